@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+#include <stdint.h>
+
+/* Monotonic time in nanoseconds. */
+int64_t clock_ns(void);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* Allocation with checked sizes, one hook for tests, and reserved address space for KV. */
+#ifndef BASE_MEM_H
+#define BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/base/err.h"
+
+/* a*b and a+b into *out; ST_NOMEM with `what` in the message on overflow. */
+status size_mul(size_t *out, size_t a, size_t b, const char *what, err *e);
+status size_add(size_t *out, size_t a, size_t b, const char *what, err *e);
+
+/* Heap. mem_alloc gives zeroed memory of n*size bytes (64-byte aligned); n*size == 0 gives a
+ * valid pointer. mem_resize keeps the old content and does not zero the rest. All engine code
+ * allocates through these, so that tests can count and fail allocations. */
+status mem_alloc(void **out, size_t n, size_t size, const char *what, err *e);
+status mem_resize(void **p, size_t n, size_t size, const char *what, err *e);
+void mem_free(void *p);
+char *mem_strdup(const char *s); /* NULL when out of memory or s is NULL */
+
+/* Typed forms: MEM_NEW(&ptr, n, e). */
+#define MEM_NEW(pp, n, e) mem_alloc((void **)(pp), (n), sizeof **(pp), #pp, (e))
+#define MEM_GROW(pp, n, e) mem_resize((void **)(pp), (n), sizeof **(pp), #pp, (e))
+
+/* Address space of at least `bytes` (page-rounded), zero on first touch, huge pages advised.
+ * mem_unmap needs the same size. */
+status mem_map_anon(void **out, size_t bytes, const char *what, err *e);
+void mem_unmap(void *p, size_t bytes);
+
+/* Physical memory that the system says is available now, in bytes (0 if unknown). */
+size_t mem_available(void);
+
+/* Test hook: fail the n-th allocation from now on (1 = the next; 0 = never), count all. */
+void mem_test_fail_at(long n);
+long mem_test_count(void);
+
+#endif

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/mem.c %D%/base/mem.h \
+  %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/rng.h \
+  %D%/ops.h %D%/backend.h %D%/backend.c %D%/half.h \
+  %D%/ref/ref.h %D%/ref/memory.c %D%/ref/transformer.c %D%/ref/attention.c
+
+# CPU: what splits work over threads, then the same kernels once a SIMD level
+engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c \
+  %D%/cpu/level.h %D%/cpu/limits.h %D%/cpu/limits.c %D%/cpu/threads.h %D%/cpu/threads.c %D%/cpu/gemm.h
+noinst_LIBRARIES += libkgemm.a
+kernel_libs += libkgemm.a
+libkgemm_a_CPPFLAGS = $(AM_CPPFLAGS) $(BLAS_CFLAGS)
+if GEMM_ONEDNN
+libkgemm_a_SOURCES = %D%/cpu/gemm_onednn.c
+else
+if GEMM_BLAS
+libkgemm_a_SOURCES = %D%/cpu/gemm_blas.c
+else
+libkgemm_a_SOURCES = %D%/cpu/gemm_none.c
+endif
+endif
+EXTRA_DIST += %D%/cpu/gemm_onednn.c %D%/cpu/gemm_blas.c %D%/cpu/gemm_none.c
+cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h \
+  %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c
+noinst_LIBRARIES += libkcpu_generic.a
+kernel_libs += libkcpu_generic.a
+libkcpu_generic_a_SOURCES = $(cpu_kernel_sources)
+libkcpu_generic_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=0
+if SIMD_X86
+noinst_LIBRARIES += libkcpu_avx2.a libkcpu_avx512.a
+kernel_libs += libkcpu_avx2.a libkcpu_avx512.a
+libkcpu_avx2_a_SOURCES = $(cpu_kernel_sources)
+libkcpu_avx2_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=1
+libkcpu_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
+libkcpu_avx512_a_SOURCES = $(cpu_kernel_sources)
+libkcpu_avx512_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=2
+libkcpu_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
+endif
+
+# CUDA
+noinst_LIBRARIES += libkcuda.a
+kernel_libs += libkcuda.a
+cuda_sources = %D%/cuda/device.cu
+EXTRA_DIST += $(cuda_sources)
+if HAVE_CUDA
+libkcuda_a_SOURCES = $(cuda_sources)
+else
+libkcuda_a_SOURCES = %D%/cuda/cuda_none.c
+endif
+NVCC_V = $(NVCC_V_@AM_V@)
+NVCC_V_ = $(NVCC_V_@AM_DEFAULT_V@)
+NVCC_V_0 = @echo "  NVCC     $@";
+.cu.o:
+	@$(MKDIR_P) $(@D)/$(DEPDIR)
+	$(NVCC_V)$(NVCC) -ccbin "$(CXX)" -std=c++17 $(NVCC_GENCODE) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(NVCCFLAGS) \
+	  -Xcompiler -Wall -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(*F).Pcu -c -o $@ $<
+-include $(wildcard kernels/cuda/$(DEPDIR)/*.Pcu)
+distclean-local:
+	-rm -rf kernels/cuda/$(DEPDIR)

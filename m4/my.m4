@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+
+# MY_TRY(VAR, FLAGS): appends those of FLAGS to VAR that the C compiler accepts.
+AC_DEFUN([MY_TRY], [for f in $2; do AS_VAR_PUSHDEF([v], [my_cv_flag_$f])
+  AC_CACHE_CHECK([whether $CC accepts $f], [v], [s=$CFLAGS; CFLAGS="$CFLAGS -Werror $f"
+    AC_COMPILE_IFELSE([AC_LANG_PROGRAM()], [AS_VAR_SET([v], [yes])], [AS_VAR_SET([v], [no])]); CFLAGS=$s])
+  AS_VAR_IF([v], [yes], [AS_VAR_APPEND([$1], [" $f"])]) AS_VAR_POPDEF([v]) done])
+
+# MY_FLAGS: warnings, sanitizers and the flags of each SIMD level.
+AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512BF16_CFLAGS= simd=generic
+  MY_TRY([WARN_CFLAGS], [-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla -Wconversion -Wno-sign-conversion -Wdouble-promotion -ffp-contract=off])
+  AS_IF([test "x$enable_werror" = xyes], [WARN_CFLAGS="$WARN_CFLAGS -Werror"])
+  AS_IF([test -z "$OPENMP_CFLAGS"], [WARN_CFLAGS="$WARN_CFLAGS -Wno-unknown-pragmas"])
+  AS_IF([test "x$enable_sanitizers" != xno],
+    [SAN_FLAGS="-fsanitize=$enable_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer"])
+  AS_CASE([$host_cpu], [x86_64|amd64], [simd="generic avx2 avx512 avx512_bf16"
+    AVX2_CFLAGS="-mavx2 -mfma -mf16c"
+    AVX512_CFLAGS="$AVX2_CFLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq"
+    AVX512BF16_CFLAGS="$AVX512_CFLAGS -mavx512bf16 -mavx512vnni"
+    AC_DEFINE([HAVE_X86_KERNELS], [1], [AVX2 and AVX-512 kernels are built])])
+  AM_CONDITIONAL([SIMD_X86], [test -n "$AVX2_CFLAGS"])
+  AC_SUBST([WARN_CFLAGS]) AC_SUBST([SAN_FLAGS])
+  AC_SUBST([AVX2_CFLAGS]) AC_SUBST([AVX512_CFLAGS]) AC_SUBST([AVX512BF16_CFLAGS])])
+
+# MY_OPTIONAL(NAME, VAR, PKG-CONFIG MODULES): --with-NAME=yes|no|check; sets have_VAR and why_VAR.
+AC_DEFUN([MY_OPTIONAL], [AC_ARG_WITH([$1], [AS_HELP_STRING([--without-$1], [build without it])], [], [with_$1=check])
+  have_$2=no why_$2="switched off"
+  AS_IF([test "x$with_$1" != xno], [PKG_CHECK_MODULES([$2], [$3], [have_$2=yes],
+    [why_$2="$3 not found"
+     AS_IF([test "x$with_$1" = xyes], [AC_MSG_ERROR([--with-$1 was given, but $3 was not found])])])])
+  AS_IF([test $have_$2 = yes], [AC_DEFINE([HAVE_$2], [1], [$1 is available])])
+  AM_CONDITIONAL([HAVE_$2], [test $have_$2 = yes])])
+
+# MY_ONEDNN: oneDNN has no .pc file in Debian 12.
+AC_DEFUN([MY_ONEDNN], [
+  AC_ARG_WITH([onednn], [AS_HELP_STRING([--without-onednn], [build without it])], [], [with_onednn=check])
+  have_ONEDNN=no ONEDNN_LIBS= why_ONEDNN="switched off"
+  AS_IF([test "x$with_onednn" != xno], [why_ONEDNN="not found"
+    AC_CHECK_HEADER([oneapi/dnnl/dnnl.h],
+      [AC_CHECK_LIB([dnnl], [dnnl_matmul_desc_init], [have_ONEDNN=yes ONEDNN_LIBS=-ldnnl], [why_ONEDNN="no 2.x library"])])
+    AS_IF([test $have_ONEDNN = no && test "x$with_onednn" = xyes], [AC_MSG_ERROR([--with-onednn was given, but: $why_ONEDNN])])])
+  AS_IF([test $have_ONEDNN = yes], [AC_DEFINE([HAVE_ONEDNN], [1], [oneDNN is available])])
+  AC_SUBST([ONEDNN_LIBS])])
+
+# MY_CUDA: --with-cuda, --with-cuda-arch; sets have_cuda, have_nccl and why.
+AC_DEFUN([MY_CUDA], [
+  AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [CUDA toolkit; default: use it if nvcc is found])], [], [with_cuda=check])
+  AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch=LIST], [SM numbers, e.g. 80,90])], [], [with_cuda_arch=])
+  AC_ARG_VAR([NVCC], [CUDA compiler])
+  AC_ARG_VAR([NVCCFLAGS], [CUDA compiler flags])
+  : ${NVCCFLAGS=-O3 -g -lineinfo}
+  have_cuda=no have_nccl=no why="switched off" CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= NVCC_GENCODE=
+  AS_IF([test "x$with_cuda" != xno], [
+    AS_CASE([$with_cuda], [yes|check], [d=${CUDA_HOME-/usr/local/cuda}], [d=$with_cuda])
+    AC_PATH_PROG([NVCC], [nvcc], [], [$d/bin:$PATH])
+    AS_IF([test -z "$NVCC"], [why="nvcc not found"], [why=
+      d=`dirname "$NVCC"`; d=`cd "$d/.." && pwd`
+      AS_IF([test "$d" != /usr], [CUDA_CPPFLAGS="-isystem $d/include" CUDA_LDFLAGS="-L$d/lib64"])
+      s1=$CPPFLAGS s2=$LDFLAGS; CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS" LDFLAGS="$LDFLAGS $CUDA_LDFLAGS"
+      AC_CHECK_LIB([cudart_static], [cudaGetDeviceCount], [CUDA_LIBS="-lcudart_static -lrt -ldl -lpthread"], [why="no cudart"], [-lrt -ldl -lpthread])
+      AC_CHECK_HEADER([cublas_v2.h], [], [why="no cuBLAS"])
+      AC_CHECK_HEADER([nccl.h], [AC_CHECK_LIB([nccl], [ncclCommInitAll], [have_nccl=yes], [], [$CUDA_LIBS -lstdc++])])
+      CPPFLAGS=$s1 LDFLAGS=$s2
+      major=`"$NVCC" --version | sed -n 's/.*release \([[0-9]]*\).*/\1/p'`
+      AS_IF([test -z "$with_cuda_arch"], [AS_IF([test "0$major" -ge 13], [with_cuda_arch=80,86,89,90,100,120],
+        [test "0$major" -ge 12], [with_cuda_arch=80,86,89,90], [with_cuda_arch=70,80,86])])
+      for a in `echo "$with_cuda_arch" | tr , ' '`; do NVCC_GENCODE="$NVCC_GENCODE -gencode arch=compute_$a,code=sm_$a"; done
+      NVCC_GENCODE="$NVCC_GENCODE -gencode arch=compute_$a,code=compute_$a"
+      echo '__global__ void k(float *p) { *p = 1; }' > conftest.cu
+      AS_IF([test -z "$why" && ! AC_TRY_COMMAND([$NVCC -ccbin "$CXX" -std=c++17 $NVCC_GENCODE -c conftest.cu -o conftest.o >&AS_MESSAGE_LOG_FD 2>&1])],
+        [why="nvcc fails, see config.log"])
+      AS_IF([test -z "$why"], [have_cuda=yes])])])
+  AS_IF([test $have_cuda = no], [CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= NVCC_GENCODE= have_nccl=no
+    AS_CASE([$with_cuda], [no|check], [], [AC_MSG_ERROR([--with-cuda was given, but: $why])])])
+  AC_SUBST([CUDA_CPPFLAGS]) AC_SUBST([CUDA_LDFLAGS]) AC_SUBST([CUDA_LIBS]) AC_SUBST([NVCC_GENCODE])
+  AM_CONDITIONAL([HAVE_CUDA], [test $have_cuda = yes])])
