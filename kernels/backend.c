@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "kernels/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+
+const char *dtype_name(dtype t)
+{
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    return names[t];
+}
+
+/* "cuda" -> -1, "cuda:N" -> N, anything else -> -2. */
+static int cuda_index(const char *device)
+{
+    if (strcmp(device, "cuda") == 0) return -1;
+    if (strncmp(device, "cuda:", 5) != 0) return -2;
+    char *end;
+    long n = strtol(device + 5, &end, 10);
+    return *end || end == device + 5 || n < 0 || n > 1023 ? -2 : (int)n;
+}
+
+status backend_open(backend **out, const backend_options *o, err *e)
+{
+    const char *device = o->device ? o->device : "auto";
+    backend *be;
+    *out = NULL;
+    TRY(MEM_NEW(&be, 1, e));
+    status st;
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
+        st = backend_cpu_init(be, o->n_threads, e);
+    else if (strcmp(device, "ref") == 0)
+        st = backend_ref_init(be, e);
+    else if (cuda_index(device) >= -1)
+        st = backend_cuda_init(be, cuda_index(device), e);
+    else
+        st = err_set(e, ST_USAGE, "--device: unknown device '%s' (auto, cpu, cuda, cuda:N)", device);
+    if (st != ST_OK) {
+        mem_free(be);
+        return st;
+    }
+    *out = be;
+    return ST_OK;
+}
+
+void backend_close(backend *be)
+{
+    if (!be) return;
+    if (be->close) be->close(be);
+    mem_free(be);
+}
+
+status backend_fault(const backend *be, err *e)
+{
+    return be->fault.code == ST_OK ? ST_OK : err_set(e, be->fault.code, "%s", be->fault.msg);
+}

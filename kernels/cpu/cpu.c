@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/* The cpu backend: which SIMD level, how many threads, which operations. */
+#include "config.h"
+
+#include "kernels/cpu/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef HAVE_X86_KERNELS
+#include <cpuid.h>
+#endif
+
+#include "kernels/backend.h"
+#include "kernels/base/mem.h"
+#include "kernels/cpu/threads.h"
+
+typedef struct {
+    const char *name; /* of KVASIR_CPU */
+    const cpu_kernels *kernels;
+    bool bf16_gemm; /* a library may multiply bf16; our own kernels do not */
+    bool (*usable)(void);
+} cpu_level;
+
+static bool always(void)
+{
+    return true;
+}
+
+#ifdef HAVE_X86_KERNELS
+static bool has_avx2(void)
+{
+    unsigned a, b, c = 0, d;
+    /* F16C by hand: Clang 14's __builtin_cpu_supports does not know it */
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return false;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+
+/* CPUID leaf 7.1, EAX bit 5: AVX512_BF16. */
+static bool has_avx512_bf16(void)
+{
+    unsigned a = 0, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
+}
+#endif
+
+/* Ascending; the last usable one is taken. */
+static const cpu_level levels[] = {
+    {"generic", &cpu_kernels_generic, false, always},
+#ifdef HAVE_X86_KERNELS
+    {"avx2", &cpu_kernels_avx2, false, has_avx2},
+    {"avx512", &cpu_kernels_avx512, false, has_avx512},
+    {"avx512_bf16", &cpu_kernels_avx512, true, has_avx512_bf16},
+#endif
+};
+
+enum { N_LEVELS = sizeof levels / sizeof levels[0] };
+
+static status choose_level(const cpu_level **out, err *e)
+{
+    const char *want = getenv("KVASIR_CPU");
+    size_t best = 0;
+    for (size_t i = 0; i < N_LEVELS; i++)
+        if (levels[i].usable()) best = i;
+    *out = &levels[best];
+    if (!want || !*want) return ST_OK;
+    for (size_t i = 0; i < N_LEVELS; i++) {
+        if (strcmp(want, levels[i].name) != 0) continue;
+        if (!levels[i].usable())
+            return err_set(e, ST_UNSUPPORTED, "KVASIR_CPU=%s: this CPU lacks it; its best level is %s", want,
+                           levels[best].name);
+        *out = &levels[i];
+        return ST_OK;
+    }
+    return err_set(e, ST_USAGE, "KVASIR_CPU: unknown level '%s' (generic, avx2, avx512, avx512_bf16)", want);
+}
+
+void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what)
+{
+    size_t bytes;
+    if (size_mul(&bytes, n, size, what, &be->fault) != ST_OK) return NULL;
+    if (s->p && bytes <= s->bytes) return s->p;
+    if (s->p) bytes += bytes / 2;
+    mem_unmap(s->p, s->bytes);
+    *s = (scratch){0};
+    if (mem_map_anon(&s->p, bytes, what, &be->fault) != ST_OK) return NULL;
+    s->bytes = bytes;
+    return s->p;
+}
+
+static void cpu_close(backend *be)
+{
+    cpu_ctx *c = be->ctx;
+    gemm_destroy(c->gemm);
+    mem_unmap(c->panel.p, c->panel.bytes);
+    mem_unmap(c->halves.p, c->halves.bytes);
+    mem_unmap(c->tasks.p, c->tasks.bytes);
+    mem_unmap(c->parts.p, c->parts.bytes);
+    mem_free(c);
+    be->ctx = NULL;
+}
+
+status backend_cpu_init(backend *be, int n_threads, err *e)
+{
+    const cpu_level *level;
+    cpu_ctx *c;
+    TRY(choose_level(&level, e));
+    TRY(MEM_NEW(&c, 1, e));
+    be->n_threads = threads_choose(n_threads);
+    status st = gemm_create(&c->gemm, be->n_threads, e);
+    if (st != ST_OK) {
+        mem_free(c);
+        return st;
+    }
+    c->k = level->kernels;
+    c->bf16_gemm = c->gemm && level->bf16_gemm && gemm_has_bf16(c->gemm);
+    c->ops = ref_ops; /* memory, copies and positions are plain host code */
+    c->ops.embed = cpu_embed;
+    c->ops.rmsnorm = cpu_rmsnorm;
+    c->ops.linear = cpu_linear;
+    c->ops.swiglu = cpu_swiglu;
+    c->ops.add = cpu_add;
+    c->ops.rope_table = cpu_rope_table;
+    c->ops.rope = cpu_rope;
+    c->ops.kv_write = cpu_kv_write;
+    c->ops.attn_prefill = cpu_attn_prefill;
+    c->ops.attn_decode = cpu_attn_decode;
+    c->ops.attn_merge = cpu_attn_merge;
+    be->ctx = c;
+    be->ops = &c->ops;
+    be->close = cpu_close;
+    be->name = "cpu";
+    snprintf(be->about, sizeof be->about, "%s, %s%s, %d thread%s", c->k->name,
+             c->gemm ? gemm_name(c->gemm) : "built-in GEMM", c->bf16_gemm ? " (bf16)" : "", be->n_threads,
+             be->n_threads == 1 ? "" : "s");
+    return ST_OK;
+}

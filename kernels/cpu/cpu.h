@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the cpu backend share. Not for other folders. */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/level.h"
+#include "kernels/ops.h"
+
+/* Scratch memory of one purpose; grows, never shrinks, dies with the backend. */
+typedef struct {
+    void *p;
+    size_t bytes;
+} scratch;
+
+typedef struct {
+    const cpu_kernels *k;
+    gemm *gemm;     /* NULL: built-in only */
+    bool bf16_gemm; /* the level allows it and the library has it */
+    scratch panel;  /* linear: f32 copy of some rows of w; a bias */
+    scratch halves; /* linear: bf16 copy of x */
+    scratch tasks;  /* attention: list of work items */
+    scratch parts;  /* attention: partial results, per-thread work space */
+    backend_ops ops;
+} cpu_ctx;
+
+/* Work below this many float operations is not worth waking the other threads (about 1 us). */
+enum { SERIAL_BELOW = 32768 };
+
+static inline cpu_ctx *cpu_of(backend *be)
+{
+    return be->ctx;
+}
+
+static inline float *cpu_f32(buf b)
+{
+    return (float *)(void *)b.p;
+}
+
+static inline const int64_t *cpu_i64(buf b)
+{
+    return (const int64_t *)(void *)b.p;
+}
+
+/* At least n * size bytes, 64-byte aligned, content undefined; NULL after a fault, which is recorded
+ * in be. Grows by half, so that a growing context reallocates rarely. */
+void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what);
+
+void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n);
+void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
+void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
+void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
+void cpu_add(backend *be, buf x, buf y, size_t n);
+void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
+void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
+void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, size_t n);
+void cpu_attn_prefill(backend *be, const attn_job *job);
+void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
+void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
+                    size_t dim);
+
+#endif

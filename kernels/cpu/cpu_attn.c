@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention: cuts jobs into pieces whose borders do not depend on the number of threads, runs the
+ * level's kernels on them, and merges in a fixed order. */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/threads.h"
+
+enum {
+    CHUNK = 2048,    /* keys of a decode piece: part of the result's definition */
+    BLOCK_ROWS = 240 /* query rows of a prefill piece at most; a multiple of every level's tile_rows */
+};
+
+/* The query heads that read one kv head's rows through one list: a whole group, or a single head
+ * where each head has its own list. */
+typedef struct {
+    size_t kv_head, head, heads; /* query heads [head, head + heads) */
+    int64_t first, n;            /* entries of the list */
+    const int32_t *idx;
+} unit;
+
+static size_t n_units(const attn_job *j)
+{
+    bool own_lists = j->n_lists == j->n_heads && j->n_heads != j->rows.n_kv_heads;
+    return own_lists ? j->n_heads : j->rows.n_kv_heads;
+}
+
+static unit unit_of(const attn_job *j, size_t i)
+{
+    size_t group = j->n_heads / j->rows.n_kv_heads;
+    unit u = {.kv_head = i, .head = i * group, .heads = group};
+    if (n_units(j) != j->rows.n_kv_heads) u = (unit){.kv_head = i / group, .head = i, .heads = 1};
+    size_t list = j->n_lists == 1 ? 0 : i;
+    u.first = cpu_i64(j->range)[2 * list];
+    u.n = cpu_i64(j->range)[2 * list + 1];
+    u.idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + list * j->idx_stride : NULL;
+    return u;
+}
+
+/* Entries [*lo, *hi) of the list that token t sees: entry first + i has position kpos + i. */
+static void visible(const attn_job *j, const unit *u, size_t t, int64_t *lo, int64_t *hi)
+{
+    int64_t from = 0, to = u->n;
+    if (j->kpos.p) {
+        int64_t ahead = cpu_i64(j->qpos)[t] - cpu_i64(j->kpos)[0]; /* the query's own index i */
+        if (to > ahead + 1) to = ahead + 1;
+        if (j->band > 0 && from < ahead - j->band + 1) from = ahead - j->band + 1;
+    }
+    *lo = u->first + from;
+    *hi = u->first + (to > from ? to : from);
+}
+
+/* Records a fault for a head that the kernels' fixed arrays cannot hold. */
+static bool dim_fits(backend *be, const attn_job *j)
+{
+    if (j->rows.head_dim <= HEAD_DIM_MAX) return true;
+    err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", j->rows.head_dim, (int)HEAD_DIM_MAX);
+    return false;
+}
+
+/* ---- decode ---- */
+
+/* Query heads [head, head + heads) of one job over entries [first, first + n): one parallel item. */
+typedef struct {
+    const attn_job *job;
+    unit u;
+    int64_t first;
+    size_t n;
+    size_t head, heads;  /* at most DECODE_GROUP of the unit's */
+    size_t part, n_parts; /* this piece of the n_parts of these heads */
+    float *out;          /* of piece 0: [n_parts][heads][dim], then [n_parts][heads] top, and sum */
+} piece;
+
+static size_t part_floats(size_t heads, size_t dim)
+{
+    return heads * (dim + 2);
+}
+
+/* Appends the pieces of one unit at p (NULL: only counts them). Units that see nothing get one
+ * piece without keys, so that their output is written. */
+static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
+{
+    unit u = unit_of(j, i);
+    int64_t lo, hi;
+    size_t count = 0;
+    visible(j, &u, 0, &lo, &hi);
+    size_t n = (size_t)(hi - lo), n_parts = n ? (n + CHUNK - 1) / CHUNK : 1;
+    for (size_t h = 0; h < u.heads; h += DECODE_GROUP) {
+        size_t heads = u.heads - h < DECODE_GROUP ? u.heads - h : DECODE_GROUP;
+        for (size_t c = 0; c < n_parts && p; c++)
+            p[count + c] = (piece){.job = j, .u = u, .first = lo + (int64_t)(c * CHUNK),
+                                   .n = n - c * CHUNK < CHUNK ? n - c * CHUNK : CHUNK, .head = u.head + h,
+                                   .heads = heads, .part = c, .n_parts = n_parts, .out = *parts};
+        count += n_parts;
+        if (p) *parts += n_parts * part_floats(heads, j->rows.head_dim);
+    }
+    return count;
+}
+
+static void piece_run(const cpu_kernels *k, const piece *p)
+{
+    const attn_job *j = p->job;
+    size_t d = j->rows.head_dim, region = p->u.kv_head * j->rows.cap * d * dtype_size(j->rows.type);
+    float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
+    decode_chunk c = {.q = cpu_f32(j->q) + p->head * d, .scale = j->scale, .k = j->rows.k.p + region,
+                      .v = j->rows.v.p + region, .idx = p->u.idx, .first = p->first, .n = p->n,
+                      .group = p->heads, .head_dim = d, .type = j->rows.type,
+                      .acc = p->out + p->part * p->heads * d, .top = top + p->part * p->heads,
+                      .sum = sum + p->part * p->heads};
+    if (p->n) k->decode(&c);
+    else for (size_t h = 0; h < p->heads; h++) c.top[h] = -INFINITY;
+}
+
+/* Run for piece 0 of its heads, after all pieces. */
+static void piece_merge(const cpu_kernels *k, const piece *p)
+{
+    const attn_job *j = p->job;
+    size_t d = j->rows.head_dim;
+    const float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
+    for (size_t h = 0; h < p->heads; h++)
+        k->merge(cpu_f32(j->out) + (p->head + h) * d, j->lse.p ? cpu_f32(j->lse) + p->head + h : NULL,
+                 p->out + h * d, top + h, sum + h, p->n_parts, p->heads * d, p->heads, d);
+}
+
+/* Fills the list of pieces; false after a fault. Sizes follow n_max, which moves less than n. */
+static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, piece **list, size_t *n, size_t *work)
+{
+    cpu_ctx *c = cpu_of(be);
+    size_t max = 0, floats = 0, count = 0;
+    *work = 0;
+    for (size_t i = 0; i < n_jobs; i++) {
+        const attn_job *j = &jobs[i];
+        if (!dim_fits(be, j)) return false;
+        size_t chunks = (size_t)j->n_max / CHUNK + 1, units = n_units(j), heads = j->n_heads / units;
+        max += chunks * units * ((heads + DECODE_GROUP - 1) / DECODE_GROUP);
+        floats += chunks * part_floats(j->n_heads, j->rows.head_dim);
+    }
+    *list = cpu_scratch(be, &c->tasks, max, sizeof **list, "attention pieces");
+    float *parts = cpu_scratch(be, &c->parts, floats, sizeof *parts, "partial attention results");
+    if (!*list || !parts) return false;
+    for (size_t i = 0; i < n_jobs; i++)
+        for (size_t u = 0; u < n_units(&jobs[i]); u++) count += unit_pieces(*list + count, &jobs[i], u, &parts);
+    for (size_t i = 0; i < count; i++)
+        *work += (*list)[i].n * (*list)[i].heads * (*list)[i].job->rows.head_dim * 4;
+    *n = count;
+    return true;
+}
+
+void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
+{
+    const cpu_kernels *k = cpu_of(be)->k;
+    piece *list;
+    size_t n, work;
+    if (!decode_pieces(be, jobs, n_jobs, &list, &n, &work)) return;
+    int threads = work < SERIAL_BELOW ? 1 : be->n_threads;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(dynamic, 1)
+        for (size_t i = 0; i < n; i++) piece_run(k, &list[i]);
+#pragma omp for schedule(static)
+        for (size_t i = 0; i < n; i++)
+            if (list[i].part == 0) piece_merge(k, &list[i]);
+    }
+}
+
+/* ---- prefill ---- */
+
+/* Per-thread arrays of a prefill piece. */
+typedef struct {
+    float *q, *acc, *top, *sum, *work;
+    int64_t *lo, *hi;
+} row_space;
+
+static size_t row_space_bytes(size_t dim)
+{
+    size_t pad = prefill_dim_pad(dim), floats = BLOCK_ROWS * (2 * pad + 2) + prefill_work_floats(dim);
+    return (floats * sizeof(float) + 2 * BLOCK_ROWS * sizeof(int64_t) + 127) / 64 * 64;
+}
+
+static row_space row_space_at(unsigned char *p, size_t dim)
+{
+    size_t pad = prefill_dim_pad(dim);
+    row_space s = {.work = (float *)(void *)p};
+    s.q = s.work + prefill_work_floats(dim);
+    s.acc = s.q + BLOCK_ROWS * pad;
+    s.top = s.acc + BLOCK_ROWS * pad;
+    s.sum = s.top + BLOCK_ROWS;
+    s.lo = (int64_t *)(void *)(s.sum + BLOCK_ROWS);
+    s.hi = s.lo + BLOCK_ROWS;
+    return s;
+}
+
+/* Rows [r0, r0 + n) of a unit; row r is token r / heads, head r % heads. */
+static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, size_t r0, size_t n, const row_space *s)
+{
+    unit u = unit_of(j, i);
+    size_t d = j->rows.head_dim, pad = prefill_dim_pad(d), region = u.kv_head * j->rows.cap * d * dtype_size(j->rows.type);
+    size_t padded = (n + k->tile_rows - 1) / k->tile_rows * k->tile_rows;
+    for (size_t r = 0; r < padded; r++) {
+        size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
+        s->lo[r] = s->hi[r] = 0;
+        if (r < n) {
+            visible(j, &u, t, &s->lo[r], &s->hi[r]);
+            k->scale(s->q + r * d, cpu_f32(j->q) + row * d, j->scale, d);
+        } else {
+            memset(s->q + r * d, 0, d * sizeof *s->q);
+        }
+    }
+    prefill_block b = {.q = s->q, .lo = s->lo, .hi = s->hi, .k = j->rows.k.p + region, .v = j->rows.v.p + region,
+                       .n_rows = padded, .head_dim = d, .type = j->rows.type, .slot_lo = u.first,
+                       .slot_hi = u.first + u.n, .acc = s->acc, .top = s->top, .sum = s->sum, .work = s->work};
+    k->prefill(&b);
+    for (size_t r = 0; r < n; r++) {
+        size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
+        bool empty = s->top[r] == -INFINITY;
+        k->scale(cpu_f32(j->out) + row * d, s->acc + r * pad, empty ? 0 : 1 / s->sum[r], d);
+        if (j->lse.p) cpu_f32(j->lse)[row] = empty ? -INFINITY : s->top[r] + logf(s->sum[r]);
+    }
+}
+
+/* Rows a piece: large enough that packing a key tile is cheap, small enough that each thread gets
+ * some pieces. Only speed depends on it. */
+static size_t piece_rows(size_t rows, size_t units, size_t threads, size_t tile)
+{
+    size_t wanted = (3 * threads + units - 1) / units, n = (rows + wanted - 1) / wanted;
+    n = (n + tile - 1) / tile * tile;
+    return n < BLOCK_ROWS ? n : BLOCK_ROWS;
+}
+
+void cpu_attn_prefill(backend *be, const attn_job *j)
+{
+    cpu_ctx *c = cpu_of(be);
+    const cpu_kernels *k = c->k;
+    size_t d = j->rows.head_dim, bytes = row_space_bytes(d), units = n_units(j);
+    size_t rows = j->n_tok * (j->n_heads / units), threads = (size_t)be->n_threads;
+    if (rows == 0 || !dim_fits(be, j)) return;
+    size_t piece_n = piece_rows(rows, units, threads, k->tile_rows), blocks = (rows + piece_n - 1) / piece_n;
+    unsigned char *space = cpu_scratch(be, &c->parts, threads, bytes, "attention work space");
+    if (!space) return;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(be->n_threads)
+    for (size_t i = 0; i < units * blocks; i++) {
+        /* the last rows see most keys: they go first, so that no thread starts a long piece last */
+        size_t r0 = (blocks - 1 - i / units) * piece_n, n = rows - r0 < piece_n ? rows - r0 : piece_n;
+        row_space s = row_space_at(space + (size_t)threads_id() * bytes, d);
+        prefill_piece(k, j, i % units, r0, n, &s);
+    }
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* Norms, rotation, activation, tables and KV rows: threads around the level's serial kernels. */
+#include "config.h"
+
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/threads.h"
+
+/* Threads for work of this many float operations. */
+static int team(const backend *be, size_t work)
+{
+    return work < SERIAL_BELOW ? 1 : be->n_threads;
+}
+
+void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n)
+{
+    const int32_t *id = (const int32_t *)(void *)ids.p;
+    size_t row = table.cols * dtype_size(table.type);
+#pragma omp parallel num_threads(team(be, n * table.cols))
+    {
+        size_t a, b;
+        threads_split(n, 1, &a, &b);
+        for (size_t i = a; i < b; i++)
+            cpu_of(be)->k->widen(cpu_f32(out) + i * table.cols, table.p.p + (size_t)id[i] * row, table.type,
+                                 table.cols);
+    }
+}
+
+void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
+{
+#pragma omp parallel num_threads(team(be, n * w.cols * 2))
+    {
+        size_t a, b;
+        threads_split(n, 1, &a, &b);
+        if (a < b)
+            cpu_of(be)->k->rmsnorm(cpu_f32(out) + a * w.cols, cpu_f32(x) + a * w.cols, w.p.p, w.type, b - a,
+                                   w.cols, eps);
+    }
+}
+
+void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
+{
+#pragma omp parallel num_threads(team(be, n * 8))
+    {
+        size_t a, b;
+        threads_split(n, 64, &a, &b);
+        cpu_of(be)->k->swiglu(cpu_f32(out) + a, cpu_f32(gate) + a, cpu_f32(up) + a, b - a);
+    }
+}
+
+void cpu_add(backend *be, buf x, buf y, size_t n)
+{
+#pragma omp parallel num_threads(team(be, n))
+    {
+        size_t a, b;
+        threads_split(n, 64, &a, &b);
+        cpu_of(be)->k->add(cpu_f32(x) + a, cpu_f32(y) + a, b - a);
+    }
+}
+
+/* The C library's sincos reduces any double exactly, also p * f beyond 10^6. */
+void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
+{
+#pragma omp parallel num_threads(team(be, n * half * 64))
+    {
+        size_t a, b;
+        threads_split(n, 1, &a, &b);
+        for (size_t i = a; i < b; i++)
+            for (size_t c = 0; c < half; c++) {
+                float *o = cpu_f32(out) + 2 * (i * half + c);
+                double s, co;
+                sincos((double)cpu_i64(pos)[i] * (double)cpu_f32(freq)[c], &s, &co);
+                o[0] = (float)(co * (double)mscale);
+                o[1] = (float)(s * (double)mscale);
+            }
+    }
+}
+
+void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
+{
+#pragma omp parallel num_threads(team(be, n * heads * half * 4))
+    {
+        size_t a, b;
+        threads_split(n * heads, 1, &a, &b);
+        cpu_of(be)->k->rope(cpu_f32(out), cpu_f32(x), cpu_f32(table), heads, half, a, b);
+    }
+}
+
+/* Tokens are written in order within a thread's heads: a slot that occurs twice keeps the last. */
+void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, size_t n)
+{
+    size_t d = rows->head_dim, heads = rows->n_kv_heads, row = d * dtype_size(rows->type);
+    const cpu_kernels *kn = cpu_of(be)->k;
+#pragma omp parallel num_threads(team(be, n * heads * d * 2))
+    {
+        size_t a, b;
+        threads_split(heads, 1, &a, &b);
+        for (size_t h = a; h < b; h++)
+            for (size_t i = 0; i < n; i++) {
+                size_t to = (h * rows->cap + (size_t)cpu_i64(slots)[i]) * row, from = (i * heads + h) * d;
+                kn->narrow(rows->k.p + to, cpu_f32(k) + from, rows->type, d);
+                kn->narrow(rows->v.p + to, cpu_f32(v) + from, rows->type, d);
+            }
+    }
+}
+
+void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
+                    size_t dim)
+{
+#pragma omp parallel num_threads(team(be, n_parts * n_rows * dim * 2))
+    {
+        size_t a, b;
+        threads_split(n_rows, 1, &a, &b);
+        for (size_t r = a; r < b; r++)
+            cpu_of(be)->k->merge(cpu_f32(out) + r * dim, lse.p ? cpu_f32(lse) + r : NULL,
+                                 cpu_f32(parts) + r * dim, cpu_f32(lses) + r, NULL, n_parts, n_rows * dim,
+                                 n_rows, dim);
+    }
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* One vector type for all levels: the kernels k_*.c are written once against this page and compiled
+ * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2) or 2 (AVX-512). A level's header gives
+ *
+ *   VF, VF_LANES                       a vector of floats
+ *   TILE_ROWS, TILE_VECS               accumulator tile of prefill (rows x vectors)
+ *   PV_ACC                             accumulators of decode's P V (heads x vectors)
+ *   DOT_X, DOT_W                       tile of dot products (x rows x w rows, DOT_ACC vectors each)
+ *   vf_set1 vf_zero vf_add vf_sub vf_mul vf_div vf_fma vf_max
+ *   vf_load vf_store                   unaligned
+ *   vf_load_n vf_store_n               the first n < VF_LANES lanes; the others load as 0
+ *   vf_load_{f16,bf16} vf_store_{f16,bf16}   with conversion, nearest even; unaligned
+ *   vf_sum vf_hmax                     over the lanes, in a fixed order
+ *   vf_sum_each                        lane i of the result is the sum of vector i of VF_LANES
+ *   vf_round vf_exp2i                  nearest integer; 2^n of an integer -127 <= n <= 127 (-127: 0)
+ *
+ * Every operation is exact to the bit for a given level, so that a result depends only on the order
+ * of operations in the kernel. x86's max(a, b) is b if one of them is NaN; so is every level's. */
+#ifndef KERNELS_CPU_SIMD_H
+#define KERNELS_CPU_SIMD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/ops.h"
+
+/* Loops over register tiles must unroll fully: an array of vectors then lives in registers. Not under
+ * sanitizers, which would instrument each copy and compile for minutes. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ROLLED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(ROLLED) || !defined(__OPTIMIZE__)
+#define UNROLL
+#elif defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+#define INLINE static inline __attribute__((always_inline, unused))
+
+#if CPU_LEVEL == 2
+#include "kernels/cpu/simd_avx512.h"
+#define LEVEL(name) name##_avx512
+#elif CPU_LEVEL == 1
+#include "kernels/cpu/simd_avx2.h"
+#define LEVEL(name) name##_avx2
+#else
+#include "kernels/cpu/simd_generic.h"
+#define LEVEL(name) name##_generic
+#endif
+
+/* Vector accumulators of one dot product. A constant of the format of results: linear's bits are
+ * the same for one row of x and for many because every tile uses it. */
+enum { DOT_ACC = 2 };
+
+/* VF_LANES elements of type t from element i on, as float. */
+INLINE VF vf_load_as(const void *p, size_t i, dtype t)
+{
+    const unsigned char *b = p;
+    if (t == DT_F32) return vf_load((const float *)(const void *)(b + 4 * i));
+    return t == DT_F16 ? vf_load_f16(b + 2 * i) : vf_load_bf16(b + 2 * i);
+}
+
+/* The same with n < VF_LANES elements; reads nothing behind them. */
+INLINE VF vf_load_as_n(const void *p, size_t i, dtype t, size_t n)
+{
+    const unsigned char *b = p;
+    if (t == DT_F32) return vf_load_n((const float *)(const void *)(b + 4 * i), n);
+    uint16_t h[VF_LANES] = {0};
+    memcpy(h, b + 2 * i, 2 * n);
+    return t == DT_F16 ? vf_load_f16(h) : vf_load_bf16(h);
+}
+
+INLINE void vf_store_as(void *p, size_t i, VF v, dtype t)
+{
+    unsigned char *b = p;
+    if (t == DT_F32) vf_store((float *)(void *)(b + 4 * i), v);
+    else if (t == DT_F16) vf_store_f16(b + 2 * i, v);
+    else vf_store_bf16(b + 2 * i, v);
+}
+
+INLINE void vf_store_as_n(void *p, size_t i, VF v, dtype t, size_t n)
+{
+    unsigned char *b = p;
+    uint16_t h[VF_LANES];
+    if (t == DT_F32) {
+        vf_store_n((float *)(void *)(b + 4 * i), v, n);
+        return;
+    }
+    if (t == DT_F16) vf_store_f16(h, v);
+    else vf_store_bf16(h, v);
+    memcpy(b + 2 * i, h, 2 * n);
+}
+
+/* exp(x) to 2 ulp; 0 below -87.7, about 2.4e38 above 88.4, NaN for NaN.
+ * exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2, with ln 2 in two parts so that r is
+ * nearly exact (Cody and Waite). Source of the polynomial: Cephes, expf.c. */
+INLINE VF vf_exp(VF x)
+{
+    x = vf_max(vf_set1(-88.0f), x);
+    x = vf_sub(vf_zero(), vf_max(vf_set1(-88.3762626f), vf_sub(vf_zero(), x)));
+    VF n = vf_round(vf_mul(x, vf_set1(1.44269504f)));
+    VF r = vf_fma(n, vf_set1(-0.693359375f), x);
+    r = vf_fma(n, vf_set1(2.12194440e-4f), r);
+    VF p = vf_set1(1.9875691500e-4f);
+    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
+    return vf_mul(p, vf_exp2i(n));
+}
+
+INLINE void prefetch(const void *p)
+{
+    __builtin_prefetch(p, 0, 3);
+}
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* AVX2 + FMA + F16C: 8 lanes, 16 registers. See simd.h. */
+#ifndef KERNELS_CPU_SIMD_AVX2_H
+#define KERNELS_CPU_SIMD_AVX2_H
+
+#include <immintrin.h>
+
+typedef __m256 VF;
+enum { VF_LANES = 8, TILE_ROWS = 6, TILE_VECS = 2, DOT_X = 3, DOT_W = 2, PV_ACC = 8 };
+
+INLINE VF vf_set1(float x) { return _mm256_set1_ps(x); }
+INLINE VF vf_zero(void) { return _mm256_setzero_ps(); }
+INLINE VF vf_add(VF a, VF b) { return _mm256_add_ps(a, b); }
+INLINE VF vf_sub(VF a, VF b) { return _mm256_sub_ps(a, b); }
+INLINE VF vf_mul(VF a, VF b) { return _mm256_mul_ps(a, b); }
+INLINE VF vf_div(VF a, VF b) { return _mm256_div_ps(a, b); }
+INLINE VF vf_fma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE VF vf_max(VF a, VF b) { return _mm256_max_ps(a, b); }
+INLINE VF vf_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void vf_store(float *p, VF v) { _mm256_storeu_ps(p, v); }
+
+INLINE __m256i vf_mask(size_t n)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), lane);
+}
+
+INLINE VF vf_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, vf_mask(n)); }
+INLINE void vf_store_n(float *p, VF v, size_t n) { _mm256_maskstore_ps(p, vf_mask(n), v); }
+
+INLINE VF vf_load_f16(const void *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+INLINE VF vf_load_bf16(const void *p)
+{
+    __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+}
+
+INLINE void vf_store_f16(void *p, VF v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+INLINE void vf_store_bf16(void *p, VF v)
+{
+    __m256i u = _mm256_castps_si256(v);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i even = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    u = _mm256_srli_epi32(_mm256_blendv_epi8(even, quiet, nan), 16);
+    _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
+}
+
+INLINE float vf_sum(VF v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* Three rounds of pairwise sums, as in a transposition. */
+INLINE VF vf_sum_each(const VF v[VF_LANES])
+{
+    VF a[4], b[2];
+    UNROLL for (int i = 0; i < 4; i++)
+        a[i] = _mm256_add_ps(_mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    UNROLL for (int i = 0; i < 2; i++) {
+        __m256d x = _mm256_castps_pd(a[2 * i]), y = _mm256_castps_pd(a[2 * i + 1]);
+        b[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+    }
+    return _mm256_add_ps(_mm256_permute2f128_ps(b[0], b[1], 0x20), _mm256_permute2f128_ps(b[0], b[1], 0x31));
+}
+
+INLINE float vf_hmax(VF v)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE VF vf_round(VF v)
+{
+    return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+INLINE VF vf_exp2i(VF n)
+{
+    __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* AVX-512 F, BW, VL, DQ: 16 lanes, 32 registers. See simd.h. */
+#ifndef KERNELS_CPU_SIMD_AVX512_H
+#define KERNELS_CPU_SIMD_AVX512_H
+
+#include <immintrin.h>
+
+typedef __m512 VF;
+enum { VF_LANES = 16, TILE_ROWS = 12, TILE_VECS = 2, DOT_X = 4, DOT_W = 3, PV_ACC = 16 };
+
+INLINE VF vf_set1(float x) { return _mm512_set1_ps(x); }
+INLINE VF vf_zero(void) { return _mm512_setzero_ps(); }
+INLINE VF vf_add(VF a, VF b) { return _mm512_add_ps(a, b); }
+INLINE VF vf_sub(VF a, VF b) { return _mm512_sub_ps(a, b); }
+INLINE VF vf_mul(VF a, VF b) { return _mm512_mul_ps(a, b); }
+INLINE VF vf_div(VF a, VF b) { return _mm512_div_ps(a, b); }
+INLINE VF vf_fma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE VF vf_max(VF a, VF b) { return _mm512_max_ps(a, b); }
+INLINE VF vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, VF v) { _mm512_storeu_ps(p, v); }
+INLINE __mmask16 vf_mask(size_t n) { return (__mmask16)((1u << n) - 1); }
+INLINE VF vf_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(vf_mask(n), p); }
+INLINE void vf_store_n(float *p, VF v, size_t n) { _mm512_mask_storeu_ps(p, vf_mask(n), v); }
+
+INLINE VF vf_load_f16(const void *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE VF vf_load_bf16(const void *p)
+{
+    __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+}
+
+INLINE void vf_store_f16(void *p, VF v)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+INLINE void vf_store_bf16(void *p, VF v)
+{
+    __m512i u = _mm512_castps_si512(v);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i even = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    even = _mm512_mask_or_epi32(even, nan, u, _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(even, 16)));
+}
+
+INLINE float vf_sum(VF v) { return _mm512_reduce_add_ps(v); }
+INLINE float vf_hmax(VF v) { return _mm512_reduce_max_ps(v); }
+
+/* Four rounds of pairwise sums, as in a transposition. */
+INLINE VF vf_sum_each(const VF v[VF_LANES])
+{
+    VF a[8], b[4], c[2];
+    UNROLL for (int i = 0; i < 8; i++)
+        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    UNROLL for (int i = 0; i < 4; i++) {
+        __m512d x = _mm512_castps_pd(a[2 * i]), y = _mm512_castps_pd(a[2 * i + 1]);
+        b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    }
+    /* b[i] holds, in each 128-bit lane, a part of the sums 4i..4i+3. */
+    UNROLL for (int i = 0; i < 2; i++)
+        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
+}
+
+INLINE VF vf_round(VF v)
+{
+    return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+INLINE VF vf_exp2i(VF n)
+{
+    __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
+}
+
+#endif

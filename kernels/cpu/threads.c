@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "kernels/cpu/threads.h"
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* A number in /sys/devices/system/cpu/cpuN/topology/NAME; -1 if it is not there. */
+static int topology(int cpu, const char *name)
+{
+    char path[96];
+    int value = -1;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu, name);
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    if (fscanf(f, "%d", &value) != 1) value = -1;
+    fclose(f);
+    return value;
+}
+
+int threads_physical_cores(void)
+{
+    cpu_set_t set;
+    int core[CPU_SETSIZE], package[CPU_SETSIZE], n = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &set)) continue;
+        int c = topology(cpu, "core_id"), p = topology(cpu, "physical_package_id");
+        bool known = false;
+        for (int i = 0; i < n && c >= 0; i++) known |= core[i] == c && package[i] == p;
+        if (known) continue;
+        core[n] = c;
+        package[n++] = p;
+    }
+    return n > 0 ? n : 1;
+}
+
+int threads_choose(int wanted)
+{
+#ifdef _OPENMP
+    return wanted > 0 ? wanted : threads_physical_cores();
+#else
+    (void)wanted;
+    return 1;
+#endif
+}
+
+int threads_id(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+int threads_count(void)
+{
+#ifdef _OPENMP
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+int threads_set_default(int n)
+{
+#ifdef _OPENMP
+    int before = omp_get_max_threads();
+    omp_set_num_threads(n);
+    return before;
+#else
+    return n;
+#endif
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/* The operations of the engine: one list, several implementations (ref, cpu, cuda).
+ *
+ * Rules. Buffers lie in the backend's memory; only ops read or write them. Shapes are [outer, inner],
+ * row-major. Operations are queued in order; only `download` and `sync` wait. Compute ops do not
+ * return a status: the first fault is kept and `backend_fault` returns it. Whatever changes from
+ * step to step (positions, slots, counts) is read from buffers, never passed as a number, so
+ * that a decode step can be captured and replayed; numbers named *_max are host bounds.
+ * Every op is deterministic and row-independent: a row's bits do not depend on the other rows of
+ * the call or on the thread count (a vendor's GEMM is exempt). */
+#ifndef KERNELS_OPS_H
+#define KERNELS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/base/err.h"
+
+typedef enum { DT_F32, DT_F16, DT_BF16 } dtype;
+
+static inline size_t dtype_size(dtype t)
+{
+    return t == DT_F32 ? 4 : 2;
+}
+const char *dtype_name(dtype t); /* "f32", "f16", "bf16" */
+
+/* An address in a backend's memory. */
+typedef struct {
+    unsigned char *p;
+} buf;
+
+static inline buf buf_at(buf b, size_t bytes)
+{
+    return (buf){b.p + bytes};
+}
+
+/* A weight matrix [rows, cols] (cols contiguous) or vector (rows = 1). p NULL: absent. */
+typedef struct {
+    buf p;
+    dtype type;
+    size_t rows, cols;
+} weight;
+
+/* One product of `linear`: out [n, w.rows] f32 = x w^T + bias. */
+typedef struct {
+    buf out;
+    weight w;
+    weight bias; /* [1, w.rows]; p NULL: none */
+} linear_job;
+
+/* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. */
+typedef struct {
+    buf k, v;
+    dtype type;
+    size_t n_kv_heads, head_dim, cap;
+} kv_rows;
+
+/* Attention of one sequence's queries over one set of stored rows.
+ * q       [n_tok, n_heads, head_dim] f32, rotated; out has this shape too and may not alias q.
+ * lse     [n_tok, n_heads] f32: log sum of exp of the scaled scores; p NULL: not wanted.
+ *         A query that sees no key gives out = 0, lse = -INFINITY.
+ * range   i64 [n_lists][2]: first entry and count n; n_max is the host's bound on n.
+ * idx     i32 [n_lists][idx_stride]: slots, ascending; p NULL: entry i is slot i.
+ * n_lists 1 (all heads), n_kv_heads or n_heads.
+ * qpos    i64 [n_tok], kpos i64 [1]: entry range.first + i has position kpos + i and is visible to
+ *         a query at p if j <= p and, with band > 0, p - j < band. kpos.p NULL: all are visible.
+ * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k, in float32. */
+typedef struct {
+    buf q, out, lse;
+    size_t n_tok, n_heads;
+    kv_rows rows;
+    buf range, idx;
+    size_t n_lists, idx_stride;
+    int64_t n_max;
+    buf qpos, kpos;
+    int64_t band;
+    float scale;
+} attn_job;
+
+typedef struct backend backend;
+
+typedef struct {
+    /* ---- memory ---- */
+    status (*alloc)(backend *, buf *out, size_t bytes, const char *what, err *e); /* zeroed */
+    void (*free)(backend *, buf, size_t bytes);
+    /* Makes host memory that outlives the buffer readable by ops: CPU returns it as it is. */
+    status (*import)(backend *, buf *out, const void *host, size_t bytes, err *e);
+    void (*release)(backend *, buf, size_t bytes);
+    void (*upload)(backend *, buf dst, const void *src, size_t bytes);
+    void (*download)(backend *, void *dst, buf src, size_t bytes);
+    void (*copy)(backend *, buf dst, buf src, size_t bytes);
+    void (*sync)(backend *);
+
+    /* ---- the transformer ---- */
+    /* out [n, table.cols] f32 = rows ids[i] (i32 [n]) of table; ids are within the table. */
+    void (*embed)(backend *, buf out, weight table, buf ids, size_t n);
+    /* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w; out may be x. x, out [n, w.cols] f32. */
+    void (*rmsnorm)(backend *, buf out, buf x, weight w, size_t n, float eps);
+    /* All jobs share x [n, cols] f32. exact: no vendor GEMM and float32 activations. */
+    void (*linear)(backend *, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
+    /* out = silu(gate) * up, [n] f32 each; out may be gate. */
+    void (*swiglu)(backend *, buf out, buf gate, buf up, size_t n);
+    /* x += y, [n] f32 each. */
+    void (*add)(backend *, buf x, buf y, size_t n);
+
+    /* ---- positions ---- */
+    /* x[i] += by for i < n, i64. */
+    void (*i64_add)(backend *, buf x, size_t n, int64_t by);
+    /* out[i] = base[0] + i for i < n; base i64 [1]. */
+    void (*pos_iota)(backend *, buf out, buf base, size_t n);
+    /* out[i] = min(pos[i], cap) - shift[0] for i < n; shift.p NULL: 0. */
+    void (*pos_shift)(backend *, buf out, buf pos, size_t n, int64_t cap, buf shift);
+    /* Slot of a position with `sink` fixed slots and a ring of `ring` slots behind them, where
+     * position base (i64 [1]) has the ring's first slot:
+     * out[i] = p < sink ? p : sink + (p - base) mod ring, the remainder never negative. */
+    void (*pos_ring)(backend *, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base);
+
+    /* ---- rotary embedding, rotate-half layout ---- */
+    /* out [n, half, 2] f32 = {cos, sin}(pos[i] * freq[c]) * mscale; angles reduced in double.
+     * pos i64 [n], freq f32 [half]. Source: Su et al. 2021 (RoFormer), transformers' rotate_half. */
+    void (*rope_table)(backend *, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
+    /* out, x [n, heads, 2*half] f32; row i uses table row i. out may be x. */
+    void (*rope)(backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
+
+    /* ---- KV rows ---- */
+    /* Row i of k and v (each [n, n_kv_heads, head_dim] f32) goes to slot slots[i] (i64 [n]), rounded
+     * to rows.type (nearest even). */
+    void (*kv_write)(backend *, const kv_rows *rows, buf slots, buf k, buf v, size_t n);
+    /* Slot dst[i] becomes a copy of slot src[i] of `from` (another store of the same shape and type, or the
+     * same one when all of dst lies before all of src that is still to be read, in order of i). */
+    void (*kv_copy)(backend *, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
+
+    /* ---- attention ---- */
+    /* Prompt chunks: many queries a sequence, tiles of keys aligned to slots, nothing of size n_tok x n
+     * stored; bits do not depend on the chunk. idx is not supported (p NULL). */
+    void (*attn_prefill)(backend *, const attn_job *job);
+    /* Decode: jobs of one head layout, n_tok = 1 each, any mixture of lengths. */
+    void (*attn_decode)(backend *, const attn_job *jobs, size_t n_jobs);
+    /* Merge of n_parts partial results over disjoint keys: out [n_rows, dim] with lse [n_rows];
+     * part i lies at parts + i * n_rows * dim, its lse at lses + i * n_rows. Parts with
+     * lse = -INFINITY are skipped; all empty: out = 0, lse = -INFINITY. lse.p NULL: not wanted.
+     * Source: methods.md 0.2.10 (flash-decoding's split and merge). */
+    void (*attn_merge)(backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
+                       size_t dim);
+} backend_ops;
+
+struct backend {
+    const char *name;       /* "ref", "cpu", "cuda:0" */
+    char about[128];        /* one line for the start-up message: SIMD level, GEMM, threads */
+    const backend_ops *ops;
+    int n_threads;
+    err fault;              /* the first failure of a compute op */
+    void *ctx;
+    void (*close)(backend *); /* releases ctx; NULL: nothing to release */
+};
+
+typedef struct {
+    const char *device; /* "auto", "cpu", "ref" (slow, for tests), "cuda", "cuda:N" */
+    int n_threads;      /* 0: physical cores */
+} backend_options;
+
+status backend_open(backend **out, const backend_options *o, err *e);
+void backend_close(backend *be);
+/* ST_OK, or the first fault of a compute op, copied to e. */
+status backend_fault(const backend *be, err *e);
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+/* The entries of a job's list for one query: first slot-list entry, count, slot of entry i. */
+typedef struct {
+    const int32_t *idx;
+    int64_t first, n;
+} list_view;
+
+static list_view list_of(const attn_job *j, size_t head, size_t kv_head)
+{
+    const int64_t *range = (const int64_t *)(void *)j->range.p;
+    size_t l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? head : kv_head;
+    const int32_t *idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + l * j->idx_stride : NULL;
+    return (list_view){idx, range[2 * l], range[2 * l + 1]};
+}
+
+static bool visible(const attn_job *j, size_t t, int64_t i)
+{
+    if (!j->kpos.p) return true;
+    int64_t p = ((const int64_t *)(void *)j->qpos.p)[t];
+    int64_t at = *(const int64_t *)(void *)j->kpos.p + i;
+    return at <= p && (j->band <= 0 || p - at < j->band);
+}
+
+static double score(const attn_job *j, size_t q_row, size_t k_row)
+{
+    size_t d = j->rows.head_dim;
+    double s = 0;
+    for (size_t c = 0; c < d; c++)
+        s += (double)ref_get(j->q, DT_F32, q_row * d + c) * (double)ref_get(j->rows.k, j->rows.type, k_row * d + c);
+    return s * (double)j->scale;
+}
+
+/* One query head of one token: two passes over the visible keys, the maximum first. */
+static void attend_one(const attn_job *j, size_t t, size_t head)
+{
+    size_t d = j->rows.head_dim, kv_head = head / (j->n_heads / j->rows.n_kv_heads);
+    size_t q_row = t * j->n_heads + head;
+    list_view l = list_of(j, head, kv_head);
+    double top = -(double)INFINITY, sum = 0, acc[256] = {0};
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < l.n; i++) {
+            if (!visible(j, t, i)) continue;
+            size_t slot = (size_t)(l.idx ? l.idx[l.first + i] : l.first + i);
+            size_t row = kv_head * j->rows.cap + slot;
+            double s = score(j, q_row, row);
+            if (pass == 0) {
+                top = fmax(top, s);
+                continue;
+            }
+            double w = exp(s - top);
+            sum += w;
+            for (size_t c = 0; c < d; c++) acc[c] += w * (double)ref_get(j->rows.v, j->rows.type, row * d + c);
+        }
+    for (size_t c = 0; c < d; c++) ref_put(j->out, DT_F32, q_row * d + c, sum > 0 ? (float)(acc[c] / sum) : 0);
+    if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
+}
+
+void ref_attn_prefill(backend *be, const attn_job *j)
+{
+    (void)be;
+    for (size_t t = 0; t < j->n_tok; t++)
+        for (size_t h = 0; h < j->n_heads; h++) attend_one(j, t, h);
+}
+
+void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
+{
+    for (size_t i = 0; i < n_jobs; i++) ref_attn_prefill(be, &jobs[i]);
+}
+
+void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
+{
+    (void)be;
+    for (size_t r = 0; r < n_rows; r++) {
+        double top = -(double)INFINITY, sum = 0;
+        for (size_t i = 0; i < n_parts; i++) top = fmax(top, (double)ref_get(lses, DT_F32, i * n_rows + r));
+        for (size_t c = 0; c < dim; c++) {
+            double acc = 0;
+            sum = 0;
+            for (size_t i = 0; i < n_parts; i++) {
+                double l = (double)ref_get(lses, DT_F32, i * n_rows + r);
+                if (isinf(l)) continue; /* its rows may hold anything */
+                double w = exp(l - top);
+                sum += w;
+                acc += w * (double)ref_get(parts, DT_F32, (i * n_rows + r) * dim + c);
+            }
+            ref_put(out, DT_F32, r * dim + c, sum > 0 ? (float)(acc / sum) : 0);
+        }
+        if (lse.p) ref_put(lse, DT_F32, r, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
+    }
+}

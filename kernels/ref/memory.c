@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/base/mem.h"
+#include "kernels/half.h"
+#include "kernels/ref/ref.h"
+
+float ref_get(buf b, dtype t, size_t i)
+{
+    uint16_t h;
+    float f;
+    if (t == DT_F32) {
+        memcpy(&f, b.p + 4 * i, 4);
+        return f;
+    }
+    memcpy(&h, b.p + 2 * i, 2);
+    return t == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+void ref_put(buf b, dtype t, size_t i, float x)
+{
+    if (t == DT_F32) {
+        memcpy(b.p + 4 * i, &x, 4);
+        return;
+    }
+    uint16_t h = t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+    memcpy(b.p + 2 * i, &h, 2);
+}
+
+/* Fresh address space is zero and takes memory only where it is touched. Small buffers come from
+ * the heap, where sanitizers see each one's end. */
+enum { MAP_FROM = 1 << 20 };
+
+status ref_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
+{
+    (void)be;
+    out->p = NULL;
+    if (bytes < MAP_FROM) return mem_alloc((void **)&out->p, bytes, 1, what, e);
+    return mem_map_anon((void **)&out->p, bytes, what, e);
+}
+
+void ref_free(backend *be, buf b, size_t bytes)
+{
+    (void)be;
+    if (bytes < MAP_FROM) mem_free(b.p);
+    else mem_unmap(b.p, bytes);
+}
+
+status ref_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
+{
+    (void)be;
+    (void)bytes;
+    (void)e;
+    out->p = (unsigned char *)(uintptr_t)host; /* weights are never written */
+    return ST_OK;
+}
+
+void ref_release(backend *be, buf b, size_t bytes)
+{
+    (void)be;
+    (void)b;
+    (void)bytes;
+}
+
+void ref_upload(backend *be, buf dst, const void *src, size_t bytes)
+{
+    (void)be;
+    memcpy(dst.p, src, bytes);
+}
+
+void ref_download(backend *be, void *dst, buf src, size_t bytes)
+{
+    (void)be;
+    memcpy(dst, src.p, bytes);
+}
+
+void ref_copy(backend *be, buf dst, buf src, size_t bytes)
+{
+    (void)be;
+    memcpy(dst.p, src.p, bytes);
+}
+
+void ref_sync(backend *be)
+{
+    (void)be;
+}
+
+const backend_ops ref_ops = {
+    .alloc = ref_alloc,
+    .free = ref_free,
+    .import = ref_import,
+    .release = ref_release,
+    .upload = ref_upload,
+    .download = ref_download,
+    .copy = ref_copy,
+    .sync = ref_sync,
+    .embed = ref_embed,
+    .rmsnorm = ref_rmsnorm,
+    .linear = ref_linear,
+    .swiglu = ref_swiglu,
+    .add = ref_add,
+    .i64_add = ref_i64_add,
+    .pos_iota = ref_pos_iota,
+    .pos_shift = ref_pos_shift,
+    .pos_ring = ref_pos_ring,
+    .rope_table = ref_rope_table,
+    .rope = ref_rope,
+    .kv_write = ref_kv_write,
+    .kv_copy = ref_kv_copy,
+    .attn_prefill = ref_attn_prefill,
+    .attn_decode = ref_attn_decode,
+    .attn_merge = ref_attn_merge,
+};
+
+status backend_ref_init(backend *be, err *e)
+{
+    (void)e;
+    be->name = "ref";
+    be->ops = &ref_ops;
+    be->n_threads = 1;
+    strcpy(be->about, "plain C reference, one thread (slow; for tests)");
+    return ST_OK;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ref/ref.h"
+
+void ref_embed(backend *be, buf out, weight table, buf ids, size_t n)
+{
+    (void)be;
+    const int32_t *id = (const int32_t *)(void *)ids.p;
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < table.cols; c++)
+            ref_put(out, DT_F32, i * table.cols + c,
+                    ref_get(table.p, table.type, (size_t)id[i] * table.cols + c));
+}
+
+void ref_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
+{
+    (void)be;
+    const float *in = (const float *)(void *)x.p;
+    float *o = (float *)(void *)out.p;
+    for (size_t r = 0; r < n; r++, in += w.cols, o += w.cols) {
+        double sum = 0;
+        for (size_t c = 0; c < w.cols; c++) sum += (double)in[c] * (double)in[c];
+        double scale = 1 / sqrt(sum / (double)w.cols + (double)eps);
+        for (size_t c = 0; c < w.cols; c++)
+            o[c] = (float)((double)in[c] * scale * (double)ref_get(w.p, w.type, c));
+    }
+}
+
+static void linear_one(const linear_job *j, const float *x, size_t n)
+{
+    float *out = (float *)(void *)j->out.p;
+    for (size_t i = 0; i < n; i++)
+        for (size_t r = 0; r < j->w.rows; r++) {
+            double sum = j->bias.p.p ? (double)ref_get(j->bias.p, j->bias.type, r) : 0;
+            for (size_t c = 0; c < j->w.cols; c++)
+                sum += (double)x[i * j->w.cols + c] * (double)ref_get(j->w.p, j->w.type, r * j->w.cols + c);
+            out[i * j->w.rows + r] = (float)sum;
+        }
+}
+
+void ref_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
+{
+    (void)be;
+    (void)exact;
+    for (size_t j = 0; j < n_jobs; j++) linear_one(&jobs[j], (const float *)(void *)x.p, n);
+}
+
+void ref_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
+{
+    (void)be;
+    const float *g = (const float *)(void *)gate.p, *u = (const float *)(void *)up.p;
+    float *o = (float *)(void *)out.p;
+    for (size_t i = 0; i < n; i++) o[i] = (float)((double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i]);
+}
+
+void ref_add(backend *be, buf x, buf y, size_t n)
+{
+    (void)be;
+    float *a = (float *)(void *)x.p;
+    const float *b = (const float *)(void *)y.p;
+    for (size_t i = 0; i < n; i++) a[i] += b[i];
+}
+
+void ref_i64_add(backend *be, buf x, size_t n, int64_t by)
+{
+    (void)be;
+    int64_t *a = (int64_t *)(void *)x.p;
+    for (size_t i = 0; i < n; i++) a[i] += by;
+}
+
+void ref_pos_iota(backend *be, buf out, buf base, size_t n)
+{
+    (void)be;
+    int64_t *o = (int64_t *)(void *)out.p;
+    int64_t b = *(const int64_t *)(void *)base.p;
+    for (size_t i = 0; i < n; i++) o[i] = b + (int64_t)i;
+}
+
+void ref_pos_shift(backend *be, buf out, buf pos, size_t n, int64_t cap, buf shift)
+{
+    (void)be;
+    int64_t *o = (int64_t *)(void *)out.p;
+    const int64_t *p = (const int64_t *)(void *)pos.p;
+    int64_t s = shift.p ? *(const int64_t *)(void *)shift.p : 0;
+    for (size_t i = 0; i < n; i++) o[i] = (p[i] < cap ? p[i] : cap) - s;
+}
+
+void ref_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base)
+{
+    (void)be;
+    int64_t *o = (int64_t *)(void *)out.p;
+    const int64_t *p = (const int64_t *)(void *)pos.p;
+    int64_t b = *(const int64_t *)(void *)base.p;
+    for (size_t i = 0; i < n; i++) {
+        int64_t m = (p[i] - b) % ring;
+        o[i] = p[i] < sink ? p[i] : sink + (m < 0 ? m + ring : m);
+    }
+}
+
+void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
+{
+    (void)be;
+    const double two_pi = 6.283185307179586476925;
+    float *o = (float *)(void *)out.p;
+    const int64_t *p = (const int64_t *)(void *)pos.p;
+    const float *f = (const float *)(void *)freq.p;
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < half; c++) {
+            double a = fmod((double)p[i] * (double)f[c], two_pi);
+            *o++ = (float)(cos(a) * (double)mscale);
+            *o++ = (float)(sin(a) * (double)mscale);
+        }
+}
+
+void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
+{
+    (void)be;
+    const float *in = (const float *)(void *)x.p, *t = (const float *)(void *)table.p;
+    float *o = (float *)(void *)out.p;
+    for (size_t i = 0; i < n; i++, t += 2 * half)
+        for (size_t h = 0; h < heads; h++, in += 2 * half, o += 2 * half)
+            for (size_t c = 0; c < half; c++) {
+                float a = in[c], b = in[c + half];
+                o[c] = a * t[2 * c] - b * t[2 * c + 1];
+                o[c + half] = b * t[2 * c] + a * t[2 * c + 1];
+            }
+}
+
+void ref_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, size_t n)
+{
+    (void)be;
+    const int64_t *slot = (const int64_t *)(void *)slots.p;
+    size_t d = rows->head_dim, heads = rows->n_kv_heads;
+    for (size_t i = 0; i < n; i++)
+        for (size_t h = 0; h < heads; h++)
+            for (size_t c = 0; c < d; c++) {
+                size_t to = (h * rows->cap + (size_t)slot[i]) * d + c, from = (i * heads + h) * d + c;
+                ref_put(rows->k, rows->type, to, ref_get(k, DT_F32, from));
+                ref_put(rows->v, rows->type, to, ref_get(v, DT_F32, from));
+            }
+}
+
+void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n)
+{
+    (void)be;
+    const int64_t *a = (const int64_t *)(void *)src.p, *b = (const int64_t *)(void *)dst.p;
+    size_t row = to->head_dim * dtype_size(to->type);
+    for (size_t i = 0; i < n; i++)
+        for (size_t h = 0; h < to->n_kv_heads; h++) {
+            size_t f = (h * from->cap + (size_t)a[i]) * row, t = (h * to->cap + (size_t)b[i]) * row;
+            memmove(to->k.p + t, from->k.p + f, row);
+            memmove(to->v.p + t, from->v.p + f, row);
+        }
+}
