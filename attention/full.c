@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT */
+/* Full attention: keep and read everything. Also serves the dense layers of other methods. */
+#include "config.h"
+
+#include "attention/method.h"
+#include "kernels/base/mem.h"
+
+typedef struct {
+    attn_ctx base;
+    kv_store store;
+    buf state; /* i64: first slot 0, rows visible in this forward */
+} full_ctx;
+
+enum { STATE_BYTES = 2 * sizeof(int64_t) };
+
+static int64_t full_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim, int layer)
+{
+    (void)s;
+    (void)shape;
+    (void)layer;
+    return lim->n_tokens;
+}
+
+static void full_free(attn_ctx *c)
+{
+    full_ctx *f = (full_ctx *)c;
+    kv_store_free(&f->store);
+    if (f->state.p) c->be->ops->free(c->be, f->state, STATE_BYTES);
+    mem_free(f);
+}
+
+static void set_rows(full_ctx *f, int64_t n)
+{
+    int64_t state[2] = {0, n};
+    f->base.be->ops->upload(f->base.be, f->state, state, sizeof state);
+}
+
+static status full_create(attn_ctx **out, const attn_ctx *base, err *e)
+{
+    full_ctx *f;
+    int64_t *cap = NULL;
+    const attn_shape *sh = base->shape;
+    *out = NULL;
+    TRY(MEM_NEW(&f, 1, e));
+    f->base = *base;
+    status st = MEM_NEW(&cap, (size_t)sh->n_layers, e);
+    if (st != ST_OK) goto done;
+    for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? base->lim->n_tokens : 0;
+    TRY_GOTO(kv_store_init(&f->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads, (size_t)sh->head_dim,
+                           base->spec->kv, cap, e));
+    TRY_GOTO(base->be->ops->alloc(base->be, &f->state, STATE_BYTES, "KV state", e));
+    set_rows(f, 0);
+    *out = &f->base;
+done:
+    mem_free(cap);
+    if (st != ST_OK) full_free(&f->base);
+    return st;
+}
+
+static void full_reset(attn_ctx *c)
+{
+    set_rows((full_ctx *)c, 0);
+}
+
+static bool full_exact_prompt(const attn_ctx *c, int64_t n)
+{
+    (void)c;
+    (void)n;
+    return true;
+}
+
+static void full_step_begin(attn_ctx *c, const attn_part *p)
+{
+    full_ctx *f = (full_ctx *)c;
+    c->be->ops->i64_add(c->be, buf_at(f->state, sizeof(int64_t)), 1, (int64_t)p->n_tok);
+}
+
+static void full_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v)
+{
+    (void)k_raw;
+    c->be->ops->kv_write(c->be, &((full_ctx *)c)->store.layer[layer], p->pos, k, v, p->n_tok);
+}
+
+/* Slot = position, so the first element of the state serves as position of slot 0. A decode query
+ * sees all rows unless its layer has a window. */
+static void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, attn_sel *sel)
+{
+    (void)q_raw;
+    full_ctx *f = (full_ctx *)c;
+    int64_t window = c->shape->window[layer];
+    bool mask = (p->flags & ATTN_PROMPT) || window > 0;
+    sel->n_seg = 1;
+    sel->seg[0] = (attn_seg){
+        .rows = &f->store.layer[layer],
+        .range = f->state,
+        .n_lists = 1,
+        .n_max = c->length + (int64_t)p->n_tok,
+        .kpos = mask ? f->state : (buf){NULL},
+        .band = window,
+    };
+}
+
+static bool full_rewind(attn_ctx *c, int64_t n)
+{
+    set_rows((full_ctx *)c, n);
+    return true;
+}
+
+static int64_t full_rows_held(const attn_ctx *c, int layer)
+{
+    return c->layers[layer] ? c->length : 0;
+}
+
+static int64_t full_attended(const attn_ctx *c, int layer)
+{
+    int64_t window = c->shape->window[layer];
+    return window > 0 && window < c->length ? window : c->length;
+}
+
+static int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out)
+{
+    (void)kv_head;
+    int64_t n = full_rows_held(c, layer);
+    for (int64_t i = 0; out && i < n; i++) out[i] = i;
+    return n;
+}
+
+static const attn_param no_params[] = {{.key = NULL}};
+
+const attn_method attn_full = {
+    .name = "full",
+    .summary = "keep and read everything (the reference)",
+    .source = "Vaswani et al. 2017; methods.md section 1",
+    .params = no_params,
+    .plan_rows = full_plan_rows,
+    .create = full_create,
+    .free = full_free,
+    .reset = full_reset,
+    .exact_prompt = full_exact_prompt,
+    .step_begin = full_step_begin,
+    .append = full_append,
+    .select = full_select,
+    .rewind = full_rewind,
+    .rows_held = full_rows_held,
+    .attended = full_attended,
+    .positions = full_positions,
+};

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/* The strategy table: how a sequence's KV cache is held and read.
+ *
+ * The decoder hands over un-rotated q, k, v and never learns what a method does. A method (one file,
+ * one row of the table in strategies.c) decides which rows it keeps and which it attends; it calls ops
+ * and stores only. Around it the composition (attention.c) does what is the same for all: dense layers
+ * (`skip`), the rotation of queries, attention over the selected segments and their merge, counts.
+ *
+ * Rules. Whatever changes from step to step lives in ops memory and is changed by ops in
+ * step_begin and step_end; hooks of single layers change nothing that another layer reads. In
+ * decode steps the host passes bounds only, so a step can be captured; in prompt steps it may
+ * upload small arrays. */
+#ifndef ATTENTION_STRATEGY_H
+#define ATTENTION_STRATEGY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kernels/ops.h"
+
+typedef struct attn_method attn_method;
+
+/* What attention needs to know of a model. */
+typedef struct {
+    int n_layers, n_heads, n_kv_heads, head_dim;
+    float scale;           /* softmax scale */
+    const int *window;     /* [n_layers] sliding window of a layer, 0: none; borrowed */
+    int64_t max_positions; /* context the model was made for */
+} attn_shape;
+
+/* ---- what the user asks for ---- */
+
+enum { ATTN_MAX_PARAMS = 12 };
+
+/* A parameter: a number from min to max, or one of `choices` (words separated by spaces). */
+typedef struct {
+    const char *key, *choices, *help;
+    int64_t def, min, max; /* choices: indexes into the list */
+} attn_param;
+
+typedef struct {
+    const attn_method *method;
+    int64_t value[ATTN_MAX_PARAMS]; /* in the order of method->params */
+    int64_t budget;                 /* tokens; 0 for a method without one */
+    uint64_t skip;                  /* bit l: layer l is dense */
+    dtype kv;                       /* type of stored rows */
+    char text[96];                  /* as written on the command line */
+} attn_spec;
+
+/* Values of the options that apply to every strategy of a list; a key inside a strategy wins. */
+typedef struct {
+    int64_t budget;   /* 0: the method's default */
+    const char *skip; /* NULL: the method's default; "2" = the first two, "0+16" = a list */
+    dtype kv;
+} attn_options;
+
+/* Parses `name[:key=value]...`. Errors: ST_USAGE, naming the word, what is known and the range. */
+status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e);
+/* Whether the strategy can run on a model; ST_USAGE or ST_UNSUPPORTED with the reason. */
+status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e);
+/* All parameters with their values: "budget=256 sink=4 pos=reindex". */
+void attn_spec_params(const attn_spec *s, char *out, size_t size);
+bool attn_has_budget(const attn_spec *s);
+
+/* The table. */
+const attn_method *attn_method_find(const char *name);
+const attn_method *const *attn_methods(void); /* NULL-terminated */
+const char *attn_method_name(const attn_method *m);
+/* --help-attn: one method with its parameters, defaults and source; NULL: the whole list. */
+void attn_print_help(FILE *f, const attn_method *m);
+
+/* ---- one sequence ---- */
+
+typedef struct attn_seq attn_seq;
+
+typedef struct {
+    int64_t n_tokens; /* most tokens that the sequence may hold, prompt and generated */
+    int64_t chunk;    /* most tokens of one forward */
+} attn_limits;
+
+/* Bytes by kind: held now, or planned. */
+typedef struct {
+    size_t kv, index;
+} attn_bytes;
+
+/* Bytes that a sequence will hold at its peak, without allocating. */
+status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
+status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                       backend *be, err *e);
+void attn_seq_free(attn_seq *s);
+void attn_seq_reset(attn_seq *s); /* as created */
+const attn_spec *attn_seq_spec(const attn_seq *s);
+/* Tokens fed so far, which is the position of the next one. */
+int64_t attn_seq_length(const attn_seq *s);
+/* Drops the tokens from position n on; ST_UNSUPPORTED when the method has evicted meanwhile. */
+status attn_seq_rewind(attn_seq *s, int64_t n, err *e);
+/* Bytes of the rows that hold tokens now, and the most there ever were. */
+attn_bytes attn_seq_held(const attn_seq *s);
+attn_bytes attn_seq_peak(const attn_seq *s);
+/* Positions stored in a layer, ascending, for kv head h; returns their number (out may be NULL). */
+int64_t attn_seq_positions(const attn_seq *s, int layer, int kv_head, int64_t *out);
+
+/* Counts over decode steps (prompts excluded): tokens attended and visible, summed over layers. */
+typedef struct {
+    int64_t steps;
+    double attended, visible;
+} attn_stats;
+attn_stats attn_seq_stats(const attn_seq *s);
+
+/* ---- one forward ---- */
+
+enum {
+    ATTN_PROMPT = 1,     /* prompt tokens; else one decode token a sequence */
+    ATTN_PROMPT_END = 2, /* the last chunk of a prompt */
+};
+
+/* A forward: in decode n_seq sequences (of any strategies) with n_tok = 1, rows in this order; in a
+ * prompt n_tok rows, which are the same prompt of all n_seq sequences (attention is then computed
+ * once, by the first: see attn_can_share). */
+typedef struct {
+    attn_seq **seq;
+    size_t n_seq, n_tok;
+    int64_t n_prompt, prompt_done; /* tokens of the whole prompt, and those before this forward */
+    unsigned flags;
+    buf pos;      /* i64 [rows] absolute positions */
+    buf table;    /* rope table [rows, head_dim/2, 2] of these positions */
+    buf freq;     /* f32 [head_dim/2]: for tables of other positions */
+    float mscale; /* factor of the tables */
+} attn_step;
+
+/* Scratch for forwards of at most max_rows rows, shared by all sequences of a batch. */
+typedef struct attn_work attn_work;
+status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_rows, backend *be, err *e);
+void attn_work_free(attn_work *w);
+size_t attn_work_bytes(const attn_shape *shape, size_t max_rows);
+
+/* Whether two sequences may go through a prompt of n_prompt more tokens together: same length and row
+ * type, and both strategies leave the prompt exact. */
+bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt);
+
+/* Called by the decoder, in this order: begin; for each layer `layer`; end. q [rows, n_heads, head_dim],
+ * k, v [rows, n_kv_heads, head_dim], un-rotated, f32; out like q. */
+void attn_begin(attn_work *w, const attn_step *step);
+void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out);
+void attn_end(attn_work *w, const attn_step *step);
+
+#endif

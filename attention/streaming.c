@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT */
+/* StreamingLLM: the first `sink` tokens and the last r = budget - sink. methods.md section 2.
+ *
+ * Slots: [0, s) sinks | [s, s+r+1) a ring of the newest | from s+r+1 on: rows of a prompt under way.
+ * While nothing was evicted (LINEAR) slot = position - shift and there is one segment, as in full
+ * attention. Afterwards (RING) position p has slot s + (p - base) mod (r+1), so that appending
+ * overwrites exactly the row that was evicted after the step before. All keys stay rotated at their
+ * absolute positions; re-indexing rotates the query once more for the sinks, at its slot in the
+ * cache (the equivalent form of point 5). */
+#include "config.h"
+
+#include "attention/method.h"
+#include "kernels/base/mem.h"
+
+enum { P_SINK, P_POS, P_PREFILL, P_COMPAT };
+enum { POS_REINDEX, POS_ABS };
+enum { PREFILL_AUTO, PREFILL_FULL, PREFILL_BANDED };
+enum { COMPAT_NONE, COMPAT_KVFACTORY };
+
+static const attn_param params[] = {
+    [P_SINK] = {"sink", NULL, "tokens kept from the start", 4, 0, 1 << 20},
+    [P_POS] = {"pos", "reindex abs", "positions inside the cache, or absolute ones", POS_REINDEX, 0, 1},
+    [P_PREFILL] = {"prefill", "auto full banded",
+                   "prompt attention: full, or what decoding would see; auto: full while the prompt fits the trained context",
+                   PREFILL_AUTO, 0, 2},
+    [P_COMPAT] = {"compat", "none kvfactory",
+                  "kvfactory: evict once after the prompt, keep all that is generated (implies pos=abs)", COMPAT_NONE, 0, 1},
+    {.key = NULL},
+};
+
+/* The state in ops memory, in i64 elements. */
+enum {
+    S_ZERO,
+    S_LINEAR,               /* range of all rows */
+    S_SINK = S_LINEAR + 2,  /* range of the sinks */
+    S_RING = S_SINK + 2,    /* range of the ring */
+    S_SHIFT = S_RING + 2,   /* position of slot 0 in LINEAR */
+    S_BASE,                 /* position of the ring's first slot */
+    S_OLD,                  /* a prompt's view of the ring: range and position of its older part, */
+    S_OLD_POS = S_OLD + 2,
+    S_NEW,                  /* and of the newer one */
+    S_NEW_POS = S_NEW + 2,
+    S_STAGE,                /* range and position of the rows of the prompt under way */
+    S_STAGE_POS = S_STAGE + 2,
+    S_STAGE_BASE,           /* pos_ring's base that sends positions to the staging slots */
+    S_EVICTED,              /* E, tokens evicted before the prompt under way */
+    S_COUNT
+};
+
+typedef struct {
+    attn_ctx base;
+    kv_store store;
+    int64_t s, r;
+    bool ring;              /* evicted at least once */
+    bool banded;            /* the prompt under way is banded */
+    bool staging;           /* a prompt is under way whose rows lie behind the ring */
+    int64_t shift, ring_base, stage_pos;
+    int64_t n_move;         /* rows that layer_end copies */
+    buf state, slots, qpos, table, move_src, move_dst;
+    int64_t *host;          /* [max(r, 1)] for uploads */
+} stream_ctx;
+
+static stream_ctx *ctx_of(attn_ctx *c)
+{
+    return (stream_ctx *)c;
+}
+
+static buf at(const stream_ctx *c, int i)
+{
+    return buf_at(c->state, (size_t)i * sizeof(int64_t));
+}
+
+static void put(stream_ctx *c, int i, int64_t x)
+{
+    c->base.be->ops->upload(c->base.be, at(c, i), &x, sizeof x);
+}
+
+static void put_range(stream_ctx *c, int i, int64_t first, int64_t n)
+{
+    put(c, i, first);
+    put(c, i + 1, n);
+}
+
+static bool kvfactory(const stream_ctx *c)
+{
+    return attn_get(&c->base, P_COMPAT) == COMPAT_KVFACTORY;
+}
+
+static bool reindex(const stream_ctx *c)
+{
+    return attn_get(&c->base, P_POS) == POS_REINDEX && !kvfactory(c);
+}
+
+static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
+{
+    (void)shape;
+    if (s->budget < s->value[P_SINK] + 1)
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + 1 = %lld", s->text,
+                       (long long)s->budget, (long long)s->value[P_SINK] + 1);
+    return ST_OK;
+}
+
+/* A budget that covers the window leaves nothing to evict. */
+static bool stream_dense(const attn_spec *s, const attn_shape *shape, int layer)
+{
+    return shape->window[layer] > 0 && shape->window[layer] <= s->budget;
+}
+
+/* Rows behind the ring: a whole prompt, or one chunk of it where it is banded. */
+static int64_t stage_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim)
+{
+    int64_t dense = lim->n_tokens < shape->max_positions ? lim->n_tokens : shape->max_positions;
+    if (s->value[P_PREFILL] == PREFILL_FULL) dense = lim->n_tokens;
+    if (s->value[P_PREFILL] == PREFILL_BANDED) dense = 0;
+    int64_t chunk = lim->chunk < lim->n_tokens ? lim->chunk : lim->n_tokens;
+    return dense > chunk ? dense : chunk;
+}
+
+static int64_t stream_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim, int layer)
+{
+    (void)layer;
+    int64_t most = s->budget + 1 + stage_rows(s, shape, lim);
+    return s->value[P_COMPAT] == COMPAT_KVFACTORY || lim->n_tokens < most ? lim->n_tokens : most;
+}
+
+static void stream_free(attn_ctx *base)
+{
+    stream_ctx *c = ctx_of(base);
+    const backend_ops *o = base->be->ops;
+    size_t chunk = (size_t)base->lim->chunk, half = (size_t)base->shape->head_dim / 2;
+    kv_store_free(&c->store);
+    if (c->state.p) o->free(base->be, c->state, S_COUNT * sizeof(int64_t));
+    if (c->slots.p) o->free(base->be, c->slots, chunk * sizeof(int64_t));
+    if (c->qpos.p) o->free(base->be, c->qpos, chunk * sizeof(int64_t));
+    if (c->table.p) o->free(base->be, c->table, chunk * half * 2 * sizeof(float));
+    if (c->move_src.p) o->free(base->be, c->move_src, (size_t)c->r * sizeof(int64_t));
+    if (c->move_dst.p) o->free(base->be, c->move_dst, (size_t)c->r * sizeof(int64_t));
+    mem_free(c->host);
+    mem_free(c);
+}
+
+static void stream_reset(attn_ctx *base)
+{
+    stream_ctx *c = ctx_of(base);
+    c->ring = c->banded = c->staging = false;
+    c->shift = c->stage_pos = c->n_move = 0;
+    c->ring_base = c->s;
+    put(c, S_ZERO, 0);
+    put_range(c, S_LINEAR, 0, 0);
+    put_range(c, S_SINK, 0, c->s);
+    put_range(c, S_RING, c->s, c->r + 1);
+    put(c, S_SHIFT, 0);
+    put(c, S_BASE, c->ring_base);
+}
+
+static status stream_buffers(stream_ctx *c, err *e)
+{
+    backend *be = c->base.be;
+    const backend_ops *o = be->ops;
+    size_t chunk = (size_t)c->base.lim->chunk, r = (size_t)c->r, half = (size_t)c->base.shape->head_dim / 2;
+    TRY(o->alloc(be, &c->state, S_COUNT * sizeof(int64_t), "streaming: state", e));
+    TRY(o->alloc(be, &c->slots, chunk * sizeof(int64_t), "streaming: slots", e));
+    TRY(o->alloc(be, &c->qpos, chunk * sizeof(int64_t), "streaming: positions", e));
+    TRY(o->alloc(be, &c->table, chunk * half * 2 * sizeof(float), "streaming: rope table", e));
+    TRY(o->alloc(be, &c->move_src, r * sizeof(int64_t), "streaming: moves", e));
+    TRY(o->alloc(be, &c->move_dst, r * sizeof(int64_t), "streaming: moves", e));
+    return MEM_NEW(&c->host, r, e);
+}
+
+static status stream_create(attn_ctx **out, const attn_ctx *base, err *e)
+{
+    stream_ctx *c;
+    int64_t *cap = NULL;
+    const attn_shape *sh = base->shape;
+    *out = NULL;
+    TRY(MEM_NEW(&c, 1, e));
+    c->base = *base;
+    c->s = attn_get(base, P_SINK);
+    c->r = base->spec->budget - c->s;
+    status st = MEM_NEW(&cap, (size_t)sh->n_layers, e);
+    if (st != ST_OK) goto done;
+    int64_t rows = kvfactory(c) || base->lim->n_tokens <= base->spec->budget
+                       ? base->lim->n_tokens
+                       : base->spec->budget + 1 + stage_rows(base->spec, sh, base->lim);
+    for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? rows : 0;
+    TRY_GOTO(kv_store_init(&c->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads, (size_t)sh->head_dim,
+                           base->spec->kv, cap, e));
+    TRY_GOTO(stream_buffers(c, e));
+    stream_reset(&c->base);
+    *out = &c->base;
+done:
+    mem_free(cap);
+    if (st != ST_OK) stream_free(&c->base);
+    return st;
+}
+
+/* Slot of position p in RING. */
+static int64_t ring_slot(const stream_ctx *c, int64_t p)
+{
+    int64_t m = (p - c->ring_base) % (c->r + 1);
+    return p < c->s ? p : c->s + (m < 0 ? m + c->r + 1 : m);
+}
+
+/* The rows that the ring holds before this prompt chunk, positions [lo, hi), as at most two runs of
+ * slots: the mask needs them in the order of positions. */
+static void view_ring(stream_ctx *c, int64_t lo, int64_t hi)
+{
+    int64_t n = hi > lo ? hi - lo : 0, first = n ? ring_slot(c, lo) : c->s;
+    int64_t room = c->s + c->r + 1 - first, n_old = n < room ? n : room;
+    put_range(c, S_OLD, first, n_old);
+    put(c, S_OLD_POS, lo);
+    put_range(c, S_NEW, c->s, n - n_old);
+    put(c, S_NEW_POS, lo + n_old);
+}
+
+/* A prompt after an eviction, or a banded one: its rows go behind the ring. */
+static void stage_begin(stream_ctx *c, const attn_part *p)
+{
+    int64_t len = c->base.length, s = c->s;
+    if (!c->staging || c->banded) {
+        c->stage_pos = len > s ? len : s;
+        put(c, S_EVICTED, len > s + c->r ? len - s - c->r : 0);
+        put(c, S_STAGE_POS, c->stage_pos);
+        put(c, S_STAGE_BASE, s + c->stage_pos - (s + c->r + 1));
+        int64_t kept = len < s + c->r ? len : s + c->r; /* rows stored before */
+        view_ring(c, kept > s ? len - (kept - s) : len, len);
+        put_range(c, S_SINK, 0, s); /* rows of sinks that are still to come are masked by position */
+    }
+    int64_t n = len + (int64_t)p->n_tok - c->stage_pos;
+    put_range(c, S_STAGE, s + c->r + 1, n > 0 ? n : 0);
+    c->staging = true;
+}
+
+/* Plans the copies at the end of this forward: the last r rows move into the ring. */
+static void plan_moves(stream_ctx *c, int64_t end)
+{
+    int64_t from = c->staging ? c->stage_pos : c->s;
+    int64_t lo = end - c->r > from ? end - c->r : from;
+    if (!c->staging) c->ring_base = lo; /* dst < src in ascending order: safe in place */
+    c->n_move = end > lo ? end - lo : 0;
+    for (int64_t i = 0; i < c->n_move; i++)
+        c->host[i] = c->staging ? c->s + c->r + 1 + lo + i - c->stage_pos : lo + i - c->shift;
+    c->base.be->ops->upload(c->base.be, c->move_src, c->host, (size_t)c->n_move * sizeof(int64_t));
+    for (int64_t i = 0; i < c->n_move; i++) c->host[i] = ring_slot(c, lo + i);
+    c->base.be->ops->upload(c->base.be, c->move_dst, c->host, (size_t)c->n_move * sizeof(int64_t));
+}
+
+/* Whether a prompt that ends at position `end` is attended in bands. */
+static bool is_banded(const stream_ctx *c, int64_t end)
+{
+    int64_t mode = attn_get(&c->base, P_PREFILL);
+    return end > c->s + c->r && !kvfactory(c) &&
+           (mode == PREFILL_BANDED || (mode == PREFILL_AUTO && end > c->base.shape->max_positions));
+}
+
+static bool stream_exact_prompt(const attn_ctx *base, int64_t n)
+{
+    const stream_ctx *c = (const stream_ctx *)base;
+    return !c->ring && c->shift == 0 && !is_banded(c, base->length + n);
+}
+
+static void prompt_begin(stream_ctx *c, const attn_part *p)
+{
+    int64_t len = c->base.length, end = len + (int64_t)p->n_tok, all = len + p->n_prompt - p->prompt_done;
+    if (p->prompt_done == 0) {
+        c->banded = is_banded(c, all);
+        c->ring = c->ring || c->banded;
+    }
+    if (c->ring) stage_begin(c, p);
+    bool once = kvfactory(c) && c->shift == 0;
+    bool last = p->flags & ATTN_PROMPT_END;
+    if (c->ring ? c->banded || last : last && end > c->s + c->r && (!kvfactory(c) || once)) plan_moves(c, end);
+}
+
+static void stream_step_begin(attn_ctx *base, const attn_part *p)
+{
+    stream_ctx *c = ctx_of(base);
+    backend *be = base->be;
+    const backend_ops *o = be->ops;
+    c->n_move = 0;
+    if (p->flags & ATTN_PROMPT) prompt_begin(c, p);
+    if (!c->ring) {
+        o->i64_add(be, at(c, S_LINEAR + 1), 1, (int64_t)p->n_tok);
+        o->pos_shift(be, c->slots, p->pos, p->n_tok, INT64_MAX, at(c, S_SHIFT));
+        return;
+    }
+    if (c->staging) o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, INT64_MAX, at(c, S_STAGE_BASE));
+    else o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, c->r + 1, at(c, S_BASE));
+    if (!reindex(c)) return;
+    /* The query's own slot in the cache; in a dense later prompt E stays what it was before it. */
+    if (c->staging && !c->banded) o->pos_shift(be, c->qpos, p->pos, p->n_tok, INT64_MAX, at(c, S_EVICTED));
+    else o->pos_shift(be, c->qpos, p->pos, p->n_tok, c->s + c->r, (buf){NULL});
+    o->rope_table(be, c->table, c->qpos, p->n_tok, p->freq, (size_t)base->shape->head_dim / 2, p->mscale);
+}
+
+static void stream_append(attn_ctx *base, const attn_part *p, int layer, buf k_raw, buf k, buf v)
+{
+    (void)k_raw;
+    stream_ctx *c = ctx_of(base);
+    base->be->ops->kv_write(base->be, &c->store.layer[layer], c->slots, k, v, p->n_tok);
+}
+
+static void select_linear(stream_ctx *c, const attn_part *p, int layer, attn_sel *sel)
+{
+    int64_t window = c->base.shape->window[layer];
+    bool mask = (p->flags & ATTN_PROMPT) || window > 0;
+    sel->n_seg = 1;
+    sel->seg[0] = (attn_seg){.rows = &c->store.layer[layer],
+                             .range = at(c, S_LINEAR),
+                             .n_lists = 1,
+                             .n_max = c->base.length + (int64_t)p->n_tok - c->shift,
+                             .kpos = mask ? at(c, S_SHIFT) : (buf){NULL},
+                             .band = window};
+}
+
+/* Sinks first, then the ring (in a prompt: its two runs and the prompt's own rows). The layer's window,
+ * if any, is wider than the budget: it can only cut sinks at absolute positions. */
+static void stream_select(attn_ctx *base, const attn_part *p, int layer, buf q_raw, attn_sel *sel)
+{
+    (void)q_raw;
+    stream_ctx *c = ctx_of(base);
+    if (!c->ring) {
+        select_linear(c, p, layer, sel);
+        return;
+    }
+    const kv_rows *rows = &c->store.layer[layer];
+    int64_t window = base->shape->window[layer];
+    bool shifted = reindex(c), mask = c->staging || (!shifted && window > 0);
+    sel->n_seg = 0;
+    if (c->s > 0)
+        sel->seg[sel->n_seg++] = (attn_seg){.rows = rows,
+                                            .range = at(c, S_SINK),
+                                            .n_lists = 1,
+                                            .n_max = c->s,
+                                            .kpos = mask ? at(c, S_ZERO) : (buf){NULL},
+                                            .band = window,
+                                            .table = shifted ? c->table : (buf){NULL},
+                                            .qpos = shifted ? c->qpos : (buf){NULL}};
+    attn_seg seg = {.rows = rows, .n_lists = 1, .n_max = c->r + 1, .range = at(c, S_RING)};
+    if (!c->staging) {
+        sel->seg[sel->n_seg++] = seg;
+        return;
+    }
+    const int range[] = {S_OLD, S_NEW, S_STAGE}, pos[] = {S_OLD_POS, S_NEW_POS, S_STAGE_POS};
+    for (int i = 0; i < 3; i++) {
+        seg.range = at(c, range[i]);
+        seg.kpos = at(c, pos[i]);
+        seg.band = c->banded ? c->r + 1 : window;
+        if (i == 2) seg.n_max = base->length + (int64_t)p->n_tok - c->stage_pos;
+        sel->seg[sel->n_seg++] = seg;
+    }
+}
+
+static void stream_layer_end(attn_ctx *base, const attn_part *p, int layer)
+{
+    (void)p;
+    stream_ctx *c = ctx_of(base);
+    const kv_rows *rows = &c->store.layer[layer];
+    if (c->n_move > 0)
+        base->be->ops->kv_copy(base->be, rows, c->move_dst, rows, c->move_src, (size_t)c->n_move);
+}
+
+static void stream_step_end(attn_ctx *base, const attn_part *p)
+{
+    stream_ctx *c = ctx_of(base);
+    int64_t end = base->length + (int64_t)p->n_tok;
+    if (p->flags & ATTN_PROMPT_END) c->staging = c->banded = false;
+    if (kvfactory(c)) {
+        if (c->n_move == 0) return;
+        c->shift = end - c->s - c->r;
+        put_range(c, S_LINEAR, 0, c->s + c->r);
+        put(c, S_SHIFT, c->shift);
+    } else if (!c->ring && end > c->s + c->r && (!(p->flags & ATTN_PROMPT) || c->n_move > 0)) {
+        c->ring = true;
+        put(c, S_BASE, c->ring_base);
+    }
+}
+
+static bool stream_rewind(attn_ctx *base, int64_t n)
+{
+    stream_ctx *c = ctx_of(base);
+    if (c->ring || c->shift > 0) return n == base->length;
+    put_range(c, S_LINEAR, 0, n);
+    return true;
+}
+
+/* First position behind the sinks that is stored. */
+static int64_t first_recent(const stream_ctx *c)
+{
+    int64_t end = c->staging ? c->stage_pos : c->base.length;
+    if (!c->ring) return c->s + c->shift;
+    return end - c->r > c->s ? end - c->r : c->s;
+}
+
+static int64_t stream_positions(const attn_ctx *base, int layer, int kv_head, int64_t *out)
+{
+    (void)kv_head;
+    const stream_ctx *c = (const stream_ctx *)base;
+    int64_t n = 0, len = base->length;
+    if (!base->layers[layer]) return 0;
+    for (int64_t j = 0; j < c->s && j < len; j++, n++)
+        if (out) out[n] = j;
+    for (int64_t j = first_recent(c); j < len; j++, n++)
+        if (out) out[n] = j;
+    return n;
+}
+
+static int64_t stream_rows_held(const attn_ctx *base, int layer)
+{
+    return stream_positions(base, layer, 0, NULL);
+}
+
+/* Called after the step: the new token was attended on top of what is stored now, unless nothing was
+ * evicted yet. Absolute sinks behind a window are not seen. */
+static int64_t stream_attended(const attn_ctx *base, int layer)
+{
+    const stream_ctx *c = (const stream_ctx *)base;
+    int64_t len = base->length, n = c->ring ? c->s + c->r + 1 : len - c->shift;
+    int64_t window = base->shape->window[layer], sinks = c->s;
+    if (c->ring && window > 0 && !reindex(c)) {
+        int64_t first = len - window; /* smallest visible position */
+        int64_t hidden = first < 0 ? 0 : first < sinks ? first : sinks;
+        n -= hidden;
+    }
+    return n < len ? n : len;
+}
+
+const attn_method attn_streaming = {
+    .name = "streaming",
+    .summary = "StreamingLLM: attention sinks and the most recent tokens",
+    .source = "Xiao et al. 2024 (arXiv 2309.17453); streaming-llm kv_cache.py; methods.md section 2",
+    .params = params,
+    .has_budget = true,
+    .def_budget = 256,
+    .check = stream_check,
+    .dense = stream_dense,
+    .plan_rows = stream_plan_rows,
+    .create = stream_create,
+    .free = stream_free,
+    .reset = stream_reset,
+    .exact_prompt = stream_exact_prompt,
+    .step_begin = stream_step_begin,
+    .append = stream_append,
+    .select = stream_select,
+    .layer_end = stream_layer_end,
+    .step_end = stream_step_end,
+    .rewind = stream_rewind,
+    .rows_held = stream_rows_held,
+    .attended = stream_attended,
+    .positions = stream_positions,
+};
