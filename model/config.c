@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT */
+/* config.json of the supported families. Source: transformers 5,
+ * models/{llama,mistral,qwen2,qwen3}: configuration_*.py (keys and defaults) and modeling_*.py
+ * (what they mean). */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
+#include "kernels/base/mem.h"
+#include "model/keys.h"
+
+enum {
+    LAYERS_MAX = 4096,
+    HEADS_MAX = 4096,
+    HEAD_DIM_MAX = 256, /* kernels/ops.h */
+    HIDDEN_MAX = 1 << 20,
+    FFN_MAX = 1 << 22,
+    VOCAB_MAX = 1 << 24,
+    CONFIG_BYTES_MAX = 16 << 20,
+    CONFIG_DEPTH = 32
+};
+
+/* Which layers a sliding window binds. */
+typedef enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_BY_LAYER } window_rule;
+
+typedef struct {
+    const char *arch, *model_type;
+    int64_t max_positions; /* where the key is absent */
+    int head_dim;          /* where the key is absent; 0: hidden / heads */
+    window_rule window;
+    bool qkv_bias;       /* always; else where attention_bias says so */
+    bool attention_bias; /* the key counts, for q, k, v and o */
+    bool mlp_bias;       /* the key counts */
+    bool qk_norm;
+} family;
+
+static const family families[] = {
+    {"LlamaForCausalLM", "llama", 2048, 0, WINDOW_NEVER, false, true, true, false},
+    {"MistralForCausalLM", "mistral", 131072, 0, WINDOW_ALL, false, false, false, false},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, WINDOW_BY_LAYER, true, false, false, false},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, WINDOW_BY_LAYER, false, true, false, true},
+};
+
+/* By the first of "architectures", else by "model_type". */
+static status find_family(const family **out, const keys *k)
+{
+    json_t *list;
+    const char *name = NULL, *key = "architectures";
+    TRY(keys_array(k, key, &list));
+    if (json_array_size(list)) {
+        const json_t *first = json_array_get(list, 0);
+        if (!json_is_string(first)) return keys_wrong(k, "architectures[0]", first, "a string");
+        name = json_string_value(first);
+    } else {
+        key = "model_type";
+        TRY(keys_string(k, key, &name));
+        if (!name) return keys_missing(k, "architectures");
+    }
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const family *f = &families[i];
+        if (strcmp(name, list && json_array_size(list) ? f->arch : f->model_type) != 0) continue;
+        *out = f;
+        return ST_OK;
+    }
+    return err_set(k->e, ST_UNSUPPORTED,
+                   "%s: \"%s\" names %.60s; supported: LlamaForCausalLM, MistralForCausalLM, "
+                   "Qwen2ForCausalLM, Qwen3ForCausalLM",
+                   k->file, key, name);
+}
+
+/* Things that would change the numbers and are not built here. */
+static status refuse_unsupported(const keys *k)
+{
+    json_t *quant;
+    const char *act = "silu", *method = "unnamed";
+    TRY(keys_object(k, "quantization_config", &quant));
+    if (quant) {
+        TRY(keys_string(&(keys){quant, k->file, "quantization_config.", k->e}, "quant_method",
+                        &method));
+        return err_set(k->e, ST_UNSUPPORTED,
+                       "%s: \"quantization_config\": quant_method %.40s is not "
+                       "supported; use a checkpoint in f32, f16 or bf16",
+                       k->file, method);
+    }
+    TRY(keys_string(k, "hidden_act", &act));
+    if (strcmp(act, "silu") != 0)
+        return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu",
+                       k->file, act);
+    return ST_OK;
+}
+
+static status read_head_dim(model_config *c, const family *f, const keys *k)
+{
+    int64_t n = json_object_get(k->obj, "head_dim") ? 0 : f->head_dim;
+    TRY(keys_int(k, "head_dim", 1, HIDDEN_MAX, &n));
+    if (n == 0) {
+        if (c->hidden % c->n_heads)
+            return err_set(k->e, ST_FORMAT,
+                           "%s: \"hidden_size\" %d is not a multiple of \"num_attention_heads\" "
+                           "%d, and there is no \"head_dim\"",
+                           k->file, c->hidden, c->n_heads);
+        n = c->hidden / c->n_heads;
+    }
+    if (n % 2 || n > HEAD_DIM_MAX)
+        return err_set(k->e, ST_UNSUPPORTED,
+                       "%s: \"head_dim\" (given or hidden_size / num_attention_heads) "
+                       "is %lld; supported: even, up to %d",
+                       k->file, (long long)n, HEAD_DIM_MAX);
+    c->head_dim = (int)n;
+    return ST_OK;
+}
+
+static status read_dims(model_config *c, const family *f, const keys *k)
+{
+    double eps = 1e-6;
+    TRY(keys_dim(k, "num_hidden_layers", LAYERS_MAX, &c->n_layers));
+    TRY(keys_dim(k, "hidden_size", HIDDEN_MAX, &c->hidden));
+    TRY(keys_dim(k, "intermediate_size", FFN_MAX, &c->ffn));
+    TRY(keys_dim(k, "vocab_size", VOCAB_MAX, &c->vocab));
+    TRY(keys_dim(k, "num_attention_heads", HEADS_MAX, &c->n_heads));
+    c->n_kv_heads = c->n_heads;
+    TRY(keys_dim(k, "num_key_value_heads", HEADS_MAX, &c->n_kv_heads));
+    if (c->n_heads % c->n_kv_heads)
+        return err_set(k->e, ST_FORMAT,
+                       "%s: \"num_attention_heads\" %d is not a multiple of "
+                       "\"num_key_value_heads\" %d",
+                       k->file, c->n_heads, c->n_kv_heads);
+    TRY(read_head_dim(c, f, k));
+    TRY(keys_real(k, "rms_norm_eps", 1e-30, 1, &eps));
+    c->rms_eps = (float)eps;
+    c->max_positions = f->max_positions;
+    return keys_int(k, "max_position_embeddings", 1, INT32_MAX, &c->max_positions);
+}
+
+static status read_switches(model_config *c, const family *f, const keys *k)
+{
+    bool bias = false;
+    TRY(keys_bool(k, "tie_word_embeddings", &c->tied));
+    if (f->attention_bias) TRY(keys_bool(k, "attention_bias", &bias));
+    if (f->mlp_bias) TRY(keys_bool(k, "mlp_bias", &c->mlp_bias));
+    c->qkv_bias = f->qkv_bias || bias;
+    c->o_bias = bias;
+    c->qk_norm = f->qk_norm;
+    return ST_OK;
+}
+
+/* layer_types decides where it is given, else max_window_layers. */
+static status read_layer_windows(model_config *c, const keys *k, int64_t window)
+{
+    json_t *types;
+    int64_t first = 28;
+    TRY(keys_array(k, "layer_types", &types));
+    TRY(keys_int(k, "max_window_layers", 0, INT32_MAX, &first));
+    if (types && json_array_size(types) != (size_t)c->n_layers)
+        return err_set(k->e, ST_FORMAT,
+                       "%s: \"layer_types\" has %zu entries, expected one for each of %d layers",
+                       k->file, json_array_size(types), c->n_layers);
+    for (int i = 0; i < c->n_layers; i++) {
+        const json_t *t = json_array_get(types, (size_t)i);
+        const char *s = json_string_value(t);
+        bool slides = !types && i >= first;
+        if (types && !s) return keys_wrong(k, "layer_types[]", t, "a string");
+        if (types && strcmp(s, "sliding_attention") == 0) {
+            if (window == 0)
+                return err_set(k->e, ST_FORMAT,
+                               "%s: \"layer_types\" has sliding_attention, but "
+                               "\"use_sliding_window\" or \"sliding_window\" switches it off",
+                               k->file);
+            slides = true;
+        } else if (types && strcmp(s, "full_attention") != 0) {
+            return err_set(k->e, ST_UNSUPPORTED,
+                           "%s: \"layer_types\" has \"%.40s\"; supported: "
+                           "full_attention, sliding_attention",
+                           k->file, s);
+        }
+        c->window[i] = slides ? (int)window : 0;
+    }
+    return ST_OK;
+}
+
+static status read_window(model_config *c, const family *f, const keys *k)
+{
+    /* null switches the window off, an absent key means the families' default */
+    int64_t window = json_object_get(k->obj, "sliding_window") ? 0 : 4096;
+    bool use = false;
+    TRY(MEM_NEW(&c->window, (size_t)c->n_layers, k->e));
+    if (f->window == WINDOW_NEVER) return ST_OK;
+    TRY(keys_int(k, "sliding_window", 1, INT32_MAX, &window));
+    if (f->window == WINDOW_BY_LAYER) {
+        TRY(keys_bool(k, "use_sliding_window", &use));
+        return read_layer_windows(c, k, use ? window : 0);
+    }
+    for (int i = 0; i < c->n_layers; i++) c->window[i] = (int)window;
+    return ST_OK;
+}
+
+/* The caps keep this far below 2^63. */
+static int64_t count_params(const model_config *c)
+{
+    int64_t h = c->hidden, q = (int64_t)c->n_heads * c->head_dim,
+            kv = (int64_t)c->n_kv_heads * c->head_dim;
+    int64_t layer = 2 * h + 2 * h * q + 2 * h * kv + 3 * h * c->ffn;
+    if (c->qkv_bias) layer += q + 2 * kv;
+    if (c->o_bias) layer += h;
+    if (c->mlp_bias) layer += 2 * (int64_t)c->ffn + h;
+    if (c->qk_norm) layer += 2 * (int64_t)c->head_dim;
+    return layer * c->n_layers + h + (c->tied ? 1 : 2) * h * c->vocab;
+}
+
+static status read_all(model_config *c, const keys *k)
+{
+    const family *f = families;
+    TRY(find_family(&f, k));
+    memcpy(c->arch, f->arch, strlen(f->arch) + 1);
+    TRY(refuse_unsupported(k));
+    TRY(read_dims(c, f, k));
+    TRY(read_switches(c, f, k));
+    TRY(read_window(c, f, k));
+    TRY(config_read_rope(c, k));
+    c->n_params = count_params(c);
+    return ST_OK;
+}
+
+status model_config_parse(model_config *c, const char *text, size_t n, const char *name, err *e)
+{
+    json_t *root = NULL;
+    const char *file = path_tail(name);
+    *c = (model_config){0};
+    TRY(json_parse_object(&root, text, n, file, CONFIG_DEPTH, e));
+    status st = read_all(c, &(keys){root, file, "", e});
+    json_decref(root);
+    if (st != ST_OK) model_config_free(c);
+    return st;
+}
+
+status model_config_read(model_config *c, const char *dir, err *e)
+{
+    char *path = path_join(dir, "config.json"), *text = NULL;
+    size_t n;
+    status st;
+    *c = (model_config){0};
+    if (!path) return err_set(e, ST_NOMEM, "%s: out of memory", path_tail(dir));
+    if (!dir_exists(dir)) {
+        st = err_set(e, ST_IO, "%s: no such folder (a Hugging Face checkpoint is expected there)",
+                     path_tail(dir));
+        goto done;
+    }
+    TRY_GOTO(file_read(&text, &n, path, CONFIG_BYTES_MAX, e));
+    st = model_config_parse(c, text, n, path, e);
+done:
+    mem_free(text);
+    mem_free(path);
+    return st;
+}
+
+void model_config_free(model_config *c)
+{
+    mem_free(c->window);
+    *c = (model_config){0};
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/* The rotary embedding's keys, in the spellings of transformers 4 and 5.
+ * Source: transformers 5, modeling_rope_utils.py, RotaryEmbeddingConfigMixin. */
+#include "config.h"
+
+#include <string.h>
+
+#include "model/keys.h"
+
+static const struct {
+    const char *name;
+    rope_kind kind;
+} kinds[] = {
+    {"default", ROPE_NONE},  {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
+    {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},
+};
+
+static const double FACTOR_MAX = 1e6;
+
+static status read_kind(rope_config *r, const keys *k)
+{
+    const char *name = NULL;
+    TRY(keys_string(k, "rope_type", &name));
+    const char *key = name ? "rope_type" : "type";
+    if (!name) TRY(keys_string(k, "type", &name));
+    if (!name) name = "default";
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(name, kinds[i].name) != 0) continue;
+        r->kind = kinds[i].kind;
+        return ST_OK;
+    }
+    return err_set(k->e, ST_UNSUPPORTED,
+                   "%s: \"%s%s\" is \"%.40s\"; supported: default, linear, dynamic, llama3, yarn",
+                   k->file, k->prefix, key, name);
+}
+
+static status read_llama3(rope_config *r, const keys *k)
+{
+    TRY(keys_real(k, "low_freq_factor", 1e-6, FACTOR_MAX, &r->low_freq_factor));
+    TRY(keys_real(k, "high_freq_factor", 1e-6, FACTOR_MAX, &r->high_freq_factor));
+    if (r->low_freq_factor == 0) return keys_missing(k, "low_freq_factor");
+    if (r->high_freq_factor == 0) return keys_missing(k, "high_freq_factor");
+    if (r->high_freq_factor <= r->low_freq_factor)
+        return err_set(k->e, ST_FORMAT,
+                       "%s: \"%shigh_freq_factor\" is %g, expected more than low_freq_factor %g",
+                       k->file, k->prefix, r->high_freq_factor, r->low_freq_factor);
+    return ST_OK;
+}
+
+static status read_yarn(rope_config *r, const keys *k, int64_t max_positions)
+{
+    r->truncate = true;
+    TRY(keys_real(k, "beta_fast", 0, FACTOR_MAX, &r->beta_fast));
+    TRY(keys_real(k, "beta_slow", 0, FACTOR_MAX, &r->beta_slow));
+    TRY(keys_real(k, "mscale", 0, 1000, &r->mscale));
+    TRY(keys_real(k, "mscale_all_dim", 0, 1000, &r->mscale_all_dim));
+    TRY(keys_real(k, "attention_factor", 1e-6, FACTOR_MAX, &r->attention_factor));
+    TRY(keys_bool(k, "truncate", &r->truncate));
+    if (r->beta_fast == 0) r->beta_fast = 32;
+    if (r->beta_slow == 0) r->beta_slow = 1;
+    if (r->factor == 0) r->factor = (double)max_positions / (double)r->original_max;
+    return ST_OK;
+}
+
+/* k: the object with the parameters (rope_parameters, one of its layer types, or rope_scaling). */
+static status read_scaling(model_config *c, rope_config *r, const keys *k, const keys *root)
+{
+    double partial = 1;
+    TRY(read_kind(r, k));
+    TRY(keys_real(k, "rope_theta", 1.000001, 1e18, &r->theta));
+    TRY(keys_real(k, "partial_rotary_factor", 0, 1, &partial));
+    if (partial != 1)
+        return err_set(k->e, ST_UNSUPPORTED,
+                       "%s: \"%spartial_rotary_factor\" is %g, only 1 is supported", k->file,
+                       k->prefix, partial);
+    if (r->kind == ROPE_NONE) return ST_OK;
+    TRY(keys_real(k, "factor", 1e-6, FACTOR_MAX, &r->factor));
+    if (r->factor == 0 && r->kind != ROPE_YARN) return keys_missing(k, "factor");
+    if (r->kind == ROPE_LINEAR) return ST_OK;
+    r->original_max = c->max_positions;
+    if (r->kind == ROPE_DYNAMIC) return ST_OK;
+    TRY(keys_int(k, "original_max_position_embeddings", 1, INT32_MAX, &r->original_max));
+    TRY(keys_int(root, "original_max_position_embeddings", 1, INT32_MAX, &r->original_max));
+    return r->kind == ROPE_LLAMA3 ? read_llama3(r, k) : read_yarn(r, k, c->max_positions);
+}
+
+static bool same_rope(const rope_config *a, const rope_config *b)
+{
+    return a->kind == b->kind && a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow && a->mscale == b->mscale &&
+           a->mscale_all_dim == b->mscale_all_dim && a->attention_factor == b->attention_factor &&
+           a->truncate == b->truncate && a->original_max == b->original_max;
+}
+
+/* {"full_attention": {...}, "sliding_attention": {...}}: supported while all say the same. */
+static status read_per_layer(model_config *c, const keys *k, const keys *root)
+{
+    const char *type;
+    json_t *v;
+    rope_config plain = c->rope;
+    bool first = true;
+    json_object_foreach(k->obj, type, v)
+    {
+        char prefix[96];
+        rope_config r = plain;
+        if (json_is_null(v)) continue;
+        if (!json_is_object(v)) return keys_wrong(k, type, v, "an object, as beside it");
+        snprintf(prefix, sizeof prefix, "%s%.40s.", k->prefix, type);
+        TRY(read_scaling(c, &r, &(keys){v, k->file, prefix, k->e}, root));
+        if (!first && !same_rope(&r, &c->rope))
+            return err_set(k->e, ST_UNSUPPORTED,
+                           "%s: \"%s%.40s\" differs from the other layer types; one "
+                           "rotary embedding for all layers is supported",
+                           k->file, k->prefix, type);
+        c->rope = r;
+        first = false;
+    }
+    return ST_OK;
+}
+
+static bool nested(json_t *j)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach(j, key, v)
+    {
+        if (json_is_object(v)) return true;
+    }
+    return false;
+}
+
+/* Positions that the scaled embedding is meant for: where max_position_embeddings still is the
+ * trained length, the factor extends it. */
+static void extend_positions(model_config *c)
+{
+    const rope_config *r = &c->rope;
+    if (r->kind != ROPE_DYNAMIC && r->kind != ROPE_YARN) return;
+    double n = (double)r->original_max * r->factor;
+    if (n > (double)INT32_MAX) n = (double)INT32_MAX;
+    if (n > (double)c->max_positions) c->max_positions = (int64_t)n;
+}
+
+status config_read_rope(model_config *c, const keys *root)
+{
+    json_t *scaling, *params;
+    double partial = 1;
+    c->rope = (rope_config){.theta = 10000, .head_dim = c->head_dim};
+    TRY(keys_real(root, "rope_theta", 1.000001, 1e18, &c->rope.theta));
+    TRY(keys_real(root, "partial_rotary_factor", 0, 1, &partial));
+    if (partial != 1)
+        return err_set(root->e, ST_UNSUPPORTED,
+                       "%s: \"partial_rotary_factor\" is %g, only 1 is supported", root->file,
+                       partial);
+    TRY(keys_object(root, "rope_scaling", &scaling));
+    TRY(keys_object(root, "rope_parameters", &params));
+    keys k = {params, root->file, "rope_parameters.", root->e};
+    if (json_object_size(scaling)) k = (keys){scaling, root->file, "rope_scaling.", root->e};
+    if (nested(k.obj)) TRY(read_per_layer(c, &k, root));
+    else TRY(read_scaling(c, &c->rope, &k, root));
+    extend_positions(c);
+    return ST_OK;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside model/: the one forward pass. */
+#ifndef MODEL_DECODER_H
+#define MODEL_DECODER_H
+
+#include "model/session.h"
+
+struct decoder {
+    const model *m;
+    backend *be;
+    decoder_options opt;
+    attn_shape shape;
+    attn_work *work;
+    size_t max_rows, logit_rows;
+    buf ids, pos, freq, table;            /* i32, i64 [rows]; f32 [rows, half]; [rows, half, 2] */
+    buf x, xn, q, k, v, att, gate, up;    /* f32 [rows, ...] */
+    buf logits;                           /* f32 [logit_rows, vocab] */
+    float *host_logits;                   /* [logit_rows, vocab] */
+    int64_t *host_pos;                    /* [rows] */
+    float host_freq[128];
+    float mscale;
+    attn_seq **seqs;                      /* [max_batch] */
+    bool checked;                         /* the first logits were finite */
+    bool profile;
+    int64_t mark, stage[STAGE_COUNT];
+};
+
+struct session {
+    decoder *d;
+    attn_seq *attn;
+    int64_t limit;
+};
+
+/* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */
+void decoder_forward(decoder *d, const attn_step *step);
+/* Final norm and output matrix for rows [first, first + n) of d->x into host_logits; n <= logit_rows. */
+status decoder_logits(decoder *d, size_t first, size_t n, err *e);
+
+#endif

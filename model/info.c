@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/* What `info` shows of a model, and the search for weights that are not finite. */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "model/weights.h"
+
+typedef struct {
+    size_t n[DT_BF16 + 1], bytes[DT_BF16 + 1];
+} type_counts;
+
+static status count_type(void *ctx, const weight_spec *w, err *e)
+{
+    type_counts *t = ctx;
+    (void)e;
+    t->n[w->slot->type]++;
+    t->bytes[w->slot->type] += weight_size(w, w->slot->type);
+    return ST_OK;
+}
+
+static void print_bytes(FILE *f, const char *label, size_t bytes)
+{
+    fprintf(f, "%-14s %.2f MB (%zu bytes)\n", label, (double)bytes * 1e-6, bytes);
+}
+
+static void print_rope(const model_config *c, FILE *f)
+{
+    static const char *const kinds[] = {"plain", "linear", "dynamic", "llama3", "yarn"};
+    const rope_config *r = &c->rope;
+    fprintf(f, "%-14s %s, theta %g", "rope", kinds[r->kind], r->theta);
+    if (r->kind != ROPE_NONE) fprintf(f, ", factor %g", r->factor);
+    if (r->original_max) fprintf(f, ", trained length %lld", (long long)r->original_max);
+    if (r->kind == ROPE_LLAMA3)
+        fprintf(f, ", low frequency factor %g, high %g", r->low_freq_factor, r->high_freq_factor);
+    if (r->kind == ROPE_YARN) {
+        fprintf(f, ", beta fast %g, slow %g", r->beta_fast, r->beta_slow);
+        if (r->attention_factor > 0) fprintf(f, ", attention factor %g", r->attention_factor);
+        else if (r->mscale > 0 && r->mscale_all_dim > 0)
+            fprintf(f, ", mscale %g, all dim %g", r->mscale, r->mscale_all_dim);
+        if (!r->truncate) fprintf(f, ", range not rounded");
+    }
+    fputc('\n', f);
+}
+
+/* "none", or runs of layers with the same window: "4096 in layers 2-5". */
+static void print_windows(const model_config *c, FILE *f)
+{
+    bool any = false;
+    fprintf(f, "%-14s ", "sliding window");
+    for (int i = 0; i < c->n_layers;) {
+        int end = i;
+        while (end + 1 < c->n_layers && c->window[end + 1] == c->window[i]) end++;
+        if (c->window[i]) {
+            fprintf(f, "%s%d in layer%s %d", any ? ", " : "", c->window[i], end > i ? "s" : "", i);
+            if (end > i) fprintf(f, "-%d", end);
+            any = true;
+        }
+        i = end + 1;
+    }
+    fputs(any ? "\n" : "none\n", f);
+}
+
+static void print_config(const model_config *c, FILE *f)
+{
+    size_t kv =
+        2 * (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim * dtype_size(DT_F16);
+    fprintf(f, "%-14s %s\n", "architecture", c->arch);
+    fprintf(f, "%-14s %.2f M (%lld)\n", "parameters", (double)c->n_params * 1e-6,
+            (long long)c->n_params);
+    fprintf(f, "%-14s %d\n", "layers", c->n_layers);
+    fprintf(f, "%-14s %d query, %d key-value, dimension %d\n", "heads", c->n_heads, c->n_kv_heads,
+            c->head_dim);
+    fprintf(f, "%-14s %d, feed-forward %d\n", "hidden", c->hidden, c->ffn);
+    fprintf(f, "%-14s %d%s\n", "vocabulary", c->vocab,
+            c->tied ? " (output matrix is the embedding)" : "");
+    fprintf(f, "%-14s qkv bias %s, output bias %s, mlp bias %s, q/k norm %s, rms eps %g\n",
+            "details", c->qkv_bias ? "yes" : "no", c->o_bias ? "yes" : "no",
+            c->mlp_bias ? "yes" : "no", c->qk_norm ? "yes" : "no", (double)c->rms_eps);
+    print_rope(c, f);
+    print_windows(c, f);
+    fprintf(f, "%-14s %lld\n", "max positions", (long long)c->max_positions);
+    fprintf(f, "%-14s %zu bytes in f16\n", "KV per token", kv);
+}
+
+static void print_files(const model_files *files, FILE *f)
+{
+    for (size_t i = 0; i < files->n_shards; i++)
+        fprintf(f, "%-14s %s (%.2f MB, %zu tensors)\n", i ? "" : "files", st_path(files->shards[i]),
+                (double)st_size(files->shards[i]) * 1e-6, st_count(files->shards[i]));
+    if (files->random) fprintf(f, "%-14s none: random weights in memory\n", "files");
+    if (files->n_unused)
+        fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
+    if (files->n_copies)
+        fprintf(f, "%-14s %zu tensors (not aligned in the file)\n", "copied", files->n_copies);
+}
+
+void model_print_info(const model *m, FILE *f)
+{
+    type_counts t = {{0}, {0}};
+    bool any = false;
+    model_each_weight(m, count_type, &t, NULL);
+    fprintf(f, "%-14s %s\n", "model", m->name);
+    print_config(&m->config, f);
+    fprintf(f, "%-14s ", "dtype");
+    for (dtype d = DT_F32; d <= DT_BF16; d++) {
+        if (!t.n[d]) continue;
+        fprintf(f, "%s%s (%zu tensors, %.2f MB)", any ? ", " : "", dtype_name(d), t.n[d],
+                (double)t.bytes[d] * 1e-6);
+        any = true;
+    }
+    fputc('\n', f);
+    print_bytes(f, "weights", m->weight_bytes);
+    print_bytes(f, "read per token", m->decode_bytes);
+    print_files(m->files, f);
+}
+
+/* ---- values that are not finite ---- */
+
+enum { CHUNK_BYTES = 1 << 20 };
+
+typedef struct {
+    backend *be;
+    void *chunk;
+    char *name;
+    size_t size;
+} scan;
+
+static bool all_finite(const void *p, dtype t, size_t bytes)
+{
+    const uint32_t *a = p;
+    const uint16_t *b = p;
+    const uint16_t mask = t == DT_F16 ? 0x7c00 : 0x7f80;
+    bool bad = false;
+    for (size_t i = 0; t == DT_F32 && i < bytes / 4; i++) bad |= (a[i] & 0x7f800000) == 0x7f800000;
+    for (size_t i = 0; t != DT_F32 && i < bytes / 2; i++) bad |= (b[i] & mask) == mask;
+    return !bad;
+}
+
+static status scan_weight(void *ctx, const weight_spec *w, err *e)
+{
+    const scan *s = ctx;
+    size_t bytes = weight_size(w, w->slot->type);
+    for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        size_t n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
+        s->be->ops->download(s->be, s->chunk, buf_at(w->slot->p, at), n);
+        if (all_finite(s->chunk, w->slot->type, n)) continue;
+        snprintf(s->name, s->size, "%s", w->name);
+        return err_set(e, ST_FORMAT, "tensor %s holds a value that is not finite", w->name);
+    }
+    return ST_OK;
+}
+
+status model_find_nonfinite(const model *m, char *name, size_t size)
+{
+    scan s = {m->be, NULL, name, size};
+    if (size) name[0] = 0;
+    TRY(mem_alloc(&s.chunk, CHUNK_BYTES, 1, "scan", NULL));
+    status st = model_each_weight(m, scan_weight, &s, NULL);
+    mem_free(s.chunk);
+    return st;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* A model: config.json as data, weights mapped from safetensors (or random, for benchmarks). */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kernels/ops.h"
+
+typedef enum { ROPE_NONE, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN } rope_kind;
+
+/* Parameters of the rotary embedding; unused ones are 0. Source: transformers, modeling_rope_utils. */
+typedef struct {
+    rope_kind kind;
+    double theta, factor;
+    double low_freq_factor, high_freq_factor;            /* llama3 */
+    double beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn; mscale 0: not given */
+    double attention_factor;                             /* yarn; 0: derived from factor */
+    bool truncate;                                       /* yarn: round the correction range */
+    int64_t original_max;                                /* trained length before scaling */
+    int head_dim;
+} rope_config;
+
+/* The frequencies for a sequence of seq_len tokens (dynamic scaling depends on it): freq
+ * [head_dim/2], and the factor on cos and sin. As transformers computes them, rounded to float32. */
+void rope_frequencies(const rope_config *r, int64_t seq_len, float *freq, float *mscale);
+
+typedef struct {
+    char arch[48];        /* e.g. "LlamaForCausalLM" */
+    int n_layers, n_heads, n_kv_heads, head_dim;
+    int hidden, ffn, vocab;
+    float rms_eps;
+    bool tied;            /* the output matrix is the embedding */
+    bool qkv_bias, o_bias, mlp_bias, qk_norm;
+    int64_t max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
+    int *window;          /* [n_layers]: sliding window of each layer, 0 for none */
+    rope_config rope;
+    int64_t n_params;
+} model_config;
+
+/* Reads and checks DIR/config.json (all families and key spellings of the README's table).
+ * Errors: ST_IO, ST_FORMAT (wrong type or value: names the key, what was found, what is expected),
+ * ST_UNSUPPORTED (architecture, rope kind, activation). */
+status model_config_read(model_config *c, const char *dir, err *e);
+/* The same from memory (fuzzing); name stands for the file in messages. */
+status model_config_parse(model_config *c, const char *text, size_t n, const char *name, err *e);
+void model_config_free(model_config *c);
+
+/* Weights of one layer; absent ones have p NULL. */
+typedef struct {
+    weight attn_norm, ffn_norm, q_norm, k_norm;
+    weight q, k, v, o, q_bias, k_bias, v_bias, o_bias;
+    weight gate, up, down, gate_bias, up_bias, down_bias;
+} layer_weights;
+
+typedef struct model model;
+
+struct model {
+    model_config config;
+    backend *be;            /* borrowed */
+    weight embed, norm, lm_head; /* lm_head equals embed when tied */
+    layer_weights *layers;  /* [config.n_layers] */
+    dtype type;             /* of the large matrices */
+    size_t weight_bytes;    /* all weights, counted once */
+    size_t decode_bytes;    /* weights that one decoded token reads: all but embedding rows not looked up */
+    char *name;             /* folder or shape, for reports */
+    void *files;            /* mappings or memory behind the weights */
+};
+
+/* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of
+ * model.safetensors.index.json; mapped, checked against the config, read only where touched.
+ * Errors name file and tensor. */
+status model_open(model **out, const char *dir, backend *be, err *e);
+/* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
+status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
+const char *const *model_shape_names(void); /* NULL-terminated */
+/* The config alone, for plans. ST_USAGE: unknown shape. */
+status model_shape_config(model_config *c, const char *shape, err *e);
+void model_close(model *m);
+
+/* Whether every weight is finite is not checked at open (that would read them all): the session
+ * reports it at the first logits. model_find_nonfinite scans and names the first such tensor: ST_OK
+ * and an empty name when all are finite, else ST_FORMAT; ST_NOMEM. */
+status model_find_nonfinite(const model *m, char *name, size_t size);
+
+/* Prints what `info` shows: config, tensors, dtype, files, sizes. */
+void model_print_info(const model *m, FILE *f);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* The next token from logits. */
+#ifndef MODEL_SAMPLER_H
+#define MODEL_SAMPLER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/base/err.h"
+
+typedef struct {
+    double temp;           /* 0: greedy */
+    int top_k;             /* 0: off */
+    double top_p, min_p;   /* 1 and 0: off */
+    double repeat_penalty; /* 1: off; over all tokens seen (Keskar et al. 2019, as transformers does) */
+    uint64_t seed;
+} sampler_options;
+
+typedef struct sampler sampler;
+
+/* Errors: ST_USAGE naming the option and its range. */
+status sampler_create(sampler **out, const sampler_options *o, size_t vocab, err *e);
+void sampler_free(sampler *s);
+/* Counts a token (prompt or generated) for the repetition penalty. */
+void sampler_accept(sampler *s, int32_t id);
+/* Chooses from logits [vocab], which are changed. Order: penalty, temperature, top-k, top-p, min-p.
+ * Equal logits: the lower id first. Does not allocate. */
+int32_t sampler_next(sampler *s, float *logits);
+/* The most likely id, the lower one of equals. */
+int32_t logits_argmax(const float *logits, size_t vocab);
+
+#endif

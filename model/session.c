@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "model/decoder.h"
+
+enum { DEFAULT_CHUNK = 512, LOGIT_ROWS = 16 };
+
+/* ---- the decoder's memory ---- */
+
+static decoder_options with_defaults(const decoder_options *o)
+{
+    decoder_options r = *o;
+    if (r.chunk == 0) r.chunk = DEFAULT_CHUNK;
+    if (r.max_batch == 0) r.max_batch = 1;
+    return r;
+}
+
+static size_t rows_of(const decoder_options *o)
+{
+    return o->chunk > o->max_batch ? o->chunk : o->max_batch;
+}
+
+static size_t logit_rows_of(const decoder_options *o)
+{
+    size_t r = rows_of(o), most = o->max_batch > LOGIT_ROWS ? o->max_batch : LOGIT_ROWS;
+    return r < most ? r : most;
+}
+
+static attn_shape shape_of(const model_config *c)
+{
+    return (attn_shape){.n_layers = c->n_layers,
+                        .n_heads = c->n_heads,
+                        .n_kv_heads = c->n_kv_heads,
+                        .head_dim = c->head_dim,
+                        .scale = (float)(1 / sqrt((double)c->head_dim)),
+                        .window = c->window,
+                        .max_positions = c->max_positions};
+}
+
+/* One list of the decoder's buffers serves allocation, release and the plan. */
+typedef struct {
+    buf *b;
+    size_t bytes;
+} buf_size;
+
+enum { N_BUFS = 13 };
+
+static void list_buffers(decoder *d, const model_config *c, const decoder_options *o, buf_size out[N_BUFS])
+{
+    size_t r = rows_of(o), f = sizeof(float), d_head = (size_t)c->head_dim;
+    size_t q = (size_t)c->n_heads * d_head, kv = (size_t)c->n_kv_heads * d_head, h = (size_t)c->hidden;
+    const buf_size all[N_BUFS] = {
+        {&d->ids, r * sizeof(int32_t)}, {&d->pos, r * sizeof(int64_t)}, {&d->freq, r * d_head / 2 * f},
+        {&d->table, r * d_head * f},    {&d->x, r * h * f},             {&d->xn, r * h * f},
+        {&d->q, r * q * f},             {&d->k, r * kv * f},            {&d->v, r * kv * f},
+        {&d->att, r * q * f},           {&d->gate, r * (size_t)c->ffn * f}, {&d->up, r * (size_t)c->ffn * f},
+        {&d->logits, logit_rows_of(o) * (size_t)c->vocab * f},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+status decoder_create(decoder **out, const model *m, const decoder_options *o, err *e)
+{
+    decoder *d;
+    buf_size list[N_BUFS];
+    *out = NULL;
+    TRY(MEM_NEW(&d, 1, e));
+    d->m = m;
+    d->be = m->be;
+    d->opt = with_defaults(o);
+    d->shape = shape_of(&m->config);
+    d->max_rows = rows_of(&d->opt);
+    d->logit_rows = logit_rows_of(&d->opt);
+    list_buffers(d, &m->config, &d->opt, list);
+    status st = ST_OK;
+    for (int i = 0; i < N_BUFS && st == ST_OK; i++) st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
+    if (st == ST_OK) st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab, sizeof(float), "logits", e);
+    if (st == ST_OK) st = MEM_NEW(&d->host_pos, d->max_rows, e);
+    if (st == ST_OK) st = MEM_NEW(&d->seqs, d->max_rows, e);
+    if (st == ST_OK) st = attn_work_create(&d->work, &d->shape, d->max_rows, d->be, e);
+    if (st != ST_OK) decoder_free(d);
+    else *out = d;
+    return st;
+}
+
+void decoder_free(decoder *d)
+{
+    buf_size list[N_BUFS];
+    if (!d) return;
+    list_buffers(d, &d->m->config, &d->opt, list);
+    for (int i = 0; i < N_BUFS; i++)
+        if (list[i].b->p) d->be->ops->free(d->be, *list[i].b, list[i].bytes);
+    attn_work_free(d->work);
+    mem_free(d->host_logits);
+    mem_free(d->host_pos);
+    mem_free(d->seqs);
+    mem_free(d);
+}
+
+const model *decoder_model(const decoder *d)
+{
+    return d->m;
+}
+
+const attn_shape *decoder_attn_shape(const decoder *d)
+{
+    return &d->shape;
+}
+
+void decoder_profile(decoder *d, bool on)
+{
+    d->profile = on;
+    memset(d->stage, 0, sizeof d->stage);
+}
+
+void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT])
+{
+    memcpy(ns, d->stage, sizeof d->stage);
+}
+
+/* ---- sessions ---- */
+
+status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,
+                    int64_t n_tokens, err *e)
+{
+    decoder_options opt = with_defaults(o);
+    attn_shape shape = shape_of(&m->config);
+    attn_limits lim = {n_tokens, (int64_t)rows_of(&opt)};
+    attn_bytes kv;
+    decoder unused;
+    buf_size list[N_BUFS];
+    *p = (memory_plan){.weights = m->weight_bytes};
+    TRY(attn_plan(&kv, spec, &shape, &lim, e));
+    p->kv = kv.kv;
+    p->index = kv.index;
+    p->scratch = attn_work_bytes(&shape, rows_of(&opt)) + logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
+    list_buffers(&unused, &m->config, &opt, list);
+    for (int i = 0; i < N_BUFS; i++) p->scratch += list[i].bytes;
+    return ST_OK;
+}
+
+status memory_plan_check(const memory_plan *p, err *e)
+{
+    size_t need = p->kv + p->index + p->scratch, have = mem_available();
+    if (have == 0 || need <= have) return ST_OK;
+    return err_set(e, ST_NOMEM, "out of memory: KV %.1f MB, index %.1f MB and scratch %.1f MB are needed, %.1f MB are available",
+                   (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6, (double)have / 1e6);
+}
+
+status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e)
+{
+    session *s;
+    memory_plan plan;
+    *out = NULL;
+    if (n_tokens < 1) return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed", (long long)n_tokens);
+    TRY(attn_spec_check(spec, &d->shape, e));
+    TRY(session_plan(&plan, d->m, &d->opt, spec, n_tokens, e));
+    TRY(memory_plan_check(&plan, e));
+    TRY(MEM_NEW(&s, 1, e));
+    s->d = d;
+    s->limit = n_tokens;
+    attn_limits lim = {n_tokens, (int64_t)d->max_rows};
+    status st = attn_seq_create(&s->attn, spec, &d->shape, &lim, d->be, e);
+    if (st != ST_OK) session_free(s);
+    else *out = s;
+    return st;
+}
+
+void session_free(session *s)
+{
+    if (!s) return;
+    attn_seq_free(s->attn);
+    mem_free(s);
+}
+
+void session_reset(session *s)
+{
+    attn_seq_reset(s->attn);
+}
+
+int64_t session_length(const session *s)
+{
+    return attn_seq_length(s->attn);
+}
+
+int64_t session_limit(const session *s)
+{
+    return s->limit;
+}
+
+const attn_seq *session_attn(const session *s)
+{
+    return s->attn;
+}
+
+status session_rewind(session *s, int64_t n, err *e)
+{
+    return attn_seq_rewind(s->attn, n, e);
+}
+
+bool session_can_share(const session *a, const session *b, size_t n_ids)
+{
+    return a->d == b->d && a->limit - session_length(a) >= (int64_t)n_ids &&
+           b->limit - session_length(b) >= (int64_t)n_ids && attn_can_share(a->attn, b->attn, (int64_t)n_ids);
+}
+
+/* ---- forwards ---- */
+
+static status check_ids(const decoder *d, const int32_t *ids, size_t n, err *e)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= d->m->config.vocab)
+            return err_set(e, ST_USAGE, "token id %d is outside the model's vocabulary of %d", (int)ids[i], d->m->config.vocab);
+    return ST_OK;
+}
+
+/* Rope frequencies of sequence i, whose length decides them where scaling is dynamic. */
+static void set_freq(decoder *d, size_t i, int64_t seq_len)
+{
+    size_t half = (size_t)d->shape.head_dim / 2;
+    rope_frequencies(&d->m->config.rope, seq_len, d->host_freq, &d->mscale);
+    d->be->ops->upload(d->be, buf_at(d->freq, i * half * sizeof(float)), d->host_freq, half * sizeof(float));
+}
+
+static void set_tables(decoder *d, size_t n_seq, size_t n_tok)
+{
+    size_t half = (size_t)d->shape.head_dim / 2;
+    for (size_t i = 0; i < n_seq; i++)
+        d->be->ops->rope_table(d->be, buf_at(d->table, i * n_tok * half * 2 * sizeof(float)),
+                               buf_at(d->pos, i * n_tok * sizeof(int64_t)), n_tok,
+                               buf_at(d->freq, i * half * sizeof(float)), half, d->mscale);
+}
+
+static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n_tok)
+{
+    for (size_t i = 0; i < n_seq; i++) d->seqs[i] = s[i]->attn;
+    return (attn_step){.seq = d->seqs,
+                       .n_seq = n_seq,
+                       .n_tok = n_tok,
+                       .pos = d->pos,
+                       .table = d->table,
+                       .freq = d->freq,
+                       .mscale = d->mscale};
+}
+
+/* Hands the logits that were asked for to the caller. n rows of this chunk, the first has prompt row `done`. */
+static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last, err *e)
+{
+    size_t from = o->which == LOGITS_ALL ? 0 : n - 1;
+    if (!o->rows || (o->which == LOGITS_LAST && !last)) return ST_OK;
+    for (size_t i = from; i < n;) {
+        size_t k = n - i < d->logit_rows ? n - i : d->logit_rows;
+        TRY(decoder_logits(d, i, k, e));
+        o->rows(o->ctx, done + (int64_t)i, k, d->host_logits);
+        i += k;
+    }
+    return ST_OK;
+}
+
+static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t *ids, size_t n, int64_t done,
+                            int64_t total, const prefill_options *o, err *e)
+{
+    decoder *d = s[0]->d;
+    bool last = done + (int64_t)n == total;
+    int64_t pos0 = session_length(s[0]);
+    d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
+    for (size_t i = 0; i < n; i++) d->host_pos[i] = pos0 + (int64_t)i;
+    d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
+    set_freq(d, 0, pos0 - done + total);
+    set_tables(d, 1, n);
+    attn_step step = make_step(d, s, n_sessions, n);
+    step.flags = ATTN_PROMPT | (last ? ATTN_PROMPT_END : 0);
+    step.n_prompt = total;
+    step.prompt_done = done;
+    decoder_forward(d, &step);
+    TRY(backend_fault(d->be, e));
+    TRY(give_logits(d, o, done, n, last, e));
+    if (o->progress && !o->progress(o->ctx, done + (int64_t)n, total)) return err_set(e, ST_INTERRUPTED, "interrupted");
+    return ST_OK;
+}
+
+status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids,
+                       const prefill_options *o, err *e)
+{
+    decoder *d = s[0]->d;
+    if (n_sessions > d->max_rows) return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions, d->max_rows);
+    TRY(check_ids(d, ids, n_ids, e));
+    for (size_t i = 0; i < n_sessions; i++)
+        if (session_length(s[i]) + (int64_t)n_ids > s[i]->limit)
+            return err_set(e, ST_UNSUPPORTED, "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)", n_ids,
+                           (long long)session_length(s[i]), (long long)s[i]->limit);
+    for (size_t done = 0; done < n_ids;) {
+        size_t n = n_ids - done < d->opt.chunk ? n_ids - done : d->opt.chunk;
+        TRY(prefill_chunk(s, n_sessions, ids + done, n, (int64_t)done, (int64_t)n_ids, o, e));
+        done += n;
+    }
+    return ST_OK;
+}
+
+status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e)
+{
+    decoder *d = s[0]->d;
+    if (n > d->opt.max_batch) return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n, d->opt.max_batch);
+    TRY(check_ids(d, ids, n, e));
+    for (size_t i = 0; i < n; i++) {
+        d->host_pos[i] = session_length(s[i]);
+        if (d->host_pos[i] >= s[i]->limit)
+            return err_set(e, ST_UNSUPPORTED, "the context of %lld tokens is full (see --ctx)", (long long)s[i]->limit);
+        set_freq(d, i, d->host_pos[i] + 1);
+    }
+    d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
+    d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
+    set_tables(d, n, 1);
+    attn_step step = make_step(d, s, n, 1);
+    decoder_forward(d, &step);
+    TRY(decoder_logits(d, 0, n, e));
+    memcpy(logits, d->host_logits, n * (size_t)d->m->config.vocab * sizeof(float));
+    return ST_OK;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* Running a model: a decoder holds the activations, a session one sequence's KV state. */
+#ifndef MODEL_SESSION_H
+#define MODEL_SESSION_H
+
+#include "attention/strategy.h"
+#include "model/model.h"
+
+typedef struct decoder decoder;
+typedef struct session session;
+
+typedef struct {
+    size_t chunk;     /* prompt tokens of one forward; 0: 512 */
+    size_t max_batch; /* sequences of one decode step; 0: 1 */
+    bool exact;       /* built-in GEMM with float32 activations (reproducible for any chunk) */
+} decoder_options;
+
+/* One forward's scratch is allocated here, once. The model outlives the decoder. */
+status decoder_create(decoder **out, const model *m, const decoder_options *o, err *e);
+void decoder_free(decoder *d);
+const model *decoder_model(const decoder *d);
+const attn_shape *decoder_attn_shape(const decoder *d);
+
+/* What a decoder and one session of n_tokens will hold, in bytes, before anything is allocated. */
+typedef struct {
+    size_t weights; /* mapped from files, or in memory */
+    size_t kv, index, scratch;
+} memory_plan;
+status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,
+                    int64_t n_tokens, err *e);
+/* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the available memory. */
+status memory_plan_check(const memory_plan *p, err *e);
+
+/* n_tokens: most tokens of the sequence. Checks that the plan fits before it allocates. */
+status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e);
+void session_free(session *s);
+void session_reset(session *s);
+int64_t session_length(const session *s);
+int64_t session_limit(const session *s);
+const attn_seq *session_attn(const session *s);
+/* Forgets the tokens from position n on; ST_UNSUPPORTED when the strategy has evicted meanwhile. */
+status session_rewind(session *s, int64_t n, err *e);
+
+/* Which logits a prefill gives, and what it calls. rows gets [n, vocab] f32, valid during the call. */
+typedef struct {
+    enum { LOGITS_LAST, LOGITS_ALL } which;
+    void (*rows)(void *ctx, int64_t first, size_t n, const float *logits);
+    /* After each chunk; false ends the prefill with ST_INTERRUPTED. May be NULL. */
+    bool (*progress)(void *ctx, int64_t done, int64_t total);
+    void *ctx;
+} prefill_options;
+
+/* Feeds a prompt to one session, or the same prompt to several whose strategies leave it exact
+ * (session_can_share): projections and attention are then computed once. Errors: ST_UNSUPPORTED when it
+ * does not fit the limit, ST_FORMAT for weights that give no finite logits. */
+status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids,
+                       const prefill_options *o, err *e);
+bool session_can_share(const session *a, const session *b, size_t n_ids);
+
+/* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. */
+status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e);
+
+/* Stages of a forward, for `bench`: nanoseconds since the last reset while profiling is on. */
+enum { STAGE_EMBED, STAGE_NORM, STAGE_QKV, STAGE_ATTENTION, STAGE_OUT, STAGE_FFN, STAGE_LOGITS, STAGE_COUNT };
+extern const char *const stage_names[STAGE_COUNT];
+void decoder_profile(decoder *d, bool on); /* also resets */
+void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT]);
+
+#endif

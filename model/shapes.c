@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/* Random models of known shapes: speed depends on the dimensions alone, so benchmarks need no
+ * download. The dimensions are those of the published config.json files. */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
+#include "kernels/half.h"
+#include "model/weights.h"
+
+#define DIMS(layers, hidden, ffn, heads, kv, dim, vocab)                                           \
+    "\"num_hidden_layers\":" #layers ",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn    \
+    ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv ",\"head_dim\":" #dim       \
+    ",\"vocab_size\":" #vocab
+#define LLAMA3(factor)                                                                             \
+    ",\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,\"max_position_embeddings\":131072,"           \
+    "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":" #factor ",\"low_freq_factor\":1.0,"   \
+    "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}"
+#define PLAIN(eps, max)                                                                            \
+    ",\"rms_norm_eps\":" #eps ",\"rope_theta\":1000000.0,\"max_position_embeddings\":" #max
+#define NO_WINDOW ",\"sliding_window\":null"
+#define ARCH(name) "{\"architectures\":[\"" name "ForCausalLM\"],"
+#define TIED ",\"tie_word_embeddings\":true"
+
+static const char *const names[] = {
+    "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "mistral-7b-v0.3", "qwen2.5-7b", "qwen3-0.6b",
+    "qwen3-8b",     "tiny",         NULL,
+};
+
+static const char *const configs[] = {
+    ARCH("Llama") DIMS(16, 2048, 8192, 32, 8, 64, 128256) TIED LLAMA3(32.0) "}",
+    ARCH("Llama") DIMS(28, 3072, 8192, 24, 8, 128, 128256) TIED LLAMA3(32.0) "}",
+    ARCH("Llama") DIMS(32, 4096, 14336, 32, 8, 128, 128256) LLAMA3(8.0) "}",
+    ARCH("Mistral") DIMS(32, 4096, 14336, 32, 8, 128, 32768) NO_WINDOW PLAIN(1e-5, 32768) "}",
+    ARCH("Qwen2") DIMS(28, 3584, 18944, 28, 4, 128, 152064) PLAIN(1e-6, 131072) "}",
+    ARCH("Qwen3") DIMS(28, 1024, 3072, 16, 8, 128, 151936) TIED PLAIN(1e-6, 40960) "}",
+    ARCH("Qwen3") DIMS(36, 4096, 12288, 32, 8, 128, 151936) PLAIN(1e-6, 40960) "}",
+    ARCH("Llama") DIMS(2, 64, 160, 4, 2, 16, 512) TIED LLAMA3(8.0) "}", /* for tests */
+};
+
+const char *const *model_shape_names(void)
+{
+    return names;
+}
+
+status model_shape_config(model_config *c, const char *shape, err *e)
+{
+    *c = (model_config){0};
+    for (size_t i = 0; names[i]; i++)
+        if (strcmp(shape, names[i]) == 0)
+            return model_config_parse(c, configs[i], strlen(configs[i]), shape, e);
+    return err_set(e, ST_USAGE,
+                   "--shape: unknown shape '%.40s' (llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, "
+                   "mistral-7b-v0.3, qwen2.5-7b, qwen3-0.6b, qwen3-8b, tiny)",
+                   shape);
+}
+
+/* ---- random weights ---- */
+
+enum { BLOCK = 1 << 20, ALIGN = 64 };
+
+typedef struct {
+    model *m;
+    dtype type;
+    unsigned char *at; /* where the next weight goes */
+    void *block;       /* BLOCK random values of the type, copied from varying offsets */
+    rng r;
+} filler;
+
+static void put(void *p, dtype t, size_t i, float x)
+{
+    if (t == DT_F32) ((float *)p)[i] = x;
+    else ((uint16_t *)p)[i] = t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+}
+
+/* Uniform with standard deviation 0.02, the initializer_range of these families. */
+static status make_block(filler *f, err *e)
+{
+    const float width = 0.02f * 3.46410162f;
+    TRY(mem_alloc(&f->block, BLOCK, dtype_size(f->type), "random block", e));
+    for (size_t i = 0; i < BLOCK; i++) put(f->block, f->type, i, (rng_float(&f->r) - 0.5f) * width);
+    return ST_OK;
+}
+
+static size_t padded(const weight_spec *w, dtype t)
+{
+    return (weight_size(w, t) + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static status add_size(void *ctx, const weight_spec *w, err *e)
+{
+    const filler *f = ctx;
+    model_files *files = f->m->files;
+    return size_add(&files->random_bytes, files->random_bytes, padded(w, f->type), "random weights",
+                    e);
+}
+
+static status fill(void *ctx, const weight_spec *w, err *e)
+{
+    filler *f = ctx;
+    backend *be = f->m->be;
+    size_t n = w->rows * w->cols, size = dtype_size(f->type);
+    for (size_t i = 0; w->norm && i < n; i++) put(f->at, f->type, i, 1);
+    for (size_t i = 0; !w->norm && i < n;) {
+        size_t from = rng_below(&f->r, BLOCK / 2),
+               len = BLOCK - from < n - i ? BLOCK - from : n - i;
+        memcpy(f->at + i * size, (const unsigned char *)f->block + from * size, len * size);
+        i += len;
+    }
+    buf p;
+    TRY(be->ops->import(be, &p, f->at, n * size, e));
+    *w->slot = (weight){p, f->type, w->rows, w->cols};
+    f->at += padded(w, f->type);
+    return ST_OK;
+}
+
+status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be,
+                        err *e)
+{
+    model_config c;
+    model *m = NULL;
+    *out = NULL;
+    TRY(model_shape_config(&c, shape, e));
+    TRY(model_create(&m, &c, shape, be, e));
+    filler f = {.m = m, .type = type, .r = {seed}};
+    model_files *files = m->files;
+    status st;
+    TRY_GOTO(model_each_weight(m, add_size, &f, e));
+    size_t room = mem_available(), bytes = files->random_bytes;
+    if (room && bytes > room) {
+        files->random_bytes = 0;
+        st = err_set(e, ST_NOMEM, "%s in %s needs %.2f GB for its weights, %.2f GB are available",
+                     shape, dtype_name(type), (double)bytes * 1e-9, (double)room * 1e-9);
+        goto done;
+    }
+    TRY_GOTO(make_block(&f, e));
+    TRY_GOTO(mem_map_anon(&files->random, bytes, "random weights", e));
+    f.at = files->random;
+    TRY_GOTO(model_each_weight(m, fill, &f, e));
+    model_finish(m);
+    *out = m;
+    m = NULL;
+done:
+    mem_free(f.block);
+    model_close(m);
+    return st;
+}

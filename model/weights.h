@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* What weights.c, shapes.c and info.c share. Not for other folders. */
+#ifndef MODEL_WEIGHTS_H
+#define MODEL_WEIGHTS_H
+
+#include "model/model.h"
+#include "model/safetensors.h"
+
+/* Memory behind the weights: model.files. */
+typedef struct {
+    st_file **shards; /* [n_shards], opened as tensors ask for them */
+    size_t n_shards;
+    void **copies; /* tensors whose place in the file is not aligned to their type */
+    size_t n_copies;
+    void *random; /* model_open_shape; else NULL */
+    size_t random_bytes;
+    size_t n_unused; /* tensors of the opened files that the config does not ask for */
+} model_files;
+
+/* One weight that the config asks for. The name is valid during the call. */
+typedef struct {
+    const char *name;
+    size_t rows, cols;
+    bool vector; /* shape [cols] in the file, else [rows, cols] */
+    bool norm;   /* a normalisation's factors */
+    weight *slot;
+} weight_spec;
+
+typedef status (*weight_visitor)(void *ctx, const weight_spec *w, err *e);
+
+/* Calls visit for every weight of m->config, in the order of the computation; stops at an error. */
+status model_each_weight(const model *m, weight_visitor visit, void *ctx, err *e);
+
+static inline size_t weight_size(const weight_spec *w, dtype t)
+{
+    return w->rows * w->cols * dtype_size(t);
+}
+
+/* A model without weights: takes over c (frees it on failure too). */
+status model_create(model **out, model_config *c, const char *name, backend *be, err *e);
+/* Fills in lm_head, type and the byte counts once every slot is set. */
+void model_finish(model *m);
+
+#endif

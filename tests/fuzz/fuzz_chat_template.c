@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/* Any bytes as a chat template to be told by its marks, and as the messages of a conversation. */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "tokenizer/impl.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+/* Has every special token that a template may need, and a byte alphabet of printable ASCII. */
+static tokenizer *make_tokenizer(void)
+{
+    static const char *const specials[] = {"<|begin_of_text|>",
+                                           "<|start_header_id|>",
+                                           "<|end_header_id|>",
+                                           "<|eot_id|>",
+                                           "<|im_start|>",
+                                           "<|im_end|>",
+                                           "<think>",
+                                           "</think>",
+                                           "[INST]",
+                                           "[/INST]",
+                                           "</s>"};
+    char json[8192];
+    size_t k = (size_t)snprintf(
+        json, sizeof json,
+        "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"\\u0120\":0,\"\\u010a\":1");
+    for (int c = 33; c < 127; c++)
+        k += (size_t)snprintf(json + k, sizeof json - k, ",\"%s%c\":%d",
+                              c == '"' || c == '\\' ? "\\" : "", c, c);
+    k += (size_t)snprintf(json + k, sizeof json - k,
+                          "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
+                          ",\"added_tokens\":[");
+    for (int i = 0; i < 11; i++)
+        k += (size_t)snprintf(json + k, sizeof json - k,
+                              "%s{\"id\":%d,\"content\":\"%s\",\"special\":true}", i ? "," : "",
+                              200 + i, specials[i]);
+    k += (size_t)snprintf(json + k, sizeof json - k, "]}");
+    tokenizer *t;
+    err e = {0};
+    if (tokenizer_open_json(&t, json, k, "built-in", &e) != ST_OK) {
+        fprintf(stderr, "%s\n", e.msg);
+        abort();
+    }
+    return t;
+}
+
+static int count_specials(const tokenizer *t, const token_list *l)
+{
+    int n = 0;
+    for (size_t i = 0; i < l->n; i++) n += tokenizer_is_special(t, l->ids[i]);
+    return n;
+}
+
+static char *copy(const uint8_t *data, size_t n)
+{
+    char *s = malloc(n + 1);
+    if (!s) abort();
+    if (n) memcpy(s, data, n);
+    s[n] = 0;
+    return s;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static tokenizer *t;
+    if (!t) t = make_tokenizer();
+    const char *name = chat_detect(t, (const char *)data, n);
+    char *a = copy(data, n / 2), *b = copy(data + n / 2, n - n / 2),
+         *role = copy(data, n < 12 ? n : 12);
+    const chat_message talk[] = {{"system", b}, {"user", a}, {"assistant", b}, {"user", a}};
+    const chat_message plain[] = {
+        {"system", "x"}, {"user", "x"}, {"assistant", "x"}, {"user", "x"}};
+    const chat_message odd[] = {{role, a}, {"user", b}};
+    for (const char *const *p = chat_template_names(); *p; p++) {
+        token_list l = {0}, m = {0};
+        err e = {0};
+        if (chat_encode(t, *p, talk, 4, &l, &e) != ST_OK ||
+            chat_encode(t, *p, plain, 4, &m, NULL) != ST_OK)
+            abort();
+        /* What a message says changes nothing in the special tokens. */
+        if (count_specials(t, &l) != count_specials(t, &m)) abort();
+        if (name && strcmp(name, *p) == 0) name = NULL;
+        if (chat_encode(t, *p, odd, 2, &l, &e) != ST_OK && !e.msg[0]) abort();
+        token_list_free(&l);
+        token_list_free(&m);
+    }
+    if (name) abort(); /* a name that chat_encode does not know */
+    free(a);
+    free(b);
+    free(role);
+    return 0;
+}
