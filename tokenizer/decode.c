@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* Ids to text, piece by piece; the whole-list decoder runs the same stream. */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "kernels/base/utf8.h"
+#include "tokenizer/chars.h"
+#include "tokenizer/impl.h"
+
+typedef struct {
+    char *p;
+    size_t n, cap;
+} text_buf;
+
+struct token_stream {
+    const tokenizer *t;
+    bool keep_special;
+    bool at_start; /* SentencePiece: the next piece may lose its space mark */
+    bool printed;  /* something came out already */
+    text_buf raw;  /* bytes not yet known to be characters: at most 3 between calls */
+    text_buf out;
+};
+
+#define REPLACEMENT "\xef\xbf\xbd"
+#define SPACE_MARK "\xe2\x96\x81"
+
+static status put(text_buf *b, const char *s, size_t n, err *e)
+{
+    if (b->cap - b->n < n + 1) {
+        size_t cap = b->cap ? b->cap : 64;
+        while (cap - b->n < n + 1) cap *= 2;
+        TRY(MEM_GROW(&b->p, cap, e));
+        b->cap = cap;
+    }
+    if (n) memcpy(b->p + b->n, s, n);
+    b->n += n;
+    b->p[b->n] = 0;
+    return ST_OK;
+}
+
+status token_stream_create(token_stream **out, const tokenizer *t, err *e)
+{
+    TRY(MEM_NEW(out, 1, e));
+    (*out)->t = t;
+    (*out)->at_start = t->spm && spm_strip_rule(t->spm) != SPM_KEEP_SPACE;
+    return ST_OK;
+}
+
+void token_stream_free(token_stream *s)
+{
+    if (!s) return;
+    mem_free(s->raw.p);
+    mem_free(s->out.p);
+    mem_free(s);
+}
+
+/* Moves what is certain from raw to out: characters, and U+FFFD for broken ones. The reference
+ * for byte-level BPE puts one for each maximal subpart, SentencePiece one for each byte. */
+static status settle(token_stream *s, bool final, err *e)
+{
+    size_t i = 0;
+    while (i < s->raw.n) {
+        const char *p = s->raw.p + i;
+        const size_t left = s->raw.n - i;
+        const int k = utf8_valid_len((const unsigned char *)p, left);
+        if (k) {
+            TRY(put(&s->out, p, (size_t)k, e));
+            i += (size_t)k;
+            continue;
+        }
+        const size_t broken = broken_len(p, left);
+        if (!final && broken == left && utf8_partial_tail((const unsigned char *)p, left) == left)
+            break;
+        TRY(put(&s->out, REPLACEMENT, 3, e));
+        i += s->t->spm ? 1 : broken;
+    }
+    if (i) memmove(s->raw.p, s->raw.p + i, s->raw.n - i);
+    s->raw.n -= i;
+    return ST_OK;
+}
+
+static status push_bytes(token_stream *s, const char *bytes, size_t n, err *e)
+{
+    TRY(put(&s->raw, bytes, n, e));
+    return settle(s, false, e);
+}
+
+/* A piece of text: space marks become spaces, the first one of all is dropped where the model put
+ * it. */
+static status push_piece(token_stream *s, const char *piece, size_t n, err *e)
+{
+    const size_t k = sizeof SPACE_MARK - 1;
+    if (s->at_start && n >= k && memcmp(piece, SPACE_MARK, k) == 0) {
+        piece += k;
+        n -= k;
+        if (spm_strip_rule(s->t->spm) == SPM_STRIP_ONE) s->at_start = false;
+    }
+    for (size_t i = 0; i < n;) {
+        const bool mark = n - i >= k && memcmp(piece + i, SPACE_MARK, k) == 0;
+        TRY(put(&s->out, mark ? " " : piece + i, 1, e));
+        i += mark ? k : 1;
+    }
+    return ST_OK;
+}
+
+static unsigned char byte_of_piece(const char *piece) /* "<0xAB>" */
+{
+    const char *hex = "0123456789ABCDEF";
+    const char *hi = strchr(hex, piece[3]), *lo = strchr(hex, piece[4]);
+    return hi && lo ? (unsigned char)((hi - hex) * 16 + (lo - hex)) : 0;
+}
+
+static status push_spm(token_stream *s, int32_t id, const added_token *a, err *e)
+{
+    size_t n;
+    const spm_kind kind = spm_kind_of(s->t->spm, id);
+    const char *piece = spm_piece(s->t->spm, id, &n);
+    if (kind == SPM_BYTE && !a && n == 6) {
+        const char byte = (char)byte_of_piece(piece);
+        return push_bytes(s, &byte, 1, e);
+    }
+    TRY(settle(s, true, e)); /* bytes left over from before are not going to be completed */
+    if (s->printed || s->out.n) s->at_start = false;
+    if (a) return a->special && !s->keep_special ? ST_OK : put(&s->out, a->text, a->n, e);
+    if (!piece || kind == SPM_CONTROL) return ST_OK;
+    return kind == SPM_UNKNOWN ? put(&s->out, piece, n, e) : push_piece(s, piece, n, e);
+}
+
+static status push_bpe(token_stream *s, int32_t id, const added_token *a, err *e)
+{
+    if (a) return a->special && !s->keep_special ? ST_OK : push_bytes(s, a->text, a->n, e);
+    size_t n;
+    const char *bytes = bpe_token(s->t->bpe, id, &n);
+    return bytes ? push_bytes(s, bytes, n, e) : ST_OK;
+}
+
+/* Appends to s->out. */
+static status push(token_stream *s, int32_t id, err *e)
+{
+    const added_token *a = added_by_id(&s->t->added, id);
+    return s->t->spm ? push_spm(s, id, a, e) : push_bpe(s, id, a, e);
+}
+
+static void begin(token_stream *s)
+{
+    s->printed |= s->out.n > 0;
+    s->out.n = 0;
+}
+
+static status give(token_stream *s, const char **text, size_t *len, err *e)
+{
+    TRY(put(&s->out, "", 0, e)); /* so that there is a string even when it is empty */
+    *text = s->out.p;
+    *len = s->out.n;
+    return ST_OK;
+}
+
+status token_stream_push(token_stream *s, int32_t id, const char **text, size_t *len, err *e)
+{
+    *text = "";
+    *len = 0;
+    begin(s);
+    TRY(push(s, id, e));
+    return give(s, text, len, e);
+}
+
+status token_stream_end(token_stream *s, const char **text, size_t *len, err *e)
+{
+    *text = "";
+    *len = 0;
+    begin(s);
+    TRY(settle(s, true, e));
+    return give(s, text, len, e);
+}
+
+status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep_special,
+                        char **out, size_t *len, err *e)
+{
+    token_stream *s;
+    *out = NULL;
+    if (len) *len = 0;
+    TRY(token_stream_create(&s, t, e));
+    s->keep_special = keep_special;
+    status st = ST_OK;
+    for (size_t i = 0; i < n; i++) TRY_GOTO(push(s, ids[i], e));
+    TRY_GOTO(settle(s, true, e));
+    TRY_GOTO(put(&s->out, "", 0, e));
+    *out = s->out.p;
+    if (len) *len = s->out.n;
+    s->out.p = NULL;
+done:
+    token_stream_free(s);
+    return st;
+}
+
+/* Replaces every `from`, left to right, by `to`, which is not longer. */
+static void replace_all(char *text, size_t *n, const char *from, const char *to)
+{
+    const size_t n_from = strlen(from), n_to = strlen(to);
+    size_t out = 0;
+    for (size_t i = 0; i < *n;) {
+        if (*n - i >= n_from && memcmp(text + i, from, n_from) == 0) {
+            memcpy(text + out, to, n_to);
+            out += n_to;
+            i += n_from;
+        } else {
+            text[out++] = text[i++];
+        }
+    }
+    *n = out;
+    text[out] = 0;
+}
+
+void tokenizer_clean_up(char *text, size_t *n)
+{
+    static const char *const pairs[][2] = {
+        {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+        {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        replace_all(text, n, pairs[i][0], pairs[i][1]);
+}

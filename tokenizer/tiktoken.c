@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/* Llama-3's own tokenizer.model: "base64(token) rank" lines, as tiktoken reads them. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "tokenizer/impl.h"
+
+enum { N_SPECIAL = 256, MAX_TOKEN = 4096, WHAT_MAX = 240 };
+
+static int base64_digit(char c)
+{
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* Decodes s[0..n) into out (3/4 n bytes); false if it is not base64 with its padding. */
+static bool base64_decode(const char *s, size_t n, char *out, size_t *n_out)
+{
+    size_t m = 0, pad = 0;
+    if (n == 0 || n % 4 != 0) return false;
+    while (pad < 2 && s[n - 1 - pad] == '=') pad++;
+    for (size_t i = 0; i < n; i += 4) {
+        uint32_t v = 0;
+        for (size_t k = 0; k < 4; k++) {
+            int d = i + k < n - pad ? base64_digit(s[i + k]) : 0;
+            if (d < 0) return false;
+            v = v << 6 | (uint32_t)d;
+        }
+        for (size_t k = 0; k < 3; k++) out[m++] = (char)(v >> (16 - 8 * k) & 0xff);
+    }
+    *n_out = m - pad;
+    return true;
+}
+
+/* One line: the token's base64 and its rank. */
+static bool parse_line(const char *line, size_t len, size_t *n_base64, int32_t *rank)
+{
+    const char *space = memchr(line, ' ', len);
+    if (!space || space == line) return false;
+    *n_base64 = (size_t)(space - line);
+    const size_t n_digits = len - *n_base64 - 1;
+    if (n_digits == 0 || n_digits > 8) return false;
+    *rank = 0;
+    for (size_t i = 0; i < n_digits; i++) {
+        if (space[1 + i] < '0' || space[1 + i] > '9') return false;
+        *rank = *rank * 10 + (space[1 + i] - '0');
+    }
+    return true;
+}
+
+static size_t line_length(const char *s, size_t n)
+{
+    const char *nl = memchr(s, '\n', n);
+    return nl ? (size_t)(nl - s) : n;
+}
+
+bool tiktoken_looks_like(const char *text, size_t n)
+{
+    size_t len = line_length(text, n < 2 * MAX_TOKEN ? n : 2 * MAX_TOKEN), k;
+    int32_t rank;
+    if (len && text[len - 1] == '\r') len--;
+    if (!parse_line(text, len, &k, &rank)) return false;
+    for (size_t i = 0; i < k; i++)
+        if (base64_digit(text[i]) < 0 && text[i] != '=') return false;
+    return true;
+}
+
+static status load_lines(bpe *b, const char *text, size_t n, const char *name, err *e)
+{
+    char bytes[MAX_TOKEN], what[WHAT_MAX];
+    size_t n_line = 0;
+    for (size_t i = 0; i < n;) {
+        const char *line = text + i;
+        size_t len = line_length(line, n - i), k, m;
+        int32_t rank;
+        i += len + 1;
+        n_line++;
+        if (len && line[len - 1] == '\r') len--;
+        if (len == 0) continue;
+        snprintf(what, sizeof what, "%.180s: line %zu", name, n_line);
+        if (!parse_line(line, len, &k, &rank))
+            return err_set(e, ST_FORMAT, "%s: not a base64 token and a rank", what);
+        if (k > MAX_TOKEN)
+            return err_set(e, ST_FORMAT, "%s: a token of %zu bytes", what, k / 4 * 3);
+        if (!base64_decode(line, k, bytes, &m) || m == 0)
+            return err_set(e, ST_FORMAT, "%s: bad base64", what);
+        TRY(bpe_add_token(b, rank, bytes, m, true, what, e));
+    }
+    return ST_OK;
+}
+
+/* Names of the first special tokens of Llama 3.1 (3 has reserved ones at 4, 8 and 10), then
+ * reserved ones up to 256. Source: meta-llama/llama-models, llama3/tokenizer.py. */
+static status add_specials(tokenizer *t, int32_t base, const char *name, err *e)
+{
+    static const char *const first[] = {
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|reserved_special_token_0|>",
+        "<|reserved_special_token_1|>",
+        "<|finetune_right_pad_id|>",
+        "<|reserved_special_token_2|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|python_tag|>",
+    };
+    const int n_first = (int)(sizeof first / sizeof *first);
+    for (int i = 0; i < N_SPECIAL; i++) {
+        char text[48];
+        if (i < n_first) snprintf(text, sizeof text, "%s", first[i]);
+        else snprintf(text, sizeof text, "<|reserved_special_token_%d|>", i - n_first + 3);
+        added_token a = {.text = text, .n = strlen(text), .id = base + i, .special = true};
+        TRY(added_push(&t->added, &a, name, e));
+    }
+    t->guessed_added = true;
+    t->bos = base;
+    t->adds_bos = true;
+    return ST_OK;
+}
+
+status tiktoken_load(tokenizer *t, const char *text, size_t n, const char *name, err *e)
+{
+    size_t n_lines = 1;
+    for (size_t i = 0; i < n; i++) n_lines += text[i] == '\n';
+    TRY(bpe_create(&t->bpe, n_lines, 0, BPE_BY_RANK | BPE_WHOLE_WORDS, e));
+    TRY(load_lines(t->bpe, text, n, name, e));
+    const int missing = bpe_finish(t->bpe, -1);
+    if (missing)
+        return err_set(e, ST_FORMAT, "%s: %d of the 256 bytes have no token", name, missing);
+    if ((size_t)bpe_n_ids(t->bpe) != bpe_n_tokens(t->bpe))
+        return err_set(e, ST_FORMAT, "%s: %zu tokens, but ranks up to %d", name,
+                       bpe_n_tokens(t->bpe), bpe_n_ids(t->bpe) - 1);
+    TRY(pretok_create(&t->pre, e));
+    TRY(pretok_add_regex(t->pre, PRETOK_LLAMA3, PRETOK_ISOLATED, name, e));
+    return add_specials(t, bpe_n_ids(t->bpe), name, e);
+}
