@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* Values of options, and opening what commands need. */
+#include "config.h"
+
+#include "eval/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+status cli_parse_size(int64_t *out, const char *text, const char *option, err *e)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end != text && (*end == 'k' || *end == 'K')) v *= 1024, end++;
+    else if (end != text && (*end == 'm' || *end == 'M')) v *= 1024 * 1024, end++;
+    if (end == text || *end || errno || !(v >= 0 && v <= 1e12) || v != (double)(int64_t)v)
+        return err_set(e, ST_USAGE, "%s: '%s' is not a size such as 300, 4k or 1M", option, text);
+    *out = (int64_t)v;
+    return ST_OK;
+}
+
+status cli_split(char ***out, size_t *n, char **store, const char *text, err *e)
+{
+    *out = NULL;
+    *n = 0;
+    if (!(*store = mem_strdup(text))) return err_set(e, ST_NOMEM, "out of memory");
+    size_t commas = 0;
+    for (const char *p = text; *p; p++) commas += *p == ',';
+    status st = MEM_NEW(out, commas + 1, e);
+    if (st != ST_OK) return st;
+    for (char *p = *store; p;) {
+        char *comma = strchr(p, ',');
+        if (comma) *comma++ = 0;
+        (*out)[(*n)++] = p;
+        p = comma;
+    }
+    return ST_OK;
+}
+
+status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e)
+{
+    char **word = NULL, *store = NULL;
+    *out = NULL;
+    status st = cli_split(&word, n, &store, text ? text : def, e);
+    if (st == ST_OK) st = MEM_NEW(out, *n, e);
+    for (size_t i = 0; st == ST_OK && i < *n; i++) st = cli_parse_size(&(*out)[i], word[i], option, e);
+    mem_free(word);
+    mem_free(store);
+    if (st != ST_OK) {
+        mem_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *option, err *e)
+{
+    *out = def;
+    if (!text) return ST_OK;
+    for (dtype t = DT_F32; t <= DT_BF16; t++)
+        if (strcmp(text, dtype_name(t)) == 0) {
+            *out = t;
+            return ST_OK;
+        }
+    return err_set(e, ST_USAGE, "%s: '%s' is not one of: f32 f16 bf16", option, text);
+}
+
+/* "all" in the text of --attn. */
+static status all_methods(char *out, size_t size)
+{
+    size_t n = 0;
+    for (size_t i = 0; attn_methods()[i]; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? "," : "", attn_method_name(attn_methods()[i]));
+    return ST_OK;
+}
+
+status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget, err *e)
+{
+    char **word = NULL, *store = NULL, all[256];
+    attn_options o = {.budget = budget, .skip = c->skip};
+    const char *text = c->attn ? c->attn : def;
+    *out = NULL;
+    if (strcmp(text, "all") == 0) {
+        all_methods(all, sizeof all);
+        text = all;
+    }
+    /* The parity tool keeps f32 rows unless told otherwise. */
+    TRY(cli_parse_dtype(&o.kv, c->kv, strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16, "--kv", e));
+    status st = cli_split(&word, n, &store, text, e);
+    if (st == ST_OK) st = MEM_NEW(out, *n, e);
+    for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], word[i], &o, e);
+    mem_free(word);
+    mem_free(store);
+    if (st != ST_OK) {
+        mem_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+status cli_model_dir(const cli *c, const char **dir, err *e)
+{
+    static const char *const places[] = {SRCDIR "/model/demo", PKGDATADIR "/demo"};
+    if (c->model) {
+        *dir = c->model;
+        if (!dir_exists(*dir)) return err_set(e, ST_IO, "-m %s: no such folder", *dir);
+        return ST_OK;
+    }
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        char *config = path_join(places[i], "config.json");
+        bool there = config && file_exists(config);
+        mem_free(config);
+        if (there) {
+            *dir = places[i];
+            return ST_OK;
+        }
+    }
+    return err_set(e, ST_IO, "the built-in model is not there (looked for %s); name a model with -m DIR", places[1]);
+}
+
+static status open_backend(backend **be, const cli *c, err *e)
+{
+    backend_options o = {.device = c->device ? c->device : "auto", .n_threads = c->threads};
+    return backend_open(be, &o, e);
+}
+
+static void say_start(const engine *g, const cli *c, bool exact)
+{
+    if (c->quiet) return;
+    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s\n", g->m->name, g->m->config.arch,
+            (double)g->m->config.n_params / 1e6, dtype_name(g->m->type), g->be->name, g->be->about,
+            exact ? ", built-in GEMM" : "");
+}
+
+status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e)
+{
+    bool exact = exact_by_default;
+    if (c->gemm && strcmp(c->gemm, "builtin") == 0) exact = true;
+    else if (c->gemm && strcmp(c->gemm, "auto") == 0) exact = false;
+    else if (c->gemm) return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
+    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = max_batch, .exact = exact};
+    TRY(decoder_create(&g->dec, g->m, &o, e));
+    say_start(g, c, exact);
+    return ST_OK;
+}
+
+status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default, bool need_tokenizer, err *e)
+{
+    const char *dir;
+    *g = (engine){0};
+    if (c->weights) return err_set(e, ST_USAGE, "--weights: weights keep the file's type in this version (bench --shape: f32, f16, bf16)");
+    TRY(cli_model_dir(c, &dir, e));
+    status st = open_backend(&g->be, c, e);
+    if (st == ST_OK) st = model_open(&g->m, dir, g->be, e);
+    if (st == ST_OK && need_tokenizer) st = tokenizer_open(&g->tok, dir, e);
+    if (st == ST_OK) st = engine_open_decoder(g, c, max_batch, exact_by_default, e);
+    if (st != ST_OK) engine_close(g);
+    return st;
+}
+
+void engine_close(engine *g)
+{
+    decoder_free(g->dec);
+    tokenizer_free(g->tok);
+    model_close(g->m);
+    backend_close(g->be);
+    *g = (engine){0};
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+/* Results to stdout, reports to files, progress to stderr, Ctrl-C. */
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "eval/cli.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+
+/* ---- stdout ---- */
+
+static status out_failed(err *e)
+{
+    return err_set(e, ST_IO, "standard output: %s", strerror(errno));
+}
+
+status out_write(const char *text, size_t n, err *e)
+{
+    return fwrite(text, 1, n, stdout) == n ? ST_OK : out_failed(e);
+}
+
+status out_printf(err *e, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vprintf(fmt, ap);
+    va_end(ap);
+    return n >= 0 ? ST_OK : out_failed(e);
+}
+
+status out_flush(err *e)
+{
+    return fflush(stdout) == 0 ? ST_OK : out_failed(e);
+}
+
+/* ---- reports ---- */
+
+static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra)
+{
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:o, s:o}", "command", c->command, "version", PACKAGE_VERSION,
+                          "model", g->m->name, "device", g->be->name, "threads", g->be->n_threads, "options",
+                          options ? options : json_object(), "results", results);
+    if (o && extra) json_object_update(o, extra);
+    json_decref(extra);
+    return o;
+}
+
+status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra, err *e)
+{
+    json_t *o = report_object(c, g, options, results, extra);
+    char *tmp = NULL;
+    status st = ST_OK;
+    if (!o || asprintf(&tmp, "%s.part", c->json) < 0) {
+        tmp = NULL;
+        st = err_set(e, ST_NOMEM, "--json: out of memory");
+        goto done;
+    }
+    FILE *f = fopen(tmp, "w");
+    if (!f) {
+        st = err_set(e, ST_IO, "--json %s: %s", tmp, strerror(errno));
+        goto done;
+    }
+    bool good = json_dumpf(o, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', f) != EOF;
+    good = fclose(f) == 0 && good;
+    if (!good || rename(tmp, c->json) != 0) {
+        st = err_set(e, ST_IO, "--json %s: %s", c->json, strerror(errno));
+        unlink(tmp);
+    }
+done:
+    free(tmp);
+    json_decref(o);
+    return st;
+}
+
+/* ---- progress ---- */
+
+enum { PROGRESS_EVERY_MS = 100, LINES_EVERY_MS = 30000 };
+
+struct progress {
+    const char *what;
+    int64_t start, last;
+    bool bar, drawn;
+};
+
+progress *progress_start(const cli *c, const char *what)
+{
+    progress *p;
+    if (c->quiet || MEM_NEW(&p, 1, NULL) != ST_OK) return NULL;
+    *p = (progress){.what = what, .start = clock_ns(), .last = clock_ns(), .bar = isatty(STDERR_FILENO)};
+    return p;
+}
+
+/* Nothing is drawn for what ends soon: the first line comes when the first interval has passed. */
+void progress_set(progress *p, int64_t done, int64_t total)
+{
+    if (!p || total <= 0) return;
+    int64_t now = clock_ns(), since = (now - p->last) / 1000000;
+    if (since < (p->bar ? PROGRESS_EVERY_MS : LINES_EVERY_MS)) return;
+    p->last = now;
+    double spent = (double)(now - p->start) / 1e9, share = (double)done / (double)total;
+    double left = done > 0 ? spent / share - spent : 0;
+    if (!p->bar) {
+        fprintf(stderr, "%s: %lld of %lld, about %.0f s left\n", p->what, (long long)done, (long long)total, left);
+        return;
+    }
+    char bar[31];
+    for (int i = 0; i < 30; i++) bar[i] = share * 30 > i ? '#' : '.';
+    bar[30] = 0;
+    fprintf(stderr, "\r%s [%s] %lld/%lld, %.0f s left \033[K", p->what, bar, (long long)done, (long long)total, left);
+    p->drawn = true;
+}
+
+void progress_end(progress *p)
+{
+    if (p && p->drawn) fprintf(stderr, "\r\033[K");
+    mem_free(p);
+}
+
+/* ---- Ctrl-C ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig)
+{
+    (void)sig;
+    interrupted = 1;
+}
+
+void cli_catch_interrupt(void)
+{
+    struct sigaction a = {.sa_handler = on_interrupt}; /* no SA_RESTART: a waiting read returns */
+    sigaction(SIGINT, &a, NULL);
+}
+
+bool cli_interrupted(void)
+{
+    return interrupted != 0;
+}
+
+void cli_clear_interrupt(void)
+{
+    interrupted = 0;
+}

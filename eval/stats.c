@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void stats_wilson(int64_t k, int64_t n, double *low, double *high)
+{
+    const double z = 1.959963984540054;
+    *low = 0;
+    *high = 1;
+    if (n <= 0) return;
+    double count = (double)n, p = (double)k / count, z2 = z * z;
+    double middle = p + z2 / (2 * count), scale = 1 + z2 / count;
+    double half = z * sqrt(p * (1 - p) / count + z2 / (4 * count * count));
+    /* At the ends one bound is 0 or 1 exactly; rounding would leave it beside. */
+    if (k > 0) *low = (middle - half) / scale;
+    if (k < n) *high = (middle + half) / scale;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double stats_median(double *x, size_t n)
+{
+    if (n == 0) return 0;
+    qsort(x, n, sizeof *x, compare);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+
+double stats_spread(double *x, size_t n)
+{
+    double median = stats_median(x, n);
+    return median == 0 ? 0 : (x[n - 1] - x[0]) / median;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* Small statistics of the reports. */
+#ifndef EVAL_STATS_H
+#define EVAL_STATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* 95 % interval of a share of k successes in n trials, both within [0, 1]; n = 0: [0, 1].
+ * Source: Wilson 1927, without continuity correction, z = 1.959964. */
+void stats_wilson(int64_t k, int64_t n, double *low, double *high);
+
+/* The middle value, of an even number the mean of the two middle ones; sorts x. n = 0: 0. */
+double stats_median(double *x, size_t n);
+
+/* Largest less smallest value, over the median; sorts x. 0 where the median is 0. */
+double stats_spread(double *x, size_t n);
+
+#endif

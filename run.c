@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT */
+/* The program: subcommands, options, exit codes. */
+#include "config.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/cli.h"
+
+enum {
+    O_TEMP = 256, O_TOP_K, O_TOP_P, O_MIN_P, O_PENALTY, O_SEED, O_STOP, O_CHAT, O_SYSTEM, O_TEMPLATE, O_CTX, O_BUDGET,
+    O_ATTN, O_SKIP, O_KV, O_WEIGHTS, O_GEMM, O_CHUNK, O_DEVICE, O_THREADS, O_JSON, O_PLAN, O_QUIET, O_HELP_ATTN,
+    O_TRIALS, O_PROTOCOL, O_CHARS, O_SHAPE, O_PHASE, O_BATCH, O_FILL, O_JSONL, O_DECODE, O_BOS, O_SPECIAL, O_IDS,
+    O_LAST, O_IGNORE_EOS,
+};
+
+static const struct argp_option common[] = {
+    {0, 'm', "DIR", 0, "Hugging Face model folder (default: the built-in model)", 1},
+    {"attn", O_ATTN, "NAME[:K=V]...", 0, "attention strategy; a list where a command compares several", 1},
+    {"budget", O_BUDGET, "N", 0, "tokens kept or attended; a list where a command compares several", 1},
+    {"skip", O_SKIP, "N", 0, "leading dense layers of every strategy, or a list a+b+c", 1},
+    {"kv", O_KV, "TYPE", 0, "type of stored keys and values: f16 (default), f32, bf16", 1},
+    {"ctx", O_CTX, "N", 0, "most tokens of a session; passkey and bench: list of lengths", 1},
+    {"gemm", O_GEMM, "auto|builtin", 0, "prompt products: the vendor's library, or our own in float32", 1},
+    {"chunk", O_CHUNK, "N", 0, "prompt tokens of one forward (default 512)", 1},
+    {"device", O_DEVICE, "NAME", 0, "auto, cpu, cuda, cuda:N", 1},
+    {"threads", O_THREADS, "N", 0, "threads (default: physical cores)", 1},
+    {"seed", O_SEED, "N", 0, "seed of everything random (default 42)", 1},
+    {"json", O_JSON, "FILE", 0, "write results as JSON", 1},
+    {"quiet", O_QUIET, 0, 0, "no progress, no statistics", 1},
+    {"help-attn", O_HELP_ATTN, "NAME", 0, "parameters of a strategy (list: all of them)", 1},
+    {0},
+};
+static const struct argp_option reply_options[] = {
+    {0, 'n', "N", 0, "most new tokens (generate: 256, chat: 512)", 2},
+    {"temp", O_TEMP, "T", 0, "temperature, 0 = greedy (default 0.8)", 2},
+    {"top-k", O_TOP_K, "K", 0, "keep the K most likely (0: off)", 2},
+    {"top-p", O_TOP_P, "P", 0, "keep the most likely up to mass P (default 0.95)", 2},
+    {"min-p", O_MIN_P, "P", 0, "keep those with at least P times the best one's probability", 2},
+    {"repeat-penalty", O_PENALTY, "R", 0, "divide logits of tokens seen before (1: off)", 2},
+    {"stop", O_STOP, "TEXT", 0, "stop at this text (up to 8 times)", 2},
+    {"ignore-eos", O_IGNORE_EOS, 0, 0, "go on after end-of-text", 2},
+    {"system", O_SYSTEM, "TEXT", 0, "system message", 2},
+    {"template", O_TEMPLATE, "NAME", 0, "chat template (default: the model's own)", 2},
+    {0},
+};
+static const struct argp_option prompt_options[] = {
+    {0, 'p', "TEXT", 0, "prompt (default: standard input)", 3},
+    {0, 'f', "FILE", 0, "prompt from a file", 3},
+    {"chat", O_CHAT, 0, 0, "wrap the prompt in the model's chat template", 3},
+    {"special", O_SPECIAL, 0, 0, "spellings of special tokens become these tokens", 3},
+    {"plan", O_PLAN, 0, 0, "print the memory that is needed and stop", 3},
+    {0},
+};
+static const struct argp_option passkey_options[] = {
+    {"trials", O_TRIALS, "N", 0, "prompts a length (default 20)", 3},
+    {"protocol", O_PROTOCOL, "decode|prefill", 0, "feed the question token by token (default), or all at once", 3},
+    {"chars", O_CHARS, 0, 0, "length N means 4N characters of filler (Quest)", 3},
+    {0},
+};
+static const struct argp_option bench_options[] = {
+    {"shape", O_SHAPE, "NAME,...", 0, "random weights of known shapes, e.g. llama-3.2-1b", 3},
+    {"weights", O_WEIGHTS, "TYPE,...", 0, "their types: bf16 (default), f16, f32", 3},
+    {"phase", O_PHASE, "prefill,decode", 0, "what to time (default: both)", 3},
+    {"batch", O_BATCH, "N,...", 0, "sequences of one decode step (default 1)", 3},
+    {"fill", O_FILL, 0, 0, "fill the context with a real prefill", 3},
+    {0},
+};
+static const struct argp_option tokenize_options[] = {
+    {"jsonl", O_JSONL, 0, 0, "lines {\"text\": ...} in, one line of ids each", 3},
+    {"decode", O_DECODE, 0, 0, "ids to text", 3},
+    {"bos", O_BOS, 0, 0, "put BOS in front", 3},
+    {"special", O_SPECIAL, 0, 0, "spellings of special tokens become these tokens", 3},
+    {0},
+};
+static const struct argp_option logits_options[] = {
+    {"ids", O_IDS, "1,2,3", 0, "token ids to feed", 3},
+    {"last", O_LAST, 0, 0, "the last row only", 3},
+    {0, 'o', "FILE.npy", 0, "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed", 3},
+    {0},
+};
+
+typedef struct {
+    const char *name, *args, *about;
+    const struct argp_option *options[2];
+    status (*run)(const cli *, err *);
+} command;
+
+static const command commands[] = {
+    {"generate", "", "continue a prompt", {reply_options, prompt_options}, cmd_generate},
+    {"chat", "", "talk, turn by turn", {reply_options, NULL}, cmd_chat},
+    {"passkey", "", "find a hidden key: strategies and budgets compared", {passkey_options, NULL}, cmd_passkey},
+    {"bench", "", "speed, and its share of what the machine can do", {bench_options, NULL}, cmd_bench},
+    {"info", "[DIR]", "what a model folder holds", {NULL, NULL}, cmd_info},
+    {"tokenize", "", "text on standard input to token ids, and back", {tokenize_options, NULL}, cmd_tokenize},
+    {"logits", "", "logits of given ids", {logits_options, NULL}, cmd_logits},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_usage(FILE *f)
+{
+    fprintf(f, "kvasir " PACKAGE_VERSION ": LLM inference with KV-cache retrieval built in\n\nusage: run COMMAND [OPTION...]\n\n");
+    for (size_t i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].about);
+    fprintf(f, "\nrun COMMAND --help lists a command's options. Strategies (--help-attn NAME for parameters):\n\n");
+    attn_print_help(f, NULL);
+}
+
+static void help_attn(const char *name, struct argp_state *state)
+{
+    const attn_method *m = attn_method_find(name);
+    if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0) argp_error(state, "--help-attn: unknown strategy '%s'", name);
+    attn_print_help(stdout, m);
+    exit(0);
+}
+
+static double number(struct argp_state *state, const char *option, const char *text)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end == text || *end || errno) argp_error(state, "%s: '%s' is not a number", option, text);
+    return v;
+}
+
+static int integer(struct argp_state *state, const char *option, const char *text, int min, int max)
+{
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (end == text || *end || errno || v < min || v > max)
+        argp_error(state, "%s: '%s', expected a whole number from %d to %d", option, text, min, max);
+    return (int)v;
+}
+
+static uint64_t seed_of(struct argp_state *state, const char *text)
+{
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (end == text || *end || errno || text[0] == '-') argp_error(state, "--seed: '%s' is not a whole number", text);
+    return v;
+}
+
+static error_t parse_string(int key, char *arg, cli *c)
+{
+    switch (key) {
+    case 'm': c->model = arg; return 0;
+    case 'p': c->prompt = arg; return 0;
+    case 'f': c->prompt_file = arg; return 0;
+    case 'o': c->output = arg; return 0;
+    case O_SYSTEM: c->system = arg; return 0;
+    case O_TEMPLATE: c->template_name = arg; return 0;
+    case O_CTX: c->ctx = arg; return 0;
+    case O_BUDGET: c->budget = arg; return 0;
+    case O_ATTN: c->attn = arg; return 0;
+    case O_SKIP: c->skip = arg; return 0;
+    case O_KV: c->kv = arg; return 0;
+    case O_WEIGHTS: c->weights = arg; return 0;
+    case O_GEMM: c->gemm = arg; return 0;
+    case O_DEVICE: c->device = arg; return 0;
+    case O_JSON: c->json = arg; return 0;
+    case O_PROTOCOL: c->protocol = arg; return 0;
+    case O_SHAPE: c->shape = arg; return 0;
+    case O_PHASE: c->phase = arg; return 0;
+    case O_BATCH: c->batch = arg; return 0;
+    case O_IDS: c->ids = arg; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_flag(int key, cli *c)
+{
+    switch (key) {
+    case O_CHAT: return c->chat = true, 0;
+    case O_PLAN: return c->plan = true, 0;
+    case O_QUIET: return c->quiet = true, 0;
+    case O_CHARS: return c->chars = true, 0;
+    case O_FILL: return c->fill = true, 0;
+    case O_JSONL: return c->jsonl = true, 0;
+    case O_DECODE: return c->decode = true, 0;
+    case O_BOS: return c->bos = true, 0;
+    case O_SPECIAL: return c->special = true, 0;
+    case O_LAST: return c->last = true, 0;
+    case O_IGNORE_EOS: return c->ignore_eos = true, 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    cli *c = state->input;
+    if (arg && parse_string(key, arg, c) == 0) return 0;
+    if (!arg && parse_flag(key, c) == 0) return 0;
+    switch (key) {
+    case 'n': c->n_new = integer(state, "-n", arg, 0, 1 << 30); return 0;
+    case O_TEMP: c->temp = number(state, "--temp", arg); return 0;
+    case O_TOP_K: c->top_k = integer(state, "--top-k", arg, 0, 1 << 30); return 0;
+    case O_TOP_P: c->top_p = number(state, "--top-p", arg); return 0;
+    case O_MIN_P: c->min_p = number(state, "--min-p", arg); return 0;
+    case O_PENALTY: c->repeat_penalty = number(state, "--repeat-penalty", arg); return 0;
+    case O_SEED: c->seed = seed_of(state, arg); return 0;
+    case O_CHUNK: c->chunk = integer(state, "--chunk", arg, 1, 65536); return 0;
+    case O_THREADS: c->threads = integer(state, "--threads", arg, 1, 1024); return 0;
+    case O_TRIALS: c->trials = integer(state, "--trials", arg, 1, 100000); return 0;
+    case O_HELP_ATTN: help_attn(arg, state); return 0;
+    case O_STOP:
+        if (c->n_stop == sizeof c->stop / sizeof *c->stop) argp_error(state, "--stop: at most 8 texts");
+        c->stop[c->n_stop++] = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (strcmp(c->command, "info") != 0 || c->input) argp_error(state, "unexpected argument '%s'", arg);
+        c->input = arg;
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const command *find_command(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+/* The options that a command takes, as one list. */
+static void collect_options(const command *cmd, struct argp_option *out, size_t max)
+{
+    const struct argp_option *lists[] = {cmd->options[0], cmd->options[1], common};
+    size_t n = 0;
+    for (size_t i = 0; i < 3; i++)
+        for (const struct argp_option *o = lists[i]; o && (o->name || o->key) && n + 1 < max; o++) out[n++] = *o;
+    out[n] = (struct argp_option){0};
+}
+
+static int run_command(const command *cmd, int argc, char **argv)
+{
+    struct argp_option options[64];
+    char name[64];
+    cli c = {.command = cmd->name, .temp = 0.8, .top_p = 0.95, .repeat_penalty = 1, .seed = 42, .trials = 20};
+    if (strcmp(cmd->name, "generate") == 0) c.n_new = 256;
+    collect_options(cmd, options, sizeof options / sizeof *options);
+    struct argp argp = {options, parse, cmd->args, cmd->about, NULL, NULL, NULL};
+    snprintf(name, sizeof name, "run %s", cmd->name);
+    argv[0] = name;
+    argp_err_exit_status = 2;
+    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
+    err e = {0};
+    status st = cmd->run(&c, &e);
+    if (st == ST_OK) return 0;
+    fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
+    return st == ST_USAGE ? 2 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error message, not a silent end */
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) return puts("kvasir " PACKAGE_VERSION) < 0;
+    if (argc > 2 && strcmp(argv[1], "--help-attn") == 0) {
+        const attn_method *m = attn_method_find(argv[2]);
+        attn_print_help(stdout, m);
+        return 0;
+    }
+    const command *cmd = argc > 1 ? find_command(argv[1]) : NULL;
+    if (!cmd) {
+        bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0);
+        if (argc > 1 && !help) fprintf(stderr, "run: unknown command '%s'\n\n", argv[1]);
+        print_usage(help ? stdout : stderr);
+        return help ? 0 : 2;
+    }
+    return run_command(cmd, argc - 1, argv + 1);
+}
