@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+
+for d in "$models"/*/; do
+    name=$(basename "$d")
+    if ! has_sentencepiece && [ -f "$d/tokenizer.model" ] && [ "$name" != llama31-bf16-untied-sharded ]; then
+        skip "$name: built without SentencePiece"
+        continue
+    fi
+    run generate -m "$d" -p "Alice was" -n 8 --temp 0
+    check "generate on $name" test "$status" -eq 0
+done
+
+run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0
+cp "$tmp/out" "$tmp/first"
+err_has "tokens/s" "statistics on stderr"
+err_has "attended 100.0 %" "full attention attends everything"
+run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0 --threads 1 --gemm builtin --chunk 3
+check "greedy output does not depend on threads, GEMM and chunk" cmp -s "$tmp/out" "$tmp/first"
+printf 'Alice was beginning' >"$tmp/prompt"
+run generate -m "$m" -f "$tmp/prompt" -n 12 --temp 0
+check "-f reads the prompt from a file" cmp -s "$tmp/out" "$tmp/first"
+"$RUN" generate -m "$m" -n 12 --temp 0 --quiet <"$tmp/prompt" >"$tmp/out" 2>"$tmp/err"
+check "standard input is the default prompt" cmp -s "$tmp/out" "$tmp/first"
+check "--quiet is quiet" test ! -s "$tmp/err"
+run generate -m "$m" -p "Alice" -n 20 --seed 5
+cp "$tmp/out" "$tmp/first"
+run generate -m "$m" -p "Alice" -n 20 --seed 5
+check "the same seed gives the same text" cmp -s "$tmp/out" "$tmp/first"
+run generate -m "$m" -p "Alice" -n 20 --seed 6
+check "another seed gives another text" sh -c "! cmp -s '$tmp/out' '$tmp/first'"
+run generate -m "$m" -p "$(printf 'broken \377\376 bytes')" -n 4 --temp 0
+check "invalid UTF-8 is accepted" test "$status" -eq 0
+run generate -m "$m" -p "Alice" -n 4 --temp 0 --attn streaming --budget 8 --json "$tmp/r.json"
+check "streaming runs" test "$status" -eq 0
+check "--json is written" grep -q '"command": "generate"' "$tmp/r.json"
+run generate -m "$m" -p "Alice" -n 4 --plan
+out_has "KV" "--plan prints the memory"
+
+refused 1 "no such folder" "missing folder" generate -m /nowhere -p x
+refused 1 "max_position_embeddings" "a prompt beyond the context" generate -m "$m" -p x -n 100000
+refused 1 "does not fit the context of 4" "a prompt beyond --ctx" generate -m "$m" -p "one two three four five six" --ctx 4 -n 1
+refused 1 "out of memory" "a context beyond the memory" generate -m "$m" -p x --ctx 100000000000 -n 1
+refused 2 "--temp" "a bad temperature" generate -m "$m" -p x --temp -1
+refused 2 "unknown strategy 'best'" "an unknown strategy" generate -m "$m" -p x --attn best
+refused 2 "at least sink + 1" "a budget that is too small" generate -m "$m" -p x --attn streaming --budget 3
+refused 2 "unknown device" "an unknown device" generate -m "$m" -p x --device tpu
+refused 2 "is not one of: f32 f16 bf16" "an unknown KV type" generate -m "$m" -p x --kv f8
+refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowhere.txt"
+run generate -m "$m" -p x --device cuda
+case $(cat "$tmp/err") in *"--device cuda"*) pass "--device cuda without a usable GPU says so" ;; *) fail "--device cuda: $(cat "$tmp/err")" ;; esac
+if [ -w /dev/full ]; then
+    "$RUN" generate -m "$m" -p Alice -n 8 --quiet >/dev/full 2>"$tmp/err"
+    check "a full disk behind stdout is exit status 1" test $? -eq 0 -o -s "$tmp/err"
+    err_has "standard output" "and is said"
+fi
+finish

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+AM_TESTS_ENVIRONMENT = LC_ALL=C.UTF-8; export LC_ALL; SRCDIR='$(abs_top_srcdir)'; export SRCDIR; \
+  RUN='$(abs_top_builddir)/run$(EXEEXT)'; export RUN;
+TAP_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+TEST_EXTENSIONS = .t
+LOG_DRIVER = $(TAP_DRIVER)
+T_LOG_DRIVER = $(TAP_DRIVER)
+T_LOG_COMPILER = $(SHELL)
+noinst_LIBRARIES += libtap.a
+libtap_a_SOURCES = %D%/tap.c %D%/tap.h
+LDADD = libtap.a $(link_libs)
+unit_tests = %D%/unit/test_utf8 \
+  %D%/unit/test_config \
+  %D%/unit/test_rope \
+  %D%/unit/test_safetensors \
+  %D%/unit/test_weights \
+  %D%/unit/test_ops \
+  %D%/unit/test_gemm \
+  %D%/unit/test_cpu_attn \
+  %D%/unit/test_attention \
+  %D%/unit/test_parity \
+  %D%/unit/test_tokenizer \
+  %D%/unit/test_tokenizer_bad \
+  %D%/unit/test_tokenizer_real \
+  %D%/unit/test_chat \
+  %D%/unit/test_stats \
+  %D%/unit/test_passkey
+tests_unit_test_utf8_SOURCES = %D%/unit/test_utf8.c
+nodist_EXTRA_tests_unit_test_utf8_SOURCES = link-as-cxx.cc
+tests_unit_test_config_SOURCES = %D%/unit/test_config.c
+nodist_EXTRA_tests_unit_test_config_SOURCES = link-as-cxx.cc
+tests_unit_test_rope_SOURCES = %D%/unit/test_rope.c %D%/unit/rope_table.h
+nodist_EXTRA_tests_unit_test_rope_SOURCES = link-as-cxx.cc
+tests_unit_test_safetensors_SOURCES = %D%/unit/test_safetensors.c
+nodist_EXTRA_tests_unit_test_safetensors_SOURCES = link-as-cxx.cc
+tests_unit_test_weights_SOURCES = %D%/unit/test_weights.c
+nodist_EXTRA_tests_unit_test_weights_SOURCES = link-as-cxx.cc
+tests_unit_test_ops_SOURCES = %D%/unit/test_ops.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_ops_SOURCES = link-as-cxx.cc
+tests_unit_test_gemm_SOURCES = %D%/unit/test_gemm.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_gemm_SOURCES = link-as-cxx.cc
+tests_unit_test_cpu_attn_SOURCES = %D%/unit/test_cpu_attn.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_cpu_attn_SOURCES = link-as-cxx.cc
+tests_unit_test_attention_SOURCES = %D%/unit/test_attention.c %D%/unit/attention_oracle.h
+nodist_EXTRA_tests_unit_test_attention_SOURCES = link-as-cxx.cc
+tests_unit_test_parity_SOURCES = %D%/unit/test_parity.c
+nodist_EXTRA_tests_unit_test_parity_SOURCES = link-as-cxx.cc
+tests_unit_test_tokenizer_SOURCES = %D%/unit/test_tokenizer.c %D%/unit/test_tokenizer_util.h
+nodist_EXTRA_tests_unit_test_tokenizer_SOURCES = link-as-cxx.cc
+tests_unit_test_tokenizer_bad_SOURCES = %D%/unit/test_tokenizer_bad.c %D%/unit/test_tokenizer_util.h
+nodist_EXTRA_tests_unit_test_tokenizer_bad_SOURCES = link-as-cxx.cc
+tests_unit_test_tokenizer_real_SOURCES = %D%/unit/test_tokenizer_real.c %D%/unit/test_tokenizer_util.h
+nodist_EXTRA_tests_unit_test_tokenizer_real_SOURCES = link-as-cxx.cc
+tests_unit_test_chat_SOURCES = %D%/unit/test_chat.c %D%/unit/test_tokenizer_util.h
+nodist_EXTRA_tests_unit_test_chat_SOURCES = link-as-cxx.cc
+tests_unit_test_stats_SOURCES = %D%/unit/test_stats.c
+nodist_EXTRA_tests_unit_test_stats_SOURCES = link-as-cxx.cc
+tests_unit_test_passkey_SOURCES = %D%/unit/test_passkey.c
+nodist_EXTRA_tests_unit_test_passkey_SOURCES = link-as-cxx.cc
+cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/bad_model.t
+check_PROGRAMS += $(unit_tests)
+TESTS = $(unit_tests) $(cli_tests)
+EXTRA_DIST += $(cli_tests) %D%/cli/lib.sh %D%/data scripts/check_layers.sh

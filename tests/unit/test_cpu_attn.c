@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention at every SIMD level against ref, and what its bits may not depend on. */
+#include "config.h"
+
+#include "tests/unit/ops_util.h"
+
+static backend *ref;
+
+/* One attention call with all of its data. */
+typedef struct {
+    attn_job job;
+    float *q, *out, *lse;
+    void *k, *v;
+    int64_t *range, *qpos, kpos;
+    int32_t *idx;
+} call;
+
+typedef struct {
+    size_t n_tok, kv_heads, group, dim, n, n_lists;
+    dtype type;
+    bool idx, pos;
+    int64_t band;
+} shape;
+
+/* Lists start at different entries; the last one is empty when there are several. */
+static call call_make(rng *r, shape s)
+{
+    call c = {0};
+    size_t heads = s.kv_heads * s.group, lists = s.n_lists ? s.n_lists : 1, cap = s.n + 70;
+    c.q = random_f32(r, s.n_tok * heads * s.dim);
+    c.out = xmalloc(4 * s.n_tok * heads * s.dim);
+    c.lse = xmalloc(4 * s.n_tok * heads);
+    c.k = random_as(r, s.kv_heads * cap * s.dim, s.type);
+    c.v = random_as(r, s.kv_heads * cap * s.dim, s.type);
+    c.range = xmalloc(16 * lists);
+    c.qpos = xmalloc(8 * s.n_tok);
+    size_t stride = s.n + 8;
+    if (s.idx) c.idx = xmalloc(4 * lists * stride);
+    for (size_t l = 0; l < lists; l++) {
+        bool empty = lists > 1 && l + 1 == lists;
+        size_t first = s.idx ? l % 5 : l % 3 * 11, n = empty ? 0 : s.n - l % 7 % s.n;
+        c.range[2 * l] = (int64_t)first;
+        c.range[2 * l + 1] = (int64_t)n;
+        for (size_t i = 0; s.idx && i < stride; i++) c.idx[l * stride + i] = (int32_t)(i + (i * i) % 3 + i / 9);
+        for (size_t i = 0; s.idx && i < stride; i++)
+            if (c.idx[l * stride + i] >= (int32_t)cap) c.idx[l * stride + i] = (int32_t)cap - 1;
+    }
+    c.kpos = 1000;
+    /* queries at the end of the stored keys; the first ones may see none */
+    for (size_t t = 0; t < s.n_tok; t++) c.qpos[t] = 1000 + (int64_t)s.n - (int64_t)s.n_tok + (int64_t)t;
+    c.job = (attn_job){.n_tok = s.n_tok, .n_heads = heads, .n_lists = lists, .idx_stride = stride,
+                       .n_max = (int64_t)s.n, .band = s.band, .scale = 3 / sqrtf((float)s.dim)};
+    c.job.rows = (kv_rows){at(c.k), at(c.v), s.type, s.kv_heads, s.dim, cap};
+    c.job.q = at(c.q);
+    c.job.out = at(c.out);
+    c.job.lse = at(c.lse);
+    c.job.range = at(c.range);
+    if (s.idx) c.job.idx = at(c.idx);
+    c.job.qpos = at(c.qpos);
+    return c;
+}
+
+/* kpos lies in the call, so its address is taken where the call has come to rest. */
+static void call_place(call *c, shape s)
+{
+    if (s.pos) c->job.kpos = at(&c->kpos);
+}
+
+static void call_free(call *c)
+{
+    free(c->q), free(c->out), free(c->lse), free(c->k), free(c->v), free(c->range), free(c->qpos), free(c->idx);
+}
+
+static void compare(backend *be, group *g, rng *r, shape s, bool prefill)
+{
+    call c = call_make(r, s);
+    call_place(&c, s);
+    size_t rows = s.n_tok * c.job.n_heads, n = rows * s.dim;
+    float *out = xmalloc(4 * n), *lse = xmalloc(4 * rows);
+    attn_job j = c.job;
+    j.out = at(out);
+    j.lse = at(lse);
+    ref->ops->attn_prefill(ref, &c.job);
+    if (prefill) be->ops->attn_prefill(be, &j);
+    else be->ops->attn_decode(be, &j, 1);
+    double e = nmse(out, c.out, n), el = nmse(lse, c.lse, rows);
+    group_note(g, e <= 1e-10 && el <= 1e-10, "%s dim %zu group %zu kv %zu n %zu lists %zu tok %zu band %lld pos %d: %.2g, lse %.2g",
+               dtype_name(s.type), s.dim, s.group, s.kv_heads, s.n, s.n_lists, s.n_tok, (long long)s.band, s.pos, e, el);
+    free(out), free(lse);
+    call_free(&c);
+}
+
+static const size_t DIMS[] = {2, 6, 8, 10, 16, 18, 32, 64, 80, 96, 128, 256};
+static const size_t GROUPS[] = {1, 2, 3, 4, 7, 8, 16, 21};
+enum { N_DIMS = sizeof DIMS / sizeof DIMS[0], N_GROUPS = sizeof GROUPS / sizeof GROUPS[0] };
+
+static void test_decode(backend *be, const char *level)
+{
+    rng r = {21};
+    group g = {0}, h = {0}, k = {0};
+    static const size_t lengths[] = {1, 2, 7, 63, 64, 65, 128, 130, 191};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t d = 0; d < N_DIMS; d++)
+            for (size_t i = 0; i < N_GROUPS; i++) {
+                shape s = {.n_tok = 1, .kv_heads = 2, .group = GROUPS[i], .dim = DIMS[d], .n = lengths[(t + d + i) % 9], .type = ALL_TYPES[t]};
+                compare(be, &g, &r, s, false);
+                s.idx = true;
+                s.n_lists = i % 2 ? 2 : s.group * 2;
+                s.n = lengths[(d + i) % 9];
+                compare(be, &h, &r, s, false);
+            }
+    for (size_t n = 1; n < 140; n++) {
+        shape s = {.n_tok = 1, .kv_heads = 1, .group = 4, .dim = 16, .n = n, .type = DT_F16, .pos = n % 2, .band = n % 3 ? (int64_t)n / 2 : 0};
+        compare(be, &k, &r, s, false);
+    }
+    shape s = {.n_tok = 1, .kv_heads = 2, .group = 4, .dim = 32, .n = 6001, .type = DT_BF16, .n_lists = 2};
+    compare(be, &k, &r, s, false);
+    s.idx = true;
+    compare(be, &k, &r, s, false);
+    group_end(&g, "decode, contiguous: dims x groups x types", level);
+    group_end(&h, "decode, index lists per kv head and per query head, one empty", level);
+    group_end(&k, "decode, lengths, several chunks, positions and bands", level);
+}
+
+static void test_prefill(backend *be, const char *level)
+{
+    rng r = {22};
+    group g = {0}, h = {0};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t d = 0; d < N_DIMS; d++)
+            for (size_t i = 0; i < N_GROUPS; i++) {
+                shape s = {.n_tok = 1 + (d + i) % 5, .kv_heads = 2, .group = GROUPS[i], .dim = DIMS[d], .n = 5 + (d * 37 + i * 11) % 150, .type = ALL_TYPES[t], .pos = true};
+                compare(be, &g, &r, s, true);
+            }
+    static const int64_t bands[] = {0, 1, 20, 127, 128, 200};
+    for (size_t n = 1; n <= 400; n += 57)
+        for (size_t b = 0; b < 6; b++)
+            for (size_t tok = 1; tok <= 130; tok += 43) {
+                shape s = {.n_tok = tok, .kv_heads = 2, .group = 2, .dim = 24, .n = n, .type = DT_F16, .pos = true, .band = bands[b], .n_lists = b % 2 ? 2 : 1};
+                compare(be, &h, &r, s, true);
+                s.n_lists = 4;
+                compare(be, &h, &r, s, true);
+                s.pos = false;
+                compare(be, &h, &r, s, true);
+            }
+    group_end(&g, "prefill: dims x groups x types", level);
+    group_end(&h, "prefill: lengths, chunks, bands, lists, queries that see nothing", level);
+}
+
+/* One prompt at once, in chunks, with other threads: the same bits. Keys of later chunks are
+ * garbage (NaN) until their chunk comes: nothing may read them. */
+static void test_prefill_bits(backend *one, backend *two, const char *level)
+{
+    rng r = {23};
+    enum { N = 300, KV = 2, GROUP = 3, DIM = 40, HEADS = KV * GROUP, CAP = N + 70 };
+    static const size_t chunks[] = {N, 1, 7, 64};
+    group g = {0};
+    for (size_t t = 0; t < 3; t++)
+        for (int64_t band = 0; band <= 90; band += 90) {
+            shape s = {.n_tok = N, .kv_heads = KV, .group = GROUP, .dim = DIM, .n = N, .type = ALL_TYPES[t], .pos = true, .band = band};
+            call c = call_make(&r, s);
+            call_place(&c, s);
+            size_t bytes = KV * CAP * DIM * dtype_size(s.type), row = DIM * dtype_size(s.type);
+            one->ops->attn_prefill(one, &c.job);
+            for (size_t i = 0; i < 4; i++)
+                for (int b = 0; b < 2; b++) {
+                    backend *be = b ? two : one;
+                    float *out = xmalloc(4 * N * HEADS * DIM), *lse = xmalloc(4 * N * HEADS);
+                    unsigned char *k = xmalloc(bytes), *v = xmalloc(bytes);
+                    memset(k, 0xff, bytes);
+                    memset(v, 0xff, bytes);
+                    for (size_t t0 = 0; t0 < N; t0 += chunks[i]) {
+                        size_t n = N - t0 < chunks[i] ? N - t0 : chunks[i];
+                        for (size_t h = 0; h < KV; h++) {
+                            memcpy(k + (h * CAP + t0) * row, (char *)c.k + (h * CAP + t0) * row, n * row);
+                            memcpy(v + (h * CAP + t0) * row, (char *)c.v + (h * CAP + t0) * row, n * row);
+                        }
+                        int64_t range[2] = {0, (int64_t)(t0 + n)};
+                        attn_job j = c.job;
+                        j.rows.k = at(k);
+                        j.rows.v = at(v);
+                        j.range = at(range);
+                        j.n_tok = n;
+                        j.q = at(c.q + t0 * HEADS * DIM);
+                        j.out = at(out + t0 * HEADS * DIM);
+                        j.lse = at(lse + t0 * HEADS);
+                        j.qpos = at(c.qpos + t0);
+                        be->ops->attn_prefill(be, &j);
+                    }
+                    group_note(&g, memcmp(out, c.out, 4 * N * HEADS * DIM) == 0 && memcmp(lse, c.lse, 4 * N * HEADS) == 0,
+                               "%s, chunks of %zu, %d threads, band %lld", dtype_name(s.type), chunks[i], be->n_threads, (long long)band);
+                    free(out), free(lse), free(k), free(v);
+                }
+            call_free(&c);
+        }
+    group_end(&g, "prefill: same bits at once and in chunks of 1, 7, 64, threads 1 and 2", level);
+}
+
+/* Several sequences in one call and two threads give the bits of each alone with one. */
+static void test_decode_bits(backend *one, backend *two, const char *level)
+{
+    rng r = {24};
+    group g = {0};
+    enum { JOBS = 3 };
+    for (size_t t = 0; t < 3; t++) {
+        call c[JOBS];
+        attn_job jobs[JOBS];
+        float *out[JOBS];
+        for (size_t i = 0; i < JOBS; i++) {
+            shape s = {.n_tok = 1, .kv_heads = 2, .group = 3, .dim = 24, .n = i == 1 ? 5000 : 70 + i, .type = ALL_TYPES[t], .idx = i == 2};
+            c[i] = call_make(&r, s);
+            one->ops->attn_decode(one, &c[i].job, 1);
+            out[i] = xmalloc(4 * 6 * 24);
+            jobs[i] = c[i].job;
+            jobs[i].out = at(out[i]);
+            jobs[i].lse = (buf){0};
+        }
+        two->ops->attn_decode(two, jobs, JOBS);
+        for (size_t i = 0; i < JOBS; i++) {
+            group_note(&g, memcmp(out[i], c[i].out, 4 * 6 * 24) == 0, "%s job %zu", dtype_name(ALL_TYPES[t]), i);
+            free(out[i]);
+            call_free(&c[i]);
+        }
+    }
+    group_end(&g, "decode: same bits alone and in a batch, threads 1 and 2", level);
+}
+
+static void test_fault(const char *level)
+{
+    backend *be = open_level(level, 1);
+    if (!be) return;
+    rng r = {25};
+    err e = {0};
+    shape s = {.n_tok = 1, .kv_heads = 1, .group = 1, .dim = 258, .n = 4};
+    call c = call_make(&r, s);
+    be->ops->attn_decode(be, &c.job, 1);
+    is_err(backend_fault(be, &e), &e, ST_UNSUPPORTED, "258", "a head_dim above 256 is a fault that names it");
+    call_free(&c);
+    backend_close(be);
+}
+
+int main(void)
+{
+    ref = open_ref();
+    for (size_t i = 0; i < sizeof ALL_LEVELS / sizeof ALL_LEVELS[0]; i++) {
+        const char *level = ALL_LEVELS[i];
+        backend *one = open_level(level, 1), *two = one ? open_level(level, 2) : NULL;
+        err e = {0};
+        if (!two) continue;
+        test_decode(two, level);
+        test_prefill(two, level);
+        test_prefill_bits(one, two, level);
+        test_decode_bits(one, two, level);
+        is_ok(backend_fault(two, &e), &e, "%s, no fault", level);
+        backend_close(one);
+        backend_close(two);
+    }
+    test_fault("generic");
+    return tap_done();
+}

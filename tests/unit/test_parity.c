@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/* Parity with Hugging Face transformers: every checkpoint of tests/data/models, and stories260K. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/json.h"
+#include "kernels/base/mem.h"
+#include "model/safetensors.h"
+#include "model/sampler.h"
+#include "model/session.h"
+#include "tests/tap.h"
+
+enum { N_PROMPT = 64, N_GREEDY = 32 };
+
+static const char *const models[] = {
+    "llama31-f32-tied", "llama31-bf16-untied-sharded", "llama2-linear-f16", "llama-dynamic-f32",
+    "mistral-swa-bf16", "mistral-nemo-like-f32",       "qwen2-f16",         "qwen2-yarn-f32",
+    "qwen2-swa-f32",    "qwen3-bf16",                  "qwen3-f32-sharded-tied",
+};
+
+/* One way to run a model. */
+typedef struct {
+    const char *device, *attn;
+    dtype kv;
+    bool exact;
+    size_t chunk;
+    double nmse;
+} setting;
+
+static const setting settings[] = {
+    {"ref", "full", DT_F32, true, 512, 1e-10},
+    {"cpu", "full", DT_F32, true, 512, 1e-10},
+    {"cpu", "full", DT_F32, true, 7, 1e-10},
+    {"cpu", "full", DT_F16, false, 512, 1e-5},
+    {"cpu", "full", DT_BF16, false, 512, 1e-3}, /* 8 bits of mantissa in K and V */
+    {"cpu", "streaming:budget=512", DT_F32, true, 16, 1e-10}, /* nothing is evicted */
+};
+
+typedef struct {
+    backend *be;
+    model *m;
+    decoder *dec;
+    session *s;
+} run_parts;
+
+static void close_run(run_parts *r)
+{
+    session_free(r->s);
+    decoder_free(r->dec);
+    model_close(r->m);
+    backend_close(r->be);
+}
+
+static status open_run(run_parts *r, const char *dir, const setting *set, int64_t n, err *e)
+{
+    attn_spec spec;
+    attn_options ao = {.kv = set->kv};
+    backend_options bo = {.device = set->device};
+    decoder_options opt = {.chunk = set->chunk, .exact = set->exact};
+    *r = (run_parts){0};
+    TRY(attn_spec_parse(&spec, set->attn, &ao, e));
+    TRY(backend_open(&r->be, &bo, e));
+    TRY(model_open(&r->m, dir, r->be, e));
+    TRY(decoder_create(&r->dec, r->m, &opt, e));
+    return session_create(&r->s, r->dec, &spec, n, e);
+}
+
+typedef struct {
+    float *out;
+    size_t vocab;
+} sink;
+
+static void take(void *ctx, int64_t first, size_t n, const float *logits)
+{
+    sink *s = ctx;
+    memcpy(s->out + (size_t)first * s->vocab, logits, n * s->vocab * sizeof(float));
+}
+
+/* Greedy continuation from the last logits through decode steps; the number of ids that agree. */
+static size_t greedy(run_parts *r, float *logits, const int32_t *want, size_t n, err *e)
+{
+    size_t vocab = (size_t)r->m->config.vocab;
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = logits_argmax(logits, vocab);
+        if (id != want[i]) return i;
+        if (i + 1 < n && session_decode(&r->s, 1, &id, logits, e) != ST_OK) return i;
+    }
+    return n;
+}
+
+static void check_model(const char *name, const setting *set)
+{
+    char rel[160];
+    err e = {0};
+    st_file *f = NULL;
+    run_parts r = {0};
+    snprintf(rel, sizeof rel, "tests/data/models/%s/expected.safetensors", name);
+    if (!is_ok(st_open(&f, tap_path(rel), &e), &e, "%s: expected values", name)) return;
+    snprintf(rel, sizeof rel, "tests/data/models/%s", name);
+    if (is_ok(open_run(&r, tap_path(rel), set, N_PROMPT + N_GREEDY, &e), &e, "%s: opens", name)) {
+        const int32_t *ids = (const int32_t *)(const void *)st_find(f, "input_ids")->data;
+        const int32_t *want = (const int32_t *)(const void *)st_find(f, "greedy_ids")->data;
+        size_t vocab = (size_t)r.m->config.vocab;
+        float *got = malloc(N_PROMPT * vocab * sizeof(float));
+        sink s = {got, vocab};
+        prefill_options o = {.which = LOGITS_ALL, .rows = take, .ctx = &s};
+        status st = session_prefill(&r.s, 1, ids, N_PROMPT, &o, &e);
+        is_ok(st, &e, "%s: prefill", name);
+        is_near(got, (const float *)(const void *)st_find(f, "logits")->data, N_PROMPT * vocab, set->nmse,
+                "%s: logits, %s, kv %s, %s, chunk %zu, %s", name, set->device, dtype_name(set->kv),
+                set->exact ? "exact" : "auto", set->chunk, set->attn);
+        if (set->nmse <= 1e-5)
+            is_int((long long)greedy(&r, got + (N_PROMPT - 1) * vocab, want, N_GREEDY, &e), N_GREEDY, "%s: greedy continuation", name);
+        free(got);
+    }
+    close_run(&r);
+    st_close(f);
+}
+
+/* Ids of a JSON list; returns their number. */
+static size_t list_ids(const json_t *list, int32_t *out, size_t max)
+{
+    size_t n = json_array_size(list) < max ? json_array_size(list) : max;
+    for (size_t i = 0; i < n; i++) out[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return n;
+}
+
+static void check_stories(void)
+{
+    const char *dir = tap_data("models/stories260K/hf"), *expected = tap_data("models/stories260K/expected.json");
+    if (!dir || !expected) {
+        tap_skip("stories260K is not there");
+        return;
+    }
+    err e = {0};
+    run_parts r = {0};
+    json_t *j = NULL;
+    int32_t want[300];
+    if (is_ok(json_read_object(&j, expected, 1 << 20, 8, &e), &e, "stories260K: expected values")) {
+        size_t n = list_ids(json_object_get(j, "greedy_from_bos_ids"), want, 300);
+        if (is_ok(open_run(&r, dir, &settings[1], (int64_t)n, &e), &e, "stories260K: opens")) {
+            float *logits = malloc((size_t)r.m->config.vocab * sizeof(float));
+            session_decode(&r.s, 1, want, logits, &e);
+            is_int((long long)greedy(&r, logits, want + 1, n - 1, &e), (long long)n - 1, "stories260K: the published text, token by token");
+            free(logits);
+        }
+    }
+    json_decref(j);
+    close_run(&r);
+}
+
+int main(void)
+{
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) check_model(models[m], &settings[i]);
+    check_stories();
+    return tap_done();
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+
+#include "eval/stats.h"
+#include "tests/tap.h"
+
+static bool near(double got, double want)
+{
+    return fabs(got - want) < 1e-12;
+}
+
+/* Values from the formula in Python's double arithmetic. */
+static void test_wilson(void)
+{
+    static const struct {
+        int64_t k, n;
+        double low, high;
+    } cases[] = {
+        {0, 20, 0, 0.16112515805281938},
+        {20, 20, 0.8388748419471806, 1},
+        {10, 20, 0.29929800819821234, 0.7007019918017877},
+        {1, 20, 0.008881448800795402, 0.23613119344674208},
+        {263, 500, 0.4822016483694956, 0.5694018859265038},
+        {0, 0, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double low, high;
+        stats_wilson(cases[i].k, cases[i].n, &low, &high);
+        ok(near(low, cases[i].low) && near(high, cases[i].high), "Wilson interval of %lld in %lld: %.6f %.6f",
+           (long long)cases[i].k, (long long)cases[i].n, low, high);
+    }
+    double low, high;
+    stats_wilson(0, 7, &low, &high);
+    ok(low == 0 && high < 1, "no success: the lower bound is 0 exactly");
+    stats_wilson(7, 7, &low, &high);
+    ok(high == 1 && low > 0, "all successes: the upper bound is 1 exactly");
+}
+
+static void test_median(void)
+{
+    double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2}, one[] = {7}, zero[] = {0, 0, 0};
+    ok(near(stats_median(odd, 3), 3), "median of an odd number of values");
+    ok(near(stats_median(even, 4), 2.5), "median of an even number of values");
+    ok(near(stats_median(one, 1), 7), "median of one value");
+    ok(near(stats_median(one, 0), 0), "median of nothing");
+    ok(near(stats_spread(odd, 3), 4.0 / 3), "spread: range over median");
+    ok(near(stats_spread(one, 1), 0), "spread of one value");
+    ok(near(stats_spread(zero, 3), 0), "spread around 0");
+    ok(near(stats_spread(one, 0), 0), "spread of nothing");
+}
+
+int main(void)
+{
+    test_wilson();
+    test_median();
+    return tap_done();
+}
