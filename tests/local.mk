@@ -58,6 +58,26 @@ nodist_EXTRA_tests_unit_test_stats_SOURCES = link-as-cxx.cc
 tests_unit_test_passkey_SOURCES = %D%/unit/test_passkey.c
 nodist_EXTRA_tests_unit_test_passkey_SOURCES = link-as-cxx.cc
 cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/bad_model.t
-check_PROGRAMS += $(unit_tests)
-TESTS = $(unit_tests) $(cli_tests)
-EXTRA_DIST += $(cli_tests) %D%/cli/lib.sh %D%/data scripts/check_layers.sh
+fuzz_targets = %D%/fuzz/fuzz_chat_template %D%/fuzz/fuzz_config %D%/fuzz/fuzz_safetensors %D%/fuzz/fuzz_tokenizer_json
+nodist_EXTRA_tests_fuzz_fuzz_chat_template_SOURCES = link-as-cxx.cc
+nodist_EXTRA_tests_fuzz_fuzz_config_SOURCES = link-as-cxx.cc
+nodist_EXTRA_tests_fuzz_fuzz_safetensors_SOURCES = link-as-cxx.cc
+nodist_EXTRA_tests_fuzz_fuzz_tokenizer_json_SOURCES = link-as-cxx.cc
+if ENABLE_FUZZ
+fuzz_main =
+fuzz_tests =
+tests_fuzz_fuzz_chat_template_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+tests_fuzz_fuzz_config_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+tests_fuzz_fuzz_tokenizer_json_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+else
+fuzz_main = %D%/fuzz/replay.c
+fuzz_tests = $(fuzz_targets)
+endif
+tests_fuzz_fuzz_chat_template_SOURCES = %D%/fuzz/fuzz_chat_template.c $(fuzz_main)
+tests_fuzz_fuzz_config_SOURCES = %D%/fuzz/fuzz_config.c $(fuzz_main)
+tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz/fuzz_safetensors.c $(fuzz_main)
+tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz/fuzz_tokenizer_json.c $(fuzz_main)
+check_PROGRAMS += $(unit_tests) $(fuzz_targets)
+TESTS = $(unit_tests) $(fuzz_tests) $(cli_tests)
+EXTRA_DIST += $(cli_tests) %D%/cli/lib.sh %D%/data %D%/fuzz/corpus %D%/fuzz/replay.c scripts/check_layers.sh

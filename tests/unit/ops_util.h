@@ -28,7 +28,7 @@ typedef struct {
     char first[200];
 } group;
 
-static UNUSED_OK void group_note(group *g, bool good, const char *fmt, ...)
+static UNUSED_OK __attribute__((format(printf, 3, 4))) void group_note(group *g, bool good, const char *fmt, ...)
 {
     va_list ap;
     g->n_cases++;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Passkey: prompts as the papers build them, the answer rule, and that sharing a prefill changes nothing. */
+/* Passkey: prompts as the papers build them, the answer rule, and that sharing a prefill changes
+ * nothing. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -37,8 +38,9 @@ static void test_text(void)
         char *text = NULL;
         size_t len = 0;
         int64_t n = cases[i].n;
-        is_ok(passkey_text(&text, &len, n, passkey_before(n, cases[i].percent - 1, 100), cases[i].key, &e), &e,
-              "text with %lld characters of garbage", (long long)n);
+        is_ok(passkey_text(&text, &len, n, passkey_before(n, cases[i].percent - 1, 100),
+                           cases[i].key, &e),
+              &e, "text with %lld characters of garbage", (long long)n);
         is_int((long long)len, (long long)cases[i].len, "its length");
         ok(text && strlen(text) == len, "it ends with a NUL");
         ok(text && fnv1a(text, len) == cases[i].fnv, "its content");
@@ -60,7 +62,8 @@ static void test_schedule(void)
     is_int(passkey_key(1, 4096, 0), 8600, "the seed changes the key");
     is_int(passkey_key(0, 8192, 0), 10589, "the length changes the key");
     bool inside = true;
-    for (int t = 0; t < 2000; t++) inside &= passkey_key(7, 1, t) >= 1 && passkey_key(7, 1, t) <= 50000;
+    for (int t = 0; t < 2000; t++)
+        inside &= passkey_key(7, 1, t) >= 1 && passkey_key(7, 1, t) <= 50000;
     ok(inside, "keys are within 1..50000");
 }
 
@@ -70,12 +73,21 @@ static void test_answer(void)
         const char *text;
         int64_t value;
     } cases[] = {
-        {" 12345.", 12345}, {" 012345", 12345}, {" 12,345", 12}, {"", -1}, {" is green.", -1},
-        {"the key is 7. Remember 8", 7}, {"-5", 5}, {"0", 0}, {"9223372036854775807", INT64_MAX},
-        {"99999999999999999999999", INT64_MAX}, {"\xc3\xa9 42", 42},
+        {" 12345.", 12345},
+        {" 012345", 12345},
+        {" 12,345", 12},
+        {"", -1},
+        {" is green.", -1},
+        {"the key is 7. Remember 8", 7},
+        {"-5", 5},
+        {"0", 0},
+        {"9223372036854775807", INT64_MAX},
+        {"99999999999999999999999", INT64_MAX},
+        {"\xc3\xa9 42", 42},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        is_int(passkey_answer(cases[i].text, strlen(cases[i].text)), cases[i].value, "answer in '%s'", cases[i].text);
+        is_int(passkey_answer(cases[i].text, strlen(cases[i].text)), cases[i].value,
+               "answer in '%s'", cases[i].text);
     is_int(passkey_answer("12345", 2), 12, "nothing behind the end is read");
 }
 
@@ -110,7 +122,8 @@ static void test_fit(const tokenizer *tok, const char *name)
     int64_t n, least = tokens_of(tok, 0) + 18;
     is_ok(passkey_fit(&n, tok, least, &e), &e, "%s: the shortest context", name);
     is_int(n, 0, "it has no garbage");
-    is_err(passkey_fit(&n, tok, least - 1, &e), &e, ST_USAGE, "too short", "one token less is refused");
+    is_err(passkey_fit(&n, tok, least - 1, &e), &e, ST_USAGE, "too short",
+           "one token less is refused");
 }
 
 static void test_trials(const tokenizer *tok, const char *name)
@@ -127,12 +140,14 @@ static void test_trials(const tokenizer *tok, const char *name)
     token_list head = {0}, tail = {0};
     tokenizer_encode(tok, text, len - 400, bos, &head, &e);
     tokenizer_encode(tok, text + len - 400, 400, 0, &tail, &e);
-    ok(head.n == p[2].head.n && memcmp(head.ids, p[2].head.ids, head.n * sizeof *head.ids) == 0, "head");
+    ok(head.n == p[2].head.n && memcmp(head.ids, p[2].head.ids, head.n * sizeof *head.ids) == 0,
+       "head");
     ok(tail.n == p[2].tail.n && memcmp(tail.ids, p[2].tail.ids, tail.n * sizeof *tail.ids) == 0,
        "the last 400 characters are tokenized by themselves");
     ok(!bos || (p[2].head.ids[0] == tokenizer_bos(tok) && p[2].tail.ids[0] != tokenizer_bos(tok)),
        "BOS in front of the head alone");
-    is_ok(tokenizer_decode(tok, p[2].tail.ids, p[2].tail.n, false, &got, &got_len, &e), &e, "decode");
+    is_ok(tokenizer_decode(tok, p[2].tail.ids, p[2].tail.n, false, &got, &got_len, &e), &e,
+          "decode");
     ok(got_len >= 400 && strcmp(got + got_len - 400, text + len - 400) == 0, "the tail's text");
     mem_free(got);
     token_list_free(&head);
@@ -143,7 +158,8 @@ static void test_trials(const tokenizer *tok, const char *name)
     ok(p && p[0].tail.n == 0 && p[0].head.n > 0, "has no tail");
     if (p) passkey_trials_free(p, 4);
     p = NULL;
-    is_ok(passkey_trials(&p, tok, 3, 999, 0, 1, 400, &e), &e, "%s: a prompt shorter than the tail", name);
+    is_ok(passkey_trials(&p, tok, 3, 999, 0, 1, 400, &e), &e, "%s: a prompt shorter than the tail",
+          name);
     ok(p && p[0].head.n == (bos ? 1 : 0) && p[0].tail.n > 0, "has BOS at most in its head");
     if (p) passkey_trials_free(p, 1);
     mem_free(text);
@@ -168,7 +184,8 @@ static bool on_eos(void *ctx, int32_t id)
 }
 
 /* Counts as right what ends in an even id, so that counts are worth comparing. */
-static status on_score(void *ctx, bool *correct, size_t run, int64_t trial, const int32_t *ids, size_t n, err *e)
+static status on_score(void *ctx, bool *correct, size_t run, int64_t trial, const int32_t *ids,
+                       size_t n, err *e)
 {
     record *r = ctx;
     (void)e;
@@ -221,8 +238,12 @@ static size_t make_runs(passkey_run runs[MAX_RUNS])
     static const struct {
         const char *text;
         dtype kv;
-    } specs[] = {{"full", DT_F32},          {"streaming:budget=24", DT_F32}, {"streaming:budget=64:prefill=banded", DT_F32},
-                 {"streaming:budget=48:pos=abs", DT_F32}, {"full", DT_F16},               {"streaming:budget=24", DT_F16}};
+    } specs[] = {{"full", DT_F32},
+                 {"streaming:budget=24", DT_F32},
+                 {"streaming:budget=64:prefill=banded", DT_F32},
+                 {"streaming:budget=48:pos=abs", DT_F32},
+                 {"full", DT_F16},
+                 {"streaming:budget=24", DT_F16}};
     for (size_t i = 0; i < MAX_RUNS; i++) {
         attn_options o = {.kv = specs[i].kv};
         err e = {0};
@@ -251,7 +272,8 @@ static bool same_answers(const record *a, const record *b)
 {
     for (int i = 0; i < MAX_RUNS; i++)
         for (int t = 0; t < N_TRIALS; t++)
-            if (a->n[i][t] != b->n[i][t] || memcmp(a->ids[i][t], b->ids[i][t], a->n[i][t] * sizeof(int32_t)) != 0)
+            if (a->n[i][t] != b->n[i][t] ||
+                memcmp(a->ids[i][t], b->ids[i][t], a->n[i][t] * sizeof(int32_t)) != 0)
                 return false;
     return true;
 }
@@ -259,9 +281,9 @@ static bool same_answers(const record *a, const record *b)
 static bool same_counts(const passkey_run *a, const passkey_run *b)
 {
     for (int i = 0; i < MAX_RUNS; i++)
-        if (a[i].correct != b[i].correct || a[i].stats.steps != b[i].stats.steps || a[i].kv_bytes != b[i].kv_bytes ||
-            a[i].kv_peak != b[i].kv_peak || a[i].stats.attended < b[i].stats.attended ||
-            a[i].stats.attended > b[i].stats.attended)
+        if (a[i].correct != b[i].correct || a[i].stats.steps != b[i].stats.steps ||
+            a[i].kv_bytes != b[i].kv_bytes || a[i].kv_peak != b[i].kv_peak ||
+            a[i].stats.attended < b[i].stats.attended || a[i].stats.attended > b[i].stats.attended)
             return false;
     return true;
 }
@@ -277,27 +299,33 @@ static void test_sharing(const char *protocol, size_t tail)
         size_t n = make_runs(r_shared);
         is_ok(passkey_execute(&job, r_shared, n, &e), &e, "%s: all strategies together", protocol);
         is_int(job.prefills, (int64_t)n * N_TRIALS, "prompts");
-        is_int(job.prefills_done, 3 * N_TRIALS, "one prefill a row type, and one that is not exact");
+        is_int(job.prefills_done, 3 * N_TRIALS,
+               "one prefill a row type, and one that is not exact");
         ok(shared.ordered && shared.last > 0.999, "progress grows to 1");
         job = make_job(&f, &apart, false, 64);
-        is_ok(passkey_execute(&job, r_apart, make_runs(r_apart), &e), &e, "%s: without sharing", protocol);
+        is_ok(passkey_execute(&job, r_apart, make_runs(r_apart), &e), &e, "%s: without sharing",
+              protocol);
         is_int(job.prefills_done, (int64_t)n * N_TRIALS, "no prefill is shared");
         ok(same_answers(&shared, &apart), "the same tokens");
         ok(same_counts(r_shared, r_apart), "the same counts");
         job = make_job(&f, &pairs, true, 2);
-        is_ok(passkey_execute(&job, r_pairs, make_runs(r_pairs), &e), &e, "%s: two at a time", protocol);
+        is_ok(passkey_execute(&job, r_pairs, make_runs(r_pairs), &e), &e, "%s: two at a time",
+              protocol);
         is_int(job.prefills_done, 4 * N_TRIALS, "their prefills");
-        ok(same_answers(&shared, &pairs) && same_counts(r_shared, r_pairs), "the same tokens and counts");
+        ok(same_answers(&shared, &pairs) && same_counts(r_shared, r_pairs),
+           "the same tokens and counts");
         make_runs(r_alone);
         static record one;
         alone = (record){0};
         for (size_t i = 0; i < n; i++) {
             job = make_job(&f, &one, true, 1);
-            is_ok(passkey_execute(&job, &r_alone[i], 1, &e), &e, "%s by itself", r_alone[i].spec.text);
+            is_ok(passkey_execute(&job, &r_alone[i], 1, &e), &e, "%s by itself",
+                  r_alone[i].spec.text);
             memcpy(alone.ids[i], one.ids[0], sizeof one.ids[0]);
             memcpy(alone.n[i], one.n[0], sizeof one.n[0]);
         }
-        ok(same_answers(&shared, &alone) && same_counts(r_shared, r_alone), "one by one: the same tokens and counts");
+        ok(same_answers(&shared, &alone) && same_counts(r_shared, r_alone),
+           "one by one: the same tokens and counts");
         is_int(r_shared[0].stats.steps > 0, 1, "steps are counted");
     }
     fixture_close(&f);
@@ -319,7 +347,8 @@ static void test_failures(void)
             job = make_job(&f, &r, true, 64);
             r.stop_at = i;
             e = (err){0};
-            bad += passkey_execute(&job, runs, 2, &e) != ST_INTERRUPTED || strcmp(e.msg, "interrupted") != 0 || r.calls != i;
+            bad += passkey_execute(&job, runs, 2, &e) != ST_INTERRUPTED ||
+                   strcmp(e.msg, "interrupted") != 0 || r.calls != i;
         }
         is_int(bad, 0, "an interruption ends the run");
         job = make_job(&f, &r, true, 64);

@@ -209,7 +209,8 @@ static inline void remove_dir(const char *dir)
                                         "generation_config.json",
                                         "config.json",
                                         "chat_template.jinja",
-                                        "chat_template.json"};
+                                        "chat_template.json",
+                                        "x"};
     char path[4200];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
