@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `bench`: tokens a second of prefill and decode at given contexts, beside what the machine can do. */
+/* `bench`: tokens a second of prefill and decode at given contexts, and the machine's limits. */
 #include "config.h"
 
 #include <stdio.h>
@@ -29,10 +29,10 @@ typedef struct {
     bool have_limits;
     kernel_limits limits;
     progress *bar;
-    int width;           /* of the strategy's column */
-    bench_line *lines;   /* of the model under way */
+    int width;         /* of the strategy's column */
+    bench_line *lines; /* of the model under way */
     size_t n_lines;
-    char (*why)[300];    /* cases that could not run */
+    char (*why)[300]; /* cases that could not run */
     size_t n_why;
     json_t *results;
 } bench;
@@ -54,17 +54,69 @@ static status parse_phases(bench *b, err *e)
     return st;
 }
 
+/* Calls check for each word of a list. */
+static status each_word(const char *list, status (*check)(const cli *c, const char *word, err *e),
+                        const cli *c, err *e)
+{
+    char **word = NULL, *store = NULL;
+    size_t n = 0;
+    status st = cli_split(&word, &n, &store, list, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) st = check(c, word[i], e);
+    mem_free(word);
+    mem_free(store);
+    return st;
+}
+
+static status check_kv(const cli *c, const char *kv, err *e)
+{
+    cli one = *c;
+    attn_spec *specs;
+    size_t n;
+    one.kv = kv;
+    TRY(cli_parse_attn(&specs, &n, &one, "full", 0, e));
+    mem_free(specs);
+    return ST_OK;
+}
+
+static status check_shape(const cli *c, const char *shape, err *e)
+{
+    (void)c;
+    model_config config;
+    TRY(model_shape_config(&config, shape, e));
+    model_config_free(&config);
+    return ST_OK;
+}
+
+static status check_weights(const cli *c, const char *type, err *e)
+{
+    (void)c;
+    dtype t;
+    return cli_parse_dtype(&t, type, DT_BF16, "--weights", e);
+}
+
+/* A wrong word in a list shows before anything is measured. */
+static status check_lists(const cli *c, err *e)
+{
+    TRY(each_word(c->kv ? c->kv : "f16", check_kv, c, e));
+    if (!c->shape) return ST_OK;
+    if (c->model) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
+    TRY(each_word(c->shape, check_shape, c, e));
+    return each_word(c->weights ? c->weights : "bf16", check_weights, c, e);
+}
+
 static status parse_options(bench *b, err *e)
 {
     const cli *c = b->c;
     TRY(parse_phases(b, e));
+    TRY(check_lists(c, e));
     TRY(cli_parse_sizes(&b->ctx, &b->n_ctx, c->ctx, "0,4k", "--ctx", e));
     TRY(cli_parse_sizes(&b->budget, &b->n_budget, c->budget, "256", "--budget", e));
     TRY(cli_parse_sizes(&b->batch, &b->n_batch, c->batch, "1", "--batch", e));
     b->max_batch = 1;
     for (size_t i = 0; i < b->n_batch; i++) {
         if (b->batch[i] < 1 || b->batch[i] > MAX_BATCH)
-            return err_set(e, ST_USAGE, "--batch %lld: a number from 1 to %d is expected", (long long)b->batch[i], MAX_BATCH);
+            return err_set(e, ST_USAGE, "--batch %lld: a number from 1 to %d is expected",
+                           (long long)b->batch[i], MAX_BATCH);
         if (b->decode && (size_t)b->batch[i] > b->max_batch) b->max_batch = (size_t)b->batch[i];
     }
     return ST_OK;
@@ -81,7 +133,8 @@ static double prefill_flops(const model *m, const bench_result *r)
     for (int l = 0; l < c->n_layers; l++) {
         const layer_weights *w = &m->layers[l];
         const weight *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) n += (double)all[i]->rows * (double)all[i]->cols;
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            n += (double)all[i]->rows * (double)all[i]->cols;
     }
     return 2 * n + 4 * r->attended * c->n_heads * c->head_dim * c->n_layers;
 }
@@ -100,7 +153,8 @@ static double bytes_per_token(const model *m, const bench_line *l)
 static double gemm_limit(const bench *b)
 {
     bool exact = b->c->gemm && strcmp(b->c->gemm, "builtin") == 0;
-    if (b->g.m->type == DT_BF16 && b->limits.gemm_bf16_gflops > 0 && !exact) return b->limits.gemm_bf16_gflops;
+    if (b->g.m->type == DT_BF16 && b->limits.gemm_bf16_gflops > 0 && !exact)
+        return b->limits.gemm_bf16_gflops;
     return b->limits.gemm_f32_gflops;
 }
 
@@ -136,41 +190,47 @@ static status measure_limits(bench *b, err *e)
 static status print_head(const bench *b, err *e)
 {
     const model *m = b->g.m;
-    TRY(out_printf(e, "%s, %s, %.1f M parameters\n\n", m->name, dtype_name(m->type), (double)m->config.n_params / 1e6));
-    return out_printf(e, "%-8s %-*s %7s %8s %5s %-4s %10s %8s %10s %9s\n", "phase", b->width, "strategy", "budget", "ctx",
-                      "batch", "kv", "tokens/s", "spread", "MB/token", "of limit");
+    TRY(out_printf(e, "%s, %s, %.1f M parameters\n\n", m->name, dtype_name(m->type),
+                   (double)m->config.n_params / 1e6));
+    return out_printf(e, "%-8s %-*s %7s %8s %5s %-4s %10s %8s %10s %9s\n", "phase", b->width,
+                      "strategy", "budget", "ctx", "batch", "kv", "tokens/s", "spread", "MB/token",
+                      "of limit");
 }
 
 static status print_line(const bench *b, const bench_line *l, err *e)
 {
     char budget[24] = "-", batch[24] = "-", bytes[24] = "-", share[24] = "-";
-    if (attn_has_budget(&l->spec)) snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
+    if (attn_has_budget(&l->spec))
+        snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
     if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
     if (l->r.decode) snprintf(bytes, sizeof bytes, "%.2f", l->bytes / 1e6);
     if (l->share >= 0) snprintf(share, sizeof share, "%.1f %%", 100 * l->share);
-    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-4s %10.1f %6.1f %% %10s %9s\n", l->r.decode ? "decode" : "prefill",
-                   b->width, l->spec.text, budget, (long long)l->ctx, batch, dtype_name(l->spec.kv), l->r.tokens_per_s,
+    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-4s %10.1f %6.1f %% %10s %9s\n",
+                   l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget,
+                   (long long)l->ctx, batch, dtype_name(l->spec.kv), l->r.tokens_per_s,
                    100 * l->r.spread, bytes, share));
     return out_flush(e);
 }
 
 static double stage_us(const bench_line *l, int stage)
 {
-    return l->r.stage_tokens > 0 ? (double)l->r.stage_ns[stage] / 1e3 / (double)l->r.stage_tokens : 0;
+    return l->r.stage_tokens > 0 ? (double)l->r.stage_ns[stage] / 1e3 / (double)l->r.stage_tokens
+                                 : 0;
 }
 
 static status print_stages(const bench *b, err *e)
 {
-    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s", "phase", b->width, "strategy",
-                   "budget", "ctx", "batch"));
+    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s",
+                   "phase", b->width, "strategy", "budget", "ctx", "batch"));
     for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9s", stage_names[i]));
     for (size_t k = 0; k < b->n_lines; k++) {
         const bench_line *l = &b->lines[k];
         char budget[24] = "-", batch[24] = "-";
-        if (attn_has_budget(&l->spec)) snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
+        if (attn_has_budget(&l->spec))
+            snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
         if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
-        TRY(out_printf(e, "\n%-8s %-*s %7s %8lld %5s", l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget,
-                       (long long)l->ctx, batch));
+        TRY(out_printf(e, "\n%-8s %-*s %7s %8lld %5s", l->r.decode ? "decode" : "prefill", b->width,
+                       l->spec.text, budget, (long long)l->ctx, batch));
         for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9.1f", stage_us(l, i)));
     }
     return out_printf(e, "\n");
@@ -179,7 +239,8 @@ static status print_stages(const bench *b, err *e)
 static json_t *parts_json(const bench_line *l)
 {
     json_t *o = json_object();
-    for (int i = 0; i < STAGE_COUNT; i++) json_object_set_new(o, stage_names[i], json_real(1e3 * stage_us(l, i)));
+    for (int i = 0; i < STAGE_COUNT; i++)
+        json_object_set_new(o, stage_names[i], json_real(1e3 * stage_us(l, i)));
     return o;
 }
 
@@ -187,16 +248,16 @@ static json_t *line_json(const bench *b, const bench_line *l)
 {
     char params[512];
     attn_spec_params(&l->spec, params, sizeof params);
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}",
-                     "model", b->g.m->name, "phase", l->r.decode ? "decode" : "prefill",
-                     "attn", l->spec.text, "params", params,
-                     "budget", attn_has_budget(&l->spec) ? json_integer(l->spec.budget) : json_null(),
-                     "ctx", (json_int_t)l->ctx, "batch", (json_int_t)l->r.batch,
-                     "weights", dtype_name(b->g.m->type), "kv", dtype_name(l->spec.kv),
-                     "runs", (json_int_t)l->r.n_runs, "tokens", (json_int_t)l->r.tokens,
-                     "tokens_per_s", l->r.tokens_per_s, "spread", l->r.spread, "attended", l->r.attended,
-                     "bytes_per_token", l->bytes,
-                     "limit_share", l->share >= 0 ? json_real(l->share) : json_null(), "parts", parts_json(l));
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}",
+        "model", b->g.m->name, "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
+        "params", params, "budget",
+        attn_has_budget(&l->spec) ? json_integer(l->spec.budget) : json_null(), "ctx",
+        (json_int_t)l->ctx, "batch", (json_int_t)l->r.batch, "weights", dtype_name(b->g.m->type),
+        "kv", dtype_name(l->spec.kv), "runs", (json_int_t)l->r.n_runs, "tokens",
+        (json_int_t)l->r.tokens, "tokens_per_s", l->r.tokens_per_s, "spread", l->r.spread,
+        "attended", l->r.attended, "bytes_per_token", l->bytes, "limit_share",
+        l->share >= 0 ? json_real(l->share) : json_null(), "parts", parts_json(l));
 }
 
 static status add_line(bench *b, const bench_case *k, const bench_result *r, err *e)
@@ -219,7 +280,8 @@ static bool on_progress(void *ctx, double part)
 }
 
 /* A bar would run into the table's lines: it lives for one measurement only. */
-static status measured(bench *b, const char *what, status (*run)(bench_case *, size_t, bench_result *, err *), bench_case *k,
+static status measured(bench *b, const char *what,
+                       status (*run)(bench_case *, size_t, bench_result *, err *), bench_case *k,
                        size_t batch, err *e)
 {
     bench_result r;
@@ -248,7 +310,12 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
 {
     char what[64];
     err why = {0};
-    bench_case k = {.d = b->g.dec, .spec = *spec, .ctx = ctx, .max_batch = b->max_batch, .progress = on_progress, .progress_ctx = b};
+    bench_case k = {.d = b->g.dec,
+                    .spec = *spec,
+                    .ctx = ctx,
+                    .max_batch = b->max_batch,
+                    .progress = on_progress,
+                    .progress_ctx = b};
     k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DEFAULT_CHUNK;
     status st = attn_spec_check(spec, decoder_attn_shape(b->g.dec), &why);
     if (st == ST_OK) st = bench_open(&k, b->prefill, &why);
@@ -294,12 +361,14 @@ static status run_kv(bench *b, const char *kv, bool first, err *e)
     c.kv = kv;
     TRY(MEM_NEW(&at_budget, b->n_budget, e));
     status st = ST_OK;
-    for (size_t k = 0; k < b->n_budget && st == ST_OK; k++) st = cli_parse_attn(&at_budget[k], &n, &c, "full", b->budget[k], e);
+    for (size_t k = 0; k < b->n_budget && st == ST_OK; k++)
+        st = cli_parse_attn(&at_budget[k], &n, &c, "full", b->budget[k], e);
     size_t most = n * b->n_budget * b->n_ctx;
     if (st == ST_OK) st = MEM_GROW(&b->lines, b->n_lines + most * (1 + b->n_batch), e);
     if (st == ST_OK) st = MEM_GROW(&b->why, b->n_why + most, e);
     for (size_t i = 0; i < n && st == ST_OK; i++)
-        if ((int)strlen(at_budget[0][i].text) > b->width) b->width = (int)strlen(at_budget[0][i].text);
+        if ((int)strlen(at_budget[0][i].text) > b->width)
+            b->width = (int)strlen(at_budget[0][i].text);
     if (st == ST_OK && first) st = print_head(b, e);
     if (st == ST_OK) st = run_specs(b, at_budget, n, e);
     for (size_t k = 0; k < b->n_budget; k++) mem_free(at_budget[k]);
@@ -317,14 +386,17 @@ static status run_model(bench *b, err *e)
     TRY(measure_limits(b, e));
     for (size_t x = 0; b->c->ctx && x < b->n_ctx; x++)
         if (b->ctx[x] > b->g.m->config.max_positions)
-            fprintf(stderr, "warning: --ctx %lld is beyond the %lld positions that the model was made for\n",
-                    (long long)b->ctx[x], (long long)b->g.m->config.max_positions);
+            fprintf(
+                stderr,
+                "warning: --ctx %lld is beyond the %lld positions that the model was made for\n",
+                (long long)b->ctx[x], (long long)b->g.m->config.max_positions);
     status st = cli_split(&kv, &n, &store, b->c->kv ? b->c->kv : "f16", e);
     for (size_t i = 0; i < n && st == ST_OK; i++) st = run_kv(b, kv[i], i == 0, e);
     mem_free(kv);
     mem_free(store);
     if (st != ST_OK) return st;
-    if (b->n_lines == 0 && b->n_why > 0) return err_set(e, ST_USAGE, "nothing can run: %s", b->why[0]);
+    if (b->n_lines == 0 && b->n_why > 0)
+        return err_set(e, ST_USAGE, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
     TRY(print_stages(b, e));
     TRY(out_printf(e, "\n"));
@@ -333,7 +405,8 @@ static status run_model(bench *b, err *e)
 
 static status run_shape(bench *b, const char *shape, const char *weights, err *e)
 {
-    backend_options o = {.device = b->c->device ? b->c->device : "auto", .n_threads = b->c->threads};
+    backend_options o = {.device = b->c->device ? b->c->device : "auto",
+                         .n_threads = b->c->threads};
     dtype type;
     TRY(cli_parse_dtype(&type, weights, DT_BF16, "--weights", e));
     engine_close(&b->g); /* the model before: two may not fit */
@@ -348,9 +421,12 @@ static status run_shapes(bench *b, err *e)
     char **shape = NULL, *store = NULL, **weights = NULL, *weight_store = NULL;
     size_t n = 0, n_weights = 0;
     status st = cli_split(&shape, &n, &store, b->c->shape, e);
-    if (st == ST_OK) st = cli_split(&weights, &n_weights, &weight_store, b->c->weights ? b->c->weights : "bf16", e);
+    if (st == ST_OK)
+        st = cli_split(&weights, &n_weights, &weight_store, b->c->weights ? b->c->weights : "bf16",
+                       e);
     for (size_t i = 0; i < n && st == ST_OK; i++)
-        for (size_t k = 0; k < n_weights && st == ST_OK; k++) st = run_shape(b, shape[i], weights[k], e);
+        for (size_t k = 0; k < n_weights && st == ST_OK; k++)
+            st = run_shape(b, shape[i], weights[k], e);
     mem_free(shape);
     mem_free(store);
     mem_free(weights);
@@ -370,15 +446,18 @@ static json_t *sizes_json(const int64_t *x, size_t n)
 static status write_report(bench *b, err *e)
 {
     const kernel_limits *l = &b->limits;
-    json_t *limits = b->have_limits ? json_pack("{s:f, s:f, s:f, s:f}", "read_gbps", l->read_gbs, "gemm_f32_gflops",
-                                                l->gemm_f32_gflops, "gemm_bf16_gflops", l->gemm_bf16_gflops,
-                                                "gemm_int8_gops", l->gemm_int8_gops)
-                                    : json_null();
-    json_t *options = json_pack("{s:o, s:o, s:o, s:s, s:i, s:s}", "ctx", sizes_json(b->ctx, b->n_ctx), "budget",
-                                sizes_json(b->budget, b->n_budget), "batch", sizes_json(b->batch, b->n_batch), "attn",
-                                b->c->attn ? b->c->attn : "full", "chunk", b->c->chunk > 0 ? b->c->chunk : DEFAULT_CHUNK,
-                                "gemm", b->c->gemm ? b->c->gemm : "auto");
-    json_t *results = b->results, *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
+    json_t *limits = b->have_limits
+                         ? json_pack("{s:f, s:f, s:f, s:f}", "read_gbps", l->read_gbs,
+                                     "gemm_f32_gflops", l->gemm_f32_gflops, "gemm_bf16_gflops",
+                                     l->gemm_bf16_gflops, "gemm_int8_gops", l->gemm_int8_gops)
+                         : json_null();
+    json_t *options = json_pack(
+        "{s:o, s:o, s:o, s:s, s:i, s:s}", "ctx", sizes_json(b->ctx, b->n_ctx), "budget",
+        sizes_json(b->budget, b->n_budget), "batch", sizes_json(b->batch, b->n_batch), "attn",
+        b->c->attn ? b->c->attn : "full", "chunk", b->c->chunk > 0 ? b->c->chunk : DEFAULT_CHUNK,
+        "gemm", b->c->gemm ? b->c->gemm : "auto");
+    json_t *results = b->results,
+           *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
     b->results = NULL;
     return report_write(b->c, &b->g, options, results, extra, e);
 }
@@ -388,7 +467,6 @@ static status run_all(bench *b, err *e)
     TRY(parse_options(b, e));
     cli_catch_interrupt();
     if (b->c->shape) {
-        if (b->c->model) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
         TRY(run_shapes(b, e));
     } else {
         TRY(engine_open(&b->g, b->c, b->max_batch, false, false, e));

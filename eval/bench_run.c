@@ -9,7 +9,7 @@
 #include "kernels/base/rng.h"
 #include "model/sampler.h"
 
-/* A run's steps are chosen to end about then; a prompt that is fed again for each run may not take longer. */
+/* A run's steps are chosen to end about then; a prompt that takes longer is not fed so often. */
 static const int64_t RUN_NS = 2000000000, SLOW_NS = 10000000000;
 
 static size_t vocab_of(const bench_case *c)
@@ -42,7 +42,8 @@ status bench_open(bench_case *c, bool prefill, err *e)
     TRY(size_mul(&p.kv, p.kv, c->max_batch, "KV of the batch", e));
     TRY(size_mul(&p.index, p.index, c->max_batch, "index of the batch", e));
     TRY(memory_plan_check(&p, e));
-    for (size_t i = 0; i < c->max_batch; i++) TRY(session_create(&c->s[i], c->d, &c->spec, limit_of(c), e));
+    for (size_t i = 0; i < c->max_batch; i++)
+        TRY(session_create(&c->s[i], c->d, &c->spec, limit_of(c), e));
     return ST_OK;
 }
 
@@ -78,16 +79,19 @@ static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
     (void)logits; /* computed, as for a real prompt */
 }
 
-static status feed(bench_case *c, session *const *s, size_t n, const int32_t *ids, size_t n_ids, err *e)
+static status feed(bench_case *c, session *const *s, size_t n, const int32_t *ids, size_t n_ids,
+                   err *e)
 {
-    const prefill_options o = {.which = LOGITS_LAST, .rows = on_logits, .progress = on_chunk, .ctx = c};
+    const prefill_options o = {
+        .which = LOGITS_LAST, .rows = on_logits, .progress = on_chunk, .ctx = c};
     c->chunk_start = clock_ns();
     return session_prefill(s, n, ids, n_ids, &o, e);
 }
 
 static bool can_go_back(bench_case *c, size_t before)
 {
-    return session_length(c->s[0]) == (int64_t)c->n_ids && session_rewind(c->s[0], (int64_t)before, NULL) == ST_OK;
+    return session_length(c->s[0]) == (int64_t)c->n_ids &&
+           session_rewind(c->s[0], (int64_t)before, NULL) == ST_OK;
 }
 
 /* The last chunk again where the strategy can go back, else the whole prompt. */
@@ -149,7 +153,8 @@ status bench_fill(bench_case *c, err *e)
 {
     if (c->max_batch == 1 && session_length(c->s[0]) == (int64_t)c->n_fill) return ST_OK;
     for (size_t i = 0; i < c->max_batch; i++) session_reset(c->s[i]);
-    if (session_can_share(c->s[0], c->s[0], c->n_fill)) return feed(c, c->s, c->max_batch, c->ids, c->n_fill, e);
+    if (session_can_share(c->s[0], c->s[0], c->n_fill))
+        return feed(c, c->s, c->max_batch, c->ids, c->n_fill, e);
     for (size_t i = 0; i < c->max_batch; i++) TRY(feed(c, &c->s[i], 1, c->ids, c->n_fill, e));
     return ST_OK;
 }
@@ -165,12 +170,13 @@ static status steps(bench_case *c, size_t batch, int64_t n, int64_t *done, int64
         TRY(session_decode(c->s, batch, c->next, c->logits, e));
         for (size_t i = 0; i < batch; i++) c->next[i] = logits_argmax(c->logits + i * vocab, vocab);
         *ns = clock_ns() - t0;
-        if (c->progress && !c->progress(c->progress_ctx, 1)) return err_set(e, ST_INTERRUPTED, "interrupted");
+        if (c->progress && !c->progress(c->progress_ctx, 1))
+            return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
 }
 
-/* Back to the context where the strategy allows it; a session that evicts costs the same later on. */
+/* Back to the context where the strategy allows it; one that evicts costs the same later on. */
 static void go_back(bench_case *c, size_t batch)
 {
     for (size_t i = 0; i < batch; i++) {
@@ -219,7 +225,8 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
     r->spread = stats_spread(speed, BENCH_RUNS);
     attn_stats to = attn_seq_stats(session_attn(c->s[0]));
     if (to.steps > from.steps)
-        r->attended = (to.attended - from.attended) / (double)(to.steps - from.steps) / decoder_attn_shape(c->d)->n_layers;
+        r->attended = (to.attended - from.attended) / (double)(to.steps - from.steps) /
+                      decoder_attn_shape(c->d)->n_layers;
     decoder_profile(c->d, true);
     TRY(run_steps(c, batch, n, &ns, e));
     decoder_stages(c->d, r->stage_ns);

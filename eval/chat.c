@@ -14,7 +14,6 @@ enum { CHAT_CTX = 8192, REPLY_TOKENS = 512 };
 typedef struct {
     chat_message *msg;
     size_t n, cap;
-    token_list fed; /* ids that the session holds */
 } conversation;
 
 static status add_message(conversation *v, const char *role, const char *text, err *e)
@@ -35,22 +34,27 @@ static void drop_messages(conversation *v, size_t from)
     while (v->n > from) mem_free((void *)(uintptr_t)v->msg[--v->n].content);
 }
 
-/* The ids behind the longest common beginning with what the session holds; the session goes back to
- * that point. Where its strategy cannot, the new ids follow what it holds. */
-static status to_feed(conversation *v, session *s, const token_list *all, size_t *from, err *e)
+/* The ids of a later turn: what the template writes behind the last reply. The reply itself is in the
+ * cache as it was generated; encoding its text again could give other ids. So the conversation is
+ * encoded with an empty reply, and what it shares with the prompt of the turn before is dropped. */
+static status encode_tail(const conversation *v, const reply *r, token_list *out, err *e)
 {
-    size_t same = 0, len = (size_t)session_length(s);
-    while (same < len && same < all->n && all->ids[same] == v->fed.ids[same]) same++;
-    if (same == all->n && same > 0) same--; /* at least one token gives logits */
-    *from = same;
-    err ignored = {0};
-    if (same < len && session_rewind(s, (int64_t)same, &ignored) != ST_OK) {
-        session_reset(s);
-        *from = 0;
-    }
-    v->fed.n = *from;
-    for (size_t i = *from; i < all->n; i++) TRY(token_list_push(&v->fed, all->ids[i], e));
-    return ST_OK;
+    token_list before = {0}, with = {0};
+    const char *name = r->c->template_name;
+    chat_message last = v->msg[v->n - 2];
+    status st = chat_encode(r->g->tok, name, v->msg, v->n - 2, &before, e);
+    v->msg[v->n - 2].content = "";
+    if (st == ST_OK) st = chat_encode(r->g->tok, name, v->msg, v->n, &with, e);
+    v->msg[v->n - 2] = last;
+    size_t same = 0;
+    while (same < before.n && same < with.n && before.ids[same] == with.ids[same]) same++;
+    /* A reply cut short ends with a token that was sampled, but not fed. */
+    int32_t unfed = r->said.n ? r->said.ids[r->said.n - 1] : -1;
+    if (st == ST_OK && unfed >= 0 && !tokenizer_is_eos(r->g->tok, unfed)) st = token_list_push(out, unfed, e);
+    for (size_t i = same; st == ST_OK && i < with.n; i++) st = token_list_push(out, with.ids[i], e);
+    token_list_free(&before);
+    token_list_free(&with);
+    return st;
 }
 
 /* Reads one line of any length; *line is NULL at the end of input or at Ctrl-C. */
@@ -69,34 +73,25 @@ static status read_line(char **line, size_t *cap)
     return ST_OK;
 }
 
-/* One turn: the whole conversation is encoded and its new part fed. */
+/* One turn: only what the session does not hold yet is fed. */
 static status turn(reply *r, conversation *v, const char *user, err *e)
 {
-    token_list all = {0}, part;
-    size_t from, n_before = v->n;
+    token_list ids = {0};
+    size_t n_before = v->n;
     char *text = NULL;
     TRY(add_message(v, "user", user, e));
-    status st = chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &all, e);
+    status st = session_length(r->s) == 0 ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
+                                          : encode_tail(v, r, &ids, e);
     if (st != ST_OK) goto done;
-    if ((int64_t)all.n >= session_limit(r->s)) {
-        st = err_set(e, ST_UNSUPPORTED, "the conversation of %zu tokens does not fit the context of %lld (see --ctx)", all.n,
-                     (long long)session_limit(r->s));
-        goto done;
-    }
-    TRY_GOTO(to_feed(v, r->s, &all, &from, e));
-    part = (token_list){.ids = all.ids + from, .n = all.n - from};
     r->said.n = 0;
-    TRY_GOTO(reply_run(r, &part, e));
+    TRY_GOTO(reply_run(r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));
-    /* What was decoded is in the cache: the next turn starts behind it. */
-    for (size_t i = 0; i < r->said.n && v->fed.n < (size_t)session_length(r->s); i++)
-        TRY_GOTO(token_list_push(&v->fed, r->said.ids[i], e));
     TRY_GOTO(tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, NULL, e));
     TRY_GOTO(add_message(v, "assistant", text, e));
 done:
     if (st != ST_OK) drop_messages(v, n_before);
     mem_free(text);
-    token_list_free(&all);
+    token_list_free(&ids);
     return st;
 }
 
@@ -117,8 +112,10 @@ static status converse(reply *r, conversation *v, err *e)
         if (line[0] == 0) continue;
         err turn_error = {0};
         st = turn(r, v, line, &turn_error);
-        if (st == ST_INTERRUPTED) st = ST_OK; /* stopped while reading the prompt */
-        else if (st != ST_OK) err_set(e, st, "%s", turn_error.msg);
+        if (st == ST_INTERRUPTED) { /* stopped while the prompt was read: half of it is in the cache */
+            session_reset(r->s);
+            st = ST_OK;
+        } else if (st != ST_OK) err_set(e, st, "%s", turn_error.msg);
         if (st == ST_OK && !r->c->quiet) reply_print_stats(r);
     }
 done:
@@ -151,7 +148,6 @@ status cmd_chat(const cli *c, err *e)
 done:
     drop_messages(&v, 0);
     mem_free(v.msg);
-    token_list_free(&v.fed);
     reply_free(&r);
     engine_close(&g);
     return st;

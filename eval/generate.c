@@ -106,7 +106,7 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
 
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
 {
-    int64_t t0 = clock_ns();
+    r->decode_ns = r->n_decoded = 0;
     for (int i = 0; i < r->n_new && !*stopped && !cli_interrupted(); i++) {
         int32_t id = sampler_next(r->sampler, r->logits);
         sampler_accept(r->sampler, id);
@@ -120,7 +120,6 @@ static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *sto
         r->decode_ns += clock_ns() - t1;
         r->n_decoded++;
     }
-    r->reply_ns = clock_ns() - t0;
     return ST_OK;
 }
 

@@ -14,7 +14,7 @@ typedef struct {
     int n_new;     /* most tokens of the reply */
     progress *bar;
     int64_t n_prompt, n_sampled, n_decoded;
-    int64_t prompt_ns, decode_ns, reply_ns;
+    int64_t prompt_ns, decode_ns;
     token_list said; /* ids of the reply; the last one was sampled, but not fed to the session */
 } reply;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `passkey`: how often each strategy finds a number hidden in a long text. Source: evals.md section 4. */
+/* `passkey`: how often each strategy finds a number hidden in a long text. evals.md section 4. */
 #include "config.h"
 
 #include <stdio.h>
@@ -25,11 +25,11 @@ typedef struct {
     int64_t *ctx, *budget;
     size_t n_ctx, n_budget;
     int64_t n_trials;
-    bool decode;         /* the question goes through the decode path */
+    bool decode;           /* the question goes through the decode path */
     passkey_trial *trials; /* of the length under way, */
-    row *rows;           /* and its rows */
+    row *rows;             /* and its rows */
     size_t n_rows;
-    passkey_run *runs;   /* [n_rows] those that run, packed */
+    passkey_run *runs; /* [n_rows] those that run, packed */
     progress *bar;
     json_t *results, *skipped;
 } passkey;
@@ -41,10 +41,12 @@ static status parse_options(passkey *p, err *e)
     const cli *c = p->c;
     p->n_trials = c->trials ? c->trials : DEFAULT_TRIALS;
     if (p->n_trials < 1 || p->n_trials > MAX_TRIALS)
-        return err_set(e, ST_USAGE, "--trials %d: a number from 1 to %d is expected", c->trials, MAX_TRIALS);
+        return err_set(e, ST_USAGE, "--trials %d: a number from 1 to %d is expected", c->trials,
+                       MAX_TRIALS);
     p->decode = !c->protocol || strcmp(c->protocol, "decode") == 0;
     if (!p->decode && strcmp(c->protocol, "prefill") != 0)
-        return err_set(e, ST_USAGE, "--protocol: unknown protocol '%s' (decode, prefill)", c->protocol);
+        return err_set(e, ST_USAGE, "--protocol: unknown protocol '%s' (decode, prefill)",
+                       c->protocol);
     TRY(cli_parse_sizes(&p->ctx, &p->n_ctx, c->ctx, "4096", "--ctx", e));
     return cli_parse_sizes(&p->budget, &p->n_budget, c->budget, "256", "--budget", e);
 }
@@ -53,7 +55,8 @@ static status parse_options(passkey *p, err *e)
 static bool is_repeat(const attn_spec *s, const row *rows, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (strcmp(rows[i].run.spec.text, s->text) == 0 && rows[i].run.spec.budget == s->budget) return true;
+        if (strcmp(rows[i].run.spec.text, s->text) == 0 && rows[i].run.spec.budget == s->budget)
+            return true;
     return false;
 }
 
@@ -92,7 +95,8 @@ static bool is_eos(void *ctx, int32_t id)
     return tokenizer_is_eos(p->g.tok, id);
 }
 
-static status score(void *ctx, bool *correct, size_t run, int64_t trial, const int32_t *ids, size_t n, err *e)
+static status score(void *ctx, bool *correct, size_t run, int64_t trial, const int32_t *ids,
+                    size_t n, err *e)
 {
     const passkey *p = ctx;
     char *text;
@@ -131,18 +135,24 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
     int64_t most = p->g.m->config.max_positions;
     if (ctx <= most) return ST_OK;
     if (!p->c->ctx)
-        return err_set(e, ST_USAGE, "the model was made for %lld tokens: give a length with --ctx (%lld by default)",
-                       (long long)most, (long long)ctx);
-    fprintf(stderr, "warning: --ctx %lld is beyond the %lld positions that the model was made for\n", (long long)ctx,
-            (long long)most);
+        return err_set(
+            e, ST_USAGE,
+            "the model was made for %lld tokens: give a length with --ctx (%lld by default)",
+            (long long)most, (long long)ctx);
+    fprintf(stderr,
+            "warning: --ctx %lld is beyond the %lld positions that the model was made for\n",
+            (long long)ctx, (long long)most);
     return ST_OK;
 }
 
 static void say_shared(const passkey *p, const passkey_job *job, int64_t ctx)
 {
     if (p->c->quiet || job->prefills == job->prefills_done) return;
-    fprintf(stderr, "passkey: %lld tokens: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved\n",
-            (long long)ctx, (long long)job->prefills, (long long)job->prefills_done, (double)job->saved_ns * 1e-9);
+    fprintf(stderr,
+            "passkey: %lld tokens: %lld prompts took %lld prefills, since strategies shared them; "
+            "about %.1f s saved\n",
+            (long long)ctx, (long long)job->prefills, (long long)job->prefills_done,
+            (double)job->saved_ns * 1e-9);
 }
 
 static status run_rows(passkey *p, int64_t ctx, err *e)
@@ -196,7 +206,8 @@ static status print_row(const passkey *p, const row *r, int width, err *e)
     double low, high, n = attended(p, run);
     budget_text(budget, sizeof budget, &run->spec);
     if (!r->runs)
-        return out_printf(e, "%-*s %8s %10s %9s %17s %10s\n", width, run->spec.text, budget, "-", "-", "-", "-");
+        return out_printf(e, "%-*s %8s %10s %9s %17s %10s\n", width, run->spec.text, budget, "-",
+                          "-", "-", "-");
     stats_wilson(run->correct, p->n_trials, &low, &high);
     snprintf(share, sizeof share, "%lld/%lld", (long long)run->correct, (long long)p->n_trials);
     snprintf(interval, sizeof interval, "%.1f .. %.1f %%", 100 * low, 100 * high);
@@ -213,11 +224,14 @@ static status print_table(const passkey *p, int64_t ctx, int64_t n_chars, err *e
         int len = (int)strlen(p->rows[i].run.spec.text);
         if (len > width) width = len;
     }
-    TRY(out_printf(e, "passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, seed %llu\n\n",
-                   (long long)ctx, (long long)n_chars, (long long)p->n_trials, p->n_trials == 1 ? "" : "s",
-                   p->decode ? "decode" : "prefill", (unsigned long long)p->c->seed));
-    TRY(out_printf(e, "%-*s %8s %10s %9s %17s %10s\n", width, "strategy", "budget", "correct", "accuracy",
-                   "95 % interval", "attended"));
+    TRY(out_printf(e,
+                   "passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, "
+                   "seed %llu\n\n",
+                   (long long)ctx, (long long)n_chars, (long long)p->n_trials,
+                   p->n_trials == 1 ? "" : "s", p->decode ? "decode" : "prefill",
+                   (unsigned long long)p->c->seed));
+    TRY(out_printf(e, "%-*s %8s %10s %9s %17s %10s\n", width, "strategy", "budget", "correct",
+                   "accuracy", "95 % interval", "attended"));
     for (size_t i = 0; i < p->n_rows; i++) TRY(print_row(p, &p->rows[i], width, e));
     for (size_t i = 0; i < p->n_rows; i++)
         if (!p->rows[i].runs) TRY(out_printf(e, "  - %s\n", p->rows[i].why));
@@ -239,11 +253,12 @@ static json_t *result_json(const passkey *p, const row *r, int64_t ctx)
     stats_wilson(run->correct, p->n_trials, &low, &high);
     return json_pack("{s:s, s:s, s:o, s:I, s:s, s:I, s:I, s:f, s:[f,f], s:o, s:I, s:I, s:f}",
                      "attn", run->spec.text, "params", params, "budget", budget_json(&run->spec),
-                     "ctx", (json_int_t)ctx, "protocol", p->decode ? "decode" : "prefill",
-                     "trials", (json_int_t)p->n_trials, "correct", (json_int_t)run->correct,
-                     "accuracy", (double)run->correct / (double)p->n_trials, "ci95", low, high,
-                     "attended", n < 0 ? json_null() : json_real(n), "kv_bytes", (json_int_t)run->kv_bytes,
-                     "kv_bytes_peak", (json_int_t)run->kv_peak, "seconds", (double)run->time_ns * 1e-9);
+                     "ctx", (json_int_t)ctx, "protocol", p->decode ? "decode" : "prefill", "trials",
+                     (json_int_t)p->n_trials, "correct", (json_int_t)run->correct, "accuracy",
+                     (double)run->correct / (double)p->n_trials, "ci95", low, high, "attended",
+                     n < 0 ? json_null() : json_real(n), "kv_bytes", (json_int_t)run->kv_bytes,
+                     "kv_bytes_peak", (json_int_t)run->kv_peak, "seconds",
+                     (double)run->time_ns * 1e-9);
 }
 
 static status add_json(passkey *p, int64_t ctx, err *e)
@@ -253,9 +268,10 @@ static status add_json(passkey *p, int64_t ctx, err *e)
         const row *r = &p->rows[i];
         if (r->runs) bad |= json_array_append_new(p->results, result_json(p, r, ctx));
         else
-            bad |= json_array_append_new(p->skipped, json_pack("{s:s, s:o, s:I, s:s}", "attn", r->run.spec.text, "budget",
-                                                               budget_json(&r->run.spec), "ctx", (json_int_t)ctx,
-                                                               "reason", r->why));
+            bad |= json_array_append_new(p->skipped,
+                                         json_pack("{s:s, s:o, s:I, s:s}", "attn", r->run.spec.text,
+                                                   "budget", budget_json(&r->run.spec), "ctx",
+                                                   (json_int_t)ctx, "reason", r->why));
     }
     return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
 }
@@ -269,10 +285,11 @@ static json_t *sizes_json(const int64_t *x, size_t n)
 
 static status write_report(passkey *p, err *e)
 {
-    json_t *options = json_pack("{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", sizes_json(p->ctx, p->n_ctx), "budget",
-                                sizes_json(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
-                                (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill", "chars",
-                                (int)p->c->chars, "seed", (json_int_t)p->c->seed);
+    json_t *options = json_pack(
+        "{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", sizes_json(p->ctx, p->n_ctx), "budget",
+        sizes_json(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
+        (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill", "chars",
+        (int)p->c->chars, "seed", (json_int_t)p->c->seed);
     json_t *results = p->results, *extra = json_pack("{s:o}", "skipped", p->skipped);
     p->results = p->skipped = NULL;
     return report_write(p->c, &p->g, options, results, extra, e);
@@ -285,7 +302,8 @@ static status run_length(passkey *p, int64_t ctx, err *e)
     int64_t n_chars = 4 * ctx; /* --chars: Quest's rule */
     TRY(check_ctx(p, ctx, e));
     if (!p->c->chars) TRY(passkey_fit(&n_chars, p->g.tok, ctx, e));
-    TRY(passkey_trials(&p->trials, p->g.tok, p->c->seed, ctx, n_chars, p->n_trials, p->decode ? PASSKEY_TAIL : 0, e));
+    TRY(passkey_trials(&p->trials, p->g.tok, p->c->seed, ctx, n_chars, p->n_trials,
+                       p->decode ? PASSKEY_TAIL : 0, e));
     status st = run_rows(p, ctx, e);
     passkey_trials_free(p->trials, p->n_trials);
     p->trials = NULL;

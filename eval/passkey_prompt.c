@@ -13,7 +13,8 @@ static const char intro[] =
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
     "I will quiz you about the important information there.\n";
 /* The period of the garbage: the sentence and the space that separates it from the next. */
-static const char garbage[] = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
+static const char garbage[] =
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
 static const char question[] = "\nWhat is the pass key? The pass key is";
 
 int64_t passkey_key(uint64_t seed, int64_t ctx, int64_t t)
@@ -45,7 +46,8 @@ static char *put_garbage(char *at, int64_t n)
 status passkey_text(char **out, size_t *len, int64_t n, int64_t before, int64_t key, err *e)
 {
     char needle[96], *at;
-    int needle_len = snprintf(needle, sizeof needle, "\nThe pass key is %lld. Remember it. %lld is the pass key.\n",
+    int needle_len = snprintf(needle, sizeof needle,
+                              "\nThe pass key is %lld. Remember it. %lld is the pass key.\n",
                               (long long)key, (long long)key);
     size_t size = sizeof intro - 1 + (size_t)needle_len + sizeof question - 1;
     TRY(size_add(&size, size, (size_t)n, "passkey prompt", e));
@@ -78,14 +80,16 @@ static status count_tokens(int64_t *out, const tokenizer *tok, int64_t n, err *e
     return st;
 }
 
-/* The count grows almost evenly with n: one sample gives a guess, which is corrected step by step. */
+/* The count grows almost evenly with n: one sample gives a guess, which is then corrected. */
 status passkey_fit(int64_t *n, const tokenizer *tok, int64_t ctx, err *e)
 {
     const int64_t sample = 100 * PASSKEY_GRAIN;
     int64_t room = ctx - PASSKEY_NEW - PASSKEY_SPARE, least, many, count;
     TRY(count_tokens(&least, tok, 0, e));
     if (least > room)
-        return err_set(e, ST_USAGE, "--ctx %lld: too short for a passkey prompt, which takes at least %lld tokens with this vocabulary",
+        return err_set(e, ST_USAGE,
+                       "--ctx %lld: too short for a passkey prompt, which takes at least %lld "
+                       "tokens with this vocabulary",
                        (long long)ctx, (long long)(least + PASSKEY_NEW + PASSKEY_SPARE));
     TRY(count_tokens(&many, tok, sample, e));
     double rate = many > least ? (double)sample / (double)(many - least) : 1;
@@ -102,7 +106,8 @@ status passkey_fit(int64_t *n, const tokenizer *tok, int64_t ctx, err *e)
     return ST_OK;
 }
 
-static status encode_trial(passkey_trial *p, const tokenizer *tok, int64_t n, int64_t before, size_t tail_chars, err *e)
+static status encode_trial(passkey_trial *p, const tokenizer *tok, int64_t n, int64_t before,
+                           size_t tail_chars, err *e)
 {
     char *text;
     size_t len;
@@ -114,8 +119,8 @@ static status encode_trial(passkey_trial *p, const tokenizer *tok, int64_t n, in
     return st;
 }
 
-status passkey_trials(passkey_trial **out, const tokenizer *tok, uint64_t seed, int64_t ctx, int64_t n,
-                      int64_t trials, size_t tail_chars, err *e)
+status passkey_trials(passkey_trial **out, const tokenizer *tok, uint64_t seed, int64_t ctx,
+                      int64_t n, int64_t trials, size_t tail_chars, err *e)
 {
     passkey_trial *p;
     *out = NULL;

@@ -13,7 +13,7 @@ enum {
     PASSKEY_GRAIN = 128   /* garbage characters come in multiples of this */
 };
 
-/* The key of trial t; depends on these three alone, so that every strategy sees the same prompts. */
+/* The key of trial t; depends on these alone, so that every strategy sees the same prompts. */
 int64_t passkey_key(uint64_t seed, int64_t ctx, int64_t t);
 
 /* Garbage characters before the key of trial t of `trials`: depth 100 (t + 1) / trials percent. */
@@ -35,11 +35,11 @@ typedef struct {
 } passkey_trial;
 
 /* Prompts of `trials` trials; tail_chars 0: protocol prefill. *out: passkey_trials_free. */
-status passkey_trials(passkey_trial **out, const tokenizer *tok, uint64_t seed, int64_t ctx, int64_t n,
-                      int64_t trials, size_t tail_chars, err *e);
+status passkey_trials(passkey_trial **out, const tokenizer *tok, uint64_t seed, int64_t ctx,
+                      int64_t n, int64_t trials, size_t tail_chars, err *e);
 void passkey_trials_free(passkey_trial *p, int64_t trials);
 
-/* Value of the first run of digits in the answer, -1 if there is none; INT64_MAX for longer ones. */
+/* Value of the first run of digits in the answer, -1 if there is none; INT64_MAX if too long. */
 int64_t passkey_answer(const char *text, size_t len);
 
 #endif

@@ -10,17 +10,17 @@
 /* Strategies whose sessions exist at the same time. */
 typedef struct {
     passkey_job *job;
-    passkey_run *runs;     /* of the group */
-    session **all;         /* [n] */
-    session **batch;       /* [n] those of one prefill */
-    size_t *batch_run;     /* [n] their runs */
-    bool *filled;          /* [n] */
-    int32_t *first;        /* [n] the token after the prompt, where the prefill gives it */
+    passkey_run *runs; /* of the group */
+    session **all;     /* [n] */
+    session **batch;   /* [n] those of one prefill */
+    size_t *batch_run; /* [n] their runs */
+    bool *filled;      /* [n] */
+    int32_t *first;    /* [n] the token after the prompt, where the prefill gives it */
     size_t n;
-    float *logits;         /* [vocab] */
-    double done, unit;     /* progress: part that is done, and part of one run of one trial */
-    double weight;         /* of the prefill under way */
-    int32_t token;         /* the most likely one after the prefill under way */
+    float *logits;     /* [vocab] */
+    double done, unit; /* progress: part that is done, and part of one run of one trial */
+    double weight;     /* of the prefill under way */
+    int32_t token;     /* the most likely one after the prefill under way */
 } group;
 
 int64_t passkey_limit(const passkey_trial *trials, int64_t n_trials)
@@ -62,7 +62,8 @@ static size_t gather(group *g, size_t i, size_t n_ids)
 {
     size_t n = 0;
     for (size_t k = i; k < g->n && n < g->job->max_together; k++) {
-        bool joins = k == i || (g->job->share && !g->filled[k] && session_can_share(g->all[i], g->all[k], n_ids));
+        bool joins = k == i || (g->job->share && !g->filled[k] &&
+                                session_can_share(g->all[i], g->all[k], n_ids));
         if (!joins) continue;
         g->filled[k] = true;
         g->batch_run[n] = k;
@@ -113,13 +114,15 @@ static status answer(group *g, size_t i, const passkey_trial *t, int32_t *ids, s
     int32_t next = g->first[i];
     for (size_t k = 0; k < t->tail.n; k++) {
         TRY(decode_one(g, s, t->tail.ids[k], &next, e));
-        if (!report(g, g->unit / 2 * (++step / steps))) return err_set(e, ST_INTERRUPTED, "interrupted");
+        if (!report(g, g->unit / 2 * (++step / steps)))
+            return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     for (*n = 0; !g->job->is_eos(g->job->ctx, next);) {
         ids[(*n)++] = next;
         if (*n == PASSKEY_NEW) break;
         TRY(decode_one(g, s, next, &next, e));
-        if (!report(g, g->unit / 2 * (++step / steps))) return err_set(e, ST_INTERRUPTED, "interrupted");
+        if (!report(g, g->unit / 2 * (++step / steps)))
+            return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
 }
@@ -159,7 +162,8 @@ static status run_trial(group *g, size_t first_run, int64_t trial, err *e)
 /* ---- groups ---- */
 
 /* How many of the runs fit in memory together; at least one, which session_create then judges. */
-static status group_size(const passkey_job *job, const passkey_run *runs, size_t n_runs, size_t *n, err *e)
+static status group_size(const passkey_job *job, const passkey_run *runs, size_t n_runs, size_t *n,
+                         err *e)
 {
     /* Memory is touched as sessions grow: what is available must be divided now. */
     size_t have = mem_available(), used = 0;

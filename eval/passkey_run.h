@@ -10,25 +10,26 @@
 typedef struct {
     attn_spec spec;
     int64_t correct;
-    attn_stats stats;            /* summed over the trials */
-    size_t kv_bytes, kv_peak;    /* the most held at the end of a trial, and at any time */
-    int64_t time_ns;             /* its decode steps and its part of the prefills */
+    attn_stats stats;         /* summed over the trials */
+    size_t kv_bytes, kv_peak; /* the most held at the end of a trial, and at any time */
+    int64_t time_ns;          /* its decode steps and its part of the prefills */
 } passkey_run;
 
 typedef struct {
     decoder *d;
     const passkey_trial *trials;
     int64_t n_trials;
-    int64_t limit;        /* tokens that every session must hold */
-    size_t max_together;  /* most sessions of one prefill, at least 1 */
-    bool share;           /* prefill a prompt once for all strategies that can share it */
+    int64_t limit;       /* tokens that every session must hold */
+    size_t max_together; /* most sessions of one prefill, at least 1 */
+    bool share;          /* prefill a prompt once for all strategies that can share it */
     bool (*is_eos)(void *ctx, int32_t id);
     /* Whether the new tokens are right. */
-    status (*score)(void *ctx, bool *correct, size_t run, int64_t trial, const int32_t *ids, size_t n, err *e);
+    status (*score)(void *ctx, bool *correct, size_t run, int64_t trial, const int32_t *ids,
+                    size_t n, err *e);
     bool (*progress)(void *ctx, double part); /* 0 to 1 of all; false: ST_INTERRUPTED */
     void *ctx;
     int64_t prefills, prefills_done; /* out: prompts fed, and forward passes that this took */
-    int64_t saved_ns;                /* out: time that the others would have taken at the same speed */
+    int64_t saved_ns; /* out: time that the others would have taken at the same speed */
 } passkey_job;
 
 /* Tokens that a session needs for the longest of the trials. */

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+# talk LINES ARGS...: feeds the lines (as printf writes them).
+talk() {
+    printf "%b" "$1" >"$tmp/in"
+    shift
+    "$RUN" chat "$@" <"$tmp/in" >"$tmp/out" 2>"$tmp/err"
+    status=$?
+}
+turns() { sed -n 's/^prompt \([0-9]*\) tokens.*/\1/p' "$tmp/err" | tr '\n' ' '; }
+
+talk 'Hello there, Alice.\nAnd again.\nOnce more.\n' -m "$m" -n 6 --temp 0
+check "three turns" test "$status" -eq 0
+# shellcheck disable=SC2046
+set -- $(turns)
+check "each turn is answered" test $# -eq 3
+check "later turns feed only what is new ($*)" test "$2" -lt "$1" -a "$3" -lt "$1"
+talk 'Hello there, Alice.\nAnd again.\n' -m "$models/qwen3-bf16" -n 6 --temp 0 --attn streaming --budget 24
+check "an evicting strategy keeps its cache between turns" test "$status" -eq 0
+talk '' -m "$m"
+check "end of input ends the chat" test "$status" -eq 0
+talk 'x\n' -m "$models/llama-dynamic-f32"
+check "no template: refused" test "$status" -eq 1
+err_has "vicuna" "with the list of templates"
+talk 'x\n' -m "$m" --template nonsense
+check "unknown template: refused" test "$status" -ne 0
+talk "$(seq 1 400 | tr '\n' ' ')" -m "$m" --ctx 64
+check "a turn beyond the context: refused" test "$status" -eq 1
+err_has "context of 64" "with the numbers"
+finish
