@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* Sessions: bits that must not depend on chunks, batches, threads or sharing; memory; limits. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "model/session.h"
+#include "tests/tap.h"
+
+enum { N = 50, VOCAB = 384, STEPS = 6 };
+
+static int32_t prompt[N];
+
+typedef struct {
+    backend *be;
+    model *m;
+    decoder *dec;
+} parts;
+
+static status open_parts(parts *p, const char *name, int threads, size_t chunk, size_t batch, err *e)
+{
+    char rel[128];
+    backend_options bo = {.device = "cpu", .n_threads = threads};
+    decoder_options opt = {.chunk = chunk, .max_batch = batch, .exact = true};
+    snprintf(rel, sizeof rel, "tests/data/models/%s", name);
+    *p = (parts){0};
+    TRY(backend_open(&p->be, &bo, e));
+    TRY(model_open(&p->m, tap_path(rel), p->be, e));
+    return decoder_create(&p->dec, p->m, &opt, e);
+}
+
+static void close_parts(parts *p)
+{
+    decoder_free(p->dec);
+    model_close(p->m);
+    backend_close(p->be);
+}
+
+static status new_session(session **s, parts *p, const char *text, int64_t n, err *e)
+{
+    attn_spec spec;
+    attn_options o = {.kv = DT_F16};
+    TRY(attn_spec_parse(&spec, text, &o, e));
+    return session_create(s, p->dec, &spec, n, e);
+}
+
+static void keep_last(void *ctx, int64_t first, size_t n, const float *logits)
+{
+    (void)first;
+    memcpy(ctx, logits + (n - 1) * VOCAB, VOCAB * sizeof(float));
+}
+
+static status feed(session **s, size_t n_sessions, float *logits, err *e)
+{
+    prefill_options o = {.which = LOGITS_LAST, .rows = keep_last, .ctx = logits};
+    return session_prefill(s, n_sessions, prompt, N, &o, e);
+}
+
+/* Prompt logits and those of STEPS decode steps with fixed ids. */
+static void trace(session *s, float out[STEPS + 1][VOCAB], err *e)
+{
+    is_ok(feed(&s, 1, out[0], e), e, "prompt");
+    for (int i = 0; i < STEPS; i++) is_ok(session_decode(&s, 1, &prompt[i], out[i + 1], e), e, "decode");
+}
+
+static void check_bits(const char *name, const char *attn)
+{
+    static const struct { int threads; size_t chunk; } set[] = {{2, 64}, {1, 64}, {2, 7}, {2, 1}, {1, 16}};
+    static float want[STEPS + 1][VOCAB], got[STEPS + 1][VOCAB];
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
+        parts p;
+        session *s = NULL;
+        err e = {0};
+        if (is_ok(open_parts(&p, name, set[i].threads, set[i].chunk, 1, &e), &e, "%s opens", name) &&
+            is_ok(new_session(&s, &p, attn, N + STEPS, &e), &e, "session")) {
+            trace(s, i ? got : want, &e);
+            if (i) ok(memcmp(want, got, sizeof want) == 0, "%s, %s: %d threads and chunks of %zu give the same bits", name, attn, set[i].threads, set[i].chunk);
+        }
+        session_free(s);
+        close_parts(&p);
+    }
+}
+
+static void check_batch(const char *name)
+{
+    static const char *const attn[] = {"full", "streaming:budget=20", "full"};
+    static float alone[3][STEPS + 1][VOCAB], batch[3][VOCAB];
+    parts p;
+    err e = {0};
+    session *s[3];
+    bool same = true;
+    if (!is_ok(open_parts(&p, name, 2, 16, 3, &e), &e, "%s opens", name)) return;
+    for (int i = 0; i < 3; i++) {
+        is_ok(new_session(&s[i], &p, attn[i], N + STEPS, &e), &e, "session");
+        trace(s[i], alone[i], &e);
+        session_reset(s[i]);
+        feed(&s[i], 1, batch[0], &e);
+    }
+    for (int t = 0; t < STEPS; t++) {
+        const int32_t ids[] = {prompt[t], prompt[t], prompt[t]};
+        is_ok(session_decode(s, 3, ids, batch[0], &e), &e, "a batch of three");
+        for (int i = 0; i < 3; i++) same &= memcmp(batch[i], alone[i][t + 1], sizeof batch[i]) == 0;
+    }
+    ok(same, "%s: a batch gives each sequence the bits it has alone", name);
+    for (int i = 0; i < 3; i++) session_reset(s[i]);
+    ok(session_can_share(s[0], s[1], N), "a first prompt can be shared");
+    is_ok(feed(s, 3, batch[0], &e), &e, "shared prompt");
+    ok(memcmp(batch[0], alone[0][0], sizeof batch[0]) == 0, "%s: a shared prompt gives the bits of one", name);
+    same = true;
+    for (int i = 0; i < 3; i++) {
+        session_decode(&s[i], 1, &prompt[0], batch[0], &e);
+        same &= memcmp(batch[0], alone[i][1], sizeof batch[0]) == 0;
+    }
+    ok(same, "%s: and the decode steps behind it too", name);
+    for (int i = 0; i < 3; i++) session_free(s[i]);
+    close_parts(&p);
+}
+
+static void check_memory(void)
+{
+    parts p;
+    err e = {0};
+    session *s;
+    static float logits[VOCAB];
+    memory_plan plan;
+    attn_spec spec;
+    attn_options o = {.kv = DT_F16};
+    decoder_options opt = {.chunk = 16, .exact = true};
+    if (!is_ok(open_parts(&p, "qwen3-bf16", 2, 16, 1, &e), &e, "model")) return;
+    is_ok(new_session(&s, &p, "streaming:budget=20", N + 20, &e), &e, "session");
+    feed(&s, 1, logits, &e);
+    session_decode(&s, 1, prompt, logits, &e);
+    long before = mem_test_count();
+    for (int i = 0; i < 10; i++) session_decode(&s, 1, prompt, logits, &e);
+    is_int(mem_test_count() - before, 0, "decode steps allocate nothing");
+    is_int(session_length(s), N + 11, "length");
+    session_free(s);
+    attn_spec_parse(&spec, "full", &o, &e);
+    is_ok(session_plan(&plan, p.m, &opt, &spec, 1000, &e), &e, "plan");
+    const model_config *c = &p.m->config;
+    is_int((long long)plan.kv, 1000LL * c->n_layers * c->n_kv_heads * c->head_dim * 4, "planned KV bytes in f16");
+    err big = {0};
+    is_err(new_session(&s, &p, "full", (int64_t)1 << 45, &big), &big, ST_NOMEM, "are needed", "a session that cannot fit is refused");
+    close_parts(&p);
+}
+
+static void check_oom(void)
+{
+    parts p;
+    err e = {0};
+    bool good = true;
+    if (!is_ok(open_parts(&p, "qwen2-f16", 1, 16, 1, &e), &e, "model")) return;
+    decoder_options opt = {.chunk = 16};
+    for (long n = 1;; n++) {
+        err oom = {0};
+        decoder *d = NULL;
+        session *s = NULL;
+        parts q = p;
+        mem_test_fail_at(n);
+        status st = decoder_create(&d, p.m, &opt, &oom);
+        q.dec = d;
+        if (st == ST_OK) st = new_session(&s, &q, "streaming:budget=20:skip=1", 60, &oom);
+        mem_test_fail_at(0);
+        session_free(s);
+        decoder_free(d);
+        if (st == ST_OK) {
+            ok(good && n > 20, "each of %ld failed allocations is an error", n - 1);
+            break;
+        }
+        good &= st == ST_NOMEM;
+    }
+    close_parts(&p);
+}
+
+static void check_limits(void)
+{
+    parts p;
+    err e = {0}, bad = {0};
+    session *s;
+    static float logits[VOCAB];
+    if (!is_ok(open_parts(&p, "mistral-swa-bf16", 2, 16, 1, &e), &e, "model")) return;
+    is_ok(new_session(&s, &p, "full", N + 1, &e), &e, "session");
+    int32_t wrong = VOCAB;
+    is_err(session_decode(&s, 1, &wrong, logits, &bad), &bad, ST_USAGE, "outside the model's vocabulary", "an id outside the vocabulary");
+    feed(&s, 1, logits, &e);
+    bad = (err){0};
+    is_err(feed(&s, 1, logits, &bad), &bad, ST_UNSUPPORTED, "does not fit the context of 51", "a second prompt that does not fit");
+    is_ok(session_decode(&s, 1, prompt, logits, &e), &e, "the last free place");
+    bad = (err){0};
+    is_err(session_decode(&s, 1, prompt, logits, &bad), &bad, ST_UNSUPPORTED, "is full", "a full context");
+    is_ok(session_rewind(s, N, &e), &e, "rewind");
+    is_ok(session_decode(&s, 1, prompt, logits, &e), &e, "makes room");
+    session_free(s);
+    close_parts(&p);
+}
+
+int main(void)
+{
+    for (int i = 0; i < N; i++) prompt[i] = (7 * i + 11) % 300;
+    check_bits("llama31-f32-tied", "full");
+    check_bits("mistral-swa-bf16", "full");
+    check_bits("llama2-linear-f16", "streaming:budget=16");
+    check_bits("llama-dynamic-f32", "full");
+    check_batch("qwen3-bf16");
+    check_batch("llama-dynamic-f32");
+    check_memory();
+    check_oom();
+    check_limits();
+    return tap_done();
+}
