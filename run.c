@@ -11,20 +11,57 @@
 #include "eval/cli.h"
 
 enum {
-    O_TEMP = 256, O_TOP_K, O_TOP_P, O_MIN_P, O_PENALTY, O_SEED, O_STOP, O_CHAT, O_SYSTEM, O_TEMPLATE, O_CTX, O_BUDGET,
-    O_ATTN, O_SKIP, O_KV, O_WEIGHTS, O_GEMM, O_CHUNK, O_DEVICE, O_THREADS, O_JSON, O_PLAN, O_QUIET, O_HELP_ATTN,
-    O_TRIALS, O_PROTOCOL, O_CHARS, O_SHAPE, O_PHASE, O_BATCH, O_FILL, O_JSONL, O_DECODE, O_BOS, O_SPECIAL, O_IDS,
-    O_LAST, O_IGNORE_EOS,
+    O_TEMP = 256,
+    O_TOP_K,
+    O_TOP_P,
+    O_MIN_P,
+    O_PENALTY,
+    O_SEED,
+    O_STOP,
+    O_CHAT,
+    O_SYSTEM,
+    O_TEMPLATE,
+    O_CTX,
+    O_BUDGET,
+    O_ATTN,
+    O_SKIP,
+    O_KV,
+    O_WEIGHTS,
+    O_GEMM,
+    O_CHUNK,
+    O_DEVICE,
+    O_THREADS,
+    O_JSON,
+    O_PLAN,
+    O_QUIET,
+    O_HELP_ATTN,
+    O_TRIALS,
+    O_PROTOCOL,
+    O_CHARS,
+    O_SHAPE,
+    O_PHASE,
+    O_BATCH,
+    O_FILL,
+    O_JSONL,
+    O_DECODE,
+    O_BOS,
+    O_SPECIAL,
+    O_IDS,
+    O_LAST,
+    O_IGNORE_EOS,
 };
 
 static const struct argp_option common[] = {
     {0, 'm', "DIR", 0, "Hugging Face model folder (default: the built-in model)", 1},
-    {"attn", O_ATTN, "NAME[:K=V]...", 0, "attention strategy; a list where a command compares several", 1},
-    {"budget", O_BUDGET, "N", 0, "tokens kept or attended; a list where a command compares several", 1},
+    {"attn", O_ATTN, "NAME[:K=V]...", 0,
+     "attention strategy; a list where a command compares several", 1},
+    {"budget", O_BUDGET, "N", 0, "tokens kept or attended; a list where a command compares several",
+     1},
     {"skip", O_SKIP, "N", 0, "leading dense layers of every strategy, or a list a+b+c", 1},
     {"kv", O_KV, "TYPE", 0, "type of stored keys and values: f16 (default), f32, bf16", 1},
     {"ctx", O_CTX, "N", 0, "most tokens of a session; passkey and bench: list of lengths", 1},
-    {"gemm", O_GEMM, "auto|builtin", 0, "prompt products: the vendor's library, or our own in float32", 1},
+    {"gemm", O_GEMM, "auto|builtin", 0,
+     "prompt products: the vendor's library, or our own in float32", 1},
     {"chunk", O_CHUNK, "N", 0, "prompt tokens of one forward (default 512)", 1},
     {"device", O_DEVICE, "NAME", 0, "auto, cpu, cuda, cuda:N", 1},
     {"threads", O_THREADS, "N", 0, "threads (default: physical cores)", 1},
@@ -57,7 +94,8 @@ static const struct argp_option prompt_options[] = {
 };
 static const struct argp_option passkey_options[] = {
     {"trials", O_TRIALS, "N", 0, "prompts a length (default 20)", 3},
-    {"protocol", O_PROTOCOL, "decode|prefill", 0, "feed the question token by token (default), or all at once", 3},
+    {"protocol", O_PROTOCOL, "decode|prefill", 0,
+     "feed the question token by token (default), or all at once", 3},
     {"chars", O_CHARS, 0, 0, "length N means 4N characters of filler (Quest)", 3},
     {0},
 };
@@ -66,7 +104,7 @@ static const struct argp_option bench_options[] = {
     {"weights", O_WEIGHTS, "TYPE,...", 0, "their types: bf16 (default), f16, f32", 3},
     {"phase", O_PHASE, "prefill,decode", 0, "what to time (default: both)", 3},
     {"batch", O_BATCH, "N,...", 0, "sequences of one decode step (default 1)", 3},
-    {"fill", O_FILL, 0, 0, "fill the context with a real prefill", 3},
+    {"fill", O_FILL, 0, 0, "decode: random rows as context instead of a real prompt", 3},
     {0},
 };
 static const struct argp_option tokenize_options[] = {
@@ -79,7 +117,8 @@ static const struct argp_option tokenize_options[] = {
 static const struct argp_option logits_options[] = {
     {"ids", O_IDS, "1,2,3", 0, "token ids to feed", 3},
     {"last", O_LAST, 0, 0, "the last row only", 3},
-    {0, 'o', "FILE.npy", 0, "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed", 3},
+    {0, 'o', "FILE.npy", 0,
+     "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed", 3},
     {0},
 };
 
@@ -92,26 +131,44 @@ typedef struct {
 static const command commands[] = {
     {"generate", "", "continue a prompt", {reply_options, prompt_options}, cmd_generate},
     {"chat", "", "talk, turn by turn", {reply_options, NULL}, cmd_chat},
-    {"passkey", "", "find a hidden key: strategies and budgets compared", {passkey_options, NULL}, cmd_passkey},
-    {"bench", "", "speed, and its share of what the machine can do", {bench_options, NULL}, cmd_bench},
+    {"passkey",
+     "",
+     "find a hidden key: strategies and budgets compared",
+     {passkey_options, NULL},
+     cmd_passkey},
+    {"bench",
+     "",
+     "speed, and its share of what the machine can do",
+     {bench_options, NULL},
+     cmd_bench},
     {"info", "[DIR]", "what a model folder holds", {NULL, NULL}, cmd_info},
-    {"tokenize", "", "text on standard input to token ids, and back", {tokenize_options, NULL}, cmd_tokenize},
+    {"tokenize",
+     "",
+     "text on standard input to token ids, and back",
+     {tokenize_options, NULL},
+     cmd_tokenize},
     {"logits", "", "logits of given ids", {logits_options, NULL}, cmd_logits},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_usage(FILE *f)
 {
-    fprintf(f, "kvasir " PACKAGE_VERSION ": LLM inference with KV-cache retrieval built in\n\nusage: run COMMAND [OPTION...]\n\n");
-    for (size_t i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].about);
-    fprintf(f, "\nrun COMMAND --help lists a command's options. Strategies (--help-attn NAME for parameters):\n\n");
+    fprintf(
+        f,
+        "kvasir " PACKAGE_VERSION
+        ": LLM inference with KV-cache retrieval built in\n\nusage: run COMMAND [OPTION...]\n\n");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].about);
+    fprintf(f, "\nrun COMMAND --help lists a command's options. Strategies (--help-attn NAME for "
+               "parameters):\n\n");
     attn_print_help(f, NULL);
 }
 
 static void help_attn(const char *name, struct argp_state *state)
 {
     const attn_method *m = attn_method_find(name);
-    if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0) argp_error(state, "--help-attn: unknown strategy '%s'", name);
+    if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0)
+        argp_error(state, "--help-attn: unknown strategy '%s'", name);
     attn_print_help(stdout, m);
     exit(0);
 }
@@ -131,7 +188,8 @@ static int integer(struct argp_state *state, const char *option, const char *tex
     errno = 0;
     long v = strtol(text, &end, 10);
     if (end == text || *end || errno || v < min || v > max)
-        argp_error(state, "%s: '%s', expected a whole number from %d to %d", option, text, min, max);
+        argp_error(state, "%s: '%s', expected a whole number from %d to %d", option, text, min,
+                   max);
     return (int)v;
 }
 
@@ -140,7 +198,8 @@ static uint64_t seed_of(struct argp_state *state, const char *text)
     char *end;
     errno = 0;
     unsigned long long v = strtoull(text, &end, 10);
-    if (end == text || *end || errno || text[0] == '-') argp_error(state, "--seed: '%s' is not a whole number", text);
+    if (end == text || *end || errno || text[0] == '-')
+        argp_error(state, "--seed: '%s' is not a whole number", text);
     return v;
 }
 
@@ -207,11 +266,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case O_TRIALS: c->trials = integer(state, "--trials", arg, 1, 100000); return 0;
     case O_HELP_ATTN: help_attn(arg, state); return 0;
     case O_STOP:
-        if (c->n_stop == sizeof c->stop / sizeof *c->stop) argp_error(state, "--stop: at most 8 texts");
+        if (c->n_stop == sizeof c->stop / sizeof *c->stop)
+            argp_error(state, "--stop: at most 8 texts");
         c->stop[c->n_stop++] = arg;
         return 0;
     case ARGP_KEY_ARG:
-        if (strcmp(c->command, "info") != 0 || c->input) argp_error(state, "unexpected argument '%s'", arg);
+        if (strcmp(c->command, "info") != 0 || c->input)
+            argp_error(state, "unexpected argument '%s'", arg);
         c->input = arg;
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -231,7 +292,8 @@ static void collect_options(const command *cmd, struct argp_option *out, size_t 
     const struct argp_option *lists[] = {cmd->options[0], cmd->options[1], common};
     size_t n = 0;
     for (size_t i = 0; i < 3; i++)
-        for (const struct argp_option *o = lists[i]; o && (o->name || o->key) && n + 1 < max; o++) out[n++] = *o;
+        for (const struct argp_option *o = lists[i]; o && (o->name || o->key) && n + 1 < max; o++)
+            out[n++] = *o;
     out[n] = (struct argp_option){0};
 }
 
@@ -239,7 +301,12 @@ static int run_command(const command *cmd, int argc, char **argv)
 {
     struct argp_option options[64];
     char name[64];
-    cli c = {.command = cmd->name, .temp = 0.8, .top_p = 0.95, .repeat_penalty = 1, .seed = 42, .trials = 20};
+    cli c = {.command = cmd->name,
+             .temp = 0.8,
+             .top_p = 0.95,
+             .repeat_penalty = 1,
+             .seed = 42,
+             .trials = 20};
     if (strcmp(cmd->name, "generate") == 0) c.n_new = 256;
     collect_options(cmd, options, sizeof options / sizeof *options);
     struct argp argp = {options, parse, cmd->args, cmd->about, NULL, NULL, NULL};

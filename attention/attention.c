@@ -24,11 +24,12 @@ struct attn_work {
     backend *be;
     attn_shape shape;
     size_t max_rows;
-    buf q[ATTN_MAX_SEGS + 1]; /* queries at the step's positions; then for segments with their own */
-    buf k;                /* keys rotated at the step's positions */
-    buf parts, lses;      /* [ATTN_MAX_SEGS][rows] partial results */
-    attn_sel *sels;       /* [max_rows] one a sequence */
-    attn_job *jobs;       /* [max_rows] */
+    buf q[ATTN_MAX_SEGS +
+          1];        /* queries at the step's positions; then for segments with their own */
+    buf k;           /* keys rotated at the step's positions */
+    buf parts, lses; /* [ATTN_MAX_SEGS][rows] partial results */
+    attn_sel *sels;  /* [max_rows] one a sequence */
+    attn_job *jobs;  /* [max_rows] */
 };
 
 static bool layer_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
@@ -37,7 +38,8 @@ static bool layer_is_dense(const attn_spec *s, const attn_shape *shape, int laye
     return (layer < 64 && (s->skip >> layer & 1)) || (m->dense && m->dense(s, shape, layer));
 }
 
-status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
+status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
+                 const attn_limits *lim, err *e)
 {
     size_t row = kv_row_bytes((size_t)shape->n_kv_heads, (size_t)shape->head_dim, s->kv), bytes;
     *out = (attn_bytes){0};
@@ -49,17 +51,19 @@ status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, c
     return ST_OK;
 }
 
-static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, const bool *layers, err *e)
+static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, const bool *layers,
+                          err *e)
 {
     bool any = false;
     for (int l = 0; l < s->shape.n_layers; l++) any |= layers[l];
     if (!any) return ST_OK;
-    attn_ctx base = {.spec = &s->spec, .shape = &s->shape, .lim = &s->lim, .layers = layers, .be = s->be};
+    attn_ctx base = {
+        .spec = &s->spec, .shape = &s->shape, .lim = &s->lim, .layers = layers, .be = s->be};
     return m->create(out, &base, e);
 }
 
-status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *shape, const attn_limits *lim,
-                       backend *be, err *e)
+status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *shape,
+                       const attn_limits *lim, backend *be, err *e)
 {
     attn_seq *s;
     *out = NULL;
@@ -107,7 +111,8 @@ static int parts_of(const attn_seq *s, attn_use out[2])
 
 static attn_use use_of(const attn_seq *s, int layer)
 {
-    return s->dense_layer[layer] ? (attn_use){&attn_full, s->dense} : (attn_use){s->spec.method, s->sparse};
+    return s->dense_layer[layer] ? (attn_use){&attn_full, s->dense}
+                                 : (attn_use){s->spec.method, s->sparse};
 }
 
 void attn_seq_reset(attn_seq *s)
@@ -135,26 +140,34 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
 {
     attn_use u[2];
     if (n < 0 || n > attn_seq_length(s))
-        return err_set(e, ST_USAGE, "rewind to %lld of %lld tokens", (long long)n, (long long)attn_seq_length(s));
+        return err_set(e, ST_USAGE, "rewind to %lld of %lld tokens", (long long)n,
+                       (long long)attn_seq_length(s));
     int n_use = parts_of(s, u);
     /* The method first: it may refuse, the dense part cannot. */
     for (int i = n_use - 1; i >= 0; i--) {
         if (!u[i].m->rewind(u[i].c, n))
-            return err_set(e, ST_UNSUPPORTED, "%s: tokens were evicted, cannot go back to %lld", s->spec.text, (long long)n);
+            return err_set(e, ST_UNSUPPORTED, "%s: tokens were evicted, cannot go back to %lld",
+                           s->spec.text, (long long)n);
         u[i].c->length = n;
     }
     return ST_OK;
 }
 
-attn_bytes attn_seq_held(const attn_seq *s)
+/* Bytes of the stored rows and of `extra` more in each layer. */
+static attn_bytes bytes_with(const attn_seq *s, int64_t extra)
 {
     size_t row = kv_row_bytes((size_t)s->shape.n_kv_heads, (size_t)s->shape.head_dim, s->spec.kv);
     attn_bytes b = {0};
     for (int l = 0; l < s->shape.n_layers; l++) {
         attn_use u = use_of(s, l);
-        b.kv += (size_t)u.m->rows_held(u.c, l) * row;
+        b.kv += (size_t)(u.m->rows_held(u.c, l) + extra) * row;
     }
     return b;
+}
+
+attn_bytes attn_seq_held(const attn_seq *s)
+{
+    return bytes_with(s, 0);
 }
 
 attn_bytes attn_seq_peak(const attn_seq *s)
@@ -193,10 +206,12 @@ static size_t table_bytes(const attn_shape *sh)
 size_t attn_work_bytes(const attn_shape *shape, size_t max_rows)
 {
     return max_rows * ((2 * ATTN_MAX_SEGS + 1) * q_bytes(shape) + kv_bytes(shape) +
-                       ATTN_MAX_SEGS * (size_t)shape->n_heads * sizeof(float) + sizeof(attn_sel) + sizeof(attn_job));
+                       ATTN_MAX_SEGS * (size_t)shape->n_heads * sizeof(float) + sizeof(attn_sel) +
+                       sizeof(attn_job));
 }
 
-status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_rows, backend *be, err *e)
+status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_rows, backend *be,
+                        err *e)
 {
     attn_work *w;
     *out = NULL;
@@ -205,7 +220,8 @@ status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_row
     const backend_ops *o = be->ops;
     size_t q = max_rows * q_bytes(shape), lse = max_rows * (size_t)shape->n_heads * sizeof(float);
     status st = ST_OK;
-    for (int i = 0; i <= ATTN_MAX_SEGS && st == ST_OK; i++) st = o->alloc(be, &w->q[i], q, "queries", e);
+    for (int i = 0; i <= ATTN_MAX_SEGS && st == ST_OK; i++)
+        st = o->alloc(be, &w->q[i], q, "queries", e);
     if (st == ST_OK) st = o->alloc(be, &w->k, max_rows * kv_bytes(shape), "keys", e);
     if (st == ST_OK) st = o->alloc(be, &w->parts, ATTN_MAX_SEGS * q, "partial attention", e);
     if (st == ST_OK) st = o->alloc(be, &w->lses, ATTN_MAX_SEGS * lse, "partial attention", e);
@@ -220,7 +236,8 @@ void attn_work_free(attn_work *w)
 {
     if (!w) return;
     const backend_ops *o = w->be->ops;
-    size_t q = w->max_rows * q_bytes(&w->shape), lse = w->max_rows * (size_t)w->shape.n_heads * sizeof(float);
+    size_t q = w->max_rows * q_bytes(&w->shape),
+           lse = w->max_rows * (size_t)w->shape.n_heads * sizeof(float);
     for (int i = 0; i <= ATTN_MAX_SEGS; i++)
         if (w->q[i].p) o->free(w->be, w->q[i], q);
     if (w->k.p) o->free(w->be, w->k, w->max_rows * kv_bytes(&w->shape));
@@ -286,7 +303,8 @@ static void rotate_queries(attn_work *w, const attn_step *step, size_t n_sel, bu
         for (int s = 0; s < w->sels[i].n_seg; s++) {
             size_t at = i * step->n_tok * q_bytes(sh);
             if (w->sels[i].seg[s].table.p)
-                o->rope(w->be, buf_at(w->q[s + 1], at), buf_at(q, at), w->sels[i].seg[s].table, step->n_tok, heads, half);
+                o->rope(w->be, buf_at(w->q[s + 1], at), buf_at(q, at), w->sels[i].seg[s].table,
+                        step->n_tok, heads, half);
         }
 }
 
@@ -296,7 +314,8 @@ typedef struct {
 } sel_run;
 
 /* Attention of a run over its segments with index s, into dst (rows of the run; lse likewise). */
-static void attend_segment(attn_work *w, const attn_step *step, sel_run run, int s, buf dst, buf lse)
+static void attend_segment(attn_work *w, const attn_step *step, sel_run run, int s, buf dst,
+                           buf lse)
 {
     const attn_shape *sh = &w->shape;
     for (size_t i = 0; i < run.n; i++) {
@@ -337,7 +356,17 @@ static void attend_run(attn_work *w, const attn_step *step, sel_run run, buf out
     for (int s = 0; s < n_seg; s++)
         attend_segment(w, step, run, s, buf_at(w->parts, (size_t)s * rows * q_bytes(sh)),
                        buf_at(w->lses, (size_t)s * heads * sizeof(float)));
-    w->be->ops->attn_merge(w->be, out, (buf){NULL}, w->parts, w->lses, (size_t)n_seg, heads, (size_t)sh->head_dim);
+    w->be->ops->attn_merge(w->be, out, (buf){NULL}, w->parts, w->lses, (size_t)n_seg, heads,
+                           (size_t)sh->head_dim);
+}
+
+static void end_layer(const attn_work *w, const attn_step *step, int layer)
+{
+    for (size_t i = 0; i < step->n_seq; i++) {
+        attn_use u = use_of(step->seq[i], layer);
+        attn_part p = part_of(w, step, row_of(step, is_shared(step), i));
+        if (u.m->layer_end) u.m->layer_end(u.c, &p, layer);
+    }
 }
 
 void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out)
@@ -345,7 +374,8 @@ void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, bu
     const attn_shape *sh = &w->shape;
     bool shared = is_shared(step);
     size_t n_sel = shared ? 1 : step->n_seq, half = (size_t)sh->head_dim / 2;
-    w->be->ops->rope(w->be, w->k, k, step->table, n_sel * step->n_tok, (size_t)sh->n_kv_heads, half);
+    w->be->ops->rope(w->be, w->k, k, step->table, n_sel * step->n_tok, (size_t)sh->n_kv_heads,
+                     half);
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_use u = use_of(step->seq[i], layer);
         size_t row = row_of(step, shared, i), at = row * kv_bytes(sh);
@@ -358,11 +388,20 @@ void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, bu
         for (n = 1; i + n < n_sel && w->sels[i + n].n_seg == w->sels[i].n_seg;) n++;
         attend_run(w, step, (sel_run){i, n}, out);
     }
+    end_layer(w, step, layer);
+}
+
+void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
+{
+    const attn_shape *sh = &w->shape;
+    w->be->ops->rope(w->be, w->k, k, step->table, step->n_tok, (size_t)sh->n_kv_heads,
+                     (size_t)sh->head_dim / 2);
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_use u = use_of(step->seq[i], layer);
-        attn_part p = part_of(w, step, row_of(step, shared, i));
-        if (u.m->layer_end) u.m->layer_end(u.c, &p, layer);
+        attn_part p = part_of(w, step, 0);
+        u.m->append(u.c, &p, layer, k, w->k, v);
     }
+    end_layer(w, step, layer);
 }
 
 static void count_step(attn_seq *s)
@@ -381,12 +420,13 @@ void attn_end(attn_work *w, const attn_step *step)
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, row_of(step, is_shared(step), i));
+        /* Eviction comes after attention: what this forward added was there too. */
+        attn_bytes most = bytes_with(s, (int64_t)step->n_tok);
+        if (most.kv > s->peak.kv) s->peak = most;
         for (int k = 0, n = parts_of(s, u); k < n; k++) {
             if (u[k].m->step_end) u[k].m->step_end(u[k].c, &p);
             u[k].c->length += (int64_t)step->n_tok;
         }
         if (!(step->flags & ATTN_PROMPT)) count_step(s);
-        attn_bytes held = attn_seq_held(s);
-        if (held.kv > s->peak.kv) s->peak = held;
     }
 }

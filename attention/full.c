@@ -13,7 +13,8 @@ typedef struct {
 
 enum { STATE_BYTES = 2 * sizeof(int64_t) };
 
-static int64_t full_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim, int layer)
+static int64_t full_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                              int layer)
 {
     (void)s;
     (void)shape;
@@ -46,8 +47,8 @@ static status full_create(attn_ctx **out, const attn_ctx *base, err *e)
     status st = MEM_NEW(&cap, (size_t)sh->n_layers, e);
     if (st != ST_OK) goto done;
     for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? base->lim->n_tokens : 0;
-    TRY_GOTO(kv_store_init(&f->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads, (size_t)sh->head_dim,
-                           base->spec->kv, cap, e));
+    TRY_GOTO(kv_store_init(&f->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads,
+                           (size_t)sh->head_dim, base->spec->kv, cap, e));
     TRY_GOTO(base->be->ops->alloc(base->be, &f->state, STATE_BYTES, "KV state", e));
     set_rows(f, 0);
     *out = &f->base;

@@ -15,18 +15,18 @@ typedef struct {
     const attn_limits *lim;
     const bool *layers; /* [n_layers]: the layers that this state serves; others hold nothing */
     backend *be;
-    int64_t length;     /* host's count of tokens fed before this forward */
+    int64_t length; /* host's count of tokens fed before this forward */
 } attn_ctx;
 
 /* Rows of one store that are attended together. */
 typedef struct {
     const kv_rows *rows;
-    buf range, idx;      /* as in attn_job */
+    buf range, idx; /* as in attn_job */
     size_t n_lists, idx_stride;
     int64_t n_max;
-    buf kpos;            /* p NULL: every row is visible to every query */
+    buf kpos; /* p NULL: every row is visible to every query */
     int64_t band;
-    buf table, qpos;     /* queries are rotated and masked at these positions; p NULL: the step's */
+    buf table, qpos; /* queries are rotated and masked at these positions; p NULL: the step's */
 } attn_seg;
 
 typedef struct {
@@ -49,13 +49,14 @@ struct attn_method {
     const attn_param *params;            /* ends with key NULL */
     bool has_budget;
     int64_t def_budget;
-    int def_skip;                        /* leading dense layers */
+    int def_skip; /* leading dense layers */
     status (*check)(const attn_spec *s, const attn_shape *shape, err *e);
     /* Whether a layer with a sliding window is served by `full` because the budget covers all that
      * the window shows (methods.md 0.2.11); NULL: never. */
     bool (*dense)(const attn_spec *s, const attn_shape *shape, int layer);
     /* Rows that one layer holds at its peak. */
-    int64_t (*plan_rows)(const attn_spec *s, const attn_shape *shape, const attn_limits *lim, int layer);
+    int64_t (*plan_rows)(const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                         int layer);
     status (*create)(attn_ctx **out, const attn_ctx *base, err *e);
     void (*free)(attn_ctx *c);
     void (*reset)(attn_ctx *c);
@@ -67,10 +68,10 @@ struct attn_method {
     void (*append)(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v);
     void (*select)(attn_ctx *c, const attn_part *p, int layer, buf q_raw, attn_sel *sel);
     void (*layer_end)(attn_ctx *c, const attn_part *p, int layer); /* evict; may be NULL */
-    void (*step_end)(attn_ctx *c, const attn_part *p);             /* counters; length is updated after it */
-    bool (*rewind)(attn_ctx *c, int64_t n);                        /* false: impossible */
+    void (*step_end)(attn_ctx *c, const attn_part *p); /* counters; length is updated after it */
+    bool (*rewind)(attn_ctx *c, int64_t n);            /* false: impossible */
     int64_t (*rows_held)(const attn_ctx *c, int layer);
-    int64_t (*attended)(const attn_ctx *c, int layer);             /* by the decode step that just ran */
+    int64_t (*attended)(const attn_ctx *c, int layer); /* by the decode step that just ran */
     int64_t (*positions)(const attn_ctx *c, int layer, int kv_head, int64_t *out);
 };
 

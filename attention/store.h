@@ -15,8 +15,8 @@ typedef struct {
 
 /* Room for cap[l] rows in each layer l (0: none). Address space is reserved, memory taken as rows
  * are written. On failure nothing is held. */
-status kv_store_init(kv_store *s, backend *be, int n_layers, size_t n_kv_heads, size_t head_dim, dtype type,
-                     const int64_t *cap, err *e);
+status kv_store_init(kv_store *s, backend *be, int n_layers, size_t n_kv_heads, size_t head_dim,
+                     dtype type, const int64_t *cap, err *e);
 void kv_store_free(kv_store *s);
 
 /* Bytes of one row (K and V, all heads). */

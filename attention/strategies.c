@@ -51,8 +51,8 @@ static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max
     errno = 0;
     long long v = strtoll(text, &end, 10);
     if (end == text || *end || errno || v < min || v > max)
-        return err_set(e, ST_USAGE, "--attn %s: %s='%s', expected a number from %lld to %lld", spec, key, text,
-                       (long long)min, (long long)max);
+        return err_set(e, ST_USAGE, "--attn %s: %s='%s', expected a number from %lld to %lld", spec,
+                       key, text, (long long)min, (long long)max);
     *out = v;
     return ST_OK;
 }
@@ -70,18 +70,21 @@ static status parse_skip(uint64_t *out, const char *text, const char *spec, err 
     char word[8];
     for (const char *p = text; *p;) {
         size_t n = strcspn(p, "+");
-        if (n == 0 || n >= sizeof word) return err_set(e, ST_USAGE, "--attn %s: skip='%s' is not a list of layers", spec, text);
+        if (n == 0 || n >= sizeof word)
+            return err_set(e, ST_USAGE, "--attn %s: skip='%s' is not a list of layers", spec, text);
         memcpy(word, p, n);
         word[n] = 0;
         TRY(parse_int(&v, word, 0, 63, spec, "skip", e));
         *out |= (uint64_t)1 << v;
         p += n;
-        if (*p == '+' && *++p == 0) return err_set(e, ST_USAGE, "--attn %s: skip='%s' ends in '+'", spec, text);
+        if (*p == '+' && *++p == 0)
+            return err_set(e, ST_USAGE, "--attn %s: skip='%s' ends in '+'", spec, text);
     }
     return ST_OK;
 }
 
-static status parse_choice(int64_t *out, const attn_param *p, const char *text, const char *spec, err *e)
+static status parse_choice(int64_t *out, const attn_param *p, const char *text, const char *spec,
+                           err *e)
 {
     size_t n;
     for (int64_t i = 0; i <= p->max; i++) {
@@ -91,7 +94,8 @@ static status parse_choice(int64_t *out, const attn_param *p, const char *text, 
             return ST_OK;
         }
     }
-    return err_set(e, ST_USAGE, "--attn %s: %s='%s', expected one of: %s", spec, p->key, text, p->choices);
+    return err_set(e, ST_USAGE, "--attn %s: %s='%s', expected one of: %s", spec, p->key, text,
+                   p->choices);
 }
 
 static status set_value(attn_spec *s, const char *key, const char *value, err *e)
@@ -102,10 +106,11 @@ static status set_value(attn_spec *s, const char *key, const char *value, err *e
         return parse_int(&s->budget, value, 1, (int64_t)1 << 40, s->text, key, e);
     for (int i = 0; p[i].key; i++)
         if (strcmp(p[i].key, key) == 0)
-            return p[i].choices ? parse_choice(&s->value[i], &p[i], value, s->text, e)
-                                : parse_int(&s->value[i], value, p[i].min, p[i].max, s->text, key, e);
-    return err_set(e, ST_USAGE, "--attn %s: %s has no parameter '%s' (see --help-attn %s)", s->text, s->method->name,
-                   key, s->method->name);
+            return p[i].choices
+                       ? parse_choice(&s->value[i], &p[i], value, s->text, e)
+                       : parse_int(&s->value[i], value, p[i].min, p[i].max, s->text, key, e);
+    return err_set(e, ST_USAGE, "--attn %s: %s has no parameter '%s' (see --help-attn %s)", s->text,
+                   s->method->name, key, s->method->name);
 }
 
 static status unknown_method(const char *name, err *e)
@@ -122,7 +127,8 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
 {
     char copy[sizeof s->text], *save = NULL;
     *s = (attn_spec){0};
-    if (strlen(text) >= sizeof s->text) return err_set(e, ST_USAGE, "--attn: '%.40s...' is too long", text);
+    if (strlen(text) >= sizeof s->text)
+        return err_set(e, ST_USAGE, "--attn: '%.40s...' is too long", text);
     strcpy(s->text, text);
     strcpy(copy, text);
     char *name = strtok_r(copy, ":", &save);
@@ -190,15 +196,21 @@ static void print_param(FILE *f, const attn_param *p)
 void attn_print_help(FILE *f, const attn_method *m)
 {
     if (!m) {
-        for (size_t i = 0; table[i]; i++) fprintf(f, "  %-10s %s\n", table[i]->name, table[i]->summary);
+        for (size_t i = 0; table[i]; i++)
+            fprintf(f, "  %-10s %s\n", table[i]->name, table[i]->summary);
         return;
     }
-    fprintf(f, "%s: %s\n  source: %s\n\n  key        default      meaning\n", m->name, m->summary, m->source);
+    fprintf(f, "%s: %s\n  source: %s\n\n  key        default      meaning\n", m->name, m->summary,
+            m->source);
     if (m->has_budget) {
-        attn_param b = {"budget", NULL, "tokens kept or attended (methods.md 0.2.3); also --budget", m->def_budget, 1, 0};
+        attn_param b = {
+            "budget",      NULL, "tokens kept or attended (methods.md 0.2.3); also --budget",
+            m->def_budget, 1,    0};
         print_param(f, &b);
     }
     for (const attn_param *p = m->params; p->key; p++) print_param(f, p);
-    attn_param skip = {"skip", NULL, "leading layers that run full attention, or a list a+b+c; also --skip", m->def_skip, 0, 0};
+    attn_param skip = {
+        "skip",      NULL, "leading layers that run full attention, or a list a+b+c; also --skip",
+        m->def_skip, 0,    0};
     print_param(f, &skip);
 }

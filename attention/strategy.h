@@ -86,9 +86,10 @@ typedef struct {
 } attn_bytes;
 
 /* Bytes that a sequence will hold at its peak, without allocating. */
-status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
-status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                       backend *be, err *e);
+status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
+                 const attn_limits *lim, err *e);
+status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape,
+                       const attn_limits *lim, backend *be, err *e);
 void attn_seq_free(attn_seq *s);
 void attn_seq_reset(attn_seq *s); /* as created */
 const attn_spec *attn_seq_spec(const attn_seq *s);
@@ -132,7 +133,8 @@ typedef struct {
 
 /* Scratch for forwards of at most max_rows rows, shared by all sequences of a batch. */
 typedef struct attn_work attn_work;
-status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_rows, backend *be, err *e);
+status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_rows, backend *be,
+                        err *e);
 void attn_work_free(attn_work *w);
 size_t attn_work_bytes(const attn_shape *shape, size_t max_rows);
 
@@ -145,5 +147,7 @@ bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt);
 void attn_begin(attn_work *w, const attn_step *step);
 void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out);
 void attn_end(attn_work *w, const attn_step *step);
+/* In place of attn_layer, in prompt steps: stores the rows and attends nothing (synthetic contexts). */
+void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v);
 
 #endif

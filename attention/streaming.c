@@ -19,31 +19,35 @@ enum { COMPAT_NONE, COMPAT_KVFACTORY };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "tokens kept from the start", 4, 0, 1 << 20},
-    [P_POS] = {"pos", "reindex abs", "positions inside the cache, or absolute ones", POS_REINDEX, 0, 1},
+    [P_POS] = {"pos", "reindex abs", "positions inside the cache, or absolute ones", POS_REINDEX, 0,
+               1},
     [P_PREFILL] = {"prefill", "auto full banded",
-                   "prompt attention: full, or what decoding would see; auto: full while the prompt fits the trained context",
+                   "prompt attention: full, or what decoding would see; auto: full while the "
+                   "prompt fits the trained context",
                    PREFILL_AUTO, 0, 2},
-    [P_COMPAT] = {"compat", "none kvfactory",
-                  "kvfactory: evict once after the prompt, keep all that is generated (implies pos=abs)", COMPAT_NONE, 0, 1},
+    [P_COMPAT] =
+        {"compat", "none kvfactory",
+         "kvfactory: evict once after the prompt, keep all that is generated (implies pos=abs)",
+         COMPAT_NONE, 0, 1},
     {.key = NULL},
 };
 
 /* The state in ops memory, in i64 elements. */
 enum {
     S_ZERO,
-    S_LINEAR,               /* range of all rows */
-    S_SINK = S_LINEAR + 2,  /* range of the sinks */
-    S_RING = S_SINK + 2,    /* range of the ring */
-    S_SHIFT = S_RING + 2,   /* position of slot 0 in LINEAR */
-    S_BASE,                 /* position of the ring's first slot */
-    S_OLD,                  /* a prompt's view of the ring: range and position of its older part, */
+    S_LINEAR,              /* range of all rows */
+    S_SINK = S_LINEAR + 2, /* range of the sinks */
+    S_RING = S_SINK + 2,   /* range of the ring */
+    S_SHIFT = S_RING + 2,  /* position of slot 0 in LINEAR */
+    S_BASE,                /* position of the ring's first slot */
+    S_OLD,                 /* a prompt's view of the ring: range and position of its older part, */
     S_OLD_POS = S_OLD + 2,
-    S_NEW,                  /* and of the newer one */
+    S_NEW, /* and of the newer one */
     S_NEW_POS = S_NEW + 2,
-    S_STAGE,                /* range and position of the rows of the prompt under way */
+    S_STAGE, /* range and position of the rows of the prompt under way */
     S_STAGE_POS = S_STAGE + 2,
-    S_STAGE_BASE,           /* pos_ring's base that sends positions to the staging slots */
-    S_EVICTED,              /* E, tokens evicted before the prompt under way */
+    S_STAGE_BASE, /* pos_ring's base that sends positions to the staging slots */
+    S_EVICTED,    /* E, tokens evicted before the prompt under way */
     S_COUNT
 };
 
@@ -51,13 +55,13 @@ typedef struct {
     attn_ctx base;
     kv_store store;
     int64_t s, r;
-    bool ring;              /* evicted at least once */
-    bool banded;            /* the prompt under way is banded */
-    bool staging;           /* a prompt is under way whose rows lie behind the ring */
+    bool ring;    /* evicted at least once */
+    bool banded;  /* the prompt under way is banded */
+    bool staging; /* a prompt is under way whose rows lie behind the ring */
     int64_t shift, ring_base, stage_pos;
-    int64_t n_move;         /* rows that layer_end copies */
+    int64_t n_move; /* rows that layer_end copies */
     buf state, slots, qpos, table, move_src, move_dst;
-    int64_t *host;          /* [max(r, 1)] for uploads */
+    int64_t *host; /* [max(r, 1)] for uploads */
 } stream_ctx;
 
 static stream_ctx *ctx_of(attn_ctx *c)
@@ -95,8 +99,8 @@ static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     (void)shape;
     if (s->budget < s->value[P_SINK] + 1)
-        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + 1 = %lld", s->text,
-                       (long long)s->budget, (long long)s->value[P_SINK] + 1);
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + 1 = %lld",
+                       s->text, (long long)s->budget, (long long)s->value[P_SINK] + 1);
     return ST_OK;
 }
 
@@ -116,7 +120,8 @@ static int64_t stage_rows(const attn_spec *s, const attn_shape *shape, const att
     return dense > chunk ? dense : chunk;
 }
 
-static int64_t stream_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim, int layer)
+static int64_t stream_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                                int layer)
 {
     (void)layer;
     int64_t most = s->budget + 1 + stage_rows(s, shape, lim);
@@ -157,7 +162,8 @@ static status stream_buffers(stream_ctx *c, err *e)
 {
     backend *be = c->base.be;
     const backend_ops *o = be->ops;
-    size_t chunk = (size_t)c->base.lim->chunk, r = (size_t)c->r, half = (size_t)c->base.shape->head_dim / 2;
+    size_t chunk = (size_t)c->base.lim->chunk, r = (size_t)c->r,
+           half = (size_t)c->base.shape->head_dim / 2;
     TRY(o->alloc(be, &c->state, S_COUNT * sizeof(int64_t), "streaming: state", e));
     TRY(o->alloc(be, &c->slots, chunk * sizeof(int64_t), "streaming: slots", e));
     TRY(o->alloc(be, &c->qpos, chunk * sizeof(int64_t), "streaming: positions", e));
@@ -183,8 +189,8 @@ static status stream_create(attn_ctx **out, const attn_ctx *base, err *e)
                        ? base->lim->n_tokens
                        : base->spec->budget + 1 + stage_rows(base->spec, sh, base->lim);
     for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? rows : 0;
-    TRY_GOTO(kv_store_init(&c->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads, (size_t)sh->head_dim,
-                           base->spec->kv, cap, e));
+    TRY_GOTO(kv_store_init(&c->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads,
+                           (size_t)sh->head_dim, base->spec->kv, cap, e));
     TRY_GOTO(stream_buffers(c, e));
     stream_reset(&c->base);
     *out = &c->base;
@@ -224,7 +230,8 @@ static void stage_begin(stream_ctx *c, const attn_part *p)
         put(c, S_STAGE_BASE, s + c->stage_pos - (s + c->r + 1));
         int64_t kept = len < s + c->r ? len : s + c->r; /* rows stored before */
         view_ring(c, kept > s ? len - (kept - s) : len, len);
-        put_range(c, S_SINK, 0, s); /* rows of sinks that are still to come are masked by position */
+        put_range(c, S_SINK, 0,
+                  s); /* rows of sinks that are still to come are masked by position */
     }
     int64_t n = len + (int64_t)p->n_tok - c->stage_pos;
     put_range(c, S_STAGE, s + c->r + 1, n > 0 ? n : 0);
@@ -261,7 +268,8 @@ static bool stream_exact_prompt(const attn_ctx *base, int64_t n)
 
 static void prompt_begin(stream_ctx *c, const attn_part *p)
 {
-    int64_t len = c->base.length, end = len + (int64_t)p->n_tok, all = len + p->n_prompt - p->prompt_done;
+    int64_t len = c->base.length, end = len + (int64_t)p->n_tok,
+            all = len + p->n_prompt - p->prompt_done;
     if (p->prompt_done == 0) {
         c->banded = is_banded(c, all);
         c->ring = c->ring || c->banded;
@@ -269,7 +277,8 @@ static void prompt_begin(stream_ctx *c, const attn_part *p)
     if (c->ring) stage_begin(c, p);
     bool once = kvfactory(c) && c->shift == 0;
     bool last = p->flags & ATTN_PROMPT_END;
-    if (c->ring ? c->banded || last : last && end > c->s + c->r && (!kvfactory(c) || once)) plan_moves(c, end);
+    if (c->ring ? c->banded || last : last && end > c->s + c->r && (!kvfactory(c) || once))
+        plan_moves(c, end);
 }
 
 static void stream_step_begin(attn_ctx *base, const attn_part *p)
@@ -284,13 +293,16 @@ static void stream_step_begin(attn_ctx *base, const attn_part *p)
         o->pos_shift(be, c->slots, p->pos, p->n_tok, INT64_MAX, at(c, S_SHIFT));
         return;
     }
-    if (c->staging) o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, INT64_MAX, at(c, S_STAGE_BASE));
+    if (c->staging)
+        o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, INT64_MAX, at(c, S_STAGE_BASE));
     else o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, c->r + 1, at(c, S_BASE));
     if (!reindex(c)) return;
     /* The query's own slot in the cache; in a dense later prompt E stays what it was before it. */
-    if (c->staging && !c->banded) o->pos_shift(be, c->qpos, p->pos, p->n_tok, INT64_MAX, at(c, S_EVICTED));
+    if (c->staging && !c->banded)
+        o->pos_shift(be, c->qpos, p->pos, p->n_tok, INT64_MAX, at(c, S_EVICTED));
     else o->pos_shift(be, c->qpos, p->pos, p->n_tok, c->s + c->r, (buf){NULL});
-    o->rope_table(be, c->table, c->qpos, p->n_tok, p->freq, (size_t)base->shape->head_dim / 2, p->mscale);
+    o->rope_table(be, c->table, c->qpos, p->n_tok, p->freq, (size_t)base->shape->head_dim / 2,
+                  p->mscale);
 }
 
 static void stream_append(attn_ctx *base, const attn_part *p, int layer, buf k_raw, buf k, buf v)
@@ -428,7 +440,8 @@ static int64_t stream_attended(const attn_ctx *base, int layer)
 const attn_method attn_streaming = {
     .name = "streaming",
     .summary = "StreamingLLM: attention sinks and the most recent tokens",
-    .source = "Xiao et al. 2024 (arXiv 2309.17453); streaming-llm kv_cache.py; methods.md section 2",
+    .source =
+        "Xiao et al. 2024 (arXiv 2309.17453); streaming-llm kv_cache.py; methods.md section 2",
     .params = params,
     .has_budget = true,
     .def_budget = 256,

@@ -32,7 +32,7 @@ typedef struct {
     int width;         /* of the strategy's column */
     bench_line *lines; /* of the model under way */
     size_t n_lines;
-    char (*why)[300]; /* cases that could not run */
+    char (*why)[256]; /* cases that could not run */
     size_t n_why;
     json_t *results;
 } bench;
@@ -220,8 +220,8 @@ static double stage_us(const bench_line *l, int stage)
 
 static status print_stages(const bench *b, err *e)
 {
-    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s",
-                   "phase", b->width, "strategy", "budget", "ctx", "batch"));
+    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s %-4s",
+                   "phase", b->width, "strategy", "budget", "ctx", "batch", "kv"));
     for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9s", stage_names[i]));
     for (size_t k = 0; k < b->n_lines; k++) {
         const bench_line *l = &b->lines[k];
@@ -229,8 +229,9 @@ static status print_stages(const bench *b, err *e)
         if (attn_has_budget(&l->spec))
             snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
         if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
-        TRY(out_printf(e, "\n%-8s %-*s %7s %8lld %5s", l->r.decode ? "decode" : "prefill", b->width,
-                       l->spec.text, budget, (long long)l->ctx, batch));
+        TRY(out_printf(e, "\n%-8s %-*s %7s %8lld %5s %-4s", l->r.decode ? "decode" : "prefill",
+                       b->width, l->spec.text, budget, (long long)l->ctx, batch,
+                       dtype_name(l->spec.kv)));
         for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9.1f", stage_us(l, i)));
     }
     return out_printf(e, "\n");
@@ -305,6 +306,14 @@ static status run_fill(bench_case *k, size_t batch, bench_result *r, err *e)
     return bench_fill(k, e);
 }
 
+/* Once for all lengths and row types that have the same reason. */
+static void note_reason(bench *b, const char *why)
+{
+    for (size_t i = 0; i < b->n_why; i++)
+        if (strcmp(b->why[i], why) == 0) return;
+    snprintf(b->why[b->n_why++], sizeof *b->why, "%s", why);
+}
+
 /* One strategy at one context. What cannot run is noted, and the rest goes on. */
 static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
 {
@@ -314,6 +323,7 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
                     .spec = *spec,
                     .ctx = ctx,
                     .max_batch = b->max_batch,
+                    .fill = b->c->fill,
                     .progress = on_progress,
                     .progress_ctx = b};
     k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DEFAULT_CHUNK;
@@ -321,7 +331,7 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
     if (st == ST_OK) st = bench_open(&k, b->prefill, &why);
     if (st != ST_OK) {
         bench_close(&k);
-        snprintf(b->why[b->n_why++], sizeof *b->why, "ctx %lld: %s", (long long)ctx, why.msg);
+        note_reason(b, why.msg);
         return ST_OK;
     }
     snprintf(what, sizeof what, "bench, prompt of %zu tokens", k.n_ids);

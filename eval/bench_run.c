@@ -153,6 +153,11 @@ status bench_fill(bench_case *c, err *e)
 {
     if (c->max_batch == 1 && session_length(c->s[0]) == (int64_t)c->n_fill) return ST_OK;
     for (size_t i = 0; i < c->max_batch; i++) session_reset(c->s[i]);
+    if (c->fill) {
+        for (size_t i = 0; i < c->max_batch; i++)
+            TRY(session_fill(&c->s[i], 1, (int64_t)c->n_fill, i, e));
+        return ST_OK;
+    }
     if (session_can_share(c->s[0], c->s[0], c->n_fill))
         return feed(c, c->s, c->max_batch, c->ids, c->n_fill, e);
     for (size_t i = 0; i < c->max_batch; i++) TRY(feed(c, &c->s[i], 1, c->ids, c->n_fill, e));

@@ -25,6 +25,7 @@ typedef struct {
     attn_spec spec;
     int64_t ctx; /* tokens before the first decode step; 0: one token */
     size_t chunk, max_batch;
+    bool fill; /* the context of decode steps is random rows instead of a real prompt */
     bool (*progress)(void *ctx, double part); /* of the prefill; false: ST_INTERRUPTED */
     void *progress_ctx;
     session **s;                   /* [max_batch] */
@@ -42,7 +43,7 @@ void bench_close(bench_case *c);
  * that has evicted cannot go back: then the whole prompt is fed again for each run, SLOW_RUNS times
  * where that is long, and the profile is that of the whole prompt. */
 status bench_prefill(bench_case *c, bench_result *r, err *e);
-/* Feeds the prompt to all sessions, once where they can share it. */
+/* Feeds the prompt (or random rows) to all sessions, once where they can share it. */
 status bench_fill(bench_case *c, err *e);
 /* After bench_fill: greedy tokens with the first `batch` sessions; EOS is ignored. */
 status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);

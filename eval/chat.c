@@ -50,7 +50,8 @@ static status encode_tail(const conversation *v, const reply *r, token_list *out
     while (same < before.n && same < with.n && before.ids[same] == with.ids[same]) same++;
     /* A reply cut short ends with a token that was sampled, but not fed. */
     int32_t unfed = r->said.n ? r->said.ids[r->said.n - 1] : -1;
-    if (st == ST_OK && unfed >= 0 && !tokenizer_is_eos(r->g->tok, unfed)) st = token_list_push(out, unfed, e);
+    if (st == ST_OK && unfed >= 0 && !tokenizer_is_eos(r->g->tok, unfed))
+        st = token_list_push(out, unfed, e);
     for (size_t i = same; st == ST_OK && i < with.n; i++) st = token_list_push(out, with.ids[i], e);
     token_list_free(&before);
     token_list_free(&with);
@@ -80,8 +81,9 @@ static status turn(reply *r, conversation *v, const char *user, err *e)
     size_t n_before = v->n;
     char *text = NULL;
     TRY(add_message(v, "user", user, e));
-    status st = session_length(r->s) == 0 ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
-                                          : encode_tail(v, r, &ids, e);
+    status st = session_length(r->s) == 0
+                    ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
+                    : encode_tail(v, r, &ids, e);
     if (st != ST_OK) goto done;
     r->said.n = 0;
     TRY_GOTO(reply_run(r, &ids, e));
@@ -112,7 +114,8 @@ static status converse(reply *r, conversation *v, err *e)
         if (line[0] == 0) continue;
         err turn_error = {0};
         st = turn(r, v, line, &turn_error);
-        if (st == ST_INTERRUPTED) { /* stopped while the prompt was read: half of it is in the cache */
+        if (st ==
+            ST_INTERRUPTED) { /* stopped while the prompt was read: half of it is in the cache */
             session_reset(r->s);
             st = ST_OK;
         } else if (st != ST_OK) err_set(e, st, "%s", turn_error.msg);

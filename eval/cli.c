@@ -42,13 +42,15 @@ status cli_split(char ***out, size_t *n, char **store, const char *text, err *e)
     return ST_OK;
 }
 
-status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e)
+status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def,
+                       const char *option, err *e)
 {
     char **word = NULL, *store = NULL;
     *out = NULL;
     status st = cli_split(&word, n, &store, text ? text : def, e);
     if (st == ST_OK) st = MEM_NEW(out, *n, e);
-    for (size_t i = 0; st == ST_OK && i < *n; i++) st = cli_parse_size(&(*out)[i], word[i], option, e);
+    for (size_t i = 0; st == ST_OK && i < *n; i++)
+        st = cli_parse_size(&(*out)[i], word[i], option, e);
     mem_free(word);
     mem_free(store);
     if (st != ST_OK) {
@@ -75,11 +77,13 @@ static status all_methods(char *out, size_t size)
 {
     size_t n = 0;
     for (size_t i = 0; attn_methods()[i]; i++)
-        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? "," : "", attn_method_name(attn_methods()[i]));
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? "," : "",
+                              attn_method_name(attn_methods()[i]));
     return ST_OK;
 }
 
-status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget, err *e)
+status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
+                      err *e)
 {
     char **word = NULL, *store = NULL, all[256];
     attn_options o = {.budget = budget, .skip = c->skip};
@@ -90,7 +94,8 @@ status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def,
         text = all;
     }
     /* The parity tool keeps f32 rows unless told otherwise. */
-    TRY(cli_parse_dtype(&o.kv, c->kv, strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16, "--kv", e));
+    TRY(cli_parse_dtype(&o.kv, c->kv, strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16, "--kv",
+                        e));
     status st = cli_split(&word, n, &store, text, e);
     if (st == ST_OK) st = MEM_NEW(out, *n, e);
     for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], word[i], &o, e);
@@ -120,7 +125,9 @@ status cli_model_dir(const cli *c, const char **dir, err *e)
             return ST_OK;
         }
     }
-    return err_set(e, ST_IO, "the built-in model is not there (looked for %s); name a model with -m DIR", places[1]);
+    return err_set(e, ST_IO,
+                   "the built-in model is not there (looked for %s); name a model with -m DIR",
+                   places[1]);
 }
 
 static status open_backend(backend **be, const cli *c, err *e)
@@ -142,18 +149,23 @@ status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact
     bool exact = exact_by_default;
     if (c->gemm && strcmp(c->gemm, "builtin") == 0) exact = true;
     else if (c->gemm && strcmp(c->gemm, "auto") == 0) exact = false;
-    else if (c->gemm) return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
+    else if (c->gemm)
+        return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
     decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = max_batch, .exact = exact};
     TRY(decoder_create(&g->dec, g->m, &o, e));
     say_start(g, c, exact);
     return ST_OK;
 }
 
-status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default, bool need_tokenizer, err *e)
+status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
+                   bool need_tokenizer, err *e)
 {
     const char *dir;
     *g = (engine){0};
-    if (c->weights) return err_set(e, ST_USAGE, "--weights: weights keep the file's type in this version (bench --shape: f32, f16, bf16)");
+    if (c->weights)
+        return err_set(e, ST_USAGE,
+                       "--weights: weights keep the file's type in this version (bench --shape: "
+                       "f32, f16, bf16)");
     TRY(cli_model_dir(c, &dir, e));
     status st = open_backend(&g->be, c, e);
     if (st == ST_OK) st = model_open(&g->m, dir, g->be, e);

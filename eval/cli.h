@@ -14,7 +14,7 @@
 /* Options as given; NULL or 0 where not given. Lists are comma-separated strings. */
 typedef struct {
     const char *command;
-    const char *model, *shape;            /* -m DIR; bench: --shape LIST */
+    const char *model, *shape; /* -m DIR; bench: --shape LIST */
     const char *attn, *budget, *skip, *ctx, *kv, *weights, *batch, *phase;
     const char *device, *gemm, *json, *output, *protocol, *template_name;
     const char *prompt, *prompt_file, *system, *ids, *input;
@@ -39,22 +39,26 @@ typedef struct {
 status cli_model_dir(const cli *c, const char **dir, err *e);
 /* Opens backend, model and decoder. max_batch sequences; the tokenizer too where need_tokenizer. Prints one start-up line
  * to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
-status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default, bool need_tokenizer, err *e);
+status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
+                   bool need_tokenizer, err *e);
 /* The same around a model that is open already (bench --shape); takes be and m. */
-status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e);
+status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
+                           err *e);
 void engine_close(engine *g);
 
 /* "4k" = 4096, "1M" = 1048576, "300"; errors name the option. */
 status cli_parse_size(int64_t *out, const char *text, const char *option, err *e);
 /* A comma-separated list of sizes, in *out (mem_free); text NULL: the default text. */
-status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e);
+status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def,
+                       const char *option, err *e);
 /* Splits at commas into strings that live in *store (mem_free both). */
 status cli_split(char ***out, size_t *n, char **store, const char *text, err *e);
 /* f16 (default), f32, bf16. */
 status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *option, err *e);
 /* --attn as a list ("all": the whole table; NULL: def) with --skip and --kv applied; budget 0 for
  * each method's own (or the key in the text). *out is freed with mem_free. */
-status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget, err *e);
+status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
+                      err *e);
 
 /* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes results. The
  * keys of extra (may be NULL; taken too) are added at the top level. Written to a temporary file that replaces FILE, so a failed run leaves no half file. */
@@ -69,7 +73,8 @@ status out_flush(err *e);
 /* Progress on stderr: a bar with an estimate on a terminal, else nothing until `every` seconds passed.
  * Silent with --quiet. */
 typedef struct progress progress;
-progress *progress_start(const cli *c, const char *what); /* NULL (quiet or out of memory) is fine below */
+progress *progress_start(const cli *c,
+                         const char *what); /* NULL (quiet or out of memory) is fine below */
 void progress_set(progress *p, int64_t done, int64_t total);
 void progress_end(progress *p); /* clears the line, frees */
 

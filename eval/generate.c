@@ -76,13 +76,15 @@ static void take_logits(void *ctx, int64_t first, size_t n, const float *logits)
 {
     reply *r = ctx;
     (void)first;
-    memcpy(r->logits, logits + (n - 1) * (size_t)r->g->m->config.vocab, (size_t)r->g->m->config.vocab * sizeof(float));
+    memcpy(r->logits, logits + (n - 1) * (size_t)r->g->m->config.vocab,
+           (size_t)r->g->m->config.vocab * sizeof(float));
 }
 
 /* The prompt; its end's logits are in r->logits. */
 static status feed_prompt(reply *r, const token_list *ids, err *e)
 {
-    prefill_options o = {.which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
+    prefill_options o = {
+        .which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
     int64_t t0 = clock_ns();
     r->bar = progress_start(r->c, "prompt");
     status st = session_prefill(&r->s, 1, ids->ids, ids->n, &o, e);
@@ -147,11 +149,15 @@ void reply_print_stats(const reply *r)
     attn_stats a = attn_seq_stats(session_attn(r->s));
     attn_bytes held = attn_seq_held(session_attn(r->s)), peak = attn_seq_peak(session_attn(r->s));
     double prompt_s = (double)r->prompt_ns / 1e9, decode_s = (double)r->decode_ns / 1e9;
-    fprintf(stderr, "prompt %lld tokens, %.1f tokens/s | first token after %.3f s | decode %lld tokens, %.1f tokens/s\n",
-            (long long)r->n_prompt, prompt_s > 0 ? (double)r->n_prompt / prompt_s : 0, prompt_s, (long long)r->n_decoded,
-            decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
-    fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
-            (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
+    fprintf(stderr,
+            "prompt %lld tokens, %.1f tokens/s | first token after %.3f s | decode %lld tokens, "
+            "%.1f tokens/s\n",
+            (long long)r->n_prompt, prompt_s > 0 ? (double)r->n_prompt / prompt_s : 0, prompt_s,
+            (long long)r->n_decoded, decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
+    fprintf(stderr,
+            "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
+            (double)held.kv / 1e6, (double)peak.kv / 1e6,
+            a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
 }
 
 status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
@@ -163,7 +169,9 @@ status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
     if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
     TRY(cli_parse_attn(&spec, &n, c, "full", budget, e));
-    status st = n == 1 ? ST_OK : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
+    status st =
+        n == 1 ? ST_OK
+               : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
     if (st == ST_OK) st = session_create(&r->s, g->dec, spec, n_tokens, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
@@ -212,7 +220,9 @@ static status encode_prompt(const cli *c, const engine *g, token_list *ids, err 
         st = tokenizer_encode(g->tok, text, n, flags | (c->special ? TOKENIZE_SPECIAL : 0), ids, e);
     }
     mem_free(text);
-    if (st == ST_OK && ids->n == 0) st = err_set(e, ST_USAGE, "the prompt is empty and the model has no BOS token to start from");
+    if (st == ST_OK && ids->n == 0)
+        st = err_set(e, ST_USAGE,
+                     "the prompt is empty and the model has no BOS token to start from");
     return st;
 }
 
@@ -224,10 +234,13 @@ status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out,
         TRY(cli_parse_size(out, c->ctx, "--ctx", e));
         if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->ctx);
         if (*out > max && !c->quiet)
-            fprintf(stderr, "warning: --ctx %lld goes beyond the model's max_position_embeddings of %lld\n", (long long)*out,
-                    (long long)max);
+            fprintf(stderr,
+                    "warning: --ctx %lld goes beyond the model's max_position_embeddings of %lld\n",
+                    (long long)*out, (long long)max);
     } else if (need > max) {
-        return err_set(e, ST_UNSUPPORTED, "%lld tokens (prompt and new ones) exceed the model's max_position_embeddings of %lld; --ctx N goes beyond it",
+        return err_set(e, ST_UNSUPPORTED,
+                       "%lld tokens (prompt and new ones) exceed the model's "
+                       "max_position_embeddings of %lld; --ctx N goes beyond it",
                        (long long)need, (long long)max);
     }
     return ST_OK;
@@ -245,9 +258,12 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
     status st = session_plan(&p, g->m, &o, spec, n_tokens, e);
     mem_free(spec);
     TRY(st);
-    return out_printf(e, "%lld tokens: weights %.1f MB (mapped), KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB\n",
-                      (long long)n_tokens, (double)p.weights / 1e6, (double)p.kv / 1e6, (double)p.index / 1e6,
-                      (double)p.scratch / 1e6, (double)mem_available() / 1e6);
+    return out_printf(e,
+                      "%lld tokens: weights %.1f MB (mapped), KV %.1f MB, index %.1f MB, scratch "
+                      "%.1f MB; available %.1f MB\n",
+                      (long long)n_tokens, (double)p.weights / 1e6, (double)p.kv / 1e6,
+                      (double)p.index / 1e6, (double)p.scratch / 1e6,
+                      (double)mem_available() / 1e6);
 }
 
 status cmd_generate(const cli *c, err *e)
@@ -271,9 +287,10 @@ status cmd_generate(const cli *c, err *e)
     TRY_GOTO(out_write("\n", 1, e));
     if (!c->quiet) reply_print_stats(&r);
     if (c->json) {
-        json_t *result = json_pack("{s:I, s:I, s:f, s:f}", "prompt_tokens", (json_int_t)r.n_prompt, "new_tokens",
-                                   (json_int_t)r.n_sampled, "prompt_seconds", (double)r.prompt_ns / 1e9, "decode_seconds",
-                                   (double)r.decode_ns / 1e9);
+        json_t *result =
+            json_pack("{s:I, s:I, s:f, s:f}", "prompt_tokens", (json_int_t)r.n_prompt, "new_tokens",
+                      (json_int_t)r.n_sampled, "prompt_seconds", (double)r.prompt_ns / 1e9,
+                      "decode_seconds", (double)r.decode_ns / 1e9);
         st = report_write(c, &g, NULL, json_pack("[o]", result), NULL, e);
     }
 done:

@@ -29,7 +29,8 @@ status cmd_info(const cli *c, err *e)
         model_print_info(g.m, stdout);
         if (tokenizer_open(&g.tok, dir, &tok_error) == ST_OK) {
             const char *name = tokenizer_chat_template(g.tok);
-            st = out_printf(e, "tokenizer       %s\nchat template   %s\n", tokenizer_describe(g.tok), name ? name : "none");
+            st = out_printf(e, "tokenizer       %s\nchat template   %s\n",
+                            tokenizer_describe(g.tok), name ? name : "none");
         } else {
             st = out_printf(e, "tokenizer       none (%s)\n", tok_error.msg);
         }
@@ -50,7 +51,8 @@ static status print_ids(const token_list *l, err *e)
 static status encode_text(const cli *c, const tokenizer *t, const char *text, size_t n, err *e)
 {
     token_list l = {0};
-    status st = tokenizer_encode(t, text, n, (c->bos ? TOKENIZE_BOS : 0) | (c->special ? TOKENIZE_SPECIAL : 0), &l, e);
+    status st = tokenizer_encode(
+        t, text, n, (c->bos ? TOKENIZE_BOS : 0) | (c->special ? TOKENIZE_SPECIAL : 0), &l, e);
     if (st == ST_OK) st = print_ids(&l, e);
     token_list_free(&l);
     return st;
@@ -68,11 +70,13 @@ static status decode_text(const cli *c, const tokenizer *t, const char *text, er
         errno = 0;
         long v = strtol(p, &end, 10);
         if (end == p) {
-            if (p[strspn(p, " \t\r\n")]) st = err_set(e, ST_FORMAT, "tokenize --decode: '%.20s' is not a token id", p);
+            if (p[strspn(p, " \t\r\n")])
+                st = err_set(e, ST_FORMAT, "tokenize --decode: '%.20s' is not a token id", p);
             break;
         }
         if (errno || v < 0 || v >= tokenizer_n_ids(t))
-            st = err_set(e, ST_FORMAT, "tokenize --decode: id %ld is outside the vocabulary of %d", v, (int)tokenizer_n_ids(t));
+            st = err_set(e, ST_FORMAT, "tokenize --decode: id %ld is outside the vocabulary of %d",
+                         v, (int)tokenizer_n_ids(t));
         else st = token_list_push(&l, (int32_t)v, e);
         p = end;
     }
@@ -84,7 +88,8 @@ static status decode_text(const cli *c, const tokenizer *t, const char *text, er
 }
 
 /* Lines {"text": "..."} (or {"ids": [...]} with --decode): one line of ids (or of {"text"}) each. */
-static status convert_line(const cli *c, const tokenizer *t, const char *line, size_t n, size_t number, err *e)
+static status convert_line(const cli *c, const tokenizer *t, const char *line, size_t n,
+                           size_t number, err *e)
 {
     json_error_t je;
     json_t *j = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
@@ -92,9 +97,11 @@ static status convert_line(const cli *c, const tokenizer *t, const char *line, s
     token_list l = {0};
     status st = ST_OK;
     if (!j) {
-        st = err_set(e, ST_FORMAT, "standard input: line %zu is not valid JSON: %.100s", number, je.text);
+        st = err_set(e, ST_FORMAT, "standard input: line %zu is not valid JSON: %.100s", number,
+                     je.text);
     } else if (!c->decode) {
-        if (json_is_string(text)) st = encode_text(c, t, json_string_value(text), json_string_length(text), e);
+        if (json_is_string(text))
+            st = encode_text(c, t, json_string_value(text), json_string_length(text), e);
         else st = err_set(e, ST_FORMAT, "standard input: line %zu has no string \"text\"", number);
     } else if (!json_is_array(ids)) {
         st = err_set(e, ST_FORMAT, "standard input: line %zu has no list \"ids\"", number);
@@ -102,12 +109,15 @@ static status convert_line(const cli *c, const tokenizer *t, const char *line, s
         char *out = NULL;
         size_t len, i;
         json_t *v;
-        json_array_foreach(ids, i, v)
-            if (st == ST_OK) st = token_list_push(&l, json_is_integer(v) ? (int32_t)json_integer_value(v) : -1, e);
+        json_array_foreach(ids, i, v) if (st == ST_OK) st =
+            token_list_push(&l, json_is_integer(v) ? (int32_t)json_integer_value(v) : -1, e);
         if (st == ST_OK) st = tokenizer_decode(t, l.ids, l.n, c->special, &out, &len, e);
         json_t *result = st == ST_OK ? json_pack("{s:s%}", "text", out, len) : NULL;
         char *dump = result ? json_dumps(result, JSON_ENSURE_ASCII) : NULL;
-        if (st == ST_OK) st = dump ? out_printf(e, "%s\n", dump) : err_set(e, ST_FORMAT, "standard input: line %zu decodes to invalid UTF-8", number);
+        if (st == ST_OK)
+            st = dump ? out_printf(e, "%s\n", dump)
+                      : err_set(e, ST_FORMAT, "standard input: line %zu decodes to invalid UTF-8",
+                                number);
         free(dump);
         json_decref(result);
         mem_free(out);
@@ -173,7 +183,8 @@ static bool write_npy_header(FILE *f, size_t rows, size_t cols)
     char head[128];
     memset(head, ' ', sizeof head);
     memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
-    int n = snprintf(head + 10, sizeof head - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }", rows, cols);
+    int n = snprintf(head + 10, sizeof head - 10,
+                     "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }", rows, cols);
     head[10 + n] = ' ';
     head[127] = '\n';
     return fwrite(head, 1, sizeof head, f) == sizeof head;
@@ -186,7 +197,8 @@ static status parse_ids(const char *text, token_list *out, err *e)
         errno = 0;
         long v = strtol(p, &end, 10);
         if (end == p || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
-            return err_set(e, ST_USAGE, "--ids: '%.30s' is not a list of token ids such as 1,2,3", p);
+            return err_set(e, ST_USAGE, "--ids: '%.30s' is not a list of token ids such as 1,2,3",
+                           p);
         TRY(token_list_push(out, (int32_t)v, e));
         if (!*end) return ST_OK;
         p = end + 1;
@@ -206,7 +218,8 @@ static status print_best(const engine *g, float *logits, err *e)
         if (g->tok) TRY(tokenizer_decode(g->tok, &id, 1, true, &text, NULL, e));
         json_t *quoted = json_string(text ? text : "");
         char *shown = json_dumps(quoted, JSON_ENCODE_ANY);
-        status st = out_printf(e, "%8d  %9.4f  %s\n", (int)id, (double)logits[id] - lse, shown ? shown : "");
+        status st = out_printf(e, "%8d  %9.4f  %s\n", (int)id, (double)logits[id] - lse,
+                               shown ? shown : "");
         free(shown);
         json_decref(quoted);
         mem_free(text);
@@ -216,7 +229,8 @@ static status print_best(const engine *g, float *logits, err *e)
     return out_flush(e);
 }
 
-static status run_logits(const cli *c, engine *g, session *s, const token_list *ids, logits_sink *sink, err *e)
+static status run_logits(const cli *c, engine *g, session *s, const token_list *ids,
+                         logits_sink *sink, err *e)
 {
     char *tmp = NULL;
     status st = ST_OK;
@@ -228,7 +242,8 @@ static status run_logits(const cli *c, engine *g, session *s, const token_list *
             goto done;
         }
     }
-    prefill_options o = {.which = c->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
+    prefill_options o = {
+        .which = c->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
     TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &o, e));
     if (!c->output) {
         st = print_best(g, sink->last, e);
@@ -236,7 +251,8 @@ static status run_logits(const cli *c, engine *g, session *s, const token_list *
     }
     bool good = fclose(sink->f) == 0 && !sink->failed;
     sink->f = NULL;
-    if (!good || rename(tmp, c->output) != 0) st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(errno));
+    if (!good || rename(tmp, c->output) != 0)
+        st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(errno));
 done:
     if (sink->f) fclose(sink->f);
     if (st != ST_OK && tmp) unlink(tmp);
@@ -259,11 +275,13 @@ status cmd_logits(const cli *c, err *e)
     TRY(engine_open(&g, c, 1, true, false, e));
     status st = parse_ids(c->ids, &ids, e);
     if (st == ST_OK) st = cli_parse_attn(&spec, &n, c, "full", budget, e);
-    if (st == ST_OK && n != 1) st = err_set(e, ST_USAGE, "--attn: logits takes one strategy, found %zu", n);
+    if (st == ST_OK && n != 1)
+        st = err_set(e, ST_USAGE, "--attn: logits takes one strategy, found %zu", n);
     if (st == ST_OK) st = session_create(&s, g.dec, spec, (int64_t)ids.n, e);
     sink.vocab = (size_t)g.m->config.vocab;
     if (st == ST_OK) st = MEM_NEW(&sink.last, sink.vocab, e);
-    if (st == ST_OK && !c->output) tokenizer_open(&g.tok, g.m->name, &tok_error); /* spellings, where there are any */
+    if (st == ST_OK && !c->output)
+        tokenizer_open(&g.tok, g.m->name, &tok_error); /* spellings, where there are any */
     if (st == ST_OK) st = run_logits(c, &g, s, &ids, &sink, e);
     mem_free(sink.last);
     mem_free(spec);

@@ -41,17 +41,20 @@ status out_flush(err *e)
 
 /* ---- reports ---- */
 
-static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra)
+static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results,
+                             json_t *extra)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:o, s:o}", "command", c->command, "version", PACKAGE_VERSION,
-                          "model", g->m->name, "device", g->be->name, "threads", g->be->n_threads, "options",
-                          options ? options : json_object(), "results", results);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:o, s:o}", "command", c->command, "version",
+                          PACKAGE_VERSION, "model", g->m->name, "device", g->be->name, "threads",
+                          g->be->n_threads, "options", options ? options : json_object(), "results",
+                          results);
     if (o && extra) json_object_update(o, extra);
     json_decref(extra);
     return o;
 }
 
-status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra, err *e)
+status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
+                    err *e)
 {
     json_t *o = report_object(c, g, options, results, extra);
     char *tmp = NULL;
@@ -66,7 +69,9 @@ status report_write(const cli *c, const engine *g, json_t *options, json_t *resu
         st = err_set(e, ST_IO, "--json %s: %s", tmp, strerror(errno));
         goto done;
     }
-    bool good = json_dumpf(o, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', f) != EOF;
+    bool good =
+        json_dumpf(o, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) == 0 &&
+        fputc('\n', f) != EOF;
     good = fclose(f) == 0 && good;
     if (!good || rename(tmp, c->json) != 0) {
         st = err_set(e, ST_IO, "--json %s: %s", c->json, strerror(errno));
@@ -92,7 +97,8 @@ progress *progress_start(const cli *c, const char *what)
 {
     progress *p;
     if (c->quiet || MEM_NEW(&p, 1, NULL) != ST_OK) return NULL;
-    *p = (progress){.what = what, .start = clock_ns(), .last = clock_ns(), .bar = isatty(STDERR_FILENO)};
+    *p = (progress){
+        .what = what, .start = clock_ns(), .last = clock_ns(), .bar = isatty(STDERR_FILENO)};
     return p;
 }
 
@@ -106,13 +112,15 @@ void progress_set(progress *p, int64_t done, int64_t total)
     double spent = (double)(now - p->start) / 1e9, share = (double)done / (double)total;
     double left = done > 0 ? spent / share - spent : 0;
     if (!p->bar) {
-        fprintf(stderr, "%s: %lld of %lld, about %.0f s left\n", p->what, (long long)done, (long long)total, left);
+        fprintf(stderr, "%s: %lld of %lld, about %.0f s left\n", p->what, (long long)done,
+                (long long)total, left);
         return;
     }
     char bar[31];
     for (int i = 0; i < 30; i++) bar[i] = share * 30 > i ? '#' : '.';
     bar[30] = 0;
-    fprintf(stderr, "\r%s [%s] %lld/%lld, %.0f s left \033[K", p->what, bar, (long long)done, (long long)total, left);
+    fprintf(stderr, "\r%s [%s] %lld/%lld, %.0f s left \033[K", p->what, bar, (long long)done,
+            (long long)total, left);
     p->drawn = true;
 }
 
@@ -128,7 +136,7 @@ static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int sig)
 {
-    (void)sig;
+    if (interrupted) signal(sig, SIG_DFL), raise(sig); /* the second one is meant */
     interrupted = 1;
 }
 

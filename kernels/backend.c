@@ -33,12 +33,11 @@ status backend_open(backend **out, const backend_options *o, err *e)
     status st;
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
         st = backend_cpu_init(be, o->n_threads, e);
-    else if (strcmp(device, "ref") == 0)
-        st = backend_ref_init(be, e);
-    else if (cuda_index(device) >= -1)
-        st = backend_cuda_init(be, cuda_index(device), e);
+    else if (strcmp(device, "ref") == 0) st = backend_ref_init(be, e);
+    else if (cuda_index(device) >= -1) st = backend_cuda_init(be, cuda_index(device), e);
     else
-        st = err_set(e, ST_USAGE, "--device: unknown device '%s' (auto, cpu, cuda, cuda:N)", device);
+        st =
+            err_set(e, ST_USAGE, "--device: unknown device '%s' (auto, cpu, cuda, cuda:N)", device);
     if (st != ST_OK) {
         mem_free(be);
         return st;

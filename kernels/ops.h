@@ -141,16 +141,16 @@ typedef struct {
      * part i lies at parts + i * n_rows * dim, its lse at lses + i * n_rows. Parts with
      * lse = -INFINITY are skipped; all empty: out = 0, lse = -INFINITY. lse.p NULL: not wanted.
      * Source: methods.md 0.2.10 (flash-decoding's split and merge). */
-    void (*attn_merge)(backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
-                       size_t dim);
+    void (*attn_merge)(backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts,
+                       size_t n_rows, size_t dim);
 } backend_ops;
 
 struct backend {
-    const char *name;       /* "ref", "cpu", "cuda:0" */
-    char about[128];        /* one line for the start-up message: SIMD level, GEMM, threads */
+    const char *name; /* "ref", "cpu", "cuda:0" */
+    char about[128];  /* one line for the start-up message: SIMD level, GEMM, threads */
     const backend_ops *ops;
     int n_threads;
-    err fault;              /* the first failure of a compute op */
+    err fault; /* the first failure of a compute op */
     void *ctx;
     void (*close)(backend *); /* releases ctx; NULL: nothing to release */
 };

@@ -12,15 +12,15 @@ struct decoder {
     attn_shape shape;
     attn_work *work;
     size_t max_rows, logit_rows;
-    buf ids, pos, freq, table;            /* i32, i64 [rows]; f32 [rows, half]; [rows, half, 2] */
-    buf x, xn, q, k, v, att, gate, up;    /* f32 [rows, ...] */
-    buf logits;                           /* f32 [logit_rows, vocab] */
-    float *host_logits;                   /* [logit_rows, vocab] */
-    int64_t *host_pos;                    /* [rows] */
+    buf ids, pos, freq, table;         /* i32, i64 [rows]; f32 [rows, half]; [rows, half, 2] */
+    buf x, xn, q, k, v, att, gate, up; /* f32 [rows, ...] */
+    buf logits;                        /* f32 [logit_rows, vocab] */
+    float *host_logits;                /* [logit_rows, vocab] */
+    int64_t *host_pos;                 /* [rows] */
     float host_freq[128];
     float mscale;
-    attn_seq **seqs;                      /* [max_batch] */
-    bool checked;                         /* the first logits were finite */
+    attn_seq **seqs; /* [max_batch] */
+    bool checked;    /* the first logits were finite */
     bool profile;
     int64_t mark, stage[STAGE_COUNT];
 };

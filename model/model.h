@@ -29,14 +29,15 @@ typedef struct {
 void rope_frequencies(const rope_config *r, int64_t seq_len, float *freq, float *mscale);
 
 typedef struct {
-    char arch[48];        /* e.g. "LlamaForCausalLM" */
+    char arch[48]; /* e.g. "LlamaForCausalLM" */
     int n_layers, n_heads, n_kv_heads, head_dim;
     int hidden, ffn, vocab;
     float rms_eps;
-    bool tied;            /* the output matrix is the embedding */
+    bool tied; /* the output matrix is the embedding */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
-    int64_t max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
-    int *window;          /* [n_layers]: sliding window of each layer, 0 for none */
+    int64_t
+        max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
+    int *window;       /* [n_layers]: sliding window of each layer, 0 for none */
     rope_config rope;
     int64_t n_params;
 } model_config;
@@ -60,14 +61,15 @@ typedef struct model model;
 
 struct model {
     model_config config;
-    backend *be;            /* borrowed */
+    backend *be;                 /* borrowed */
     weight embed, norm, lm_head; /* lm_head equals embed when tied */
-    layer_weights *layers;  /* [config.n_layers] */
-    dtype type;             /* of the large matrices */
-    size_t weight_bytes;    /* all weights, counted once */
-    size_t decode_bytes;    /* weights that one decoded token reads: all but embedding rows not looked up */
-    char *name;             /* folder or shape, for reports */
-    void *files;            /* mappings or memory behind the weights */
+    layer_weights *layers;       /* [config.n_layers] */
+    dtype type;                  /* of the large matrices */
+    size_t weight_bytes;         /* all weights, counted once */
+    size_t
+        decode_bytes; /* weights that one decoded token reads: all but embedding rows not looked up */
+    char *name;       /* folder or shape, for reports */
+    void *files;      /* mappings or memory behind the weights */
 };
 
 /* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of
@@ -75,7 +77,8 @@ struct model {
  * Errors name file and tensor. */
 status model_open(model **out, const char *dir, backend *be, err *e);
 /* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
-status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
+status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be,
+                        err *e);
 const char *const *model_shape_names(void); /* NULL-terminated */
 /* The config alone, for plans. ST_USAGE: unknown shape. */
 status model_shape_config(model_config *c, const char *shape, err *e);

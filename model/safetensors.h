@@ -12,9 +12,9 @@ enum { ST_MAX_RANK = 8 };
 
 typedef struct {
     const char *name;
-    char type[8];              /* as written: "F32", "F16", "BF16", "I32", ... */
+    char type[8]; /* as written: "F32", "F16", "BF16", "I32", ... */
     size_t rank, shape[ST_MAX_RANK];
-    const uint8_t *data;       /* inside the mapping */
+    const uint8_t *data; /* inside the mapping */
     size_t bytes;
 } st_tensor;
 
@@ -30,9 +30,9 @@ status st_open_memory(st_file **out, const uint8_t *data, size_t size, const cha
 void st_close(st_file *f);
 
 size_t st_count(const st_file *f);
-const st_tensor *st_at(const st_file *f, size_t i);               /* in file order */
-const st_tensor *st_find(const st_file *f, const char *name);     /* NULL: not there */
+const st_tensor *st_at(const st_file *f, size_t i);           /* in file order */
+const st_tensor *st_find(const st_file *f, const char *name); /* NULL: not there */
 const char *st_path(const st_file *f);
-size_t st_size(const st_file *f);                                 /* of the whole file, in bytes */
+size_t st_size(const st_file *f); /* of the whole file, in bytes */
 
 #endif

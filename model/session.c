@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
 #include "model/decoder.h"
 
 enum { DEFAULT_CHUNK = 512, LOGIT_ROWS = 16 };
@@ -49,15 +50,25 @@ typedef struct {
 
 enum { N_BUFS = 13 };
 
-static void list_buffers(decoder *d, const model_config *c, const decoder_options *o, buf_size out[N_BUFS])
+static void list_buffers(decoder *d, const model_config *c, const decoder_options *o,
+                         buf_size out[N_BUFS])
 {
     size_t r = rows_of(o), f = sizeof(float), d_head = (size_t)c->head_dim;
-    size_t q = (size_t)c->n_heads * d_head, kv = (size_t)c->n_kv_heads * d_head, h = (size_t)c->hidden;
+    size_t q = (size_t)c->n_heads * d_head, kv = (size_t)c->n_kv_heads * d_head,
+           h = (size_t)c->hidden;
     const buf_size all[N_BUFS] = {
-        {&d->ids, r * sizeof(int32_t)}, {&d->pos, r * sizeof(int64_t)}, {&d->freq, r * d_head / 2 * f},
-        {&d->table, r * d_head * f},    {&d->x, r * h * f},             {&d->xn, r * h * f},
-        {&d->q, r * q * f},             {&d->k, r * kv * f},            {&d->v, r * kv * f},
-        {&d->att, r * q * f},           {&d->gate, r * (size_t)c->ffn * f}, {&d->up, r * (size_t)c->ffn * f},
+        {&d->ids, r * sizeof(int32_t)},
+        {&d->pos, r * sizeof(int64_t)},
+        {&d->freq, r * d_head / 2 * f},
+        {&d->table, r * d_head * f},
+        {&d->x, r * h * f},
+        {&d->xn, r * h * f},
+        {&d->q, r * q * f},
+        {&d->k, r * kv * f},
+        {&d->v, r * kv * f},
+        {&d->att, r * q * f},
+        {&d->gate, r * (size_t)c->ffn * f},
+        {&d->up, r * (size_t)c->ffn * f},
         {&d->logits, logit_rows_of(o) * (size_t)c->vocab * f},
     };
     memcpy(out, all, sizeof all);
@@ -77,8 +88,11 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
     d->logit_rows = logit_rows_of(&d->opt);
     list_buffers(d, &m->config, &d->opt, list);
     status st = ST_OK;
-    for (int i = 0; i < N_BUFS && st == ST_OK; i++) st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
-    if (st == ST_OK) st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab, sizeof(float), "logits", e);
+    for (int i = 0; i < N_BUFS && st == ST_OK; i++)
+        st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
+    if (st == ST_OK)
+        st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab,
+                       sizeof(float), "logits", e);
     if (st == ST_OK) st = MEM_NEW(&d->host_pos, d->max_rows, e);
     if (st == ST_OK) st = MEM_NEW(&d->seqs, d->max_rows, e);
     if (st == ST_OK) st = attn_work_create(&d->work, &d->shape, d->max_rows, d->be, e);
@@ -137,7 +151,8 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
     p->kv = kv.kv;
     p->index = kv.index;
-    p->scratch = attn_work_bytes(&shape, rows_of(&opt)) + logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
+    p->scratch = attn_work_bytes(&shape, rows_of(&opt)) +
+                 logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
     list_buffers(&unused, &m->config, &opt, list);
     for (int i = 0; i < N_BUFS; i++) p->scratch += list[i].bytes;
     return ST_OK;
@@ -147,8 +162,11 @@ status memory_plan_check(const memory_plan *p, err *e)
 {
     size_t need = p->kv + p->index + p->scratch, have = mem_available();
     if (have == 0 || need <= have) return ST_OK;
-    return err_set(e, ST_NOMEM, "out of memory: KV %.1f MB, index %.1f MB and scratch %.1f MB are needed, %.1f MB are available",
-                   (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6, (double)have / 1e6);
+    return err_set(e, ST_NOMEM,
+                   "out of memory: KV %.1f MB, index %.1f MB and scratch %.1f MB are needed, %.1f "
+                   "MB are available",
+                   (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6,
+                   (double)have / 1e6);
 }
 
 status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e)
@@ -156,7 +174,9 @@ status session_create(session **out, decoder *d, const attn_spec *spec, int64_t 
     session *s;
     memory_plan plan;
     *out = NULL;
-    if (n_tokens < 1) return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed", (long long)n_tokens);
+    if (n_tokens < 1)
+        return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed",
+                       (long long)n_tokens);
     TRY(attn_spec_check(spec, &d->shape, e));
     TRY(session_plan(&plan, d->m, &d->opt, spec, n_tokens, e));
     TRY(memory_plan_check(&plan, e));
@@ -205,7 +225,8 @@ status session_rewind(session *s, int64_t n, err *e)
 bool session_can_share(const session *a, const session *b, size_t n_ids)
 {
     return a->d == b->d && a->limit - session_length(a) >= (int64_t)n_ids &&
-           b->limit - session_length(b) >= (int64_t)n_ids && attn_can_share(a->attn, b->attn, (int64_t)n_ids);
+           b->limit - session_length(b) >= (int64_t)n_ids &&
+           attn_can_share(a->attn, b->attn, (int64_t)n_ids);
 }
 
 /* ---- forwards ---- */
@@ -214,7 +235,8 @@ static status check_ids(const decoder *d, const int32_t *ids, size_t n, err *e)
 {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= d->m->config.vocab)
-            return err_set(e, ST_USAGE, "token id %d is outside the model's vocabulary of %d", (int)ids[i], d->m->config.vocab);
+            return err_set(e, ST_USAGE, "token id %d is outside the model's vocabulary of %d",
+                           (int)ids[i], d->m->config.vocab);
     return ST_OK;
 }
 
@@ -223,7 +245,8 @@ static void set_freq(decoder *d, size_t i, int64_t seq_len)
 {
     size_t half = (size_t)d->shape.head_dim / 2;
     rope_frequencies(&d->m->config.rope, seq_len, d->host_freq, &d->mscale);
-    d->be->ops->upload(d->be, buf_at(d->freq, i * half * sizeof(float)), d->host_freq, half * sizeof(float));
+    d->be->ops->upload(d->be, buf_at(d->freq, i * half * sizeof(float)), d->host_freq,
+                       half * sizeof(float));
 }
 
 static void set_tables(decoder *d, size_t n_seq, size_t n_tok)
@@ -248,7 +271,8 @@ static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n
 }
 
 /* Hands the logits that were asked for to the caller. n rows of this chunk, the first has prompt row `done`. */
-static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last, err *e)
+static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last,
+                          err *e)
 {
     size_t from = o->which == LOGITS_ALL ? 0 : n - 1;
     if (!o->rows || (o->which == LOGITS_LAST && !last)) return ST_OK;
@@ -261,25 +285,35 @@ static status give_logits(decoder *d, const prefill_options *o, int64_t done, si
     return ST_OK;
 }
 
-static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t *ids, size_t n, int64_t done,
-                            int64_t total, const prefill_options *o, err *e)
+/* Positions and tables of n rows of a prompt of `total`, of which `done` are stored. */
+static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int64_t done,
+                             int64_t total)
 {
     decoder *d = s[0]->d;
-    bool last = done + (int64_t)n == total;
     int64_t pos0 = session_length(s[0]);
-    d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
     for (size_t i = 0; i < n; i++) d->host_pos[i] = pos0 + (int64_t)i;
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
     set_freq(d, 0, pos0 - done + total);
     set_tables(d, 1, n);
     attn_step step = make_step(d, s, n_sessions, n);
-    step.flags = ATTN_PROMPT | (last ? ATTN_PROMPT_END : 0);
+    step.flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
     step.n_prompt = total;
     step.prompt_done = done;
+    return step;
+}
+
+static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t *ids, size_t n,
+                            int64_t done, int64_t total, const prefill_options *o, err *e)
+{
+    decoder *d = s[0]->d;
+    bool last = done + (int64_t)n == total;
+    d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
+    attn_step step = prompt_step(s, n_sessions, n, done, total);
     decoder_forward(d, &step);
     TRY(backend_fault(d->be, e));
     TRY(give_logits(d, o, done, n, last, e));
-    if (o->progress && !o->progress(o->ctx, done + (int64_t)n, total)) return err_set(e, ST_INTERRUPTED, "interrupted");
+    if (o->progress && !o->progress(o->ctx, done + (int64_t)n, total))
+        return err_set(e, ST_INTERRUPTED, "interrupted");
     return ST_OK;
 }
 
@@ -287,12 +321,16 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
                        const prefill_options *o, err *e)
 {
     decoder *d = s[0]->d;
-    if (n_sessions > d->max_rows) return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions, d->max_rows);
+    if (n_sessions > d->max_rows)
+        return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions,
+                       d->max_rows);
     TRY(check_ids(d, ids, n_ids, e));
     for (size_t i = 0; i < n_sessions; i++)
         if (session_length(s[i]) + (int64_t)n_ids > s[i]->limit)
-            return err_set(e, ST_UNSUPPORTED, "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)", n_ids,
-                           (long long)session_length(s[i]), (long long)s[i]->limit);
+            return err_set(
+                e, ST_UNSUPPORTED,
+                "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)",
+                n_ids, (long long)session_length(s[i]), (long long)s[i]->limit);
     for (size_t done = 0; done < n_ids;) {
         size_t n = n_ids - done < d->opt.chunk ? n_ids - done : d->opt.chunk;
         TRY(prefill_chunk(s, n_sessions, ids + done, n, (int64_t)done, (int64_t)n_ids, o, e));
@@ -301,15 +339,43 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
     return ST_OK;
 }
 
+status session_fill(session *const *s, size_t n_sessions, int64_t n_tokens, uint64_t seed, err *e)
+{
+    decoder *d = s[0]->d;
+    size_t kv = (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim * d->opt.chunk;
+    float *rows;
+    rng r = {seed};
+    if (n_sessions > d->max_rows || session_length(s[0]) + n_tokens > s[0]->limit)
+        return err_set(e, ST_UNSUPPORTED, "%lld tokens do not fit the context of %lld",
+                       (long long)n_tokens, (long long)s[0]->limit);
+    TRY(MEM_NEW(&rows, 2 * kv, e));
+    for (size_t i = 0; i < 2 * kv; i++) rows[i] = 2 * rng_float(&r) - 1;
+    d->be->ops->upload(d->be, d->k, rows, kv * sizeof *rows);
+    d->be->ops->upload(d->be, d->v, rows + kv, kv * sizeof *rows);
+    mem_free(rows);
+    for (int64_t done = 0; done < n_tokens;) {
+        size_t n =
+            n_tokens - done < (int64_t)d->opt.chunk ? (size_t)(n_tokens - done) : d->opt.chunk;
+        attn_step step = prompt_step(s, n_sessions, n, done, n_tokens);
+        attn_begin(d->work, &step);
+        for (int l = 0; l < d->shape.n_layers; l++) attn_store(d->work, &step, l, d->k, d->v);
+        attn_end(d->work, &step);
+        done += (int64_t)n;
+    }
+    return backend_fault(d->be, e);
+}
+
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e)
 {
     decoder *d = s[0]->d;
-    if (n > d->opt.max_batch) return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n, d->opt.max_batch);
+    if (n > d->opt.max_batch)
+        return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n, d->opt.max_batch);
     TRY(check_ids(d, ids, n, e));
     for (size_t i = 0; i < n; i++) {
         d->host_pos[i] = session_length(s[i]);
         if (d->host_pos[i] >= s[i]->limit)
-            return err_set(e, ST_UNSUPPORTED, "the context of %lld tokens is full (see --ctx)", (long long)s[i]->limit);
+            return err_set(e, ST_UNSUPPORTED, "the context of %lld tokens is full (see --ctx)",
+                           (long long)s[i]->limit);
         set_freq(d, i, d->host_pos[i] + 1);
     }
     d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);

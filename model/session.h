@@ -57,11 +57,24 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
                        const prefill_options *o, err *e);
 bool session_can_share(const session *a, const session *b, size_t n_ids);
 
+/* Gives empty sessions a context of n_tokens random K/V rows, as a prompt would, without computing
+ * one: for speed measurements at long contexts. */
+status session_fill(session *const *s, size_t n_sessions, int64_t n_tokens, uint64_t seed, err *e);
+
 /* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. */
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e);
 
 /* Stages of a forward, for `bench`: nanoseconds since the last reset while profiling is on. */
-enum { STAGE_EMBED, STAGE_NORM, STAGE_QKV, STAGE_ATTENTION, STAGE_OUT, STAGE_FFN, STAGE_LOGITS, STAGE_COUNT };
+enum {
+    STAGE_EMBED,
+    STAGE_NORM,
+    STAGE_QKV,
+    STAGE_ATTENTION,
+    STAGE_OUT,
+    STAGE_FFN,
+    STAGE_LOGITS,
+    STAGE_COUNT
+};
 extern const char *const stage_names[STAGE_COUNT];
 void decoder_profile(decoder *d, bool on); /* also resets */
 void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT]);

@@ -39,7 +39,8 @@ status file_map_open(file_map *m, const char *path, err *e)
     void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     int why = errno;
     close(fd);
-    if (p == MAP_FAILED) return err_set(e, ST_IO, "%s: cannot map %zu bytes: %s", path, size, strerror(why));
+    if (p == MAP_FAILED)
+        return err_set(e, ST_IO, "%s: cannot map %zu bytes: %s", path, size, strerror(why));
     m->data = p;
     m->size = size;
     return ST_OK;

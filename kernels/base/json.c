@@ -25,17 +25,21 @@ static int nesting(const char *s, size_t n)
     return most;
 }
 
-status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
+status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth,
+                         err *e)
 {
     json_error_t je;
     *out = NULL;
     int depth = nesting(text, n);
     if (depth > max_depth)
-        return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth, max_depth);
+        return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth,
+                       max_depth);
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
     if (!j && json_error_code(&je) == json_error_out_of_memory)
         return err_set(e, ST_NOMEM, "%s: out of memory", name);
-    if (!j) return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d: %.100s", name, je.line, je.column, je.text);
+    if (!j)
+        return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d: %.100s", name, je.line,
+                       je.column, je.text);
     if (!json_is_object(j)) {
         json_decref(j);
         return err_set(e, ST_FORMAT, "%s: the top level is not a JSON object", name);

@@ -55,7 +55,8 @@ status mem_alloc(void **out, size_t n, size_t size, const char *what, err *e)
     *out = NULL;
     TRY(size_mul(&bytes, n, size, what, e));
     void *p = NULL;
-    if (refused() || posix_memalign(&p, 64, bytes ? bytes : 1) != 0) return no_memory(bytes, what, e);
+    if (refused() || posix_memalign(&p, 64, bytes ? bytes : 1) != 0)
+        return no_memory(bytes, what, e);
     memset(p, 0, bytes);
     *out = p;
     return ST_OK;

@@ -21,7 +21,7 @@ void mem_free(void *p);
 char *mem_strdup(const char *s); /* NULL when out of memory or s is NULL */
 
 /* Typed forms: MEM_NEW(&ptr, n, e). */
-#define MEM_NEW(pp, n, e) mem_alloc((void **)(pp), (n), sizeof **(pp), #pp, (e))
+#define MEM_NEW(pp, n, e)  mem_alloc((void **)(pp), (n), sizeof **(pp), #pp, (e))
 #define MEM_GROW(pp, n, e) mem_resize((void **)(pp), (n), sizeof **(pp), #pp, (e))
 
 /* Address space of at least `bytes` (page-rounded), zero on first touch, huge pages advised.

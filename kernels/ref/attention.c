@@ -32,7 +32,8 @@ static double score(const attn_job *j, size_t q_row, size_t k_row)
     size_t d = j->rows.head_dim;
     double s = 0;
     for (size_t c = 0; c < d; c++)
-        s += (double)ref_get(j->q, DT_F32, q_row * d + c) * (double)ref_get(j->rows.k, j->rows.type, k_row * d + c);
+        s += (double)ref_get(j->q, DT_F32, q_row * d + c) *
+             (double)ref_get(j->rows.k, j->rows.type, k_row * d + c);
     return s * (double)j->scale;
 }
 
@@ -55,9 +56,11 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
             }
             double w = exp(s - top);
             sum += w;
-            for (size_t c = 0; c < d; c++) acc[c] += w * (double)ref_get(j->rows.v, j->rows.type, row * d + c);
+            for (size_t c = 0; c < d; c++)
+                acc[c] += w * (double)ref_get(j->rows.v, j->rows.type, row * d + c);
         }
-    for (size_t c = 0; c < d; c++) ref_put(j->out, DT_F32, q_row * d + c, sum > 0 ? (float)(acc[c] / sum) : 0);
+    for (size_t c = 0; c < d; c++)
+        ref_put(j->out, DT_F32, q_row * d + c, sum > 0 ? (float)(acc[c] / sum) : 0);
     if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
 }
 
@@ -73,12 +76,14 @@ void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
     for (size_t i = 0; i < n_jobs; i++) ref_attn_prefill(be, &jobs[i]);
 }
 
-void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
+void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts,
+                    size_t n_rows, size_t dim)
 {
     (void)be;
     for (size_t r = 0; r < n_rows; r++) {
         double top = -(double)INFINITY, sum = 0;
-        for (size_t i = 0; i < n_parts; i++) top = fmax(top, (double)ref_get(lses, DT_F32, i * n_rows + r));
+        for (size_t i = 0; i < n_parts; i++)
+            top = fmax(top, (double)ref_get(lses, DT_F32, i * n_rows + r));
         for (size_t c = 0; c < dim; c++) {
             double acc = 0;
             sum = 0;

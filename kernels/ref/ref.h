@@ -37,7 +37,7 @@ void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, b
 
 void ref_attn_prefill(backend *be, const attn_job *job);
 void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
-void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
-                    size_t dim);
+void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts,
+                    size_t n_rows, size_t dim);
 
 #endif

@@ -37,7 +37,8 @@ static void linear_one(const linear_job *j, const float *x, size_t n)
         for (size_t r = 0; r < j->w.rows; r++) {
             double sum = j->bias.p.p ? (double)ref_get(j->bias.p, j->bias.type, r) : 0;
             for (size_t c = 0; c < j->w.cols; c++)
-                sum += (double)x[i * j->w.cols + c] * (double)ref_get(j->w.p, j->w.type, r * j->w.cols + c);
+                sum += (double)x[i * j->w.cols + c] *
+                       (double)ref_get(j->w.p, j->w.type, r * j->w.cols + c);
             out[i * j->w.rows + r] = (float)sum;
         }
 }
@@ -54,7 +55,8 @@ void ref_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
     (void)be;
     const float *g = (const float *)(void *)gate.p, *u = (const float *)(void *)up.p;
     float *o = (float *)(void *)out.p;
-    for (size_t i = 0; i < n; i++) o[i] = (float)((double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i]);
+    for (size_t i = 0; i < n; i++)
+        o[i] = (float)((double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i]);
 }
 
 void ref_add(backend *be, buf x, buf y, size_t n)
@@ -138,7 +140,8 @@ void ref_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, siz
     for (size_t i = 0; i < n; i++)
         for (size_t h = 0; h < heads; h++)
             for (size_t c = 0; c < d; c++) {
-                size_t to = (h * rows->cap + (size_t)slot[i]) * d + c, from = (i * heads + h) * d + c;
+                size_t to = (h * rows->cap + (size_t)slot[i]) * d + c,
+                       from = (i * heads + h) * d + c;
                 ref_put(rows->k, rows->type, to, ref_get(k, DT_F32, from));
                 ref_put(rows->v, rows->type, to, ref_get(v, DT_F32, from));
             }

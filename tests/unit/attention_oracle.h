@@ -31,11 +31,13 @@ static inline void world_fill(world *w, uint64_t seed)
     for (int c = 0; c < T_DIM / 2; c++) w->freq[c] = (float)pow(100.0, -2.0 * c / T_DIM);
 }
 
-static inline double rotated_dot(const world *w, const float *q, int64_t qs, const float *k, int64_t ks)
+static inline double rotated_dot(const world *w, const float *q, int64_t qs, const float *k,
+                                 int64_t ks)
 {
     double s = 0;
     for (int c = 0; c < T_DIM / 2; c++) {
-        double a = (double)(qs - ks) * (double)w->freq[c], x = (double)q[c], y = (double)q[c + T_DIM / 2];
+        double a = (double)(qs - ks) * (double)w->freq[c], x = (double)q[c],
+               y = (double)q[c + T_DIM / 2];
         double kx = (double)k[c], ky = (double)k[c + T_DIM / 2];
         s += cos(a) * (x * kx + y * ky) + sin(a) * (x * ky - y * kx);
     }
@@ -43,14 +45,16 @@ static inline double rotated_dot(const world *w, const float *q, int64_t qs, con
 }
 
 /* Output of query position p at slot qs over n keys: pos[i] their positions, slot[i] their slots. */
-static inline void oracle_attend(const world *w, int layer, int64_t p, int64_t qs, const int64_t *pos,
-                                 const int64_t *slot, int64_t n, float out[T_HEADS][T_DIM])
+static inline void oracle_attend(const world *w, int layer, int64_t p, int64_t qs,
+                                 const int64_t *pos, const int64_t *slot, int64_t n,
+                                 float out[T_HEADS][T_DIM])
 {
     for (int h = 0; h < T_HEADS; h++) {
         int kv = h / (T_HEADS / T_KV);
         double sum = 0, acc[T_DIM] = {0};
         for (int64_t i = 0; i < n; i++) {
-            double e = exp(rotated_dot(w, w->q[layer][p][h], qs, w->k[layer][pos[i]][kv], slot[i]) / sqrt((double)T_DIM));
+            double e = exp(rotated_dot(w, w->q[layer][p][h], qs, w->k[layer][pos[i]][kv], slot[i]) /
+                           sqrt((double)T_DIM));
             sum += e;
             for (int c = 0; c < T_DIM; c++) acc[c] += e * (double)w->v[layer][pos[i]][kv][c];
         }
@@ -76,7 +80,8 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
     memset(r, 0, sizeof *r);
     r->w = w;
     r->rows = rows;
-    r->shape = (attn_shape){T_LAYERS, T_HEADS, T_KV, T_DIM, (float)(1 / sqrt((double)T_DIM)), r->window, T_MAX};
+    r->shape = (attn_shape){T_LAYERS,  T_HEADS, T_KV, T_DIM, (float)(1 / sqrt((double)T_DIM)),
+                            r->window, T_MAX};
     TRY(backend_open(&r->be, &o, e));
     TRY(attn_work_create(&r->work, &r->shape, rows, r->be, e));
     const backend_ops *op = r->be->ops;
@@ -109,7 +114,8 @@ static inline void rig_close(rig *r)
 }
 
 /* One forward of the given rows; row i is position pos[i]. out [T_LAYERS][n_rows] may be NULL. */
-static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size_t n_rows, float (*out)[T_HEADS][T_DIM])
+static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size_t n_rows,
+                               float (*out)[T_HEADS][T_DIM])
 {
     const backend_ops *op = r->be->ops;
     op->upload(r->be, r->pos, pos, n_rows * sizeof *pos);
@@ -121,28 +127,38 @@ static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size
     attn_begin(r->work, step);
     for (int l = 0; l < T_LAYERS; l++) {
         for (size_t i = 0; i < n_rows; i++) {
-            op->upload(r->be, buf_at(r->q, i * sizeof r->w->q[0][0]), r->w->q[l][pos[i]], sizeof r->w->q[0][0]);
-            op->upload(r->be, buf_at(r->k, i * sizeof r->w->k[0][0]), r->w->k[l][pos[i]], sizeof r->w->k[0][0]);
-            op->upload(r->be, buf_at(r->v, i * sizeof r->w->v[0][0]), r->w->v[l][pos[i]], sizeof r->w->v[0][0]);
+            op->upload(r->be, buf_at(r->q, i * sizeof r->w->q[0][0]), r->w->q[l][pos[i]],
+                       sizeof r->w->q[0][0]);
+            op->upload(r->be, buf_at(r->k, i * sizeof r->w->k[0][0]), r->w->k[l][pos[i]],
+                       sizeof r->w->k[0][0]);
+            op->upload(r->be, buf_at(r->v, i * sizeof r->w->v[0][0]), r->w->v[l][pos[i]],
+                       sizeof r->w->v[0][0]);
         }
         attn_layer(r->work, step, l, r->q, r->k, r->v, r->out);
-        if (out) op->download(r->be, out + (size_t)l * n_rows, r->out, n_rows * sizeof r->w->q[0][0]);
+        if (out)
+            op->download(r->be, out + (size_t)l * n_rows, r->out, n_rows * sizeof r->w->q[0][0]);
     }
     attn_end(r->work, step);
 }
 
 /* A prompt of n tokens in chunks, for n_seq sequences that share it; out[T_LAYERS][n] in full. */
-static inline void rig_prompt(rig *r, attn_seq **seq, size_t n_seq, int64_t n, int64_t chunk, float (*out)[T_HEADS][T_DIM])
+static inline void rig_prompt(rig *r, attn_seq **seq, size_t n_seq, int64_t n, int64_t chunk,
+                              float (*out)[T_HEADS][T_DIM])
 {
     int64_t start = attn_seq_length(seq[0]), pos[T_MAX];
     static float part[T_LAYERS * T_MAX][T_HEADS][T_DIM];
     for (int64_t done = 0; done < n;) {
         int64_t k = n - done < chunk ? n - done : chunk;
-        attn_step step = {.seq = seq, .n_seq = n_seq, .n_tok = (size_t)k, .n_prompt = n, .prompt_done = done,
+        attn_step step = {.seq = seq,
+                          .n_seq = n_seq,
+                          .n_tok = (size_t)k,
+                          .n_prompt = n,
+                          .prompt_done = done,
                           .flags = ATTN_PROMPT | (done + k == n ? ATTN_PROMPT_END : 0)};
         for (int64_t i = 0; i < k; i++) pos[i] = start + done + i;
         rig_forward(r, &step, pos, (size_t)k, part);
-        for (int l = 0; out && l < T_LAYERS; l++) memcpy(out + l * n + done, part + l * k, (size_t)k * sizeof *part);
+        for (int l = 0; out && l < T_LAYERS; l++)
+            memcpy(out + l * n + done, part + l * k, (size_t)k * sizeof *part);
         done += k;
     }
 }
@@ -156,7 +172,8 @@ static inline void rig_decode(rig *r, attn_seq **seq, size_t n_seq, float (*out)
     rig_forward(r, &step, pos, n_seq, out);
 }
 
-static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv, int64_t n_tokens, err *e)
+static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv, int64_t n_tokens,
+                             err *e)
 {
     static attn_spec spec;
     attn_options o = {.kv = kv};

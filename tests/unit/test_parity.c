@@ -15,9 +15,17 @@
 enum { N_PROMPT = 64, N_GREEDY = 32 };
 
 static const char *const models[] = {
-    "llama31-f32-tied", "llama31-bf16-untied-sharded", "llama2-linear-f16", "llama-dynamic-f32",
-    "mistral-swa-bf16", "mistral-nemo-like-f32",       "qwen2-f16",         "qwen2-yarn-f32",
-    "qwen2-swa-f32",    "qwen3-bf16",                  "qwen3-f32-sharded-tied",
+    "llama31-f32-tied",
+    "llama31-bf16-untied-sharded",
+    "llama2-linear-f16",
+    "llama-dynamic-f32",
+    "mistral-swa-bf16",
+    "mistral-nemo-like-f32",
+    "qwen2-f16",
+    "qwen2-yarn-f32",
+    "qwen2-swa-f32",
+    "qwen3-bf16",
+    "qwen3-f32-sharded-tied",
 };
 
 /* One way to run a model. */
@@ -34,7 +42,7 @@ static const setting settings[] = {
     {"cpu", "full", DT_F32, true, 512, 1e-10},
     {"cpu", "full", DT_F32, true, 7, 1e-10},
     {"cpu", "full", DT_F16, false, 512, 1e-5},
-    {"cpu", "full", DT_BF16, false, 512, 1e-3}, /* 8 bits of mantissa in K and V */
+    {"cpu", "full", DT_BF16, false, 512, 1e-3},               /* 8 bits of mantissa in K and V */
     {"cpu", "streaming:budget=512", DT_F32, true, 16, 1e-10}, /* nothing is evicted */
 };
 
@@ -108,11 +116,12 @@ static void check_model(const char *name, const setting *set)
         prefill_options o = {.which = LOGITS_ALL, .rows = take, .ctx = &s};
         status st = session_prefill(&r.s, 1, ids, N_PROMPT, &o, &e);
         is_ok(st, &e, "%s: prefill", name);
-        is_near(got, (const float *)(const void *)st_find(f, "logits")->data, N_PROMPT * vocab, set->nmse,
-                "%s: logits, %s, kv %s, %s, chunk %zu, %s", name, set->device, dtype_name(set->kv),
-                set->exact ? "exact" : "auto", set->chunk, set->attn);
+        is_near(got, (const float *)(const void *)st_find(f, "logits")->data, N_PROMPT * vocab,
+                set->nmse, "%s: logits, %s, kv %s, %s, chunk %zu, %s", name, set->device,
+                dtype_name(set->kv), set->exact ? "exact" : "auto", set->chunk, set->attn);
         if (set->nmse <= 1e-5)
-            is_int((long long)greedy(&r, got + (N_PROMPT - 1) * vocab, want, N_GREEDY, &e), N_GREEDY, "%s: greedy continuation", name);
+            is_int((long long)greedy(&r, got + (N_PROMPT - 1) * vocab, want, N_GREEDY, &e),
+                   N_GREEDY, "%s: greedy continuation", name);
         free(got);
     }
     close_run(&r);
@@ -129,7 +138,8 @@ static size_t list_ids(const json_t *list, int32_t *out, size_t max)
 
 static void check_stories(void)
 {
-    const char *dir = tap_data("models/stories260K/hf"), *expected = tap_data("models/stories260K/expected.json");
+    const char *dir = tap_data("models/stories260K/hf"),
+               *expected = tap_data("models/stories260K/expected.json");
     if (!dir || !expected) {
         tap_skip("stories260K is not there");
         return;
@@ -143,7 +153,8 @@ static void check_stories(void)
         if (is_ok(open_run(&r, dir, &settings[1], (int64_t)n, &e), &e, "stories260K: opens")) {
             float *logits = malloc((size_t)r.m->config.vocab * sizeof(float));
             session_decode(&r.s, 1, want, logits, &e);
-            is_int((long long)greedy(&r, logits, want + 1, n - 1, &e), (long long)n - 1, "stories260K: the published text, token by token");
+            is_int((long long)greedy(&r, logits, want + 1, n - 1, &e), (long long)n - 1,
+                   "stories260K: the published text, token by token");
             free(logits);
         }
     }
@@ -154,7 +165,8 @@ static void check_stories(void)
 int main(void)
 {
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
-        for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) check_model(models[m], &settings[i]);
+        for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+            check_model(models[m], &settings[i]);
     check_stories();
     return tap_done();
 }

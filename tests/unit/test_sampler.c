@@ -33,8 +33,10 @@ static void check_softmax(double temp)
     sampler_options o = {.temp = temp, .top_p = 1, .repeat_penalty = 1, .seed = 1};
     shares(&o, -1, got);
     for (int i = 0; i < V; i++) sum += exp((double)logits[i] / temp);
-    for (int i = 0; i < V; i++) worst = fmax(worst, fabs(got[i] - exp((double)logits[i] / temp) / sum));
-    ok(worst < 0.02, "temperature %g: shares follow the softmax (worst difference %.4f)", temp, worst);
+    for (int i = 0; i < V; i++)
+        worst = fmax(worst, fabs(got[i] - exp((double)logits[i] / temp) / sum));
+    ok(worst < 0.02, "temperature %g: shares follow the softmax (worst difference %.4f)", temp,
+       worst);
 }
 
 static void check_cuts(void)
@@ -62,7 +64,10 @@ static void check_cuts(void)
 
 static void check_errors(void)
 {
-    static const struct { sampler_options o; const char *part; } bad[] = {
+    static const struct {
+        sampler_options o;
+        const char *part;
+    } bad[] = {
         {{.temp = -1, .top_p = 1, .repeat_penalty = 1}, "--temp"},
         {{.temp = NAN, .top_p = 1, .repeat_penalty = 1}, "--temp"},
         {{.temp = 1, .top_p = 0, .repeat_penalty = 1}, "--top-p"},
@@ -73,7 +78,8 @@ static void check_errors(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
         sampler *s;
-        is_err(sampler_create(&s, &bad[i].o, V, &e), &e, ST_USAGE, bad[i].part, "bad %s", bad[i].part);
+        is_err(sampler_create(&s, &bad[i].o, V, &e), &e, ST_USAGE, bad[i].part, "bad %s",
+               bad[i].part);
     }
 }
 
