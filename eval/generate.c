@@ -40,6 +40,8 @@ static size_t releasable(const text_out *t, bool *stopped)
 
 status text_out_add(text_out *t, const char *text, size_t n, bool *stopped, err *e)
 {
+    *stopped = false;
+    if (n == 0) return ST_OK; /* nothing new can be released */
     if (t->n + n > t->cap) {
         size_t cap = 2 * (t->n + n) + 64;
         TRY(mem_resize((void **)&t->held, cap, 1, "text", e));

@@ -22,7 +22,7 @@ static status out_failed(err *e)
 
 status out_write(const char *text, size_t n, err *e)
 {
-    return fwrite(text, 1, n, stdout) == n ? ST_OK : out_failed(e);
+    return n == 0 || fwrite(text, 1, n, stdout) == n ? ST_OK : out_failed(e);
 }
 
 status out_printf(err *e, const char *fmt, ...)

@@ -60,6 +60,9 @@ static const cpu_level levels[] = {
 #endif
 };
 
+/* Address space costs nothing until it is touched; small contexts then never reallocate. */
+enum { SCRATCH_MIN = 4 << 20 };
+
 enum { N_LEVELS = sizeof levels / sizeof levels[0] };
 
 static status choose_level(const cpu_level **out, err *e)
@@ -87,6 +90,7 @@ void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *wh
     if (size_mul(&bytes, n, size, what, &be->fault) != ST_OK) return NULL;
     if (s->p && bytes <= s->bytes) return s->p;
     if (s->p) bytes += bytes / 2;
+    if (bytes < SCRATCH_MIN) bytes = SCRATCH_MIN;
     mem_unmap(s->p, s->bytes);
     *s = (scratch){0};
     if (mem_map_anon(&s->p, bytes, what, &be->fault) != ST_OK) return NULL;

@@ -27,6 +27,12 @@ typedef struct {
 /* Work below this many float operations is not worth waking the other threads (about 1 us). */
 enum { SERIAL_BELOW = 32768 };
 
+/* Threads for that much work. */
+static inline int cpu_team(const backend *be, size_t work)
+{
+    return work < SERIAL_BELOW ? 1 : be->n_threads;
+}
+
 static inline cpu_ctx *cpu_of(backend *be)
 {
     return be->ctx;

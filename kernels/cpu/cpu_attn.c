@@ -155,8 +155,7 @@ void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
     piece *list;
     size_t n, work;
     if (!decode_pieces(be, jobs, n_jobs, &list, &n, &work)) return;
-    int threads = work < SERIAL_BELOW ? 1 : be->n_threads;
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(cpu_team(be, work))
     {
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < n; i++) piece_run(k, &list[i]);

@@ -7,17 +7,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
 
-/* Threads for work of this many float operations. */
-static int team(const backend *be, size_t work)
-{
-    return work < SERIAL_BELOW ? 1 : be->n_threads;
-}
-
 void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n)
 {
     const int32_t *id = (const int32_t *)(void *)ids.p;
     size_t row = table.cols * dtype_size(table.type);
-#pragma omp parallel num_threads(team(be, n * table.cols))
+#pragma omp parallel num_threads(cpu_team(be, n * table.cols))
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
@@ -29,7 +23,7 @@ void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n)
 
 void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
 {
-#pragma omp parallel num_threads(team(be, n * w.cols * 2))
+#pragma omp parallel num_threads(cpu_team(be, n * w.cols * 2))
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
@@ -41,7 +35,7 @@ void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
 
 void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
 {
-#pragma omp parallel num_threads(team(be, n * 8))
+#pragma omp parallel num_threads(cpu_team(be, n * 8))
     {
         size_t a, b;
         threads_split(n, 64, &a, &b);
@@ -51,7 +45,7 @@ void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
 
 void cpu_add(backend *be, buf x, buf y, size_t n)
 {
-#pragma omp parallel num_threads(team(be, n))
+#pragma omp parallel num_threads(cpu_team(be, n))
     {
         size_t a, b;
         threads_split(n, 64, &a, &b);
@@ -62,7 +56,8 @@ void cpu_add(backend *be, buf x, buf y, size_t n)
 /* The C library's sincos reduces any double exactly, also p * f beyond 10^6. */
 void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
 {
-#pragma omp parallel num_threads(team(be, n * half * 64))
+    (void)be; /* unused without OpenMP */
+#pragma omp parallel num_threads(cpu_team(be, n * half * 64))
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
@@ -79,7 +74,7 @@ void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t ha
 
 void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
 {
-#pragma omp parallel num_threads(team(be, n * heads * half * 4))
+#pragma omp parallel num_threads(cpu_team(be, n * heads * half * 4))
     {
         size_t a, b;
         threads_split(n * heads, 1, &a, &b);
@@ -92,7 +87,7 @@ void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, siz
 {
     size_t d = rows->head_dim, heads = rows->n_kv_heads, row = d * dtype_size(rows->type);
     const cpu_kernels *kn = cpu_of(be)->k;
-#pragma omp parallel num_threads(team(be, n * heads * d * 2))
+#pragma omp parallel num_threads(cpu_team(be, n * heads * d * 2))
     {
         size_t a, b;
         threads_split(heads, 1, &a, &b);
@@ -108,7 +103,7 @@ void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, siz
 void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
                     size_t dim)
 {
-#pragma omp parallel num_threads(team(be, n_parts * n_rows * dim * 2))
+#pragma omp parallel num_threads(cpu_team(be, n_parts * n_rows * dim * 2))
     {
         size_t a, b;
         threads_split(n_rows, 1, &a, &b);

@@ -30,8 +30,7 @@ static void linear_builtin(backend *be, const linear_job *jobs, size_t n_jobs, c
 {
     size_t rows = 0;
     for (size_t j = 0; j < n_jobs; j++) rows += jobs[j].w.rows;
-    int threads = rows * jobs[0].w.cols * n * 2 < SERIAL_BELOW ? 1 : be->n_threads;
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(cpu_team(be, rows * jobs[0].w.cols * n * 2))
     {
         size_t a, b;
         threads_split(rows, 8, &a, &b);

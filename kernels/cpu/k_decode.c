@@ -61,11 +61,11 @@ INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, c
     UNROLL for (int a = 0; a < VF_LANES; a++) acc[a] = vf_zero();
     size_t c = 0;
     for (; c + VF_LANES <= d; c += VF_LANES) {
-        VF kv[VF_LANES];
-        UNROLL for (int j = 0; j < keys; j++) kv[j] = vf_load_as(row[j], c, t);
-        UNROLL for (int h = 0; h < heads; h++) {
-            VF qv = vf_load(q + (size_t)h * d + c);
-            UNROLL for (int j = 0; j < keys; j++) acc[h * keys + j] = vf_fma(qv, kv[j], acc[h * keys + j]);
+        VF qv[VF_LANES];
+        UNROLL for (int h = 0; h < heads; h++) qv[h] = vf_load(q + (size_t)h * d + c);
+        UNROLL for (int j = 0; j < keys; j++) {
+            VF kv = vf_load_as(row[j], c, t);
+            UNROLL for (int h = 0; h < heads; h++) acc[h * keys + j] = vf_fma(qv[h], kv, acc[h * keys + j]);
         }
     }
     if (c < d)

@@ -91,11 +91,12 @@ INLINE void span_tile(const int mx, const int mw, const dtype t, const span *s, 
     }
 }
 
-/* mx rows of x against the rows of w in the span. */
+/* mx rows of x against the rows of w in the span. A single row of x (decode) takes w's rows one by
+ * one: one contiguous stream a thread reads 93-95 % of the memory's rate, two 4 KB apart only 70 %. */
 INLINE void span_rows(const int mx, const dtype t, const span *s)
 {
     size_t r = s->r0;
-    for (; r + DOT_W <= s->r1; r += DOT_W) span_tile(mx, DOT_W, t, s, r);
+    for (; mx > 1 && r + DOT_W <= s->r1; r += DOT_W) span_tile(mx, DOT_W, t, s, r);
     for (; r < s->r1; r++) span_tile(mx, 1, t, s, r);
 }
 
