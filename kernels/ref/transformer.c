@@ -106,13 +106,12 @@ void ref_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t
 void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
 {
     (void)be;
-    const double two_pi = 6.283185307179586476925;
     float *o = (float *)(void *)out.p;
     const int64_t *p = (const int64_t *)(void *)pos.p;
     const float *f = (const float *)(void *)freq.p;
     for (size_t i = 0; i < n; i++)
         for (size_t c = 0; c < half; c++) {
-            double a = fmod((double)p[i] * (double)f[c], two_pi);
+            double a = (double)p[i] * (double)f[c]; /* cos and sin reduce it exactly */
             *o++ = (float)(cos(a) * (double)mscale);
             *o++ = (float)(sin(a) * (double)mscale);
         }
