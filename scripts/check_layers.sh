@@ -28,9 +28,11 @@ result "$(uses eval model attention tokenizer kernels)" "eval/ includes what lie
 result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes eval/ only"
 result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pariskv|actqkv|kivi|logquant)\b' model/*.c model/*.h)" "model/ names no strategy"
 result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer eval run.c)" "OpenMP in kernels/cpu/ only"
-result "$(find run.c attention eval kernels model tokenizer tests -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | xargs wc -l | awk '$1 > 800 && $2 != "total"')" \
-    "files stay under 800 lines"
-result "$(find run.c attention eval kernels model tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' -o -name '*.t' \) \
-    -exec sh -c 'head -n 2 "$1" | grep -q "SPDX-License-Identifier: MIT" || echo "$1"' _ {} \;)" "every file names its licence"
+sources=$(find run.c attention eval kernels model tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' \
+    -o -name '*.py' -o -name '*.sh' -o -name '*.t' \))
+# shellcheck disable=SC2086
+result "$(wc -l $sources | awk '$1 > 800 && $2 != "total"')" "files stay under 800 lines"
+result "$(for f in $sources; do head -n 2 "$f" | grep -q 'SPDX-License-Identifier: MIT' || echo "$f"; done)" \
+    "every file names its licence"
 echo "1..$n"
 exit $failed
