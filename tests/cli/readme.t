@@ -5,7 +5,7 @@
 run tokenize
 grep -q 'built without SentencePiece' "$tmp/err" && skip_all "the built-in model needs SentencePiece"
 cd "$tmp" || exit 1
-sed -n 's/^    \(.*\.\/run .*\)$/\1/p' "$SRCDIR/README.md" | sed 's/ *#.*//' | grep -vE 'bench|passkey|chat' >commands
+sed -n 's/^    \(\$ \)\{0,1\}\(.*\.\/run .*\)$/\2/p' "$SRCDIR/README.md" | sed 's/ *#.*//' | grep -vE 'bench|passkey|chat' >commands
 check "the README has commands" test "$(wc -l <commands)" -ge 4
 while read -r line; do
     line=$(echo "$line" | sed "s#\./run#\"\$RUN\"#; s# DIR# \"\$SRCDIR/model/demo\"#")
