@@ -16,18 +16,22 @@ struct attn_seq {
     bool *dense_layer, *method_layer; /* [n_layers], complementary */
     attn_ctx *dense;                  /* attn_full over the dense layers, NULL if there are none */
     attn_ctx *sparse;                 /* the method over the others, NULL if there are none */
-    attn_stats stats;
+    buf read;                         /* u64 [2]: bytes of rows and of index read since the last prompt */
+    attn_stats stats;                 /* but for the bytes read */
     attn_bytes peak;
 };
+
+enum { READ_BYTES = 2 * sizeof(uint64_t) };
 
 struct attn_work {
     backend *be;
     attn_shape shape;
     size_t max_rows;
-    buf q[ATTN_MAX_SEGS +
-          1];        /* queries at the step's positions; then for segments with their own */
+    /* Queries at the step's positions; then for segments with positions of their own. */
+    buf q[ATTN_MAX_SEGS + 1];
     buf k;           /* keys rotated at the step's positions */
     buf parts, lses; /* [ATTN_MAX_SEGS][rows] partial results */
+    buf lse;         /* [rows][n_heads] of the whole attention, for observers */
     attn_sel *sels;  /* [max_rows] one a sequence */
     attn_job *jobs;  /* [max_rows] */
 };
@@ -38,17 +42,27 @@ static bool layer_is_dense(const attn_spec *s, const attn_shape *shape, int laye
     return (layer < 64 && (s->skip >> layer & 1)) || (m->dense && m->dense(s, shape, layer));
 }
 
+/* Bytes of the dense layers and of the others. */
 status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
                  const attn_limits *lim, err *e)
 {
-    size_t row = kv_row_bytes((size_t)shape->n_kv_heads, (size_t)shape->head_dim, s->kv), bytes;
+    bool *layers;
     *out = (attn_bytes){0};
-    for (int l = 0; l < shape->n_layers; l++) {
-        const attn_method *m = layer_is_dense(s, shape, l) ? &attn_full : s->method;
-        TRY(size_mul(&bytes, (size_t)m->plan_rows(s, shape, lim, l), row, "KV plan", e));
-        TRY(size_add(&out->kv, out->kv, bytes, "KV plan", e));
+    TRY(MEM_NEW(&layers, (size_t)shape->n_layers, e));
+    status st = ST_OK;
+    for (int dense = 0; dense < 2 && st == ST_OK; dense++) {
+        attn_bytes part = {0};
+        const attn_method *m = dense ? &attn_full : s->method;
+        bool any = false;
+        for (int l = 0; l < shape->n_layers; l++)
+            any |= layers[l] = layer_is_dense(s, shape, l) == dense;
+        if (any) st = m->plan(&part, s, shape, lim, layers, e);
+        if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
+        if (st == ST_OK) st = size_add(&out->index, out->index, part.index, "KV plan", e);
+        if (st == ST_OK) st = size_add(&out->scratch, out->scratch, part.scratch, "KV plan", e);
     }
-    return ST_OK;
+    mem_free(layers);
+    return st;
 }
 
 static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, const bool *layers,
@@ -57,8 +71,8 @@ static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, con
     bool any = false;
     for (int l = 0; l < s->shape.n_layers; l++) any |= layers[l];
     if (!any) return ST_OK;
-    attn_ctx base = {
-        .spec = &s->spec, .shape = &s->shape, .lim = &s->lim, .layers = layers, .be = s->be};
+    attn_ctx base = {.spec = &s->spec, .shape = &s->shape, .lim = &s->lim, .layers = layers,
+                     .be = s->be, .read = s->read};
     return m->create(out, &base, e);
 }
 
@@ -72,6 +86,7 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     *s = (attn_seq){.spec = *spec, .shape = *shape, .lim = *lim, .be = be};
     status st = MEM_NEW(&s->dense_layer, (size_t)shape->n_layers, e);
     if (st == ST_OK) st = MEM_NEW(&s->method_layer, (size_t)shape->n_layers, e);
+    if (st == ST_OK) st = be->ops->alloc(be, &s->read, READ_BYTES, "counters", e);
     if (st != ST_OK) goto done;
     for (int l = 0; l < shape->n_layers; l++) {
         s->dense_layer[l] = layer_is_dense(spec, shape, l);
@@ -90,6 +105,7 @@ void attn_seq_free(attn_seq *s)
     if (!s) return;
     if (s->dense) attn_full.free(s->dense);
     if (s->sparse) s->spec.method->free(s->sparse);
+    if (s->read.p) s->be->ops->free(s->be, s->read, READ_BYTES);
     mem_free(s->dense_layer);
     mem_free(s->method_layer);
     mem_free(s);
@@ -113,17 +129,6 @@ static attn_use use_of(const attn_seq *s, int layer)
 {
     return s->dense_layer[layer] ? (attn_use){&attn_full, s->dense}
                                  : (attn_use){s->spec.method, s->sparse};
-}
-
-void attn_seq_reset(attn_seq *s)
-{
-    attn_use u[2];
-    for (int i = 0, n = parts_of(s, u); i < n; i++) {
-        u[i].c->length = 0;
-        u[i].m->reset(u[i].c);
-    }
-    s->stats = (attn_stats){0};
-    s->peak = (attn_bytes){0};
 }
 
 const attn_spec *attn_seq_spec(const attn_seq *s)
@@ -153,16 +158,24 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
     return ST_OK;
 }
 
-/* Bytes of the stored rows and of `extra` more in each layer. */
-static attn_bytes bytes_with(const attn_seq *s, int64_t extra)
+/* Bytes held while a forward of n_new tokens is not yet ended. */
+static attn_bytes bytes_with(const attn_seq *s, int64_t n_new)
 {
-    size_t row = kv_row_bytes((size_t)s->shape.n_kv_heads, (size_t)s->shape.head_dim, s->spec.kv);
-    attn_bytes b = {0};
-    for (int l = 0; l < s->shape.n_layers; l++) {
-        attn_use u = use_of(s, l);
-        b.kv += (size_t)(u.m->rows_held(u.c, l) + extra) * row;
+    attn_use u[2];
+    attn_bytes all = {0};
+    for (int i = 0, n = parts_of(s, u); i < n; i++) {
+        attn_bytes part = {0};
+        u[i].m->held(u[i].c, n_new, &part);
+        all.kv += part.kv;
+        all.index += part.index;
+        all.scratch += part.scratch;
     }
-    return b;
+    return all;
+}
+
+static attn_bytes larger(attn_bytes a, attn_bytes b)
+{
+    return a.kv + a.index + a.scratch < b.kv + b.index + b.scratch ? b : a;
 }
 
 attn_bytes attn_seq_held(const attn_seq *s)
@@ -175,15 +188,38 @@ attn_bytes attn_seq_peak(const attn_seq *s)
     return s->peak;
 }
 
-int64_t attn_seq_positions(const attn_seq *s, int layer, int kv_head, int64_t *out)
+int64_t attn_seq_positions(const attn_seq *s, int layer, int head, int64_t *out)
 {
     attn_use u = use_of(s, layer);
-    return u.m->positions(u.c, layer, kv_head, out);
+    return u.m->positions(u.c, layer, head, out);
 }
 
 attn_stats attn_seq_stats(const attn_seq *s)
 {
-    return s->stats;
+    attn_stats r = s->stats;
+    uint64_t read[2];
+    s->be->ops->download(s->be, read, s->read, sizeof read);
+    r.kv_read += (double)read[0];
+    r.index_read += (double)read[1];
+    return r;
+}
+
+static void clear_read(attn_seq *s)
+{
+    uint64_t zero[2] = {0};
+    s->be->ops->upload(s->be, s->read, zero, sizeof zero);
+}
+
+void attn_seq_reset(attn_seq *s)
+{
+    attn_use u[2];
+    for (int i = 0, n = parts_of(s, u); i < n; i++) {
+        u[i].c->length = 0;
+        u[i].m->reset(u[i].c);
+    }
+    s->stats = (attn_stats){0};
+    s->peak = (attn_bytes){0};
+    clear_read(s);
 }
 
 /* ---- forwards ---- */
@@ -198,6 +234,11 @@ static size_t kv_bytes(const attn_shape *sh)
     return (size_t)sh->n_kv_heads * (size_t)sh->head_dim * sizeof(float);
 }
 
+static size_t lse_bytes(const attn_shape *sh)
+{
+    return (size_t)sh->n_heads * sizeof(float);
+}
+
 static size_t table_bytes(const attn_shape *sh)
 {
     return (size_t)sh->head_dim * sizeof(float);
@@ -206,8 +247,7 @@ static size_t table_bytes(const attn_shape *sh)
 size_t attn_work_bytes(const attn_shape *shape, size_t max_rows)
 {
     return max_rows * ((2 * ATTN_MAX_SEGS + 1) * q_bytes(shape) + kv_bytes(shape) +
-                       ATTN_MAX_SEGS * (size_t)shape->n_heads * sizeof(float) + sizeof(attn_sel) +
-                       sizeof(attn_job));
+                       (ATTN_MAX_SEGS + 1) * lse_bytes(shape) + sizeof(attn_sel) + sizeof(attn_job));
 }
 
 status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_rows, backend *be,
@@ -218,13 +258,14 @@ status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_row
     TRY(MEM_NEW(&w, 1, e));
     *w = (attn_work){.be = be, .shape = *shape, .max_rows = max_rows};
     const backend_ops *o = be->ops;
-    size_t q = max_rows * q_bytes(shape), lse = max_rows * (size_t)shape->n_heads * sizeof(float);
+    size_t q = max_rows * q_bytes(shape), lse = max_rows * lse_bytes(shape);
     status st = ST_OK;
     for (int i = 0; i <= ATTN_MAX_SEGS && st == ST_OK; i++)
         st = o->alloc(be, &w->q[i], q, "queries", e);
     if (st == ST_OK) st = o->alloc(be, &w->k, max_rows * kv_bytes(shape), "keys", e);
     if (st == ST_OK) st = o->alloc(be, &w->parts, ATTN_MAX_SEGS * q, "partial attention", e);
     if (st == ST_OK) st = o->alloc(be, &w->lses, ATTN_MAX_SEGS * lse, "partial attention", e);
+    if (st == ST_OK) st = o->alloc(be, &w->lse, lse, "log-sum-exp", e);
     if (st == ST_OK) st = MEM_NEW(&w->sels, max_rows, e);
     if (st == ST_OK) st = MEM_NEW(&w->jobs, max_rows, e);
     if (st != ST_OK) attn_work_free(w);
@@ -236,13 +277,13 @@ void attn_work_free(attn_work *w)
 {
     if (!w) return;
     const backend_ops *o = w->be->ops;
-    size_t q = w->max_rows * q_bytes(&w->shape),
-           lse = w->max_rows * (size_t)w->shape.n_heads * sizeof(float);
+    size_t q = w->max_rows * q_bytes(&w->shape), lse = w->max_rows * lse_bytes(&w->shape);
     for (int i = 0; i <= ATTN_MAX_SEGS; i++)
         if (w->q[i].p) o->free(w->be, w->q[i], q);
     if (w->k.p) o->free(w->be, w->k, w->max_rows * kv_bytes(&w->shape));
     if (w->parts.p) o->free(w->be, w->parts, ATTN_MAX_SEGS * q);
     if (w->lses.p) o->free(w->be, w->lses, ATTN_MAX_SEGS * lse);
+    if (w->lse.p) o->free(w->be, w->lse, lse);
     mem_free(w->sels);
     mem_free(w->jobs);
     mem_free(w);
@@ -279,53 +320,78 @@ bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt)
     n += parts_of(b, u + n);
     for (int i = 0; i < n; i++)
         if (!u[i].m->exact_prompt(u[i].c, n_prompt)) return false;
-    return a->spec.kv == b->spec.kv && attn_seq_length(a) == attn_seq_length(b);
+    return a->spec.kv.type == b->spec.kv.type && attn_seq_length(a) == attn_seq_length(b);
 }
 
 void attn_begin(attn_work *w, const attn_step *step)
 {
     attn_use u[2];
     for (size_t i = 0; i < step->n_seq; i++) {
+        attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, row_of(step, is_shared(step), i));
-        for (int k = 0, n = parts_of(step->seq[i], u); k < n; k++) u[k].m->step_begin(u[k].c, &p);
+        /* What a prompt reads is cleared at its end. */
+        if (step->flags & ATTN_PROMPT) s->stats = attn_seq_stats(s);
+        for (int k = 0, n = parts_of(s, u); k < n; k++) u[k].m->step_begin(u[k].c, &p);
     }
 }
 
-/* q[0]: queries at the step's positions; q[s + 1]: those of segment s where it has positions of its
- * own. sels[i] belongs to rows [i * n_tok, (i + 1) * n_tok). */
-static void rotate_queries(attn_work *w, const attn_step *step, size_t n_sel, buf q)
+/* One layer of a forward, or one window of it: what attn_layer was given, from row `row` on. */
+typedef struct {
+    const attn_step *step;
+    int layer;
+    size_t n_tok, n_sel; /* rows of each of n_sel selections */
+    size_t row;          /* first row of the step */
+    buf q, k, v, out;    /* from that row on */
+} layer_run;
+
+/* The part of sequence i in a run. */
+static attn_part run_part(const attn_work *w, const layer_run *r, size_t i)
+{
+    size_t row = r->n_sel == 1 ? r->row : i * r->n_tok;
+    attn_part p = part_of(w, r->step, row);
+    p.n_tok = r->n_tok;
+    p.prompt_done += (int64_t)r->row;
+    return p;
+}
+
+/* q[s + 1]: the queries of segment s where it has positions of its own; sels[i] belongs to rows
+ * [i * n_tok, (i + 1) * n_tok). */
+static void rotate_for_segments(attn_work *w, const layer_run *r)
 {
     const attn_shape *sh = &w->shape;
-    size_t half = (size_t)sh->head_dim / 2, heads = (size_t)sh->n_heads;
-    const backend_ops *o = w->be->ops;
-    o->rope(w->be, w->q[0], q, step->table, n_sel * step->n_tok, heads, half);
-    for (size_t i = 0; i < n_sel; i++)
+    for (size_t i = 0; i < r->n_sel; i++)
         for (int s = 0; s < w->sels[i].n_seg; s++) {
-            size_t at = i * step->n_tok * q_bytes(sh);
+            size_t at = i * r->n_tok * q_bytes(sh);
             if (w->sels[i].seg[s].table.p)
-                o->rope(w->be, buf_at(w->q[s + 1], at), buf_at(q, at), w->sels[i].seg[s].table,
-                        step->n_tok, heads, half);
+                w->be->ops->rope(w->be, buf_at(w->q[s + 1], at), buf_at(r->q, at),
+                                 w->sels[i].seg[s].table, r->n_tok, (size_t)sh->n_heads,
+                                 (size_t)sh->head_dim / 2);
         }
 }
 
-/* A run of sequences with equally many segments: sels [first, first + n). */
+/* A group of sequences with equally many segments: sels [first, first + n). */
 typedef struct {
     size_t first, n;
 } sel_run;
 
-/* Attention of a run over its segments with index s, into dst (rows of the run; lse likewise). */
-static void attend_segment(attn_work *w, const attn_step *step, sel_run run, int s, buf dst,
-                           buf lse)
+/* The counters of the sequence whose rows selection i reads. */
+static buf read_of(const layer_run *r, size_t i)
+{
+    return r->step->seq[i]->read;
+}
+
+/* Attention of a group over its segments with index s, into dst (rows of the group; lse likewise). */
+static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s, buf dst, buf lse)
 {
     const attn_shape *sh = &w->shape;
     for (size_t i = 0; i < run.n; i++) {
         const attn_seg *g = &w->sels[run.first + i].seg[s];
-        size_t row = (run.first + i) * step->n_tok, to = i * step->n_tok;
+        size_t row = (run.first + i) * r->n_tok, to = i * r->n_tok;
         w->jobs[i] = (attn_job){
             .q = buf_at(g->table.p ? w->q[s + 1] : w->q[0], row * q_bytes(sh)),
             .out = buf_at(dst, to * q_bytes(sh)),
-            .lse = lse.p ? buf_at(lse, to * (size_t)sh->n_heads * sizeof(float)) : lse,
-            .n_tok = step->n_tok,
+            .lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse,
+            .n_tok = r->n_tok,
             .n_heads = (size_t)sh->n_heads,
             .rows = *g->rows,
             .range = g->range,
@@ -333,31 +399,74 @@ static void attend_segment(attn_work *w, const attn_step *step, sel_run run, int
             .n_lists = g->n_lists,
             .idx_stride = g->idx_stride,
             .n_max = g->n_max,
-            .qpos = g->qpos.p ? g->qpos : buf_at(step->pos, row * sizeof(int64_t)),
+            .qpos = g->qpos.p ? g->qpos : buf_at(r->step->pos, (r->row + row) * sizeof(int64_t)),
             .kpos = g->kpos,
+            .at = g->at,
             .band = g->band,
             .scale = sh->scale,
+            .read = read_of(r, run.first + i),
         };
     }
-    if (step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);
+    if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);
     else w->be->ops->attn_decode(w->be, w->jobs, run.n);
 }
 
-static void attend_run(attn_work *w, const attn_step *step, sel_run run, buf out)
+/* lse: of the whole attention, rows of the group; p NULL: not wanted. */
+static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
 {
     const attn_shape *sh = &w->shape;
-    size_t rows = run.n * step->n_tok, heads = rows * (size_t)sh->n_heads;
+    size_t rows = run.n * r->n_tok, heads = rows * (size_t)sh->n_heads;
     int n_seg = w->sels[run.first].n_seg;
-    out = buf_at(out, run.first * step->n_tok * q_bytes(sh));
+    buf out = buf_at(r->out, run.first * r->n_tok * q_bytes(sh));
+    if (lse.p) lse = buf_at(lse, run.first * r->n_tok * lse_bytes(sh));
     if (n_seg == 1) {
-        attend_segment(w, step, run, 0, out, (buf){NULL});
+        attend_segment(w, r, run, 0, out, lse);
         return;
     }
     for (int s = 0; s < n_seg; s++)
-        attend_segment(w, step, run, s, buf_at(w->parts, (size_t)s * rows * q_bytes(sh)),
+        attend_segment(w, r, run, s, buf_at(w->parts, (size_t)s * rows * q_bytes(sh)),
                        buf_at(w->lses, (size_t)s * heads * sizeof(float)));
-    w->be->ops->attn_merge(w->be, out, (buf){NULL}, w->parts, w->lses, (size_t)n_seg, heads,
+    w->be->ops->attn_merge(w->be, out, lse, w->parts, w->lses, (size_t)n_seg, heads,
                            (size_t)sh->head_dim);
+}
+
+static bool is_observed(const layer_run *r, const attn_part *p, size_t i)
+{
+    attn_use u = use_of(r->step->seq[i], r->layer);
+    return u.m->observes && u.m->observes(u.c, p, r->layer);
+}
+
+/* Append, select, attend, observe. */
+static void run_layer(attn_work *w, const layer_run *r)
+{
+    const attn_shape *sh = &w->shape;
+    bool observed = false;
+    w->be->ops->rope(w->be, w->q[0], r->q, buf_at(r->step->table, r->row * table_bytes(sh)),
+                     r->n_sel * r->n_tok, (size_t)sh->n_heads, (size_t)sh->head_dim / 2);
+    for (size_t i = 0; i < r->step->n_seq; i++) {
+        attn_use u = use_of(r->step->seq[i], r->layer);
+        attn_part p = run_part(w, r, i);
+        size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
+        u.m->append(u.c, &p, r->layer, buf_at(r->k, at), buf_at(w->k, r->row * kv_bytes(sh) + at),
+                    buf_at(r->v, at));
+        if (i < r->n_sel)
+            u.m->select(u.c, &p, r->layer, buf_at(r->q, row * q_bytes(sh)),
+                        buf_at(w->q[0], row * q_bytes(sh)), &w->sels[i]);
+        observed |= is_observed(r, &p, i);
+    }
+    rotate_for_segments(w, r);
+    for (size_t i = 0, n; i < r->n_sel; i += n) {
+        for (n = 1; i + n < r->n_sel && w->sels[i + n].n_seg == w->sels[i].n_seg;) n++;
+        attend_group(w, r, (sel_run){i, n}, observed ? w->lse : (buf){NULL});
+    }
+    for (size_t i = 0; i < r->step->n_seq && observed; i++) {
+        attn_use u = use_of(r->step->seq[i], r->layer);
+        attn_part p = run_part(w, r, i);
+        size_t row = r->n_sel == 1 ? 0 : i * r->n_tok;
+        if (is_observed(r, &p, i))
+            u.m->observe(u.c, &p, r->layer, buf_at(w->q[0], row * q_bytes(sh)),
+                         buf_at(w->lse, row * lse_bytes(sh)));
+    }
 }
 
 static void end_layer(const attn_work *w, const attn_step *step, int layer)
@@ -369,26 +478,46 @@ static void end_layer(const attn_work *w, const attn_step *step, int layer)
     }
 }
 
+/* Tokens of one window: only a sequence alone in its prompt has more than one. */
+static size_t window_of(const attn_step *step, int layer)
+{
+    attn_use u = use_of(step->seq[0], layer);
+    if (step->n_seq > 1 || !(step->flags & ATTN_PROMPT) || !u.m->window) return step->n_tok;
+    size_t n = (size_t)u.m->window(u.c);
+    return n > 0 && n < step->n_tok ? n : step->n_tok;
+}
+
 void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out)
 {
     const attn_shape *sh = &w->shape;
-    bool shared = is_shared(step);
-    size_t n_sel = shared ? 1 : step->n_seq, half = (size_t)sh->head_dim / 2;
+    size_t n_sel = is_shared(step) ? 1 : step->n_seq, window = window_of(step, layer);
     w->be->ops->rope(w->be, w->k, k, step->table, n_sel * step->n_tok, (size_t)sh->n_kv_heads,
-                     half);
-    for (size_t i = 0; i < step->n_seq; i++) {
-        attn_use u = use_of(step->seq[i], layer);
-        size_t row = row_of(step, shared, i), at = row * kv_bytes(sh);
-        attn_part p = part_of(w, step, row);
-        u.m->append(u.c, &p, layer, buf_at(k, at), buf_at(w->k, at), buf_at(v, at));
-        if (i < n_sel) u.m->select(u.c, &p, layer, buf_at(q, row * q_bytes(sh)), &w->sels[i]);
-    }
-    rotate_queries(w, step, n_sel, q);
-    for (size_t i = 0, n; i < n_sel; i += n) {
-        for (n = 1; i + n < n_sel && w->sels[i + n].n_seg == w->sels[i].n_seg;) n++;
-        attend_run(w, step, (sel_run){i, n}, out);
+                     (size_t)sh->head_dim / 2);
+    for (size_t row = 0; row < step->n_tok; row += window) {
+        layer_run r = {.step = step, .layer = layer, .row = row, .n_sel = n_sel,
+                       .n_tok = step->n_tok - row < window ? step->n_tok - row : window,
+                       .q = buf_at(q, row * q_bytes(sh)), .k = buf_at(k, row * kv_bytes(sh)),
+                       .v = buf_at(v, row * kv_bytes(sh)), .out = buf_at(out, row * q_bytes(sh))};
+        run_layer(w, &r);
     }
     end_layer(w, step, layer);
+}
+
+int64_t attn_last_selection(const attn_work *w, size_t i, int seg, size_t list, int32_t *out)
+{
+    const attn_sel *sel = &w->sels[i];
+    int64_t range[2];
+    if (seg >= sel->n_seg) return -1;
+    const attn_seg *g = &sel->seg[seg];
+    if (g->n_lists == 1) list = 0;
+    w->be->ops->download(w->be, range, buf_at(g->range, list * sizeof range), sizeof range);
+    if (out && g->idx.p)
+        w->be->ops->download(
+            w->be, out,
+            buf_at(g->idx, (list * g->idx_stride + (size_t)range[0]) * sizeof(int32_t)),
+            (size_t)range[1] * sizeof(int32_t));
+    for (int64_t k = 0; out && !g->idx.p && k < range[1]; k++) out[k] = (int32_t)(range[0] + k);
+    return range[1];
 }
 
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
@@ -406,11 +535,13 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
 
 static void count_step(attn_seq *s)
 {
+    size_t keys = (size_t)s->shape.n_kv_heads * (size_t)s->shape.head_dim * dtype_size(s->spec.kv.type);
     s->stats.steps++;
     for (int l = 0; l < s->shape.n_layers; l++) {
         attn_use u = use_of(s, l);
         s->stats.attended += (double)u.m->attended(u.c, l);
         s->stats.visible += (double)attn_full.attended(u.c, l);
+        s->stats.full_keys += (double)attn_full.attended(u.c, l) * (double)keys;
     }
 }
 
@@ -421,12 +552,12 @@ void attn_end(attn_work *w, const attn_step *step)
         attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, row_of(step, is_shared(step), i));
         /* Eviction comes after attention: what this forward added was there too. */
-        attn_bytes most = bytes_with(s, (int64_t)step->n_tok);
-        if (most.kv > s->peak.kv) s->peak = most;
+        s->peak = larger(s->peak, bytes_with(s, (int64_t)step->n_tok));
         for (int k = 0, n = parts_of(s, u); k < n; k++) {
             if (u[k].m->step_end) u[k].m->step_end(u[k].c, &p);
             u[k].c->length += (int64_t)step->n_tok;
         }
-        if (!(step->flags & ATTN_PROMPT)) count_step(s);
+        if (step->flags & ATTN_PROMPT) clear_read(s);
+        else count_step(s);
     }
 }

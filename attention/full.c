@@ -2,30 +2,33 @@
 /* Full attention: keep and read everything. Also serves the dense layers of other methods. */
 #include "config.h"
 
-#include "attention/method.h"
+#include "attention/store.h"
 #include "kernels/base/mem.h"
 
 typedef struct {
     attn_ctx base;
-    kv_store store;
+    kv_store *store;
     buf state; /* i64: first slot 0, rows visible in this forward */
 } full_ctx;
 
 enum { STATE_BYTES = 2 * sizeof(int64_t) };
 
-static int64_t full_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                              int layer)
+static status full_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                        const bool *layers, err *e)
 {
-    (void)s;
-    (void)shape;
-    (void)layer;
-    return lim->n_tokens;
+    for (int l = 0; l < shape->n_layers; l++) {
+        size_t bytes;
+        if (!layers[l]) continue;
+        TRY(kv_plan_bytes(&bytes, &s->kv, shape, (size_t)shape->n_kv_heads, lim->n_tokens, e));
+        TRY(size_add(&out->kv, out->kv, bytes, "KV plan", e));
+    }
+    return ST_OK;
 }
 
 static void full_free(attn_ctx *c)
 {
     full_ctx *f = (full_ctx *)c;
-    kv_store_free(&f->store);
+    kv_store_free(f->store);
     if (f->state.p) c->be->ops->free(c->be, f->state, STATE_BYTES);
     mem_free(f);
 }
@@ -47,8 +50,7 @@ static status full_create(attn_ctx **out, const attn_ctx *base, err *e)
     status st = MEM_NEW(&cap, (size_t)sh->n_layers, e);
     if (st != ST_OK) goto done;
     for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? base->lim->n_tokens : 0;
-    TRY_GOTO(kv_store_init(&f->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads,
-                           (size_t)sh->head_dim, base->spec->kv, cap, e));
+    TRY_GOTO(kv_store_create(&f->store, base, (size_t)sh->n_kv_heads, cap, e));
     TRY_GOTO(base->be->ops->alloc(base->be, &f->state, STATE_BYTES, "KV state", e));
     set_rows(f, 0);
     *out = &f->base;
@@ -60,7 +62,9 @@ done:
 
 static void full_reset(attn_ctx *c)
 {
-    set_rows((full_ctx *)c, 0);
+    full_ctx *f = (full_ctx *)c;
+    kv_store_reset(f->store);
+    set_rows(f, 0);
 }
 
 static bool full_exact_prompt(const attn_ctx *c, int64_t n)
@@ -73,26 +77,28 @@ static bool full_exact_prompt(const attn_ctx *c, int64_t n)
 static void full_step_begin(attn_ctx *c, const attn_part *p)
 {
     full_ctx *f = (full_ctx *)c;
+    kv_store_begin(f->store, c, p);
     c->be->ops->i64_add(c->be, buf_at(f->state, sizeof(int64_t)), 1, (int64_t)p->n_tok);
 }
 
 static void full_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v)
 {
     (void)k_raw;
-    c->be->ops->kv_write(c->be, &((full_ctx *)c)->store.layer[layer], p->pos, k, v, p->n_tok);
+    kv_store_put(((full_ctx *)c)->store, p, layer, p->pos, 1, k, v);
 }
 
 /* Slot = position, so the first element of the state serves as position of slot 0. A decode query
  * sees all rows unless its layer has a window. */
-static void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, attn_sel *sel)
+static void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
 {
     (void)q_raw;
+    (void)q;
     full_ctx *f = (full_ctx *)c;
     int64_t window = c->shape->window[layer];
     bool mask = (p->flags & ATTN_PROMPT) || window > 0;
     sel->n_seg = 1;
     sel->seg[0] = (attn_seg){
-        .rows = &f->store.layer[layer],
+        .rows = kv_store_rows(f->store, layer),
         .range = f->state,
         .n_lists = 1,
         .n_max = c->length + (int64_t)p->n_tok,
@@ -101,15 +107,28 @@ static void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, a
     };
 }
 
+static void full_layer_end(attn_ctx *c, const attn_part *p, int layer)
+{
+    kv_store_layer_end(((full_ctx *)c)->store, c, p, layer);
+}
+
+static void full_step_end(attn_ctx *c, const attn_part *p)
+{
+    kv_store_end(((full_ctx *)c)->store, c, p);
+}
+
 static bool full_rewind(attn_ctx *c, int64_t n)
 {
-    set_rows((full_ctx *)c, n);
+    full_ctx *f = (full_ctx *)c;
+    if (!kv_store_rewind(f->store, n)) return false;
+    set_rows(f, n);
     return true;
 }
 
-static int64_t full_rows_held(const attn_ctx *c, int layer)
+static void full_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
 {
-    return c->layers[layer] ? c->length : 0;
+    for (int l = 0; l < c->shape->n_layers; l++)
+        if (c->layers[l]) out->kv += kv_store_bytes(((const full_ctx *)c)->store, c->length + n_new);
 }
 
 static int64_t full_attended(const attn_ctx *c, int layer)
@@ -121,7 +140,7 @@ static int64_t full_attended(const attn_ctx *c, int layer)
 static int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out)
 {
     (void)kv_head;
-    int64_t n = full_rows_held(c, layer);
+    int64_t n = c->layers[layer] ? c->length : 0;
     for (int64_t i = 0; out && i < n; i++) out[i] = i;
     return n;
 }
@@ -133,7 +152,7 @@ const attn_method attn_full = {
     .summary = "keep and read everything (the reference)",
     .source = "Vaswani et al. 2017; methods.md section 1",
     .params = no_params,
-    .plan_rows = full_plan_rows,
+    .plan = full_plan,
     .create = full_create,
     .free = full_free,
     .reset = full_reset,
@@ -141,8 +160,10 @@ const attn_method attn_full = {
     .step_begin = full_step_begin,
     .append = full_append,
     .select = full_select,
+    .layer_end = full_layer_end,
+    .step_end = full_step_end,
     .rewind = full_rewind,
-    .rows_held = full_rows_held,
+    .held = full_held,
     .attended = full_attended,
     .positions = full_positions,
 };

@@ -3,7 +3,6 @@
 #ifndef ATTENTION_METHOD_H
 #define ATTENTION_METHOD_H
 
-#include "attention/store.h"
 #include "attention/strategy.h"
 
 enum { ATTN_MAX_SEGS = 4 };
@@ -15,8 +14,19 @@ typedef struct {
     const attn_limits *lim;
     const bool *layers; /* [n_layers]: the layers that this state serves; others hold nothing */
     backend *be;
+    buf read;       /* u64 [2]: bytes of rows and of index read; the ops count */
     int64_t length; /* host's count of tokens fed before this forward */
 } attn_ctx;
+
+static inline buf attn_kv_read(const attn_ctx *c)
+{
+    return c->read;
+}
+
+static inline buf attn_index_read(const attn_ctx *c)
+{
+    return buf_at(c->read, sizeof(uint64_t));
+}
 
 /* Rows of one store that are attended together. */
 typedef struct {
@@ -24,7 +34,7 @@ typedef struct {
     buf range, idx; /* as in attn_job */
     size_t n_lists, idx_stride;
     int64_t n_max;
-    buf kpos; /* p NULL: every row is visible to every query */
+    buf kpos, at; /* both p NULL: every row is visible to every query */
     int64_t band;
     buf table, qpos; /* queries are rotated and masked at these positions; p NULL: the step's */
 } attn_seg;
@@ -50,29 +60,42 @@ struct attn_method {
     bool has_budget;
     int64_t def_budget;
     int def_skip; /* leading dense layers */
+    /* After the parameters were read: rows that are a store set s->kv; may be NULL. */
+    status (*parse)(attn_spec *s, err *e);
     status (*check)(const attn_spec *s, const attn_shape *shape, err *e);
     /* Whether a layer with a sliding window is served by `full` because the budget covers all that
      * the window shows (methods.md 0.2.11); NULL: never. */
     bool (*dense)(const attn_spec *s, const attn_shape *shape, int layer);
-    /* Rows that one layer holds at its peak. */
-    int64_t (*plan_rows)(const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                         int layer);
+    /* Bytes that the layers with layers[l] hold at their peak. */
+    status (*plan)(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
+                   const attn_limits *lim, const bool *layers, err *e);
     status (*create)(attn_ctx **out, const attn_ctx *base, err *e);
     void (*free)(attn_ctx *c);
     void (*reset)(attn_ctx *c);
     /* Whether a prompt of n more tokens is attended exactly as by `full` (shared prefill). */
     bool (*exact_prompt)(const attn_ctx *c, int64_t n);
-    /* Host work and counters at the start of a forward; base->length is its first position. */
+    /* Tokens of a prompt window: append, select, attention and observe then run window by window inside a
+     * layer; chunks are multiples of it. NULL: the whole forward is one window. */
+    int64_t (*window)(const attn_ctx *c);
+    /* Host work and counters at the start of a forward; base->length is its first position. Uploads are
+     * allowed in step_begin and step_end: they lie outside a captured step. */
     void (*step_begin)(attn_ctx *c, const attn_part *p);
     /* Stores n_tok rows: k is rotated at the step's positions, k_raw is not. */
     void (*append)(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v);
-    void (*select)(attn_ctx *c, const attn_part *p, int layer, buf q_raw, attn_sel *sel);
+    /* q is rotated at the step's positions, q_raw is not. */
+    void (*select)(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
+    /* Whether observe is to be called after the attention of this layer; NULL: never. */
+    bool (*observes)(const attn_ctx *c, const attn_part *p, int layer);
+    /* lse f32 [n_tok][n_heads] of everything that the queries attended. */
+    void (*observe)(attn_ctx *c, const attn_part *p, int layer, buf q, buf lse);
     void (*layer_end)(attn_ctx *c, const attn_part *p, int layer); /* evict; may be NULL */
     void (*step_end)(attn_ctx *c, const attn_part *p); /* counters; length is updated after it */
     bool (*rewind)(attn_ctx *c, int64_t n);            /* false: impossible */
-    int64_t (*rows_held)(const attn_ctx *c, int layer);
+    /* Bytes of all its layers now, while a forward of n_new tokens is not yet ended (0: none is). */
+    void (*held)(const attn_ctx *c, int64_t n_new, attn_bytes *out);
     int64_t (*attended)(const attn_ctx *c, int layer); /* by the decode step that just ran */
-    int64_t (*positions)(const attn_ctx *c, int layer, int kv_head, int64_t *out);
+    /* Stored positions, ascending, for kv head h (query head h where each keeps its own). */
+    int64_t (*positions)(const attn_ctx *c, int layer, int head, int64_t *out);
 };
 
 extern const attn_method attn_full, attn_streaming;

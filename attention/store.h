@@ -1,25 +1,43 @@
 /* SPDX-License-Identifier: MIT */
-/* K/V rows of the layers of one sequence, in f32, f16 or bf16. */
+/* K/V rows of the layers of one sequence. Selections name rows by slots.
+ *
+ * Exact stores (f32, f16, bf16): a slot is a row; the method decides which, may reuse and move them.
+ * Stores with codes (kivi, logquant): the slot of a token is its position for ever (kv_store_by_position);
+ * which rows are exact follows from the count of tokens alone and is the same in all layers and heads. */
 #ifndef ATTENTION_STORE_H
 #define ATTENTION_STORE_H
 
-#include <stdbool.h>
+#include "attention/method.h"
 
-#include "kernels/ops.h"
+typedef struct kv_store kv_store;
 
-typedef struct {
-    backend *be;
-    int n_layers;
-    kv_rows *layer; /* [n_layers]; k.p NULL: nothing stored for this layer */
-} kv_store;
-
-/* Room for cap[l] rows in each layer l (0: none). Address space is reserved, memory taken as rows
- * are written. On failure nothing is held. */
-status kv_store_init(kv_store *s, backend *be, int n_layers, size_t n_kv_heads, size_t head_dim,
-                     dtype type, const int64_t *cap, err *e);
+/* Room for cap[l] slots in each layer l (0: none) of n_heads regions, in c->spec->kv. Address
+ * space is reserved, memory taken as rows are written. On failure nothing is held. */
+status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const int64_t *cap, err *e);
 void kv_store_free(kv_store *s);
+void kv_store_reset(kv_store *s);
+bool kv_store_by_position(const kv_store *s);
+/* The rows of a layer, as attn_job and attn_seg take them. */
+const kv_rows *kv_store_rows(const kv_store *s, int layer);
 
-/* Bytes of one row (K and V, all heads). */
-size_t kv_row_bytes(size_t n_kv_heads, size_t head_dim, dtype type);
+/* A forward, in this order: begin in step_begin; put in append; layer_end in layer_end, after attention (quantizes
+ * what is due); end in step_end. c->length is still that before the forward. */
+void kv_store_begin(kv_store *s, const attn_ctx *c, const attn_part *p);
+/* Stores p->n_tok rows k, v [n_tok][n_heads][head_dim] f32. slots as in kv_write; stores by
+ * position take none (p NULL). */
+void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t n_lists, buf k, buf v);
+void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int layer);
+void kv_store_end(kv_store *s, const attn_ctx *c, const attn_part *p);
+/* Tokens from n on are dropped; false: impossible, because of what was quantized. */
+bool kv_store_rewind(kv_store *s, int64_t n);
+
+/* Bytes of n rows in all regions: of exact stores any n, of stores with codes the tokens [0, n) as they are held
+ * now (n - length of them not yet ended). */
+size_t kv_store_bytes(const kv_store *s, int64_t n);
+/* The same of one region where only the tokens pos[0..n) (ascending) are left: a group of codes counts while
+ * one of its tokens is left. */
+size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n);
+/* Most bytes of one layer with n slots of which at most n_prompt come in one prompt. */
+status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads, int64_t n, err *e);
 
 #endif

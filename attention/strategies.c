@@ -98,10 +98,42 @@ static status parse_choice(int64_t *out, const attn_param *p, const char *text, 
                    p->choices);
 }
 
+status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
+{
+    static const dtype types[] = {DT_F16, DT_BF16, DT_F32};
+    for (size_t i = 0; i < 3; i++)
+        if (strcmp(text, dtype_name(types[i])) == 0) {
+            *f = kv_exact(types[i]);
+            return ST_OK;
+        }
+    return err_set(e, ST_USAGE, "%s: unknown store '%s' (known: f16 bf16 f32)", what, text);
+}
+
+const char *kv_format_name(const kv_format *f)
+{
+    return dtype_name(f->type);
+}
+
+void kv_format_text(const kv_format *f, char *out, size_t size)
+{
+    snprintf(out, size, "%s", kv_format_name(f));
+}
+
+static status parse_kv(attn_spec *s, const char *value, err *e)
+{
+    char text[96], what[120];
+    snprintf(text, sizeof text, "%s", value);
+    for (char *p = text; *p; p++)
+        if (*p == '/') *p = ':';
+    snprintf(what, sizeof what, "--attn %s: kv", s->text);
+    return kv_format_parse(&s->kv, text, what, e);
+}
+
 static status set_value(attn_spec *s, const char *key, const char *value, err *e)
 {
     const attn_param *p = s->method->params;
     if (strcmp(key, "skip") == 0) return parse_skip(&s->skip, value, s->text, e);
+    if (strcmp(key, "kv") == 0) return parse_kv(s, value, e);
     if (strcmp(key, "budget") == 0 && s->method->has_budget)
         return parse_int(&s->budget, value, 1, (int64_t)1 << 40, s->text, key, e);
     for (int i = 0; p[i].key; i++)
@@ -145,7 +177,7 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
         *eq = 0;
         TRY(set_value(s, kv, eq + 1, e));
     }
-    return ST_OK;
+    return s->method->parse ? s->method->parse(s, e) : ST_OK;
 }
 
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -178,8 +210,9 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size)
     } else {
         ADD("skip=0 ");
     }
-    ADD("kv=%s", dtype_name(s->kv));
+    ADD("kv=");
 #undef ADD
+    if (n < size) kv_format_text(&s->kv, out + n, size - n);
 }
 
 static void print_param(FILE *f, const attn_param *p)

@@ -32,7 +32,28 @@ typedef struct {
 
 /* ---- what the user asks for ---- */
 
-enum { ATTN_MAX_PARAMS = 12 };
+/* How rows are held. */
+typedef enum { KV_EXACT, KV_KIVI, KV_LOGQUANT } kv_kind;
+typedef struct {
+    kv_kind kind;
+    dtype type; /* of exact rows */
+    int bits;   /* KIVI, LOGQUANT: 2 or 4 */
+    int64_t group, residual, sink; /* g and R of methods.md 10 and 11; first tokens that stay exact */
+    bool slide; /* KIVI: key_residual=slide */
+    bool hf;    /* LOGQUANT: quant=hf_axis0_g64 */
+} kv_format;
+
+/* Parses `f16` or `kivi2:r=128:g=32`; what: the option, for errors. Errors: ST_USAGE. */
+status kv_format_parse(kv_format *f, const char *text, const char *what, err *e);
+/* The other way, with all parameters. */
+void kv_format_text(const kv_format *f, char *out, size_t size);
+const char *kv_format_name(const kv_format *f); /* without parameters */
+static inline kv_format kv_exact(dtype type)
+{
+    return (kv_format){.kind = KV_EXACT, .type = type};
+}
+
+enum { ATTN_MAX_PARAMS = 24 };
 
 /* A parameter: a number from min to max, or one of `choices` (words separated by spaces). */
 typedef struct {
@@ -45,18 +66,19 @@ typedef struct {
     int64_t value[ATTN_MAX_PARAMS]; /* in the order of method->params */
     int64_t budget;                 /* tokens; 0 for a method without one */
     uint64_t skip;                  /* bit l: layer l is dense */
-    dtype kv;                       /* type of stored rows */
-    char text[96];                  /* as written on the command line */
+    kv_format kv;
+    char text[96]; /* as written on the command line */
 } attn_spec;
 
 /* Values of the options that apply to every strategy of a list; a key inside a strategy wins. */
 typedef struct {
     int64_t budget;   /* 0: the method's default */
     const char *skip; /* NULL: the method's default; "2" = the first two, "0+16" = a list */
-    dtype kv;
+    kv_format kv;
 } attn_options;
 
-/* Parses `name[:key=value]...`. Errors: ST_USAGE, naming the word, what is known and the range. */
+/* Parses `name[:key=value]...`; a store inside it is written with '/': `fier:kv=kivi2/r=64`.
+ * Errors: ST_USAGE, naming the word, what is known and the range. */
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e);
 /* Whether the strategy can run on a model; ST_USAGE or ST_UNSUPPORTED with the reason. */
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e);
@@ -80,9 +102,9 @@ typedef struct {
     int64_t chunk;    /* most tokens of one forward */
 } attn_limits;
 
-/* Bytes by kind: held now, or planned. */
+/* Bytes by kind: held now, or planned. scratch: buffers of the sequence that hold no state. */
 typedef struct {
-    size_t kv, index;
+    size_t kv, index, scratch;
 } attn_bytes;
 
 /* Bytes that a sequence will hold at its peak, without allocating. */
@@ -103,10 +125,12 @@ attn_bytes attn_seq_peak(const attn_seq *s);
 /* Positions stored in a layer, ascending, for kv head h; returns their number (out may be NULL). */
 int64_t attn_seq_positions(const attn_seq *s, int layer, int kv_head, int64_t *out);
 
-/* Counts over decode steps (prompts excluded): tokens attended and visible, summed over layers. */
+/* Counts over decode steps (prompts excluded), summed over layers: tokens attended and visible; bytes of rows
+ * and of index read, and of the keys that full attention over exact rows would have read. */
 typedef struct {
     int64_t steps;
     double attended, visible;
+    double kv_read, index_read, full_keys;
 } attn_stats;
 attn_stats attn_seq_stats(const attn_seq *s);
 
@@ -149,5 +173,9 @@ void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, bu
 void attn_end(attn_work *w, const attn_step *step);
 /* In place of attn_layer, in prompt steps: stores the rows and attends nothing (synthetic contexts). */
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v);
+
+/* Test hook: the slots that sequence i of the last attn_layer attends in list `list` of segment `seg`,
+ * ascending; returns their number, -1 without such a segment. out may be NULL. */
+int64_t attn_last_selection(const attn_work *w, size_t i, int seg, size_t list, int32_t *out);
 
 #endif

@@ -9,7 +9,7 @@
  * cache (the equivalent form of point 5). */
 #include "config.h"
 
-#include "attention/method.h"
+#include "attention/store.h"
 #include "kernels/base/mem.h"
 
 enum { P_SINK, P_POS, P_PREFILL, P_COMPAT };
@@ -53,7 +53,7 @@ enum {
 
 typedef struct {
     attn_ctx base;
-    kv_store store;
+    kv_store *store;
     int64_t s, r;
     bool ring;    /* evicted at least once */
     bool banded;  /* the prompt under way is banded */
@@ -120,12 +120,23 @@ static int64_t stage_rows(const attn_spec *s, const attn_shape *shape, const att
     return dense > chunk ? dense : chunk;
 }
 
-static int64_t stream_plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                                int layer)
+/* Rows of one layer at its peak. */
+static int64_t plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim)
 {
-    (void)layer;
     int64_t most = s->budget + 1 + stage_rows(s, shape, lim);
     return s->value[P_COMPAT] == COMPAT_KVFACTORY || lim->n_tokens < most ? lim->n_tokens : most;
+}
+
+static status stream_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                          const bool *layers, err *e)
+{
+    for (int l = 0; l < shape->n_layers; l++) {
+        size_t bytes;
+        if (!layers[l]) continue;
+        TRY(kv_plan_bytes(&bytes, &s->kv, shape, (size_t)shape->n_kv_heads, plan_rows(s, shape, lim), e));
+        TRY(size_add(&out->kv, out->kv, bytes, "KV plan", e));
+    }
+    return ST_OK;
 }
 
 static void stream_free(attn_ctx *base)
@@ -133,7 +144,7 @@ static void stream_free(attn_ctx *base)
     stream_ctx *c = ctx_of(base);
     const backend_ops *o = base->be->ops;
     size_t chunk = (size_t)base->lim->chunk, half = (size_t)base->shape->head_dim / 2;
-    kv_store_free(&c->store);
+    kv_store_free(c->store);
     if (c->state.p) o->free(base->be, c->state, S_COUNT * sizeof(int64_t));
     if (c->slots.p) o->free(base->be, c->slots, chunk * sizeof(int64_t));
     if (c->qpos.p) o->free(base->be, c->qpos, chunk * sizeof(int64_t));
@@ -189,8 +200,7 @@ static status stream_create(attn_ctx **out, const attn_ctx *base, err *e)
                        ? base->lim->n_tokens
                        : base->spec->budget + 1 + stage_rows(base->spec, sh, base->lim);
     for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? rows : 0;
-    TRY_GOTO(kv_store_init(&c->store, base->be, sh->n_layers, (size_t)sh->n_kv_heads,
-                           (size_t)sh->head_dim, base->spec->kv, cap, e));
+    TRY_GOTO(kv_store_create(&c->store, base, (size_t)sh->n_kv_heads, cap, e));
     TRY_GOTO(stream_buffers(c, e));
     stream_reset(&c->base);
     *out = &c->base;
@@ -309,7 +319,7 @@ static void stream_append(attn_ctx *base, const attn_part *p, int layer, buf k_r
 {
     (void)k_raw;
     stream_ctx *c = ctx_of(base);
-    base->be->ops->kv_write(base->be, &c->store.layer[layer], c->slots, k, v, p->n_tok);
+    kv_store_put(c->store, p, layer, c->slots, 1, k, v);
 }
 
 static void select_linear(stream_ctx *c, const attn_part *p, int layer, attn_sel *sel)
@@ -317,7 +327,7 @@ static void select_linear(stream_ctx *c, const attn_part *p, int layer, attn_sel
     int64_t window = c->base.shape->window[layer];
     bool mask = (p->flags & ATTN_PROMPT) || window > 0;
     sel->n_seg = 1;
-    sel->seg[0] = (attn_seg){.rows = &c->store.layer[layer],
+    sel->seg[0] = (attn_seg){.rows = kv_store_rows(c->store, layer),
                              .range = at(c, S_LINEAR),
                              .n_lists = 1,
                              .n_max = c->base.length + (int64_t)p->n_tok - c->shift,
@@ -327,15 +337,16 @@ static void select_linear(stream_ctx *c, const attn_part *p, int layer, attn_sel
 
 /* Sinks first, then the ring (in a prompt: its two runs and the prompt's own rows). The layer's window,
  * if any, is wider than the budget: it can only cut sinks at absolute positions. */
-static void stream_select(attn_ctx *base, const attn_part *p, int layer, buf q_raw, attn_sel *sel)
+static void stream_select(attn_ctx *base, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
 {
     (void)q_raw;
+    (void)q;
     stream_ctx *c = ctx_of(base);
     if (!c->ring) {
         select_linear(c, p, layer, sel);
         return;
     }
-    const kv_rows *rows = &c->store.layer[layer];
+    const kv_rows *rows = kv_store_rows(c->store, layer);
     int64_t window = base->shape->window[layer];
     bool shifted = reindex(c), mask = c->staging || (!shifted && window > 0);
     sel->n_seg = 0;
@@ -367,7 +378,7 @@ static void stream_layer_end(attn_ctx *base, const attn_part *p, int layer)
 {
     (void)p;
     stream_ctx *c = ctx_of(base);
-    const kv_rows *rows = &c->store.layer[layer];
+    const kv_rows *rows = kv_store_rows(c->store, layer);
     if (c->n_move > 0)
         base->be->ops->kv_copy(base->be, rows, c->move_dst, rows, c->move_src, (size_t)c->n_move);
 }
@@ -417,9 +428,11 @@ static int64_t stream_positions(const attn_ctx *base, int layer, int kv_head, in
     return n;
 }
 
-static int64_t stream_rows_held(const attn_ctx *base, int layer)
+static void stream_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
 {
-    return stream_positions(base, layer, 0, NULL);
+    for (int l = 0; l < base->shape->n_layers; l++)
+        if (base->layers[l])
+            out->kv += kv_store_bytes(((const stream_ctx *)base)->store, stream_positions(base, l, 0, NULL) + n_new);
 }
 
 /* Called after the step: the new token was attended on top of what is stored now, unless nothing was
@@ -447,7 +460,7 @@ const attn_method attn_streaming = {
     .def_budget = 256,
     .check = stream_check,
     .dense = stream_dense,
-    .plan_rows = stream_plan_rows,
+    .plan = stream_plan,
     .create = stream_create,
     .free = stream_free,
     .reset = stream_reset,
@@ -458,7 +471,7 @@ const attn_method attn_streaming = {
     .layer_end = stream_layer_end,
     .step_end = stream_step_end,
     .rewind = stream_rewind,
-    .rows_held = stream_rows_held,
+    .held = stream_held,
     .attended = stream_attended,
     .positions = stream_positions,
 };

@@ -144,7 +144,7 @@ static double prefill_flops(const model *m, const bench_result *r)
 static double bytes_per_token(const model *m, const bench_line *l)
 {
     const model_config *c = &m->config;
-    double row = 2.0 * c->n_kv_heads * c->head_dim * (double)dtype_size(l->spec.kv);
+    double row = 2.0 * c->n_kv_heads * c->head_dim * (double)dtype_size(l->spec.kv.type);
     double weights = (double)m->decode_bytes, rows = l->r.attended * c->n_layers * row;
     if (!l->r.decode) return (weights + rows) / (double)l->r.tokens;
     return weights / (double)l->r.batch + rows;
@@ -207,7 +207,7 @@ static status print_line(const bench *b, const bench_line *l, err *e)
     if (l->share >= 0) snprintf(share, sizeof share, "%.1f %%", 100 * l->share);
     TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-4s %10.1f %6.1f %% %10s %9s\n",
                    l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget,
-                   (long long)l->ctx, batch, dtype_name(l->spec.kv), l->r.tokens_per_s,
+                   (long long)l->ctx, batch, kv_format_name(&l->spec.kv), l->r.tokens_per_s,
                    100 * l->r.spread, bytes, share));
     return out_flush(e);
 }
@@ -231,7 +231,7 @@ static status print_stages(const bench *b, err *e)
         if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
         TRY(out_printf(e, "\n%-8s %-*s %7s %8lld %5s %-4s", l->r.decode ? "decode" : "prefill",
                        b->width, l->spec.text, budget, (long long)l->ctx, batch,
-                       dtype_name(l->spec.kv)));
+                       kv_format_name(&l->spec.kv)));
         for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9.1f", stage_us(l, i)));
     }
     return out_printf(e, "\n");
@@ -255,7 +255,7 @@ static json_t *line_json(const bench *b, const bench_line *l)
         "params", params, "budget",
         attn_has_budget(&l->spec) ? json_integer(l->spec.budget) : json_null(), "ctx",
         (json_int_t)l->ctx, "batch", (json_int_t)l->r.batch, "weights", dtype_name(b->g.m->type),
-        "kv", dtype_name(l->spec.kv), "runs", (json_int_t)l->r.n_runs, "tokens",
+        "kv", kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.n_runs, "tokens",
         (json_int_t)l->r.tokens, "tokens_per_s", l->r.tokens_per_s, "spread", l->r.spread,
         "attended", l->r.attended, "bytes_per_token", l->bytes, "limit_share",
         l->share >= 0 ? json_real(l->share) : json_null(), "parts", parts_json(l));

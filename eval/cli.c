@@ -94,8 +94,8 @@ status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def,
         text = all;
     }
     /* The parity tool keeps f32 rows unless told otherwise. */
-    TRY(cli_parse_dtype(&o.kv, c->kv, strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16, "--kv",
-                        e));
+    o.kv = kv_exact(strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16);
+    if (c->kv) TRY(kv_format_parse(&o.kv, c->kv, "--kv", e));
     status st = cli_split(&word, n, &store, text, e);
     if (st == ST_OK) st = MEM_NEW(out, *n, e);
     for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], word[i], &o, e);

@@ -49,11 +49,29 @@ typedef struct {
     weight bias; /* [1, w.rows]; p NULL: none */
 } linear_job;
 
+/* Codes of quantized rows; n_kv_heads regions of `cap` code rows each. A pair (a, b) of f16 numbers
+ * gives x = a + code * b, with zero_point x = b * (code - a).
+ * k, v    u8 [n_kv_heads][cap][row_bytes], code i of a row in bits [i * bits, (i + 1) * bits) of it,
+ *         lowest first; row_bytes = (head_dim * bits + 7) / 8.
+ * k_pair  by_token false: f16 [n_kv_heads][cap / group][head_dim][2], one pair for a channel of
+ *         `group` code rows that start at a multiple of it; else like v_pair.
+ * v_pair  f16 [n_kv_heads][cap][runs][2], one pair for `run` channels of a row (the last run may be
+ *         shorter), runs = (head_dim + run - 1) / run.
+ * k_at, v_at  i32 [slots]: a slot's exact row r as r >= 0, its code row c as -1 - c; the same for all heads.
+ * Source: KIVI (quant/new_pack.py); methods.md 10.3, 11.7. */
+typedef struct {
+    int bits; /* 2 or 4; 0: all rows are exact and a slot is a row */
+    bool by_token, zero_point;
+    size_t cap, group, run;
+    buf k, v, k_pair, v_pair, k_at, v_at;
+} kv_codes;
+
 /* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. */
 typedef struct {
     buf k, v;
     dtype type;
     size_t n_kv_heads, head_dim, cap;
+    kv_codes codes;
 } kv_rows;
 
 /* Attention of one sequence's queries over one set of stored rows.
@@ -61,10 +79,12 @@ typedef struct {
  * lse     [n_tok, n_heads] f32: log sum of exp of the scaled scores; p NULL: not wanted.
  *         A query that sees no key gives out = 0, lse = -INFINITY.
  * range   i64 [n_lists][2]: first entry and count n; n_max is the host's bound on n.
- * idx     i32 [n_lists][idx_stride]: slots, ascending; p NULL: entry i is slot i.
+ * idx     i32 [n_lists][idx_stride]: slots in the order of positions; p NULL: entry i is slot i.
  * n_lists 1 (all heads), n_kv_heads or n_heads.
  * qpos    i64 [n_tok], kpos i64 [1]: entry range.first + i has position kpos + i and is visible to
  *         a query at p if j <= p and, with band > 0, p - j < band. kpos.p NULL: all are visible.
+ * at      i32 [n_lists][idx_stride]: the position of each entry of idx, in place of kpos.
+ * read    u64 [1], the bytes of rows read are added to it (each row once a list); p NULL: not counted.
  * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k, in float32. */
 typedef struct {
     buf q, out, lse;
@@ -73,10 +93,20 @@ typedef struct {
     buf range, idx;
     size_t n_lists, idx_stride;
     int64_t n_max;
-    buf qpos, kpos;
+    buf qpos, kpos, at;
     int64_t band;
     float scale;
+    buf read;
 } attn_job;
+
+/* Families of ops, each in its own header: ops_*.h. */
+typedef struct codes_ops codes_ops;   /* quantized rows */
+typedef struct evict_ops evict_ops;   /* attention sums and lists of what is kept */
+typedef struct select_ops select_ops; /* scores to lists */
+typedef struct quest_ops quest_ops;
+typedef struct fier_ops fier_ops;
+typedef struct paris_ops paris_ops;
+typedef struct block_ops block_ops; /* blocks of ActQKV, entropy budgets */
 
 typedef struct backend backend;
 
@@ -124,16 +154,16 @@ typedef struct {
     void (*rope)(backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
 
     /* ---- KV rows ---- */
-    /* Row i of k and v (each [n, n_kv_heads, head_dim] f32) goes to slot slots[i] (i64 [n]), rounded
-     * to rows.type (nearest even). */
-    void (*kv_write)(backend *, const kv_rows *rows, buf slots, buf k, buf v, size_t n);
+    /* Row i of k and v (each [n, n_kv_heads, head_dim] f32) goes to exact row slots[i] (i64 [n]),
+     * with n_lists = n_kv_heads to slots[i][head], rounded to rows.type (nearest even). */
+    void (*kv_write)(backend *, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n);
     /* Slot dst[i] becomes a copy of slot src[i] of `from` (another store of the same shape and type, or the
      * same one when all of dst lies before all of src that is still to be read, in order of i). */
     void (*kv_copy)(backend *, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
 
     /* ---- attention ---- */
     /* Prompt chunks: many queries a sequence, tiles of keys aligned to slots, nothing of size n_tok x n
-     * stored; bits do not depend on the chunk. idx is not supported (p NULL). */
+     * stored; bits do not depend on the chunk. */
     void (*attn_prefill)(backend *, const attn_job *job);
     /* Decode: jobs of one head layout, n_tok = 1 each, any mixture of lengths. */
     void (*attn_decode)(backend *, const attn_job *jobs, size_t n_jobs);
@@ -143,6 +173,14 @@ typedef struct {
      * Source: methods.md 0.2.10 (flash-decoding's split and merge). */
     void (*attn_merge)(backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts,
                        size_t n_rows, size_t dim);
+
+    const codes_ops *codes;
+    const evict_ops *evict;
+    const select_ops *select;
+    const quest_ops *quest;
+    const fier_ops *fier;
+    const paris_ops *paris;
+    const block_ops *block;
 } backend_ops;
 
 struct backend {

@@ -59,7 +59,7 @@ void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
 void cpu_add(backend *be, buf x, buf y, size_t n);
 void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
 void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
-void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, size_t n);
+void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n);
 void cpu_attn_prefill(backend *be, const attn_job *job);
 void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
 void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,

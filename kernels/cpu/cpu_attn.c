@@ -61,6 +61,14 @@ static bool dim_fits(backend *be, const attn_job *j)
     return false;
 }
 
+/* Bytes of the rows of all lists, each row once. */
+static void count_read(const attn_job *j)
+{
+    uint64_t *read = (uint64_t *)(void *)j->read.p;
+    for (size_t i = 0; read && i < n_units(j); i++)
+        *read += (uint64_t)unit_of(j, i).n * 2 * j->rows.head_dim * dtype_size(j->rows.type);
+}
+
 /* ---- decode ---- */
 
 /* Query heads [head, head + heads) of one job over entries [first, first + n): one parallel item. */
@@ -145,6 +153,7 @@ static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, piec
         for (size_t u = 0; u < n_units(&jobs[i]); u++) count += unit_pieces(*list + count, &jobs[i], u, &parts);
     for (size_t i = 0; i < count; i++)
         *work += (*list)[i].n * (*list)[i].heads * (*list)[i].job->rows.head_dim * 4;
+    for (size_t i = 0; i < n_jobs; i++) count_read(&jobs[i]);
     *n = count;
     return true;
 }
@@ -239,6 +248,7 @@ void cpu_attn_prefill(backend *be, const attn_job *j)
     size_t piece_n = piece_rows(rows, units, threads, k->tile_rows), blocks = (rows + piece_n - 1) / piece_n;
     unsigned char *space = cpu_scratch(be, &c->parts, threads, bytes, "attention work space");
     if (!space) return;
+    count_read(j);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(be->n_threads)
     for (size_t i = 0; i < units * blocks; i++) {
         /* the last rows see most keys: they go first, so that no thread starts a long piece last */

@@ -83,7 +83,7 @@ void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
 }
 
 /* Tokens are written in order within a thread's heads: a slot that occurs twice keeps the last. */
-void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, size_t n)
+void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n)
 {
     size_t d = rows->head_dim, heads = rows->n_kv_heads, row = d * dtype_size(rows->type);
     const cpu_kernels *kn = cpu_of(be)->k;
@@ -93,7 +93,8 @@ void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, siz
         threads_split(heads, 1, &a, &b);
         for (size_t h = a; h < b; h++)
             for (size_t i = 0; i < n; i++) {
-                size_t to = (h * rows->cap + (size_t)cpu_i64(slots)[i]) * row, from = (i * heads + h) * d;
+                size_t slot = (size_t)cpu_i64(slots)[n_lists == 1 ? i : i * heads + h];
+                size_t to = (h * rows->cap + slot) * row, from = (i * heads + h) * d;
                 kn->narrow(rows->k.p + to, cpu_f32(k) + from, rows->type, d);
                 kn->narrow(rows->v.p + to, cpu_f32(v) + from, rows->type, d);
             }

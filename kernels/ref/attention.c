@@ -7,7 +7,7 @@
 
 /* The entries of a job's list for one query: first slot-list entry, count, slot of entry i. */
 typedef struct {
-    const int32_t *idx;
+    const int32_t *idx, *at;
     int64_t first, n;
 } list_view;
 
@@ -16,14 +16,15 @@ static list_view list_of(const attn_job *j, size_t head, size_t kv_head)
     const int64_t *range = (const int64_t *)(void *)j->range.p;
     size_t l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? head : kv_head;
     const int32_t *idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + l * j->idx_stride : NULL;
-    return (list_view){idx, range[2 * l], range[2 * l + 1]};
+    const int32_t *at = j->at.p ? (const int32_t *)(void *)j->at.p + l * j->idx_stride : NULL;
+    return (list_view){idx, at, range[2 * l], range[2 * l + 1]};
 }
 
-static bool visible(const attn_job *j, size_t t, int64_t i)
+static bool visible(const attn_job *j, const list_view *l, size_t t, int64_t i)
 {
-    if (!j->kpos.p) return true;
+    if (!j->kpos.p && !l->at) return true;
     int64_t p = ((const int64_t *)(void *)j->qpos.p)[t];
-    int64_t at = *(const int64_t *)(void *)j->kpos.p + i;
+    int64_t at = l->at ? l->at[l->first + i] : *(const int64_t *)(void *)j->kpos.p + i;
     return at <= p && (j->band <= 0 || p - at < j->band);
 }
 
@@ -46,7 +47,7 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
     double top = -(double)INFINITY, sum = 0, acc[256] = {0};
     for (int pass = 0; pass < 2; pass++)
         for (int64_t i = 0; i < l.n; i++) {
-            if (!visible(j, t, i)) continue;
+            if (!visible(j, &l, t, i)) continue;
             size_t slot = (size_t)(l.idx ? l.idx[l.first + i] : l.first + i);
             size_t row = kv_head * j->rows.cap + slot;
             double s = score(j, q_row, row);
@@ -64,9 +65,20 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
     if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
 }
 
+/* Bytes of the rows of all lists, each row once. */
+static void count_read(const attn_job *j)
+{
+    size_t lists = j->n_lists == j->n_heads ? j->n_heads : j->rows.n_kv_heads;
+    uint64_t *read = (uint64_t *)(void *)j->read.p;
+    for (size_t h = 0; read && h < lists; h++)
+        *read += (uint64_t)list_of(j, h * (j->n_heads / lists), h).n * 2 * j->rows.head_dim *
+                 dtype_size(j->rows.type);
+}
+
 void ref_attn_prefill(backend *be, const attn_job *j)
 {
     (void)be;
+    count_read(j);
     for (size_t t = 0; t < j->n_tok; t++)
         for (size_t h = 0; h < j->n_heads; h++) attend_one(j, t, h);
 }

@@ -32,7 +32,8 @@ void ref_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t
 
 void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
 void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
-void ref_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, size_t n);
+void ref_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v,
+                  size_t n);
 void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
 
 void ref_attn_prefill(backend *be, const attn_job *job);

@@ -131,7 +131,8 @@ void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
             }
 }
 
-void ref_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, size_t n)
+void ref_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v,
+                  size_t n)
 {
     (void)be;
     const int64_t *slot = (const int64_t *)(void *)slots.p;
@@ -139,7 +140,8 @@ void ref_kv_write(backend *be, const kv_rows *rows, buf slots, buf k, buf v, siz
     for (size_t i = 0; i < n; i++)
         for (size_t h = 0; h < heads; h++)
             for (size_t c = 0; c < d; c++) {
-                size_t to = (h * rows->cap + (size_t)slot[i]) * d + c,
+                size_t at = (size_t)slot[n_lists == 1 ? i : i * heads + h];
+                size_t to = (h * rows->cap + at) * d + c,
                        from = (i * heads + h) * d + c;
                 ref_put(rows->k, rows->type, to, ref_get(k, DT_F32, from));
                 ref_put(rows->v, rows->type, to, ref_get(v, DT_F32, from));

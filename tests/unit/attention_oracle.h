@@ -176,7 +176,7 @@ static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv,
                              err *e)
 {
     static attn_spec spec;
-    attn_options o = {.kv = kv};
+    attn_options o = {.kv = kv_exact(kv)};
     attn_limits lim = {n_tokens, (int64_t)r->rows};
     TRY(attn_spec_parse(&spec, text, &o, e));
     return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);

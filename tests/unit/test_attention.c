@@ -289,7 +289,7 @@ static void check_specs(void)
         {"streaming:budget=99999999999999999999", "expected a number"},
         {"", "unknown strategy"},
     };
-    attn_options o = {.budget = 128, .skip = "1", .kv = DT_F16};
+    attn_options o = {.budget = 128, .skip = "1", .kv = kv_exact(DT_F16)};
     attn_spec s;
     char text[128];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

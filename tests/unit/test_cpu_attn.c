@@ -50,7 +50,7 @@ static call call_make(rng *r, shape s)
     for (size_t t = 0; t < s.n_tok; t++) c.qpos[t] = 1000 + (int64_t)s.n - (int64_t)s.n_tok + (int64_t)t;
     c.job = (attn_job){.n_tok = s.n_tok, .n_heads = heads, .n_lists = lists, .idx_stride = stride,
                        .n_max = (int64_t)s.n, .band = s.band, .scale = 3 / sqrtf((float)s.dim)};
-    c.job.rows = (kv_rows){at(c.k), at(c.v), s.type, s.kv_heads, s.dim, cap};
+    c.job.rows = (kv_rows){at(c.k), at(c.v), s.type, s.kv_heads, s.dim, cap, {0}};
     c.job.q = at(c.q);
     c.job.out = at(c.out);
     c.job.lse = at(c.lse);

@@ -133,13 +133,14 @@ static void test_kv(backend *be, const char *level)
             unsigned char *a = xmalloc(2 * bytes), *b = xmalloc(2 * bytes);
             memset(a, 0x5a, 2 * bytes);
             memset(b, 0x5a, 2 * bytes);
-            int64_t slots[60];
-            for (size_t s = 0; s < n; s++) slots[s] = (int64_t)((s * 7 + 3) % cap);
-            kv_rows ra = {at(a), at(a + bytes), ALL_TYPES[t], heads, d, cap};
-            kv_rows rb = {at(b), at(b + bytes), ALL_TYPES[t], heads, d, cap};
+            int64_t slots[60 * 3];
+            size_t lists = i % 2 ? heads : 1; /* slots of all heads, or of each */
+            for (size_t s = 0; s < n * lists; s++) slots[s] = (int64_t)((s * 7 + 3) % cap);
+            kv_rows ra = {at(a), at(a + bytes), ALL_TYPES[t], heads, d, cap, {0}};
+            kv_rows rb = {at(b), at(b + bytes), ALL_TYPES[t], heads, d, cap, {0}};
             const float *v = hard + (n_hard - n * heads * d);
-            be->ops->kv_write(be, &ra, at(slots), at(hard), at(v), n);
-            ref->ops->kv_write(ref, &rb, at(slots), at(hard), at(v), n);
+            be->ops->kv_write(be, &ra, at(slots), lists, at(hard), at(v), n);
+            ref->ops->kv_write(ref, &rb, at(slots), lists, at(hard), at(v), n);
             group_note(&g, memcmp(a, b, 2 * bytes) == 0, "%s, head_dim %zu", dtype_name(ALL_TYPES[t]), d);
             int64_t to[2] = {0, 2}, from[2] = {3, 10};
             if (n < 12) goto next;

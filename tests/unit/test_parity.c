@@ -64,7 +64,7 @@ static void close_run(run_parts *r)
 static status open_run(run_parts *r, const char *dir, const setting *set, int64_t n, err *e)
 {
     attn_spec spec;
-    attn_options ao = {.kv = set->kv};
+    attn_options ao = {.kv = kv_exact(set->kv)};
     backend_options bo = {.device = set->device};
     decoder_options opt = {.chunk = set->chunk, .exact = set->exact};
     *r = (run_parts){0};

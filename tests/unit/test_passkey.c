@@ -245,7 +245,7 @@ static size_t make_runs(passkey_run runs[MAX_RUNS])
                  {"full", DT_F16},
                  {"streaming:budget=24", DT_F16}};
     for (size_t i = 0; i < MAX_RUNS; i++) {
-        attn_options o = {.kv = specs[i].kv};
+        attn_options o = {.kv = kv_exact(specs[i].kv)};
         err e = {0};
         runs[i] = (passkey_run){0};
         is_ok(attn_spec_parse(&runs[i].spec, specs[i].text, &o, &e), &e, "%s", specs[i].text);

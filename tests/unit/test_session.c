@@ -42,7 +42,7 @@ static void close_parts(parts *p)
 static status new_session(session **s, parts *p, const char *text, int64_t n, err *e)
 {
     attn_spec spec;
-    attn_options o = {.kv = DT_F16};
+    attn_options o = {.kv = kv_exact(DT_F16)};
     TRY(attn_spec_parse(&spec, text, &o, e));
     return session_create(s, p->dec, &spec, n, e);
 }
@@ -136,7 +136,7 @@ static void check_memory(void)
     static float logits[VOCAB];
     memory_plan plan;
     attn_spec spec;
-    attn_options o = {.kv = DT_F16};
+    attn_options o = {.kv = kv_exact(DT_F16)};
     decoder_options opt = {.chunk = 16, .exact = true};
     if (!is_ok(open_parts(&p, "qwen3-bf16", 2, 16, 1, &e), &e, "model")) return;
     is_ok(new_session(&s, &p, "streaming:budget=20", N + 20, &e), &e, "session");

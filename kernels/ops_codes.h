@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* Ops on quantized rows (kv_codes in ops.h). */
+#ifndef KERNELS_OPS_CODES_H
+#define KERNELS_OPS_CODES_H
+
+#include "kernels/ops.h"
+
+struct codes_ops {
+    /* Quantizes exact K rows src[i] (i64 [n]) of every head into code rows first + i; n and first are
+     * multiples of `group` unless by_token. In float32 from the rows as stored: lo = min, hi = max of
+     * the channel's group (by_token: of the row's run), code = round((x - lo) * (2^bits - 1) / (hi - lo))
+     * half to even, pair = (lo, (hi - lo) / (2^bits - 1)) rounded to f16; hi = lo: codes 0, pair
+     * (lo, 0). zero_point: b = (hi - lo) / (2^bits - 1), a = int8(round(-lo / b)), code =
+     * clamp(round(x / b) + a, 0, 2^bits - 1); hi = lo: b = x, code - a = 1.
+     * Source: methods.md 10.3 and 11.7. */
+    void (*encode_k)(backend *, const kv_rows *rows, buf src, size_t first, size_t n);
+    /* Quantizes exact V rows src[i] into code rows first + i, by token and run. */
+    void (*encode_v)(backend *, const kv_rows *rows, buf src, size_t first, size_t n);
+    /* out (f32 rows, exact; slot = row) gets entries [0, n) of each list as row i: list l is that of
+     * kv head l (n_lists 1: of all heads); range, idx as in attn_job. V only if out->v.p. */
+    void (*fetch)(backend *, const kv_rows *out, const kv_rows *rows, buf range, buf idx,
+                  size_t n_lists, size_t idx_stride, int64_t n_max);
+};
+
+extern const codes_ops ref_codes, cpu_codes;
+
+#endif

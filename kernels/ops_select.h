@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* Ops that turn scores of items (tokens, pages, blocks) into lists of slots. */
+#ifndef KERNELS_OPS_SELECT_H
+#define KERNELS_OPS_SELECT_H
+
+#include "kernels/ops.h"
+
+/* How the query heads of a group share one selection. methods.md 0.2.4 */
+typedef enum {
+    GQA_PER_Q,  /* each head its own */
+    GQA_MEAN_Q, /* of the mean query: done before scoring */
+    GQA_MEAN_S, /* raw scores of the group */
+    GQA_SUM_S,
+    GQA_MAX_S,
+    GQA_VOTE,       /* softmax over the candidates per head, then the sum: as log-sum-exp of logit - lse */
+    GQA_LAYER_MEAN, /* the same over all heads of the layer */
+    GQA_LAYER_VOTE,
+    GQA_LAYER_CONCAT, /* one score from the concatenated heads: done by the scorer */
+    GQA_COUNT
+} gqa_mode;
+#define GQA_NAMES "per_q mean_q mean_s sum_s max_s vote layer_mean layer_vote layer_concat"
+
+/* Lists a mode makes of n_heads query heads over n_kv_heads. */
+static inline size_t gqa_lists(gqa_mode m, size_t n_heads, size_t n_kv_heads)
+{
+    return m == GQA_PER_Q ? n_heads : m >= GQA_LAYER_MEAN ? 1 : n_kv_heads;
+}
+
+/* Choice of items. Item i is the slots [i * granule, min((i + 1) * granule, n_slots)).
+ * score  f32 [n_lists][stride], of items [0, n_items)
+ * n      i64 [3]: n_slots, first candidate item, end of the candidates; items that are no candidates
+ *        are taken if they lie before `head` or in [tail, n_items)
+ * head   items [0, head) and
+ * tail   i64 [1]: items [tail, ceil(n_slots / granule)) are taken whatever their score
+ * k      i64 [n_k] (n_k 1 or n_lists): candidates to take; all if there are fewer
+ * idx    i32 [n_lists][idx_stride] out: slots, ascending; range i64 [n_lists][2] out: {0, count}
+ * NaN counts as -INFINITY; of equal scores the lower item goes first (methods.md 0.2.2). */
+typedef struct {
+    buf score, n, k, tail;
+    size_t n_lists, stride, n_k;
+    int64_t granule, head, n_items_max, idx_stride;
+    buf idx, range;
+} choose_job;
+
+struct select_ops {
+    /* Mean of the queries of each group: out [n_rows][n_groups][dim] of q [n_rows][n_heads][dim]. */
+    void (*mean_heads)(backend *, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim);
+    /* score[h][i] = q_h . k_i, all tokens: the exact scorer. q [n_heads][dim], n i64 [1], rows of any
+     * store; n_heads may equal n_kv_heads. Adds bytes read to read[0]. */
+    void (*exact)(backend *, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
+                  int64_t n_max, buf read);
+    /* Combines raw scores in [n_heads][stride] of candidates [lo, hi) (n as in choose_job, elements 1
+     * and 2) into out [n_lists][stride]; VOTE: logits are scale * score. Items outside stay undefined. */
+    void (*combine)(backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
+                    int64_t n_max, gqa_mode mode, float scale);
+    void (*choose)(backend *, const choose_job *job);
+};
+
+extern const select_ops ref_select, cpu_select;
+
+#endif
