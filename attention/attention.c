@@ -2,7 +2,7 @@
 /* The composition around every method: dense layers, rotation, attention over segments, counts. */
 #include "config.h"
 
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "attention/method.h"
@@ -32,6 +32,8 @@ struct attn_work {
     buf k;           /* keys rotated at the step's positions */
     buf parts, lses; /* [ATTN_MAX_SEGS][rows] partial results */
     buf lse;         /* [rows][n_heads] of the whole attention, for observers */
+    void (*watch)(void *ctx, const attn_seen *seen); /* may be NULL */
+    void *watch_ctx;
     attn_sel *sels;  /* [max_rows] one a sequence */
     attn_job *jobs;  /* [max_rows] */
 };
@@ -301,6 +303,11 @@ static bool is_shared(const attn_step *step)
     return step->n_seq > 1 && (step->flags & ATTN_PROMPT);
 }
 
+static void show(const attn_work *w, const attn_seen *seen)
+{
+    if (w->watch) w->watch(w->watch_ctx, seen);
+}
+
 static attn_part part_of(const attn_work *w, const attn_step *step, size_t row)
 {
     return (attn_part){.n_tok = step->n_tok,
@@ -333,6 +340,7 @@ void attn_begin(attn_work *w, const attn_step *step)
         if (step->flags & ATTN_PROMPT) s->stats = attn_seq_stats(s);
         for (int k = 0, n = parts_of(s, u); k < n; k++) u[k].m->step_begin(u[k].c, &p);
     }
+    show(w, &(attn_seen){.step = step, .layer = -1});
 }
 
 /* One layer of a forward, or one window of it: what attn_layer was given, from row `row` on. */
@@ -449,6 +457,7 @@ static void run_layer(attn_work *w, const layer_run *r)
         size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
         u.m->append(u.c, &p, r->layer, buf_at(r->k, at), buf_at(w->k, r->row * kv_bytes(sh) + at),
                     buf_at(r->v, at));
+        if (i < r->n_sel) w->sels[i].head = w->sels[i].tail = 0;
         if (i < r->n_sel)
             u.m->select(u.c, &p, r->layer, buf_at(r->q, row * q_bytes(sh)),
                         buf_at(w->q[0], row * q_bytes(sh)), &w->sels[i]);
@@ -501,23 +510,49 @@ void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, bu
         run_layer(w, &r);
     }
     end_layer(w, step, layer);
+    show(w, &(attn_seen){step, layer, q, k, w->q[0], w->k, v, out});
 }
 
-int64_t attn_last_selection(const attn_work *w, size_t i, int seg, size_t list, int32_t *out)
+void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void *ctx)
+{
+    w->watch = fn;
+    w->watch_ctx = ctx;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Positions of one segment's list at out (may be NULL); slots are positions. */
+static int64_t list_positions(const attn_work *w, const attn_seg *g, int head, int64_t *out)
+{
+    int64_t range[2];
+    size_t list = g->n_lists == 1 ? 0 : g->n_lists == (size_t)w->shape.n_heads
+                  ? (size_t)head : (size_t)head / (size_t)(w->shape.n_heads / w->shape.n_kv_heads);
+    w->be->ops->download(w->be, range, buf_at(g->range, list * sizeof range), sizeof range);
+    for (int64_t k = 0; out && k < range[1]; k++) {
+        int32_t slot = (int32_t)(range[0] + k);
+        size_t at = list * g->idx_stride + (size_t)slot;
+        if (g->idx.p)
+            w->be->ops->download(w->be, &slot, buf_at(g->idx, at * sizeof slot), sizeof slot);
+        out[k] = slot;
+    }
+    return range[1];
+}
+
+int64_t attn_last_selection(const attn_work *w, size_t i, int head, int64_t *out, int64_t *head_end,
+                            int64_t *tail)
 {
     const attn_sel *sel = &w->sels[i];
-    int64_t range[2];
-    if (seg >= sel->n_seg) return -1;
-    const attn_seg *g = &sel->seg[seg];
-    if (g->n_lists == 1) list = 0;
-    w->be->ops->download(w->be, range, buf_at(g->range, list * sizeof range), sizeof range);
-    if (out && g->idx.p)
-        w->be->ops->download(
-            w->be, out,
-            buf_at(g->idx, (list * g->idx_stride + (size_t)range[0]) * sizeof(int32_t)),
-            (size_t)range[1] * sizeof(int32_t));
-    for (int64_t k = 0; out && !g->idx.p && k < range[1]; k++) out[k] = (int32_t)(range[0] + k);
-    return range[1];
+    int64_t n = 0;
+    for (int s = 0; s < sel->n_seg; s++)
+        n += list_positions(w, &sel->seg[s], head, out ? out + n : NULL);
+    if (out) qsort(out, (size_t)n, sizeof *out, by_value);
+    *head_end = sel->head;
+    *tail = sel->tail;
+    return n;
 }
 
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
@@ -560,4 +595,5 @@ void attn_end(attn_work *w, const attn_step *step)
         if (step->flags & ATTN_PROMPT) clear_read(s);
         else count_step(s);
     }
+    show(w, &(attn_seen){.step = step, .layer = w->shape.n_layers});
 }

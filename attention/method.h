@@ -42,6 +42,9 @@ typedef struct {
 typedef struct {
     int n_seg;
     attn_seg seg[ATTN_MAX_SEGS];
+    /* Retrieval: positions before head and from tail on are attended whatever their score; all are when
+     * tail <= head. */
+    int64_t head, tail;
 } attn_sel;
 
 /* The part of a forward that concerns one sequence. */
@@ -57,6 +60,7 @@ typedef struct {
 struct attn_method {
     const char *name, *summary, *source; /* source: paper and reference code */
     const attn_param *params;            /* ends with key NULL */
+    bool retrieves; /* keeps everything, slots are positions, chooses in each step */
     bool has_budget;
     int64_t def_budget;
     int def_skip; /* leading dense layers */

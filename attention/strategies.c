@@ -33,6 +33,11 @@ bool attn_has_budget(const attn_spec *s)
     return s->method->has_budget;
 }
 
+bool attn_retrieves(const attn_spec *s)
+{
+    return s->method->retrieves;
+}
+
 /* Word number i of a list separated by spaces; its length in *n, or NULL. */
 static const char *choice(const char *list, int64_t i, size_t *n)
 {
@@ -42,6 +47,18 @@ static const char *choice(const char *list, int64_t i, size_t *n)
     }
     if (list) *n = strcspn(list, " ");
     return list;
+}
+
+gqa_mode attn_gqa(const attn_spec *s)
+{
+    size_t n, m;
+    for (int i = 0; s->method->params[i].key; i++) {
+        const char *c = choice(s->method->params[i].choices, s->value[i], &n), *name;
+        if (strcmp(s->method->params[i].key, "gqa") != 0 || !c) continue;
+        for (int g = 0; g < GQA_COUNT; g++)
+            if ((name = choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0) return (gqa_mode)g;
+    }
+    return GQA_VOTE;
 }
 
 static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *spec,

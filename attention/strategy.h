@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "kernels/ops.h"
+#include "kernels/ops_select.h"
 
 typedef struct attn_method attn_method;
 
@@ -67,6 +67,7 @@ typedef struct {
     int64_t budget;                 /* tokens; 0 for a method without one */
     uint64_t skip;                  /* bit l: layer l is dense */
     kv_format kv;
+    bool forced;   /* retrieval: select even where the budget covers everything (tests, recall of tensors) */
     char text[96]; /* as written on the command line */
 } attn_spec;
 
@@ -85,6 +86,10 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e);
 /* All parameters with their values: "budget=256 sink=4 pos=reindex". */
 void attn_spec_params(const attn_spec *s, char *out, size_t size);
 bool attn_has_budget(const attn_spec *s);
+/* Whether it keeps everything and chooses anew in each step; slots are then positions. */
+bool attn_retrieves(const attn_spec *s);
+/* Its parameter gqa; GQA_VOTE without one. */
+gqa_mode attn_gqa(const attn_spec *s);
 
 /* The table. */
 const attn_method *attn_method_find(const char *name);
@@ -133,6 +138,12 @@ typedef struct {
     double kv_read, index_read, full_keys;
 } attn_stats;
 attn_stats attn_seq_stats(const attn_seq *s);
+/* Bytes of keys and of index read, over those of all keys in full precision: FIER v2, section 3.4. Of rows
+ * half the bytes are those of keys. 0 before the first decode step. */
+static inline double attn_key_access(const attn_stats *s)
+{
+    return s->full_keys > 0 ? (s->kv_read / 2 + s->index_read) / s->full_keys : 0;
+}
 
 /* ---- one forward ---- */
 
@@ -174,8 +185,19 @@ void attn_end(attn_work *w, const attn_step *step);
 /* In place of attn_layer, in prompt steps: stores the rows and attends nothing (synthetic contexts). */
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v);
 
-/* Test hook: the slots that sequence i of the last attn_layer attends in list `list` of segment `seg`,
- * ascending; returns their number, -1 without such a segment. out may be NULL. */
-int64_t attn_last_selection(const attn_work *w, size_t i, int seg, size_t list, int32_t *out);
+/* What a layer was given and gave, called at the end of attn_layer; layer -1 in attn_begin, n_layers in attn_end
+ * (then without buffers). q and k are rotated. fn NULL: nobody watches. */
+typedef struct {
+    const attn_step *step;
+    int layer;
+    buf q_raw, k_raw, q, k, v, out;
+} attn_seen;
+void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void *ctx);
+
+/* Positions that query head `head` of sequence i attended in the last attn_layer of a decode step, ascending;
+ * returns their number, out may be NULL. Taken whatever their score were those before *head_end and
+ * from *tail on. Only for strategies that retrieve (attn_retrieves). */
+int64_t attn_last_selection(const attn_work *w, size_t i, int head, int64_t *out, int64_t *head_end,
+                            int64_t *tail);
 
 #endif

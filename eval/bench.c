@@ -139,15 +139,15 @@ static double prefill_flops(const model *m, const bench_result *r)
     return 2 * n + 4 * r->attended * c->n_heads * c->head_dim * c->n_layers;
 }
 
-/* Decode: weights are read once for the whole batch, rows of K and V by each sequence. Prefill: at
- * best both are read once a chunk. */
+/* Decode: weights are read once for the whole batch, rows and index by each sequence (counted where they are
+ * read). Prefill: at best weights and rows are read once a chunk. */
 static double bytes_per_token(const model *m, const bench_line *l)
 {
     const model_config *c = &m->config;
     double row = 2.0 * c->n_kv_heads * c->head_dim * (double)dtype_size(l->spec.kv.type);
     double weights = (double)m->decode_bytes, rows = l->r.attended * c->n_layers * row;
     if (!l->r.decode) return (weights + rows) / (double)l->r.tokens;
-    return weights / (double)l->r.batch + rows;
+    return weights / (double)l->r.batch + l->r.kv_read + l->r.index_read;
 }
 
 static double gemm_limit(const bench *b)
@@ -192,7 +192,7 @@ static status print_head(const bench *b, err *e)
     const model *m = b->g.m;
     TRY(out_printf(e, "%s, %s, %.1f M parameters\n\n", m->name, dtype_name(m->type),
                    (double)m->config.n_params / 1e6));
-    return out_printf(e, "%-8s %-*s %7s %8s %5s %-4s %10s %8s %10s %9s\n", "phase", b->width,
+    return out_printf(e, "%-8s %-*s %7s %8s %5s %-9s %10s %8s %10s %9s\n", "phase", b->width,
                       "strategy", "budget", "ctx", "batch", "kv", "tokens/s", "spread", "MB/token",
                       "of limit");
 }
@@ -205,7 +205,7 @@ static status print_line(const bench *b, const bench_line *l, err *e)
     if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
     if (l->r.decode) snprintf(bytes, sizeof bytes, "%.2f", l->bytes / 1e6);
     if (l->share >= 0) snprintf(share, sizeof share, "%.1f %%", 100 * l->share);
-    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-4s %10.1f %6.1f %% %10s %9s\n",
+    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-9s %10.1f %6.1f %% %10s %9s\n",
                    l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget,
                    (long long)l->ctx, batch, kv_format_name(&l->spec.kv), l->r.tokens_per_s,
                    100 * l->r.spread, bytes, share));
@@ -218,21 +218,47 @@ static double stage_us(const bench_line *l, int stage)
                                  : 0;
 }
 
+/* The first columns of a table behind the first one. */
+static status print_case(const bench *b, const bench_line *l, err *e)
+{
+    char budget[24] = "-", batch[24] = "-";
+    if (attn_has_budget(&l->spec))
+        snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
+    if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
+    return out_printf(e, "\n%-8s %-*s %7s %8lld %5s %-9s", l->r.decode ? "decode" : "prefill",
+                      b->width, l->spec.text, budget, (long long)l->ctx, batch,
+                      kv_format_name(&l->spec.kv));
+}
+
 static status print_stages(const bench *b, err *e)
 {
-    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s %-4s",
+    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s %-9s",
                    "phase", b->width, "strategy", "budget", "ctx", "batch", "kv"));
     for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9s", stage_names[i]));
     for (size_t k = 0; k < b->n_lines; k++) {
         const bench_line *l = &b->lines[k];
-        char budget[24] = "-", batch[24] = "-";
-        if (attn_has_budget(&l->spec))
-            snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
-        if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
-        TRY(out_printf(e, "\n%-8s %-*s %7s %8lld %5s %-4s", l->r.decode ? "decode" : "prefill",
-                       b->width, l->spec.text, budget, (long long)l->ctx, batch,
-                       kv_format_name(&l->spec.kv)));
+        TRY(print_case(b, l, e));
         for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9.1f", stage_us(l, i)));
+    }
+    return out_printf(e, "\n");
+}
+
+static status print_bytes(const bench *b, err *e)
+{
+    bool any = false;
+    for (size_t k = 0; k < b->n_lines; k++) any |= b->lines[k].r.decode;
+    if (!any) return ST_OK;
+    TRY(out_printf(e, "\nMB that a sequence holds, and that its decode step reads; keys: share of all keys' "
+                      "bytes (rows and index)\n\n%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %9s %9s %8s",
+                   "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "index",
+                   "scratch", "rows read", "index rd", "keys"));
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_line *l = &b->lines[k];
+        if (!l->r.decode) continue;
+        TRY(print_case(b, l, e));
+        TRY(out_printf(e, " %9.3f %9.3f %9.3f %9.3f %9.3f %6.1f %%", (double)l->r.held.kv / 1e6,
+                       (double)l->r.held.index / 1e6, (double)l->r.held.scratch / 1e6,
+                       l->r.kv_read / 1e6, l->r.index_read / 1e6, 100 * l->r.key_access));
     }
     return out_printf(e, "\n");
 }
@@ -249,7 +275,7 @@ static json_t *line_json(const bench *b, const bench_line *l)
 {
     char params[512];
     attn_spec_params(&l->spec, params, sizeof params);
-    return json_pack(
+    json_t *o = json_pack(
         "{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}",
         "model", b->g.m->name, "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
         "params", params, "budget",
@@ -259,6 +285,14 @@ static json_t *line_json(const bench *b, const bench_line *l)
         (json_int_t)l->r.tokens, "tokens_per_s", l->r.tokens_per_s, "spread", l->r.spread,
         "attended", l->r.attended, "bytes_per_token", l->bytes, "limit_share",
         l->share >= 0 ? json_real(l->share) : json_null(), "parts", parts_json(l));
+    if (!l->r.decode) return o;
+    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)l->r.held.kv));
+    json_object_set_new(o, "index_bytes", json_integer((json_int_t)l->r.held.index));
+    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)l->r.held.scratch));
+    json_object_set_new(o, "kv_read", json_real(l->r.kv_read));
+    json_object_set_new(o, "index_read", json_real(l->r.index_read));
+    json_object_set_new(o, "key_access", json_real(l->r.key_access));
+    return o;
 }
 
 static status add_line(bench *b, const bench_case *k, const bench_result *r, err *e)
@@ -409,6 +443,7 @@ static status run_model(bench *b, err *e)
         return err_set(e, ST_USAGE, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
     TRY(print_stages(b, e));
+    TRY(print_bytes(b, e));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
 }

@@ -212,6 +212,22 @@ static status make_room(bench_case *c, size_t batch, err *e)
     return ST_OK;
 }
 
+/* What the steps between two states of the counters attended and read. */
+static void take_counts(const bench_case *c, bench_result *r, const attn_stats *from,
+                        const attn_stats *to)
+{
+    double n = (double)(to->steps - from->steps);
+    attn_stats part = {.kv_read = to->kv_read - from->kv_read,
+                       .index_read = to->index_read - from->index_read,
+                       .full_keys = to->full_keys - from->full_keys};
+    r->held = attn_seq_held(session_attn(c->s[0]));
+    if (n <= 0) return;
+    r->attended = (to->attended - from->attended) / n / decoder_attn_shape(c->d)->n_layers;
+    r->kv_read = part.kv_read / n;
+    r->index_read = part.index_read / n;
+    r->key_access = attn_key_access(&part);
+}
+
 status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
 {
     double speed[BENCH_RUNS];
@@ -229,9 +245,7 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
     r->tokens_per_s = stats_median(speed, BENCH_RUNS);
     r->spread = stats_spread(speed, BENCH_RUNS);
     attn_stats to = attn_seq_stats(session_attn(c->s[0]));
-    if (to.steps > from.steps)
-        r->attended = (to.attended - from.attended) / (double)(to.steps - from.steps) /
-                      decoder_attn_shape(c->d)->n_layers;
+    take_counts(c, r, &from, &to);
     decoder_profile(c->d, true);
     TRY(run_steps(c, batch, n, &ns, e));
     decoder_stages(c->d, r->stage_ns);

@@ -15,6 +15,9 @@ typedef struct {
     size_t n_runs;
     double tokens_per_s, spread; /* median of the runs; range over median */
     double attended;             /* tokens attended by a token, mean over the layers */
+    attn_bytes held;             /* decode: by one sequence after the runs */
+    double kv_read, index_read;  /* decode: bytes of a step, of one sequence */
+    double key_access;           /* decode: attn_key_access */
     int64_t stage_ns[STAGE_COUNT];
     int64_t stage_tokens; /* of the separate, profiled run that gave stage_ns */
 } bench_result;

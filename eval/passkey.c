@@ -199,22 +199,35 @@ static void budget_text(char *out, size_t size, const attn_spec *s)
     else snprintf(out, size, "-");
 }
 
+/* What a row shows behind its interval: tokens attended, MB held by kind, MB read in a decode step by
+ * kind, and the key-cache access ratio. */
+static status print_costs(const passkey *p, const passkey_run *r, err *e)
+{
+    double n = attended(p, r), steps = (double)r->stats.steps;
+    if (n < 0)
+        return out_printf(e, " %10s %9.2f %9.2f %9s %9s %7s\n", "-", (double)r->held.kv / 1e6,
+                          (double)r->held.index / 1e6, "-", "-", "-");
+    return out_printf(e, " %10.1f %9.2f %9.2f %9.3f %9.3f %5.1f %%\n", n,
+                      (double)r->held.kv / 1e6, (double)r->held.index / 1e6,
+                      r->stats.kv_read / steps / 1e6, r->stats.index_read / steps / 1e6,
+                      100 * attn_key_access(&r->stats));
+}
+
 static status print_row(const passkey *p, const row *r, int width, err *e)
 {
     const passkey_run *run = &r->run;
-    char budget[24], share[24], interval[32], tokens[24];
-    double low, high, n = attended(p, run);
+    char budget[24], share[24], interval[32];
+    double low, high;
     budget_text(budget, sizeof budget, &run->spec);
     if (!r->runs)
-        return out_printf(e, "%-*s %8s %10s %9s %17s %10s\n", width, run->spec.text, budget, "-",
-                          "-", "-", "-");
+        return out_printf(e, "%-*s %8s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width,
+                          run->spec.text, budget, "-", "-", "-", "-", "-", "-", "-", "-", "-");
     stats_wilson(run->correct, p->n_trials, &low, &high);
     snprintf(share, sizeof share, "%lld/%lld", (long long)run->correct, (long long)p->n_trials);
     snprintf(interval, sizeof interval, "%.1f .. %.1f %%", 100 * low, 100 * high);
-    if (n < 0) snprintf(tokens, sizeof tokens, "-");
-    else snprintf(tokens, sizeof tokens, "%.1f", n);
-    return out_printf(e, "%-*s %8s %10s %7.1f %% %17s %10s\n", width, run->spec.text, budget, share,
-                      100 * (double)run->correct / (double)p->n_trials, interval, tokens);
+    TRY(out_printf(e, "%-*s %8s %10s %7.1f %% %17s", width, run->spec.text, budget, share,
+                   100 * (double)run->correct / (double)p->n_trials, interval));
+    return print_costs(p, run, e);
 }
 
 static status print_table(const passkey *p, int64_t ctx, int64_t n_chars, err *e)
@@ -230,8 +243,9 @@ static status print_table(const passkey *p, int64_t ctx, int64_t n_chars, err *e
                    (long long)ctx, (long long)n_chars, (long long)p->n_trials,
                    p->n_trials == 1 ? "" : "s", p->decode ? "decode" : "prefill",
                    (unsigned long long)p->c->seed));
-    TRY(out_printf(e, "%-*s %8s %10s %9s %17s %10s\n", width, "strategy", "budget", "correct",
-                   "accuracy", "95 % interval", "attended"));
+    TRY(out_printf(e, "%-*s %8s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy",
+                   "budget", "correct", "accuracy", "95 % interval", "attended", "KV MB",
+                   "index MB", "read MB", "index rd", "keys"));
     for (size_t i = 0; i < p->n_rows; i++) TRY(print_row(p, &p->rows[i], width, e));
     for (size_t i = 0; i < p->n_rows; i++)
         if (!p->rows[i].runs) TRY(out_printf(e, "  - %s\n", p->rows[i].why));
@@ -244,6 +258,19 @@ static json_t *budget_json(const attn_spec *s)
     return attn_has_budget(s) ? json_integer(s->budget) : json_null();
 }
 
+/* Bytes held by kind, and read by a decode step (null without one). */
+static void add_bytes(json_t *o, const passkey_run *r)
+{
+    double n = (double)r->stats.steps;
+    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)r->held.kv));
+    json_object_set_new(o, "kv_bytes_peak", json_integer((json_int_t)r->peak.kv));
+    json_object_set_new(o, "index_bytes", json_integer((json_int_t)r->held.index));
+    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)r->held.scratch));
+    json_object_set_new(o, "kv_read", n > 0 ? json_real(r->stats.kv_read / n) : json_null());
+    json_object_set_new(o, "index_read", n > 0 ? json_real(r->stats.index_read / n) : json_null());
+    json_object_set_new(o, "key_access", n > 0 ? json_real(attn_key_access(&r->stats)) : json_null());
+}
+
 static json_t *result_json(const passkey *p, const row *r, int64_t ctx)
 {
     const passkey_run *run = &r->run;
@@ -251,14 +278,15 @@ static json_t *result_json(const passkey *p, const row *r, int64_t ctx)
     double low, high, n = attended(p, run);
     attn_spec_params(&run->spec, params, sizeof params);
     stats_wilson(run->correct, p->n_trials, &low, &high);
-    return json_pack("{s:s, s:s, s:o, s:I, s:s, s:I, s:I, s:f, s:[f,f], s:o, s:I, s:I, s:f}",
-                     "attn", run->spec.text, "params", params, "budget", budget_json(&run->spec),
-                     "ctx", (json_int_t)ctx, "protocol", p->decode ? "decode" : "prefill", "trials",
-                     (json_int_t)p->n_trials, "correct", (json_int_t)run->correct, "accuracy",
-                     (double)run->correct / (double)p->n_trials, "ci95", low, high, "attended",
-                     n < 0 ? json_null() : json_real(n), "kv_bytes", (json_int_t)run->kv_bytes,
-                     "kv_bytes_peak", (json_int_t)run->kv_peak, "seconds",
-                     (double)run->time_ns * 1e-9);
+    json_t *o = json_pack("{s:s, s:s, s:o, s:I, s:s, s:I, s:I, s:f, s:[f,f], s:o, s:f}", "attn",
+                          run->spec.text, "params", params, "budget", budget_json(&run->spec),
+                          "ctx", (json_int_t)ctx, "protocol", p->decode ? "decode" : "prefill",
+                          "trials", (json_int_t)p->n_trials, "correct", (json_int_t)run->correct,
+                          "accuracy", (double)run->correct / (double)p->n_trials, "ci95", low, high,
+                          "attended", n < 0 ? json_null() : json_real(n), "seconds",
+                          (double)run->time_ns * 1e-9);
+    add_bytes(o, run);
+    return o;
 }
 
 static status add_json(passkey *p, int64_t ctx, err *e)

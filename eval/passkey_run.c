@@ -127,15 +127,27 @@ static status answer(group *g, size_t i, const passkey_trial *t, int32_t *ids, s
     return ST_OK;
 }
 
+static void take_larger(size_t *a, size_t b)
+{
+    if (b > *a) *a = b;
+}
+
 static void add_counts(passkey_run *r, const attn_seq *a)
 {
     attn_stats s = attn_seq_stats(a);
-    size_t held = attn_seq_held(a).kv, peak = attn_seq_peak(a).kv;
+    attn_bytes held = attn_seq_held(a), peak = attn_seq_peak(a);
     r->stats.steps += s.steps;
     r->stats.attended += s.attended;
     r->stats.visible += s.visible;
-    if (held > r->kv_bytes) r->kv_bytes = held;
-    if (peak > r->kv_peak) r->kv_peak = peak;
+    r->stats.kv_read += s.kv_read;
+    r->stats.index_read += s.index_read;
+    r->stats.full_keys += s.full_keys;
+    take_larger(&r->held.kv, held.kv);
+    take_larger(&r->held.index, held.index);
+    take_larger(&r->held.scratch, held.scratch);
+    take_larger(&r->peak.kv, peak.kv);
+    take_larger(&r->peak.index, peak.index);
+    take_larger(&r->peak.scratch, peak.scratch);
 }
 
 static status run_trial(group *g, size_t first_run, int64_t trial, err *e)

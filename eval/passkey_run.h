@@ -11,7 +11,7 @@ typedef struct {
     attn_spec spec;
     int64_t correct;
     attn_stats stats;         /* summed over the trials */
-    size_t kv_bytes, kv_peak; /* the most held at the end of a trial, and at any time */
+    attn_bytes held, peak;    /* the most held at the end of a trial, and at any time */
     int64_t time_ns;          /* its decode steps and its part of the prefills */
 } passkey_run;
 

@@ -150,7 +150,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     *p = (memory_plan){.weights = m->weight_bytes};
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
     p->kv = kv.kv;
-    p->index = kv.index;
+    p->index = kv.index + kv.scratch;
     p->scratch = attn_work_bytes(&shape, rows_of(&opt)) +
                  logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
     list_buffers(&unused, &m->config, &opt, list);

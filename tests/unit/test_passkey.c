@@ -282,7 +282,7 @@ static bool same_counts(const passkey_run *a, const passkey_run *b)
 {
     for (int i = 0; i < MAX_RUNS; i++)
         if (a[i].correct != b[i].correct || a[i].stats.steps != b[i].stats.steps ||
-            a[i].kv_bytes != b[i].kv_bytes || a[i].kv_peak != b[i].kv_peak ||
+            a[i].held.kv != b[i].held.kv || a[i].peak.kv != b[i].peak.kv ||
             a[i].stats.attended < b[i].stats.attended || a[i].stats.attended > b[i].stats.attended)
             return false;
     return true;
