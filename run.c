@@ -318,6 +318,11 @@ static int run_command(const command *cmd, int argc, char **argv)
     status st = cmd->run(&c, &e);
     if (st == ST_OK) return 0;
     fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
+    if (st ==
+        ST_INTERRUPTED) { /* ends as Ctrl-C would have ended it: shells and scripts look at that */
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
     return st == ST_USAGE ? 2 : 1;
 }
 

@@ -21,7 +21,6 @@ typedef struct {
     const char *stop[8];
     int n_stop, n_new, threads, trials, top_k, chunk;
     double temp, top_p, min_p, repeat_penalty;
-    bool temp_given;
     uint64_t seed;
     bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos;
 } cli;
@@ -78,10 +77,14 @@ progress *progress_start(const cli *c,
 void progress_set(progress *p, int64_t done, int64_t total);
 void progress_end(progress *p); /* clears the line, frees */
 
-/* Set by Ctrl-C while a command that handles it runs (cli_catch_interrupt). */
+/* Ctrl-C. From cli_catch_interrupt on the first one sets a flag, which the command looks at; a second
+ * one before the flag was cleared ends the program. Where SIGINT was ignored at the start (nohup,
+ * jobs in the background of a script) it stays so. */
 void cli_catch_interrupt(void);
 bool cli_interrupted(void);
 void cli_clear_interrupt(void);
+/* Waits until fd can be read or ends; false at Ctrl-C. */
+bool cli_wait_input(int fd);
 
 /* The commands. */
 status cmd_generate(const cli *c, err *e);

@@ -111,14 +111,17 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
 {
     r->decode_ns = r->n_decoded = 0;
-    for (int i = 0; i < r->n_new && !*stopped && !cli_interrupted(); i++) {
+    for (int i = 0; i < r->n_new; i++) {
         int32_t id = sampler_next(r->sampler, r->logits);
         sampler_accept(r->sampler, id);
         r->n_sampled++;
         TRY(token_list_push(&r->said, id, e));
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
         TRY(print_token(t, stream, id, stopped, e));
-        if (i + 1 == r->n_new || *stopped || session_length(r->s) >= session_limit(r->s)) break;
+        /* Here alone, so that the last token of a reply is never fed. */
+        if (i + 1 == r->n_new || *stopped || cli_interrupted() ||
+            session_length(r->s) >= session_limit(r->s))
+            break;
         int64_t t1 = clock_ns();
         TRY(session_decode(&r->s, 1, &id, r->logits, e));
         r->decode_ns += clock_ns() - t1;
@@ -287,7 +290,12 @@ status cmd_generate(const cli *c, err *e)
     cli_catch_interrupt();
     TRY_GOTO(reply_run(&r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));
+    TRY_GOTO(out_flush(e));
     if (!c->quiet) reply_print_stats(&r);
+    if (cli_interrupted()) {
+        st = err_set(e, ST_INTERRUPTED, "interrupted");
+        goto done; /* part of a reply is no result: no report */
+    }
     if (c->json) {
         json_t *result =
             json_pack("{s:I, s:I, s:f, s:f}", "prompt_tokens", (json_int_t)r.n_prompt, "new_tokens",

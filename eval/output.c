@@ -3,10 +3,12 @@
 #include "config.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "eval/cli.h"
@@ -133,16 +135,25 @@ void progress_end(progress *p)
 /* ---- Ctrl-C ---- */
 
 static volatile sig_atomic_t interrupted;
+static int wake = -1; /* an eventfd: readable once Ctrl-C came, so that a waiting poll ends */
 
 static void on_interrupt(int sig)
 {
+    const uint64_t one = 1;
+    const int before = errno;
     if (interrupted) signal(sig, SIG_DFL), raise(sig); /* the second one is meant */
     interrupted = 1;
+    ssize_t written = wake < 0 ? 0 : write(wake, &one, sizeof one);
+    (void)written; /* it cannot be full */
+    errno = before;
 }
 
 void cli_catch_interrupt(void)
 {
-    struct sigaction a = {.sa_handler = on_interrupt}; /* no SA_RESTART: a waiting read returns */
+    /* SA_RESTART: text that is being written is not torn; waiting is cli_wait_input's. */
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, before;
+    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;
+    if (wake < 0) wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sigaction(SIGINT, &a, NULL);
 }
 
@@ -153,5 +164,19 @@ bool cli_interrupted(void)
 
 void cli_clear_interrupt(void)
 {
-    interrupted = 0;
+    uint64_t count;
+    interrupted = 0; /* first: a Ctrl-C from here on is seen by the flag */
+    ssize_t n = wake < 0 ? 0 : read(wake, &count, sizeof count);
+    (void)n; /* nothing, where none had come */
+}
+
+bool cli_wait_input(int fd)
+{
+    struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = wake, .events = POLLIN}};
+    while (!interrupted) {
+        int n = poll(p, 2, -1);
+        if (p[0].revents || (n < 0 && errno != EINTR))
+            return true; /* reading tells what is wrong */
+    }
+    return false;
 }

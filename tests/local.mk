@@ -21,6 +21,7 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_parity \
   %D%/unit/test_session \
   %D%/unit/test_sampler \
+  %D%/unit/test_reply \
   %D%/unit/test_tokenizer \
   %D%/unit/test_tokenizer_bad \
   %D%/unit/test_tokenizer_real \
@@ -59,11 +60,13 @@ tests_unit_test_stats_SOURCES = %D%/unit/test_stats.c
 nodist_EXTRA_tests_unit_test_stats_SOURCES = link-as-cxx.cc
 tests_unit_test_passkey_SOURCES = %D%/unit/test_passkey.c
 nodist_EXTRA_tests_unit_test_passkey_SOURCES = link-as-cxx.cc
-cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/bad_model.t %D%/cli/demo.t %D%/cli/readme.t
+cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/demo.t %D%/cli/readme.t
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
 tests_unit_test_sampler_SOURCES = %D%/unit/test_sampler.c
 nodist_EXTRA_tests_unit_test_sampler_SOURCES = link-as-cxx.cc
+tests_unit_test_reply_SOURCES = %D%/unit/test_reply.c
+nodist_EXTRA_tests_unit_test_reply_SOURCES = link-as-cxx.cc
 fuzz_targets = %D%/fuzz/fuzz_chat_template %D%/fuzz/fuzz_config %D%/fuzz/fuzz_safetensors %D%/fuzz/fuzz_tokenizer_json
 nodist_EXTRA_tests_fuzz_fuzz_chat_template_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_config_SOURCES = link-as-cxx.cc
