@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "eval/cli.h"
 
@@ -297,6 +298,31 @@ static void collect_options(const command *cmd, struct argp_option *out, size_t 
     out[n] = (struct argp_option){0};
 }
 
+/* Model files are mapped: one that shrinks meanwhile faults where it is read. */
+static err bus_error;
+
+static void on_bus_error(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_code != BUS_ADRERR) {
+        signal(sig, SIG_DFL); /* not that: the faulting instruction runs again and ends us */
+        return;
+    }
+    ssize_t n = write(STDERR_FILENO, bus_error.msg, strlen(bus_error.msg));
+    (void)n;
+    _exit(1);
+}
+
+static void catch_bus_error(const cli *c)
+{
+    struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    const char *where = c->input ? c->input : c->model;
+    err_set(&bus_error, ST_IO, "run %s: %.150s: a file was truncated while in use", c->command,
+            where ? where : "the built-in model");
+    strcat(bus_error.msg, "\n");
+    sigaction(SIGBUS, &a, NULL);
+}
+
 static int run_command(const command *cmd, int argc, char **argv)
 {
     struct argp_option options[64];
@@ -314,6 +340,7 @@ static int run_command(const command *cmd, int argc, char **argv)
     argv[0] = name;
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
+    catch_bus_error(&c);
     err e = {0};
     status st = cmd->run(&c, &e);
     if (st == ST_OK) return 0;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What can happen while the program runs: Ctrl-C. Every reply here would go on for minutes.
+# What can happen while the program runs: Ctrl-C, and a model file that changes under it. Every reply here
+# would go on for minutes.
 . "$SRCDIR/tests/cli/lib.sh"
 env --default-signal=INT true 2>/dev/null || skip_all "env cannot reset SIGINT, which shells ignore in the background"
 m="$models/llama31-f32-tied"
@@ -90,4 +91,14 @@ until_true replies 1
 exec 3>&-
 finished 0 "end of input after Ctrl-C"
 
+# ---- a file that shrinks under the program ----
+cp -r "$m" "$tmp/m"
+chmod -R u+w "$tmp/m"
+rm "$tmp/in"
+echo Alice >"$tmp/in"
+start generate -m "$tmp/m"
+until_true larger 200
+: >"$tmp/m/model.safetensors"
+finished 1 "weights truncated while in use"
+err_has "run generate: $tmp/m: a file was truncated" "the error names the model"
 finish
