@@ -36,6 +36,8 @@ typedef struct {
 /* Folder of the model: -m, else the built-in one (beside the sources for an uninstalled program, else
  * under pkgdatadir). ST_IO when there is none. The string lives as long as the program. */
 status cli_model_dir(const cli *c, const char **dir, err *e);
+/* The backend of --device and --threads. */
+status cli_open_backend(backend **be, const cli *c, err *e);
 /* Opens backend, model and decoder. max_batch sequences; the tokenizer too where need_tokenizer. Prints one start-up line
  * to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
 status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
@@ -58,11 +60,17 @@ status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *opti
  * each method's own (or the key in the text). *out is freed with mem_free. */
 status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
                       err *e);
+/* For commands that run one: --attn (default: full) with --budget. */
+status cli_parse_one_attn(attn_spec *out, const cli *c, err *e);
+/* Says on stderr (unless --quiet) that a length that was asked for goes beyond the model's. */
+void cli_warn_ctx(const cli *c, const model *m, int64_t ctx);
 
 /* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes results. The
  * keys of extra (may be NULL; taken too) are added at the top level. Written to a temporary file that replaces FILE, so a failed run leaves no half file. */
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e);
+
+json_t *report_sizes(const int64_t *x, size_t n); /* a list; NULL when out of memory */
 
 /* Writes to stdout; a closed pipe or full disk is ST_IO once, at the first write that fails. */
 status out_write(const char *text, size_t n, err *e);

@@ -167,20 +167,13 @@ void reply_print_stats(const reply *r)
 
 status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
 {
-    attn_spec *spec = NULL;
-    size_t n;
-    int64_t budget = 0;
+    attn_spec spec;
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
-    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
-    TRY(cli_parse_attn(&spec, &n, c, "full", budget, e));
-    status st =
-        n == 1 ? ST_OK
-               : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
-    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, n_tokens, e);
+    TRY(cli_parse_one_attn(&spec, c, e));
+    status st = session_create(&r->s, g->dec, &spec, n_tokens, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
-    mem_free(spec);
     if (st != ST_OK) reply_free(r);
     return st;
 }
@@ -238,10 +231,7 @@ status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out,
     if (c->ctx) {
         TRY(cli_parse_size(out, c->ctx, "--ctx", e));
         if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->ctx);
-        if (*out > max && !c->quiet)
-            fprintf(stderr,
-                    "warning: --ctx %lld goes beyond the model's max_position_embeddings of %lld\n",
-                    (long long)*out, (long long)max);
+        cli_warn_ctx(c, g->m, *out);
     } else if (need > max) {
         return err_set(e, ST_UNSUPPORTED,
                        "%lld tokens (prompt and new ones) exceed the model's "
@@ -253,16 +243,11 @@ status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out,
 
 static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e)
 {
-    attn_spec *spec;
-    size_t n;
-    int64_t budget = 0;
+    attn_spec spec;
     memory_plan p;
     decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
-    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
-    TRY(cli_parse_attn(&spec, &n, c, "full", budget, e));
-    status st = session_plan(&p, g->m, &o, spec, n_tokens, e);
-    mem_free(spec);
-    TRY(st);
+    TRY(cli_parse_one_attn(&spec, c, e));
+    TRY(session_plan(&p, g->m, &o, &spec, n_tokens, e));
     return out_printf(e,
                       "%lld tokens: weights %.1f MB (mapped), KV %.1f MB, index %.1f MB, scratch "
                       "%.1f MB; available %.1f MB\n",

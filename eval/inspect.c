@@ -264,27 +264,21 @@ status cmd_logits(const cli *c, err *e)
 {
     engine g;
     token_list ids = {0};
-    attn_spec *spec = NULL;
+    attn_spec spec;
     session *s = NULL;
     logits_sink sink = {0};
-    size_t n;
-    int64_t budget = 0;
     err tok_error = {0};
     if (!c->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
-    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
+    TRY(cli_parse_one_attn(&spec, c, e));
     TRY(engine_open(&g, c, 1, true, false, e));
     status st = parse_ids(c->ids, &ids, e);
-    if (st == ST_OK) st = cli_parse_attn(&spec, &n, c, "full", budget, e);
-    if (st == ST_OK && n != 1)
-        st = err_set(e, ST_USAGE, "--attn: logits takes one strategy, found %zu", n);
-    if (st == ST_OK) st = session_create(&s, g.dec, spec, (int64_t)ids.n, e);
+    if (st == ST_OK) st = session_create(&s, g.dec, &spec, (int64_t)ids.n, e);
     sink.vocab = (size_t)g.m->config.vocab;
     if (st == ST_OK) st = MEM_NEW(&sink.last, sink.vocab, e);
     if (st == ST_OK && !c->output)
         tokenizer_open(&g.tok, g.m->name, &tok_error); /* spellings, where there are any */
     if (st == ST_OK) st = run_logits(c, &g, s, &ids, &sink, e);
     mem_free(sink.last);
-    mem_free(spec);
     session_free(s);
     token_list_free(&ids);
     engine_close(&g);

@@ -43,6 +43,13 @@ status out_flush(err *e)
 
 /* ---- reports ---- */
 
+json_t *report_sizes(const int64_t *x, size_t n)
+{
+    json_t *a = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_integer(x[i]));
+    return a;
+}
+
 static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results,
                              json_t *extra)
 {

@@ -10,8 +10,6 @@
 #include "eval/stats.h"
 #include "kernels/base/mem.h"
 
-enum { DEFAULT_TRIALS = 20, DEFAULT_CHUNK = 512, MAX_TRIALS = 1000000 };
-
 /* A row of the table: a strategy at a budget, or why it cannot run. */
 typedef struct {
     passkey_run run;
@@ -39,10 +37,7 @@ typedef struct {
 static status parse_options(passkey *p, err *e)
 {
     const cli *c = p->c;
-    p->n_trials = c->trials ? c->trials : DEFAULT_TRIALS;
-    if (p->n_trials < 1 || p->n_trials > MAX_TRIALS)
-        return err_set(e, ST_USAGE, "--trials %d: a number from 1 to %d is expected", c->trials,
-                       MAX_TRIALS);
+    p->n_trials = c->trials;
     p->decode = !c->protocol || strcmp(c->protocol, "decode") == 0;
     if (!p->decode && strcmp(c->protocol, "prefill") != 0)
         return err_set(e, ST_USAGE, "--protocol: unknown protocol '%s' (decode, prefill)",
@@ -139,9 +134,7 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
             e, ST_USAGE,
             "the model was made for %lld tokens: give a length with --ctx (%lld by default)",
             (long long)most, (long long)ctx);
-    fprintf(stderr,
-            "warning: --ctx %lld is beyond the %lld positions that the model was made for\n",
-            (long long)ctx, (long long)most);
+    cli_warn_ctx(p->c, p->g.m, ctx);
     return ST_OK;
 }
 
@@ -163,7 +156,7 @@ static status run_rows(passkey *p, int64_t ctx, err *e)
                        .trials = p->trials,
                        .n_trials = p->n_trials,
                        .limit = passkey_limit(p->trials, p->n_trials),
-                       .max_together = p->c->chunk > 0 ? (size_t)p->c->chunk : DEFAULT_CHUNK,
+                       .max_together = p->c->chunk > 0 ? (size_t)p->c->chunk : DECODER_CHUNK,
                        .share = true,
                        .is_eos = is_eos,
                        .score = score,
@@ -276,18 +269,11 @@ static status add_json(passkey *p, int64_t ctx, err *e)
     return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
 }
 
-static json_t *sizes_json(const int64_t *x, size_t n)
-{
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_integer(x[i]));
-    return a;
-}
-
 static status write_report(passkey *p, err *e)
 {
     json_t *options = json_pack(
-        "{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", sizes_json(p->ctx, p->n_ctx), "budget",
-        sizes_json(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
+        "{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
+        report_sizes(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
         (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill", "chars",
         (int)p->c->chars, "seed", (json_int_t)p->c->seed);
     json_t *results = p->results, *extra = json_pack("{s:o}", "skipped", p->skipped);

@@ -8,14 +8,14 @@
 #include "kernels/base/rng.h"
 #include "model/decoder.h"
 
-enum { DEFAULT_CHUNK = 512, LOGIT_ROWS = 16 };
+enum { LOGIT_ROWS = 16 };
 
 /* ---- the decoder's memory ---- */
 
 static decoder_options with_defaults(const decoder_options *o)
 {
     decoder_options r = *o;
-    if (r.chunk == 0) r.chunk = DEFAULT_CHUNK;
+    if (r.chunk == 0) r.chunk = DECODER_CHUNK;
     if (r.max_batch == 0) r.max_batch = 1;
     return r;
 }
