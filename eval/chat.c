@@ -14,6 +14,7 @@ enum { CHAT_CTX = 8192, REPLY_TOKENS = 512, READ_BYTES = 4096 };
 typedef struct {
     chat_message *msg;
     size_t n, cap;
+    json_t *results; /* --json: one reply each */
 } conversation;
 
 static status add_message(conversation *v, const char *role, const char *text, err *e)
@@ -145,7 +146,12 @@ static status take_turn(reply *r, conversation *v, const char *line, err *e)
     }
     if (st != ST_OK) return err_set(e, st, "%s", why.msg);
     if (!r->c->quiet) reply_print_stats(r);
-    return ST_OK;
+    if (!r->c->json) return ST_OK;
+    json_t *result = reply_json(r, e);
+    if (!result) return e->code;
+    return json_array_append_new(v->results, result) == 0
+               ? ST_OK
+               : err_set(e, ST_NOMEM, "out of memory for the report");
 }
 
 static status converse(reply *r, conversation *v, err *e)
@@ -181,6 +187,7 @@ status cmd_chat(const cli *c, err *e)
     reply r = {0};
     conversation v = {0};
     int64_t n_tokens, most;
+    TRY(reply_check(c, e));
     TRY(engine_open(&g, c, 1, false, true, e));
     most = g.m->config.max_positions < CHAT_CTX ? g.m->config.max_positions : CHAT_CTX;
     status st = session_tokens(c, &g, most, &n_tokens, e);
@@ -196,8 +203,14 @@ status cmd_chat(const cli *c, err *e)
     if (r.n_new == 0) r.n_new = REPLY_TOKENS;
     cli_catch_interrupt();
     if (c->system) TRY_GOTO(add_message(&v, "system", c->system, e));
-    st = converse(&r, &v, e);
+    v.results = json_array();
+    TRY_GOTO(converse(&r, &v, e));
+    if (c->json) {
+        st = reply_report(&r, v.results, e);
+        v.results = NULL;
+    }
 done:
+    json_decref(v.results);
     drop_messages(&v, 0);
     mem_free(v.msg);
     reply_free(&r);

@@ -65,8 +65,10 @@ status cli_parse_one_attn(attn_spec *out, const cli *c, err *e);
 /* Says on stderr (unless --quiet) that a length that was asked for goes beyond the model's. */
 void cli_warn_ctx(const cli *c, const model *m, int64_t ctx);
 
-/* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes results. The
- * keys of extra (may be NULL; taken too) are added at the top level. Written to a temporary file that replaces FILE, so a failed run leaves no half file. */
+/* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes
+ * options, results and extra, whose keys are added at the top level (options and extra may be NULL;
+ * without a backend device and threads are null). Written to a temporary file that replaces FILE, so
+ * a failed run leaves no half file. */
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e);
 

@@ -114,7 +114,6 @@ static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *sto
     for (int i = 0; i < r->n_new; i++) {
         int32_t id = sampler_next(r->sampler, r->logits);
         sampler_accept(r->sampler, id);
-        r->n_sampled++;
         TRY(token_list_push(&r->said, id, e));
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
         TRY(print_token(t, stream, id, stopped, e));
@@ -163,6 +162,57 @@ void reply_print_stats(const reply *r)
             "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6,
             a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
+}
+
+json_t *reply_json(const reply *r, err *e)
+{
+    attn_stats a = attn_seq_stats(session_attn(r->s));
+    double steps = (double)a.steps * r->g->m->config.n_layers;
+    char *text;
+    size_t n;
+    if (tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK)
+        return NULL;
+    json_t *j =
+        json_pack("{s:s%, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "text", text, n, "prompt_tokens",
+                  (json_int_t)r->n_prompt, "new_tokens", (json_int_t)r->said.n, "prompt_seconds",
+                  (double)r->prompt_ns / 1e9, "decode_seconds", (double)r->decode_ns / 1e9,
+                  "attended", steps > 0 ? json_real(a.attended / steps) : json_null(), "kv_bytes",
+                  (json_int_t)attn_seq_held(session_attn(r->s)).kv, "kv_bytes_peak",
+                  (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
+    mem_free(text);
+    if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
+    return j;
+}
+
+status reply_report(const reply *r, json_t *results, err *e)
+{
+    const cli *c = r->c;
+    const attn_spec *spec = attn_seq_spec(session_attn(r->s));
+    char params[512], kv[128];
+    attn_spec_params(spec, params, sizeof params);
+    kv_format_text(&spec->kv, kv, sizeof kv);
+    json_t *options =
+        json_pack("{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s?}", "attn",
+                  spec->text, "params", params, "budget",
+                  attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
+                  (json_int_t)session_limit(r->s), "n", r->n_new, "temp", c->temp, "top_k",
+                  c->top_k, "top_p", c->top_p, "min_p", c->min_p, "repeat_penalty",
+                  c->repeat_penalty, "seed", (json_int_t)c->seed, "template", c->template_name);
+    return report_write(c, r->g, options, results, NULL, e);
+}
+
+status reply_check(const cli *c, err *e)
+{
+    const char *const *name = chat_template_names();
+    char list[160] = "";
+    size_t n = 0;
+    if (!c->template_name) return ST_OK;
+    for (; *name && n < sizeof list; name++) {
+        if (strcmp(*name, c->template_name) == 0) return ST_OK;
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *name);
+    }
+    return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", c->template_name,
+                   list);
 }
 
 status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
@@ -263,6 +313,9 @@ status cmd_generate(const cli *c, err *e)
     token_list ids = {0};
     int64_t n_tokens;
     if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (!c->chat && (c->system || c->template_name))
+        return err_set(e, ST_USAGE, "%s needs --chat", c->system ? "--system" : "--template");
+    TRY(reply_check(c, e));
     TRY(engine_open(&g, c, 1, false, true, e));
     status st = encode_prompt(c, &g, &ids, e);
     if (st != ST_OK) goto done;
@@ -282,11 +335,8 @@ status cmd_generate(const cli *c, err *e)
         goto done; /* part of a reply is no result: no report */
     }
     if (c->json) {
-        json_t *result =
-            json_pack("{s:I, s:I, s:f, s:f}", "prompt_tokens", (json_int_t)r.n_prompt, "new_tokens",
-                      (json_int_t)r.n_sampled, "prompt_seconds", (double)r.prompt_ns / 1e9,
-                      "decode_seconds", (double)r.decode_ns / 1e9);
-        st = report_write(c, &g, NULL, json_pack("[o]", result), NULL, e);
+        json_t *result = reply_json(&r, e);
+        st = result ? reply_report(&r, json_pack("[o]", result), e) : e->code;
     }
 done:
     reply_free(&r);

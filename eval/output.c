@@ -38,7 +38,7 @@ status out_printf(err *e, const char *fmt, ...)
 
 status out_flush(err *e)
 {
-    return fflush(stdout) == 0 ? ST_OK : out_failed(e);
+    return fflush(stdout) == 0 && !ferror(stdout) ? ST_OK : out_failed(e);
 }
 
 /* ---- reports ---- */
@@ -50,13 +50,25 @@ json_t *report_sizes(const int64_t *x, size_t n)
     return a;
 }
 
+/* A path may be anything but UTF-8, which JSON must be: then it is written as an err shows it. */
+static json_t *name_json(const char *name)
+{
+    err shown = {0};
+    err_set(&shown, ST_OK, "%s", name);
+    json_t *exact = json_string(name);
+    return exact ? exact : json_string(shown.msg);
+}
+
 static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results,
                              json_t *extra)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:o, s:o}", "command", c->command, "version",
-                          PACKAGE_VERSION, "model", g->m->name, "device", g->be->name, "threads",
-                          g->be->n_threads, "options", options ? options : json_object(), "results",
-                          results);
+    const char *dir = "";
+    if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
+    json_t *o = json_pack("{s:s, s:s, s:o, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
+                          PACKAGE_VERSION, "model", name_json(g->m ? g->m->name : dir), "device",
+                          g->be ? g->be->name : NULL, "threads",
+                          g->be ? json_integer(g->be->n_threads) : json_null(), "options",
+                          options ? options : json_object(), "results", results);
     if (o && extra) json_object_update(o, extra);
     json_decref(extra);
     return o;

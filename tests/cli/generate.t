@@ -34,7 +34,9 @@ run generate -m "$m" -p "$(printf 'broken \377\376 bytes')" -n 4 --temp 0
 check "invalid UTF-8 is accepted" test "$status" -eq 0
 run generate -m "$m" -p "Alice" -n 4 --temp 0 --attn streaming --budget 8 --json "$tmp/r.json"
 check "streaming runs" test "$status" -eq 0
-check "--json is written" grep -q '"command": "generate"' "$tmp/r.json"
+for k in '"command": "generate"' '"attn": "streaming"' '"budget": 8' '"text"' '"new_tokens": 4'; do
+    check "--json has $k" grep -qF "$k" "$tmp/r.json"
+done
 run generate -m "$m" -p "Alice" -n 4 --plan
 out_has "KV" "--plan prints the memory"
 
@@ -45,6 +47,9 @@ refused 1 "out of memory" "a context beyond the memory" generate -m "$m" -p x --
 refused 2 "--temp" "a bad temperature" generate -m "$m" -p x --temp -1
 refused 2 "unknown strategy 'best'" "an unknown strategy" generate -m "$m" -p x --attn best
 refused 2 "at least sink + 1" "a budget that is too small" generate -m "$m" -p x --attn streaming --budget 3
+refused 2 "--system needs --chat" "a system message without --chat" generate -m "$m" -p x --system y
+refused 2 "--template needs --chat" "a template without --chat" generate -m "$m" -p x --template qwen3
+refused 2 "--attn: generate takes one strategy, found 2" "two strategies" generate -m "$m" -p x --attn full,streaming
 refused 2 "unknown device" "an unknown device" generate -m "$m" -p x --device tpu
 refused 2 "--kv: unknown" "an unknown KV type" generate -m "$m" -p x --kv f8
 refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowhere.txt"
