@@ -34,6 +34,7 @@ typedef struct {
     size_t n_lines;
     char (*why)[256]; /* cases that could not run */
     size_t n_why;
+    status first_why; /* code of why[0] */
     json_t *results;
 } bench;
 
@@ -307,11 +308,12 @@ static status run_fill(bench_case *k, size_t batch, bench_result *r, err *e)
 }
 
 /* Once for all lengths and row types that have the same reason. */
-static void note_reason(bench *b, const char *why)
+static void note_reason(bench *b, const err *why)
 {
     for (size_t i = 0; i < b->n_why; i++)
-        if (strcmp(b->why[i], why) == 0) return;
-    snprintf(b->why[b->n_why++], sizeof *b->why, "%s", why);
+        if (strcmp(b->why[i], why->msg) == 0) return;
+    if (b->n_why == 0) b->first_why = why->code;
+    snprintf(b->why[b->n_why++], sizeof *b->why, "%s", why->msg);
 }
 
 /* One strategy at one context. What cannot run is noted, and the rest goes on. */
@@ -331,7 +333,7 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
     if (st == ST_OK) st = bench_open(&k, b->prefill, &why);
     if (st != ST_OK) {
         bench_close(&k);
-        note_reason(b, why.msg);
+        note_reason(b, &why);
         return ST_OK;
     }
     snprintf(what, sizeof what, "bench, prompt of %zu tokens", k.n_ids);
@@ -401,7 +403,7 @@ static status run_model(bench *b, err *e)
     mem_free(store);
     if (st != ST_OK) return st;
     if (b->n_lines == 0 && b->n_why > 0)
-        return err_set(e, ST_USAGE, "nothing can run: %s", b->why[0]);
+        return err_set(e, b->first_why, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
     TRY(print_stages(b, e));
     TRY(out_printf(e, "\n"));

@@ -103,12 +103,13 @@ static status score(void *ctx, bool *correct, size_t run, int64_t trial, const i
     return ST_OK;
 }
 
-/* Whether each row can run at this length, before anything runs. When none can, the first reason
+/* Whether each row can run with sessions of `limit` tokens, before anything runs. When none can, the first reason
  * is the error: an empty table is no result. */
 static status check_rows(passkey *p, int64_t limit, err *e)
 {
     const model *m = p->g.m;
     size_t n = 0;
+    status first = ST_USAGE;
     for (size_t i = 0; i < p->n_rows; i++) {
         row *r = &p->rows[i];
         decoder_options o = {.chunk = (size_t)p->c->chunk};
@@ -120,9 +121,10 @@ static status check_rows(passkey *p, int64_t limit, err *e)
         r->runs = st == ST_OK;
         snprintf(r->why, sizeof r->why, "%s", why.msg);
         if (st != ST_OK && p->n_rows == 1) return err_set(e, st, "%s", why.msg);
+        if (i == 0 && st != ST_OK) first = st;
         if (r->runs) p->runs[n++] = (passkey_run){.spec = r->run.spec};
     }
-    return n > 0 ? ST_OK : err_set(e, ST_USAGE, "no strategy can run: %s", p->rows[0].why);
+    return n > 0 ? ST_OK : err_set(e, first, "no strategy can run: %s", p->rows[0].why);
 }
 
 static status check_ctx(const passkey *p, int64_t ctx, err *e)
@@ -287,6 +289,7 @@ static status run_length(passkey *p, int64_t ctx, err *e)
 {
     int64_t n_chars = 4 * ctx; /* --chars: Quest's rule */
     TRY(check_ctx(p, ctx, e));
+    TRY(check_rows(p, ctx, e)); /* before a prompt of that length is made */
     if (!p->c->chars) TRY(passkey_fit(&n_chars, p->g.tok, ctx, e));
     TRY(passkey_trials(&p->trials, p->g.tok, p->c->seed, ctx, n_chars, p->n_trials,
                        p->decode ? PASSKEY_TAIL : 0, e));

@@ -44,6 +44,7 @@ refused 1 "no such folder" "missing folder" generate -m /nowhere -p x
 refused 1 "max_position_embeddings" "a prompt beyond the context" generate -m "$m" -p x -n 100000
 refused 1 "does not fit the context of 4" "a prompt beyond --ctx" generate -m "$m" -p "one two three four five six" --ctx 4 -n 1
 refused 1 "out of memory" "a context beyond the memory" generate -m "$m" -p x --ctx 100000000000 -n 1
+refused 1 "are needed" "a passkey length beyond the memory" passkey -m "$m" --attn full --ctx 900000M --trials 1
 refused 2 "--temp" "a bad temperature" generate -m "$m" -p x --temp -1
 refused 2 "unknown strategy 'best'" "an unknown strategy" generate -m "$m" -p x --attn best
 refused 2 "at least sink + 1" "a budget that is too small" generate -m "$m" -p x --attn streaming --budget 3
