@@ -49,6 +49,7 @@ while read -r ids; do echo "{\"ids\": [$(echo "$ids" | tr ' ' ,)]}"; done <"$tmp
 check "tokenize --jsonl --decode gives the texts back" test "$(cat "$tmp/out")" = "$(printf '{"text": "one"}\n{"text": "two\\n"}')"
 # decode_fails INPUT TEXT NAME ARGS...: the input is refused with this text.
 decode_fails() {
+    # shellcheck disable=SC2086
     printf '%b' "$1" | "$RUN" tokenize -m "$m" --decode >"$tmp/out" 2>"$tmp/err" $4
     check "$3: exit status 1" test $? -eq 1
     err_has "$2" "$3: is said"
