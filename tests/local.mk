@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-AM_TESTS_ENVIRONMENT = LC_ALL=C.UTF-8; export LC_ALL; SRCDIR='$(abs_top_srcdir)'; export SRCDIR; \
+# Tests run beside each other: threads that wait by spinning would take the cores of those that work.
+AM_TESTS_ENVIRONMENT = LC_ALL=C.UTF-8; export LC_ALL; OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; SRCDIR='$(abs_top_srcdir)'; export SRCDIR; \
   RUN='$(abs_top_builddir)/run$(EXEEXT)'; export RUN;
 TAP_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 TEST_EXTENSIONS = .t
