@@ -4,6 +4,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,6 +180,15 @@ static void print_usage(FILE *f)
     attn_print_help(f, NULL);
 }
 
+/* Exit status of what only prints. */
+static int printed(void)
+{
+    err e = {0};
+    if (out_flush(&e) == ST_OK) return 0;
+    fprintf(stderr, "run: %s\n", e.msg);
+    return 1;
+}
+
 /* The exit status. */
 static int help_attn(const char *name)
 {
@@ -188,7 +198,7 @@ static int help_attn(const char *name)
         return 2;
     }
     attn_print_help(stdout, m);
-    return 0;
+    return printed();
 }
 
 static double number(struct argp_state *state, const char *option, const char *text)
@@ -370,10 +380,23 @@ static int run_command(const command *cmd, int argc, char **argv)
     return st == ST_USAGE ? 2 : 1;
 }
 
+/* A descriptor 0, 1 or 2 that is closed would be the next file's: text would go into reports. What
+ * stands there instead fails when it is used. */
+static void hold_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            _exit(1);
+}
+
 int main(int argc, char **argv)
 {
+    hold_standard_files();
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error message, not a silent end */
-    if (argc > 1 && strcmp(argv[1], "--version") == 0) return puts("kvasir " PACKAGE_VERSION) < 0;
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+        puts("kvasir " PACKAGE_VERSION);
+        return printed();
+    }
     if (argc > 1 && strcmp(argv[1], "--help-attn") == 0)
         return help_attn(argc > 2 ? argv[2] : "list");
     const command *cmd = argc > 1 ? find_command(argv[1]) : NULL;
@@ -381,7 +404,7 @@ int main(int argc, char **argv)
         bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0);
         if (argc > 1 && !help) fprintf(stderr, "run: unknown command '%s'\n\n", argv[1]);
         print_usage(help ? stdout : stderr);
-        return help ? 0 : 2;
+        return help ? printed() : 2;
     }
     return run_command(cmd, argc - 1, argv + 1);
 }
