@@ -33,13 +33,13 @@ typedef struct {
     decoder *dec;
 } engine;
 
-/* Folder of the model: -m, else the built-in one (beside the sources for an uninstalled program, else
- * under pkgdatadir). ST_IO when there is none. The string lives as long as the program. */
+/* Folder of the model: -m, else the built-in one (beside the sources for an uninstalled program,
+ * else under pkgdatadir). ST_IO when there is none. The string lives as long as the program. */
 status cli_model_dir(const cli *c, const char **dir, err *e);
 /* The backend of --device and --threads. */
 status cli_open_backend(backend **be, const cli *c, err *e);
-/* Opens backend, model and decoder. max_batch sequences; the tokenizer too where need_tokenizer. Prints one start-up line
- * to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
+/* Opens backend, model and decoder (for max_batch sequences); the tokenizer too where need_tokenizer.
+ * Prints one start-up line to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
 status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
                    bool need_tokenizer, err *e);
 /* The same around a model that is open already (bench --shape); takes be and m. */

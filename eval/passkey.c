@@ -103,8 +103,8 @@ static status score(void *ctx, bool *correct, size_t run, int64_t trial, const i
     return ST_OK;
 }
 
-/* Whether each row can run with sessions of `limit` tokens, before anything runs. When none can, the first reason
- * is the error: an empty table is no result. */
+/* Whether each row can run with sessions of `limit` tokens, before anything runs. When none can, the
+ * first reason is the error: an empty table is no result. */
 static status check_rows(passkey *p, int64_t limit, err *e)
 {
     const model *m = p->g.m;

@@ -270,7 +270,8 @@ static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n
                        .mscale = d->mscale};
 }
 
-/* Hands the logits that were asked for to the caller. n rows of this chunk, the first has prompt row `done`. */
+/* Hands the logits that were asked for to the caller: n rows of this chunk, the first is prompt row
+ * `done`. */
 static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last,
                           err *e)
 {
