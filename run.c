@@ -369,7 +369,8 @@ static int run_command(const command *cmd, int argc, char **argv)
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
     catch_bus_error(&c);
     err e = {0};
-    status st = cmd->run(&c, &e);
+    status st = report_check(&c, &e);
+    if (st == ST_OK) st = cmd->run(&c, &e);
     if (st == ST_OK) return 0;
     fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
     if (st ==

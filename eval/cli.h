@@ -65,6 +65,8 @@ status cli_parse_one_attn(attn_spec *out, const cli *c, err *e);
 /* Says on stderr (unless --quiet) that a length that was asked for goes beyond the model's. */
 void cli_warn_ctx(const cli *c, const model *m, int64_t ctx);
 
+/* Whether --json FILE can be written, before anything runs for hours. */
+status report_check(const cli *c, err *e);
 /* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes
  * options, results and extra, whose keys are added at the top level (options and extra may be NULL;
  * without a backend device and threads are null). Written to a temporary file that replaces FILE, so

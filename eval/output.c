@@ -74,22 +74,41 @@ static json_t *report_object(const cli *c, const engine *g, json_t *options, jso
     return o;
 }
 
+/* The temporary file beside --json FILE, whose name is *tmp (free). */
+static status report_open(FILE **f, char **tmp, const cli *c, err *e)
+{
+    *f = NULL;
+    if (asprintf(tmp, "%s.part", c->json) < 0) {
+        *tmp = NULL;
+        return err_set(e, ST_NOMEM, "--json: out of memory");
+    }
+    *f = fopen(*tmp, "w");
+    return *f ? ST_OK : err_set(e, ST_IO, "--json %s: %s", *tmp, strerror(errno));
+}
+
+status report_check(const cli *c, err *e)
+{
+    FILE *f;
+    char *tmp;
+    if (!c->json) return ST_OK;
+    status st = report_open(&f, &tmp, c, e);
+    if (f) {
+        fclose(f);
+        unlink(tmp);
+    }
+    free(tmp);
+    return st;
+}
+
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e)
 {
     json_t *o = report_object(c, g, options, results, extra);
     char *tmp = NULL;
-    status st = ST_OK;
-    if (!o || asprintf(&tmp, "%s.part", c->json) < 0) {
-        tmp = NULL;
-        st = err_set(e, ST_NOMEM, "--json: out of memory");
-        goto done;
-    }
-    FILE *f = fopen(tmp, "w");
-    if (!f) {
-        st = err_set(e, ST_IO, "--json %s: %s", tmp, strerror(errno));
-        goto done;
-    }
+    FILE *f = NULL;
+    status st = o ? ST_OK : err_set(e, ST_NOMEM, "--json: out of memory");
+    if (st == ST_OK) st = report_open(&f, &tmp, c, e);
+    if (st != ST_OK) goto done;
     bool good =
         json_dumpf(o, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) == 0 &&
         fputc('\n', f) != EOF;

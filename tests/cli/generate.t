@@ -53,6 +53,7 @@ refused 2 "--template needs --chat" "a template without --chat" generate -m "$m"
 refused 2 "--attn: generate takes one strategy, found 2" "two strategies" generate -m "$m" -p x --attn full,streaming
 refused 2 "unknown device" "an unknown device" generate -m "$m" -p x --device tpu
 refused 2 "--kv: unknown" "an unknown KV type" generate -m "$m" -p x --kv f8
+refused 1 "--json $tmp/no/r.json" "a report that cannot be written, before anything runs" generate -m "$m" -p x --json "$tmp/no/r.json"
 refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowhere.txt"
 run generate -m "$m" -p x --device cuda
 case $(cat "$tmp/err") in *"--device cuda"*) pass "--device cuda without a usable GPU says so" ;; *) fail "--device cuda: $(cat "$tmp/err")" ;; esac
