@@ -4,9 +4,11 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "eval/cli.h"
 
@@ -51,24 +53,32 @@ enum {
     O_IGNORE_EOS,
 };
 
+/* Of every command; then of those that run a model; then of those that choose a length. */
 static const struct argp_option common[] = {
     {0, 'm', "DIR", 0, "Hugging Face model folder (default: the built-in model)", 1},
+    {"json", O_JSON, "FILE", 0, "write results as JSON", 1},
+    {"quiet", O_QUIET, 0, 0, "no progress, no statistics", 1},
+    {0},
+};
+static const struct argp_option engine_options[] = {
     {"attn", O_ATTN, "NAME[:K=V]...", 0,
      "attention strategy; a list where a command compares several", 1},
     {"budget", O_BUDGET, "N", 0, "tokens kept or attended; a list where a command compares several",
      1},
     {"skip", O_SKIP, "N", 0, "leading dense layers of every strategy, or a list a+b+c", 1},
-    {"kv", O_KV, "TYPE", 0, "type of stored keys and values: f16 (default), f32, bf16", 1},
-    {"ctx", O_CTX, "N", 0, "most tokens of a session; passkey and bench: list of lengths", 1},
+    {"kv", O_KV, "TYPE", 0, "type of stored keys and values: f16 (default; logits: f32), f32, bf16",
+     1},
     {"gemm", O_GEMM, "auto|builtin", 0,
-     "prompt products: the vendor's library, or our own in float32", 1},
+     "prompt products: the vendor's library (default; not of logits), or our own in float32", 1},
     {"chunk", O_CHUNK, "N", 0, "prompt tokens of one forward (default 512)", 1},
     {"device", O_DEVICE, "NAME", 0, "auto, cpu, cuda, cuda:N", 1},
     {"threads", O_THREADS, "N", 0, "threads (default: physical cores)", 1},
-    {"seed", O_SEED, "N", 0, "seed of everything random (default 42)", 1},
-    {"json", O_JSON, "FILE", 0, "write results as JSON", 1},
-    {"quiet", O_QUIET, 0, 0, "no progress, no statistics", 1},
     {"help-attn", O_HELP_ATTN, "NAME", 0, "parameters of a strategy (list: all of them)", 1},
+    {0},
+};
+static const struct argp_option length_options[] = {
+    {"ctx", O_CTX, "N", 0, "most tokens of a session; passkey and bench: list of lengths", 1},
+    {"seed", O_SEED, "N", 0, "seed of everything random (default 42)", 1},
     {0},
 };
 static const struct argp_option reply_options[] = {
@@ -122,32 +132,38 @@ static const struct argp_option logits_options[] = {
     {0},
 };
 
+enum { MAX_LISTS = 4, MAX_OPTIONS = 64 };
+
 typedef struct {
     const char *name, *args, *about;
-    const struct argp_option *options[2];
+    const struct argp_option *options[MAX_LISTS]; /* besides the common ones */
     status (*run)(const cli *, err *);
 } command;
 
 static const command commands[] = {
-    {"generate", "", "continue a prompt", {reply_options, prompt_options}, cmd_generate},
-    {"chat", "", "talk, turn by turn", {reply_options, NULL}, cmd_chat},
+    {"generate",
+     "",
+     "continue a prompt",
+     {engine_options, length_options, reply_options, prompt_options},
+     cmd_generate},
+    {"chat", "", "talk, turn by turn", {engine_options, length_options, reply_options}, cmd_chat},
     {"passkey",
      "",
      "find a hidden key: strategies and budgets compared",
-     {passkey_options, NULL},
+     {engine_options, length_options, passkey_options},
      cmd_passkey},
     {"bench",
      "",
      "speed, and its share of what the machine can do",
-     {bench_options, NULL},
+     {engine_options, length_options, bench_options},
      cmd_bench},
-    {"info", "[DIR]", "what a model folder holds", {NULL, NULL}, cmd_info},
+    {"info", "[DIR]", "what a model folder holds", {NULL}, cmd_info},
     {"tokenize",
      "",
      "text on standard input to token ids, and back",
-     {tokenize_options, NULL},
+     {tokenize_options},
      cmd_tokenize},
-    {"logits", "", "logits of given ids", {logits_options, NULL}, cmd_logits},
+    {"logits", "", "logits of given ids", {engine_options, logits_options}, cmd_logits},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -164,13 +180,25 @@ static void print_usage(FILE *f)
     attn_print_help(f, NULL);
 }
 
-static void help_attn(const char *name, struct argp_state *state)
+/* Exit status of what only prints. */
+static int printed(void)
+{
+    err e = {0};
+    if (out_flush(&e) == ST_OK) return 0;
+    fprintf(stderr, "run: %s\n", e.msg);
+    return 1;
+}
+
+/* The exit status. */
+static int help_attn(const char *name)
 {
     const attn_method *m = attn_method_find(name);
-    if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0)
-        argp_error(state, "--help-attn: unknown strategy '%s'", name);
+    if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0) {
+        fprintf(stderr, "run: --help-attn: unknown strategy '%s' (list: all of them)\n", name);
+        return 2;
+    }
     attn_print_help(stdout, m);
-    exit(0);
+    return printed();
 }
 
 static double number(struct argp_state *state, const char *option, const char *text)
@@ -264,7 +292,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case O_CHUNK: c->chunk = integer(state, "--chunk", arg, 1, 65536); return 0;
     case O_THREADS: c->threads = integer(state, "--threads", arg, 1, 1024); return 0;
     case O_TRIALS: c->trials = integer(state, "--trials", arg, 1, 100000); return 0;
-    case O_HELP_ATTN: help_attn(arg, state); return 0;
+    case O_HELP_ATTN: exit(help_attn(arg));
     case O_STOP:
         if (c->n_stop == sizeof c->stop / sizeof *c->stop)
             argp_error(state, "--stop: at most 8 texts");
@@ -287,19 +315,44 @@ static const command *find_command(const char *name)
 }
 
 /* The options that a command takes, as one list. */
-static void collect_options(const command *cmd, struct argp_option *out, size_t max)
+static void collect_options(const command *cmd, struct argp_option out[MAX_OPTIONS])
 {
-    const struct argp_option *lists[] = {cmd->options[0], cmd->options[1], common};
     size_t n = 0;
-    for (size_t i = 0; i < 3; i++)
-        for (const struct argp_option *o = lists[i]; o && (o->name || o->key) && n + 1 < max; o++)
+    for (int i = -1; i < MAX_LISTS; i++)
+        for (const struct argp_option *o = i < 0 ? common : cmd->options[i];
+             o && (o->name || o->key) && n + 1 < MAX_OPTIONS; o++)
             out[n++] = *o;
     out[n] = (struct argp_option){0};
 }
 
+/* Model files are mapped: one that shrinks meanwhile faults where it is read. */
+static err bus_error;
+
+static void on_bus_error(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_code != BUS_ADRERR) {
+        signal(sig, SIG_DFL); /* not that: the faulting instruction runs again and ends us */
+        return;
+    }
+    ssize_t n = write(STDERR_FILENO, bus_error.msg, strlen(bus_error.msg));
+    (void)n;
+    _exit(1);
+}
+
+static void catch_bus_error(const cli *c)
+{
+    struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    const char *where = c->input ? c->input : c->model;
+    err_set(&bus_error, ST_IO, "run %s: %.150s: a file was truncated while in use", c->command,
+            where ? where : "the built-in model");
+    strcat(bus_error.msg, "\n");
+    sigaction(SIGBUS, &a, NULL);
+}
+
 static int run_command(const command *cmd, int argc, char **argv)
 {
-    struct argp_option options[64];
+    struct argp_option options[MAX_OPTIONS];
     char name[64];
     cli c = {.command = cmd->name,
              .temp = 0.8,
@@ -308,34 +361,51 @@ static int run_command(const command *cmd, int argc, char **argv)
              .seed = 42,
              .trials = 20};
     if (strcmp(cmd->name, "generate") == 0) c.n_new = 256;
-    collect_options(cmd, options, sizeof options / sizeof *options);
+    collect_options(cmd, options);
     struct argp argp = {options, parse, cmd->args, cmd->about, NULL, NULL, NULL};
     snprintf(name, sizeof name, "run %s", cmd->name);
     argv[0] = name;
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
+    catch_bus_error(&c);
     err e = {0};
-    status st = cmd->run(&c, &e);
+    status st = report_check(&c, &e);
+    if (st == ST_OK) st = cmd->run(&c, &e);
     if (st == ST_OK) return 0;
     fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
+    if (st ==
+        ST_INTERRUPTED) { /* ends as Ctrl-C would have ended it: shells and scripts look at that */
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
     return st == ST_USAGE ? 2 : 1;
+}
+
+/* A descriptor 0, 1 or 2 that is closed would be the next file's: text would go into reports. What
+ * stands there instead fails when it is used. */
+static void hold_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            _exit(1);
 }
 
 int main(int argc, char **argv)
 {
+    hold_standard_files();
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error message, not a silent end */
-    if (argc > 1 && strcmp(argv[1], "--version") == 0) return puts("kvasir " PACKAGE_VERSION) < 0;
-    if (argc > 2 && strcmp(argv[1], "--help-attn") == 0) {
-        const attn_method *m = attn_method_find(argv[2]);
-        attn_print_help(stdout, m);
-        return 0;
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+        puts("kvasir " PACKAGE_VERSION);
+        return printed();
     }
+    if (argc > 1 && strcmp(argv[1], "--help-attn") == 0)
+        return help_attn(argc > 2 ? argv[2] : "list");
     const command *cmd = argc > 1 ? find_command(argv[1]) : NULL;
     if (!cmd) {
         bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0);
         if (argc > 1 && !help) fprintf(stderr, "run: unknown command '%s'\n\n", argv[1]);
         print_usage(help ? stdout : stderr);
-        return help ? 0 : 2;
+        return help ? printed() : 2;
     }
     return run_command(cmd, argc - 1, argv + 1);
 }

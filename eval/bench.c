@@ -10,7 +10,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/cpu/limits.h"
 
-enum { DEFAULT_CHUNK = 512, MAX_BATCH = 1024 };
+enum { MAX_BATCH = 1024 };
 
 /* A line of the table, or why there is none. */
 typedef struct {
@@ -34,6 +34,7 @@ typedef struct {
     size_t n_lines;
     char (*why)[256]; /* cases that could not run */
     size_t n_why;
+    status first_why; /* code of why[0] */
     json_t *results;
 } bench;
 
@@ -341,11 +342,12 @@ static status run_fill(bench_case *k, size_t batch, bench_result *r, err *e)
 }
 
 /* Once for all lengths and row types that have the same reason. */
-static void note_reason(bench *b, const char *why)
+static void note_reason(bench *b, const err *why)
 {
     for (size_t i = 0; i < b->n_why; i++)
-        if (strcmp(b->why[i], why) == 0) return;
-    snprintf(b->why[b->n_why++], sizeof *b->why, "%s", why);
+        if (strcmp(b->why[i], why->msg) == 0) return;
+    if (b->n_why == 0) b->first_why = why->code;
+    snprintf(b->why[b->n_why++], sizeof *b->why, "%s", why->msg);
 }
 
 /* One strategy at one context. What cannot run is noted, and the rest goes on. */
@@ -360,12 +362,12 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
                     .fill = b->c->fill,
                     .progress = on_progress,
                     .progress_ctx = b};
-    k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DEFAULT_CHUNK;
+    k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DECODER_CHUNK;
     status st = attn_spec_check(spec, decoder_attn_shape(b->g.dec), &why);
     if (st == ST_OK) st = bench_open(&k, b->prefill, &why);
     if (st != ST_OK) {
         bench_close(&k);
-        note_reason(b, why.msg);
+        note_reason(b, &why);
         return ST_OK;
     }
     snprintf(what, sizeof what, "bench, prompt of %zu tokens", k.n_ids);
@@ -428,19 +430,14 @@ static status run_model(bench *b, err *e)
     b->n_lines = b->n_why = 0;
     b->width = 8;
     TRY(measure_limits(b, e));
-    for (size_t x = 0; b->c->ctx && x < b->n_ctx; x++)
-        if (b->ctx[x] > b->g.m->config.max_positions)
-            fprintf(
-                stderr,
-                "warning: --ctx %lld is beyond the %lld positions that the model was made for\n",
-                (long long)b->ctx[x], (long long)b->g.m->config.max_positions);
+    for (size_t x = 0; b->c->ctx && x < b->n_ctx; x++) cli_warn_ctx(b->c, b->g.m, b->ctx[x]);
     status st = cli_split(&kv, &n, &store, b->c->kv ? b->c->kv : "f16", e);
     for (size_t i = 0; i < n && st == ST_OK; i++) st = run_kv(b, kv[i], i == 0, e);
     mem_free(kv);
     mem_free(store);
     if (st != ST_OK) return st;
     if (b->n_lines == 0 && b->n_why > 0)
-        return err_set(e, ST_USAGE, "nothing can run: %s", b->why[0]);
+        return err_set(e, b->first_why, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
     TRY(print_stages(b, e));
     TRY(print_bytes(b, e));
@@ -450,12 +447,10 @@ static status run_model(bench *b, err *e)
 
 static status run_shape(bench *b, const char *shape, const char *weights, err *e)
 {
-    backend_options o = {.device = b->c->device ? b->c->device : "auto",
-                         .n_threads = b->c->threads};
     dtype type;
     TRY(cli_parse_dtype(&type, weights, DT_BF16, "--weights", e));
     engine_close(&b->g); /* the model before: two may not fit */
-    TRY(backend_open(&b->g.be, &o, e));
+    TRY(cli_open_backend(&b->g.be, b->c, e));
     TRY(model_open_shape(&b->g.m, shape, type, b->c->seed, b->g.be, e));
     TRY(engine_open_decoder(&b->g, b->c, b->max_batch, false, e));
     return run_model(b, e);
@@ -481,13 +476,6 @@ static status run_shapes(bench *b, err *e)
 
 /* ---- the command ---- */
 
-static json_t *sizes_json(const int64_t *x, size_t n)
-{
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_integer(x[i]));
-    return a;
-}
-
 static status write_report(bench *b, err *e)
 {
     const kernel_limits *l = &b->limits;
@@ -497,9 +485,9 @@ static status write_report(bench *b, err *e)
                                      l->gemm_bf16_gflops, "gemm_int8_gops", l->gemm_int8_gops)
                          : json_null();
     json_t *options = json_pack(
-        "{s:o, s:o, s:o, s:s, s:i, s:s}", "ctx", sizes_json(b->ctx, b->n_ctx), "budget",
-        sizes_json(b->budget, b->n_budget), "batch", sizes_json(b->batch, b->n_batch), "attn",
-        b->c->attn ? b->c->attn : "full", "chunk", b->c->chunk > 0 ? b->c->chunk : DEFAULT_CHUNK,
+        "{s:o, s:o, s:o, s:s, s:i, s:s}", "ctx", report_sizes(b->ctx, b->n_ctx), "budget",
+        report_sizes(b->budget, b->n_budget), "batch", report_sizes(b->batch, b->n_batch), "attn",
+        b->c->attn ? b->c->attn : "full", "chunk", b->c->chunk > 0 ? b->c->chunk : DECODER_CHUNK,
         "gemm", b->c->gemm ? b->c->gemm : "auto");
     json_t *results = b->results,
            *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);

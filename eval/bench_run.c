@@ -23,25 +23,32 @@ static int64_t limit_of(const bench_case *c)
     return (int64_t)c->n_ids + (BENCH_RUNS + 2) * BENCH_STEPS;
 }
 
-status bench_open(bench_case *c, bool prefill, err *e)
+/* Whether the sessions fit, before anything of their size is allocated. */
+static status check_memory(const bench_case *c, err *e)
 {
-    size_t kv = 0;
-    c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;
-    c->n_last = c->n_ids < c->chunk ? c->n_ids : c->chunk;
-    c->n_fill = c->ctx > 0 ? (size_t)c->ctx : 1;
-    TRY(MEM_NEW(&c->s, c->max_batch, e));
-    TRY(MEM_NEW(&c->ids, c->n_ids, e));
-    TRY(MEM_NEW(&c->next, c->max_batch, e));
-    TRY(size_mul(&kv, c->max_batch, vocab_of(c), "logits", e));
-    TRY(MEM_NEW(&c->logits, kv, e));
-    rng r = {1};
-    for (size_t i = 0; i < c->n_ids; i++) c->ids[i] = (int32_t)rng_below(&r, vocab_of(c));
     memory_plan p;
     decoder_options o = {.chunk = c->chunk, .max_batch = c->max_batch};
     TRY(session_plan(&p, decoder_model(c->d), &o, &c->spec, limit_of(c), e));
     TRY(size_mul(&p.kv, p.kv, c->max_batch, "KV of the batch", e));
     TRY(size_mul(&p.index, p.index, c->max_batch, "index of the batch", e));
-    TRY(memory_plan_check(&p, e));
+    TRY(size_add(&p.scratch, p.scratch, c->n_ids * sizeof *c->ids, "prompt", e));
+    return memory_plan_check(&p, e);
+}
+
+status bench_open(bench_case *c, bool prefill, err *e)
+{
+    size_t n_logits = 0;
+    c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;
+    c->n_last = c->n_ids < c->chunk ? c->n_ids : c->chunk;
+    c->n_fill = c->ctx > 0 ? (size_t)c->ctx : 1;
+    TRY(check_memory(c, e));
+    TRY(MEM_NEW(&c->s, c->max_batch, e));
+    TRY(MEM_NEW(&c->ids, c->n_ids, e));
+    TRY(MEM_NEW(&c->next, c->max_batch, e));
+    TRY(size_mul(&n_logits, c->max_batch, vocab_of(c), "logits", e));
+    TRY(MEM_NEW(&c->logits, n_logits, e));
+    rng r = {1};
+    for (size_t i = 0; i < c->n_ids; i++) c->ids[i] = (int32_t)rng_below(&r, vocab_of(c));
     for (size_t i = 0; i < c->max_batch; i++)
         TRY(session_create(&c->s[i], c->d, &c->spec, limit_of(c), e));
     return ST_OK;

@@ -2,18 +2,19 @@
 /* ./run chat: a conversation; what is in the KV cache is not fed again. */
 #include "config.h"
 
-#include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "eval/generate.h"
 #include "kernels/base/mem.h"
 
-enum { CHAT_CTX = 8192, REPLY_TOKENS = 512 };
+enum { CHAT_CTX = 8192, REPLY_TOKENS = 512, READ_BYTES = 4096 };
 
 typedef struct {
     chat_message *msg;
     size_t n, cap;
+    json_t *results; /* --json: one reply each */
 } conversation;
 
 static status add_message(conversation *v, const char *role, const char *text, err *e)
@@ -58,21 +59,55 @@ static status encode_tail(const conversation *v, const reply *r, token_list *out
     return st;
 }
 
-/* Reads one line of any length; *line is NULL at the end of input or at Ctrl-C. */
-static status read_line(char **line, size_t *cap)
+/* ---- lines ---- */
+
+/* Standard input; what was read beyond the line's end waits here. */
+typedef struct {
+    char *text;
+    size_t at, n, cap; /* the next line begins at `at` */
+    bool ended;
+} input;
+
+static status read_more(input *in, err *e)
 {
-    bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
-    if (terminal) fputs("> ", stderr);
-    ssize_t n = getline(line, cap, stdin);
-    if (n < 0) {
-        free(*line);
-        *line = NULL;
-        *cap = 0;
-        return ST_OK;
+    if (in->at) memmove(in->text, in->text + in->at, in->n - in->at);
+    in->n -= in->at;
+    in->at = 0;
+    if (in->cap - in->n < READ_BYTES) {
+        size_t cap = 2 * in->cap + READ_BYTES;
+        TRY(MEM_GROW(&in->text, cap, e));
+        in->cap = cap;
     }
-    if (n > 0 && (*line)[n - 1] == '\n') (*line)[n - 1] = 0;
+    if (!cli_wait_input(STDIN_FILENO)) {
+        in->n = 0; /* what was typed so far is dropped, as a terminal does */
+        return ST_INTERRUPTED;
+    }
+    ssize_t k = read(STDIN_FILENO, in->text + in->n, in->cap - in->n - 1);
+    if (k < 0 && errno != EINTR) return err_set(e, ST_IO, "standard input: %s", strerror(errno));
+    in->ended = k == 0;
+    in->n += k > 0 ? (size_t)k : 0;
     return ST_OK;
 }
+
+/* One line of any length, valid until the next call; NULL at the end of input. ST_INTERRUPTED
+ * (without a message) at Ctrl-C. */
+static status read_line(input *in, const char **line, err *e)
+{
+    char *end = NULL;
+    *line = NULL;
+    while (!(end = in->n > in->at ? memchr(in->text + in->at, '\n', in->n - in->at) : NULL)) {
+        if (in->ended) break;
+        TRY(read_more(in, e));
+    }
+    if (!end && in->n == in->at) return ST_OK;
+    if (!end) end = in->text + in->n++; /* the last line has no end: there is room for one */
+    *end = 0;
+    *line = in->text + in->at;
+    in->at = (size_t)(end + 1 - in->text);
+    return ST_OK;
+}
+
+/* ---- turns ---- */
 
 /* One turn: only what the session does not hold yet is fed. */
 static status turn(reply *r, conversation *v, const char *user, err *e)
@@ -88,6 +123,7 @@ static status turn(reply *r, conversation *v, const char *user, err *e)
     r->said.n = 0;
     TRY_GOTO(reply_run(r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));
+    TRY_GOTO(out_flush(e));
     TRY_GOTO(tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, NULL, e));
     TRY_GOTO(add_message(v, "assistant", text, e));
 done:
@@ -97,32 +133,51 @@ done:
     return st;
 }
 
+/* A turn and its end: Ctrl-C stops the reply, not the chat. */
+static status take_turn(reply *r, conversation *v, const char *line, err *e)
+{
+    err why = {0};
+    status st = turn(r, v, line, &why);
+    cli_clear_interrupt();
+    if (st == ST_INTERRUPTED) { /* while the prompt was read: half of it is in the cache */
+        session_reset(r->s);
+        fputs("\n(stopped: this message is not part of the conversation)\n", stderr);
+        return ST_OK;
+    }
+    if (st != ST_OK) return err_set(e, st, "%s", why.msg);
+    if (!r->c->quiet) reply_print_stats(r);
+    if (!r->c->json) return ST_OK;
+    json_t *result = reply_json(r, e);
+    if (!result) return e->code;
+    return json_array_append_new(v->results, result) == 0
+               ? ST_OK
+               : err_set(e, ST_NOMEM, "out of memory for the report");
+}
+
 static status converse(reply *r, conversation *v, err *e)
 {
-    char *line = NULL;
-    size_t cap = 0;
+    const bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+    input in = {0};
+    const char *line = NULL;
+    bool warned = false;
     status st = ST_OK;
     while (st == ST_OK) {
-        cli_clear_interrupt();
-        TRY_GOTO(read_line(&line, &cap));
-        if (!line && cli_interrupted()) { /* Ctrl-C at the prompt: a fresh prompt */
-            clearerr(stdin);
-            fputc('\n', stderr);
+        if (terminal) fputs("> ", stderr);
+        st = read_line(&in, &line, e);
+        if (st == ST_INTERRUPTED) {
+            cli_clear_interrupt();
+            st = ST_OK;
+            if (warned) break;
+            warned = true;
+            fputs("\n(Ctrl-C again, or Ctrl-D, ends the chat)\n", stderr);
             continue;
         }
-        if (!line) break;
-        if (line[0] == 0) continue;
-        err turn_error = {0};
-        st = turn(r, v, line, &turn_error);
-        if (st ==
-            ST_INTERRUPTED) { /* stopped while the prompt was read: half of it is in the cache */
-            session_reset(r->s);
-            st = ST_OK;
-        } else if (st != ST_OK) err_set(e, st, "%s", turn_error.msg);
-        if (st == ST_OK && !r->c->quiet) reply_print_stats(r);
+        warned = false;
+        if (st != ST_OK || !line) break;
+        if (line[0]) st = take_turn(r, v, line, e);
     }
-done:
-    free(line);
+    if (terminal) fputc('\n', stderr);
+    mem_free(in.text);
     return st;
 }
 
@@ -132,6 +187,7 @@ status cmd_chat(const cli *c, err *e)
     reply r = {0};
     conversation v = {0};
     int64_t n_tokens, most;
+    TRY(reply_check(c, e));
     TRY(engine_open(&g, c, 1, false, true, e));
     most = g.m->config.max_positions < CHAT_CTX ? g.m->config.max_positions : CHAT_CTX;
     status st = session_tokens(c, &g, most, &n_tokens, e);
@@ -147,8 +203,14 @@ status cmd_chat(const cli *c, err *e)
     if (r.n_new == 0) r.n_new = REPLY_TOKENS;
     cli_catch_interrupt();
     if (c->system) TRY_GOTO(add_message(&v, "system", c->system, e));
-    st = converse(&r, &v, e);
+    v.results = json_array();
+    TRY_GOTO(converse(&r, &v, e));
+    if (c->json) {
+        st = reply_report(&r, v.results, e);
+        v.results = NULL;
+    }
 done:
+    json_decref(v.results);
     drop_messages(&v, 0);
     mem_free(v.msg);
     reply_free(&r);

@@ -72,40 +72,61 @@ status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *opti
     return err_set(e, ST_USAGE, "%s: '%s' is not one of: f32 f16 bf16", option, text);
 }
 
-/* "all" in the text of --attn. */
-static status all_methods(char *out, size_t size)
+/* "all" in the text of --attn: the whole table. *out: mem_free. */
+static status all_methods(char **out, err *e)
 {
-    size_t n = 0;
-    for (size_t i = 0; attn_methods()[i]; i++)
-        n += (size_t)snprintf(out + n, size - n, "%s%s", i ? "," : "",
-                              attn_method_name(attn_methods()[i]));
+    const attn_method *const *m = attn_methods();
+    size_t size = 1, n = 0;
+    for (size_t i = 0; m[i]; i++) size += strlen(attn_method_name(m[i])) + 1;
+    TRY(MEM_NEW(out, size, e));
+    for (size_t i = 0; m[i]; i++)
+        n += (size_t)snprintf(*out + n, size - n, "%s%s", i ? "," : "", attn_method_name(m[i]));
     return ST_OK;
 }
 
 status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
                       err *e)
 {
-    char **word = NULL, *store = NULL, all[256];
+    char **word = NULL, *store = NULL, *all = NULL;
     attn_options o = {.budget = budget, .skip = c->skip};
     const char *text = c->attn ? c->attn : def;
     *out = NULL;
-    if (strcmp(text, "all") == 0) {
-        all_methods(all, sizeof all);
-        text = all;
-    }
     /* The parity tool keeps f32 rows unless told otherwise. */
     o.kv = kv_exact(strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16);
     if (c->kv) TRY(kv_format_parse(&o.kv, c->kv, "--kv", e));
-    status st = cli_split(&word, n, &store, text, e);
+    status st = strcmp(text, "all") == 0 ? all_methods(&all, e) : ST_OK;
+    if (st == ST_OK) st = cli_split(&word, n, &store, all ? all : text, e);
     if (st == ST_OK) st = MEM_NEW(out, *n, e);
     for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], word[i], &o, e);
     mem_free(word);
     mem_free(store);
+    mem_free(all);
     if (st != ST_OK) {
         mem_free(*out);
         *out = NULL;
     }
     return st;
+}
+
+status cli_parse_one_attn(attn_spec *out, const cli *c, err *e)
+{
+    attn_spec *list;
+    size_t n;
+    int64_t budget = 0;
+    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
+    TRY(cli_parse_attn(&list, &n, c, "full", budget, e));
+    *out = list[0];
+    mem_free(list);
+    return n == 1 ? ST_OK
+                  : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
+}
+
+void cli_warn_ctx(const cli *c, const model *m, int64_t ctx)
+{
+    if (ctx > m->config.max_positions && !c->quiet)
+        fprintf(stderr,
+                "warning: --ctx %lld goes beyond the model's max_position_embeddings of %lld\n",
+                (long long)ctx, (long long)m->config.max_positions);
 }
 
 status cli_model_dir(const cli *c, const char **dir, err *e)
@@ -130,7 +151,7 @@ status cli_model_dir(const cli *c, const char **dir, err *e)
                    places[1]);
 }
 
-static status open_backend(backend **be, const cli *c, err *e)
+status cli_open_backend(backend **be, const cli *c, err *e)
 {
     backend_options o = {.device = c->device ? c->device : "auto", .n_threads = c->threads};
     return backend_open(be, &o, e);
@@ -167,7 +188,7 @@ status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
                        "--weights: weights keep the file's type in this version (bench --shape: "
                        "f32, f16, bf16)");
     TRY(cli_model_dir(c, &dir, e));
-    status st = open_backend(&g->be, c, e);
+    status st = cli_open_backend(&g->be, c, e);
     if (st == ST_OK) st = model_open(&g->m, dir, g->be, e);
     if (st == ST_OK && need_tokenizer) st = tokenizer_open(&g->tok, dir, e);
     if (st == ST_OK) st = engine_open_decoder(g, c, max_batch, exact_by_default, e);

@@ -21,7 +21,6 @@ typedef struct {
     const char *stop[8];
     int n_stop, n_new, threads, trials, top_k, chunk;
     double temp, top_p, min_p, repeat_penalty;
-    bool temp_given;
     uint64_t seed;
     bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos;
 } cli;
@@ -34,11 +33,13 @@ typedef struct {
     decoder *dec;
 } engine;
 
-/* Folder of the model: -m, else the built-in one (beside the sources for an uninstalled program, else
- * under pkgdatadir). ST_IO when there is none. The string lives as long as the program. */
+/* Folder of the model: -m, else the built-in one (beside the sources for an uninstalled program,
+ * else under pkgdatadir). ST_IO when there is none. The string lives as long as the program. */
 status cli_model_dir(const cli *c, const char **dir, err *e);
-/* Opens backend, model and decoder. max_batch sequences; the tokenizer too where need_tokenizer. Prints one start-up line
- * to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
+/* The backend of --device and --threads. */
+status cli_open_backend(backend **be, const cli *c, err *e);
+/* Opens backend, model and decoder (for max_batch sequences); the tokenizer too where need_tokenizer.
+ * Prints one start-up line to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
 status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
                    bool need_tokenizer, err *e);
 /* The same around a model that is open already (bench --shape); takes be and m. */
@@ -59,11 +60,21 @@ status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *opti
  * each method's own (or the key in the text). *out is freed with mem_free. */
 status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
                       err *e);
+/* For commands that run one: --attn (default: full) with --budget. */
+status cli_parse_one_attn(attn_spec *out, const cli *c, err *e);
+/* Says on stderr (unless --quiet) that a length that was asked for goes beyond the model's. */
+void cli_warn_ctx(const cli *c, const model *m, int64_t ctx);
 
-/* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes results. The
- * keys of extra (may be NULL; taken too) are added at the top level. Written to a temporary file that replaces FILE, so a failed run leaves no half file. */
+/* Whether --json FILE can be written, before anything runs for hours. */
+status report_check(const cli *c, err *e);
+/* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes
+ * options, results and extra, whose keys are added at the top level (options and extra may be NULL;
+ * without a backend device and threads are null). Written to a temporary file that replaces FILE, so
+ * a failed run leaves no half file. */
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e);
+
+json_t *report_sizes(const int64_t *x, size_t n); /* a list; NULL when out of memory */
 
 /* Writes to stdout; a closed pipe or full disk is ST_IO once, at the first write that fails. */
 status out_write(const char *text, size_t n, err *e);
@@ -78,10 +89,14 @@ progress *progress_start(const cli *c,
 void progress_set(progress *p, int64_t done, int64_t total);
 void progress_end(progress *p); /* clears the line, frees */
 
-/* Set by Ctrl-C while a command that handles it runs (cli_catch_interrupt). */
+/* Ctrl-C. From cli_catch_interrupt on the first one sets a flag, which the command looks at; a second
+ * one before the flag was cleared ends the program. Where SIGINT was ignored at the start (nohup,
+ * jobs in the background of a script) it stays so. */
 void cli_catch_interrupt(void);
 bool cli_interrupted(void);
 void cli_clear_interrupt(void);
+/* Waits until fd can be read or ends; false at Ctrl-C. */
+bool cli_wait_input(int fd);
 
 /* The commands. */
 status cmd_generate(const cli *c, err *e);

@@ -111,14 +111,16 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
 {
     r->decode_ns = r->n_decoded = 0;
-    for (int i = 0; i < r->n_new && !*stopped && !cli_interrupted(); i++) {
+    for (int i = 0; i < r->n_new; i++) {
         int32_t id = sampler_next(r->sampler, r->logits);
         sampler_accept(r->sampler, id);
-        r->n_sampled++;
         TRY(token_list_push(&r->said, id, e));
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
         TRY(print_token(t, stream, id, stopped, e));
-        if (i + 1 == r->n_new || *stopped || session_length(r->s) >= session_limit(r->s)) break;
+        /* Here alone, so that the last token of a reply is never fed. */
+        if (i + 1 == r->n_new || *stopped || cli_interrupted() ||
+            session_length(r->s) >= session_limit(r->s))
+            break;
         int64_t t1 = clock_ns();
         TRY(session_decode(&r->s, 1, &id, r->logits, e));
         r->decode_ns += clock_ns() - t1;
@@ -162,22 +164,66 @@ void reply_print_stats(const reply *r)
             a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
 }
 
+json_t *reply_json(const reply *r, err *e)
+{
+    attn_stats a = attn_seq_stats(session_attn(r->s));
+    double steps = (double)a.steps * r->g->m->config.n_layers;
+    char *text;
+    size_t n;
+    if (tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK)
+        return NULL;
+    json_t *j =
+        json_pack("{s:s%, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "text", text, n, "prompt_tokens",
+                  (json_int_t)r->n_prompt, "new_tokens", (json_int_t)r->said.n, "prompt_seconds",
+                  (double)r->prompt_ns / 1e9, "decode_seconds", (double)r->decode_ns / 1e9,
+                  "attended", steps > 0 ? json_real(a.attended / steps) : json_null(), "kv_bytes",
+                  (json_int_t)attn_seq_held(session_attn(r->s)).kv, "kv_bytes_peak",
+                  (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
+    mem_free(text);
+    if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
+    return j;
+}
+
+status reply_report(const reply *r, json_t *results, err *e)
+{
+    const cli *c = r->c;
+    const attn_spec *spec = attn_seq_spec(session_attn(r->s));
+    char params[512], kv[128];
+    attn_spec_params(spec, params, sizeof params);
+    kv_format_text(&spec->kv, kv, sizeof kv);
+    json_t *options =
+        json_pack("{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s?}", "attn",
+                  spec->text, "params", params, "budget",
+                  attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
+                  (json_int_t)session_limit(r->s), "n", r->n_new, "temp", c->temp, "top_k",
+                  c->top_k, "top_p", c->top_p, "min_p", c->min_p, "repeat_penalty",
+                  c->repeat_penalty, "seed", (json_int_t)c->seed, "template", c->template_name);
+    return report_write(c, r->g, options, results, NULL, e);
+}
+
+status reply_check(const cli *c, err *e)
+{
+    const char *const *name = chat_template_names();
+    char list[160] = "";
+    size_t n = 0;
+    if (!c->template_name) return ST_OK;
+    for (; *name && n < sizeof list; name++) {
+        if (strcmp(*name, c->template_name) == 0) return ST_OK;
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *name);
+    }
+    return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", c->template_name,
+                   list);
+}
+
 status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
 {
-    attn_spec *spec = NULL;
-    size_t n;
-    int64_t budget = 0;
+    attn_spec spec;
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
-    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
-    TRY(cli_parse_attn(&spec, &n, c, "full", budget, e));
-    status st =
-        n == 1 ? ST_OK
-               : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
-    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, n_tokens, e);
+    TRY(cli_parse_one_attn(&spec, c, e));
+    status st = session_create(&r->s, g->dec, &spec, n_tokens, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
-    mem_free(spec);
     if (st != ST_OK) reply_free(r);
     return st;
 }
@@ -235,10 +281,7 @@ status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out,
     if (c->ctx) {
         TRY(cli_parse_size(out, c->ctx, "--ctx", e));
         if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->ctx);
-        if (*out > max && !c->quiet)
-            fprintf(stderr,
-                    "warning: --ctx %lld goes beyond the model's max_position_embeddings of %lld\n",
-                    (long long)*out, (long long)max);
+        cli_warn_ctx(c, g->m, *out);
     } else if (need > max) {
         return err_set(e, ST_UNSUPPORTED,
                        "%lld tokens (prompt and new ones) exceed the model's "
@@ -250,16 +293,11 @@ status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out,
 
 static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e)
 {
-    attn_spec *spec;
-    size_t n;
-    int64_t budget = 0;
+    attn_spec spec;
     memory_plan p;
     decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
-    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
-    TRY(cli_parse_attn(&spec, &n, c, "full", budget, e));
-    status st = session_plan(&p, g->m, &o, spec, n_tokens, e);
-    mem_free(spec);
-    TRY(st);
+    TRY(cli_parse_one_attn(&spec, c, e));
+    TRY(session_plan(&p, g->m, &o, &spec, n_tokens, e));
     return out_printf(e,
                       "%lld tokens: weights %.1f MB (mapped), KV %.1f MB, index %.1f MB, scratch "
                       "%.1f MB; available %.1f MB\n",
@@ -275,6 +313,9 @@ status cmd_generate(const cli *c, err *e)
     token_list ids = {0};
     int64_t n_tokens;
     if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (!c->chat && (c->system || c->template_name))
+        return err_set(e, ST_USAGE, "%s needs --chat", c->system ? "--system" : "--template");
+    TRY(reply_check(c, e));
     TRY(engine_open(&g, c, 1, false, true, e));
     status st = encode_prompt(c, &g, &ids, e);
     if (st != ST_OK) goto done;
@@ -287,13 +328,15 @@ status cmd_generate(const cli *c, err *e)
     cli_catch_interrupt();
     TRY_GOTO(reply_run(&r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));
+    TRY_GOTO(out_flush(e));
     if (!c->quiet) reply_print_stats(&r);
+    if (cli_interrupted()) {
+        st = err_set(e, ST_INTERRUPTED, "interrupted");
+        goto done; /* part of a reply is no result: no report */
+    }
     if (c->json) {
-        json_t *result =
-            json_pack("{s:I, s:I, s:f, s:f}", "prompt_tokens", (json_int_t)r.n_prompt, "new_tokens",
-                      (json_int_t)r.n_sampled, "prompt_seconds", (double)r.prompt_ns / 1e9,
-                      "decode_seconds", (double)r.decode_ns / 1e9);
-        st = report_write(c, &g, NULL, json_pack("[o]", result), NULL, e);
+        json_t *result = reply_json(&r, e);
+        st = result ? reply_report(&r, json_pack("[o]", result), e) : e->code;
     }
 done:
     reply_free(&r);

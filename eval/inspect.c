@@ -14,33 +14,68 @@
 
 enum { MAX_TEXT = 1 << 30, N_BEST = 10 };
 
+static json_t *info_json(const model *m, const tokenizer *t)
+{
+    const model_config *c = &m->config;
+    return json_pack(
+        "{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:b, s:s, s:I, s:I, s:s?, s:s?}",
+        "architecture", c->arch, "parameters", (json_int_t)c->n_params, "layers", c->n_layers,
+        "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "hidden",
+        c->hidden, "feed_forward", c->ffn, "vocabulary", c->vocab, "max_positions",
+        (json_int_t)c->max_positions, "tied", (int)c->tied, "dtype", dtype_name(m->type),
+        "weight_bytes", (json_int_t)m->weight_bytes, "bytes_per_token", (json_int_t)m->decode_bytes,
+        "tokenizer", t ? tokenizer_describe(t) : NULL, "chat_template",
+        t ? tokenizer_chat_template(t) : NULL);
+}
+
+static status show_model(const cli *c, engine *g, err *e)
+{
+    err why = {0};
+    model_print_info(g->m, stdout);
+    if (tokenizer_open(&g->tok, g->m->name, &why) == ST_OK) {
+        const char *name = tokenizer_chat_template(g->tok);
+        TRY(out_printf(e, "tokenizer      %s\nchat template  %s\n", tokenizer_describe(g->tok),
+                       name ? name : "none"));
+    } else {
+        TRY(out_printf(e, "tokenizer      none (%s)\n", why.msg));
+    }
+    TRY(out_flush(e));
+    return c->json ? report_write(c, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e)
+                   : ST_OK;
+}
+
 status cmd_info(const cli *c, err *e)
 {
     engine g = {0};
     cli named = *c;
     const char *dir;
-    err tok_error = {0};
+    if (c->input && c->model)
+        return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", c->model,
+                       c->input);
     if (c->input) named.model = c->input;
     TRY(cli_model_dir(&named, &dir, e));
     backend_options o = {.device = "cpu"};
     status st = backend_open(&g.be, &o, e);
     if (st == ST_OK) st = model_open(&g.m, dir, g.be, e);
-    if (st == ST_OK) {
-        model_print_info(g.m, stdout);
-        if (tokenizer_open(&g.tok, dir, &tok_error) == ST_OK) {
-            const char *name = tokenizer_chat_template(g.tok);
-            st = out_printf(e, "tokenizer       %s\nchat template   %s\n",
-                            tokenizer_describe(g.tok), name ? name : "none");
-        } else {
-            st = out_printf(e, "tokenizer       none (%s)\n", tok_error.msg);
-        }
-        if (st == ST_OK) st = out_flush(e);
-    }
+    if (st == ST_OK) st = show_model(c, &g, e);
     engine_close(&g);
     return st;
 }
 
 /* ---- tokenize ---- */
+
+typedef struct {
+    const cli *c;
+    const tokenizer *t;
+    int64_t n_texts, n_tokens, n_bytes; /* of text */
+} converter;
+
+static void count(converter *v, size_t n_tokens, size_t n_bytes)
+{
+    v->n_texts++;
+    v->n_tokens += (int64_t)n_tokens;
+    v->n_bytes += (int64_t)n_bytes;
+}
 
 static status print_ids(const token_list *l, err *e)
 {
@@ -48,115 +83,147 @@ static status print_ids(const token_list *l, err *e)
     return out_write("\n", 1, e);
 }
 
-static status encode_text(const cli *c, const tokenizer *t, const char *text, size_t n, err *e)
+static status encode_text(converter *v, const char *text, size_t n, err *e)
 {
     token_list l = {0};
-    status st = tokenizer_encode(
-        t, text, n, (c->bos ? TOKENIZE_BOS : 0) | (c->special ? TOKENIZE_SPECIAL : 0), &l, e);
+    unsigned flags =
+        (v->c->bos ? TOKENIZE_BOS : 0) | (unsigned)(v->c->special ? TOKENIZE_SPECIAL : 0);
+    status st = tokenizer_encode(v->t, text, n, flags, &l, e);
     if (st == ST_OK) st = print_ids(&l, e);
+    count(v, l.n, n);
     token_list_free(&l);
     return st;
 }
 
-/* Ids separated by white space; the text without anything behind it. */
-static status decode_text(const cli *c, const tokenizer *t, const char *text, err *e)
+static status push_id(token_list *l, const tokenizer *t, long long id, err *e)
+{
+    if (id < 0 || id >= tokenizer_n_ids(t))
+        return err_set(e, ST_FORMAT, "standard input: id %lld is outside the vocabulary of %d", id,
+                       (int)tokenizer_n_ids(t));
+    return token_list_push(l, (int32_t)id, e);
+}
+
+/* Ids separated by white space. */
+static status read_ids(token_list *l, const tokenizer *t, const char *text, size_t n, err *e)
+{
+    const char *p = text;
+    for (;;) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(p, &end, 10);
+        if (end == p) break;
+        if (errno) id = -1;
+        TRY(push_id(l, t, id, e));
+        p = end;
+    }
+    p += strspn(p, " \t\r\n");
+    if (p == text + n) return ST_OK;
+    return err_set(e, ST_FORMAT, "standard input: '%.20s' is not a token id", p);
+}
+
+/* The text alone, without anything behind it. */
+static status decode_text(converter *v, const char *text, size_t n, err *e)
 {
     token_list l = {0};
     char *out = NULL;
-    size_t len;
-    status st = ST_OK;
-    for (const char *p = text; st == ST_OK;) {
-        char *end;
-        errno = 0;
-        long v = strtol(p, &end, 10);
-        if (end == p) {
-            if (p[strspn(p, " \t\r\n")])
-                st = err_set(e, ST_FORMAT, "tokenize --decode: '%.20s' is not a token id", p);
-            break;
-        }
-        if (errno || v < 0 || v >= tokenizer_n_ids(t))
-            st = err_set(e, ST_FORMAT, "tokenize --decode: id %ld is outside the vocabulary of %d",
-                         v, (int)tokenizer_n_ids(t));
-        else st = token_list_push(&l, (int32_t)v, e);
-        p = end;
-    }
-    if (st == ST_OK) st = tokenizer_decode(t, l.ids, l.n, c->special, &out, &len, e);
+    size_t len = 0;
+    status st = read_ids(&l, v->t, text, n, e);
+    if (st == ST_OK) st = tokenizer_decode(v->t, l.ids, l.n, v->c->special, &out, &len, e);
     if (st == ST_OK) st = out_write(out, len, e);
+    count(v, l.n, len);
     mem_free(out);
     token_list_free(&l);
     return st;
 }
 
-/* Lines {"text": "..."} (or {"ids": [...]} with --decode): one line of ids (or of {"text"}) each. */
-static status convert_line(const cli *c, const tokenizer *t, const char *line, size_t n,
-                           size_t number, err *e)
+static status decode_list(converter *v, const json_t *ids, err *e)
+{
+    token_list l = {0};
+    char *out = NULL, *dump = NULL;
+    json_t *result = NULL;
+    size_t len = 0;
+    status st = ST_OK;
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id)) {
+            st = err_set(e, ST_FORMAT, "standard input: \"ids\" holds something but integers");
+            goto done;
+        }
+        TRY_GOTO(push_id(&l, v->t, json_integer_value(id), e));
+    }
+    TRY_GOTO(tokenizer_decode(v->t, l.ids, l.n, v->c->special, &out, &len, e));
+    result = json_pack("{s:s%}", "text", out, len);
+    dump = json_dumps(result, JSON_ENSURE_ASCII);
+    st = dump ? out_printf(e, "%s\n", dump) : err_set(e, ST_NOMEM, "out of memory");
+    count(v, l.n, len);
+done:
+    free(dump);
+    json_decref(result);
+    mem_free(out);
+    token_list_free(&l);
+    return st;
+}
+
+/* A line {"text": "..."} gives one of ids; with --decode {"ids": [...]} gives one of {"text"}. */
+static status convert_line(converter *v, const char *line, size_t n, err *e)
 {
     json_error_t je;
     json_t *j = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
-    json_t *text = json_object_get(j, "text"), *ids = json_object_get(j, "ids");
-    token_list l = {0};
-    status st = ST_OK;
-    if (!j) {
-        st = err_set(e, ST_FORMAT, "standard input: line %zu is not valid JSON: %.100s", number,
-                     je.text);
-    } else if (!c->decode) {
-        if (json_is_string(text))
-            st = encode_text(c, t, json_string_value(text), json_string_length(text), e);
-        else st = err_set(e, ST_FORMAT, "standard input: line %zu has no string \"text\"", number);
-    } else if (!json_is_array(ids)) {
-        st = err_set(e, ST_FORMAT, "standard input: line %zu has no list \"ids\"", number);
-    } else {
-        char *out = NULL;
-        size_t len, i;
-        json_t *v;
-        json_array_foreach(ids, i, v) if (st == ST_OK) st =
-            token_list_push(&l, json_is_integer(v) ? (int32_t)json_integer_value(v) : -1, e);
-        if (st == ST_OK) st = tokenizer_decode(t, l.ids, l.n, c->special, &out, &len, e);
-        json_t *result = st == ST_OK ? json_pack("{s:s%}", "text", out, len) : NULL;
-        char *dump = result ? json_dumps(result, JSON_ENSURE_ASCII) : NULL;
-        if (st == ST_OK)
-            st = dump ? out_printf(e, "%s\n", dump)
-                      : err_set(e, ST_FORMAT, "standard input: line %zu decodes to invalid UTF-8",
-                                number);
-        free(dump);
-        json_decref(result);
-        mem_free(out);
-    }
-    token_list_free(&l);
+    const json_t *text = json_object_get(j, "text"), *ids = json_object_get(j, "ids");
+    status st;
+    if (!j) st = err_set(e, ST_FORMAT, "standard input: not valid JSON: %.100s", je.text);
+    else if (v->c->decode)
+        st = json_is_array(ids) ? decode_list(v, ids, e)
+                                : err_set(e, ST_FORMAT, "standard input: no list \"ids\"");
+    else
+        st = json_is_string(text)
+                 ? encode_text(v, json_string_value(text), json_string_length(text), e)
+                 : err_set(e, ST_FORMAT, "standard input: no string \"text\"");
     json_decref(j);
     return st;
 }
 
-static status convert_lines(const cli *c, const tokenizer *t, const char *text, size_t n, err *e)
+static status convert_lines(converter *v, const char *text, size_t n, err *e)
 {
     size_t number = 0;
     for (size_t at = 0; at < n;) {
         const char *nl = memchr(text + at, '\n', n - at);
         size_t len = nl ? (size_t)(nl - text) - at : n - at;
+        err why = {0};
         number++;
-        if (len > 0) TRY(convert_line(c, t, text + at, len, number, e));
+        status st = len > 0 ? convert_line(v, text + at, len, &why) : ST_OK;
+        if (st != ST_OK) return err_set(e, st, "line %zu of %s", number, why.msg);
         at += len + 1;
     }
     return ST_OK;
 }
 
+static status convert(converter *v, err *e)
+{
+    char *text;
+    size_t n;
+    TRY(file_read_stream(&text, &n, stdin, "standard input", MAX_TEXT, e));
+    status st = v->c->jsonl    ? convert_lines(v, text, n, e)
+                : v->c->decode ? decode_text(v, text, n, e)
+                               : encode_text(v, text, n, e);
+    mem_free(text);
+    return st == ST_OK ? out_flush(e) : st;
+}
+
 status cmd_tokenize(const cli *c, err *e)
 {
     const char *dir;
-    tokenizer *t = NULL;
-    char *text = NULL;
-    size_t n;
+    engine g = {0};
     TRY(cli_model_dir(c, &dir, e));
-    status st = tokenizer_open(&t, dir, e);
-    if (st == ST_OK) st = file_read_stream(&text, &n, stdin, "standard input", MAX_TEXT, e);
-    if (st == ST_OK) {
-        if (c->jsonl) st = convert_lines(c, t, text, n, e);
-        else if (c->decode) st = decode_text(c, t, text, e);
-        else st = encode_text(c, t, text, n, e);
+    TRY(tokenizer_open(&g.tok, dir, e));
+    converter v = {.c = c, .t = g.tok};
+    status st = convert(&v, e);
+    if (st == ST_OK && c->json) {
+        json_t *result = json_pack("{s:I, s:I, s:I}", "texts", (json_int_t)v.n_texts, "tokens",
+                                   (json_int_t)v.n_tokens, "bytes", (json_int_t)v.n_bytes);
+        st = report_write(c, &g, NULL, json_pack("[o]", result), NULL, e);
     }
-    if (st == ST_OK) st = out_flush(e);
-    mem_free(text);
-    tokenizer_free(t);
+    engine_close(&g);
     return st;
 }
 
@@ -165,7 +232,7 @@ status cmd_tokenize(const cli *c, err *e)
 typedef struct {
     FILE *f;
     size_t vocab;
-    bool failed;
+    int failed; /* errno of a failed write */
     float *last; /* [vocab] */
 } logits_sink;
 
@@ -173,7 +240,7 @@ static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
 {
     logits_sink *s = ctx;
     (void)first;
-    if (s->f && fwrite(logits, sizeof(float) * s->vocab, n, s->f) != n) s->failed = true;
+    if (s->f && fwrite(logits, sizeof(float) * s->vocab, n, s->f) != n) s->failed = errno;
     memcpy(s->last, logits + (n - 1) * s->vocab, s->vocab * sizeof(float));
 }
 
@@ -205,7 +272,9 @@ static status parse_ids(const char *text, token_list *out, err *e)
     }
 }
 
-static status print_best(const engine *g, float *logits, err *e)
+/* The most likely next tokens, printed unless the logits go to a file; list (may be NULL) gets them
+ * too. Changes the logits. */
+static status show_best(const engine *g, float *logits, bool print, json_t *list, err *e)
 {
     size_t vocab = (size_t)g->m->config.vocab;
     double sum = 0;
@@ -214,12 +283,16 @@ static status print_best(const engine *g, float *logits, err *e)
     double lse = (double)top + log(sum);
     for (size_t k = 0; k < N_BEST && k < vocab; k++) {
         int32_t id = logits_argmax(logits, vocab);
+        double logprob = (double)logits[id] - lse;
         char *text = NULL;
         if (g->tok) TRY(tokenizer_decode(g->tok, &id, 1, true, &text, NULL, e));
         json_t *quoted = json_string(text ? text : "");
         char *shown = json_dumps(quoted, JSON_ENCODE_ANY);
-        status st = out_printf(e, "%8d  %9.4f  %s\n", (int)id, (double)logits[id] - lse,
-                               shown ? shown : "");
+        status st =
+            print ? out_printf(e, "%8d  %9.4f  %s\n", (int)id, logprob, shown ? shown : "") : ST_OK;
+        if (list)
+            json_array_append_new(list, json_pack("{s:i, s:f, s:O}", "id", (int)id, "logprob",
+                                                  logprob, "text", quoted));
         free(shown);
         json_decref(quoted);
         mem_free(text);
@@ -229,8 +302,20 @@ static status print_best(const engine *g, float *logits, err *e)
     return out_flush(e);
 }
 
-static status run_logits(const cli *c, engine *g, session *s, const token_list *ids,
-                         logits_sink *sink, err *e)
+static status report_logits(const cli *c, const engine *g, const session *s, json_t *best, err *e)
+{
+    const attn_spec *spec = attn_seq_spec(session_attn(s));
+    char params[512];
+    attn_spec_params(spec, params, sizeof params);
+    json_t *options =
+        json_pack("{s:s, s:s, s:s}", "ids", c->ids, "attn", spec->text, "params", params);
+    json_t *result = json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(s), "file",
+                               c->output, "best", best);
+    return report_write(c, g, options, json_pack("[o]", result), NULL, e);
+}
+
+/* Logits into the file of -o, the last row into sink->last. */
+static status run_logits(const cli *c, session *s, const token_list *ids, logits_sink *sink, err *e)
 {
     char *tmp = NULL;
     status st = ST_OK;
@@ -245,14 +330,11 @@ static status run_logits(const cli *c, engine *g, session *s, const token_list *
     prefill_options o = {
         .which = c->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
     TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &o, e));
-    if (!c->output) {
-        st = print_best(g, sink->last, e);
-        goto done;
-    }
-    bool good = fclose(sink->f) == 0 && !sink->failed;
+    if (!c->output) goto done;
+    if (fclose(sink->f) != 0 && !sink->failed) sink->failed = errno;
     sink->f = NULL;
-    if (!good || rename(tmp, c->output) != 0)
-        st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(errno));
+    if (!sink->failed && rename(tmp, c->output) != 0) sink->failed = errno;
+    if (sink->failed) st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(sink->failed));
 done:
     if (sink->f) fclose(sink->f);
     if (st != ST_OK && tmp) unlink(tmp);
@@ -264,27 +346,25 @@ status cmd_logits(const cli *c, err *e)
 {
     engine g;
     token_list ids = {0};
-    attn_spec *spec = NULL;
+    attn_spec spec;
     session *s = NULL;
     logits_sink sink = {0};
-    size_t n;
-    int64_t budget = 0;
     err tok_error = {0};
     if (!c->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
-    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
+    TRY(cli_parse_one_attn(&spec, c, e));
     TRY(engine_open(&g, c, 1, true, false, e));
     status st = parse_ids(c->ids, &ids, e);
-    if (st == ST_OK) st = cli_parse_attn(&spec, &n, c, "full", budget, e);
-    if (st == ST_OK && n != 1)
-        st = err_set(e, ST_USAGE, "--attn: logits takes one strategy, found %zu", n);
-    if (st == ST_OK) st = session_create(&s, g.dec, spec, (int64_t)ids.n, e);
+    if (st == ST_OK) st = session_create(&s, g.dec, &spec, (int64_t)ids.n, e);
     sink.vocab = (size_t)g.m->config.vocab;
     if (st == ST_OK) st = MEM_NEW(&sink.last, sink.vocab, e);
-    if (st == ST_OK && !c->output)
+    if (st == ST_OK && (!c->output || c->json))
         tokenizer_open(&g.tok, g.m->name, &tok_error); /* spellings, where there are any */
-    if (st == ST_OK) st = run_logits(c, &g, s, &ids, &sink, e);
+    if (st == ST_OK) st = run_logits(c, s, &ids, &sink, e);
+    json_t *best = c->json ? json_array() : NULL;
+    if (st == ST_OK && (!c->output || c->json)) st = show_best(&g, sink.last, !c->output, best, e);
+    if (st == ST_OK && c->json) st = report_logits(c, &g, s, best, e);
+    json_decref(best);
     mem_free(sink.last);
-    mem_free(spec);
     session_free(s);
     token_list_free(&ids);
     engine_close(&g);

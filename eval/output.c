@@ -3,10 +3,12 @@
 #include "config.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "eval/cli.h"
@@ -36,21 +38,66 @@ status out_printf(err *e, const char *fmt, ...)
 
 status out_flush(err *e)
 {
-    return fflush(stdout) == 0 ? ST_OK : out_failed(e);
+    return fflush(stdout) == 0 && !ferror(stdout) ? ST_OK : out_failed(e);
 }
 
 /* ---- reports ---- */
 
+json_t *report_sizes(const int64_t *x, size_t n)
+{
+    json_t *a = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_integer(x[i]));
+    return a;
+}
+
+/* A path may be anything but UTF-8, which JSON must be: then it is written as an err shows it. */
+static json_t *name_json(const char *name)
+{
+    err shown = {0};
+    err_set(&shown, ST_OK, "%s", name);
+    json_t *exact = json_string(name);
+    return exact ? exact : json_string(shown.msg);
+}
+
 static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results,
                              json_t *extra)
 {
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:o, s:o}", "command", c->command, "version",
-                          PACKAGE_VERSION, "model", g->m->name, "device", g->be->name, "threads",
-                          g->be->n_threads, "options", options ? options : json_object(), "results",
-                          results);
+    const char *dir = "";
+    if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
+    json_t *o = json_pack("{s:s, s:s, s:o, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
+                          PACKAGE_VERSION, "model", name_json(g->m ? g->m->name : dir), "device",
+                          g->be ? g->be->name : NULL, "threads",
+                          g->be ? json_integer(g->be->n_threads) : json_null(), "options",
+                          options ? options : json_object(), "results", results);
     if (o && extra) json_object_update(o, extra);
     json_decref(extra);
     return o;
+}
+
+/* The temporary file beside --json FILE, whose name is *tmp (free). */
+static status report_open(FILE **f, char **tmp, const cli *c, err *e)
+{
+    *f = NULL;
+    if (asprintf(tmp, "%s.part", c->json) < 0) {
+        *tmp = NULL;
+        return err_set(e, ST_NOMEM, "--json: out of memory");
+    }
+    *f = fopen(*tmp, "w");
+    return *f ? ST_OK : err_set(e, ST_IO, "--json %s: %s", *tmp, strerror(errno));
+}
+
+status report_check(const cli *c, err *e)
+{
+    FILE *f;
+    char *tmp;
+    if (!c->json) return ST_OK;
+    status st = report_open(&f, &tmp, c, e);
+    if (f) {
+        fclose(f);
+        unlink(tmp);
+    }
+    free(tmp);
+    return st;
 }
 
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
@@ -58,17 +105,10 @@ status report_write(const cli *c, const engine *g, json_t *options, json_t *resu
 {
     json_t *o = report_object(c, g, options, results, extra);
     char *tmp = NULL;
-    status st = ST_OK;
-    if (!o || asprintf(&tmp, "%s.part", c->json) < 0) {
-        tmp = NULL;
-        st = err_set(e, ST_NOMEM, "--json: out of memory");
-        goto done;
-    }
-    FILE *f = fopen(tmp, "w");
-    if (!f) {
-        st = err_set(e, ST_IO, "--json %s: %s", tmp, strerror(errno));
-        goto done;
-    }
+    FILE *f = NULL;
+    status st = o ? ST_OK : err_set(e, ST_NOMEM, "--json: out of memory");
+    if (st == ST_OK) st = report_open(&f, &tmp, c, e);
+    if (st != ST_OK) goto done;
     bool good =
         json_dumpf(o, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) == 0 &&
         fputc('\n', f) != EOF;
@@ -133,16 +173,25 @@ void progress_end(progress *p)
 /* ---- Ctrl-C ---- */
 
 static volatile sig_atomic_t interrupted;
+static int wake = -1; /* an eventfd: readable once Ctrl-C came, so that a waiting poll ends */
 
 static void on_interrupt(int sig)
 {
+    const uint64_t one = 1;
+    const int before = errno;
     if (interrupted) signal(sig, SIG_DFL), raise(sig); /* the second one is meant */
     interrupted = 1;
+    ssize_t written = wake < 0 ? 0 : write(wake, &one, sizeof one);
+    (void)written; /* it cannot be full */
+    errno = before;
 }
 
 void cli_catch_interrupt(void)
 {
-    struct sigaction a = {.sa_handler = on_interrupt}; /* no SA_RESTART: a waiting read returns */
+    /* SA_RESTART: text that is being written is not torn; waiting is cli_wait_input's. */
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, before;
+    if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;
+    if (wake < 0) wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sigaction(SIGINT, &a, NULL);
 }
 
@@ -153,5 +202,19 @@ bool cli_interrupted(void)
 
 void cli_clear_interrupt(void)
 {
-    interrupted = 0;
+    uint64_t count;
+    interrupted = 0; /* first: a Ctrl-C from here on is seen by the flag */
+    ssize_t n = wake < 0 ? 0 : read(wake, &count, sizeof count);
+    (void)n; /* nothing, where none had come */
+}
+
+bool cli_wait_input(int fd)
+{
+    struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = wake, .events = POLLIN}};
+    while (!interrupted) {
+        int n = poll(p, 2, -1);
+        if (p[0].revents || (n < 0 && errno != EINTR))
+            return true; /* reading tells what is wrong */
+    }
+    return false;
 }

@@ -10,8 +10,6 @@
 #include "eval/stats.h"
 #include "kernels/base/mem.h"
 
-enum { DEFAULT_TRIALS = 20, DEFAULT_CHUNK = 512, MAX_TRIALS = 1000000 };
-
 /* A row of the table: a strategy at a budget, or why it cannot run. */
 typedef struct {
     passkey_run run;
@@ -39,10 +37,7 @@ typedef struct {
 static status parse_options(passkey *p, err *e)
 {
     const cli *c = p->c;
-    p->n_trials = c->trials ? c->trials : DEFAULT_TRIALS;
-    if (p->n_trials < 1 || p->n_trials > MAX_TRIALS)
-        return err_set(e, ST_USAGE, "--trials %d: a number from 1 to %d is expected", c->trials,
-                       MAX_TRIALS);
+    p->n_trials = c->trials;
     p->decode = !c->protocol || strcmp(c->protocol, "decode") == 0;
     if (!p->decode && strcmp(c->protocol, "prefill") != 0)
         return err_set(e, ST_USAGE, "--protocol: unknown protocol '%s' (decode, prefill)",
@@ -108,12 +103,13 @@ static status score(void *ctx, bool *correct, size_t run, int64_t trial, const i
     return ST_OK;
 }
 
-/* Whether each row can run at this length, before anything runs. When none can, the first reason
- * is the error: an empty table is no result. */
+/* Whether each row can run with sessions of `limit` tokens, before anything runs. When none can, the
+ * first reason is the error: an empty table is no result. */
 static status check_rows(passkey *p, int64_t limit, err *e)
 {
     const model *m = p->g.m;
     size_t n = 0;
+    status first = ST_USAGE;
     for (size_t i = 0; i < p->n_rows; i++) {
         row *r = &p->rows[i];
         decoder_options o = {.chunk = (size_t)p->c->chunk};
@@ -125,9 +121,10 @@ static status check_rows(passkey *p, int64_t limit, err *e)
         r->runs = st == ST_OK;
         snprintf(r->why, sizeof r->why, "%s", why.msg);
         if (st != ST_OK && p->n_rows == 1) return err_set(e, st, "%s", why.msg);
+        if (i == 0 && st != ST_OK) first = st;
         if (r->runs) p->runs[n++] = (passkey_run){.spec = r->run.spec};
     }
-    return n > 0 ? ST_OK : err_set(e, ST_USAGE, "no strategy can run: %s", p->rows[0].why);
+    return n > 0 ? ST_OK : err_set(e, first, "no strategy can run: %s", p->rows[0].why);
 }
 
 static status check_ctx(const passkey *p, int64_t ctx, err *e)
@@ -139,9 +136,7 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
             e, ST_USAGE,
             "the model was made for %lld tokens: give a length with --ctx (%lld by default)",
             (long long)most, (long long)ctx);
-    fprintf(stderr,
-            "warning: --ctx %lld is beyond the %lld positions that the model was made for\n",
-            (long long)ctx, (long long)most);
+    cli_warn_ctx(p->c, p->g.m, ctx);
     return ST_OK;
 }
 
@@ -163,7 +158,7 @@ static status run_rows(passkey *p, int64_t ctx, err *e)
                        .trials = p->trials,
                        .n_trials = p->n_trials,
                        .limit = passkey_limit(p->trials, p->n_trials),
-                       .max_together = p->c->chunk > 0 ? (size_t)p->c->chunk : DEFAULT_CHUNK,
+                       .max_together = p->c->chunk > 0 ? (size_t)p->c->chunk : DECODER_CHUNK,
                        .share = true,
                        .is_eos = is_eos,
                        .score = score,
@@ -304,18 +299,11 @@ static status add_json(passkey *p, int64_t ctx, err *e)
     return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
 }
 
-static json_t *sizes_json(const int64_t *x, size_t n)
-{
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_integer(x[i]));
-    return a;
-}
-
 static status write_report(passkey *p, err *e)
 {
     json_t *options = json_pack(
-        "{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", sizes_json(p->ctx, p->n_ctx), "budget",
-        sizes_json(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
+        "{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
+        report_sizes(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
         (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill", "chars",
         (int)p->c->chars, "seed", (json_int_t)p->c->seed);
     json_t *results = p->results, *extra = json_pack("{s:o}", "skipped", p->skipped);
@@ -329,6 +317,7 @@ static status run_length(passkey *p, int64_t ctx, err *e)
 {
     int64_t n_chars = 4 * ctx; /* --chars: Quest's rule */
     TRY(check_ctx(p, ctx, e));
+    TRY(check_rows(p, ctx, e)); /* before a prompt of that length is made */
     if (!p->c->chars) TRY(passkey_fit(&n_chars, p->g.tok, ctx, e));
     TRY(passkey_trials(&p->trials, p->g.tok, p->c->seed, ctx, n_chars, p->n_trials,
                        p->decode ? PASSKEY_TAIL : 0, e));

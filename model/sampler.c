@@ -4,7 +4,7 @@
 #include "model/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <stdbool.h>
 
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
@@ -19,7 +19,8 @@ struct sampler {
     size_t vocab;
     rng random;
     unsigned char *seen; /* [vocab] */
-    candidate *cand;     /* [vocab] */
+    candidate *cand;     /* [vocab] a heap [0, n_heap), then those taken out, the best one last */
+    size_t n_heap;
 };
 
 status sampler_create(sampler **out, const sampler_options *o, size_t vocab, err *e)
@@ -75,26 +76,68 @@ static void penalize(const sampler *s, float *logits)
         if (s->seen[i]) logits[i] = logits[i] > 0 ? logits[i] / r : logits[i] * r;
 }
 
-static int by_logit(const void *a, const void *b)
+/* The likelier one; of equals the lower id. */
+static bool goes_before(const candidate *a, const candidate *b)
 {
-    const candidate *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
+    return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
 }
 
-/* How many of the sorted candidates survive top-k, top-p and min-p; p is set relative to the best. */
-static size_t keep(const sampler *s, size_t n)
+static void sift_down(candidate *h, size_t n, size_t i)
 {
-    candidate *c = s->cand;
-    if (s->opt.top_k > 0 && (size_t)s->opt.top_k < n) n = (size_t)s->opt.top_k;
-    double sum = 0, upto = 0;
-    for (size_t i = 0; i < n; i++) {
-        c[i].p = expf((c[i].logit - c[0].logit) / (float)s->opt.temp);
-        sum += (double)c[i].p;
+    const candidate x = h[i];
+    for (size_t k; (k = 2 * i + 1) < n; i = k) {
+        if (k + 1 < n && goes_before(&h[k + 1], &h[k])) k++;
+        if (!goes_before(&h[k], &x)) break;
+        h[i] = h[k];
     }
-    size_t k = 0;
-    while (k < n && (k == 0 || (upto < s->opt.top_p * sum && (double)c[k].p >= s->opt.min_p)))
-        upto += (double)c[k++].p;
+    h[i] = x;
+}
+
+/* Number j (0: the best) of all candidates. Few are ever asked for, so they are taken from a heap:
+ * sorting a vocabulary of 150,000 takes as long as a small model's decode step. */
+static const candidate *best(sampler *s, size_t j)
+{
+    while (s->vocab - s->n_heap <= j) {
+        const candidate top = s->cand[0];
+        s->cand[0] = s->cand[--s->n_heap];
+        sift_down(s->cand, s->n_heap, 0);
+        s->cand[s->n_heap] = top;
+    }
+    return &s->cand[s->vocab - 1 - j];
+}
+
+/* Fills the heap; p is relative to the best one. Returns the sum of all p. */
+static double fill(sampler *s, const float *logits)
+{
+    const float top = logits[logits_argmax(logits, s->vocab)], temp = (float)s->opt.temp;
+    double sum = 0;
+    for (size_t i = 0; i < s->vocab; i++) {
+        s->cand[i] = (candidate){logits[i], expf((logits[i] - top) / temp), (int32_t)i};
+        sum += (double)s->cand[i].p;
+    }
+    s->n_heap = s->vocab;
+    for (size_t i = s->vocab / 2; i-- > 0;) sift_down(s->cand, s->vocab, i);
+    return sum;
+}
+
+/* How many of the best survive top-k, top-p and min-p; *sum becomes that of their p. */
+static size_t keep(sampler *s, double *sum)
+{
+    const sampler_options *o = &s->opt;
+    size_t n = s->vocab, k = 0;
+    double all = *sum;
+    if (o->top_k > 0 && (size_t)o->top_k < n) {
+        n = (size_t)o->top_k;
+        all = 0;
+        for (size_t i = 0; i < n; i++) all += (double)best(s, i)->p;
+        *sum = all;
+    }
+    if (o->top_p == 1 && o->min_p == 0) return n;
+    for (*sum = 0; k < n && (k == 0 || *sum < o->top_p * all); k++) {
+        const double p = (double)best(s, k)->p;
+        if (k > 0 && p < o->min_p) break;
+        *sum += p;
+    }
     return k;
 }
 
@@ -102,15 +145,12 @@ int32_t sampler_next(sampler *s, float *logits)
 {
     if (s->opt.repeat_penalty != 1) penalize(s, logits);
     if (s->opt.temp == 0) return logits_argmax(logits, s->vocab);
-    for (size_t i = 0; i < s->vocab; i++) s->cand[i] = (candidate){logits[i], 0, (int32_t)i};
-    qsort(s->cand, s->vocab, sizeof *s->cand, by_logit);
-    size_t n = keep(s, s->vocab);
-    double sum = 0, x, at = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)s->cand[i].p;
-    x = (double)rng_float(&s->random) * sum;
-    for (size_t i = 0; i < n; i++) {
-        at += (double)s->cand[i].p;
-        if (x < at) return s->cand[i].id;
+    double sum = fill(s, logits), at = 0;
+    const size_t n = keep(s, &sum);
+    const double x = (double)rng_float(&s->random) * sum;
+    for (size_t i = 0; i + 1 < n; i++) {
+        at += (double)best(s, i)->p;
+        if (x < at) return best(s, i)->id;
     }
-    return s->cand[n - 1].id;
+    return best(s, n - 1)->id;
 }

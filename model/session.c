@@ -8,14 +8,14 @@
 #include "kernels/base/rng.h"
 #include "model/decoder.h"
 
-enum { DEFAULT_CHUNK = 512, LOGIT_ROWS = 16 };
+enum { LOGIT_ROWS = 16 };
 
 /* ---- the decoder's memory ---- */
 
 static decoder_options with_defaults(const decoder_options *o)
 {
     decoder_options r = *o;
-    if (r.chunk == 0) r.chunk = DEFAULT_CHUNK;
+    if (r.chunk == 0) r.chunk = DECODER_CHUNK;
     if (r.max_batch == 0) r.max_batch = 1;
     return r;
 }
@@ -270,7 +270,8 @@ static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n
                        .mscale = d->mscale};
 }
 
-/* Hands the logits that were asked for to the caller. n rows of this chunk, the first has prompt row `done`. */
+/* Hands the logits that were asked for to the caller: n rows of this chunk, the first is prompt row
+ * `done`. */
 static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last,
                           err *e)
 {

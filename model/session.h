@@ -9,8 +9,10 @@
 typedef struct decoder decoder;
 typedef struct session session;
 
+enum { DECODER_CHUNK = 512 };
+
 typedef struct {
-    size_t chunk;     /* prompt tokens of one forward; 0: 512 */
+    size_t chunk;     /* prompt tokens of one forward; 0: DECODER_CHUNK */
     size_t max_batch; /* sequences of one decode step; 0: 1 */
     bool exact;       /* built-in GEMM with float32 activations (reproducible for any chunk) */
 } decoder_options;

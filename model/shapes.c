@@ -3,6 +3,7 @@
  * download. The dimensions are those of the published config.json files. */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
@@ -20,9 +21,9 @@
     "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}"
 #define PLAIN(eps, max)                                                                            \
     ",\"rms_norm_eps\":" #eps ",\"rope_theta\":1000000.0,\"max_position_embeddings\":" #max
-#define NO_WINDOW ",\"sliding_window\":null"
+#define NO_WINDOW  ",\"sliding_window\":null"
 #define ARCH(name) "{\"architectures\":[\"" name "ForCausalLM\"],"
-#define TIED ",\"tie_word_embeddings\":true"
+#define TIED       ",\"tie_word_embeddings\":true"
 
 static const char *const names[] = {
     "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "mistral-7b-v0.3", "qwen2.5-7b", "qwen3-0.6b",
@@ -51,10 +52,10 @@ status model_shape_config(model_config *c, const char *shape, err *e)
     for (size_t i = 0; names[i]; i++)
         if (strcmp(shape, names[i]) == 0)
             return model_config_parse(c, configs[i], strlen(configs[i]), shape, e);
-    return err_set(e, ST_USAGE,
-                   "--shape: unknown shape '%.40s' (llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, "
-                   "mistral-7b-v0.3, qwen2.5-7b, qwen3-0.6b, qwen3-8b, tiny)",
-                   shape);
+    char list[160] = "";
+    for (size_t i = 0, n = 0; names[i] && n < sizeof list; i++)
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
+    return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s' (%s)", shape, list);
 }
 
 /* ---- random weights ---- */

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-AM_TESTS_ENVIRONMENT = LC_ALL=C.UTF-8; export LC_ALL; SRCDIR='$(abs_top_srcdir)'; export SRCDIR; \
+# Tests run beside each other: threads that wait by spinning would take the cores of those that work.
+AM_TESTS_ENVIRONMENT = LC_ALL=C.UTF-8; export LC_ALL; OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; SRCDIR='$(abs_top_srcdir)'; export SRCDIR; \
   RUN='$(abs_top_builddir)/run$(EXEEXT)'; export RUN;
 TAP_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 TEST_EXTENSIONS = .t
@@ -21,6 +22,7 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_parity \
   %D%/unit/test_session \
   %D%/unit/test_sampler \
+  %D%/unit/test_reply \
   %D%/unit/test_tokenizer \
   %D%/unit/test_tokenizer_bad \
   %D%/unit/test_tokenizer_real \
@@ -59,11 +61,13 @@ tests_unit_test_stats_SOURCES = %D%/unit/test_stats.c
 nodist_EXTRA_tests_unit_test_stats_SOURCES = link-as-cxx.cc
 tests_unit_test_passkey_SOURCES = %D%/unit/test_passkey.c
 nodist_EXTRA_tests_unit_test_passkey_SOURCES = link-as-cxx.cc
-cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/bad_model.t %D%/cli/demo.t %D%/cli/readme.t
+cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/demo.t %D%/cli/readme.t
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
 tests_unit_test_sampler_SOURCES = %D%/unit/test_sampler.c
 nodist_EXTRA_tests_unit_test_sampler_SOURCES = link-as-cxx.cc
+tests_unit_test_reply_SOURCES = %D%/unit/test_reply.c
+nodist_EXTRA_tests_unit_test_reply_SOURCES = link-as-cxx.cc
 fuzz_targets = %D%/fuzz/fuzz_chat_template %D%/fuzz/fuzz_config %D%/fuzz/fuzz_safetensors %D%/fuzz/fuzz_tokenizer_json
 nodist_EXTRA_tests_fuzz_fuzz_chat_template_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_config_SOURCES = link-as-cxx.cc

@@ -28,7 +28,10 @@ else
     skip "the folder without a template needs SentencePiece"
 fi
 talk 'x\n' -m "$m" --template nonsense
-check "unknown template: refused" test "$status" -ne 0
+check "unknown template: exit status 2" test "$status" -eq 2
+err_has "--template: unknown template 'nonsense' (llama3," "with the option and the names"
+talk 'Hello.\nAgain.\n' -m "$m" -n 3 --json "$tmp/r.json"
+check "--json has each reply" test "$(grep -c '"new_tokens": 3' "$tmp/r.json")" -eq 2
 talk "$(seq 1 400 | tr '\n' ' ')" -m "$m" --ctx 64
 check "a turn beyond the context: refused" test "$status" -eq 1
 err_has "context of 64" "with the numbers"

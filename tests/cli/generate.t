@@ -34,7 +34,9 @@ run generate -m "$m" -p "$(printf 'broken \377\376 bytes')" -n 4 --temp 0
 check "invalid UTF-8 is accepted" test "$status" -eq 0
 run generate -m "$m" -p "Alice" -n 4 --temp 0 --attn streaming --budget 8 --json "$tmp/r.json"
 check "streaming runs" test "$status" -eq 0
-check "--json is written" grep -q '"command": "generate"' "$tmp/r.json"
+for k in '"command": "generate"' '"attn": "streaming"' '"budget": 8' '"text"' '"new_tokens": 4'; do
+    check "--json has $k" grep -qF "$k" "$tmp/r.json"
+done
 run generate -m "$m" -p "Alice" -n 4 --plan
 out_has "KV" "--plan prints the memory"
 
@@ -42,17 +44,27 @@ refused 1 "no such folder" "missing folder" generate -m /nowhere -p x
 refused 1 "max_position_embeddings" "a prompt beyond the context" generate -m "$m" -p x -n 100000
 refused 1 "does not fit the context of 4" "a prompt beyond --ctx" generate -m "$m" -p "one two three four five six" --ctx 4 -n 1
 refused 1 "out of memory" "a context beyond the memory" generate -m "$m" -p x --ctx 100000000000 -n 1
+refused 1 "are needed" "a passkey length beyond the memory" passkey -m "$m" --attn full --ctx 900000M --trials 1
 refused 2 "--temp" "a bad temperature" generate -m "$m" -p x --temp -1
 refused 2 "unknown strategy 'best'" "an unknown strategy" generate -m "$m" -p x --attn best
 refused 2 "at least sink + 1" "a budget that is too small" generate -m "$m" -p x --attn streaming --budget 3
+refused 2 "--system needs --chat" "a system message without --chat" generate -m "$m" -p x --system y
+refused 2 "--template needs --chat" "a template without --chat" generate -m "$m" -p x --template qwen3
+refused 2 "--attn: generate takes one strategy, found 2" "two strategies" generate -m "$m" -p x --attn full,streaming
 refused 2 "unknown device" "an unknown device" generate -m "$m" -p x --device tpu
-refused 2 "is not one of: f32 f16 bf16" "an unknown KV type" generate -m "$m" -p x --kv f8
+refused 2 "--kv: unknown" "an unknown KV type" generate -m "$m" -p x --kv f8
+refused 1 "--json $tmp/no/r.json" "a report that cannot be written, before anything runs" generate -m "$m" -p x --json "$tmp/no/r.json"
 refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowhere.txt"
 run generate -m "$m" -p x --device cuda
 case $(cat "$tmp/err") in *"--device cuda"*) pass "--device cuda without a usable GPU says so" ;; *) fail "--device cuda: $(cat "$tmp/err")" ;; esac
+"$RUN" generate -m "$m" -p Alice -n 8 --quiet >&- 2>"$tmp/err"
+check "a closed stdout is exit status 1" test $? -eq 1
+err_has "standard output: Bad file descriptor" "and is said"
 if [ -w /dev/full ]; then
+    "$RUN" --help >/dev/full 2>"$tmp/err"
+    check "--help to a full disk is exit status 1" test $? -eq 1
     "$RUN" generate -m "$m" -p Alice -n 8 --quiet >/dev/full 2>"$tmp/err"
-    check "a full disk behind stdout is exit status 1" test $? -eq 0 -o -s "$tmp/err"
+    check "a full disk behind stdout is exit status 1" test $? -eq 1
     err_has "standard output" "and is said"
 fi
 finish

@@ -16,6 +16,19 @@ check "unknown option: exit status 2" test "$status" -eq 2
 run generate --help-attn streaming
 out_has "sink" "--help-attn shows parameters"
 
+run --help-attn streaming
+out_has "sink" "and without a command"
+run --help-attn nonsense
+check "--help-attn with an unknown name: exit status 2" test "$status" -eq 2
+run tokenize -m "$m" --attn full
+check "an option that a command does not use: exit status 2" test "$status" -eq 2
+has() { check "--json of $1 has $2" grep -q "$2" "$tmp/r.json"; }
+
+run info "$m" --json "$tmp/r.json"
+has info '"architecture": "Qwen2ForCausalLM"'
+has info '"chat_template": "qwen2.5"'
+run info -m "$m" "$m"
+check "two models: exit status 2" test "$status" -eq 2
 run info "$m"
 out_has "Qwen2ForCausalLM" "info: architecture"
 out_has "yarn" "info: rope"
@@ -29,6 +42,22 @@ check "tokenize --decode gives the text back" cmp -s "$tmp/out" "$tmp/text"
 printf '{"text": "one"}\n{"text": "two\\n"}\n' >"$tmp/jsonl"
 "$RUN" tokenize -m "$m" --jsonl <"$tmp/jsonl" >"$tmp/out" 2>"$tmp/err"
 check "tokenize --jsonl prints a line each" test "$(wc -l <"$tmp/out")" -eq 2
+printf '{"text": "one"}\n{"text": "two\\n"}\n' | "$RUN" tokenize -m "$m" --jsonl --json "$tmp/r.json" >"$tmp/out" 2>"$tmp/err"
+has tokenize '"texts": 2'
+while read -r ids; do echo "{\"ids\": [$(echo "$ids" | tr ' ' ,)]}"; done <"$tmp/out" >"$tmp/jsonl"
+"$RUN" tokenize -m "$m" --jsonl --decode <"$tmp/jsonl" >"$tmp/out" 2>"$tmp/err"
+check "tokenize --jsonl --decode gives the texts back" test "$(cat "$tmp/out")" = "$(printf '{"text": "one"}\n{"text": "two\\n"}')"
+# decode_fails INPUT TEXT NAME ARGS...: the input is refused with this text.
+decode_fails() {
+    # shellcheck disable=SC2086
+    printf '%b' "$1" | "$RUN" tokenize -m "$m" --decode >"$tmp/out" 2>"$tmp/err" $4
+    check "$3: exit status 1" test $? -eq 1
+    err_has "$2" "$3: is said"
+}
+decode_fails '{"ids": [1]}\n{"ids": [4294967297]}\n' "line 2 of standard input: id 4294967297" "an id beyond 32 bits" --jsonl
+decode_fails '{"ids": [1.5]}\n' "line 1 of standard input" "an id that is no integer" --jsonl
+decode_fails '1 99999999999999999999' "outside the vocabulary" "an id beyond 64 bits" ""
+decode_fails '1\0000 2' "not a token id" "ids with a NUL between them" ""
 printf 'x y' | "$RUN" tokenize -m "$m" --decode >"$tmp/out" 2>"$tmp/err"
 check "tokenize --decode refuses words" test $? -eq 1
 printf '999999999' | "$RUN" tokenize -m "$m" --decode >"$tmp/out" 2>"$tmp/err"
@@ -36,7 +65,9 @@ check "tokenize --decode refuses ids outside the vocabulary" test $? -eq 1
 
 run logits -m "$m" --ids 1,2,3
 check "logits prints ten candidates" test "$(wc -l <"$tmp/out")" -eq 10
-run logits -m "$m" --ids 1,2,3 -o "$tmp/l.npy"
+run logits -m "$m" --ids 1,2,3 -o "$tmp/l.npy" --json "$tmp/r.json"
+check "logits -o prints nothing" test ! -s "$tmp/out"
+has logits '"logprob"'
 check "logits -o writes float32 [3, 384]" test "$(wc -c <"$tmp/l.npy")" -eq $((128 + 3 * 384 * 4))
 check "in NumPy's format" grep -qa "'shape': (3, 384)" "$tmp/l.npy"
 run logits -m "$m" --ids 1,2,3 --last -o "$tmp/last.npy"

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+# What can happen while the program runs: Ctrl-C, and a model file that changes under it. Every reply here
+# would go on for minutes.
+. "$SRCDIR/tests/cli/lib.sh"
+env --default-signal=INT true 2>/dev/null || skip_all "env cannot reset SIGINT, which shells ignore in the background"
+m="$models/llama31-f32-tied"
+long="--threads 1 -n 4000000 --ctx 4000000 --attn streaming --budget 64 --ignore-eos --seed 7"
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+
+# start ARGS...: the program in the background, reading $tmp/in, as a terminal would start it.
+start() {
+    : >"$tmp/out"
+    : >"$tmp/err"
+    # shellcheck disable=SC2086
+    env --default-signal=INT "$RUN" "$@" $long <"$tmp/in" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+}
+# until_true COMMAND...: waits for it to succeed, a minute at most.
+until_true() {
+    tries=0
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries + 1))
+        [ $tries -lt 600 ] || return 1
+        sleep 0.1
+    done
+}
+larger() { [ "$(wc -c <"$tmp/out")" -gt "$1" ]; }
+ended() { ! kill -0 "$pid"; }
+replies() { [ "$(grep -c '^prompt .* tokens/s' "$tmp/err")" -eq "$1" ]; }
+# finished STATUS NAME: the program ends, with this status.
+finished() {
+    check "$2: it ends" until_true ended
+    wait "$pid"
+    status=$?
+    pid=
+    check "$2: status $1 (is $status)" test "$status" -eq "$1"
+}
+whole_text() { iconv -f UTF-8 -t UTF-8 "$tmp/out"; }
+
+# ---- generate ----
+echo Alice >"$tmp/in"
+start generate -m "$m"
+check "generate prints as it goes" until_true larger 200
+kill -INT "$pid"
+finished 130 "Ctrl-C during generate"
+err_has "tokens/s" "with its statistics"
+check "what it printed is text" whole_text
+check "and ends with a line" test "$(tail -c 1 "$tmp/out" | wc -l)" -eq 1
+start generate -m "$m" --json "$tmp/r.json"
+until_true larger 200
+kill -INT "$pid"
+finished 130 "Ctrl-C with --json"
+check "part of a reply is not reported" test ! -e "$tmp/r.json"
+
+# Shells start background jobs with SIGINT ignored, and nohup-like wrappers too: it stays so.
+"$RUN" generate -m "$m" --threads 1 -n 8000 --ctx 9000 --ignore-eos --attn streaming --budget 64 <"$tmp/in" >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+until_true larger 1
+kill -INT "$pid"
+finished 0 "SIGINT ignored from the start"
+
+# ---- chat ----
+mkfifo "$tmp/fifo"
+mv "$tmp/fifo" "$tmp/in"
+start chat -m "$m"
+exec 3>"$tmp/in"
+echo "Hello there." >&3
+check "chat answers" until_true larger 200
+kill -INT "$pid"
+check "Ctrl-C ends the reply, not the chat" until_true replies 1
+before=$(wc -c <"$tmp/out")
+echo "And again." >&3
+check "the next line is answered" until_true larger $((before + 200))
+kill -INT "$pid"
+until_true replies 2
+check "what it printed is text" whole_text
+printf 'half a line' >&3
+kill -INT "$pid"
+check "Ctrl-C at the prompt says how to leave" until_true grep -q 'Ctrl-C again' "$tmp/err"
+kill -INT "$pid"
+finished 0 "a second one"
+exec 3>&-
+
+start chat -m "$m"
+exec 3>"$tmp/in"
+echo "Hello there." >&3
+until_true larger 200
+kill -INT "$pid"
+until_true replies 1
+exec 3>&-
+finished 0 "end of input after Ctrl-C"
+
+# ---- a file that shrinks under the program ----
+cp -r "$m" "$tmp/m"
+chmod -R u+w "$tmp/m"
+rm "$tmp/in"
+echo Alice >"$tmp/in"
+start generate -m "$tmp/m"
+until_true larger 200
+: >"$tmp/m/model.safetensors"
+finished 1 "weights truncated while in use"
+err_has "run generate: $tmp/m: a file was truncated" "the error names the model"
+finish

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/* Replies: stop strings, and what is in the cache when a reply ends, which chat builds upon. */
+#include "config.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "eval/generate.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "tests/tap.h"
+
+/* ---- what goes to standard output, which TAP uses too ---- */
+
+static int tap_out = -1;
+static FILE *taken;
+
+static void take_stdout(void)
+{
+    fflush(stdout);
+    taken = tmpfile();
+    tap_out = dup(STDOUT_FILENO);
+    dup2(fileno(taken), STDOUT_FILENO);
+}
+
+/* The text since take_stdout; mem_free. */
+static char *give_stdout(void)
+{
+    char *text = NULL;
+    size_t n;
+    fflush(stdout);
+    dup2(tap_out, STDOUT_FILENO);
+    close(tap_out);
+    rewind(taken);
+    file_read_stream(&text, &n, taken, "taken", 1 << 24, NULL);
+    fclose(taken);
+    return text;
+}
+
+/* ---- stop strings ---- */
+
+/* Prints pieces (separated by '|') until a stop string is complete. */
+static char *print_pieces(const char *const *stop, int n_stop, const char *pieces, bool *stopped)
+{
+    text_out t = {.stop = stop, .n_stop = n_stop};
+    err e = {0};
+    *stopped = false;
+    take_stdout();
+    for (const char *p = pieces; p && !*stopped;) {
+        const char *bar = strchr(p, '|');
+        text_out_add(&t, p, bar ? (size_t)(bar - p) : strlen(p), stopped, &e);
+        p = bar ? bar + 1 : NULL;
+    }
+    text_out_end(&t, *stopped, &e);
+    return give_stdout();
+}
+
+static void check_stops(void)
+{
+    static const struct {
+        const char *pieces, *want;
+        bool stops;
+        const char *stop[2];
+    } cases[] = {
+        {"one| two| three", "one two three", false, {NULL, NULL}},
+        {"one| two| three", "one ", true, {"two", NULL}},
+        {"o|n|e| |t|w|o| more", "one ", true, {"two", NULL}},
+        {"a tw|elve", "a twelve", false, {"two", NULL}},
+        {"a tw", "a tw", false, {"two", NULL}},
+        {"aab", "", true, {"aab", NULL}},
+        {"aa|ab", "a", true, {"aab", NULL}},
+        {"x\n|\ny", "x", true, {"\n\n", NULL}},
+        {"one two", "", true, {"two", "one"}},
+        {"ab|c", "a", true, {"abd", "bc"}},
+        {"||a||", "a", false, {"b", NULL}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool stopped;
+        int n = cases[i].stop[1] ? 2 : cases[i].stop[0] ? 1 : 0;
+        char *got = print_pieces(cases[i].stop, n, cases[i].pieces, &stopped);
+        is_str(got, cases[i].want, "stop case %zu prints what comes before", i);
+        ok(stopped == cases[i].stops, "stop case %zu %s", i, cases[i].stops ? "stops" : "goes on");
+        mem_free(got);
+    }
+}
+
+/* ---- how a reply ends ---- */
+
+static cli options(const char *attn)
+{
+    return (cli){.command = "generate",
+                 .model = tap_path("tests/data/models/llama31-f32-tied"),
+                 .attn = attn,
+                 .device = "cpu",
+                 .threads = 1,
+                 .temp = 1,
+                 .top_p = 1,
+                 .repeat_penalty = 1,
+                 .seed = 3,
+                 .quiet = true,
+                 .ignore_eos = true};
+}
+
+static token_list prompt(void)
+{
+    token_list l = {0};
+    for (int i = 0; i < 20; i++) token_list_push(&l, (7 * i + 11) % 300, NULL);
+    return l;
+}
+
+/* Runs a reply whose output nobody sees. */
+static status quiet_reply(reply *r, const token_list *ids, err *e)
+{
+    take_stdout();
+    status st = reply_run(r, ids, e);
+    mem_free(give_stdout());
+    return st;
+}
+
+static void check_held(const reply *r, const char *what)
+{
+    is_int(session_length(r->s), r->n_prompt + (long long)r->said.n - 1,
+           "%s: all but the reply's last token is in the cache", what);
+}
+
+static void check_ends(void)
+{
+    engine g;
+    reply r;
+    err e = {0};
+    token_list ids = prompt();
+    cli c = options("full");
+    if (!is_ok(engine_open(&g, &c, 1, false, true, &e), &e, "engine")) return;
+    c.n_new = 9;
+    if (is_ok(reply_create(&r, &c, &g, 100, &e), &e, "reply of 9 tokens")) {
+        is_ok(quiet_reply(&r, &ids, &e), &e, "it runs");
+        is_int((long long)r.said.n, 9, "9 tokens");
+        check_held(&r, "n_new");
+        reply_free(&r);
+    }
+    c.n_new = 1000;
+    if (is_ok(reply_create(&r, &c, &g, 40, &e), &e, "reply in a context of 40")) {
+        is_ok(quiet_reply(&r, &ids, &e), &e, "it runs");
+        is_int((long long)r.said.n, 21, "one token more than there is room for");
+        check_held(&r, "a full context");
+        reply_free(&r);
+    }
+    engine_close(&g);
+    token_list_free(&ids);
+}
+
+static void on_alarm(int sig)
+{
+    (void)sig;
+    raise(SIGINT);
+}
+
+static void alarm_in(int ms)
+{
+    struct itimerval t = {.it_value = {ms / 1000, ms % 1000 * 1000}};
+    setitimer(ITIMER_REAL, &t, NULL);
+}
+
+static void check_interrupt(void)
+{
+    engine g;
+    reply r;
+    err e = {0};
+    token_list ids = prompt();
+    cli c = options("streaming:budget=32");
+    c.n_new = 1 << 30;
+    signal(SIGINT, SIG_DFL); /* it may be ignored here, and would stay so */
+    signal(SIGALRM, on_alarm);
+    cli_catch_interrupt();
+    if (!is_ok(engine_open(&g, &c, 1, false, true, &e), &e, "engine")) return;
+    if (is_ok(reply_create(&r, &c, &g, (int64_t)1 << 40, &e), &e, "reply without end")) {
+        raise(SIGINT);
+        err stopped = {0};
+        is_err(quiet_reply(&r, &ids, &stopped), &stopped, ST_INTERRUPTED, "interrupted",
+               "Ctrl-C while the prompt is read");
+        status st = ST_INTERRUPTED;
+        for (int ms = 50; st == ST_INTERRUPTED && ms < 60000; ms *= 2) {
+            session_reset(r.s);
+            cli_clear_interrupt();
+            alarm_in(ms);
+            e = (err){0};
+            st = quiet_reply(&r, &ids, &e);
+        }
+        is_ok(st, &e, "Ctrl-C while it answers");
+        ok(cli_interrupted(), "which is why it ended");
+        check_held(&r, "Ctrl-C");
+        reply_free(&r);
+    }
+    cli_clear_interrupt();
+    ok(!cli_interrupted(), "the flag can be cleared");
+    engine_close(&g);
+    token_list_free(&ids);
+}
+
+static void check_wait(void)
+{
+    int fd[2];
+    if (!ok(pipe(fd) == 0, "pipe")) return;
+    cli_clear_interrupt();
+    ok(write(fd[1], "x", 1) == 1 && cli_wait_input(fd[0]), "input that is there");
+    raise(SIGINT);
+    ok(!cli_wait_input(fd[0]), "Ctrl-C goes before input");
+    cli_clear_interrupt();
+    char x;
+    ok(read(fd[0], &x, 1) == 1, "nothing is lost");
+    alarm_in(50);
+    ok(!cli_wait_input(fd[0]), "Ctrl-C ends the waiting");
+    cli_clear_interrupt();
+    close(fd[1]);
+    ok(cli_wait_input(fd[0]), "so does the end of input");
+    close(fd[0]);
+}
+
+int main(void)
+{
+    check_stops();
+    check_ends();
+    check_interrupt();
+    check_wait();
+    return tap_done();
+}
