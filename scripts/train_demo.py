@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Train the built-in demo model: a small Llama that reads English books and finds things in its context.
 
-  train_demo.py --data BOOKS --heldout HELDOUT --work SCRATCH --out model/demo --minutes 90 [--resume]
+  train_demo.py --data BOOKS --heldout HELDOUT --work SCRATCH --out model/demo --minutes 200 [--resume]
   train_demo.py ... --export     evaluate the checkpoint in SCRATCH and write the Hugging Face directory
   train_demo.py ... --probe      measure which layers carry retrieval, and what key selection does to it
 
@@ -36,12 +36,14 @@ from demo_tasks import (BOS, Corpus, EOS, LENGTHS, SEED, SHAPE, STD_G, STD_Q, ST
 # share: of the whole time; until: go on early once the check at that length reaches 95 %; book, task: tokens of
 # one step; mix: weights of 128 and LENGTHS for the tasks; jump: largest position; lr: factor at the start and the end.
 PHASES = [
-    dict(name="copy", share=.08, until=0, book=0, task=2048, mix=None, jump=1024, lr=(1, 1)),
-    dict(name="first tasks", share=.23, until=256, book=2048, task=2048, mix=(0, 4, 3, 2, 0, 0), jump=4600, lr=(1, 1)),
-    dict(name="to 256", share=.13, until=256, book=1024, task=3072, mix=(4, 5, 1, 0, 0, 0), jump=4600, lr=(.6, .6)),
-    dict(name="to 4096", share=.06, until=4096, book=3072, task=2048, mix=(1, 3, 3, 3, 2, 1), jump=6000, lr=(.6, .6)),
-    dict(name="books", share=.27, until=0, book=3072, task=2048, mix=(1, 4, 3, 3, 2, 1), jump=8100, lr=(.6, .03)),
-    dict(name="finish", share=.23, until=0, book=2048, task=3072, mix=(1, 4, 3, 3, 2, 2), jump=8100, lr=(.4, .02)),
+    dict(name="copy", share=.034, until=0, book=0, task=2048, mix=None, jump=1024, lr=(1, 1)),
+    dict(name="first tasks", share=.098, until=256, book=2048, task=2048, mix=(0, 4, 3, 2, 0, 0), jump=4600, lr=(1, 1)),
+    dict(name="to 256", share=.055, until=256, book=1024, task=3072, mix=(4, 5, 1, 0, 0, 0), jump=4600, lr=(.6, .6)),
+    dict(name="to 4096", share=.026, until=4096, book=3072, task=2048, mix=(1, 3, 3, 3, 2, 1), jump=6000, lr=(.6, .6)),
+    dict(name="books", share=.115, until=0, book=3072, task=2048, mix=(1, 4, 3, 3, 2, 1), jump=8100, lr=(.6, .03)),
+    dict(name="finish", share=.098, until=0, book=2048, task=3072, mix=(1, 4, 3, 3, 2, 2), jump=8100, lr=(.4, .02)),
+    dict(name="more books", share=.44, until=0, book=6144, task=1024, mix=(1, 4, 4, 3, 2, 1), jump=8100, lr=(.7, .2)),
+    dict(name="settle", share=.134, until=0, book=5120, task=2048, mix=(1, 3, 3, 3, 2, 2), jump=8100, lr=(.2, 0)),
 ]
 
 
@@ -158,7 +160,7 @@ def train(rank, args):
         last = phase is PHASES[-1]
         length = total * phase["share"] if not last else total - (state["spent"] - state["phase_spent"])
         done = min(1., state["phase_spent"] / max(length, 1))
-        factor = phase["lr"][1] + (phase["lr"][0] - phase["lr"][1]) * (1 + math.cos(math.pi * done)) / 2
+        factor = phase["lr"][0] + (phase["lr"][1] - phase["lr"][0]) * done
         for o, lr in zip(opts, base):
             o.param_groups[0]["lr"] = lr * factor * min(1, (state["step"] + 1) / 20)
         batches = make_step(phase, state["step"], corpus, state["level"], rank, world)
@@ -185,7 +187,7 @@ def train(rank, args):
             say("copy: longer", state["step"])
             state["level"], state["mean"] = state["level"] + 1, 3.
             end = end or state["level"] > 4
-        if state["step"] % (100 if last else 50) == 0 or end:
+        if state["step"] % (50 if phase["until"] else 300) == 0 or end:
             acc = quick_check(rounded(model), corpus, rank, world) if phase["mix"] else {}
             state["checks"].append([state["step"], acc])
             say(*row[:4], *(f"{x:.3f}" for x in losses), f"norm {norm:.2f} lr {factor:.3f}", acc)
@@ -376,7 +378,7 @@ def write_loss(log, put):
             ax.axvline(x[i], color="0.8", lw=.8, zorder=0)
             ax.text(x[i], 8.4, " " + rows[i][3], fontsize=7, rotation=90, va="top")
     ax.set(xlabel="million tokens", ylabel="loss (nats a token)", ylim=(0, 9.6))
-    ax.legend(fontsize=8, loc="upper right")
+    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(.5, -.17), ncol=2, frameon=False)
     fig.tight_layout()
     png = io.BytesIO()
     fig.savefig(png, format="png")
@@ -414,7 +416,7 @@ def main():
     ap.add_argument("--heldout")
     ap.add_argument("--work", required=True)
     ap.add_argument("--out")
-    ap.add_argument("--minutes", type=float, default=90)
+    ap.add_argument("--minutes", type=float, default=200)
     ap.add_argument("--lr", type=float, default=.02)
     ap.add_argument("--workers", type=int, default=2, help="processes that share every step")
     ap.add_argument("--threads", type=int, default=1, help="threads of each")
