@@ -51,6 +51,9 @@ enum {
     O_IDS,
     O_LAST,
     O_IGNORE_EOS,
+    O_QUERIES,
+    O_TENSORS,
+    O_DUMP,
 };
 
 /* Of every command; then of those that run a model; then of those that choose a length. */
@@ -66,8 +69,9 @@ static const struct argp_option engine_options[] = {
     {"budget", O_BUDGET, "N", 0, "tokens kept or attended; a list where a command compares several",
      1},
     {"skip", O_SKIP, "N", 0, "leading dense layers of every strategy, or a list a+b+c", 1},
-    {"kv", O_KV, "TYPE", 0, "type of stored keys and values: f16 (default; logits: f32), f32, bf16",
-     1},
+    {"kv", O_KV, "STORE", 0,
+     "how keys and values are held: f16 (default; logits: f32), bf16, f32, or in codes: kivi2, kivi4, "
+     "logquant, logquant4, with parameters as kivi2:r=64:g=32", 1},
     {"gemm", O_GEMM, "auto|builtin", 0,
      "prompt products: the vendor's library (default; not of logits), or our own in float32", 1},
     {"chunk", O_CHUNK, "N", 0, "prompt tokens of one forward (default 512)", 1},
@@ -117,6 +121,18 @@ static const struct argp_option bench_options[] = {
     {"fill", O_FILL, 0, 0, "decode: random rows as context instead of a real prompt", 3},
     {0},
 };
+static const struct argp_option text_options[] = {
+    {0, 'p', "TEXT", 0, "the text", 3},
+    {0, 'f', "FILE", 0, "the text from a file", 3},
+    {0},
+};
+static const struct argp_option recall_options[] = {
+    {"queries", O_QUERIES, "N", 0, "positions at the end of the text that are judged (default 64)", 3},
+    {"tensors", O_TENSORS, "FILE", 0,
+     "q [heads, m, d], k [kv_heads, n, d] and maybe v of a safetensors file instead of a text", 3},
+    {"dump", O_DUMP, "FILE", 0, "write the selected positions as JSON lines", 3},
+    {0},
+};
 static const struct argp_option tokenize_options[] = {
     {"jsonl", O_JSONL, 0, 0, "lines {\"text\": ...} in, one line of ids each", 3},
     {"decode", O_DECODE, 0, 0, "ids to text", 3},
@@ -157,6 +173,11 @@ static const command commands[] = {
      "speed, and its share of what the machine can do",
      {engine_options, length_options, bench_options},
      cmd_bench},
+    {"eval recall",
+     "",
+     "what strategies select, against exact attention",
+     {engine_options, length_options, text_options, recall_options},
+     cmd_recall},
     {"info", "[DIR]", "what a model folder holds", {NULL}, cmd_info},
     {"tokenize",
      "",
@@ -174,7 +195,7 @@ static void print_usage(FILE *f)
         "kvasir " PACKAGE_VERSION
         ": LLM inference with KV-cache retrieval built in\n\nusage: run COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].about);
+        fprintf(f, "  %-11s %s\n", commands[i].name, commands[i].about);
     fprintf(f, "\nrun COMMAND --help lists a command's options. Strategies (--help-attn NAME for "
                "parameters):\n\n");
     attn_print_help(f, NULL);
@@ -254,6 +275,8 @@ static error_t parse_string(int key, char *arg, cli *c)
     case O_PHASE: c->phase = arg; return 0;
     case O_BATCH: c->batch = arg; return 0;
     case O_IDS: c->ids = arg; return 0;
+    case O_TENSORS: c->tensors = arg; return 0;
+    case O_DUMP: c->dump = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -291,6 +314,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case O_SEED: c->seed = seed_of(state, arg); return 0;
     case O_CHUNK: c->chunk = integer(state, "--chunk", arg, 1, 65536); return 0;
     case O_THREADS: c->threads = integer(state, "--threads", arg, 1, 1024); return 0;
+    case O_QUERIES: c->queries = integer(state, "--queries", arg, 1, 1 << 30); return 0;
     case O_TRIALS: c->trials = integer(state, "--trials", arg, 1, 100000); return 0;
     case O_HELP_ATTN: exit(help_attn(arg));
     case O_STOP:
@@ -307,10 +331,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const command *find_command(const char *name)
+/* The command of argv[1], or of argv[1] and argv[2] ("eval recall"); *n: words it takes. */
+static const command *find_command(char **argv, int argc, int *n)
 {
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    char two[64];
+    snprintf(two, sizeof two, "%s %s", argv[1], argc > 2 ? argv[2] : "");
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        *n = strchr(commands[i].name, ' ') ? 2 : 1;
+        if (strcmp(commands[i].name, *n == 2 ? two : argv[1]) == 0) return &commands[i];
+    }
     return NULL;
 }
 
@@ -400,12 +429,13 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "--help-attn") == 0)
         return help_attn(argc > 2 ? argv[2] : "list");
-    const command *cmd = argc > 1 ? find_command(argv[1]) : NULL;
+    int n_words = 1;
+    const command *cmd = argc > 1 ? find_command(argv, argc, &n_words) : NULL;
     if (!cmd) {
         bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0);
         if (argc > 1 && !help) fprintf(stderr, "run: unknown command '%s'\n\n", argv[1]);
         print_usage(help ? stdout : stderr);
         return help ? printed() : 2;
     }
-    return run_command(cmd, argc - 1, argv + 1);
+    return run_command(cmd, argc - n_words, argv + n_words);
 }

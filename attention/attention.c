@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/method.h"
+#include "attention/store.h"
 #include "kernels/base/mem.h"
 
 struct attn_seq {
@@ -38,7 +38,7 @@ struct attn_work {
     attn_job *jobs;  /* [max_rows] */
 };
 
-static bool layer_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
+bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
 {
     const attn_method *m = s->method;
     return (layer < 64 && (s->skip >> layer & 1)) || (m->dense && m->dense(s, shape, layer));
@@ -57,8 +57,11 @@ status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
         const attn_method *m = dense ? &attn_full : s->method;
         bool any = false;
         for (int l = 0; l < shape->n_layers; l++)
-            any |= layers[l] = layer_is_dense(s, shape, l) == dense;
-        if (any) st = m->plan(&part, s, shape, lim, layers, e);
+            any |= layers[l] = attn_is_dense(s, shape, l) == dense;
+        if (any) {
+            st = m->plan(&part, s, shape, lim, layers, e);
+            part.scratch += kv_map_bytes(&s->kv, lim->n_tokens, lim->chunk);
+        }
         if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
         if (st == ST_OK) st = size_add(&out->index, out->index, part.index, "KV plan", e);
         if (st == ST_OK) st = size_add(&out->scratch, out->scratch, part.scratch, "KV plan", e);
@@ -91,7 +94,7 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     if (st == ST_OK) st = be->ops->alloc(be, &s->read, READ_BYTES, "counters", e);
     if (st != ST_OK) goto done;
     for (int l = 0; l < shape->n_layers; l++) {
-        s->dense_layer[l] = layer_is_dense(spec, shape, l);
+        s->dense_layer[l] = attn_is_dense(spec, shape, l);
         s->method_layer[l] = !s->dense_layer[l];
     }
     TRY_GOTO(create_part(&s->dense, s, &attn_full, s->dense_layer, e));
@@ -168,6 +171,7 @@ static attn_bytes bytes_with(const attn_seq *s, int64_t n_new)
     for (int i = 0, n = parts_of(s, u); i < n; i++) {
         attn_bytes part = {0};
         u[i].m->held(u[i].c, n_new, &part);
+        part.scratch += kv_map_bytes(&s->spec.kv, s->lim.n_tokens, s->lim.chunk);
         all.kv += part.kv;
         all.index += part.index;
         all.scratch += part.scratch;
@@ -521,34 +525,38 @@ void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void
 
 static int by_value(const void *a, const void *b)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
     return (x > y) - (x < y);
 }
 
-/* Positions of one segment's list at out (may be NULL); slots are positions. */
-static int64_t list_positions(const attn_work *w, const attn_seg *g, int head, int64_t *out)
+int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32_t *out)
 {
+    const attn_sel *sel = &w->sels[i];
     int64_t range[2];
-    size_t list = g->n_lists == 1 ? 0 : g->n_lists == (size_t)w->shape.n_heads
-                  ? (size_t)head : (size_t)head / (size_t)(w->shape.n_heads / w->shape.n_kv_heads);
+    if (seg >= sel->n_seg) return -1;
+    const attn_seg *g = &sel->seg[seg];
+    if (g->n_lists == 1) list = 0;
     w->be->ops->download(w->be, range, buf_at(g->range, list * sizeof range), sizeof range);
-    for (int64_t k = 0; out && k < range[1]; k++) {
-        int32_t slot = (int32_t)(range[0] + k);
-        size_t at = list * g->idx_stride + (size_t)slot;
-        if (g->idx.p)
-            w->be->ops->download(w->be, &slot, buf_at(g->idx, at * sizeof slot), sizeof slot);
-        out[k] = slot;
-    }
+    if (out && g->idx.p)
+        w->be->ops->download(
+            w->be, out, buf_at(g->idx, (list * g->idx_stride + (size_t)range[0]) * sizeof *out),
+            (size_t)range[1] * sizeof *out);
+    for (int64_t k = 0; out && !g->idx.p && k < range[1]; k++) out[k] = (int32_t)(range[0] + k);
     return range[1];
 }
 
-int64_t attn_last_selection(const attn_work *w, size_t i, int head, int64_t *out, int64_t *head_end,
+int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end,
                             int64_t *tail)
 {
     const attn_sel *sel = &w->sels[i];
+    size_t heads = (size_t)w->shape.n_heads, kv = (size_t)head / (heads / (size_t)w->shape.n_kv_heads);
     int64_t n = 0;
-    for (int s = 0; s < sel->n_seg; s++)
-        n += list_positions(w, &sel->seg[s], head, out ? out + n : NULL);
+    for (int s = 0; s < sel->n_seg; s++) {
+        size_t list = sel->seg[s].n_lists == heads ? (size_t)head : kv;
+        int64_t from = n;
+        n += attn_last_list(w, i, s, list, out ? out + n : NULL);
+        for (int64_t k = from; out && k < n; k++) out[k] += (int32_t)sel->seg[s].origin;
+    }
     if (out) qsort(out, (size_t)n, sizeof *out, by_value);
     *head_end = sel->head;
     *tail = sel->tail;

@@ -2,6 +2,7 @@
 /* Full attention: keep and read everything. Also serves the dense layers of other methods. */
 #include "config.h"
 
+#include "attention/full.h"
 #include "attention/store.h"
 #include "kernels/base/mem.h"
 
@@ -13,8 +14,8 @@ typedef struct {
 
 enum { STATE_BYTES = 2 * sizeof(int64_t) };
 
-static status full_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                        const bool *layers, err *e)
+status full_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
+                 const attn_limits *lim, const bool *layers, err *e)
 {
     for (int l = 0; l < shape->n_layers; l++) {
         size_t bytes;
@@ -25,7 +26,7 @@ static status full_plan(attn_bytes *out, const attn_spec *s, const attn_shape *s
     return ST_OK;
 }
 
-static void full_free(attn_ctx *c)
+void full_free(attn_ctx *c)
 {
     full_ctx *f = (full_ctx *)c;
     kv_store_free(f->store);
@@ -39,7 +40,7 @@ static void set_rows(full_ctx *f, int64_t n)
     f->base.be->ops->upload(f->base.be, f->state, state, sizeof state);
 }
 
-static status full_create(attn_ctx **out, const attn_ctx *base, err *e)
+status full_create(attn_ctx **out, const attn_ctx *base, err *e)
 {
     full_ctx *f;
     int64_t *cap = NULL;
@@ -60,28 +61,27 @@ done:
     return st;
 }
 
-static void full_reset(attn_ctx *c)
+void full_reset(attn_ctx *c)
 {
     full_ctx *f = (full_ctx *)c;
     kv_store_reset(f->store);
     set_rows(f, 0);
 }
 
-static bool full_exact_prompt(const attn_ctx *c, int64_t n)
+bool full_exact_prompt(const attn_ctx *c, int64_t n)
 {
-    (void)c;
     (void)n;
-    return true;
+    return kv_store_exact(((const full_ctx *)c)->store);
 }
 
-static void full_step_begin(attn_ctx *c, const attn_part *p)
+void full_step_begin(attn_ctx *c, const attn_part *p)
 {
     full_ctx *f = (full_ctx *)c;
     kv_store_begin(f->store, c, p);
     c->be->ops->i64_add(c->be, buf_at(f->state, sizeof(int64_t)), 1, (int64_t)p->n_tok);
 }
 
-static void full_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v)
+void full_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v)
 {
     (void)k_raw;
     kv_store_put(((full_ctx *)c)->store, p, layer, p->pos, 1, k, v);
@@ -89,7 +89,7 @@ static void full_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, b
 
 /* Slot = position, so the first element of the state serves as position of slot 0. A decode query
  * sees all rows unless its layer has a window. */
-static void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
 {
     (void)q_raw;
     (void)q;
@@ -107,17 +107,17 @@ static void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, b
     };
 }
 
-static void full_layer_end(attn_ctx *c, const attn_part *p, int layer)
+void full_layer_end(attn_ctx *c, const attn_part *p, int layer)
 {
     kv_store_layer_end(((full_ctx *)c)->store, c, p, layer);
 }
 
-static void full_step_end(attn_ctx *c, const attn_part *p)
+void full_step_end(attn_ctx *c, const attn_part *p)
 {
     kv_store_end(((full_ctx *)c)->store, c, p);
 }
 
-static bool full_rewind(attn_ctx *c, int64_t n)
+bool full_rewind(attn_ctx *c, int64_t n)
 {
     full_ctx *f = (full_ctx *)c;
     if (!kv_store_rewind(f->store, n)) return false;
@@ -125,19 +125,20 @@ static bool full_rewind(attn_ctx *c, int64_t n)
     return true;
 }
 
-static void full_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
+void full_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
 {
     for (int l = 0; l < c->shape->n_layers; l++)
-        if (c->layers[l]) out->kv += kv_store_bytes(((const full_ctx *)c)->store, c->length + n_new);
+        if (c->layers[l])
+            out->kv += kv_store_bytes(((const full_ctx *)c)->store, c->length + n_new);
 }
 
-static int64_t full_attended(const attn_ctx *c, int layer)
+int64_t full_attended(const attn_ctx *c, int layer)
 {
     int64_t window = c->shape->window[layer];
     return window > 0 && window < c->length ? window : c->length;
 }
 
-static int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out)
+int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out)
 {
     (void)kv_head;
     int64_t n = c->layers[layer] ? c->length : 0;
@@ -152,18 +153,5 @@ const attn_method attn_full = {
     .summary = "keep and read everything (the reference)",
     .source = "Vaswani et al. 2017; methods.md section 1",
     .params = no_params,
-    .plan = full_plan,
-    .create = full_create,
-    .free = full_free,
-    .reset = full_reset,
-    .exact_prompt = full_exact_prompt,
-    .step_begin = full_step_begin,
-    .append = full_append,
-    .select = full_select,
-    .layer_end = full_layer_end,
-    .step_end = full_step_end,
-    .rewind = full_rewind,
-    .held = full_held,
-    .attended = full_attended,
-    .positions = full_positions,
+    FULL_HOOKS,
 };

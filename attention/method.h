@@ -34,6 +34,7 @@ typedef struct {
     buf range, idx; /* as in attn_job */
     size_t n_lists, idx_stride;
     int64_t n_max;
+    int64_t origin; /* position of slot 0: 0 where slots are positions */
     buf kpos, at; /* both p NULL: every row is visible to every query */
     int64_t band;
     buf table, qpos; /* queries are rotated and masked at these positions; p NULL: the step's */
@@ -102,7 +103,8 @@ struct attn_method {
     int64_t (*positions)(const attn_ctx *c, int layer, int head, int64_t *out);
 };
 
-extern const attn_method attn_full, attn_streaming;
+extern const attn_method attn_full, attn_streaming, attn_h2o, attn_snapkv, attn_tova, attn_quest;
+extern const attn_method attn_fier, attn_pariskv, attn_actqkv, attn_kivi, attn_logquant;
 
 /* Value of a parameter of the spec by its index in method->params. */
 static inline int64_t attn_get(const attn_ctx *c, int i)

@@ -1,78 +1,161 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include "attention/store.h"
-
+#include "attention/store_impl.h"
 #include "kernels/base/mem.h"
 
 struct kv_store {
     backend *be;
+    kv_format f;
     int n_layers;
-    size_t row_bytes; /* K and V of one exact row, all regions */
-    kv_rows *layer;   /* [n_layers]; k.p NULL: nothing stored for this layer */
+    size_t n_heads, head_dim;
+    kv_rows *layer;  /* [n_layers]; k.p NULL: nothing stored for this layer */
+    kv_coded *coded; /* NULL: all rows are exact */
 };
 
-static size_t exact_row_bytes(const kv_format *f, const attn_shape *shape, size_t n_heads)
+/* Bytes of n exact rows, K and V, of all regions. */
+static size_t exact_bytes(const kv_format *f, size_t n_heads, size_t head_dim, int64_t n)
 {
-    return 2 * n_heads * (size_t)shape->head_dim * dtype_size(f->type);
+    return 2 * n_heads * head_dim * dtype_size(f->type) * (size_t)n;
 }
 
-status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads, int64_t n, err *e)
+status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads,
+                     int64_t n, err *e)
 {
-    return size_mul(out, (size_t)n, exact_row_bytes(f, shape, n_heads), "KV plan", e);
+    size_t d = (size_t)shape->head_dim, sum = 0;
+    if (f->kind == KV_EXACT)
+        return size_mul(out, (size_t)n, exact_bytes(f, n_heads, d, 1), "KV plan", e);
+    /* More than a row of either kind takes. */
+    TRY(size_mul(out, (size_t)n, 16 * n_heads * d, "KV plan", e));
+    int64_t coded[KV_HALVES] = {n - n % kv_code_group(f), n};
+    for (int h = 0; h < KV_HALVES; h++) {
+        size_t exact = kv_half_bytes(f, d, h, n, 0), codes = kv_half_bytes(f, d, h, n, coded[h]);
+        sum += exact > codes ? exact : codes;
+    }
+    *out = n_heads * sum;
+    return ST_OK;
 }
+
+/* ---- life ---- */
 
 static size_t half_bytes(const kv_rows *r)
 {
     return r->cap * r->n_kv_heads * r->head_dim * dtype_size(r->type);
 }
 
-status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const int64_t *cap, err *e)
+/* Buffers of a layer's codes with their sizes: k, v, k_pair, v_pair. */
+enum { N_CODE_BUFS = 4 };
+typedef struct {
+    buf *b;
+    size_t bytes;
+} sized_buf;
+
+static void code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS])
+{
+    kv_codes *c = &r->codes;
+    size_t rows = r->n_kv_heads * c->cap, pair = 2 * sizeof(uint16_t);
+    size_t codes = rows * ((r->head_dim * (size_t)r->codes.bits + 7) / 8);
+    size_t by_run = rows * codes_runs(c, r->head_dim) * pair;
+    out[0] = (sized_buf){&c->k, codes};
+    out[1] = (sized_buf){&c->v, codes};
+    out[2] = (sized_buf){&c->k_pair, c->by_token ? by_run : rows / c->group * r->head_dim * pair};
+    out[3] = (sized_buf){&c->v_pair, by_run};
+}
+
+static status create_layer(kv_store *s, kv_rows *r, int64_t cap, err *e)
+{
+    const backend_ops *o = s->be->ops;
+    sized_buf codes[N_CODE_BUFS];
+    size_t bytes;
+    *r = (kv_rows){
+        .type = s->f.type, .n_kv_heads = s->n_heads, .head_dim = s->head_dim, .cap = (size_t)cap};
+    if (cap == 0) return ST_OK;
+    TRY(size_mul(&bytes, r->cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
+    TRY(o->alloc(s->be, &r->k, half_bytes(r), "K rows", e));
+    TRY(o->alloc(s->be, &r->v, half_bytes(r), "V rows", e));
+    if (!s->coded) return ST_OK;
+    r->codes = kv_codes_of(&s->f, cap);
+    r->codes.k_at = s->coded->at_buf[KV_K];
+    r->codes.v_at = s->coded->at_buf[KV_V];
+    code_bufs(r, codes);
+    for (int i = 0; i < N_CODE_BUFS; i++)
+        TRY(o->alloc(s->be, codes[i].b, codes[i].bytes, "KV codes", e));
+    return ST_OK;
+}
+
+/* While nothing is quantized every slot is its own exact row: kernels then take the shorter way. */
+static void show_codes(kv_store *s, bool codes)
+{
+    for (int l = 0; l < s->n_layers; l++) s->layer[l].codes.bits = codes ? s->f.bits : 0;
+}
+
+status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const int64_t *cap,
+                       err *e)
 {
     kv_store *s;
+    int64_t most = 0;
     const attn_shape *sh = c->shape;
-    const backend_ops *o = c->be->ops;
     *out = NULL;
     TRY(MEM_NEW(&s, 1, e));
-    *s = (kv_store){.be = c->be, .n_layers = sh->n_layers,
-                    .row_bytes = exact_row_bytes(&c->spec->kv, sh, n_heads)};
+    *s = (kv_store){.be = c->be,
+                    .f = c->spec->kv,
+                    .n_layers = sh->n_layers,
+                    .n_heads = n_heads,
+                    .head_dim = (size_t)sh->head_dim};
+    for (int l = 0; l < sh->n_layers; l++) most = cap[l] > most ? cap[l] : most;
     status st = MEM_NEW(&s->layer, (size_t)sh->n_layers, e);
-    for (int l = 0; l < sh->n_layers && st == ST_OK; l++) {
-        kv_rows *r = &s->layer[l];
-        size_t bytes;
-        *r = (kv_rows){.type = c->spec->kv.type, .n_kv_heads = n_heads, .head_dim = (size_t)sh->head_dim,
-                       .cap = (size_t)cap[l]};
-        if (cap[l] == 0) continue;
-        st = size_mul(&bytes, r->cap, s->row_bytes, "KV rows", e);
-        if (st == ST_OK) st = o->alloc(c->be, &r->k, half_bytes(r), "K rows", e);
-        if (st == ST_OK) st = o->alloc(c->be, &r->v, half_bytes(r), "V rows", e);
-    }
+    if (st == ST_OK && kv_has_codes(&s->f)) st = kv_coded_create(&s->coded, c, most, e);
+    for (int l = 0; l < sh->n_layers && st == ST_OK; l++)
+        st = create_layer(s, &s->layer[l], cap[l], e);
     if (st != ST_OK) kv_store_free(s);
-    else *out = s;
+    else {
+        show_codes(s, false);
+        *out = s;
+    }
     return st;
+}
+
+static void free_layer(kv_store *s, kv_rows *r)
+{
+    sized_buf codes[N_CODE_BUFS];
+    if (r->k.p) s->be->ops->free(s->be, r->k, half_bytes(r));
+    if (r->v.p) s->be->ops->free(s->be, r->v, half_bytes(r));
+    if (!s->coded || r->codes.cap == 0) return;
+    r->codes.bits = s->f.bits;
+    code_bufs(r, codes);
+    for (int i = 0; i < N_CODE_BUFS; i++)
+        if (codes[i].b->p) s->be->ops->free(s->be, *codes[i].b, codes[i].bytes);
 }
 
 void kv_store_free(kv_store *s)
 {
     if (!s) return;
-    for (int l = 0; s->layer && l < s->n_layers; l++) {
-        kv_rows *r = &s->layer[l];
-        if (r->k.p) s->be->ops->free(s->be, r->k, half_bytes(r));
-        if (r->v.p) s->be->ops->free(s->be, r->v, half_bytes(r));
-    }
+    for (int l = 0; s->layer && l < s->n_layers; l++) free_layer(s, &s->layer[l]);
+    kv_coded_free(s->coded);
     mem_free(s->layer);
     mem_free(s);
 }
 
 void kv_store_reset(kv_store *s)
 {
-    (void)s;
+    if (!s->coded) return;
+    kv_coded_reset(s->coded);
+    show_codes(s, false);
 }
 
 bool kv_store_by_position(const kv_store *s)
 {
-    (void)s;
-    return false;
+    return s->coded;
+}
+
+bool kv_store_exact(const kv_store *s)
+{
+    return !s->coded || (s->coded->n_coded[KV_K] == 0 && s->coded->n_coded[KV_V] == 0);
+}
+
+kv_coded *kv_store_coded(const kv_store *s)
+{
+    return s->coded;
 }
 
 const kv_rows *kv_store_rows(const kv_store *s, int layer)
@@ -80,47 +163,58 @@ const kv_rows *kv_store_rows(const kv_store *s, int layer)
     return &s->layer[layer];
 }
 
+/* ---- forwards ---- */
+
 void kv_store_begin(kv_store *s, const attn_ctx *c, const attn_part *p)
 {
-    (void)s;
-    (void)c;
-    (void)p;
+    if (s->coded) kv_coded_begin(s->coded, c, p);
 }
 
-void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t n_lists, buf k, buf v)
+void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t n_lists, buf k,
+                  buf v)
 {
+    if (s->coded) {
+        int64_t done = p->prompt_done - s->coded->prompt_done; /* windows before this one */
+        slots = buf_at(s->coded->slots, (size_t)done * sizeof(int64_t));
+        n_lists = 1;
+    }
     s->be->ops->kv_write(s->be, &s->layer[layer], slots, n_lists, k, v, p->n_tok);
 }
 
 void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int layer)
 {
-    (void)s;
     (void)c;
     (void)p;
-    (void)layer;
+    if (s->coded) kv_coded_layer_end(s->coded, &s->layer[layer]);
 }
 
 void kv_store_end(kv_store *s, const attn_ctx *c, const attn_part *p)
 {
-    (void)s;
     (void)c;
     (void)p;
+    if (!s->coded) return;
+    kv_coded_end(s->coded);
+    show_codes(s, !kv_store_exact(s));
 }
 
 bool kv_store_rewind(kv_store *s, int64_t n)
 {
-    (void)s;
-    (void)n;
-    return true;
+    return !s->coded || kv_coded_rewind(s->coded, n);
 }
+
+/* ---- bytes ---- */
 
 size_t kv_store_bytes(const kv_store *s, int64_t n)
 {
-    return (size_t)n * s->row_bytes;
+    size_t sum = 0;
+    if (!s->coded) return exact_bytes(&s->f, s->n_heads, s->head_dim, n);
+    for (int h = 0; h < KV_HALVES; h++)
+        sum += kv_half_bytes(&s->f, s->head_dim, h, n, s->coded->n_coded[h]);
+    return s->n_heads * sum;
 }
 
 size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n)
 {
-    (void)pos;
-    return (size_t)n * s->row_bytes / s->layer[0].n_kv_heads;
+    if (!s->coded) return exact_bytes(&s->f, 1, s->head_dim, n);
+    return kv_coded_bytes_of(s->coded, s->head_dim, pos, n);
 }

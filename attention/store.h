@@ -11,12 +11,21 @@
 
 typedef struct kv_store kv_store;
 
+/* Whether a format quantizes: its stores go by position and need a slot for every token. */
+static inline bool kv_has_codes(const kv_format *f)
+{
+    return f->kind != KV_EXACT;
+}
+
 /* Room for cap[l] slots in each layer l (0: none) of n_heads regions, in c->spec->kv. Address
  * space is reserved, memory taken as rows are written. On failure nothing is held. */
-status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const int64_t *cap, err *e);
+status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const int64_t *cap,
+                       err *e);
 void kv_store_free(kv_store *s);
 void kv_store_reset(kv_store *s);
 bool kv_store_by_position(const kv_store *s);
+/* Whether no row is in codes (now, between two forwards): attention is then that over exact rows. */
+bool kv_store_exact(const kv_store *s);
 /* The rows of a layer, as attn_job and attn_seg take them. */
 const kv_rows *kv_store_rows(const kv_store *s, int layer);
 
@@ -25,10 +34,12 @@ const kv_rows *kv_store_rows(const kv_store *s, int layer);
 void kv_store_begin(kv_store *s, const attn_ctx *c, const attn_part *p);
 /* Stores p->n_tok rows k, v [n_tok][n_heads][head_dim] f32. slots as in kv_write; stores by
  * position take none (p NULL). */
-void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t n_lists, buf k, buf v);
+void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t n_lists, buf k,
+                  buf v);
 void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int layer);
 void kv_store_end(kv_store *s, const attn_ctx *c, const attn_part *p);
-/* Tokens from n on are dropped; false: impossible, because of what was quantized. */
+/* Tokens from n on are dropped; false: one of them is quantized, nothing was done. Earlier tokens that
+ * are quantized stay so. */
 bool kv_store_rewind(kv_store *s, int64_t n);
 
 /* Bytes of n rows in all regions: of exact stores any n, of stores with codes the tokens [0, n) as they are held
@@ -37,7 +48,10 @@ size_t kv_store_bytes(const kv_store *s, int64_t n);
 /* The same of one region where only the tokens pos[0..n) (ascending) are left: a group of codes counts while
  * one of its tokens is left. */
 size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n);
-/* Most bytes of one layer with n slots of which at most n_prompt come in one prompt. */
-status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads, int64_t n, err *e);
+/* Most bytes of one layer with n slots: stores with codes hold a prompt unquantized up to its end. */
+status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads,
+                     int64_t n, err *e);
+/* Bytes of a store's maps from n slots to rows, one set for all layers; chunk: most tokens of a forward. */
+size_t kv_map_bytes(const kv_format *f, int64_t n, int64_t chunk);
 
 #endif

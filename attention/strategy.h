@@ -88,6 +88,8 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size);
 bool attn_has_budget(const attn_spec *s);
 /* Whether it keeps everything and chooses anew in each step; slots are then positions. */
 bool attn_retrieves(const attn_spec *s);
+/* Whether a layer runs full attention: skip, or a window within the budget. */
+bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer);
 /* Its parameter gqa; GQA_VOTE without one. */
 gqa_mode attn_gqa(const attn_spec *s);
 
@@ -194,10 +196,13 @@ typedef struct {
 } attn_seen;
 void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void *ctx);
 
+/* The slots of list `list` of segment `seg` of sequence i in the last attn_layer, in their order; returns their
+ * number, -1 without such a segment. out may be NULL. */
+int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32_t *out);
 /* Positions that query head `head` of sequence i attended in the last attn_layer of a decode step, ascending;
  * returns their number, out may be NULL. Taken whatever their score were those before *head_end and
  * from *tail on. Only for strategies that retrieve (attn_retrieves). */
-int64_t attn_last_selection(const attn_work *w, size_t i, int head, int64_t *out, int64_t *head_end,
+int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end,
                             int64_t *tail);
 
 #endif

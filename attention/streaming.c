@@ -6,7 +6,10 @@
  * attention. Afterwards (RING) position p has slot s + (p - base) mod (r+1), so that appending
  * overwrites exactly the row that was evicted after the step before. All keys stay rotated at their
  * absolute positions; re-indexing rotates the query once more for the sinks, at its slot in the
- * cache (the equivalent form of point 5). */
+ * cache (the equivalent form of point 5).
+ *
+ * Over a store by position a slot is a position (c->fixed): the sets are the same, the ring is the range of the
+ * newest, the rows of a prompt follow it, and nothing is copied. */
 #include "config.h"
 
 #include "attention/store.h"
@@ -35,10 +38,11 @@ static const attn_param params[] = {
 /* The state in ops memory, in i64 elements. */
 enum {
     S_ZERO,
-    S_LINEAR,              /* range of all rows */
+    S_LINEAR,              /* range of all rows, or of those behind the sinks (shift > 0) */
     S_SINK = S_LINEAR + 2, /* range of the sinks */
     S_RING = S_SINK + 2,   /* range of the ring */
-    S_SHIFT = S_RING + 2,  /* position of slot 0 in LINEAR */
+    S_SHIFT = S_RING + 2,  /* position minus slot of LINEAR's rows */
+    S_FIRST,               /* position of the first row of S_LINEAR */
     S_BASE,                /* position of the ring's first slot */
     S_OLD,                 /* a prompt's view of the ring: range and position of its older part, */
     S_OLD_POS = S_OLD + 2,
@@ -55,13 +59,14 @@ typedef struct {
     attn_ctx base;
     kv_store *store;
     int64_t s, r;
+    bool fixed;   /* the store goes by position */
     bool ring;    /* evicted at least once */
     bool banded;  /* the prompt under way is banded */
     bool staging; /* a prompt is under way whose rows lie behind the ring */
     int64_t shift, ring_base, stage_pos;
     int64_t n_move; /* rows that layer_end copies */
     buf state, slots, qpos, table, move_src, move_dst;
-    int64_t *host; /* [max(r, 1)] for uploads */
+    int64_t *host; /* [r] for uploads; [n_tokens] positions if fixed */
 } stream_ctx;
 
 static stream_ctx *ctx_of(attn_ctx *c)
@@ -124,7 +129,8 @@ static int64_t stage_rows(const attn_spec *s, const attn_shape *shape, const att
 static int64_t plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim)
 {
     int64_t most = s->budget + 1 + stage_rows(s, shape, lim);
-    return s->value[P_COMPAT] == COMPAT_KVFACTORY || lim->n_tokens < most ? lim->n_tokens : most;
+    bool all = kv_has_codes(&s->kv) || s->value[P_COMPAT] == COMPAT_KVFACTORY;
+    return all || lim->n_tokens < most ? lim->n_tokens : most;
 }
 
 static status stream_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
@@ -158,6 +164,7 @@ static void stream_free(attn_ctx *base)
 static void stream_reset(attn_ctx *base)
 {
     stream_ctx *c = ctx_of(base);
+    kv_store_reset(c->store);
     c->ring = c->banded = c->staging = false;
     c->shift = c->stage_pos = c->n_move = 0;
     c->ring_base = c->s;
@@ -166,6 +173,7 @@ static void stream_reset(attn_ctx *base)
     put_range(c, S_SINK, 0, c->s);
     put_range(c, S_RING, c->s, c->r + 1);
     put(c, S_SHIFT, 0);
+    put(c, S_FIRST, 0);
     put(c, S_BASE, c->ring_base);
 }
 
@@ -181,7 +189,7 @@ static status stream_buffers(stream_ctx *c, err *e)
     TRY(o->alloc(be, &c->table, chunk * half * 2 * sizeof(float), "streaming: rope table", e));
     TRY(o->alloc(be, &c->move_src, r * sizeof(int64_t), "streaming: moves", e));
     TRY(o->alloc(be, &c->move_dst, r * sizeof(int64_t), "streaming: moves", e));
-    return MEM_NEW(&c->host, r, e);
+    return MEM_NEW(&c->host, c->fixed ? (size_t)c->base.lim->n_tokens : r, e);
 }
 
 static status stream_create(attn_ctx **out, const attn_ctx *base, err *e)
@@ -196,11 +204,12 @@ static status stream_create(attn_ctx **out, const attn_ctx *base, err *e)
     c->r = base->spec->budget - c->s;
     status st = MEM_NEW(&cap, (size_t)sh->n_layers, e);
     if (st != ST_OK) goto done;
-    int64_t rows = kvfactory(c) || base->lim->n_tokens <= base->spec->budget
+    int64_t rows = kv_has_codes(&base->spec->kv) || kvfactory(c) || base->lim->n_tokens <= base->spec->budget
                        ? base->lim->n_tokens
                        : base->spec->budget + 1 + stage_rows(base->spec, sh, base->lim);
     for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? rows : 0;
     TRY_GOTO(kv_store_create(&c->store, base, (size_t)sh->n_kv_heads, cap, e));
+    c->fixed = kv_store_by_position(c->store);
     TRY_GOTO(stream_buffers(c, e));
     stream_reset(&c->base);
     *out = &c->base;
@@ -213,6 +222,7 @@ done:
 /* Slot of position p in RING. */
 static int64_t ring_slot(const stream_ctx *c, int64_t p)
 {
+    if (c->fixed) return p;
     int64_t m = (p - c->ring_base) % (c->r + 1);
     return p < c->s ? p : c->s + (m < 0 ? m + c->r + 1 : m);
 }
@@ -222,7 +232,7 @@ static int64_t ring_slot(const stream_ctx *c, int64_t p)
 static void view_ring(stream_ctx *c, int64_t lo, int64_t hi)
 {
     int64_t n = hi > lo ? hi - lo : 0, first = n ? ring_slot(c, lo) : c->s;
-    int64_t room = c->s + c->r + 1 - first, n_old = n < room ? n : room;
+    int64_t room = c->fixed ? n : c->s + c->r + 1 - first, n_old = n < room ? n : room;
     put_range(c, S_OLD, first, n_old);
     put(c, S_OLD_POS, lo);
     put_range(c, S_NEW, c->s, n - n_old);
@@ -244,7 +254,7 @@ static void stage_begin(stream_ctx *c, const attn_part *p)
                   s); /* rows of sinks that are still to come are masked by position */
     }
     int64_t n = len + (int64_t)p->n_tok - c->stage_pos;
-    put_range(c, S_STAGE, s + c->r + 1, n > 0 ? n : 0);
+    put_range(c, S_STAGE, c->fixed ? c->stage_pos : s + c->r + 1, n > 0 ? n : 0);
     c->staging = true;
 }
 
@@ -255,6 +265,7 @@ static void plan_moves(stream_ctx *c, int64_t end)
     int64_t lo = end - c->r > from ? end - c->r : from;
     if (!c->staging) c->ring_base = lo; /* dst < src in ascending order: safe in place */
     c->n_move = end > lo ? end - lo : 0;
+    if (c->fixed) return; /* what matters is that there are some */
     for (int64_t i = 0; i < c->n_move; i++)
         c->host[i] = c->staging ? c->s + c->r + 1 + lo + i - c->stage_pos : lo + i - c->shift;
     c->base.be->ops->upload(c->base.be, c->move_src, c->host, (size_t)c->n_move * sizeof(int64_t));
@@ -262,33 +273,51 @@ static void plan_moves(stream_ctx *c, int64_t end)
     c->base.be->ops->upload(c->base.be, c->move_dst, c->host, (size_t)c->n_move * sizeof(int64_t));
 }
 
-/* Whether a prompt that ends at position `end` is attended in bands. */
-static bool is_banded(const stream_ctx *c, int64_t end)
+/* Whether a prompt of n tokens that is about to begin is attended in bands. auto: where some token would be
+ * rotated further than the model was trained for. */
+static bool is_banded(const stream_ctx *c, int64_t n)
 {
-    int64_t mode = attn_get(&c->base, P_PREFILL);
+    int64_t mode = attn_get(&c->base, P_PREFILL), end = c->base.length + n,
+            last = c->ring && reindex(c) ? c->s + c->r + n : end;
     return end > c->s + c->r && !kvfactory(c) &&
-           (mode == PREFILL_BANDED || (mode == PREFILL_AUTO && end > c->base.shape->max_positions));
+           (mode == PREFILL_BANDED || (mode == PREFILL_AUTO && last > c->base.shape->max_positions));
 }
 
 static bool stream_exact_prompt(const attn_ctx *base, int64_t n)
 {
     const stream_ctx *c = (const stream_ctx *)base;
-    return !c->ring && c->shift == 0 && !is_banded(c, base->length + n);
+    return !c->ring && c->shift == 0 && kv_store_exact(c->store) && !is_banded(c, n);
 }
 
 static void prompt_begin(stream_ctx *c, const attn_part *p)
 {
-    int64_t len = c->base.length, end = len + (int64_t)p->n_tok,
-            all = len + p->n_prompt - p->prompt_done;
+    int64_t len = c->base.length, end = len + (int64_t)p->n_tok;
     if (p->prompt_done == 0) {
-        c->banded = is_banded(c, all);
+        c->banded = is_banded(c, p->n_prompt);
         c->ring = c->ring || c->banded;
     }
     if (c->ring) stage_begin(c, p);
-    bool once = kvfactory(c) && c->shift == 0;
+    bool once = kvfactory(c) && len == p->prompt_done; /* the first prompt alone */
     bool last = p->flags & ATTN_PROMPT_END;
     if (c->ring ? c->banded || last : last && end > c->s + c->r && (!kvfactory(c) || once))
         plan_moves(c, end);
+}
+
+/* Slots of this forward's rows, and the range of the newest that a decode step attends. */
+static void place_rows(stream_ctx *c, const attn_part *p)
+{
+    backend *be = c->base.be;
+    const backend_ops *o = be->ops;
+    if (!c->ring) {
+        o->i64_add(be, at(c, S_LINEAR + 1), 1, (int64_t)p->n_tok);
+        o->pos_shift(be, c->slots, p->pos, p->n_tok, INT64_MAX, at(c, S_SHIFT));
+    } else if (c->fixed) {
+        put_range(c, S_RING, c->base.length - c->r, c->r + 1);
+    } else if (c->staging) {
+        o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, INT64_MAX, at(c, S_STAGE_BASE));
+    } else {
+        o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, c->r + 1, at(c, S_BASE));
+    }
 }
 
 static void stream_step_begin(attn_ctx *base, const attn_part *p)
@@ -297,16 +326,10 @@ static void stream_step_begin(attn_ctx *base, const attn_part *p)
     backend *be = base->be;
     const backend_ops *o = be->ops;
     c->n_move = 0;
+    kv_store_begin(c->store, base, p);
     if (p->flags & ATTN_PROMPT) prompt_begin(c, p);
-    if (!c->ring) {
-        o->i64_add(be, at(c, S_LINEAR + 1), 1, (int64_t)p->n_tok);
-        o->pos_shift(be, c->slots, p->pos, p->n_tok, INT64_MAX, at(c, S_SHIFT));
-        return;
-    }
-    if (c->staging)
-        o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, INT64_MAX, at(c, S_STAGE_BASE));
-    else o->pos_ring(be, c->slots, p->pos, p->n_tok, c->s, c->r + 1, at(c, S_BASE));
-    if (!reindex(c)) return;
+    place_rows(c, p);
+    if (!c->ring || !reindex(c)) return;
     /* The query's own slot in the cache; in a dense later prompt E stays what it was before it. */
     if (c->staging && !c->banded)
         o->pos_shift(be, c->qpos, p->pos, p->n_tok, INT64_MAX, at(c, S_EVICTED));
@@ -322,17 +345,29 @@ static void stream_append(attn_ctx *base, const attn_part *p, int layer, buf k_r
     kv_store_put(c->store, p, layer, c->slots, 1, k, v);
 }
 
+static attn_seg sink_seg(const stream_ctx *c, int layer, bool mask)
+{
+    return (attn_seg){.rows = kv_store_rows(c->store, layer),
+                      .range = at(c, S_SINK),
+                      .n_lists = 1,
+                      .n_max = c->s,
+                      .kpos = mask ? at(c, S_ZERO) : (buf){NULL},
+                      .band = c->base.shape->window[layer]};
+}
+
+/* Everything, or (kvfactory, after its eviction) the sinks and all that follows the dropped tokens. */
 static void select_linear(stream_ctx *c, const attn_part *p, int layer, attn_sel *sel)
 {
     int64_t window = c->base.shape->window[layer];
     bool mask = (p->flags & ATTN_PROMPT) || window > 0;
-    sel->n_seg = 1;
-    sel->seg[0] = (attn_seg){.rows = kv_store_rows(c->store, layer),
-                             .range = at(c, S_LINEAR),
-                             .n_lists = 1,
-                             .n_max = c->base.length + (int64_t)p->n_tok - c->shift,
-                             .kpos = mask ? at(c, S_SHIFT) : (buf){NULL},
-                             .band = window};
+    sel->n_seg = 0;
+    if (c->shift > 0 && c->s > 0) sel->seg[sel->n_seg++] = sink_seg(c, layer, mask);
+    sel->seg[sel->n_seg++] = (attn_seg){.rows = kv_store_rows(c->store, layer),
+                                        .range = at(c, S_LINEAR),
+                                        .n_lists = 1,
+                                        .n_max = c->base.length + (int64_t)p->n_tok - c->shift,
+                                        .kpos = mask ? at(c, S_FIRST) : (buf){NULL},
+                                        .band = window};
 }
 
 /* Sinks first, then the ring (in a prompt: its two runs and the prompt's own rows). The layer's window,
@@ -350,15 +385,14 @@ static void stream_select(attn_ctx *base, const attn_part *p, int layer, buf q_r
     int64_t window = base->shape->window[layer];
     bool shifted = reindex(c), mask = c->staging || (!shifted && window > 0);
     sel->n_seg = 0;
-    if (c->s > 0)
-        sel->seg[sel->n_seg++] = (attn_seg){.rows = rows,
-                                            .range = at(c, S_SINK),
-                                            .n_lists = 1,
-                                            .n_max = c->s,
-                                            .kpos = mask ? at(c, S_ZERO) : (buf){NULL},
-                                            .band = window,
-                                            .table = shifted ? c->table : (buf){NULL},
-                                            .qpos = shifted ? c->qpos : (buf){NULL}};
+    if (c->s > 0) {
+        attn_seg *sink = &sel->seg[sel->n_seg++];
+        *sink = sink_seg(c, layer, mask);
+        if (shifted) {
+            sink->table = c->table;
+            sink->qpos = c->qpos;
+        }
+    }
     attn_seg seg = {.rows = rows, .n_lists = 1, .n_max = c->r + 1, .range = at(c, S_RING)};
     if (!c->staging) {
         sel->seg[sel->n_seg++] = seg;
@@ -376,10 +410,10 @@ static void stream_select(attn_ctx *base, const attn_part *p, int layer, buf q_r
 
 static void stream_layer_end(attn_ctx *base, const attn_part *p, int layer)
 {
-    (void)p;
     stream_ctx *c = ctx_of(base);
     const kv_rows *rows = kv_store_rows(c->store, layer);
-    if (c->n_move > 0)
+    kv_store_layer_end(c->store, base, p, layer);
+    if (c->n_move > 0 && !c->fixed)
         base->be->ops->kv_copy(base->be, rows, c->move_dst, rows, c->move_src, (size_t)c->n_move);
 }
 
@@ -387,12 +421,14 @@ static void stream_step_end(attn_ctx *base, const attn_part *p)
 {
     stream_ctx *c = ctx_of(base);
     int64_t end = base->length + (int64_t)p->n_tok;
+    kv_store_end(c->store, base, p);
     if (p->flags & ATTN_PROMPT_END) c->staging = c->banded = false;
     if (kvfactory(c)) {
         if (c->n_move == 0) return;
         c->shift = end - c->s - c->r;
-        put_range(c, S_LINEAR, 0, c->s + c->r);
+        put_range(c, S_LINEAR, c->fixed ? end - c->r : c->s, c->r);
         put(c, S_SHIFT, c->shift);
+        put(c, S_FIRST, end - c->r);
     } else if (!c->ring && end > c->s + c->r && (!(p->flags & ATTN_PROMPT) || c->n_move > 0)) {
         c->ring = true;
         put(c, S_BASE, c->ring_base);
@@ -403,6 +439,7 @@ static bool stream_rewind(attn_ctx *base, int64_t n)
 {
     stream_ctx *c = ctx_of(base);
     if (c->ring || c->shift > 0) return n == base->length;
+    if (!kv_store_rewind(c->store, n)) return false;
     put_range(c, S_LINEAR, 0, n);
     return true;
 }
@@ -430,24 +467,31 @@ static int64_t stream_positions(const attn_ctx *base, int layer, int kv_head, in
 
 static void stream_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
 {
-    for (int l = 0; l < base->shape->n_layers; l++)
-        if (base->layers[l])
-            out->kv += kv_store_bytes(((const stream_ctx *)base)->store, stream_positions(base, l, 0, NULL) + n_new);
+    const stream_ctx *c = (const stream_ctx *)base;
+    for (int l = 0; l < base->shape->n_layers; l++) {
+        if (!base->layers[l]) continue;
+        int64_t n = stream_positions(base, l, 0, c->fixed ? c->host : NULL);
+        for (int64_t i = 0; c->fixed && i < n_new; i++) c->host[n + i] = base->length + i;
+        out->kv += c->fixed ? (size_t)base->shape->n_kv_heads *
+                                  kv_store_bytes_of(c->store, c->host, n + n_new)
+                            : kv_store_bytes(c->store, n + n_new);
+    }
 }
 
 /* Called after the step: the new token was attended on top of what is stored now, unless nothing was
- * evicted yet. Absolute sinks behind a window are not seen. */
+ * evicted yet. At absolute positions a window hides tokens, the sinks first. */
 static int64_t stream_attended(const attn_ctx *base, int layer)
 {
     const stream_ctx *c = (const stream_ctx *)base;
-    int64_t len = base->length, n = c->ring ? c->s + c->r + 1 : len - c->shift;
-    int64_t window = base->shape->window[layer], sinks = c->s;
-    if (c->ring && window > 0 && !reindex(c)) {
-        int64_t first = len - window; /* smallest visible position */
-        int64_t hidden = first < 0 ? 0 : first < sinks ? first : sinks;
-        n -= hidden;
+    int64_t len = base->length, recent = c->ring ? c->r + 1 : len - c->shift - c->s, sinks = c->s;
+    int64_t window = base->shape->window[layer];
+    if (len <= c->s + c->r && !c->shift) return len;
+    if (window > 0 && !(c->ring && reindex(c))) {
+        int64_t hidden = len > window ? len - window : 0;
+        sinks = hidden < sinks ? sinks - hidden : 0;
+        recent = recent < window ? recent : window;
     }
-    return n < len ? n : len;
+    return sinks + recent;
 }
 
 const attn_method attn_streaming = {

@@ -11,6 +11,8 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
+enum { MAX_TEXT_BYTES = 1 << 28 };
+
 status cli_parse_size(int64_t *out, const char *text, const char *option, err *e)
 {
     char *end;
@@ -194,6 +196,18 @@ status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
     if (st == ST_OK) st = engine_open_decoder(g, c, max_batch, exact_by_default, e);
     if (st != ST_OK) engine_close(g);
     return st;
+}
+
+status cli_read_text(char **text, size_t *n, const cli *c, err *e)
+{
+    *text = NULL;
+    if (c->prompt) {
+        *n = strlen(c->prompt);
+        *text = mem_strdup(c->prompt);
+        return *text ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    }
+    if (c->prompt_file) return file_read(text, n, c->prompt_file, MAX_TEXT_BYTES, e);
+    return file_read_stream(text, n, stdin, "standard input", MAX_TEXT_BYTES, e);
 }
 
 void engine_close(engine *g)

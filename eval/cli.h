@@ -17,9 +17,9 @@ typedef struct {
     const char *model, *shape; /* -m DIR; bench: --shape LIST */
     const char *attn, *budget, *skip, *ctx, *kv, *weights, *batch, *phase;
     const char *device, *gemm, *json, *output, *protocol, *template_name;
-    const char *prompt, *prompt_file, *system, *ids, *input;
+    const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump;
     const char *stop[8];
-    int n_stop, n_new, threads, trials, top_k, chunk;
+    int n_stop, n_new, threads, trials, top_k, chunk, queries;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed;
     bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos;
@@ -46,6 +46,9 @@ status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
                            err *e);
 void engine_close(engine *g);
+
+/* The text of -p, of the file of -f, or of standard input; *text is freed with mem_free. */
+status cli_read_text(char **text, size_t *n, const cli *c, err *e);
 
 /* "4k" = 4096, "1M" = 1048576, "300"; errors name the option. */
 status cli_parse_size(int64_t *out, const char *text, const char *option, err *e);
@@ -106,5 +109,6 @@ status cmd_bench(const cli *c, err *e);
 status cmd_info(const cli *c, err *e);
 status cmd_tokenize(const cli *c, err *e);
 status cmd_logits(const cli *c, err *e);
+status cmd_recall(const cli *c, err *e);
 
 #endif

@@ -10,8 +10,6 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-enum { MAX_PROMPT_BYTES = 1 << 28 };
-
 /* ---- stop strings ---- */
 
 /* Text is held back while it could be the beginning of a stop string. Returns the bytes of t->held that
@@ -239,23 +237,11 @@ void reply_free(reply *r)
 
 /* ---- the command ---- */
 
-static status read_prompt(const cli *c, char **text, size_t *n, err *e)
-{
-    *text = NULL;
-    if (c->prompt) {
-        *n = strlen(c->prompt);
-        *text = mem_strdup(c->prompt);
-        return *text ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
-    }
-    if (c->prompt_file) return file_read(text, n, c->prompt_file, MAX_PROMPT_BYTES, e);
-    return file_read_stream(text, n, stdin, "standard input", MAX_PROMPT_BYTES, e);
-}
-
 static status encode_prompt(const cli *c, const engine *g, token_list *ids, err *e)
 {
     char *text;
     size_t n;
-    TRY(read_prompt(c, &text, &n, e));
+    TRY(cli_read_text(&text, &n, c, e));
     status st;
     if (c->chat) {
         chat_message msg[2];

@@ -63,7 +63,8 @@ static json_t *report_object(const cli *c, const engine *g, json_t *options, jso
                              json_t *extra)
 {
     const char *dir = "";
-    if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
+    if (c->tensors) dir = c->tensors;
+    else if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
     json_t *o = json_pack("{s:s, s:s, s:o, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
                           PACKAGE_VERSION, "model", name_json(g->m ? g->m->name : dir), "device",
                           g->be ? g->be->name : NULL, "threads",

@@ -53,8 +53,8 @@ typedef struct {
  * gives x = a + code * b, with zero_point x = b * (code - a).
  * k, v    u8 [n_kv_heads][cap][row_bytes], code i of a row in bits [i * bits, (i + 1) * bits) of it,
  *         lowest first; row_bytes = (head_dim * bits + 7) / 8.
- * k_pair  by_token false: f16 [n_kv_heads][cap / group][head_dim][2], one pair for a channel of
- *         `group` code rows that start at a multiple of it; else like v_pair.
+ * k_pair  by_token false: f16 [n_kv_heads][cap / group][2][head_dim], all a, then all b: one pair for a
+ *         channel of `group` code rows that start at a multiple of it; else like v_pair.
  * v_pair  f16 [n_kv_heads][cap][runs][2], one pair for `run` channels of a row (the last run may be
  *         shorter), runs = (head_dim + run - 1) / run.
  * k_at, v_at  i32 [slots]: a slot's exact row r as r >= 0, its code row c as -1 - c; the same for all heads.
@@ -83,8 +83,11 @@ typedef struct {
  * n_lists 1 (all heads), n_kv_heads or n_heads.
  * qpos    i64 [n_tok], kpos i64 [1]: entry range.first + i has position kpos + i and is visible to
  *         a query at p if j <= p and, with band > 0, p - j < band. kpos.p NULL: all are visible.
- * at      i32 [n_lists][idx_stride]: the position of each entry of idx, in place of kpos.
- * read    u64 [1], the bytes of rows read are added to it (each row once a list); p NULL: not counted.
+ * at      i32 [n_lists][idx_stride]: the position of each entry of idx, ascending, in place of kpos.
+ * read    u64 [1], bytes of rows are added to it; p NULL: not counted. For each list the entries from the
+ *         first to the last that a query of the job sees count once, K and V apart: an exact row its
+ *         elements, a code row its codes and its pairs, where the pairs of a group of K rows count
+ *         once a list.
  * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k, in float32. */
 typedef struct {
     buf q, out, lse;
@@ -162,8 +165,8 @@ typedef struct {
     void (*kv_copy)(backend *, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
 
     /* ---- attention ---- */
-    /* Prompt chunks: many queries a sequence, tiles of keys aligned to slots, nothing of size n_tok x n
-     * stored; bits do not depend on the chunk. */
+    /* Prompt chunks: many queries a sequence, tiles of keys aligned to the entries of the list (without
+     * one to slots), nothing of size n_tok x n stored; bits do not depend on the chunk. */
     void (*attn_prefill)(backend *, const attn_job *job);
     /* Decode: jobs of one head layout, n_tok = 1 each, any mixture of lengths. */
     void (*attn_decode)(backend *, const attn_job *jobs, size_t n_jobs);

@@ -10,9 +10,10 @@ struct codes_ops {
      * multiples of `group` unless by_token. In float32 from the rows as stored: lo = min, hi = max of
      * the channel's group (by_token: of the row's run), code = round((x - lo) * (2^bits - 1) / (hi - lo))
      * half to even, pair = (lo, (hi - lo) / (2^bits - 1)) rounded to f16; hi = lo: codes 0, pair
-     * (lo, 0). zero_point: b = (hi - lo) / (2^bits - 1), a = int8(round(-lo / b)), code =
-     * clamp(round(x / b) + a, 0, 2^bits - 1); hi = lo: b = x, code - a = 1.
-     * Source: methods.md 10.3 and 11.7. */
+     * (lo, 0). zero_point: b = (hi - lo) / (2^bits - 1), a = int8(round(-lo / b)), which wraps as torch's
+     * conversion does, code = clamp(round(x / b) + a, 0, 2^bits - 1), pair = (a, b) with b rounded to f16;
+     * hi = lo: codes 0, pair (-1, lo). Rows are finite, |lo| and b below 65520.
+     * Source: methods.md 10.3 and 11.7 (KIVI, quant/new_pack.py; quanto 0.2.0). */
     void (*encode_k)(backend *, const kv_rows *rows, buf src, size_t first, size_t n);
     /* Quantizes exact V rows src[i] into code rows first + i, by token and run. */
     void (*encode_v)(backend *, const kv_rows *rows, buf src, size_t first, size_t n);
@@ -22,6 +23,17 @@ struct codes_ops {
                   size_t n_lists, size_t idx_stride, int64_t n_max);
 };
 
-extern const codes_ops ref_codes, cpu_codes;
+/* Bytes of one row of codes; pairs of a row that has them by run. */
+static inline size_t codes_row_bytes(const kv_codes *c, size_t head_dim)
+{
+    return (head_dim * (size_t)c->bits + 7) / 8;
+}
+
+static inline size_t codes_runs(const kv_codes *c, size_t head_dim)
+{
+    return (head_dim + c->run - 1) / c->run;
+}
+
+extern const codes_ops ref_codes;
 
 #endif

@@ -6,40 +6,61 @@
 #include "kernels/ops.h"
 
 /* The rows that a layer keeps: n_lists lists in the order of positions.
- * slot, at  i32 [n_lists][stride]: slots and positions
- * range     i64 [n_lists][2]: first entry and count, as attn_job reads it
- * score     f32 [n_lists][stride], parallel to slot; p NULL: none
- * spare     i64 [n_lists]: a slot that holds nothing: where the next token goes */
+ * at     i32 [n_lists][stride] positions, ascending
+ * slot   i32 [n_lists][stride] a permutation of the slots [0, stride): first those of the entries, then
+ *        the free ones, of which the first is the next to be used. p NULL: slots are positions and are
+ *        not used again; `at` then also serves as attn_job's idx.
+ * score  f32 [n_lists][stride], parallel to at; p NULL: none
+ * range  i64 [n_lists][2] 0 and the count of entries, as attn_job reads it
+ * seen   i64 [n_lists] what the last prune found behind no window, before it cut to the budget
+ * read   u64 [1] bytes of scores that prune reads are added; p NULL: not counted */
 typedef struct {
-    buf slot, at, range, score, spare;
+    buf at, slot, score, range, seen, read;
     size_t n_lists, stride;
 } kept_rows;
 
+/* What stays of a list: band and budget as in prune. by_count: scores are divided by the number of
+ * queries that could see their entry, which is pos - at + 1 (kvpress). */
+typedef struct {
+    int64_t band, budget, recent;
+    bool by_count;
+} keep_rule;
+
+/* How the heads of a group become one score. */
+enum { COMBINE_MEAN, COMBINE_SUM, COMBINE_MAX };
+
 struct evict_ops {
-    /* sum[h][i] += sum over the job's queries t, ascending, of exp(s(t, i) - lse[t][h]) for the entries
-     * i that t sees (entry range.first + i); job->lse is read, job->q is given, job->out is not
-     * used. sum f32 [n_heads][stride]. Source: H2O, methods.md 3.3 (pass 2). */
-    void (*colsum)(backend *, const attn_job *job, buf sum, size_t stride);
-    /* out [n_groups][out_stride] = combination over the n_heads / n_groups rows of in that belong to each group
-     * (n_groups 1: all): 0 mean, 1 sum, 2 maximum; columns [0, n). add: out += instead of =. */
-    void (*group)(backend *, buf out, size_t out_stride, buf in, size_t in_stride, size_t n_heads,
-                  size_t n_groups, size_t n, int how, bool add);
-    /* Pooling along i with an odd kernel, stride 1, same length: avg divides by kernel also at the
-     * borders; max ignores what lies outside. Source: SnapKV, methods.md 4.3. */
-    void (*pool)(backend *, buf out, buf in, size_t n_lists, size_t stride, size_t n, size_t kernel, bool max);
-    /* Appends n entries to every list: entry i has position pos[i] (i64 [n]), slot slots[i] (i64 [n],
-     * with slot_lists = n_lists slots[i][list]) and score 0. */
-    void (*append)(backend *, const kept_rows *l, buf pos, buf slots, size_t slot_lists, size_t n);
-    /* Drops entries behind a window of `band` as a query at pos[0] sees it (band 0: none), then, in
-     * lists longer than budget, the entry of the smallest score among all but the last `recent` (of
-     * equal ones the last); its slot becomes spare. Order is kept. */
-    void (*drop_one)(backend *, const kept_rows *l, buf pos, int64_t band, int64_t budget, int64_t recent);
-    /* Keeps the last `recent` entries and of the others the budget - recent of the largest scores
-     * (of equal ones the first). Lists of at most budget entries stay. */
-    void (*prune)(backend *, const kept_rows *l, int64_t budget, int64_t recent);
-    /* The rows of entry i of each list move to slot i, and slot becomes i; entries' slots must ascend. spare
-     * becomes the count. rows: those of all heads (n_lists 1 or rows->n_kv_heads). */
-    void (*compact)(backend *, const kv_rows *rows, const kept_rows *l);
+    /* Column sums: sum[g][i] (add: +=) over the job's queries t, ascending, of the combination over the heads
+     * h of group g of exp(s(t, h, i) - lse[t][h]); 0 where t does not see entry i (entry range.first + i).
+     * sum f32 [n_groups][stride]; columns [0, n) are written. A group is n_heads / n_groups heads in a row that
+     * read one list. job->q and job->lse are read, job->out is not used; the K rows of each list count in
+     * job->read, the pairs of a group of codes once for entries of it that follow each other.
+     * Queries are added one by one in float32: bits do not depend on how they are cut into jobs.
+     * Source: H2O, methods.md 3.3 (pass 2). */
+    void (*colsum)(backend *, const attn_job *job, size_t n_groups, int how, bool add, buf sum, size_t stride);
+    /* out[g] = combination, in the order of heads, of the n_heads / n_groups rows of in that belong to g.
+     * in f32 [n_heads][stride], out f32 [n_groups][stride]; columns [0, n). */
+    void (*combine)(backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how);
+    /* l->score = in, pooled along the entries before the last `trim` of each list: odd kernel, stride 1,
+     * same length; avg divides by kernel also at the borders, max ignores what lies outside; what comes from in
+     * ends at the same entry. in f32 [n_lists][stride]. Source: SnapKV, methods.md 4.3. */
+    void (*pool)(backend *, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max);
+    /* out f32 [n][n_heads * repeat][dim] = in f32 [n][n_heads][dim], each head `repeat` times. */
+    void (*repeat_heads)(backend *, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim);
+
+    /* slot[i] = i in all lists: entry i, put at position i, has slot i. */
+    void (*open)(backend *, const kept_rows *l);
+    /* Appends n entries at positions pos (i64 [n]) with score 0 to each list. slots i64 [n][n_lists] gets the slots
+     * they take; p NULL: slots are not dealt out (by position, or before `open`). */
+    void (*append)(backend *, const kept_rows *l, buf pos, size_t n, buf slots);
+    /* Drops the entries behind a window of `band` as a query at pos[0] (i64) sees it (band 0: none); then, of
+     * lists longer than budget, all but the last `recent` <= budget and, of the others, the budget - recent of the
+     * largest scores: of equal ones the first stay. NaN counts as -INFINITY. Order is kept.
+     * Source: methods.md 0.2.2, 0.2.11. */
+    void (*prune)(backend *, const kept_rows *l, buf pos, const keep_rule *rule);
+    /* Rows of entries in slots from `limit` on move to free slots below it; no list is longer than limit.
+     * rows: n_lists regions, or any number with one list. */
+    void (*compact)(backend *, const kv_rows *rows, const kept_rows *l, int64_t limit);
 };
 
 extern const evict_ops ref_evict, cpu_evict;

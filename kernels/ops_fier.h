@@ -5,24 +5,59 @@
 
 #include "kernels/ops.h"
 
-/* A group is `group` consecutive tokens of one channel.
- * bits    u32 words; the layout is the backend's: only these ops read it
- * levels  [n_kv_heads][cap / group][2][head_dim] lo and hi in the type of the rows */
+typedef enum { FIER_RANGE, FIER_MAD, FIER_TWO_MEAN } fier_levels; /* methods.md 7.7 */
+/* What scores the tokens of the newest, incomplete group (methods.md 7.3): levels of what it has, its keys,
+ * levels of the newest `group` tokens, or nothing (it is always attended). */
+typedef enum { FIER_REQUANT, FIER_EXACT, FIER_WINDOW, FIER_KEEP } fier_open;
+
+/* A group is `group` consecutive tokens of one channel, from position 0.
+ * bits    u32 [n_kv_heads][ceil(cap / 32)][words][32]: of each 32 tokens, word by word, bit i of word w is the
+ *         bit of channel 32 w + i; words = ceil(head_dim / 32)
+ * levels  [n_kv_heads][ceil(cap / group)][2][head_dim]: lo, hi in the type of the rows
+ * ring    [n_kv_heads][group][head_dim]: the newest `group` keys, in the type of the rows, position p in
+ *         row p mod group */
 typedef struct {
-    buf bits, levels;
+    buf bits, levels, ring;
     dtype type;
     size_t n_kv_heads, head_dim, cap, group;
-    int how; /* levels: 0 range, 1 mad, 2 two_mean (methods.md 7.7) */
+    fier_levels how;
+    fier_open open;
 } fier_index;
 
+static inline size_t fier_words(size_t head_dim)
+{
+    return (head_dim + 31) / 32;
+}
+
+/* Bytes that `score` reads: bits of whole words and the levels of the groups touched, and the keys of an
+ * exactly scored open group. n as in choose_job. */
+static inline uint64_t fier_score_bytes(const fier_index *x, const int64_t n[3])
+{
+    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? n[0] / g * g : n[0];
+    int64_t to = n[2] < open ? n[2] : open, exact = n[2] - (n[1] > open ? n[1] : open);
+    size_t row = x->head_dim * dtype_size(x->type);
+    uint64_t bytes = exact > 0 ? (uint64_t)exact * row : 0;
+    if (to > n[1])
+        bytes += (uint64_t)(to - n[1]) * 4 * fier_words(x->head_dim) +
+                 (uint64_t)((to - 1) / g - n[1] / g + 1) * 2 * row;
+    return bytes * x->n_kv_heads;
+}
+
 struct fier_ops {
-    size_t (*bits_bytes)(const fier_index *x); /* of the whole buffer */
-    /* (Re)builds the groups that hold tokens [first, n[1]) from exact keys of rows; slots are positions and
-     * n i64 [2] = {first, end}; n_max bounds end - first. Groups before that of `first` do not change; the last
-     * one may be open: its levels then come from the tokens it has, or with window from the newest
-     * `group` tokens. */
-    void (*add)(backend *, const fier_index *x, const kv_rows *rows, buf n, int64_t n_max, bool window);
-    /* score[h][t] = estimate of q_h . k_t for tokens [0, n[0]), n i64 [1]. */
+    /* Adds n keys k [n][n_kv_heads][head_dim] f32 of the consecutive positions pos[0].. (i64), rounded to the
+     * index's type. Groups that they complete or leave open get their levels and bits; complete ones never
+     * change again. With x the keys of a channel in ascending order, all in float32:
+     * range     z = 0.5 (lo + hi), lo = min, hi = max
+     * mad       z = (sum x) / m, dev = (sum |x - z|) / m, lo = z - dev, hi = z + dev
+     * two_mean  z of range; lo, hi: the means of x < z and of x >= z (an empty class has the other's)
+     * bit = x >= z. */
+    void (*add)(backend *, const fier_index *x, buf pos, buf k, size_t n);
+    /* After a rewind to n tokens: ring and open group again from the exact K rows of the newest `group`
+     * slots (window) or of [n / group * group, n). Slots are positions. */
+    void (*redo)(backend *, const fier_index *x, const kv_rows *rows, int64_t n);
+    /* score[h][t] = estimate of q_h . k_t of tokens [n[1], n[2]), n as in choose_job (n[0] tokens in all):
+     * a + the sum over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, with w_c = q_c (hi_c - lo_c) and a = q . lo in the order of ops_select.h.
+     * FIER_EXACT: tokens of the open group get q . k instead. read as in select_ops.exact. */
     void (*score)(backend *, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                   int64_t n_max, buf read);
 };

@@ -17,12 +17,12 @@ struct quest_ops {
     /* Adds n keys k [n][n_kv_heads][head_dim] f32 of the consecutive positions pos[0].. (i64), rounded to the
      * index's type; the first token of a page starts it anew. */
     void (*add)(backend *, const quest_index *x, buf pos, buf k, size_t n);
-    /* The pages of the n tokens (n i64 [1]) from the rows' exact keys again, pages [n / page, ...):
-     * after a rewind only the last, partial page is stale. Slots are positions. */
-    void (*redo_last)(backend *, const quest_index *x, const kv_rows *rows, buf n);
-    /* score[h][p] = sum over channels of max(q_c max_c, q_c min_c), products added in the order of
-     * channels; max_channel: the largest term instead of the sum (methods.md 6.7). Pages
-     * [0, ceil(n[0] / page)), n i64 [1]; n_heads a multiple of n_kv_heads. read as in attn_job. */
+    /* After a rewind to n tokens: the last, partial page again from the exact K rows of the slots
+     * [n / page * page, n). Slots are positions. */
+    void (*redo)(backend *, const quest_index *x, const kv_rows *rows, int64_t n);
+    /* score[h][p] = sum over channels of max(q_c max_c, q_c min_c), a dot product in the order of
+     * ops_select.h; max_channel: the largest term instead of the sum (methods.md 6.7). Pages [n[1], n[2]), n as
+     * in choose_job; n_heads a multiple of n_kv_heads. read as in select_ops.exact. */
     void (*score)(backend *, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
                   int64_t n_max, bool max_channel, buf read);
 };

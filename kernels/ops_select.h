@@ -27,30 +27,37 @@ static inline size_t gqa_lists(gqa_mode m, size_t n_heads, size_t n_kv_heads)
 }
 
 /* Choice of items. Item i is the slots [i * granule, min((i + 1) * granule, n_slots)).
- * score  f32 [n_lists][stride], of items [0, n_items)
- * n      i64 [3]: n_slots, first candidate item, end of the candidates; items that are no candidates
- *        are taken if they lie before `head` or in [tail, n_items)
+ * score  f32 [n_lists][stride], of the candidates
+ * n      i64 [3]: n_slots, first candidate item, end of the candidates
  * head   items [0, head) and
- * tail   i64 [1]: items [tail, ceil(n_slots / granule)) are taken whatever their score
- * k      i64 [n_k] (n_k 1 or n_lists): candidates to take; all if there are fewer
+ * tail   i64 [1]: items [tail, ceil(n_slots / granule)) are taken whatever their score, and are no candidates
+ * first  i64 [1]: slots before it are left out of every item; p NULL: none are
+ * k      i64 [n_k] (n_k 1 or n_lists): candidates to take; all if there are fewer, none if k <= 0
  * idx    i32 [n_lists][idx_stride] out: slots, ascending; range i64 [n_lists][2] out: {0, count}
  * NaN counts as -INFINITY; of equal scores the lower item goes first (methods.md 0.2.2). */
 typedef struct {
-    buf score, n, k, tail;
+    buf score, n, k, tail, first;
     size_t n_lists, stride, n_k;
     int64_t granule, head, n_items_max, idx_stride;
     buf idx, range;
 } choose_job;
 
+/* Scorers and `combine` take n as choose_job does and touch the candidates [n[1], n[2]) alone; n_max bounds
+ * their end. Scores decide selections: they are float32 sums of a fixed order, so that all implementations
+ * give the same bits. A dot product has 16 partial sums of rounded products, channel c in partial c mod 16 in
+ * ascending order, added as (q0 + q1) + (q2 + q3) with q_i = (p_4i + p_4i+2) + (p_4i+1 + p_4i+3). */
 struct select_ops {
     /* Mean of the queries of each group: out [n_rows][n_groups][dim] of q [n_rows][n_heads][dim]. */
     void (*mean_heads)(backend *, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim);
-    /* score[h][i] = q_h . k_i, all tokens: the exact scorer. q [n_heads][dim], n i64 [1], rows of any
-     * store; n_heads may equal n_kv_heads. Adds bytes read to read[0]. */
+    /* score[h][i] = q_h . k_i, slot i: the exact scorer. q [n_heads][dim]; rows of any store (codes are
+     * scored as the keys that they give). Adds bytes read to read[0]; read.p NULL: not counted. */
     void (*exact)(backend *, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
                   int64_t n_max, buf read);
-    /* Combines raw scores in [n_heads][stride] of candidates [lo, hi) (n as in choose_job, elements 1
-     * and 2) into out [n_lists][stride]; VOTE: logits are scale * score. Items outside stay undefined. */
+    /* Combines raw scores in [n_heads][stride] into out [n_lists][stride], lists as gqa_lists says (or
+     * n_heads = n_lists: a copy). MEAN, SUM, MAX: of the raw scores, heads in ascending order; LAYER_CONCAT is
+     * the sum over all heads, which is the product of the concatenated vectors. VOTE: the log of the sum over
+     * the group of the softmax over the candidates of scale * score; NaN counts as -INFINITY. The votes' exp
+     * and log are to 1e-6, the rest is exact to the bit. Items that are no candidates stay undefined. */
     void (*combine)(backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
                     int64_t n_max, gqa_mode mode, float scale);
     void (*choose)(backend *, const choose_job *job);

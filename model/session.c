@@ -125,6 +125,16 @@ const attn_shape *decoder_attn_shape(const decoder *d)
     return &d->shape;
 }
 
+attn_work *decoder_attn_work(decoder *d)
+{
+    return d->work;
+}
+
+int64_t decoder_chunk(const decoder *d)
+{
+    return (int64_t)d->max_rows;
+}
+
 void decoder_profile(decoder *d, bool on)
 {
     d->profile = on;
@@ -143,7 +153,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
 {
     decoder_options opt = with_defaults(o);
     attn_shape shape = shape_of(&m->config);
-    attn_limits lim = {n_tokens, (int64_t)rows_of(&opt)};
+    attn_limits lim = {n_tokens, (int64_t)opt.chunk};
     attn_bytes kv;
     decoder unused;
     buf_size list[N_BUFS];
@@ -183,7 +193,7 @@ status session_create(session **out, decoder *d, const attn_spec *spec, int64_t 
     TRY(MEM_NEW(&s, 1, e));
     s->d = d;
     s->limit = n_tokens;
-    attn_limits lim = {n_tokens, (int64_t)d->max_rows};
+    attn_limits lim = {n_tokens, (int64_t)d->opt.chunk};
     status st = attn_seq_create(&s->attn, spec, &d->shape, &lim, d->be, e);
     if (st != ST_OK) session_free(s);
     else *out = s;

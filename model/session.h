@@ -22,6 +22,9 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
 void decoder_free(decoder *d);
 const model *decoder_model(const decoder *d);
 const attn_shape *decoder_attn_shape(const decoder *d);
+attn_work *decoder_attn_work(decoder *d);
+/* Most tokens of one forward. */
+int64_t decoder_chunk(const decoder *d);
 
 /* What a decoder and one session of n_tokens will hold, in bytes, before anything is allocated. */
 typedef struct {

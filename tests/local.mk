@@ -18,7 +18,25 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_ops \
   %D%/unit/test_gemm \
   %D%/unit/test_cpu_attn \
+  %D%/unit/test_codes \
+  %D%/unit/test_evict_ops \
+  %D%/unit/test_paris_ops \
+  %D%/unit/test_pariskv \
+  %D%/unit/test_select \
+  %D%/unit/test_quest \
+  %D%/unit/test_fier \
   %D%/unit/test_attention \
+  %D%/unit/test_toy \
+  %D%/unit/test_h2o \
+  %D%/unit/test_snapkv \
+  %D%/unit/test_tova \
+  %D%/unit/test_store \
+  %D%/unit/test_quantized \
+  %D%/unit/test_block_ops \
+  %D%/unit/test_budget \
+  %D%/unit/test_actqkv \
+  %D%/unit/test_reference \
+  %D%/unit/test_reference_kept \
   %D%/unit/test_parity \
   %D%/unit/test_session \
   %D%/unit/test_sampler \
@@ -45,8 +63,44 @@ tests_unit_test_gemm_SOURCES = %D%/unit/test_gemm.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_gemm_SOURCES = link-as-cxx.cc
 tests_unit_test_cpu_attn_SOURCES = %D%/unit/test_cpu_attn.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_cpu_attn_SOURCES = link-as-cxx.cc
+tests_unit_test_budget_SOURCES = %D%/unit/test_budget.c
+nodist_EXTRA_tests_unit_test_budget_SOURCES = link-as-cxx.cc
+tests_unit_test_actqkv_SOURCES = %D%/unit/test_actqkv.c %D%/unit/attention_oracle.h
+nodist_EXTRA_tests_unit_test_actqkv_SOURCES = link-as-cxx.cc
+tests_unit_test_block_ops_SOURCES = %D%/unit/test_block_ops.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_block_ops_SOURCES = link-as-cxx.cc
+tests_unit_test_codes_SOURCES = %D%/unit/test_codes.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_codes_SOURCES = link-as-cxx.cc
+tests_unit_test_paris_ops_SOURCES = %D%/unit/test_paris_ops.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_paris_ops_SOURCES = link-as-cxx.cc
+tests_unit_test_pariskv_SOURCES = %D%/unit/test_pariskv.c %D%/unit/attention_oracle.h
+nodist_EXTRA_tests_unit_test_pariskv_SOURCES = link-as-cxx.cc
+tests_unit_test_reference_SOURCES = %D%/unit/test_reference.c %D%/unit/reference.h %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_reference_SOURCES = link-as-cxx.cc
+tests_unit_test_reference_kept_SOURCES = %D%/unit/test_reference_kept.c %D%/unit/reference.h %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_reference_kept_SOURCES = link-as-cxx.cc
+tests_unit_test_select_SOURCES = %D%/unit/test_select.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_select_SOURCES = link-as-cxx.cc
+tests_unit_test_quest_SOURCES = %D%/unit/test_quest.c %D%/unit/ops_util.h %D%/unit/attention_oracle.h %D%/unit/retrieve_oracle.h
+nodist_EXTRA_tests_unit_test_quest_SOURCES = link-as-cxx.cc
+tests_unit_test_fier_SOURCES = %D%/unit/test_fier.c %D%/unit/ops_util.h %D%/unit/attention_oracle.h %D%/unit/retrieve_oracle.h
+nodist_EXTRA_tests_unit_test_fier_SOURCES = link-as-cxx.cc
 tests_unit_test_attention_SOURCES = %D%/unit/test_attention.c %D%/unit/attention_oracle.h
 nodist_EXTRA_tests_unit_test_attention_SOURCES = link-as-cxx.cc
+tests_unit_test_toy_SOURCES = %D%/unit/test_toy.c %D%/unit/attention_oracle.h
+nodist_EXTRA_tests_unit_test_toy_SOURCES = link-as-cxx.cc
+tests_unit_test_evict_ops_SOURCES = %D%/unit/test_evict_ops.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_evict_ops_SOURCES = link-as-cxx.cc
+tests_unit_test_h2o_SOURCES = %D%/unit/test_h2o.c %D%/unit/attention_oracle.h %D%/unit/evict_util.h
+nodist_EXTRA_tests_unit_test_h2o_SOURCES = link-as-cxx.cc
+tests_unit_test_snapkv_SOURCES = %D%/unit/test_snapkv.c %D%/unit/attention_oracle.h %D%/unit/evict_util.h
+nodist_EXTRA_tests_unit_test_snapkv_SOURCES = link-as-cxx.cc
+tests_unit_test_tova_SOURCES = %D%/unit/test_tova.c %D%/unit/attention_oracle.h %D%/unit/evict_util.h
+nodist_EXTRA_tests_unit_test_tova_SOURCES = link-as-cxx.cc
+tests_unit_test_store_SOURCES = %D%/unit/test_store.c %D%/unit/store_oracle.h
+nodist_EXTRA_tests_unit_test_store_SOURCES = link-as-cxx.cc
+tests_unit_test_quantized_SOURCES = %D%/unit/test_quantized.c %D%/unit/attention_oracle.h %D%/unit/store_oracle.h
+nodist_EXTRA_tests_unit_test_quantized_SOURCES = link-as-cxx.cc
 tests_unit_test_parity_SOURCES = %D%/unit/test_parity.c
 nodist_EXTRA_tests_unit_test_parity_SOURCES = link-as-cxx.cc
 tests_unit_test_tokenizer_SOURCES = %D%/unit/test_tokenizer.c %D%/unit/test_tokenizer_util.h
@@ -61,7 +115,7 @@ tests_unit_test_stats_SOURCES = %D%/unit/test_stats.c
 nodist_EXTRA_tests_unit_test_stats_SOURCES = link-as-cxx.cc
 tests_unit_test_passkey_SOURCES = %D%/unit/test_passkey.c
 nodist_EXTRA_tests_unit_test_passkey_SOURCES = link-as-cxx.cc
-cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/demo.t %D%/cli/readme.t
+cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/demo.t %D%/cli/recall.t %D%/cli/readme.t
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
 tests_unit_test_sampler_SOURCES = %D%/unit/test_sampler.c

@@ -14,6 +14,13 @@
 #include "kernels/backend.h"
 #include "kernels/base/mem.h"
 #include "kernels/cpu/threads.h"
+#include "kernels/ops_block.h"
+#include "kernels/ops_evict.h"
+#include "kernels/ops_fier.h"
+#include "kernels/ops_paris.h"
+#include "kernels/ops_quest.h"
+#include "kernels/ops_select.h"
+#include "kernels/ops_paris.h"
 
 typedef struct {
     const char *name; /* of KVASIR_CPU */
@@ -136,6 +143,13 @@ status backend_cpu_init(backend *be, int n_threads, err *e)
     c->ops.attn_prefill = cpu_attn_prefill;
     c->ops.attn_decode = cpu_attn_decode;
     c->ops.attn_merge = cpu_attn_merge;
+    c->ops.block = &cpu_block;
+    c->ops.evict = &cpu_evict;
+    c->ops.codes = &cpu_codes;
+    c->ops.select = &cpu_select;
+    c->ops.quest = &cpu_quest;
+    c->ops.fier = &cpu_fier;
+    c->ops.paris = &cpu_paris;
     be->ctx = c;
     be->ops = &c->ops;
     be->close = cpu_close;

@@ -52,6 +52,11 @@ static inline const int64_t *cpu_i64(buf b)
  * in be. Grows by half, so that a growing context reallocates rarely. */
 void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what);
 
+/* The K rows (value: V rows) of one kv head. */
+row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head);
+/* Records a fault for rows that the kernels' fixed arrays cannot hold. */
+bool cpu_dim_fits(backend *be, size_t head_dim);
+
 void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n);
 void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
@@ -64,5 +69,6 @@ void cpu_attn_prefill(backend *be, const attn_job *job);
 void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
 void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
                     size_t dim);
+extern const codes_ops cpu_codes;
 
 #endif

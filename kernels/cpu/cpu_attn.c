@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
+#include "kernels/ops_codes.h"
 
 enum {
     CHUNK = 2048,    /* keys of a decode piece: part of the result's definition */
@@ -19,7 +20,7 @@ enum {
 typedef struct {
     size_t kv_head, head, heads; /* query heads [head, head + heads) */
     int64_t first, n;            /* entries of the list */
-    const int32_t *idx;
+    const int32_t *idx, *at;
 } unit;
 
 static size_t n_units(const attn_job *j)
@@ -37,14 +38,31 @@ static unit unit_of(const attn_job *j, size_t i)
     u.first = cpu_i64(j->range)[2 * list];
     u.n = cpu_i64(j->range)[2 * list + 1];
     u.idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + list * j->idx_stride : NULL;
+    u.at = j->at.p ? (const int32_t *)(void *)j->at.p + list * j->idx_stride : NULL;
     return u;
 }
 
-/* Entries [*lo, *hi) of the list that token t sees: entry first + i has position kpos + i. */
+/* Number of entries in the list whose position is at most p; positions ascend. */
+static int64_t count_until(const unit *u, int64_t p)
+{
+    int64_t lo = 0, hi = u->n;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (u->at[u->first + mid] <= p) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* Entries [*lo, *hi) of the list that token t sees. */
 static void visible(const attn_job *j, const unit *u, size_t t, int64_t *lo, int64_t *hi)
 {
     int64_t from = 0, to = u->n;
-    if (j->kpos.p) {
+    if (u->at) {
+        int64_t p = cpu_i64(j->qpos)[t];
+        to = count_until(u, p);
+        if (j->band > 0) from = count_until(u, p - j->band);
+    } else if (j->kpos.p) { /* entry first + i has position kpos + i */
         int64_t ahead = cpu_i64(j->qpos)[t] - cpu_i64(j->kpos)[0]; /* the query's own index i */
         if (to > ahead + 1) to = ahead + 1;
         if (j->band > 0 && from < ahead - j->band + 1) from = ahead - j->band + 1;
@@ -53,20 +71,62 @@ static void visible(const attn_job *j, const unit *u, size_t t, int64_t *lo, int
     *hi = u->first + (to > from ? to : from);
 }
 
-/* Records a fault for a head that the kernels' fixed arrays cannot hold. */
-static bool dim_fits(backend *be, const attn_job *j)
+bool cpu_dim_fits(backend *be, size_t head_dim)
 {
-    if (j->rows.head_dim <= HEAD_DIM_MAX) return true;
-    err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", j->rows.head_dim, (int)HEAD_DIM_MAX);
+    if (head_dim <= HEAD_DIM_MAX) return true;
+    err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", head_dim, (int)HEAD_DIM_MAX);
     return false;
 }
 
-/* Bytes of the rows of all lists, each row once. */
-static void count_read(const attn_job *j)
+/* ---- bytes read ---- */
+
+/* A bit for each group of K pairs, to count it once a list. */
+static size_t group_words(const attn_job *j)
 {
-    uint64_t *read = (uint64_t *)(void *)j->read.p;
-    for (size_t i = 0; read && i < n_units(j); i++)
-        *read += (uint64_t)unit_of(j, i).n * 2 * j->rows.head_dim * dtype_size(j->rows.type);
+    const kv_codes *c = &j->rows.codes;
+    return c->bits == 0 || c->by_token ? 0 : (c->cap / c->group + 31) / 32;
+}
+
+/* Bytes of K and V of entries [lo, hi), as ops.h has them counted. */
+static uint64_t bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t hi, uint32_t *groups)
+{
+    const kv_codes *c = &j->rows.codes;
+    size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), words = group_words(j);
+    if (c->bits == 0) return (uint64_t)(hi - lo) * 2 * exact;
+    row_source k = cpu_rows(&j->rows, false, u->kv_head), v = cpu_rows(&j->rows, true, u->kv_head);
+    size_t by_run = 4 * codes_runs(c, d), k_row = k.row_bytes + (c->by_token ? by_run : 0);
+    uint64_t sum = 0;
+    if (words) memset(groups, 0, words * sizeof *groups);
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t k_at = row_of(&k, u->idx, i), v_at = row_of(&v, u->idx, i);
+        sum += (k_at < 0 ? k_row : exact) + (v_at < 0 ? v.row_bytes + by_run : exact);
+        if (k_at >= 0 || !words) continue;
+        size_t g = (size_t)(-1 - k_at) / c->group;
+        if (!(groups[g / 32] >> g % 32 & 1)) sum += 4 * d;
+        groups[g / 32] |= 1u << g % 32;
+    }
+    return sum;
+}
+
+/* What list i adds to job's counter. With one list for all it is found once, for the first unit. */
+static uint64_t list_read(const attn_job *j, size_t i, uint32_t *groups)
+{
+    unit u = unit_of(j, i);
+    int64_t from = INT64_MAX, to = 0;
+    if (!j->read.p || (j->n_lists == 1 && i > 0)) return 0;
+    for (size_t t = 0; t < j->n_tok; t++) {
+        int64_t lo, hi;
+        visible(j, &u, t, &lo, &hi);
+        if (lo < hi && lo < from) from = lo;
+        if (lo < hi && hi > to) to = hi;
+    }
+    if (from >= to) return 0;
+    return bytes_of(j, &u, from, to, groups) * (j->n_lists == 1 ? n_units(j) : 1);
+}
+
+static void add_read(const attn_job *j, uint64_t bytes)
+{
+    if (j->read.p) *(uint64_t *)(void *)j->read.p += bytes;
 }
 
 /* ---- decode ---- */
@@ -80,7 +140,17 @@ typedef struct {
     size_t head, heads;  /* at most DECODE_GROUP of the unit's */
     size_t part, n_parts; /* this piece of the n_parts of these heads */
     float *out;          /* of piece 0: [n_parts][heads][dim], then [n_parts][heads] top, and sum */
+    size_t unit;
+    uint64_t read;       /* of the unit's list, with its first piece */
 } piece;
+
+/* The pieces of some jobs, and a work area for each thread. */
+typedef struct {
+    piece *list;
+    size_t n, flops;
+    float *work;
+    size_t work_floats, group_words; /* of one thread: decode_work_floats, then bits of groups */
+} decode_plan;
 
 static size_t part_floats(size_t heads, size_t dim)
 {
@@ -101,25 +171,25 @@ static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
         for (size_t c = 0; c < n_parts && p; c++)
             p[count + c] = (piece){.job = j, .u = u, .first = lo + (int64_t)(c * CHUNK),
                                    .n = n - c * CHUNK < CHUNK ? n - c * CHUNK : CHUNK, .head = u.head + h,
-                                   .heads = heads, .part = c, .n_parts = n_parts, .out = *parts};
+                                   .heads = heads, .part = c, .n_parts = n_parts, .out = *parts, .unit = i};
         count += n_parts;
         if (p) *parts += n_parts * part_floats(heads, j->rows.head_dim);
     }
     return count;
 }
 
-static void piece_run(const cpu_kernels *k, const piece *p)
+static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *groups)
 {
     const attn_job *j = p->job;
-    size_t d = j->rows.head_dim, region = p->u.kv_head * j->rows.cap * d * dtype_size(j->rows.type);
+    size_t d = j->rows.head_dim;
     float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
-    decode_chunk c = {.q = cpu_f32(j->q) + p->head * d, .scale = j->scale, .k = j->rows.k.p + region,
-                      .v = j->rows.v.p + region, .idx = p->u.idx, .first = p->first, .n = p->n,
-                      .group = p->heads, .head_dim = d, .type = j->rows.type,
-                      .acc = p->out + p->part * p->heads * d, .top = top + p->part * p->heads,
-                      .sum = sum + p->part * p->heads};
+    decode_chunk c = {.q = cpu_f32(j->q) + p->head * d, .scale = j->scale, .k = cpu_rows(&j->rows, false, p->u.kv_head),
+                      .v = cpu_rows(&j->rows, true, p->u.kv_head), .idx = p->u.idx, .first = p->first, .n = p->n,
+                      .group = p->heads, .head_dim = d, .acc = p->out + p->part * p->heads * d,
+                      .top = top + p->part * p->heads, .sum = sum + p->part * p->heads, .work = work};
     if (p->n) k->decode(&c);
     else for (size_t h = 0; h < p->heads; h++) c.top[h] = -INFINITY;
+    if (p->part == 0 && p->head == p->u.head) p->read = list_read(j, p->unit, groups);
 }
 
 /* Run for piece 0 of its heads, after all pieces. */
@@ -134,44 +204,49 @@ static void piece_merge(const cpu_kernels *k, const piece *p)
 }
 
 /* Fills the list of pieces; false after a fault. Sizes follow n_max, which moves less than n. */
-static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, piece **list, size_t *n, size_t *work)
+static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, decode_plan *p)
 {
     cpu_ctx *c = cpu_of(be);
-    size_t max = 0, floats = 0, count = 0;
-    *work = 0;
+    size_t max = 0, floats = 0;
+    *p = (decode_plan){0};
     for (size_t i = 0; i < n_jobs; i++) {
         const attn_job *j = &jobs[i];
-        if (!dim_fits(be, j)) return false;
+        if (!cpu_dim_fits(be, j->rows.head_dim)) return false;
         size_t chunks = (size_t)j->n_max / CHUNK + 1, units = n_units(j), heads = j->n_heads / units;
         max += chunks * units * ((heads + DECODE_GROUP - 1) / DECODE_GROUP);
         floats += chunks * part_floats(j->n_heads, j->rows.head_dim);
+        if (j->rows.codes.bits && decode_work_floats(j->rows.head_dim) > p->work_floats)
+            p->work_floats = decode_work_floats(j->rows.head_dim);
+        if (group_words(j) > p->group_words) p->group_words = group_words(j);
     }
-    *list = cpu_scratch(be, &c->tasks, max, sizeof **list, "attention pieces");
-    float *parts = cpu_scratch(be, &c->parts, floats, sizeof *parts, "partial attention results");
-    if (!*list || !parts) return false;
+    size_t per_thread = p->work_floats + p->group_words;
+    p->list = cpu_scratch(be, &c->tasks, max, sizeof *p->list, "attention pieces");
+    float *parts = cpu_scratch(be, &c->parts, floats + (size_t)be->n_threads * per_thread, sizeof *parts,
+                               "partial attention results");
+    if (!p->list || !parts) return false;
+    p->work = parts + floats;
     for (size_t i = 0; i < n_jobs; i++)
-        for (size_t u = 0; u < n_units(&jobs[i]); u++) count += unit_pieces(*list + count, &jobs[i], u, &parts);
-    for (size_t i = 0; i < count; i++)
-        *work += (*list)[i].n * (*list)[i].heads * (*list)[i].job->rows.head_dim * 4;
-    for (size_t i = 0; i < n_jobs; i++) count_read(&jobs[i]);
-    *n = count;
+        for (size_t u = 0; u < n_units(&jobs[i]); u++) p->n += unit_pieces(p->list + p->n, &jobs[i], u, &parts);
+    for (size_t i = 0; i < p->n; i++)
+        p->flops += p->list[i].n * p->list[i].heads * p->list[i].job->rows.head_dim * 4;
     return true;
 }
 
 void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
 {
     const cpu_kernels *k = cpu_of(be)->k;
-    piece *list;
-    size_t n, work;
-    if (!decode_pieces(be, jobs, n_jobs, &list, &n, &work)) return;
-#pragma omp parallel num_threads(cpu_team(be, work))
+    decode_plan p;
+    if (!decode_pieces(be, jobs, n_jobs, &p)) return;
+#pragma omp parallel num_threads(cpu_team(be, p.flops))
     {
+        float *work = p.work + (size_t)threads_id() * (p.work_floats + p.group_words);
 #pragma omp for schedule(dynamic, 1)
-        for (size_t i = 0; i < n; i++) piece_run(k, &list[i]);
+        for (size_t i = 0; i < p.n; i++) piece_run(k, &p.list[i], work, (uint32_t *)(void *)(work + p.work_floats));
 #pragma omp for schedule(static)
-        for (size_t i = 0; i < n; i++)
-            if (list[i].part == 0) piece_merge(k, &list[i]);
+        for (size_t i = 0; i < p.n; i++)
+            if (p.list[i].part == 0) piece_merge(k, &p.list[i]);
     }
+    for (size_t i = 0; i < p.n; i++) add_read(p.list[i].job, p.list[i].read);
 }
 
 /* ---- prefill ---- */
@@ -205,7 +280,7 @@ static row_space row_space_at(unsigned char *p, size_t dim)
 static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, size_t r0, size_t n, const row_space *s)
 {
     unit u = unit_of(j, i);
-    size_t d = j->rows.head_dim, pad = prefill_dim_pad(d), region = u.kv_head * j->rows.cap * d * dtype_size(j->rows.type);
+    size_t d = j->rows.head_dim, pad = prefill_dim_pad(d);
     size_t padded = (n + k->tile_rows - 1) / k->tile_rows * k->tile_rows;
     for (size_t r = 0; r < padded; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
@@ -217,9 +292,10 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
             memset(s->q + r * d, 0, d * sizeof *s->q);
         }
     }
-    prefill_block b = {.q = s->q, .lo = s->lo, .hi = s->hi, .k = j->rows.k.p + region, .v = j->rows.v.p + region,
-                       .n_rows = padded, .head_dim = d, .type = j->rows.type, .slot_lo = u.first,
-                       .slot_hi = u.first + u.n, .acc = s->acc, .top = s->top, .sum = s->sum, .work = s->work};
+    prefill_block b = {.q = s->q, .lo = s->lo, .hi = s->hi, .k = cpu_rows(&j->rows, false, u.kv_head),
+                       .v = cpu_rows(&j->rows, true, u.kv_head), .idx = u.idx, .n_rows = padded, .head_dim = d,
+                       .list_lo = u.first, .list_hi = u.first + u.n, .acc = s->acc, .top = s->top, .sum = s->sum,
+                       .work = s->work};
     k->prefill(&b);
     for (size_t r = 0; r < n; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
@@ -244,11 +320,12 @@ void cpu_attn_prefill(backend *be, const attn_job *j)
     const cpu_kernels *k = c->k;
     size_t d = j->rows.head_dim, bytes = row_space_bytes(d), units = n_units(j);
     size_t rows = j->n_tok * (j->n_heads / units), threads = (size_t)be->n_threads;
-    if (rows == 0 || !dim_fits(be, j)) return;
+    if (rows == 0 || !cpu_dim_fits(be, d)) return;
     size_t piece_n = piece_rows(rows, units, threads, k->tile_rows), blocks = (rows + piece_n - 1) / piece_n;
-    unsigned char *space = cpu_scratch(be, &c->parts, threads, bytes, "attention work space");
+    unsigned char *space = cpu_scratch(be, &c->parts, threads * bytes + 4 * group_words(j), 1, "attention work space");
     if (!space) return;
-    count_read(j);
+    uint32_t *groups = (uint32_t *)(void *)(space + threads * bytes);
+    for (size_t i = 0; i < units; i++) add_read(j, list_read(j, i, groups));
 #pragma omp parallel for schedule(dynamic, 1) num_threads(be->n_threads)
     for (size_t i = 0; i < units * blocks; i++) {
         /* the last rows see most keys: they go first, so that no thread starts a long piece last */

@@ -3,6 +3,8 @@
  * K rows are read once for all query heads of the group, then its V rows. What a block reads from
  * memory was asked for one phase earlier (V during Q K, the next K during P V, a few lines at each
  * step): without that the kernel waits for memory and computes in turn (design: cpu-kernels 2, 3).
+ * A block with code rows is widened to float first, K when it begins, V before P V, and then has the
+ * bits of a block of float rows.
  *
  * Query heads are taken 4, 2 or 1 at a time with VF_LANES / heads keys: VF_LANES dot products whose
  * sums one transposition puts into a vector. Lane head * keys + key of score vector `tile` belongs to
@@ -15,10 +17,11 @@
 
 enum { MAX_TILES = DECODE_BLOCK, LINE = 64 };
 
-/* The rows of one block, and what to prefetch meanwhile. */
+/* The rows of one block as they are stored, where they may be prefetched; later perhaps as float. */
 typedef struct {
     const unsigned char *row[DECODE_BLOCK];
-    size_t n;
+    size_t n, bytes; /* of a row that are worth asking for */
+    bool coded;      /* some of them are code rows */
 } block_rows;
 
 typedef struct {
@@ -27,25 +30,39 @@ typedef struct {
     float q[DECODE_GROUP * HEAD_DIM_MAX];
     float p[MAX_TILES * VF_LANES]; /* scores, then weights, of the heads at work */
     block_rows k, v, next_k;
+    bool widen; /* this block's rows become floats in the chunk's work area */
 } decode_state;
 
 /* Rows of block `at`; addresses behind the chunk's end are left out (n = 0). */
-static void rows_of(block_rows *b, const decode_chunk *c, const void *base, size_t at)
+static void rows_of(block_rows *b, const decode_chunk *c, const row_source *from, size_t at)
 {
-    size_t bytes = c->head_dim * dtype_size(c->type);
+    size_t bytes = c->head_dim * dtype_size(from->type);
     b->n = at >= c->n ? 0 : c->n - at < DECODE_BLOCK ? c->n - at : DECODE_BLOCK;
-    const unsigned char *p = base;
+    b->bytes = bytes;
+    b->coded = false;
     for (size_t i = 0; i < b->n; i++) {
-        int64_t slot = c->first + (int64_t)(at + i);
-        if (c->idx) slot = c->idx[slot];
-        b->row[i] = p + (size_t)slot * bytes;
+        int64_t row = row_of(from, c->idx, c->first + (int64_t)(at + i));
+        if (row >= 0) {
+            b->row[i] = from->exact + (size_t)row * bytes;
+        } else {
+            b->row[i] = from->code + (size_t)(-1 - row) * from->row_bytes;
+            b->bytes = from->row_bytes;
+            b->coded = true;
+        }
     }
 }
 
-/* Lines [part, part + 1) / parts of rows [i0, i1). */
-INLINE void prefetch_rows(const block_rows *b, size_t i0, size_t i1, size_t bytes, size_t part, size_t parts)
+/* The same rows as float, at `to`. */
+static void widen_rows(block_rows *b, const decode_chunk *c, const row_source *from, size_t at, float *to)
 {
-    size_t lines = (bytes + LINE - 1) / LINE, l0 = lines * part / parts, l1 = lines * (part + 1) / parts;
+    LEVEL(k_rows)(to, c->head_dim, from, c->idx, c->first + (int64_t)at, b->n);
+    for (size_t i = 0; i < b->n; i++) b->row[i] = (const unsigned char *)(to + i * c->head_dim);
+}
+
+/* Lines [part, part + 1) / parts of rows [i0, i1). */
+INLINE void prefetch_rows(const block_rows *b, size_t i0, size_t i1, size_t part, size_t parts)
+{
+    size_t lines = (b->bytes + LINE - 1) / LINE, l0 = lines * part / parts, l1 = lines * (part + 1) / parts;
     for (size_t i = i0; i < i1 && i < b->n; i++)
         for (size_t l = l0; l < l1; l++) prefetch(b->row[i] + l * LINE);
 }
@@ -140,9 +157,8 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
             const float *from = acc + (size_t)h * d + c + (size_t)j * VF_LANES;
             a[h * vecs + j] = vf_mul(n_tail ? vf_load_n(from, n_tail) : vf_load(from), vf_set1(factor[h]));
         }
-    size_t bytes = d * dtype_size(t);
     for (size_t i = 0; i < s->v.n; i++) {
-        prefetch_rows(&s->next_k, i, i + 1, bytes, part, parts);
+        prefetch_rows(&s->next_k, i, i + 1, part, parts);
         VF v[PV_ACC];
         UNROLL for (int j = 0; j < vecs; j++) {
             size_t e = c + (size_t)j * VF_LANES;
@@ -162,49 +178,42 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
         }
 }
 
-/* One block for query heads [h0, h0 + heads). first, last: of the group's passes over the block. */
-INLINE void block_heads(const int heads, const dtype t, decode_state *s, size_t d, size_t h0, bool first,
-                        bool last)
+/* Block `at` for query heads [h0, h0 + heads): one of the group's passes over it. */
+INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, decode_state *s, size_t at, size_t h0)
 {
     enum { KEYS_MAX = VF_LANES };
-    const size_t keys = (size_t)(VF_LANES / heads);
+    const size_t keys = (size_t)(VF_LANES / heads), d = c->head_dim;
     const int vecs = PV_ACC / heads;
-    size_t bytes = d * dtype_size(t);
+    const bool first = h0 == 0, last = h0 + (size_t)heads == c->group;
     float factor[KEYS_MAX];
     for (size_t i = 0; i < s->k.n; i += keys) {
-        if (first) prefetch_rows(&s->v, i, i + keys, bytes, 0, 1);
+        if (first) prefetch_rows(&s->v, i, i + keys, 0, 1);
         vf_store(s->p + i / keys * VF_LANES, score_tile(heads, t, s->q + h0 * d, d, &s->k, i));
     }
+    if (first && s->widen) widen_rows(&s->v, c, &c->v, at, c->work + DECODE_BLOCK * d);
     softmax_block(heads, s->p, s->k.n, s->top + h0, s->sum + h0, factor);
-    size_t wide = (size_t)vecs * VF_LANES, c = 0, part = 0;
+    size_t wide = (size_t)vecs * VF_LANES, ch = 0, part = 0;
     size_t parts = last ? d / wide + d % wide / VF_LANES + (d % VF_LANES != 0) : 0;
     float *acc = s->acc + h0 * d;
     /* parts = 0: nothing is prefetched because the block list is then empty */
     size_t keep = s->next_k.n;
     if (!last) s->next_k.n = 0;
     if (!parts) parts = 1;
-    for (; c + wide <= d; c += wide) values_tile(heads, vecs, t, s, acc, d, c, 0, factor, part++, parts);
-    for (; c + VF_LANES <= d; c += VF_LANES) values_tile(heads, 1, t, s, acc, d, c, 0, factor, part++, parts);
-    if (c < d) values_tile(heads, 1, t, s, acc, d, c, d - c, factor, part, parts);
+    for (; ch + wide <= d; ch += wide) values_tile(heads, vecs, t, s, acc, d, ch, 0, factor, part++, parts);
+    for (; ch + VF_LANES <= d; ch += VF_LANES) values_tile(heads, 1, t, s, acc, d, ch, 0, factor, part++, parts);
+    if (ch < d) values_tile(heads, 1, t, s, acc, d, ch, d - ch, factor, part, parts);
     s->next_k.n = keep;
 }
 
-INLINE void chunk_as(const dtype t, const decode_chunk *c, decode_state *s)
+INLINE void block_as(const dtype t, const decode_chunk *c, decode_state *s, size_t at)
 {
-    size_t d = c->head_dim, g = c->group;
-    rows_of(&s->k, c, c->k, 0);
-    for (size_t at = 0; at < c->n; at += DECODE_BLOCK) {
-        rows_of(&s->v, c, c->v, at);
-        rows_of(&s->next_k, c, c->k, at + DECODE_BLOCK);
-        size_t h = 0;
-        for (; h + 4 <= g && VF_LANES >= 4; h += 4) block_heads(4, t, s, d, h, h == 0, h + 4 == g);
-        if (h + 2 <= g) {
-            block_heads(2, t, s, d, h, h == 0, h + 2 == g);
-            h += 2;
-        }
-        if (h < g) block_heads(1, t, s, d, h, h == 0, true);
-        s->k = s->next_k;
+    size_t h = 0, g = c->group;
+    for (; h + 4 <= g && VF_LANES >= 4; h += 4) block_heads(4, t, c, s, at, h);
+    if (h + 2 <= g) {
+        block_heads(2, t, c, s, at, h);
+        h += 2;
     }
+    if (h < g) block_heads(1, t, c, s, at, h);
 }
 
 void LEVEL(k_decode)(const decode_chunk *c)
@@ -217,9 +226,18 @@ void LEVEL(k_decode)(const decode_chunk *c)
     }
     memset(s.acc, 0, g * d * sizeof *s.acc);
     LEVEL(k_scale)(s.q, c->q, c->scale, g * d);
-    if (c->type == DT_F32) chunk_as(DT_F32, c, &s);
-    else if (c->type == DT_F16) chunk_as(DT_F16, c, &s);
-    else chunk_as(DT_BF16, c, &s);
+    rows_of(&s.k, c, &c->k, 0);
+    for (size_t at = 0; at < c->n; at += DECODE_BLOCK) {
+        rows_of(&s.v, c, &c->v, at);
+        rows_of(&s.next_k, c, &c->k, at + DECODE_BLOCK);
+        s.widen = s.k.coded || s.v.coded;
+        if (s.widen) widen_rows(&s.k, c, &c->k, at, c->work);
+        dtype t = s.widen ? DT_F32 : c->k.type;
+        if (t == DT_F32) block_as(DT_F32, c, &s, at);
+        else if (t == DT_F16) block_as(DT_F16, c, &s, at);
+        else block_as(DT_BF16, c, &s, at);
+        s.k = s.next_k;
+    }
     memcpy(c->acc, s.acc, g * d * sizeof *s.acc);
     memcpy(c->top, s.top, g * sizeof *s.top);
     memcpy(c->sum, s.sum, g * sizeof *s.sum);

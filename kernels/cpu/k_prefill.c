@@ -2,8 +2,9 @@
 /* Prompt attention: key tiles outside, query rows inside, online softmax, everything in float32.
  * A key tile's K and V are widened and packed once into panels of TILE_VECS vectors and serve all
  * query rows of the block; PREFILL_ROWS rows pass over a panel while it lies in L1. Key tiles start at
- * multiples of PREFILL_KEYS slots, so a query meets the same tiles in the same order whatever chunk
- * it came in, and its lanes never mix with another query's: its bits depend on nothing else. */
+ * multiples of PREFILL_KEYS entries of the list (without one: slots), so a query meets the same tiles in
+ * the same order whatever chunk it came in, and its lanes never mix with another query's: its bits
+ * depend on nothing else. */
 #include "config.h"
 
 #include <math.h>
@@ -22,21 +23,27 @@ typedef struct {
     size_t dim_pad;
 } tile_work;
 
-/* Slots [slot, slot + PREFILL_KEYS) of K and V; what is not stored becomes zero. */
-static void pack_tile(const prefill_block *b, const tile_work *w, int64_t slot)
+/* Entries [first, first + PANEL) to w->rows as float; rows outside the list are left as they are. */
+static void panel_rows(const prefill_block *b, const tile_work *w, const row_source *from, int64_t first)
 {
-    size_t d = b->head_dim, bytes = d * dtype_size(b->type);
-    for (size_t i = 0; i < PREFILL_KEYS; i++) {
-        int64_t at = slot + (int64_t)i;
-        bool stored = at >= b->slot_lo && at < b->slot_hi;
-        size_t in_panel = i % PANEL;
-        float *row = w->rows + in_panel * w->dim_pad, *k = w->k + i / PANEL * PANEL * d;
-        memset(row, 0, w->dim_pad * sizeof *row);
-        if (stored) LEVEL(k_widen)(row, (const char *)b->v + (size_t)at * bytes, b->type, d);
-        for (size_t c = 0; c < w->dim_pad; c += PANEL)
-            memcpy(w->v + c * PREFILL_KEYS + i * PANEL, row + c, PANEL * sizeof *row);
-        if (stored) LEVEL(k_widen)(row, (const char *)b->k + (size_t)at * bytes, b->type, d);
-        if (in_panel + 1 < PANEL) continue;
+    int64_t lo = first > b->list_lo ? first : b->list_lo;
+    int64_t hi = first + PANEL < b->list_hi ? first + PANEL : b->list_hi;
+    if (lo >= hi) return;
+    LEVEL(k_rows)(w->rows + (size_t)(lo - first) * w->dim_pad, w->dim_pad, from, b->idx, lo, (size_t)(hi - lo));
+}
+
+/* Entries [tile, tile + PREFILL_KEYS) of K and V; what is not in the list becomes zero. */
+static void pack_tile(const prefill_block *b, const tile_work *w, int64_t tile)
+{
+    size_t d = b->head_dim;
+    for (size_t p = 0; p < PREFILL_KEYS; p += PANEL) {
+        float *k = w->k + p * d;
+        memset(w->rows, 0, PANEL * w->dim_pad * sizeof *w->rows);
+        panel_rows(b, w, &b->v, tile + (int64_t)p);
+        for (size_t i = 0; i < PANEL; i++)
+            for (size_t c = 0; c < w->dim_pad; c += PANEL)
+                memcpy(w->v + c * PREFILL_KEYS + (p + i) * PANEL, w->rows + i * w->dim_pad + c, PANEL * sizeof *w->v);
+        panel_rows(b, w, &b->k, tile + (int64_t)p);
         for (size_t c = 0; c < d; c++)
             for (size_t j = 0; j < PANEL; j++) k[c * PANEL + j] = w->rows[j * w->dim_pad + c];
     }
@@ -63,9 +70,9 @@ INLINE void tile_product(float *out, size_t out_stride, const float *a, size_t a
 }
 
 /* Scores of a row outside [lo, hi) become -INFINITY. */
-static void mask_row(float *s, int64_t slot, int64_t lo, int64_t hi)
+static void mask_row(float *s, int64_t tile, int64_t lo, int64_t hi)
 {
-    int64_t a = lo - slot, b = hi - slot;
+    int64_t a = lo - tile, b = hi - tile;
     for (int64_t i = 0; i < PREFILL_KEYS; i++)
         if (i < a || i >= b) s[i] = -INFINITY;
 }
@@ -89,8 +96,8 @@ static void softmax_row(float *s, float *top, float *sum, float *factor)
     *top = now;
 }
 
-/* Rows [r0, r0 + n) against the packed tile at `slot`; used: keys of it that any of them sees. */
-static void attend_rows(const prefill_block *b, const tile_work *w, size_t r0, size_t n, int64_t slot, size_t used)
+/* Rows [r0, r0 + n) against the packed tile at `tile`; used: keys of it that any of them sees. */
+static void attend_rows(const prefill_block *b, const tile_work *w, size_t r0, size_t n, int64_t tile, size_t used)
 {
     size_t d = b->head_dim;
     for (size_t p = 0; p < PREFILL_KEYS; p += PANEL)
@@ -98,7 +105,8 @@ static void attend_rows(const prefill_block *b, const tile_work *w, size_t r0, s
             tile_product(w->s + r * PREFILL_KEYS + p, PREFILL_KEYS, b->q + (r0 + r) * d, d, w->k + p * d, d, NULL);
     for (size_t r = 0; r < n; r++) {
         float *s = w->s + r * PREFILL_KEYS;
-        if (b->lo[r0 + r] > slot || b->hi[r0 + r] < slot + PREFILL_KEYS) mask_row(s, slot, b->lo[r0 + r], b->hi[r0 + r]);
+        int64_t lo = b->lo[r0 + r], hi = b->hi[r0 + r];
+        if (lo > tile || hi < tile + PREFILL_KEYS) mask_row(s, tile, lo, hi);
         softmax_row(s, b->top + r0 + r, b->sum + r0 + r, w->factor + r);
     }
     for (size_t c = 0; c < d; c += PANEL)
@@ -107,7 +115,7 @@ static void attend_rows(const prefill_block *b, const tile_work *w, size_t r0, s
                          w->v + c * PREFILL_KEYS, used, w->factor + r);
 }
 
-/* Slots that rows [r0, r0 + n) see together; lo >= hi: none. */
+/* Entries that rows [r0, r0 + n) see together; lo >= hi: none. */
 static void rows_see(const prefill_block *b, size_t r0, size_t n, int64_t *lo, int64_t *hi)
 {
     *lo = INT64_MAX;
@@ -136,14 +144,14 @@ void LEVEL(k_prefill)(const prefill_block *b)
     int64_t lo, hi;
     rows_see(b, 0, b->n_rows, &lo, &hi);
     if (lo >= hi) return;
-    for (int64_t slot = lo / PREFILL_KEYS * PREFILL_KEYS; slot < hi; slot += PREFILL_KEYS) {
-        pack_tile(b, &w, slot);
+    for (int64_t tile = lo / PREFILL_KEYS * PREFILL_KEYS; tile < hi; tile += PREFILL_KEYS) {
+        pack_tile(b, &w, tile);
         for (size_t r = 0; r < b->n_rows; r += SUPER) {
             size_t n = b->n_rows - r < SUPER ? b->n_rows - r : SUPER;
             int64_t from, to;
             rows_see(b, r, n, &from, &to);
-            if (from >= slot + PREFILL_KEYS || to <= slot) continue;
-            attend_rows(b, &w, r, n, slot, to - slot < PREFILL_KEYS ? (size_t)(to - slot) : PREFILL_KEYS);
+            if (from >= tile + PREFILL_KEYS || to <= tile) continue;
+            attend_rows(b, &w, r, n, tile, to - tile < PREFILL_KEYS ? (size_t)(to - tile) : PREFILL_KEYS);
         }
     }
 }

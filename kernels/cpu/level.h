@@ -5,41 +5,91 @@
 #define KERNELS_CPU_LEVEL_H
 
 #include "kernels/ops.h"
+#include "kernels/ops_fier.h"
 
 enum {
     DECODE_BLOCK = 64,    /* keys of one step of the online softmax */
     DECODE_GROUP = 16,    /* query heads that read a K/V row together; more go in several passes */
-    PREFILL_KEYS = 128,   /* keys of a tile, aligned to slots: part of the result's definition */
+    PREFILL_KEYS = 128,   /* keys of a tile, aligned to entries: part of the result's definition */
     PREFILL_ROWS = 48,    /* query rows that pass over a packed panel while it lies in L1 */
     HEAD_DIM_MAX = 256,
     HEAD_DIM_PAD = 32     /* widest TILE_VECS * VF_LANES */
 };
 
+/* K or V rows of one kv head, exact or in codes (kv_rows, kv_codes). */
+typedef struct {
+    const unsigned char *exact;
+    dtype type; /* of exact rows */
+    size_t head_dim;
+    int bits;          /* 0: a slot is an exact row, and what follows is not used */
+    const int32_t *at; /* slots */
+    const unsigned char *code, *pair;
+    size_t row_bytes;
+    size_t group, run; /* group 0: pairs by run of a row; else by channel of a group of rows */
+    bool zero_point;
+} row_source;
+
+/* The row behind entry i of a list (idx NULL: slot i): r >= 0 an exact one, else code row -1 - r. */
+static inline int64_t row_of(const row_source *s, const int32_t *idx, int64_t i)
+{
+    int64_t slot = idx ? idx[i] : i;
+    return s->bits ? s->at[slot] : slot;
+}
+
 /* One chunk of keys for `group` query heads of one query (decode). */
 typedef struct {
     const float *q;        /* [group, head_dim] */
     float scale;
-    const void *k, *v;     /* rows of this kv head */
-    const int32_t *idx;    /* slots, or NULL: slot = first + i */
-    int64_t first;         /* idx NULL: the first slot; else the first entry of idx */
-    size_t n;              /* keys, > 0 */
+    row_source k, v;
+    const int32_t *idx;    /* slots, or NULL */
+    int64_t first;         /* entries [first, first + n), n > 0 */
+    size_t n;
     size_t group, head_dim;
-    dtype type;
     float *acc, *top, *sum; /* [group, head_dim] sum of exp(s - top) v, [group] max, [group] sum */
+    float *work;           /* decode_work_floats(head_dim); used if rows have codes */
 } decode_chunk;
 
-/* A block of query rows against all key tiles of one kv head (prefill). Row r sees the slots
- * lo[r] <= s < hi[r]; n_rows is a multiple of the level's tile_rows, q padded with zero rows. */
+/* K and V of one block out of codes. */
+static inline size_t decode_work_floats(size_t head_dim)
+{
+    return 2 * DECODE_BLOCK * head_dim;
+}
+
+/* A block of query rows against all key tiles of one kv head (prefill). Row r sees the entries
+ * lo[r] <= i < hi[r]; n_rows is a multiple of the level's tile_rows, q padded with zero rows. */
 typedef struct {
     const float *q;          /* [n_rows, head_dim], already scaled */
     const int64_t *lo, *hi;  /* [n_rows] */
-    const void *k, *v;       /* rows of this kv head */
+    row_source k, v;
+    const int32_t *idx;      /* slots, or NULL: an entry is a slot */
     size_t n_rows, head_dim;
-    dtype type;
-    int64_t slot_lo, slot_hi; /* stored keys: nothing outside is read */
+    int64_t list_lo, list_hi; /* entries of the list: nothing outside is read */
     float *acc, *top, *sum;   /* [n_rows, dim_pad], [n_rows], [n_rows] */
     float *work;              /* prefill_work_floats(head_dim), 64-byte aligned */
 } prefill_block;
+
+/* The votes of the heads of one list for n items, on which all that is indexed by head depends. */
+typedef struct {
+    const float *x, *e; /* scores [heads][stride]; 2^(by * x - a maximum) [heads][e_stride] */
+    size_t stride, e_stride, heads, n;
+    float by;
+    const float *factor, *lse; /* [heads]: makes e the softmax; log2-sum-exp2, -INFINITY: no vote */
+} vote_job;
+
+/* Query heads that share a pass over the bits; more go in several. */
+enum { FIER_HEADS = 16 };
+
+/* Estimates of tokens [t0, t1) of one kv head: score[h * stride + t] of `heads` <= FIER_HEADS query heads.
+ * bits, levels: of this kv head (fier_index). */
+typedef struct {
+    const float *q;
+    const uint32_t *bits;
+    const void *levels;
+    dtype type;
+    size_t heads, head_dim, group;
+    float *score;
+    size_t stride, t0, t1;
+} fier_run;
 
 static inline size_t prefill_dim_pad(size_t head_dim)
 {
@@ -51,6 +101,44 @@ static inline size_t prefill_work_floats(size_t head_dim)
 {
     return (2 * PREFILL_KEYS + HEAD_DIM_PAD) * prefill_dim_pad(head_dim) + PREFILL_ROWS * (PREFILL_KEYS + 16);
 }
+
+/* Column sums of the weights that queries give a tile of keys. The heads of the group read n_kv kv heads,
+ * per_kv of them each, in a row. */
+typedef struct {
+    const float *q;   /* [n_tok, n_heads, head_dim] from the group's first head on */
+    const float *lse; /* [n_tok, n_heads] likewise */
+    size_t n_tok, n_heads, head_dim, n_kv, per_kv;
+    const float *k;               /* [n_kv][PREFILL_KEYS][head_dim], rows behind the tile's end are zero */
+    const uint8_t *lo, *hi;       /* [n_tok] keys of the tile that a query sees */
+    float scale, share;           /* share: factor of what the heads of the group give together */
+    bool max;                     /* their maximum instead of their sum */
+    float *sum;                   /* [PREFILL_KEYS], added to */
+    float *work;                  /* colsum_work_floats */
+} colsum_tile;
+
+enum { COLSUM_ROWS = 48 }; /* rows whose weights lie in L1, or more where a group is larger */
+
+static inline size_t colsum_rows(size_t per_kv)
+{
+    return (per_kv > COLSUM_ROWS ? per_kv : COLSUM_ROWS) + 16;
+}
+
+/* Packed keys, weights of some rows, and of some tokens. */
+static inline size_t colsum_work_floats(size_t head_dim, size_t n_kv, size_t per_kv)
+{
+    return PREFILL_KEYS * (n_kv * head_dim + colsum_rows(per_kv) + COLSUM_ROWS);
+}
+/* Candidates of one kv head to estimate for the `group` queries that share it (ops_paris.h). */
+typedef struct {
+    const int32_t *token; /* [n] */
+    size_t n;
+    const unsigned char *id, *code; /* of the kv head */
+    size_t n_blocks;
+    const float *y, *norm; /* [group][8 n_blocks], [group] */
+    size_t group;
+    float *est; /* row h at est + h * stride */
+    size_t stride;
+} paris_piece;
 
 typedef struct {
     const char *name;
@@ -68,6 +156,8 @@ typedef struct {
     /* out[i * out_stride + r] = x[i] . w[r] + bias[r] for i < n and r0 <= r < r1. */
     void (*linear)(float *out, size_t out_stride, const float *x, size_t n, const weight *w,
                    const weight *bias, size_t r0, size_t r1);
+    /* Entries [first, first + n) of a list as float, to rows of out that are `stride` apart. */
+    void (*rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n);
     void (*decode)(const decode_chunk *c);
     /* Merge of n_parts partial results of one query head: out = sum w_i acc_i / sum w_i sum_i with
      * w_i = exp(top_i - max top). Strides in floats; parts with top = -INFINITY are skipped; sum
@@ -75,6 +165,40 @@ typedef struct {
     void (*merge)(float *out, float *lse, const float *acc, const float *top, const float *sum,
                   size_t n_parts, size_t acc_stride, size_t stat_stride, size_t dim);
     void (*prefill)(const prefill_block *b);
+    /* block_ops.moments for channels [c0, c1). */
+    void (*moments)(float *mean, float *m2, size_t before, const float *x, size_t n, size_t dim, size_t c0, size_t c1);
+    /* Sum over channels of (x - mean)^2 inverse. */
+    float (*activation)(const float *x, const float *mean, const float *inverse, size_t dim);
+    /* out[c] = sum_i weights[i] x[i][c] for channels [c0, c1). */
+    void (*mix)(float *out, const float *weights, const float *x, size_t n, size_t dim, size_t c0, size_t c1);
+    void (*dot_norm)(float out[2], const float *x, const void *y, dtype t, size_t n); /* x.y and y.y */
+    void (*colsum)(const colsum_tile *b);
+    /* out[h * stride + r] = q[h] . row r for r0 <= r < r1, in the order of ops_select.h; bounds: of pages, the
+     * larger of the products with a channel's maximum and minimum (quest_index). */
+    void (*dots)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t,
+                 size_t r0, size_t r1);
+    void (*bounds)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *pages, dtype t,
+                   size_t p0, size_t p1);
+    /* e[i] = 2^(by * x[i] - top) with the maximum top, and their sum (0 if nothing is finite). */
+    void (*vote_exp)(float *e, float *top, float *sum, const float *x, float by, size_t n);
+    /* out[i] = log of the sum over the heads of e * factor. */
+    void (*vote_sum)(float *out, const vote_job *j);
+    /* The sum of the heads divided by `by`, or their maximum. */
+    void (*reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by);
+    /* Maxima of disjoint sets that cover x, of `per` vectors' lanes; returns their number, at most
+     * n / per + 2 * lanes. */
+    size_t (*lane_maxima)(float *out, const float *x, size_t n, size_t per);
+    /* Indexes, ascending, and values of what is >= least; NaN is taken for -INFINITY. */
+    size_t (*at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
+    void (*fier_score)(const fier_run *r);
+    /* Threshold and levels of d channels from the rows x [m][d]; bits of one row, word w at word[32 w]. */
+    void (*fier_levels)(float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how);
+    void (*fier_bits)(uint32_t *word, const float *z, const float *x, size_t d);
+    /* Key k [d], already rounded to t, joins a page [2][d]. */
+    void (*quest_add)(void *page, const float *k, size_t d, dtype t, bool anew);
+    /* In place, `rounds` times: x *= sign, Hadamard transform, x *= by; dim a power of two >= 8. */
+    void (*paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim);
+    void (*paris_estimate)(const paris_piece *p);
     /* Reads `bytes` (a multiple of 4,096) as fast as the level can; returns their sum as floats. */
     float (*read_sum)(const void *p, size_t bytes);
 } cpu_kernels;

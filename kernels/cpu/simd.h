@@ -10,9 +10,17 @@
  *   vf_load vf_store                   unaligned
  *   vf_load_n vf_store_n               the first n < VF_LANES lanes; the others load as 0
  *   vf_load_{f16,bf16} vf_store_{f16,bf16}   with conversion, nearest even; unaligned
+ *   vf_codes                           VF_LANES unsigned numbers of 2 or 4 bits, lowest first
  *   vf_sum vf_hmax                     over the lanes, in a fixed order
  *   vf_sum_each                        lane i of the result is the sum of vector i of VF_LANES
  *   vf_round vf_exp2i                  nearest integer; 2^n of an integer -127 <= n <= 127 (-127: 0)
+ *   vf_log_split                       x = m 2^e of a positive normal x, sqrt(1/2) <= m < sqrt(2): m, and e
+ *   vf_min                             as vf_max: b if one of them is NaN
+ *   vf_by_sign(q, a, b)                lanes of b where q has its sign bit set, else of a
+ *   vf_ge                              lane l of a >= b as bit l; 0 with a NaN
+ *   VI vi_load vi_shr2                 VF_LANES words of 32 bits; all of them >> 2
+ *   VT vt_make vt_get                  table of the 4 sums b0 w0 + b1 w1 of finite w0, w1; the entry of index
+ *                                      bits b0, b1 = the lowest bits of each word
  *
  * Every operation is exact to the bit for a given level, so that a result depends only on the order
  * of operations in the kernel. x86's max(a, b) is b if one of them is NaN; so is every level's. */
@@ -114,6 +122,40 @@ INLINE VF vf_exp(VF x)
     p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
     p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
     return vf_mul(p, vf_exp2i(n));
+}
+
+/* a x + b without fma: the bits of scores that decide a selection do not depend on the level. */
+INLINE VF vf_line(float a, float b, VF x)
+{
+    return vf_add(vf_mul(x, vf_set1(a)), vf_set1(b));
+}
+
+/* log(x) of positive normal numbers to 2 ulp, no fma; pairs of coefficients make shorter chains than
+ * Horner's rule. Source of the polynomial: Cephes, logf.c. */
+INLINE VF vf_log(VF x)
+{
+    VF m, e = vf_log_split(x, &m);
+    m = vf_sub(m, vf_set1(1.0f));
+    VF z = vf_mul(m, m), high = vf_mul(z, vf_line(7.0376836292e-2f, -1.1514610310e-1f, m));
+    high = vf_add(high, vf_line(1.1676998740e-1f, -1.2420140846e-1f, m));
+    VF low = vf_mul(z, vf_line(1.4249322787e-1f, -1.6668057665e-1f, m));
+    low = vf_add(low, vf_line(2.0000714765e-1f, -2.4999993993e-1f, m));
+    VF p = vf_add(low, vf_mul(vf_mul(z, z), high));
+    p = vf_add(vf_mul(p, m), vf_set1(3.3333331174e-1f));
+    p = vf_add(vf_mul(vf_mul(m, z), p), vf_mul(e, vf_set1(-2.12194440e-4f)));
+    p = vf_sub(p, vf_mul(vf_set1(0.5f), z));
+    return vf_add(vf_add(m, p), vf_mul(e, vf_set1(0.693359375f)));
+}
+
+/* 2^x to 2 ulp for x <= 0, no fma. 2^-126 below that and for NaN. Source of the polynomial: Cephes, exp2f.c. */
+INLINE VF vf_exp2_plain(VF x)
+{
+    x = vf_max(x, vf_set1(-126.0f));
+    VF n = vf_round(x), f = vf_sub(x, n), z = vf_mul(f, f);
+    VF p = vf_add(vf_mul(z, vf_set1(1.535336188319500e-4f)), vf_line(1.339887440266574e-3f, 9.618437357674640e-3f, f));
+    VF low = vf_add(vf_mul(z, vf_line(5.550332471162809e-2f, 2.402264791363012e-1f, f)),
+                    vf_line(6.931472028550421e-1f, 1.0f, f));
+    return vf_mul(vf_add(low, vf_mul(vf_mul(z, z), p)), vf_exp2i(n));
 }
 
 INLINE void prefetch(const void *p)

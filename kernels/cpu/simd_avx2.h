@@ -55,6 +55,16 @@ INLINE void vf_store_bf16(void *p, VF v)
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1)));
 }
 
+INLINE VF vf_codes(const void *p, const int bits)
+{
+    uint32_t w = 0;
+    memcpy(&w, p, (size_t)bits);
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i shift = _mm256_slli_epi32(lane, bits == 2 ? 1 : 2);
+    __m256i x = _mm256_srlv_epi32(_mm256_set1_epi32((int)w), shift);
+    return _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32((1 << bits) - 1)));
+}
+
 INLINE float vf_sum(VF v)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -91,6 +101,32 @@ INLINE VF vf_exp2i(VF n)
 {
     __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+
+INLINE VF vf_log_split(VF x, VF *m)
+{
+    const __m256i root = _mm256_set1_epi32(0x3f3504f3); /* sqrt(1/2) */
+    __m256i i = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_sub_epi32(_mm256_set1_epi32(0x3f800000), root));
+    __m256i low = _mm256_and_si256(i, _mm256_set1_epi32(0x7fffff));
+    *m = _mm256_castsi256_ps(_mm256_add_epi32(low, root));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(i, 23), _mm256_set1_epi32(127)));
+}
+
+INLINE VF vf_min(VF a, VF b) { return _mm256_min_ps(a, b); }
+INLINE VF vf_by_sign(VF q, VF a, VF b) { return _mm256_blendv_ps(a, b, q); }
+INLINE unsigned vf_ge(VF a, VF b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
+
+typedef __m256i VI;
+typedef __m256 VT;
+INLINE VI vi_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+INLINE VI vi_shr2(VI v) { return _mm256_srli_epi32(v, 2); }
+INLINE VF vt_get(VT t, VI i) { return _mm256_permutevar_ps(t, i); } /* within 128 bits: twice as fast as across */
+
+/* Products with 0 and 1 are exact, so fma rounds as the sum does. */
+INLINE VT vt_make(const float *w)
+{
+    const __m256 b0 = _mm256_setr_ps(0, 1, 0, 1, 0, 1, 0, 1), b1 = _mm256_setr_ps(0, 0, 1, 1, 0, 0, 1, 1);
+    return _mm256_fmadd_ps(_mm256_broadcast_ss(w + 1), b1, _mm256_mul_ps(_mm256_broadcast_ss(w), b0));
 }
 
 #endif

@@ -48,6 +48,19 @@ INLINE void vf_store_bf16(void *p, VF v)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(even, 16)));
 }
 
+INLINE VF vf_codes(const void *p, const int bits)
+{
+    uint32_t w[2] = {0};
+    memcpy(w, p, 2 * (size_t)bits);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i x = _mm512_set1_epi32((int)w[0]); /* 16 codes of 2 bits, or the first 8 of 4 */
+    if (bits == 4) x = _mm512_mask_set1_epi32(x, 0xff00, (int)w[1]);
+    /* with 4 bits lanes 8 to 15 begin at bit 0 again */
+    __m512i shift = _mm512_and_si512(_mm512_slli_epi32(lane, bits == 2 ? 1 : 2), _mm512_set1_epi32(31));
+    x = _mm512_and_si512(_mm512_srlv_epi32(x, shift), _mm512_set1_epi32((1 << bits) - 1));
+    return _mm512_cvtepi32_ps(x);
+}
+
 INLINE float vf_sum(VF v) { return _mm512_reduce_add_ps(v); }
 INLINE float vf_hmax(VF v) { return _mm512_reduce_max_ps(v); }
 
@@ -77,6 +90,36 @@ INLINE VF vf_exp2i(VF n)
 {
     __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
     return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
+}
+
+INLINE VF vf_log_split(VF x, VF *m)
+{
+    const __m512i root = _mm512_set1_epi32(0x3f3504f3); /* sqrt(1/2) */
+    __m512i i = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_sub_epi32(_mm512_set1_epi32(0x3f800000), root));
+    __m512i low = _mm512_and_si512(i, _mm512_set1_epi32(0x7fffff));
+    *m = _mm512_castsi512_ps(_mm512_add_epi32(low, root));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(i, 23), _mm512_set1_epi32(127)));
+}
+
+INLINE VF vf_min(VF a, VF b) { return _mm512_min_ps(a, b); }
+INLINE VF vf_by_sign(VF q, VF a, VF b)
+{
+    return _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(q)), a, b);
+}
+INLINE unsigned vf_ge(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+
+typedef __m512i VI;
+typedef __m512 VT;
+INLINE VI vi_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
+INLINE VI vi_shr2(VI v) { return _mm512_srli_epi32(v, 2); }
+INLINE VF vt_get(VT t, VI i) { return _mm512_permutevar_ps(t, i); }
+
+/* Products with 0 and 1 are exact, so fma rounds as the sum does. */
+INLINE VT vt_make(const float *w)
+{
+    const __m512 b0 = _mm512_setr_ps(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1);
+    const __m512 b1 = _mm512_setr_ps(0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1);
+    return _mm512_fmadd_ps(_mm512_set1_ps(w[1]), b1, _mm512_mul_ps(_mm512_set1_ps(w[0]), b0));
 }
 
 #endif

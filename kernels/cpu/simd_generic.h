@@ -74,6 +74,14 @@ INLINE void vf_store_bf16(void *p, VF v)
     memcpy(p, h, sizeof h);
 }
 
+INLINE VF vf_codes(const void *p, const int bits)
+{
+    const unsigned char *b = p;
+    int32_t w = bits == 2 ? b[0] : b[0] | b[1] << 8, mask = (1 << bits) - 1;
+    return (VF){(float)(w & mask), (float)(w >> bits & mask), (float)(w >> 2 * bits & mask),
+                (float)(w >> 3 * bits & mask)};
+}
+
 INLINE float vf_sum(VF v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 INLINE VF vf_sum_each(const VF v[VF_LANES])
@@ -99,6 +107,55 @@ INLINE VF vf_exp2i(VF n)
     vf_int i;
     for (int l = 0; l < VF_LANES; l++) i[l] = (n[l] >= -127 && n[l] <= 127 ? (int32_t)n[l] + 127 : 0) << 23;
     return (VF)i;
+}
+
+INLINE VF vf_log_split(VF x, VF *m)
+{
+    const int32_t root = 0x3f3504f3; /* sqrt(1/2) */
+    vf_int i = (vf_int)x + (0x3f800000 - root), e;
+    *m = (VF)((i & 0x7fffff) + root);
+    e = (i >> 23) - 127;
+    return (VF){(float)e[0], (float)e[1], (float)e[2], (float)e[3]};
+}
+
+INLINE VF vf_min(VF a, VF b)
+{
+    vf_int m = (vf_int)(a < b);
+    return (VF)((m & (vf_int)a) | (~m & (vf_int)b));
+}
+
+INLINE VF vf_by_sign(VF q, VF a, VF b)
+{
+    vf_int m = (vf_int)q >> 31;
+    return (VF)((~m & (vf_int)a) | (m & (vf_int)b));
+}
+
+INLINE unsigned vf_ge(VF a, VF b)
+{
+    vf_int m = (vf_int)(a >= b);
+    return (m[0] & 1u) | (m[1] & 2u) | (m[2] & 4u) | (m[3] & 8u);
+}
+
+typedef uint32_t VI __attribute__((vector_size(16)));
+typedef struct {
+    float sum[4];
+} VT;
+
+INLINE VI vi_load(const uint32_t *p)
+{
+    VI v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE VI vi_shr2(VI v) { return v >> 2; }
+INLINE VF vt_get(VT t, VI i) { return (VF){t.sum[i[0] & 3], t.sum[i[1] & 3], t.sum[i[2] & 3], t.sum[i[3] & 3]}; }
+
+INLINE VT vt_make(const float *w)
+{
+    VT t;
+    for (int i = 0; i < 4; i++) t.sum[i] = (i & 1 ? w[0] : 0) + (i & 2 ? w[1] : 0);
+    return t;
 }
 
 #endif

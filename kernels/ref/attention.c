@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "kernels/ops_codes.h"
 #include "kernels/ref/ref.h"
 
 /* The entries of a job's list for one query: first slot-list entry, count, slot of entry i. */
@@ -20,22 +21,17 @@ static list_view list_of(const attn_job *j, size_t head, size_t kv_head)
     return (list_view){idx, at, range[2 * l], range[2 * l + 1]};
 }
 
+static size_t slot_of(const list_view *l, int64_t i)
+{
+    return (size_t)(l->idx ? l->idx[l->first + i] : l->first + i);
+}
+
 static bool visible(const attn_job *j, const list_view *l, size_t t, int64_t i)
 {
     if (!j->kpos.p && !l->at) return true;
     int64_t p = ((const int64_t *)(void *)j->qpos.p)[t];
     int64_t at = l->at ? l->at[l->first + i] : *(const int64_t *)(void *)j->kpos.p + i;
     return at <= p && (j->band <= 0 || p - at < j->band);
-}
-
-static double score(const attn_job *j, size_t q_row, size_t k_row)
-{
-    size_t d = j->rows.head_dim;
-    double s = 0;
-    for (size_t c = 0; c < d; c++)
-        s += (double)ref_get(j->q, DT_F32, q_row * d + c) *
-             (double)ref_get(j->rows.k, j->rows.type, k_row * d + c);
-    return s * (double)j->scale;
 }
 
 /* One query head of one token: two passes over the visible keys, the maximum first. */
@@ -45,34 +41,75 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
     size_t q_row = t * j->n_heads + head;
     list_view l = list_of(j, head, kv_head);
     double top = -(double)INFINITY, sum = 0, acc[256] = {0};
+    float q[256], row[256];
+    for (size_t c = 0; c < d; c++) q[c] = ref_get(j->q, DT_F32, q_row * d + c);
     for (int pass = 0; pass < 2; pass++)
         for (int64_t i = 0; i < l.n; i++) {
             if (!visible(j, &l, t, i)) continue;
-            size_t slot = (size_t)(l.idx ? l.idx[l.first + i] : l.first + i);
-            size_t row = kv_head * j->rows.cap + slot;
-            double s = score(j, q_row, row);
+            size_t slot = slot_of(&l, i);
+            double s = 0;
+            ref_row(&j->rows, false, kv_head, slot, row);
+            for (size_t c = 0; c < d; c++) s += (double)q[c] * (double)row[c];
+            s *= (double)j->scale;
             if (pass == 0) {
                 top = fmax(top, s);
                 continue;
             }
             double w = exp(s - top);
             sum += w;
-            for (size_t c = 0; c < d; c++)
-                acc[c] += w * (double)ref_get(j->rows.v, j->rows.type, row * d + c);
+            ref_row(&j->rows, true, kv_head, slot, row);
+            for (size_t c = 0; c < d; c++) acc[c] += w * (double)row[c];
         }
     for (size_t c = 0; c < d; c++)
         ref_put(j->out, DT_F32, q_row * d + c, sum > 0 ? (float)(acc[c] / sum) : 0);
     if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
 }
 
-/* Bytes of the rows of all lists, each row once. */
+static bool seen(const attn_job *j, const list_view *l, int64_t i)
+{
+    for (size_t t = 0; t < j->n_tok; t++)
+        if (visible(j, l, t, i)) return true;
+    return false;
+}
+
+/* Whether entry i is the first of [lo, i] that has a code row of its group of K. */
+static bool first_of_group(const kv_codes *c, const list_view *l, int64_t lo, int64_t i)
+{
+    const int32_t *at = (const int32_t *)(void *)c->k_at.p;
+    int64_t row = -1 - at[slot_of(l, i)], group = (int64_t)c->group;
+    for (int64_t e = i - 1; e >= lo; e--) {
+        int64_t other = -1 - at[slot_of(l, e)];
+        if (other >= 0 && other / group == row / group) return false;
+    }
+    return true;
+}
+
+/* Bytes of K and V of entry i, as ops.h has them counted. */
+static size_t entry_bytes(const attn_job *j, const list_view *l, int64_t lo, int64_t i)
+{
+    const kv_codes *c = &j->rows.codes;
+    size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), slot = slot_of(l, i);
+    if (c->bits == 0) return 2 * exact;
+    bool k_exact = ((const int32_t *)(void *)c->k_at.p)[slot] >= 0;
+    bool v_exact = ((const int32_t *)(void *)c->v_at.p)[slot] >= 0;
+    size_t code = codes_row_bytes(c, d), by_run = 4 * codes_runs(c, d), k = exact, v = exact;
+    if (!k_exact) k = code + (c->by_token ? by_run : first_of_group(c, l, lo, i) ? 4 * d : 0);
+    if (!v_exact) v = code + by_run;
+    return k + v;
+}
+
 static void count_read(const attn_job *j)
 {
     size_t lists = j->n_lists == j->n_heads ? j->n_heads : j->rows.n_kv_heads;
     uint64_t *read = (uint64_t *)(void *)j->read.p;
-    for (size_t h = 0; read && h < lists; h++)
-        *read += (uint64_t)list_of(j, h * (j->n_heads / lists), h).n * 2 * j->rows.head_dim *
-                 dtype_size(j->rows.type);
+    for (size_t h = 0; read && h < lists; h++) {
+        size_t head = h * (j->n_heads / lists);
+        list_view l = list_of(j, head, head / (j->n_heads / j->rows.n_kv_heads));
+        int64_t lo = 0, hi = l.n;
+        while (lo < hi && !seen(j, &l, lo)) lo++;
+        while (hi > lo && !seen(j, &l, hi - 1)) hi--;
+        for (int64_t i = lo; i < hi; i++) *read += entry_bytes(j, &l, lo, i);
+    }
 }
 
 void ref_attn_prefill(backend *be, const attn_job *j)

@@ -6,6 +6,9 @@
 #include "kernels/backend.h"
 #include "kernels/base/mem.h"
 #include "kernels/half.h"
+#include "kernels/ops_block.h"
+#include "kernels/ops_codes.h"
+#include "kernels/ops_paris.h"
 #include "kernels/ref/ref.h"
 
 float ref_get(buf b, dtype t, size_t i)
@@ -28,6 +31,16 @@ void ref_put(buf b, dtype t, size_t i, float x)
     }
     uint16_t h = t == DT_F16 ? f32_to_f16(x) : f32_to_bf16(x);
     memcpy(b.p + 2 * i, &h, 2);
+}
+
+void ref_round_row(float *out, buf in, size_t r, size_t n, dtype t)
+{
+    for (size_t c = 0; c < n; c++) {
+        float x = ref_get(in, DT_F32, r * n + c);
+        buf b = {(unsigned char *)&x};
+        ref_put(b, t, 0, x);
+        out[c] = ref_get(b, t, 0);
+    }
 }
 
 /* Fresh address space is zero and takes memory only where it is touched. Small buffers come from
@@ -113,6 +126,13 @@ const backend_ops ref_ops = {
     .attn_prefill = ref_attn_prefill,
     .attn_decode = ref_attn_decode,
     .attn_merge = ref_attn_merge,
+    .block = &ref_block,
+    .evict = &ref_evict,
+    .codes = &ref_codes,
+    .select = &ref_select,
+    .quest = &ref_quest,
+    .fier = &ref_fier,
+    .paris = &ref_paris,
 };
 
 status backend_ref_init(backend *be, err *e)

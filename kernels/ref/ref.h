@@ -4,10 +4,25 @@
 #define KERNELS_REF_REF_H
 
 #include "kernels/ops.h"
+#include "kernels/ops_block.h"
+#include "kernels/ops_evict.h"
+#include "kernels/ops_fier.h"
+#include "kernels/ops_paris.h"
+#include "kernels/ops_quest.h"
+#include "kernels/ops_select.h"
+#include "kernels/ops_paris.h"
 
 /* Element i of a buffer as float, and its rounding to a type. */
 float ref_get(buf b, dtype t, size_t i);
 void ref_put(buf b, dtype t, size_t i, float x);
+
+/* Row r of in [..][n] f32, rounded to type t. */
+void ref_round_row(float *out, buf in, size_t r, size_t n, dtype t);
+/* Sum of 16 partial sums, and a dot product of f32 rows, in the order that ops_select.h fixes. */
+float ref_sum16(const float part[16]);
+float ref_dot16(const float *a, const float *b, size_t n);
+/* K of a slot as f32, codes as the key that they give. */
+void ref_k_row(float *out, const kv_rows *rows, size_t head, int64_t slot);
 
 /* ref_ops' entries; cpu reuses those that need no speed. */
 status ref_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e);
@@ -36,9 +51,49 @@ void ref_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, b
                   size_t n);
 void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
 
+/* The K row (value: V row) of a slot in a head as float, out of an exact row or of codes. */
+void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out);
+
+/* encode_k (value: encode_v) for one head. */
+void ref_encode_head(const kv_rows *r, bool value, size_t head, const int64_t *src, size_t first, size_t n);
+
 void ref_attn_prefill(backend *be, const attn_job *job);
 void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
 void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts,
                     size_t n_rows, size_t dim);
+
+void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max);
+void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max);
+void ref_block_list(backend *be, const far_list *l);
+void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
+                    buf k);
+void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows);
+void ref_combine_heads(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how);
+/* The K rows that a colsum reads, into job->read. */
+void ref_count_keys(const attn_job *job);
+void ref_pool(backend *be, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max);
+void ref_repeat_heads(backend *be, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim);
+void ref_open(backend *be, const kept_rows *l);
+void ref_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots);
+void ref_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule);
+void ref_compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t limit);
+void ref_mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim);
+void ref_exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
+               int64_t n_max, buf read);
+void ref_combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
+                 int64_t n_max, gqa_mode mode, float scale);
+void ref_choose(backend *be, const choose_job *job);
+void ref_quest_add(backend *be, const quest_index *x, buf pos, buf k, size_t n);
+void ref_quest_redo(backend *be, const quest_index *x, const kv_rows *rows, int64_t n);
+void ref_quest_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
+                     int64_t n_max, bool max_channel, buf read);
+void ref_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_t n);
+void ref_fier_redo(backend *be, const fier_index *x, const kv_rows *rows, int64_t n);
+void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                    int64_t n_max, buf read);
+/* ops_paris.h: what cpu reuses */
+void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max);
+void ref_paris_count(backend *be, const paris_index *x, buf range, int64_t n_max, buf read);
+void ref_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride);
 
 #endif

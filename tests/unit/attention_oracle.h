@@ -12,7 +12,12 @@
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
 
-enum { T_LAYERS = 3, T_HEADS = 4, T_KV = 2, T_DIM = 8, T_MAX = 160 };
+/* Most heads that a test uses; rig_layout takes fewer. */
+#ifndef T_HEADS
+#define T_HEADS 4
+#define T_KV 2
+#endif
+enum { T_LAYERS = 3, T_DIM = 8, T_MAX = 160 };
 
 /* Random but fixed q, k, v for every layer and position. */
 typedef struct {
@@ -97,6 +102,26 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
     return ST_OK;
 }
 
+/* Bytes of one row of q and out, of k and v. */
+static inline size_t rig_q_row(const rig *r)
+{
+    return (size_t)(r->shape.n_heads * T_DIM) * sizeof(float);
+}
+
+static inline size_t rig_kv_row(const rig *r)
+{
+    return (size_t)(r->shape.n_kv_heads * T_DIM) * sizeof(float);
+}
+
+/* From here on the model has these heads: the first ones of the world's. */
+static inline status rig_layout(rig *r, int n_heads, int n_kv_heads, err *e)
+{
+    attn_work_free(r->work);
+    r->shape.n_heads = n_heads;
+    r->shape.n_kv_heads = n_kv_heads;
+    return attn_work_create(&r->work, &r->shape, r->rows, r->be, e);
+}
+
 static inline void rig_close(rig *r)
 {
     if (!r->be) return;
@@ -127,16 +152,14 @@ static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size
     attn_begin(r->work, step);
     for (int l = 0; l < T_LAYERS; l++) {
         for (size_t i = 0; i < n_rows; i++) {
-            op->upload(r->be, buf_at(r->q, i * sizeof r->w->q[0][0]), r->w->q[l][pos[i]],
-                       sizeof r->w->q[0][0]);
-            op->upload(r->be, buf_at(r->k, i * sizeof r->w->k[0][0]), r->w->k[l][pos[i]],
-                       sizeof r->w->k[0][0]);
-            op->upload(r->be, buf_at(r->v, i * sizeof r->w->v[0][0]), r->w->v[l][pos[i]],
-                       sizeof r->w->v[0][0]);
+            op->upload(r->be, buf_at(r->q, i * rig_q_row(r)), r->w->q[l][pos[i]], rig_q_row(r));
+            op->upload(r->be, buf_at(r->k, i * rig_kv_row(r)), r->w->k[l][pos[i]], rig_kv_row(r));
+            op->upload(r->be, buf_at(r->v, i * rig_kv_row(r)), r->w->v[l][pos[i]], rig_kv_row(r));
         }
         attn_layer(r->work, step, l, r->q, r->k, r->v, r->out);
-        if (out)
-            op->download(r->be, out + (size_t)l * n_rows, r->out, n_rows * sizeof r->w->q[0][0]);
+        for (size_t i = 0; out && i < n_rows; i++)
+            op->download(r->be, out + (size_t)l * n_rows + i, buf_at(r->out, i * rig_q_row(r)),
+                         rig_q_row(r));
     }
     attn_end(r->work, step);
 }

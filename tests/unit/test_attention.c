@@ -272,7 +272,44 @@ static void check_kvfactory(rig *r)
        "kvfactory: sinks, the end of the prompt, the generated tokens");
     oracle_attend(&w, 2, 47, 47, pos, pos, n, want[0]);
     is_near(&got[2][0][0], &want[0][0][0], ROW, 1e-10, "kvfactory: absolute positions");
+    rig_prompt(r, &s, 1, 12, 5, NULL);
+    n = attn_seq_positions(s, 0, 0, pos);
+    ok(n == 40 && pos[3] == 3 && pos[4] == 24 && pos[39] == 59, "kvfactory: a second prompt evicts nothing");
     attn_seq_free(s);
+}
+
+/* Outputs of 20 tokens' prompt, 60 decode steps and a second prompt of n tokens. */
+static void two_prompts(rig *r, const char *text, int64_t n, head_rows *out)
+{
+    err e = {0};
+    attn_seq *s;
+    is_ok(rig_seq(r, &s, text, DT_F32, T_MAX, &e), &e, "%s", text);
+    rig_prompt(r, &s, 1, 20, 7, NULL);
+    for (int i = 0; i < 60; i++) rig_decode(r, &s, 1, NULL);
+    rig_prompt(r, &s, 1, n, 7, out);
+    attn_seq_free(s);
+}
+
+/* The model's context is 60: prompts are dense as long as no token is rotated further. */
+static void check_prefill_auto(rig *r)
+{
+    static const struct {
+        int64_t n;
+        const char *pos, *as;
+    } cases[] = {{40, "reindex", "full"}, {41, "reindex", "banded"}, {30, "abs", "banded"}};
+    int64_t kept = r->shape.max_positions;
+    r->shape.max_positions = 60;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[80];
+        size_t n = (size_t)(T_LAYERS * cases[i].n);
+        snprintf(text, sizeof text, "streaming:budget=20:pos=%s", cases[i].pos);
+        two_prompts(r, text, cases[i].n, got);
+        snprintf(text, sizeof text, "streaming:budget=20:pos=%s:prefill=%s", cases[i].pos, cases[i].as);
+        two_prompts(r, text, cases[i].n, want);
+        ok(memcmp(got, want, n * sizeof *got) == 0, "auto: a prompt of %d tokens (%s) is %s", (int)cases[i].n,
+           cases[i].pos, cases[i].as);
+    }
+    r->shape.max_positions = kept;
 }
 
 static void check_specs(void)
@@ -342,7 +379,10 @@ int main(void)
         check_full(&r, devices[d], DT_F16, 1e-5, 16);
         check_full(&r, devices[d], DT_BF16, 1e-3, 16);
         static const char *const options[] = {"", ":pos=abs", ":prefill=banded",
-                                              ":prefill=banded:pos=abs", ":prefill=full"};
+                                              ":prefill=banded:pos=abs", ":prefill=full",
+                                              /* stores by position: the same with nothing quantized */
+                                              ":kv=kivi2/r=160/rows=f32",
+                                              ":prefill=banded:kv=logquant/r=600/rows=f32"};
         for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
             check_streaming(&r, devices[d], options[i], 4, 16, 16, 50, 30);
             check_streaming(&r, devices[d], options[i], 4, 16, 7, 10, 33);
@@ -359,6 +399,7 @@ int main(void)
         check_rewind(&r);
         check_window(&r);
         check_kvfactory(&r);
+        check_prefill_auto(&r);
         check_oom(&r);
         rig_close(&r);
     }

@@ -2,6 +2,7 @@
 /* Attention at every SIMD level against ref, and what its bits may not depend on. */
 #include "config.h"
 
+#include "kernels/ops_codes.h"
 #include "tests/unit/ops_util.h"
 
 static backend *ref;
@@ -12,7 +13,10 @@ typedef struct {
     float *q, *out, *lse;
     void *k, *v;
     int64_t *range, *qpos, kpos;
-    int32_t *idx;
+    int32_t *idx, *at;
+    void *codes[4]; /* of K, V, then their pairs */
+    int32_t *k_at, *v_at;
+    uint64_t read;
 } call;
 
 typedef struct {
@@ -20,7 +24,43 @@ typedef struct {
     dtype type;
     bool idx, pos;
     int64_t band;
+    bool at; /* each entry has a position of its own */
+    int bits;
+    bool by_token;
 } shape;
+
+enum { CODE_GROUP = 16, CODE_RUN = 32 };
+
+/* Codes for two rows of three of K and three of five of V, in other places than their exact rows. */
+static void call_codes(call *c, const shape *s, size_t cap)
+{
+    size_t code_cap = (cap + CODE_GROUP - 1) / CODE_GROUP * CODE_GROUP, n = s->kv_heads * code_cap;
+    kv_codes codes = {.bits = s->bits, .by_token = s->by_token, .cap = code_cap, .group = CODE_GROUP, .run = CODE_RUN};
+    size_t row = codes_row_bytes(&codes, s->dim), v_pair = 4 * n * codes_runs(&codes, s->dim);
+    size_t sizes[4] = {n * row, n * row, s->by_token ? v_pair : 4 * n / CODE_GROUP * s->dim, v_pair};
+    int64_t *src = xmalloc(8 * code_cap);
+    for (size_t i = 0; i < 4; i++) c->codes[i] = xmalloc(sizes[i]);
+    memset(c->codes[0], 0, sizes[0]);
+    memset(c->codes[1], 0, sizes[1]);
+    c->k_at = xmalloc(4 * cap);
+    c->v_at = xmalloc(4 * cap);
+    for (size_t i = 0; i < code_cap; i++) src[i] = (int64_t)(i * 3 % cap);
+    for (size_t i = 0; i < cap; i++) {
+        int32_t code = (int32_t)(s->n % 2 ? i : (i * 5 + 3) % cap), exact = (int32_t)((i + 1) % cap);
+        c->k_at[i] = i / 7 % 3 < 2 ? -1 - code : exact;
+        c->v_at[i] = i / 3 % 5 < 3 ? -1 - code : exact;
+    }
+    codes.k = at(c->codes[0]);
+    codes.v = at(c->codes[1]);
+    codes.k_pair = at(c->codes[2]);
+    codes.v_pair = at(c->codes[3]);
+    codes.k_at = at(c->k_at);
+    codes.v_at = at(c->v_at);
+    c->job.rows.codes = codes;
+    ref->ops->codes->encode_k(ref, &c->job.rows, at(src), 0, code_cap);
+    ref->ops->codes->encode_v(ref, &c->job.rows, at(src), 0, code_cap);
+    free(src);
+}
 
 /* Lists start at different entries; the last one is empty when there are several. */
 static call call_make(rng *r, shape s)
@@ -34,7 +74,7 @@ static call call_make(rng *r, shape s)
     c.v = random_as(r, s.kv_heads * cap * s.dim, s.type);
     c.range = xmalloc(16 * lists);
     c.qpos = xmalloc(8 * s.n_tok);
-    size_t stride = s.n + 8;
+    size_t stride = s.n + 24; /* a list begins at entry 22 at most */
     if (s.idx) c.idx = xmalloc(4 * lists * stride);
     for (size_t l = 0; l < lists; l++) {
         bool empty = lists > 1 && l + 1 == lists;
@@ -44,6 +84,11 @@ static call call_make(rng *r, shape s)
         for (size_t i = 0; s.idx && i < stride; i++) c.idx[l * stride + i] = (int32_t)(i + (i * i) % 3 + i / 9);
         for (size_t i = 0; s.idx && i < stride; i++)
             if (c.idx[l * stride + i] >= (int32_t)cap) c.idx[l * stride + i] = (int32_t)cap - 1;
+    }
+    if (s.at) c.at = xmalloc(4 * lists * stride);
+    for (size_t i = 0; s.at && i < lists * stride; i++) {
+        size_t l = i / stride, e = i % stride;
+        c.at[i] = (int32_t)(1000 + e + (e + l) / 3);
     }
     c.kpos = 1000;
     /* queries at the end of the stored keys; the first ones may see none */
@@ -57,6 +102,8 @@ static call call_make(rng *r, shape s)
     c.job.range = at(c.range);
     if (s.idx) c.job.idx = at(c.idx);
     c.job.qpos = at(c.qpos);
+    if (s.at) c.job.at = at(c.at);
+    if (s.bits) call_codes(&c, &s, cap);
     return c;
 }
 
@@ -69,6 +116,8 @@ static void call_place(call *c, shape s)
 static void call_free(call *c)
 {
     free(c->q), free(c->out), free(c->lse), free(c->k), free(c->v), free(c->range), free(c->qpos), free(c->idx);
+    free(c->at), free(c->k_at), free(c->v_at);
+    for (size_t i = 0; i < 4; i++) free(c->codes[i]);
 }
 
 static void compare(backend *be, group *g, rng *r, shape s, bool prefill)
@@ -77,15 +126,20 @@ static void compare(backend *be, group *g, rng *r, shape s, bool prefill)
     call_place(&c, s);
     size_t rows = s.n_tok * c.job.n_heads, n = rows * s.dim;
     float *out = xmalloc(4 * n), *lse = xmalloc(4 * rows);
+    uint64_t read = 0;
     attn_job j = c.job;
     j.out = at(out);
     j.lse = at(lse);
+    c.job.read = at(&c.read);
+    j.read = at(&read);
     ref->ops->attn_prefill(ref, &c.job);
     if (prefill) be->ops->attn_prefill(be, &j);
     else be->ops->attn_decode(be, &j, 1);
     double e = nmse(out, c.out, n), el = nmse(lse, c.lse, rows);
-    group_note(g, e <= 1e-10 && el <= 1e-10, "%s dim %zu group %zu kv %zu n %zu lists %zu tok %zu band %lld pos %d: %.2g, lse %.2g",
-               dtype_name(s.type), s.dim, s.group, s.kv_heads, s.n, s.n_lists, s.n_tok, (long long)s.band, s.pos, e, el);
+    group_note(g, e <= 1e-10 && el <= 1e-10 && read == c.read,
+               "%s dim %zu group %zu n %zu lists %zu tok %zu band %lld pos %d at %d bits %d: %.2g, lse %.2g, read %+lld",
+               dtype_name(s.type), s.dim, s.group, s.n, s.n_lists, s.n_tok, (long long)s.band, s.pos, s.at, s.bits, e,
+               el, (long long)(read - c.read));
     free(out), free(lse);
     call_free(&c);
 }
@@ -147,6 +201,38 @@ static void test_prefill(backend *be, const char *level)
     group_end(&h, "prefill: lengths, chunks, bands, lists, queries that see nothing", level);
 }
 
+/* Lists of slots in prompts and in decode, with positions of their own, over exact rows and codes. */
+static void test_lists(backend *be, const char *level)
+{
+    rng r = {26};
+    group g = {0}, h = {0};
+    static const size_t lengths[] = {1, 5, 64, 129, 200};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t d = 0; d < N_DIMS; d++)
+            for (size_t i = 0; i < N_GROUPS; i++) {
+                shape s = {.n_tok = 1 + (d + i) % 4, .kv_heads = 2, .group = GROUPS[i], .dim = DIMS[d],
+                           .n = lengths[(t + d + i) % 5], .type = ALL_TYPES[t], .idx = true};
+                s.at = i % 4 > 0;
+                s.band = i % 4 > 1 ? 3 + (int64_t)s.n / 2 : 0;
+                s.n_lists = i % 3 == 0 ? 1 : i % 3 == 1 ? 2 : 2 * s.group;
+                compare(be, &g, &r, s, true);
+                s.bits = d % 2 ? 2 : 4;
+                s.by_token = i % 3 == 1;
+                compare(be, &h, &r, s, true);
+                s.idx = (d + i) % 4 > 0;
+                s.n_tok = 1;
+                compare(be, &h, &r, s, false);
+            }
+    shape s = {.n_tok = 1, .kv_heads = 2, .group = 4, .dim = 32, .n = 4500, .type = DT_F16, .bits = 2};
+    compare(be, &h, &r, s, false);
+    s.idx = s.at = true;
+    s.n_lists = 2;
+    s.band = 4400;
+    compare(be, &h, &r, s, false);
+    group_end(&g, "prefill: lists per model, kv head and query head; positions and bands", level);
+    group_end(&h, "codes of 2 and 4 bits among exact rows, in prompts and decode", level);
+}
+
 /* One prompt at once, in chunks, with other threads: the same bits. Keys of later chunks are
  * garbage (NaN) until their chunk comes: nothing may read them. */
 static void test_prefill_bits(backend *one, backend *two, const char *level)
@@ -201,13 +287,15 @@ static void test_decode_bits(backend *one, backend *two, const char *level)
 {
     rng r = {24};
     group g = {0};
-    enum { JOBS = 3 };
+    enum { JOBS = 5 };
     for (size_t t = 0; t < 3; t++) {
         call c[JOBS];
         attn_job jobs[JOBS];
         float *out[JOBS];
         for (size_t i = 0; i < JOBS; i++) {
-            shape s = {.n_tok = 1, .kv_heads = 2, .group = 3, .dim = 24, .n = i == 1 ? 5000 : 70 + i, .type = ALL_TYPES[t], .idx = i == 2};
+            shape s = {.n_tok = 1, .kv_heads = 2, .group = 3, .dim = 24, .n = i == 1 ? 5000 : 70 + i,
+                       .type = ALL_TYPES[t], .idx = i >= 2, .bits = i >= 3 ? 4 : 0};
+            s.n += i == 4 ? 4000 : 0;
             c[i] = call_make(&r, s);
             one->ops->attn_decode(one, &c[i].job, 1);
             out[i] = xmalloc(4 * 6 * 24);
@@ -249,6 +337,7 @@ int main(void)
         if (!two) continue;
         test_decode(two, level);
         test_prefill(two, level);
+        test_lists(two, level);
         test_prefill_bits(one, two, level);
         test_decode_bits(one, two, level);
         is_ok(backend_fault(two, &e), &e, "%s, no fault", level);

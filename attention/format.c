@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT */
+/* Stores as users write them: name[:key=value]... */
+#include "config.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/format.h"
+
+enum { P_BITS, P_G, P_R, P_VARIANT, P_SINK };
+
+const attn_param kv_kivi_params[] = {
+    [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
+    [P_G] = {"g", NULL, "tokens (keys) and channels (values) of a group", 32, 1, 1024},
+    [P_R] = {"r", NULL, "newest tokens that stay exact, a multiple of g", 128, 1, 1 << 20},
+    [P_VARIANT] = {"key_residual", "block slide",
+                   "keys: quantize r at a time, or keep the newest r and quantize g at a time", 0,
+                   0, 1},
+    [P_SINK] = {"sink_fp", NULL, "first tokens that stay exact", 0, 0, 1 << 20},
+    {.key = NULL},
+};
+const attn_param kv_logquant_params[] = {
+    [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
+    [P_G] = {"g", NULL, "tokens (keys) and channels (values) of a group", 32, 1, 1024},
+    [P_R] = {"r", NULL, "exact tokens: 2 to 3 times W = r / 3", 128, 3, 1 << 20},
+    [P_VARIANT] = {"quant", "kivi hf_axis0_g64",
+                   "keys by channel, or keys and values by token (64 channels, as quanto)", 0, 0,
+                   1},
+    {.key = NULL},
+};
+static const attn_param rows_param = {
+    "rows", "f16 bf16 f32", "type of the rows that are not quantized", 0, 0, 2};
+static const dtype row_types[] = {DT_F16, DT_BF16, DT_F32};
+
+static const struct {
+    const char *name;
+    kv_kind kind;
+    dtype type;
+    int bits;
+    const attn_param *params; /* behind P_BITS, which the name gives */
+} stores[] = {
+    {"f16", KV_EXACT, DT_F16, 0, NULL},
+    {"bf16", KV_EXACT, DT_BF16, 0, NULL},
+    {"f32", KV_EXACT, DT_F32, 0, NULL},
+    {"kivi2", KV_KIVI, DT_F16, 2, kv_kivi_params},
+    {"kivi4", KV_KIVI, DT_F16, 4, kv_kivi_params},
+    {"logquant", KV_LOGQUANT, DT_F16, 2, kv_logquant_params},
+    {"logquant4", KV_LOGQUANT, DT_F16, 4, kv_logquant_params},
+};
+enum { N_STORES = sizeof stores / sizeof *stores };
+
+const char *attn_param_choice(const char *list, int64_t i, size_t *n)
+{
+    for (; i > 0 && list; i--) {
+        list = strchr(list, ' ');
+        if (list) list++;
+    }
+    if (list) *n = strcspn(list, " ");
+    return list;
+}
+
+static status parse_number(int64_t *out, const attn_param *p, const char *text, const char *what,
+                           err *e)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || v < p->min || v > p->max)
+        return err_set(e, ST_USAGE, "%s: %s='%s', expected a number from %lld to %lld", what,
+                       p->key, text, (long long)p->min, (long long)p->max);
+    *out = v;
+    return ST_OK;
+}
+
+status attn_param_parse(int64_t *out, const attn_param *p, const char *text, const char *what,
+                        err *e)
+{
+    size_t n;
+    if (!p->choices) return parse_number(out, p, text, what, e);
+    for (int64_t i = 0; i <= p->max; i++) {
+        const char *c = attn_param_choice(p->choices, i, &n);
+        if (c && strlen(text) == n && strncmp(c, text, n) == 0) {
+            *out = i;
+            return ST_OK;
+        }
+    }
+    return err_set(e, ST_USAGE, "%s: %s='%s', expected one of: %s", what, p->key, text, p->choices);
+}
+
+/* The store of parameter values; exact rows are of `type`. */
+static status from_values(kv_format *f, kv_kind kind, const int64_t *value, dtype type,
+                          const char *what, err *e)
+{
+    *f = (kv_format){.kind = kind,
+                     .type = type,
+                     .bits = value[P_BITS] ? 4 : 2,
+                     .group = value[P_G],
+                     .residual = value[P_R]};
+    if (kind == KV_LOGQUANT) {
+        f->hf = value[P_VARIANT];
+        if (f->hf) f->group = 64;
+        return ST_OK;
+    }
+    f->slide = value[P_VARIANT];
+    f->sink = value[P_SINK];
+    if (f->residual % f->group == 0) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: r=%lld is not a multiple of g=%lld", what,
+                   (long long)f->residual, (long long)f->group);
+}
+
+status kv_format_own(attn_spec *s, kv_kind kind, err *e)
+{
+    char what[112];
+    snprintf(what, sizeof what, "--attn %s", s->text);
+    if (s->kv.kind != KV_EXACT)
+        return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning",
+                       what, kv_format_name(&s->kv));
+    TRY(from_values(&s->kv, kind, s->value, s->kv.type, what, e));
+    s->value[P_G] = s->kv.group; /* quant=hf_axis0_g64 has its own */
+    return ST_OK;
+}
+
+status kv_format_check(const kv_format *f, const attn_shape *shape, const char *what, err *e)
+{
+    if (f->kind == KV_LOGQUANT && f->hf && shape->head_dim % 64)
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: quant=hf_axis0_g64 needs a head_dim that is a multiple of 64, this "
+                       "model has %d",
+                       what, shape->head_dim);
+    return ST_OK;
+}
+
+static status unknown_store(const char *name, const char *what, err *e)
+{
+    char list[96] = "";
+    for (int i = 0; i < N_STORES; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, " %s", stores[i].name);
+    }
+    return err_set(e, ST_USAGE, "%s: unknown store '%s' (known:%s)", what, name, list);
+}
+
+static status unknown_key(int store, const char *key, const char *what, err *e)
+{
+    char list[96] = "";
+    const attn_param *p = stores[store].params;
+    if (!p)
+        return err_set(e, ST_USAGE, "%s: store '%s' has no parameters, found '%s'", what,
+                       stores[store].name, key);
+    for (int i = P_BITS + 1; p[i].key; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s ", p[i].key);
+    }
+    return err_set(e, ST_USAGE, "%s: store '%s' has no parameter '%s' (known: %srows)", what,
+                   stores[store].name, key, list);
+}
+
+static status parse_key(int64_t *value, dtype *type, int store, char *text, const char *what,
+                        err *e)
+{
+    const attn_param *p = stores[store].params;
+    char *eq = strchr(text, '=');
+    int64_t row_type;
+    if (!p) return unknown_key(store, text, what, e);
+    if (!eq) return err_set(e, ST_USAGE, "%s: '%s' is not key=value", what, text);
+    *eq = 0;
+    if (strcmp(text, rows_param.key) == 0) {
+        TRY(attn_param_parse(&row_type, &rows_param, eq + 1, what, e));
+        *type = row_types[row_type];
+        return ST_OK;
+    }
+    for (int i = P_BITS + 1; p[i].key; i++)
+        if (strcmp(p[i].key, text) == 0) return attn_param_parse(&value[i], &p[i], eq + 1, what, e);
+    return unknown_key(store, text, what, e);
+}
+
+status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
+{
+    char copy[96], *save = NULL;
+    int64_t value[ATTN_MAX_PARAMS] = {0};
+    if (strlen(text) >= sizeof copy)
+        return err_set(e, ST_USAGE, "%s: '%.40s...' is too long", what, text);
+    strcpy(copy, text);
+    char *name = strtok_r(copy, ":", &save);
+    int i = 0;
+    while (i < N_STORES && !(name && strcmp(name, stores[i].name) == 0)) i++;
+    if (i == N_STORES) return unknown_store(name ? name : text, what, e);
+    dtype type = stores[i].type;
+    const attn_param *p = stores[i].params;
+    for (int k = 0; p && p[k].key; k++) value[k] = p[k].def;
+    value[P_BITS] = stores[i].bits == 4;
+    for (char *key; (key = strtok_r(NULL, ":", &save));)
+        TRY(parse_key(value, &type, i, key, what, e));
+    if (stores[i].kind != KV_EXACT) return from_values(f, stores[i].kind, value, type, what, e);
+    *f = kv_exact(type);
+    return ST_OK;
+}
+
+const char *kv_format_name(const kv_format *f)
+{
+    for (int i = 0; i < N_STORES; i++)
+        if (stores[i].kind == f->kind &&
+            (f->kind == KV_EXACT ? stores[i].type == f->type : stores[i].bits == f->bits))
+            return stores[i].name;
+    return "?";
+}
+
+void kv_format_text(const kv_format *f, char *out, size_t size)
+{
+    const char *name = kv_format_name(f), *rows = dtype_name(f->type);
+    long long g = f->group, r = f->residual;
+    if (f->kind == KV_EXACT) snprintf(out, size, "%s", name);
+    else if (f->kind == KV_KIVI)
+        snprintf(out, size, "%s:g=%lld:r=%lld:key_residual=%s:sink_fp=%lld:rows=%s", name, g, r,
+                 f->slide ? "slide" : "block", (long long)f->sink, rows);
+    else
+        snprintf(out, size, "%s:g=%lld:r=%lld:quant=%s:rows=%s", name, g, r,
+                 f->hf ? "hf_axis0_g64" : "kivi", rows);
+}

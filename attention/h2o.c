@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/* H2O: the most recent tokens and those that received most attention so far. methods.md section 3.
+ *
+ * Each kept token has the sum of the attention that all queries since gave it: a prompt's queries in a second
+ * pass over Q K, a decode step's in the same way over what is kept. Heads of a group are combined in
+ * each query's weights, so that there is one sum a list. Removal is real (`utils_real_drop`). Not here: the
+ * non-causal oracle of the accuracy scripts (3.7 a) and positions by rank (3.5), which would rotate every
+ * key at each step. */
+#include "config.h"
+
+#include "attention/evict.h"
+#include "kernels/base/mem.h"
+
+enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_PREFILL };
+enum { BY_MEAN_S, BY_SUM_S, BY_MAX_S, BY_PER_Q };
+
+static const attn_param params[] = {
+    [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1,
+              -1, 1 << 30},
+    [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: what hh leaves of the budget", -1, -1,
+                  1 << 30},
+    [P_GQA] =
+        {"gqa", "mean_s sum_s max_s per_q",
+         "scores of the heads of a group; per_q: each head keeps its own tokens, with as many "
+         "times the K/V bytes as there are heads in a group",
+         BY_MEAN_S, 0, 3},
+    [P_NORM] = {"norm", "none count", "count: sums are divided by the number of queries (kvpress)",
+                0, 0, 1},
+    [P_MODE] = {"mode", "decode oneshot",
+                "evict at each step, or once after the first prompt (KVCache-Factory)", 0, 0, 1},
+    [P_PREFILL] = EVICT_PREFILL_PARAM,
+    {.key = NULL},
+};
+
+static status h2o_parse(attn_spec *s, err *e)
+{
+    int64_t *hh = &s->value[P_HH], *recent = &s->value[P_RECENT];
+    if (*hh >= 0 && *recent >= 0) s->budget = *hh + *recent;
+    else if (*hh >= 0) *recent = s->budget - *hh;
+    else if (*recent >= 0) *hh = s->budget - *recent;
+    else {
+        *hh = s->budget / 2;
+        *recent = s->budget - *hh;
+    }
+    if (*hh >= 0 && *recent >= 0) return ST_OK;
+    return err_set(e, ST_USAGE, "--attn %s: %s=%lld, at most the budget of %lld", s->text,
+                   *hh < 0 ? "recent" : "hh", (long long)(*hh < 0 ? *recent : *hh),
+                   (long long)s->budget);
+}
+
+static status h2o_check(const attn_spec *s, const attn_shape *shape, err *e)
+{
+    (void)shape;
+    if (s->budget >= 2) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 2", s->text,
+                   (long long)s->budget);
+}
+
+static evict_rule rule_of(const attn_spec *s)
+{
+    int64_t gqa = s->value[P_GQA];
+    return (evict_rule){.lists = gqa == BY_PER_Q ? EVICT_EACH : EVICT_GROUP,
+                        .how = gqa == BY_MAX_S   ? COMBINE_MAX
+                               : gqa == BY_SUM_S ? COMBINE_SUM
+                                                  : COMBINE_MEAN,
+                        .recent = s->value[P_RECENT],
+                        .by_count = s->value[P_NORM] == 1,
+                        .sums = true,
+                        .once = s->value[P_MODE] == 1,
+                        .each_chunk = s->value[P_PREFILL] == 1};
+}
+
+static status h2o_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
+                       const attn_limits *lim, const bool *layers, err *e)
+{
+    evict_rule rule = rule_of(s);
+    return evict_plan(out, s, shape, lim, layers, &rule, e);
+}
+
+static status h2o_create(attn_ctx **out, const attn_ctx *base, err *e)
+{
+    evict_ctx *c;
+    evict_rule rule = rule_of(base->spec);
+    *out = NULL;
+    TRY(MEM_NEW(&c, 1, e));
+    status st = evict_init(c, base, &rule, e);
+    if (st != ST_OK) evict_free(&c->base);
+    else *out = &c->base;
+    return st;
+}
+
+/* As long as a sum may still decide something. */
+static bool h2o_observes(const attn_ctx *base, const attn_part *p, int layer)
+{
+    const evict_ctx *c = (const evict_ctx *)base;
+    (void)layer;
+    if (!evict_possible(c)) return false;
+    return !c->rule.once || ((p->flags & ATTN_PROMPT) && c->turns == 0);
+}
+
+static void h2o_observe(attn_ctx *base, const attn_part *p, int layer, buf q, buf lse)
+{
+    evict_ctx *c = evict_of(base);
+    attn_job j = evict_job(c, layer, c->listed, p->n_tok, q, lse, p->pos);
+    base->be->ops->evict->colsum(base->be, &j, c->n_lists, c->rule.how, true, c->kept[layer].score,
+                                 c->stride);
+}
+
+const attn_method attn_h2o = {
+    .name = "h2o",
+    .summary = "H2O: heavy hitters by accumulated attention, and the most recent tokens",
+    .source = "Zhang et al. 2023 (arXiv 2306.14048); H2O utils_real_drop; methods.md section 3",
+    .params = params,
+    .has_budget = true,
+    .def_budget = 256,
+    .parse = h2o_parse,
+    .check = h2o_check,
+    .dense = evict_dense,
+    .plan = h2o_plan,
+    .create = h2o_create,
+    .free = evict_free,
+    .reset = evict_reset,
+    .exact_prompt = evict_exact_prompt,
+    .step_begin = evict_step_begin,
+    .append = evict_append,
+    .select = evict_select,
+    .observes = h2o_observes,
+    .observe = h2o_observe,
+    .layer_end = evict_layer_end,
+    .step_end = evict_step_end,
+    .rewind = evict_rewind,
+    .held = evict_held,
+    .attended = evict_attended,
+    .positions = evict_positions,
+};

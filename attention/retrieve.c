@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "attention/retrieve.h"
+
+#include "kernels/base/mem.h"
+
+/* The state of a layer in ops memory, in i64 elements. */
+enum {
+    R_ALL, /* range of all rows {0, n}; its first element is also the position of slot 0 */
+    R_N = R_ALL + 2, /* choose_job's n: slots, first candidate, end of the candidates */
+    R_TAIL = R_N + 3,
+    R_FIRST, /* first visible slot */
+    R_COUNT
+};
+
+static retrieve *of(attn_ctx *c)
+{
+    return (retrieve *)c;
+}
+
+static buf at(const retrieve *r, int layer, int i)
+{
+    return buf_at(r->state, (size_t)(layer * R_COUNT + i) * sizeof(int64_t));
+}
+
+/* Tokens that a query at position n - 1 sees. */
+static int64_t visible(const attn_shape *sh, int layer, int64_t n)
+{
+    int64_t window = sh->window[layer];
+    return window > 0 && window < n ? window : n;
+}
+
+bool retrieve_dense(const attn_spec *s, const attn_shape *shape, int layer)
+{
+    return shape->window[layer] > 0 && shape->window[layer] <= s->budget;
+}
+
+static bool combines(const retrieve *r)
+{
+    return r->gqa != GQA_PER_Q && r->gqa != GQA_MEAN_Q &&
+           (size_t)r->base.shape->n_heads > r->n_lists;
+}
+
+/* ---- memory ---- */
+
+/* Bytes of the buffers of a sequence; probe: 0 where there is none. */
+typedef struct {
+    size_t state, k, score, idx, ranges, probe, host;
+} sizes;
+
+static sizes sizes_of(const retrieve_kind *kind, const attn_spec *s, const attn_shape *sh,
+                      const attn_limits *lim)
+{
+    size_t layers = (size_t)sh->n_layers, heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
+    gqa_mode gqa = kind->gqa(s);
+    size_t lists = gqa_lists(gqa, heads, kv), granule = (size_t)kind->granule(s);
+    size_t items = ((size_t)lim->n_tokens + granule - 1) / granule;
+    int64_t most = kind->most(s) < lim->n_tokens ? kind->most(s) : lim->n_tokens;
+    sizes z = {.state = layers * R_COUNT * sizeof(int64_t),
+               .k = layers * sizeof(int64_t),
+               .score = (heads + lists) * items * sizeof(float),
+               .idx = lists * (size_t)most * sizeof(int32_t),
+               .ranges = layers * lists * 2 * sizeof(int64_t)};
+    if (gqa == GQA_MEAN_Q) z.probe = kv * (size_t)sh->head_dim * sizeof(float);
+    z.host = z.state > z.ranges ? z.state : z.ranges;
+    return z;
+}
+
+static size_t scratch_bytes(const sizes *z)
+{
+    return z->state + z->k + z->score + z->idx + z->ranges + z->probe + z->host;
+}
+
+status retrieve_plan(attn_bytes *out, const retrieve_kind *kind, const attn_spec *s,
+                     const attn_shape *shape, const attn_limits *lim, const bool *layers, err *e)
+{
+    sizes z = sizes_of(kind, s, shape, lim);
+    for (int l = 0; l < shape->n_layers; l++) {
+        size_t bytes;
+        if (!layers[l]) continue;
+        TRY(kv_plan_bytes(&bytes, &s->kv, shape, (size_t)shape->n_kv_heads, lim->n_tokens, e));
+        TRY(size_add(&out->kv, out->kv, bytes, "KV plan", e));
+        TRY(kind->bytes(&bytes, s, shape, lim->n_tokens, e));
+        TRY(size_add(&out->index, out->index, bytes, "KV plan", e));
+    }
+    return size_add(&out->scratch, out->scratch, scratch_bytes(&z), "KV plan", e);
+}
+
+void retrieve_free(attn_ctx *c)
+{
+    retrieve *r = of(c);
+    const backend_ops *o = c->be->ops;
+    sizes z = sizes_of(r->kind, c->spec, c->shape, c->lim);
+    r->kind->close(r);
+    kv_store_free(r->store);
+    const struct {
+        buf b;
+        size_t bytes;
+    } all[] = {{r->state, z.state}, {r->k, z.k},           {r->score, z.score},
+               {r->idx, z.idx},     {r->ranges, z.ranges}, {r->probe, z.probe}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].b.p) o->free(c->be, all[i].b, all[i].bytes);
+    mem_free(r->host);
+    mem_free(r);
+}
+
+static status alloc_buffers(retrieve *r, err *e)
+{
+    backend *be = r->base.be;
+    const backend_ops *o = be->ops;
+    sizes z = sizes_of(r->kind, r->base.spec, r->base.shape, r->base.lim);
+    TRY(o->alloc(be, &r->state, z.state, "selection: state", e));
+    TRY(o->alloc(be, &r->k, z.k, "selection: budgets", e));
+    TRY(o->alloc(be, &r->score, z.score, "selection: scores", e));
+    TRY(o->alloc(be, &r->idx, z.idx, "selection: lists", e));
+    TRY(o->alloc(be, &r->ranges, z.ranges, "selection: lists", e));
+    if (z.probe) TRY(o->alloc(be, &r->probe, z.probe, "selection: queries", e));
+    r->idx_stride = z.idx / sizeof(int32_t) / r->n_lists;
+    return mem_alloc((void **)&r->host, z.host, 1, "selection: host state", e);
+}
+
+status retrieve_create(attn_ctx **out, const retrieve_kind *kind, const attn_ctx *base, err *e)
+{
+    retrieve *r;
+    int64_t *cap = NULL;
+    const attn_shape *sh = base->shape;
+    *out = NULL;
+    TRY(mem_alloc((void **)&r, kind->size, 1, "selection: state", e));
+    r->base = *base;
+    r->kind = kind;
+    r->gqa = kind->gqa(base->spec);
+    r->granule = kind->granule(base->spec);
+    r->items = (base->lim->n_tokens + r->granule - 1) / r->granule;
+    r->n_lists = gqa_lists(r->gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
+    status st = MEM_NEW(&cap, (size_t)sh->n_layers, e);
+    if (st != ST_OK) goto done;
+    for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? base->lim->n_tokens : 0;
+    TRY_GOTO(kv_store_create(&r->store, base, (size_t)sh->n_kv_heads, cap, e));
+    TRY_GOTO(alloc_buffers(r, e));
+    TRY_GOTO(kind->open(r, e));
+    *out = &r->base;
+done:
+    mem_free(cap);
+    if (st != ST_OK) retrieve_free(&r->base);
+    return st;
+}
+
+void retrieve_reset(attn_ctx *c)
+{
+    kv_store_reset(of(c)->store);
+}
+
+/* ---- a forward ---- */
+
+bool retrieve_exact_prompt(const attn_ctx *c, int64_t n)
+{
+    (void)n;
+    return kv_store_exact(((const retrieve *)c)->store);
+}
+
+void retrieve_step_begin(attn_ctx *c, const attn_part *p)
+{
+    retrieve *r = of(c);
+    const backend_ops *o = c->be->ops;
+    int64_t n = c->length + (int64_t)p->n_tok, layers = c->shape->n_layers;
+    kv_store_begin(r->store, c, p);
+    for (int64_t l = 0; l < layers; l++) {
+        int64_t *s = r->host + l * R_COUNT, first = n - visible(c->shape, (int)l, n);
+        retrieve_range a = r->kind->range(c->spec, first, n);
+        s[R_ALL] = 0;
+        s[R_ALL + 1] = s[R_N] = n;
+        s[R_N + 1] = a.lo;
+        s[R_N + 2] = a.hi;
+        s[R_TAIL] = a.tail;
+        s[R_FIRST] = first;
+    }
+    o->upload(c->be, r->state, r->host, (size_t)(layers * R_COUNT) * sizeof(int64_t));
+    for (int64_t l = 0; l < layers; l++)
+        r->host[l] = r->kind->range(c->spec, n - visible(c->shape, (int)l, n), n).k;
+    o->upload(c->be, r->k, r->host, (size_t)layers * sizeof(int64_t));
+}
+
+void retrieve_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v)
+{
+    (void)k_raw;
+    retrieve *r = of(c);
+    kv_store_put(r->store, p, layer, p->pos, 1, k, v);
+    r->kind->add(r, layer, p->pos, k, p->n_tok);
+}
+
+/* As `full` does. */
+static void select_all(retrieve *r, const attn_part *p, int layer, attn_sel *sel)
+{
+    int64_t window = r->base.shape->window[layer];
+    bool mask = (p->flags & ATTN_PROMPT) || window > 0;
+    sel->seg[0] = (attn_seg){.rows = kv_store_rows(r->store, layer),
+                             .range = at(r, layer, R_ALL),
+                             .n_lists = 1,
+                             .n_max = r->base.length + (int64_t)p->n_tok,
+                             .kpos = mask ? at(r, layer, R_ALL) : (buf){NULL},
+                             .band = window};
+}
+
+/* Combined scores of the layer's candidates. */
+static buf score_items(retrieve *r, int layer, buf q)
+{
+    backend *be = r->base.be;
+    const select_ops *so = be->ops->select;
+    const attn_shape *sh = r->base.shape;
+    size_t heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads, stride = (size_t)r->items;
+    if (r->gqa == GQA_MEAN_Q) {
+        so->mean_heads(be, r->probe, q, 1, heads, kv, (size_t)sh->head_dim);
+        q = r->probe;
+        heads = kv;
+    }
+    r->kind->score(r, layer, r->score, stride, q, heads, at(r, layer, R_N), r->items);
+    if (!combines(r)) return r->score;
+    buf out = buf_at(r->score, (size_t)sh->n_heads * stride * sizeof(float));
+    so->combine(be, out, r->score, stride, heads, r->n_lists, at(r, layer, R_N), r->items, r->gqa,
+                sh->scale);
+    return out;
+}
+
+void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+{
+    (void)q_raw;
+    retrieve *r = of(c);
+    int64_t n = c->length + (int64_t)p->n_tok, seen = visible(c->shape, layer, n);
+    sel->n_seg = 1;
+    if ((p->flags & ATTN_PROMPT) || (seen <= c->spec->budget && !c->spec->forced)) {
+        select_all(r, p, layer, sel);
+        return;
+    }
+    retrieve_range a = r->kind->range(c->spec, n - seen, n);
+    sel->head = a.head * r->granule < n ? a.head * r->granule : n;
+    sel->tail = a.tail * r->granule < n ? a.tail * r->granule : n;
+    buf score = score_items(r, layer, q),
+        ranges = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t));
+    choose_job j = {.score = score,
+                    .n = at(r, layer, R_N),
+                    .tail = at(r, layer, R_TAIL),
+                    .first = at(r, layer, R_FIRST),
+                    .k = buf_at(r->k, (size_t)layer * sizeof(int64_t)),
+                    .n_k = 1,
+                    .n_lists = r->n_lists,
+                    .stride = (size_t)r->items,
+                    .granule = r->granule,
+                    .head = a.head,
+                    .n_items_max = r->items,
+                    .idx_stride = (int64_t)r->idx_stride,
+                    .idx = r->idx,
+                    .range = ranges};
+    c->be->ops->select->choose(c->be, &j);
+    sel->seg[0] = (attn_seg){.rows = kv_store_rows(r->store, layer),
+                             .range = ranges,
+                             .idx = r->idx,
+                             .n_lists = r->n_lists,
+                             .idx_stride = r->idx_stride,
+                             .n_max = (int64_t)r->idx_stride};
+}
+
+void retrieve_layer_end(attn_ctx *c, const attn_part *p, int layer)
+{
+    kv_store_layer_end(of(c)->store, c, p, layer);
+}
+
+/* Selections were made by ops; how long they are comes back once a step. */
+void retrieve_step_end(attn_ctx *c, const attn_part *p)
+{
+    retrieve *r = of(c);
+    kv_store_end(r->store, c, p);
+    if (!(p->flags & ATTN_PROMPT))
+        c->be->ops->download(c->be, r->host, r->ranges,
+                             (size_t)c->shape->n_layers * r->n_lists * 2 * sizeof(int64_t));
+}
+
+/* Whether the slots [from, n) of all layers are exact rows: others cannot be indexed again. */
+static bool rows_are_exact(const retrieve *r, int64_t from, int64_t n)
+{
+    for (int l = 0; l < r->base.shape->n_layers; l++) {
+        if (!r->base.layers[l]) continue;
+        const kv_codes *codes = &kv_store_rows(r->store, l)->codes;
+        for (int64_t p = from; codes->bits && p < n; p++) {
+            int32_t row;
+            r->base.be->ops->download(r->base.be, &row, buf_at(codes->k_at, (size_t)p * sizeof row),
+                                      sizeof row);
+            if (row < 0) return false;
+        }
+    }
+    return true;
+}
+
+bool retrieve_rewind(attn_ctx *c, int64_t n)
+{
+    retrieve *r = of(c);
+    if (n == c->length) return true;
+    if (!rows_are_exact(r, r->kind->redo_from(c->spec, n), n) || !kv_store_rewind(r->store, n))
+        return false;
+    for (int l = 0; l < c->shape->n_layers; l++)
+        if (c->layers[l]) r->kind->redo(r, l, kv_store_rows(r->store, l), n);
+    return true;
+}
+
+/* ---- what is told ---- */
+
+void retrieve_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
+{
+    const retrieve *r = (const retrieve *)c;
+    sizes z = sizes_of(r->kind, c->spec, c->shape, c->lim);
+    for (int l = 0; l < c->shape->n_layers; l++) {
+        size_t bytes;
+        if (!c->layers[l]) continue;
+        out->kv += kv_store_bytes(r->store, c->length + n_new);
+        /* no overflow: the plan had more tokens */
+        if (r->kind->bytes(&bytes, c->spec, c->shape, c->length + n_new, NULL) == ST_OK)
+            out->index += bytes;
+    }
+    out->scratch += scratch_bytes(&z);
+}
+
+/* Called after the step; the mean over the lists, rounded up. */
+int64_t retrieve_attended(const attn_ctx *c, int layer)
+{
+    const retrieve *r = (const retrieve *)c;
+    int64_t seen = visible(c->shape, layer, c->length), sum = 0, lists = (int64_t)r->n_lists;
+    if (seen <= c->spec->budget && !c->spec->forced) return seen;
+    for (int64_t i = 0; i < lists; i++) sum += r->host[2 * (layer * lists + i) + 1];
+    return (sum + lists - 1) / lists;
+}
+
+int64_t retrieve_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out)
+{
+    (void)kv_head;
+    int64_t n = c->layers[layer] ? c->length : 0;
+    for (int64_t i = 0; out && i < n; i++) out[i] = i;
+    return n;
+}

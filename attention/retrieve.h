@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* What the methods share that keep all rows and attend a few: an index is built as rows come, prompts are
+ * attended in full, and a decode step scores the items of the index (pages, tokens), chooses among them and
+ * attends the chosen slots as one segment. While the query sees at most `budget` tokens the layer is attended
+ * as by `full`, to the bit (methods.md 0.2.3). Slots are positions; rows behind a layer's sliding window
+ * are no candidates (0.2.11).
+ *
+ * A method embeds `retrieve` first in its state, gives a retrieve_kind, and puts the functions below into its
+ * row of the table. */
+#ifndef ATTENTION_RETRIEVE_H
+#define ATTENTION_RETRIEVE_H
+
+#include "attention/store.h"
+#include "kernels/ops_select.h"
+
+typedef struct retrieve retrieve;
+
+/* Names of the parameters that every retrieval method has. */
+enum { RETRIEVE_TOTAL, RETRIEVE_EXTRA };
+#define RETRIEVE_GQA_PARAM                                                                         \
+    {                                                                                              \
+        "gqa", GQA_NAMES, "how the query heads of a kv head share a selection (methods.md 0.2.4)", \
+            GQA_VOTE, 0, GQA_COUNT - 1                                                             \
+    }
+#define RETRIEVE_MODE_PARAM                                                                        \
+    {                                                                                              \
+        "budget_mode", "total extra",                                                              \
+            "the budget counts forced tokens, or they come on top of it", RETRIEVE_TOTAL, 0, 1     \
+    }
+
+/* Items that a step's selection is about, in a layer that sees the slots [first, n). */
+typedef struct {
+    int64_t lo, hi; /* candidates */
+    int64_t head;   /* items before it are forced, */
+    int64_t tail;   /* and those from it on */
+    int64_t k;      /* candidates to take, unless a budget over layers says otherwise */
+} retrieve_range;
+
+/* What makes a method of its own. */
+typedef struct {
+    size_t size; /* bytes of its state */
+    gqa_mode (*gqa)(const attn_spec *s);
+    int64_t (*granule)(const attn_spec *s); /* slots of an item */
+    int64_t (*most)(const attn_spec *s);    /* slots that a list can hold */
+    retrieve_range (*range)(const attn_spec *s, int64_t first, int64_t n);
+    /* Bytes of the index of one layer that holds n tokens. */
+    status (*bytes)(size_t *out, const attn_spec *s, const attn_shape *shape, int64_t n, err *e);
+    /* Allocates the index of every layer of r->base.layers; on failure `close` is called. */
+    status (*open)(retrieve *r, err *e);
+    void (*close)(retrieve *r);
+    /* n keys k [n][n_kv_heads][head_dim] f32, rotated, of the positions pos[0].. */
+    void (*add)(retrieve *r, int layer, buf pos, buf k, size_t n);
+    /* First position whose key `redo` reads after a rewind to n tokens; n: none. */
+    int64_t (*redo_from)(const attn_spec *s, int64_t n);
+    void (*redo)(retrieve *r, int layer, const kv_rows *rows, int64_t n);
+    /* Scores of the candidates, as in ops_select.h: n is the step's {n, lo, hi}. */
+    void (*score)(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads, buf n,
+                  int64_t n_max);
+} retrieve_kind;
+
+struct retrieve {
+    attn_ctx base;
+    const retrieve_kind *kind;
+    kv_store *store;
+    int64_t granule, items; /* most items of a layer */
+    size_t n_lists, idx_stride;
+    gqa_mode gqa;
+    int64_t *host; /* for uploads and downloads */
+    buf state;     /* i64 [n_layers][R_COUNT] of retrieve.c */
+    /* i64 [n_layers]: candidates to take in a layer of this step. step_begin sets it to retrieve_range.k; a
+     * budget over the layers may replace it by an op between the scores and the choice of the layer. */
+    buf k;
+    buf score; /* f32 [n_heads][items] raw scores, and [n_lists][items] combined ones behind them */
+    buf idx,
+        ranges; /* i32 [n_lists][idx_stride] of the layer at work; i64 [n_layers][n_lists][2] */
+    buf probe;  /* f32 [n_kv_heads][head_dim]: gqa=mean_q */
+};
+
+/* The parts of attn_method. Methods write plan and create as calls with their kind. */
+status retrieve_plan(attn_bytes *out, const retrieve_kind *kind, const attn_spec *s,
+                     const attn_shape *shape, const attn_limits *lim, const bool *layers, err *e);
+status retrieve_create(attn_ctx **out, const retrieve_kind *kind, const attn_ctx *base, err *e);
+bool retrieve_dense(const attn_spec *s, const attn_shape *shape, int layer);
+void retrieve_free(attn_ctx *c);
+void retrieve_reset(attn_ctx *c);
+bool retrieve_exact_prompt(const attn_ctx *c, int64_t n);
+void retrieve_step_begin(attn_ctx *c, const attn_part *p);
+void retrieve_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v);
+void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
+void retrieve_layer_end(attn_ctx *c, const attn_part *p, int layer);
+void retrieve_step_end(attn_ctx *c, const attn_part *p);
+bool retrieve_rewind(attn_ctx *c, int64_t n);
+void retrieve_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
+int64_t retrieve_attended(const attn_ctx *c, int layer);
+int64_t retrieve_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);
+
+#define RETRIEVE_HOOKS                                                                             \
+    .dense = retrieve_dense, .free = retrieve_free, .reset = retrieve_reset,                       \
+    .exact_prompt = retrieve_exact_prompt, .step_begin = retrieve_step_begin,                      \
+    .append = retrieve_append, .select = retrieve_select, .layer_end = retrieve_layer_end,         \
+    .step_end = retrieve_step_end, .rewind = retrieve_rewind, .held = retrieve_held,               \
+    .attended = retrieve_attended, .positions = retrieve_positions
+
+#endif

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT */
+/* Tokens of a store with codes: exact rows with reuse, code rows, and the maps from slots to both. */
+#include "config.h"
+
+#include <string.h>
+
+#include "attention/store_impl.h"
+#include "kernels/base/mem.h"
+
+int64_t kv_code_group(const kv_format *f)
+{
+    return f->hf ? 1 : f->group;
+}
+
+kv_codes kv_codes_of(const kv_format *f, int64_t cap)
+{
+    size_t group = (size_t)kv_code_group(f);
+    return (kv_codes){.bits = f->bits,
+                      .by_token = f->hf,
+                      .zero_point = f->hf,
+                      .cap = ((size_t)cap + group - 1) / group * group,
+                      .group = group,
+                      .run = (size_t)f->group};
+}
+
+/* Bytes of the code rows and pairs of n tokens of one region; of whole groups where K has them. */
+static size_t code_bytes(const kv_format *f, size_t head_dim, int half, int64_t n)
+{
+    kv_codes c = kv_codes_of(f, n);
+    size_t pair = 2 * sizeof(uint16_t), rows = (size_t)n * codes_row_bytes(&c, head_dim);
+    if (half == KV_V || c.by_token) return rows + (size_t)n * codes_runs(&c, head_dim) * pair;
+    return rows + (size_t)n / c.group * head_dim * pair;
+}
+
+size_t kv_half_bytes(const kv_format *f, size_t head_dim, int half, int64_t n, int64_t n_coded)
+{
+    return code_bytes(f, head_dim, half, n_coded) +
+           (size_t)(n - n_coded) * head_dim * dtype_size(f->type);
+}
+
+size_t kv_map_bytes(const kv_format *f, int64_t n, int64_t chunk)
+{
+    if (!kv_has_codes(f)) return 0;
+    return (size_t)n * KV_HALVES * (sizeof(int32_t) + sizeof(int64_t)) +
+           (size_t)chunk * sizeof(int64_t);
+}
+
+/* ---- life ---- */
+
+static status create_host(kv_coded *s, err *e)
+{
+    size_t cap = (size_t)s->cap,
+           groups = kv_codes_of(&s->f, s->cap).cap / (size_t)kv_code_group(&s->f);
+    for (int h = 0; h < KV_HALVES; h++) {
+        TRY(MEM_NEW(&s->at[h], cap, e));
+        TRY(MEM_NEW(&s->due[h], cap, e));
+    }
+    TRY(MEM_NEW(&s->used, cap, e));
+    TRY(MEM_NEW(&s->host, cap, e));
+    TRY(MEM_NEW(&s->mark, groups, e));
+    if (kv_rule_list(&s->f)) TRY(MEM_NEW(&s->list, kv_rule_list(&s->f), e));
+    if (kv_rule_staged(&s->f)) TRY(MEM_NEW(&s->staged, kv_rule_staged(&s->f), e));
+    return ST_OK;
+}
+
+static status create_bufs(kv_coded *s, err *e)
+{
+    const backend_ops *o = s->be->ops;
+    size_t cap = (size_t)s->cap;
+    for (int h = 0; h < KV_HALVES; h++) {
+        TRY(o->alloc(s->be, &s->at_buf[h], cap * sizeof(int32_t), "KV map", e));
+        TRY(o->alloc(s->be, &s->src[h], cap * sizeof(int64_t), "KV map", e));
+    }
+    return o->alloc(s->be, &s->slots, (size_t)s->chunk * sizeof(int64_t), "KV map", e);
+}
+
+status kv_coded_create(kv_coded **out, const attn_ctx *c, int64_t cap, err *e)
+{
+    kv_coded *s;
+    *out = NULL;
+    if (cap > INT32_MAX)
+        return err_set(e, ST_UNSUPPORTED, "%s: %lld tokens, a store with codes holds at most %d",
+                       c->spec->text, (long long)cap, INT32_MAX);
+    TRY(MEM_NEW(&s, 1, e));
+    *s = (kv_coded){.be = c->be, .f = c->spec->kv, .cap = cap, .chunk = c->lim->chunk};
+    status st = create_host(s, e);
+    if (st == ST_OK) st = create_bufs(s, e);
+    if (st != ST_OK) kv_coded_free(s);
+    else *out = s;
+    return st;
+}
+
+void kv_coded_free(kv_coded *s)
+{
+    if (!s) return;
+    const backend_ops *o = s->be->ops;
+    size_t cap = (size_t)s->cap;
+    for (int h = 0; h < KV_HALVES; h++) {
+        if (s->at_buf[h].p) o->free(s->be, s->at_buf[h], cap * sizeof(int32_t));
+        if (s->src[h].p) o->free(s->be, s->src[h], cap * sizeof(int64_t));
+        mem_free(s->at[h]);
+        mem_free(s->due[h]);
+    }
+    if (s->slots.p) o->free(s->be, s->slots, (size_t)s->chunk * sizeof(int64_t));
+    mem_free(s->used);
+    mem_free(s->host);
+    mem_free(s->mark);
+    mem_free(s->list);
+    mem_free(s->staged);
+    mem_free(s);
+}
+
+void kv_coded_reset(kv_coded *s)
+{
+    memset(s->used, 0, (size_t)s->cap * sizeof *s->used);
+    memset(s->n_coded, 0, sizeof s->n_coded);
+    memset(s->n_due, 0, sizeof s->n_due);
+    s->n = s->n_settled = s->lowest = s->n_list = s->n_staged = 0;
+}
+
+/* ---- forwards ---- */
+
+static int64_t take_row(kv_coded *s)
+{
+    while (s->used[s->lowest]) s->lowest++;
+    s->used[s->lowest] = true;
+    return s->lowest;
+}
+
+static void release_row(kv_coded *s, int64_t row)
+{
+    s->used[row] = false;
+    if (row < s->lowest) s->lowest = row;
+}
+
+/* Sends the maps of the tokens [lo, hi) to ops memory. */
+static void upload_map(kv_coded *s, int half, int64_t lo, int64_t hi)
+{
+    s->be->ops->upload(s->be, buf_at(s->at_buf[half], (size_t)lo * sizeof(int32_t)),
+                       s->at[half] + lo, (size_t)(hi - lo) * sizeof(int32_t));
+}
+
+void kv_coded_begin(kv_coded *s, const attn_ctx *c, const attn_part *p)
+{
+    int64_t first = c->length, n_tok = (int64_t)p->n_tok;
+    s->n = first + n_tok;
+    s->prompt_done = p->prompt_done;
+    for (int64_t i = 0; i < n_tok; i++) {
+        s->host[i] = take_row(s);
+        s->at[KV_K][first + i] = s->at[KV_V][first + i] = (int32_t)s->host[i];
+    }
+    s->be->ops->upload(s->be, s->slots, s->host, p->n_tok * sizeof *s->host);
+    for (int h = 0; h < KV_HALVES; h++) upload_map(s, h, first, s->n);
+    /* Quantization waits for the end of a prompt (methods.md 0.2.7). */
+    if ((p->flags & ATTN_PROMPT) && !(p->flags & ATTN_PROMPT_END)) return;
+    kv_rule_due(s, s->n);
+    for (int h = 0; h < KV_HALVES; h++) {
+        for (int64_t i = 0; i < s->n_due[h]; i++) s->host[i] = s->at[h][s->due[h][i]];
+        s->be->ops->upload(s->be, s->src[h], s->host, (size_t)s->n_due[h] * sizeof *s->host);
+    }
+}
+
+void kv_coded_layer_end(kv_coded *s, const kv_rows *rows)
+{
+    const codes_ops *o = s->be->ops->codes;
+    kv_rows r = *rows;
+    r.codes.bits = s->f.bits;
+    if (s->n_due[KV_K])
+        o->encode_k(s->be, &r, s->src[KV_K], (size_t)s->n_coded[KV_K], (size_t)s->n_due[KV_K]);
+    if (s->n_due[KV_V])
+        o->encode_v(s->be, &r, s->src[KV_V], (size_t)s->n_coded[KV_V], (size_t)s->n_due[KV_V]);
+}
+
+/* Sends what is due from exact to code rows. */
+static void apply_due(kv_coded *s, int h)
+{
+    int64_t lo = s->n, hi = 0;
+    for (int64_t i = 0; i < s->n_due[h]; i++) {
+        int64_t j = s->due[h][i], row = s->at[h][j];
+        s->at[h][j] = (int32_t)(-1 - (s->n_coded[h] + i));
+        if (s->at[!h][j] < 0) release_row(s, row);
+        lo = j < lo ? j : lo;
+        hi = j + 1 > hi ? j + 1 : hi;
+    }
+    s->n_coded[h] += s->n_due[h];
+    s->n_due[h] = 0;
+    if (lo < hi) upload_map(s, h, lo, hi);
+}
+
+void kv_coded_end(kv_coded *s)
+{
+    for (int h = 0; h < KV_HALVES; h++) apply_due(s, h);
+}
+
+bool kv_coded_rewind(kv_coded *s, int64_t n)
+{
+    for (int64_t j = n; j < s->n; j++)
+        if (s->at[KV_K][j] < 0 || s->at[KV_V][j] < 0) return false;
+    for (int64_t j = n; j < s->n; j++) release_row(s, s->at[KV_K][j]);
+    s->n = n;
+    kv_rule_rewind(s, n);
+    return true;
+}
+
+size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos, int64_t n)
+{
+    int64_t group = kv_code_group(&s->f), n_coded[KV_HALVES] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = -1 - s->at[KV_K][pos[i]];
+        if (row >= 0) s->mark[row / group] = false;
+    }
+    size_t k_groups = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = -1 - s->at[KV_K][pos[i]];
+        n_coded[KV_V] += s->at[KV_V][pos[i]] < 0;
+        if (row < 0) continue;
+        n_coded[KV_K]++;
+        if (s->mark[row / group]) continue;
+        s->mark[row / group] = true;
+        k_groups++;
+    }
+    return k_groups * code_bytes(&s->f, head_dim, KV_K, group) +
+           (size_t)(n - n_coded[KV_K]) * head_dim * dtype_size(s->f.type) +
+           kv_half_bytes(&s->f, head_dim, KV_V, n, n_coded[KV_V]);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside of stores with codes. Included by store*.c and the store's test. */
+#ifndef ATTENTION_STORE_IMPL_H
+#define ATTENTION_STORE_IMPL_H
+
+#include "attention/store.h"
+#include "kernels/ops_codes.h"
+
+enum { KV_K, KV_V, KV_HALVES };
+
+/* Which tokens are exact is a matter of the host alone: it follows from the count of tokens. A token has
+ * an exact row, the lowest free one, until both its K and its V are quantized; the step after that
+ * may use the row again. While nothing is quantized, row = slot. */
+typedef struct kv_coded kv_coded;
+struct kv_coded {
+    backend *be;
+    kv_format f;
+    int64_t cap, chunk;     /* slots; most tokens of a forward */
+    int64_t n;              /* tokens put */
+    int64_t n_settled;      /* tokens that the rule has seen: not those of a prompt under way */
+    int64_t prompt_done;    /* of the forward under way */
+    int32_t *at[KV_HALVES]; /* [cap] as kv_codes.k_at and v_at, which at_buf holds */
+    buf at_buf[KV_HALVES];
+    bool *used;                 /* [cap] exact rows */
+    int64_t lowest;             /* none below it is free */
+    buf slots;                  /* i64 [chunk] rows of this forward's tokens */
+    int64_t n_coded[KV_HALVES]; /* tokens in codes = code rows taken */
+    int32_t *due[KV_HALVES];    /* [cap] tokens that become codes in this forward, in this order */
+    int64_t n_due[KV_HALVES];
+    buf src[KV_HALVES]; /* i64 [cap] their exact rows */
+    int64_t *host;      /* [cap] for uploads */
+    bool *mark;         /* [groups] of kv_coded_bytes_of */
+    /* LOGQUANT: exact tokens of the list, ascending, and those that left it (methods.md 11.3). */
+    int32_t *list, *staged; /* [3 W], [W + group] */
+    int64_t n_list, n_staged;
+};
+
+kv_coded *kv_store_coded(const kv_store *s); /* NULL: all rows are exact */
+/* Tokens of a quantization group of K. */
+int64_t kv_code_group(const kv_format *f);
+/* The codes of one layer without its buffers: what sizes follow from. */
+kv_codes kv_codes_of(const kv_format *f, int64_t cap);
+/* Bytes of K or V of n tokens of which n_coded are in codes, in one region. */
+size_t kv_half_bytes(const kv_format *f, size_t head_dim, int half, int64_t n, int64_t n_coded);
+
+status kv_coded_create(kv_coded **out, const attn_ctx *c, int64_t cap, err *e);
+void kv_coded_free(kv_coded *s);
+void kv_coded_reset(kv_coded *s);
+void kv_coded_begin(kv_coded *s, const attn_ctx *c, const attn_part *p);
+void kv_coded_layer_end(kv_coded *s, const kv_rows *rows);
+void kv_coded_end(kv_coded *s);
+bool kv_coded_rewind(kv_coded *s, int64_t n);
+size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos, int64_t n);
+
+/* store_rules.c: adds to `due` what is quantized once the sequence has n tokens, all settled. */
+void kv_rule_due(kv_coded *s, int64_t n);
+/* Forgets the tokens from n on, none of which is quantized. */
+void kv_rule_rewind(kv_coded *s, int64_t n);
+/* Room of list and staged; 0 where the rule needs none. */
+size_t kv_rule_list(const kv_format *f);
+size_t kv_rule_staged(const kv_format *f);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/* Which tokens of a store with codes are quantized when. */
+#include "config.h"
+
+#include <string.h>
+
+#include "attention/store_impl.h"
+
+static void add_due(kv_coded *s, int half, int64_t token)
+{
+    s->due[half][s->n_due[half]++] = (int32_t)token;
+}
+
+/* methods.md 10.3, the closed form; tokens behind the sinks count from 0. */
+static void kivi_due(kv_coded *s, int64_t n)
+{
+    int64_t g = s->f.group, r = s->f.residual, sink = s->f.sink;
+    int64_t m = n > sink ? n - sink : 0, old = m > r ? m - r : 0;
+    int64_t border[KV_HALVES] = {s->f.slide ? old / g * g : m / r * r, old};
+    for (int h = 0; h < KV_HALVES; h++)
+        for (int64_t j = s->n_coded[h]; j < border[h]; j++) add_due(s, h, sink + j);
+}
+
+static int64_t log_window(const kv_format *f)
+{
+    return f->residual / 3;
+}
+
+/* A <- A[0:2W:2] ++ A[2W:3W]; what falls out is staged. */
+static void thin(kv_coded *s)
+{
+    int64_t w = log_window(&s->f);
+    for (int64_t i = 0; i < w; i++) {
+        s->staged[s->n_staged++] = s->list[2 * i + 1];
+        s->list[i] = s->list[2 * i];
+    }
+    memmove(s->list + w, s->list + 2 * w, (size_t)w * sizeof *s->list);
+    s->n_list = 2 * w;
+}
+
+/* methods.md 11.3 (LogQuant, Alg. 1), thinned as soon as the list is full. */
+static void logquant_due(kv_coded *s, int64_t n)
+{
+    int64_t g = kv_code_group(&s->f);
+    for (int64_t j = s->n_settled; j < n; j++) {
+        s->list[s->n_list++] = (int32_t)j;
+        if (s->n_list < 3 * log_window(&s->f)) continue;
+        thin(s);
+        int64_t take = s->n_staged / g * g;
+        for (int64_t i = 0; i < take; i++)
+            for (int h = 0; h < KV_HALVES; h++) add_due(s, h, s->staged[i]);
+        s->n_staged -= take;
+        memmove(s->staged, s->staged + take, (size_t)s->n_staged * sizeof *s->staged);
+    }
+}
+
+void kv_rule_due(kv_coded *s, int64_t n)
+{
+    if (s->f.kind == KV_KIVI) kivi_due(s, n);
+    else logquant_due(s, n);
+    s->n_settled = n;
+}
+
+static int64_t keep_below(int32_t *list, int64_t n, int64_t below)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] < below) list[kept++] = list[i];
+    return kept;
+}
+
+void kv_rule_rewind(kv_coded *s, int64_t n)
+{
+    if (s->n_settled > n) s->n_settled = n;
+    s->n_list = keep_below(s->list, s->n_list, n);
+    s->n_staged = keep_below(s->staged, s->n_staged, n);
+}
+
+size_t kv_rule_list(const kv_format *f)
+{
+    return f->kind == KV_LOGQUANT ? (size_t)(3 * log_window(f)) : 0;
+}
+
+size_t kv_rule_staged(const kv_format *f)
+{
+    return f->kind == KV_LOGQUANT ? (size_t)(log_window(f) + kv_code_group(f)) : 0;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval recall`: what strategies select, against exact attention over the same queries and keys. On text the
+ * strategies follow one run of full attention: they get its q, k and v, so all see the same ones. On
+ * tensors of a file every query sees all keys. */
+#include "config.h"
+
+#include <string.h>
+
+#include "eval/cli.h"
+#include "eval/recall_run.h"
+#include "kernels/base/mem.h"
+
+enum { DEFAULT_QUERIES = 64 };
+
+typedef struct {
+    const cli *c;
+    engine g;
+    int64_t *ctx, *budget;
+    size_t n_ctx, n_budget;
+    recall_run *runs; /* strategies at budgets, of the length under way */
+    size_t n_runs;
+    token_list ids; /* of the text */
+    recall_dump dump;
+    progress *bar;
+    json_t *results;
+} recall;
+
+/* ---- what is asked for ---- */
+
+static bool is_repeat(const attn_spec *s, const recall_run *runs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(runs[i].spec.text, s->text) == 0 && runs[i].spec.budget == s->budget) return true;
+    return false;
+}
+
+static status list_runs(recall *r, err *e)
+{
+    for (size_t b = 0; b < r->n_budget; b++) {
+        attn_spec *specs;
+        size_t n;
+        TRY(cli_parse_attn(&specs, &n, r->c, "quest,fier", r->budget[b], e));
+        status st = r->runs ? ST_OK : MEM_NEW(&r->runs, n * r->n_budget, e);
+        for (size_t i = 0; i < n && st == ST_OK; i++)
+            if (!is_repeat(&specs[i], r->runs, r->n_runs)) r->runs[r->n_runs++].spec = specs[i];
+        mem_free(specs);
+        TRY(st);
+    }
+    return ST_OK;
+}
+
+static bool on_progress(void *ctx, double part)
+{
+    const recall *r = ctx;
+    progress_set(r->bar, (int64_t)(part * 1000), 1000);
+    return !cli_interrupted();
+}
+
+/* ---- results ---- */
+
+/* Mean over the layers that are not dense; -1 when there are none. */
+static double mean_of(const recall_run *run, const recall_shape *s, const double *of_layer_head)
+{
+    double sum = 0;
+    int n = 0;
+    for (int l = 0; l < s->n_layers; l++)
+        for (int h = 0; h < s->n_heads && !run->dense[l]; h++, n++)
+            sum += of_layer_head[l * s->n_heads + h] / (double)run->n_queries;
+    return n ? sum / n : -1;
+}
+
+static void number_text(char out[16], double x)
+{
+    if (x < 0) snprintf(out, 16, "-");
+    else snprintf(out, 16, "%.4f", x);
+}
+
+static void budget_text(char out[24], const attn_spec *s)
+{
+    if (attn_has_budget(s)) snprintf(out, 24, "%lld", (long long)s->budget);
+    else snprintf(out, 24, "-");
+}
+
+static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    int width = 8;
+    for (size_t i = 0; i < r->n_runs; i++)
+        if ((int)strlen(r->runs[i].spec.text) > width) width = (int)strlen(r->runs[i].spec.text);
+    TRY(out_printf(e, "recall: %lld tokens, means over layers that are not dense, heads and queries\n\n"
+                      "%-*s %8s %9s %8s %8s %8s %8s\n", (long long)ctx, width, "strategy", "budget",
+                   "selected", "queries", "recall", "mass", "out err"));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        char budget[24], n[3][16];
+        budget_text(budget, &run->spec);
+        number_text(n[0], mean_of(run, s, run->recall));
+        number_text(n[1], mean_of(run, s, run->mass));
+        number_text(n[2], s->has_v ? mean_of(run, s, run->error) : -1);
+        TRY(out_printf(e, "%-*s %8s %9.1f %8lld %8s %8s %8s\n", width, run->spec.text, budget,
+                       mean_of(run, s, run->selected), (long long)run->n_queries, n[0], n[1], n[2]));
+    }
+    TRY(out_printf(e, "\nrecall by layer\n"));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        char budget[24];
+        budget_text(budget, &run->spec);
+        TRY(out_printf(e, "%-*s %8s", width, run->spec.text, budget));
+        for (int l = 0; l < s->n_layers; l++) {
+            char n[16];
+            number_text(n, run->dense[l] ? -1 : recall_layer_mean(run, s, run->recall, l));
+            TRY(out_printf(e, " %7s", n));
+        }
+        TRY(out_printf(e, "\n"));
+    }
+    TRY(out_printf(e, "\n"));
+    return out_flush(e);
+}
+
+static json_t *heads_json(const recall_run *run, const recall_shape *s, const double *x, int layer)
+{
+    json_t *a = json_array();
+    for (int h = 0; h < s->n_heads; h++)
+        json_array_append_new(a, json_real(x[layer * s->n_heads + h] / (double)run->n_queries));
+    return a;
+}
+
+/* One object a strategy, budget, length and layer. */
+static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    char params[512];
+    int bad = 0;
+    for (size_t i = 0; i < r->n_runs * (size_t)s->n_layers && r->c->json; i++) {
+        const recall_run *run = &r->runs[i / (size_t)s->n_layers];
+        int l = (int)(i % (size_t)s->n_layers);
+        attn_spec_params(&run->spec, params, sizeof params);
+        json_t *o = json_pack(
+            "{s:s, s:s, s:o, s:I, s:i, s:b, s:I, s:f, s:f, s:o, s:f, s:o, s:o}", "attn",
+            run->spec.text, "params", params, "budget",
+            attn_has_budget(&run->spec) ? json_integer(run->spec.budget) : json_null(), "ctx",
+            (json_int_t)ctx, "layer", l, "dense", (int)run->dense[l], "queries",
+            (json_int_t)run->n_queries, "recall", recall_layer_mean(run, s, run->recall, l), "mass",
+            recall_layer_mean(run, s, run->mass, l), "out_err",
+            s->has_v ? json_real(recall_layer_mean(run, s, run->error, l)) : json_null(), "selected",
+            recall_layer_mean(run, s, run->selected, l), "recall_heads",
+            heads_json(run, s, run->recall, l), "mass_heads", heads_json(run, s, run->mass, l));
+        bad |= !o || json_array_append_new(r->results, o);
+    }
+    return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
+}
+
+static status finish(recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    TRY(print_runs(r, s, ctx, e));
+    TRY(add_json(r, s, ctx, e));
+    recall_runs_clear(r->runs, r->n_runs);
+    return ST_OK;
+}
+
+/* ---- text and tensors ---- */
+
+static status run_text(recall *r, err *e)
+{
+    char *text = NULL;
+    size_t n = 0;
+    int64_t queries = r->c->queries ? r->c->queries : DEFAULT_QUERIES;
+    if (!r->c->prompt && !r->c->prompt_file)
+        return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->c->ctx, "1024", "--ctx", e));
+    TRY(engine_open(&r->g, r->c, 1, false, true, e));
+    TRY(cli_read_text(&text, &n, r->c, e));
+    status st = tokenizer_encode(r->g.tok, text, n, TOKENIZE_BOS, &r->ids, e);
+    mem_free(text);
+    TRY(st);
+    for (size_t i = 0; i < r->n_ctx; i++) {
+        recall_text job = {.d = r->g.dec, .ids = r->ids.ids, .n_ids = r->ctx[i], .n_queries = queries,
+                           .progress = on_progress, .ctx = r, .dump = &r->dump};
+        if (r->ctx[i] > (int64_t)r->ids.n)
+            return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)r->ctx[i],
+                           r->ids.n);
+        if (queries >= r->ctx[i])
+            return err_set(e, ST_USAGE, "--queries %lld: at least one of the %lld tokens must come before",
+                           (long long)queries, (long long)r->ctx[i]);
+        r->bar = progress_start(r->c, "recall");
+        st = recall_on_text(&job, r->runs, r->n_runs, e);
+        progress_end(r->bar);
+        r->bar = NULL;
+        TRY(st);
+        TRY(finish(r, &job.shape, r->ctx[i], e));
+    }
+    return ST_OK;
+}
+
+static status run_tensors(recall *r, err *e)
+{
+    recall_tensors job = {.path = r->c->tensors, .dump = &r->dump};
+    if (r->c->ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
+    TRY(cli_open_backend(&r->g.be, r->c, e));
+    job.be = r->g.be;
+    TRY(recall_on_tensors(&job, r->runs, r->n_runs, e));
+    return finish(r, &job.shape, job.n_keys, e);
+}
+
+static status write_report(recall *r, err *e)
+{
+    json_t *options = json_pack("{s:s, s:s, s:I}", "attn", r->c->attn ? r->c->attn : "quest,fier",
+                                "budget", r->c->budget ? r->c->budget : "256", "queries",
+                                (json_int_t)r->c->queries);
+    json_t *results = r->results;
+    r->results = NULL;
+    return report_write(r->c, &r->g, options, results, NULL, e);
+}
+
+status cmd_recall(const cli *c, err *e)
+{
+    recall r = {.c = c, .results = json_array()};
+    cli_catch_interrupt();
+    status st = cli_parse_sizes(&r.budget, &r.n_budget, c->budget, "256", "--budget", e);
+    if (st == ST_OK) st = list_runs(&r, e);
+    if (st == ST_OK && c->dump) st = recall_dump_open(&r.dump, c->dump, e);
+    if (st == ST_OK) st = c->tensors ? run_tensors(&r, e) : run_text(&r, e);
+    if (st == ST_OK) st = recall_dump_close(&r.dump, true, e);
+    else recall_dump_close(&r.dump, false, NULL);
+    if (st == ST_OK && c->json) st = write_report(&r, e);
+    cli_clear_interrupt();
+    recall_runs_clear(r.runs, r.n_runs);
+    json_decref(r.results);
+    token_list_free(&r.ids);
+    mem_free(r.runs);
+    mem_free(r.ctx);
+    mem_free(r.budget);
+    engine_close(&r.g);
+    return st;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* Probes and block scores: threads around the level's serial kernels. */
+#include "config.h"
+
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/threads.h"
+#include "kernels/ops_block.h"
+#include "kernels/ref/ref.h"
+
+enum { LINE_FLOATS = 16 }; /* threads take whole cache lines of channels */
+
+static void cpu_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
+{
+#pragma omp parallel num_threads(cpu_team(be, n *dim * 4))
+    {
+        size_t a, b;
+        threads_split(dim, LINE_FLOATS, &a, &b);
+        cpu_of(be)->k->moments(cpu_f32(mean), cpu_f32(m2), before, cpu_f32(x), n, dim, a, b);
+    }
+}
+
+/* 1 / (var + average of var / 100) of each channel; false where there is no variance. */
+static bool invert_variance(float *out, const float *m2, size_t count, size_t dim)
+{
+    double floor = 0, by = count > 1 ? 1 / (double)(count - 1) : 0;
+    for (size_t c = 0; c < dim; c++) floor += (double)m2[c] * by;
+    floor /= 100 * (double)dim;
+    if (!(floor > 0)) return false;
+    for (size_t c = 0; c < dim; c++) out[c] = (float)(1 / ((double)m2[c] * by + floor));
+    return true;
+}
+
+static void set_weights(backend *be, float *weights, const float *x, size_t n, size_t dim, const float *mean,
+                        const float *inverse)
+{
+    float total = 0;
+    if (inverse) {
+#pragma omp parallel num_threads(cpu_team(be, n *dim * 4))
+        {
+            size_t a, b;
+            threads_split(n, 1, &a, &b);
+            for (size_t j = a; j < b; j++) weights[j] = cpu_of(be)->k->activation(x + j * dim, mean, inverse, dim);
+        }
+        for (size_t j = 0; j < n; j++) total += weights[j];
+    }
+    bool uniform = !(total > 0) || isinf(total);
+    for (size_t j = 0; j < n; j++) weights[j] = uniform ? 1 / (float)n : weights[j] / total;
+}
+
+static void cpu_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
+{
+    float *inverse = cpu_scratch(be, &cpu_of(be)->parts, dim, sizeof *inverse, "inverse variances");
+    if (!inverse) return;
+    if (!mean.p || !invert_variance(inverse, cpu_f32(m2), count, dim)) inverse = NULL;
+    set_weights(be, cpu_f32(weights), cpu_f32(x), n, dim, cpu_f32(mean), inverse);
+#pragma omp parallel num_threads(cpu_team(be, n *dim * 2))
+    {
+        size_t a, b;
+        threads_split(dim, LINE_FLOATS, &a, &b);
+        cpu_of(be)->k->mix(cpu_f32(probe), cpu_f32(weights), cpu_f32(x), n, dim, a, b);
+    }
+}
+
+/* Mean over the parts of the cosines of probe and one representative; norm: of the probe's parts, squared. */
+static float block_score(const cpu_kernels *k, const float *probe, const float *norm, const unsigned char *rep, dtype t,
+                         size_t part, size_t parts)
+{
+    float sum = 0, r[2];
+    for (size_t p = 0; p < parts; p++) {
+        k->dot_norm(r, probe + p * part, rep + p * part * dtype_size(t), t, part);
+        double norms = (double)r[1] * (double)norm[p];
+        if (norms != 0) sum += (float)((double)r[0] / sqrt(norms));
+    }
+    return sum / (float)parts;
+}
+
+static void cpu_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max,
+                      buf read)
+{
+    (void)n_max;
+    const cpu_kernels *k = cpu_of(be)->k;
+    int64_t lo = cpu_i64(n)[1], hi = cpu_i64(n)[2];
+    size_t dim = x->n_heads * x->head_dim, part = dim / parts, row = dim * dtype_size(x->type);
+    size_t count = hi > lo ? (size_t)(hi - lo) : 0;
+    float *norm = cpu_scratch(be, &cpu_of(be)->parts, parts, sizeof *norm, "norms of the probe"), r[2];
+    if (!norm) return;
+    for (size_t p = 0; p < parts; p++) {
+        k->dot_norm(r, cpu_f32(probe) + p * part, cpu_f32(probe) + p * part, DT_F32, part);
+        norm[p] = r[1];
+    }
+#pragma omp parallel num_threads(cpu_team(be, count *dim * 4))
+    {
+        size_t a, b;
+        threads_split(count, 1, &a, &b);
+        for (size_t i = (size_t)lo + a; i < (size_t)lo + b; i++)
+            cpu_f32(score)[i] = block_score(k, cpu_f32(probe), norm, x->rep.p + i * row, x->type, part, parts);
+    }
+    if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)count * row;
+}
+
+const block_ops cpu_block = {
+    .moments = cpu_moments,
+    .probe = cpu_probe,
+    .score = cpu_score,
+    .fold = ref_block_fold,
+    .form = ref_block_form,
+    .list = ref_block_list,
+    .take = ref_block_take,
+    .close_pools = ref_block_close_pools,
+};

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* Quantized rows: where they lie, and the ops on them, split over heads and blocks of rows. */
+#include "config.h"
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/threads.h"
+#include "kernels/ops_codes.h"
+#include "kernels/ref/ref.h"
+
+enum { FETCH_ROWS = 256, ENCODE_ROWS = 64 };
+
+row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head)
+{
+    const kv_codes *c = &r->codes;
+    size_t d = r->head_dim, region = kv_head * r->cap * d * dtype_size(r->type);
+    row_source s = {.exact = (value ? r->v : r->k).p + region, .type = r->type, .head_dim = d, .bits = c->bits};
+    if (c->bits == 0) return s;
+    bool by_token = value || c->by_token;
+    size_t pair_bytes = by_token ? c->cap * codes_runs(c, d) * 4 : c->cap / c->group * d * 4;
+    s.at = (const int32_t *)(void *)(value ? c->v_at : c->k_at).p;
+    s.row_bytes = codes_row_bytes(c, d);
+    s.code = (value ? c->v : c->k).p + kv_head * c->cap * s.row_bytes;
+    s.pair = (value ? c->v_pair : c->k_pair).p + kv_head * pair_bytes;
+    s.group = by_token ? 0 : c->group;
+    s.run = c->run;
+    s.zero_point = c->zero_point;
+    return s;
+}
+
+/* The plain code, in pieces that begin at groups. */
+static void encode(backend *be, const kv_rows *r, bool value, buf src, size_t first, size_t n)
+{
+    (void)be; /* unused without OpenMP */
+    size_t group = value || r->codes.by_token ? 1 : r->codes.group;
+    size_t step = (ENCODE_ROWS + group - 1) / group * group, blocks = (n + step - 1) / step;
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * r->n_kv_heads * r->head_dim * 8))
+    for (size_t i = 0; i < r->n_kv_heads * blocks; i++) {
+        size_t at = i % blocks * step, rows = n - at < step ? n - at : step;
+        ref_encode_head(r, value, i / blocks, cpu_i64(src) + at, first + at, rows);
+    }
+}
+
+static void encode_k(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+{
+    encode(be, rows, false, src, first, n);
+}
+
+static void encode_v(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+{
+    encode(be, rows, true, src, first, n);
+}
+
+static void fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists,
+                  size_t idx_stride, int64_t n_max)
+{
+    const cpu_kernels *kernels = cpu_of(be)->k;
+    size_t d = rows->head_dim, blocks = ((size_t)n_max + FETCH_ROWS - 1) / FETCH_ROWS;
+    if (!cpu_dim_fits(be, d)) return;
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, (size_t)n_max * rows->n_kv_heads * d))
+    for (size_t i = 0; i < rows->n_kv_heads * blocks; i++) {
+        size_t head = i / blocks, at = i % blocks * FETCH_ROWS, list = n_lists == 1 ? 0 : head;
+        int64_t first = cpu_i64(range)[2 * list] + (int64_t)at, left = cpu_i64(range)[2 * list + 1] - (int64_t)at;
+        const int32_t *slots = idx.p ? (const int32_t *)(void *)idx.p + list * idx_stride : NULL;
+        if (left <= 0) continue;
+        size_t n = left < FETCH_ROWS ? (size_t)left : FETCH_ROWS, to = (head * out->cap + at) * d;
+        row_source k = cpu_rows(rows, false, head), v = cpu_rows(rows, true, head);
+        kernels->rows(cpu_f32(out->k) + to, d, &k, slots, first, n);
+        if (out->v.p) kernels->rows(cpu_f32(out->v) + to, d, &v, slots, first, n);
+    }
+}
+
+const codes_ops cpu_codes = {.encode_k = encode_k, .encode_v = encode_v, .fetch = fetch};

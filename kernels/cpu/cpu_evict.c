@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* Column sums: one item is a group of heads and a tile of keys. The other ops of eviction touch a few
+ * numbers a row and are those of ref. */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/threads.h"
+#include "kernels/ops_evict.h"
+#include "kernels/ref/ref.h"
+
+typedef struct {
+    const attn_job *j;
+    size_t n_groups, stride;
+    int how;
+    bool add;
+    buf sum;
+} call;
+
+/* Per-thread arrays of an item. */
+typedef struct {
+    float *k, *sum, *work;
+    uint8_t *lo, *hi;
+} tile_space;
+
+/* kv heads that a group reads, and its heads at each. */
+static size_t group_kv(const call *c, size_t *per_kv)
+{
+    size_t heads = c->j->n_heads / c->n_groups, group = c->j->n_heads / c->j->rows.n_kv_heads;
+    *per_kv = heads < group ? heads : group;
+    return heads / *per_kv;
+}
+
+static size_t space_bytes(const call *c)
+{
+    size_t per_kv, n_kv = group_kv(c, &per_kv), d = c->j->rows.head_dim;
+    size_t floats = PREFILL_KEYS * (n_kv * d + 1) + colsum_work_floats(d, n_kv, per_kv);
+    return (floats * sizeof(float) + 2 * c->j->n_tok + 127) / 64 * 64;
+}
+
+static tile_space space_at(const call *c, unsigned char *p)
+{
+    size_t per_kv, n_kv = group_kv(c, &per_kv), d = c->j->rows.head_dim;
+    tile_space s = {.k = (float *)(void *)p};
+    s.sum = s.k + PREFILL_KEYS * n_kv * d;
+    s.work = s.sum + PREFILL_KEYS;
+    s.lo = (uint8_t *)(s.work + colsum_work_floats(d, n_kv, per_kv));
+    s.hi = s.lo + c->j->n_tok;
+    return s;
+}
+
+/* A group's list. */
+typedef struct {
+    const int32_t *idx, *at; /* NULL: none */
+    int64_t first, n;        /* entries [first, first + n) */
+} list_view;
+
+static list_view list_of(const call *c, size_t g)
+{
+    const attn_job *j = c->j;
+    size_t head = g * (j->n_heads / c->n_groups), kv_head = head / (j->n_heads / j->rows.n_kv_heads);
+    size_t l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? head : kv_head;
+    size_t at = l * j->idx_stride;
+    return (list_view){j->idx.p ? (const int32_t *)(void *)j->idx.p + at : NULL,
+                       j->at.p ? (const int32_t *)(void *)j->at.p + at : NULL, cpu_i64(j->range)[2 * l],
+                       cpu_i64(j->range)[2 * l + 1]};
+}
+
+/* How many of the tile's n entries from i0 on lie before position p. */
+static size_t before(const call *c, const list_view *l, int64_t i0, size_t n, int64_t p)
+{
+    if (!l->at) {
+        int64_t k = p - cpu_i64(c->j->kpos)[0] - i0;
+        return k < 0 ? 0 : k < (int64_t)n ? (size_t)k : n;
+    }
+    size_t lo = 0;
+    while (lo < n) {
+        size_t mid = lo + (n - lo) / 2;
+        if (l->at[l->first + i0 + (int64_t)mid] < p) lo = mid + 1;
+        else n = mid;
+    }
+    return lo;
+}
+
+/* What each query sees of the tile; false: nothing. */
+static bool see(const call *c, const list_view *l, int64_t i0, size_t n, tile_space *s)
+{
+    const attn_job *j = c->j;
+    bool any = false;
+    for (size_t t = 0; t < j->n_tok; t++) {
+        s->lo[t] = 0;
+        s->hi[t] = (uint8_t)n;
+        if (j->kpos.p || l->at) {
+            int64_t p = cpu_i64(j->qpos)[t];
+            s->hi[t] = (uint8_t)before(c, l, i0, n, p + 1);
+            if (j->band > 0) s->lo[t] = (uint8_t)before(c, l, i0, n, p - j->band + 1);
+        }
+        any |= s->lo[t] < s->hi[t];
+    }
+    return any;
+}
+
+/* K rows of the tile in all kv heads of the group. */
+static void gather(backend *be, const call *c, const list_view *l, size_t kv0, size_t n_kv, int64_t i0, size_t n,
+                   float *out)
+{
+    size_t d = c->j->rows.head_dim;
+    for (size_t kv = 0; kv < n_kv; kv++) {
+        row_source from = cpu_rows(&c->j->rows, false, kv0 + kv);
+        float *to = out + kv * PREFILL_KEYS * d;
+        cpu_of(be)->k->rows(to, d, &from, l->idx, l->first + i0, n);
+        memset(to + n * d, 0, (PREFILL_KEYS - n) * d * sizeof *to);
+    }
+}
+
+/* Entries [i0, i0 + PREFILL_KEYS) of group g. */
+static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
+{
+    const attn_job *j = c->j;
+    list_view l = list_of(c, g);
+    if (i0 >= l.n) return;
+    size_t n = l.n - i0 < PREFILL_KEYS ? (size_t)(l.n - i0) : PREFILL_KEYS, d = j->rows.head_dim, per_kv;
+    size_t n_kv = group_kv(c, &per_kv), heads = n_kv * per_kv, head = g * heads;
+    float *sum = cpu_f32(c->sum) + g * c->stride + (size_t)i0;
+    memset(s.sum, 0, PREFILL_KEYS * sizeof *s.sum);
+    if (c->add) memcpy(s.sum, sum, n * sizeof *sum);
+    if (see(c, &l, i0, n, &s)) {
+        gather(be, c, &l, head / (j->n_heads / j->rows.n_kv_heads), n_kv, i0, n, s.k);
+        colsum_tile b = {.q = cpu_f32(j->q) + head * d,
+                         .lse = cpu_f32(j->lse) + head,
+                         .n_tok = j->n_tok,
+                         .n_heads = j->n_heads,
+                         .head_dim = d,
+                         .n_kv = n_kv,
+                         .per_kv = per_kv,
+                         .k = s.k,
+                         .lo = s.lo,
+                         .hi = s.hi,
+                         .scale = j->scale,
+                         .share = c->how == COMBINE_MEAN ? 1 / (float)heads : 1,
+                         .max = c->how == COMBINE_MAX,
+                         .sum = s.sum,
+                         .work = s.work};
+        cpu_of(be)->k->colsum(&b);
+    }
+    memcpy(sum, s.sum, n * sizeof *sum);
+}
+
+static void cpu_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
+{
+    call c = {j, n_groups, stride, how, add, sum};
+    size_t bytes = space_bytes(&c), tiles = ((size_t)j->n_max + PREFILL_KEYS - 1) / PREFILL_KEYS;
+    if (!cpu_dim_fits(be, j->rows.head_dim)) return;
+    unsigned char *space = cpu_scratch(be, &cpu_of(be)->parts, (size_t)be->n_threads, bytes, "column sums");
+    if (!space) return;
+    ref_count_keys(j);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, j->n_tok * j->n_heads * (size_t)j->n_max * j->rows.head_dim * 2))
+    for (size_t i = 0; i < n_groups * tiles; i++)
+        tile(be, &c, i % n_groups, (int64_t)(i / n_groups * PREFILL_KEYS),
+             space_at(&c, space + (size_t)threads_id() * bytes));
+}
+
+const evict_ops cpu_evict = {
+    .colsum = cpu_colsum,
+    .combine = ref_combine_heads,
+    .pool = ref_pool,
+    .repeat_heads = ref_repeat_heads,
+    .open = ref_open,
+    .append = ref_append,
+    .prune = ref_prune,
+    .compact = ref_compact,
+};

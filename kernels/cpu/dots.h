@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* Dot products of query heads with rows, in the order that ops_select.h fixes: no fma, 16 partial sums, so
+ * that the bits do not depend on the level. PARTS vectors hold the partial sums of one product; a tile has
+ * DOTS products, whose sums one transposition gives. */
+#ifndef KERNELS_CPU_DOTS_H
+#define KERNELS_CPU_DOTS_H
+
+#include "kernels/cpu/simd.h"
+
+enum { PARTS = 16 / VF_LANES, DOTS = VF_LANES / PARTS };
+
+/* acc[p * DOTS + i] is part p of product i. */
+INLINE void dots_sums(const VF acc[VF_LANES], float out[DOTS])
+{
+    float s[VF_LANES];
+    vf_store(s, vf_sum_each(acc));
+#if CPU_LEVEL == 0
+    out[0] = (s[0] + s[1]) + (s[2] + s[3]); /* quads of one product */
+#else
+    for (int i = 0; i < DOTS; i++) out[i] = PARTS == 1 ? s[i] : s[i] + s[(DOTS + i) % VF_LANES];
+#endif
+}
+
+/* Products of `heads` queries (stride d) with `items` rows, heads * items <= DOTS; out[h * items + i].
+ * bound: a row is a maximum and, d elements on, a minimum, of which q's sign takes one. */
+INLINE void dots_tile(const int heads, const int items, const bool bound, const dtype t, const float *q, size_t d,
+                      const void *const *row, float out[DOTS])
+{
+    VF acc[VF_LANES];
+    UNROLL for (int i = 0; i < VF_LANES; i++) acc[i] = vf_zero();
+    for (size_t c = 0; c < d; c += 16)
+        UNROLL for (int p = 0; p < PARTS; p++) {
+            size_t e = c + (size_t)p * VF_LANES, left = e < d ? d - e : 0;
+            const bool full = left >= VF_LANES;
+            if (left == 0) continue;
+            UNROLL for (int i = 0; i < items; i++) {
+                VF top = full ? vf_load_as(row[i], e, t) : vf_load_as_n(row[i], e, t, left), low = top;
+                if (bound) low = full ? vf_load_as(row[i], d + e, t) : vf_load_as_n(row[i], d + e, t, left);
+                UNROLL for (int h = 0; h < heads; h++) {
+                    const float *qh = q + (size_t)h * d + e;
+                    VF qv = full ? vf_load(qh) : vf_load_n(qh, left), x = bound ? vf_by_sign(qv, top, low) : top;
+                    VF *a = &acc[p * DOTS + h * items + i];
+                    *a = vf_add(*a, vf_mul(qv, x));
+                }
+            }
+        }
+    dots_sums(acc, out);
+}
+
+/* Rows [r0, r1) of row_bytes each for `heads` query heads: out[h * stride + r]. */
+INLINE void dots_heads(const int heads, const bool bound, const dtype t, const float *q, size_t d, const void *rows,
+                       size_t row_bytes, size_t r0, size_t r1, float *out, size_t stride)
+{
+    enum { MOST = DOTS };
+    const int items = DOTS / heads;
+    const unsigned char *p = rows;
+    for (size_t r = r0; r < r1; r += (size_t)items) {
+        const void *row[MOST];
+        float sum[DOTS];
+        for (size_t i = 0; i < (size_t)items; i++) row[i] = p + (r + i < r1 ? r + i : r1 - 1) * row_bytes;
+        dots_tile(heads, items, bound, t, q, d, row, sum);
+        for (size_t i = 0; i < (size_t)items && r + i < r1; i++)
+            for (int h = 0; h < heads; h++) out[(size_t)h * stride + r + i] = sum[h * items + (int)i];
+    }
+}
+
+/* The same for any number of heads, some rows at a time so that they are read from memory once. */
+INLINE void dots_rows(const bool bound, const dtype t, const float *q, size_t heads, size_t d, const void *rows,
+                      size_t row_bytes, size_t r0, size_t r1, float *out, size_t stride)
+{
+    enum { BLOCK = 32 };
+    for (size_t r = r0; r < r1; r += BLOCK) {
+        size_t end = r + BLOCK < r1 ? r + BLOCK : r1, h = 0;
+        for (; DOTS >= 4 && h + 4 <= heads; h += 4)
+            dots_heads(DOTS >= 4 ? 4 : 1, bound, t, q + h * d, d, rows, row_bytes, r, end, out + h * stride, stride);
+        for (; h < heads; h++)
+            dots_heads(1, bound, t, q + h * d, d, rows, row_bytes, r, end, out + h * stride, stride);
+    }
+}
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+/* Scores to selections: exact scores and page bounds, votes, and the scans of the top-k selection. Bits do
+ * not depend on the level (ops_select.h). */
+#include "config.h"
+
+#include <math.h>
+
+#include "kernels/cpu/dots.h"
+#include "kernels/cpu/k.h"
+
+void LEVEL(k_dots)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t,
+                   size_t r0, size_t r1)
+{
+    size_t bytes = d * dtype_size(t);
+    if (t == DT_F32) dots_rows(false, DT_F32, q, heads, d, rows, bytes, r0, r1, out, stride);
+    else if (t == DT_F16) dots_rows(false, DT_F16, q, heads, d, rows, bytes, r0, r1, out, stride);
+    else dots_rows(false, DT_BF16, q, heads, d, rows, bytes, r0, r1, out, stride);
+}
+
+void LEVEL(k_bounds)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *pages, dtype t,
+                     size_t p0, size_t p1)
+{
+    size_t bytes = 2 * d * dtype_size(t);
+    if (t == DT_F32) dots_rows(true, DT_F32, q, heads, d, pages, bytes, p0, p1, out, stride);
+    else if (t == DT_F16) dots_rows(true, DT_F16, q, heads, d, pages, bytes, p0, p1, out, stride);
+    else dots_rows(true, DT_BF16, q, heads, d, pages, bytes, p0, p1, out, stride);
+}
+
+/* Elements [i, i + VF_LANES) of x, -INFINITY behind its end and in place of NaN. */
+INLINE VF load_scores(const float *x, size_t i, size_t n)
+{
+    const VF none = vf_set1(-INFINITY);
+    float last[VF_LANES];
+    if (i + VF_LANES <= n) return vf_max(vf_load(x + i), none);
+    vf_store(last, none);
+    for (size_t l = 0; i + l < n; l++) last[l] = x[i + l];
+    return vf_max(vf_load(last), none);
+}
+
+INLINE void store_some(float *p, size_t i, VF v, size_t n)
+{
+    if (i + VF_LANES <= n) vf_store(p + i, v);
+    else if (i < n) vf_store_n(p + i, v, n - i);
+}
+
+/* As load_scores, but for NaN, which stays. */
+INLINE VF load_raw(const float *x, size_t i, size_t n)
+{
+    return i + VF_LANES <= n ? vf_load(x + i) : load_scores(x, i, n);
+}
+
+void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float by, size_t n)
+{
+    VF m = vf_set1(-INFINITY), b = vf_set1(by), acc[PARTS];
+    float part[16], q[4];
+    for (size_t i = 0; i < n; i += VF_LANES) m = vf_max(vf_mul(load_raw(x, i, n), b), m);
+    *top = vf_hmax(m);
+    *sum = 0;
+    if (*top == -INFINITY) {
+        memset(e, 0, n * sizeof *e);
+        return;
+    }
+    UNROLL for (int p = 0; p < PARTS; p++) acc[p] = vf_zero();
+    m = vf_set1(*top);
+    for (size_t i = 0; i < n; i += 16)
+        UNROLL for (int p = 0; p < PARTS; p++) {
+            size_t at = i + (size_t)p * VF_LANES;
+            VF v = vf_exp2_plain(vf_sub(vf_mul(load_raw(x, at, n), b), m));
+            store_some(e, at, v, n);
+            acc[p] = vf_add(acc[p], v);
+        }
+    UNROLL for (int p = 0; p < PARTS; p++) vf_store(part + p * VF_LANES, acc[p]);
+    for (int i = 0; i < 4; i++) q[i] = (part[4 * i] + part[4 * i + 2]) + (part[4 * i + 1] + part[4 * i + 3]);
+    *sum = (q[0] + q[1]) + (q[2] + q[3]);
+}
+
+/* The same sum from the scores themselves, where that of the votes underflows (methods.md 0.2.4: no ties by
+ * underflow). */
+static VF vote_far(const vote_job *j, size_t i)
+{
+    VF top = vf_set1(-INFINITY), sum = vf_zero(), by = vf_set1(j->by);
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t h = 0; h < j->heads; h++) {
+            if (j->lse[h] == -INFINITY) continue;
+            VF y = vf_sub(vf_mul(load_scores(j->x + h * j->stride, i, j->n), by), vf_set1(j->lse[h]));
+            if (pass == 0) top = vf_max(y, top);
+            else sum = vf_add(sum, vf_exp2_plain(vf_sub(y, top)));
+        }
+    float t[VF_LANES], l[VF_LANES];
+    vf_store(t, top);
+    vf_store(l, vf_add(vf_mul(top, vf_set1(0.69314718f)), vf_log(sum)));
+    for (int k = 0; k < VF_LANES; k++)
+        if (t[k] == -INFINITY) l[k] = t[k];
+    return vf_load(l);
+}
+
+void LEVEL(k_vote_sum)(float *out, const vote_job *j)
+{
+    const VF least = vf_set1(1e-25f);
+    const unsigned all = (1u << VF_LANES) - 1;
+    for (size_t i = 0; i < j->n; i += VF_LANES) {
+        VF sum = vf_zero();
+        bool full = i + VF_LANES <= j->n;
+        for (size_t h = 0; h < j->heads; h++) {
+            const float *e = j->e + h * j->e_stride + i;
+            sum = vf_add(sum, vf_mul(full ? vf_load(e) : vf_load_n(e, j->n - i), vf_set1(j->factor[h])));
+        }
+        VF v = vf_log(vf_max(sum, least));
+        unsigned good = vf_ge(sum, least);
+        if (good != all) {
+            float near[VF_LANES], far[VF_LANES];
+            vf_store(near, v);
+            vf_store(far, vote_far(j, i));
+            for (int k = 0; k < VF_LANES; k++)
+                if (!(good >> k & 1)) near[k] = far[k];
+            v = vf_load(near);
+        }
+        store_some(out, i, v, j->n);
+    }
+}
+
+void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by)
+{
+    for (size_t i = 0; i < n; i += VF_LANES) {
+        bool full = i + VF_LANES <= n;
+        VF v = max ? vf_set1(-INFINITY) : full ? vf_load(x + i) : vf_load_n(x + i, n - i);
+        for (size_t h = max ? 0 : 1; h < heads; h++) {
+            const float *p = x + h * stride + i;
+            VF y = full ? vf_load(p) : vf_load_n(p, n - i);
+            v = max ? vf_max(y, v) : vf_add(v, y);
+        }
+        store_some(out, i, vf_div(v, vf_set1(by)), n);
+    }
+}
+
+size_t LEVEL(k_lane_maxima)(float *out, const float *x, size_t n, size_t per)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i += per * VF_LANES, count += VF_LANES) {
+        VF m = load_scores(x, i, n);
+        for (size_t k = 1; k < per && i + k * VF_LANES < n; k++) m = vf_max(load_scores(x, i + k * VF_LANES, n), m);
+        vf_store(out + count, m);
+    }
+    return count;
+}
+
+size_t LEVEL(k_at_least)(int32_t *idx, float *val, const float *x, size_t n, float least)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i += VF_LANES) {
+        VF v = load_scores(x, i, n);
+        unsigned m = vf_ge(v, vf_set1(least));
+        if (!m) continue;
+        float l[VF_LANES];
+        vf_store(l, v);
+        for (; m; m &= m - 1) {
+            size_t k = (size_t)__builtin_ctz(m);
+            if (i + k >= n) break;
+            idx[count] = (int32_t)(i + k);
+            val[count++] = l[k];
+        }
+    }
+    return count;
+}

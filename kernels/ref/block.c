@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ops_block.h"
+#include "kernels/ref/ref.h"
+
+static float f32(buf b, size_t i)
+{
+    return ref_get(b, DT_F32, i);
+}
+
+static int64_t i64(buf b, size_t i)
+{
+    int64_t x;
+    memcpy(&x, b.p + i * sizeof x, sizeof x);
+    return x;
+}
+
+static void put_i64(buf b, size_t i, int64_t x)
+{
+    memcpy(b.p + i * sizeof x, &x, sizeof x);
+}
+
+static double f64(buf b, size_t i)
+{
+    double x;
+    memcpy(&x, b.p + i * sizeof x, sizeof x);
+    return x;
+}
+
+/* ---- the probe ---- */
+
+static void ref_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
+{
+    (void)be;
+    for (size_t c = 0; c < dim; c++) {
+        double m = before ? (double)f32(mean, c) : 0, s = before ? (double)f32(m2, c) : 0;
+        for (size_t i = 0; i < n; i++) {
+            double d = (double)f32(x, i * dim + c) - m;
+            m += d / (double)(before + i + 1);
+            s += d * ((double)f32(x, i * dim + c) - m);
+        }
+        ref_put(mean, DT_F32, c, (float)m);
+        ref_put(m2, DT_F32, c, (float)s);
+    }
+}
+
+/* |phi_j|_1 of each row into weights; returns their sum. */
+static double activations(buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
+{
+    double floor = 0, total = 0;
+    if (count < 2) return 0;
+    for (size_t c = 0; c < dim; c++) floor += (double)f32(m2, c) / (double)(count - 1);
+    floor /= 100 * (double)dim;
+    if (!(floor > 0)) return 0;
+    for (size_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (size_t c = 0; c < dim; c++) {
+            double d = (double)f32(x, j * dim + c) - (double)f32(mean, c);
+            sum += d * d / ((double)f32(m2, c) / (double)(count - 1) + floor);
+        }
+        ref_put(weights, DT_F32, j, (float)sum);
+        total += sum;
+    }
+    return total;
+}
+
+static void ref_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
+{
+    (void)be;
+    double total = mean.p ? activations(weights, x, n, dim, mean, m2, count) : 0;
+    bool uniform = !(total > 0) || isinf(total);
+    for (size_t j = 0; j < n; j++)
+        ref_put(weights, DT_F32, j, (float)(uniform ? 1 / (double)n : (double)f32(weights, j) / total));
+    for (size_t c = 0; c < dim; c++) {
+        double sum = 0;
+        for (size_t j = 0; j < n; j++) sum += (double)f32(weights, j) * (double)f32(x, j * dim + c);
+        ref_put(probe, DT_F32, c, (float)sum);
+    }
+}
+
+static double cosine(buf a, size_t at_a, buf b, dtype t, size_t at_b, size_t n)
+{
+    double dot = 0, aa = 0, bb = 0;
+    for (size_t c = 0; c < n; c++) {
+        double x = (double)f32(a, at_a + c), y = (double)ref_get(b, t, at_b + c);
+        dot += x * y;
+        aa += x * x;
+        bb += y * y;
+    }
+    return aa * bb == 0 ? 0 : dot / sqrt(aa * bb);
+}
+
+static void ref_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max,
+                      buf read)
+{
+    (void)be;
+    (void)n_max;
+    size_t dim = x->n_heads * x->head_dim, part = dim / parts;
+    for (size_t b = (size_t)i64(n, 1); b < (size_t)i64(n, 2); b++) {
+        double sum = 0;
+        for (size_t p = 0; p < parts; p++) sum += cosine(probe, p * part, x->rep, x->type, b * dim + p * part, part);
+        ref_put(score, DT_F32, b, (float)(sum / (double)parts));
+    }
+    if (read.p) put_i64(read, 0, i64(read, 0) + (i64(n, 2) - i64(n, 1)) * (int64_t)(dim * dtype_size(x->type)));
+}
+
+/* ---- blocks ---- */
+
+void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
+{
+    (void)be;
+    (void)n_max;
+    int64_t first = i64(at, 0), n = i64(at, 1), fresh = i64(at, 2);
+    for (size_t h = 0; h < m->n_heads; h++) {
+        size_t col = (size_t)first % m->ring;
+        for (int64_t i = 0; i < n; i++, col = col + 1 < m->ring ? col + 1 : 0) {
+            size_t to = h * m->ring + col;
+            float old = first + i >= fresh ? 0 : f32(m->mass, to);
+            ref_put(m->mass, DT_F32, to, old + (sum.p ? f32(sum, h * stride + (size_t)i) : 0));
+        }
+    }
+}
+
+/* Mean of the keys of the best tokens of the block whose first token has position p0 and row r0. */
+static void form_head(const block_index *x, const kv_rows *keys, const band_mass *m, size_t block, size_t head,
+                      size_t p0, size_t r0)
+{
+    size_t d = x->head_dim, kv_head = head / (x->n_heads / x->n_kv_heads);
+    double sum[256] = {0};
+    float last = 0; /* mass and index of the token taken before */
+    size_t last_i = 0;
+    for (size_t r = 0; r < x->reps; r++) {
+        float top = 0;
+        size_t best = x->size;
+        for (size_t i = 0; i < x->size; i++) {
+            float a = m ? f32(m->mass, head * m->ring + (p0 + i) % m->ring) : 0;
+            if (!(a == a)) a = -INFINITY;
+            if (r > 0 && (a > last || (a == last && i <= last_i))) continue; /* taken */
+            if (best < x->size && !(a > top)) continue;
+            top = a;
+            best = i;
+        }
+        last = top;
+        last_i = best;
+        for (size_t c = 0; c < d; c++) sum[c] += (double)f32(keys->k, (kv_head * keys->cap + r0 + best) * d + c);
+    }
+    for (size_t c = 0; c < d; c++)
+        ref_put(x->rep, x->type, (block * x->n_heads + head) * d + c, (float)(sum[c] / (double)x->reps));
+}
+
+void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max)
+{
+    (void)be;
+    (void)n_max;
+    for (size_t b = 0; b < (size_t)i64(at, 1); b++)
+        for (size_t h = 0; h < x->n_heads; h++)
+            form_head(x, keys, m, (size_t)i64(at, 0) + b, h, (size_t)i64(at, 2) + b * x->size, b * x->size);
+}
+
+/* Appends positions [from, to) to idx. */
+static int64_t add_run(int32_t *idx, int64_t n, int64_t from, int64_t to)
+{
+    for (int64_t p = from; p < to; p++) idx[n++] = (int32_t)p;
+    return n;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+void ref_block_list(backend *be, const far_list *l)
+{
+    (void)be;
+    const int32_t *block = (const int32_t *)(void *)l->block.p + i64(l->chosen, 0);
+    int32_t *idx = (int32_t *)(void *)l->idx.p;
+    int64_t from = i64(l->at, 0), sinks = i64(l->at, 1), n = add_run(idx, 0, from, sinks);
+    for (int64_t i = 0; i < i64(l->chosen, 1); i++) {
+        int64_t first = sinks + block[i] * l->size;
+        n = add_run(idx, n, larger(first, from), first + l->size);
+    }
+    n = add_run(idx, n, larger(i64(l->at, 2), from), i64(l->at, 3));
+    put_i64(l->range, 0, 0);
+    put_i64(l->range, 1, n);
+}
+
+/* ---- budgets ---- */
+
+/* Entropy of softmax(scale * score[i]) over [lo, hi): log Z - sum p (s - max); NaN counts as -inf. */
+static double entropy(buf score, size_t row, int64_t lo, int64_t hi, float scale)
+{
+    double top = -(double)INFINITY, z = 0, sum = 0;
+    for (int64_t i = lo; i < hi; i++) top = fmax(top, (double)(scale * f32(score, row + (size_t)i)));
+    if (isinf(top)) return 0;
+    for (int64_t i = lo; i < hi; i++) {
+        double s = (double)(scale * f32(score, row + (size_t)i)) - top, w = exp(s);
+        if (!(w > 0)) continue;
+        z += w;
+        sum += w * s;
+    }
+    return log(z) - sum / z;
+}
+
+/* The share of `layer` in what is left, layers in ascending order. */
+static double share_of(const entropy_pool *p, size_t layer, double theta)
+{
+    double later = 0, left = (double)(p->n_layers - layer);
+    int64_t count = i64(p->count, 0);
+    for (size_t j = layer + 1; j < p->n_layers && count > 0; j++) later += f64(p->sum, j) / (double)count;
+    return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
+}
+
+void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
+                    buf k)
+{
+    (void)be;
+    int64_t lo = i64(s->n, 1), hi = i64(s->n, 2), pool = i64(p->pool, window), least = i64(p->bound, 0);
+    int64_t most = i64(p->bound, 1), reserve = least * (int64_t)(p->n_layers - layer - 1);
+    double sum = 0;
+    for (size_t l = 0; l < s->n_lists; l++) sum += entropy(s->score, l * s->stride, lo, hi, scale);
+    float theta = (float)(sum / (double)s->n_lists);
+    ref_put(p->theta, DT_F32, window * p->n_layers + layer, theta);
+    int64_t b = (int64_t)floor(share_of(p, layer, (double)theta) * (double)pool + 0.5);
+    if (b < least) b = least;
+    if (b > most) b = most;
+    if (b > pool - reserve) b = pool - reserve;
+    if (b > hi - lo) b = hi - lo;
+    if (b < 0) b = 0;
+    put_i64(k, 0, b);
+    put_i64(p->pool, window, pool - b);
+}
+
+void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows)
+{
+    (void)be;
+    for (size_t l = 0; l < p->n_layers; l++) {
+        double sum = f64(p->sum, l);
+        for (size_t w = 0; w < n_windows; w++) sum += (double)f32(p->theta, w * p->n_layers + l);
+        memcpy(p->sum.p + l * sizeof sum, &sum, sizeof sum);
+    }
+    put_i64(p->count, 0, i64(p->count, 0) + (int64_t)n_windows);
+}
+
+const block_ops ref_block = {
+    .moments = ref_moments,
+    .probe = ref_probe,
+    .score = ref_score,
+    .fold = ref_block_fold,
+    .form = ref_block_form,
+    .list = ref_block_list,
+    .take = ref_block_take,
+    .close_pools = ref_block_close_pools,
+};

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/half.h"
+#include "kernels/ops_codes.h"
+#include "kernels/ref/ref.h"
+
+/* Which of a row's two halves: K and V have the same form but for the place of their pairs. */
+typedef struct {
+    buf exact, code, pair;
+    const int32_t *at;
+    bool by_token;
+} half_rows;
+
+static half_rows half_of(const kv_rows *r, bool value)
+{
+    const kv_codes *c = &r->codes;
+    if (value) return (half_rows){r->v, c->v, c->v_pair, (const int32_t *)(void *)c->v_at.p, true};
+    return (half_rows){r->k, c->k, c->k_pair, (const int32_t *)(void *)c->k_at.p, c->by_token};
+}
+
+/* Index of the f16 number a of a code row's channel; that of b, behind it. */
+static size_t pair_at(const kv_rows *r, bool by_token, size_t head, size_t row, size_t ch, size_t *b)
+{
+    const kv_codes *c = &r->codes;
+    size_t d = r->head_dim, a;
+    if (by_token) {
+        a = ((head * c->cap + row) * codes_runs(c, d) + ch / c->run) * 2;
+        *b = a + 1;
+    } else {
+        a = (head * (c->cap / c->group) + row / c->group) * 2 * d + ch;
+        *b = a + d;
+    }
+    return a;
+}
+
+void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out)
+{
+    const kv_codes *c = &r->codes;
+    half_rows h = half_of(r, value);
+    size_t d = r->head_dim, bits = (size_t)c->bits;
+    int64_t row = bits ? h.at[slot] : (int64_t)slot;
+    if (row >= 0) {
+        for (size_t i = 0; i < d; i++) out[i] = ref_get(h.exact, r->type, (head * r->cap + (size_t)row) * d + i);
+        return;
+    }
+    row = -1 - row;
+    const unsigned char *code = h.code.p + (head * c->cap + (size_t)row) * codes_row_bytes(c, d);
+    for (size_t i = 0; i < d; i++) {
+        size_t ib, ia = pair_at(r, h.by_token, head, (size_t)row, i, &ib);
+        float a = ref_get(h.pair, DT_F16, ia), b = ref_get(h.pair, DT_F16, ib);
+        float x = (float)(code[i * bits / 8] >> i * bits % 8 & ((1 << bits) - 1));
+        out[i] = c->zero_point ? b * (x - a) : a + x * b; /* the product is exact */
+    }
+}
+
+/* A group's rule from its extremes to codes, and its pair. */
+typedef struct {
+    float lo, hi, top, a, b;
+    bool zero_point;
+} quantizer;
+
+/* int8 of an integer, modulo 256. */
+static float wrap_int8(float x)
+{
+    if (!(fabsf(x) < 0x1p31f)) return 0;
+    return (float)(int8_t)(uint8_t)(uint32_t)(int32_t)x;
+}
+
+static quantizer quantizer_of(const kv_codes *c, float lo, float hi)
+{
+    quantizer q = {lo, hi, (float)((1 << c->bits) - 1), lo, 0, c->zero_point};
+    if (hi > lo) {
+        q.b = (hi - lo) / q.top;
+        if (q.zero_point) q.a = wrap_int8(rintf(-lo / q.b));
+    } else if (q.zero_point) {
+        q.a = -1;
+        q.b = lo;
+    }
+    return q;
+}
+
+static unsigned code_of(const quantizer *q, float x)
+{
+    if (!(q->hi > q->lo)) return 0;
+    x = q->zero_point ? rintf(x / q->b) + q->a : rintf((x - q->lo) * q->top / (q->hi - q->lo));
+    return !(x > 0) ? 0 : x > q->top ? (unsigned)q->top : (unsigned)x; /* NaN: 0 */
+}
+
+static void put_code(const kv_rows *r, buf code, size_t head, size_t row, size_t ch, unsigned x)
+{
+    size_t bits = (size_t)r->codes.bits;
+    unsigned char *p = code.p + (head * r->codes.cap + row) * codes_row_bytes(&r->codes, r->head_dim) + ch * bits / 8;
+    unsigned shift = (unsigned)(ch * bits % 8), mask = ((1u << bits) - 1) << shift;
+    *p = (unsigned char)((*p & ~mask) | x << shift);
+}
+
+/* The group of code rows [row, row + n) and channels [ch, end), made of exact rows src[0..n). */
+static void encode_group(const kv_rows *r, const half_rows *h, size_t head, const int64_t *src, size_t row, size_t n,
+                         size_t ch, size_t end)
+{
+    float lo = INFINITY, hi = -INFINITY;
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = ch; c < end; c++) {
+            float x = ref_get(h->exact, r->type, (head * r->cap + (size_t)src[i]) * r->head_dim + c);
+            if (x < lo) lo = x;
+            if (x > hi) hi = x;
+        }
+    quantizer q = quantizer_of(&r->codes, lo, hi);
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = ch; c < end; c++) {
+            float x = ref_get(h->exact, r->type, (head * r->cap + (size_t)src[i]) * r->head_dim + c);
+            put_code(r, h->code, head, row + i, c, code_of(&q, x));
+        }
+    size_t ib, ia = pair_at(r, h->by_token, head, row, ch, &ib);
+    ref_put(h->pair, DT_F16, ia, q.a);
+    ref_put(h->pair, DT_F16, ib, q.b);
+}
+
+void ref_encode_head(const kv_rows *r, bool value, size_t head, const int64_t *src, size_t first, size_t n)
+{
+    half_rows h = half_of(r, value);
+    size_t rows = h.by_token ? 1 : r->codes.group, chans = h.by_token ? r->codes.run : 1;
+    for (size_t i = 0; i + rows <= n; i += rows)
+        for (size_t ch = 0; ch < r->head_dim; ch += chans) {
+            size_t end = ch + chans < r->head_dim ? ch + chans : r->head_dim;
+            encode_group(r, &h, head, src + i, first + i, rows, ch, end);
+        }
+}
+
+static void ref_encode_k(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+{
+    (void)be;
+    for (size_t h = 0; h < rows->n_kv_heads; h++)
+        ref_encode_head(rows, false, h, (const int64_t *)(void *)src.p, first, n);
+}
+
+static void ref_encode_v(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+{
+    (void)be;
+    for (size_t h = 0; h < rows->n_kv_heads; h++)
+        ref_encode_head(rows, true, h, (const int64_t *)(void *)src.p, first, n);
+}
+
+static void ref_fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists,
+                      size_t idx_stride, int64_t n_max)
+{
+    (void)be;
+    (void)n_max;
+    size_t d = rows->head_dim;
+    float *k = (float *)(void *)out->k.p, *v = (float *)(void *)out->v.p;
+    for (size_t head = 0; head < rows->n_kv_heads; head++) {
+        size_t l = n_lists == 1 ? 0 : head;
+        const int64_t *r = (const int64_t *)(void *)range.p + 2 * l;
+        const int32_t *list = idx.p ? (const int32_t *)(void *)idx.p + l * idx_stride : NULL;
+        for (size_t i = 0; i < (size_t)r[1]; i++) {
+            size_t entry = (size_t)r[0] + i, slot = list ? (size_t)list[entry] : entry, to = (head * out->cap + i) * d;
+            ref_row(rows, false, head, slot, k + to);
+            if (v) ref_row(rows, true, head, slot, v + to);
+        }
+    }
+}
+
+const codes_ops ref_codes = {.encode_k = ref_encode_k, .encode_v = ref_encode_v, .fetch = ref_fetch};

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+static size_t ring_at(const fier_index *x, size_t head, int64_t pos, size_t c)
+{
+    return (head * x->group + (size_t)pos % x->group) * x->head_dim + c;
+}
+
+/* New keys from position first on; older ones are in the ring. */
+typedef struct {
+    buf k;
+    int64_t first;
+} new_keys;
+
+static float key(const fier_index *x, const new_keys *n, size_t head, int64_t pos, size_t c)
+{
+    float row[1];
+    if (pos < n->first) return ref_get(x->ring, x->type, ring_at(x, head, pos, c));
+    size_t r = (size_t)(pos - n->first) * x->n_kv_heads + head;
+    ref_round_row(row, n->k, r * x->head_dim + c, 1, x->type);
+    return row[0];
+}
+
+typedef struct {
+    float z, lo, hi;
+} levels;
+
+static levels range_of(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t to)
+{
+    float lo = key(x, n, head, from, c), hi = lo;
+    for (int64_t p = from + 1; p < to; p++) {
+        float v = key(x, n, head, p, c);
+        if (v < lo) lo = v;
+        if (v > hi) hi = v;
+    }
+    return (levels){0.5f * (lo + hi), lo, hi};
+}
+
+static levels mad_of(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t to)
+{
+    float sum = 0, dev = 0, m = (float)(to - from);
+    for (int64_t p = from; p < to; p++) sum += key(x, n, head, p, c);
+    float z = sum / m;
+    for (int64_t p = from; p < to; p++) dev += fabsf(key(x, n, head, p, c) - z);
+    dev /= m;
+    return (levels){z, z - dev, z + dev};
+}
+
+static levels two_means_of(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t to)
+{
+    levels l = range_of(x, n, head, c, from, to);
+    float sum[2] = {0}, count[2] = {0};
+    for (int64_t p = from; p < to; p++) {
+        float v = key(x, n, head, p, c);
+        sum[v >= l.z] += v;
+        count[v >= l.z] += 1;
+    }
+    l.lo = sum[count[0] == 0] / count[count[0] == 0];
+    l.hi = sum[count[1] != 0] / count[count[1] != 0];
+    return l;
+}
+
+/* Levels from the keys [from, to), bits of the tokens [begin, to) of one group. */
+static void set_channel(const fier_index *x, const new_keys *n, size_t head, size_t c, int64_t from, int64_t begin,
+                        int64_t to)
+{
+    levels l = x->how == FIER_MAD        ? mad_of(x, n, head, c, from, to)
+               : x->how == FIER_TWO_MEAN ? two_means_of(x, n, head, c, from, to)
+                                         : range_of(x, n, head, c, from, to);
+    size_t groups = (x->cap + x->group - 1) / x->group, blocks = (x->cap + 31) / 32, words = fier_words(x->head_dim);
+    size_t at = (head * groups + (size_t)begin / x->group) * 2 * x->head_dim + c;
+    ref_put(x->levels, x->type, at, l.lo);
+    ref_put(x->levels, x->type, at + x->head_dim, l.hi);
+    for (int64_t p = begin; p < to; p++) {
+        size_t w = ((head * blocks + (size_t)p / 32) * words + c / 32) * 32 + (size_t)p % 32;
+        uint32_t *word = (uint32_t *)(void *)x->bits.p + w, bit = (uint32_t)1 << c % 32;
+        *word = key(x, n, head, p, c) >= l.z ? *word | bit : *word & ~bit;
+    }
+}
+
+/* The group that starts at `begin` and has tokens up to `to`. */
+static void set_group(const fier_index *x, const new_keys *n, int64_t begin, int64_t to)
+{
+    int64_t g = (int64_t)x->group;
+    bool open = to - begin < g;
+    if (open && (x->open == FIER_EXACT || x->open == FIER_KEEP)) return;
+    int64_t from = open && x->open == FIER_WINDOW ? (to > g ? to - g : 0) : begin;
+    for (size_t h = 0; h < x->n_kv_heads; h++)
+        for (size_t c = 0; c < x->head_dim; c++) set_channel(x, n, h, c, from, begin, to);
+}
+
+void ref_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_t n)
+{
+    (void)be;
+    int64_t g = (int64_t)x->group, first = *(const int64_t *)(void *)pos.p, end = first + (int64_t)n;
+    new_keys keys = {k, first};
+    for (int64_t begin = first / g * g; begin < end; begin += g)
+        set_group(x, &keys, begin, begin + g < end ? begin + g : end);
+    for (int64_t p = first > end - g ? first : end - g; p < end; p++)
+        for (size_t h = 0; h < x->n_kv_heads; h++)
+            for (size_t c = 0; c < x->head_dim; c++)
+                ref_put(x->ring, x->type, ring_at(x, h, p, c), key(x, &keys, h, p, c));
+}
+
+void ref_fier_redo(backend *be, const fier_index *x, const kv_rows *rows, int64_t n)
+{
+    (void)be;
+    int64_t g = (int64_t)x->group, begin = n / g * g, from = x->open != FIER_WINDOW ? begin : n > g ? n - g : 0;
+    new_keys none = {{NULL}, n};
+    for (size_t h = 0; h < x->n_kv_heads; h++)
+        for (int64_t p = from; p < n; p++) {
+            float row[256];
+            ref_k_row(row, rows, h, p);
+            for (size_t c = 0; c < x->head_dim; c++) ref_put(x->ring, x->type, ring_at(x, h, p, c), row[c]);
+        }
+    if (begin < n) set_group(x, &none, begin, n);
+}
+
+static float estimate(const fier_index *x, size_t head, int64_t t, const float *q)
+{
+    size_t groups = (x->cap + x->group - 1) / x->group, blocks = (x->cap + 31) / 32, d = x->head_dim;
+    size_t words = fier_words(d), at = (head * groups + (size_t)t / x->group) * 2 * d;
+    float lo[256], w[256];
+    for (size_t c = 0; c < d; c++) {
+        lo[c] = ref_get(x->levels, x->type, at + c);
+        w[c] = q[c] * (ref_get(x->levels, x->type, at + d + c) - lo[c]);
+    }
+    float sum = ref_dot16(q, lo, d);
+    for (size_t i = 0; i < words; i++) {
+        uint32_t word = ((const uint32_t *)(const void *)
+                             x->bits.p)[((head * blocks + (size_t)t / 32) * words + i) * 32 + (size_t)t % 32];
+        for (size_t j = 0; j < 32 && 32 * i + j < d; j += 2) {
+            float part[2] = {0};
+            for (size_t b = 0; b < 2 && 32 * i + j + b < d; b++)
+                if (word >> (j + b) & 1) part[b] = w[32 * i + j + b];
+            sum += part[0] + part[1];
+        }
+    }
+    return sum;
+}
+
+void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                    int64_t n_max, buf read)
+{
+    (void)be;
+    (void)n_max;
+    const int64_t *range = (const int64_t *)(void *)n.p;
+    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? range[0] / g * g : range[0];
+    size_t group = n_heads / x->n_kv_heads, d = x->head_dim;
+    for (size_t h = 0; h < n_heads; h++)
+        for (int64_t t = range[1]; t < range[2]; t++) {
+            float *out = (float *)(void *)score.p + h * stride + t, k[256];
+            const float *qh = (const float *)(void *)q.p + h * d;
+            for (size_t c = 0; c < d && t >= open; c++) k[c] = ref_get(x->ring, x->type, ring_at(x, h / group, t, c));
+            *out = t >= open ? ref_dot16(qh, k, d) : estimate(x, h / group, t, qh);
+        }
+    if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
+}
+
+const fier_ops ref_fier = {ref_fier_add, ref_fier_redo, ref_fier_score};

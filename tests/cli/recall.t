@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+# eval recall: on text (the built-in model) and on tensors of a file.
+. "$SRCDIR/tests/cli/lib.sh"
+
+# Five keys of four channels, of which the first is 3 0 2 0 1; two query heads that ask for the first channel.
+head='{"q":{"dtype":"F32","shape":[2,1,4],"data_offsets":[0,32]},"k":{"dtype":"F32","shape":[1,5,4],"data_offsets":[32,112]}}'
+zero='\000\000\000\000' one='\000\000\200\077' two='\000\000\000\100' three='\000\000\100\100'
+row() { printf "$1$zero$zero$zero"; }
+tensors() {
+    printf "\\$(printf %o ${#head})\000\000\000\000\000\000\000%s" "$head"
+    row $one; row $one
+    row $three; row $zero; row $two; row $zero; row ${1:-$one}
+}
+tensors >"$tmp/t.safetensors"
+run eval recall --tensors "$tmp/t.safetensors" --attn fier --budget 2 --dump "$tmp/d.jsonl" --json "$tmp/r.json" --quiet
+check "recall on tensors runs" test "$status" -eq 0
+out_has "1.0000" "the best key is found"
+check "one line a kv head" test "$(wc -l <"$tmp/d.jsonl")" -eq 1
+check "the current token and the best other one" grep -q '"kv_head": 0, "positions": \[0, 4\]' "$tmp/d.jsonl"
+check "without v there is no output error" grep -q '"out_err": null' "$tmp/r.json"
+refused 2 "strategies that retrieve" "eviction needs the order of the queries" eval recall --tensors "$tmp/t.safetensors" --attn h2o
+refused 1 "q: there is no such tensor" "no q" eval recall --tensors "$SRCDIR/tests/data/reference/tova.safetensors" --attn fier
+tensors '\000\000\300\177' >"$tmp/nan.safetensors"
+refused 1 "k: element 16 is NaN" "NaN" eval recall --tensors "$tmp/nan.safetensors" --attn fier
+refused 2 "a text is needed" "no text" eval recall --attn fier
+refused 2 "unknown strategy" "an unknown strategy" eval recall -p x --attn nothing
+
+run tokenize
+if grep -q 'built without SentencePiece' "$tmp/err"; then
+    finish
+    exit 0
+fi
+run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn full,quest,fier,streaming --budget 64,256 --skip 0 --json "$tmp/r.json" --quiet
+check "recall on text runs" test "$status" -eq 0
+if command -v jq >/dev/null; then
+    mean() { jq "[.results[] | select(.attn == \"$1\" and .budget == $2) | .$3] | add / length"  "$tmp/r.json"; }
+    check "full attention is exact" jq -e '[.results[] | select(.attn == "full") | .out_err] | max < 1e-5' "$tmp/r.json"
+    check "a budget that covers the text selects it all" test "$(mean fier 256 mass)" = 1
+    check "tokens are chosen better than pages, and both better than the newest" \
+        jq -ne "$(mean fier 64 recall) > $(mean quest 64 recall) and $(mean fier 64 mass) > $(mean streaming 64 mass)"
+else
+    skip "jq is not there"
+fi
+refused 2 "the text has only" "a text that is too short" eval recall -p "a few words" --ctx 512 --attn fier
+finish

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT */
+/* Retrieval methods against naive ones: scores, combination, choice and attention straight from the formulas,
+ * in double, from rotated keys of its own. A test gives the scores and the forced items of its method. */
+#ifndef TESTS_UNIT_RETRIEVE_ORACLE_H
+#define TESTS_UNIT_RETRIEVE_ORACLE_H
+
+#include "kernels/base/mem.h"
+#include "kernels/ops_select.h"
+#include "tests/tap.h"
+#include "tests/unit/attention_oracle.h"
+
+enum { GROUP = T_HEADS / T_KV, ROW = T_HEADS * T_DIM };
+typedef float head_rows[T_HEADS][T_DIM];
+
+static world w;
+/* Rotated at their positions, as the store holds them. */
+static float rot_k[T_LAYERS][T_MAX][T_KV][T_DIM], rot_q[T_LAYERS][T_MAX][T_HEADS][T_DIM];
+
+/* What a query at position n - 1 that sees [first, n) may choose. */
+typedef struct {
+    int64_t granule, k;
+    bool forced[T_MAX], candidate[T_MAX]; /* items */
+} naive_rule;
+
+typedef struct {
+    const char *spec; /* skip=1 in it: layers 1 and 2 select */
+    int64_t budget;
+    gqa_mode gqa;
+    /* Raw scores of the items that start before n. */
+    void (*score)(int layer, int64_t n, int kv, const double *q, double *out);
+    void (*rule)(int64_t first, int64_t n, naive_rule *r);
+} naive_method;
+
+static void rotate(const float *x, int64_t p, float *out)
+{
+    for (int c = 0; c < T_DIM / 2; c++) {
+        double a = (double)p * (double)w.freq[c], u = (double)x[c], v = (double)x[c + T_DIM / 2];
+        out[c] = (float)(u * cos(a) - v * sin(a));
+        out[c + T_DIM / 2] = (float)(v * cos(a) + u * sin(a));
+    }
+}
+
+static void world_rotate(uint64_t seed)
+{
+    world_fill(&w, seed);
+    for (int l = 0; l < T_LAYERS; l++)
+        for (int64_t p = 0; p < T_MAX; p++) {
+            for (int h = 0; h < T_HEADS; h++) rotate(w.q[l][p][h], p, rot_q[l][p][h]);
+            for (int h = 0; h < T_KV; h++) rotate(w.k[l][p][h], p, rot_k[l][p][h]);
+        }
+}
+
+static double log_sum(const double *x, const bool *in, int64_t n)
+{
+    double top = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (in[i]) top = fmax(top, x[i]);
+    for (int64_t i = 0; i < n; i++)
+        if (in[i]) sum += exp(x[i] - top);
+    return top + log(sum);
+}
+
+/* Combined scores of one list: query heads [h0, h0 + heads). */
+static void naive_scores(const naive_method *m, int layer, int64_t n, const naive_rule *r, int h0, int heads,
+                         double *out)
+{
+    static double raw[T_HEADS][T_MAX];
+    int64_t items = (n + r->granule - 1) / r->granule;
+    bool vote = (m->gqa == GQA_VOTE || m->gqa == GQA_LAYER_VOTE) && heads > 1;
+    double q[T_HEADS][T_DIM], lse[T_HEADS] = {0};
+    for (int h = 0; h < heads; h++)
+        for (int c = 0; c < T_DIM; c++) q[h][c] = (double)rot_q[layer][n - 1][h0 + h][c];
+    if (m->gqa == GQA_MEAN_Q) {
+        for (int h = 1; h < heads; h++)
+            for (int c = 0; c < T_DIM; c++) q[0][c] += q[h][c];
+        for (int c = 0; c < T_DIM; c++) q[0][c] /= heads;
+        heads = 1;
+    }
+    for (int h = 0; h < heads; h++) {
+        m->score(layer, n, (h0 + h) / GROUP, q[h], raw[h]);
+        for (int64_t i = 0; i < items && vote; i++) raw[h][i] /= sqrt((double)T_DIM);
+        if (vote) lse[h] = log_sum(raw[h], r->candidate, items);
+    }
+    for (int64_t i = 0; i < items; i++) {
+        double sum = 0, top = -INFINITY;
+        for (int h = 0; h < heads; h++) {
+            double x = raw[h][i];
+            sum += vote ? exp(x - lse[h]) : x;
+            top = fmax(top, x);
+        }
+        out[i] = m->gqa == GQA_MAX_S ? top : m->gqa == GQA_MEAN_S || m->gqa == GQA_LAYER_MEAN ? sum / heads : sum;
+    }
+}
+
+/* Positions that query head h attends at position n - 1, ascending. */
+static int64_t naive_select(const naive_method *m, int layer, int64_t n, int window, int h, int64_t *pos)
+{
+    int64_t first = window > 0 && window < n ? n - window : 0, count = 0;
+    naive_rule r = {0};
+    double score[T_MAX];
+    bool dense = layer < 1 || n - first <= m->budget || (window > 0 && window <= m->budget);
+    if (!dense) {
+        int heads = m->gqa == GQA_PER_Q ? 1 : m->gqa >= GQA_LAYER_MEAN ? T_HEADS : GROUP;
+        m->rule(first, n, &r);
+        naive_scores(m, layer, n, &r, h / heads * heads, heads, score);
+    }
+    int64_t items = dense ? 0 : (n + r.granule - 1) / r.granule;
+    for (int64_t k = 0; k < r.k; k++) {
+        int64_t best = -1;
+        for (int64_t i = 0; i < items; i++)
+            if (r.candidate[i] && (best < 0 || score[i] > score[best])) best = i;
+        if (best < 0) break;
+        r.candidate[best] = false;
+        r.forced[best] = true;
+    }
+    for (int64_t p = first; p < n; p++)
+        if (dense || r.forced[p / r.granule]) pos[count++] = p;
+    return count;
+}
+
+static void naive_attend(int layer, int64_t n, int h, const int64_t *pos, int64_t count, float *out)
+{
+    double sum = 0, acc[T_DIM] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        double s = 0;
+        for (int c = 0; c < T_DIM; c++)
+            s += (double)rot_q[layer][n - 1][h][c] * (double)rot_k[layer][pos[i]][h / GROUP][c];
+        double e = exp(s / sqrt((double)T_DIM));
+        sum += e;
+        for (int c = 0; c < T_DIM; c++) acc[c] += e * (double)w.v[layer][pos[i]][h / GROUP][c];
+    }
+    for (int c = 0; c < T_DIM; c++) out[c] = (float)(acc[c] / sum);
+}
+
+/* Compares a decode step that has just run (n tokens now) with the naive method; the last layer's lists too. */
+static bool step_is_right(const rig *r, const naive_method *m, int64_t n, const head_rows *out, int64_t *most)
+{
+    int64_t pos[T_MAX], count = 0;
+    int32_t idx[T_MAX];
+    bool good = true;
+    int per_list = m->gqa == GQA_PER_Q ? 1 : m->gqa >= GQA_LAYER_MEAN ? T_HEADS : GROUP;
+    for (int l = 0; l < T_LAYERS; l++)
+        for (int h = 0; h < T_HEADS; h++) {
+            float want[T_DIM];
+            if (h % per_list == 0) count = naive_select(m, l, n, r->window[l], h, pos);
+            naive_attend(l, n, h, pos, count, want);
+            for (int c = 0; c < T_DIM; c++) good &= fabsf(want[c] - out[l][h][c]) < 1e-5f;
+            if (l > 0 && count > *most) *most = count;
+            if (l < T_LAYERS - 1 || count == n || r->window[l] > 0) continue;
+            good &= attn_last_list(r->work, 0, 0, (size_t)(h / per_list), idx) == count;
+            for (int64_t i = 0; good && i < count; i++) good &= idx[i] == pos[i];
+        }
+    return good;
+}
+
+static void check_steps(rig *r, const char *device, const naive_method *m)
+{
+    static head_rows out[T_LAYERS * T_MAX], full_out[T_LAYERS * T_MAX];
+    err e = {0};
+    attn_seq *s, *full;
+    int64_t n = 0, most = 0;
+    bool good = true, same = true;
+    if (!is_ok(rig_seq(r, &s, m->spec, DT_F32, T_MAX, &e), &e, "%s: created", m->spec)) return;
+    if (!is_ok(rig_seq(r, &full, "full", DT_F32, T_MAX, &e), &e, "full: created")) return;
+    static const int64_t prompts[] = {37, 30}, steps[] = {36, 20};
+    for (int turn = 0; turn < 2; turn++) {
+        rig_prompt(r, &s, 1, prompts[turn], turn ? 16 : 5, out);
+        rig_prompt(r, &full, 1, prompts[turn], 16, full_out);
+        same &= memcmp(out, full_out, (size_t)(T_LAYERS * prompts[turn]) * sizeof *out) == 0;
+        n += prompts[turn];
+        for (int64_t i = 0; i < steps[turn]; i++) {
+            rig_decode(r, &s, 1, out);
+            good &= step_is_right(r, m, ++n, out, &most);
+            rig_decode(r, &full, 1, full_out);
+            if (n <= m->budget) same &= memcmp(out, full_out, T_LAYERS * sizeof *out) == 0;
+        }
+    }
+    attn_stats st = attn_seq_stats(s);
+    ok(good && most > 0, "%s, %s: every decode step as the naive method", device, m->spec);
+    ok(same, "%s, %s: prompts and n <= B have the bits of full (U1)", device, m->spec);
+    ok(st.attended <= st.visible && st.kv_read > 0 && st.index_read > 0, "%s: counts", m->spec);
+    attn_seq_free(s);
+    attn_seq_free(full);
+}
+
+/* The state after n tokens: a prompt in chunks, token by token, after a rewind, after a reset, in a batch. */
+static void check_state(rig *r, const char *spec, dtype kv)
+{
+    static const int64_t chunks[] = {1, 7, 64};
+    static head_rows want[8][T_LAYERS], got[T_LAYERS], batch[3 * T_LAYERS];
+    err e = {0};
+    attn_seq *s, *b[3];
+    bool chunked = true, single = true, rewound = true, reset = true, batched = true;
+    for (int i = 0; i < 3; i++) {
+        if (!is_ok(rig_seq(r, &s, spec, kv, T_MAX, &e), &e, "%s: created", spec)) return;
+        rig_prompt(r, &s, 1, 61, chunks[i], NULL);
+        for (int t = 0; t < 8; t++) {
+            rig_decode(r, &s, 1, got);
+            if (i > 0) chunked &= memcmp(want[t], got, sizeof got) == 0;
+            else memcpy(want[t], got, sizeof got);
+        }
+        static const int64_t back[] = {68, 61, 64};
+        int64_t n = back[i];
+        rewound &= attn_seq_rewind(s, n, &e) == ST_OK;
+        for (; n < 69; n++) {
+            rig_decode(r, &s, 1, got);
+            rewound &= memcmp(want[n - 61], got, sizeof got) == 0;
+        }
+        if (i == 2) { /* far back, then the same tokens as a prompt */
+            rewound &= attn_seq_rewind(s, 13, &e) == ST_OK;
+            rig_prompt(r, &s, 1, 48, 16, NULL);
+            rig_decode(r, &s, 1, got);
+            rewound &= memcmp(want[0], got, sizeof got) == 0;
+            attn_seq_reset(s);
+            rig_prompt(r, &s, 1, 50, 16, NULL);
+            for (int64_t t = 50; t < 69; t++) {
+                rig_decode(r, &s, 1, got);
+                if (t >= 61) single &= memcmp(want[t - 61], got, sizeof got) == 0;
+            }
+            attn_seq_reset(s);
+            rig_prompt(r, &s, 1, 61, 16, NULL);
+            rig_decode(r, &s, 1, got);
+            reset = memcmp(want[0], got, sizeof got) == 0;
+        }
+        attn_seq_free(s);
+    }
+    for (int i = 0; i < 3; i++) rig_seq(r, &b[i], i == 1 ? "full" : spec, kv, T_MAX, &e);
+    for (int i = 0; i < 3; i++) rig_prompt(r, &b[i], 1, i == 2 ? 90 : 61, 64, NULL);
+    rig_decode(r, b, 3, batch);
+    for (int l = 0; l < T_LAYERS; l++) batched &= memcmp(batch[l * 3], want[0][l], sizeof(head_rows)) == 0;
+    for (int i = 0; i < 3; i++) attn_seq_free(b[i]);
+    ok(chunked, "%s, %s: any chunks of the prompt give the same bits (U2)", spec, dtype_name(kv));
+    ok(single, "%s, %s: tokens one by one = at once (U3)", spec, dtype_name(kv));
+    ok(rewound, "%s, %s: the same bits after going back", spec, dtype_name(kv));
+    ok(reset, "%s, %s: reset (U4)", spec, dtype_name(kv));
+    ok(batched, "%s, %s: the same bits in a batch (U9)", spec, dtype_name(kv));
+}
+
+/* index(n): bytes of the index of one layer with n tokens in an f16 store. */
+static void check_bytes(rig *r, const char *spec, size_t (*index)(int64_t n))
+{
+    err e = {0};
+    attn_seq *s;
+    attn_bytes plan;
+    attn_limits lim = {100, 32};
+    rig_seq(r, &s, spec, DT_F16, 100, &e);
+    rig_prompt(r, &s, 1, 70, 32, NULL);
+    attn_bytes held = attn_seq_held(s);
+    is_int((long long)held.kv, 70LL * T_LAYERS * T_KV * T_DIM * 2 * 2, "%s: bytes of rows (U6)", spec);
+    is_int((long long)held.index, 2 * (long long)index(70), "%s: bytes of the index of two layers (U6)", spec);
+    for (int i = 0; i < 30; i++) rig_decode(r, &s, 1, NULL);
+    held = attn_seq_held(s);
+    attn_plan(&plan, attn_seq_spec(s), &r->shape, &lim, &e);
+    ok(plan.kv == held.kv && plan.index == held.index && plan.scratch == held.scratch,
+       "%s: the plan is what a full sequence holds", spec);
+    attn_seq_free(s);
+}
+
+static void check_oom(rig *r, const char *spec)
+{
+    bool freed = true;
+    for (long n = 1; n < 90; n++) {
+        err e = {0};
+        attn_seq *s;
+        mem_test_fail_at(n);
+        status st = rig_seq(r, &s, spec, DT_F16, 90, &e);
+        mem_test_fail_at(0);
+        if (st == ST_OK) {
+            attn_seq_free(s);
+            ok(freed && n > 12, "%s: each of %ld failed allocations is an error", spec, n - 1);
+            return;
+        }
+        freed &= st == ST_NOMEM && s == NULL;
+    }
+    ok(false, "%s: creation never succeeded", spec);
+}
+
+static void check_budget(const char *spec, const char *part)
+{
+    err e = {0};
+    attn_spec s;
+    attn_options o = {.kv = kv_exact(DT_F16)};
+    attn_shape shape = {.n_layers = 1};
+    is_ok(attn_spec_parse(&s, spec, &o, &e), &e, "%s: a spec", spec);
+    is_err(attn_spec_check(&s, &shape, &e), &e, ST_USAGE, part, "%s: refused", spec);
+}
+
+#endif
