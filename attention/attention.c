@@ -600,6 +600,8 @@ void attn_end(attn_work *w, const attn_step *step)
             if (u[k].m->step_end) u[k].m->step_end(u[k].c, &p);
             u[k].c->length += (int64_t)step->n_tok;
         }
+        /* Codes of small groups take more than the rows that they stand for. */
+        if (kv_has_codes(&s->spec.kv)) s->peak = larger(s->peak, bytes_with(s, 0));
         if (step->flags & ATTN_PROMPT) clear_read(s);
         else count_step(s);
     }

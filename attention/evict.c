@@ -43,7 +43,8 @@ static status scratch_bytes(size_t *out, const attn_spec *s, const attn_shape *s
                             const attn_limits *lim, const evict_rule *r, err *e)
 {
     size_t lists = lists_of(r, sh), chunk = (size_t)chunk_of(lim), bytes;
-    TRY(size_mul(out, chunk, lists * sizeof(int64_t), "slots", e));
+    /* With the range and `seen` of each layer's lists. */
+    TRY(size_mul(out, chunk + 3 * (size_t)sh->n_layers, lists * sizeof(int64_t), "slots", e));
     if (!r->sums) {
         TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r), lists * sizeof(float), "scores", e));
         TRY(size_add(out, *out, bytes, "scores", e));
@@ -345,9 +346,11 @@ void evict_layer_end(attn_ctx *base, const attn_part *p, int layer)
     if (c->due && c->rule.vote) c->rule.vote(c, p, layer);
     if (c->due) {
         prune(c, p, layer, budget);
-        if ((p->flags & ATTN_PROMPT) && !kv_store_by_position(c->store))
+        if ((p->flags & ATTN_PROMPT) && !kv_store_by_position(c->store)) {
             base->be->ops->evict->compact(base->be, kv_store_rows(c->store, layer), &c->kept[layer],
                                           budget + 1);
+            kv_store_discard(c->store, layer, budget + 1);
+        }
     }
     kv_store_layer_end(c->store, base, p, layer);
 }
@@ -425,8 +428,8 @@ void evict_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
         else out->kv += kv_store_bytes(c->store, c->stored + n_new);
         out->index += (size_t)entries * entry_bytes(base->spec, &c->rule);
     }
-    out->scratch +=
-        slots_bytes(c) + (c->score.p ? score_bytes(c) : 0) + (c->k.p ? 2 * rows_bytes(c) : 0);
+    out->scratch += slots_bytes(c) + range_bytes(c) + range_bytes(c) / 2 + (c->score.p ? score_bytes(c) : 0) +
+                    (c->k.p ? 2 * rows_bytes(c) : 0);
 }
 
 /* On average over the lists, where windows make them differ. */

@@ -69,7 +69,7 @@ static sizes sizes_of(const retrieve_kind *kind, const attn_spec *s, const attn_
 
 static size_t scratch_bytes(const sizes *z)
 {
-    return z->state + z->k + z->score + z->idx + z->ranges + z->probe + z->host;
+    return z->state + z->k + z->score + z->idx + z->ranges + z->probe;
 }
 
 status retrieve_plan(attn_bytes *out, const retrieve_kind *kind, const attn_spec *s,

@@ -65,6 +65,11 @@ static size_t ring_rows_bytes(const snap_ctx *c, size_t dim)
     return c->window * (size_t)c->e.base.shape->n_heads * dim * sizeof(float);
 }
 
+static size_t qpos_bytes(const attn_spec *s)
+{
+    return (size_t)s->value[P_WINDOW] * sizeof(int64_t);
+}
+
 static size_t ring_bytes(const snap_ctx *c)
 {
     return ring_rows_bytes(c, (size_t)c->e.base.shape->head_dim + 1);
@@ -99,6 +104,7 @@ static status snap_plan(attn_bytes *out, const attn_spec *s, const attn_shape *s
     evict_rule rule = rule_of(s);
     size_t heads = (size_t)shape->n_heads, bytes;
     TRY(evict_plan(out, s, shape, lim, layers, &rule, e));
+    TRY(size_add(&out->scratch, out->scratch, qpos_bytes(s), "last queries", e));
     for (int l = 0; l < shape->n_layers; l++) {
         if (!layers[l]) continue;
         TRY(size_mul(&bytes, (size_t)s->value[P_WINDOW],
@@ -117,7 +123,7 @@ static void snap_free(attn_ctx *base)
     const backend_ops *o = base->be->ops;
     for (int l = 0; c->ring && l < base->shape->n_layers; l++)
         if (c->ring[l].p) o->free(base->be, c->ring[l], ring_bytes(c));
-    if (c->qpos.p) o->free(base->be, c->qpos, c->window * sizeof(int64_t));
+    if (c->qpos.p) o->free(base->be, c->qpos, qpos_bytes(base->spec));
     if (c->heads.p) o->free(base->be, c->heads, heads_bytes(c));
     if (c->votes.p) o->free(base->be, c->votes, votes_bytes(c));
     mem_free(c->ring);
@@ -131,7 +137,7 @@ static status snap_buffers(snap_ctx *c, err *e)
     TRY(MEM_NEW(&c->ring, (size_t)c->e.base.shape->n_layers, e));
     for (int l = 0; l < c->e.base.shape->n_layers; l++)
         if (c->e.base.layers[l]) TRY(o->alloc(be, &c->ring[l], ring_bytes(c), "last queries", e));
-    TRY(o->alloc(be, &c->qpos, c->window * sizeof(int64_t), "last queries", e));
+    TRY(o->alloc(be, &c->qpos, qpos_bytes(c->e.base.spec), "last queries", e));
     TRY(o->alloc(be, &c->heads, heads_bytes(c), "votes", e));
     return o->alloc(be, &c->votes, votes_bytes(c), "votes", e);
 }
@@ -230,7 +236,7 @@ static void snap_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
     evict_held(base, n_new, out);
     for (int l = 0; l < base->shape->n_layers; l++)
         if (base->layers[l]) out->scratch += ring_bytes(c);
-    out->scratch += heads_bytes(c) + votes_bytes(c);
+    out->scratch += qpos_bytes(base->spec) + heads_bytes(c) + votes_bytes(c);
 }
 
 const attn_method attn_snapkv = {

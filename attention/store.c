@@ -181,11 +181,32 @@ void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t 
     s->be->ops->kv_write(s->be, &s->layer[layer], slots, n_lists, k, v, p->n_tok);
 }
 
+/* Rows [from, to) of each region. */
+static void discard_rows(backend *be, const kv_rows *r, int64_t from, int64_t to)
+{
+    size_t row = r->head_dim * dtype_size(r->type), bytes = (size_t)(to - from) * row;
+    for (size_t h = 0; h < r->n_kv_heads; h++) {
+        size_t at = (h * r->cap + (size_t)from) * row;
+        be->ops->discard(be, buf_at(r->k, at), bytes);
+        be->ops->discard(be, buf_at(r->v, at), bytes);
+    }
+}
+
+void kv_store_discard(kv_store *s, int layer, int64_t from)
+{
+    const kv_rows *r = &s->layer[layer];
+    if (!s->coded && from < (int64_t)r->cap) discard_rows(s->be, r, from, (int64_t)r->cap);
+}
+
 void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int layer)
 {
     (void)c;
     (void)p;
-    if (s->coded) kv_coded_layer_end(s->coded, &s->layer[layer]);
+    const kv_coded *coded = s->coded;
+    if (!coded) return;
+    kv_coded_layer_end(s->coded, &s->layer[layer]);
+    for (int64_t i = 0; i < coded->n_runs; i++)
+        discard_rows(s->be, &s->layer[layer], coded->run[i].from, coded->run[i].to);
 }
 
 void kv_store_end(kv_store *s, const attn_ctx *c, const attn_part *p)

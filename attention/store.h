@@ -38,6 +38,9 @@ void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t 
                   buf v);
 void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int layer);
 void kv_store_end(kv_store *s, const attn_ctx *c, const attn_part *p);
+/* Exact stores: the rows of a layer from `from` on hold nothing any more; their memory is given back. Stores with
+ * codes do so by themselves with what a prompt leaves quantized. */
+void kv_store_discard(kv_store *s, int layer, int64_t from);
 /* Tokens from n on are dropped; false: one of them is quantized, nothing was done. Earlier tokens that
  * are quantized stay so. */
 bool kv_store_rewind(kv_store *s, int64_t n);

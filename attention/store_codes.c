@@ -57,6 +57,8 @@ static status create_host(kv_coded *s, err *e)
     }
     TRY(MEM_NEW(&s->used, cap, e));
     TRY(MEM_NEW(&s->host, cap, e));
+    TRY(MEM_NEW(&s->halves, cap, e));
+    TRY(MEM_NEW(&s->run, cap / KV_RUN + 1, e));
     TRY(MEM_NEW(&s->mark, groups, e));
     if (kv_rule_list(&s->f)) TRY(MEM_NEW(&s->list, kv_rule_list(&s->f), e));
     if (kv_rule_staged(&s->f)) TRY(MEM_NEW(&s->staged, kv_rule_staged(&s->f), e));
@@ -104,6 +106,8 @@ void kv_coded_free(kv_coded *s)
     if (s->slots.p) o->free(s->be, s->slots, (size_t)s->chunk * sizeof(int64_t));
     mem_free(s->used);
     mem_free(s->host);
+    mem_free(s->halves);
+    mem_free(s->run);
     mem_free(s->mark);
     mem_free(s->list);
     mem_free(s->staged);
@@ -115,6 +119,7 @@ void kv_coded_reset(kv_coded *s)
     memset(s->used, 0, (size_t)s->cap * sizeof *s->used);
     memset(s->n_coded, 0, sizeof s->n_coded);
     memset(s->n_due, 0, sizeof s->n_due);
+    s->n_runs = 0;
     s->n = s->n_settled = s->lowest = s->n_list = s->n_staged = 0;
 }
 
@@ -140,11 +145,29 @@ static void upload_map(kv_coded *s, int half, int64_t lo, int64_t hi)
                        s->at[half] + lo, (size_t)(hi - lo) * sizeof(int32_t));
 }
 
+/* Runs of exact rows that nobody has once the tokens that are due have left theirs. */
+static void find_runs(kv_coded *s)
+{
+    memset(s->halves, 0, (size_t)s->n);
+    for (int h = 0; h < KV_HALVES; h++) {
+        for (int64_t j = 0; j < s->n; j++)
+            if (s->at[h][j] >= 0) s->halves[s->at[h][j]]++;
+        for (int64_t i = 0; i < s->n_due[h]; i++) s->halves[s->at[h][s->due[h][i]]]--;
+    }
+    for (int64_t from = 0, to; from < s->n; from = to + 1) {
+        for (to = from; to < s->n && s->halves[to] == 0;) to++;
+        if (to - from < KV_RUN) continue;
+        s->run[s->n_runs].from = from;
+        s->run[s->n_runs++].to = to;
+    }
+}
+
 void kv_coded_begin(kv_coded *s, const attn_ctx *c, const attn_part *p)
 {
     int64_t first = c->length, n_tok = (int64_t)p->n_tok;
     s->n = first + n_tok;
     s->prompt_done = p->prompt_done;
+    s->n_runs = 0;
     for (int64_t i = 0; i < n_tok; i++) {
         s->host[i] = take_row(s);
         s->at[KV_K][first + i] = s->at[KV_V][first + i] = (int32_t)s->host[i];
@@ -154,6 +177,7 @@ void kv_coded_begin(kv_coded *s, const attn_ctx *c, const attn_part *p)
     /* Quantization waits for the end of a prompt (methods.md 0.2.7). */
     if ((p->flags & ATTN_PROMPT) && !(p->flags & ATTN_PROMPT_END)) return;
     kv_rule_due(s, s->n);
+    if (p->flags & ATTN_PROMPT) find_runs(s);
     for (int h = 0; h < KV_HALVES; h++) {
         for (int64_t i = 0; i < s->n_due[h]; i++) s->host[i] = s->at[h][s->due[h][i]];
         s->be->ops->upload(s->be, s->src[h], s->host, (size_t)s->n_due[h] * sizeof *s->host);

@@ -6,7 +6,7 @@
 #include "attention/store.h"
 #include "kernels/ops_codes.h"
 
-enum { KV_K, KV_V, KV_HALVES };
+enum { KV_K, KV_V, KV_HALVES, KV_RUN = 64 };
 
 /* Which tokens are exact is a matter of the host alone: it follows from the count of tokens. A token has
  * an exact row, the lowest free one, until both its K and its V are quantized; the step after that
@@ -29,6 +29,12 @@ struct kv_coded {
     int64_t n_due[KV_HALVES];
     buf src[KV_HALVES]; /* i64 [cap] their exact rows */
     int64_t *host;      /* [cap] for uploads */
+    unsigned char *halves; /* [cap] of find_runs: halves of tokens in an exact row */
+    /* Runs of exact rows that a prompt's end leaves free, long enough to be given back. */
+    struct {
+        int64_t from, to;
+    } *run; /* [cap / KV_RUN + 1] */
+    int64_t n_runs;
     bool *mark;         /* [groups] of kv_coded_bytes_of */
     /* LOGQUANT: exact tokens of the list, ascending, and those that left it (methods.md 11.3). */
     int32_t *list, *staged; /* [3 W], [W + group] */

@@ -125,12 +125,34 @@ static int64_t stage_rows(const attn_spec *s, const attn_shape *shape, const att
     return dense > chunk ? dense : chunk;
 }
 
-/* Rows of one layer at its peak. */
-static int64_t plan_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim)
+/* Rows of one layer: the ring and what lies behind it. A dense prompt comes to lie there only after budget + 1
+ * tokens, so that more rows than tokens are needed for banded ones alone. */
+static int64_t layer_rows(const attn_spec *s, const attn_shape *shape, const attn_limits *lim)
 {
-    int64_t most = s->budget + 1 + stage_rows(s, shape, lim);
-    bool all = kv_has_codes(&s->kv) || s->value[P_COMPAT] == COMPAT_KVFACTORY;
-    return all || lim->n_tokens < most ? lim->n_tokens : most;
+    int64_t most = s->budget + 1 + stage_rows(s, shape, lim), mode = s->value[P_PREFILL];
+    bool all = kv_has_codes(&s->kv) || s->value[P_COMPAT] == COMPAT_KVFACTORY || lim->n_tokens <= s->budget;
+    bool banded = mode == PREFILL_BANDED || (mode == PREFILL_AUTO && lim->n_tokens > shape->max_positions);
+    return all || (!banded && lim->n_tokens < most) ? lim->n_tokens : most;
+}
+
+/* Bytes of the buffers of a sequence. */
+typedef struct {
+    size_t state, slots, qpos, table, moves;
+} sizes;
+
+static sizes sizes_of(const attn_spec *s, const attn_shape *shape, const attn_limits *lim)
+{
+    size_t chunk = (size_t)lim->chunk, r = (size_t)(s->budget - s->value[P_SINK]), pos = sizeof(int64_t);
+    return (sizes){.state = S_COUNT * pos,
+                   .slots = chunk * pos,
+                   .qpos = chunk * pos,
+                   .table = chunk * (size_t)shape->head_dim * sizeof(float),
+                   .moves = r * pos};
+}
+
+static size_t scratch_bytes(const sizes *z)
+{
+    return z->state + z->slots + z->qpos + z->table + 2 * z->moves;
 }
 
 static status stream_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
@@ -139,24 +161,25 @@ static status stream_plan(attn_bytes *out, const attn_spec *s, const attn_shape 
     for (int l = 0; l < shape->n_layers; l++) {
         size_t bytes;
         if (!layers[l]) continue;
-        TRY(kv_plan_bytes(&bytes, &s->kv, shape, (size_t)shape->n_kv_heads, plan_rows(s, shape, lim), e));
+        TRY(kv_plan_bytes(&bytes, &s->kv, shape, (size_t)shape->n_kv_heads, layer_rows(s, shape, lim), e));
         TRY(size_add(&out->kv, out->kv, bytes, "KV plan", e));
     }
-    return ST_OK;
+    sizes z = sizes_of(s, shape, lim);
+    return size_add(&out->scratch, out->scratch, scratch_bytes(&z), "KV plan", e);
 }
 
 static void stream_free(attn_ctx *base)
 {
     stream_ctx *c = ctx_of(base);
     const backend_ops *o = base->be->ops;
-    size_t chunk = (size_t)base->lim->chunk, half = (size_t)base->shape->head_dim / 2;
+    sizes z = sizes_of(base->spec, base->shape, base->lim);
     kv_store_free(c->store);
-    if (c->state.p) o->free(base->be, c->state, S_COUNT * sizeof(int64_t));
-    if (c->slots.p) o->free(base->be, c->slots, chunk * sizeof(int64_t));
-    if (c->qpos.p) o->free(base->be, c->qpos, chunk * sizeof(int64_t));
-    if (c->table.p) o->free(base->be, c->table, chunk * half * 2 * sizeof(float));
-    if (c->move_src.p) o->free(base->be, c->move_src, (size_t)c->r * sizeof(int64_t));
-    if (c->move_dst.p) o->free(base->be, c->move_dst, (size_t)c->r * sizeof(int64_t));
+    if (c->state.p) o->free(base->be, c->state, z.state);
+    if (c->slots.p) o->free(base->be, c->slots, z.slots);
+    if (c->qpos.p) o->free(base->be, c->qpos, z.qpos);
+    if (c->table.p) o->free(base->be, c->table, z.table);
+    if (c->move_src.p) o->free(base->be, c->move_src, z.moves);
+    if (c->move_dst.p) o->free(base->be, c->move_dst, z.moves);
     mem_free(c->host);
     mem_free(c);
 }
@@ -181,15 +204,14 @@ static status stream_buffers(stream_ctx *c, err *e)
 {
     backend *be = c->base.be;
     const backend_ops *o = be->ops;
-    size_t chunk = (size_t)c->base.lim->chunk, r = (size_t)c->r,
-           half = (size_t)c->base.shape->head_dim / 2;
-    TRY(o->alloc(be, &c->state, S_COUNT * sizeof(int64_t), "streaming: state", e));
-    TRY(o->alloc(be, &c->slots, chunk * sizeof(int64_t), "streaming: slots", e));
-    TRY(o->alloc(be, &c->qpos, chunk * sizeof(int64_t), "streaming: positions", e));
-    TRY(o->alloc(be, &c->table, chunk * half * 2 * sizeof(float), "streaming: rope table", e));
-    TRY(o->alloc(be, &c->move_src, r * sizeof(int64_t), "streaming: moves", e));
-    TRY(o->alloc(be, &c->move_dst, r * sizeof(int64_t), "streaming: moves", e));
-    return MEM_NEW(&c->host, c->fixed ? (size_t)c->base.lim->n_tokens : r, e);
+    sizes z = sizes_of(c->base.spec, c->base.shape, c->base.lim);
+    TRY(o->alloc(be, &c->state, z.state, "streaming: state", e));
+    TRY(o->alloc(be, &c->slots, z.slots, "streaming: slots", e));
+    TRY(o->alloc(be, &c->qpos, z.qpos, "streaming: positions", e));
+    TRY(o->alloc(be, &c->table, z.table, "streaming: rope table", e));
+    TRY(o->alloc(be, &c->move_src, z.moves, "streaming: moves", e));
+    TRY(o->alloc(be, &c->move_dst, z.moves, "streaming: moves", e));
+    return MEM_NEW(&c->host, c->fixed ? (size_t)c->base.lim->n_tokens : (size_t)c->r, e);
 }
 
 static status stream_create(attn_ctx **out, const attn_ctx *base, err *e)
@@ -204,9 +226,7 @@ static status stream_create(attn_ctx **out, const attn_ctx *base, err *e)
     c->r = base->spec->budget - c->s;
     status st = MEM_NEW(&cap, (size_t)sh->n_layers, e);
     if (st != ST_OK) goto done;
-    int64_t rows = kv_has_codes(&base->spec->kv) || kvfactory(c) || base->lim->n_tokens <= base->spec->budget
-                       ? base->lim->n_tokens
-                       : base->spec->budget + 1 + stage_rows(base->spec, sh, base->lim);
+    int64_t rows = layer_rows(base->spec, sh, base->lim);
     for (int l = 0; l < sh->n_layers; l++) cap[l] = base->layers[l] ? rows : 0;
     TRY_GOTO(kv_store_create(&c->store, base, (size_t)sh->n_kv_heads, cap, e));
     c->fixed = kv_store_by_position(c->store);
@@ -415,6 +435,8 @@ static void stream_layer_end(attn_ctx *base, const attn_part *p, int layer)
     kv_store_layer_end(c->store, base, p, layer);
     if (c->n_move > 0 && !c->fixed)
         base->be->ops->kv_copy(base->be, rows, c->move_dst, rows, c->move_src, (size_t)c->n_move);
+    if (c->n_move > 0 && (p->flags & ATTN_PROMPT_END) && !kvfactory(c))
+        kv_store_discard(c->store, layer, c->s + c->r + 1);
 }
 
 static void stream_step_end(attn_ctx *base, const attn_part *p)
@@ -468,6 +490,8 @@ static int64_t stream_positions(const attn_ctx *base, int layer, int kv_head, in
 static void stream_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
 {
     const stream_ctx *c = (const stream_ctx *)base;
+    sizes z = sizes_of(base->spec, base->shape, base->lim);
+    out->scratch += scratch_bytes(&z);
     for (int l = 0; l < base->shape->n_layers; l++) {
         if (!base->layers[l]) continue;
         int64_t n = stream_positions(base, l, 0, c->fixed ? c->host : NULL);

@@ -123,6 +123,8 @@ typedef struct {
     void (*upload)(backend *, buf dst, const void *src, size_t bytes);
     void (*download)(backend *, void *dst, buf src, size_t bytes);
     void (*copy)(backend *, buf dst, buf src, size_t bytes);
+    /* What lies there is not needed any more: it becomes undefined, and its memory may go back to the system. */
+    void (*discard)(backend *, buf b, size_t bytes);
     void (*sync)(backend *);
 
     /* ---- the transformer ---- */

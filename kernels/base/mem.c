@@ -107,6 +107,12 @@ void mem_unmap(void *p, size_t bytes)
     if (p) munmap(p, page_round(bytes));
 }
 
+void mem_discard(void *p, size_t bytes)
+{
+    uintptr_t page = page_round(1), at = (uintptr_t)p, skip = (page - at % page) % page;
+    if (bytes >= skip + page) madvise((unsigned char *)p + skip, (bytes - skip) / page * page, MADV_DONTNEED);
+}
+
 size_t mem_available(void)
 {
     FILE *f = fopen("/proc/meminfo", "r");

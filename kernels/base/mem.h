@@ -27,6 +27,8 @@ char *mem_strdup(const char *s); /* NULL when out of memory or s is NULL */
 /* Address space of at least `bytes` (page-rounded), zero on first touch, huge pages advised.
  * mem_unmap needs the same size. */
 status mem_map_anon(void **out, size_t bytes, const char *what, err *e);
+/* Gives the whole pages within [p, p + bytes) back to the system; they read as 0 afterwards. */
+void mem_discard(void *p, size_t bytes);
 void mem_unmap(void *p, size_t bytes);
 
 /* Physical memory that the system says is available now, in bytes (0 if unknown). */

@@ -62,6 +62,12 @@ void ref_free(backend *be, buf b, size_t bytes)
     else mem_unmap(b.p, bytes);
 }
 
+void ref_discard(backend *be, buf b, size_t bytes)
+{
+    (void)be;
+    mem_discard(b.p, bytes);
+}
+
 status ref_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
 {
     (void)be;
@@ -109,6 +115,7 @@ const backend_ops ref_ops = {
     .upload = ref_upload,
     .download = ref_download,
     .copy = ref_copy,
+    .discard = ref_discard,
     .sync = ref_sync,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,

@@ -31,6 +31,7 @@ status ref_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
 void ref_release(backend *be, buf b, size_t bytes);
 void ref_upload(backend *be, buf dst, const void *src, size_t bytes);
 void ref_download(backend *be, void *dst, buf src, size_t bytes);
+void ref_discard(backend *be, buf b, size_t bytes);
 void ref_copy(backend *be, buf dst, buf src, size_t bytes);
 void ref_sync(backend *be);
 

@@ -12,12 +12,15 @@
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
 
-/* Most heads that a test uses; rig_layout takes fewer. */
+/* Most heads and channels that a test uses; rig_layout takes fewer. */
 #ifndef T_HEADS
 #define T_HEADS 4
 #define T_KV 2
 #endif
-enum { T_LAYERS = 3, T_DIM = 8, T_MAX = 160 };
+#ifndef T_DIM
+#define T_DIM 8
+#endif
+enum { T_LAYERS = 3, T_MAX = 160 };
 
 /* Random but fixed q, k, v for every layer and position. */
 typedef struct {
@@ -105,20 +108,22 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
 /* Bytes of one row of q and out, of k and v. */
 static inline size_t rig_q_row(const rig *r)
 {
-    return (size_t)(r->shape.n_heads * T_DIM) * sizeof(float);
+    return (size_t)(r->shape.n_heads * r->shape.head_dim) * sizeof(float);
 }
 
 static inline size_t rig_kv_row(const rig *r)
 {
-    return (size_t)(r->shape.n_kv_heads * T_DIM) * sizeof(float);
+    return (size_t)(r->shape.n_kv_heads * r->shape.head_dim) * sizeof(float);
 }
 
-/* From here on the model has these heads: the first ones of the world's. */
-static inline status rig_layout(rig *r, int n_heads, int n_kv_heads, err *e)
+/* From here on the model has these heads: with T_DIM channels the first ones of the world's. */
+static inline status rig_layout(rig *r, int n_heads, int n_kv_heads, int dim, err *e)
 {
     attn_work_free(r->work);
     r->shape.n_heads = n_heads;
     r->shape.n_kv_heads = n_kv_heads;
+    r->shape.head_dim = dim;
+    r->shape.scale = (float)(1 / sqrt((double)dim));
     return attn_work_create(&r->work, &r->shape, r->rows, r->be, e);
 }
 
@@ -144,7 +149,7 @@ static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size
 {
     const backend_ops *op = r->be->ops;
     op->upload(r->be, r->pos, pos, n_rows * sizeof *pos);
-    op->rope_table(r->be, r->table, r->pos, n_rows, r->freq, T_DIM / 2, 1);
+    op->rope_table(r->be, r->table, r->pos, n_rows, r->freq, (size_t)r->shape.head_dim / 2, 1);
     step->pos = r->pos;
     step->table = r->table;
     step->freq = r->freq;

@@ -136,7 +136,7 @@ static void naive_prune(const sim *s, naive_list *l, int64_t p)
 {
     while (l->n > s->budget) {
         int64_t victim = 0;
-        double least = INFINITY;
+        double least = (double)INFINITY;
         for (int64_t i = 0; i < l->n - s->recent; i++) {
             double x = l->score[i] / (s->by_count ? (double)(p - l->pos[i] + 1) : 1);
             if (x > least) continue;
@@ -290,74 +290,6 @@ static UNUSED_OK void check_held(rig *r, const sim *s, const attn_seq *seq, size
        held.index, held.scratch, peak.kv, peak.index, plan.kv, plan.index, plan.scratch);
 }
 
-/* U1, bits: a budget that holds all is `full` over the same store. */
-static UNUSED_OK void check_unbounded(rig *r, const char *text, dtype t)
-{
-    err e = {0};
-    attn_seq *a, *b;
-    static head_rows out[2][T_LAYERS * 60];
-    memset(out, 0, sizeof out);
-    memset(got, 0, sizeof got);
-    memset(want, 0, sizeof want);
-    const char *kv = strstr(text, ":kv=");
-    char base[64];
-    snprintf(base, sizeof base, "full%s", kv ? kv : "");
-    if (rig_seq(r, &a, base, t, 120, &e) || rig_seq(r, &b, text, t, 120, &e)) {
-        ok(false, "U1: %s", e.msg);
-        return;
-    }
-    rig_prompt(r, &a, 1, 60, 16, out[0]);
-    rig_prompt(r, &b, 1, 60, 16, out[1]);
-    bool same = memcmp(out[0], out[1], sizeof out[0]) == 0;
-    for (int i = 0; i < 10; i++) {
-        rig_decode(r, &a, 1, got);
-        rig_decode(r, &b, 1, want);
-        same &= memcmp(got, want, T_LAYERS * sizeof *got) == 0;
-    }
-    rig_prompt(r, &a, 1, 10, 16, out[0]);
-    rig_prompt(r, &b, 1, 10, 16, out[1]);
-    same &= memcmp(out[0], out[1], sizeof out[0]) == 0;
-    ok(same, "%s, %s, %s: the bits of full attention while n <= B (U1)", r->be->name, text, dtype_name(t));
-    attn_seq_free(a);
-    attn_seq_free(b);
-}
-
-/* U4, U9 and shared prompts, bits: n strategies alone, again after reset, in a batch, after a shared prompt. */
-static UNUSED_OK void check_bits(rig *r, const char *const *specs, int n, dtype t)
-{
-    enum { MOST = 8, STEPS = 14 };
-    static head_rows alone[MOST][STEPS][T_LAYERS], batch[T_LAYERS * MOST];
-    attn_seq *s[MOST];
-    err e = {0};
-    bool reset = true, same = true, shared = true, after = true;
-    memset(got, 0, sizeof got);
-    memset(batch, 0, sizeof batch);
-    for (int i = 0; i < n; i++) {
-        if (!is_ok(rig_seq(r, &s[i], specs[i], t, 90, &e), &e, "%s", specs[i])) return;
-        for (int round = 0; round < 2; round++) {
-            rig_prompt(r, &s[i], 1, 50, 16, NULL);
-            for (int k = 0; k < STEPS; k++) {
-                rig_decode(r, &s[i], 1, got);
-                if (round) reset &= memcmp(alone[i][k], got, sizeof alone[i][k]) == 0;
-                memcpy(alone[i][k], got, sizeof alone[i][k]);
-            }
-            attn_seq_reset(s[i]);
-        }
-    }
-    for (int i = 1; i < n; i++) shared &= attn_can_share(s[0], s[i], 50);
-    rig_prompt(r, s, (size_t)n, 50, 16, NULL);
-    for (int k = 0; k < STEPS; k++) {
-        rig_decode(r, s, (size_t)n, batch);
-        for (int i = 0; i < n; i++)
-            for (int l = 0; l < T_LAYERS; l++) same &= memcmp(batch[l * n + i], alone[i][k][l], sizeof(head_rows)) == 0;
-    }
-    for (int i = 1; i < n; i++) after &= !attn_can_share(s[i - 1], s[i], 5);
-    ok(reset, "%s, %s: reset, then the same bits (U4)", r->be->name, dtype_name(t));
-    ok(shared && same, "%s, %s: a shared prompt and batches give the bits of alone (U9)", r->be->name, dtype_name(t));
-    ok(after, "what was evicted from shares no prompt");
-    for (int i = 0; i < n; i++) attn_seq_free(s[i]);
-}
-
 /* Keys that are all the same and are not rotated, for planted cases; world_back ends it. */
 static world flat;
 
@@ -455,6 +387,8 @@ static UNUSED_OK void check_rewind(rig *r, const char *text, bool before)
 {
     err e = {0};
     attn_seq *s;
+    memset(got, 0, sizeof got); /* what lies behind the model's heads */
+    memset(want, 0, sizeof want);
     rig_seq(r, &s, text, DT_F16, 90, &e);
     rig_prompt(r, &s, 1, 10, 16, NULL);
     rig_decode(r, &s, 1, want);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Strategies `full` and `streaming` against naive oracles, and the invariants U1-U9 of methods.md 0.3. */
+/* Strategies `full` and `streaming` against naive oracles. */
 #include "config.h"
 
 #include "kernels/base/mem.h"
@@ -134,89 +134,6 @@ static void check_streaming(rig *r, const char *device, const char *options, int
     is_int((long long)attn_seq_held(seq).kv, (long long)(c.n * T_LAYERS * T_KV * T_DIM * 2 * 4),
            "%s: bytes held (U6)", text);
     attn_seq_free(seq);
-}
-
-/* U1, bits: a budget that holds everything is full attention. */
-static void check_unbounded(rig *r)
-{
-    err e = {0};
-    attn_seq *a, *b;
-    static head_rows out[2][T_LAYERS * 40];
-    if (rig_seq(r, &a, "full", DT_F16, 60, &e) ||
-        rig_seq(r, &b, "streaming:budget=60", DT_F16, 60, &e)) {
-        ok(false, "U1: %s", e.msg);
-        return;
-    }
-    rig_prompt(r, &a, 1, 40, 16, out[0]);
-    rig_prompt(r, &b, 1, 40, 16, out[1]);
-    bool same = memcmp(out[0], out[1], sizeof out[0]) == 0;
-    for (int i = 0; i < 20; i++) {
-        rig_decode(r, &a, 1, got);
-        rig_decode(r, &b, 1, want);
-        same &= memcmp(got, want, T_LAYERS * sizeof *got) == 0;
-    }
-    ok(same, "U1: streaming with B >= n has the bits of full attention");
-    attn_seq_free(a);
-    attn_seq_free(b);
-}
-
-/* U4 (reset) and U9 (batch), bits. */
-static void check_reset_and_batch(rig *r)
-{
-    static const char *const specs[] = {"full", "streaming:budget=20", "streaming:budget=24:skip=1",
-                                        "streaming:budget=24:pos=abs"};
-    static head_rows alone[4][12][T_LAYERS], batch[T_LAYERS * 4];
-    attn_seq *s[4];
-    err e = {0};
-    bool same = true, reset = true;
-    for (int i = 0; i < 4; i++) {
-        if (!is_ok(rig_seq(r, &s[i], specs[i], DT_F16, 90, &e), &e, "U9: %s", specs[i])) return;
-        for (int round = 0; round < 2; round++) {
-            rig_prompt(r, &s[i], 1, 30 + 7 * i, 16, NULL);
-            for (int t = 0; t < 12; t++) {
-                rig_decode(r, &s[i], 1, got);
-                if (round) reset &= memcmp(alone[i][t], got, sizeof alone[i][t]) == 0;
-                memcpy(alone[i][t], got, sizeof alone[i][t]);
-            }
-            attn_seq_reset(s[i]);
-        }
-        rig_prompt(r, &s[i], 1, 30 + 7 * i, 16, NULL);
-    }
-    for (int t = 0; t < 12; t++) {
-        rig_decode(r, s, 4, batch);
-        for (int i = 0; i < 4; i++)
-            for (int l = 0; l < T_LAYERS; l++)
-                same &= memcmp(batch[l * 4 + i], alone[i][t][l], sizeof(head_rows)) == 0;
-    }
-    ok(reset, "U4: reset, then the same input gives the same bits");
-    ok(same, "U9: a batch of four strategies gives each sequence the bits it has alone");
-    for (int i = 0; i < 4; i++) attn_seq_free(s[i]);
-}
-
-/* A prompt shared by several strategies leaves each in the state that it has alone. */
-static void check_shared(rig *r)
-{
-    attn_seq *s[3], *one;
-    static const char *const specs[] = {"streaming:budget=20", "full",
-                                        "streaming:budget=30:skip=2"};
-    err e = {0};
-    bool same = true;
-    for (int i = 0; i < 3; i++)
-        if (!is_ok(rig_seq(r, &s[i], specs[i], DT_F16, 90, &e), &e, "shared: %s", specs[i])) return;
-    ok(attn_can_share(s[0], s[1], 60) && attn_can_share(s[1], s[2], 60),
-       "exact prompts can be shared");
-    rig_prompt(r, s, 3, 60, 16, NULL);
-    for (int i = 0; i < 3; i++) {
-        rig_decode(r, &s[i], 1, got);
-        rig_seq(r, &one, specs[i], DT_F16, 90, &e);
-        rig_prompt(r, &one, 1, 60, 16, NULL);
-        rig_decode(r, &one, 1, want);
-        same &= memcmp(got, want, T_LAYERS * sizeof *got) == 0;
-        attn_seq_free(one);
-    }
-    ok(same, "a shared prompt gives the bits of one by one");
-    ok(!attn_can_share(s[0], s[2], 5), "after an eviction a prompt is not exact any more");
-    for (int i = 0; i < 3; i++) attn_seq_free(s[i]);
 }
 
 static void check_rewind(rig *r)
@@ -393,9 +310,6 @@ int main(void)
             check_streaming(&r, devices[d], options[i], 4, 16, 16, 21, 2);
             check_streaming(&r, devices[d], options[i], 4, 16, 3, 0, 40);
         }
-        check_unbounded(&r);
-        check_reset_and_batch(&r);
-        check_shared(&r);
         check_rewind(&r);
         check_window(&r);
         check_kvfactory(&r);

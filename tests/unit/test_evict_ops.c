@@ -337,11 +337,11 @@ static int64_t naive_prune(const lists *l, int i, int64_t pos, const keep_rule *
     bool drop[STRIDE] = {false};
     for (int64_t left = n - first; left > r->budget; left--) {
         int64_t victim = -1;
-        double least = INFINITY;
+        double least = (double)INFINITY;
         for (int64_t e = first; e < n - r->recent; e++) {
             double x = (double)l->score[i][e];
             if (r->by_count) x = (double)(l->score[i][e] / (float)(pos - l->at[i][e] + 1));
-            if (isnan(x)) x = -INFINITY;
+            if (isnan(x)) x = -(double)INFINITY;
             if (drop[e] || (victim >= 0 && x > least)) continue;
             victim = e;
             least = x;

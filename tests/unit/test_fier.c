@@ -65,7 +65,7 @@ static double naive_key(const float *k, size_t row, size_t c, size_t n, size_t t
 {
     size_t g = x->group, begin = token / g * g, to = begin + g < n ? begin + g : n, from = begin;
     bool open = to - begin < g;
-    double lo = INFINITY, hi = -INFINITY, mean = 0, dev = 0, s[2] = {0}, count[2] = {0},
+    double lo = (double)INFINITY, hi = -(double)INFINITY, mean = 0, dev = 0, s[2] = {0}, count[2] = {0},
            own = rounded(k[token * row + c], x->type);
     if (open && x->open == FIER_EXACT) return own;
     if (open && x->open == FIER_WINDOW) from = n > g ? n - g : 0;
@@ -358,9 +358,9 @@ int main(void)
         err e = {0};
         if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s opened", devices[d])) continue;
         check_methods(&r, devices[d]);
-        check_state(&r, "fier:skip=1:budget=32:g=8", DT_F16);
-        check_state(&r, "fier:skip=2:budget=16:open=window", DT_BF16);
-        check_state(&r, "fier:skip=0:budget=16:open=exact:g=16", DT_F32);
+        check_rewind(&r, "fier:skip=1:budget=32:g=8", DT_F16);
+        check_rewind(&r, "fier:skip=2:budget=16:open=window", DT_BF16);
+        check_rewind(&r, "fier:skip=0:budget=16:open=exact:g=16", DT_F32);
         check_bytes(&r, "fier:skip=1:budget=24", index_bytes);
         check_oom(&r, "fier:skip=1:budget=24:gqa=mean_q");
         rig_close(&r);

@@ -335,7 +335,7 @@ static void estimator(backend *be, size_t dim, bool alpha, double *bias, double 
     layer_encode(be, &l);
     for (int i = 0; i < KEYS; i++) cand[i] = i;
     for (int j = 0; j < QUERIES; j++) {
-        float q[PARIS_DIM_MAX], y[PARIS_DIM_MAX], norm;
+        float q[PARIS_DIM_MAX], y[PARIS_DIM_MAX], norm = 0;
         for (size_t c = 0; c < dim; c++) q[c] = gauss(&r);
         be->ops->paris->query(be, at(y), at(&norm), at(q), 1, &l.x);
         be->ops->paris->estimate(be, at(est), &l.x, at(y), at(&norm), 1, at(cand), KEYS, at(&m), m, (buf){NULL});

@@ -420,30 +420,6 @@ static void check_unbounded(rig *r)
     attn_seq_free(f);
 }
 
-/* U2: chunks; U4: reset, after other content. */
-static void check_chunks_and_reset(rig *r)
-{
-    static const int64_t chunks[] = {64, 1, 7, 30};
-    static head_rows a[MANY * T_LAYERS], b[MANY * T_LAYERS];
-    for (int i = 0; i < N_VARIANTS; i++) {
-        err e = {0};
-        attn_seq *s;
-        bool good = true;
-        if (!is_ok(rig_seq(r, &s, variants[i], DT_BF16, 120, &e), &e, "%s", variants[i])) return;
-        for (int k = 0; k < 4; k++) {
-            play(r, s, 64, chunks[k], 30, k ? b : a);
-            if (k) good &= same(a, b, 30);
-            attn_seq_reset(s);
-            r->w = &other;
-            play(r, s, 30 + 9 * k, 64, 40, b);
-            r->w = &w;
-            attn_seq_reset(s);
-        }
-        ok(good, "U2, U4: %s: any chunks, after a reset", variants[i]);
-        attn_seq_free(s);
-    }
-}
-
 /* U6: planned at the most tokens = held then; less what grows, by its formula. */
 static void check_bytes(rig *r)
 {
@@ -464,40 +440,6 @@ static void check_bytes(rig *r)
            variants[i]);
         attn_seq_free(s);
     }
-}
-
-/* U9: a batch of all variants and full. */
-static void check_batch(rig *r)
-{
-    static head_rows alone[4][20][T_LAYERS], batch[4 * T_LAYERS];
-    const char *const specs[4] = {variants[0], variants[1], "full", variants[2]};
-    attn_seq *s[4];
-    err e = {0};
-    bool good = true;
-    for (int i = 0; i < 4; i++) {
-        if (!is_ok(rig_seq(r, &s[i], specs[i], DT_F16, 120, &e), &e, "U9: %s", specs[i])) return;
-        play(r, s[i], 40 + 9 * i, 16, 20, alone[i][0]);
-        attn_seq_reset(s[i]);
-        play(r, s[i], 40 + 9 * i, 16, 0, NULL);
-    }
-    for (int t = 0; t < 20; t++) {
-        rig_decode(r, s, 4, batch);
-        for (int i = 0; i < 4; i++)
-            for (int l = 0; l < T_LAYERS; l++) good &= memcmp(batch[l * 4 + i], alone[i][t][l], sizeof(head_rows)) == 0;
-    }
-    ok(good, "U9: the bits of each sequence in a batch");
-    for (int i = 0; i < 4; i++) attn_seq_reset(s[i]);
-    ok(attn_can_share(s[0], s[1], 50) && attn_can_share(s[1], s[3], 50), "prompts can be shared");
-    rig_prompt(r, s, 4, 50, 16, NULL);
-    for (int i = 0; i < 4; i++) rig_decode(r, &s[i], 1, alone[i][0]);
-    good = true;
-    for (int i = 0; i < 4; i++) {
-        attn_seq_reset(s[i]);
-        play(r, s[i], 50, 16, 1, batch);
-        good &= same(batch, alone[i][0], 1);
-        attn_seq_free(s[i]);
-    }
-    ok(good, "a shared prompt gives the bits of one by one");
 }
 
 /* Back into the buffer, behind a flush, into the prompt, to the start: as if the rest had never been. */
@@ -638,9 +580,7 @@ int main(void)
         check_oracles(&r, devices[d]);
         if (d == 0) check_regions(&r);
         check_unbounded(&r);
-        check_chunks_and_reset(&r);
         check_bytes(&r);
-        check_batch(&r);
         check_rewind(&r);
         check_stores(&r);
         check_oom(&r);

@@ -156,9 +156,9 @@ static bool max_channel, force_last = true;
 static void page_scores(int layer, int64_t n, int kv, const double *q, double *out)
 {
     for (int64_t p = 0; p * page_size < n; p++) {
-        double sum = 0, best = -INFINITY;
+        double sum = 0, best = -(double)INFINITY;
         for (int c = 0; c < T_DIM; c++) {
-            double hi = -INFINITY, lo = INFINITY;
+            double hi = -(double)INFINITY, lo = (double)INFINITY;
             for (int64_t j = p * page_size; j < n && j < (p + 1) * page_size; j++) {
                 hi = fmax(hi, (double)rot_k[layer][j][kv][c]);
                 lo = fmin(lo, (double)rot_k[layer][j][kv][c]);
@@ -235,8 +235,8 @@ int main(void)
         err e = {0};
         if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s opened", devices[d])) continue;
         check_methods(&r, devices[d]);
-        check_state(&r, "quest:skip=1:budget=32:page=8", DT_F16);
-        check_state(&r, "quest:skip=2:budget=16:page=16:min_pages=1", DT_BF16);
+        check_rewind(&r, "quest:skip=1:budget=32:page=8", DT_F16);
+        check_rewind(&r, "quest:skip=2:budget=16:page=16:min_pages=1", DT_BF16);
         check_bytes(&r, "quest:skip=1:budget=24:page=8", index_bytes);
         check_oom(&r, "quest:skip=1:budget=24:gqa=mean_q");
         rig_close(&r);

@@ -283,6 +283,38 @@ static void check_reuse(backend *be, const char *kv, int64_t most)
     rig_close(&r);
 }
 
+static size_t given;
+
+static void count_given(backend *be, buf b, size_t bytes)
+{
+    (void)be;
+    memset(b.p, 0xff, bytes); /* reading it would show */
+    given += bytes;
+}
+
+/* At the end of a prompt the exact rows of what was quantized go back, and nobody reads them. */
+static void check_given(backend *be, const char *kv)
+{
+    enum { N = 256 };
+    err e = {0};
+    rig r;
+    const backend_ops *real = be->ops;
+    backend_ops spy = *real;
+    spy.discard = count_given;
+    be->ops = &spy;
+    given = 0;
+    is_ok(rig_open(&r, be, kv, 32, MAX_N, &e), &e, "%s", kv);
+    prompt(&r, N, CHUNK);
+    const kv_coded *c = kv_store_coded(r.s);
+    int64_t exact = 0;
+    for (int64_t j = 0; j < N; j++) exact += c->at[KV_K][j] >= 0 || c->at[KV_V][j] >= 0;
+    size_t row = (size_t)2 * LAYERS * HEADS * r.d * dtype_size(r.f->type);
+    ok(given <= (size_t)(N - exact) * row && given + KV_RUN * row > (size_t)(N - exact) * row,
+       "%s: %zu bytes of %d quantized tokens are given back", kv, given, (int)(N - exact));
+    rig_close(&r);
+    be->ops = real;
+}
+
 static void check_rewind(backend *be, const char *kv)
 {
     err e = {0};
@@ -525,6 +557,9 @@ int main(void)
         check_reuse(be, "logquant:g=32:r=128", 126 + 31);
         check_rewind(be, "kivi2:g=4:r=8");
         check_rewind(be, "logquant:g=4:r=15");
+        check_given(be, "kivi2:g=8:r=16");
+        check_given(be, "kivi4:g=8:r=16:key_residual=slide");
+        check_given(be, "logquant:g=8:r=24");
         check_holes(be, "kivi2:g=8:r=16", 80);
         check_holes(be, "logquant:g=8:r=24", 16);
         check_holes(be, "logquant4:r=24:quant=hf_axis0_g64", 64);

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/* A backend whose ops are watched from below, whatever the strategy above: bytes that are allocated, tokens that
+ * decode steps attend, and whether the order in which they are visited matters. */
+#ifndef TESTS_UNIT_SPY_OPS_H
+#define TESTS_UNIT_SPY_OPS_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/strategy.h"
+#include "kernels/base/rng.h"
+#include "kernels/ops.h"
+
+enum { SPY_HEADS = 16 };
+
+static struct {
+    const backend_ops *real;
+    backend_ops ops;
+    size_t rows, codes, other; /* bytes allocated now: exact rows, codes, anything else */
+    size_t given;              /* bytes discarded */
+    bool on;                   /* decode steps of one sequence are watched: */
+    int64_t head[SPY_HEADS];   /* tokens that each head attended in the layer at work */
+    int64_t most;              /* in any layer */
+    double sum, loose;         /* of all layers: mean over heads; how far a mean may be rounded */
+    bool reordered;            /* another order gave the same up to rounding */
+    rng r;
+} spy;
+
+static size_t *spy_kind(const char *what)
+{
+    if (strcmp(what, "K rows") == 0 || strcmp(what, "V rows") == 0) return &spy.rows;
+    return strcmp(what, "KV codes") == 0 ? &spy.codes : &spy.other;
+}
+
+/* What a buffer was allocated for, by its address. */
+static struct {
+    const unsigned char *p;
+    size_t bytes, *kind;
+} spy_buf[4096];
+
+static status spy_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
+{
+    size_t i = 0;
+    TRY(spy.real->alloc(be, out, bytes, what, e));
+    while (spy_buf[i].p) i++;
+    spy_buf[i].p = out->p;
+    spy_buf[i].bytes = bytes;
+    spy_buf[i].kind = spy_kind(what);
+    *spy_buf[i].kind += bytes;
+    return ST_OK;
+}
+
+/* Bytes that are given back with another size stay counted. */
+static void spy_free(backend *be, buf b, size_t bytes)
+{
+    size_t i = 0;
+    while (i < sizeof spy_buf / sizeof *spy_buf && spy_buf[i].p != b.p) i++;
+    if (i < sizeof spy_buf / sizeof *spy_buf) {
+        if (spy_buf[i].bytes == bytes) *spy_buf[i].kind -= bytes;
+        spy_buf[i].p = NULL;
+    }
+    spy.real->free(be, b, bytes);
+}
+
+/* What is discarded turns into NaN: reading it would show. */
+static void spy_discard(backend *be, buf b, size_t bytes)
+{
+    (void)be;
+    memset(b.p, 0xff, bytes);
+    spy.given += bytes;
+}
+
+/* Slots of a list that the query sees. */
+static int64_t spy_list(const attn_job *j, size_t list, int32_t *out)
+{
+    const int64_t *range = (const int64_t *)(const void *)j->range.p + 2 * list;
+    const int32_t *idx = (const int32_t *)(const void *)j->idx.p, *at = (const int32_t *)(const void *)j->at.p;
+    int64_t count = 0, q = *(const int64_t *)(const void *)j->qpos.p;
+    for (int64_t i = 0; i < range[1]; i++) {
+        size_t entry = list * j->idx_stride + (size_t)(range[0] + i);
+        int64_t pos = at ? at[entry] : j->kpos.p ? *(const int64_t *)(const void *)j->kpos.p + i : q;
+        if (pos > q || (j->band > 0 && q - pos >= j->band && (at || j->kpos.p))) continue;
+        out[count++] = idx ? idx[entry] : (int32_t)(range[0] + i);
+    }
+    return count;
+}
+
+static bool spy_near(const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!(a[i] == b[i] || fabsf(a[i] - b[i]) <= 1e-5f * (1 + fabsf(a[i])))) return false;
+    return true;
+}
+
+/* The job once more, over its visible slots in a random order; counts them. */
+static void spy_again(backend *be, const attn_job *j)
+{
+    enum { MOST = 256 };
+    static int32_t idx[SPY_HEADS * MOST];
+    static int64_t range[2 * SPY_HEADS];
+    static float out[SPY_HEADS * MOST], lse[SPY_HEADS];
+    size_t dim = j->rows.head_dim, group = j->n_heads / j->n_lists;
+    attn_job other = *j;
+    other.n_max = 0;
+    for (size_t l = 0; l < j->n_lists; l++) {
+        int64_t n = spy_list(j, l, idx + l * MOST);
+        for (int64_t i = n - 1; i > 0; i--) {
+            int64_t k = (int64_t)(rng_next(&spy.r) % (uint64_t)(i + 1));
+            int32_t slot = idx[l * MOST + (size_t)i];
+            idx[l * MOST + (size_t)i] = idx[l * MOST + (size_t)k];
+            idx[l * MOST + (size_t)k] = slot;
+        }
+        for (size_t h = l * group; h < (l + 1) * group; h++) spy.head[h] += n;
+        range[2 * l] = 0;
+        range[2 * l + 1] = n;
+        if (n > other.n_max) other.n_max = n;
+    }
+    other.idx = (buf){(unsigned char *)idx};
+    other.idx_stride = MOST;
+    other.range = (buf){(unsigned char *)range};
+    other.out = (buf){(unsigned char *)out};
+    if (j->lse.p) other.lse = (buf){(unsigned char *)lse};
+    other.kpos = other.at = other.read = (buf){NULL};
+    spy.real->attn_decode(be, &other, 1);
+    spy.reordered &= spy_near((const float *)(const void *)j->out.p, out, j->n_heads * dim);
+    if (j->lse.p) spy.reordered &= spy_near((const float *)(const void *)j->lse.p, lse, j->n_heads);
+}
+
+static void spy_decode(backend *be, const attn_job *jobs, size_t n)
+{
+    spy.real->attn_decode(be, jobs, n);
+    if (spy.on && n == 1) spy_again(be, jobs);
+}
+
+/* Segments in the opposite order. */
+static void spy_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
+{
+    enum { PARTS = 4, MOST = SPY_HEADS * 256 };
+    static float back[PARTS * MOST], back_lse[PARTS * SPY_HEADS], again[MOST];
+    spy.real->attn_merge(be, out, lse, parts, lses, n_parts, n_rows, dim);
+    if (!spy.on || n_rows > SPY_HEADS) return;
+    for (size_t i = 0; i < n_parts; i++) {
+        size_t from = n_parts - 1 - i, row = n_rows * sizeof(float);
+        memcpy(back + i * n_rows * dim, parts.p + from * row * dim, row * dim);
+        memcpy(back_lse + i * n_rows, lses.p + from * row, row);
+    }
+    spy.real->attn_merge(be, (buf){(unsigned char *)again}, (buf){NULL}, (buf){(unsigned char *)back},
+                         (buf){(unsigned char *)back_lse}, n_parts, n_rows, dim);
+    spy.reordered &= spy_near((const float *)(const void *)out.p, again, n_rows * dim);
+}
+
+/* The end of a layer. ctx: the shape. */
+static void spy_layer(void *ctx, const attn_seen *seen)
+{
+    const attn_shape *sh = ctx;
+    double sum = 0;
+    bool even = true;
+    if (!spy.on || seen->layer < 0 || seen->layer == sh->n_layers) return;
+    for (int h = 0; h < sh->n_heads; h++) {
+        if (spy.head[h] > spy.most) spy.most = spy.head[h];
+        even &= spy.head[h] == spy.head[0];
+        sum += (double)spy.head[h] / sh->n_heads;
+        spy.head[h] = h > 0 ? 0 : spy.head[0];
+    }
+    spy.sum += even ? (double)spy.head[0] : sum;
+    spy.loose += even ? 0 : 1;
+    spy.head[0] = 0;
+}
+
+static void spy_begin(void)
+{
+    memset(spy.head, 0, sizeof spy.head);
+    spy.most = 0;
+    spy.sum = spy.loose = 0;
+    spy.reordered = spy.on = true;
+}
+
+/* For the rest of its life. */
+static void spy_open(backend *be)
+{
+    spy.real = be->ops;
+    spy.ops = *be->ops;
+    spy.ops.alloc = spy_alloc;
+    spy.ops.free = spy_free;
+    spy.ops.discard = spy_discard;
+    spy.ops.attn_decode = spy_decode;
+    spy.ops.attn_merge = spy_merge;
+    be->ops = &spy.ops;
+}
+
+#endif

@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: MIT */
+/* The invariants U1-U9 of methods.md 0.3 over the whole product of strategies and stores. What a strategy
+ * selects, and what its rows hold, is compared with naive methods in the tests of their own. */
+#include "config.h"
+
+#define T_HEADS 14
+#define T_KV    2
+#define T_DIM   64
+
+#include "attention/store.h"
+#include "kernels/base/mem.h"
+#include "tests/tap.h"
+#include "tests/unit/attention_oracle.h"
+#include "tests/unit/spy_ops.h"
+
+typedef float head_rows[T_HEADS][T_DIM];
+
+/* A life of a sequence: two prompts with decode steps behind each. */
+enum { P1 = 41, P2 = 19, STEPS = 10, ALL = P1 + P2 + 2 * STEPS };
+typedef struct {
+    head_rows prompt1[T_LAYERS * P1], step1[STEPS][T_LAYERS], prompt2[T_LAYERS * P2], step2[STEPS][T_LAYERS];
+} life;
+
+/* ---- the parts of the product ---- */
+
+enum {
+    GROWS = 1,      /* what is generated is never evicted: U7 is about the first prompt */
+    MISSES = 2,     /* the current token may be missed (force=none, as in Quest's evaluation code): no U8 */
+    BY_CHUNK = 4,   /* results change with the chunk, which is what the option is for: no U2 */
+    WINDOWED = 8,   /* prompts are attended in windows of 8: chunks are multiples (U2), no exact prompt */
+    BANDED = 16,    /* prompts attend bands in segments that the chunk cuts: the same up to rounding (U2) */
+    ONE_BY_ONE = 32, /* tokens one by one = at once (U3); the others depend on when the prompt ended, */
+    IN_A_RING = 64,  /* and these have the same rows at other slots: the same up to rounding */
+    RAW = 128       /* stores hold keys before rotation: other bits than `full` over stores that round (U1) */
+};
+
+typedef struct {
+    const char *spec, *all; /* all: what makes it attend everything (U1) */
+    int64_t most;           /* tokens that a head may attend in a step (U7), 0: all */
+    unsigned flags;
+} strategy;
+
+#define EVICTS    ":budget=100"
+#define RETRIEVES ":budget=100"
+#define BLOCKS    ":local=100:budget=200"
+#define ACT       "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31"
+#define PARIS     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0"
+#define QUEST(x)                                                                                                       \
+    {                                                                                                                  \
+        "quest:skip=0:budget=24:page=4" x, RETRIEVES, 24, ONE_BY_ONE                                                   \
+    }
+#define FIER(x)                                                                                                        \
+    {                                                                                                                  \
+        "fier:skip=0:budget=20:g=8" x, RETRIEVES, 20, ONE_BY_ONE                                                       \
+    }
+
+static const strategy strategies[] = {
+    {"full", "", 0, ONE_BY_ONE},
+    {"streaming:budget=24", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:sink=0:skip=1", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:pos=abs", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:prefill=full", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:prefill=banded", EVICTS, 25, BANDED},
+    {"streaming:budget=24:prefill=banded:pos=abs", EVICTS, 25, BANDED},
+    {"streaming:budget=24:compat=kvfactory", EVICTS, 24, GROWS},
+    {"h2o:budget=20", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=sum_s:skip=1", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=max_s", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=per_q", EVICTS, 21, 0},
+    {"h2o:budget=20:hh=5", EVICTS ":hh=50", 21, 0},
+    {"h2o:budget=20:norm=count", EVICTS, 21, 0},
+    {"h2o:budget=20:mode=oneshot", EVICTS, 20, GROWS},
+    {"h2o:budget=20:mode=oneshot:gqa=per_q", EVICTS, 20, GROWS},
+    {"h2o:budget=20:prefill_evict=chunk", EVICTS, 21, BY_CHUNK},
+    {"snapkv:budget=20:kernel=3", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=max_s:skip=1", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=per_q:window=5", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:pool=avg", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:recompress_on_turn=1", EVICTS, 20, GROWS},
+    {"tova:budget=20", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=mean_s", EVICTS, 21, 0},
+    {"tova:budget=20:protect_last=1", EVICTS, 21, 0},
+    {"tova:budget=20:prefill_evict=chunk", EVICTS, 21, BY_CHUNK},
+    QUEST(":gqa=per_q"),
+    QUEST(":gqa=mean_q"),
+    QUEST(":gqa=mean_s"),
+    QUEST(":gqa=sum_s"),
+    QUEST(":gqa=max_s"),
+    QUEST(""),
+    QUEST(":gqa=layer_mean"),
+    QUEST(":gqa=layer_vote"),
+    QUEST(":gqa=layer_concat"),
+    QUEST(":score=maxch"),
+    QUEST(":page=3"),
+    {"quest:skip=1:budget=8:page=8", RETRIEVES, 24, ONE_BY_ONE}, /* three pages at least */
+    {"quest:skip=1:budget=16:page=8:min_pages=1", RETRIEVES, 16, ONE_BY_ONE},
+    {"quest:skip=0:budget=24:page=4:budget_mode=extra", RETRIEVES, 28, ONE_BY_ONE},
+    {"quest:skip=0:budget=24:page=4:force=none", RETRIEVES, 24, ONE_BY_ONE | MISSES},
+    FIER(":gqa=per_q"),
+    FIER(":gqa=mean_q"),
+    FIER(":gqa=mean_s"),
+    FIER(":gqa=sum_s"),
+    FIER(":gqa=max_s"),
+    FIER(""),
+    FIER(":gqa=layer_mean"),
+    FIER(":gqa=layer_vote"),
+    FIER(":gqa=layer_concat"),
+    FIER(":open=exact"),
+    FIER(":open=window"),
+    FIER(":open=keep"),
+    FIER(":levels=mad"),
+    FIER(":levels=two_mean:skip=1"),
+    FIER(":force_sink=3:force_recent=5"),
+    FIER(":g=32"),
+    {"fier:skip=0:budget=12:g=8:force_sink=3:force_recent=5:budget_mode=extra", RETRIEVES, 20, ONE_BY_ONE},
+    {PARIS, RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":gqa=vote:skip=1", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":rounds=2:sink=0", RETRIEVES, 19, ONE_BY_ONE},
+    {PARIS ":center=1", RETRIEVES, 23, 0}, /* the mean is that of the first prompt */
+    {PARIS ":tiers=1:alpha=0", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":rotate=0:rho=30:beta=40", RETRIEVES, 23, ONE_BY_ONE},
+    /* band, sinks, at most twice the nominal blocks, and a block that fills */
+    {ACT, BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":probe=mean:skip=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":sim=head", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":pool=fixed", BLOCKS, 31 + 4, WINDOWED | RAW},
+    {ACT ":pool_prefill=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW | BY_CHUNK},
+    {"kivi:g=8:r=16", "", 0, ONE_BY_ONE},
+    {"kivi:bits=4:g=8:r=24:key_residual=slide", "", 0, ONE_BY_ONE},
+    {"kivi:g=4:r=8:sink_fp=3:skip=1", "", 0, ONE_BY_ONE},
+    {"logquant:g=8:r=24", "", 0, ONE_BY_ONE},
+    {"logquant:bits=4:g=4:r=13", "", 0, ONE_BY_ONE},
+    {"logquant:g=1:r=12", "", 0, ONE_BY_ONE},
+    {"logquant:quant=hf_axis0_g64:r=12", "", 0, ONE_BY_ONE},
+};
+enum { N_STRATEGIES = sizeof strategies / sizeof *strategies };
+
+static const char *const stores[] = {
+    "f32",
+    "f16",
+    "bf16",
+    "kivi2:g=8:r=16",
+    "kivi4:g=8:r=24:key_residual=slide:rows=bf16",
+    "logquant:g=8:r=24:rows=f32",
+    "logquant4:g=4:r=13",
+    "kivi2:g=4:r=8:sink_fp=3",
+    "logquant:quant=hf_axis0_g64:r=12",
+};
+enum { N_STORES = sizeof stores / sizeof *stores };
+
+/* Combinations without meaning, of a strategy (by its name) and a store with codes. */
+static const struct {
+    const char *name, *why;
+} refused[] = {
+    {"kivi", "brings its own store"},
+    {"logquant", "brings its own store"},
+};
+
+/* Group sizes 1, 2, 3, 4, 7 and 8; `window` of the last two layers. */
+static const struct {
+    int heads, kv, dim, window[2];
+} layouts[] = {
+    {2, 2, 32, {0, 0}}, {4, 2, 22, {50, 33}}, {6, 2, 32, {0, 0}},
+    {8, 2, 26, {60, 12}}, {14, 2, 16, {0, 0}}, {8, 1, 64, {0, 0}},
+};
+/* WIDE: for stores whose groups are 64 channels of one token; SLOW: the one that ref has time for. */
+enum { N_LAYOUTS = sizeof layouts / sizeof *layouts, WIDE = N_LAYOUTS - 1, SLOW = 1 };
+
+static world w, louder; /* the same, with other values */
+static life alone, other, full;
+
+/* Every strategy meets every layout, and every store does. */
+static int layout_of(int s, int k)
+{
+    bool wide = strstr(strategies[s].spec, "hf_axis0") || strstr(stores[k], "hf_axis0");
+    return wide ? WIDE : (s + k) % N_LAYOUTS;
+}
+
+/* ---- driving ---- */
+
+static status open_seq(rig *r, attn_seq **out, const strategy *s, bool all, const kv_format *kv, err *e)
+{
+    static attn_spec spec;
+    char text[sizeof spec.text * 2];
+    attn_options o = {.kv = *kv};
+    attn_limits lim = {ALL, (int64_t)r->rows};
+    snprintf(text, sizeof text, "%s%s", s->spec, all ? s->all : "");
+    *out = NULL;
+    TRY(attn_spec_parse(&spec, text, &o, e));
+    return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);
+}
+
+/* The same rows of the model's heads. */
+static bool same(const rig *r, const void *a, const void *b, size_t n)
+{
+    const head_rows *x = a, *y = b;
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(x[i], y[i], rig_q_row(r)) != 0) return false;
+    return true;
+}
+
+static bool is_close(const rig *r, const void *a, const void *b, size_t n)
+{
+    const head_rows *x = a, *y = b;
+    for (size_t i = 0; i < n; i++)
+        if (!spy_near(&x[i][0][0], &y[i][0][0], rig_q_row(r) / sizeof(float))) return false;
+    return true;
+}
+
+static bool same_life(const rig *r, const life *a, const life *b)
+{
+    return same(r, a->prompt1, b->prompt1, T_LAYERS * P1) && same(r, a->step1, b->step1, T_LAYERS * STEPS) &&
+           same(r, a->prompt2, b->prompt2, T_LAYERS * P2) && same(r, a->step2, b->step2, T_LAYERS * STEPS);
+}
+
+static bool close_life(const rig *r, const life *a, const life *b)
+{
+    return is_close(r, a->prompt1, b->prompt1, T_LAYERS * P1) && is_close(r, a->step1, b->step1, T_LAYERS * STEPS) &&
+           is_close(r, a->prompt2, b->prompt2, T_LAYERS * P2) && is_close(r, a->step2, b->step2, T_LAYERS * STEPS);
+}
+
+static void steps(rig *r, attn_seq *s, head_rows out[][T_LAYERS], int n)
+{
+    for (int i = 0; i < n; i++) rig_decode(r, &s, 1, out[i]);
+}
+
+static void live(rig *r, attn_seq *s, int64_t chunk, life *out)
+{
+    rig_prompt(r, &s, 1, P1, chunk, out->prompt1);
+    steps(r, s, out->step1, STEPS);
+    rig_prompt(r, &s, 1, P2, chunk, out->prompt2);
+    steps(r, s, out->step2, STEPS);
+}
+
+/* ---- one invariant after the other ---- */
+
+/* What a combination is checked with; what fails is noted. */
+typedef struct {
+    rig *r;
+    const strategy *s;
+    const kv_format *kv;
+    size_t held, copies; /* bytes of rows at the end of its life; regions a kv head */
+    char failed[160];
+} combination;
+
+static bool note(combination *c, bool good, const char *what)
+{
+    size_t n = strlen(c->failed);
+    if (!good && !strstr(c->failed, what)) snprintf(c->failed + n, sizeof c->failed - n, " %s;", what);
+    return good;
+}
+
+/* U7: as the ops saw it, and as the sequence counts it. */
+static void watched_steps(combination *c, attn_seq *s, head_rows out[][T_LAYERS], int64_t generated)
+{
+    for (int i = 0; i < STEPS; i++) {
+        attn_stats a = attn_seq_stats(s);
+        long allocated = mem_test_count();
+        int64_t n = attn_seq_length(s) + 1, most = c->s->most ? c->s->most : n;
+        if (c->s->flags & GROWS) most += generated + i + 1;
+        bool plain = attn_seq_spec(s)->skip == 0;
+        spy_begin();
+        rig_decode(c->r, &s, 1, out[i]);
+        spy.on = false;
+        note(c, i == 0 || mem_test_count() == allocated, "a decode step allocates"); /* the first: the backend may */
+        attn_stats b = attn_seq_stats(s);
+        note(c, spy.reordered, "U5: order of visits");
+        note(c, !plain || spy.most <= (most < n ? most : n), "U7: too many tokens attended");
+        double counted = b.attended - a.attended - spy.sum;
+        note(c, fabs(counted) <= spy.loose + 1e-9, "U7: attended tokens miscounted");
+    }
+}
+
+/* U6: what is planned is what is allocated, what is held is what is stored. */
+static void check_bytes(combination *c, const attn_seq *s, size_t rows, size_t rest)
+{
+    err e = {0};
+    const attn_shape *sh = &c->r->shape;
+    const attn_spec *spec = attn_seq_spec(s);
+    attn_limits lim = {ALL, (int64_t)c->r->rows};
+    attn_bytes plan, held = attn_seq_held(s), peak = attn_seq_peak(s);
+    size_t stored = 0, row = 2 * (size_t)sh->head_dim * dtype_size(spec->kv.type);
+    note(c, attn_plan(&plan, spec, sh, &lim, &e) == ST_OK, "U6: no plan");
+    bool each = strstr(spec->text, "per_q") && !attn_retrieves(spec);
+    for (int l = 0; l < T_LAYERS; l++) {
+        int regions = each && !attn_is_dense(spec, sh, l) ? sh->n_heads : sh->n_kv_heads;
+        for (int h = 0; h < regions; h++) stored += (size_t)attn_seq_positions(s, l, h, NULL) * row;
+    }
+    note(c, kv_has_codes(&spec->kv) || held.kv == stored, "U6: rows held");
+    note(c, peak.kv >= held.kv && plan.kv >= peak.kv && plan.index >= peak.index, "U6: held <= peak <= planned");
+    bool wide = kv_has_codes(&spec->kv) && spec->kv.group < 4; /* codes take more than rows */
+    note(c, plan.scratch == held.scratch && (wide ? plan.kv >= rows : plan.kv == rows), "U6: planned");
+    /* but for the counters of the sequence and of its parts */
+    note(c, rest >= plan.index + plan.scratch && rest <= plan.index + plan.scratch + 64, "U6: planned index, scratch");
+    c->held = held.kv;
+    c->copies = each ? (size_t)(sh->n_heads / sh->n_kv_heads) : 1;
+}
+
+/* U6: what a prompt is evicted from is given back, but for the row of the next token. */
+static void check_given(combination *c, const attn_seq *s, size_t rows)
+{
+    const attn_spec *spec = attn_seq_spec(s);
+    bool evicts = c->s->most > 0 && !attn_retrieves(spec) && !strstr(spec->text, "kvfactory");
+    for (int l = 0; l < T_LAYERS; l++) evicts &= c->r->shape.window[l] == 0 && !attn_is_dense(spec, &c->r->shape, l);
+    if (!evicts || kv_has_codes(&spec->kv)) return;
+    size_t kept = attn_seq_held(s).kv / (size_t)spec->budget * (size_t)(spec->budget + 1);
+    note(c, rows - spy.given == kept, "U6: given back");
+}
+
+/* U5-U7 along a life. */
+static void check_life(combination *c, attn_seq *s, size_t rows, size_t rest)
+{
+    rig *r = c->r;
+    spy.given = 0;
+    rig_prompt(r, &s, 1, P1, 64, alone.prompt1);
+    check_given(c, s, rows);
+    watched_steps(c, s, alone.step1, 0);
+    rig_prompt(r, &s, 1, P2, 64, alone.prompt2);
+    watched_steps(c, s, alone.step2, STEPS + P2);
+    check_bytes(c, s, rows, rest);
+}
+
+/* U8: with another value of the current token all heads of all layers give another output. Replaces the step. */
+static void check_current(combination *c, attn_seq *s, const head_rows *want)
+{
+    head_rows got[T_LAYERS];
+    rig *r = c->r;
+    r->w = &louder;
+    rig_decode(r, &s, 1, got);
+    r->w = &w;
+    for (int l = 0; l < T_LAYERS && !(c->s->flags & MISSES); l++)
+        for (int i = 0; i < r->shape.n_heads * r->shape.head_dim; i++)
+            note(c, (&got[l][0][0])[i] > (&want[l][0][0])[i], "U8: the current token is missed");
+}
+
+/* U4; U2 with U8 behind it. */
+static void check_again(combination *c, attn_seq *s)
+{
+    rig *r = c->r;
+    attn_seq_reset(s);
+    rig_prompt(r, &s, 1, P1, 64, other.prompt1);
+    steps(r, s, other.step1, STEPS - 1);
+    note(c, same(r, other.prompt1, alone.prompt1, T_LAYERS * P1) &&
+                same(r, other.step1, alone.step1, T_LAYERS * (STEPS - 1)), "U4: reset");
+    check_current(c, s, alone.step1[STEPS - 1]);
+    attn_seq_reset(s);
+    live(r, s, c->s->flags & WINDOWED ? 16 : 7, &other);
+    bool equal = c->s->flags & BANDED ? close_life(r, &other, &alone) : same_life(r, &other, &alone);
+    note(c, (c->s->flags & BY_CHUNK) || equal, "U2: chunks");
+}
+
+/* U3: the whole first prompt one by one. Its last token is a prompt again, which ends where the other did. */
+static void check_single(combination *c, attn_seq *s)
+{
+    rig *r = c->r;
+    if (!(c->s->flags & (ONE_BY_ONE | IN_A_RING))) return;
+    attn_seq_reset(s);
+    rig_prompt(r, &s, 1, 1, 1, NULL);
+    for (int i = 1; i < P1 - 1; i++) rig_decode(r, &s, 1, NULL);
+    rig_prompt(r, &s, 1, 1, 1, NULL);
+    steps(r, s, other.step1, STEPS);
+    bool equal = c->s->flags & ONE_BY_ONE ? same(r, other.step1, alone.step1, T_LAYERS * STEPS)
+                                          : is_close(r, other.step1, alone.step1, T_LAYERS * STEPS);
+    note(c, equal, "U3: one by one");
+}
+
+/* The last token taken back and fed again. Over codes that may be refused, and what was quantized meanwhile stays so:
+ * the step itself then differs, those behind it do not. */
+static void check_back(combination *c, attn_seq *s)
+{
+    err e = {0};
+    rig *r = c->r;
+    bool exact = !kv_has_codes(&attn_seq_spec(s)->kv);
+    if ((c->s->most > 0 && !attn_retrieves(attn_seq_spec(s))) || (c->s->flags & WINDOWED)) return;
+    for (int n = 3; n < STEPS - 1; n += 2) {
+        attn_seq_reset(s);
+        rig_prompt(r, &s, 1, P1, 64, NULL);
+        steps(r, s, other.step1, n);
+        bool back = attn_seq_rewind(s, P1 + n - 1, &e) == ST_OK;
+        note(c, back || !exact, "going back is refused");
+        if (!back) continue;
+        steps(r, s, other.step1 + n - 1, 2);
+        note(c, !exact || same(r, other.step1[n - 1], alone.step1[n - 1], T_LAYERS), "a step again");
+        note(c, same(r, other.step1[n], alone.step1[n], T_LAYERS), "after a step again");
+    }
+}
+
+/* Where a store holds raw keys it rounds other numbers: the same bits where it does not round, the same up to its
+ * rounding else; over codes what is left is that a prompt is not quantized before its end. */
+static bool raw_is_full(const combination *c, const attn_spec *spec)
+{
+    double num = 0, den = 0;
+    if (spec->kv.type == DT_F32 && !kv_has_codes(&spec->kv)) return same_life(c->r, &other, &full);
+    for (int i = 0; i < T_LAYERS * P1; i++)
+        for (int k = 0; k < c->r->shape.n_heads * c->r->shape.head_dim; k++) {
+            double x = (double)(&other.prompt1[i][0][0])[k], y = (double)(&full.prompt1[i][0][0])[k];
+            num += (x - y) * (x - y);
+            den += y * y;
+        }
+    return num <= den * (spec->kv.type == DT_F32 ? 0 : spec->kv.type == DT_F16 ? 1e-6 : 1e-4);
+}
+
+/* U1: the life of `full` over the same store. What keeps all holds its bytes (U6), and evictors over codes at most
+ * those, since a group stays while one of its tokens does. */
+static void check_all(combination *c)
+{
+    err e = {0};
+    attn_seq *s, *f;
+    rig *r = c->r;
+    if (!note(c, open_seq(r, &s, c->s, true, c->kv, &e) == ST_OK, "U1: created")) return;
+    live(r, s, 64, &other);
+    if (!note(c, open_seq(r, &f, &strategies[0], false, &attn_seq_spec(s)->kv, &e) == ST_OK, "U1: full")) return;
+    live(r, f, 64, &full);
+    bool everything = c->s->flags & RAW ? raw_is_full(c, attn_seq_spec(s)) : same_life(r, &other, &full);
+    note(c, everything, "U1: everything");
+    bool exact = !(c->s->flags & (RAW | BANDED));
+    note(c, !exact || same(r, alone.prompt1, full.prompt1, T_LAYERS * P1), "U1: first prompt");
+    size_t held = attn_seq_held(f).kv;
+    bool all = c->s->most == 0 || attn_retrieves(attn_seq_spec(s));
+    note(c, all ? c->held == held : c->held < held * c->copies, "U6: rows held, with those of full");
+    attn_seq_free(s);
+    attn_seq_free(f);
+}
+
+/* U1 through the selection. */
+static void check_forced(combination *c, const attn_spec *spec)
+{
+    err e = {0};
+    attn_seq *s;
+    attn_spec all;
+    rig *r = c->r;
+    attn_options o = {.kv = *c->kv};
+    attn_limits lim = {ALL, (int64_t)r->rows};
+    char text[2 * sizeof all.text];
+    if (!attn_retrieves(spec) || (c->s->flags & WINDOWED)) return;
+    snprintf(text, sizeof text, "%s%s", c->s->spec, c->s->all);
+    bool made = attn_spec_parse(&all, text, &o, &e) == ST_OK;
+    all.forced = true;
+    if (!note(c, made && attn_seq_create(&s, &all, &r->shape, &lim, r->be, &e) == ST_OK, "U1: created")) return;
+    live(r, s, 64, &other);
+    note(c, is_close(r, other.step2, full.step2, T_LAYERS * STEPS), "U1: everything, selected");
+    attn_seq_free(s);
+}
+
+/* Combinations of the layout at work, and the steps of each alone. */
+static struct {
+    int strategy, store;
+    head_rows step[STEPS][T_LAYERS];
+} kept[N_STRATEGIES * N_STORES];
+static int n_kept;
+
+static const char *refusal(const strategy *s, const kv_format *kv)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        size_t n = strcspn(s->spec, ":");
+        if (kv_has_codes(kv) && strncmp(s->spec, refused[i].name, n) == 0 && !refused[i].name[n]) return refused[i].why;
+    }
+    return NULL;
+}
+
+static void check_one(rig *r, int s, int k)
+{
+    err e = {0};
+    attn_seq *seq;
+    kv_format kv;
+    combination c = {.r = r, .s = &strategies[s], .kv = &kv};
+    kv_format_parse(&kv, stores[k], "--kv", &e);
+    const char *why = refusal(c.s, &kv);
+    size_t rows = spy.rows, all = spy.rows + spy.codes + spy.other, rest = spy.other;
+    status st = open_seq(r, &seq, c.s, false, &kv, &e);
+    if (why) {
+        is_err(st, &e, ST_USAGE, why, "%s over %s is refused", c.s->spec, stores[k]);
+        return;
+    }
+    if (!is_ok(st, &e, "%s over %s", c.s->spec, stores[k])) return;
+    check_life(&c, seq, spy.rows - rows, spy.other - rest);
+    kept[n_kept].strategy = s;
+    kept[n_kept].store = k;
+    memcpy(kept[n_kept++].step, alone.step1, sizeof alone.step1);
+    check_again(&c, seq);
+    check_single(&c, seq);
+    check_back(&c, seq);
+    check_all(&c);
+    check_forced(&c, attn_seq_spec(seq));
+    attn_seq_free(seq);
+    note(&c, spy.rows + spy.codes + spy.other == all, "U6: not all was given back");
+    ok(!c.failed[0], "%s, %s over %s, %d/%d heads of %d:%s", r->be->name, c.s->spec, stores[k], r->shape.n_heads,
+       r->shape.n_kv_heads, r->shape.head_dim, c.failed[0] ? c.failed : " U1-U8");
+}
+
+/* ---- batches ---- */
+
+enum { BATCH = 7, JOINED = 7 };
+
+/* Sequences of a batch; at which of its steps each joins it. */
+typedef struct {
+    size_t n;
+    attn_seq *seq[BATCH];
+    int at[BATCH], first[BATCH];
+} batch;
+
+/* A later prompt is exact where nothing was evicted or quantized. */
+static bool shares_again(const attn_seq *s, const strategy *by)
+{
+    const attn_spec *spec = attn_seq_spec(s);
+    bool all = by->most == 0 || attn_retrieves(spec);
+    return attn_can_share(s, s, P2) == (all && !kv_has_codes(&spec->kv) && !(by->flags & WINDOWED));
+}
+
+/* The prompt: together where it can be shared, which must be where it is exact and rows are of one type. */
+static bool prompt_together(rig *r, const batch *b)
+{
+    attn_seq *shared[BATCH];
+    size_t n = 0;
+    bool expected = true;
+    for (size_t i = 0; i < b->n; i++) {
+        unsigned first = strategies[kept[b->at[0]].strategy].flags, flags = strategies[kept[b->at[i]].strategy].flags;
+        bool exact = !((first | flags) & (WINDOWED | BANDED | BY_CHUNK));
+        bool can = attn_can_share(b->seq[0], b->seq[i], P1);
+        dtype type = attn_seq_spec(b->seq[i])->kv.type;
+        expected &= can == (exact && type == attn_seq_spec(b->seq[0])->kv.type);
+        attn_seq *one = b->seq[i];
+        if (can) shared[n++] = one;
+        else rig_prompt(r, &one, 1, P1, 64, NULL);
+    }
+    if (n > 0) rig_prompt(r, shared, n, P1, 16, NULL);
+    for (size_t i = 0; i < b->n; i++) expected &= shares_again(b->seq[i], &strategies[kept[b->at[i]].strategy]);
+    return expected;
+}
+
+/* U9: strategies over different stores and of different lengths. */
+static void check_batch(rig *r, int group, int n_groups)
+{
+    static head_rows out[T_LAYERS * BATCH];
+    batch b = {0};
+    char failed[160] = "";
+    err e = {0};
+    for (int i = group; i < n_kept && b.n < BATCH; i += n_groups, b.n++) {
+        kv_format kv;
+        kv_format_parse(&kv, stores[kept[i].store], "--kv", &e);
+        b.at[b.n] = i;
+        b.first[b.n] = (int)b.n % 3;
+        if (open_seq(r, &b.seq[b.n], &strategies[kept[i].strategy], false, &kv, &e) != ST_OK) break;
+    }
+    bool shared = prompt_together(r, &b), equal = true;
+    for (size_t i = 0; i < b.n; i++)
+        for (int t = 0; t < b.first[i]; t++) rig_decode(r, &b.seq[i], 1, NULL);
+    for (int t = 0; t < JOINED; t++) {
+        rig_decode(r, b.seq, b.n, out);
+        for (size_t i = 0; i < b.n; i++)
+            for (size_t l = 0; l < T_LAYERS; l++) {
+                if (same(r, out + l * b.n + i, kept[b.at[i]].step[b.first[i] + t] + l, 1)) continue;
+                if (equal) snprintf(failed, sizeof failed, "%s", attn_seq_spec(b.seq[i])->text);
+                equal = false;
+            }
+    }
+    ok(equal && shared && !e.msg[0], "%s, a batch of %d, %d/%d heads of %d: U9, shared prompts %s%s", r->be->name,
+       (int)b.n, r->shape.n_heads, r->shape.n_kv_heads, r->shape.head_dim, failed, e.msg);
+    for (size_t i = 0; i < b.n; i++) attn_seq_free(b.seq[i]);
+}
+
+/* All combinations that meet this layout. */
+static void check_layout(rig *r, int i)
+{
+    err e = {0};
+    r->window[1] = layouts[i].window[0];
+    r->window[2] = layouts[i].window[1];
+    if (!is_ok(rig_layout(r, layouts[i].heads, layouts[i].kv, layouts[i].dim, &e), &e, "layout %d", i)) return;
+    attn_watch(r->work, spy_layer, &r->shape);
+    n_kept = 0;
+    for (int s = 0; s < N_STRATEGIES; s++)
+        for (int k = 0; k < N_STORES; k++)
+            if (layout_of(s, k) == i) check_one(r, s, k);
+    int groups = (n_kept + BATCH - 1) / BATCH;
+    for (int g = 0; g < groups; g++) check_batch(r, g, groups);
+}
+
+int main(void)
+{
+    static const char *const devices[] = {"cpu", "ref"};
+    err e = {0};
+    world_fill(&w, 29);
+    louder = w;
+    for (size_t i = 0; i < sizeof w.v / sizeof(float); i++) (&louder.v[0][0][0][0])[i] += 1;
+    for (int d = 0; d < 2; d++) {
+        rig r;
+        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d])) return tap_done();
+        spy_open(r.be);
+        for (int i = 0; i < N_LAYOUTS; i++)
+            if (d == 0 || i == SLOW) check_layout(&r, i);
+        is_ok(backend_fault(r.be, &e), &e, "%s: no fault", devices[d]);
+        rig_close(&r);
+    }
+    return tap_done();
+}
