@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "eval/cli.h"
+#include "eval/options.h"
 
 enum {
     O_TEMP = 256,
@@ -54,6 +55,7 @@ enum {
     O_QUERIES,
     O_TENSORS,
     O_DUMP,
+    O_WINDOW,
 };
 
 /* Of every command; then of those that run a model; then of those that choose a length. */
@@ -128,6 +130,7 @@ static const struct argp_option text_options[] = {
 };
 static const struct argp_option recall_options[] = {
     {"queries", O_QUERIES, "N", 0, "positions at the end of the text that are judged (default 64)", 3},
+    {"window", O_WINDOW, 0, 0, "judge them as one prompt window (strategies that choose there: actqkv)", 3},
     {"tensors", O_TENSORS, "FILE", 0,
      "q [heads, m, d], k [kv_heads, n, d] and maybe v of a safetensors file instead of a text", 3},
     {"dump", O_DUMP, "FILE", 0, "write the selected positions as JSON lines", 3},
@@ -215,7 +218,9 @@ static int help_attn(const char *name)
 {
     const attn_method *m = attn_method_find(name);
     if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0) {
-        fprintf(stderr, "run: --help-attn: unknown strategy '%s' (list: all of them)\n", name);
+        err e = {0};
+        attn_method_unknown("--help-attn", name, &e);
+        fprintf(stderr, "run: %s\n", e.msg);
         return 2;
     }
     attn_print_help(stdout, m);
@@ -287,6 +292,7 @@ static error_t parse_flag(int key, cli *c)
     case O_CHAT: return c->chat = true, 0;
     case O_PLAN: return c->plan = true, 0;
     case O_QUIET: return c->quiet = true, 0;
+    case O_WINDOW: return c->window = true, 0;
     case O_CHARS: return c->chars = true, 0;
     case O_FILL: return c->fill = true, 0;
     case O_JSONL: return c->jsonl = true, 0;
@@ -343,6 +349,16 @@ static const command *find_command(char **argv, int argc, int *n)
     return NULL;
 }
 
+static void unknown_command(char **argv, int argc)
+{
+    char two[64];
+    const char *names[N_COMMANDS + 1] = {NULL};
+    snprintf(two, sizeof two, "%s %s", argv[1], argc > 2 ? argv[2] : "");
+    bool of_two = strcmp(argv[1], "eval") == 0 && argc > 2 && argv[2][0] != '-';
+    for (size_t i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
+    options_unknown_command(of_two ? two : argv[1], names);
+}
+
 /* The options that a command takes, as one list. */
 static void collect_options(const command *cmd, struct argp_option out[MAX_OPTIONS])
 {
@@ -382,7 +398,7 @@ static void catch_bus_error(const cli *c)
 static int run_command(const command *cmd, int argc, char **argv)
 {
     struct argp_option options[MAX_OPTIONS];
-    char name[64];
+    static char name[64]; /* argp keeps it in argv[0] */
     cli c = {.command = cmd->name,
              .temp = 0.8,
              .top_p = 0.95,
@@ -395,10 +411,13 @@ static int run_command(const command *cmd, int argc, char **argv)
     snprintf(name, sizeof name, "run %s", cmd->name);
     argv[0] = name;
     argp_err_exit_status = 2;
-    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
-    catch_bus_error(&c);
     err e = {0};
-    status st = report_check(&c, &e);
+    status st = options_check(options, argc, argv, &e);
+    if (st == ST_OK) {
+        argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
+        catch_bus_error(&c);
+        st = report_check(&c, &e);
+    }
     if (st == ST_OK) st = cmd->run(&c, &e);
     if (st == ST_OK) return 0;
     fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
@@ -433,7 +452,7 @@ int main(int argc, char **argv)
     const command *cmd = argc > 1 ? find_command(argv, argc, &n_words) : NULL;
     if (!cmd) {
         bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0);
-        if (argc > 1 && !help) fprintf(stderr, "run: unknown command '%s'\n\n", argv[1]);
+        if (argc > 1 && !help) unknown_command(argv, argc);
         print_usage(help ? stdout : stderr);
         return help ? printed() : 2;
     }

@@ -315,6 +315,7 @@ const attn_method attn_actqkv = {
               "methods.md sections 9 and 12.1",
     .params = params,
     .retrieves = true,
+    .by_layer = true,
     .has_budget = true,
     .def_budget = 2048,
     .check = act_check,

@@ -155,9 +155,10 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
     int n_use = parts_of(s, u);
     /* The method first: it may refuse, the dense part cannot. */
     for (int i = n_use - 1; i >= 0; i--) {
-        if (!u[i].m->rewind(u[i].c, n))
-            return err_set(e, ST_UNSUPPORTED, "%s: tokens were evicted, cannot go back to %lld",
-                           s->spec.text, (long long)n);
+        const char *why = u[i].m->rewind(u[i].c, n);
+        if (why)
+            return err_set(e, ST_UNSUPPORTED, "%s: cannot go back to %lld tokens: %s", s->spec.text,
+                           (long long)n, why);
         u[i].c->length = n;
     }
     return ST_OK;
@@ -192,6 +193,12 @@ attn_bytes attn_seq_held(const attn_seq *s)
 attn_bytes attn_seq_peak(const attn_seq *s)
 {
     return s->peak;
+}
+
+int64_t attn_seq_window(const attn_seq *s)
+{
+    const attn_method *m = s->spec.method;
+    return s->sparse ? m->window(s->sparse) : s->lim.n_tokens;
 }
 
 int64_t attn_seq_positions(const attn_seq *s, int layer, int head, int64_t *out)

@@ -498,9 +498,9 @@ void blocks_step_end(attn_ctx *c, const attn_part *p)
 }
 
 /* What queries left in masses and statistics cannot be taken back. */
-bool blocks_rewind(attn_ctx *c, int64_t n)
+const char *blocks_rewind(attn_ctx *c, int64_t n)
 {
-    return n == c->length;
+    return n == c->length ? NULL : "masses and statistics hold later queries";
 }
 
 void blocks_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)

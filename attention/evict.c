@@ -49,6 +49,11 @@ static status scratch_bytes(size_t *out, const attn_spec *s, const attn_shape *s
         TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r), lists * sizeof(float), "scores", e));
         TRY(size_add(out, *out, bytes, "scores", e));
     }
+    if (r->by_rank) {
+        TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r),
+                     2 * lists * (size_t)sh->head_dim * sizeof(float), "rows by rank", e));
+        TRY(size_add(out, *out, bytes, "rows by rank", e));
+    }
     if (r->lists != EVICT_EACH) return ST_OK;
     TRY(size_mul(&bytes, chunk, 2 * (size_t)(sh->n_heads * sh->head_dim) * sizeof(float), "rows",
                  e));
@@ -99,6 +104,12 @@ static size_t slots_bytes(const evict_ctx *c)
     return (size_t)chunk_of(c->base.lim) * c->n_lists * sizeof(int64_t);
 }
 
+/* Of K or V. */
+static size_t ranked_bytes(const evict_ctx *c)
+{
+    return c->n_lists * c->stride * (size_t)c->base.shape->head_dim * sizeof(float);
+}
+
 void evict_free(attn_ctx *base)
 {
     evict_ctx *c = evict_of(base);
@@ -110,6 +121,8 @@ void evict_free(attn_ctx *base)
     if (c->seen.p) o->free(base->be, c->seen, range_bytes(c) / 2);
     if (c->score.p) o->free(base->be, c->score, score_bytes(c));
     if (c->slots.p) o->free(base->be, c->slots, slots_bytes(c));
+    if (c->ranked.k.p) o->free(base->be, c->ranked.k, ranked_bytes(c));
+    if (c->ranked.v.p) o->free(base->be, c->ranked.v, ranked_bytes(c));
     if (c->k.p) o->free(base->be, c->k, rows_bytes(c));
     if (c->v.p) o->free(base->be, c->v, rows_bytes(c));
     mem_free(c->kept);
@@ -176,6 +189,14 @@ static status create_buffers(evict_ctx *c, err *e)
     TRY(o->alloc(be, &c->seen, range_bytes(c) / 2, "lists of kept tokens", e));
     TRY(o->alloc(be, &c->slots, slots_bytes(c), "slots", e));
     if (!c->rule.sums) TRY(o->alloc(be, &c->score, score_bytes(c), "scores", e));
+    c->ranked = (kv_rows){.type = DT_F32,
+                          .n_kv_heads = c->n_lists,
+                          .cap = c->stride,
+                          .head_dim = (size_t)c->base.shape->head_dim};
+    if (c->rule.by_rank) {
+        TRY(o->alloc(be, &c->ranked.k, ranked_bytes(c), "K rows by rank", e));
+        TRY(o->alloc(be, &c->ranked.v, ranked_bytes(c), "V rows by rank", e));
+    }
     if (c->rule.lists == EVICT_EACH) {
         TRY(o->alloc(be, &c->k, rows_bytes(c), "K rows of all heads", e));
         TRY(o->alloc(be, &c->v, rows_bytes(c), "V rows of all heads", e));
@@ -287,9 +308,9 @@ static attn_seg kept_seg(const evict_ctx *c, int layer, bool listed, bool mask)
         s.kpos = mask ? l->range : none;
         return s;
     }
-    s.rows = kv_store_rows(c->store, layer);
-    s.idx = l->slot.p ? l->slot : l->at;
     s.n_lists = l->n_lists;
+    s.rows = c->rule.by_rank ? &c->ranked : kv_store_rows(c->store, layer);
+    if (!c->rule.by_rank) s.idx = l->slot.p ? l->slot : l->at;
     s.idx_stride = l->stride;
     s.at = mask ? l->at : none;
     return s;
@@ -299,9 +320,14 @@ void evict_select(attn_ctx *base, const attn_part *p, int layer, buf q_raw, buf 
 {
     (void)q_raw;
     (void)q;
+    evict_ctx *c = evict_of(base);
     bool mask = (p->flags & ATTN_PROMPT) || base->shape->window[layer] > 0;
+    if (c->listed && c->rule.by_rank)
+        base->be->ops->evict->by_rank(
+            base->be, &c->ranked, kv_store_rows(c->store, layer), &c->kept[layer],
+            buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t)), p->freq, attn_kv_read(base));
     sel->n_seg = 1;
-    sel->seg[0] = kept_seg(evict_of(base), layer, evict_of(base)->listed, mask);
+    sel->seg[0] = kept_seg(c, layer, c->listed, mask);
 }
 
 attn_job evict_job(const evict_ctx *c, int layer, bool listed, size_t n_tok, buf q, buf lse,
@@ -365,15 +391,16 @@ void evict_step_end(attn_ctx *base, const attn_part *p)
 }
 
 /* Sums hold what later queries gave, which cannot be taken back. */
-bool evict_rewind(attn_ctx *base, int64_t n)
+const char *evict_rewind(attn_ctx *base, int64_t n)
 {
     evict_ctx *c = evict_of(base);
     if (n == 0) evict_reset(base);
-    if (n == 0) return true;
-    if (c->listed || c->rule.sums) return n == base->length;
-    if (!kv_store_rewind(c->store, n)) return false;
+    if (n == 0 || n == base->length) return NULL;
+    if (c->listed) return "tokens were evicted";
+    if (c->rule.sums) return "the sums hold the weights of later queries";
+    if (!kv_store_rewind(c->store, n)) return KV_NO_REWIND;
     set_counts(c, n);
-    return true;
+    return NULL;
 }
 
 /* ---- counts ---- */
@@ -429,7 +456,7 @@ void evict_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
         out->index += (size_t)entries * entry_bytes(base->spec, &c->rule);
     }
     out->scratch += slots_bytes(c) + range_bytes(c) + range_bytes(c) / 2 + (c->score.p ? score_bytes(c) : 0) +
-                    (c->k.p ? 2 * rows_bytes(c) : 0);
+                    (c->k.p ? 2 * rows_bytes(c) : 0) + (c->ranked.k.p ? 2 * ranked_bytes(c) : 0);
 }
 
 /* On average over the lists, where windows make them differ. */

@@ -21,6 +21,7 @@ typedef struct {
     int how;         /* COMBINE_*: of the heads that share a list */
     int64_t recent;  /* newest entries that are never dropped */
     bool by_count;   /* keep_rule */
+    bool by_rank;    /* after an eviction keys are as far away as their rank in the list says */
     bool sums;       /* scores last from step to step; else each pruning has its own */
     bool each_chunk; /* prompts are pruned after each chunk, not at their end */
     bool once;       /* only the first prompt is pruned and decode steps drop nothing, */
@@ -40,6 +41,7 @@ struct evict_ctx {
     buf range, seen;   /* of all layers */
     buf score;         /* f32 [n_lists][stride] where scores do not last */
     buf slots;         /* i64 [chunk][n_lists] */
+    kv_rows ranked;    /* by_rank: f32 rows of the layer at work, one region a list */
     buf k, v;          /* EVICT_EACH: rows of a forward, a copy for each query head */
     int64_t *host;     /* for uploads and downloads */
     bool listed;       /* something was evicted: rows are found through lists */
@@ -91,7 +93,7 @@ void evict_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, 
 void evict_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
 void evict_layer_end(attn_ctx *c, const attn_part *p, int layer);
 void evict_step_end(attn_ctx *c, const attn_part *p);
-bool evict_rewind(attn_ctx *c, int64_t n);
+const char *evict_rewind(attn_ctx *c, int64_t n);
 void evict_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t evict_attended(const attn_ctx *c, int layer);
 int64_t evict_positions(const attn_ctx *c, int layer, int head, int64_t *out);

@@ -6,7 +6,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_fier.h"
 
-enum { P_G, P_OPEN, P_LEVELS, P_SINK, P_RECENT, P_GQA, P_MODE };
+enum { P_G, P_OPEN, P_LEVELS, P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL };
 
 static const attn_param params[] = {
     [P_G] = {"g", NULL, "tokens of a group of one channel that shares two levels", 32, 1, 1 << 16},
@@ -26,6 +26,7 @@ static const attn_param params[] = {
                   1 << 20},
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = RETRIEVE_MODE_PARAM,
+    [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     {.key = NULL},
 };
 
@@ -64,6 +65,11 @@ static gqa_mode fier_gqa(const attn_spec *s)
     return (gqa_mode)s->value[P_GQA];
 }
 
+static int64_t fier_pool(const attn_spec *s)
+{
+    return s->value[P_POOL];
+}
+
 static int64_t fier_granule(const attn_spec *s)
 {
     (void)s;
@@ -72,7 +78,8 @@ static int64_t fier_granule(const attn_spec *s)
 
 static int64_t fier_most(const attn_spec *s)
 {
-    return s->budget + (extra(s) ? s->value[P_SINK] + most_recent(s) : 0);
+    return attn_budget_most(s->value[P_POOL], s->budget) +
+           (extra(s) ? s->value[P_SINK] + most_recent(s) : 0);
 }
 
 static retrieve_range fier_range(const attn_spec *s, int64_t first, int64_t n)
@@ -180,6 +187,7 @@ static void fier_score(retrieve *r, int layer, buf score, size_t stride, buf q, 
 static const retrieve_kind kind = {
     .size = sizeof(fier_ctx),
     .gqa = fier_gqa,
+    .pool = fier_pool,
     .granule = fier_granule,
     .most = fier_most,
     .range = fier_range,

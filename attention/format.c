@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attention/format.h"
+#include "kernels/base/nearest.h"
 
 enum { P_BITS, P_G, P_R, P_VARIANT, P_SINK };
 
@@ -85,7 +86,11 @@ status attn_param_parse(int64_t *out, const attn_param *p, const char *text, con
             return ST_OK;
         }
     }
-    return err_set(e, ST_USAGE, "%s: %s='%s', expected one of: %s", what, p->key, text, p->choices);
+    nearest near;
+    nearest_start(&near, text);
+    nearest_try_words(&near, p->choices);
+    return err_set(e, ST_USAGE, "%s: %s='%s', expected one of: %s%s", what, p->key, text,
+                   p->choices, nearest_hint(&near));
 }
 
 /* The store of parameter values; exact rows are of `type`. */
@@ -113,9 +118,8 @@ status kv_format_own(attn_spec *s, kv_kind kind, err *e)
 {
     char what[112];
     snprintf(what, sizeof what, "--attn %s", s->text);
-    if (s->kv.kind != KV_EXACT)
-        return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning",
-                       what, kv_format_name(&s->kv));
+    s->two_stores = s->kv.kind != KV_EXACT;
+    if (s->two_stores) return ST_OK;
     TRY(from_values(&s->kv, kind, s->value, s->kv.type, what, e));
     s->value[P_G] = s->kv.group; /* quant=hf_axis0_g64 has its own */
     return ST_OK;
@@ -134,17 +138,22 @@ status kv_format_check(const kv_format *f, const attn_shape *shape, const char *
 static status unknown_store(const char *name, const char *what, err *e)
 {
     char list[96] = "";
+    nearest near;
+    nearest_start(&near, name);
     for (int i = 0; i < N_STORES; i++) {
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, " %s", stores[i].name);
+        nearest_try(&near, stores[i].name, strlen(stores[i].name));
     }
-    return err_set(e, ST_USAGE, "%s: unknown store '%s' (known:%s)", what, name, list);
+    return err_set(e, ST_USAGE, "%s: unknown store '%s'%s; known:%s", what, name,
+                   nearest_hint(&near), list);
 }
 
 static status unknown_key(int store, const char *key, const char *what, err *e)
 {
     char list[96] = "";
     const attn_param *p = stores[store].params;
+    nearest near;
     if (!p)
         return err_set(e, ST_USAGE, "%s: store '%s' has no parameters, found '%s'", what,
                        stores[store].name, key);
@@ -152,8 +161,11 @@ static status unknown_key(int store, const char *key, const char *what, err *e)
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s ", p[i].key);
     }
-    return err_set(e, ST_USAGE, "%s: store '%s' has no parameter '%s' (known: %srows)", what,
-                   stores[store].name, key, list);
+    strcat(list, rows_param.key);
+    nearest_start(&near, key);
+    nearest_try_words(&near, list);
+    return err_set(e, ST_USAGE, "%s: store '%s' has no parameter '%s'%s; known: %s", what,
+                   stores[store].name, key, nearest_hint(&near), list);
 }
 
 static status parse_key(int64_t *value, dtype *type, int store, char *text, const char *what,

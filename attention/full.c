@@ -117,12 +117,12 @@ void full_step_end(attn_ctx *c, const attn_part *p)
     kv_store_end(((full_ctx *)c)->store, c, p);
 }
 
-bool full_rewind(attn_ctx *c, int64_t n)
+const char *full_rewind(attn_ctx *c, int64_t n)
 {
     full_ctx *f = (full_ctx *)c;
-    if (!kv_store_rewind(f->store, n)) return false;
+    if (!kv_store_rewind(f->store, n)) return KV_NO_REWIND;
     set_rows(f, n);
-    return true;
+    return NULL;
 }
 
 void full_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)

@@ -17,7 +17,7 @@ void full_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, b
 void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
 void full_layer_end(attn_ctx *c, const attn_part *p, int layer);
 void full_step_end(attn_ctx *c, const attn_part *p);
-bool full_rewind(attn_ctx *c, int64_t n);
+const char *full_rewind(attn_ctx *c, int64_t n);
 void full_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t full_attended(const attn_ctx *c, int layer);
 int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);

@@ -3,15 +3,15 @@
  *
  * Each kept token has the sum of the attention that all queries since gave it: a prompt's queries in a second
  * pass over Q K, a decode step's in the same way over what is kept. Heads of a group are combined in
- * each query's weights, so that there is one sum a list. Removal is real (`utils_real_drop`). Not here: the
- * non-causal oracle of the accuracy scripts (3.7 a) and positions by rank (3.5), which would rotate every
- * key at each step. */
+ * each query's weights, so that there is one sum a list. Removal is real (`utils_real_drop`). pos=rank
+ * (3.5): the holes are irregular, so every kept key is rotated anew at each step. Not here: the oracle of the
+ * accuracy scripts (3.7 a), whose choice for a query depends on later queries. */
 #include "config.h"
 
 #include "attention/evict.h"
 #include "kernels/base/mem.h"
 
-enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_PREFILL };
+enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_POS, P_PREFILL };
 enum { BY_MEAN_S, BY_SUM_S, BY_MAX_S, BY_PER_Q };
 
 static const attn_param params[] = {
@@ -28,6 +28,11 @@ static const attn_param params[] = {
                 0, 0, 1},
     [P_MODE] = {"mode", "decode oneshot",
                 "evict at each step, or once after the first prompt (KVCache-Factory)", 0, 0, 1},
+    [P_POS] =
+        {"pos", "abs rank",
+         "positions of keys once tokens were evicted: their own, or their rank in the cache (the "
+         "streaming class; every step rotates all kept keys)",
+         0, 0, 1},
     [P_PREFILL] = EVICT_PREFILL_PARAM,
     {.key = NULL},
 };
@@ -62,9 +67,10 @@ static evict_rule rule_of(const attn_spec *s)
     return (evict_rule){.lists = gqa == BY_PER_Q ? EVICT_EACH : EVICT_GROUP,
                         .how = gqa == BY_MAX_S   ? COMBINE_MAX
                                : gqa == BY_SUM_S ? COMBINE_SUM
-                                                  : COMBINE_MEAN,
+                                                 : COMBINE_MEAN,
                         .recent = s->value[P_RECENT],
                         .by_count = s->value[P_NORM] == 1,
+                        .by_rank = s->value[P_POS] == 1,
                         .sums = true,
                         .once = s->value[P_MODE] == 1,
                         .each_chunk = s->value[P_PREFILL] == 1};

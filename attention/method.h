@@ -62,6 +62,7 @@ struct attn_method {
     const char *name, *summary, *source; /* source: paper and reference code */
     const attn_param *params;            /* ends with key NULL */
     bool retrieves; /* keeps everything, slots are positions, chooses in each step */
+    bool by_layer;  /* without a parameter gqa: all heads of a layer share one selection */
     bool has_budget;
     int64_t def_budget;
     int def_skip; /* leading dense layers */
@@ -95,7 +96,8 @@ struct attn_method {
     void (*observe)(attn_ctx *c, const attn_part *p, int layer, buf q, buf lse);
     void (*layer_end)(attn_ctx *c, const attn_part *p, int layer); /* evict; may be NULL */
     void (*step_end)(attn_ctx *c, const attn_part *p); /* counters; length is updated after it */
-    bool (*rewind)(attn_ctx *c, int64_t n);            /* false: impossible */
+    /* Drops the tokens from n on; NULL, or why that is impossible (for the error). */
+    const char *(*rewind)(attn_ctx *c, int64_t n);
     /* Bytes of all its layers now, while a forward of n_new tokens is not yet ended (0: none is). */
     void (*held)(const attn_ctx *c, int64_t n_new, attn_bytes *out);
     int64_t (*attended)(const attn_ctx *c, int layer); /* by the decode step that just ran */

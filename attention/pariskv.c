@@ -296,11 +296,11 @@ static void forget(paris_ctx *c, int64_t n)
     }
 }
 
-static bool paris_rewind(attn_ctx *base, int64_t n)
+static const char *paris_rewind(attn_ctx *base, int64_t n)
 {
-    if (!attn_full.rewind(all_of(base), n)) return false;
-    forget(ctx_of(base), n);
-    return true;
+    const char *why = attn_full.rewind(all_of(base), n);
+    if (!why) forget(ctx_of(base), n);
+    return why;
 }
 
 static void paris_reset(attn_ctx *base)

@@ -6,7 +6,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_quest.h"
 
-enum { P_PAGE, P_MIN_PAGES, P_SCORE, P_FORCE, P_GQA, P_MODE };
+enum { P_PAGE, P_MIN_PAGES, P_SCORE, P_FORCE, P_GQA, P_MODE, P_POOL };
 enum { SCORE_SUM, SCORE_MAXCH };
 enum { FORCE_LAST, FORCE_NONE };
 
@@ -26,6 +26,7 @@ static const attn_param params[] = {
                  FORCE_LAST, 0, 1},
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = RETRIEVE_MODE_PARAM,
+    [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     {.key = NULL},
 };
 
@@ -48,6 +49,11 @@ static gqa_mode quest_gqa(const attn_spec *s)
     return (gqa_mode)s->value[P_GQA];
 }
 
+static int64_t quest_pool(const attn_spec *s)
+{
+    return s->value[P_POOL];
+}
+
 static int64_t quest_granule(const attn_spec *s)
 {
     return s->value[P_PAGE];
@@ -62,7 +68,7 @@ static int64_t page_budget(const attn_spec *s)
 
 static int64_t quest_most(const attn_spec *s)
 {
-    return (page_budget(s) + 1) * s->value[P_PAGE];
+    return (attn_budget_most(s->value[P_POOL], page_budget(s)) + 1) * s->value[P_PAGE];
 }
 
 static retrieve_range quest_range(const attn_spec *s, int64_t first, int64_t n)
@@ -141,6 +147,7 @@ static void quest_score(retrieve *r, int layer, buf score, size_t stride, buf q,
 static const retrieve_kind kind = {
     .size = sizeof(quest_ctx),
     .gqa = quest_gqa,
+    .pool = quest_pool,
     .granule = quest_granule,
     .most = quest_most,
     .range = quest_range,

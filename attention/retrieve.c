@@ -44,9 +44,9 @@ static bool combines(const retrieve *r)
 
 /* ---- memory ---- */
 
-/* Bytes of the buffers of a sequence; probe: 0 where there is none. */
+/* Bytes of the buffers of a sequence; probe, budget: 0 where there is none. */
 typedef struct {
-    size_t state, k, score, idx, ranges, probe, host;
+    size_t state, k, score, idx, ranges, probe, budget, host;
 } sizes;
 
 static sizes sizes_of(const retrieve_kind *kind, const attn_spec *s, const attn_shape *sh,
@@ -63,13 +63,14 @@ static sizes sizes_of(const retrieve_kind *kind, const attn_spec *s, const attn_
                .idx = lists * (size_t)most * sizeof(int32_t),
                .ranges = layers * lists * 2 * sizeof(int64_t)};
     if (gqa == GQA_MEAN_Q) z.probe = kv * (size_t)sh->head_dim * sizeof(float);
+    if (kind->pool(s) == POOL_ENTROPY) z.budget = attn_budget_bytes(sh, 1);
     z.host = z.state > z.ranges ? z.state : z.ranges;
     return z;
 }
 
 static size_t scratch_bytes(const sizes *z)
 {
-    return z->state + z->k + z->score + z->idx + z->ranges + z->probe;
+    return z->state + z->k + z->score + z->idx + z->ranges + z->probe + z->budget;
 }
 
 status retrieve_plan(attn_bytes *out, const retrieve_kind *kind, const attn_spec *s,
@@ -94,6 +95,7 @@ void retrieve_free(attn_ctx *c)
     sizes z = sizes_of(r->kind, c->spec, c->shape, c->lim);
     r->kind->close(r);
     kv_store_free(r->store);
+    attn_budget_free(r->budget);
     const struct {
         buf b;
         size_t bytes;
@@ -116,6 +118,7 @@ static status alloc_buffers(retrieve *r, err *e)
     TRY(o->alloc(be, &r->idx, z.idx, "selection: lists", e));
     TRY(o->alloc(be, &r->ranges, z.ranges, "selection: lists", e));
     if (z.probe) TRY(o->alloc(be, &r->probe, z.probe, "selection: queries", e));
+    if (z.budget) TRY(attn_budget_create(&r->budget, &r->base, POOL_ENTROPY, 1, e));
     r->idx_stride = z.idx / sizeof(int32_t) / r->n_lists;
     return mem_alloc((void **)&r->host, z.host, 1, "selection: host state", e);
 }
@@ -148,7 +151,10 @@ done:
 
 void retrieve_reset(attn_ctx *c)
 {
-    kv_store_reset(of(c)->store);
+    retrieve *r = of(c);
+    kv_store_reset(r->store);
+    if (r->budget) attn_budget_reset(r->budget);
+    r->pooled = false;
 }
 
 /* ---- a forward ---- */
@@ -159,11 +165,31 @@ bool retrieve_exact_prompt(const attn_ctx *c, int64_t n)
     return kv_store_exact(((const retrieve *)c)->store);
 }
 
+/* Whether the step chooses in a layer that sees `seen` tokens. */
+static bool chooses(const attn_ctx *c, const attn_part *p, int64_t seen)
+{
+    return !(p->flags & ATTN_PROMPT) && (seen > c->spec->budget || c->spec->forced);
+}
+
+/* The pool of a step that sees n tokens holds as many candidates a layer as the tightest layer may take. */
+static void open_pool(retrieve *r, int64_t n)
+{
+    int64_t nominal = INT64_MAX;
+    const attn_ctx *c = &r->base;
+    for (int l = 0; l < c->shape->n_layers; l++) {
+        int64_t k = r->kind->range(c->spec, n - visible(c->shape, l, n), n).k;
+        if (c->layers[l] && k < nominal) nominal = k;
+    }
+    attn_budget_open(r->budget, nominal, 1);
+    r->pooled = true;
+}
+
 void retrieve_step_begin(attn_ctx *c, const attn_part *p)
 {
     retrieve *r = of(c);
     const backend_ops *o = c->be->ops;
     int64_t n = c->length + (int64_t)p->n_tok, layers = c->shape->n_layers;
+    if (r->budget && chooses(c, p, n)) open_pool(r, n);
     kv_store_begin(r->store, c, p);
     for (int64_t l = 0; l < layers; l++) {
         int64_t *s = r->host + l * R_COUNT, first = n - visible(c->shape, (int)l, n);
@@ -202,8 +228,8 @@ static void select_all(retrieve *r, const attn_part *p, int layer, attn_sel *sel
                              .band = window};
 }
 
-/* Combined scores of the layer's candidates. */
-static buf score_items(retrieve *r, int layer, buf q)
+/* Combined scores of the layer's candidates; *logit: what makes logits of them. */
+static buf score_items(retrieve *r, int layer, buf q, float *logit)
 {
     backend *be = r->base.be;
     const select_ops *so = be->ops->select;
@@ -215,11 +241,21 @@ static buf score_items(retrieve *r, int layer, buf q)
         heads = kv;
     }
     r->kind->score(r, layer, r->score, stride, q, heads, at(r, layer, R_N), r->items);
+    *logit = sh->scale;
     if (!combines(r)) return r->score;
+    if (r->gqa == GQA_VOTE || r->gqa == GQA_LAYER_VOTE) *logit = 1; /* votes are shares already */
     buf out = buf_at(r->score, (size_t)sh->n_heads * stride * sizeof(float));
     so->combine(be, out, r->score, stride, heads, r->n_lists, at(r, layer, R_N), r->items, r->gqa,
                 sh->scale);
     return out;
+}
+
+/* Candidates to take, i64 [1]. */
+static buf items_to_take(retrieve *r, int layer, buf score, float logit)
+{
+    if (!r->budget) return buf_at(r->k, (size_t)layer * sizeof(int64_t));
+    item_scores s = {score, at(r, layer, R_N), r->n_lists, (size_t)r->items, r->items};
+    return attn_budget_take(r->budget, layer, 0, &s, logit);
 }
 
 void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
@@ -228,20 +264,21 @@ void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf 
     retrieve *r = of(c);
     int64_t n = c->length + (int64_t)p->n_tok, seen = visible(c->shape, layer, n);
     sel->n_seg = 1;
-    if ((p->flags & ATTN_PROMPT) || (seen <= c->spec->budget && !c->spec->forced)) {
+    if (!chooses(c, p, seen)) {
         select_all(r, p, layer, sel);
         return;
     }
     retrieve_range a = r->kind->range(c->spec, n - seen, n);
     sel->head = a.head * r->granule < n ? a.head * r->granule : n;
     sel->tail = a.tail * r->granule < n ? a.tail * r->granule : n;
-    buf score = score_items(r, layer, q),
+    float logit;
+    buf score = score_items(r, layer, q, &logit),
         ranges = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t));
     choose_job j = {.score = score,
                     .n = at(r, layer, R_N),
                     .tail = at(r, layer, R_TAIL),
                     .first = at(r, layer, R_FIRST),
-                    .k = buf_at(r->k, (size_t)layer * sizeof(int64_t)),
+                    .k = items_to_take(r, layer, score, logit),
                     .n_k = 1,
                     .n_lists = r->n_lists,
                     .stride = (size_t)r->items,
@@ -270,6 +307,7 @@ void retrieve_step_end(attn_ctx *c, const attn_part *p)
 {
     retrieve *r = of(c);
     kv_store_end(r->store, c, p);
+    if (r->budget) attn_budget_close(r->budget);
     if (!(p->flags & ATTN_PROMPT))
         c->be->ops->download(c->be, r->host, r->ranges,
                              (size_t)c->shape->n_layers * r->n_lists * 2 * sizeof(int64_t));
@@ -291,15 +329,17 @@ static bool rows_are_exact(const retrieve *r, int64_t from, int64_t n)
     return true;
 }
 
-bool retrieve_rewind(attn_ctx *c, int64_t n)
+const char *retrieve_rewind(attn_ctx *c, int64_t n)
 {
     retrieve *r = of(c);
-    if (n == c->length) return true;
-    if (!rows_are_exact(r, r->kind->redo_from(c->spec, n), n) || !kv_store_rewind(r->store, n))
-        return false;
+    if (n == c->length) return NULL;
+    if (r->pooled) return "the means of the budget pool hold later steps";
+    if (!rows_are_exact(r, r->kind->redo_from(c->spec, n), n))
+        return "keys that the index needs again are quantized";
+    if (!kv_store_rewind(r->store, n)) return KV_NO_REWIND;
     for (int l = 0; l < c->shape->n_layers; l++)
         if (c->layers[l]) r->kind->redo(r, l, kv_store_rows(r->store, l), n);
-    return true;
+    return NULL;
 }
 
 /* ---- what is told ---- */

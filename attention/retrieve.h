@@ -10,6 +10,7 @@
 #ifndef ATTENTION_RETRIEVE_H
 #define ATTENTION_RETRIEVE_H
 
+#include "attention/budget.h"
 #include "attention/store.h"
 #include "kernels/ops_select.h"
 
@@ -40,6 +41,7 @@ typedef struct {
 typedef struct {
     size_t size; /* bytes of its state */
     gqa_mode (*gqa)(const attn_spec *s);
+    int64_t (*pool)(const attn_spec *s);    /* POOL_* */
     int64_t (*granule)(const attn_spec *s); /* slots of an item */
     int64_t (*most)(const attn_spec *s);    /* slots that a list can hold */
     retrieve_range (*range)(const attn_spec *s, int64_t first, int64_t n);
@@ -65,10 +67,11 @@ struct retrieve {
     int64_t granule, items; /* most items of a layer */
     size_t n_lists, idx_stride;
     gqa_mode gqa;
-    int64_t *host; /* for uploads and downloads */
+    attn_budget *budget; /* NULL: the same in all layers */
+    bool pooled;         /* since the last reset: its means hold decode steps */
+    int64_t *host;       /* for uploads and downloads */
     buf state;     /* i64 [n_layers][R_COUNT] of retrieve.c */
-    /* i64 [n_layers]: candidates to take in a layer of this step. step_begin sets it to retrieve_range.k; a
-     * budget over the layers may replace it by an op between the scores and the choice of the layer. */
+    /* i64 [n_layers]: candidates to take in a layer of this step, retrieve_range.k, where no pool gives them. */
     buf k;
     buf score; /* f32 [n_heads][items] raw scores, and [n_lists][items] combined ones behind them */
     buf idx,
@@ -89,7 +92,7 @@ void retrieve_append(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf 
 void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
 void retrieve_layer_end(attn_ctx *c, const attn_part *p, int layer);
 void retrieve_step_end(attn_ctx *c, const attn_part *p);
-bool retrieve_rewind(attn_ctx *c, int64_t n);
+const char *retrieve_rewind(attn_ctx *c, int64_t n);
 void retrieve_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t retrieve_attended(const attn_ctx *c, int layer);
 int64_t retrieve_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);

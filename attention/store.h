@@ -44,6 +44,8 @@ void kv_store_discard(kv_store *s, int layer, int64_t from);
 /* Tokens from n on are dropped; false: one of them is quantized, nothing was done. Earlier tokens that
  * are quantized stay so. */
 bool kv_store_rewind(kv_store *s, int64_t n);
+/* What a method says then. */
+#define KV_NO_REWIND "tokens before that are quantized"
 
 /* Bytes of n rows in all regions: of exact stores any n, of stores with codes the tokens [0, n) as they are held
  * now (n - length of them not yet ended). */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "attention/store_impl.h"
+#include "kernels/base/mem.h"
 
 static void add_due(kv_coded *s, int half, int64_t token)
 {
@@ -74,6 +75,26 @@ void kv_rule_rewind(kv_coded *s, int64_t n)
     if (s->n_settled > n) s->n_settled = n;
     s->n_list = keep_below(s->list, s->n_list, n);
     s->n_staged = keep_below(s->staged, s->n_staged, n);
+}
+
+status kv_exact_tokens(const kv_format *f, int64_t n, bool *exact, err *e)
+{
+    kv_coded s = {.f = *f};
+    status st = ST_OK;
+    for (int64_t i = 0; i < n; i++) exact[i] = true;
+    if (!kv_has_codes(f)) return ST_OK;
+    for (int h = 0; h < KV_HALVES; h++)
+        if (st == ST_OK) st = MEM_NEW(&s.due[h], (size_t)n + 1, e);
+    if (st == ST_OK) st = MEM_NEW(&s.list, kv_rule_list(f) + 1, e);
+    if (st == ST_OK) st = MEM_NEW(&s.staged, kv_rule_staged(f) + 1, e);
+    if (st == ST_OK) kv_rule_due(&s, n);
+    /* One half of a token may be in codes before the other: those of the smaller set are so in both. */
+    int half = s.n_due[KV_K] > s.n_due[KV_V] ? KV_V : KV_K;
+    for (int64_t i = 0; i < s.n_due[half] && st == ST_OK; i++) exact[s.due[half][i]] = false;
+    for (int h = 0; h < KV_HALVES; h++) mem_free(s.due[h]);
+    mem_free(s.list);
+    mem_free(s.staged);
+    return st;
 }
 
 size_t kv_rule_list(const kv_format *f)

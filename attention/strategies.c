@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "attention/format.h"
+#include "kernels/base/nearest.h"
 
 static const attn_method *const table[] = {
-    &attn_full, &attn_streaming, &attn_h2o, &attn_snapkv, &attn_tova,
-    &attn_quest, &attn_fier, &attn_pariskv, &attn_actqkv, &attn_kivi, &attn_logquant, NULL};
+    &attn_full, &attn_streaming, &attn_h2o,    &attn_snapkv, &attn_tova,     &attn_quest,
+    &attn_fier, &attn_pariskv,   &attn_actqkv, &attn_kivi,   &attn_logquant, NULL};
 
 const attn_method *const *attn_methods(void)
 {
@@ -38,6 +39,11 @@ bool attn_retrieves(const attn_spec *s)
     return s->method->retrieves;
 }
 
+bool attn_by_window(const attn_spec *s)
+{
+    return s->method->window != NULL;
+}
+
 gqa_mode attn_gqa(const attn_spec *s)
 {
     size_t n, m;
@@ -45,9 +51,10 @@ gqa_mode attn_gqa(const attn_spec *s)
         const char *c = attn_param_choice(s->method->params[i].choices, s->value[i], &n), *name;
         if (strcmp(s->method->params[i].key, "gqa") != 0 || !c) continue;
         for (int g = 0; g < GQA_COUNT; g++)
-            if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0) return (gqa_mode)g;
+            if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0)
+                return (gqa_mode)g;
     }
-    return GQA_VOTE;
+    return s->method->by_layer ? GQA_LAYER_CONCAT : GQA_VOTE;
 }
 
 static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
@@ -57,30 +64,47 @@ static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max
     return attn_param_parse(out, &p, text, what, e);
 }
 
-/* "2": the first two layers; "0+16": a list (one number alone is a count). */
-static status parse_skip(uint64_t *out, const char *text, const char *what, err *e)
+/* The number at text, which ends before `end`, from 0 to max; -1: it is none. */
+static int64_t layer_number(const char *text, const char *end, int64_t max)
 {
     int64_t v = 0;
+    if (text == end) return -1;
+    for (; text < end; text++) {
+        if (*text < '0' || *text > '9') return -1;
+        v = 10 * v + (*text - '0');
+        if (v > max) return -1;
+    }
+    return v;
+}
+
+/* "2": the first two layers; "0+16": a list (one number alone is a count). */
+static bool read_skip(uint64_t *out, const char *text)
+{
     *out = 0;
     if (!strchr(text, '+')) {
-        TRY(parse_int(&v, text, 0, 64, what, "skip", e));
-        *out = v == 64 ? ~(uint64_t)0 : ((uint64_t)1 << v) - 1;
-        return ST_OK;
+        int64_t n = layer_number(text, text + strlen(text), 64);
+        if (n > 0) *out = n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1;
+        return n >= 0;
     }
-    char word[8];
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, "+");
-        if (n == 0 || n >= sizeof word)
-            return err_set(e, ST_USAGE, "%s: skip='%s' is not a list of layers", what, text);
-        memcpy(word, p, n);
-        word[n] = 0;
-        TRY(parse_int(&v, word, 0, 63, what, "skip", e));
-        *out |= (uint64_t)1 << v;
-        p += n;
-        if (*p == '+' && *++p == 0)
-            return err_set(e, ST_USAGE, "%s: skip='%s' ends in '+'", what, text);
+    for (;; text++) {
+        const char *end = text + strcspn(text, "+");
+        int64_t layer = layer_number(text, end, 63);
+        if (layer < 0) return false;
+        *out |= (uint64_t)1 << layer;
+        text = end;
+        if (!*text) return true;
     }
-    return ST_OK;
+}
+
+/* what: the option, as far as the value. */
+static status parse_skip(uint64_t *out, const char *text, const char *what, err *e)
+{
+    if (read_skip(out, text)) return ST_OK;
+    return err_set(
+        e, ST_USAGE,
+        "%s'%.40s', expected a number of leading layers from 0 to 64, or a list of layers "
+        "such as 0+16",
+        what, text);
 }
 
 static status parse_kv(kv_format *f, const char *value, const char *what, err *e)
@@ -93,27 +117,46 @@ static status parse_kv(kv_format *f, const char *value, const char *what, err *e
     return kv_format_parse(f, text, where, e);
 }
 
+static status unknown_key(const attn_spec *s, const char *key, const char *what, err *e)
+{
+    nearest n;
+    nearest_start(&n, key);
+    for (const attn_param *p = s->method->params; p->key; p++)
+        nearest_try(&n, p->key, strlen(p->key));
+    nearest_try_words(&n, s->method->has_budget ? "budget skip kv" : "skip kv");
+    return err_set(e, ST_USAGE, "%s: %s has no parameter '%s'%s, see --help-attn %s", what,
+                   s->method->name, key, nearest_hint(&n), s->method->name);
+}
+
 static status set_value(attn_spec *s, const char *key, const char *value, const char *what, err *e)
 {
     const attn_param *p = s->method->params;
-    if (strcmp(key, "skip") == 0) return parse_skip(&s->skip, value, what, e);
+    if (strcmp(key, "skip") == 0) {
+        char where[128];
+        snprintf(where, sizeof where, "%s: skip=", what);
+        return parse_skip(&s->skip, value, where, e);
+    }
     if (strcmp(key, "kv") == 0) return parse_kv(&s->kv, value, what, e);
     if (strcmp(key, "budget") == 0 && s->method->has_budget)
-        return parse_int(&s->budget, value, 1, (int64_t)1 << 40, what, key, e);
+        return parse_int(&s->budget, value, 0, (int64_t)1 << 40, what, key, e);
     for (int i = 0; p[i].key; i++)
-        if (strcmp(p[i].key, key) == 0) return attn_param_parse(&s->value[i], &p[i], value, what, e);
-    return err_set(e, ST_USAGE, "%s: %s has no parameter '%s' (see --help-attn %s)", what,
-                   s->method->name, key, s->method->name);
+        if (strcmp(p[i].key, key) == 0)
+            return attn_param_parse(&s->value[i], &p[i], value, what, e);
+    return unknown_key(s, key, what, e);
 }
 
-static status unknown_method(const char *name, err *e)
+status attn_method_unknown(const char *option, const char *name, err *e)
 {
     char list[160] = "";
+    nearest near;
+    nearest_start(&near, name);
     for (size_t i = 0; table[i]; i++) {
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, " %s", table[i]->name);
+        nearest_try(&near, table[i]->name, strlen(table[i]->name));
     }
-    return err_set(e, ST_USAGE, "--attn: unknown strategy '%s' (known:%s)", name, list);
+    return err_set(e, ST_USAGE, "%s: unknown strategy '%.40s'%s; known:%s, or all", option, name,
+                   nearest_hint(&near), list);
 }
 
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e)
@@ -127,12 +170,13 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
     snprintf(what, sizeof what, "--attn %s", text);
     char *name = strtok_r(copy, ":", &save);
     s->method = name ? attn_method_find(name) : NULL;
-    if (!s->method) return unknown_method(name ? name : text, e);
+    if (!s->method) return attn_method_unknown("--attn", name ? name : text, e);
     for (int i = 0; s->method->params[i].key; i++) s->value[i] = s->method->params[i].def;
     s->kv = o->kv;
-    if (s->method->has_budget) s->budget = o->budget ? o->budget : s->method->def_budget;
+    if (s->method->has_budget)
+        s->budget = o->budget || o->has_budget ? o->budget : s->method->def_budget;
     s->skip = ((uint64_t)1 << s->method->def_skip) - 1;
-    if (o->skip) TRY(parse_skip(&s->skip, o->skip, what, e));
+    if (o->skip) TRY(parse_skip(&s->skip, o->skip, "--skip: ", e));
     for (char *kv; (kv = strtok_r(NULL, ":", &save));) {
         char *eq = strchr(kv, '=');
         if (!eq) return err_set(e, ST_USAGE, "%s: '%s' is not key=value", what, kv);
@@ -144,8 +188,15 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
 
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
+    if (s->two_stores)
+        return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning",
+                       s->text, kv_format_name(&s->kv));
     TRY(kv_format_check(&s->kv, shape, s->text, e));
-    return s->method->check ? s->method->check(s, shape, e) : ST_OK;
+    if (s->method->check) TRY(s->method->check(s, shape, e));
+    if (s->method->has_budget && s->budget < 1)
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 1", s->text,
+                       (long long)s->budget);
+    return ST_OK;
 }
 
 void attn_spec_params(const attn_spec *s, char *out, size_t size)
@@ -197,6 +248,7 @@ void attn_print_help(FILE *f, const attn_method *m)
     if (!m) {
         for (size_t i = 0; table[i]; i++)
             fprintf(f, "  %-10s %s\n", table[i]->name, table[i]->summary);
+        fprintf(f, "  %-10s %s\n", "all", "in lists: all of them");
         return;
     }
     fprintf(f, "%s: %s\n  source: %s\n\n  key          default      meaning\n", m->name, m->summary,

@@ -48,6 +48,8 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
 /* The other way, with all parameters. */
 void kv_format_text(const kv_format *f, char *out, size_t size);
 const char *kv_format_name(const kv_format *f); /* without parameters */
+/* exact[i] of the first n tokens: whether token i still has an exact key or value after n tokens. ST_NOMEM. */
+status kv_exact_tokens(const kv_format *f, int64_t n, bool *exact, err *e);
 static inline kv_format kv_exact(dtype type)
 {
     return (kv_format){.kind = KV_EXACT, .type = type};
@@ -67,13 +69,15 @@ typedef struct {
     int64_t budget;                 /* tokens; 0 for a method without one */
     uint64_t skip;                  /* bit l: layer l is dense */
     kv_format kv;
+    bool two_stores; /* --kv asks for codes beside a method that is a store: attn_spec_check refuses */
     bool forced;   /* retrieval: select even where the budget covers everything (tests, recall of tensors) */
     char text[96]; /* as written on the command line */
 } attn_spec;
 
 /* Values of the options that apply to every strategy of a list; a key inside a strategy wins. */
 typedef struct {
-    int64_t budget;   /* 0: the method's default */
+    int64_t budget;   /* 0: the method's default, */
+    bool has_budget;  /* unless 0 is what was asked for, which attn_spec_check refuses */
     const char *skip; /* NULL: the method's default; "2" = the first two, "0+16" = a list */
     kv_format kv;
 } attn_options;
@@ -88,13 +92,17 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size);
 bool attn_has_budget(const attn_spec *s);
 /* Whether it keeps everything and chooses anew in each step; slots are then positions. */
 bool attn_retrieves(const attn_spec *s);
+/* Whether it also chooses in prompts, window by window. */
+bool attn_by_window(const attn_spec *s);
 /* Whether a layer runs full attention: skip, or a window within the budget. */
 bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer);
-/* Its parameter gqa; GQA_VOTE without one. */
+/* Its parameter gqa; without one GQA_LAYER_CONCAT where all heads share a selection, else GQA_VOTE. */
 gqa_mode attn_gqa(const attn_spec *s);
 
 /* The table. */
 const attn_method *attn_method_find(const char *name);
+/* The error that attn_method_find has no such name: ST_USAGE with the option, the nearest name and all. */
+status attn_method_unknown(const char *option, const char *name, err *e);
 const attn_method *const *attn_methods(void); /* NULL-terminated */
 const char *attn_method_name(const attn_method *m);
 /* --help-attn: one method with its parameters, defaults and source; NULL: the whole list. */
@@ -120,11 +128,14 @@ status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
 status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape,
                        const attn_limits *lim, backend *be, err *e);
 void attn_seq_free(attn_seq *s);
+/* Tokens of a prompt that choose what they attend together, where attn_by_window. */
+int64_t attn_seq_window(const attn_seq *s);
 void attn_seq_reset(attn_seq *s); /* as created */
 const attn_spec *attn_seq_spec(const attn_seq *s);
 /* Tokens fed so far, which is the position of the next one. */
 int64_t attn_seq_length(const attn_seq *s);
-/* Drops the tokens from position n on; ST_UNSUPPORTED when the method has evicted meanwhile. */
+/* Drops the tokens from position n on; ST_UNSUPPORTED with the reason where that state is gone: tokens were
+ * evicted or quantized since, or statistics hold the later ones. */
 status attn_seq_rewind(attn_seq *s, int64_t n, err *e);
 /* Bytes of the rows that hold tokens now, and the most there ever were. */
 attn_bytes attn_seq_held(const attn_seq *s);
@@ -202,7 +213,8 @@ void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void
 int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32_t *out);
 /* Positions that query head `head` of sequence i attended in the last attn_layer of a decode step, ascending;
  * returns their number, out may be NULL. Taken whatever their score were those before *head_end and
- * from *tail on. Only for strategies that retrieve (attn_retrieves). */
+ * from *tail on. Only for strategies that retrieve (attn_retrieves). Of a prompt: what the last window found, before
+ * each query's mask, and a position is there twice where its distance decides which segment shows it. */
 int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end,
                             int64_t *tail);
 

@@ -457,13 +457,13 @@ static void stream_step_end(attn_ctx *base, const attn_part *p)
     }
 }
 
-static bool stream_rewind(attn_ctx *base, int64_t n)
+static const char *stream_rewind(attn_ctx *base, int64_t n)
 {
     stream_ctx *c = ctx_of(base);
-    if (c->ring || c->shift > 0) return n == base->length;
-    if (!kv_store_rewind(c->store, n)) return false;
+    if (c->ring || c->shift > 0) return n == base->length ? NULL : "tokens were evicted";
+    if (!kv_store_rewind(c->store, n)) return KV_NO_REWIND;
     put_range(c, S_LINEAR, 0, n);
-    return true;
+    return NULL;
 }
 
 /* First position behind the sinks that is stored. */

@@ -74,7 +74,7 @@ static status check_kv(const cli *c, const char *kv, err *e)
     attn_spec *specs;
     size_t n;
     one.kv = kv;
-    TRY(cli_parse_attn(&specs, &n, &one, "full", 0, e));
+    TRY(cli_parse_attn(&specs, &n, &one, "full", -1, e));
     mem_free(specs);
     return ST_OK;
 }

@@ -74,35 +74,41 @@ status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *opti
     return err_set(e, ST_USAGE, "%s: '%s' is not one of: f32 f16 bf16", option, text);
 }
 
-/* "all" in the text of --attn: the whole table. *out: mem_free. */
-static status all_methods(char **out, err *e)
+/* The strategies of a word of --attn: itself, or with "all" the whole table. Returns their number;
+ * out may be NULL. */
+static size_t expand(const char **out, const char *word)
 {
     const attn_method *const *m = attn_methods();
-    size_t size = 1, n = 0;
-    for (size_t i = 0; m[i]; i++) size += strlen(attn_method_name(m[i])) + 1;
-    TRY(MEM_NEW(out, size, e));
-    for (size_t i = 0; m[i]; i++)
-        n += (size_t)snprintf(*out + n, size - n, "%s%s", i ? "," : "", attn_method_name(m[i]));
-    return ST_OK;
+    bool all = strcmp(word, "all") == 0;
+    size_t n = 0;
+    for (; all && m[n]; n++)
+        if (out) out[n] = attn_method_name(m[n]);
+    if (!all && out) out[0] = word;
+    return all ? n : 1;
 }
 
 status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
                       err *e)
 {
-    char **word = NULL, *store = NULL, *all = NULL;
-    attn_options o = {.budget = budget, .skip = c->skip};
-    const char *text = c->attn ? c->attn : def;
+    char **word = NULL, *store = NULL;
+    const char **name = NULL;
+    size_t n_words = 0;
+    attn_options o = {
+        .budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = c->skip};
     *out = NULL;
+    *n = 0;
     /* The parity tool keeps f32 rows unless told otherwise. */
     o.kv = kv_exact(strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16);
     if (c->kv) TRY(kv_format_parse(&o.kv, c->kv, "--kv", e));
-    status st = strcmp(text, "all") == 0 ? all_methods(&all, e) : ST_OK;
-    if (st == ST_OK) st = cli_split(&word, n, &store, all ? all : text, e);
+    status st = cli_split(&word, &n_words, &store, c->attn ? c->attn : def, e);
+    for (size_t i = 0; i < n_words && st == ST_OK; i++) *n += expand(NULL, word[i]);
+    if (st == ST_OK) st = MEM_NEW(&name, *n, e);
     if (st == ST_OK) st = MEM_NEW(out, *n, e);
-    for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], word[i], &o, e);
+    for (size_t i = 0, k = 0; st == ST_OK && i < n_words; i++) k += expand(name + k, word[i]);
+    for (size_t i = 0; st == ST_OK && i < *n; i++) st = attn_spec_parse(&(*out)[i], name[i], &o, e);
+    mem_free(name);
     mem_free(word);
     mem_free(store);
-    mem_free(all);
     if (st != ST_OK) {
         mem_free(*out);
         *out = NULL;
@@ -114,7 +120,7 @@ status cli_parse_one_attn(attn_spec *out, const cli *c, err *e)
 {
     attn_spec *list;
     size_t n;
-    int64_t budget = 0;
+    int64_t budget = -1;
     if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
     TRY(cli_parse_attn(&list, &n, c, "full", budget, e));
     *out = list[0];

@@ -22,7 +22,7 @@ typedef struct {
     int n_stop, n_new, threads, trials, top_k, chunk, queries;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed;
-    bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos;
+    bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos, window;
 } cli;
 
 /* The parts that commands share; engine_close frees what is open. */
@@ -59,8 +59,8 @@ status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *d
 status cli_split(char ***out, size_t *n, char **store, const char *text, err *e);
 /* f16 (default), f32, bf16. */
 status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *option, err *e);
-/* --attn as a list ("all": the whole table; NULL: def) with --skip and --kv applied; budget 0 for
- * each method's own (or the key in the text). *out is freed with mem_free. */
+/* --attn as a list (the word "all": the whole table; NULL: def) with --skip and --kv applied; budget -1
+ * for each method's own (or the key in the text). *out is freed with mem_free. */
 status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
                       err *e);
 /* For commands that run one: --attn (default: full) with --budget. */

@@ -12,6 +12,12 @@
 
 enum { DEFAULT_QUERIES = 64 };
 
+/* A strategy at a budget that cannot run on the model, and why. */
+typedef struct {
+    attn_spec spec;
+    char why[256];
+} refusal;
+
 typedef struct {
     const cli *c;
     engine g;
@@ -19,6 +25,8 @@ typedef struct {
     size_t n_ctx, n_budget;
     recall_run *runs; /* strategies at budgets, of the length under way */
     size_t n_runs;
+    refusal *refused; /* those that cannot run */
+    size_t n_refused;
     token_list ids; /* of the text */
     recall_dump dump;
     progress *bar;
@@ -46,6 +54,28 @@ static status list_runs(recall *r, err *e)
         mem_free(specs);
         TRY(st);
     }
+    return ST_OK;
+}
+
+/* Sets aside what cannot run; when nothing can, the first reason is the error. */
+static status check_runs(recall *r, const attn_shape *shape, err *e)
+{
+    size_t n = 0;
+    TRY(MEM_NEW(&r->refused, r->n_runs, e));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        err why = {0};
+        status st = attn_spec_check(&r->runs[i].spec, shape, &why);
+        if (st != ST_OK && n == 0 && i + 1 == r->n_runs)
+            return err_set(e, st, "%s", r->n_refused ? r->refused[0].why : why.msg);
+        if (st == ST_OK) {
+            r->runs[n++].spec = r->runs[i].spec;
+        } else {
+            refusal *x = &r->refused[r->n_refused++];
+            x->spec = r->runs[i].spec;
+            snprintf(x->why, sizeof x->why, "%s", why.msg);
+        }
+    }
+    r->n_runs = n;
     return ST_OK;
 }
 
@@ -81,30 +111,57 @@ static void budget_text(char out[24], const attn_spec *s)
     else snprintf(out, 24, "-");
 }
 
-static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, err *e)
+static bool any_codes(const recall *r)
+{
+    for (size_t i = 0; i < r->n_runs; i++)
+        if (r->runs[i].spec.kv.kind != KV_EXACT) return true;
+    return false;
+}
+
+static int name_width(const recall *r)
 {
     int width = 8;
     for (size_t i = 0; i < r->n_runs; i++)
         if ((int)strlen(r->runs[i].spec.text) > width) width = (int)strlen(r->runs[i].spec.text);
+    return width;
+}
+
+/* One line a strategy. The last two columns, of stores with codes: the errors if the tokens in codes were not there. */
+static status print_means(const recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    int width = name_width(r);
+    bool codes = any_codes(r) && s->has_v;
     TRY(out_printf(e, "recall: %lld tokens, means over layers that are not dense, heads and queries\n\n"
-                      "%-*s %8s %9s %8s %8s %8s %8s\n", (long long)ctx, width, "strategy", "budget",
-                   "selected", "queries", "recall", "mass", "out err"));
+                      "%-*s %8s %9s %8s %8s %8s %8s %8s%s\n", (long long)ctx, width, "strategy", "budget",
+                   "selected", "queries", "recall", "mass", "out err", "L1 err",
+                   codes ? "  evicted       L1" : ""));
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
-        char budget[24], n[3][16];
+        bool has = codes && run->spec.kv.kind != KV_EXACT;
+        const double *const x[] = {run->recall, run->mass, run->error, run->error_l1, run->evicted, run->evicted_l1};
+        char budget[24], selected[16] = "-", n[6][16];
+        double tokens = mean_of(run, s, run->selected);
         budget_text(budget, &run->spec);
-        number_text(n[0], mean_of(run, s, run->recall));
-        number_text(n[1], mean_of(run, s, run->mass));
-        number_text(n[2], s->has_v ? mean_of(run, s, run->error) : -1);
-        TRY(out_printf(e, "%-*s %8s %9.1f %8lld %8s %8s %8s\n", width, run->spec.text, budget,
-                       mean_of(run, s, run->selected), (long long)run->n_queries, n[0], n[1], n[2]));
+        if (tokens >= 0) snprintf(selected, sizeof selected, "%.1f", tokens);
+        for (int k = 0; k < 6; k++)
+            number_text(n[k], k < 2 || (k < 4 && s->has_v) || has ? mean_of(run, s, x[k]) : -1);
+        TRY(out_printf(e, "%-*s %8s %9s %8lld %8s %8s %8s %8s", width, run->spec.text, budget, selected,
+                       (long long)run->n_queries, n[0], n[1], n[2], n[3]));
+        TRY(codes ? out_printf(e, " %8s %8s\n", n[4], n[5]) : out_printf(e, "\n"));
     }
+    return ST_OK;
+}
+
+static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    TRY(print_means(r, s, ctx, e));
+    for (size_t i = 0; i < r->n_refused; i++) TRY(out_printf(e, "  - %s\n", r->refused[i].why));
     TRY(out_printf(e, "\nrecall by layer\n"));
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
         char budget[24];
         budget_text(budget, &run->spec);
-        TRY(out_printf(e, "%-*s %8s", width, run->spec.text, budget));
+        TRY(out_printf(e, "%-*s %8s", name_width(r), run->spec.text, budget));
         for (int l = 0; l < s->n_layers; l++) {
             char n[16];
             number_text(n, run->dense[l] ? -1 : recall_layer_mean(run, s, run->recall, l));
@@ -114,6 +171,12 @@ static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, er
     }
     TRY(out_printf(e, "\n"));
     return out_flush(e);
+}
+
+/* A layer's mean, or null where it is not known. */
+static json_t *mean_json(const recall_run *run, const recall_shape *s, const double *x, int layer, bool known)
+{
+    return known ? json_real(recall_layer_mean(run, s, x, layer)) : json_null();
 }
 
 static json_t *heads_json(const recall_run *run, const recall_shape *s, const double *x, int layer)
@@ -132,15 +195,18 @@ static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
     for (size_t i = 0; i < r->n_runs * (size_t)s->n_layers && r->c->json; i++) {
         const recall_run *run = &r->runs[i / (size_t)s->n_layers];
         int l = (int)(i % (size_t)s->n_layers);
+        bool codes = s->has_v && run->spec.kv.kind != KV_EXACT;
         attn_spec_params(&run->spec, params, sizeof params);
         json_t *o = json_pack(
-            "{s:s, s:s, s:o, s:I, s:i, s:b, s:I, s:f, s:f, s:o, s:f, s:o, s:o}", "attn",
+            "{s:s, s:s, s:o, s:I, s:i, s:b, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:o, s:o}", "attn",
             run->spec.text, "params", params, "budget",
             attn_has_budget(&run->spec) ? json_integer(run->spec.budget) : json_null(), "ctx",
             (json_int_t)ctx, "layer", l, "dense", (int)run->dense[l], "queries",
             (json_int_t)run->n_queries, "recall", recall_layer_mean(run, s, run->recall, l), "mass",
-            recall_layer_mean(run, s, run->mass, l), "out_err",
-            s->has_v ? json_real(recall_layer_mean(run, s, run->error, l)) : json_null(), "selected",
+            recall_layer_mean(run, s, run->mass, l), "out_err", mean_json(run, s, run->error, l, s->has_v),
+            "out_err_l1", mean_json(run, s, run->error_l1, l, s->has_v), "evicted_err",
+            mean_json(run, s, run->evicted, l, codes), "evicted_err_l1",
+            mean_json(run, s, run->evicted_l1, l, codes), "selected",
             recall_layer_mean(run, s, run->selected, l), "recall_heads",
             heads_json(run, s, run->recall, l), "mass_heads", heads_json(run, s, run->mass, l));
         bad |= !o || json_array_append_new(r->results, o);
@@ -167,13 +233,14 @@ static status run_text(recall *r, err *e)
         return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
     TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->c->ctx, "1024", "--ctx", e));
     TRY(engine_open(&r->g, r->c, 1, false, true, e));
+    TRY(check_runs(r, decoder_attn_shape(r->g.dec), e));
     TRY(cli_read_text(&text, &n, r->c, e));
     status st = tokenizer_encode(r->g.tok, text, n, TOKENIZE_BOS, &r->ids, e);
     mem_free(text);
     TRY(st);
     for (size_t i = 0; i < r->n_ctx; i++) {
         recall_text job = {.d = r->g.dec, .ids = r->ids.ids, .n_ids = r->ctx[i], .n_queries = queries,
-                           .progress = on_progress, .ctx = r, .dump = &r->dump};
+                           .window = r->c->window, .progress = on_progress, .ctx = r, .dump = &r->dump};
         if (r->ctx[i] > (int64_t)r->ids.n)
             return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)r->ctx[i],
                            r->ids.n);
@@ -194,6 +261,7 @@ static status run_tensors(recall *r, err *e)
 {
     recall_tensors job = {.path = r->c->tensors, .dump = &r->dump};
     if (r->c->ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
+    if (r->c->window) return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
     TRY(cli_open_backend(&r->g.be, r->c, e));
     job.be = r->g.be;
     TRY(recall_on_tensors(&job, r->runs, r->n_runs, e));
@@ -205,9 +273,19 @@ static status write_report(recall *r, err *e)
     json_t *options = json_pack("{s:s, s:s, s:I}", "attn", r->c->attn ? r->c->attn : "quest,fier",
                                 "budget", r->c->budget ? r->c->budget : "256", "queries",
                                 (json_int_t)r->c->queries);
-    json_t *results = r->results;
+    json_t *results = r->results, *skipped = json_array();
+    int bad = skipped == NULL;
     r->results = NULL;
-    return report_write(r->c, &r->g, options, results, NULL, e);
+    for (size_t i = 0; i < r->n_refused; i++) {
+        const refusal *x = &r->refused[i];
+        bad |= json_array_append_new(
+            skipped, json_pack("{s:s, s:o, s:s}", "attn", x->spec.text, "budget",
+                               attn_has_budget(&x->spec) ? json_integer(x->spec.budget) : json_null(),
+                               "reason", x->why));
+    }
+    json_t *extra = json_pack("{s:o}", "skipped", skipped);
+    status st = report_write(r->c, &r->g, options, results, extra, e);
+    return st == ST_OK && bad ? err_set(e, ST_NOMEM, "out of memory for the report") : st;
 }
 
 status cmd_recall(const cli *c, err *e)
@@ -226,6 +304,7 @@ status cmd_recall(const cli *c, err *e)
     json_decref(r.results);
     token_list_free(&r.ids);
     mem_free(r.runs);
+    mem_free(r.refused);
     mem_free(r.ctx);
     mem_free(r.budget);
     engine_close(&r.g);

@@ -23,6 +23,9 @@ void recall_runs_clear(recall_run *runs, size_t n)
         mem_free(r->recall);
         mem_free(r->mass);
         mem_free(r->error);
+        mem_free(r->error_l1);
+        mem_free(r->evicted);
+        mem_free(r->evicted_l1);
         mem_free(r->selected);
         *r = (recall_run){.spec = r->spec};
     }
@@ -43,6 +46,9 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
     TRY(MEM_NEW(&r->recall, n, e));
     TRY(MEM_NEW(&r->mass, n, e));
     TRY(MEM_NEW(&r->error, n, e));
+    TRY(MEM_NEW(&r->error_l1, n, e));
+    TRY(MEM_NEW(&r->evicted, n, e));
+    TRY(MEM_NEW(&r->evicted_l1, n, e));
     TRY(MEM_NEW(&r->selected, n, e));
     for (int l = 0; l < f->shape->n_layers; l++) r->dense[l] = attn_is_dense(&r->spec, f->shape, l);
     return attn_seq_create(&r->seq, &r->spec, f->shape, lim, f->be, e);
@@ -99,6 +105,9 @@ void follow_before(follow *f, size_t i, int layer)
     const recall_run *r = &f->runs[i];
     int64_t current = f->rows[layer].n - 1;
     int group = f->shape->n_heads / f->shape->n_kv_heads;
+    bool *exact = f->exact + i * (size_t)f->cap;
+    if (layer == 0 && f->st == ST_OK) f->st = kv_exact_tokens(&r->spec.kv, current, exact, &f->e);
+    exact[current] = true;
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = i * (size_t)f->shape->n_heads + (size_t)h;
         int list = attn_gqa(&r->spec) == GQA_PER_Q ? h : h / group;
@@ -107,20 +116,44 @@ void follow_before(follow *f, size_t i, int layer)
     }
 }
 
-void follow_judge(follow *f, size_t i, int layer)
+/* What a head attended, ascending, in f->pos. A prompt window's list is cut to what the query sees. */
+static void find_selection(follow *f, int head, exact_choice *c)
+{
+    int64_t current = c->tail, n = attn_last_selection(f->work, 0, head, f->selected, &c->head_end, &c->tail);
+    c->pos = f->pos;
+    c->n = 0;
+    if (c->tail > current) c->tail = current + 1; /* whole pages may end behind it */
+    for (int64_t k = 0; k < n && f->selected[k] <= current; k++)
+        if (c->n == 0 || f->pos[c->n - 1] != f->selected[k]) f->pos[c->n++] = f->selected[k];
+}
+
+static void add_errors(follow *f, size_t i, int layer, int head, const exact_choice *c, const float *out)
+{
+    recall_run *r = &f->runs[i];
+    size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)head;
+    exact_diff d = exact_error(&f->query, head, out);
+    r->error[at] += d.l2;
+    r->error_l1[at] += d.l1;
+    if (r->spec.kv.kind == KV_EXACT) return;
+    d = exact_without(&f->query, head, c, f->exact + i * (size_t)f->cap);
+    r->evicted[at] += d.l2;
+    r->evicted_l1[at] += d.l1;
+}
+
+void follow_judge(follow *f, size_t i, int layer, size_t row)
 {
     recall_run *r = &f->runs[i];
     int64_t current = f->rows[layer].n - 1;
     size_t all = (size_t)f->shape->n_heads * (size_t)f->shape->head_dim;
     float *out = f->q + all;
-    f->be->ops->download(f->be, out, f->out, all * sizeof(float));
+    f->be->ops->download(f->be, out, buf_at(f->out, row * all * sizeof(float)), all * sizeof(float));
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)h;
         exact_choice c = {.gqa = attn_gqa(&r->spec), .tail = current};
         if (attn_retrieves(&r->spec) && !r->dense[layer]) {
-            c.n = attn_last_selection(f->work, 0, h, f->selected, &c.head_end, &c.tail);
-            for (int64_t k = 0; k < c.n; k++) f->pos[k] = f->selected[k];
-            c.pos = f->pos;
+            find_selection(f, h, &c);
+        } else if (f->in_window) {
+            for (c.pos = f->pos; c.n <= current; c.n++) f->pos[c.n] = c.n;
         } else {
             size_t k = i * (size_t)f->shape->n_heads + (size_t)h;
             c.pos = f->kept[k];
@@ -129,7 +162,7 @@ void follow_judge(follow *f, size_t i, int layer)
         r->recall[at] += exact_recall(&f->query, h, &c, f->sorting);
         r->mass[at] += exact_mass(&f->query, h, &c);
         r->selected[at] += (double)c.n;
-        if (f->has_v) r->error[at] += exact_error(&f->query, h, out + h * f->shape->head_dim);
+        if (f->has_v) add_errors(f, i, layer, h, &c, out + h * f->shape->head_dim);
         dump_list(f, r, layer, h, &c);
     }
 }
@@ -149,7 +182,8 @@ void follow_keep_rows(follow *f, float *to, const exact_rows *r, buf from, int64
     for (size_t i = 0; i < n; i++)
         for (size_t h = 0; h < heads; h++)
             for (size_t c = 0; c < d; c++)
-                to[(h * (size_t)r->cap + (size_t)first + i) * d + c] = as_stored(f->host[(i * heads + h) * d + c], type);
+                to[(h * (size_t)r->cap + (size_t)first + i) * d + c] =
+                    as_stored(f->host[(i * heads + h) * d + c], type);
 }
 
 status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
@@ -176,7 +210,9 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
     TRY(MEM_NEW(&f->query.share, heads * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->sorting, 2 * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->pos, (size_t)f->cap, e));
-    TRY(MEM_NEW(&f->selected, (size_t)f->cap, e));
+    /* in a prompt window a position may be listed twice */
+    TRY(MEM_NEW(&f->selected, 2 * (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->exact, f->n_runs * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->kept, f->n_runs * heads, e));
     TRY(MEM_NEW(&f->n_kept, f->n_runs * heads, e));
     for (size_t i = 0; i < f->n_runs * heads; i++) TRY(MEM_NEW(&f->kept[i], (size_t)f->cap + 1, e));
@@ -205,6 +241,7 @@ void follow_close(follow *f)
     mem_free(f->sorting);
     mem_free(f->pos);
     mem_free(f->selected);
+    mem_free(f->exact);
     mem_free(f->kept);
     mem_free(f->n_kept);
 }

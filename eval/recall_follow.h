@@ -22,12 +22,15 @@ typedef struct {
     float *q, *host;   /* [n_heads][head_dim]; rows on their way */
     size_t host_rows;
     double *sorting;          /* [2 * cap] */
-    int32_t *selected;        /* [cap] */
+    int32_t *selected;        /* [2 * cap] */
     int64_t *pos, **kept;     /* [cap]; [n_runs * n_heads] stored before the step, current token included */
     int64_t *n_kept;          /* [n_runs * n_heads] */
     bool *joins; /* [n_runs] goes through the prompt with the run before it */
+    bool *exact; /* [n_runs * cap] whether a token has an exact key or value, before the step */
     int64_t cap, query_index;
-    bool has_v;
+    bool has_v, in_window; /* the queries are a prompt window */
+    status st; /* of what cannot return one */
+    err e;
 } follow;
 
 /* be, shape, runs, n_runs and dump are given; creates everything else, the sequences too. */
@@ -37,8 +40,9 @@ void follow_close(follow *f);
 void follow_keep_rows(follow *f, float *to, const exact_rows *r, buf from, int64_t first, size_t n, dtype type);
 /* Makes [n_heads][head_dim] rotated queries in ops memory the query of a layer. */
 void follow_query(follow *f, int layer, buf q);
-/* Run i was shown the query in a decode step: before the step, and after it with its output in f->out. */
+/* Run i was shown the query in a decode step: before the step, and after it with its output in f->out. Or the
+ * query was row `row` of a prompt window. */
 void follow_before(follow *f, size_t i, int layer);
-void follow_judge(follow *f, size_t i, int layer);
+void follow_judge(follow *f, size_t i, int layer, size_t row);
 
 #endif

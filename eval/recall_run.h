@@ -18,7 +18,8 @@ typedef struct {
     attn_spec spec;
     attn_seq *seq;
     bool *dense; /* [n_layers] */
-    double *recall, *mass, *error, *selected;
+    double *recall, *mass, *error, *error_l1, *selected;
+    double *evicted, *evicted_l1; /* stores with codes: the errors if what is in codes were not there */
     int64_t n_queries;
 } recall_run;
 
@@ -41,6 +42,7 @@ typedef struct {
     decoder *d;
     const int32_t *ids; /* [n_ids]; the last n_queries are fed one by one */
     int64_t n_ids, n_queries;
+    bool window; /* the last n_queries are one prompt window instead */
     recall_dump *dump;
     bool (*progress)(void *ctx, double part);
     void *ctx;
@@ -53,6 +55,8 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
 typedef struct {
     backend *be;
     const char *path; /* safetensors: q [heads, m, d], k [kv_heads, n, d], maybe v like k */
+    const uint8_t *data; /* its bytes; NULL: they are read from path */
+    size_t size;
     recall_dump *dump;
     recall_shape shape; /* out */
     int64_t n_keys;     /* out */

@@ -124,19 +124,45 @@ double exact_mass(const exact_query *x, int head, const exact_choice *c)
     return sum;
 }
 
-double exact_error(const exact_query *x, int head, const float *out)
+/* Adds share * v of position i. */
+static void add_value(double *out, const exact_query *x, int head, int64_t i, double share)
 {
     const exact_rows *r = x->rows;
-    const double *p = x->share + head * r->cap;
-    double exact[256] = {0}, diff = 0, norm = 0;
-    for (int64_t i = x->first; i < r->n; i++) {
-        const float *v = row_of(r->v, r, kv_head_of(r->shape, head), i);
-        for (int c = 0; c < r->shape->head_dim; c++) exact[c] += p[i] * (double)v[c];
+    const float *v = row_of(r->v, r, kv_head_of(r->shape, head), i);
+    for (int c = 0; c < r->shape->head_dim; c++) out[c] += share * (double)v[c];
+}
+
+static exact_diff diff_of(const exact_query *x, int head, const double *out)
+{
+    double exact[256] = {0}, d2 = 0, n2 = 0, d1 = 0, n1 = 0;
+    for (int64_t i = x->first; i < x->rows->n; i++)
+        add_value(exact, x, head, i, x->share[head * x->rows->cap + i]);
+    for (int c = 0; c < x->rows->shape->head_dim; c++) {
+        double d = out[c] - exact[c];
+        d2 += d * d;
+        n2 += exact[c] * exact[c];
+        d1 += fabs(d);
+        n1 += fabs(exact[c]);
     }
-    for (int c = 0; c < r->shape->head_dim; c++) {
-        double d = (double)out[c] - exact[c];
-        diff += d * d;
-        norm += exact[c] * exact[c];
-    }
-    return norm > 0 ? sqrt(diff / norm) : 0;
+    return n2 > 0 ? (exact_diff){sqrt(d2 / n2), d1 / n1} : (exact_diff){0, 0};
+}
+
+exact_diff exact_error(const exact_query *x, int head, const float *out)
+{
+    double o[256];
+    for (int c = 0; c < x->rows->shape->head_dim; c++) o[c] = (double)out[c];
+    return diff_of(x, head, o);
+}
+
+exact_diff exact_without(const exact_query *x, int head, const exact_choice *c, const bool *kept)
+{
+    const double *s = x->score + head * x->rows->cap;
+    double out[256] = {0}, top = -(double)INFINITY, sum = 0;
+    for (int64_t i = 0; i < c->n; i++)
+        if (kept[c->pos[i]]) top = fmax(top, s[c->pos[i]]);
+    for (int64_t i = 0; i < c->n; i++)
+        if (kept[c->pos[i]]) sum += exp(s[c->pos[i]] - top);
+    for (int64_t i = 0; i < c->n; i++)
+        if (kept[c->pos[i]]) add_value(out, x, head, c->pos[i], exp(s[c->pos[i]] - top) / sum);
+    return diff_of(x, head, out);
 }

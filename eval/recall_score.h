@@ -38,7 +38,13 @@ void exact_fill(exact_query *x);
 double exact_recall(const exact_query *x, int head, const exact_choice *c, double *work);
 /* Sum of the head's softmax over the choice. */
 double exact_mass(const exact_query *x, int head, const exact_choice *c);
-/* |out - exact| / |exact| of one head (L2); out [head_dim]. rows->v must be known. */
-double exact_error(const exact_query *x, int head, const float *out);
+/* |out - exact| / |exact| of one head's output. */
+typedef struct {
+    double l2, l1;
+} exact_diff;
+/* out [head_dim]. rows->v must be known. */
+exact_diff exact_error(const exact_query *x, int head, const float *out);
+/* The same of exact attention over those positions of c that `kept` [n] holds. */
+exact_diff exact_without(const exact_query *x, int head, const exact_choice *c, const bool *kept);
 
 #endif

@@ -10,7 +10,7 @@
 #include "kernels/half.h"
 #include "model/safetensors.h"
 
-enum { CHUNK = 512 };
+enum { CHUNK = 64 };
 
 /* The tensors as f32 [heads][rows][head_dim], and ops memory for what one forward is given. */
 typedef struct {
@@ -25,8 +25,14 @@ static status bad(const char *path, const char *name, const char *what, err *e)
     return err_set(e, ST_FORMAT, "--tensors %s: %s: %s", path, name, what);
 }
 
-/* One tensor of rank 3 as f32; absent: *out stays NULL. */
-static status read_tensor(float **out, const st_file *f, const char *name, size_t shape[3], err *e)
+/* Largest element, so that rows can hold it and products of two stay finite. */
+static float most_of(dtype rows)
+{
+    return rows == DT_F16 ? 65504.0f : 1e16f;
+}
+
+/* One tensor of rank 3 as f32, of elements up to `most`; absent: *out stays NULL. */
+static status read_tensor(float **out, const st_file *f, const char *name, float most, size_t shape[3], err *e)
 {
     const st_tensor *t = st_find(f, name);
     char what[96];
@@ -46,8 +52,9 @@ static status read_tensor(float **out, const st_file *f, const char *name, size_
         if (f32) memcpy(&(*out)[i], t->data + 4 * i, 4);
         else memcpy(&h, t->data + 2 * i, 2);
         if (!f32) (*out)[i] = f16 ? f16_to_f32(h) : bf16_to_f32(h);
-        if (isfinite((*out)[i])) continue;
-        snprintf(what, sizeof what, "element %zu is NaN or infinite", i);
+        if (fabsf((*out)[i]) <= most) continue;
+        if (isfinite((*out)[i])) snprintf(what, sizeof what, "element %zu is beyond %g", i, (double)most);
+        else snprintf(what, sizeof what, "element %zu is NaN or infinite", i);
         return bad(st_path(f), name, what, e);
     }
     return ST_OK;
@@ -76,14 +83,15 @@ static status check_shapes(const char *path, tensors *t, const size_t q[3], cons
     return ST_OK;
 }
 
-static status read_all(tensors *t, const char *path, err *e)
+static status read_all(tensors *t, const recall_tensors *job, dtype rows, err *e)
 {
     st_file *f;
+    const char *path = job->path;
     size_t q[3] = {0}, k[3] = {0}, v[3] = {0};
-    TRY(st_open(&f, path, e));
-    status st = read_tensor(&t->q, f, "q", q, e);
-    if (st == ST_OK) st = read_tensor(&t->k, f, "k", k, e);
-    if (st == ST_OK) st = read_tensor(&t->v, f, "v", v, e);
+    TRY(job->data ? st_open_memory(&f, job->data, job->size, path, e) : st_open(&f, path, e));
+    status st = read_tensor(&t->q, f, "q", most_of(DT_F32), q, e);
+    if (st == ST_OK) st = read_tensor(&t->k, f, "k", most_of(rows), k, e);
+    if (st == ST_OK) st = read_tensor(&t->v, f, "v", most_of(rows), v, e);
     if (st == ST_OK) st = check_shapes(path, t, q, k, v, e);
     st_close(f);
     return st;
@@ -172,17 +180,19 @@ static status ask(tensors *t, follow *f, size_t run, err *e)
         attn_step step = step_at(t, f, t->n - 1, 1, 0);
         upload_rows(t, f->be, t->rows_q, t->q, t->heads, t->m, i, 1);
         attn_begin(f->work, &step);
+        follow_before(f, run, 0);
         attn_layer(f->work, &step, 0, t->rows_q, t->rows_k, t->rows_v, f->out);
         attn_end(f->work, &step);
         follow_query(f, 0, t->rows_q);
-        follow_judge(f, run, 0);
+        follow_judge(f, run, 0, 0);
         f->runs[run].n_queries++;
         if (i + 1 < t->m && attn_seq_rewind(s, (int64_t)t->n - 1, NULL) != ST_OK) {
             attn_seq_reset(s);
             fill(t, f);
         }
     }
-    return backend_fault(f->be, e);
+    if (f->st != ST_OK) *e = f->e;
+    return f->st != ST_OK ? f->st : backend_fault(f->be, e);
 }
 
 /* Rows of exact attention: all keys, rounded as they are stored. */
@@ -206,6 +216,8 @@ static status prepare_runs(recall_run *runs, size_t n_runs, err *e)
         if (!attn_retrieves(&runs[i].spec))
             return err_set(e, ST_USAGE, "--tensors: %s evicts or keeps everything, which needs the order of the "
                                         "queries; strategies that retrieve are expected", runs[i].spec.text);
+        if (attn_by_window(&runs[i].spec))
+            return err_set(e, ST_USAGE, "--tensors: %s needs the prompt's queries", runs[i].spec.text);
         runs[i].spec.skip = 0;
         runs[i].spec.forced = true;
     }
@@ -219,7 +231,7 @@ status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, e
     attn_shape shape = {.n_layers = 1, .window = &window};
     follow f = {.be = job->be, .shape = &shape, .runs = runs, .n_runs = n_runs, .dump = job->dump};
     TRY(prepare_runs(runs, n_runs, e));
-    status st = read_all(&t, job->path, e);
+    status st = read_all(&t, job, runs[0].spec.kv.type, e);
     if (st != ST_OK) goto done;
     shape.n_heads = (int)t.heads;
     shape.n_kv_heads = (int)t.kv_heads;
@@ -231,11 +243,6 @@ status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, e
     attn_limits lim = {(int64_t)t.n, CHUNK};
     TRY_GOTO(open_buffers(&t, job->be, e));
     TRY_GOTO(follow_open(&f, &lim, t.v != NULL, e));
-    for (size_t i = 0; i < n_runs; i++)
-        if (!attn_can_share(runs[i].seq, runs[i].seq, (int64_t)t.n - 1)) {
-            st = err_set(e, ST_USAGE, "--tensors: %s needs the prompt's queries", runs[i].spec.text);
-            goto done;
-        }
     keep_exact(&t, &f);
     for (size_t i = 0; i < n_runs && st == ST_OK; i++) st = ask(&t, &f, i, e);
 done:

@@ -17,12 +17,28 @@ static attn_step step_of(follow *f, const attn_seen *seen, size_t from, size_t *
     return step;
 }
 
+/* Every query of the prompt window in turn, with the keys up to its own. */
+static void judge_window(follow *f, const attn_seen *seen, size_t run)
+{
+    exact_rows *r = &f->rows[seen->layer];
+    int64_t n = r->n, n_tok = (int64_t)seen->step->n_tok;
+    size_t all = (size_t)f->shape->n_heads * (size_t)f->shape->head_dim;
+    for (int64_t i = 0; i < n_tok; i++) {
+        r->n = n - n_tok + i + 1;
+        f->query_index = i;
+        follow_query(f, seen->layer, buf_at(seen->q, (size_t)i * all * sizeof(float)));
+        follow_judge(f, run, seen->layer, (size_t)i);
+    }
+    r->n = n;
+}
+
 static void follow_layer(follow *f, const attn_seen *seen, const attn_step *step, size_t first)
 {
     bool decode = !(step->flags & ATTN_PROMPT);
     if (decode) follow_before(f, first, seen->layer);
     attn_layer(f->work, step, seen->layer, seen->q_raw, seen->k_raw, seen->v, f->out);
-    if (decode) follow_judge(f, first, seen->layer);
+    if (decode) follow_judge(f, first, seen->layer, 0);
+    else if (f->in_window) judge_window(f, seen, first);
 }
 
 /* The exact rows and, in decode steps, the query of this layer. */
@@ -54,10 +70,19 @@ static status feed_text(recall_text *job, session *s, follow *f, float *logits, 
 {
     int64_t head = job->n_ids - job->n_queries;
     TRY(session_prefill(&s, 1, job->ids, (size_t)head, &(prefill_options){.which = LOGITS_LAST}, e));
+    f->in_window = job->window;
+    if (job->window) {
+        TRY(session_prefill(&s, 1, job->ids + head, (size_t)job->n_queries,
+                            &(prefill_options){.which = LOGITS_LAST}, e));
+        for (size_t k = 0; k < f->n_runs; k++) f->runs[k].n_queries = job->n_queries;
+        return ST_OK;
+    }
     for (int64_t i = 0; i < job->n_queries; i++) {
         f->query_index = i;
         TRY(session_decode(&s, 1, &job->ids[head + i], logits, e));
         for (size_t k = 0; k < f->n_runs; k++) f->runs[k].n_queries++;
+        if (f->st != ST_OK) *e = f->e;
+        TRY(f->st);
         if (!job->progress(job->ctx, (double)(i + 1) / (double)job->n_queries))
             return err_set(e, ST_INTERRUPTED, "interrupted");
     }
@@ -74,6 +99,21 @@ static void find_groups(follow *f, int64_t n_prompt)
     }
 }
 
+/* In a prompt only what chooses there can be judged, one window at a time. */
+static status check_window(const recall_text *job, const follow *f, err *e)
+{
+    for (size_t i = 0; i < f->n_runs && job->window; i++) {
+        const char *name = f->runs[i].spec.text;
+        if (!attn_by_window(&f->runs[i].spec))
+            return err_set(e, ST_USAGE, "--window: %s attends prompts without choosing; actqkv is expected", name);
+        int64_t window = attn_seq_window(f->runs[i].seq);
+        if (window < job->n_queries || (int64_t)f->host_rows < job->n_queries)
+            return err_set(e, ST_USAGE, "--queries %lld: %s has windows of %lld tokens, chunks are %zu",
+                           (long long)job->n_queries, name, (long long)window, f->host_rows);
+    }
+    return ST_OK;
+}
+
 status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
 {
     session *s = NULL;
@@ -86,6 +126,7 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
     job->shape = (recall_shape){f.shape->n_layers, f.shape->n_heads, true};
     status st = attn_spec_parse(&full, "full", &o, e);
     if (st == ST_OK) st = follow_open(&f, &lim, true, e);
+    if (st == ST_OK) st = check_window(job, &f, e);
     if (st == ST_OK) find_groups(&f, job->n_ids - job->n_queries);
     if (st == ST_OK) st = session_create(&s, job->d, &full, job->n_ids, e);
     if (st == ST_OK) st = MEM_NEW(&logits, (size_t)decoder_model(job->d)->config.vocab, e);

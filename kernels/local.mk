@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/mem.c %D%/base/mem.h \
+engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/nearest.c %D%/base/nearest.h %D%/base/mem.c %D%/base/mem.h \
   %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/rng.h \
   %D%/ops.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_paris.h %D%/ops_block.h \
   %D%/backend.h %D%/backend.c %D%/half.h \

@@ -61,6 +61,13 @@ struct evict_ops {
     /* Rows of entries in slots from `limit` on move to free slots below it; no list is longer than limit.
      * rows: n_lists regions, or any number with one list. */
     void (*compact)(backend *, const kv_rows *rows, const kept_rows *l, int64_t limit);
+    /* The entries of list g, n of them, as rows 0 .. n - 1 of region g of out (f32, as many regions): V as it is; K,
+     * rotated at its position, turned on to position p - (n - 1) + i, so that entry i is n - 1 - i away from a query
+     * at p = pos[0], the position of the newest entry. Angles in double, freq f32 [head_dim / 2]. rows: as many
+     * regions of any store; their bytes are added to read[0] as attention counts them.
+     * Source: H2O's streaming class, which rotates raw keys at their rank in the cache; methods.md 3.5. */
+    void (*by_rank)(backend *, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
+                    buf read);
 };
 
 extern const evict_ops ref_evict, cpu_evict;

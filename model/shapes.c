@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/base/mem.h"
+#include "kernels/base/nearest.h"
 #include "kernels/base/rng.h"
 #include "kernels/half.h"
 #include "model/weights.h"
@@ -53,9 +54,14 @@ status model_shape_config(model_config *c, const char *shape, err *e)
         if (strcmp(shape, names[i]) == 0)
             return model_config_parse(c, configs[i], strlen(configs[i]), shape, e);
     char list[160] = "";
-    for (size_t i = 0, n = 0; names[i] && n < sizeof list; i++)
+    nearest near;
+    nearest_start(&near, shape);
+    for (size_t i = 0, n = 0; names[i] && n < sizeof list; i++) {
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
-    return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s' (%s)", shape, list);
+        nearest_try(&near, names[i], strlen(names[i]));
+    }
+    return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s'%s; known: %s", shape, nearest_hint(&near),
+                   list);
 }
 
 /* ---- random weights ---- */

@@ -11,6 +11,7 @@ noinst_LIBRARIES += libtap.a
 libtap_a_SOURCES = %D%/tap.c %D%/tap.h
 LDADD = libtap.a $(link_libs)
 unit_tests = %D%/unit/test_utf8 \
+  %D%/unit/test_nearest \
   %D%/unit/test_config \
   %D%/unit/test_rope \
   %D%/unit/test_safetensors \
@@ -47,9 +48,12 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_tokenizer_real \
   %D%/unit/test_chat \
   %D%/unit/test_stats \
-  %D%/unit/test_passkey
+  %D%/unit/test_passkey \
+  %D%/unit/test_recall
 tests_unit_test_utf8_SOURCES = %D%/unit/test_utf8.c
 nodist_EXTRA_tests_unit_test_utf8_SOURCES = link-as-cxx.cc
+tests_unit_test_nearest_SOURCES = %D%/unit/test_nearest.c
+nodist_EXTRA_tests_unit_test_nearest_SOURCES = link-as-cxx.cc
 tests_unit_test_config_SOURCES = %D%/unit/test_config.c
 nodist_EXTRA_tests_unit_test_config_SOURCES = link-as-cxx.cc
 tests_unit_test_rope_SOURCES = %D%/unit/test_rope.c %D%/unit/rope_table.h
@@ -118,31 +122,38 @@ tests_unit_test_stats_SOURCES = %D%/unit/test_stats.c
 nodist_EXTRA_tests_unit_test_stats_SOURCES = link-as-cxx.cc
 tests_unit_test_passkey_SOURCES = %D%/unit/test_passkey.c
 nodist_EXTRA_tests_unit_test_passkey_SOURCES = link-as-cxx.cc
-cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/demo.t %D%/cli/recall.t %D%/cli/readme.t
+tests_unit_test_recall_SOURCES = %D%/unit/test_recall.c
+nodist_EXTRA_tests_unit_test_recall_SOURCES = link-as-cxx.cc
+cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/bad_input.t %D%/cli/demo.t %D%/cli/recall.t %D%/cli/readme.t
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
 tests_unit_test_sampler_SOURCES = %D%/unit/test_sampler.c
 nodist_EXTRA_tests_unit_test_sampler_SOURCES = link-as-cxx.cc
 tests_unit_test_reply_SOURCES = %D%/unit/test_reply.c
 nodist_EXTRA_tests_unit_test_reply_SOURCES = link-as-cxx.cc
-fuzz_targets = %D%/fuzz/fuzz_chat_template %D%/fuzz/fuzz_config %D%/fuzz/fuzz_safetensors %D%/fuzz/fuzz_tokenizer_json
+fuzz_targets = %D%/fuzz/fuzz_chat_template %D%/fuzz/fuzz_config %D%/fuzz/fuzz_recall_tensors %D%/fuzz/fuzz_safetensors %D%/fuzz/fuzz_tokenizer_json
 nodist_EXTRA_tests_fuzz_fuzz_chat_template_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_config_SOURCES = link-as-cxx.cc
+nodist_EXTRA_tests_fuzz_fuzz_recall_tensors_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_safetensors_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_tokenizer_json_SOURCES = link-as-cxx.cc
 if ENABLE_FUZZ
 fuzz_main =
 fuzz_tests =
-tests_fuzz_fuzz_chat_template_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
-tests_fuzz_fuzz_config_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
-tests_fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
-tests_fuzz_fuzz_tokenizer_json_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+fuzz_ldflags = $(AM_LDFLAGS) -fsanitize=fuzzer
 else
 fuzz_main = %D%/fuzz/replay.c
 fuzz_tests = $(fuzz_targets)
+fuzz_ldflags = $(AM_LDFLAGS)
 endif
+tests_fuzz_fuzz_chat_template_LDFLAGS = $(fuzz_ldflags)
+tests_fuzz_fuzz_config_LDFLAGS = $(fuzz_ldflags)
+tests_fuzz_fuzz_recall_tensors_LDFLAGS = $(fuzz_ldflags)
+tests_fuzz_fuzz_safetensors_LDFLAGS = $(fuzz_ldflags)
+tests_fuzz_fuzz_tokenizer_json_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_chat_template_SOURCES = %D%/fuzz/fuzz_chat_template.c $(fuzz_main)
 tests_fuzz_fuzz_config_SOURCES = %D%/fuzz/fuzz_config.c $(fuzz_main)
+tests_fuzz_fuzz_recall_tensors_SOURCES = %D%/fuzz/fuzz_recall_tensors.c $(fuzz_main)
 tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz/fuzz_safetensors.c $(fuzz_main)
 tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz/fuzz_tokenizer_json.c $(fuzz_main)
 check_PROGRAMS += $(unit_tests) $(fuzz_targets)

@@ -100,6 +100,19 @@ static void cpu_score(backend *be, buf score, buf probe, const block_index *x, s
     if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)count * row;
 }
 
+/* Lists apart, their sum in order. */
+static void cpu_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
+                     buf k)
+{
+    int64_t lo = cpu_i64(s->n)[1], hi = cpu_i64(s->n)[2], n = hi > lo ? hi - lo : 0;
+    double sum = 0, *part = cpu_scratch(be, &cpu_of(be)->parts, s->n_lists, sizeof *part, "entropies");
+    if (!part) return;
+#pragma omp parallel for schedule(static, 1) num_threads(cpu_team(be, s->n_lists * (size_t)n * 32))
+    for (size_t l = 0; l < s->n_lists; l++) part[l] = ref_entropy(cpu_f32(s->score) + l * s->stride, lo, hi, scale);
+    for (size_t l = 0; l < s->n_lists; l++) sum += part[l];
+    ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);
+}
+
 const block_ops cpu_block = {
     .moments = cpu_moments,
     .probe = cpu_probe,
@@ -107,6 +120,6 @@ const block_ops cpu_block = {
     .fold = ref_block_fold,
     .form = ref_block_form,
     .list = ref_block_list,
-    .take = ref_block_take,
+    .take = cpu_take,
     .close_pools = ref_block_close_pools,
 };

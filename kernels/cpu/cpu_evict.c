@@ -170,4 +170,5 @@ const evict_ops cpu_evict = {
     .append = ref_append,
     .prune = ref_prune,
     .compact = ref_compact,
+    .by_rank = ref_by_rank,
 };

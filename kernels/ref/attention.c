@@ -98,7 +98,7 @@ static size_t entry_bytes(const attn_job *j, const list_view *l, int64_t lo, int
     return k + v;
 }
 
-static void count_read(const attn_job *j)
+void ref_count_read(const attn_job *j)
 {
     size_t lists = j->n_lists == j->n_heads ? j->n_heads : j->rows.n_kv_heads;
     uint64_t *read = (uint64_t *)(void *)j->read.p;
@@ -115,7 +115,7 @@ static void count_read(const attn_job *j)
 void ref_attn_prefill(backend *be, const attn_job *j)
 {
     (void)be;
-    count_read(j);
+    ref_count_read(j);
     for (size_t t = 0; t < j->n_tok; t++)
         for (size_t h = 0; h < j->n_heads; h++) attend_one(j, t, h);
 }

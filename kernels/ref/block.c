@@ -191,14 +191,17 @@ void ref_block_list(backend *be, const far_list *l)
 /* ---- budgets ---- */
 
 /* Entropy of softmax(scale * score[i]) over [lo, hi): log Z - sum p (s - max); NaN counts as -inf. */
-static double entropy(buf score, size_t row, int64_t lo, int64_t hi, float scale)
+double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale)
 {
-    double top = -(double)INFINITY, z = 0, sum = 0;
-    for (int64_t i = lo; i < hi; i++) top = fmax(top, (double)(scale * f32(score, row + (size_t)i)));
-    if (isinf(top)) return 0;
+    float most = -INFINITY;
+    double z = 0, sum = 0;
+    for (int64_t i = lo; i < hi; i++)
+        if (scale * score[i] > most) most = scale * score[i];
+    if (isinf(most)) return 0;
     for (int64_t i = lo; i < hi; i++) {
-        double s = (double)(scale * f32(score, row + (size_t)i)) - top, w = exp(s);
-        if (!(w > 0)) continue;
+        double s = (double)(scale * score[i]) - (double)most;
+        if (!(s > -60)) continue; /* a million of them do not show in a double; exp of -700 is slow */
+        double w = exp(s);
         z += w;
         sum += w * s;
     }
@@ -214,24 +217,30 @@ static double share_of(const entropy_pool *p, size_t layer, double theta)
     return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
 }
 
-void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
-                    buf k)
+void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k)
 {
-    (void)be;
-    int64_t lo = i64(s->n, 1), hi = i64(s->n, 2), pool = i64(p->pool, window), least = i64(p->bound, 0);
+    int64_t pool = i64(p->pool, window), least = i64(p->bound, 0);
     int64_t most = i64(p->bound, 1), reserve = least * (int64_t)(p->n_layers - layer - 1);
-    double sum = 0;
-    for (size_t l = 0; l < s->n_lists; l++) sum += entropy(s->score, l * s->stride, lo, hi, scale);
-    float theta = (float)(sum / (double)s->n_lists);
     ref_put(p->theta, DT_F32, window * p->n_layers + layer, theta);
     int64_t b = (int64_t)floor(share_of(p, layer, (double)theta) * (double)pool + 0.5);
     if (b < least) b = least;
     if (b > most) b = most;
     if (b > pool - reserve) b = pool - reserve;
-    if (b > hi - lo) b = hi - lo;
+    if (b > n) b = n;
     if (b < 0) b = 0;
     put_i64(k, 0, b);
     put_i64(p->pool, window, pool - b);
+}
+
+void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
+                    buf k)
+{
+    (void)be;
+    int64_t lo = i64(s->n, 1), hi = i64(s->n, 2);
+    double sum = 0;
+    for (size_t l = 0; l < s->n_lists; l++)
+        sum += ref_entropy((const float *)(const void *)s->score.p + l * s->stride, lo, hi, scale);
+    ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);
 }
 
 void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows)

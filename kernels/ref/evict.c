@@ -322,6 +322,35 @@ void ref_compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t l
     }
 }
 
+/* x [2 * half] turned on by `by` positions. */
+static void turn(float *x, int64_t by, const float *freq, size_t half)
+{
+    for (size_t c = 0; c < half; c++) {
+        double a = (double)by * (double)freq[c], u = (double)x[c], v = (double)x[c + half];
+        x[c] = (float)(u * cos(a) - v * sin(a));
+        x[c + half] = (float)(v * cos(a) + u * sin(a));
+    }
+}
+
+void ref_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq, buf read)
+{
+    (void)be;
+    size_t d = rows->head_dim;
+    attn_job j = {.n_tok = 1, .n_heads = l->n_lists, .n_lists = l->n_lists, .rows = *rows, .range = l->range,
+                  .idx = l->slot.p ? l->slot : l->at, .idx_stride = l->stride, .read = read};
+    ref_count_read(&j);
+    for (size_t g = 0; g < l->n_lists; g++) {
+        view v = view_of(l, g);
+        int64_t n = *v.count, first = *i64_at(pos, 0) - (n - 1);
+        for (int64_t i = 0; i < n; i++) {
+            size_t slot = (size_t)(l->slot.p ? v.slot[i] : v.at[i]), to = (g * out->cap + (size_t)i) * d;
+            ref_row(rows, false, g, slot, f32_at(out->k, to));
+            ref_row(rows, true, g, slot, f32_at(out->v, to));
+            if (first + i != v.at[i]) turn(f32_at(out->k, to), first + i - v.at[i], f32_at(freq, 0), d / 2);
+        }
+    }
+}
+
 const evict_ops ref_evict = {
     .colsum = ref_colsum,
     .combine = ref_combine_heads,
@@ -331,4 +360,5 @@ const evict_ops ref_evict = {
     .append = ref_append,
     .prune = ref_prune,
     .compact = ref_compact,
+    .by_rank = ref_by_rank,
 };

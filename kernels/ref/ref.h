@@ -52,6 +52,8 @@ void ref_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, b
                   size_t n);
 void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
 
+/* Adds what an attention op reads of the job's rows to job->read. */
+void ref_count_read(const attn_job *j);
 /* The K row (value: V row) of a slot in a head as float, out of an exact row or of codes. */
 void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out);
 
@@ -66,6 +68,9 @@ void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n
 void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max);
 void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max);
 void ref_block_list(backend *be, const far_list *l);
+double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale);
+/* The share of a layer with n candidates whose entropy is theta. */
+void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k);
 void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
                     buf k);
 void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows);
@@ -78,6 +83,7 @@ void ref_open(backend *be, const kept_rows *l);
 void ref_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots);
 void ref_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule);
 void ref_compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t limit);
+void ref_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq, buf read);
 void ref_mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim);
 void ref_exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
                int64_t n_max, buf read);

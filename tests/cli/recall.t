@@ -30,6 +30,16 @@ if grep -q 'built without SentencePiece' "$tmp/err"; then
     finish
     exit 0
 fi
+run eval recall -f "$SRCDIR/README.md" --ctx 512 --queries 4 --attn kivi,streaming:sink=0 --budget 128 --skip 0 \
+    --json "$tmp/r.json" --quiet
+if command -v jq >/dev/null; then
+    check "what is in codes, evicted: as if only the exact tokens had been kept" \
+        jq -e '[.results[] | if .attn == "kivi" then .evicted_err else -.out_err end] | add | fabs < 1e-3' "$tmp/r.json"
+    check "in codes it costs less" \
+        jq -e '[.results[] | select(.attn == "kivi") | .out_err - .evicted_err] | add < 0' "$tmp/r.json"
+else
+    skip "jq is not there"
+fi
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn full,quest,fier,streaming --budget 64,256 --skip 0 --json "$tmp/r.json" --quiet
 check "recall on text runs" test "$status" -eq 0
 if command -v jq >/dev/null; then
@@ -41,5 +51,15 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
+refused 2 "attends prompts without choosing" "--window of what does not choose there" \
+    eval recall -f "$SRCDIR/README.md" --ctx 256 --attn quest --window
+refused 2 "has windows of 256 tokens" "more queries than a window" \
+    eval recall -f "$SRCDIR/README.md" --ctx 1024 --queries 300 --attn actqkv:budget=1024 --window
+refused 2 "not with --tensors" "--window with tensors" eval recall --tensors "$tmp/t.safetensors" --attn fier --window
+probes=actqkv:sink=4:local=64:window=64:block=16:budget=132
+run eval recall -f "$SRCDIR/README.md" --ctx 640 --queries 64 --window --attn $probes,$probes:probe=mean --skip 0 \
+    --dump "$tmp/d.jsonl" --json "$tmp/r.json" --quiet
+check "a prompt window is judged" test "$status" -eq 0
+check "with one set of positions a layer and query" test "$(grep -c '"kv_head": -1' "$tmp/d.jsonl")" -eq 768
 refused 2 "the text has only" "a text that is too short" eval recall -p "a few words" --ctx 512 --attn fier
 finish

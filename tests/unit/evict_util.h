@@ -29,7 +29,7 @@ struct sim {
     int n_lists;
     int64_t budget, recent, chunk; /* chunk: 0, or prompts are pruned after so many tokens */
     int how;
-    bool once, each_turn, by_count;
+    bool once, each_turn, by_count, by_rank;
     /* Takes the weights w[head][entry] of the query at p; left: tokens of the prompt behind it, -1 in decode. */
     void (*row)(sim *, int layer, int64_t p, int64_t left);
     void (*vote)(sim *, int layer, int64_t n_prompt); /* before a prompt is pruned; may be NULL */
@@ -93,8 +93,11 @@ static UNUSED_OK void naive_attend(sim *s, int layer, int64_t p, head_rows out)
         double sum = 0, acc[T_DIM] = {0};
         for (int64_t i = 0; i < l->n; i++) {
             int64_t j = l->pos[i];
-            double x = 0;
-            for (int c = 0; c < T_DIM; c++) x += turned.q[layer][p][h][c] * turned.k[layer][j][h / group][c];
+            double x = 0, ranked[T_DIM];
+            const double *key = turned.k[layer][j][h / group];
+            if (s->by_rank) turn(ranked, w.k[layer][j][h / group], p - (l->n - 1) + i);
+            if (s->by_rank) key = ranked;
+            for (int c = 0; c < T_DIM; c++) x += turned.q[layer][p][h][c] * key[c];
             double e = is_behind(s, layer, p, j) ? 0 : exp(x * (double)s->shape->scale);
             s->w_row[h][i] = e;
             sum += e;

@@ -29,7 +29,15 @@ typedef struct {
     /* Raw scores of the items that start before n. */
     void (*score)(int layer, int64_t n, int kv, const double *q, double *out);
     void (*rule)(int64_t first, int64_t n, naive_rule *r);
+    bool pooled; /* pool=entropy */
 } naive_method;
+
+/* pool=entropy: sums of the entropies of earlier steps, and what each layer may take in this one. */
+static struct {
+    double sum[T_LAYERS];
+    int64_t count, k[T_LAYERS], least, most; /* least and most: shares so far, against the even one */
+    double spent, allowed;                   /* candidates of all steps */
+} pool;
 
 static void rotate(const float *x, int64_t p, float *out)
 {
@@ -102,6 +110,7 @@ static int64_t naive_select(const naive_method *m, int layer, int64_t n, int win
     if (!dense) {
         int heads = m->gqa == GQA_PER_Q ? 1 : m->gqa >= GQA_LAYER_MEAN ? T_HEADS : GROUP;
         m->rule(first, n, &r);
+        if (m->pooled) r.k = pool.k[layer];
         naive_scores(m, layer, n, &r, h / heads * heads, heads, score);
     }
     int64_t items = dense ? 0 : (n + r.granule - 1) / r.granule;
@@ -132,6 +141,55 @@ static void naive_attend(int layer, int64_t n, int h, const int64_t *pos, int64_
     for (int c = 0; c < T_DIM; c++) out[c] = (float)(acc[c] / sum);
 }
 
+static double naive_entropy(const naive_method *m, int layer, int64_t n, const naive_rule *r)
+{
+    int heads = m->gqa == GQA_PER_Q ? 1 : m->gqa >= GQA_LAYER_MEAN ? T_HEADS : GROUP;
+    bool vote = (m->gqa == GQA_VOTE || m->gqa == GQA_LAYER_VOTE) && heads > 1;
+    double sum = 0, score[T_MAX];
+    int64_t items = (n + r->granule - 1) / r->granule;
+    for (int h = 0; h < T_HEADS; h += heads) {
+        naive_scores(m, layer, n, r, h, heads, score);
+        for (int64_t i = 0; i < items; i++) score[i] = vote ? log(score[i]) : score[i] / sqrt((double)T_DIM);
+        double lse = log_sum(score, r->candidate, items);
+        for (int64_t i = 0; i < items; i++)
+            if (r->candidate[i]) sum -= exp(score[i] - lse) * (score[i] - lse);
+    }
+    return sum * heads / T_HEADS;
+}
+
+/* methods.md 9.3 and 9.7 over the layers that are not dense, which are the last ones. */
+static void share_out(const naive_method *m, int64_t n, const int *window)
+{
+    double theta[T_LAYERS];
+    int64_t even = INT64_MAX, left = 0;
+    naive_rule r[T_LAYERS] = {0};
+    for (int l = 1; l < T_LAYERS; l++) {
+        m->rule(window[l] > 0 && window[l] < n ? n - window[l] : 0, n, &r[l]);
+        theta[l] = naive_entropy(m, l, n, &r[l]);
+        if (r[l].k < even) even = r[l].k;
+    }
+    left = even * (T_LAYERS - 1);
+    for (int l = 1; l < T_LAYERS; l++) {
+        double later = 0, share = 1 / (double)(T_LAYERS - l);
+        int64_t candidates = 0, least = even * 7 / 10;
+        for (int j = l + 1; j < T_LAYERS && pool.count; j++) later += pool.sum[j] / (double)pool.count;
+        if (pool.count && theta[l] + later > 0) share = theta[l] / (theta[l] + later);
+        int64_t k = (int64_t)floor(share * (double)left + 0.5);
+        for (int64_t i = 0; i < T_MAX; i++) candidates += r[l].candidate[i];
+        k = k < least ? least : k > 2 * even ? 2 * even : k;
+        if (k > left - least * (T_LAYERS - 1 - l)) k = left - least * (T_LAYERS - 1 - l);
+        if (k > candidates) k = candidates;
+        left -= k;
+        pool.k[l] = k;
+        pool.spent += (double)k;
+        if (k - even < pool.least) pool.least = k - even;
+        if (k - even > pool.most) pool.most = k - even;
+    }
+    pool.allowed += (double)(even * (T_LAYERS - 1));
+    for (int l = 1; l < T_LAYERS; l++) pool.sum[l] += theta[l];
+    pool.count++;
+}
+
 /* Compares a decode step that has just run (n tokens now) with the naive method; the last layer's lists too. */
 static bool step_is_right(const rig *r, const naive_method *m, int64_t n, const head_rows *out, int64_t *most)
 {
@@ -139,6 +197,7 @@ static bool step_is_right(const rig *r, const naive_method *m, int64_t n, const 
     int32_t idx[T_MAX];
     bool good = true;
     int per_list = m->gqa == GQA_PER_Q ? 1 : m->gqa >= GQA_LAYER_MEAN ? T_HEADS : GROUP;
+    if (m->pooled && n > m->budget) share_out(m, n, r->window);
     for (int l = 0; l < T_LAYERS; l++)
         for (int h = 0; h < T_HEADS; h++) {
             float want[T_DIM];
@@ -155,6 +214,7 @@ static bool step_is_right(const rig *r, const naive_method *m, int64_t n, const 
 
 static void check_steps(rig *r, const char *device, const naive_method *m)
 {
+    memset(&pool, 0, sizeof pool);
     static head_rows out[T_LAYERS * T_MAX], full_out[T_LAYERS * T_MAX];
     err e = {0};
     attn_seq *s, *full;
@@ -207,6 +267,55 @@ static void check_rewind(rig *r, const char *spec, dtype kv)
     rewound &= memcmp(want[0], got, sizeof got) == 0;
     ok(rewound, "%s, %s: the same bits after going back", spec, dtype_name(kv));
     attn_seq_free(s);
+}
+
+/* A pool over the layers, after check_steps with it: what it did, and that it stays within the budget. The
+ * queries of the last layer are far sharper than the others, see world_sharpen. */
+static void check_pool(rig *r, const char *device, const char *spec)
+{
+    static const int64_t chunks[] = {1, 7, 64};
+    static head_rows want[12][T_LAYERS], got[T_LAYERS], batch[3 * T_LAYERS];
+    err e = {0};
+    attn_seq *s, *b[3];
+    bool chunked = true, reset = true, batched = true;
+    ok(pool.spent <= pool.allowed, "%s, %s: the layers together take at most the budget of each (U7)", device, spec);
+    ok(pool.least < 0 && pool.most > 0, "%s, %s: shares differ (%d to %+d)", device, spec, (int)pool.least,
+       (int)pool.most);
+    for (int i = 0; i < 3; i++) {
+        if (!is_ok(rig_seq(r, &s, spec, DT_F16, T_MAX, &e), &e, "%s: created", spec)) return;
+        for (int again = 0; again < 2; again++) {
+            rig_prompt(r, &s, 1, 61, chunks[i], NULL);
+            for (int t = 0; t < 12; t++) {
+                rig_decode(r, &s, 1, i + again ? got : want[t]);
+                if (i + again) *(again ? &reset : &chunked) &= memcmp(want[t], got, sizeof got) == 0;
+            }
+            if (i == 0 && again == 0)
+                is_err(attn_seq_rewind(s, 65, &e), &e, ST_UNSUPPORTED, "means of the budget pool", "%s: no way back",
+                       spec);
+            attn_seq_reset(s);
+        }
+        attn_seq_free(s);
+    }
+    for (int i = 0; i < 3; i++) rig_seq(r, &b[i], i == 1 ? "full" : spec, DT_F16, T_MAX, &e);
+    for (int i = 0; i < 3; i++) rig_prompt(r, &b[i], 1, i == 2 ? 90 : 61, 64, NULL);
+    for (int t = 0; t < 12; t++) {
+        rig_decode(r, b, 3, batch);
+        for (int l = 0; l < T_LAYERS; l++) batched &= memcmp(batch[l * 3], want[t][l], sizeof(head_rows)) == 0;
+    }
+    for (int i = 0; i < 3; i++) attn_seq_free(b[i]);
+    ok(chunked, "%s, %s: any chunks of the prompt give the same bits (U2)", device, spec);
+    ok(reset, "%s, %s: reset (U4)", device, spec);
+    ok(batched, "%s, %s: the same bits in a batch (U9)", device, spec);
+}
+
+/* Queries of odd positions of the last layer `by` times as long: entropies of layers and steps that differ. */
+static void world_sharpen(float by)
+{
+    for (int64_t p = 1; p < T_MAX; p += 2)
+        for (int h = 0; h < T_HEADS; h++) {
+            for (int c = 0; c < T_DIM; c++) w.q[T_LAYERS - 1][p][h][c] *= by;
+            rotate(w.q[T_LAYERS - 1][p][h], p, rot_q[T_LAYERS - 1][p][h]);
+        }
 }
 
 /* index(n): bytes of the index of one layer with n tokens in an f16 store. */

@@ -234,12 +234,25 @@ static void check_specs(void)
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"nothing", "unknown strategy 'nothing'"},
+        {"nothing", "unknown strategy 'nothing'; known: full"},
+        {"qest:page=8", "unknown strategy 'qest' (did you mean 'quest'?); known"},
         {"full:budget=3", "no parameter 'budget'"},
+        {"quest:pgae=16", "quest has no parameter 'pgae' (did you mean 'page'?), see"},
+        {"quest:buget=16", "(did you mean 'budget'?)"},
+        {"quest:gqa=votes", "layer_concat (did you mean 'vote'?)"},
+        {"quest:kv=kivi22", "unknown store 'kivi22' (did you mean 'kivi2'?)"},
+        {"quest:kv=kivi2/sink_pf=4", "(did you mean 'sink_fp'?)"},
         {"streaming:sink", "not key=value"},
         {"streaming:sink=x", "expected a number"},
         {"streaming:pos=up", "one of: reindex abs"},
-        {"streaming:skip=1+", "ends in '+'"},
+        {"streaming:skip=1+", "skip='1+', expected a number of leading layers"},
+        {"streaming:skip=+", "skip='+', expected"},
+        {"streaming:skip=1++2", "skip='1++2', expected"},
+        {"streaming:skip=0+64", "skip='0+64', expected"},
+        {"streaming:skip=65", "skip='65', expected"},
+        {"streaming:skip=-1", "skip='-1', expected"},
+        {"streaming:skip=", "skip='', expected"},
+        {"streaming:skip=18446744073709551617", "expected"},
         {"streaming:budget=99999999999999999999", "expected a number"},
         {"", "unknown strategy"},
     };
@@ -260,6 +273,19 @@ static void check_specs(void)
     attn_spec_parse(&s, "streaming:budget=4", &o, &e);
     is_err(attn_spec_check(&s, &shape, &e), &e, ST_USAGE, "at least sink + 1 = 5",
            "budget below its least value");
+    for (size_t i = 0; attn_methods()[i]; i++) {
+        attn_options zero = {.has_budget = true, .kv = kv_exact(DT_F16)};
+        const char *name = attn_method_name(attn_methods()[i]);
+        err none = {0};
+        is_ok(attn_spec_parse(&s, name, &zero, &none), &none, "%s", name);
+        status st = attn_spec_check(&s, &shape, &none);
+        ok(attn_has_budget(&s) ? st == ST_USAGE && strstr(none.msg, "at least") : st == ST_OK,
+           "%s: a budget of 0 is refused with the least one (%s)", name, none.msg);
+    }
+    err none = {0};
+    attn_options o2 = {.skip = "x", .kv = kv_exact(DT_F16)};
+    is_err(attn_spec_parse(&s, "quest", &o2, &none), &none, ST_USAGE, "--skip: 'x', expected",
+           "--skip is what was written");
 }
 
 static void check_oom(rig *r)

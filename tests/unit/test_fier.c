@@ -334,6 +334,37 @@ static void check_methods(rig *r, const char *device)
     par.sink = par.recent = 0;
 }
 
+/* pool=entropy, with sharp queries in the last layer. */
+static void check_pools(rig *r, const char *device)
+{
+    static const struct {
+        const char *spec;
+        gqa_mode gqa;
+    } t[] = {
+        {"fier:skip=1:g=8:budget=20:pool=entropy", GQA_VOTE},
+        {"fier:skip=1:g=8:budget=20:pool=entropy:gqa=per_q", GQA_PER_Q},
+        {"fier:skip=1:g=8:budget=20:pool=entropy:gqa=max_s", GQA_MAX_S},
+        {"fier:skip=1:g=8:budget=20:pool=entropy:gqa=layer_vote", GQA_LAYER_VOTE},
+        {"fier:skip=1:g=8:budget=20:pool=entropy:gqa=mean_q", GQA_MEAN_Q},
+    };
+    par.g = 8, par.budget = 20;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        naive_method m = {.spec = t[i].spec, .budget = 20, .gqa = t[i].gqa, .score = token_scores, .rule = token_rule,
+                          .pooled = true};
+        check_steps(r, device, &m);
+        check_pool(r, device, t[i].spec);
+    }
+    /* A window cuts the candidates of a layer; forced tokens and those beyond it. */
+    par.sink = 3, par.recent = 5, par.budget = 14;
+    r->window[1] = 31;
+    naive_method m = {.spec = "fier:skip=1:g=8:budget=14:force_sink=3:force_recent=5:pool=entropy", .budget = 14,
+                      .gqa = GQA_VOTE, .score = token_scores, .rule = token_rule, .pooled = true};
+    check_steps(r, device, &m);
+    ok(pool.spent <= pool.allowed, "%s, %s: within the budget of all layers (U7)", device, m.spec);
+    r->window[1] = 0;
+    par.sink = par.recent = 0;
+}
+
 static size_t index_bytes(int64_t n)
 {
     size_t row = T_KV * T_DIM * 2, groups = (size_t)(n + 31) / 32;
@@ -363,6 +394,16 @@ int main(void)
         check_rewind(&r, "fier:skip=0:budget=16:open=exact:g=16", DT_F32);
         check_bytes(&r, "fier:skip=1:budget=24", index_bytes);
         check_oom(&r, "fier:skip=1:budget=24:gqa=mean_q");
+        rig_close(&r);
+    }
+    world_sharpen(6);
+    for (int d = 0; d < 2; d++) {
+        rig r;
+        err e = {0};
+        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s opened", devices[d])) continue;
+        check_pools(&r, devices[d]);
+        check_bytes(&r, "fier:skip=1:budget=24:pool=entropy", index_bytes);
+        check_oom(&r, "fier:skip=1:budget=24:pool=entropy");
         rig_close(&r);
     }
     check_budget("fier:budget=31:open=keep", "at least 32");

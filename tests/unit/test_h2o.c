@@ -72,6 +72,45 @@ static void check_options(rig *r)
     }
 }
 
+static void check_ranks(rig *r)
+{
+    static const struct {
+        const char *text;
+        int how, n_lists; /* 0: a list a kv head */
+        bool once;
+        int64_t chunk, window;
+    } t[] = {
+        {"h2o:budget=20:pos=rank", MEAN, 0, false, 0, 0},
+        {"h2o:budget=20:pos=rank:gqa=per_q", MEAN, 1, false, 0, 0},
+        {"h2o:budget=20:pos=rank:gqa=max_s", MAX, 0, false, 0, 25},
+        {"h2o:budget=20:pos=rank:mode=oneshot", MEAN, 0, true, 0, 0},
+        {"h2o:budget=20:pos=rank:prefill_evict=chunk", MEAN, 0, false, 7, 0},
+        {"h2o:budget=20:pos=rank" BY_POSITION, MEAN, 0, false, 0, 0},
+    };
+    static const int64_t turns[] = {50, 20}, small[] = {10, 3};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        fresh(r, 20)->by_rank = true;
+        s.how = t[i].how;
+        s.once = t[i].once;
+        s.chunk = t[i].chunk;
+        if (t[i].n_lists) s.n_lists = r->shape.n_heads;
+        r->window[0] = (int)t[i].window;
+        check_against(r, &s, t[i].text, turns, 2, 20, t[i].chunk ? t[i].chunk : 16);
+    }
+    r->window[0] = 0;
+    fresh(r, 20)->by_rank = true;
+    check_against(r, &s, t[0].text, small, 2, 40, 3);
+    check_unbounded(r, "h2o:budget=80:pos=rank", DT_F32);
+    err e = {0};
+    attn_seq *seq;
+    fresh(r, 20);
+    rig_seq(r, &seq, t[0].text, DT_F32, T_MAX, &e);
+    rig_prompt(r, &seq, 1, 50, 16, NULL);
+    check_held(r, &s, seq, 12);
+    attn_seq_free(seq);
+    check_oom(r, "h2o:budget=20:pos=rank");
+}
+
 /* Windows above the budget: entries leave behind them; below it: the layer is dense. */
 static void check_windows(rig *r)
 {
@@ -201,7 +240,7 @@ static void check_specs(void)
     check_refused("h2o:mode=oracle", "one of: decode oneshot");
     is_ok(attn_spec_parse(&spec, "h2o:budget=9", &o, &e), &e, "a spec");
     attn_spec_params(&spec, text, sizeof text);
-    is_str(text, "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode prefill_evict=end skip=0 kv=f16",
+    is_str(text, "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end skip=0 kv=f16",
            "its parameters");
     is_ok(attn_spec_parse(&spec, "h2o:hh=4:recent=10", &o, &e), &e, "both parts");
     is_int(spec.budget, 14, "the parts make up the budget");
@@ -219,6 +258,7 @@ int main(void)
         check_groups(&r);
         check_prompts(&r);
         check_options(&r);
+        check_ranks(&r);
         check_windows(&r);
         check_bytes(&r);
         check_stores(&r);

@@ -517,7 +517,7 @@ static void check_specs(void)
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"pariskv:budget=0", "budget='0', expected a number from 1"},
+        {"pariskv:budget=-1", "budget='-1', expected a number from 0"},
         {"pariskv:u=0", "u='0', expected a number from 1"},
         {"pariskv:rho=101", "expected a number from 0 to 100"},
         {"pariskv:tiers=2", "one of: 6 1"},

@@ -265,8 +265,6 @@ static void check_specs(rig *r)
     static const struct {
         const char *text, *kv, *part;
     } bad[] = {
-        {"kivi", "kivi4", "kivi: brings its own store, --kv kivi4 beside it"},
-        {"logquant:kv=kivi2/r=64", "f16", "brings its own store, --kv kivi2"},
         {"kivi:bits=3", "f16", "bits='3', expected one of: 2 4"},
         {"kivi:r=40", "f16", "r=40 is not a multiple of g=32"},
         {"full:kv=kivi2/r=40", "f16", "kv: r=40 is not a multiple of g=32"},
@@ -281,6 +279,19 @@ static void check_specs(rig *r)
         kv_format_parse(&o.kv, bad[i].kv, "--kv", &e);
         is_err(attn_spec_parse(&s, bad[i].text, &o, &e), &e, ST_USAGE, bad[i].part, "spec '%s'",
                bad[i].text);
+    }
+    static const struct {
+        const char *text, *kv, *part;
+    } two[] = {
+        {"kivi", "kivi4", "kivi: brings its own store, --kv kivi4 beside it"},
+        {"logquant:kv=kivi2/r=64", "f16", "brings its own store, --kv kivi2"},
+    };
+    for (size_t i = 0; i < sizeof two / sizeof *two; i++) {
+        err e = {0};
+        attn_options o = {0};
+        kv_format_parse(&o.kv, two[i].kv, "--kv", &e);
+        is_ok(attn_spec_parse(&s, two[i].text, &o, &e), &e, "'%s' is well formed", two[i].text);
+        is_err(attn_spec_check(&s, &r->shape, &e), &e, ST_USAGE, two[i].part, "'%s' cannot run", two[i].text);
     }
     err e = {0};
     attn_options o = {.kv = kv_exact(DT_BF16)};

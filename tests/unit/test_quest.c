@@ -213,6 +213,27 @@ static void check_methods(rig *r, const char *device)
     r->window[1] = r->window[2] = 0;
 }
 
+/* pool=entropy, with sharp queries in the last layer. */
+static void check_pools(rig *r, const char *device)
+{
+    static const struct {
+        const char *spec;
+        gqa_mode gqa;
+        int64_t page, budget;
+    } t[] = {
+        {"quest:skip=1:page=2:budget=24:pool=entropy", GQA_VOTE, 2, 24},
+        {"quest:skip=1:page=4:budget=40:pool=entropy:gqa=per_q", GQA_PER_Q, 4, 40},
+        {"quest:skip=1:page=2:budget=25:pool=entropy:gqa=mean_s", GQA_MEAN_S, 2, 25},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        naive_method m = {.spec = t[i].spec, .budget = t[i].budget, .gqa = t[i].gqa, .score = page_scores,
+                          .rule = page_rule, .pooled = true};
+        page_size = t[i].page, page_count = t[i].budget / page_size;
+        check_steps(r, device, &m);
+        check_pool(r, device, t[i].spec);
+    }
+}
+
 static size_t index_bytes(int64_t n)
 {
     return (size_t)(n + 7) / 8 * 2 * T_KV * T_DIM * 2;
@@ -239,6 +260,16 @@ int main(void)
         check_rewind(&r, "quest:skip=2:budget=16:page=16:min_pages=1", DT_BF16);
         check_bytes(&r, "quest:skip=1:budget=24:page=8", index_bytes);
         check_oom(&r, "quest:skip=1:budget=24:gqa=mean_q");
+        rig_close(&r);
+    }
+    world_sharpen(6);
+    for (int d = 0; d < 2; d++) {
+        rig r;
+        err e = {0};
+        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s opened", devices[d])) continue;
+        check_pools(&r, devices[d]);
+        check_bytes(&r, "quest:skip=1:budget=24:page=8:pool=entropy", index_bytes);
+        check_oom(&r, "quest:skip=1:budget=24:pool=entropy");
         rig_close(&r);
     }
     check_budget("quest:budget=15", "at least one page = 16");

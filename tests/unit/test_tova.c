@@ -147,7 +147,7 @@ static void check_specs(void)
     attn_spec spec;
     char text[160];
     err e = {0};
-    check_refused("tova:budget=0", "expected a number from 1");
+    check_refused("tova:budget=0", "budget 0 is too small, at least 1");
     check_refused("tova:gqa=max_s", "one of: layer_mean mean_s");
     check_refused("tova:protect_last=2", "expected a number from 0 to 1");
     is_ok(attn_spec_parse(&spec, "tova:budget=9", &o, &e), &e, "a spec");

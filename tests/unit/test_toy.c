@@ -105,7 +105,7 @@ static void comb_reset(attn_ctx *base)
     attn_full.reset(all_of(base));
 }
 
-static bool comb_rewind(attn_ctx *base, int64_t n)
+static const char *comb_rewind(attn_ctx *base, int64_t n)
 {
     return attn_full.rewind(all_of(base), n);
 }

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+# What strategies, their parameters and options refuse: one line that says what was meant or what is expected.
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+g() {
+    text=$1
+    shift
+    refused 2 "$text" "$*" generate -m "$m" -p x -n 1 "$@"
+}
+
+g "unknown strategy 'qest' (did you mean 'quest'?); known: full" --attn qest
+g "unknown strategy 'zzz'; known: full" --attn zzz
+g "logquant, or all" --attn zzz
+g "has no parameter 'pgae' (did you mean 'page'?)" --attn quest:pgae=16
+g "layer_concat (did you mean 'vote'?)" --attn quest:gqa=vot
+g "page='0', expected a number from 1" --attn quest:page=0
+g "'page' is not key=value" --attn quest:page
+g "unknown store 'kivi3' (did you mean 'kivi2'?)" --kv kivi3
+g "store 'kivi2' has no parameter 'sink_pf' (did you mean 'sink_fp'?)" --kv kivi2:sink_pf=1
+g "--kv: r=100 is not a multiple of g=32" --kv kivi2:r=100
+g "--attn kivi:r=100: r=100 is not a multiple of g=32" --attn kivi:r=100
+g "kivi: brings its own store, --kv kivi2 beside it" --attn kivi --kv kivi2
+g "--skip: 'x', expected a number of leading layers" --attn quest --skip x
+g "--attn quest:skip=1+: skip='1+', expected" --attn quest:skip=1+
+g "unknown option '--atn' (did you mean '--attn'?)" --atn full
+g "unknown option '--budgt' (did you mean '--budget'?)" --budgt=5
+g "unknown option '--xyzzy'" --xyzzy
+g "generate takes one strategy, found 11" --attn all
+g "--budget: '-5' is not a size" --attn quest --budget -5
+# The smallest budgets of methods.md 0.2.3.
+for pair in streaming/5 h2o/2 snapkv/2 tova/1 quest/16 fier/1 pariskv/1 actqkv/608; do
+    method=${pair%/*} least=${pair#*/}
+    run generate -m "$m" -p x -n 1 --attn "$method" --budget 0 --quiet
+    check "$method: a budget of 0 is refused with the least one" grep -q "$method: budget 0 is too small, at least .*$least" "$tmp/err"
+    [ "$least" -eq 1 ] || g "$method: budget $((least - 1)) is too small" --attn "$method" --budget $((least - 1))
+    run generate -m "$m" -p x -n 1 --attn "$method" --budget "$least" --quiet
+    check "$method: the least budget runs" test "$status" -eq 0
+done
+run generate -m "$m" -p x -n 1 --temp 0 --bud 9 --quiet
+check "an option may be shortened" test "$status" -eq 0
+run generate -m "$m" -p --atn -n 1 --temp 0 --quiet
+check "a value may look like an option" test "$status" -eq 0
+run generatte
+check "an unknown command is exit status 2" test "$status" -eq 2
+err_has "unknown command 'generatte' (did you mean 'generate'?)" "with the nearest one"
+run eval recal
+err_has "unknown command 'eval recal' (did you mean 'eval recall'?)" "of two words too"
+run --help-attn kivy
+check "--help-attn of an unknown strategy is exit status 2" test "$status" -eq 2
+err_has "(did you mean 'kivi'?)" "with the nearest one"
+run --help-attn
+out_has "all        in lists: all of them" "the list of strategies names all"
+
+# Lists go on without what cannot run, and say why.
+run bench -m "$m" --attn all --kv kivi2 --ctx 8 --phase decode --quiet
+check "bench: --attn all over a store with codes" test "$status" -eq 0
+out_has "  - kivi: brings its own store, --kv kivi2 beside it has no meaning" "why kivi is not there"
+out_has "  - actqkv: budget 256 is too small" "why actqkv is not there"
+run eval recall -m "$m" -f "$SRCDIR/README.md" --attn all --kv kivi2 --ctx 64 --queries 2 --json "$tmp/r.json" --quiet
+check "eval recall: --attn all over a store with codes" test "$status" -eq 0
+out_has "  - logquant: brings its own store" "why logquant is not there"
+check "and in the report" grep -q '"reason": "logquant: brings its own store' "$tmp/r.json"
+refused 2 "actqkv: budget 9 is too small" "nothing can run" eval recall -m "$m" -f "$SRCDIR/README.md" --attn actqkv --budget 9
+run eval recall -m "$m" -f "$SRCDIR/README.md" --attn tova,all --budget 32 --ctx 64 --queries 2 --skip 0 --quiet
+check "'all' within a list" test "$status" -eq 0
+out_has "pariskv" "the whole table"
+finish
