@@ -13,9 +13,9 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_select.h"
 
-enum { P_SINK, P_LOCAL, P_WINDOW, P_BLOCK, P_REPS, P_PROBE, P_SIM, P_POOL, P_POOL_PREFILL };
+enum { P_SINK, P_LOCAL, P_WINDOW, P_BLOCK, P_REPS, P_PROBE, P_GQA, P_POOL, P_POOL_PREFILL, P_MODE };
 enum { PROBE_ACT, PROBE_MEAN };
-enum { SIM_CONCAT, SIM_HEAD };
+enum { BY_CONCAT, BY_MEAN };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 64, 0, 1 << 20},
@@ -29,13 +29,16 @@ static const attn_param params[] = {
     [P_PROBE] = {"probe", "act mean",
                  "probe of a window: activated queries weigh more, or the plain mean (InfLLM)",
                  PROBE_ACT, 0, 1},
-    [P_SIM] = {"sim", "concat head", "cosine of all heads concatenated, or the mean of one a head",
-               SIM_CONCAT, 0, 1},
+    [P_GQA] = {"gqa", "layer_concat layer_mean",
+               "score of a block, for all heads: cosine of the heads concatenated, or the mean of "
+               "one a head",
+               BY_CONCAT, 0, 1},
     [P_POOL] = ATTN_POOL_PARAM(POOL_ENTROPY),
     [P_POOL_PREFILL] = {"pool_prefill", NULL,
                         "1: prompt windows share pools too, by the entropies of earlier forwards "
                         "(results then change with --chunk)",
                         0, 0, 1},
+    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     {.key = NULL},
 };
 
@@ -58,7 +61,8 @@ static act_ctx *ctx_of(attn_ctx *c)
 static int64_t nominal_of(const attn_spec *s)
 {
     const int64_t *v = s->value;
-    return (s->budget - v[P_SINK] - v[P_LOCAL]) / v[P_BLOCK];
+    int64_t forced = v[P_MODE] == BUDGET_EXTRA ? 0 : v[P_SINK] + v[P_LOCAL];
+    return (s->budget - forced) / v[P_BLOCK];
 }
 
 static block_rule rule_of(const attn_spec *s)
@@ -75,11 +79,16 @@ static block_rule rule_of(const attn_spec *s)
 static status act_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     (void)shape;
-    const int64_t *v = s->value, least = v[P_SINK] + v[P_LOCAL] + v[P_BLOCK];
+    const int64_t *v = s->value;
+    bool extra = v[P_MODE] == BUDGET_EXTRA;
+    int64_t least = v[P_BLOCK] + (extra ? 0 : v[P_SINK] + v[P_LOCAL]);
     if (s->budget < least)
-        return err_set(e, ST_USAGE,
-                       "%s: budget %lld is too small, at least sink + local + block = %lld",
-                       s->text, (long long)s->budget, (long long)least);
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %s = %lld", s->text,
+                       (long long)s->budget, extra ? "block" : "sink + local + block",
+                       (long long)least);
+    if (v[P_POOL_PREFILL] && v[P_POOL] == POOL_FIXED)
+        return err_set(e, ST_USAGE, "%s: pool_prefill=1 with pool=fixed, expected pool=entropy",
+                       s->text);
     if (v[P_REPS] > v[P_BLOCK])
         return err_set(e, ST_USAGE, "%s: reps=%lld, expected at most block = %lld", s->text,
                        (long long)v[P_REPS], (long long)v[P_BLOCK]);
@@ -247,7 +256,7 @@ static void choose(act_ctx *c, const attn_part *p, int layer, buf probe)
     backend *be = c->b.base.be;
     const block_index *x = &c->b.index[layer];
     int64_t first = blocks_first(&c->b, p), n = blocks_after(&c->b, first);
-    size_t parts = attn_get(&c->b.base, P_SIM) == SIM_HEAD ? x->n_heads : 1, window = 0;
+    size_t parts = attn_get(&c->b.base, P_GQA) == BY_MEAN ? x->n_heads : 1, window = 0;
     item_scores scores = {.score = c->score,
                           .n = blocks_candidates(&c->b, layer),
                           .n_lists = 1,
@@ -315,7 +324,6 @@ const attn_method attn_actqkv = {
               "methods.md sections 9 and 12.1",
     .params = params,
     .retrieves = true,
-    .by_layer = true,
     .has_budget = true,
     .def_budget = 2048,
     .check = act_check,

@@ -16,12 +16,12 @@ struct attn_seq {
     bool *dense_layer, *method_layer; /* [n_layers], complementary */
     attn_ctx *dense;                  /* attn_full over the dense layers, NULL if there are none */
     attn_ctx *sparse;                 /* the method over the others, NULL if there are none */
-    buf read;                         /* u64 [2]: bytes of rows and of index read since the last prompt */
+    buf read;                         /* u64 [READ_KINDS]: bytes read since the last prompt */
     attn_stats stats;                 /* but for the bytes read */
     attn_bytes peak;
 };
 
-enum { READ_BYTES = 2 * sizeof(uint64_t) };
+enum { READ_BYTES = READ_KINDS * sizeof(uint64_t) };
 
 struct attn_work {
     backend *be;
@@ -41,7 +41,7 @@ struct attn_work {
 bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
 {
     const attn_method *m = s->method;
-    return (layer < 64 && (s->skip >> layer & 1)) || (m->dense && m->dense(s, shape, layer));
+    return (layer < ATTN_MAX_LAYERS && s->skip.has[layer]) || (m->dense && m->dense(s, shape, layer));
 }
 
 /* Bytes of the dense layers and of the others. */
@@ -153,9 +153,10 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
         return err_set(e, ST_USAGE, "rewind to %lld of %lld tokens", (long long)n,
                        (long long)attn_seq_length(s));
     int n_use = parts_of(s, u);
-    /* The method first: it may refuse, the dense part cannot. */
+    /* The method first. What makes the dense part refuse, codes, makes every method refuse, but at 0. */
     for (int i = n_use - 1; i >= 0; i--) {
-        const char *why = u[i].m->rewind(u[i].c, n);
+        if (n == 0) u[i].m->reset(u[i].c);
+        const char *why = n == 0 ? NULL : u[i].m->rewind(u[i].c, n);
         if (why)
             return err_set(e, ST_UNSUPPORTED, "%s: cannot go back to %lld tokens: %s", s->spec.text,
                            (long long)n, why);
@@ -210,16 +211,17 @@ int64_t attn_seq_positions(const attn_seq *s, int layer, int head, int64_t *out)
 attn_stats attn_seq_stats(const attn_seq *s)
 {
     attn_stats r = s->stats;
-    uint64_t read[2];
+    uint64_t read[READ_KINDS];
     s->be->ops->download(s->be, read, s->read, sizeof read);
-    r.kv_read += (double)read[0];
-    r.index_read += (double)read[1];
+    r.k_read += (double)read[READ_K];
+    r.kv_read += (double)(read[READ_K] + read[READ_V]);
+    r.index_read += (double)read[READ_INDEX];
     return r;
 }
 
 static void clear_read(attn_seq *s)
 {
-    uint64_t zero[2] = {0};
+    uint64_t zero[READ_KINDS] = {0};
     s->be->ops->upload(s->be, s->read, zero, sizeof zero);
 }
 
@@ -424,6 +426,9 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
             .band = g->band,
             .scale = sh->scale,
             .read = read_of(r, run.first + i),
+            .copied = g->copied,
+            .scores = g->scores,
+            .score_stride = g->score_stride,
         };
     }
     if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);

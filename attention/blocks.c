@@ -356,18 +356,21 @@ void blocks_band(block_ctx *b, const attn_part *p, int layer, attn_seg *seg)
     int64_t skip = host_at(b, layer, S_BAND)[0] - at_least(b->base.length - b->rule.local + 1, 0);
     buf table = buf_at(b->table, (size_t)skip * d * sizeof(float));
     o->codes->fetch(be, &b->band, kv_store_rows(b->store, layer), at(b, layer, S_BAND), (buf){NULL},
-                    1, 0, (int64_t)n);
+                    1, 0, (int64_t)n, b->base.read);
     for (size_t h = 0; h < b->band.n_kv_heads; h++) {
         buf rows = buf_at(b->band.k, h * b->band.cap * d * sizeof(float));
         o->rope(be, rows, rows, table, n, 1, d / 2);
     }
     *seg = (attn_seg){.rows = &b->band,
+                      .copied = true,
                       .range = at(b, layer, S_ROWS),
                       .n_lists = 1,
                       .n_max = (int64_t)n,
                       .origin = host_at(b, layer, S_BAND)[0] - host_at(b, layer, S_ROWS)[0],
                       .kpos = p->flags & ATTN_PROMPT ? at(b, layer, S_BAND) : (buf){NULL},
-                      .band = b->rule.local};
+                      .band = b->rule.local,
+                      .scores = p->flags & ATTN_PROMPT ? (buf){NULL} : b->sums,
+                      .score_stride = b->n.band};
 }
 
 /* In a prompt window the tokens that leave the band inside it are far for some queries only: a
@@ -409,15 +412,17 @@ static void form(block_ctx *b, int layer, const band_mass *m, int64_t rows)
     const backend_ops *o = b->base.be->ops;
     if (b->n.blocks == 0) return;
     o->codes->fetch(b->base.be, &b->keys, kv_store_rows(b->store, layer), at(b, layer, S_FETCH),
-                    (buf){NULL}, 1, 0, rows);
+                    (buf){NULL}, 1, 0, rows, b->base.read);
     o->block->form(b->base.be, &b->index[layer], &b->keys, m, at(b, layer, S_FORM),
                    rows / b->rule.block);
 }
 
 static band_mass mass_of(const block_ctx *b, int layer)
 {
-    return (band_mass){
-        .mass = b->mass[layer], .n_heads = (size_t)b->base.shape->n_heads, .ring = b->n.ring};
+    return (band_mass){.mass = b->mass[layer],
+                       .n_heads = (size_t)b->base.shape->n_heads,
+                       .ring = b->n.ring,
+                       .read = attn_index_read(&b->base)};
 }
 
 bool blocks_observes(const attn_ctx *c, const attn_part *p, int layer)
@@ -448,7 +453,8 @@ void blocks_observe(attn_ctx *c, const attn_part *p, int layer, buf q, buf lse)
                     .kpos = prompt ? at(b, layer, S_BAND) : (buf){NULL},
                     .band = b->rule.local,
                     .scale = c->shape->scale,
-                    .read = attn_kv_read(c)};
+                    .scores = prompt ? (buf){NULL} : b->sums,
+                    .score_stride = b->n.band};
     o->evict->colsum(c->be, &job, m.n_heads, COMBINE_SUM, false, b->sums, b->n.band);
     o->block->fold(c->be, &m, b->sums, b->n.band, at(b, layer, S_BAND), job.n_max);
     form(b, layer, &m, prompt ? (int64_t)b->n.form : b->rule.block);

@@ -13,7 +13,13 @@ typedef struct attn_budget attn_budget;
 
 enum { POOL_FIXED, POOL_ENTROPY };
 
-/* A parameter of selectors. */
+/* Parameters of selectors. */
+enum { BUDGET_TOTAL, BUDGET_EXTRA };
+#define ATTN_MODE_PARAM(def)                                                                       \
+    {                                                                                              \
+        "budget_mode", "total extra",                                                              \
+            "the budget counts forced tokens, or they come on top of it", def, 0, 1                \
+    }
 #define ATTN_POOL_PARAM(def)                                                                       \
     {                                                                                              \
         "pool", "fixed entropy",                                                                   \

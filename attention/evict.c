@@ -49,6 +49,11 @@ static status scratch_bytes(size_t *out, const attn_spec *s, const attn_shape *s
         TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r), lists * sizeof(float), "scores", e));
         TRY(size_add(out, *out, bytes, "scores", e));
     }
+    if (!r->once) {
+        TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r), (size_t)sh->n_heads * sizeof(float),
+                     "logits", e));
+        TRY(size_add(out, *out, bytes, "logits", e));
+    }
     if (r->by_rank) {
         TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r),
                      2 * lists * (size_t)sh->head_dim * sizeof(float), "rows by rank", e));
@@ -58,6 +63,17 @@ static status scratch_bytes(size_t *out, const attn_spec *s, const attn_shape *s
     TRY(size_mul(&bytes, chunk, 2 * (size_t)(sh->n_heads * sh->head_dim) * sizeof(float), "rows",
                  e));
     return size_add(out, *out, bytes, "rows", e);
+}
+
+status evict_create(attn_ctx **out, const attn_ctx *base, const evict_rule *rule, err *e)
+{
+    evict_ctx *c;
+    *out = NULL;
+    TRY(MEM_NEW(&c, 1, e));
+    status st = evict_init(c, base, rule, e);
+    if (st != ST_OK) evict_free(&c->base);
+    else *out = &c->base;
+    return st;
 }
 
 status evict_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
@@ -99,6 +115,11 @@ static size_t score_bytes(const evict_ctx *c)
     return c->n_lists * c->stride * sizeof(float);
 }
 
+static size_t logits_bytes(const evict_ctx *c)
+{
+    return (size_t)c->base.shape->n_heads * c->stride * sizeof(float);
+}
+
 static size_t slots_bytes(const evict_ctx *c)
 {
     return (size_t)chunk_of(c->base.lim) * c->n_lists * sizeof(int64_t);
@@ -120,6 +141,7 @@ void evict_free(attn_ctx *base)
     if (c->range.p) o->free(base->be, c->range, range_bytes(c));
     if (c->seen.p) o->free(base->be, c->seen, range_bytes(c) / 2);
     if (c->score.p) o->free(base->be, c->score, score_bytes(c));
+    if (c->logits.p) o->free(base->be, c->logits, logits_bytes(c));
     if (c->slots.p) o->free(base->be, c->slots, slots_bytes(c));
     if (c->ranked.k.p) o->free(base->be, c->ranked.k, ranked_bytes(c));
     if (c->ranked.v.p) o->free(base->be, c->ranked.v, ranked_bytes(c));
@@ -189,6 +211,7 @@ static status create_buffers(evict_ctx *c, err *e)
     TRY(o->alloc(be, &c->seen, range_bytes(c) / 2, "lists of kept tokens", e));
     TRY(o->alloc(be, &c->slots, slots_bytes(c), "slots", e));
     if (!c->rule.sums) TRY(o->alloc(be, &c->score, score_bytes(c), "scores", e));
+    if (!c->rule.once) TRY(o->alloc(be, &c->logits, logits_bytes(c), "logits", e));
     c->ranked = (kv_rows){.type = DT_F32,
                           .n_kv_heads = c->n_lists,
                           .cap = c->stride,
@@ -222,6 +245,26 @@ status evict_init(evict_ctx *c, const attn_ctx *base, const evict_rule *rule, er
 }
 
 /* ---- a forward ---- */
+
+status evict_check_gqa(const attn_spec *s, gqa_mode mode, err *e)
+{
+    static const char *const why[GQA_COUNT] = {
+        [GQA_MEAN_Q] = "gqa=mean_q: each query has its own weights",
+        [GQA_VOTE] = "gqa=vote: attention weights are a softmax already, their sum is gqa=sum_s",
+        [GQA_LAYER_VOTE] = "gqa=layer_vote: attention weights are a softmax already, use layer_mean",
+        [GQA_LAYER_CONCAT] = "gqa=layer_concat: weights belong to single heads, use layer_mean"};
+    return why[mode] ? err_set(e, ST_USAGE, "%s: %s", s->text, why[mode]) : ST_OK;
+}
+
+evict_lists evict_lists_of(gqa_mode mode)
+{
+    return mode == GQA_PER_Q ? EVICT_EACH : mode >= GQA_LAYER_MEAN ? EVICT_LAYER : EVICT_GROUP;
+}
+
+int evict_combine_of(gqa_mode mode)
+{
+    return mode == GQA_MAX_S ? COMBINE_MAX : mode == GQA_SUM_S ? COMBINE_SUM : COMBINE_MEAN;
+}
 
 bool evict_dense(const attn_spec *s, const attn_shape *shape, int layer)
 {
@@ -264,6 +307,7 @@ void evict_step_begin(attn_ctx *base, const attn_part *p)
     for (int l = 0; l < base->shape->n_layers; l++)
         if (base->layers[l]) c->together[l] = rows_together(c, l);
     c->attended = c->stored + (int64_t)p->n_tok;
+    c->scored = c->logits.p && !(p->flags & ATTN_PROMPT);
     if (p->flags & ATTN_PROMPT) {
         c->due = (p->flags & ATTN_PROMPT_END || c->rule.each_chunk) &&
                  evict_prunes(c, (int64_t)p->n_tok);
@@ -301,7 +345,11 @@ static attn_seg kept_seg(const evict_ctx *c, int layer, bool listed, bool mask)
 {
     const kept_rows *l = &c->kept[layer];
     buf none = {NULL};
-    attn_seg s = {.range = l->range, .n_max = c->attended, .band = c->base.shape->window[layer]};
+    attn_seg s = {.range = l->range,
+                  .n_max = c->attended,
+                  .band = c->base.shape->window[layer],
+                  .scores = c->scored ? c->logits : none,
+                  .score_stride = c->stride};
     if (!listed) { /* the first entry of a range is 0, which is the position of slot 0 as well */
         s.rows = &c->together[layer];
         s.n_lists = 1;
@@ -310,6 +358,7 @@ static attn_seg kept_seg(const evict_ctx *c, int layer, bool listed, bool mask)
     }
     s.n_lists = l->n_lists;
     s.rows = c->rule.by_rank ? &c->ranked : kv_store_rows(c->store, layer);
+    s.copied = c->rule.by_rank;
     if (!c->rule.by_rank) s.idx = l->slot.p ? l->slot : l->at;
     s.idx_stride = l->stride;
     s.at = mask ? l->at : none;
@@ -325,7 +374,7 @@ void evict_select(attn_ctx *base, const attn_part *p, int layer, buf q_raw, buf 
     if (c->listed && c->rule.by_rank)
         base->be->ops->evict->by_rank(
             base->be, &c->ranked, kv_store_rows(c->store, layer), &c->kept[layer],
-            buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t)), p->freq, attn_kv_read(base));
+            buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t)), p->freq, base->read);
     sel->n_seg = 1;
     sel->seg[0] = kept_seg(c, layer, c->listed, mask);
 }
@@ -349,7 +398,10 @@ attn_job evict_job(const evict_ctx *c, int layer, bool listed, size_t n_tok, buf
                       .at = s.at,
                       .band = s.band,
                       .scale = c->base.shape->scale,
-                      .read = attn_kv_read(&c->base)};
+                      .read = c->base.read,
+                      .copied = s.copied,
+                      .scores = s.scores,
+                      .score_stride = s.score_stride};
 }
 
 static void prune(evict_ctx *c, const attn_part *p, int layer, int64_t budget)
@@ -394,8 +446,7 @@ void evict_step_end(attn_ctx *base, const attn_part *p)
 const char *evict_rewind(attn_ctx *base, int64_t n)
 {
     evict_ctx *c = evict_of(base);
-    if (n == 0) evict_reset(base);
-    if (n == 0 || n == base->length) return NULL;
+    if (n == base->length) return NULL;
     if (c->listed) return "tokens were evicted";
     if (c->rule.sums) return "the sums hold the weights of later queries";
     if (!kv_store_rewind(c->store, n)) return KV_NO_REWIND;
@@ -455,7 +506,8 @@ void evict_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
         else out->kv += kv_store_bytes(c->store, c->stored + n_new);
         out->index += (size_t)entries * entry_bytes(base->spec, &c->rule);
     }
-    out->scratch += slots_bytes(c) + range_bytes(c) + range_bytes(c) / 2 + (c->score.p ? score_bytes(c) : 0) +
+    out->scratch += slots_bytes(c) + range_bytes(c) + range_bytes(c) / 2 +
+                    (c->score.p ? score_bytes(c) : 0) + (c->logits.p ? logits_bytes(c) : 0) +
                     (c->k.p ? 2 * rows_bytes(c) : 0) + (c->ranked.k.p ? 2 * ranked_bytes(c) : 0);
 }
 

@@ -9,6 +9,7 @@
 
 #include "attention/store.h"
 #include "kernels/ops_evict.h"
+#include "kernels/ops_select.h"
 
 /* Heads that share a list. EVICT_EACH stores one K/V region per query head. */
 typedef enum { EVICT_LAYER, EVICT_GROUP, EVICT_EACH } evict_lists;
@@ -40,11 +41,13 @@ struct evict_ctx {
     kv_rows *together; /* [n_layers] rows with one region a kv head, for as long as all are kept */
     buf range, seen;   /* of all layers */
     buf score;         /* f32 [n_lists][stride] where scores do not last */
+    buf logits;        /* f32 [n_heads][stride] scores of a decode step, where it counts */
     buf slots;         /* i64 [chunk][n_lists] */
     kv_rows ranked;    /* by_rank: f32 rows of the layer at work, one region a list */
     buf k, v;          /* EVICT_EACH: rows of a forward, a copy for each query head */
     int64_t *host;     /* for uploads and downloads */
     bool listed;       /* something was evicted: rows are found through lists */
+    bool scored;       /* this forward's attention leaves its scores in logits */
     bool due;          /* this forward ends with pruning */
     int64_t stored;    /* entries of a list before this forward; with windows at most */
     int64_t attended;  /* by the forward that just ran, likewise */
@@ -55,6 +58,21 @@ static inline evict_ctx *evict_of(attn_ctx *c)
 {
     return (evict_ctx *)c;
 }
+
+/* How heads share what is kept, as a parameter (gqa_mode). per_q stores as many times the K/V bytes as there are
+ * heads in a group. */
+#define EVICT_GQA_PARAM(def)                                                                       \
+    {                                                                                              \
+        "gqa", GQA_NAMES,                                                                          \
+            "how heads share a set of tokens: combinations of their attention weights; per_q: "    \
+            "each head its own, with as many times the K/V bytes as there are heads in a group",   \
+            def, 0, GQA_COUNT - 1                                                                  \
+    }
+
+/* Refuses what has no meaning for weights. */
+status evict_check_gqa(const attn_spec *s, gqa_mode mode, err *e);
+evict_lists evict_lists_of(gqa_mode mode);
+int evict_combine_of(gqa_mode mode); /* COMBINE_* */
 
 /* rule.each_chunk as a parameter. */
 #define EVICT_PREFILL_PARAM                                                                        \
@@ -68,6 +86,8 @@ static inline evict_ctx *evict_of(attn_ctx *c)
 
 /* Fills a zeroed context. After a failure evict_free releases it. */
 status evict_init(evict_ctx *c, const attn_ctx *base, const evict_rule *rule, err *e);
+/* create of a method whose state is an evict_ctx alone. */
+status evict_create(attn_ctx **out, const attn_ctx *base, const evict_rule *rule, err *e);
 status evict_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
                   const attn_limits *lim, const bool *layers, const evict_rule *rule, err *e);
 

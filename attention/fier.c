@@ -25,7 +25,7 @@ static const attn_param params[] = {
                   "newest tokens that are always attended (the current one always is)", 0, 0,
                   1 << 20},
     [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_MODE] = RETRIEVE_MODE_PARAM,
+    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     {.key = NULL},
 };
@@ -45,7 +45,7 @@ static int64_t most_recent(const attn_spec *s)
 
 static bool extra(const attn_spec *s)
 {
-    return s->value[P_MODE] == RETRIEVE_EXTRA;
+    return s->value[P_MODE] == BUDGET_EXTRA;
 }
 
 static status fier_check(const attn_spec *s, const attn_shape *shape, err *e)

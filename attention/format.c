@@ -116,7 +116,7 @@ static status from_values(kv_format *f, kv_kind kind, const int64_t *value, dtyp
 
 status kv_format_own(attn_spec *s, kv_kind kind, err *e)
 {
-    char what[112];
+    char what[ATTN_TEXT + 16];
     snprintf(what, sizeof what, "--attn %s", s->text);
     s->two_stores = s->kv.kind != KV_EXACT;
     if (s->two_stores) return ST_OK;

@@ -2,28 +2,22 @@
 /* H2O: the most recent tokens and those that received most attention so far. methods.md section 3.
  *
  * Each kept token has the sum of the attention that all queries since gave it: a prompt's queries in a second
- * pass over Q K, a decode step's in the same way over what is kept. Heads of a group are combined in
+ * pass over Q K, a decode step's by the scores that its attention leaves. Heads of a group are combined in
  * each query's weights, so that there is one sum a list. Removal is real (`utils_real_drop`). pos=rank
  * (3.5): the holes are irregular, so every kept key is rotated anew at each step. Not here: the oracle of the
  * accuracy scripts (3.7 a), whose choice for a query depends on later queries. */
 #include "config.h"
 
 #include "attention/evict.h"
-#include "kernels/base/mem.h"
 
 enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_POS, P_PREFILL };
-enum { BY_MEAN_S, BY_SUM_S, BY_MAX_S, BY_PER_Q };
 
 static const attn_param params[] = {
     [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1,
               -1, 1 << 30},
     [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: what hh leaves of the budget", -1, -1,
                   1 << 30},
-    [P_GQA] =
-        {"gqa", "mean_s sum_s max_s per_q",
-         "scores of the heads of a group; per_q: each head keeps its own tokens, with as many "
-         "times the K/V bytes as there are heads in a group",
-         BY_MEAN_S, 0, 3},
+    [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
     [P_NORM] = {"norm", "none count", "count: sums are divided by the number of queries (kvpress)",
                 0, 0, 1},
     [P_MODE] = {"mode", "decode oneshot",
@@ -56,6 +50,7 @@ static status h2o_parse(attn_spec *s, err *e)
 static status h2o_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     (void)shape;
+    TRY(evict_check_gqa(s, (gqa_mode)s->value[P_GQA], e));
     if (s->budget >= 2) return ST_OK;
     return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 2", s->text,
                    (long long)s->budget);
@@ -63,11 +58,9 @@ static status h2o_check(const attn_spec *s, const attn_shape *shape, err *e)
 
 static evict_rule rule_of(const attn_spec *s)
 {
-    int64_t gqa = s->value[P_GQA];
-    return (evict_rule){.lists = gqa == BY_PER_Q ? EVICT_EACH : EVICT_GROUP,
-                        .how = gqa == BY_MAX_S   ? COMBINE_MAX
-                               : gqa == BY_SUM_S ? COMBINE_SUM
-                                                 : COMBINE_MEAN,
+    gqa_mode gqa = (gqa_mode)s->value[P_GQA];
+    return (evict_rule){.lists = evict_lists_of(gqa),
+                        .how = evict_combine_of(gqa),
                         .recent = s->value[P_RECENT],
                         .by_count = s->value[P_NORM] == 1,
                         .by_rank = s->value[P_POS] == 1,
@@ -85,14 +78,8 @@ static status h2o_plan(attn_bytes *out, const attn_spec *s, const attn_shape *sh
 
 static status h2o_create(attn_ctx **out, const attn_ctx *base, err *e)
 {
-    evict_ctx *c;
     evict_rule rule = rule_of(base->spec);
-    *out = NULL;
-    TRY(MEM_NEW(&c, 1, e));
-    status st = evict_init(c, base, &rule, e);
-    if (st != ST_OK) evict_free(&c->base);
-    else *out = &c->base;
-    return st;
+    return evict_create(out, base, &rule, e);
 }
 
 /* As long as a sum may still decide something. */

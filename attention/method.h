@@ -14,29 +14,28 @@ typedef struct {
     const attn_limits *lim;
     const bool *layers; /* [n_layers]: the layers that this state serves; others hold nothing */
     backend *be;
-    buf read;       /* u64 [2]: bytes of rows and of index read; the ops count */
+    buf read;       /* u64 [READ_KINDS]: bytes read; the ops count */
     int64_t length; /* host's count of tokens fed before this forward */
 } attn_ctx;
 
-static inline buf attn_kv_read(const attn_ctx *c)
-{
-    return c->read;
-}
-
+/* For ops that count an index alone. */
 static inline buf attn_index_read(const attn_ctx *c)
 {
-    return buf_at(c->read, sizeof(uint64_t));
+    return buf_at(c->read, READ_INDEX * sizeof(uint64_t));
 }
 
 /* Rows of one store that are attended together. */
 typedef struct {
     const kv_rows *rows;
-    buf range, idx; /* as in attn_job */
+    bool copied; /* this and the next two: as in attn_job */
+    buf range, idx;
     size_t n_lists, idx_stride;
     int64_t n_max;
     int64_t origin; /* position of slot 0: 0 where slots are positions */
     buf kpos, at; /* both p NULL: every row is visible to every query */
     int64_t band;
+    buf scores; /* decode steps: as in attn_job; p NULL: not wanted */
+    size_t score_stride;
     buf table, qpos; /* queries are rotated and masked at these positions; p NULL: the step's */
 } attn_seg;
 
@@ -62,7 +61,6 @@ struct attn_method {
     const char *name, *summary, *source; /* source: paper and reference code */
     const attn_param *params;            /* ends with key NULL */
     bool retrieves; /* keeps everything, slots are positions, chooses in each step */
-    bool by_layer;  /* without a parameter gqa: all heads of a layer share one selection */
     bool has_budget;
     int64_t def_budget;
     int def_skip; /* leading dense layers */

@@ -206,11 +206,12 @@ static int table_row(int64_t n)
     return n < 5000 ? 0 : n < 10000 ? 1 : n < 30000 ? 2 : 3;
 }
 
-int64_t paris_search_candidates(const paris_search *s, int64_t n)
+/* Tokens to rerank of n indexed ones, to find k. */
+static int64_t candidates(const paris_search *s, int64_t n, int64_t k)
 {
     static const int64_t table[] = {50, 25, 20, 10};
     int64_t beta = s->o.beta ? s->o.beta : table[table_row(n)], m = (n * beta + 99) / 100;
-    if (m < s->o.k) m = s->o.k;
+    if (m < k) m = k;
     return m < n ? m : n;
 }
 
@@ -224,8 +225,7 @@ void paris_search_upload(paris_search *s)
         /* one tier is the widest */
         for (size_t i = 0; i < s->o.n_tiers; i++)
             r->limit[i] = (n * rho * tau[PARIS_TIERS - s->o.n_tiers + i] + 9999) / 10000;
-        r->cand[0] = r->cand[2] = paris_search_candidates(s, n);
-        r->k = s->o.k < n ? s->o.k : n;
+        r->cand[0] = r->cand[2] = candidates(s, n, r->k);
     }
     s->base.be->ops->upload(s->base.be, part(s, B_RANGES), s->host, n_layers * sizeof *s->host);
 }

@@ -7,7 +7,7 @@
 #include "attention/method.h"
 
 typedef struct {
-    int64_t k;         /* tokens to find */
+    int64_t k;         /* most tokens to find */
     int64_t rho, beta; /* percent; 0: by the number of indexed tokens */
     size_t rounds;     /* of the rotation, 0: none */
     size_t n_tiers;    /* 6 or 1 */
@@ -22,9 +22,9 @@ typedef struct {
     int64_t next[2];          /* the same after the end of a prompt, or after a rewind */
     int64_t encode[2];        /* tokens to encode */
     int64_t mean[2];          /* tokens of the mean, if it is due */
+    int64_t k;                /* tokens to find, at most those of index */
     int64_t limit[6];         /* the search's own: limits of the tiers, */
-    int64_t cand[3];          /* number of candidates, 0, number of candidates, */
-    int64_t k;                /* tokens to choose of them */
+    int64_t cand[3];          /* number of candidates, 0, number of candidates */
 } paris_ranges;
 
 typedef struct paris_search paris_search;
@@ -47,9 +47,7 @@ buf paris_search_at(const paris_search *s, int layer, size_t offset);
 void paris_search_encode(paris_search *s, int layer, const kv_rows *rows, bool mean);
 /* Takes the bucket counts of ranges.next. Must precede any change of codes that were counted. */
 void paris_search_count(paris_search *s, int layer);
-/* Tokens that are reranked of n indexed ones. */
-int64_t paris_search_candidates(const paris_search *s, int64_t n);
-/* The k best of ranges.index for queries q [n_heads][head_dim], rotated: one list per kv head in seg (all but
+/* The ranges.k best of ranges.index for queries q [n_heads][head_dim], rotated: one list per kv head in seg (all but
  * its rows). */
 void paris_search_run(paris_search *s, int layer, buf q, attn_seg *seg);
 

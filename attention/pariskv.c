@@ -8,6 +8,7 @@
  * quantize its row before it is indexed: the codes of tokens in the buffer exist but are not scored. */
 #include "config.h"
 
+#include "attention/budget.h"
 #include "attention/paris_index.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_paris.h"
@@ -24,7 +25,8 @@ enum {
     P_CENTER,
     P_TIERS,
     P_ALPHA,
-    P_ROTATE
+    P_ROTATE,
+    P_MODE
 };
 enum { GQA_MEAN, GQA_HEADS_VOTE };
 enum { TIERS_6, TIERS_1 };
@@ -43,6 +45,7 @@ static const attn_param params[] = {
     [P_TIERS] = {"tiers", "6 1", "tiers of the collision score", TIERS_6, 0, 1},
     [P_ALPHA] = {"alpha", NULL, "0: weights without the factor 1/alpha", 1, 0, 1},
     [P_ROTATE] = {"rotate", NULL, "0: no rotation", 1, 0, 1},
+    [P_MODE] = ATTN_MODE_PARAM(BUDGET_EXTRA),
     {.key = NULL},
 };
 
@@ -83,7 +86,9 @@ static int64_t most(int64_t a, int64_t b)
 /* Fewer visible tokens are all attended. */
 static int64_t threshold(const attn_spec *s)
 {
-    return most(s->value[P_FULL_THR], s->value[P_SINK] + s->value[P_LOCAL] + 2 * s->budget);
+    int64_t forced = s->value[P_SINK] + s->value[P_LOCAL];
+    int64_t k = s->value[P_MODE] == BUDGET_EXTRA ? s->budget : s->budget - forced;
+    return most(s->value[P_FULL_THR], forced + 2 * k);
 }
 
 /* First token and count of each. */
@@ -109,6 +114,12 @@ static bool is_sparse(const attn_ctx *c, const regions *r)
 {
     bool short_of = !c->spec->forced && r->sink[1] + r->index[1] + r->rest[1] < threshold(c->spec);
     return !short_of && r->index[1] > 0;
+}
+
+/* Indexed tokens to find beside the other regions. */
+static int64_t wanted(const attn_spec *s, const regions *r)
+{
+    return s->budget - (s->value[P_MODE] == BUDGET_EXTRA ? 0 : r->sink[1] + r->rest[1]);
 }
 
 /* ---- memory ---- */
@@ -161,6 +172,11 @@ static status paris_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (shape->head_dim > PARIS_DIM_MAX)
         return err_set(e, ST_UNSUPPORTED, "%s: head_dim %d, at most %d", s->text, shape->head_dim,
                        (int)PARIS_DIM_MAX);
+    int64_t fewest = s->value[P_SINK] + s->value[P_LOCAL] + s->value[P_U] + 1;
+    if (s->value[P_MODE] == BUDGET_TOTAL && s->budget < fewest)
+        return err_set(e, ST_USAGE,
+                       "%s: budget %lld is too small, at least sink + local + u + 1 = %lld",
+                       s->text, (long long)s->budget, (long long)fewest);
     return ST_OK;
 }
 
@@ -189,7 +205,7 @@ static int64_t paris_attended(const attn_ctx *c, int layer)
 {
     regions r = regions_of(c, layer, ((const paris_ctx *)c)->prompt_end, c->length);
     if (!is_sparse(c, &r)) return attn_full.attended(all_of(c), layer);
-    return r.sink[1] + r.rest[1] + least(c->spec->budget, r.index[1]);
+    return r.sink[1] + r.rest[1] + least(wanted(c->spec, &r), r.index[1]);
 }
 
 /* ---- a forward ---- */
@@ -208,6 +224,7 @@ static void set_ranges(paris_ctx *c, int layer, bool prompt, int64_t n)
     set_range(s->sink, now.sink[0], now.sink[1]);
     set_range(s->index, now.index[0], now.index[1]);
     set_range(s->rest, now.rest[0], now.rest[1]);
+    s->k = least(wanted(c->base.spec, &now), now.index[1]);
     set_range(s->next, next.index[0], next.index[1]);
     set_range(s->encode, c->encoded, c->to_encode);
     /* center: the first prompt gives the mean; one that indexes nothing that of all its keys */

@@ -25,7 +25,7 @@ static const attn_param params[] = {
                  "code's: the current token may be missed)",
                  FORCE_LAST, 0, 1},
     [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_MODE] = RETRIEVE_MODE_PARAM,
+    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     {.key = NULL},
 };
@@ -74,7 +74,7 @@ static int64_t quest_most(const attn_spec *s)
 static retrieve_range quest_range(const attn_spec *s, int64_t first, int64_t n)
 {
     int64_t page = s->value[P_PAGE], pages = (n + page - 1) / page;
-    bool last = s->value[P_FORCE] == FORCE_LAST, extra = s->value[P_MODE] == RETRIEVE_EXTRA;
+    bool last = s->value[P_FORCE] == FORCE_LAST, extra = s->value[P_MODE] == BUDGET_EXTRA;
     int64_t end = last ? pages - 1 : pages;
     return (retrieve_range){
         .lo = first / page, .hi = end, .tail = end, .k = page_budget(s) - (last && !extra ? 1 : 0)};

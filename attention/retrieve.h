@@ -17,16 +17,10 @@
 typedef struct retrieve retrieve;
 
 /* Names of the parameters that every retrieval method has. */
-enum { RETRIEVE_TOTAL, RETRIEVE_EXTRA };
 #define RETRIEVE_GQA_PARAM                                                                         \
     {                                                                                              \
         "gqa", GQA_NAMES, "how the query heads of a kv head share a selection (methods.md 0.2.4)", \
             GQA_VOTE, 0, GQA_COUNT - 1                                                             \
-    }
-#define RETRIEVE_MODE_PARAM                                                                        \
-    {                                                                                              \
-        "budget_mode", "total extra",                                                              \
-            "the budget counts forced tokens, or they come on top of it", RETRIEVE_TOTAL, 0, 1     \
     }
 
 /* Items that a step's selection is about, in a layer that sees the slots [first, n). */

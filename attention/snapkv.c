@@ -12,7 +12,6 @@
 #include "kernels/base/mem.h"
 
 enum { P_WINDOW, P_KERNEL, P_POOL, P_GQA, P_TURNS };
-enum { BY_MEAN_S, BY_MAX_S, BY_PER_Q };
 
 static const attn_param params[] = {
     [P_WINDOW] = {"window", NULL,
@@ -20,10 +19,7 @@ static const attn_param params[] = {
                   -1, 4096},
     [P_KERNEL] = {"kernel", NULL, "odd length of the pooling over positions", 7, 1, 4095},
     [P_POOL] = {"pool", "max avg", "how votes are pooled", 0, 0, 1},
-    [P_GQA] = {"gqa", "mean_s max_s per_q",
-               "votes of the heads of a group; per_q: each head keeps its own tokens, with as many "
-               "times the K/V bytes as there are heads in a group",
-               BY_MEAN_S, 0, 2},
+    [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
     [P_TURNS] = {"recompress_on_turn", NULL, "1: evict at the end of later prompts too", 0, 0, 1},
     {.key = NULL},
 };
@@ -51,6 +47,7 @@ static status snap_parse(attn_spec *s, err *e)
 static status snap_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     (void)shape;
+    TRY(evict_check_gqa(s, (gqa_mode)s->value[P_GQA], e));
     if (s->budget < 2)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 2", s->text,
                        (long long)s->budget);
@@ -79,9 +76,9 @@ static void snap_vote(evict_ctx *e, const attn_part *p, int layer);
 
 static evict_rule rule_of(const attn_spec *s)
 {
-    int64_t gqa = s->value[P_GQA];
-    return (evict_rule){.lists = gqa == BY_PER_Q ? EVICT_EACH : EVICT_GROUP,
-                        .how = gqa == BY_MAX_S ? COMBINE_MAX : COMBINE_MEAN,
+    gqa_mode gqa = (gqa_mode)s->value[P_GQA];
+    return (evict_rule){.lists = evict_lists_of(gqa),
+                        .how = evict_combine_of(gqa),
                         .recent = s->value[P_WINDOW],
                         .once = true,
                         .each_turn = s->value[P_TURNS] == 1,
@@ -111,8 +108,7 @@ static status snap_plan(attn_bytes *out, const attn_spec *s, const attn_shape *s
                      heads * ((size_t)shape->head_dim + 1) * sizeof(float), "last queries", e));
         TRY(size_add(&out->scratch, out->scratch, bytes, "last queries", e));
     }
-    if (rule.lists == EVICT_GROUP) heads += (size_t)shape->n_kv_heads;
-    else heads *= 2;
+    heads += gqa_lists((gqa_mode)s->value[P_GQA], heads, (size_t)shape->n_kv_heads);
     TRY(size_mul(&bytes, (size_t)lim->n_tokens, heads * sizeof(float), "votes", e));
     return size_add(&out->scratch, out->scratch, bytes, "votes", e);
 }

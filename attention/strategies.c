@@ -54,7 +54,7 @@ gqa_mode attn_gqa(const attn_spec *s)
             if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0)
                 return (gqa_mode)g;
     }
-    return s->method->by_layer ? GQA_LAYER_CONCAT : GQA_VOTE;
+    return GQA_LAYER_VOTE;
 }
 
 static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
@@ -77,39 +77,44 @@ static int64_t layer_number(const char *text, const char *end, int64_t max)
     return v;
 }
 
-/* "2": the first two layers; "0+16": a list (one number alone is a count). */
-static bool read_skip(uint64_t *out, const char *text)
+static void first_layers(attn_layers *out, int64_t n)
 {
-    *out = 0;
+    for (int64_t l = 0; l < n; l++) out->has[l] = true;
+}
+
+/* "2": the first two layers; "0+16": a list (one number alone is a count). */
+static bool read_skip(attn_layers *out, const char *text)
+{
+    *out = (attn_layers){0};
     if (!strchr(text, '+')) {
-        int64_t n = layer_number(text, text + strlen(text), 64);
-        if (n > 0) *out = n == 64 ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1;
+        int64_t n = layer_number(text, text + strlen(text), ATTN_MAX_LAYERS);
+        first_layers(out, n);
         return n >= 0;
     }
     for (;; text++) {
         const char *end = text + strcspn(text, "+");
-        int64_t layer = layer_number(text, end, 63);
+        int64_t layer = layer_number(text, end, ATTN_MAX_LAYERS - 1);
         if (layer < 0) return false;
-        *out |= (uint64_t)1 << layer;
+        out->has[layer] = true;
         text = end;
         if (!*text) return true;
     }
 }
 
 /* what: the option, as far as the value. */
-static status parse_skip(uint64_t *out, const char *text, const char *what, err *e)
+static status parse_skip(attn_layers *out, const char *text, const char *what, err *e)
 {
     if (read_skip(out, text)) return ST_OK;
     return err_set(
         e, ST_USAGE,
-        "%s'%.40s', expected a number of leading layers from 0 to 64, or a list of layers "
+        "%s'%.40s', expected a number of leading layers from 0 to %d, or a list of layers "
         "such as 0+16",
-        what, text);
+        what, text, ATTN_MAX_LAYERS);
 }
 
 static status parse_kv(kv_format *f, const char *value, const char *what, err *e)
 {
-    char text[sizeof((attn_spec *)0)->text], where[128];
+    char text[ATTN_TEXT], where[ATTN_TEXT + 32];
     snprintf(text, sizeof text, "%s", value);
     for (char *p = text; *p; p++)
         if (*p == '/') *p = ':';
@@ -132,7 +137,7 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
 {
     const attn_param *p = s->method->params;
     if (strcmp(key, "skip") == 0) {
-        char where[128];
+        char where[ATTN_TEXT + 32];
         snprintf(where, sizeof where, "%s: skip=", what);
         return parse_skip(&s->skip, value, where, e);
     }
@@ -175,7 +180,7 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
     s->kv = o->kv;
     if (s->method->has_budget)
         s->budget = o->budget || o->has_budget ? o->budget : s->method->def_budget;
-    s->skip = ((uint64_t)1 << s->method->def_skip) - 1;
+    first_layers(&s->skip, s->method->def_skip);
     if (o->skip) TRY(parse_skip(&s->skip, o->skip, "--skip: ", e));
     for (char *kv; (kv = strtok_r(NULL, ":", &save));) {
         char *eq = strchr(kv, '=');
@@ -211,19 +216,16 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size)
         if (c) ADD("%s=%.*s ", p->key, (int)len, c);
         else ADD("%s=%lld ", p->key, (long long)s->value[i]);
     }
-    if (s->skip && (s->skip & (s->skip + 1)) == 0) {
-        ADD("skip=%d ", s->skip == ~(uint64_t)0 ? 64 : __builtin_ctzll(s->skip + 1));
-    } else if (s->skip) {
-        const char *sep = "skip=";
-        for (int l = 0; l < 64; l++)
-            if (s->skip >> l & 1) {
-                ADD("%s%d", sep, l);
-                sep = "+";
-            }
-        ADD(" ");
-    } else {
-        ADD("skip=0 ");
+    int leading = 0, listed = 0;
+    while (leading < ATTN_MAX_LAYERS && s->skip.has[leading]) leading++;
+    for (int l = leading; l < ATTN_MAX_LAYERS; l++) listed += s->skip.has[l];
+    if (listed == 0) ADD("skip=%d", leading);
+    for (int l = 0, first = 1; l < ATTN_MAX_LAYERS && listed > 0; l++) {
+        if (!s->skip.has[l]) continue;
+        ADD("%s%d", first ? "skip=" : "+", l);
+        first = 0;
     }
+    ADD(" ");
     ADD("kv=");
 #undef ADD
     if (n >= size) return;
@@ -264,4 +266,6 @@ void attn_print_help(FILE *f, const attn_method *m)
         "skip",      NULL, "leading layers that run full attention, or a list a+b+c; also --skip",
         m->def_skip, 0,    0};
     print_param(f, &skip);
+    fprintf(f, "  %-12s %-12s %s\n", "kv", "f16",
+            "store of keys and values, as --kv but with / for : (kivi, logquant: the type of exact rows)");
 }

@@ -63,15 +63,21 @@ typedef struct {
     int64_t def, min, max; /* choices: indexes into the list */
 } attn_param;
 
+/* A set of layers. */
+enum { ATTN_MAX_LAYERS = 256, ATTN_TEXT = 256 };
+typedef struct {
+    bool has[ATTN_MAX_LAYERS];
+} attn_layers;
+
 typedef struct {
     const attn_method *method;
     int64_t value[ATTN_MAX_PARAMS]; /* in the order of method->params */
     int64_t budget;                 /* tokens; 0 for a method without one */
-    uint64_t skip;                  /* bit l: layer l is dense */
+    attn_layers skip;               /* these are dense */
     kv_format kv;
     bool two_stores; /* --kv asks for codes beside a method that is a store: attn_spec_check refuses */
     bool forced;   /* retrieval: select even where the budget covers everything (tests, recall of tensors) */
-    char text[96]; /* as written on the command line */
+    char text[ATTN_TEXT]; /* as written on the command line */
 } attn_spec;
 
 /* Values of the options that apply to every strategy of a list; a key inside a strategy wins. */
@@ -96,7 +102,7 @@ bool attn_retrieves(const attn_spec *s);
 bool attn_by_window(const attn_spec *s);
 /* Whether a layer runs full attention: skip, or a window within the budget. */
 bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer);
-/* Its parameter gqa; without one GQA_LAYER_CONCAT where all heads share a selection, else GQA_VOTE. */
+/* How heads share what is attended: the parameter gqa. Methods without one treat all heads alike: GQA_LAYER_VOTE. */
 gqa_mode attn_gqa(const attn_spec *s);
 
 /* The table. */
@@ -144,18 +150,18 @@ attn_bytes attn_seq_peak(const attn_seq *s);
 int64_t attn_seq_positions(const attn_seq *s, int layer, int kv_head, int64_t *out);
 
 /* Counts over decode steps (prompts excluded), summed over layers: tokens attended and visible; bytes of rows
- * and of index read, and of the keys that full attention over exact rows would have read. */
+ * read, k_read of them of keys, and of index; those of all visible keys, read once as exact rows. */
 typedef struct {
     int64_t steps;
     double attended, visible;
-    double kv_read, index_read, full_keys;
+    double kv_read, k_read, index_read, full_keys;
 } attn_stats;
 attn_stats attn_seq_stats(const attn_seq *s);
-/* Bytes of keys and of index read, over those of all keys in full precision: FIER v2, section 3.4. Of rows
- * half the bytes are those of keys. 0 before the first decode step. */
+/* Bytes of keys and of index read, over those of all visible keys in full precision: FIER v2, section 3.4. More
+ * than 1 where keys are read more than once. 0 before the first decode step. */
 static inline double attn_key_access(const attn_stats *s)
 {
-    return s->full_keys > 0 ? (s->kv_read / 2 + s->index_read) / s->full_keys : 0;
+    return s->full_keys > 0 ? (s->k_read + s->index_read) / s->full_keys : 0;
 }
 
 /* ---- one forward ---- */

@@ -5,13 +5,11 @@
 #include "config.h"
 
 #include "attention/evict.h"
-#include "kernels/base/mem.h"
 
 enum { P_GQA, P_LAST, P_PREFILL };
 
 static const attn_param params[] = {
-    [P_GQA] = {"gqa", "layer_mean mean_s",
-               "one set of tokens for all heads of a layer, or one per KV head", 0, 0, 1},
+    [P_GQA] = EVICT_GQA_PARAM(GQA_LAYER_MEAN),
     [P_LAST] = {"protect_last", NULL, "1: the newest token stays (kvpress)", 0, 0, 1},
     [P_PREFILL] = EVICT_PREFILL_PARAM,
     {.key = NULL},
@@ -19,10 +17,17 @@ static const attn_param params[] = {
 
 static evict_rule rule_of(const attn_spec *s)
 {
-    return (evict_rule){.lists = s->value[P_GQA] == 0 ? EVICT_LAYER : EVICT_GROUP,
-                        .how = COMBINE_MEAN,
+    gqa_mode gqa = (gqa_mode)s->value[P_GQA];
+    return (evict_rule){.lists = evict_lists_of(gqa),
+                        .how = evict_combine_of(gqa),
                         .recent = s->value[P_LAST],
                         .each_chunk = s->value[P_PREFILL] == 1};
+}
+
+static status tova_check(const attn_spec *s, const attn_shape *shape, err *e)
+{
+    (void)shape;
+    return evict_check_gqa(s, (gqa_mode)s->value[P_GQA], e);
 }
 
 static status tova_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
@@ -34,14 +39,8 @@ static status tova_plan(attn_bytes *out, const attn_spec *s, const attn_shape *s
 
 static status tova_create(attn_ctx **out, const attn_ctx *base, err *e)
 {
-    evict_ctx *c;
     evict_rule rule = rule_of(base->spec);
-    *out = NULL;
-    TRY(MEM_NEW(&c, 1, e));
-    status st = evict_init(c, base, &rule, e);
-    if (st != ST_OK) evict_free(&c->base);
-    else *out = &c->base;
-    return st;
+    return evict_create(out, base, &rule, e);
 }
 
 static bool tova_observes(const attn_ctx *base, const attn_part *p, int layer)
@@ -69,6 +68,7 @@ const attn_method attn_tova = {
     .params = params,
     .has_budget = true,
     .def_budget = 256,
+    .check = tova_check,
     .dense = evict_dense,
     .plan = tova_plan,
     .create = tova_create,

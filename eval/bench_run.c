@@ -225,6 +225,7 @@ static void take_counts(const bench_case *c, bench_result *r, const attn_stats *
 {
     double n = (double)(to->steps - from->steps);
     attn_stats part = {.kv_read = to->kv_read - from->kv_read,
+                       .k_read = to->k_read - from->k_read,
                        .index_read = to->index_read - from->index_read,
                        .full_keys = to->full_keys - from->full_keys};
     r->held = attn_seq_held(session_attn(c->s[0]));

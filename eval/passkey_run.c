@@ -140,6 +140,7 @@ static void add_counts(passkey_run *r, const attn_seq *a)
     r->stats.attended += s.attended;
     r->stats.visible += s.visible;
     r->stats.kv_read += s.kv_read;
+    r->stats.k_read += s.k_read;
     r->stats.index_read += s.index_read;
     r->stats.full_keys += s.full_keys;
     take_larger(&r->held.kv, held.kv);

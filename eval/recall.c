@@ -224,11 +224,16 @@ static status finish(recall *r, const recall_shape *s, int64_t ctx, err *e)
 
 /* ---- text and tensors ---- */
 
+static int64_t queries_of(const recall *r)
+{
+    return r->c->queries ? r->c->queries : DEFAULT_QUERIES;
+}
+
 static status run_text(recall *r, err *e)
 {
     char *text = NULL;
     size_t n = 0;
-    int64_t queries = r->c->queries ? r->c->queries : DEFAULT_QUERIES;
+    int64_t queries = queries_of(r);
     if (!r->c->prompt && !r->c->prompt_file)
         return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
     TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->c->ctx, "1024", "--ctx", e));
@@ -270,9 +275,9 @@ static status run_tensors(recall *r, err *e)
 
 static status write_report(recall *r, err *e)
 {
-    json_t *options = json_pack("{s:s, s:s, s:I}", "attn", r->c->attn ? r->c->attn : "quest,fier",
+    json_t *options = json_pack("{s:s, s:s, s:o}", "attn", r->c->attn ? r->c->attn : "quest,fier",
                                 "budget", r->c->budget ? r->c->budget : "256", "queries",
-                                (json_int_t)r->c->queries);
+                                r->c->tensors ? json_null() : json_integer(queries_of(r)));
     json_t *results = r->results, *skipped = json_array();
     int bad = skipped == NULL;
     r->results = NULL;

@@ -31,6 +31,13 @@ void recall_runs_clear(recall_run *runs, size_t n)
     }
 }
 
+dtype recall_exact_type(const recall_run *runs, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (runs[i].spec.kv.type != runs[0].spec.kv.type) return DT_F32;
+    return runs[0].spec.kv.type;
+}
+
 double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer)
 {
     double sum = 0;

@@ -23,6 +23,8 @@ typedef struct {
     int64_t n_queries;
 } recall_run;
 
+/* What exact attention's keys and values are rounded to: the type of all runs' rows, f32 where they differ. */
+dtype recall_exact_type(const recall_run *runs, size_t n);
 /* Frees what a job made of the runs; the specs stay. */
 void recall_runs_clear(recall_run *runs, size_t n);
 double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer);

@@ -202,10 +202,10 @@ static void keep_exact(tensors *t, follow *f)
     for (size_t at = 0, n; at < t->n; at += n) {
         n = t->n - at < CHUNK ? t->n - at : CHUNK;
         upload_rows(t, f->be, t->rows_k, t->k, t->kv_heads, t->n, at, n);
-        follow_keep_rows(f, r->k, r, t->rows_k, (int64_t)at, n, f->runs[0].spec.kv.type);
+        follow_keep_rows(f, r->k, r, t->rows_k, (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
         if (!t->v) continue;
         upload_rows(t, f->be, t->rows_v, t->v, t->kv_heads, t->n, at, n);
-        follow_keep_rows(f, r->v, r, t->rows_v, (int64_t)at, n, f->runs[0].spec.kv.type);
+        follow_keep_rows(f, r->v, r, t->rows_v, (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
     }
     r->n = (int64_t)t->n;
 }
@@ -218,7 +218,7 @@ static status prepare_runs(recall_run *runs, size_t n_runs, err *e)
                                         "queries; strategies that retrieve are expected", runs[i].spec.text);
         if (attn_by_window(&runs[i].spec))
             return err_set(e, ST_USAGE, "--tensors: %s needs the prompt's queries", runs[i].spec.text);
-        runs[i].spec.skip = 0;
+        runs[i].spec.skip = (attn_layers){0};
         runs[i].spec.forced = true;
     }
     return ST_OK;
@@ -231,7 +231,7 @@ status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, e
     attn_shape shape = {.n_layers = 1, .window = &window};
     follow f = {.be = job->be, .shape = &shape, .runs = runs, .n_runs = n_runs, .dump = job->dump};
     TRY(prepare_runs(runs, n_runs, e));
-    status st = read_all(&t, job, runs[0].spec.kv.type, e);
+    status st = read_all(&t, job, recall_exact_type(runs, n_runs), e);
     if (st != ST_OK) goto done;
     shape.n_heads = (int)t.heads;
     shape.n_kv_heads = (int)t.kv_heads;

@@ -46,7 +46,7 @@ static void take_layer(follow *f, const attn_seen *seen)
 {
     exact_rows *r = &f->rows[seen->layer];
     size_t n = seen->step->n_tok;
-    dtype type = f->runs[0].spec.kv.type;
+    dtype type = recall_exact_type(f->runs, f->n_runs);
     follow_keep_rows(f, r->k, r, seen->k, r->n, n, type);
     follow_keep_rows(f, r->v, r, seen->v, r->n, n, type);
     r->n += (int64_t)n;
@@ -119,7 +119,7 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
     session *s = NULL;
     float *logits = NULL;
     attn_spec full;
-    attn_options o = {.kv = kv_exact(runs[0].spec.kv.type)};
+    attn_options o = {.kv = kv_exact(recall_exact_type(runs, n_runs))};
     attn_limits lim = {job->n_ids, decoder_chunk(job->d)};
     follow f = {.be = decoder_model(job->d)->be, .shape = decoder_attn_shape(job->d), .runs = runs,
                 .n_runs = n_runs, .dump = job->dump};

@@ -74,6 +74,9 @@ typedef struct {
     kv_codes codes;
 } kv_rows;
 
+/* Bytes read: of K rows, of V rows, and of what a method holds beside them. */
+enum { READ_K, READ_V, READ_INDEX, READ_KINDS };
+
 /* Attention of one sequence's queries over one set of stored rows.
  * q       [n_tok, n_heads, head_dim] f32, rotated; out has this shape too and may not alias q.
  * lse     [n_tok, n_heads] f32: log sum of exp of the scaled scores; p NULL: not wanted.
@@ -84,10 +87,13 @@ typedef struct {
  * qpos    i64 [n_tok], kpos i64 [1]: entry range.first + i has position kpos + i and is visible to
  *         a query at p if j <= p and, with band > 0, p - j < band. kpos.p NULL: all are visible.
  * at      i32 [n_lists][idx_stride]: the position of each entry of idx, ascending, in place of kpos.
- * read    u64 [1], bytes of rows are added to it; p NULL: not counted. For each list the entries from the
- *         first to the last that a query of the job sees count once, K and V apart: an exact row its
- *         elements, a code row its codes and its pairs, where the pairs of a group of K rows count
+ * read    u64 [READ_KINDS], bytes of rows are added to its K and V; p NULL: not counted. For each list the
+ *         entries from the first to the last that a query of the job sees count once, K and V apart: an exact
+ *         row its elements, a code row its codes and its pairs, where the pairs of a group of K rows count
  *         once a list.
+ * copied  rows is a working copy, which was counted as read when it was made: it does not count again.
+ * scores  f32 [n_heads][score_stride]: attn_decode leaves the score of entry range.first + i in column i of each
+ *         head, -INFINITY if it is not visible; p NULL: not wanted.
  * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k, in float32. */
 typedef struct {
     buf q, out, lse;
@@ -100,6 +106,9 @@ typedef struct {
     int64_t band;
     float scale;
     buf read;
+    bool copied;
+    buf scores;
+    size_t score_stride;
 } attn_job;
 
 /* Families of ops, each in its own header: ops_*.h. */

@@ -15,10 +15,12 @@ typedef struct {
 } block_index;
 
 /* Attention that tokens received while they were in the local band: f32 [n_heads][ring], that of
- * position p in column p mod ring. */
+ * position p in column p mod ring.
+ * read  u64 [1]: the bytes of mass that are read are added; p NULL: not counted */
 typedef struct {
     buf mass;
     size_t n_heads, ring;
+    buf read;
 } band_mass;
 
 /* The tokens far from a query, by position.

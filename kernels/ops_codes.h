@@ -18,9 +18,9 @@ struct codes_ops {
     /* Quantizes exact V rows src[i] into code rows first + i, by token and run. */
     void (*encode_v)(backend *, const kv_rows *rows, buf src, size_t first, size_t n);
     /* out (f32 rows, exact; slot = row) gets entries [0, n) of each list as row i: list l is that of
-     * kv head l (n_lists 1: of all heads); range, idx as in attn_job. V only if out->v.p. */
+     * kv head l (n_lists 1: of all heads); range, idx, read as in attn_job. V only if out->v.p. */
     void (*fetch)(backend *, const kv_rows *out, const kv_rows *rows, buf range, buf idx,
-                  size_t n_lists, size_t idx_stride, int64_t n_max);
+                  size_t n_lists, size_t idx_stride, int64_t n_max, buf read);
 };
 
 /* Bytes of one row of codes; pairs of a row that has them by run. */

@@ -33,8 +33,11 @@ struct evict_ops {
     /* Column sums: sum[g][i] (add: +=) over the job's queries t, ascending, of the combination over the heads
      * h of group g of exp(s(t, h, i) - lse[t][h]); 0 where t does not see entry i (entry range.first + i).
      * sum f32 [n_groups][stride]; columns [0, n) are written. A group is n_heads / n_groups heads in a row that
-     * read one list. job->q and job->lse are read, job->out is not used; the K rows of each list count in
-     * job->read, the pairs of a group of codes once for entries of it that follow each other.
+     * read one list. job->q and job->lse are read, job->out is not used. Bytes read are
+     * added to job->read: the K rows of each list, but for copied ones, where the pairs of a group of codes count
+     * once for entries of it that follow each other; and with `add` the sums, as index. With
+     * job->scores, as attn_decode left them for the one query, no K row is read; sum may then be that buffer, if
+     * each head is a group.
      * Queries are added one by one in float32: bits do not depend on how they are cut into jobs.
      * Source: H2O, methods.md 3.3 (pass 2). */
     void (*colsum)(backend *, const attn_job *job, size_t n_groups, int how, bool add, buf sum, size_t stride);
@@ -64,7 +67,7 @@ struct evict_ops {
     /* The entries of list g, n of them, as rows 0 .. n - 1 of region g of out (f32, as many regions): V as it is; K,
      * rotated at its position, turned on to position p - (n - 1) + i, so that entry i is n - 1 - i away from a query
      * at p = pos[0], the position of the newest entry. Angles in double, freq f32 [head_dim / 2]. rows: as many
-     * regions of any store; their bytes are added to read[0] as attention counts them.
+     * regions of any store; their bytes are added to read as attention counts them.
      * Source: H2O's streaming class, which rotates raw keys at their rank in the cache; methods.md 3.5. */
     void (*by_rank)(backend *, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
                     buf read);

@@ -28,6 +28,7 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_fier \
   %D%/unit/test_attention \
   %D%/unit/test_product \
+  %D%/unit/test_counts \
   %D%/unit/test_toy \
   %D%/unit/test_h2o \
   %D%/unit/test_snapkv \
@@ -94,6 +95,8 @@ tests_unit_test_attention_SOURCES = %D%/unit/test_attention.c %D%/unit/attention
 nodist_EXTRA_tests_unit_test_attention_SOURCES = link-as-cxx.cc
 tests_unit_test_product_SOURCES = %D%/unit/test_product.c %D%/unit/attention_oracle.h %D%/unit/spy_ops.h
 nodist_EXTRA_tests_unit_test_product_SOURCES = link-as-cxx.cc
+tests_unit_test_counts_SOURCES = %D%/unit/test_counts.c %D%/unit/attention_oracle.h
+nodist_EXTRA_tests_unit_test_counts_SOURCES = link-as-cxx.cc
 tests_unit_test_toy_SOURCES = %D%/unit/test_toy.c %D%/unit/attention_oracle.h
 nodist_EXTRA_tests_unit_test_toy_SOURCES = link-as-cxx.cc
 tests_unit_test_evict_ops_SOURCES = %D%/unit/test_evict_ops.c %D%/unit/ops_util.h

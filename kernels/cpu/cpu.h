@@ -54,6 +54,8 @@ void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *wh
 
 /* The K rows (value: V rows) of one kv head. */
 row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head);
+/* As ref_count_read; false after a fault. */
+bool cpu_count_read(backend *be, const attn_job *job, bool values);
 /* Records a fault for rows that the kernels' fixed arrays cannot hold. */
 bool cpu_dim_fits(backend *be, size_t head_dim);
 

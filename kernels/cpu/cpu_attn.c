@@ -87,46 +87,64 @@ static size_t group_words(const attn_job *j)
     return c->bits == 0 || c->by_token ? 0 : (c->cap / c->group + 31) / 32;
 }
 
-/* Bytes of K and V of entries [lo, hi), as ops.h has them counted. */
-static uint64_t bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t hi, uint32_t *groups)
+typedef struct {
+    uint64_t k, v;
+} row_bytes;
+
+/* Bytes of entries [lo, hi), as ops.h has them counted. */
+static row_bytes bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t hi, uint32_t *groups)
 {
     const kv_codes *c = &j->rows.codes;
     size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), words = group_words(j);
-    if (c->bits == 0) return (uint64_t)(hi - lo) * 2 * exact;
+    if (c->bits == 0) return (row_bytes){(uint64_t)(hi - lo) * exact, (uint64_t)(hi - lo) * exact};
     row_source k = cpu_rows(&j->rows, false, u->kv_head), v = cpu_rows(&j->rows, true, u->kv_head);
     size_t by_run = 4 * codes_runs(c, d), k_row = k.row_bytes + (c->by_token ? by_run : 0);
-    uint64_t sum = 0;
+    row_bytes sum = {0, 0};
     if (words) memset(groups, 0, words * sizeof *groups);
     for (int64_t i = lo; i < hi; i++) {
         int64_t k_at = row_of(&k, u->idx, i), v_at = row_of(&v, u->idx, i);
-        sum += (k_at < 0 ? k_row : exact) + (v_at < 0 ? v.row_bytes + by_run : exact);
+        sum.k += k_at < 0 ? k_row : exact;
+        sum.v += v_at < 0 ? v.row_bytes + by_run : exact;
         if (k_at >= 0 || !words) continue;
         size_t g = (size_t)(-1 - k_at) / c->group;
-        if (!(groups[g / 32] >> g % 32 & 1)) sum += 4 * d;
+        if (!(groups[g / 32] >> g % 32 & 1)) sum.k += 4 * d;
         groups[g / 32] |= 1u << g % 32;
     }
     return sum;
 }
 
 /* What list i adds to job's counter. With one list for all it is found once, for the first unit. */
-static uint64_t list_read(const attn_job *j, size_t i, uint32_t *groups)
+static row_bytes list_read(const attn_job *j, size_t i, uint32_t *groups)
 {
     unit u = unit_of(j, i);
     int64_t from = INT64_MAX, to = 0;
-    if (!j->read.p || (j->n_lists == 1 && i > 0)) return 0;
+    row_bytes none = {0, 0};
+    if (!j->read.p || j->copied || (j->n_lists == 1 && i > 0)) return none;
     for (size_t t = 0; t < j->n_tok; t++) {
         int64_t lo, hi;
         visible(j, &u, t, &lo, &hi);
         if (lo < hi && lo < from) from = lo;
         if (lo < hi && hi > to) to = hi;
     }
-    if (from >= to) return 0;
-    return bytes_of(j, &u, from, to, groups) * (j->n_lists == 1 ? n_units(j) : 1);
+    if (from >= to) return none;
+    row_bytes b = bytes_of(j, &u, from, to, groups);
+    uint64_t units = j->n_lists == 1 ? n_units(j) : 1;
+    return (row_bytes){b.k * units, b.v * units};
 }
 
-static void add_read(const attn_job *j, uint64_t bytes)
+static void add_read(const attn_job *j, row_bytes b, bool values)
 {
-    if (j->read.p) *(uint64_t *)(void *)j->read.p += bytes;
+    uint64_t *read = (uint64_t *)(void *)j->read.p;
+    if (!read) return;
+    read[READ_K] += b.k;
+    if (values) read[READ_V] += b.v;
+}
+
+bool cpu_count_read(backend *be, const attn_job *j, bool values)
+{
+    uint32_t *groups = cpu_scratch(be, &cpu_of(be)->parts, group_words(j) + 1, sizeof *groups, "groups of codes");
+    for (size_t i = 0; groups && i < n_units(j); i++) add_read(j, list_read(j, i, groups), values);
+    return groups;
 }
 
 /* ---- decode ---- */
@@ -141,7 +159,7 @@ typedef struct {
     size_t part, n_parts; /* this piece of the n_parts of these heads */
     float *out;          /* of piece 0: [n_parts][heads][dim], then [n_parts][heads] top, and sum */
     size_t unit;
-    uint64_t read;       /* of the unit's list, with its first piece */
+    row_bytes read;      /* of the unit's list, with its first piece */
 } piece;
 
 /* The pieces of some jobs, and a work area for each thread. */
@@ -178,6 +196,20 @@ static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
     return count;
 }
 
+/* Where the scores of a piece go; entries of the list before the first piece and behind the last are not seen. */
+static float *piece_scores(const piece *p)
+{
+    const attn_job *j = p->job;
+    size_t at = (size_t)(p->first - p->u.first), end = (size_t)p->u.n;
+    if (!j->scores.p) return NULL;
+    float *row = cpu_f32(j->scores) + p->head * j->score_stride, *out = row + at;
+    for (size_t h = 0; h < p->heads; h++, row += j->score_stride) {
+        for (size_t i = 0; p->part == 0 && i < at; i++) row[i] = -INFINITY;
+        for (size_t i = at + p->n; p->part + 1 == p->n_parts && i < end; i++) row[i] = -INFINITY;
+    }
+    return out;
+}
+
 static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *groups)
 {
     const attn_job *j = p->job;
@@ -186,7 +218,8 @@ static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *gro
     decode_chunk c = {.q = cpu_f32(j->q) + p->head * d, .scale = j->scale, .k = cpu_rows(&j->rows, false, p->u.kv_head),
                       .v = cpu_rows(&j->rows, true, p->u.kv_head), .idx = p->u.idx, .first = p->first, .n = p->n,
                       .group = p->heads, .head_dim = d, .acc = p->out + p->part * p->heads * d,
-                      .top = top + p->part * p->heads, .sum = sum + p->part * p->heads, .work = work};
+                      .top = top + p->part * p->heads, .sum = sum + p->part * p->heads, .work = work,
+                      .scores = piece_scores(p), .score_stride = j->score_stride};
     if (p->n) k->decode(&c);
     else for (size_t h = 0; h < p->heads; h++) c.top[h] = -INFINITY;
     if (p->part == 0 && p->head == p->u.head) p->read = list_read(j, p->unit, groups);
@@ -246,7 +279,7 @@ void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
         for (size_t i = 0; i < p.n; i++)
             if (p.list[i].part == 0) piece_merge(k, &p.list[i]);
     }
-    for (size_t i = 0; i < p.n; i++) add_read(p.list[i].job, p.list[i].read);
+    for (size_t i = 0; i < p.n; i++) add_read(p.list[i].job, p.list[i].read, true);
 }
 
 /* ---- prefill ---- */
@@ -325,7 +358,7 @@ void cpu_attn_prefill(backend *be, const attn_job *j)
     unsigned char *space = cpu_scratch(be, &c->parts, threads * bytes + 4 * group_words(j), 1, "attention work space");
     if (!space) return;
     uint32_t *groups = (uint32_t *)(void *)(space + threads * bytes);
-    for (size_t i = 0; i < units; i++) add_read(j, list_read(j, i, groups));
+    for (size_t i = 0; i < units; i++) add_read(j, list_read(j, i, groups), true);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(be->n_threads)
     for (size_t i = 0; i < units * blocks; i++) {
         /* the last rows see most keys: they go first, so that no thread starts a long piece last */

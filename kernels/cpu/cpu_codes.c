@@ -51,11 +51,13 @@ static void encode_v(backend *be, const kv_rows *rows, buf src, size_t first, si
 }
 
 static void fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists,
-                  size_t idx_stride, int64_t n_max)
+                  size_t idx_stride, int64_t n_max, buf read)
 {
     const cpu_kernels *kernels = cpu_of(be)->k;
     size_t d = rows->head_dim, blocks = ((size_t)n_max + FETCH_ROWS - 1) / FETCH_ROWS;
-    if (!cpu_dim_fits(be, d)) return;
+    attn_job j = {.n_tok = 1, .n_heads = rows->n_kv_heads, .rows = *rows, .range = range, .idx = idx,
+                  .n_lists = n_lists, .idx_stride = idx_stride, .read = read};
+    if (!cpu_dim_fits(be, d) || !cpu_count_read(be, &j, out->v.p)) return;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, (size_t)n_max * rows->n_kv_heads * d))
     for (size_t i = 0; i < rows->n_kv_heads * blocks; i++) {
         size_t head = i / blocks, at = i % blocks * FETCH_ROWS, list = n_lists == 1 ? 0 : head;

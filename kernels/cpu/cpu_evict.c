@@ -147,14 +147,40 @@ static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
     memcpy(sum, s.sum, n * sizeof *sum);
 }
 
+/* The same from scores. */
+static void scored_tile(backend *be, const call *c, size_t g, int64_t i0)
+{
+    const attn_job *j = c->j;
+    list_view l = list_of(c, g);
+    size_t heads = j->n_heads / c->n_groups, head = g * heads;
+    if (i0 >= l.n) return;
+    weigh_run w = {.score = cpu_f32(j->scores) + head * j->score_stride + i0,
+                   .lse = cpu_f32(j->lse) + head,
+                   .stride = j->score_stride,
+                   .heads = heads,
+                   .n = l.n - i0 < PREFILL_KEYS ? (size_t)(l.n - i0) : PREFILL_KEYS,
+                   .share = c->how == COMBINE_MEAN ? 1 / (float)heads : 1,
+                   .max = c->how == COMBINE_MAX,
+                   .add = c->add,
+                   .sum = cpu_f32(c->sum) + g * c->stride + i0};
+    cpu_of(be)->k->weigh(&w);
+}
+
 static void cpu_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
 {
     call c = {j, n_groups, stride, how, add, sum};
     size_t bytes = space_bytes(&c), tiles = ((size_t)j->n_max + PREFILL_KEYS - 1) / PREFILL_KEYS;
+    if (j->scores.p) {
+        ref_count_sums(j, n_groups, add);
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, j->n_heads * (size_t)j->n_max * 16))
+        for (size_t i = 0; i < n_groups * tiles; i++)
+            scored_tile(be, &c, i % n_groups, (int64_t)(i / n_groups * PREFILL_KEYS));
+        return;
+    }
     if (!cpu_dim_fits(be, j->rows.head_dim)) return;
     unsigned char *space = cpu_scratch(be, &cpu_of(be)->parts, (size_t)be->n_threads, bytes, "column sums");
     if (!space) return;
-    ref_count_keys(j);
+    ref_count_sums(j, n_groups, add);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, j->n_tok * j->n_heads * (size_t)j->n_max * j->rows.head_dim * 2))
     for (size_t i = 0; i < n_groups * tiles; i++)
         tile(be, &c, i % n_groups, (int64_t)(i / n_groups * PREFILL_KEYS),

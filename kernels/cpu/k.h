@@ -28,6 +28,7 @@ float LEVEL(k_activation)(const float *x, const float *mean, const float *invers
 void LEVEL(k_mix)(float *out, const float *weights, const float *x, size_t n, size_t dim, size_t c0, size_t c1);
 void LEVEL(k_dot_norm)(float out[2], const float *x, const void *y, dtype t, size_t n);
 void LEVEL(k_colsum)(const colsum_tile *b);
+void LEVEL(k_weigh)(const weigh_run *w);
 void LEVEL(k_dots)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t,
                    size_t r0, size_t r1);
 void LEVEL(k_bounds)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *pages, dtype t,

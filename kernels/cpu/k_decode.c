@@ -190,6 +190,9 @@ INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, d
         if (first) prefetch_rows(&s->v, i, i + keys, 0, 1);
         vf_store(s->p + i / keys * VF_LANES, score_tile(heads, t, s->q + h0 * d, d, &s->k, i));
     }
+    for (size_t h = 0; c->scores && h < (size_t)heads; h++)
+        for (size_t i = 0; i < s->k.n; i++)
+            c->scores[(h0 + h) * c->score_stride + at + i] = s->p[i / keys * VF_LANES + h * keys + i % keys];
     if (first && s->widen) widen_rows(&s->v, c, &c->v, at, c->work + DECODE_BLOCK * d);
     softmax_block(heads, s->p, s->k.n, s->top + h0, s->sum + h0, factor);
     size_t wide = (size_t)vecs * VF_LANES, ch = 0, part = 0;

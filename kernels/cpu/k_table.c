@@ -28,6 +28,7 @@ const cpu_kernels LEVEL(cpu_kernels) = {
     .merge = LEVEL(k_merge),
     .prefill = LEVEL(k_prefill),
     .colsum = LEVEL(k_colsum),
+    .weigh = LEVEL(k_weigh),
     .dots = LEVEL(k_dots),
     .bounds = LEVEL(k_bounds),
     .vote_exp = LEVEL(k_vote_exp),

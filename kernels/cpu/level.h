@@ -47,6 +47,8 @@ typedef struct {
     size_t group, head_dim;
     float *acc, *top, *sum; /* [group, head_dim] sum of exp(s - top) v, [group] max, [group] sum */
     float *work;           /* decode_work_floats(head_dim); used if rows have codes */
+    float *scores;         /* NULL, or row h gets the scores of head h */
+    size_t score_stride;
 } decode_chunk;
 
 /* K and V of one block out of codes. */
@@ -116,6 +118,15 @@ typedef struct {
     float *work;                  /* colsum_work_floats */
 } colsum_tile;
 
+/* The same of one query whose scores are known: row h of score has those of head h. */
+typedef struct {
+    const float *score, *lse; /* [heads][stride], [heads] */
+    size_t stride, heads, n;
+    float share;
+    bool max, add;
+    float *sum; /* [n] */
+} weigh_run;
+
 enum { COLSUM_ROWS = 48 }; /* rows whose weights lie in L1, or more where a group is larger */
 
 static inline size_t colsum_rows(size_t per_kv)
@@ -173,6 +184,7 @@ typedef struct {
     void (*mix)(float *out, const float *weights, const float *x, size_t n, size_t dim, size_t c0, size_t c1);
     void (*dot_norm)(float out[2], const float *x, const void *y, dtype t, size_t n); /* x.y and y.y */
     void (*colsum)(const colsum_tile *b);
+    void (*weigh)(const weigh_run *w);
     /* out[h * stride + r] = q[h] . row r for r0 <= r < r1, in the order of ops_select.h; bounds: of pages, the
      * larger of the products with a channel's maximum and minimum (quest_index). */
     void (*dots)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t,

@@ -45,6 +45,8 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
     for (size_t c = 0; c < d; c++) q[c] = ref_get(j->q, DT_F32, q_row * d + c);
     for (int pass = 0; pass < 2; pass++)
         for (int64_t i = 0; i < l.n; i++) {
+            size_t at = head * j->score_stride + (size_t)i;
+            if (j->scores.p && pass == 0) ref_put(j->scores, DT_F32, at, -INFINITY);
             if (!visible(j, &l, t, i)) continue;
             size_t slot = slot_of(&l, i);
             double s = 0;
@@ -52,6 +54,7 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
             for (size_t c = 0; c < d; c++) s += (double)q[c] * (double)row[c];
             s *= (double)j->scale;
             if (pass == 0) {
+                if (j->scores.p) ref_put(j->scores, DT_F32, at, (float)s);
                 top = fmax(top, s);
                 continue;
             }
@@ -84,38 +87,38 @@ static bool first_of_group(const kv_codes *c, const list_view *l, int64_t lo, in
     return true;
 }
 
-/* Bytes of K and V of entry i, as ops.h has them counted. */
-static size_t entry_bytes(const attn_job *j, const list_view *l, int64_t lo, int64_t i)
+/* Bytes of the K row (value: V row) of entry i, as ops.h has them counted. */
+static size_t entry_bytes(const attn_job *j, const list_view *l, int64_t lo, int64_t i, bool value)
 {
     const kv_codes *c = &j->rows.codes;
-    size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), slot = slot_of(l, i);
-    if (c->bits == 0) return 2 * exact;
-    bool k_exact = ((const int32_t *)(void *)c->k_at.p)[slot] >= 0;
-    bool v_exact = ((const int32_t *)(void *)c->v_at.p)[slot] >= 0;
-    size_t code = codes_row_bytes(c, d), by_run = 4 * codes_runs(c, d), k = exact, v = exact;
-    if (!k_exact) k = code + (c->by_token ? by_run : first_of_group(c, l, lo, i) ? 4 * d : 0);
-    if (!v_exact) v = code + by_run;
-    return k + v;
+    size_t d = j->rows.head_dim, code = codes_row_bytes(c, d);
+    buf at = value ? c->v_at : c->k_at;
+    if (c->bits == 0 || ((const int32_t *)(void *)at.p)[slot_of(l, i)] >= 0) return d * dtype_size(j->rows.type);
+    if (value || c->by_token) return code + 4 * codes_runs(c, d);
+    return code + (first_of_group(c, l, lo, i) ? 4 * d : 0);
 }
 
-void ref_count_read(const attn_job *j)
+void ref_count_read(const attn_job *j, bool values)
 {
     size_t lists = j->n_lists == j->n_heads ? j->n_heads : j->rows.n_kv_heads;
     uint64_t *read = (uint64_t *)(void *)j->read.p;
-    for (size_t h = 0; read && h < lists; h++) {
+    for (size_t h = 0; read && !j->copied && h < lists; h++) {
         size_t head = h * (j->n_heads / lists);
         list_view l = list_of(j, head, head / (j->n_heads / j->rows.n_kv_heads));
         int64_t lo = 0, hi = l.n;
         while (lo < hi && !seen(j, &l, lo)) lo++;
         while (hi > lo && !seen(j, &l, hi - 1)) hi--;
-        for (int64_t i = lo; i < hi; i++) *read += entry_bytes(j, &l, lo, i);
+        for (int64_t i = lo; i < hi; i++) {
+            read[READ_K] += entry_bytes(j, &l, lo, i, false);
+            if (values) read[READ_V] += entry_bytes(j, &l, lo, i, true);
+        }
     }
 }
 
 void ref_attn_prefill(backend *be, const attn_job *j)
 {
     (void)be;
-    ref_count_read(j);
+    ref_count_read(j, true);
     for (size_t t = 0; t < j->n_tok; t++)
         for (size_t h = 0; h < j->n_heads; h++) attend_one(j, t, h);
 }

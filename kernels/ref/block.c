@@ -110,11 +110,18 @@ static void ref_score(backend *be, buf score, buf probe, const block_index *x, s
 
 /* ---- blocks ---- */
 
+/* Of n positions of all heads. */
+static void count_mass(const band_mass *m, int64_t n)
+{
+    if (m->read.p) put_i64(m->read, 0, i64(m->read, 0) + n * (int64_t)(m->n_heads * sizeof(float)));
+}
+
 void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
 {
     (void)be;
     (void)n_max;
-    int64_t first = i64(at, 0), n = i64(at, 1), fresh = i64(at, 2);
+    int64_t first = i64(at, 0), n = i64(at, 1), fresh = i64(at, 2), old_n = fresh - first < n ? fresh - first : n;
+    count_mass(m, old_n > 0 ? old_n : 0);
     for (size_t h = 0; h < m->n_heads; h++) {
         size_t col = (size_t)first % m->ring;
         for (int64_t i = 0; i < n; i++, col = col + 1 < m->ring ? col + 1 : 0) {
@@ -156,6 +163,7 @@ void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, cons
 {
     (void)be;
     (void)n_max;
+    if (m) count_mass(m, i64(at, 1) * (int64_t)x->size);
     for (size_t b = 0; b < (size_t)i64(at, 1); b++)
         for (size_t h = 0; h < x->n_heads; h++)
             form_head(x, keys, m, (size_t)i64(at, 0) + b, h, (size_t)i64(at, 2) + b * x->size, b * x->size);

@@ -146,12 +146,15 @@ static void ref_encode_v(backend *be, const kv_rows *rows, buf src, size_t first
 }
 
 static void ref_fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists,
-                      size_t idx_stride, int64_t n_max)
+                      size_t idx_stride, int64_t n_max, buf read)
 {
     (void)be;
     (void)n_max;
     size_t d = rows->head_dim;
     float *k = (float *)(void *)out->k.p, *v = (float *)(void *)out->v.p;
+    attn_job j = {.n_tok = 1, .n_heads = rows->n_kv_heads, .rows = *rows, .range = range, .idx = idx,
+                  .n_lists = n_lists, .idx_stride = idx_stride, .read = read};
+    ref_count_read(&j, v);
     for (size_t head = 0; head < rows->n_kv_heads; head++) {
         size_t l = n_lists == 1 ? 0 : head;
         const int64_t *r = (const int64_t *)(void *)range.p + 2 * l;

@@ -29,6 +29,10 @@ static int64_t *i64_at(buf b, size_t i)
 static float weight_of(const attn_job *j, size_t t, size_t head, size_t list, int64_t i)
 {
     size_t d = j->rows.head_dim, kv_head = head / (j->n_heads / j->rows.n_kv_heads), row = t * j->n_heads + head;
+    if (j->scores.p) {
+        double s = (double)*f32_at(j->scores, head * j->score_stride + (size_t)i), sum = (double)*f32_at(j->lse, row);
+        return isinf(sum) ? 0 : (float)exp(s - sum);
+    }
     size_t entry = list * j->idx_stride + (size_t)(i64_at(j->range, 2 * list)[0] + i);
     if (j->at.p || j->kpos.p) {
         int64_t p = *i64_at(j->qpos, t), at = j->at.p ? *i32_at(j->at, entry) : *i64_at(j->kpos, 0) + i;
@@ -75,13 +79,17 @@ static uint64_t key_bytes(const attn_job *j, size_t list)
     return sum;
 }
 
-void ref_count_keys(const attn_job *j)
+void ref_count_sums(const attn_job *j, size_t n_groups, bool add)
 {
     uint64_t *read = (uint64_t *)(void *)j->read.p;
     size_t lists = j->n_lists == j->n_heads ? j->n_heads : j->rows.n_kv_heads;
     if (!read) return;
-    if (j->n_lists == 1) *read += lists * key_bytes(j, 0);
-    for (size_t i = 0; i < lists && j->n_lists > 1; i++) *read += key_bytes(j, i);
+    for (size_t g = 0; g < n_groups && add; g++)
+        read[READ_INDEX] +=
+            (uint64_t)i64_at(j->range, 2 * list_of_head(j, g * (j->n_heads / n_groups)))[1] * sizeof(float);
+    if (j->copied || j->scores.p) return;
+    if (j->n_lists == 1) read[READ_K] += lists * key_bytes(j, 0);
+    for (size_t i = 0; i < lists && j->n_lists > 1; i++) read[READ_K] += key_bytes(j, i);
 }
 
 static void ref_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
@@ -89,7 +97,7 @@ static void ref_colsum(backend *be, const attn_job *j, size_t n_groups, int how,
     (void)be;
     size_t heads = j->n_heads / n_groups;
     float share = how == COMBINE_MEAN ? 1 / (float)heads : 1;
-    ref_count_keys(j);
+    ref_count_sums(j, n_groups, add);
     for (size_t g = 0; g < n_groups; g++) {
         size_t list = list_of_head(j, g * heads);
         for (int64_t i = 0; i < i64_at(j->range, 2 * list)[1]; i++) {
@@ -338,7 +346,7 @@ void ref_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kep
     size_t d = rows->head_dim;
     attn_job j = {.n_tok = 1, .n_heads = l->n_lists, .n_lists = l->n_lists, .rows = *rows, .range = l->range,
                   .idx = l->slot.p ? l->slot : l->at, .idx_stride = l->stride, .read = read};
-    ref_count_read(&j);
+    ref_count_read(&j, true);
     for (size_t g = 0; g < l->n_lists; g++) {
         view v = view_of(l, g);
         int64_t n = *v.count, first = *i64_at(pos, 0) - (n - 1);

@@ -52,8 +52,8 @@ void ref_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, b
                   size_t n);
 void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
 
-/* Adds what an attention op reads of the job's rows to job->read. */
-void ref_count_read(const attn_job *j);
+/* Adds what an attention op reads of the job's rows to job->read, values: of V as well as of K. */
+void ref_count_read(const attn_job *j, bool values);
 /* The K row (value: V row) of a slot in a head as float, out of an exact row or of codes. */
 void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out);
 
@@ -75,8 +75,8 @@ void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t la
                     buf k);
 void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows);
 void ref_combine_heads(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how);
-/* The K rows that a colsum reads, into job->read. */
-void ref_count_keys(const attn_job *job);
+/* What a colsum reads of n_groups sums, with `add`, and of K rows: into job->read. */
+void ref_count_sums(const attn_job *job, size_t n_groups, bool add);
 void ref_pool(backend *be, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max);
 void ref_repeat_heads(backend *be, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim);
 void ref_open(backend *be, const kept_rows *l);

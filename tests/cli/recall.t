@@ -61,5 +61,8 @@ run eval recall -f "$SRCDIR/README.md" --ctx 640 --queries 64 --window --attn $p
     --dump "$tmp/d.jsonl" --json "$tmp/r.json" --quiet
 check "a prompt window is judged" test "$status" -eq 0
 check "with one set of positions a layer and query" test "$(grep -c '"kv_head": -1' "$tmp/d.jsonl")" -eq 768
+run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 2 --attn $probes,streaming --budget 132 --skip 0 \
+    --dump "$tmp/d.jsonl" --quiet
+check "one set of all heads of a layer in decode steps" test "$(grep -c '"kv_head": -1' "$tmp/d.jsonl")" -eq 24 -a "$(wc -l <"$tmp/d.jsonl")" -eq 24
 refused 2 "the text has only" "a text that is too short" eval recall -p "a few words" --ctx 512 --attn fier
 finish

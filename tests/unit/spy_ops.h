@@ -121,7 +121,7 @@ static void spy_again(backend *be, const attn_job *j)
     other.range = (buf){(unsigned char *)range};
     other.out = (buf){(unsigned char *)out};
     if (j->lse.p) other.lse = (buf){(unsigned char *)lse};
-    other.kpos = other.at = other.read = (buf){NULL};
+    other.kpos = other.at = other.read = other.scores = (buf){NULL};
     spy.real->attn_decode(be, &other, 1);
     spy.reordered &= spy_near((const float *)(const void *)j->out.p, out, j->n_heads * dim);
     if (j->lse.p) spy.reordered &= spy_near((const float *)(const void *)j->lse.p, lse, j->n_heads);

@@ -17,7 +17,7 @@ static head_rows got[T_LAYERS * T_MAX], want[T_LAYERS * T_MAX];
 
 typedef struct {
     int64_t sink, local, window, block, reps, budget;
-    bool plain, by_head, pool, pool_prefill;
+    bool plain, by_head, pool, pool_prefill, extra;
 } rules;
 
 typedef struct {
@@ -113,7 +113,7 @@ static bool takes_part(const naive *x, int layer)
 
 static int64_t nominal_of(const rules *r)
 {
-    return (r->budget - r->sink - r->local) / r->block;
+    return (r->budget - (r->extra ? 0 : r->sink + r->local)) / r->block;
 }
 
 /* Eqs. 11-12 with the integer rules. */
@@ -271,10 +271,10 @@ static void naive_prompt(naive *x, int64_t n, int64_t chunk, head_rows *out)
 
 static void spec_of(const rules *r, const char *more, char out[160])
 {
-    snprintf(out, 160, "actqkv:sink=%d:local=%d:window=%d:block=%d:reps=%d:budget=%d%s%s%s%s%s", (int)r->sink,
+    snprintf(out, 160, "actqkv:sink=%d:local=%d:window=%d:block=%d:reps=%d:budget=%d%s%s%s%s%s%s", (int)r->sink,
              (int)r->local, (int)r->window, (int)r->block, (int)r->reps, (int)r->budget, r->plain ? ":probe=mean" : "",
-             r->by_head ? ":sim=head" : "", r->pool ? "" : ":pool=fixed", r->pool_prefill ? ":pool_prefill=1" : "",
-             more);
+             r->by_head ? ":gqa=layer_mean" : "", r->pool ? "" : ":pool=fixed", r->pool_prefill ? ":pool_prefill=1" : "",
+             r->extra ? ":budget_mode=extra" : "", more);
 }
 
 static bool close_rows(const head_rows *a, const head_rows *b, int64_t n)
@@ -405,14 +405,17 @@ static void check_bytes(rig *g, dtype type)
     attn_seq_free(s);
 }
 
-static void check_steps(rig *g)
+static void check_steps(rig *g, bool extra)
 {
     char text[160];
     err e = {0};
     attn_seq *s;
     bool bounded = true;
-    double most = (double)(BASE.sink + BASE.local + 6 * BASE.block + BASE.block);
-    spec_of(&BASE, "", text);
+    rules r = BASE;
+    double forced = (double)(r.sink + r.local), block = (double)r.block;
+    r.extra = extra;
+    if (extra) r.budget -= r.sink + r.local;
+    spec_of(&r, "", text);
     if (!is_ok(rig_seq(g, &s, text, DT_F16, 150, &e), &e, "%s", text)) return;
     rig_prompt(g, &s, 1, 100, 64, NULL);
     rig_decode(g, &s, 1, NULL);
@@ -421,12 +424,12 @@ static void check_steps(rig *g)
         attn_stats a = attn_seq_stats(s);
         rig_decode(g, &s, 1, NULL);
         attn_stats b = attn_seq_stats(s);
-        bounded &= b.attended - a.attended <= T_LAYERS * (double)(BASE.budget + BASE.block);
-        bounded &= b.attended - a.attended <= T_LAYERS * most;
+        bounded &= b.attended - a.attended <= T_LAYERS * ((double)r.budget + (extra ? forced : 0) + block);
+        bounded &= b.attended - a.attended > T_LAYERS * (forced + 2 * block);
         bounded &= b.index_read > a.index_read && b.kv_read > a.kv_read;
     }
     is_int(mem_test_count(), before, "decode steps allocate nothing");
-    ok(bounded, "U7: on average a layer attends the budget and at most a block more");
+    ok(bounded, "U7: %s: on average a layer attends the budget and at most a block more", text);
     attn_seq_free(s);
 }
 
@@ -569,6 +572,9 @@ static void check_bad(rig *g)
         const char *text, *part;
     } bad[] = {
         {"actqkv:budget=607", "at least sink + local + block = 608"},
+        {"actqkv:budget=31:budget_mode=extra", "budget 31 is too small, at least block = 32"},
+        {"actqkv:pool=fixed:pool_prefill=1", "pool_prefill=1 with pool=fixed, expected pool=entropy"},
+        {"actqkv:gqa=vote", "one of: layer_concat layer_mean"},
         {"actqkv:block=8:reps=9", "at most block = 8"},
         {"actqkv:window=0", "window='0'"},
         {"actqkv:probe=max", "one of: act mean"},
@@ -622,6 +628,9 @@ static void check_all_naive(rig *g, const char *device)
     r = BASE;
     r.pool_prefill = true;
     check_naive(g, device, r, 16, 70, 40);
+    r = BASE;
+    r.extra = true, r.budget = 3 * 4;
+    check_naive(g, device, r, 64, 70, 30);
     r = (rules){.sink = 0, .local = 1, .window = 1, .block = 1, .reps = 1, .budget = 5, .pool = true};
     check_naive(g, device, r, 5, 20, 7);
     r = (rules){.sink = 5, .local = 9, .window = 4, .block = 7, .reps = 7, .budget = 60, .pool = true};
@@ -648,7 +657,8 @@ int main(void)
         check_no_way_back(&g);
         check_bytes(&g, DT_F32);
         check_bytes(&g, DT_F16);
-        check_steps(&g);
+        check_steps(&g, false);
+        check_steps(&g, true);
         check_stores(&g);
         check_fill(&g);
         check_mscale(&g);

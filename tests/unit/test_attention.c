@@ -248,8 +248,8 @@ static void check_specs(void)
         {"streaming:skip=1+", "skip='1+', expected a number of leading layers"},
         {"streaming:skip=+", "skip='+', expected"},
         {"streaming:skip=1++2", "skip='1++2', expected"},
-        {"streaming:skip=0+64", "skip='0+64', expected"},
-        {"streaming:skip=65", "skip='65', expected"},
+        {"streaming:skip=0+256", "skip='0+256', expected"},
+        {"streaming:skip=257", "skip='257', expected"},
         {"streaming:skip=-1", "skip='-1', expected"},
         {"streaming:skip=", "skip='', expected"},
         {"streaming:skip=18446744073709551617", "expected"},
@@ -258,7 +258,7 @@ static void check_specs(void)
     };
     attn_options o = {.budget = 128, .skip = "1", .kv = kv_exact(DT_F16)};
     attn_spec s;
-    char text[128];
+    char text[320];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
         is_err(attn_spec_parse(&s, bad[i].text, &o, &e), &e, ST_USAGE, bad[i].part, "spec '%s'",
@@ -282,10 +282,31 @@ static void check_specs(void)
         ok(attn_has_budget(&s) ? st == ST_USAGE && strstr(none.msg, "at least") : st == ST_OK,
            "%s: a budget of 0 is refused with the least one (%s)", name, none.msg);
     }
+    static const struct {
+        const char *text;
+        gqa_mode gqa;
+    } shares[] = {
+        {"full", GQA_LAYER_VOTE},        {"streaming", GQA_LAYER_VOTE},
+        {"kivi", GQA_LAYER_VOTE},        {"logquant", GQA_LAYER_VOTE},
+        {"h2o", GQA_MEAN_S},             {"h2o:gqa=per_q", GQA_PER_Q},
+        {"snapkv:gqa=max_s", GQA_MAX_S}, {"tova", GQA_LAYER_MEAN},
+        {"tova:gqa=mean_s", GQA_MEAN_S}, {"quest", GQA_VOTE},
+        {"fier:gqa=mean_q", GQA_MEAN_Q}, {"pariskv", GQA_MEAN_Q},
+        {"actqkv", GQA_LAYER_CONCAT},    {"actqkv:gqa=layer_mean", GQA_LAYER_MEAN},
+    };
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        err bad_spec = {0};
+        is_ok(attn_spec_parse(&s, shares[i].text, &o, &bad_spec), &bad_spec, "%s", shares[i].text);
+        is_int(attn_gqa(&s), shares[i].gqa, "%s: how heads share", shares[i].text);
+    }
     err none = {0};
     attn_options o2 = {.skip = "x", .kv = kv_exact(DT_F16)};
     is_err(attn_spec_parse(&s, "quest", &o2, &none), &none, ST_USAGE, "--skip: 'x', expected",
            "--skip is what was written");
+    is_ok(attn_spec_parse(&s, "quest:skip=0+16+32+48+64", &o, &none), &none, "layers beyond 63");
+    attn_spec_params(&s, text, sizeof text);
+    ok(strstr(text, "skip=0+16+32+48+64 ") && s.skip.has[64] && !s.skip.has[63], "come back: %s", text);
+    is_err(attn_spec_parse(&s, "quest:skip=0+256", &o, &none), &none, ST_USAGE, "list of layers", "layer 256");
 }
 
 static void check_oom(rig *r)

@@ -169,13 +169,15 @@ static void test_fold(backend *be, const char *level)
     rng r = {34};
     float *ring = filled(HEADS * RING, 7), *sum = random_f32(&r, HEADS * STRIDE);
     double want[HEADS][64] = {{0}};
-    band_mass m = {at(ring), HEADS, RING};
+    uint64_t read = 3, bytes = 3;
+    band_mass m = {.mass = at(ring), .n_heads = HEADS, .ring = RING, .read = at(&read)};
     for (int64_t p = 0; p < 60; p += 2) { /* windows of two tokens, a band of seven */
         int64_t lo = p > 5 ? p - 5 : 0, where[3] = {lo, p + 2 - lo, p};
         for (size_t i = 0; i < HEADS * STRIDE; i++) sum[i] = rng_float(&r);
         for (size_t h = 0; h < HEADS; h++)
             for (int64_t i = 0; i < where[1]; i++) want[h][lo + i] += (double)sum[h * STRIDE + (size_t)i];
         be->ops->block->fold(be, &m, at(sum), STRIDE, at(where), RING);
+        bytes += 4 * HEADS * (uint64_t)(p - lo);
         for (size_t h = 0; h < HEADS; h++)
             for (int64_t q = lo; q < p + 2; q++)
                 group_note(&g, fabs((double)ring[h * RING + (size_t)q % RING] - want[h][q]) < 1e-5, "position %d",
@@ -184,6 +186,8 @@ static void test_fold(backend *be, const char *level)
     int64_t all[3] = {49, RING, 49};
     be->ops->block->fold(be, &m, (buf){NULL}, 0, at(all), RING);
     for (size_t i = 0; i < HEADS * RING; i++) group_note(&g, ring[i] == 0, "cleared %zu", i);
+    group_note(&g, read == bytes, "masses read: %llu bytes, not %llu", (unsigned long long)read,
+               (unsigned long long)bytes);
     group_end(&g, "masses add up while tokens are in the band", level);
     free(ring), free(sum);
 }
@@ -202,7 +206,8 @@ static void test_form(backend *be, const char *level)
         for (size_t i = 0; i < N * SIZE; i++) ring[h * RING + (9 + i) % RING] = mass[i];
     block_index x = {at(rep), DT_F32, HEADS, KV, D, 5, SIZE, REPS};
     kv_rows rows = {.k = at(keys), .type = DT_F32, .n_kv_heads = KV, .head_dim = D, .cap = CAP};
-    band_mass m = {at(ring), HEADS, RING};
+    uint64_t read = 3;
+    band_mass m = {.mass = at(ring), .n_heads = HEADS, .ring = RING, .read = at(&read)};
     for (int equal = 0; equal < 2; equal++) {
         be->ops->block->form(be, &x, &rows, equal ? NULL : &m, at(where), N);
         for (size_t b = 0; b < N; b++)
@@ -218,6 +223,7 @@ static void test_form(backend *be, const char *level)
     group_note(&g, rep[0] == 8 && rep[4 * HEADS * D] == 8, "blocks not asked for are left alone");
     where[1] = 0;
     be->ops->block->form(be, &x, &rows, &m, at(where), N);
+    group_note(&g, read == 3 + sizeof(float) * HEADS * N * SIZE, "masses read: %llu bytes", (unsigned long long)read - 3);
     group_end(&g, "representatives: best tokens, equal ones by position, NaN last", level);
     free(keys), free(rep), free(ring);
 }

@@ -181,7 +181,7 @@ static bool check_fetch(backend *be, const store *st, const shape *s, bool value
     int64_t range[2] = {0, (int64_t)s->cap};
     kv_rows out = {.k = at(k), .type = DT_F32, .n_kv_heads = s->heads, .head_dim = s->dim, .cap = s->cap};
     if (value) out.v = at(v);
-    be->ops->codes->fetch(be, &out, &st->rows, at(range), (buf){0}, 1, 0, (int64_t)s->cap);
+    be->ops->codes->fetch(be, &out, &st->rows, at(range), (buf){0}, 1, 0, (int64_t)s->cap, (buf){0});
     bool good = memcmp(value ? v : k, want, 4 * n) == 0;
     unsigned char *untouched = (unsigned char *)v;
     for (size_t i = 0; i < 4 * n && !value; i++) good &= untouched[i] == 0xff;
@@ -266,7 +266,7 @@ static void through(backend *be, bool value, const shape *form, const float *x, 
     kv_rows out = {.k = at(k), .v = at(v), .type = DT_F32, .n_kv_heads = 1, .head_dim = s.dim, .cap = s.cap};
     if (!value) st.v_at[0] = 0, out.v.p = NULL;
     if (value) st.k_at[0] = 0;
-    be->ops->codes->fetch(be, &out, &st.rows, at(range), (buf){0}, 1, 0, (int64_t)s.cap);
+    be->ops->codes->fetch(be, &out, &st.rows, at(range), (buf){0}, 1, 0, (int64_t)s.cap, (buf){0});
     for (size_t i = 0; i < n; i++) {
         const unsigned char *row = value ? st.rows.codes.v.p : st.rows.codes.k.p + i * row_bytes(&s);
         back[i] = value ? v[i] : k[2 * i];
@@ -336,22 +336,21 @@ static void encode_some(backend *be, store *st, const shape *s)
     free(src);
 }
 
-/* The bytes that the K and V of entries [lo, hi) take, groups of K pairs once. */
-static uint64_t bytes_of(const store *st, const shape *s, const int32_t *idx, size_t lo, size_t hi)
+/* Adds the bytes that the K and V of entries [lo, hi) take, groups of K pairs once. */
+static void add_bytes(uint64_t *sum, const store *st, const shape *s, const int32_t *idx, size_t lo, size_t hi)
 {
-    uint64_t sum = 0;
     bool *touched = filled(s->cap, 0); /* groups of K */
     for (size_t i = lo; i < hi; i++) {
         size_t slot = (size_t)(idx ? idx[i] : (int32_t)i), exact = s->dim * dtype_size(s->type);
         int32_t k = st->k_at[slot], v = st->v_at[slot];
-        sum += (k < 0 ? row_bytes(s) : exact) + (v < 0 ? row_bytes(s) + 4 * runs(s) : exact);
-        if (k < 0 && s->by_token) sum += 4 * runs(s);
+        sum[READ_K] += k < 0 ? row_bytes(s) : exact;
+        sum[READ_V] += v < 0 ? row_bytes(s) + 4 * runs(s) : exact;
+        if (k < 0 && s->by_token) sum[READ_K] += 4 * runs(s);
         if (k >= 0 || s->by_token || touched[(size_t)(-1 - k) / s->group]) continue;
         touched[(size_t)(-1 - k) / s->group] = true;
-        sum += 4 * s->dim;
+        sum[READ_K] += 4 * s->dim;
     }
     free(touched);
-    return sum;
 }
 
 static void case_attend(backend *be, rng *r, group *g, shape s, bool lists, bool prompt)
@@ -364,7 +363,8 @@ static void case_attend(backend *be, rng *r, group *g, shape s, bool lists, bool
     float *k = xmalloc(4 * s.heads * s.cap * s.dim), *v = xmalloc(4 * s.heads * s.cap * s.dim);
     int32_t *idx = xmalloc(4 * s.heads * stride), *pos = xmalloc(4 * s.heads * stride);
     int64_t *range = xmalloc(16 * s.heads), qpos[N_TOK];
-    uint64_t read = 1000, bytes = 1000;
+    uint64_t read[READ_KINDS] = {1000, 2000, 3000}, bytes[READ_KINDS] = {1000, 2000, 3000};
+    uint64_t copied[READ_KINDS] = {0}, whole[READ_KINDS] = {0};
     for (size_t h = 0; h < s.heads; h++) {
         range[2 * h] = 2;
         range[2 * h + 1] = (int64_t)(s.cap - 5 - h);
@@ -375,7 +375,7 @@ static void case_attend(backend *be, rng *r, group *g, shape s, bool lists, bool
     }
     for (size_t t = 0; t < n_tok; t++) qpos[t] = (int64_t)(s.cap + t);
     attn_job j = {.q = at(q), .out = at(got), .n_tok = n_tok, .n_heads = heads, .rows = st.rows, .range = at(range),
-                  .n_lists = 1, .idx_stride = stride, .n_max = (int64_t)s.cap, .scale = 0.3f, .read = at(&read)};
+                  .n_lists = 1, .idx_stride = stride, .n_max = (int64_t)s.cap, .scale = 0.3f, .read = at(read)};
     if (lists) {
         j.idx = at(idx);
         j.at = at(pos);
@@ -387,23 +387,28 @@ static void case_attend(backend *be, rng *r, group *g, shape s, bool lists, bool
         size_t lo = 2, hi = (size_t)(2 + range[2 * (lists ? h : 0) + 1]);
         while (lists && pos[h * stride + lo] <= qpos[0] - BAND) lo++;
         while (lists && pos[h * stride + hi - 1] > qpos[n_tok - 1]) hi--;
-        bytes += bytes_of(&st, &s, lists ? idx + h * stride : NULL, lo, hi);
+        add_bytes(bytes, &st, &s, lists ? idx + h * stride : NULL, lo, hi);
+        add_bytes(whole, &st, &s, NULL, 0, s.cap);
     }
     if (prompt) be->ops->attn_prefill(be, &j);
     else be->ops->attn_decode(be, &j, 1);
     int64_t all[2] = {0, (int64_t)s.cap};
     kv_rows plain = {.k = at(k), .v = at(v), .type = DT_F32, .n_kv_heads = s.heads, .head_dim = s.dim, .cap = s.cap};
-    be->ops->codes->fetch(be, &plain, &st.rows, at(all), (buf){0}, 1, 0, all[1]);
+    be->ops->codes->fetch(be, &plain, &st.rows, at(all), (buf){0}, 1, 0, all[1], at(copied));
     j.rows = plain;
     j.out = at(want);
-    j.read = (buf){0};
+    j.copied = true;
     if (prompt) be->ops->attn_prefill(be, &j);
     else be->ops->attn_decode(be, &j, 1);
     group_note(g, memcmp(got, want, 4 * n) == 0, "bits: %s dim %zu bits %d by_token %d lists %d prompt %d",
                dtype_name(s.type), s.dim, s.bits, s.by_token, lists, prompt);
-    group_note(g, read == bytes, "read %llu, not %llu: %s dim %zu bits %d by_token %d lists %d prompt %d",
-               (unsigned long long)read, (unsigned long long)bytes, dtype_name(s.type), s.dim, s.bits, s.by_token,
-               lists, prompt);
+    group_note(g, memcmp(read, bytes, sizeof read) == 0 && memcmp(copied, whole, sizeof copied) == 0,
+               "read K %llu, not %llu: %s dim %zu bits %d by_token %d lists %d prompt %d",
+               (unsigned long long)read[READ_K], (unsigned long long)bytes[READ_K], dtype_name(s.type), s.dim, s.bits,
+               s.by_token, lists, prompt);
+    plain.v = (buf){NULL};
+    be->ops->codes->fetch(be, &plain, &st.rows, at(all), (buf){0}, 1, 0, all[1], at(copied));
+    group_note(g, copied[READ_K] == 2 * whole[READ_K] && copied[READ_V] == whole[READ_V], "K alone is read");
     free(q), free(got), free(want), free(k), free(v), free(idx), free(pos), free(range);
     store_free(&st);
 }
@@ -434,21 +439,21 @@ static void test_all_exact(backend *be, const char *level)
         store st = store_make(&r, s);
         float *q = random_f32(&r, N), got[N], want[N];
         int64_t range[2] = {3, CAP - 9};
-        uint64_t read[2] = {0, 0};
+        uint64_t read[2][READ_KINDS] = {{0}};
         for (size_t i = 0; i < CAP; i++) st.k_at[i] = st.v_at[i] = (int32_t)(i * 7 % CAP);
         attn_job j = {.q = at(q), .out = at(got), .n_heads = HEADS, .rows = st.rows, .range = at(range), .n_lists = 1,
-                      .idx_stride = CAP, .n_max = CAP, .scale = 0.5f, .read = at(&read[0])};
+                      .idx_stride = CAP, .n_max = CAP, .scale = 0.5f, .read = at(read[0])};
         attn_job plain = j;
         plain.out = at(want);
-        plain.read = at(&read[1]);
+        plain.read = at(read[1]);
         plain.idx = at(st.k_at);
         plain.rows.codes = (kv_codes){0};
         for (int prompt = 0; prompt < 2; prompt++) {
             j.n_tok = plain.n_tok = prompt ? N_TOK : 1;
             if (prompt) be->ops->attn_prefill(be, &j), be->ops->attn_prefill(be, &plain);
             else be->ops->attn_decode(be, &j, 1), be->ops->attn_decode(be, &plain, 1);
-            group_note(&g, memcmp(got, want, 4 * j.n_tok * HEADS * DIM) == 0 && read[0] == read[1], "%s, prompt %d",
-                       dtype_name(s.type), prompt);
+            group_note(&g, memcmp(got, want, 4 * j.n_tok * HEADS * DIM) == 0 && !memcmp(read[0], read[1], sizeof *read),
+                       "%s, prompt %d", dtype_name(s.type), prompt);
         }
         free(q);
         store_free(&st);

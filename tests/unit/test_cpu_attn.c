@@ -16,7 +16,7 @@ typedef struct {
     int32_t *idx, *at;
     void *codes[4]; /* of K, V, then their pairs */
     int32_t *k_at, *v_at;
-    uint64_t read;
+    uint64_t read[READ_KINDS];
 } call;
 
 typedef struct {
@@ -126,21 +126,33 @@ static void compare(backend *be, group *g, rng *r, shape s, bool prefill)
     call_place(&c, s);
     size_t rows = s.n_tok * c.job.n_heads, n = rows * s.dim;
     float *out = xmalloc(4 * n), *lse = xmalloc(4 * rows);
-    uint64_t read = 0;
+    size_t stride = s.n + 3;
+    float *scores = calloc(c.job.n_heads, 4 * stride), *want = calloc(c.job.n_heads, 4 * stride);
+    uint64_t read[READ_KINDS] = {0};
     attn_job j = c.job;
     j.out = at(out);
     j.lse = at(lse);
-    c.job.read = at(&c.read);
-    j.read = at(&read);
+    c.job.read = at(c.read);
+    j.read = at(read);
+    if (!prefill) {
+        j.scores = at(scores);
+        c.job.scores = at(want);
+        j.score_stride = c.job.score_stride = stride;
+    }
     ref->ops->attn_prefill(ref, &c.job);
     if (prefill) be->ops->attn_prefill(be, &j);
     else be->ops->attn_decode(be, &j, 1);
     double e = nmse(out, c.out, n), el = nmse(lse, c.lse, rows);
-    group_note(g, e <= 1e-10 && el <= 1e-10 && read == c.read,
-               "%s dim %zu group %zu n %zu lists %zu tok %zu band %lld pos %d at %d bits %d: %.2g, lse %.2g, read %+lld",
+    group_note(g, e <= 1e-10 && el <= 1e-10 && memcmp(read, c.read, sizeof read) == 0,
+               "%s dim %zu group %zu n %zu lists %zu tok %zu band %lld pos %d at %d bits %d: %.2g, lse %.2g, K read %+lld",
                dtype_name(s.type), s.dim, s.group, s.n, s.n_lists, s.n_tok, (long long)s.band, s.pos, s.at, s.bits, e,
-               el, (long long)(read - c.read));
-    free(out), free(lse);
+               el, (long long)(read[READ_K] - c.read[READ_K]));
+    bool same = true;
+    for (size_t i = 0; i < c.job.n_heads * stride; i++)
+        same &= scores[i] == want[i] || fabsf(scores[i] - want[i]) < 1e-4f;
+    group_note(g, same, "scores: dim %zu group %zu n %zu lists %zu band %lld", s.dim, s.group, s.n, s.n_lists,
+               (long long)s.band);
+    free(out), free(lse), free(scores), free(want);
     call_free(&c);
 }
 

@@ -158,8 +158,8 @@ static void compare(backend *be, group *g, rng *r, shape s)
 {
     call *c = call_make(r, s);
     float *got = xmalloc(4 * s.groups * c->stride);
-    uint64_t read = 5, keys = 0;
-    c->job.read = at(&read);
+    uint64_t read[READ_KINDS] = {5, 6, 7}, keys = 0, sums = 0;
+    c->job.read = at(read);
     for (int add = 0; add < 2; add++) {
         memcpy(got, c->start, 4 * s.groups * c->stride);
         be->ops->evict->colsum(be, &c->job, s.groups, s.how, add, at(got), c->stride);
@@ -172,8 +172,14 @@ static void compare(backend *be, group *g, rng *r, shape s)
     }
     for (size_t u = 0; u < (s.lists == c->heads ? c->heads : s.kv_heads); u++)
         keys += (uint64_t)c->range[2 * (s.lists == 1 ? 0 : u) + 1] * s.dim * dtype_size(s.type);
-    group_note(g, read == 5 + 2 * keys, "bytes read: %llu, not %llu", (unsigned long long)read - 5,
-               (unsigned long long)(2 * keys));
+    for (size_t k = 0; k < s.groups; k++)
+        sums += 4 * (uint64_t)c->range[2 * list_of(c, &s, k * (c->heads / s.groups)) + 1];
+    group_note(g, read[READ_K] == 5 + 2 * keys && read[READ_V] == 6 && read[READ_INDEX] == 7 + sums,
+               "bytes read: %llu, not %llu; of sums %llu, not %llu", (unsigned long long)read[READ_K] - 5,
+               (unsigned long long)(2 * keys), (unsigned long long)read[READ_INDEX] - 7, (unsigned long long)sums);
+    c->job.copied = true;
+    be->ops->evict->colsum(be, &c->job, s.groups, s.how, true, at(got), c->stride);
+    group_note(g, read[READ_K] == 5 + 2 * keys && read[READ_INDEX] == 7 + 2 * sums, "copied rows do not count");
     free(got);
     call_free(c);
 }
@@ -286,6 +292,54 @@ static void test_bits(backend *one, backend *two, const char *level)
         call_free(c);
     }
     group_end(&g, "colsum: the same bits in one call and in chunks of 1 to 90, threads 1 and 2", level);
+}
+
+/* From scores: one query, some entries not seen, a head that sees nothing. */
+static void test_scored(backend *be, const char *level)
+{
+    enum { HEADS = 12, N = 300, ROW = N + 7 };
+    static const size_t groups[] = {1, 3, 6, 12}, lengths[] = {1, 7, 128, 129, N};
+    rng r = {38};
+    group g = {0};
+    float *score = random_f32(&r, HEADS * ROW), *lse = random_f32(&r, HEADS), *start = random_f32(&r, HEADS * ROW);
+    float *got = xmalloc(4 * HEADS * ROW);
+    for (size_t i = 0; i < HEADS * ROW; i += 5) score[i] = -INFINITY;
+    lse[2] = -INFINITY;
+    for (size_t i = 0; i < 4 * 5 * 6; i++) {
+        size_t n_groups = groups[i % 4], n = lengths[i / 4 % 5], heads = HEADS / n_groups;
+        int how = (int)(i / 20 % 3);
+        bool add = i / 60;
+        int64_t range[2] = {4, (int64_t)n};
+        uint64_t read[READ_KINDS] = {0};
+        attn_job j = {.lse = at(lse), .n_tok = 1, .n_heads = HEADS, .range = at(range), .n_lists = 1, .n_max = N,
+                      .rows = {.n_kv_heads = 6, .head_dim = 8}, .read = at(read), .scores = at(score),
+                      .score_stride = ROW};
+        memcpy(got, start, 4 * HEADS * ROW);
+        be->ops->evict->colsum(be, &j, n_groups, how, add, at(got), ROW);
+        double worst = 0;
+        for (size_t k = 0; k < n_groups; k++)
+            for (size_t e = 0; e < n; e++) {
+                double want = 0;
+                for (size_t h = k * heads; h < (k + 1) * heads; h++) {
+                    double x = h == 2 ? 0 : exp((double)score[h * ROW + e] - (double)lse[h]);
+                    want = how == COMBINE_MAX ? fmax(want, x) : want + x;
+                }
+                if (how == COMBINE_MEAN) want /= (double)heads;
+                if (add) want += (double)start[k * ROW + e];
+                worst = fmax(worst, fabs((double)got[k * ROW + e] - want) / fmax(1, fabs(want)));
+            }
+        bool rest = got[(n_groups - 1) * ROW + n] == start[(n_groups - 1) * ROW + n];
+        group_note(&g, worst < 1e-5 && rest, "groups %zu n %zu how %d add %d: %.2g", n_groups, n, how, add, worst);
+        group_note(&g, read[READ_K] == 0 && read[READ_INDEX] == (add ? 4 * n_groups * n : 0), "no key is read");
+    }
+    int64_t all[2] = {0, N};
+    attn_job j = {.lse = at(lse), .n_tok = 1, .n_heads = HEADS, .range = at(all), .n_lists = 1, .n_max = N,
+                  .rows = {.n_kv_heads = 6, .head_dim = 8}, .scores = at(score), .score_stride = ROW};
+    be->ops->evict->colsum(be, &j, HEADS, COMBINE_SUM, false, at(got), ROW);
+    be->ops->evict->colsum(be, &j, HEADS, COMBINE_SUM, false, at(score), ROW);
+    for (size_t h = 0; h < HEADS; h++) group_note(&g, !memcmp(score + h * ROW, got + h * ROW, 4 * N), "in place");
+    group_end(&g, "colsum of one query from its scores, in place too", level);
+    free(score), free(lse), free(start), free(got);
 }
 
 /* ---- lists ---- */
@@ -501,6 +555,7 @@ int main(void)
     ref = open_ref();
     test_colsum(ref, "ref");
     test_total(ref, "ref");
+    test_scored(ref, "ref");
     test_bits(ref, ref, "ref");
     test_prune(ref, "ref");
     test_compact(ref, "ref");
@@ -512,6 +567,7 @@ int main(void)
         if (!two) continue;
         test_colsum(two, level);
         test_total(two, level);
+        test_scored(two, level);
         test_bits(one, two, level);
         test_prune(two, level);
         test_compact(two, level);

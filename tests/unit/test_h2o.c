@@ -50,6 +50,8 @@ static void check_options(rig *r)
     check_against(r, &s, "h2o:budget=20:gqa=max_s", turns, 2, 10, 16);
     fresh(r, 20)->n_lists = r->shape.n_heads;
     check_against(r, &s, "h2o:budget=20:gqa=per_q", turns, 2, 10, 16);
+    fresh(r, 20)->n_lists = 1;
+    check_against(r, &s, "h2o:budget=20:gqa=layer_mean", turns, 2, 10, 16);
     fresh(r, 20)->by_count = true;
     check_against(r, &s, "h2o:budget=20:norm=count", turns, 2, 10, 16);
     fresh(r, 20)->recent = 3;
@@ -100,7 +102,6 @@ static void check_ranks(rig *r)
     r->window[0] = 0;
     fresh(r, 20)->by_rank = true;
     check_against(r, &s, t[0].text, small, 2, 40, 3);
-    check_unbounded(r, "h2o:budget=80:pos=rank", DT_F32);
     err e = {0};
     attn_seq *seq;
     fresh(r, 20);
@@ -172,7 +173,7 @@ static void check_bytes(rig *r)
         check_held(r, &s, seq, 12);
         after = attn_seq_stats(seq);
         double rows = i == 3 ? 10 * 55.5 : 10 * 21, regions = i == 1 ? r->shape.n_heads : r->shape.n_kv_heads;
-        double bytes = rows * T_LAYERS * regions * T_DIM * 4 * 3; /* K twice, V once */
+        double bytes = rows * T_LAYERS * regions * T_DIM * 4 * 2;
         ok(after.kv_read - before.kv_read == bytes, "%s: %g bytes of rows read, expected %g", specs[i], after.kv_read,
            bytes);
         attn_seq_free(seq);
@@ -236,7 +237,9 @@ static void check_specs(void)
     check_refused("h2o:budget=1", "budget 1 is too small, at least 2");
     check_refused("h2o:budget=8:hh=9", "hh=9, at most the budget of 8");
     check_refused("h2o:budget=8:recent=9", "recent=9, at most the budget of 8");
-    check_refused("h2o:gqa=vote", "one of: mean_s sum_s max_s per_q");
+    check_refused("h2o:gqa=vote", "their sum is gqa=sum_s");
+    check_refused("h2o:gqa=mean_q", "each query has its own weights");
+    check_refused("h2o:gqa=layer_concat", "use layer_mean");
     check_refused("h2o:mode=oracle", "one of: decode oneshot");
     is_ok(attn_spec_parse(&spec, "h2o:budget=9", &o, &e), &e, "a spec");
     attn_spec_params(&spec, text, sizeof text);

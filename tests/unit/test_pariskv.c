@@ -27,7 +27,7 @@ typedef struct {
     setup s;
     int64_t n, indexed; /* tokens; those of them that are indexed */
     int64_t m0, m1;     /* tokens of the mean */
-    bool has_mean, vote, center, alpha, rotate;
+    bool has_mean, vote, center, alpha, rotate, total;
     int rounds, tiers;
     int64_t window[T_LAYERS];
 } naive;
@@ -42,6 +42,7 @@ static naive naive_new(setup s)
     naive o = {.s = s, .alpha = !strstr(s.text, "alpha=0"), .rotate = !strstr(s.text, "rotate=0")};
     o.vote = strstr(s.text, "vote");
     o.center = strstr(s.text, "center=1");
+    o.total = strstr(s.text, "budget_mode=total");
     o.rounds = strstr(s.text, "rounds=2") ? 2 : 1;
     o.tiers = strstr(s.text, "tiers=1") ? 1 : 6;
     return o;
@@ -214,19 +215,28 @@ static int64_t naive_search(const naive *o, int layer, int kv, int64_t p, int64_
     return count;
 }
 
+/* Fewer tokens are all attended. */
+static int64_t naive_threshold(const naive *o)
+{
+    int64_t forced = o->s.sink + o->s.local;
+    return forced + 2 * (o->total ? o->s.k - forced : o->s.k);
+}
+
 /* All positions that kv head `kv` attends in the step of token o->n - 1. */
 static int64_t naive_attended(const naive *o, int layer, int kv, int64_t *pos)
 {
     int64_t n = o->n, count = 0, end = smaller(n, o->s.sink) + o->indexed, window = o->window[layer];
     int64_t from = window && n > window ? n - window : 0, first = o->s.sink > from ? o->s.sink : from;
     bool all =
-        (layer == 0 && strstr(o->s.text, "skip=1")) || n - from < o->s.sink + o->s.local + 2 * o->s.k || end <= first;
+        (layer == 0 && strstr(o->s.text, "skip=1")) || n - from < naive_threshold(o) || end <= first;
+    naive now = *o;
     if (all) {
         for (int64_t i = from; i < n; i++) pos[count++] = i;
         return count;
     }
     for (int64_t i = from; i < o->s.sink; i++) pos[count++] = i;
-    count += naive_search(o, layer, kv, n - 1, first, end, pos + count);
+    if (o->total) now.s.k -= count + n - (end > from ? end : from);
+    count += naive_search(&now, layer, kv, n - 1, first, end, pos + count);
     for (int64_t i = end > from ? end : from; i < n; i++) pos[count++] = i;
     return count;
 }
@@ -268,6 +278,7 @@ static void check_oracle(rig *r, const char *device, setup s, int64_t n1, int64_
     const int64_t prompts[2] = {n1, n2};
     int64_t attended = 0;
     int bad = 0;
+    bool bounded = true;
     for (int l = 0; l < T_LAYERS; l++) o.window[l] = r->window[l];
     if (!is_ok(rig_seq(r, &seq, spec_text(s), DT_F32, T_MAX, &e), &e, "%s", spec_text(s))) return;
     for (int turn = 0; turn < 2; turn++) {
@@ -277,13 +288,16 @@ static void check_oracle(rig *r, const char *device, setup s, int64_t n1, int64_
         }
         for (int i = 0; i < 14; i++) {
             rig_decode(r, &seq, 1, got);
-            attended += naive_decode(&o, want);
+            int64_t one = naive_decode(&o, want), most = o.total ? s.k : s.sink + s.local + s.u + s.k;
+            attended += one;
+            bounded &= strstr(s.text, "skip") || o.n < naive_threshold(&o) || one <= T_LAYERS * most;
             for (int k = 0; k < T_LAYERS * ROW; k++) bad += fabsf((&got[0][0][0])[k] - (&want[0][0][0])[k]) > 1e-4f;
         }
     }
     ok(bad == 0, "%s, %s, prompts of %d and %d: 28 steps, %d outputs differ", spec_text(s), device, (int)n1, (int)n2,
        bad);
     is_int((long long)attn_seq_stats(seq).attended, (long long)attended, "%s: tokens attended (U7)", spec_text(s));
+    ok(bounded, "%s: within the budget (U7)", spec_text(s));
     attn_seq_free(seq);
 }
 
@@ -298,11 +312,14 @@ static void check_oracles(rig *r, const char *device)
     check_oracle(r, device, (setup){"", 4, 3, 5, 4, 30, 10}, 0, 50, 7);
     check_oracle(r, device, (setup){"", 1, 2, 0, 1, 10, 5}, 70, 20, 64);
     check_oracle(r, device, (setup){":skip=1", 6, 1, 3, 20, 25, 20}, 50, 0, 64);
+    check_oracle(r, device, (setup){":budget_mode=total", 22, 4, 6, 7, 25, 20}, 60, 30, 16);
+    check_oracle(r, device, (setup){":budget_mode=total:gqa=vote", 18, 4, 6, 7, 40, 30}, 41, 9, 64);
     /* sinks behind a window; a window that is narrower than what is attended anyway */
     r->window[0] = 45;
     r->window[2] = 12;
     check_oracle(r, device, (setup){"", 5, 4, 6, 7, 25, 20}, 60, 30, 16);
     check_oracle(r, device, (setup){"", 5, 20, 6, 30, 25, 20}, 45, 1, 16);
+    check_oracle(r, device, (setup){":budget_mode=total", 23, 4, 6, 7, 25, 20}, 60, 30, 16);
     r->window[0] = r->window[2] = 0;
 }
 
@@ -537,9 +554,16 @@ static void check_specs(void)
     attn_spec_params(&s, text, sizeof text);
     is_str(text,
            "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 gqa=mean_q rounds=1 center=0 tiers=6 alpha=1 "
-           "rotate=1 skip=0 kv=f16",
+           "rotate=1 budget_mode=extra skip=0 kv=f16",
            "their text");
     is_err(attn_spec_check(&s, &shape, &e), &e, ST_UNSUPPORTED, "head_dim 258, at most 256", "a head that is too wide");
+    err small = {0}, enough = {0};
+    shape.head_dim = 8;
+    is_ok(attn_spec_parse(&s, "pariskv:budget=832:budget_mode=total", &o, &small), &small, "a total");
+    is_err(attn_spec_check(&s, &shape, &small), &small, ST_USAGE,
+           "budget 832 is too small, at least sink + local + u + 1 = 833", "that leaves nothing to find");
+    s.budget++;
+    is_ok(attn_spec_check(&s, &shape, &enough), &enough, "that leaves one token");
 }
 
 static void check_oom(rig *r)

@@ -31,6 +31,7 @@ enum {
     BANDED = 16,    /* prompts attend bands in segments that the chunk cuts: the same up to rounding (U2) */
     ONE_BY_ONE = 32, /* tokens one by one = at once (U3); the others depend on when the prompt ended, */
     IN_A_RING = 64,  /* and these have the same rows at other slots: the same up to rounding */
+    POOLED = 256,    /* means of budgets hold every step: no way back */
     RAW = 128       /* stores hold keys before rotation: other bits than `full` over stores that round (U1) */
 };
 
@@ -66,6 +67,7 @@ static const strategy strategies[] = {
     {"h2o:budget=20", EVICTS, 21, 0},
     {"h2o:budget=20:gqa=sum_s:skip=1", EVICTS, 21, 0},
     {"h2o:budget=20:gqa=max_s", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=layer_mean", EVICTS, 21, 0},
     {"h2o:budget=20:gqa=per_q", EVICTS, 21, 0},
     {"h2o:budget=20:hh=5", EVICTS ":hh=50", 21, 0},
     {"h2o:budget=20:norm=count", EVICTS, 21, 0},
@@ -78,9 +80,14 @@ static const strategy strategies[] = {
     {"snapkv:budget=20:gqa=max_s:skip=1", EVICTS, 20, GROWS},
     {"snapkv:budget=20:gqa=per_q:window=5", EVICTS, 20, GROWS},
     {"snapkv:budget=20:pool=avg", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=sum_s", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=layer_mean", EVICTS, 20, GROWS},
     {"snapkv:budget=20:recompress_on_turn=1", EVICTS, 20, GROWS},
     {"tova:budget=20", EVICTS, 21, 0},
     {"tova:budget=20:gqa=mean_s", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=sum_s", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=max_s", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=per_q", EVICTS, 21, 0},
     {"tova:budget=20:protect_last=1", EVICTS, 21, 0},
     {"tova:budget=20:prefill_evict=chunk", EVICTS, 21, BY_CHUNK},
     QUEST(":gqa=per_q"),
@@ -110,8 +117,8 @@ static const strategy strategies[] = {
     FIER(":open=exact"),
     FIER(":open=window"),
     FIER(":open=keep"),
-    {"fier:skip=0:budget=20:g=8:pool=entropy", RETRIEVES, 0, 0},
-    {"quest:skip=0:budget=24:page=4:pool=entropy", RETRIEVES, 0, 0},
+    {"fier:skip=0:budget=20:g=8:pool=entropy", RETRIEVES, 0, POOLED},
+    {"quest:skip=0:budget=24:page=4:pool=entropy", RETRIEVES, 0, POOLED},
     FIER(":levels=mad"),
     FIER(":levels=two_mean:skip=1"),
     FIER(":force_sink=3:force_recent=5"),
@@ -123,11 +130,14 @@ static const strategy strategies[] = {
     {PARIS ":center=1", RETRIEVES, 23, 0}, /* the mean is that of the first prompt */
     {PARIS ":tiers=1:alpha=0", RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":rotate=0:rho=30:beta=40", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":budget=22:budget_mode=total", RETRIEVES, 22, ONE_BY_ONE},
     /* band, sinks, at most twice the nominal blocks, and a block that fills */
     {ACT, BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
     {ACT ":probe=mean:skip=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
-    {ACT ":sim=head", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":gqa=layer_mean", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
     {ACT ":pool=fixed", BLOCKS, 31 + 4, WINDOWED | RAW},
+    {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=12:budget_mode=extra", BLOCKS, 3 + 16 + 2 * 12 + 4,
+     WINDOWED | RAW},
     {ACT ":pool_prefill=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW | BY_CHUNK},
     {"kivi:g=8:r=16", "", 0, ONE_BY_ONE},
     {"kivi:bits=4:g=8:r=24:key_residual=slide", "", 0, ONE_BY_ONE},
@@ -244,7 +254,7 @@ typedef struct {
     const strategy *s;
     const kv_format *kv;
     size_t held, copies; /* bytes of rows at the end of its life; regions a kv head */
-    char failed[160];
+    char failed[ATTN_TEXT];
 } combination;
 
 static bool note(combination *c, bool good, const char *what)
@@ -262,7 +272,8 @@ static void watched_steps(combination *c, attn_seq *s, head_rows out[][T_LAYERS]
         long allocated = mem_test_count();
         int64_t n = attn_seq_length(s) + 1, most = c->s->most ? c->s->most : n;
         if (c->s->flags & GROWS) most += generated + i + 1;
-        bool plain = attn_seq_spec(s)->skip == 0;
+        bool plain = true;
+        for (int l = 0; l < T_LAYERS; l++) plain &= !attn_seq_spec(s)->skip.has[l];
         spy_begin();
         rig_decode(c->r, &s, 1, out[i]);
         spy.on = false;
@@ -347,7 +358,8 @@ static void check_again(combination *c, attn_seq *s)
     note(c, same(r, other.prompt1, alone.prompt1, T_LAYERS * P1) &&
                 same(r, other.step1, alone.step1, T_LAYERS * (STEPS - 1)), "U4: reset");
     check_current(c, s, alone.step1[STEPS - 1]);
-    attn_seq_reset(s);
+    err e = {0};
+    note(c, attn_seq_rewind(s, 0, &e) == ST_OK && attn_seq_length(s) == 0, "back to the start");
     live(r, s, c->s->flags & WINDOWED ? 16 : 7, &other);
     bool equal = c->s->flags & BANDED ? close_life(r, &other, &alone) : same_life(r, &other, &alone);
     note(c, (c->s->flags & BY_CHUNK) || equal, "U2: chunks");
@@ -375,7 +387,7 @@ static void check_back(combination *c, attn_seq *s)
     err e = {0};
     rig *r = c->r;
     bool exact = !kv_has_codes(&attn_seq_spec(s)->kv);
-    if ((c->s->most > 0 && !attn_retrieves(attn_seq_spec(s))) || (c->s->flags & WINDOWED)) return;
+    if ((c->s->most > 0 && !attn_retrieves(attn_seq_spec(s))) || (c->s->flags & (WINDOWED | POOLED))) return;
     for (int n = 3; n < STEPS - 1; n += 2) {
         attn_seq_reset(s);
         rig_prompt(r, &s, 1, P1, 64, NULL);
@@ -537,7 +549,7 @@ static void check_batch(rig *r, int group, int n_groups)
 {
     static head_rows out[T_LAYERS * BATCH];
     batch b = {0};
-    char failed[160] = "";
+    char failed[ATTN_TEXT] = "";
     err e = {0};
     for (int i = group; i < n_kept && b.n < BATCH; i += n_groups, b.n++) {
         kv_format kv;

@@ -533,7 +533,7 @@ static void blocks_case(backend *be, const char *c, group *g)
     float *keys = floats("blocks.%s.k", c), *rep = hold(4 * n * heads * dim), *score = hold(4 * n);
     rows.k = at(keys), rows.type = DT_F32;
     block_index x = {at(rep), DT_F32, heads, rows.n_kv_heads, dim, n, size, size < 4 ? size : 4};
-    band_mass mass = {at(floats("blocks.%s.mass", c)), heads, n * size};
+    band_mass mass = {.mass = at(floats("blocks.%s.mass", c)), .n_heads = heads, .ring = n * size};
     be->ops->block->form(be, &x, &rows, &mass, I64(0, (int64_t)n, 0), (int64_t)n);
     group_note(g, near(rep, floats("blocks.%s.reps", c), n * heads * dim, TOL), "%s: representatives", c);
     int32_t *each = hold(4 * n), *got = hold(4 * n);

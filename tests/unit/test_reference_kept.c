@@ -89,7 +89,7 @@ static bool fetched_are(backend *be, const kv_rows *r, bool value, const st_tens
                    .n_kv_heads = r->n_kv_heads,
                    .head_dim = r->head_dim,
                    .cap = r->cap};
-    be->ops->codes->fetch(be, &out, r, I64(0, (int64_t)r->cap), (buf){NULL}, 1, 0, (int64_t)r->cap);
+    be->ops->codes->fetch(be, &out, r, I64(0, (int64_t)r->cap), (buf){NULL}, 1, 0, (int64_t)r->cap, (buf){NULL});
     return near((float *)(void *)(value ? out.v.p : out.k.p), floats_of(want), n, 1e-6);
 }
 

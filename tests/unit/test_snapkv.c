@@ -99,6 +99,10 @@ static void check_options(rig *r)
     check_against(r, &s, "snapkv:budget=20:gqa=max_s", turns, 2, 10, 16);
     fresh(r, 20)->n_lists = r->shape.n_heads;
     check_against(r, &s, "snapkv:budget=20:gqa=per_q", turns, 2, 10, 16);
+    fresh(r, 20)->how = SUM;
+    check_against(r, &s, "snapkv:budget=20:gqa=sum_s", turns, 2, 10, 16);
+    fresh(r, 20)->n_lists = 1;
+    check_against(r, &s, "snapkv:budget=20:gqa=layer_mean", turns, 2, 10, 16);
     r->window[0] = 25;
     r->window[1] = 12;
     r->window[2] = 40;
@@ -188,7 +192,7 @@ static void check_specs(void)
     check_refused("snapkv:budget=8:window=8", "budget 8 is too small, at least window + 1 = 9");
     check_refused("snapkv:kernel=4", "kernel=4, expected an odd number");
     check_refused("snapkv:window=0", "window=0, at least 1");
-    check_refused("snapkv:gqa=vote", "one of: mean_s max_s per_q");
+    check_refused("snapkv:gqa=vote", "their sum is gqa=sum_s");
     is_ok(attn_spec_parse(&spec, "snapkv:budget=9", &o, &e), &e, "a spec");
     attn_spec_params(&spec, text, sizeof text);
     is_str(text, "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 skip=0 kv=f16", "its parameters");

@@ -157,7 +157,7 @@ static bool same_values(rig *r, const naive *m)
     r->be->ops->upload(r->be, r->range, range, sizeof range);
     for (int l = 0; l < LAYERS; l++) {
         r->be->ops->codes->fetch(r->be, &out, kv_store_rows(r->s, l), r->range, (buf){NULL}, 1, 0,
-                                 m->n);
+                                 m->n, (buf){NULL});
         for (int half = 0; half < KV_HALVES; half++) {
             r->be->ops->download(r->be, got, half ? out.v : out.k, n * HEADS * r->d * sizeof(float));
             for (size_t h = 0; h < HEADS; h++)
@@ -439,7 +439,7 @@ static void check_quantizer(backend *be)
     int64_t range[2] = {0, 64};
     static float got[2][HEADS][64][16];
     be->ops->upload(be, r.range, range, sizeof range);
-    be->ops->codes->fetch(be, &out, kv_store_rows(r.s, 1), r.range, (buf){NULL}, 1, 0, 64);
+    be->ops->codes->fetch(be, &out, kv_store_rows(r.s, 1), r.range, (buf){NULL}, 1, 0, 64, (buf){NULL});
     be->ops->download(be, got, r.out, sizeof got);
     bool same = true;
     for (int h = 0; h < HEADS; h++)

@@ -49,6 +49,12 @@ static void check_options(rig *r)
 {
     static const int64_t turns[] = {50, 20};
     check_against(r, per_head(r, 20), "tova:budget=20:gqa=mean_s", turns, 2, 20, 16);
+    per_head(r, 20)->how = SUM;
+    check_against(r, &s, "tova:budget=20:gqa=sum_s", turns, 2, 20, 16);
+    per_head(r, 20)->how = MAX;
+    check_against(r, &s, "tova:budget=20:gqa=max_s", turns, 2, 20, 16);
+    fresh(r, 20)->n_lists = r->shape.n_heads;
+    check_against(r, &s, "tova:budget=20:gqa=per_q", turns, 2, 20, 16);
     fresh(r, 20)->recent = 1;
     check_against(r, &s, "tova:budget=20:protect_last=1", turns, 2, 20, 16);
     fresh(r, 1)->recent = 1;
@@ -148,7 +154,7 @@ static void check_specs(void)
     char text[160];
     err e = {0};
     check_refused("tova:budget=0", "budget 0 is too small, at least 1");
-    check_refused("tova:gqa=max_s", "one of: layer_mean mean_s");
+    check_refused("tova:gqa=layer_vote", "use layer_mean");
     check_refused("tova:protect_last=2", "expected a number from 0 to 1");
     is_ok(attn_spec_parse(&spec, "tova:budget=9", &o, &e), &e, "a spec");
     attn_spec_params(&spec, text, sizeof text);

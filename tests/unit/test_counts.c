@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT */
+/* Bytes that decode steps read, by kind, against what follows from each method's description and the number of
+ * tokens alone. */
+#include "config.h"
+
+#include "tests/tap.h"
+#include "tests/unit/attention_oracle.h"
+
+enum { PROMPT = 50, STEPS = 40, CHUNK = 64, ROW = T_DIM * 2 }; /* f16 rows */
+
+static world w;
+
+/* Of one layer. */
+typedef struct {
+    int64_t k, v, index;
+} bytes;
+
+/* x rows in each KV head. */
+static int64_t rows(int64_t x)
+{
+    return x * T_KV * ROW;
+}
+
+static int64_t pages(int64_t n, int64_t page)
+{
+    return (n + page - 1) / page;
+}
+
+static bytes of_full(int64_t n)
+{
+    return (bytes){rows(n), rows(n), 0};
+}
+
+/* B kept tokens and the new one. */
+static bytes of_streaming(int64_t n)
+{
+    (void)n;
+    return (bytes){rows(21), rows(21), 0};
+}
+
+/* The sums of 21 tokens, and those of the 11 that are not recent when one goes. */
+static bytes of_h2o(int64_t n)
+{
+    (void)n;
+    return (bytes){rows(21), rows(21), T_KV * 4 * (21 + 11)};
+}
+
+static bytes of_tova(int64_t n)
+{
+    (void)n;
+    return (bytes){rows(21), rows(21), 4 * 21};
+}
+
+static bytes of_tova_group(int64_t n)
+{
+    (void)n;
+    return (bytes){rows(21), rows(21), T_KV * 4 * 21};
+}
+
+static bytes of_snapkv(int64_t n)
+{
+    return (bytes){rows(20 + n - PROMPT), rows(20 + n - PROMPT), 0};
+}
+
+/* Two bounds of each page but the last, which is forced; three others. */
+static bytes of_quest(int64_t n)
+{
+    int64_t last = pages(n, 8) - 1, tokens = 3 * 8 + n - 8 * last;
+    return (bytes){rows(tokens), rows(tokens), rows(2 * last)};
+}
+
+static bytes of_quest_each(int64_t n)
+{
+    bytes b = of_quest(n);
+    return (bytes){b.k * T_HEADS / T_KV, b.v * T_HEADS / T_KV, b.index};
+}
+
+/* A word of bits for each token but the current one, two levels for each group of them. */
+static bytes of_fier(int64_t n)
+{
+    return (bytes){rows(16), rows(16), T_KV * 4 * (n - 1) + rows(2 * pages(n - 1, 8))};
+}
+
+/* One block of 8 channels: an id of each indexed token, of each new one when it is counted, and of each
+ * candidate; 5 bytes of code of each candidate; 256 counts. */
+static bytes of_pariskv(int64_t n)
+{
+    int64_t flushes = (n - PROMPT - 1) / 16, indexed = PROMPT - 12 + 16 * flushes;
+    int64_t counted = n > PROMPT + 1 && (n - PROMPT - 1) % 16 == 0 ? 16 : 0, candidates = pages(indexed, 2);
+    int64_t tokens = n - indexed + 8;
+    return (bytes){rows(tokens), rows(tokens), T_KV * (counted + 256 * 4 + indexed + 6 * candidates)};
+}
+
+/* A band of 16, sinks, three blocks, tokens on their way; the keys of a block when it is formed. Representatives
+ * and the masses of the band's older tokens, those of a block when it is formed. */
+static bytes of_actqkv(int64_t n)
+{
+    int64_t blocks = (n - 1 - 19) / 4, formed = (n - 19) / 4 - blocks, tokens = 16 + 3 + 12 + (n - 19 - 4 * blocks);
+    return (bytes){rows(tokens + 4 * formed), rows(tokens),
+                   blocks * T_HEADS * ROW + T_HEADS * 4 * (15 + 4 * formed)};
+}
+
+/* 2 bits: 2 bytes a row; two f16 a channel for 8 keys, two for a value. The step sees the state of n - 1 tokens. */
+static bytes of_kivi(int64_t n)
+{
+    int64_t k = (n - 1) / 16 * 16, v = n - 1 - 16;
+    return (bytes){T_KV * (k * 2 + k / 8 * T_DIM * 4 + (n - k) * ROW), T_KV * (v * (2 + 4) + (n - v) * ROW), 0};
+}
+
+static const struct {
+    const char *spec;
+    bytes (*of)(int64_t n);
+    int dense; /* layers */
+} cases[] = {
+    {"full", of_full, 0},
+    {"streaming:budget=20", of_streaming, 0},
+    {"streaming:budget=20:pos=abs", of_streaming, 0},
+    {"h2o:budget=20", of_h2o, 0},
+    {"h2o:budget=20:pos=rank", of_h2o, 0},
+    {"tova:budget=20", of_tova, 0},
+    {"tova:budget=20:gqa=mean_s", of_tova_group, 0},
+    {"snapkv:budget=20:window=8", of_snapkv, 0},
+    {"quest:budget=32:page=8:skip=0", of_quest, 0},
+    {"quest:budget=32:page=8:skip=1", of_quest, 1},
+    {"quest:budget=32:page=8:skip=0:gqa=per_q", of_quest_each, 0},
+    {"fier:budget=16:g=8:skip=0", of_fier, 0},
+    {"pariskv:budget=8:sink=4:local=8:u=16:full_thr=0", of_pariskv, 0},
+    {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool=fixed", of_actqkv, 0},
+    {"full:kv=kivi2/r=16/g=8", of_kivi, 0},
+    {"kivi:bits=2:r=16:g=8", of_kivi, 0},
+};
+
+static void check_case(rig *r, size_t c)
+{
+    err e = {0};
+    attn_seq *s;
+    double keys = 0, all = 0;
+    bool good = true;
+    const char *spec = cases[c].spec;
+    if (!is_ok(rig_seq(r, &s, spec, DT_F16, T_MAX, &e), &e, "%s", spec)) return;
+    rig_prompt(r, &s, 1, PROMPT, CHUNK, NULL);
+    for (int64_t n = PROMPT + 1; n <= PROMPT + STEPS && good; n++) {
+        attn_stats a = attn_seq_stats(s), b;
+        bytes one = cases[c].of(n), f = of_full(n);
+        int64_t dense = cases[c].dense, others = T_LAYERS - dense;
+        rig_decode(r, &s, 1, NULL);
+        b = attn_seq_stats(s);
+        double k = (double)(others * one.k + dense * f.k), v = (double)(others * one.v + dense * f.v);
+        double index = (double)(others * one.index);
+        good &= ok(b.k_read - a.k_read == k && b.kv_read - a.kv_read == k + v && b.index_read - a.index_read == index,
+                   "%s, %s, %lld tokens: K %g, expected %g; K and V %g, %g; index %g, %g", r->be->name, spec,
+                   (long long)n, b.k_read - a.k_read, k, b.kv_read - a.kv_read, k + v, b.index_read - a.index_read,
+                   index);
+        keys += k + index;
+        all += (double)(T_LAYERS * rows(n));
+    }
+    attn_stats st = attn_seq_stats(s);
+    ok(st.full_keys == all && attn_key_access(&st) == keys / all, "%s, %s: key access %.4f, expected %.4f", r->be->name,
+       spec, attn_key_access(&st), keys / all);
+    if (cases[c].of == of_full) ok(attn_key_access(&st) == 1, "full reads each key once");
+    attn_seq_free(s);
+}
+
+int main(void)
+{
+    static const char *const devices[] = {"ref", "cpu"};
+    err e = {0};
+    world_fill(&w, 17);
+    for (int d = 0; d < 2; d++) {
+        rig r;
+        if (!is_ok(rig_open(&r, devices[d], &w, CHUNK, &e), &e, "%s backend", devices[d])) return tap_done();
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) check_case(&r, c);
+        is_ok(backend_fault(r.be, &e), &e, "%s, no fault", devices[d]);
+        rig_close(&r);
+    }
+    return tap_done();
+}
