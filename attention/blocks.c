@@ -485,7 +485,7 @@ void blocks_layer_end(attn_ctx *c, const attn_part *p, int layer)
     block_ctx *b = blocks_of(c);
     if (!b->observed) form_unattended(b, layer, c->length, c->length + (int64_t)p->n_tok);
     b->observed = false;
-    kv_store_layer_end(b->store, c, p, layer);
+    kv_store_layer_end(b->store, layer);
 }
 
 /* ---- counts ---- */
@@ -500,7 +500,7 @@ void blocks_step_end(attn_ctx *c, const attn_part *p)
         c->be->ops->download(c->be, range, at(b, l, S_RANGE), sizeof range);
         b->far[l] = range[1];
     }
-    kv_store_end(b->store, c, p);
+    kv_store_end(b->store);
 }
 
 /* What queries left in masses and statistics cannot be taken back. */

@@ -430,13 +430,13 @@ void evict_layer_end(attn_ctx *base, const attn_part *p, int layer)
             kv_store_discard(c->store, layer, budget + 1);
         }
     }
-    kv_store_layer_end(c->store, base, p, layer);
+    kv_store_layer_end(c->store, layer);
 }
 
 void evict_step_end(attn_ctx *base, const attn_part *p)
 {
     evict_ctx *c = evict_of(base);
-    kv_store_end(c->store, base, p);
+    kv_store_end(c->store);
     c->stored = c->due ? base->spec->budget : c->attended;
     c->listed |= c->due;
     if (p->flags & ATTN_PROMPT_END) c->turns++;

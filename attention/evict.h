@@ -118,4 +118,11 @@ void evict_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t evict_attended(const attn_ctx *c, int layer);
 int64_t evict_positions(const attn_ctx *c, int layer, int head, int64_t *out);
 
+/* What is the same for every method that evicts. */
+#define EVICT_HOOKS                                                                                \
+    .dense = evict_dense, .reset = evict_reset, .exact_prompt = evict_exact_prompt,                \
+    .append = evict_append, .select = evict_select, .layer_end = evict_layer_end,                  \
+    .step_end = evict_step_end, .rewind = evict_rewind, .attended = evict_attended,                \
+    .positions = evict_positions
+
 #endif

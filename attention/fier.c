@@ -60,11 +60,6 @@ static status fier_check(const attn_spec *s, const attn_shape *shape, err *e)
     return ST_OK;
 }
 
-static gqa_mode fier_gqa(const attn_spec *s)
-{
-    return (gqa_mode)s->value[P_GQA];
-}
-
 static int64_t fier_pool(const attn_spec *s)
 {
     return s->value[P_POOL];
@@ -186,7 +181,6 @@ static void fier_score(retrieve *r, int layer, buf score, size_t stride, buf q, 
 
 static const retrieve_kind kind = {
     .size = sizeof(fier_ctx),
-    .gqa = fier_gqa,
     .pool = fier_pool,
     .granule = fier_granule,
     .most = fier_most,

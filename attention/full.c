@@ -109,12 +109,14 @@ void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, a
 
 void full_layer_end(attn_ctx *c, const attn_part *p, int layer)
 {
-    kv_store_layer_end(((full_ctx *)c)->store, c, p, layer);
+    (void)p;
+    kv_store_layer_end(((full_ctx *)c)->store, layer);
 }
 
 void full_step_end(attn_ctx *c, const attn_part *p)
 {
-    kv_store_end(((full_ctx *)c)->store, c, p);
+    (void)p;
+    kv_store_end(((full_ctx *)c)->store);
 }
 
 const char *full_rewind(attn_ctx *c, int64_t n)

@@ -44,11 +44,6 @@ static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
     return ST_OK;
 }
 
-static gqa_mode quest_gqa(const attn_spec *s)
-{
-    return (gqa_mode)s->value[P_GQA];
-}
-
 static int64_t quest_pool(const attn_spec *s)
 {
     return s->value[P_POOL];
@@ -146,7 +141,6 @@ static void quest_score(retrieve *r, int layer, buf score, size_t stride, buf q,
 
 static const retrieve_kind kind = {
     .size = sizeof(quest_ctx),
-    .gqa = quest_gqa,
     .pool = quest_pool,
     .granule = quest_granule,
     .most = quest_most,

@@ -53,7 +53,7 @@ static sizes sizes_of(const retrieve_kind *kind, const attn_spec *s, const attn_
                       const attn_limits *lim)
 {
     size_t layers = (size_t)sh->n_layers, heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
-    gqa_mode gqa = kind->gqa(s);
+    gqa_mode gqa = attn_gqa(s);
     size_t lists = gqa_lists(gqa, heads, kv), granule = (size_t)kind->granule(s);
     size_t items = ((size_t)lim->n_tokens + granule - 1) / granule;
     int64_t most = kind->most(s) < lim->n_tokens ? kind->most(s) : lim->n_tokens;
@@ -132,7 +132,7 @@ status retrieve_create(attn_ctx **out, const retrieve_kind *kind, const attn_ctx
     TRY(mem_alloc((void **)&r, kind->size, 1, "selection: state", e));
     r->base = *base;
     r->kind = kind;
-    r->gqa = kind->gqa(base->spec);
+    r->gqa = attn_gqa(base->spec);
     r->granule = kind->granule(base->spec);
     r->items = (base->lim->n_tokens + r->granule - 1) / r->granule;
     r->n_lists = gqa_lists(r->gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
@@ -299,14 +299,15 @@ void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf 
 
 void retrieve_layer_end(attn_ctx *c, const attn_part *p, int layer)
 {
-    kv_store_layer_end(of(c)->store, c, p, layer);
+    (void)p;
+    kv_store_layer_end(of(c)->store, layer);
 }
 
 /* Selections were made by ops; how long they are comes back once a step. */
 void retrieve_step_end(attn_ctx *c, const attn_part *p)
 {
     retrieve *r = of(c);
-    kv_store_end(r->store, c, p);
+    kv_store_end(r->store);
     if (r->budget) attn_budget_close(r->budget);
     if (!(p->flags & ATTN_PROMPT))
         c->be->ops->download(c->be, r->host, r->ranges,

@@ -34,7 +34,6 @@ typedef struct {
 /* What makes a method of its own. */
 typedef struct {
     size_t size; /* bytes of its state */
-    gqa_mode (*gqa)(const attn_spec *s);
     int64_t (*pool)(const attn_spec *s);    /* POOL_* */
     int64_t (*granule)(const attn_spec *s); /* slots of an item */
     int64_t (*most)(const attn_spec *s);    /* slots that a list can hold */

@@ -198,10 +198,8 @@ void kv_store_discard(kv_store *s, int layer, int64_t from)
     if (!s->coded && from < (int64_t)r->cap) discard_rows(s->be, r, from, (int64_t)r->cap);
 }
 
-void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int layer)
+void kv_store_layer_end(kv_store *s, int layer)
 {
-    (void)c;
-    (void)p;
     const kv_coded *coded = s->coded;
     if (!coded) return;
     kv_coded_layer_end(s->coded, &s->layer[layer]);
@@ -209,10 +207,8 @@ void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int 
         discard_rows(s->be, &s->layer[layer], coded->run[i].from, coded->run[i].to);
 }
 
-void kv_store_end(kv_store *s, const attn_ctx *c, const attn_part *p)
+void kv_store_end(kv_store *s)
 {
-    (void)c;
-    (void)p;
     if (!s->coded) return;
     kv_coded_end(s->coded);
     show_codes(s, !kv_store_exact(s));

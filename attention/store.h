@@ -36,8 +36,8 @@ void kv_store_begin(kv_store *s, const attn_ctx *c, const attn_part *p);
  * position take none (p NULL). */
 void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t n_lists, buf k,
                   buf v);
-void kv_store_layer_end(kv_store *s, const attn_ctx *c, const attn_part *p, int layer);
-void kv_store_end(kv_store *s, const attn_ctx *c, const attn_part *p);
+void kv_store_layer_end(kv_store *s, int layer);
+void kv_store_end(kv_store *s);
 /* Exact stores: the rows of a layer from `from` on hold nothing any more; their memory is given back. Stores with
  * codes do so by themselves with what a prompt leaves quantized. */
 void kv_store_discard(kv_store *s, int layer, int64_t from);

@@ -193,8 +193,8 @@ void attn_work_free(attn_work *w);
 size_t attn_work_bytes(const attn_shape *shape, size_t max_rows);
 
 /* Whether two sequences may go through a prompt of n_prompt more tokens together: same length and row type, and both
- * strategies leave the prompt exact. How a store quantizes does not matter: it does so behind a prompt, and over what is
- * quantized already no prompt is exact. */
+ * strategies leave the prompt exact. How a store quantizes does not matter: it does so behind a prompt, and over
+ * what is quantized already no prompt is exact. */
 bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt);
 
 /* Called by the decoder, in this order: begin; for each layer `layer`; end. q [rows, n_heads, head_dim],

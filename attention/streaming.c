@@ -432,7 +432,7 @@ static void stream_layer_end(attn_ctx *base, const attn_part *p, int layer)
 {
     stream_ctx *c = ctx_of(base);
     const kv_rows *rows = kv_store_rows(c->store, layer);
-    kv_store_layer_end(c->store, base, p, layer);
+    kv_store_layer_end(c->store, layer);
     if (c->n_move > 0 && !c->fixed)
         base->be->ops->kv_copy(base->be, rows, c->move_dst, rows, c->move_src, (size_t)c->n_move);
     if (c->n_move > 0 && (p->flags & ATTN_PROMPT_END) && !kvfactory(c))
@@ -443,7 +443,7 @@ static void stream_step_end(attn_ctx *base, const attn_part *p)
 {
     stream_ctx *c = ctx_of(base);
     int64_t end = base->length + (int64_t)p->n_tok;
-    kv_store_end(c->store, base, p);
+    kv_store_end(c->store);
     if (p->flags & ATTN_PROMPT_END) c->staging = c->banded = false;
     if (kvfactory(c)) {
         if (c->n_move == 0) return;

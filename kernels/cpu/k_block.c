@@ -4,22 +4,6 @@
 
 #include "kernels/cpu/k.h"
 
-INLINE VF load_some(const float *p, size_t left)
-{
-    return left >= VF_LANES ? vf_load(p) : vf_load_n(p, left);
-}
-
-INLINE void store_some(float *p, VF v, size_t left)
-{
-    if (left >= VF_LANES) vf_store(p, v);
-    else vf_store_n(p, v, left);
-}
-
-INLINE VF load_some_as(const void *p, size_t i, dtype t, size_t left)
-{
-    return left >= VF_LANES ? vf_load_as(p, i, t) : vf_load_as_n(p, i, t, left);
-}
-
 /* The window's own mean and deviations in two passes, then Chan's merge with those of earlier rows. A vector's
  * column of a window lies in L1 during the second pass. */
 void LEVEL(k_moments)(float *mean, float *m2, size_t before, const float *x, size_t n, size_t dim, size_t c0, size_t c1)
@@ -30,17 +14,18 @@ void LEVEL(k_moments)(float *mean, float *m2, size_t before, const float *x, siz
     for (size_t c = c0; c < c1; c += VF_LANES) {
         size_t left = c1 - c;
         VF sum = vf_zero(), dev = vf_zero();
-        VF old = before ? load_some(mean + c, left) : vf_zero(), old_dev = before ? load_some(m2 + c, left) : vf_zero();
-        for (size_t i = 0; i < n; i++) sum = vf_add(sum, load_some(x + i * dim + c, left));
+        VF old = before ? vf_load_some(mean + c, left) : vf_zero();
+        VF old_dev = before ? vf_load_some(m2 + c, left) : vf_zero();
+        for (size_t i = 0; i < n; i++) sum = vf_add(sum, vf_load_some(x + i * dim + c, left));
         VF mid = vf_mul(sum, by_n);
         for (size_t i = 0; i < n; i++) {
-            VF d = vf_sub(load_some(x + i * dim + c, left), mid);
+            VF d = vf_sub(vf_load_some(x + i * dim + c, left), mid);
             dev = vf_fma(d, d, dev);
         }
         VF delta = vf_sub(mid, old);
         dev = vf_add(old_dev, vf_fma(vf_mul(delta, delta), cross, dev));
-        store_some(mean + c, vf_fma(delta, share, old), left);
-        store_some(m2 + c, dev, left);
+        vf_store_some(mean + c, vf_fma(delta, share, old), left);
+        vf_store_some(m2 + c, dev, left);
     }
 }
 
@@ -48,8 +33,8 @@ float LEVEL(k_activation)(const float *x, const float *mean, const float *invers
 {
     VF acc[2] = {vf_zero(), vf_zero()};
     for (size_t c = 0, a = 0; c < dim; c += VF_LANES, a ^= 1) {
-        VF d = vf_sub(load_some(x + c, dim - c), load_some(mean + c, dim - c));
-        acc[a] = vf_fma(vf_mul(d, d), load_some(inverse + c, dim - c), acc[a]);
+        VF d = vf_sub(vf_load_some(x + c, dim - c), vf_load_some(mean + c, dim - c));
+        acc[a] = vf_fma(vf_mul(d, d), vf_load_some(inverse + c, dim - c), acc[a]);
     }
     return vf_sum(vf_add(acc[0], acc[1]));
 }
@@ -58,8 +43,8 @@ void LEVEL(k_mix)(float *out, const float *weights, const float *x, size_t n, si
 {
     for (size_t c = c0; c < c1; c += VF_LANES) {
         VF acc = vf_zero();
-        for (size_t i = 0; i < n; i++) acc = vf_fma(vf_set1(weights[i]), load_some(x + i * dim + c, c1 - c), acc);
-        store_some(out + c, acc, c1 - c);
+        for (size_t i = 0; i < n; i++) acc = vf_fma(vf_set1(weights[i]), vf_load_some(x + i * dim + c, c1 - c), acc);
+        vf_store_some(out + c, acc, c1 - c);
     }
 }
 
@@ -77,8 +62,8 @@ INLINE void dot_norm_as(float out[2], const float *x, const void *y, const dtype
             norm[a] = vf_fma(v, v, norm[a]);
         }
     for (; c < n; c += VF_LANES) {
-        VF v = load_some_as(y, c, t, n - c);
-        dot[0] = vf_fma(v, load_some(x + c, n - c), dot[0]);
+        VF v = vf_load_some_as(y, c, t, n - c);
+        dot[0] = vf_fma(v, vf_load_some(x + c, n - c), dot[0]);
         norm[0] = vf_fma(v, v, norm[0]);
     }
     out[0] = vf_sum(vf_add(dot[0], dot[1]));

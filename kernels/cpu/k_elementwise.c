@@ -7,22 +7,6 @@
 
 #include "kernels/cpu/k.h"
 
-INLINE VF load_some(const float *p, size_t left)
-{
-    return left >= VF_LANES ? vf_load(p) : vf_load_n(p, left);
-}
-
-INLINE void store_some(float *p, VF v, size_t left)
-{
-    if (left >= VF_LANES) vf_store(p, v);
-    else vf_store_n(p, v, left);
-}
-
-INLINE VF load_some_as(const void *p, size_t i, dtype t, size_t left)
-{
-    return left >= VF_LANES ? vf_load_as(p, i, t) : vf_load_as_n(p, i, t, left);
-}
-
 static float sum_squares(const float *x, size_t n)
 {
     enum { ACC = 4 };
@@ -35,7 +19,7 @@ static float sum_squares(const float *x, size_t n)
             acc[a] = vf_fma(v, v, acc[a]);
         }
     for (; c < n; c += VF_LANES) {
-        VF v = load_some(x + c, n - c);
+        VF v = vf_load_some(x + c, n - c);
         acc[0] = vf_fma(v, v, acc[0]);
     }
     return vf_sum(vf_add(vf_add(acc[0], acc[1]), vf_add(acc[2], acc[3])));
@@ -47,8 +31,8 @@ INLINE void norm_rows(float *out, const float *x, const void *w, const dtype t, 
         double mean = (double)sum_squares(x, dim) / (double)dim;
         VF scale = vf_set1((float)(1 / sqrt(mean + (double)eps)));
         for (size_t c = 0; c < dim; c += VF_LANES) {
-            VF v = vf_mul(load_some(x + c, dim - c), scale);
-            store_some(out + c, vf_mul(v, load_some_as(w, c, t, dim - c)), dim - c);
+            VF v = vf_mul(vf_load_some(x + c, dim - c), scale);
+            vf_store_some(out + c, vf_mul(v, vf_load_some_as(w, c, t, dim - c)), dim - c);
         }
     }
 }
@@ -64,22 +48,22 @@ void LEVEL(k_rmsnorm)(float *out, const float *x, const void *w, dtype wt, size_
 void LEVEL(k_swiglu)(float *out, const float *gate, const float *up, size_t n)
 {
     for (size_t c = 0; c < n; c += VF_LANES) {
-        VF g = load_some(gate + c, n - c), u = load_some(up + c, n - c);
+        VF g = vf_load_some(gate + c, n - c), u = vf_load_some(up + c, n - c);
         VF den = vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), g)));
-        store_some(out + c, vf_mul(vf_div(g, den), u), n - c);
+        vf_store_some(out + c, vf_mul(vf_div(g, den), u), n - c);
     }
 }
 
 void LEVEL(k_add)(float *x, const float *y, size_t n)
 {
     for (size_t c = 0; c < n; c += VF_LANES)
-        store_some(x + c, vf_add(load_some(x + c, n - c), load_some(y + c, n - c)), n - c);
+        vf_store_some(x + c, vf_add(vf_load_some(x + c, n - c), vf_load_some(y + c, n - c)), n - c);
 }
 
 void LEVEL(k_scale)(float *out, const float *in, float by, size_t n)
 {
     for (size_t c = 0; c < n; c += VF_LANES)
-        store_some(out + c, vf_mul(load_some(in + c, n - c), vf_set1(by)), n - c);
+        vf_store_some(out + c, vf_mul(vf_load_some(in + c, n - c), vf_set1(by)), n - c);
 }
 
 /* The table's pairs (cos, sin) are split once per token and used for all its heads. */
@@ -95,10 +79,10 @@ static void rope_token(float *out, const float *x, const float *table, size_t h0
         float *o = out + h * 2 * half;
         for (size_t c = 0; c < half; c += VF_LANES) {
             size_t left = half - c;
-            VF a = load_some(in + c, left), b = load_some(in + half + c, left);
-            VF co = load_some(cs + c, left), si = load_some(sn + c, left);
-            store_some(o + c, vf_sub(vf_mul(a, co), vf_mul(b, si)), left);
-            store_some(o + half + c, vf_add(vf_mul(b, co), vf_mul(a, si)), left);
+            VF a = vf_load_some(in + c, left), b = vf_load_some(in + half + c, left);
+            VF co = vf_load_some(cs + c, left), si = vf_load_some(sn + c, left);
+            vf_store_some(o + c, vf_sub(vf_mul(a, co), vf_mul(b, si)), left);
+            vf_store_some(o + half + c, vf_add(vf_mul(b, co), vf_mul(a, si)), left);
         }
     }
 }
@@ -116,7 +100,7 @@ void LEVEL(k_rope)(float *out, const float *x, const float *table, size_t heads,
 
 INLINE void widen_as(float *out, const void *in, const dtype t, size_t n)
 {
-    for (size_t c = 0; c < n; c += VF_LANES) store_some(out + c, load_some_as(in, c, t, n - c), n - c);
+    for (size_t c = 0; c < n; c += VF_LANES) vf_store_some(out + c, vf_load_some_as(in, c, t, n - c), n - c);
 }
 
 void LEVEL(k_widen)(float *out, const void *in, dtype t, size_t n)

@@ -13,17 +13,6 @@
 
 enum { BLOCK = 32, VECS = BLOCK / VF_LANES };
 
-INLINE VF load_some(const float *p, size_t left)
-{
-    return left >= VF_LANES ? vf_load(p) : vf_load_n(p, left);
-}
-
-INLINE void store_some(float *p, VF v, size_t left)
-{
-    if (left >= VF_LANES) vf_store(p, v);
-    else vf_store_n(p, v, left);
-}
-
 /* One block for `heads` heads: out[h * BLOCK + token]. */
 INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const float *w, const float *a,
                         float *out)
@@ -60,15 +49,15 @@ INLINE void group_begin(const dtype t, const fier_run *r, size_t group, group_wo
     size_t d = r->head_dim, at = group * 2 * d;
     for (size_t c = 0; c < d; c += VF_LANES) {
         size_t left = d - c;
-        VF lo = left >= VF_LANES ? vf_load_as(r->levels, at + c, t) : vf_load_as_n(r->levels, at + c, t, left);
-        VF hi = left >= VF_LANES ? vf_load_as(r->levels, at + d + c, t) : vf_load_as_n(r->levels, at + d + c, t, left);
-        store_some(g->lo + c, lo, left);
-        store_some(g->span + c, vf_sub(hi, lo), left);
+        VF lo = vf_load_some_as(r->levels, at + c, t, left);
+        VF hi = vf_load_some_as(r->levels, at + d + c, t, left);
+        vf_store_some(g->lo + c, lo, left);
+        vf_store_some(g->span + c, vf_sub(hi, lo), left);
     }
     for (size_t h = 0; h < r->heads; h++)
         for (size_t c = 0; c < d; c += VF_LANES) {
-            VF w = vf_mul(load_some(r->q + h * d + c, d - c), load_some(g->span + c, d - c));
-            store_some(g->w + h * d + c, w, d - c);
+            VF w = vf_mul(vf_load_some(r->q + h * d + c, d - c), vf_load_some(g->span + c, d - c));
+            vf_store_some(g->w + h * d + c, w, d - c);
         }
     dots_rows(false, DT_F32, r->q, r->heads, d, g->lo, 0, 0, 1, g->a, 1);
 }
@@ -122,9 +111,9 @@ void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t
 {
     for (size_t c = 0; c < d; c += VF_LANES) {
         size_t left = d - c;
-        VF first = load_some(x + c, left), least = first, most = first, sum = vf_zero(), dev = vf_zero();
+        VF first = vf_load_some(x + c, left), least = first, most = first, sum = vf_zero(), dev = vf_zero();
         for (size_t i = 0; i < m; i++) {
-            VF v = load_some(x + i * d + c, left);
+            VF v = vf_load_some(x + i * d + c, left);
             least = vf_min(v, least);
             most = vf_max(v, most);
             sum = vf_add(sum, v);
@@ -133,16 +122,16 @@ void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t
         if (how == FIER_MAD) {
             mid = vf_div(sum, n);
             for (size_t i = 0; i < m; i++) {
-                VF v = vf_sub(load_some(x + i * d + c, left), mid);
+                VF v = vf_sub(vf_load_some(x + i * d + c, left), mid);
                 dev = vf_add(dev, vf_max(v, vf_sub(vf_zero(), v)));
             }
             dev = vf_div(dev, n);
             least = vf_sub(mid, dev);
             most = vf_add(mid, dev);
         }
-        store_some(z + c, mid, left);
-        store_some(lo + c, least, left);
-        store_some(hi + c, most, left);
+        vf_store_some(z + c, mid, left);
+        vf_store_some(lo + c, least, left);
+        vf_store_some(hi + c, most, left);
     }
     if (how == FIER_TWO_MEAN) two_means(z, lo, hi, x, m, d);
 }
@@ -154,7 +143,7 @@ void LEVEL(k_fier_bits)(uint32_t *word, const float *z, const float *x, size_t d
         size_t end = d - c < 32 ? d - c : 32;
         for (size_t i = 0; i < end; i += VF_LANES) {
             size_t left = end - i;
-            uint32_t m = vf_ge(load_some(x + c + i, left), load_some(z + c + i, left));
+            uint32_t m = vf_ge(vf_load_some(x + c + i, left), vf_load_some(z + c + i, left));
             if (left < VF_LANES) m &= ((uint32_t)1 << left) - 1;
             bits |= m << i;
         }
@@ -166,7 +155,7 @@ void LEVEL(k_quest_add)(void *bound, const float *k, size_t d, dtype t, bool ane
 {
     for (size_t c = 0; c < d; c += VF_LANES) {
         size_t left = d - c;
-        VF v = load_some(k + c, left), top = v, low = v;
+        VF v = vf_load_some(k + c, left), top = v, low = v;
         if (!anew && left >= VF_LANES) {
             top = vf_max(v, vf_load_as(bound, c, t));
             low = vf_min(v, vf_load_as(bound, d + c, t));

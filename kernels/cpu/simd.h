@@ -163,4 +163,21 @@ INLINE void prefetch(const void *p)
     __builtin_prefetch(p, 0, 3);
 }
 
+/* At most a vector of what is left. */
+INLINE VF vf_load_some(const float *p, size_t left)
+{
+    return left >= VF_LANES ? vf_load(p) : vf_load_n(p, left);
+}
+
+INLINE void vf_store_some(float *p, VF v, size_t left)
+{
+    if (left >= VF_LANES) vf_store(p, v);
+    else vf_store_n(p, v, left);
+}
+
+INLINE VF vf_load_some_as(const void *p, size_t i, dtype t, size_t left)
+{
+    return left >= VF_LANES ? vf_load_as(p, i, t) : vf_load_as_n(p, i, t, left);
+}
+
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attention/strategy.h"
+#include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
 
@@ -208,6 +209,27 @@ static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv,
     attn_limits lim = {n_tokens, (int64_t)r->rows};
     TRY(attn_spec_parse(&spec, text, &o, e));
     return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);
+}
+
+/* Creation where each allocation fails in turn: always an error, and nothing is left behind (sanitizers see it).
+ * There are at least `least` allocations. */
+static inline void rig_check_oom(rig *r, const char *text, long least)
+{
+    bool freed = true;
+    for (long n = 1; n < 200; n++) {
+        err e = {0};
+        attn_seq *s;
+        mem_test_fail_at(n);
+        status st = rig_seq(r, &s, text, DT_F16, 90, &e);
+        mem_test_fail_at(0);
+        if (st == ST_OK) {
+            attn_seq_free(s);
+            ok(freed && n > least, "%s: each of %ld failed allocations is an error", text, n - 1);
+            return;
+        }
+        freed &= st == ST_NOMEM && s == NULL;
+    }
+    ok(false, "%s: creation never succeeded", text);
 }
 
 #endif

@@ -367,25 +367,6 @@ static UNUSED_OK void check_coded(rig *r, const char *text, int64_t budget)
     attn_seq_free(all);
 }
 
-static UNUSED_OK void check_oom(rig *r, const char *text)
-{
-    bool freed = true;
-    for (long n = 1; n < 60; n++) {
-        err e = {0};
-        attn_seq *s;
-        mem_test_fail_at(n);
-        status st = rig_seq(r, &s, text, DT_F16, 90, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            attn_seq_free(s);
-            ok(freed && n > 5, "%s: each of %ld failed allocations is an error", text, n - 1);
-            return;
-        }
-        freed &= st == ST_NOMEM && s == NULL;
-    }
-    ok(false, "%s: creation never succeeded", text);
-}
-
 static UNUSED_OK void check_rewind(rig *r, const char *text, bool before)
 {
     err e = {0};

@@ -338,25 +338,6 @@ static void check_bytes(rig *r, const char *spec, size_t (*index)(int64_t n))
     attn_seq_free(s);
 }
 
-static void check_oom(rig *r, const char *spec)
-{
-    bool freed = true;
-    for (long n = 1; n < 90; n++) {
-        err e = {0};
-        attn_seq *s;
-        mem_test_fail_at(n);
-        status st = rig_seq(r, &s, spec, DT_F16, 90, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            attn_seq_free(s);
-            ok(freed && n > 12, "%s: each of %ld failed allocations is an error", spec, n - 1);
-            return;
-        }
-        freed &= st == ST_NOMEM && s == NULL;
-    }
-    ok(false, "%s: creation never succeeded", spec);
-}
-
 static void check_budget(const char *spec, const char *part)
 {
     err e = {0};

@@ -594,27 +594,6 @@ static void check_bad(rig *g)
     attn_seq_free(s);
 }
 
-static void check_oom(rig *g)
-{
-    char text[160];
-    bool freed = true;
-    spec_of(&BASE, ":skip=1", text);
-    for (long n = 1; n < 120; n++) {
-        err e = {0};
-        attn_seq *s;
-        mem_test_fail_at(n);
-        status st = rig_seq(g, &s, text, DT_F16, 90, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            attn_seq_free(s);
-            ok(freed && n > 30, "each of %ld failed allocations is an error", n - 1);
-            return;
-        }
-        freed &= st == ST_NOMEM && s == NULL;
-    }
-    ok(false, "creation never succeeded");
-}
-
 static void check_all_naive(rig *g, const char *device)
 {
     rules r = BASE;
@@ -663,7 +642,9 @@ int main(void)
         check_fill(&g);
         check_mscale(&g);
         check_bad(&g);
-        check_oom(&g);
+        char text[160];
+        spec_of(&BASE, ":skip=1", text);
+        rig_check_oom(&g, text, 30);
         is_ok(backend_fault(g.be, &e), &e, "%s, no fault", devices[d]);
         rig_close(&g);
     }

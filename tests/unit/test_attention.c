@@ -309,25 +309,6 @@ static void check_specs(void)
     is_err(attn_spec_parse(&s, "quest:skip=0+256", &o, &none), &none, ST_USAGE, "list of layers", "layer 256");
 }
 
-static void check_oom(rig *r)
-{
-    bool freed = true;
-    for (long n = 1; n < 60; n++) {
-        err e = {0};
-        attn_seq *s;
-        mem_test_fail_at(n);
-        status st = rig_seq(r, &s, "streaming:budget=20:skip=1", DT_F16, 90, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            attn_seq_free(s);
-            ok(freed && n > 5, "each of %ld failed allocations is an error", n - 1);
-            return;
-        }
-        freed &= st == ST_NOMEM && s == NULL;
-    }
-    ok(false, "creation never succeeded");
-}
-
 int main(void)
 {
     static const char *const devices[] = {"ref", "cpu"};
@@ -361,7 +342,7 @@ int main(void)
         check_window(&r);
         check_kvfactory(&r);
         check_prefill_auto(&r);
-        check_oom(&r);
+        rig_check_oom(&r, "streaming:budget=20:skip=1", 5);
         rig_close(&r);
     }
     return tap_done();

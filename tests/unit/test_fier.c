@@ -393,7 +393,7 @@ int main(void)
         check_rewind(&r, "fier:skip=2:budget=16:open=window", DT_BF16);
         check_rewind(&r, "fier:skip=0:budget=16:open=exact:g=16", DT_F32);
         check_bytes(&r, "fier:skip=1:budget=24", index_bytes);
-        check_oom(&r, "fier:skip=1:budget=24:gqa=mean_q");
+        rig_check_oom(&r, "fier:skip=1:budget=24:gqa=mean_q", 12);
         rig_close(&r);
     }
     world_sharpen(6);
@@ -403,7 +403,7 @@ int main(void)
         if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s opened", devices[d])) continue;
         check_pools(&r, devices[d]);
         check_bytes(&r, "fier:skip=1:budget=24:pool=entropy", index_bytes);
-        check_oom(&r, "fier:skip=1:budget=24:pool=entropy");
+        rig_check_oom(&r, "fier:skip=1:budget=24:pool=entropy", 12);
         rig_close(&r);
     }
     check_budget("fier:budget=31:open=keep", "at least 32");

@@ -109,7 +109,7 @@ static void check_ranks(rig *r)
     rig_prompt(r, &seq, 1, 50, 16, NULL);
     check_held(r, &s, seq, 12);
     attn_seq_free(seq);
-    check_oom(r, "h2o:budget=20:pos=rank");
+    rig_check_oom(r, "h2o:budget=20:pos=rank", 5);
 }
 
 /* Windows above the budget: entries leave behind them; below it: the layer is dense. */
@@ -267,8 +267,8 @@ int main(void)
         check_stores(&r);
         check_planted(&r);
         check_rewind(&r, "h2o:budget=20", false);
-        check_oom(&r, "h2o:budget=20:skip=1");
-        check_oom(&r, "h2o:budget=20:gqa=per_q");
+        rig_check_oom(&r, "h2o:budget=20:skip=1", 5);
+        rig_check_oom(&r, "h2o:budget=20:gqa=per_q", 5);
         rig_close(&r);
     }
     return tap_done();

@@ -306,25 +306,6 @@ static void check_specs(rig *r)
            "head_dim 8 with quant=hf_axis0_g64");
 }
 
-static void check_oom(rig *r, const char *text)
-{
-    bool freed = true;
-    for (long n = 1; n < 120; n++) {
-        err e = {0};
-        attn_seq *s;
-        mem_test_fail_at(n);
-        status st = rig_seq(r, &s, text, DT_F16, 90, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            attn_seq_free(s);
-            ok(freed && n > 20, "%s: each of %ld failed allocations is an error", text, n - 1);
-            return;
-        }
-        freed &= st == ST_NOMEM && s == NULL;
-    }
-    ok(false, "%s: creation never succeeded", text);
-}
-
 int main(void)
 {
     static const char *const devices[] = {"ref", "cpu"};
@@ -356,8 +337,8 @@ int main(void)
             check_streaming(&r, devices[d], options[i], "kivi4/g=4/r=24/rows=f32", 33);
             check_streaming(&r, devices[d], options[i], "logquant/g=4/r=12/rows=f32", 30);
         }
-        check_oom(&r, "kivi:skip=1");
-        check_oom(&r, "streaming:kv=logquant");
+        rig_check_oom(&r, "kivi:skip=1", 20);
+        rig_check_oom(&r, "streaming:kv=logquant", 20);
         rig_close(&r);
     }
     return tap_done();

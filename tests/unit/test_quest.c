@@ -259,7 +259,7 @@ int main(void)
         check_rewind(&r, "quest:skip=1:budget=32:page=8", DT_F16);
         check_rewind(&r, "quest:skip=2:budget=16:page=16:min_pages=1", DT_BF16);
         check_bytes(&r, "quest:skip=1:budget=24:page=8", index_bytes);
-        check_oom(&r, "quest:skip=1:budget=24:gqa=mean_q");
+        rig_check_oom(&r, "quest:skip=1:budget=24:gqa=mean_q", 12);
         rig_close(&r);
     }
     world_sharpen(6);
@@ -269,7 +269,7 @@ int main(void)
         if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s opened", devices[d])) continue;
         check_pools(&r, devices[d]);
         check_bytes(&r, "quest:skip=1:budget=24:page=8:pool=entropy", index_bytes);
-        check_oom(&r, "quest:skip=1:budget=24:pool=entropy");
+        rig_check_oom(&r, "quest:skip=1:budget=24:pool=entropy", 12);
         rig_close(&r);
     }
     check_budget("quest:budget=15", "at least one page = 16");

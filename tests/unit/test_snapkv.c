@@ -214,8 +214,8 @@ int main(void)
         check_stores(&r);
         check_planted(&r);
         check_rewind(&r, "snapkv:budget=20:recompress_on_turn=1", true);
-        check_oom(&r, "snapkv:budget=20:skip=1");
-        check_oom(&r, "snapkv:budget=20:gqa=per_q");
+        rig_check_oom(&r, "snapkv:budget=20:skip=1", 5);
+        rig_check_oom(&r, "snapkv:budget=20:gqa=per_q", 5);
         rig_close(&r);
     }
     return tap_done();

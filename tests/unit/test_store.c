@@ -86,9 +86,9 @@ static void forward(rig *r, size_t n, unsigned flags, int64_t done, size_t windo
             upload_rows(r, r->v, KV_V, l, r->ctx.length + (int64_t)at, w.n_tok);
             kv_store_put(r->s, &w, l, (buf){NULL}, 1, r->k, r->v);
         }
-        kv_store_layer_end(r->s, &r->ctx, &p, l);
+        kv_store_layer_end(r->s, l);
     }
-    kv_store_end(r->s, &r->ctx, &p);
+    kv_store_end(r->s);
     r->ctx.length += (int64_t)n;
 }
 

@@ -177,7 +177,7 @@ int main(void)
         check_stores(&r);
         check_planted(&r);
         check_rewind(&r, "tova:budget=20", true);
-        check_oom(&r, "tova:budget=20:skip=1");
+        rig_check_oom(&r, "tova:budget=20:skip=1", 5);
         rig_close(&r);
     }
     return tap_done();
