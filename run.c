@@ -52,10 +52,20 @@ enum {
     O_IDS,
     O_LAST,
     O_IGNORE_EOS,
+    O_SCORE,
+    O_DATASET,
+    O_MEAN,
     O_QUERIES,
     O_TENSORS,
     O_DUMP,
     O_WINDOW,
+    O_DATA,
+    O_MAX_LENGTH,
+    O_WRAP,
+    O_CLEAN_UP,
+    O_LIMIT,
+    O_SAMPLE_SEED,
+    O_JOBS,
 };
 
 /* Of every command; then of those that run a model; then of those that choose a length. */
@@ -136,6 +146,35 @@ static const struct argp_option recall_options[] = {
     {"dump", O_DUMP, "FILE", 0, "write the selected positions as JSON lines", 3},
     {0},
 };
+static const struct argp_option samples_options[] = {
+    {"data", O_DATA, "PATH,...", 0, "folders or files of samples (default: a few of our own)", 3},
+    {"limit", O_LIMIT, "N", 0, "at most N samples of a dataset: the first ones,", 3},
+    {"sample-seed", O_SAMPLE_SEED, "N", 0, "or N drawn by this seed", 3},
+    {"jobs", O_JOBS, "N", 0, "samples side by side, decoded as one batch (default 1)", 3},
+    {0, 'o', "FILE.jsonl", 0, "a line for each result; goes on where such a file ends", 3},
+    {"max-length", O_MAX_LENGTH, "N", 0,
+     "longer prompts are cut in the middle (default: the window in thousands, less 500)", 3},
+    {"wrap", O_WRAP, "template|raw|double-bos", 0,
+     "prompts in the chat template (default where there is one), as they are, or with BOS twice", 3},
+    {"template", O_TEMPLATE, "NAME", 0, "chat template (default: the model's own)", 3},
+    {"clean-up", O_CLEAN_UP, "on|off", 0,
+     "remove spaces before punctuation in what is decoded (default: as the tokenizer says)", 3},
+    {"protocol", O_PROTOCOL, "prefill|decode", 0,
+     "feed the prompt at once (default), or its question token by token (Quest)", 3},
+    {0},
+};
+static const struct argp_option longbench_options[] = {
+    {"dataset", O_DATASET, "NAME,...", 0,
+     "these datasets alone (default: all that are there; --score: by the file's name)", 3},
+    {"e", 'E', 0, 0, "LongBench-E: a score for each range of lengths", 3},
+    {"score", O_SCORE, "FILE.jsonl", 0,
+     "only score predictions: lines with pred, answers, all_classes, length", 3},
+    {0},
+};
+static const struct argp_option score_options[] = {
+    {"mean", O_MEAN, 0, 0, "at the end, their mean", 3},
+    {0},
+};
 static const struct argp_option tokenize_options[] = {
     {"jsonl", O_JSONL, 0, 0, "lines {\"text\": ...} in, one line of ids each", 3},
     {"decode", O_DECODE, 0, 0, "ids to text", 3},
@@ -181,6 +220,16 @@ static const command commands[] = {
      "what strategies select, against exact attention",
      {engine_options, length_options, text_options, recall_options},
      cmd_recall},
+    {"eval longbench",
+     "",
+     "LongBench v1: strategies and budgets compared, or predictions scored",
+     {engine_options, length_options, samples_options, longbench_options},
+     cmd_longbench},
+    {"eval score",
+     "METRIC",
+     "score predictions on standard input, one line each",
+     {score_options},
+     cmd_score},
     {"info", "[DIR]", "what a model folder holds", {NULL}, cmd_info},
     {"tokenize",
      "",
@@ -198,7 +247,7 @@ static void print_usage(FILE *f)
         "kvasir " PACKAGE_VERSION
         ": LLM inference with KV-cache retrieval built in\n\nusage: run COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  %-11s %s\n", commands[i].name, commands[i].about);
+        fprintf(f, "  %-14s %s\n", commands[i].name, commands[i].about);
     fprintf(f, "\nrun COMMAND --help lists a command's options. Strategies (--help-attn NAME for "
                "parameters):\n\n");
     attn_print_help(f, NULL);
@@ -247,13 +296,13 @@ static int integer(struct argp_state *state, const char *option, const char *tex
     return (int)v;
 }
 
-static uint64_t seed_of(struct argp_state *state, const char *text)
+static uint64_t seed_of(struct argp_state *state, const char *option, const char *text)
 {
     char *end;
     errno = 0;
     unsigned long long v = strtoull(text, &end, 10);
     if (end == text || *end || errno || text[0] == '-')
-        argp_error(state, "--seed: '%s' is not a whole number", text);
+        argp_error(state, "%s: '%s' is not a whole number", option, text);
     return v;
 }
 
@@ -282,6 +331,12 @@ static error_t parse_string(int key, char *arg, cli *c)
     case O_IDS: c->ids = arg; return 0;
     case O_TENSORS: c->tensors = arg; return 0;
     case O_DUMP: c->dump = arg; return 0;
+    case O_SCORE: c->score = arg; return 0;
+    case O_DATASET: c->dataset = arg; return 0;
+    case O_DATA: c->data = arg; return 0;
+    case O_MAX_LENGTH: c->max_length = arg; return 0;
+    case O_WRAP: c->wrap = arg; return 0;
+    case O_CLEAN_UP: c->clean_up = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -301,8 +356,17 @@ static error_t parse_flag(int key, cli *c)
     case O_SPECIAL: return c->special = true, 0;
     case O_LAST: return c->last = true, 0;
     case O_IGNORE_EOS: return c->ignore_eos = true, 0;
+    case O_MEAN: return c->mean = true, 0;
+    case 'E': return c->longbench_e = true, 0;
     default: return ARGP_ERR_UNKNOWN;
     }
+}
+
+static bool takes_argument(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0) return commands[i].args[0] != 0;
+    return false;
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -317,11 +381,17 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case O_TOP_P: c->top_p = number(state, "--top-p", arg); return 0;
     case O_MIN_P: c->min_p = number(state, "--min-p", arg); return 0;
     case O_PENALTY: c->repeat_penalty = number(state, "--repeat-penalty", arg); return 0;
-    case O_SEED: c->seed = seed_of(state, arg); return 0;
+    case O_SEED: c->seed = seed_of(state, "--seed", arg); return 0;
     case O_CHUNK: c->chunk = integer(state, "--chunk", arg, 1, 65536); return 0;
     case O_THREADS: c->threads = integer(state, "--threads", arg, 1, 1024); return 0;
     case O_QUERIES: c->queries = integer(state, "--queries", arg, 1, 1 << 30); return 0;
     case O_TRIALS: c->trials = integer(state, "--trials", arg, 1, 100000); return 0;
+    case O_LIMIT: c->limit = integer(state, "--limit", arg, 1, 1 << 30); return 0;
+    case O_JOBS: c->jobs = integer(state, "--jobs", arg, 1, 256); return 0;
+    case O_SAMPLE_SEED:
+        c->sample_seed = seed_of(state, "--sample-seed", arg);
+        c->sampled = true;
+        return 0;
     case O_HELP_ATTN: exit(help_attn(arg));
     case O_STOP:
         if (c->n_stop == sizeof c->stop / sizeof *c->stop)
@@ -329,7 +399,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         c->stop[c->n_stop++] = arg;
         return 0;
     case ARGP_KEY_ARG:
-        if (strcmp(c->command, "info") != 0 || c->input)
+        if (!takes_argument(c->command) || c->input)
             argp_error(state, "unexpected argument '%s'", arg);
         c->input = arg;
         return 0;
@@ -404,7 +474,8 @@ static int run_command(const command *cmd, int argc, char **argv)
              .top_p = 0.95,
              .repeat_penalty = 1,
              .seed = 42,
-             .trials = 20};
+             .trials = 20,
+             .jobs = 1};
     if (strcmp(cmd->name, "generate") == 0) c.n_new = 256;
     collect_options(cmd, options);
     struct argp argp = {options, parse, cmd->args, cmd->about, NULL, NULL, NULL};

@@ -137,6 +137,18 @@ void cli_warn_ctx(const cli *c, const model *m, int64_t ctx)
                 (long long)ctx, (long long)m->config.max_positions);
 }
 
+/* The first of two folders that has the file; NULL: none. */
+static const char *first_with(const char *const places[2], const char *file)
+{
+    for (size_t i = 0; i < 2; i++) {
+        char *path = path_join(places[i], file);
+        bool there = path && file_exists(path);
+        mem_free(path);
+        if (there) return places[i];
+    }
+    return NULL;
+}
+
 status cli_model_dir(const cli *c, const char **dir, err *e)
 {
     static const char *const places[] = {SRCDIR "/model/demo", PKGDATADIR "/demo"};
@@ -145,18 +157,17 @@ status cli_model_dir(const cli *c, const char **dir, err *e)
         if (!dir_exists(*dir)) return err_set(e, ST_IO, "-m %s: no such folder", *dir);
         return ST_OK;
     }
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        char *config = path_join(places[i], "config.json");
-        bool there = config && file_exists(config);
-        mem_free(config);
-        if (there) {
-            *dir = places[i];
-            return ST_OK;
-        }
-    }
+    if ((*dir = first_with(places, "config.json"))) return ST_OK;
     return err_set(e, ST_IO,
                    "the built-in model is not there (looked for %s); name a model with -m DIR",
                    places[1]);
+}
+
+status cli_data_dir(const char **dir, err *e)
+{
+    static const char *const places[] = {SRCDIR "/eval/data", PKGDATADIR "/eval"};
+    if ((*dir = first_with(places, "README.md"))) return ST_OK;
+    return err_set(e, ST_IO, "the evaluation data is not there (looked for %s)", places[1]);
 }
 
 status cli_open_backend(backend **be, const cli *c, err *e)

@@ -17,12 +17,15 @@ typedef struct {
     const char *model, *shape; /* -m DIR; bench: --shape LIST */
     const char *attn, *budget, *skip, *ctx, *kv, *weights, *batch, *phase;
     const char *device, *gemm, *json, *output, *protocol, *template_name;
-    const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump;
+    const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump, *score, *dataset;
+    const char *data, *max_length, *wrap, *clean_up;
     const char *stop[8];
-    int n_stop, n_new, threads, trials, top_k, chunk, queries;
+    int n_stop, n_new, threads, trials, top_k, chunk, queries, limit, jobs;
     double temp, top_p, min_p, repeat_penalty;
-    uint64_t seed;
-    bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos, window;
+    uint64_t seed, sample_seed;
+    bool sampled; /* --sample-seed was given */
+    bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos, window,
+        longbench_e, mean;
 } cli;
 
 /* The parts that commands share; engine_close frees what is open. */
@@ -36,6 +39,8 @@ typedef struct {
 /* Folder of the model: -m, else the built-in one (beside the sources for an uninstalled program,
  * else under pkgdatadir). ST_IO when there is none. The string lives as long as the program. */
 status cli_model_dir(const cli *c, const char **dir, err *e);
+/* Folder of the built-in evaluation data: eval/data of the sources, else under pkgdatadir; as above. */
+status cli_data_dir(const char **dir, err *e);
 /* The backend of --device and --threads. */
 status cli_open_backend(backend **be, const cli *c, err *e);
 /* Opens backend, model and decoder (for max_batch sequences); the tokenizer too where need_tokenizer.
@@ -110,5 +115,7 @@ status cmd_info(const cli *c, err *e);
 status cmd_tokenize(const cli *c, err *e);
 status cmd_logits(const cli *c, err *e);
 status cmd_recall(const cli *c, err *e);
+status cmd_longbench(const cli *c, err *e);
+status cmd_score(const cli *c, err *e);
 
 #endif

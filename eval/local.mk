@@ -1,6 +1,20 @@
 # SPDX-License-Identifier: MIT
 engine_sources += %D%/cli.h %D%/cli.c %D%/options.c %D%/options.h %D%/output.c %D%/generate.h %D%/generate.c %D%/chat.c %D%/inspect.c \
-  %D%/stats.h %D%/stats.c %D%/passkey_prompt.h %D%/passkey_prompt.c %D%/passkey_run.h %D%/passkey_run.c %D%/passkey.c \
+  %D%/stats.h %D%/stats.c %D%/passkey_prompt.h %D%/passkey_prompt.c %D%/passkey.c \
+  %D%/together.h %D%/together.c %D%/lineup.h %D%/lineup.c \
+  %D%/results.h %D%/results.c %D%/provenance.h %D%/provenance.c \
   %D%/bench_run.h %D%/bench_run.c %D%/bench.c \
   %D%/recall_score.h %D%/recall_score.c %D%/recall_run.h %D%/recall_follow.h %D%/recall_follow.c %D%/recall_text.c \
-  %D%/recall_tensors.c %D%/recall.c
+  %D%/recall_tensors.c %D%/recall.c \
+  %D%/metrics/text.h %D%/metrics/text.c %D%/metrics/dictionary.h %D%/metrics/dictionary.c %D%/metrics/hmm.h \
+  %D%/metrics/hmm.c %D%/metrics/segment.h %D%/metrics/segment.c %D%/metrics/metrics.h %D%/metrics/impl.h \
+  %D%/metrics/metrics.c %D%/metrics/f1.c %D%/metrics/rouge.c %D%/metrics/exact.c %D%/metrics/code_sim.c \
+  %D%/prediction.h %D%/prediction.c %D%/score_cmd.c %D%/longbench.h %D%/longbench_table.c %D%/longbench_score.c %D%/longbench_cmd.c \
+  %D%/prompt.h %D%/prompt.c %D%/longbench_data.h %D%/longbench_data.c %D%/longbench_prompt.h %D%/longbench_prompt.c \
+  %D%/longbench_run.h %D%/longbench_run.c %D%/longbench_report.c
+evaldatadir = $(pkgdatadir)/eval
+dist_evaldata_DATA = %D%/data/README.md
+longbenchdir = $(evaldatadir)/longbench
+dist_longbench_DATA = %D%/data/longbench/datasets.json %D%/data/longbench/prompts.json %D%/data/longbench/samples.jsonl
+jiebadir = $(evaldatadir)/jieba
+dist_jieba_DATA = %D%/data/jieba/dict.txt %D%/data/jieba/hmm.tsv %D%/data/jieba/LICENSE

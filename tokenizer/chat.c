@@ -14,8 +14,8 @@
 typedef struct {
     const tokenizer *t;
     const char *name; /* of the template, for messages */
-    token_list *out;
-    char *text; /* plain text since the last special token */
+    token_list *out; /* NULL: everything stays text, special tokens by their spelling */
+    char *text;      /* plain text since the last special token */
     size_t n, cap;
 } writer;
 
@@ -54,6 +54,7 @@ static status write_trimmed(writer *w, const char *s, err *e)
 
 static status flush(writer *w, err *e)
 {
+    if (!w->out) return ST_OK;
     status st = w->n ? tokenizer_encode(w->t, w->text, w->n, 0, w->out, e) : ST_OK;
     w->n = 0;
     return st;
@@ -66,14 +67,24 @@ static status write_special(writer *w, const char *spelling, err *e)
         return err_set(e, ST_UNSUPPORTED,
                        "chat template %s needs the token %s, which this tokenizer has not", w->name,
                        spelling);
+    if (!w->out) return write_str(w, spelling, e);
     TRY(flush(w, e));
     return token_list_push(w->out, id, e);
 }
 
 static status write_bos(writer *w, err *e)
 {
-    TRY(flush(w, e));
-    return w->t->bos >= 0 ? token_list_push(w->out, w->t->bos, e) : ST_OK;
+    char *spelling;
+    size_t n;
+    if (w->t->bos < 0) return ST_OK;
+    if (w->out) {
+        TRY(flush(w, e));
+        return token_list_push(w->out, w->t->bos, e);
+    }
+    TRY(tokenizer_decode(w->t, &w->t->bos, 1, true, &spelling, &n, e));
+    status st = write_text(w, spelling, n, e);
+    mem_free(spelling);
+    return st;
 }
 
 static bool role_is(const chat_message *m, const char *role)
@@ -303,20 +314,43 @@ static status no_template(const char *name, err *e)
                           "the model's folder has no known chat template; choose one of %s", list);
 }
 
-status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
-                   token_list *out, err *e)
+/* The conversation into w, whose t is set. */
+static status write_chat(writer *w, const char *name, const chat_message *msgs, size_t n, err *e)
 {
-    const char *wanted = name ? name : t->chat;
+    const char *wanted = name ? name : w->t->chat;
     const family *tm = NULL;
     for (int i = 0; i < N_TEMPLATES && wanted; i++)
         if (strcmp(templates[i].name, wanted) == 0) tm = &templates[i];
     if (!tm) return no_template(wanted, e);
     TRY(check_roles(msgs, n, e));
-    writer w = {.t = t, .name = tm->name, .out = out};
+    w->name = tm->name;
+    return tm->write(w, tm, msgs, n, e);
+}
+
+status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
+                   token_list *out, err *e)
+{
+    writer w = {.t = t, .out = out};
     const size_t before = out->n;
-    status st = tm->write(&w, tm, msgs, n, e);
+    status st = write_chat(&w, name, msgs, n, e);
     if (st == ST_OK) st = flush(&w, e);
     mem_free(w.text);
     if (st != ST_OK) out->n = before;
     return st;
+}
+
+status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
+                   char **out, size_t *len, err *e)
+{
+    writer w = {.t = t};
+    *out = NULL;
+    status st = write_chat(&w, name, msgs, n, e);
+    if (st == ST_OK) st = write_text(&w, "", 1, e); /* the NUL */
+    if (st != ST_OK) {
+        mem_free(w.text);
+        return st;
+    }
+    *out = w.text;
+    *len = w.n - 1;
+    return ST_OK;
 }

@@ -250,6 +250,12 @@ bool tokenizer_is_eos(const tokenizer *t, int32_t id)
     return false;
 }
 
+status tokenizer_eos_ids(const tokenizer *t, token_list *out, err *e)
+{
+    for (size_t i = 0; i < t->eos.n; i++) TRY(token_list_push(out, t->eos.ids[i], e));
+    return ST_OK;
+}
+
 bool tokenizer_is_special(const tokenizer *t, int32_t id)
 {
     const added_token *a = added_by_id(&t->added, id);

@@ -40,6 +40,8 @@ bool tokenizer_adds_bos(const tokenizer *t);
 /* Whether id ends generation (tokenizer's eos, generation_config's eos_token_id list, end-of-turn).
  */
 bool tokenizer_is_eos(const tokenizer *t, int32_t id);
+/* Appends the ids for which this holds. */
+status tokenizer_eos_ids(const tokenizer *t, token_list *out, err *e);
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 /* Id of an added token (special ones and others such as <think>) by its spelling, -1 if unknown. */
 int32_t tokenizer_special_id(const tokenizer *t, const char *spelling);
@@ -96,5 +98,11 @@ const char *const *chat_template_names(void);
  * Source: evals.md section 3 (the families' published templates). */
 status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
                    token_list *out, err *e);
+/* The same as text, special tokens (BOS too) by their spelling, as apply_chat_template gives it. *out: NUL-
+ * terminated, mem_free. For one user message (and a system one) encoding
+ * it with TOKENIZE_SPECIAL gives chat_encode's ids, but a message that spells a special token then has it: as
+ * references do that tokenize the rendered text. */
+status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
+                   char **out, size_t *len, err *e);
 
 #endif

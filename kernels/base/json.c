@@ -25,8 +25,8 @@ static int nesting(const char *s, size_t n)
     return most;
 }
 
-status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth,
-                         err *e)
+static status parse(json_t **out, const char *text, size_t n, const char *name, int max_depth,
+                    size_t flags, err *e)
 {
     json_error_t je;
     *out = NULL;
@@ -34,7 +34,7 @@ status json_parse_object(json_t **out, const char *text, size_t n, const char *n
     if (depth > max_depth)
         return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth,
                        max_depth);
-    json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
+    json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | flags, &je);
     if (!j && json_error_code(&je) == json_error_out_of_memory)
         return err_set(e, ST_NOMEM, "%s: out of memory", name);
     if (!j)
@@ -46,6 +46,18 @@ status json_parse_object(json_t **out, const char *text, size_t n, const char *n
     }
     *out = j;
     return ST_OK;
+}
+
+status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth,
+                         err *e)
+{
+    return parse(out, text, n, name, max_depth, 0, e);
+}
+
+status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth,
+                       err *e)
+{
+    return parse(out, text, n, name, max_depth, JSON_ALLOW_NUL, e);
 }
 
 status json_read_object(json_t **out, const char *path, size_t max_bytes, int max_depth, err *e)

@@ -13,7 +13,11 @@
 status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth,
                          err *e);
 
-/* The same from a file of at most max_bytes. */
+/* The same for data: its texts may hold U+0000 (json_string_length tells their ends). */
+status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth,
+                       err *e);
+
+/* The first from a file of at most max_bytes. */
 status json_read_object(json_t **out, const char *path, size_t max_bytes, int max_depth, err *e);
 
 #endif

@@ -17,6 +17,21 @@ static tokenizer *open_small(const char *name)
     return t;
 }
 
+/* The rendered text, tokenized as references do that, is the same conversation. */
+static void check_rendered(const tokenizer *t, const char *name, const chat_message *m, size_t n,
+                           const token_list *want, const char *label)
+{
+    token_list l = {0};
+    char *text = NULL;
+    size_t len;
+    bool same = chat_render(t, name, m, n, &text, &len, NULL) == ST_OK && strlen(text) == len &&
+                tokenizer_encode(t, text, len, TOKENIZE_SPECIAL, &l, NULL) == ST_OK &&
+                l.n == want->n && memcmp(l.ids, want->ids, l.n * sizeof *l.ids) == 0;
+    ok(same, "%s: %s, rendered", name, label);
+    mem_free(text);
+    token_list_free(&l);
+}
+
 static void check(const tokenizer *t, const char *name, const chat_message *m, size_t n,
                   const char *want, const char *label)
 {
@@ -27,6 +42,7 @@ static void check(const tokenizer *t, const char *name, const chat_message *m, s
         tokenizer_decode(t, l.ids, l.n, true, &text, NULL, NULL) == ST_OK) {
         is_str(text, want, "%s: text of %s", name, label);
         mem_free(text);
+        if (n <= 2) check_rendered(t, name, m, n, &l, label);
     }
     token_list_free(&l);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Passkey: prompts as the papers build them, the answer rule, and that sharing a prefill changes
- * nothing. */
+/* Passkey: prompts as the papers build them, and the answer rule. */
 #include "config.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "eval/passkey_run.h"
+#include "eval/passkey_prompt.h"
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 
@@ -165,207 +164,6 @@ static void test_trials(const tokenizer *tok, const char *name)
     mem_free(text);
 }
 
-/* ---- runs ---- */
-
-enum { N_TRIALS = 3, MAX_RUNS = 6 };
-
-typedef struct {
-    int32_t ids[MAX_RUNS][N_TRIALS][PASSKEY_NEW];
-    size_t n[MAX_RUNS][N_TRIALS];
-    double last;
-    bool ordered;
-    int calls, stop_at; /* progress calls; the one that interrupts */
-    const tokenizer *tok;
-} record;
-
-static bool on_eos(void *ctx, int32_t id)
-{
-    return tokenizer_is_eos(((record *)ctx)->tok, id);
-}
-
-/* Counts as right what ends in an even id, so that counts are worth comparing. */
-static status on_score(void *ctx, bool *correct, size_t run, int64_t trial, const int32_t *ids,
-                       size_t n, err *e)
-{
-    record *r = ctx;
-    (void)e;
-    memcpy(r->ids[run][trial], ids, n * sizeof *ids);
-    r->n[run][trial] = n;
-    *correct = n > 0 && ids[n - 1] % 2 == 0;
-    return ST_OK;
-}
-
-static bool on_progress(void *ctx, double part)
-{
-    record *r = ctx;
-    r->ordered &= part >= r->last - 1e-9 && part <= 1 + 1e-9;
-    r->last = part;
-    return ++r->calls != r->stop_at;
-}
-
-typedef struct {
-    backend *be;
-    model *m;
-    decoder *d;
-    tokenizer *tok;
-    passkey_trial *trials;
-} fixture;
-
-static status fixture_open(fixture *f, size_t tail, err *e)
-{
-    const char *dir = tap_path("tests/data/models/llama31-f32-tied");
-    backend_options o = {.device = "cpu", .n_threads = 1};
-    decoder_options d = {.chunk = 64, .exact = true};
-    *f = (fixture){0};
-    TRY(backend_open(&f->be, &o, e));
-    TRY(model_open(&f->m, dir, f->be, e));
-    TRY(decoder_create(&f->d, f->m, &d, e));
-    TRY(tokenizer_open(&f->tok, dir, e));
-    return passkey_trials(&f->trials, f->tok, 1, 1, 256, N_TRIALS, tail, e);
-}
-
-static void fixture_close(fixture *f)
-{
-    passkey_trials_free(f->trials, N_TRIALS);
-    tokenizer_free(f->tok);
-    decoder_free(f->d);
-    model_close(f->m);
-    backend_close(f->be);
-}
-
-static size_t make_runs(passkey_run runs[MAX_RUNS])
-{
-    static const struct {
-        const char *text;
-        dtype kv;
-    } specs[] = {{"full", DT_F32},
-                 {"streaming:budget=24", DT_F32},
-                 {"streaming:budget=64:prefill=banded", DT_F32},
-                 {"streaming:budget=48:pos=abs", DT_F32},
-                 {"full", DT_F16},
-                 {"streaming:budget=24", DT_F16}};
-    for (size_t i = 0; i < MAX_RUNS; i++) {
-        attn_options o = {.kv = kv_exact(specs[i].kv)};
-        err e = {0};
-        runs[i] = (passkey_run){0};
-        is_ok(attn_spec_parse(&runs[i].spec, specs[i].text, &o, &e), &e, "%s", specs[i].text);
-    }
-    return MAX_RUNS;
-}
-
-static passkey_job make_job(const fixture *f, record *r, bool share, size_t together)
-{
-    *r = (record){.ordered = true, .tok = f->tok};
-    return (passkey_job){.d = f->d,
-                         .trials = f->trials,
-                         .n_trials = N_TRIALS,
-                         .limit = passkey_limit(f->trials, N_TRIALS),
-                         .max_together = together,
-                         .share = share,
-                         .is_eos = on_eos,
-                         .score = on_score,
-                         .progress = on_progress,
-                         .ctx = r};
-}
-
-static bool same_answers(const record *a, const record *b)
-{
-    for (int i = 0; i < MAX_RUNS; i++)
-        for (int t = 0; t < N_TRIALS; t++)
-            if (a->n[i][t] != b->n[i][t] ||
-                memcmp(a->ids[i][t], b->ids[i][t], a->n[i][t] * sizeof(int32_t)) != 0)
-                return false;
-    return true;
-}
-
-static bool same_counts(const passkey_run *a, const passkey_run *b)
-{
-    for (int i = 0; i < MAX_RUNS; i++)
-        if (a[i].correct != b[i].correct || a[i].stats.steps != b[i].stats.steps ||
-            a[i].held.kv != b[i].held.kv || a[i].peak.kv != b[i].peak.kv ||
-            a[i].stats.attended < b[i].stats.attended || a[i].stats.attended > b[i].stats.attended)
-            return false;
-    return true;
-}
-
-static void test_sharing(const char *protocol, size_t tail)
-{
-    static record alone, apart, shared, pairs;
-    passkey_run r_alone[MAX_RUNS], r_apart[MAX_RUNS], r_shared[MAX_RUNS], r_pairs[MAX_RUNS];
-    fixture f;
-    err e = {0};
-    if (is_ok(fixture_open(&f, tail, &e), &e, "%s: opens", protocol)) {
-        passkey_job job = make_job(&f, &shared, true, 64);
-        size_t n = make_runs(r_shared);
-        is_ok(passkey_execute(&job, r_shared, n, &e), &e, "%s: all strategies together", protocol);
-        is_int(job.prefills, (int64_t)n * N_TRIALS, "prompts");
-        is_int(job.prefills_done, 3 * N_TRIALS,
-               "one prefill a row type, and one that is not exact");
-        ok(shared.ordered && shared.last > 0.999, "progress grows to 1");
-        job = make_job(&f, &apart, false, 64);
-        is_ok(passkey_execute(&job, r_apart, make_runs(r_apart), &e), &e, "%s: without sharing",
-              protocol);
-        is_int(job.prefills_done, (int64_t)n * N_TRIALS, "no prefill is shared");
-        ok(same_answers(&shared, &apart), "the same tokens");
-        ok(same_counts(r_shared, r_apart), "the same counts");
-        job = make_job(&f, &pairs, true, 2);
-        is_ok(passkey_execute(&job, r_pairs, make_runs(r_pairs), &e), &e, "%s: two at a time",
-              protocol);
-        is_int(job.prefills_done, 4 * N_TRIALS, "their prefills");
-        ok(same_answers(&shared, &pairs) && same_counts(r_shared, r_pairs),
-           "the same tokens and counts");
-        make_runs(r_alone);
-        static record one;
-        alone = (record){0};
-        for (size_t i = 0; i < n; i++) {
-            job = make_job(&f, &one, true, 1);
-            is_ok(passkey_execute(&job, &r_alone[i], 1, &e), &e, "%s by itself",
-                  r_alone[i].spec.text);
-            memcpy(alone.ids[i], one.ids[0], sizeof one.ids[0]);
-            memcpy(alone.n[i], one.n[0], sizeof one.n[0]);
-        }
-        ok(same_answers(&shared, &alone) && same_counts(r_shared, r_alone),
-           "one by one: the same tokens and counts");
-        is_int(r_shared[0].stats.steps > 0, 1, "steps are counted");
-    }
-    fixture_close(&f);
-}
-
-/* Ctrl-C anywhere, and no memory anywhere: an error each time, nothing lost (valgrind, ASan). */
-static void test_failures(void)
-{
-    static record r;
-    passkey_run runs[MAX_RUNS];
-    fixture f;
-    err e = {0};
-    if (is_ok(fixture_open(&f, 400, &e), &e, "opens")) {
-        passkey_job job = make_job(&f, &r, true, 64);
-        make_runs(runs);
-        is_ok(passkey_execute(&job, runs, 2, &e), &e, "two strategies");
-        int calls = r.calls, bad = 0;
-        for (int i = 1; i < calls; i += calls / 9) {
-            job = make_job(&f, &r, true, 64);
-            r.stop_at = i;
-            e = (err){0};
-            bad += passkey_execute(&job, runs, 2, &e) != ST_INTERRUPTED ||
-                   strcmp(e.msg, "interrupted") != 0 || r.calls != i;
-        }
-        is_int(bad, 0, "an interruption ends the run");
-        job = make_job(&f, &r, true, 64);
-        job.n_trials = 1;
-        status st = ST_NOMEM;
-        long at;
-        for (at = 1; at < 500 && st == ST_NOMEM; at++) {
-            e = (err){0};
-            mem_test_fail_at(at);
-            st = passkey_execute(&job, runs, 2, &e);
-        }
-        mem_test_fail_at(0);
-        ok(st == ST_OK && at > 5, "every failed allocation is reported (%ld of them)", at - 2);
-    }
-    fixture_close(&f);
-}
-
 int main(void)
 {
     static const char *const models[] = {"llama31-f32-tied", "qwen3-bf16", "llama2-linear-f16"};
@@ -387,8 +185,5 @@ int main(void)
         test_trials(tok, models[i]);
         tokenizer_free(tok);
     }
-    test_sharing("decode", 400);
-    test_sharing("prefill", 0);
-    test_failures();
     return tap_done();
 }

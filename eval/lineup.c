@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/lineup.h"
+
+#include <string.h>
+
+#include "kernels/base/mem.h"
+
+/* Whether the strategy at this budget equals one before: it has no budget, or one of its own. */
+static bool is_repeat(const attn_spec *s, const lineup *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->run[i].spec.text, s->text) == 0 && l->run[i].spec.budget == s->budget)
+            return true;
+    return false;
+}
+
+status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget,
+                   err *e)
+{
+    attn_spec **at_budget;
+    size_t n = 0;
+    *l = (lineup){0};
+    TRY(MEM_NEW(&at_budget, n_budget, e));
+    status st = ST_OK;
+    for (size_t b = 0; b < n_budget && st == ST_OK; b++)
+        st = cli_parse_attn(&at_budget[b], &n, c, def, budget[b], e);
+    if (st == ST_OK) st = MEM_NEW(&l->run, n * n_budget, e);
+    if (st == ST_OK) st = MEM_NEW(&l->why, n * n_budget, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        for (size_t b = 0; b < n_budget; b++)
+            if (!is_repeat(&at_budget[b][i], l)) l->run[l->n++].spec = at_budget[b][i];
+    for (size_t b = 0; b < n_budget; b++) mem_free(at_budget[b]);
+    mem_free(at_budget);
+    return st;
+}
+
+void lineup_free(lineup *l)
+{
+    mem_free(l->run);
+    mem_free(l->why);
+    *l = (lineup){0};
+}
+
+status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        decoder_options o = {.chunk = (size_t)c->chunk};
+        memory_plan plan;
+        err *why = &l->why[i];
+        *why = (err){0};
+        l->run[i] = (together_run){.spec = l->run[i].spec};
+        status st = attn_spec_check(&l->run[i].spec, decoder_attn_shape(g->dec), why);
+        if (st == ST_OK) st = session_plan(&plan, g->m, &o, &l->run[i].spec, limit, why);
+        if (st == ST_OK) st = memory_plan_check(&plan, why);
+        if (st != ST_OK && l->n == 1) return err_set(e, st, "%s", why->msg);
+        n += st == ST_OK;
+    }
+    return n > 0 ? ST_OK : err_set(e, l->why[0].code, "no strategy can run: %.200s", l->why[0].msg);
+}
+
+void lineup_budget_text(char *out, size_t size, const attn_spec *s)
+{
+    if (attn_has_budget(s)) snprintf(out, size, "%lld", (long long)s->budget);
+    else snprintf(out, size, "-");
+}
+
+json_t *lineup_budget_json(const attn_spec *s)
+{
+    return attn_has_budget(s) ? json_integer(s->budget) : json_null();
+}
+
+int lineup_width(const lineup *l)
+{
+    int width = 8;
+    for (size_t i = 0; i < l->n; i++) {
+        int len = (int)strlen(l->run[i].spec.text);
+        if (len > width) width = len;
+    }
+    return width;
+}
+
+status lineup_print_why(const lineup *l, err *e)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (l->why[i].code != ST_OK) TRY(out_printf(e, "  - %s\n", l->why[i].msg));
+    return ST_OK;
+}
+
+void lineup_say_shared(const cli *c, const char *what, const together_job *job)
+{
+    if (c->quiet || job->prefills == job->prefills_done) return;
+    fprintf(
+        stderr,
+        "%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved\n",
+        what, (long long)job->prefills, (long long)job->prefills_done,
+        (double)job->saved_ns * 1e-9);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* The strategies and budgets that a command compares: the rows or columns of its table. */
+#ifndef EVAL_LINEUP_H
+#define EVAL_LINEUP_H
+
+#include "eval/cli.h"
+#include "eval/together.h"
+
+typedef struct {
+    together_run *run;
+    err *why; /* code ST_OK: it can run; else the reason */
+    size_t n;
+} lineup;
+
+/* All strategies of --attn (else def) at all budgets (0: each method's own), the budgets of one strategy together;
+ * one without a budget, or with its own, once. lineup_free also after an error. */
+status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget,
+                   err *e);
+void lineup_free(lineup *l);
+
+/* Judges every row, before anything runs, for sessions of `limit` tokens. A single row's reason is the error; when
+ * none can run, the first one's: an empty table is no result. */
+status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e);
+
+/* "256", or "-" for a method without a budget; the same as JSON, or null. */
+void lineup_budget_text(char *out, size_t size, const attn_spec *s);
+json_t *lineup_budget_json(const attn_spec *s);
+/* Characters of the longest strategy as it was written, at least 8. */
+int lineup_width(const lineup *l);
+/* Prints the reason of each row that cannot run, once. */
+status lineup_print_why(const lineup *l, err *e);
+
+/* On stderr, unless --quiet: how many prefills the prompts took, where strategies shared them. */
+void lineup_say_shared(const cli *c, const char *what, const together_job *job);
+
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval longbench`: a run; or, with --score FILE, the result.json of the official eval.py for one file of
+ * predictions. */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "eval/cli.h"
+#include "eval/longbench_run.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+/* The dataset of --dataset, else of the file's name up to its first full stop ("qasper.jsonl"). */
+static status dataset_of(const longbench_dataset **out, const longbench_table *t, const cli *c,
+                         err *e)
+{
+    if (c->dataset) return longbench_find(out, t, c->dataset, strlen(c->dataset), e);
+    const char *slash = strrchr(c->score, '/'), *name = slash ? slash + 1 : c->score;
+    size_t n = strcspn(name, ".");
+    if (n > 2 && strncmp(name + n - 2, "_e", 2) == 0) n -= 2;
+    err inner = {0};
+    status st = longbench_find(out, t, name, n, &inner);
+    return st == ST_OK
+               ? st
+               : err_set(e, st, "--score: by its name, %s (--dataset NAME says it)", inner.msg);
+}
+
+/* As Python writes a number of at most two decimals: 50.0, 83.33, NaN. */
+static status print_number(double x, err *e)
+{
+    char text[32];
+    if (isnan(x)) return out_printf(e, "NaN");
+    size_t n = (size_t)snprintf(text, sizeof text, "%.2f", x);
+    if (text[n - 1] == '0') text[n - 1] = 0;
+    return out_printf(e, "%s", text);
+}
+
+static status print_buckets(const longbench_scores *s, err *e)
+{
+    double mean[LONGBENCH_BUCKETS];
+    TRY(longbench_bucket_means(s, mean, e));
+    TRY(out_printf(e, "{\n"));
+    for (int b = 0; b < LONGBENCH_BUCKETS; b++) {
+        TRY(out_printf(e, "        \"%s\": ", longbench_bucket_names[b]));
+        TRY(print_number(mean[b], e));
+        TRY(out_printf(e, b + 1 < LONGBENCH_BUCKETS ? ",\n" : "\n"));
+    }
+    return out_printf(e, "    }");
+}
+
+static status score_file(const cli *c, metrics *m, const longbench_dataset *d, longbench_scores *s,
+                         err *e)
+{
+    TRY(longbench_score_file(m, d, c->score, c->longbench_e, s, e));
+    TRY(out_printf(e, "{\n    \"%s\": ", d->name));
+    TRY(c->longbench_e ? print_buckets(s, e) : print_number(longbench_mean(s), e));
+    TRY(out_printf(e, "\n}\n"));
+    return out_flush(e);
+}
+
+static status score_only(const cli *c, const char *dir, metrics *m, err *e)
+{
+    longbench_table t = {0};
+    longbench_scores s = {0};
+    const longbench_dataset *d;
+    status st;
+    if (c->json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
+    if (c->data || c->output)
+        return err_set(e, ST_USAGE, "--score reads predictions: it takes no %s",
+                       c->data ? "--data" : "-o");
+    TRY_GOTO(longbench_open(&t, dir, e));
+    TRY_GOTO(dataset_of(&d, &t, c, e));
+    TRY_GOTO(score_file(c, m, d, &s, e));
+done:
+    longbench_scores_free(&s);
+    longbench_close(&t);
+    return st;
+}
+
+status cmd_longbench(const cli *c, err *e)
+{
+    metrics *m = NULL;
+    const char *dir;
+    TRY(cli_data_dir(&dir, e));
+    char *jieba = path_join(dir, "jieba");
+    status st = jieba ? metrics_create(&m, jieba, e) : err_set(e, ST_NOMEM, "out of memory");
+    mem_free(jieba);
+    if (st == ST_OK) st = c->score ? score_only(c, dir, m, e) : longbench_evaluate(c, dir, m, e);
+    metrics_destroy(m);
+    return st;
+}

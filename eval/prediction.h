@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* Lines of data with answers: stored predictions {"pred" or "prediction", "answers", "all_classes", "length"}, and
+ * samples, whose text is their "context". */
+#ifndef EVAL_PREDICTION_H
+#define EVAL_PREDICTION_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "eval/metrics/metrics.h"
+
+/* Lines of a text in memory. */
+typedef struct {
+    const char *name; /* for messages */
+    const char *s;
+    size_t size, at;
+    size_t number; /* of the line last given, from 1 */
+} line_reader;
+
+/* The next line that is not blank, without its end; false when there is none. */
+bool next_line(line_reader *r, const char **line, size_t *n);
+
+typedef struct {
+    json_t *root;                       /* holds the texts */
+    utf8_text text, *answers, *classes; /* text: of the field that was asked for */
+    size_t n_answers, n_classes;        /* n_classes 0 where all_classes is null or not there */
+    int64_t length;                     /* -1: not there */
+} prediction;
+
+/* The line that r gave last; `field` is the key of the text. ST_FORMAT names line and field. prediction_free
+ * also after an error. */
+status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n,
+                       const char *field, err *e);
+void prediction_free(prediction *p);
+
+/* metric_score's or longbench_score's error with name and line of r in front. */
+status prediction_failed(const line_reader *r, const err *inner, err *e);
+
+#endif

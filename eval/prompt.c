@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/prompt.h"
+
+#include <string.h>
+
+#include "kernels/base/mem.h"
+
+/* ---- templates ---- */
+
+/* The field that begins at s, NULL: none. */
+static const prompt_field *field_at(const char *s, const prompt_field *f, size_t n)
+{
+    for (size_t i = 0; *s == '{' && i < n; i++)
+        if (strncmp(s, f[i].name, strlen(f[i].name)) == 0) return &f[i];
+    return NULL;
+}
+
+/* Writes to out where it is not NULL; the bytes that this takes. */
+static size_t fill(char *out, const char *s, const prompt_field *f, size_t n)
+{
+    size_t len = 0;
+    while (*s) {
+        const prompt_field *p = field_at(s, f, n);
+        if (out && p && p->value.n) memcpy(out + len, p->value.s, p->value.n);
+        if (out && !p) out[len] = *s;
+        len += p ? p->value.n : 1;
+        s += p ? strlen(p->name) : 1;
+    }
+    return len;
+}
+
+status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e)
+{
+    *out = (prompt_text){0};
+    size_t len = fill(NULL, template, f, n);
+    TRY(mem_alloc((void **)&out->s, len + 1, 1, "prompt", e));
+    out->n = fill(out->s, template, f, n);
+    return ST_OK;
+}
+
+/* ---- truncation ---- */
+
+/* Appends the text of ids. */
+static status add_decoded(prompt_text *out, const tokenizer *tok, const int32_t *ids, size_t n,
+                          bool clean, err *e)
+{
+    char *part;
+    size_t len;
+    TRY(tokenizer_decode(tok, ids, n, false, &part, &len, e));
+    if (clean) tokenizer_clean_up(part, &len);
+    status st = mem_resize((void **)&out->s, out->n + len + 1, 1, "prompt", e);
+    if (st == ST_OK) {
+        memcpy(out->s + out->n, part, len);
+        out->n += len;
+        out->s[out->n] = 0;
+    }
+    mem_free(part);
+    return st;
+}
+
+status prompt_truncate(prompt_text *text, const tokenizer *tok, size_t most, size_t first,
+                       size_t last, bool clean, size_t *n_tokens, err *e)
+{
+    token_list l = {0};
+    prompt_text cut = {0};
+    unsigned flags = TOKENIZE_SPECIAL | (tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0);
+    status st = tokenizer_encode(tok, text->s, text->n, flags, &l, e);
+    *n_tokens = l.n;
+    if (st == ST_OK && l.n > most) {
+        st = add_decoded(&cut, tok, l.ids, first, clean, e);
+        if (st == ST_OK) st = add_decoded(&cut, tok, l.ids + l.n - last, last, clean, e);
+        prompt_text *unused = st == ST_OK ? text : &cut;
+        mem_free(unused->s);
+        if (st == ST_OK) *text = cut;
+    }
+    token_list_free(&l);
+    return st;
+}
+
+/* ---- chat ---- */
+
+static const char *const wraps[] = {"template", "raw", "double-bos"};
+
+status prompt_wrap_parse(prompt_wrap *out, const char *text, err *e)
+{
+    for (size_t i = 0; i < sizeof wraps / sizeof *wraps; i++)
+        if (strcmp(wraps[i], text) == 0) {
+            *out = (prompt_wrap)i;
+            return ST_OK;
+        }
+    return err_set(e, ST_USAGE, "--wrap: '%.40s' is not one of: template raw double-bos", text);
+}
+
+const char *prompt_wrap_name(prompt_wrap w)
+{
+    return wraps[w];
+}
+
+status prompt_to_chat(prompt_text *text, const tokenizer *tok, const char *name, err *e)
+{
+    chat_message m = {"user", text->s};
+    prompt_text chat = {0};
+    if (strlen(text->s) != text->n)
+        return err_set(e, ST_FORMAT, "a chat message cannot hold the character U+0000");
+    TRY(chat_render(tok, name, &m, 1, &chat.s, &chat.n, e));
+    mem_free(text->s);
+    *text = chat;
+    return ST_OK;
+}
+
+/* ---- characters ---- */
+
+static bool begins(char c)
+{
+    return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+size_t prompt_characters(const char *s, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += begins(s[i]);
+    return count;
+}
+
+size_t prompt_character_at(const char *s, size_t n, size_t i)
+{
+    size_t at = 0;
+    for (; at < n; at++)
+        if (begins(s[at]) && i-- == 0) break;
+    return at;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* Prompts of evaluations: templates, middle truncation by tokens, chat wrapping. Source: evals.md 1.3 and 1.4. */
+#ifndef EVAL_PROMPT_H
+#define EVAL_PROMPT_H
+
+#include "eval/metrics/metrics.h"
+#include "tokenizer/tokenizer.h"
+
+/* A text of its own: s is NUL-terminated and freed with mem_free. */
+typedef struct {
+    char *s;
+    size_t n;
+} prompt_text;
+
+typedef struct {
+    const char *name; /* "{context}" */
+    utf8_text value;
+} prompt_field;
+
+/* The template with its fields put in, once: what a value says is never looked at again. */
+status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e);
+
+/* Tokenizes the text as the model's tokenizer does by itself (its BOS; spellings of special tokens are these tokens).
+ * A text of more than `most` tokens is replaced by the text of its first `first` and its last `last` ones (at least 1
+ * each), special tokens dropped; clean: with the reference's clean-up of spaces. *n_tokens: before. */
+status prompt_truncate(prompt_text *text, const tokenizer *tok, size_t most, size_t first,
+                       size_t last, bool clean, size_t *n_tokens, err *e);
+
+typedef enum { WRAP_TEMPLATE, WRAP_RAW, WRAP_DOUBLE_BOS } prompt_wrap;
+/* Parses template, raw, double-bos. ST_USAGE names the option --wrap. */
+status prompt_wrap_parse(prompt_wrap *out, const char *text, err *e);
+const char *prompt_wrap_name(prompt_wrap w);
+
+/* The text as one user message of the chat template (name NULL: the folder's own). */
+status prompt_to_chat(prompt_text *text, const tokenizer *tok, const char *name, err *e);
+
+/* Characters of valid UTF-8; the byte where character i begins (the end: all of them). */
+size_t prompt_characters(const char *s, size_t n);
+size_t prompt_character_at(const char *s, size_t n, size_t i);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/provenance.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+static const size_t WHOLE_BYTES = 64 << 20, END_BYTES = 16 << 20, PIECE_BYTES = 16 << 10;
+enum { PIECES = 1024 };
+
+static void add_content(sha256 *h, const file_map *m)
+{
+    if (m->size <= WHOLE_BYTES) {
+        if (m->size) sha256_add(h, m->data, m->size);
+        return;
+    }
+    size_t step = (m->size - 2 * END_BYTES) / PIECES;
+    sha256_add(h, m->data, END_BYTES);
+    for (size_t i = 0; i < PIECES; i++) sha256_add(h, m->data + END_BYTES + i * step, PIECE_BYTES);
+    sha256_add(h, m->data + m->size - END_BYTES, END_BYTES);
+}
+
+status file_sha256(const char *path, char out[SHA256_HEX], err *e)
+{
+    file_map m;
+    sha256 h;
+    TRY(file_map_open(&m, path, e));
+    sha256_init(&h);
+    if (m.size) sha256_add(&h, m.data, m.size);
+    file_map_close(&m);
+    sha256_hex(&h, out);
+    return ST_OK;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && strcmp(s + n - k, end) == 0;
+}
+
+static int is_part(const struct dirent *d)
+{
+    const char *s = d->d_name;
+    return s[0] != '.' && (ends_with(s, ".json") || ends_with(s, ".safetensors") ||
+                           ends_with(s, ".model") || strcmp(s, "merges.txt") == 0);
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static status add_file(sha256 *h, const char *dir, const char *name, err *e)
+{
+    file_map m;
+    char size[32], *path = path_join(dir, name);
+    if (!path) return err_set(e, ST_NOMEM, "out of memory");
+    status st = file_map_open(&m, path, e);
+    mem_free(path);
+    if (st != ST_OK) return st;
+    int n = snprintf(size, sizeof size, " %zu\n", m.size);
+    sha256_add(h, name, strlen(name));
+    sha256_add(h, size, (size_t)n);
+    add_content(h, &m);
+    file_map_close(&m);
+    return ST_OK;
+}
+
+status model_sha256(const char *dir, char out[SHA256_HEX], err *e)
+{
+    struct dirent **file;
+    sha256 h;
+    int n = scandir(dir, &file, is_part, by_name);
+    if (n < 0) return err_set(e, ST_IO, "%s: %s", path_tail(dir), strerror(errno));
+    sha256_init(&h);
+    status st = ST_OK;
+    for (int i = 0; i < n; i++) {
+        if (st == ST_OK) st = add_file(&h, dir, file[i]->d_name, e);
+        free(file[i]);
+    }
+    free(file);
+    sha256_hex(&h, out);
+    return st;
+}
+
+static json_t *run_json(const attn_spec *s)
+{
+    char params[512], kv[128];
+    attn_spec_params(s, params, sizeof params);
+    kv_format_text(&s->kv, kv, sizeof kv);
+    return json_pack("{s:s, s:s, s:o, s:s}", "attn", s->text, "params", params, "budget",
+                     lineup_budget_json(s), "kv", kv);
+}
+
+status provenance_config(json_t **out, const cli *c, const engine *g, const lineup *l, err *e)
+{
+    char sum[SHA256_HEX];
+    const char *dir;
+    json_t *runs = json_array();
+    bool bad = false;
+    *out = NULL;
+    status st = cli_model_dir(c, &dir, e);
+    if (st == ST_OK) st = model_sha256(dir, sum, e);
+    for (size_t i = 0; i < l->n && st == ST_OK; i++)
+        bad |= json_array_append_new(runs, run_json(&l->run[i].spec)) != 0;
+    if (st != ST_OK) {
+        json_decref(runs);
+        return st;
+    }
+    *out =
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION, "model_sha256",
+                  sum, "device", g->be->name, "gemm", c->gemm ? c->gemm : "auto", "chunk",
+                  (json_int_t)decoder_chunk(g->dec), "seed", (json_int_t)c->seed, "runs", runs);
+    return *out && !bad ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
+}
+
+status provenance_started(json_t **out, const engine *g, err *e)
+{
+    char now[32];
+    time_t t = time(NULL);
+    struct tm utc;
+    err shown = {0};
+    strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &utc));
+    err_set(&shown, ST_OK, "%s", g->m->name); /* a path need not be UTF-8 */
+    *out = json_pack("{s:s, s:s, s:i, s:s}", "model", shown.msg, "backend", g->be->about, "threads",
+                     g->be->n_threads, "time", now);
+    return *out ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* A file of results that survives whatever ends the program: JSON lines, the first of them the whole
+ * configuration of the run, then one object a result, each on the disk before the next one is worked on. A run under
+ * the same configuration goes on where the file ends; under another one it is refused.
+ *
+ *     {"kvasir": "eval longbench", "config": {...}, "started": {...}}
+ *     {"dataset": "qasper", ...} */
+#ifndef EVAL_RESULTS_H
+#define EVAL_RESULTS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/base/err.h"
+
+typedef struct results results;
+
+typedef struct {
+    const char *path;     /* NULL: the results are kept in memory alone */
+    const char *command;  /* whose file it is */
+    const json_t *config; /* an object; everything that results depend on, and nothing else */
+    const json_t
+        *started; /* an object: what may differ when the run goes on (time, threads, ...) */
+    const char *const *identity; /* NULL-terminated: the members that tell results apart */
+} results_options;
+
+/* Opens or creates the file, reads the results in it and cuts an incomplete last line off. The file is locked
+ * against a second run. Errors: ST_USAGE for another configuration or command (naming the key that differs, and both
+ * values) and for a file that is none of ours, which stays as it is; ST_FORMAT naming the line; ST_IO. */
+status results_open(results **out, const results_options *o, err *e);
+void results_close(results *r);
+
+/* Results, those of the file first. Of several with one identity the first counts. */
+size_t results_count(const results *r);
+const json_t *results_at(const results *r, size_t i);
+/* The result with the identity of `like`, an object with at least these members; NULL: there is none. */
+const json_t *results_find(const results *r, const json_t *like);
+
+/* Takes the line. When this returns ST_OK it is on the disk. On an error (a full disk, say) the file ends with the
+ * last whole line. A line whose identity is there already is ST_USAGE. */
+status results_add(results *r, json_t *line, err *e);
+
+/* The path of the first difference of two values ("runs[1].budget") and both sides as text; false: equal. */
+bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48],
+                        char right[48]);
+
+#endif

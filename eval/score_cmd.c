@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval score METRIC`: predictions in, scores out. No dataset's post-processing is applied. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/cli.h"
+#include "eval/prediction.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+static const size_t MAX_INPUT_BYTES = (size_t)1 << 30;
+
+static status find_metric(const metric **out, const char *name, err *e)
+{
+    char known[160];
+    size_t n = 0;
+    *out = name ? metric_find(name) : NULL;
+    if (*out) return ST_OK;
+    for (const metric *const *k = metric_list(); *k && n < sizeof known; k++)
+        n += (size_t)snprintf(known + n, sizeof known - n, " %s", metric_name(*k));
+    return err_set(e, ST_USAGE, "%.40s: no metric of this name; there are%s",
+                   name ? name : "METRIC", known);
+}
+
+static status score_lines(const cli *c, metrics *m, const metric *k, line_reader r, err *e)
+{
+    prediction p = {0};
+    const char *line;
+    double sum = 0, score;
+    size_t n, count = 0;
+    status st = ST_OK;
+    for (; next_line(&r, &line, &n); count++) {
+        err inner = {0};
+        prediction_free(&p);
+        TRY_GOTO(prediction_read(&p, &r, line, n, "prediction", e));
+        metric_case one = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
+        st = metric_score(m, k, &one, &score, &inner);
+        if (st != ST_OK) {
+            prediction_failed(&r, &inner, e);
+            goto done;
+        }
+        TRY_GOTO(out_printf(e, "%.17g\n", score));
+        sum += score;
+    }
+    if (c->mean && count == 0) st = err_set(e, ST_FORMAT, "--mean: there are no predictions");
+    else if (c->mean) st = out_printf(e, "mean %.17g\n", sum / (double)count);
+    if (st == ST_OK) st = out_flush(e);
+done:
+    prediction_free(&p);
+    return st;
+}
+
+status cmd_score(const cli *c, err *e)
+{
+    line_reader r = {.name = "standard input"};
+    const metric *k;
+    metrics *m = NULL;
+    const char *dir;
+    char *jieba = NULL, *input = NULL;
+    status st;
+    if (c->json) return err_set(e, ST_USAGE, "--json: the scores go to standard output");
+    TRY_GOTO(find_metric(&k, c->input, e));
+    TRY_GOTO(cli_data_dir(&dir, e));
+    TRY_GOTO((jieba = path_join(dir, "jieba")) ? ST_OK : err_set(e, ST_NOMEM, "out of memory"));
+    TRY_GOTO(metrics_create(&m, jieba, e));
+    TRY_GOTO(file_read_stream(&input, &r.size, stdin, r.name, MAX_INPUT_BYTES, e));
+    r.s = input;
+    TRY_GOTO(score_lines(c, m, k, r, e));
+done:
+    metrics_destroy(m);
+    mem_free(jieba);
+    mem_free(input);
+    return st;
+}

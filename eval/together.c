@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/together.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+#include "model/sampler.h"
+
+/* One answer under way. */
+typedef struct {
+    session *s;
+    const together_prompt *p;
+    size_t prompt, fed, n; /* fed: tokens of the tail; n: new ones */
+    int32_t *ids;          /* [most new tokens] */
+    int32_t next;
+    bool wanted, filled, stopped;
+    int64_t time_ns;
+} seat;
+
+/* Runs whose sessions exist at the same time. */
+typedef struct {
+    together_job *job;
+    together_run *all;
+    const size_t *run; /* [n] which of them */
+    size_t n;
+    seat *seats; /* [n, jobs] */
+    /* For one prefill or decode step: */
+    session **batch;           /* [n or jobs] */
+    seat **of;                 /* their seats */
+    int32_t *feed;             /* [jobs] */
+    float *logits;             /* [jobs, vocab] */
+    int32_t *ids;              /* of all seats */
+    double done, unit, weight; /* progress: part done, of one answer, of what is under way */
+    const together_prompt *filling;
+    int32_t first; /* the token after the prompt of the prefill under way */
+} group;
+
+int64_t together_limit(const together_prompt *prompts, size_t n)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t need = prompts[i].n_head + prompts[i].n_tail + prompts[i].n_new;
+        if (need > most) most = need;
+    }
+    return (int64_t)most;
+}
+
+double together_attended(const attn_stats *s, int n_layers)
+{
+    return s->steps > 0 ? s->attended / ((double)s->steps * n_layers) : -1;
+}
+
+static size_t vocab_of(const group *g)
+{
+    return (size_t)decoder_model(g->job->d)->config.vocab;
+}
+
+/* Half of an answer's time is counted for its prefill, half for its decode steps. */
+static bool report(const group *g, double part)
+{
+    return g->job->progress(g->job->ctx, g->done + part * g->weight);
+}
+
+static bool is_stop(const together_prompt *p, int32_t id)
+{
+    for (size_t i = 0; i < p->n_stop; i++)
+        if (p->stop[i] == id) return true;
+    return false;
+}
+
+/* The most likely token; the first one of an answer may have to be no stop. */
+static int32_t choose(const together_prompt *p, bool first, float *logits, size_t vocab)
+{
+    for (size_t i = 0; first && p->not_first && i < p->n_stop; i++)
+        if (p->stop[i] >= 0 && (size_t)p->stop[i] < vocab) logits[p->stop[i]] = -INFINITY;
+    return logits_argmax(logits, vocab);
+}
+
+/* ---- prefill ---- */
+
+static bool on_chunk(void *ctx, int64_t done, int64_t total)
+{
+    return report(ctx, (double)done / (double)total);
+}
+
+static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
+{
+    group *g = ctx;
+    (void)first;
+    memcpy(g->logits, logits + (n - 1) * vocab_of(g), vocab_of(g) * sizeof *logits);
+    g->first = choose(g->filling, true, g->logits, vocab_of(g));
+}
+
+/* The batch of seat i of n: it, and those behind it that can share its prompt. */
+static size_t gather(group *g, seat *const *row, size_t i, size_t n)
+{
+    size_t count = 0;
+    for (size_t k = i; k < n && count < g->job->max_together; k++) {
+        bool joins = k == i || (g->job->share && !row[k]->filled &&
+                                session_can_share(row[i]->s, row[k]->s, row[i]->p->n_head));
+        if (!joins) continue;
+        row[k]->filled = true;
+        g->of[count] = row[k];
+        g->batch[count++] = row[k]->s;
+    }
+    return count;
+}
+
+/* The heads of n seats, which have the same prompt. */
+static status prefill_all(group *g, seat *const *row, size_t n, err *e)
+{
+    together_job *job = g->job;
+    for (size_t i = 0; i < n; i++) {
+        const together_prompt *p = row[i]->p;
+        prefill_options o = {.which = LOGITS_LAST, .progress = on_chunk, .ctx = g};
+        if (row[i]->filled) continue;
+        if (p->n_head == 0) {
+            g->done += g->unit / 2;
+            continue;
+        }
+        if (p->n_tail == 0) o.rows = on_logits;
+        g->filling = p;
+        size_t count = gather(g, row, i, n);
+        g->weight = (double)count * g->unit / 2;
+        int64_t t0 = clock_ns();
+        TRY(session_prefill(g->batch, count, p->head, p->n_head, &o, e));
+        int64_t ns = clock_ns() - t0;
+        for (size_t k = 0; k < count; k++) {
+            g->of[k]->time_ns = ns / (int64_t)count;
+            g->of[k]->next = g->first;
+        }
+        g->done += g->weight;
+        job->prefills += (int64_t)count;
+        job->prefills_done++;
+        job->saved_ns += ns * (int64_t)(count - 1);
+    }
+    return ST_OK;
+}
+
+/* ---- decode ---- */
+
+/* The token that a seat feeds next; false when its answer is complete. */
+static bool next_token(seat *t, int32_t *id)
+{
+    if (!t->wanted) return false;
+    if (t->fed < t->p->n_tail) {
+        *id = t->p->tail[t->fed++];
+        return true;
+    }
+    if (t->n == t->p->n_new || t->stopped) return false;
+    t->stopped = is_stop(t->p, t->next);
+    if (t->stopped) return false;
+    *id = t->ids[t->n++] = t->next;
+    return t->n < t->p->n_new; /* the last one is not fed */
+}
+
+/* One step of those seats that are not complete; how many there were. */
+static status decode_step(group *g, seat *seats, size_t *n, err *e)
+{
+    *n = 0;
+    for (size_t k = 0; k < g->job->jobs; k++) {
+        if (!next_token(&seats[k], &g->feed[*n])) continue;
+        g->of[*n] = &seats[k];
+        g->batch[(*n)++] = seats[k].s;
+    }
+    if (*n == 0) return ST_OK;
+    int64_t t0 = clock_ns();
+    TRY(session_decode(g->batch, *n, g->feed, g->logits, e));
+    int64_t ns = clock_ns() - t0;
+    for (size_t k = 0; k < *n; k++) {
+        seat *t = g->of[k];
+        t->time_ns += ns / (int64_t)*n;
+        if (t->fed == t->p->n_tail)
+            t->next = choose(t->p, t->n == 0, g->logits + k * vocab_of(g), vocab_of(g));
+    }
+    return ST_OK;
+}
+
+static void take_larger(size_t *a, size_t b)
+{
+    if (b > *a) *a = b;
+}
+
+static void take_larger_bytes(attn_bytes *a, const attn_bytes *b)
+{
+    take_larger(&a->kv, b->kv);
+    take_larger(&a->index, b->index);
+    take_larger(&a->scratch, b->scratch);
+}
+
+static void add_counts(together_run *r, const together_reply *x)
+{
+    r->stats.steps += x->stats.steps;
+    r->stats.attended += x->stats.attended;
+    r->stats.visible += x->stats.visible;
+    r->stats.kv_read += x->stats.kv_read;
+    r->stats.k_read += x->stats.k_read;
+    r->stats.index_read += x->stats.index_read;
+    r->stats.full_keys += x->stats.full_keys;
+    take_larger_bytes(&r->held, &x->held);
+    take_larger_bytes(&r->peak, &x->peak);
+    r->time_ns += x->time_ns;
+}
+
+static status hand_over(group *g, size_t i, const seat *t, err *e)
+{
+    const attn_seq *a = session_attn(t->s);
+    together_reply r = {.ids = t->ids,
+                        .n = t->n,
+                        .stopped = t->stopped,
+                        .stats = attn_seq_stats(a),
+                        .held = attn_seq_held(a),
+                        .peak = attn_seq_peak(a),
+                        .time_ns = t->time_ns};
+    add_counts(&g->all[g->run[i]], &r);
+    return g->job->done(g->job->ctx, g->run[i], t->prompt, &r, e);
+}
+
+/* Run i of the group over the prompts that are side by side. */
+static status decode_run(group *g, size_t i, err *e)
+{
+    seat *seats = &g->seats[i * g->job->jobs];
+    size_t n = 0, wanted = 0, most = 1, step = 0;
+    for (size_t k = 0; k < g->job->jobs; k++) {
+        wanted += seats[k].wanted;
+        if (seats[k].wanted) take_larger(&most, seats[k].p->n_tail + seats[k].p->n_new);
+    }
+    g->weight = (double)wanted * g->unit / 2;
+    if (wanted == 0) return ST_OK;
+    for (;;) {
+        TRY(decode_step(g, seats, &n, e));
+        if (n == 0) break;
+        if (!report(g, (double)++step / (double)most))
+            return err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    g->done += g->weight;
+    for (size_t k = 0; k < g->job->jobs; k++)
+        if (seats[k].wanted) TRY(hand_over(g, i, &seats[k], e));
+    return report(g, 0) ? ST_OK : err_set(e, ST_INTERRUPTED, "interrupted");
+}
+
+/* ---- sets of prompts ---- */
+
+static bool is_wanted(const together_job *job, size_t run, size_t prompt)
+{
+    return prompt < job->n_prompts && !(job->skip && job->skip(job->ctx, run, prompt));
+}
+
+/* Prompts from `from` on, as many as go side by side. */
+static status run_set(group *g, size_t from, err *e)
+{
+    const together_job *job = g->job;
+    seat **row = g->of + (g->n > job->jobs ? g->n : job->jobs);
+    size_t any = 0;
+    for (size_t k = 0; k < job->jobs; k++) {
+        size_t n = 0;
+        for (size_t i = 0; i < g->n; i++) {
+            seat *t = &g->seats[i * job->jobs + k];
+            *t = (seat){.s = t->s, .ids = t->ids, .prompt = from + k};
+            t->wanted = is_wanted(job, g->run[i], t->prompt);
+            if (!t->wanted) continue;
+            t->p = &job->prompts[t->prompt];
+            session_reset(t->s);
+            row[n++] = t;
+        }
+        TRY(prefill_all(g, row, n, e));
+        any += n;
+    }
+    for (size_t i = 0; i < g->n && any > 0; i++) TRY(decode_run(g, i, e));
+    return ST_OK;
+}
+
+/* ---- groups ---- */
+
+/* How many of n runs fit in memory together; at least one, which session_create then judges. */
+static status group_size(const together_job *job, const together_run *all, const size_t *run,
+                         size_t n_runs, size_t *n, err *e)
+{
+    /* Memory is touched as sessions grow: what is available must be divided now. */
+    size_t have = mem_available(), used = 0;
+    decoder_options one = {.chunk = job->max_together, .max_batch = job->jobs};
+    have -= have / 10;
+    for (*n = 0; *n < n_runs; ++*n) {
+        memory_plan p;
+        TRY(session_plan(&p, decoder_model(job->d), &one, &all[run[*n]].spec, job->limit, e));
+        used += (p.kv + p.index) * job->jobs;
+        if (*n == 0) used += p.scratch;
+        if (*n > 0 && have > 0 && used > have) break;
+    }
+    return ST_OK;
+}
+
+static size_t most_new(const together_job *job)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < job->n_prompts; i++) take_larger(&most, job->prompts[i].n_new);
+    return most;
+}
+
+static status group_open(group *g, err *e)
+{
+    size_t jobs = g->job->jobs, n_seats = g->n * jobs, widest = g->n > jobs ? g->n : jobs,
+           n_new = most_new(g->job);
+    TRY(MEM_NEW(&g->seats, n_seats, e));
+    TRY(MEM_NEW(&g->batch, widest, e));
+    TRY(MEM_NEW(&g->of, widest + g->n, e));
+    TRY(MEM_NEW(&g->feed, jobs, e));
+    TRY(MEM_NEW(&g->logits, jobs * vocab_of(g), e));
+    TRY(MEM_NEW(&g->ids, n_seats * n_new, e));
+    for (size_t i = 0; i < n_seats; i++) {
+        g->seats[i].ids = g->ids + i * n_new;
+        TRY(session_create(&g->seats[i].s, g->job->d, &g->all[g->run[i / jobs]].spec, g->job->limit,
+                           e));
+    }
+    return ST_OK;
+}
+
+static void group_close(group *g)
+{
+    for (size_t i = 0; g->seats && i < g->n * g->job->jobs; i++) session_free(g->seats[i].s);
+    mem_free(g->seats);
+    mem_free(g->batch);
+    mem_free(g->of);
+    mem_free(g->feed);
+    mem_free(g->logits);
+    mem_free(g->ids);
+}
+
+/* Runs with an answer that is wanted, into `run`; and the number of such answers. */
+static size_t list_wanted(const together_job *job, size_t n_runs, size_t *run, size_t *answers)
+{
+    size_t n = 0;
+    *answers = 0;
+    for (size_t i = 0; i < n_runs; i++) {
+        size_t before = *answers;
+        for (size_t p = 0; p < job->n_prompts; p++) *answers += is_wanted(job, i, p);
+        if (*answers > before) run[n++] = i;
+    }
+    return n;
+}
+
+status together_execute(together_job *job, together_run *runs, size_t n_runs, err *e)
+{
+    size_t *run, answers;
+    double done = 0;
+    job->prefills = job->prefills_done = job->saved_ns = 0;
+    TRY(MEM_NEW(&run, n_runs, e));
+    size_t n = list_wanted(job, n_runs, run, &answers);
+    status st = ST_OK;
+    for (size_t from = 0; from < n && st == ST_OK;) {
+        group g = {.job = job, .all = runs, .run = run + from, .done = done};
+        g.unit = 1 / (double)answers;
+        st = group_size(job, runs, run + from, n - from, &g.n, e);
+        if (st == ST_OK) st = group_open(&g, e);
+        for (size_t p = 0; p < job->n_prompts && st == ST_OK; p += job->jobs)
+            st = run_set(&g, p, e);
+        group_close(&g);
+        done = g.done;
+        from += g.n;
+    }
+    mem_free(run);
+    return st;
+}

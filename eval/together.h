@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* Many prompts answered greedily by many strategies, with one model. A prompt is prefilled once for all
+ * strategies that leave it exact; results do not depend on that, nor on how many prompts go side by side. */
+#ifndef EVAL_TOGETHER_H
+#define EVAL_TOGETHER_H
+
+#include "model/session.h"
+
+/* A strategy at a budget, and what all its prompts took. */
+typedef struct {
+    attn_spec spec;
+    attn_stats stats;      /* summed over the prompts */
+    attn_bytes held, peak; /* the most held at the end of a prompt, and at any time */
+    int64_t time_ns;       /* its decode steps and its part of the prefills */
+} together_run;
+
+/* What is asked; all lists are borrowed. */
+typedef struct {
+    const int32_t *head, *tail; /* prefilled; then fed token by token */
+    size_t n_head, n_tail;      /* one may be 0 */
+    const int32_t *stop;        /* ids that end an answer */
+    size_t n_stop, n_new;       /* n_new: most new tokens, at least 1 */
+    bool not_first;             /* the first new token is none of stop, however likely */
+} together_prompt;
+
+/* One answer. */
+typedef struct {
+    const int32_t *ids; /* without the token that stopped it */
+    size_t n;
+    bool stopped; /* by such a token */
+    attn_stats stats;
+    attn_bytes held, peak;
+    int64_t time_ns;
+} together_reply;
+
+typedef struct {
+    decoder *d; /* for at least `jobs` sequences */
+    const together_prompt *prompts;
+    size_t n_prompts;
+    int64_t limit;       /* tokens that every session must hold: at least together_limit */
+    size_t max_together; /* most sessions of one prefill, at least 1 */
+    size_t jobs;         /* prompts side by side, whose decode steps are one batch; at least 1 */
+    bool share;          /* prefill a prompt once for all strategies that can share it */
+    /* Answers that are not wanted (they are known, or the strategy cannot run); NULL: all are. */
+    bool (*skip)(void *ctx, size_t run, size_t prompt);
+    /* Takes an answer. Order: sets of `jobs` prompts, in each the runs, in each the prompts. (Runs that do not fit
+     * in memory together take turns: then all prompts of the first ones come first.) */
+    status (*done)(void *ctx, size_t run, size_t prompt, const together_reply *r, err *e);
+    bool (*progress)(void *ctx, double part); /* 0 to 1 of all; false: ST_INTERRUPTED */
+    void *ctx;
+    int64_t prefills, prefills_done; /* out: prompts fed, and forward passes that this took */
+    int64_t saved_ns; /* out: time that the others would have taken at the same speed */
+} together_job;
+
+/* Tokens that a session needs for the longest of the prompts. */
+int64_t together_limit(const together_prompt *prompts, size_t n);
+
+/* Answers all prompts with all runs. */
+status together_execute(together_job *job, together_run *runs, size_t n_runs, err *e);
+
+/* Tokens attended by a decode step and layer on average; -1 without a step. */
+double together_attended(const attn_stats *s, int n_layers);
+
+#endif

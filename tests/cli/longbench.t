@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+# eval longbench: the table, files of results, and a run that is killed again and again.
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+own="$SRCDIR/eval/data/longbench/samples.jsonl"
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+
+lb() { # lb ARGS...: a run with a small model and a window that its prompts fit
+    run eval longbench -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet "$@"
+}
+# Results without what differs from run to run.
+timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
+same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
+lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
+ended() { ! kill -0 "$pid" 2>/dev/null; }
+
+cases="--dataset qasper,trec,samsum,vcsum,lcc --attn full,streaming,quest --budget 64,128"
+# shellcheck disable=SC2086
+lb $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
+check "a run" test "$status" -eq 0
+n_lines=$(wc -l <"$tmp/whole.jsonl")
+check "a head and a line for each sample and strategy" test "$n_lines" -eq $((1 + 5 * $(grep -c '"dataset": "qasper"' "$own") * 5))
+out_has "single-doc QA" "the official groups"
+out_has "average of datasets" "and the average"
+cp "$tmp/out" "$tmp/table"
+check "the report is JSON" grep -q '"averages"' "$tmp/r.json"
+
+# Killed at several moments: after each of these numbers of lines, wherever the program is then.
+for at in 1 2 7 12 13 21; do
+    # shellcheck disable=SC2086
+    "$RUN" eval longbench -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
+    pid=$!
+    tries=0
+    until lines "$at" || ended || [ $tries -gt 3000 ]; do
+        tries=$((tries + 1))
+        sleep 0.02
+    done
+    kill -9 "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null
+    pid=
+done
+check "killed: the beginning of a file" test "$(wc -l <"$tmp/part.jsonl")" -ge 1
+printf '{"dataset":"qas' >>"$tmp/part.jsonl"
+# shellcheck disable=SC2086
+lb $cases -o "$tmp/part.jsonl"
+check "the last run ends" test "$status" -eq 0
+check "with the results of an undisturbed one" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+sed '/^seconds/d' "$tmp/out" >"$tmp/b"
+sed '/^seconds/d' "$tmp/table" >"$tmp/a"
+check "and its table" cmp "$tmp/a" "$tmp/b"
+cp "$tmp/part.jsonl" "$tmp/copy.jsonl"
+# shellcheck disable=SC2086
+lb $cases -o "$tmp/part.jsonl"
+check "nothing is left to do" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
+# shellcheck disable=SC2086
+lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
+timeless "$tmp/whole.jsonl" | sort >"$tmp/a"
+timeless "$tmp/jobs.jsonl" | sort >"$tmp/b"
+check "side by side: the same results" cmp "$tmp/a" "$tmp/b"
+
+# Another configuration.
+lb --dataset qasper -o "$tmp/one.jsonl"
+cp "$tmp/one.jsonl" "$tmp/copy.jsonl"
+one="eval longbench -m $m --ctx 8192 --gemm builtin --dataset qasper -o $tmp/one.jsonl"
+# shellcheck disable=SC2086
+{
+    refused 2 "'seed' is 42 there, 7 now" "another seed" $one --seed 7
+    refused 2 "'wrap' is" "another wrap" $one --wrap double-bos --template llama3
+    refused 2 "'limit' is null there, 1 now" "another number of samples" $one --limit 1
+    refused 2 "'runs[0].attn' is \"full\" there" "another strategy" $one --attn quest --budget 64
+    refused 2 "'max_length' is 7500 there, 100 now" "other prompts" $one --max-length 100
+}
+sed 's/sample/Sample/' "$own" >"$tmp/other.jsonl"
+check "a refused run leaves the file alone" cmp "$tmp/one.jsonl" "$tmp/copy.jsonl"
+echo "some text" >"$tmp/text"
+refused 2 "not a file of results" "somebody's file" eval longbench -m "$m" --ctx 8192 --dataset lcc -o "$tmp/text"
+check "is left alone" test "$(cat "$tmp/text")" = "some text"
+refused 1 "No such file" "no folder" eval longbench -m "$m" --ctx 8192 --dataset lcc -o "$tmp/no/r.jsonl"
+
+# No room for results: the file ends with its last whole line.
+if (trap '' XFSZ && ulimit -f 2) 2>/dev/null; then
+    # shellcheck disable=SC2086
+    (trap '' XFSZ && ulimit -f 4 && "$RUN" eval longbench -m "$m" --threads 1 --ctx 8192 --quiet $cases -o "$tmp/full.jsonl" >"$tmp/out" 2>"$tmp/err" </dev/null)
+    check "no room: status 1" test $? -eq 1
+    err_has "full.jsonl: File too large" "and the reason"
+    check "no line is broken" test "$(tail -c 1 "$tmp/full.jsonl" | od -An -c | tr -d ' ')" = '\n'
+else
+    skip "no limit of file sizes"
+fi
+
+# -E, limits, draws.
+lb --dataset qasper -E
+out_has "0-4k" "-E gives ranges of lengths"
+refused 2 "narrativeqa is not in LongBench-E" "a dataset that -E has not" eval longbench -m "$m" -E --dataset narrativeqa
+lb --limit 1
+out_has "21 samples" "one sample of each dataset"
+lb --protocol decode --dataset hotpotqa -o "$tmp/decode.jsonl"
+check "the question is decoded" grep -q '"decoded_prompt_tokens":[1-9]' "$tmp/decode.jsonl"
+lb --max-length 50 --dataset qasper -o "$tmp/cut.jsonl"
+check "what is cut says so" grep -q '"truncated":true' "$tmp/cut.jsonl"
+
+# Bad input.
+bad() { # bad LINE TEXT NAME
+    printf '%s\n' '{"input":"q","context":"c","answers":["a"],"length":1,"dataset":"qasper"}' "$1" >"$tmp/qasper.jsonl"
+    refused 1 "qasper.jsonl line 2: $2" "$3" eval longbench -m "$m" --ctx 8192 --data "$tmp/qasper.jsonl"
+}
+bad '{"input":"q"' "not valid JSON" "no JSON"
+bad '{"context":"c","answers":["a"]}' "'input'" "no input"
+bad '{"input":"q","answers":["a"]}' "'context'" "no context"
+bad '{"input":"q","context":"c","answers":[]}' "'answers'" "no answers"
+bad '{"input":"q","context":"c","answers":["",""]}' "'answers': all of them are empty" "empty answers"
+bad '{"input":"q","context":"c","answers":["a"],"dataset":"hotpotqa"}' "'dataset' is hotpotqa in a file of qasper" "a line of another dataset"
+bad '{"input":"q\u0000","context":"c","answers":["a"]}' "'input' holds the character U+0000" "a NUL"
+printf '{"input":"q","context":"\377","answers":["a"]}\n' >"$tmp/qasper.jsonl"
+refused 1 "line 1: not valid JSON" "bytes that are no UTF-8" eval longbench -m "$m" --ctx 8192 --data "$tmp/qasper.jsonl"
+: >"$tmp/qasper.jsonl"
+refused 1 "no samples" "an empty file" eval longbench -m "$m" --ctx 8192 --data "$tmp/qasper.jsonl"
+echo '{"input":"q","context":"c","answers":["a"],"dataset":"quasper"}' >"$tmp/mine.jsonl"
+refused 1 "line 1: 'dataset': 'quasper' is no dataset of LongBench; the nearest name is qasper" "no dataset" eval longbench -m "$m" --data "$tmp/mine.jsonl"
+mkdir "$tmp/dir"
+refused 1 "no file of a dataset" "an empty folder" eval longbench -m "$m" --data "$tmp/dir"
+refused 2 "nearest name is qasper" "a wrong name" eval longbench -m "$m" --dataset quasper
+refused 2 "the window has 600" "prompts beyond the window" eval longbench -m "$m" --ctx 600 --max-length 590 --dataset gov_report
+refused 2 "--wrap: 'chat'" "a wrong wrap" eval longbench -m "$m" --wrap chat
+refused 2 "--clean-up" "a wrong switch" eval longbench -m "$m" --clean-up maybe
+refused 2 "--protocol" "a wrong protocol" eval longbench -m "$m" --protocol both
+refused 2 "--limit" "a seed without a limit" eval longbench -m "$m" --sample-seed 3
+refused 2 "it takes no --data" "--score with samples" eval longbench --score x.jsonl --data y
+finish

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/* Any bytes as a line of predictions; where it is none, as prediction and answer with a byte 0xff between them. */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/metrics/impl.h"
+#include "eval/prediction.h"
+#include "kernels/base/mem.h"
+#include "tests/tap.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static metrics *m;
+
+static void score_all(const metric_case *c)
+{
+    for (const metric *const *k = metric_list(); *k; k++) {
+        err e = {0};
+        double x = -1;
+        status st = metric_score(m, *k, c, &x, &e);
+        if (st == ST_OK ? !(x >= 0 && x <= 1) : !e.msg[0]) abort();
+    }
+}
+
+/* The words are the text, in order. */
+static void cut(utf8_text s)
+{
+    const segmenter *g;
+    text t;
+    span_list words = {0};
+    size_t at = 0;
+    if (text_decode(&t, s.s, s.n, NULL) != ST_OK) return;
+    if (metrics_segmenter(m, &g, NULL) != ST_OK ||
+        segmenter_cut(g, text_span(&t), &words, NULL) != ST_OK)
+        abort();
+    for (size_t i = 0; i < words.n; at += words.s[i++].n)
+        if (words.s[i].c != t.c + at || words.s[i].n == 0) abort();
+    if (at != t.n) abort();
+    span_list_free(&words);
+    text_free(&t);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    if (!m && metrics_create(&m, tap_path("eval/data/jieba"), NULL) != ST_OK) abort();
+    prediction p;
+    err e = {0};
+    line_reader r = {.name = "input", .number = 1};
+    const uint8_t *split = n ? memchr(data, 0xff, n) : NULL;
+    status st = prediction_read(&p, &r, (const char *)data, n, "pred", &e);
+    if (st == ST_OK) {
+        metric_case c = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
+        score_all(&c);
+        cut(p.text);
+    } else if (split) {
+        const char *s = (const char *)data;
+        size_t at = (size_t)(split - data);
+        utf8_text answer = {s + at + 1, n - at - 1};
+        metric_case c = {{s, at}, &answer, 1, &answer, 1};
+        score_all(&c);
+        cut(c.prediction);
+    } else if (!e.msg[0]) {
+        abort();
+    }
+    prediction_free(&p);
+    return 0;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT */
+/* The metrics against what LongBench's official code scores (tests/data/metrics). */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "eval/metrics/impl.h"
+#include "tests/unit/metric_rows.h"
+#include "tokenizer/chars.h"
+
+static metrics *m;
+
+/* ---- fixtures ---- */
+
+static void test_fixture(const metric *k)
+{
+    char name[64];
+    metric_rows rows;
+    int n = 0, wrong = 0, exact = 0;
+    snprintf(name, sizeof name, "%s.jsonl", metric_name(k));
+    if (!rows_open(&rows, name)) return;
+    for (json_t *j; (j = rows_next(&rows)); json_decref(j), n++) {
+        prediction p = {0};
+        err e = {0};
+        double got = -1, want = json_number_value(json_object_get(j, "score"));
+        status st = prediction_read(&p, &rows.r, rows.line, rows.n, "prediction", &e);
+        metric_case c = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
+        if (st == ST_OK) st = metric_score(m, k, &c, &got, &e);
+        if (st != ST_OK || !(fabs(got - want) <= 1e-9)) {
+            printf("# line %zu: %.17g, want %.17g %s\n", rows.r.number, got, want, e.msg);
+            wrong++;
+        }
+        exact += got == want;
+        prediction_free(&p);
+    }
+    ok(n >= 50 && wrong == 0, "%s: %d of %d cases agree to 1e-9, %d to the last bit",
+       metric_name(k), n - wrong, n, exact);
+    rows_close(&rows);
+}
+
+/* ---- characters ---- */
+
+/* Whether the sigma at the end of c[0..n) becomes a final one. */
+static bool lowers_to_final(const int32_t *c, size_t n)
+{
+    text low;
+    bool final = text_lower(&low, (span){c, n}, NULL) == ST_OK && low.c[low.n - 1] == 0x3c2;
+    text_free(&low);
+    return final;
+}
+
+static bool sigma_cased(int32_t c)
+{
+    return lowers_to_final((const int32_t[]){c, 0x3a3}, 2);
+}
+
+static bool sigma_skipped(int32_t c)
+{
+    return lowers_to_final((const int32_t[]){'a', c, 0x3a3}, 3) && !sigma_cased(c);
+}
+
+static bool lower_differs(int32_t c)
+{
+    text low;
+    bool differs = text_lower(&low, (span){&c, 1}, NULL) == ST_OK && (low.n != 1 || low.c[0] != c);
+    text_free(&low);
+    return differs;
+}
+
+static const struct {
+    const char *name;
+    bool (*test)(int32_t);
+} classes[] = {
+    {"space", is_python_space},       {"word", char_is_word},
+    {"digit", char_is_digit},         {"punct", char_is_punct},
+    {"punct_zh", char_is_punct_zh},   {"sigma_cased", sigma_cased},
+    {"sigma_skipped", sigma_skipped}, {"lower_differs", lower_differs},
+};
+enum { N_CHARS = 0x110000 };
+
+/* Marks the characters of a row's ranges. */
+static void mark(bool *in, const json_t *row)
+{
+    const json_t *ranges = json_object_get(row, "ranges");
+    memset(in, 0, N_CHARS);
+    for (size_t i = 0; i < json_array_size(ranges); i++) {
+        const json_t *r = json_array_get(ranges, i);
+        json_int_t end = json_integer_value(json_array_get(r, 1));
+        for (json_int_t c = json_integer_value(json_array_get(r, 0)); c <= end && c < N_CHARS; c++)
+            in[c] = true;
+    }
+}
+
+static void check_class(const char *name, const bool *in, const bool *known)
+{
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+        if (strcmp(classes[i].name, name) != 0) continue;
+        int wrong = 0;
+        int32_t worst = 0;
+        for (int32_t c = 0; c < N_CHARS; c++)
+            if (known[c] && !(c >= 0xd800 && c < 0xe000) && classes[i].test(c) != in[c]) {
+                wrong++;
+                worst = c;
+            }
+        ok(wrong == 0, "class %s: every character as in Python (%d not, U+%04X)", name, wrong,
+           (unsigned)worst);
+        return;
+    }
+    ok(false, "class %s is unknown", name);
+}
+
+static void check_lower(const json_t *row)
+{
+    utf8_text from = json_text(json_object_get(row, "text")),
+              to = json_text(json_object_get(row, "lower"));
+    text a, b, low;
+    err e = {0};
+    if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK)
+        abort();
+    is_ok(text_lower(&low, text_span(&a), &e), &e, "lower case of %zu characters", a.n);
+    ok(span_equal(text_span(&low), text_span(&b)), "each lower case is Python's");
+    text_free(&a);
+    text_free(&b);
+    text_free(&low);
+}
+
+static void test_unicode(void)
+{
+    metric_rows rows;
+    bool *known, *in;
+    int n = 0;
+    if (!rows_open(&rows, "unicode.jsonl")) return;
+    if (MEM_NEW(&known, N_CHARS, NULL) != ST_OK || MEM_NEW(&in, N_CHARS, NULL) != ST_OK) abort();
+    for (json_t *j; (j = rows_next(&rows)); json_decref(j), n++) {
+        const char *name = json_string_value(json_object_get(j, "class"));
+        if (strcmp(name, "lower") == 0) check_lower(j);
+        else mark(n ? in : known, j);
+        if (n && strcmp(name, "lower") != 0) check_class(name, in, known);
+    }
+    is_int(n, 2 + sizeof classes / sizeof *classes, "all classes are in the fixture");
+    mem_free(known);
+    mem_free(in);
+    rows_close(&rows);
+}
+
+/* ---- what is refused ---- */
+
+static utf8_text of(const char *s)
+{
+    return (utf8_text){s, strlen(s)};
+}
+
+static status score(const char *name, utf8_text from, const char *answer, const char *label,
+                    double *out, err *e)
+{
+    utf8_text a = of(answer), l = of(label ? label : "");
+    metric_case c = {from, &a, 1, label ? &l : NULL, label != NULL};
+    *e = (err){0};
+    return metric_score(m, metric_find(name), &c, out, e);
+}
+
+static void test_refused(void)
+{
+    err e;
+    double x;
+    ok(!metric_find("rouge-l") && !metric_find(""), "an unknown metric");
+    for (const metric *const *k = metric_list(); *k; k++)
+        is_err(score(metric_name(*k), of("\xed\xa0\x80"),
+                     "Paragraph 1 \xe6\xae\xb5\xe8\x90\xbd"
+                     "1",
+                     "x", &x, &e),
+               &e, ST_FORMAT, "not UTF-8: byte 0", "%s: a surrogate", metric_name(*k));
+    is_err(score("qa_f1", of("x"), "y\xff", NULL, &x, &e), &e, ST_FORMAT, "byte 1",
+           "an answer that is not UTF-8");
+    is_err(score("classification", of("x"), "y", NULL, &x, &e), &e, ST_FORMAT, "all_classes",
+           "no classes");
+    is_err(score("retrieval", of("x"), "Paragraph x", NULL, &x, &e), &e, ST_FORMAT, "no paragraph",
+           "no number");
+    is_err(score("retrieval_zh", of("x"), "Paragraph 1", NULL, &x, &e), &e, ST_FORMAT,
+           "no paragraph", "no number in Chinese");
+    metric_case none = {of("x"), NULL, 0, NULL, 0};
+    ok(metric_score(m, metric_find("qa_f1"), &none, &x, &e) == ST_OK && x == 0,
+       "no answer scores 0");
+}
+
+/* n words of the same kind in one sentence (mem_free). */
+static utf8_text many_words(size_t n)
+{
+    char *s;
+    if (MEM_NEW(&s, 2 * n, NULL) != ST_OK) abort();
+    for (size_t i = 0; i < n; i++) memcpy(s + 2 * i, "x ", 2);
+    return (utf8_text){s, 2 * n};
+}
+
+static void test_long(void)
+{
+    utf8_text long_text = many_words(1 << 17), short_text = many_words(3000);
+    metric_case c = {long_text, &long_text, 1, NULL, 0};
+    err e = {0};
+    double x;
+    is_err(metric_score(m, metric_find("rouge"), &c, &x, &e), &e, ST_UNSUPPORTED,
+           "131072 and 131072 words", "texts that are too long to be aligned");
+    e = (err){0};
+    is_err(metric_score(m, metric_find("code_sim"),
+                        &(metric_case){short_text, &long_text, 1, NULL, 0}, &x, &e),
+           &e, ST_UNSUPPORTED, "6000 and 262144 characters",
+           "a line that is too long to be compared");
+    c = (metric_case){short_text, &long_text, 1, NULL, 0};
+    e = (err){0};
+    is_ok(metric_score(m, metric_find("qa_f1"), &c, &x, &e), &e, "many words");
+    double p = 1, r = 3000.0 / (1 << 17);
+    ok(x == 2 * p * r / (p + r), "F1 of many equal words: %.17g", x);
+    c = (metric_case){short_text, &short_text, 1, NULL, 0};
+    is_ok(metric_score(m, metric_find("rouge"), &c, &x, &e), &e,
+          "a path longer than Python's stack");
+    ok(x == 2.0 * (1.0 / (2 + 1e-8)), "which scores as any perfect match: %.17g", x);
+    mem_free((void *)(uintptr_t)long_text.s);
+    mem_free((void *)(uintptr_t)short_text.s);
+}
+
+/* Every allocation fails once: no leak (the sanitizer looks), ST_NOMEM, and the next call works. */
+static void test_memory(void)
+{
+    double x;
+    err e;
+    for (const metric *const *k = metric_list(); *k; k++) {
+        const char *name = metric_name(*k), *answer = "Paragraph 1. \xe6\xae\xb5\xe8\x90\xbd"
+                                                      "1 \xe6\x88\x91\xe7\x88\xb1 x";
+        status st = ST_NOMEM;
+        int bad = 0;
+        long n = 1;
+        for (; st == ST_NOMEM && n < 200; n++) {
+            mem_test_fail_at(n);
+            st = score(name, of(answer + 1), answer, "x", &x, &e);
+            mem_test_fail_at(0);
+            bad += st != ST_OK && (st != ST_NOMEM || !e.msg[0]);
+        }
+        ok(st == ST_OK && bad == 0 && n > 3, "%s: out of memory at each of %ld allocations", name,
+           n - 2);
+    }
+}
+
+int main(void)
+{
+    err e = {0};
+    if (!is_ok(metrics_create(&m, jieba_dir(), &e), &e, "metrics")) return tap_done();
+    for (const metric *const *k = metric_list(); *k; k++) test_fixture(*k);
+    test_unicode();
+    test_refused();
+    test_long();
+    test_memory();
+    metrics_destroy(m);
+    return tap_done();
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT */
+/* Prompts answered together: neither a shared prefill nor prompts side by side change anything; stops, skipping,
+ * interruption, failed allocations. */
+#include "config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/passkey_prompt.h"
+#include "eval/together.h"
+#include "kernels/base/mem.h"
+#include "tests/tap.h"
+
+enum { N_PROMPTS = 5, N_NEW = 9, MAX_RUNS = 6 };
+
+typedef struct {
+    int32_t ids[MAX_RUNS][N_PROMPTS][N_NEW];
+    size_t n[MAX_RUNS][N_PROMPTS];
+    attn_stats stats[MAX_RUNS][N_PROMPTS];
+    int order[MAX_RUNS * N_PROMPTS], n_done; /* run * 100 + prompt */
+    double last;
+    bool ordered, stopped;
+    int calls, stop_at;         /* progress calls; the one that interrupts */
+    unsigned skipped[MAX_RUNS]; /* bits: prompts */
+} record;
+
+static bool on_skip(void *ctx, size_t run, size_t prompt)
+{
+    return ((record *)ctx)->skipped[run] >> prompt & 1;
+}
+
+static status on_done(void *ctx, size_t run, size_t prompt, const together_reply *x, err *e)
+{
+    record *r = ctx;
+    (void)e;
+    memcpy(r->ids[run][prompt], x->ids, x->n * sizeof *x->ids);
+    r->n[run][prompt] = x->n;
+    r->stats[run][prompt] = x->stats;
+    r->stopped |= x->stopped;
+    r->order[r->n_done++] = (int)(run * 100 + prompt);
+    return ST_OK;
+}
+
+static bool on_progress(void *ctx, double part)
+{
+    record *r = ctx;
+    r->ordered &= part >= r->last - 1e-9 && part <= 1 + 1e-9;
+    r->last = part;
+    return ++r->calls != r->stop_at;
+}
+
+typedef struct {
+    backend *be;
+    model *m;
+    decoder *d;
+    tokenizer *tok;
+    passkey_trial *trials;
+    token_list stop;
+    together_prompt prompt[N_PROMPTS];
+} fixture;
+
+/* Passkey prompts, of different lengths and, with a tail, different tails. */
+static status fixture_open(fixture *f, size_t tail, err *e)
+{
+    const char *dir = tap_path("tests/data/models/llama31-f32-tied");
+    backend_options o = {.device = "cpu", .n_threads = 1};
+    decoder_options d = {.chunk = 64, .max_batch = N_PROMPTS, .exact = true};
+    *f = (fixture){0};
+    TRY(backend_open(&f->be, &o, e));
+    TRY(model_open(&f->m, dir, f->be, e));
+    TRY(decoder_create(&f->d, f->m, &d, e));
+    TRY(tokenizer_open(&f->tok, dir, e));
+    TRY(tokenizer_eos_ids(f->tok, &f->stop, e));
+    TRY(passkey_trials(&f->trials, f->tok, 1, 1, 384, N_PROMPTS, tail, e));
+    for (size_t i = 0; i < N_PROMPTS; i++) {
+        const passkey_trial *t = &f->trials[i];
+        size_t cut = t->tail.n > 0 ? 7 * i : 0; /* tokens of the tail that are left out */
+        f->prompt[i] = (together_prompt){.head = t->head.ids,
+                                         .n_head = t->head.n - i,
+                                         .tail = t->tail.ids + cut,
+                                         .n_tail = t->tail.n - cut,
+                                         .stop = f->stop.ids,
+                                         .n_stop = f->stop.n,
+                                         .n_new = N_NEW - i % 3};
+    }
+    return ST_OK;
+}
+
+static void fixture_close(fixture *f)
+{
+    passkey_trials_free(f->trials, N_PROMPTS);
+    token_list_free(&f->stop);
+    tokenizer_free(f->tok);
+    decoder_free(f->d);
+    model_close(f->m);
+    backend_close(f->be);
+}
+
+static size_t make_runs(together_run runs[MAX_RUNS])
+{
+    static const struct {
+        const char *text;
+        dtype kv;
+    } specs[] = {{"full", DT_F32},
+                 {"streaming:budget=24", DT_F32},
+                 {"streaming:budget=64:prefill=banded", DT_F32},
+                 {"streaming:budget=48:pos=abs", DT_F32},
+                 {"full", DT_F16},
+                 {"streaming:budget=24", DT_F16}};
+    for (size_t i = 0; i < MAX_RUNS; i++) {
+        attn_options o = {.kv = kv_exact(specs[i].kv)};
+        err e = {0};
+        runs[i] = (together_run){0};
+        if (attn_spec_parse(&runs[i].spec, specs[i].text, &o, &e) != ST_OK) abort();
+    }
+    return MAX_RUNS;
+}
+
+static together_job make_job(const fixture *f, record *r, bool share, size_t together, size_t jobs)
+{
+    *r = (record){.ordered = true};
+    return (together_job){.d = f->d,
+                          .prompts = f->prompt,
+                          .n_prompts = N_PROMPTS,
+                          .limit = together_limit(f->prompt, N_PROMPTS),
+                          .max_together = together,
+                          .jobs = jobs,
+                          .share = share,
+                          .skip = on_skip,
+                          .done = on_done,
+                          .progress = on_progress,
+                          .ctx = r};
+}
+
+static bool same_answers(const record *a, const record *b)
+{
+    for (int i = 0; i < MAX_RUNS; i++)
+        for (int t = 0; t < N_PROMPTS; t++)
+            if (a->n[i][t] != b->n[i][t] || a->stats[i][t].steps != b->stats[i][t].steps ||
+                memcmp(&a->stats[i][t].attended, &b->stats[i][t].attended, sizeof(double)) != 0 ||
+                memcmp(a->ids[i][t], b->ids[i][t], a->n[i][t] * sizeof(int32_t)) != 0)
+                return false;
+    return true;
+}
+
+static bool same_counts(const together_run *a, const together_run *b)
+{
+    for (int i = 0; i < MAX_RUNS; i++)
+        if (a[i].stats.steps != b[i].stats.steps || a[i].held.kv != b[i].held.kv ||
+            a[i].peak.kv != b[i].peak.kv || fabs(a[i].stats.attended - b[i].stats.attended) > 1e-6)
+            return false;
+    return true;
+}
+
+static void test_sharing(const char *protocol, size_t tail)
+{
+    static record shared, other, one;
+    together_run r_shared[MAX_RUNS], r_other[MAX_RUNS];
+    fixture f;
+    err e = {0};
+    if (is_ok(fixture_open(&f, tail, &e), &e, "%s: opens", protocol)) {
+        together_job job = make_job(&f, &shared, true, 64, 1);
+        size_t n = make_runs(r_shared);
+        is_ok(together_execute(&job, r_shared, n, &e), &e, "%s: all strategies together", protocol);
+        is_int(job.prefills, (int64_t)n * N_PROMPTS, "prompts");
+        is_int(job.prefills_done, 3 * N_PROMPTS,
+               "one prefill a row type, and one that is not exact");
+        ok(shared.ordered && shared.last > 0.999, "progress grows to 1");
+        is_int(r_shared[0].stats.steps > 0, 1, "steps are counted");
+        job = make_job(&f, &other, false, 64, 1);
+        make_runs(r_other);
+        is_ok(together_execute(&job, r_other, n, &e), &e, "%s: without sharing", protocol);
+        is_int(job.prefills_done, (int64_t)n * N_PROMPTS, "no prefill is shared");
+        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
+           "the same tokens and counts");
+        job = make_job(&f, &other, true, 2, 1);
+        make_runs(r_other);
+        is_ok(together_execute(&job, r_other, n, &e), &e, "%s: two at a time", protocol);
+        is_int(job.prefills_done, 4 * N_PROMPTS, "their prefills");
+        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
+           "the same tokens and counts");
+        for (size_t jobs = 2; jobs <= N_PROMPTS; jobs += 3) {
+            job = make_job(&f, &other, true, 64, jobs);
+            make_runs(r_other);
+            is_ok(together_execute(&job, r_other, n, &e), &e, "%s: %zu prompts side by side",
+                  protocol, jobs);
+            ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
+               "the same tokens and counts");
+            ok(other.order[1] == 1 && other.order[jobs] == 100, "in their order");
+            ok(other.ordered && other.last > 0.999, "progress grows to 1");
+        }
+        other = (record){0};
+        make_runs(r_other);
+        for (size_t i = 0; i < n; i++) {
+            job = make_job(&f, &one, true, 1, 1);
+            is_ok(together_execute(&job, &r_other[i], 1, &e), &e, "%s by itself",
+                  r_other[i].spec.text);
+            memcpy(other.ids[i], one.ids[0], sizeof one.ids[0]);
+            memcpy(other.n[i], one.n[0], sizeof one.n[0]);
+            memcpy(other.stats[i], one.stats[0], sizeof one.stats[0]);
+        }
+        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
+           "one by one: the same tokens and counts");
+    }
+    fixture_close(&f);
+}
+
+/* What is known is not asked again, and changes nothing for the others. */
+static void test_skip(void)
+{
+    static record all, some;
+    together_run runs[MAX_RUNS];
+    fixture f;
+    err e = {0};
+    if (is_ok(fixture_open(&f, 400, &e), &e, "opens")) {
+        together_job job = make_job(&f, &all, true, 64, 1);
+        make_runs(runs);
+        is_ok(together_execute(&job, runs, 3, &e), &e, "three strategies");
+        job = make_job(&f, &some, true, 64, 2);
+        some.skipped[0] = 0x1f; /* the first one at all, */
+        some.skipped[1] = 0x0b; /* and prompts 0, 1 and 3 of the second */
+        make_runs(runs);
+        is_ok(together_execute(&job, runs, 3, &e), &e, "some are skipped");
+        is_int(some.n_done, 7, "the others are answered");
+        ok(some.ordered && some.last > 0.999, "progress grows to 1");
+        bool same = true;
+        for (int i = 0; i < some.n_done; i++) {
+            int run = some.order[i] / 100, p = some.order[i] % 100;
+            same &=
+                !(some.skipped[run] >> p & 1) && some.n[run][p] == all.n[run][p] &&
+                memcmp(some.ids[run][p], all.ids[run][p], some.n[run][p] * sizeof(int32_t)) == 0;
+        }
+        ok(same, "with the same tokens");
+        is_int(runs[0].stats.steps, 0, "nothing of the one that is left out");
+        job = make_job(&f, &some, true, 64, 1);
+        for (int i = 0; i < MAX_RUNS; i++) some.skipped[i] = 0x1f;
+        is_ok(together_execute(&job, runs, 3, &e), &e, "nothing to do");
+        is_int(some.n_done, 0, "nothing is done");
+    }
+    fixture_close(&f);
+}
+
+/* Stops: by what the model says when nothing stops it. */
+static void test_stops(void)
+{
+    static record plain, r;
+    together_run runs[MAX_RUNS];
+    fixture f;
+    err e = {0};
+    for (int tail = 0; tail <= 400; tail += 400) {
+        if (is_ok(fixture_open(&f, (size_t)tail, &e), &e, "opens")) {
+            together_job job = make_job(&f, &plain, true, 64, 1);
+            job.n_prompts = 1;
+            f.prompt[0].n_stop = 0;
+            make_runs(runs);
+            is_ok(together_execute(&job, runs, 1, &e), &e, "without stops");
+            is_int((long long)plain.n[0][0], N_NEW, "all new tokens");
+            ok(!plain.stopped, "not stopped");
+            is_int(plain.stats[0][0].steps, (long long)f.prompt[0].n_tail + N_NEW - 1,
+                   "the last one is not fed");
+            int32_t stop[2] = {-5, 0};
+            size_t want = 0;
+            stop[1] = plain.ids[0][0][3];
+            while (plain.ids[0][0][want] != stop[1]) want++;
+            f.prompt[0].stop = stop;
+            f.prompt[0].n_stop = 2;
+            job = make_job(&f, &r, true, 64, 1);
+            job.n_prompts = 1;
+            make_runs(runs);
+            is_ok(together_execute(&job, runs, 1, &e), &e, "with one");
+            ok(r.n[0][0] == want && r.stopped, "it ends the answer and is not in it");
+            stop[1] = plain.ids[0][0][0];
+            job = make_job(&f, &r, true, 64, 1);
+            job.n_prompts = 1;
+            make_runs(runs);
+            is_ok(together_execute(&job, runs, 1, &e), &e, "the first token stops");
+            is_int((long long)r.n[0][0], 0, "an empty answer");
+            f.prompt[0].not_first = true;
+            job = make_job(&f, &r, true, 64, 1);
+            job.n_prompts = 1;
+            make_runs(runs);
+            is_ok(together_execute(&job, runs, 1, &e), &e, "unless it must not");
+            ok(r.n[0][0] > 0 && r.ids[0][0][0] != stop[1], "then another one is the first");
+        }
+        fixture_close(&f);
+    }
+}
+
+/* Ctrl-C anywhere, and no memory anywhere: an error each time, nothing lost (valgrind, ASan). */
+static void test_failures(void)
+{
+    static record r;
+    together_run runs[MAX_RUNS];
+    fixture f;
+    err e = {0};
+    if (is_ok(fixture_open(&f, 400, &e), &e, "opens")) {
+        together_job job = make_job(&f, &r, true, 64, 2);
+        make_runs(runs);
+        is_ok(together_execute(&job, runs, 2, &e), &e, "two strategies");
+        int calls = r.calls, bad = 0;
+        for (int i = 1; i < calls; i += calls / 9) {
+            job = make_job(&f, &r, true, 64, 2);
+            r.stop_at = i;
+            e = (err){0};
+            bad += together_execute(&job, runs, 2, &e) != ST_INTERRUPTED ||
+                   strcmp(e.msg, "interrupted") != 0 || r.calls != i;
+        }
+        is_int(bad, 0, "an interruption ends the run");
+        status st = ST_NOMEM;
+        long at;
+        for (at = 1; at < 500 && st == ST_NOMEM; at++) {
+            job = make_job(&f, &r, true, 64, 2);
+            job.n_prompts = 1;
+            e = (err){0};
+            mem_test_fail_at(at);
+            st = together_execute(&job, runs, 2, &e);
+        }
+        mem_test_fail_at(0);
+        ok(st == ST_OK && at > 5, "every failed allocation is reported (%ld of them)", at - 2);
+    }
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    test_sharing("decode", 400);
+    test_sharing("prefill", 0);
+    test_skip();
+    test_stops();
+    test_failures();
+    return tap_done();
+}
