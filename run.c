@@ -66,6 +66,8 @@ enum {
     O_LIMIT,
     O_SAMPLE_SEED,
     O_JOBS,
+    O_COT,
+    O_NO_CONTEXT,
 };
 
 /* Of every command; then of those that run a model; then of those that choose a length. */
@@ -153,14 +155,12 @@ static const struct argp_option samples_options[] = {
     {"jobs", O_JOBS, "N", 0, "samples side by side, decoded as one batch (default 1)", 3},
     {0, 'o', "FILE.jsonl", 0, "a line for each result; goes on where such a file ends", 3},
     {"max-length", O_MAX_LENGTH, "N", 0,
-     "longer prompts are cut in the middle (default: the window in thousands, less 500)", 3},
+     "tokens above which prompts are cut in the middle (default: what the window leaves)", 3},
     {"wrap", O_WRAP, "template|raw|double-bos", 0,
      "prompts in the chat template (default where there is one), as they are, or with BOS twice", 3},
     {"template", O_TEMPLATE, "NAME", 0, "chat template (default: the model's own)", 3},
     {"clean-up", O_CLEAN_UP, "on|off", 0,
      "remove spaces before punctuation in what is decoded (default: as the tokenizer says)", 3},
-    {"protocol", O_PROTOCOL, "prefill|decode", 0,
-     "feed the prompt at once (default), or its question token by token (Quest)", 3},
     {0},
 };
 static const struct argp_option longbench_options[] = {
@@ -169,6 +169,13 @@ static const struct argp_option longbench_options[] = {
     {"e", 'E', 0, 0, "LongBench-E: a score for each range of lengths", 3},
     {"score", O_SCORE, "FILE.jsonl", 0,
      "only score predictions: lines with pred, answers, all_classes, length", 3},
+    {"protocol", O_PROTOCOL, "prefill|decode", 0,
+     "feed the prompt at once (default), or its question token by token (Quest)", 3},
+    {0},
+};
+static const struct argp_option longbench2_options[] = {
+    {"cot", O_COT, 0, 0, "chain of thought: reasoning first, then the answer that follows from it", 3},
+    {"no-context", O_NO_CONTEXT, 0, 0, "the questions alone, without their documents", 3},
     {0},
 };
 static const struct argp_option score_options[] = {
@@ -225,6 +232,11 @@ static const command commands[] = {
      "LongBench v1: strategies and budgets compared, or predictions scored",
      {engine_options, length_options, samples_options, longbench_options},
      cmd_longbench},
+    {"eval longbench2",
+     "",
+     "LongBench v2, multiple choice: strategies and budgets compared",
+     {engine_options, length_options, samples_options, longbench2_options},
+     cmd_longbench2},
     {"eval score",
      "METRIC",
      "score predictions on standard input, one line each",
@@ -357,6 +369,8 @@ static error_t parse_flag(int key, cli *c)
     case O_LAST: return c->last = true, 0;
     case O_IGNORE_EOS: return c->ignore_eos = true, 0;
     case O_MEAN: return c->mean = true, 0;
+    case O_COT: return c->cot = true, 0;
+    case O_NO_CONTEXT: return c->no_context = true, 0;
     case 'E': return c->longbench_e = true, 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -25,7 +25,7 @@ typedef struct {
     uint64_t seed, sample_seed;
     bool sampled; /* --sample-seed was given */
     bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos, window,
-        longbench_e, mean;
+        longbench_e, mean, cot, no_context;
 } cli;
 
 /* The parts that commands share; engine_close frees what is open. */
@@ -116,6 +116,7 @@ status cmd_tokenize(const cli *c, err *e);
 status cmd_logits(const cli *c, err *e);
 status cmd_recall(const cli *c, err *e);
 status cmd_longbench(const cli *c, err *e);
+status cmd_longbench2(const cli *c, err *e);
 status cmd_score(const cli *c, err *e);
 
 #endif

@@ -3,16 +3,11 @@
 
 #include "eval/longbench_data.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "eval/cli.h"
-#include "eval/provenance.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/rng.h"
-
-static const size_t MAX_FILE_BYTES = (size_t)1 << 30;
 
 typedef struct {
     longbench_data *out;
@@ -50,20 +45,14 @@ static status dataset_of(const longbench_dataset **out, const reader *r, const j
     return ST_OK;
 }
 
-static bool has_nul(utf8_text s)
-{
-    return s.n && memchr(s.s, 0, s.n);
-}
-
 /* What a run needs beside what prediction_read has judged. */
 static status check_sample(const reader *r, const longbench_sample *s, const char *where, err *e)
 {
     size_t n = 0;
     for (size_t i = 0; i < s->p.n_answers; i++) n += s->p.answers[i].n;
     if (n == 0) return err_set(e, ST_FORMAT, "%s: 'answers': all of them are empty", where);
-    if (has_nul(s->p.text) || has_nul(s->input))
-        return err_set(e, ST_FORMAT, "%s: '%s' holds the character U+0000", where,
-                       has_nul(s->input) ? "input" : "context");
+    if (sample_has_nul(s->p.text))
+        return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
     if (s->p.n_classes == 0 && strcmp(metric_name(s->d->metric), "classification") == 0)
         return err_set(e, ST_FORMAT, "%s: 'all_classes' is missing", where);
     if (s->p.length < 0 && r->s->longbench_e)
@@ -78,12 +67,10 @@ static status read_sample(reader *r, const line_reader *lines, const char *line,
     snprintf(where, sizeof where, "%.90s line %zu", path_tail(lines->name), lines->number);
     TRY(prediction_read(&s->p, lines, line, n, "context", e));
     TRY(dataset_of(&s->d, r, s->p.root, of_file, where, e));
-    const json_t *input = json_object_get(s->p.root, "input"),
-                 *id = json_object_get(s->p.root, "_id");
-    if (!json_is_string(input)) return err_set(e, ST_FORMAT, "%s: 'input': expected a text", where);
+    TRY(sample_text(&s->input, s->p.root, "input", where, e));
+    const json_t *id = json_object_get(s->p.root, "_id");
     if (id && !json_is_string(id))
         return err_set(e, ST_FORMAT, "%s: '_id': expected a text", where);
-    s->input = (utf8_text){json_string_value(input), json_string_length(input)};
     s->id = id ? json_string_value(id) : "";
     return check_sample(r, s, where, e);
 }
@@ -125,35 +112,13 @@ static status read_lines(reader *r, line_reader lines, const longbench_dataset *
     return any ? ST_OK : err_set(e, ST_FORMAT, "%s: no samples", path_tail(lines.name));
 }
 
-/* Notes the file for the configuration; one that was read before would count its samples twice. */
-static status note_file(reader *r, const char *path, const char *content, size_t n, err *e)
-{
-    char sum[SHA256_HEX];
-    sha256 h;
-    const char *slash = strrchr(path, '/');
-    sha256_init(&h);
-    sha256_add(&h, content, n);
-    sha256_hex(&h, sum);
-    for (size_t i = 0; i < json_array_size(r->out->files); i++)
-        if (strcmp(sum, json_string_value(
-                            json_object_get(json_array_get(r->out->files, i), "sha256"))) == 0)
-            return err_set(e, ST_USAGE, "--data: %s has the samples of another file of the list",
-                           path_tail(path));
-    err shown = {0};
-    err_set(&shown, ST_OK, "%s", slash ? slash + 1 : path); /* a name need not be UTF-8 */
-    json_t *file = json_pack("{s:s, s:s}", "name", shown.msg, "sha256", sum);
-    return json_array_append_new(r->out->files, file) == 0 ? ST_OK
-                                                           : err_set(e, ST_NOMEM, "out of memory");
-}
-
 static status read_file(reader *r, const char *path, const longbench_dataset *of_file, err *e)
 {
     char *content;
     line_reader lines = {.name = path};
-    TRY(file_read(&content, &lines.size, path, MAX_FILE_BYTES, e));
+    TRY(samples_file(&content, &lines.size, path, r->out->files, e));
     lines.s = content;
-    status st = note_file(r, path, content, lines.size, e);
-    if (st == ST_OK) st = read_lines(r, lines, of_file, e);
+    status st = read_lines(r, lines, of_file, e);
     mem_free(content);
     return st;
 }
@@ -214,7 +179,7 @@ static status read_sources(reader *r, err *e)
 {
     char **word = NULL, *store = NULL;
     size_t n;
-    status st = cli_split(&word, &n, &store, r->s->data, e);
+    status st = cli_split(&word, &n, &store, r->s->from.data, e);
     for (size_t i = 0; i < n && st == ST_OK; i++)
         st = dir_exists(word[i]) ? read_folder(r, word[i], e)
                                  : read_file(r, word[i], dataset_of_name(r, word[i]), e);
@@ -246,56 +211,32 @@ static status list_wanted(reader *r, err *e)
     return st;
 }
 
-/* By dataset, then by the draw of the seed, then by index. */
-typedef struct {
-    longbench_sample s;
-    uint64_t draw;
-} drawn;
-
-static int by_draw(const void *a, const void *b)
-{
-    const drawn *x = a, *y = b;
-    if (x->s.d != y->s.d) return x->s.d < y->s.d ? -1 : 1;
-    if (x->draw != y->draw) return x->draw < y->draw ? -1 : 1;
-    return x->s.index < y->s.index ? -1 : x->s.index > y->s.index;
-}
-
-static int by_index(const void *a, const void *b)
-{
-    const longbench_sample *x = a, *y = b;
-    if (x->d != y->d) return x->d < y->d ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
-/* Depends on seed, dataset and index alone. */
-static uint64_t draw_of(uint64_t seed, const longbench_table *t, const longbench_sample *s)
-{
-    rng r = {seed};
-    r.state = rng_next(&r) ^ (uint64_t)(s->d - t->d);
-    r.state = rng_next(&r) ^ (uint64_t)s->index;
-    return rng_next(&r);
-}
-
-/* Keeps `limit` samples of each dataset, and sorts. */
+/* Keeps the samples that the source asks for, in order. */
 static status choose(reader *r, err *e)
 {
     longbench_data *out = r->out;
-    drawn *all;
-    TRY(MEM_NEW(&all, out->n, e));
+    sample_key *key = NULL;
+    longbench_sample *all = NULL;
+    size_t *keep = NULL, kept;
+    status st;
+    TRY_GOTO(MEM_NEW(&key, out->n, e));
+    TRY_GOTO(MEM_NEW(&keep, out->n, e));
+    TRY_GOTO(MEM_NEW(&all, out->n, e));
     for (size_t i = 0; i < out->n; i++)
-        all[i] = (drawn){out->s[i], r->s->sampled ? draw_of(r->s->seed, r->t, &out->s[i]) : 0};
-    qsort(all, out->n, sizeof *all, by_draw);
-    size_t kept = 0;
-    int64_t of_dataset = 0;
-    for (size_t i = 0; i < out->n; i++) {
-        of_dataset = i > 0 && all[i].s.d == all[i - 1].s.d ? of_dataset + 1 : 0;
-        if (r->s->limit == 0 || of_dataset < r->s->limit) out->s[kept++] = all[i].s;
-        else prediction_free(&all[i].s.p);
+        key[i] = (sample_key){(size_t)(out->s[i].d - r->t->d), out->s[i].index};
+    TRY_GOTO(samples_choose(keep, &kept, key, out->n, &r->s->from, e));
+    for (size_t i = 0; i < kept; i++) {
+        all[i] = out->s[keep[i]];
+        out->s[keep[i]] = (longbench_sample){0};
     }
+    for (size_t i = 0; i < out->n; i++) prediction_free(&out->s[i].p);
+    memcpy(out->s, all, kept * sizeof *all);
     out->n = kept;
+done:
+    mem_free(key);
+    mem_free(keep);
     mem_free(all);
-    qsort(out->s, out->n, sizeof *out->s, by_index);
-    return ST_OK;
+    return st;
 }
 
 status longbench_data_read(longbench_data *out, const longbench_table *t, const longbench_source *s,

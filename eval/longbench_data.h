@@ -5,7 +5,7 @@
 #define EVAL_LONGBENCH_DATA_H
 
 #include "eval/longbench.h"
-#include "eval/prediction.h"
+#include "eval/samples.h"
 
 typedef struct {
     const longbench_dataset *d;
@@ -23,13 +23,10 @@ typedef struct {
 
 /* What is read. */
 typedef struct {
-    const char *data;     /* files and folders, separated by commas */
+    sample_source from;
     const char *datasets; /* names separated by commas; NULL: all that are there */
     bool
         longbench_e; /* LongBench-E: its datasets alone, NAME_e.jsonl in a folder; lengths are needed */
-    int64_t limit; /* most samples of a dataset; 0: all */
-    bool sampled;  /* those of limit are chosen by the seed, else they are the first ones */
-    uint64_t seed;
 } longbench_source;
 
 /* In a folder the datasets' files are NAME.jsonl; another file tells the dataset by its name or, line by line, by

@@ -50,42 +50,22 @@ status longbench_max_length(size_t *out, int64_t window, err *e)
     return ST_OK;
 }
 
-/* Head and tail of the whole text. Without the tail's rule all of it is head. */
-static status encode(longbench_prompt *out, const longbench_prompter *p, const longbench_dataset *d,
-                     const prompt_text *text, unsigned bos, err *e)
+static status wrap_and_encode(prompt_tokens *out, const prompter *p, const longbench_dataset *d,
+                              prompt_text *text, err *e)
 {
+    TRY(prompter_wrap(out, p, d->chat, text, e));
     size_t cut = p->decode ? longbench_cut(d, text->s, text->n) : text->n;
-    TRY(tokenizer_encode(p->tok, text->s, cut, TOKENIZE_SPECIAL | bos, &out->head, e));
-    if (cut == text->n) return ST_OK;
-    return tokenizer_encode(p->tok, text->s + cut, text->n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+    return prompter_encode(out, p, d->chat, text, cut, e);
 }
 
-static status wrap_and_encode(longbench_prompt *out, const longbench_prompter *p,
-                              const longbench_dataset *d, prompt_text *text, err *e)
-{
-    bool chat = d->chat && p->wrap != WRAP_RAW;
-    bool bos = chat ? p->wrap == WRAP_DOUBLE_BOS : tokenizer_adds_bos(p->tok);
-    size_t half = p->max_length / 2;
-    TRY(prompt_truncate(text, p->tok, p->max_length, half, half, p->clean, &out->n_tokens, e));
-    out->truncated = out->n_tokens > p->max_length;
-    if (chat) TRY(prompt_to_chat(text, p->tok, p->chat_template, e));
-    return encode(out, p, d, text, bos ? TOKENIZE_BOS : 0, e);
-}
-
-status longbench_prompt_make(longbench_prompt *out, const longbench_prompter *p,
-                             const longbench_dataset *d, utf8_text context, utf8_text input, err *e)
+status longbench_prompt_make(prompt_tokens *out, const prompter *p, const longbench_dataset *d,
+                             utf8_text context, utf8_text input, err *e)
 {
     const prompt_field fields[] = {{"{context}", context}, {"{input}", input}};
     prompt_text text;
-    *out = (longbench_prompt){0};
+    *out = (prompt_tokens){0};
     TRY(prompt_fill(&text, d->prompt, fields, 2, e));
     status st = wrap_and_encode(out, p, d, &text, e);
     mem_free(text.s);
     return st;
-}
-
-void longbench_prompt_free(longbench_prompt *p)
-{
-    token_list_free(&p->head);
-    token_list_free(&p->tail);
 }

@@ -4,28 +4,11 @@
 #define EVAL_LONGBENCH_PROMPT_H
 
 #include "eval/longbench.h"
-#include "eval/prompt.h"
+#include "eval/prompter.h"
 
-typedef struct {
-    const tokenizer *tok;
-    size_t max_length;         /* tokens of a prompt before it is wrapped, at least 2 */
-    prompt_wrap wrap;          /* of datasets that are wrapped at all */
-    const char *chat_template; /* NULL: the folder's own */
-    bool decode;               /* Quest's rule: the question goes through the decode path */
-    bool clean; /* clean up spaces where text is cut, as Llama-3's tokenizer is set */
-} longbench_prompter;
-
-typedef struct {
-    token_list head, tail; /* prefilled; fed token by token */
-    size_t n_tokens;       /* of the filled template, before anything is cut */
-    bool truncated;
-} longbench_prompt;
-
-/* longbench_prompt_free also after an error. */
-status longbench_prompt_make(longbench_prompt *out, const longbench_prompter *p,
-                             const longbench_dataset *d, utf8_text context, utf8_text input,
-                             err *e);
-void longbench_prompt_free(longbench_prompt *p);
+/* prompt_tokens_free also after an error. */
+status longbench_prompt_make(prompt_tokens *out, const prompter *p, const longbench_dataset *d,
+                             utf8_text context, utf8_text input, err *e);
 
 /* Where Quest's decoding part begins in a whole prompt, in bytes: at the last occurrence of the dataset's question, at
  * most 100 characters from the end (a prompt shorter than that without a question: its last character). */

@@ -60,20 +60,32 @@ static status add_decoded(prompt_text *out, const tokenizer *tok, const int32_t 
     return st;
 }
 
-status prompt_truncate(prompt_text *text, const tokenizer *tok, size_t most, size_t first,
-                       size_t last, bool clean, size_t *n_tokens, err *e)
+/* The text of what is left of the ids, whose order it changes. */
+static status decode_rest(prompt_text *out, const tokenizer *tok, const token_list *l,
+                          const prompt_cut *cut, err *e)
+{
+    const int32_t *last = l->ids + l->n - cut->last;
+    if (cut->joined) {
+        memmove(l->ids + cut->first, last, cut->last * sizeof *last);
+        return add_decoded(out, tok, l->ids, cut->first + cut->last, cut->clean, e);
+    }
+    TRY(add_decoded(out, tok, l->ids, cut->first, cut->clean, e));
+    return add_decoded(out, tok, last, cut->last, cut->clean, e);
+}
+
+status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut *cut,
+                       size_t *n_tokens, err *e)
 {
     token_list l = {0};
-    prompt_text cut = {0};
+    prompt_text rest = {0};
     unsigned flags = TOKENIZE_SPECIAL | (tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0);
     status st = tokenizer_encode(tok, text->s, text->n, flags, &l, e);
     *n_tokens = l.n;
-    if (st == ST_OK && l.n > most) {
-        st = add_decoded(&cut, tok, l.ids, first, clean, e);
-        if (st == ST_OK) st = add_decoded(&cut, tok, l.ids + l.n - last, last, clean, e);
-        prompt_text *unused = st == ST_OK ? text : &cut;
+    if (st == ST_OK && l.n > cut->most) {
+        st = decode_rest(&rest, tok, &l, cut, e);
+        prompt_text *unused = st == ST_OK ? text : &rest;
         mem_free(unused->s);
-        if (st == ST_OK) *text = cut;
+        if (st == ST_OK) *text = rest;
     }
     token_list_free(&l);
     return st;

@@ -20,11 +20,18 @@ typedef struct {
 /* The template with its fields put in, once: what a value says is never looked at again. */
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e);
 
-/* Tokenizes the text as the model's tokenizer does by itself (its BOS; spellings of special tokens are these tokens).
- * A text of more than `most` tokens is replaced by the text of its first `first` and its last `last` ones (at least 1
- * each), special tokens dropped; clean: with the reference's clean-up of spaces. *n_tokens: before. */
-status prompt_truncate(prompt_text *text, const tokenizer *tok, size_t most, size_t first,
-                       size_t last, bool clean, size_t *n_tokens, err *e);
+/* What is left of a text that is too long. */
+typedef struct {
+    size_t most;        /* tokens that are not too long */
+    size_t first, last; /* of a longer one, at least 1 each, at most `most` together */
+    bool joined;        /* both are decoded as one list, else each by itself */
+    bool clean;         /* with the reference's clean-up of spaces */
+} prompt_cut;
+
+/* Tokenizes the text as the model's tokenizer does by itself (its BOS; spellings of special tokens are these tokens);
+ * one that is too long is replaced by the text of what is left, special tokens dropped. *n_tokens: before. */
+status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut *cut,
+                       size_t *n_tokens, err *e);
 
 typedef enum { WRAP_TEMPLATE, WRAP_RAW, WRAP_DOUBLE_BOS } prompt_wrap;
 /* Parses template, raw, double-bos. ST_USAGE names the option --wrap. */

@@ -3,6 +3,8 @@
 
 #include "kernels/base/json.h"
 
+#include <stdio.h>
+
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
@@ -25,6 +27,33 @@ static int nesting(const char *s, size_t n)
     return most;
 }
 
+/* The key of the object's member in which the first n bytes end, as ", in 'key'"; "" where there is none. */
+static void member_at(const char *s, size_t n, char out[48])
+{
+    const char *key = NULL, *last = NULL;
+    size_t n_key = 0, n_last = 0;
+    int depth = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '"') {
+            size_t begin = ++i;
+            while (i < n && s[i] != '"') i += s[i] == '\\' ? 2 : 1;
+            last = s + begin;
+            n_last = (i < n ? i : n) - begin;
+        } else if (s[i] == ':' && depth == 1) {
+            key = last;
+            n_key = n_last;
+        } else if (s[i] == ',' && depth == 1) {
+            key = NULL;
+        } else if (s[i] == '{' || s[i] == '[') {
+            depth++;
+        } else if (s[i] == '}' || s[i] == ']') {
+            depth--;
+        }
+    }
+    out[0] = 0;
+    if (key) snprintf(out, 48, ", in '%.*s'", n_key < 32 ? (int)n_key : 32, key);
+}
+
 static status parse(json_t **out, const char *text, size_t n, const char *name, int max_depth,
                     size_t flags, err *e)
 {
@@ -37,9 +66,13 @@ static status parse(json_t **out, const char *text, size_t n, const char *name, 
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | flags, &je);
     if (!j && json_error_code(&je) == json_error_out_of_memory)
         return err_set(e, ST_NOMEM, "%s: out of memory", name);
-    if (!j)
-        return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d: %.100s", name, je.line,
-                       je.column, je.text);
+    if (!j) {
+        char member[48] = "";
+        size_t at = je.position > 0 ? (size_t)je.position : 0;
+        if (flags & JSON_ALLOW_NUL) member_at(text, at < n ? at : n, member);
+        return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d%s: %.100s", name,
+                       je.line, je.column, member, je.text);
+    }
     if (!json_is_object(j)) {
         json_decref(j);
         return err_set(e, ST_FORMAT, "%s: the top level is not a JSON object", name);

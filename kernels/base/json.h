@@ -13,7 +13,7 @@
 status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth,
                          err *e);
 
-/* The same for data: its texts may hold U+0000 (json_string_length tells their ends). */
+/* The same for data: its texts may hold U+0000 (json_string_length tells their ends), and errors name the member. */
 status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth,
                        err *e);
 

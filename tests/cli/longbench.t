@@ -27,12 +27,12 @@ cp "$tmp/out" "$tmp/table"
 check "the report is JSON" grep -q '"averages"' "$tmp/r.json"
 
 # Killed at several moments: after each of these numbers of lines, wherever the program is then.
-for at in 1 2 7 12 13 21; do
+for many in 1 2 7 12 13 21; do
     # shellcheck disable=SC2086
     "$RUN" eval longbench -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
     pid=$!
     tries=0
-    until lines "$at" || ended || [ $tries -gt 3000 ]; do
+    until lines "$many" || ended || [ $tries -gt 3000 ]; do
         tries=$((tries + 1))
         sleep 0.02
     done

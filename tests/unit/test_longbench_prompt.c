@@ -65,7 +65,7 @@ static void test_samples(void)
     err e = {0};
     char path[4096];
     snprintf(path, sizeof path, "%s", tap_path("eval/data/longbench/samples.jsonl"));
-    longbench_source s = {.data = path};
+    longbench_source s = {.from = {.data = path}};
     size_t n_prompts = 0, last = 0, n_datasets = 0;
     bool same = true;
     if (!is_ok(longbench_data_read(&data, &table, &s, &e), &e, "the samples")) {
@@ -97,8 +97,8 @@ static void truncates(const tokenizer *t, const char *text, size_t most, bool cl
     prompt_text p = {mem_strdup(text), strlen(text)};
     size_t n = 0;
     err e = {0};
-    is_ok(prompt_truncate(&p, t, most, most / 2, most / 2, clean, &n, &e), &e, "at most %zu tokens",
-          most);
+    const prompt_cut cut = {.most = most, .first = most / 2, .last = most / 2, .clean = clean};
+    is_ok(prompt_truncate(&p, t, &cut, &n, &e), &e, "at most %zu tokens", most);
     is_int((long long)n, (long long)n_tokens, "tokens before");
     is_str(p.s, want, "its text");
     is_int((long long)p.n, (long long)strlen(want), "its length");
@@ -199,7 +199,7 @@ static void test_stops(void)
     tokenizer_free(t);
 }
 
-static void make(longbench_prompt *out, const longbench_prompter *p, const char *name,
+static void make(prompt_tokens *out, const prompter *p, const char *name,
                  const char *context, const char *input)
 {
     err e = {0};
@@ -218,8 +218,8 @@ static bool starts_with(const token_list *l, const tokenizer *t, int n_bos)
 static void test_prompts(void)
 {
     tokenizer *t = open_small("llama3");
-    longbench_prompter p = {.tok = t, .max_length = 4000, .chat_template = "llama3"};
-    longbench_prompt chat, raw, twice, cut;
+    prompter p = {.tok = t, .max_length = 4000, .chat_template = "llama3"};
+    prompt_tokens chat, raw, twice, cut;
     if (!t) return;
     const int32_t turn = tokenizer_special_id(t, "<|start_header_id|>");
     make(&chat, &p, "qasper", "c", "q");
@@ -231,7 +231,7 @@ static void test_prompts(void)
     p.wrap = WRAP_RAW;
     make(&raw, &p, "qasper", "c", "q");
     ok(starts_with(&raw.head, t, 1) && raw.head.ids[1] != turn && !raw.truncated, "no template");
-    longbench_prompt_free(&twice);
+    prompt_tokens_free(&twice);
     p.wrap = WRAP_TEMPLATE;
     make(&twice, &p, "trec", "c", "q");
     ok(starts_with(&twice.head, t, 1) && twice.head.ids[1] != turn, "trec is never wrapped");
@@ -246,19 +246,19 @@ static void test_prompts(void)
         mem_free(text);
     }
     p.max_length = 20;
-    longbench_prompt_free(&cut);
+    prompt_tokens_free(&cut);
     make(&cut, &p, "qasper", "c", "q");
     ok(cut.truncated && cut.n_tokens == raw.n_tokens, "what is cut says so");
-    longbench_prompt_free(&chat);
-    longbench_prompt_free(&raw);
-    longbench_prompt_free(&twice);
-    longbench_prompt_free(&cut);
+    prompt_tokens_free(&chat);
+    prompt_tokens_free(&raw);
+    prompt_tokens_free(&twice);
+    prompt_tokens_free(&cut);
     err e = {0};
-    p = (longbench_prompter){.tok = t, .max_length = 4000};
+    p = (prompter){.tok = t, .max_length = 4000};
     is_err(longbench_prompt_make(&chat, &p, dataset("qasper"), (utf8_text){"c", 1},
                                  (utf8_text){"q", 1}, &e),
            &e, ST_UNSUPPORTED, "chat template", "no template is known");
-    longbench_prompt_free(&chat);
+    prompt_tokens_free(&chat);
     tokenizer_free(t);
 }
 
@@ -286,7 +286,7 @@ static bool read_real(longbench_data *out, const char *dir)
         snprintf(cmd, sizeof cmd, "xz -dc '%s' > '%s/%s.jsonl'", path, dir, names[i]);
         if (system(cmd) != 0) return false;
     }
-    longbench_source s = {.data = dir, .limit = 5};
+    longbench_source s = {.from = {.data = dir, .limit = 5}};
     return is_ok(longbench_data_read(out, &table, &s, &e), &e, "the real data");
 }
 
@@ -309,14 +309,14 @@ static bool agrees(const json_t *j, const real *r, const tokenizer *t, const lon
 {
     const char *variant = text_of(j, "variant");
     bool chat = strcmp(variant, "chat") == 0 || strcmp(variant, "cut") == 0;
-    longbench_prompter p = {.tok = t,
+    prompter p = {.tok = t,
                             .max_length =
                                 (size_t)json_integer_value(json_object_get(j, "max_length")),
                             .wrap = chat ? WRAP_TEMPLATE : WRAP_RAW,
                             .chat_template = r->chat,
                             .decode = strcmp(variant, "decode") == 0,
                             .clean = r->clean};
-    longbench_prompt out;
+    prompt_tokens out;
     char hex[SHA256_HEX];
     sha256 h;
     status st = longbench_prompt_make(&out, &p, s->d, s->p.text, s->input, NULL);
@@ -325,7 +325,7 @@ static bool agrees(const json_t *j, const real *r, const tokenizer *t, const lon
     sha256_add(&h, out.head.ids, out.head.n * sizeof(int32_t));
     sha256_add(&h, out.tail.ids, out.tail.n * sizeof(int32_t));
     sha256_hex(&h, hex);
-    longbench_prompt_free(&out);
+    prompt_tokens_free(&out);
     bool same = st == ST_OK && n == want && strncmp(hex, text_of(j, "ids"), 16) == 0;
     if (!same)
         printf("#   %s %s %lld, %s: %zu tokens, the reference has %zu\n", r->name, s->d->name,
@@ -385,7 +385,7 @@ static void test_real(void)
     }
     if (!mkdtemp(dir)) abort();
     snprintf(path, sizeof path, "%s", tap_path("eval/data/longbench/samples.jsonl"));
-    longbench_source s = {.data = path};
+    longbench_source s = {.from = {.data = path}};
     if (read_real(&data, dir) && longbench_data_read(&own, &table, &s, NULL) == ST_OK)
         for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++)
             check_real(&tokenizers[i], &data, &own, dir);

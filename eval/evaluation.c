@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/evaluation.h"
+
+#include <string.h>
+
+#include "eval/generate.h"
+#include "eval/provenance.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+/* ---- what is asked for ---- */
+
+static status parse_prompter(evaluation *ev, err *e)
+{
+    const cli *c = ev->c;
+    prompter *p = &ev->prompter;
+    p->joined = ev->kind->joined;
+    p->chat_template = c->template_name;
+    p->decode = c->protocol && strcmp(c->protocol, "decode") == 0;
+    if (c->protocol && !p->decode && strcmp(c->protocol, "prefill") != 0)
+        return err_set(e, ST_USAGE, "--protocol: unknown protocol '%.40s' (decode, prefill)",
+                       c->protocol);
+    if (c->clean_up && strcmp(c->clean_up, "on") != 0 && strcmp(c->clean_up, "off") != 0)
+        return err_set(e, ST_USAGE, "--clean-up: '%.40s' is not one of: on off", c->clean_up);
+    if (c->wrap) TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
+    if (p->wrap == WRAP_RAW && c->template_name)
+        return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
+    return reply_check(c, e);
+}
+
+static status read_lineup(evaluation *ev, err *e)
+{
+    int64_t *budget = NULL, none = 0;
+    size_t n = 1;
+    if (ev->c->budget) TRY(cli_parse_sizes(&budget, &n, ev->c->budget, "", "--budget", e));
+    status st = lineup_read(&ev->rows, ev->c, "full", budget ? budget : &none, n, e);
+    mem_free(budget);
+    return st;
+}
+
+static status parse_source(evaluation *ev, const char *data_dir, err *e)
+{
+    const cli *c = ev->c;
+    ev->source = (sample_source){
+        .data = c->data, .limit = c->limit, .sampled = c->sampled, .seed = c->sample_seed};
+    if (c->sampled && c->limit == 0)
+        return err_set(e, ST_USAGE, "--sample-seed chooses the samples of --limit N");
+    if (c->data) return ST_OK;
+    ev->own_path = path_join(data_dir, ev->kind->own_samples);
+    ev->source.data = ev->own_path;
+    return ev->own_path ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+}
+
+status evaluation_start(evaluation *ev, const evaluation_kind *kind, void *own, const cli *c,
+                        const char *data_dir, err *e)
+{
+    *ev = (evaluation){.c = c, .kind = kind, .own = own};
+    TRY(parse_prompter(ev, e));
+    TRY(read_lineup(ev, e));
+    return parse_source(ev, data_dir, e);
+}
+
+/* ---- the model ---- */
+
+/* What depends on the model: its window, its template, its tokenizer's clean-up. */
+static status finish_prompter(evaluation *ev, err *e)
+{
+    const cli *c = ev->c;
+    prompter *p = &ev->prompter;
+    int64_t max_length;
+    p->tok = ev->g.tok;
+    p->clean = c->clean_up ? strcmp(c->clean_up, "on") == 0 : tokenizer_cleans_up(p->tok);
+    if (!c->wrap && !c->template_name && !tokenizer_chat_template(p->tok)) {
+        p->wrap = WRAP_RAW;
+        if (!c->quiet) fprintf(stderr, "the model has no chat template: prompts stay raw\n");
+    }
+    if (!c->max_length) return ev->kind->max_length(&p->max_length, ev, e);
+    TRY(cli_parse_size(&max_length, c->max_length, "--max-length", e));
+    p->max_length = (size_t)max_length;
+    return max_length >= 2 ? ST_OK
+                           : err_set(e, ST_USAGE, "--max-length %s: at least 2 tokens are needed",
+                                     c->max_length);
+}
+
+status evaluation_open(evaluation *ev, err *e)
+{
+    const cli *c = ev->c;
+    TRY(engine_open(&ev->g, c, (size_t)c->jobs, false, true, e));
+    cli_catch_interrupt();
+    ev->window = ev->g.m->config.max_positions;
+    if (c->ctx) {
+        TRY(cli_parse_size(&ev->window, c->ctx, "--ctx", e));
+        cli_warn_ctx(c, ev->g.m, ev->window);
+    }
+    TRY(tokenizer_eos_ids(ev->g.tok, &ev->eos, e));
+    return finish_prompter(ev, e);
+}
+
+/* ---- prompts ---- */
+
+static status make_item(evaluation *ev, size_t i, err *e)
+{
+    evaluation_item *x = &ev->items[i];
+    together_prompt *p = &ev->prompts[i];
+    err inner = {0};
+    x->row = EVALUATION_ALL_ROWS;
+    status st = ev->kind->item(ev->own, ev, i, x, &inner);
+    if (st != ST_OK)
+        return err_set(e, st, "%s sample %lld: %.180s", x->dataset, (long long)x->index, inner.msg);
+    *p = (together_prompt){.head = x->tokens.head.ids,
+                           .tail = x->tokens.tail.ids,
+                           .n_head = x->tokens.head.n,
+                           .n_tail = x->tokens.tail.n,
+                           .stop = x->stop->ids,
+                           .n_stop = x->stop->n,
+                           .n_new = x->n_new,
+                           .not_first = x->not_first};
+    ev->n_truncated += x->tokens.truncated;
+    int64_t need = together_limit(p, 1);
+    if (need <= ev->window) return ST_OK;
+    return err_set(e, ST_USAGE,
+                   "%s sample %lld takes %lld tokens with its %zu new ones, the window has %lld: a "
+                   "smaller --max-length, or --ctx N",
+                   x->dataset, (long long)x->index, (long long)need, x->n_new,
+                   (long long)ev->window);
+}
+
+static void free_items(evaluation *ev)
+{
+    for (size_t i = 0; ev->items && i < ev->n_items; i++) prompt_tokens_free(&ev->items[i].tokens);
+    mem_free(ev->items);
+    mem_free(ev->prompts);
+    ev->items = NULL;
+    ev->prompts = NULL;
+}
+
+status evaluation_prepare(evaluation *ev, size_t n, err *e)
+{
+    free_items(ev);
+    ev->n_items = n;
+    TRY(MEM_NEW(&ev->items, n, e));
+    TRY(MEM_NEW(&ev->prompts, n, e));
+    ev->bar = progress_start(ev->c, "reading prompts");
+    status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        st = make_item(ev, i, e);
+        progress_set(ev->bar, (int64_t)i, (int64_t)n);
+        if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    progress_end(ev->bar);
+    ev->bar = NULL;
+    ev->limit = together_limit(ev->prompts, n);
+    return st;
+}
+
+/* ---- results ---- */
+
+static const char *const identity[] = {"dataset", "index", "attn", "budget", NULL},
+                         *const identity_with_pass[] = {"dataset", "index", "attn",
+                                                        "budget",  "pass",  NULL};
+
+static json_t *identity_json(const evaluation *ev, size_t row, const char *dataset, int64_t index,
+                             const char *pass)
+{
+    const attn_spec *spec = &ev->rows.run[row].spec;
+    return json_pack("{s:s, s:I, s:s, s:o, s:s*}", "dataset", dataset, "index", (json_int_t)index,
+                     "attn", spec->text, "budget", lineup_budget_json(spec), "pass", pass);
+}
+
+const json_t *evaluation_result(const evaluation *ev, size_t row, const char *dataset,
+                                int64_t index, const char *pass)
+{
+    json_t *like = identity_json(ev, row, dataset, index, pass);
+    const json_t *found = like ? results_find(ev->out, like) : NULL;
+    json_decref(like);
+    return found;
+}
+
+static status add_config(json_t *config, const evaluation *ev, const json_t *files, err *e)
+{
+    const cli *c = ev->c;
+    const prompter *p = &ev->prompter;
+    const char *chat = c->template_name ? c->template_name : tokenizer_chat_template(ev->g.tok);
+    json_t *common =
+        json_pack("{s:O, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", files, "limit",
+                  c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
+                  c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
+                  (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
+                  p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
+    json_t *own = ev->kind->config(ev->own);
+    bool good = common && own && json_object_update(config, common) == 0 &&
+                json_object_update(config, own) == 0;
+    json_decref(common);
+    json_decref(own);
+    return good ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
+}
+
+status evaluation_begin(evaluation *ev, const json_t *files, err *e)
+{
+    json_t *config = NULL, *started = NULL;
+    status st;
+    TRY_GOTO(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
+    TRY_GOTO(provenance_config(&config, ev->c, &ev->g, &ev->rows, e));
+    TRY_GOTO(add_config(config, ev, files, e));
+    TRY_GOTO(provenance_started(&started, &ev->g, e));
+    results_options o = {ev->c->output, ev->c->command, config, started,
+                         ev->kind->passes ? identity_with_pass : identity};
+    TRY_GOTO(results_open(&ev->out, &o, e));
+    if (results_count(ev->out) > 0 && !ev->c->quiet)
+        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(ev->c->output),
+                results_count(ev->out));
+done:
+    json_decref(config);
+    json_decref(started);
+    return st;
+}
+
+/* ---- answers ---- */
+
+static bool skip(void *ctx, size_t row, size_t i)
+{
+    const evaluation *ev = ctx;
+    size_t of = ev->items[i].row;
+    return (of != EVALUATION_ALL_ROWS && of != row) || ev->rows.why[row].code != ST_OK ||
+           ev->known[row * ev->n_items + i];
+}
+
+static bool on_progress(void *ctx, double part)
+{
+    const evaluation *ev = ctx;
+    progress_set(ev->bar, (int64_t)(part * 1000), 1000);
+    return !cli_interrupted();
+}
+
+/* What an answer took. */
+static json_t *costs_json(const evaluation *ev, const evaluation_item *x, const together_reply *a)
+{
+    const prompt_tokens *t = &x->tokens;
+    double attended = together_attended(&a->stats, ev->g.m->config.n_layers);
+    return json_pack("{s:I, s:I, s:b, s:I, s:b, s:f, s:I, s:I, s:I, s:o}", "prompt_tokens",
+                     (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens",
+                     (json_int_t)t->tail.n, "truncated", t->truncated, "new_tokens",
+                     (json_int_t)a->n, "stopped", a->stopped, "seconds", (double)a->time_ns * 1e-9,
+                     "kv_bytes", (json_int_t)a->held.kv, "kv_bytes_peak", (json_int_t)a->peak.kv,
+                     "index_bytes", (json_int_t)a->held.index, "attended",
+                     attended < 0 ? json_null() : json_real(attended));
+}
+
+static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a, err *e)
+{
+    evaluation *ev = ctx;
+    const evaluation_item *x = &ev->items[i];
+    char *text;
+    size_t n;
+    json_t *own = NULL;
+    TRY(tokenizer_decode(ev->g.tok, a->ids, a->n, false, &text, &n, e));
+    if (ev->prompter.clean) tokenizer_clean_up(text, &n);
+    status st = ev->kind->judge(ev->own, ev, i, (utf8_text){text, n}, &own, e);
+    mem_free(text);
+    if (st != ST_OK) return st;
+    json_t *line = identity_json(ev, row, x->dataset, x->index, x->pass),
+           *costs = costs_json(ev, x, a);
+    bool good = line && own && costs && json_object_update(line, own) == 0 &&
+                json_object_update(line, costs) == 0;
+    json_decref(own);
+    json_decref(costs);
+    if (good) st = results_add(ev->out, line, e); /* takes it */
+    else {
+        json_decref(line);
+        st = err_set(e, ST_NOMEM, "out of memory for a result");
+    }
+    if (st == ST_OK) ev->known[row * ev->n_items + i] = true;
+    return st;
+}
+
+static status find_known(evaluation *ev, err *e)
+{
+    mem_free(ev->known);
+    ev->known = NULL;
+    TRY(MEM_NEW(&ev->known, ev->rows.n * ev->n_items, e));
+    for (size_t row = 0; row < ev->rows.n; row++)
+        for (size_t i = 0; i < ev->n_items; i++) {
+            const evaluation_item *x = &ev->items[i];
+            ev->known[row * ev->n_items + i] =
+                evaluation_result(ev, row, x->dataset, x->index, x->pass) != NULL;
+        }
+    return ST_OK;
+}
+
+status evaluation_ask(evaluation *ev, err *e)
+{
+    const cli *c = ev->c;
+    together_job job = {.d = ev->g.dec,
+                        .prompts = ev->prompts,
+                        .n_prompts = ev->n_items,
+                        .limit = ev->limit,
+                        .max_together = (size_t)decoder_chunk(ev->g.dec),
+                        .jobs = (size_t)c->jobs,
+                        .share = true,
+                        .skip = skip,
+                        .done = on_answer,
+                        .progress = on_progress,
+                        .ctx = ev};
+    TRY(find_known(ev, e));
+    ev->bar = progress_start(c, ev->kind->name);
+    status st = together_execute(&job, ev->rows.run, ev->rows.n, e);
+    progress_end(ev->bar);
+    ev->bar = NULL;
+    if (st == ST_OK) lineup_say_shared(c, ev->kind->name, &job);
+    if (st != ST_OK && c->output && !c->quiet)
+        fprintf(stderr, "%s: %zu results; the same command goes on from there\n",
+                path_tail(c->output), results_count(ev->out));
+    return st;
+}
+
+void evaluation_free(evaluation *ev)
+{
+    cli_clear_interrupt();
+    results_close(ev->out);
+    free_items(ev);
+    mem_free(ev->known);
+    mem_free(ev->own_path);
+    token_list_free(&ev->eos);
+    lineup_free(&ev->rows);
+    engine_close(&ev->g);
+    *ev = (evaluation){0};
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/evaluation_table.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+
+enum { LEAST_WIDTH = 7 };
+
+status evaluation_table_open(evaluation_table *t, const evaluation *ev, err *e)
+{
+    *t = (evaluation_table){.ev = ev};
+    TRY(MEM_NEW(&t->width, ev->rows.n, e));
+    TRY(MEM_NEW(&t->x, ev->rows.n, e));
+    for (size_t i = 0; i < ev->rows.n; i++) {
+        int n = (int)strlen(ev->rows.run[i].spec.text);
+        t->width[i] = n > LEAST_WIDTH ? n : LEAST_WIDTH;
+    }
+    return ST_OK;
+}
+
+void evaluation_table_close(evaluation_table *t)
+{
+    mem_free(t->width);
+    mem_free(t->x);
+    *t = (evaluation_table){0};
+}
+
+/* ---- text ---- */
+
+status evaluation_table_head(const evaluation_table *t, err *e)
+{
+    const lineup *l = &t->ev->rows;
+    char budget[24];
+    TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "strategy", "n"));
+    for (size_t i = 0; i < l->n; i++) TRY(out_printf(e, "  %*s", t->width[i], l->run[i].spec.text));
+    TRY(out_printf(e, "\n%-*s %5s", EVALUATION_NAME_WIDTH, "budget", ""));
+    for (size_t i = 0; i < l->n; i++) {
+        lineup_budget_text(budget, sizeof budget, &l->run[i].spec);
+        TRY(out_printf(e, "  %*s", t->width[i], budget));
+    }
+    return out_printf(e, "\n\n");
+}
+
+status evaluation_table_line(const evaluation_table *t, int indent, const char *name,
+                             size_t samples, int decimals, err *e)
+{
+    char n[24] = "";
+    if (samples) snprintf(n, sizeof n, "%zu", samples);
+    TRY(out_printf(e, "%*s%-*s %5s", indent, "", EVALUATION_NAME_WIDTH - indent, name, n));
+    for (size_t i = 0; i < t->ev->rows.n; i++)
+        TRY(isnan(t->x[i]) ? out_printf(e, "  %*s", t->width[i], "-")
+                           : out_printf(e, "  %*.*f", t->width[i], decimals, t->x[i]));
+    return out_printf(e, "\n");
+}
+
+status evaluation_table_end(const evaluation_table *t, err *e)
+{
+    TRY(lineup_print_why(&t->ev->rows, e));
+    return out_flush(e);
+}
+
+/* ---- costs ---- */
+
+double evaluation_number(const json_t *line, const char *key)
+{
+    const json_t *j = json_object_get(line, key);
+    return json_is_number(j) ? json_number_value(j) : (double)NAN;
+}
+
+void evaluation_costs_add(evaluation_costs *c, const json_t *line)
+{
+    double attended = evaluation_number(line, "attended");
+    c->n++;
+    c->seconds += evaluation_number(line, "seconds");
+    c->kv_mb += evaluation_number(line, "kv_bytes") / 1e6;
+    if (isnan(attended)) return;
+    c->n_attended++;
+    c->attended += attended;
+}
+
+static double mean(double sum, size_t n)
+{
+    return n ? sum / (double)n : (double)NAN;
+}
+
+status evaluation_table_costs(evaluation_table *t, const evaluation_costs *costs, err *e)
+{
+    size_t n = t->ev->rows.n;
+    for (size_t i = 0; i < n; i++) t->x[i] = mean(costs[i].attended, costs[i].n_attended);
+    TRY(evaluation_table_line(t, 0, "tokens attended", 0, 1, e));
+    for (size_t i = 0; i < n; i++) t->x[i] = mean(costs[i].kv_mb, costs[i].n);
+    TRY(evaluation_table_line(t, 0, "KV MB", 0, 2, e));
+    for (size_t i = 0; i < n; i++) t->x[i] = mean(costs[i].seconds, costs[i].n);
+    return evaluation_table_line(t, 0, "seconds a sample", 0, 3, e);
+}
+
+/* ---- JSON ---- */
+
+json_t *evaluation_real_json(double x)
+{
+    return isnan(x) ? json_null() : json_real(x);
+}
+
+json_t *evaluation_row_json(const evaluation *ev, size_t row)
+{
+    const attn_spec *s = &ev->rows.run[row].spec;
+    const err *why = &ev->rows.why[row];
+    char params[512];
+    attn_spec_params(s, params, sizeof params);
+    return json_pack("{s:s, s:s, s:o, s:s*}", "attn", s->text, "params", params, "budget",
+                     lineup_budget_json(s), "reason", why->code == ST_OK ? NULL : why->msg);
+}
+
+void evaluation_costs_json(json_t *o, const evaluation_costs *c)
+{
+    json_object_set_new(o, "attended", evaluation_real_json(mean(c->attended, c->n_attended)));
+    json_object_set_new(o, "seconds", evaluation_real_json(mean(c->seconds, c->n)));
+    json_object_set_new(o, "kv_bytes", evaluation_real_json(mean(c->kv_mb * 1e6, c->n)));
+}
+
+status evaluation_report_json(const evaluation *ev, size_t n_samples, json_t *own, json_t *list,
+                              json_t *extra, err *e)
+{
+    const cli *c = ev->c;
+    const prompter *p = &ev->prompter;
+    json_t *options = json_pack(
+        "{s:s, s:I, s:s, s:s, s:b, s:I}", "attn", c->attn ? c->attn : "full", "max_length",
+        (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "protocol",
+        p->decode ? "decode" : "prefill", "clean_up", p->clean, "limit", (json_int_t)c->limit);
+    bool good =
+        options && list && extra && own && json_object_update(options, own) == 0 &&
+        json_object_set_new(extra, "samples", json_integer((json_int_t)n_samples)) == 0 &&
+        json_object_set_new(extra, "truncated", json_integer((json_int_t)ev->n_truncated)) == 0;
+    json_decref(own);
+    if (good) return report_write(c, &ev->g, options, list, extra, e);
+    json_decref(options);
+    json_decref(list);
+    json_decref(extra);
+    return err_set(e, ST_NOMEM, "out of memory for the report");
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/prompter.h"
+
+status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e)
+{
+    size_t half = p->max_length / 2;
+    prompt_cut cut = {.most = p->max_length,
+                      .first = half,
+                      .last = p->joined ? p->max_length - half : half,
+                      .joined = p->joined,
+                      .clean = p->clean};
+    TRY(prompt_truncate(text, p->tok, &cut, &out->n_tokens, e));
+    out->truncated = out->n_tokens > p->max_length;
+    return chat && p->wrap != WRAP_RAW ? prompt_to_chat(text, p->tok, p->chat_template, e) : ST_OK;
+}
+
+status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text,
+                       size_t cut, err *e)
+{
+    bool wrapped = chat && p->wrap != WRAP_RAW;
+    bool bos = wrapped ? p->wrap == WRAP_DOUBLE_BOS : tokenizer_adds_bos(p->tok);
+    unsigned flags = TOKENIZE_SPECIAL | (bos ? TOKENIZE_BOS : 0);
+    TRY(tokenizer_encode(p->tok, text->s, cut, flags, &out->head, e));
+    if (cut == text->n) return ST_OK;
+    return tokenizer_encode(p->tok, text->s + cut, text->n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+}
+
+void prompt_tokens_free(prompt_tokens *t)
+{
+    token_list_free(&t->head);
+    token_list_free(&t->tail);
+}

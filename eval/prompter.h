@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* From the text of a prompt to its tokens: cut in the middle, wrapped, encoded, as the options of a run say. Source:
+ * evals.md 1.3 and 1.4. */
+#ifndef EVAL_PROMPTER_H
+#define EVAL_PROMPTER_H
+
+#include "eval/prompt.h"
+
+typedef struct {
+    const tokenizer *tok;
+    size_t max_length;         /* tokens of a prompt before it is wrapped, at least 2 */
+    prompt_wrap wrap;          /* of prompts that are wrapped at all */
+    const char *chat_template; /* NULL: the folder's own */
+    bool
+        joined; /* a longer prompt keeps max_length tokens, decoded as one; else its two halves, each by itself */
+    bool decode; /* Quest's rule: the question goes through the decode path */
+    bool clean;  /* clean up spaces in what is decoded, as Llama-3's tokenizer is set */
+} prompter;
+
+typedef struct {
+    token_list head, tail; /* prefilled; fed token by token */
+    size_t n_tokens;       /* of the filled template, before anything is cut */
+    bool truncated;
+} prompt_tokens;
+
+/* Cuts the text in the middle where it is too long, and, where it is to be a chat, wraps it; n_tokens and truncated of
+ * out. */
+status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e);
+/* Encodes what prompter_wrap left; bytes from `cut` on go into the tail, which has no BOS. */
+status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text,
+                       size_t cut, err *e);
+void prompt_tokens_free(prompt_tokens *t);
+
+#endif

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+# eval longbench2: the table, both passes of a chain of thought, runs that are killed, and data that is wrong.
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+own="$SRCDIR/eval/data/longbench2/samples.jsonl"
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+
+lb() { # lb ARGS...: a run with a small model and a window that its prompts fit
+    run eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet "$@"
+}
+# Results without what differs from run to run.
+timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
+same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
+lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
+ended() { ! kill -0 "$pid" 2>/dev/null; }
+n_samples=$(wc -l <"$own")
+
+# One pass.
+lb --attn full,quest --skip 0 --budget 64,128 -o "$tmp/one.jsonl" --json "$tmp/r.json"
+check "a run" test "$status" -eq 0
+check "a head and a line for each sample and strategy" test "$(wc -l <"$tmp/one.jsonl")" -eq $((1 + 3 * n_samples))
+for word in overall easy hard short medium long compensated "tokens attended"; do out_has "$word" "the table has $word"; done
+out_has "prompts of at most 7808 tokens (0 cut" "the window less 128 new tokens and 256 for the template"
+check "the report is JSON" grep -q '"compensated"' "$tmp/r.json"
+check "a judged line" grep -q '"answers":\["B"\],"pred":null,"judge":false,"score":0.0,"difficulty":"easy","length":"short"' "$tmp/one.jsonl"
+lb --no-context --limit 1 -o "$tmp/none.jsonl"
+check "without the document prompts are short" test "$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$tmp/none.jsonl")" -lt 350
+out_has "without the documents" "and the table says so"
+lb --max-length 101 --limit 2 -o "$tmp/cut.jsonl"
+out_has "at most 101 tokens (2 cut" "what is cut is counted"
+check "and said" grep -q '"truncated":true' "$tmp/cut.jsonl"
+lb --limit 2 --sample-seed 5
+out_has ": 2 samples" "a draw of samples"
+sed '$!s/$/,/; 1s/^/[/; $s/$/]/' "$own" >"$tmp/data.json"
+lb --attn full,quest --skip 0 --budget 64,128 --data "$tmp" -o "$tmp/array.jsonl"
+check "the data as one list, in a folder" test "$status" -eq 0
+sed 1d "$tmp/one.jsonl" >"$tmp/x" && sed 1d "$tmp/array.jsonl" >"$tmp/y"
+check "gives the same results" same_results "$tmp/x" "$tmp/y"
+
+# Two passes.
+cases="--cot --attn full,quest,streaming --skip 0 --budget 64"
+# shellcheck disable=SC2086
+lb $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
+check "a chain of thought" test "$status" -eq 0
+cp "$tmp/out" "$tmp/table"
+out_has "prompts of at most 6912 tokens" "reasoning has 1024 new tokens"
+check "a line of reasoning for each" test "$(grep -c '"pass":"reasoning"' "$tmp/whole.jsonl")" -eq $((3 * n_samples))
+n_empty=$(grep '"pass":"reasoning"' "$tmp/whole.jsonl" | grep -c '"prediction":""')
+check "and of an answer, but for empty ones" test "$(grep -c '"pass":"answer"' "$tmp/whole.jsonl")" -eq $((3 * n_samples - n_empty))
+check "reasoning has no score" test "$(grep '"pass":"reasoning"' "$tmp/whole.jsonl" | grep -c '"score"')" -eq 0
+check "the report has both costs" grep -q '"reasoning": {' "$tmp/r.json"
+
+# Killed at several moments: in the first pass, between both, in the second one.
+for many in 1 2 9 $((1 + 3 * n_samples)) $((2 + 3 * n_samples)) 24; do
+    # shellcheck disable=SC2086
+    "$RUN" eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
+    pid=$!
+    tries=0
+    until lines "$many" || ended || [ $tries -gt 3000 ]; do
+        tries=$((tries + 1))
+        sleep 0.01
+    done
+    kill -9 "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null
+    pid=
+done
+# The same moments again, exactly: the file as it is after so many lines, and a part of the next one.
+for many in 4 $((1 + 3 * n_samples)) $((3 + 3 * n_samples)); do
+    { head -n "$many" "$tmp/whole.jsonl" && sed -n "$((many + 1))p" "$tmp/whole.jsonl" | head -c 40; } >"$tmp/at.jsonl"
+    # shellcheck disable=SC2086
+    lb $cases -o "$tmp/at.jsonl"
+    check "cut after line $many: goes on to the same end" same_results "$tmp/whole.jsonl" "$tmp/at.jsonl"
+done
+# shellcheck disable=SC2086
+lb $cases -o "$tmp/part.jsonl"
+check "killed again and again: the last run ends" test "$status" -eq 0
+check "with the results of an undisturbed one" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+sed '/^seconds/d' "$tmp/out" >"$tmp/b"
+sed '/^seconds/d' "$tmp/table" >"$tmp/a"
+check "and its table" cmp "$tmp/a" "$tmp/b"
+# shellcheck disable=SC2086
+lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
+timeless "$tmp/whole.jsonl" | sort >"$tmp/a"
+timeless "$tmp/jobs.jsonl" | sort >"$tmp/b"
+check "side by side: the same results" cmp "$tmp/a" "$tmp/b"
+one="eval longbench2 -m $m --ctx 8192 --gemm builtin -o $tmp/none.jsonl --limit 1"
+# shellcheck disable=SC2086
+{
+    refused 2 "'prompt' is \"0shot_no_context\" there, \"0shot\" now" "another prompt" $one
+    refused 2 "'max_length' is 7808 there, 6912 now" "another number of passes" $one --cot
+    refused 2 "'max_length' is 7808 there, 50 now" "other lengths" $one --no-context --max-length 50
+}
+
+# Outputs, as a file says them: counts and what is left out.
+head -n 1 "$tmp/one.jsonl" >"$tmp/said.jsonl"
+for attn in '"full","budget":null' '"quest","budget":64' '"quest","budget":128'; do
+    for i in 0 1 2 3 4; do
+        case $i in
+        0) said='"pred":"B","judge":true' ;;
+        1) said='"pred":null,"judge":false' ;;
+        2) said='"pred":null,"judge":null' ;;
+        3) said='"pred":"A","judge":false' ;;
+        4) said='"pred":"B","judge":true' ;;
+        esac
+        echo "{\"dataset\":\"longbench2\",\"index\":$i,\"attn\":$attn,$said,\"seconds\":1.0,\"kv_bytes\":1,\"attended\":null}" >>"$tmp/said.jsonl"
+    done
+done
+lb --attn full,quest --skip 0 --budget 64,128 -o "$tmp/said.jsonl"
+has_row() { # has_row NAME N VALUE
+    check "$1: $3" grep -qE "^ *$1 +($2)? +$3 +$3 +$3\$" "$tmp/out"
+}
+has_row overall 5 50.0
+has_row easy 2 100.0
+has_row hard 3 33.3
+has_row short 2 50.0
+has_row medium 2 0.0
+has_row long 1 100.0
+has_row "overall, compensated" "" 56.2
+has_row "outputs without a choice" "" 1
+has_row "empty, not counted" "" 1
+has_row "tokens attended" "" -
+
+# Bad input.
+good='"_id":"i","difficulty":"easy","length":"short","question":"q","choice_A":"a","choice_B":"b","choice_C":"c","choice_D":"d"'
+bad() { # bad LINE TEXT NAME
+    printf '%s\n' "{$good,\"answer\":\"A\",\"context\":\"c\"}" "$1" >"$tmp/bad.jsonl"
+    refused 1 "bad.jsonl line 2: $2" "$3" eval longbench2 -m "$m" --ctx 8192 --data "$tmp/bad.jsonl"
+}
+bad '{"context":"c"' "not valid JSON" "no JSON"
+bad "{$good,\"context\":\"c\"}" "'answer': expected a text" "no answer"
+bad "{$good,\"context\":\"c\",\"answer\":\"a\"}" "'answer' is 'a', expected A, B, C or D" "a small letter"
+bad "{$good,\"answer\":\"A\"}" "'context': expected a text" "no document"
+bad "{$good,\"context\":\"c\\u0000\",\"answer\":\"A\"}" "'context' holds the character U+0000" "a NUL"
+bad '{"_id":"i","difficulty":"easy","length":7}' "'length': expected a text" "a length that is no word"
+printf '[{%s,"context":"\377","answer":"A"}]' "$good" >"$tmp/bad.json"
+refused 1 "bad.json record 1: not valid JSON" "bytes that are no UTF-8" eval longbench2 -m "$m" --ctx 8192 --data "$tmp/bad.json"
+echo '[]' >"$tmp/bad.json"
+refused 1 "no samples" "an empty list" eval longbench2 -m "$m" --data "$tmp/bad.json"
+mkdir "$tmp/dir"
+refused 1 "no data.json" "an empty folder" eval longbench2 -m "$m" --data "$tmp/dir"
+refused 2 "a window of 400 tokens leaves 16" "a window that is too small" eval longbench2 -m "$m" --ctx 400
+refused 2 "the window has 600" "prompts beyond the window" eval longbench2 -m "$m" --ctx 600 --max-length 590
+refused 2 "--no-context: there is no such prompt with --cot" "both prompts" eval longbench2 --cot --no-context
+refused 2 "--limit" "a seed without a limit" eval longbench2 -m "$m" --sample-seed 3
+refused 2 "unknown option '--protocol'" "an option of another evaluation" eval longbench2 --protocol decode
+finish

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: MIT */
+/* LongBench v2: choices of outputs, markers, truncation, data; and prompts token by token against the official steps,
+ * where the tokenizers are there. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "eval/longbench2.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/sha256.h"
+#include "tests/unit/test_tokenizer_util.h"
+
+static longbench2_templates templates;
+
+static utf8_text text_of(const char *s)
+{
+    return (utf8_text){s, strlen(s)};
+}
+
+/* ---- choices ---- */
+
+static void test_choices(void)
+{
+    static const struct {
+        const char *output;
+        char want;
+    } cases[] = {
+        {"The correct answer is (B).", 'B'},
+        {"**The correct answer is C**", 'C'},
+        {"The correct answer is B. No: The correct answer is (D)", 'D'},
+        {"The correct answer is Dog", 'D'},
+        {"the correct answer is (A)", 0},
+        {"Answer: (A)", 0},
+        {"", 0},
+        {"The correct answer is ", 0},
+        {"The correct answer is (", 0},
+        {"The correct answer is (A", 0},
+        {"The correct answer is (E)", 0},
+        {"The correct answer is E. The correct answer is A", 'A'},
+        {"The correct answer is (A) or The correct answer is (B)", 'A'},
+        {"The correct answer is The correct answer is (C)", 'C'},
+        {"The correct answer is  B", 0},
+        {"The correct answer is:\n(B)", 0},
+        {"The co*rrect answer** is (*B*)", 'B'},
+        {"***The correct answer is **D", 'D'},
+        {"*", 0},
+        {"The correct answer is (a)", 0},
+        {"The correct answer is (AB)", 0},
+        {"\xe7\xad\x94\xef\xbc\x9aThe correct answer is (A)\xe3\x80\x82", 'A'},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        is_int(longbench2_choice(text_of(cases[i].output)), cases[i].want, "choice of output %zu",
+               i);
+    is_int(longbench2_choice((utf8_text){"\0The correct answer is (C)\0", 27}), 'C', "beside NULs");
+    is_int(longbench2_choice((utf8_text){NULL, 0}), 0, "of nothing");
+}
+
+/* ---- markers ---- */
+
+static void replaces(const char *in, const char *marker, const char *value, const char *want)
+{
+    prompt_text t = {mem_strdup(in), strlen(in)};
+    err e = {0};
+    is_ok(longbench2_replace(&t, text_of(marker), text_of(value), &e), &e, "replace %s", marker);
+    is_str(t.s, want, "in '%s'", in);
+    is_int((long long)t.n, (long long)strlen(want), "its length");
+    mem_free(t.s);
+}
+
+static void test_replace(void)
+{
+    replaces("a $Q$ b $Q$", "$Q$", "x", "a x b x");
+    replaces("$Q$", "$Q$", "", "");
+    replaces("", "$Q$", "x", "");
+    replaces("none", "$Q$", "x", "none");
+    replaces("$Q$Q$", "$Q$", "x", "xQ$");
+    replaces("$Q$$Q$", "$Q$", "$Q$$Q$", "$Q$$Q$$Q$$Q$");
+    replaces("$$Q$$", "$Q$", "-", "$-$");
+}
+
+static utf8_text text_in(const json_t *j)
+{
+    return (utf8_text){json_string_value(j), json_string_length(j)};
+}
+
+/* Reads one of our files of samples. */
+static bool read_samples(longbench2_data *d, const char *rel)
+{
+    char path[4096];
+    err e = {0};
+    snprintf(path, sizeof path, "%s", tap_path(rel));
+    sample_source s = {.data = path};
+    return is_ok(longbench2_data_read(d, &s, &e), &e, "%s", rel);
+}
+
+/* The filled prompts that stand beside the format's samples. */
+static void test_fill(void)
+{
+    longbench2_data d;
+    size_t n = 0, good = 0;
+    err e = {0};
+    if (read_samples(&d, "tests/data/longbench2/format_samples.jsonl"))
+        for (size_t i = 0; i < d.n; i++)
+            for (int p = 0; p < LONGBENCH2_PROMPTS; p++) {
+                char key[64];
+                prompt_text t;
+                snprintf(key, sizeof key, "expected_prompt_%s",
+                         longbench2_prompt_name((longbench2_prompt)p));
+                utf8_text want = text_in(json_object_get(d.s[i].root, key));
+                n++;
+                if (longbench2_fill(&t, &templates, (longbench2_prompt)p, &d.s[i],
+                                    text_of(" I looked at the window. \n"), &e) != ST_OK)
+                    continue;
+                good += want.s && want.n == t.n && memcmp(want.s, t.s, t.n) == 0;
+                mem_free(t.s);
+            }
+    longbench2_data_free(&d);
+    is_int((long long)n, 12, "filled prompts");
+    is_int((long long)good, 12, "as they were written out by hand");
+}
+
+/* Every white space of Python goes, nothing else does. */
+static void test_strip(void)
+{
+    static const char all[] = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
+                              "\xc2\x85\xc2\xa0\xe1\x9a\x80\xe2\x80\x80\xe2\x80\x8a\xe2\x80\xa8"
+                              "\xe2\x80\xa9\xe2\x80\xaf\xe2\x81\x9f\xe3\x80\x80";
+    char question[256];
+    longbench2_sample s = {.choice = {{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}}};
+    prompt_text t;
+    err e = {0};
+    snprintf(question, sizeof question, "%s\xe2\x80\x8b x\xef\xbb\xbf%s", all, all);
+    s.question = text_of(question);
+    s.context = text_of(all);
+    is_ok(longbench2_fill(&t, &templates, LONGBENCH2_0SHOT, &s, (utf8_text){0}, &e), &e, "filled");
+    ok(t.s && strstr(t.s, "<text>\n\n</text>"), "a context of white space is empty");
+    ok(t.s && strstr(t.s, "this question: \xe2\x80\x8b x\xef\xbb\xbf\nChoices"),
+       "U+200B and U+FEFF stay");
+    mem_free(t.s);
+}
+
+/* ---- truncation ---- */
+
+static void truncates(const tokenizer *t, const char *text, size_t most, const char *want)
+{
+    prompter p = {.tok = t, .max_length = most, .wrap = WRAP_RAW, .joined = true};
+    prompt_text s = {mem_strdup(text), strlen(text)};
+    prompt_tokens out = {0};
+    err e = {0};
+    is_ok(prompter_wrap(&out, &p, true, &s, &e), &e, "at most %zu tokens", most);
+    is_str(s.s, want, "its text");
+    ok(out.truncated == (out.n_tokens > most), "and whether it was cut");
+    mem_free(s.s);
+}
+
+static void test_truncation(void)
+{
+    static const char letters[] = "a b c d e f g h o";
+    char rel[] = "tests/data/tokenizers/small/llama3";
+    tokenizer *t = NULL;
+    err e = {0};
+    if (!is_ok(tokenizer_open(&t, tap_path(rel), &e), &e, "a tokenizer")) return;
+    truncates(t, letters, 11, letters); /* ten tokens with BOS */
+    truncates(t, letters, 10, letters);
+    truncates(t, letters, 7, "a b f g h o"); /* the first three, the last four */
+    truncates(t, letters, 6, "a b g h o");
+    truncates(t, letters, 3, " h o");
+    truncates(t, letters, 2, " o");
+    tokenizer_free(t);
+}
+
+/* ---- data ---- */
+
+#define RECORD                                                                                     \
+    "\"_id\":\"i\",\"difficulty\":\"easy\",\"length\":\"short\",\"question\":\"q\",\"choice_A\":"  \
+    "\"a\","                                                                                       \
+    "\"choice_B\":\"b\",\"choice_C\":\"c\",\"choice_D\":\"d\","
+#define GOOD "{" RECORD "\"answer\":\"A\",\"context\":\"c\"}"
+
+/* The data as a file of that name, in a folder of its own where the name is of a published one. */
+static status read_text(longbench2_data *d, const char *text, size_t n, int64_t limit, err *e)
+{
+    char dir[64], path[128];
+    make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/x", dir);
+    write_file(path, text, n);
+    sample_source s = {.data = path, .limit = limit};
+    status st = longbench2_data_read(d, &s, e);
+    remove_dir(dir);
+    return st;
+}
+
+static void reads(const char *text, size_t want)
+{
+    longbench2_data d;
+    err e = {0};
+    is_ok(read_text(&d, text, strlen(text), 0, &e), &e, "%zu bytes", strlen(text));
+    is_int((long long)d.n, (long long)want, "samples");
+    for (size_t i = 0; i < d.n; i++) ok(d.s[i].index == (int64_t)i, "index %zu", i);
+    longbench2_data_free(&d);
+}
+
+static void refuses_bytes(const char *text, size_t n, const char *part)
+{
+    longbench2_data d;
+    err e = {0};
+    status st = read_text(&d, text, n, 0, &e);
+    is_err(st, &e, ST_FORMAT, part, "%s", part);
+    longbench2_data_free(&d);
+}
+
+static void refuses(const char *text, const char *part)
+{
+    refuses_bytes(text, strlen(text), part);
+}
+
+static void test_data(void)
+{
+    reads(GOOD "\n" GOOD "\n\n" GOOD, 3);
+    reads("[" GOOD "]", 1);
+    reads("\n [\n" GOOD " ,\n" GOOD "\n]\n ", 2);
+    reads("[{\"a\":\"],\\\"[{\",\"b\":[[1,2],{\"x\":[]}]," RECORD
+          "\"answer\":\"D\",\"context\":\"}],{\\\\\"}]",
+          1);
+    refuses("", "no samples");
+    refuses("[]", "no samples");
+    refuses("[", "record 1: not valid JSON");
+    refuses("[" GOOD, "record 1: the list has no end");
+    refuses("[" GOOD ",]", "record 2: not valid JSON");
+    refuses("[" GOOD "] x", "more text behind the list");
+    refuses("[" GOOD GOOD "]", "record 1: not valid JSON");
+    refuses("[1]", "record 1: ");
+    refuses(GOOD "\n{\"context\":", "line 2: not valid JSON");
+    refuses("[" GOOD ",{" RECORD "\"answer\":\"A\"}]", "record 2: 'context': expected a text");
+    refuses("{\"_id\":1}", "line 1: '_id': expected a text");
+    refuses("{" RECORD "\"answer\":\"E\",\"context\":\"c\"}",
+            "'answer' is 'E', expected A, B, C or D");
+    refuses("{" RECORD "\"answer\":\"AB\",\"context\":\"c\"}", "'answer' is 'AB'");
+    refuses("{" RECORD "\"answer\":\"\",\"context\":\"c\"}", "'answer' is ''");
+    refuses("{" RECORD "\"answer\":null,\"context\":\"c\"}", "'answer': expected a text");
+    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\\u0000\"}",
+            "'context' holds the character U+0000");
+    /* Python's json refuses the first, and its tokenizers the lone surrogate. */
+    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\xff\"}",
+            ", in 'context': unable to decode byte 0xff");
+    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"\\ud800\"}",
+            ", in 'context': invalid Unicode");
+    refuses("[" GOOD ",{" RECORD "\"answer\":\"A\",\"context\":\"\xc3\"}]",
+            "record 2: not valid JSON");
+    refuses("{\"a\":{\"b\":\"x:y\"},\"question\":[{\"c\":\"\xff\"}]}", ", in 'question'");
+    refuses("{\"a\":1,\"\xff\":2}", ": unable to decode");
+    refuses("{\"a\\\"\":tru", ", in 'a\\\"'");
+    refuses("\"", "line 1: not valid JSON");
+    refuses_bytes("[" GOOD ",\0]", sizeof GOOD + 3, "record 2: not valid JSON");
+}
+
+static void test_limit(void)
+{
+    char text[40 * sizeof GOOD], *at = text;
+    longbench2_data d;
+    err e = {0};
+    for (int i = 0; i < 30; i++) at += sprintf(at, "%s\n", GOOD);
+    is_ok(read_text(&d, text, strlen(text), 7, &e), &e, "thirty samples, at most seven");
+    is_int((long long)d.n, 7, "are seven");
+    ok(d.n == 7 && d.s[6].index == 6, "the first ones");
+    longbench2_data_free(&d);
+}
+
+static void test_folders(void)
+{
+    char dir[64], path[128], both[200];
+    longbench2_data d;
+    err e = {0};
+    make_dir(dir, sizeof dir);
+    sample_source s = {.data = dir};
+    is_err(longbench2_data_read(&d, &s, &e), &e, ST_IO, "no data.json", "an empty folder");
+    longbench2_data_free(&d);
+    snprintf(path, sizeof path, "%s/data.json", dir);
+    write_file(path, "[" GOOD "]", sizeof GOOD + 1);
+    is_ok(longbench2_data_read(&d, &s, &e), &e, "data.json of a folder");
+    is_int((long long)d.n, 1, "its sample");
+    is_str(json_string_value(json_object_get(json_array_get(d.files, 0), "name")), "data.json",
+           "is noted");
+    longbench2_data_free(&d);
+    snprintf(both, sizeof both, "%s,%s", dir, path);
+    s.data = both;
+    e = (err){0};
+    is_err(longbench2_data_read(&d, &s, &e), &e, ST_USAGE, "of another file of the list",
+           "the same samples twice");
+    longbench2_data_free(&d);
+    unlink(path);
+    remove_dir(dir);
+}
+
+/* Allocations that fail leave nothing behind, and say so. */
+static void test_memory(void)
+{
+    char dir[64], path[128];
+    int failed = 0;
+    bool other = false;
+    make_dir(dir, sizeof dir);
+    snprintf(path, sizeof path, "%s/x", dir);
+    write_file(path, "[" GOOD "," GOOD "]", 2 * sizeof GOOD + 1);
+    for (long k = 1; k < 100; k++) {
+        sample_source s = {.data = path};
+        longbench2_data d;
+        prompt_text t = {0};
+        err e = {0};
+        mem_test_fail_at(k);
+        status st = longbench2_data_read(&d, &s, &e);
+        if (st == ST_OK)
+            st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, &d.s[1], text_of("r"), &e);
+        mem_test_fail_at(0);
+        mem_free(t.s);
+        longbench2_data_free(&d);
+        if (st == ST_OK) break;
+        failed++;
+        other |= st != ST_NOMEM;
+    }
+    remove_dir(dir);
+    ok(failed > 10 && failed < 99 && !other, "%d allocations that fail are ST_NOMEM", failed);
+}
+
+/* ---- against the official steps ---- */
+
+/* One tokenizer of the fixtures. */
+typedef struct {
+    const char *name, *file, *as, *chat;
+    bool clean;
+} real;
+
+static const char *const sources[] = {"format", "odd", "own"},
+                         *const source_files[] = {"tests/data/longbench2/format_samples.jsonl",
+                                                  "tests/data/longbench2/odd.jsonl",
+                                                  "eval/data/longbench2/samples.jsonl"};
+enum { N_SOURCES = 3 };
+
+static const char *string_in(const json_t *j, const char *key)
+{
+    const char *s = json_string_value(json_object_get(j, key));
+    return s ? s : "";
+}
+
+static const longbench2_sample *sample_of(const longbench2_data *data, const json_t *j)
+{
+    size_t i = (size_t)json_integer_value(json_object_get(j, "index"));
+    for (int k = 0; k < N_SOURCES; k++)
+        if (strcmp(string_in(j, "source"), sources[k]) == 0 && i < data[k].n) return &data[k].s[i];
+    return NULL;
+}
+
+static longbench2_prompt prompt_of(const json_t *j)
+{
+    int p = 0;
+    while (p < LONGBENCH2_PROMPTS - 1 &&
+           strcmp(string_in(j, "prompt"), longbench2_prompt_name((longbench2_prompt)p)) != 0)
+        p++;
+    return (longbench2_prompt)p;
+}
+
+/* The ids of one line of the fixture. */
+static bool agrees(const json_t *j, const real *r, const tokenizer *t, const longbench2_sample *s)
+{
+    bool raw = strcmp(string_in(j, "wrap"), "raw") == 0;
+    size_t want = (size_t)json_integer_value(json_object_get(j, "n"));
+    prompter p = {.tok = t,
+                  .max_length = (size_t)json_integer_value(json_object_get(j, "max_length")),
+                  .wrap = raw ? WRAP_RAW : WRAP_TEMPLATE,
+                  .chat_template = r->chat,
+                  .joined = true,
+                  .clean = r->clean};
+    prompt_text text;
+    prompt_tokens out = {0};
+    char hex[SHA256_HEX];
+    sha256 h;
+    status st =
+        longbench2_fill(&text, &templates, prompt_of(j), s,
+                        text_of("\n I looked at the window, and at $C_A$ .\xe3\x80\x80"), NULL);
+    if (st == ST_OK) st = prompter_wrap(&out, &p, true, &text, NULL);
+    if (st == ST_OK) st = prompter_encode(&out, &p, true, &text, text.n, NULL);
+    mem_free(text.s);
+    sha256_init(&h);
+    sha256_add(&h, out.head.ids, out.head.n * sizeof(int32_t));
+    sha256_hex(&h, hex);
+    bool same = st == ST_OK && out.head.n == want && out.tail.n == 0 &&
+                strncmp(hex, string_in(j, "ids"), 16) == 0;
+    if (!same)
+        printf("#   %s %s %lld %s, %zu, %s: %zu tokens, the reference has %zu\n", r->name,
+               string_in(j, "source"), (long long)s->index, string_in(j, "prompt"), p.max_length,
+               string_in(j, "wrap"), out.head.n, want);
+    prompt_tokens_free(&out);
+    return same;
+}
+
+static tokenizer *open_real(const real *r, const char *dir)
+{
+    char cmd[9000], rel[96];
+    tokenizer *t = NULL;
+    err e = {0};
+    snprintf(rel, sizeof rel, "tokenizers/%s.xz", r->file);
+    const char *path = tap_data(rel);
+    snprintf(cmd, sizeof cmd, "xz -dc '%s' > '%s/%s'", path ? path : "", dir, r->as);
+    if (!path || system(cmd) != 0) {
+        tap_skip("no %s (KVASIR_DATA or ../shared/data)", r->file);
+        return NULL;
+    }
+    status st = tokenizer_open(&t, dir, &e);
+    if (st == ST_UNSUPPORTED) tap_skip("%s", e.msg);
+    else is_ok(st, &e, "%s opens", r->name);
+    return t;
+}
+
+static void check_real(const real *r, const longbench2_data *data)
+{
+    char dir[64];
+    int n = 0, good = 0;
+    make_dir(dir, sizeof dir);
+    tokenizer *t = open_real(r, dir);
+    FILE *f = fopen(tap_path("tests/data/longbench2/prompts.jsonl"), "rb");
+    ok(f, "fixtures are there");
+    for (json_t *j; t && f && (j = next_json(f)); json_decref(j)) {
+        const longbench2_sample *s = sample_of(data, j);
+        if (strcmp(string_in(j, "tokenizer"), r->name) != 0) continue;
+        n++;
+        good += s && agrees(j, r, t, s);
+    }
+    if (t) {
+        is_int(n, 240, "%s: prompts", r->name);
+        is_int(good, n, "%s: token by token as the official steps", r->name);
+    }
+    if (f) fclose(f);
+    tokenizer_free(t);
+    remove_dir(dir);
+}
+
+static void test_real(void)
+{
+    static const real tokenizers[] = {
+        {"llama3", "llama3/tokenizer.json", "tokenizer.json", "llama3", true},
+        {"mistral", "mistral/tokenizer.model.v3", "tokenizer.model", "mistral-v3", false},
+        {"qwen", "qwen/tokenizer.json", "tokenizer.json", "qwen2.5", false},
+    };
+    longbench2_data data[N_SOURCES] = {0};
+    bool there = true;
+    for (int k = 0; k < N_SOURCES; k++) there &= read_samples(&data[k], source_files[k]);
+    for (size_t i = 0; there && i < sizeof tokenizers / sizeof *tokenizers; i++)
+        check_real(&tokenizers[i], data);
+    for (int k = 0; k < N_SOURCES; k++) longbench2_data_free(&data[k]);
+}
+
+int main(void)
+{
+    err e = {0};
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", tap_path("eval/data"));
+    if (is_ok(longbench2_templates_read(&templates, dir, &e), &e, "the templates")) {
+        test_choices();
+        test_replace();
+        test_fill();
+        test_strip();
+        test_truncation();
+        test_data();
+        test_limit();
+        test_folders();
+        test_memory();
+        test_real();
+    }
+    longbench2_templates_free(&templates);
+    return tap_done();
+}
