@@ -61,6 +61,9 @@ enum {
     O_WINDOW,
     O_DATA,
     O_MAX_LENGTH,
+    O_PROMPTS,
+    O_RULES,
+    O_LENGTH,
     O_WRAP,
     O_CLEAN_UP,
     O_LIMIT,
@@ -178,6 +181,15 @@ static const struct argp_option longbench2_options[] = {
     {"no-context", O_NO_CONTEXT, 0, 0, "the questions alone, without their documents", 3},
     {0},
 };
+static const struct argp_option infinitebench_options[] = {
+    {"dataset", O_DATASET, "NAME,...", 0, "these tasks alone, or all (default: the six of ActQKV's table)", 3},
+    {"prompts", O_PROMPTS, "official|chat|infllm", 0,
+     "the base model's prompts (default), the chat model's, or InfLLM's with its last token decoded", 3},
+    {"rules", O_RULES, "official|infllm", 0, "who judges En.MC and Code.Debug (default: as the prompts)", 3},
+    {"length", O_LENGTH, "N,...", 0,
+     "make the retrieval tasks with prompts of N tokens (default without --data: the window)", 3},
+    {0},
+};
 static const struct argp_option score_options[] = {
     {"mean", O_MEAN, 0, 0, "at the end, their mean", 3},
     {0},
@@ -237,6 +249,11 @@ static const command commands[] = {
      "LongBench v2, multiple choice: strategies and budgets compared",
      {engine_options, length_options, samples_options, longbench2_options},
      cmd_longbench2},
+    {"eval infinitebench",
+     "",
+     "InfiniteBench: retrieval at any length, and tasks of its data",
+     {engine_options, length_options, samples_options, infinitebench_options},
+     cmd_infinitebench},
     {"eval score",
      "METRIC",
      "score predictions on standard input, one line each",
@@ -259,7 +276,7 @@ static void print_usage(FILE *f)
         "kvasir " PACKAGE_VERSION
         ": LLM inference with KV-cache retrieval built in\n\nusage: run COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  %-14s %s\n", commands[i].name, commands[i].about);
+        fprintf(f, "  %-18s %s\n", commands[i].name, commands[i].about);
     fprintf(f, "\nrun COMMAND --help lists a command's options. Strategies (--help-attn NAME for "
                "parameters):\n\n");
     attn_print_help(f, NULL);
@@ -347,6 +364,9 @@ static error_t parse_string(int key, char *arg, cli *c)
     case O_DATASET: c->dataset = arg; return 0;
     case O_DATA: c->data = arg; return 0;
     case O_MAX_LENGTH: c->max_length = arg; return 0;
+    case O_PROMPTS: c->prompts = arg; return 0;
+    case O_RULES: c->rules = arg; return 0;
+    case O_LENGTH: c->length = arg; return 0;
     case O_WRAP: c->wrap = arg; return 0;
     case O_CLEAN_UP: c->clean_up = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;

@@ -19,6 +19,7 @@ typedef struct {
     const char *device, *gemm, *json, *output, *protocol, *template_name;
     const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump, *score, *dataset;
     const char *data, *max_length, *wrap, *clean_up;
+    const char *prompts, *rules, *length;
     const char *stop[8];
     int n_stop, n_new, threads, trials, top_k, chunk, queries, limit, jobs;
     double temp, top_p, min_p, repeat_penalty;
@@ -114,6 +115,7 @@ status cmd_bench(const cli *c, err *e);
 status cmd_info(const cli *c, err *e);
 status cmd_tokenize(const cli *c, err *e);
 status cmd_logits(const cli *c, err *e);
+status cmd_infinitebench(const cli *c, err *e);
 status cmd_recall(const cli *c, err *e);
 status cmd_longbench(const cli *c, err *e);
 status cmd_longbench2(const cli *c, err *e);

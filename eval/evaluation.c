@@ -72,7 +72,7 @@ static status finish_prompter(evaluation *ev, err *e)
     int64_t max_length;
     p->tok = ev->g.tok;
     p->clean = c->clean_up ? strcmp(c->clean_up, "on") == 0 : tokenizer_cleans_up(p->tok);
-    if (!c->wrap && !c->template_name && !tokenizer_chat_template(p->tok)) {
+    if (p->wrap != WRAP_RAW && !c->wrap && !c->template_name && !tokenizer_chat_template(p->tok)) {
         p->wrap = WRAP_RAW;
         if (!c->quiet) fprintf(stderr, "the model has no chat template: prompts stay raw\n");
     }

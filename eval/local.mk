@@ -8,11 +8,14 @@ engine_sources += %D%/cli.h %D%/cli.c %D%/options.c %D%/options.h %D%/output.c %
   %D%/recall_tensors.c %D%/recall.c \
   %D%/metrics/text.h %D%/metrics/text.c %D%/metrics/dictionary.h %D%/metrics/dictionary.c %D%/metrics/hmm.h \
   %D%/metrics/hmm.c %D%/metrics/segment.h %D%/metrics/segment.c %D%/metrics/metrics.h %D%/metrics/impl.h \
+  %D%/metrics/lcs.h %D%/metrics/lcs.c %D%/metrics/rouge_sum.c %D%/metrics/infinitebench.c %D%/metrics/infinitebench_math.c \
   %D%/metrics/metrics.c %D%/metrics/f1.c %D%/metrics/rouge.c %D%/metrics/exact.c %D%/metrics/code_sim.c \
-  %D%/samples.h %D%/samples.c %D%/prompter.h %D%/prompter.c %D%/evaluation.h %D%/evaluation.c \
+  %D%/samples.h %D%/samples.c %D%/sample_files.h %D%/sample_files.c %D%/prompter.h %D%/prompter.c %D%/evaluation.h %D%/evaluation.c \
   %D%/evaluation_table.h %D%/evaluation_table.c \
   %D%/prediction.h %D%/prediction.c %D%/score_cmd.c %D%/longbench.h %D%/longbench_table.c %D%/longbench_score.c %D%/longbench_cmd.c \
   %D%/prompt.h %D%/prompt.c %D%/longbench_data.h %D%/longbench_data.c %D%/longbench_prompt.h %D%/longbench_prompt.c \
+  %D%/infinitebench.h %D%/infinitebench_tasks.c %D%/infinitebench_data.c %D%/infinitebench_generate.c \
+  %D%/infinitebench_run.h %D%/infinitebench_run.c %D%/infinitebench_report.c \
   %D%/longbench_run.h %D%/longbench_run.c %D%/longbench_report.c \
   %D%/longbench2.h %D%/longbench2_data.c %D%/longbench2_prompt.c %D%/longbench2_run.h %D%/longbench2_run.c %D%/longbench2_report.c
 evaldatadir = $(pkgdatadir)/eval
@@ -22,5 +25,9 @@ dist_longbench_DATA = %D%/data/longbench/datasets.json %D%/data/longbench/prompt
 longbench2dir = $(evaldatadir)/longbench2
 dist_longbench2_DATA = %D%/data/longbench2/0shot.txt %D%/data/longbench2/0shot_no_context.txt %D%/data/longbench2/0shot_cot.txt \
   %D%/data/longbench2/0shot_cot_ans.txt %D%/data/longbench2/samples.jsonl
+infinitebenchdir = $(evaldatadir)/infinitebench
+dist_infinitebench_DATA = %D%/data/infinitebench/official_prompts.json %D%/data/infinitebench/official_max_new_tokens.json \
+  %D%/data/infinitebench/infllm_dataset2prompt.json %D%/data/infinitebench/infllm_dataset2maxlen.json \
+  %D%/data/infinitebench/samples.jsonl
 jiebadir = $(evaldatadir)/jieba
 dist_jieba_DATA = %D%/data/jieba/dict.txt %D%/data/jieba/hmm.tsv %D%/data/jieba/LICENSE

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "eval/metrics/metrics.h"
+#include "eval/sample_files.h"
 
 typedef struct {
     const char *name, *group;
@@ -34,7 +35,9 @@ typedef struct {
  * an error. */
 status longbench_open(longbench_table *t, const char *data_dir, err *e);
 void longbench_close(longbench_table *t);
-/* ST_USAGE with the nearest name where there is none of this one; the n bytes need no end. */
+/* For files of samples; borrows t. */
+dataset_names longbench_names(const longbench_table *t);
+/* dataset_find's terms. */
 status longbench_find(const longbench_dataset **out, const longbench_table *t, const char *name,
                       size_t n, err *e);
 

@@ -83,9 +83,7 @@ status cmd_longbench(const cli *c, err *e)
     metrics *m = NULL;
     const char *dir;
     TRY(cli_data_dir(&dir, e));
-    char *jieba = path_join(dir, "jieba");
-    status st = jieba ? metrics_create(&m, jieba, e) : err_set(e, ST_NOMEM, "out of memory");
-    mem_free(jieba);
+    status st = metrics_open(&m, dir, e);
     if (st == ST_OK) st = c->score ? score_only(c, dir, m, e) : longbench_evaluate(c, dir, m, e);
     metrics_destroy(m);
     return st;

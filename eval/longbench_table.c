@@ -75,40 +75,24 @@ void longbench_close(longbench_table *t)
     *t = (longbench_table){0};
 }
 
-/* Levenshtein distance; at most MAX_NAME bytes of each. */
-static size_t distance(const char *a, size_t n_a, const char *b)
+static const char *name_of(const void *own, size_t i)
 {
-    size_t row[MAX_NAME + 1], n_b = strlen(b);
-    for (size_t j = 0; j <= n_b; j++) row[j] = j;
-    for (size_t i = 0; i < n_a; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < n_b; j++) {
-            size_t change = diagonal + (a[i] != b[j]),
-                   other = (row[j] < row[j + 1] ? row[j] : row[j + 1]) + 1;
-            diagonal = row[j + 1];
-            row[j + 1] = change < other ? change : other;
-        }
-    }
-    return row[n_b];
+    const longbench_table *t = own;
+    return t->d[i].name;
+}
+
+dataset_names longbench_names(const longbench_table *t)
+{
+    return (dataset_names){"LongBench", "_e", t->n, name_of, t};
 }
 
 status longbench_find(const longbench_dataset **out, const longbench_table *t, const char *name,
                       size_t n, err *e)
 {
-    size_t best = 0, least = SIZE_MAX;
+    dataset_names names = longbench_names(t);
+    size_t d;
     *out = NULL;
-    if (n > MAX_NAME) n = MAX_NAME;
-    for (size_t i = 0; i < t->n; i++) {
-        size_t d = distance(name, n, t->d[i].name);
-        if (d < least) {
-            least = d;
-            best = i;
-        }
-    }
-    if (least > 0)
-        return err_set(e, ST_USAGE, "'%.*s' is no dataset of LongBench; the nearest name is %s",
-                       (int)n, name, t->d[best].name);
-    *out = &t->d[best];
+    TRY(dataset_find(&d, &names, name, n, e));
+    *out = &t->d[d];
     return ST_OK;
 }

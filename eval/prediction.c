@@ -52,8 +52,41 @@ static status text_list(utf8_text **out, size_t *n, const json_t *list, const ch
     return ST_OK;
 }
 
-status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n,
-                       const char *field, err *e)
+/* A text or a number as a text; NULL: it is neither. */
+static json_t *spell(const json_t *j)
+{
+    char text[40];
+    if (json_is_string(j)) return json_stringn(json_string_value(j), json_string_length(j));
+    if (json_is_integer(j)) {
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(j));
+    } else if (json_is_real(j)) {
+        snprintf(text, sizeof text - 2, "%.17g", json_real_value(j));
+        if (!strpbrk(text, ".e")) strcat(text, ".0");
+    } else {
+        return NULL;
+    }
+    return json_string(text);
+}
+
+static status spell_labels(json_t **out, const json_t *labels, const char *where, const char *field,
+                           err *e)
+{
+    const json_t *first = json_array_get(labels, 0);
+    if (json_is_array(first) && json_array_size(labels) == 1) labels = first;
+    size_t n = json_is_array(labels) ? json_array_size(labels) : labels != NULL;
+    if (!(*out = json_array())) return err_set(e, ST_NOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(labels) ? json_array_get(labels, i) : labels;
+        if (!json_is_string(one) && !json_is_number(one))
+            return err_set(e, ST_FORMAT, "%s: '%s': expected texts or numbers", where, field);
+        if (json_array_append_new(*out, spell(one)) != 0)
+            return err_set(e, ST_NOMEM, "out of memory");
+    }
+    return ST_OK;
+}
+
+static status read_line(prediction *p, const line_reader *r, const char *line, size_t n,
+                        const char *field, const char *labels, err *e)
 {
     char where[128];
     *p = (prediction){.length = -1};
@@ -61,8 +94,10 @@ status prediction_read(prediction *p, const line_reader *r, const char *line, si
     TRY(json_parse_data(&p->root, line, n, where, MAX_DEPTH, e));
     if (!text_of(&p->text, json_object_get(p->root, field)))
         return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
-    TRY(text_list(&p->answers, &p->n_answers, json_object_get(p->root, "answers"), where, "answers",
-                  e));
+    const char *key = labels ? labels : "answers";
+    const json_t *answers = json_object_get(p->root, key);
+    if (labels && answers) TRY(spell_labels(&p->spelled, answers, where, key, e));
+    TRY(text_list(&p->answers, &p->n_answers, p->spelled ? p->spelled : answers, where, key, e));
     const json_t *classes = json_object_get(p->root, "all_classes"),
                  *length = json_object_get(p->root, "length");
     if (classes && !json_is_null(classes))
@@ -74,9 +109,22 @@ status prediction_read(prediction *p, const line_reader *r, const char *line, si
                : err_set(e, ST_FORMAT, "%s: 'length': expected a whole number", where);
 }
 
+status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n,
+                       const char *field, err *e)
+{
+    return read_line(p, r, line, n, field, NULL, e);
+}
+
+status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n,
+                              const char *field, const char *answers, err *e)
+{
+    return read_line(p, r, line, n, field, answers, e);
+}
+
 void prediction_free(prediction *p)
 {
     json_decref(p->root);
+    json_decref(p->spelled);
     mem_free(p->answers);
     mem_free(p->classes);
     *p = (prediction){0};

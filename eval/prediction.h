@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Lines of data with answers: stored predictions {"pred" or "prediction", "answers", "all_classes", "length"}, and
- * samples, whose text is their "context". */
+ * samples, whose text is their "context". InfiniteBench's answers are labels. */
 #ifndef EVAL_PREDICTION_H
 #define EVAL_PREDICTION_H
 
@@ -26,12 +26,17 @@ typedef struct {
     utf8_text text, *answers, *classes; /* text: of the field that was asked for */
     size_t n_answers, n_classes;        /* n_classes 0 where all_classes is null or not there */
     int64_t length;                     /* -1: not there */
+    json_t *spelled;                    /* labels as texts; NULL: the answers are those of root */
 } prediction;
 
 /* The line that r gave last; `field` is the key of the text. ST_FORMAT names line and field. prediction_free
  * also after an error. */
 status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n,
                        const char *field, err *e);
+/* The same with labels as answers, under the key `answers`: a text, a number, a list of these, or such a list alone in a
+ * list. A number becomes a text that tells 5 from 5.0. */
+status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n,
+                              const char *field, const char *answers, err *e);
 void prediction_free(prediction *p);
 
 /* metric_score's or longbench_score's error with name and line of r in front. */

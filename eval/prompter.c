@@ -8,7 +8,7 @@ status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_te
     size_t half = p->max_length / 2;
     prompt_cut cut = {.most = p->max_length,
                       .first = half,
-                      .last = p->joined ? p->max_length - half : half,
+                      .last = p->joined && !p->halves ? p->max_length - half : half,
                       .joined = p->joined,
                       .clean = p->clean};
     TRY(prompt_truncate(text, p->tok, &cut, &out->n_tokens, e));

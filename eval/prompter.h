@@ -13,6 +13,7 @@ typedef struct {
     const char *chat_template; /* NULL: the folder's own */
     bool
         joined; /* a longer prompt keeps max_length tokens, decoded as one; else its two halves, each by itself */
+    bool halves; /* of joined: both halves have floor(max_length / 2) tokens; else all are kept */
     bool decode; /* Quest's rule: the question goes through the decode path */
     bool clean;  /* clean up spaces in what is decoded, as Llama-3's tokenizer is set */
 } prompter;

@@ -105,6 +105,32 @@ status samples_choose(size_t *keep, size_t *kept, const sample_key *k, size_t n,
     return ST_OK;
 }
 
+status samples_keep(void *s, size_t size, size_t *n, const sample_key *k, const sample_source *from,
+                    void (*drop)(void *), err *e)
+{
+    size_t *keep = NULL, kept;
+    char *old = s, *all = NULL;
+    bool *taken = NULL;
+    status st;
+    TRY_GOTO(MEM_NEW(&keep, *n, e));
+    TRY_GOTO(MEM_NEW(&taken, *n, e));
+    TRY_GOTO(mem_alloc((void **)&all, *n, size, "samples", e));
+    TRY_GOTO(samples_choose(keep, &kept, k, *n, from, e));
+    for (size_t i = 0; i < kept; i++) {
+        memcpy(all + i * size, old + keep[i] * size, size);
+        taken[keep[i]] = true;
+    }
+    for (size_t i = 0; i < *n; i++)
+        if (!taken[i]) drop(old + i * size);
+    memcpy(s, all, kept * size);
+    *n = kept;
+done:
+    mem_free(keep);
+    mem_free(taken);
+    mem_free(all);
+    return st;
+}
+
 /* ---- texts ---- */
 
 bool sample_has_nul(utf8_text s)

@@ -33,6 +33,10 @@ typedef struct {
 status samples_choose(size_t *keep, size_t *kept, const sample_key *k, size_t n,
                       const sample_source *s, err *e);
 
+/* The same with an array of n elements of `size` bytes: it keeps those that are taken, in order; `drop` frees others. */
+status samples_keep(void *s, size_t size, size_t *n, const sample_key *k, const sample_source *from,
+                    void (*drop)(void *), err *e);
+
 /* The text of a field; one that cannot be a prompt (none there, no text, U+0000 in it) is ST_FORMAT with `where`
  * ("qasper.jsonl line 3") in front. */
 status sample_text(utf8_text *out, const json_t *sample, const char *field, const char *where,

@@ -9,19 +9,35 @@
 #include "eval/prediction.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/nearest.h"
 
 static const size_t MAX_INPUT_BYTES = (size_t)1 << 30;
 
 static status find_metric(const metric **out, const char *name, err *e)
 {
+    nearest near;
     char known[160];
     size_t n = 0;
     *out = name ? metric_find(name) : NULL;
     if (*out) return ST_OK;
-    for (const metric *const *k = metric_list(); *k && n < sizeof known; k++)
-        n += (size_t)snprintf(known + n, sizeof known - n, " %s", metric_name(*k));
-    return err_set(e, ST_USAGE, "%.40s: no metric of this name; there are%s",
-                   name ? name : "METRIC", known);
+    nearest_start(&near, name ? name : "");
+    for (const metric *const *k = metric_list(); *k; k++) {
+        if (!metric_takes_labels(*k) && n < sizeof known)
+            n += (size_t)snprintf(known + n, sizeof known - n, " %s", metric_name(*k));
+        nearest_try(&near, metric_name(*k), strlen(metric_name(*k)));
+    }
+    return err_set(e, ST_USAGE,
+                   "%.40s: no metric of this name%s; there are%s, and InfiniteBench's tasks",
+                   name ? name : "METRIC", nearest_hint(&near), known);
+}
+
+/* The tasks of InfiniteBench take numbers for answers too. */
+static status read_one(prediction *p, const metric *k, const line_reader *r, const char *line,
+                       size_t n, err *e)
+{
+    return metric_takes_labels(k)
+               ? prediction_read_labels(p, r, line, n, "prediction", "answers", e)
+               : prediction_read(p, r, line, n, "prediction", e);
 }
 
 static status score_lines(const cli *c, metrics *m, const metric *k, line_reader r, err *e)
@@ -34,7 +50,7 @@ static status score_lines(const cli *c, metrics *m, const metric *k, line_reader
     for (; next_line(&r, &line, &n); count++) {
         err inner = {0};
         prediction_free(&p);
-        TRY_GOTO(prediction_read(&p, &r, line, n, "prediction", e));
+        TRY_GOTO(read_one(&p, k, &r, line, n, e));
         metric_case one = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
         st = metric_score(m, k, &one, &score, &inner);
         if (st != ST_OK) {
@@ -58,19 +74,17 @@ status cmd_score(const cli *c, err *e)
     const metric *k;
     metrics *m = NULL;
     const char *dir;
-    char *jieba = NULL, *input = NULL;
+    char *input = NULL;
     status st;
     if (c->json) return err_set(e, ST_USAGE, "--json: the scores go to standard output");
     TRY_GOTO(find_metric(&k, c->input, e));
     TRY_GOTO(cli_data_dir(&dir, e));
-    TRY_GOTO((jieba = path_join(dir, "jieba")) ? ST_OK : err_set(e, ST_NOMEM, "out of memory"));
-    TRY_GOTO(metrics_create(&m, jieba, e));
+    TRY_GOTO(metrics_open(&m, dir, e));
     TRY_GOTO(file_read_stream(&input, &r.size, stdin, r.name, MAX_INPUT_BYTES, e));
     r.s = input;
     TRY_GOTO(score_lines(c, m, k, r, e));
 done:
     metrics_destroy(m);
-    mem_free(jieba);
     mem_free(input);
     return st;
 }

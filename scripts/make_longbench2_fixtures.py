@@ -10,46 +10,14 @@ Needs transformers 4.57 (the slow LlamaTokenizer), sentencepiece, protobuf. A li
 sample: the number of tokens and the first 16 digits of the SHA-256 of their ids as little-endian int32, for each prompt, at the
 official maximum length and cut to 101 and 64 tokens; raw and as the user message of a chat.
 """
-import hashlib, json, lzma, os, struct, sys, tempfile, warnings
+import json, os, sys, tempfile
 
-warnings.filterwarnings("ignore")
-from transformers import LlamaTokenizer, PreTrainedTokenizerFast
+from reference_tokenizers import digest, llama3, mistral, qwen
 
 DATA, REPO = sys.argv[1], sys.argv[2]
 HERE = os.path.join(REPO, "tests/data/longbench2")
 PROMPTS = ["0shot", "0shot_no_context", "0shot_cot", "0shot_cot_ans"]
 REASONING = "\n I looked at the window, and at $C_A$ .\u3000"
-
-
-def unpack(work, name, to):
-    path = os.path.join(work, to)
-    with lzma.open(os.path.join(DATA, "tokenizers", name + ".xz")) as f, open(path, "wb") as g:
-        g.write(f.read())
-    return path
-
-
-def llama3(work):
-    t = PreTrainedTokenizerFast(tokenizer_file=unpack(work, "llama3/tokenizer.json", "l.json"),
-                                clean_up_tokenization_spaces=True)
-    head = "<|start_header_id|>%s<|end_header_id|>\n\n"
-    return t, lambda p: head % "user" + p.strip() + "<|eot_id|>" + head % "assistant"
-
-
-def mistral(work):
-    t = LlamaTokenizer(unpack(work, "mistral/tokenizer.model.v3", "m.model"), legacy=True,
-                       clean_up_tokenization_spaces=False)
-    t.add_special_tokens({"additional_special_tokens": ["[INST]", "[/INST]"]})
-    assert t.convert_tokens_to_ids(["[INST]", "[/INST]"]) == [3, 4]
-    # No space behind [INST]: the slow tokenizer puts one in front of what follows a special token.
-    return t, lambda p: "[INST]" + p + "[/INST]"
-
-
-def qwen(work):
-    t = PreTrainedTokenizerFast(tokenizer_file=unpack(work, "qwen/tokenizer.json", "q.json"),
-                                clean_up_tokenization_spaces=False)
-    system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-    turn = "<|im_start|>%s\n%s<|im_end|>\n"
-    return t, lambda p: turn % ("system", system) + turn % ("user", p) + "<|im_start|>assistant\n"
 
 
 def fill(template, item):
@@ -80,7 +48,7 @@ def main():
     out = open(os.path.join(HERE, "prompts.jsonl"), "w")
     with tempfile.TemporaryDirectory() as work:
         for make in (llama3, mistral, qwen):
-            tok, chat = make(work)
+            tok, chat = make(DATA, work)
             for source, i, item in samples():
                 for name in PROMPTS:
                     template = open(os.path.join(DATA, "longbench_v2", name + ".txt"), encoding="utf-8").read()
@@ -88,9 +56,8 @@ def main():
                         text = cut(tok, fill(template, item), most)
                         for wrap in ("raw", "template"):
                             ids = tok(chat(text) if wrap == "template" else text).input_ids
-                            digest = hashlib.sha256(struct.pack("<%di" % len(ids), *ids)).hexdigest()[:16]
                             row = {"tokenizer": make.__name__, "source": source, "index": i, "prompt": name,
-                                   "max_length": most, "wrap": wrap, "n": len(ids), "ids": digest}
+                                   "max_length": most, "wrap": wrap, "n": len(ids), "ids": digest(ids)}
                             out.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 

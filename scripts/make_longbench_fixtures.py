@@ -11,48 +11,17 @@ one sample: the number of tokens and the first 16 digits of the SHA-256 of their
 Variants: raw and chat at the published maximum length; cut, chat at 1001 tokens (an odd number); decode, raw
 with Quest's question part, whose ids come behind those of the head.
 """
-import hashlib, json, lzma, os, struct, sys, tempfile, warnings
+import json, lzma, os, sys, tempfile
 
-warnings.filterwarnings("ignore")
-from transformers import LlamaTokenizer, PreTrainedTokenizerFast
+from reference_tokenizers import digest, llama3, mistral, qwen
 
 DATA, REPO = sys.argv[1], sys.argv[2]
 OWN = os.path.join(REPO, "eval/data/longbench")
 PROMPTS = json.load(open(os.path.join(DATA, "longbench/config/dataset2prompt.json")))
 MANY = 5
+LONGEST = {llama3: 7500, mistral: 31500, qwen: 31500}
 # pred.py: "chat models are better off without build prompts on these tasks"
 NO_CHAT = ["trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"]
-
-
-def unpack(work, name, to):
-    path = os.path.join(work, to)
-    with lzma.open(os.path.join(DATA, "tokenizers", name + ".xz")) as f, open(path, "wb") as g:
-        g.write(f.read())
-    return path
-
-
-def llama3(work):
-    t = PreTrainedTokenizerFast(tokenizer_file=unpack(work, "llama3/tokenizer.json", "l.json"),
-                                clean_up_tokenization_spaces=True)
-    head = "<|start_header_id|>%s<|end_header_id|>\n\n"
-    return t, 7500, lambda p: head % "user" + p.strip() + "<|eot_id|>" + head % "assistant"
-
-
-def mistral(work):
-    t = LlamaTokenizer(unpack(work, "mistral/tokenizer.model.v3", "m.model"), legacy=True,
-                       clean_up_tokenization_spaces=False)
-    t.add_special_tokens({"additional_special_tokens": ["[INST]", "[/INST]"]})
-    assert t.convert_tokens_to_ids(["[INST]", "[/INST]"]) == [3, 4]
-    # No space behind [INST]: the slow tokenizer puts one in front of what follows a special token.
-    return t, 31500, lambda p: "[INST]" + p + "[/INST]"
-
-
-def qwen(work):
-    t = PreTrainedTokenizerFast(tokenizer_file=unpack(work, "qwen/tokenizer.json", "q.json"),
-                                clean_up_tokenization_spaces=False)
-    system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-    turn = "<|im_start|>%s\n%s<|im_end|>\n"
-    return t, 31500, lambda p: turn % ("system", system) + turn % ("user", p) + "<|im_start|>assistant\n"
 
 
 def text_of(tok, dataset, sample, max_length, build_chat):
@@ -101,15 +70,15 @@ def main():
     out = open(os.path.join(REPO, "tests/data/longbench/prompts.jsonl"), "w")
     with tempfile.TemporaryDirectory() as work:
         for make in (llama3, mistral, qwen):
-            tok, longest, chat = make(work)
+            tok, chat = make(DATA, work)
+            longest = LONGEST[make]
             for source, dataset, i, sample in samples():
                 for variant, most, wrap in (("raw", longest, None), ("chat", longest, chat), ("cut", 1001, chat),
                                             ("decode", longest, None)):
                     text = text_of(tok, dataset, sample, most, wrap)
                     ids = quest(tok, dataset, text) if variant == "decode" else tok(text, truncation=False).input_ids
-                    digest = hashlib.sha256(struct.pack("<%di" % len(ids), *ids)).hexdigest()[:16]
                     row = {"tokenizer": make.__name__, "source": source, "dataset": dataset, "index": i,
-                           "variant": variant, "max_length": most, "n": len(ids), "ids": digest}
+                           "variant": variant, "max_length": most, "n": len(ids), "ids": digest(ids)}
                     out.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 

@@ -58,6 +58,7 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_segment \
   %D%/unit/test_longbench \
   %D%/unit/test_longbench_prompt \
+  %D%/unit/test_infinitebench \
   %D%/unit/test_longbench2
 tests_unit_test_metrics_SOURCES = %D%/unit/test_metrics.c %D%/unit/metric_rows.h
 nodist_EXTRA_tests_unit_test_metrics_SOURCES = link-as-cxx.cc
@@ -149,9 +150,11 @@ tests_unit_test_results_SOURCES = %D%/unit/test_results.c
 nodist_EXTRA_tests_unit_test_results_SOURCES = link-as-cxx.cc
 tests_unit_test_longbench_prompt_SOURCES = %D%/unit/test_longbench_prompt.c %D%/unit/test_tokenizer_util.h
 nodist_EXTRA_tests_unit_test_longbench_prompt_SOURCES = link-as-cxx.cc
+tests_unit_test_infinitebench_SOURCES = %D%/unit/test_infinitebench.c %D%/unit/test_tokenizer_util.h
+nodist_EXTRA_tests_unit_test_infinitebench_SOURCES = link-as-cxx.cc
 tests_unit_test_longbench2_SOURCES = %D%/unit/test_longbench2.c %D%/unit/test_tokenizer_util.h
 nodist_EXTRA_tests_unit_test_longbench2_SOURCES = link-as-cxx.cc
-cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/bad_input.t %D%/cli/demo.t %D%/cli/recall.t %D%/cli/score.t %D%/cli/longbench.t %D%/cli/longbench2.t %D%/cli/readme.t
+cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/bad_input.t %D%/cli/demo.t %D%/cli/recall.t %D%/cli/score.t %D%/cli/infinitebench.t %D%/cli/longbench.t %D%/cli/longbench2.t %D%/cli/readme.t
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
 tests_unit_test_sampler_SOURCES = %D%/unit/test_sampler.c
@@ -160,6 +163,7 @@ tests_unit_test_reply_SOURCES = %D%/unit/test_reply.c
 nodist_EXTRA_tests_unit_test_reply_SOURCES = link-as-cxx.cc
 fuzz_targets = %D%/fuzz/fuzz_chat_template \
   %D%/fuzz/fuzz_config \
+  %D%/fuzz/fuzz_infinitebench \
   %D%/fuzz/fuzz_longbench2 \
   %D%/fuzz/fuzz_metrics \
   %D%/fuzz/fuzz_recall_tensors \
@@ -168,6 +172,7 @@ fuzz_targets = %D%/fuzz/fuzz_chat_template \
   %D%/fuzz/fuzz_tokenizer_json
 nodist_EXTRA_tests_fuzz_fuzz_chat_template_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_config_SOURCES = link-as-cxx.cc
+nodist_EXTRA_tests_fuzz_fuzz_infinitebench_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_longbench2_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_recall_tensors_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_metrics_SOURCES = link-as-cxx.cc
@@ -185,6 +190,7 @@ fuzz_ldflags = $(AM_LDFLAGS)
 endif
 tests_fuzz_fuzz_chat_template_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_config_LDFLAGS = $(fuzz_ldflags)
+tests_fuzz_fuzz_infinitebench_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_longbench2_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_metrics_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_recall_tensors_LDFLAGS = $(fuzz_ldflags)
@@ -193,6 +199,7 @@ tests_fuzz_fuzz_safetensors_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_tokenizer_json_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_chat_template_SOURCES = %D%/fuzz/fuzz_chat_template.c $(fuzz_main)
 tests_fuzz_fuzz_config_SOURCES = %D%/fuzz/fuzz_config.c $(fuzz_main)
+tests_fuzz_fuzz_infinitebench_SOURCES = %D%/fuzz/fuzz_infinitebench.c $(fuzz_main)
 tests_fuzz_fuzz_longbench2_SOURCES = %D%/fuzz/fuzz_longbench2.c $(fuzz_main)
 tests_fuzz_fuzz_recall_tensors_SOURCES = %D%/fuzz/fuzz_recall_tensors.c $(fuzz_main)
 tests_fuzz_fuzz_metrics_SOURCES = %D%/fuzz/fuzz_metrics.c $(fuzz_main)

@@ -5,17 +5,9 @@
 #include "eval/metrics/impl.h"
 #include "kernels/base/mem.h"
 
-/* Where `part` begins in s at `from` or later; s.n + 1 when nowhere. */
-static size_t find_from(span s, size_t from, span part)
-{
-    for (size_t i = from; i + part.n <= s.n; i++)
-        if (span_equal(span_from(s, i, i + part.n), part)) return i;
-    return s.n + 1;
-}
-
 static bool contains(span s, span part)
 {
-    return find_from(s, 0, part) <= s.n;
+    return span_find(s, 0, part) <= s.n;
 }
 
 /* Takes the first span that equals s out of the list. */
@@ -63,7 +55,7 @@ static status share_of_numbers(span prediction, span target, double *score, err 
 /* The digits behind the first `word` of the answer that has some. */
 static status retrieval(const metric_pair *p, span word, double *score, err *e)
 {
-    for (size_t at = 0; (at = find_from(p->answer, at, word)) <= p->answer.n; at++) {
+    for (size_t at = 0; (at = span_find(p->answer, at, word)) <= p->answer.n; at++) {
         size_t begin = at + word.n, end = begin;
         while (end < p->answer.n && char_is_digit(p->answer.c[end])) end++;
         if (end > begin)

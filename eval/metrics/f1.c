@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Overlap of words between a prediction and an answer: evals.md 2.1 and 2.2. */
+/* Overlap of words between a prediction and an answer: evals.md 2.1, 2.2 and 6.2. */
 #include "config.h"
 
 #include "eval/metrics/impl.h"
@@ -119,6 +119,30 @@ status score_qa_f1_zh(const metric_pair *p, double *score, err *e)
     status st = zh_tokens(g, &store[0], &tokens, p->prediction, e);
     size_t n = tokens.n;
     if (st == ST_OK) st = zh_tokens(g, &store[1], &tokens, p->answer, e);
+    if (st == ST_OK) st = token_f1(&tokens, n, score, e);
+    span_list_free(&tokens);
+    text_free(&store[0]);
+    text_free(&store[1]);
+    return st;
+}
+
+/* What is left of the text after lower-casing and dropping, each character a token. */
+static status character_tokens(text *store, span_list *tokens, span s, err *e)
+{
+    TRY(text_lower(store, s, e));
+    store->n = drop_punctuation(store->c, store->n, is_dropped_zh);
+    for (size_t i = 0; i < store->n; i++)
+        TRY(span_push(tokens, span_from(text_span(store), i, i + 1), e));
+    return ST_OK;
+}
+
+status score_char_f1_zh(const metric_pair *p, double *score, err *e)
+{
+    text store[2] = {{0}, {0}};
+    span_list tokens = {0};
+    status st = character_tokens(&store[0], &tokens, p->prediction, e);
+    size_t n = tokens.n;
+    if (st == ST_OK) st = character_tokens(&store[1], &tokens, p->answer, e);
     if (st == ST_OK) st = token_f1(&tokens, n, score, e);
     span_list_free(&tokens);
     text_free(&store[0]);

@@ -7,23 +7,29 @@
 #include "eval/metrics/segment.h"
 #include "eval/metrics/text.h"
 
-/* One prediction against one answer. */
+/* One prediction against one answer; a metric of whole cases looks at `answers`. */
 typedef struct {
     metrics *m;
     span prediction, answer;
-    const span *classes;
-    size_t n_classes;
+    const span *answers, *classes;
+    size_t n_answers, n_classes;
 } metric_pair;
 
+/* *score is 0 before. */
 typedef status (*metric_fn)(const metric_pair *p, double *score, err *e);
 
 struct metric {
     const char *name;
     metric_fn score;
+    bool labels; /* a task of InfiniteBench */
+    bool whole;  /* the answers are parts of one; else the best of them counts */
 };
 
 /* The dictionary, read at the first call. */
 status metrics_segmenter(metrics *m, const segmenter **out, err *e);
+
+/* What metrics_undecided tells. */
+void metrics_set_undecided(metrics *m, bool undecided);
 
 /* Multiset F1 of two token lists in one: `tokens` holds those of the prediction, n_prediction, then the answer's. */
 status token_f1(const span_list *tokens, size_t n_prediction, double *score, err *e);
@@ -37,5 +43,18 @@ status score_retrieval(const metric_pair *p, double *score, err *e);
 status score_retrieval_zh(const metric_pair *p, double *score, err *e);
 status score_count(const metric_pair *p, double *score, err *e);
 status score_code_sim(const metric_pair *p, double *score, err *e);
+
+status score_first_number(const metric_pair *p, double *score, err *e);
+status score_kv_retrieval(const metric_pair *p, double *score, err *e);
+status score_longdialogue(const metric_pair *p, double *score, err *e);
+status score_rouge_lsum(const metric_pair *p, double *score, err *e);
+status score_choice(const metric_pair *p, double *score, err *e);
+status score_choice_infllm(const metric_pair *p, double *score, err *e);
+status score_char_f1_zh(const metric_pair *p, double *score, err *e);
+status score_math_find(const metric_pair *p, double *score, err *e);
+status score_math_calc(const metric_pair *p, double *score, err *e);
+status score_code_run(const metric_pair *p, double *score, err *e);
+status score_code_debug(const metric_pair *p, double *score, err *e);
+status score_code_debug_infllm(const metric_pair *p, double *score, err *e);
 
 #endif

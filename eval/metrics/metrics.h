@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The scores of LongBench v1, equal to its official Python code to the last bits. Source: evals.md section 2;
- * THUDM/LongBench metrics.py, with rouge 1.0.1, fuzzywuzzy 0.18.0 over difflib, jieba 0.42.1. */
+/* The scores of LongBench v1 and InfiniteBench, equal to their official Python code to the last bits. Sources: evals.md
+ * section 2; THUDM/LongBench metrics.py, with rouge 1.0.1, fuzzywuzzy 0.18.0 over difflib, jieba 0.42.1; evals.md 6.2
+ * and 6.3; OpenBMB/InfiniteBench compute_scores.py, with rouge_score 0.1.2, and thunlp/InfLLM infinitebench_eval.py. */
 #ifndef EVAL_METRICS_METRICS_H
 #define EVAL_METRICS_METRICS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/base/err.h"
@@ -29,18 +31,29 @@ typedef struct metrics metrics;
 
 /* Reads nothing yet; jieba_dir is the folder of dict.txt and hmm.tsv. */
 status metrics_create(metrics **out, const char *jieba_dir, err *e);
+/* The same with that of the folder of evaluation data. */
+status metrics_open(metrics **out, const char *data_dir, err *e);
 void metrics_destroy(metrics *m);
 
-/* qa_f1 qa_f1_zh rouge rouge_zh classification retrieval retrieval_zh count code_sim; NULL: unknown. */
+/* qa_f1 qa_f1_zh rouge rouge_zh classification retrieval retrieval_zh count code_sim; a task of InfiniteBench, as its
+ * file is called; longbook_choice_eng_infllm, code_debug_infllm: these two as InfLLM and ActQKV score them. NULL:
+ * unknown. */
 const metric *metric_find(const char *name);
+/* Whether it is one of InfiniteBench's, whose answers are labels (prediction_read_labels). */
+bool metric_takes_labels(const metric *k);
 const char *metric_name(const metric *k);
 /* NULL-terminated. */
 const metric *const *metric_list(void);
 
-/* The best score over the answers, in 0..1; 0 without answers. Errors: ST_FORMAT for text that is not UTF-8, a
- * classification without classes, a retrieval answer without its number; ST_UNSUPPORTED for rouge where the
- * words of both texts multiply to over 2^32, and for lines of code of over 65536 characters; ST_IO, ST_FORMAT for the
- * dictionary. */
+/* The best score over the answers, in 0..1; 0 without answers. Of longdialogue_qa_eng the first answer counts, of
+ * math_calc they are the numbers in order, of the two choices the option's text and its letter. Errors: ST_FORMAT for
+ * text that is not UTF-8, a classification without classes, a retrieval answer without its number, labels of another
+ * kind than the task's; ST_UNSUPPORTED for rouge where the words of both texts multiply to over 2^32, and for lines of
+ * code of over 65536 characters; ST_IO, ST_FORMAT for the dictionary. */
 status metric_score(metrics *m, const metric *k, const metric_case *c, double *score, err *e);
+
+/* Whether the prediction that metric_score was given last said nothing that code_debug_infllm takes for an answer. Its
+ * score is 0; the original scores a letter drawn at random. */
+bool metrics_undecided(const metrics *m);
 
 #endif

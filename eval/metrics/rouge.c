@@ -5,10 +5,8 @@
 #include "config.h"
 
 #include "eval/metrics/impl.h"
+#include "eval/metrics/lcs.h"
 #include "kernels/base/mem.h"
-
-/* Words of the prediction times words of the answer: some seconds, at most 512 MiB of bits. */
-static const size_t MAX_ALIGN = (size_t)1 << 32;
 
 /* The sentences of a text: sentence i has the words end[i-1]..end[i]-1 of a list, the first from `begin`. */
 typedef struct {
@@ -37,16 +35,18 @@ static status split_sentences(sentences *out, span_list *words, span s, err *e)
 typedef struct {
     sentences hyp, ref;
     size_t n_distinct;
-    uint32_t *id;     /* of every word */
-    bool *seen;       /* by id: scratch, then the union of subsequences */
-    uint32_t *row[2]; /* lengths for the words of ref up to i - 1 and i */
-    uint64_t *above;  /* a bit for each (i, j): the longer of two ways on is that to i - 1 */
+    uint32_t *id; /* of every word */
+    bool *seen;   /* by id */
+    bool *common; /* by word of ref: in the union of subsequences */
+    lcs align;
 } aligner;
 
-static size_t count_distinct(aligner *a, size_t begin, size_t end)
+/* Distinct words of begin..end-1, of those that are in `in` (NULL: all). */
+static size_t count_distinct(aligner *a, size_t begin, size_t end, const bool *in)
 {
     size_t n = 0;
     for (size_t i = begin; i < end; i++) {
+        if (in && !in[i - begin]) continue;
         n += !a->seen[a->id[i]];
         a->seen[a->id[i]] = true;
     }
@@ -54,64 +54,26 @@ static size_t count_distinct(aligner *a, size_t begin, size_t end)
     return n;
 }
 
-/* Marks the words of one longest common subsequence of x and y: the one that the package's way back finds. */
-static void mark_common(aligner *a, const uint32_t *x, size_t n_x, const uint32_t *y, size_t n_y)
-{
-    uint32_t *up = a->row[0], *cur = a->row[1];
-    for (size_t j = 0; j <= n_y; j++) up[j] = 0;
-    cur[0] = 0;
-    for (size_t i = 0; i < n_x; i++) {
-        for (size_t j = 0; j < n_y; j++) {
-            size_t bit = i * n_y + j;
-            uint64_t mask = (uint64_t)1 << (bit & 63);
-            bool is_above = up[j + 1] > cur[j];
-            a->above[bit >> 6] = is_above ? a->above[bit >> 6] | mask : a->above[bit >> 6] & ~mask;
-            cur[j + 1] = x[i] == y[j] ? up[j] + 1 : is_above ? up[j + 1] : cur[j];
-        }
-        uint32_t *t = up;
-        up = cur;
-        cur = t;
-        cur[0] = 0;
-    }
-    for (size_t i = n_x, j = n_y; i && j;) {
-        size_t bit = (i - 1) * n_y + j - 1;
-        if (x[i - 1] == y[j - 1]) {
-            a->seen[x[i - 1]] = true;
-            i--;
-            j--;
-        } else if (a->above[bit >> 6] >> (bit & 63) & 1) {
-            i--;
-        } else {
-            j--;
-        }
-    }
-}
-
 static status prepare(aligner *a, const span_list *words, err *e)
 {
-    size_t cells, n_ref = words->n - a->ref.begin, n_hyp = a->ref.begin;
+    size_t n_ref = words->n - a->ref.begin, n_hyp = a->ref.begin;
     TRY(MEM_NEW(&a->id, words->n, e));
     TRY(span_number(a->id, &a->n_distinct, words, e));
     TRY(MEM_NEW(&a->seen, a->n_distinct, e));
-    TRY(size_mul(&cells, n_hyp, n_ref, "rouge", e));
-    if (cells > MAX_ALIGN)
-        return err_set(e, ST_UNSUPPORTED,
-                       "rouge: texts of %zu and %zu words are too long to be aligned", n_hyp,
-                       n_ref);
-    TRY(MEM_NEW(&a->above, a->hyp.longest * a->ref.longest / 64 + 1, e));
-    TRY(MEM_NEW(&a->row[0], a->hyp.longest + 1, e));
-    return MEM_NEW(&a->row[1], a->hyp.longest + 1, e);
+    TRY(MEM_NEW(&a->common, n_ref, e));
+    return lcs_create(&a->align, a->ref.longest, a->hyp.longest, n_ref, n_hyp, e);
 }
 
 static double f_score(aligner *a)
 {
-    size_t hyp_end = a->hyp.end[a->hyp.n - 1], ref_end = a->ref.end[a->ref.n - 1], common = 0;
-    size_t n = count_distinct(a, a->hyp.begin, hyp_end),
-           m = count_distinct(a, a->ref.begin, ref_end);
+    size_t hyp_end = a->hyp.end[a->hyp.n - 1], ref_end = a->ref.end[a->ref.n - 1];
+    size_t n = count_distinct(a, a->hyp.begin, hyp_end, NULL),
+           m = count_distinct(a, a->ref.begin, ref_end, NULL);
     for (size_t i = 0, x = a->ref.begin; i < a->ref.n; x = a->ref.end[i++])
         for (size_t j = 0, y = a->hyp.begin; j < a->hyp.n; y = a->hyp.end[j++])
-            mark_common(a, a->id + x, a->ref.end[i] - x, a->id + y, a->hyp.end[j] - y);
-    for (size_t i = 0; i < a->n_distinct; i++) common += a->seen[i];
+            lcs_mark(&a->align, a->id + x, a->ref.end[i] - x, a->id + y, a->hyp.end[j] - y, false,
+                     a->common + (x - a->ref.begin));
+    size_t common = count_distinct(a, a->ref.begin, ref_end, a->common);
     double r = (double)common / (double)m, p = (double)common / (double)n;
     return 2.0 * ((p * r) / (p + r + 1e-8));
 }
@@ -134,9 +96,8 @@ done:
     mem_free(a.ref.end);
     mem_free(a.id);
     mem_free(a.seen);
-    mem_free(a.above);
-    mem_free(a.row[0]);
-    mem_free(a.row[1]);
+    mem_free(a.common);
+    lcs_free(&a.align);
     return st;
 }
 

@@ -141,6 +141,101 @@ status text_lower(text *out, span in, err *e)
     return ST_OK;
 }
 
+/* ---- upper case ---- */
+
+/* Characters with an upper case of several (SpecialCasing.txt, what holds without conditions), but for U+1F80 to
+ * U+1FAF. */
+static const struct {
+    int32_t c, to[3];
+} long_upper[] = {
+    {0xdf, {0x53, 0x53}},
+    {0x149, {0x2bc, 0x4e}},
+    {0x1f0, {0x4a, 0x30c}},
+    {0x390, {0x399, 0x308, 0x301}},
+    {0x3b0, {0x3a5, 0x308, 0x301}},
+    {0x587, {0x535, 0x552}},
+    {0x1e96, {0x48, 0x331}},
+    {0x1e97, {0x54, 0x308}},
+    {0x1e98, {0x57, 0x30a}},
+    {0x1e99, {0x59, 0x30a}},
+    {0x1e9a, {0x41, 0x2be}},
+    {0x1f50, {0x3a5, 0x313}},
+    {0x1f52, {0x3a5, 0x313, 0x300}},
+    {0x1f54, {0x3a5, 0x313, 0x301}},
+    {0x1f56, {0x3a5, 0x313, 0x342}},
+    {0x1fb2, {0x1fba, 0x399}},
+    {0x1fb3, {0x391, 0x399}},
+    {0x1fb4, {0x386, 0x399}},
+    {0x1fb6, {0x391, 0x342}},
+    {0x1fb7, {0x391, 0x342, 0x399}},
+    {0x1fbc, {0x391, 0x399}},
+    {0x1fc2, {0x1fca, 0x399}},
+    {0x1fc3, {0x397, 0x399}},
+    {0x1fc4, {0x389, 0x399}},
+    {0x1fc6, {0x397, 0x342}},
+    {0x1fc7, {0x397, 0x342, 0x399}},
+    {0x1fcc, {0x397, 0x399}},
+    {0x1fd2, {0x399, 0x308, 0x300}},
+    {0x1fd3, {0x399, 0x308, 0x301}},
+    {0x1fd6, {0x399, 0x342}},
+    {0x1fd7, {0x399, 0x308, 0x342}},
+    {0x1fe2, {0x3a5, 0x308, 0x300}},
+    {0x1fe3, {0x3a5, 0x308, 0x301}},
+    {0x1fe4, {0x3a1, 0x313}},
+    {0x1fe6, {0x3a5, 0x342}},
+    {0x1fe7, {0x3a5, 0x308, 0x342}},
+    {0x1ff2, {0x1ffa, 0x399}},
+    {0x1ff3, {0x3a9, 0x399}},
+    {0x1ff4, {0x38f, 0x399}},
+    {0x1ff6, {0x3a9, 0x342}},
+    {0x1ff7, {0x3a9, 0x342, 0x399}},
+    {0x1ffc, {0x3a9, 0x399}},
+    {0xfb00, {0x46, 0x46}},
+    {0xfb01, {0x46, 0x49}},
+    {0xfb02, {0x46, 0x4c}},
+    {0xfb03, {0x46, 0x46, 0x49}},
+    {0xfb04, {0x46, 0x46, 0x4c}},
+    {0xfb05, {0x53, 0x54}},
+    {0xfb06, {0x53, 0x54}},
+    {0xfb13, {0x544, 0x546}},
+    {0xfb14, {0x544, 0x535}},
+    {0xfb15, {0x544, 0x53b}},
+    {0xfb16, {0x54e, 0x546}},
+    {0xfb17, {0x544, 0x53d}},
+};
+
+/* Writes the upper case of c to out, returns its length. */
+static size_t upper_of(int32_t c, int32_t out[3])
+{
+    static const int32_t greek[] = {0x1f08, 0x1f28, 0x1f68}; /* with iota subscript */
+    if (c < 0x80) return out[0] = c >= 'a' && c <= 'z' ? c - 32 : c, 1;
+    if (c >= 0x1f80 && c < 0x1fb0) {
+        out[0] = greek[(c - 0x1f80) >> 4] + (c & 7);
+        out[1] = 0x399;
+        return 2;
+    }
+    for (size_t i = 0; i < sizeof long_upper / sizeof *long_upper; i++) {
+        if (long_upper[i].c != c) continue;
+        memcpy(out, long_upper[i].to, sizeof long_upper[i].to);
+        return out[2] ? 3 : 2;
+    }
+    return out[0] = utf8proc_toupper(c), 1;
+}
+
+status text_upper(text *out, span in, err *e)
+{
+    *out = (text){0};
+    size_t room;
+    TRY(size_mul(&room, in.n, 3, "upper case", e));
+    TRY(MEM_NEW(&out->c, room, e));
+    for (size_t i = 0; i < in.n; i++) {
+        int32_t up[3];
+        size_t n = upper_of(in.c[i], up);
+        for (size_t k = 0; k < n; k++) out->c[out->n++] = up[k];
+    }
+    return ST_OK;
+}
+
 /* ---- spans ---- */
 
 bool span_equal(span a, span b)
@@ -151,6 +246,20 @@ bool span_equal(span a, span b)
 span span_from(span s, size_t begin, size_t end)
 {
     return (span){s.c + begin, end - begin};
+}
+
+span span_strip(span s)
+{
+    while (s.n && is_python_space(s.c[s.n - 1])) s.n--;
+    while (s.n && is_python_space(s.c[0])) s = span_from(s, 1, s.n);
+    return s;
+}
+
+size_t span_find(span s, size_t from, span part)
+{
+    for (size_t i = from; i + part.n <= s.n; i++)
+        if (span_equal(span_from(s, i, i + part.n), part)) return i;
+    return s.n + 1;
 }
 
 status span_push(span_list *l, span s, err *e)

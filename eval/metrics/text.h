@@ -39,6 +39,8 @@ void text_free(text *t);
 
 /* str.lower(): full Unicode lower-casing, one capital becomes two characters, capital sigma by its place. */
 status text_lower(text *out, span in, err *e);
+/* str.upper(): full Unicode upper-casing, one character becomes up to three. */
+status text_upper(text *out, span in, err *e);
 
 bool char_is_word(int32_t c);  /* \w of a regular expression */
 bool char_is_digit(int32_t c); /* \d */
@@ -48,6 +50,10 @@ bool char_is_punct_zh(
 
 bool span_equal(span a, span b);
 span span_from(span s, size_t begin, size_t end);
+/* str.strip() */
+span span_strip(span s);
+/* Where `part` begins in s at `from` or later; s.n + 1 when nowhere. */
+size_t span_find(span s, size_t from, span part);
 
 status span_push(span_list *l, span s, err *e);
 void span_list_free(span_list *l);

@@ -36,8 +36,38 @@ score qa_f1 </dev/null
 check "nothing in, nothing out" test "$status" -eq 0 -a ! -s "$tmp/out"
 echo '{"prediction":"x"}' | score qa_f1
 err_has "standard input line 1: 'answers'" "a field is missing"
+score math_find --mean <<'EOF'
+{"prediction":"about 3.5 or 4","answers":3.5}
+{"prediction":"5.0","answers":[5]}
+{"prediction":"5","answers":[5.0]}
+EOF
+same "InfiniteBench: numbers for answers" <<'EOF'
+1
+0
+1
+mean 0.66666666666666663
+EOF
+score math_calc <<'EOF'
+{"prediction":"[1, 4, 8, 9]","answers":[1, 4, 8, 7]}
+EOF
+same "all of them, in order" <<'EOF'
+0.75
+EOF
+score code_debug <<'EOF'
+{"prediction":"C. foo","answers":["foo","C"]}
+{"prediction":"C","answers":["foo","C"]}
+EOF
+same "an option and its letter" <<'EOF'
+1
+0
+EOF
+echo '{"prediction":"C","answers":"foo"}' | score longbook_choice_eng
+err_has "standard input line 1: longbook_choice_eng: expected two answers" "the letter is missing"
+echo '{"prediction":"C","answers":true}' | score passkey
+err_has "standard input line 1: 'answers'" "neither text nor number"
 refused 2 "there are qa_f1" "no metric" eval score
 refused 2 "rouge-l: no metric" "an unknown metric" eval score rouge-l
+refused 2 "did you mean 'passkey'" "a near one" eval score paskey
 refused 1 "no predictions" "a mean of nothing" eval score rouge --mean
 refused 2 "--json" "a report of scores" eval score rouge --json "$tmp/r.json"
 

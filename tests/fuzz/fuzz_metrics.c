@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a line of predictions; where it is none, as prediction and answer with a byte 0xff between them. */
+/* Any bytes as a line of predictions, with texts or labels for answers; where it is none, as prediction and answers with
+ * a byte 0xff between them. */
 #include "config.h"
 
 #include <stdio.h>
@@ -50,7 +51,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     err e = {0};
     line_reader r = {.name = "input", .number = 1};
     const uint8_t *split = n ? memchr(data, 0xff, n) : NULL;
-    status st = prediction_read(&p, &r, (const char *)data, n, "pred", &e);
+    status st = prediction_read_labels(&p, &r, (const char *)data, n, "pred", "label", &e);
+    if (st == ST_OK) {
+        metric_case c = {p.text, p.answers, p.n_answers, NULL, 0};
+        score_all(&c);
+    }
+    prediction_free(&p);
+    e = (err){0};
+    st = prediction_read(&p, &r, (const char *)data, n, "pred", &e);
     if (st == ST_OK) {
         metric_case c = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
         score_all(&c);
@@ -58,8 +66,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     } else if (split) {
         const char *s = (const char *)data;
         size_t at = (size_t)(split - data);
-        utf8_text answer = {s + at + 1, n - at - 1};
-        metric_case c = {{s, at}, &answer, 1, &answer, 1};
+        utf8_text answer[] = {{s + at + 1, n - at - 1}, {"B", 1}};
+        metric_case c = {{s, at}, answer, 1 + n % 2, answer, 1};
         score_all(&c);
         cut(c.prediction);
     } else if (!e.msg[0]) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The metrics against what LongBench's official code scores (tests/data/metrics). */
+/* The metrics against what LongBench's and InfiniteBench's official code scores (tests/data/metrics). */
 #include "config.h"
 
 #include <math.h>
@@ -24,10 +24,14 @@ static void test_fixture(const metric *k)
         prediction p = {0};
         err e = {0};
         double got = -1, want = json_number_value(json_object_get(j, "score"));
-        status st = prediction_read(&p, &rows.r, rows.line, rows.n, "prediction", &e);
+        status st = metric_takes_labels(k)
+                        ? prediction_read_labels(&p, &rows.r, rows.line, rows.n, "prediction",
+                                                 "answers", &e)
+                        : prediction_read(&p, &rows.r, rows.line, rows.n, "prediction", &e);
+        bool undecided = json_is_true(json_object_get(j, "undecided"));
         metric_case c = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
         if (st == ST_OK) st = metric_score(m, k, &c, &got, &e);
-        if (st != ST_OK || !(fabs(got - want) <= 1e-9)) {
+        if (st != ST_OK || !(fabs(got - want) <= 1e-9) || undecided != metrics_undecided(m)) {
             printf("# line %zu: %.17g, want %.17g %s\n", rows.r.number, got, want, e.msg);
             wrong++;
         }
@@ -125,6 +129,26 @@ static void check_lower(const json_t *row)
     text_free(&low);
 }
 
+static void test_upper(void)
+{
+    metric_rows rows;
+    if (!rows_open(&rows, "upper.jsonl")) return;
+    json_t *j = rows_next(&rows);
+    utf8_text from = json_text(json_object_get(j, "text")),
+              to = json_text(json_object_get(j, "upper"));
+    text a, b, up;
+    err e = {0};
+    if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK)
+        abort();
+    is_ok(text_upper(&up, text_span(&a), &e), &e, "upper case of %zu characters", a.n);
+    ok(span_equal(text_span(&up), text_span(&b)), "each upper case is Python's");
+    text_free(&a);
+    text_free(&b);
+    text_free(&up);
+    json_decref(j);
+    rows_close(&rows);
+}
+
 static void test_unicode(void)
 {
     metric_rows rows;
@@ -184,6 +208,108 @@ static void test_refused(void)
        "no answer scores 0");
 }
 
+static void read_labels(const char *answer, const char *want)
+{
+    char line[128], got[128] = "";
+    prediction p;
+    line_reader r = {.name = "x", .number = 3};
+    err e = {0};
+    size_t n = (size_t)snprintf(line, sizeof line, "{\"pred\":\"y\",\"answer\":%s}", answer);
+    status st = prediction_read_labels(&p, &r, line, n, "pred", "answer", &e);
+    for (size_t i = 0; st == ST_OK && i < p.n_answers; i++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", i ? " " : "", p.answers[i].s);
+    if (want) is_str(st == ST_OK ? got : e.msg, want, "the labels %s", answer);
+    else is_err(st, &e, ST_FORMAT, "line 3: 'answer'", "the labels %s", answer);
+    prediction_free(&p);
+}
+
+/* The worked examples of the scores' definition (evals.md 6.2). */
+static void test_worked(void)
+{
+    static const struct {
+        const char *metric, *prediction, *answers[4];
+        double want;
+    } cases[] = {
+        {"passkey", " 71432. What", {"71432"}, 1},
+        {"passkey", "key 7143 2", {"71432"}, 0},
+        {"number_string", "11 22", {"1122"}, 0},
+        {"kv_retrieval", "\"ab-12\".", {"ab-12"}, 1},
+        {"kv_retrieval", "(ab-12)", {"ab-12"}, 0},
+        {"kv_retrieval", "ab-123", {"ab-12"}, 0},
+        {"code_run", "The return value is -7.", {"-7"}, 1},
+        {"code_run", "value: 12 units", {"12"}, 0},
+        {"code_run", "5.0", {"5"}, 0},
+        {"code_debug", "The answer is: foo()", {"foo", "C"}, 1},
+        {"code_debug", "C", {"foo", "C"}, 0},
+        {"code_debug", "C. foo", {"foo", "C"}, 1},
+        {"longbook_choice_eng", "A or B", {"Tom", "B"}, 0},
+        {"longbook_choice_eng", "I think it is B", {"Tom", "B"}, 1},
+        {"longbook_choice_eng", "The answer is: Tom Sawyer", {"Tom", "B"}, 1},
+        {"longbook_choice_eng", "Dunno", {"Tom", "D"}, 1},
+        {"longbook_choice_eng_infllm", "the answer is Tango", {"Tom", "B"}, 1},
+        {"longdialogue_qa_eng", "alice.", {"ALICE"}, 1},
+        {"longdialogue_qa_eng", "Mrs. Alice-Ann", {"ALICE"}, 0},
+        {"longbook_qa_chn",
+         "\xe7\xad\x94\xe6\xa1\x88\xef\xbc\x9a\xe5\x8c\x97\xe4\xba\xac\xe5\xa4\xa7\xe5\xad\xa6",
+         {"\xe5\x8c\x97\xe4\xba\xac\xe5\xa4\xa7\xe5\xad\xa6"},
+         0.8},
+        {"math_find", "about 3.5 or 4", {"3.5"}, 1},
+        {"math_find", "-7", {"7"}, 1},
+        {"math_calc", "[1, 4, 8, 9]", {"1", "4", "8", "7"}, 0.75},
+        {"longbook_sum_eng",
+         "The cat sat.\nThe dog ran.",
+         {"A cat sat\nThe dog ran fast"},
+         0.7692307692307692},
+        {"longbook_sum_eng", "cat the sat", {"the cat sat"}, 0.6666666666666666},
+        {"longbook_sum_eng", "don't stop", {"dont stop"}, 0.4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        utf8_text answers[4];
+        size_t n = 0;
+        double x = -1;
+        err e = {0};
+        for (; n < 4 && cases[i].answers[n]; n++) answers[n] = of(cases[i].answers[n]);
+        metric_case c = {of(cases[i].prediction), answers, n, NULL, 0};
+        is_ok(metric_score(m, metric_find(cases[i].metric), &c, &x, &e), &e, "%s", cases[i].metric);
+        ok(fabs(x - cases[i].want) <= 1e-15, "%s: %.17g", cases[i].metric, x);
+    }
+}
+
+static void test_labels(void)
+{
+    read_labels("\"x y\"", "x y");
+    read_labels("5", "5");
+    read_labels("5.0", "5.0");
+    read_labels("-7", "-7");
+    read_labels("0.1", "0.10000000000000001");
+    read_labels("1e300", "1.0000000000000001e+300");
+    read_labels("[1, 4.0, \"x\"]", "1 4.0 x");
+    read_labels("[[1, 2]]", "1 2");
+    read_labels("[]", NULL);
+    read_labels("[[]]", NULL);
+    read_labels("[[1],2]", NULL);
+    read_labels("true", NULL);
+    read_labels("{}", NULL);
+    read_labels("null", NULL);
+    err e;
+    double x;
+    is_err(score("math_find", of("5"), "five", NULL, &x, &e), &e, ST_FORMAT, "'five' is no number",
+           "a label that is no number");
+    is_err(score("code_run", of("5"), "0x5", NULL, &x, &e), &e, ST_FORMAT, "is no number",
+           "nor are hexadecimal ones");
+    is_err(score("math_calc", of("5"), "", NULL, &x, &e), &e, ST_FORMAT, "is no number",
+           "nor is nothing");
+    is_err(score("math_find", of("5"), "1e999", NULL, &x, &e), &e, ST_FORMAT, "is no number",
+           "nor is infinity");
+    is_err(score("code_debug", of("5"), "foo", NULL, &x, &e), &e, ST_FORMAT, "its letter",
+           "an option without its letter");
+    utf8_text two[] = {of("foo"), of("E")};
+    metric_case c = {of("x"), two, 2, NULL, 0};
+    e = (err){0};
+    is_err(metric_score(m, metric_find("longbook_choice_eng"), &c, &x, &e), &e, ST_FORMAT,
+           "its letter", "a letter that is none");
+}
+
 /* n words of the same kind in one sentence (mem_free). */
 static utf8_text many_words(size_t n)
 {
@@ -224,15 +350,20 @@ static void test_memory(void)
 {
     double x;
     err e;
+    utf8_text two[] = {of("12"), of("B")};
     for (const metric *const *k = metric_list(); *k; k++) {
         const char *name = metric_name(*k), *answer = "Paragraph 1. \xe6\xae\xb5\xe8\x90\xbd"
                                                       "1 \xe6\x88\x91\xe7\x88\xb1 x";
+        bool choice = strstr(name, "choice") || strstr(name, "debug");
+        metric_case labels = {of("it says 12 is: x\n12"), two, choice ? 2 : 1, NULL, 0};
         status st = ST_NOMEM;
         int bad = 0;
         long n = 1;
         for (; st == ST_NOMEM && n < 200; n++) {
             mem_test_fail_at(n);
-            st = score(name, of(answer + 1), answer, "x", &x, &e);
+            e = (err){0};
+            st = metric_takes_labels(*k) ? metric_score(m, *k, &labels, &x, &e)
+                                         : score(name, of(answer + 1), answer, "x", &x, &e);
             mem_test_fail_at(0);
             bad += st != ST_OK && (st != ST_NOMEM || !e.msg[0]);
         }
@@ -247,6 +378,9 @@ int main(void)
     if (!is_ok(metrics_create(&m, jieba_dir(), &e), &e, "metrics")) return tap_done();
     for (const metric *const *k = metric_list(); *k; k++) test_fixture(*k);
     test_unicode();
+    test_upper();
+    test_worked();
+    test_labels();
     test_refused();
     test_long();
     test_memory();

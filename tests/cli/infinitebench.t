@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+# eval infinitebench: samples that are made and read, prompts and rules, runs that are killed, and data that is wrong.
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+own="$SRCDIR/eval/data/infinitebench/samples.jsonl"
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+
+ib() { # ib ARGS...: a run with a small model
+    run eval infinitebench -m "$m" --threads 1 --gemm builtin --quiet "$@"
+}
+# Results without what differs from run to run.
+timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
+same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
+same_set() { timeless "$1" | sort >"$tmp/a" && timeless "$2" | sort >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
+lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
+ended() { ! kill -0 "$pid" 2>/dev/null; }
+
+cases="--ctx 4096 --length 700,1400 --limit 2 --attn full,quest --skip 0 --budget 64,128"
+# shellcheck disable=SC2086
+ib $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
+check "a run" test "$status" -eq 0
+cp "$tmp/out" "$tmp/table"
+out_has "InfiniteBench: 18 samples (12 of them made), prompts official (0 cut in the middle), wrap raw, rules official" "what was run"
+for word in Retrieve.PassKey Retrieve.Number Retrieve.KV "  1400 tokens" En.MC Code.Debug Math.Find "average of tasks" "tokens attended"; do
+    out_has "$word" "the table has $word"
+done
+check "a head and a line for each sample and strategy" test "$(wc -l <"$tmp/whole.jsonl")" -eq $((1 + 3 * 18))
+check "made samples say their length and depth" grep -q '"dataset":"kv_retrieval","index":3,.*"length":1400,"depth":' "$tmp/whole.jsonl"
+longest=$(sed -n '/"length":700/s/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$tmp/whole.jsonl" | sort -n | tail -n 1)
+check "which holds prompt and answer ($longest)" test "$longest" -le 694 -a "$longest" -gt 500
+check "the report is JSON" grep -q '"title": "Retrieve.KV"' "$tmp/r.json"
+check "with averages" grep -q '"average": ' "$tmp/r.json"
+check "choices have their letter" grep -q '"dataset":"code_debug",.*"answers":\["[a-z_]*","[A-D]"\]' "$tmp/whole.jsonl"
+
+# Killed, and the same command again.
+for many in 1 2 7 20 40; do
+    # shellcheck disable=SC2086
+    "$RUN" eval infinitebench -m "$m" --threads 1 --gemm builtin --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
+    pid=$!
+    tries=0
+    until lines "$many" || ended || [ $tries -gt 3000 ]; do
+        tries=$((tries + 1))
+        sleep 0.01
+    done
+    kill -9 "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null
+    pid=
+done
+# shellcheck disable=SC2086
+ib $cases -o "$tmp/part.jsonl"
+check "a run that was killed ends" test "$status" -eq 0
+check "with the same results" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+check "and the same scores" sh -c "sed '/seconds/d' '$tmp/table' >'$tmp/a'; sed '/seconds/d' '$tmp/out' | cmp - '$tmp/a'"
+# shellcheck disable=SC2086
+refused 2 "seed" "another seed is another run" eval infinitebench -m "$m" --threads 1 --gemm builtin $cases --seed 7 -o "$tmp/part.jsonl"
+# shellcheck disable=SC2086
+refused 2 "rules" "so are other rules" eval infinitebench -m "$m" --threads 1 --gemm builtin $cases --rules infllm -o "$tmp/part.jsonl"
+# shellcheck disable=SC2086
+ib $cases --jobs 3 -o "$tmp/jobs.jsonl"
+check "samples side by side give the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
+
+# Prompts, rules, other tasks.
+ib --ctx 2048 --prompts infllm --limit 2 --dataset passkey,code_debug -o "$tmp/infllm.jsonl"
+out_has "prompts infllm (0 cut in the middle), wrap template, rules infllm" "InfLLM's"
+check "the last token of the prompt is a decode step" test "$(grep -c '"decoded_prompt_tokens":1,' "$tmp/infllm.jsonl")" -eq 4
+out_has "Code.Debug: no answer" "answers that InfLLM scores by lot are counted"
+ib --ctx 2048 --prompts chat --rules official --limit 1 --dataset all
+out_has "wrap template, rules official" "the chat model's prompts"
+for word in En.Sum En.QA En.Dia Zh.QA Code.Run Math.Calc; do out_has "$word" "all tasks: $word"; done
+ib --ctx 2048 --dataset math_find --max-length 100 -o "$tmp/cut.jsonl"
+out_has "(2 cut in the middle)" "long prompts are cut and counted"
+
+# Data: a folder of files, one file, and lengths beside it.
+mkdir "$tmp/data"
+for t in longbook_choice_eng code_debug; do grep "\"$t\"" "$own" | sed 's/"dataset": "[a-z_]*", //' >"$tmp/data/$t.jsonl"; done
+printf '{"id":0,"context":"The pass key is 12345.","input":"What is the pass key?","answer":["12345"],"options":[]}\n' >"$tmp/data/passkey.jsonl"
+ib --ctx 4096 --data "$tmp/data" -o "$tmp/x.jsonl"
+out_has "5 samples (0 of them made)" "a folder with some of the tasks"
+ib --ctx 4096 --data "$tmp/data" --length 600 --limit 1
+out_has "5 samples (3 of them made)" "--length makes them in spite of it"
+ib --ctx 4096 --data "$tmp/data/code_debug.jsonl" --limit 1 --sample-seed 3
+out_has "1 samples" "one file tells its task by its name"
+sed 1d "$tmp/x.jsonl" | grep '"code_debug"' | "$RUN" eval score code_debug >"$tmp/scores" 2>"$tmp/err"
+check "eval score reads the lines of results" test "$(wc -l <"$tmp/scores")" -eq 2
+
+# What is refused.
+refused 2 "nearest name is passkey" "a wrong task" eval infinitebench -m "$m" --dataset paskey
+refused 2 "--prompts: 'gpt4'" "wrong prompts" eval infinitebench -m "$m" --prompts gpt4
+refused 2 "--rules: 'mine'" "wrong rules" eval infinitebench -m "$m" --rules mine
+refused 2 "--length 9000: the window has 4096" "a length beyond the window" eval infinitebench -m "$m" --ctx 4096 --length 9000
+refused 2 "700 is there twice" "a length twice" eval infinitebench -m "$m" --ctx 4096 --length 700,700
+refused 2 "too few for passkey" "a length that holds nothing" eval infinitebench -m "$m" --ctx 4096 --length 50
+refused 2 "none of the tasks is made" "a length of what is read" eval infinitebench -m "$m" --dataset math_find --length 700
+refused 2 "are made" "data of what is made" eval infinitebench -m "$m" --dataset passkey --length 700 --data "$tmp/data"
+refused 1 "no file math_find.jsonl" "a task that is not there" eval infinitebench -m "$m" --data "$tmp/data" --dataset math_find
+mkdir "$tmp/dir"
+refused 1 "no file of a dataset (passkey.jsonl" "an empty folder" eval infinitebench -m "$m" --data "$tmp/dir"
+echo '{"context":"c","input":"q","answer":"a"}' >"$tmp/code_run.jsonl"
+refused 1 "code_run.jsonl line 1: 'input' has no call" "a line without its function" eval infinitebench -m "$m" --dataset code_run --data "$tmp/code_run.jsonl"
+echo '{"context":"c","input":"q","answer":{}}' >"$tmp/passkey.jsonl"
+refused 1 "passkey.jsonl line 1: 'answer': expected texts or numbers" "an answer that is none" eval infinitebench -m "$m" --data "$tmp/passkey.jsonl"
+: >"$tmp/passkey.jsonl"
+refused 1 "no samples" "an empty file" eval infinitebench -m "$m" --data "$tmp/passkey.jsonl"
+printf '{"context":"\377"}\n' >"$tmp/passkey.jsonl"
+refused 1 "line 1: not valid JSON" "bytes that are no UTF-8" eval infinitebench -m "$m" --data "$tmp/passkey.jsonl"
+echo '{"context":"c","input":"The x of","answer":"five"}' >"$tmp/math_find.jsonl"
+refused 1 "math_find.jsonl line 1: the answer 'five' is no number" "a label that cannot be scored" eval infinitebench -m "$m" --ctx 2048 --data "$tmp/math_find.jsonl"
+finish
