@@ -71,6 +71,9 @@ enum {
     O_JOBS,
     O_COT,
     O_NO_CONTEXT,
+    O_STRIDE,
+    O_TOKENS,
+    O_CSV,
 };
 
 /* Of every command; then of those that run a model; then of those that choose a length. */
@@ -190,6 +193,20 @@ static const struct argp_option infinitebench_options[] = {
      "make the retrieval tasks with prompts of N tokens (default without --data: the window)", 3},
     {0},
 };
+static const struct argp_option pg19_options[] = {
+    {"data", O_DATA, "PATH,...", 0, "texts, JSON lines with \"text\", folders of them (default: a book)", 3},
+    {"limit", O_LIMIT, "N", 0, "the first N books (default 1)", 3},
+    {"protocol", O_PROTOCOL, "decode|window|truncate", 0,
+     "token by token through the strategy (default; Quest), YaRN's sliding window, or its first window", 3},
+    {"ctx", O_CTX, "N", 0, "decode: tokens of a book (default: the model's window, at most 4k)", 3},
+    {"max-length", O_MAX_LENGTH, "N,...", 0, "tokens of a window (default: as --ctx)", 3},
+    {"stride", O_STRIDE, "N", 0, "a window begins every N tokens (default 256)", 3},
+    {"tokens", O_TOKENS, "N", 0, "windows: at most N tokens of a book (default: all)", 3},
+    {0, 'o', "FILE.jsonl", 0, "a line for each result; goes on where such a file ends", 3},
+    {"csv", O_CSV, "FILE", 0, "write book,title,strategy,budget,length,ppl", 3},
+    {"seed", O_SEED, "N", 0, "seed of everything random (default 42)", 3},
+    {0},
+};
 static const struct argp_option score_options[] = {
     {"mean", O_MEAN, 0, 0, "at the end, their mean", 3},
     {0},
@@ -254,6 +271,11 @@ static const command commands[] = {
      "InfiniteBench: retrieval at any length, and tasks of its data",
      {engine_options, length_options, samples_options, infinitebench_options},
      cmd_infinitebench},
+    {"eval pg19",
+     "",
+     "perplexity against length on books: strategies and budgets compared",
+     {engine_options, pg19_options},
+     cmd_pg19},
     {"eval score",
      "METRIC",
      "score predictions on standard input, one line each",
@@ -369,6 +391,9 @@ static error_t parse_string(int key, char *arg, cli *c)
     case O_LENGTH: c->length = arg; return 0;
     case O_WRAP: c->wrap = arg; return 0;
     case O_CLEAN_UP: c->clean_up = arg; return 0;
+    case O_STRIDE: c->stride = arg; return 0;
+    case O_TOKENS: c->tokens = arg; return 0;
+    case O_CSV: c->csv = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }

@@ -129,12 +129,17 @@ status cli_parse_one_attn(attn_spec *out, const cli *c, err *e)
                   : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
 }
 
+void cli_warn_length(const cli *c, const model *m, const char *option, int64_t n)
+{
+    if (n > m->config.max_positions && !c->quiet)
+        fprintf(stderr,
+                "warning: %s %lld goes beyond the model's max_position_embeddings of %lld\n",
+                option, (long long)n, (long long)m->config.max_positions);
+}
+
 void cli_warn_ctx(const cli *c, const model *m, int64_t ctx)
 {
-    if (ctx > m->config.max_positions && !c->quiet)
-        fprintf(stderr,
-                "warning: --ctx %lld goes beyond the model's max_position_embeddings of %lld\n",
-                (long long)ctx, (long long)m->config.max_positions);
+    cli_warn_length(c, m, "--ctx", ctx);
 }
 
 /* The first of two folders that has the file; NULL: none. */

@@ -19,7 +19,7 @@ typedef struct {
     const char *device, *gemm, *json, *output, *protocol, *template_name;
     const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump, *score, *dataset;
     const char *data, *max_length, *wrap, *clean_up;
-    const char *prompts, *rules, *length;
+    const char *prompts, *rules, *length, *stride, *tokens, *csv;
     const char *stop[8];
     int n_stop, n_new, threads, trials, top_k, chunk, queries, limit, jobs;
     double temp, top_p, min_p, repeat_penalty;
@@ -71,15 +71,26 @@ status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def,
                       err *e);
 /* For commands that run one: --attn (default: full) with --budget. */
 status cli_parse_one_attn(attn_spec *out, const cli *c, err *e);
-/* Says on stderr (unless --quiet) that a length that was asked for goes beyond the model's. */
+/* Says on stderr (unless --quiet) that a length that was asked for goes beyond the model's; cli_warn_ctx: by --ctx. */
+void cli_warn_length(const cli *c, const model *m, const char *option, int64_t n);
 void cli_warn_ctx(const cli *c, const model *m, int64_t ctx);
 
-/* Whether --json FILE can be written, before anything runs for hours. */
+/* A file of results that is written beside its place and replaces what is there when it is complete, so that a
+ * failed run leaves no half file. Messages name the option. */
+typedef struct {
+    FILE *f; /* to write to */
+    char *tmp;
+    const char *option, *path;
+} out_file;
+status out_file_open(out_file *o, const char *option, const char *path, err *e);
+/* good: everything was written; else, or when it cannot be moved into place, ST_IO. Frees. */
+status out_file_close(out_file *o, bool good, err *e);
+
+/* Whether --json FILE and --csv FILE can be written, before anything runs for hours. */
 status report_check(const cli *c, err *e);
 /* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes
  * options, results and extra, whose keys are added at the top level (options and extra may be NULL;
- * without a backend device and threads are null). Written to a temporary file that replaces FILE, so
- * a failed run leaves no half file. */
+ * without a backend device and threads are null). */
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e);
 
@@ -119,6 +130,7 @@ status cmd_infinitebench(const cli *c, err *e);
 status cmd_recall(const cli *c, err *e);
 status cmd_longbench(const cli *c, err *e);
 status cmd_longbench2(const cli *c, err *e);
+status cmd_pg19(const cli *c, err *e);
 status cmd_score(const cli *c, err *e);
 
 #endif

@@ -30,16 +30,6 @@ static status parse_prompter(evaluation *ev, err *e)
     return reply_check(c, e);
 }
 
-static status read_lineup(evaluation *ev, err *e)
-{
-    int64_t *budget = NULL, none = 0;
-    size_t n = 1;
-    if (ev->c->budget) TRY(cli_parse_sizes(&budget, &n, ev->c->budget, "", "--budget", e));
-    status st = lineup_read(&ev->rows, ev->c, "full", budget ? budget : &none, n, e);
-    mem_free(budget);
-    return st;
-}
-
 static status parse_source(evaluation *ev, const char *data_dir, err *e)
 {
     const cli *c = ev->c;
@@ -58,7 +48,7 @@ status evaluation_start(evaluation *ev, const evaluation_kind *kind, void *own, 
 {
     *ev = (evaluation){.c = c, .kind = kind, .own = own};
     TRY(parse_prompter(ev, e));
-    TRY(read_lineup(ev, e));
+    TRY(lineup_read_budgets(&ev->rows, c, "full", e));
     return parse_source(ev, data_dir, e);
 }
 
@@ -178,43 +168,31 @@ const json_t *evaluation_result(const evaluation *ev, size_t row, const char *da
     return found;
 }
 
-static status add_config(json_t *config, const evaluation *ev, const json_t *files, err *e)
+/* Members of the configuration; NULL: out of memory. */
+static json_t *config_json(const evaluation *ev, const json_t *files)
 {
     const cli *c = ev->c;
     const prompter *p = &ev->prompter;
     const char *chat = c->template_name ? c->template_name : tokenizer_chat_template(ev->g.tok);
-    json_t *common =
+    json_t *config =
         json_pack("{s:O, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", files, "limit",
                   c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
                   c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
                   (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
                   p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
     json_t *own = ev->kind->config(ev->own);
-    bool good = common && own && json_object_update(config, common) == 0 &&
-                json_object_update(config, own) == 0;
-    json_decref(common);
+    bool good = config && own && json_object_update(config, own) == 0;
     json_decref(own);
-    return good ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
+    if (good) return config;
+    json_decref(config);
+    return NULL;
 }
 
 status evaluation_begin(evaluation *ev, const json_t *files, err *e)
 {
-    json_t *config = NULL, *started = NULL;
-    status st;
-    TRY_GOTO(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
-    TRY_GOTO(provenance_config(&config, ev->c, &ev->g, &ev->rows, e));
-    TRY_GOTO(add_config(config, ev, files, e));
-    TRY_GOTO(provenance_started(&started, &ev->g, e));
-    results_options o = {ev->c->output, ev->c->command, config, started,
-                         ev->kind->passes ? identity_with_pass : identity};
-    TRY_GOTO(results_open(&ev->out, &o, e));
-    if (results_count(ev->out) > 0 && !ev->c->quiet)
-        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(ev->c->output),
-                results_count(ev->out));
-done:
-    json_decref(config);
-    json_decref(started);
-    return st;
+    TRY(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
+    return provenance_open(&ev->out, ev->c, &ev->g, &ev->rows, config_json(ev, files),
+                           ev->kind->passes ? identity_with_pass : identity, e);
 }
 
 /* ---- answers ---- */

@@ -36,6 +36,16 @@ status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budg
     return st;
 }
 
+status lineup_read_budgets(lineup *l, const cli *c, const char *def, err *e)
+{
+    int64_t *budget = NULL, none = 0;
+    size_t n = 1;
+    if (c->budget) TRY(cli_parse_sizes(&budget, &n, c->budget, "", "--budget", e));
+    status st = lineup_read(l, c, def, budget ? budget : &none, n, e);
+    mem_free(budget);
+    return st;
+}
+
 void lineup_free(lineup *l)
 {
     mem_free(l->run);

@@ -16,6 +16,8 @@ typedef struct {
  * one without a budget, or with its own, once. lineup_free also after an error. */
 status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget,
                    err *e);
+/* The same for the budgets of --budget, else each method's own. */
+status lineup_read_budgets(lineup *l, const cli *c, const char *def, err *e);
 void lineup_free(lineup *l);
 
 /* Judges every row, before anything runs, for sessions of `limit` tokens. A single row's reason is the error; when

@@ -18,6 +18,7 @@ engine_sources += %D%/cli.h %D%/cli.c %D%/options.c %D%/options.h %D%/output.c %
   %D%/infinitebench_run.h %D%/infinitebench_run.c %D%/infinitebench_report.c \
   %D%/longbench_run.h %D%/longbench_run.c %D%/longbench_report.c \
   %D%/longbench2.h %D%/longbench2_data.c %D%/longbench2_prompt.c %D%/longbench2_run.h %D%/longbench2_run.c %D%/longbench2_report.c
+engine_sources += %D%/perplexity.h %D%/perplexity.c %D%/pg19.h %D%/pg19_data.c %D%/pg19_pass.c %D%/pg19_report.c %D%/pg19_cmd.c
 evaldatadir = $(pkgdatadir)/eval
 dist_evaldata_DATA = %D%/data/README.md
 longbenchdir = $(evaldatadir)/longbench
@@ -31,3 +32,5 @@ dist_infinitebench_DATA = %D%/data/infinitebench/official_prompts.json %D%/data/
   %D%/data/infinitebench/samples.jsonl
 jiebadir = $(evaldatadir)/jieba
 dist_jieba_DATA = %D%/data/jieba/dict.txt %D%/data/jieba/hmm.tsv %D%/data/jieba/LICENSE
+pg19dir = $(evaldatadir)/pg19
+dist_pg19_DATA = %D%/data/pg19/10146.txt

@@ -75,51 +75,61 @@ static json_t *report_object(const cli *c, const engine *g, json_t *options, jso
     return o;
 }
 
-/* The temporary file beside --json FILE, whose name is *tmp (free). */
-static status report_open(FILE **f, char **tmp, const cli *c, err *e)
+status out_file_open(out_file *o, const char *option, const char *path, err *e)
 {
-    *f = NULL;
-    if (asprintf(tmp, "%s.part", c->json) < 0) {
-        *tmp = NULL;
-        return err_set(e, ST_NOMEM, "--json: out of memory");
+    *o = (out_file){.option = option, .path = path};
+    if (asprintf(&o->tmp, "%s.part", path) < 0) {
+        o->tmp = NULL;
+        return err_set(e, ST_NOMEM, "%s: out of memory", option);
     }
-    *f = fopen(*tmp, "w");
-    return *f ? ST_OK : err_set(e, ST_IO, "--json %s: %s", *tmp, strerror(errno));
+    o->f = fopen(o->tmp, "w");
+    if (o->f) return ST_OK;
+    err_set(e, ST_IO, "%s %s: %s", option, o->tmp, strerror(errno));
+    free(o->tmp);
+    return ST_IO;
+}
+
+status out_file_close(out_file *o, bool good, err *e)
+{
+    good = fclose(o->f) == 0 && good;
+    status st = ST_OK;
+    if (!good || rename(o->tmp, o->path) != 0) {
+        st = err_set(e, ST_IO, "%s %s: %s", o->option, o->path, strerror(errno));
+        unlink(o->tmp);
+    }
+    free(o->tmp);
+    return st;
+}
+
+static status check_writable(const char *option, const char *path, err *e)
+{
+    out_file o;
+    if (!path) return ST_OK;
+    TRY(out_file_open(&o, option, path, e));
+    fclose(o.f);
+    unlink(o.tmp);
+    free(o.tmp);
+    return ST_OK;
 }
 
 status report_check(const cli *c, err *e)
 {
-    FILE *f;
-    char *tmp;
-    if (!c->json) return ST_OK;
-    status st = report_open(&f, &tmp, c, e);
-    if (f) {
-        fclose(f);
-        unlink(tmp);
-    }
-    free(tmp);
-    return st;
+    TRY(check_writable("--json", c->json, e));
+    return check_writable("--csv", c->csv, e);
 }
 
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e)
 {
     json_t *o = report_object(c, g, options, results, extra);
-    char *tmp = NULL;
-    FILE *f = NULL;
+    out_file out;
     status st = o ? ST_OK : err_set(e, ST_NOMEM, "--json: out of memory");
-    if (st == ST_OK) st = report_open(&f, &tmp, c, e);
-    if (st != ST_OK) goto done;
-    bool good =
-        json_dumpf(o, f, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) == 0 &&
-        fputc('\n', f) != EOF;
-    good = fclose(f) == 0 && good;
-    if (!good || rename(tmp, c->json) != 0) {
-        st = err_set(e, ST_IO, "--json %s: %s", c->json, strerror(errno));
-        unlink(tmp);
+    if (st == ST_OK) st = out_file_open(&out, "--json", c->json, e);
+    if (st == ST_OK) {
+        const size_t flags = JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9);
+        bool good = json_dumpf(o, out.f, flags) == 0 && fputc('\n', out.f) != EOF;
+        st = out_file_close(&out, good, e);
     }
-done:
-    free(tmp);
     json_decref(o);
     return st;
 }

@@ -133,3 +133,23 @@ status provenance_started(json_t **out, const engine *g, err *e)
                      g->be->n_threads, "time", now);
     return *out ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
+
+status provenance_open(results **out, const cli *c, const engine *g, const lineup *l, json_t *own,
+                       const char *const *identity, err *e)
+{
+    json_t *config = NULL, *started = NULL;
+    status st = own ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
+    if (st == ST_OK) st = provenance_config(&config, c, g, l, e);
+    if (st == ST_OK && json_object_update(config, own) != 0)
+        st = err_set(e, ST_NOMEM, "out of memory for the configuration");
+    if (st == ST_OK) st = provenance_started(&started, g, e);
+    const results_options o = {c->output, c->command, config, started, identity};
+    if (st == ST_OK) st = results_open(out, &o, e);
+    if (st == ST_OK && results_count(*out) > 0 && !c->quiet)
+        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(c->output),
+                results_count(*out));
+    json_decref(own);
+    json_decref(config);
+    json_decref(started);
+    return st;
+}

@@ -4,6 +4,7 @@
 #define EVAL_PROVENANCE_H
 
 #include "eval/lineup.h"
+#include "eval/results.h"
 #include "kernels/base/sha256.h"
 
 /* SHA-256 of a file of a model or of data. */
@@ -19,5 +20,10 @@ status model_sha256(const char *dir, char out[SHA256_HEX], err *e);
 status provenance_config(json_t **out, const cli *c, const engine *g, const lineup *l, err *e);
 /* {"model", "backend", "threads", "time"}: what may differ when a run goes on. */
 status provenance_started(json_t **out, const engine *g, err *e);
+
+/* The results of a run in the file of -o (else in memory): provenance_config with the members of `own`, an object that
+ * is taken (NULL: out of memory), as its configuration. Says on stderr, unless --quiet, how many are there. */
+status provenance_open(results **out, const cli *c, const engine *g, const lineup *l, json_t *own,
+                       const char *const *identity, err *e);
 
 #endif

@@ -276,20 +276,18 @@ static status run_set(group *g, size_t from, err *e)
 
 /* ---- groups ---- */
 
-/* How many of n runs fit in memory together; at least one, which session_create then judges. */
-static status group_size(const together_job *job, const together_run *all, const size_t *run,
-                         size_t n_runs, size_t *n, err *e)
+status together_fit(size_t *fit, const together_fitting *f, const together_run *all,
+                    const size_t *run, size_t n, err *e)
 {
     /* Memory is touched as sessions grow: what is available must be divided now. */
     size_t have = mem_available(), used = 0;
-    decoder_options one = {.chunk = job->max_together, .max_batch = job->jobs};
     have -= have / 10;
-    for (*n = 0; *n < n_runs; ++*n) {
+    for (*fit = 0; *fit < n; ++*fit) {
         memory_plan p;
-        TRY(session_plan(&p, decoder_model(job->d), &one, &all[run[*n]].spec, job->limit, e));
-        used += (p.kv + p.index) * job->jobs;
-        if (*n == 0) used += p.scratch;
-        if (*n > 0 && have > 0 && used > have) break;
+        TRY(session_plan(&p, decoder_model(f->d), &f->options, &all[run[*fit]].spec, f->limit, e));
+        used += (p.kv + p.index) * f->sessions;
+        if (*fit == 0) used += p.scratch;
+        if (*fit > 0 && have > 0 && used > have) break;
     }
     return ST_OK;
 }
@@ -351,10 +349,14 @@ status together_execute(together_job *job, together_run *runs, size_t n_runs, er
     TRY(MEM_NEW(&run, n_runs, e));
     size_t n = list_wanted(job, n_runs, run, &answers);
     status st = ST_OK;
+    const together_fitting fitting = {job->d,
+                                      {.chunk = job->max_together, .max_batch = job->jobs},
+                                      job->limit,
+                                      job->jobs};
     for (size_t from = 0; from < n && st == ST_OK;) {
         group g = {.job = job, .all = runs, .run = run + from, .done = done};
         g.unit = 1 / (double)answers;
-        st = group_size(job, runs, run + from, n - from, &g.n, e);
+        st = together_fit(&g.n, &fitting, runs, run + from, n - from, e);
         if (st == ST_OK) st = group_open(&g, e);
         for (size_t p = 0; p < job->n_prompts && st == ST_OK; p += job->jobs)
             st = run_set(&g, p, e);

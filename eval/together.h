@@ -58,6 +58,17 @@ int64_t together_limit(const together_prompt *prompts, size_t n);
 /* Answers all prompts with all runs. */
 status together_execute(together_job *job, together_run *runs, size_t n_runs, err *e);
 
+/* Sessions that are to exist at the same time. */
+typedef struct {
+    const decoder *d;
+    decoder_options options;
+    int64_t limit;   /* tokens of a session */
+    size_t sessions; /* of each run */
+} together_fitting;
+/* How many of the runs run[0..n) fit in memory together; at least one, which session_create then judges. */
+status together_fit(size_t *fit, const together_fitting *f, const together_run *all,
+                    const size_t *run, size_t n, err *e);
+
 /* Tokens attended by a decode step and layer on average; -1 without a step. */
 double together_attended(const attn_stats *s, int n_layers);
 

@@ -222,6 +222,11 @@ int64_t session_limit(const session *s)
     return s->limit;
 }
 
+decoder *session_decoder(const session *s)
+{
+    return s->d;
+}
+
 const attn_seq *session_attn(const session *s)
 {
     return s->attn;
@@ -285,7 +290,8 @@ static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n
 static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last,
                           err *e)
 {
-    size_t from = o->which == LOGITS_ALL ? 0 : n - 1;
+    size_t from = n - 1, before = (size_t)done;
+    if (o->which == LOGITS_ALL) from = o->from > before ? o->from - before : 0;
     if (!o->rows || (o->which == LOGITS_LAST && !last)) return ST_OK;
     for (size_t i = from; i < n;) {
         size_t k = n - i < d->logit_rows ? n - i : d->logit_rows;

@@ -42,6 +42,7 @@ void session_free(session *s);
 void session_reset(session *s);
 int64_t session_length(const session *s);
 int64_t session_limit(const session *s);
+decoder *session_decoder(const session *s);
 const attn_seq *session_attn(const session *s);
 /* Forgets the tokens from position n on; ST_UNSUPPORTED when the strategy has evicted meanwhile. */
 status session_rewind(session *s, int64_t n, err *e);
@@ -49,6 +50,7 @@ status session_rewind(session *s, int64_t n, err *e);
 /* Which logits a prefill gives, and what it calls. rows gets [n, vocab] f32, valid during the call. */
 typedef struct {
     enum { LOGITS_LAST, LOGITS_ALL } which;
+    size_t from; /* LOGITS_ALL: the first row of the prompt that is wanted */
     void (*rows)(void *ctx, int64_t first, size_t n, const float *logits);
     /* After each chunk; false ends the prefill with ST_INTERRUPTED. May be NULL. */
     bool (*progress)(void *ctx, int64_t done, int64_t total);

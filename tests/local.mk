@@ -148,13 +148,30 @@ tests_unit_test_together_SOURCES = %D%/unit/test_together.c
 nodist_EXTRA_tests_unit_test_together_SOURCES = link-as-cxx.cc
 tests_unit_test_results_SOURCES = %D%/unit/test_results.c
 nodist_EXTRA_tests_unit_test_results_SOURCES = link-as-cxx.cc
+tests_unit_test_pg19_SOURCES = %D%/unit/test_pg19.c
+nodist_EXTRA_tests_unit_test_pg19_SOURCES = link-as-cxx.cc
 tests_unit_test_longbench_prompt_SOURCES = %D%/unit/test_longbench_prompt.c %D%/unit/test_tokenizer_util.h
 nodist_EXTRA_tests_unit_test_longbench_prompt_SOURCES = link-as-cxx.cc
 tests_unit_test_infinitebench_SOURCES = %D%/unit/test_infinitebench.c %D%/unit/test_tokenizer_util.h
 nodist_EXTRA_tests_unit_test_infinitebench_SOURCES = link-as-cxx.cc
 tests_unit_test_longbench2_SOURCES = %D%/unit/test_longbench2.c %D%/unit/test_tokenizer_util.h
 nodist_EXTRA_tests_unit_test_longbench2_SOURCES = link-as-cxx.cc
-cli_tests = %D%/cli/layers.t %D%/cli/generate.t %D%/cli/inspect.t %D%/cli/chat.t %D%/cli/interrupt.t %D%/cli/bad_model.t %D%/cli/bad_input.t %D%/cli/demo.t %D%/cli/recall.t %D%/cli/score.t %D%/cli/infinitebench.t %D%/cli/longbench.t %D%/cli/longbench2.t %D%/cli/readme.t
+cli_tests = %D%/cli/layers.t \
+  %D%/cli/generate.t \
+  %D%/cli/inspect.t \
+  %D%/cli/chat.t \
+  %D%/cli/interrupt.t \
+  %D%/cli/bad_model.t \
+  %D%/cli/bad_input.t \
+  %D%/cli/demo.t \
+  %D%/cli/recall.t \
+  %D%/cli/score.t \
+  %D%/cli/infinitebench.t \
+  %D%/cli/longbench.t \
+  %D%/cli/longbench2.t \
+  %D%/cli/readme.t \
+  %D%/cli/pg19.t
+unit_tests += %D%/unit/test_pg19
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
 tests_unit_test_sampler_SOURCES = %D%/unit/test_sampler.c
