@@ -131,6 +131,8 @@ static const struct argp_option passkey_options[] = {
     {"protocol", O_PROTOCOL, "decode|prefill", 0,
      "feed the question token by token (default), or all at once", 3},
     {"chars", O_CHARS, 0, 0, "length N means 4N characters of filler (Quest)", 3},
+    {"jobs", O_JOBS, "N", 0, "trials side by side, decoded as one batch (default 1)", 3},
+    {0, 'o', "FILE.jsonl", 0, "a line for each trial; goes on where such a file ends", 3},
     {0},
 };
 static const struct argp_option bench_options[] = {

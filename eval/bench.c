@@ -277,8 +277,8 @@ static json_t *line_json(const bench *b, const bench_line *l)
     char params[512];
     attn_spec_params(&l->spec, params, sizeof params);
     json_t *o = json_pack(
-        "{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}",
-        "model", b->g.m->name, "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
+        "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}",
+        "model", report_model(b->g.m->name), "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
         "params", params, "budget",
         attn_has_budget(&l->spec) ? json_integer(l->spec.budget) : json_null(), "ctx",
         (json_int_t)l->ctx, "batch", (json_int_t)l->r.batch, "weights", dtype_name(b->g.m->type),

@@ -94,6 +94,8 @@ status report_check(const cli *c, err *e);
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e);
 
+/* What results call a model: "built-in", a shape, or the name of its folder without the way to it. */
+json_t *report_model(const char *path);
 json_t *report_sizes(const int64_t *x, size_t n); /* a list; NULL when out of memory */
 
 /* Writes to stdout; a closed pipe or full disk is ST_IO once, at the first write that fails. */

@@ -51,25 +51,37 @@ json_t *report_sizes(const int64_t *x, size_t n)
 }
 
 /* A path may be anything but UTF-8, which JSON must be: then it is written as an err shows it. */
-static json_t *name_json(const char *name)
+static json_t *name_json(const char *path)
 {
+    char *real = realpath(path, NULL); /* the name of "." or "model/" */
+    const char *at = real ? real : path, *slash = strrchr(at, '/'),
+               *name = slash && slash[1] ? slash + 1 : at;
     err shown = {0};
     err_set(&shown, ST_OK, "%s", name);
     json_t *exact = json_string(name);
+    free(real);
     return exact ? exact : json_string(shown.msg);
+}
+
+json_t *report_model(const char *path)
+{
+    static const cli none;
+    const char *own;
+    if (cli_model_dir(&none, &own, NULL) == ST_OK && strcmp(own, path) == 0)
+        return json_string("built-in");
+    return name_json(path);
 }
 
 static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results,
                              json_t *extra)
 {
     const char *dir = "";
-    if (c->tensors) dir = c->tensors;
-    else if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
+    if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
+    json_t *named = c->tensors ? name_json(c->tensors) : report_model(g->m ? g->m->name : dir);
     json_t *o = json_pack("{s:s, s:s, s:o, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
-                          PACKAGE_VERSION, "model", name_json(g->m ? g->m->name : dir), "device",
-                          g->be ? g->be->name : NULL, "threads",
-                          g->be ? json_integer(g->be->n_threads) : json_null(), "options",
-                          options ? options : json_object(), "results", results);
+                          PACKAGE_VERSION, "model", named, "device", g->be ? g->be->name : NULL,
+                          "threads", g->be ? json_integer(g->be->n_threads) : json_null(),
+                          "options", options ? options : json_object(), "results", results);
     if (o && extra) json_object_update(o, extra);
     json_decref(extra);
     return o;

@@ -2,30 +2,14 @@
 /* `passkey`: how often each strategy finds a number hidden in a long text. evals.md section 4. */
 #include "config.h"
 
+#include "eval/passkey_run.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/cli.h"
-#include "eval/lineup.h"
-#include "eval/passkey_prompt.h"
-#include "eval/stats.h"
+#include "eval/provenance.h"
+#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-
-typedef struct {
-    const cli *c;
-    engine g;
-    int64_t *ctx, *budget;
-    size_t n_ctx, n_budget;
-    int64_t n_trials;
-    bool decode;              /* the question goes through the decode path */
-    passkey_trial *trials;    /* of the length under way, */
-    together_prompt *prompts; /* [n_trials], */
-    lineup rows;
-    int64_t *correct; /* [rows.n] and what the rows got right */
-    token_list stop;
-    progress *bar;
-    json_t *results, *skipped;
-} passkey;
 
 /* ---- what is asked for ---- */
 
@@ -41,7 +25,91 @@ static status parse_options(passkey *p, err *e)
     return cli_parse_sizes(&p->budget, &p->n_budget, c->budget, "256", "--budget", e);
 }
 
-/* ---- one length ---- */
+/* ---- results ---- */
+
+static const char *const identity[] = {"ctx", "trial", "attn", "budget", NULL};
+
+static json_t *identity_json(const passkey *p, size_t row, size_t trial)
+{
+    const attn_spec *s = &p->rows.run[row].spec;
+    return json_pack("{s:I, s:I, s:s, s:o}", "ctx", (json_int_t)p->at, "trial", (json_int_t)trial,
+                     "attn", s->text, "budget", lineup_budget_json(s));
+}
+
+static const json_t *result_of(const passkey *p, size_t row, size_t trial)
+{
+    json_t *like = identity_json(p, row, trial);
+    const json_t *found = like ? results_find(p->out, like) : NULL;
+    json_decref(like);
+    return found;
+}
+
+static status open_results(passkey *p, err *e)
+{
+    const cli *c = p->c;
+    json_t *config = NULL, *started = NULL, *own = NULL;
+    status st;
+    TRY_GOTO(provenance_config(&config, c, &p->g, &p->rows, e));
+    TRY_GOTO(provenance_started(&started, &p->g, e));
+    own = json_pack("{s:o, s:I, s:s, s:b}", "ctx", report_sizes(p->ctx, p->n_ctx), "trials",
+                    (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill", "chars",
+                    c->chars);
+    if (!own || json_object_update(config, own) != 0)
+        TRY_GOTO(err_set(e, ST_NOMEM, "out of memory for the configuration"));
+    results_options o = {c->output, c->command, config, started, identity};
+    TRY_GOTO(results_open(&p->out, &o, e));
+    if (results_count(p->out) > 0 && !c->quiet)
+        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(c->output),
+                results_count(p->out));
+done:
+    json_decref(config);
+    json_decref(started);
+    json_decref(own);
+    return st;
+}
+
+static double number(const json_t *line, const char *key)
+{
+    return json_number_value(json_object_get(line, key));
+}
+
+static size_t bytes(const json_t *line, const char *key)
+{
+    json_int_t n = json_integer_value(json_object_get(line, key));
+    return n > 0 ? (size_t)n : 0;
+}
+
+/* The rows' totals, from the lines in the order of trials: the same for a run that went on, and for
+ * any number of jobs. */
+static void add_up(passkey *p)
+{
+    for (size_t i = 0; i < p->rows.n; i++) {
+        together_run *run = &p->rows.run[i];
+        *run = (together_run){.spec = run->spec};
+        p->correct[i] = 0;
+        for (size_t t = 0; t < (size_t)p->n_trials; t++) {
+            const json_t *line = result_of(p, i, t), *sums = json_object_get(line, "sums");
+            if (!line) continue;
+            together_reply r = {
+                .stats = {.steps = (int64_t)number(sums, "steps"),
+                          .attended = number(sums, "attended"),
+                          .visible = number(sums, "visible"),
+                          .kv_read = number(sums, "kv_read"),
+                          .k_read = number(sums, "k_read"),
+                          .index_read = number(sums, "index_read"),
+                          .full_keys = number(sums, "full_keys")},
+                .held = {bytes(line, "kv_bytes"), bytes(line, "index_bytes"),
+                         bytes(line, "scratch_bytes")},
+                .peak = {.kv = bytes(line, "kv_bytes_peak")},
+                .time_ns = (int64_t)(number(line, "seconds") * 1e9),
+            };
+            together_add(run, &r);
+            p->correct[i] += json_is_true(json_object_get(line, "correct"));
+        }
+    }
+}
+
+/* ---- one answer ---- */
 
 static bool on_progress(void *ctx, double part)
 {
@@ -50,23 +118,56 @@ static bool on_progress(void *ctx, double part)
     return !cli_interrupted();
 }
 
-static bool skip(void *ctx, size_t run, size_t trial)
+static bool skip(void *ctx, size_t row, size_t trial)
 {
     const passkey *p = ctx;
-    (void)trial;
-    return p->rows.why[run].code != ST_OK;
+    return p->rows.why[row].code != ST_OK || result_of(p, row, trial);
 }
 
-static status score(void *ctx, size_t run, size_t trial, const together_reply *r, err *e)
+/* Sums over decode steps and layers, as attn_stats has them. */
+static json_t *sums_json(const attn_stats *s)
+{
+    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "steps", (json_int_t)s->steps,
+                     "attended", s->attended, "visible", s->visible, "kv_read", s->kv_read,
+                     "k_read", s->k_read, "index_read", s->index_read, "full_keys", s->full_keys);
+}
+
+static json_t *answer_json(const passkey *p, size_t row, size_t trial, const together_reply *r,
+                           const char *text, size_t len)
+{
+    const passkey_trial *t = &p->trials[trial];
+    double attended = together_attended(&r->stats, p->g.m->config.n_layers);
+    json_t *o = identity_json(p, row, trial);
+    json_t *more = json_pack(
+        "{s:f, s:I, s:s%, s:b, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:o, s:o}", "depth",
+        100 * (double)(trial + 1) / (double)p->n_trials, "key", (json_int_t)t->key, "reply", text,
+        len, "correct", passkey_answer(text, len) == t->key, "prompt_tokens",
+        (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens", (json_int_t)t->tail.n,
+        "new_tokens", (json_int_t)r->n, "seconds", (double)r->time_ns * 1e-9, "kv_bytes",
+        (json_int_t)r->held.kv, "kv_bytes_peak", (json_int_t)r->peak.kv, "index_bytes",
+        (json_int_t)r->held.index, "scratch_bytes", (json_int_t)r->held.scratch, "attended",
+        attended < 0 ? json_null() : json_real(attended), "sums", sums_json(&r->stats));
+    if (more && json_object_update(o, more) == 0) {
+        json_decref(more);
+        return o;
+    }
+    json_decref(more);
+    json_decref(o);
+    return NULL;
+}
+
+static status on_answer(void *ctx, size_t row, size_t trial, const together_reply *r, err *e)
 {
     passkey *p = ctx;
     char *text;
     size_t len;
     TRY(tokenizer_decode(p->g.tok, r->ids, r->n, false, &text, &len, e));
-    p->correct[run] += passkey_answer(text, len) == p->trials[trial].key;
+    json_t *line = answer_json(p, row, trial, r, text, len);
     mem_free(text);
-    return ST_OK;
+    return results_add(p->out, line, e);
 }
+
+/* ---- one length ---- */
 
 static status check_ctx(const passkey *p, int64_t ctx, err *e)
 {
@@ -83,7 +184,6 @@ static status check_ctx(const passkey *p, int64_t ctx, err *e)
 
 static status make_prompts(passkey *p, err *e)
 {
-    for (size_t i = 0; i < p->rows.n; i++) p->correct[i] = 0;
     mem_free(p->prompts);
     TRY(MEM_NEW(&p->prompts, (size_t)p->n_trials, e));
     for (int64_t t = 0; t < p->n_trials; t++)
@@ -97,7 +197,7 @@ static status make_prompts(passkey *p, err *e)
     return ST_OK;
 }
 
-static status run_rows(passkey *p, int64_t ctx, err *e)
+static status run_rows(passkey *p, err *e)
 {
     char what[64];
     TRY(make_prompts(p, e));
@@ -106,132 +206,25 @@ static status run_rows(passkey *p, int64_t ctx, err *e)
                         .n_prompts = (size_t)p->n_trials,
                         .limit = together_limit(p->prompts, (size_t)p->n_trials),
                         .max_together = (size_t)decoder_chunk(p->g.dec),
-                        .jobs = 1,
+                        .jobs = (size_t)p->c->jobs,
                         .share = true,
                         .skip = skip,
-                        .done = score,
+                        .done = on_answer,
                         .progress = on_progress,
                         .ctx = p};
-    if (job.limit < ctx) job.limit = ctx;
+    if (job.limit < p->at) job.limit = p->at;
     TRY(lineup_check(&p->rows, p->c, &p->g, job.limit, e));
-    snprintf(what, sizeof what, "passkey, %lld tokens", (long long)ctx);
+    snprintf(what, sizeof what, "passkey, %lld tokens", (long long)p->at);
     p->bar = progress_start(p->c, what);
     status st = together_execute(&job, p->rows.run, p->rows.n, e);
     progress_end(p->bar);
     p->bar = NULL;
     if (st == ST_OK) lineup_say_shared(p->c, what, &job);
+    if (st != ST_OK && p->c->output && !p->c->quiet)
+        fprintf(stderr, "%s: %zu results; the same command goes on from there\n",
+                path_tail(p->c->output), results_count(p->out));
+    add_up(p);
     return st;
-}
-
-/* ---- results ---- */
-
-/* What a row shows behind its interval: tokens attended, MB held by kind, MB read in a decode step by
- * kind, and the key-cache access ratio. */
-static status print_costs(const passkey *p, const together_run *r, err *e)
-{
-    double n = together_attended(&r->stats, p->g.m->config.n_layers),
-           steps = (double)r->stats.steps;
-    if (n < 0)
-        return out_printf(e, " %10s %9.2f %9.2f %9s %9s %7s\n", "-", (double)r->held.kv / 1e6,
-                          (double)r->held.index / 1e6, "-", "-", "-");
-    return out_printf(e, " %10.1f %9.2f %9.2f %9.3f %9.3f %5.1f %%\n", n, (double)r->held.kv / 1e6,
-                      (double)r->held.index / 1e6, r->stats.kv_read / steps / 1e6,
-                      r->stats.index_read / steps / 1e6, 100 * attn_key_access(&r->stats));
-}
-
-static status print_row(const passkey *p, size_t i, int width, err *e)
-{
-    const together_run *run = &p->rows.run[i];
-    char budget[24], share[24], interval[32];
-    double low, high;
-    lineup_budget_text(budget, sizeof budget, &run->spec);
-    if (p->rows.why[i].code != ST_OK)
-        return out_printf(e, "%-*s %8s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width,
-                          run->spec.text, budget, "-", "-", "-", "-", "-", "-", "-", "-", "-");
-    stats_wilson(p->correct[i], p->n_trials, &low, &high);
-    snprintf(share, sizeof share, "%lld/%lld", (long long)p->correct[i], (long long)p->n_trials);
-    snprintf(interval, sizeof interval, "%.1f .. %.1f %%", 100 * low, 100 * high);
-    TRY(out_printf(e, "%-*s %8s %10s %7.1f %% %17s", width, run->spec.text, budget, share,
-                   100 * (double)p->correct[i] / (double)p->n_trials, interval));
-    return print_costs(p, run, e);
-}
-
-static status print_table(const passkey *p, int64_t ctx, int64_t n_chars, err *e)
-{
-    int width = lineup_width(&p->rows);
-    TRY(out_printf(e,
-                   "passkey: %lld tokens (%lld characters of garbage), %lld trial%s, protocol %s, "
-                   "seed %llu\n\n",
-                   (long long)ctx, (long long)n_chars, (long long)p->n_trials,
-                   p->n_trials == 1 ? "" : "s", p->decode ? "decode" : "prefill",
-                   (unsigned long long)p->c->seed));
-    TRY(out_printf(e, "%-*s %8s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy",
-                   "budget", "correct", "accuracy", "95 % interval", "attended", "KV MB",
-                   "index MB", "read MB", "index rd", "keys"));
-    for (size_t i = 0; i < p->rows.n; i++) TRY(print_row(p, i, width, e));
-    TRY(lineup_print_why(&p->rows, e));
-    TRY(out_printf(e, "\n"));
-    return out_flush(e);
-}
-
-/* Bytes held by kind, and read by a decode step (null without one). */
-static void add_bytes(json_t *o, const together_run *r)
-{
-    double n = (double)r->stats.steps;
-    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)r->held.kv));
-    json_object_set_new(o, "kv_bytes_peak", json_integer((json_int_t)r->peak.kv));
-    json_object_set_new(o, "index_bytes", json_integer((json_int_t)r->held.index));
-    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)r->held.scratch));
-    json_object_set_new(o, "kv_read", n > 0 ? json_real(r->stats.kv_read / n) : json_null());
-    json_object_set_new(o, "index_read", n > 0 ? json_real(r->stats.index_read / n) : json_null());
-    json_object_set_new(o, "key_access",
-                        n > 0 ? json_real(attn_key_access(&r->stats)) : json_null());
-}
-
-static json_t *result_json(const passkey *p, size_t i, int64_t ctx)
-{
-    const together_run *run = &p->rows.run[i];
-    const int64_t correct = p->correct[i];
-    char params[512];
-    double low, high, n = together_attended(&run->stats, p->g.m->config.n_layers);
-    attn_spec_params(&run->spec, params, sizeof params);
-    stats_wilson(correct, p->n_trials, &low, &high);
-    json_t *o = json_pack(
-        "{s:s, s:s, s:o, s:I, s:s, s:I, s:I, s:f, s:[f,f], s:o, s:f}", "attn", run->spec.text,
-        "params", params, "budget", lineup_budget_json(&run->spec), "ctx", (json_int_t)ctx,
-        "protocol", p->decode ? "decode" : "prefill", "trials", (json_int_t)p->n_trials, "correct",
-        (json_int_t)correct, "accuracy", (double)correct / (double)p->n_trials, "ci95", low, high,
-        "attended", n < 0 ? json_null() : json_real(n), "seconds", (double)run->time_ns * 1e-9);
-    add_bytes(o, run);
-    return o;
-}
-
-static status add_json(passkey *p, int64_t ctx, err *e)
-{
-    int bad = 0;
-    for (size_t i = 0; p->c->json && i < p->rows.n; i++) {
-        const attn_spec *s = &p->rows.run[i].spec;
-        const err *why = &p->rows.why[i];
-        if (why->code == ST_OK) bad |= json_array_append_new(p->results, result_json(p, i, ctx));
-        else
-            bad |=
-                json_array_append_new(p->skipped, json_pack("{s:s, s:o, s:I, s:s}", "attn", s->text,
-                                                            "budget", lineup_budget_json(s), "ctx",
-                                                            (json_int_t)ctx, "reason", why->msg));
-    }
-    return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
-}
-
-static status write_report(passkey *p, err *e)
-{
-    json_t *options = json_pack(
-        "{s:o, s:o, s:s, s:I, s:s, s:b, s:I}", "ctx", report_sizes(p->ctx, p->n_ctx), "budget",
-        report_sizes(p->budget, p->n_budget), "attn", p->c->attn ? p->c->attn : "all", "trials",
-        (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill", "chars",
-        (int)p->c->chars, "seed", (json_int_t)p->c->seed);
-    json_t *results = p->results, *extra = json_pack("{s:o}", "skipped", p->skipped);
-    p->results = p->skipped = NULL;
-    return report_write(p->c, &p->g, options, results, extra, e);
 }
 
 /* ---- the command ---- */
@@ -239,16 +232,17 @@ static status write_report(passkey *p, err *e)
 static status run_length(passkey *p, int64_t ctx, err *e)
 {
     int64_t n_chars = 4 * ctx; /* --chars: Quest's rule */
+    p->at = ctx;
     TRY(check_ctx(p, ctx, e));
     TRY(lineup_check(&p->rows, p->c, &p->g, ctx, e)); /* before a prompt of that length is made */
     if (!p->c->chars) TRY(passkey_fit(&n_chars, p->g.tok, ctx, e));
     TRY(passkey_trials(&p->trials, p->g.tok, p->c->seed, ctx, n_chars, p->n_trials,
                        p->decode ? PASSKEY_TAIL : 0, e));
-    status st = run_rows(p, ctx, e);
+    status st = run_rows(p, e);
     passkey_trials_free(p->trials, p->n_trials);
     p->trials = NULL;
-    if (st == ST_OK) st = print_table(p, ctx, n_chars, e);
-    return st == ST_OK ? add_json(p, ctx, e) : st;
+    if (st == ST_OK) st = passkey_print(p, ctx, n_chars, e);
+    return st == ST_OK ? passkey_add_json(p, ctx, e) : st;
 }
 
 static status run_lengths(passkey *p, err *e)
@@ -256,19 +250,21 @@ static status run_lengths(passkey *p, err *e)
     TRY(parse_options(p, e));
     TRY(lineup_read(&p->rows, p->c, "all", p->budget, p->n_budget, e));
     TRY(MEM_NEW(&p->correct, p->rows.n, e));
-    TRY(engine_open(&p->g, p->c, 1, false, true, e));
+    TRY(engine_open(&p->g, p->c, (size_t)p->c->jobs, false, true, e));
     TRY(tokenizer_eos_ids(p->g.tok, &p->stop, e));
+    TRY(open_results(p, e));
     cli_catch_interrupt();
     for (size_t i = 0; i < p->n_ctx; i++) TRY(run_length(p, p->ctx[i], e));
-    return p->c->json ? write_report(p, e) : ST_OK;
+    return p->c->json ? passkey_write_json(p, e) : ST_OK;
 }
 
 status cmd_passkey(const cli *c, err *e)
 {
-    passkey p = {.c = c, .results = json_array(), .skipped = json_array()};
+    passkey p = {.c = c, .table = json_array(), .skipped = json_array()};
     status st = run_lengths(&p, e);
     cli_clear_interrupt();
-    json_decref(p.results);
+    results_close(p.out);
+    json_decref(p.table);
     json_decref(p.skipped);
     mem_free(p.prompts);
     mem_free(p.correct);

@@ -126,11 +126,9 @@ status provenance_started(json_t **out, const engine *g, err *e)
     char now[32];
     time_t t = time(NULL);
     struct tm utc;
-    err shown = {0};
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &utc));
-    err_set(&shown, ST_OK, "%s", g->m->name); /* a path need not be UTF-8 */
-    *out = json_pack("{s:s, s:s, s:i, s:s}", "model", shown.msg, "backend", g->be->about, "threads",
-                     g->be->n_threads, "time", now);
+    *out = json_pack("{s:o, s:s, s:i, s:s}", "model", report_model(g->m->name), "backend",
+                     g->be->about, "threads", g->be->n_threads, "time", now);
     return *out ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 

@@ -192,7 +192,7 @@ static void take_larger_bytes(attn_bytes *a, const attn_bytes *b)
     take_larger(&a->scratch, b->scratch);
 }
 
-static void add_counts(together_run *r, const together_reply *x)
+void together_add(together_run *r, const together_reply *x)
 {
     r->stats.steps += x->stats.steps;
     r->stats.attended += x->stats.attended;
@@ -216,7 +216,7 @@ static status hand_over(group *g, size_t i, const seat *t, err *e)
                         .held = attn_seq_held(a),
                         .peak = attn_seq_peak(a),
                         .time_ns = t->time_ns};
-    add_counts(&g->all[g->run[i]], &r);
+    together_add(&g->all[g->run[i]], &r);
     return g->job->done(g->job->ctx, g->run[i], t->prompt, &r, e);
 }
 

@@ -52,6 +52,9 @@ typedef struct {
     int64_t saved_ns; /* out: time that the others would have taken at the same speed */
 } together_job;
 
+/* Counts an answer in what a run took; together_execute does so for each. */
+void together_add(together_run *r, const together_reply *x);
+
 /* Tokens that a session needs for the longest of the prompts. */
 int64_t together_limit(const together_prompt *prompts, size_t n);
 

@@ -224,5 +224,6 @@ tests_fuzz_fuzz_results_SOURCES = %D%/fuzz/fuzz_results.c $(fuzz_main)
 tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz/fuzz_safetensors.c $(fuzz_main)
 tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz/fuzz_tokenizer_json.c $(fuzz_main)
 check_PROGRAMS += $(unit_tests) $(fuzz_targets)
+cli_tests += %D%/cli/fetch_data.t %D%/cli/passkey.t %D%/cli/report.t
 TESTS = $(unit_tests) $(fuzz_tests) $(cli_tests)
 EXTRA_DIST += $(cli_tests) %D%/cli/lib.sh %D%/data %D%/fuzz/corpus %D%/fuzz/replay.c scripts/check_layers.sh

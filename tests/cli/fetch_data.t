@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+# scripts/fetch_data, from a folder that answers as the hosts do (file:// URLs). The real hosts are never asked.
+. "$SRCDIR/tests/cli/lib.sh"
+for p in curl jq sha256sum; do command -v $p >/dev/null || skip_all "$p is not there"; done
+curl --version | grep -q ' file ' || skip_all "curl without file://"
+h="$tmp/host" d="$tmp/data"
+commit=0123456789abcdef0123456789abcdef01234567
+
+fetch() { # fetch ARGS...: as run of lib.sh
+    sh "$SRCDIR/scripts/fetch_data" --base "file://$h" -o "$d" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    status=$?
+}
+failed() { # failed STATUS TEXT NAME ARGS...
+    want=$1 text=$2 name=$3
+    shift 3
+    fetch "$@"
+    if [ "$status" -eq "$want" ] && grep -qF -- "$text" "$tmp/err"; then pass "$name"; else fail "$name (status $status)"; show; fi
+}
+sum() { sha256sum "$1" | cut -d' ' -f1; }
+# hub REPO FILE...: answers for the files, which are there.
+hub() {
+    repo=$1
+    shift
+    mkdir -p "$h/api/datasets/$repo/revision" "$h/api/datasets/$repo/tree"
+    echo "{\"id\":\"$repo\",\"sha\":\"$commit\"}" >"$h/api/datasets/$repo/revision/main"
+    for f; do
+        p="$h/datasets/$repo/resolve/$commit/$f"
+        printf '{"type":"file","path":"%s","size":%s,"oid":"aa","lfs":{"oid":"%s","size":%s}}\n' "$f" "$(wc -c <"$p")" "$(sum "$p")" "$(wc -c <"$p")"
+    done | jq -s . >"$h/api/datasets/$repo/tree/$commit"
+}
+
+v2="$h/datasets/THUDM/LongBench-v2/resolve/$commit"
+mkdir -p "$v2"
+echo '[{"_id":"1"}]' >"$v2/data.json"
+hub THUDM/LongBench-v2 data.json
+fetch longbench2
+check "a download" test "$status" -eq 0
+check "is there" cmp "$v2/data.json" "$d/longbench2/data.json"
+check "its commit is recorded" grep -q "THUDM/LongBench-v2 commit $commit" "$d/longbench2/SHA256SUMS"
+check "and its SHA-256" grep -qx "$(sum "$v2/data.json")  data.json" "$d/longbench2/SHA256SUMS"
+check "which sha256sum reads" sh -c "cd '$d/longbench2' && sha256sum --check --strict --quiet SHA256SUMS"
+mv "$h" "$h.away"
+fetch longbench2
+check "again: the host is not asked" test "$status" -eq 0
+err_has "all is there" "and that is said"
+echo more >>"$d/longbench2/data.json"
+failed 1 "not as SHA256SUMS says" "a file that changed" longbench2
+mv "$h.away" "$h"
+rm -r "$d"
+
+# Wrong content: refused, and nothing is left.
+echo '[{"_id":"2"}]' >"$v2/data.json"
+failed 1 "data.json: its sha256 is" "another content than the host's record" longbench2
+check "nothing is left of it" test ! -e "$d/longbench2/data.json" -a ! -e "$d/longbench2/data.json.part"
+hub THUDM/LongBench-v2 data.json
+
+# Resumed: the half that is there is not fetched again.
+mkdir -p "$d/longbench2"
+head -c 7 "$v2/data.json" >"$d/longbench2/data.json.part"
+fetch longbench2
+check "half a file goes on" cmp "$v2/data.json" "$d/longbench2/data.json"
+rm -r "$d"
+mkdir -p "$d/longbench2"
+printf 'garbage' >"$d/longbench2/data.json.part"
+failed 1 "removed" "half of another file" longbench2
+fetch longbench2
+check "the next run gets it whole" cmp "$v2/data.json" "$d/longbench2/data.json"
+
+# Small files outside the large file storage: git's blob id.
+rm -r "$d"
+blob=$({ printf 'blob %s\0' "$(wc -c <"$v2/data.json")"; cat "$v2/data.json"; } | sha1sum | cut -d' ' -f1)
+echo "[{\"type\":\"file\",\"path\":\"data.json\",\"size\":$(wc -c <"$v2/data.json"),\"oid\":\"$blob\"}]" >"$h/api/datasets/THUDM/LongBench-v2/tree/$commit"
+fetch longbench2
+check "a file by its blob id" test "$status" -eq 0
+rm -r "$d"
+echo "[{\"type\":\"file\",\"path\":\"data.json\",\"size\":14,\"oid\":\"$commit\"}]" >"$h/api/datasets/THUDM/LongBench-v2/tree/$commit"
+failed 1 "its git is" "a wrong blob id" longbench2
+echo '[]' >"$h/api/datasets/THUDM/LongBench-v2/tree/$commit"
+failed 1 "no file data.json" "a commit without the file" longbench2
+failed 1 "no answer" "no such revision" longbench2 --revision v9
+echo '{"sha":"../../etc"}' >"$h/api/datasets/THUDM/LongBench-v2/revision/main"
+failed 1 "the hub's commit is '../../etc'" "an answer that is no commit" longbench2
+
+# All files of InfiniteBench, one commit.
+ib="$h/datasets/xinrongzhang2022/InfiniteBench/resolve/$commit"
+mkdir -p "$ib"
+names="code_debug code_run kv_retrieval longbook_choice_eng longbook_qa_chn longbook_qa_eng longbook_sum_eng longdialogue_qa_eng math_calc math_find number_string passkey"
+for f in $names; do echo "{\"id\":\"$f\"}" >"$ib/$f.jsonl"; done
+# shellcheck disable=SC2046,SC2086
+hub xinrongzhang2022/InfiniteBench $(printf '%s.jsonl ' $names)
+mv "$ib/math_find.jsonl" "$tmp/away"
+failed 1 "not downloaded" "a file that the host does not give" infinitebench
+check "what came before it stays" test -f "$d/infinitebench/code_debug.jsonl"
+mv "$tmp/away" "$ib/math_find.jsonl"
+mv "$ib/code_debug.jsonl" "$tmp/away"
+fetch infinitebench
+check "the rest, without what is there" test "$status" -eq 0 -a "$(find "$d/infinitebench" -type f | wc -l)" -eq 13
+echo "$commit" | sed 's/0/9/' >"$tmp/other"
+sed -i '$d' "$d/infinitebench/SHA256SUMS"
+echo "{\"sha\":\"$(cat "$tmp/other")\"}" >"$h/api/datasets/xinrongzhang2022/InfiniteBench/revision/main"
+failed 1 "begun with commit $commit" "files of two commits do not mix" infinitebench
+
+# PG-19: the bucket's list with MD5.
+mkdir -p "$h/storage/v1/b/deepmind-gutenberg" "$h/deepmind-gutenberg/test"
+for f in 1 2; do
+    echo "book $f" >"$h/deepmind-gutenberg/test/$f.txt"
+    printf '{"name":"test/%s.txt","size":"7","md5Hash":"%s"}\n' $f "$(md5sum "$h/deepmind-gutenberg/test/$f.txt" | perl -ne 'print pack "H32", $_' | base64)"
+done | jq -s '{items: .}' >"$h/storage/v1/b/deepmind-gutenberg/o"
+if command -v perl >/dev/null; then
+    fetch pg19
+    check "books" test "$status" -eq 0 -a -f "$d/pg19/1.txt" -a -f "$d/pg19/2.txt"
+    err_has "lists 2 books, the test split had 100" "their number is checked"
+    rm -r "$d/pg19"
+    echo "book 3" >"$h/deepmind-gutenberg/test/2.txt"
+    failed 1 "2.txt: its md5 is" "a book that differs" pg19
+    check "is not kept" test ! -e "$d/pg19/2.txt" -a ! -e "$d/pg19/2.txt.part" -a -f "$d/pg19/1.txt"
+else
+    skip "no perl to pack MD5"
+fi
+
+# LongBench's archive.
+if command -v zip >/dev/null && command -v unzip >/dev/null; then
+    lb="$h/datasets/THUDM/LongBench/resolve/$commit"
+    mkdir -p "$lb" "$tmp/z/data"
+    echo '{"input":"q"}' >"$tmp/z/data/qasper.jsonl"
+    echo '{"input":"q"}' >"$tmp/z/data/trec_e.jsonl"
+    (cd "$tmp/z" && zip -q "$lb/data.zip" data/qasper.jsonl data/trec_e.jsonl)
+    hub THUDM/LongBench data.zip
+    fetch longbench
+    check "an archive is unpacked" cmp "$tmp/z/data/qasper.jsonl" "$d/longbench/qasper.jsonl"
+    check "all of it, recorded" test "$(grep -c '\.jsonl$' "$d/longbench/SHA256SUMS")" -eq 2
+    fetch longbench
+    err_has "all is there" "once"
+else
+    skip "no zip and unzip"
+fi
+
+failed 2 "'longbench3' is not one of" "no such data" longbench3
+failed 2 "which data?" "no data"
+failed 2 "--revision is of one dataset" "a revision of several" --revision abc all
+failed 2 "is no branch or commit" "a revision with slashes" --revision ../x pg19
+finish

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+# passkey: files of results, a run that is killed again and again, trials side by side.
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+pid=
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+cases="passkey -m $m --ctx 512,640 --attn full,streaming,quest --budget 64 --trials 5 --threads 1 --gemm builtin --quiet"
+
+# Results without what differs from run to run.
+timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
+same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
+same_report() { grep -v '"seconds"' "$1" >"$tmp/a" && grep -v '"seconds"' "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
+lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
+ended() { ! kill -0 "$pid" 2>/dev/null; }
+
+# shellcheck disable=SC2086
+{
+    run $cases --json "$tmp/none.json"
+    cp "$tmp/out" "$tmp/table"
+    run $cases -o "$tmp/whole.jsonl" --json "$tmp/whole.json"
+}
+check "a run" test "$status" -eq 0
+check "a head and a line for each trial, length and strategy" test "$(wc -l <"$tmp/whole.jsonl")" -eq $((1 + 5 * 2 * 3))
+check "its table is that of a run without a file" cmp "$tmp/out" "$tmp/table"
+check "and so is its report" same_report "$tmp/none.json" "$tmp/whole.json"
+check "no path of this machine is in it" test "$(grep -cF "$SRCDIR" "$tmp/whole.jsonl")" -eq 0
+check "a line has everything" grep -qE '^\{"ctx":640,"trial":4,"attn":"quest","budget":64,"depth":100.0,"key":[0-9]+,"reply":".*","correct":(true|false),"prompt_tokens":[0-9]+,"decoded_prompt_tokens":[1-9][0-9]*,"new_tokens":[0-9]+,"seconds":[0-9.e-]+,"kv_bytes":[1-9]' "$tmp/whole.jsonl"
+
+# Killed at several moments: after each of these numbers of lines, wherever the program is then.
+for least in 1 2 9 16 22; do
+    # shellcheck disable=SC2086
+    "$RUN" $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
+    pid=$!
+    tries=0
+    until lines "$least" || ended || [ $tries -gt 3000 ]; do
+        tries=$((tries + 1))
+        sleep 0.02
+    done
+    kill -9 "$pid" 2>/dev/null
+    wait "$pid" 2>/dev/null
+    pid=
+done
+check "killed: the beginning of a file" test "$(wc -l <"$tmp/part.jsonl")" -ge 1
+printf '{"ctx":640,"tri' >>"$tmp/part.jsonl"
+# shellcheck disable=SC2086
+run $cases -o "$tmp/part.jsonl" --json "$tmp/part.json"
+check "the last run ends" test "$status" -eq 0
+check "with the results of an undisturbed one" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+check "and its table" cmp "$tmp/out" "$tmp/table"
+check "and its report" same_report "$tmp/whole.json" "$tmp/part.json"
+cp "$tmp/part.jsonl" "$tmp/copy.jsonl"
+# shellcheck disable=SC2086
+run $cases -o "$tmp/part.jsonl"
+check "nothing is left to do" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
+check "the table is there all the same" cmp "$tmp/out" "$tmp/table"
+
+# shellcheck disable=SC2086
+run $cases --jobs 3 -o "$tmp/jobs.jsonl" --json "$tmp/jobs.json"
+timeless "$tmp/whole.jsonl" | sort >"$tmp/a"
+timeless "$tmp/jobs.jsonl" | sort >"$tmp/b"
+check "side by side: the same results" cmp "$tmp/a" "$tmp/b"
+check "the same table" cmp "$tmp/out" "$tmp/table"
+check "and the same report" same_report "$tmp/whole.json" "$tmp/jobs.json"
+
+# Another configuration; and files that are none of ours.
+# shellcheck disable=SC2086
+{
+    refused 2 "'seed' is 42 there, 7 now" "another seed" $cases -o "$tmp/part.jsonl" --seed 7
+    refused 2 "'trials' is 5 there, 6 now" "another number of trials" $cases -o "$tmp/part.jsonl" --trials 6
+    refused 2 "'protocol' is \"decode\" there" "another protocol" $cases -o "$tmp/part.jsonl" --protocol prefill
+    refused 2 "'ctx[1]' is 640 there, 600 now" "other lengths" $cases -o "$tmp/part.jsonl" --ctx 512,600
+    refused 2 "'runs[1].params' is" "another budget" $cases -o "$tmp/part.jsonl" --budget 70
+    "$RUN" eval longbench -m "$m" --ctx 8192 --dataset qasper --limit 1 --threads 1 --quiet -o "$tmp/other.jsonl" >/dev/null 2>&1
+    refused 2 "eval longbench" "results of another command" $cases -o "$tmp/other.jsonl"
+    refused 1 "No such file" "no folder" $cases -o "$tmp/no/r.jsonl"
+}
+check "refused runs leave the file alone" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
+finish

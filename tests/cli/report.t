@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+# scripts/report: tables of small files whose means and intervals are known, pictures, bad input.
+. "$SRCDIR/tests/cli/lib.sh"
+perl -MJSON::PP -MIO::Uncompress::Gunzip -e 1 2>/dev/null || skip_all "perl with its core modules is not there"
+d="$SRCDIR/tests/data/report"
+
+report() { # report ARGS...: as run of lib.sh
+    perl "$SRCDIR/scripts/report" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    status=$?
+}
+wrong() { # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
+    want=$1 text=$2 name=$3
+    shift 3
+    report "$@"
+    if [ "$status" -eq "$want" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && [ ! -s "$tmp/out" ] && grep -qF -- "$text" "$tmp/err"; then
+        pass "$name"
+    else
+        fail "$name (status $status, want $want; text '$text')"
+        show
+    fi
+}
+
+# Of k scores of 1 among n, resampled means are binomial: their percentiles are known, and with 10,000 resamples the
+# empirical ones are these, because no step of the distribution lies within six standard errors of 2.5 or 97.5 %.
+# 8 of 16: 4 and 12 of 16; 2 of 20: 0 and 5 of 20. The average's is computed from what both give together.
+report "$d/longbench.jsonl"
+check "tables" test "$status" -eq 0
+check "nothing on standard error" test ! -s "$tmp/err"
+out_has "| full | 100.00 [100.0, 100.0] | 50.00 [50.0, 50.0] | 75.00 [75.0, 75.0] |" "equal scores: the interval is a point"
+out_has "| quest 64 | 50.00 [25.0, 75.0] | 10.00 [0.0, 25.0] | 30.00 [" "means, and binomial percentiles"
+out_has "SHA-256 aaaaaaaaaaaa" "the model is named"
+out_has "| quest 64 | 36 | 64.0 | 2.00 | 0.00 | 0.500 |" "costs"
+cp "$tmp/out" "$tmp/first"
+report "$d/longbench.jsonl"
+check "the same files give the same intervals" cmp "$tmp/out" "$tmp/first"
+# Two lengths of 2 in 20 each: the mean's resamples are those of 4 in 40, with percentiles of 1 and 8.
+report "$d/passkey.jsonl"
+out_has "| streaming 64 | 10.00 [0.0, 25.0] | 10.00 [0.0, 25.0] | 10.00 [2.5, 20.0] |" "an average's interval"
+out_has "| strategy | 1k | 2k | average |" "lengths are columns"
+# Two books: a quarter of the resamples has the better one twice, a quarter the other.
+report "$d/pg19.jsonl"
+out_has "| 28.28 [20.0, 40.0] |" "perplexity over books, and its interval"
+grep -v '"book":1' "$d/pg19.jsonl" >"$tmp/one.jsonl"
+report "$tmp/one.jsonl"
+out_has "| 24.00 |" "one book has no interval"
+report "$d/recall.json"
+out_has "| quest 64 | 1k | 64.0 | 0.4000 | 0.5000 | - |" "recall: mean over the layers that are not dense"
+report "$d/bench.json"
+out_has "| decode, quest 64 | small | 4k | 1 | 800.0 | 1.250 | 2.0 % |" "speed"
+
+report "$d/longbench.jsonl" "$d/fier.jsonl"
+out_has '| fier 64 | 100.00 [100.0, 100.0] | 100.00\* [' "files share a table; too few samples get a star"
+out_has "A star" "which is explained"
+report --dataset trec --attn quest "$d/longbench.jsonl"
+out_has "| quest 64 | 10.00 [0.0, 25.0] |" "one dataset, one strategy"
+check "and no other" test "$(grep -c full "$tmp/out")" -eq 0
+report "$d/longbench.jsonl" "$d/longbench.jsonl"
+err_has "count once" "a file given twice counts once"
+report "$d/longbench.jsonl" "$d/passkey.jsonl" --format html
+check "HTML" test "$status" -eq 0
+out_has "<td>50.00 <small>[25.0, 75.0]</small></td>" "with the same numbers"
+gzip -c "$d/longbench.jsonl" >"$tmp/z.jsonl.gz" && report "$tmp/z.jsonl.gz"
+check "a packed file" cmp "$tmp/out" "$tmp/first"
+report "$d/longbench.jsonl" -o "$tmp/t.md"
+check "-o" cmp "$tmp/t.md" "$tmp/first"
+
+# A run that was killed.
+head -c 9000 "$d/longbench.jsonl" >"$tmp/cut.jsonl"
+report "$tmp/cut.jsonl"
+check "a killed run" test "$status" -eq 0
+err_has "last line is not whole" "an incomplete last line is left out, with a note"
+check "what is missing shows" grep -qF 'than the run is to have' "$tmp/out"
+
+# Bad input.
+line() { { head -1 "$d/longbench.jsonl"; printf '%s\n' "$1"; } >"$tmp/bad.jsonl"; }
+bad() { line "$1"; wrong 1 "bad.jsonl line 2: $2" "$3" "$tmp/bad.jsonl"; }
+good='"index":0,"attn":"full","budget":null'
+bad '{"dataset":"qasper"' "not valid JSON" "no JSON"
+bad '[1]' "not a JSON object" "no object"
+bad "$(printf '{"dataset":"\377"}')" "not valid JSON" "no UTF-8"
+bad "{$good,\"score\":1}" "'dataset' is missing" "no dataset"
+bad "{\"dataset\":\"qasper\",$good}" "'score' is missing" "no score"
+bad "{\"dataset\":\"qasper\",$good,\"score\":\"1\"}" "'score' is \"1\", expected a number" "a score in quotes"
+bad "{\"dataset\":\"qasper\",\"index\":0,\"attn\":7,\"budget\":null,\"score\":1}" "'attn' is 7, expected a string" "no name"
+bad "{\"dataset\":\"qasper\",\"index\":0,\"attn\":\"full\",\"score\":1}" "'budget' is missing" "no budget"
+: >"$tmp/empty"
+wrong 1 "empty: empty" "an empty file" "$tmp/empty"
+printf '{"kvasir":"eval longb' >"$tmp/half"
+report "$tmp/half"
+err_has "no whole line" "half of a first line"
+echo "some text" >"$tmp/text"
+wrong 1 "text: no results of kvasir" "another file" "$tmp/text"
+wrong 1 "No such file" "no file" "$tmp/none"
+wrong 1 "is a folder" "a folder" "$tmp"
+sed 's/aaaaaaaa/bbbbbbbb/' "$d/fier.jsonl" >"$tmp/model.jsonl"
+wrong 1 "cannot share a table: 'model_sha256' is" "another model" "$d/longbench.jsonl" "$tmp/model.jsonl"
+sed 's/"max_length":3500/"max_length":7500/' "$d/fier.jsonl" >"$tmp/length.jsonl"
+wrong 1 "'max_length' is 7500 and 3500" "other prompts" "$d/longbench.jsonl" "$tmp/length.jsonl"
+sed 's/11111111/55555555/' "$d/fier.jsonl" >"$tmp/data.jsonl"
+wrong 1 "'data.qasper.jsonl.sha256' is" "other data" "$d/longbench.jsonl" "$tmp/data.jsonl"
+sed 's/"ctx":\[1024,2048\]/"ctx":[4096]/; s/"streaming"/"h2o"/' "$d/passkey.jsonl" >"$tmp/lengths.jsonl"
+report "$d/passkey.jsonl" "$tmp/lengths.jsonl"
+out_has "| h2o 64 |" "other lengths of passkeys are other columns"
+sed 's/qasper/质量é/g' "$d/longbench.jsonl" >"$tmp/names.jsonl"
+report "$tmp/names.jsonl"
+out_has "| strategy | 质量é | trec | average |" "names of any script"
+check "without a warning" test ! -s "$tmp/err"
+head -c 300 "$tmp/z.jsonl.gz" >"$tmp/half.gz"
+wrong 1 "not a whole gzip file" "half of a packed file" "$tmp/half.gz"
+echo '{"command":"eval longbench","results":[]}' >"$tmp/lb.json"
+wrong 1 "give the file of its -o" "a report without samples" "$tmp/lb.json"
+wrong 1 "no result" "no strategy of that name" --attn h2o "$d/longbench.jsonl"
+wrong 1 "No such file" "no folder for the table" -o "$tmp/no/t.md" "$d/longbench.jsonl"
+wrong 2 "which files?" "no files"
+wrong 2 "--plot: 'pie' is not one of" "no such picture" --plot pie "$d/bench.json"
+wrong 2 "--format: 'tex'" "no such format" --format tex "$d/bench.json"
+wrong 2 "needs --plot KIND" "a picture of what?" -o "$tmp/x.png" "$d/bench.json"
+wrong 1 "--plot passkey needs results of passkey" "a picture of other results" --plot passkey "$d/bench.json"
+mkdir "$tmp/bin" && ln -s "$(command -v perl)" "$tmp/bin/perl"
+(PATH="$tmp/bin" && report --plot speed "$d/bench.json") 2>/dev/null
+err_has "gnuplot-nox" "without gnuplot: the package to install"
+
+# Pictures: each has what its axes need; whether they look well, people have to see.
+command -v gnuplot >/dev/null || { skip "pictures: no gnuplot"; finish; exit; }
+picture() { # picture KIND FILE TEXT...
+    kind=$1 file=$2
+    shift 2
+    report --plot "$kind" "$d/$file" -o "$tmp/$kind.svg"
+    check "a picture: $kind" test "$status" -eq 0
+    cp "$tmp/$kind.svg" "$tmp/out"
+    for text; do out_has "$text" "$kind: '$text'"; done
+}
+picture perplexity pg19.jsonl "Length (tokens)" "Perplexity" "quest 256" ">128<" ">512<" "0, 158, 115"
+picture score longbench.jsonl "Budget (tokens)" "Average score, 2 datasets (%)" ">quest<" ">full<"
+picture recall recall.json "Budget (tokens)" "Recall of the best tokens" ">32<" ">64<" ">fier<"
+picture passkey passkey.jsonl "Context length (tokens)" "Depth (%)" "Found (%)" "streaming 64" ">1k<" ">2k<"
+picture speed bench.json "Context length (tokens)" "Time of a decode step (ms)" ">1k<" ">4k<" "quest 64"
+report --plot speed --png "$d/bench.json" -o "$tmp/p.png"
+check "PNG" sh -c "head -c 4 '$tmp/p.png' | grep -q PNG"
+report "$d/longbench.jsonl" "$d/passkey.jsonl" --format html -o "$tmp/all/"
+check "a folder: the tables" grep -q '<img src="passkey.svg"' "$tmp/all/report.html"
+check "and their pictures" test -s "$tmp/all/passkey.svg" -a -s "$tmp/all/score-longbench.svg"
+
+# The commands of doc/reports.md, on the results beside it.
+cd "$SRCDIR" || exit 1
+sed -n 's/^    scripts\/report --plot \([a-z]*\) -o \([^ ]*\) \(.*\)$/\1 \3/p' doc/reports.md >"$tmp/commands"
+check "a documented command for each picture" test "$(sort -u "$tmp/commands" | wc -l)" -eq 5
+while read -r kind file; do
+    report --plot "$kind" -o "$tmp/$kind.svg" "$file"
+    check "as documented: $kind of $file" test "$status" -eq 0
+done <"$tmp/commands"
+finish
