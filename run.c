@@ -158,8 +158,8 @@ static const struct argp_option recall_options[] = {
 };
 static const struct argp_option samples_options[] = {
     {"data", O_DATA, "PATH,...", 0, "folders or files of samples (default: a few of our own)", 3},
-    {"limit", O_LIMIT, "N", 0, "at most N samples of a dataset: the first ones,", 3},
-    {"sample-seed", O_SAMPLE_SEED, "N", 0, "or N drawn by this seed", 3},
+    {"limit", O_LIMIT, "N", 0, "at most N samples of a dataset, the first ones", 3},
+    {"sample-seed", O_SAMPLE_SEED, "N", 0, "draw the samples of --limit by this seed", 3},
     {"jobs", O_JOBS, "N", 0, "samples side by side, decoded as one batch (default 1)", 3},
     {0, 'o', "FILE.jsonl", 0, "a line for each result; goes on where such a file ends", 3},
     {"max-length", O_MAX_LENGTH, "N", 0,
@@ -203,7 +203,7 @@ static const struct argp_option pg19_options[] = {
     {"ctx", O_CTX, "N", 0, "decode: tokens of a book (default: the model's window, at most 4k)", 3},
     {"max-length", O_MAX_LENGTH, "N,...", 0, "tokens of a window (default: as --ctx)", 3},
     {"stride", O_STRIDE, "N", 0, "a window begins every N tokens (default 256)", 3},
-    {"tokens", O_TOKENS, "N", 0, "windows: at most N tokens of a book (default: all)", 3},
+    {"tokens", O_TOKENS, "N", 0, "windows: at most N tokens of a book", 3},
     {0, 'o', "FILE.jsonl", 0, "a line for each result; goes on where such a file ends", 3},
     {"csv", O_CSV, "FILE", 0, "write book,title,strategy,budget,length,ppl", 3},
     {"seed", O_SEED, "N", 0, "seed of everything random (default 42)", 3},
@@ -329,12 +329,15 @@ static int help_attn(const char *name)
     return printed();
 }
 
+/* One line, where argp_error adds others. */
+#define wrong_usage(state, ...) argp_failure(state, 2, 0, __VA_ARGS__)
+
 static double number(struct argp_state *state, const char *option, const char *text)
 {
     char *end;
     errno = 0;
     double v = strtod(text, &end);
-    if (end == text || *end || errno) argp_error(state, "%s: '%s' is not a number", option, text);
+    if (end == text || *end || errno) wrong_usage(state, "%s: '%s' is not a number", option, text);
     return v;
 }
 
@@ -344,8 +347,8 @@ static int integer(struct argp_state *state, const char *option, const char *tex
     errno = 0;
     long v = strtol(text, &end, 10);
     if (end == text || *end || errno || v < min || v > max)
-        argp_error(state, "%s: '%s', expected a whole number from %d to %d", option, text, min,
-                   max);
+        wrong_usage(state, "%s: '%s', expected a whole number from %d to %d", option, text, min,
+                    max);
     return (int)v;
 }
 
@@ -355,7 +358,7 @@ static uint64_t seed_of(struct argp_state *state, const char *option, const char
     errno = 0;
     unsigned long long v = strtoull(text, &end, 10);
     if (end == text || *end || errno || text[0] == '-')
-        argp_error(state, "%s: '%s' is not a whole number", option, text);
+        wrong_usage(state, "%s: '%s' is not a whole number", option, text);
     return v;
 }
 
@@ -456,12 +459,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case O_HELP_ATTN: exit(help_attn(arg));
     case O_STOP:
         if (c->n_stop == sizeof c->stop / sizeof *c->stop)
-            argp_error(state, "--stop: at most 8 texts");
+            wrong_usage(state, "--stop: at most 8 texts");
         c->stop[c->n_stop++] = arg;
         return 0;
     case ARGP_KEY_ARG:
         if (!takes_argument(c->command) || c->input)
-            argp_error(state, "unexpected argument '%s'", arg);
+            wrong_usage(state, "unexpected argument '%s'", arg);
         c->input = arg;
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -574,6 +577,7 @@ int main(int argc, char **argv)
 {
     hold_standard_files();
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error message, not a silent end */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that reached the limit of its size */
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         puts("kvasir " PACKAGE_VERSION);
         return printed();

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "eval/bench_run.h"
-#include "eval/cli.h"
+#include "eval/lineup.h"
 #include "kernels/base/mem.h"
 #include "kernels/cpu/limits.h"
 
@@ -200,9 +200,8 @@ static status print_head(const bench *b, err *e)
 
 static status print_line(const bench *b, const bench_line *l, err *e)
 {
-    char budget[24] = "-", batch[24] = "-", bytes[24] = "-", share[24] = "-";
-    if (attn_has_budget(&l->spec))
-        snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
+    char budget[24], batch[24] = "-", bytes[24] = "-", share[24] = "-";
+    lineup_budget_text(budget, sizeof budget, &l->spec);
     if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
     if (l->r.decode) snprintf(bytes, sizeof bytes, "%.2f", l->bytes / 1e6);
     if (l->share >= 0) snprintf(share, sizeof share, "%.1f %%", 100 * l->share);
@@ -222,9 +221,8 @@ static double stage_us(const bench_line *l, int stage)
 /* The first columns of a table behind the first one. */
 static status print_case(const bench *b, const bench_line *l, err *e)
 {
-    char budget[24] = "-", batch[24] = "-";
-    if (attn_has_budget(&l->spec))
-        snprintf(budget, sizeof budget, "%lld", (long long)l->spec.budget);
+    char budget[24], batch[24] = "-";
+    lineup_budget_text(budget, sizeof budget, &l->spec);
     if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
     return out_printf(e, "\n%-8s %-*s %7s %8lld %5s %-9s", l->r.decode ? "decode" : "prefill",
                       b->width, l->spec.text, budget, (long long)l->ctx, batch,
@@ -279,10 +277,9 @@ static json_t *line_json(const bench *b, const bench_line *l)
     json_t *o = json_pack(
         "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}",
         "model", report_model(b->g.m->name), "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
-        "params", params, "budget",
-        attn_has_budget(&l->spec) ? json_integer(l->spec.budget) : json_null(), "ctx",
-        (json_int_t)l->ctx, "batch", (json_int_t)l->r.batch, "weights", dtype_name(b->g.m->type),
-        "kv", kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.n_runs, "tokens",
+        "params", params, "budget", lineup_budget_json(&l->spec), "ctx", (json_int_t)l->ctx,
+        "batch", (json_int_t)l->r.batch, "weights", dtype_name(b->g.m->type), "kv",
+        kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.n_runs, "tokens",
         (json_int_t)l->r.tokens, "tokens_per_s", l->r.tokens_per_s, "spread", l->r.spread,
         "attended", l->r.attended, "bytes_per_token", l->bytes, "limit_share",
         l->share >= 0 ? json_real(l->share) : json_null(), "parts", parts_json(l));
@@ -379,22 +376,13 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
     return st;
 }
 
-/* Whether an earlier budget of the list gave the same: the strategy has none, or one of its own. */
-static bool is_repeat(attn_spec *const *at_budget, size_t i, size_t budget)
+static status run_specs(bench *b, const lineup *l, err *e)
 {
-    for (size_t k = 0; k < budget; k++)
-        if (at_budget[k][i].budget == at_budget[budget][i].budget) return true;
-    return false;
-}
-
-static status run_specs(bench *b, attn_spec *const *at_budget, size_t n, err *e)
-{
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < b->n_budget; k++)
-            for (size_t x = 0; x < b->n_ctx && !is_repeat(at_budget, i, k); x++) {
-                if (!b->c->ctx && b->ctx[x] > b->g.m->config.max_positions) continue;
-                TRY(run_case(b, &at_budget[k][i], b->ctx[x], e));
-            }
+    for (size_t i = 0; i < l->n; i++)
+        for (size_t x = 0; x < b->n_ctx; x++) {
+            if (!b->c->ctx && b->ctx[x] > b->g.m->config.max_positions) continue;
+            TRY(run_case(b, &l->run[i].spec, b->ctx[x], e));
+        }
     return ST_OK;
 }
 
@@ -402,23 +390,16 @@ static status run_specs(bench *b, attn_spec *const *at_budget, size_t n, err *e)
 static status run_kv(bench *b, const char *kv, bool first, err *e)
 {
     cli c = *b->c;
-    attn_spec **at_budget;
-    size_t n = 0;
+    lineup l;
     c.kv = kv;
-    TRY(MEM_NEW(&at_budget, b->n_budget, e));
-    status st = ST_OK;
-    for (size_t k = 0; k < b->n_budget && st == ST_OK; k++)
-        st = cli_parse_attn(&at_budget[k], &n, &c, "full", b->budget[k], e);
-    size_t most = n * b->n_budget * b->n_ctx;
+    status st = lineup_read(&l, &c, "full", b->budget, b->n_budget, e);
+    size_t most = l.n * b->n_ctx;
     if (st == ST_OK) st = MEM_GROW(&b->lines, b->n_lines + most * (1 + b->n_batch), e);
     if (st == ST_OK) st = MEM_GROW(&b->why, b->n_why + most, e);
-    for (size_t i = 0; i < n && st == ST_OK; i++)
-        if ((int)strlen(at_budget[0][i].text) > b->width)
-            b->width = (int)strlen(at_budget[0][i].text);
+    if (st == ST_OK && lineup_width(&l) > b->width) b->width = lineup_width(&l);
     if (st == ST_OK && first) st = print_head(b, e);
-    if (st == ST_OK) st = run_specs(b, at_budget, n, e);
-    for (size_t k = 0; k < b->n_budget; k++) mem_free(at_budget[k]);
-    mem_free(at_budget);
+    if (st == ST_OK) st = run_specs(b, &l, e);
+    lineup_free(&l);
     return st;
 }
 

@@ -184,9 +184,10 @@ status cli_open_backend(backend **be, const cli *c, err *e)
 static void say_start(const engine *g, const cli *c, bool exact)
 {
     if (c->quiet) return;
-    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s\n", g->m->name, g->m->config.arch,
-            (double)g->m->config.n_params / 1e6, dtype_name(g->m->type), g->be->name, g->be->about,
-            exact ? ", built-in GEMM" : "");
+    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s, %d thread%s\n", g->m->name,
+            g->m->config.arch, (double)g->m->config.n_params / 1e6, dtype_name(g->m->type),
+            g->be->name, g->be->about, exact ? ", built-in GEMM" : "", g->be->n_threads,
+            g->be->n_threads == 1 ? "" : "s");
 }
 
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e)

@@ -75,6 +75,10 @@ status cli_parse_one_attn(attn_spec *out, const cli *c, err *e);
 void cli_warn_length(const cli *c, const model *m, const char *option, int64_t n);
 void cli_warn_ctx(const cli *c, const model *m, int64_t ctx);
 
+/* ST_IO where something else than a regular file is there: a file that is renamed to it would take the place of a
+ * device. */
+status out_check_regular(const char *option, const char *path, err *e);
+
 /* A file of results that is written beside its place and replaces what is there when it is complete, so that a
  * failed run leaves no half file. Messages name the option. */
 typedef struct {

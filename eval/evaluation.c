@@ -30,7 +30,7 @@ static status parse_prompter(evaluation *ev, err *e)
     return reply_check(c, e);
 }
 
-static status parse_source(evaluation *ev, const char *data_dir, err *e)
+static status parse_source(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
     ev->source = (sample_source){
@@ -38,7 +38,7 @@ static status parse_source(evaluation *ev, const char *data_dir, err *e)
     if (c->sampled && c->limit == 0)
         return err_set(e, ST_USAGE, "--sample-seed chooses the samples of --limit N");
     if (c->data) return ST_OK;
-    ev->own_path = path_join(data_dir, ev->kind->own_samples);
+    ev->own_path = path_join(ev->data_dir, ev->kind->own_samples);
     ev->source.data = ev->own_path;
     return ev->own_path ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
@@ -46,10 +46,10 @@ static status parse_source(evaluation *ev, const char *data_dir, err *e)
 status evaluation_start(evaluation *ev, const evaluation_kind *kind, void *own, const cli *c,
                         const char *data_dir, err *e)
 {
-    *ev = (evaluation){.c = c, .kind = kind, .own = own};
+    *ev = (evaluation){.c = c, .kind = kind, .own = own, .data_dir = data_dir};
     TRY(parse_prompter(ev, e));
     TRY(lineup_read_budgets(&ev->rows, c, "full", e));
-    return parse_source(ev, data_dir, e);
+    return parse_source(ev, e);
 }
 
 /* ---- the model ---- */
@@ -66,6 +66,10 @@ static status finish_prompter(evaluation *ev, err *e)
         p->wrap = WRAP_RAW;
         if (!c->quiet) fprintf(stderr, "the model has no chat template: prompts stay raw\n");
     }
+    if (p->wrap != WRAP_RAW && !c->template_name && !tokenizer_chat_template(p->tok))
+        return err_set(e, ST_USAGE,
+                       "--wrap %s: the model has no known chat template; --template NAME gives one",
+                       c->wrap);
     if (!c->max_length) return ev->kind->max_length(&p->max_length, ev, e);
     TRY(cli_parse_size(&max_length, c->max_length, "--max-length", e));
     p->max_length = (size_t)max_length;
@@ -168,15 +172,34 @@ const json_t *evaluation_result(const evaluation *ev, size_t row, const char *da
     return found;
 }
 
-/* Members of the configuration; NULL: out of memory. */
-static json_t *config_json(const evaluation *ev, const json_t *files)
+/* {name: sum} of the benchmark's own files. A new object. */
+static status tables_json(json_t **out, const evaluation *ev, err *e)
+{
+    status st = ST_OK;
+    char sum[SHA256_HEX];
+    *out = json_object();
+    for (const char *const *name = ev->kind->tables; *name && st == ST_OK; name++) {
+        char *path = path_join(ev->data_dir, *name);
+        st = path ? file_sha256(path, sum, e) : err_set(e, ST_NOMEM, "out of memory");
+        mem_free(path);
+        if (st == ST_OK && json_object_set_new(*out, *name, json_string(sum)) != 0)
+            st = err_set(e, ST_NOMEM, "out of memory");
+    }
+    if (st == ST_OK) return ST_OK;
+    json_decref(*out);
+    *out = NULL;
+    return st;
+}
+
+/* Members of the configuration, which takes `tables`; NULL: out of memory. */
+static json_t *config_json(const evaluation *ev, const json_t *files, json_t *tables)
 {
     const cli *c = ev->c;
     const prompter *p = &ev->prompter;
     const char *chat = c->template_name ? c->template_name : tokenizer_chat_template(ev->g.tok);
     json_t *config =
-        json_pack("{s:O, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", files, "limit",
-                  c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
+        json_pack("{s:O, s:o, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", files, "tables", tables,
+                  "limit", c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
                   c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
                   (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
                   p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
@@ -190,8 +213,10 @@ static json_t *config_json(const evaluation *ev, const json_t *files)
 
 status evaluation_begin(evaluation *ev, const json_t *files, err *e)
 {
+    json_t *tables;
     TRY(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
-    return provenance_open(&ev->out, ev->c, &ev->g, &ev->rows, config_json(ev, files),
+    TRY(tables_json(&tables, ev, e));
+    return provenance_open(&ev->out, ev->c, &ev->g, &ev->rows, config_json(ev, files, tables),
                            ev->kind->passes ? identity_with_pass : identity, e);
 }
 

@@ -37,6 +37,8 @@ typedef struct evaluation evaluation;
 typedef struct {
     const char *name;        /* for messages: "longbench" */
     const char *own_samples; /* file of the evaluation data that is read without --data */
+    /* Files of the evaluation data that prompts and scores follow from; NULL-terminated. */
+    const char *const *tables;
     bool passes;             /* items have a pass, which tells their results apart */
     bool joined;             /* how long prompts are cut: prompter.joined */
     /* The default of --max-length. */
@@ -65,6 +67,7 @@ struct evaluation {
     size_t n_truncated; /* prompts of all passes */
     results *out;
     /* The rest is of evaluation.c. */
+    const char *data_dir;
     char *own_path;
     together_prompt *prompts; /* [n_items] */
     bool *known;              /* [rows.n, n_items] answers that are in the results */

@@ -65,18 +65,12 @@ status evaluation_table_end(const evaluation_table *t, err *e)
 
 /* ---- costs ---- */
 
-double evaluation_number(const json_t *line, const char *key)
-{
-    const json_t *j = json_object_get(line, key);
-    return json_is_number(j) ? json_number_value(j) : (double)NAN;
-}
-
 void evaluation_costs_add(evaluation_costs *c, const json_t *line)
 {
-    double attended = evaluation_number(line, "attended");
+    double attended = results_number(line, "attended");
     c->n++;
-    c->seconds += evaluation_number(line, "seconds");
-    c->kv_mb += evaluation_number(line, "kv_bytes") / 1e6;
+    c->seconds += results_number(line, "seconds");
+    c->kv_mb += results_number(line, "kv_bytes") / 1e6;
     if (isnan(attended)) return;
     c->n_attended++;
     c->attended += attended;
@@ -100,11 +94,6 @@ status evaluation_table_costs(evaluation_table *t, const evaluation_costs *costs
 
 /* ---- JSON ---- */
 
-json_t *evaluation_real_json(double x)
-{
-    return isnan(x) ? json_null() : json_real(x);
-}
-
 json_t *evaluation_row_json(const evaluation *ev, size_t row)
 {
     const attn_spec *s = &ev->rows.run[row].spec;
@@ -117,9 +106,9 @@ json_t *evaluation_row_json(const evaluation *ev, size_t row)
 
 void evaluation_costs_json(json_t *o, const evaluation_costs *c)
 {
-    json_object_set_new(o, "attended", evaluation_real_json(mean(c->attended, c->n_attended)));
-    json_object_set_new(o, "seconds", evaluation_real_json(mean(c->seconds, c->n)));
-    json_object_set_new(o, "kv_bytes", evaluation_real_json(mean(c->kv_mb * 1e6, c->n)));
+    json_object_set_new(o, "attended", results_real(mean(c->attended, c->n_attended)));
+    json_object_set_new(o, "seconds", results_real(mean(c->seconds, c->n)));
+    json_object_set_new(o, "kv_bytes", results_real(mean(c->kv_mb * 1e6, c->n)));
 }
 
 status evaluation_report_json(const evaluation *ev, size_t n_samples, json_t *own, json_t *list,

@@ -39,13 +39,9 @@ status evaluation_table_costs(evaluation_table *t, const evaluation_costs *costs
 json_t *evaluation_row_json(const evaluation *ev, size_t row);
 /* Adds "attended", "seconds" and "kv_bytes", means or null. */
 void evaluation_costs_json(json_t *o, const evaluation_costs *c);
-json_t *evaluation_real_json(double x); /* NAN: null */
 /* --json: takes list, the results; extra, to which the numbers of samples and of truncated prompts are added; and own,
  * options beside the common ones. One that is NULL is out of memory. */
 status evaluation_report_json(const evaluation *ev, size_t n_samples, json_t *own, json_t *list,
                               json_t *extra, err *e);
-
-/* The member as a number; NAN: it is none. */
-double evaluation_number(const json_t *line, const char *key);
 
 #endif

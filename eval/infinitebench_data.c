@@ -119,11 +119,13 @@ static status make_prefix(infinitebench_sample *s, const char *match, size_t n, 
     return st;
 }
 
-/* From the first match of "The .+ of", which takes as much of its line as it can. */
+/* From the first match of "The .+ of", which takes as much of its line as it can: where a line's first "The " has none,
+ * no other one of the line has. */
 static status read_prefix(infinitebench_sample *s, const char *input, const char *where, err *e)
 {
-    for (const char *f = input; (f = strstr(f, "The ")); f++) {
-        size_t line = strcspn(f, "\n");
+    size_t line;
+    for (const char *f = input; (f = strstr(f, "The ")); f += line) {
+        line = strcspn(f, "\n");
         for (size_t end = line; end >= strlen("The x of"); end--)
             if (memcmp(f + end - 3, " of", 3) == 0) return make_prefix(s, f, end, e);
     }

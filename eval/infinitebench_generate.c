@@ -186,9 +186,10 @@ status infinitebench_sample_make(infinitebench_sample *s, const infinitebench_pr
     TRY(try_units(s, &first, p, how, at, units, e));
     if (first < 0) {
         infinitebench_sample_free(s);
-        return err_set(
-            e, ST_USAGE, "%lld tokens are too few for %s: its shortest prompt lacks %lld",
-            (long long)at->length, infinitebench_tasks[at->task].name, (long long)-first);
+        return err_set(e, ST_USAGE,
+                       "--length (or --ctx) %lld: too short for %s, at least %lld tokens",
+                       (long long)at->length, infinitebench_tasks[at->task].name,
+                       (long long)(at->length - first));
     }
     low = units;
     infinitebench_sample_free(s);

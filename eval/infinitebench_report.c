@@ -7,7 +7,7 @@
 
 #include "eval/evaluation_table.h"
 #include "eval/infinitebench_run.h"
-#include "eval/longbench.h"
+#include "eval/scores.h"
 #include "kernels/base/mem.h"
 
 /* What a row of the lineup got in a task, or at one length of it. */
@@ -34,7 +34,7 @@ static bool is_of(const infinitebench_sample *s, size_t task, int64_t length)
 static status fill_cell(cell *out, const report *p, size_t row, size_t task, int64_t length, err *e)
 {
     const infinitebench_run *r = p->r;
-    longbench_scores s = {0};
+    scores s = {0};
     status st = ST_OK;
     *out = (cell){0};
     for (size_t i = 0; i < r->n && st == ST_OK; i++) {
@@ -42,13 +42,13 @@ static status fill_cell(cell *out, const report *p, size_t row, size_t task, int
         const json_t *line =
             evaluation_result(&r->ev, row, infinitebench_tasks[task].name, r->s[i].index, NULL);
         if (!line) continue;
-        st = longbench_scores_add(&s, evaluation_number(line, "score"), 0, e);
+        st = scores_add(&s, results_number(line, "score"), 0, e);
         out->undecided += json_is_true(json_object_get(line, "undecided"));
         evaluation_costs_add(&out->costs, line);
         if (length == 0) evaluation_costs_add(&p->costs[row], line);
     }
-    out->mean = longbench_mean(&s);
-    longbench_scores_free(&s);
+    out->mean = scores_mean(&s);
+    scores_free(&s);
     return st;
 }
 
@@ -153,7 +153,7 @@ static json_t *cell_json(const report *p, size_t row, size_t task, int64_t lengt
     json_decref(of_row);
     if (length) json_object_set_new(o, "length", json_integer((json_int_t)length));
     json_object_set_new(o, "n", json_integer((json_int_t)c->costs.n));
-    json_object_set_new(o, "score", evaluation_real_json(c->mean));
+    json_object_set_new(o, "score", results_real(c->mean));
     if (p->r->infllm_rules && c->undecided)
         json_object_set_new(o, "undecided", json_integer((json_int_t)c->undecided));
     evaluation_costs_json(o, &c->costs);
@@ -185,7 +185,7 @@ static status write_json(const report *p, const cell *cells, err *e)
     for (size_t i = 0; i < rows; i++) {
         json_t *o = evaluation_row_json(&r->ev, i);
         if (r->ev.rows.why[i].code == ST_OK)
-            json_object_set_new(o, "average", evaluation_real_json(average(r, cells, i)));
+            json_object_set_new(o, "average", results_real(average(r, cells, i)));
         json_array_append_new(averages, o);
         for (size_t t = 0; t < INFINITEBENCH_TASKS && st == ST_OK; t++)
             st = add_cells(list, p, i, t, &cells[t * rows + i], e);

@@ -133,6 +133,8 @@ static status read_samples(infinitebench_run *r, err *e)
     if (!(r->files = json_array())) return err_set(e, ST_NOMEM, "out of memory");
     if (c->data && all_made)
         return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
+    if (!any && c->sampled)
+        return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
     if (!any) return ST_OK;
     bool named = c->dataset && strcmp(c->dataset, "all") != 0;
     sample_files files = {.names = &names,
@@ -210,7 +212,7 @@ static status make_samples(infinitebench_run *r, err *e)
                 progress_set(bar, ++done, n_tasks * (int64_t)r->n_length * count);
             }
     progress_end(bar);
-    qsort(r->s, r->n, sizeof *r->s, by_task);
+    if (st == ST_OK) qsort(r->s, r->n, sizeof *r->s, by_task);
     return st;
 }
 
@@ -329,8 +331,12 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
     return ST_OK;
 }
 
+static const char *const tables[] = {
+    "infinitebench/official_prompts.json", "infinitebench/official_max_new_tokens.json",
+    "infinitebench/infllm_dataset2prompt.json", "infinitebench/infllm_dataset2maxlen.json", NULL};
 static const evaluation_kind infinitebench = {.name = "infinitebench",
                                               .own_samples = "infinitebench/samples.jsonl",
+                                              .tables = tables,
                                               .joined = true,
                                               .max_length = max_length,
                                               .item = make_item,

@@ -320,6 +320,7 @@ static status run_logits(const cli *c, session *s, const token_list *ids, logits
     char *tmp = NULL;
     status st = ST_OK;
     if (c->output) {
+        TRY(out_check_regular("-o", c->output, e));
         if (asprintf(&tmp, "%s.part", c->output) < 0) return err_set(e, ST_NOMEM, "out of memory");
         sink->f = fopen(tmp, "wb");
         if (!sink->f || !write_npy_header(sink->f, c->last ? 1 : ids->n, sink->vocab)) {

@@ -10,7 +10,7 @@ engine_sources += %D%/cli.h %D%/cli.c %D%/options.c %D%/options.h %D%/output.c %
   %D%/metrics/hmm.c %D%/metrics/segment.h %D%/metrics/segment.c %D%/metrics/metrics.h %D%/metrics/impl.h \
   %D%/metrics/lcs.h %D%/metrics/lcs.c %D%/metrics/rouge_sum.c %D%/metrics/infinitebench.c %D%/metrics/infinitebench_math.c \
   %D%/metrics/metrics.c %D%/metrics/f1.c %D%/metrics/rouge.c %D%/metrics/exact.c %D%/metrics/code_sim.c \
-  %D%/samples.h %D%/samples.c %D%/sample_files.h %D%/sample_files.c %D%/prompter.h %D%/prompter.c %D%/evaluation.h %D%/evaluation.c \
+  %D%/scores.h %D%/scores.c %D%/samples.h %D%/samples.c %D%/sample_files.h %D%/sample_files.c %D%/prompter.h %D%/prompter.c %D%/evaluation.h %D%/evaluation.c \
   %D%/evaluation_table.h %D%/evaluation_table.c \
   %D%/prediction.h %D%/prediction.c %D%/score_cmd.c %D%/longbench.h %D%/longbench_table.c %D%/longbench_score.c %D%/longbench_cmd.c \
   %D%/prompt.h %D%/prompt.c %D%/longbench_data.h %D%/longbench_data.c %D%/longbench_prompt.h %D%/longbench_prompt.c \

@@ -10,6 +10,7 @@
 
 #include "eval/metrics/metrics.h"
 #include "eval/sample_files.h"
+#include "eval/scores.h"
 
 typedef struct {
     const char *name, *group;
@@ -45,28 +46,15 @@ status longbench_find(const longbench_dataset **out, const longbench_table *t, c
 status longbench_score(metrics *m, const longbench_dataset *d, metric_case c, double *score,
                        err *e);
 
-/* Scores of a dataset in the order of its samples; zeroed: none. */
-typedef struct {
-    double *score;
-    int64_t *length; /* the samples' field of that name, for LongBench-E */
-    size_t n, cap;
-} longbench_scores;
-
-status longbench_scores_add(longbench_scores *s, double score, int64_t length, err *e);
-void longbench_scores_free(longbench_scores *s);
-
-/* 100 times the mean, rounded to two decimals; NAN without scores. */
-double longbench_mean(const longbench_scores *s);
-
 enum { LONGBENCH_BUCKETS = 3 };
 extern const char *const longbench_bucket_names[LONGBENCH_BUCKETS];
-/* The same for lengths below 4000, below 8000 and the others. NAN for an empty one. The official code
+/* scores_mean for lengths below 4000, below 8000 and the others. NAN for an empty one. The official code
  * takes NumPy's mean and rounding here, which may differ from Python's in the last digit; so does this. */
-status longbench_bucket_means(const longbench_scores *s, double out[LONGBENCH_BUCKETS], err *e);
+status longbench_bucket_means(const scores *s, double out[LONGBENCH_BUCKETS], err *e);
 
 /* Scores the predictions of a JSONL file, objects with pred, answers, all_classes and, with need_length, length. As in
  * the official code the classes of the last line hold for all. ST_FORMAT names line and field. */
 status longbench_score_file(metrics *m, const longbench_dataset *d, const char *path,
-                            bool need_length, longbench_scores *out, err *e);
+                            bool need_length, scores *out, err *e);
 
 #endif

@@ -162,23 +162,19 @@ static status read_sources(longbench2_data *out, const char *list, err *e)
 
 /* ---- which samples ---- */
 
-static status choose(longbench2_data *d, const sample_source *s, err *e)
+static void drop_sample(void *sample)
 {
-    sample_key *key = NULL;
-    size_t *keep = NULL, kept, next = 0;
-    status st;
-    TRY_GOTO(MEM_NEW(&key, d->n, e));
-    TRY_GOTO(MEM_NEW(&keep, d->n, e));
+    longbench2_sample *s = sample;
+    json_decref(s->root);
+}
+
+static status choose(longbench2_data *d, const sample_source *from, err *e)
+{
+    sample_key *key;
+    TRY(MEM_NEW(&key, d->n, e));
     for (size_t i = 0; i < d->n; i++) key[i].index = d->s[i].index;
-    TRY_GOTO(samples_choose(keep, &kept, key, d->n, s, e));
-    for (size_t i = 0; i < d->n; i++) { /* keep ascends */
-        if (next < kept && keep[next] == i) d->s[next++] = d->s[i];
-        else json_decref(d->s[i].root);
-    }
-    d->n = kept;
-done:
+    status st = samples_keep(d->s, sizeof *d->s, &d->n, key, from, drop_sample, e);
     mem_free(key);
-    mem_free(keep);
     return st;
 }
 

@@ -3,11 +3,11 @@
 #include "config.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "eval/evaluation_table.h"
 #include "eval/longbench2_run.h"
+#include "eval/scores.h"
 #include "kernels/base/mem.h"
 
 enum { OVERALL, EASY, HARD, SHORT, MEDIUM, LONG, CATEGORIES };
@@ -44,13 +44,10 @@ static bool is_in(const longbench2_sample *s, int category)
 
 /* ---- numbers ---- */
 
-/* 100 k / n to one decimal, as Python rounds; NAN: n is 0. */
+/* 100 k / n to one decimal; NAN: n is 0. */
 static double percent(double k, size_t n)
 {
-    char text[32];
-    if (n == 0) return (double)NAN;
-    snprintf(text, sizeof text, "%.1f", 100 * k / (double)n);
-    return strtod(text, NULL);
+    return n ? round_decimals(100 * k / (double)n, 1) : (double)NAN;
 }
 
 static double accuracy(const tally *t)
@@ -163,8 +160,8 @@ static json_t *row_json(const report *p, size_t row)
     if (p->r->ev.rows.why[row].code != ST_OK) return o;
     json_object_set_new(o, "n", json_integer((json_int_t)t->n));
     for (int k = 0; k < CATEGORIES; k++)
-        json_object_set_new(o, names[k], evaluation_real_json(accuracy(&t[k])));
-    json_object_set_new(o, "compensated", evaluation_real_json(compensated(t)));
+        json_object_set_new(o, names[k], results_real(accuracy(&t[k])));
+    json_object_set_new(o, "compensated", results_real(compensated(t)));
     json_object_set_new(o, "no_choice", json_integer((json_int_t)t->none));
     json_object_set_new(o, "empty", json_integer((json_int_t)p->empty[row]));
     evaluation_costs_json(o, &p->costs[0][row]);

@@ -123,8 +123,12 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text output,
     return ST_OK;
 }
 
+static const char *const tables[] = {"longbench2/0shot.txt", "longbench2/0shot_no_context.txt",
+                                     "longbench2/0shot_cot.txt", "longbench2/0shot_cot_ans.txt",
+                                     NULL};
 static const evaluation_kind one_pass = {.name = "longbench2",
                                          .own_samples = "longbench2/samples.jsonl",
+                                         .tables = tables,
                                          .joined = true,
                                          .max_length = max_length,
                                          .item = make_item,

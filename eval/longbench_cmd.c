@@ -36,7 +36,7 @@ static status print_number(double x, err *e)
     return out_printf(e, "%s", text);
 }
 
-static status print_buckets(const longbench_scores *s, err *e)
+static status print_buckets(const scores *s, err *e)
 {
     double mean[LONGBENCH_BUCKETS];
     TRY(longbench_bucket_means(s, mean, e));
@@ -49,12 +49,12 @@ static status print_buckets(const longbench_scores *s, err *e)
     return out_printf(e, "    }");
 }
 
-static status score_file(const cli *c, metrics *m, const longbench_dataset *d, longbench_scores *s,
+static status score_file(const cli *c, metrics *m, const longbench_dataset *d, scores *s,
                          err *e)
 {
     TRY(longbench_score_file(m, d, c->score, c->longbench_e, s, e));
     TRY(out_printf(e, "{\n    \"%s\": ", d->name));
-    TRY(c->longbench_e ? print_buckets(s, e) : print_number(longbench_mean(s), e));
+    TRY(c->longbench_e ? print_buckets(s, e) : print_number(scores_mean(s), e));
     TRY(out_printf(e, "\n}\n"));
     return out_flush(e);
 }
@@ -62,7 +62,7 @@ static status score_file(const cli *c, metrics *m, const longbench_dataset *d, l
 static status score_only(const cli *c, const char *dir, metrics *m, err *e)
 {
     longbench_table t = {0};
-    longbench_scores s = {0};
+    scores s = {0};
     const longbench_dataset *d;
     status st;
     if (c->json) return err_set(e, ST_USAGE, "--json: --score prints its result as JSON");
@@ -73,7 +73,7 @@ static status score_only(const cli *c, const char *dir, metrics *m, err *e)
     TRY_GOTO(dataset_of(&d, &t, c, e));
     TRY_GOTO(score_file(c, m, d, &s, e));
 done:
-    longbench_scores_free(&s);
+    scores_free(&s);
     longbench_close(&t);
     return st;
 }

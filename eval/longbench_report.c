@@ -28,7 +28,7 @@ typedef struct {
 static status fill_cell(const report *p, size_t row, size_t d, cell *out, err *e)
 {
     const longbench_run *r = p->r;
-    longbench_scores s = {0};
+    scores s = {0};
     status st = ST_OK;
     *out = (cell){0};
     for (size_t i = 0; i < r->data.n && st == ST_OK; i++) {
@@ -36,13 +36,13 @@ static status fill_cell(const report *p, size_t row, size_t d, cell *out, err *e
         if (x->d != &r->t.d[d]) continue;
         const json_t *line = evaluation_result(&r->ev, row, x->d->name, x->index, NULL);
         if (!line) continue;
-        st = longbench_scores_add(&s, evaluation_number(line, "score"), x->p.length, e);
+        st = scores_add(&s, results_number(line, "score"), x->p.length, e);
         evaluation_costs_add(&out->costs, line);
         evaluation_costs_add(&p->costs[row], line);
     }
-    out->mean = longbench_mean(&s);
+    out->mean = scores_mean(&s);
     if (st == ST_OK) st = longbench_bucket_means(&s, out->bucket, e);
-    longbench_scores_free(&s);
+    scores_free(&s);
     return st;
 }
 
@@ -143,12 +143,12 @@ static json_t *cell_json(const report *p, size_t row, size_t d)
     json_object_update(o, of_row);
     json_decref(of_row);
     json_object_set_new(o, "n", json_integer((json_int_t)c->costs.n));
-    json_object_set_new(o, "score", evaluation_real_json(c->mean));
+    json_object_set_new(o, "score", results_real(c->mean));
     evaluation_costs_json(o, &c->costs);
     if (!r->ev.c->longbench_e) return o;
     json_t *buckets = json_object();
     for (int b = 0; b < LONGBENCH_BUCKETS; b++)
-        json_object_set_new(buckets, longbench_bucket_names[b], evaluation_real_json(c->bucket[b]));
+        json_object_set_new(buckets, longbench_bucket_names[b], results_real(c->bucket[b]));
     json_object_set_new(o, "buckets", buckets);
     return o;
 }
@@ -163,8 +163,8 @@ static json_t *averages_json(const report *p, size_t row)
     for (size_t d = 0; d < r->t.n; d++)
         if (is_first_of_group(r, d))
             json_object_set_new(groups, r->t.d[d].group,
-                                evaluation_real_json(average(p, row, r->t.d[d].group)));
-    json_object_set_new(o, "average", evaluation_real_json(average(p, row, NULL)));
+                                results_real(average(p, row, r->t.d[d].group)));
+    json_object_set_new(o, "average", results_real(average(p, row, NULL)));
     json_object_set_new(o, "groups", groups);
     return o;
 }

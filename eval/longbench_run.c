@@ -67,8 +67,11 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
     return ST_OK;
 }
 
+static const char *const tables[] = {"longbench/datasets.json", "longbench/prompts.json",
+                                     "jieba/dict.txt", "jieba/hmm.tsv", NULL};
 static const evaluation_kind longbench = {.name = "longbench",
                                           .own_samples = "longbench/samples.jsonl",
+                                          .tables = tables,
                                           .max_length = max_length,
                                           .item = make_item,
                                           .config = config,

@@ -5,8 +5,6 @@
 #include "eval/longbench.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "eval/prediction.h"
@@ -35,37 +33,7 @@ status longbench_score(metrics *m, const longbench_dataset *d, metric_case c, do
     return metric_score(m, d->metric, &c, score, e);
 }
 
-/* ---- many ---- */
-
-status longbench_scores_add(longbench_scores *s, double score, int64_t length, err *e)
-{
-    if (s->n == s->cap) {
-        size_t cap = s->cap ? 2 * s->cap : 256;
-        TRY(MEM_GROW(&s->score, cap, e));
-        TRY(MEM_GROW(&s->length, cap, e));
-        s->cap = cap;
-    }
-    s->score[s->n] = score;
-    s->length[s->n++] = length;
-    return ST_OK;
-}
-
-void longbench_scores_free(longbench_scores *s)
-{
-    mem_free(s->score);
-    mem_free(s->length);
-    *s = (longbench_scores){0};
-}
-
-double longbench_mean(const longbench_scores *s)
-{
-    double sum = 0;
-    char text[32];
-    for (size_t i = 0; i < s->n; i++) sum += s->score[i];
-    if (s->n == 0) return (double)NAN;
-    snprintf(text, sizeof text, "%.2f", 100 * sum / (double)s->n);
-    return strtod(text, NULL);
-}
+/* ---- LongBench-E ---- */
 
 /* NumPy's sum: eight running sums in blocks of at most 128, halves above that (pairwise summation). */
 static double numpy_sum(const double *x, size_t n)
@@ -89,7 +57,7 @@ static double numpy_sum(const double *x, size_t n)
 const char *const longbench_bucket_names[LONGBENCH_BUCKETS] = {"0-4k", "4-8k", "8k+"};
 
 /* The scores of one bucket into out, which has room for all; their number. */
-static size_t scores_of_bucket(const longbench_scores *s, int bucket, double *out)
+static size_t scores_of_bucket(const scores *s, int bucket, double *out)
 {
     size_t n = 0;
     for (size_t i = 0; i < s->n; i++) {
@@ -99,7 +67,7 @@ static size_t scores_of_bucket(const longbench_scores *s, int bucket, double *ou
     return n;
 }
 
-status longbench_bucket_means(const longbench_scores *s, double out[LONGBENCH_BUCKETS], err *e)
+status longbench_bucket_means(const scores *s, double out[LONGBENCH_BUCKETS], err *e)
 {
     double *x;
     TRY(MEM_NEW(&x, s->n, e));
@@ -129,7 +97,7 @@ static status read_last(prediction *p, line_reader r, err *e)
 }
 
 static status score_lines(metrics *m, const longbench_dataset *d, line_reader r, bool need_length,
-                          longbench_scores *out, err *e)
+                          scores *out, err *e)
 {
     prediction last = {0}, p = {0};
     const char *line;
@@ -145,7 +113,7 @@ static status score_lines(metrics *m, const longbench_dataset *d, line_reader r,
         st = longbench_score(m, d, c, &score, &inner);
         if (st == ST_OK && need_length && p.length < 0)
             st = err_set(&inner, ST_FORMAT, "'length' is missing");
-        if (st == ST_OK) st = longbench_scores_add(out, score, p.length, &inner);
+        if (st == ST_OK) st = scores_add(out, score, p.length, &inner);
         if (st != ST_OK) {
             prediction_failed(&r, &inner, e);
             goto done;
@@ -158,7 +126,7 @@ done:
 }
 
 status longbench_score_file(metrics *m, const longbench_dataset *d, const char *path,
-                            bool need_length, longbench_scores *out, err *e)
+                            bool need_length, scores *out, err *e)
 {
     char *file;
     line_reader r = {.name = path};

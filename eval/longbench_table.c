@@ -9,8 +9,9 @@
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/nearest.h"
 
-enum { MAX_TABLE_BYTES = 1 << 20, MAX_DEPTH = 8, MAX_NAME = 63 };
+enum { MAX_TABLE_BYTES = 1 << 20, MAX_DEPTH = 8 };
 
 static status read_dataset(longbench_dataset *d, const char *name, json_t *row,
                            const json_t *prompts, err *e)
@@ -20,13 +21,13 @@ static status read_dataset(longbench_dataset *d, const char *name, json_t *row,
     json_error_t je;
     d->name = name;
     d->question = NULL;
-    if (strlen(name) > MAX_NAME ||
+    if (strlen(name) > NEAREST_MAX ||
         json_unpack_ex(row, &je, 0, "{s:s, s:s, s:i, s:b, s:b, s:b, s?b, s?s}", "group", &d->group,
                        "metric", &metric_text, "max_new_tokens", &d->max_new_tokens, "chat", &chat,
                        "first_line", &first_line, "longbench_e", &longbench_e, "newline_stops",
                        &newline_stops, "question", &d->question) != 0)
         return err_set(e, ST_FORMAT, "datasets.json: '%.63s': %.100s", name,
-                       strlen(name) > MAX_NAME ? "name too long" : je.text);
+                       strlen(name) > NEAREST_MAX ? "name too long" : je.text);
     d->chat = chat;
     d->first_line = first_line;
     d->longbench_e = longbench_e;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "eval/cli.h"
@@ -87,9 +88,18 @@ static json_t *report_object(const cli *c, const engine *g, json_t *options, jso
     return o;
 }
 
+status out_check_regular(const char *option, const char *path, err *e)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode)
+               ? err_set(e, ST_IO, "%s %s: not a regular file", option, path)
+               : ST_OK;
+}
+
 status out_file_open(out_file *o, const char *option, const char *path, err *e)
 {
     *o = (out_file){.option = option, .path = path};
+    TRY(out_check_regular(option, path, e));
     if (asprintf(&o->tmp, "%s.part", path) < 0) {
         o->tmp = NULL;
         return err_set(e, ST_NOMEM, "%s: out of memory", option);
@@ -124,8 +134,22 @@ static status check_writable(const char *option, const char *path, err *e)
     return ST_OK;
 }
 
+static status check_apart(const char *a_option, const char *a, const char *b_option, const char *b,
+                          err *e)
+{
+    struct stat x, y;
+    if (!a || !b) return ST_OK;
+    bool same = strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 &&
+                                      x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+    return same ? err_set(e, ST_USAGE, "%s %s: is the file of %s too", a_option, a, b_option)
+                : ST_OK;
+}
+
 status report_check(const cli *c, err *e)
 {
+    TRY(check_apart("--json", c->json, "-o", c->output, e));
+    TRY(check_apart("--csv", c->csv, "-o", c->output, e));
+    TRY(check_apart("--csv", c->csv, "--json", c->json, e));
     TRY(check_writable("--json", c->json, e));
     return check_writable("--csv", c->csv, e);
 }

@@ -46,26 +46,10 @@ static const json_t *result_of(const passkey *p, size_t row, size_t trial)
 
 static status open_results(passkey *p, err *e)
 {
-    const cli *c = p->c;
-    json_t *config = NULL, *started = NULL, *own = NULL;
-    status st;
-    TRY_GOTO(provenance_config(&config, c, &p->g, &p->rows, e));
-    TRY_GOTO(provenance_started(&started, &p->g, e));
-    own = json_pack("{s:o, s:I, s:s, s:b}", "ctx", report_sizes(p->ctx, p->n_ctx), "trials",
-                    (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill", "chars",
-                    c->chars);
-    if (!own || json_object_update(config, own) != 0)
-        TRY_GOTO(err_set(e, ST_NOMEM, "out of memory for the configuration"));
-    results_options o = {c->output, c->command, config, started, identity};
-    TRY_GOTO(results_open(&p->out, &o, e));
-    if (results_count(p->out) > 0 && !c->quiet)
-        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(c->output),
-                results_count(p->out));
-done:
-    json_decref(config);
-    json_decref(started);
-    json_decref(own);
-    return st;
+    json_t *own = json_pack("{s:o, s:I, s:s, s:b}", "ctx", report_sizes(p->ctx, p->n_ctx), "trials",
+                            (json_int_t)p->n_trials, "protocol", p->decode ? "decode" : "prefill",
+                            "chars", p->c->chars);
+    return provenance_open(&p->out, p->c, &p->g, &p->rows, own, identity, e);
 }
 
 static double number(const json_t *line, const char *key)

@@ -33,6 +33,7 @@ void pg19_books_free(pg19_books *b);
 #define PG19_LIMIT         1e-3
 
 typedef enum { PG19_DECODE, PG19_WINDOW, PG19_TRUNCATE } pg19_protocol;
+extern const char *const pg19_protocols[]; /* their names */
 
 typedef struct {
     const cli *c;
@@ -54,9 +55,6 @@ typedef struct {
 const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length);
 /* {"book", "attn", "budget", "length"}: its identity. */
 json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length);
-
-/* A number that JSON can hold, else null. */
-json_t *pg19_real(double x);
 
 /* Computes what is missing for a book and adds it to the results. */
 status pg19_decode_book(pg19_run *r, size_t book, err *e);

@@ -10,7 +10,7 @@
 #include "kernels/base/mem.h"
 
 enum { DEFAULT_LENGTH = 4096, DEFAULT_STRIDE = 256, DEFAULT_BOOKS = 1 };
-static const char *const protocols[] = {"decode", "window", "truncate"};
+const char *const pg19_protocols[] = {"decode", "window", "truncate"};
 
 /* ---- what is asked for ---- */
 
@@ -18,7 +18,7 @@ static const char *const protocols[] = {"decode", "window", "truncate"};
 static status check_options(const pg19_run *r, err *e)
 {
     const cli *c = r->c;
-    const char *name = protocols[r->protocol];
+    const char *name = pg19_protocols[r->protocol];
     if (r->protocol == PG19_DECODE && (c->max_length || c->tokens))
         return err_set(e, ST_USAGE, "%s: --protocol decode takes its length from --ctx N",
                        c->max_length ? "--max-length" : "--tokens");
@@ -32,9 +32,9 @@ static status check_options(const pg19_run *r, err *e)
 
 static status parse_protocol(pg19_run *r, err *e)
 {
-    const char *text = r->c->protocol ? r->c->protocol : protocols[PG19_DECODE];
+    const char *text = r->c->protocol ? r->c->protocol : pg19_protocols[PG19_DECODE];
     for (pg19_protocol p = PG19_DECODE; p <= PG19_TRUNCATE; p++) {
-        if (strcmp(text, protocols[p]) != 0) continue;
+        if (strcmp(text, pg19_protocols[p]) != 0) continue;
         r->protocol = p;
         return check_options(r, e);
     }
@@ -179,7 +179,7 @@ static json_t *books_json(const pg19_run *r)
 static status open_results(pg19_run *r, err *e)
 {
     json_t *own =
-        json_pack("{s:s, s:o, s:o, s:o, s:o}", "protocol", protocols[r->protocol], "lengths",
+        json_pack("{s:s, s:o, s:o, s:o, s:o}", "protocol", pg19_protocols[r->protocol], "lengths",
                   report_sizes(r->length, r->n_lengths), "stride",
                   r->stride ? json_integer(r->stride) : json_null(), "tokens",
                   r->tokens ? json_integer(r->tokens) : json_null(), "data", books_json(r));

@@ -152,11 +152,6 @@ static status add_result(const group *g, const seat *t, json_t *own, err *e)
     return st;
 }
 
-json_t *pg19_real(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 /* ---- through the decode path ---- */
 
 static void on_decoded(void *ctx, size_t i, size_t at, double nll)
@@ -222,7 +217,7 @@ static json_t *curve_json(const group *g, const seat *t)
     for (size_t i = 0; i < t->n_at; i++) {
         double x = exp(t->at[i] / (double)g->points[i]);
         bad |= json_array_append_new(length, json_integer(g->points[i])) != 0;
-        bad |= json_array_append_new(ppl, pg19_real(x)) != 0;
+        bad |= json_array_append_new(ppl, results_real(x)) != 0;
     }
     json_t *o = json_pack("{s:o, s:o}", "length", length, "ppl", ppl);
     if (!bad) return o;
@@ -235,9 +230,9 @@ static json_t *decoded_json(const group *g, const seat *t, size_t n)
     int layers = g->r->g.m->config.n_layers;
     double steps = (double)t->stats.steps * layers;
     return json_pack("{s:I, s:f, s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I}", "tokens", (json_int_t)n,
-                     "nll", t->sum, "ppl", pg19_real(exp(t->sum / (double)n)), "curve",
+                     "nll", t->sum, "ppl", results_real(exp(t->sum / (double)n)), "curve",
                      curve_json(g, t), "chunked_ppl",
-                     t->whole ? pg19_real(exp(t->pass_sum / (double)n)) : json_null(), "attended",
+                     t->whole ? results_real(exp(t->pass_sum / (double)n)) : json_null(), "attended",
                      t->stats.attended / steps, "visible", t->stats.visible / steps, "kv_bytes",
                      (json_int_t)t->held.kv, "kv_bytes_peak", (json_int_t)t->peak.kv, "index_bytes",
                      (json_int_t)t->held.index);
@@ -310,7 +305,7 @@ static status window_group(group *g, const size_t *row, err *e)
         const seat *t = &g->seats[i];
         json_t *own = json_pack("{s:I, s:I, s:f, s:o}", "tokens", (json_int_t)t->scored, "windows",
                                 (json_int_t)windows, "loss", t->loss, "ppl",
-                                pg19_real(exp(t->loss / (double)windows)));
+                                results_real(exp(t->loss / (double)windows)));
         TRY_GOTO(add_result(g, t, own, e));
     }
 done:

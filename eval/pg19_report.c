@@ -17,12 +17,6 @@ static const size_t ALL = SIZE_MAX;
 
 /* ---- numbers ---- */
 
-static double number(const json_t *line, const char *key)
-{
-    const json_t *j = json_object_get(line, key);
-    return json_is_number(j) ? json_number_value(j) : (double)NAN;
-}
-
 /* Sum of the first n values of a result under decode; NAN where its curve has no such point. */
 static double sum_at(const json_t *line, int64_t n)
 {
@@ -54,7 +48,7 @@ static double ppl_decoded(const pg19_run *r, size_t row, size_t book, int64_t n)
     for (size_t i = 0; i < r->books.n; i++) {
         const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
         if (!line || tokens_of(line) < n) continue;
-        sum += n ? sum_at(line, n) : number(line, "nll");
+        sum += n ? sum_at(line, n) : results_number(line, "nll");
         count += (double)(n ? n : tokens_of(line));
     }
     return count > 0 ? exp(sum / count) : (double)NAN;
@@ -67,8 +61,8 @@ static double ppl_windows(const pg19_run *r, size_t row, size_t book, int64_t le
     for (size_t i = 0; i < r->books.n; i++) {
         const json_t *line = in_range(book, i) ? pg19_result(r, row, i, length) : NULL;
         if (!line) continue;
-        loss += number(line, "loss");
-        windows += number(line, "windows");
+        loss += results_number(line, "loss");
+        windows += results_number(line, "windows");
     }
     return windows > 0 ? exp(loss / windows) : (double)NAN;
 }
@@ -85,7 +79,7 @@ static double mean_attended(const pg19_run *r, size_t row, size_t book)
     for (size_t i = 0; i < r->books.n; i++) {
         const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
         if (!line) continue;
-        sum += number(line, "attended") * (double)tokens_of(line);
+        sum += results_number(line, "attended") * (double)tokens_of(line);
         n += (double)tokens_of(line);
     }
     return sum / n;
@@ -96,7 +90,7 @@ static double most_megabytes(const pg19_run *r, size_t row, size_t book, const c
     double most = 0;
     for (size_t i = 0; i < r->books.n; i++) {
         const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
-        if (line && number(line, key) / 1e6 > most) most = number(line, key) / 1e6;
+        if (line && results_number(line, key) / 1e6 > most) most = results_number(line, key) / 1e6;
     }
     return most;
 }
@@ -208,7 +202,8 @@ static double worst_difference(const pg19_run *r, size_t row, size_t *book)
     double worst = -1;
     for (size_t i = 0; i < r->books.n; i++) {
         const json_t *line = pg19_result(r, row, i, r->length[0]);
-        double a = number(line, "ppl"), b = number(line, "chunked_ppl"), d = fabs(a - b) / b;
+        double a = results_number(line, "ppl"), b = results_number(line, "chunked_ppl"),
+               d = fabs(a - b) / b;
         if (isnan(d) || d <= worst) continue;
         worst = d;
         *book = i;
@@ -226,8 +221,8 @@ static status print_chunked(const pg19_run *r, size_t row, err *e)
         e,
         "  - %s: %.6f token by token, %.6f in one chunked pass: relative difference %.1e (limit "
         "%.0e)\n",
-        r->rows.run[row].spec.text, number(line, "ppl"), number(line, "chunked_ppl"), d,
-        r->tolerance);
+        r->rows.run[row].spec.text, results_number(line, "ppl"),
+        results_number(line, "chunked_ppl"), d, r->tolerance);
 }
 
 /* A budget that was never short: the row says nothing about it. */
@@ -236,7 +231,8 @@ static bool had_no_effect(const pg19_run *r, size_t row)
     size_t n = 0;
     for (size_t i = 0; i < r->books.n; i++) {
         const json_t *line = pg19_result(r, row, i, r->length[0]);
-        if (line && number(line, "attended") < number(line, "visible")) return false;
+        if (line && results_number(line, "attended") < results_number(line, "visible"))
+            return false;
         n += line != NULL;
     }
     return n > 0 && attn_has_budget(&r->rows.run[row].spec);
@@ -250,7 +246,7 @@ static status print_speed(const pg19_run *r, err *e)
         for (size_t i = 0; i < r->books.n; i++) {
             const json_t *line = pg19_result(r, row, i, r->length[0]);
             if (!line) continue;
-            seconds += number(line, "seconds") / number(line, "together");
+            seconds += results_number(line, "seconds") / results_number(line, "together");
             tokens += tokens_of(line);
         }
     return out_printf(e, "%lld tokens in %.1f s: %.1f tokens/s%s\n", (long long)tokens, seconds,
@@ -347,7 +343,7 @@ static json_t *row_json(const pg19_run *r, size_t row)
     attn_spec_params(spec, params, sizeof params);
     for (size_t i = 0; i < r->n_lengths; i++)
         json_array_append_new(
-            ppl, pg19_real(ppl_at(r, row, ALL, r->protocol == PG19_DECODE ? 0 : r->length[i])));
+            ppl, results_real(ppl_at(r, row, ALL, r->protocol == PG19_DECODE ? 0 : r->length[i])));
     return json_pack("{s:s, s:s, s:o, s:o, s:s?}", "attn", spec->text, "params", params, "budget",
                      lineup_budget_json(spec), "ppl", ppl, "reason",
                      why->code == ST_OK ? NULL : why->msg);
@@ -365,12 +361,11 @@ static status write_json(const pg19_run *r, err *e)
                 if (line) bad |= json_array_append(lines, (json_t *)(uintptr_t)line) != 0;
             }
     }
-    static const char *const names[] = {"decode", "window", "truncate"};
-    json_t *options =
-        json_pack("{s:s, s:s, s:o, s:o, s:o, s:f}", "attn", r->c->attn ? r->c->attn : "full",
-                  "protocol", names[r->protocol], "lengths", report_sizes(r->length, r->n_lengths),
-                  "stride", r->stride ? json_integer(r->stride) : json_null(), "tokens",
-                  r->tokens ? json_integer(r->tokens) : json_null(), "tolerance", r->tolerance);
+    json_t *options = json_pack(
+        "{s:s, s:s, s:o, s:o, s:o, s:f}", "attn", r->c->attn ? r->c->attn : "full", "protocol",
+        pg19_protocols[r->protocol], "lengths", report_sizes(r->length, r->n_lengths), "stride",
+        r->stride ? json_integer(r->stride) : json_null(), "tokens",
+        r->tokens ? json_integer(r->tokens) : json_null(), "tolerance", r->tolerance);
     json_t *extra = json_pack("{s:o}", "all", all);
     if (!bad) return report_write(r->c, &r->g, options, lines, extra, e);
     json_decref(lines);

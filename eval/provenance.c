@@ -99,7 +99,8 @@ static json_t *run_json(const attn_spec *s)
                      lineup_budget_json(s), "kv", kv);
 }
 
-status provenance_config(json_t **out, const cli *c, const engine *g, const lineup *l, err *e)
+/* {"version", "model_sha256", "device", "backend", "gemm", "chunk", "seed", "runs": [{"attn", "params", "budget", "kv"}]}. */
+static status common_config(json_t **out, const cli *c, const engine *g, const lineup *l, err *e)
 {
     char sum[SHA256_HEX];
     const char *dir;
@@ -114,21 +115,22 @@ status provenance_config(json_t **out, const cli *c, const engine *g, const line
         json_decref(runs);
         return st;
     }
-    *out =
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION, "model_sha256",
-                  sum, "device", g->be->name, "gemm", c->gemm ? c->gemm : "auto", "chunk",
-                  (json_int_t)decoder_chunk(g->dec), "seed", (json_int_t)c->seed, "runs", runs);
+    *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION,
+                     "model_sha256", sum, "device", g->be->name, "backend", g->be->about, "gemm",
+                     c->gemm ? c->gemm : "auto", "chunk", (json_int_t)decoder_chunk(g->dec), "seed",
+                     (json_int_t)c->seed, "runs", runs);
     return *out && !bad ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
 }
 
-status provenance_started(json_t **out, const engine *g, err *e)
+/* What may differ when a run goes on. */
+static status started_json(json_t **out, const engine *g, err *e)
 {
     char now[32];
     time_t t = time(NULL);
     struct tm utc;
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &utc));
-    *out = json_pack("{s:o, s:s, s:i, s:s}", "model", report_model(g->m->name), "backend",
-                     g->be->about, "threads", g->be->n_threads, "time", now);
+    *out = json_pack("{s:o, s:i, s:s}", "model", report_model(g->m->name), "threads",
+                     g->be->n_threads, "time", now);
     return *out ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
@@ -137,10 +139,10 @@ status provenance_open(results **out, const cli *c, const engine *g, const lineu
 {
     json_t *config = NULL, *started = NULL;
     status st = own ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
-    if (st == ST_OK) st = provenance_config(&config, c, g, l, e);
+    if (st == ST_OK) st = common_config(&config, c, g, l, e);
     if (st == ST_OK && json_object_update(config, own) != 0)
         st = err_set(e, ST_NOMEM, "out of memory for the configuration");
-    if (st == ST_OK) st = provenance_started(&started, g, e);
+    if (st == ST_OK) st = started_json(&started, g, e);
     const results_options o = {c->output, c->command, config, started, identity};
     if (st == ST_OK) st = results_open(out, &o, e);
     if (st == ST_OK && results_count(*out) > 0 && !c->quiet)

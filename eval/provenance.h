@@ -15,14 +15,10 @@ status file_sha256(const char *path, char out[SHA256_HEX], err *e);
  * pieces of 16 KiB evenly between: a changed or retrained model changes it, a deliberate forgery need not. */
 status model_sha256(const char *dir, char out[SHA256_HEX], err *e);
 
-/* {"version", "model_sha256", "device", "gemm", "chunk", "seed", "runs": [{"attn", "params", "budget", "kv"}]}: the
- * part of a configuration that all evaluations share. A new object. */
-status provenance_config(json_t **out, const cli *c, const engine *g, const lineup *l, err *e);
-/* {"model", "backend", "threads", "time"}: what may differ when a run goes on. */
-status provenance_started(json_t **out, const engine *g, err *e);
-
-/* The results of a run in the file of -o (else in memory): provenance_config with the members of `own`, an object that
- * is taken (NULL: out of memory), as its configuration. Says on stderr, unless --quiet, how many are there. */
+/* The results of a run in the file of -o (else in memory). Their configuration is what all evaluations share {"version",
+ * "model_sha256", "device", "backend", "gemm", "chunk", "seed", "runs": [{"attn", "params", "budget", "kv"}]} with the
+ * members of `own`, an object that is taken (NULL: out of memory); what may differ when the run goes on is {"model",
+ * "threads", "time"}. Says on stderr, unless --quiet, how many results are there. */
 status provenance_open(results **out, const cli *c, const engine *g, const lineup *l, json_t *own,
                        const char *const *identity, err *e);
 

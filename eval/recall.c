@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "eval/cli.h"
+#include "eval/lineup.h"
 #include "eval/recall_run.h"
 #include "kernels/base/mem.h"
 
@@ -35,26 +35,14 @@ typedef struct {
 
 /* ---- what is asked for ---- */
 
-static bool is_repeat(const attn_spec *s, const recall_run *runs, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(runs[i].spec.text, s->text) == 0 && runs[i].spec.budget == s->budget) return true;
-    return false;
-}
-
 static status list_runs(recall *r, err *e)
 {
-    for (size_t b = 0; b < r->n_budget; b++) {
-        attn_spec *specs;
-        size_t n;
-        TRY(cli_parse_attn(&specs, &n, r->c, "quest,fier", r->budget[b], e));
-        status st = r->runs ? ST_OK : MEM_NEW(&r->runs, n * r->n_budget, e);
-        for (size_t i = 0; i < n && st == ST_OK; i++)
-            if (!is_repeat(&specs[i], r->runs, r->n_runs)) r->runs[r->n_runs++].spec = specs[i];
-        mem_free(specs);
-        TRY(st);
-    }
-    return ST_OK;
+    lineup l;
+    status st = lineup_read(&l, r->c, "quest,fier", r->budget, r->n_budget, e);
+    if (st == ST_OK) st = MEM_NEW(&r->runs, l.n, e);
+    for (size_t i = 0; st == ST_OK && i < l.n; i++) r->runs[r->n_runs++].spec = l.run[i].spec;
+    lineup_free(&l);
+    return st;
 }
 
 /* Sets aside what cannot run; when nothing can, the first reason is the error. */
@@ -105,12 +93,6 @@ static void number_text(char out[16], double x)
     else snprintf(out, 16, "%.4f", x);
 }
 
-static void budget_text(char out[24], const attn_spec *s)
-{
-    if (attn_has_budget(s)) snprintf(out, 24, "%lld", (long long)s->budget);
-    else snprintf(out, 24, "-");
-}
-
 static bool any_codes(const recall *r)
 {
     for (size_t i = 0; i < r->n_runs; i++)
@@ -141,7 +123,7 @@ static status print_means(const recall *r, const recall_shape *s, int64_t ctx, e
         const double *const x[] = {run->recall, run->mass, run->error, run->error_l1, run->evicted, run->evicted_l1};
         char budget[24], selected[16] = "-", n[6][16];
         double tokens = mean_of(run, s, run->selected);
-        budget_text(budget, &run->spec);
+        lineup_budget_text(budget, sizeof budget, &run->spec);
         if (tokens >= 0) snprintf(selected, sizeof selected, "%.1f", tokens);
         for (int k = 0; k < 6; k++)
             number_text(n[k], k < 2 || (k < 4 && s->has_v) || has ? mean_of(run, s, x[k]) : -1);
@@ -160,7 +142,7 @@ static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, er
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
         char budget[24];
-        budget_text(budget, &run->spec);
+        lineup_budget_text(budget, sizeof budget, &run->spec);
         TRY(out_printf(e, "%-*s %8s", name_width(r), run->spec.text, budget));
         for (int l = 0; l < s->n_layers; l++) {
             char n[16];
@@ -200,7 +182,7 @@ static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
         json_t *o = json_pack(
             "{s:s, s:s, s:o, s:I, s:i, s:b, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:o, s:o}", "attn",
             run->spec.text, "params", params, "budget",
-            attn_has_budget(&run->spec) ? json_integer(run->spec.budget) : json_null(), "ctx",
+            lineup_budget_json(&run->spec), "ctx",
             (json_int_t)ctx, "layer", l, "dense", (int)run->dense[l], "queries",
             (json_int_t)run->n_queries, "recall", recall_layer_mean(run, s, run->recall, l), "mass",
             recall_layer_mean(run, s, run->mass, l), "out_err", mean_json(run, s, run->error, l, s->has_v),
@@ -285,8 +267,7 @@ static status write_report(recall *r, err *e)
         const refusal *x = &r->refused[i];
         bad |= json_array_append_new(
             skipped, json_pack("{s:s, s:o, s:s}", "attn", x->spec.text, "budget",
-                               attn_has_budget(&x->spec) ? json_integer(x->spec.budget) : json_null(),
-                               "reason", x->why));
+                               lineup_budget_json(&x->spec), "reason", x->why));
     }
     json_t *extra = json_pack("{s:o}", "skipped", skipped);
     status st = report_write(r->c, &r->g, options, results, extra, e);

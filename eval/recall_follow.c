@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "eval/cli.h"
 #include "kernels/base/mem.h"
 #include "kernels/half.h"
 
@@ -65,6 +66,7 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
 
 status recall_dump_open(recall_dump *d, const char *path, err *e)
 {
+    TRY(out_check_regular("--dump", path, e));
     d->path = path;
     if (asprintf(&d->tmp, "%s.part", path) < 0) return err_set(e, ST_NOMEM, "out of memory");
     d->f = fopen(d->tmp, "w");

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -26,7 +27,6 @@ struct results {
     int fd;
     off_t size; /* of the whole lines */
     const char *const *identity;
-    json_t *lines; /* array */
     json_t *by_id; /* identity -> line */
 };
 
@@ -118,7 +118,7 @@ static status need_identity(char **id, const results *r, const json_t *line, err
 /* Borrows the line. */
 static status remember(results *r, const char *id, json_t *line, err *e)
 {
-    return json_object_set(r->by_id, id, line) == 0 && json_array_append(r->lines, line) == 0
+    return json_object_set(r->by_id, id, line) == 0
                ? ST_OK
                : err_set(e, ST_NOMEM, "out of memory for the results");
 }
@@ -273,9 +273,8 @@ status results_open(results **out, const results_options *o, err *e)
     results *r;
     *out = NULL;
     TRY(MEM_NEW(&r, 1, e));
-    *r =
-        (results){.fd = -1, .identity = o->identity, .lines = json_array(), .by_id = json_object()};
-    status st = r->lines && r->by_id ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    *r = (results){.fd = -1, .identity = o->identity, .by_id = json_object()};
+    status st = r->by_id ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     if (st == ST_OK && o->path) st = open_file(r, o, e);
     if (st != ST_OK) results_close(r);
     else *out = r;
@@ -286,7 +285,6 @@ void results_close(results *r)
 {
     if (!r) return;
     if (r->fd >= 0) close(r->fd);
-    json_decref(r->lines);
     json_decref(r->by_id);
     mem_free(r->path);
     mem_free(r);
@@ -294,10 +292,16 @@ void results_close(results *r)
 
 size_t results_count(const results *r)
 {
-    return json_array_size(r->lines);
+    return json_object_size(r->by_id);
 }
 
-const json_t *results_at(const results *r, size_t i)
+double results_number(const json_t *line, const char *key)
 {
-    return json_array_get(r->lines, i);
+    const json_t *j = json_object_get(line, key);
+    return json_is_number(j) ? json_number_value(j) : (double)NAN;
+}
+
+json_t *results_real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
 }

@@ -31,15 +31,18 @@ typedef struct {
 status results_open(results **out, const results_options *o, err *e);
 void results_close(results *r);
 
-/* Results, those of the file first. Of several with one identity the first counts. */
+/* Of several results with one identity in the file the first counts. */
 size_t results_count(const results *r);
-const json_t *results_at(const results *r, size_t i);
 /* The result with the identity of `like`, an object with at least these members; NULL: there is none. */
 const json_t *results_find(const results *r, const json_t *like);
 
 /* Takes the line. When this returns ST_OK it is on the disk. On an error (a full disk, say) the file ends with the
  * last whole line. A line whose identity is there already is ST_USAGE. */
 status results_add(results *r, json_t *line, err *e);
+
+/* A member as a number; NAN: it is none. And the other way round: a number that JSON cannot hold is null. */
+double results_number(const json_t *line, const char *key);
+json_t *results_real(double x);
 
 /* The path of the first difference of two values ("runs[1].budget") and both sides as text; false: equal. */
 bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48],

@@ -9,36 +9,18 @@
 #include "eval/cli.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-
-enum { MAX_NAME = 63 };
+#include "kernels/base/nearest.h"
 
 /* ---- names ---- */
 
-/* Levenshtein distance; at most MAX_NAME bytes of each. */
-static size_t distance(const char *a, size_t n_a, const char *b)
-{
-    size_t row[MAX_NAME + 1], n_b = strlen(b);
-    for (size_t j = 0; j <= n_b; j++) row[j] = j;
-    for (size_t i = 0; i < n_a; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < n_b; j++) {
-            size_t change = diagonal + (a[i] != b[j]),
-                   other = (row[j] < row[j + 1] ? row[j] : row[j + 1]) + 1;
-            diagonal = row[j + 1];
-            row[j + 1] = change < other ? change : other;
-        }
-    }
-    return row[n_b];
-}
-
 status dataset_find(size_t *out, const dataset_names *names, const char *name, size_t n, err *e)
 {
-    size_t best = 0, least = SIZE_MAX;
+    size_t best = 0, least = SIZE_MAX, rest = n > NEAREST_MAX ? n - NEAREST_MAX : 0;
     *out = DATASET_UNKNOWN;
-    if (n > MAX_NAME) n = MAX_NAME;
+    n -= rest;
     for (size_t i = 0; i < names->n; i++) {
-        size_t d = distance(name, n, names->name(names->own, i));
+        const char *known = names->name(names->own, i);
+        size_t d = nearest_distance(name, n, known, strlen(known)) + rest;
         if (d < least) {
             least = d;
             best = i;

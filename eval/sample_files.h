@@ -11,7 +11,7 @@ typedef struct {
     const char *bench;  /* for messages: "LongBench" */
     const char *ending; /* that a name may have without being another dataset ("_e"); NULL: none */
     size_t n;
-    const char *(*name)(const void *own, size_t i); /* of at most 63 bytes */
+    const char *(*name)(const void *own, size_t i); /* of at most NEAREST_MAX bytes */
     const void *own;
 } dataset_names;
 

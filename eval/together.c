@@ -287,7 +287,13 @@ status together_fit(size_t *fit, const together_fitting *f, const together_run *
         TRY(session_plan(&p, decoder_model(f->d), &f->options, &all[run[*fit]].spec, f->limit, e));
         used += (p.kv + p.index) * f->sessions;
         if (*fit == 0) used += p.scratch;
-        if (*fit > 0 && have > 0 && used > have) break;
+        if (have == 0 || used <= have) continue;
+        if (*fit > 0) break;
+        if (f->sessions > 1)
+            return err_set(e, ST_NOMEM,
+                           "out of memory: %zu prompts side by side take %.1f MB, %.1f MB are "
+                           "available: a smaller --jobs",
+                           f->sessions, (double)used / 1e6, (double)have / 1e6);
     }
     return ST_OK;
 }
@@ -346,6 +352,7 @@ status together_execute(together_job *job, together_run *runs, size_t n_runs, er
     size_t *run, answers;
     double done = 0;
     job->prefills = job->prefills_done = job->saved_ns = 0;
+    if (job->jobs > job->n_prompts && job->n_prompts > 0) job->jobs = job->n_prompts;
     TRY(MEM_NEW(&run, n_runs, e));
     size_t n = list_wanted(job, n_runs, run, &answers);
     status st = ST_OK;

@@ -49,7 +49,9 @@ typedef struct {
     bool (*progress)(void *ctx, double part); /* 0 to 1 of all; false: ST_INTERRUPTED */
     void *ctx;
     int64_t prefills, prefills_done; /* out: prompts fed, and forward passes that this took */
-    int64_t saved_ns; /* out: time that the others would have taken at the same speed */
+    /* Out: what the prefills that were shared took, times the others in each. A little too much: what a session does
+     * by itself, its copy and its index, was done and counts as saved. */
+    int64_t saved_ns;
 } together_job;
 
 /* Counts an answer in what a run took; together_execute does so for each. */
@@ -68,7 +70,8 @@ typedef struct {
     int64_t limit;   /* tokens of a session */
     size_t sessions; /* of each run */
 } together_fitting;
-/* How many of the runs run[0..n) fit in memory together; at least one, which session_create then judges. */
+/* How many of the runs run[0..n) fit in memory together; at least one. ST_NOMEM where not even its sessions do; a single
+ * one is judged by session_create. */
 status together_fit(size_t *fit, const together_fitting *f, const together_run *all,
                     const size_t *run, size_t n, err *e);
 

@@ -199,7 +199,7 @@ typedef struct {
 
 struct backend {
     const char *name; /* "ref", "cpu", "cuda:0" */
-    char about[128];  /* one line for the start-up message: SIMD level, GEMM, threads */
+    char about[128];  /* SIMD level and GEMM, on which last bits depend; for the start-up message */
     const backend_ops *ops;
     int n_threads;
     err fault; /* the first failure of a compute op */

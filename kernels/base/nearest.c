@@ -16,8 +16,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Optimal string alignment of a[0..m) and b[0..n), both at most NEAREST_MAX bytes. */
-static size_t distance(const char *a, size_t m, const char *b, size_t n)
+size_t nearest_distance(const char *a, size_t m, const char *b, size_t n)
 {
     size_t d[NEAREST_MAX + 1][NEAREST_MAX + 1];
     for (size_t i = 0; i <= m; i++)
@@ -38,7 +37,7 @@ void nearest_try(nearest *n, const char *name, size_t len)
 {
     size_t m = strlen(n->text), longer = m > len ? m : len, limit = longer < 6 ? 1 : longer / 3;
     if (m == 0 || longer > NEAREST_MAX) return;
-    size_t d = distance(n->text, m, name, len);
+    size_t d = nearest_distance(n->text, m, name, len);
     /* A single letter is near to every other one. */
     if (d > limit || d >= longer || d >= n->best) return;
     n->best = d;

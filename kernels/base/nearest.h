@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-enum { NEAREST_MAX = 31 }; /* bytes of names that are looked at; longer ones are near to nothing */
+enum { NEAREST_MAX = 63 }; /* bytes of names that are looked at; longer ones are near to nothing */
 
 typedef struct {
     const char *text; /* what was found; borrowed */
@@ -15,9 +15,11 @@ typedef struct {
 } nearest;
 
 void nearest_start(nearest *n, const char *text);
-/* A known name of len bytes. It is near when at most a third of the longer name's letters (one at
- * least) are missing, added, changed or swapped with a neighbour (optimal string alignment); of
- * equally near ones the first is kept. */
+/* Letters that are missing, added, changed or swapped with a neighbour between a[0..m) and b[0..n), both at most
+ * NEAREST_MAX bytes: optimal string alignment. */
+size_t nearest_distance(const char *a, size_t m, const char *b, size_t n);
+/* A known name of len bytes. It is near when its distance is at most a third of the longer name's letters (one at
+ * least); of equally near ones the first is kept. */
 void nearest_try(nearest *n, const char *name, size_t len);
 /* The words of a list separated by spaces. */
 void nearest_try_words(nearest *n, const char *words);

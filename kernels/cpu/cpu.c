@@ -154,8 +154,7 @@ status backend_cpu_init(backend *be, int n_threads, err *e)
     be->ops = &c->ops;
     be->close = cpu_close;
     be->name = "cpu";
-    snprintf(be->about, sizeof be->about, "%s, %s%s, %d thread%s", c->k->name,
-             c->gemm ? gemm_name(c->gemm) : "built-in GEMM", c->bf16_gemm ? " (bf16)" : "", be->n_threads,
-             be->n_threads == 1 ? "" : "s");
+    snprintf(be->about, sizeof be->about, "%s, %s%s", c->k->name, c->gemm ? gemm_name(c->gemm) : "built-in GEMM",
+             c->bf16_gemm ? " (bf16)" : "");
     return ST_OK;
 }

@@ -148,6 +148,6 @@ status backend_ref_init(backend *be, err *e)
     be->name = "ref";
     be->ops = &ref_ops;
     be->n_threads = 1;
-    strcpy(be->about, "plain C reference, one thread (slow; for tests)");
+    strcpy(be->about, "plain C reference (slow; for tests)");
     return ST_OK;
 }

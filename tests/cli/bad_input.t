@@ -64,4 +64,23 @@ refused 2 "actqkv: budget 9 is too small" "nothing can run" eval recall -m "$m" 
 run eval recall -m "$m" -f "$SRCDIR/README.md" --attn tova,all --budget 32 --ctx 64 --queries 2 --skip 0 --quiet
 check "'all' within a list" test "$status" -eq 0
 out_has "pariskv" "the whole table"
+
+# What is renamed into its place must not take that of a device; results must not lie on one another.
+mkfifo "$tmp/fifo"
+refused 1 "--json $tmp/fifo: not a regular file" "a report into a pipe" generate -m "$m" -p x -n 1 --json "$tmp/fifo"
+refused 1 "-o $tmp/fifo: not a regular file" "logits into a pipe" logits -m "$m" --ids 1,2 -o "$tmp/fifo"
+refused 1 "--dump $tmp/fifo: not a regular file" "selections into a pipe" eval recall -m "$m" -p "one two three" --dump "$tmp/fifo"
+refused 1 "--csv $tmp/fifo: not a regular file" "curves into a pipe" eval pg19 -m "$m" --csv "$tmp/fifo"
+check "and the pipe is still there" test -p "$tmp/fifo"
+refused 2 "--json $tmp/same: is the file of -o too" "a report over results" passkey -m "$m" -o "$tmp/same" --json "$tmp/same"
+: >"$tmp/same"
+ln -s same "$tmp/link"
+refused 2 "is the file of -o too" "a report over results by another name" eval pg19 -m "$m" -o "$tmp/same" --csv "$tmp/link"
+refused 2 "--csv $tmp/new: is the file of --json too" "curves over a report" eval pg19 -m "$m" --json "$tmp/new" --csv "$tmp/new"
+refused 2 "--length (or --ctx) 9: too short for passkey, at least" "a length without room" eval infinitebench -m "$m" --length 9 --dataset passkey
+refused 2 "--wrap double-bos: the model has no known chat template; --template NAME" "no template" eval longbench --wrap double-bos
+for o in "--limit 0" "--jobs 0" "--jobs 100000" "--seed -1" "extra"; do
+    # shellcheck disable=SC2086
+    refused 2 "${o%% *}" "eval longbench $o" eval longbench -m "$m" $o
+done
 finish

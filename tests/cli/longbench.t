@@ -62,6 +62,8 @@ check "side by side: the same results" cmp "$tmp/a" "$tmp/b"
 # Another configuration.
 lb --dataset qasper -o "$tmp/one.jsonl"
 cp "$tmp/one.jsonl" "$tmp/copy.jsonl"
+sed 's/"backend":"/"backend":"another /' "$tmp/one.jsonl" >"$tmp/machine.jsonl"
+refused 2 "'backend' is \"another" "another instruction set" eval longbench -m "$m" --ctx 8192 --gemm builtin --dataset qasper -o "$tmp/machine.jsonl"
 one="eval longbench -m $m --ctx 8192 --gemm builtin --dataset qasper -o $tmp/one.jsonl"
 # shellcheck disable=SC2086
 {
@@ -72,6 +74,10 @@ one="eval longbench -m $m --ctx 8192 --gemm builtin --dataset qasper -o $tmp/one
     refused 2 "'max_length' is 7500 there, 100 now" "other prompts" $one --max-length 100
 }
 sed 's/sample/Sample/' "$own" >"$tmp/other.jsonl"
+# shellcheck disable=SC2086
+refused 2 "'data[0].name' is" "other data" $one --data "$tmp/other.jsonl"
+sed 's/prompts.json":"..../prompts.json":"0000/' "$tmp/one.jsonl" >"$tmp/old.jsonl"
+refused 2 "'tables.longbench/prompts.json' is \"0000" "other templates" eval longbench -m "$m" --ctx 8192 --gemm builtin --dataset qasper -o "$tmp/old.jsonl"
 check "a refused run leaves the file alone" cmp "$tmp/one.jsonl" "$tmp/copy.jsonl"
 echo "some text" >"$tmp/text"
 refused 2 "not a file of results" "somebody's file" eval longbench -m "$m" --ctx 8192 --dataset lcc -o "$tmp/text"

@@ -141,6 +141,13 @@ report "$d/longbench.jsonl" "$d/passkey.jsonl" --format html -o "$tmp/all/"
 check "a folder: the tables" grep -q '<img src="passkey.svg"' "$tmp/all/report.html"
 check "and their pictures" test -s "$tmp/all/passkey.svg" -a -s "$tmp/all/score-longbench.svg"
 
+mkfifo "$tmp/fifo"
+wrong 1 "$tmp/fifo: not a regular file" "a table into a pipe" -o "$tmp/fifo" "$d/longbench.jsonl"
+check "which is still there" test -p "$tmp/fifo"
+cp "$d/longbench.jsonl" "$tmp/mine.jsonl"
+wrong 1 "is one of the files to report" "a table over its results" -o "$tmp/mine.jsonl" "$tmp/mine.jsonl"
+check "which are still there" cmp "$d/longbench.jsonl" "$tmp/mine.jsonl"
+
 # The commands of doc/reports.md, on the results beside it.
 cd "$SRCDIR" || exit 1
 sed -n 's/^    scripts\/report --plot \([a-z]*\) -o \([^ ]*\) \(.*\)$/\1 \3/p' doc/reports.md >"$tmp/commands"

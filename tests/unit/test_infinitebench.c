@@ -122,6 +122,25 @@ static void test_fields(void)
     }
 }
 
+/* A line of a million characters is looked through once, not once for each "The ". */
+static void test_long_line(void)
+{
+    enum { WORDS = 1 << 18 };
+    static const char begin[] = "{\"dataset\":\"math_find\",\"context\":\"c\",\"answer\":1,\"input\":\"",
+                      end[] = "\\nThe last of it\"}";
+    char *line = malloc(sizeof begin + sizeof end + 4 * (size_t)WORDS), *at = line;
+    infinitebench_sample s;
+    err e;
+    if (!ok(line != NULL, "memory for a long line")) return;
+    at = stpcpy(at, begin);
+    for (int i = 0; i < WORDS; i++) at = stpcpy(at, "The ");
+    strcpy(at, end);
+    is_ok(read_line(&s, PROMPTS_OFFICIAL, line, &e), &e, "a long line without a match");
+    is_str(field_of(&s, "{prefix}"), "What is the last in the following list?", "the next one's");
+    infinitebench_sample_free(&s);
+    free(line);
+}
+
 static void test_labels(void)
 {
     infinitebench_sample s;
@@ -366,7 +385,7 @@ static void test_longest(void)
     infinitebench_place at = {task_of("passkey"), 1, 60, 0, 3};
     if (t)
         is_err(infinitebench_sample_make(&s, &sets[0], &how, &at, &e), &e, ST_USAGE,
-               "60 tokens are too few for passkey", "a length that holds none");
+               "60: too short for passkey, at least", "a length that holds none");
     tokenizer_free(t);
 }
 
@@ -561,6 +580,7 @@ int main(void)
     if (good) {
         test_sets();
         test_fields();
+        test_long_line();
         test_labels();
         test_hidden("passkey", "pass key", 5);
         test_hidden("number_string", "sequence of digits", 10);

@@ -30,7 +30,8 @@ int main(void)
         {"", "g r", ""},
         {"quest", "", ""},
         {"abcdefghijklmnopqrstuvwxyzabcde", "abcdefghijklmnopqrstuvwxyzabcd", "abcdefghijklmnopqrstuvwxyzabcd"},
-        {"abcdefghijklmnopqrstuvwxyzabcdef", "abcdefghijklmnopqrstuvwxyzabcde", ""}, /* too long */
+        {"abcdefghijklmnopqrstuvwxyzabcdefabcdefghijklmnopqrstuvwxyzabcdef",
+         "abcdefghijklmnopqrstuvwxyzabcdefabcdefghijklmnopqrstuvwxyzabcde", ""}, /* too long */
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++)
         is_str(near_to(t[i].text, t[i].words), t[i].want, "'%s' of '%s'", t[i].text, t[i].words);

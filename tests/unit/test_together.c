@@ -322,6 +322,24 @@ static void test_failures(void)
     fixture_close(&f);
 }
 
+static void test_fitting(void)
+{
+    fixture f;
+    err e = {0};
+    together_run runs[MAX_RUNS];
+    size_t n = make_runs(runs), fit = 0;
+    const size_t order[MAX_RUNS] = {0, 1, 2, 3, 4, 5};
+    if (is_ok(fixture_open(&f, 0, &e), &e, "a model for what fits")) {
+        together_fitting x = {f.d, {.chunk = 64, .max_batch = 1}, 1024, 1};
+        is_ok(together_fit(&fit, &x, runs, order, n, &e), &e, "one session of each");
+        is_int((int64_t)fit, (int64_t)n, "all of them fit");
+        x.sessions = (size_t)1 << 32;
+        status st = together_fit(&fit, &x, runs, order, n, &e);
+        is_err(st, &e, ST_NOMEM, "a smaller --jobs", "more prompts side by side than memory holds");
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
     test_sharing("decode", 400);
@@ -329,5 +347,6 @@ int main(void)
     test_skip();
     test_stops();
     test_failures();
+    test_fitting();
     return tap_done();
 }
