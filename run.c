@@ -30,6 +30,7 @@ enum {
     O_SKIP,
     O_KV,
     O_WEIGHTS,
+    O_NO_WEIGHTS_CACHE,
     O_GEMM,
     O_CHUNK,
     O_DEVICE,
@@ -92,6 +93,11 @@ static const struct argp_option engine_options[] = {
     {"kv", O_KV, "STORE", 0,
      "how keys and values are held: f16 (default; logits: f32), bf16, f32, or in codes: kivi2, kivi4, "
      "logquant, logquant4, with parameters as kivi2:r=64:g=32", 1},
+    {"weights", O_WEIGHTS, "TYPE", 0,
+     "how matrices are held: bf16, f16, f32, q8 or q4 (8 or 4 bits; default: as in the files); "
+     "bench: a list", 1},
+    {"no-weights-cache", O_NO_WEIGHTS_CACHE, 0, 0,
+     "q8, q4: quantize at every start instead of keeping the result under ~/.cache/kvasir", 1},
     {"gemm", O_GEMM, "auto|builtin", 0,
      "prompt products: the vendor's library (default; not of logits), or our own in float32", 1},
     {"chunk", O_CHUNK, "N", 0, "prompt tokens of one forward (default 512)", 1},
@@ -137,7 +143,6 @@ static const struct argp_option passkey_options[] = {
 };
 static const struct argp_option bench_options[] = {
     {"shape", O_SHAPE, "NAME,...", 0, "random weights of known shapes, e.g. llama-3.2-1b", 3},
-    {"weights", O_WEIGHTS, "TYPE,...", 0, "their types: bf16 (default), f16, f32", 3},
     {"phase", O_PHASE, "prefill,decode", 0, "what to time (default: both)", 3},
     {"batch", O_BATCH, "N,...", 0, "sequences of one decode step (default 1)", 3},
     {"fill", O_FILL, 0, 0, "decode: random rows as context instead of a real prompt", 3},
@@ -213,6 +218,10 @@ static const struct argp_option score_options[] = {
     {"mean", O_MEAN, 0, 0, "at the end, their mean", 3},
     {0},
 };
+static const struct argp_option info_options[] = {
+    {"weights", O_WEIGHTS, "TYPE", 0, "sizes with matrices held as bf16, f16, f32, q8 or q4", 3},
+    {0},
+};
 static const struct argp_option tokenize_options[] = {
     {"jsonl", O_JSONL, 0, 0, "lines {\"text\": ...} in, one line of ids each", 3},
     {"decode", O_DECODE, 0, 0, "ids to text", 3},
@@ -283,7 +292,7 @@ static const command commands[] = {
      "score predictions on standard input, one line each",
      {score_options},
      cmd_score},
-    {"info", "[DIR]", "what a model folder holds", {NULL}, cmd_info},
+    {"info", "[DIR]", "what a model folder holds", {info_options}, cmd_info},
     {"tokenize",
      "",
      "text on standard input to token ids, and back",
@@ -408,6 +417,7 @@ static error_t parse_flag(int key, cli *c)
     switch (key) {
     case O_CHAT: return c->chat = true, 0;
     case O_PLAN: return c->plan = true, 0;
+    case O_NO_WEIGHTS_CACHE: return c->no_weights_cache = true, 0;
     case O_QUIET: return c->quiet = true, 0;
     case O_WINDOW: return c->window = true, 0;
     case O_CHARS: return c->chars = true, 0;

@@ -92,17 +92,17 @@ static status check_weights(const cli *c, const char *type, err *e)
 {
     (void)c;
     dtype t;
-    return cli_parse_dtype(&t, type, DT_BF16, "--weights", e);
+    return cli_parse_weights(&t, type, e);
 }
 
 /* A wrong word in a list shows before anything is measured. */
 static status check_lists(const cli *c, err *e)
 {
     TRY(each_word(c->kv ? c->kv : "f16", check_kv, c, e));
+    if (c->weights) TRY(each_word(c->weights, check_weights, c, e));
     if (!c->shape) return ST_OK;
     if (c->model) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
-    TRY(each_word(c->shape, check_shape, c, e));
-    return each_word(c->weights ? c->weights : "bf16", check_weights, c, e);
+    return each_word(c->shape, check_shape, c, e);
 }
 
 static status parse_options(bench *b, err *e)
@@ -154,6 +154,8 @@ static double bytes_per_token(const model *m, const bench_line *l)
 static double gemm_limit(const bench *b)
 {
     bool exact = b->c->gemm && strcmp(b->c->gemm, "builtin") == 0;
+    bool blocks = b->g.m->type == DT_Q8 || b->g.m->type == DT_Q4;
+    if (blocks && b->limits.gemm_int8_gops > 0 && !exact) return b->limits.gemm_int8_gops;
     if (b->g.m->type == DT_BF16 && b->limits.gemm_bf16_gflops > 0 && !exact)
         return b->limits.gemm_bf16_gflops;
     return b->limits.gemm_f32_gflops;
@@ -426,32 +428,35 @@ static status run_model(bench *b, err *e)
     return out_flush(e);
 }
 
-static status run_shape(bench *b, const char *shape, const char *weights, err *e)
+/* A shape, or NULL: the model of -m; weights NULL: as in its files. */
+static status run_weights(bench *b, const char *shape, const char *weights, err *e)
 {
-    dtype type;
-    TRY(cli_parse_dtype(&type, weights, DT_BF16, "--weights", e));
+    dtype type = DT_BF16;
+    cli one = *b->c;
+    one.weights = weights;
     engine_close(&b->g); /* the model before: two may not fit */
+    if (!shape) {
+        TRY(engine_open(&b->g, &one, b->max_batch, false, false, e));
+        return run_model(b, e);
+    }
+    if (weights) TRY(cli_parse_weights(&type, weights, e));
     TRY(cli_open_backend(&b->g.be, b->c, e));
     TRY(model_open_shape(&b->g.m, shape, type, b->c->seed, b->g.be, e));
     TRY(engine_open_decoder(&b->g, b->c, b->max_batch, false, e));
     return run_model(b, e);
 }
 
-static status run_shapes(bench *b, err *e)
+/* Every shape (n_shapes 0: the model alone) in every type. */
+static status run_shapes(bench *b, char *const *shape, size_t n_shapes, err *e)
 {
-    char **shape = NULL, *store = NULL, **weights = NULL, *weight_store = NULL;
-    size_t n = 0, n_weights = 0;
-    status st = cli_split(&shape, &n, &store, b->c->shape, e);
-    if (st == ST_OK)
-        st = cli_split(&weights, &n_weights, &weight_store, b->c->weights ? b->c->weights : "bf16",
-                       e);
-    for (size_t i = 0; i < n && st == ST_OK; i++)
-        for (size_t k = 0; k < n_weights && st == ST_OK; k++)
-            st = run_shape(b, shape[i], weights[k], e);
-    mem_free(shape);
-    mem_free(store);
+    char **weights = NULL, *store = NULL;
+    size_t n = 1;
+    status st = b->c->weights ? cli_split(&weights, &n, &store, b->c->weights, e) : ST_OK;
+    for (size_t i = 0; i < (n_shapes ? n_shapes : 1) && st == ST_OK; i++)
+        for (size_t k = 0; k < n && st == ST_OK; k++)
+            st = run_weights(b, n_shapes ? shape[i] : NULL, weights ? weights[k] : NULL, e);
     mem_free(weights);
-    mem_free(weight_store);
+    mem_free(store);
     return st;
 }
 
@@ -479,13 +484,14 @@ static status write_report(bench *b, err *e)
 static status run_all(bench *b, err *e)
 {
     TRY(parse_options(b, e));
+    char **shape = NULL, *store = NULL;
+    size_t n = 0;
     cli_catch_interrupt();
-    if (b->c->shape) {
-        TRY(run_shapes(b, e));
-    } else {
-        TRY(engine_open(&b->g, b->c, b->max_batch, false, false, e));
-        TRY(run_model(b, e));
-    }
+    status st = b->c->shape ? cli_split(&shape, &n, &store, b->c->shape, e) : ST_OK;
+    if (st == ST_OK) st = run_shapes(b, shape, n, e);
+    mem_free(shape);
+    mem_free(store);
+    if (st != ST_OK) return st;
     return b->c->json ? write_report(b, e) : ST_OK;
 }
 

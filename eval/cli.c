@@ -62,18 +62,6 @@ status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *d
     return st;
 }
 
-status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *option, err *e)
-{
-    *out = def;
-    if (!text) return ST_OK;
-    for (dtype t = DT_F32; t <= DT_BF16; t++)
-        if (strcmp(text, dtype_name(t)) == 0) {
-            *out = t;
-            return ST_OK;
-        }
-    return err_set(e, ST_USAGE, "%s: '%s' is not one of: f32 f16 bf16", option, text);
-}
-
 /* The strategies of a word of --attn: itself, or with "all" the whole table. Returns their number;
  * out may be NULL. */
 static size_t expand(const char **out, const char *word)
@@ -208,14 +196,13 @@ status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
 {
     const char *dir;
     *g = (engine){0};
-    if (c->weights)
-        return err_set(e, ST_USAGE,
-                       "--weights: weights keep the file's type in this version (bench --shape: "
-                       "f32, f16, bf16)");
+    dtype unused; /* a wrong word shows before anything is read */
+    if (c->weights) TRY(cli_parse_weights(&unused, c->weights, e));
     TRY(cli_model_dir(c, &dir, e));
     status st = cli_open_backend(&g->be, c, e);
     if (st == ST_OK) st = model_open(&g->m, dir, g->be, e);
     if (st == ST_OK && need_tokenizer) st = tokenizer_open(&g->tok, dir, e);
+    if (st == ST_OK) st = cli_hold_weights(g->m, c, c->plan, e);
     if (st == ST_OK) st = engine_open_decoder(g, c, max_batch, exact_by_default, e);
     if (st != ST_OK) engine_close(g);
     return st;

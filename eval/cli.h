@@ -26,7 +26,7 @@ typedef struct {
     uint64_t seed, sample_seed;
     bool sampled; /* --sample-seed was given */
     bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos, window,
-        longbench_e, mean, cot, no_context;
+        longbench_e, mean, cot, no_context, no_weights_cache;
 } cli;
 
 /* The parts that commands share; engine_close frees what is open. */
@@ -63,8 +63,11 @@ status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *d
                        const char *option, err *e);
 /* Splits at commas into strings that live in *store (mem_free both). */
 status cli_split(char ***out, size_t *n, char **store, const char *text, err *e);
-/* f16 (default), f32, bf16. */
-status cli_parse_dtype(dtype *out, const char *text, dtype def, const char *option, err *e);
+/* A word of --weights. */
+status cli_parse_weights(dtype *out, const char *text, err *e);
+/* Holds the model's matrices as --weights (one word) says, in the cache file unless --no-weights-cache;
+ * plan: only the sizes. Without --weights they stay as in the files. */
+status cli_hold_weights(model *m, const cli *c, bool plan, err *e);
 /* --attn as a list (the word "all": the whole table; NULL: def) with --skip and --kv applied; budget -1
  * for each method's own (or the key in the text). *out is freed with mem_free. */
 status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
@@ -92,9 +95,9 @@ status out_file_close(out_file *o, bool good, err *e);
 
 /* Whether --json FILE and --csv FILE can be written, before anything runs for hours. */
 status report_check(const cli *c, err *e);
-/* --json FILE: {"command","version","model","device","threads","options","results":[...]}; takes
+/* --json FILE: {"command","version","model","weights","device","threads","options","results":[...]}; takes
  * options, results and extra, whose keys are added at the top level (options and extra may be NULL;
- * without a backend device and threads are null). */
+ * without a model weights is null, without a backend device and threads are). */
 status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
                     err *e);
 

@@ -284,11 +284,12 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
     decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
     TRY(cli_parse_one_attn(&spec, c, e));
     TRY(session_plan(&p, g->m, &o, &spec, n_tokens, e));
-    return out_printf(e,
-                      "%lld tokens: weights %.1f MB (mapped), KV %.1f MB, index %.1f MB, scratch "
-                      "%.1f MB; available %.1f MB\n",
-                      (long long)n_tokens, (double)p.weights / 1e6, (double)p.kv / 1e6,
-                      (double)p.index / 1e6, (double)p.scratch / 1e6,
+    TRY(out_printf(e, "%lld tokens: weights %.1f MB (mapped)", (long long)n_tokens,
+                   (double)(p.weights - p.weights_in_memory) / 1e6));
+    if (p.weights_in_memory)
+        TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));
+    return out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB\n",
+                      (double)p.kv / 1e6, (double)p.index / 1e6, (double)p.scratch / 1e6,
                       (double)mem_available() / 1e6);
 }
 

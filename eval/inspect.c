@@ -57,6 +57,7 @@ status cmd_info(const cli *c, err *e)
     backend_options o = {.device = "cpu"};
     status st = backend_open(&g.be, &o, e);
     if (st == ST_OK) st = model_open(&g.m, dir, g.be, e);
+    if (st == ST_OK) st = cli_hold_weights(g.m, c, true, e);
     if (st == ST_OK) st = show_model(c, &g, e);
     engine_close(&g);
     return st;

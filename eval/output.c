@@ -79,10 +79,11 @@ static json_t *report_object(const cli *c, const engine *g, json_t *options, jso
     const char *dir = "";
     if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
     json_t *named = c->tensors ? name_json(c->tensors) : report_model(g->m ? g->m->name : dir);
-    json_t *o = json_pack("{s:s, s:s, s:o, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
-                          PACKAGE_VERSION, "model", named, "device", g->be ? g->be->name : NULL,
-                          "threads", g->be ? json_integer(g->be->n_threads) : json_null(),
-                          "options", options ? options : json_object(), "results", results);
+    json_t *o = json_pack(
+        "{s:s, s:s, s:o, s:s?, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
+        PACKAGE_VERSION, "model", named, "weights", g->m ? dtype_name(g->m->type) : NULL, "device",
+        g->be ? g->be->name : NULL, "threads", g->be ? json_integer(g->be->n_threads) : json_null(),
+        "options", options ? options : json_object(), "results", results);
     if (o && extra) json_object_update(o, extra);
     json_decref(extra);
     return o;

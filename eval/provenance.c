@@ -115,10 +115,10 @@ static status common_config(json_t **out, const cli *c, const engine *g, const l
         json_decref(runs);
         return st;
     }
-    *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION,
-                     "model_sha256", sum, "device", g->be->name, "backend", g->be->about, "gemm",
-                     c->gemm ? c->gemm : "auto", "chunk", (json_int_t)decoder_chunk(g->dec), "seed",
-                     (json_int_t)c->seed, "runs", runs);
+    *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION,
+                     "model_sha256", sum, "weights", dtype_name(g->m->type), "device", g->be->name,
+                     "backend", g->be->about, "gemm", c->gemm ? c->gemm : "auto", "chunk",
+                     (json_int_t)decoder_chunk(g->dec), "seed", (json_int_t)c->seed, "runs", runs);
     return *out && !bad ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
 }
 

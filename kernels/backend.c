@@ -10,7 +10,7 @@
 
 const char *dtype_name(dtype t)
 {
-    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const char *const names[] = {"f32", "f16", "bf16", "q8", "q4"};
     return names[t];
 }
 

@@ -17,13 +17,15 @@
 
 #include "kernels/base/err.h"
 
-typedef enum { DT_F32, DT_F16, DT_BF16 } dtype;
+/* Types of elements, then of matrices in blocks (ops_weights.h). */
+typedef enum { DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4, DT_COUNT } dtype;
 
+/* Of an element. */
 static inline size_t dtype_size(dtype t)
 {
     return t == DT_F32 ? 4 : 2;
 }
-const char *dtype_name(dtype t); /* "f32", "f16", "bf16" */
+const char *dtype_name(dtype t); /* "f32", "f16", "bf16", "q8", "q4" */
 
 /* An address in a backend's memory. */
 typedef struct {
@@ -35,7 +37,8 @@ static inline buf buf_at(buf b, size_t bytes)
     return (buf){b.p + bytes};
 }
 
-/* A weight matrix [rows, cols] (cols contiguous) or vector (rows = 1). p NULL: absent. */
+/* A weight matrix [rows, cols] (cols contiguous, or in blocks: then for `linear` alone) or vector
+ * (rows = 1). p NULL: absent. */
 typedef struct {
     buf p;
     dtype type;
@@ -141,8 +144,13 @@ typedef struct {
     void (*embed)(backend *, buf out, weight table, buf ids, size_t n);
     /* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w; out may be x. x, out [n, w.cols] f32. */
     void (*rmsnorm)(backend *, buf out, buf x, weight w, size_t n, float eps);
-    /* All jobs share x [n, cols] f32. exact: no vendor GEMM and float32 activations. */
+    /* All jobs share x [n, cols] f32. exact: no vendor GEMM and float32 activations. Weights in blocks:
+     * ops_weights.h says how they are multiplied. */
     void (*linear)(backend *, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
+    /* out becomes w, a matrix of elements, in type DT_Q8 or DT_Q4: weight_bytes(type, w.rows, w.cols) bytes. */
+    void (*quantize)(backend *, buf out, dtype type, weight w);
+    /* out[i] = in[i] for i < n, from one element type to another, nearest even. */
+    void (*convert)(backend *, buf out, dtype to, buf in, dtype from, size_t n);
     /* out = silu(gate) * up, [n] f32 each; out may be gate. */
     void (*swiglu)(backend *, buf out, buf gate, buf up, size_t n);
     /* x += y, [n] f32 each. */

@@ -8,7 +8,7 @@
 #include "model/weights.h"
 
 typedef struct {
-    size_t n[DT_BF16 + 1], bytes[DT_BF16 + 1];
+    size_t n[DT_COUNT], bytes[DT_COUNT];
 } type_counts;
 
 static status count_type(void *ctx, const weight_spec *w, err *e)
@@ -90,6 +90,7 @@ static void print_files(const model_files *files, FILE *f)
         fprintf(f, "%-14s %s (%.2f MB, %zu tensors)\n", i ? "" : "files", st_path(files->shards[i]),
                 (double)st_size(files->shards[i]) * 1e-6, st_count(files->shards[i]));
     if (files->random) fprintf(f, "%-14s none: random weights in memory\n", "files");
+    if (files->cache) fprintf(f, "%-14s %s\n", "mapped from", files->cache);
     if (files->n_unused)
         fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
     if (files->n_copies)
@@ -104,7 +105,7 @@ void model_print_info(const model *m, FILE *f)
     fprintf(f, "%-14s %s\n", "model", m->name);
     print_config(&m->config, f);
     fprintf(f, "%-14s ", "dtype");
-    for (dtype d = DT_F32; d <= DT_BF16; d++) {
+    for (dtype d = DT_F32; d < DT_COUNT; d++) {
         if (!t.n[d]) continue;
         fprintf(f, "%s%s (%zu tensors, %.2f MB)", any ? ", " : "", dtype_name(d), t.n[d],
                 (double)t.bytes[d] * 1e-6);
@@ -112,6 +113,7 @@ void model_print_info(const model *m, FILE *f)
     }
     fputc('\n', f);
     print_bytes(f, "weights", m->weight_bytes);
+    if (m->memory_bytes) print_bytes(f, "in memory", m->memory_bytes);
     print_bytes(f, "read per token", m->decode_bytes);
     print_files(m->files, f);
 }
@@ -131,21 +133,33 @@ static bool all_finite(const void *p, dtype t, size_t bytes)
 {
     const uint32_t *a = p;
     const uint16_t *b = p;
-    const uint16_t mask = t == DT_F16 ? 0x7c00 : 0x7f80;
+    const uint16_t mask = t == DT_BF16 ? 0x7f80 : 0x7c00;
     bool bad = false;
     for (size_t i = 0; t == DT_F32 && i < bytes / 4; i++) bad |= (a[i] & 0x7f800000) == 0x7f800000;
     for (size_t i = 0; t != DT_F32 && i < bytes / 2; i++) bad |= (b[i] & mask) == mask;
     return !bad;
 }
 
+/* Of blocks only the scales may be something else than numbers. */
+static bool all_scales_finite(const unsigned char *p, dtype t, size_t bytes)
+{
+    bool good = true;
+    for (size_t at = 0; at < bytes; at += quant_block_bytes(t))
+        good &= all_finite(p + at, DT_F16, QUANT_SCALES);
+    return good;
+}
+
 static status scan_weight(void *ctx, const weight_spec *w, err *e)
 {
     const scan *s = ctx;
-    size_t bytes = weight_size(w, w->slot->type);
-    for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
-        size_t n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
+    dtype t = w->slot->type;
+    bool blocks = dtype_in_blocks(t);
+    size_t bytes = weight_size(w, t), step = CHUNK_BYTES;
+    if (blocks) step -= step % quant_block_bytes(t);
+    for (size_t at = 0; at < bytes; at += step) {
+        size_t n = bytes - at < step ? bytes - at : step;
         s->be->ops->download(s->be, s->chunk, buf_at(w->slot->p, at), n);
-        if (all_finite(s->chunk, w->slot->type, n)) continue;
+        if (blocks ? all_scales_finite(s->chunk, t, n) : all_finite(s->chunk, t, n)) continue;
         snprintf(s->name, s->size, "%s", w->name);
         return err_set(e, ST_FORMAT, "tensor %s holds a value that is not finite", w->name);
     }

@@ -62,10 +62,11 @@ typedef struct model model;
 struct model {
     model_config config;
     backend *be;                 /* borrowed */
-    weight embed, norm, lm_head; /* lm_head equals embed when tied */
+    weight embed, norm, lm_head; /* tied: lm_head equals embed, or is embed in blocks */
     layer_weights *layers;       /* [config.n_layers] */
     dtype type;                  /* of the large matrices */
     size_t weight_bytes;         /* all weights, counted once */
+    size_t memory_bytes;         /* of these, in memory that no file backs */
     size_t
         decode_bytes; /* weights that one decoded token reads: all but embedding rows not looked up */
     char *name;       /* folder or shape, for reports */
@@ -76,6 +77,23 @@ struct model {
  * model.safetensors.index.json; mapped, checked against the config, read only where touched.
  * Errors name file and tensor. */
 status model_open(model **out, const char *dir, backend *be, err *e);
+/* How matrices are to be held, if not as they lie in the files. */
+typedef struct {
+    dtype type;
+    bool plan; /* only the sizes: the model cannot run then */
+    /* DT_Q8, DT_Q4: folder of files that hold quantized weights. They are mapped from there; a file that
+     * is not there or not of this model is made first, whole or not at all. NULL: memory. */
+    const char *cache_dir;
+    /* One line, without its end, about the file and what was wrong with it; NULL: not wanted. */
+    void (*say)(void *ctx, const char *line);
+    void *ctx;
+} weights_options;
+
+/* Converts the matrices of a model that was opened from files. Norms and biases stay as they are, and
+ * with DT_Q8 and DT_Q4 so does the embedding, whose rows are only looked up; a tied output matrix is
+ * quantized. A cache that cannot be used costs a line, not the model.
+ * Errors: ST_NOMEM, with the numbers. The model is as it was, or can only be closed. */
+status model_hold(model *m, const weights_options *o, err *e);
 /* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be,
                         err *e);

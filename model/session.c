@@ -157,7 +157,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     attn_bytes kv;
     decoder unused;
     buf_size list[N_BUFS];
-    *p = (memory_plan){.weights = m->weight_bytes};
+    *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
     p->kv = kv.kv;
     p->index = kv.index + kv.scratch;

@@ -28,7 +28,7 @@ int64_t decoder_chunk(const decoder *d);
 
 /* What a decoder and one session of n_tokens will hold, in bytes, before anything is allocated. */
 typedef struct {
-    size_t weights; /* mapped from files, or in memory */
+    size_t weights, weights_in_memory; /* all, and those of them that are not mapped from files */
     size_t kv, index, scratch; /* index: of the strategy, and its own buffers; scratch: of the decoder */
 } memory_plan;
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,

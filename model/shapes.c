@@ -60,21 +60,39 @@ status model_shape_config(model_config *c, const char *shape, err *e)
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
         nearest_try(&near, names[i], strlen(names[i]));
     }
-    return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s'%s; known: %s", shape, nearest_hint(&near),
-                   list);
+    return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s'%s; known: %s", shape,
+                   nearest_hint(&near), list);
 }
 
 /* ---- random weights ---- */
 
-enum { BLOCK = 1 << 20, ALIGN = 64 };
+enum { BLOCK = 1 << 20 };
 
 typedef struct {
     model *m;
     dtype type;
-    unsigned char *at; /* where the next weight goes */
-    void *block;       /* BLOCK random values of the type, copied from varying offsets */
+    unsigned char *at;     /* where the next weight goes */
+    void *block[DT_COUNT]; /* BLOCK random values of a type, copied from varying offsets */
     rng r;
 } filler;
+
+/* Norms, biases and the embedding are never held in blocks. */
+static dtype type_of(const filler *f, const weight_spec *w)
+{
+    bool plain = w->vector || w->slot == &f->m->embed;
+    return plain && dtype_in_blocks(f->type) ? DT_BF16 : f->type;
+}
+
+/* Bytes of what is copied as a whole: an element, or a block. */
+static size_t unit_of(dtype t)
+{
+    return dtype_in_blocks(t) ? quant_block_bytes(t) : dtype_size(t);
+}
+
+static size_t units_in(dtype t)
+{
+    return dtype_in_blocks(t) ? BLOCK / (QUANT_ROWS * QUANT_COLS) : BLOCK;
+}
 
 static void put(void *p, dtype t, size_t i, float x)
 {
@@ -83,43 +101,64 @@ static void put(void *p, dtype t, size_t i, float x)
 }
 
 /* Uniform with standard deviation 0.02, the initializer_range of these families. */
-static status make_block(filler *f, err *e)
+static status make_values(filler *f, dtype t, err *e)
 {
     const float width = 0.02f * 3.46410162f;
-    TRY(mem_alloc(&f->block, BLOCK, dtype_size(f->type), "random block", e));
-    for (size_t i = 0; i < BLOCK; i++) put(f->block, f->type, i, (rng_float(&f->r) - 0.5f) * width);
+    TRY(mem_alloc(&f->block[t], BLOCK, dtype_size(t), "random block", e));
+    for (size_t i = 0; i < BLOCK; i++) put(f->block[t], t, i, (rng_float(&f->r) - 0.5f) * width);
     return ST_OK;
 }
 
-static size_t padded(const weight_spec *w, dtype t)
+static status quantize_values(filler *f, err *e)
 {
-    return (weight_size(w, t) + ALIGN - 1) / ALIGN * ALIGN;
+    backend *be = f->m->be;
+    size_t in_bytes = BLOCK * dtype_size(DT_BF16),
+           bytes = weight_bytes(f->type, QUANT_ROWS, BLOCK / QUANT_ROWS);
+    buf in, out = {NULL};
+    TRY(be->ops->alloc(be, &in, in_bytes, "random block", e));
+    status st = be->ops->alloc(be, &out, bytes, "random block", e);
+    if (st == ST_OK) st = mem_alloc(&f->block[f->type], bytes, 1, "random block", e);
+    if (st == ST_OK) {
+        be->ops->upload(be, in, f->block[DT_BF16], in_bytes);
+        be->ops->quantize(be, out, f->type, (weight){in, DT_BF16, QUANT_ROWS, BLOCK / QUANT_ROWS});
+        be->ops->download(be, f->block[f->type], out, bytes);
+    }
+    be->ops->free(be, in, in_bytes);
+    if (out.p) be->ops->free(be, out, bytes);
+    return st;
+}
+
+static status make_blocks(filler *f, err *e)
+{
+    if (!dtype_in_blocks(f->type)) return make_values(f, f->type, e);
+    TRY(make_values(f, DT_BF16, e));
+    return quantize_values(f, e);
 }
 
 static status add_size(void *ctx, const weight_spec *w, err *e)
 {
     const filler *f = ctx;
     model_files *files = f->m->files;
-    return size_add(&files->random_bytes, files->random_bytes, padded(w, f->type), "random weights",
-                    e);
+    return size_add(&files->random_bytes, files->random_bytes, weight_room(w, type_of(f, w)),
+                    "random weights", e);
 }
 
 static status fill(void *ctx, const weight_spec *w, err *e)
 {
     filler *f = ctx;
     backend *be = f->m->be;
-    size_t n = w->rows * w->cols, size = dtype_size(f->type);
-    for (size_t i = 0; w->norm && i < n; i++) put(f->at, f->type, i, 1);
+    dtype t = type_of(f, w);
+    size_t unit = unit_of(t), n = weight_size(w, t) / unit, pool = units_in(t);
+    for (size_t i = 0; w->norm && i < n; i++) put(f->at, t, i, 1);
     for (size_t i = 0; !w->norm && i < n;) {
-        size_t from = rng_below(&f->r, BLOCK / 2),
-               len = BLOCK - from < n - i ? BLOCK - from : n - i;
-        memcpy(f->at + i * size, (const unsigned char *)f->block + from * size, len * size);
+        size_t from = rng_below(&f->r, pool / 2), len = pool - from < n - i ? pool - from : n - i;
+        memcpy(f->at + i * unit, (const unsigned char *)f->block[t] + from * unit, len * unit);
         i += len;
     }
     buf p;
-    TRY(be->ops->import(be, &p, f->at, n * size, e));
-    *w->slot = (weight){p, f->type, w->rows, w->cols};
-    f->at += padded(w, f->type);
+    TRY(be->ops->import(be, &p, f->at, n * unit, e));
+    *w->slot = (weight){p, t, w->rows, w->cols};
+    f->at += weight_room(w, t);
     return ST_OK;
 }
 
@@ -134,6 +173,8 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
     filler f = {.m = m, .type = type, .r = {seed}};
     model_files *files = m->files;
     status st;
+    if (m->config.tied && dtype_in_blocks(type))
+        m->lm_head.type = type; /* then it is one of the weights */
     TRY_GOTO(model_each_weight(m, add_size, &f, e));
     size_t room = mem_available(), bytes = files->random_bytes;
     if (room && bytes > room) {
@@ -142,7 +183,7 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
                      shape, dtype_name(type), (double)bytes * 1e-9, (double)room * 1e-9);
         goto done;
     }
-    TRY_GOTO(make_block(&f, e));
+    TRY_GOTO(make_blocks(&f, e));
     TRY_GOTO(mem_map_anon(&files->random, bytes, "random weights", e));
     f.at = files->random;
     TRY_GOTO(model_each_weight(m, fill, &f, e));
@@ -150,7 +191,7 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
     *out = m;
     m = NULL;
 done:
-    mem_free(f.block);
+    for (dtype t = DT_F32; t < DT_COUNT; t++) mem_free(f.block[t]);
     model_close(m);
     return st;
 }

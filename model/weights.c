@@ -89,7 +89,8 @@ status model_each_weight(const model *m, weight_visitor visit, void *ctx, err *e
     }
     k.layer = -1;
     TRY(norm(&k, &w->norm, "model.norm.weight", c->hidden));
-    return c->tied ? ST_OK : matrix(&k, &w->lm_head, "lm_head.weight", c->vocab, c->hidden);
+    if (c->tied && !dtype_in_blocks(w->lm_head.type)) return ST_OK;
+    return matrix(&k, &w->lm_head, "lm_head.weight", c->vocab, c->hidden);
 }
 
 /* ---- where they come from ---- */
@@ -285,16 +286,17 @@ static status count_bytes(void *ctx, const weight_spec *w, err *e)
 
 void model_finish(model *m)
 {
+    const model_files *f = files_of(m);
+    bool shared = m->config.tied && !dtype_in_blocks(m->lm_head.type);
     m->weight_bytes = 0;
     model_each_weight(m, count_bytes, &m->weight_bytes, NULL);
+    m->memory_bytes = f->random_bytes + (f->cache ? 0 : f->held_bytes);
     m->type = m->layers[0].q.type;
     m->decode_bytes = m->weight_bytes;
-    if (m->config.tied) {
-        m->lm_head = m->embed;
-    } else {
-        size_t row = m->embed.cols * dtype_size(m->embed.type);
-        m->decode_bytes -= (m->embed.rows - 1) * row; /* one row is looked up */
-    }
+    if (shared) m->lm_head = m->embed;
+    else
+        m->decode_bytes -= (m->embed.rows - 1) *
+                           weight_bytes(m->embed.type, 1, m->embed.cols); /* one is looked up */
 }
 
 status model_open(model **out, const char *dir, backend *be, err *e)
@@ -340,6 +342,8 @@ void model_close(model *m)
         mem_free(f->shards);
         mem_free(f->copies);
         mem_unmap(f->random, f->random_bytes);
+        mem_unmap(f->held, f->held_bytes);
+        mem_free(f->cache);
     }
     mem_free(f);
     mem_free(m->layers);

@@ -3,6 +3,7 @@
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
 
+#include "kernels/ops_weights.h"
 #include "model/model.h"
 #include "model/safetensors.h"
 
@@ -14,6 +15,9 @@ typedef struct {
     size_t n_copies;
     void *random; /* model_open_shape; else NULL */
     size_t random_bytes;
+    void *held; /* model_hold: converted matrices, in memory or mapped; else NULL */
+    size_t held_bytes;
+    char *cache;     /* the file that held is mapped from; else NULL */
     size_t n_unused; /* tensors of the opened files that the config does not ask for */
 } model_files;
 
@@ -28,17 +32,24 @@ typedef struct {
 
 typedef status (*weight_visitor)(void *ctx, const weight_spec *w, err *e);
 
-/* Calls visit for every weight of m->config, in the order of the computation; stops at an error. */
+/* Calls visit for every weight of m->config, in the order of the computation; stops at an error. A tied
+ * output matrix comes last if its type is one of blocks. */
 status model_each_weight(const model *m, weight_visitor visit, void *ctx, err *e);
 
 static inline size_t weight_size(const weight_spec *w, dtype t)
 {
-    return w->rows * w->cols * dtype_size(t);
+    return weight_bytes(t, w->rows, w->cols);
+}
+
+/* Bytes up to the next place where a weight may begin in memory of ours. */
+static inline size_t weight_room(const weight_spec *w, dtype t)
+{
+    return (weight_size(w, t) + 63) / 64 * 64;
 }
 
 /* A model without weights: takes over c (frees it on failure too). */
 status model_create(model **out, model_config *c, const char *name, backend *be, err *e);
-/* Fills in lm_head, type and the byte counts once every slot is set. */
+/* Fills in lm_head (tied: unless it lies in blocks), type and the byte counts once every slot is set. */
 void model_finish(model *m);
 
 #endif

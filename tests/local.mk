@@ -17,8 +17,11 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_rope \
   %D%/unit/test_safetensors \
   %D%/unit/test_weights \
+  %D%/unit/test_hold \
+  %D%/unit/test_weight_quality \
   %D%/unit/test_ops \
   %D%/unit/test_gemm \
+  %D%/unit/test_blocks \
   %D%/unit/test_cpu_attn \
   %D%/unit/test_codes \
   %D%/unit/test_evict_ops \
@@ -80,10 +83,16 @@ tests_unit_test_safetensors_SOURCES = %D%/unit/test_safetensors.c
 nodist_EXTRA_tests_unit_test_safetensors_SOURCES = link-as-cxx.cc
 tests_unit_test_weights_SOURCES = %D%/unit/test_weights.c
 nodist_EXTRA_tests_unit_test_weights_SOURCES = link-as-cxx.cc
+tests_unit_test_weight_quality_SOURCES = %D%/unit/test_weight_quality.c
+nodist_EXTRA_tests_unit_test_weight_quality_SOURCES = link-as-cxx.cc
+tests_unit_test_hold_SOURCES = %D%/unit/test_hold.c
+nodist_EXTRA_tests_unit_test_hold_SOURCES = link-as-cxx.cc
 tests_unit_test_ops_SOURCES = %D%/unit/test_ops.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_ops_SOURCES = link-as-cxx.cc
 tests_unit_test_gemm_SOURCES = %D%/unit/test_gemm.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_gemm_SOURCES = link-as-cxx.cc
+tests_unit_test_blocks_SOURCES = %D%/unit/test_blocks.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_blocks_SOURCES = link-as-cxx.cc
 tests_unit_test_cpu_attn_SOURCES = %D%/unit/test_cpu_attn.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_cpu_attn_SOURCES = link-as-cxx.cc
 tests_unit_test_budget_SOURCES = %D%/unit/test_budget.c
@@ -170,7 +179,8 @@ cli_tests = %D%/cli/layers.t \
   %D%/cli/longbench.t \
   %D%/cli/longbench2.t \
   %D%/cli/readme.t \
-  %D%/cli/pg19.t
+  %D%/cli/pg19.t \
+  %D%/cli/weights.t
 unit_tests += %D%/unit/test_pg19
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc

@@ -25,7 +25,7 @@
 typedef struct {
     const char *name; /* of KVASIR_CPU */
     const cpu_kernels *kernels;
-    bool bf16_gemm; /* a library may multiply bf16; our own kernels do not */
+    bool bf16_gemm; /* a library may multiply bf16 */
     bool (*usable)(void);
 } cpu_level;
 
@@ -49,11 +49,11 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-/* CPUID leaf 7.1, EAX bit 5: AVX512_BF16. */
+/* CPUID leaf 7.1, EAX bit 5: AVX512_BF16. Every CPU that has it has VNNI. */
 static bool has_avx512_bf16(void)
 {
     unsigned a = 0, b, c, d;
-    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
 }
 #endif
 
@@ -63,7 +63,7 @@ static const cpu_level levels[] = {
 #ifdef HAVE_X86_KERNELS
     {"avx2", &cpu_kernels_avx2, false, has_avx2},
     {"avx512", &cpu_kernels_avx512, false, has_avx512},
-    {"avx512_bf16", &cpu_kernels_avx512, true, has_avx512_bf16},
+    {"avx512_bf16", &cpu_kernels_avx512_bf16, true, has_avx512_bf16},
 #endif
 };
 
@@ -111,6 +111,7 @@ static void cpu_close(backend *be)
     gemm_destroy(c->gemm);
     mem_unmap(c->panel.p, c->panel.bytes);
     mem_unmap(c->halves.p, c->halves.bytes);
+    mem_unmap(c->bytes.p, c->bytes.bytes);
     mem_unmap(c->tasks.p, c->tasks.bytes);
     mem_unmap(c->parts.p, c->parts.bytes);
     mem_free(c);
@@ -135,6 +136,8 @@ status backend_cpu_init(backend *be, int n_threads, err *e)
     c->ops.embed = cpu_embed;
     c->ops.rmsnorm = cpu_rmsnorm;
     c->ops.linear = cpu_linear;
+    c->ops.quantize = cpu_quantize;
+    c->ops.convert = cpu_convert;
     c->ops.swiglu = cpu_swiglu;
     c->ops.add = cpu_add;
     c->ops.rope_table = cpu_rope_table;

@@ -19,6 +19,7 @@ typedef struct {
     bool bf16_gemm; /* the level allows it and the library has it */
     scratch panel;  /* linear: f32 copy of some rows of w; a bias */
     scratch halves; /* linear: bf16 copy of x */
+    scratch bytes;  /* linear: x in 8 bits */
     scratch tasks;  /* attention: list of work items */
     scratch parts;  /* attention: partial results, per-thread work space */
     backend_ops ops;
@@ -62,6 +63,8 @@ bool cpu_dim_fits(backend *be, size_t head_dim);
 void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n);
 void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
+void cpu_quantize(backend *be, buf out, dtype type, weight w);
+void cpu_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n);
 void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
 void cpu_add(backend *be, buf x, buf y, size_t n);
 void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);

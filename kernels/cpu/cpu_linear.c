@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* linear: few rows, or exact: our kernels, all jobs in one parallel region; many rows: a vendor's
- * GEMM, on bf16 as stored where the CPU multiplies it, else on panels of w widened to float32. */
+ * GEMM, on bf16 as stored where the CPU multiplies it, else on panels of w widened to float32; weights
+ * in blocks: on panels of bf16 or float32, or our own kernel where the level multiplies bytes faster. */
 #include "config.h"
 
 #include <string.h>
@@ -13,39 +14,118 @@ enum {
     PANEL_BYTES = 4 * 1024 * 1024 /* of widened w: stays in L3 between widening and use */
 };
 
-/* Rows [from, to) of all jobs' outputs laid end to end. */
-static void jobs_span(const cpu_kernels *k, const linear_job *jobs, size_t n_jobs, const float *x, size_t n,
-                      size_t from, size_t to)
+/* What the jobs of one call share. */
+typedef struct {
+    const cpu_kernels *k;
+    const float *x;
+    size_t n;
+    bool exact;
+    x8_rows x8;  /* weights in blocks, not exact */
+    float *wide; /* exact: a group of them for each thread */
+} product;
+
+/* Rows of one job's output; r0 is a multiple of QUANT_ROWS. */
+static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1)
+{
+    const weight *w = &j->w;
+    float *out = cpu_f32(j->out);
+    if (!dtype_in_blocks(w->type)) {
+        p->k->linear(out, w->rows, p->x, p->n, w, &j->bias, r0, r1);
+        return;
+    }
+    if (!p->exact) {
+        p->k->linear_blocks(out, w->rows, &p->x8, p->n, w, &j->bias, r0 / QUANT_ROWS, quant_groups(r1));
+        return;
+    }
+    float *wide = p->wide + (size_t)threads_id() * QUANT_ROWS * w->cols;
+    for (size_t r = r0; r < r1; r += QUANT_ROWS) {
+        size_t rows = r1 - r < QUANT_ROWS ? r1 - r : QUANT_ROWS;
+        weight part = {{(unsigned char *)wide}, DT_F32, rows, w->cols}, bias = j->bias;
+        bias.p.p = bias.p.p ? bias.p.p + r * dtype_size(bias.type) : NULL;
+        p->k->unpack(wide, DT_F32, w, r, r + rows);
+        p->k->linear(out + r, w->rows, p->x, p->n, &part, &bias, 0, rows);
+    }
+}
+
+/* Groups [from, to) of QUANT_ROWS rows of all jobs' outputs laid end to end. */
+static void jobs_span(const product *p, const linear_job *jobs, size_t n_jobs, size_t from, size_t to)
 {
     size_t base = 0;
     for (size_t j = 0; j < n_jobs; j++) {
-        size_t rows = jobs[j].w.rows, a = from > base ? from - base : 0, b = to > base ? to - base : 0;
-        if (b > rows) b = rows;
-        if (a < b) k->linear(cpu_f32(jobs[j].out), rows, x, n, &jobs[j].w, &jobs[j].bias, a, b);
-        base += rows;
+        size_t groups = quant_groups(jobs[j].w.rows), rows = jobs[j].w.rows;
+        size_t a = from > base ? from - base : 0, b = to > base ? to - base : 0;
+        if (b > groups) b = groups;
+        if (a < b) job_span(p, &jobs[j], a * QUANT_ROWS, b * QUANT_ROWS < rows ? b * QUANT_ROWS : rows);
+        base += groups;
     }
 }
 
-static void linear_builtin(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n)
+/* Scratch for weights in blocks; false after a fault. */
+static bool product_prepare(backend *be, product *p, size_t cols)
 {
-    size_t rows = 0;
-    for (size_t j = 0; j < n_jobs; j++) rows += jobs[j].w.rows;
-#pragma omp parallel num_threads(cpu_team(be, rows * jobs[0].w.cols * n * 2))
+    cpu_ctx *c = cpu_of(be);
+    if (p->exact) {
+        p->wide = cpu_scratch(be, &c->panel, (size_t)be->n_threads * QUANT_ROWS * cols, sizeof *p->wide,
+                              "group of a widened weight");
+        return p->wide;
+    }
+    size_t blocks = quant_blocks(cols), n = p->n * blocks;
+    unsigned char *at = cpu_scratch(be, &c->bytes, n, QUANT_COLS + sizeof(float) + sizeof(int32_t),
+                                    "8-bit activations");
+    if (!at) return false;
+    unsigned char *scale = at + n * QUANT_COLS, *sum = scale + n * sizeof(float);
+    p->x8 = (x8_rows){(int8_t *)at, (float *)(void *)scale, (int32_t *)(void *)sum, blocks};
+    return true;
+}
+
+/* This thread's part of x in 8 bits. */
+static void round_x(const product *p, size_t cols)
+{
+    size_t a, b, blocks = p->x8.blocks;
+    threads_split(p->n * blocks, 4, &a, &b);
+    while (a < b) {
+        size_t row = a / blocks, from = a % blocks, to = b - row * blocks < blocks ? b - row * blocks : blocks;
+        p->k->round_x(&p->x8, row, p->x + row * cols, cols, from, to);
+        a = row * blocks + to;
+    }
+}
+
+static void linear_builtin(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n, bool exact)
+{
+    size_t groups = 0, cols = jobs[0].w.cols;
+    bool blocks = false;
+    product p = {.k = cpu_of(be)->k, .x = x, .n = n, .exact = exact};
+    for (size_t j = 0; j < n_jobs; j++) {
+        groups += quant_groups(jobs[j].w.rows);
+        blocks |= dtype_in_blocks(jobs[j].w.type);
+    }
+    if (blocks && !product_prepare(be, &p, cols)) return;
+#pragma omp parallel num_threads(cpu_team(be, groups * QUANT_ROWS * cols * n * 2))
     {
         size_t a, b;
-        threads_split(rows, 8, &a, &b);
-        jobs_span(cpu_of(be)->k, jobs, n_jobs, x, n, a, b);
+        if (blocks && !exact) {
+            round_x(&p, cols);
+#pragma omp barrier
+        }
+        threads_split(groups, 1, &a, &b);
+        jobs_span(&p, jobs, n_jobs, a, b);
     }
 }
 
-/* Widens `n` values with all threads. */
-static void widen_parallel(backend *be, float *out, const unsigned char *in, dtype t, size_t n)
+/* Rows [r0, r1) of w, f32 or (weights in blocks) bf16, with all threads. */
+static void widen_rows(backend *be, void *out, dtype to, const weight *w, size_t r0, size_t r1)
 {
+    const cpu_kernels *k = cpu_of(be)->k;
+    size_t row = w->cols * dtype_size(to);
 #pragma omp parallel num_threads(be->n_threads)
     {
         size_t a, b;
-        threads_split(n, 64, &a, &b);
-        cpu_of(be)->k->widen(out + a, in + a * dtype_size(t), t, b - a);
+        threads_split(r1 - r0, QUANT_ROWS, &a, &b);
+        unsigned char *part = (unsigned char *)out + a * row;
+        if (dtype_in_blocks(w->type)) k->unpack(part, to, w, r0 + a, r0 + b);
+        else
+            k->widen((float *)(void *)part, w->p.p + (r0 + a) * w->cols * dtype_size(w->type), w->type,
+                     (b - a) * w->cols);
     }
 }
 
@@ -70,24 +150,30 @@ static void add_bias(backend *be, const linear_job *j, const float *bias, size_t
     }
 }
 
-static void linear_f32(backend *be, const linear_job *j, const float *x, size_t n)
+/* x w^T on panels of w that are widened to `to`; x is of the same type. */
+static void linear_panels(backend *be, const linear_job *j, dtype to, const void *x, size_t n)
 {
     cpu_ctx *c = cpu_of(be);
-    size_t k = j->w.cols, m = j->w.rows, row_bytes = k * dtype_size(j->w.type);
-    if (j->w.type == DT_F32 && (uintptr_t)j->w.p.p % sizeof(float) == 0) {
-        gemm_f32(c->gemm, x, cpu_f32(j->w.p), cpu_f32(j->out), n, m, k, m, &be->fault);
-        return;
-    }
-    size_t panel = PANEL_BYTES / (k * sizeof(float)) / 16 * 16;
-    if (panel < 16) panel = 16;
+    size_t k = j->w.cols, m = j->w.rows, panel = PANEL_BYTES / (k * dtype_size(to)) / QUANT_ROWS * QUANT_ROWS;
+    if (panel < QUANT_ROWS) panel = QUANT_ROWS;
     if (panel > m) panel = m;
-    float *wide = cpu_scratch(be, &c->panel, panel * k, sizeof *wide, "panel of a widened weight");
+    void *wide = cpu_scratch(be, &c->panel, panel * k, dtype_size(to), "panel of a widened weight");
     if (!wide) return;
     for (size_t r = 0; r < m; r += panel) {
         size_t rows = m - r < panel ? m - r : panel;
-        widen_parallel(be, wide, j->w.p.p + r * row_bytes, j->w.type, rows * k);
-        gemm_f32(c->gemm, x, wide, cpu_f32(j->out) + r, n, rows, k, m, &be->fault);
+        float *out = cpu_f32(j->out) + r;
+        widen_rows(be, wide, to, &j->w, r, r + rows);
+        if (to == DT_BF16) gemm_bf16(c->gemm, x, wide, out, n, rows, k, m, &be->fault);
+        else gemm_f32(c->gemm, x, wide, out, n, rows, k, m, &be->fault);
     }
+}
+
+static void linear_f32(backend *be, const linear_job *j, const float *x, size_t n)
+{
+    size_t k = j->w.cols, m = j->w.rows;
+    if (j->w.type == DT_F32 && (uintptr_t)j->w.p.p % sizeof(float) == 0)
+        gemm_f32(cpu_of(be)->gemm, x, cpu_f32(j->w.p), cpu_f32(j->out), n, m, k, m, &be->fault);
+    else linear_panels(be, j, DT_F32, x, n);
 }
 
 static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n)
@@ -97,14 +183,17 @@ static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, co
     size_t k = jobs[0].w.cols;
     for (size_t i = 0; i < n_jobs; i++) {
         const linear_job *j = &jobs[i];
-        if (j->w.type == DT_BF16 && c->bf16_gemm) {
+        bool blocks = dtype_in_blocks(j->w.type);
+        if ((j->w.type == DT_BF16 || blocks) && c->bf16_gemm) {
             if (!half) {
                 half = cpu_scratch(be, &c->halves, n * k, sizeof *half, "bf16 activations");
                 if (!half) return;
                 narrow_parallel(be, half, x, n * k);
             }
-            gemm_bf16(c->gemm, half, (const uint16_t *)(void *)j->w.p.p, cpu_f32(j->out), n, j->w.rows, k,
-                      j->w.rows, &be->fault);
+            if (blocks) linear_panels(be, j, DT_BF16, half, n);
+            else
+                gemm_bf16(c->gemm, half, (const uint16_t *)(void *)j->w.p.p, cpu_f32(j->out), n, j->w.rows, k,
+                          j->w.rows, &be->fault);
         } else {
             linear_f32(be, j, x, n);
         }
@@ -116,9 +205,49 @@ static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, co
     }
 }
 
+/* Whether our own products are taken for any number of rows. */
+static bool is_ours(backend *be, const linear_job *jobs, size_t n_jobs)
+{
+    const cpu_ctx *c = cpu_of(be);
+    bool all = true;
+    for (size_t j = 0; j < n_jobs; j++) {
+        dtype t = jobs[j].w.type;
+        all &= (t == DT_Q8 && c->k->q8_gemm) || (t == DT_Q4 && c->k->q4_gemm);
+    }
+    return all || !c->gemm;
+}
+
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
     if (n == 0 || n_jobs == 0) return;
-    if (n < VENDOR_FROM || exact || !cpu_of(be)->gemm) linear_builtin(be, jobs, n_jobs, cpu_f32(x), n);
+    if (n < VENDOR_FROM || exact || is_ours(be, jobs, n_jobs))
+        linear_builtin(be, jobs, n_jobs, cpu_f32(x), n, exact);
     else linear_vendor(be, jobs, n_jobs, cpu_f32(x), n);
+}
+
+void cpu_quantize(backend *be, buf out, dtype type, weight w)
+{
+#pragma omp parallel num_threads(cpu_team(be, w.rows * w.cols * 8))
+    {
+        size_t a, b;
+        threads_split(quant_groups(w.rows), 1, &a, &b);
+        for (size_t g = a; g < b; g++) cpu_of(be)->k->quantize(out.p, type, &w, g);
+    }
+}
+
+void cpu_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n)
+{
+    enum { PIECE = 1024 };
+    const cpu_kernels *k = cpu_of(be)->k;
+#pragma omp parallel num_threads(cpu_team(be, n))
+    {
+        size_t a, b;
+        float wide[PIECE];
+        threads_split(n, PIECE, &a, &b);
+        for (size_t i = a; i < b; i += PIECE) {
+            size_t m = b - i < PIECE ? b - i : PIECE;
+            k->widen(wide, in.p + i * dtype_size(from), from, m);
+            k->narrow(out.p + i * dtype_size(to), wide, to, m);
+        }
+    }
 }

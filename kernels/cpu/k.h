@@ -17,6 +17,11 @@ void LEVEL(k_scale)(float *out, const float *in, float by, size_t n);
 float LEVEL(k_read_sum)(const void *p, size_t bytes);
 void LEVEL(k_linear)(float *out, size_t out_stride, const float *x, size_t n, const weight *w,
                      const weight *bias, size_t r0, size_t r1);
+void LEVEL(k_round_x)(const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1);
+void LEVEL(k_linear_blocks)(float *out, size_t out_stride, const x8_rows *x, size_t n, const weight *w,
+                            const weight *bias, size_t g0, size_t g1);
+void LEVEL(k_unpack)(void *out, dtype to, const weight *w, size_t r0, size_t r1);
+void LEVEL(k_quantize)(unsigned char *out, dtype type, const weight *w, size_t g);
 void LEVEL(k_rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n);
 void LEVEL(k_decode)(const decode_chunk *c);
 void LEVEL(k_merge)(float *out, float *lse, const float *acc, const float *top, const float *sum,

@@ -2,8 +2,11 @@
 #include "config.h"
 
 #include "kernels/cpu/k.h"
+#include "kernels/cpu/simd_int8.h"
 
-#if CPU_LEVEL == 2
+#if CPU_LEVEL == 3
+#define LEVEL_NAME "AVX-512 VNNI"
+#elif CPU_LEVEL == 2
 #define LEVEL_NAME "AVX-512"
 #elif CPU_LEVEL == 1
 #define LEVEL_NAME "AVX2"
@@ -23,6 +26,12 @@ const cpu_kernels LEVEL(cpu_kernels) = {
     .narrow = LEVEL(k_narrow),
     .scale = LEVEL(k_scale),
     .linear = LEVEL(k_linear),
+    .round_x = LEVEL(k_round_x),
+    .linear_blocks = LEVEL(k_linear_blocks),
+    .unpack = LEVEL(k_unpack),
+    .quantize = LEVEL(k_quantize),
+    .q8_gemm = INT8_GEMM_Q8,
+    .q4_gemm = INT8_GEMM_Q4,
     .rows = LEVEL(k_rows),
     .decode = LEVEL(k_decode),
     .merge = LEVEL(k_merge),

@@ -6,6 +6,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/ops_fier.h"
+#include "kernels/ops_weights.h"
 
 enum {
     DECODE_BLOCK = 64,    /* keys of one step of the online softmax */
@@ -151,6 +152,14 @@ typedef struct {
     size_t stride;
 } paris_piece;
 
+/* Rows of x in 8 bits, in blocks of QUANT_COLS columns (ops_weights.h). */
+typedef struct {
+    int8_t *code; /* [rows][blocks][QUANT_COLS], 0 in the padding */
+    float *scale; /* [rows][blocks] */
+    int32_t *sum; /* [rows][blocks], of the codes */
+    size_t blocks;
+} x8_rows;
+
 typedef struct {
     const char *name;
     size_t tile_rows; /* query rows of a prefill_block come in multiples of this */
@@ -167,6 +176,17 @@ typedef struct {
     /* out[i * out_stride + r] = x[i] . w[r] + bias[r] for i < n and r0 <= r < r1. */
     void (*linear)(float *out, size_t out_stride, const float *x, size_t n, const weight *w,
                    const weight *bias, size_t r0, size_t r1);
+    /* Blocks [b0, b1) of the row x of `cols` columns to row r of out. */
+    void (*round_x)(const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1);
+    /* As linear, of a w in blocks, for groups of rows [g0, g1). */
+    void (*linear_blocks)(float *out, size_t out_stride, const x8_rows *x, size_t n, const weight *w,
+                          const weight *bias, size_t g0, size_t g1);
+    /* Rows [r0, r1) of a w in blocks as f32 or bf16, r0 a multiple of QUANT_ROWS. */
+    void (*unpack)(void *out, dtype to, const weight *w, size_t r0, size_t r1);
+    /* Group g of out from the same rows of w. */
+    void (*quantize)(unsigned char *out, dtype type, const weight *w, size_t g);
+    /* Whether linear_blocks is faster for prompts than unpacked panels in the vendor's GEMM. */
+    bool q8_gemm, q4_gemm;
     /* Entries [first, first + n) of a list as float, to rows of out that are `stride` apart. */
     void (*rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n);
     void (*decode)(const decode_chunk *c);
@@ -215,6 +235,6 @@ typedef struct {
     float (*read_sum)(const void *p, size_t bytes);
 } cpu_kernels;
 
-extern const cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512;
+extern const cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512_bf16;
 
 #endif

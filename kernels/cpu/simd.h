@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One vector type for all levels: the kernels k_*.c are written once against this page and compiled
- * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2) or 2 (AVX-512). A level's header gives
+ * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2), 2 (AVX-512) or 3 (2 with BF16 and VNNI). A level's
+ * header gives
  *
  *   VF, VF_LANES                       a vector of floats
  *   TILE_ROWS, TILE_VECS               accumulator tile of prefill (rows x vectors)
@@ -11,6 +12,8 @@
  *   vf_load_n vf_store_n               the first n < VF_LANES lanes; the others load as 0
  *   vf_load_{f16,bf16} vf_store_{f16,bf16}   with conversion, nearest even; unaligned
  *   vf_codes                           VF_LANES unsigned numbers of 2 or 4 bits, lowest first
+ *   vf_bytes                           VF_LANES unsigned bytes as floats
+ *   vf_store_s8                        whole numbers of at most 8 bits as signed bytes
  *   vf_sum vf_hmax                     over the lanes, in a fixed order
  *   vf_sum_each                        lane i of the result is the sum of vector i of VF_LANES
  *   vf_round vf_exp2i                  nearest integer; 2^n of an integer -127 <= n <= 127 (-127: 0)
@@ -50,7 +53,10 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-#if CPU_LEVEL == 2
+#if CPU_LEVEL == 3
+#include "kernels/cpu/simd_avx512.h"
+#define LEVEL(name) name##_avx512_bf16
+#elif CPU_LEVEL == 2
 #include "kernels/cpu/simd_avx512.h"
 #define LEVEL(name) name##_avx512
 #elif CPU_LEVEL == 1

@@ -17,6 +17,10 @@ INLINE V8 v8_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void v8_store(float *p, V8 v) { _mm256_storeu_ps(p, v); }
 INLINE V8 v8_add(V8 a, V8 b) { return _mm256_add_ps(a, b); }
 INLINE V8 v8_mul(V8 a, V8 b) { return _mm256_mul_ps(a, b); }
+INLINE V8 v8_sub(V8 a, V8 b) { return _mm256_sub_ps(a, b); }
+INLINE V8 v8_max(V8 a, V8 b) { return _mm256_max_ps(a, b); }
+INLINE V8 v8_min(V8 a, V8 b) { return _mm256_min_ps(a, b); }
+INLINE V8 v8_round(V8 v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
 INLINE float v8_sum(V8 v)
 {
@@ -44,6 +48,10 @@ INLINE V8 v8_set1(float x) { return (V8){vf_set1(x), vf_set1(x)}; }
 INLINE V8 v8_load(const float *p) { return (V8){vf_load(p), vf_load(p + 4)}; }
 INLINE V8 v8_add(V8 a, V8 b) { return (V8){vf_add(a.lo, b.lo), vf_add(a.hi, b.hi)}; }
 INLINE V8 v8_mul(V8 a, V8 b) { return (V8){vf_mul(a.lo, b.lo), vf_mul(a.hi, b.hi)}; }
+INLINE V8 v8_sub(V8 a, V8 b) { return (V8){vf_sub(a.lo, b.lo), vf_sub(a.hi, b.hi)}; }
+INLINE V8 v8_max(V8 a, V8 b) { return (V8){vf_max(a.lo, b.lo), vf_max(a.hi, b.hi)}; }
+INLINE V8 v8_min(V8 a, V8 b) { return (V8){vf_min(a.lo, b.lo), vf_min(a.hi, b.hi)}; }
+INLINE V8 v8_round(V8 v) { return (V8){vf_round(v.lo), vf_round(v.hi)}; }
 INLINE float v8_sum(V8 v) { return vf_sum(vf_add(v.lo, v.hi)); }
 
 INLINE void v8_store(float *p, V8 v)

@@ -61,6 +61,16 @@ INLINE VF vf_codes(const void *p, const int bits)
     return _mm512_cvtepi32_ps(x);
 }
 
+INLINE VF vf_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
+INLINE void vf_store_s8(int8_t *p, VF v)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+}
+
 INLINE float vf_sum(VF v) { return _mm512_reduce_add_ps(v); }
 INLINE float vf_hmax(VF v) { return _mm512_reduce_max_ps(v); }
 

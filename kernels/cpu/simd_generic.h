@@ -82,6 +82,13 @@ INLINE VF vf_codes(const void *p, const int bits)
                 (float)(w >> 3 * bits & mask)};
 }
 
+INLINE VF vf_bytes(const uint8_t *p) { return (VF){(float)p[0], (float)p[1], (float)p[2], (float)p[3]}; }
+
+INLINE void vf_store_s8(int8_t *p, VF v)
+{
+    for (int l = 0; l < VF_LANES; l++) p[l] = (int8_t)v[l];
+}
+
 INLINE float vf_sum(VF v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
 INLINE VF vf_sum_each(const VF v[VF_LANES])

@@ -38,6 +38,10 @@ void ref_sync(backend *be);
 void ref_embed(backend *be, buf out, weight table, buf ids, size_t n);
 void ref_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
 void ref_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
+/* One job of linear whose weights lie in blocks (ops_weights.h). */
+void ref_linear_blocks(const linear_job *j, const float *x, size_t n, bool exact);
+void ref_quantize(backend *be, buf out, dtype type, weight w);
+void ref_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n);
 void ref_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
 void ref_add(backend *be, buf x, buf y, size_t n);
 

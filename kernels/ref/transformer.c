@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/ops_weights.h"
 #include "kernels/ref/ref.h"
 
 void ref_embed(backend *be, buf out, weight table, buf ids, size_t n)
@@ -46,8 +47,10 @@ static void linear_one(const linear_job *j, const float *x, size_t n)
 void ref_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
     (void)be;
-    (void)exact;
-    for (size_t j = 0; j < n_jobs; j++) linear_one(&jobs[j], (const float *)(void *)x.p, n);
+    const float *in = (const float *)(void *)x.p;
+    for (size_t j = 0; j < n_jobs; j++)
+        if (dtype_in_blocks(jobs[j].w.type)) ref_linear_blocks(&jobs[j], in, n, exact);
+        else linear_one(&jobs[j], in, n);
 }
 
 void ref_swiglu(backend *be, buf out, buf gate, buf up, size_t n)

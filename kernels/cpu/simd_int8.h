@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of bytes: a block of weights (ops_weights.h) times a block of x in 8 bits, for 16 rows.
+ *
+ *   D16                   16 sums of int32
+ *   d16_q8, d16_q4        sums of (code - offset) x over the 32 columns of a block for mx <= INT8_X rows of x;
+ *                         x + i * stride is row i, sum[i * blocks] the sum of its codes. Exact.
+ *   d16_part              sums [p * VF_LANES, (p + 1) * VF_LANES) as floats
+ *   INT8_X                rows of x that share a pass over a block
+ *   INT8_GEMM_Q8, _Q4     level.h's q8_gemm, q4_gemm */
+#ifndef KERNELS_CPU_SIMD_INT8_H
+#define KERNELS_CPU_SIMD_INT8_H
+
+#include "kernels/cpu/simd.h"
+#include "kernels/ops_weights.h"
+
+enum { PARTS16 = QUANT_ROWS / VF_LANES };
+
+/* Four neighbouring columns of x, to be multiplied by 4 columns of every row. */
+INLINE int32_t x_quad(const int8_t *x)
+{
+    int32_t v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+#if CPU_LEVEL >= 2
+
+enum { INT8_X = 8, INT8_GEMM_Q8 = CPU_LEVEL == 3, INT8_GEMM_Q4 = 1 };
+typedef __m512i D16;
+
+INLINE VF d16_part(D16 s, int p)
+{
+    (void)p;
+    return _mm512_cvtepi32_ps(s);
+}
+
+INLINE __m512i line_of(const uint8_t *line, int l)
+{
+    return _mm512_loadu_si512(line + QUANT_LINE * l);
+}
+
+#if CPU_LEVEL == 3
+
+INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    UNROLL for (int i = 0; i < mx; i++) s[i] = _mm512_set1_epi32(-128 * sum[(size_t)i * blocks]);
+    UNROLL for (int l = 0; l < 8; l++) {
+        __m512i w = line_of(line, l);
+        UNROLL for (int i = 0; i < mx; i++)
+            s[i] = _mm512_dpbusd_epi32(s[i], w, _mm512_set1_epi32(x_quad(x + (size_t)i * stride + 4 * l)));
+    }
+}
+
+/* High halves stay where they are, 16 times too large, and are summed apart. */
+INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    const __m512i low = _mm512_set1_epi8(15);
+    D16 high[INT8_X];
+    UNROLL for (int i = 0; i < mx; i++) {
+        s[i] = _mm512_set1_epi32(-8 * sum[(size_t)i * blocks]);
+        high[i] = _mm512_setzero_si512();
+    }
+    UNROLL for (int l = 0; l < 4; l++) {
+        __m512i q = line_of(line, l), w0 = _mm512_and_si512(q, low), w1 = _mm512_andnot_si512(low, q);
+        UNROLL for (int i = 0; i < mx; i++) {
+            const int8_t *xi = x + (size_t)i * stride + 4 * l;
+            s[i] = _mm512_dpbusd_epi32(s[i], w0, _mm512_set1_epi32(x_quad(xi)));
+            high[i] = _mm512_dpbusd_epi32(high[i], w1, _mm512_set1_epi32(x_quad(xi + 16)));
+        }
+    }
+    UNROLL for (int i = 0; i < mx; i++) s[i] = _mm512_add_epi32(s[i], _mm512_srai_epi32(high[i], 4));
+}
+
+#else
+
+/* As AVX2 below; what vpsignb does there is a subtraction under a mask. */
+INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    const __m512i ones = _mm512_set1_epi16(1), flip = _mm512_set1_epi8(-128), zero = _mm512_setzero_si512();
+    (void)sum, (void)blocks;
+    UNROLL for (int i = 0; i < mx; i++) s[i] = zero;
+    UNROLL for (int l = 0; l < 8; l++) {
+        __m512i w = _mm512_xor_si512(line_of(line, l), flip);
+        UNROLL for (int i = 0; i < mx; i++) {
+            __m512i xv = _mm512_set1_epi32(x_quad(x + (size_t)i * stride + 4 * l));
+            __m512i signed_w = _mm512_mask_sub_epi8(w, _mm512_movepi8_mask(xv), zero, w);
+            __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(xv), signed_w);
+            s[i] = _mm512_add_epi32(s[i], _mm512_madd_epi16(pairs, ones));
+        }
+    }
+}
+
+INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    const __m512i ones = _mm512_set1_epi16(1), low = _mm512_set1_epi8(15);
+    UNROLL for (int i = 0; i < mx; i++) s[i] = _mm512_setzero_si512();
+    UNROLL for (int l = 0; l < 4; l++) {
+        __m512i q = line_of(line, l), w0 = _mm512_and_si512(q, low);
+        __m512i w1 = _mm512_and_si512(_mm512_srli_epi16(q, 4), low);
+        UNROLL for (int i = 0; i < mx; i++) {
+            const int8_t *xi = x + (size_t)i * stride + 4 * l;
+            s[i] = _mm512_add_epi16(s[i], _mm512_maddubs_epi16(w0, _mm512_set1_epi32(x_quad(xi))));
+            s[i] = _mm512_add_epi16(s[i], _mm512_maddubs_epi16(w1, _mm512_set1_epi32(x_quad(xi + 16))));
+        }
+    }
+    UNROLL for (int i = 0; i < mx; i++)
+        s[i] = _mm512_add_epi32(_mm512_madd_epi16(s[i], ones), _mm512_set1_epi32(-8 * sum[(size_t)i * blocks]));
+}
+
+#endif
+
+#elif CPU_LEVEL == 1
+
+enum { INT8_X = 3, INT8_GEMM_Q8 = 1, INT8_GEMM_Q4 = 1 };
+typedef struct {
+    __m256i r[2];
+} D16;
+
+INLINE VF d16_part(D16 s, int p) { return _mm256_cvtepi32_ps(s.r[p]); }
+
+INLINE __m256i half_line(const uint8_t *line, int l, int h)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(line + QUANT_LINE * l + 32 * h));
+}
+
+/* vpmaddubsw saturates at 16 bits: 2 * 255 * 127 would not fit, 2 * 128 * 127 does. Hence |x| without
+ * and w with a sign. */
+INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    const __m256i ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8(-128);
+    (void)sum, (void)blocks;
+    UNROLL for (int i = 0; i < mx; i++) s[i].r[0] = s[i].r[1] = _mm256_setzero_si256();
+    UNROLL for (int l = 0; l < 8; l++) {
+        __m256i w[2];
+        UNROLL for (int h = 0; h < 2; h++) w[h] = _mm256_xor_si256(half_line(line, l, h), flip);
+        UNROLL for (int i = 0; i < mx; i++) {
+            __m256i xv = _mm256_set1_epi32(x_quad(x + (size_t)i * stride + 4 * l)), xa = _mm256_abs_epi8(xv);
+            UNROLL for (int h = 0; h < 2; h++) {
+                __m256i pairs = _mm256_maddubs_epi16(xa, _mm256_sign_epi8(w[h], xv));
+                s[i].r[h] = _mm256_add_epi32(s[i].r[h], _mm256_madd_epi16(pairs, ones));
+            }
+        }
+    }
+}
+
+/* Here 16 bits hold all of a block: 8 * 2 * 15 * 127. */
+INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
+    UNROLL for (int i = 0; i < mx; i++) s[i].r[0] = s[i].r[1] = _mm256_setzero_si256();
+    UNROLL for (int l = 0; l < 4; l++)
+        UNROLL for (int h = 0; h < 2; h++) {
+            __m256i q = half_line(line, l, h), w0 = _mm256_and_si256(q, low);
+            __m256i w1 = _mm256_and_si256(_mm256_srli_epi16(q, 4), low);
+            UNROLL for (int i = 0; i < mx; i++) {
+                const int8_t *xi = x + (size_t)i * stride + 4 * l;
+                __m256i *a = &s[i].r[h];
+                *a = _mm256_add_epi16(*a, _mm256_maddubs_epi16(w0, _mm256_set1_epi32(x_quad(xi))));
+                *a = _mm256_add_epi16(*a, _mm256_maddubs_epi16(w1, _mm256_set1_epi32(x_quad(xi + 16))));
+            }
+        }
+    UNROLL for (int i = 0; i < mx; i++) {
+        __m256i offset = _mm256_set1_epi32(-8 * sum[(size_t)i * blocks]);
+        UNROLL for (int h = 0; h < 2; h++)
+            s[i].r[h] = _mm256_add_epi32(_mm256_madd_epi16(s[i].r[h], ones), offset);
+    }
+}
+
+#else
+
+enum { INT8_X = 2, INT8_GEMM_Q8 = 0, INT8_GEMM_Q4 = 0 };
+typedef struct {
+    int32_t r[QUANT_ROWS];
+} D16;
+
+INLINE VF d16_part(D16 s, int p)
+{
+    const int32_t *r = s.r + p * VF_LANES;
+    return (VF){(float)r[0], (float)r[1], (float)r[2], (float)r[3]};
+}
+
+INLINE void d16_start(const int mx, D16 s[INT8_X], int offset, const int32_t *sum, size_t blocks)
+{
+    for (int i = 0; i < mx; i++)
+        for (int r = 0; r < QUANT_ROWS; r++) s[i].r[r] = -offset * sum[(size_t)i * blocks];
+}
+
+/* A line of 4 columns of every row. */
+INLINE void d16_add(D16 *s, const uint8_t *line, const int8_t *x)
+{
+    for (int r = 0; r < QUANT_ROWS; r++)
+        s->r[r] += line[4 * r] * x[0] + line[4 * r + 1] * x[1] + line[4 * r + 2] * x[2] + line[4 * r + 3] * x[3];
+}
+
+INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    d16_start(mx, s, 128, sum, blocks);
+    for (int l = 0; l < 8; l++)
+        for (int i = 0; i < mx; i++) d16_add(&s[i], line + QUANT_LINE * l, x + (size_t)i * stride + 4 * l);
+}
+
+INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    d16_start(mx, s, 8, sum, blocks);
+    for (int l = 0; l < 4; l++, line += QUANT_LINE) {
+        uint8_t low[QUANT_LINE], high[QUANT_LINE];
+        for (int c = 0; c < QUANT_LINE; c++) {
+            low[c] = line[c] & 15;
+            high[c] = line[c] >> 4;
+        }
+        for (int i = 0; i < mx; i++) {
+            const int8_t *xi = x + (size_t)i * stride + 4 * l;
+            d16_add(&s[i], low, xi);
+            d16_add(&s[i], high, xi + 16);
+        }
+    }
+}
+
+#endif
+
+#endif

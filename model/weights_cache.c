@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "model/weights_cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+/* The whole header; numbers in the machine's order, as the weights are. */
+typedef struct {
+    char magic[16];
+    uint32_t version, type;
+    uint64_t file_bytes;
+    char model[SHA256_HEX];
+} header;
+
+static void make_header(unsigned char out[WEIGHTS_CACHE_HEADER], const weights_key *key)
+{
+    header h;
+    memset(&h, 0, sizeof h);
+    memcpy(h.magic, "kvasir weights\n", 16);
+    h.version = WEIGHTS_CACHE_VERSION;
+    h.type = (uint32_t)key->type;
+    h.file_bytes = WEIGHTS_CACHE_HEADER + key->bytes;
+    memcpy(h.model, key->model, sizeof h.model);
+    memset(out, 0, WEIGHTS_CACHE_HEADER);
+    memcpy(out, &h, sizeof h);
+}
+
+static status name_file(weights_cache *c, const char *dir, const weights_key *key, err *e)
+{
+    char name[64];
+    *c = (weights_cache){.fd = -1};
+    snprintf(name, sizeof name, "%.32s.%s", key->model, dtype_name(key->type));
+    if (!(c->path = path_join(dir, name)))
+        return err_set(e, ST_NOMEM, "weights cache: out of memory");
+    return ST_OK;
+}
+
+/* What is wrong with a file, or ST_OK. */
+static status check(const file_map *m, const weights_key *key, err *e)
+{
+    unsigned char want[WEIGHTS_CACHE_HEADER];
+    size_t size = WEIGHTS_CACHE_HEADER + key->bytes;
+    if (m->size != size) return err_set(e, ST_FORMAT, "%zu bytes, expected %zu", m->size, size);
+    make_header(want, key);
+    if (memcmp(m->data, want, sizeof want) == 0) return ST_OK;
+    return err_set(e, ST_FORMAT, "the header is not that of this model and version");
+}
+
+status weights_cache_open(weights_cache *c, const char *dir, const weights_key *key, err *e)
+{
+    file_map m;
+    err why = {0};
+    TRY(name_file(c, dir, key, e));
+    if (access(c->path, F_OK) != 0) return ST_OK;
+    if (file_map_open(&m, c->path, &why) != ST_OK) {
+        err_set(e, ST_OK, "%s", why.msg);
+        return ST_OK;
+    }
+    if (check(&m, key, &why) != ST_OK) {
+        err_set(e, ST_OK, "%s: %s", path_tail(c->path), why.msg);
+        file_map_close(&m);
+        return ST_OK;
+    }
+    c->map = (unsigned char *)(uintptr_t)m.data;
+    c->map_bytes = m.size;
+    return ST_OK;
+}
+
+/* mkdir -p, for the user alone as the XDG rules want it. */
+static status make_folder(const char *dir, err *e)
+{
+    char *path = mem_strdup(dir);
+    if (!path) return err_set(e, ST_NOMEM, "weights cache: out of memory");
+    status st = ST_OK;
+    for (char *p = path; st == ST_OK && p;) {
+        p = strchr(p + 1, '/');
+        if (p) *p = 0;
+        if (mkdir(path, 0700) != 0 && errno != EEXIST)
+            st = err_set(e, ST_IO, "%s: %s", path_tail(path), strerror(errno));
+        if (p) *p = '/';
+    }
+    mem_free(path);
+    return st;
+}
+
+/* A file without a name where the system has that: nothing is left behind if the program is killed. */
+static status open_part(weights_cache *c, const char *dir, err *e)
+{
+    char suffix[32];
+    size_t n = strlen(c->path);
+    snprintf(suffix, sizeof suffix, ".%ld.part", (long)getpid());
+    TRY(mem_alloc((void **)&c->part, n + sizeof suffix, 1, "weights cache", e));
+    memcpy(c->part, c->path, n);
+    memcpy(c->part + n, suffix, strlen(suffix) + 1);
+    unlink(c->part); /* of a process that had this number before */
+    c->fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (c->fd < 0) c->fd = open(c->part, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    return c->fd < 0 ? err_set(e, ST_IO, "%s: %s", path_tail(c->part), strerror(errno)) : ST_OK;
+}
+
+status weights_cache_create(weights_cache *c, const weights_key *key, const char *dir, err *e)
+{
+    TRY(name_file(c, dir, key, e));
+    TRY(make_folder(dir, e));
+    TRY(open_part(c, dir, e));
+    size_t bytes = WEIGHTS_CACHE_HEADER + key->bytes;
+    /* reserved now: a full disk is an error here and not a signal when the mapping is written */
+    int why = posix_fallocate(c->fd, 0, (off_t)bytes);
+    if (why != 0)
+        return err_set(e, ST_IO, "%s: %zu bytes: %s", path_tail(c->part), bytes, strerror(why));
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->fd, 0);
+    if (p == MAP_FAILED)
+        return err_set(e, ST_IO, "%s: cannot map: %s", path_tail(c->part), strerror(errno));
+    c->map = p;
+    c->map_bytes = bytes;
+    make_header(c->map, key);
+    return ST_OK;
+}
+
+/* Gives a file without a name the one of the part. */
+static bool name_part(const weights_cache *c)
+{
+    char by_fd[64];
+    snprintf(by_fd, sizeof by_fd, "/proc/self/fd/%d", c->fd);
+    return access(c->part, F_OK) == 0 ||
+           linkat(AT_FDCWD, by_fd, AT_FDCWD, c->part, AT_SYMLINK_FOLLOW) == 0;
+}
+
+status weights_cache_commit(weights_cache *c, err *e)
+{
+    bool good = msync(c->map, c->map_bytes, MS_SYNC) == 0 && fsync(c->fd) == 0 && name_part(c) &&
+                rename(c->part, c->path) == 0;
+    int why = errno;
+    close(c->fd);
+    c->fd = -1;
+    if (!good) {
+        unlink(c->part);
+        return err_set(e, ST_IO, "%s: %s", path_tail(c->path), strerror(why));
+    }
+    mprotect(c->map, c->map_bytes,
+             PROT_READ); /* weights are never written: a fault shows who does */
+    return ST_OK;
+}
+
+void weights_cache_close(weights_cache *c)
+{
+    if (c->fd >= 0) {
+        close(c->fd);
+        unlink(c->part);
+    }
+    mem_unmap(c->map, c->map_bytes);
+    mem_free(c->path);
+    mem_free(c->part);
+    *c = (weights_cache){.fd = -1};
+}
