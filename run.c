@@ -197,7 +197,7 @@ static const struct argp_option infinitebench_options[] = {
      "the base model's prompts (default), the chat model's, or InfLLM's with its last token decoded", 3},
     {"rules", O_RULES, "official|infllm", 0, "who judges En.MC and Code.Debug (default: as the prompts)", 3},
     {"length", O_LENGTH, "N,...", 0,
-     "make the retrieval tasks with prompts of N tokens (default without --data: the window)", 3},
+     "make the retrieval tasks with prompts of N tokens (default without --data: --ctx, else at most 4k)", 3},
     {0},
 };
 static const struct argp_option pg19_options[] = {

@@ -10,7 +10,7 @@
 #include "kernels/base/mem.h"
 
 /* SPARE_TOKENS: what cutting a prompt may add to it, whose seam is encoded anew. UNCUT: above every window. */
-enum { MADE_SAMPLES = 5, OFFICIAL_LENGTH = 131072, SPARE_TOKENS = 32, UNCUT = 1 << 30 };
+enum { MADE_SAMPLES = 5, DEFAULT_LENGTH = 4096, OFFICIAL_LENGTH = 131072, SPARE_TOKENS = 32, UNCUT = 1 << 30 };
 
 /* ---- what is asked for ---- */
 
@@ -171,13 +171,13 @@ static int by_task(const void *a, const void *b)
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-/* Where --length is not given, the window is filled. */
+/* Where --length is not given, prompts fill the window of --ctx, else at most 4k of the model's. */
 static status settle_lengths(infinitebench_run *r, err *e)
 {
     const evaluation *ev = &r->ev;
     if (!r->length) {
         TRY(MEM_NEW(&r->length, 1, e));
-        r->length[0] = ev->window;
+        r->length[0] = ev->c->ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
         r->n_length = 1;
     }
     for (size_t i = 0; i < r->n_length; i++) {

@@ -99,7 +99,7 @@ static json_t *run_json(const attn_spec *s)
                      lineup_budget_json(s), "kv", kv);
 }
 
-/* {"version", "model_sha256", "device", "backend", "gemm", "chunk", "seed", "runs": [{"attn", "params", "budget", "kv"}]}. */
+/* The part that all evaluations share. */
 static status common_config(json_t **out, const cli *c, const engine *g, const lineup *l, err *e)
 {
     char sum[SHA256_HEX];
