@@ -11,11 +11,12 @@ enum { FIRST_LENGTH = 128, MAX_STEPS = 256 };
 
 double perplexity_nll(const float *logits, size_t vocab, int32_t id)
 {
-    double top = logits[0], sum = 0;
+    float top = logits[0];
+    double sum = 0;
     for (size_t i = 1; i < vocab; i++)
-        if ((double)logits[i] > top) top = logits[i];
-    for (size_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - top);
-    return top + log(sum) - (double)logits[id];
+        if (logits[i] > top) top = logits[i];
+    for (size_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)top);
+    return (double)top + log(sum) - (double)logits[id];
 }
 
 static status not_finite(size_t at, err *e)

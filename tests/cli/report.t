@@ -70,6 +70,9 @@ report "$tmp/cut.jsonl"
 check "a killed run" test "$status" -eq 0
 err_has "last line is not whole" "an incomplete last line is left out, with a note"
 check "what is missing shows" grep -qF 'than the run is to have' "$tmp/out"
+grep -v '"dataset":"trec"' "$d/longbench.jsonl" >"$tmp/half.jsonl"
+report "$tmp/half.jsonl"
+out_has "Not begun: trec" "a dataset that is not begun"
 
 # Bad input.
 line() { { head -1 "$d/longbench.jsonl"; printf '%s\n' "$1"; } >"$tmp/bad.jsonl"; }
