@@ -145,7 +145,7 @@ static const struct argp_option bench_options[] = {
     {"shape", O_SHAPE, "NAME,...", 0, "random weights of known shapes, e.g. llama-3.2-1b", 3},
     {"phase", O_PHASE, "prefill,decode", 0, "what to time (default: both)", 3},
     {"batch", O_BATCH, "N,...", 0, "sequences of one decode step (default 1)", 3},
-    {"fill", O_FILL, 0, 0, "decode: random rows as context instead of a real prompt", 3},
+    {"fill", O_FILL, 0, 0, "random rows as context instead of a real prompt (prompts beyond 8k are always so)", 3},
     {0},
 };
 static const struct argp_option text_options[] = {

@@ -277,7 +277,7 @@ static void choose(act_ctx *c, const attn_part *p, int layer, buf probe)
                       .idx_stride = c->b.n.most,
                       .idx = buf_at(c->chosen, 2 * sizeof(int64_t)),
                       .range = c->chosen};
-    be->ops->select->choose(be, &job);
+    attn_choose(&c->b.base, &job);
 }
 
 /* While all fits into the band it is the only segment, contiguous as in `full`. */

@@ -467,16 +467,19 @@ static void run_layer(attn_work *w, const layer_run *r)
     bool observed = false;
     w->be->ops->rope(w->be, w->q[0], r->q, buf_at(r->step->table, r->row * table_bytes(sh)),
                      r->n_sel * r->n_tok, (size_t)sh->n_heads, (size_t)sh->head_dim / 2);
+    backend_mark(w->be, STAGE_NORM);
     for (size_t i = 0; i < r->step->n_seq; i++) {
         attn_use u = use_of(r->step->seq[i], r->layer);
         attn_part p = run_part(w, r, i);
         size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
         u.m->append(u.c, &p, r->layer, buf_at(r->k, at), buf_at(w->k, r->row * kv_bytes(sh) + at),
                     buf_at(r->v, at));
+        backend_mark(w->be, STAGE_INDEX);
         if (i < r->n_sel) w->sels[i].head = w->sels[i].tail = 0;
         if (i < r->n_sel)
             u.m->select(u.c, &p, r->layer, buf_at(r->q, row * q_bytes(sh)),
                         buf_at(w->q[0], row * q_bytes(sh)), &w->sels[i]);
+        backend_mark(w->be, STAGE_SCORE);
         observed |= is_observed(r, &p, i);
     }
     rotate_for_segments(w, r);
@@ -484,6 +487,7 @@ static void run_layer(attn_work *w, const layer_run *r)
         for (n = 1; i + n < r->n_sel && w->sels[i + n].n_seg == w->sels[i].n_seg;) n++;
         attend_group(w, r, (sel_run){i, n}, observed ? w->lse : (buf){NULL});
     }
+    backend_mark(w->be, STAGE_ATTENTION);
     for (size_t i = 0; i < r->step->n_seq && observed; i++) {
         attn_use u = use_of(r->step->seq[i], r->layer);
         attn_part p = run_part(w, r, i);
@@ -526,6 +530,7 @@ void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, bu
         run_layer(w, &r);
     }
     end_layer(w, step, layer);
+    backend_mark(w->be, STAGE_INDEX);
     show(w, &(attn_seen){step, layer, q, k, w->q[0], w->k, v, out});
 }
 

@@ -24,6 +24,14 @@ static inline buf attn_index_read(const attn_ctx *c)
     return buf_at(c->read, READ_INDEX * sizeof(uint64_t));
 }
 
+/* The best of what the ops before it scored. */
+static inline void attn_choose(const attn_ctx *c, const choose_job *job)
+{
+    backend_mark(c->be, STAGE_SCORE);
+    c->be->ops->select->choose(c->be, job);
+    backend_mark(c->be, STAGE_TOPK);
+}
+
 /* Rows of one store that are attended together. */
 typedef struct {
     const kv_rows *rows;

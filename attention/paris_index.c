@@ -284,24 +284,26 @@ void paris_search_run(paris_search *s, int layer, buf q, attn_seg *seg)
     o->count(be, x, range, r->index[1], read);
     o->bonus(be, bonus, x, y, AT(s, layer, limit), s->o.n_tiers, read);
     o->collide(be, score, x->cap, x, bonus, range, r->index[1], read);
+    backend_mark(be, STAGE_SCORE);
     o->candidates(be, part(s, B_CAND), x->cap, score, x->cap, kv, range, m, r->index[1]);
+    backend_mark(be, STAGE_TOPK);
     rerank(s, layer, q);
     *seg = (attn_seg){.range = part(s, B_LISTS),
                       .idx = part(s, B_IDX),
                       .n_lists = kv,
                       .idx_stride = stride,
                       .n_max = r->k};
-    be->ops->select->choose(be, &(choose_job){.score = part(s, B_FINAL),
-                                              .n = m,
-                                              .k = AT(s, layer, k),
-                                              .tail = m,
-                                              .n_lists = kv,
-                                              .stride = x->cap,
-                                              .n_k = 1,
-                                              .granule = 1,
-                                              .n_items_max = r->cand[0],
-                                              .idx_stride = (int64_t)stride,
-                                              .idx = seg->idx,
-                                              .range = seg->range});
+    attn_choose(&s->base, &(choose_job){.score = part(s, B_FINAL),
+                                        .n = m,
+                                        .k = AT(s, layer, k),
+                                        .tail = m,
+                                        .n_lists = kv,
+                                        .stride = x->cap,
+                                        .n_k = 1,
+                                        .granule = 1,
+                                        .n_items_max = r->cand[0],
+                                        .idx_stride = (int64_t)stride,
+                                        .idx = seg->idx,
+                                        .range = seg->range});
     o->resolve(be, seg->idx, stride, seg->range, kv, part(s, B_CAND), x->cap);
 }

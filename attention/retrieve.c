@@ -288,7 +288,7 @@ void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf 
                     .idx_stride = (int64_t)r->idx_stride,
                     .idx = r->idx,
                     .range = ranges};
-    c->be->ops->select->choose(c->be, &j);
+    attn_choose(c, &j);
     sel->seg[0] = (attn_seg){.rows = kv_store_rows(r->store, layer),
                              .range = ranges,
                              .idx = r->idx,

@@ -28,9 +28,12 @@ status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, s
     /* More than a row of either kind takes. */
     TRY(size_mul(out, (size_t)n, 16 * n_heads * d, "KV plan", e));
     int64_t coded[KV_HALVES] = {n - n % kv_code_group(f), n};
+    /* Beside codes: a prompt that waits, and what stays exact behind it. */
+    int64_t waiting = f->prompt + 3 * f->residual + 2 * kv_code_group(f) + f->sink;
     for (int h = 0; h < KV_HALVES; h++) {
         size_t exact = kv_half_bytes(f, d, h, n, 0), codes = kv_half_bytes(f, d, h, n, coded[h]);
-        sum += exact > codes ? exact : codes;
+        size_t parts = codes + kv_half_bytes(f, d, h, waiting, 0), most = exact > codes ? exact : codes;
+        sum += f->prompt > 0 && parts < most ? parts : most;
     }
     *out = n_heads * sum;
     return ST_OK;

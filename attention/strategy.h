@@ -41,6 +41,7 @@ typedef struct {
     int64_t group, residual, sink; /* g and R of methods.md 10 and 11; first tokens that stay exact */
     bool slide; /* KIVI: key_residual=slide */
     bool hf;    /* LOGQUANT: quant=hf_axis0_g64 */
+    int64_t prompt; /* codes: most tokens of one prompt, which wait in full for its end; 0: all. For plans only */
 } kv_format;
 
 /* Parses `f16` or `kivi2:r=128:g=32`; what: the option, for errors. Errors: ST_USAGE. */
@@ -165,6 +166,21 @@ static inline double attn_key_access(const attn_stats *s)
 }
 
 /* ---- one forward ---- */
+
+/* Stages of a forward, marked by backend_mark: the decoder's and, where it attends, attention's. */
+enum {
+    STAGE_EMBED,
+    STAGE_NORM, /* and rotation */
+    STAGE_QKV,
+    STAGE_INDEX,     /* rows stored, index and statistics kept up, eviction, quantizing */
+    STAGE_SCORE,     /* of what can be selected */
+    STAGE_TOPK,      /* the best of them */
+    STAGE_ATTENTION, /* over what was selected */
+    STAGE_OUT,
+    STAGE_FFN,
+    STAGE_LOGITS,
+    STAGE_COUNT
+};
 
 enum {
     ATTN_PROMPT = 1,     /* prompt tokens; else one decode token a sequence */

@@ -17,7 +17,8 @@ typedef struct {
     attn_spec spec;
     int64_t ctx;
     bench_result r;
-    double bytes, share; /* read by a token; of the machine's limit, -1: unknown */
+    sample_summary sum;
+    double bytes; /* read by a token */
 } bench_line;
 
 typedef struct {
@@ -26,7 +27,7 @@ typedef struct {
     bool prefill, decode;
     int64_t *ctx, *budget, *batch;
     size_t n_ctx, n_budget, n_batch, max_batch;
-    bool have_limits;
+    cpu_meter *meter; /* of the first backend; NULL: not the CPU */
     kernel_limits limits;
     progress *bar;
     int width;         /* of the strategy's column */
@@ -151,73 +152,139 @@ static double bytes_per_token(const model *m, const bench_line *l)
     return weights / (double)l->r.batch + l->r.kv_read + l->r.index_read;
 }
 
-static double gemm_limit(const bench *b)
+/* The product that prompts use. */
+static product_kind gemm_kind(const bench *b)
 {
     bool exact = b->c->gemm && strcmp(b->c->gemm, "builtin") == 0;
     bool blocks = b->g.m->type == DT_Q8 || b->g.m->type == DT_Q4;
-    if (blocks && b->limits.gemm_int8_gops > 0 && !exact) return b->limits.gemm_int8_gops;
-    if (b->g.m->type == DT_BF16 && b->limits.gemm_bf16_gflops > 0 && !exact)
-        return b->limits.gemm_bf16_gflops;
-    return b->limits.gemm_f32_gflops;
+    if (blocks && b->limits.gemm_gops[PRODUCT_S8] > 0 && !exact) return PRODUCT_S8;
+    return b->g.m->type == DT_BF16 && b->limits.gemm_gops[PRODUCT_BF16] > 0 && !exact ? PRODUCT_BF16 : PRODUCT_F32;
 }
 
 static void judge(const bench *b, bench_line *l)
 {
-    double need, limit;
+    double tokens = (double)l->r.tokens;
     l->bytes = bytes_per_token(b->g.m, l);
-    need = l->r.decode ? l->bytes : prefill_flops(b->g.m, &l->r);
-    limit = l->r.decode ? b->limits.read_gbs : gemm_limit(b);
-    l->share = b->have_limits && limit > 0 ? need * l->r.tokens_per_s / (limit * 1e9) : -1;
+    l->sum = samples_summary(&l->r.samples, tokens, tokens * (l->r.decode ? l->bytes : prefill_flops(b->g.m, &l->r)));
 }
 
+static const char *const gemm_names[PRODUCT_KINDS] = {"f32", "bf16", "int8"};
+
 /* A product that this machine or build lacks has no number. */
-static status print_limits(const kernel_limits *l, err *e)
+static status print_limits(const kernel_limits *l, int n_threads, err *e)
 {
-    TRY(out_printf(e, "limits: memory read %.1f GB/s; products", l->read_gbs));
-    if (l->gemm_f32_gflops > 0) TRY(out_printf(e, " f32 %.0f GFLOP/s", l->gemm_f32_gflops));
-    if (l->gemm_bf16_gflops > 0) TRY(out_printf(e, ", bf16 %.0f GFLOP/s", l->gemm_bf16_gflops));
-    if (l->gemm_int8_gops > 0) TRY(out_printf(e, ", int8 %.0f GOP/s", l->gemm_int8_gops));
+    TRY(out_printf(e, "limits, %d thread%s: memory read %.1f GB/s (%.1f to %.1f); products of %s", n_threads,
+                   n_threads == 1 ? "" : "s", l->read_gbs, l->read_low, l->read_high, l->gemm_name));
+    for (int i = 0; i < PRODUCT_KINDS; i++) {
+        TRY(out_printf(e, "%s %s ", i ? "," : "", gemm_names[i]));
+        if (l->gemm_gops[i] > 0) TRY(out_printf(e, "%.0f %s", l->gemm_gops[i], i == PRODUCT_S8 ? "GOP/s" : "GFLOP/s"));
+        else TRY(out_printf(e, "none (not native to this CPU or build)"));
+    }
     return out_printf(e, "\n\n");
 }
 
+/* Of the first model's run; the meter is the backend's. */
 static status measure_limits(bench *b, err *e)
 {
-    if (strcmp(b->g.be->name, "cpu") != 0 || b->have_limits) return ST_OK;
-    TRY(cpu_measure_limits(b->g.be, &b->limits, e));
-    b->have_limits = true;
-    return print_limits(&b->limits, e);
+    if (strcmp(b->g.be->name, "cpu") != 0) return ST_OK;
+    TRY(cpu_meter_create(&b->meter, b->g.be, e));
+    if (b->limits.read_gbs > 0) return ST_OK;
+    cpu_meter_limits(b->meter, &b->limits);
+    return print_limits(&b->limits, b->g.be->n_threads, e);
+}
+
+static void close_engine(bench *b)
+{
+    cpu_meter_free(b->meter);
+    b->meter = NULL;
+    engine_close(&b->g);
 }
 
 /* ---- results ---- */
+
+static size_t taken(const bench_samples *s)
+{
+    return s->n + s->refused[SAMPLE_PREEMPTED] + s->refused[SAMPLE_WAITED] + s->refused[SAMPLE_UNSTEADY];
+}
 
 static status print_head(const bench *b, err *e)
 {
     const model *m = b->g.m;
     TRY(out_printf(e, "%s, %s, %.1f M parameters\n\n", m->name, dtype_name(m->type),
                    (double)m->config.n_params / 1e6));
-    return out_printf(e, "%-8s %-*s %7s %8s %5s %-9s %10s %8s %10s %9s\n", "phase", b->width,
-                      "strategy", "budget", "ctx", "batch", "kv", "tokens/s", "spread", "MB/token",
-                      "of limit");
+    return out_printf(e, "%-8s %-*s %7s %8s %5s %-9s %11s %8s %10s %9s %9s %9s %8s\n", "phase", b->width,
+                      "strategy", "budget", "ctx", "batch", "kv", "tokens/s ", "spread", "MB/token",
+                      "read GB/s", "GFLOP/s", "of limit", "samples");
+}
+
+/* A number that may be missing. */
+static const char *cell(char out[24], bool there, const char *unit, int digits, double x)
+{
+    snprintf(out, 24, "-");
+    if (there) snprintf(out, 24, "%.*f%s", digits, x, unit);
+    return out;
 }
 
 static status print_line(const bench *b, const bench_line *l, err *e)
 {
-    char budget[24], batch[24] = "-", bytes[24] = "-", share[24] = "-";
+    char budget[24], batch[24] = "-", bytes[24], read[24], product[24], share[24];
+    const sample_summary *m = &l->sum;
+    const bench_samples *n = &l->r.samples;
     lineup_budget_text(budget, sizeof budget, &l->spec);
     if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
-    if (l->r.decode) snprintf(bytes, sizeof bytes, "%.2f", l->bytes / 1e6);
-    if (l->share >= 0) snprintf(share, sizeof share, "%.1f %%", 100 * l->share);
-    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-9s %10.1f %6.1f %% %10s %9s\n",
+    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-9s %10.1f%c %6.1f %% %10s %9s %9s %9s %5zu/%zu\n",
                    l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget,
-                   (long long)l->ctx, batch, kv_format_name(&l->spec.kv), l->r.tokens_per_s,
-                   100 * l->r.spread, bytes, share));
+                   (long long)l->ctx, batch, kv_format_name(&l->spec.kv), m->speed,
+                   n->enough ? ' ' : '?', 100 * m->spread, cell(bytes, l->r.decode, "", 2, l->bytes / 1e6),
+                   cell(read, m->read_gbs > 0, "", 1, m->read_gbs),
+                   cell(product, !l->r.decode && m->limit > 0, "", 0, m->limit),
+                   cell(share, m->share >= 0, " %", 1, 100 * m->share), n->n, taken(n)));
     return out_flush(e);
 }
 
-static double stage_us(const bench_line *l, int stage)
+/* What was refused, and what that means. */
+static status print_refused(const bench *b, err *e)
 {
-    return l->r.stage_tokens > 0 ? (double)l->r.stage_ns[stage] / 1e3 / (double)l->r.stage_tokens
-                                 : 0;
+    size_t n[SAMPLE_VERDICTS] = {0}, all = 0;
+    bool unsure = false;
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_samples *s = &b->lines[k].r.samples;
+        for (int i = 0; i < SAMPLE_VERDICTS; i++) n[i] += s->refused[i];
+        all += taken(s);
+        unsure |= !s->enough;
+    }
+    size_t bad = n[SAMPLE_PREEMPTED] + n[SAMPLE_WAITED] + n[SAMPLE_UNSTEADY];
+    if (bad == 0) return ST_OK;
+    TRY(out_printf(e, "\n%zu of %zu samples refused: in %zu another process took a core, in %zu threads slept, in %zu "
+                      "the limits before and after differ\n", bad, all, n[SAMPLE_PREEMPTED], n[SAMPLE_WAITED],
+                   n[SAMPLE_UNSTEADY]));
+    if (!unsure) return ST_OK;
+    return out_printf(e, "? too few samples are left: the speed is the median of all of them and no measure; the "
+                         "machine has other work, OMP_WAIT_POLICY is passive, or there is too little to do for %d "
+                         "threads\n",
+                      b->g.be->n_threads);
+}
+
+/* The stages as they are printed. */
+enum { PART_PROJECTIONS, PART_INDEX, PART_SCORE, PART_TOPK, PART_ATTENTION, PART_REST, PARTS };
+static const char *const part_names[PARTS] = {"projections", "index", "score", "top-k", "attention", "rest"};
+static const int part_of[STAGE_COUNT] = {
+    [STAGE_EMBED] = PART_REST,      [STAGE_NORM] = PART_REST,         [STAGE_QKV] = PART_PROJECTIONS,
+    [STAGE_INDEX] = PART_INDEX,     [STAGE_SCORE] = PART_SCORE,       [STAGE_TOPK] = PART_TOPK,
+    [STAGE_ATTENTION] = PART_ATTENTION, [STAGE_OUT] = PART_PROJECTIONS, [STAGE_FFN] = PART_PROJECTIONS,
+    [STAGE_LOGITS] = PART_PROJECTIONS};
+
+/* What no stage has: the host's work between them. */
+static double unmarked_ns(const bench_result *r)
+{
+    double ns = (double)r->profiled_ns;
+    for (int i = 0; i < STAGE_COUNT; i++) ns -= (double)r->stage_ns[i];
+    return ns;
+}
+
+static double per_token(const bench_line *l, double x)
+{
+    return l->r.tokens > 0 ? x / (double)l->r.tokens : 0;
 }
 
 /* The first columns of a table behind the first one. */
@@ -231,15 +298,17 @@ static status print_case(const bench *b, const bench_line *l, err *e)
                       kv_format_name(&l->spec.kv));
 }
 
-static status print_stages(const bench *b, err *e)
+static status print_parts(const bench *b, err *e)
 {
     TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s %-9s",
                    "phase", b->width, "strategy", "budget", "ctx", "batch", "kv"));
-    for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9s", stage_names[i]));
+    for (int i = 0; i < PARTS; i++) TRY(out_printf(e, " %11s", part_names[i]));
     for (size_t k = 0; k < b->n_lines; k++) {
         const bench_line *l = &b->lines[k];
+        double ns[PARTS] = {[PART_REST] = unmarked_ns(&l->r)};
+        for (int i = 0; i < STAGE_COUNT; i++) ns[part_of[i]] += (double)l->r.stage_ns[i];
         TRY(print_case(b, l, e));
-        for (int i = 0; i < STAGE_COUNT; i++) TRY(out_printf(e, " %9.1f", stage_us(l, i)));
+        for (int i = 0; i < PARTS; i++) TRY(out_printf(e, " %11.1f", 1e-3 * per_token(l, ns[i])));
     }
     return out_printf(e, "\n");
 }
@@ -264,12 +333,35 @@ static status print_bytes(const bench *b, err *e)
     return out_printf(e, "\n");
 }
 
+/* Nanoseconds a token, each stage by itself. */
 static json_t *parts_json(const bench_line *l)
 {
     json_t *o = json_object();
     for (int i = 0; i < STAGE_COUNT; i++)
-        json_object_set_new(o, stage_names[i], json_real(1e3 * stage_us(l, i)));
+        json_object_set_new(o, stage_names[i], json_real(per_token(l, (double)l->r.stage_ns[i])));
+    json_object_set_new(o, "rest", json_real(per_token(l, unmarked_ns(&l->r))));
     return o;
+}
+
+static json_t *numbers_json(const double *x, size_t n)
+{
+    json_t *a = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_real(x[i]));
+    return a;
+}
+
+/* Those that count; all, where these are too few. */
+static json_t *samples_json(const bench_line *l)
+{
+    const bench_samples *s = &l->r.samples;
+    double speed[SAMPLES_MOST];
+    for (size_t i = 0; i < s->n_listed; i++) speed[i] = 1e9 * (double)l->r.tokens / s->ns[i];
+    return json_pack("{s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:o}", "enough", s->enough, "taken",
+                     (json_int_t)taken(s), "refused", "preempted", (json_int_t)s->refused[SAMPLE_PREEMPTED],
+                     "waited", (json_int_t)s->refused[SAMPLE_WAITED], "unsteady",
+                     (json_int_t)s->refused[SAMPLE_UNSTEADY], "tokens_per_s", numbers_json(speed, s->n_listed),
+                     "read_gbps", numbers_json(s->read_gbs, s->n_listed), l->r.decode ? "limit_gbps" : "limit_gops",
+                     numbers_json(s->limit, s->n_listed));
 }
 
 static json_t *line_json(const bench *b, const bench_line *l)
@@ -277,14 +369,16 @@ static json_t *line_json(const bench *b, const bench_line *l)
     char params[512];
     attn_spec_params(&l->spec, params, sizeof params);
     json_t *o = json_pack(
-        "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o}",
+        "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}",
         "model", report_model(b->g.m->name), "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
         "params", params, "budget", lineup_budget_json(&l->spec), "ctx", (json_int_t)l->ctx,
         "batch", (json_int_t)l->r.batch, "weights", dtype_name(b->g.m->type), "kv",
-        kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.n_runs, "tokens",
-        (json_int_t)l->r.tokens, "tokens_per_s", l->r.tokens_per_s, "spread", l->r.spread,
+        kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.samples.n, "tokens",
+        (json_int_t)l->r.tokens, "tokens_per_s", l->sum.speed, "spread", l->sum.spread,
         "attended", l->r.attended, "bytes_per_token", l->bytes, "limit_share",
-        l->share >= 0 ? json_real(l->share) : json_null(), "parts", parts_json(l));
+        l->sum.share >= 0 ? json_real(l->sum.share) : json_null(), "read_gbps",
+        l->sum.read_gbs > 0 ? json_real(l->sum.read_gbs) : json_null(), "samples", samples_json(l),
+        "parts", parts_json(l), "filled", l->r.filled);
     if (!l->r.decode) return o;
     json_object_set_new(o, "kv_bytes", json_integer((json_int_t)l->r.held.kv));
     json_object_set_new(o, "index_bytes", json_integer((json_int_t)l->r.held.index));
@@ -359,6 +453,8 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
                     .ctx = ctx,
                     .max_batch = b->max_batch,
                     .fill = b->c->fill,
+                    .seed = b->c->seed,
+                    .timing = {.meter = b->meter, .n_threads = b->g.be->n_threads, .kind = gemm_kind(b)},
                     .progress = on_progress,
                     .progress_ctx = b};
     k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DECODER_CHUNK;
@@ -422,7 +518,8 @@ static status run_model(bench *b, err *e)
     if (b->n_lines == 0 && b->n_why > 0)
         return err_set(e, b->first_why, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
-    TRY(print_stages(b, e));
+    TRY(print_refused(b, e));
+    TRY(print_parts(b, e));
     TRY(print_bytes(b, e));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
@@ -434,7 +531,7 @@ static status run_weights(bench *b, const char *shape, const char *weights, err 
     dtype type = DT_BF16;
     cli one = *b->c;
     one.weights = weights;
-    engine_close(&b->g); /* the model before: two may not fit */
+    close_engine(b); /* the model before: two may not fit */
     if (!shape) {
         TRY(engine_open(&b->g, &one, b->max_batch, false, false, e));
         return run_model(b, e);
@@ -465,16 +562,17 @@ static status run_shapes(bench *b, char *const *shape, size_t n_shapes, err *e)
 static status write_report(bench *b, err *e)
 {
     const kernel_limits *l = &b->limits;
-    json_t *limits = b->have_limits
-                         ? json_pack("{s:f, s:f, s:f, s:f}", "read_gbps", l->read_gbs,
-                                     "gemm_f32_gflops", l->gemm_f32_gflops, "gemm_bf16_gflops",
-                                     l->gemm_bf16_gflops, "gemm_int8_gops", l->gemm_int8_gops)
+    json_t *limits = l->read_gbs > 0
+                         ? json_pack("{s:f, s:[f,f], s:f, s:f, s:f, s:s}", "read_gbps", l->read_gbs, "read_range",
+                                     l->read_low, l->read_high, "gemm_f32_gflops", l->gemm_gops[PRODUCT_F32],
+                                     "gemm_bf16_gflops", l->gemm_gops[PRODUCT_BF16], "gemm_int8_gops",
+                                     l->gemm_gops[PRODUCT_S8], "gemm", l->gemm_name)
                          : json_null();
     json_t *options = json_pack(
-        "{s:o, s:o, s:o, s:s, s:i, s:s}", "ctx", report_sizes(b->ctx, b->n_ctx), "budget",
+        "{s:o, s:o, s:o, s:s, s:i, s:s, s:I, s:b}", "ctx", report_sizes(b->ctx, b->n_ctx), "budget",
         report_sizes(b->budget, b->n_budget), "batch", report_sizes(b->batch, b->n_batch), "attn",
         b->c->attn ? b->c->attn : "full", "chunk", b->c->chunk > 0 ? b->c->chunk : DECODER_CHUNK,
-        "gemm", b->c->gemm ? b->c->gemm : "auto");
+        "gemm", b->c->gemm ? b->c->gemm : "auto", "seed", (json_int_t)b->c->seed, "fill", b->c->fill);
     json_t *results = b->results,
            *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
     b->results = NULL;
@@ -506,6 +604,6 @@ status cmd_bench(const cli *c, err *e)
     mem_free(b.ctx);
     mem_free(b.budget);
     mem_free(b.batch);
-    engine_close(&b.g);
+    close_engine(&b);
     return st;
 }

@@ -3,24 +3,25 @@
 
 #include "eval/bench_run.h"
 
-#include "eval/stats.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "model/sampler.h"
 
-/* A run's steps are chosen to end about then; a prompt that takes longer is not fed so often. */
-static const int64_t RUN_NS = 2000000000, SLOW_NS = 10000000000;
+/* Steps of a sample are chosen to end about then; those of the warm-up at the latest. */
+static const int64_t SAMPLE_NS = 20000000, WARM_NS = 1000000000;
 
 static size_t vocab_of(const bench_case *c)
 {
     return (size_t)decoder_model(c->d)->config.vocab;
 }
 
-/* One warm-up, the timed runs and the profiled one. */
+/* Tokens of a decode measurement: warm-up, samples and the profiled run. */
+enum { ROOM = (SAMPLES_MOST + 2) * BENCH_STEPS };
+
 static int64_t limit_of(const bench_case *c)
 {
-    return (int64_t)c->n_ids + (BENCH_RUNS + 2) * BENCH_STEPS;
+    return (int64_t)c->n_ids + ROOM;
 }
 
 /* Whether the sessions fit, before anything of their size is allocated. */
@@ -39,15 +40,17 @@ status bench_open(bench_case *c, bool prefill, err *e)
 {
     size_t n_logits = 0;
     c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;
-    c->n_last = c->n_ids < c->chunk ? c->n_ids : c->chunk;
+    c->n_last = (c->n_ids - 1) % c->chunk + 1; /* chunks are cut from the start */
     c->n_fill = c->ctx > 0 ? (size_t)c->ctx : 1;
+    if (c->fill && !prefill && c->spec.kv.kind != KV_EXACT)
+        c->spec.kv.prompt = BENCH_PIECE_CHUNKS * (int64_t)c->chunk;
     TRY(check_memory(c, e));
     TRY(MEM_NEW(&c->s, c->max_batch, e));
     TRY(MEM_NEW(&c->ids, c->n_ids, e));
     TRY(MEM_NEW(&c->next, c->max_batch, e));
     TRY(size_mul(&n_logits, c->max_batch, vocab_of(c), "logits", e));
     TRY(MEM_NEW(&c->logits, n_logits, e));
-    rng r = {1};
+    rng r = {c->seed};
     for (size_t i = 0; i < c->n_ids; i++) c->ids[i] = (int32_t)rng_below(&r, vocab_of(c));
     for (size_t i = 0; i < c->max_batch; i++)
         TRY(session_create(&c->s[i], c->d, &c->spec, limit_of(c), e));
@@ -66,15 +69,11 @@ void bench_close(bench_case *c)
     c->logits = NULL;
 }
 
-/* ---- prefill ---- */
+/* ---- the context ---- */
 
-/* The last chunk's time is that between the last two calls, logits included. */
-static bool on_chunk(void *ctx, int64_t done, int64_t total)
+static bool on_part(void *ctx, int64_t done, int64_t total)
 {
-    bench_case *c = ctx;
-    int64_t now = clock_ns();
-    c->chunk_ns = now - c->chunk_start;
-    c->chunk_start = now;
+    const bench_case *c = ctx;
     return !c->progress || c->progress(c->progress_ctx, (double)done / (double)total);
 }
 
@@ -86,28 +85,72 @@ static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
     (void)logits; /* computed, as for a real prompt */
 }
 
-static status feed(bench_case *c, session *const *s, size_t n, const int32_t *ids, size_t n_ids,
+/* Tokens [before, before + n) of a prompt of n_prompt. */
+static status feed(bench_case *c, session *const *s, size_t n_sessions, size_t before, size_t n, size_t n_prompt,
                    err *e)
 {
-    const prefill_options o = {
-        .which = LOGITS_LAST, .rows = on_logits, .progress = on_chunk, .ctx = c};
-    c->chunk_start = clock_ns();
-    return session_prefill(s, n, ids, n_ids, &o, e);
+    const prefill_options o = {.which = LOGITS_LAST,
+                               .rows = on_logits,
+                               .progress = on_part,
+                               .ctx = c,
+                               .before = before,
+                               .after = n_prompt - before - n};
+    return session_prefill(s, n_sessions, c->ids + before, n, &o, e);
 }
 
-static bool can_go_back(bench_case *c, size_t before)
+/* Random rows for session i; after: tokens of the prompt that follow. */
+static status fill(bench_case *c, size_t i, size_t n, size_t after, err *e)
 {
-    return session_length(c->s[0]) == (int64_t)c->n_ids &&
-           session_rewind(c->s[0], (int64_t)before, NULL) == ST_OK;
+    const fill_options o = {.n_tokens = (int64_t)n,
+                            .after = (int64_t)after,
+                            .piece = after ? 0 : c->spec.kv.prompt,
+                            .seed = c->seed + i,
+                            .progress = on_part,
+                            .ctx = c};
+    return session_fill(&c->s[i], 1, &o, e);
 }
 
-/* The last chunk again where the strategy can go back, else the whole prompt. */
-static status feed_last(bench_case *c, err *e)
+static bool has_context(const bench_case *c)
 {
+    return c->max_batch == 1 && session_length(c->s[0]) == (int64_t)c->n_fill && (c->fill || !c->synthetic);
+}
+
+status bench_fill(bench_case *c, err *e)
+{
+    if (has_context(c)) return ST_OK;
+    for (size_t i = 0; i < c->max_batch; i++) session_reset(c->s[i]);
+    c->synthetic = c->fill;
+    if (!c->fill && session_can_share(c->s[0], c->s[0], c->n_fill))
+        return feed(c, c->s, c->max_batch, 0, c->n_fill, c->n_fill, e);
+    for (size_t i = 0; i < c->max_batch; i++) {
+        if (c->fill) TRY(fill(c, i, c->n_fill, 0, e));
+        else TRY(feed(c, &c->s[i], 1, 0, c->n_fill, c->n_fill, e));
+    }
+    return ST_OK;
+}
+
+/* ---- prefill ---- */
+
+/* Everything before the last chunk, where the sequence cannot go back to it. */
+static status prepare_chunk(void *ctx, err *e)
+{
+    bench_case *c = ctx;
     size_t before = c->n_ids - c->n_last;
-    if (can_go_back(c, before)) return feed(c, c->s, 1, c->ids + before, c->n_last, e);
+    if (session_length(c->s[0]) == (int64_t)c->n_ids && session_rewind(c->s[0], (int64_t)before, NULL) == ST_OK)
+        return ST_OK;
     session_reset(c->s[0]);
-    return feed(c, c->s, 1, c->ids, c->n_ids, e);
+    c->synthetic = c->fill || c->n_ids > BENCH_REAL;
+    if (before == 0) return ST_OK;
+    return c->synthetic ? fill(c, 0, before, c->n_last, e) : feed(c, c->s, 1, 0, before, c->n_ids, e);
+}
+
+static status run_chunk(void *ctx, int64_t *ns, err *e)
+{
+    bench_case *c = ctx;
+    int64_t t0 = clock_ns();
+    TRY(feed(c, c->s, 1, c->n_ids - c->n_last, c->n_last, c->n_ids, e));
+    *ns = clock_ns() - t0;
+    return ST_OK;
 }
 
 /* Tokens that a token of the last chunk attends, mean over tokens and layers; a strategy whose
@@ -126,92 +169,75 @@ static double prompt_attended(const bench_case *c)
     return sum / sh->n_layers;
 }
 
-status bench_prefill(bench_case *c, bench_result *r, err *e)
+/* A warm-up, the samples, and a run that is taken apart. */
+static status measure(bench_case *c, bench_result *r, bool warm, err *e)
 {
-    double speed[BENCH_RUNS];
-    *r = (bench_result){.batch = 1, .n_runs = BENCH_RUNS, .attended = prompt_attended(c)};
-    int64_t t0 = clock_ns();
-    TRY(feed_last(c, e));
-    int64_t whole = clock_ns() - t0;
-    bool back = can_go_back(c, c->n_ids - c->n_last);
-    if (back) {
-        TRY(feed(c, c->s, 1, c->ids + c->n_ids - c->n_last, c->n_last, e));
-    } else {
-        /* Chunks are cut from the start: the last one may be short. */
-        if (c->n_ids % c->chunk) c->n_last = c->n_ids % c->chunk;
-        if (whole > SLOW_NS) r->n_runs = SLOW_RUNS;
+    const bench_timing *t = &c->timing;
+    int64_t ns;
+    if (warm) {
+        TRY(t->prepare(c, e));
+        TRY(t->run(c, &ns, e));
     }
-    r->tokens = (int64_t)c->n_last;
-    for (size_t i = 0; i < r->n_runs; i++) {
-        TRY(feed_last(c, e));
-        speed[i] = (double)c->n_last / ((double)c->chunk_ns * 1e-9);
-    }
-    r->tokens_per_s = stats_median(speed, r->n_runs);
-    r->spread = stats_spread(speed, r->n_runs);
+    TRY(bench_sample(&r->samples, t, e));
+    TRY(t->prepare(c, e));
     decoder_profile(c->d, true);
-    TRY(feed_last(c, e));
+    status st = t->run(c, &r->profiled_ns, e);
     decoder_stages(c->d, r->stage_ns);
     decoder_profile(c->d, false);
-    r->stage_tokens = back ? (int64_t)c->n_last : (int64_t)c->n_ids;
-    return ST_OK;
+    r->filled = c->synthetic;
+    return st;
 }
 
-status bench_fill(bench_case *c, err *e)
+status bench_prefill(bench_case *c, bench_result *r, err *e)
 {
-    if (c->max_batch == 1 && session_length(c->s[0]) == (int64_t)c->n_fill) return ST_OK;
-    for (size_t i = 0; i < c->max_batch; i++) session_reset(c->s[i]);
-    if (c->fill) {
-        for (size_t i = 0; i < c->max_batch; i++)
-            TRY(session_fill(&c->s[i], 1, (int64_t)c->n_fill, i, e));
-        return ST_OK;
-    }
-    if (session_can_share(c->s[0], c->s[0], c->n_fill))
-        return feed(c, c->s, c->max_batch, c->ids, c->n_fill, e);
-    for (size_t i = 0; i < c->max_batch; i++) TRY(feed(c, &c->s[i], 1, c->ids, c->n_fill, e));
-    return ST_OK;
+    *r = (bench_result){.batch = 1, .attended = prompt_attended(c), .tokens = (int64_t)c->n_last};
+    c->timing.prepare = prepare_chunk;
+    c->timing.run = run_chunk;
+    c->timing.ctx = c;
+    c->timing.product = true;
+    return measure(c, r, true, e);
 }
 
 /* ---- decode ---- */
 
-/* n greedy tokens of each sequence, or as many as end within RUN_NS; the number done in *done. */
-static status steps(bench_case *c, size_t batch, int64_t n, int64_t *done, int64_t *ns, err *e)
+/* n greedy tokens of each sequence, or as many as end within `most` ns (two at least); their number in *done. */
+static status steps(bench_case *c, size_t n, int64_t most, size_t *done, int64_t *ns, err *e)
 {
     size_t vocab = vocab_of(c);
     int64_t t0 = clock_ns();
-    for (*done = 0, *ns = 0; *done < n && (*done < 2 || *ns < RUN_NS); ++*done) {
-        TRY(session_decode(c->s, batch, c->next, c->logits, e));
-        for (size_t i = 0; i < batch; i++) c->next[i] = logits_argmax(c->logits + i * vocab, vocab);
+    for (*done = 0, *ns = 0; *done < n && (*done < 2 || *ns < most); ++*done) {
+        TRY(session_decode(c->s, c->batch, c->next, c->logits, e));
+        for (size_t i = 0; i < c->batch; i++) c->next[i] = logits_argmax(c->logits + i * vocab, vocab);
         *ns = clock_ns() - t0;
-        if (c->progress && !c->progress(c->progress_ctx, 1))
-            return err_set(e, ST_INTERRUPTED, "interrupted");
+        if (c->progress && !c->progress(c->progress_ctx, 1)) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
 }
 
 /* Back to the context where the strategy allows it; one that evicts costs the same later on. */
-static void go_back(bench_case *c, size_t batch)
+static status go_back(void *ctx, err *e)
 {
-    for (size_t i = 0; i < batch; i++) {
+    bench_case *c = ctx;
+    (void)e;
+    for (size_t i = 0; i < c->batch; i++) {
         c->next[i] = (int32_t)(i % vocab_of(c));
         (void)session_rewind(c->s[i], (int64_t)c->n_fill, NULL);
     }
-}
-
-static status run_steps(bench_case *c, size_t batch, int64_t n, int64_t *ns, err *e)
-{
-    int64_t done;
-    go_back(c, batch);
-    TRY(steps(c, batch, n, &done, ns, e));
-    /* A run cut short by the clock counts as if it had gone on at its speed. */
-    *ns = *ns * n / done;
     return ST_OK;
 }
 
-/* A strategy that cannot go back uses up the room that was planned: then it starts again. */
-static status make_room(bench_case *c, size_t batch, err *e)
+static status run_steps(void *ctx, int64_t *ns, err *e)
 {
-    for (size_t i = 0; i < batch; i++)
-        if (session_limit(c->s[i]) - session_length(c->s[i]) < (BENCH_RUNS + 2) * BENCH_STEPS &&
+    bench_case *c = ctx;
+    size_t done;
+    return steps(c, c->n_steps, INT64_MAX, &done, ns, e);
+}
+
+/* A strategy that cannot go back uses up the room that was planned: then it starts again. */
+static status make_room(bench_case *c, err *e)
+{
+    for (size_t i = 0; i < c->batch; i++)
+        if (session_limit(c->s[i]) - session_length(c->s[i]) < ROOM &&
             session_rewind(c->s[i], (int64_t)c->n_fill, NULL) != ST_OK) {
             for (size_t k = 0; k < c->max_batch; k++) session_reset(c->s[k]);
             return bench_fill(c, e);
@@ -238,26 +264,22 @@ static void take_counts(const bench_case *c, bench_result *r, const attn_stats *
 
 status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
 {
-    double speed[BENCH_RUNS];
-    int64_t n, ns;
-    *r = (bench_result){.decode = true, .batch = batch, .n_runs = BENCH_RUNS};
-    TRY(make_room(c, batch, e));
-    go_back(c, batch);
-    TRY(steps(c, batch, BENCH_STEPS, &n, &ns, e));
+    int64_t ns;
+    *r = (bench_result){.decode = true, .batch = batch};
+    c->batch = batch;
+    c->timing.prepare = go_back;
+    c->timing.run = run_steps;
+    c->timing.ctx = c;
+    c->timing.product = false;
+    TRY(make_room(c, e));
+    TRY(go_back(c, e));
+    TRY(steps(c, BENCH_STEPS, WARM_NS, &c->n_steps, &ns, e));
+    int64_t n = SAMPLE_NS * (int64_t)c->n_steps / (ns > 0 ? ns : 1);
+    c->n_steps = n < 1 ? 1 : n > BENCH_STEPS ? BENCH_STEPS : (size_t)n;
+    r->tokens = (int64_t)(c->n_steps * batch);
     attn_stats from = attn_seq_stats(session_attn(c->s[0]));
-    r->tokens = n * (int64_t)batch;
-    for (size_t i = 0; i < BENCH_RUNS; i++) {
-        TRY(run_steps(c, batch, n, &ns, e));
-        speed[i] = (double)r->tokens / ((double)ns * 1e-9);
-    }
-    r->tokens_per_s = stats_median(speed, BENCH_RUNS);
-    r->spread = stats_spread(speed, BENCH_RUNS);
+    TRY(measure(c, r, false, e));
     attn_stats to = attn_seq_stats(session_attn(c->s[0]));
     take_counts(c, r, &from, &to);
-    decoder_profile(c->d, true);
-    TRY(run_steps(c, batch, n, &ns, e));
-    decoder_stages(c->d, r->stage_ns);
-    decoder_profile(c->d, false);
-    r->stage_tokens = r->tokens;
     return ST_OK;
 }

@@ -33,8 +33,16 @@ double stats_median(double *x, size_t n)
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
+/* Of sorted values; linear between them. n > 0. */
+static double quantile(const double *x, size_t n, double q)
+{
+    double at = q * (double)(n - 1), below = floor(at);
+    size_t i = (size_t)below;
+    return i + 1 < n ? x[i] + (at - below) * (x[i + 1] - x[i]) : x[i];
+}
+
 double stats_spread(double *x, size_t n)
 {
     double median = stats_median(x, n);
-    return median == 0 ? 0 : (x[n - 1] - x[0]) / median;
+    return median == 0 ? 0 : (quantile(x, n, 0.75) - quantile(x, n, 0.25)) / median;
 }

@@ -13,7 +13,8 @@ void stats_wilson(int64_t k, int64_t n, double *low, double *high);
 /* The middle value, of an even number the mean of the two middle ones; sorts x. n = 0: 0. */
 double stats_median(double *x, size_t n);
 
-/* Largest less smallest value, over the median; sorts x. 0 where the median is 0. */
+/* The width of the middle half, from the lower quartile to the upper one (between two values in proportion), over the
+ * median; sorts x. 0 where the median is 0. */
 double stats_spread(double *x, size_t n);
 
 #endif

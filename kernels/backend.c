@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
 const char *dtype_name(dtype t)
@@ -51,6 +52,15 @@ void backend_close(backend *be)
     if (!be) return;
     if (be->close) be->close(be);
     mem_free(be);
+}
+
+void backend_mark(backend *be, int stage)
+{
+    if (!be->stage_ns) return;
+    be->ops->sync(be);
+    int64_t now = clock_ns();
+    if (stage >= 0) be->stage_ns[stage] += now - be->marked_ns;
+    be->marked_ns = now;
 }
 
 status backend_fault(const backend *be, err *e)

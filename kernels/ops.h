@@ -211,6 +211,7 @@ struct backend {
     const backend_ops *ops;
     int n_threads;
     err fault; /* the first failure of a compute op */
+    int64_t *stage_ns, marked_ns; /* backend_mark; stage_ns NULL: off */
     void *ctx;
     void (*close)(backend *); /* releases ctx; NULL: nothing to release */
 };
@@ -224,5 +225,8 @@ status backend_open(backend **out, const backend_options *o, err *e);
 void backend_close(backend *be);
 /* ST_OK, or the first fault of a compute op, copied to e. */
 status backend_fault(const backend *be, err *e);
+/* Where time goes: waits for the ops so far and adds the time since the last mark to stage_ns[stage]; stage -1: to
+ * none. The stages are the callers'. Nothing while stage_ns is NULL. */
+void backend_mark(backend *be, int stage);
 
 #endif

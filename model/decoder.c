@@ -6,20 +6,8 @@
 
 #include <math.h>
 
-#include "kernels/base/clock.h"
-
-const char *const stage_names[STAGE_COUNT] = {"embed", "norm", "qkv",   "attention",
-                                              "out",   "ffn",  "logits"};
-
-/* Adds the time since the last mark to a stage. */
-static void mark(decoder *d, int stage)
-{
-    if (!d->profile) return;
-    d->be->ops->sync(d->be);
-    int64_t now = clock_ns();
-    if (stage >= 0) d->stage[stage] += now - d->mark;
-    d->mark = now;
-}
+const char *const stage_names[STAGE_COUNT] = {"embed",     "norm", "qkv", "index",  "score", "topk",
+                                              "attention", "out",  "ffn", "logits"};
 
 static buf row(buf b, size_t i, size_t width)
 {
@@ -37,17 +25,16 @@ static void attention_block(decoder *d, const attn_step *step, int l, size_t n)
     const linear_job out = {d->xn, w->o, w->o_bias};
 
     o->rmsnorm(d->be, d->xn, d->x, w->attn_norm, n, c->rms_eps);
-    mark(d, STAGE_NORM);
+    backend_mark(d->be, STAGE_NORM);
     o->linear(d->be, qkv, 3, d->xn, n, exact);
     if (w->q_norm.p.p) o->rmsnorm(d->be, d->q, d->q, w->q_norm, n * (size_t)c->n_heads, c->rms_eps);
     if (w->k_norm.p.p)
         o->rmsnorm(d->be, d->k, d->k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
-    mark(d, STAGE_QKV);
+    backend_mark(d->be, STAGE_QKV);
     attn_layer(d->work, step, l, d->q, d->k, d->v, d->att);
-    mark(d, STAGE_ATTENTION);
     o->linear(d->be, &out, 1, d->att, n, exact);
     o->add(d->be, d->x, d->xn, n * (size_t)c->hidden);
-    mark(d, STAGE_OUT);
+    backend_mark(d->be, STAGE_OUT);
 }
 
 static void ffn_block(decoder *d, int l, size_t n)
@@ -60,27 +47,29 @@ static void ffn_block(decoder *d, int l, size_t n)
     const linear_job down = {d->xn, w->down, w->down_bias};
 
     o->rmsnorm(d->be, d->xn, d->x, w->ffn_norm, n, c->rms_eps);
-    mark(d, STAGE_NORM);
+    backend_mark(d->be, STAGE_NORM);
     o->linear(d->be, in, 2, d->xn, n, exact);
     o->swiglu(d->be, d->gate, d->gate, d->up, n * (size_t)c->ffn);
     o->linear(d->be, &down, 1, d->gate, n, exact);
     o->add(d->be, d->x, d->xn, n * (size_t)c->hidden);
-    mark(d, STAGE_FFN);
+    backend_mark(d->be, STAGE_FFN);
 }
 
 void decoder_forward(decoder *d, const attn_step *step)
 {
     /* A prompt's rows are the same for all its sequences. */
     size_t n = step->flags & ATTN_PROMPT ? step->n_tok : step->n_seq;
-    mark(d, -1);
+    backend_mark(d->be, -1);
     d->be->ops->embed(d->be, d->x, d->m->embed, d->ids, n);
-    mark(d, STAGE_EMBED);
+    backend_mark(d->be, STAGE_EMBED);
     attn_begin(d->work, step);
+    backend_mark(d->be, STAGE_INDEX);
     for (int l = 0; l < d->m->config.n_layers; l++) {
         attention_block(d, step, l, n);
         ffn_block(d, l, n);
     }
     attn_end(d->work, step);
+    backend_mark(d->be, STAGE_INDEX);
 }
 
 /* Weights are not read through at open; broken ones show in the first logits. */
@@ -102,12 +91,12 @@ status decoder_logits(decoder *d, size_t first, size_t n, err *e)
 {
     const backend_ops *o = d->be->ops;
     const model_config *c = &d->m->config;
-    mark(d, -1);
+    backend_mark(d->be, -1);
     o->rmsnorm(d->be, d->xn, row(d->x, first, (size_t)c->hidden), d->m->norm, n, c->rms_eps);
     const linear_job head = {d->logits, d->m->lm_head, {.p = {NULL}}};
     o->linear(d->be, &head, 1, d->xn, n, d->opt.exact);
     o->download(d->be, d->host_logits, d->logits, n * (size_t)c->vocab * sizeof(float));
-    mark(d, STAGE_LOGITS);
+    backend_mark(d->be, STAGE_LOGITS);
     TRY(backend_fault(d->be, e));
     return d->checked ? ST_OK : check_finite(d, n, e);
 }

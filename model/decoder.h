@@ -21,8 +21,7 @@ struct decoder {
     float mscale;
     attn_seq **seqs; /* [max_batch] */
     bool checked;    /* the first logits were finite */
-    bool profile;
-    int64_t mark, stage[STAGE_COUNT];
+    int64_t stage[STAGE_COUNT];
 };
 
 struct session {

@@ -105,6 +105,7 @@ void decoder_free(decoder *d)
 {
     buf_size list[N_BUFS];
     if (!d) return;
+    if (d->be->stage_ns == d->stage) d->be->stage_ns = NULL;
     list_buffers(d, &d->m->config, &d->opt, list);
     for (int i = 0; i < N_BUFS; i++)
         if (list[i].b->p) d->be->ops->free(d->be, *list[i].b, list[i].bytes);
@@ -137,8 +138,8 @@ int64_t decoder_chunk(const decoder *d)
 
 void decoder_profile(decoder *d, bool on)
 {
-    d->profile = on;
-    memset(d->stage, 0, sizeof d->stage);
+    d->be->stage_ns = on ? d->stage : NULL;
+    if (on) memset(d->stage, 0, sizeof d->stage);
 }
 
 void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT])
@@ -348,38 +349,103 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
                 e, ST_UNSUPPORTED,
                 "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)",
                 n_ids, (long long)session_length(s[i]), (long long)s[i]->limit);
+    int64_t before = (int64_t)o->before, total = before + (int64_t)(n_ids + o->after);
     for (size_t done = 0; done < n_ids;) {
         size_t n = n_ids - done < d->opt.chunk ? n_ids - done : d->opt.chunk;
-        TRY(prefill_chunk(s, n_sessions, ids + done, n, (int64_t)done, (int64_t)n_ids, o, e));
+        TRY(prefill_chunk(s, n_sessions, ids + done, n, before + (int64_t)done, total, o, e));
         done += n;
     }
     return ST_OK;
 }
 
-status session_fill(session *const *s, size_t n_sessions, int64_t n_tokens, uint64_t seed, err *e)
+/* Standard normal numbers, enough that every (layer, chunk) can take rows from a place of its own. */
+enum { POOL = 1 << 21 };
+
+static void fill_pool(float *pool, rng *r)
+{
+    for (size_t i = 0; i < POOL; i += 2) {
+        /* Box and Muller 1958; 1 - u is never 0. */
+        float radius = sqrtf(-2 * logf(1 - rng_float(r))), angle = 6.28318531f * rng_float(r);
+        pool[i] = radius * cosf(angle);
+        pool[i + 1] = radius * sinf(angle);
+    }
+}
+
+/* n numbers from random places of the pool. */
+static void take_rows(float *out, const float *pool, size_t n, rng *r)
+{
+    for (size_t i = 0; i < n;) {
+        size_t at = rng_below(r, POOL), run = POOL - at < n - i ? POOL - at : n - i;
+        memcpy(out + i, pool + at, run * sizeof *out);
+        i += run;
+    }
+}
+
+/* Keys of n rows of a layer: the same channels stand out in all of them. */
+static void widen_outliers(float *k, const attn_shape *sh, size_t n, rng r)
+{
+    size_t dim = (size_t)sh->head_dim, width = (size_t)sh->n_kv_heads * dim;
+    size_t n_out = (dim * FILL_OUTLIERS + 99) / 100;
+    for (size_t h = 0; h < (size_t)sh->n_kv_heads; h++) {
+        size_t first = rng_below(&r, dim);
+        for (size_t i = 0; i < n_out; i++) {
+            size_t c = h * dim + (first + i * (dim / n_out)) % dim; /* apart from each other, so each once */
+            for (size_t t = 0; t < n; t++) k[t * width + c] *= FILL_SCALE;
+        }
+    }
+}
+
+/* The step of a chunk of random rows. */
+static attn_step fill_step(session *const *s, size_t n_sessions, size_t n, int64_t done, const fill_options *o)
+{
+    int64_t from = o->piece > 0 ? done / o->piece * o->piece : 0, total = o->n_tokens + o->after - from;
+    if (o->piece > 0 && total > o->piece) total = o->piece;
+    return prompt_step(s, n_sessions, n, done - from, total);
+}
+
+/* One chunk of random rows in every layer; rows: [2][n, kv_heads, head_dim] of room. */
+static void fill_chunk(session *const *s, size_t n_sessions, size_t n, int64_t done, const fill_options *o,
+                       const float *pool, float *rows)
 {
     decoder *d = s[0]->d;
-    size_t kv = (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim * d->opt.chunk;
-    float *rows;
-    rng r = {seed};
-    if (n_sessions > d->max_rows || session_length(s[0]) + n_tokens > s[0]->limit)
-        return err_set(e, ST_UNSUPPORTED, "%lld tokens do not fit the context of %lld",
-                       (long long)n_tokens, (long long)s[0]->limit);
-    TRY(MEM_NEW(&rows, 2 * kv, e));
-    for (size_t i = 0; i < 2 * kv; i++) rows[i] = 2 * rng_float(&r) - 1;
-    d->be->ops->upload(d->be, d->k, rows, kv * sizeof *rows);
-    d->be->ops->upload(d->be, d->v, rows + kv, kv * sizeof *rows);
-    mem_free(rows);
-    for (int64_t done = 0; done < n_tokens;) {
-        size_t n =
-            n_tokens - done < (int64_t)d->opt.chunk ? (size_t)(n_tokens - done) : d->opt.chunk;
-        attn_step step = prompt_step(s, n_sessions, n, done, n_tokens);
-        attn_begin(d->work, &step);
-        for (int l = 0; l < d->shape.n_layers; l++) attn_store(d->work, &step, l, d->k, d->v);
-        attn_end(d->work, &step);
-        done += (int64_t)n;
+    size_t kv = n * (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim;
+    attn_step step = fill_step(s, n_sessions, n, done, o);
+    attn_begin(d->work, &step);
+    for (int l = 0; l < d->shape.n_layers; l++) {
+        rng layer = {o->seed ^ (uint64_t)(l + 1) << 40}, r = {rng_next(&layer) + (uint64_t)done};
+        take_rows(rows, pool, 2 * kv, &r);
+        widen_outliers(rows, &d->shape, n, layer);
+        d->be->ops->upload(d->be, d->k, rows, kv * sizeof *rows);
+        d->be->ops->upload(d->be, d->v, rows + kv, kv * sizeof *rows);
+        attn_store(d->work, &step, l, d->k, d->v);
     }
-    return backend_fault(d->be, e);
+    attn_end(d->work, &step);
+}
+
+status session_fill(session *const *s, size_t n_sessions, const fill_options *o, err *e)
+{
+    decoder *d = s[0]->d;
+    int64_t chunk = (int64_t)d->opt.chunk;
+    size_t kv = (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim * d->opt.chunk;
+    float *pool, *rows = NULL;
+    rng r = {o->seed};
+    if (n_sessions > d->max_rows || session_length(s[0]) + o->n_tokens > s[0]->limit)
+        return err_set(e, ST_UNSUPPORTED, "%lld tokens do not fit the context of %lld", (long long)o->n_tokens,
+                       (long long)s[0]->limit);
+    TRY(MEM_NEW(&pool, POOL, e));
+    status st = MEM_NEW(&rows, 2 * kv, e);
+    if (st == ST_OK) fill_pool(pool, &r);
+    for (int64_t done = 0; done < o->n_tokens && st == ST_OK;) {
+        size_t n = (size_t)(o->n_tokens - done < chunk ? o->n_tokens - done : chunk);
+        fill_chunk(s, n_sessions, n, done, o, pool, rows);
+        done += (int64_t)n;
+        st = backend_fault(d->be, e);
+        if (st == ST_OK && o->progress && !o->progress(o->ctx, done, o->n_tokens))
+            st = err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    mem_free(pool);
+    mem_free(rows);
+    return st;
 }
 
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e)

@@ -55,6 +55,9 @@ typedef struct {
     /* After each chunk; false ends the prefill with ST_INTERRUPTED. May be NULL. */
     bool (*progress)(void *ctx, int64_t done, int64_t total);
     void *ctx;
+    /* A prompt that comes in several calls: tokens of it that were stored by earlier ones, and that later ones
+     * bring. Rows of logits and progress count from the start of the prompt; LOGITS_LAST gives none before its end. */
+    size_t before, after;
 } prefill_options;
 
 /* Feeds a prompt to one session, or the same prompt to several whose strategies leave it exact
@@ -64,26 +67,30 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
                        const prefill_options *o, err *e);
 bool session_can_share(const session *a, const session *b, size_t n_ids);
 
-/* Gives empty sessions a context of n_tokens random K/V rows, as a prompt would, without computing
- * one: for speed measurements at long contexts. */
-status session_fill(session *const *s, size_t n_sessions, int64_t n_tokens, uint64_t seed, err *e);
+/* Gives empty sessions a context of random rows, as a prompt would, without computing one: for speed at long contexts.
+ * Keys and values are standard normal, but that FILL_OUTLIERS of a hundred channels of each kv head (at least one;
+ * which ones depends on layer, head and seed) hold keys FILL_SCALE times as wide, as those of trained models do (KIVI,
+ * figure 2); keys are then rotated at their positions, so that what a query selects is scattered over the context.
+ * Rows differ between positions, layers and heads; the same seed and chunk give the same rows. */
+enum { FILL_OUTLIERS = 6, FILL_SCALE = 8 };
+typedef struct {
+    int64_t n_tokens;
+    int64_t after; /* tokens of the same prompt that session_prefill then brings */
+    /* Not 0: as prompts of so many tokens (a multiple of the chunk) one after the other, so that a store with codes
+     * need not hold all rows in full at once; kv_format's prompt plans with that. Then after is 0. */
+    int64_t piece;
+    uint64_t seed;
+    bool (*progress)(void *ctx, int64_t done, int64_t total); /* as of prefill_options */
+    void *ctx;
+} fill_options;
+status session_fill(session *const *s, size_t n_sessions, const fill_options *o, err *e);
 
 /* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. */
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e);
 
-/* Stages of a forward, for `bench`: nanoseconds since the last reset while profiling is on. */
-enum {
-    STAGE_EMBED,
-    STAGE_NORM,
-    STAGE_QKV,
-    STAGE_ATTENTION,
-    STAGE_OUT,
-    STAGE_FFN,
-    STAGE_LOGITS,
-    STAGE_COUNT
-};
+/* For `bench`: nanoseconds of each stage since profiling was switched on; what is between them is in none. */
 extern const char *const stage_names[STAGE_COUNT];
-void decoder_profile(decoder *d, bool on); /* also resets */
+void decoder_profile(decoder *d, bool on); /* on: also resets */
 void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT]);
 
 #endif

@@ -6,5 +6,7 @@
 
 /* Monotonic time in nanoseconds. */
 int64_t clock_ns(void);
+/* Processor time of the calling thread. */
+int64_t clock_thread_ns(void);
 
 #endif

@@ -20,13 +20,15 @@ void gemm_destroy(gemm *g);
 const char *gemm_name(const gemm *g);
 /* The library and this CPU multiply bf16 by bf16 faster than f32 by f32. */
 bool gemm_has_bf16(const gemm *g);
+/* The same of bytes by bytes. */
+bool gemm_has_s8(const gemm *g);
 
 status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k,
                 size_t out_stride, err *e);
 /* Sums in float32. ST_UNSUPPORTED where gemm_has_bf16 is false. */
 status gemm_bf16(gemm *g, const uint16_t *x, const uint16_t *w, float *out, size_t n, size_t m, size_t k,
                  size_t out_stride, err *e);
-/* s8 x s8, s32 out, no scales: only measured so far. ST_UNSUPPORTED where there is none. */
+/* s8 x s8, s32 out, no scales: only measured so far. ST_UNSUPPORTED where the library has none. */
 status gemm_s8(gemm *g, const int8_t *x, const int8_t *w, int32_t *out, size_t n, size_t m, size_t k, err *e);
 
 #endif

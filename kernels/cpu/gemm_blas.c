@@ -42,6 +42,12 @@ bool gemm_has_bf16(const gemm *g)
     return false; /* sbgemm exists, but only some builds have it */
 }
 
+bool gemm_has_s8(const gemm *g)
+{
+    (void)g;
+    return false;
+}
+
 status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k,
                 size_t out_stride, err *e)
 {

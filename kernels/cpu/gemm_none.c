@@ -29,6 +29,12 @@ bool gemm_has_bf16(const gemm *g)
     return false;
 }
 
+bool gemm_has_s8(const gemm *g)
+{
+    (void)g;
+    return false;
+}
+
 static status none(err *e)
 {
     return err_set(e, ST_UNSUPPORTED, "this build has no GEMM library");

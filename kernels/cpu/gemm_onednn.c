@@ -21,7 +21,7 @@ typedef struct {
 
 struct gemm {
     int n_threads;
-    bool has_bf16;
+    bool has_bf16, has_s8;
     char name[48];
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -44,6 +44,13 @@ static bool cpu_multiplies_bf16(void)
     return isa == dnnl_cpu_isa_avx512_core_bf16 || isa == dnnl_cpu_isa_avx512_core_amx;
 }
 
+/* Below VNNI products of bytes take several instructions each. */
+static bool cpu_multiplies_s8(void)
+{
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return cpu_multiplies_bf16() || isa == dnnl_cpu_isa_avx512_core_vnni || isa == dnnl_cpu_isa_avx2_vnni;
+}
+
 static status open_engine(gemm *g, err *e)
 {
     DNNL(dnnl_engine_create(&g->engine, dnnl_cpu, 0), e);
@@ -60,6 +67,7 @@ status gemm_create(gemm **out, int n_threads, err *e)
     const dnnl_version_t *v = dnnl_version();
     snprintf(g->name, sizeof g->name, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     g->has_bf16 = cpu_multiplies_bf16();
+    g->has_s8 = cpu_multiplies_s8();
     status st = open_engine(g, e);
     if (st != ST_OK) {
         gemm_destroy(g);
@@ -95,6 +103,11 @@ const char *gemm_name(const gemm *g)
 bool gemm_has_bf16(const gemm *g)
 {
     return g->has_bf16;
+}
+
+bool gemm_has_s8(const gemm *g)
+{
+    return g->has_s8;
 }
 
 status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k,

@@ -4,102 +4,177 @@
 #include "kernels/cpu/limits.h"
 
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
 
-enum { PASSES = 12, GEMM_RUNS = 6, ROWS = 512, DIM = 2048, PAGE = 4096 };
+enum { PASSES = 32, GEMM_PASSES = 5, ROWS = 512, DIM = 2048, PAGE = 4096 };
 
-/* Four times the last-level cache, at least 256 MB: nothing of a pass is left for the next one. */
+struct cpu_meter {
+    backend *be;
+    unsigned char *buffer;
+    size_t bytes, at;         /* of the buffer; where the next pass begins */
+    unsigned char *x, *w, *out; /* matrices of the products */
+};
+
+/* Four times the last-level cache, at least 256 MB: nothing of a pass is left when it comes round again. */
 static size_t buffer_size(void)
 {
     long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    size_t bytes = (size_t)256 << 20;
+    size_t bytes = 4 * (size_t)METER_READ;
     if (l3 > 0 && 4 * (size_t)l3 > bytes) bytes = 4 * (size_t)l3;
-    return (bytes + PAGE - 1) / PAGE * PAGE;
+    return (bytes + METER_READ - 1) / METER_READ * METER_READ;
 }
 
-/* The best of several passes: a pass that was interrupted says nothing about the memory. */
-static status measure_read(backend *be, kernel_limits *out, err *e)
+double cpu_meter_read(cpu_meter *m)
 {
-    unsigned char *p;
-    size_t bytes = buffer_size();
-    TRY(mem_map_anon((void **)&p, bytes, "buffer of the memory benchmark", e));
-    int64_t best = INT64_MAX;
-    volatile float sink = 0; /* the sum must be wanted, or the loop disappears */
-    for (int pass = 0; pass < PASSES; pass++) {
-        int64_t t0 = clock_ns();
-        float total = 0;
-#pragma omp parallel num_threads(be->n_threads) reduction(+ : total)
-        {
-            size_t a, b;
-            threads_split(bytes, PAGE, &a, &b);
-            if (pass == 0) memset(p + a, 1, b - a); /* each thread touches its own part first */
-            else if (a < b) total += cpu_of(be)->k->read_sum(p + a, b - a);
-        }
-        int64_t t = clock_ns() - t0;
-        sink = total;
-        if (pass > 0 && t < best) best = t;
+    const cpu_kernels *k = cpu_of(m->be)->k;
+    const unsigned char *p = m->buffer + m->at;
+    int64_t t0 = 0;
+    float total = 0;
+    volatile float sink; /* the sum must be wanted, or the loop disappears */
+    m->at = (m->at + METER_READ) % m->bytes;
+#pragma omp parallel num_threads(m->be->n_threads) reduction(+ : total)
+    {
+        size_t a, b;
+        threads_split(METER_READ, PAGE, &a, &b);
+        /* Threads that slept are awake before the clock starts. */
+#pragma omp barrier
+#pragma omp master
+        t0 = clock_ns();
+        if (a < b) total += k->read_sum(p + a, b - a);
     }
+    int64_t t = clock_ns() - t0;
+    sink = total;
     (void)sink;
-    out->buffer_bytes = bytes;
-    out->read_gbs = (double)bytes / (double)best;
-    mem_unmap(p, bytes);
-    return ST_OK;
+    return (double)METER_READ / (double)t;
 }
 
-typedef struct {
-    unsigned char *x, *w, *out;
-} matrices;
-
-typedef enum { PRODUCT_F32, PRODUCT_BF16, PRODUCT_S8 } product;
-
-static status run_product(backend *be, product kind, const matrices *m, err *e)
+static status run_product(const cpu_meter *m, product_kind kind, err *e)
 {
-    gemm *g = cpu_of(be)->gemm;
+    gemm *g = cpu_of(m->be)->gemm;
     float *out = (float *)(void *)m->out;
     const void *x = m->x, *w = m->w;
     if (kind == PRODUCT_S8) return gemm_s8(g, x, w, (int32_t *)(void *)m->out, ROWS, DIM, DIM, e);
     if (kind == PRODUCT_BF16) return gemm_bf16(g, x, w, out, ROWS, DIM, DIM, DIM, e);
     if (g) return gemm_f32(g, x, w, out, ROWS, DIM, DIM, DIM, e);
     linear_job j = {.out = {m->out}, .w = {{m->w}, DT_F32, DIM, DIM}};
-    cpu_linear(be, &j, 1, (buf){m->x}, ROWS, true);
+    cpu_linear(m->be, &j, 1, (buf){m->x}, ROWS, true);
     return ST_OK;
 }
 
-/* 10^9 operations/s, best of several runs; 0 where the product does not exist here. */
-static double measure_product(backend *be, product kind, const matrices *m)
+static bool has_product(const cpu_meter *m, product_kind kind)
 {
-    int64_t best = INT64_MAX;
-    for (int i = 0; i < GEMM_RUNS; i++) {
-        int64_t t0 = clock_ns();
-        if (run_product(be, kind, m, NULL) != ST_OK) return 0;
-        int64_t t = clock_ns() - t0;
-        if (t < best) best = t;
-    }
-    return 2.0 * ROWS * DIM * DIM / (double)best;
+    const cpu_ctx *c = cpu_of(m->be);
+    if (kind == PRODUCT_F32) return true;
+    return kind == PRODUCT_BF16 ? c->bf16_gemm : c->gemm && gemm_has_s8(c->gemm);
 }
 
-status cpu_measure_limits(backend *be, kernel_limits *out, err *e)
+double cpu_meter_product(cpu_meter *m, product_kind kind)
 {
-    if (strcmp(be->name, "cpu") != 0) return err_set(e, ST_UNSUPPORTED, "%s: only the cpu backend is measured", be->name);
-    cpu_ctx *c = cpu_of(be);
-    matrices m = {0};
-    status st = ST_OK;
+    if (!has_product(m, kind)) return 0;
+    int64_t t0 = clock_ns();
+    if (run_product(m, kind, NULL) != ST_OK) return 0;
+    return 2.0 * ROWS * DIM * DIM / (double)(clock_ns() - t0);
+}
+
+meter_usage cpu_meter_usage(const cpu_meter *m)
+{
+    meter_usage u = {0};
+    struct rusage r;
+    int64_t cpu = 0;
+    /* Each thread asks for itself: what the kernel says of a process is as old as its last tick. */
+#pragma omp parallel num_threads(m->be->n_threads) reduction(+ : cpu)
+    cpu += clock_thread_ns();
+    u.cpu_ns = cpu;
+    if (getrusage(RUSAGE_SELF, &r) == 0) u.switches = r.ru_nivcsw;
+    u.wall_ns = clock_ns();
+    return u;
+}
+
+/* ---- the start ---- */
+
+/* The middle of an odd number of values, which are sorted; n is small. */
+static double middle(double *x, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        for (size_t k = i; k > 0 && x[k] < x[k - 1]; k--) {
+            double y = x[k];
+            x[k] = x[k - 1];
+            x[k - 1] = y;
+        }
+    return x[n / 2];
+}
+
+void cpu_meter_limits(cpu_meter *m, kernel_limits *out)
+{
+    const cpu_ctx *c = cpu_of(m->be);
+    double speed[PASSES + 1];
     *out = (kernel_limits){0};
-    TRY(measure_read(be, out, e));
-    TRY_GOTO(mem_alloc((void **)&m.x, (size_t)ROWS * DIM, 4, "benchmark matrix", e));
-    TRY_GOTO(mem_alloc((void **)&m.w, (size_t)DIM * DIM, 4, "benchmark matrix", e));
-    TRY_GOTO(mem_alloc((void **)&m.out, (size_t)ROWS * DIM, 4, "benchmark matrix", e));
-    out->gemm_f32_gflops = measure_product(be, PRODUCT_F32, &m);
-    if (c->bf16_gemm) out->gemm_bf16_gflops = measure_product(be, PRODUCT_BF16, &m);
-    if (c->gemm) out->gemm_int8_gops = measure_product(be, PRODUCT_S8, &m);
-done:
-    mem_free(m.x);
-    mem_free(m.w);
-    mem_free(m.out);
-    return st;
+    for (int i = 0; i <= PASSES; i++) speed[i] = cpu_meter_read(m);
+    out->read_gbs = middle(speed, PASSES + 1);
+    out->read_low = speed[0];
+    out->read_high = speed[PASSES];
+    for (int kind = 0; kind < PRODUCT_KINDS; kind++) {
+        cpu_meter_product(m, (product_kind)kind); /* the first one prepares */
+        for (int i = 0; i < GEMM_PASSES; i++) speed[i] = cpu_meter_product(m, (product_kind)kind);
+        out->gemm_gops[kind] = middle(speed, GEMM_PASSES);
+    }
+    out->gemm_name = c->gemm ? gemm_name(c->gemm) : "our own kernels";
+    out->buffer_bytes = m->bytes;
+}
+
+/* Random numbers near 0.01 as f32 and as bf16, small ones as bytes: zeros and denormals have speeds of their own. */
+static void fill(unsigned char *p, size_t bytes)
+{
+    rng r = {1};
+    for (size_t i = 0; i < bytes; i += 2) {
+        uint64_t x = rng_next(&r);
+        p[i] = (unsigned char)x;
+        p[i + 1] = (unsigned char)(0x3c | (x >> 8 & 0x80));
+    }
+}
+
+status cpu_meter_create(cpu_meter **out, backend *be, err *e)
+{
+    cpu_meter *m;
+    const size_t x = (size_t)ROWS * DIM, w = (size_t)DIM * DIM;
+    *out = NULL;
+    if (strcmp(be->name, "cpu") != 0)
+        return err_set(e, ST_UNSUPPORTED, "%s: only the cpu backend is measured", be->name);
+    TRY(MEM_NEW(&m, 1, e));
+    *m = (cpu_meter){.be = be, .bytes = buffer_size()};
+    status st = mem_map_anon((void **)&m->buffer, m->bytes, "buffer of the memory benchmark", e);
+    if (st == ST_OK) st = mem_alloc((void **)&m->x, x, 4, "benchmark matrix", e);
+    if (st == ST_OK) st = mem_alloc((void **)&m->w, w, 4, "benchmark matrix", e);
+    if (st == ST_OK) st = mem_alloc((void **)&m->out, x, 4, "benchmark matrix", e);
+    if (st != ST_OK) {
+        cpu_meter_free(m);
+        return st;
+    }
+    fill(m->x, 4 * x);
+    fill(m->w, 4 * w);
+#pragma omp parallel num_threads(be->n_threads)
+    {
+        size_t a, b;
+        threads_split(m->bytes, PAGE, &a, &b);
+        memset(m->buffer + a, 1, b - a);
+    }
+    *out = m;
+    return ST_OK;
+}
+
+void cpu_meter_free(cpu_meter *m)
+{
+    if (!m) return;
+    if (m->buffer) mem_unmap(m->buffer, m->bytes);
+    mem_free(m->x);
+    mem_free(m->w);
+    mem_free(m->out);
+    mem_free(m);
 }

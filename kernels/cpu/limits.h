@@ -5,16 +5,37 @@
 
 #include "kernels/ops.h"
 
+typedef enum { PRODUCT_F32, PRODUCT_BF16, PRODUCT_S8, PRODUCT_KINDS } product_kind;
+
+/* Medians over the passes, all threads of the backend. */
 typedef struct {
-    double read_gbs;         /* memory read, 10^9 bytes/s, all threads */
-    double gemm_f32_gflops;  /* the vendor's (or the built-in) product, 512 x 2048 x 2048 */
-    double gemm_bf16_gflops; /* 0: none on this CPU or in this build */
-    double gemm_int8_gops;   /* 0: none */
-    size_t buffer_bytes;     /* read for read_gbs */
+    double read_gbs;            /* memory read, 10^9 bytes/s, */
+    double read_low, read_high; /* the slowest and the fastest pass */
+    double gemm_gops[PRODUCT_KINDS]; /* 10^9 operations/s of 512 x 2048 x 2048; 0: none here */
+    const char *gemm_name;      /* "oneDNN 2.6.3"; of our own kernels where no library is built in */
+    size_t buffer_bytes;        /* walked through by the passes */
 } kernel_limits;
 
-/* Takes about two seconds and buffer_bytes of memory. be must be a cpu backend.
- * Errors: ST_NOMEM; ST_UNSUPPORTED for another device. */
-status cpu_measure_limits(backend *be, kernel_limits *out, err *e);
+/* Measures again beside what is timed: memory bandwidth changes by half within seconds on shared machines. */
+typedef struct cpu_meter cpu_meter;
+
+/* Allocates a buffer of four times the last-level cache, at least 256 MB. be must be a cpu backend and outlive the
+ * meter. Errors: ST_NOMEM; ST_UNSUPPORTED for another device. */
+status cpu_meter_create(cpu_meter **out, backend *be, err *e);
+void cpu_meter_free(cpu_meter *m);
+/* Takes about a second. */
+void cpu_meter_limits(cpu_meter *m, kernel_limits *out);
+/* One pass over the next METER_READ bytes, none of which is in a cache: 10^9 bytes/s. */
+enum { METER_READ = 64 << 20 };
+double cpu_meter_read(cpu_meter *m);
+/* One product: 10^9 operations/s; 0 where this CPU or build has none of the kind. */
+double cpu_meter_product(cpu_meter *m, product_kind kind);
+
+/* Time so far; differences of two count. */
+typedef struct {
+    int64_t wall_ns, cpu_ns; /* cpu: sum over the backend's threads */
+    int64_t switches;        /* times that another process took a core from this one */
+} meter_usage;
+meter_usage cpu_meter_usage(const cpu_meter *m);
 
 #endif

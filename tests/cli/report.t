@@ -46,7 +46,28 @@ out_has "| 24.00 |" "one book has no interval"
 report "$d/recall.json"
 out_has "| quest 64 | 1k | 64.0 | 0.4000 | 0.5000 | - |" "recall: mean over the layers that are not dense"
 report "$d/bench.json"
-out_has "| decode, quest 64 | small | 4k | 1 | 800.0 | 1.250 | 2.0 % |" "speed"
+out_has "| decode, quest 64 | small | - | - | 4k | 1 | 800.0 | 1.250 | 2.0 % | - | - |" "speed"
+out_has "| quest 64 | 1.25 | 1.25 | 1.25 | 1.250 | 0.00 | - | - | - |" "a step that costs the same at every context"
+# slopes FILE READ ENOUGH: steps of 2 ms and 50 ns for each token of context; 40 MB and 1,000 bytes.
+slopes() {
+    perl -MJSON::PP -e '
+        my ($read, $enough) = @ARGV;
+        my @results = map { { model => "small", weights => "q8", kv => "f16", phase => "decode", attn => "full", budget => undef,
+            ctx => $_, batch => 1, spread => 0.01, tokens_per_s => 1e9 / (2e6 + 50 * $_), bytes_per_token => 40e6 + 1000 * $_,
+            read_gbps => $read * ($_ == 16384 ? 1 : 40) / 40, limit_share => 0.5,
+            samples => { enough => $enough ? JSON::PP::true : JSON::PP::false } } } 1024, 4096, 16384;
+        print JSON::PP->new->canonical->encode({ command => "bench", version => "1", model => "small", results => \@results });' "$2" "$3" >"$1"
+}
+slopes "$tmp/slopes.json" 40 1
+report "$tmp/slopes.json"
+out_has "| full | 2.05 | 2.20 | 2.82 | 2.000 | 50.00 | 40.0" "what a token of context costs"
+out_has "| 25.00 | 50 % |" "and what its bytes cost at least"
+slopes "$tmp/slopes.json" 40 0
+report "$tmp/slopes.json"
+out_has "| full | 2.05? |" "steps of too few samples are marked"
+out_has "?: too few samples counted" "and explained"
+sed 's/"enough":false/"enough":3/' "$tmp/slopes.json" >"$tmp/bad.json"
+wrong 1 "'enough' is 3, expected a boolean" "samples that say nothing" "$tmp/bad.json"
 
 report "$d/longbench.jsonl" "$d/fier.jsonl"
 out_has '| fier 64 | 100.00 [100.0, 100.0] | 100.00\* [' "files share a table; too few samples get a star"

@@ -46,7 +46,10 @@ static void test_median(void)
     ok(near(stats_median(even, 4), 2.5), "median of an even number of values");
     ok(near(stats_median(one, 1), 7), "median of one value");
     ok(near(stats_median(one, 0), 0), "median of nothing");
-    ok(near(stats_spread(odd, 3), 4.0 / 3), "spread: range over median");
+    double five[] = {50, 10, 1000, 30, 20};
+    ok(near(stats_spread(odd, 3), 2.0 / 3), "spread: middle half over median");
+    ok(near(stats_spread(even, 4), 1.5 / 2.5), "between two values in proportion");
+    ok(near(stats_spread(five, 5), 1), "the outermost values do not count");
     ok(near(stats_spread(one, 1), 0), "spread of one value");
     ok(near(stats_spread(zero, 3), 0), "spread around 0");
     ok(near(stats_spread(one, 0), 0), "spread of nothing");

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+# bench: what it prints and reports. Speeds are not looked at: they belong to the machine.
+. "$SRCDIR/tests/cli/lib.sh"
+
+run bench --shape tiny --threads 1 --ctx 256 --attn full,quest:page=4 --budget 32 --skip 0 --quiet --json "$tmp/r.json"
+check "it runs" test "$status" -eq 0 -a ! -s "$tmp/err"
+check "limits come first" sh -c "head -n 1 '$tmp/out' | grep -Eq '^limits, 1 thread: memory read [0-9.]+ GB/s \([0-9.]+ to [0-9.]+\); products of .* f32 [0-9]+ GFLOP/s, bf16 .*, int8 '"
+out_has "read GB/s   GFLOP/s  of limit  samples" "beside each row: bandwidth, share and how many samples count"
+check "a row for each phase, strategy and context" test "$(grep -cE '^(prefill|decode) .* [0-9]+/[0-9]+$' "$tmp/out")" -eq 4
+out_has "projections       index       score       top-k   attention        rest" "what a step consists of"
+if command -v jq >/dev/null; then
+    holds() { check "$2" jq -e "$1" "$tmp/r.json"; }
+    holds '.limits | .read_gbps > 0 and .read_range[0] <= .read_gbps and .read_gbps <= .read_range[1] and
+        .gemm_f32_gflops > 0 and .gemm_bf16_gflops >= 0 and .gemm_int8_gops >= 0 and (.gemm | length > 0)' "limits"
+    holds '.results | length == 4 and all(.samples | .taken == (.refused | add) + (if .enough then (.tokens_per_s | length)
+        else .taken - (.refused | add) end))' "samples taken are those that count and those refused"
+    holds '.results | all(.samples as $s | ($s.tokens_per_s | length) == ($s.read_gbps | length) and
+        ($s.tokens_per_s | all(. > 0)) and ($s.read_gbps | all(. > 0)))' "each with its speed and bandwidth"
+    holds '.results | all(if .phase == "decode" then .samples.limit_gbps == .samples.read_gbps
+        else .samples.limit_gops | all(. > 0) end)' "and its limit"
+    holds '.results | all((.limit_share == null) == (.samples.enough | not))' "no share where too few samples count"
+    holds '.results | all(.parts | ["embed","norm","qkv","index","score","topk","attention","out","ffn","logits","rest"] -
+        keys == [])' "parts"
+    holds '.results[] | select(.phase == "decode" and .ctx == 256 and .attn == "quest:page=4") | .parts |
+        .score > 0 and .topk > 0 and .index > 0' "what chooses has a score and a top-k"
+    holds '.results | map(select(.phase == "decode" and .attn == "full")) | all(.parts.topk == 0)' "full has no top-k"
+    holds '.results | all(.filled == false)' "real prompts"
+    run bench --shape tiny --threads 1 --ctx 9k --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --quiet --json "$tmp/r.json"
+    holds '.results | all(.filled)' "beyond 8k the last chunk is behind random rows"
+    holds '.results | .[0].attended == 9184.5' "and attends them all"
+    holds '.results | all(.tokens == 64)' "chunks are what is timed"
+    run bench --shape tiny --threads 1 --ctx 600 --fill --phase decode --attn all --budget 640 --batch 2 --quiet --json "$tmp/r.json"
+    holds '(.options.fill) and (.options.seed == 42) and (.results | length == 11 and all(.filled))' "--fill: every strategy, for a batch"
+else
+    skip "jq is not there"
+fi
+refused 2 "unknown phase 'guess'" "an unknown phase" bench --shape tiny --phase guess
+refused 2 "--batch 0" "no sequence" bench --shape tiny --batch 0
+refused 2 "unknown" "an unknown shape" bench --shape none
+refused 2 "not both" "a model and a shape" bench --shape tiny -m "$models/llama31-f32-tied"
+refused 1 "r.json" "a report that cannot be written" bench --shape tiny --json "$tmp/none/r.json"
+finish
