@@ -6,7 +6,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_fier.h"
 
-enum { P_G, P_OPEN, P_LEVELS, P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL };
+enum { P_G, P_OPEN, P_LEVELS, P_SCORE, P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL };
 
 static const attn_param params[] = {
     [P_G] = {"g", NULL, "tokens of a group of one channel that shares two levels", 32, 1, 1 << 16},
@@ -19,6 +19,10 @@ static const attn_param params[] = {
         {"levels", "range mad two_mean",
          "minimum and maximum (the paper); mean and mean deviation; means of the two classes",
          FIER_RANGE, 0, 2},
+    [P_SCORE] = {"score", "float int8",
+                 "numbers that the bits weigh: float32, or queries in 8 and levels in 7 bits: "
+                 "faster, nearly the same ranks",
+                 FIER_FLOAT, 0, 1},
     [P_SINK] = {"force_sink", NULL, "tokens from the start that are always attended", 0, 0,
                 1 << 20},
     [P_RECENT] = {"force_recent", NULL,
@@ -131,7 +135,8 @@ static status fier_open_index(retrieve *r, err *e)
                           .cap = (size_t)b->lim->n_tokens,
                           .group = (size_t)attn_get(b, P_G),
                           .how = (fier_levels)attn_get(b, P_LEVELS),
-                          .open = (fier_open)attn_get(b, P_OPEN)};
+                          .open = (fier_open)attn_get(b, P_OPEN),
+                          .products = (fier_products)attn_get(b, P_SCORE)};
         if (!b->layers[l]) continue;
         TRY(o->alloc(b->be, &x->bits, p.bits, "fier: bits", e));
         TRY(o->alloc(b->be, &x->levels, p.levels, "fier: levels", e));

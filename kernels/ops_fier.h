@@ -9,6 +9,7 @@ typedef enum { FIER_RANGE, FIER_MAD, FIER_TWO_MEAN } fier_levels; /* methods.md 
 /* What scores the tokens of the newest, incomplete group (methods.md 7.3): levels of what it has, its keys,
  * levels of the newest `group` tokens, or nothing (it is always attended). */
 typedef enum { FIER_REQUANT, FIER_EXACT, FIER_WINDOW, FIER_KEEP } fier_open;
+typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* numbers that `score` multiplies */
 
 /* A group is `group` consecutive tokens of one channel, from position 0.
  * bits    u32 [n_kv_heads][ceil(cap / 32)][words][32]: of each 32 tokens, word by word, bit i of word w is the
@@ -22,6 +23,7 @@ typedef struct {
     size_t n_kv_heads, head_dim, cap, group;
     fier_levels how;
     fier_open open;
+    fier_products products;
 } fier_index;
 
 static inline size_t fier_words(size_t head_dim)
@@ -56,7 +58,13 @@ struct fier_ops {
      * slots (window) or of [n / group * group, n). Slots are positions. */
     void (*redo)(backend *, const fier_index *x, const kv_rows *rows, int64_t n);
     /* score[h][t] = estimate of q_h . k_t of tokens [n[1], n[2]), n as in choose_job (n[0] tokens in all):
-     * a + the sum over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, with w_c = q_c (hi_c - lo_c) and a = q . lo in the order of ops_select.h.
+     * a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo in the order of ops_select.h.
+     * FIER_FLOAT: over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, w_c = q_c (hi_c - lo_c).
+     * FIER_INT8: a + float(D) ((m / 127) (r / 127)), where D is the sum over the set bits of u_c p_c, an exact
+     * integer, and m = max(0, max over c of hi_c - lo_c), u_c = clamp(round((hi_c - lo_c) (127 / m)), 0, 127),
+     * r = max over c of |q_c|, p_c = clamp(round(q_c (127 / r)), -127, 127): each operation in float32, round to
+     * the nearest even; NaN is left out of maxima and clamped to the lower end. u has 7 bits so that two
+     * products fit the 16 bits of a step that has no wider sums.
      * FIER_EXACT: tokens of the open group get q . k instead. read as in select_ops.exact. */
     void (*score)(backend *, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                   int64_t n_max, buf read);

@@ -122,7 +122,8 @@ static void cpu_fier_score(backend *be, buf score, size_t stride, buf q, size_t 
                       .stride = stride,
                       .t0 = t * TOKENS > lo ? t * TOKENS : lo,
                       .t1 = (t + 1) * TOKENS < to ? (t + 1) * TOKENS : to};
-        k->fier_score(&r);
+        if (x->products == FIER_INT8) k->fier_score_int8(&r);
+        else k->fier_score(&r);
     }
     score_ring(be, score, stride, cpu_f32(q), n_heads, x, lo > open ? lo : open, hi);
     if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);

@@ -13,7 +13,8 @@
 
 enum {
     ROWS = 256,       /* rows of one piece of exact scores: only speed depends on it */
-    VOTE_CHUNK = 2048 /* items of one partial sum of a vote: part of the result's definition */
+    VOTE_CHUNK = 2048, /* items of one partial sum of a vote: part of the result's definition */
+    VOTE_HEADS = 1024
 };
 
 static void cpu_exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
@@ -40,32 +41,32 @@ static void cpu_exact(backend *be, buf score, size_t stride, buf q, size_t n_hea
 
 /* ---- combine ---- */
 
+/* The votes of the heads of one list. */
 typedef struct {
-    const float *in;
+    const float *in; /* [heads][stride] from the first candidate on */
     float *out;
-    size_t stride, n_heads, n_lists;
-    int64_t lo, hi;
-    size_t n, chunks;
+    size_t stride, heads, n, chunks;
     float by;             /* makes a score a logit to the base 2 */
-    float *e, *top, *sum; /* [n_heads][n]; [n_heads][chunks] */
-    float *lse;           /* [n_heads] */
-} vote_state;
+    float *e, *top, *sum; /* [heads][n]; [heads][chunks] */
+    float *lse;           /* [heads] */
+} vote_list;
 
-static size_t chunk_items(const vote_state *v, size_t chunk)
+static size_t chunk_items(const vote_list *v, size_t chunk)
 {
     size_t from = chunk * VOTE_CHUNK;
     return v->n - from < VOTE_CHUNK ? v->n - from : VOTE_CHUNK;
 }
 
-static void chunk_exp(const cpu_kernels *k, const vote_state *v, size_t h, size_t c)
+/* Chunk i % chunks of head i / chunks. */
+static void chunk_exp(const cpu_kernels *k, const vote_list *v, size_t i)
 {
-    size_t from = c * VOTE_CHUNK;
-    k->vote_exp(v->e + h * v->n + from, v->top + h * v->chunks + c, v->sum + h * v->chunks + c,
-                v->in + h * v->stride + (size_t)v->lo + from, v->by, chunk_items(v, c));
+    size_t h = i / v->chunks, c = i % v->chunks, from = c * VOTE_CHUNK;
+    k->vote_exp(v->e + h * v->n + from, v->top + i, v->sum + i, v->in + h * v->stride + from, v->by,
+                chunk_items(v, c));
 }
 
 /* Log-sum-exp of a head from its chunks, to the base 2. */
-static void head_sum(const vote_state *v, size_t h)
+static void head_sum(const vote_list *v, size_t h)
 {
     const float *t = v->top + h * v->chunks, *s = v->sum + h * v->chunks;
     float top = -INFINITY, sum = 0;
@@ -76,45 +77,80 @@ static void head_sum(const vote_state *v, size_t h)
     v->lse[h] = top == -INFINITY ? top : top + log2f(sum);
 }
 
-static void chunk_sum(const cpu_kernels *k, const vote_state *v, size_t list, size_t c)
+static void chunk_sum(const cpu_kernels *k, const vote_list *v, size_t c)
 {
-    enum { MOST = 1024 };
-    float factor[MOST];
-    size_t group = v->n_heads / v->n_lists, h0 = list * group, from = c * VOTE_CHUNK;
-    for (size_t h = 0; h < group; h++) {
-        float t = v->top[(h0 + h) * v->chunks + c];
-        factor[h] = t == -INFINITY ? 0 : exp2f(t - v->lse[h0 + h]);
+    float factor[VOTE_HEADS];
+    size_t from = c * VOTE_CHUNK;
+    for (size_t h = 0; h < v->heads; h++) {
+        float t = v->top[h * v->chunks + c];
+        factor[h] = t == -INFINITY ? 0 : exp2f(t - v->lse[h]);
     }
-    vote_job j = {.x = v->in + h0 * v->stride + (size_t)v->lo + from,
-                  .e = v->e + h0 * v->n + from,
+    vote_job j = {.x = v->in + from,
+                  .e = v->e + from,
                   .stride = v->stride,
                   .e_stride = v->n,
-                  .heads = group,
+                  .heads = v->heads,
                   .n = chunk_items(v, c),
                   .by = v->by,
                   .factor = factor,
-                  .lse = v->lse + h0};
-    k->vote_sum(v->out + list * v->stride + (size_t)v->lo + from, &j);
+                  .lse = v->lse};
+    k->vote_sum(v->out + from, &j);
 }
 
-static void combine_votes(backend *be, vote_state *v)
+/* Work space of one list, in whole cache lines. */
+static size_t vote_floats(const vote_list *v)
+{
+    return (v->heads * (v->n + 2 * v->chunks + 1) + 15) / 16 * 16;
+}
+
+static vote_list vote_at(const vote_list *first, size_t list, float *work)
+{
+    vote_list v = *first;
+    v.in += list * v.heads * v.stride;
+    v.out += list * v.stride;
+    v.e = work;
+    v.top = v.e + v.heads * v.n;
+    v.sum = v.top + v.heads * v.chunks;
+    v.lse = v.sum + v.heads * v.chunks;
+    return v;
+}
+
+static void vote_alone(const cpu_kernels *k, const vote_list *v)
+{
+    for (size_t i = 0; i < v->heads * v->chunks; i++) chunk_exp(k, v, i);
+    for (size_t h = 0; h < v->heads; h++) head_sum(v, h);
+    for (size_t c = 0; c < v->chunks; c++) chunk_sum(k, v, c);
+}
+
+/* By all threads of a team, each of which calls it. */
+static void vote_together(const cpu_kernels *k, const vote_list *v)
+{
+#pragma omp for schedule(static)
+    for (size_t i = 0; i < v->heads * v->chunks; i++) chunk_exp(k, v, i);
+#pragma omp for schedule(static)
+    for (size_t h = 0; h < v->heads; h++) head_sum(v, h);
+#pragma omp for schedule(static)
+    for (size_t c = 0; c < v->chunks; c++) chunk_sum(k, v, c);
+}
+
+/* Lists of one thread share its work space, which then stays in a cache near it. */
+static void combine_votes(backend *be, const vote_list *first, size_t n_lists)
 {
     cpu_ctx *ctx = cpu_of(be);
     const cpu_kernels *k = ctx->k;
-    v->chunks = (v->n + VOTE_CHUNK - 1) / VOTE_CHUNK;
-    v->e = cpu_scratch(be, &ctx->parts, v->n_heads * (v->n + 2 * v->chunks + 1), sizeof *v->e, "votes");
-    if (!v->e) return;
-    v->top = v->e + v->n_heads * v->n;
-    v->sum = v->top + v->n_heads * v->chunks;
-    v->lse = v->sum + v->n_heads * v->chunks;
-#pragma omp parallel num_threads(cpu_team(be, v->n * v->n_heads * 16))
+    size_t floats = vote_floats(first), team = (size_t)cpu_team(be, first->n * first->heads * n_lists * 16);
+    bool alone = n_lists % team == 0;
+    float *work = cpu_scratch(be, &ctx->parts, floats * (alone ? team : 1), sizeof *work, "votes");
+    if (!work) return;
+#pragma omp parallel num_threads((int)team)
     {
-#pragma omp for schedule(static)
-        for (size_t i = 0; i < v->n_heads * v->chunks; i++) chunk_exp(k, v, i / v->chunks, i % v->chunks);
-#pragma omp for schedule(static)
-        for (size_t h = 0; h < v->n_heads; h++) head_sum(v, h);
-#pragma omp for schedule(static)
-        for (size_t i = 0; i < v->n_lists * v->chunks; i++) chunk_sum(k, v, i / v->chunks, i % v->chunks);
+        size_t a = 0, b = n_lists;
+        if (alone) threads_split(n_lists, 1, &a, &b);
+        for (size_t l = a; l < b; l++) {
+            vote_list v = vote_at(first, l, work + (alone ? (size_t)threads_id() * floats : 0));
+            if (alone) vote_alone(k, &v);
+            else vote_together(k, &v);
+        }
     }
 }
 
@@ -123,22 +159,20 @@ static void cpu_combine(backend *be, buf out, buf in, size_t stride, size_t n_he
 {
     size_t group = n_heads / n_lists;
     int64_t lo = cpu_i64(n)[1], hi = cpu_i64(n)[2];
-    if (group > 1024) {
+    if (group > VOTE_HEADS) {
         ref_combine(be, out, in, stride, n_heads, n_lists, n, n_max, mode, scale); /* says why not */
         return;
     }
     if (hi <= lo) return;
     if (group > 1 && (mode == GQA_VOTE || mode == GQA_LAYER_VOTE)) {
-        vote_state v = {.in = cpu_f32(in),
-                        .out = cpu_f32(out),
-                        .stride = stride,
-                        .n_heads = n_heads,
-                        .n_lists = n_lists,
-                        .lo = lo,
-                        .hi = hi,
-                        .n = (size_t)(hi - lo),
-                        .by = scale * 1.44269504f};
-        combine_votes(be, &v);
+        vote_list v = {.in = cpu_f32(in) + lo,
+                       .out = cpu_f32(out) + lo,
+                       .stride = stride,
+                       .heads = group,
+                       .n = (size_t)(hi - lo),
+                       .chunks = ((size_t)(hi - lo) + VOTE_CHUNK - 1) / VOTE_CHUNK,
+                       .by = scale * 1.44269504f};
+        combine_votes(be, &v, n_lists);
         return;
     }
     bool mean = mode == GQA_MEAN_S || mode == GQA_LAYER_MEAN;
@@ -173,54 +207,37 @@ static float of_key(uint32_t u)
     return x;
 }
 
-/* The k-th largest of n numbers, 1 <= k <= n: bins between the least and the largest key, then bins between
- * those of the k-th's bin, and so on. rough: the least of the first such bin, which at least k numbers reach.
- * keys [n] is overwritten. */
-static float kth_largest(const float *x, size_t n, size_t k, bool rough, uint32_t *keys)
+/* A number that at least k of n numbers reach, but not more than `most`, where there is one; else the k-th
+ * largest. 1 <= k <= n, no NaN. */
+static float bound_of(const cpu_kernels *kn, const float *x, size_t n, size_t k, size_t most)
 {
-    enum { BITS = 8 };
-    for (size_t i = 0; i < n; i++) keys[i] = key_of(x[i]);
-    for (;;) {
-        uint32_t least = keys[0], most = keys[0], count[1 << BITS] = {0};
-        for (size_t i = 1; i < n; i++) {
-            least = keys[i] < least ? keys[i] : least;
-            most = keys[i] > most ? keys[i] : most;
-        }
-        if (least == most) return of_key(least);
-        int width = 32 - __builtin_clz(most - least), shift = width > BITS ? width - BITS : 0;
-        uint32_t bin = (most - least) >> shift;
-        size_t left = 0;
-        for (size_t i = 0; i < n; i++) count[(keys[i] - least) >> shift]++;
-        while (count[bin] < k) k -= count[bin--];
-        for (size_t i = 0; i < n; i++) {
-            keys[left] = keys[i];
-            left += (keys[i] - least) >> shift == bin;
-        }
-        n = left;
-        if (!rough) continue;
-        least = keys[0];
-        for (size_t i = 1; i < n; i++) least = keys[i] < least ? keys[i] : least;
-        return of_key(least);
+    uint32_t lo = key_of(-INFINITY), hi = key_of(INFINITY);
+    while (lo < hi) {
+        uint32_t mid = hi - (hi - lo) / 2;
+        size_t count = kn->count_at_least(x, n, of_key(mid));
+        if (count < k) hi = mid - 1;
+        else lo = mid;
+        if (count >= k && count <= most) break;
     }
+    return of_key(lo);
 }
 
 /* Work space of one thread for n candidates. */
 typedef struct {
     float *val;
     int32_t *idx;
-    uint32_t *keys;
 } choose_space;
 
 /* All candidates, or the maxima of their sets with the lanes that stick out. */
 static size_t space_words(size_t n)
 {
-    return 3 * (n + 64);
+    return 2 * (n + 64);
 }
 
 static choose_space space_at(void *p, size_t n)
 {
     uint32_t *w = p;
-    return (choose_space){(float *)(void *)w, (int32_t *)(void *)(w + n + 64), w + 2 * (n + 64)};
+    return (choose_space){(float *)(void *)w, (int32_t *)(void *)(w + n + 64)};
 }
 
 /* The first k of n scores in the order of choose_job as ascending indexes into s->idx; returns k. Of many
@@ -231,16 +248,16 @@ static size_t top_k(const cpu_kernels *kn, const float *x, size_t n, size_t k, c
     size_t per = n / (2 * k), kept = 0, count;
     if (per >= 4) {
         size_t maxima = kn->lane_maxima(s->val, x, n, per);
-        if (maxima >= k) least = kth_largest(s->val, maxima, k, true, s->keys);
+        if (maxima >= k) least = bound_of(kn, s->val, maxima, k, k + k / 8);
     }
     count = kn->at_least(s->idx, s->val, x, n, least);
-    float limit = kth_largest(s->val, count, k, false, s->keys);
-    size_t ties = k;
-    for (size_t i = 0; i < count; i++) ties -= s->val[i] > limit;
+    float limit = bound_of(kn, s->val, count, k, k);
+    size_t ties = k - kn->count_at_least(s->val, count, of_key(key_of(limit) + 1));
     for (size_t i = 0; i < count; i++) {
-        if (s->val[i] < limit || (s->val[i] == limit && ties == 0)) continue;
-        ties -= s->val[i] == limit;
-        s->idx[kept++] = s->idx[i];
+        bool tie = s->val[i] == limit && ties > 0;
+        s->idx[kept] = s->idx[i];
+        kept += s->val[i] > limit || tie;
+        ties -= tie;
     }
     return kept;
 }
@@ -273,7 +290,10 @@ static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list,
     if (hi > lo && k >= hi - lo) put_items(&l, lo, hi);
     else if (hi > lo && k > 0) {
         size_t kept = top_k(kn, cpu_f32(j->score) + list * j->stride + lo, (size_t)(hi - lo), (size_t)k, s);
-        for (size_t i = 0; i < kept; i++) put_items(&l, lo + s->idx[i], lo + s->idx[i] + 1);
+        if (j->granule > 1 || lo < l.first)
+            for (size_t i = 0; i < kept; i++) put_items(&l, lo + s->idx[i], lo + s->idx[i] + 1);
+        else
+            for (size_t i = 0; i < kept; i++) l.out[l.count++] = (int32_t)lo + s->idx[i];
     }
     put_items(&l, tail, items);
     int64_t *range = (int64_t *)(void *)j->range.p + 2 * list;

@@ -42,8 +42,10 @@ void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float b
 void LEVEL(k_vote_sum)(float *out, const vote_job *j);
 void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by);
 size_t LEVEL(k_lane_maxima)(float *out, const float *x, size_t n, size_t per);
+size_t LEVEL(k_count_at_least)(const float *x, size_t n, float least);
 size_t LEVEL(k_at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
 void LEVEL(k_fier_score)(const fier_run *r);
+void LEVEL(k_fier_score_int8)(const fier_run *r);
 void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how);
 void LEVEL(k_fier_bits)(uint32_t *word, const float *z, const float *x, size_t d);
 void LEVEL(k_quest_add)(void *page, const float *k, size_t d, dtype t, bool anew);

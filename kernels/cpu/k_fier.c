@@ -10,16 +10,21 @@
 
 #include "kernels/cpu/dots.h"
 #include "kernels/cpu/k.h"
+#include "kernels/cpu/simd_bits.h"
 
-enum { BLOCK = 32, VECS = BLOCK / VF_LANES };
+enum {
+    BLOCK = 32,
+    VECS = BLOCK / VF_LANES,
+    AHEAD = 16 /* groups whose shared parts are made together: dots_rows multiplies several rows at a time */
+};
 
-/* One block for `heads` heads: out[h * BLOCK + token]. */
+/* One block for `heads` heads: out[h * BLOCK + token]; a as in group_levels. */
 INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const float *w, const float *a,
                         float *out)
 {
     VF acc[2 * VECS];
     UNROLL for (int h = 0; h < heads; h++)
-        UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] = vf_set1(a[h]);
+        UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] = vf_set1(a[h * AHEAD]);
     for (size_t c = 0; c < d; c += 32) {
         size_t pairs = d - c < 32 ? (d - c) / 2 : 16;
         VI x[VECS];
@@ -38,48 +43,84 @@ INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const f
 }
 
 typedef struct {
-    float lo[HEAD_DIM_MAX], span[HEAD_DIM_MAX];
-    float w[FIER_HEADS * HEAD_DIM_MAX];
-    float a[FIER_HEADS];
-} group_work;
+    float span[HEAD_DIM_MAX], most; /* the largest span, 0 where none is */
+    float shared[FIER_HEADS * AHEAD];
+    size_t first, end; /* groups that `shared` has */
+    const float *a;    /* a[h * AHEAD]: what all tokens of the group have in head h's estimate */
+} group_levels;
 
-/* Levels of one group, and what they weigh for each head. */
-INLINE void group_begin(const dtype t, const fier_run *r, size_t group, group_work *g)
+/* Levels of one group; called for ascending groups. */
+INLINE void group_begin(const dtype t, const fier_run *r, size_t group, group_levels *g)
 {
-    size_t d = r->head_dim, at = group * 2 * d;
-    for (size_t c = 0; c < d; c += VF_LANES) {
-        size_t left = d - c;
-        VF lo = vf_load_some_as(r->levels, at + c, t, left);
-        VF hi = vf_load_some_as(r->levels, at + d + c, t, left);
-        vf_store_some(g->lo + c, lo, left);
-        vf_store_some(g->span + c, vf_sub(hi, lo), left);
+    size_t d = r->head_dim, at = group * 2 * d, c = 0;
+    VF most = vf_zero();
+    if (group >= g->end) {
+        size_t last = (r->t1 - 1) / r->group + 1, bytes = 2 * d * dtype_size(t);
+        g->first = group;
+        g->end = last < group + AHEAD ? last : group + AHEAD;
+        dots_rows(false, t, r->q, r->heads, d, (const unsigned char *)r->levels + group * bytes, bytes, 0,
+                  g->end - group, g->shared, AHEAD);
     }
+    g->a = g->shared + (group - g->first);
+    for (; c + VF_LANES <= d; c += VF_LANES) {
+        VF span = vf_sub(vf_load_as(r->levels, at + d + c, t), vf_load_as(r->levels, at + c, t));
+        vf_store(g->span + c, span);
+        most = vf_max(span, most);
+    }
+    if (c < d) {
+        VF span = vf_sub(vf_load_as_n(r->levels, at + d + c, t, d - c), vf_load_as_n(r->levels, at + c, t, d - c));
+        vf_store_n(g->span + c, span, d - c);
+        most = vf_max(span, most);
+    }
+    g->most = vf_hmax(most);
+}
+
+/* Tokens of a group in one block. */
+typedef struct {
+    size_t from, to;
+    const uint32_t *bits; /* of the block */
+} block_run;
+
+INLINE block_run block_of(const fier_run *r, size_t block, size_t t0, size_t t1)
+{
+    size_t first = block * BLOCK, end = first + BLOCK;
+    return (block_run){first < t0 ? t0 : first, end < t1 ? end : t1,
+                       r->bits + block * fier_words(r->head_dim) * BLOCK};
+}
+
+INLINE void put_block(const fier_run *r, const block_run *b, size_t head, const float *out)
+{
+    memcpy(r->score + head * r->stride + b->from, out + b->from % BLOCK, (b->to - b->from) * sizeof *out);
+}
+
+/* What the bits of a group weigh for each head. */
+INLINE void group_weights(const fier_run *r, const group_levels *g, float *w)
+{
+    size_t d = r->head_dim;
     for (size_t h = 0; h < r->heads; h++)
         for (size_t c = 0; c < d; c += VF_LANES) {
-            VF w = vf_mul(vf_load_some(r->q + h * d + c, d - c), vf_load_some(g->span + c, d - c));
-            vf_store_some(g->w + h * d + c, w, d - c);
+            VF v = vf_mul(vf_load_some(r->q + h * d + c, d - c), vf_load_some(g->span + c, d - c));
+            vf_store_some(w + h * d + c, v, d - c);
         }
-    dots_rows(false, DT_F32, r->q, r->heads, d, g->lo, 0, 0, 1, g->a, 1);
 }
 
 INLINE void run_as(const dtype t, const fier_run *r)
 {
     size_t d = r->head_dim;
-    group_work g;
+    group_levels g = {.end = 0};
+    float w[FIER_HEADS * HEAD_DIM_MAX];
     for (size_t t0 = r->t0, end; t0 < r->t1; t0 = end) {
         end = (t0 / r->group + 1) * r->group;
         if (end > r->t1) end = r->t1;
         group_begin(t, r, t0 / r->group, &g);
-        for (size_t b = t0 / BLOCK; b * BLOCK < end; b++) {
-            const uint32_t *bits = r->bits + b * fier_words(d) * BLOCK;
-            size_t from = b * BLOCK < t0 ? t0 : b * BLOCK, to = (b + 1) * BLOCK < end ? (b + 1) * BLOCK : end;
+        group_weights(r, &g, w);
+        for (size_t i = t0 / BLOCK; i * BLOCK < end; i++) {
+            block_run b = block_of(r, i, t0, end);
             for (size_t h = 0; h < r->heads; h += 2) {
                 float out[2 * BLOCK];
-                if (h + 2 <= r->heads) block_heads(2, bits, d, g.w + h * d, g.a + h, out);
-                else block_heads(1, bits, d, g.w + h * d, g.a + h, out);
-                for (size_t k = 0; k < 2 && h + k < r->heads; k++)
-                    memcpy(r->score + (h + k) * r->stride + from, out + k * BLOCK + from % BLOCK,
-                           (to - from) * sizeof *out);
+                if (h + 2 <= r->heads) block_heads(2, b.bits, d, w + h * d, g.a + h * AHEAD, out);
+                else block_heads(1, b.bits, d, w + h * d, g.a + h * AHEAD, out);
+                for (size_t k = 0; k < 2 && h + k < r->heads; k++) put_block(r, &b, h + k, out + k * BLOCK);
             }
         }
     }
@@ -91,6 +132,116 @@ void LEVEL(k_fier_score)(const fier_run *r)
     else if (r->type == DT_F16) run_as(DT_F16, r);
     else run_as(DT_BF16, r);
 }
+
+/* ---- whole numbers ---- */
+
+enum { QUADS = HEAD_DIM_MAX / 4, P_ROW = QUADS * DI_COPIES, INT8_HEADS = 4, INT8_VECS = 2 };
+
+/* The heads' queries as quads, and their largest elements. */
+typedef struct {
+    int32_t p[FIER_HEADS * P_ROW];
+    float most[FIER_HEADS];
+} int8_queries;
+
+INLINE float largest(const float *x, size_t n)
+{
+    VF most = vf_zero();
+    for (size_t c = 0; c < n; c += VF_LANES) {
+        VF v = vf_load_some(x + c, n - c);
+        most = vf_max(vf_max(v, vf_sub(vf_zero(), v)), most);
+    }
+    return vf_hmax(most);
+}
+
+/* x [n] with room for whole words, as quads. */
+INLINE void quads_of_row(int32_t *out, float *x, size_t n, float most, float least)
+{
+    size_t words = fier_words(n);
+    for (size_t c = n; c < words * 32; c++) x[c] = 0;
+    for (size_t w = 0; w < words; w++) quads_of(out + 8 * w, x + 32 * w, 127 / most, least);
+}
+
+static void queries_begin(const fier_run *r, int8_queries *q)
+{
+    float x[HEAD_DIM_MAX];
+    int32_t p[QUADS];
+    for (size_t h = 0; h < r->heads; h++) {
+        memcpy(x, r->q + h * r->head_dim, r->head_dim * sizeof *x);
+        q->most[h] = largest(x, r->head_dim);
+        quads_of_row(p, x, r->head_dim, q->most[h], -127);
+        for (size_t i = 0; i < 8 * fier_words(r->head_dim); i++)
+            for (size_t k = 0; k < DI_COPIES; k++) q->p[h * P_ROW + i * DI_COPIES + k] = p[i];
+    }
+}
+
+/* One block for `heads` heads: out[h * stride + token]. */
+INLINE void block_int8(const int heads, const uint32_t *bits, size_t words, const int32_t *u, const int32_t *p,
+                       const float *a, const float *scale, float *out, size_t stride)
+{
+    for (int v = 0; v < VECS; v += INT8_VECS) {
+        const uint32_t *x = bits + v * VF_LANES;
+        DI s[INT8_HEADS * INT8_VECS];
+        UNROLL for (int i = 0; i < heads * INT8_VECS; i++) s[i] = di_zero();
+        for (size_t w = 0; w < words; w++)
+            UNROLL for (int j = 0; j < 8; j++)
+                UNROLL for (int k = 0; k < INT8_VECS; k++) {
+                    DI e = di_take(vi_load(x + w * BLOCK + (size_t)k * VF_LANES), j, u[8 * w + (size_t)j]);
+                    UNROLL for (int h = 0; h < heads; h++)
+                        s[h * INT8_VECS + k] =
+                            di_dot(s[h * INT8_VECS + k], e, p + (size_t)h * P_ROW + (8 * w + (size_t)j) * DI_COPIES);
+                }
+        UNROLL for (int h = 0; h < heads; h++)
+            UNROLL for (int k = 0; k < INT8_VECS; k++)
+                vf_store(out + (size_t)h * stride + (size_t)(v + k) * VF_LANES,
+                         vf_add(vf_set1(a[h * AHEAD]), vf_mul(di_floats(s[h * INT8_VECS + k]), vf_set1(scale[h]))));
+    }
+}
+
+INLINE void block_int8_heads(size_t heads, const uint32_t *bits, size_t words, const int32_t *u, const int32_t *p,
+                             const float *a, const float *scale, float *out, size_t stride)
+{
+    if (heads >= 4) block_int8(4, bits, words, u, p, a, scale, out, stride);
+    else if (heads == 3) block_int8(3, bits, words, u, p, a, scale, out, stride);
+    else if (heads == 2) block_int8(2, bits, words, u, p, a, scale, out, stride);
+    else block_int8(1, bits, words, u, p, a, scale, out, stride);
+}
+
+INLINE void run_int8_as(const dtype t, const fier_run *r)
+{
+    size_t words = fier_words(r->head_dim);
+    int8_queries q;
+    group_levels g = {.end = 0};
+    int32_t u[QUADS];
+    float scale[FIER_HEADS];
+    queries_begin(r, &q);
+    for (size_t t0 = r->t0, end; t0 < r->t1; t0 = end) {
+        end = (t0 / r->group + 1) * r->group;
+        if (end > r->t1) end = r->t1;
+        group_begin(t, r, t0 / r->group, &g);
+        quads_of_row(u, g.span, r->head_dim, g.most, 0);
+        for (size_t h = 0; h < r->heads; h++) scale[h] = (g.most / 127) * (q.most[h] / 127);
+        for (size_t i = t0 / BLOCK; i * BLOCK < end; i++) {
+            block_run b = block_of(r, i, t0, end);
+            for (size_t h = 0; h < r->heads; h += INT8_HEADS) {
+                float part[INT8_HEADS * BLOCK], *out = r->score + h * r->stride + b.from;
+                bool all = b.to - b.from == BLOCK;
+                block_int8_heads(r->heads - h, b.bits, words, u, q.p + h * P_ROW, g.a + h * AHEAD, scale + h,
+                                 all ? out : part, all ? r->stride : BLOCK);
+                for (size_t k = 0; k < INT8_HEADS && h + k < r->heads && !all; k++)
+                    put_block(r, &b, h + k, part + k * BLOCK);
+            }
+        }
+    }
+}
+
+void LEVEL(k_fier_score_int8)(const fier_run *r)
+{
+    if (r->type == DT_F32) run_int8_as(DT_F32, r);
+    else if (r->type == DT_F16) run_int8_as(DT_F16, r);
+    else run_int8_as(DT_BF16, r);
+}
+
+/* ---- levels and bits ---- */
 
 /* Means of the keys below z and of the others. */
 static void two_means(float *z, float *lo, float *hi, const float *x, size_t m, size_t d)

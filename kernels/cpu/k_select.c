@@ -49,11 +49,26 @@ INLINE VF load_raw(const float *x, size_t i, size_t n)
     return i + VF_LANES <= n ? vf_load(x + i) : load_scores(x, i, n);
 }
 
+/* Elements [i, i + 16); full: there are as many. */
+INLINE void vote_part(const bool full, float *e, const float *x, size_t i, size_t n, VF by, VF top, VF acc[PARTS])
+{
+    UNROLL for (int p = 0; p < PARTS; p++) {
+        size_t at = i + (size_t)p * VF_LANES;
+        VF v = vf_exp2_plain(vf_sub(vf_mul(full ? vf_load(x + at) : load_raw(x, at, n), by), top));
+        if (full) vf_store(e + at, v);
+        else store_some(e, at, v, n);
+        acc[p] = vf_add(acc[p], v);
+    }
+}
+
 void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float by, size_t n)
 {
     VF m = vf_set1(-INFINITY), b = vf_set1(by), acc[PARTS];
     float part[16], q[4];
-    for (size_t i = 0; i < n; i += VF_LANES) m = vf_max(vf_mul(load_raw(x, i, n), b), m);
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        UNROLL for (int p = 0; p < PARTS; p++) m = vf_max(vf_mul(vf_load(x + i + (size_t)p * VF_LANES), b), m);
+    for (; i < n; i += VF_LANES) m = vf_max(vf_mul(load_raw(x, i, n), b), m);
     *top = vf_hmax(m);
     *sum = 0;
     if (*top == -INFINITY) {
@@ -62,15 +77,10 @@ void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float b
     }
     UNROLL for (int p = 0; p < PARTS; p++) acc[p] = vf_zero();
     m = vf_set1(*top);
-    for (size_t i = 0; i < n; i += 16)
-        UNROLL for (int p = 0; p < PARTS; p++) {
-            size_t at = i + (size_t)p * VF_LANES;
-            VF v = vf_exp2_plain(vf_sub(vf_mul(load_raw(x, at, n), b), m));
-            store_some(e, at, v, n);
-            acc[p] = vf_add(acc[p], v);
-        }
+    for (i = 0; i + 16 <= n; i += 16) vote_part(true, e, x, i, n, b, m, acc);
+    if (i < n) vote_part(false, e, x, i, n, b, m, acc);
     UNROLL for (int p = 0; p < PARTS; p++) vf_store(part + p * VF_LANES, acc[p]);
-    for (int i = 0; i < 4; i++) q[i] = (part[4 * i] + part[4 * i + 2]) + (part[4 * i + 1] + part[4 * i + 3]);
+    for (i = 0; i < 4; i++) q[i] = (part[4 * i] + part[4 * i + 2]) + (part[4 * i + 1] + part[4 * i + 3]);
     *sum = (q[0] + q[1]) + (q[2] + q[3]);
 }
 
@@ -94,29 +104,41 @@ static VF vote_far(const vote_job *j, size_t i)
     return vf_load(l);
 }
 
-void LEVEL(k_vote_sum)(float *out, const vote_job *j)
+/* Items [i, i + VF_LANES); full: there are as many. */
+INLINE void vote_items(const bool full, float *out, const vote_job *j, size_t heads, size_t i)
 {
     const VF least = vf_set1(1e-25f);
     const unsigned all = (1u << VF_LANES) - 1;
-    for (size_t i = 0; i < j->n; i += VF_LANES) {
-        VF sum = vf_zero();
-        bool full = i + VF_LANES <= j->n;
-        for (size_t h = 0; h < j->heads; h++) {
-            const float *e = j->e + h * j->e_stride + i;
-            sum = vf_add(sum, vf_mul(full ? vf_load(e) : vf_load_n(e, j->n - i), vf_set1(j->factor[h])));
-        }
-        VF v = vf_log(vf_max(sum, least));
-        unsigned good = vf_ge(sum, least);
-        if (good != all) {
-            float near[VF_LANES], far[VF_LANES];
-            vf_store(near, v);
-            vf_store(far, vote_far(j, i));
-            for (int k = 0; k < VF_LANES; k++)
-                if (!(good >> k & 1)) near[k] = far[k];
-            v = vf_load(near);
-        }
-        store_some(out, i, v, j->n);
+    VF sum = vf_zero();
+    UNROLL for (size_t h = 0; h < heads; h++) {
+        const float *e = j->e + h * j->e_stride + i;
+        sum = vf_add(sum, vf_mul(full ? vf_load(e) : vf_load_n(e, j->n - i), vf_set1(j->factor[h])));
     }
+    VF v = vf_log(vf_max(sum, least));
+    unsigned good = vf_ge(sum, least);
+    if (good != all) {
+        float near[VF_LANES], far[VF_LANES];
+        vf_store(near, v);
+        vf_store(far, vote_far(j, i));
+        for (int k = 0; k < VF_LANES; k++)
+            if (!(good >> k & 1)) near[k] = far[k];
+        v = vf_load(near);
+    }
+    if (full) vf_store(out + i, v);
+    else vf_store_n(out + i, v, j->n - i);
+}
+
+INLINE void vote_heads(float *out, const vote_job *j, size_t heads)
+{
+    size_t i = 0;
+    for (; i + VF_LANES <= j->n; i += VF_LANES) vote_items(true, out, j, heads, i);
+    if (i < j->n) vote_items(false, out, j, heads, i);
+}
+
+void LEVEL(k_vote_sum)(float *out, const vote_job *j)
+{
+    if (j->heads == 4) vote_heads(out, j, 4);
+    else vote_heads(out, j, j->heads);
 }
 
 void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by)
@@ -135,30 +157,52 @@ void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t hea
 
 size_t LEVEL(k_lane_maxima)(float *out, const float *x, size_t n, size_t per)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += per * VF_LANES, count += VF_LANES) {
-        VF m = load_scores(x, i, n);
-        for (size_t k = 1; k < per && i + k * VF_LANES < n; k++) m = vf_max(load_scores(x, i + k * VF_LANES, n), m);
+    size_t count = 0, i = 0;
+    for (; i + per * VF_LANES <= n; count += VF_LANES) {
+        VF m = vf_set1(-INFINITY);
+        for (size_t end = i + per * VF_LANES; i < end; i += VF_LANES) m = vf_max(vf_load(x + i), m);
         vf_store(out + count, m);
     }
+    if (i >= n) return count;
+    VF m = load_scores(x, i, n);
+    for (i += VF_LANES; i < n; i += VF_LANES) m = vf_max(load_scores(x, i, n), m);
+    vf_store(out + count, m);
+    return count + VF_LANES;
+}
+
+enum { FOUR = 4 * VF_LANES };
+
+/* Lane l of vector v as bit v * VF_LANES + l. */
+INLINE uint64_t four_ge(const float *x, VF least)
+{
+    uint64_t m = 0;
+    UNROLL for (int v = 0; v < 4; v++) m |= (uint64_t)vf_ge(vf_load(x + v * VF_LANES), least) << v * VF_LANES;
+    return m;
+}
+
+size_t LEVEL(k_count_at_least)(const float *x, size_t n, float least)
+{
+    size_t count = 0, i = 0;
+    for (; i + FOUR <= n; i += FOUR) count += (size_t)__builtin_popcountll(four_ge(x + i, vf_set1(least)));
+    for (; i < n; i++) count += x[i] >= least;
     return count;
 }
 
 size_t LEVEL(k_at_least)(int32_t *idx, float *val, const float *x, size_t n, float least)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += VF_LANES) {
-        VF v = load_scores(x, i, n);
-        unsigned m = vf_ge(v, vf_set1(least));
-        if (!m) continue;
-        float l[VF_LANES];
-        vf_store(l, v);
-        for (; m; m &= m - 1) {
-            size_t k = (size_t)__builtin_ctz(m);
-            if (i + k >= n) break;
-            idx[count] = (int32_t)(i + k);
-            val[count++] = l[k];
+    size_t count = 0, i = 0;
+    /* NaN reaches -INFINITY alone */
+    for (; least > -INFINITY && i + FOUR <= n; i += FOUR)
+        for (uint64_t m = four_ge(x + i, vf_set1(least)); m; m &= m - 1) {
+            size_t at = i + (size_t)__builtin_ctzll(m);
+            idx[count] = (int32_t)at;
+            val[count++] = x[at];
         }
+    for (; i < n; i++) {
+        float v = isnan(x[i]) ? -INFINITY : x[i];
+        if (v < least) continue;
+        idx[count] = (int32_t)i;
+        val[count++] = v;
     }
     return count;
 }

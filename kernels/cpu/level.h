@@ -220,9 +220,11 @@ typedef struct {
     /* Maxima of disjoint sets that cover x, of `per` vectors' lanes; returns their number, at most
      * n / per + 2 * lanes. */
     size_t (*lane_maxima)(float *out, const float *x, size_t n, size_t per);
+    size_t (*count_at_least)(const float *x, size_t n, float least);
     /* Indexes, ascending, and values of what is >= least; NaN is taken for -INFINITY. */
     size_t (*at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
     void (*fier_score)(const fier_run *r);
+    void (*fier_score_int8)(const fier_run *r);
     /* Threshold and levels of d channels from the rows x [m][d]; bits of one row, word w at word[32 w]. */
     void (*fier_levels)(float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how);
     void (*fier_bits)(uint32_t *word, const float *z, const float *x, size_t d);

@@ -89,8 +89,8 @@ meter_usage cpu_meter_usage(const cpu_meter *m)
     struct rusage r;
     int64_t cpu = 0;
     /* Each thread asks for itself: what the kernel says of a process is as old as its last tick. */
-#pragma omp parallel num_threads(m->be->n_threads) reduction(+ : cpu)
-    cpu += clock_thread_ns();
+#pragma omp parallel for schedule(static, 1) num_threads(m->be->n_threads) reduction(+ : cpu)
+    for (int i = 0; i < m->be->n_threads; i++) cpu += clock_thread_ns();
     u.cpu_ns = cpu;
     if (getrusage(RUSAGE_SELF, &r) == 0) u.switches = r.ru_nivcsw;
     u.wall_ns = clock_ns();

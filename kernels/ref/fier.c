@@ -120,27 +120,57 @@ void ref_fier_redo(backend *be, const fier_index *x, const kv_rows *rows, int64_
     if (begin < n) set_group(x, &none, begin, n);
 }
 
-static float estimate(const fier_index *x, size_t head, int64_t t, const float *q)
+static bool bit_of(const fier_index *x, size_t head, int64_t t, size_t c)
 {
-    size_t groups = (x->cap + x->group - 1) / x->group, blocks = (x->cap + 31) / 32, d = x->head_dim;
-    size_t words = fier_words(d), at = (head * groups + (size_t)t / x->group) * 2 * d;
-    float lo[256], w[256];
-    for (size_t c = 0; c < d; c++) {
-        lo[c] = ref_get(x->levels, x->type, at + c);
-        w[c] = q[c] * (ref_get(x->levels, x->type, at + d + c) - lo[c]);
-    }
-    float sum = ref_dot16(q, lo, d);
-    for (size_t i = 0; i < words; i++) {
-        uint32_t word = ((const uint32_t *)(const void *)
-                             x->bits.p)[((head * blocks + (size_t)t / 32) * words + i) * 32 + (size_t)t % 32];
-        for (size_t j = 0; j < 32 && 32 * i + j < d; j += 2) {
-            float part[2] = {0};
-            for (size_t b = 0; b < 2 && 32 * i + j + b < d; b++)
-                if (word >> (j + b) & 1) part[b] = w[32 * i + j + b];
-            sum += part[0] + part[1];
-        }
+    size_t blocks = (x->cap + 31) / 32, words = fier_words(x->head_dim);
+    size_t at = ((head * blocks + (size_t)t / 32) * words + c / 32) * 32 + (size_t)t % 32;
+    return ((const uint32_t *)(const void *)x->bits.p)[at] >> c % 32 & 1;
+}
+
+static float sum_of_pairs(const fier_index *x, size_t head, int64_t t, const float *q, const float *span, float sum)
+{
+    size_t d = x->head_dim;
+    for (size_t c = 0; c < d; c += 2) {
+        float part[2] = {0};
+        for (size_t b = 0; b < 2 && c + b < d; b++)
+            if (bit_of(x, head, t, c + b)) part[b] = q[c + b] * span[c + b];
+        sum += part[0] + part[1];
     }
     return sum;
+}
+
+static int32_t whole(float x, float most, float least)
+{
+    float v = x * (127 / most);
+    v = v > least ? v : least;
+    v = v < 127 ? v : 127;
+    return (int32_t)nearbyintf(v);
+}
+
+static float sum_of_bytes(const fier_index *x, size_t head, int64_t t, const float *q, const float *span, float a)
+{
+    float m = 0, r = 0;
+    int32_t sum = 0;
+    for (size_t c = 0; c < x->head_dim; c++) {
+        if (span[c] > m) m = span[c];
+        if (fabsf(q[c]) > r) r = fabsf(q[c]);
+    }
+    for (size_t c = 0; c < x->head_dim; c++)
+        if (bit_of(x, head, t, c)) sum += whole(span[c], m, 0) * whole(q[c], r, -127);
+    return a + (float)sum * ((m / 127) * (r / 127));
+}
+
+static float estimate(const fier_index *x, size_t head, int64_t t, const float *q)
+{
+    size_t groups = (x->cap + x->group - 1) / x->group, d = x->head_dim,
+           at = (head * groups + (size_t)t / x->group) * 2 * d;
+    float lo[256], span[256];
+    for (size_t c = 0; c < d; c++) {
+        lo[c] = ref_get(x->levels, x->type, at + c);
+        span[c] = ref_get(x->levels, x->type, at + d + c) - lo[c];
+    }
+    float a = ref_dot16(q, lo, d);
+    return x->products == FIER_INT8 ? sum_of_bytes(x, head, t, q, span, a) : sum_of_pairs(x, head, t, q, span, a);
 }
 
 void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,

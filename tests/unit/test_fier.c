@@ -55,6 +55,16 @@ static void score(backend *be, const index_mem *m, float *out, size_t stride, co
     be->ops->fier->score(be, at(out), stride, at(q), heads, &m->x, at(nn), (int64_t)n, at(read));
 }
 
+/* The bits of both, any NaN for another. */
+static bool same_scores(const float *a, const float *b, size_t heads, size_t stride, size_t lo, size_t n)
+{
+    bool same = true;
+    for (size_t h = 0; h < heads; h++)
+        for (size_t i = h * stride + lo; i < h * stride + n; i++)
+            same &= isnan(a[i]) ? isnan(b[i]) : memcmp(a + i, b + i, sizeof *a) == 0;
+    return same;
+}
+
 static double rounded(float x, dtype t)
 {
     return (double)(t == DT_F32 ? x : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x)));
@@ -92,12 +102,12 @@ static double naive_key(const float *k, size_t row, size_t c, size_t n, size_t t
 
 static void test_ops(backend *be, const char *level)
 {
-    static const size_t dims[] = {2, 6, 8, 18, 32, 34, 64, 80, 128, 256}, groups[] = {1, 2, 3, 4, 7, 8, 17},
+    static const size_t dims[] = {2, 6, 8, 18, 32, 34, 64, 80, 96, 128, 256}, groups[] = {1, 2, 3, 4, 7, 8, 17},
                         sizes[] = {1, 2, 7, 16, 32, 33, 64};
     rng r = {51};
     group bits = {0}, naive = {0}, inc = {0}, redo = {0};
     for (size_t t = 0; t < 3; t++)
-        for (size_t d = 0; d < 10; d++)
+        for (size_t d = 0; d < 11; d++)
             for (size_t i = 0; i < 7; i++) {
                 size_t dim = dims[d], kv = 2, heads = kv * groups[i], g = sizes[(d + i) % 7],
                        n = 1 + (d * 53 + i * 37) % (dims[d] > 64 ? 40 : 80), stride = n + 3, lo = i % 2 ? n / 3 : 0;
@@ -115,7 +125,7 @@ static void test_ops(backend *be, const char *level)
                            dtype_name(ALL_TYPES[t]), dim, g, n, (int)how, (int)open);
                 score(ref, &a, s1, stride, q, heads, lo, n, &read[0]);
                 score(be, &b, s2, stride, q, heads, lo, n, &read[1]);
-                bool same = read[0] == read[1] && read[0] > 0;
+                bool same = read[0] == read[1] && read[0] > 0 && same_scores(s1, s2, heads, stride, lo, n);
                 double worst = 0, key[256];
                 for (size_t j = lo; j < n; j++)
                     for (size_t h = 0; h < heads; h++) {
@@ -123,7 +133,6 @@ static void test_ops(backend *be, const char *level)
                         for (size_t c = 0; c < dim && h % groups[i] == 0; c++)
                             key[c] = naive_key(k + h / groups[i] * dim, kv * dim, c, n, j, &a.x);
                         for (size_t c = 0; c < dim; c++) want += (double)q[h * dim + c] * key[c];
-                        same &= s1[h * stride + j] == s2[h * stride + j];
                         worst = fmax(worst, fabs(want - (double)s1[h * stride + j]) / sqrt((double)dim));
                     }
                 group_note(&bits, same, "%s dim %zu group %zu g %zu n %zu lo %zu", dtype_name(ALL_TYPES[t]), dim,
@@ -159,6 +168,102 @@ static void test_ops(backend *be, const char *level)
     group_end(&bits, "estimates: the bits of ref, bytes counted", level);
     group_end(&naive, "estimates: from the formulas in double", level);
     group_end(&redo, "after a rewind", level);
+}
+
+/* How far whole numbers may move the estimate of a token: half a step of each weight and of each query. */
+static double int8_slack(const index_mem *m, const float *q, size_t kv, size_t token)
+{
+    const fier_index *x = &m->x;
+    size_t d = x->head_dim, groups = (x->cap + x->group - 1) / x->group;
+    const float *lo = (const float *)(const void *)x->levels.p + (kv * groups + token / x->group) * 2 * d;
+    double most = 0, r = 0, sum = 1e-5;
+    for (size_t c = 0; c < d; c++) {
+        most = fmax(most, (double)lo[d + c] - (double)lo[c]);
+        r = fmax(r, fabs((double)q[c]));
+    }
+    for (size_t c = 0; c < d; c++)
+        sum += (fabs((double)q[c]) * most + ((double)lo[d + c] - (double)lo[c]) * r + most * r / 254) / 254;
+    return sum;
+}
+
+/* score=int8: the bits of ref, near the estimates in float32, whatever the numbers are. */
+static void test_int8(backend *be, const char *level)
+{
+    static const size_t dims[] = {2, 6, 8, 18, 32, 34, 64, 80, 96, 128, 256}, sizes[] = {1, 7, 16, 32, 33, 64, 40};
+    static const float odd[] = {0, NAN, INFINITY, -INFINITY, 1e-42f, 3e38f, -3e38f};
+    rng r = {54};
+    group bits = {0}, near = {0}, rare = {0};
+    for (size_t d = 0; d < 11; d++)
+        for (size_t i = 1; i <= 8; i++) {
+            size_t dim = dims[d], kv = 2, heads = kv * i, g = sizes[(d + i) % 7], n = 30 + (d * 53 + i * 37) % 70,
+                   stride = n + 3, lo = i % 2 ? n / 3 : 0;
+            index_mem m = index_make(n, kv, dim, g, ALL_TYPES[i % 3], (fier_levels)(d % 3), FIER_REQUANT);
+            float *k = random_f32(&r, n * kv * dim), *q = random_f32(&r, heads * dim),
+                  *s1 = xmalloc(4 * heads * stride), *s2 = xmalloc(4 * heads * stride),
+                  *f = xmalloc(4 * heads * stride);
+            uint64_t read;
+            for (size_t c = 0; c < n * kv; c++) k[c * dim + dim / 2] *= 9; /* an outlier channel */
+            add(ref, &m, k, 0, n);
+            score(ref, &m, f, stride, q, heads, lo, n, &read);
+            m.x.products = FIER_INT8;
+            score(ref, &m, s1, stride, q, heads, lo, n, &read);
+            score(be, &m, s2, stride, q, heads, lo, n, &read);
+            group_note(&bits, same_scores(s1, s2, heads, stride, lo, n), "dim %zu group %zu g %zu n %zu", dim, i, g, n);
+            bool good = true;
+            for (size_t h = 0; h < heads && m.x.type == DT_F32; h++)
+                for (size_t t = lo; t < n; t++)
+                    good &= fabs((double)s1[h * stride + t] - (double)f[h * stride + t]) <=
+                            int8_slack(&m, q + h * dim, h / i, t);
+            group_note(&near, good, "dim %zu group %zu g %zu n %zu", dim, i, g, n);
+            for (size_t v = 0; v < 7; v++) {
+                k[dim * (v % (n * kv)) + v % dim] = odd[v];
+                q[v % (heads * dim)] = odd[6 - v];
+            }
+            memset(q + (heads - 1) * dim, 0, 4 * dim);
+            for (size_t t = 0; t < g && t < n; t++)
+                for (size_t c = 0; c < dim; c++) k[(t * kv + 1) * dim + c] = 0.5f;
+            add(ref, &m, k, 0, n);
+            score(ref, &m, s1, stride, q, heads, lo, n, &read);
+            score(be, &m, s2, stride, q, heads, lo, n, &read);
+            group_note(&rare, same_scores(s1, s2, heads, stride, lo, n), "dim %zu group %zu g %zu n %zu", dim, i, g, n);
+            free(k), free(q), free(s1), free(s2), free(f);
+            index_free(&m);
+        }
+    group_end(&bits, "score=int8: the bits of ref", level);
+    group_end(&near, "score=int8: within half a step of each number", level);
+    group_end(&rare, "score=int8: NaN, infinite, tiny, constant: the bits of ref", level);
+}
+
+/* Queries and spans that 8 and 7 bits hold, also where all of them are as large as can be. */
+static void test_int8_exact(backend *be, const char *level)
+{
+    enum { D = 256, N = 64, H = 5 };
+    rng r = {55};
+    static float k[N * D], q[H * D], s[H * N];
+    uint64_t read;
+    index_mem m = index_make(N, 1, D, 32, DT_F32, FIER_RANGE, FIER_REQUANT);
+    m.x.products = FIER_INT8;
+    for (int full = 0; full < 2; full++) {
+        bool good = true;
+        for (size_t c = 0; c < D; c++) {
+            float span = full || c == 3 ? 127 : floorf(rng_float(&r) * 128), base = floorf(rng_float(&r) * 9) - 4;
+            for (size_t t = 0; t < N; t++)
+                k[t * D + c] = base + ((t % 32 ? t % 32 == 31 || rng_float(&r) < 0.5f : 0) ? span : 0);
+        }
+        for (size_t i = 0; i < H * D; i++) q[i] = floorf(rng_float(&r) * 255) - 127;
+        for (size_t h = 0; h < H; h++) q[h * D + h] = h % 2 ? 127 : -127;
+        for (size_t i = 0; i < 2 * D && full; i++) q[i] = i < D ? -127 : 127;
+        add(be, &m, k, 0, N);
+        score(be, &m, s, N, q, H, 0, N, &read);
+        for (size_t h = 0; h < H; h++)
+            for (size_t t = 0; t < N; t++) {
+                double want = 0;
+                for (size_t c = 0; c < D; c++) want += (double)q[h * D + c] * (double)k[t * D + c];
+                good &= (double)s[h * N + t] == want;
+            }
+        ok(good, "%s, score=int8 is exact where the numbers are whole%s", level, full ? " and as large as can be" : "");
+    }
+    index_free(&m);
 }
 
 /* Two values a channel and group, groups of one, scaled and shifted keys. */
@@ -210,8 +315,8 @@ static void test_recall(backend *be, const char *level)
     enum { D = 64, N = 2048, PAGE = 16, PAGES = N / PAGE };
     rng r = {53};
     float *k = random_f32(&r, N * D), *q = random_f32(&r, D), *est = xmalloc(4 * N), *exact = xmalloc(4 * N),
-          pages[PAGES];
-    static int32_t best[N], mine[N], theirs[N];
+          *rough = xmalloc(4 * N), pages[PAGES];
+    static int32_t best[N], mine[N], theirs[N], whole[N];
     int64_t n[3] = {N, 0, N}, np[3] = {N, 0, PAGES}, zero = 0, range[2], tail = N;
     uint64_t read;
     index_mem m = index_make(N, 1, D, 32, DT_F32, FIER_RANGE, FIER_REQUANT);
@@ -225,10 +330,12 @@ static void test_recall(backend *be, const char *level)
     add(be, &m, k, 0, N);
     be->ops->quest->add(be, &x, at(&zero), at(k), N);
     score(be, &m, est, N, q, 1, 0, N, &read);
+    m.x.products = FIER_INT8;
+    score(be, &m, rough, N, q, 1, 0, N, &read);
     be->ops->quest->score(be, at(pages), PAGES, at(q), 1, &x, at(np), PAGES, false, (buf){NULL});
     be->ops->select->exact(be, at(exact), N, at(q), 1, &rows, at(n), N, (buf){NULL});
     for (int64_t top = 32; top <= 512; top *= 4) {
-        int64_t few = top / PAGE, hits = 0, page_hits = 0;
+        int64_t few = top / PAGE, hits = 0, page_hits = 0, whole_hits = 0, same = 0;
         choose_job j = {.score = at(exact),
                         .n = at(n),
                         .k = at(&top),
@@ -244,17 +351,24 @@ static void test_recall(backend *be, const char *level)
         be->ops->select->choose(be, &j);
         j.score = at(est), j.idx = at(mine);
         be->ops->select->choose(be, &j);
+        j.score = at(rough), j.idx = at(whole);
+        be->ops->select->choose(be, &j);
         j.score = at(pages), j.idx = at(theirs), j.n = at(np), j.granule = PAGE, j.k = at(&few);
         be->ops->select->choose(be, &j);
         for (int64_t a = 0; a < top; a++)
             for (int64_t b = 0; b < top; b++) {
                 hits += best[a] == mine[b];
                 page_hits += best[a] == theirs[b];
+                whole_hits += best[a] == whole[b];
+                same += mine[a] == whole[b];
             }
         ok(hits >= page_hits && hits * 5 > top, "%s, recall at %d: %d tokens, by pages %d", level, (int)top, (int)hits,
            (int)page_hits);
+        ok(same * 100 >= top * 97 && whole_hits * 100 >= hits * 97,
+           "%s, score=int8 at %d: %d tokens, %d in common with float32", level, (int)top, (int)whole_hits, (int)same);
     }
-    free(k), free(q), free(est), free(exact), free(x.bound.p);
+    is_near(rough, est, N, 1e-4, "%s, score=int8: near the estimates in float32", level);
+    free(k), free(q), free(est), free(rough), free(exact), free(x.bound.p);
     index_free(&m);
 }
 
@@ -378,6 +492,8 @@ int main(void)
         backend *be = open_level(ALL_LEVELS[i], 2);
         if (!be) continue;
         test_ops(be, ALL_LEVELS[i]);
+        test_int8(be, ALL_LEVELS[i]);
+        test_int8_exact(be, ALL_LEVELS[i]);
         test_points(be, ALL_LEVELS[i]);
         test_recall(be, ALL_LEVELS[i]);
         backend_close(be);

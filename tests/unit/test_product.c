@@ -119,6 +119,8 @@ static const strategy strategies[] = {
     FIER(":open=keep"),
     {"fier:skip=0:budget=20:g=8:pool=entropy", RETRIEVES, 0, POOLED},
     {"quest:skip=0:budget=24:page=4:pool=entropy", RETRIEVES, 0, POOLED},
+    FIER(":score=int8"),
+    FIER(":score=int8:open=window:levels=mad"),
     FIER(":levels=mad"),
     FIER(":levels=two_mean:skip=1"),
     FIER(":force_sink=3:force_recent=5"),

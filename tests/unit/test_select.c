@@ -254,7 +254,8 @@ static float score_of(rng *r, int kind, int64_t i)
     case 4: return (float)i;
     case 5: return (float)-i;
     case 6: return i % 50 == 0 ? x * 1e30f : x * 1e-30f;
-    default: return i % 2 ? 0.0f : -0.0f;
+    case 7: return i % 2 ? 0.0f : -0.0f;
+    default: return i % 4 == 0 ? INFINITY : i % 4 == 1 ? -INFINITY : x;
     }
 }
 
@@ -308,13 +309,13 @@ static void test_choose(backend *be, const char *level)
     static const int64_t sizes[] = {1, 2, 3, 15, 16, 17, 64, 100, 255, 300};
     rng r = {34};
     group g = {0}, forced = {0}, large = {0};
-    for (int kind = 0; kind < 8; kind++)
+    for (int kind = 0; kind < 9; kind++)
         for (size_t s = 0; s < 10; s++) {
             int64_t n = sizes[s], ks[] = {0, 1, 2, n / 20, n / 3, n - 1, n, n + 5, -3};
             for (size_t i = 0; i < 9; i++)
                 check_choice(be, &g, &r, (choice){n, 0, n, ks[i], 0, n, 0, 1, kind, 1 + i % 3});
         }
-    for (int kind = 0; kind < 8; kind++)
+    for (int kind = 0; kind < 9; kind++)
         for (int64_t granule = 1; granule <= 16; granule = granule == 1 ? 3 : granule == 3 ? 16 : 17)
             for (int64_t k = 0; k < 60; k += 11) {
                 check_choice(be, &forced, &r, (choice){100, 0, 99, k, 0, 99, 0, granule, kind, 1}); /* the last item */
@@ -326,7 +327,7 @@ static void test_choose(backend *be, const char *level)
                 check_choice(be, &forced, &r,
                              (choice){100, 20, 20, k, 0, 99, 20 * granule, granule, kind, 1}); /* no candidates */
             }
-    for (int kind = 0; kind < 8; kind++)
+    for (int kind = 0; kind < 9; kind++)
         for (int64_t k = 1; k < 1200; k = 5 * k + 1)
             check_choice(be, &large, &r, (choice){900, 1, 899, k, 1, 899, 0, 1, kind, 1});
     group_end(&g, "choose: sizes x k x kinds of scores, by a sort", level);

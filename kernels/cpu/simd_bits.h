@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* Bytes under masks of bits, times bytes: a word of 32 bits holds 32 channels of one token, quad j of a word is
+ * its channels j, j + 8, j + 16 and j + 24: bit j of each byte.
+ *
+ *   DI                  VF_LANES sums of int32, one a token
+ *   di_zero di_floats   0; the sums as floats
+ *   quads_of(out, x, by, least)   x [32] times `by`, clamped to [least, 127] (NaN: least) and rounded to the
+ *                       nearest even: byte b of out[j] is channel j + 8 b
+ *   di_take(x, j, u)    of the words x of VF_LANES tokens: the bytes 0..127 of quad j that u has where a bit is
+ *                       set, else 0
+ *   DI_COPIES           copies of a quad of signed bytes in a row, as di_dot reads them
+ *   di_dot(s, e, p)     s + the products of the bytes of e with the signed bytes of the quad at p; exact */
+#ifndef KERNELS_CPU_SIMD_BITS_H
+#define KERNELS_CPU_SIMD_BITS_H
+
+#include "kernels/cpu/simd.h"
+
+#if CPU_LEVEL >= 1
+
+INLINE __m256i clamped(const float *x, float by, float least)
+{
+    __m256 v = _mm256_max_ps(_mm256_mul_ps(_mm256_loadu_ps(x), _mm256_set1_ps(by)), _mm256_set1_ps(least));
+    return _mm256_cvtps_epi32(_mm256_min_ps(v, _mm256_set1_ps(127)));
+}
+
+INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
+{
+    const __m256i low = _mm256_set1_epi32(255);
+    __m256i q = _mm256_slli_epi32(clamped(x + 24, by, least), 24);
+    q = _mm256_or_si256(q, _mm256_slli_epi32(_mm256_and_si256(clamped(x + 16, by, least), low), 16));
+    q = _mm256_or_si256(q, _mm256_slli_epi32(_mm256_and_si256(clamped(x + 8, by, least), low), 8));
+    q = _mm256_or_si256(q, _mm256_and_si256(clamped(x, by, least), low));
+    _mm256_storeu_si256((__m256i *)(void *)out, q);
+}
+
+#endif
+
+#if CPU_LEVEL >= 2
+
+typedef __m512i DI;
+enum { DI_COPIES = 1 };
+
+INLINE DI di_zero(void) { return _mm512_setzero_si512(); }
+INLINE VF di_floats(DI s) { return _mm512_cvtepi32_ps(s); }
+
+INLINE __m512i di_take(VI x, const int j, int32_t u)
+{
+    const __m512i bit = _mm512_set1_epi8((char)(1 << j));
+#ifdef __GFNI__
+    /* every row of the matrix selects bit j */
+    return _mm512_and_si512(_mm512_gf2p8affine_epi64_epi8(x, bit, 0), _mm512_set1_epi32(u));
+#else
+    return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(x, bit), _mm512_set1_epi32(u));
+#endif
+}
+
+INLINE DI di_dot(DI s, __m512i e, const int32_t *p)
+{
+#ifdef __AVX512VNNI__
+    return _mm512_dpbusd_epi32(s, e, _mm512_set1_epi32(*p));
+#else
+    __m512i pairs = _mm512_maddubs_epi16(e, _mm512_set1_epi32(*p));
+    return _mm512_add_epi32(s, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
+}
+
+#elif CPU_LEVEL == 1
+
+typedef __m256i DI;
+enum { DI_COPIES = 8 }; /* an operand in memory; AVX-512 has broadcasts there */
+
+INLINE DI di_zero(void) { return _mm256_setzero_si256(); }
+INLINE VF di_floats(DI s) { return _mm256_cvtepi32_ps(s); }
+
+/* A shift of 16 bits within a byte's own half brings bit j to the sign, which the blend looks at. */
+INLINE __m256i di_take(VI x, const int j, int32_t u)
+{
+    return _mm256_blendv_epi8(_mm256_setzero_si256(), _mm256_set1_epi32(u), _mm256_slli_epi16(x, 7 - j));
+}
+
+INLINE DI di_dot(DI s, __m256i e, const int32_t *p)
+{
+    __m256i pairs = _mm256_maddubs_epi16(e, _mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+#else
+
+typedef int32_t DI __attribute__((vector_size(16)));
+enum { DI_COPIES = 1 };
+typedef int16_t di_pairs __attribute__((vector_size(16)));
+typedef int8_t di_bytes __attribute__((vector_size(16)));
+
+INLINE DI di_zero(void) { return (DI){0}; }
+INLINE VF di_floats(DI s) { return (VF){(float)s[0], (float)s[1], (float)s[2], (float)s[3]}; }
+INLINE DI di_all(int32_t x) { return (DI){x, x, x, x}; }
+
+INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
+{
+    for (int i = 0; i < 8; i += VF_LANES) {
+        DI q = di_zero();
+        for (int b = 0; b < 4; b++) {
+            VF v = vf_max(vf_mul(vf_load(x + 8 * b + i), vf_set1(by)), vf_set1(least));
+            v = vf_round(vf_min(v, vf_set1(127)));
+            q |= ((DI){(int32_t)v[0], (int32_t)v[1], (int32_t)v[2], (int32_t)v[3]} & 255) << 8 * b;
+        }
+        memcpy(out + i, &q, sizeof q);
+    }
+}
+
+INLINE DI di_take(VI x, const int j, int32_t u)
+{
+    di_bytes set = (di_bytes)(((di_bytes)x & (di_bytes)di_all((int32_t)(0x01010101u << j))) != 0);
+    return (DI)set & di_all(u);
+}
+
+/* Even and odd bytes apart; two products of 127 * 127 fit 16 bits. */
+INLINE DI di_dot(DI s, DI e, const int32_t *p)
+{
+    di_pairs w = (di_pairs)di_all(*p), even = (di_pairs)(e & 0x00ff00ff), odd = (di_pairs)(e >> 8 & 0x00ff00ff);
+    DI sum = (DI)(even * (w << 8 >> 8) + odd * (w >> 8));
+    return s + (sum << 16 >> 16) + (sum >> 16);
+}
+
+#endif
+
+#endif
