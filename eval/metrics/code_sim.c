@@ -26,8 +26,8 @@ typedef struct {
     size_t *first,
         *n; /* by place in a: the part of `place` with that character; empty for popular ones */
     size_t *length[2]; /* by place in b + 1: the match that ends there, for two neighbours in a */
-    window *todo;      /* ranges that are still to be matched */
-    size_t n_todo, cap;
+    window *pending;      /* ranges that are still to be matched */
+    size_t n_pending, cap;
 } matcher;
 
 typedef struct {
@@ -104,12 +104,12 @@ static match longest_match(matcher *m, window w)
 static status push_window(matcher *m, window w, err *e)
 {
     if (w.a_begin == w.a_end || w.b_begin == w.b_end) return ST_OK;
-    if (m->n_todo == m->cap) {
+    if (m->n_pending == m->cap) {
         size_t cap = m->cap ? 2 * m->cap : 32;
-        TRY(MEM_GROW(&m->todo, cap, e));
+        TRY(MEM_GROW(&m->pending, cap, e));
         m->cap = cap;
     }
-    m->todo[m->n_todo++] = w;
+    m->pending[m->n_pending++] = w;
     return ST_OK;
 }
 
@@ -117,8 +117,8 @@ static status push_window(matcher *m, window w, err *e)
 static status count_matches(matcher *m, size_t *n, err *e)
 {
     TRY(push_window(m, (window){0, m->a.n, 0, m->b.n}, e));
-    while (m->n_todo) {
-        window w = m->todo[--m->n_todo];
+    while (m->n_pending) {
+        window w = m->pending[--m->n_pending];
         match best = longest_match(m, w);
         if (best.n == 0) continue;
         *n += best.n;
@@ -155,7 +155,7 @@ done:
     mem_free(m.n);
     mem_free(m.length[0]);
     mem_free(m.length[1]);
-    mem_free(m.todo);
+    mem_free(m.pending);
     return st;
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/limits.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -125,7 +126,7 @@ void cpu_meter_limits(cpu_meter *m, kernel_limits *out)
         for (int i = 0; i < GEMM_PASSES; i++) speed[i] = cpu_meter_product(m, (product_kind)kind);
         out->gemm_gops[kind] = middle(speed, GEMM_PASSES);
     }
-    out->gemm_name = c->gemm ? gemm_name(c->gemm) : "our own kernels";
+    snprintf(out->gemm_name, sizeof out->gemm_name, "%s", c->gemm ? gemm_name(c->gemm) : "our own kernels");
     out->buffer_bytes = m->bytes;
 }
 

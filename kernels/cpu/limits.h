@@ -12,7 +12,7 @@ typedef struct {
     double read_gbs;            /* memory read, 10^9 bytes/s, */
     double read_low, read_high; /* the slowest and the fastest pass */
     double gemm_gops[PRODUCT_KINDS]; /* 10^9 operations/s of 512 x 2048 x 2048; 0: none here */
-    const char *gemm_name;      /* "oneDNN 2.6.3"; of our own kernels where no library is built in */
+    char gemm_name[48];         /* "oneDNN 2.6.3"; our own kernels where no library is built in */
     size_t buffer_bytes;        /* walked through by the passes */
 } kernel_limits;
 

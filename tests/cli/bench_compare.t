@@ -27,12 +27,7 @@ wrong() { # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
     want=$1 text=$2 name=$3
     shift 3
     compare "$@"
-    if [ "$status" -eq "$want" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && [ ! -s "$tmp/out" ] && grep -qF -- "$text" "$tmp/err"; then
-        pass "$name"
-    else
-        fail "$name (status $status, want $want; text '$text')"
-        show
-    fi
+    is_refusal "$want" "$text" "$name"
 }
 # says CTX TEXT NAME: the row at this context ends so.
 says() { check "$3" grep -qE "^decode full +f16 +$1 .* $2\$" "$tmp/out"; }

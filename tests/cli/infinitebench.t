@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: MIT
 # eval infinitebench: samples that are made and read, prompts and rules, runs that are killed, and data that is wrong.
 . "$SRCDIR/tests/cli/lib.sh"
+. "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
 own="$SRCDIR/eval/data/infinitebench/samples.jsonl"
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
 
 ib() { # ib ARGS...: a run with a small model
     run eval infinitebench -m "$m" --threads 1 --gemm builtin --quiet "$@"
 }
-# Results without what differs from run to run.
-timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
-same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
-same_set() { timeless "$1" | sort >"$tmp/a" && timeless "$2" | sort >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
-lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
-ended() { ! kill -0 "$pid" 2>/dev/null; }
 
 cases="--ctx 4096 --length 700,1400 --limit 2 --attn full,quest --skip 0 --budget 64,128"
 # shellcheck disable=SC2086
@@ -34,19 +27,8 @@ check "with averages" grep -q '"average": ' "$tmp/r.json"
 check "choices have their letter" grep -q '"dataset":"code_debug",.*"answers":\["[a-z_]*","[A-D]"\]' "$tmp/whole.jsonl"
 
 # Killed, and the same command again.
-for many in 1 2 7 20 40; do
-    # shellcheck disable=SC2086
-    "$RUN" eval infinitebench -m "$m" --threads 1 --gemm builtin --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
-    pid=$!
-    tries=0
-    until lines "$many" || ended || [ $tries -gt 3000 ]; do
-        tries=$((tries + 1))
-        sleep 0.01
-    done
-    kill -9 "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null
-    pid=
-done
+# shellcheck disable=SC2086
+killed "$tmp/part.jsonl" "1 2 7 20 40" eval infinitebench -m "$m" --threads 1 --gemm builtin --quiet $cases
 # shellcheck disable=SC2086
 ib $cases -o "$tmp/part.jsonl"
 check "a run that was killed ends" test "$status" -eq 0

@@ -7,11 +7,19 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$tmp/sanitizer"
+export UBSAN_OPTIONS="${UBSAN_OPTIONS:+$UBSAN_OPTIONS:}log_path=$tmp/sanitizer"
 
 pass() { n=$((n + 1)); echo "ok $n - $1"; }
 fail() { n=$((n + 1)); echo "not ok $n - $1"; }
 skip() { n=$((n + 1)); echo "ok $n # SKIP $1"; }
-finish() { echo "1..$n"; }
+# The plan; a sanitizer's report is a failure, whatever else the run did.
+finish() {
+    for report in "$tmp"/sanitizer.*; do
+        [ ! -e "$report" ] || { fail "a sanitizer has nothing to report"; sed 's/^/# /' "$report" | head -20; }
+    done
+    echo "1..$n"
+}
 skip_all() { echo "1..0 # SKIP $1"; exit 0; }
 
 # run ARGS...: status in $status, output in $tmp/out and $tmp/err.
@@ -29,16 +37,20 @@ check() {
 }
 out_has() { check "$2" grep -qF -- "$1" "$tmp/out"; }
 err_has() { check "$2" grep -qF -- "$1" "$tmp/err"; }
-# refused STATUS TEXT NAME ARGS...: one line on stderr that holds TEXT, this exit status, nothing on stdout.
+# is_refusal STATUS TEXT NAME: of the last run: one line on stderr that holds TEXT, this exit status, nothing on stdout.
+is_refusal() {
+    if [ "$status" -eq "$1" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && [ ! -s "$tmp/out" ] && grep -qF -- "$2" "$tmp/err"; then
+        pass "$3"
+    else
+        fail "$3 (status $status, want $1; text '$2')"
+        show
+    fi
+}
+# refused STATUS TEXT NAME ARGS...: such a run.
 refused() {
     want=$1 text=$2 name=$3
     shift 3
     run "$@" --quiet
-    if [ "$status" -eq "$want" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && [ ! -s "$tmp/out" ] && grep -qF -- "$text" "$tmp/err"; then
-        pass "$name"
-    else
-        fail "$name (status $status, want $want; text '$text')"
-        show
-    fi
+    is_refusal "$want" "$text" "$name"
 }
 has_sentencepiece() { ! "$RUN" info "$models/llama2-linear-f16" 2>/dev/null | grep -q 'built without SentencePiece'; }

@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: MIT
 # eval longbench: the table, files of results, and a run that is killed again and again.
 . "$SRCDIR/tests/cli/lib.sh"
+. "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
 own="$SRCDIR/eval/data/longbench/samples.jsonl"
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
 
 lb() { # lb ARGS...: a run with a small model and a window that its prompts fit
     run eval longbench -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet "$@"
 }
-# Results without what differs from run to run.
-timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
-same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
-lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
-ended() { ! kill -0 "$pid" 2>/dev/null; }
 
 cases="--dataset qasper,trec,samsum,vcsum,lcc --attn full,streaming,quest --budget 64,128"
 # shellcheck disable=SC2086
@@ -27,19 +21,8 @@ cp "$tmp/out" "$tmp/table"
 check "the report is JSON" grep -q '"averages"' "$tmp/r.json"
 
 # Killed at several moments: after each of these numbers of lines, wherever the program is then.
-for many in 1 2 7 12 13 21; do
-    # shellcheck disable=SC2086
-    "$RUN" eval longbench -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
-    pid=$!
-    tries=0
-    until lines "$many" || ended || [ $tries -gt 3000 ]; do
-        tries=$((tries + 1))
-        sleep 0.02
-    done
-    kill -9 "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null
-    pid=
-done
+# shellcheck disable=SC2086
+killed "$tmp/part.jsonl" "1 2 7 12 13 21" eval longbench -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases
 check "killed: the beginning of a file" test "$(wc -l <"$tmp/part.jsonl")" -ge 1
 printf '{"dataset":"qas' >>"$tmp/part.jsonl"
 # shellcheck disable=SC2086
@@ -55,9 +38,7 @@ lb $cases -o "$tmp/part.jsonl"
 check "nothing is left to do" cmp "$tmp/part.jsonl" "$tmp/copy.jsonl"
 # shellcheck disable=SC2086
 lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
-timeless "$tmp/whole.jsonl" | sort >"$tmp/a"
-timeless "$tmp/jobs.jsonl" | sort >"$tmp/b"
-check "side by side: the same results" cmp "$tmp/a" "$tmp/b"
+check "side by side: the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
 
 # Another configuration.
 lb --dataset qasper -o "$tmp/one.jsonl"

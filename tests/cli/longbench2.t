@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: MIT
 # eval longbench2: the table, both passes of a chain of thought, runs that are killed, and data that is wrong.
 . "$SRCDIR/tests/cli/lib.sh"
+. "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
 own="$SRCDIR/eval/data/longbench2/samples.jsonl"
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
 
 lb() { # lb ARGS...: a run with a small model and a window that its prompts fit
     run eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet "$@"
 }
-# Results without what differs from run to run.
-timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
-same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
-lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
-ended() { ! kill -0 "$pid" 2>/dev/null; }
 n_samples=$(wc -l <"$own")
 
 # One pass.
@@ -52,19 +46,8 @@ check "reasoning has no score" test "$(grep '"pass":"reasoning"' "$tmp/whole.jso
 check "the report has both costs" grep -q '"reasoning": {' "$tmp/r.json"
 
 # Killed at several moments: in the first pass, between both, in the second one.
-for many in 1 2 9 $((1 + 3 * n_samples)) $((2 + 3 * n_samples)) 24; do
-    # shellcheck disable=SC2086
-    "$RUN" eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
-    pid=$!
-    tries=0
-    until lines "$many" || ended || [ $tries -gt 3000 ]; do
-        tries=$((tries + 1))
-        sleep 0.01
-    done
-    kill -9 "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null
-    pid=
-done
+# shellcheck disable=SC2086
+killed "$tmp/part.jsonl" "1 2 9 $((1 + 3 * n_samples)) $((2 + 3 * n_samples)) 24" eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases
 # The same moments again, exactly: the file as it is after so many lines, and a part of the next one.
 for many in 4 $((1 + 3 * n_samples)) $((3 + 3 * n_samples)); do
     { head -n "$many" "$tmp/whole.jsonl" && sed -n "$((many + 1))p" "$tmp/whole.jsonl" | head -c 40; } >"$tmp/at.jsonl"
@@ -81,9 +64,7 @@ sed '/^seconds/d' "$tmp/table" >"$tmp/a"
 check "and its table" cmp "$tmp/a" "$tmp/b"
 # shellcheck disable=SC2086
 lb $cases --jobs 3 -o "$tmp/jobs.jsonl"
-timeless "$tmp/whole.jsonl" | sort >"$tmp/a"
-timeless "$tmp/jobs.jsonl" | sort >"$tmp/b"
-check "side by side: the same results" cmp "$tmp/a" "$tmp/b"
+check "side by side: the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
 one="eval longbench2 -m $m --ctx 8192 --gemm builtin -o $tmp/none.jsonl --limit 1"
 # shellcheck disable=SC2086
 {

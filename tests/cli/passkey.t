@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: MIT
 # passkey: files of results, a run that is killed again and again, trials side by side.
 . "$SRCDIR/tests/cli/lib.sh"
+. "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
 cases="passkey -m $m --ctx 512,640 --attn full,streaming,quest --budget 64 --trials 5 --threads 1 --gemm builtin --quiet"
 
-# Results without what differs from run to run.
-timeless() { sed 's/"seconds":[^,]*,//; s/,"started":{[^}]*}//' "$1"; }
-same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
 same_report() { grep -v '"seconds"' "$1" >"$tmp/a" && grep -v '"seconds"' "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
-lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
-ended() { ! kill -0 "$pid" 2>/dev/null; }
 
 # shellcheck disable=SC2086
 {
@@ -27,19 +21,8 @@ check "no path of this machine is in it" test "$(grep -cF "$SRCDIR" "$tmp/whole.
 check "a line has everything" grep -qE '^\{"ctx":640,"trial":4,"attn":"quest","budget":64,"depth":100.0,"key":[0-9]+,"reply":".*","correct":(true|false),"prompt_tokens":[0-9]+,"decoded_prompt_tokens":[1-9][0-9]*,"new_tokens":[0-9]+,"seconds":[0-9.e-]+,"kv_bytes":[1-9]' "$tmp/whole.jsonl"
 
 # Killed at several moments: after each of these numbers of lines, wherever the program is then.
-for least in 1 2 9 16 22; do
-    # shellcheck disable=SC2086
-    "$RUN" $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
-    pid=$!
-    tries=0
-    until lines "$least" || ended || [ $tries -gt 3000 ]; do
-        tries=$((tries + 1))
-        sleep 0.02
-    done
-    kill -9 "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null
-    pid=
-done
+# shellcheck disable=SC2086
+killed "$tmp/part.jsonl" "1 2 9 16 22" $cases
 check "killed: the beginning of a file" test "$(wc -l <"$tmp/part.jsonl")" -ge 1
 printf '{"ctx":640,"tri' >>"$tmp/part.jsonl"
 # shellcheck disable=SC2086
@@ -56,9 +39,7 @@ check "the table is there all the same" cmp "$tmp/out" "$tmp/table"
 
 # shellcheck disable=SC2086
 run $cases --jobs 3 -o "$tmp/jobs.jsonl" --json "$tmp/jobs.json"
-timeless "$tmp/whole.jsonl" | sort >"$tmp/a"
-timeless "$tmp/jobs.jsonl" | sort >"$tmp/b"
-check "side by side: the same results" cmp "$tmp/a" "$tmp/b"
+check "side by side: the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
 check "the same table" cmp "$tmp/out" "$tmp/table"
 check "and the same report" same_report "$tmp/whole.json" "$tmp/jobs.json"
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 # eval pg19: tables, curves, files of results, a run that is killed, bad input.
 . "$SRCDIR/tests/cli/lib.sh"
+. "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
-pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
 
 # Books: a text, lines, another text; the order is that of the names as strings.
 book() { head -c "$2" "$SRCDIR/eval/data/pg19/10146.txt" | tail -c "$1"; } # bytes, the end of them
@@ -19,10 +18,6 @@ book 700 2000 >"$tmp/books/10.txt"
 pg() { # pg ARGS...
     run eval pg19 -m "$m" --threads 1 --gemm builtin --quiet "$@"
 }
-timeless() { sed 's/"seconds":[^,]*,//; s/"together":[^,}]*//; s/,"started":{[^}]*}//' "$1" | sort; }
-same_results() { timeless "$1" >"$tmp/a" && timeless "$2" >"$tmp/b" && cmp "$tmp/a" "$tmp/b"; }
-lines() { [ -f "$tmp/part.jsonl" ] && [ "$(wc -l <"$tmp/part.jsonl")" -ge "$1" ]; }
-ended() { ! kill -0 "$pid" 2>/dev/null; }
 
 cases="--data $tmp/books --limit 9 --ctx 400 --attn full,streaming,quest --budget 32,64 --skip 0"
 # shellcheck disable=SC2086
@@ -44,24 +39,13 @@ check "the mean over all tokens" sh -c "grep -A9 'together, token' '$tmp/out' | 
 check "a text in the budget is full attention's" sh -c "grep -q '\"attn\":\"quest\".*\"attended\":3' '$tmp/whole.jsonl'"
 
 # Killed at several moments.
-for k in 1 2 6 7 11; do
-    # shellcheck disable=SC2086
-    "$RUN" eval pg19 -m "$m" --threads 1 --gemm builtin --quiet $cases -o "$tmp/part.jsonl" >/dev/null 2>&1 </dev/null &
-    pid=$!
-    tries=0
-    until lines "$k" || ended || [ $tries -gt 3000 ]; do
-        tries=$((tries + 1))
-        sleep 0.02
-    done
-    kill -9 "$pid" 2>/dev/null
-    wait "$pid" 2>/dev/null
-    pid=
-done
+# shellcheck disable=SC2086
+killed "$tmp/part.jsonl" "1 2 6 7 11" eval pg19 -m "$m" --threads 1 --gemm builtin --quiet $cases
 printf '{"book":0,"at' >>"$tmp/part.jsonl"
 # shellcheck disable=SC2086
 pg $cases -o "$tmp/part.jsonl"
 check "the last run ends" test "$status" -eq 0
-check "with the results of an undisturbed one" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+check "with the results of an undisturbed one" same_set "$tmp/whole.jsonl" "$tmp/part.jsonl"
 sed '/tokens\/s/d' "$tmp/out" >"$tmp/b"
 sed '/tokens\/s/d' "$tmp/table" >"$tmp/a"
 check "and its tables" cmp "$tmp/a" "$tmp/b"

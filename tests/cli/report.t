@@ -12,12 +12,7 @@ wrong() { # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
     want=$1 text=$2 name=$3
     shift 3
     report "$@"
-    if [ "$status" -eq "$want" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && [ ! -s "$tmp/out" ] && grep -qF -- "$text" "$tmp/err"; then
-        pass "$name"
-    else
-        fail "$name (status $status, want $want; text '$text')"
-        show
-    fi
+    is_refusal "$want" "$text" "$name"
 }
 
 # Of k scores of 1 among n, resampled means are binomial: their percentiles are known, and with 10,000 resamples the

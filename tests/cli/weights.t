@@ -51,14 +51,16 @@ run generate -m "$m" -p x -n 2 --plan --weights q8
 check "with a cache file all is mapped" test "$(grep -c "in memory" "$tmp/out")" -eq 0
 check "a plan quantizes nothing" test ! -e "$cache"
 run bench --shape tiny --weights bf16,q8,q4 --phase decode --ctx 0 --json "$tmp/b.json"
-out_has "tiny, q4," "bench takes a list of types"
+check "bench takes a list of types" test "$status" -eq 0
+out_has "tiny, q4," "each by its name"
 if command -v jq >/dev/null; then
     check "and reports fewer bytes for each" jq -e '[.results[].bytes_per_token] | .[0] > .[1] and .[1] > .[2]' "$tmp/b.json"
 else
     skip "jq is not there"
 fi
 run bench -m "$m" --weights f32,q8 --phase decode --ctx 0 --no-weights-cache
-out_has ", q8," "of a model of files too"
+check "of a model of files too" test "$status" -eq 0
+out_has ", q8," "the type of its copy by name"
 refused 2 "'q5' is not one of" "an unknown type" logits -m "$m" --ids 1 --weights q5
 refused 2 "'q5' is not one of" "in a list of bench" bench --shape tiny --weights q8,q5
 finish

@@ -10,8 +10,7 @@
 #include "eval/infinitebench.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/sha256.h"
-#include "tests/unit/test_tokenizer_util.h"
+#include "tests/unit/prompt_fixture.h"
 
 static infinitebench_prompts sets[3];
 
@@ -21,12 +20,6 @@ static size_t task_of(const char *name)
     size_t t;
     if (dataset_find(&t, &names, name, strlen(name), NULL) != ST_OK) abort();
     return t;
-}
-
-static const char *string_in(const json_t *j, const char *key)
-{
-    const char *s = json_string_value(json_object_get(j, key));
-    return s ? s : "";
 }
 
 /* ---- lines ---- */
@@ -313,18 +306,6 @@ static void test_pairs(void)
     json_decref(few);
 }
 
-static tokenizer *open_small(const char *name)
-{
-    char rel[128];
-    tokenizer *t = NULL;
-    err e = {0};
-    snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", name);
-    status st = tokenizer_open(&t, tap_path(rel), &e);
-    if (st == ST_UNSUPPORTED) tap_skip("%s", e.msg);
-    else is_ok(st, &e, "%s opens", name);
-    return t;
-}
-
 /* Sentences of noise, or pairs. */
 static size_t units_of(const infinitebench_sample *s)
 {
@@ -457,11 +438,6 @@ static void test_sets(void)
 
 /* ---- against the official steps ---- */
 
-typedef struct {
-    const char *name, *file, *as, *chat;
-    bool clean;
-} real;
-
 /* Line number `index` of a file of samples, with the prompts of a set. */
 static bool read_sample(infinitebench_sample *s, const char *rel, size_t index,
                         infinitebench_set set)
@@ -482,13 +458,13 @@ static bool read_sample(infinitebench_sample *s, const char *rel, size_t index,
     return there;
 }
 
-static bool agrees(const json_t *j, const real *r, const tokenizer *t)
+static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, const tokenizer *t)
 {
     bool own = strcmp(string_in(j, "source"), "own") == 0;
-    size_t index = (size_t)json_integer_value(json_object_get(j, "index")),
-           want = (size_t)json_integer_value(json_object_get(j, "n"));
+    size_t index = (size_t)json_integer_value(json_object_get(j, "index"));
     infinitebench_set set;
     infinitebench_sample s;
+    (void)ctx;
     if (infinitebench_set_parse(&set, string_in(j, "prompts"), NULL) != ST_OK) return false;
     prompter how = {.tok = t,
                     .max_length = (size_t)json_integer_value(json_object_get(j, "max_length")),
@@ -498,74 +474,19 @@ static bool agrees(const json_t *j, const real *r, const tokenizer *t)
                     .halves = true,
                     .clean = r->clean};
     prompt_tokens out;
-    char hex[SHA256_HEX];
-    sha256 h;
     if (!read_sample(&s,
                      own ? "eval/data/infinitebench/samples.jsonl"
                          : "tests/data/infinitebench/odd.jsonl",
                      index, set))
         return false;
     status st = infinitebench_prompt_make(&out, &sets[set], &how, &s, NULL);
-    sha256_init(&h);
-    sha256_add(&h, out.head.ids, out.head.n * sizeof(int32_t));
-    sha256_add(&h, out.tail.ids, out.tail.n * sizeof(int32_t));
-    sha256_hex(&h, hex);
-    size_t n = out.head.n + out.tail.n;
-    bool same = st == ST_OK && n == want && strncmp(hex, string_in(j, "ids"), 16) == 0;
-    if (!same)
-        printf("#   %s %s %zu (%s) %s, %zu: %zu tokens, the reference has %zu\n", r->name,
-               string_in(j, "source"), index, infinitebench_tasks[s.task].name,
-               string_in(j, "prompts"), how.max_length, n, want);
-    prompt_tokens_free(&out);
     infinitebench_sample_free(&s);
-    return same;
-}
-
-static tokenizer *open_real(const real *r, const char *dir)
-{
-    char cmd[9000], rel[96];
-    tokenizer *t = NULL;
-    err e = {0};
-    snprintf(rel, sizeof rel, "tokenizers/%s.xz", r->file);
-    const char *path = tap_data(rel);
-    snprintf(cmd, sizeof cmd, "rm -f '%s'/token*; xz -dc '%s' > '%s/%s'", dir, path ? path : "",
-             dir, r->as);
-    if (!path || system(cmd) != 0) {
-        tap_skip("no %s (KVASIR_DATA or ../shared/data)", r->file);
-        return NULL;
-    }
-    status st = tokenizer_open(&t, dir, &e);
-    if (st == ST_UNSUPPORTED) tap_skip("%s", e.msg);
-    else is_ok(st, &e, "%s opens", r->name);
-    return t;
+    return is_prompt(j, &out, st);
 }
 
 static void test_real(void)
 {
-    static const real tokenizers[] = {
-        {"llama3", "llama3/tokenizer.json", "tokenizer.json", "llama3", true},
-        {"mistral", "mistral/tokenizer.model.v3", "tokenizer.model", "mistral-v3", false},
-        {"qwen", "qwen/tokenizer.json", "tokenizer.json", "qwen2.5", false},
-    };
-    char dir[] = "infinitebench_XXXXXX", cmd[64];
-    if (!mkdtemp(dir)) abort();
-    for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++) {
-        tokenizer *t = open_real(&tokenizers[i], dir);
-        FILE *f = fopen(tap_path("tests/data/infinitebench/prompts.jsonl"), "rb");
-        int n = 0, good = 0;
-        ok(f, "fixtures are there");
-        for (json_t *j; t && f && (j = next_json(f)); json_decref(j)) {
-            if (strcmp(string_in(j, "tokenizer"), tokenizers[i].name) != 0) continue;
-            n++;
-            good += agrees(j, &tokenizers[i], t);
-        }
-        if (t) is_int(n, 150, "%s: prompts", tokenizers[i].name);
-        if (t) is_int(good, n, "%s: token by token as the official steps", tokenizers[i].name);
-        if (f) fclose(f);
-        tokenizer_free(t);
-    }
-    snprintf(cmd, sizeof cmd, "rm -rf '%s'", dir);
-    if (system(cmd) != 0) abort();
+    check_real_prompts("tests/data/infinitebench/prompts.jsonl", 150, agrees, NULL);
 }
 
 int main(void)

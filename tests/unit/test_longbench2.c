@@ -10,8 +10,7 @@
 #include "eval/longbench2.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/sha256.h"
-#include "tests/unit/test_tokenizer_util.h"
+#include "tests/unit/prompt_fixture.h"
 
 static longbench2_templates templates;
 
@@ -326,23 +325,11 @@ static void test_memory(void)
 
 /* ---- against the official steps ---- */
 
-/* One tokenizer of the fixtures. */
-typedef struct {
-    const char *name, *file, *as, *chat;
-    bool clean;
-} real;
-
 static const char *const sources[] = {"format", "odd", "own"},
                          *const source_files[] = {"tests/data/longbench2/format_samples.jsonl",
                                                   "tests/data/longbench2/odd.jsonl",
                                                   "eval/data/longbench2/samples.jsonl"};
 enum { N_SOURCES = 3 };
-
-static const char *string_in(const json_t *j, const char *key)
-{
-    const char *s = json_string_value(json_object_get(j, key));
-    return s ? s : "";
-}
 
 static const longbench2_sample *sample_of(const longbench2_data *data, const json_t *j)
 {
@@ -361,11 +348,10 @@ static longbench2_prompt prompt_of(const json_t *j)
     return (longbench2_prompt)p;
 }
 
-/* The ids of one line of the fixture. */
-static bool agrees(const json_t *j, const real *r, const tokenizer *t, const longbench2_sample *s)
+static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, const tokenizer *t)
 {
+    const longbench2_sample *s = sample_of(ctx, j);
     bool raw = strcmp(string_in(j, "wrap"), "raw") == 0;
-    size_t want = (size_t)json_integer_value(json_object_get(j, "n"));
     prompter p = {.tok = t,
                   .max_length = (size_t)json_integer_value(json_object_get(j, "max_length")),
                   .wrap = raw ? WRAP_RAW : WRAP_TEMPLATE,
@@ -374,80 +360,23 @@ static bool agrees(const json_t *j, const real *r, const tokenizer *t, const lon
                   .clean = r->clean};
     prompt_text text;
     prompt_tokens out = {0};
-    char hex[SHA256_HEX];
-    sha256 h;
+    if (!s) return false;
     status st =
         longbench2_fill(&text, &templates, prompt_of(j), s,
                         text_of("\n I looked at the window, and at $C_A$ .\xe3\x80\x80"), NULL);
     if (st == ST_OK) st = prompter_wrap(&out, &p, true, &text, NULL);
     if (st == ST_OK) st = prompter_encode(&out, &p, true, &text, text.n, NULL);
     mem_free(text.s);
-    sha256_init(&h);
-    sha256_add(&h, out.head.ids, out.head.n * sizeof(int32_t));
-    sha256_hex(&h, hex);
-    bool same = st == ST_OK && out.head.n == want && out.tail.n == 0 &&
-                strncmp(hex, string_in(j, "ids"), 16) == 0;
-    if (!same)
-        printf("#   %s %s %lld %s, %zu, %s: %zu tokens, the reference has %zu\n", r->name,
-               string_in(j, "source"), (long long)s->index, string_in(j, "prompt"), p.max_length,
-               string_in(j, "wrap"), out.head.n, want);
-    prompt_tokens_free(&out);
-    return same;
-}
-
-static tokenizer *open_real(const real *r, const char *dir)
-{
-    char cmd[9000], rel[96];
-    tokenizer *t = NULL;
-    err e = {0};
-    snprintf(rel, sizeof rel, "tokenizers/%s.xz", r->file);
-    const char *path = tap_data(rel);
-    snprintf(cmd, sizeof cmd, "xz -dc '%s' > '%s/%s'", path ? path : "", dir, r->as);
-    if (!path || system(cmd) != 0) {
-        tap_skip("no %s (KVASIR_DATA or ../shared/data)", r->file);
-        return NULL;
-    }
-    status st = tokenizer_open(&t, dir, &e);
-    if (st == ST_UNSUPPORTED) tap_skip("%s", e.msg);
-    else is_ok(st, &e, "%s opens", r->name);
-    return t;
-}
-
-static void check_real(const real *r, const longbench2_data *data)
-{
-    char dir[64];
-    int n = 0, good = 0;
-    make_dir(dir, sizeof dir);
-    tokenizer *t = open_real(r, dir);
-    FILE *f = fopen(tap_path("tests/data/longbench2/prompts.jsonl"), "rb");
-    ok(f, "fixtures are there");
-    for (json_t *j; t && f && (j = next_json(f)); json_decref(j)) {
-        const longbench2_sample *s = sample_of(data, j);
-        if (strcmp(string_in(j, "tokenizer"), r->name) != 0) continue;
-        n++;
-        good += s && agrees(j, r, t, s);
-    }
-    if (t) {
-        is_int(n, 240, "%s: prompts", r->name);
-        is_int(good, n, "%s: token by token as the official steps", r->name);
-    }
-    if (f) fclose(f);
-    tokenizer_free(t);
-    remove_dir(dir);
+    bool whole = out.tail.n == 0;
+    return is_prompt(j, &out, st) && whole;
 }
 
 static void test_real(void)
 {
-    static const real tokenizers[] = {
-        {"llama3", "llama3/tokenizer.json", "tokenizer.json", "llama3", true},
-        {"mistral", "mistral/tokenizer.model.v3", "tokenizer.model", "mistral-v3", false},
-        {"qwen", "qwen/tokenizer.json", "tokenizer.json", "qwen2.5", false},
-    };
     longbench2_data data[N_SOURCES] = {0};
     bool there = true;
     for (int k = 0; k < N_SOURCES; k++) there &= read_samples(&data[k], source_files[k]);
-    for (size_t i = 0; there && i < sizeof tokenizers / sizeof *tokenizers; i++)
-        check_real(&tokenizers[i], data);
+    if (there) check_real_prompts("tests/data/longbench2/prompts.jsonl", 240, agrees, data);
     for (int k = 0; k < N_SOURCES; k++) longbench2_data_free(&data[k]);
 }
 

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/* What the tests of evaluations' prompts share: tokenizers, and files of prompts that the reference made with real ones.
+ * A line has {"tokenizer", "n", "ids"}: how many tokens, and the first 16 digits of the SHA-256 of their ids. */
+#ifndef TESTS_UNIT_PROMPT_FIXTURE_H
+#define TESTS_UNIT_PROMPT_FIXTURE_H
+
+#include "eval/prompter.h"
+#include "kernels/base/sha256.h"
+#include "tests/unit/test_tokenizer_util.h"
+
+/* A text member, "" where there is none. */
+static inline const char *string_in(const json_t *j, const char *key)
+{
+    const char *s = json_string_value(json_object_get(j, key));
+    return s ? s : "";
+}
+
+/* NULL, and a skipped test, where the build cannot read it. */
+static inline tokenizer *open_tokenizer(const char *dir, const char *name)
+{
+    tokenizer *t = NULL;
+    err e = {0};
+    status st = tokenizer_open(&t, dir, &e);
+    if (st == ST_UNSUPPORTED) tap_skip("%s", e.msg);
+    else is_ok(st, &e, "%s opens", name);
+    return t;
+}
+
+static inline tokenizer *open_small(const char *name)
+{
+    char rel[128];
+    snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", name);
+    return open_tokenizer(tap_path(rel), name);
+}
+
+/* A file of the real data, and how transformers has it. */
+typedef struct {
+    const char *name, *file, *as, *chat;
+    bool clean;
+} real_tokenizer;
+
+/* Unpacks it into a folder of its own. NULL, and a skipped test, where it is not there. */
+static inline tokenizer *open_real(const real_tokenizer *r)
+{
+    char dir[64], cmd[9000], rel[96];
+    snprintf(rel, sizeof rel, "tokenizers/%s.xz", r->file);
+    const char *path = tap_data(rel);
+    if (!path) {
+        tap_skip("no %s (KVASIR_DATA or ../shared/data)", r->file);
+        return NULL;
+    }
+    make_dir(dir, sizeof dir);
+    snprintf(cmd, sizeof cmd, "xz -dc '%s' > '%s/%s'", path, dir, r->as);
+    bool unpacked = system(cmd) == 0;
+    if (!unpacked) tap_skip("xz does not unpack %s", r->file);
+    tokenizer *t = unpacked ? open_tokenizer(dir, r->name) : NULL;
+    remove_dir(dir);
+    return t;
+}
+
+/* Whether the tokens are those of the line; frees them. */
+static inline bool is_prompt(const json_t *j, prompt_tokens *p, status st)
+{
+    char hex[SHA256_HEX];
+    sha256 h;
+    size_t n = p->head.n + p->tail.n, want = (size_t)json_integer_value(json_object_get(j, "n"));
+    sha256_init(&h);
+    sha256_add(&h, p->head.ids, p->head.n * sizeof(int32_t));
+    sha256_add(&h, p->tail.ids, p->tail.n * sizeof(int32_t));
+    sha256_hex(&h, hex);
+    prompt_tokens_free(p);
+    bool same = st == ST_OK && n == want && strncmp(hex, string_in(j, "ids"), 16) == 0;
+    char *line = same ? NULL : json_dumps(j, JSON_COMPACT);
+    if (!same) printf("#   %zu tokens, the reference has %s\n", n, line);
+    free(line);
+    return same;
+}
+
+/* Whether our prompt is that of a line. */
+typedef bool (*prompt_test)(const void *ctx, const json_t *j, const real_tokenizer *r, const tokenizer *t);
+
+/* All lines of a file of tests/data with each real tokenizer, `want` of each. */
+static inline void check_real_prompts(const char *file, int want, prompt_test agrees, const void *ctx)
+{
+    static const real_tokenizer tokenizers[] = {
+        {"llama3", "llama3/tokenizer.json", "tokenizer.json", "llama3", true},
+        {"mistral", "mistral/tokenizer.model.v3", "tokenizer.model", "mistral-v3", false},
+        {"qwen", "qwen/tokenizer.json", "tokenizer.json", "qwen2.5", false},
+    };
+    for (size_t i = 0; i < sizeof tokenizers / sizeof *tokenizers; i++) {
+        const real_tokenizer *r = &tokenizers[i];
+        tokenizer *t = open_real(r);
+        FILE *f = fopen(tap_path(file), "rb");
+        int n = 0, good = 0;
+        ok(f, "fixtures are there");
+        for (json_t *j; t && f && (j = next_json(f)); json_decref(j)) {
+            if (strcmp(string_in(j, "tokenizer"), r->name) != 0) continue;
+            n++;
+            good += agrees(ctx, j, r, t);
+        }
+        if (t) is_int(n, want, "%s: prompts", r->name);
+        if (t) is_int(good, n, "%s: token by token as the official steps", r->name);
+        if (f) fclose(f);
+        tokenizer_free(t);
+    }
+}
+
+#endif
