@@ -25,9 +25,9 @@ void sampler_free(sampler *s);
 /* Counts a token (prompt or generated) for the repetition penalty. */
 void sampler_accept(sampler *s, int32_t id);
 /* Chooses from logits [vocab], which are changed. Order: penalty, temperature, top-k, top-p, min-p.
- * Equal logits: the lower id first. Does not allocate. */
+ * Equal logits: the lower id first; NaN counts as -INFINITY. Does not allocate. */
 int32_t sampler_next(sampler *s, float *logits);
-/* The most likely id, the lower one of equals. */
+/* The most likely id, the lower one of equals; 0 if all are NaN. */
 int32_t logits_argmax(const float *logits, size_t vocab);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,17 @@ static status choose_level(const cpu_level **out, err *e)
         return ST_OK;
     }
     return err_set(e, ST_USAGE, "KVASIR_CPU: unknown level '%s' (generic, avx2, avx512, avx512_bf16)", want);
+}
+
+const cpu_kernels *cpu_best_kernels(void)
+{
+    static _Atomic(const cpu_kernels *) chosen; /* asking a virtual machine's CPU takes microseconds */
+    const cpu_kernels *k = atomic_load(&chosen);
+    const cpu_level *level;
+    if (k) return k;
+    choose_level(&level, NULL);
+    atomic_store(&chosen, level->kernels);
+    return level->kernels;
 }
 
 void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what)

@@ -53,6 +53,12 @@ static inline const int64_t *cpu_i64(buf b)
  * in be. Grows by half, so that a growing context reallocates rarely. */
 void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what);
 
+/* Those of the level that a backend would take, for what host code computes; without a message if KVASIR_CPU names
+ * none. */
+const cpu_kernels *cpu_best_kernels(void);
+/* The k-th largest of n numbers, 1 <= k <= n, or one between it and the next smaller one. No NaN. */
+float cpu_kth_largest(const cpu_kernels *kn, const float *x, size_t n, size_t k);
+
 /* The K rows (value: V rows) of one kv head. */
 row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head);
 /* As ref_count_read; false after a fault. */

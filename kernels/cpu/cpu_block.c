@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
@@ -100,6 +101,39 @@ static void cpu_score(backend *be, buf score, buf probe, const block_index *x, s
     if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)count * row;
 }
 
+/* Columns [col, col + n) of a row of the ring get sums (NULL: zeros), anew or added to what is there. */
+static void fold_run(const cpu_kernels *k, float *row, const float *sum, size_t n, bool anew)
+{
+    if (anew) memset(row, 0, n * sizeof *row);
+    if (sum) k->add(row, sum, n);
+}
+
+static void cpu_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
+{
+    (void)n_max;
+    const cpu_kernels *k = cpu_of(be)->k;
+    int64_t first = cpu_i64(at)[0], all = cpu_i64(at)[1], seen = cpu_i64(at)[2] - first;
+    size_t n = (size_t)all, old = seen <= 0 ? 0 : seen < all ? (size_t)seen : n;
+#pragma omp parallel num_threads(cpu_team(be, n *m->n_heads))
+    {
+        size_t a, b;
+        threads_split(m->n_heads, 1, &a, &b);
+        for (size_t h = a; h < b; h++) {
+            float *row = cpu_f32(m->mass) + h * m->ring;
+            size_t col = (size_t)first % m->ring;
+            for (size_t i = 0, to; i < n; i = to, col = 0) {
+                const float *s = sum.p ? cpu_f32(sum) + h * stride + i : NULL;
+                size_t kept = i < old ? old - i : 0;
+                to = i + (m->ring - col < n - i ? m->ring - col : n - i);
+                if (kept > to - i) kept = to - i;
+                fold_run(k, row + col, s, kept, false);
+                fold_run(k, row + col + kept, s ? s + kept : NULL, to - i - kept, true);
+            }
+        }
+    }
+    if (m->read.p) *(uint64_t *)(void *)m->read.p += old * m->n_heads * sizeof(float);
+}
+
 /* Lists apart, their sum in order. */
 static void cpu_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
                      buf k)
@@ -117,7 +151,7 @@ const block_ops cpu_block = {
     .moments = cpu_moments,
     .probe = cpu_probe,
     .score = cpu_score,
-    .fold = ref_block_fold,
+    .fold = cpu_fold,
     .form = ref_block_form,
     .list = ref_block_list,
     .take = cpu_take,

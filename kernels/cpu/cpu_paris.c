@@ -98,39 +98,87 @@ static void cpu_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads,
     }
 }
 
-/* The 256 sums +-y_0 +- ... +-y_7 in descending order. Rounded addition is monotone: a sorted list plus a
- * number stays sorted, so each further element merges two sorted lists. */
-static void sort_patterns(unsigned char *id, const float *y)
+enum { SORTS = 4 }; /* at a time: a step of a merge waits for the one before, not for those of other sorts */
+
+/* Sums in descending order and their patterns. */
+typedef struct {
+    float sum[PARIS_PATTERNS];
+    unsigned char id[PARIS_PATTERNS];
+} sorted_sums;
+
+static void sort_one(sorted_sums *to, float y)
 {
-    float v[2][PARIS_PATTERNS] = {{y[0], -y[0]}}, *from = v[0], *to = v[1];
-    unsigned char ids[2][PARIS_PATTERNS] = {{1, 0}}, *from_id = ids[0], *to_id = ids[1];
-    if (y[0] < 0) {
-        v[0][0] = -y[0], v[0][1] = y[0];
-        ids[0][0] = 0, ids[0][1] = 1;
+    bool up = !(y < 0);
+    to->sum[0] = up ? y : -y;
+    to->sum[1] = up ? -y : y;
+    to->id[0] = up;
+    to->id[1] = !up;
+}
+
+/* The 2 n sums of n sorted ones and +-y[s], bit j of a pattern, for each of SORTS lists. No branch depends on sums:
+ * half of them would be guessed wrong. */
+static void merge_signs(sorted_sums *to, sorted_sums *from, const float y[SORTS], size_t n, unsigned j)
+{
+    size_t a[SORTS] = {0}, b[SORTS] = {0};
+    float by[SORTS][2];
+    for (size_t s = 0; s < SORTS; s++) {
+        by[s][0] = -y[s];
+        by[s][1] = y[s];
+        from[s].sum[n] = 0; /* read behind the end, not used */
+        from[s].id[n] = 0;
     }
-    for (size_t j = 1, n = 2; j < PARIS_BLOCK; j++, n *= 2) {
-        size_t a = 0, b = 0;
-        for (size_t i = 0; i < 2 * n; i++) {
-            float plus = a < n ? from[a] + y[j] : -INFINITY, minus = b < n ? from[b] - y[j] : -INFINITY;
-            bool up = b == n || (a < n && plus > minus);
-            to[i] = up ? plus : minus;
-            to_id[i] = (unsigned char)(up ? from_id[a] | 1u << j : from_id[b]);
-            a += up;
-            b += !up;
+    for (size_t i = 0; i < 2 * n; i++)
+        for (size_t s = 0; s < SORTS; s++) {
+            const sorted_sums *f = from + s;
+            unsigned more = f->sum[a[s]] + y[s] > f->sum[b[s]] - y[s];
+            unsigned up = (unsigned)(b[s] == n) | ((unsigned)(a[s] < n) & more);
+            size_t at = b[s] + (a[s] - b[s]) * up;
+            to[s].sum[i] = f->sum[at] + by[s][up];
+            to[s].id[i] = (unsigned char)(f->id[at] | up << j);
+            a[s] += up;
+            b[s] += 1 - up;
         }
-        float *f = from;
-        unsigned char *g = from_id;
-        from = to, to = f;
-        from_id = to_id, to_id = g;
-    }
-    memcpy(id, from_id, PARIS_PATTERNS);
-    /* Ties, also those that rounding made, go to the lower id; NaN makes all equal. */
+}
+
+/* Ties, also those that rounding made, go to the lower id; NaN makes all equal. */
+static void order_ties(sorted_sums *x)
+{
     for (size_t i = 1; i < PARIS_PATTERNS; i++)
-        for (size_t k = i; k > 0 && id[k - 1] > id[k] && !(from[k - 1] > from[k]); k--) {
-            unsigned char t = id[k];
-            id[k] = id[k - 1];
-            id[k - 1] = t;
+        for (size_t k = i; k > 0 && !(x->sum[k - 1] > x->sum[k]) && x->id[k - 1] > x->id[k]; k--) {
+            unsigned char t = x->id[k];
+            x->id[k] = x->id[k - 1];
+            x->id[k - 1] = t;
         }
+}
+
+/* The 256 sums +-y_0 +- ... +-y_7 of SORTS rows y. Rounded addition is monotone: a sorted list plus a number stays
+ * sorted, so each further element merges two sorted lists. space: twice SORTS lists; returns the half with the
+ * result. */
+static sorted_sums *sort_patterns(sorted_sums *space, const float *const y[SORTS])
+{
+    sorted_sums *from = space, *to = space + SORTS;
+    for (size_t s = 0; s < SORTS; s++) sort_one(from + s, y[s][0]);
+    for (unsigned j = 1; j < PARIS_BLOCK; j++) {
+        float next[SORTS];
+        for (size_t s = 0; s < SORTS; s++) next[s] = y[s][j];
+        merge_signs(to, from, next, (size_t)1 << j, j);
+        sorted_sums *t = from;
+        from = to, to = t;
+    }
+    for (size_t s = 0; s < SORTS; s++) order_ties(from + s);
+    return from;
+}
+
+/* Tiers of the patterns of one block in their order; limits descend. */
+static void set_bonus(unsigned char *out, const unsigned char *order, const int32_t *count, const int64_t *limit,
+                      size_t n_tiers)
+{
+    int64_t before = 0;
+    for (size_t i = 0, tiers = n_tiers; i < PARIS_PATTERNS; i++) {
+        while (tiers > 0 && before >= limit[tiers - 1]) tiers--;
+        out[order[i]] = (unsigned char)tiers;
+        before += count[order[i]];
+    }
 }
 
 static void cpu_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, buf limit, size_t n_tiers, buf read)
@@ -138,37 +186,32 @@ static void cpu_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y,
     (void)be; /* unused without OpenMP */
     size_t n = x->n_kv_heads * paris_blocks(x->head_dim);
     const int32_t *counts = (const int32_t *)(void *)x->count.p;
+    int64_t down[PARIS_TIERS];
+    for (size_t t = 0; t < n_tiers; t++) {
+        size_t i = t;
+        for (; i > 0 && down[i - 1] < cpu_i64(limit)[t]; i--) down[i] = down[i - 1];
+        down[i] = cpu_i64(limit)[t];
+    }
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * 2048))
-    for (size_t b = 0; b < n; b++) {
-        unsigned char order[PARIS_PATTERNS], *out = bonus.p + b * PARIS_PATTERNS;
-        const int32_t *count = counts + b * PARIS_PATTERNS;
-        int64_t before = 0;
-        sort_patterns(order, cpu_f32(y) + b * PARIS_BLOCK);
-        for (size_t i = 0; i < PARIS_PATTERNS; i++) {
-            unsigned tiers = 0;
-            for (size_t t = 0; t < n_tiers; t++) tiers += before < cpu_i64(limit)[t];
-            out[order[i]] = (unsigned char)tiers;
-            before += count[order[i]];
+    for (size_t g = 0; g < (n + SORTS - 1) / SORTS; g++) {
+        sorted_sums space[2 * SORTS];
+        const float *rows[SORTS];
+        for (size_t s = 0; s < SORTS; s++) {
+            size_t b = g * SORTS + s;
+            rows[s] = cpu_f32(y) + (b < n ? b : n - 1) * PARIS_BLOCK;
         }
+        const sorted_sums *sorted = sort_patterns(space, rows);
+        for (size_t s = 0, b = g * SORTS; s < SORTS && b < n; s++, b++)
+            set_bonus(bonus.p + b * PARIS_PATTERNS, sorted[s].id, counts + b * PARIS_PATTERNS, down, n_tiers);
     }
     add_read(read, n * PARIS_PATTERNS * sizeof *counts);
-}
-
-static inline __attribute__((always_inline)) void collide(unsigned char *score, const unsigned char *id,
-                                                          const unsigned char *bonus, size_t n, size_t nb)
-{
-    for (size_t i = 0; i < n; i++, id += nb) {
-        unsigned sum = 0;
-        for (size_t b = 0; b < nb; b++) sum += bonus[b * PARIS_PATTERNS + id[b]];
-        score[i] = (unsigned char)sum;
-    }
 }
 
 static void cpu_paris_collide(backend *be, buf score, size_t stride, const paris_index *x, buf bonus, buf range,
                               int64_t n_max, buf read)
 {
-    (void)be; /* unused without OpenMP */
     (void)n_max;
+    const cpu_kernels *k = cpu_of(be)->k;
     size_t nb = paris_blocks(x->head_dim), first = (size_t)cpu_i64(range)[0], n = (size_t)cpu_i64(range)[1];
     size_t chunks = (n + CHUNK - 1) / CHUNK;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * nb * x->n_kv_heads))
@@ -176,41 +219,22 @@ static void cpu_paris_collide(backend *be, buf score, size_t stride, const paris
         size_t h = i / chunks, from = i % chunks * CHUNK, len = n - from < CHUNK ? n - from : CHUNK;
         unsigned char *out = score.p + h * stride + from;
         const unsigned char *id = x->id.p + (h * x->cap + first + from) * nb;
-        const unsigned char *table = bonus.p + h * nb * PARIS_PATTERNS;
-        /* the usual sizes with loops that unroll */
-        if (nb == 16) collide(out, id, table, len, 16);
-        else if (nb == 8) collide(out, id, table, len, 8);
-        else collide(out, id, table, len, nb);
+        k->paris_collide(out, id, bonus.p + h * nb * PARIS_PATTERNS, len, nb);
     }
     add_read(read, n * x->n_kv_heads * nb);
-}
-
-static void choose_candidates(int32_t *out, const unsigned char *s, int32_t first, size_t n, size_t want)
-{
-    uint32_t count[4][256] = {{0}}; /* four, so that equal scores in a row do not wait for each other */
-    size_t least = 255, left = want;
-    for (size_t i = 0; i < n; i++) count[i % 4][s[i]]++;
-    for (size_t v = 0; v < 256; v++) count[0][v] += count[1][v] + count[2][v] + count[3][v];
-    while (least > 0 && left > count[0][least]) left -= count[0][least--];
-    for (size_t i = 0, m = 0; i < n && m < want; i++) {
-        bool tie = s[i] == least && left > 0;
-        out[m] = first + (int32_t)i;
-        m += tie || s[i] > least;
-        left -= tie;
-    }
 }
 
 static void cpu_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride,
                                  size_t n_kv_heads, buf range, buf m, int64_t n_max)
 {
-    (void)be; /* unused without OpenMP */
     (void)n_max;
+    const cpu_kernels *k = cpu_of(be)->k;
     size_t n = (size_t)cpu_i64(range)[1], want = cpu_i64(m)[0] < 0 ? 0 : (size_t)cpu_i64(m)[0];
     if (want > n) want = n;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * n_kv_heads * 4))
     for (size_t h = 0; h < n_kv_heads; h++)
-        choose_candidates((int32_t *)(void *)cand.p + h * stride, score.p + h * score_stride,
-                          (int32_t)cpu_i64(range)[0], n, want);
+        k->top_bytes((int32_t *)(void *)cand.p + h * stride, score.p + h * score_stride, (int32_t)cpu_i64(range)[0], n,
+                     want);
 }
 
 static void cpu_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,

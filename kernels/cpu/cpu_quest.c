@@ -6,7 +6,7 @@
 #include "kernels/ops_quest.h"
 #include "kernels/ref/ref.h"
 
-enum { PAGES = 64 }; /* of one piece: only speed depends on it */
+enum { PAGES = 256 }; /* of one piece: only speed depends on it */
 
 static void cpu_quest_add(backend *be, const quest_index *x, buf pos, buf k, size_t n)
 {

@@ -222,6 +222,11 @@ static float bound_of(const cpu_kernels *kn, const float *x, size_t n, size_t k,
     return of_key(lo);
 }
 
+float cpu_kth_largest(const cpu_kernels *kn, const float *x, size_t n, size_t k)
+{
+    return bound_of(kn, x, n, k, k);
+}
+
 /* Work space of one thread for n candidates. */
 typedef struct {
     float *val;

@@ -21,31 +21,42 @@ INLINE void dots_sums(const VF acc[VF_LANES], float out[DOTS])
 #endif
 }
 
+/* Adds the products of channels [c, c + left) of at most 16; full: there are 16. */
+INLINE void dots_step(const bool full, const int heads, const int items, const bool bound, const dtype t,
+                      const float *q, size_t d, const void *const *row, size_t c, size_t left, VF acc[VF_LANES])
+{
+    UNROLL for (int p = 0; p < PARTS; p++) {
+        const size_t e = c + (size_t)p * VF_LANES, n = left - (size_t)p * VF_LANES;
+        if (!full && left <= (size_t)p * VF_LANES) continue;
+        UNROLL for (int i = 0; i < items; i++) {
+            VF top = full ? vf_load_as(row[i], e, t) : vf_load_some_as(row[i], e, t, n), low = top;
+            if (bound) low = full ? vf_load_as(row[i], d + e, t) : vf_load_some_as(row[i], d + e, t, n);
+            UNROLL for (int h = 0; h < heads; h++) {
+                const float *qh = q + (size_t)h * d + e;
+                VF qv = full ? vf_load(qh) : vf_load_some(qh, n), x = bound ? vf_by_sign(qv, top, low) : top;
+                VF *a = &acc[p * DOTS + h * items + i];
+                *a = vf_add(*a, vf_mul(qv, x));
+            }
+        }
+    }
+}
+
 /* Products of `heads` queries (stride d) with `items` rows, heads * items <= DOTS; out[h * items + i].
  * bound: a row is a maximum and, d elements on, a minimum, of which q's sign takes one. */
 INLINE void dots_tile(const int heads, const int items, const bool bound, const dtype t, const float *q, size_t d,
                       const void *const *row, float out[DOTS])
 {
     VF acc[VF_LANES];
+    size_t c = 0;
     UNROLL for (int i = 0; i < VF_LANES; i++) acc[i] = vf_zero();
-    for (size_t c = 0; c < d; c += 16)
-        UNROLL for (int p = 0; p < PARTS; p++) {
-            size_t e = c + (size_t)p * VF_LANES, left = e < d ? d - e : 0;
-            const bool full = left >= VF_LANES;
-            if (left == 0) continue;
-            UNROLL for (int i = 0; i < items; i++) {
-                VF top = full ? vf_load_as(row[i], e, t) : vf_load_as_n(row[i], e, t, left), low = top;
-                if (bound) low = full ? vf_load_as(row[i], d + e, t) : vf_load_as_n(row[i], d + e, t, left);
-                UNROLL for (int h = 0; h < heads; h++) {
-                    const float *qh = q + (size_t)h * d + e;
-                    VF qv = full ? vf_load(qh) : vf_load_n(qh, left), x = bound ? vf_by_sign(qv, top, low) : top;
-                    VF *a = &acc[p * DOTS + h * items + i];
-                    *a = vf_add(*a, vf_mul(qv, x));
-                }
-            }
-        }
+    for (; c + 16 <= d; c += 16) dots_step(true, heads, items, bound, t, q, d, row, c, 16, acc);
+    if (c < d) dots_step(false, heads, items, bound, t, q, d, row, c, d - c, acc);
     dots_sums(acc, out);
 }
+
+/* Lines that far ahead are on their way: the hardware follows a stream within a page of memory at most, and a
+ * row is read faster than memory answers. */
+enum { DOTS_AHEAD = 4096 };
 
 /* Rows [r0, r1) of row_bytes each for `heads` query heads: out[h * stride + r]. */
 INLINE void dots_heads(const int heads, const bool bound, const dtype t, const float *q, size_t d, const void *rows,
@@ -58,6 +69,7 @@ INLINE void dots_heads(const int heads, const bool bound, const dtype t, const f
         const void *row[MOST];
         float sum[DOTS];
         for (size_t i = 0; i < (size_t)items; i++) row[i] = p + (r + i < r1 ? r + i : r1 - 1) * row_bytes;
+        for (size_t b = 0; b < (size_t)items * row_bytes; b += 64) prefetch(p + r * row_bytes + DOTS_AHEAD + b);
         dots_tile(heads, items, bound, t, q, d, row, sum);
         for (size_t i = 0; i < (size_t)items && r + i < r1; i++)
             for (int h = 0; h < heads; h++) out[(size_t)h * stride + r + i] = sum[h * items + (int)i];

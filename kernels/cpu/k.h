@@ -44,12 +44,19 @@ void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t hea
 size_t LEVEL(k_lane_maxima)(float *out, const float *x, size_t n, size_t per);
 size_t LEVEL(k_count_at_least)(const float *x, size_t n, float least);
 size_t LEVEL(k_at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
+float LEVEL(k_clamp)(float *x, size_t n);
+void LEVEL(k_masses)(float *p, double *sum, const float *x, size_t n, float top, float by);
+void LEVEL(k_part_sums)(double *sum, const float *p, size_t n);
+size_t LEVEL(k_split)(int32_t *idx, double sum[2], const float *x, const float *p, size_t n, float lo, float hi);
 void LEVEL(k_fier_score)(const fier_run *r);
 void LEVEL(k_fier_score_int8)(const fier_run *r);
 void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how);
 void LEVEL(k_fier_bits)(uint32_t *word, const float *z, const float *x, size_t d);
 void LEVEL(k_quest_add)(void *page, const float *k, size_t d, dtype t, bool anew);
 void LEVEL(k_paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim);
+void LEVEL(k_paris_collide)(unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n,
+                            size_t nb);
 void LEVEL(k_paris_estimate)(const paris_piece *p);
+void LEVEL(k_top_bytes)(int32_t *out, const unsigned char *x, int32_t first, size_t n, size_t want);
 
 #endif

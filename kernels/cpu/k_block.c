@@ -50,24 +50,26 @@ void LEVEL(k_mix)(float *out, const float *weights, const float *x, size_t n, si
 
 INLINE void dot_norm_as(float out[2], const float *x, const void *y, const dtype t, size_t n)
 {
-    enum { ACC = 2 };
+    enum { ACC = 4, AHEAD = 4096 }; /* what follows y is mostly the next row */
     VF dot[ACC], norm[ACC];
-    size_t c = 0;
+    size_t c = 0, es = dtype_size(t);
     UNROLL for (int a = 0; a < ACC; a++) dot[a] = norm[a] = vf_zero();
-    for (; c + ACC * VF_LANES <= n; c += ACC * VF_LANES) UNROLL for (int a = 0; a < ACC; a++)
-        {
+    for (; c + ACC * VF_LANES <= n; c += ACC * VF_LANES) {
+        for (size_t b = 0; b < ACC * VF_LANES * es; b += 64) prefetch((const char *)y + c * es + AHEAD + b);
+        UNROLL for (int a = 0; a < ACC; a++) {
             size_t e = c + (size_t)a * VF_LANES;
             VF v = vf_load_as(y, e, t);
             dot[a] = vf_fma(v, vf_load(x + e), dot[a]);
             norm[a] = vf_fma(v, v, norm[a]);
         }
+    }
     for (; c < n; c += VF_LANES) {
         VF v = vf_load_some_as(y, c, t, n - c);
         dot[0] = vf_fma(v, vf_load_some(x + c, n - c), dot[0]);
         norm[0] = vf_fma(v, v, norm[0]);
     }
-    out[0] = vf_sum(vf_add(dot[0], dot[1]));
-    out[1] = vf_sum(vf_add(norm[0], norm[1]));
+    out[0] = vf_sum(vf_add(vf_add(dot[0], dot[1]), vf_add(dot[2], dot[3])));
+    out[1] = vf_sum(vf_add(vf_add(norm[0], norm[1]), vf_add(norm[2], norm[3])));
 }
 
 void LEVEL(k_dot_norm)(float out[2], const float *x, const void *y, dtype t, size_t n)

@@ -79,6 +79,11 @@ typedef struct {
     const float *factor, *lse; /* [heads]: makes e the softmax; log2-sum-exp2, -INFINITY: no vote */
 } vote_job;
 
+enum {
+    DRAW_PART = 32, /* a multiple of every level's lanes */
+    SPLIT_SLACK = 3
+};
+
 /* Query heads that share a pass over the bits; more go in several. */
 enum { FIER_HEADS = 16 };
 
@@ -223,6 +228,15 @@ typedef struct {
     size_t (*count_at_least)(const float *x, size_t n, float least);
     /* Indexes, ascending, and values of what is >= least; NaN is taken for -INFINITY. */
     size_t (*at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
+    /* What is not finite becomes so; NaN counts as -INFINITY. Returns the largest. */
+    float (*clamp)(float *x, size_t n);
+    /* p[i] = 2^(by * (x[i] - top)) of x[i] <= top, and their part_sums. */
+    void (*masses)(float *p, double *sum, const float *x, size_t n, float top, float by);
+    /* Sums of DRAW_PART numbers each. */
+    void (*part_sums)(double *sum, const float *p, size_t n);
+    /* Indexes, ascending, of lo <= x[i] <= hi; the sum of p of x[i] > hi and of x[i] >= lo. p NULL: 1 each.
+     * Up to SPLIT_SLACK indexes behind them are written too. */
+    size_t (*split)(int32_t *idx, double sum[2], const float *x, const float *p, size_t n, float lo, float hi);
     void (*fier_score)(const fier_run *r);
     void (*fier_score_int8)(const fier_run *r);
     /* Threshold and levels of d channels from the rows x [m][d]; bits of one row, word w at word[32 w]. */
@@ -232,7 +246,12 @@ typedef struct {
     void (*quest_add)(void *page, const float *k, size_t d, dtype t, bool anew);
     /* In place, `rounds` times: x *= sign, Hadamard transform, x *= by; dim a power of two >= 8. */
     void (*paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim);
+    /* score[i] = sum over b < nb of bonus[256 b + id[i nb + b]], modulo 256. */
+    void (*paris_collide)(unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n,
+                          size_t nb);
     void (*paris_estimate)(const paris_piece *p);
+    /* Indexes, ascending, plus `first`, of the `want` <= n largest numbers; of equal ones the lower indexes. */
+    void (*top_bytes)(int32_t *out, const unsigned char *x, int32_t first, size_t n, size_t want);
     /* Reads `bytes` (a multiple of 4,096) as fast as the level can; returns their sum as floats. */
     float (*read_sum)(const void *p, size_t bytes);
 } cpu_kernels;

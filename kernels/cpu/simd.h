@@ -21,6 +21,8 @@
  *   vf_min                             as vf_max: b if one of them is NaN
  *   vf_by_sign(q, a, b)                lanes of b where q has its sign bit set, else of a
  *   vf_ge                              lane l of a >= b as bit l; 0 with a NaN
+ *   vb_ge(p, least)                    bit i is p[i] >= least, of 32 unsigned bytes
+ *   VD vd_zero vd_add vd_sum           VF_LANES sums in double: of the lanes of vectors; then over the lanes
  *   VI vi_load vi_shr2                 VF_LANES words of 32 bits; all of them >> 2
  *   VT vt_make vt_get                  table of the 4 sums b0 w0 + b1 w1 of finite w0, w1; the entry of index
  *                                      bits b0, b1 = the lowest bits of each word

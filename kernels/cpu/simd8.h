@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Eight floats at every level, for formats in blocks of 8 whose order of summation may not depend on the level.
- * v8_sum is ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)).
- * v8_codes: lane j is table[bits [3j, 3j + 3) of bins], negated where bit j of id is 0. */
+ * v8_sum is ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)); v8_sums has four of them.
+ * v8_codes: lane j is table[bits [3j, 3j + 3) of the 3 bytes at bins], negated where bit j of id is 0; reads the
+ * byte before bins, too. v8_bf16: all lanes are the number at p.
+ * b8_sums(out, x, nb, table): out[i] is the sum over b < nb of table[256 b + x[i nb + b]], modulo 256, for the rows
+ * i < 32; nb is a multiple of 8. B8_SUMS: whether a level has it. */
 #ifndef KERNELS_CPU_SIMD8_H
 #define KERNELS_CPU_SIMD8_H
 
@@ -29,14 +32,103 @@ INLINE float v8_sum(V8 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-INLINE V8 v8_codes(const float table[8], uint32_t id, uint32_t bins)
+/* Lanes l and l + 4 of each, then a transposition whose first step adds lanes l and l + 2. */
+INLINE void v8_sums(float out[4], const V8 v[4])
 {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i shift = _mm256_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21);
+    __m128 h[4];
+    UNROLL for (int i = 0; i < 4; i++) h[i] = _mm_add_ps(_mm256_castps256_ps128(v[i]), _mm256_extractf128_ps(v[i], 1));
+    __m128 a = _mm_add_ps(_mm_unpacklo_ps(h[0], h[1]), _mm_unpackhi_ps(h[0], h[1]));
+    __m128 b = _mm_add_ps(_mm_unpacklo_ps(h[2], h[3]), _mm_unpackhi_ps(h[2], h[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a)));
+}
+
+INLINE V8 v8_bf16(const unsigned char *p)
+{
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_set1_epi16((short)h), 16));
+}
+
+INLINE V8 v8_codes(const float table[8], unsigned char id, const unsigned char *bins)
+{
+    const __m256i up = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24), sign = _mm256_set1_epi32(INT32_MIN);
+    const __m256i shift = _mm256_setr_epi32(8, 11, 14, 17, 20, 23, 26, 29);
+    int32_t w;
+    memcpy(&w, bins - 1, 4);
     /* vpermps looks at the lowest 3 bits of an index only */
-    V8 c = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), _mm256_srlv_epi32(_mm256_set1_epi32((int)bins), shift));
-    __m256i bit = _mm256_srlv_epi32(_mm256_set1_epi32((int)~id), lane);
-    return _mm256_xor_ps(c, _mm256_castsi256_ps(_mm256_slli_epi32(bit, 31)));
+    V8 c = _mm256_permutevar8x32_ps(_mm256_xor_ps(_mm256_loadu_ps(table), _mm256_castsi256_ps(sign)),
+                                    _mm256_srlv_epi32(_mm256_set1_epi32(w), shift));
+    __m256i bit = _mm256_and_si256(_mm256_sllv_epi32(_mm256_set1_epi8((char)id), up), sign);
+    return _mm256_xor_ps(c, _mm256_castsi256_ps(bit));
+}
+
+enum { B8_SUMS = 1 };
+
+/* Transposes 32 rows of 8 bytes, 4 to a vector: byte 16 l + 8 h + j of r[b] is byte b of row 4 j + 2 l + h. */
+INLINE void b8_columns(__m256i r[8])
+{
+    __m256i a[8], b[8], c[8];
+    UNROLL for (int i = 0; i < 4; i++) {
+        a[i] = _mm256_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
+        a[4 + i] = _mm256_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        b[2 * i] = _mm256_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm256_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+    }
+    UNROLL for (int h = 0; h < 2; h++)
+        UNROLL for (int i = 0; i < 2; i++) {
+            c[4 * h + 2 * i] = _mm256_unpacklo_epi32(b[4 * h + i], b[4 * h + 2 + i]);
+            c[4 * h + 2 * i + 1] = _mm256_unpackhi_epi32(b[4 * h + i], b[4 * h + 2 + i]);
+        }
+    UNROLL for (int i = 0; i < 4; i++) {
+        r[2 * i] = _mm256_unpacklo_epi64(c[i], c[4 + i]);
+        r[2 * i + 1] = _mm256_unpackhi_epi64(c[i], c[4 + i]);
+    }
+}
+
+/* Entries x of a table of 256 bytes: the lower 4 bits in 16 parts of it, from which the upper ones choose. */
+INLINE __m256i b8_entries(const unsigned char *table, __m256i x)
+{
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i t[16], at = _mm256_and_si256(x, low);
+    UNROLL for (int n = 8, bit = 3; n > 0; n /= 2, bit--) {
+        __m256i m = _mm256_slli_epi16(x, bit); /* the chosen bit becomes a byte's sign */
+        UNROLL for (int i = 0; i < n; i++) {
+            UNROLL for (int k = 0; k < 2 && n == 8; k++) {
+                const void *part = table + 32 * i + 16 * k;
+                t[2 * i + k] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(part)), at);
+            }
+            t[i] = _mm256_blendv_epi8(t[2 * i], t[2 * i + 1], m);
+        }
+    }
+    return t[0];
+}
+
+/* 4 rows of 8 bytes, nb apart. */
+INLINE __m256i b8_rows(const unsigned char *x, size_t nb)
+{
+    __m128i r[4];
+    if (nb == 8) return _mm256_loadu_si256((const __m256i *)(const void *)x);
+    UNROLL for (size_t i = 0; i < 4; i++) r[i] = _mm_loadl_epi64((const __m128i *)(const void *)(x + i * nb));
+    return _mm256_set_m128i(_mm_unpacklo_epi64(r[2], r[3]), _mm_unpacklo_epi64(r[0], r[1]));
+}
+
+INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, const unsigned char *table)
+{
+    __m256i sum = _mm256_setzero_si256(), r[8];
+    for (size_t b = 0; b < nb; b += 8) {
+        UNROLL for (size_t i = 0; i < 8; i++) r[i] = b8_rows(x + 4 * i * nb + b, nb);
+        b8_columns(r);
+        UNROLL for (size_t i = 0; i < 8; i++) sum = _mm256_add_epi8(sum, b8_entries(table + 256 * (b + i), r[i]));
+    }
+    /* rows in their order again */
+    const __m256i pairs = _mm256_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15, 0, 8, 1, 9, 2, 10, 3,
+                                           11, 4, 12, 5, 13, 6, 14, 7, 15);
+    sum = _mm256_shuffle_epi8(sum, pairs);
+    __m128i lo = _mm256_castsi256_si128(sum), hi = _mm256_extracti128_si256(sum, 1);
+    _mm_storeu_si128((__m128i *)(void *)out, _mm_unpacklo_epi16(lo, hi));
+    _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm_unpackhi_epi16(lo, hi));
 }
 
 #else
@@ -60,11 +152,29 @@ INLINE void v8_store(float *p, V8 v)
     vf_store(p + 4, v.hi);
 }
 
-INLINE V8 v8_codes(const float table[8], uint32_t id, uint32_t bins)
+INLINE void v8_sums(float out[4], const V8 v[4])
+{
+    for (int i = 0; i < 4; i++) out[i] = v8_sum(v[i]);
+}
+
+INLINE V8 v8_bf16(const unsigned char *p)
+{
+    return v8_set1(bf16_to_f32((uint16_t)(p[0] | p[1] << 8)));
+}
+
+INLINE V8 v8_codes(const float table[8], unsigned char id, const unsigned char *bins)
 {
     float f[8];
-    for (int j = 0; j < 8; j++) f[j] = id >> j & 1 ? table[bins >> 3 * j & 7] : -table[bins >> 3 * j & 7];
+    uint32_t w = bins[0] | (uint32_t)bins[1] << 8 | (uint32_t)bins[2] << 16;
+    for (int j = 0; j < 8; j++) f[j] = id >> j & 1 ? table[w >> 3 * j & 7] : -table[w >> 3 * j & 7];
     return v8_load(f);
+}
+
+enum { B8_SUMS = 0 };
+
+INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, const unsigned char *table)
+{
+    (void)out, (void)x, (void)nb, (void)table;
 }
 
 #endif

@@ -128,6 +128,31 @@ INLINE VF vf_min(VF a, VF b) { return _mm256_min_ps(a, b); }
 INLINE VF vf_by_sign(VF q, VF a, VF b) { return _mm256_blendv_ps(a, b, q); }
 INLINE unsigned vf_ge(VF a, VF b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
 
+INLINE uint32_t vb_ge(const unsigned char *p, unsigned char least)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    __m256i m = _mm256_cmpeq_epi8(_mm256_max_epu8(x, _mm256_set1_epi8((char)least)), x);
+    return (uint32_t)_mm256_movemask_epi8(m);
+}
+
+typedef struct {
+    __m256d lo, hi;
+} VD;
+INLINE VD vd_zero(void) { return (VD){_mm256_setzero_pd(), _mm256_setzero_pd()}; }
+
+INLINE VD vd_add(VD s, VF v)
+{
+    return (VD){_mm256_add_pd(s.lo, _mm256_cvtps_pd(_mm256_castps256_ps128(v))),
+                _mm256_add_pd(s.hi, _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)))};
+}
+
+INLINE double vd_sum(VD s)
+{
+    __m256d a = _mm256_add_pd(s.lo, s.hi);
+    __m128d b = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(b, _mm_unpackhi_pd(b, b)));
+}
+
 typedef __m256i VI;
 typedef __m256 VT;
 INLINE VI vi_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }

@@ -118,6 +118,25 @@ INLINE VF vf_by_sign(VF q, VF a, VF b)
 }
 INLINE unsigned vf_ge(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 
+INLINE uint32_t vb_ge(const unsigned char *p, unsigned char least)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm256_cmpge_epu8_mask(x, _mm256_set1_epi8((char)least));
+}
+
+typedef struct {
+    __m512d lo, hi;
+} VD;
+INLINE VD vd_zero(void) { return (VD){_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+
+INLINE VD vd_add(VD s, VF v)
+{
+    return (VD){_mm512_add_pd(s.lo, _mm512_cvtps_pd(_mm512_castps512_ps256(v))),
+                _mm512_add_pd(s.hi, _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)))};
+}
+
+INLINE double vd_sum(VD s) { return _mm512_reduce_add_pd(_mm512_add_pd(s.lo, s.hi)); }
+
 typedef __m512i VI;
 typedef __m512 VT;
 INLINE VI vi_load(const uint32_t *p) { return _mm512_loadu_si512(p); }

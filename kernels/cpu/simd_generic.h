@@ -143,6 +143,26 @@ INLINE unsigned vf_ge(VF a, VF b)
     return (m[0] & 1u) | (m[1] & 2u) | (m[2] & 4u) | (m[3] & 8u);
 }
 
+INLINE uint32_t vb_ge(const unsigned char *p, unsigned char least)
+{
+    uint32_t m = 0;
+    for (int i = 0; i < 32; i++) m |= (uint32_t)(p[i] >= least) << i;
+    return m;
+}
+
+typedef struct {
+    double lane[4];
+} VD;
+INLINE VD vd_zero(void) { return (VD){{0}}; }
+
+INLINE VD vd_add(VD s, VF v)
+{
+    for (int l = 0; l < VF_LANES; l++) s.lane[l] += (double)v[l];
+    return s;
+}
+
+INLINE double vd_sum(VD s) { return (s.lane[0] + s.lane[2]) + (s.lane[1] + s.lane[3]); }
+
 typedef uint32_t VI __attribute__((vector_size(16)));
 typedef struct {
     float sum[4];

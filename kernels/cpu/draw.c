@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT */
+/* Finds the item at which the mass in order passes a bound, as Floyd and Rivest's SELECT finds a rank: a sample, drawn
+ * by mass, gives two values that have the item between them most likely; one pass over the numbers takes the mass above
+ * them and what lies between, and the same begins with that. */
+#include "config.h"
+
+#include "kernels/draw.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "kernels/cpu/cpu.h"
+
+enum {
+    SAMPLE = 512,
+    FEW = 128,    /* items that are sorted */
+    CHUNK = 4096, /* of the search for the largest */
+};
+
+/* Numbers in ascending order of their indexes. */
+typedef struct {
+    const float *x, *p;  /* values; masses, NULL: 1 each */
+    const int32_t *at;   /* indexes; NULL: 0 to n - 1 */
+    size_t n;
+} item_set;
+
+/* Values of items that are apart by equal masses. */
+typedef struct {
+    float value[SAMPLE];
+    size_t n;
+    double mass; /* of all that were sampled */
+} mass_sample;
+
+struct draw {
+    const cpu_kernels *k;
+    item_set all;
+    mass_sample sample; /* of all */
+    float *p, *kept, *x, *w;        /* [n] masses; values of a part of the numbers; values and masses of a search */
+    int32_t *kept_at, *at, *within; /* [n] indexes of the same; places in an item_set */
+    double *part;                   /* sums of DRAW_PART masses */
+};
+
+static size_t parts_of(size_t n)
+{
+    return (n + DRAW_PART - 1) / DRAW_PART;
+}
+
+status draw_create(draw **out, size_t n, err *e)
+{
+    draw *d;
+    *out = NULL;
+    TRY(MEM_NEW(&d, 1, e));
+    d->k = cpu_best_kernels();
+    status st = MEM_NEW(&d->p, n, e);
+    if (st == ST_OK) st = MEM_NEW(&d->kept, n, e);
+    if (st == ST_OK) st = MEM_NEW(&d->x, n, e);
+    if (st == ST_OK) st = MEM_NEW(&d->w, n, e);
+    if (st == ST_OK) st = MEM_NEW(&d->kept_at, n, e);
+    if (st == ST_OK) st = MEM_NEW(&d->at, n, e);
+    if (st == ST_OK) st = MEM_NEW(&d->within, n + SPLIT_SLACK, e);
+    if (st == ST_OK) st = MEM_NEW(&d->part, parts_of(n), e);
+    if (st != ST_OK) draw_free(d);
+    else *out = d;
+    return st;
+}
+
+void draw_free(draw *d)
+{
+    if (!d) return;
+    mem_free(d->p);
+    mem_free(d->kept);
+    mem_free(d->x);
+    mem_free(d->w);
+    mem_free(d->kept_at);
+    mem_free(d->at);
+    mem_free(d->within);
+    mem_free(d->part);
+    mem_free(d);
+}
+
+/* ---- the largest ---- */
+
+static float largest_of(const cpu_kernels *k, const float *x, size_t n)
+{
+    float lane[CHUNK], best = -INFINITY;
+    size_t lanes = k->lane_maxima(lane, x, n, CHUNK / 64);
+    for (size_t i = 0; i < lanes; i++)
+        if (lane[i] > best) best = lane[i];
+    return best;
+}
+
+size_t draw_first(const float *x, size_t n)
+{
+    const cpu_kernels *k = cpu_best_kernels();
+    float best = -INFINITY;
+    size_t from = 0;
+    for (size_t i = 0; i < n; i += CHUNK) {
+        float most = largest_of(k, x + i, n - i < CHUNK ? n - i : CHUNK);
+        if (most > best) best = most, from = i;
+    }
+    for (size_t i = from; i < n; i++)
+        if (x[i] == best) return i;
+    return 0; /* nothing but NaN */
+}
+
+/* ---- the search ---- */
+
+static double mass_of(const item_set *s, size_t i)
+{
+    return s->p ? (double)s->p[i] : 1;
+}
+
+static double sum_of(const double *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+/* part: sums of s->p */
+static void sample_by_mass(mass_sample *out, const item_set *s, const double *part)
+{
+    double before = 0;
+    out->n = s->n / 8 < SAMPLE ? s->n / 8 : SAMPLE;
+    for (size_t i = 0, at_part = 0; i < out->n; i++) {
+        double to = out->mass * ((double)i + 0.5) / (double)out->n, at;
+        while (at_part + 1 < parts_of(s->n) && before + part[at_part] < to) before += part[at_part++];
+        size_t k = at_part * DRAW_PART, end = k + DRAW_PART < s->n ? k + DRAW_PART : s->n;
+        for (at = before + mass_of(s, k); at < to && k + 1 < end; at += mass_of(s, k)) k++;
+        out->value[i] = s->x[k];
+    }
+}
+
+static void sample_set(draw *d, mass_sample *out, const item_set *s)
+{
+    if (s->p) {
+        d->k->part_sums(d->part, s->p, s->n);
+        out->mass = sum_of(d->part, parts_of(s->n));
+        sample_by_mass(out, s, d->part);
+        return;
+    }
+    out->mass = (double)s->n;
+    out->n = s->n / 8 < SAMPLE ? s->n / 8 : SAMPLE;
+    for (size_t i = 0; i < out->n; i++) out->value[i] = s->x[s->n * i / out->n];
+}
+
+/* Two values that have the item between them that `mass` leads to, but for about one time in a hundred. */
+static void bracket(const cpu_kernels *k, const mass_sample *m, double mass, float *lo, float *hi)
+{
+    double share = mass / m->mass, n = (double)m->n;
+    share = share < 0 ? 0 : share > 1 ? 1 : share;
+    double rank = share * n, off = 2.5 * sqrt(rank * (1 - share)) + 1.5;
+    *hi = rank - off < 1 ? FLT_MAX : cpu_kth_largest(k, m->value, m->n, (size_t)(rank - off));
+    *lo = rank + off >= n ? -FLT_MAX : cpu_kth_largest(k, m->value, m->n, (size_t)(rank + off) + 1);
+}
+
+/* The items of s that d->within names, of which there are `count`. */
+static void narrow(draw *d, item_set *s, size_t count)
+{
+    for (size_t j = 0; j < count; j++) { /* s may be in the same memory: nothing is written before it is read */
+        size_t i = (size_t)d->within[j];
+        d->x[j] = s->x[i];
+        if (s->p) d->w[j] = s->p[i];
+        d->at[j] = s->at ? s->at[i] : (int32_t)i;
+    }
+    *s = (item_set){d->x, s->p ? d->w : NULL, d->at, count};
+}
+
+static float smallest_of(const item_set *s)
+{
+    float least = s->x[0];
+    for (size_t i = 1; i < s->n; i++)
+        if (s->x[i] < least) least = s->x[i];
+    return least;
+}
+
+/* Keeps a part of s that has the item; *before, the mass of what goes before s, grows. Returns whether all that is
+ * left has one value. */
+static bool step(draw *d, item_set *s, const mass_sample *m, double mass, double *before)
+{
+    float lo, hi;
+    double sum[2]; /* above hi, and from lo on */
+    bracket(d->k, m, mass - *before, &lo, &hi);
+    size_t count = d->k->split(d->within, sum, s->x, s->p, s->n, lo, hi);
+    if (count == s->n) {
+        lo = hi = s->x[s->n / 2];
+        count = d->k->split(d->within, sum, s->x, s->p, s->n, lo, hi);
+    }
+    bool higher = *before + sum[0] > mass, lower = *before + sum[1] <= mass;
+    if (higher) {
+        lo = nextafterf(hi, FLT_MAX);
+        hi = FLT_MAX;
+    } else if (lower) {
+        hi = nextafterf(lo, -FLT_MAX);
+        lo = -FLT_MAX;
+    }
+    if (higher || lower) count = d->k->split(d->within, sum, s->x, s->p, s->n, lo, hi);
+    if (count == 0) { /* the sums of s and of its parts differ in their last bits: it is the last item */
+        lo = hi = smallest_of(s);
+        count = d->k->split(d->within, sum, s->x, s->p, s->n, lo, hi);
+    }
+    narrow(d, s, count);
+    *before += sum[0];
+    return lo == hi;
+}
+
+/* Places of few items in order: those of one value stay in the order of their indexes. */
+static void sort(int32_t place[FEW], const item_set *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        size_t k = i;
+        for (; k > 0 && s->x[place[k - 1]] < s->x[i]; k--) place[k] = place[k - 1];
+        place[k] = (int32_t)i;
+    }
+}
+
+/* m: a sample of s, or NULL. */
+static draw_item find(draw *d, item_set s, const mass_sample *m, double mass)
+{
+    int32_t place[FEW];
+    mass_sample part;
+    double before = 0;
+    bool same = false;
+    size_t k = 0;
+    for (; s.n > FEW && !same; m = NULL) {
+        if (!m) sample_set(d, &part, &s);
+        same = step(d, &s, m ? m : &part, mass, &before);
+    }
+    if (!same) sort(place, &s);
+    for (size_t i = 0; i < s.n; i++) {
+        k = same ? i : (size_t)place[i];
+        before += mass_of(&s, k);
+        if (before > mass) break;
+    }
+    return (draw_item){s.at ? (size_t)s.at[k] : k, before};
+}
+
+draw_item draw_find(draw *d, double mass)
+{
+    double most = d->sample.mass * (1 - 1e-9);
+    return find(d, d->all, &d->sample, mass < most ? mass : most);
+}
+
+double draw_mass(draw *d, float least)
+{
+    double sum[2];
+    if (least <= 0) return d->sample.mass;
+    d->k->split(d->within, sum, d->all.p, d->all.p, d->all.n, least, FLT_MAX);
+    return sum[1];
+}
+
+/* ---- the start ---- */
+
+/* The first `keep` of s. */
+static item_set first_of(draw *d, item_set s, size_t keep)
+{
+    double sum[2];
+    size_t last = find(d, s, NULL, (double)keep - 1).at, n = 0;
+    size_t count = d->k->split(d->within, sum, s.x, NULL, s.n, s.x[last], FLT_MAX);
+    for (size_t j = 0; j < count; j++) {
+        size_t i = (size_t)d->within[j];
+        if (!(s.x[i] > s.x[last]) && i > last) continue;
+        d->kept[n] = s.x[i];
+        d->kept_at[n++] = (int32_t)i;
+    }
+    return (item_set){d->kept, NULL, d->kept_at, n};
+}
+
+void draw_begin(draw *d, float *x, size_t n, size_t keep, float temp)
+{
+    float top = d->k->clamp(x, n), by = 1.44269504f / temp;
+    d->all = (item_set){x, NULL, NULL, n};
+    if (keep < n) d->all = first_of(d, d->all, keep);
+    d->k->masses(d->p, d->part, d->all.x, d->all.n, top, by < 1e30f ? by : 1e30f);
+    d->all.p = d->p;
+    d->sample.mass = sum_of(d->part, parts_of(d->all.n));
+    sample_by_mass(&d->sample, &d->all, d->part);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* Choice among many numbers in host memory, such as the logits of a vocabulary, with the SIMD of this CPU and one
+ * thread. Items are ordered by value, of equals the lower index first; NaN counts as -INFINITY. Nothing is sorted:
+ * the time is that of a few passes over the numbers. */
+#ifndef KERNELS_DRAW_H
+#define KERNELS_DRAW_H
+
+#include <stddef.h>
+
+#include "kernels/base/err.h"
+
+/* Index of the first item in order; n > 0. */
+size_t draw_first(const float *x, size_t n);
+
+typedef struct draw draw;
+
+/* Work space for up to n numbers; nothing is allocated later. */
+status draw_create(draw **out, size_t n, err *e);
+void draw_free(draw *d);
+
+/* Takes the first `keep` of x [n] in order, 0 < keep <= n, for what follows; item i has the mass
+ * exp((x[i] - the largest) / temp). x is used until the next call; what is not finite in it changes. If nothing is
+ * finite, all have the same mass. */
+void draw_begin(draw *d, float *x, size_t n, size_t keep, float temp);
+/* Mass of the items that have at least so much each; 0: of all. */
+double draw_mass(draw *d, float least);
+
+typedef struct {
+    size_t at;    /* index in x */
+    double up_to; /* mass of this item and all before it */
+} draw_item;
+
+/* The first item in order up to which the mass exceeds `mass`, or 1 - 1e-9 of all mass if that is less. */
+draw_item draw_find(draw *d, double mass);
+
+#endif
