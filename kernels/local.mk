@@ -25,7 +25,7 @@ libkgemm_a_SOURCES = %D%/cpu/gemm_none.c
 endif
 endif
 EXTRA_DIST += %D%/cpu/gemm_onednn.c %D%/cpu/gemm_blas.c %D%/cpu/gemm_none.c
-cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h \
+cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h %D%/cpu/simd_neon.h \
   %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c \
   %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h \
   %D%/cpu/k_block.c %D%/cpu/k_codes.c \
@@ -46,6 +46,16 @@ libkcpu_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
 libkcpu_avx512_bf16_a_SOURCES = $(cpu_kernel_sources)
 libkcpu_avx512_bf16_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=3
 libkcpu_avx512_bf16_a_CFLAGS = $(AM_CFLAGS) $(AVX512BF16_CFLAGS)
+endif
+if SIMD_NEON
+noinst_LIBRARIES += libkcpu_neon.a libkcpu_neon_dot.a
+kernel_libs += libkcpu_neon.a libkcpu_neon_dot.a
+libkcpu_neon_a_SOURCES = $(cpu_kernel_sources)
+libkcpu_neon_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=4
+libkcpu_neon_a_CFLAGS = $(AM_CFLAGS) $(NEON_CFLAGS)
+libkcpu_neon_dot_a_SOURCES = $(cpu_kernel_sources)
+libkcpu_neon_dot_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=5
+libkcpu_neon_dot_a_CFLAGS = $(AM_CFLAGS) $(NEON_DOT_CFLAGS)
 endif
 
 # CUDA

@@ -3,6 +3,8 @@
 #ifndef KERNELS_OPS_CODES_H
 #define KERNELS_OPS_CODES_H
 
+#include <math.h>
+
 #include "kernels/ops.h"
 
 struct codes_ops {
@@ -32,6 +34,28 @@ static inline size_t codes_row_bytes(const kv_codes *c, size_t head_dim)
 static inline size_t codes_runs(const kv_codes *c, size_t head_dim)
 {
     return (head_dim + c->run - 1) / c->run;
+}
+
+/* How the numbers x of a group with the extremes lo and hi become codes: round((x - less) * times / by) + add, from 0
+ * to top, NaN 0; and the group's pair. */
+typedef struct {
+    float less, times, by, add, a, b;
+} codes_rule;
+
+/* int8 of an integer, modulo 256. */
+static inline float codes_wrap_int8(float x)
+{
+    if (!(fabsf(x) < 0x1p31f)) return 0;
+    return (float)(int8_t)(uint8_t)(uint32_t)(int32_t)x;
+}
+
+static inline codes_rule codes_rule_of(float top, bool zero_point, float lo, float hi)
+{
+    if (!(hi > lo)) return zero_point ? (codes_rule){0, 1, 1, -INFINITY, -1, lo} : (codes_rule){lo, 0, 1, 0, lo, 0};
+    float b = (hi - lo) / top;
+    if (!zero_point) return (codes_rule){lo, top, hi - lo, 0, lo, b};
+    float a = codes_wrap_int8(rintf(-lo / b));
+    return (codes_rule){0, 1, b, a, a, b};
 }
 
 extern const codes_ops ref_codes;

@@ -7,7 +7,7 @@ AC_DEFUN([MY_TRY], [for f in $2; do AS_VAR_PUSHDEF([v], [my_cv_flag_$f])
   AS_VAR_IF([v], [yes], [AS_VAR_APPEND([$1], [" $f"])]) AS_VAR_POPDEF([v]) done])
 
 # MY_FLAGS: warnings, sanitizers and the flags of each SIMD level.
-AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512BF16_CFLAGS= simd=generic
+AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512BF16_CFLAGS= NEON_CFLAGS= NEON_DOT_CFLAGS= simd=generic
   MY_TRY([WARN_CFLAGS], [-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla -Wconversion -Wno-sign-conversion -Wdouble-promotion -ffp-contract=off])
   AS_IF([test "x$enable_werror" = xyes], [WARN_CFLAGS="$WARN_CFLAGS -Werror"])
   AS_IF([test -z "$OPENMP_CFLAGS"], [WARN_CFLAGS="$WARN_CFLAGS -Wno-unknown-pragmas"])
@@ -17,10 +17,16 @@ AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512
     AVX2_CFLAGS="-mavx2 -mfma -mf16c"
     AVX512_CFLAGS="$AVX2_CFLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq"
     AVX512BF16_CFLAGS="$AVX512_CFLAGS -mavx512bf16 -mavx512vnni"
-    AC_DEFINE([HAVE_X86_KERNELS], [1], [AVX2 and AVX-512 kernels are built])])
+    AC_DEFINE([HAVE_X86_KERNELS], [1], [AVX2 and AVX-512 kernels are built])],
+    dnl that scheduling forgets the registers of a tile and spills it
+    [aarch64], [simd="generic neon neon_dot"
+    MY_TRY([NEON_CFLAGS], [-fno-schedule-insns])
+    NEON_DOT_CFLAGS="$NEON_CFLAGS -march=armv8.2-a+dotprod"
+    AC_DEFINE([HAVE_NEON_KERNELS], [1], [NEON kernels are built])])
   AM_CONDITIONAL([SIMD_X86], [test -n "$AVX2_CFLAGS"])
+  AM_CONDITIONAL([SIMD_NEON], [test -n "$NEON_DOT_CFLAGS"])
   AC_SUBST([WARN_CFLAGS]) AC_SUBST([SAN_FLAGS])
-  AC_SUBST([AVX2_CFLAGS]) AC_SUBST([AVX512_CFLAGS]) AC_SUBST([AVX512BF16_CFLAGS])])
+  AC_SUBST([AVX2_CFLAGS]) AC_SUBST([AVX512_CFLAGS]) AC_SUBST([AVX512BF16_CFLAGS]) AC_SUBST([NEON_CFLAGS]) AC_SUBST([NEON_DOT_CFLAGS])])
 
 # MY_OPTIONAL(NAME, VAR, PKG-CONFIG MODULES): --with-NAME=yes|no|check; sets have_VAR and why_VAR.
 AC_DEFUN([MY_OPTIONAL], [AC_ARG_WITH([$1], [AS_HELP_STRING([--without-$1], [build without it])], [], [with_$1=check])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 EXTRA_DIST += %D%/build \
     %D%/check \
+    %D%/check_aarch64 \
     %D%/demo \
     %D%/demo_net.py \
     %D%/demo_tasks.py \

@@ -11,6 +11,9 @@
 #ifdef HAVE_X86_KERNELS
 #include <cpuid.h>
 #endif
+#ifdef HAVE_NEON_KERNELS
+#include <sys/auxv.h>
+#endif
 
 #include "kernels/backend.h"
 #include "kernels/base/mem.h"
@@ -58,6 +61,13 @@ static bool has_avx512_bf16(void)
 }
 #endif
 
+#ifdef HAVE_NEON_KERNELS
+static bool has_neon_dot(void)
+{
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
+#endif
+
 /* Ascending; the last usable one is taken. */
 static const cpu_level levels[] = {
     {"generic", &cpu_kernels_generic, false, always},
@@ -65,6 +75,10 @@ static const cpu_level levels[] = {
     {"avx2", &cpu_kernels_avx2, false, has_avx2},
     {"avx512", &cpu_kernels_avx512, false, has_avx512},
     {"avx512_bf16", &cpu_kernels_avx512_bf16, true, has_avx512_bf16},
+#endif
+#ifdef HAVE_NEON_KERNELS
+    {"neon", &cpu_kernels_neon, false, always}, /* every AArch64 has it */
+    {"neon_dot", &cpu_kernels_neon_dot, false, has_neon_dot},
 #endif
 };
 
@@ -89,7 +103,10 @@ static status choose_level(const cpu_level **out, err *e)
         *out = &levels[i];
         return ST_OK;
     }
-    return err_set(e, ST_USAGE, "KVASIR_CPU: unknown level '%s' (generic, avx2, avx512, avx512_bf16)", want);
+    char names[64] = "generic"; /* of this build */
+    for (size_t i = 1, n = strlen(names); i < N_LEVELS && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, ", %s", levels[i].name);
+    return err_set(e, ST_USAGE, "KVASIR_CPU: unknown level '%s' (%s)", want, names);
 }
 
 const cpu_kernels *cpu_best_kernels(void)

@@ -27,16 +27,19 @@ row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head)
     return s;
 }
 
-/* The plain code, in pieces that begin at groups. */
+/* In pieces that begin at groups. */
 static void encode(backend *be, const kv_rows *r, bool value, buf src, size_t first, size_t n)
 {
-    (void)be; /* unused without OpenMP */
+    const cpu_kernels *kernels = cpu_of(be)->k;
+    unsigned char *code = (value ? r->codes.v : r->codes.k).p, *pair = (value ? r->codes.v_pair : r->codes.k_pair).p;
     size_t group = value || r->codes.by_token ? 1 : r->codes.group;
     size_t step = (ENCODE_ROWS + group - 1) / group * group, blocks = (n + step - 1) / step;
+    if (!cpu_dim_fits(be, r->head_dim)) return;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * r->n_kv_heads * r->head_dim * 8))
     for (size_t i = 0; i < r->n_kv_heads * blocks; i++) {
         size_t at = i % blocks * step, rows = n - at < step ? n - at : step;
-        ref_encode_head(r, value, i / blocks, cpu_i64(src) + at, first + at, rows);
+        row_source s = cpu_rows(r, value, i / blocks);
+        kernels->encode(code + (s.code - code), pair + (s.pair - pair), &s, cpu_i64(src) + at, first + at, rows);
     }
 }
 

@@ -23,6 +23,8 @@ void LEVEL(k_linear_blocks)(float *out, size_t out_stride, const x8_rows *x, siz
 void LEVEL(k_unpack)(void *out, dtype to, const weight *w, size_t r0, size_t r1);
 void LEVEL(k_quantize)(unsigned char *out, dtype type, const weight *w, size_t g);
 void LEVEL(k_rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n);
+void LEVEL(k_encode)(unsigned char *code, unsigned char *pair, const row_source *s, const int64_t *src, size_t first,
+                     size_t n);
 void LEVEL(k_decode)(const decode_chunk *c);
 void LEVEL(k_merge)(float *out, float *lse, const float *acc, const float *top, const float *sum,
                     size_t n_parts, size_t acc_stride, size_t stat_stride, size_t dim);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of a list as float, out of exact rows or of codes. x = a + code * b: the product is exact, so every
+/* Rows of a list as float, out of exact rows or of codes, and codes of exact rows. x = a + code * b: the product is exact, so every
  * level has the same bits. A zero point's b * (code - a) becomes -a * b + code * b, all of it exact too:
  * a is below 2^8, b has 11 bits. */
 #include "config.h"
 
+#include <math.h>
+
 #include "kernels/cpu/k.h"
+#include "kernels/ops_codes.h"
 
 /* Groups whose pairs are kept while rows are decoded. Neighbours in a list share a group, or alternate
  * between a few (rows coded out of order, as LogQuant's are). */
@@ -88,4 +91,132 @@ void LEVEL(k_rows)(float *out, size_t stride, const row_source *s, const int32_t
         if (row >= 0) LEVEL(k_widen)(out + i * stride, s->exact + (size_t)row * bytes, s->type, s->head_dim);
         else decode_row(out + i * stride, s, (size_t)(-1 - row), &g);
     }
+}
+
+/* ---- codes of exact rows: the bits of ref ---- */
+
+enum { ROW_PAD = HEAD_DIM_MAX + 16 }; /* whole vectors and groups of 8 codes */
+
+INLINE VF code_of(VF x, VF less, VF times, VF by, VF add, VF top)
+{
+    VF v = vf_add(vf_round(vf_div(vf_mul(vf_sub(x, less), times), by)), add);
+    return vf_min(vf_max(v, vf_zero()), top);
+}
+
+/* The d codes in q, behind which there are zeros up to ROW_PAD. */
+static void put_codes(unsigned char *code, const float q[ROW_PAD], size_t d, int bits)
+{
+    uint8_t each[ROW_PAD], packed[ROW_PAD];
+    for (size_t c = 0; c < d; c += VF_LANES) vf_store_s8((int8_t *)each + c, vf_load(q + c));
+    memset(each + d, 0, 8);
+    for (size_t c = 0; c < d; c += 8) {
+        uint64_t x;
+        memcpy(&x, each + c, sizeof x);
+        if (bits == 4) {
+            x = (x | x >> 4) & 0x00ff00ff00ff00ff;
+            x = (x | x >> 8) & 0x0000ffff0000ffff;
+            x |= x >> 16;
+        } else {
+            x = (x | x >> 6) & 0x000f000f000f000f;
+            x = (x | x >> 12) & 0x000000ff000000ff;
+            x |= x >> 24;
+        }
+        memcpy(packed + c * (size_t)bits / 8, &x, (size_t)bits);
+    }
+    memcpy(code, packed, (d * (size_t)bits + 7) / 8);
+}
+
+/* A group of rows, each channel with a rule of its own. */
+static void encode_channels(unsigned char *code, unsigned char *pair, const row_source *s, const int64_t *src)
+{
+    float lo[HEAD_DIM_MAX], hi[HEAD_DIM_MAX], x[ROW_PAD], less[ROW_PAD], by[ROW_PAD], add[ROW_PAD], times = 0;
+    size_t d = s->head_dim, bytes = d * dtype_size(s->type);
+    const float top = (float)((1 << s->bits) - 1);
+    LEVEL(k_widen)(lo, s->exact + (size_t)src[0] * bytes, s->type, d);
+    memcpy(hi, lo, d * sizeof *hi);
+    for (size_t i = 1; i < s->group; i++) {
+        LEVEL(k_widen)(x, s->exact + (size_t)src[i] * bytes, s->type, d);
+        for (size_t c = 0; c < d; c += VF_LANES) {
+            VF v = vf_load_some(x + c, d - c);
+            vf_store_some(lo + c, vf_min(v, vf_load_some(lo + c, d - c)), d - c);
+            vf_store_some(hi + c, vf_max(v, vf_load_some(hi + c, d - c)), d - c);
+        }
+    }
+    for (size_t c = 0; c < d; c++) {
+        codes_rule r = codes_rule_of(top, s->zero_point, lo[c], hi[c]);
+        less[c] = r.less, by[c] = r.by, add[c] = r.add, lo[c] = r.a, hi[c] = r.b;
+        if (r.times > times) times = r.times; /* the same of all channels but those of one value, which have x = less */
+    }
+    LEVEL(k_narrow)(pair, lo, DT_F16, d);
+    LEVEL(k_narrow)(pair + 2 * d, hi, DT_F16, d);
+    memset(x + d, 0, (ROW_PAD - d) * sizeof *x);
+    for (size_t i = 0; i < s->group; i++, code += s->row_bytes) {
+        LEVEL(k_widen)(x, s->exact + (size_t)src[i] * bytes, s->type, d);
+        for (size_t c = 0; c < d; c += VF_LANES)
+            vf_store_some(x + c, code_of(vf_load(x + c), vf_load_some(less + c, d - c), vf_set1(times),
+                                         vf_load_some(by + c, d - c), vf_load_some(add + c, d - c), vf_set1(top)),
+                          d - c);
+        put_codes(code, x, d, s->bits);
+    }
+}
+
+/* The extremes of n numbers; of equal ones (zeros of both signs) the first. */
+static void extremes(float *lo, float *hi, const float *x, size_t n)
+{
+    VF least = vf_set1(x[0]), most = least;
+    size_t i = 0;
+    for (; i + VF_LANES <= n; i += VF_LANES) {
+        least = vf_min(vf_load(x + i), least);
+        most = vf_max(vf_load(x + i), most);
+    }
+    *lo = -vf_hmax(vf_sub(vf_zero(), least));
+    *hi = vf_hmax(most);
+    for (; i < n; i++) {
+        if (x[i] < *lo) *lo = x[i];
+        if (x[i] > *hi) *hi = x[i];
+    }
+    for (i = 0; *lo == 0 && i < n; i++)
+        if (x[i] == 0) {
+            *lo = x[i];
+            return;
+        }
+}
+
+/* A row whose runs have a rule each. */
+static void encode_runs(unsigned char *code, unsigned char *pair, const row_source *s, int64_t src)
+{
+    float x[ROW_PAD], pairs[2 * HEAD_DIM_MAX];
+    size_t d = s->head_dim, n_pairs = 0;
+    const float top = (float)((1 << s->bits) - 1);
+    LEVEL(k_widen)(x, s->exact + (size_t)src * d * dtype_size(s->type), s->type, d);
+    memset(x + d, 0, (ROW_PAD - d) * sizeof *x);
+    for (size_t c = 0; c < d; c += s->run) {
+        float lo, hi;
+        size_t n = d - c < s->run ? d - c : s->run;
+        extremes(&lo, &hi, x + c, n);
+        codes_rule r = codes_rule_of(top, s->zero_point, lo, hi);
+        pairs[n_pairs++] = r.a;
+        pairs[n_pairs++] = r.b;
+        for (size_t i = 0; i < n; i += VF_LANES) {
+            VF v = vf_load_some(x + c + i, n - i);
+            v = code_of(v, vf_set1(r.less), vf_set1(r.times), vf_set1(r.by), vf_set1(r.add), vf_set1(top));
+            vf_store_some(x + c + i, v, n - i);
+        }
+    }
+    LEVEL(k_narrow)(pair, pairs, DT_F16, n_pairs);
+    put_codes(code, x, d, s->bits);
+}
+
+void LEVEL(k_encode)(unsigned char *code, unsigned char *pair, const row_source *s, const int64_t *src, size_t first,
+                     size_t n)
+{
+    size_t d = s->head_dim, pair_bytes = 4 * (s->group ? d : (d + s->run - 1) / s->run);
+    code += first * s->row_bytes;
+    if (s->group) {
+        for (size_t i = 0; i + s->group <= n; i += s->group)
+            encode_channels(code + i * s->row_bytes, pair + (first + i) / s->group * pair_bytes, s, src + i);
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        encode_runs(code + i * s->row_bytes, pair + (first + i) * pair_bytes, s, src[i]);
 }

@@ -100,15 +100,15 @@ void LEVEL(k_colsum)(const colsum_tile *b)
 void LEVEL(k_weigh)(const weigh_run *w)
 {
     for (size_t i = 0; i < w->n; i += VF_LANES) {
-        size_t n = w->n - i < VF_LANES ? w->n - i : VF_LANES;
+        size_t left = w->n - i;
         VF total = vf_zero();
         for (size_t h = 0; h < w->heads; h++) {
             if (w->lse[h] == -INFINITY) continue;
-            VF x = vf_exp(vf_sub(vf_load_n(w->score + h * w->stride + i, n), vf_set1(w->lse[h])));
+            VF x = vf_exp(vf_sub(vf_load_some(w->score + h * w->stride + i, left), vf_set1(w->lse[h])));
             total = w->max ? vf_max(total, x) : vf_add(total, x);
         }
         total = vf_mul(total, vf_set1(w->share));
-        if (w->add) total = vf_add(vf_load_n(w->sum + i, n), total);
-        vf_store_n(w->sum + i, total, n);
+        if (w->add) total = vf_add(vf_load_some(w->sum + i, left), total);
+        vf_store_some(w->sum + i, total, left);
     }
 }

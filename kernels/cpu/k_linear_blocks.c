@@ -107,8 +107,10 @@ INLINE void span_any(const dtype t, const span *s, size_t mx)
     switch (mx) {
     case 1: span_tile(1, t, s); break;
     case 2: span_tile(2, t, s); break;
-#if CPU_LEVEL >= 2
+#if INT8_X > 3
     case 3: span_tile(3, t, s); break;
+#endif
+#if INT8_X > 4
     case 4: span_tile(4, t, s); break;
     case 5: span_tile(5, t, s); break;
     case 6: span_tile(6, t, s); break;

@@ -4,7 +4,11 @@
 #include "kernels/cpu/k.h"
 #include "kernels/cpu/simd_int8.h"
 
-#if CPU_LEVEL == 3
+#if CPU_LEVEL == 5
+#define LEVEL_NAME "NEON with dot products"
+#elif CPU_LEVEL == 4
+#define LEVEL_NAME "NEON"
+#elif CPU_LEVEL == 3
 #define LEVEL_NAME "AVX-512 VNNI"
 #elif CPU_LEVEL == 2
 #define LEVEL_NAME "AVX-512"
@@ -33,6 +37,7 @@ const cpu_kernels LEVEL(cpu_kernels) = {
     .q8_gemm = INT8_GEMM_Q8,
     .q4_gemm = INT8_GEMM_Q4,
     .rows = LEVEL(k_rows),
+    .encode = LEVEL(k_encode),
     .decode = LEVEL(k_decode),
     .merge = LEVEL(k_merge),
     .prefill = LEVEL(k_prefill),

@@ -194,6 +194,9 @@ typedef struct {
     bool q8_gemm, q4_gemm;
     /* Entries [first, first + n) of a list as float, to rows of out that are `stride` apart. */
     void (*rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n);
+    /* Exact rows src[0..n) to code rows first + i, whose codes and pairs lie at code and pair as s says. */
+    void (*encode)(unsigned char *code, unsigned char *pair, const row_source *s, const int64_t *src, size_t first,
+                   size_t n);
     void (*decode)(const decode_chunk *c);
     /* Merge of n_parts partial results of one query head: out = sum w_i acc_i / sum w_i sum_i with
      * w_i = exp(top_i - max top). Strides in floats; parts with top = -INFINITY are skipped; sum
@@ -256,6 +259,7 @@ typedef struct {
     float (*read_sum)(const void *p, size_t bytes);
 } cpu_kernels;
 
-extern const cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512_bf16;
+extern const cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512_bf16,
+    cpu_kernels_neon, cpu_kernels_neon_dot;
 
 #endif

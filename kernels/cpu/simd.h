@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One vector type for all levels: the kernels k_*.c are written once against this page and compiled
- * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2), 2 (AVX-512) or 3 (2 with BF16 and VNNI). A level's
- * header gives
+ * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2), 2 (AVX-512), 3 (2 with BF16 and VNNI), 4 (NEON) or
+ * 5 (4 with dot products of bytes). A level's header gives
  *
  *   VF, VF_LANES                       a vector of floats
  *   TILE_ROWS, TILE_VECS               accumulator tile of prefill (rows x vectors)
@@ -55,7 +55,30 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-#if CPU_LEVEL == 3
+#define SIMD_AVX (CPU_LEVEL >= 1 && CPU_LEVEL <= 3) /* all of x86: they have AVX2 */
+#define SIMD_AVX512 (CPU_LEVEL == 2 || CPU_LEVEL == 3)
+#define SIMD_NEON (CPU_LEVEL >= 4)
+
+/* bytes even, <= all, a power of two. No call, for which the tile around it would give up its registers. */
+INLINE void copy_few(void *to, const void *from, const size_t all, size_t bytes)
+{
+    unsigned char *t = to;
+    const unsigned char *f = from;
+    UNROLL for (size_t piece = all; piece >= 2; piece /= 2) {
+        if (!(bytes & piece)) continue;
+        memcpy(t, f, piece);
+        t += piece;
+        f += piece;
+    }
+}
+
+#if CPU_LEVEL == 5
+#include "kernels/cpu/simd_neon.h"
+#define LEVEL(name) name##_neon_dot
+#elif CPU_LEVEL == 4
+#include "kernels/cpu/simd_neon.h"
+#define LEVEL(name) name##_neon
+#elif CPU_LEVEL == 3
 #include "kernels/cpu/simd_avx512.h"
 #define LEVEL(name) name##_avx512_bf16
 #elif CPU_LEVEL == 2
@@ -87,7 +110,7 @@ INLINE VF vf_load_as_n(const void *p, size_t i, dtype t, size_t n)
     const unsigned char *b = p;
     if (t == DT_F32) return vf_load_n((const float *)(const void *)(b + 4 * i), n);
     uint16_t h[VF_LANES] = {0};
-    memcpy(h, b + 2 * i, 2 * n);
+    copy_few(h, b + 2 * i, sizeof h, 2 * n);
     return t == DT_F16 ? vf_load_f16(h) : vf_load_bf16(h);
 }
 
@@ -109,7 +132,7 @@ INLINE void vf_store_as_n(void *p, size_t i, VF v, dtype t, size_t n)
     }
     if (t == DT_F16) vf_store_f16(h, v);
     else vf_store_bf16(h, v);
-    memcpy(b + 2 * i, h, 2 * n);
+    copy_few(b + 2 * i, h, sizeof h, 2 * n);
 }
 
 /* exp(x) to 2 ulp; 0 below -87.7, about 2.4e38 above 88.4, NaN for NaN.

@@ -9,8 +9,9 @@
 #define KERNELS_CPU_SIMD8_H
 
 #include "kernels/cpu/simd.h"
+#include "kernels/half.h"
 
-#if CPU_LEVEL > 0
+#if SIMD_AVX
 
 #include <immintrin.h>
 
@@ -131,6 +132,45 @@ INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, co
     _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm_unpackhi_epi16(lo, hi));
 }
 
+#elif SIMD_NEON
+
+typedef VF V8;
+INLINE V8 v8_set1(float x) { return vf_set1(x); }
+INLINE V8 v8_load(const float *p) { return vf_load(p); }
+INLINE void v8_store(float *p, V8 v) { vf_store(p, v); }
+INLINE V8 v8_add(V8 a, V8 b) { return vf_add(a, b); }
+INLINE V8 v8_mul(V8 a, V8 b) { return vf_mul(a, b); }
+INLINE V8 v8_sub(V8 a, V8 b) { return vf_sub(a, b); }
+INLINE V8 v8_max(V8 a, V8 b) { return vf_max(a, b); }
+INLINE V8 v8_min(V8 a, V8 b) { return vf_min(a, b); }
+INLINE V8 v8_round(V8 v) { return vf_round(v); }
+INLINE float v8_sum(V8 v) { return vf_sum(v); }
+
+INLINE float32x4_t quad_codes(uint8x16x2_t table, uint32_t not_id, uint32_t bins)
+{
+    static const int32_t right[4] = {0, -3, -6, -9}, left[4] = {31, 30, 29, 28};
+    uint32x4_t bin = vandq_u32(vshlq_u32(vdupq_n_u32(bins), vld1q_s32(right)), vdupq_n_u32(7));
+    uint32x4_t sign = vandq_u32(vshlq_u32(vdupq_n_u32(not_id), vld1q_s32(left)), vdupq_n_u32(0x80000000));
+    uint32x4_t c = vreinterpretq_u32_u8(vqtbl2q_u8(table, bytes_of_words(bin)));
+    return vreinterpretq_f32_u32(veorq_u32(c, sign));
+}
+
+INLINE void v8_sums(float out[4], const V8 v[4])
+{
+    float32x4_t h[4];
+    UNROLL for (int i = 0; i < 4; i++) h[i] = vaddq_f32(v[i].lo, v[i].hi);
+    vst1q_f32(out, quad_sums(h[0], h[1], h[2], h[3]));
+}
+
+INLINE V8 v8_bf16(const unsigned char *p) { return v8_set1(bf16_to_f32((uint16_t)(p[0] | p[1] << 8))); }
+
+INLINE V8 v8_codes(const float table[8], unsigned char byte, const unsigned char *bytes)
+{
+    uint32_t id = byte, bins = bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16;
+    uint8x16x2_t t = {{vreinterpretq_u8_f32(vld1q_f32(table)), vreinterpretq_u8_f32(vld1q_f32(table + 4))}};
+    return (V8){quad_codes(t, ~id, bins), quad_codes(t, ~id >> 4, bins >> 12)};
+}
+
 #else
 
 typedef struct {
@@ -170,13 +210,15 @@ INLINE V8 v8_codes(const float table[8], unsigned char id, const unsigned char *
     return v8_load(f);
 }
 
+#endif
+
+#if !SIMD_AVX
 enum { B8_SUMS = 0 };
 
 INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, const unsigned char *table)
 {
     (void)out, (void)x, (void)nb, (void)table;
 }
-
 #endif
 
 #endif

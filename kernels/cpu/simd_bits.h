@@ -15,7 +15,7 @@
 
 #include "kernels/cpu/simd.h"
 
-#if CPU_LEVEL >= 1
+#if SIMD_AVX
 
 INLINE __m256i clamped(const float *x, float by, float least)
 {
@@ -35,7 +35,7 @@ INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
 
 #endif
 
-#if CPU_LEVEL >= 2
+#if SIMD_AVX512
 
 typedef __m512i DI;
 enum { DI_COPIES = 1 };
@@ -82,6 +82,58 @@ INLINE DI di_dot(DI s, __m256i e, const int32_t *p)
 {
     __m256i pairs = _mm256_maddubs_epi16(e, _mm256_loadu_si256((const __m256i *)(const void *)p));
     return _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+#elif SIMD_NEON
+
+typedef struct {
+    int32x4_t lo, hi;
+} DI;
+enum { DI_COPIES = 1 };
+
+INLINE DI di_zero(void) { return (DI){vdupq_n_s32(0), vdupq_n_s32(0)}; }
+INLINE VF di_floats(DI s) { return (VF){vcvtq_f32_s32(s.lo), vcvtq_f32_s32(s.hi)}; }
+
+INLINE int32x4_t quad_clamped(const float *x, float by, float least)
+{
+    float32x4_t v = quad_max(vmulq_n_f32(vld1q_f32(x), by), vdupq_n_f32(least));
+    return vcvtnq_s32_f32(quad_min(v, vdupq_n_f32(127)));
+}
+
+INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
+{
+    UNROLL for (int i = 0; i < 8; i += 4) {
+        int32x4_t q = quad_clamped(x + i, by, least);
+        q = vsliq_n_s32(q, quad_clamped(x + 8 + i, by, least), 8); /* each covers the sign of the one before */
+        q = vsliq_n_s32(q, quad_clamped(x + 16 + i, by, least), 16);
+        q = vsliq_n_s32(q, quad_clamped(x + 24 + i, by, least), 24);
+        vst1q_s32(out + i, q);
+    }
+}
+
+INLINE int32x4_t quad_take(uint32x4_t x, const int j, int32_t u)
+{
+    uint8x16_t set = vtstq_u8(vreinterpretq_u8_u32(x), vdupq_n_u8((uint8_t)(1 << j)));
+    return vandq_s32(vreinterpretq_s32_u8(set), vdupq_n_s32(u));
+}
+
+INLINE DI di_take(VI x, const int j, int32_t u) { return (DI){quad_take(x.lo, j, u), quad_take(x.hi, j, u)}; }
+
+INLINE int32x4_t quad_dot(int32x4_t s, int32x4_t e, int8x16_t w)
+{
+    int8x16_t b = vreinterpretq_s8_s32(e);
+#if CPU_LEVEL == 5
+    return vdotq_s32(s, b, w);
+#else
+    int16x8_t lo = vmull_s8(vget_low_s8(b), vget_low_s8(w)), hi = vmull_high_s8(b, w);
+    return vpadalq_s16(s, vpaddq_s16(lo, hi)); /* two products of 127 * 127 fit 16 bits */
+#endif
+}
+
+INLINE DI di_dot(DI s, DI e, const int32_t *p)
+{
+    int8x16_t w = vreinterpretq_s8_s32(vld1q_dup_s32(p));
+    return (DI){quad_dot(s.lo, e.lo, w), quad_dot(s.hi, e.hi, w)};
 }
 
 #else

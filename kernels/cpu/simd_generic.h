@@ -37,7 +37,7 @@ INLINE void vf_store(float *p, VF v) { memcpy(p, &v, sizeof v); }
 INLINE VF vf_load_n(const float *p, size_t n)
 {
     float f[VF_LANES] = {0};
-    memcpy(f, p, 4 * n);
+    copy_few(f, p, sizeof f, 4 * n);
     return vf_load(f);
 }
 
@@ -45,7 +45,7 @@ INLINE void vf_store_n(float *p, VF v, size_t n)
 {
     float f[VF_LANES];
     vf_store(f, v);
-    memcpy(p, f, 4 * n);
+    copy_few(p, f, sizeof f, 4 * n);
 }
 
 INLINE VF vf_load_f16(const void *p)

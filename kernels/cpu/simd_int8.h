@@ -23,9 +23,10 @@ INLINE int32_t x_quad(const int8_t *x)
     return v;
 }
 
-#if CPU_LEVEL >= 2
+#if SIMD_AVX512
 
-enum { INT8_X = 8, INT8_GEMM_Q8 = CPU_LEVEL == 3, INT8_GEMM_Q4 = 1 };
+#define INT8_X 8
+enum { INT8_GEMM_Q8 = CPU_LEVEL == 3, INT8_GEMM_Q4 = 1 };
 typedef __m512i D16;
 
 INLINE VF d16_part(D16 s, int p)
@@ -115,7 +116,8 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
 
 #elif CPU_LEVEL == 1
 
-enum { INT8_X = 3, INT8_GEMM_Q8 = 1, INT8_GEMM_Q4 = 1 };
+#define INT8_X 3
+enum { INT8_GEMM_Q8 = 1, INT8_GEMM_Q4 = 1 };
 typedef struct {
     __m256i r[2];
 } D16;
@@ -172,9 +174,134 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
     }
 }
 
+#elif SIMD_NEON
+
+typedef struct {
+    int32x4_t r[4];
+} D16;
+
+INLINE VF d16_part(D16 s, int p) { return (VF){vcvtq_f32_s32(s.r[2 * p]), vcvtq_f32_s32(s.r[2 * p + 1])}; }
+
+/* Four rows of a line. */
+INLINE uint8x16_t quarter_line(const uint8_t *line, int l, int h) { return vld1q_u8(line + QUANT_LINE * l + 16 * h); }
+
+INLINE int8x16_t signed_line(const uint8_t *line, int l, int h)
+{
+    return vreinterpretq_s8_u8(veorq_u8(quarter_line(line, l, h), vdupq_n_u8(128)));
+}
+
+INLINE int8x16_t low_half(uint8x16_t q) { return vreinterpretq_s8_u8(vandq_u8(q, vdupq_n_u8(15))); }
+INLINE int8x16_t high_half(uint8x16_t q) { return vreinterpretq_s8_u8(vshrq_n_u8(q, 4)); }
+INLINE int8x16_t x_quads(const int8_t *x) { return vreinterpretq_s8_s32(vdupq_n_s32(x_quad(x))); }
+
+#if CPU_LEVEL == 5
+
+#define INT8_X 4
+enum { INT8_GEMM_Q8 = 1, INT8_GEMM_Q4 = 1 };
+
+INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    (void)sum, (void)blocks;
+    UNROLL for (int i = 0; i < mx; i++)
+        UNROLL for (int h = 0; h < 4; h++) s[i].r[h] = vdupq_n_s32(0);
+    UNROLL for (int l = 0; l < 8; l++) {
+        int8x16_t w[4];
+        UNROLL for (int h = 0; h < 4; h++) w[h] = signed_line(line, l, h);
+        UNROLL for (int i = 0; i < mx; i++) {
+            int8x16_t xv = x_quads(x + (size_t)i * stride + 4 * l);
+            UNROLL for (int h = 0; h < 4; h++) s[i].r[h] = vdotq_s32(s[i].r[h], w[h], xv);
+        }
+    }
+}
+
+INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    UNROLL for (int i = 0; i < mx; i++)
+        UNROLL for (int h = 0; h < 4; h++) s[i].r[h] = vdupq_n_s32(-8 * sum[(size_t)i * blocks]);
+    UNROLL for (int l = 0; l < 4; l++)
+        UNROLL for (int h = 0; h < 4; h++) {
+            uint8x16_t q = quarter_line(line, l, h);
+            int8x16_t w0 = low_half(q), w1 = high_half(q);
+            UNROLL for (int i = 0; i < mx; i++) {
+                const int8_t *xi = x + (size_t)i * stride + 4 * l;
+                s[i].r[h] = vdotq_s32(s[i].r[h], w0, x_quads(xi));
+                s[i].r[h] = vdotq_s32(s[i].r[h], w1, x_quads(xi + 16));
+            }
+        }
+}
+
 #else
 
-enum { INT8_X = 2, INT8_GEMM_Q8 = 0, INT8_GEMM_Q4 = 0 };
+/* By instructions a product, q8 gains nothing over float32, q4 half. */
+#define INT8_X 2
+enum { INT8_GEMM_Q8 = 0, INT8_GEMM_Q4 = 1 };
+
+/* 16 bits hold two products, 2 * 128 * 127; then sums of two columns each, two a row. */
+INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    int32x4_t two[INT8_X][8];
+    (void)sum, (void)blocks;
+    UNROLL for (int i = 0; i < mx; i++)
+        UNROLL for (int h = 0; h < 8; h++) two[i][h] = vdupq_n_s32(0);
+    UNROLL for (int l = 0; l < 8; l += 2) {
+        int8x16_t x0[INT8_X], x1[INT8_X];
+        UNROLL for (int i = 0; i < mx; i++) {
+            x0[i] = x_quads(x + (size_t)i * stride + 4 * l);
+            x1[i] = x_quads(x + (size_t)i * stride + 4 * l + 4);
+        }
+        UNROLL for (int h = 0; h < 4; h++) {
+            int8x16_t w0 = signed_line(line, l, h), w1 = signed_line(line, l + 1, h);
+            UNROLL for (int i = 0; i < mx; i++) {
+                int16x8_t lo = vmull_s8(vget_low_s8(w0), vget_low_s8(x0[i])), hi = vmull_high_s8(w0, x0[i]);
+                lo = vmlal_s8(lo, vget_low_s8(w1), vget_low_s8(x1[i]));
+                two[i][2 * h] = vpadalq_s16(two[i][2 * h], lo);
+                two[i][2 * h + 1] = vpadalq_s16(two[i][2 * h + 1], vmlal_high_s8(hi, w1, x1[i]));
+            }
+        }
+    }
+    UNROLL for (int i = 0; i < mx; i++)
+        UNROLL for (int h = 0; h < 4; h++) s[i].r[h] = vpaddq_s32(two[i][2 * h], two[i][2 * h + 1]);
+}
+
+/* Here 16 bits hold all of a block: 8 * 15 * 127. */
+INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, size_t stride,
+                   const int32_t *sum, size_t blocks)
+{
+    int16x8_t four[INT8_X][8];
+    UNROLL for (int i = 0; i < mx; i++)
+        UNROLL for (int h = 0; h < 8; h++) four[i][h] = vdupq_n_s16(0);
+    UNROLL for (int l = 0; l < 4; l++)
+        UNROLL for (int h = 0; h < 4; h++) {
+            uint8x16_t q = quarter_line(line, l, h);
+            int8x16_t w0 = low_half(q), w1 = high_half(q);
+            UNROLL for (int i = 0; i < mx; i++) {
+                const int8_t *xi = x + (size_t)i * stride + 4 * l;
+                int8x16_t x0 = x_quads(xi), x1 = x_quads(xi + 16);
+                int16x8_t *a = &four[i][2 * h];
+                a[0] = vmlal_s8(a[0], vget_low_s8(w0), vget_low_s8(x0));
+                a[1] = vmlal_high_s8(a[1], w0, x0);
+                a[0] = vmlal_s8(a[0], vget_low_s8(w1), vget_low_s8(x1));
+                a[1] = vmlal_high_s8(a[1], w1, x1);
+            }
+        }
+    UNROLL for (int i = 0; i < mx; i++) {
+        int32x4_t offset = vdupq_n_s32(-8 * sum[(size_t)i * blocks]);
+        UNROLL for (int h = 0; h < 4; h++) {
+            int32x4_t two = vpaddq_s32(vpaddlq_s16(four[i][2 * h]), vpaddlq_s16(four[i][2 * h + 1]));
+            s[i].r[h] = vaddq_s32(two, offset);
+        }
+    }
+}
+
+#endif
+
+#else
+
+#define INT8_X 2
+enum { INT8_GEMM_Q8 = 0, INT8_GEMM_Q4 = 0 };
 typedef struct {
     int32_t r[QUANT_ROWS];
 } D16;

@@ -57,37 +57,10 @@ void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out)
     }
 }
 
-/* A group's rule from its extremes to codes, and its pair. */
-typedef struct {
-    float lo, hi, top, a, b;
-    bool zero_point;
-} quantizer;
-
-/* int8 of an integer, modulo 256. */
-static float wrap_int8(float x)
+static unsigned code_of(const codes_rule *r, float top, float x)
 {
-    if (!(fabsf(x) < 0x1p31f)) return 0;
-    return (float)(int8_t)(uint8_t)(uint32_t)(int32_t)x;
-}
-
-static quantizer quantizer_of(const kv_codes *c, float lo, float hi)
-{
-    quantizer q = {lo, hi, (float)((1 << c->bits) - 1), lo, 0, c->zero_point};
-    if (hi > lo) {
-        q.b = (hi - lo) / q.top;
-        if (q.zero_point) q.a = wrap_int8(rintf(-lo / q.b));
-    } else if (q.zero_point) {
-        q.a = -1;
-        q.b = lo;
-    }
-    return q;
-}
-
-static unsigned code_of(const quantizer *q, float x)
-{
-    if (!(q->hi > q->lo)) return 0;
-    x = q->zero_point ? rintf(x / q->b) + q->a : rintf((x - q->lo) * q->top / (q->hi - q->lo));
-    return !(x > 0) ? 0 : x > q->top ? (unsigned)q->top : (unsigned)x; /* NaN: 0 */
+    x = rintf((x - r->less) * r->times / r->by) + r->add;
+    return !(x > 0) ? 0 : x > top ? (unsigned)top : (unsigned)x; /* NaN: 0 */
 }
 
 static void put_code(const kv_rows *r, buf code, size_t head, size_t row, size_t ch, unsigned x)
@@ -109,18 +82,20 @@ static void encode_group(const kv_rows *r, const half_rows *h, size_t head, cons
             if (x < lo) lo = x;
             if (x > hi) hi = x;
         }
-    quantizer q = quantizer_of(&r->codes, lo, hi);
+    float top = (float)((1 << r->codes.bits) - 1);
+    codes_rule q = codes_rule_of(top, r->codes.zero_point, lo, hi);
     for (size_t i = 0; i < n; i++)
         for (size_t c = ch; c < end; c++) {
             float x = ref_get(h->exact, r->type, (head * r->cap + (size_t)src[i]) * r->head_dim + c);
-            put_code(r, h->code, head, row + i, c, code_of(&q, x));
+            put_code(r, h->code, head, row + i, c, code_of(&q, top, x));
         }
     size_t ib, ia = pair_at(r, h->by_token, head, row, ch, &ib);
     ref_put(h->pair, DT_F16, ia, q.a);
     ref_put(h->pair, DT_F16, ib, q.b);
 }
 
-void ref_encode_head(const kv_rows *r, bool value, size_t head, const int64_t *src, size_t first, size_t n)
+/* encode_k (value: encode_v) for one head. */
+static void encode_head(const kv_rows *r, bool value, size_t head, const int64_t *src, size_t first, size_t n)
 {
     half_rows h = half_of(r, value);
     size_t rows = h.by_token ? 1 : r->codes.group, chans = h.by_token ? r->codes.run : 1;
@@ -135,14 +110,14 @@ static void ref_encode_k(backend *be, const kv_rows *rows, buf src, size_t first
 {
     (void)be;
     for (size_t h = 0; h < rows->n_kv_heads; h++)
-        ref_encode_head(rows, false, h, (const int64_t *)(void *)src.p, first, n);
+        encode_head(rows, false, h, (const int64_t *)(void *)src.p, first, n);
 }
 
 static void ref_encode_v(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
 {
     (void)be;
     for (size_t h = 0; h < rows->n_kv_heads; h++)
-        ref_encode_head(rows, true, h, (const int64_t *)(void *)src.p, first, n);
+        encode_head(rows, true, h, (const int64_t *)(void *)src.p, first, n);
 }
 
 static void ref_fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists,

@@ -61,9 +61,6 @@ void ref_count_read(const attn_job *j, bool values);
 /* The K row (value: V row) of a slot in a head as float, out of an exact row or of codes. */
 void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out);
 
-/* encode_k (value: encode_v) for one head. */
-void ref_encode_head(const kv_rows *r, bool value, size_t head, const int64_t *src, size_t first, size_t n);
-
 void ref_attn_prefill(backend *be, const attn_job *job);
 void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
 void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts,

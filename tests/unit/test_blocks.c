@@ -9,7 +9,11 @@
 
 static backend *ref;
 static const dtype BLOCK_TYPES[] = {DT_Q8, DT_Q4};
+#ifdef HAVE_NEON_KERNELS
+static const char *const LEVELS[] = {"generic", "neon", "neon_dot"};
+#else
 static const char *const LEVELS[] = {"generic", "avx2", "avx512", "avx512_bf16"};
+#endif
 static const weight NONE = {.p = {NULL}};
 
 typedef struct {
@@ -64,7 +68,8 @@ static double best_error(const float *w, dtype t)
 {
     double a = 0, least = 1e300;
     bool negative = false;
-    for (int c = 0; c < 32; c++) a = fmax(a, fabs((double)w[c]));
+    for (int c = 0; c < 32; c++)
+        if (fabs((double)w[c]) > a) a = fabs((double)w[c]); /* GCC 12 for AArch64 fails over fmax here */
     for (int c = 0; c < 32; c++) negative |= (double)w[c] == -a;
     if (t == DT_Q8) return error_with(w, (double)f16_to_f32(f32_to_f16((float)a / 127)), -127, 127);
     static const double ends[] = {8, 7.5, 7, 8.5, 9};

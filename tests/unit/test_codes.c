@@ -224,7 +224,7 @@ static void case_encode(backend *be, rng *r, group *g, group *f, shape s, size_t
 
 static void test_encode(backend *be, const char *level)
 {
-    static const size_t dims[] = {2, 6, 8, 10, 34, 64, 80, 128, 256};
+    static const size_t dims[] = {2, 6, 8, 10, 32, 34, 64, 80, 96, 128, 256};
     rng r = {41};
     group g = {0}, f = {0};
     for (size_t t = 0; t < 3; t++)
@@ -353,12 +353,12 @@ static void add_bytes(uint64_t *sum, const store *st, const shape *s, const int3
     free(touched);
 }
 
-static void case_attend(backend *be, rng *r, group *g, shape s, bool lists, bool prompt)
+static void case_attend(backend *be, rng *r, group *g, shape s, size_t per_kv, bool lists, bool prompt)
 {
-    enum { G = 3, N_TOK = 5, BAND = 20 };
+    enum { N_TOK = 5, BAND = 20 };
     store st = store_make(r, s);
     encode_some(be, &st, &s);
-    size_t heads = s.heads * G, n_tok = prompt ? N_TOK : 1, n = n_tok * heads * s.dim, stride = s.cap;
+    size_t heads = s.heads * per_kv, n_tok = prompt ? N_TOK : 1, n = n_tok * heads * s.dim, stride = s.cap;
     float *q = random_f32(r, n), *got = filled(4 * n, 0xff), *want = filled(4 * n, 0xff);
     float *k = xmalloc(4 * s.heads * s.cap * s.dim), *v = xmalloc(4 * s.heads * s.cap * s.dim);
     int32_t *idx = xmalloc(4 * s.heads * stride), *pos = xmalloc(4 * s.heads * stride);
@@ -400,8 +400,8 @@ static void case_attend(backend *be, rng *r, group *g, shape s, bool lists, bool
     j.copied = true;
     if (prompt) be->ops->attn_prefill(be, &j);
     else be->ops->attn_decode(be, &j, 1);
-    group_note(g, memcmp(got, want, 4 * n) == 0, "bits: %s dim %zu bits %d by_token %d lists %d prompt %d",
-               dtype_name(s.type), s.dim, s.bits, s.by_token, lists, prompt);
+    group_note(g, memcmp(got, want, 4 * n) == 0, "bits: %s dim %zu group %zu bits %d by_token %d lists %d prompt %d",
+               dtype_name(s.type), s.dim, per_kv, s.bits, s.by_token, lists, prompt);
     group_note(g, memcmp(read, bytes, sizeof read) == 0 && memcmp(copied, whole, sizeof copied) == 0,
                "read K %llu, not %llu: %s dim %zu bits %d by_token %d lists %d prompt %d",
                (unsigned long long)read[READ_K], (unsigned long long)bytes[READ_K], dtype_name(s.type), s.dim, s.bits,
@@ -415,15 +415,15 @@ static void case_attend(backend *be, rng *r, group *g, shape s, bool lists, bool
 
 static void test_attend(backend *be, const char *level)
 {
-    static const size_t dims[] = {2, 10, 64, 80, 128};
+    static const size_t dims[] = {2, 8, 10, 32, 64, 80, 96, 128, 256};
     rng r = {42};
     group g = {0};
     for (size_t t = 0; t < 3; t++)
-        for (size_t d = 0; d < 5; d++)
+        for (size_t d = 0; d < 9; d++)
             for (int form = 0; form < 16; form++) {
                 shape s = {.heads = 2, .dim = dims[d], .cap = 48, .group = 16, .run = 32, .type = ALL_TYPES[t],
                            .bits = form & 1 ? 4 : 2, .by_token = form & 2, .zero_point = form & 2};
-                case_attend(be, &r, &g, s, form & 4, form & 8);
+                case_attend(be, &r, &g, s, 1 + (d + (size_t)form) % 8, form & 4, form & 8);
             }
     group_end(&g, "attention over codes: the bits of their rows as f32; bytes read", level);
 }

@@ -102,13 +102,13 @@ static double naive_key(const float *k, size_t row, size_t c, size_t n, size_t t
 
 static void test_ops(backend *be, const char *level)
 {
-    static const size_t dims[] = {2, 6, 8, 18, 32, 34, 64, 80, 96, 128, 256}, groups[] = {1, 2, 3, 4, 7, 8, 17},
+    static const size_t dims[] = {2, 6, 8, 18, 32, 34, 64, 80, 96, 128, 256}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 17},
                         sizes[] = {1, 2, 7, 16, 32, 33, 64};
     rng r = {51};
     group bits = {0}, naive = {0}, inc = {0}, redo = {0};
     for (size_t t = 0; t < 3; t++)
         for (size_t d = 0; d < 11; d++)
-            for (size_t i = 0; i < 7; i++) {
+            for (size_t i = 0; i < 9; i++) {
                 size_t dim = dims[d], kv = 2, heads = kv * groups[i], g = sizes[(d + i) % 7],
                        n = 1 + (d * 53 + i * 37) % (dims[d] > 64 ? 40 : 80), stride = n + 3, lo = i % 2 ? n / 3 : 0;
                 fier_levels how = (fier_levels)((d + i) % 3);

@@ -180,7 +180,7 @@ static void test_merge(backend *be, const char *level)
 {
     rng r = {5};
     group g = {0};
-    static const size_t dims[] = {2, 6, 8, 10, 16, 64, 80, 128, 256};
+    static const size_t dims[] = {2, 6, 8, 10, 32, 64, 80, 96, 128, 256};
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
         for (size_t parts = 1; parts <= 5; parts++) {
             enum { ROWS = 7 };

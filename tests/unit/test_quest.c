@@ -46,13 +46,13 @@ static float rounded(float x, dtype t)
 
 static void test_ops(backend *be, const char *level)
 {
-    static const size_t dims[] = {2, 6, 8, 16, 18, 64, 80, 128, 256}, groups[] = {1, 2, 3, 4, 7, 8},
+    static const size_t dims[] = {2, 6, 8, 18, 32, 64, 80, 96, 128, 256}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8},
                         sizes[] = {1, 2, 7, 16, 32};
     rng r = {41};
     group bits = {0}, bound = {0}, one = {0}, inc = {0};
     for (size_t t = 0; t < 3; t++)
-        for (size_t d = 0; d < 9; d++)
-            for (size_t g = 0; g < 6; g++) {
+        for (size_t d = 0; d < 10; d++)
+            for (size_t g = 0; g < 8; g++) {
                 size_t dim = dims[d], kv = 2, heads = kv * groups[g], page = sizes[(d + g) % 5],
                        n = 1 + (d * 31 + g * 17) % 70;
                 size_t n_pages = (n + page - 1) / page, stride = n_pages + 2, m = n / 2;

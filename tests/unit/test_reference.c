@@ -612,22 +612,22 @@ static void test_actqkv(backend *be, const char *level)
 
 int main(void)
 {
-    static const char *const levels[] = {"ref", "generic", "avx2", "avx512"};
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
-        backend *be = i ? open_level(levels[i], 2) : open_ref();
+    for (size_t i = 0; i <= N_ALL_LEVELS; i++) {
+        const char *level = i ? ALL_LEVELS[i - 1] : "ref";
+        backend *be = i ? open_level(level, 2) : open_ref();
         if (!be) continue;
         const backend_ops *o = be->ops;
-        test_attention(be, levels[i]);
-        if (o->select) test_gqa(be, levels[i]);
-        else tap_skip("%s has no ops of selection", levels[i]);
-        if (o->select && o->quest) test_quest(be, levels[i]);
-        else tap_skip("%s has no ops of quest", levels[i]);
-        if (o->select && o->fier) test_fier(be, levels[i]);
-        else tap_skip("%s has no ops of fier", levels[i]);
-        if (o->paris) test_paris(be, levels[i]);
-        else tap_skip("%s has no ops of pariskv", levels[i]);
-        if (o->block) test_actqkv(be, levels[i]);
-        else tap_skip("%s has no ops of actqkv", levels[i]);
+        test_attention(be, level);
+        if (o->select) test_gqa(be, level);
+        else tap_skip("%s has no ops of selection", level);
+        if (o->select && o->quest) test_quest(be, level);
+        else tap_skip("%s has no ops of quest", level);
+        if (o->select && o->fier) test_fier(be, level);
+        else tap_skip("%s has no ops of fier", level);
+        if (o->paris) test_paris(be, level);
+        else tap_skip("%s has no ops of pariskv", level);
+        if (o->block) test_actqkv(be, level);
+        else tap_skip("%s has no ops of actqkv", level);
         if (i) backend_close(be);
     }
     return tap_done();

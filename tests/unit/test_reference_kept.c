@@ -440,15 +440,15 @@ static void test_evict(backend *be, const char *level)
 
 int main(void)
 {
-    static const char *const levels[] = {"ref", "generic", "avx2", "avx512"};
     test_rules();
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
-        backend *be = i ? open_level(levels[i], 2) : open_ref();
+    for (size_t i = 0; i <= N_ALL_LEVELS; i++) {
+        const char *level = i ? ALL_LEVELS[i - 1] : "ref";
+        backend *be = i ? open_level(level, 2) : open_ref();
         if (!be) continue;
-        if (be->ops->codes) test_codes(be, levels[i]);
-        else tap_skip("%s has no ops of quantized rows", levels[i]);
-        if (be->ops->evict) test_evict(be, levels[i]);
-        else tap_skip("%s has no ops of eviction", levels[i]);
+        if (be->ops->codes) test_codes(be, level);
+        else tap_skip("%s has no ops of quantized rows", level);
+        if (be->ops->evict) test_evict(be, level);
+        else tap_skip("%s has no ops of eviction", level);
         if (i) backend_close(be);
     }
     return tap_done();
