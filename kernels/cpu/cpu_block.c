@@ -141,7 +141,8 @@ static void cpu_take(backend *be, const entropy_pool *p, size_t window, size_t l
     int64_t lo = cpu_i64(s->n)[1], hi = cpu_i64(s->n)[2];
     double sum = 0, *part = cpu_scratch(be, &cpu_of(be)->parts, s->n_lists, sizeof *part, "entropies");
     if (!part) return;
-#pragma omp parallel for schedule(static, 1) num_threads(cpu_team(be, s->n_lists * (size_t)(hi > lo ? hi - lo : 0) * 32))
+#pragma omp parallel for schedule(static, 1) \
+    num_threads(cpu_team(be, s->n_lists * (size_t)(hi > lo ? hi - lo : 0) * 32))
     for (size_t l = 0; l < s->n_lists; l++) part[l] = ref_entropy(cpu_f32(s->score) + l * s->stride, lo, hi, scale);
     for (size_t l = 0; l < s->n_lists; l++) sum += part[l];
     ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);

@@ -149,8 +149,7 @@ static void sample_set(draw *d, mass_sample *out, const item_set *s)
 /* Two values that have the item between them that `mass` leads to, but for about one time in a hundred. */
 static void bracket(const cpu_kernels *k, const mass_sample *m, double mass, float *lo, float *hi)
 {
-    double share = mass / m->mass, n = (double)m->n;
-    share = share < 0 ? 0 : share > 1 ? 1 : share;
+    double share = mass < m->mass ? mass / m->mass : 1, n = (double)m->n; /* both may be 0 */
     double rank = share * n, off = 2.5 * sqrt(rank * (1 - share)) + 1.5;
     *hi = rank - off < 1 ? FLT_MAX : cpu_kth_largest(k, m->value, m->n, (size_t)(rank - off));
     *lo = rank + off >= n ? -FLT_MAX : cpu_kth_largest(k, m->value, m->n, (size_t)(rank + off) + 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of a list as float, out of exact rows or of codes, and codes of exact rows. x = a + code * b: the product is exact, so every
- * level has the same bits. A zero point's b * (code - a) becomes -a * b + code * b, all of it exact too:
+/* Rows of a list as float, out of exact rows or of codes, and codes of exact rows. x = a + code * b: the product is
+ * exact, so every level has the same bits. A zero point's b * (code - a) becomes -a * b + code * b, all of it exact too:
  * a is below 2^8, b has 11 bits. */
 #include "config.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Decode attention over one chunk of keys: online softmax in blocks of DECODE_BLOCK keys. A block's
  * K rows are read once for all query heads of the group, then its V rows. What a block reads from
- * memory was asked for one phase earlier (V during Q K, the next K during P V, a few lines at each
- * step): without that the kernel waits for memory and computes in turn (design: cpu-kernels 2, 3).
+ * memory was asked for one phase earlier (V during Q K, the next K during P V): without that the kernel
+ * waits for memory and computes in turn (design: cpu-kernels 2, 3).
  * A block with code rows is widened to float first, K when it begins, V before P V, and then has the
  * bits of a block of float rows.
  *
@@ -15,159 +15,173 @@
 
 #include "kernels/cpu/k.h"
 
-enum { MAX_TILES = DECODE_BLOCK, LINE = 64 };
+enum { ROWS = DECODE_BLOCK + VF_LANES, LINE = 64 };
 
-/* The rows of one block as they are stored, where they may be prefetched; later perhaps as float. */
+/* The rows of one block as they are stored, where they may be prefetched; later perhaps as float. The last
+ * one is repeated behind the end, so that a tile of keys need not look for it. */
 typedef struct {
-    const unsigned char *row[DECODE_BLOCK];
-    size_t n, bytes; /* of a row that are worth asking for */
+    const unsigned char *row[ROWS];
+    size_t n, lines; /* of a row that are worth asking for */
     bool coded;      /* some of them are code rows */
 } block_rows;
 
 typedef struct {
     float acc[DECODE_GROUP * HEAD_DIM_MAX]; /* [group, head_dim] */
-    float top[DECODE_GROUP], sum[DECODE_GROUP];
-    float q[DECODE_GROUP * HEAD_DIM_MAX];
-    float p[MAX_TILES * VF_LANES]; /* scores, then weights, of the heads at work */
-    block_rows k, v, next_k;
-    bool widen; /* this block's rows become floats in the chunk's work area */
+    float top[DECODE_GROUP][VF_LANES], sum[DECODE_GROUP][VF_LANES]; /* of a pass, at its first head */
+    float q[DECODE_GROUP * HEAD_DIM_MAX]; /* of the passes (pack_queries), q_stride a head */
+    size_t q_stride;
+    float p[DECODE_BLOCK * VF_LANES]; /* scores, then weights, of the heads at work */
+    block_rows k[2], v;               /* K of this block and of the next one, in turn */
+    bool widen;                       /* this block's rows become floats in the chunk's work area */
 } decode_state;
 
 /* Rows of block `at`; addresses behind the chunk's end are left out (n = 0). */
 static void rows_of(block_rows *b, const decode_chunk *c, const row_source *from, size_t at)
 {
-    size_t bytes = c->head_dim * dtype_size(from->type);
+    size_t bytes = c->head_dim * dtype_size(from->type), most = bytes;
+    int64_t first = c->first + (int64_t)at;
     b->n = at >= c->n ? 0 : c->n - at < DECODE_BLOCK ? c->n - at : DECODE_BLOCK;
-    b->bytes = bytes;
     b->coded = false;
-    for (size_t i = 0; i < b->n; i++) {
-        int64_t row = row_of(from, c->idx, c->first + (int64_t)(at + i));
+    if (!from->bits && !c->idx)
+        for (size_t i = 0, p = (size_t)first * bytes; i < b->n; i++, p += bytes) b->row[i] = from->exact + p;
+    else if (!from->bits)
+        for (size_t i = 0; i < b->n; i++) b->row[i] = from->exact + (size_t)c->idx[(size_t)first + i] * bytes;
+    for (size_t i = 0; from->bits && i < b->n; i++) {
+        int64_t row = row_of(from, c->idx, first + (int64_t)i);
         if (row >= 0) {
             b->row[i] = from->exact + (size_t)row * bytes;
         } else {
             b->row[i] = from->code + (size_t)(-1 - row) * from->row_bytes;
-            b->bytes = from->row_bytes;
+            most = from->row_bytes;
             b->coded = true;
         }
     }
+    for (size_t i = b->n; b->n && i < ROWS; i++) b->row[i] = b->row[b->n - 1];
+    b->lines = b->n ? (most + LINE - 1) / LINE : 0;
 }
 
 /* The same rows as float, at `to`. */
 static void widen_rows(block_rows *b, const decode_chunk *c, const row_source *from, size_t at, float *to)
 {
     LEVEL(k_rows)(to, c->head_dim, from, c->idx, c->first + (int64_t)at, b->n);
-    for (size_t i = 0; i < b->n; i++) b->row[i] = (const unsigned char *)(to + i * c->head_dim);
+    for (size_t i = 0; i < ROWS; i++)
+        b->row[i] = (const unsigned char *)(to + (i < b->n ? i : b->n - 1) * c->head_dim);
 }
 
-/* Lines [part, part + 1) / parts of rows [i0, i1). */
-INLINE void prefetch_rows(const block_rows *b, size_t i0, size_t i1, size_t part, size_t parts)
+/* Rows to ask for, `by` of them in `parts` steps: evenly, because memory has few requests at work at a time, and
+ * a whole row at once, whose lines lie side by side. */
+typedef struct {
+    const unsigned char *const *row;
+    size_t lines, by, parts, due;
+} asking;
+
+INLINE void ask(asking *a)
 {
-    size_t lines = (b->bytes + LINE - 1) / LINE, l0 = lines * part / parts, l1 = lines * (part + 1) / parts;
-    for (size_t i = i0; i < i1 && i < b->n; i++)
-        for (size_t l = l0; l < l1; l++) prefetch(b->row[i] + l * LINE);
+    for (a->due += a->by; a->due >= a->parts; a->due -= a->parts) {
+        const unsigned char *p = *a->row++;
+        prefetch(p);
+        if (a->lines > 1) prefetch(p + LINE);
+        for (size_t l = 2; l < a->lines; l++) prefetch(p + l * LINE);
+    }
 }
 
-/* Scores of VF_LANES / heads keys starting at key `i` (fewer at the end of a block: the last key
- * is then repeated and its copies are masked). */
-INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, const block_rows *k, size_t i)
+/* Queries as score_tile reads them: vectors of `heads` heads side by side, the last ones filled up with zeros. */
+static void pack_queries(float *to, const float *q, size_t heads, size_t d)
+{
+    for (size_t c = 0; c < d; c += VF_LANES)
+        for (size_t h = 0; h < heads; h++, to += VF_LANES) vf_store(to, vf_load_some(q + h * d + c, d - c));
+}
+
+/* acc[h * keys + j] += q of head h times row j, over `vecs` vectors. */
+INLINE void products(const int heads, const int vecs, const dtype t, VF acc[VF_LANES], const float *q,
+                     const unsigned char *const row[VF_LANES], size_t at)
 {
     const int keys = VF_LANES / heads;
-    const unsigned char *row[VF_LANES];
-    VF acc[VF_LANES];
-    UNROLL for (int j = 0; j < keys; j++) row[j] = k->row[i + (size_t)j < k->n ? i + (size_t)j : k->n - 1];
-    UNROLL for (int a = 0; a < VF_LANES; a++) acc[a] = vf_zero();
-    size_t c = 0;
-    for (; c + VF_LANES <= d; c += VF_LANES) {
-        VF qv[VF_LANES];
-        UNROLL for (int h = 0; h < heads; h++) qv[h] = vf_load(q + (size_t)h * d + c);
-        UNROLL for (int j = 0; j < keys; j++) {
-            VF kv = vf_load_as(row[j], c, t);
-            UNROLL for (int h = 0; h < heads; h++) acc[h * keys + j] = vf_fma(qv[h], kv, acc[h * keys + j]);
+    UNROLL for (int i = 0; i < vecs; i++) {
+        VF kv[VF_LANES];
+        UNROLL for (int j = 0; j < keys; j++) kv[j] = vf_load_as(row[j] + at, (size_t)(i * VF_LANES), t);
+        UNROLL for (int h = 0; h < heads; h++) {
+            VF qv = vf_held(vf_load(q + (i * heads + h) * VF_LANES));
+            UNROLL for (int j = 0; j < keys; j++) acc[h * keys + j] = vf_fma(qv, kv[j], acc[h * keys + j]);
         }
     }
-    if (c < d)
+}
+
+/* Scores of VF_LANES / heads keys. */
+INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, const unsigned char *const *rows)
+{
+    enum { STEP = 4 };
+    const int keys = VF_LANES / heads;
+    const size_t bytes = dtype_size(t), full = d / VF_LANES * VF_LANES * bytes;
+    const unsigned char *row[VF_LANES];
+    VF acc[VF_LANES];
+    UNROLL for (int j = 0; j < keys; j++) row[j] = rows[j];
+    UNROLL for (int a = 0; a < VF_LANES; a++) acc[a] = vf_zero();
+    size_t at = 0;
+    for (; at + STEP * VF_LANES * bytes <= full; at += STEP * VF_LANES * bytes, q += STEP * heads * VF_LANES)
+        products(heads, STEP, t, acc, q, row, at);
+    for (; at < full; at += VF_LANES * bytes, q += heads * VF_LANES) products(heads, 1, t, acc, q, row, at);
+    if (d % VF_LANES)
         UNROLL for (int j = 0; j < keys; j++) {
-            VF kv = vf_load_as_n(row[j], c, t, d - c);
+            VF kv = vf_load_as_n(row[j] + at, 0, t, d % VF_LANES);
             UNROLL for (int h = 0; h < heads; h++)
-                acc[h * keys + j] = vf_fma(vf_load_n(q + (size_t)h * d + c, d - c), kv, acc[h * keys + j]);
+                acc[h * keys + j] = vf_fma(vf_load(q + h * VF_LANES), kv, acc[h * keys + j]);
         }
     return vf_sum_each(acc);
 }
 
-/* Maximum or sum of the lanes of each head, in order of the lanes. */
-INLINE void lanes_of_heads(const int heads, VF v, bool sum, float out[VF_LANES])
+/* The maximum over the lanes of each head, in all of them. */
+INLINE VF max_of_heads(const int heads, VF v)
 {
-    const int keys = VF_LANES / heads;
-    float l[VF_LANES];
-    vf_store(l, v);
-    for (int h = 0; h < heads; h++) {
-        float x = l[h * keys];
-        for (int j = 1; j < keys; j++) {
-            float y = l[h * keys + j];
-            x = sum ? x + y : x > y ? x : y;
-        }
-        out[h] = x;
-    }
+    UNROLL for (int by = 1; by < VF_LANES / heads; by *= 2) v = vf_max(v, vf_swap(v, by));
+    return v;
 }
 
-INLINE VF spread_heads(const int heads, const float *x)
-{
-    float l[VF_LANES];
-    for (int i = 0; i < VF_LANES; i++) l[i] = x[i / (VF_LANES / heads)];
-    return vf_load(l);
-}
-
-/* Turns the block's scores into weights; updates top and sum; factor[h] rescales what was summed. */
-INLINE void softmax_block(const int heads, float *p, size_t n, float *top, float *sum, float *factor)
+/* Turns the block's scores with maximum `most` into weights. top and sum: vectors of the heads' lanes, of which
+ * those of sum are still to be added. Returns what rescales the sums so far. */
+INLINE VF softmax_block(const int heads, float *p, size_t n, VF most, float *top, float *sum)
 {
     const size_t keys = (size_t)(VF_LANES / heads), tiles = (n + keys - 1) / keys;
     for (size_t i = n; i < tiles * keys; i++)
         for (size_t h = 0; h < (size_t)heads; h++) p[(tiles - 1) * VF_LANES + h * keys + i % keys] = -INFINITY;
-    VF m = vf_load(p);
-    for (size_t i = 1; i < tiles; i++) m = vf_max(m, vf_load(p + i * VF_LANES));
-    float new_top[VF_LANES], block_sum[VF_LANES];
-    lanes_of_heads(heads, m, false, new_top);
-    for (int h = 0; h < heads; h++)
-        if (!(new_top[h] > top[h])) new_top[h] = top[h];
-    VF mv = spread_heads(heads, new_top), old = spread_heads(heads, top), total = vf_zero();
+    VF old = vf_load(top), now = vf_max(max_of_heads(heads, most), old), total = vf_zero();
     for (size_t i = 0; i < tiles; i++) {
-        VF e = vf_exp(vf_sub(vf_load(p + i * VF_LANES), mv));
+        VF e = vf_exp_down(vf_sub(vf_load(p + i * VF_LANES), now));
         vf_store(p + i * VF_LANES, e);
         total = vf_add(total, e);
     }
-    float f[VF_LANES];
-    lanes_of_heads(heads, total, true, block_sum);
-    vf_store(f, vf_exp(vf_sub(old, mv))); /* exp(-inf) = 0 for the first block */
-    for (size_t h = 0; h < (size_t)heads; h++) {
-        factor[h] = f[h * keys];
-        sum[h] = sum[h] * factor[h] + block_sum[h];
-        top[h] = new_top[h];
-    }
+    VF factor = vf_exp_down(vf_sub(old, now)); /* exp(-inf) = 0 for the first block */
+    vf_store(top, now);
+    vf_store(sum, vf_fma(vf_load(sum), factor, total));
+    return factor;
 }
 
 /* acc[h][c..] = acc * factor + sum over the block's keys of weight * v, for `vecs` vectors. n_tail:
- * lanes of a partial vector (then vecs is 1), 0 for full ones. */
-INLINE void values_tile(const int heads, const int vecs, const dtype t, const decode_state *s, float *acc,
-                        size_t d, size_t c, size_t n_tail, const float *factor, size_t part, size_t parts)
+ * lanes of a partial vector (then vecs is 1), 0 for full ones. next: NULL, or the next block's K. */
+INLINE void values_tile(const int heads, const int vecs, const dtype t, const decode_state *s, float *acc, size_t d,
+                        size_t c, size_t n_tail, const float *factor, asking *next)
 {
     const int keys = VF_LANES / heads;
     VF a[PV_ACC];
     UNROLL for (int h = 0; h < heads; h++)
         UNROLL for (int j = 0; j < vecs; j++) {
             const float *from = acc + (size_t)h * d + c + (size_t)j * VF_LANES;
-            a[h * vecs + j] = vf_mul(n_tail ? vf_load_n(from, n_tail) : vf_load(from), vf_set1(factor[h]));
+            a[h * vecs + j] = vf_mul(n_tail ? vf_load_n(from, n_tail) : vf_load(from), vf_set1(factor[h * keys]));
         }
-    for (size_t i = 0; i < s->v.n; i++) {
-        prefetch_rows(&s->next_k, i, i + 1, part, parts);
-        VF v[PV_ACC];
-        UNROLL for (int j = 0; j < vecs; j++) {
-            size_t e = c + (size_t)j * VF_LANES;
-            v[j] = n_tail ? vf_load_as_n(s->v.row[i], e, t, n_tail) : vf_load_as(s->v.row[i], e, t);
-        }
-        const float *w = s->p + i / (size_t)keys * VF_LANES + i % (size_t)keys;
-        UNROLL for (int h = 0; h < heads; h++) {
-            VF wv = vf_set1(w[h * keys]);
-            UNROLL for (int j = 0; j < vecs; j++) a[h * vecs + j] = vf_fma(wv, v[j], a[h * vecs + j]);
+    const size_t at = c * dtype_size(t);
+    const float *w = s->p;
+    const unsigned char *const *row = s->v.row, *const *end = row + s->v.n;
+    for (; row < end; row += keys, w += VF_LANES) {
+        if (next) ask(next);
+        UNROLL for (int i = 0; i < keys; i++) {
+            const unsigned char *p = row[i] + at;
+            VF v[PV_ACC];
+            UNROLL for (int j = 0; j < vecs; j++)
+                v[j] = n_tail ? vf_load_as_n(p, 0, t, n_tail) : vf_load_as(p, (size_t)(j * VF_LANES), t);
+            UNROLL for (int h = 0; h < heads; h++) {
+                VF wv = vf_held(vf_set1(w[h * keys + i]));
+                UNROLL for (int j = 0; j < vecs; j++) a[h * vecs + j] = vf_fma(wv, v[j], a[h * vecs + j]);
+            }
         }
     }
     UNROLL for (int h = 0; h < heads; h++)
@@ -179,71 +193,111 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
 }
 
 /* Block `at` for query heads [h0, h0 + heads): one of the group's passes over it. */
-INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, decode_state *s, size_t at, size_t h0)
+INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, decode_state *s, const block_rows *k,
+                        const block_rows *next, size_t at, size_t h0)
 {
-    enum { KEYS_MAX = VF_LANES };
     const size_t keys = (size_t)(VF_LANES / heads), d = c->head_dim;
     const int vecs = PV_ACC / heads;
     const bool first = h0 == 0, last = h0 + (size_t)heads == c->group;
-    float factor[KEYS_MAX];
-    for (size_t i = 0; i < s->k.n; i += keys) {
-        if (first) prefetch_rows(&s->v, i, i + keys, 0, 1);
-        vf_store(s->p + i / keys * VF_LANES, score_tile(heads, t, s->q + h0 * d, d, &s->k, i));
+    float factor[VF_LANES];
+    VF most = vf_set1(-INFINITY);
+    size_t n = k->n;
+    asking v = {s->v.row, s->v.lines, keys, 1, 0};
+    const float *q = s->q + h0 * s->q_stride;
+    for (size_t i = 0; i < n; i += keys) {
+        if (first) ask(&v);
+        VF score = score_tile(heads, t, q, d, k->row + i);
+        most = vf_max(most, score);
+        vf_store(s->p + i / keys * VF_LANES, score);
     }
     for (size_t h = 0; c->scores && h < (size_t)heads; h++)
-        for (size_t i = 0; i < s->k.n; i++)
+        for (size_t i = 0; i < n; i++)
             c->scores[(h0 + h) * c->score_stride + at + i] = s->p[i / keys * VF_LANES + h * keys + i % keys];
     if (first && s->widen) widen_rows(&s->v, c, &c->v, at, c->work + DECODE_BLOCK * d);
-    softmax_block(heads, s->p, s->k.n, s->top + h0, s->sum + h0, factor);
-    size_t wide = (size_t)vecs * VF_LANES, ch = 0, part = 0;
-    size_t parts = last ? d / wide + d % wide / VF_LANES + (d % VF_LANES != 0) : 0;
+    vf_store(factor, softmax_block(heads, s->p, n, most, s->top[h0], s->sum[h0]));
     float *acc = s->acc + h0 * d;
-    /* parts = 0: nothing is prefetched because the block list is then empty */
-    size_t keep = s->next_k.n;
-    if (!last) s->next_k.n = 0;
-    if (!parts) parts = 1;
-    for (; ch + wide <= d; ch += wide) values_tile(heads, vecs, t, s, acc, d, ch, 0, factor, part++, parts);
-    for (; ch + VF_LANES <= d; ch += VF_LANES) values_tile(heads, 1, t, s, acc, d, ch, 0, factor, part++, parts);
-    if (ch < d) values_tile(heads, 1, t, s, acc, d, ch, d - ch, factor, part, parts);
-    s->next_k.n = keep;
+    size_t wide = (size_t)vecs * VF_LANES, parts = d / wide + d % wide / VF_LANES + (d % VF_LANES != 0);
+    asking ahead = {next->row, next->lines, keys, parts, 0}, *look = last && next->n ? &ahead : NULL;
+    for (size_t ch = 0, end; ch < d; ch = end) {
+        end = ch + wide <= d ? ch + wide : ch + VF_LANES <= d ? ch + VF_LANES : d;
+        if (ch + wide <= d) values_tile(heads, vecs, t, s, acc, d, ch, 0, factor, look);
+        else if (ch + VF_LANES <= d) values_tile(heads, 1, t, s, acc, d, ch, 0, factor, look);
+        else values_tile(heads, 1, t, s, acc, d, ch, d - ch, factor, look);
+    }
 }
 
-INLINE void block_as(const dtype t, const decode_chunk *c, decode_state *s, size_t at)
+/* Query heads of a pass where `left` are left. */
+INLINE size_t pass_heads(size_t left)
 {
-    size_t h = 0, g = c->group;
-    for (; h + 4 <= g && VF_LANES >= 4; h += 4) block_heads(4, t, c, s, at, h);
-    if (h + 2 <= g) {
-        block_heads(2, t, c, s, at, h);
-        h += 2;
+    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+/* Functions of their own: in a common one the loops spill addresses. */
+typedef void pass_fn(const decode_chunk *c, decode_state *s, const block_rows *k, const block_rows *next, size_t at,
+                     size_t h0);
+#define PASS(heads, type)                                                                                         \
+    static __attribute__((noinline)) void pass_##heads##_##type(const decode_chunk *c, decode_state *s,          \
+                                                                const block_rows *k, const block_rows *next,     \
+                                                                size_t at, size_t h0)                            \
+    {                                                                                                             \
+        block_heads(heads, DT_##type, c, s, k, next, at, h0);                                                    \
     }
-    if (h < g) block_heads(1, t, c, s, at, h);
+#define PASSES(type) PASS(1, type) PASS(2, type) PASS(4, type)
+PASSES(F32)
+PASSES(F16)
+PASSES(BF16)
+
+static pass_fn *const passes[][3] = { /* of 1, 2 and 4 heads */
+    [DT_F32] = {pass_1_F32, pass_2_F32, pass_4_F32},
+    [DT_F16] = {pass_1_F16, pass_2_F16, pass_4_F16},
+    [DT_BF16] = {pass_1_BF16, pass_2_BF16, pass_4_BF16},
+};
+
+static void decode_start(decode_state *s, const decode_chunk *c)
+{
+    size_t d = c->head_dim, g = c->group;
+    float scaled[DECODE_GROUP * HEAD_DIM_MAX];
+    LEVEL(k_scale)(scaled, c->q, c->scale, g * d);
+    s->q_stride = (d + VF_LANES - 1) / VF_LANES * VF_LANES;
+    memset(s->acc, 0, g * d * sizeof *s->acc);
+    for (size_t h = 0; h < g; h += pass_heads(g - h)) {
+        pack_queries(s->q + h * s->q_stride, scaled + h * d, pass_heads(g - h), d);
+        vf_store(s->top[h], vf_set1(-INFINITY));
+        vf_store(s->sum[h], vf_zero());
+    }
+}
+
+static void decode_end(const decode_state *s, const decode_chunk *c)
+{
+    memcpy(c->acc, s->acc, c->group * c->head_dim * sizeof *s->acc);
+    for (size_t h = 0, heads; h < c->group; h += heads) {
+        heads = pass_heads(c->group - h);
+        size_t keys = VF_LANES / heads;
+        for (size_t i = 0; i < heads; i++) {
+            c->top[h + i] = s->top[h][i * keys];
+            c->sum[h + i] = 0;
+            for (size_t j = 0; j < keys; j++) c->sum[h + i] += s->sum[h][i * keys + j];
+        }
+    }
 }
 
 void LEVEL(k_decode)(const decode_chunk *c)
 {
     decode_state s;
-    size_t d = c->head_dim, g = c->group;
-    for (size_t i = 0; i < g; i++) {
-        s.top[i] = -INFINITY;
-        s.sum[i] = 0;
-    }
-    memset(s.acc, 0, g * d * sizeof *s.acc);
-    LEVEL(k_scale)(s.q, c->q, c->scale, g * d);
-    rows_of(&s.k, c, &c->k, 0);
-    for (size_t at = 0; at < c->n; at += DECODE_BLOCK) {
+    decode_start(&s, c);
+    rows_of(&s.k[0], c, &c->k, 0);
+    asking begin = {s.k[0].row, s.k[0].lines, s.k[0].n, 1, 0};
+    ask(&begin);
+    for (size_t at = 0, turn = 0; at < c->n; at += DECODE_BLOCK, turn ^= 1) {
+        block_rows *k = &s.k[turn], *next = &s.k[turn ^ 1];
         rows_of(&s.v, c, &c->v, at);
-        rows_of(&s.next_k, c, &c->k, at + DECODE_BLOCK);
-        s.widen = s.k.coded || s.v.coded;
-        if (s.widen) widen_rows(&s.k, c, &c->k, at, c->work);
-        dtype t = s.widen ? DT_F32 : c->k.type;
-        if (t == DT_F32) block_as(DT_F32, c, &s, at);
-        else if (t == DT_F16) block_as(DT_F16, c, &s, at);
-        else block_as(DT_BF16, c, &s, at);
-        s.k = s.next_k;
+        rows_of(next, c, &c->k, at + DECODE_BLOCK);
+        s.widen = k->coded || s.v.coded;
+        if (s.widen) widen_rows(k, c, &c->k, at, c->work);
+        for (size_t h = 0; h < c->group; h += pass_heads(c->group - h))
+            passes[s.widen ? DT_F32 : c->k.type][pass_heads(c->group - h) / 2](c, &s, k, next, at, h);
     }
-    memcpy(c->acc, s.acc, g * d * sizeof *s.acc);
-    memcpy(c->top, s.top, g * sizeof *s.top);
-    memcpy(c->sum, s.sum, g * sizeof *s.sum);
+    decode_end(&s, c);
 }
 
 /* Source: methods.md 0.2.10 (flash-decoding's split and merge). */

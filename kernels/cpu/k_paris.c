@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ParisKV: rotation, collisions and reranking. The same bits at every level (ops_paris.h): no fused multiply-adds, sums over
- * 8 lanes. */
+/* ParisKV: rotation, collisions and reranking. The same bits at every level (ops_paris.h): no fused multiply-adds,
+ * sums over 8 lanes. */
 #include "config.h"
 
 #include "kernels/cpu/k.h"

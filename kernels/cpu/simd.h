@@ -16,6 +16,9 @@
  *   vf_store_s8                        whole numbers of at most 8 bits as signed bytes
  *   vf_sum vf_hmax                     over the lanes, in a fixed order
  *   vf_sum_each                        lane i of the result is the sum of vector i of VF_LANES
+ *   vf_swap(v, by)                     lane i is lane i ^ by of v; by is a power of two
+ *   vf_held                            the same value, of which the compiler knows that it lies in a register:
+ *                                      what is used often is then not loaded again for each use
  *   vf_round vf_exp2i                  nearest integer; 2^n of an integer -127 <= n <= 127 (-127: 0)
  *   vf_log_split                       x = m 2^e of a positive normal x, sqrt(1/2) <= m < sqrt(2): m, and e
  *   vf_min                             as vf_max: b if one of them is NaN
@@ -153,6 +156,18 @@ INLINE VF vf_exp(VF x)
     p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
     p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
     return vf_mul(p, vf_exp2i(n));
+}
+
+/* exp(x) to 2 ulp for x <= 0: vf_exp with pairs of coefficients, which make a shorter chain. */
+INLINE VF vf_exp_down(VF x)
+{
+    x = vf_max(vf_set1(-88.0f), x);
+    VF n = vf_round(vf_mul(x, vf_set1(1.44269504f)));
+    VF r = vf_fma(n, vf_set1(2.12194440e-4f), vf_fma(n, vf_set1(-0.693359375f), x)), z = vf_mul(r, r);
+    VF p = vf_fma(vf_set1(1.9875691500e-4f), r, vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, z, vf_fma(vf_set1(8.3334519073e-3f), r, vf_set1(4.1665795894e-2f)));
+    p = vf_fma(p, z, vf_fma(vf_set1(1.6666665459e-1f), r, vf_set1(5.0000001201e-1f)));
+    return vf_mul(vf_add(vf_fma(p, z, r), vf_set1(1.0f)), vf_exp2i(n));
 }
 
 /* a x + b without fma: the bits of scores that decide a selection do not depend on the level. */

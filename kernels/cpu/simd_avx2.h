@@ -19,6 +19,14 @@ INLINE VF vf_max(VF a, VF b) { return _mm256_max_ps(a, b); }
 INLINE VF vf_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE void vf_store(float *p, VF v) { _mm256_storeu_ps(p, v); }
 
+INLINE VF vf_held(VF v)
+{
+#ifndef __clang__ /* which would not unroll a loop around it, and holds such values anyway */
+    __asm__("" : "+x"(v));
+#endif
+    return v;
+}
+
 INLINE __m256i vf_mask(size_t n)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -102,6 +110,12 @@ INLINE float vf_hmax(VF v)
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE VF vf_swap(VF v, const int by)
+{
+    if (by == 4) return _mm256_permute2f128_ps(v, v, 1);
+    return by == 1 ? _mm256_permute_ps(v, 0xb1) : _mm256_permute_ps(v, 0x4e);
 }
 
 INLINE VF vf_round(VF v)

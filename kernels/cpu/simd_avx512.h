@@ -22,6 +22,14 @@ INLINE __mmask16 vf_mask(size_t n) { return (__mmask16)((1u << n) - 1); }
 INLINE VF vf_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(vf_mask(n), p); }
 INLINE void vf_store_n(float *p, VF v, size_t n) { _mm512_mask_storeu_ps(p, vf_mask(n), v); }
 
+INLINE VF vf_held(VF v)
+{
+#ifndef __clang__ /* which would not unroll a loop around it, and holds such values anyway */
+    __asm__("" : "+v"(v));
+#endif
+    return v;
+}
+
 INLINE VF vf_load_f16(const void *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -89,6 +97,12 @@ INLINE VF vf_sum_each(const VF v[VF_LANES])
         c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
                              _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
     return _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
+}
+
+INLINE VF vf_swap(VF v, const int by)
+{
+    if (by <= 2) return by == 1 ? _mm512_permute_ps(v, 0xb1) : _mm512_permute_ps(v, 0x4e);
+    return by == 4 ? _mm512_shuffle_f32x4(v, v, 0xb1) : _mm512_shuffle_f32x4(v, v, 0x4e);
 }
 
 INLINE VF vf_round(VF v)

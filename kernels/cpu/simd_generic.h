@@ -13,6 +13,7 @@ enum { VF_LANES = 4, TILE_ROWS = 4, TILE_VECS = 2, DOT_X = 2, DOT_W = 2, PV_ACC 
 
 INLINE VF vf_set1(float x) { return (VF){x, x, x, x}; }
 INLINE VF vf_zero(void) { return vf_set1(0); }
+INLINE VF vf_held(VF v) { return v; }
 INLINE VF vf_add(VF a, VF b) { return a + b; }
 INLINE VF vf_sub(VF a, VF b) { return a - b; }
 INLINE VF vf_mul(VF a, VF b) { return a * b; }
@@ -100,6 +101,11 @@ INLINE float vf_hmax(VF v)
 {
     float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
     return a > b ? a : b;
+}
+
+INLINE VF vf_swap(VF v, const int by)
+{
+    return by == 1 ? (VF){v[1], v[0], v[3], v[2]} : (VF){v[2], v[3], v[0], v[1]};
 }
 
 /* Adding 1.5 * 2^23 leaves no room for a fraction; |v| < 2^22 here. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Advanced SIMD of AArch64: 8 lanes in two of the 32 registers of 4, little endian. Pairs, so that the tiles of
- * AVX2 fit, 4 query heads share a row, and the order of every sum, hence the result, is AVX2's. See simd.h. */
+ * AVX2 fit, 4 query heads share a row, and the order of every sum is AVX2's. See simd.h. */
 #ifndef KERNELS_CPU_SIMD_NEON_H
 #define KERNELS_CPU_SIMD_NEON_H
 
@@ -13,6 +13,7 @@ enum { VF_LANES = 8, TILE_ROWS = 6, TILE_VECS = 2, DOT_X = 3, DOT_W = 2, PV_ACC 
 
 INLINE VF vf_set1(float x) { return (VF){vdupq_n_f32(x), vdupq_n_f32(x)}; }
 INLINE VF vf_zero(void) { return vf_set1(0); }
+INLINE VF vf_held(VF v) { return v; }
 INLINE VF vf_add(VF a, VF b) { return (VF){vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)}; }
 INLINE VF vf_sub(VF a, VF b) { return (VF){vsubq_f32(a.lo, b.lo), vsubq_f32(a.hi, b.hi)}; }
 INLINE VF vf_mul(VF a, VF b) { return (VF){vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)}; }
@@ -139,6 +140,13 @@ INLINE float vf_hmax(VF v)
     return vgetq_lane_f32(quad_max(s, vdupq_laneq_f32(s, 1)), 0);
 }
 
+INLINE VF vf_swap(VF v, const int by)
+{
+    if (by == 4) return (VF){v.hi, v.lo};
+    if (by == 2) return (VF){vextq_f32(v.lo, v.lo, 2), vextq_f32(v.hi, v.hi, 2)};
+    return (VF){vrev64q_f32(v.lo), vrev64q_f32(v.hi)};
+}
+
 INLINE VF vf_round(VF v) { return (VF){vrndnq_f32(v.lo), vrndnq_f32(v.hi)}; }
 
 INLINE float32x4_t quad_exp2i(float32x4_t n)
@@ -196,8 +204,11 @@ INLINE VD vd_zero(void) { return (VD){{vdupq_n_f64(0), vdupq_n_f64(0), vdupq_n_f
 
 INLINE VD vd_add(VD s, VF v)
 {
-    return (VD){{vaddq_f64(s.part[0], vcvt_f64_f32(vget_low_f32(v.lo))), vaddq_f64(s.part[1], vcvt_high_f64_f32(v.lo)),
-                 vaddq_f64(s.part[2], vcvt_f64_f32(vget_low_f32(v.hi))), vaddq_f64(s.part[3], vcvt_high_f64_f32(v.hi))}};
+    s.part[0] = vaddq_f64(s.part[0], vcvt_f64_f32(vget_low_f32(v.lo)));
+    s.part[1] = vaddq_f64(s.part[1], vcvt_high_f64_f32(v.lo));
+    s.part[2] = vaddq_f64(s.part[2], vcvt_f64_f32(vget_low_f32(v.hi)));
+    s.part[3] = vaddq_f64(s.part[3], vcvt_high_f64_f32(v.hi));
+    return s;
 }
 
 INLINE double vd_sum(VD s)

@@ -507,12 +507,12 @@ static void compare(backend *be, group *g, rng *r, size_t dim, size_t per_kv, si
 
 static void test_levels(backend *be, const char *level)
 {
-    static const size_t groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, sizes[] = {2, 3, 5, 40, 259, 4100, 9000};
+    static const size_t sizes[] = {2, 3, 5, 40, 259, 4100, 9000};
     rng r = {9};
     group g = {0};
     for (size_t d = 0; d < N_DIMS; d++)
-        for (size_t i = 0; i < 8; i++)
-            compare(be, &g, &r, DIMS[d], groups[i], sizes[(d + i) % 5], ALL_TYPES[(d + i) % 3]);
+        for (size_t i = 0; i < 6; i++)
+            compare(be, &g, &r, DIMS[d], 1 + (d + i) % 8, sizes[(d + i) % 5], ALL_TYPES[(d + i) % 3]);
     for (size_t i = 5; i < 7; i++) compare(be, &g, &r, 64, 2, sizes[i], DT_F16);
     group_end(&g, "the bits of ref from keys to estimates, dims x groups", level);
 }

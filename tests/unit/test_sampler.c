@@ -230,7 +230,7 @@ static void check_errors(void)
         const char *part;
     } bad[] = {
         {{.temp = -1, .top_p = 1, .repeat_penalty = 1}, "--temp"},
-        {{.temp = NAN, .top_p = 1, .repeat_penalty = 1}, "--temp"},
+        {{.temp = (double)NAN, .top_p = 1, .repeat_penalty = 1}, "--temp"},
         {{.temp = 1, .top_p = 0, .repeat_penalty = 1}, "--top-p"},
         {{.temp = 1, .top_p = 1, .min_p = 1, .repeat_penalty = 1}, "--min-p"},
         {{.temp = 1, .top_p = 1, .top_k = -1, .repeat_penalty = 1}, "--top-k"},
