@@ -10,7 +10,9 @@ T_LOG_COMPILER = $(SHELL)
 noinst_LIBRARIES += libtap.a
 libtap_a_SOURCES = %D%/tap.c %D%/tap.h
 LDADD = libtap.a $(link_libs)
-unit_tests = %D%/unit/test_utf8 \
+# The longest one first: it ends beside the others.
+unit_tests = %D%/unit/test_product \
+  %D%/unit/test_utf8 \
   %D%/unit/test_nearest \
   %D%/unit/test_sha256 \
   %D%/unit/test_config \
@@ -31,7 +33,6 @@ unit_tests = %D%/unit/test_utf8 \
   %D%/unit/test_quest \
   %D%/unit/test_fier \
   %D%/unit/test_attention \
-  %D%/unit/test_product \
   %D%/unit/test_counts \
   %D%/unit/test_toy \
   %D%/unit/test_h2o \
