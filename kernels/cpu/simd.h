@@ -95,6 +95,22 @@ INLINE void copy_few(void *to, const void *from, const size_t all, size_t bytes)
 #define LEVEL(name) name##_generic
 #endif
 
+#if !SIMD_AVX /* where loads and stores have masks */
+INLINE VF vf_load_n(const float *p, size_t n)
+{
+    float f[VF_LANES] = {0};
+    copy_few(f, p, sizeof f, 4 * n);
+    return vf_load(f);
+}
+
+INLINE void vf_store_n(float *p, VF v, size_t n)
+{
+    float f[VF_LANES];
+    vf_store(f, v);
+    copy_few(p, f, sizeof f, 4 * n);
+}
+#endif
+
 /* Vector accumulators of one dot product. A constant of the format of results: linear's bits are
  * the same for one row of x and for many because every tile uses it. */
 enum { DOT_ACC = 2 };

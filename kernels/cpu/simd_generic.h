@@ -35,20 +35,6 @@ INLINE VF vf_load(const float *p)
 
 INLINE void vf_store(float *p, VF v) { memcpy(p, &v, sizeof v); }
 
-INLINE VF vf_load_n(const float *p, size_t n)
-{
-    float f[VF_LANES] = {0};
-    copy_few(f, p, sizeof f, 4 * n);
-    return vf_load(f);
-}
-
-INLINE void vf_store_n(float *p, VF v, size_t n)
-{
-    float f[VF_LANES];
-    vf_store(f, v);
-    copy_few(p, f, sizeof f, 4 * n);
-}
-
 INLINE VF vf_load_f16(const void *p)
 {
     uint16_t h[VF_LANES];

@@ -34,20 +34,6 @@ INLINE void vf_store(float *p, VF v)
     vst1q_f32(p + 4, v.hi);
 }
 
-INLINE VF vf_load_n(const float *p, size_t n)
-{
-    float f[VF_LANES] = {0};
-    copy_few(f, p, sizeof f, 4 * n);
-    return vf_load(f);
-}
-
-INLINE void vf_store_n(float *p, VF v, size_t n)
-{
-    float f[VF_LANES];
-    vf_store(f, v);
-    copy_few(p, f, sizeof f, 4 * n);
-}
-
 INLINE uint16x8_t halves_load(const void *p)
 {
     return vreinterpretq_u16_u8(vld1q_u8(p)); /* of any alignment */
