@@ -34,7 +34,7 @@ static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1
         return;
     }
     if (!p->exact) {
-        p->k->linear_blocks(out, w->rows, &p->x8, p->n, w, &j->bias, r0 / QUANT_ROWS, quant_groups(r1));
+        p->k->linear_blocks(out, w->rows, &p->x8, w, &j->bias, r0 / QUANT_ROWS, quant_groups(r1));
         return;
     }
     float *wide = p->wide + (size_t)threads_id() * QUANT_ROWS * w->cols;
@@ -74,7 +74,7 @@ static bool product_prepare(backend *be, product *p, size_t cols)
                                     "8-bit activations");
     if (!at) return false;
     unsigned char *scale = at + n * QUANT_COLS, *sum = scale + n * sizeof(float);
-    p->x8 = (x8_rows){(int8_t *)at, (float *)(void *)scale, (int32_t *)(void *)sum, blocks};
+    p->x8 = (x8_rows){(int8_t *)at, (float *)(void *)scale, (int32_t *)(void *)sum, p->n, blocks};
     return true;
 }
 

@@ -18,7 +18,7 @@ float LEVEL(k_read_sum)(const void *p, size_t bytes);
 void LEVEL(k_linear)(float *out, size_t out_stride, const float *x, size_t n, const weight *w,
                      const weight *bias, size_t r0, size_t r1);
 void LEVEL(k_round_x)(const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1);
-void LEVEL(k_linear_blocks)(float *out, size_t out_stride, const x8_rows *x, size_t n, const weight *w,
+void LEVEL(k_linear_blocks)(float *out, size_t out_stride, const x8_rows *x, const weight *w,
                             const weight *bias, size_t g0, size_t g1);
 void LEVEL(k_unpack)(void *out, dtype to, const weight *w, size_t r0, size_t r1);
 void LEVEL(k_quantize)(unsigned char *out, dtype type, const weight *w, size_t g);

@@ -42,10 +42,19 @@ static void round_block(int8_t *code, float *scale, int32_t *sum, const float x[
     *sum = (int32_t)vf_sum(total);
 }
 
+/* Rows of x lie in tiles of INT8_X, in which each block has its rows side by side: a pass over a tile goes
+ * straight through memory. The last tile may have fewer rows. */
+static size_t tile_rows_at(const x8_rows *x, size_t r)
+{
+    size_t from = r / INT8_X * INT8_X;
+    return x->n - from < INT8_X ? x->n - from : INT8_X;
+}
+
 void LEVEL(k_round_x)(const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1)
 {
+    size_t in_tile = r % INT8_X, first = (r - in_tile) * out->blocks + in_tile, rows = tile_rows_at(out, r);
     for (size_t b = b0; b < b1; b++) {
-        size_t at = r * out->blocks + b, from = b * QUANT_COLS;
+        size_t at = first + b * rows, from = b * QUANT_COLS;
         float last[QUANT_COLS] = {0};
         const float *in = x + from;
         if (cols - from < QUANT_COLS) in = memcpy(last, in, (cols - from) * sizeof *in);
@@ -55,51 +64,60 @@ void LEVEL(k_round_x)(const x8_rows *out, size_t r, const float *x, size_t cols,
 
 /* ---- the product ---- */
 
-/* acc[i] = a group's 16 rows times row i of x, for mx rows from row 0 of x on. */
-INLINE void group_tile(const int mx, const dtype t, const unsigned char *group, const x8_rows *x,
-                       VF acc[INT8_X][PARTS16])
+/* acc[g][i] = 16 rows of group g times row i of the tile x of mx rows. */
+INLINE void tile_sums(const int mx, const int mg, const dtype t, const unsigned char *w, size_t group,
+                      const x8_rows *x, VF acc[INT8_G][INT8_X][PARTS16])
 {
-    const size_t bytes = quant_block_bytes(t), stride = x->blocks * QUANT_COLS;
-    UNROLL for (int i = 0; i < mx; i++)
-        UNROLL for (int p = 0; p < PARTS16; p++) acc[i][p] = vf_zero();
-    for (size_t b = 0; b < x->blocks; b++, group += bytes) {
-        D16 s[INT8_X];
-        UNROLL for (size_t c = 0; c < bytes; c += LINE) prefetch(group + AHEAD + c);
-        if (t == DT_Q8)
-            d16_q8(mx, s, group + QUANT_SCALES, x->code + b * QUANT_COLS, stride, x->sum + b, x->blocks);
-        else d16_q4(mx, s, group + QUANT_SCALES, x->code + b * QUANT_COLS, stride, x->sum + b, x->blocks);
-        UNROLL for (int i = 0; i < mx; i++) {
-            VF by = vf_set1(x->scale[(size_t)i * x->blocks + b]);
+    const size_t bytes = quant_block_bytes(t);
+    UNROLL for (int g = 0; g < mg; g++)
+        UNROLL for (int i = 0; i < mx; i++)
+            UNROLL for (int p = 0; p < PARTS16; p++) acc[g][i][p] = vf_zero();
+    for (size_t b = 0; b < x->blocks; b++, w += bytes) {
+        D16 s[INT8_G][INT8_X];
+        const float *scale = x->scale + b * mx;
+        UNROLL for (int g = 0; g < mg; g++)
+            UNROLL for (size_t c = 0; c < bytes; c += LINE) prefetch(w + (size_t)g * group + AHEAD + c);
+        d16_sums(mx, mg, t, s, w + QUANT_SCALES, group, x->code + b * mx * QUANT_COLS, x->sum + b * mx);
+        UNROLL for (int g = 0; g < mg; g++)
             UNROLL for (int p = 0; p < PARTS16; p++) {
-                VF d = vf_load_f16(group + 2 * VF_LANES * p);
-                acc[i][p] = vf_fma(vf_mul(d, by), d16_part(s[i], p), acc[i][p]);
+                VF d = vf_load_f16(w + (size_t)g * group + 2 * VF_LANES * p);
+                UNROLL for (int i = 0; i < mx; i++)
+                    acc[g][i][p] = vf_fma(vf_mul(d, vf_set1(scale[i])), d16_part(s[g][i], p), acc[g][i][p]);
             }
-        }
     }
 }
 
 typedef struct {
     float *out;
     size_t out_stride;
-    x8_rows x; /* from the first row of the tile on */
+    x8_rows x; /* of the tile */
     const weight *w, *bias;
     size_t g0, g1;
 } span;
 
+/* Groups [g, g + mg). */
+INLINE void span_groups(const int mx, const int mg, const dtype t, const span *s, size_t g)
+{
+    size_t rows = s->w->rows, group = quant_group_bytes(t, s->w->cols);
+    VF acc[INT8_G][INT8_X][PARTS16];
+    tile_sums(mx, mg, t, s->w->p.p + g * group, group, &s->x, acc);
+    UNROLL for (int j = 0; j < mg * PARTS16; j++) {
+        size_t r = g * QUANT_ROWS + (size_t)j * VF_LANES;
+        if (r >= rows) break;
+        VF bias = s->bias->p.p ? vf_load_some_as(s->bias->p.p, r, s->bias->type, rows - r) : vf_zero();
+        UNROLL for (int i = 0; i < mx; i++)
+            vf_store_some(s->out + (size_t)i * s->out_stride + r,
+                          vf_add(acc[j / PARTS16][i][j % PARTS16], bias), rows - r);
+    }
+}
+
+/* One row of x reads memory, in which one stream is faster than two. */
 INLINE void span_tile(const int mx, const dtype t, const span *s)
 {
-    size_t rows = s->w->rows, bytes = quant_group_bytes(t, s->w->cols);
-    for (size_t g = s->g0; g < s->g1; g++) {
-        VF acc[INT8_X][PARTS16];
-        group_tile(mx, t, s->w->p.p + g * bytes, &s->x, acc);
-        UNROLL for (int p = 0; p < PARTS16; p++) {
-            size_t r = g * QUANT_ROWS + (size_t)p * VF_LANES;
-            if (r >= rows) break;
-            VF bias = s->bias->p.p ? vf_load_some_as(s->bias->p.p, r, s->bias->type, rows - r) : vf_zero();
-            UNROLL for (int i = 0; i < mx; i++)
-                vf_store_some(s->out + (size_t)i * s->out_stride + r, vf_add(acc[i][p], bias), rows - r);
-        }
-    }
+    const int mg = mx > 1 ? INT8_G : 1;
+    size_t g = s->g0;
+    for (; g + (size_t)mg <= s->g1; g += (size_t)mg) span_groups(mx, mg, t, s, g);
+    for (; mg > 1 && g < s->g1; g++) span_groups(mx, 1, t, s, g);
 }
 
 INLINE void span_any(const dtype t, const span *s, size_t mx)
@@ -112,7 +130,11 @@ INLINE void span_any(const dtype t, const span *s, size_t mx)
 #endif
 #if INT8_X > 4
     case 4: span_tile(4, t, s); break;
+#endif
+#if INT8_X > 5
     case 5: span_tile(5, t, s); break;
+#endif
+#if INT8_X > 6
     case 6: span_tile(6, t, s); break;
     case 7: span_tile(7, t, s); break;
 #endif
@@ -120,22 +142,22 @@ INLINE void span_any(const dtype t, const span *s, size_t mx)
     }
 }
 
-static x8_rows rows_from(const x8_rows *x, size_t i)
+static x8_rows tile_of(const x8_rows *x, size_t i)
 {
     size_t at = i * x->blocks;
-    return (x8_rows){x->code + at * QUANT_COLS, x->scale + at, x->sum + at, x->blocks};
+    return (x8_rows){x->code + at * QUANT_COLS, x->scale + at, x->sum + at, tile_rows_at(x, i), x->blocks};
 }
 
-void LEVEL(k_linear_blocks)(float *out, size_t out_stride, const x8_rows *x, size_t n, const weight *w,
-                            const weight *bias, size_t g0, size_t g1)
+void LEVEL(k_linear_blocks)(float *out, size_t out_stride, const x8_rows *x, const weight *w, const weight *bias,
+                            size_t g0, size_t g1)
 {
-    size_t panel = PANEL_BYTES / quant_group_bytes(w->type, w->cols);
-    if (panel < 1 || n <= INT8_X) panel = n <= INT8_X ? g1 - g0 : 1;
+    size_t panel = PANEL_BYTES / quant_group_bytes(w->type, w->cols) / INT8_G * INT8_G;
+    if (panel < INT8_G) panel = INT8_G;
+    if (x->n <= INT8_X) panel = g1 - g0;
     for (size_t g = g0; g < g1; g += panel)
-        for (size_t i = 0; i < n; i += INT8_X) {
-            size_t mx = n - i < INT8_X ? n - i : INT8_X;
-            span s = {out + i * out_stride, out_stride, rows_from(x, i), w, bias, g, g + panel < g1 ? g + panel : g1};
-            if (w->type == DT_Q8) span_any(DT_Q8, &s, mx);
-            else span_any(DT_Q4, &s, mx);
+        for (size_t i = 0; i < x->n; i += INT8_X) {
+            span s = {out + i * out_stride, out_stride, tile_of(x, i), w, bias, g, g + panel < g1 ? g + panel : g1};
+            if (w->type == DT_Q8) span_any(DT_Q8, &s, s.x.n);
+            else span_any(DT_Q4, &s, s.x.n);
         }
 }

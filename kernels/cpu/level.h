@@ -157,12 +157,12 @@ typedef struct {
     size_t stride;
 } paris_piece;
 
-/* Rows of x in 8 bits, in blocks of QUANT_COLS columns (ops_weights.h). */
+/* n rows of x in 8 bits, in blocks of QUANT_COLS columns (ops_weights.h). The order of blocks is the level's own. */
 typedef struct {
-    int8_t *code; /* [rows][blocks][QUANT_COLS], 0 in the padding */
-    float *scale; /* [rows][blocks] */
-    int32_t *sum; /* [rows][blocks], of the codes */
-    size_t blocks;
+    int8_t *code; /* [n * blocks][QUANT_COLS], 0 in the padding */
+    float *scale; /* [n * blocks] */
+    int32_t *sum; /* [n * blocks], of the codes */
+    size_t n, blocks;
 } x8_rows;
 
 typedef struct {
@@ -184,7 +184,7 @@ typedef struct {
     /* Blocks [b0, b1) of the row x of `cols` columns to row r of out. */
     void (*round_x)(const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1);
     /* As linear, of a w in blocks, for groups of rows [g0, g1). */
-    void (*linear_blocks)(float *out, size_t out_stride, const x8_rows *x, size_t n, const weight *w,
+    void (*linear_blocks)(float *out, size_t out_stride, const x8_rows *x, const weight *w,
                           const weight *bias, size_t g0, size_t g1);
     /* Rows [r0, r1) of a w in blocks as f32 or bf16, r0 a multiple of QUANT_ROWS. */
     void (*unpack)(void *out, dtype to, const weight *w, size_t r0, size_t r1);
