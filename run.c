@@ -143,7 +143,7 @@ static const struct argp_option passkey_options[] = {
 };
 static const struct argp_option bench_options[] = {
     {"shape", O_SHAPE, "NAME,...", 0, "random weights of known shapes, e.g. llama-3.2-1b", 3},
-    {"phase", O_PHASE, "prefill,decode", 0, "what to time (default: both)", 3},
+    {"phase", O_PHASE, "LIST", 0, "what to time: prefill, decode (default: both), or kernel, single ops", 3},
     {"batch", O_BATCH, "N,...", 0, "sequences of one decode step (default 1)", 3},
     {"fill", O_FILL, 0, 0, "random rows as context instead of a real prompt (prompts beyond 8k are always so)", 3},
     {0},

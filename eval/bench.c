@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "eval/bench_kernel.h"
 #include "eval/bench_run.h"
 #include "eval/lineup.h"
 #include "kernels/base/mem.h"
@@ -24,7 +25,7 @@ typedef struct {
 typedef struct {
     const cli *c;
     engine g;
-    bool prefill, decode;
+    bool prefill, decode, kernel;
     int64_t *ctx, *budget, *batch;
     size_t n_ctx, n_budget, n_batch, max_batch;
     cpu_meter *meter; /* of the first backend; NULL: not the CPU */
@@ -36,7 +37,7 @@ typedef struct {
     char (*why)[256]; /* cases that could not run */
     size_t n_why;
     status first_why; /* code of why[0] */
-    json_t *results;
+    json_t *results, *kernels;
 } bench;
 
 /* ---- what is asked for ---- */
@@ -49,7 +50,8 @@ static status parse_phases(bench *b, err *e)
     for (size_t i = 0; i < n && st == ST_OK; i++) {
         if (strcmp(word[i], "prefill") == 0) b->prefill = true;
         else if (strcmp(word[i], "decode") == 0) b->decode = true;
-        else st = err_set(e, ST_USAGE, "--phase: unknown phase '%s' (prefill, decode)", word[i]);
+        else if (strcmp(word[i], "kernel") == 0) b->kernel = true;
+        else st = err_set(e, ST_USAGE, "--phase: unknown phase '%s' (prefill, decode, kernel)", word[i]);
     }
     mem_free(word);
     mem_free(store);
@@ -525,6 +527,79 @@ static status run_model(bench *b, err *e)
     return out_flush(e);
 }
 
+/* ---- single kernels ---- */
+
+static status kernel_json(const bench *b, const char *name, const kernel_shape *s, const kernel_result *k,
+                          const sample_summary *m, double ns)
+{
+    json_t *o = json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I}", "model",
+                          report_model(name), "kernel", k->name, "unit", k->unit, "ctx", (json_int_t)s->ctx, "budget",
+                          (json_int_t)s->budget, "head_dim", (json_int_t)s->head_dim, "ns", ns, "spread", m->spread,
+                          "limit_share", k->need > 0 && m->share >= 0 ? json_real(m->share) : json_null(), "read_gbps",
+                          m->read_gbs > 0 ? json_real(m->read_gbs) : json_null(), "runs", (json_int_t)k->samples.n);
+    return json_array_append_new(b->kernels, o) == 0 ? ST_OK : ST_NOMEM;
+}
+
+/* One row: what an item costs, at what rate bytes or operations go, and the limit beside it. */
+static status print_kernel(const bench *b, const char *name, const kernel_shape *s, const kernel_result *k, err *e)
+{
+    char rate[24], limit[24], share[24];
+    const sample_summary m = samples_summary(&k->samples, k->units, k->need);
+    double ns = m.speed > 0 ? 1e9 / m.speed : 0, per_unit = k->need / k->units;
+    bool compared = k->need > 0 && m.limit > 0;
+    if (b->c->json && kernel_json(b, name, s, k, &m, ns) != ST_OK)
+        return err_set(e, ST_NOMEM, "out of memory for the report");
+    TRY(out_printf(e, "%-28s %8lld %7lld %4zu %10.3f%c %7.1f %% %9s %9s %9s %5zu/%-5zu %s\n", k->name, (long long)s->ctx,
+                   (long long)s->budget, s->head_dim, ns, k->samples.enough ? ' ' : '?', 100 * m.spread,
+                   cell(rate, k->need > 0, "", 1, ns > 0 ? per_unit / ns : 0), cell(limit, compared, "", 1, m.limit),
+                   cell(share, compared && m.share >= 0, " %", 1, 100 * m.share), k->samples.n, taken(&k->samples),
+                   k->unit));
+    return out_flush(e);
+}
+
+/* Every kernel at one context. The product that limits prompts' attention is the fastest with float sums. */
+static status time_kernels(bench *b, const char *name, const kernel_shape *s, err *e)
+{
+    bench_timing t = {.meter = b->meter, .n_threads = b->g.be->n_threads,
+                      .kind = b->limits.gemm_gops[PRODUCT_BF16] > 0 ? PRODUCT_BF16 : PRODUCT_F32};
+    for (size_t i = 0; i < bench_kernels(); i++) {
+        kernel_result k;
+        if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+        TRY(bench_kernel(i, b->g.be, s, &t, &k, e));
+        TRY(print_kernel(b, name, s, &k, e));
+    }
+    return ST_OK;
+}
+
+static status run_kernels(bench *b, const char *name, const model_config *c, err *e)
+{
+    TRY(measure_limits(b, e));
+    TRY(out_printf(e, "%s, %d query heads, %d kv heads, f16 rows\n\n%-28s %8s %7s %4s %11s %9s %9s %9s %9s %11s %s\n", name,
+                   (int)c->n_heads, (int)c->n_kv_heads, "kernel", "ctx", "budget", "dim", "ns ", "spread", "G/s", "limit G/s",
+                   "of limit", "samples    ", "ns of a"));
+    for (size_t x = 0; x < b->n_ctx; x++)
+        for (size_t i = 0; i < b->n_budget; i++) {
+            kernel_shape s = {.n_heads = (size_t)c->n_heads, .n_kv_heads = (size_t)c->n_kv_heads,
+                              .head_dim = (size_t)c->head_dim, .ctx = b->ctx[x], .budget = b->budget[i],
+                              .seed = b->c->seed};
+            if (s.ctx < BENCH_KERNEL_CTX || s.ctx < s.budget) continue;
+            TRY(time_kernels(b, name, &s, e));
+        }
+    return out_printf(e, "\n");
+}
+
+/* A shape's kernels need no weights. */
+static status run_shape_kernels(bench *b, const char *shape, err *e)
+{
+    model_config c;
+    TRY(model_shape_config(&c, shape, e));
+    close_engine(b);
+    status st = cli_open_backend(&b->g.be, b->c, e);
+    if (st == ST_OK) st = run_kernels(b, shape, &c, e);
+    model_config_free(&c);
+    return st;
+}
+
 /* A shape, or NULL: the model of -m; weights NULL: as in its files. */
 static status run_weights(bench *b, const char *shape, const char *weights, err *e)
 {
@@ -534,7 +609,8 @@ static status run_weights(bench *b, const char *shape, const char *weights, err 
     close_engine(b); /* the model before: two may not fit */
     if (!shape) {
         TRY(engine_open(&b->g, &one, b->max_batch, false, false, e));
-        return run_model(b, e);
+        if (b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
+        return b->prefill || b->decode ? run_model(b, e) : ST_OK;
     }
     if (weights) TRY(cli_parse_weights(&type, weights, e));
     TRY(cli_open_backend(&b->g.be, b->c, e));
@@ -549,6 +625,8 @@ static status run_shapes(bench *b, char *const *shape, size_t n_shapes, err *e)
     char **weights = NULL, *store = NULL;
     size_t n = 1;
     status st = b->c->weights ? cli_split(&weights, &n, &store, b->c->weights, e) : ST_OK;
+    for (size_t i = 0; i < n_shapes && b->kernel && st == ST_OK; i++) st = run_shape_kernels(b, shape[i], e);
+    if (n_shapes && !b->prefill && !b->decode) n = 0;
     for (size_t i = 0; i < (n_shapes ? n_shapes : 1) && st == ST_OK; i++)
         for (size_t k = 0; k < n && st == ST_OK; k++)
             st = run_weights(b, n_shapes ? shape[i] : NULL, weights ? weights[k] : NULL, e);
@@ -575,6 +653,7 @@ static status write_report(bench *b, err *e)
         "gemm", b->c->gemm ? b->c->gemm : "auto", "seed", (json_int_t)b->c->seed, "fill", b->c->fill);
     json_t *results = b->results,
            *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
+    if (b->kernel) json_object_set(extra, "kernels", b->kernels);
     b->results = NULL;
     return report_write(b->c, &b->g, options, results, extra, e);
 }
@@ -595,10 +674,11 @@ static status run_all(bench *b, err *e)
 
 status cmd_bench(const cli *c, err *e)
 {
-    bench b = {.c = c, .results = json_array()};
+    bench b = {.c = c, .results = json_array(), .kernels = json_array()};
     status st = run_all(&b, e);
     cli_clear_interrupt();
     json_decref(b.results);
+    json_decref(b.kernels);
     mem_free(b.lines);
     mem_free(b.why);
     mem_free(b.ctx);

@@ -3,7 +3,8 @@ engine_sources += %D%/cli.h %D%/cli.c %D%/weights.c %D%/options.c %D%/options.h 
   %D%/stats.h %D%/stats.c %D%/passkey_prompt.h %D%/passkey_prompt.c %D%/passkey_run.h %D%/passkey_report.c %D%/passkey.c \
   %D%/together.h %D%/together.c %D%/lineup.h %D%/lineup.c \
   %D%/results.h %D%/results.c %D%/provenance.h %D%/provenance.c \
-  %D%/bench_sample.h %D%/bench_sample.c %D%/bench_run.h %D%/bench_run.c %D%/bench.c \
+  %D%/bench_sample.h %D%/bench_sample.c %D%/bench_run.h %D%/bench_run.c %D%/bench_kernel.h %D%/bench_kernel.c \
+  %D%/bench.c \
   %D%/recall_score.h %D%/recall_score.c %D%/recall_run.h %D%/recall_follow.h %D%/recall_follow.c %D%/recall_text.c \
   %D%/recall_tensors.c %D%/recall.c \
   %D%/metrics/text.h %D%/metrics/text.c %D%/metrics/dictionary.h %D%/metrics/dictionary.c %D%/metrics/hmm.h \

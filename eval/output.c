@@ -76,8 +76,8 @@ json_t *report_model(const char *path)
 static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results,
                              json_t *extra)
 {
-    const char *dir = "";
-    if (!g->m) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
+    const char *dir = c->shape ? c->shape : "";
+    if (!g->m && !c->shape) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
     json_t *named = c->tensors ? name_json(c->tensors) : report_model(g->m ? g->m->name : dir);
     json_t *o = json_pack(
         "{s:s, s:s, s:o, s:s?, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
