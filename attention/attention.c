@@ -429,6 +429,7 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
             .copied = g->copied,
             .scores = g->scores,
             .score_stride = g->score_stride,
+            .rounded = r->step->flags & ATTN_ROUNDED,
         };
     }
     if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);

@@ -184,6 +184,14 @@ static void fier_score(retrieve *r, int layer, buf score, size_t stride, buf q, 
                                  attn_index_read(&r->base));
 }
 
+static void fier_vote(retrieve *r, int layer, buf out, buf score, size_t stride, buf q,
+                      size_t n_heads, buf n, int64_t n_max)
+{
+    r->base.be->ops->fier->vote(r->base.be, out, score, stride, q, n_heads,
+                                &((fier_ctx *)r)->index[layer], n, n_max, r->base.shape->scale,
+                                attn_index_read(&r->base));
+}
+
 static const retrieve_kind kind = {
     .size = sizeof(fier_ctx),
     .pool = fier_pool,
@@ -197,6 +205,7 @@ static const retrieve_kind kind = {
     .redo_from = fier_redo_from,
     .redo = fier_redo,
     .score = fier_score,
+    .vote = fier_vote,
 };
 
 static status fier_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,

@@ -245,7 +245,7 @@ void paris_search_count(paris_search *s, int layer)
                                   s->host[layer].next[1], attn_index_read(&s->base));
 }
 
-/* B_FINAL: the candidates' scores. */
+/* B_FINAL: the candidates' scores by the votes of all query heads. */
 static void rerank(paris_search *s, int layer, buf q)
 {
     backend *be = s->base.be;
@@ -253,15 +253,11 @@ static void rerank(paris_search *s, int layer, buf q)
     const paris_ops *o = be->ops->paris;
     const paris_index *x = &s->index[layer];
     size_t kv = x->n_kv_heads, heads = (size_t)sh->n_heads;
-    buf y = part(s, B_Y), norm = part(s, B_NORM), cand = part(s, B_CAND), m = AT(s, layer, cand);
-    buf read = attn_index_read(&s->base);
+    buf y = part(s, B_Y), norm = part(s, B_NORM), m = AT(s, layer, cand);
     int64_t m_max = s->host[layer].cand[0];
-    if (!votes(&s->o, sh)) {
-        o->estimate(be, part(s, B_FINAL), x, y, norm, kv, cand, x->cap, m, m_max, read);
-        return;
-    }
     o->query(be, y, norm, q, heads, x);
-    o->estimate(be, part(s, B_EST), x, y, norm, heads, cand, x->cap, m, m_max, read);
+    o->estimate(be, part(s, B_EST), x, y, norm, heads, part(s, B_CAND), x->cap, m, m_max,
+                attn_index_read(&s->base));
     be->ops->select->combine(be, part(s, B_FINAL), part(s, B_EST), x->cap, heads, kv, m, m_max,
                              GQA_VOTE, sh->scale);
 }
@@ -274,20 +270,30 @@ void paris_search_run(paris_search *s, int layer, buf q, attn_seg *seg)
     const paris_index *x = &s->index[layer];
     const paris_ranges *r = &s->host[layer];
     size_t kv = x->n_kv_heads, stride = list_stride(&s->o, s->base.lim);
-    buf y = part(s, B_Y), bonus = part(s, B_BONUS), score = part(s, B_SCORE), probe = q;
+    buf y = part(s, B_Y), norm = part(s, B_NORM), probe = q;
     buf range = AT(s, layer, index), m = AT(s, layer, cand), read = attn_index_read(&s->base);
+    bool vote = votes(&s->o, sh);
     if ((size_t)sh->n_heads > kv) {
         probe = part(s, B_PROBE);
         be->ops->select->mean_heads(be, probe, q, 1, (size_t)sh->n_heads, kv, x->head_dim);
     }
-    o->query(be, y, part(s, B_NORM), probe, kv, x);
+    o->query(be, y, norm, probe, kv, x);
     o->count(be, x, range, r->index[1], read);
-    o->bonus(be, bonus, x, y, AT(s, layer, limit), s->o.n_tiers, read);
-    o->collide(be, score, x->cap, x, bonus, range, r->index[1], read);
-    backend_mark(be, STAGE_SCORE);
-    o->candidates(be, part(s, B_CAND), x->cap, score, x->cap, kv, range, m, r->index[1]);
-    backend_mark(be, STAGE_TOPK);
-    rerank(s, layer, q);
+    o->search(be, &(paris_job){.x = x,
+                               .y = y,
+                               .norm = norm,
+                               .limit = AT(s, layer, limit),
+                               .n_tiers = s->o.n_tiers,
+                               .range = range,
+                               .n_max = r->index[1],
+                               .m = m,
+                               .m_max = r->cand[0],
+                               .bonus = part(s, B_BONUS),
+                               .score = part(s, B_SCORE),
+                               .cand = part(s, B_CAND),
+                               .est = vote ? (buf){NULL} : part(s, B_FINAL),
+                               .read = read});
+    if (vote) rerank(s, layer, q);
     *seg = (attn_seg){.range = part(s, B_LISTS),
                       .idx = part(s, B_IDX),
                       .n_lists = kv,

@@ -240,13 +240,17 @@ static buf score_items(retrieve *r, int layer, buf q, float *logit)
         q = r->probe;
         heads = kv;
     }
-    r->kind->score(r, layer, r->score, stride, q, heads, at(r, layer, R_N), r->items);
-    *logit = sh->scale;
+    buf out = buf_at(r->score, (size_t)sh->n_heads * stride * sizeof(float)),
+        n = at(r, layer, R_N);
+    bool vote = combines(r) && (r->gqa == GQA_VOTE || r->gqa == GQA_LAYER_VOTE);
+    *logit = vote ? 1 : sh->scale; /* votes are shares already */
+    if (vote && r->gqa == GQA_VOTE && r->kind->vote) {
+        r->kind->vote(r, layer, out, r->score, stride, q, heads, n, r->items);
+        return out;
+    }
+    r->kind->score(r, layer, r->score, stride, q, heads, n, r->items);
     if (!combines(r)) return r->score;
-    if (r->gqa == GQA_VOTE || r->gqa == GQA_LAYER_VOTE) *logit = 1; /* votes are shares already */
-    buf out = buf_at(r->score, (size_t)sh->n_heads * stride * sizeof(float));
-    so->combine(be, out, r->score, stride, heads, r->n_lists, at(r, layer, R_N), r->items, r->gqa,
-                sh->scale);
+    so->combine(be, out, r->score, stride, heads, r->n_lists, n, r->items, r->gqa, sh->scale);
     return out;
 }
 

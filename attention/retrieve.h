@@ -51,6 +51,9 @@ typedef struct {
     /* Scores of the candidates, as in ops_select.h: n is the step's {n, lo, hi}. */
     void (*score)(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads, buf n,
                   int64_t n_max);
+    /* `score` and the votes of each kv head's queries at once, or NULL: scores become undefined. */
+    void (*vote)(retrieve *r, int layer, buf out, buf score, size_t stride, buf q, size_t n_heads,
+                 buf n, int64_t n_max);
 } retrieve_kind;
 
 struct retrieve {

@@ -185,6 +185,7 @@ enum {
 enum {
     ATTN_PROMPT = 1,     /* prompt tokens; else one decode token a sequence */
     ATTN_PROMPT_END = 2, /* the last chunk of a prompt */
+    ATTN_ROUNDED = 4,    /* attn_job.rounded; what observers multiply stays in float32 */
 };
 
 /* A forward: in decode n_seq sequences (of any strategies) with n_tok = 1, rows in this order; in a

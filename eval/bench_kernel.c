@@ -26,6 +26,8 @@ enum {
     LISTS = 8                  /* different ones for each layer */
 };
 
+static const float VOTE_SCALE = 0.125f;
+
 typedef struct rig rig;
 struct rig {
     backend *be;
@@ -147,6 +149,7 @@ static void prefill_step(rig *r, size_t i)
     attn_job j = job_of(r, i % r->n_layers, CHUNK);
     j.qpos = r->pos;
     j.kpos = r->work;
+    j.rounded = true;
     r->be->ops->attn_prefill(r->be, &j);
 }
 
@@ -276,16 +279,30 @@ static status quest_make(rig *r, kernel_result *k, err *e)
     return random_halves(r, &r->index, r->n_layers * r->layer, e);
 }
 
-/* Bits and levels are any: random halves are bits as good as others. */
-static void fier_step(rig *r, size_t i)
+/* Bits and levels are any: random halves are as good as others. */
+static fier_index fier_layer(const rig *r, size_t i)
 {
     const kernel_shape *s = r->s;
     buf at = buf_at(r->index, i * r->layer);
     size_t words = fier_words(s->head_dim), bits = s->n_kv_heads * (((size_t)s->ctx + 31) / 32) * words * 128;
-    fier_index x = {.bits = at, .levels = buf_at(at, bits), .type = DT_F16, .n_kv_heads = s->n_kv_heads,
-                    .head_dim = s->head_dim, .cap = (size_t)s->ctx, .group = GROUP,
-                    .products = r->int8 ? FIER_INT8 : FIER_FLOAT};
+    return (fier_index){.bits = at, .levels = buf_at(at, bits), .type = DT_F16, .n_kv_heads = s->n_kv_heads,
+                        .head_dim = s->head_dim, .cap = (size_t)s->ctx, .group = GROUP,
+                        .products = r->int8 ? FIER_INT8 : FIER_FLOAT};
+}
+
+static void fier_step(rig *r, size_t i)
+{
+    const kernel_shape *s = r->s;
+    const fier_index x = fier_layer(r, i);
     r->be->ops->fier->score(r->be, r->out, (size_t)s->ctx, r->q, s->n_heads, &x, r->range, s->ctx, (buf){NULL});
+}
+
+static void fier_vote_step(rig *r, size_t i)
+{
+    const kernel_shape *s = r->s;
+    const fier_index x = fier_layer(r, i);
+    r->be->ops->fier->vote(r->be, r->work, r->out, (size_t)s->ctx, r->q, s->n_heads, &x, r->range, s->ctx, VOTE_SCALE,
+                           (buf){NULL});
 }
 
 static status fier_make(rig *r, kernel_result *k, err *e)
@@ -301,10 +318,23 @@ static status fier_make(rig *r, kernel_result *k, err *e)
     return random_halves(r, &r->index, r->n_layers * r->layer, e);
 }
 
+static status fier_vote_make(rig *r, kernel_result *k, err *e)
+{
+    TRY(fier_make(r, k, e));
+    r->step = fier_vote_step;
+    return room(r, &r->work, r->s->n_kv_heads * (size_t)r->s->ctx * sizeof(float), e);
+}
+
 static status fier_int8_make(rig *r, kernel_result *k, err *e)
 {
     r->int8 = true;
     return fier_make(r, k, e);
+}
+
+static status fier_int8_vote_make(rig *r, kernel_result *k, err *e)
+{
+    r->int8 = true;
+    return fier_vote_make(r, k, e);
 }
 
 static void paris_step(rig *r, size_t i)
@@ -336,7 +366,7 @@ static void vote_step(rig *r, size_t i)
     const kernel_shape *s = r->s;
     (void)i;
     r->be->ops->select->combine(r->be, r->work, r->out, (size_t)s->ctx, s->n_heads, s->n_kv_heads, r->range, s->ctx,
-                                GQA_VOTE, 0.125f);
+                                GQA_VOTE, VOTE_SCALE);
 }
 
 static status vote_make(rig *r, kernel_result *k, err *e)
@@ -384,7 +414,9 @@ static const struct {
     {"single tokens", "token and kv head", tokens_make},
     {"quest score", "token and kv head", quest_make},
     {"fier score", "token and kv head", fier_make},
+    {"fier score and vote", "token and kv head", fier_vote_make},
     {"fier score, int8", "token and kv head", fier_int8_make},
+    {"fier score and vote, int8", "token and kv head", fier_int8_vote_make},
     {"pariskv votes", "token and kv head", paris_make},
     {"vote of a group", "token and kv head", vote_make},
     {"top-k", "score and list", topk_make},

@@ -10,7 +10,7 @@ engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h 
 # CPU: what splits work over threads, then the same kernels once a SIMD level
 engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c %D%/cpu/cpu_evict.c \
   %D%/cpu/cpu_block.c %D%/cpu/cpu_codes.c \
-  %D%/cpu/cpu_select.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c \
+  %D%/cpu/cpu_select.c %D%/cpu/votes.h %D%/cpu/votes.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c \
   %D%/cpu/level.h %D%/cpu/limits.h %D%/cpu/limits.c %D%/cpu/threads.h %D%/cpu/threads.c %D%/cpu/gemm.h
 noinst_LIBRARIES += libkgemm.a
 kernel_libs += libkgemm.a
@@ -27,9 +27,9 @@ endif
 EXTRA_DIST += %D%/cpu/gemm_onednn.c %D%/cpu/gemm_blas.c %D%/cpu/gemm_none.c
 cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h %D%/cpu/simd_neon.h \
   %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c \
-  %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h \
+  %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h %D%/cpu/simd_pairs.h \
   %D%/cpu/k_block.c %D%/cpu/k_codes.c \
-  %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_fier.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
+  %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_fier.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
 noinst_LIBRARIES += libkcpu_generic.a
 kernel_libs += libkcpu_generic.a
 libkcpu_generic_a_SOURCES = $(cpu_kernel_sources)

@@ -68,6 +68,11 @@ struct fier_ops {
      * FIER_EXACT: tokens of the open group get q . k instead. read as in select_ops.exact. */
     void (*score)(backend *, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                   int64_t n_max, buf read);
+    /* `score`, then select_ops.combine with GQA_VOTE to one list a kv head: out as there, with its bits. What the
+     * scores [n_heads][stride] hold afterwards is undefined: an implementation need not keep them. More query
+     * heads than kv heads. */
+    void (*vote)(backend *, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                 int64_t n_max, float scale, buf read);
 };
 
 extern const fier_ops ref_fier, cpu_fier;

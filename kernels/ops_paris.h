@@ -52,6 +52,21 @@ typedef struct {
     bool alpha;    /* weights |k| r / alpha; false: |k| r */
 } paris_index;
 
+/* A search by one query a kv head; buffers as the ops below have them. */
+typedef struct {
+    const paris_index *x;
+    buf y, norm; /* the rotated queries */
+    buf limit;
+    size_t n_tiers;
+    buf range;
+    int64_t n_max;
+    buf m;
+    int64_t m_max;
+    buf bonus, score, cand; /* strides of x->cap */
+    buf est;                /* the same; p NULL: without estimates */
+    buf read;
+} paris_job;
+
 /* Ranges are i64 [2]: first token and count; n_max bounds the count. read: bytes of the index are
  * added to it (u64 [1]; p NULL: not counted). */
 struct paris_ops {
@@ -81,6 +96,8 @@ struct paris_ops {
      * elements are (w_b v_j) y_j. */
     void (*estimate)(backend *, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
                      size_t stride, buf m, int64_t m_max, buf read);
+    /* bonus, collide, candidates and, with est, estimate: what a thread does with one kv head stays in its caches. */
+    void (*search)(backend *, const paris_job *j);
     /* idx[l][i] = cand[l][idx[l][i]] for i < range[l].n; idx i32 [n_lists][idx_stride], cand [n_lists][stride]. */
     void (*resolve)(backend *, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride);
 };

@@ -16,7 +16,7 @@ AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512
   AS_CASE([$host_cpu], [x86_64|amd64], [simd="generic avx2 avx512 avx512_bf16"
     AVX2_CFLAGS="-mavx2 -mfma -mf16c"
     AVX512_CFLAGS="$AVX2_CFLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq"
-    AVX512BF16_CFLAGS="$AVX512_CFLAGS -mavx512bf16 -mavx512vnni"
+    AVX512BF16_CFLAGS="$AVX512_CFLAGS -mavx512bf16 -mavx512vnni -mavx512vbmi -mgfni"
     AC_DEFINE([HAVE_X86_KERNELS], [1], [AVX2 and AVX-512 kernels are built])],
     dnl that scheduling forgets the registers of a tile and spills it
     [aarch64], [simd="generic neon neon_dot"

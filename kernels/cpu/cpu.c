@@ -53,11 +53,13 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-/* CPUID leaf 7.1, EAX bit 5: AVX512_BF16. Every CPU that has it has VNNI. */
+/* CPUID leaf 7.1, EAX bit 5: AVX512_BF16. All CPUs that have it but Cooper Lake, which takes the level
+ * below, have VBMI and GFNI. */
 static bool has_avx512_bf16(void)
 {
     unsigned a = 0, b, c, d;
-    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
+           __builtin_cpu_supports("gfni") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
 }
 #endif
 

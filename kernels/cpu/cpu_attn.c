@@ -12,7 +12,7 @@
 
 enum {
     CHUNK = 2048,    /* keys of a decode piece: part of the result's definition */
-    BLOCK_ROWS = 240 /* query rows of a prefill piece at most; a multiple of every level's tile_rows */
+    BLOCK_ROWS = 1032 /* query rows of a prefill piece at most; a multiple of every level's tile_rows */
 };
 
 /* The query heads that read one kv head's rows through one list: a whole group, or a single head
@@ -292,7 +292,7 @@ typedef struct {
 
 static size_t row_space_bytes(size_t dim)
 {
-    size_t pad = prefill_dim_pad(dim), floats = BLOCK_ROWS * (2 * pad + 2) + prefill_work_floats(dim);
+    size_t pad = prefill_dim_pad(dim), floats = BLOCK_ROWS * (2 * pad + 1 + SUM_LANES) + prefill_work_floats(dim);
     return (floats * sizeof(float) + 2 * BLOCK_ROWS * sizeof(int64_t) + 127) / 64 * 64;
 }
 
@@ -304,7 +304,7 @@ static row_space row_space_at(unsigned char *p, size_t dim)
     s.acc = s.q + BLOCK_ROWS * pad;
     s.top = s.acc + BLOCK_ROWS * pad;
     s.sum = s.top + BLOCK_ROWS;
-    s.lo = (int64_t *)(void *)(s.sum + BLOCK_ROWS);
+    s.lo = (int64_t *)(void *)(s.sum + BLOCK_ROWS * SUM_LANES);
     s.hi = s.lo + BLOCK_ROWS;
     return s;
 }
@@ -318,17 +318,15 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
     for (size_t r = 0; r < padded; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
         s->lo[r] = s->hi[r] = 0;
-        if (r < n) {
-            visible(j, &u, t, &s->lo[r], &s->hi[r]);
-            k->scale(s->q + r * d, cpu_f32(j->q) + row * d, j->scale, d);
-        } else {
-            memset(s->q + r * d, 0, d * sizeof *s->q);
-        }
+        memset(s->q + r * pad, 0, pad * sizeof *s->q);
+        if (r >= n) continue;
+        visible(j, &u, t, &s->lo[r], &s->hi[r]);
+        k->scale(s->q + r * pad, cpu_f32(j->q) + row * d, j->scale, d);
     }
     prefill_block b = {.q = s->q, .lo = s->lo, .hi = s->hi, .k = cpu_rows(&j->rows, false, u.kv_head),
                        .v = cpu_rows(&j->rows, true, u.kv_head), .idx = u.idx, .n_rows = padded, .head_dim = d,
                        .list_lo = u.first, .list_hi = u.first + u.n, .acc = s->acc, .top = s->top, .sum = s->sum,
-                       .work = s->work};
+                       .work = s->work, .rounded = j->rounded && j->rows.type != DT_F32};
     k->prefill(&b);
     for (size_t r = 0; r < n; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
@@ -339,12 +337,12 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
 }
 
 /* Rows a piece: large enough that packing a key tile is cheap, small enough that each thread gets
- * some pieces. Only speed depends on it. */
+ * some pieces, and nearly the same for all. Only speed depends on it. */
 static size_t piece_rows(size_t rows, size_t units, size_t threads, size_t tile)
 {
-    size_t wanted = (3 * threads + units - 1) / units, n = (rows + wanted - 1) / wanted;
-    n = (n + tile - 1) / tile * tile;
-    return n < BLOCK_ROWS ? n : BLOCK_ROWS;
+    size_t wanted = (3 * threads + units - 1) / units, least = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    size_t pieces = wanted > least ? wanted : least;
+    return ((rows + pieces - 1) / pieces + tile - 1) / tile * tile;
 }
 
 void cpu_attn_prefill(backend *be, const attn_job *j)

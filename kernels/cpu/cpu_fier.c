@@ -5,7 +5,9 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
+#include "kernels/cpu/votes.h"
 #include "kernels/ops_fier.h"
+#include "kernels/ops_select.h"
 #include "kernels/ref/ref.h"
 
 enum { TOKENS = 512 }; /* of one piece: only speed depends on it */
@@ -85,14 +87,48 @@ static void cpu_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_
     }
 }
 
-/* Tokens [from, to) of the open group by their keys. */
-static void score_ring(backend *be, buf score, size_t stride, const float *q, size_t n_heads, const fier_index *x,
-                       size_t from, size_t to)
+/* A step's queries. */
+typedef struct {
+    const fier_index *x;
+    const cpu_kernels *kn;
+    const float *q;
+    size_t group, open; /* query heads of a kv head; tokens from `open` on are scored by their keys */
+} scorer;
+
+static scorer scorer_of(backend *be, const fier_index *x, buf q, size_t n_heads, const int64_t *range)
 {
-    size_t d = x->head_dim, group = n_heads / x->n_kv_heads, row0 = from % x->group;
-    for (size_t kv = 0; kv < x->n_kv_heads && to > from; kv++)
-        cpu_of(be)->k->dots(cpu_f32(score) + kv * group * stride + from - row0, stride, q + kv * group * d, group, d,
-                            ring_row(x, kv, 0), x->type, row0, row0 + to - from);
+    size_t n = (size_t)range[0];
+    return (scorer){.x = x,
+                    .kn = cpu_of(be)->k,
+                    .q = cpu_f32(q),
+                    .group = n_heads / x->n_kv_heads,
+                    .open = x->open == FIER_EXACT ? n / x->group * x->group : n};
+}
+
+/* Tokens [t0, t1) of a kv head to out[h * stride + t - t0] for the head's queries h. */
+static void score_tokens(const scorer *s, size_t kv, size_t t0, size_t t1, float *out, size_t stride)
+{
+    const fier_index *x = s->x;
+    size_t d = x->head_dim, blocks = (x->cap + 31) / 32, groups = (x->cap + x->group - 1) / x->group;
+    size_t to = t1 < s->open ? t1 : s->open, first = t0 > s->open ? t0 : s->open;
+    const float *q = s->q + kv * s->group * d;
+    for (size_t h = 0; h < s->group && to > t0; h += FIER_HEADS) {
+        fier_run r = {.q = q + h * d,
+                      .bits = (const uint32_t *)(const void *)x->bits.p + kv * blocks * fier_words(d) * 32,
+                      .levels = x->levels.p + kv * groups * 2 * d * dtype_size(x->type),
+                      .type = x->type,
+                      .heads = s->group - h < FIER_HEADS ? s->group - h : FIER_HEADS,
+                      .head_dim = d,
+                      .group = x->group,
+                      .score = out + h * stride,
+                      .stride = stride,
+                      .t0 = t0,
+                      .t1 = to};
+        if (x->products == FIER_INT8) s->kn->fier_score_int8(&r);
+        else s->kn->fier_score(&r);
+    }
+    if (t1 > first) /* they are in one group, in a row of the ring */
+        s->kn->dots(out + (first - t0), stride, q, s->group, d, ring_row(x, kv, first), x->type, 0, t1 - first);
 }
 
 static void cpu_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
@@ -100,33 +136,61 @@ static void cpu_fier_score(backend *be, buf score, size_t stride, buf q, size_t 
 {
     (void)n_max;
     const int64_t *range = cpu_i64(n);
-    const cpu_kernels *k = cpu_of(be)->k;
-    size_t lo = (size_t)range[1], hi = (size_t)range[2], d = x->head_dim, group = n_heads / x->n_kv_heads;
+    size_t lo = (size_t)range[1], hi = (size_t)range[2];
     if (hi <= lo) return;
-    size_t open = x->open == FIER_EXACT ? (size_t)range[0] / x->group * x->group : hi, to = hi < open ? hi : open;
-    size_t blocks = (x->cap + 31) / 32, groups = (x->cap + x->group - 1) / x->group;
-    size_t pieces = to > lo ? (to - 1) / TOKENS - lo / TOKENS + 1 : 0, passes = (group + FIER_HEADS - 1) / FIER_HEADS;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, (hi - lo) * n_heads * d))
-    for (size_t i = 0; i < pieces * passes * x->n_kv_heads; i++) {
-        size_t kv = i / (pieces * passes), h = kv * group + i / pieces % passes * FIER_HEADS,
-               t = lo / TOKENS + i % pieces;
-        size_t left = (kv + 1) * group - h;
-        fier_run r = {.q = cpu_f32(q) + h * d,
-                      .bits = (const uint32_t *)(const void *)x->bits.p + kv * blocks * fier_words(d) * 32,
-                      .levels = x->levels.p + kv * groups * 2 * d * dtype_size(x->type),
-                      .type = x->type,
-                      .heads = left < FIER_HEADS ? left : FIER_HEADS,
-                      .head_dim = d,
-                      .group = x->group,
-                      .score = cpu_f32(score) + h * stride,
-                      .stride = stride,
-                      .t0 = t * TOKENS > lo ? t * TOKENS : lo,
-                      .t1 = (t + 1) * TOKENS < to ? (t + 1) * TOKENS : to};
-        if (x->products == FIER_INT8) k->fier_score_int8(&r);
-        else k->fier_score(&r);
+    scorer s = scorer_of(be, x, q, n_heads, range);
+    size_t pieces = (hi - 1) / TOKENS - lo / TOKENS + 1;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, (hi - lo) * n_heads * x->head_dim))
+    for (size_t i = 0; i < pieces * x->n_kv_heads; i++) {
+        size_t kv = i / pieces, t = lo / TOKENS + i % pieces, t0 = t * TOKENS > lo ? t * TOKENS : lo,
+               t1 = (t + 1) * TOKENS < hi ? (t + 1) * TOKENS : hi;
+        score_tokens(&s, kv, t0, t1, cpu_f32(score) + kv * s.group * stride + t0, stride);
     }
-    score_ring(be, score, stride, cpu_f32(q), n_heads, x, lo > open ? lo : open, hi);
     if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
 }
 
-const fier_ops cpu_fier = {cpu_fier_add, ref_fier_redo, cpu_fier_score};
+/* All votes of a kv head. piece [group][VOTE_CHUNK]: scores, which are made again where they are needed again. */
+static void vote_list_alone(const scorer *s, const vote_list *v, size_t kv, size_t lo, float *piece)
+{
+    for (size_t c = 0; c < v->of->chunks; c++) {
+        size_t t0 = lo + c * VOTE_CHUNK;
+        score_tokens(s, kv, t0, t0 + vote_items(v->of, c), piece, VOTE_CHUNK);
+        for (size_t h = 0; h < s->group; h++) vote_exp(s->kn, v, h, c, piece + h * VOTE_CHUNK);
+    }
+    for (size_t h = 0; h < s->group; h++) vote_head(v, h);
+    for (size_t c = 0; c < v->of->chunks; c++) {
+        size_t t0 = lo + c * VOTE_CHUNK;
+        if (vote_sum(s->kn, v, c, NULL, 0)) continue;
+        score_tokens(s, kv, t0, t0 + vote_items(v->of, c), piece, VOTE_CHUNK);
+        vote_sum(s->kn, v, c, piece, VOTE_CHUNK);
+    }
+}
+
+/* A kv head is one thread's, and its scores and their exp stay in that thread's cache; where that leaves threads idle
+ * the two ops share the work out better. */
+static void cpu_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x,
+                          buf n, int64_t n_max, float scale, buf read)
+{
+    const int64_t *range = cpu_i64(n);
+    size_t lo = (size_t)range[1], hi = (size_t)range[2], team = (size_t)cpu_team(be, (hi - lo) * n_heads);
+    scorer s = scorer_of(be, x, q, n_heads, range);
+    if (hi <= lo) return;
+    if (x->n_kv_heads % team != 0 || s.group > VOTE_HEADS) {
+        cpu_fier_score(be, score, stride, q, n_heads, x, n, n_max, read);
+        be->ops->select->combine(be, out, score, stride, n_heads, x->n_kv_heads, n, n_max, GQA_VOTE, scale);
+        return;
+    }
+    vote_lists all = votes_of(cpu_f32(out) + lo, stride, s.group, hi - lo, scale);
+    size_t floats = vote_floats(&all) + s.group * VOTE_CHUNK;
+    float *work = cpu_scratch(be, &cpu_of(be)->parts, team * floats, sizeof *work, "votes");
+    if (!work) return;
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)team)
+    for (size_t kv = 0; kv < x->n_kv_heads; kv++) {
+        float *piece = work + (size_t)threads_id() * floats;
+        vote_list v = vote_at(&all, kv, piece + s.group * VOTE_CHUNK);
+        vote_list_alone(&s, &v, kv, lo, piece);
+    }
+    if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
+}
+
+const fier_ops cpu_fier = {cpu_fier_add, ref_fier_redo, cpu_fier_score, cpu_fier_vote};

@@ -98,143 +98,132 @@ static void cpu_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads,
     }
 }
 
-enum { SORTS = 4 }; /* at a time: a step of a merge waits for the one before, not for those of other sorts */
-
-/* Sums in descending order and their patterns. */
+/* What the searching ops do, in parts that any thread may take. */
 typedef struct {
-    float sum[PARIS_PATTERNS];
-    unsigned char id[PARIS_PATTERNS];
-} sorted_sums;
+    const cpu_kernels *k;
+    const paris_index *x;
+    size_t nb;
+    int32_t limit[PARIS_TIERS];
+    size_t n_tiers;
+    unsigned char *bonus, *score;
+    size_t first, n; /* tokens */
+    int32_t *cand;
+    size_t m;
+    float *est;
+    const float *y, *norm;
+    size_t group; /* queries a kv head */
+    size_t score_stride, stride;
+} search_work;
 
-static void sort_one(sorted_sums *to, float y)
+static search_work work_of(backend *be, const paris_index *x)
 {
-    bool up = !(y < 0);
-    to->sum[0] = up ? y : -y;
-    to->sum[1] = up ? -y : y;
-    to->id[0] = up;
-    to->id[1] = !up;
+    return (search_work){.k = cpu_of(be)->k, .x = x, .nb = paris_blocks(x->head_dim)};
 }
 
-/* The 2 n sums of n sorted ones and +-y[s], bit j of a pattern, for each of SORTS lists. No branch depends on sums:
- * half of them would be guessed wrong. */
-static void merge_signs(sorted_sums *to, sorted_sums *from, const float y[SORTS], size_t n, unsigned j)
+/* No more tokens than INT32_MAX are counted. */
+static void set_limits(search_work *w, buf limit, size_t n_tiers)
 {
-    size_t a[SORTS] = {0}, b[SORTS] = {0};
-    float by[SORTS][2];
-    for (size_t s = 0; s < SORTS; s++) {
-        by[s][0] = -y[s];
-        by[s][1] = y[s];
-        from[s].sum[n] = 0; /* read behind the end, not used */
-        from[s].id[n] = 0;
+    w->n_tiers = n_tiers;
+    for (size_t t = 0; t < n_tiers; t++) {
+        int64_t l = cpu_i64(limit)[t];
+        w->limit[t] = l < 0 ? 0 : l < INT32_MAX ? (int32_t)l : INT32_MAX;
     }
-    for (size_t i = 0; i < 2 * n; i++)
-        for (size_t s = 0; s < SORTS; s++) {
-            const sorted_sums *f = from + s;
-            unsigned more = f->sum[a[s]] + y[s] > f->sum[b[s]] - y[s];
-            unsigned up = (unsigned)(b[s] == n) | ((unsigned)(a[s] < n) & more);
-            size_t at = b[s] + (a[s] - b[s]) * up;
-            to[s].sum[i] = f->sum[at] + by[s][up];
-            to[s].id[i] = (unsigned char)(f->id[at] | up << j);
-            a[s] += up;
-            b[s] += 1 - up;
-        }
 }
 
-/* Ties, also those that rounding made, go to the lower id; NaN makes all equal. */
-static void order_ties(sorted_sums *x)
+static void set_tokens(search_work *w, buf range, unsigned char *score, size_t stride)
 {
-    for (size_t i = 1; i < PARIS_PATTERNS; i++)
-        for (size_t k = i; k > 0 && !(x->sum[k - 1] > x->sum[k]) && x->id[k - 1] > x->id[k]; k--) {
-            unsigned char t = x->id[k];
-            x->id[k] = x->id[k - 1];
-            x->id[k - 1] = t;
-        }
+    w->first = (size_t)cpu_i64(range)[0];
+    w->n = (size_t)cpu_i64(range)[1];
+    w->score = score;
+    w->score_stride = stride;
 }
 
-/* The 256 sums +-y_0 +- ... +-y_7 of SORTS rows y. Rounded addition is monotone: a sorted list plus a number stays
- * sorted, so each further element merges two sorted lists. space: twice SORTS lists; returns the half with the
- * result. */
-static sorted_sums *sort_patterns(sorted_sums *space, const float *const y[SORTS])
+static void set_candidates(search_work *w, buf m, buf cand, size_t stride)
 {
-    sorted_sums *from = space, *to = space + SORTS;
-    for (size_t s = 0; s < SORTS; s++) sort_one(from + s, y[s][0]);
-    for (unsigned j = 1; j < PARIS_BLOCK; j++) {
-        float next[SORTS];
-        for (size_t s = 0; s < SORTS; s++) next[s] = y[s][j];
-        merge_signs(to, from, next, (size_t)1 << j, j);
-        sorted_sums *t = from;
-        from = to, to = t;
-    }
-    for (size_t s = 0; s < SORTS; s++) order_ties(from + s);
-    return from;
+    int64_t want = cpu_i64(m)[0];
+    w->m = want < 0 ? 0 : (size_t)want;
+    w->cand = (int32_t *)(void *)cand.p;
+    w->stride = stride;
 }
 
-/* Tiers of the patterns of one block in their order; limits descend. */
-static void set_bonus(unsigned char *out, const unsigned char *order, const int32_t *count, const int64_t *limit,
-                      size_t n_tiers)
+static void set_queries(search_work *w, buf est, buf y, buf norm, size_t group)
 {
-    int64_t before = 0;
-    for (size_t i = 0, tiers = n_tiers; i < PARIS_PATTERNS; i++) {
-        while (tiers > 0 && before >= limit[tiers - 1]) tiers--;
-        out[order[i]] = (unsigned char)tiers;
-        before += count[order[i]];
-    }
+    w->est = cpu_f32(est);
+    w->y = cpu_f32(y);
+    w->norm = cpu_f32(norm);
+    w->group = group;
+}
+
+static void bonus_of(const search_work *w, size_t block)
+{
+    w->k->paris_bonus(w->bonus + block * PARIS_PATTERNS, w->y + block * PARIS_BLOCK,
+                      (const int32_t *)(void *)w->x->count.p + block * PARIS_PATTERNS, w->limit, w->n_tiers);
+}
+
+static void collide_run(const search_work *w, size_t h, size_t from, size_t len)
+{
+    const unsigned char *id = w->x->id.p + (h * w->x->cap + w->first + from) * w->nb;
+    w->k->paris_collide(w->score + h * w->score_stride + from, id, w->bonus + h * w->nb * PARIS_PATTERNS, len, w->nb);
+}
+
+static void candidates_of(const search_work *w, size_t h)
+{
+    size_t want = w->m < w->n ? w->m : w->n;
+    w->k->top_bytes(w->cand + h * w->stride, w->score + h * w->score_stride, (int32_t)w->first, w->n, want);
+}
+
+static void estimate_run(const search_work *w, size_t h, size_t from, size_t len)
+{
+    paris_piece p = {.token = w->cand + h * w->stride + from,
+                     .n = len,
+                     .id = w->x->id.p + h * w->x->cap * w->nb,
+                     .code = w->x->code.p + h * w->x->cap * w->nb * PARIS_CODE,
+                     .n_blocks = w->nb,
+                     .y = w->y + h * w->group * w->nb * PARIS_BLOCK,
+                     .norm = w->norm + h * w->group,
+                     .group = w->group,
+                     .est = w->est + h * w->group * w->stride + from,
+                     .stride = w->stride};
+    w->k->paris_estimate(&p);
 }
 
 static void cpu_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, buf limit, size_t n_tiers, buf read)
 {
-    (void)be; /* unused without OpenMP */
-    size_t n = x->n_kv_heads * paris_blocks(x->head_dim);
-    const int32_t *counts = (const int32_t *)(void *)x->count.p;
-    int64_t down[PARIS_TIERS];
-    for (size_t t = 0; t < n_tiers; t++) {
-        size_t i = t;
-        for (; i > 0 && down[i - 1] < cpu_i64(limit)[t]; i--) down[i] = down[i - 1];
-        down[i] = cpu_i64(limit)[t];
-    }
+    search_work w = work_of(be, x);
+    size_t n = x->n_kv_heads * w.nb;
+    set_limits(&w, limit, n_tiers);
+    set_queries(&w, (buf){NULL}, y, (buf){NULL}, 1);
+    w.bonus = bonus.p;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * 2048))
-    for (size_t g = 0; g < (n + SORTS - 1) / SORTS; g++) {
-        sorted_sums space[2 * SORTS];
-        const float *rows[SORTS];
-        for (size_t s = 0; s < SORTS; s++) {
-            size_t b = g * SORTS + s;
-            rows[s] = cpu_f32(y) + (b < n ? b : n - 1) * PARIS_BLOCK;
-        }
-        const sorted_sums *sorted = sort_patterns(space, rows);
-        for (size_t s = 0, b = g * SORTS; s < SORTS && b < n; s++, b++)
-            set_bonus(bonus.p + b * PARIS_PATTERNS, sorted[s].id, counts + b * PARIS_PATTERNS, down, n_tiers);
-    }
-    add_read(read, n * PARIS_PATTERNS * sizeof *counts);
+    for (size_t b = 0; b < n; b++) bonus_of(&w, b);
+    add_read(read, n * PARIS_PATTERNS * sizeof(int32_t));
 }
 
 static void cpu_paris_collide(backend *be, buf score, size_t stride, const paris_index *x, buf bonus, buf range,
                               int64_t n_max, buf read)
 {
     (void)n_max;
-    const cpu_kernels *k = cpu_of(be)->k;
-    size_t nb = paris_blocks(x->head_dim), first = (size_t)cpu_i64(range)[0], n = (size_t)cpu_i64(range)[1];
-    size_t chunks = (n + CHUNK - 1) / CHUNK;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * nb * x->n_kv_heads))
+    search_work w = work_of(be, x);
+    set_tokens(&w, range, score.p, stride);
+    w.bonus = bonus.p;
+    size_t chunks = (w.n + CHUNK - 1) / CHUNK;
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.n * w.nb * x->n_kv_heads))
     for (size_t i = 0; i < chunks * x->n_kv_heads; i++) {
-        size_t h = i / chunks, from = i % chunks * CHUNK, len = n - from < CHUNK ? n - from : CHUNK;
-        unsigned char *out = score.p + h * stride + from;
-        const unsigned char *id = x->id.p + (h * x->cap + first + from) * nb;
-        k->paris_collide(out, id, bonus.p + h * nb * PARIS_PATTERNS, len, nb);
+        size_t from = i % chunks * CHUNK;
+        collide_run(&w, i / chunks, from, w.n - from < CHUNK ? w.n - from : CHUNK);
     }
-    add_read(read, n * x->n_kv_heads * nb);
+    add_read(read, w.n * x->n_kv_heads * w.nb);
 }
 
 static void cpu_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride,
                                  size_t n_kv_heads, buf range, buf m, int64_t n_max)
 {
     (void)n_max;
-    const cpu_kernels *k = cpu_of(be)->k;
-    size_t n = (size_t)cpu_i64(range)[1], want = cpu_i64(m)[0] < 0 ? 0 : (size_t)cpu_i64(m)[0];
-    if (want > n) want = n;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * n_kv_heads * 4))
-    for (size_t h = 0; h < n_kv_heads; h++)
-        k->top_bytes((int32_t *)(void *)cand.p + h * stride, score.p + h * score_stride, (int32_t)cpu_i64(range)[0], n,
-                     want);
+    search_work w = {.k = cpu_of(be)->k};
+    set_tokens(&w, range, score.p, score_stride);
+    set_candidates(&w, m, cand, stride);
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.n * n_kv_heads * 4))
+    for (size_t h = 0; h < n_kv_heads; h++) candidates_of(&w, h);
 }
 
 static void cpu_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
@@ -242,25 +231,61 @@ static void cpu_paris_estimate(backend *be, buf est, const paris_index *x, buf y
 {
     (void)m_max;
     enum { PIECE = CHUNK / 8 };
-    size_t nb = paris_blocks(x->head_dim), n = (size_t)cpu_i64(m)[0], group = n_heads / x->n_kv_heads;
-    size_t pieces = (n + PIECE - 1) / PIECE;
-    const cpu_kernels *k = cpu_of(be)->k;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * n_heads * nb * PARIS_BLOCK))
+    search_work w = work_of(be, x);
+    set_candidates(&w, m, cand, stride);
+    set_queries(&w, est, y, norm, n_heads / x->n_kv_heads);
+    size_t pieces = (w.m + PIECE - 1) / PIECE;
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.m * n_heads * w.nb * PARIS_BLOCK))
     for (size_t i = 0; i < pieces * x->n_kv_heads; i++) {
-        size_t h = i / pieces, from = i % pieces * PIECE;
-        paris_piece p = {.token = (const int32_t *)(void *)cand.p + h * stride + from,
-                         .n = n - from < PIECE ? n - from : PIECE,
-                         .id = x->id.p + h * x->cap * nb,
-                         .code = x->code.p + h * x->cap * nb * PARIS_CODE,
-                         .n_blocks = nb,
-                         .y = cpu_f32(y) + h * group * nb * PARIS_BLOCK,
-                         .norm = cpu_f32(norm) + h * group,
-                         .group = group,
-                         .est = cpu_f32(est) + h * group * stride + from,
-                         .stride = stride};
-        k->paris_estimate(&p);
+        size_t from = i % pieces * PIECE;
+        estimate_run(&w, i / pieces, from, w.m - from < PIECE ? w.m - from : PIECE);
     }
-    add_read(read, n * x->n_kv_heads * nb * (1 + PARIS_CODE));
+    add_read(read, w.m * x->n_kv_heads * w.nb * (1 + PARIS_CODE));
+}
+
+/* All tiers of a head. They wait for no memory, so its first ids are fetched meanwhile. */
+static void bonus_head(const search_work *w, size_t h)
+{
+    enum { AHEAD = 128 << 10 };
+    const unsigned char *id = w->x->id.p + (h * w->x->cap + w->first) * w->nb;
+    size_t bytes = w->n * w->nb < AHEAD ? w->n * w->nb : AHEAD, at = 0;
+    for (size_t b = 0; b < w->nb; b++) {
+        for (; at < bytes * (b + 1) / w->nb; at += 64) __builtin_prefetch(id + at, 0, 2);
+        bonus_of(w, h * w->nb + b);
+    }
+}
+
+/* The ops one after another: few kv heads keep all threads busy only in parts. */
+static void search_together(backend *be, const paris_job *j)
+{
+    size_t cap = j->x->cap, n = j->x->n_kv_heads;
+    cpu_paris_bonus(be, j->bonus, j->x, j->y, j->limit, j->n_tiers, j->read);
+    cpu_paris_collide(be, j->score, cap, j->x, j->bonus, j->range, j->n_max, j->read);
+    cpu_paris_candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m, j->n_max);
+    if (j->est.p) cpu_paris_estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->m_max, j->read);
+}
+
+static void cpu_paris_search(backend *be, const paris_job *j)
+{
+    size_t heads = j->x->n_kv_heads, team = (size_t)be->n_threads;
+    if (heads % team != 0 && heads < 4 * team) {
+        search_together(be, j);
+        return;
+    }
+    search_work w = work_of(be, j->x);
+    set_limits(&w, j->limit, j->n_tiers);
+    set_tokens(&w, j->range, j->score.p, j->x->cap);
+    set_candidates(&w, j->m, j->cand, j->x->cap);
+    set_queries(&w, j->est, j->y, j->norm, 1);
+    w.bonus = j->bonus.p;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, w.n * w.nb * heads))
+    for (size_t h = 0; h < heads; h++) {
+        bonus_head(&w, h);
+        collide_run(&w, h, 0, w.n);
+        candidates_of(&w, h);
+        if (w.est) estimate_run(&w, h, 0, w.m);
+    }
+    add_read(j->read, heads * w.nb * (PARIS_PATTERNS * sizeof(int32_t) + w.n + (w.est ? w.m * (1 + PARIS_CODE) : 0)));
 }
 
 /* Once a prompt or flush, or short: plain code will do. */
@@ -273,5 +298,6 @@ const paris_ops cpu_paris = {
     .collide = cpu_paris_collide,
     .candidates = cpu_paris_candidates,
     .estimate = cpu_paris_estimate,
+    .search = cpu_paris_search,
     .resolve = ref_paris_resolve,
 };

@@ -8,13 +8,12 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
+#include "kernels/cpu/votes.h"
 #include "kernels/ops_select.h"
 #include "kernels/ref/ref.h"
 
 enum {
-    ROWS = 256,       /* rows of one piece of exact scores: only speed depends on it */
-    VOTE_CHUNK = 2048, /* items of one partial sum of a vote: part of the result's definition */
-    VOTE_HEADS = 1024
+    ROWS = 256 /* rows of one piece of exact scores: only speed depends on it */
 };
 
 static void cpu_exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
@@ -41,104 +40,37 @@ static void cpu_exact(backend *be, buf score, size_t stride, buf q, size_t n_hea
 
 /* ---- combine ---- */
 
-/* The votes of the heads of one list. */
-typedef struct {
-    const float *in; /* [heads][stride] from the first candidate on */
-    float *out;
-    size_t stride, heads, n, chunks;
-    float by;             /* makes a score a logit to the base 2 */
-    float *e, *top, *sum; /* [heads][n]; [heads][chunks] */
-    float *lse;           /* [heads] */
-} vote_list;
-
-static size_t chunk_items(const vote_list *v, size_t chunk)
-{
-    size_t from = chunk * VOTE_CHUNK;
-    return v->n - from < VOTE_CHUNK ? v->n - from : VOTE_CHUNK;
-}
-
 /* Chunk i % chunks of head i / chunks. */
-static void chunk_exp(const cpu_kernels *k, const vote_list *v, size_t i)
+static void exp_of(const cpu_kernels *k, const vote_list *v, const float *in, size_t i)
 {
-    size_t h = i / v->chunks, c = i % v->chunks, from = c * VOTE_CHUNK;
-    k->vote_exp(v->e + h * v->n + from, v->top + i, v->sum + i, v->in + h * v->stride + from, v->by,
-                chunk_items(v, c));
+    size_t h = i / v->of->chunks, c = i % v->of->chunks;
+    vote_exp(k, v, h, c, in + h * v->of->stride + c * VOTE_CHUNK);
 }
 
-/* Log-sum-exp of a head from its chunks, to the base 2. */
-static void head_sum(const vote_list *v, size_t h)
+static void vote_alone(const cpu_kernels *k, const vote_list *v, const float *in)
 {
-    const float *t = v->top + h * v->chunks, *s = v->sum + h * v->chunks;
-    float top = -INFINITY, sum = 0;
-    for (size_t c = 0; c < v->chunks; c++)
-        if (t[c] > top) top = t[c];
-    for (size_t c = 0; c < v->chunks; c++)
-        if (t[c] > -INFINITY) sum += s[c] * exp2f(t[c] - top);
-    v->lse[h] = top == -INFINITY ? top : top + log2f(sum);
-}
-
-static void chunk_sum(const cpu_kernels *k, const vote_list *v, size_t c)
-{
-    float factor[VOTE_HEADS];
-    size_t from = c * VOTE_CHUNK;
-    for (size_t h = 0; h < v->heads; h++) {
-        float t = v->top[h * v->chunks + c];
-        factor[h] = t == -INFINITY ? 0 : exp2f(t - v->lse[h]);
-    }
-    vote_job j = {.x = v->in + from,
-                  .e = v->e + from,
-                  .stride = v->stride,
-                  .e_stride = v->n,
-                  .heads = v->heads,
-                  .n = chunk_items(v, c),
-                  .by = v->by,
-                  .factor = factor,
-                  .lse = v->lse};
-    k->vote_sum(v->out + from, &j);
-}
-
-/* Work space of one list, in whole cache lines. */
-static size_t vote_floats(const vote_list *v)
-{
-    return (v->heads * (v->n + 2 * v->chunks + 1) + 15) / 16 * 16;
-}
-
-static vote_list vote_at(const vote_list *first, size_t list, float *work)
-{
-    vote_list v = *first;
-    v.in += list * v.heads * v.stride;
-    v.out += list * v.stride;
-    v.e = work;
-    v.top = v.e + v.heads * v.n;
-    v.sum = v.top + v.heads * v.chunks;
-    v.lse = v.sum + v.heads * v.chunks;
-    return v;
-}
-
-static void vote_alone(const cpu_kernels *k, const vote_list *v)
-{
-    for (size_t i = 0; i < v->heads * v->chunks; i++) chunk_exp(k, v, i);
-    for (size_t h = 0; h < v->heads; h++) head_sum(v, h);
-    for (size_t c = 0; c < v->chunks; c++) chunk_sum(k, v, c);
+    for (size_t i = 0; i < v->of->heads * v->of->chunks; i++) exp_of(k, v, in, i);
+    for (size_t h = 0; h < v->of->heads; h++) vote_head(v, h);
+    for (size_t c = 0; c < v->of->chunks; c++) vote_sum(k, v, c, in + c * VOTE_CHUNK, v->of->stride);
 }
 
 /* By all threads of a team, each of which calls it. */
-static void vote_together(const cpu_kernels *k, const vote_list *v)
+static void vote_together(const cpu_kernels *k, const vote_list *v, const float *in)
 {
 #pragma omp for schedule(static)
-    for (size_t i = 0; i < v->heads * v->chunks; i++) chunk_exp(k, v, i);
+    for (size_t i = 0; i < v->of->heads * v->of->chunks; i++) exp_of(k, v, in, i);
 #pragma omp for schedule(static)
-    for (size_t h = 0; h < v->heads; h++) head_sum(v, h);
+    for (size_t h = 0; h < v->of->heads; h++) vote_head(v, h);
 #pragma omp for schedule(static)
-    for (size_t c = 0; c < v->chunks; c++) chunk_sum(k, v, c);
+    for (size_t c = 0; c < v->of->chunks; c++) vote_sum(k, v, c, in + c * VOTE_CHUNK, v->of->stride);
 }
 
-/* Lists of one thread share its work space, which then stays in a cache near it. */
-static void combine_votes(backend *be, const vote_list *first, size_t n_lists)
+/* in: the first list's scores from the first candidate on. Lists of one thread share its work space, which then
+ * stays in a cache near it. */
+static void combine_votes(backend *be, const vote_lists *all, const float *in, size_t n_lists)
 {
     cpu_ctx *ctx = cpu_of(be);
-    const cpu_kernels *k = ctx->k;
-    size_t floats = vote_floats(first), team = (size_t)cpu_team(be, first->n * first->heads * n_lists * 16);
+    size_t floats = vote_floats(all), team = (size_t)cpu_team(be, all->n * all->heads * n_lists * 16);
     bool alone = n_lists % team == 0;
     float *work = cpu_scratch(be, &ctx->parts, floats * (alone ? team : 1), sizeof *work, "votes");
     if (!work) return;
@@ -147,9 +79,10 @@ static void combine_votes(backend *be, const vote_list *first, size_t n_lists)
         size_t a = 0, b = n_lists;
         if (alone) threads_split(n_lists, 1, &a, &b);
         for (size_t l = a; l < b; l++) {
-            vote_list v = vote_at(first, l, work + (alone ? (size_t)threads_id() * floats : 0));
-            if (alone) vote_alone(k, &v);
-            else vote_together(k, &v);
+            vote_list v = vote_at(all, l, work + (alone ? (size_t)threads_id() * floats : 0));
+            const float *x = in + l * all->heads * all->stride;
+            if (alone) vote_alone(ctx->k, &v, x);
+            else vote_together(ctx->k, &v, x);
         }
     }
 }
@@ -165,14 +98,8 @@ static void cpu_combine(backend *be, buf out, buf in, size_t stride, size_t n_he
     }
     if (hi <= lo) return;
     if (group > 1 && (mode == GQA_VOTE || mode == GQA_LAYER_VOTE)) {
-        vote_list v = {.in = cpu_f32(in) + lo,
-                       .out = cpu_f32(out) + lo,
-                       .stride = stride,
-                       .heads = group,
-                       .n = (size_t)(hi - lo),
-                       .chunks = ((size_t)(hi - lo) + VOTE_CHUNK - 1) / VOTE_CHUNK,
-                       .by = scale * 1.44269504f};
-        combine_votes(be, &v, n_lists);
+        vote_lists v = votes_of(cpu_f32(out) + lo, stride, group, (size_t)(hi - lo), scale);
+        combine_votes(be, &v, cpu_f32(in) + lo, n_lists);
         return;
     }
     bool mean = mode == GQA_MEAN_S || mode == GQA_LAYER_MEAN;
@@ -208,10 +135,10 @@ static float of_key(uint32_t u)
 }
 
 /* A number that at least k of n numbers reach, but not more than `most`, where there is one; else the k-th
- * largest. 1 <= k <= n, no NaN. */
-static float bound_of(const cpu_kernels *kn, const float *x, size_t n, size_t k, size_t most)
+ * largest. 1 <= k <= n, no NaN; at least k reach `least`. */
+static float bound_of(const cpu_kernels *kn, const float *x, size_t n, size_t k, size_t most, float least)
 {
-    uint32_t lo = key_of(-INFINITY), hi = key_of(INFINITY);
+    uint32_t lo = key_of(least), hi = key_of(kn->largest(x, n));
     while (lo < hi) {
         uint32_t mid = hi - (hi - lo) / 2;
         size_t count = kn->count_at_least(x, n, of_key(mid));
@@ -224,47 +151,48 @@ static float bound_of(const cpu_kernels *kn, const float *x, size_t n, size_t k,
 
 float cpu_kth_largest(const cpu_kernels *kn, const float *x, size_t n, size_t k)
 {
-    return bound_of(kn, x, n, k, k);
+    return bound_of(kn, x, n, k, k, -INFINITY);
 }
 
 /* Work space of one thread for n candidates. */
 typedef struct {
     float *val;
-    int32_t *idx;
+    int32_t *idx, *best;
 } choose_space;
 
 /* All candidates, or the maxima of their sets with the lanes that stick out. */
 static size_t space_words(size_t n)
 {
-    return 2 * (n + 64);
+    return 3 * (n + 64);
 }
 
 static choose_space space_at(void *p, size_t n)
 {
     uint32_t *w = p;
-    return (choose_space){(float *)(void *)w, (int32_t *)(void *)(w + n + 64)};
+    return (choose_space){(float *)(void *)w, (int32_t *)(void *)(w + n + 64), (int32_t *)(void *)(w + 2 * (n + 64))};
 }
 
-/* The first k of n scores in the order of choose_job as ascending indexes into s->idx; returns k. Of many
- * scores the k-th largest of the maxima of disjoint sets is a bound from below that few scores reach. */
-static size_t top_k(const cpu_kernels *kn, const float *x, size_t n, size_t k, const choose_space *s)
+/* The first k of n scores in the order of choose_job as ascending indexes into `best`; least: of bound_of. */
+static void best_of(const cpu_kernels *kn, int32_t *best, const float *x, size_t n, size_t k, float least)
 {
-    float least = -INFINITY;
-    size_t per = n / (2 * k), kept = 0, count;
-    if (per >= 4) {
-        size_t maxima = kn->lane_maxima(s->val, x, n, per);
-        if (maxima >= k) least = bound_of(kn, s->val, maxima, k, k + k / 8);
+    float limit = bound_of(kn, x, n, k, k, least);
+    kn->best(best, x, n, limit, k - kn->count_at_least(x, n, of_key(key_of(limit) + 1)));
+}
+
+/* The same into s->best. Of many scores the k-th largest of the maxima of disjoint sets is a bound from below that
+ * few scores reach. */
+static void top_k(const cpu_kernels *kn, const float *x, size_t n, size_t k, const choose_space *s)
+{
+    size_t per = n / (2 * k);
+    if (per < 4) {
+        best_of(kn, s->best, x, n, k, -INFINITY);
+        return;
     }
-    count = kn->at_least(s->idx, s->val, x, n, least);
-    float limit = bound_of(kn, s->val, count, k, k);
-    size_t ties = k - kn->count_at_least(s->val, count, of_key(key_of(limit) + 1));
-    for (size_t i = 0; i < count; i++) {
-        bool tie = s->val[i] == limit && ties > 0;
-        s->idx[kept] = s->idx[i];
-        kept += s->val[i] > limit || tie;
-        ties -= tie;
-    }
-    return kept;
+    size_t maxima = kn->lane_maxima(s->val, x, n, per);
+    float least = maxima >= k ? bound_of(kn, s->val, maxima, k, k + k / 8, -INFINITY) : -INFINITY;
+    size_t count = kn->at_least(s->idx, s->val, x, n, least);
+    best_of(kn, s->best, s->val, count, k, least);
+    for (size_t i = 0; i < k; i++) s->best[i] = s->idx[s->best[i]];
 }
 
 typedef struct {
@@ -294,11 +222,11 @@ static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list,
     put_items(&l, 0, j->head < tail ? j->head : tail);
     if (hi > lo && k >= hi - lo) put_items(&l, lo, hi);
     else if (hi > lo && k > 0) {
-        size_t kept = top_k(kn, cpu_f32(j->score) + list * j->stride + lo, (size_t)(hi - lo), (size_t)k, s);
+        top_k(kn, cpu_f32(j->score) + list * j->stride + lo, (size_t)(hi - lo), (size_t)k, s);
         if (j->granule > 1 || lo < l.first)
-            for (size_t i = 0; i < kept; i++) put_items(&l, lo + s->idx[i], lo + s->idx[i] + 1);
+            for (int64_t i = 0; i < k; i++) put_items(&l, lo + s->best[i], lo + s->best[i] + 1);
         else
-            for (size_t i = 0; i < kept; i++) l.out[l.count++] = (int32_t)lo + s->idx[i];
+            for (int64_t i = 0; i < k; i++) l.out[l.count++] = (int32_t)lo + s->best[i];
     }
     put_items(&l, tail, items);
     int64_t *range = (int64_t *)(void *)j->range.p + 2 * list;

@@ -21,6 +21,19 @@ INLINE void dots_sums(const VF acc[VF_LANES], float out[DOTS])
 #endif
 }
 
+/* Lines that far ahead are on their way: the hardware follows a stream within a page of memory at most, and a
+ * row is read faster than memory answers. */
+enum { DOTS_AHEAD = 4096, DOTS_LINE = 64 };
+
+/* Asks for the lines that lie ahead of 16 channels from c on, once a line. */
+INLINE void dots_ask(const bool bound, const dtype t, size_t d, const unsigned char *row, size_t c)
+{
+    const size_t bytes = dtype_size(t), at = DOTS_AHEAD + c * bytes;
+    if (bytes < 4 && c % (DOTS_LINE / bytes)) return;
+    prefetch(row + at);
+    if (bound) prefetch(row + at + d * bytes);
+}
+
 /* Adds the products of channels [c, c + left) of at most 16; full: there are 16. */
 INLINE void dots_step(const bool full, const int heads, const int items, const bool bound, const dtype t,
                       const float *q, size_t d, const void *const *row, size_t c, size_t left, VF acc[VF_LANES])
@@ -49,14 +62,20 @@ INLINE void dots_tile(const int heads, const int items, const bool bound, const 
     VF acc[VF_LANES];
     size_t c = 0;
     UNROLL for (int i = 0; i < VF_LANES; i++) acc[i] = vf_zero();
-    for (; c + 16 <= d; c += 16) dots_step(true, heads, items, bound, t, q, d, row, c, 16, acc);
+    for (; c + 16 <= d; c += 16) {
+        UNROLL for (int i = 0; i < items; i++) dots_ask(bound, t, d, row[i], c);
+        dots_step(true, heads, items, bound, t, q, d, row, c, 16, acc);
+    }
     if (c < d) dots_step(false, heads, items, bound, t, q, d, row, c, d - c, acc);
     dots_sums(acc, out);
 }
 
-/* Lines that far ahead are on their way: the hardware follows a stream within a page of memory at most, and a
- * row is read faster than memory answers. */
-enum { DOTS_AHEAD = 4096 };
+/* At most `items` of what is left; a whole tile's are stored at once. */
+INLINE void dots_put(float *out, const float *sum, const int items, size_t left)
+{
+    if (left >= (size_t)items) memcpy(out, sum, (size_t)items * sizeof *sum);
+    else for (size_t i = 0; i < left; i++) out[i] = sum[i];
+}
 
 /* Rows [r0, r1) of row_bytes each for `heads` query heads: out[h * stride + r]. */
 INLINE void dots_heads(const int heads, const bool bound, const dtype t, const float *q, size_t d, const void *rows,
@@ -69,10 +88,8 @@ INLINE void dots_heads(const int heads, const bool bound, const dtype t, const f
         const void *row[MOST];
         float sum[DOTS];
         for (size_t i = 0; i < (size_t)items; i++) row[i] = p + (r + i < r1 ? r + i : r1 - 1) * row_bytes;
-        for (size_t b = 0; b < (size_t)items * row_bytes; b += 64) prefetch(p + r * row_bytes + DOTS_AHEAD + b);
         dots_tile(heads, items, bound, t, q, d, row, sum);
-        for (size_t i = 0; i < (size_t)items && r + i < r1; i++)
-            for (int h = 0; h < heads; h++) out[(size_t)h * stride + r + i] = sum[h * items + (int)i];
+        for (int h = 0; h < heads; h++) dots_put(out + (size_t)h * stride + r, sum + h * items, items, r1 - r);
     }
 }
 

@@ -41,11 +41,13 @@ void LEVEL(k_dots)(float *out, size_t stride, const float *q, size_t heads, size
 void LEVEL(k_bounds)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *pages, dtype t,
                      size_t p0, size_t p1);
 void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float by, size_t n);
-void LEVEL(k_vote_sum)(float *out, const vote_job *j);
+bool LEVEL(k_vote_sum)(float *out, const vote_job *j);
 void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by);
 size_t LEVEL(k_lane_maxima)(float *out, const float *x, size_t n, size_t per);
+float LEVEL(k_largest)(const float *x, size_t n);
 size_t LEVEL(k_count_at_least)(const float *x, size_t n, float least);
 size_t LEVEL(k_at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
+size_t LEVEL(k_best)(int32_t *idx, const float *x, size_t n, float limit, size_t ties);
 float LEVEL(k_clamp)(float *x, size_t n);
 void LEVEL(k_masses)(float *p, double *sum, const float *x, size_t n, float top, float by);
 void LEVEL(k_part_sums)(double *sum, const float *p, size_t n);
@@ -56,6 +58,8 @@ void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t
 void LEVEL(k_fier_bits)(uint32_t *word, const float *z, const float *x, size_t d);
 void LEVEL(k_quest_add)(void *page, const float *k, size_t d, dtype t, bool anew);
 void LEVEL(k_paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim);
+void LEVEL(k_paris_bonus)(unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit,
+                          size_t n_tiers);
 void LEVEL(k_paris_collide)(unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n,
                             size_t nb);
 void LEVEL(k_paris_estimate)(const paris_piece *p);

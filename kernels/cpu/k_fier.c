@@ -42,95 +42,109 @@ INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const f
         UNROLL for (int v = 0; v < VECS; v++) vf_store(out + h * BLOCK + v * VF_LANES, acc[h * VECS + v]);
 }
 
+/* Some groups in a row. The work that is shared by their tokens is done for all of them first: it waits for
+ * results of its own, group by group, and dots_rows multiplies several rows at a time. */
 typedef struct {
-    float span[HEAD_DIM_MAX], most; /* the largest span, 0 where none is */
-    float shared[FIER_HEADS * AHEAD];
-    size_t first, end; /* groups that `shared` has */
-    const float *a;    /* a[h * AHEAD]: what all tokens of the group have in head h's estimate */
-} group_levels;
+    size_t first, end, t0, t1; /* groups, and the tokens of the run that are theirs */
+    float shared[FIER_HEADS * AHEAD]; /* [h * AHEAD + i]: in head h's estimates of all tokens of group first + i */
+} some_groups;
 
-/* Levels of one group; called for ascending groups. */
-INLINE void group_begin(const dtype t, const fier_run *r, size_t group, group_levels *g)
+/* The groups of the run's tokens from t0 on. */
+INLINE void groups_begin(const dtype t, const fier_run *r, size_t t0, some_groups *g)
+{
+    size_t d = r->head_dim, bytes = 2 * d * dtype_size(t), last = (r->t1 - 1) / r->group + 1;
+    g->first = t0 / r->group;
+    g->end = last < g->first + AHEAD ? last : g->first + AHEAD;
+    g->t0 = t0;
+    g->t1 = g->end == last ? r->t1 : g->end * r->group;
+    dots_rows(false, t, r->q, r->heads, d, (const unsigned char *)r->levels + g->first * bytes, bytes, 0,
+              g->end - g->first, g->shared, AHEAD);
+}
+
+/* hi - lo of each channel of a group; returns the largest, 0 where none is. */
+INLINE float group_spans(const dtype t, const fier_run *r, size_t group, float *out)
 {
     size_t d = r->head_dim, at = group * 2 * d, c = 0;
     VF most = vf_zero();
-    if (group >= g->end) {
-        size_t last = (r->t1 - 1) / r->group + 1, bytes = 2 * d * dtype_size(t);
-        g->first = group;
-        g->end = last < group + AHEAD ? last : group + AHEAD;
-        dots_rows(false, t, r->q, r->heads, d, (const unsigned char *)r->levels + group * bytes, bytes, 0,
-                  g->end - group, g->shared, AHEAD);
-    }
-    g->a = g->shared + (group - g->first);
     for (; c + VF_LANES <= d; c += VF_LANES) {
         VF span = vf_sub(vf_load_as(r->levels, at + d + c, t), vf_load_as(r->levels, at + c, t));
-        vf_store(g->span + c, span);
+        vf_store(out + c, span);
         most = vf_max(span, most);
     }
     if (c < d) {
         VF span = vf_sub(vf_load_as_n(r->levels, at + d + c, t, d - c), vf_load_as_n(r->levels, at + c, t, d - c));
-        vf_store_n(g->span + c, span, d - c);
+        vf_store_n(out + c, span, d - c);
         most = vf_max(span, most);
     }
-    g->most = vf_hmax(most);
+    return vf_hmax(most);
 }
 
-/* Tokens of a group in one block. */
-typedef struct {
-    size_t from, to;
-    const uint32_t *bits; /* of the block */
-} block_run;
-
-INLINE block_run block_of(const fier_run *r, size_t block, size_t t0, size_t t1)
+/* Words of the block that holds token t. */
+INLINE const uint32_t *bits_of(const fier_run *r, size_t t)
 {
-    size_t first = block * BLOCK, end = first + BLOCK;
-    return (block_run){first < t0 ? t0 : first, end < t1 ? end : t1,
-                       r->bits + block * fier_words(r->head_dim) * BLOCK};
+    return r->bits + t / BLOCK * fier_words(r->head_dim) * BLOCK;
 }
 
-/* Lines of the words of a block some blocks on: memory's answer takes longer than a block's work. */
-INLINE void prefetch_block(const block_run *b, size_t d)
+/* Lines of `blocks` blocks some way on: memory's answer takes longer than a block's work. */
+INLINE void prefetch_blocks(const uint32_t *bits, size_t d, size_t blocks)
 {
-    enum { BLOCKS_AHEAD = 8 };
-    size_t words = fier_words(d) * BLOCK;
-    for (size_t w = 0; w < words; w += 16) prefetch(b->bits + BLOCKS_AHEAD * words + w);
+    enum { BYTES_AHEAD = 4096 };
+    const unsigned char *p = (const unsigned char *)bits + BYTES_AHEAD;
+    for (size_t i = 0; i < blocks * fier_words(d) * BLOCK * sizeof *bits; i += 64) prefetch(p + i);
 }
 
-INLINE void put_block(const fier_run *r, const block_run *b, size_t head, const float *out)
+/* Tokens [t, end) of a block, whose estimates are at out. */
+INLINE void put_block(const fier_run *r, size_t t, size_t end, size_t head, const float *out)
 {
-    memcpy(r->score + head * r->stride + b->from, out + b->from % BLOCK, (b->to - b->from) * sizeof *out);
+    memcpy(r->score + head * r->stride + (t - r->t0), out + t % BLOCK, (end - t) * sizeof *out);
+}
+
+/* End of the tokens from t on that are of one group and one block. */
+INLINE size_t block_end(const fier_run *r, const some_groups *g, size_t t)
+{
+    size_t block = (t / BLOCK + 1) * BLOCK, group = (t / r->group + 1) * r->group, end = block < group ? block : group;
+    return end < g->t1 ? end : g->t1;
 }
 
 /* What the bits of a group weigh for each head. */
-INLINE void group_weights(const fier_run *r, const group_levels *g, float *w)
+INLINE void group_weights(const fier_run *r, const float *span, float *w)
 {
     size_t d = r->head_dim;
     for (size_t h = 0; h < r->heads; h++)
         for (size_t c = 0; c < d; c += VF_LANES) {
-            VF v = vf_mul(vf_load_some(r->q + h * d + c, d - c), vf_load_some(g->span + c, d - c));
+            VF v = vf_mul(vf_load_some(r->q + h * d + c, d - c), vf_load_some(span + c, d - c));
             vf_store_some(w + h * d + c, v, d - c);
         }
 }
 
+/* Tokens [t, end) of one group and block. */
+INLINE void block_float(const fier_run *r, const some_groups *g, const float *w, size_t t, size_t end)
+{
+    const float *a = g->shared + (t / r->group - g->first);
+    const uint32_t *bits = bits_of(r, t);
+    size_t d = r->head_dim;
+    for (size_t h = 0; h < r->heads; h += 2) {
+        float out[2 * BLOCK];
+        if (h + 2 <= r->heads) block_heads(2, bits, d, w + h * d, a + h * AHEAD, out);
+        else block_heads(1, bits, d, w + h * d, a + h * AHEAD, out);
+        for (size_t k = 0; k < 2 && h + k < r->heads; k++) put_block(r, t, end, h + k, out + k * BLOCK);
+    }
+}
+
 INLINE void run_as(const dtype t, const fier_run *r)
 {
-    size_t d = r->head_dim;
-    group_levels g = {.end = 0};
-    float w[FIER_HEADS * HEAD_DIM_MAX];
-    for (size_t t0 = r->t0, end; t0 < r->t1; t0 = end) {
-        end = (t0 / r->group + 1) * r->group;
-        if (end > r->t1) end = r->t1;
-        group_begin(t, r, t0 / r->group, &g);
-        group_weights(r, &g, w);
-        for (size_t i = t0 / BLOCK; i * BLOCK < end; i++) {
-            block_run b = block_of(r, i, t0, end);
-            prefetch_block(&b, d);
-            for (size_t h = 0; h < r->heads; h += 2) {
-                float out[2 * BLOCK];
-                if (h + 2 <= r->heads) block_heads(2, b.bits, d, w + h * d, g.a + h * AHEAD, out);
-                else block_heads(1, b.bits, d, w + h * d, g.a + h * AHEAD, out);
-                for (size_t k = 0; k < 2 && h + k < r->heads; k++) put_block(r, &b, h + k, out + k * BLOCK);
+    float span[HEAD_DIM_MAX], w[FIER_HEADS * HEAD_DIM_MAX];
+    some_groups g;
+    for (size_t t0 = r->t0; t0 < r->t1; t0 = g.t1) {
+        groups_begin(t, r, t0, &g);
+        for (size_t i = t0, end; i < g.t1; i = end) {
+            end = block_end(r, &g, i);
+            if (i == t0 || i % r->group == 0) {
+                group_spans(t, r, i / r->group, span);
+                group_weights(r, span, w);
             }
+            prefetch_blocks(bits_of(r, i), r->head_dim, 1);
+            block_float(r, &g, w, i, end);
         }
     }
 }
@@ -145,12 +159,19 @@ void LEVEL(k_fier_score)(const fier_run *r)
 /* ---- whole numbers ---- */
 
 enum { QUADS = HEAD_DIM_MAX / 4, P_ROW = QUADS * DI_COPIES, INT8_HEADS = 4, INT8_VECS = 2 };
+enum { INT8_BLOCKS = SIMD_AVX512 ? 2 : 1 }; /* that share the loads of queries, as far as there are registers */
 
-/* The heads' queries as quads, and their largest elements. */
+/* The heads' queries as quads, and their largest elements over 127. */
 typedef struct {
     int32_t p[FIER_HEADS * P_ROW];
-    float most[FIER_HEADS];
+    float step[FIER_HEADS];
 } int8_queries;
+
+/* Likewise the spans of some groups. */
+typedef struct {
+    int32_t u[AHEAD * QUADS];
+    float step[AHEAD];
+} int8_spans;
 
 INLINE float largest(const float *x, size_t n)
 {
@@ -176,70 +197,111 @@ static void queries_begin(const fier_run *r, int8_queries *q)
     int32_t p[QUADS];
     for (size_t h = 0; h < r->heads; h++) {
         memcpy(x, r->q + h * r->head_dim, r->head_dim * sizeof *x);
-        q->most[h] = largest(x, r->head_dim);
-        quads_of_row(p, x, r->head_dim, q->most[h], -127);
+        float most = largest(x, r->head_dim);
+        q->step[h] = most / 127;
+        quads_of_row(p, x, r->head_dim, most, -127);
         for (size_t i = 0; i < 8 * fier_words(r->head_dim); i++)
             for (size_t k = 0; k < DI_COPIES; k++) q->p[h * P_ROW + i * DI_COPIES + k] = p[i];
     }
 }
 
-/* One block for `heads` heads: out[h * stride + token]. */
-INLINE void block_int8(const int heads, const uint32_t *bits, size_t words, const int32_t *u, const int32_t *p,
-                       const float *a, const float *scale, float *out, size_t stride)
+INLINE void spans_begin(const dtype t, const fier_run *r, const some_groups *g, int8_spans *s)
 {
-    for (int v = 0; v < VECS; v += INT8_VECS) {
-        const uint32_t *x = bits + v * VF_LANES;
-        DI s[INT8_HEADS * INT8_VECS];
-        UNROLL for (int i = 0; i < heads * INT8_VECS; i++) s[i] = di_zero();
-        for (size_t w = 0; w < words; w++)
-            UNROLL for (int j = 0; j < 8; j++)
-                UNROLL for (int k = 0; k < INT8_VECS; k++) {
-                    DI e = di_take(vi_load(x + w * BLOCK + (size_t)k * VF_LANES), j, u[8 * w + (size_t)j]);
-                    UNROLL for (int h = 0; h < heads; h++)
-                        s[h * INT8_VECS + k] =
-                            di_dot(s[h * INT8_VECS + k], e, p + (size_t)h * P_ROW + (8 * w + (size_t)j) * DI_COPIES);
-                }
-        UNROLL for (int h = 0; h < heads; h++)
-            UNROLL for (int k = 0; k < INT8_VECS; k++)
-                vf_store(out + (size_t)h * stride + (size_t)(v + k) * VF_LANES,
-                         vf_add(vf_set1(a[h * AHEAD]), vf_mul(di_floats(s[h * INT8_VECS + k]), vf_set1(scale[h]))));
+    float span[AHEAD][HEAD_DIM_MAX], most[AHEAD];
+    size_t n = g->end - g->first;
+    for (size_t i = 0; i < n; i++) most[i] = group_spans(t, r, g->first + i, span[i]);
+    for (size_t i = 0; i < n; i++) {
+        s->step[i] = most[i] / 127;
+        quads_of_row(s->u + i * QUADS, span[i], r->head_dim, most[i], 0);
     }
 }
 
-INLINE void block_int8_heads(size_t heads, const uint32_t *bits, size_t words, const int32_t *u, const int32_t *p,
-                             const float *a, const float *scale, float *out, size_t stride)
+/* What a block's words are multiplied with, and added to. */
+typedef struct {
+    const int32_t *u;
+    const float *a; /* a[h * AHEAD] */
+    float step;
+} int8_group;
+
+INLINE int8_group int8_group_of(const fier_run *r, const some_groups *g, const int8_spans *s, size_t t)
 {
-    if (heads >= 4) block_int8(4, bits, words, u, p, a, scale, out, stride);
-    else if (heads == 3) block_int8(3, bits, words, u, p, a, scale, out, stride);
-    else if (heads == 2) block_int8(2, bits, words, u, p, a, scale, out, stride);
-    else block_int8(1, bits, words, u, p, a, scale, out, stride);
+    size_t i = t / r->group - g->first;
+    return (int8_group){s->u + i * QUADS, g->shared + i, s->step[i]};
+}
+
+/* `blocks` blocks in a row for the `heads` heads from h0 on: out[h * stride + token]. */
+INLINE void block_int8(const int heads, const int blocks, const uint32_t *bits, size_t words, const int8_group *g,
+                       const int8_queries *q, size_t h0, float *out, size_t stride)
+{
+    const int32_t *p = q->p + h0 * P_ROW;
+    for (int v = 0; v < VECS; v += INT8_VECS) {
+        DI s[INT8_HEADS * INT8_BLOCKS * INT8_VECS];
+        UNROLL for (int i = 0; i < heads * blocks * INT8_VECS; i++) s[i] = di_zero();
+        for (size_t w = 0; w < words; w++)
+            UNROLL for (int j = 0; j < 8; j++)
+                UNROLL for (int i = 0; i < blocks * INT8_VECS; i++) {
+                    size_t b = (size_t)(i / INT8_VECS), line = (b * words + w) * BLOCK;
+                    VI x = vi_load(bits + line + (size_t)(v + i % INT8_VECS) * VF_LANES);
+                    DI e = di_take(x, j, g[b].u[8 * w + (size_t)j]);
+                    UNROLL for (int h = 0; h < heads; h++) {
+                        DI *sum = &s[h * blocks * INT8_VECS + i];
+                        *sum = di_dot(*sum, e, p + (size_t)h * P_ROW + (8 * w + (size_t)j) * DI_COPIES);
+                    }
+                }
+        UNROLL for (int h = 0; h < heads; h++)
+            UNROLL for (int i = 0; i < blocks * INT8_VECS; i++) {
+                const int8_group *x = g + i / INT8_VECS;
+                VF scale = vf_set1(x->step * q->step[h0 + (size_t)h]), a = vf_set1(x->a[(h0 + (size_t)h) * AHEAD]);
+                vf_store(out + (size_t)h * stride + (i / INT8_VECS) * BLOCK + (v + i % INT8_VECS) * VF_LANES,
+                         vf_add(a, vf_mul(di_floats(s[h * blocks * INT8_VECS + i]), scale)));
+            }
+    }
+}
+
+INLINE void block_int8_heads(size_t heads, const int blocks, const uint32_t *bits, size_t words, const int8_group *g,
+                             const int8_queries *q, size_t h0, float *out, size_t stride)
+{
+    if (heads >= 4) block_int8(4, blocks, bits, words, g, q, h0, out, stride);
+    else if (heads == 3) block_int8(3, blocks, bits, words, g, q, h0, out, stride);
+    else if (heads == 2) block_int8(2, blocks, bits, words, g, q, h0, out, stride);
+    else block_int8(1, blocks, bits, words, g, q, h0, out, stride);
+}
+
+/* INT8_BLOCKS blocks, or the part [t, end) of one. */
+INLINE void blocks_int8(const fier_run *r, const some_groups *g, const int8_spans *s, const int8_queries *q, size_t t,
+                        size_t end)
+{
+    const uint32_t *bits = bits_of(r, t);
+    size_t words = fier_words(r->head_dim);
+    int8_group x[INT8_BLOCKS];
+    bool whole = end - t == INT8_BLOCKS * BLOCK;
+    for (size_t b = 0; b < (whole ? INT8_BLOCKS : 1); b++) x[b] = int8_group_of(r, g, s, t + b * BLOCK);
+    prefetch_blocks(bits, r->head_dim, whole ? INT8_BLOCKS : 1);
+    for (size_t h = 0; h < r->heads; h += INT8_HEADS) {
+        float part[INT8_HEADS * BLOCK], *out = r->score + h * r->stride + (t - r->t0);
+        if (whole) {
+            block_int8_heads(r->heads - h, INT8_BLOCKS, bits, words, x, q, h, out, r->stride);
+            continue;
+        }
+        block_int8_heads(r->heads - h, 1, bits, words, x, q, h, part, BLOCK);
+        for (size_t k = 0; k < INT8_HEADS && h + k < r->heads; k++) put_block(r, t, end, h + k, part + k * BLOCK);
+    }
 }
 
 INLINE void run_int8_as(const dtype t, const fier_run *r)
 {
-    size_t words = fier_words(r->head_dim);
+    enum { WHOLE = INT8_BLOCKS * BLOCK };
     int8_queries q;
-    group_levels g = {.end = 0};
-    int32_t u[QUADS];
-    float scale[FIER_HEADS];
+    int8_spans s;
+    some_groups g;
     queries_begin(r, &q);
-    for (size_t t0 = r->t0, end; t0 < r->t1; t0 = end) {
-        end = (t0 / r->group + 1) * r->group;
-        if (end > r->t1) end = r->t1;
-        group_begin(t, r, t0 / r->group, &g);
-        quads_of_row(u, g.span, r->head_dim, g.most, 0);
-        for (size_t h = 0; h < r->heads; h++) scale[h] = (g.most / 127) * (q.most[h] / 127);
-        for (size_t i = t0 / BLOCK; i * BLOCK < end; i++) {
-            block_run b = block_of(r, i, t0, end);
-            prefetch_block(&b, r->head_dim);
-            for (size_t h = 0; h < r->heads; h += INT8_HEADS) {
-                float part[INT8_HEADS * BLOCK], *out = r->score + h * r->stride + b.from;
-                bool all = b.to - b.from == BLOCK;
-                block_int8_heads(r->heads - h, b.bits, words, u, q.p + h * P_ROW, g.a + h * AHEAD, scale + h,
-                                 all ? out : part, all ? r->stride : BLOCK);
-                for (size_t k = 0; k < INT8_HEADS && h + k < r->heads && !all; k++)
-                    put_block(r, &b, h + k, part + k * BLOCK);
-            }
+    for (size_t t0 = r->t0; t0 < r->t1; t0 = g.t1) {
+        groups_begin(t, r, t0, &g);
+        spans_begin(t, r, &g, &s);
+        for (size_t i = t0, end; i < g.t1; i = end) {
+            bool whole = r->group % BLOCK == 0 && i % BLOCK == 0 && i + WHOLE <= g.t1;
+            end = whole ? i + WHOLE : block_end(r, &g, i);
+            blocks_int8(r, &g, &s, &q, i, end);
         }
     }
 }

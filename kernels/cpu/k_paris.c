@@ -3,6 +3,8 @@
  * sums over 8 lanes. */
 #include "config.h"
 
+#include <math.h>
+
 #include "kernels/cpu/k.h"
 #include "kernels/cpu/simd8.h"
 #include "kernels/half.h"
@@ -36,11 +38,109 @@ void LEVEL(k_paris_rotate)(float *x, const float *sign, size_t rounds, float by,
     }
 }
 
+/* The products +-y_0 +- ... +-y_7 of all patterns with y, added in this order; -INFINITY for NaN. */
+static void pattern_dots(float dot[PARIS_PATTERNS], const float *y)
+{
+    static const float sign[4][16] = {{-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1},
+                                      {-1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1},
+                                      {-1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1},
+                                      {-1, -1, -1, -1, -1, -1, -1, -1, 1, 1, 1, 1, 1, 1, 1, 1}};
+    size_t span = 1, j = 0;
+    VF v = vf_zero();
+    for (; span < VF_LANES; span *= 2, j++) v = vf_add(v, vf_mul(vf_load(sign[j]), vf_set1(y[j])));
+    vf_store(dot, v);
+    for (; span < PARIS_PATTERNS; span *= 2, j++)
+        for (size_t i = 0; i < span; i += VF_LANES) {
+            v = vf_load(dot + i);
+            vf_store(dot + i, vf_sub(v, vf_set1(y[j])));
+            vf_store(dot + span + i, vf_add(v, vf_set1(y[j])));
+        }
+    for (size_t i = 0; i < PARIS_PATTERNS; i += VF_LANES)
+        vf_store(dot + i, vf_max(vf_load(dot + i), vf_set1(-INFINITY)));
+}
+
+/* Tokens of the patterns whose product is at least `least`. */
+static uint32_t tokens_from(const float *dot, const uint32_t *count, float least)
+{
+    uint32_t lane[VF_LANES], sum = 0;
+    VI s = vi_set1(0);
+    for (size_t i = 0; i < PARIS_PATTERNS; i += VF_LANES)
+        s = vi_add_ge(s, vi_load(count + i), vf_load(dot + i), vf_set1(least));
+    vi_store(lane, s);
+    for (int l = 0; l < VF_LANES; l++) sum += lane[l];
+    return sum;
+}
+
+/* A product with `need` tokens from it on, but not many more, where there are as many. */
+static float least_of(const float *dot, const uint32_t *count, const float *y, uint32_t need)
+{
+    float least = -INFINITY, hi = 0;
+    for (int j = 0; j < PARIS_BLOCK; j++) hi += fabsf(y[j]);
+    float lo = -hi;
+    for (int step = 0; step < 5; step++) {
+        float mid = (lo + hi) / 2;
+        if (tokens_from(dot, count, mid) >= need) least = lo = mid;
+        else hi = mid;
+    }
+    return least;
+}
+
+/* The best patterns: those that can have a bonus. */
+typedef struct {
+    int32_t id[PARIS_PATTERNS];
+    float dot[PARIS_PATTERNS];
+    uint32_t count[PARIS_PATTERNS];
+    size_t n;
+} best_patterns;
+
+/* Tokens before each of the patterns [i, i + VF_LANES) in the order of ops_paris.h. */
+INLINE void tokens_before(uint32_t before[VF_LANES], const best_patterns *p, size_t i)
+{
+    VF dot = vf_load(p->dot + i);
+    VI s = vi_set1(0);
+    for (size_t k = 0; k < i; k++) s = vi_add_ge(s, vi_set1(p->count[k]), vf_set1(p->dot[k]), dot);
+    for (size_t k = i; k < p->n; k++) s = vi_add_gt(s, vi_set1(p->count[k]), vf_set1(p->dot[k]), dot);
+    vi_store(before, s);
+    for (size_t a = 1; a < VF_LANES && i + a < p->n; a++)
+        for (size_t b = 0; b < a; b++)
+            if (p->dot[i + a] == p->dot[i + b]) before[a] += p->count[i + b];
+}
+
+/* No sort: of the few patterns that matter, the tokens before one are a sum over the others. */
+void LEVEL(k_paris_bonus)(unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit,
+                          size_t n_tiers)
+{
+    const uint32_t *counts = (const uint32_t *)count;
+    float dot[PARIS_PATTERNS];
+    uint32_t before[VF_LANES], tiers[VF_LANES], need = 0;
+    best_patterns p;
+    pattern_dots(dot, y);
+    for (size_t t = 0; t < n_tiers; t++)
+        if ((uint32_t)limit[t] > need) need = (uint32_t)limit[t];
+    VF least = vf_set1(least_of(dot, counts, y, need));
+    p.n = 0;
+    for (size_t i = 0; i < PARIS_PATTERNS; i += VF_LANES)
+        p.n += vi_keep(p.id + p.n, vf_ge(vf_load(dot + i), least), (int32_t)i);
+    for (size_t i = 0; i < p.n; i++) {
+        p.dot[i] = dot[p.id[i]];
+        p.count[i] = counts[p.id[i]];
+    }
+    for (size_t i = p.n; i % VF_LANES; i++) p.dot[i] = 0;
+    memset(bonus, 0, PARIS_PATTERNS);
+    for (size_t i = 0; i < p.n; i += VF_LANES) {
+        tokens_before(before, &p, i);
+        VI sum = vi_set1(0);
+        for (size_t t = 0; t < n_tiers; t++) sum = vi_inc_less(sum, vi_load(before), vi_set1((uint32_t)limit[t]));
+        vi_store(tiers, sum);
+        for (size_t l = 0; l < VF_LANES && i + l < p.n; l++) bonus[p.id[i + l]] = (unsigned char)tiers[l];
+    }
+}
+
 INLINE void collide(unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n, size_t nb)
 {
     size_t i = 0;
-    for (; B8_SUMS && nb % 8 == 0 && i + 32 <= n; i += 32) {
-        for (size_t b = 0; b < 32 * nb; b += 64) prefetch(id + i * nb + 2048 + b);
+    for (; B8_ROWS > 0 && nb % 8 == 0 && i + B8_ROWS <= n; i += B8_ROWS) {
+        for (size_t b = 0; b < B8_ROWS * nb; b += 64) prefetch(id + i * nb + 2048 + b);
         b8_sums(score + i, id + i * nb, nb, bonus);
     }
     for (; i < n; i++) {
@@ -82,13 +182,13 @@ INLINE void estimate_heads(const int heads, const paris_piece *p, size_t dim, co
 }
 
 /* Candidates lie far apart: their lines are fetched many tokens ahead. */
-INLINE void prefetch_token(const paris_piece *p, size_t i)
+INLINE void prefetch_token(const paris_piece *p, size_t nb, size_t i)
 {
-    enum { AHEAD = 24 };
+    enum { AHEAD = 40 };
     if (i + AHEAD >= p->n) return;
-    size_t at = (size_t)p->token[i + AHEAD], bytes = PARIS_CODE * p->n_blocks;
+    size_t at = (size_t)p->token[i + AHEAD], bytes = PARIS_CODE * nb;
     const unsigned char *code = p->code + at * bytes;
-    prefetch(p->id + at * p->n_blocks);
+    prefetch(p->id + at * nb);
     for (size_t b = 0; b < bytes; b += 64) prefetch(code + b);
     prefetch(code + bytes - 1);
 }
@@ -99,35 +199,112 @@ INLINE void estimate_blocks(const paris_piece *p, size_t nb)
     float v[PARIS_DIM_MAX];
     for (size_t i = 0; i < p->n; i++) {
         size_t at = (size_t)p->token[i], h = 0;
-        prefetch_token(p, i);
+        prefetch_token(p, nb, i);
         decode_token(v, p->id + at * nb, p->code + at * PARIS_CODE * nb, nb);
         for (; h + 4 <= p->group; h += 4) estimate_heads(4, p, dim, v, i, h);
         for (; h < p->group; h++) estimate_heads(1, p, dim, v, i, h);
     }
 }
 
+#if SIMD_VBMI
+
+/* 8 blocks of candidate i from block b on. */
+INLINE p8_code code_at(const paris_piece *p, size_t nb, size_t i, size_t b)
+{
+    size_t at = (size_t)p->token[i < p->n ? i : p->n - 1];
+    const unsigned char *code = p->code + at * PARIS_CODE * nb;
+    return (p8_code){p->id + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b};
+}
+
+/* The same in vectors of two tokens, four at a time; nb is a multiple of 8. */
+INLINE void estimate_pairs(const paris_piece *p, size_t nb, size_t group)
+{
+    for (size_t i = 0; i < p->n; i += 4) {
+        P8 v[2][PARIS_DIM_MAX / PARIS_BLOCK];
+        UNROLL for (size_t k = 0; k < 4; k++) prefetch_token(p, nb, i + k);
+        UNROLL for (size_t k = 0; k < 2; k++)
+            UNROLL for (size_t b = 0; b < nb; b += 8)
+                p8_codes(v[k] + b, paris_centre, code_at(p, nb, i + 2 * k, b), code_at(p, nb, i + 2 * k + 1, b));
+        for (size_t h = 0; h < group; h++) {
+            P8 acc[2] = {p8_zero(), p8_zero()};
+            float last[4];
+            UNROLL for (size_t b = 0; b < nb; b++) {
+                P8 y = p8_set(p->y + (h * nb + b) * PARIS_BLOCK);
+                UNROLL for (int k = 0; k < 2; k++) acc[k] = p8_add(acc[k], p8_mul(v[k][b], y));
+            }
+            float *est = p->est + h * p->stride + i;
+            p8_sums(i + 4 <= p->n ? est : last, acc[0], acc[1], p->norm[h]);
+            for (size_t k = 0; i + 4 > p->n && i + k < p->n; k++) est[k] = last[k];
+        }
+    }
+}
+
+#else
+
+INLINE void estimate_pairs(const paris_piece *p, size_t nb, size_t group)
+{
+    (void)group;
+    estimate_blocks(p, nb);
+}
+
+#endif
+
+/* One query a kv head is the usual case; its loop has the vectors in registers. */
+INLINE void estimate_size(const paris_piece *p, size_t nb)
+{
+    if (p->group == 1) estimate_pairs(p, nb, 1);
+    else estimate_pairs(p, nb, p->group);
+}
+
 /* The usual sizes with loops that unroll. */
 void LEVEL(k_paris_estimate)(const paris_piece *p)
 {
-    if (p->n_blocks == 16) estimate_blocks(p, 16);
-    else if (p->n_blocks == 8) estimate_blocks(p, 8);
+    if (p->n_blocks == 16) estimate_size(p, 16);
+    else if (p->n_blocks == 8) estimate_size(p, 8);
+    else if (p->n_blocks == 32) estimate_size(p, 32);
     else estimate_blocks(p, p->n_blocks);
 }
 
-/* Bits of at most 32 numbers at x that are >= least; reads nothing behind them. */
-INLINE uint32_t bytes_ge(const unsigned char *x, size_t left, unsigned char least)
+/* Bits of at most 64 numbers at x that are >= least; reads nothing behind them. */
+INLINE uint64_t bytes_ge(const unsigned char *x, size_t left, unsigned char least)
 {
-    unsigned char last[32] = {0};
-    if (left >= 32) return vb_ge(x, least);
+    unsigned char last[64] = {0};
+    if (left >= 64) return vb_ge(x, least);
     memcpy(last, x, left);
-    return vb_ge(last, least) & (((uint32_t)1 << left) - 1);
+    return vb_ge(last, least) & (((uint64_t)1 << left) - 1);
 }
 
 static size_t count_ge(const unsigned char *x, size_t n, unsigned char least)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < n; i += 32) count += (size_t)__builtin_popcount(bytes_ge(x + i, n - i, least));
-    return count;
+    size_t count = 0, i = 0;
+    for (; i + 64 <= n; i += 64) count += (size_t)__builtin_popcountll(vb_ge(x + i, least));
+    return i < n ? count + (size_t)__builtin_popcountll(bytes_ge(x + i, n - i, least)) : count;
+}
+
+/* The lowest `keep` bits of those set. */
+INLINE uint64_t lowest_bits(uint64_t set, size_t keep)
+{
+    uint64_t rest = set;
+    for (; keep > 0; keep--) rest &= rest - 1;
+    return set & ~rest;
+}
+
+/* Writes first + i for every bit i, and up to 64 numbers in all; returns how many bits there are. */
+INLINE size_t put_bits(int32_t *out, uint64_t set, int32_t first)
+{
+    size_t n = 0;
+    UNROLL for (int l = 0; l < 64; l += VF_LANES)
+        n += vi_keep(out + n, (unsigned)(set >> l) & ((1u << VF_LANES) - 1), first + l);
+    return n;
+}
+
+/* The same for the last `room` numbers of a list. */
+static size_t put_last_bits(int32_t *out, size_t room, uint64_t set, int32_t first)
+{
+    int32_t all[64];
+    size_t n = put_bits(all, set, first);
+    memcpy(out, all, (n < room ? n : room) * sizeof *all);
+    return n;
 }
 
 /* A bound that at least `want` numbers reach, by halves; then those above it and the first that equal it. */
@@ -146,13 +323,16 @@ void LEVEL(k_top_bytes)(int32_t *out, const unsigned char *x, int32_t first, siz
         }
     }
     size_t ties = want - above;
-    for (size_t i = 0; i < n && m < want; i += 32) {
-        uint32_t reach = bytes_ge(x + i, n - i, (unsigned char)lo);
-        uint32_t more = lo < 255 ? bytes_ge(x + i, n - i, (unsigned char)(lo + 1)) : 0, equal = reach & ~more;
-        size_t equals = (size_t)__builtin_popcount(equal), taken = equals < ties ? equals : ties;
-        for (; equals > taken; equals--) equal &= ~((uint32_t)1 << (31 - __builtin_clz(equal)));
-        ties -= taken;
-        for (uint32_t bits = more | equal; bits; bits &= bits - 1)
-            out[m++] = first + (int32_t)i + __builtin_ctz(bits);
+    for (size_t i = 0; i < n && m < want; i += 64) {
+        uint64_t set = bytes_ge(x + i, n - i, (unsigned char)lo);
+        uint64_t more = lo < 255 ? bytes_ge(x + i, n - i, (unsigned char)(lo + 1)) : 0, equal = set & ~more;
+        size_t equals = (size_t)__builtin_popcountll(equal);
+        if (equals > ties) {
+            equal = lowest_bits(equal, ties);
+            equals = ties;
+        }
+        ties -= equals;
+        if (m + 64 <= want) m += put_bits(out + m, more | equal, first + (int32_t)i);
+        else m += put_last_bits(out + m, want - m, more | equal, first + (int32_t)i);
     }
 }

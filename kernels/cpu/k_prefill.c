@@ -1,27 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-/* Prompt attention: key tiles outside, query rows inside, online softmax, everything in float32.
- * A key tile's K and V are widened and packed once into panels of TILE_VECS vectors and serve all
- * query rows of the block; PREFILL_ROWS rows pass over a panel while it lies in L1. Key tiles start at
- * multiples of PREFILL_KEYS entries of the list (without one: slots), so a query meets the same tiles in
- * the same order whatever chunk it came in, and its lanes never mix with another query's: its bits
- * depend on nothing else. */
+/* Prompt attention: key tiles outside, query rows inside, online softmax. A key tile's K and V are widened
+ * and packed once into panels of TILE_VECS vectors and serve all query rows of the block; PREFILL_ROWS rows
+ * pass over a panel while it lies in L1. Key tiles start at multiples of PREFILL_KEYS entries of the list
+ * (without one: slots), so a query meets the same tiles in the same order whatever chunk it came in, and its
+ * lanes never mix with another query's: its bits depend on nothing else.
+ *
+ * Products are of float32, or, where the block allows it and the level has them (simd_pairs.h), of pairs of
+ * bf16 numbers: q and k along the channels, weights and v along the keys. `per` is how many numbers a lane
+ * then holds; panels, rows of q and of weights shrink accordingly, and all else is the same. Scores, their
+ * softmax and all sums are float32 either way. */
 #include "config.h"
 
 #include <math.h>
 
 #include "kernels/cpu/k.h"
+#include "kernels/cpu/simd_pairs.h"
 
 enum { PANEL = TILE_VECS * VF_LANES, SUPER = PREFILL_ROWS / TILE_ROWS * TILE_ROWS };
 
+static const float LN2 = 0.693147181f, LOG2E = 1.44269504f;
+
 /* Work space of a key tile; see prefill_work_floats. */
 typedef struct {
-    float *k;      /* [PREFILL_KEYS / PANEL][head_dim][PANEL] */
-    float *v;      /* [dim_pad / PANEL][PREFILL_KEYS][PANEL] */
-    float *rows;   /* [PANEL][dim_pad] rows on their way into k */
+    float *k;      /* [PREFILL_KEYS / PANEL][head_dim / per][PANEL] */
+    float *v;      /* [dim_pad / PANEL][PREFILL_KEYS / per][PANEL] */
+    float *rows;   /* [PANEL][dim_pad] rows on their way into k and v */
     float *s;      /* [PREFILL_ROWS][PREFILL_KEYS] scores, then weights */
     float *factor; /* [PREFILL_ROWS] */
     size_t dim_pad;
 } tile_work;
+
+/* Lanes that n numbers take. */
+INLINE size_t lanes_of(const int per, size_t n)
+{
+    return per == 2 ? (n + 1) / 2 : n;
+}
 
 /* Entries [first, first + PANEL) to w->rows as float; rows outside the list are left as they are. */
 static void panel_rows(const prefill_block *b, const tile_work *w, const row_source *from, int64_t first)
@@ -32,26 +45,49 @@ static void panel_rows(const prefill_block *b, const tile_work *w, const row_sou
     LEVEL(k_rows)(w->rows + (size_t)(lo - first) * w->dim_pad, w->dim_pad, from, b->idx, lo, (size_t)(hi - lo));
 }
 
-/* Entries [tile, tile + PREFILL_KEYS) of K and V; what is not in the list becomes zero. */
-static void pack_tile(const prefill_block *b, const tile_work *w, int64_t tile)
+/* A row of n numbers, padded to pairs of vectors, becomes pairs in place. */
+INLINE void pair_row(float *row, size_t n, float by)
 {
-    size_t d = b->head_dim;
+    VF f = vf_set1(by);
+    for (size_t c = 0; c < n; c += 2 * VF_LANES)
+        vf_store(row + c / 2, vp_pack(vf_mul(vf_load(row + c), f), vf_mul(vf_load(row + c + VF_LANES), f)));
+}
+
+/* w->rows to V's entries [p, p + PANEL) of a tile. */
+INLINE void pack_v(const int per, const tile_work *w, size_t p)
+{
+    for (size_t i = 0; i < PANEL; i += (size_t)per)
+        for (size_t c = 0; c < w->dim_pad; c += VF_LANES) {
+            const float *row = w->rows + i * w->dim_pad + c;
+            float *v = w->v + c / PANEL * PANEL * (PREFILL_KEYS / per) + (p + i) / (size_t)per * PANEL + c % PANEL;
+            vf_store(v, per == 2 ? vp_join(vf_load(row), vf_load(row + w->dim_pad)) : vf_load(row));
+        }
+}
+
+/* w->rows, transposed, to a panel of K, and zeros up to a whole vector behind it. */
+INLINE void pack_k(const int per, const tile_work *w, float *k, size_t d)
+{
+    for (size_t j = 0; j < PANEL && per == 2; j++) pair_row(w->rows + j * w->dim_pad, d, 1);
+    for (size_t c = 0; c < lanes_of(per, d); c += VF_LANES)
+        for (size_t j = 0; j < PANEL; j += VF_LANES)
+            vf_turn(k + c * PANEL + j, PANEL, w->rows + j * w->dim_pad + c, w->dim_pad);
+}
+
+/* Entries [tile, tile + PREFILL_KEYS) of K and V; what is not in the list becomes zero. */
+INLINE void pack_tile(const int per, const prefill_block *b, const tile_work *w, int64_t tile)
+{
     for (size_t p = 0; p < PREFILL_KEYS; p += PANEL) {
-        float *k = w->k + p * d;
         memset(w->rows, 0, PANEL * w->dim_pad * sizeof *w->rows);
         panel_rows(b, w, &b->v, tile + (int64_t)p);
-        for (size_t i = 0; i < PANEL; i++)
-            for (size_t c = 0; c < w->dim_pad; c += PANEL)
-                memcpy(w->v + c * PREFILL_KEYS + (p + i) * PANEL, w->rows + i * w->dim_pad + c, PANEL * sizeof *w->v);
+        pack_v(per, w, p);
         panel_rows(b, w, &b->k, tile + (int64_t)p);
-        for (size_t c = 0; c < d; c++)
-            for (size_t j = 0; j < PANEL; j++) k[c * PANEL + j] = w->rows[j * w->dim_pad + c];
+        pack_k(per, w, w->k + p * lanes_of(per, b->head_dim), b->head_dim);
     }
 }
 
 /* out[r][0..PANEL) (+)= a[r][0..n) . panel [n][PANEL] for TILE_ROWS rows. factor NULL: no old value. */
-INLINE void tile_product(float *out, size_t out_stride, const float *a, size_t a_stride, const float *panel,
-                         size_t n, const float *factor)
+INLINE void tile_product(const int per, float *out, size_t out_stride, const float *a, size_t a_stride,
+                         const float *panel, size_t n, const float *factor)
 {
     VF acc[TILE_ROWS][TILE_VECS];
     UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
@@ -62,57 +98,74 @@ INLINE void tile_product(float *out, size_t out_stride, const float *a, size_t a
         UNROLL for (size_t j = 0; j < TILE_VECS; j++) v[j] = vf_load(panel + i * PANEL + j * VF_LANES);
         UNROLL for (size_t r = 0; r < TILE_ROWS; r++) {
             VF x = vf_set1(a[r * a_stride + i]);
-            UNROLL for (size_t j = 0; j < TILE_VECS; j++) acc[r][j] = vf_fma(x, v[j], acc[r][j]);
+            UNROLL for (size_t j = 0; j < TILE_VECS; j++)
+                acc[r][j] = per == 2 ? vp_dot(x, v[j], acc[r][j]) : vf_fma(x, v[j], acc[r][j]);
         }
     }
     UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
         UNROLL for (size_t j = 0; j < TILE_VECS; j++) vf_store(out + r * out_stride + j * VF_LANES, acc[r][j]);
 }
 
-/* Scores of a row outside [lo, hi) become -INFINITY. */
-static void mask_row(float *s, int64_t tile, int64_t lo, int64_t hi)
+/* Of the n scores of a row those outside [lo, hi) become -INFINITY. */
+static void mask_row(float *s, int64_t n, int64_t lo, int64_t hi)
 {
-    int64_t a = lo - tile, b = hi - tile;
-    for (int64_t i = 0; i < PREFILL_KEYS; i++)
-        if (i < a || i >= b) s[i] = -INFINITY;
+    for (int64_t i = 0; i < lo && i < n; i++) s[i] = -INFINITY;
+    for (int64_t i = hi > 0 ? hi : 0; i < n; i++) s[i] = -INFINITY;
 }
 
-/* Scores to weights of one row. A row without a visible key yet keeps top = -INFINITY, sum = 0. */
-static void softmax_row(float *s, float *top, float *sum, float *factor)
+/* e to the x <= 0, or 2 to the x where pairs are multiplied: their q holds the factor log2 e. */
+INLINE VF power(const int per, VF x)
+{
+    return per == 2 ? vp_exp2(x) : vf_exp_down(x);
+}
+
+/* n scores to weights of one row. A row without a visible key yet keeps top = -INFINITY, sums = 0. Most tiles
+ * bring no new maximum, and need nothing across lanes. A lane adds its keys in order: zeros of keys that are not
+ * seen then change nothing, wherever they lie. */
+INLINE void softmax_row(const int per, float *s, size_t n, float *top, float *sum, float *factor)
 {
     VF m = vf_load(s), total = vf_zero();
-    for (size_t i = VF_LANES; i < PREFILL_KEYS; i += VF_LANES) m = vf_max(m, vf_load(s + i));
-    float now = vf_hmax(m), f[VF_LANES];
-    if (!(now > *top)) now = *top;
-    VF mv = vf_set1(now == -INFINITY ? 0 : now);
-    for (size_t i = 0; i < PREFILL_KEYS; i += VF_LANES) {
-        VF e = vf_exp(vf_sub(vf_load(s + i), mv));
-        vf_store(s + i, e);
-        total = vf_add(total, e);
+    for (size_t i = VF_LANES; i < n; i += VF_LANES) m = vf_max(m, vf_load(s + i));
+    *factor = 1;
+    if (vf_ge(m, vf_set1(*top))) {
+        float now = vf_hmax(m), f[VF_LANES];
+        vf_store(f, power(per, vf_set1(*top - (now == -INFINITY ? 0 : now))));
+        *factor = f[0];
+        *top = now;
     }
-    vf_store(f, vf_exp(vf_sub(vf_set1(*top), mv)));
-    *factor = f[0];
-    *sum = *sum * f[0] + vf_sum(total);
-    *top = now;
+    m = vf_set1(*top == -INFINITY ? 0 : *top);
+    for (size_t i = 0; i < n; i += 2 * VF_LANES) {
+        VF a = power(per, vf_sub(vf_load(s + i), m)), b = power(per, vf_sub(vf_load(s + i + VF_LANES), m));
+        total = vf_add(vf_add(total, a), b);
+        if (per == 2) vf_store(s + i / 2, vp_pack(a, b));
+        else {
+            vf_store(s + i, a);
+            vf_store(s + i + VF_LANES, b);
+        }
+    }
+    vf_store(sum, vf_fma(vf_load(sum), vf_set1(*factor), total));
 }
 
 /* Rows [r0, r0 + n) against the packed tile at `tile`; used: keys of it that any of them sees. */
-static void attend_rows(const prefill_block *b, const tile_work *w, size_t r0, size_t n, int64_t tile, size_t used)
+INLINE void attend_rows(const int per, const prefill_block *b, const tile_work *w, size_t r0, size_t n, int64_t tile,
+                        size_t used)
 {
-    size_t d = b->head_dim;
-    for (size_t p = 0; p < PREFILL_KEYS; p += PANEL)
-        for (size_t r = 0; r < n && p < used; r += TILE_ROWS)
-            tile_product(w->s + r * PREFILL_KEYS + p, PREFILL_KEYS, b->q + (r0 + r) * d, d, w->k + p * d, d, NULL);
+    size_t d = b->head_dim, pad = w->dim_pad, steps = lanes_of(per, d);
+    size_t whole = (used + PANEL - 1) / PANEL * PANEL; /* panels */
+    const float *q = b->q + r0 * pad;
+    for (size_t p = 0; p < whole; p += PANEL)
+        for (size_t r = 0; r < n; r += TILE_ROWS)
+            tile_product(per, w->s + r * PREFILL_KEYS + p, PREFILL_KEYS, q + r * pad, pad, w->k + p * steps, steps, NULL);
     for (size_t r = 0; r < n; r++) {
         float *s = w->s + r * PREFILL_KEYS;
-        int64_t lo = b->lo[r0 + r], hi = b->hi[r0 + r];
-        if (lo > tile || hi < tile + PREFILL_KEYS) mask_row(s, tile, lo, hi);
-        softmax_row(s, b->top + r0 + r, b->sum + r0 + r, w->factor + r);
+        int64_t lo = b->lo[r0 + r] - tile, hi = b->hi[r0 + r] - tile;
+        if (lo > 0 || hi < (int64_t)whole) mask_row(s, (int64_t)whole, lo, hi);
+        softmax_row(per, s, whole, b->top + r0 + r, b->sum + (r0 + r) * VF_LANES, w->factor + r);
     }
     for (size_t c = 0; c < d; c += PANEL)
         for (size_t r = 0; r < n; r += TILE_ROWS)
-            tile_product(b->acc + (r0 + r) * w->dim_pad + c, w->dim_pad, w->s + r * PREFILL_KEYS, PREFILL_KEYS,
-                         w->v + c * PREFILL_KEYS, used, w->factor + r);
+            tile_product(per, b->acc + (r0 + r) * pad + c, pad, w->s + r * PREFILL_KEYS, PREFILL_KEYS,
+                         w->v + c * (PREFILL_KEYS / per), lanes_of(per, used), w->factor + r);
 }
 
 /* Entries that rows [r0, r0 + n) see together; lo >= hi: none. */
@@ -127,6 +180,37 @@ static void rows_see(const prefill_block *b, size_t r0, size_t n, int64_t *lo, i
     }
 }
 
+/* All key tiles that any row sees. */
+INLINE void attend_block(const int per, const prefill_block *b, const tile_work *w)
+{
+    int64_t lo, hi;
+    rows_see(b, 0, b->n_rows, &lo, &hi);
+    if (lo >= hi) return;
+    for (int64_t tile = lo / PREFILL_KEYS * PREFILL_KEYS; tile < hi; tile += PREFILL_KEYS) {
+        pack_tile(per, b, w, tile);
+        for (size_t r = 0; r < b->n_rows; r += SUPER) {
+            size_t n = b->n_rows - r < SUPER ? b->n_rows - r : SUPER;
+            int64_t from, to;
+            rows_see(b, r, n, &from, &to);
+            if (from >= tile + PREFILL_KEYS || to <= tile) continue;
+            attend_rows(per, b, w, r, n, tile, to - tile < PREFILL_KEYS ? (size_t)(to - tile) : PREFILL_KEYS);
+        }
+    }
+}
+
+/* In functions of their own, which the compiler can give all registers. */
+static __attribute__((noinline)) void attend_floats(const prefill_block *b, const tile_work *w)
+{
+    attend_block(1, b, w);
+}
+
+static __attribute__((noinline)) void attend_pairs(const prefill_block *b, const tile_work *w)
+{
+    for (size_t r = 0; r < b->n_rows; r++) pair_row(b->q + r * w->dim_pad, b->head_dim, LOG2E);
+    attend_block(2, b, w);
+    for (size_t r = 0; r < b->n_rows; r++) b->top[r] *= LN2;
+}
+
 void LEVEL(k_prefill)(const prefill_block *b)
 {
     size_t pad = prefill_dim_pad(b->head_dim);
@@ -136,22 +220,10 @@ void LEVEL(k_prefill)(const prefill_block *b)
     w.rows = w.v + PREFILL_KEYS * pad;
     w.s = w.rows + HEAD_DIM_PAD * pad;
     w.factor = w.s + PREFILL_ROWS * PREFILL_KEYS;
-    for (size_t r = 0; r < b->n_rows; r++) {
-        b->top[r] = -INFINITY;
-        b->sum[r] = 0;
-    }
+    for (size_t r = 0; r < b->n_rows; r++) b->top[r] = -INFINITY;
+    memset(b->sum, 0, b->n_rows * VF_LANES * sizeof *b->sum);
     memset(b->acc, 0, b->n_rows * pad * sizeof *b->acc);
-    int64_t lo, hi;
-    rows_see(b, 0, b->n_rows, &lo, &hi);
-    if (lo >= hi) return;
-    for (int64_t tile = lo / PREFILL_KEYS * PREFILL_KEYS; tile < hi; tile += PREFILL_KEYS) {
-        pack_tile(b, &w, tile);
-        for (size_t r = 0; r < b->n_rows; r += SUPER) {
-            size_t n = b->n_rows - r < SUPER ? b->n_rows - r : SUPER;
-            int64_t from, to;
-            rows_see(b, r, n, &from, &to);
-            if (from >= tile + PREFILL_KEYS || to <= tile) continue;
-            attend_rows(b, &w, r, n, tile, to - tile < PREFILL_KEYS ? (size_t)(to - tile) : PREFILL_KEYS);
-        }
-    }
+    if (HAS_PAIRS && b->rounded) attend_pairs(b, &w);
+    else attend_floats(b, &w);
+    for (size_t r = 0; r < b->n_rows; r++) b->sum[r] = vf_sum(vf_load(b->sum + r * VF_LANES));
 }

@@ -49,27 +49,42 @@ INLINE VF load_raw(const float *x, size_t i, size_t n)
     return i + VF_LANES <= n ? vf_load(x + i) : load_scores(x, i, n);
 }
 
-/* Elements [i, i + 16); full: there are as many. */
-INLINE void vote_part(const bool full, float *e, const float *x, size_t i, size_t n, VF by, VF top, VF acc[PARTS])
+/* `vecs` vectors from element i on; full: there are as many. */
+INLINE void vote_part(const bool full, const int vecs, float *e, const float *x, size_t i, size_t n, VF by, VF top,
+                      VF acc[PARTS])
 {
-    UNROLL for (int p = 0; p < PARTS; p++) {
-        size_t at = i + (size_t)p * VF_LANES;
-        VF v = vf_exp2_plain(vf_sub(vf_mul(full ? vf_load(x + at) : load_raw(x, at, n), by), top));
-        if (full) vf_store(e + at, v);
-        else store_some(e, at, v, n);
-        acc[p] = vf_add(acc[p], v);
+    VF v[EXP2_MOST];
+    UNROLL for (int k = 0; k < vecs; k++) {
+        size_t at = i + (size_t)k * VF_LANES;
+        v[k] = vf_sub(vf_mul(full ? vf_load(x + at) : load_raw(x, at, n), by), top);
     }
+    vf_exp2_each(vecs, v);
+    UNROLL for (int k = 0; k < vecs; k++) {
+        if (full) vf_store(e + i + (size_t)k * VF_LANES, v[k]);
+        else store_some(e, i + (size_t)k * VF_LANES, v[k], n);
+        acc[k % PARTS] = vf_add(acc[k % PARTS], v[k]);
+    }
+}
+
+/* The largest number; of -INFINITY and NaN: -INFINITY. */
+INLINE float largest(const float *x, size_t n)
+{
+    VF m[4];
+    size_t i = 0;
+    UNROLL for (int k = 0; k < 4; k++) m[k] = vf_set1(-INFINITY);
+    for (; i + 4 * VF_LANES <= n; i += 4 * VF_LANES)
+        UNROLL for (int k = 0; k < 4; k++) m[k] = vf_max(vf_load(x + i + (size_t)k * VF_LANES), m[k]);
+    for (; i < n; i += VF_LANES) m[0] = vf_max(load_raw(x, i, n), m[0]);
+    return vf_hmax(vf_max(vf_max(m[0], m[1]), vf_max(m[2], m[3])));
 }
 
 void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float by, size_t n)
 {
-    VF m = vf_set1(-INFINITY), b = vf_set1(by), acc[PARTS];
+    enum { VECS = VF_LANES == 8 ? 2 : 4, STEP = VECS * VF_LANES };
+    VF b = vf_set1(by), acc[PARTS], m;
     float part[16], q[4];
     size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        UNROLL for (int p = 0; p < PARTS; p++) m = vf_max(vf_mul(vf_load(x + i + (size_t)p * VF_LANES), b), m);
-    for (; i < n; i += VF_LANES) m = vf_max(vf_mul(load_raw(x, i, n), b), m);
-    *top = vf_hmax(m);
+    *top = largest(x, n) * by; /* the largest product: rounding keeps the order */
     *sum = 0;
     if (*top == -INFINITY) {
         memset(e, 0, n * sizeof *e);
@@ -77,8 +92,9 @@ void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float b
     }
     UNROLL for (int p = 0; p < PARTS; p++) acc[p] = vf_zero();
     m = vf_set1(*top);
-    for (i = 0; i + 16 <= n; i += 16) vote_part(true, e, x, i, n, b, m, acc);
-    if (i < n) vote_part(false, e, x, i, n, b, m, acc);
+    for (; i + STEP <= n; i += STEP) vote_part(true, VECS, e, x, i, n, b, m, acc);
+    for (; i + 16 <= n; i += 16) vote_part(true, PARTS, e, x, i, n, b, m, acc);
+    if (i < n) vote_part(false, PARTS, e, x, i, n, b, m, acc);
     UNROLL for (int p = 0; p < PARTS; p++) vf_store(part + p * VF_LANES, acc[p]);
     for (i = 0; i < 4; i++) q[i] = (part[4 * i] + part[4 * i + 2]) + (part[4 * i + 1] + part[4 * i + 3]);
     *sum = (q[0] + q[1]) + (q[2] + q[3]);
@@ -104,19 +120,28 @@ static VF vote_far(const vote_job *j, size_t i)
     return vf_load(l);
 }
 
+enum { VOTE_HEADS = 4 }; /* of a group, usually */
+
+INLINE VF vote_of(const bool full, const vote_job *j, size_t h, size_t i)
+{
+    const float *e = j->e + h * j->e_stride + i;
+    return vf_mul(full ? vf_load(e) : vf_load_n(e, j->n - i), vf_set1(j->factor[h]));
+}
+
 /* Items [i, i + VF_LANES); full: there are as many. */
-INLINE void vote_items(const bool full, float *out, const vote_job *j, size_t heads, size_t i)
+INLINE bool vote_items(const bool full, float *out, const vote_job *j, size_t heads, size_t i)
 {
     const VF least = vf_set1(1e-25f);
     const unsigned all = (1u << VF_LANES) - 1;
     VF sum = vf_zero();
-    UNROLL for (size_t h = 0; h < heads; h++) {
-        const float *e = j->e + h * j->e_stride + i;
-        sum = vf_add(sum, vf_mul(full ? vf_load(e) : vf_load_n(e, j->n - i), vf_set1(j->factor[h])));
-    }
+    if (heads == VOTE_HEADS)
+        UNROLL for (size_t h = 0; h < VOTE_HEADS; h++) sum = vf_add(sum, vote_of(full, j, h, i));
+    else
+        for (size_t h = 0; h < heads; h++) sum = vf_add(sum, vote_of(full, j, h, i));
     VF v = vf_log(vf_max(sum, least));
     unsigned good = vf_ge(sum, least);
     if (good != all) {
+        if (!j->x) return false;
         float near[VF_LANES], far[VF_LANES];
         vf_store(near, v);
         vf_store(far, vote_far(j, i));
@@ -126,19 +151,20 @@ INLINE void vote_items(const bool full, float *out, const vote_job *j, size_t he
     }
     if (full) vf_store(out + i, v);
     else vf_store_n(out + i, v, j->n - i);
+    return true;
 }
 
-INLINE void vote_heads(float *out, const vote_job *j, size_t heads)
+INLINE bool vote_heads(float *out, const vote_job *j, size_t heads)
 {
     size_t i = 0;
-    for (; i + VF_LANES <= j->n; i += VF_LANES) vote_items(true, out, j, heads, i);
-    if (i < j->n) vote_items(false, out, j, heads, i);
+    for (; i + VF_LANES <= j->n; i += VF_LANES)
+        if (!vote_items(true, out, j, heads, i)) return false;
+    return i >= j->n || vote_items(false, out, j, heads, i);
 }
 
-void LEVEL(k_vote_sum)(float *out, const vote_job *j)
+bool LEVEL(k_vote_sum)(float *out, const vote_job *j)
 {
-    if (j->heads == 4) vote_heads(out, j, 4);
-    else vote_heads(out, j, j->heads);
+    return j->heads == VOTE_HEADS ? vote_heads(out, j, VOTE_HEADS) : vote_heads(out, j, j->heads);
 }
 
 void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by)
@@ -180,29 +206,72 @@ INLINE uint64_t four_ge(const float *x, VF least)
     return m;
 }
 
+float LEVEL(k_largest)(const float *x, size_t n)
+{
+    VF m[4];
+    size_t i = 0;
+    UNROLL for (int v = 0; v < 4; v++) m[v] = vf_set1(-INFINITY);
+    for (; i + FOUR <= n; i += FOUR)
+        UNROLL for (int v = 0; v < 4; v++) m[v] = vf_max(vf_load(x + i + (size_t)v * VF_LANES), m[v]);
+    for (; i < n; i += VF_LANES) m[0] = vf_max(load_scores(x, i, n), m[0]);
+    return vf_hmax(vf_max(vf_max(m[0], m[1]), vf_max(m[2], m[3])));
+}
+
+/* Bits of the lanes that hold elements of [i, n). */
+INLINE unsigned lanes_of(size_t i, size_t n)
+{
+    return n - i >= VF_LANES ? (1u << VF_LANES) - 1 : (1u << (n - i)) - 1;
+}
+
 size_t LEVEL(k_count_at_least)(const float *x, size_t n, float least)
 {
     size_t count = 0, i = 0;
-    for (; i + FOUR <= n; i += FOUR) count += (size_t)__builtin_popcountll(four_ge(x + i, vf_set1(least)));
-    for (; i < n; i++) count += x[i] >= least;
+    const VF l = vf_set1(least);
+    for (; i + FOUR <= n; i += FOUR) count += (size_t)__builtin_popcountll(four_ge(x + i, l));
+    for (; i < n; i += VF_LANES)
+        count += (size_t)__builtin_popcount(vf_ge(vf_load_some(x + i, n - i), l) & lanes_of(i, n));
     return count;
+}
+
+/* Elements [i, i + VF_LANES) to the lists of k_at_least, which hold `count`. */
+INLINE size_t keep_lanes(int32_t *idx, float *val, size_t count, unsigned set, VF v, size_t i)
+{
+    vf_keep(val + count, set, v);
+    return vi_keep(idx + count, set, (int32_t)i);
 }
 
 size_t LEVEL(k_at_least)(int32_t *idx, float *val, const float *x, size_t n, float least)
 {
     size_t count = 0, i = 0;
-    /* NaN reaches -INFINITY alone */
-    for (; least > -INFINITY && i + FOUR <= n; i += FOUR)
-        for (uint64_t m = four_ge(x + i, vf_set1(least)); m; m &= m - 1) {
-            size_t at = i + (size_t)__builtin_ctzll(m);
-            idx[count] = (int32_t)at;
-            val[count++] = x[at];
+    const VF l = vf_set1(least);
+    for (; i + FOUR <= n; i += FOUR) {
+        VF v[4];
+        unsigned set[4], any = 0;
+        UNROLL for (int k = 0; k < 4; k++) {
+            v[k] = vf_max(vf_load(x + i + (size_t)k * VF_LANES), vf_set1(-INFINITY));
+            any |= set[k] = vf_ge(v[k], l);
         }
-    for (; i < n; i++) {
-        float v = isnan(x[i]) ? -INFINITY : x[i];
-        if (v < least) continue;
-        idx[count] = (int32_t)i;
-        val[count++] = v;
+        if (!any) continue;
+        UNROLL for (int k = 0; k < 4; k++)
+            count += keep_lanes(idx, val, count, set[k], v[k], i + (size_t)k * VF_LANES);
+    }
+    for (; i < n; i += VF_LANES) {
+        VF v = load_scores(x, i, n);
+        count += keep_lanes(idx, val, count, vf_ge(v, l) & lanes_of(i, n), v, i);
+    }
+    return count;
+}
+
+size_t LEVEL(k_best)(int32_t *idx, const float *x, size_t n, float limit, size_t ties)
+{
+    size_t count = 0;
+    const VF l = vf_set1(limit);
+    for (size_t i = 0; i < n; i += VF_LANES) {
+        VF v = load_scores(x, i, n);
+        unsigned set = vf_ge(v, l) & lanes_of(i, n), equal = set & vf_ge(l, v);
+        set &= ~equal;
+        for (; equal && ties > 0; equal &= equal - 1, ties--) set |= equal & -equal;
+        count += vi_keep(idx + count, set, (int32_t)i);
     }
     return count;
 }

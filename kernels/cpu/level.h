@@ -14,7 +14,8 @@ enum {
     PREFILL_KEYS = 128,   /* keys of a tile, aligned to entries: part of the result's definition */
     PREFILL_ROWS = 48,    /* query rows that pass over a packed panel while it lies in L1 */
     HEAD_DIM_MAX = 256,
-    HEAD_DIM_PAD = 32     /* widest TILE_VECS * VF_LANES */
+    HEAD_DIM_PAD = 32,    /* widest TILE_VECS * VF_LANES */
+    SUM_LANES = 16        /* widest VF_LANES */
 };
 
 /* K or V rows of one kv head, exact or in codes (kv_rows, kv_codes). */
@@ -59,21 +60,24 @@ static inline size_t decode_work_floats(size_t head_dim)
 }
 
 /* A block of query rows against all key tiles of one kv head (prefill). Row r sees the entries
- * lo[r] <= i < hi[r]; n_rows is a multiple of the level's tile_rows, q padded with zero rows. */
+ * lo[r] <= i < hi[r]; n_rows is a multiple of the level's tile_rows, q padded with zeros. */
 typedef struct {
-    const float *q;          /* [n_rows, head_dim], already scaled */
+    float *q;                /* [n_rows, dim_pad], already scaled; overwritten */
     const int64_t *lo, *hi;  /* [n_rows] */
     row_source k, v;
     const int32_t *idx;      /* slots, or NULL: an entry is a slot */
     size_t n_rows, head_dim;
     int64_t list_lo, list_hi; /* entries of the list: nothing outside is read */
-    float *acc, *top, *sum;   /* [n_rows, dim_pad], [n_rows], [n_rows] */
+    float *acc, *top, *sum;   /* [n_rows, dim_pad], [n_rows], [n_rows] in room for [n_rows, SUM_LANES] */
     float *work;              /* prefill_work_floats(head_dim), 64-byte aligned */
+    bool rounded;             /* attn_job */
 } prefill_block;
 
 /* The votes of the heads of one list for n items, on which all that is indexed by head depends. */
 typedef struct {
-    const float *x, *e; /* scores [heads][stride]; 2^(by * x - a maximum) [heads][e_stride] */
+    /* Scores [heads][stride], which are needed where the sum underflows, or NULL; 2^(by * x - a maximum)
+     * [heads][e_stride]. */
+    const float *x, *e;
     size_t stride, e_stride, heads, n;
     float by;
     const float *factor, *lse; /* [heads]: makes e the softmax; log2-sum-exp2, -INFINITY: no vote */
@@ -87,7 +91,7 @@ enum {
 /* Query heads that share a pass over the bits; more go in several. */
 enum { FIER_HEADS = 16 };
 
-/* Estimates of tokens [t0, t1) of one kv head: score[h * stride + t] of `heads` <= FIER_HEADS query heads.
+/* Estimates of tokens [t0, t1) of one kv head: score[h * stride + t - t0] of `heads` <= FIER_HEADS query heads.
  * bits, levels: of this kv head (fier_index). */
 typedef struct {
     const float *q;
@@ -221,16 +225,21 @@ typedef struct {
                    size_t p0, size_t p1);
     /* e[i] = 2^(by * x[i] - top) with the maximum top, and their sum (0 if nothing is finite). */
     void (*vote_exp)(float *e, float *top, float *sum, const float *x, float by, size_t n);
-    /* out[i] = log of the sum over the heads of e * factor. */
-    void (*vote_sum)(float *out, const vote_job *j);
+    /* out[i] = log of the sum over the heads of e * factor; false: underflow, and j->x is NULL. */
+    bool (*vote_sum)(float *out, const vote_job *j);
     /* The sum of the heads divided by `by`, or their maximum. */
     void (*reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by);
     /* Maxima of disjoint sets that cover x, of `per` vectors' lanes; returns their number, at most
      * n / per + 2 * lanes. */
     size_t (*lane_maxima)(float *out, const float *x, size_t n, size_t per);
+    float (*largest)(const float *x, size_t n); /* -INFINITY if there is none but NaN */
     size_t (*count_at_least)(const float *x, size_t n, float least);
-    /* Indexes, ascending, and values of what is >= least; NaN is taken for -INFINITY. */
+    /* Indexes, ascending, and values of what is >= least; NaN is taken for -INFINITY. Both lists have room for a
+     * vector more. */
     size_t (*at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
+    /* Indexes, ascending, of what is > limit and of the first `ties` that equal it; NaN is taken for -INFINITY.
+     * The list has room for a vector more. */
+    size_t (*best)(int32_t *idx, const float *x, size_t n, float limit, size_t ties);
     /* What is not finite becomes so; NaN counts as -INFINITY. Returns the largest. */
     float (*clamp)(float *x, size_t n);
     /* p[i] = 2^(by * (x[i] - top)) of x[i] <= top, and their part_sums. */
@@ -249,6 +258,9 @@ typedef struct {
     void (*quest_add)(void *page, const float *k, size_t d, dtype t, bool anew);
     /* In place, `rounds` times: x *= sign, Hadamard transform, x *= by; dim a power of two >= 8. */
     void (*paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim);
+    /* ops_paris.bonus of one block. */
+    void (*paris_bonus)(unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit,
+                        size_t n_tiers);
     /* score[i] = sum over b < nb of bonus[256 b + id[i nb + b]], modulo 256. */
     void (*paris_collide)(unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n,
                           size_t nb);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* One vector type for all levels: the kernels k_*.c are written once against this page and compiled
- * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2), 2 (AVX-512), 3 (2 with BF16 and VNNI), 4 (NEON) or
+ * once per level with -DCPU_LEVEL=0 (generic), 1 (AVX2), 2 (AVX-512), 3 (2 with BF16, VNNI, VBMI and GFNI), 4 (NEON) or
  * 5 (4 with dot products of bytes). A level's header gives
  *
  *   VF, VF_LANES                       a vector of floats
@@ -16,6 +16,7 @@
  *   vf_store_s8                        whole numbers of at most 8 bits as signed bytes
  *   vf_sum vf_hmax                     over the lanes, in a fixed order
  *   vf_sum_each                        lane i of the result is the sum of vector i of VF_LANES
+ *   vf_turn(out, to, in, from)  row i of out, at out + i * to, is column i of in, VF_LANES by VF_LANES
  *   vf_swap(v, by)                     lane i is lane i ^ by of v; by is a power of two
  *   vf_held                            the same value, of which the compiler knows that it lies in a register:
  *                                      what is used often is then not loaded again for each use
@@ -24,9 +25,14 @@
  *   vf_min                             as vf_max: b if one of them is NaN
  *   vf_by_sign(q, a, b)                lanes of b where q has its sign bit set, else of a
  *   vf_ge                              lane l of a >= b as bit l; 0 with a NaN
- *   vb_ge(p, least)                    bit i is p[i] >= least, of 32 unsigned bytes
+ *   vf_keep(out, set, v)               stores the lanes of v whose bit is set, and up to VF_LANES numbers in all
+ *   vi_keep(out, set, first)           the same of the integers first + l; their number
+ *   vb_ge(p, least)                    bit i is p[i] >= least, of 64 unsigned bytes
  *   VD vd_zero vd_add vd_sum           VF_LANES sums in double: of the lanes of vectors; then over the lanes
  *   VI vi_load vi_shr2                 VF_LANES words of 32 bits; all of them >> 2
+ *   vi_set1 vi_store
+ *   vi_add_ge(s, c, a, b)              s + c in the lanes where a >= b, else s; vi_add_gt: where a > b
+ *   vi_inc_less(s, a, b)               s + 1 in the lanes where a < b < 2^31, else s
  *   VT vt_make vt_get                  table of the 4 sums b0 w0 + b1 w1 of finite w0, w1; the entry of index
  *                                      bits b0, b1 = the lowest bits of each word
  *
@@ -60,6 +66,7 @@
 
 #define SIMD_AVX (CPU_LEVEL >= 1 && CPU_LEVEL <= 3) /* all of x86: they have AVX2 */
 #define SIMD_AVX512 (CPU_LEVEL == 2 || CPU_LEVEL == 3)
+#define SIMD_VBMI (CPU_LEVEL == 3)
 #define SIMD_NEON (CPU_LEVEL >= 4)
 
 /* bytes even, <= all, a power of two. No call, for which the tile around it would give up its registers. */
@@ -95,6 +102,14 @@ INLINE void copy_few(void *to, const void *from, const size_t all, size_t bytes)
 #define LEVEL(name) name##_generic
 #endif
 
+#if !SIMD_AVX512
+INLINE void vf_turn(float *out, size_t to, const float *in, size_t from)
+{
+    for (size_t c = 0; c < VF_LANES; c++)
+        for (size_t j = 0; j < VF_LANES; j++) out[c * to + j] = in[j * from + c];
+}
+#endif
+
 #if !SIMD_AVX /* where loads and stores have masks */
 INLINE VF vf_load_n(const float *p, size_t n)
 {
@@ -111,9 +126,32 @@ INLINE void vf_store_n(float *p, VF v, size_t n)
 }
 #endif
 
+#if !SIMD_AVX512
+INLINE void vf_keep(float *out, unsigned set, VF v)
+{
+    float f[VF_LANES];
+    vf_store(f, v);
+    for (; set; set &= set - 1) *out++ = f[__builtin_ctz(set)];
+}
+
+INLINE size_t vi_keep(int32_t *out, unsigned set, int32_t first)
+{
+    size_t n = 0;
+    for (; set; set &= set - 1) out[n++] = first + __builtin_ctz(set);
+    return n;
+}
+#endif
+
 /* Vector accumulators of one dot product. A constant of the format of results: linear's bits are
  * the same for one row of x and for many because every tile uses it. */
 enum { DOT_ACC = 2 };
+
+enum { EXP2_MOST = 4 }; /* vectors of vf_exp2_each */
+
+#if !SIMD_AVX512
+/* x 2^n for a whole n in [-126, 127] */
+INLINE VF vf_by_exp2i(VF x, VF n) { return vf_mul(x, vf_exp2i(n)); }
+#endif
 
 /* VF_LANES elements of type t from element i on, as float. */
 INLINE VF vf_load_as(const void *p, size_t i, dtype t)
@@ -209,15 +247,29 @@ INLINE VF vf_log(VF x)
     return vf_add(vf_add(m, p), vf_mul(e, vf_set1(0.693359375f)));
 }
 
-/* 2^x to 2 ulp for x <= 0, no fma. 2^-126 below that and for NaN. Source of the polynomial: Cephes, exp2f.c. */
+/* 2^x to 2 ulp for x <= 0, no fma, of n vectors side by side, whose long chains then wait for one another less. 2^-126
+ * below that and for NaN. Source of the polynomial: Cephes, exp2f.c. */
+INLINE void vf_exp2_each(const int n, VF *x)
+{
+    VF e[EXP2_MOST], z[EXP2_MOST], p[EXP2_MOST], low[EXP2_MOST];
+    UNROLL for (int i = 0; i < n; i++) x[i] = vf_max(x[i], vf_set1(-126.0f));
+    UNROLL for (int i = 0; i < n; i++) e[i] = vf_round(x[i]);
+    UNROLL for (int i = 0; i < n; i++) x[i] = vf_sub(x[i], e[i]);
+    UNROLL for (int i = 0; i < n; i++) z[i] = vf_mul(x[i], x[i]);
+    UNROLL for (int i = 0; i < n; i++)
+        p[i] = vf_add(vf_mul(z[i], vf_set1(1.535336188319500e-4f)),
+                      vf_line(1.339887440266574e-3f, 9.618437357674640e-3f, x[i]));
+    UNROLL for (int i = 0; i < n; i++)
+        low[i] = vf_add(vf_mul(z[i], vf_line(5.550332471162809e-2f, 2.402264791363012e-1f, x[i])),
+                        vf_line(6.931472028550421e-1f, 1.0f, x[i]));
+    UNROLL for (int i = 0; i < n; i++) p[i] = vf_mul(vf_mul(z[i], z[i]), p[i]);
+    UNROLL for (int i = 0; i < n; i++) x[i] = vf_by_exp2i(vf_add(low[i], p[i]), e[i]);
+}
+
 INLINE VF vf_exp2_plain(VF x)
 {
-    x = vf_max(x, vf_set1(-126.0f));
-    VF n = vf_round(x), f = vf_sub(x, n), z = vf_mul(f, f);
-    VF p = vf_add(vf_mul(z, vf_set1(1.535336188319500e-4f)), vf_line(1.339887440266574e-3f, 9.618437357674640e-3f, f));
-    VF low = vf_add(vf_mul(z, vf_line(5.550332471162809e-2f, 2.402264791363012e-1f, f)),
-                    vf_line(6.931472028550421e-1f, 1.0f, f));
-    return vf_mul(vf_add(low, vf_mul(vf_mul(z, z), p)), vf_exp2i(n));
+    vf_exp2_each(1, &x);
+    return x;
 }
 
 INLINE void prefetch(const void *p)

@@ -4,7 +4,11 @@
  * v8_codes: lane j is table[bits [3j, 3j + 3) of the 3 bytes at bins], negated where bit j of id is 0; reads the
  * byte before bins, too. v8_bf16: all lanes are the number at p.
  * b8_sums(out, x, nb, table): out[i] is the sum over b < nb of table[256 b + x[i nb + b]], modulo 256, for the rows
- * i < 32; nb is a multiple of 8. B8_SUMS: whether a level has it. */
+ * i < B8_ROWS; nb is a multiple of 8. B8_ROWS is 0 where a level does not have it.
+ * P8: the V8 of two tokens in one vector, at levels with SIMD_VBMI. p8_set(p): both are the V8 at p; p8_add, p8_mul;
+ * p8_codes(v, table, a, b): v[0..7] are the v8_codes times the v8_bf16 of 8 blocks of the tokens a and b; reads the 8
+ * bytes before bins, too. p8_sums: v8_sum of the two tokens of v0, then of v1, times
+ * `by`. */
 #ifndef KERNELS_CPU_SIMD8_H
 #define KERNELS_CPU_SIMD8_H
 
@@ -63,7 +67,8 @@ INLINE V8 v8_codes(const float table[8], unsigned char id, const unsigned char *
     return _mm256_xor_ps(c, _mm256_castsi256_ps(bit));
 }
 
-enum { B8_SUMS = 1 };
+#if !SIMD_VBMI
+enum { B8_ROWS = 32 };
 
 /* Transposes 32 rows of 8 bytes, 4 to a vector: byte 16 l + 8 h + j of r[b] is byte b of row 4 j + 2 l + h. */
 INLINE void b8_columns(__m256i r[8])
@@ -131,6 +136,8 @@ INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, co
     _mm_storeu_si128((__m128i *)(void *)out, _mm_unpacklo_epi16(lo, hi));
     _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm_unpackhi_epi16(lo, hi));
 }
+
+#endif
 
 #elif SIMD_NEON
 
@@ -212,8 +219,10 @@ INLINE V8 v8_codes(const float table[8], unsigned char id, const unsigned char *
 
 #endif
 
-#if !SIMD_AVX
-enum { B8_SUMS = 0 };
+#if SIMD_VBMI
+#include "kernels/cpu/simd8_vbmi.h"
+#elif !SIMD_AVX
+enum { B8_ROWS = 0 };
 
 INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, const unsigned char *table)
 {

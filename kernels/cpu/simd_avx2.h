@@ -142,11 +142,16 @@ INLINE VF vf_min(VF a, VF b) { return _mm256_min_ps(a, b); }
 INLINE VF vf_by_sign(VF q, VF a, VF b) { return _mm256_blendv_ps(a, b, q); }
 INLINE unsigned vf_ge(VF a, VF b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
 
-INLINE uint32_t vb_ge(const unsigned char *p, unsigned char least)
+INLINE uint32_t half_ge(const unsigned char *p, unsigned char least)
 {
     __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
     __m256i m = _mm256_cmpeq_epi8(_mm256_max_epu8(x, _mm256_set1_epi8((char)least)), x);
     return (uint32_t)_mm256_movemask_epi8(m);
+}
+
+INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
+{
+    return half_ge(p, least) | (uint64_t)half_ge(p + 32, least) << 32;
 }
 
 typedef struct {
@@ -170,6 +175,17 @@ INLINE double vd_sum(VD s)
 typedef __m256i VI;
 typedef __m256 VT;
 INLINE VI vi_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
+INLINE VI vi_set1(uint32_t x) { return _mm256_set1_epi32((int)x); }
+INLINE void vi_store(uint32_t *p, VI v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
+INLINE VI vi_add_ge(VI s, VI c, VF a, VF b)
+{
+    return _mm256_add_epi32(s, _mm256_and_si256(c, _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_GE_OQ))));
+}
+INLINE VI vi_add_gt(VI s, VI c, VF a, VF b)
+{
+    return _mm256_add_epi32(s, _mm256_and_si256(c, _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_GT_OQ))));
+}
+INLINE VI vi_inc_less(VI s, VI a, VI b) { return _mm256_sub_epi32(s, _mm256_cmpgt_epi32(b, a)); }
 INLINE VI vi_shr2(VI v) { return _mm256_srli_epi32(v, 2); }
 INLINE VF vt_get(VT t, VI i) { return _mm256_permutevar_ps(t, i); } /* within 128 bits: twice as fast as across */
 

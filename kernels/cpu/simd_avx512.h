@@ -99,6 +99,30 @@ INLINE VF vf_sum_each(const VF v[VF_LANES])
     return _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
 }
 
+/* Pairs of rows, then of pairs, in each 128-bit lane, then the 4 x 4 of these lanes. */
+INLINE void vf_turn(float *out, size_t to, const float *in, size_t from)
+{
+    VF a[16], b[16];
+    UNROLL for (size_t i = 0; i < 16; i++) a[i] = vf_load(in + i * from);
+    UNROLL for (size_t i = 0; i < 8; i++) {
+        b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
+    }
+    UNROLL for (size_t i = 0; i < 8; i++) { /* a[i]: columns i % 4 + 4 * lane of rows i / 4 * 4 .. + 3 */
+        __m512d x = _mm512_castps_pd(b[i / 2 * 4 + i % 2]), y = _mm512_castps_pd(b[i / 2 * 4 + i % 2 + 2]);
+        a[i / 2 * 4 + i % 2 * 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+        a[i / 2 * 4 + i % 2 * 2 + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+    }
+    UNROLL for (size_t i = 0; i < 4; i++) {
+        VF p = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x44), q = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x44);
+        VF r = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xee), s = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xee);
+        vf_store(out + i * to, _mm512_shuffle_f32x4(p, q, 0x88));
+        vf_store(out + (i + 4) * to, _mm512_shuffle_f32x4(p, q, 0xdd));
+        vf_store(out + (i + 8) * to, _mm512_shuffle_f32x4(r, s, 0x88));
+        vf_store(out + (i + 12) * to, _mm512_shuffle_f32x4(r, s, 0xdd));
+    }
+}
+
 INLINE VF vf_swap(VF v, const int by)
 {
     if (by <= 2) return by == 1 ? _mm512_permute_ps(v, 0xb1) : _mm512_permute_ps(v, 0x4e);
@@ -116,6 +140,9 @@ INLINE VF vf_exp2i(VF n)
     return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
 }
 
+/* See simd.h. */
+INLINE VF vf_by_exp2i(VF x, VF n) { return _mm512_scalef_ps(x, n); }
+
 INLINE VF vf_log_split(VF x, VF *m)
 {
     const __m512i root = _mm512_set1_epi32(0x3f3504f3); /* sqrt(1/2) */
@@ -132,10 +159,23 @@ INLINE VF vf_by_sign(VF q, VF a, VF b)
 }
 INLINE unsigned vf_ge(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 
-INLINE uint32_t vb_ge(const unsigned char *p, unsigned char least)
+/* To a register first: compressing into memory takes a hundred cycles on some CPUs. */
+INLINE void vf_keep(float *out, unsigned set, VF v)
 {
-    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    return _mm256_cmpge_epu8_mask(x, _mm256_set1_epi8((char)least));
+    vf_store(out, _mm512_maskz_compress_ps((__mmask16)set, v));
+}
+
+INLINE size_t vi_keep(int32_t *out, unsigned set, int32_t first)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i v = _mm512_add_epi32(lane, _mm512_set1_epi32(first));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32((__mmask16)set, v));
+    return (size_t)__builtin_popcount(set);
+}
+
+INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
+{
+    return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(p), _mm512_set1_epi8((char)least));
 }
 
 typedef struct {
@@ -154,6 +194,14 @@ INLINE double vd_sum(VD s) { return _mm512_reduce_add_pd(_mm512_add_pd(s.lo, s.h
 typedef __m512i VI;
 typedef __m512 VT;
 INLINE VI vi_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
+INLINE VI vi_set1(uint32_t x) { return _mm512_set1_epi32((int)x); }
+INLINE void vi_store(uint32_t *p, VI v) { _mm512_storeu_si512(p, v); }
+INLINE VI vi_add_ge(VI s, VI c, VF a, VF b) { return _mm512_mask_add_epi32(s, _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), s, c); }
+INLINE VI vi_add_gt(VI s, VI c, VF a, VF b) { return _mm512_mask_add_epi32(s, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), s, c); }
+INLINE VI vi_inc_less(VI s, VI a, VI b)
+{
+    return _mm512_mask_add_epi32(s, _mm512_cmplt_epi32_mask(a, b), s, _mm512_set1_epi32(1));
+}
 INLINE VI vi_shr2(VI v) { return _mm512_srli_epi32(v, 2); }
 INLINE VF vt_get(VT t, VI i) { return _mm512_permutevar_ps(t, i); }
 

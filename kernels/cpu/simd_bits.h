@@ -15,7 +15,52 @@
 
 #include "kernels/cpu/simd.h"
 
-#if SIMD_AVX
+#if SIMD_AVX512
+
+INLINE __m128i clamped(const float *x, float by, float least)
+{
+    __m512 v = _mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(by)), _mm512_set1_ps(least));
+    return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_min_ps(v, _mm512_set1_ps(127))));
+}
+
+/* Channels j and j + 8 side by side in each half, then both halves' pairs. */
+INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
+{
+    const __m128i pairs = _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    __m128i lo = _mm_shuffle_epi8(clamped(x, by, least), pairs);
+    __m128i hi = _mm_shuffle_epi8(clamped(x + 16, by, least), pairs);
+    _mm_storeu_si128((__m128i *)(void *)out, _mm_unpacklo_epi16(lo, hi));
+    _mm_storeu_si128((__m128i *)(void *)(out + 4), _mm_unpackhi_epi16(lo, hi));
+}
+
+typedef __m512i DI;
+enum { DI_COPIES = 1 };
+
+INLINE DI di_zero(void) { return _mm512_setzero_si512(); }
+INLINE VF di_floats(DI s) { return _mm512_cvtepi32_ps(s); }
+
+INLINE __m512i di_take(VI x, const int j, int32_t u)
+{
+#ifdef __GFNI__
+    /* Every row of the matrix selects bit 0. Matrices of all bits would take registers that the sums need. */
+    __m512i set = _mm512_gf2p8affine_epi64_epi8(_mm512_srli_epi32(x, j), _mm512_set1_epi8(1), 0);
+    return _mm512_and_si512(set, _mm512_set1_epi32(u));
+#else
+    return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(x, _mm512_set1_epi8((char)(1 << j))), _mm512_set1_epi32(u));
+#endif
+}
+
+INLINE DI di_dot(DI s, __m512i e, const int32_t *p)
+{
+#ifdef __AVX512VNNI__
+    return _mm512_dpbusd_epi32(s, e, _mm512_set1_epi32(*p));
+#else
+    __m512i pairs = _mm512_maddubs_epi16(e, _mm512_set1_epi32(*p));
+    return _mm512_add_epi32(s, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
+}
+
+#elif CPU_LEVEL == 1
 
 INLINE __m256i clamped(const float *x, float by, float least)
 {
@@ -32,39 +77,6 @@ INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
     q = _mm256_or_si256(q, _mm256_and_si256(clamped(x, by, least), low));
     _mm256_storeu_si256((__m256i *)(void *)out, q);
 }
-
-#endif
-
-#if SIMD_AVX512
-
-typedef __m512i DI;
-enum { DI_COPIES = 1 };
-
-INLINE DI di_zero(void) { return _mm512_setzero_si512(); }
-INLINE VF di_floats(DI s) { return _mm512_cvtepi32_ps(s); }
-
-INLINE __m512i di_take(VI x, const int j, int32_t u)
-{
-    const __m512i bit = _mm512_set1_epi8((char)(1 << j));
-#ifdef __GFNI__
-    /* every row of the matrix selects bit j */
-    return _mm512_and_si512(_mm512_gf2p8affine_epi64_epi8(x, bit, 0), _mm512_set1_epi32(u));
-#else
-    return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(x, bit), _mm512_set1_epi32(u));
-#endif
-}
-
-INLINE DI di_dot(DI s, __m512i e, const int32_t *p)
-{
-#ifdef __AVX512VNNI__
-    return _mm512_dpbusd_epi32(s, e, _mm512_set1_epi32(*p));
-#else
-    __m512i pairs = _mm512_maddubs_epi16(e, _mm512_set1_epi32(*p));
-    return _mm512_add_epi32(s, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
-#endif
-}
-
-#elif CPU_LEVEL == 1
 
 typedef __m256i DI;
 enum { DI_COPIES = 8 }; /* an operand in memory; AVX-512 has broadcasts there */

@@ -135,10 +135,10 @@ INLINE unsigned vf_ge(VF a, VF b)
     return (m[0] & 1u) | (m[1] & 2u) | (m[2] & 4u) | (m[3] & 8u);
 }
 
-INLINE uint32_t vb_ge(const unsigned char *p, unsigned char least)
+INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 {
-    uint32_t m = 0;
-    for (int i = 0; i < 32; i++) m |= (uint32_t)(p[i] >= least) << i;
+    uint64_t m = 0;
+    for (int i = 0; i < 64; i++) m |= (uint64_t)(p[i] >= least) << i;
     return m;
 }
 
@@ -167,6 +167,11 @@ INLINE VI vi_load(const uint32_t *p)
     return v;
 }
 
+INLINE VI vi_set1(uint32_t x) { return (VI){x, x, x, x}; }
+INLINE void vi_store(uint32_t *p, VI v) { memcpy(p, &v, sizeof v); }
+INLINE VI vi_add_ge(VI s, VI c, VF a, VF b) { return s + ((VI)(a >= b) & c); }
+INLINE VI vi_add_gt(VI s, VI c, VF a, VF b) { return s + ((VI)(a > b) & c); }
+INLINE VI vi_inc_less(VI s, VI a, VI b) { return s - (VI)(a < b); }
 INLINE VI vi_shr2(VI v) { return v >> 2; }
 INLINE VF vt_get(VT t, VI i) { return (VF){t.sum[i[0] & 3], t.sum[i[1] & 3], t.sum[i[2] & 3], t.sum[i[3] & 3]}; }
 

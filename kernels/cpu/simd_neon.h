@@ -172,13 +172,13 @@ INLINE unsigned vf_ge(VF a, VF b)
     return vaddvq_u32(vorrq_u32(lo, vandq_u32(vcgeq_f32(a.hi, b.hi), vld1q_u32(bit + 4))));
 }
 
-INLINE uint32_t vb_ge(const unsigned char *p, unsigned char least)
+INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 {
     static const uint8_t bit[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    uint32_t m = 0;
-    UNROLL for (int i = 0; i < 2; i++) {
+    uint64_t m = 0;
+    UNROLL for (int i = 0; i < 4; i++) {
         uint8x16_t ge = vandq_u8(vcgeq_u8(vld1q_u8(p + 16 * i), vdupq_n_u8(least)), vld1q_u8(bit));
-        m |= (uint32_t)vaddv_u8(vget_low_u8(ge)) << 16 * i | (uint32_t)vaddv_u8(vget_high_u8(ge)) << (16 * i + 8);
+        m |= (uint64_t)vaddv_u8(vget_low_u8(ge)) << 16 * i | (uint64_t)vaddv_u8(vget_high_u8(ge)) << (16 * i + 8);
     }
     return m;
 }
@@ -213,6 +213,31 @@ typedef struct {
 } VI;
 typedef uint8x16_t VT;
 INLINE VI vi_load(const uint32_t *p) { return (VI){vld1q_u32(p), vld1q_u32(p + 4)}; }
+INLINE VI vi_set1(uint32_t x) { return (VI){vdupq_n_u32(x), vdupq_n_u32(x)}; }
+
+INLINE void vi_store(uint32_t *p, VI v)
+{
+    vst1q_u32(p, v.lo);
+    vst1q_u32(p + 4, v.hi);
+}
+
+INLINE VI vi_add_ge(VI s, VI c, VF a, VF b)
+{
+    return (VI){vaddq_u32(s.lo, vandq_u32(c.lo, vcgeq_f32(a.lo, b.lo))),
+                vaddq_u32(s.hi, vandq_u32(c.hi, vcgeq_f32(a.hi, b.hi)))};
+}
+
+INLINE VI vi_add_gt(VI s, VI c, VF a, VF b)
+{
+    return (VI){vaddq_u32(s.lo, vandq_u32(c.lo, vcgtq_f32(a.lo, b.lo))),
+                vaddq_u32(s.hi, vandq_u32(c.hi, vcgtq_f32(a.hi, b.hi)))};
+}
+
+INLINE VI vi_inc_less(VI s, VI a, VI b)
+{
+    return (VI){vsubq_u32(s.lo, vcltq_u32(a.lo, b.lo)), vsubq_u32(s.hi, vcltq_u32(a.hi, b.hi))};
+}
+
 INLINE VI vi_shr2(VI v) { return (VI){vshrq_n_u32(v.lo, 2), vshrq_n_u32(v.hi, 2)}; }
 
 INLINE float32x4_t quad_get(VT t, uint32x4_t i)

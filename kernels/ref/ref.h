@@ -99,6 +99,8 @@ void ref_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_t n);
 void ref_fier_redo(backend *be, const fier_index *x, const kv_rows *rows, int64_t n);
 void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                     int64_t n_max, buf read);
+void ref_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                   int64_t n_max, float scale, buf read);
 /* ops_paris.h: what cpu reuses */
 void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max);
 void ref_paris_count(backend *be, const paris_index *x, buf range, int64_t n_max, buf read);

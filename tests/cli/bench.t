@@ -32,8 +32,8 @@ if command -v jq >/dev/null; then
     run bench --shape tiny --threads 1 --ctx 600 --fill --phase decode --attn all --budget 640 --batch 2 --quiet --json "$tmp/r.json"
     holds '(.options.fill) and (.options.seed == 42) and (.results | length == 11 and all(.filled))' "--fill: every strategy, for a batch"
     run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --quiet --json "$tmp/r.json"
-    check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+ ' "$tmp/out")" -eq 10
-    holds '(.model == "tiny") and (.results == []) and (.kernels | length == 10 and all(.ns > 0 and .ctx == 1024))' \
+    check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+ ' "$tmp/out")" -eq 12
+    holds '(.model == "tiny") and (.results == []) and (.kernels | length == 12 and all(.ns > 0 and .ctx == 1024))' \
         "at contexts that are long enough"
 else
     skip "jq is not there"

@@ -23,7 +23,7 @@ static const dtype ALL_TYPES[] UNUSED_OK = {DT_F32, DT_F16, DT_BF16};
 #ifdef HAVE_NEON_KERNELS
 static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot"};
 #else
-static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "avx2", "avx512"};
+static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "avx2", "avx512", "avx512_bf16"};
 #endif
 enum { N_ALL_LEVELS = sizeof ALL_LEVELS / sizeof ALL_LEVELS[0] };
 

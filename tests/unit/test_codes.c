@@ -428,7 +428,18 @@ static void test_attend(backend *be, const char *level)
     group_end(&g, "attention over codes: the bits of their rows as f32; bytes read", level);
 }
 
-/* Slots that are all exact, in any rows: the bits of those rows without codes. */
+/* The exact rows of K or V, slot by slot. */
+static unsigned char *rows_by_slot(const shape *s, buf rows, const int32_t *slot_at)
+{
+    size_t bytes = s->dim * dtype_size(s->type);
+    unsigned char *out = xmalloc(s->heads * s->cap * bytes);
+    for (size_t h = 0; h < s->heads; h++)
+        for (size_t i = 0; i < s->cap; i++)
+            memcpy(out + (h * s->cap + i) * bytes, rows.p + (h * s->cap + (size_t)slot_at[i]) * bytes, bytes);
+    return out;
+}
+
+/* Slots that are all exact, in any rows: the bits of those rows without codes, in the order of slots. */
 static void test_all_exact(backend *be, const char *level)
 {
     enum { CAP = 160, DIM = 24, HEADS = 4, N_TOK = 3, N = N_TOK * HEADS * DIM };
@@ -446,8 +457,10 @@ static void test_all_exact(backend *be, const char *level)
         attn_job plain = j;
         plain.out = at(want);
         plain.read = at(read[1]);
-        plain.idx = at(st.k_at);
+        unsigned char *k = rows_by_slot(&s, st.rows.k, st.k_at), *v = rows_by_slot(&s, st.rows.v, st.v_at);
         plain.rows.codes = (kv_codes){0};
+        plain.rows.k = at(k);
+        plain.rows.v = at(v);
         for (int prompt = 0; prompt < 2; prompt++) {
             j.n_tok = plain.n_tok = prompt ? N_TOK : 1;
             if (prompt) be->ops->attn_prefill(be, &j), be->ops->attn_prefill(be, &plain);
@@ -455,7 +468,7 @@ static void test_all_exact(backend *be, const char *level)
             group_note(&g, memcmp(got, want, 4 * j.n_tok * HEADS * DIM) == 0 && !memcmp(read[0], read[1], sizeof *read),
                        "%s, prompt %d", dtype_name(s.type), prompt);
         }
-        free(q);
+        free(q), free(k), free(v);
         store_free(&st);
     }
     group_end(&g, "a store with codes whose rows are all exact: the bits of exact rows", level);

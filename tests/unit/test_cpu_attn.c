@@ -27,6 +27,7 @@ typedef struct {
     bool at; /* each entry has a position of its own */
     int bits;
     bool by_token;
+    bool rounded;
 } shape;
 
 enum { CODE_GROUP = 16, CODE_RUN = 32 };
@@ -95,6 +96,8 @@ static call call_make(rng *r, shape s)
     for (size_t t = 0; t < s.n_tok; t++) c.qpos[t] = 1000 + (int64_t)s.n - (int64_t)s.n_tok + (int64_t)t;
     c.job = (attn_job){.n_tok = s.n_tok, .n_heads = heads, .n_lists = lists, .idx_stride = stride,
                        .n_max = (int64_t)s.n, .band = s.band, .scale = 3 / sqrtf((float)s.dim)};
+    c.job.rounded = s.rounded;
+    if (s.rounded) c.job.scale /= 3; /* scores of variance 1 */
     c.job.rows = (kv_rows){at(c.k), at(c.v), s.type, s.kv_heads, s.dim, cap, {0}};
     c.job.q = at(c.q);
     c.job.out = at(c.out);
@@ -120,6 +123,20 @@ static void call_free(call *c)
     for (size_t i = 0; i < 4; i++) free(c->codes[i]);
 }
 
+/* Whether products may be of bf16 numbers; q, k, v and weights, each rounded with an NMSE of 2.4e-6, then make 1e-5
+ * of scores with variance 1, a few keys up to three times as much. */
+static bool rounds(const backend *be, const shape *s)
+{
+    return s->rounded && s->type != DT_F32 && strstr(be->about, "AVX-512 VNNI");
+}
+
+static double mean_square(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += isfinite(x[i]) ? (double)x[i] * (double)x[i] : 0;
+    return sum / (double)n;
+}
+
 static void compare(backend *be, group *g, rng *r, shape s, bool prefill)
 {
     call c = call_make(r, s);
@@ -142,8 +159,9 @@ static void compare(backend *be, group *g, rng *r, shape s, bool prefill)
     ref->ops->attn_prefill(ref, &c.job);
     if (prefill) be->ops->attn_prefill(be, &j);
     else be->ops->attn_decode(be, &j, 1);
-    double e = nmse(out, c.out, n), el = nmse(lse, c.lse, rows);
-    group_note(g, e <= 1e-10 && el <= 1e-10 && memcmp(read, c.read, sizeof read) == 0,
+    double e = nmse(out, c.out, n), el = nmse(lse, c.lse, rows), most = rounds(be, &s) ? 3e-5 : 1e-10;
+    if (rounds(be, &s)) el *= mean_square(c.lse, rows); /* of few keys it may be close to 0 */
+    group_note(g, e <= most && el <= most && memcmp(read, c.read, sizeof read) == 0,
                "%s dim %zu group %zu n %zu lists %zu tok %zu band %lld pos %d at %d bits %d: %.2g, lse %.2g, K read %+lld",
                dtype_name(s.type), s.dim, s.group, s.n, s.n_lists, s.n_tok, (long long)s.band, s.pos, s.at, s.bits, e,
                el, (long long)(read[READ_K] - c.read[READ_K]));
@@ -197,6 +215,8 @@ static void test_prefill(backend *be, const char *level)
             size_t t = (d + 2 * i) % 3;
             shape s = {.n_tok = 1 + (d + i) % 5, .kv_heads = 2, .group = GROUPS[i], .dim = DIMS[d], .n = 5 + (d * 37 + i * 11) % 150, .type = ALL_TYPES[t], .pos = true};
             compare(be, &g, &r, s, true);
+            s.rounded = true;
+            compare(be, &g, &r, s, true);
         }
     static const int64_t bands[] = {0, 1, 20, 127, 128, 200};
     for (size_t n = 1; n <= 400; n += 133)
@@ -208,6 +228,8 @@ static void test_prefill(backend *be, const char *level)
                 compare(be, &h, &r, s, true);
                 s.pos = false;
                 compare(be, &h, &r, s, true);
+                s.pos = s.rounded = true;
+                if (rounds(be, &s)) compare(be, &h, &r, s, true);
             }
     group_end(&g, "prefill: dims x groups, types in turn", level);
     group_end(&h, "prefill: lengths, chunks, bands, lists, queries that see nothing", level);
@@ -228,8 +250,12 @@ static void test_lists(backend *be, const char *level)
             s.band = i % 4 > 1 ? 3 + (int64_t)s.n / 2 : 0;
             s.n_lists = i % 3 == 0 ? 1 : i % 3 == 1 ? 2 : 2 * s.group;
             compare(be, &g, &r, s, true);
+            s.rounded = true;
+            compare(be, &g, &r, s, true);
             s.bits = d % 2 ? 2 : 4;
             s.by_token = i % 3 == 1;
+            compare(be, &h, &r, s, true);
+            s.rounded = false;
             compare(be, &h, &r, s, true);
             s.idx = (d + i) % 4 > 0;
             s.n_tok = 1;
@@ -255,7 +281,7 @@ static void test_prefill_bits(backend *one, backend *two, const char *level)
     group g = {0};
     for (size_t t = 0; t < 3; t++)
         for (int64_t band = 0; band <= 90; band += 90) {
-            shape s = {.n_tok = N, .kv_heads = KV, .group = GROUP, .dim = DIM, .n = N, .type = ALL_TYPES[t], .pos = true, .band = band};
+            shape s = {.n_tok = N, .kv_heads = KV, .group = GROUP, .dim = DIM, .n = N, .type = ALL_TYPES[t], .pos = true, .band = band, .rounded = true};
             call c = call_make(&r, s);
             call_place(&c, s);
             size_t bytes = KV * CAP * DIM * dtype_size(s.type), row = DIM * dtype_size(s.type);

@@ -70,13 +70,16 @@ static double rounded(float x, dtype t)
     return (double)(t == DT_F32 ? x : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x)));
 }
 
-/* What stands for channel c of a token, from the formulas, in double; levels rounded to t as they are stored. */
-static double naive_key(const float *k, size_t row, size_t c, size_t n, size_t token, const fier_index *x)
+/* What stands for channel c of a token, from the formulas, in double; levels rounded to t as they are stored. size: the
+ * magnitudes of what is added up to it, the lower level and the way from there to the upper one. */
+static double naive_key(const float *k, size_t row, size_t c, size_t n, size_t token, const fier_index *x,
+                        double *size)
 {
     size_t g = x->group, begin = token / g * g, to = begin + g < n ? begin + g : n, from = begin;
     bool open = to - begin < g;
     double lo = (double)INFINITY, hi = -(double)INFINITY, mean = 0, dev = 0, s[2] = {0}, count[2] = {0},
            own = rounded(k[token * row + c], x->type);
+    *size = fabs(own);
     if (open && x->open == FIER_EXACT) return own;
     if (open && x->open == FIER_WINDOW) from = n > g ? n - g : 0;
     for (size_t i = from; i < to; i++) {
@@ -97,7 +100,10 @@ static double naive_key(const float *k, size_t row, size_t c, size_t n, size_t t
         lo = count[0] > 0 ? s[0] / count[0] : s[1] / count[1];
         hi = s[1] / count[1];
     }
-    return rounded((float)(own >= z ? hi : lo), x->type);
+    lo = rounded((float)lo, x->type);
+    hi = rounded((float)hi, x->type);
+    *size = fabs(lo) + fabs(hi - lo);
+    return own >= z ? hi : lo;
 }
 
 static void test_ops(backend *be, const char *level)
@@ -126,19 +132,22 @@ static void test_ops(backend *be, const char *level)
                 score(ref, &a, s1, stride, q, heads, lo, n, &read[0]);
                 score(be, &b, s2, stride, q, heads, lo, n, &read[1]);
                 bool same = read[0] == read[1] && read[0] > 0 && same_scores(s1, s2, heads, stride, lo, n);
-                double worst = 0, key[256];
+                double worst = 0, key[256], size[256];
                 for (size_t j = lo; j < n; j++)
                     for (size_t h = 0; h < heads; h++) {
-                        double want = 0;
+                        double want = 0, terms = 0;
                         for (size_t c = 0; c < dim && h % per == 0; c++)
-                            key[c] = naive_key(k + h / per * dim, kv * dim, c, n, j, &a.x);
-                        for (size_t c = 0; c < dim; c++) want += (double)q[h * dim + c] * key[c];
-                        worst = fmax(worst, fabs(want - (double)s1[h * stride + j]) / sqrt((double)dim));
+                            key[c] = naive_key(k + h / per * dim, kv * dim, c, n, j, &a.x, &size[c]);
+                        for (size_t c = 0; c < dim; c++) {
+                            want += (double)q[h * dim + c] * key[c];
+                            terms += fabs((double)q[h * dim + c]) * size[c];
+                        }
+                        worst = fmax(worst, fabs(want - (double)s1[h * stride + j]) / terms);
                     }
                 group_note(&bits, same, "%s dim %zu group %zu g %zu n %zu lo %zu", dtype_name(ALL_TYPES[t]), dim,
                            per, g, n, lo);
                 /* a level on the border of two f16 numbers may round to either */
-                group_note(&naive, worst < (how == FIER_RANGE || t == 0 ? 1e-5 : 1e-2),
+                group_note(&naive, worst < (how == FIER_RANGE || t == 0 ? 1e-6 : 1e-2),
                            "%s dim %zu g %zu n %zu levels %d open %d: %g", dtype_name(ALL_TYPES[t]), dim, g, n,
                            (int)how, (int)open, worst);
                 /* back to m tokens */
@@ -168,6 +177,39 @@ static void test_ops(backend *be, const char *level)
     group_end(&bits, "estimates: the bits of ref, bytes counted", level);
     group_end(&naive, "estimates: from the formulas in double", level);
     group_end(&redo, "after a rewind", level);
+}
+
+/* `vote` is `score` and `combine`: also over several chunks of a vote, where the list begins or ends within a group,
+ * where votes underflow, and for the open group's keys. */
+static void test_vote(backend *be, const char *level)
+{
+    enum { N = 4300, D = 16, KV = 2 };
+    static const size_t groups[] = {2, 3, 4, 17}, sizes[] = {32, 7, 64, 2000}, first[] = {0, 5, 2047, N - 3};
+    rng r = {56};
+    group g = {0};
+    float *k = random_f32(&r, N * KV * D);
+    for (size_t i = 0; i < 16; i++) {
+        size_t heads = KV * groups[i % 4], lo = first[i / 4], hi = i % 2 ? N : N - 1;
+        index_mem m = index_make(N, KV, D, sizes[(i + i / 4) % 4], ALL_TYPES[i % 3], FIER_RANGE,
+                                 i % 3 ? FIER_EXACT : FIER_REQUANT);
+        float *q = random_f32(&r, heads * D), *s = xmalloc(4 * heads * N), *a = xmalloc(4 * KV * N),
+              *b = xmalloc(4 * KV * N), scale = i % 4 == 3 ? 60 : 0.25f;
+        int64_t n[3] = {N, (int64_t)lo, (int64_t)hi};
+        uint64_t read[2] = {0};
+        m.x.products = i / 2 % 2 ? FIER_INT8 : FIER_FLOAT;
+        if (i == 6) q[0] = NAN;
+        add(ref, &m, k, 0, N);
+        be->ops->fier->score(be, at(s), N, at(q), heads, &m.x, at(n), N, at(&read[0]));
+        be->ops->select->combine(be, at(a), at(s), N, heads, KV, at(n), N, GQA_VOTE, scale);
+        memset(s, 0xff, 4 * heads * N);
+        be->ops->fier->vote(be, at(b), at(s), N, at(q), heads, &m.x, at(n), N, scale, at(&read[1]));
+        group_note(&g, read[0] == read[1] && same_scores(a, b, KV, N, lo, hi), "group %zu g %zu lo %zu scale %g",
+                   groups[i % 4], m.x.group, lo, (double)scale);
+        free(q), free(s), free(a), free(b);
+        index_free(&m);
+    }
+    free(k);
+    group_end(&g, "vote: the bits of score and combine", level);
 }
 
 /* How far whole numbers may move the estimate of a token: half a step of each weight and of each query. */
@@ -390,9 +432,11 @@ static void token_scores(int layer, int64_t n, int kv, const double *q, double *
     if (x.group != (size_t)par.g || x.open != par.open || x.how != par.how) memset(made, 0, sizeof made);
     x = (fier_index){.group = (size_t)par.g, .open = par.open, .how = par.how};
     for (int64_t t = 0; t < n && made[layer][kv] != n; t++)
-        for (int c = 0; c < T_DIM; c++)
+        for (int c = 0; c < T_DIM; c++) {
+            double size;
             key[layer][kv][t][c] =
-                naive_key(&rot_k[layer][0][kv][0], T_KV * T_DIM, (size_t)c, (size_t)n, (size_t)t, &x);
+                naive_key(&rot_k[layer][0][kv][0], T_KV * T_DIM, (size_t)c, (size_t)n, (size_t)t, &x, &size);
+        }
     made[layer][kv] = n;
     for (int64_t t = 0; t < n; t++) {
         out[t] = 0;
@@ -491,7 +535,13 @@ int main(void)
     for (size_t i = 0; i < sizeof ALL_LEVELS / sizeof ALL_LEVELS[0]; i++) {
         backend *be = open_level(ALL_LEVELS[i], 2);
         if (!be) continue;
+        backend *one = open_level(ALL_LEVELS[i], 1), *three = open_level(ALL_LEVELS[i], 3);
+        test_vote(one, ALL_LEVELS[i]);
+        test_vote(three, ALL_LEVELS[i]);
+        backend_close(one);
+        backend_close(three);
         test_ops(be, ALL_LEVELS[i]);
+        test_vote(be, ALL_LEVELS[i]);
         test_int8(be, ALL_LEVELS[i]);
         test_int8_exact(be, ALL_LEVELS[i]);
         test_points(be, ALL_LEVELS[i]);

@@ -517,6 +517,46 @@ static void test_levels(backend *be, const char *level)
     group_end(&g, "the bits of ref from keys to estimates, dims x groups", level);
 }
 
+/* The four ops in one: the same candidates, estimates and bytes; kv heads fewer and more than threads. */
+static void test_search(backend *be, const char *level)
+{
+    rng r = {12};
+    group g = {0};
+    for (size_t heads = 1; heads <= 9; heads += 1 + heads / 3)
+        for (size_t dim = 16; dim <= 128; dim *= 2) {
+            enum { N = 700 };
+            layer l = layer_make(&r, heads, dim, N, DT_F16, 1, 0);
+            size_t cap = l.x.cap, rows = heads * cap;
+            float *q = random_f32(&r, heads * dim), *est = calloc(rows, 4);
+            unsigned char *bonus = xmalloc(heads * l.nb * PARIS_PATTERNS), *score = calloc(rows, 1);
+            int32_t *cand = calloc(rows, 4);
+            int64_t limit[PARIS_TIERS], range[2] = {1, N - 2}, m = 1 + (int64_t)rng_below(&r, N - 2);
+            uint64_t read = 0;
+            result a = run_all(ref, &l, q, 1, m);
+            make_limits(limit, 6, N - 2, 25);
+            paris_job j = {.x = &l.x, .y = at(a.y), .norm = at(a.norm), .limit = at(limit), .n_tiers = 6,
+                           .range = at(range), .n_max = N, .m = at(&m), .m_max = m, .bonus = at(bonus),
+                           .score = at(score), .cand = at(cand), .est = at(est), .read = at(&read)};
+            be->ops->paris->search(be, &j);
+            bool good = read == a.read;
+            for (size_t h = 0; h < heads; h++)
+                good &= memcmp(cand + h * cap, a.cand + h * (size_t)(m + 1), 4 * (size_t)m) == 0 &&
+                        memcmp(est + h * cap, a.est + h * (size_t)(m + 1), 4 * (size_t)m) == 0 &&
+                        memcmp(score + h * cap, a.score + h * (N - 1), N - 2) == 0;
+            memset(cand, 0, 4 * rows);
+            j.est.p = NULL;
+            j.read.p = NULL;
+            be->ops->paris->search(be, &j);
+            for (size_t h = 0; h < heads; h++)
+                good &= memcmp(cand + h * cap, a.cand + h * (size_t)(m + 1), 4 * (size_t)m) == 0;
+            group_note(&g, good, "%zu kv heads of %zu, m %d", heads, dim, (int)m);
+            free(q), free(est), free(bonus), free(score), free(cand);
+            result_free(&a);
+            layer_free(&l);
+        }
+    group_end(&g, "a search is its ops", level);
+}
+
 /* Not a number anywhere: nothing breaks, other tokens keep their place. */
 static void test_nan(backend *be, const char *level)
 {
@@ -555,6 +595,7 @@ static void test_all(backend *be, const char *level)
     test_count(be, level);
     test_bonus(be, level);
     test_candidates(be, level);
+    test_search(be, level);
     test_nan(be, level);
 }
 
