@@ -75,6 +75,8 @@ enum {
     O_STRIDE,
     O_TOKENS,
     O_CSV,
+    O_SAVE,
+    O_LOAD,
 };
 
 /* Of every command; then of those that run a model; then of those that choose a length. */
@@ -122,6 +124,8 @@ static const struct argp_option reply_options[] = {
     {"ignore-eos", O_IGNORE_EOS, 0, 0, "go on after end-of-text", 2},
     {"system", O_SYSTEM, "TEXT", 0, "system message", 2},
     {"template", O_TEMPLATE, "NAME", 0, "chat template (default: the model's own)", 2},
+    {"save", O_SAVE, "FILE", 0, "at the end, write the session: --load goes on where it ended", 2},
+    {"load", O_LOAD, "FILE", 0, "start from a saved session of this model", 2},
     {0},
 };
 static const struct argp_option prompt_options[] = {
@@ -408,6 +412,8 @@ static error_t parse_string(int key, char *arg, cli *c)
     case O_STRIDE: c->stride = arg; return 0;
     case O_TOKENS: c->tokens = arg; return 0;
     case O_CSV: c->csv = arg; return 0;
+    case O_SAVE: c->save = arg; return 0;
+    case O_LOAD: c->load = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -455,7 +461,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case O_TOP_P: c->top_p = number(state, "--top-p", arg); return 0;
     case O_MIN_P: c->min_p = number(state, "--min-p", arg); return 0;
     case O_PENALTY: c->repeat_penalty = number(state, "--repeat-penalty", arg); return 0;
-    case O_SEED: c->seed = seed_of(state, "--seed", arg); return 0;
+    case O_SEED:
+        c->seed = seed_of(state, "--seed", arg);
+        c->seeded = true;
+        return 0;
     case O_CHUNK: c->chunk = integer(state, "--chunk", arg, 1, 65536); return 0;
     case O_THREADS: c->threads = integer(state, "--threads", arg, 1, 1024); return 0;
     case O_QUERIES: c->queries = integer(state, "--queries", arg, 1, 1 << 30); return 0;
@@ -514,7 +523,7 @@ static void collect_options(const command *cmd, struct argp_option out[MAX_OPTIO
     out[n] = (struct argp_option){0};
 }
 
-/* Model files are mapped: one that shrinks meanwhile faults where it is read. */
+/* Models and sessions are mapped: one that shrinks meanwhile faults where it is read. */
 static err bus_error;
 
 static void on_bus_error(int sig, siginfo_t *info, void *context)
@@ -533,8 +542,8 @@ static void catch_bus_error(const cli *c)
 {
     struct sigaction a = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
     const char *where = c->input ? c->input : c->model;
-    err_set(&bus_error, ST_IO, "run %s: %.150s: a file was truncated while in use", c->command,
-            where ? where : "the built-in model");
+    err_set(&bus_error, ST_IO, "run %s: %.100s%s%.100s: a file was truncated while in use", c->command,
+            where ? where : "the built-in model", c->load ? " or " : "", c->load ? c->load : "");
     strcat(bus_error.msg, "\n");
     sigaction(SIGBUS, &a, NULL);
 }

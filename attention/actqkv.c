@@ -309,6 +309,18 @@ static void act_step_end(attn_ctx *base, const attn_part *p)
     c->queried = false;
 }
 
+static status act_state(attn_ctx *base, attn_state *v, err *e)
+{
+    act_ctx *c = ctx_of(base);
+    TRY(blocks_state(base, v, e));
+    TRY(attn_budget_state(c->budget, v, e));
+    TRY(STATE_HOST(v, "tokens in statistics", &c->n_stat, e));
+    TRY(state_within("tokens in statistics", c->n_stat, 0, base->length, e));
+    for (int l = 0; l < base->shape->n_layers; l++)
+        if (base->layers[l]) TRY(v->mem(v, "statistics", l, c->mean[l], mean_bytes(&c->b.n), e));
+    return ST_OK;
+}
+
 static void act_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
 {
     const act_ctx *c = (const act_ctx *)base;
@@ -342,6 +354,7 @@ const attn_method attn_actqkv = {
     .layer_end = blocks_layer_end,
     .step_end = act_step_end,
     .rewind = blocks_rewind,
+    .state = act_state,
     .held = act_held,
     .attended = blocks_attended,
     .positions = blocks_positions,

@@ -165,6 +165,33 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
     return ST_OK;
 }
 
+/* Counters that are only told, but must be numbers. */
+static status state_of_counters(attn_seq *s, attn_state *v, err *e)
+{
+    TRY(STATE_HOST(v, "counts", &s->stats, e));
+    TRY(STATE_HOST(v, "peak", &s->peak, e));
+    TRY(v->mem(v, "bytes read", -1, s->read, READ_BYTES, e));
+    const double x[] = {s->stats.attended, s->stats.visible, s->stats.kv_read, s->stats.k_read, s->stats.index_read,
+                        s->stats.full_keys};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        if (!(x[i] >= 0 && x[i] < 1e300)) return state_bad("a count is not a number", e);
+    return ST_OK;
+}
+
+status attn_seq_state(attn_seq *s, attn_state *v, err *e)
+{
+    attn_use u[2];
+    int64_t length = attn_seq_length(s);
+    TRY(STATE_HOST(v, "length", &length, e));
+    TRY(state_within("length", length, 0, s->lim.n_tokens, e));
+    TRY(state_of_counters(s, v, e));
+    for (int i = 0, n = parts_of(s, u); i < n; i++) {
+        u[i].c->length = length;
+        TRY(u[i].m->state(u[i].c, v, e));
+    }
+    return ST_OK;
+}
+
 /* Bytes held while a forward of n_new tokens is not yet ended. */
 static attn_bytes bytes_with(const attn_seq *s, int64_t n_new)
 {

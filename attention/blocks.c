@@ -509,6 +509,22 @@ const char *blocks_rewind(attn_ctx *c, int64_t n)
     return n == c->length ? NULL : "masses and statistics hold later queries";
 }
 
+status blocks_state(attn_ctx *c, attn_state *v, err *e)
+{
+    block_ctx *b = blocks_of(c);
+    sized_buf list[N_INDEX];
+    size_t used = rep_bytes(&b->n, c->spec, (size_t)blocks_after(b, c->length));
+    TRY(kv_store_state(b->store, v, c->length, c->length, e));
+    for (int l = 0; l < c->shape->n_layers; l++) {
+        if (!c->layers[l]) continue;
+        list_index(b, l, list);
+        const state_part rep = {0, 1, list[0].bytes, used}, mass = {0, 1, list[1].bytes, list[1].bytes};
+        TRY(v->rows(v, "representatives", l, *list[0].b, list[0].bytes, &rep, 1, e));
+        TRY(v->rows(v, "masses", l, *list[1].b, list[1].bytes, &mass, 1, e));
+    }
+    return ST_OK;
+}
+
 void blocks_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
 {
     const block_ctx *b = (const block_ctx *)c;

@@ -104,6 +104,7 @@ void blocks_observe(attn_ctx *c, const attn_part *p, int layer, buf q, buf lse);
 void blocks_layer_end(attn_ctx *c, const attn_part *p, int layer);
 void blocks_step_end(attn_ctx *c, const attn_part *p);
 const char *blocks_rewind(attn_ctx *c, int64_t n);
+status blocks_state(attn_ctx *c, attn_state *v, err *e);
 void blocks_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t blocks_attended(const attn_ctx *c, int layer);
 int64_t blocks_positions(const attn_ctx *c, int layer, int head, int64_t *out);

@@ -101,6 +101,21 @@ void attn_budget_reset(attn_budget *b)
         b->be->ops->upload(b->be, buf_at(b->sum, l * sizeof none), &none, sizeof none);
 }
 
+status attn_budget_state(attn_budget *b, attn_state *v, err *e)
+{
+    int64_t count;
+    double sum;
+    TRY(v->mem(v, "entropies", -1, b->sum, b->pool.n_layers * sizeof sum, e));
+    TRY(v->mem(v, "number of entropies", -1, at(b, S_COUNT), sizeof count, e));
+    b->be->ops->download(b->be, &count, at(b, S_COUNT), sizeof count);
+    TRY(state_within("number of entropies", count, 0, (int64_t)1 << 50, e));
+    for (size_t l = 0; l < b->pool.n_layers; l++) {
+        b->be->ops->download(b->be, &sum, buf_at(b->sum, l * sizeof sum), sizeof sum);
+        if (!(sum >= 0 && sum < 1e300)) return state_bad("an entropy is not a number", e);
+    }
+    return ST_OK;
+}
+
 /* Bounds: methods.md 9.7, 32 and 92 for the default 46. */
 void attn_budget_open(attn_budget *b, int64_t nominal, size_t n_windows)
 {

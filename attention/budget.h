@@ -34,6 +34,8 @@ status attn_budget_create(attn_budget **out, const attn_ctx *c, int64_t pool, si
                           err *e);
 void attn_budget_free(attn_budget *b);
 void attn_budget_reset(attn_budget *b);
+/* The means of entropies (state.h). */
+status attn_budget_state(attn_budget *b, attn_state *v, err *e);
 /* A forward begins: in each of n_windows windows the layers share nominal items a layer, with
  * POOL_FIXED or n_windows = 0 each may take `nominal`. */
 void attn_budget_open(attn_budget *b, int64_t nominal, size_t n_windows);

@@ -454,6 +454,81 @@ const char *evict_rewind(attn_ctx *base, int64_t n)
     return NULL;
 }
 
+/* ---- saving and loading ---- */
+
+/* Whether a list of n entries can be: ascending positions, all of them while nothing was evicted. *rows: the slots that
+ * hold a row. work i32 [2][stride]. */
+static status check_list(const evict_ctx *c, int layer, size_t list, int64_t n, int32_t *work, int64_t *rows, err *e)
+{
+    backend *be = c->base.be;
+    const kept_rows *l = &c->kept[layer];
+    size_t column = list * c->stride * sizeof *work;
+    int32_t *at = work, *slot = work + c->stride;
+    be->ops->download(be, at, buf_at(l->at, column), (size_t)n * sizeof *at);
+    for (int64_t i = 0; i < n; i++)
+        if (at[i] < (i > 0 ? at[i - 1] + 1 : 0) || at[i] >= c->base.length || (!c->listed && at[i] != i))
+            return state_bad("positions in a list", e);
+    if (!c->listed || !l->slot.p) return ST_OK;
+    /* All slots, each once: the marks take the place of the positions. */
+    be->ops->download(be, slot, buf_at(l->slot, column), c->stride * sizeof *slot);
+    memset(at, 0, c->stride * sizeof *at);
+    for (size_t i = 0; i < c->stride; i++) {
+        if (slot[i] < 0 || (size_t)slot[i] >= c->stride || at[slot[i]]++) return state_bad("slots in a list", e);
+        if ((int64_t)i < n && slot[i] >= *rows) *rows = slot[i] + 1;
+    }
+    return ST_OK;
+}
+
+/* The lists of a layer; *rows as of check_list. */
+static status state_of_lists(evict_ctx *c, attn_state *v, int layer, int32_t *work, int64_t *rows, err *e)
+{
+    const kept_rows *l = &c->kept[layer];
+    for (size_t i = 0; i < c->n_lists; i++) {
+        int64_t range[2];
+        size_t column = i * c->stride * sizeof(int32_t);
+        c->base.be->ops->download(c->base.be, range, buf_at(l->range, i * sizeof range), sizeof range);
+        if (range[0] != 0 || range[1] < 0 || range[1] > c->stored || (!c->listed && range[1] != c->stored))
+            return state_bad("the length of a list", e);
+        size_t bytes = (size_t)range[1] * sizeof(int32_t);
+        TRY(v->mem(v, "positions", layer, buf_at(l->at, column), bytes, e));
+        if (c->listed && l->slot.p)
+            TRY(v->mem(v, "slots", layer, buf_at(l->slot, column), c->stride * sizeof(int32_t), e));
+        if (c->rule.sums) TRY(v->mem(v, "sums", layer, buf_at(l->score, column), bytes, e));
+        TRY(check_list(c, layer, i, range[1], work, rows, e));
+    }
+    return ST_OK;
+}
+
+/* Counts of entries: bounds of what ops will look at. */
+static status check_counts(const evict_ctx *c, err *e)
+{
+    int64_t len = c->base.length, budget = c->base.spec->budget;
+    TRY(state_within("entries of a list", c->stored, 0, c->rule.once || len < budget ? len : budget, e));
+    TRY(state_within("prompts", c->turns, 0, len, e));
+    return c->listed || c->stored == len ? ST_OK : state_bad("tokens are missing", e);
+}
+
+status evict_state(attn_ctx *base, attn_state *v, err *e)
+{
+    evict_ctx *c = evict_of(base);
+    uint8_t listed = c->listed;
+    int64_t rows = 0;
+    int32_t *work;
+    TRY(STATE_HOST(v, "evicted", &listed, e));
+    TRY(STATE_HOST(v, "entries", &c->stored, e));
+    TRY(STATE_HOST(v, "prompts", &c->turns, e));
+    c->listed = listed != 0;
+    TRY(check_counts(c, e));
+    TRY(v->mem(v, "lengths", -1, c->range, range_bytes(c), e));
+    TRY(MEM_NEW(&work, 2 * c->stride, e));
+    status st = ST_OK;
+    for (int l = 0; l < base->shape->n_layers && st == ST_OK; l++)
+        if (base->layers[l]) st = state_of_lists(c, v, l, work, &rows, e);
+    mem_free(work);
+    TRY(st);
+    return kv_store_state(c->store, v, base->length, c->listed ? rows : base->length, e);
+}
+
 /* ---- counts ---- */
 
 static int64_t count_of(const evict_ctx *c, int layer, size_t list)

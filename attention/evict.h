@@ -114,6 +114,7 @@ void evict_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, 
 void evict_layer_end(attn_ctx *c, const attn_part *p, int layer);
 void evict_step_end(attn_ctx *c, const attn_part *p);
 const char *evict_rewind(attn_ctx *c, int64_t n);
+status evict_state(attn_ctx *c, attn_state *v, err *e);
 void evict_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t evict_attended(const attn_ctx *c, int layer);
 int64_t evict_positions(const attn_ctx *c, int layer, int head, int64_t *out);
@@ -122,7 +123,8 @@ int64_t evict_positions(const attn_ctx *c, int layer, int head, int64_t *out);
 #define EVICT_HOOKS                                                                                \
     .dense = evict_dense, .reset = evict_reset, .exact_prompt = evict_exact_prompt,                \
     .append = evict_append, .select = evict_select, .layer_end = evict_layer_end,                  \
-    .step_end = evict_step_end, .rewind = evict_rewind, .attended = evict_attended,                \
+    .step_end = evict_step_end, .rewind = evict_rewind, .state = evict_state,                      \
+    .attended = evict_attended,                                                                    \
     .positions = evict_positions
 
 #endif

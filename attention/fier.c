@@ -171,6 +171,18 @@ static int64_t fier_redo_from(const attn_spec *s, int64_t n)
     return n > g ? n - g : 0;
 }
 
+static status fier_state(retrieve *r, attn_state *v, int layer, err *e)
+{
+    const fier_index *x = &((fier_ctx *)r)->index[layer];
+    const attn_ctx *b = &r->base;
+    size_t kv = x->n_kv_heads;
+    part_bytes all = parts_of(b->spec, b->shape, b->lim->n_tokens), now = parts_of(b->spec, b->shape, b->length);
+    TRY(v->rows(v, "bits", layer, x->bits, all.bits, &(state_part){0, kv, all.bits / kv, now.bits / kv}, 1, e));
+    TRY(v->rows(v, "levels", layer, x->levels, all.levels, &(state_part){0, kv, all.levels / kv, now.levels / kv}, 1,
+                e));
+    return v->rows(v, "newest keys", layer, x->ring, all.ring, &(state_part){0, 1, all.ring, all.ring}, 1, e);
+}
+
 static void fier_redo(retrieve *r, int layer, const kv_rows *rows, int64_t n)
 {
     r->base.be->ops->fier->redo(r->base.be, &((fier_ctx *)r)->index[layer], rows, n);
@@ -204,6 +216,7 @@ static const retrieve_kind kind = {
     .add = fier_add,
     .redo_from = fier_redo_from,
     .redo = fier_redo,
+    .state = fier_state,
     .score = fier_score,
     .vote = fier_vote,
 };

@@ -127,6 +127,13 @@ const char *full_rewind(attn_ctx *c, int64_t n)
     return NULL;
 }
 
+status full_state(attn_ctx *c, attn_state *s, err *e)
+{
+    full_ctx *f = (full_ctx *)c;
+    if (s->load) set_rows(f, c->length);
+    return kv_store_state(f->store, s, c->length, c->length, e);
+}
+
 void full_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
 {
     for (int l = 0; l < c->shape->n_layers; l++)

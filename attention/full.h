@@ -18,6 +18,7 @@ void full_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, a
 void full_layer_end(attn_ctx *c, const attn_part *p, int layer);
 void full_step_end(attn_ctx *c, const attn_part *p);
 const char *full_rewind(attn_ctx *c, int64_t n);
+status full_state(attn_ctx *c, attn_state *s, err *e);
 void full_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t full_attended(const attn_ctx *c, int layer);
 int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);
@@ -26,7 +27,7 @@ int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);
     .plan = full_plan, .create = full_create, .free = full_free, .reset = full_reset,              \
     .exact_prompt = full_exact_prompt, .step_begin = full_step_begin, .append = full_append,       \
     .select = full_select, .layer_end = full_layer_end, .step_end = full_step_end,                 \
-    .rewind = full_rewind, .held = full_held, .attended = full_attended,                           \
+    .rewind = full_rewind, .state = full_state, .held = full_held, .attended = full_attended,                           \
     .positions = full_positions
 
 #endif

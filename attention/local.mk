@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-engine_sources += %D%/strategy.h %D%/method.h %D%/strategies.c %D%/attention.c %D%/store.h %D%/store.c \
+engine_sources += %D%/strategy.h %D%/state.h %D%/method.h %D%/strategies.c %D%/attention.c %D%/store.h %D%/store.c \
   %D%/store_impl.h %D%/store_codes.c %D%/store_rules.c %D%/format.h %D%/format.c \
   %D%/full.h %D%/full.c %D%/streaming.c %D%/kivi.c %D%/logquant.c \
   %D%/evict.h %D%/evict.c %D%/h2o.c %D%/snapkv.c %D%/tova.c \

@@ -3,6 +3,7 @@
 #ifndef ATTENTION_METHOD_H
 #define ATTENTION_METHOD_H
 
+#include "attention/state.h"
 #include "attention/strategy.h"
 
 enum { ATTN_MAX_SEGS = 4 };
@@ -104,6 +105,8 @@ struct attn_method {
     void (*step_end)(attn_ctx *c, const attn_part *p); /* counters; length is updated after it */
     /* Drops the tokens from n on; NULL, or why that is impossible (for the error). */
     const char *(*rewind)(attn_ctx *c, int64_t n);
+    /* Everything that lasts from step to step; loading, the context is as created and base->length is set already. */
+    status (*state)(attn_ctx *c, attn_state *s, err *e);
     /* Bytes of all its layers now, while a forward of n_new tokens is not yet ended (0: none is). */
     void (*held)(const attn_ctx *c, int64_t n_new, attn_bytes *out);
     int64_t (*attended)(const attn_ctx *c, int layer); /* by the decode step that just ran */

@@ -133,6 +133,47 @@ void paris_search_free(paris_search *s)
     mem_free(s);
 }
 
+/* Bucket counts are told by a range of tokens, which `count` will subtract again. */
+static status check_counts(paris_search *s, int layer, int64_t n, err *e)
+{
+    backend *be = s->base.be;
+    const paris_index *x = &s->index[layer];
+    int32_t count[PARIS_PATTERNS];
+    int64_t range[2];
+    size_t tables = x->n_kv_heads * paris_blocks(x->head_dim);
+    be->ops->download(be, range, x->counted, sizeof range);
+    if (range[0] < 0 || range[1] < 0 || range[0] > n || range[1] > n - range[0])
+        return state_bad("the tokens that were counted", e);
+    for (size_t i = 0; i < tables; i++) {
+        int64_t sum = 0;
+        be->ops->download(be, count, buf_at(x->count, i * sizeof count), sizeof count);
+        for (size_t k = 0; k < PARIS_PATTERNS; k++) {
+            if (count[k] < 0) return state_bad("a bucket count", e);
+            sum += count[k];
+        }
+        if (sum != range[1]) return state_bad("the sum of bucket counts", e);
+    }
+    return ST_OK;
+}
+
+status paris_search_state(paris_search *s, attn_state *v, int64_t n, err *e)
+{
+    const attn_shape *sh = s->base.shape;
+    for (int l = 0; l < sh->n_layers; l++) {
+        const paris_index *x = &s->index[l];
+        size_t bytes, kv = x->n_kv_heads, id = paris_blocks(x->head_dim), code = PARIS_CODE * id;
+        if (!x->count.p) continue;
+        TRY(layer_bytes(&bytes, &s->o, sh, s->base.lim, e));
+        const state_part part[] = {
+            {(size_t)(x->id.p - x->count.p), kv, x->cap * id, (size_t)n * id},
+            {(size_t)(x->code.p - x->count.p), kv, x->cap * code, (size_t)n * code}};
+        TRY(v->rows(v, "ids and codes", l, x->count, bytes, part, 2, e));
+        TRY(v->mem(v, "bucket counts", l, x->count, fixed_bytes(&s->o, sh), e));
+        if (v->load) TRY(check_counts(s, l, n, e));
+    }
+    return ST_OK;
+}
+
 /* Random signs of the rotation, methods.md 0.2.9. */
 static status upload_signs(paris_search *s, err *e)
 {

@@ -37,6 +37,9 @@ void paris_search_free(paris_search *s);
 /* Adds the bytes that n tokens hold. */
 void paris_search_held(const paris_search *s, int64_t n, attn_bytes *out);
 
+/* The codes of n tokens (state.h). */
+status paris_search_state(paris_search *s, attn_state *v, int64_t n, err *e);
+
 /* The ranges of a layer: written by the method, in effect after upload. */
 paris_ranges *paris_search_ranges(const paris_search *s, int layer);
 void paris_search_upload(paris_search *s);

@@ -320,6 +320,16 @@ static const char *paris_rewind(attn_ctx *base, int64_t n)
     return why;
 }
 
+static status paris_state(attn_ctx *base, attn_state *v, err *e)
+{
+    paris_ctx *c = ctx_of(base);
+    TRY(STATE_HOST(v, "end of the prompt", &c->prompt_end, e));
+    TRY(state_within("end of the prompt", c->prompt_end, 0, base->length, e));
+    c->encoded = base->length;
+    TRY(attn_full.state(all_of(base), v, e));
+    return paris_search_state(c->search, v, base->length, e);
+}
+
 static void paris_reset(attn_ctx *base)
 {
     attn_full.reset(all_of(base));
@@ -348,6 +358,7 @@ const attn_method attn_pariskv = {
     .layer_end = paris_layer_end,
     .step_end = paris_step_end,
     .rewind = paris_rewind,
+    .state = paris_state,
     .held = paris_held,
     .attended = paris_attended,
     .positions = paris_positions,

@@ -126,6 +126,14 @@ static int64_t quest_redo_from(const attn_spec *s, int64_t n)
     return n / s->value[P_PAGE] * s->value[P_PAGE];
 }
 
+static status quest_state(retrieve *r, attn_state *v, int layer, err *e)
+{
+    const quest_index *x = &((quest_ctx *)r)->index[layer];
+    size_t page = 2 * x->head_dim * dtype_size(x->type), pages = ((size_t)r->base.length + x->page - 1) / x->page;
+    const state_part part = {0, x->n_kv_heads, x->cap * page, pages * page};
+    return v->rows(v, "page bounds", layer, x->bound, x->n_kv_heads * x->cap * page, &part, 1, e);
+}
+
 static void quest_redo(retrieve *r, int layer, const kv_rows *rows, int64_t n)
 {
     r->base.be->ops->quest->redo(r->base.be, &((quest_ctx *)r)->index[layer], rows, n);
@@ -151,6 +159,7 @@ static const retrieve_kind kind = {
     .add = quest_add,
     .redo_from = quest_redo_from,
     .redo = quest_redo,
+    .state = quest_state,
     .score = quest_score,
 };
 

@@ -347,6 +347,19 @@ const char *retrieve_rewind(attn_ctx *c, int64_t n)
     return NULL;
 }
 
+status retrieve_state(attn_ctx *c, attn_state *v, err *e)
+{
+    retrieve *r = of(c);
+    uint8_t pooled = r->pooled;
+    TRY(STATE_HOST(v, "pooled", &pooled, e));
+    r->pooled = pooled != 0;
+    if (r->budget) TRY(attn_budget_state(r->budget, v, e));
+    TRY(kv_store_state(r->store, v, c->length, c->length, e));
+    for (int l = 0; l < c->shape->n_layers; l++)
+        if (c->layers[l]) TRY(r->kind->state(r, v, l, e));
+    return ST_OK;
+}
+
 /* ---- what is told ---- */
 
 void retrieve_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)

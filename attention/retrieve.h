@@ -47,6 +47,8 @@ typedef struct {
     void (*add)(retrieve *r, int layer, buf pos, buf k, size_t n);
     /* First position whose key `redo` reads after a rewind to n tokens; n: none. */
     int64_t (*redo_from)(const attn_spec *s, int64_t n);
+    /* The index of a layer that holds r->base.length tokens (state.h). */
+    status (*state)(retrieve *r, attn_state *v, int layer, err *e);
     void (*redo)(retrieve *r, int layer, const kv_rows *rows, int64_t n);
     /* Scores of the candidates, as in ops_select.h: n is the step's {n, lo, hi}. */
     void (*score)(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads, buf n,
@@ -89,6 +91,7 @@ void retrieve_select(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf 
 void retrieve_layer_end(attn_ctx *c, const attn_part *p, int layer);
 void retrieve_step_end(attn_ctx *c, const attn_part *p);
 const char *retrieve_rewind(attn_ctx *c, int64_t n);
+status retrieve_state(attn_ctx *c, attn_state *v, err *e);
 void retrieve_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t retrieve_attended(const attn_ctx *c, int layer);
 int64_t retrieve_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);
@@ -97,7 +100,7 @@ int64_t retrieve_positions(const attn_ctx *c, int layer, int kv_head, int64_t *o
     .dense = retrieve_dense, .free = retrieve_free, .reset = retrieve_reset,                       \
     .exact_prompt = retrieve_exact_prompt, .step_begin = retrieve_step_begin,                      \
     .append = retrieve_append, .select = retrieve_select, .layer_end = retrieve_layer_end,         \
-    .step_end = retrieve_step_end, .rewind = retrieve_rewind, .held = retrieve_held,               \
-    .attended = retrieve_attended, .positions = retrieve_positions
+    .step_end = retrieve_step_end, .rewind = retrieve_rewind, .state = retrieve_state,             \
+    .held = retrieve_held, .attended = retrieve_attended, .positions = retrieve_positions
 
 #endif

@@ -222,6 +222,44 @@ bool kv_store_rewind(kv_store *s, int64_t n)
     return !s->coded || kv_coded_rewind(s->coded, n);
 }
 
+/* ---- saving and loading ---- */
+
+static status state_of_codes(kv_store *s, attn_state *v, int layer, err *e)
+{
+    static const char *const names[N_CODE_BUFS] = {"K codes", "V codes", "K pairs", "V pairs"};
+    kv_rows r = s->layer[layer];
+    sized_buf all[N_CODE_BUFS];
+    r.codes.bits = s->f.bits;
+    code_bufs(&r, all);
+    for (int i = 0; i < N_CODE_BUFS; i++) {
+        /* Pairs of a channel are one for a group of rows, everything else is one a row. */
+        size_t per = i == 2 && !r.codes.by_token ? r.codes.group : 1, slots = r.codes.cap / per;
+        size_t stride = all[i].bytes / r.n_kv_heads;
+        size_t used = (size_t)s->coded->n_coded[i % 2] / per * (stride / slots);
+        TRY(v->rows(v, names[i], layer, *all[i].b, all[i].bytes, &(state_part){0, r.n_kv_heads, stride, used}, 1, e));
+    }
+    return ST_OK;
+}
+
+status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err *e)
+{
+    if (s->coded) {
+        TRY(kv_coded_state(s->coded, v, n, &n_rows, e));
+        if (v->load) show_codes(s, !kv_store_exact(s));
+    }
+    for (int l = 0; l < s->n_layers; l++) {
+        const kv_rows *r = &s->layer[l];
+        if (r->cap == 0) continue;
+        size_t stride = half_bytes(r) / r->n_kv_heads;
+        int64_t rows = n_rows < (int64_t)r->cap ? n_rows : (int64_t)r->cap;
+        const state_part part = {0, r->n_kv_heads, stride, stride / r->cap * (size_t)rows};
+        TRY(v->rows(v, "K rows", l, r->k, half_bytes(r), &part, 1, e));
+        TRY(v->rows(v, "V rows", l, r->v, half_bytes(r), &part, 1, e));
+        if (s->coded) TRY(state_of_codes(s, v, l, e));
+    }
+    return ST_OK;
+}
+
 /* ---- bytes ---- */
 
 size_t kv_store_bytes(const kv_store *s, int64_t n)

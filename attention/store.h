@@ -47,6 +47,9 @@ bool kv_store_rewind(kv_store *s, int64_t n);
 /* What a method says then. */
 #define KV_NO_REWIND "tokens before that are quantized"
 
+/* Walks over the rows of n tokens (state.h); exact stores: the slots [0, n_rows). */
+status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err *e);
+
 /* Bytes of n rows in all regions: of exact stores any n, of stores with codes the tokens [0, n) as they are held
  * now (n - length of them not yet ended). */
 size_t kv_store_bytes(const kv_store *s, int64_t n);

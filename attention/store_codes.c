@@ -226,6 +226,63 @@ bool kv_coded_rewind(kv_coded *s, int64_t n)
     return true;
 }
 
+/* The code rows of each half are the first n_coded, and a token has an exact row of its own until both are codes. */
+static status check_maps(kv_coded *s, err *e)
+{
+    for (int h = 0; h < KV_HALVES; h++) {
+        int64_t coded = 0;
+        memset(s->halves, 0, (size_t)s->cap);
+        for (int64_t j = 0; j < s->n; j++) {
+            int64_t row = -1 - (int64_t)s->at[h][j];
+            if (row < 0) continue;
+            if (row >= s->n_coded[h] || s->halves[row]) return state_bad("a row of codes", e);
+            s->halves[row] = 1;
+            coded++;
+        }
+        if (coded != s->n_coded[h]) return state_bad("the number of rows in codes", e);
+    }
+    memset(s->used, 0, (size_t)s->cap * sizeof *s->used);
+    for (int64_t j = 0; j < s->n; j++) {
+        int64_t k = s->at[KV_K][j], v = s->at[KV_V][j], row = k < 0 ? v : k;
+        if (row < 0) continue;
+        if ((v >= 0 && v != row) || row >= s->cap || s->used[row]) return state_bad("an exact row", e);
+        s->used[row] = true;
+    }
+    return ST_OK;
+}
+
+static status load_maps(kv_coded *s, err *e)
+{
+    int64_t group = kv_code_group(&s->f);
+    TRY(check_maps(s, e));
+    if (s->n_coded[KV_K] % group) return state_bad("keys in part of a group", e);
+    TRY(kv_rule_check(s, e));
+    s->n_settled = s->n;
+    s->lowest = 0;
+    for (int h = 0; h < KV_HALVES; h++) upload_map(s, h, 0, s->n);
+    return ST_OK;
+}
+
+status kv_coded_state(kv_coded *s, attn_state *v, int64_t n, int64_t *n_rows, err *e)
+{
+    s->n = n;
+    for (int h = 0; h < KV_HALVES; h++)
+        TRY(v->host(v, h == KV_K ? "K map" : "V map", -1, s->at[h], (size_t)n * sizeof **s->at, e));
+    TRY(v->host(v, "tokens in codes", -1, s->n_coded, sizeof s->n_coded, e));
+    for (int h = 0; h < KV_HALVES; h++) TRY(state_within("tokens in codes", s->n_coded[h], 0, n, e));
+    if (kv_rule_list(&s->f)) {
+        TRY(STATE_HOST(v, "exact tokens", &s->n_list, e));
+        TRY(state_within("exact tokens", s->n_list, 0, (int64_t)kv_rule_list(&s->f) - 1, e));
+        TRY(v->host(v, "exact tokens: list", -1, s->list, (size_t)s->n_list * sizeof *s->list, e));
+        TRY(STATE_HOST(v, "staged tokens", &s->n_staged, e));
+        TRY(state_within("staged tokens", s->n_staged, 0, kv_code_group(&s->f) - 1, e));
+        TRY(v->host(v, "staged tokens: list", -1, s->staged, (size_t)s->n_staged * sizeof *s->staged, e));
+    }
+    if (v->load) TRY(load_maps(s, e));
+    for (*n_rows = s->cap; *n_rows > 0 && !s->used[*n_rows - 1];) --*n_rows;
+    return ST_OK;
+}
+
 size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos, int64_t n)
 {
     int64_t group = kv_code_group(&s->f), n_coded[KV_HALVES] = {0};

@@ -29,7 +29,7 @@ struct kv_coded {
     int64_t n_due[KV_HALVES];
     buf src[KV_HALVES]; /* i64 [cap] their exact rows */
     int64_t *host;      /* [cap] for uploads */
-    unsigned char *halves; /* [cap] of find_runs: halves of tokens in an exact row */
+    unsigned char *halves; /* [cap] of find_runs: halves of tokens in an exact row; marks of checks */
     /* Runs of exact rows that a prompt's end leaves free, long enough to be given back. */
     struct {
         int64_t from, to;
@@ -55,6 +55,8 @@ void kv_coded_reset(kv_coded *s);
 void kv_coded_begin(kv_coded *s, const attn_ctx *c, const attn_part *p);
 void kv_coded_layer_end(kv_coded *s, const kv_rows *rows);
 void kv_coded_end(kv_coded *s);
+/* *n_rows: exact rows that may hold something. */
+status kv_coded_state(kv_coded *s, attn_state *v, int64_t n, int64_t *n_rows, err *e);
 bool kv_coded_rewind(kv_coded *s, int64_t n);
 size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos, int64_t n);
 
@@ -62,6 +64,8 @@ size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos,
 void kv_rule_due(kv_coded *s, int64_t n);
 /* Forgets the tokens from n on, none of which is quantized. */
 void kv_rule_rewind(kv_coded *s, int64_t n);
+/* Whether what is loaded could come from the rule: n, at, n_coded, list and staged. */
+status kv_rule_check(kv_coded *s, err *e);
 /* Room of list and staged; 0 where the rule needs none. */
 size_t kv_rule_list(const kv_format *f);
 size_t kv_rule_staged(const kv_format *f);

@@ -77,6 +77,40 @@ void kv_rule_rewind(kv_coded *s, int64_t n)
     s->n_staged = keep_below(s->staged, s->n_staged, n);
 }
 
+/* Tokens behind the sinks, oldest first. */
+static status kivi_check(const kv_coded *s, err *e)
+{
+    for (int h = 0; h < KV_HALVES; h++)
+        for (int64_t i = 0; i < s->n_coded[h]; i++)
+            if (s->f.sink + i >= s->n || s->at[h][s->f.sink + i] != -1 - i) return state_bad("the order of codes", e);
+    return ST_OK;
+}
+
+/* An exact token is in one of the lists, once; both halves become codes together. The list ascends, what left it came
+ * from several ages of it. */
+static status logquant_check(kv_coded *s, err *e)
+{
+    const int32_t *const lists[] = {s->list, s->staged};
+    const int64_t count[] = {s->n_list, s->n_staged};
+    memset(s->halves, 0, (size_t)s->cap);
+    for (int l = 0; l < 2; l++)
+        for (int64_t i = 0; i < count[l]; i++) {
+            int64_t j = lists[l][i];
+            if (j < 0 || j >= s->n || s->halves[j] || (l == 0 && i > 0 && j <= lists[l][i - 1]))
+                return state_bad("the lists of exact tokens", e);
+            s->halves[j] = 1;
+        }
+    for (int64_t j = 0; j < s->n; j++)
+        if (s->at[KV_K][j] != s->at[KV_V][j] || (s->at[KV_K][j] >= 0) != s->halves[j])
+            return state_bad("which tokens are exact", e);
+    return ST_OK;
+}
+
+status kv_rule_check(kv_coded *s, err *e)
+{
+    return s->f.kind == KV_KIVI ? kivi_check(s, e) : logquant_check(s, e);
+}
+
 status kv_exact_tokens(const kv_format *f, int64_t n, bool *exact, err *e)
 {
     kv_coded s = {.f = *f};

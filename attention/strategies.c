@@ -234,6 +234,31 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size)
         if (*p == ':') *p = '/'; /* as it is written inside a strategy */
 }
 
+void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store[128])
+{
+    size_t n = (size_t)snprintf(strategy, ATTN_WRITTEN, "%s:", s->method->name);
+    attn_spec_params(s, strategy + n, ATTN_WRITTEN - n);
+    for (char *p = strategy; *p; p++)
+        if (*p == ' ') *p = ':';
+    char *kv = strstr(strategy, ":kv=");
+    if (kv) *kv = 0;
+    kv_format_text(&s->kv, store, 128);
+}
+
+status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e)
+{
+    char again[ATTN_WRITTEN], kv[128];
+    attn_options o = {.kv = kv_exact(DT_F16)};
+    kv_format f;
+    TRY(kv_format_parse(&f, store, "--kv", e));
+    TRY(attn_spec_parse(s, strategy, &o, e));
+    o.kv = s->kv.kind == KV_EXACT ? f : kv_exact(f.type); /* a method that is a store has its own */
+    TRY(attn_spec_parse(s, strategy, &o, e));
+    attn_spec_write(s, again, kv);
+    if (strcmp(again, strategy) == 0 && strcmp(kv, store) == 0) return ST_OK;
+    return err_set(e, ST_FORMAT, "'%.60s' is not a strategy as this version writes it", strategy);
+}
+
 static void print_param(FILE *f, const attn_param *p)
 {
     size_t n = 0;

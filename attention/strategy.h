@@ -96,6 +96,11 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e);
 /* All parameters with their values: "budget=256 sink=4 pos=reindex". */
 void attn_spec_params(const attn_spec *s, char *out, size_t size);
+/* A strategy as two words: its name with all parameters, and its store. */
+enum { ATTN_WRITTEN = 2048 };
+void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store[128]);
+/* The strategy that was written so; ST_FORMAT or ST_USAGE where none is. */
+status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e);
 bool attn_has_budget(const attn_spec *s);
 /* Whether it keeps everything and chooses anew in each step; slots are then positions. */
 bool attn_retrieves(const attn_spec *s);
@@ -118,6 +123,7 @@ void attn_print_help(FILE *f, const attn_method *m);
 /* ---- one sequence ---- */
 
 typedef struct attn_seq attn_seq;
+typedef struct attn_state attn_state; /* state.h */
 
 typedef struct {
     int64_t n_tokens; /* most tokens that the sequence may hold, prompt and generated */
@@ -144,6 +150,10 @@ int64_t attn_seq_length(const attn_seq *s);
 /* Drops the tokens from position n on; ST_UNSUPPORTED with the reason where that state is gone: tokens were
  * evicted or quantized since, or statistics hold the later ones. */
 status attn_seq_rewind(attn_seq *s, int64_t n, err *e);
+/* Walks over all that a sequence holds (state.h), between two prompts or steps. Loading: the sequence is one of the
+ * same spec, shape and limits as it was created or reset; ST_FORMAT where what is loaded cannot be, and it must be
+ * reset. */
+status attn_seq_state(attn_seq *s, attn_state *v, err *e);
 /* Bytes of the rows that hold tokens now, and the most there ever were. */
 attn_bytes attn_seq_held(const attn_seq *s);
 attn_bytes attn_seq_peak(const attn_seq *s);

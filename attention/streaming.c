@@ -457,6 +457,32 @@ static void stream_step_end(attn_ctx *base, const attn_part *p)
     }
 }
 
+/* The state in ops memory between two forwards, which follows from the host's. */
+static void upload_state(stream_ctx *c)
+{
+    int64_t len = c->base.length, first = c->shift + c->s;
+    put_range(c, S_LINEAR, 0, len);
+    if (c->shift > 0) put_range(c, S_LINEAR, c->fixed ? first : c->s, len - first);
+    put(c, S_SHIFT, c->shift);
+    put(c, S_FIRST, c->shift > 0 ? first : 0);
+    put(c, S_BASE, c->ring_base);
+}
+
+static status stream_state(attn_ctx *base, attn_state *v, err *e)
+{
+    stream_ctx *c = ctx_of(base);
+    int64_t len = base->length, all = c->s + c->r;
+    TRY(STATE_HOST(v, "position of the ring", &c->ring_base, e));
+    TRY(STATE_HOST(v, "dropped tokens", &c->shift, e));
+    TRY(state_within("position of the ring", c->ring_base, 0, c->s > len ? c->s : len, e));
+    TRY(state_within("dropped tokens", c->shift, 0, kvfactory(c) && len > all ? len - all : 0, e));
+    if (v->load) {
+        c->ring = !kvfactory(c) && len > all;
+        upload_state(c);
+    }
+    return kv_store_state(c->store, v, len, c->ring ? all + 1 : len - c->shift, e);
+}
+
 static const char *stream_rewind(attn_ctx *base, int64_t n)
 {
     stream_ctx *c = ctx_of(base);
@@ -539,6 +565,7 @@ const attn_method attn_streaming = {
     .layer_end = stream_layer_end,
     .step_end = stream_step_end,
     .rewind = stream_rewind,
+    .state = stream_state,
     .held = stream_held,
     .attended = stream_attended,
     .positions = stream_positions,

@@ -35,30 +35,6 @@ static void drop_messages(conversation *v, size_t from)
     while (v->n > from) mem_free((void *)(uintptr_t)v->msg[--v->n].content);
 }
 
-/* The ids of a later turn: what the template writes behind the last reply. The reply itself is in the
- * cache as it was generated; encoding its text again could give other ids. So the conversation is
- * encoded with an empty reply, and what it shares with the prompt of the turn before is dropped. */
-static status encode_tail(const conversation *v, const reply *r, token_list *out, err *e)
-{
-    token_list before = {0}, with = {0};
-    const char *name = r->c->template_name;
-    chat_message last = v->msg[v->n - 2];
-    status st = chat_encode(r->g->tok, name, v->msg, v->n - 2, &before, e);
-    v->msg[v->n - 2].content = "";
-    if (st == ST_OK) st = chat_encode(r->g->tok, name, v->msg, v->n, &with, e);
-    v->msg[v->n - 2] = last;
-    size_t same = 0;
-    while (same < before.n && same < with.n && before.ids[same] == with.ids[same]) same++;
-    /* A reply cut short ends with a token that was sampled, but not fed. */
-    int32_t unfed = r->said.n ? r->said.ids[r->said.n - 1] : -1;
-    if (st == ST_OK && unfed >= 0 && !tokenizer_is_eos(r->g->tok, unfed))
-        st = token_list_push(out, unfed, e);
-    for (size_t i = same; st == ST_OK && i < with.n; i++) st = token_list_push(out, with.ids[i], e);
-    token_list_free(&before);
-    token_list_free(&with);
-    return st;
-}
-
 /* ---- lines ---- */
 
 /* Standard input; what was read beyond the line's end waits here. */
@@ -116,9 +92,8 @@ static status turn(reply *r, conversation *v, const char *user, err *e)
     size_t n_before = v->n;
     char *text = NULL;
     TRY(add_message(v, "user", user, e));
-    status st = session_length(r->s) == 0
-                    ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
-                    : encode_tail(v, r, &ids, e);
+    status st = r->all.n == 0 ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
+                              : reply_encode_turn(r, v->msg, v->n, &ids, e);
     if (st != ST_OK) goto done;
     r->said.n = 0;
     TRY_GOTO(reply_run(r, &ids, e));
@@ -139,8 +114,8 @@ static status take_turn(reply *r, conversation *v, const char *line, err *e)
     err why = {0};
     status st = turn(r, v, line, &why);
     cli_clear_interrupt();
-    if (st == ST_INTERRUPTED) { /* while the prompt was read: half of it is in the cache */
-        session_reset(r->s);
+    if (st == ST_INTERRUPTED) { /* while the prompt was read: half of it is in the cache, */
+        session_reset(r->s);    /* and the next turn feeds all tokens anew */
         fputs("\n(stopped: this message is not part of the conversation)\n", stderr);
         return ST_OK;
     }
@@ -199,12 +174,17 @@ status cmd_chat(const cli *c, err *e)
         token_list_free(&unused);
         if (st != ST_OK) goto done;
     }
-    TRY_GOTO(reply_create(&r, c, &g, n_tokens, e));
+    TRY_GOTO(c->load ? reply_load(&r, c, &g, e) : reply_create(&r, c, &g, n_tokens, e));
+    if (r.all.n) { /* what was said: a turn needs nothing but its end */
+        TRY_GOTO(add_message(&v, "user", "x", e));
+        TRY_GOTO(add_message(&v, "assistant", "", e));
+    }
     if (r.n_new == 0) r.n_new = REPLY_TOKENS;
     cli_catch_interrupt();
     if (c->system) TRY_GOTO(add_message(&v, "system", c->system, e));
     v.results = json_array();
     TRY_GOTO(converse(&r, &v, e));
+    TRY_GOTO(reply_save(&r, e));
     if (c->json) {
         st = reply_report(&r, v.results, e);
         v.results = NULL;

@@ -19,12 +19,13 @@ typedef struct {
     const char *device, *gemm, *json, *output, *protocol, *template_name;
     const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump, *score, *dataset;
     const char *data, *max_length, *wrap, *clean_up;
+    const char *save, *load;
     const char *prompts, *rules, *length, *stride, *tokens, *csv;
     const char *stop[8];
     int n_stop, n_new, threads, trials, top_k, chunk, queries, limit, jobs;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed, sample_seed;
-    bool sampled; /* --sample-seed was given */
+    bool seeded, sampled; /* --seed, --sample-seed were given */
     bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos, window,
         longbench_e, mean, cot, no_context, no_weights_cache;
 } cli;

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/draft.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "model/session_file.h"
 
 /* ---- stop strings ---- */
 
@@ -80,21 +82,55 @@ static void take_logits(void *ctx, int64_t first, size_t n, const float *logits)
            (size_t)r->g->m->config.vocab * sizeof(float));
 }
 
-/* The prompt; its end's logits are in r->logits. */
-static status feed_prompt(reply *r, const token_list *ids, err *e)
+/* All that the session does not hold yet, as a prompt; its end's logits are in r->logits. */
+static status feed_prompt(reply *r, err *e)
 {
     prefill_options o = {
         .which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
+    size_t from = (size_t)session_length(r->s), n = r->all.n - from;
     int64_t t0 = clock_ns();
     r->bar = progress_start(r->c, "prompt");
-    status st = session_prefill(&r->s, 1, ids->ids, ids->n, &o, e);
+    status st = session_prefill(&r->s, 1, r->all.ids + from, n, &o, e);
     progress_end(r->bar);
     r->bar = NULL;
     TRY(st);
     r->prompt_ns = clock_ns() - t0;
-    r->n_prompt = (int64_t)ids->n;
-    for (size_t i = 0; i < ids->n; i++) sampler_accept(r->sampler, ids->ids[i]);
+    r->n_prompt = (int64_t)n;
+    for (size_t i = from; i < r->all.n; i++) sampler_accept(r->sampler, r->all.ids[i]);
     return ST_OK;
+}
+
+/* One token that was sampled; the next one's logits are in r->logits. */
+static status feed_token(reply *r, err *e)
+{
+    int64_t t = clock_ns();
+    TRY(session_decode(&r->s, 1, &r->all.ids[r->all.n - 1], r->logits, e));
+    r->decode_ns += clock_ns() - t;
+    r->n_decoded++;
+    r->unfed = false;
+    return ST_OK;
+}
+
+/* Whether the last reply ended with an end-of-text. */
+static bool has_ended(const reply *r)
+{
+    return r->unfed && tokenizer_is_eos(r->g->tok, r->all.ids[r->all.n - 1]);
+}
+
+/* What comes before the first token of a reply. The template writes the end of a reply itself, so that of the last one
+ * is not fed before a prompt. */
+static status feed(reply *r, const token_list *ids, err *e)
+{
+    r->n_prompt = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
+    if (ids->n == 0) return r->unfed ? feed_token(r, e) : ST_OK;
+    if (has_ended(r)) r->all.n--;
+    size_t before = r->all.n;
+    status st = ST_OK;
+    for (size_t i = 0; i < ids->n && st == ST_OK; i++) st = token_list_push(&r->all, ids->ids[i], e);
+    if (st == ST_OK) st = feed_prompt(r, e);
+    if (st != ST_OK) r->all.n = before;
+    r->unfed = false;
+    return st;
 }
 
 /* Prints one token; *stopped at a stop string. */
@@ -108,22 +144,30 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
 
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
 {
-    r->decode_ns = r->n_decoded = 0;
     for (int i = 0; i < r->n_new; i++) {
         int32_t id = sampler_next(r->sampler, r->logits);
         sampler_accept(r->sampler, id);
         TRY(token_list_push(&r->said, id, e));
+        TRY(token_list_push(&r->all, id, e));
+        r->unfed = true;
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
         TRY(print_token(t, stream, id, stopped, e));
         /* Here alone, so that the last token of a reply is never fed. */
         if (i + 1 == r->n_new || *stopped || cli_interrupted() ||
             session_length(r->s) >= session_limit(r->s))
             break;
-        int64_t t1 = clock_ns();
-        TRY(session_decode(&r->s, 1, &id, r->logits, e));
-        r->decode_ns += clock_ns() - t1;
-        r->n_decoded++;
+        TRY(feed_token(r, e));
     }
+    return ST_OK;
+}
+
+/* Text that goes on: its first word has a space before it if it has one in the whole. A few tokens, since special ones
+ * give no text. */
+static status prime(const reply *r, token_stream *stream, err *e)
+{
+    const char *text;
+    size_t n, few = r->all.n < 16 ? r->all.n : 16;
+    for (size_t i = r->all.n - few; i < r->all.n; i++) TRY(token_stream_push(stream, r->all.ids[i], &text, &n, e));
     return ST_OK;
 }
 
@@ -134,9 +178,11 @@ status reply_run(reply *r, const token_list *ids, err *e)
     bool stopped = false;
     const char *text;
     size_t n;
-    TRY(feed_prompt(r, ids, e));
+    if (ids->n == 0 && has_ended(r) && !r->c->ignore_eos) return ST_OK;
+    TRY(feed(r, ids, e));
     TRY(token_stream_create(&stream, r->g->tok, e));
-    status st = decode_loop(r, &t, stream, &stopped, e);
+    status st = ids->n == 0 ? prime(r, stream, e) : ST_OK;
+    if (st == ST_OK) st = decode_loop(r, &t, stream, &stopped, e);
     if (st == ST_OK && !stopped) {
         st = token_stream_end(stream, &text, &n, e);
         if (st == ST_OK) st = text_out_add(&t, text, n, &stopped, e);
@@ -199,11 +245,25 @@ status reply_report(const reply *r, json_t *results, err *e)
     return report_write(c, r->g, options, results, NULL, e);
 }
 
+/* Whether --save FILE can be written, before anything runs for hours. */
+static status check_save(const cli *c, err *e)
+{
+    file_draft d;
+    err why = {0};
+    if (!c->save) return ST_OK;
+    status st = file_draft_open(&d, c->save, &why);
+    file_draft_close(&d);
+    return st == ST_OK ? ST_OK : err_set(e, st, "--save %s", why.msg);
+}
+
 status reply_check(const cli *c, err *e)
 {
     const char *const *name = chat_template_names();
     char list[160] = "";
     size_t n = 0;
+    TRY(check_save(c, e));
+    if (c->load && c->system)
+        return err_set(e, ST_USAGE, "--system and --load exclude each other: the session has begun already");
     if (!c->template_name) return ST_OK;
     for (; *name && n < sizeof list; name++) {
         if (strcmp(*name, c->template_name) == 0) return ST_OK;
@@ -213,22 +273,97 @@ status reply_check(const cli *c, err *e)
                    list);
 }
 
-status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
+static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
-    attn_spec spec;
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
-    TRY(cli_parse_one_attn(&spec, c, e));
-    status st = session_create(&r->s, g->dec, &spec, n_tokens, e);
+    status st = session_create(&r->s, g->dec, spec, n_tokens, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
     if (st != ST_OK) reply_free(r);
     return st;
 }
 
+status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
+{
+    attn_spec spec;
+    *r = (reply){0};
+    TRY(cli_parse_one_attn(&spec, c, e));
+    return create_with(r, c, g, &spec, n_tokens, e);
+}
+
+/* ---- sessions on disk ---- */
+
+static status load_from(reply *r, const cli *c, engine *g, const session_file *f, err *e)
+{
+    attn_spec spec;
+    session_notes n;
+    int64_t n_tokens = session_file_context(f);
+    if (c->attn || c->budget || c->skip || c->kv) TRY(cli_parse_one_attn(&spec, c, e));
+    else TRY(attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e));
+    if (c->ctx) TRY(cli_parse_size(&n_tokens, c->ctx, "--ctx", e));
+    TRY(create_with(r, c, g, &spec, n_tokens, e));
+    TRY(session_load(r->s, f, &n, e));
+    for (size_t i = 0; i < n.n_ids; i++) {
+        TRY(token_list_push(&r->all, n.ids[i], e));
+        sampler_accept(r->sampler, n.ids[i]);
+    }
+    r->unfed = (int64_t)n.n_ids > session_length(r->s);
+    if (n.logits) memcpy(r->logits, n.logits, (size_t)g->m->config.vocab * sizeof *r->logits);
+    if (!c->seeded) sampler_set_random(r->sampler, n.random);
+    return ST_OK;
+}
+
+status reply_load(reply *r, const cli *c, engine *g, err *e)
+{
+    session_file *f;
+    err why = {0};
+    *r = (reply){0};
+    status st = session_file_open(&f, c->load, &why);
+    if (st == ST_OK) st = load_from(r, c, g, f, &why);
+    session_file_close(f);
+    if (st == ST_OK) return ST_OK;
+    reply_free(r);
+    return err_set(e, st, "--load %s", why.msg);
+}
+
+status reply_save(reply *r, err *e)
+{
+    err why = {0};
+    if (!r->c->save) return ST_OK;
+    /* After a prompt that was stopped the session is to be fed anew. */
+    if (session_length(r->s) + r->unfed < (int64_t)r->all.n) TRY(feed_prompt(r, e));
+    session_notes n = {.ids = r->all.ids,
+                       .n_ids = r->all.n,
+                       .logits = r->unfed || r->all.n == 0 ? NULL : r->logits,
+                       .random = sampler_random(r->sampler)};
+    status st = session_save(r->s, r->c->save, &n, &why);
+    return st == ST_OK ? ST_OK : err_set(e, st, "--save %s", why.msg);
+}
+
+/* The reply itself is in the cache as it was generated; encoding its text again could give other ids. So the
+ * conversation is encoded with an empty reply, and what it shares with the prompt of the turn before is dropped. */
+status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e)
+{
+    token_list before = {0}, with = {0};
+    const char *name = r->c->template_name;
+    chat_message last = msg[n - 2];
+    status st = chat_encode(r->g->tok, name, msg, n - 2, &before, e);
+    msg[n - 2].content = "";
+    if (st == ST_OK) st = chat_encode(r->g->tok, name, msg, n, &with, e);
+    msg[n - 2] = last;
+    size_t same = 0;
+    while (same < before.n && same < with.n && before.ids[same] == with.ids[same]) same++;
+    for (size_t i = same; st == ST_OK && i < with.n; i++) st = token_list_push(out, with.ids[i], e);
+    token_list_free(&before);
+    token_list_free(&with);
+    return st;
+}
+
 void reply_free(reply *r)
 {
     session_free(r->s);
+    token_list_free(&r->all);
     sampler_free(r->sampler);
     mem_free(r->logits);
     token_list_free(&r->said);
@@ -237,20 +372,30 @@ void reply_free(reply *r)
 
 /* ---- the command ---- */
 
-static status encode_prompt(const cli *c, const engine *g, token_list *ids, err *e)
+/* A turn behind a session, of which nothing but its end matters here. */
+static status encode_later_turn(const reply *r, const char *text, token_list *ids, err *e)
+{
+    chat_message msg[] = {{"user", "x"}, {"assistant", ""}, {"user", text}};
+    return reply_encode_turn(r, msg, 3, ids, e);
+}
+
+/* r: the session that it is for, without one or an empty one NULL. */
+static status encode_prompt(const cli *c, const engine *g, const reply *r, token_list *ids, err *e)
 {
     char *text;
     size_t n;
     TRY(cli_read_text(&text, &n, c, e));
     status st;
-    if (c->chat) {
+    if (c->chat && r) {
+        st = encode_later_turn(r, text, ids, e);
+    } else if (c->chat) {
         chat_message msg[2];
         size_t k = 0;
         if (c->system) msg[k++] = (chat_message){"system", c->system};
         msg[k++] = (chat_message){"user", text};
         st = chat_encode(g->tok, c->template_name, msg, k, ids, e);
     } else {
-        unsigned flags = tokenizer_adds_bos(g->tok) ? TOKENIZE_BOS : 0;
+        unsigned flags = tokenizer_adds_bos(g->tok) && !r ? TOKENIZE_BOS : 0;
         st = tokenizer_encode(g->tok, text, n, flags | (c->special ? TOKENIZE_SPECIAL : 0), ids, e);
     }
     mem_free(text);
@@ -262,8 +407,10 @@ static status encode_prompt(const cli *c, const engine *g, token_list *ids, err 
 
 status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e)
 {
+    enum { ROOM = 8192 }; /* tokens behind a session that is saved */
     int64_t max = g->m->config.max_positions;
     *out = need;
+    if (c->save && need < max) *out = max - need < ROOM ? max : need + ROOM;
     if (c->ctx) {
         TRY(cli_parse_size(out, c->ctx, "--ctx", e));
         if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->ctx);
@@ -293,25 +440,49 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
                       (double)mem_available() / 1e6);
 }
 
+static status check_options(const cli *c, err *e)
+{
+    bool prompt = c->prompt || c->prompt_file;
+    if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (!c->chat && (c->system || c->template_name))
+        return err_set(e, ST_USAGE, "%s needs --chat", c->system ? "--system" : "--template");
+    if (c->load && c->plan) return err_set(e, ST_USAGE, "--plan and --load exclude each other");
+    if (c->load && c->chat && !prompt) return err_set(e, ST_USAGE, "--chat with --load needs -p or -f");
+    return reply_check(c, e);
+}
+
+/* A saved session and what is to be asked of it: without -p and -f it goes on. */
+static status start_loaded(reply *r, const cli *c, engine *g, token_list *ids, err *e)
+{
+    bool prompt = c->prompt || c->prompt_file;
+    TRY(reply_load(r, c, g, e));
+    if (prompt) return encode_prompt(c, g, r->all.n ? r : NULL, ids, e);
+    if (r->all.n == 0)
+        return err_set(e, ST_USAGE, "--load %s: the session is empty, -p or -f is needed", path_tail(c->load));
+    if (has_ended(r) && !c->ignore_eos && !c->quiet)
+        fprintf(stderr, "the reply of this session has ended: -p or -f asks on, --ignore-eos goes on\n");
+    return ST_OK;
+}
+
+/* The session and its prompt; with --plan no session is made. */
+static status start(reply *r, const cli *c, engine *g, token_list *ids, err *e)
+{
+    int64_t n_tokens;
+    if (c->load) return start_loaded(r, c, g, ids, e);
+    TRY(encode_prompt(c, g, NULL, ids, e));
+    TRY(session_tokens(c, g, (int64_t)ids->n + c->n_new, &n_tokens, e));
+    return c->plan ? print_plan(c, g, n_tokens, e) : reply_create(r, c, g, n_tokens, e);
+}
+
 status cmd_generate(const cli *c, err *e)
 {
     engine g;
     reply r = {0};
     token_list ids = {0};
-    int64_t n_tokens;
-    if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
-    if (!c->chat && (c->system || c->template_name))
-        return err_set(e, ST_USAGE, "%s needs --chat", c->system ? "--system" : "--template");
-    TRY(reply_check(c, e));
+    TRY(check_options(c, e));
     TRY(engine_open(&g, c, 1, false, true, e));
-    status st = encode_prompt(c, &g, &ids, e);
-    if (st != ST_OK) goto done;
-    TRY_GOTO(session_tokens(c, &g, (int64_t)ids.n + c->n_new, &n_tokens, e));
-    if (c->plan) {
-        st = print_plan(c, &g, n_tokens, e);
-        goto done;
-    }
-    TRY_GOTO(reply_create(&r, c, &g, n_tokens, e));
+    status st = start(&r, c, &g, &ids, e);
+    if (st != ST_OK || c->plan) goto done;
     cli_catch_interrupt();
     TRY_GOTO(reply_run(&r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));
@@ -319,8 +490,9 @@ status cmd_generate(const cli *c, err *e)
     if (!c->quiet) reply_print_stats(&r);
     if (cli_interrupted()) {
         st = err_set(e, ST_INTERRUPTED, "interrupted");
-        goto done; /* part of a reply is no result: no report */
+        goto done; /* part of a reply is no result: no report, no session */
     }
+    TRY_GOTO(reply_save(&r, e));
     if (c->json) {
         json_t *result = reply_json(&r, e);
         st = result ? reply_report(&r, json_pack("[o]", result), e) : e->code;

@@ -15,13 +15,23 @@ typedef struct {
     progress *bar;
     int64_t n_prompt, n_decoded;
     int64_t prompt_ns, decode_ns;
-    token_list said; /* ids of the reply; the last one was sampled, but not fed to the session */
+    token_list said; /* ids of the reply */
+    token_list all;  /* ids of the session, and those that it is still to be fed */
+    bool unfed;      /* the last of them was sampled, but not fed */
 } reply;
 
 /* A session for n_tokens and a sampler from the options. */
 status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e);
+/* The session of --load FILE, with the strategy and store that it was saved with unless the options name one, and with
+ * its sampler's random state unless --seed was given. */
+status reply_load(reply *r, const cli *c, engine *g, err *e);
+/* Writes --save FILE, if that was asked for. */
+status reply_save(reply *r, err *e);
 void reply_free(reply *r);
-/* Feeds ids, then prints tokens until EOS, a stop string, n_new tokens, a full context or Ctrl-C. */
+/* The ids that the template writes for the last of n messages behind what a session holds; the one before it is the last
+ * reply. */
+status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e);
+/* Feeds ids (none: it goes on where the session ended, unless that was an EOS), then prints tokens until EOS, a stop string, n_new tokens, a full context or Ctrl-C. */
 status reply_run(reply *r, const token_list *ids, err *e);
 void reply_print_stats(const reply *r); /* to stderr */
 /* The reply as an object of a report; NULL: e says why. */
@@ -31,7 +41,8 @@ status reply_report(const reply *r, json_t *results, err *e);
 /* Options that can be judged before anything is opened. */
 status reply_check(const cli *c, err *e);
 
-/* Tokens of a session: --ctx, else need; refuses need beyond the model's maximum. */
+/* Tokens of a session: --ctx, else need, with room for more behind a session that is to be saved; refuses need beyond
+ * the model's maximum. */
 status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e);
 
 /* Printing with stop strings: text that may begin one is held back. */

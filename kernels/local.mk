@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/nearest.c %D%/base/nearest.h %D%/base/mem.c %D%/base/mem.h \
   %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/rng.h \
-  %D%/base/sha256.c %D%/base/sha256.h \
+  %D%/base/sha256.c %D%/base/sha256.h %D%/base/draft.c %D%/base/draft.h \
   %D%/ops.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_weights.h %D%/draw.h \
   %D%/backend.h %D%/backend.c %D%/half.h \
   %D%/ref/ref.h %D%/ref/memory.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/codes.c %D%/ref/evict.c \

@@ -142,6 +142,10 @@ typedef struct {
     void (*copy)(backend *, buf dst, buf src, size_t bytes);
     /* What lies there is not needed any more: it becomes undefined, and its memory may go back to the system. */
     void (*discard)(backend *, buf b, size_t bytes);
+    /* A buffer, `bytes` long as alloc gave it, becomes a private copy of an open file from `offset` on, which is read
+     * where it is touched. False, and nothing is changed: it must be uploaded. NULL: never possible (memory that is
+     * not the host's). */
+    bool (*map_file)(backend *, buf b, size_t bytes, int fd, uint64_t offset);
     void (*sync)(backend *);
 
     /* ---- the transformer ---- */

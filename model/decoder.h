@@ -28,6 +28,7 @@ struct session {
     decoder *d;
     attn_seq *attn;
     int64_t limit;
+    bool open; /* in the middle of a prompt */
 };
 
 /* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */

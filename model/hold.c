@@ -13,8 +13,6 @@
 #include "model/weights.h"
 #include "model/weights_cache.h"
 
-enum { SAMPLES = 16, SAMPLE_BYTES = 256 };
-
 typedef struct {
     model *m;
     const weights_options *o;
@@ -116,23 +114,11 @@ static __attribute__((format(printf, 2, 3))) void say(const holder *h, const cha
     h->o->say(h->o->ctx, line.msg);
 }
 
-/* Name, type, shape and pieces of a matrix into the hash. */
 static status hash_matrix(void *ctx, const weight_spec *w, err *e)
 {
     holder *h = ctx;
-    const weight *from = w->slot;
-    unsigned char piece[SAMPLE_BYTES];
-    char line[192];
-    size_t bytes = weight_size(w, from->type), n = bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
     (void)e;
-    snprintf(line, sizeof line, "%s %s %zu %zu\n", w->name, dtype_name(from->type), w->rows,
-             w->cols);
-    sha256_add(&h->hash, line, strlen(line));
-    for (size_t i = 0; i < SAMPLES; i++) {
-        size_t at = (bytes - n) / SAMPLES * i;
-        h->m->be->ops->download(h->m->be, piece, buf_at(from->p, at), n);
-        sha256_add(&h->hash, piece, n);
-    }
+    weight_hash(&h->hash, h->m->be, w);
     return ST_OK;
 }
 

@@ -61,6 +61,16 @@ void sampler_accept(sampler *s, int32_t id)
     s->seen[s->n_seen++] = id;
 }
 
+uint64_t sampler_random(const sampler *s)
+{
+    return s->random.state;
+}
+
+void sampler_set_random(sampler *s, uint64_t state)
+{
+    s->random.state = state;
+}
+
 int32_t logits_argmax(const float *logits, size_t vocab)
 {
     return (int32_t)draw_first(logits, vocab);

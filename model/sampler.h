@@ -27,6 +27,9 @@ void sampler_accept(sampler *s, int32_t id);
 /* Chooses from logits [vocab], which are changed. Order: penalty, temperature, top-k, top-p, min-p.
  * Equal logits: the lower id first; NaN counts as -INFINITY. Does not allocate. */
 int32_t sampler_next(sampler *s, float *logits);
+/* What random choices follow from; seen tokens are counted apart. */
+uint64_t sampler_random(const sampler *s);
+void sampler_set_random(sampler *s, uint64_t state);
 /* The most likely id, the lower one of equals; 0 if all are NaN. */
 int32_t logits_argmax(const float *logits, size_t vocab);
 

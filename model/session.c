@@ -211,6 +211,7 @@ void session_free(session *s)
 
 void session_reset(session *s)
 {
+    s->open = false;
     attn_seq_reset(s->attn);
 }
 
@@ -324,6 +325,7 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     attn_step step = make_step(d, s, n_sessions, n);
     step.flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
     step.flags |= may_round(d) ? ATTN_ROUNDED : 0;
+    for (size_t i = 0; i < n_sessions; i++) s[i]->open = !(step.flags & ATTN_PROMPT_END);
     step.n_prompt = total;
     step.prompt_done = done;
     return step;

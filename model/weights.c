@@ -351,3 +351,19 @@ void model_close(model *m)
     model_config_free(&m->config);
     mem_free(m);
 }
+
+void weight_hash(sha256 *hash, backend *be, const weight_spec *w)
+{
+    enum { SAMPLES = 16, SAMPLE_BYTES = 256 };
+    const weight *from = w->slot;
+    unsigned char piece[SAMPLE_BYTES];
+    char line[192];
+    size_t bytes = weight_size(w, from->type), n = bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
+    snprintf(line, sizeof line, "%s %s %zu %zu\n", w->name, dtype_name(from->type), w->rows, w->cols);
+    sha256_add(hash, line, strlen(line));
+    for (size_t i = 0; i < SAMPLES; i++) {
+        size_t at = (bytes - n) / SAMPLES * i;
+        be->ops->download(be, piece, buf_at(from->p, at), n);
+        sha256_add(hash, piece, n);
+    }
+}

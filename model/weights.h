@@ -3,6 +3,7 @@
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
 
+#include "kernels/base/sha256.h"
 #include "kernels/ops_weights.h"
 #include "model/model.h"
 #include "model/safetensors.h"
@@ -46,6 +47,9 @@ static inline size_t weight_room(const weight_spec *w, dtype t)
 {
     return (weight_size(w, t) + 63) / 64 * 64;
 }
+
+/* Adds name, type, shape and pieces of a weight to a hash: enough to tell it from others without reading it all. */
+void weight_hash(sha256 *hash, backend *be, const weight_spec *w);
 
 /* A model without weights: takes over c (frees it on failure too). */
 status model_create(model **out, model_config *c, const char *name, backend *be, err *e);

@@ -38,7 +38,7 @@ static void make_header(unsigned char out[WEIGHTS_CACHE_HEADER], const weights_k
 static status name_file(weights_cache *c, const char *dir, const weights_key *key, err *e)
 {
     char name[64];
-    *c = (weights_cache){.fd = -1};
+    *c = (weights_cache){.draft.fd = -1};
     snprintf(name, sizeof name, "%.32s.%s", key->model, dtype_name(key->type));
     if (!(c->path = path_join(dir, name)))
         return err_set(e, ST_NOMEM, "weights cache: out of memory");
@@ -93,60 +93,30 @@ static status make_folder(const char *dir, err *e)
     return st;
 }
 
-/* A file without a name where the system has that: nothing is left behind if the program is killed. */
-static status open_part(weights_cache *c, const char *dir, err *e)
-{
-    char suffix[32];
-    size_t n = strlen(c->path);
-    snprintf(suffix, sizeof suffix, ".%ld.part", (long)getpid());
-    TRY(mem_alloc((void **)&c->part, n + sizeof suffix, 1, "weights cache", e));
-    memcpy(c->part, c->path, n);
-    memcpy(c->part + n, suffix, strlen(suffix) + 1);
-    unlink(c->part); /* of a process that had this number before */
-    c->fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (c->fd < 0) c->fd = open(c->part, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    return c->fd < 0 ? err_set(e, ST_IO, "%s: %s", path_tail(c->part), strerror(errno)) : ST_OK;
-}
-
 status weights_cache_create(weights_cache *c, const weights_key *key, const char *dir, err *e)
 {
     TRY(name_file(c, dir, key, e));
     TRY(make_folder(dir, e));
-    TRY(open_part(c, dir, e));
+    TRY(file_draft_open(&c->draft, c->path, e));
     size_t bytes = WEIGHTS_CACHE_HEADER + key->bytes;
     /* reserved now: a full disk is an error here and not a signal when the mapping is written */
-    int why = posix_fallocate(c->fd, 0, (off_t)bytes);
+    int why = posix_fallocate(c->draft.fd, 0, (off_t)bytes);
     if (why != 0)
-        return err_set(e, ST_IO, "%s: %zu bytes: %s", path_tail(c->part), bytes, strerror(why));
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->fd, 0);
+        return err_set(e, ST_IO, "%s: %zu bytes: %s", path_tail(c->path), bytes, strerror(why));
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->draft.fd, 0);
     if (p == MAP_FAILED)
-        return err_set(e, ST_IO, "%s: cannot map: %s", path_tail(c->part), strerror(errno));
+        return err_set(e, ST_IO, "%s: cannot map: %s", path_tail(c->path), strerror(errno));
     c->map = p;
     c->map_bytes = bytes;
     make_header(c->map, key);
     return ST_OK;
 }
 
-/* Gives a file without a name the one of the part. */
-static bool name_part(const weights_cache *c)
-{
-    char by_fd[64];
-    snprintf(by_fd, sizeof by_fd, "/proc/self/fd/%d", c->fd);
-    return access(c->part, F_OK) == 0 ||
-           linkat(AT_FDCWD, by_fd, AT_FDCWD, c->part, AT_SYMLINK_FOLLOW) == 0;
-}
-
 status weights_cache_commit(weights_cache *c, err *e)
 {
-    bool good = msync(c->map, c->map_bytes, MS_SYNC) == 0 && fsync(c->fd) == 0 && name_part(c) &&
-                rename(c->part, c->path) == 0;
-    int why = errno;
-    close(c->fd);
-    c->fd = -1;
-    if (!good) {
-        unlink(c->part);
-        return err_set(e, ST_IO, "%s: %s", path_tail(c->path), strerror(why));
-    }
+    if (msync(c->map, c->map_bytes, MS_SYNC) != 0)
+        return err_set(e, ST_IO, "%s: %s", path_tail(c->path), strerror(errno));
+    TRY(file_draft_commit(&c->draft, 0, e));
     mprotect(c->map, c->map_bytes,
              PROT_READ); /* weights are never written: a fault shows who does */
     return ST_OK;
@@ -154,12 +124,8 @@ status weights_cache_commit(weights_cache *c, err *e)
 
 void weights_cache_close(weights_cache *c)
 {
-    if (c->fd >= 0) {
-        close(c->fd);
-        unlink(c->part);
-    }
+    file_draft_close(&c->draft);
     mem_unmap(c->map, c->map_bytes);
     mem_free(c->path);
-    mem_free(c->part);
-    *c = (weights_cache){.fd = -1};
+    *c = (weights_cache){.draft.fd = -1};
 }

@@ -4,6 +4,7 @@
 #ifndef MODEL_WEIGHTS_CACHE_H
 #define MODEL_WEIGHTS_CACHE_H
 
+#include "kernels/base/draft.h"
 #include "kernels/base/sha256.h"
 #include "kernels/ops.h"
 
@@ -20,8 +21,8 @@ typedef struct {
 typedef struct {
     unsigned char *map; /* NULL: none */
     size_t map_bytes;
-    int fd; /* of a file in the making; else -1 */
-    char *path, *part;
+    char *path;
+    file_draft draft; /* of a file in the making */
 } weights_cache;
 
 /* The file of a key in a folder, mapped for reading. map stays NULL, without an error, where there is

@@ -47,6 +47,7 @@ unit_tests = %D%/unit/test_product \
   %D%/unit/test_reference_kept \
   %D%/unit/test_parity \
   %D%/unit/test_session \
+  %D%/unit/test_session_file \
   %D%/unit/test_sampler \
   %D%/unit/test_reply \
   %D%/unit/test_tokenizer \
@@ -181,10 +182,13 @@ cli_tests = %D%/cli/layers.t \
   %D%/cli/longbench2.t \
   %D%/cli/readme.t \
   %D%/cli/pg19.t \
-  %D%/cli/weights.t
+  %D%/cli/weights.t \
+  %D%/cli/session.t
 unit_tests += %D%/unit/test_pg19
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
+tests_unit_test_session_file_SOURCES = %D%/unit/test_session_file.c %D%/unit/session_util.h
+nodist_EXTRA_tests_unit_test_session_file_SOURCES = link-as-cxx.cc
 tests_unit_test_sampler_SOURCES = %D%/unit/test_sampler.c
 nodist_EXTRA_tests_unit_test_sampler_SOURCES = link-as-cxx.cc
 tests_unit_test_reply_SOURCES = %D%/unit/test_reply.c
@@ -197,6 +201,7 @@ fuzz_targets = %D%/fuzz/fuzz_chat_template \
   %D%/fuzz/fuzz_recall_tensors \
   %D%/fuzz/fuzz_results \
   %D%/fuzz/fuzz_safetensors \
+  %D%/fuzz/fuzz_session \
   %D%/fuzz/fuzz_tokenizer_json
 nodist_EXTRA_tests_fuzz_fuzz_chat_template_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_config_SOURCES = link-as-cxx.cc
@@ -206,6 +211,7 @@ nodist_EXTRA_tests_fuzz_fuzz_recall_tensors_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_metrics_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_results_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_safetensors_SOURCES = link-as-cxx.cc
+nodist_EXTRA_tests_fuzz_fuzz_session_SOURCES = link-as-cxx.cc
 nodist_EXTRA_tests_fuzz_fuzz_tokenizer_json_SOURCES = link-as-cxx.cc
 if ENABLE_FUZZ
 fuzz_main =
@@ -224,6 +230,7 @@ tests_fuzz_fuzz_metrics_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_recall_tensors_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_results_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_safetensors_LDFLAGS = $(fuzz_ldflags)
+tests_fuzz_fuzz_session_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_tokenizer_json_LDFLAGS = $(fuzz_ldflags)
 tests_fuzz_fuzz_chat_template_SOURCES = %D%/fuzz/fuzz_chat_template.c $(fuzz_main)
 tests_fuzz_fuzz_config_SOURCES = %D%/fuzz/fuzz_config.c $(fuzz_main)
@@ -233,6 +240,7 @@ tests_fuzz_fuzz_recall_tensors_SOURCES = %D%/fuzz/fuzz_recall_tensors.c $(fuzz_m
 tests_fuzz_fuzz_metrics_SOURCES = %D%/fuzz/fuzz_metrics.c $(fuzz_main)
 tests_fuzz_fuzz_results_SOURCES = %D%/fuzz/fuzz_results.c $(fuzz_main)
 tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz/fuzz_safetensors.c $(fuzz_main)
+tests_fuzz_fuzz_session_SOURCES = %D%/fuzz/fuzz_session.c %D%/unit/session_util.h $(fuzz_main)
 tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz/fuzz_tokenizer_json.c $(fuzz_main)
 check_PROGRAMS += $(unit_tests) $(fuzz_targets)
 unit_tests += %D%/unit/test_bench

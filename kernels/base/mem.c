@@ -113,6 +113,13 @@ void mem_discard(void *p, size_t bytes)
     if (bytes >= skip + page) madvise((unsigned char *)p + skip, (bytes - skip) / page * page, MADV_DONTNEED);
 }
 
+bool mem_map_file(void *p, size_t bytes, int fd, uint64_t offset)
+{
+    if (offset % page_round(1) != 0 || offset > INT64_MAX) return false;
+    return mmap(p, page_round(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd,
+                (off_t)offset) != MAP_FAILED;
+}
+
 size_t mem_available(void)
 {
     FILE *f = fopen("/proc/meminfo", "r");

@@ -68,6 +68,12 @@ void ref_discard(backend *be, buf b, size_t bytes)
     mem_discard(b.p, bytes);
 }
 
+bool ref_map_file(backend *be, buf b, size_t bytes, int fd, uint64_t offset)
+{
+    (void)be;
+    return bytes >= MAP_FROM && mem_map_file(b.p, bytes, fd, offset);
+}
+
 status ref_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
 {
     (void)be;
@@ -116,6 +122,7 @@ const backend_ops ref_ops = {
     .download = ref_download,
     .copy = ref_copy,
     .discard = ref_discard,
+    .map_file = ref_map_file,
     .sync = ref_sync,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,

@@ -32,6 +32,7 @@ void ref_release(backend *be, buf b, size_t bytes);
 void ref_upload(backend *be, buf dst, const void *src, size_t bytes);
 void ref_download(backend *be, void *dst, buf src, size_t bytes);
 void ref_discard(backend *be, buf b, size_t bytes);
+bool ref_map_file(backend *be, buf b, size_t bytes, int fd, uint64_t offset);
 void ref_copy(backend *be, buf dst, buf src, size_t bytes);
 void ref_sync(backend *be);
 

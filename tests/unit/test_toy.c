@@ -115,6 +115,11 @@ static bool comb_exact_prompt(const attn_ctx *c, int64_t n)
     return attn_full.exact_prompt(all_of(c), n);
 }
 
+static status comb_state(attn_ctx *base, attn_state *s, err *e)
+{
+    return attn_full.state(all_of(base), s, e); /* the list is made anew in each step */
+}
+
 static void comb_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
 {
     attn_full.held(all_of(c), n_new, out);
@@ -143,8 +148,8 @@ static const attn_method comb_method = {
     .params = params, .retrieves = true, .has_budget = true, .def_budget = 64, .plan = comb_plan,
     .create = comb_create, .free = comb_free, .reset = comb_reset, .exact_prompt = comb_exact_prompt,
     .step_begin = comb_step_begin, .append = comb_append, .select = comb_select,
-    .layer_end = comb_layer_end, .step_end = comb_step_end, .rewind = comb_rewind, .held = comb_held,
-    .attended = comb_attended, .positions = comb_positions,
+    .layer_end = comb_layer_end, .step_end = comb_step_end, .rewind = comb_rewind, .state = comb_state,
+    .held = comb_held, .attended = comb_attended, .positions = comb_positions,
 };
 
 /* ---- its test ---- */

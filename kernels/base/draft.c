@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "kernels/base/draft.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+static atomic_long fail_in;
+
+void file_draft_test_fail_at(long n)
+{
+    atomic_store(&fail_in, n);
+}
+
+/* Whether the call that is about to be made is to fail. */
+static bool refused(void)
+{
+    if (atomic_load(&fail_in) == 0 || atomic_fetch_sub(&fail_in, 1) != 1) return false;
+    errno = EIO;
+    return true;
+}
+
+static status failed(const file_draft *d, const char *what, err *e)
+{
+    return err_set(e, ST_IO, "%s: %s: %s", path_tail(d->path), what, strerror(errno));
+}
+
+/* The folder of a path, in a new string. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return mem_strdup(".");
+    if (slash == path) return mem_strdup("/");
+    char *dir = mem_strdup(path);
+    if (dir) dir[slash - path] = 0;
+    return dir;
+}
+
+static status name_draft(file_draft *d, const char *path, err *e)
+{
+    char suffix[32];
+    size_t n = strlen(path);
+    snprintf(suffix, sizeof suffix, ".%ld.part", (long)getpid());
+    d->path = mem_strdup(path);
+    if (!d->path) return err_set(e, ST_NOMEM, "%s: out of memory", path_tail(path));
+    TRY(mem_alloc((void **)&d->part, n + sizeof suffix, 1, "file name", e));
+    memcpy(d->part, path, n);
+    memcpy(d->part + n, suffix, strlen(suffix) + 1);
+    return ST_OK;
+}
+
+status file_draft_open(file_draft *d, const char *path, err *e)
+{
+    struct stat s;
+    *d = (file_draft){.fd = -1};
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return err_set(e, ST_IO, "%s: not a regular file", path_tail(path));
+    TRY(name_draft(d, path, e));
+    char *dir = folder_of(path);
+    if (!dir) return err_set(e, ST_NOMEM, "%s: out of memory", path_tail(path));
+    unlink(d->part); /* of a process that had this number before */
+    if (!refused()) d->fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (d->fd < 0 && !refused()) d->fd = open(d->part, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    mem_free(dir);
+    return d->fd < 0 ? failed(d, "cannot make it", e) : ST_OK;
+}
+
+status file_draft_write(file_draft *d, uint64_t at, const void *p, size_t n, err *e)
+{
+    const char *from = p;
+    for (size_t done = 0; done < n;) {
+        ssize_t k = refused() ? -1 : pwrite(d->fd, from + done, n - done, (off_t)(at + done));
+        if (k < 0 && errno == EINTR) continue;
+        if (k == 0) errno = ENOSPC;
+        if (k <= 0)
+            return err_set(e, ST_IO, "%s: writing at byte %llu: %s", path_tail(d->path),
+                           (unsigned long long)(at + done), strerror(errno));
+        done += (size_t)k;
+    }
+    return ST_OK;
+}
+
+/* Gives a file without a name that of the part. */
+static bool name_part(const file_draft *d)
+{
+    char by_fd[64];
+    snprintf(by_fd, sizeof by_fd, "/proc/self/fd/%d", d->fd);
+    return access(d->part, F_OK) == 0 ||
+           (!refused() && linkat(AT_FDCWD, by_fd, AT_FDCWD, d->part, AT_SYMLINK_FOLLOW) == 0);
+}
+
+/* The name is on the disk too; a file system that cannot do that has nothing better. */
+static void sync_folder(const file_draft *d)
+{
+    char *dir = folder_of(d->path);
+    int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    mem_free(dir);
+}
+
+status file_draft_commit(file_draft *d, uint64_t size, err *e)
+{
+    if (size > 0 && (refused() || ftruncate(d->fd, (off_t)size) != 0))
+        return err_set(e, ST_IO, "%s: making it %llu bytes long: %s", path_tail(d->path), (unsigned long long)size,
+                       strerror(errno));
+    if (refused() || fsync(d->fd) != 0) return failed(d, "writing it to the disk", e);
+    if (!name_part(d)) return failed(d, "cannot name it", e);
+    if (refused() || rename(d->part, d->path) != 0) return failed(d, "cannot name it", e);
+    close(d->fd);
+    d->fd = -1;
+    sync_folder(d);
+    return ST_OK;
+}
+
+void file_draft_close(file_draft *d)
+{
+    if (d->fd >= 0) {
+        close(d->fd);
+        unlink(d->part);
+    }
+    mem_free(d->path);
+    mem_free(d->part);
+    *d = (file_draft){.fd = -1};
+}

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+# Sessions on disk: --save and --load, from process to process.
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm # every session waits for the disk
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+kv="$tmp/a.kv"
+seq 1 40 | tr '\n' ' ' >"$tmp/prompt"
+# joined A B: the first output without its last newline, then the second.
+joined() { head -c -1 "$1" && cat "$2"; }
+
+for a in full streaming:budget=24 h2o:budget=24 snapkv:budget=24 tova:budget=24 quest:budget=24:page=4 fier:budget=20:g=8 \
+    pariskv:budget=6:sink=4:local=8:u=5:full_thr=0 actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31 kivi:r=32 \
+    logquant:r=24 fier:budget=20:g=8:kv=kivi4/r=32:skip=0; do
+    set -- -m "$m" --seed 3 --ignore-eos --quiet --repeat-penalty 1.1
+    "$RUN" generate "$@" --attn "$a" -f "$tmp/prompt" -n 20 --save "$tmp/whole.kv" >"$tmp/out" 2>"$tmp/err"
+    "$RUN" generate "$@" --attn "$a" -f "$tmp/prompt" -n 7 --save "$kv" >"$tmp/out" 2>>"$tmp/err"
+    "$RUN" generate -m "$m" --ignore-eos --quiet --repeat-penalty 1.1 --load "$kv" --save "$kv" -n 13 >"$tmp/out" 2>>"$tmp/err"
+    # Bytes that make no character are cut at the end of a run: what both go on with is compared.
+    for f in whole.kv a.kv; do
+        "$RUN" generate -m "$m" --ignore-eos --quiet --repeat-penalty 1.1 --load "$tmp/$f" -n 30 >"$tmp/$f.out" 2>>"$tmp/err"
+    done
+    check "$a: goes on as a run in one piece does" cmp "$tmp/whole.kv.out" "$tmp/a.kv.out"
+    check "with as many tokens" test "$(wc -c <"$tmp/a.kv.out")" -gt 30
+done
+
+rm "$tmp/whole.kv" "$tmp"/*.out
+if has_sentencepiece; then
+    for a in full quest:budget=32:page=4:skip=0 h2o:budget=32; do
+        set -- --temp 0.7 --seed 3 --ignore-eos --quiet
+        "$RUN" generate "$@" --attn "$a" -p "She looked at him, and said that the house" -n 40 >"$tmp/whole" 2>"$tmp/err"
+        "$RUN" generate "$@" --attn "$a" -p "She looked at him, and said that the house" -n 13 --save "$kv" >"$tmp/first" 2>>"$tmp/err"
+        "$RUN" generate --temp 0.7 --ignore-eos --quiet --load "$kv" -n 27 >"$tmp/out" 2>>"$tmp/err"
+        joined "$tmp/first" "$tmp/out" >"$tmp/both"
+        check "$a: the text goes on as if never interrupted" cmp -s "$tmp/whole" "$tmp/both"
+    done
+fi
+
+run generate -m "$m" -f "$tmp/prompt" -n 0 --temp 0.9 --seed 5 --save "$kv"
+check "a prompt alone is saved" test "$status" -eq 0 -a "$(stat -c %a "$kv")" = 600
+"$RUN" generate -m "$m" -f "$tmp/prompt" -n 9 --temp 0.9 --seed 5 --quiet >"$tmp/whole"
+cp "$kv" "$tmp/copy.kv"
+run generate -m "$m" -n 9 --temp 0.9 --load "$kv" --quiet
+check "and goes on with the random numbers it had" cmp -s "$tmp/whole" "$tmp/out"
+run generate -m "$m" -p "And then" -n 9 --temp 0 --load "$kv"
+cp "$tmp/out" "$tmp/answer"
+check "it can be asked" test "$status" -eq 0 -a -s "$tmp/out"
+check "without reading the text again" sh -c "sed -n 's/^prompt \([0-9]*\) tokens.*/\1/p' '$tmp/err' | { read -r n; test \"\$n\" -lt 12; }"
+run generate -m "$m" -p "And then" -n 9 --temp 0 --load "$kv"
+check "and asked again, with the same answer" cmp -s "$tmp/out" "$tmp/answer"
+check "a session that is read stays as it is" cmp -s "$kv" "$tmp/copy.kv"
+run generate -m "$m" -n 3 --temp 0 --load "$kv" --save "$kv" --ignore-eos
+run generate -m "$m" -n 3 --temp 0 --load "$kv" --save "$kv" --ignore-eos
+check "a session can be saved in its own place" test "$status" -eq 0
+run generate -m "$m" -p "What now?" --chat -n 5 --temp 0 --load "$kv"
+check "a question in the chat template" test "$status" -eq 0
+check "nothing is left beside the sessions" test "$(find "$tmp" -name '*.kv*' | wc -l)" -eq 2
+
+# Chats.
+printf 'Hello there, Alice.\n' | "$RUN" chat -m "$m" -n 6 --temp 0 --save "$tmp/chat.kv" >"$tmp/first" 2>"$tmp/err"
+printf 'And again.\n' | "$RUN" chat -m "$m" -n 6 --temp 0 --load "$tmp/chat.kv" --quiet >>"$tmp/first" 2>"$tmp/err"
+printf 'Hello there, Alice.\nAnd again.\n' | "$RUN" chat -m "$m" -n 6 --temp 0 --ctx 512 --quiet >"$tmp/whole" 2>"$tmp/err"
+check "a chat goes on" cmp -s "$tmp/first" "$tmp/whole"
+
+# What is not taken.
+cp "$tmp/copy.kv" "$kv"
+refused 1 "a session of another model" "another model" generate -m "$models/qwen2-f16" --load "$kv" -n 1
+refused 1 "a.kv: a session of strategy 'full', expected 'quest'" "another strategy" generate -m "$m" --load "$kv" -n 1 --attn quest
+refused 1 "held as f16, expected bf16" "another store" generate -m "$m" --load "$kv" -n 1 --kv bf16
+refused 1 "a context of" "another context" generate -m "$m" --load "$kv" -n 1 --ctx 64
+refused 1 "saved with --chunk 512, expected 64" "other chunks" generate -m "$m" --load "$kv" -n 1 --chunk 64
+refused 1 "does not fit the context" "a question that is too long" generate -m "$m" --load "$kv" -n 1 -p "$(seq 1 400 | tr '\n' ' ')"
+refused 2 "--plan and --load" "--plan" generate -m "$m" --load "$kv" --plan
+refused 2 "--system and --load" "--system" generate -m "$m" --load "$kv" --chat -p x --system y
+refused 1 "nowhere.kv: No such file" "a file that is not there" generate -m "$m" --load "$tmp/nowhere.kv"
+refused 1 "not a regular file" "a device" generate -m "$m" --load /dev/zero
+refused 1 "not a session" "another kind of file" generate -m "$m" --load "$m/model.safetensors"
+head -c 5000 "$kv" >"$tmp/cut.kv"
+refused 1 "cut.kv: 5000 bytes, expected" "a file that is cut" generate -m "$m" --load "$tmp/cut.kv"
+cp "$kv" "$tmp/cut.kv"
+printf 'x' | dd of="$tmp/cut.kv" bs=1 seek=4500 conv=notrunc 2>/dev/null
+refused 1 "cut.kv: damaged: checksum" "a damaged byte" generate -m "$m" --load "$tmp/cut.kv"
+refused 1 "--save $tmp/no/a.kv: cannot make it" "a folder that is not there, before anything runs" \
+    generate -m "$m" -p x -n 1 --save "$tmp/no/a.kv"
+refused 1 "--save /dev/null: not a regular file" "a device to write to" generate -m "$m" -p x -n 1 --save /dev/null
+if (trap '' XFSZ && ulimit -f 2) 2>/dev/null; then
+    (trap '' XFSZ && ulimit -f 8 && "$RUN" generate -m "$m" -f "$tmp/prompt" -n 0 --quiet --save "$tmp/full.kv" >"$tmp/out" 2>"$tmp/err" </dev/null)
+    status=$?
+    check "no room: exit status 1" test "$status" -eq 1
+    check "with the file and the byte" grep -q 'full.kv: writing at byte [0-9]*: File too large' "$tmp/err" # shells count in other units
+    check "and no file" test "$(find "$tmp" -name 'full*' | wc -l)" -eq 0
+fi
+finish

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* Small sessions that are saved and loaded. */
+#ifndef TESTS_UNIT_SESSION_UTIL_H
+#define TESTS_UNIT_SESSION_UTIL_H
+
+#include <string.h>
+
+#include "model/session_file_impl.h"
+#include "tests/tap.h"
+
+enum { U_VOCAB = 384, U_CHUNK = 16 };
+
+typedef struct {
+    backend *be;
+    model *m;
+    decoder *dec;
+} engine_parts;
+
+static inline status parts_open(engine_parts *p, const char *name, const char *device, err *e)
+{
+    char rel[128];
+    backend_options bo = {.device = device, .n_threads = 1};
+    decoder_options opt = {.chunk = U_CHUNK, .exact = true};
+    snprintf(rel, sizeof rel, "tests/data/models/%s", name);
+    *p = (engine_parts){0};
+    TRY(backend_open(&p->be, &bo, e));
+    TRY(model_open(&p->m, tap_path(rel), p->be, e));
+    return decoder_create(&p->dec, p->m, &opt, e);
+}
+
+static inline void parts_close(engine_parts *p)
+{
+    decoder_free(p->dec);
+    model_close(p->m);
+    backend_close(p->be);
+}
+
+static inline status session_new(session **s, const engine_parts *p, const char *strategy, const char *store,
+                                 int64_t n, err *e)
+{
+    attn_spec spec;
+    attn_options o = {0};
+    TRY(kv_format_parse(&o.kv, store, "--kv", e));
+    TRY(attn_spec_parse(&spec, strategy, &o, e));
+    return session_create(s, p->dec, &spec, n, e);
+}
+
+static inline int32_t some_id(int64_t position)
+{
+    return (int32_t)((7 * position + position * position / 3 + 11) % 300);
+}
+
+static inline void keep_last_row(void *ctx, int64_t first, size_t n, const float *logits)
+{
+    (void)first;
+    memcpy(ctx, logits + (n - 1) * U_VOCAB, U_VOCAB * sizeof(float));
+}
+
+/* A prompt of n tokens (at most 64), then `steps` steps; out: U_VOCAB logits of each of the 1 + steps. */
+static inline status live(session *s, size_t n, int steps, float *out, err *e)
+{
+    int32_t ids[64];
+    prefill_options o = {.which = LOGITS_LAST, .rows = keep_last_row, .ctx = out};
+    for (size_t i = 0; i < n; i++) ids[i] = some_id(session_length(s) + (int64_t)i);
+    TRY(session_prefill(&s, 1, ids, n, &o, e));
+    for (int i = 0; i < steps; i++) {
+        int32_t id = some_id(session_length(s));
+        TRY(session_decode(&s, 1, &id, out + (size_t)(i + 1) * U_VOCAB, e));
+    }
+    return ST_OK;
+}
+
+static inline status save_plain(const session *s, const char *path, err *e)
+{
+    return session_save(s, path, &(session_notes){0}, e);
+}
+
+/* Opens and loads. */
+static inline status load_plain(session *s, const char *path, err *e)
+{
+    session_file *f;
+    session_notes n;
+    TRY(session_file_open(&f, path, e));
+    status st = session_load(s, f, &n, e);
+    session_file_close(f);
+    return st;
+}
+
+/* Makes the sum of a file in memory right again, whatever was changed in it. */
+static inline void seal(unsigned char *file, size_t bytes)
+{
+    session_header h;
+    memcpy(&h, file, sizeof h);
+    uint64_t rest = h.n_items * sizeof(session_item) + h.state_bytes;
+    if (bytes < SESSION_HEADER || h.n_items > bytes || h.state_bytes > bytes || rest > bytes - SESSION_HEADER) return;
+    session_sum(h.sum, &h, file + SESSION_HEADER, (size_t)rest);
+    memcpy(file, &h, sizeof h);
+}
+
+#endif
