@@ -335,6 +335,7 @@ const attn_method attn_actqkv = {
     .source = "ActQKV (github.com/MrXiaoaa/ActQKV) on InfLLM (Xiao et al. 2024, arXiv 2402.04617); "
               "methods.md sections 9 and 12.1",
     .params = params,
+    .uses = USES_CODES | USES_EVICT | USES_SELECT | USES_BLOCK,
     .retrieves = true,
     .has_budget = true,
     .def_budget = 2048,

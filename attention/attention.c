@@ -87,6 +87,7 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     attn_seq *s;
     *out = NULL;
     TRY(attn_spec_check(spec, shape, e));
+    TRY(attn_backend_check(spec, be, e));
     TRY(MEM_NEW(&s, 1, e));
     *s = (attn_seq){.spec = *spec, .shape = *shape, .lim = *lim, .be = be};
     status st = MEM_NEW(&s->dense_layer, (size_t)shape->n_layers, e);

@@ -237,6 +237,7 @@ const attn_method attn_fier = {
     .summary = "FIER: tokens by one-bit keys",
     .source = "FIER v2 (EMNLP 2025), section 3.3 and Alg. 1; no public code; methods.md section 7",
     .params = params,
+    .uses = USES_SELECT | USES_FIER,
     .retrieves = true,
     .has_budget = true,
     .def_budget = 256,

@@ -104,6 +104,7 @@ const attn_method attn_h2o = {
     .summary = "H2O: heavy hitters by accumulated attention, and the most recent tokens",
     .source = "Zhang et al. 2023 (arXiv 2306.14048); H2O utils_real_drop; methods.md section 3",
     .params = params,
+    .uses = USES_EVICT,
     .has_budget = true,
     .def_budget = 256,
     .parse = h2o_parse,

@@ -8,6 +8,17 @@
 
 enum { ATTN_MAX_SEGS = 4 };
 
+/* Families of ops that not every backend has (ops.h). */
+enum {
+    USES_CODES = 1,
+    USES_EVICT = 2,
+    USES_SELECT = 4,
+    USES_QUEST = 8,
+    USES_FIER = 16,
+    USES_PARIS = 32,
+    USES_BLOCK = 64
+};
+
 /* State of one method for one sequence; methods embed it first in their own struct. */
 typedef struct {
     const attn_spec *spec;
@@ -73,6 +84,7 @@ struct attn_method {
     bool has_budget;
     int64_t def_budget;
     int def_skip; /* leading dense layers */
+    unsigned uses; /* families of ops that it calls, whatever its parameters */
     /* After the parameters were read: rows that are a store set s->kv; may be NULL. */
     status (*parse)(attn_spec *s, err *e);
     status (*check)(const attn_spec *s, const attn_shape *shape, err *e);

@@ -342,6 +342,7 @@ const attn_method attn_pariskv = {
         "ParisKV: sink, newest tokens, and the best others by sign collisions and 4-bit codes",
     .source = "ParisKV (paper; cache_hub/polar_cache.py); methods.md section 8",
     .params = params,
+    .uses = USES_SELECT | USES_PARIS,
     .retrieves = true,
     .has_budget = true,
     .def_budget = 512,

@@ -180,6 +180,7 @@ const attn_method attn_quest = {
     .source = "Tang et al. 2024 (arXiv 2406.10774), Alg. 1; quest kernels decode_page.cuh; "
               "methods.md section 6",
     .params = params,
+    .uses = USES_SELECT | USES_QUEST,
     .retrieves = true,
     .has_budget = true,
     .def_budget = 256,

@@ -240,6 +240,7 @@ const attn_method attn_snapkv = {
     .summary = "SnapKV: the prompt's last queries vote once for what is kept of it",
     .source = "Li et al. 2024 (arXiv 2404.14469); SnapKV snapkv_utils.py; methods.md section 4",
     .params = params,
+    .uses = USES_EVICT,
     .has_budget = true,
     .def_budget = 256,
     .parse = snap_parse,

@@ -2,6 +2,7 @@
 /* The table of strategies, and strategies as users write them: name[:key=value]... */
 #include "config.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,6 +203,37 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 1", s->text,
                        (long long)s->budget);
     return ST_OK;
+}
+
+/* Families of ops that a strategy calls with its parameters and store. */
+static unsigned families(const attn_spec *s)
+{
+    unsigned uses = s->method->uses;
+    size_t len;
+    if (s->kv.kind != KV_EXACT) uses |= USES_CODES;
+    for (int i = 0; s->method->params[i].key; i++) {
+        const attn_param *p = &s->method->params[i];
+        const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;
+        if (c && strcmp(p->key, "pool") == 0 && strncmp(c, "entropy", len) == 0) uses |= USES_BLOCK;
+    }
+    return uses;
+}
+
+status attn_backend_check(const attn_spec *s, const backend *be, err *e)
+{
+    const backend_ops *o = be->ops;
+    const struct {
+        const char *name;
+        const void *ops;
+    } all[] = {{"codes", o->codes}, {"evict", o->evict}, {"select", o->select}, {"quest", o->quest},
+               {"fier", o->fier},   {"paris", o->paris}, {"block", o->block}};
+    unsigned uses = families(s);
+    char names[64] = "";
+    for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)
+        if ((uses >> i & 1) && !all[i].ops)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", all[i].name);
+    return names[0] ? err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name, names)
+                    : ST_OK;
 }
 
 void attn_spec_params(const attn_spec *s, char *out, size_t size)

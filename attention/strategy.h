@@ -94,6 +94,8 @@ typedef struct {
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e);
 /* Whether the strategy can run on a model; ST_USAGE or ST_UNSUPPORTED with the reason. */
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e);
+/* Whether a backend has the ops that it needs; ST_UNSUPPORTED, naming them. */
+status attn_backend_check(const attn_spec *s, const backend *be, err *e);
 /* All parameters with their values: "budget=256 sink=4 pos=reindex". */
 void attn_spec_params(const attn_spec *s, char *out, size_t size);
 /* A strategy as two words: its name with all parameters, and its store. */

@@ -66,6 +66,7 @@ const attn_method attn_tova = {
     .summary = "TOVA: drop what the latest query attends least",
     .source = "Oren et al. 2024 (arXiv 2401.06104); TOVA tova_cache.py; methods.md section 5",
     .params = params,
+    .uses = USES_EVICT,
     .has_budget = true,
     .def_budget = 256,
     .check = tova_check,

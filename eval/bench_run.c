@@ -33,7 +33,7 @@ static status check_memory(const bench_case *c, err *e)
     TRY(size_mul(&p.kv, p.kv, c->max_batch, "KV of the batch", e));
     TRY(size_mul(&p.index, p.index, c->max_batch, "index of the batch", e));
     TRY(size_add(&p.scratch, p.scratch, c->n_ids * sizeof *c->ids, "prompt", e));
-    return memory_plan_check(&p, e);
+    return memory_plan_check(&p, decoder_model(c->d)->be, e);
 }
 
 status bench_open(bench_case *c, bool prefill, err *e)

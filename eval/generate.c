@@ -437,7 +437,7 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
         TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));
     return out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB\n",
                       (double)p.kv / 1e6, (double)p.index / 1e6, (double)p.scratch / 1e6,
-                      (double)mem_available() / 1e6);
+                      (double)g->be->ops->available(g->be) / 1e6);
 }
 
 static status check_options(const cli *c, err *e)

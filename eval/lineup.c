@@ -63,8 +63,9 @@ status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err
         *why = (err){0};
         l->run[i] = (together_run){.spec = l->run[i].spec};
         status st = attn_spec_check(&l->run[i].spec, decoder_attn_shape(g->dec), why);
+        if (st == ST_OK) st = attn_backend_check(&l->run[i].spec, g->be, why);
         if (st == ST_OK) st = session_plan(&plan, g->m, &o, &l->run[i].spec, limit, why);
-        if (st == ST_OK) st = memory_plan_check(&plan, why);
+        if (st == ST_OK) st = memory_plan_check(&plan, g->be, why);
         if (st != ST_OK && l->n == 1) return err_set(e, st, "%s", why->msg);
         n += st == ST_OK;
     }

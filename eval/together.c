@@ -280,7 +280,8 @@ status together_fit(size_t *fit, const together_fitting *f, const together_run *
                     const size_t *run, size_t n, err *e)
 {
     /* Memory is touched as sessions grow: what is available must be divided now. */
-    size_t have = mem_available(), used = 0;
+    backend *be = decoder_model(f->d)->be;
+    size_t have = be->ops->available(be), used = 0;
     have -= have / 10;
     for (*fit = 0; *fit < n; ++*fit) {
         memory_plan p;

@@ -61,8 +61,9 @@ endif
 # CUDA
 noinst_LIBRARIES += libkcuda.a
 kernel_libs += libkcuda.a
-cuda_sources = %D%/cuda/device.cu
-EXTRA_DIST += $(cuda_sources)
+cuda_sources = %D%/cuda/backend.cu %D%/cuda/elementwise.cu %D%/cuda/linear.cu %D%/cuda/linear_blocks.cu \
+  %D%/cuda/attn_decode.cu %D%/cuda/attn_prefill.cu %D%/cuda/select.cu %D%/cuda/quest.cu %D%/cuda/fier.cu %D%/cuda/gemm_lt.cu
+EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/dev.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/attention.cuh %D%/cuda/README.md
 if HAVE_CUDA
 libkcuda_a_SOURCES = $(cuda_sources)
 else
@@ -73,7 +74,7 @@ NVCC_V_ = $(NVCC_V_@AM_DEFAULT_V@)
 NVCC_V_0 = @echo "  NVCC     $@";
 .cu.o:
 	@$(MKDIR_P) $(@D)/$(DEPDIR)
-	$(NVCC_V)$(NVCC) -ccbin "$(CXX)" -std=c++17 $(NVCC_GENCODE) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(NVCCFLAGS) \
+	$(NVCC_V)$(NVCC) -ccbin "$(NVCC_CCBIN)" -std=c++17 $(NVCC_GENCODE) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(NVCCFLAGS) \
 	  -Xcompiler -Wall -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(*F).Pcu -c -o $@ $<
 -include $(wildcard kernels/cuda/$(DEPDIR)/*.Pcu)
 distclean-local:

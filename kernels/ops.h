@@ -17,6 +17,10 @@
 
 #include "kernels/base/err.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Types of elements, then of matrices in blocks (ops_weights.h). */
 typedef enum { DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4, DT_COUNT } dtype;
 
@@ -146,6 +150,8 @@ typedef struct {
      * where it is touched. False, and nothing is changed: it must be uploaded. NULL: never possible (memory that is
      * not the host's). */
     bool (*map_file)(backend *, buf b, size_t bytes, int fd, uint64_t offset);
+    /* Bytes that alloc may still give; 0: unknown. */
+    size_t (*available)(backend *);
     void (*sync)(backend *);
 
     /* ---- the transformer ---- */
@@ -205,6 +211,7 @@ typedef struct {
     void (*attn_merge)(backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts,
                        size_t n_rows, size_t dim);
 
+    /* NULL: the backend lacks the family */
     const codes_ops *codes;
     const evict_ops *evict;
     const select_ops *select;
@@ -237,5 +244,9 @@ status backend_fault(const backend *be, err *e);
 /* Where time goes: waits for the ops so far and adds the time since the last mark to stage_ns[stage]; stage -1: to
  * none. The stages are the callers'. Nothing while stage_ns is NULL. */
 void backend_mark(backend *be, int stage);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

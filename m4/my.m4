@@ -55,7 +55,7 @@ AC_DEFUN([MY_CUDA], [
   AC_ARG_VAR([NVCC], [CUDA compiler])
   AC_ARG_VAR([NVCCFLAGS], [CUDA compiler flags])
   : ${NVCCFLAGS=-O3 -g -lineinfo}
-  have_cuda=no have_nccl=no why="switched off" CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= NVCC_GENCODE=
+  have_cuda=no have_nccl=no why="switched off" CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= NVCC_GENCODE= NVCC_CCBIN=
   AS_IF([test "x$with_cuda" != xno], [
     AS_CASE([$with_cuda], [yes|check], [d=${CUDA_HOME-/usr/local/cuda}], [d=$with_cuda])
     AC_PATH_PROG([NVCC], [nvcc], [], [$d/bin:$PATH])
@@ -72,11 +72,14 @@ AC_DEFUN([MY_CUDA], [
         [test "0$major" -ge 12], [with_cuda_arch=80,86,89,90], [with_cuda_arch=70,80,86])])
       for a in `echo "$with_cuda_arch" | tr , ' '`; do NVCC_GENCODE="$NVCC_GENCODE -gencode arch=compute_$a,code=sm_$a"; done
       NVCC_GENCODE="$NVCC_GENCODE -gencode arch=compute_$a,code=compute_$a"
+      dnl nvcc wants a program, not a command line such as "ccache g++"
+      NVCC_CCBIN=
+      for w in $CXX; do AS_CASE([$w], [ccache|*/ccache|distcc|*/distcc], [], [NVCC_CCBIN=$w; break]); done
       echo '__global__ void k(float *p) { *p = 1; }' > conftest.cu
-      AS_IF([test -z "$why" && ! AC_TRY_COMMAND([$NVCC -ccbin "$CXX" -std=c++17 $NVCC_GENCODE -c conftest.cu -o conftest.o >&AS_MESSAGE_LOG_FD 2>&1])],
+      AS_IF([test -z "$why" && ! AC_TRY_COMMAND([$NVCC -ccbin "$NVCC_CCBIN" -std=c++17 $NVCC_GENCODE -c conftest.cu -o conftest.o >&AS_MESSAGE_LOG_FD 2>&1])],
         [why="nvcc fails, see config.log"])
       AS_IF([test -z "$why"], [have_cuda=yes])])])
   AS_IF([test $have_cuda = no], [CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= NVCC_GENCODE= have_nccl=no
     AS_CASE([$with_cuda], [no|check], [], [AC_MSG_ERROR([--with-cuda was given, but: $why])])])
-  AC_SUBST([CUDA_CPPFLAGS]) AC_SUBST([CUDA_LDFLAGS]) AC_SUBST([CUDA_LIBS]) AC_SUBST([NVCC_GENCODE])
+  AC_SUBST([CUDA_CPPFLAGS]) AC_SUBST([CUDA_LDFLAGS]) AC_SUBST([CUDA_LIBS]) AC_SUBST([NVCC_GENCODE]) AC_SUBST([NVCC_CCBIN])
   AM_CONDITIONAL([HAVE_CUDA], [test $have_cuda = yes])])

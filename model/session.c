@@ -170,9 +170,9 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     return ST_OK;
 }
 
-status memory_plan_check(const memory_plan *p, err *e)
+status memory_plan_check(const memory_plan *p, backend *be, err *e)
 {
-    size_t need = p->kv + p->index + p->scratch, have = mem_available();
+    size_t need = p->kv + p->index + p->scratch, have = be->ops->available(be);
     if (have == 0 || need <= have) return ST_OK;
     return err_set(e, ST_NOMEM,
                    "out of memory: KV %.1f MB, index %.1f MB and scratch %.1f MB are needed, %.1f "
@@ -191,7 +191,8 @@ status session_create(session **out, decoder *d, const attn_spec *spec, int64_t 
                        (long long)n_tokens);
     TRY(attn_spec_check(spec, &d->shape, e));
     TRY(session_plan(&plan, d->m, &d->opt, spec, n_tokens, e));
-    TRY(memory_plan_check(&plan, e));
+    TRY(attn_backend_check(spec, d->be, e));
+    TRY(memory_plan_check(&plan, d->be, e));
     TRY(MEM_NEW(&s, 1, e));
     s->d = d;
     s->limit = n_tokens;

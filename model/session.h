@@ -33,8 +33,8 @@ typedef struct {
 } memory_plan;
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,
                     int64_t n_tokens, err *e);
-/* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the available memory. */
-status memory_plan_check(const memory_plan *p, err *e);
+/* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the memory that be has left. */
+status memory_plan_check(const memory_plan *p, backend *be, err *e);
 
 /* n_tokens: most tokens of the sequence. Checks that the plan fits before it allocates. */
 status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e);

@@ -2,6 +2,7 @@
 EXTRA_DIST += %D%/build \
     %D%/check \
     %D%/check_aarch64 \
+    %D%/check_ptxas \
     %D%/demo \
     %D%/demo_net.py \
     %D%/demo_tasks.py \

@@ -95,7 +95,7 @@ tests_unit_test_gemm_SOURCES = %D%/unit/test_gemm.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_gemm_SOURCES = link-as-cxx.cc
 tests_unit_test_blocks_SOURCES = %D%/unit/test_blocks.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_blocks_SOURCES = link-as-cxx.cc
-tests_unit_test_cpu_attn_SOURCES = %D%/unit/test_cpu_attn.c %D%/unit/ops_util.h
+tests_unit_test_cpu_attn_SOURCES = %D%/unit/test_cpu_attn.c %D%/unit/attn_call.h %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_cpu_attn_SOURCES = link-as-cxx.cc
 tests_unit_test_budget_SOURCES = %D%/unit/test_budget.c
 nodist_EXTRA_tests_unit_test_budget_SOURCES = link-as-cxx.cc
@@ -168,6 +168,7 @@ nodist_EXTRA_tests_unit_test_infinitebench_SOURCES = link-as-cxx.cc
 tests_unit_test_longbench2_SOURCES = %D%/unit/test_longbench2.c %D%/unit/prompt_fixture.h %D%/unit/test_tokenizer_util.h
 nodist_EXTRA_tests_unit_test_longbench2_SOURCES = link-as-cxx.cc
 cli_tests = %D%/cli/layers.t \
+  %D%/cli/cuda.t \
   %D%/cli/generate.t \
   %D%/cli/inspect.t \
   %D%/cli/chat.t \
@@ -242,6 +243,8 @@ tests_fuzz_fuzz_results_SOURCES = %D%/fuzz/fuzz_results.c $(fuzz_main)
 tests_fuzz_fuzz_safetensors_SOURCES = %D%/fuzz/fuzz_safetensors.c $(fuzz_main)
 tests_fuzz_fuzz_session_SOURCES = %D%/fuzz/fuzz_session.c %D%/unit/session_util.h $(fuzz_main)
 tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz/fuzz_tokenizer_json.c $(fuzz_main)
+include tests/cushim/local.mk
+include tests/cuda/local.mk
 check_PROGRAMS += $(unit_tests) $(fuzz_targets)
 unit_tests += %D%/unit/test_bench
 tests_unit_test_bench_SOURCES = %D%/unit/test_bench.c

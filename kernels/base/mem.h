@@ -9,6 +9,10 @@
 
 #include "kernels/base/err.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* a*b and a+b into *out; ST_NOMEM with `what` in the message on overflow. */
 status size_mul(size_t *out, size_t a, size_t b, const char *what, err *e);
 status size_add(size_t *out, size_t a, size_t b, const char *what, err *e);
@@ -41,5 +45,9 @@ size_t mem_available(void);
 /* Test hook: fail the n-th allocation from now on (1 = the next; 0 = never), count all. */
 void mem_test_fail_at(long n);
 long mem_test_count(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -108,6 +108,12 @@ void ref_copy(backend *be, buf dst, buf src, size_t bytes)
     memcpy(dst.p, src.p, bytes);
 }
 
+size_t ref_available(backend *be)
+{
+    (void)be;
+    return mem_available();
+}
+
 void ref_sync(backend *be)
 {
     (void)be;
@@ -123,6 +129,7 @@ const backend_ops ref_ops = {
     .copy = ref_copy,
     .discard = ref_discard,
     .map_file = ref_map_file,
+    .available = ref_available,
     .sync = ref_sync,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,

@@ -34,6 +34,7 @@ void ref_download(backend *be, void *dst, buf src, size_t bytes);
 void ref_discard(backend *be, buf b, size_t bytes);
 bool ref_map_file(backend *be, buf b, size_t bytes, int fd, uint64_t offset);
 void ref_copy(backend *be, buf dst, buf src, size_t bytes);
+size_t ref_available(backend *be);
 void ref_sync(backend *be);
 
 void ref_embed(backend *be, buf out, weight table, buf ids, size_t n);

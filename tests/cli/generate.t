@@ -55,8 +55,6 @@ refused 2 "unknown device" "an unknown device" generate -m "$m" -p x --device tp
 refused 2 "--kv: unknown" "an unknown KV type" generate -m "$m" -p x --kv f8
 refused 1 "--json $tmp/no/r.json" "a report that cannot be written, before anything runs" generate -m "$m" -p x --json "$tmp/no/r.json"
 refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowhere.txt"
-run generate -m "$m" -p x --device cuda
-case $(cat "$tmp/err") in *"--device cuda"*) pass "--device cuda without a usable GPU says so" ;; *) fail "--device cuda: $(cat "$tmp/err")" ;; esac
 "$RUN" generate -m "$m" -p Alice -n 8 --quiet >&- 2>"$tmp/err"
 check "a closed stdout is exit status 1" test $? -eq 1
 err_has "standard output: Bad file descriptor" "and is said"

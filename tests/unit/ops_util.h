@@ -16,16 +16,28 @@
 #include "kernels/half.h"
 #include "kernels/ops.h"
 #include "tests/tap.h"
+#ifdef CUDA_SHIM
+#include "tests/cushim/shim.h"
+#endif
 
 #define UNUSED_OK __attribute__((unused))
 
 static const dtype ALL_TYPES[] UNUSED_OK = {DT_F32, DT_F16, DT_BF16};
-#ifdef HAVE_NEON_KERNELS
+#ifdef CUDA_SHIM /* tests/cuda builds some of the tests a second time */
+static const char *const ALL_LEVELS[] UNUSED_OK = {"cuda"};
+#elif defined(HAVE_NEON_KERNELS)
 static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot"};
 #else
 static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "avx2", "avx512", "avx512_bf16"};
 #endif
 enum { N_ALL_LEVELS = sizeof ALL_LEVELS / sizeof ALL_LEVELS[0] };
+/* What methods run on. */
+#ifdef CUDA_SHIM
+static const char *const METHOD_DEVICES[] UNUSED_OK = {"cuda"};
+#else
+static const char *const METHOD_DEVICES[] UNUSED_OK = {"ref", "cpu"};
+#endif
+enum { N_METHOD_DEVICES = sizeof METHOD_DEVICES / sizeof METHOD_DEVICES[0] };
 
 /* One TAP line over many cases: the first failing case is told. */
 typedef struct {
@@ -93,6 +105,26 @@ static UNUSED_OK buf at(const void *p)
     return (buf){(unsigned char *)(uintptr_t)p};
 }
 
+/* The host's shim is slow: it runs one case in `plain`, its race build one in `race`. */
+static UNUSED_OK bool left_out(int plain, int race)
+{
+#ifdef CUDA_SHIM
+    static int n;
+    return n++ % (shim_sees_races() ? race : plain) > 0;
+#else
+    (void)plain, (void)race;
+    return false;
+#endif
+}
+
+/* At a program's end. */
+static UNUSED_OK void check_races(void)
+{
+#ifdef CUDA_SHIM
+    is_int(shim_races(), 0, "no race");
+#endif
+}
+
 static UNUSED_OK backend *open_ref(void)
 {
     static backend ref;
@@ -105,7 +137,7 @@ static UNUSED_OK backend *open_level(const char *level, int n_threads)
 {
     backend *be;
     err e = {0};
-    backend_options o = {.device = "cpu", .n_threads = n_threads};
+    backend_options o = {.device = strcmp(level, "cuda") == 0 ? level : "cpu", .n_threads = n_threads};
     setenv("KVASIR_CPU", level, 1);
     status st = backend_open(&be, &o, &e);
     unsetenv("KVASIR_CPU");

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention of a prompt's queries: tiles of keys in shared memory, softmax carried along. A block of threads has ROWS
+ * queries of one unit (tokens times the heads of a group), so that heads of a group share what is read. Tiles begin at
+ * multiples of KEYS entries of the list, and a tile that a query does not see changes nothing in its sums: a query's
+ * bits do not depend on the chunk that it came in. Source: Milakov and Gimelshein 2018 (online softmax); FlashAttention. */
+#include "config.h"
+
+#include "kernels/cuda/attention.cuh"
+
+enum { ROWS = 16, BLOCK = 128, PER_ROW = BLOCK / ROWS, PAD = 4 };
+
+static __host__ __device__ __forceinline__ int stride_of(int dim)
+{
+    return (dim + 3) / 4 * 4 + PAD;
+}
+
+/* Entries [at, at + KEYS) of the list as floats; what lies outside [lo, hi) may hold anything and becomes 0. */
+template <class T, int KEYS>
+static __device__ void load_tile(float *tile, const void *rows, const attn_args &j, const attn_unit &u, int64_t at, int64_t lo,
+                                 int64_t hi, bool wide)
+{
+    const int N = wide ? (int)pack<T>::N : 1, stride = stride_of(j.dim), vectors = (j.dim + 3) / 4 * 4 / N;
+    for (int i = threadIdx.x; i < KEYS * vectors; i += BLOCK) {
+        int key = i / vectors, c = i % vectors * N;
+        float *out = tile + key * stride + c;
+        bool inside = at + key >= lo && at + key < hi && c < j.dim;
+        const T *in = inside ? (const T *)rows + row_of(j, u, at + key) * j.dim + c : (const T *)rows;
+        if (!wide) {
+            out[0] = inside ? to_f32(in[0]) : 0;
+            continue;
+        }
+        float x[pack<T>::N];
+        uint4 bits = make_uint4(0, 0, 0, 0);
+        if (inside) bits = load16(in);
+        unpack(x, bits, in);
+        for (int k = 0; k < pack<T>::N; k++) out[k] = x[k];
+    }
+}
+
+static __device__ void load_queries(float *q, const attn_args &j, const attn_unit &u, int64_t row0)
+{
+    int stride = stride_of(j.dim), padded = stride - PAD;
+    for (int i = threadIdx.x; i < ROWS * padded; i += BLOCK) {
+        int64_t row = row0 + i / padded;
+        int c = i % padded;
+        size_t at = ((size_t)(row / u.heads) * j.n_heads + u.head + (size_t)(row % u.heads)) * j.dim + c;
+        q[i / padded * stride + c] = row < (int64_t)j.n_tok * u.heads && c < j.dim ? j.q[at] : 0;
+    }
+}
+
+/* What a query carries from tile to tile; its PER_ROW threads hold the same maximum and sum, and columns of the output:
+ * thread t columns 4 (t + PER_ROW i) .. + 4. */
+typedef struct {
+    float most, sum, out[HEAD_DIM_MAX / PER_ROW];
+} carried;
+
+/* Products of one query with the tile's keys, then weights into weight [KEYS]. */
+template <int KEYS>
+static __device__ __forceinline__ void weigh(carried &x, float *weight, const float *q, const float *tile, const attn_args &j,
+                                             int64_t at, int64_t lo, int64_t hi)
+{
+    const int mine = threadIdx.x % PER_ROW, stride = stride_of(j.dim), padded = stride - PAD;
+    float s[KEYS / PER_ROW] = {}, top = -INFINITY, sum = 0;
+    for (int c = 0; c < padded; c += 4) {
+        float4 a = load_f4(q + c);
+#pragma unroll
+        for (int k = 0; k < KEYS / PER_ROW; k++) {
+            float4 b = load_f4(tile + (mine + PER_ROW * k) * stride + c);
+            s[k] = fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, s[k]))));
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < KEYS / PER_ROW; k++) {
+        int64_t entry = at + mine + PER_ROW * k;
+        s[k] = entry >= lo && entry < hi ? s[k] * j.scale : -INFINITY;
+        top = fmaxf(top, s[k]);
+    }
+    for (int m = 1; m < PER_ROW; m *= 2) top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, m));
+    top = fmaxf(top, x.most);
+    float fade = top == x.most ? 1 : expf(x.most - top); /* both may be -INFINITY */
+#pragma unroll
+    for (int k = 0; k < KEYS / PER_ROW; k++) {
+        float w = s[k] == -INFINITY ? 0 : expf(s[k] - top);
+        weight[mine + PER_ROW * k] = w;
+        sum += w;
+    }
+    for (int m = 1; m < PER_ROW; m *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, m);
+    x.sum = x.sum * fade + sum;
+    x.most = top;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM_MAX / PER_ROW; i++) x.out[i] *= fade;
+}
+
+template <int KEYS>
+static __device__ __forceinline__ void add_values(carried &x, const float *weight, const float *tile, int dim)
+{
+    const int mine = threadIdx.x % PER_ROW, stride = stride_of(dim);
+#pragma unroll 4
+    for (int k = 0; k < KEYS; k++) {
+        float w = weight[k];
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM_MAX / PER_ROW / 4; i++) {
+            int c = 4 * (mine + PER_ROW * i);
+            if (c >= stride - PAD) break;
+            float4 v = load_f4(tile + k * stride + c);
+            x.out[4 * i] = fmaf(w, v.x, x.out[4 * i]);
+            x.out[4 * i + 1] = fmaf(w, v.y, x.out[4 * i + 1]);
+            x.out[4 * i + 2] = fmaf(w, v.z, x.out[4 * i + 2]);
+            x.out[4 * i + 3] = fmaf(w, v.w, x.out[4 * i + 3]);
+        }
+    }
+}
+
+static __device__ __forceinline__ void put_out(const carried &x, const attn_args &j, const attn_unit &u, int64_t row)
+{
+    const int mine = threadIdx.x % PER_ROW;
+    size_t at = (size_t)(row / u.heads) * j.n_heads + u.head + (size_t)(row % u.heads);
+    if (row >= (int64_t)j.n_tok * u.heads) return;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM_MAX / PER_ROW; i++) {
+        int c = 4 * (mine + PER_ROW * (i / 4)) + i % 4;
+        if (c < j.dim) j.out[at * j.dim + c] = x.sum == 0 ? 0 : x.out[i] / x.sum;
+    }
+    if (j.lse && mine == 0) j.lse[at] = x.sum == 0 ? -INFINITY : x.most + logf(x.sum);
+}
+
+template <class T, int KEYS> static __global__ void __launch_bounds__(BLOCK) prefill_k(attn_args j, bool wide)
+{
+    SHARED_DYN(float, room);
+    SHARED(int64_t, seen, [ROWS][2]);
+    const int row_in = threadIdx.x / PER_ROW, stride = stride_of(j.dim);
+    float *q = room, *tile = q + ROWS * stride, *weight = tile + KEYS * stride + row_in * (KEYS + 1);
+    attn_unit u = unit_of(j, blockIdx.y);
+    int64_t row0 = (int64_t)blockIdx.x * ROWS, row = row0 + row_in, n_rows = (int64_t)j.n_tok * u.heads, lo = 0, hi = 0;
+    if (row < n_rows) visible(j, u, (int)(row / u.heads), lo, hi);
+    if (threadIdx.x % PER_ROW == 0) seen[row_in][0] = lo, seen[row_in][1] = hi;
+    load_queries(q, j, u, row0);
+    __syncthreads();
+    int64_t from = 0, to = 0; /* what any query of the block sees */
+    for (int i = 0; i < ROWS; i++) {
+        if (seen[i][0] >= seen[i][1]) continue;
+        from = to == 0 ? seen[i][0] : min(from, seen[i][0]);
+        to = max(to, seen[i][1]);
+    }
+    carried x = {-INFINITY, 0, {}};
+    for (int64_t at = (u.first + from) / KEYS * KEYS - u.first; at < to; at += KEYS) {
+        load_tile<T, KEYS>(tile, j.k, j, u, at, from, to, wide);
+        __syncthreads();
+        weigh<KEYS>(x, weight, q + row_in * stride, tile, j, at, lo, hi);
+        __syncthreads();
+        load_tile<T, KEYS>(tile, j.v, j, u, at, from, to, wide);
+        __syncthreads();
+        add_values<KEYS>(x, weight, tile, j.dim);
+        __syncthreads();
+    }
+    put_out(x, j, u, row);
+}
+
+/* What each list's rows count as read: from the first entry to the last that a query sees. A warp has a list. */
+static __global__ void count_k(attn_args j)
+{
+    attn_unit u = unit_of(j, blockIdx.x);
+    long long from = INT64_MAX, to = 0;
+    for (int t = threadIdx.x; t < j.n_tok; t += 32) {
+        int64_t lo, hi;
+        visible(j, u, t, lo, hi);
+        if (lo < hi) from = min(from, (long long)lo), to = max(to, (long long)hi);
+    }
+    for (int m = 16; m > 0; m /= 2) {
+        from = min(from, __shfl_xor_sync(ALL_LANES, from, m));
+        to = max(to, __shfl_xor_sync(ALL_LANES, to, m));
+    }
+    if (threadIdx.x == 0 && from < to) count_read(j, to - from);
+}
+
+template <class T, int KEYS> static cudaError_t prefill(backend *be, const attn_args *j, bool wide)
+{
+    int stride = stride_of(j->dim);
+    size_t room = (size_t)(ROWS + KEYS) * stride + ROWS * (KEYS + 1), rows = (size_t)j->n_tok * (j->n_heads / j->n_units);
+    return launch(prefill_k<T, KEYS>, dim3(cuda_blocks(rows, ROWS), (unsigned)j->n_units), dim3(BLOCK), room * sizeof(float),
+                  cuda_stream(be), *j, wide);
+}
+
+void cuda_attn_prefill(backend *be, const attn_job *job)
+{
+    attn_args j;
+    if (job->n_tok == 0 || !cuda_begin(be, "attn_prefill") || !attn_args_of(be, &j, job)) return;
+    if (j.read) {
+        cudaError_t rc = launch(count_k, dim3((unsigned)j.n_units), dim3(32), 0, cuda_stream(be), j);
+        cuda_check(be, rc, "attn_prefill: counting");
+    }
+    bool wide = attn_wide(&j);
+    by_type(job->rows.type, [&](auto t) {
+        typedef decltype(t) T;
+        cudaError_t rc = j.dim <= 128 ? prefill<T, 32>(be, &j, wide) : prefill<T, 16>(be, &j, wide);
+        cuda_check(be, rc, "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads, j.dim, (long long)job->n_max);
+    });
+}
+
+bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
+{
+    const kv_rows *r = &job->rows;
+    bool own = job->n_lists == job->n_heads && job->n_heads != r->n_kv_heads;
+    if (r->head_dim > HEAD_DIM_MAX || r->codes.bits != 0) {
+        if (r->codes.bits != 0) err_set(&be->fault, ST_UNSUPPORTED, "%s: attention does not read quantized rows yet", be->name);
+        else err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", r->head_dim, (int)HEAD_DIM_MAX);
+        return false;
+    }
+    *out = {};
+    out->q = ptr<float>(job->q);
+    out->out = ptr<float>(job->out);
+    out->lse = ptr<float>(job->lse);
+    out->scores = ptr<float>(job->scores);
+    out->k = r->k.p;
+    out->v = r->v.p;
+    out->range = ptr<int64_t>(job->range);
+    out->qpos = ptr<int64_t>(job->qpos);
+    out->kpos = ptr<int64_t>(job->kpos);
+    out->idx = ptr<int32_t>(job->idx);
+    out->at = ptr<int32_t>(job->at);
+    out->read = job->copied ? NULL : ptr<unsigned long long>(job->read);
+    out->cap = r->cap;
+    out->idx_stride = job->idx_stride;
+    out->score_stride = job->score_stride;
+    out->row_bytes = r->head_dim * dtype_size(r->type);
+    out->band = job->band;
+    out->n_tok = (int)job->n_tok;
+    out->n_heads = (int)job->n_heads;
+    out->n_kv_heads = (int)r->n_kv_heads;
+    out->dim = (int)r->head_dim;
+    out->n_lists = (int)job->n_lists;
+    out->n_units = (int)(own ? job->n_heads : r->n_kv_heads);
+    out->scale = job->scale;
+    return true;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* The cuda backend: the device, its memory, copies, and what a fault becomes. */
+#include "config.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "kernels/cuda/cuda.cuh"
+
+enum { PINNED = 1 << 20, OLDEST = 80 }; /* compute capability 8.0 */
+
+/* ---- faults ---- */
+
+bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...)
+{
+    char op[160];
+    va_list ap;
+    if (rc == cudaSuccess) return true;
+    va_start(ap, fmt);
+    vsnprintf(op, sizeof op, fmt, ap);
+    va_end(ap);
+    err_set(&be->fault, ST_DEVICE, "%s: %s: %s", be->name, op, cudaGetErrorString(rc));
+    return false;
+}
+
+/* Waits for the queue; what failed in it shows here. */
+static bool wait(backend *be, const char *what)
+{
+    return cuda_check(be, cudaStreamSynchronize(cuda_stream(be)), "%s after %s", what, cuda_of(be)->last);
+}
+
+static status no_room(backend *be, const char *what, size_t bytes, err *e)
+{
+    size_t free_bytes = 0, total = 0;
+    cudaMemGetInfo(&free_bytes, &total);
+    return err_set(e, ST_NOMEM, "%s: out of device memory: %s needs %.1f MB, %.1f of %.1f MB are free", be->name, what,
+                   (double)bytes / 1e6, (double)free_bytes / 1e6, (double)total / 1e6);
+}
+
+static status device_alloc(backend *be, void **out, size_t bytes, const char *what, err *e)
+{
+    *out = NULL;
+    if (be->fault.code != ST_OK) return backend_fault(be, e);
+    cudaError_t rc = cudaMalloc(out, bytes ? bytes : 16);
+    if (rc == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* it would come back from the next launch */
+        return no_room(be, what, bytes, e);
+    }
+    return cuda_check(be, rc, "%s: allocating %zu bytes", what, bytes) ? ST_OK : backend_fault(be, e);
+}
+
+void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char *what)
+{
+    size_t bytes;
+    if (be->fault.code != ST_OK || size_mul(&bytes, n, size, what, &be->fault) != ST_OK) return NULL;
+    if (s->p && bytes <= s->bytes) return s->p;
+    if (s->p) bytes += bytes / 2;
+    cuda_check(be, cudaFree(s->p), "%s: freeing", what); /* waits for who still reads it */
+    *s = (cuda_scratch){NULL, 0};
+    if (device_alloc(be, &s->p, bytes, what, &be->fault) == ST_OK) s->bytes = bytes;
+    return s->p;
+}
+
+/* ---- memory ---- */
+
+static void memory_free(backend *be, buf b, size_t bytes)
+{
+    (void)bytes;
+    cuda_check(be, cudaFree(b.p), "freeing");
+}
+
+static status memory_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
+{
+    void *p;
+    out->p = NULL;
+    TRY(device_alloc(be, &p, bytes, what, e));
+    if (!cuda_check(be, cudaMemsetAsync(p, 0, bytes, cuda_stream(be)), "%s: clearing", what)) {
+        cudaFree(p);
+        return backend_fault(be, e);
+    }
+    out->p = (unsigned char *)p;
+    return ST_OK;
+}
+
+/* What is not pinned is copied while the call lasts or waited for. */
+static void copy_in(backend *be, buf dst, const void *src, size_t bytes)
+{
+    if (cuda_check(be, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, cuda_stream(be)), "upload of %zu bytes",
+                   bytes))
+        wait(be, "upload");
+}
+
+static status memory_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
+{
+    void *p;
+    out->p = NULL;
+    TRY(device_alloc(be, &p, bytes, "weights", e));
+    *out = (buf){(unsigned char *)p};
+    copy_in(be, *out, host, bytes);
+    if (be->fault.code == ST_OK) return ST_OK;
+    cudaFree(p);
+    out->p = NULL;
+    return backend_fault(be, e);
+}
+
+/* Small uploads queue behind what came before, without a wait: they pass through pinned memory, which is reused once
+ * it is full and the queue has been waited for. */
+static void memory_upload(backend *be, buf dst, const void *src, size_t bytes)
+{
+    cuda_ctx *c = cuda_of(be);
+    if (be->fault.code != ST_OK) return;
+    if (bytes > PINNED / 4) {
+        copy_in(be, dst, src, bytes);
+        return;
+    }
+    if (c->pinned_at + bytes > PINNED) {
+        if (!wait(be, "upload")) return;
+        c->pinned_at = 0;
+    }
+    unsigned char *by = c->pinned + c->pinned_at;
+    memcpy(by, src, bytes);
+    c->pinned_at += (bytes + 63) / 64 * 64;
+    cuda_check(be, cudaMemcpyAsync(dst.p, by, bytes, cudaMemcpyHostToDevice, c->stream), "upload of %zu bytes", bytes);
+}
+
+static void memory_download(backend *be, void *dst, buf src, size_t bytes)
+{
+    memset(dst, 0, bytes); /* defined after a fault too */
+    if (be->fault.code != ST_OK) return;
+    if (cuda_check(be, cudaMemcpyAsync(dst, src.p, bytes, cudaMemcpyDeviceToHost, cuda_stream(be)),
+                   "download of %zu bytes after %s", bytes, cuda_of(be)->last) &&
+        wait(be, "download"))
+        cuda_of(be)->pinned_at = 0;
+}
+
+static void memory_copy(backend *be, buf dst, buf src, size_t bytes)
+{
+    if (!cuda_begin(be, "copy")) return;
+    cuda_check(be, cudaMemcpyAsync(dst.p, src.p, bytes, cudaMemcpyDeviceToDevice, cuda_stream(be)), "copy of %zu bytes", bytes);
+}
+
+static void memory_discard(backend *be, buf b, size_t bytes)
+{
+    (void)be, (void)b, (void)bytes; /* one planned allocation: nothing goes back before it is freed */
+}
+
+static size_t memory_available(backend *be)
+{
+    size_t free_bytes = 0, total;
+    cuda_check(be, cudaMemGetInfo(&free_bytes, &total), "asking for free memory");
+    return free_bytes;
+}
+
+static void memory_sync(backend *be)
+{
+    if (be->fault.code == ST_OK && wait(be, "waiting")) cuda_of(be)->pinned_at = 0;
+}
+
+/* ---- opening ---- */
+
+static void close_backend(backend *be)
+{
+    cuda_ctx *c = cuda_of(be);
+    if (!c) return;
+    cuda_gemm_destroy(c->gemm);
+    /* After a fault these fail as well: there is nothing left to tell. */
+    cudaFree(c->parts.p);
+    cudaFree(c->rounded.p);
+    cudaFree(c->panel.p);
+    if (c->pinned) cudaFreeHost(c->pinned);
+    if (c->stream) cudaStreamDestroy(c->stream);
+    mem_free(c);
+    be->ctx = NULL;
+}
+
+static const backend_ops cuda_table = {
+    .alloc = memory_alloc,
+    .free = memory_free,
+    .import = memory_import,
+    .release = memory_free,
+    .upload = memory_upload,
+    .download = memory_download,
+    .copy = memory_copy,
+    .discard = memory_discard,
+    .map_file = NULL, /* a file is uploaded */
+    .available = memory_available,
+    .sync = memory_sync,
+    .embed = cuda_embed,
+    .rmsnorm = cuda_rmsnorm,
+    .linear = cuda_linear,
+    .quantize = cuda_quantize,
+    .convert = cuda_convert,
+    .swiglu = cuda_swiglu,
+    .add = cuda_add,
+    .i64_add = cuda_i64_add,
+    .pos_iota = cuda_pos_iota,
+    .pos_shift = cuda_pos_shift,
+    .pos_ring = cuda_pos_ring,
+    .rope_table = cuda_rope_table,
+    .rope = cuda_rope,
+    .kv_write = cuda_kv_write,
+    .kv_copy = cuda_kv_copy,
+    .attn_prefill = cuda_attn_prefill,
+    .attn_decode = cuda_attn_decode,
+    .attn_merge = cuda_attn_merge,
+    .codes = NULL, /* a family that is not there yet: who needs it is refused when a session is made */
+    .evict = NULL,
+    .select = &cuda_select,
+    .quest = &cuda_quest,
+    .fier = &cuda_fier,
+    .paris = NULL,
+    .block = NULL,
+};
+
+static status find_device(int *index, err *e)
+{
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0)
+        return err_set(e, ST_DEVICE, "--device cuda: no usable GPU: %s",
+                       rc == cudaSuccess ? "no device found" : cudaGetErrorString(rc));
+    if (*index >= n)
+        return err_set(e, ST_USAGE, "--device cuda:%d: the last GPU of this machine is cuda:%d", *index, n - 1);
+    if (*index < 0) *index = 0;
+    return ST_OK;
+}
+
+/* Makes the device the current one; its name and its number of processors. */
+static cudaError_t take_device(cuda_ctx *c, char *model, size_t size, int *capability)
+{
+    int major = 0, minor = 0;
+    cudaDeviceProp prop;
+    cudaError_t rc = cudaSetDevice(c->device);
+    if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c->device);
+    if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, c->device);
+    if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&c->n_sm, cudaDevAttrMultiProcessorCount, c->device);
+    if (rc == cudaSuccess) rc = cudaGetDeviceProperties(&prop, c->device);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess) rc = cudaMallocHost((void **)&c->pinned, PINNED);
+    *capability = 10 * major + minor;
+    if (rc == cudaSuccess) snprintf(model, size, "%.64s", prop.name);
+    return rc;
+}
+
+extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
+{
+    cuda_ctx *c;
+    char model[80] = "";
+    int capability;
+    TRY(find_device(&index, e));
+    TRY(MEM_NEW(&c, 1, e));
+    c->device = index;
+    c->last = "opening";
+    be->ctx = c;
+    snprintf(c->name, sizeof c->name, "cuda:%d", index);
+    be->name = c->name;
+    cudaError_t rc = take_device(c, model, sizeof model, &capability);
+    status st = ST_OK;
+    if (rc != cudaSuccess) st = err_set(e, ST_DEVICE, "--device %s: %s", c->name, cudaGetErrorString(rc));
+    else if (capability < OLDEST)
+        st = err_set(e, ST_UNSUPPORTED, "--device %s: %s has compute capability %d.%d, %d.%d is the oldest supported",
+                     c->name, model, capability / 10, capability % 10, OLDEST / 10, OLDEST % 10);
+    if (st != ST_OK) {
+        close_backend(be);
+        return st;
+    }
+    c->gemm = cuda_gemm_create(index, c->stream);
+    c->ops = cuda_table;
+    be->ops = &c->ops;
+    be->close = close_backend;
+    be->n_threads = 1;
+    snprintf(be->about, sizeof be->about, "%s, %s", model, c->gemm ? cuda_gemm_name(c->gemm) : "built-in GEMM");
+    return ST_OK;
+}

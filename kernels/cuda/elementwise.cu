@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT */
+/* Ops without products of matrices: lookup, norms, activations, positions, rotation, KV rows. */
+#include "config.h"
+
+#include "kernels/cuda/cuda.cuh"
+
+enum { BLOCK = 256, MOST_WARPS = BLOCK / 32, COPY_ROWS = 8 };
+
+static __device__ __forceinline__ size_t thread_id()
+{
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+/* Threads of a block that shares `n` columns. */
+static dim3 block_for(size_t n)
+{
+    return dim3(n >= BLOCK ? (unsigned)BLOCK : (unsigned)((n + 31) / 32 * 32));
+}
+
+/* ---- rows of the transformer ---- */
+
+template <class T> static __global__ void embed_k(float *out, const T *table, const int32_t *id, size_t cols)
+{
+    const T *row = table + (size_t)id[blockIdx.x] * cols;
+    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) out[blockIdx.x * cols + c] = to_f32(row[c]);
+}
+
+void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n)
+{
+    if (n == 0 || !cuda_begin(be, "embed")) return;
+    by_type(table.type, [&](auto t) {
+        typedef decltype(t) T;
+        cudaError_t rc = launch(embed_k<T>, dim3((unsigned)n), block_for(table.cols), 0, cuda_stream(be), ptr<float>(out),
+                                ptr<T>(table.p), ptr<int32_t>(ids), table.cols);
+        cuda_check(be, rc, "embed [%zu, %zu]", n, table.cols);
+    });
+}
+
+/* out may be x: a thread reads what it writes. */
+template <class T> static __global__ void rmsnorm_k(float *out, const float *x, const T *w, size_t cols, float eps)
+{
+    SHARED(float, part, [MOST_WARPS]);
+    const float *in = x + blockIdx.x * cols;
+    float sum = 0;
+    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) sum += in[c] * in[c];
+    float scale = 1 / sqrtf(block_sum(sum, part) / (float)cols + eps);
+    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) out[blockIdx.x * cols + c] = in[c] * scale * to_f32(w[c]);
+}
+
+void cuda_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
+{
+    if (n == 0 || !cuda_begin(be, "rmsnorm")) return;
+    by_type(w.type, [&](auto t) {
+        typedef decltype(t) T;
+        cudaError_t rc = launch(rmsnorm_k<T>, dim3((unsigned)n), block_for(w.cols), 0, cuda_stream(be), ptr<float>(out),
+                                ptr<float>(x), ptr<T>(w.p), w.cols, eps);
+        cuda_check(be, rc, "rmsnorm [%zu, %zu]", n, w.cols);
+    });
+}
+
+template <class T, class F> static __global__ void convert_k(T *out, const F *in, size_t n)
+{
+    size_t i = thread_id();
+    if (i < n) put_f32(&out[i], to_f32(in[i]));
+}
+
+void cuda_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n)
+{
+    if (n == 0 || !cuda_begin(be, "convert")) return;
+    by_type(to, [&](auto a) {
+        by_type(from, [&](auto b) {
+            typedef decltype(a) T;
+            typedef decltype(b) F;
+            cudaError_t rc = launch(convert_k<T, F>, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                                    ptr<T>(out), ptr<F>(in), n);
+            cuda_check(be, rc, "convert [%zu]", n);
+        });
+    });
+}
+
+static __global__ void swiglu_k(float *out, const float *gate, const float *up, size_t n)
+{
+    size_t i = thread_id();
+    if (i < n) out[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
+}
+
+void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
+{
+    if (n == 0 || !cuda_begin(be, "swiglu")) return;
+    cudaError_t rc = launch(swiglu_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out),
+                            ptr<float>(gate), ptr<float>(up), n);
+    cuda_check(be, rc, "swiglu [%zu]", n);
+}
+
+static __global__ void add_k(float *x, const float *y, size_t n)
+{
+    size_t i = thread_id();
+    if (i < n) x[i] += y[i];
+}
+
+void cuda_add(backend *be, buf x, buf y, size_t n)
+{
+    if (n == 0 || !cuda_begin(be, "add")) return;
+    cudaError_t rc =
+        launch(add_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(x), ptr<float>(y), n);
+    cuda_check(be, rc, "add [%zu]", n);
+}
+
+/* ---- positions ---- */
+
+static __global__ void i64_add_k(int64_t *x, size_t n, int64_t by)
+{
+    size_t i = thread_id();
+    if (i < n) x[i] += by;
+}
+
+void cuda_i64_add(backend *be, buf x, size_t n, int64_t by)
+{
+    if (n == 0 || !cuda_begin(be, "i64_add")) return;
+    cudaError_t rc =
+        launch(i64_add_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(x), n, by);
+    cuda_check(be, rc, "i64_add [%zu]", n);
+}
+
+static __global__ void pos_iota_k(int64_t *out, const int64_t *base, size_t n)
+{
+    size_t i = thread_id();
+    if (i < n) out[i] = base[0] + (int64_t)i;
+}
+
+void cuda_pos_iota(backend *be, buf out, buf base, size_t n)
+{
+    if (n == 0 || !cuda_begin(be, "pos_iota")) return;
+    cudaError_t rc = launch(pos_iota_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(out),
+                            ptr<int64_t>(base), n);
+    cuda_check(be, rc, "pos_iota [%zu]", n);
+}
+
+static __global__ void pos_shift_k(int64_t *out, const int64_t *pos, size_t n, int64_t cap, const int64_t *shift)
+{
+    size_t i = thread_id();
+    if (i < n) out[i] = (pos[i] < cap ? pos[i] : cap) - (shift ? shift[0] : 0);
+}
+
+void cuda_pos_shift(backend *be, buf out, buf pos, size_t n, int64_t cap, buf shift)
+{
+    if (n == 0 || !cuda_begin(be, "pos_shift")) return;
+    cudaError_t rc = launch(pos_shift_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(out),
+                            ptr<int64_t>(pos), n, cap, ptr<int64_t>(shift));
+    cuda_check(be, rc, "pos_shift [%zu]", n);
+}
+
+static __global__ void pos_ring_k(int64_t *out, const int64_t *pos, size_t n, int64_t sink, int64_t ring,
+                                  const int64_t *base)
+{
+    size_t i = thread_id();
+    if (i >= n) return;
+    int64_t m = (pos[i] - base[0]) % ring;
+    out[i] = pos[i] < sink ? pos[i] : sink + (m < 0 ? m + ring : m);
+}
+
+void cuda_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base)
+{
+    if (n == 0 || !cuda_begin(be, "pos_ring")) return;
+    cudaError_t rc = launch(pos_ring_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(out),
+                            ptr<int64_t>(pos), n, sink, ring, ptr<int64_t>(base));
+    cuda_check(be, rc, "pos_ring [%zu]", n);
+}
+
+/* ---- rotary embedding ---- */
+
+static __global__ void rope_table_k(float2 *out, const int64_t *pos, size_t n, const float *freq, size_t half, float mscale)
+{
+    size_t i = thread_id();
+    if (i >= n * half) return;
+    double a = (double)pos[i / half] * (double)freq[i % half]; /* cos and sin reduce it exactly */
+    out[i] = make_float2((float)(cos(a) * (double)mscale), (float)(sin(a) * (double)mscale));
+}
+
+void cuda_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
+{
+    if (n * half == 0 || !cuda_begin(be, "rope_table")) return;
+    cudaError_t rc = launch(rope_table_k, dim3(cuda_blocks(n * half, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                            ptr<float2>(out), ptr<int64_t>(pos), n, ptr<float>(freq), half, mscale);
+    cuda_check(be, rc, "rope_table [%zu, %zu]", n, half);
+}
+
+/* out may be x: a thread has both numbers of its pair. */
+static __global__ void rope_k(float *out, const float *x, const float2 *table, size_t n, size_t heads, size_t half)
+{
+    size_t i = thread_id();
+    if (i >= n * heads * half) return;
+    size_t c = i % half, row = i / half, at = row * 2 * half + c;
+    float a = x[at], b = x[at + half];
+    float2 t = table[row / heads * half + c];
+    out[at] = a * t.x - b * t.y;
+    out[at + half] = b * t.x + a * t.y;
+}
+
+void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
+{
+    size_t all = n * heads * half;
+    if (all == 0 || !cuda_begin(be, "rope")) return;
+    cudaError_t rc = launch(rope_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out),
+                            ptr<float>(x), ptr<float2>(table), n, heads, half);
+    cuda_check(be, rc, "rope [%zu, %zu, %zu]", n, heads, 2 * half);
+}
+
+/* ---- KV rows ---- */
+
+template <class T>
+static __global__ void kv_write_k(T *k_rows, T *v_rows, const int64_t *slot, bool by_head, const float *k, const float *v,
+                                  size_t n, size_t heads, size_t cap, size_t d)
+{
+    size_t i = thread_id();
+    if (i >= n * heads * d) return;
+    size_t row = i / d, head = row % heads, at = (size_t)slot[by_head ? row : row / heads];
+    size_t to = (head * cap + at) * d + i % d;
+    put_f32(&k_rows[to], k[i]);
+    put_f32(&v_rows[to], v[i]);
+}
+
+void cuda_kv_write(backend *be, const kv_rows *r, buf slots, size_t n_lists, buf k, buf v, size_t n)
+{
+    size_t all = n * r->n_kv_heads * r->head_dim;
+    if (all == 0 || !cuda_begin(be, "kv_write")) return;
+    by_type(r->type, [&](auto t) {
+        typedef decltype(t) T;
+        cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<T>(r->k),
+                                ptr<T>(r->v), ptr<int64_t>(slots), n_lists > 1, ptr<float>(k), ptr<float>(v), n,
+                                r->n_kv_heads, r->cap, r->head_dim);
+        cuda_check(be, rc, "kv_write [%zu, %zu, %zu]", n, r->n_kv_heads, r->head_dim);
+    });
+}
+
+/* Rows of `units` units of type U. A thread has one unit of a row and copies it for rows [first, first + count) in
+ * order: within one store, where a row may be written after it was read, a block has all rows. */
+template <class U>
+static __global__ void kv_copy_k(U *to, const U *from, const int64_t *dst, const int64_t *src, size_t n, size_t count,
+                                 size_t to_cap, size_t from_cap, size_t units)
+{
+    size_t first = blockIdx.x * count, head = blockIdx.y;
+    for (size_t i = first; i < n && i < first + count; i++)
+        for (size_t c = threadIdx.x; c < units; c += blockDim.x)
+            to[(head * to_cap + (size_t)dst[i]) * units + c] = from[(head * from_cap + (size_t)src[i]) * units + c];
+}
+
+template <class U>
+static cudaError_t copy_rows(backend *be, buf to, buf from, const kv_rows *t, const kv_rows *f, buf dst, buf src, size_t n)
+{
+    size_t units = t->head_dim * dtype_size(t->type) / sizeof(U), count = to.p == from.p ? n : (size_t)COPY_ROWS;
+    return launch(kv_copy_k<U>, dim3(cuda_blocks(n, count), (unsigned)t->n_kv_heads), block_for(units), 0, cuda_stream(be),
+                  ptr<U>(to), ptr<U>(from), ptr<int64_t>(dst), ptr<int64_t>(src), n, count, t->cap, f->cap, units);
+}
+
+void cuda_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n)
+{
+    const buf t[2] = {to->k, to->v}, f[2] = {from->k, from->v};
+    bool wide = to->head_dim * dtype_size(to->type) % sizeof(uint4) == 0;
+    if (n == 0 || !cuda_begin(be, "kv_copy")) return;
+    for (int i = 0; i < 2; i++) {
+        cudaError_t rc = wide ? copy_rows<uint4>(be, t[i], f[i], to, from, dst, src, n)
+                              : copy_rows<uint16_t>(be, t[i], f[i], to, from, dst, src, n);
+        cuda_check(be, rc, "kv_copy [%zu, %zu, %zu]", n, to->n_kv_heads, to->head_dim);
+    }
+}

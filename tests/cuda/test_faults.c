@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+/* What goes wrong with a device: none, too few, no memory, a call or a kernel that fails. Each is one line and a status. */
+#include "config.h"
+
+#include "attention/strategy.h"
+#include "kernels/base/mem.h"
+#include "model/session.h"
+#include "tests/cushim/shim.h"
+#include "tests/tap.h"
+
+#include <string.h>
+
+static status open_device(backend **be, const char *name, err *e)
+{
+    backend_options o = {.device = name};
+    *e = (err){0};
+    return backend_open(be, &o, e);
+}
+
+static void test_devices(void)
+{
+    backend *be;
+    err e;
+    is_err(open_device(&be, "cuda:9", &e), &e, ST_USAGE, "the last GPU of this machine is cuda:1", "a number beyond the last");
+    is_ok(open_device(&be, "cuda:1", &e), &e, "the second device");
+    is_str(be->name, "cuda:1", "its name");
+    backend_close(be);
+    shim_devices(0);
+    is_err(open_device(&be, "cuda", &e), &e, ST_DEVICE, "no CUDA-capable device is detected", "no device");
+    shim_devices(-1);
+    is_err(open_device(&be, "cuda:0", &e), &e, ST_DEVICE, "driver version is insufficient", "no driver");
+    shim_devices(2);
+    is_int((long long)shim_held(), 0, "nothing is held");
+}
+
+static void test_memory(void)
+{
+    backend *be;
+    err e;
+    buf a, b;
+    shim_memory(1000000);
+    is_ok(open_device(&be, "cuda", &e), &e, "a small device");
+    is_int((long long)be->ops->available(be), 1000000, "free memory");
+    is_ok(be->ops->alloc(be, &a, 600000, "rows", &e), &e, "what fits");
+    is_err(be->ops->alloc(be, &b, 600000, "more rows", &e), &e, ST_NOMEM,
+           "cuda:0: out of device memory: more rows needs 0.6 MB, 0.4 of 1.0 MB are free", "what does not fit");
+    is_int((long long)be->fault.code, ST_OK, "and the backend still works");
+    be->ops->free(be, a, 600000);
+    backend_close(be);
+    shim_memory((size_t)1 << 30);
+}
+
+/* Each runtime call of a small run fails once: an error that names the backend, no crash, nothing kept. */
+static long last_call; /* of the last small run that was not about giving memory back */
+
+static status small_run(err *e)
+{
+    backend *be;
+    model *m = NULL;
+    decoder *dec = NULL;
+    session *s = NULL;
+    attn_spec spec;
+    attn_options ao = {.kv = kv_exact(DT_F16)};
+    decoder_options opt = {.chunk = 4};
+    int32_t ids[5] = {1, 2, 3, 4, 5};
+    float *logits = NULL;
+    prefill_options po = {.rows = NULL};
+    status st = attn_spec_parse(&spec, "full", &ao, e);
+    if (st == ST_OK) st = open_device(&be, "cuda", e);
+    if (st != ST_OK) return st;
+    st = model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, e);
+    if (st == ST_OK) st = decoder_create(&dec, m, &opt, e);
+    if (st == ST_OK) st = session_create(&s, dec, &spec, 16, e);
+    if (st == ST_OK) st = session_prefill(&s, 1, ids, 5, &po, e);
+    if (st == ST_OK) st = mem_alloc((void **)&logits, (size_t)m->config.vocab, sizeof(float), "logits", e);
+    if (st == ST_OK) st = session_decode(&s, 1, ids, logits, e);
+    last_call = shim_calls();
+    mem_free(logits);
+    session_free(s);
+    decoder_free(dec);
+    model_close(m);
+    backend_close(be);
+    return st;
+}
+
+static void test_failing_calls(void)
+{
+    err e = {0};
+    long before = shim_calls();
+    is_ok(small_run(&e), &e, "a small run");
+    long n = last_call - before;
+    int silent = 0, unnamed = 0, lines = 0;
+    for (long i = 1; i <= n; i += 1 + i / 40) {
+        err f = {0};
+        shim_fail_at(i);
+        status st = small_run(&f);
+        shim_fail_at(0);
+        silent += st == ST_OK;
+        unnamed += st != ST_OK && !strstr(f.msg, "cuda:0");
+        lines += strchr(f.msg, '\n') != NULL;
+        if (st != ST_OK && !strstr(f.msg, "cuda:0")) printf("# call %ld: %s\n", i, f.msg);
+    }
+    is_int(silent, 0, "each of %ld calls that fails is seen", n);
+    is_int(unnamed, 0, "each error names the device");
+    is_int(lines, 0, "each error is one line");
+    is_int((long long)shim_held(), 0, "nothing is held");
+}
+
+static void test_poisoned(void)
+{
+    backend *be;
+    err e, f = {0};
+    buf a;
+    float x[4] = {1, 2, 3, 4};
+    is_ok(open_device(&be, "cuda", &e), &e, "a device");
+    is_ok(be->ops->alloc(be, &a, sizeof x, "x", &e), &e, "memory");
+    shim_fail_at(2);
+    be->ops->upload(be, a, x, sizeof x);
+    be->ops->add(be, a, a, 4);
+    shim_fail_at(0);
+    be->ops->add(be, a, a, 4);
+    be->ops->download(be, x, a, sizeof x);
+    ok(x[0] == 0, "nothing is computed after a fault");
+    is_err(backend_fault(be, &f), &f, ST_DEVICE, "cuda:0: add [4]: unspecified launch failure", "the first fault, with op and shape");
+    buf b;
+    is_err(be->ops->alloc(be, &b, 16, "more", &e), &e, ST_DEVICE, "add [4]", "further work is refused");
+    be->ops->free(be, a, sizeof x);
+    backend_close(be);
+}
+
+/* Strategies whose ops are missing are refused when a session is made, with their names. */
+static void test_refused(void)
+{
+    static const char *const names[] = {"h2o", "snapkv", "pariskv:budget=400", "kivi"};
+    backend *be;
+    model *m;
+    decoder *dec;
+    err e;
+    decoder_options opt = {.chunk = 4};
+    if (!is_ok(open_device(&be, "cuda", &e), &e, "a device")) return;
+    if (is_ok(model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, "a model") &&
+        is_ok(decoder_create(&dec, m, &opt, &e), &e, "a decoder")) {
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            attn_spec spec;
+            session *s;
+            err why = {0};
+            attn_options ao = {.kv = kv_exact(DT_F16), .budget = 64};
+            is_ok(attn_spec_parse(&spec, names[i], &ao, &e), &e, "%s", names[i]);
+            status st = session_create(&s, dec, &spec, 512, &why);
+            is_err(st, &why, ST_UNSUPPORTED, "does not run on cuda:0 yet (missing operations: ", "%s is refused", names[i]);
+        }
+        decoder_free(dec);
+    }
+    model_close(m);
+    backend_close(be);
+}
+
+int main(void)
+{
+    test_devices();
+    test_memory();
+    test_poisoned();
+    test_refused();
+    test_failing_calls();
+    return tap_done();
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/* Stands in for CUDA's header of this name where kernels are compiled for the host. */
+#ifndef TESTS_CUSHIM_CUDA_RUNTIME_H
+#define TESTS_CUSHIM_CUDA_RUNTIME_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "kernels/half.h"
+#include "tests/cushim/shim.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__
+#define __launch_bounds__(...)
+#define SHARED(T, name, dims)                                                                                          \
+    static const char name##_tag = 0;                                                                                  \
+    typedef T name##_t dims;                                                                                           \
+    name##_t &name = *(name##_t *)shim_shared(&name##_tag, sizeof(name##_t))
+#define SHARED_DYN(T, name) T *const name = (T *)shim_shared_dyn()
+
+/* ---- types ---- */
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(8) int2 {
+    int x, y;
+};
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+extern int shim_lane; /* of the running thread */
+
+/* ---- device functions ---- */
+
+using std::max;
+using std::min;
+
+static inline void __syncthreads(const char *f = __builtin_FILE(), int l = __builtin_LINE()) { shim_barrier(f, l); }
+
+static inline void __syncwarp(unsigned mask = ~0u, const char *f = __builtin_FILE(), int l = __builtin_LINE())
+{
+    shim_warp(SHIM_SYNC, mask, NULL, NULL, 0, 0, f, l);
+}
+
+template <class T> T shim_shuffle(unsigned mask, T v, int source, const char *f, int l)
+{
+    T out;
+    static_assert(sizeof v <= 8, "one register or two");
+    shim_warp(SHIM_SHUFFLE, mask, &v, &out, sizeof v, source, f, l);
+    return out;
+}
+#define SHIM_HERE const char *f = __builtin_FILE(), int l = __builtin_LINE()
+template <class T> T __shfl_sync(unsigned mask, T v, int source, int width = 32, SHIM_HERE)
+{
+    return shim_shuffle(mask, v, shim_lane / width * width + source % width, f, l);
+}
+template <class T> T __shfl_xor_sync(unsigned mask, T v, int other, int width = 32, SHIM_HERE)
+{
+    int source = shim_lane ^ other;
+    if (width != 32 && source / width > shim_lane / width) source = shim_lane;
+    return shim_shuffle(mask, v, source, f, l);
+}
+template <class T> T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, SHIM_HERE)
+{
+    int lane = shim_lane;
+    return shim_shuffle(mask, v, lane % width < (int)by ? lane : lane - (int)by, f, l);
+}
+template <class T> T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32, SHIM_HERE)
+{
+    int lane = shim_lane;
+    return shim_shuffle(mask, v, lane % width + (int)by >= width ? lane : lane + (int)by, f, l);
+}
+static inline unsigned __ballot_sync(unsigned mask, int v, SHIM_HERE)
+{
+    unsigned out;
+    shim_warp(SHIM_BALLOT, mask, &v, &out, sizeof v, 0, f, l);
+    return out;
+}
+static inline int __any_sync(unsigned mask, int v, SHIM_HERE) { return __ballot_sync(mask, v, f, l) != 0; }
+static inline int __all_sync(unsigned mask, int v, SHIM_HERE) { return __ballot_sync(mask, v, f, l) == mask; }
+template <class T> unsigned __match_any_sync(unsigned mask, T v, SHIM_HERE)
+{
+    unsigned out;
+    shim_warp(SHIM_MATCH, mask, &v, &out, sizeof v, 0, f, l);
+    return out;
+}
+
+static inline void __threadfence() {}
+
+/* Kernels add, or, and compare whole numbers only. */
+template <class T> T atomicAdd(T *p, T v)
+{
+    shim_yield();
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+template <class T> T atomicOr(T *p, T v)
+{
+    shim_yield();
+    return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+}
+
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+static inline float __fsqrt_rn(float a) { return sqrtf(a); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline unsigned __float_as_uint(float x) { return f32_to_bits(x); }
+static inline float __uint_as_float(unsigned x) { return bits_to_f32(x); }
+static inline int __float2int_rn(float x) { return (int)rintf(x); }
+static inline int __dp4a(int a, int b, int c)
+{
+    for (int i = 0; i < 4; i++) c += (int8_t)(unsigned char)(a >> 8 * i) * (int8_t)(unsigned char)(b >> 8 * i);
+    return c;
+}
+template <class T> T __ldg(const T *p) { return *p; }
+
+/* ---- the runtime ---- */
+
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorLaunchFailure = 719
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount,
+    cudaDevAttrComputeCapabilityMajor,
+    cudaDevAttrComputeCapabilityMinor
+};
+enum { cudaStreamNonBlocking = 1 };
+typedef struct CUstream_st *cudaStream_t;
+struct cudaDeviceProp {
+    char name[256];
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+};
+
+static inline const char *cudaGetErrorString(cudaError_t rc)
+{
+    switch (rc) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    default: return "invalid argument";
+    }
+}
+#define SHIM_CALL()                                                                                                    \
+    if (int shim_rc = shim_next_call()) return (cudaError_t)shim_rc
+static inline cudaError_t cudaGetDeviceCount(int *n) { return (cudaError_t)shim_device_count(n); }
+static inline cudaError_t cudaSetDevice(int) { SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr a, int)
+{
+    SHIM_CALL();
+    *v = a == cudaDevAttrMultiProcessorCount ? 4 : a == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+{
+    SHIM_CALL();
+    strcpy(p->name, "host shim");
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMalloc(void **p, size_t n) { SHIM_CALL(); return (cudaError_t)shim_alloc(p, n); }
+static inline cudaError_t cudaFree(void *p)
+{
+    int rc = shim_free(p);
+    SHIM_CALL();
+    return (cudaError_t)rc;
+}
+static inline cudaError_t cudaMallocHost(void **p, size_t n) { SHIM_CALL(); return (*p = malloc(n)) ? cudaSuccess : cudaErrorMemoryAllocation; }
+static inline cudaError_t cudaFreeHost(void *p) { free(p); SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaMemGetInfo(size_t *f, size_t *t) { SHIM_CALL(); shim_memory_info(f, t); return cudaSuccess; }
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t)
+{
+    SHIM_CALL();
+    shim_enter();
+    memmove(to, from, n);
+    shim_leave();
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
+{
+    SHIM_CALL();
+    shim_enter();
+    memset(p, v, n);
+    shim_leave();
+    return cudaSuccess;
+}
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { SHIM_CALL(); *s = NULL; return cudaSuccess; }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t) { SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+/* Dynamic shared memory above 48 KiB that a kernel asked for; one a kernel. */
+template <class... P> size_t &shim_most_shared(void (*k)(P...))
+{
+    static std::tuple<void (*)(P...), size_t> most[64];
+    for (auto &m : most) {
+        if (!std::get<0>(m)) m = {k, 48 << 10};
+        if (std::get<0>(m) == k) return std::get<1>(m);
+    }
+    abort();
+}
+template <class... P> cudaError_t cudaFuncSetAttribute(void (*k)(P...), cudaFuncAttribute, int bytes)
+{
+    SHIM_CALL();
+    if (bytes > 227 << 10) return cudaErrorInvalidValue;
+    shim_most_shared(k) = (size_t)bytes;
+    return cudaSuccess;
+}
+template <class... P, class... A> cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*k)(P...), A &&...a)
+{
+    SHIM_CALL();
+    struct call {
+        void (*k)(P...);
+        std::tuple<P...> args;
+        static void run(void *p) { std::apply(((call *)p)->k, ((call *)p)->args); }
+    } call_now = {k, std::tuple<P...>(static_cast<A &&>(a)...)};
+    shim_launch l = {{c->gridDim.x, c->gridDim.y, c->gridDim.z}, {c->blockDim.x, c->blockDim.y, c->blockDim.z},
+                     c->dynamicSmemBytes, call::run, &call_now};
+    shim_enter();
+    bool ran = shim_run(&l, shim_most_shared(k));
+    shim_leave();
+    return ran ? cudaSuccess : cudaErrorInvalidConfiguration;
+}
+
+/* D = A B + C of one warp: kernels/cuda/dev.cuh has the instruction. */
+static inline void shim_mma(float d[4], const unsigned a[4], const unsigned b[2], const float c[4], bool f16, SHIM_HERE)
+{
+    struct {
+        unsigned a[4], b[2];
+        float c[4];
+    } in;
+    float out[4];
+    memcpy(in.a, a, sizeof in.a);
+    memcpy(in.b, b, sizeof in.b);
+    memcpy(in.c, c, sizeof in.c);
+    shim_warp(SHIM_MMA, ~0u, &in, out, sizeof out, f16, f, l);
+    memcpy(d, out, sizeof out);
+}
+
+#endif

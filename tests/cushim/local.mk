@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+# CUDA kernels compiled for the host: the plain build, and one that finds races (-fsanitize=thread only marks accesses;
+# races.cc answers). Programs of these tests link one of the two before libkcuda.a, which then has nothing to add.
+cushim_headers = %D%/shim.h %D%/races.h %D%/cuda_runtime.h %D%/cuda_fp16.h %D%/cuda_bf16.h
+EXTRA_DIST += $(cushim_headers)
+if CUSHIM
+cushim_sources = %D%/fibers.cc %D%/runtime.cc %D%/gemm.cc
+cushim_cppflags = -I$(top_srcdir)/%D% $(AM_CPPFLAGS)
+cushim_cxxflags = -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function -fno-strict-aliasing -ffp-contract=off
+race_cxxflags = $(cushim_cxxflags) -fsanitize=thread
+shim_objects = kernels/cuda/backend.shim.o kernels/cuda/elementwise.shim.o kernels/cuda/linear.shim.o kernels/cuda/linear_blocks.shim.o \
+  kernels/cuda/attn_decode.shim.o kernels/cuda/attn_prefill.shim.o \
+  kernels/cuda/select.shim.o kernels/cuda/quest.shim.o kernels/cuda/fier.shim.o
+race_objects = kernels/cuda/backend.race.o kernels/cuda/elementwise.race.o kernels/cuda/linear.race.o kernels/cuda/linear_blocks.race.o \
+  kernels/cuda/attn_decode.race.o kernels/cuda/attn_prefill.race.o \
+  kernels/cuda/select.race.o kernels/cuda/quest.race.o kernels/cuda/fier.race.o
+check_LIBRARIES = libcushim.a
+libcushim_a_SOURCES = $(cushim_sources) %D%/no_races.cc
+libcushim_a_CPPFLAGS = $(cushim_cppflags)
+libcushim_a_CXXFLAGS = $(cushim_cxxflags) $(SAN_FLAGS) $(CXXFLAGS)
+libcushim_a_LIBADD = $(shim_objects)
+cushim_compile = $(CXX) $(DEFS) $(DEFAULT_INCLUDES) $(cushim_cppflags) $(CPPFLAGS)
+kernels/cuda/%.shim.o: kernels/cuda/%.cu
+	@$(MKDIR_P) $(@D)/$(DEPDIR)
+	$(AM_V_CXX)$(cushim_compile) $(cushim_cxxflags) $(SAN_FLAGS) $(CXXFLAGS) -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(*F).shim.Pcu -x c++ -c -o $@ $<
+kernels/cuda/%.race.o: kernels/cuda/%.cu
+	@$(MKDIR_P) $(@D)/$(DEPDIR)
+	$(AM_V_CXX)$(cushim_compile) $(race_cxxflags) $(CXXFLAGS) -O1 -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(*F).race.Pcu -x c++ -c -o $@ $<
+mostlyclean-local:
+	-rm -f $(shim_objects) $(race_objects)
+shim_libs = libtap.a libengine.a libcushim.a $(link_libs)
+if CURACE
+check_LIBRARIES += libcurace.a
+libcurace_a_SOURCES = $(cushim_sources) %D%/races.cc
+libcurace_a_CPPFLAGS = $(cushim_cppflags)
+libcurace_a_CXXFLAGS = $(cushim_cxxflags) $(SAN_FLAGS) $(CXXFLAGS)
+libcurace_a_LIBADD = $(race_objects)
+race_libs = libtap.a libengine.a libcurace.a $(link_libs)
+endif
+endif
