@@ -40,7 +40,8 @@ status bench_open(bench_case *c, bool prefill, err *e)
 {
     size_t n_logits = 0;
     c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;
-    c->n_last = (c->n_ids - 1) % c->chunk + 1; /* chunks are cut from the start */
+    c->synthetic = c->fill || c->n_ids > BENCH_REAL;
+    c->n_timed = c->synthetic ? (c->n_ids - 1) % c->chunk + 1 : c->n_ids; /* chunks are cut from the start */
     c->n_fill = c->ctx > 0 ? (size_t)c->ctx : 1;
     if (c->fill && !prefill && c->spec.kv.kind != KV_EXACT)
         c->spec.kv.prompt = BENCH_PIECE_CHUNKS * (int64_t)c->chunk;
@@ -131,40 +132,46 @@ status bench_fill(bench_case *c, err *e)
 
 /* ---- prefill ---- */
 
-/* Everything before the last chunk, where the sequence cannot go back to it. */
-static status prepare_chunk(void *ctx, err *e)
+/* What comes before the timed part of the prompt, where the sequence cannot go back to it. */
+static status prepare_prompt(void *ctx, err *e)
 {
     bench_case *c = ctx;
-    size_t before = c->n_ids - c->n_last;
+    size_t before = c->n_ids - c->n_timed;
     if (session_length(c->s[0]) == (int64_t)c->n_ids && session_rewind(c->s[0], (int64_t)before, NULL) == ST_OK)
         return ST_OK;
     session_reset(c->s[0]);
-    c->synthetic = c->fill || c->n_ids > BENCH_REAL;
-    if (before == 0) return ST_OK;
-    return c->synthetic ? fill(c, 0, before, c->n_last, e) : feed(c, c->s, 1, 0, before, c->n_ids, e);
+    return before ? fill(c, 0, before, c->n_timed, e) : ST_OK;
 }
 
-static status run_chunk(void *ctx, int64_t *ns, err *e)
+static status run_prompt(void *ctx, int64_t *ns, err *e)
 {
     bench_case *c = ctx;
     int64_t t0 = clock_ns();
-    TRY(feed(c, c->s, 1, c->n_ids - c->n_last, c->n_last, c->n_ids, e));
+    TRY(feed(c, c->s, 1, c->n_ids - c->n_timed, c->n_timed, c->n_ids, e));
     *ns = clock_ns() - t0;
     return ST_OK;
 }
 
-/* Tokens that a token of the last chunk attends, mean over tokens and layers; a strategy whose
- * prompt is not exact sees its budget. */
+/* Tokens that one of the last n_timed of n tokens sees when it sees `most` at most, their mean. */
+static double mean_seen(double n, double n_timed, double most)
+{
+    double before = n - n_timed;
+    if (most >= n) return (before + 1 + n) / 2;
+    if (most <= before) return most;
+    return ((most - before) * (before + 1 + most) / 2 + (n - most) * most) / n_timed;
+}
+
+/* Tokens that a timed token attends, mean over tokens and layers; a strategy whose prompt is not exact sees its
+ * budget. */
 static double prompt_attended(const bench_case *c)
 {
     const attn_shape *sh = decoder_attn_shape(c->d);
-    double sum = 0, mean = (double)c->n_ids - (double)(c->n_last - 1) / 2;
+    double sum = 0, n = (double)c->n_ids;
     bool exact = session_can_share(c->s[0], c->s[0], c->n_ids);
     for (int l = 0; l < sh->n_layers; l++) {
-        double n = mean;
-        if (!exact && (double)c->spec.budget < n) n = (double)c->spec.budget;
-        if (sh->window[l] > 0 && sh->window[l] < n) n = sh->window[l];
-        sum += n;
+        double most = exact ? n : (double)c->spec.budget;
+        if (sh->window[l] > 0 && sh->window[l] < most) most = sh->window[l];
+        sum += mean_seen(n, (double)c->n_timed, most);
     }
     return sum / sh->n_layers;
 }
@@ -190,9 +197,9 @@ static status measure(bench_case *c, bench_result *r, bool warm, err *e)
 
 status bench_prefill(bench_case *c, bench_result *r, err *e)
 {
-    *r = (bench_result){.batch = 1, .attended = prompt_attended(c), .tokens = (int64_t)c->n_last};
-    c->timing.prepare = prepare_chunk;
-    c->timing.run = run_chunk;
+    *r = (bench_result){.batch = 1, .attended = prompt_attended(c), .tokens = (int64_t)c->n_timed};
+    c->timing.prepare = prepare_prompt;
+    c->timing.run = run_prompt;
     c->timing.ctx = c;
     c->timing.product = true;
     return measure(c, r, true, e);

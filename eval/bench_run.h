@@ -6,12 +6,12 @@
 #include "eval/bench_sample.h"
 #include "model/session.h"
 
-/* Most steps of a sample; prompts beyond BENCH_REAL are random rows but for their last chunk. */
+/* Most steps of a sample; of prompts beyond BENCH_REAL all but the last chunk is random rows. */
 enum { BENCH_STEPS = 16, BENCH_REAL = 8192 };
 /* Codes: random rows are quantized after so many chunks, so that a million tokens need not be held in full. */
 enum { BENCH_PIECE_CHUNKS = 16 };
 
-/* What was measured: prefill of the last chunk before the context, or decode steps at it. */
+/* What was measured: prefill up to the context, or decode steps at it. */
 typedef struct {
     bool decode;
     size_t batch;   /* sequences of a decode step */
@@ -39,7 +39,7 @@ typedef struct {
     void *progress_ctx;
     session **s;                  /* [max_batch] */
     int32_t *ids, *next;          /* [prompt], [max_batch] */
-    size_t n_ids, n_last, n_fill; /* the prompt, its last chunk, the part filled for decode */
+    size_t n_ids, n_timed, n_fill; /* the prompt, its end that prefill times, the part filled for decode */
     float *logits;                /* [max_batch, vocab] */
     bool synthetic;               /* the first session's context began with random rows */
     size_t batch, n_steps;        /* of the decode samples under way */
@@ -49,8 +49,8 @@ typedef struct {
  * token. */
 status bench_open(bench_case *c, bool prefill, err *e);
 void bench_close(bench_case *c);
-/* Times the last chunk of the prompt, logits included. What comes before it is random rows with fill and beyond
- * BENCH_REAL tokens. A strategy that cannot go back gets it anew for each sample. */
+/* Times the prompt, logits of its last token included; with fill and beyond BENCH_REAL tokens its last chunk alone,
+ * behind random rows. A strategy that cannot go back gets these anew for each sample. */
 status bench_prefill(bench_case *c, bench_result *r, err *e);
 /* Feeds the prompt (or random rows) to all sessions, once where they can share it. */
 status bench_fill(bench_case *c, err *e);
