@@ -12,6 +12,8 @@
 /* Groups whose pairs are kept while rows are decoded. Neighbours in a list share a group, or alternate
  * between a few (rows coded out of order, as LogQuant's are). */
 enum { PAIR_WAYS = 4 };
+/* Of runs: widened at once, as many rows as they are of. */
+enum { PAIRS_MAX = HEAD_DIM_MAX };
 
 typedef struct {
     size_t group[PAIR_WAYS]; /* SIZE_MAX: none */
@@ -49,14 +51,10 @@ INLINE void decode_span(float *out, const unsigned char *code, const int bits, s
     vf_store_n(out + c, vf_fma(vf_codes(last, bits), bv, av), c1 - c);
 }
 
-/* A row whose runs have a pair each. */
-INLINE void decode_runs(float *out, const row_source *s, size_t row, const int bits)
+/* A row whose runs have the pairs given: a and b of each. */
+INLINE void decode_runs(float *out, const row_source *s, const unsigned char *code, const float *pair, const int bits)
 {
     size_t d = s->head_dim, run = s->run, runs = (d + run - 1) / run;
-    const unsigned char *code = s->code + row * s->row_bytes;
-    float pair[2 * HEAD_DIM_MAX];
-    LEVEL(k_widen)(pair, s->pair + row * runs * 4, DT_F16, 2 * runs);
-    for (size_t i = 0; s->zero_point && i < runs; i++) pair[2 * i] *= -pair[2 * i + 1];
     if (run % VF_LANES == 0 || runs == 1) {
         for (size_t i = 0; i < runs; i++) {
             size_t end = (i + 1) * run < d ? (i + 1) * run : d;
@@ -69,27 +67,50 @@ INLINE void decode_runs(float *out, const row_source *s, size_t row, const int b
     decode_span(out, code, bits, 0, d, a, b, true);
 }
 
-static void decode_row(float *out, const row_source *s, size_t row, group_pairs *g)
+/* n rows from `row` on, of PAIRS_MAX runs at most. */
+static void decode_by_runs(float *out, size_t stride, const row_source *s, size_t row, size_t n)
+{
+    float pair[PAIRS_MAX * 2];
+    size_t runs = (s->head_dim + s->run - 1) / s->run;
+    LEVEL(k_widen)(pair, s->pair + row * runs * 4, DT_F16, 2 * runs * n);
+    for (size_t i = 0; s->zero_point && i < n * runs; i++) pair[2 * i] *= -pair[2 * i + 1];
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char *code = s->code + (row + i) * s->row_bytes;
+        if (s->bits == 2) decode_runs(out + i * stride, s, code, pair + 2 * i * runs, 2);
+        else decode_runs(out + i * stride, s, code, pair + 2 * i * runs, 4);
+    }
+}
+
+static void decode_by_groups(float *out, const row_source *s, size_t row, group_pairs *g)
 {
     const unsigned char *code = s->code + row * s->row_bytes;
-    size_t d = s->head_dim;
-    if (s->group) {
-        size_t way = way_of_row(g, s, row);
-        if (s->bits == 2) decode_span(out, code, 2, 0, d, g->a[way], g->b[way], true);
-        else decode_span(out, code, 4, 0, d, g->a[way], g->b[way], true);
-    } else if (s->bits == 2) decode_runs(out, s, row, 2);
-    else decode_runs(out, s, row, 4);
+    size_t d = s->head_dim, way = way_of_row(g, s, row);
+    if (s->bits == 2) decode_span(out, code, 2, 0, d, g->a[way], g->b[way], true);
+    else decode_span(out, code, 4, 0, d, g->a[way], g->b[way], true);
+}
+
+/* How many of the entries [first, end) are code rows that follow each other in memory, the first one being `row`, and
+ * have their pairs widened together. */
+static size_t neighbours(const row_source *s, const int32_t *idx, int64_t first, int64_t end, int64_t row)
+{
+    int64_t i = 1, most = PAIRS_MAX / (int64_t)((s->head_dim + s->run - 1) / s->run);
+    while (i < most && first + i < end && row_of(s, idx, first + i) == row - i) i++;
+    return (size_t)i;
 }
 
 void LEVEL(k_rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n)
 {
     group_pairs g;
-    size_t bytes = s->head_dim * dtype_size(s->type);
+    size_t bytes = s->head_dim * dtype_size(s->type), done;
+    int64_t end = first + (int64_t)n;
     for (size_t i = 0; i < PAIR_WAYS; i++) g.group[i] = SIZE_MAX;
-    for (size_t i = 0; i < n; i++) {
-        int64_t row = row_of(s, idx, first + (int64_t)i);
-        if (row >= 0) LEVEL(k_widen)(out + i * stride, s->exact + (size_t)row * bytes, s->type, s->head_dim);
-        else decode_row(out + i * stride, s, (size_t)(-1 - row), &g);
+    for (int64_t i = first; i < end; i += (int64_t)done, out += done * stride) {
+        int64_t row = row_of(s, idx, i);
+        size_t code = (size_t)(-1 - row);
+        done = row >= 0 || s->group ? 1 : neighbours(s, idx, i, end, row);
+        if (row >= 0) LEVEL(k_widen)(out, s->exact + (size_t)row * bytes, s->type, s->head_dim);
+        else if (s->group) decode_by_groups(out, s, code, &g);
+        else decode_by_runs(out, stride, s, code, done);
     }
 }
 
