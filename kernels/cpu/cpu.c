@@ -24,7 +24,6 @@
 #include "kernels/ops_paris.h"
 #include "kernels/ops_quest.h"
 #include "kernels/ops_select.h"
-#include "kernels/ops_paris.h"
 
 typedef struct {
     const char *name; /* of KVASIR_CPU */

@@ -176,8 +176,7 @@ static void cpu_fier_vote(backend *be, buf out, buf score, size_t stride, buf q,
     scorer s = scorer_of(be, x, q, n_heads, range);
     if (hi <= lo) return;
     if (x->n_kv_heads % team != 0 || s.group > VOTE_HEADS) {
-        cpu_fier_score(be, score, stride, q, n_heads, x, n, n_max, read);
-        be->ops->select->combine(be, out, score, stride, n_heads, x->n_kv_heads, n, n_max, GQA_VOTE, scale);
+        ref_fier_vote(be, out, score, stride, q, n_heads, x, n, n_max, scale, read);
         return;
     }
     vote_lists all = votes_of(cpu_f32(out) + lo, stride, s.group, hi - lo, scale);

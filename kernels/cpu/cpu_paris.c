@@ -255,21 +255,11 @@ static void bonus_head(const search_work *w, size_t h)
     }
 }
 
-/* The ops one after another: few kv heads keep all threads busy only in parts. */
-static void search_together(backend *be, const paris_job *j)
-{
-    size_t cap = j->x->cap, n = j->x->n_kv_heads;
-    cpu_paris_bonus(be, j->bonus, j->x, j->y, j->limit, j->n_tiers, j->read);
-    cpu_paris_collide(be, j->score, cap, j->x, j->bonus, j->range, j->n_max, j->read);
-    cpu_paris_candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m, j->n_max);
-    if (j->est.p) cpu_paris_estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->m_max, j->read);
-}
-
 static void cpu_paris_search(backend *be, const paris_job *j)
 {
     size_t heads = j->x->n_kv_heads, team = (size_t)be->n_threads;
-    if (heads % team != 0 && heads < 4 * team) {
-        search_together(be, j);
+    if (heads % team != 0 && heads < 4 * team) { /* few heads would leave threads without work */
+        ref_paris_search(be, j);
         return;
     }
     search_work w = work_of(be, j->x);

@@ -191,11 +191,12 @@ void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads
     if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
 }
 
+/* By the backend's own ops. */
 void ref_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                    int64_t n_max, float scale, buf read)
 {
-    ref_fier_score(be, score, stride, q, n_heads, x, n, n_max, read);
-    ref_combine(be, out, score, stride, n_heads, x->n_kv_heads, n, n_max, GQA_VOTE, scale);
+    be->ops->fier->score(be, score, stride, q, n_heads, x, n, n_max, read);
+    be->ops->select->combine(be, out, score, stride, n_heads, x->n_kv_heads, n, n_max, GQA_VOTE, scale);
 }
 
 const fier_ops ref_fier = {ref_fier_add, ref_fier_redo, ref_fier_score, ref_fier_vote};

@@ -270,13 +270,15 @@ static void ref_paris_estimate(backend *be, buf est, const paris_index *x, buf y
     add_read(read, n * x->n_kv_heads * nb * (1 + PARIS_CODE)); /* codes once for all heads of a group */
 }
 
-static void ref_paris_search(backend *be, const paris_job *j)
+/* By the backend's own ops. */
+void ref_paris_search(backend *be, const paris_job *j)
 {
+    const paris_ops *o = be->ops->paris;
     size_t n = j->x->n_kv_heads, cap = j->x->cap;
-    ref_paris_bonus(be, j->bonus, j->x, j->y, j->limit, j->n_tiers, j->read);
-    ref_paris_collide(be, j->score, cap, j->x, j->bonus, j->range, j->n_max, j->read);
-    ref_paris_candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m, j->n_max);
-    if (j->est.p) ref_paris_estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->m_max, j->read);
+    o->bonus(be, j->bonus, j->x, j->y, j->limit, j->n_tiers, j->read);
+    o->collide(be, j->score, cap, j->x, j->bonus, j->range, j->n_max, j->read);
+    o->candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m, j->n_max);
+    if (j->est.p) o->estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->m_max, j->read);
 }
 
 void ref_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride)

@@ -10,7 +10,6 @@
 #include "kernels/ops_paris.h"
 #include "kernels/ops_quest.h"
 #include "kernels/ops_select.h"
-#include "kernels/ops_paris.h"
 
 /* Element i of a buffer as float, and its rounding to a type. */
 float ref_get(buf b, dtype t, size_t i);
@@ -106,6 +105,7 @@ void ref_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t
 /* ops_paris.h: what cpu reuses */
 void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max);
 void ref_paris_count(backend *be, const paris_index *x, buf range, int64_t n_max, buf read);
+void ref_paris_search(backend *be, const paris_job *j);
 void ref_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride);
 
 #endif

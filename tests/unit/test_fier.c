@@ -568,13 +568,7 @@ int main(void)
     world_sharpen(6);
     for (int d = 0; d < N_METHOD_DEVICES; d++) {
         rig r;
-        err e = {0};
-        if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s opened", METHOD_DEVICES[d])) continue;
-        if (!r.be->ops->block) {
-            tap_skip("no pools on %s", r.be->name);
-            rig_close(&r);
-            continue;
-        }
+        if (!rig_open_pools(&r, METHOD_DEVICES[d], &w, 64)) continue;
         check_pools(&r, METHOD_DEVICES[d]);
         check_bytes(&r, "fier:skip=1:budget=24:pool=entropy", index_bytes);
         rig_check_oom(&r, "fier:skip=1:budget=24:pool=entropy", 12);
