@@ -12,6 +12,7 @@
 
 #include "eval/cli.h"
 #include "eval/options.h"
+#include "eval/ranks.h"
 
 enum {
     O_TEMP = 256,
@@ -29,6 +30,7 @@ enum {
     O_ATTN,
     O_SKIP,
     O_KV,
+    O_KV_TIER,
     O_WEIGHTS,
     O_NO_WEIGHTS_CACHE,
     O_GEMM,
@@ -77,6 +79,7 @@ enum {
     O_CSV,
     O_SAVE,
     O_LOAD,
+    O_TP,
 };
 
 /* Of every command; then of those that run a model; then of those that choose a length. */
@@ -95,6 +98,9 @@ static const struct argp_option engine_options[] = {
     {"kv", O_KV, "STORE", 0,
      "how keys and values are held: f16 (default; logits: f32), bf16, f32, or in codes: kivi2, kivi4, "
      "logquant, logquant4, with parameters as kivi2:r=64:g=32", 1},
+    {"kv-tier", O_KV_TIER, "PLACE", 0,
+     "where keys and values lie: device (default), host (CPU: the same), or disk[:cache=SIZE][:window=N][:DIR]: older "
+     "tokens in files in DIR (default: $TMPDIR, else the current folder), for strategies that drop nothing", 1},
     {"weights", O_WEIGHTS, "TYPE", 0,
      "how matrices are held: bf16, f16, f32, q8 or q4 (8 or 4 bits; default: as in the files); "
      "bench: a list", 1},
@@ -104,7 +110,8 @@ static const struct argp_option engine_options[] = {
      "prompt products: the vendor's library (default; not of logits), or our own in float32", 1},
     {"chunk", O_CHUNK, "N", 0, "prompt tokens of one forward (default 512)", 1},
     {"device", O_DEVICE, "NAME", 0, "auto, cpu, cuda, cuda:N", 1},
-    {"threads", O_THREADS, "N", 0, "threads (default: physical cores)", 1},
+    {"tp", O_TP, "N", 0, "ranks that compute one model together, started by mpirun -n N (tensor parallel)", 1},
+    {"threads", O_THREADS, "N", 0, "threads of a process (default: its share of the physical cores)", 1},
     {"help-attn", O_HELP_ATTN, "NAME", 0, "parameters of a strategy (list: all of them)", 1},
     {0},
 };
@@ -389,6 +396,7 @@ static error_t parse_string(int key, char *arg, cli *c)
     case O_ATTN: c->attn = arg; return 0;
     case O_SKIP: c->skip = arg; return 0;
     case O_KV: c->kv = arg; return 0;
+    case O_KV_TIER: c->kv_tier = arg; return 0;
     case O_WEIGHTS: c->weights = arg; return 0;
     case O_GEMM: c->gemm = arg; return 0;
     case O_DEVICE: c->device = arg; return 0;
@@ -466,6 +474,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         c->seeded = true;
         return 0;
     case O_CHUNK: c->chunk = integer(state, "--chunk", arg, 1, 65536); return 0;
+    case O_TP: c->tp = integer(state, "--tp", arg, 1, 1024); return 0;
     case O_THREADS: c->threads = integer(state, "--threads", arg, 1, 1024); return 0;
     case O_QUERIES: c->queries = integer(state, "--queries", arg, 1, 1 << 30); return 0;
     case O_TRIALS: c->trials = integer(state, "--trials", arg, 1, 100000); return 0;
@@ -570,17 +579,19 @@ static int run_command(const command *cmd, int argc, char **argv)
     if (st == ST_OK) {
         argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
         catch_bus_error(&c);
-        st = report_check(&c, &e);
+        st = ranks_open(&c, argc, argv, &e);
     }
+    if (st == ST_OK) st = report_check(&c, &e);
     if (st == ST_OK) st = cmd->run(&c, &e);
-    if (st == ST_OK) return 0;
-    fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
+    int rc = st == ST_OK ? 0 : st == ST_USAGE ? 2 : 1;
+    if (ranks_speaks(&c, rc) && rc) fprintf(stderr, "run %s: %s\n", cmd->name, e.msg);
+    rc = ranks_close(&c, rc);
     if (st ==
         ST_INTERRUPTED) { /* ends as Ctrl-C would have ended it: shells and scripts look at that */
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
-    return st == ST_USAGE ? 2 : 1;
+    return rc;
 }
 
 /* A descriptor 0, 1 or 2 that is closed would be the next file's: text would go into reports. What
@@ -595,6 +606,7 @@ static void hold_standard_files(void)
 int main(int argc, char **argv)
 {
     hold_standard_files();
+    ranks_hush();
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error message, not a silent end */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that reached the limit of its size */
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {

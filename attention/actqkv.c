@@ -256,7 +256,7 @@ static void choose(act_ctx *c, const attn_part *p, int layer, buf probe)
     backend *be = c->b.base.be;
     const block_index *x = &c->b.index[layer];
     int64_t first = blocks_first(&c->b, p), n = blocks_after(&c->b, first);
-    size_t parts = attn_get(&c->b.base, P_GQA) == BY_MEAN ? x->n_heads : 1, window = 0;
+    size_t parts = attn_get(&c->b.base, P_GQA) == BY_MEAN ? x->n_heads : 0, window = 0;
     item_scores scores = {.score = c->score,
                           .n = blocks_candidates(&c->b, layer),
                           .n_lists = 1,
@@ -321,6 +321,13 @@ static status act_state(attn_ctx *base, attn_state *v, err *e)
     return ST_OK;
 }
 
+/* Beside sinks and band the tokens that fill no block yet. */
+static void act_always(const attn_spec *s, int64_t *first, int64_t *newest)
+{
+    *first = s->value[P_SINK];
+    *newest = s->value[P_LOCAL] + s->value[P_BLOCK];
+}
+
 static void act_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
 {
     const act_ctx *c = (const act_ctx *)base;
@@ -337,6 +344,8 @@ const attn_method attn_actqkv = {
     .params = params,
     .uses = USES_CODES | USES_EVICT | USES_SELECT | USES_BLOCK,
     .retrieves = true,
+    .pages = true,
+    .always = act_always,
     .has_budget = true,
     .def_budget = 2048,
     .check = act_check,

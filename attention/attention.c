@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "attention/store.h"
+#include "attention/tier.h"
 #include "kernels/base/mem.h"
 
 struct attn_seq {
@@ -16,8 +17,10 @@ struct attn_seq {
     bool *dense_layer, *method_layer; /* [n_layers], complementary */
     attn_ctx *dense;                  /* attn_full over the dense layers, NULL if there are none */
     attn_ctx *sparse;                 /* the method over the others, NULL if there are none */
-    buf read;                         /* u64 [READ_KINDS]: bytes read since the last prompt */
-    attn_stats stats;                 /* but for the bytes read */
+    attn_tier tier;                   /* of the method's rows; t NULL: none */
+    tier_counts before, in_prompts;   /* of the tier, at the start of a forward and by prompts */
+    buf read;                         /* u64 [READ_KINDS]: counts of ops since the last prompt */
+    attn_stats stats;                 /* but for what ops counted */
     attn_bytes peak;
 };
 
@@ -44,22 +47,24 @@ bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
     return (layer < ATTN_MAX_LAYERS && s->skip.has[layer]) || (m->dense && m->dense(s, shape, layer));
 }
 
-/* Bytes of the dense layers and of the others. */
-status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
-                 const attn_limits *lim, err *e)
+/* Bytes of the dense layers and of the others, in memory and in files. */
+static status plan_both(attn_bytes *out, size_t *disk, const attn_spec *s, const attn_shape *shape,
+                        const attn_limits *lim, err *e)
 {
     bool *layers;
     *out = (attn_bytes){0};
+    *disk = 0;
     TRY(MEM_NEW(&layers, (size_t)shape->n_layers, e));
     status st = ST_OK;
     for (int dense = 0; dense < 2 && st == ST_OK; dense++) {
         attn_bytes part = {0};
+        int n = 0;
         const attn_method *m = dense ? &attn_full : s->method;
-        bool any = false;
         for (int l = 0; l < shape->n_layers; l++)
-            any |= layers[l] = attn_is_dense(s, shape, l) == dense;
-        if (any) {
+            n += layers[l] = attn_is_dense(s, shape, l) == dense;
+        if (n > 0) {
             st = m->plan(&part, s, shape, lim, layers, e);
+            if (!dense && s->tier.place == KV_DISK) attn_tier_plan(&part, disk, s, shape, lim, n);
             part.scratch += kv_map_bytes(&s->kv, lim->n_tokens, lim->chunk);
         }
         if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
@@ -70,6 +75,18 @@ status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
     return st;
 }
 
+status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
+{
+    size_t disk;
+    return plan_both(out, &disk, s, shape, lim, e);
+}
+
+status attn_plan_disk(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
+{
+    attn_bytes memory;
+    return plan_both(&memory, out, s, shape, lim, e);
+}
+
 static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, const bool *layers,
                           err *e)
 {
@@ -78,6 +95,7 @@ static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, con
     if (!any) return ST_OK;
     attn_ctx base = {.spec = &s->spec, .shape = &s->shape, .lim = &s->lim, .layers = layers,
                      .be = s->be, .read = s->read};
+    if (m == s->spec.method && layers == s->method_layer && s->tier.t) base.tier = &s->tier;
     return m->create(out, &base, e);
 }
 
@@ -98,6 +116,7 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
         s->dense_layer[l] = attn_is_dense(spec, shape, l);
         s->method_layer[l] = !s->dense_layer[l];
     }
+    if (spec->tier.place == KV_DISK) TRY_GOTO(attn_tier_open(&s->tier, spec, shape, be, e));
     TRY_GOTO(create_part(&s->dense, s, &attn_full, s->dense_layer, e));
     TRY_GOTO(create_part(&s->sparse, s, spec->method, s->method_layer, e));
     *out = s;
@@ -111,6 +130,7 @@ void attn_seq_free(attn_seq *s)
     if (!s) return;
     if (s->dense) attn_full.free(s->dense);
     if (s->sparse) s->spec.method->free(s->sparse);
+    if (s->tier.t) s->be->ops->tier->close(s->be, s->tier.t);
     if (s->read.p) s->be->ops->free(s->be, s->read, READ_BYTES);
     mem_free(s->dense_layer);
     mem_free(s->method_layer);
@@ -193,30 +213,49 @@ status attn_seq_state(attn_seq *s, attn_state *v, err *e)
     return ST_OK;
 }
 
-/* Bytes held while a forward of n_new tokens is not yet ended. */
-static attn_bytes bytes_with(const attn_seq *s, int64_t n_new)
+static tier_counts tier_of(const attn_seq *s)
+{
+    tier_counts c = {0};
+    if (s->tier.t) s->be->ops->tier->counts(s->tier.t, &c);
+    return c;
+}
+
+/* Bytes held while a forward of n_new tokens is not yet ended; most: or more, without a download. */
+static attn_bytes bytes_with(const attn_seq *s, int64_t n_new, bool most)
 {
     attn_use u[2];
     attn_bytes all = {0};
+    tier_counts t = tier_of(s);
     for (int i = 0, n = parts_of(s, u); i < n; i++) {
         attn_bytes part = {0};
-        u[i].m->held(u[i].c, n_new, &part);
+        (most && u[i].m->held_most ? u[i].m->held_most : u[i].m->held)(u[i].c, n_new, &part);
         part.scratch += kv_map_bytes(&s->spec.kv, s->lim.n_tokens, s->lim.chunk);
         all.kv += part.kv;
         all.index += part.index;
         all.scratch += part.scratch;
     }
+    /* In a prompt a layer was here whole for a while. */
+    size_t here = n_new > 0 ? t.most_here : t.here;
+    all.kv -= here < t.in_file ? t.in_file - here : 0;
     return all;
 }
 
-static attn_bytes larger(attn_bytes a, attn_bytes b)
+static size_t sum_of(attn_bytes b)
 {
-    return a.kv + a.index + a.scratch < b.kv + b.index + b.scratch ? b : a;
+    return b.kv + b.index + b.scratch;
+}
+
+/* What is held has to be counted where it may be a new peak alone: counting may wait for the device. */
+static void keep_peak(attn_seq *s, int64_t n_new)
+{
+    if (sum_of(bytes_with(s, n_new, true)) <= sum_of(s->peak)) return;
+    attn_bytes now = bytes_with(s, n_new, false);
+    if (sum_of(now) > sum_of(s->peak)) s->peak = now;
 }
 
 attn_bytes attn_seq_held(const attn_seq *s)
 {
-    return bytes_with(s, 0);
+    return bytes_with(s, 0, false);
 }
 
 attn_bytes attn_seq_peak(const attn_seq *s)
@@ -244,7 +283,20 @@ attn_stats attn_seq_stats(const attn_seq *s)
     r.k_read += (double)read[READ_K];
     r.kv_read += (double)(read[READ_K] + read[READ_V]);
     r.index_read += (double)read[READ_INDEX];
+    r.attended += (double)read[READ_ATTENDED];
     return r;
+}
+
+tier_counts attn_seq_tier(const attn_seq *s)
+{
+    return tier_counts_since(tier_of(s), &s->in_prompts);
+}
+
+/* What moved since the forward began was moved by a prompt: all but that counted until now, before and in prompts. */
+static void tier_prompt_end(attn_seq *s)
+{
+    tier_counts steps = tier_counts_since(s->before, &s->in_prompts);
+    s->in_prompts = tier_counts_since(tier_of(s), &steps);
 }
 
 static void clear_read(attn_seq *s)
@@ -261,6 +313,7 @@ void attn_seq_reset(attn_seq *s)
         u[i].m->reset(u[i].c);
     }
     s->stats = (attn_stats){0};
+    s->in_prompts = tier_of(s);
     s->peak = (attn_bytes){0};
     clear_read(s);
 }
@@ -379,6 +432,7 @@ void attn_begin(attn_work *w, const attn_step *step)
         attn_part p = part_of(w, step, row_of(step, is_shared(step), i));
         /* What a prompt reads is cleared at its end. */
         if (step->flags & ATTN_PROMPT) s->stats = attn_seq_stats(s);
+        s->before = tier_of(s);
         for (int k = 0, n = parts_of(s, u); k < n; k++) u[k].m->step_begin(u[k].c, &p);
     }
     show(w, &(attn_seen){.step = step, .layer = -1});
@@ -460,6 +514,8 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
             .rounded = r->step->flags & ATTN_ROUNDED,
         };
     }
+    for (size_t i = 0; i < run.n; i++)
+        if (w->jobs[i].rows.tier) w->be->ops->tier->need(w->be, &w->jobs[i]);
     if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);
     else w->be->ops->attn_decode(w->be, w->jobs, run.n);
 }
@@ -641,15 +697,19 @@ void attn_end(attn_work *w, const attn_step *step)
         attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, row_of(step, is_shared(step), i));
         /* Eviction comes after attention: what this forward added was there too. */
-        s->peak = larger(s->peak, bytes_with(s, (int64_t)step->n_tok));
+        keep_peak(s, (int64_t)step->n_tok);
         for (int k = 0, n = parts_of(s, u); k < n; k++) {
             if (u[k].m->step_end) u[k].m->step_end(u[k].c, &p);
             u[k].c->length += (int64_t)step->n_tok;
         }
         /* Codes of small groups take more than the rows that they stand for. */
-        if (kv_has_codes(&s->spec.kv)) s->peak = larger(s->peak, bytes_with(s, 0));
-        if (step->flags & ATTN_PROMPT) clear_read(s);
-        else count_step(s);
+        if (kv_has_codes(&s->spec.kv)) keep_peak(s, 0);
+        if (step->flags & ATTN_PROMPT) {
+            clear_read(s);
+            tier_prompt_end(s);
+        } else {
+            count_step(s);
+        }
     }
     show(w, &(attn_seen){.step = step, .layer = w->shape.n_layers});
 }

@@ -215,7 +215,6 @@ status blocks_init(block_ctx *b, const attn_ctx *base, const block_rule *r, err 
     TRY(blocks_check_chunk(base->spec, r, base->lim, e));
     TRY(MEM_NEW(&b->index, layers, e));
     TRY(MEM_NEW(&b->mass, layers, e));
-    TRY(MEM_NEW(&b->far, layers, e));
     TRY(MEM_NEW(&b->host, layers * S_ALL, e));
     TRY(create_layers(b, e));
     TRY(create_scratch(b, e));
@@ -238,7 +237,6 @@ void blocks_release(block_ctx *b)
     kv_store_free(b->store);
     mem_free(b->index);
     mem_free(b->mass);
-    mem_free(b->far);
     mem_free(b->host);
 }
 
@@ -247,7 +245,6 @@ void blocks_reset(attn_ctx *c)
     block_ctx *b = blocks_of(c);
     kv_store_reset(b->store);
     b->observed = false;
-    for (int l = 0; l < c->shape->n_layers; l++) b->far[l] = 0;
 }
 
 /* ---- the state of a window ---- */
@@ -355,6 +352,7 @@ void blocks_band(block_ctx *b, const attn_part *p, int layer, attn_seg *seg)
     size_t d = b->band.head_dim, n = (size_t)host_at(b, layer, S_BAND)[1];
     int64_t skip = host_at(b, layer, S_BAND)[0] - at_least(b->base.length - b->rule.local + 1, 0);
     buf table = buf_at(b->table, (size_t)skip * d * sizeof(float));
+    kv_need(be, kv_store_rows(b->store, layer), host_at(b, layer, S_BAND)[0], host_at(b, layer, S_BAND)[0] + (int64_t)n);
     o->codes->fetch(be, &b->band, kv_store_rows(b->store, layer), at(b, layer, S_BAND), (buf){NULL},
                     1, 0, (int64_t)n, b->base.read);
     for (size_t h = 0; h < b->band.n_kv_heads; h++) {
@@ -386,7 +384,8 @@ void blocks_far(block_ctx *b, const attn_part *p, int layer, buf block, buf chos
                      .chosen = chosen.p ? chosen : at(b, layer, S_NONE),
                      .size = b->rule.block,
                      .idx = b->list,
-                     .range = at(b, layer, S_RANGE)};
+                     .range = at(b, layer, S_RANGE),
+                     .count = prompt ? (buf){NULL} : buf_at(b->base.read, READ_ATTENDED * sizeof(uint64_t))};
     o->block->list(b->base.be, &list);
     if (prompt)
         o->pos_shift(b->base.be, b->far_qpos, p->pos, p->n_tok, INT64_MAX,
@@ -410,7 +409,9 @@ void blocks_far(block_ctx *b, const attn_part *p, int layer, buf block, buf chos
 static void form(block_ctx *b, int layer, const band_mass *m, int64_t rows)
 {
     const backend_ops *o = b->base.be->ops;
+    const int64_t *fetch = host_at(b, layer, S_FETCH);
     if (b->n.blocks == 0) return;
+    kv_need(b->base.be, kv_store_rows(b->store, layer), fetch[0], fetch[0] + fetch[1]);
     o->codes->fetch(b->base.be, &b->keys, kv_store_rows(b->store, layer), at(b, layer, S_FETCH),
                     (buf){NULL}, 1, 0, rows, b->base.read);
     o->block->form(b->base.be, &b->index[layer], &b->keys, m, at(b, layer, S_FORM),
@@ -492,15 +493,8 @@ void blocks_layer_end(attn_ctx *c, const attn_part *p, int layer)
 
 void blocks_step_end(attn_ctx *c, const attn_part *p)
 {
-    block_ctx *b = blocks_of(c);
-    bool far = c->length + (int64_t)p->n_tok > b->rule.local;
-    for (int l = 0; l < c->shape->n_layers && far && !(p->flags & ATTN_PROMPT); l++) {
-        int64_t range[2];
-        if (!c->layers[l]) continue;
-        c->be->ops->download(c->be, range, at(b, l, S_RANGE), sizeof range);
-        b->far[l] = range[1];
-    }
-    kv_store_end(b->store);
+    (void)p;
+    kv_store_end(blocks_of(c)->store);
 }
 
 /* What queries left in masses and statistics cannot be taken back. */
@@ -538,10 +532,12 @@ void blocks_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
     out->scratch += scratch_bytes(&b->n, c->shape);
 }
 
+/* The band; how many are far only ops know. */
 int64_t blocks_attended(const attn_ctx *c, int layer)
 {
     const block_ctx *b = (const block_ctx *)c;
-    return at_most(c->length, b->rule.local) + b->far[layer];
+    (void)layer;
+    return at_most(c->length, b->rule.local);
 }
 
 int64_t blocks_positions(const attn_ctx *c, int layer, int head, int64_t *out)

@@ -43,7 +43,6 @@ typedef struct {
     block_index *index; /* [n_layers] */
     buf *mass;          /* [n_layers] f32 [n_heads][ring] */
     int64_t *host;      /* [n_layers] states of layers, as uploaded */
-    int64_t *far;       /* [n_layers] far tokens that the last decode step attended */
     kv_rows band, keys; /* scratch: rotated rows; raw keys of new blocks */
     buf state, place, at, table, far_pos, far_table, far_qpos, sums, list;
     int64_t done;  /* prompt tokens before this forward */

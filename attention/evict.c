@@ -404,6 +404,11 @@ attn_job evict_job(const evict_ctx *c, int layer, bool listed, size_t n_tok, buf
                       .score_stride = s.score_stride};
 }
 
+void evict_add_ranks(const evict_ctx *c, buf score)
+{
+    if (c->rule.lists == EVICT_LAYER) c->base.be->ops->all_reduce(c->base.be, score, (size_t)c->attended);
+}
+
 static void prune(evict_ctx *c, const attn_part *p, int layer, int64_t budget)
 {
     keep_rule r = {.band = c->base.shape->window[layer],
@@ -570,20 +575,32 @@ static size_t listed_bytes(const evict_ctx *c, int layer, int64_t n_new, int64_t
     return bytes;
 }
 
-void evict_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
+static void count_held(const attn_ctx *base, int64_t n_new, bool most, attn_bytes *out)
 {
     const evict_ctx *c = (const evict_ctx *)base;
     for (int l = 0; l < base->shape->n_layers; l++) {
         int64_t entries = (int64_t)c->n_lists * (c->stored + n_new);
         if (!base->layers[l]) continue;
-        if (c->listed && (kv_store_by_position(c->store) || base->shape->window[l] > 0))
-            out->kv += listed_bytes(c, l, n_new, &entries);
+        bool differ = c->listed && (kv_store_by_position(c->store) || base->shape->window[l] > 0);
+        if (differ && most)
+            out->kv += c->n_regions * kv_store_bytes_most(c->store, base->length + n_new, c->stored + n_new);
+        else if (differ) out->kv += listed_bytes(c, l, n_new, &entries);
         else out->kv += kv_store_bytes(c->store, c->stored + n_new);
         out->index += (size_t)entries * entry_bytes(base->spec, &c->rule);
     }
     out->scratch += slots_bytes(c) + range_bytes(c) + range_bytes(c) / 2 +
                     (c->score.p ? score_bytes(c) : 0) + (c->logits.p ? logits_bytes(c) : 0) +
                     (c->k.p ? 2 * rows_bytes(c) : 0) + (c->ranked.k.p ? 2 * ranked_bytes(c) : 0);
+}
+
+void evict_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
+{
+    count_held(base, n_new, false, out);
+}
+
+void evict_held_most(const attn_ctx *base, int64_t n_new, attn_bytes *out)
+{
+    count_held(base, n_new, true, out);
 }
 
 /* On average over the lists, where windows make them differ. */

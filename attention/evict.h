@@ -95,6 +95,9 @@ status evict_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
  * as a vote must; c->listed in observe. */
 attn_job evict_job(const evict_ctx *c, int layer, bool listed, size_t n_tok, buf q, buf lse,
                    buf qpos);
+/* Scores [stride] of a list of all heads, of this rank's heads so far: adds up those of all ranks. Their mean would
+ * choose the same. */
+void evict_add_ranks(const evict_ctx *c, buf score);
 /* Whether a prompt that ends with n more tokens will be pruned then. */
 bool evict_prunes(const evict_ctx *c, int64_t n);
 /* Whether something may ever be evicted. */
@@ -116,6 +119,7 @@ void evict_step_end(attn_ctx *c, const attn_part *p);
 const char *evict_rewind(attn_ctx *c, int64_t n);
 status evict_state(attn_ctx *c, attn_state *v, err *e);
 void evict_held(const attn_ctx *c, int64_t n_new, attn_bytes *out);
+void evict_held_most(const attn_ctx *c, int64_t n_new, attn_bytes *out);
 int64_t evict_attended(const attn_ctx *c, int layer);
 int64_t evict_positions(const attn_ctx *c, int layer, int head, int64_t *out);
 

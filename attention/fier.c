@@ -6,7 +6,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_fier.h"
 
-enum { P_G, P_OPEN, P_LEVELS, P_SCORE, P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL };
+enum { P_G, P_OPEN, P_LEVELS, P_SCORE, P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_COARSE, P_COARSE_KEEP };
 
 static const attn_param params[] = {
     [P_G] = {"g", NULL, "tokens of a group of one channel that shares two levels", 32, 1, 1 << 16},
@@ -31,6 +31,8 @@ static const attn_param params[] = {
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
+    [P_COARSE] = COARSE_PARAM,
+    [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
     {.key = NULL},
 };
 
@@ -62,6 +64,12 @@ static status fier_check(const attn_spec *s, const attn_shape *shape, err *e)
             "%s: budget %lld is too small, at least %lld (forced tokens and the current one)",
             s->text, (long long)s->budget, (long long)least);
     return ST_OK;
+}
+
+static void fier_always(const attn_spec *s, int64_t *first, int64_t *newest)
+{
+    *first = s->value[P_SINK];
+    *newest = most_recent(s);
 }
 
 static int64_t fier_pool(const attn_spec *s)
@@ -204,6 +212,18 @@ static void fier_vote(retrieve *r, int layer, buf out, buf score, size_t stride,
                                 attn_index_read(&r->base));
 }
 
+static coarse_rule fier_coarse(const attn_spec *s)
+{
+    return coarse_rule_of(s->value[P_COARSE], s->value[P_COARSE_KEEP], s->budget, 1);
+}
+
+static void fier_score_groups(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads, buf n,
+                              const item_groups *g)
+{
+    r->base.be->ops->fier->score_groups(r->base.be, score, stride, q, n_heads, &((fier_ctx *)r)->index[layer], n, g,
+                                        attn_index_read(&r->base));
+}
+
 static const retrieve_kind kind = {
     .size = sizeof(fier_ctx),
     .pool = fier_pool,
@@ -219,6 +239,8 @@ static const retrieve_kind kind = {
     .state = fier_state,
     .score = fier_score,
     .vote = fier_vote,
+    .coarse = fier_coarse,
+    .score_groups = fier_score_groups,
 };
 
 static status fier_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
@@ -239,6 +261,7 @@ const attn_method attn_fier = {
     .params = params,
     .uses = USES_SELECT | USES_FIER,
     .retrieves = true,
+    .always = fier_always,
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,

@@ -24,6 +24,7 @@ int64_t full_attended(const attn_ctx *c, int layer);
 int64_t full_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);
 
 #define FULL_HOOKS                                                                                 \
+    .pages = true,                                                                                 \
     .plan = full_plan, .create = full_create, .free = full_free, .reset = full_reset,              \
     .exact_prompt = full_exact_prompt, .step_begin = full_step_begin, .append = full_append,       \
     .select = full_select, .layer_end = full_layer_end, .step_end = full_step_end,                 \

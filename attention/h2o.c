@@ -116,5 +116,6 @@ const attn_method attn_h2o = {
     .observes = h2o_observes,
     .observe = h2o_observe,
     .held = evict_held,
+    .held_most = evict_held_most,
     EVICT_HOOKS,
 };

@@ -16,8 +16,17 @@ enum {
     USES_QUEST = 8,
     USES_FIER = 16,
     USES_PARIS = 32,
-    USES_BLOCK = 64
+    USES_BLOCK = 64,
+    USES_TIER = 128,
+    USES_GROUPS = 256 /* the ops by groups of select, quest and fier */
 };
+
+/* Files below the rows of a sequence: tokens that never leave memory are the first `first` and the newest `newest`. In
+ * decode steps others go when there are `flush` of them. */
+typedef struct {
+    tier *t;
+    int64_t first, newest, flush;
+} attn_tier;
 
 /* State of one method for one sequence; methods embed it first in their own struct. */
 typedef struct {
@@ -25,8 +34,9 @@ typedef struct {
     const attn_shape *shape;
     const attn_limits *lim;
     const bool *layers; /* [n_layers]: the layers that this state serves; others hold nothing */
+    const attn_tier *tier; /* of its stores; NULL: all rows stay in memory */
     backend *be;
-    buf read;       /* u64 [READ_KINDS]: bytes read; the ops count */
+    buf read;       /* u64 [READ_KINDS]: what ops count */
     int64_t length; /* host's count of tokens fed before this forward */
 } attn_ctx;
 
@@ -36,12 +46,18 @@ static inline buf attn_index_read(const attn_ctx *c)
     return buf_at(c->read, READ_INDEX * sizeof(uint64_t));
 }
 
-/* The best of what the ops before it scored. */
-static inline void attn_choose(const attn_ctx *c, const choose_job *job)
+/* The best of what the ops before it scored, by groups where g is not NULL. */
+static inline void attn_choose_among(const attn_ctx *c, const choose_job *job, const item_groups *g)
 {
     backend_mark(c->be, STAGE_SCORE);
-    c->be->ops->select->choose(c->be, job);
+    if (g) c->be->ops->select->choose_groups(c->be, job, g);
+    else c->be->ops->select->choose(c->be, job);
     backend_mark(c->be, STAGE_TOPK);
+}
+
+static inline void attn_choose(const attn_ctx *c, const choose_job *job)
+{
+    attn_choose_among(c, job, NULL);
 }
 
 /* Rows of one store that are attended together. */
@@ -81,6 +97,10 @@ struct attn_method {
     const char *name, *summary, *source; /* source: paper and reference code */
     const attn_param *params;            /* ends with key NULL */
     bool retrieves; /* keeps everything, slots are positions, chooses in each step */
+    /* Rows may lie in files: slots are positions, nothing is dropped, and what reads rows says so before (store.h). */
+    bool pages;
+    /* First and newest tokens that every step attends, so that they stay in memory; NULL: none. */
+    void (*always)(const attn_spec *s, int64_t *first, int64_t *newest);
     bool has_budget;
     int64_t def_budget;
     int def_skip; /* leading dense layers */
@@ -121,7 +141,10 @@ struct attn_method {
     status (*state)(attn_ctx *c, attn_state *s, err *e);
     /* Bytes of all its layers now, while a forward of n_new tokens is not yet ended (0: none is). */
     void (*held)(const attn_ctx *c, int64_t n_new, attn_bytes *out);
-    int64_t (*attended)(const attn_ctx *c, int layer); /* by the decode step that just ran */
+    /* At least as much, from what the host knows: held then waits for no download. NULL: held does not anyway. */
+    void (*held_most)(const attn_ctx *c, int64_t n_new, attn_bytes *out);
+    /* Tokens that the decode step that was just queued attends; 0 where ops count them (READ_ATTENDED). */
+    int64_t (*attended)(const attn_ctx *c, int layer);
     /* Stored positions, ascending, for kv head h (query head h where each keeps its own). */
     int64_t (*positions)(const attn_ctx *c, int layer, int head, int64_t *out);
 };

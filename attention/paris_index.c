@@ -48,12 +48,13 @@ static size_t token_bytes(const attn_shape *sh)
     return (size_t)sh->n_kv_heads * paris_blocks((size_t)sh->head_dim) * (1 + PARIS_CODE);
 }
 
-/* Of a layer's index what does not grow: counts, their range, the mean. */
+/* Of a layer's index what does not grow: counts, their range, the mean. Ids and codes follow, in rows that start at
+ * multiples of their width, 16 bytes at most. */
 static size_t fixed_bytes(const paris_options *o, const attn_shape *sh)
 {
     size_t heads = (size_t)sh->n_kv_heads, d = (size_t)sh->head_dim;
     size_t n = heads * paris_blocks(d) * PARIS_PATTERNS * sizeof(int32_t) + 2 * sizeof(int64_t);
-    return n + (o->center ? heads * d * sizeof(float) : 0);
+    return n + (o->center ? (heads * d * sizeof(float) + 15) / 16 * 16 : 0);
 }
 
 static status layer_bytes(size_t *out, const paris_options *o, const attn_shape *sh,
@@ -156,7 +157,18 @@ static status check_counts(paris_search *s, int layer, int64_t n, err *e)
     return ST_OK;
 }
 
-status paris_search_state(paris_search *s, attn_state *v, int64_t n, err *e)
+/* Nothing is counted. */
+static void clear_counts(paris_search *s, int layer)
+{
+    backend *be = s->base.be;
+    const paris_index *x = &s->index[layer];
+    static const int32_t none[PARIS_PATTERNS];
+    size_t tables = x->n_kv_heads * paris_blocks(x->head_dim);
+    for (size_t i = 0; i < tables; i++) be->ops->upload(be, buf_at(x->count, i * sizeof none), none, sizeof none);
+    be->ops->upload(be, x->counted, none, 2 * sizeof(int64_t));
+}
+
+static status walk_layers(paris_search *s, attn_state *v, int64_t n, err *e)
 {
     const attn_shape *sh = s->base.shape;
     for (int l = 0; l < sh->n_layers; l++) {
@@ -172,6 +184,15 @@ status paris_search_state(paris_search *s, attn_state *v, int64_t n, err *e)
         if (v->load) TRY(check_counts(s, l, n, e));
     }
     return ST_OK;
+}
+
+status paris_search_state(paris_search *s, attn_state *v, int64_t n, err *e)
+{
+    status st = walk_layers(s, v, n, e);
+    /* What was damaged is not to be subtracted from. */
+    for (int l = 0; l < s->base.shape->n_layers && v->load && st != ST_OK; l++)
+        if (s->index[l].count.p) clear_counts(s, l);
+    return st;
 }
 
 /* Random signs of the rotation, methods.md 0.2.9. */

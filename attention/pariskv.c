@@ -10,6 +10,7 @@
 
 #include "attention/budget.h"
 #include "attention/paris_index.h"
+#include "attention/store.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_paris.h"
 
@@ -254,6 +255,7 @@ static void paris_append(attn_ctx *base, const attn_part *p, int layer, buf k_ra
     attn_full.append(c->all, p, layer, k_raw, k, v);
     if (c->to_encode == 0) return;
     attn_full.select(c->all, p, layer, (buf){NULL}, (buf){NULL}, &all);
+    kv_need(base->be, all.seg[0].rows, c->encoded, c->encoded + c->to_encode);
     paris_search_encode(c->search, layer, all.seg[0].rows, c->encoded == 0);
 }
 
@@ -330,6 +332,12 @@ static status paris_state(attn_ctx *base, attn_state *v, err *e)
     return paris_search_state(c->search, v, base->length, e);
 }
 
+static void paris_always(const attn_spec *s, int64_t *first, int64_t *newest)
+{
+    *first = s->value[P_SINK];
+    *newest = s->value[P_LOCAL] + s->value[P_U];
+}
+
 static void paris_reset(attn_ctx *base)
 {
     attn_full.reset(all_of(base));
@@ -343,6 +351,8 @@ const attn_method attn_pariskv = {
     .source = "ParisKV (paper; cache_hub/polar_cache.py); methods.md section 8",
     .params = params,
     .uses = USES_SELECT | USES_PARIS,
+    .pages = true,
+    .always = paris_always,
     .retrieves = true,
     .has_budget = true,
     .def_budget = 512,

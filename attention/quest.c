@@ -2,11 +2,10 @@
 /* Quest: pages by the largest product that any key inside their bounds could have. methods.md section 6. */
 #include "config.h"
 
+#include "attention/bounds.h"
 #include "attention/retrieve.h"
-#include "kernels/base/mem.h"
-#include "kernels/ops_quest.h"
 
-enum { P_PAGE, P_MIN_PAGES, P_SCORE, P_FORCE, P_GQA, P_MODE, P_POOL };
+enum { P_PAGE, P_MIN_PAGES, P_SCORE, P_FORCE, P_GQA, P_MODE, P_POOL, P_COARSE, P_COARSE_KEEP };
 enum { SCORE_SUM, SCORE_MAXCH };
 enum { FORCE_LAST, FORCE_NONE };
 
@@ -27,6 +26,8 @@ static const attn_param params[] = {
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
+    [P_COARSE] = COARSE_PARAM,
+    [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
     {.key = NULL},
 };
 
@@ -41,6 +42,9 @@ static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (s->budget < s->value[P_PAGE])
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least one page = %lld",
                        s->text, (long long)s->budget, (long long)s->value[P_PAGE]);
+    if (s->value[P_COARSE] % s->value[P_PAGE] != 0)
+        return err_set(e, ST_USAGE, "%s: coarse %lld, expected whole pages of %lld tokens", s->text,
+                       (long long)s->value[P_COARSE], (long long)s->value[P_PAGE]);
     return ST_OK;
 }
 
@@ -78,42 +82,24 @@ static retrieve_range quest_range(const attn_spec *s, int64_t first, int64_t n)
 static status quest_bytes(size_t *out, const attn_spec *s, const attn_shape *shape, int64_t n,
                           err *e)
 {
-    size_t pages = (size_t)((n + s->value[P_PAGE] - 1) / s->value[P_PAGE]);
-    return size_mul(out, pages,
-                    2 * (size_t)(shape->n_kv_heads * shape->head_dim) * dtype_size(s->kv.type),
-                    "KV plan", e);
+    return bounds_bytes(out, s, shape, s->value[P_PAGE], n, e);
+}
+
+static coarse_rule quest_coarse(const attn_spec *s)
+{
+    coarse_rule r = coarse_rule_of(s->value[P_COARSE], s->value[P_COARSE_KEEP], s->budget, s->value[P_PAGE]);
+    r.max_channel = s->value[P_SCORE] == SCORE_MAXCH;
+    return r;
 }
 
 static status quest_open(retrieve *r, err *e)
 {
-    quest_ctx *c = (quest_ctx *)r;
-    const attn_ctx *b = &r->base;
-    const attn_shape *sh = b->shape;
-    size_t bytes;
-    TRY(MEM_NEW(&c->index, (size_t)sh->n_layers, e));
-    TRY(quest_bytes(&bytes, b->spec, sh, b->lim->n_tokens, e));
-    for (int l = 0; l < sh->n_layers; l++) {
-        c->index[l] = (quest_index){.type = b->spec->kv.type,
-                                    .n_kv_heads = (size_t)sh->n_kv_heads,
-                                    .head_dim = (size_t)sh->head_dim,
-                                    .cap = (size_t)r->items,
-                                    .page = (size_t)r->granule};
-        if (b->layers[l])
-            TRY(b->be->ops->alloc(b->be, &c->index[l].bound, bytes, "quest: page bounds", e));
-    }
-    return ST_OK;
+    return bounds_open(&((quest_ctx *)r)->index, &r->base, r->granule, "quest: page bounds", e);
 }
 
 static void quest_close(retrieve *r)
 {
-    quest_ctx *c = (quest_ctx *)r;
-    const attn_ctx *b = &r->base;
-    size_t bytes;
-    if (!c->index || quest_bytes(&bytes, b->spec, b->shape, b->lim->n_tokens, NULL) != ST_OK)
-        bytes = 0;
-    for (int l = 0; c->index && l < b->shape->n_layers; l++)
-        if (c->index[l].bound.p) b->be->ops->free(b->be, c->index[l].bound, bytes);
-    mem_free(c->index);
+    bounds_close(((quest_ctx *)r)->index, &r->base);
 }
 
 static void quest_add(retrieve *r, int layer, buf pos, buf k, size_t n)
@@ -123,15 +109,12 @@ static void quest_add(retrieve *r, int layer, buf pos, buf k, size_t n)
 
 static int64_t quest_redo_from(const attn_spec *s, int64_t n)
 {
-    return n / s->value[P_PAGE] * s->value[P_PAGE];
+    return bounds_redo_from(s->value[P_PAGE], n);
 }
 
 static status quest_state(retrieve *r, attn_state *v, int layer, err *e)
 {
-    const quest_index *x = &((quest_ctx *)r)->index[layer];
-    size_t page = 2 * x->head_dim * dtype_size(x->type), pages = ((size_t)r->base.length + x->page - 1) / x->page;
-    const state_part part = {0, x->n_kv_heads, x->cap * page, pages * page};
-    return v->rows(v, "page bounds", layer, x->bound, x->n_kv_heads * x->cap * page, &part, 1, e);
+    return bounds_state(((quest_ctx *)r)->index, &r->base, v, "page bounds", layer, e);
 }
 
 static void quest_redo(retrieve *r, int layer, const kv_rows *rows, int64_t n)
@@ -145,6 +128,13 @@ static void quest_score(retrieve *r, int layer, buf score, size_t stride, buf q,
     r->base.be->ops->quest->score(
         r->base.be, score, stride, q, n_heads, &((quest_ctx *)r)->index[layer], n, n_max,
         attn_get(&r->base, P_SCORE) == SCORE_MAXCH, attn_index_read(&r->base));
+}
+
+static void quest_score_groups(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads, buf n,
+                               const item_groups *g)
+{
+    r->base.be->ops->quest->score_groups(r->base.be, score, stride, q, n_heads, &((quest_ctx *)r)->index[layer], n, g,
+                                         attn_get(&r->base, P_SCORE) == SCORE_MAXCH, attn_index_read(&r->base));
 }
 
 static const retrieve_kind kind = {
@@ -161,6 +151,8 @@ static const retrieve_kind kind = {
     .redo = quest_redo,
     .state = quest_state,
     .score = quest_score,
+    .coarse = quest_coarse,
+    .score_groups = quest_score_groups,
 };
 
 static status quest_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,

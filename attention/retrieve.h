@@ -11,6 +11,7 @@
 #define ATTENTION_RETRIEVE_H
 
 #include "attention/budget.h"
+#include "attention/coarse.h"
 #include "attention/store.h"
 #include "kernels/ops_select.h"
 
@@ -56,6 +57,10 @@ typedef struct {
     /* `score` and the votes of each kv head's queries at once, or NULL: scores become undefined. */
     void (*vote)(retrieve *r, int layer, buf out, buf score, size_t stride, buf q, size_t n_heads,
                  buf n, int64_t n_max);
+    /* A second level over the index, and `score` of the candidates in its groups, by places (ops_select.h). */
+    coarse_rule (*coarse)(const attn_spec *s);
+    void (*score_groups)(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads, buf n,
+                         const item_groups *g);
 } retrieve_kind;
 
 struct retrieve {
@@ -66,12 +71,16 @@ struct retrieve {
     size_t n_lists, idx_stride;
     gqa_mode gqa;
     attn_budget *budget; /* NULL: the same in all layers */
+    coarse *coarse;      /* NULL: the whole index is scored */
     bool pooled;         /* since the last reset: its means hold decode steps */
-    int64_t *host;       /* for uploads and downloads */
+    int64_t *host;       /* for uploads */
     buf state;     /* i64 [n_layers][R_COUNT] of retrieve.c */
     /* i64 [n_layers]: candidates to take in a layer of this step, retrieve_range.k, where no pool gives them. */
     buf k;
-    buf score; /* f32 [n_heads][items] raw scores, and [n_lists][items] combined ones behind them */
+    /* f32 [n_heads][places] raw scores, and [n_lists][places] combined ones behind them; a place for each item, or
+     * for those of the groups that a second level keeps */
+    buf score;
+    size_t places;
     buf idx,
         ranges; /* i32 [n_lists][idx_stride] of the layer at work; i64 [n_layers][n_lists][2] */
     buf probe;  /* f32 [n_kv_heads][head_dim]: gqa=mean_q */
@@ -97,7 +106,7 @@ int64_t retrieve_attended(const attn_ctx *c, int layer);
 int64_t retrieve_positions(const attn_ctx *c, int layer, int kv_head, int64_t *out);
 
 #define RETRIEVE_HOOKS                                                                             \
-    .dense = retrieve_dense, .free = retrieve_free, .reset = retrieve_reset,                       \
+    .pages = true, .dense = retrieve_dense, .free = retrieve_free, .reset = retrieve_reset,                       \
     .exact_prompt = retrieve_exact_prompt, .step_begin = retrieve_step_begin,                      \
     .append = retrieve_append, .select = retrieve_select, .layer_end = retrieve_layer_end,         \
     .step_end = retrieve_step_end, .rewind = retrieve_rewind, .state = retrieve_state,             \

@@ -222,17 +222,29 @@ static void snap_vote(evict_ctx *e, const attn_part *p, int layer)
     e->rule.recent = (int64_t)n;
     o->combine(be, c->votes, c->heads, l->stride, heads, l->n_lists, (size_t)e->attended,
                e->rule.how);
+    evict_add_ranks(e, c->votes);
     o->pool(be, l, c->votes, (int64_t)n, attn_get(&e->base, P_KERNEL),
             attn_get(&e->base, P_POOL) == 0);
 }
 
-static void snap_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
+static void add_scratch(const attn_ctx *base, attn_bytes *out)
 {
     const snap_ctx *c = (const snap_ctx *)base;
-    evict_held(base, n_new, out);
     for (int l = 0; l < base->shape->n_layers; l++)
         if (base->layers[l]) out->scratch += ring_bytes(c);
     out->scratch += qpos_bytes(base->spec) + heads_bytes(c) + votes_bytes(c);
+}
+
+static void snap_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
+{
+    evict_held(base, n_new, out);
+    add_scratch(base, out);
+}
+
+static void snap_held_most(const attn_ctx *base, int64_t n_new, attn_bytes *out)
+{
+    evict_held_most(base, n_new, out);
+    add_scratch(base, out);
 }
 
 const attn_method attn_snapkv = {
@@ -252,5 +264,6 @@ const attn_method attn_snapkv = {
     .observes = snap_observes,
     .observe = snap_observe,
     .held = snap_held,
+    .held_most = snap_held_most,
     EVICT_HOOKS,
 };

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "attention/store_impl.h"
+#include "attention/tier.h"
 #include "kernels/base/mem.h"
 
 struct kv_store {
@@ -11,6 +12,9 @@ struct kv_store {
     size_t n_heads, head_dim;
     kv_rows *layer;  /* [n_layers]; k.p NULL: nothing stored for this layer */
     kv_coded *coded; /* NULL: all rows are exact */
+    const attn_tier *tier; /* NULL: all rows stay in memory */
+    int64_t n;       /* tokens with those of the forward under way */
+    unsigned flags;  /* of it */
 };
 
 /* Bytes of n exact rows, K and V, of all regions. */
@@ -65,25 +69,67 @@ static void code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS])
     out[3] = (sized_buf){&c->v_pair, by_run};
 }
 
-static status create_layer(kv_store *s, kv_rows *r, int64_t cap, err *e)
+/* Exact rows as the tier's blocks. */
+static tier_area exact_area(const kv_rows *r, int64_t first)
+{
+    size_t row = r->head_dim * dtype_size(r->type), block = TIER_BLOCK * row;
+    return (tier_area){.plane = {{r->k, block, r->cap * row}, {r->v, block, r->cap * row}},
+                       .n_planes = 2,
+                       .rows = TIER_BLOCK,
+                       .n_blocks = (int64_t)r->cap / TIER_BLOCK,
+                       .stay = (first + TIER_BLOCK - 1) / TIER_BLOCK};
+}
+
+/* Codes: whole groups of K. */
+static tier_area code_area(const kv_rows *r)
+{
+    const kv_codes *c = &r->codes;
+    sized_buf all[N_CODE_BUFS];
+    kv_rows work = *r;
+    size_t rows = (TIER_BLOCK + c->group - 1) / c->group * c->group;
+    tier_area a = {.rows = (int64_t)rows, .n_blocks = (int64_t)(c->cap / rows)};
+    code_bufs(&work, all);
+    for (; a.n_planes < N_CODE_BUFS; a.n_planes++) {
+        const sized_buf *b = &all[a.n_planes];
+        size_t stride = b->bytes / r->n_kv_heads;
+        a.plane[a.n_planes] = (tier_plane){*b->b, stride / (c->cap / c->group) * (rows / c->group), stride};
+    }
+    return a;
+}
+
+static status add_tier(kv_store *s, kv_rows *r, int layer, err *e)
+{
+    kv_rows bits = *r;
+    bits.codes.bits = s->f.bits;
+    const tier_area area[TIER_AREAS] = {exact_area(r, s->coded ? 0 : s->tier->first),
+                                        s->coded ? code_area(&bits) : (tier_area){.n_planes = 0}};
+    return s->be->ops->tier->add(s->be, &r->tier, s->tier->t, layer, area, e);
+}
+
+/* Heads then begin at whole pages of memory, so that each of their blocks can be given back. */
+enum { TIER_CAP = 64 };
+
+static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
 {
     const backend_ops *o = s->be->ops;
+    kv_rows *r = &s->layer[layer];
     sized_buf codes[N_CODE_BUFS];
     size_t bytes;
+    if (s->tier) cap = (cap + TIER_CAP - 1) / TIER_CAP * TIER_CAP;
     *r = (kv_rows){
         .type = s->f.type, .n_kv_heads = s->n_heads, .head_dim = s->head_dim, .cap = (size_t)cap};
     if (cap == 0) return ST_OK;
     TRY(size_mul(&bytes, r->cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
     TRY(o->alloc(s->be, &r->k, half_bytes(r), "K rows", e));
     TRY(o->alloc(s->be, &r->v, half_bytes(r), "V rows", e));
-    if (!s->coded) return ST_OK;
+    if (!s->coded) return s->tier ? add_tier(s, r, layer, e) : ST_OK;
     r->codes = kv_codes_of(&s->f, cap);
     r->codes.k_at = s->coded->at_buf[KV_K];
     r->codes.v_at = s->coded->at_buf[KV_V];
     code_bufs(r, codes);
     for (int i = 0; i < N_CODE_BUFS; i++)
         TRY(o->alloc(s->be, codes[i].b, codes[i].bytes, "KV codes", e));
-    return ST_OK;
+    return s->tier ? add_tier(s, r, layer, e) : ST_OK;
 }
 
 /* While nothing is quantized every slot is its own exact row: kernels then take the shorter way. */
@@ -102,6 +148,7 @@ status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const 
     TRY(MEM_NEW(&s, 1, e));
     *s = (kv_store){.be = c->be,
                     .f = c->spec->kv,
+                    .tier = c->tier,
                     .n_layers = sh->n_layers,
                     .n_heads = n_heads,
                     .head_dim = (size_t)sh->head_dim};
@@ -109,7 +156,7 @@ status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const 
     status st = MEM_NEW(&s->layer, (size_t)sh->n_layers, e);
     if (st == ST_OK && kv_has_codes(&s->f)) st = kv_coded_create(&s->coded, c, most, e);
     for (int l = 0; l < sh->n_layers && st == ST_OK; l++)
-        st = create_layer(s, &s->layer[l], cap[l], e);
+        st = create_layer(s, l, cap[l], e);
     if (st != ST_OK) kv_store_free(s);
     else {
         show_codes(s, false);
@@ -117,6 +164,8 @@ status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const 
     }
     return st;
 }
+
+static void tier_forget_all(kv_store *s);
 
 static void free_layer(kv_store *s, kv_rows *r)
 {
@@ -141,6 +190,7 @@ void kv_store_free(kv_store *s)
 
 void kv_store_reset(kv_store *s)
 {
+    if (s->tier) tier_forget_all(s);
     if (!s->coded) return;
     kv_coded_reset(s->coded);
     show_codes(s, false);
@@ -166,10 +216,103 @@ const kv_rows *kv_store_rows(const kv_store *s, int layer)
     return &s->layer[layer];
 }
 
+/* ---- what lies in files ---- */
+
+/* Blocks [0, end) of a layer's area go there. */
+static void tier_write(kv_store *s, int layer, int area, int64_t end)
+{
+    s->be->ops->tier->write(s->be, s->layer[layer].tier, area, end);
+}
+
+static void tier_forget(kv_store *s, int layer, int area, int64_t end)
+{
+    s->be->ops->tier->forget(s->be, s->layer[layer].tier, area, end);
+}
+
+/* Brings back all exact rows of a layer and forgets that they are in the file. */
+static void tier_return(kv_store *s, int layer)
+{
+    kv_rows rows = s->layer[layer];
+    int64_t n = s->be->ops->tier->written(rows.tier, TIER_EXACT);
+    if (n == 0) return;
+    rows.codes.bits = 0; /* slots are then rows */
+    s->be->ops->tier->span(s->be, &rows, 0, n * TIER_BLOCK);
+    tier_forget(s, layer, TIER_EXACT, 0);
+}
+
+static void tier_forget_all(kv_store *s)
+{
+    for (int l = 0; l < s->n_layers; l++)
+        for (int a = 0; s->layer[l].tier && a < TIER_AREAS; a++) tier_forget(s, l, a, 0);
+}
+
+/* Tokens of codes whose both halves are in them, now or, due: at the end of this forward. */
+static int64_t coded_tokens(const kv_coded *c, bool due)
+{
+    int64_t k = c->n_coded[KV_K] + (due ? c->n_due[KV_K] : 0), v = c->n_coded[KV_V] + (due ? c->n_due[KV_V] : 0);
+    return k < v ? k : v;
+}
+
+static int64_t code_block(const kv_store *s)
+{
+    int64_t group = kv_code_group(&s->f);
+    return (TIER_BLOCK + group - 1) / group * group;
+}
+
+/* The end of a prompt quantizes rows of which most are in the file. */
+static void tier_before_codes(kv_store *s, int layer)
+{
+    if (s->coded && (s->flags & ATTN_PROMPT_END)) tier_return(s, layer);
+}
+
+/* In prompts a layer leaves memory when it was attended; codes take the place of exact rows at the end. */
+static void tier_layer_end(kv_store *s, int layer)
+{
+    const attn_tier *t = s->tier;
+    if (s->flags & ATTN_PROMPT) {
+        if (!s->coded) tier_write(s, layer, TIER_EXACT, s->n > t->newest ? (s->n - t->newest) / TIER_BLOCK : 0);
+        else if (s->flags & ATTN_PROMPT_END) tier_write(s, layer, TIER_CODES, coded_tokens(s->coded, true) / code_block(s));
+        else tier_write(s, layer, TIER_EXACT, s->coded->lowest / TIER_BLOCK);
+    }
+    s->be->ops->tier->trim(s->be, s->layer[layer].tier);
+}
+
+/* Decode steps: all layers alike, when enough tokens have left the window. */
+static void tier_step_end(kv_store *s)
+{
+    int area = s->coded ? TIER_CODES : TIER_EXACT;
+    int64_t rows = s->coded ? code_block(s) : TIER_BLOCK, left = s->coded ? coded_tokens(s->coded, false) : s->n - s->tier->newest;
+    if (s->flags & ATTN_PROMPT) return;
+    for (int l = 0; l < s->n_layers; l++) {
+        tier_layer *t = s->layer[l].tier;
+        if (!t || left / rows * rows < s->be->ops->tier->written(t, area) * rows + s->tier->flush) continue;
+        tier_write(s, l, area, left / rows);
+        s->be->ops->tier->trim(s->be, t);
+    }
+}
+
+/* Rows behind token n are written anew: where the file holds them it forgets them, and what it holds of the block
+ * before comes back. */
+static void tier_rewind(kv_store *s, int64_t n)
+{
+    for (int l = 0; l < s->n_layers; l++) {
+        const kv_rows *r = &s->layer[l];
+        if (!r->tier) continue;
+        if (s->coded) {
+            tier_return(s, l);
+            continue;
+        }
+        s->be->ops->tier->span(s->be, r, n / TIER_BLOCK * TIER_BLOCK, n);
+        tier_forget(s, l, TIER_EXACT, n / TIER_BLOCK);
+    }
+}
+
 /* ---- forwards ---- */
 
 void kv_store_begin(kv_store *s, const attn_ctx *c, const attn_part *p)
 {
+    s->n = c->length + (int64_t)p->n_tok;
+    s->flags = p->flags;
     if (s->coded) kv_coded_begin(s->coded, c, p);
 }
 
@@ -204,22 +347,29 @@ void kv_store_discard(kv_store *s, int layer, int64_t from)
 void kv_store_layer_end(kv_store *s, int layer)
 {
     const kv_coded *coded = s->coded;
-    if (!coded) return;
-    kv_coded_layer_end(s->coded, &s->layer[layer]);
-    for (int64_t i = 0; i < coded->n_runs; i++)
-        discard_rows(s->be, &s->layer[layer], coded->run[i].from, coded->run[i].to);
+    if (s->tier) tier_before_codes(s, layer);
+    if (coded) {
+        kv_coded_layer_end(s->coded, &s->layer[layer]);
+        for (int64_t i = 0; i < coded->n_runs; i++)
+            discard_rows(s->be, &s->layer[layer], coded->run[i].from, coded->run[i].to);
+    }
+    if (s->tier) tier_layer_end(s, layer);
 }
 
 void kv_store_end(kv_store *s)
 {
-    if (!s->coded) return;
-    kv_coded_end(s->coded);
-    show_codes(s, !kv_store_exact(s));
+    if (s->coded) {
+        kv_coded_end(s->coded);
+        show_codes(s, !kv_store_exact(s));
+    }
+    if (s->tier) tier_step_end(s);
 }
 
 bool kv_store_rewind(kv_store *s, int64_t n)
 {
-    return !s->coded || kv_coded_rewind(s->coded, n);
+    if (s->coded && !kv_coded_rewind(s->coded, n)) return false;
+    if (s->tier) tier_rewind(s, n);
+    return true;
 }
 
 /* ---- saving and loading ---- */
@@ -243,6 +393,7 @@ static status state_of_codes(kv_store *s, attn_state *v, int layer, err *e)
 
 status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err *e)
 {
+    if (s->tier) return err_set(e, ST_UNSUPPORTED, "a session in --kv-tier disk cannot be saved or loaded");
     if (s->coded) {
         TRY(kv_coded_state(s->coded, v, n, &n_rows, e));
         if (v->load) show_codes(s, !kv_store_exact(s));
@@ -275,4 +426,16 @@ size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n)
 {
     if (!s->coded) return exact_bytes(&s->f, 1, s->head_dim, n);
     return kv_coded_bytes_of(s->coded, s->head_dim, pos, n);
+}
+
+size_t kv_store_bytes_most(const kv_store *s, int64_t n_all, int64_t n)
+{
+    if (!s->coded) return exact_bytes(&s->f, 1, s->head_dim, n);
+    /* Each token alone, in a group of its own, or all tokens. */
+    int64_t group = kv_code_group(&s->f);
+    size_t exact = exact_bytes(&s->f, 1, s->head_dim, 1), all = kv_store_bytes(s, n_all) / s->n_heads;
+    size_t coded = kv_half_bytes(&s->f, s->head_dim, KV_K, group, group) + kv_half_bytes(&s->f, s->head_dim, KV_V, 1, 1);
+    size_t half = exact / KV_HALVES, one = half > coded ? half : coded; /* K and V may be in codes apart */
+    size_t each = (size_t)n * (one + half);
+    return each < all ? each : all;
 }

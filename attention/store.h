@@ -29,6 +29,13 @@ bool kv_store_exact(const kv_store *s);
 /* The rows of a layer, as attn_job and attn_seg take them. */
 const kv_rows *kv_store_rows(const kv_store *s, int layer);
 
+/* What reads the slots [from, to) of a layer other than by attention over a segment calls this before: they may lie in a
+ * file. */
+static inline void kv_need(backend *be, const kv_rows *rows, int64_t from, int64_t to)
+{
+    if (rows->tier) be->ops->tier->span(be, rows, from, to);
+}
+
 /* A forward, in this order: begin in step_begin; put in append; layer_end in layer_end, after attention (quantizes
  * what is due); end in step_end. c->length is still that before the forward. */
 void kv_store_begin(kv_store *s, const attn_ctx *c, const attn_part *p);
@@ -56,6 +63,8 @@ size_t kv_store_bytes(const kv_store *s, int64_t n);
 /* The same of one region where only the tokens pos[0..n) (ascending) are left: a group of codes counts while
  * one of its tokens is left. */
 size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n);
+/* At least that for any n of the first n_all tokens. */
+size_t kv_store_bytes_most(const kv_store *s, int64_t n_all, int64_t n);
 /* Most bytes of one layer with n slots: stores with codes hold a prompt unquantized up to its end. */
 status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads,
                      int64_t n, err *e);

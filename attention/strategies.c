@@ -8,6 +8,8 @@
 
 #include "attention/format.h"
 #include "kernels/base/nearest.h"
+#include "kernels/ops_fier.h"
+#include "kernels/ops_quest.h"
 
 static const attn_method *const table[] = {
     &attn_full, &attn_streaming, &attn_h2o,    &attn_snapkv, &attn_tova,     &attn_quest,
@@ -179,6 +181,7 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
     if (!s->method) return attn_method_unknown("--attn", name ? name : text, e);
     for (int i = 0; s->method->params[i].key; i++) s->value[i] = s->method->params[i].def;
     s->kv = o->kv;
+    if (o->tier) s->tier = *o->tier;
     if (s->method->has_budget)
         s->budget = o->budget || o->has_budget ? o->budget : s->method->def_budget;
     first_layers(&s->skip, s->method->def_skip);
@@ -198,6 +201,8 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
         return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning",
                        s->text, kv_format_name(&s->kv));
     TRY(kv_format_check(&s->kv, shape, s->text, e));
+    if (s->tier.place == KV_DISK && !s->method->pages)
+        return err_set(e, ST_UNSUPPORTED, "%s: --kv-tier disk: it drops tokens, and all that it keeps is read in every step", s->text);
     if (s->method->check) TRY(s->method->check(s, shape, e));
     if (s->method->has_budget && s->budget < 1)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 1", s->text,
@@ -211,12 +216,36 @@ static unsigned families(const attn_spec *s)
     unsigned uses = s->method->uses;
     size_t len;
     if (s->kv.kind != KV_EXACT) uses |= USES_CODES;
+    if (s->tier.place != KV_DEVICE) uses |= USES_TIER;
     for (int i = 0; s->method->params[i].key; i++) {
         const attn_param *p = &s->method->params[i];
         const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;
         if (c && strcmp(p->key, "pool") == 0 && strncmp(c, "entropy", len) == 0) uses |= USES_BLOCK;
+        if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST | USES_GROUPS;
     }
     return uses;
+}
+
+static bool has_groups(const backend_ops *o)
+{
+    return o->select && o->select->choose_groups && o->quest && o->quest->score_groups && o->fier &&
+           o->fier->score_groups;
+}
+
+/* A rank holds some of a layer's heads: what is chosen for all of them must add up over the ranks. */
+static status ranks_check(const attn_spec *s, const backend *be, err *e)
+{
+    bool shared = false;
+    gqa_mode gqa = attn_gqa(s);
+    for (const attn_param *p = s->method->params; p->key; p++) shared |= strcmp(p->key, "gqa") == 0;
+    if (backend_ranks(be) == 1 || !shared) return ST_OK;
+    if (gqa == GQA_LAYER_VOTE)
+        return err_set(e, ST_UNSUPPORTED, "%s: gqa=layer_vote adds shares of all heads' softmax, which %d ranks do not "
+                       "exchange; use gqa=vote or layer_mean", s->text, backend_ranks(be));
+    if (s->method == &attn_h2o && gqa == GQA_LAYER_MEAN)
+        return err_set(e, ST_UNSUPPORTED, "%s: gqa=layer_mean keeps sums of all heads, which %d ranks do not exchange; "
+                       "use gqa=mean_s", s->text, backend_ranks(be));
+    return ST_OK;
 }
 
 status attn_backend_check(const attn_spec *s, const backend *be, err *e)
@@ -226,14 +255,16 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
         const char *name;
         const void *ops;
     } all[] = {{"codes", o->codes}, {"evict", o->evict}, {"select", o->select}, {"quest", o->quest},
-               {"fier", o->fier},   {"paris", o->paris}, {"block", o->block}};
+               {"fier", o->fier},   {"paris", o->paris}, {"block", o->block}, {"tier", o->tier},
+               {"groups", has_groups(o) ? o->select : NULL}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)
         if ((uses >> i & 1) && !all[i].ops)
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", all[i].name);
-    return names[0] ? err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name, names)
-                    : ST_OK;
+    if (names[0])
+        return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name, names);
+    return ranks_check(s, be, e);
 }
 
 void attn_spec_params(const attn_spec *s, char *out, size_t size)

@@ -19,6 +19,7 @@
 #include <stdio.h>
 
 #include "kernels/ops_select.h"
+#include "kernels/ops_tier.h"
 
 typedef struct attn_method attn_method;
 
@@ -56,6 +57,21 @@ static inline kv_format kv_exact(dtype type)
     return (kv_format){.kind = KV_EXACT, .type = type};
 }
 
+/* Where rows lie, those of dense layers apart, which stay in the device's memory. HOST: in the memory of the host, which
+ * on a CPU is the device's. DISK: all but the newest `window` tokens and what a strategy always attends in files in
+ * `dir` ("": $TMPDIR, else the current folder), of which `cache` bytes of blocks stay in memory. */
+typedef enum { KV_DEVICE, KV_HOST, KV_DISK } kv_place;
+typedef struct {
+    kv_place place;
+    int64_t window;
+    size_t cache;
+    char dir[256];
+} kv_tier;
+
+/* Parses `disk`, `disk:cache=512M:window=256:DIR`. Errors: ST_USAGE. */
+status kv_tier_parse(kv_tier *t, const char *text, err *e);
+const char *kv_tier_dir(const kv_tier *t);
+
 enum { ATTN_MAX_PARAMS = 24 };
 
 /* A parameter: a number from min to max, or one of `choices` (words separated by spaces). */
@@ -76,6 +92,7 @@ typedef struct {
     int64_t budget;                 /* tokens; 0 for a method without one */
     attn_layers skip;               /* these are dense */
     kv_format kv;
+    kv_tier tier;
     bool two_stores; /* --kv asks for codes beside a method that is a store: attn_spec_check refuses */
     bool forced;   /* retrieval: select even where the budget covers everything (tests, recall of tensors) */
     char text[ATTN_TEXT]; /* as written on the command line */
@@ -87,6 +104,7 @@ typedef struct {
     bool has_budget;  /* unless 0 is what was asked for, which attn_spec_check refuses */
     const char *skip; /* NULL: the method's default; "2" = the first two, "0+16" = a list */
     kv_format kv;
+    const kv_tier *tier; /* NULL: in the device's memory */
 } attn_options;
 
 /* Parses `name[:key=value]...`; a store inside it is written with '/': `fier:kv=kivi2/r=64`.
@@ -140,6 +158,8 @@ typedef struct {
 /* Bytes that a sequence will hold at its peak, without allocating. */
 status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
                  const attn_limits *lim, err *e);
+/* Bytes beside those that its files will hold. */
+status attn_plan_disk(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
 status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape,
                        const attn_limits *lim, backend *be, err *e);
 void attn_seq_free(attn_seq *s);
@@ -170,6 +190,8 @@ typedef struct {
     double kv_read, k_read, index_read, full_keys;
 } attn_stats;
 attn_stats attn_seq_stats(const attn_seq *s);
+/* The same of what moved between memory and files in decode steps, and what is in files now; zeros without any. */
+tier_counts attn_seq_tier(const attn_seq *s);
 /* Bytes of keys and of index read, over those of all visible keys in full precision: FIER v2, section 3.4. More
  * than 1 where keys are read more than once. 0 before the first decode step. */
 static inline double attn_key_access(const attn_stats *s)

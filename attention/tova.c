@@ -59,6 +59,7 @@ static void tova_observe(attn_ctx *base, const attn_part *p, int layer, buf q, b
         evict_job(c, layer, c->listed, 1, buf_at(q, last * heads * (size_t)base->shape->head_dim),
                   buf_at(lse, last * heads), buf_at(p->pos, last * sizeof(int64_t)));
     base->be->ops->evict->colsum(base->be, &j, c->n_lists, c->rule.how, false, c->score, c->stride);
+    evict_add_ranks(c, c->score);
 }
 
 const attn_method attn_tova = {
@@ -77,5 +78,6 @@ const attn_method attn_tova = {
     .observes = tova_observes,
     .observe = tova_observe,
     .held = evict_held,
+    .held_most = evict_held_most,
     EVICT_HOOKS,
 };

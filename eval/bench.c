@@ -9,7 +9,7 @@
 #include "eval/bench_run.h"
 #include "eval/lineup.h"
 #include "kernels/base/mem.h"
-#include "kernels/cpu/limits.h"
+#include "kernels/meter.h"
 
 enum { MAX_BATCH = 1024 };
 
@@ -28,7 +28,7 @@ typedef struct {
     bool prefill, decode, kernel;
     int64_t *ctx, *budget, *batch;
     size_t n_ctx, n_budget, n_batch, max_batch;
-    cpu_meter *meter; /* of the first backend; NULL: not the CPU */
+    meter *meter; /* of the open backend */
     kernel_limits limits;
     progress *bar;
     int width;         /* of the strategy's column */
@@ -37,7 +37,7 @@ typedef struct {
     char (*why)[256]; /* cases that could not run */
     size_t n_why;
     status first_why; /* code of why[0] */
-    json_t *results, *kernels;
+    json_t *results, *kernels, *left_out;
 } bench;
 
 /* ---- what is asked for ---- */
@@ -175,8 +175,9 @@ static const char *const gemm_names[PRODUCT_KINDS] = {"f32", "bf16", "int8"};
 /* A product that this machine or build lacks has no number. */
 static status print_limits(const kernel_limits *l, int n_threads, err *e)
 {
-    TRY(out_printf(e, "limits, %d thread%s: memory read %.1f GB/s (%.1f to %.1f); products of %s", n_threads,
-                   n_threads == 1 ? "" : "s", l->read_gbs, l->read_low, l->read_high, l->gemm_name));
+    TRY(out_printf(e, "limits, %d thread%s: memory %s %.1f GB/s (%.1f to %.1f); products of %s", n_threads,
+                   n_threads == 1 ? "" : "s", l->copied ? "copied, read and written," : "read", l->read_gbs, l->read_low,
+                   l->read_high, l->gemm_name));
     for (int i = 0; i < PRODUCT_KINDS; i++) {
         TRY(out_printf(e, "%s %s ", i ? "," : "", gemm_names[i]));
         if (l->gemm_gops[i] > 0) TRY(out_printf(e, "%.0f %s", l->gemm_gops[i], i == PRODUCT_S8 ? "GOP/s" : "GFLOP/s"));
@@ -188,16 +189,16 @@ static status print_limits(const kernel_limits *l, int n_threads, err *e)
 /* Of the first model's run; the meter is the backend's. */
 static status measure_limits(bench *b, err *e)
 {
-    if (strcmp(b->g.be->name, "cpu") != 0) return ST_OK;
-    TRY(cpu_meter_create(&b->meter, b->g.be, e));
+    TRY(meter_create(&b->meter, b->g.be, e));
     if (b->limits.read_gbs > 0) return ST_OK;
-    cpu_meter_limits(b->meter, &b->limits);
+    meter_limits(b->meter, &b->limits);
+    TRY(backend_fault(b->g.be, e));
     return print_limits(&b->limits, b->g.be->n_threads, e);
 }
 
 static void close_engine(bench *b)
 {
-    cpu_meter_free(b->meter);
+    meter_free(b->meter);
     b->meter = NULL;
     engine_close(&b->g);
 }
@@ -315,6 +316,11 @@ static status print_parts(const bench *b, err *e)
     return out_printf(e, "\n");
 }
 
+static bool is_tiered(const bench_line *l)
+{
+    return l->r.decode && l->spec.tier.place == KV_DISK;
+}
+
 static status print_bytes(const bench *b, err *e)
 {
     bool any = false;
@@ -331,6 +337,31 @@ static status print_bytes(const bench *b, err *e)
         TRY(out_printf(e, " %9.3f %9.3f %9.3f %9.3f %9.3f %6.1f %%", (double)l->r.held.kv / 1e6,
                        (double)l->r.held.index / 1e6, (double)l->r.held.scratch / 1e6,
                        l->r.kv_read / 1e6, l->r.index_read / 1e6, 100 * l->r.key_access));
+    }
+    return out_printf(e, "\n");
+}
+
+static status print_tier(const bench *b, err *e)
+{
+    bool any = false;
+    for (size_t k = 0; k < b->n_lines; k++) any |= is_tiered(&b->lines[k]);
+    if (!any) return ST_OK;
+    TRY(out_printf(e, "\nbetween memory and files, a decode step of a sequence: MB read and written, blocks of %d rows that "
+                      "the selected rows lie in, share of them in memory, blocks a selected row, ms waited; MB in files, "
+                      "of these in memory, and KV in memory at most\n\n%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %7s %7s "
+                      "%9s %10s %9s %9s",
+                   (int)TIER_BLOCK, "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "read", "written", "blocks",
+                   "hits", "a row", "waited", "files", "of these", "KV most"));
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_line *l = &b->lines[k];
+        const tier_counts *t = &l->r.moved;
+        double n = l->r.steps > 0 ? (double)l->r.steps : 1;
+        if (!is_tiered(l)) continue;
+        TRY(print_case(b, l, e));
+        TRY(out_printf(e, " %9.3f %9.3f %9.1f %5.1f %% %7.3f %9.3f %10.1f %9.1f %9.1f", (double)t->read / 1e6 / n,
+                       (double)t->written / 1e6 / n, (double)t->blocks / n, 100 * tier_hits(t), tier_per_row(t),
+                       (double)t->stall_ns / 1e6 / n, (double)t->in_file / 1e6, (double)t->here / 1e6,
+                       (double)l->r.peak.kv / 1e6));
     }
     return out_printf(e, "\n");
 }
@@ -371,10 +402,10 @@ static json_t *line_json(const bench *b, const bench_line *l)
     char params[512];
     attn_spec_params(&l->spec, params, sizeof params);
     json_t *o = json_pack(
-        "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}",
+        "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}",
         "model", report_model(b->g.m->name), "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
         "params", params, "budget", lineup_budget_json(&l->spec), "ctx", (json_int_t)l->ctx,
-        "batch", (json_int_t)l->r.batch, "weights", dtype_name(b->g.m->type), "kv",
+        "batch", (json_int_t)l->r.batch, "layers", (json_int_t)b->g.m->config.n_layers, "weights", dtype_name(b->g.m->type), "kv",
         kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.samples.n, "tokens",
         (json_int_t)l->r.tokens, "tokens_per_s", l->sum.speed, "spread", l->sum.spread,
         "attended", l->r.attended, "bytes_per_token", l->bytes, "limit_share",
@@ -388,6 +419,7 @@ static json_t *line_json(const bench *b, const bench_line *l)
     json_object_set_new(o, "kv_read", json_real(l->r.kv_read));
     json_object_set_new(o, "index_read", json_real(l->r.index_read));
     json_object_set_new(o, "key_access", json_real(l->r.key_access));
+    if (is_tiered(l)) json_object_set_new(o, "tier", tier_json(&l->r.moved, l->r.steps));
     return o;
 }
 
@@ -436,13 +468,43 @@ static status run_fill(bench_case *k, size_t batch, bench_result *r, err *e)
     return bench_fill(k, e);
 }
 
-/* Once for all lengths and row types that have the same reason. */
-static void note_reason(bench *b, const err *why)
+/* A row that cannot run, or that failed; batch 0: of prefill, or all. Printed once for all lengths and row types that
+ * have the same reason. */
+static void note_reason(bench *b, const bench_case *k, size_t batch, const err *why)
 {
+    json_array_append_new(b->left_out,
+                          json_pack("{s:o, s:s, s:o, s:I, s:I, s:s, s:s, s:s}", "model", report_model(b->g.m->name), "attn",
+                                    k->spec.text, "budget", lineup_budget_json(&k->spec), "ctx", (json_int_t)k->ctx,
+                                    "batch", (json_int_t)batch, "weights", dtype_name(b->g.m->type), "kv",
+                                    kv_format_name(&k->spec.kv), "reason", why->msg));
     for (size_t i = 0; i < b->n_why; i++)
         if (strcmp(b->why[i], why->msg) == 0) return;
     if (b->n_why == 0) b->first_why = why->code;
     snprintf(b->why[b->n_why++], sizeof *b->why, "%s", why->msg);
+}
+
+/* With room for the largest batch that fits; larger ones are noted. */
+static status open_case(bench *b, bench_case *k, err *why)
+{
+    status st;
+    while ((st = bench_open(k, b->prefill, why)) == ST_NOMEM) {
+        size_t less = 0;
+        bench_close(k);
+        for (size_t i = 0; i < b->n_batch; i++)
+            if ((size_t)b->batch[i] < k->max_batch && (size_t)b->batch[i] > less) less = (size_t)b->batch[i];
+        if (less == 0) break;
+        note_reason(b, k, k->max_batch, why);
+        k->max_batch = less;
+    }
+    return st;
+}
+
+/* A row that fails is noted and the rest goes on, unless the device does not. */
+static status row_ends(bench *b, const bench_case *k, size_t batch, status st, err *e)
+{
+    if (st == ST_OK || st == ST_INTERRUPTED || b->g.be->fault.code != ST_OK) return st;
+    note_reason(b, k, batch, e);
+    return ST_OK;
 }
 
 /* One strategy at one context. What cannot run is noted, and the rest goes on. */
@@ -456,22 +518,25 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
                     .max_batch = b->max_batch,
                     .fill = b->c->fill,
                     .seed = b->c->seed,
-                    .timing = {.meter = b->meter, .n_threads = b->g.be->n_threads, .kind = gemm_kind(b)},
+                    .timing = {.meter = b->meter, .n_threads = b->g.be->n_threads, .kind = gemm_kind(b), .ranks = b->c->ranks},
                     .progress = on_progress,
                     .progress_ctx = b};
     k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DECODER_CHUNK;
     status st = attn_spec_check(spec, decoder_attn_shape(b->g.dec), &why);
-    if (st == ST_OK) st = bench_open(&k, b->prefill, &why);
+    if (st == ST_OK) st = open_case(b, &k, &why);
     if (st != ST_OK) {
         bench_close(&k);
-        note_reason(b, &why);
+        note_reason(b, &k, 0, &why);
         return ST_OK;
     }
     snprintf(what, sizeof what, "bench, prompt of %zu tokens", k.n_ids);
-    if (b->prefill) st = measured(b, what, run_prefill, &k, 1, e);
+    if (b->prefill) st = row_ends(b, &k, 0, measured(b, what, run_prefill, &k, 1, e), e);
     if (b->decode && st == ST_OK) st = measured(b, what, run_fill, &k, 1, e);
-    for (size_t i = 0; b->decode && i < b->n_batch && st == ST_OK; i++)
-        st = measured(b, what, bench_decode, &k, (size_t)b->batch[i], e);
+    bool filled = st == ST_OK;
+    st = row_ends(b, &k, k.max_batch, st, e);
+    for (size_t i = 0; b->decode && filled && i < b->n_batch && st == ST_OK; i++)
+        if ((size_t)b->batch[i] <= k.max_batch)
+            st = row_ends(b, &k, (size_t)b->batch[i], measured(b, what, bench_decode, &k, (size_t)b->batch[i], e), e);
     bench_close(&k);
     return st;
 }
@@ -493,8 +558,8 @@ static status run_kv(bench *b, const char *kv, bool first, err *e)
     lineup l;
     c.kv = kv;
     status st = lineup_read(&l, &c, "full", b->budget, b->n_budget, e);
-    size_t most = l.n * b->n_ctx;
-    if (st == ST_OK) st = MEM_GROW(&b->lines, b->n_lines + most * (1 + b->n_batch), e);
+    size_t most = l.n * b->n_ctx * (1 + b->n_batch);
+    if (st == ST_OK) st = MEM_GROW(&b->lines, b->n_lines + most, e);
     if (st == ST_OK) st = MEM_GROW(&b->why, b->n_why + most, e);
     if (st == ST_OK && lineup_width(&l) > b->width) b->width = lineup_width(&l);
     if (st == ST_OK && first) st = print_head(b, e);
@@ -523,6 +588,7 @@ static status run_model(bench *b, err *e)
     TRY(print_refused(b, e));
     TRY(print_parts(b, e));
     TRY(print_bytes(b, e));
+    TRY(print_tier(b, e));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
 }
@@ -565,8 +631,11 @@ static status time_kernels(bench *b, const char *name, const kernel_shape *s, er
     for (size_t i = 0; i < bench_kernels(); i++) {
         kernel_result k;
         if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
-        TRY(bench_kernel(i, b->g.be, s, &t, &k, e));
-        TRY(print_kernel(b, name, s, &k, e));
+        err why = {0};
+        status st = bench_kernel(i, b->g.be, s, &t, &k, &why);
+        TRY(backend_fault(b->g.be, e));
+        if (st == ST_OK) TRY(print_kernel(b, name, s, &k, e));
+        else TRY(out_printf(e, "%-28s - %s\n", bench_kernel_name(i), why.msg));
     }
     return ST_OK;
 }
@@ -641,8 +710,9 @@ static status write_report(bench *b, err *e)
 {
     const kernel_limits *l = &b->limits;
     json_t *limits = l->read_gbs > 0
-                         ? json_pack("{s:f, s:[f,f], s:f, s:f, s:f, s:s}", "read_gbps", l->read_gbs, "read_range",
-                                     l->read_low, l->read_high, "gemm_f32_gflops", l->gemm_gops[PRODUCT_F32],
+                         ? json_pack("{s:s, s:f, s:[f,f], s:f, s:f, s:f, s:s}", "memory",
+                                     l->copied ? "copied" : "read", "read_gbps", l->read_gbs, "read_range", l->read_low,
+                                     l->read_high, "gemm_f32_gflops", l->gemm_gops[PRODUCT_F32],
                                      "gemm_bf16_gflops", l->gemm_gops[PRODUCT_BF16], "gemm_int8_gops",
                                      l->gemm_gops[PRODUCT_S8], "gemm", l->gemm_name)
                          : json_null();
@@ -654,6 +724,7 @@ static status write_report(bench *b, err *e)
     json_t *results = b->results,
            *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
     if (b->kernel) json_object_set(extra, "kernels", b->kernels);
+    json_object_set(extra, "left_out", b->left_out);
     b->results = NULL;
     return report_write(b->c, &b->g, options, results, extra, e);
 }
@@ -674,11 +745,12 @@ static status run_all(bench *b, err *e)
 
 status cmd_bench(const cli *c, err *e)
 {
-    bench b = {.c = c, .results = json_array(), .kernels = json_array()};
+    bench b = {.c = c, .results = json_array(), .kernels = json_array(), .left_out = json_array()};
     status st = run_all(&b, e);
     cli_clear_interrupt();
     json_decref(b.results);
     json_decref(b.kernels);
+    json_decref(b.left_out);
     mem_free(b.lines);
     mem_free(b.why);
     mem_free(b.ctx);

@@ -20,7 +20,8 @@ enum {
     PAGE = 16,                 /* tokens, of quest */
     GROUP = 32,                /* tokens, of fier */
     CHUNK = BENCH_KERNEL_CTX,  /* query rows of a prompt */
-    COLD_BYTES = 64 << 20,     /* read by a sample */
+    COLD_BYTES = 64 << 20,     /* read by a sample, */
+    DEVICE_BYTES = 512 << 20,  /* and by one on a device, whose caches end within less */
     PATTERN = 1 << 20,         /* random halves that fill a buffer again and again */
     HOT_STEPS = 16,            /* of a sample whose input is in the cache */
     LISTS = 8                  /* different ones for each layer */
@@ -106,7 +107,7 @@ static status numbers(rig *r, buf *out, const int64_t *x, size_t n, err *e)
 /* Enough layers that a sample reads COLD_BYTES when one step reads `bytes`. */
 static void cold(rig *r, size_t bytes, size_t lists)
 {
-    size_t steps = COLD_BYTES / bytes + 1;
+    size_t all = strcmp(r->be->name, "cpu") == 0 ? COLD_BYTES : DEVICE_BYTES, steps = all / bytes + 1;
     r->n_layers = (steps + lists - 1) / lists;
     if (r->n_layers < 2) r->n_layers = 2;
     r->n_steps = r->n_layers * lists;
@@ -350,6 +351,7 @@ static status paris_make(rig *r, kernel_result *k, err *e)
     const kernel_shape *s = r->s;
     const int64_t range[2] = {0, s->ctx};
     size_t nb = paris_blocks(s->head_dim);
+    if (!r->be->ops->paris) return err_set(e, ST_UNSUPPORTED, "%s has no operations of pariskv", r->be->name);
     r->layer = s->n_kv_heads * (size_t)s->ctx * nb;
     cold(r, r->layer, 1);
     r->step = paris_step;
@@ -425,6 +427,11 @@ static const struct {
 size_t bench_kernels(void)
 {
     return sizeof kernels / sizeof *kernels;
+}
+
+const char *bench_kernel_name(size_t i)
+{
+    return kernels[i].name;
 }
 
 static status nothing(void *ctx, err *e)

@@ -23,9 +23,11 @@ typedef struct {
 
 enum { BENCH_KERNEL_CTX = 512 }; /* tokens of context at least */
 size_t bench_kernels(void); /* their number */
+const char *bench_kernel_name(size_t i);
 /* Times kernel i. Each sample goes over as much memory as is in no cache, but for kernels whose input is in
  * the cache when a step comes to them. timing: meter, n_threads and kind. ctx must be at least BENCH_KERNEL_CTX, and
- * not below the budget. Errors: ST_NOMEM; faults of ops. */
+ * not below the budget. Errors: ST_NOMEM; ST_UNSUPPORTED: the backend lacks the
+ * operation; faults of ops. */
 status bench_kernel(size_t i, backend *be, const kernel_shape *s, const bench_timing *timing, kernel_result *out, err *e);
 
 #endif

@@ -3,10 +3,10 @@
 
 #include "eval/bench_run.h"
 
+#include "eval/ranks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
-#include "model/sampler.h"
 
 /* Steps of a sample are chosen to end about then; those of the warm-up at the latest. */
 static const int64_t SAMPLE_NS = 20000000, WARM_NS = 1000000000;
@@ -32,13 +32,13 @@ static status check_memory(const bench_case *c, err *e)
     TRY(session_plan(&p, decoder_model(c->d), &o, &c->spec, limit_of(c), e));
     TRY(size_mul(&p.kv, p.kv, c->max_batch, "KV of the batch", e));
     TRY(size_mul(&p.index, p.index, c->max_batch, "index of the batch", e));
+    TRY(size_mul(&p.disk, p.disk, c->max_batch, "files of the batch", e));
     TRY(size_add(&p.scratch, p.scratch, c->n_ids * sizeof *c->ids, "prompt", e));
     return memory_plan_check(&p, decoder_model(c->d)->be, e);
 }
 
 status bench_open(bench_case *c, bool prefill, err *e)
 {
-    size_t n_logits = 0;
     c->n_ids = c->ctx > 0 ? (size_t)c->ctx : prefill ? c->chunk : 1;
     c->synthetic = c->fill || c->n_ids > BENCH_REAL;
     c->n_timed = c->synthetic ? (c->n_ids - 1) % c->chunk + 1 : c->n_ids; /* chunks are cut from the start */
@@ -49,8 +49,6 @@ status bench_open(bench_case *c, bool prefill, err *e)
     TRY(MEM_NEW(&c->s, c->max_batch, e));
     TRY(MEM_NEW(&c->ids, c->n_ids, e));
     TRY(MEM_NEW(&c->next, c->max_batch, e));
-    TRY(size_mul(&n_logits, c->max_batch, vocab_of(c), "logits", e));
-    TRY(MEM_NEW(&c->logits, n_logits, e));
     rng r = {c->seed};
     for (size_t i = 0; i < c->n_ids; i++) c->ids[i] = (int32_t)rng_below(&r, vocab_of(c));
     for (size_t i = 0; i < c->max_batch; i++)
@@ -64,10 +62,8 @@ void bench_close(bench_case *c)
     mem_free(c->s);
     mem_free(c->ids);
     mem_free(c->next);
-    mem_free(c->logits);
     c->s = NULL;
     c->ids = c->next = NULL;
-    c->logits = NULL;
 }
 
 /* ---- the context ---- */
@@ -210,25 +206,29 @@ status bench_prefill(bench_case *c, bench_result *r, err *e)
 /* n greedy tokens of each sequence, or as many as end within `most` ns (two at least); their number in *done. */
 static status steps(bench_case *c, size_t n, int64_t most, size_t *done, int64_t *ns, err *e)
 {
-    size_t vocab = vocab_of(c);
+    size_t queued = 0, ahead = (size_t)decoder_ahead(c->d);
     int64_t t0 = clock_ns();
-    for (*done = 0, *ns = 0; *done < n && (*done < 2 || *ns < most); ++*done) {
-        TRY(session_decode(c->s, c->batch, c->next, c->logits, e));
-        for (size_t i = 0; i < c->batch; i++) c->next[i] = logits_argmax(c->logits + i * vocab, vocab);
+    for (*done = 0, *ns = 0; *done < queued || (*done < n && (*done < 2 || *ns < most)); ++*done) {
+        bool more = *done < 2 || *ns < most;
+        for (; more && queued < n && queued <= *done + ahead; queued++)
+            TRY(session_queue(c->s, c->batch, queued ? NULL : c->next, NULL, e));
+        TRY(session_take(c->d, c->batch, c->next, e));
         *ns = clock_ns() - t0;
+        TRY(ranks_share(c->timing.ranks, ns, sizeof *ns, e));
         if (c->progress && !c->progress(c->progress_ctx, 1)) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
 }
 
-/* Back to the context where the strategy allows it; one that evicts costs the same later on. */
+/* Back to the context where the strategy allows it; one that evicts costs the same later on. Not with files: what the
+ * same steps read again would be in memory. */
 static status go_back(void *ctx, err *e)
 {
     bench_case *c = ctx;
     (void)e;
     for (size_t i = 0; i < c->batch; i++) {
         c->next[i] = (int32_t)(i % vocab_of(c));
-        (void)session_rewind(c->s[i], (int64_t)c->n_fill, NULL);
+        if (c->spec.tier.place != KV_DISK) (void)session_rewind(c->s[i], (int64_t)c->n_fill, NULL);
     }
     return ST_OK;
 }
@@ -262,6 +262,8 @@ static void take_counts(const bench_case *c, bench_result *r, const attn_stats *
                        .index_read = to->index_read - from->index_read,
                        .full_keys = to->full_keys - from->full_keys};
     r->held = attn_seq_held(session_attn(c->s[0]));
+    r->peak = attn_seq_peak(session_attn(c->s[0]));
+    r->steps = to->steps - from->steps;
     if (n <= 0) return;
     r->attended = (to->attended - from->attended) / n / decoder_attn_shape(c->d)->n_layers;
     r->kv_read = part.kv_read / n;
@@ -285,8 +287,10 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
     c->n_steps = n < 1 ? 1 : n > BENCH_STEPS ? BENCH_STEPS : (size_t)n;
     r->tokens = (int64_t)(c->n_steps * batch);
     attn_stats from = attn_seq_stats(session_attn(c->s[0]));
+    tier_counts moved = attn_seq_tier(session_attn(c->s[0]));
     TRY(measure(c, r, false, e));
     attn_stats to = attn_seq_stats(session_attn(c->s[0]));
     take_counts(c, r, &from, &to);
+    r->moved = tier_counts_since(attn_seq_tier(session_attn(c->s[0])), &moved);
     return ST_OK;
 }

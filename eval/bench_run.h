@@ -18,7 +18,9 @@ typedef struct {
     int64_t tokens; /* of one sample */
     bench_samples samples;
     double attended;            /* tokens attended by a token, mean over the layers */
-    attn_bytes held;            /* decode: by one sequence after the runs */
+    attn_bytes held, peak;      /* decode: by one sequence after the runs, and the most it held */
+    tier_counts moved;          /* decode: between memory and files in `steps` steps, by one sequence */
+    int64_t steps;
     double kv_read, index_read; /* decode: bytes of a step, of one sequence */
     double key_access;          /* decode: attn_key_access */
     bool filled;                /* the context is random rows */
@@ -40,7 +42,6 @@ typedef struct {
     session **s;                  /* [max_batch] */
     int32_t *ids, *next;          /* [prompt], [max_batch] */
     size_t n_ids, n_timed, n_fill; /* the prompt, its end that prefill times, the part filled for decode */
-    float *logits;                /* [max_batch, vocab] */
     bool synthetic;               /* the first session's context began with random rows */
     size_t batch, n_steps;        /* of the decode samples under way */
 } bench_case;

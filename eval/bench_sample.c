@@ -3,6 +3,7 @@
 
 #include "eval/bench_sample.h"
 
+#include "eval/ranks.h"
 #include "eval/stats.h"
 #include "kernels/base/clock.h"
 
@@ -49,13 +50,13 @@ static status take(bench_samples *s, size_t i, sample_verdict *verdict, const be
         TRY(t->run(t->ctx, &ns, e));
         *verdict = SAMPLE_COUNTS;
     } else {
-        from = cpu_meter_usage(t->meter);
-        read[0] = cpu_meter_read(t->meter);
-        if (t->product) product[0] = cpu_meter_product(t->meter, t->kind);
+        from = meter_spent(t->meter);
+        read[0] = meter_read(t->meter);
+        if (t->product) product[0] = meter_product(t->meter, t->kind);
         TRY(t->run(t->ctx, &ns, e));
-        if (t->product) product[1] = cpu_meter_product(t->meter, t->kind);
-        read[1] = cpu_meter_read(t->meter);
-        to = cpu_meter_usage(t->meter);
+        if (t->product) product[1] = meter_product(t->meter, t->kind);
+        read[1] = meter_read(t->meter);
+        to = meter_spent(t->meter);
         const meter_usage spent = {to.wall_ns - from.wall_ns, to.cpu_ns - from.cpu_ns,
                                    to.switches - from.switches};
         *verdict = sample_judge(&spent, t->n_threads, t->product ? product : read);
@@ -72,9 +73,12 @@ status bench_sample(bench_samples *out, const bench_timing *t, err *e)
     size_t n = 0, n_good = 0;
     int64_t start = clock_ns();
     *out = (bench_samples){0};
-    while (n < SAMPLES_MOST && n_good < SAMPLES_WANTED) {
-        int64_t spent = clock_ns() - start;
-        if (n >= SAMPLES_LEAST && (spent > LONG_NS || (spent > SHORT_NS && n_good >= 5))) break;
+    while (n < SAMPLES_MOST) {
+        int64_t spent = clock_ns() - start, good = (int64_t)n_good;
+        TRY(ranks_share(t->ranks, &spent, sizeof spent, e));
+        TRY(ranks_share(t->ranks, &good, sizeof good, e));
+        if (good >= SAMPLES_WANTED) break;
+        if (n >= SAMPLES_LEAST && (spent > LONG_NS || (spent > SHORT_NS && good >= 5))) break;
         TRY(take(out, n, &verdict[n], t, e));
         n_good += verdict[n++] == SAMPLE_COUNTS;
     }

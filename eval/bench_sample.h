@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/cpu/limits.h"
+#include "kernels/meter.h"
 
 enum { SAMPLES_WANTED = 20, SAMPLES_MOST = 40, SAMPLES_LEAST = 3 };
 
@@ -29,10 +29,11 @@ typedef struct {
     status (*prepare)(void *ctx, err *e);
     status (*run)(void *ctx, int64_t *ns, err *e);
     void *ctx;
-    cpu_meter *meter; /* NULL: another device; then every sample counts */
+    meter *meter; /* NULL: every sample counts */
     int n_threads;
     bool product; /* the limit is that of products of this kind, not of reading */
     product_kind kind;
+    comm *ranks; /* that take the same samples; NULL: one process alone */
 } bench_timing;
 
 typedef struct {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "eval/generate.h"
+#include "eval/ranks.h"
 #include "kernels/base/mem.h"
 
 enum { CHAT_CTX = 8192, REPLY_TOKENS = 512, READ_BYTES = 4096 };
@@ -42,6 +43,7 @@ typedef struct {
     char *text;
     size_t at, n, cap; /* the next line begins at `at` */
     bool ended;
+    char *shared; /* the last line, where there are ranks */
 } input;
 
 static status read_more(input *in, err *e)
@@ -81,6 +83,21 @@ static status read_line(input *in, const char **line, err *e)
     *line = in->text + in->at;
     in->at = (size_t)(end + 1 - in->text);
     return ST_OK;
+}
+
+/* The line of the first rank, on all. */
+static status next_line(input *in, comm *ranks, const char **line, err *e)
+{
+    if (!ranks || ranks->size == 1) return read_line(in, line, e);
+    char *text = NULL;
+    *line = NULL;
+    if (ranks->rank == 0) TRY(read_line(in, line, e));
+    if (*line && !(text = mem_strdup(*line))) return err_set(e, ST_NOMEM, "out of memory");
+    size_t n = text ? strlen(text) : 0;
+    status st = ranks_share_text(ranks, &text, &n, e);
+    mem_free(in->shared);
+    *line = in->shared = text;
+    return st;
 }
 
 /* ---- turns ---- */
@@ -138,7 +155,7 @@ static status converse(reply *r, conversation *v, err *e)
     status st = ST_OK;
     while (st == ST_OK) {
         if (terminal) fputs("> ", stderr);
-        st = read_line(&in, &line, e);
+        st = next_line(&in, r->c->ranks, &line, e);
         if (st == ST_INTERRUPTED) {
             cli_clear_interrupt();
             st = ST_OK;
@@ -153,6 +170,7 @@ static status converse(reply *r, conversation *v, err *e)
     }
     if (terminal) fputc('\n', stderr);
     mem_free(in.text);
+    mem_free(in.shared);
     return st;
 }
 

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "eval/cli.h"
+#include "eval/ranks.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -81,6 +82,7 @@ status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def,
     char **word = NULL, *store = NULL;
     const char **name = NULL;
     size_t n_words = 0;
+    kv_tier place;
     attn_options o = {
         .budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = c->skip};
     *out = NULL;
@@ -88,6 +90,10 @@ status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def,
     /* The parity tool keeps f32 rows unless told otherwise. */
     o.kv = kv_exact(strcmp(c->command, "logits") == 0 ? DT_F32 : DT_F16);
     if (c->kv) TRY(kv_format_parse(&o.kv, c->kv, "--kv", e));
+    if (c->kv_tier) {
+        TRY(kv_tier_parse(&place, c->kv_tier, e));
+        o.tier = &place;
+    }
     status st = cli_split(&word, &n_words, &store, c->attn ? c->attn : def, e);
     for (size_t i = 0; i < n_words && st == ST_OK; i++) *n += expand(NULL, word[i]);
     if (st == ST_OK) st = MEM_NEW(&name, *n, e);
@@ -165,16 +171,18 @@ status cli_data_dir(const char **dir, err *e)
 
 status cli_open_backend(backend **be, const cli *c, err *e)
 {
-    backend_options o = {.device = c->device ? c->device : "auto", .n_threads = c->threads};
+    backend_options o = {.device = c->device ? c->device : "auto", .n_threads = c->threads, .ranks = c->ranks};
     return backend_open(be, &o, e);
 }
 
 static void say_start(const engine *g, const cli *c, bool exact)
 {
     if (c->quiet) return;
-    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s, %d thread%s\n", g->m->name,
+    char ranks[32] = "";
+    if (backend_ranks(g->be) > 1) snprintf(ranks, sizeof ranks, "%d ranks, each ", backend_ranks(g->be));
+    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s, %s%d thread%s\n", g->m->name,
             g->m->config.arch, (double)g->m->config.n_params / 1e6, dtype_name(g->m->type),
-            g->be->name, g->be->about, exact ? ", built-in GEMM" : "", g->be->n_threads,
+            g->be->name, g->be->about, exact ? ", built-in GEMM" : "", ranks, g->be->n_threads,
             g->be->n_threads == 1 ? "" : "s");
 }
 
@@ -217,7 +225,8 @@ status cli_read_text(char **text, size_t *n, const cli *c, err *e)
         return *text ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     }
     if (c->prompt_file) return file_read(text, n, c->prompt_file, MAX_TEXT_BYTES, e);
-    return file_read_stream(text, n, stdin, "standard input", MAX_TEXT_BYTES, e);
+    if (!c->ranks || c->ranks->rank == 0) TRY(file_read_stream(text, n, stdin, "standard input", MAX_TEXT_BYTES, e));
+    return ranks_share_text(c->ranks, text, n, e);
 }
 
 void engine_close(engine *g)

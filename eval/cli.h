@@ -15,14 +15,15 @@
 typedef struct {
     const char *command;
     const char *model, *shape; /* -m DIR; bench: --shape LIST */
-    const char *attn, *budget, *skip, *ctx, *kv, *weights, *batch, *phase;
+    const char *attn, *budget, *skip, *ctx, *kv, *kv_tier, *weights, *batch, *phase;
     const char *device, *gemm, *json, *output, *protocol, *template_name;
     const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump, *score, *dataset;
     const char *data, *max_length, *wrap, *clean_up;
     const char *save, *load;
     const char *prompts, *rules, *length, *stride, *tokens, *csv;
     const char *stop[8];
-    int n_stop, n_new, threads, trials, top_k, chunk, queries, limit, jobs;
+    comm *ranks; /* of the program; NULL: it does not know of any */
+    int tp, n_stop, n_new, threads, trials, top_k, chunk, queries, limit, jobs;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed, sample_seed;
     bool seeded, sampled; /* --seed, --sample-seed were given */
@@ -104,6 +105,8 @@ status report_write(const cli *c, const engine *g, json_t *options, json_t *resu
 
 /* What results call a model: "built-in", a shape, or the name of its folder without the way to it. */
 json_t *report_model(const char *path);
+/* What moved between memory and files in `steps` decode steps of a sequence. */
+json_t *tier_json(const tier_counts *c, int64_t steps);
 json_t *report_sizes(const int64_t *x, size_t n); /* a list; NULL when out of memory */
 
 /* Writes to stdout; a closed pipe or full disk is ST_IO once, at the first write that fails. */
@@ -125,6 +128,8 @@ void progress_end(progress *p); /* clears the line, frees */
 void cli_catch_interrupt(void);
 bool cli_interrupted(void);
 void cli_clear_interrupt(void);
+/* From then on Ctrl-C is left to mpirun, which ends all ranks. */
+void cli_leave_interrupt(void);
 /* Waits until fd can be read or ends; false at Ctrl-C. */
 bool cli_wait_input(int fd);
 

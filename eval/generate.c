@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "eval/ranks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/draft.h"
 #include "kernels/base/file.h"
@@ -142,10 +143,45 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
     return text_out_add(t, text, n, stopped, e);
 }
 
+/* Token number i of the reply, the one before it being the last of r->all. Steps are queued before the token that they are
+ * fed is known here, as far as the device can be ahead. */
+static status next_token(reply *r, int i, int32_t *id, err *e)
+{
+    int ahead = r->last ? decoder_ahead(r->g->dec) : 0;
+    if (!sampler_is_plain(r->sampler)) {
+        TRY(feed_token(r, e));
+        *id = sampler_next(r->sampler, r->logits);
+        return ST_OK;
+    }
+    int64_t t = clock_ns();
+    while (r->queued <= ahead && i + r->queued < r->n_new &&
+           (r->queued == 0 || session_length(r->s) < session_limit(r->s))) {
+        TRY(session_queue(&r->s, 1, r->queued ? NULL : &r->all.ids[r->all.n - 1], &r->sampler, e));
+        r->queued++;
+    }
+    TRY(session_take(r->g->dec, 1, id, e));
+    r->queued--;
+    r->decode_ns += clock_ns() - t;
+    r->n_decoded++;
+    r->unfed = false;
+    return ST_OK;
+}
+
+/* Steps that an end has made needless: what they stored goes where the strategy can drop it. */
+static status drop_queued(reply *r, err *e)
+{
+    int32_t unused;
+    int n = r->queued;
+    for (; r->queued > 0; r->queued--) TRY(session_take(r->g->dec, 1, &unused, e));
+    if (n > 0) (void)session_rewind(r->s, session_length(r->s) - n, NULL);
+    return ST_OK;
+}
+
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
 {
+    int32_t id = r->n_new > 0 ? sampler_next(r->sampler, r->logits) : 0;
     for (int i = 0; i < r->n_new; i++) {
-        int32_t id = sampler_next(r->sampler, r->logits);
+        TRY(ranks_share(r->c->ranks, &id, sizeof id, e)); /* CPUs may differ in their last bits */
         sampler_accept(r->sampler, id);
         TRY(token_list_push(&r->said, id, e));
         TRY(token_list_push(&r->all, id, e));
@@ -154,11 +190,11 @@ static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *sto
         TRY(print_token(t, stream, id, stopped, e));
         /* Here alone, so that the last token of a reply is never fed. */
         if (i + 1 == r->n_new || *stopped || cli_interrupted() ||
-            session_length(r->s) >= session_limit(r->s))
+            session_length(r->s) - r->queued >= session_limit(r->s))
             break;
-        TRY(feed_token(r, e));
+        TRY(next_token(r, i + 1, &id, e));
     }
-    return ST_OK;
+    return drop_queued(r, e);
 }
 
 /* Text that goes on: its first word has a space before it if it has one in the whole. A few tokens, since special ones
@@ -192,6 +228,17 @@ status reply_run(reply *r, const token_list *ids, err *e)
     return st != ST_OK ? st : end;
 }
 
+static void print_tier(const reply *r, const attn_stats *a)
+{
+    tier_counts t = attn_seq_tier(session_attn(r->s));
+    double steps = a->steps > 0 ? (double)a->steps : 1;
+    fprintf(stderr,
+            "KV in files %.2f MB, %.2f MB of it in memory | a decode step read %.3f MB in %.0f blocks (%.2f a selected "
+            "row), wrote %.3f MB, waited %.2f ms | %.1f %% of the blocks were in memory\n",
+            (double)t.in_file / 1e6, (double)t.here / 1e6, (double)t.read / 1e6 / steps, (double)t.missed / steps,
+            tier_per_row(&t), (double)t.written / 1e6 / steps, (double)t.stall_ns / 1e6 / steps, 100 * tier_hits(&t));
+}
+
 void reply_print_stats(const reply *r)
 {
     attn_stats a = attn_seq_stats(session_attn(r->s));
@@ -206,6 +253,7 @@ void reply_print_stats(const reply *r)
             "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6,
             a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
+    if (attn_seq_spec(session_attn(r->s))->tier.place == KV_DISK) print_tier(r, &a);
 }
 
 json_t *reply_json(const reply *r, err *e)
@@ -224,6 +272,9 @@ json_t *reply_json(const reply *r, err *e)
                   (json_int_t)attn_seq_held(session_attn(r->s)).kv, "kv_bytes_peak",
                   (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
     mem_free(text);
+    tier_counts t = attn_seq_tier(session_attn(r->s));
+    if (j && attn_seq_spec(session_attn(r->s))->tier.place == KV_DISK)
+        json_object_set_new(j, "tier", tier_json(&t, a.steps));
     if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
     return j;
 }
@@ -250,6 +301,11 @@ static status check_save(const cli *c, err *e)
 {
     file_draft d;
     err why = {0};
+    kv_tier place = {KV_DEVICE};
+    if (c->kv_tier) TRY(kv_tier_parse(&place, c->kv_tier, e));
+    if (place.place == KV_DISK && (c->save || c->load))
+        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier disk cannot be saved or loaded",
+                       c->save ? "--save" : "--load");
     if (!c->save) return ST_OK;
     status st = file_draft_open(&d, c->save, &why);
     file_draft_close(&d);
@@ -435,9 +491,13 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
                    (double)(p.weights - p.weights_in_memory) / 1e6));
     if (p.weights_in_memory)
         TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));
-    return out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB\n",
-                      (double)p.kv / 1e6, (double)p.index / 1e6, (double)p.scratch / 1e6,
-                      (double)g->be->ops->available(g->be) / 1e6);
+    TRY(out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB",
+                   (double)p.kv / 1e6, (double)p.index / 1e6, (double)p.scratch / 1e6,
+                   (double)g->be->ops->available(g->be) / 1e6));
+    if (p.disk)
+        TRY(out_printf(e, "; in files in %s %.1f MB, available %.1f MB", p.tier_dir, (double)p.disk / 1e6,
+                       (double)g->be->ops->tier->room(g->be, p.tier_dir) / 1e6));
+    return out_printf(e, "\n");
 }
 
 static status check_options(const cli *c, err *e)
@@ -483,6 +543,7 @@ status cmd_generate(const cli *c, err *e)
     TRY(engine_open(&g, c, 1, false, true, e));
     status st = start(&r, c, &g, &ids, e);
     if (st != ST_OK || c->plan) goto done;
+    r.last = !c->save;
     cli_catch_interrupt();
     TRY_GOTO(reply_run(&r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));

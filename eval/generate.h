@@ -18,6 +18,8 @@ typedef struct {
     token_list said; /* ids of the reply */
     token_list all;  /* ids of the session, and those that it is still to be fed */
     bool unfed;      /* the last of them was sampled, but not fed */
+    bool last;       /* nothing follows this reply: its end may leave a token too many in the session */
+    int queued;      /* steps under way */
 } reply;
 
 /* A session for n_tokens and a sampler from the options. */

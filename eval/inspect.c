@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "eval/cli.h"
+#include "eval/ranks.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
@@ -320,7 +321,8 @@ static status run_logits(const cli *c, session *s, const token_list *ids, logits
 {
     char *tmp = NULL;
     status st = ST_OK;
-    if (c->output) {
+    bool file = c->output && (!c->ranks || c->ranks->rank == 0);
+    if (file) {
         TRY(out_check_regular("-o", c->output, e));
         if (asprintf(&tmp, "%s.part", c->output) < 0) return err_set(e, ST_NOMEM, "out of memory");
         sink->f = fopen(tmp, "wb");
@@ -332,7 +334,7 @@ static status run_logits(const cli *c, session *s, const token_list *ids, logits
     prefill_options o = {
         .which = c->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
     TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &o, e));
-    if (!c->output) goto done;
+    if (!file) goto done;
     if (fclose(sink->f) != 0 && !sink->failed) sink->failed = errno;
     sink->f = NULL;
     if (!sink->failed && rename(tmp, c->output) != 0) sink->failed = errno;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-engine_sources += %D%/cli.h %D%/cli.c %D%/weights.c %D%/options.c %D%/options.h %D%/output.c %D%/generate.h %D%/generate.c %D%/chat.c %D%/inspect.c \
+engine_sources += %D%/cli.h %D%/cli.c %D%/weights.c %D%/options.c %D%/options.h %D%/ranks.h %D%/ranks.c %D%/output.c %D%/generate.h %D%/generate.c %D%/chat.c %D%/inspect.c \
   %D%/stats.h %D%/stats.c %D%/passkey_prompt.h %D%/passkey_prompt.c %D%/passkey_run.h %D%/passkey_report.c %D%/passkey.c \
   %D%/together.h %D%/together.c %D%/lineup.h %D%/lineup.c \
   %D%/results.h %D%/results.c %D%/provenance.h %D%/provenance.c \

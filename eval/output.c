@@ -44,6 +44,16 @@ status out_flush(err *e)
 
 /* ---- reports ---- */
 
+json_t *tier_json(const tier_counts *c, int64_t steps)
+{
+    double n = steps > 0 ? (double)steps : 1;
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "file_bytes", (json_int_t)c->in_file,
+                     "memory_bytes", (json_int_t)c->here, "memory_bytes_peak", (json_int_t)c->most_here, "read_bytes",
+                     (double)c->read / n, "written_bytes", (double)c->written / n, "rows", (double)c->rows / n, "blocks",
+                     (double)c->blocks / n, "blocks_read", (double)c->missed / n, "blocks_per_row", tier_per_row(c),
+                     "hit_rate", tier_hits(c), "stall_ms", (double)c->stall_ns / 1e6 / n);
+}
+
 json_t *report_sizes(const int64_t *x, size_t n)
 {
     json_t *a = json_array();
@@ -84,6 +94,7 @@ static json_t *report_object(const cli *c, const engine *g, json_t *options, jso
         PACKAGE_VERSION, "model", named, "weights", g->m ? dtype_name(g->m->type) : NULL, "device",
         g->be ? g->be->name : NULL, "threads", g->be ? json_integer(g->be->n_threads) : json_null(),
         "options", options ? options : json_object(), "results", results);
+    if (o && g->be && backend_ranks(g->be) > 1) json_object_set_new(o, "ranks", json_integer(backend_ranks(g->be)));
     if (o && extra) json_object_update(o, extra);
     json_decref(extra);
     return o;
@@ -234,8 +245,16 @@ static void on_interrupt(int sig)
     errno = before;
 }
 
+static bool left;
+
+void cli_leave_interrupt(void)
+{
+    left = true;
+}
+
 void cli_catch_interrupt(void)
 {
+    if (left) return;
     /* SA_RESTART: text that is being written is not torn; waiting is cli_wait_input's. */
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, before;
     if (sigaction(SIGINT, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;

@@ -143,7 +143,7 @@ status provenance_open(results **out, const cli *c, const engine *g, const lineu
     if (st == ST_OK && json_object_update(config, own) != 0)
         st = err_set(e, ST_NOMEM, "out of memory for the configuration");
     if (st == ST_OK) st = started_json(&started, g, e);
-    const results_options o = {c->output, c->command, config, started, identity};
+    const results_options o = {c->output, c->command, config, started, identity, c->ranks};
     if (st == ST_OK) st = results_open(out, &o, e);
     if (st == ST_OK && results_count(*out) > 0 && !c->quiet)
         fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(c->output),

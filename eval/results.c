@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "eval/prediction.h"
+#include "eval/ranks.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
@@ -158,7 +159,7 @@ status results_add(results *r, json_t *line, err *e)
                      : err_set(e, ST_NOMEM, "out of memory for the results");
     if (st == ST_OK && json_object_get(r->by_id, id))
         st = err_set(e, ST_USAGE, "a result comes twice: %.100s", id);
-    if (st == ST_OK && r->path) st = write_line(r, line, e);
+    if (st == ST_OK && r->fd >= 0) st = write_line(r, line, e);
     if (st == ST_OK) st = remember(r, id, line, e);
     free(id);
     json_decref(line);
@@ -238,9 +239,10 @@ static status read_lines(results *r, const results_options *o, const char *text,
 /* The content of the file; what follows its last line end is no line. */
 static status read_file(results *r, const results_options *o, err *e)
 {
-    char *text;
-    size_t n, m = sizeof mark - 1;
-    TRY(file_read(&text, &n, r->path, MAX_FILE_BYTES, e));
+    char *text = NULL;
+    size_t n = 0, m = sizeof mark - 1;
+    if (r->fd >= 0) TRY(file_read(&text, &n, r->path, MAX_FILE_BYTES, e));
+    TRY(ranks_share_text(o->ranks, &text, &n, e));
     status st = memcmp(text, mark, n < m ? n : m) == 0
                     ? ST_OK
                     : err_set(e, ST_USAGE, "-o %s: not a file of results", path_tail(r->path));
@@ -248,7 +250,7 @@ static status read_file(results *r, const results_options *o, err *e)
     r->size = end ? (off_t)(end - text) + 1 : 0;
     if (st == ST_OK && end) st = read_lines(r, o, text, (size_t)r->size, e);
     mem_free(text);
-    if (st != ST_OK) return st;
+    if (st != ST_OK || r->fd < 0) return st;
     if (!end) return write_head(r, o, e);
     return (size_t)r->size == n || ftruncate(r->fd, r->size) == 0 ? ST_OK : write_failed(r, e);
 }
@@ -257,6 +259,7 @@ static status open_file(results *r, const results_options *o, err *e)
 {
     struct stat s;
     if (!(r->path = mem_strdup(o->path))) return err_set(e, ST_NOMEM, "out of memory");
+    if (o->ranks && o->ranks->rank > 0) return read_file(r, o, e);
     r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (r->fd < 0 || fstat(r->fd, &s) != 0)
         return err_set(e, ST_IO, "-o %s: %s", path_tail(r->path), strerror(errno));

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/base/err.h"
+#include "kernels/comm.h"
 
 typedef struct results results;
 
@@ -23,6 +23,7 @@ typedef struct {
     const json_t
         *started; /* an object: what may differ when the run goes on (time, threads, ...) */
     const char *const *identity; /* NULL-terminated: the members that tell results apart */
+    comm *ranks; /* of which the first has the file, and all know what is in it; NULL: one process alone */
 } results_options;
 
 /* Opens or creates the file, reads the results in it and cuts an incomplete last line off. The file is locked

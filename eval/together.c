@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "eval/ranks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "model/sampler.h"
@@ -158,6 +159,35 @@ static bool next_token(seat *t, int32_t *id)
     return t->n < t->p->n_new; /* the last one is not fed */
 }
 
+/* Whether the choice behind a step of the first n seats of g->of needs logits: a first token that is no stop. */
+static bool needs_logits(const group *g, size_t n)
+{
+    bool needs = n > SESSION_QUEUE_ROWS;
+    for (size_t k = 0; k < n; k++) {
+        const seat *t = g->of[k];
+        needs |= t->fed == t->p->n_tail && t->n == 0 && t->p->not_first;
+    }
+    return needs;
+}
+
+/* A step of the first n seats of g->of; what each is to feed next. */
+static status feed_seats(group *g, size_t n, err *e)
+{
+    bool look = needs_logits(g, n);
+    if (look) {
+        TRY(session_decode(g->batch, n, g->feed, g->logits, e));
+    } else {
+        TRY(session_queue(g->batch, n, g->feed, NULL, e));
+        TRY(session_take(session_decoder(g->batch[0]), n, g->feed, e));
+    }
+    for (size_t k = 0; k < n; k++) {
+        seat *t = g->of[k];
+        if (t->fed < t->p->n_tail) continue;
+        t->next = look ? choose(t->p, t->n == 0, g->logits + k * vocab_of(g), vocab_of(g)) : g->feed[k];
+    }
+    return ST_OK;
+}
+
 /* One step of those seats that are not complete; how many there were. */
 static status decode_step(group *g, seat *seats, size_t *n, err *e)
 {
@@ -169,14 +199,9 @@ static status decode_step(group *g, seat *seats, size_t *n, err *e)
     }
     if (*n == 0) return ST_OK;
     int64_t t0 = clock_ns();
-    TRY(session_decode(g->batch, *n, g->feed, g->logits, e));
+    TRY(feed_seats(g, *n, e));
     int64_t ns = clock_ns() - t0;
-    for (size_t k = 0; k < *n; k++) {
-        seat *t = g->of[k];
-        t->time_ns += ns / (int64_t)*n;
-        if (t->fed == t->p->n_tail)
-            t->next = choose(t->p, t->n == 0, g->logits + k * vocab_of(g), vocab_of(g));
-    }
+    for (size_t k = 0; k < *n; k++) g->of[k]->time_ns += ns / (int64_t)*n;
     return ST_OK;
 }
 
@@ -282,6 +307,7 @@ status together_fit(size_t *fit, const together_fitting *f, const together_run *
     /* Memory is touched as sessions grow: what is available must be divided now. */
     backend *be = decoder_model(f->d)->be;
     size_t have = be->ops->available(be), used = 0;
+    TRY(ranks_share(be->ranks, &have, sizeof have, e)); /* all must come to the same */
     have -= have / 10;
     for (*fit = 0; *fit < n; ++*fit) {
         memory_plan p;

@@ -7,7 +7,11 @@
 
 #include <stddef.h>
 
-#include "kernels/base/err.h"
+#include "kernels/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Index of the first item in order; n > 0. */
 size_t draw_first(const float *x, size_t n);
@@ -32,5 +36,24 @@ typedef struct {
 
 /* The first item in order up to which the mass exceeds `mass`, or 1 - 1e-9 of all mass if that is less. */
 draw_item draw_find(draw *d, double mass);
+
+/* How one of many is chosen at random: of the first top_k in order those whose masses reach the share top_p, and have
+ * min_p of the largest each. */
+struct draw_rule {
+    float temp;          /* 0: the first in order, whatever follows */
+    size_t top_k;        /* 0: all */
+    double top_p, min_p; /* 1 and 0: all */
+    draw *work;          /* for backends that compute in the host's memory */
+};
+
+/* Items that top_k leaves of n; least mass that min_p leaves, 0: any. */
+size_t draw_keep(const draw_rule *r, size_t n);
+float draw_least(const draw_rule *r);
+/* Index of the item of x [n], which changes, in which `share` of the mass that the rule leaves ends; 0 <= share < 1. */
+size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float share);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

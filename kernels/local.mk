@@ -2,10 +2,18 @@
 engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/nearest.c %D%/base/nearest.h %D%/base/mem.c %D%/base/mem.h \
   %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/rng.h \
   %D%/base/sha256.c %D%/base/sha256.h %D%/base/draft.c %D%/base/draft.h \
-  %D%/ops.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_weights.h %D%/draw.h \
-  %D%/backend.h %D%/backend.c %D%/half.h \
-  %D%/ref/ref.h %D%/ref/memory.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/codes.c %D%/ref/evict.c \
-  %D%/ref/block.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/paris.c %D%/ref/quant.c
+  %D%/base/reader.c %D%/base/reader.h %D%/base/reader_impl.h %D%/base/reader_threads.c \
+  %D%/ops.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h \
+  %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c \
+  %D%/ref/ref.h %D%/ref/memory.c %D%/ref/ranks.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/codes.c %D%/ref/evict.c \
+  %D%/ref/block.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c
+
+# Ranks in other processes
+if HAVE_MPI
+engine_sources += %D%/comm_mpi.c
+else
+engine_sources += %D%/comm_mpi_none.c
+endif
 
 # CPU: what splits work over threads, then the same kernels once a SIMD level
 engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c %D%/cpu/cpu_evict.c \
@@ -24,6 +32,12 @@ else
 libkgemm_a_SOURCES = %D%/cpu/gemm_none.c
 endif
 endif
+if HAVE_URING
+engine_sources += %D%/base/reader_uring.c
+else
+engine_sources += %D%/base/reader_uring_none.c
+endif
+EXTRA_DIST += %D%/base/reader_uring.c %D%/base/reader_uring_none.c
 EXTRA_DIST += %D%/cpu/gemm_onednn.c %D%/cpu/gemm_blas.c %D%/cpu/gemm_none.c
 cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h %D%/cpu/simd_neon.h \
   %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c \
@@ -61,9 +75,29 @@ endif
 # CUDA
 noinst_LIBRARIES += libkcuda.a
 kernel_libs += libkcuda.a
-cuda_sources = %D%/cuda/backend.cu %D%/cuda/elementwise.cu %D%/cuda/linear.cu %D%/cuda/linear_blocks.cu \
-  %D%/cuda/attn_decode.cu %D%/cuda/attn_prefill.cu %D%/cuda/select.cu %D%/cuda/quest.cu %D%/cuda/fier.cu %D%/cuda/gemm_lt.cu
-EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/dev.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/attention.cuh %D%/cuda/README.md
+# gemm_lt.cu and nccl.cu are those that the host's tests replace
+cuda_shim_sources = \
+  kernels/cuda/backend.cu \
+  kernels/cuda/step.cu \
+  kernels/cuda/draw.cu \
+  kernels/cuda/elementwise.cu \
+  kernels/cuda/linear.cu \
+  kernels/cuda/linear_blocks.cu \
+  kernels/cuda/linear_blocks_mma.cu \
+  kernels/cuda/attn_decode.cu \
+  kernels/cuda/attn_prefill.cu \
+  kernels/cuda/attn_prefill_mma.cu \
+  kernels/cuda/codes.cu \
+  kernels/cuda/evict.cu \
+  kernels/cuda/select.cu \
+  kernels/cuda/select_wide.cu \
+  kernels/cuda/quest.cu \
+  kernels/cuda/fier.cu \
+  kernels/cuda/paris.cu \
+  kernels/cuda/block.cu \
+  kernels/cuda/ranks.cu
+cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu %D%/cuda/nccl.cu
+EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/codes.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/README.md
 if HAVE_CUDA
 libkcuda_a_SOURCES = $(cuda_sources)
 else

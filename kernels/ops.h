@@ -2,7 +2,7 @@
 /* The operations of the engine: one list, several implementations (ref, cpu, cuda).
  *
  * Rules. Buffers lie in the backend's memory; only ops read or write them. Shapes are [outer, inner],
- * row-major. Operations are queued in order; only `download` and `sync` wait. Compute ops do not
+ * row-major. Operations are queued in order; only `download`, `receive` and `sync` wait. Compute ops do not
  * return a status: the first fault is kept and `backend_fault` returns it. Whatever changes from
  * step to step (positions, slots, counts) is read from buffers, never passed as a number, so
  * that a decode step can be captured and replayed; numbers named *_max are host bounds.
@@ -73,16 +73,19 @@ typedef struct {
     buf k, v, k_pair, v_pair, k_at, v_at;
 } kv_codes;
 
-/* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. */
+/* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. tier: of which some may be away
+ * (ops_tier.h), so that whoever reads them says so before; NULL: all are there. */
 typedef struct {
     buf k, v;
     dtype type;
     size_t n_kv_heads, head_dim, cap;
     kv_codes codes;
+    struct tier_layer *tier;
 } kv_rows;
 
-/* Bytes read: of K rows, of V rows, and of what a method holds beside them. */
-enum { READ_K, READ_V, READ_INDEX, READ_KINDS };
+/* What ops count: bytes read of K rows, of V rows, and of what a method holds beside them; tokens that decode steps
+ * attend where only the device knows (count_lists). */
+enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_KINDS };
 
 /* Attention of one sequence's queries over one set of stored rows.
  * q       [n_tok, n_heads, head_dim] f32, rotated; out has this shape too and may not alias q.
@@ -123,6 +126,8 @@ typedef struct {
     bool rounded;
 } attn_job;
 
+typedef struct draw_rule draw_rule; /* draw.h */
+
 /* Families of ops, each in its own header: ops_*.h. */
 typedef struct codes_ops codes_ops;   /* quantized rows */
 typedef struct evict_ops evict_ops;   /* attention sums and lists of what is kept */
@@ -131,8 +136,19 @@ typedef struct quest_ops quest_ops;
 typedef struct fier_ops fier_ops;
 typedef struct paris_ops paris_ops;
 typedef struct block_ops block_ops; /* blocks of ActQKV, entropy budgets */
+typedef struct tier_ops tier_ops;   /* rows of which some lie in a file */
 
 typedef struct backend backend;
+typedef struct comm comm; /* comm.h */
+
+/* Places of the host for backend_send, and bytes of each. */
+enum { BACKEND_SLOTS = 4, BACKEND_SLOT_BYTES = 1024 };
+
+/* The largest decode step to come: its rows, heads and their size, keys of a row, numbers of a row of activations. */
+typedef struct {
+    size_t rows, n_heads, head_dim, width;
+    int64_t n_keys;
+} step_size;
 
 typedef struct {
     /* ---- memory ---- */
@@ -140,6 +156,9 @@ typedef struct {
     void (*free)(backend *, buf, size_t bytes);
     /* Makes host memory that outlives the buffer readable by ops: CPU returns it as it is. */
     status (*import)(backend *, buf *out, const void *host, size_t bytes, err *e);
+    bool imports_copy; /* import takes memory: what `available` tells */
+    /* Takes the scratch of such steps now, so that they take none. NULL: it is the host's. */
+    status (*reserve)(backend *, const step_size *, err *e);
     void (*release)(backend *, buf, size_t bytes);
     void (*upload)(backend *, buf dst, const void *src, size_t bytes);
     void (*download)(backend *, void *dst, buf src, size_t bytes);
@@ -150,9 +169,14 @@ typedef struct {
      * where it is touched. False, and nothing is changed: it must be uploaded. NULL: never possible (memory that is
      * not the host's). */
     bool (*map_file)(backend *, buf b, size_t bytes, int fd, uint64_t offset);
-    /* Bytes that alloc may still give; 0: unknown. */
+    /* Bytes that alloc may still give to this rank; 0: unknown. */
     size_t (*available)(backend *);
     void (*sync)(backend *);
+    /* See backend_step_begin and backend_send; NULL all four: ops are done when they return. */
+    void (*step_begin)(backend *);
+    void (*step_end)(backend *);
+    void (*send)(backend *, unsigned slot, buf src, size_t bytes);
+    void (*receive)(backend *, void *dst, unsigned slot, size_t bytes);
 
     /* ---- the transformer ---- */
     /* out [n, table.cols] f32 = rows ids[i] (i32 [n]) of table; ids are within the table. */
@@ -171,6 +195,18 @@ typedef struct {
     /* x += y, [n] f32 each. */
     void (*add)(backend *, buf x, buf y, size_t n);
 
+    /* ids[i] (i32 [n]) = what rule[i] chooses from row i of x [n, vocab] f32, which may change, with share[i] (f32 [n], in
+     * [0, 1)). Source: kernels/draw.h, which also is what the host computes. */
+    void (*draw)(backend *, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share);
+
+    /* ---- ranks (comm.h), of which one process alone is the first of one ---- */
+    /* x [n] f32 becomes the sum over the ranks, the same bits on all. */
+    void (*all_reduce)(backend *, buf x, size_t n);
+    /* x: [n][part] f32, this rank's columns of a matrix [n][total], the whole of which it becomes. Rank r has those from
+     * min(r * part, total - part) on; part is total / ranks, rounded up. x has room for n * total numbers and one more a
+     * rank. */
+    void (*gather_columns)(backend *, buf x, size_t n, size_t part, size_t total);
+
     /* ---- positions ---- */
     /* x[i] += by for i < n, i64. */
     void (*i64_add)(backend *, buf x, size_t n, int64_t by);
@@ -182,6 +218,11 @@ typedef struct {
      * position base (i64 [1]) has the ring's first slot:
      * out[i] = p < sink ? p : sink + (p - base) mod ring, the remainder never negative. */
     void (*pos_ring)(backend *, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base);
+
+    /* ---- counts ---- */
+    /* total (u64) += the sum over those of n layers whose `chosen` (i64, `stride` elements apart) is not 0 of the mean
+     * length, rounded up, of their n_lists lists; range i64 [n][n_lists][2] as in attn_job. */
+    void (*count_lists)(backend *, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride);
 
     /* ---- rotary embedding, rotate-half layout ---- */
     /* out [n, half, 2] f32 = {cos, sin}(pos[i] * freq[c]) * mscale; angles reduced in double.
@@ -219,6 +260,7 @@ typedef struct {
     const fier_ops *fier;
     const paris_ops *paris;
     const block_ops *block;
+    const tier_ops *tier;
 } backend_ops;
 
 struct backend {
@@ -226,15 +268,19 @@ struct backend {
     char about[128];  /* SIMD level and GEMM, on which last bits depend; for the start-up message */
     const backend_ops *ops;
     int n_threads;
+    comm *ranks; /* borrowed; NULL: one process alone */
     err fault; /* the first failure of a compute op */
     int64_t *stage_ns, marked_ns; /* backend_mark; stage_ns NULL: off */
+    /* backend_send, where ops are done when they return */
+    unsigned char slot[BACKEND_SLOTS][BACKEND_SLOT_BYTES];
     void *ctx;
     void (*close)(backend *); /* releases ctx; NULL: nothing to release */
 };
 
 typedef struct {
     const char *device; /* "auto", "cpu", "ref" (slow, for tests), "cuda", "cuda:N" */
-    int n_threads;      /* 0: physical cores */
+    int n_threads;      /* 0: physical cores, or this rank's share of them */
+    comm *ranks;        /* that compute a model together, on cpu, or on cuda with a GPU each; NULL: one process */
 } backend_options;
 
 status backend_open(backend **out, const backend_options *o, err *e);
@@ -244,6 +290,21 @@ status backend_fault(const backend *be, err *e);
 /* Where time goes: waits for the ops so far and adds the time since the last mark to stage_ns[stage]; stage -1: to
  * none. The stages are the callers'. Nothing while stage_ns is NULL. */
 void backend_mark(backend *be, int stage);
+/* How many ranks compute together, and which of them this is: 1 and 0 for one process alone. */
+int backend_ranks(const backend *be);
+int backend_rank(const backend *be);
+
+/* What is queued between the two is a step: it may be held back until its end and then run as a whole. What waits inside
+ * it (download, sync, alloc, free) is allowed, but then what was held back runs first, and the rest is queued as
+ * usual. */
+void backend_step_begin(backend *be);
+void backend_step_end(backend *be);
+/* How many steps are worth queueing before the first of them is asked for its results: 0 where they run at once. */
+int backend_ahead(const backend *be);
+/* A small download without a wait: src as it will be behind the ops so far goes to a slot, of which receive copies it
+ * once it is there. A slot holds what was sent to it last, until it is sent to again. */
+void backend_send(backend *be, unsigned slot, buf src, size_t bytes);
+void backend_receive(backend *be, void *dst, unsigned slot, size_t bytes);
 
 #ifdef __cplusplus
 }

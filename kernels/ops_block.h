@@ -6,6 +6,9 @@
 
 #include "kernels/ops.h"
 
+/* A backend with ranks holds some of a layer's heads: channels, concatenated heads and lists are then those of all of
+ * them, in `probe`, `score` and `take`, and the numbers that decide are the same on every rank. */
+
 /* Representatives of blocks of `size` consecutive tokens: rep [cap][n_heads][head_dim], for each
  * query head the mean of the raw keys of its `reps` best tokens of the block. */
 typedef struct {
@@ -28,11 +31,12 @@ typedef struct {
  *          left the band and are in no block yet); block b has the positions from end of the sinks + b * size on
  * block    i32: numbers of the chosen blocks, ascending; chosen i64 [2]: first entry and count
  * idx      i32 out: sinks, tokens of the blocks, pending tokens, as far as visible, ascending
- * range    i64 [2] out: {0, their number} */
+ * range    i64 [2] out: {0, their number}
+ * count    u64 [1]: their number is added; p NULL: not counted */
 typedef struct {
     buf at, block, chosen;
     int64_t size;
-    buf idx, range;
+    buf idx, range, count;
 } far_list;
 
 /* Items that the layers of a forward share, a pool for each of n_windows prompt windows (decode: 1).
@@ -63,7 +67,8 @@ struct block_ops {
      * Source: ActQKV eqs. 6-9. */
     void (*probe)(backend *, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count);
     /* score[b] of blocks [n[1], n[2]) (n as in item_scores) = mean over `parts` equal runs of the concatenated
-     * heads of the cosine of probe [n_heads * head_dim] and representative; 0 where one of them is 0.
+     * heads of the cosine of probe [n_heads * head_dim] and representative; 0 where one of them is 0. parts 0: one run
+     * of the heads of all ranks; else the mean is that over the ranks.
      * Adds the bytes read to read[0]. Source: ActQKV eq. 10. */
     void (*score)(backend *, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max, buf read);
     /* Adds the sums of one window to the ring: sum f32 [n_heads][stride] (p NULL: zeros), entry i has

@@ -25,6 +25,12 @@ struct codes_ops {
                   size_t n_lists, size_t idx_stride, int64_t n_max, buf read);
 };
 
+#ifdef __CUDACC__ /* on devices too */
+#define CODES_INLINE static inline __host__ __device__
+#else
+#define CODES_INLINE static inline
+#endif
+
 /* Bytes of one row of codes; pairs of a row that has them by run. */
 static inline size_t codes_row_bytes(const kv_codes *c, size_t head_dim)
 {
@@ -43,13 +49,13 @@ typedef struct {
 } codes_rule;
 
 /* int8 of an integer, modulo 256. */
-static inline float codes_wrap_int8(float x)
+CODES_INLINE float codes_wrap_int8(float x)
 {
     if (!(fabsf(x) < 0x1p31f)) return 0;
     return (float)(int8_t)(uint8_t)(uint32_t)(int32_t)x;
 }
 
-static inline codes_rule codes_rule_of(float top, bool zero_point, float lo, float hi)
+CODES_INLINE codes_rule codes_rule_of(float top, bool zero_point, float lo, float hi)
 {
     if (!(hi > lo)) return zero_point ? (codes_rule){0, 1, 1, -INFINITY, -1, lo} : (codes_rule){lo, 0, 1, 0, lo, 0};
     float b = (hi - lo) / top;

@@ -3,7 +3,7 @@
 #ifndef KERNELS_OPS_FIER_H
 #define KERNELS_OPS_FIER_H
 
-#include "kernels/ops.h"
+#include "kernels/ops_select.h"
 
 typedef enum { FIER_RANGE, FIER_MAD, FIER_TWO_MEAN } fier_levels; /* methods.md 7.7 */
 /* What scores the tokens of the newest, incomplete group (methods.md 7.3): levels of what it has, its keys,
@@ -31,9 +31,9 @@ static inline size_t fier_words(size_t head_dim)
     return (head_dim + 31) / 32;
 }
 
-/* Bytes that `score` reads: bits of whole words and the levels of the groups touched, and the keys of an
- * exactly scored open group. n as in choose_job. */
-static inline uint64_t fier_score_bytes(const fier_index *x, const int64_t n[3])
+/* Bytes that the score of a kv head's tokens [n[1], n[2]) reads: bits of whole words and the levels of the groups
+ * touched, and the keys of an exactly scored open group. n as in choose_job. */
+static inline uint64_t fier_head_bytes(const fier_index *x, const int64_t n[3])
 {
     int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? n[0] / g * g : n[0];
     int64_t to = n[2] < open ? n[2] : open, exact = n[2] - (n[1] > open ? n[1] : open);
@@ -42,7 +42,13 @@ static inline uint64_t fier_score_bytes(const fier_index *x, const int64_t n[3])
     if (to > n[1])
         bytes += (uint64_t)(to - n[1]) * 4 * fier_words(x->head_dim) +
                  (uint64_t)((to - 1) / g - n[1] / g + 1) * 2 * row;
-    return bytes * x->n_kv_heads;
+    return bytes;
+}
+
+/* Bytes that `score` reads. */
+static inline uint64_t fier_score_bytes(const fier_index *x, const int64_t n[3])
+{
+    return fier_head_bytes(x, n) * x->n_kv_heads;
 }
 
 struct fier_ops {
@@ -73,6 +79,9 @@ struct fier_ops {
      * heads than kv heads. */
     void (*vote)(backend *, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                  int64_t n_max, float scale, buf read);
+    /* `score` of the tokens in groups, by places and lists as quest_ops.score_groups. NULL: missing. */
+    void (*score_groups)(backend *, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                         const item_groups *g, buf read);
 };
 
 extern const fier_ops ref_fier, cpu_fier;

@@ -3,7 +3,7 @@
 #ifndef KERNELS_OPS_QUEST_H
 #define KERNELS_OPS_QUEST_H
 
-#include "kernels/ops.h"
+#include "kernels/ops_select.h"
 
 /* Channel-wise largest and smallest key of each page, in the type of the rows: [n_kv_heads][cap][2][head_dim],
  * the maximum first. */
@@ -25,6 +25,10 @@ struct quest_ops {
      * in choose_job; n_heads a multiple of n_kv_heads. read as in select_ops.exact. */
     void (*score)(backend *, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
                   int64_t n_max, bool max_channel, buf read);
+    /* The same of the pages in groups: score[h] by places (item_groups), where head h follows the list
+     * h / (n_heads / n_lists). n_lists and n_kv_heads: one divides the other. NULL: missing. */
+    void (*score_groups)(backend *, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
+                         const item_groups *g, bool max_channel, buf read);
 };
 
 extern const quest_ops ref_quest, cpu_quest;

@@ -42,6 +42,17 @@ typedef struct {
     buf idx, range;
 } choose_job;
 
+/* A choice of groups of items that went before: group g is the items [g * per, (g + 1) * per). List l has the groups
+ * group[l][0 .. range[l][1]), ascending, each with a candidate; `choose` over groups makes such lists, in idx and range.
+ * What is scored by groups lies close together: place p of a list is item group[l][p / per] * per + p % per. The places
+ * of items that are no candidates hold -INFINITY. */
+typedef struct {
+    buf group;     /* i32 [n_lists][stride] */
+    buf range;     /* i64 [n_lists][2]: {0, groups} */
+    size_t n_lists, stride;
+    int64_t per, n_max; /* n_max: most groups of a list */
+} item_groups;
+
 /* Scorers and `combine` take n as choose_job does and touch the candidates [n[1], n[2]) alone; n_max bounds
  * their end. Scores decide selections: they are float32 sums of a fixed order, so that all implementations
  * give the same bits. A dot product has 16 partial sums of rounded products, channel c in partial c mod 16 in
@@ -57,10 +68,14 @@ struct select_ops {
      * n_heads = n_lists: a copy). MEAN, SUM, MAX: of the raw scores, heads in ascending order; LAYER_CONCAT is
      * the sum over all heads, which is the product of the concatenated vectors. VOTE: the log of the sum over
      * the group of the softmax over the candidates of scale * score; NaN counts as -INFINITY. The votes' exp
-     * and log are to 1e-6, the rest is exact to the bit. Items that are no candidates stay undefined. */
+     * and log are to 1e-6, the rest is exact to the bit. Items that are no candidates stay undefined. LAYER_MEAN and
+     * LAYER_CONCAT take in the heads of all ranks; LAYER_VOTE knows those of one process alone. */
     void (*combine)(backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
                     int64_t n_max, gqa_mode mode, float scale);
     void (*choose)(backend *, const choose_job *job);
+    /* The same among the candidates in the groups: score [n_lists][stride] by places. NULL: this and the scorers by
+     * groups are missing. */
+    void (*choose_groups)(backend *, const choose_job *job, const item_groups *g);
 };
 
 extern const select_ops ref_select, cpu_select;

@@ -65,7 +65,7 @@ AC_DEFUN([MY_CUDA], [
       s1=$CPPFLAGS s2=$LDFLAGS; CPPFLAGS="$CPPFLAGS $CUDA_CPPFLAGS" LDFLAGS="$LDFLAGS $CUDA_LDFLAGS"
       AC_CHECK_LIB([cudart_static], [cudaGetDeviceCount], [CUDA_LIBS="-lcudart_static -lrt -ldl -lpthread"], [why="no cudart"], [-lrt -ldl -lpthread])
       AC_CHECK_HEADER([cublas_v2.h], [], [why="no cuBLAS"])
-      AC_CHECK_HEADER([nccl.h], [AC_CHECK_LIB([nccl], [ncclCommInitAll], [have_nccl=yes], [], [$CUDA_LIBS -lstdc++])])
+      AC_CHECK_HEADER([nccl.h], [have_nccl=yes])
       CPPFLAGS=$s1 LDFLAGS=$s2
       major=`"$NVCC" --version | sed -n 's/.*release \([[0-9]]*\).*/\1/p'`
       AS_IF([test -z "$with_cuda_arch"], [AS_IF([test "0$major" -ge 13], [with_cuda_arch=80,86,89,90,100,120],
@@ -81,5 +81,6 @@ AC_DEFUN([MY_CUDA], [
       AS_IF([test -z "$why"], [have_cuda=yes])])])
   AS_IF([test $have_cuda = no], [CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= NVCC_GENCODE= have_nccl=no
     AS_CASE([$with_cuda], [no|check], [], [AC_MSG_ERROR([--with-cuda was given, but: $why])])])
+  AS_IF([test $have_nccl = yes], [AC_DEFINE([HAVE_NCCL], [1], [NCCL's header is available])])
   AC_SUBST([CUDA_CPPFLAGS]) AC_SUBST([CUDA_LDFLAGS]) AC_SUBST([CUDA_LIBS]) AC_SUBST([NVCC_GENCODE]) AC_SUBST([NVCC_CCBIN])
   AM_CONDITIONAL([HAVE_CUDA], [test $have_cuda = yes])])

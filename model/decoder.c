@@ -33,6 +33,7 @@ static void attention_block(decoder *d, const attn_step *step, int l, size_t n)
     backend_mark(d->be, STAGE_QKV);
     attn_layer(d->work, step, l, d->q, d->k, d->v, d->att);
     o->linear(d->be, &out, 1, d->att, n, exact);
+    o->all_reduce(d->be, d->xn, n * (size_t)c->hidden);
     o->add(d->be, d->x, d->xn, n * (size_t)c->hidden);
     backend_mark(d->be, STAGE_OUT);
 }
@@ -51,6 +52,7 @@ static void ffn_block(decoder *d, int l, size_t n)
     o->linear(d->be, in, 2, d->xn, n, exact);
     o->swiglu(d->be, d->gate, d->gate, d->up, n * (size_t)c->ffn);
     o->linear(d->be, &down, 1, d->gate, n, exact);
+    o->all_reduce(d->be, d->xn, n * (size_t)c->hidden);
     o->add(d->be, d->x, d->xn, n * (size_t)c->hidden);
     backend_mark(d->be, STAGE_FFN);
 }
@@ -87,7 +89,7 @@ static status check_finite(decoder *d, size_t n, err *e)
     return ST_OK;
 }
 
-status decoder_logits(decoder *d, size_t first, size_t n, err *e)
+void decoder_head(decoder *d, size_t first, size_t n)
 {
     const backend_ops *o = d->be->ops;
     const model_config *c = &d->m->config;
@@ -95,7 +97,13 @@ status decoder_logits(decoder *d, size_t first, size_t n, err *e)
     o->rmsnorm(d->be, d->xn, row(d->x, first, (size_t)c->hidden), d->m->norm, n, c->rms_eps);
     const linear_job head = {d->logits, d->m->lm_head, {.p = {NULL}}};
     o->linear(d->be, &head, 1, d->xn, n, d->opt.exact);
-    o->download(d->be, d->host_logits, d->logits, n * (size_t)c->vocab * sizeof(float));
+    o->gather_columns(d->be, d->logits, n, d->m->lm_head.rows, (size_t)c->vocab);
+    backend_mark(d->be, STAGE_LOGITS);
+}
+
+status decoder_logits(decoder *d, size_t n, err *e)
+{
+    d->be->ops->download(d->be, d->host_logits, d->logits, n * (size_t)d->m->config.vocab * sizeof(float));
     backend_mark(d->be, STAGE_LOGITS);
     TRY(backend_fault(d->be, e));
     return d->checked ? ST_OK : check_finite(d, n, e);

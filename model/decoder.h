@@ -20,6 +20,10 @@ struct decoder {
     float host_freq[128];
     float mscale;
     attn_seq **seqs; /* [max_batch] */
+    buf next, share;          /* i32, f32 [max_batch]: what a step chose, and by which shares */
+    float *host_share;        /* [max_batch] */
+    draw_rule *rules;         /* [max_batch] */
+    uint64_t n_queued, n_taken; /* steps of session_queue */
     bool checked;    /* the first logits were finite */
     int64_t stage[STAGE_COUNT];
 };
@@ -33,7 +37,9 @@ struct session {
 
 /* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */
 void decoder_forward(decoder *d, const attn_step *step);
-/* Final norm and output matrix for rows [first, first + n) of d->x into host_logits; n <= logit_rows. */
-status decoder_logits(decoder *d, size_t first, size_t n, err *e);
+/* Final norm and output matrix for rows [first, first + n) of d->x into d->logits; n <= logit_rows. */
+void decoder_head(decoder *d, size_t first, size_t n);
+/* The first n rows of d->logits into host_logits. */
+status decoder_logits(decoder *d, size_t n, err *e);
 
 #endif

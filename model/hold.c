@@ -48,8 +48,12 @@ static status each_matrix(holder *h, weight_visitor visit, err *e)
     matrix_walk k = {h, visit};
     TRY(model_each_weight(m, visit_matrix, &k, e));
     if (!m->config.tied || !dtype_in_blocks(h->o->type)) return ST_OK;
-    const weight_spec head = {"lm_head.weight", m->embed.rows, m->embed.cols, false, false,
-                              &m->lm_head};
+    const weight_spec head = {.name = "lm_head.weight",
+                              .rows = m->lm_head.rows,
+                              .cols = m->embed.cols,
+                              .all_rows = m->embed.rows,
+                              .all_cols = m->embed.cols,
+                              .slot = &m->lm_head};
     return visit(h, &head, e);
 }
 
@@ -57,6 +61,9 @@ static status add_size(void *ctx, const weight_spec *w, err *e)
 {
     holder *h = ctx;
     size_t size = weight_size(w, h->o->type);
+    if (weight_in_columns(w) && dtype_in_blocks(h->o->type) && w->cols % QUANT_COLS)
+        return err_set(e, ST_USAGE, "--weights %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
+                       dtype_name(h->o->type), w->name, w->all_cols, backend_ranks(h->m->be), w->cols, QUANT_COLS);
     if (size > h->largest) h->largest = size;
     return size_add(&h->bytes, h->bytes, weight_room(w, h->o->type), "weights", e);
 }
@@ -72,6 +79,16 @@ static void convert(holder *h, const weight_spec *w)
     o->download(h->m->be, h->at, h->work, weight_size(w, t));
 }
 
+/* Of columns that were copied from the file: the pages. */
+static void give_up_copy(holder *h, const weight_spec *w)
+{
+    model_files *f = h->m->files;
+    size_t bytes = weight_size(w, w->slot->type);
+    if (h->o->plan) return;
+    mem_discard(w->slot->p.p, bytes);
+    f->column_bytes -= bytes;
+}
+
 /* The slot's matrix from h->at on; a tied output matrix leaves the embedding as it is. */
 static status take(void *ctx, const weight_spec *w, err *e)
 {
@@ -81,7 +98,8 @@ static status take(void *ctx, const weight_spec *w, err *e)
     buf p = {NULL};
     if (h->convert) convert(h, w);
     if (!h->o->plan) TRY(be->ops->import(be, &p, h->at, weight_size(w, t), e));
-    if (w->slot->p.p != h->m->embed.p.p || w->slot == &h->m->embed)
+    if (weight_in_columns(w)) give_up_copy(h, w);
+    if (w->slot != &h->m->lm_head || !h->m->config.tied)
         be->ops->release(be, w->slot->p, weight_size(w, w->slot->type));
     *w->slot = (weight){p, t, w->rows, w->cols};
     if (h->at) h->at += weight_room(w, t);
@@ -130,6 +148,9 @@ static status make_key(holder *h, weights_key *key, err *e)
     sha256_init(&h->hash);
     snprintf(line, sizeof line, "kvasir %d %s\n", WEIGHTS_CACHE_VERSION, dtype_name(h->o->type));
     sha256_add(&h->hash, line, strlen(line));
+    int ranks = backend_ranks(h->m->be);
+    snprintf(line, sizeof line, "rank %d of %d\n", backend_rank(h->m->be), ranks);
+    if (ranks > 1) sha256_add(&h->hash, line, strlen(line));
     for (size_t i = 0; i < f->n_shards; i++) {
         const char *path = st_path(f->shards[i]), *name = strrchr(path, '/');
         struct stat s = {0};

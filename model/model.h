@@ -28,6 +28,7 @@ typedef struct {
  * [head_dim/2], and the factor on cos and sin. As transformers computes them, rounded to float32. */
 void rope_frequencies(const rope_config *r, int64_t seq_len, float *freq, float *mscale);
 
+/* In a model of several ranks (comm.h) heads and feed-forward are those of this rank. */
 typedef struct {
     char arch[48]; /* e.g. "LlamaForCausalLM" */
     int n_layers, n_heads, n_kv_heads, head_dim;
@@ -62,7 +63,7 @@ typedef struct model model;
 struct model {
     model_config config;
     backend *be;                 /* borrowed */
-    weight embed, norm, lm_head; /* tied: lm_head equals embed, or is embed in blocks */
+    weight embed, norm, lm_head; /* tied: lm_head equals embed, or is embed in blocks; a rank has some rows of it */
     layer_weights *layers;       /* [config.n_layers] */
     dtype type;                  /* of the large matrices */
     size_t weight_bytes;         /* all weights, counted once */
@@ -74,8 +75,9 @@ struct model {
 };
 
 /* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of
- * model.safetensors.index.json; mapped, checked against the config, read only where touched.
- * Errors name file and tensor. */
+ * model.safetensors.index.json; mapped, checked against the config, read only where touched. Of several ranks each maps
+ * its rows and copies its columns (of `o` and `down`); all have the embedding. Errors name file and tensor; ST_USAGE:
+ * ranks do not divide the model, or have different ones. */
 status model_open(model **out, const char *dir, backend *be, err *e);
 /* How matrices are to be held, if not as they lie in the files. */
 typedef struct {

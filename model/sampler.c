@@ -7,7 +7,6 @@
 
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
-#include "kernels/draw.h"
 
 struct sampler {
     sampler_options opt;
@@ -85,27 +84,28 @@ static void penalize(const sampler *s, float *logits)
     }
 }
 
-/* The mass of the best ones that survive top-p and min-p. */
-static double mass_kept(sampler *s)
+bool sampler_is_plain(const sampler *s)
 {
-    const sampler_options *o = &s->opt;
-    double all = draw_mass(s->draw, 0), kept = all;
-    /* The first item up to which there is so much or more. */
-    if (o->top_p < 1) kept = fmin(kept, draw_find(s->draw, nextafter(o->top_p * all, 0)).up_to);
-    if (o->min_p > 0) {
-        float least = (float)o->min_p;
-        if ((double)least < o->min_p) least = nextafterf(least, 1);
-        kept = fmin(kept, draw_mass(s->draw, least));
-    }
-    return kept;
+    return s->opt.repeat_penalty == 1;
+}
+
+draw_rule sampler_rule(const sampler *s)
+{
+    return (draw_rule){.temp = (float)s->opt.temp,
+                       .top_k = (size_t)s->opt.top_k,
+                       .top_p = s->opt.top_p,
+                       .min_p = s->opt.min_p,
+                       .work = s->draw};
+}
+
+float sampler_share(sampler *s)
+{
+    return s->opt.temp == 0 ? 0 : rng_float(&s->random);
 }
 
 int32_t sampler_next(sampler *s, float *logits)
 {
-    if (s->opt.repeat_penalty != 1) penalize(s, logits);
-    if (s->opt.temp == 0) return logits_argmax(logits, s->vocab);
-    size_t keep = (size_t)s->opt.top_k;
-    if (keep == 0 || keep > s->vocab) keep = s->vocab;
-    draw_begin(s->draw, logits, s->vocab, keep, (float)s->opt.temp);
-    return (int32_t)draw_find(s->draw, (double)rng_float(&s->random) * mass_kept(s)).at;
+    draw_rule r = sampler_rule(s);
+    if (!sampler_is_plain(s)) penalize(s, logits);
+    return (int32_t)draw_by_rule(&r, logits, s->vocab, sampler_share(s));
 }

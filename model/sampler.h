@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/base/err.h"
+#include "kernels/draw.h"
 
 typedef struct {
     double temp;         /* 0: greedy */
@@ -27,6 +27,11 @@ void sampler_accept(sampler *s, int32_t id);
 /* Chooses from logits [vocab], which are changed. Order: penalty, temperature, top-k, top-p, min-p.
  * Equal logits: the lower id first; NaN counts as -INFINITY. Does not allocate. */
 int32_t sampler_next(sampler *s, float *logits);
+/* The same in parts, for a choice that is made elsewhere: by the rule and the next random share of the mass. Only of a
+ * plain sampler, which has no penalty for tokens that were seen. */
+bool sampler_is_plain(const sampler *s);
+draw_rule sampler_rule(const sampler *s);
+float sampler_share(sampler *s);
 /* What random choices follow from; seen tokens are counted apart. */
 uint64_t sampler_random(const sampler *s);
 void sampler_set_random(sampler *s, uint64_t state);

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
@@ -49,9 +50,9 @@ typedef struct {
     size_t bytes;
 } buf_size;
 
-enum { N_BUFS = 13 };
+enum { N_BUFS = 15 };
 
-static void list_buffers(decoder *d, const model_config *c, const decoder_options *o,
+static void list_buffers(decoder *d, const model_config *c, int ranks, const decoder_options *o,
                          buf_size out[N_BUFS])
 {
     size_t r = rows_of(o), f = sizeof(float), d_head = (size_t)c->head_dim;
@@ -70,7 +71,9 @@ static void list_buffers(decoder *d, const model_config *c, const decoder_option
         {&d->att, r * q * f},
         {&d->gate, r * (size_t)c->ffn * f},
         {&d->up, r * (size_t)c->ffn * f},
-        {&d->logits, logit_rows_of(o) * (size_t)c->vocab * f},
+        {&d->logits, (logit_rows_of(o) * (size_t)c->vocab + (size_t)ranks) * f},
+        {&d->next, o->max_batch * sizeof(int32_t)},
+        {&d->share, o->max_batch * f},
     };
     memcpy(out, all, sizeof all);
 }
@@ -87,7 +90,7 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
     d->shape = shape_of(&m->config);
     d->max_rows = rows_of(&d->opt);
     d->logit_rows = logit_rows_of(&d->opt);
-    list_buffers(d, &m->config, &d->opt, list);
+    list_buffers(d, &m->config, backend_ranks(m->be), &d->opt, list);
     status st = ST_OK;
     for (int i = 0; i < N_BUFS && st == ST_OK; i++)
         st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
@@ -96,6 +99,8 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
                        sizeof(float), "logits", e);
     if (st == ST_OK) st = MEM_NEW(&d->host_pos, d->max_rows, e);
     if (st == ST_OK) st = MEM_NEW(&d->seqs, d->max_rows, e);
+    if (st == ST_OK) st = MEM_NEW(&d->host_share, d->opt.max_batch, e);
+    if (st == ST_OK) st = MEM_NEW(&d->rules, d->opt.max_batch, e);
     if (st == ST_OK) st = attn_work_create(&d->work, &d->shape, d->max_rows, d->be, e);
     if (st != ST_OK) decoder_free(d);
     else *out = d;
@@ -107,13 +112,15 @@ void decoder_free(decoder *d)
     buf_size list[N_BUFS];
     if (!d) return;
     if (d->be->stage_ns == d->stage) d->be->stage_ns = NULL;
-    list_buffers(d, &d->m->config, &d->opt, list);
+    list_buffers(d, &d->m->config, backend_ranks(d->be), &d->opt, list);
     for (int i = 0; i < N_BUFS; i++)
         if (list[i].b->p) d->be->ops->free(d->be, *list[i].b, list[i].bytes);
     attn_work_free(d->work);
     mem_free(d->host_logits);
     mem_free(d->host_pos);
     mem_free(d->seqs);
+    mem_free(d->host_share);
+    mem_free(d->rules);
     mem_free(d);
 }
 
@@ -161,17 +168,28 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     buf_size list[N_BUFS];
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
+    TRY(attn_plan_disk(&p->disk, spec, &shape, &lim, e));
+    snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
     p->kv = kv.kv;
     p->index = kv.index + kv.scratch;
     p->scratch = attn_work_bytes(&shape, rows_of(&opt)) +
                  logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
-    list_buffers(&unused, &m->config, &opt, list);
+    list_buffers(&unused, &m->config, backend_ranks(m->be), &opt, list);
     for (int i = 0; i < N_BUFS; i++) p->scratch += list[i].bytes;
     return ST_OK;
 }
 
+static status check_disk(const memory_plan *p, backend *be, err *e)
+{
+    size_t have = p->disk ? be->ops->tier->room(be, p->tier_dir) : 0;
+    if (have == 0 || p->disk <= have) return ST_OK;
+    return err_set(e, ST_NOMEM, "--kv-tier: %.100s: %.1f MB of keys and values, %.1f MB are free there", p->tier_dir,
+                   (double)p->disk / 1e6, (double)have / 1e6);
+}
+
 status memory_plan_check(const memory_plan *p, backend *be, err *e)
 {
+    TRY(check_disk(p, be, e));
     size_t need = p->kv + p->index + p->scratch, have = be->ops->available(be);
     if (have == 0 || need <= have) return ST_OK;
     return err_set(e, ST_NOMEM,
@@ -179,6 +197,22 @@ status memory_plan_check(const memory_plan *p, backend *be, err *e)
                    "MB are available",
                    (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6,
                    (double)have / 1e6);
+}
+
+/* Scratch of the decoder's steps with sessions of n_tokens. */
+static status reserve(decoder *d, int64_t n_tokens, err *e)
+{
+    const model_config *c = &d->m->config;
+    int width = c->n_heads * c->head_dim;
+    if (!d->be->ops->reserve) return ST_OK;
+    if (c->hidden > width) width = c->hidden;
+    if (c->ffn > width) width = c->ffn;
+    const step_size most = {.rows = d->opt.max_batch,
+                            .n_heads = (size_t)c->n_heads,
+                            .head_dim = (size_t)c->head_dim,
+                            .width = (size_t)width,
+                            .n_keys = n_tokens};
+    return d->be->ops->reserve(d->be, &most, e);
 }
 
 status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e)
@@ -198,6 +232,7 @@ status session_create(session **out, decoder *d, const attn_spec *spec, int64_t 
     s->limit = n_tokens;
     attn_limits lim = {n_tokens, (int64_t)d->opt.chunk};
     status st = attn_seq_create(&s->attn, spec, &d->shape, &lim, d->be, e);
+    if (st == ST_OK) st = reserve(d, n_tokens, e);
     if (st != ST_OK) session_free(s);
     else *out = s;
     return st;
@@ -299,7 +334,8 @@ static status give_logits(decoder *d, const prefill_options *o, int64_t done, si
     if (!o->rows || (o->which == LOGITS_LAST && !last)) return ST_OK;
     for (size_t i = from; i < n;) {
         size_t k = n - i < d->logit_rows ? n - i : d->logit_rows;
-        TRY(decoder_logits(d, i, k, e));
+        decoder_head(d, i, k);
+        TRY(decoder_logits(d, k, e));
         o->rows(o->ctx, done + (int64_t)i, k, d->host_logits);
         i += k;
     }
@@ -460,25 +496,85 @@ status session_fill(session *const *s, size_t n_sessions, const fill_options *o,
     return st;
 }
 
-status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e)
+/* Whether n sessions can take a token more each; positions go to host_pos. */
+static status check_step(session *const *s, size_t n, err *e)
 {
     decoder *d = s[0]->d;
     if (n > d->opt.max_batch)
         return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n, d->opt.max_batch);
-    TRY(check_ids(d, ids, n, e));
     for (size_t i = 0; i < n; i++) {
         d->host_pos[i] = session_length(s[i]);
         if (d->host_pos[i] >= s[i]->limit)
             return err_set(e, ST_UNSUPPORTED, "the context of %lld tokens is full (see --ctx)",
                            (long long)s[i]->limit);
-        set_freq(d, i, d->host_pos[i] + 1);
     }
-    d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
+    return ST_OK;
+}
+
+/* Queues a step up to its logits; ids NULL: those that the step before chose. */
+static void queue_step(session *const *s, size_t n, const int32_t *ids)
+{
+    decoder *d = s[0]->d;
+    for (size_t i = 0; i < n; i++) set_freq(d, i, d->host_pos[i] + 1);
+    if (ids) d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
+    else d->be->ops->copy(d->be, d->ids, d->next, n * sizeof *ids);
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
     set_tables(d, n, 1);
     attn_step step = make_step(d, s, n, 1);
     decoder_forward(d, &step);
-    TRY(decoder_logits(d, 0, n, e));
+    decoder_head(d, 0, n);
+}
+
+status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e)
+{
+    decoder *d = s[0]->d;
+    TRY(check_step(s, n, e));
+    TRY(check_ids(d, ids, n, e));
+    backend_step_begin(d->be);
+    queue_step(s, n, ids);
+    backend_step_end(d->be);
+    TRY(decoder_logits(d, n, e));
     memcpy(logits, d->host_logits, n * (size_t)d->m->config.vocab * sizeof(float));
     return ST_OK;
+}
+
+/* Queues the choice of the next tokens from the step's logits, and sends them on their way. */
+static void queue_choice(decoder *d, size_t n, sampler *const *by)
+{
+    const backend_ops *o = d->be->ops;
+    for (size_t i = 0; i < n; i++) {
+        d->rules[i] = by ? sampler_rule(by[i]) : (draw_rule){.top_p = 1};
+        d->host_share[i] = by ? sampler_share(by[i]) : 0;
+    }
+    o->upload(d->be, d->share, d->host_share, n * sizeof *d->host_share);
+    o->draw(d->be, d->next, d->logits, n, (size_t)d->m->config.vocab, d->rules, d->share);
+    backend_send(d->be, (unsigned)(d->n_queued % BACKEND_SLOTS), d->next, n * sizeof(int32_t));
+    backend_mark(d->be, STAGE_LOGITS);
+}
+
+status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e)
+{
+    decoder *d = s[0]->d;
+    TRY(check_step(s, n, e));
+    if (n > SESSION_QUEUE_ROWS || d->n_queued - d->n_taken >= BACKEND_SLOTS)
+        return err_set(e, ST_USAGE, "%zu sessions in a queued step, at most %d, and %d steps", n, SESSION_QUEUE_ROWS,
+                       BACKEND_SLOTS);
+    if (ids) TRY(check_ids(d, ids, n, e));
+    backend_step_begin(d->be);
+    queue_step(s, n, ids);
+    queue_choice(d, n, by);
+    backend_step_end(d->be);
+    d->n_queued++;
+    return d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
+}
+
+status session_take(decoder *d, size_t n, int32_t *ids, err *e)
+{
+    backend_receive(d->be, ids, (unsigned)(d->n_taken++ % BACKEND_SLOTS), n * sizeof *ids);
+    return backend_fault(d->be, e);
+}
+
+int decoder_ahead(const decoder *d)
+{
+    return backend_ahead(d->be);
 }

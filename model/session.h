@@ -5,6 +5,7 @@
 
 #include "attention/strategy.h"
 #include "model/model.h"
+#include "model/sampler.h"
 
 typedef struct decoder decoder;
 typedef struct session session;
@@ -29,11 +30,13 @@ int64_t decoder_chunk(const decoder *d);
 /* What a decoder and one session of n_tokens will hold, in bytes, before anything is allocated. */
 typedef struct {
     size_t weights, weights_in_memory; /* all, and those of them that are not mapped from files */
-    size_t kv, index, scratch; /* index: of the strategy, and its own buffers; scratch: of the decoder */
+    size_t disk; /* in files of the folder tier_dir: of rows (--kv-tier) */
+    char tier_dir[256];
+    size_t kv, index, scratch; /* in memory; index: of the strategy, and its own buffers; scratch: of the decoder */
 } memory_plan;
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,
                     int64_t n_tokens, err *e);
-/* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the memory that be has left. */
+/* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the memory that be has left, or the disk. */
 status memory_plan_check(const memory_plan *p, backend *be, err *e);
 
 /* n_tokens: most tokens of the sequence. Checks that the plan fits before it allocates. */
@@ -87,6 +90,17 @@ status session_fill(session *const *s, size_t n_sessions, const fill_options *o,
 
 /* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. */
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e);
+
+/* Decode steps whose logits nobody looks at. session_queue feeds ids[i] to s[i], or with ids NULL what the step queued
+ * last chose in row i; the next tokens are then chosen by the samplers, which must be plain, with by NULL the most likely
+ * ones. Nothing waits: session_take gives the choices of the steps in the order in which they were queued, n as then.
+ * Choices are those of session_decode and sampler_next. A step more than decoder_ahead is no use; after it all must be
+ * taken before other calls. Errors: as session_decode; a fault may show in a later call. */
+enum { SESSION_QUEUE_ROWS = BACKEND_SLOT_BYTES / (int)sizeof(int32_t) };
+status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e);
+status session_take(decoder *d, size_t n, int32_t *ids, err *e);
+/* Steps that may be queued while one is waited for: 0 where they run at once. */
+int decoder_ahead(const decoder *d);
 
 /* For `bench`: nanoseconds of each stage since profiling was switched on; what is between them is in none. */
 extern const char *const stage_names[STAGE_COUNT];

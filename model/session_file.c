@@ -2,7 +2,6 @@
 /* Writing sessions, and what writing and reading share. */
 #include "config.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/draft.h"
@@ -32,18 +31,8 @@ static status hash_weight(void *ctx, const weight_spec *w, err *e)
 status model_fingerprint(char out[SHA256_HEX], const model *m, err *e)
 {
     fingerprint f = {.m = m};
-    const model_config *c = &m->config;
-    char line[512];
     sha256_init(&f.hash);
-    snprintf(line, sizeof line, "%s %d %d %d %d %d %d %d %a %d %lld\n", c->arch, c->n_layers, c->n_heads, c->n_kv_heads,
-             c->head_dim, c->hidden, c->ffn, c->vocab, (double)c->rms_eps, c->qk_norm, (long long)c->max_positions);
-    sha256_add(&f.hash, line, strlen(line));
-    const rope_config *r = &c->rope;
-    snprintf(line, sizeof line, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
-             r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
-             r->attention_factor, r->truncate, (long long)r->original_max);
-    sha256_add(&f.hash, line, strlen(line));
-    sha256_add(&f.hash, c->window, (size_t)c->n_layers * sizeof *c->window);
+    config_hash(&f.hash, &m->config);
     TRY(model_each_weight(m, hash_weight, &f, e));
     sha256_hex(&f.hash, out);
     return ST_OK;

@@ -10,6 +10,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+#include "kernels/comm.h"
 
 enum { INDEX_BYTES_MAX = 64 << 20, INDEX_DEPTH = 8 };
 
@@ -19,68 +20,98 @@ typedef struct {
     weight_visitor visit;
     void *ctx;
     int layer; /* -1: not in a layer */
+    size_t rank, ranks;
     err *e;
 } walk;
 
-static status visit_one(const walk *k, weight *slot, const char *name, size_t rows, size_t cols,
-                        bool norm)
+static status visit(const walk *k, weight_spec w, const char *name)
 {
     char full[96];
     if (k->layer >= 0) snprintf(full, sizeof full, "model.layers.%d.%s", k->layer, name);
     else snprintf(full, sizeof full, "%s", name);
-    weight_spec w = {full, rows ? rows : 1, cols, rows == 0, norm, slot};
+    w.name = full;
+    if (!w.all_rows) w.all_rows = w.rows;
+    if (!w.all_cols) w.all_cols = w.cols;
     return k->visit(k->ctx, &w, k->e);
 }
 
 static status matrix(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
-    return visit_one(k, slot, name, rows, cols, false);
+    return visit(k, (weight_spec){.rows = rows, .cols = cols, .slot = slot}, name);
+}
+
+/* Each rank has as many rows, or columns, of a matrix. */
+static status by_rows(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
+{
+    return visit(k, (weight_spec){.rows = rows, .cols = cols, .slot = slot, .all_rows = rows * k->ranks,
+                                  .first_row = rows * k->rank}, name);
+}
+
+static status by_cols(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
+{
+    return visit(k, (weight_spec){.rows = rows, .cols = cols, .slot = slot, .all_cols = cols * k->ranks,
+                                  .first_col = cols * k->rank}, name);
 }
 
 static status norm(const walk *k, weight *slot, const char *name, size_t n)
 {
-    return visit_one(k, slot, name, 0, n, true);
+    return visit(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .norm = true, .slot = slot}, name);
 }
 
+/* Of the rows of this rank. */
 static status bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
 {
-    return wanted ? visit_one(k, slot, name, 0, n, false) : ST_OK;
+    if (!wanted) return ST_OK;
+    return visit(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .slot = slot, .all_cols = n * k->ranks,
+                                  .first_col = n * k->rank}, name);
+}
+
+/* Of a sum over the ranks: the first one adds it. */
+static status bias_of_sum(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
+{
+    if (!wanted || k->rank != 0) return ST_OK;
+    return visit(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .slot = slot}, name);
 }
 
 static status each_of_attention(const walk *k, const model_config *c, layer_weights *l)
 {
     size_t h = c->hidden, d = c->head_dim, q = c->n_heads * d, kv = c->n_kv_heads * d;
     TRY(norm(k, &l->attn_norm, "input_layernorm.weight", h));
-    TRY(matrix(k, &l->q, "self_attn.q_proj.weight", q, h));
-    TRY(matrix(k, &l->k, "self_attn.k_proj.weight", kv, h));
-    TRY(matrix(k, &l->v, "self_attn.v_proj.weight", kv, h));
+    TRY(by_rows(k, &l->q, "self_attn.q_proj.weight", q, h));
+    TRY(by_rows(k, &l->k, "self_attn.k_proj.weight", kv, h));
+    TRY(by_rows(k, &l->v, "self_attn.v_proj.weight", kv, h));
     TRY(bias(k, c->qkv_bias, &l->q_bias, "self_attn.q_proj.bias", q));
     TRY(bias(k, c->qkv_bias, &l->k_bias, "self_attn.k_proj.bias", kv));
     TRY(bias(k, c->qkv_bias, &l->v_bias, "self_attn.v_proj.bias", kv));
     if (c->qk_norm) TRY(norm(k, &l->q_norm, "self_attn.q_norm.weight", d));
     if (c->qk_norm) TRY(norm(k, &l->k_norm, "self_attn.k_norm.weight", d));
-    TRY(matrix(k, &l->o, "self_attn.o_proj.weight", h, q));
-    return bias(k, c->o_bias, &l->o_bias, "self_attn.o_proj.bias", h);
+    TRY(by_cols(k, &l->o, "self_attn.o_proj.weight", h, q));
+    return bias_of_sum(k, c->o_bias, &l->o_bias, "self_attn.o_proj.bias", h);
 }
 
 static status each_of_mlp(const walk *k, const model_config *c, layer_weights *l)
 {
     size_t h = c->hidden, f = c->ffn;
     TRY(norm(k, &l->ffn_norm, "post_attention_layernorm.weight", h));
-    TRY(matrix(k, &l->gate, "mlp.gate_proj.weight", f, h));
-    TRY(matrix(k, &l->up, "mlp.up_proj.weight", f, h));
-    TRY(matrix(k, &l->down, "mlp.down_proj.weight", h, f));
+    TRY(by_rows(k, &l->gate, "mlp.gate_proj.weight", f, h));
+    TRY(by_rows(k, &l->up, "mlp.up_proj.weight", f, h));
+    TRY(by_cols(k, &l->down, "mlp.down_proj.weight", h, f));
     TRY(bias(k, c->mlp_bias, &l->gate_bias, "mlp.gate_proj.bias", f));
     TRY(bias(k, c->mlp_bias, &l->up_bias, "mlp.up_proj.bias", f));
-    return bias(k, c->mlp_bias, &l->down_bias, "mlp.down_proj.bias", h);
+    return bias_of_sum(k, c->mlp_bias, &l->down_bias, "mlp.down_proj.bias", h);
 }
 
 /* The model is const for those who only look; the slots belong to it all the same. */
-status model_each_weight(const model *m, weight_visitor visit, void *ctx, err *e)
+status model_each_weight(const model *m, weight_visitor visitor, void *ctx, err *e)
 {
     model *w = (model *)(uintptr_t)m;
     const model_config *c = &m->config;
-    walk k = {visit, ctx, -1, e};
+    walk k = {.visit = visitor,
+              .ctx = ctx,
+              .layer = -1,
+              .rank = (size_t)backend_rank(m->be),
+              .ranks = (size_t)backend_ranks(m->be),
+              .e = e};
     TRY(matrix(&k, &w->embed, "model.embed_tokens.weight", c->vocab, c->hidden));
     for (int i = 0; i < c->n_layers; i++) {
         k.layer = i;
@@ -90,7 +121,21 @@ status model_each_weight(const model *m, weight_visitor visit, void *ctx, err *e
     k.layer = -1;
     TRY(norm(&k, &w->norm, "model.norm.weight", c->hidden));
     if (c->tied && !dtype_in_blocks(w->lm_head.type)) return ST_OK;
-    return matrix(&k, &w->lm_head, "lm_head.weight", c->vocab, c->hidden);
+    return visit(&k, (weight_spec){.rows = model_head_rows(m), .cols = c->hidden, .slot = &w->lm_head,
+                                   .all_rows = c->vocab, .first_row = model_head_first(m)}, "lm_head.weight");
+}
+
+size_t model_head_rows(const model *m)
+{
+    size_t n = (size_t)backend_ranks(m->be);
+    return ((size_t)m->config.vocab + n - 1) / n;
+}
+
+/* As ops.h's gather_columns has it. */
+size_t model_head_first(const model *m)
+{
+    size_t rows = model_head_rows(m), first = rows * (size_t)backend_rank(m->be), last = (size_t)m->config.vocab - rows;
+    return first < last ? first : last;
 }
 
 /* ---- where they come from ---- */
@@ -100,8 +145,22 @@ typedef struct {
     const char *dir;
     char *index_path;
     json_t *index, *map; /* NULL: everything is in shards[0] */
-    size_t n_used;
+    size_t n_used, bytes; /* tensors; of those that the model needs */
+    sha256 identity;
 } source;
+
+/* Where a tensor is looked at to tell it from others without reading it all. */
+enum { SAMPLES = 16, SAMPLE_BYTES = 256 };
+
+static size_t sample_bytes(size_t bytes)
+{
+    return bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
+}
+
+static size_t sample_at(size_t bytes, size_t i)
+{
+    return (bytes - sample_bytes(bytes)) / SAMPLES * i;
+}
 
 static model_files *files_of(const model *m)
 {
@@ -163,62 +222,109 @@ static status check_shape(const weight_spec *w, const char *file, const st_tenso
 {
     char found[64] = "[", want[48];
     size_t at = 1;
-    bool good = w->vector ? t->rank == 1 && t->shape[0] == w->cols
-                          : t->rank == 2 && t->shape[0] == w->rows && t->shape[1] == w->cols;
+    bool good = w->vector ? t->rank == 1 && t->shape[0] == w->all_cols
+                          : t->rank == 2 && t->shape[0] == w->all_rows && t->shape[1] == w->all_cols;
     if (good) return ST_OK;
     for (size_t i = 0; i < t->rank && at < sizeof found; i++)
         at += (size_t)snprintf(found + at, sizeof found - at, "%s%zu", i ? ", " : "", t->shape[i]);
-    if (w->vector) snprintf(want, sizeof want, "[%zu]", w->cols);
-    else snprintf(want, sizeof want, "[%zu, %zu]", w->rows, w->cols);
+    if (w->vector) snprintf(want, sizeof want, "[%zu]", w->all_cols);
+    else snprintf(want, sizeof want, "[%zu, %zu]", w->all_rows, w->all_cols);
     return err_set(e, ST_FORMAT, "%s: tensor %s has shape %s], config.json asks for %s", file,
                    t->name, found, want);
 }
 
-/* Kernels read whole elements, so a tensor that the file places across them is copied. */
-static status aligned_copy(source *s, const char *file, const st_tensor *t, const void **out,
-                           err *e)
+/* Kernels read whole elements of rows that follow each other, so that a tensor that the file places across elements is
+ * copied, and so are columns. */
+static status part_copy(source *s, const char *file, const weight_spec *w, const st_tensor *t, size_t element,
+                        const void **out, err *e)
 {
     model_files *f = files_of(s->m);
-    void *p;
-    size_t room = mem_available();
-    if (room && t->bytes > room)
+    unsigned char *p;
+    size_t room = s->m->be->ops->available(s->m->be), row = w->cols * element, bytes = w->rows * row;
+    if (room && bytes > room)
         return err_set(e, ST_NOMEM,
-                       "%s: tensor %s is not aligned, and its copy of %zu bytes does not fit into "
+                       "%s: tensor %s is %s, and its copy of %zu bytes does not fit into "
                        "the %zu available",
-                       file, t->name, t->bytes, room);
+                       file, t->name, weight_in_columns(w) ? "split by columns" : "not aligned", bytes, room);
     TRY(MEM_GROW(&f->copies, f->n_copies + 1, e));
-    TRY(mem_alloc(&p, t->bytes, 1, t->name, e));
-    memcpy(p, t->data, t->bytes);
+    TRY(mem_alloc((void **)&p, bytes, 1, t->name, e));
+    for (size_t i = 0; i < w->rows; i++)
+        memcpy(p + i * row, t->data + ((w->first_row + i) * w->all_cols + w->first_col) * element, row);
     f->copies[f->n_copies++] = p;
+    if (weight_in_columns(w)) f->column_bytes += bytes;
     *out = p;
     return ST_OK;
+}
+
+/* Name, type, shape and pieces of a tensor as it is in the files: the same on all ranks of a model. */
+static void add_to_identity(source *s, const st_tensor *t)
+{
+    char line[192];
+    snprintf(line, sizeof line, "%s %s %zu %zu\n", t->name, t->type, t->shape[0], t->bytes);
+    sha256_add(&s->identity, line, strlen(line));
+    for (size_t i = 0; i < SAMPLES; i++)
+        sha256_add(&s->identity, t->data + sample_at(t->bytes, i), sample_bytes(t->bytes));
+}
+
+/* The tensor of a weight, checked, and the name of its file. */
+static status locate(source *s, const weight_spec *w, const st_tensor **t, dtype *type, const char **file, err *e)
+{
+    st_file *f = NULL;
+    if (s->map) TRY(find_shard(s, w->name, &f, e));
+    else f = files_of(s->m)->shards[0];
+    *file = path_tail(st_path(f));
+    *t = st_find(f, w->name);
+    if (!*t)
+        return err_set(e, ST_FORMAT, "%s: tensor %s is missing%s", *file, w->name,
+                       s->map ? ", though the index says it is here"
+                       : strcmp(w->name, "lm_head.weight") == 0
+                           ? " and config.json does not say \"tie_word_embeddings\": true"
+                           : "");
+    TRY(check_type(type, *file, *t, e));
+    return check_shape(w, *file, *t, e);
 }
 
 static status load(void *ctx, const weight_spec *w, err *e)
 {
     source *s = ctx;
     backend *be = s->m->be;
-    st_file *f = NULL;
+    const st_tensor *t = NULL;
+    const char *file = NULL;
     dtype type = DT_F32;
-    if (s->map) TRY(find_shard(s, w->name, &f, e));
-    else f = files_of(s->m)->shards[0];
-    const char *file = path_tail(st_path(f));
-    const st_tensor *t = st_find(f, w->name);
-    if (!t)
-        return err_set(e, ST_FORMAT, "%s: tensor %s is missing%s", file, w->name,
-                       s->map ? ", though the index says it is here"
-                       : strcmp(w->name, "lm_head.weight") == 0
-                           ? " and config.json does not say \"tie_word_embeddings\": true"
-                           : "");
-    TRY(check_type(&type, file, t, e));
-    TRY(check_shape(w, file, t, e));
-    const void *data = t->data;
-    if ((uintptr_t)data % dtype_size(type)) TRY(aligned_copy(s, file, t, &data, e));
+    TRY(locate(s, w, &t, &type, &file, e));
+    size_t element = dtype_size(type);
+    const void *data = t->data + (w->first_row * w->all_cols + w->first_col) * element;
+    if ((uintptr_t)data % element || weight_in_columns(w)) TRY(part_copy(s, file, w, t, element, &data, e));
+    bool all_have_it = !w->vector || w->norm || w->cols < w->all_cols; /* all but a bias of a sum */
+    if (backend_ranks(be) > 1 && all_have_it) add_to_identity(s, t);
     buf p;
-    TRY(be->ops->import(be, &p, data, t->bytes, e));
+    TRY(be->ops->import(be, &p, data, weight_size(w, type), e));
     *w->slot = (weight){p, type, w->rows, w->cols};
     s->n_used++;
     return ST_OK;
+}
+
+static status measure(void *ctx, const weight_spec *w, err *e)
+{
+    source *s = ctx;
+    const st_tensor *t = NULL;
+    const char *file = NULL;
+    dtype type = DT_F32;
+    TRY(locate(s, w, &t, &type, &file, e));
+    s->bytes += weight_size(w, type);
+    return ST_OK;
+}
+
+/* Whether all weights fit, where they are copied: before the first of them is. */
+static status check_room(source *s, err *e)
+{
+    backend *be = s->m->be;
+    if (!be->ops->imports_copy) return ST_OK;
+    TRY(model_each_weight(s->m, measure, s, e));
+    size_t have = be->ops->available(be);
+    if (have == 0 || s->bytes <= have) return ST_OK;
+    return err_set(e, ST_NOMEM, "%s: out of memory: weights of %.1f MB are needed, %.1f MB are available on %s",
+                   path_tail(s->dir), (double)s->bytes / 1e6, (double)have / 1e6, be->name);
 }
 
 /* Opens model.safetensors, or reads the index. */
@@ -254,6 +360,39 @@ done:
 
 /* ---- the model ---- */
 
+/* The config becomes that of this rank. */
+static status split(model_config *c, const char *name, const backend *be, err *e)
+{
+    int n = backend_ranks(be);
+    if (c->n_kv_heads % n)
+        return err_set(e, ST_USAGE, "--tp %d: %s has %d key-value heads, which %d ranks do not divide", n,
+                       path_tail(name), c->n_kv_heads, n);
+    if (c->ffn % n)
+        return err_set(e, ST_USAGE, "--tp %d: %s has a feed-forward of %d, which %d ranks do not divide", n,
+                       path_tail(name), c->ffn, n);
+    c->n_heads /= n;
+    c->n_kv_heads /= n;
+    c->ffn /= n;
+    return ST_OK;
+}
+
+/* Whether all ranks opened the same. */
+static status check_identity(source *s, err *e)
+{
+    comm *c = s->m->be->ranks;
+    char own[SHA256_HEX], (*all)[SHA256_HEX];
+    int other = 0;
+    if (backend_ranks(s->m->be) == 1) return ST_OK;
+    sha256_hex(&s->identity, own);
+    TRY(MEM_NEW(&all, (size_t)c->size, e));
+    status st = comm_all_gather(c, all, own, sizeof own, e);
+    for (int r = 1; r < c->size && st == ST_OK && !other; r++)
+        if (memcmp(all[r], all[0], sizeof own) != 0) other = r;
+    mem_free(all);
+    if (!other) return st;
+    return err_set(e, ST_USAGE, "%s: rank %d has another model than rank 0", path_tail(s->m->name), other);
+}
+
 status model_create(model **out, model_config *c, const char *name, backend *be, err *e)
 {
     model *m = NULL;
@@ -262,6 +401,7 @@ status model_create(model **out, model_config *c, const char *name, backend *be,
     m->config = *c;
     *c = (model_config){0};
     m->be = be;
+    TRY_GOTO(split(&m->config, name, be, e));
     TRY_GOTO(MEM_NEW(&m->layers, (size_t)m->config.n_layers, e));
     TRY_GOTO(mem_alloc(&m->files, 1, sizeof(model_files), "model files", e));
     m->name = mem_strdup(name);
@@ -284,16 +424,26 @@ static status count_bytes(void *ctx, const weight_spec *w, err *e)
     return ST_OK;
 }
 
+/* This rank's rows. */
+static weight head_of_embed(const model *m)
+{
+    weight w = m->embed;
+    w.rows = model_head_rows(m);
+    w.p = buf_at(w.p, weight_bytes(w.type, model_head_first(m), w.cols));
+    return w;
+}
+
 void model_finish(model *m)
 {
     const model_files *f = files_of(m);
     bool shared = m->config.tied && !dtype_in_blocks(m->lm_head.type);
     m->weight_bytes = 0;
     model_each_weight(m, count_bytes, &m->weight_bytes, NULL);
-    m->memory_bytes = f->random_bytes + (f->cache ? 0 : f->held_bytes);
+    m->memory_bytes = f->random_bytes + f->column_bytes + (f->cache ? 0 : f->held_bytes);
+    if (m->be->ops->imports_copy) m->memory_bytes = m->weight_bytes;
     m->type = m->layers[0].q.type;
     m->decode_bytes = m->weight_bytes;
-    if (shared) m->lm_head = m->embed;
+    if (shared) m->lm_head = head_of_embed(m);
     else
         m->decode_bytes -= (m->embed.rows - 1) *
                            weight_bytes(m->embed.type, 1, m->embed.cols); /* one is looked up */
@@ -309,7 +459,11 @@ status model_open(model **out, const char *dir, backend *be, err *e)
     source s = {.m = m, .dir = dir};
     status st;
     TRY_GOTO(open_source(&s, e));
+    TRY_GOTO(check_room(&s, e));
+    sha256_init(&s.identity);
+    config_hash(&s.identity, &m->config);
     TRY_GOTO(model_each_weight(m, load, &s, e));
+    TRY_GOTO(check_identity(&s, e));
     model_finish(m);
     model_files *f = files_of(m);
     for (size_t i = 0; i < f->n_shards; i++) f->n_unused += st_count(f->shards[i]);
@@ -352,18 +506,30 @@ void model_close(model *m)
     mem_free(m);
 }
 
+void config_hash(sha256 *hash, const model_config *c)
+{
+    char line[512];
+    snprintf(line, sizeof line, "%s %d %d %d %d %d %d %d %a %d %lld\n", c->arch, c->n_layers, c->n_heads, c->n_kv_heads,
+             c->head_dim, c->hidden, c->ffn, c->vocab, (double)c->rms_eps, c->qk_norm, (long long)c->max_positions);
+    sha256_add(hash, line, strlen(line));
+    const rope_config *r = &c->rope;
+    snprintf(line, sizeof line, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
+             r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
+             r->attention_factor, r->truncate, (long long)r->original_max);
+    sha256_add(hash, line, strlen(line));
+    sha256_add(hash, c->window, (size_t)c->n_layers * sizeof *c->window);
+}
+
 void weight_hash(sha256 *hash, backend *be, const weight_spec *w)
 {
-    enum { SAMPLES = 16, SAMPLE_BYTES = 256 };
     const weight *from = w->slot;
     unsigned char piece[SAMPLE_BYTES];
     char line[192];
-    size_t bytes = weight_size(w, from->type), n = bytes < SAMPLE_BYTES ? bytes : SAMPLE_BYTES;
+    size_t bytes = weight_size(w, from->type), n = sample_bytes(bytes);
     snprintf(line, sizeof line, "%s %s %zu %zu\n", w->name, dtype_name(from->type), w->rows, w->cols);
     sha256_add(hash, line, strlen(line));
     for (size_t i = 0; i < SAMPLES; i++) {
-        size_t at = (bytes - n) / SAMPLES * i;
-        be->ops->download(be, piece, buf_at(from->p, at), n);
+        be->ops->download(be, piece, buf_at(from->p, sample_at(bytes, i)), n);
         sha256_add(hash, piece, n);
     }
 }

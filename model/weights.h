@@ -14,6 +14,7 @@ typedef struct {
     size_t n_shards;
     void **copies; /* tensors whose place in the file is not aligned to their type */
     size_t n_copies;
+    size_t column_bytes; /* of copies of columns: a rank's part of rows */
     void *random; /* model_open_shape; else NULL */
     size_t random_bytes;
     void *held; /* model_hold: converted matrices, in memory or mapped; else NULL */
@@ -25,10 +26,11 @@ typedef struct {
 /* One weight that the config asks for. The name is valid during the call. */
 typedef struct {
     const char *name;
-    size_t rows, cols;
-    bool vector; /* shape [cols] in the file, else [rows, cols] */
-    bool norm;   /* a normalisation's factors */
+    size_t rows, cols; /* of this rank */
+    bool vector;       /* shape [cols] in the file, else [rows, cols] */
+    bool norm;         /* a normalisation's factors */
     weight *slot;
+    size_t all_rows, all_cols, first_row, first_col; /* in the file, and where this rank's part begins there */
 } weight_spec;
 
 typedef status (*weight_visitor)(void *ctx, const weight_spec *w, err *e);
@@ -48,10 +50,23 @@ static inline size_t weight_room(const weight_spec *w, dtype t)
     return (weight_size(w, t) + 63) / 64 * 64;
 }
 
+/* Adds what of a config decides the numbers. */
+void config_hash(sha256 *hash, const model_config *c);
 /* Adds name, type, shape and pieces of a weight to a hash: enough to tell it from others without reading it all. */
 void weight_hash(sha256 *hash, backend *be, const weight_spec *w);
 
-/* A model without weights: takes over c (frees it on failure too). */
+/* Whether it holds some of the columns only, which are then a copy. */
+static inline bool weight_in_columns(const weight_spec *w)
+{
+    return !w->vector && w->cols < w->all_cols;
+}
+
+/* Rows of the output matrix that a rank holds, and the first of them. */
+size_t model_head_rows(const model *m);
+size_t model_head_first(const model *m);
+
+/* A model without weights: takes over c (frees it on failure too), which becomes this rank's share. Errors: ST_USAGE
+ * where the ranks do not divide the KV heads or the feed-forward. */
 status model_create(model **out, model_config *c, const char *name, backend *be, err *e);
 /* Fills in lm_head (tied: unless it lies in blocks), type and the byte counts once every slot is set. */
 void model_finish(model *m);

@@ -26,4 +26,4 @@ EXTRA_DIST += %D%/build \
 EXTRA_DIST += %D%/reference/README.md %D%/reference/common.py %D%/reference/attention.py %D%/reference/gqa.py %D%/reference/quest.py \
     %D%/reference/fier.py %D%/reference/paris.py %D%/reference/actqkv.py %D%/reference/h2o.py \
     %D%/reference/snapkv.py %D%/reference/tova.py %D%/reference/kivi.py %D%/reference/logquant.py
-EXTRA_DIST += %D%/bench_compare %D%/fetch_data %D%/report %D%/report_pictures.pl %D%/report_speed.pl
+EXTRA_DIST += %D%/bench_compare %D%/gpu_check %D%/gpu_peer.py %D%/gpu_table %D%/scaling %D%/fetch_data %D%/report %D%/report_pictures.pl %D%/report_speed.pl

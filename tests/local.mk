@@ -12,9 +12,12 @@ libtap_a_SOURCES = %D%/tap.c %D%/tap.h
 LDADD = libtap.a $(link_libs)
 # The longest one first: it ends beside the others.
 unit_tests = %D%/unit/test_product \
+  %D%/unit/test_tier \
   %D%/unit/test_utf8 \
   %D%/unit/test_nearest \
+  %D%/unit/test_comm \
   %D%/unit/test_sha256 \
+  %D%/unit/test_reader \
   %D%/unit/test_config \
   %D%/unit/test_rope \
   %D%/unit/test_safetensors \
@@ -31,6 +34,7 @@ unit_tests = %D%/unit/test_product \
   %D%/unit/test_pariskv \
   %D%/unit/test_select \
   %D%/unit/test_quest \
+  %D%/unit/test_groups \
   %D%/unit/test_fier \
   %D%/unit/test_attention \
   %D%/unit/test_counts \
@@ -47,6 +51,7 @@ unit_tests = %D%/unit/test_product \
   %D%/unit/test_reference_kept \
   %D%/unit/test_parity \
   %D%/unit/test_session \
+  %D%/unit/test_batch \
   %D%/unit/test_session_file \
   %D%/unit/test_sampler \
   %D%/unit/test_reply \
@@ -73,10 +78,14 @@ tests_unit_test_longbench_SOURCES = %D%/unit/test_longbench.c %D%/unit/metric_ro
 nodist_EXTRA_tests_unit_test_longbench_SOURCES = link-as-cxx.cc
 tests_unit_test_sha256_SOURCES = %D%/unit/test_sha256.c
 nodist_EXTRA_tests_unit_test_sha256_SOURCES = link-as-cxx.cc
+tests_unit_test_reader_SOURCES = %D%/unit/test_reader.c
+nodist_EXTRA_tests_unit_test_reader_SOURCES = link-as-cxx.cc
 tests_unit_test_utf8_SOURCES = %D%/unit/test_utf8.c
 nodist_EXTRA_tests_unit_test_utf8_SOURCES = link-as-cxx.cc
 tests_unit_test_nearest_SOURCES = %D%/unit/test_nearest.c
 nodist_EXTRA_tests_unit_test_nearest_SOURCES = link-as-cxx.cc
+tests_unit_test_comm_SOURCES = %D%/unit/test_comm.c
+nodist_EXTRA_tests_unit_test_comm_SOURCES = link-as-cxx.cc
 tests_unit_test_config_SOURCES = %D%/unit/test_config.c
 nodist_EXTRA_tests_unit_test_config_SOURCES = link-as-cxx.cc
 tests_unit_test_rope_SOURCES = %D%/unit/test_rope.c %D%/unit/rope_table.h
@@ -117,12 +126,16 @@ tests_unit_test_select_SOURCES = %D%/unit/test_select.c %D%/unit/ops_util.h
 nodist_EXTRA_tests_unit_test_select_SOURCES = link-as-cxx.cc
 tests_unit_test_quest_SOURCES = %D%/unit/test_quest.c %D%/unit/ops_util.h %D%/unit/attention_oracle.h %D%/unit/retrieve_oracle.h
 nodist_EXTRA_tests_unit_test_quest_SOURCES = link-as-cxx.cc
+tests_unit_test_groups_SOURCES = %D%/unit/test_groups.c %D%/unit/ops_util.h
+nodist_EXTRA_tests_unit_test_groups_SOURCES = link-as-cxx.cc
 tests_unit_test_fier_SOURCES = %D%/unit/test_fier.c %D%/unit/ops_util.h %D%/unit/attention_oracle.h %D%/unit/retrieve_oracle.h
 nodist_EXTRA_tests_unit_test_fier_SOURCES = link-as-cxx.cc
 tests_unit_test_attention_SOURCES = %D%/unit/test_attention.c %D%/unit/attention_oracle.h
 nodist_EXTRA_tests_unit_test_attention_SOURCES = link-as-cxx.cc
 tests_unit_test_product_SOURCES = %D%/unit/test_product.c %D%/unit/attention_oracle.h %D%/unit/spy_ops.h
 nodist_EXTRA_tests_unit_test_product_SOURCES = link-as-cxx.cc
+tests_unit_test_tier_SOURCES = %D%/unit/test_tier.c %D%/unit/attention_oracle.h
+nodist_EXTRA_tests_unit_test_tier_SOURCES = link-as-cxx.cc
 tests_unit_test_counts_SOURCES = %D%/unit/test_counts.c %D%/unit/attention_oracle.h
 nodist_EXTRA_tests_unit_test_counts_SOURCES = link-as-cxx.cc
 tests_unit_test_toy_SOURCES = %D%/unit/test_toy.c %D%/unit/attention_oracle.h
@@ -184,8 +197,12 @@ cli_tests = %D%/cli/layers.t \
   %D%/cli/readme.t \
   %D%/cli/pg19.t \
   %D%/cli/weights.t \
-  %D%/cli/session.t
+  %D%/cli/session.t \
+  %D%/cli/mpi.t \
+  %D%/cli/tier.t
 unit_tests += %D%/unit/test_pg19
+tests_unit_test_batch_SOURCES = %D%/unit/test_batch.c %D%/unit/devices.h %D%/unit/session_util.h
+nodist_EXTRA_tests_unit_test_batch_SOURCES = link-as-cxx.cc
 tests_unit_test_session_SOURCES = %D%/unit/test_session.c
 nodist_EXTRA_tests_unit_test_session_SOURCES = link-as-cxx.cc
 tests_unit_test_session_file_SOURCES = %D%/unit/test_session_file.c %D%/unit/session_util.h
@@ -246,9 +263,11 @@ tests_fuzz_fuzz_tokenizer_json_SOURCES = %D%/fuzz/fuzz_tokenizer_json.c $(fuzz_m
 include tests/cushim/local.mk
 include tests/cuda/local.mk
 check_PROGRAMS += $(unit_tests) $(fuzz_targets)
-unit_tests += %D%/unit/test_bench
+unit_tests += %D%/unit/test_bench %D%/mpi/test_context
+tests_mpi_test_context_SOURCES = %D%/mpi/test_context.c
+nodist_EXTRA_tests_mpi_test_context_SOURCES = link-as-cxx.cc
 tests_unit_test_bench_SOURCES = %D%/unit/test_bench.c
 nodist_EXTRA_tests_unit_test_bench_SOURCES = link-as-cxx.cc
-cli_tests += %D%/cli/bench.t %D%/cli/bench_compare.t %D%/cli/fetch_data.t %D%/cli/passkey.t %D%/cli/report.t
+cli_tests += %D%/cli/bench.t %D%/cli/bench_compare.t %D%/cli/gpu_check.t %D%/cli/context.t %D%/cli/scaling.t %D%/cli/fetch_data.t %D%/cli/passkey.t %D%/cli/report.t
 TESTS = $(unit_tests) $(fuzz_tests) $(cli_tests)
 EXTRA_DIST += $(cli_tests) %D%/cli/lib.sh %D%/cli/resume.sh %D%/data %D%/fuzz/corpus %D%/fuzz/replay.c scripts/check_layers.sh

@@ -107,10 +107,21 @@ void mem_unmap(void *p, size_t bytes)
     if (p) munmap(p, page_round(bytes));
 }
 
-void mem_discard(void *p, size_t bytes)
+/* For the whole pages within [p, p + bytes). */
+static void advise(void *p, size_t bytes, int advice)
 {
     uintptr_t page = page_round(1), at = (uintptr_t)p, skip = (page - at % page) % page;
-    if (bytes >= skip + page) madvise((unsigned char *)p + skip, (bytes - skip) / page * page, MADV_DONTNEED);
+    if (bytes >= skip + page) madvise((unsigned char *)p + skip, (bytes - skip) / page * page, advice);
+}
+
+void mem_discard(void *p, size_t bytes)
+{
+    advise(p, bytes, MADV_DONTNEED);
+}
+
+void mem_small_pages(void *p, size_t bytes)
+{
+    advise(p, bytes, MADV_NOHUGEPAGE);
 }
 
 bool mem_map_file(void *p, size_t bytes, int fd, uint64_t offset)

@@ -35,6 +35,8 @@ status mem_map_anon(void **out, size_t bytes, const char *what, err *e);
 /* Gives the whole pages within [p, p + bytes) back to the system; they read as 0 afterwards. */
 void mem_discard(void *p, size_t bytes);
 void mem_unmap(void *p, size_t bytes);
+/* Advice that [p, p + bytes) is touched here and there: no huge pages for the whole pages within. */
+void mem_small_pages(void *p, size_t bytes);
 /* What mem_map_anon gave becomes a private copy of an open file from `offset` on, read where it is touched; the file
  * must be that long. False, and nothing is changed, where the system cannot map it there. */
 bool mem_map_file(void *p, size_t bytes, int fd, uint64_t offset);

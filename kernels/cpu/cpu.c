@@ -17,6 +17,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/base/mem.h"
+#include "kernels/comm.h"
 #include "kernels/cpu/threads.h"
 #include "kernels/ops_block.h"
 #include "kernels/ops_evict.h"
@@ -135,6 +136,14 @@ void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *wh
     return s->p;
 }
 
+void cpu_over_ranks(backend *be, float *x, size_t n, bool mean)
+{
+    int ranks = backend_ranks(be);
+    if (ranks == 1 || be->fault.code != ST_OK) return;
+    comm_all_reduce(be->ranks, x, n, &be->fault);
+    for (size_t i = 0; mean && i < n; i++) x[i] /= (float)ranks;
+}
+
 static void cpu_close(backend *be)
 {
     cpu_ctx *c = be->ctx;
@@ -154,7 +163,7 @@ status backend_cpu_init(backend *be, int n_threads, err *e)
     cpu_ctx *c;
     TRY(choose_level(&level, e));
     TRY(MEM_NEW(&c, 1, e));
-    be->n_threads = threads_choose(n_threads);
+    be->n_threads = threads_choose(n_threads, be->ranks ? be->ranks->local_size : 1);
     status st = gemm_create(&c->gemm, be->n_threads, e);
     if (st != ST_OK) {
         mem_free(c);

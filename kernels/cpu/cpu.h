@@ -66,6 +66,9 @@ bool cpu_count_read(backend *be, const attn_job *job, bool values);
 /* Records a fault for rows that the kernels' fixed arrays cannot hold. */
 bool cpu_dim_fits(backend *be, size_t head_dim);
 
+/* x [n] becomes the sum over the ranks, or its mean. */
+void cpu_over_ranks(backend *be, float *x, size_t n, bool mean);
+
 void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n);
 void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
 #include "kernels/ops_block.h"
@@ -22,12 +23,23 @@ static void cpu_moments(backend *be, buf mean, buf m2, size_t before, buf x, siz
     }
 }
 
+/* Sum over the ranks, in their order. */
+static double sum_of_ranks(backend *be, double x)
+{
+    double all[COMM_RANKS_MAX], sum = 0;
+    int ranks = backend_ranks(be);
+    if (ranks == 1 || be->fault.code != ST_OK) return x;
+    if (comm_all_gather(be->ranks, all, &x, sizeof x, &be->fault) != ST_OK) return x;
+    for (int r = 0; r < ranks; r++) sum += all[r];
+    return sum;
+}
+
 /* 1 / (var + average of var / 100) of each channel; false where there is no variance. */
-static bool invert_variance(float *out, const float *m2, size_t count, size_t dim)
+static bool invert_variance(backend *be, float *out, const float *m2, size_t count, size_t dim)
 {
     double floor = 0, by = count > 1 ? 1 / (double)(count - 1) : 0;
     for (size_t c = 0; c < dim; c++) floor += (double)m2[c] * by;
-    floor /= 100 * (double)dim;
+    floor = sum_of_ranks(be, floor) / (100 * (double)dim * backend_ranks(be));
     if (!(floor > 0)) return false;
     for (size_t c = 0; c < dim; c++) out[c] = (float)(1 / ((double)m2[c] * by + floor));
     return true;
@@ -44,6 +56,7 @@ static void set_weights(backend *be, float *weights, const float *x, size_t n, s
             threads_split(n, 1, &a, &b);
             for (size_t j = a; j < b; j++) weights[j] = cpu_of(be)->k->activation(x + j * dim, mean, inverse, dim);
         }
+        cpu_over_ranks(be, weights, n, false);
         for (size_t j = 0; j < n; j++) total += weights[j];
     }
     bool uniform = !(total > 0) || isinf(total);
@@ -54,7 +67,7 @@ static void cpu_probe(backend *be, buf probe, buf weights, buf x, size_t n, size
 {
     float *inverse = cpu_scratch(be, &cpu_of(be)->parts, dim, sizeof *inverse, "inverse variances");
     if (!inverse) return;
-    if (!mean.p || !invert_variance(inverse, cpu_f32(m2), count, dim)) inverse = NULL;
+    if (!mean.p || !invert_variance(be, inverse, cpu_f32(m2), count, dim)) inverse = NULL;
     set_weights(be, cpu_f32(weights), cpu_f32(x), n, dim, cpu_f32(mean), inverse);
 #pragma omp parallel num_threads(cpu_team(be, n *dim * 2))
     {
@@ -77,16 +90,46 @@ static float block_score(const cpu_kernels *k, const float *probe, const float *
     return sum / (float)parts;
 }
 
+/* The cosine of probe and representative over the heads of all ranks: products and squared norms of the blocks [lo, hi),
+ * and of the probe behind them, are added up. */
+static void score_all_heads(backend *be, float *score, const float *probe, const block_index *x, size_t lo, size_t hi)
+{
+    const cpu_kernels *k = cpu_of(be)->k;
+    size_t dim = x->n_heads * x->head_dim, n = hi - lo;
+    float *dot = cpu_scratch(be, &cpu_of(be)->parts, 2 * n + 1, sizeof *dot, "scores of blocks"), *norm, r[2];
+    if (!dot) return;
+    norm = dot + n;
+    for (size_t i = 0; i < n; i++) {
+        k->dot_norm(r, probe, x->rep.p + (lo + i) * dim * dtype_size(x->type), x->type, dim);
+        dot[i] = r[0];
+        norm[i] = r[1];
+    }
+    k->dot_norm(r, probe, (const unsigned char *)probe, DT_F32, dim);
+    norm[n] = r[1];
+    cpu_over_ranks(be, dot, 2 * n + 1, false);
+    for (size_t i = 0; i < n; i++) {
+        double norms = (double)norm[i] * (double)norm[n];
+        score[lo + i] = norms == 0 ? 0 : (float)((double)dot[i] / sqrt(norms));
+    }
+}
+
 static void cpu_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max,
                       buf read)
 {
     (void)n_max;
     const cpu_kernels *k = cpu_of(be)->k;
     int64_t lo = cpu_i64(n)[1], hi = cpu_i64(n)[2];
+    bool whole = parts == 0;
+    if (whole) parts = 1;
     size_t dim = x->n_heads * x->head_dim, part = dim / parts, row = dim * dtype_size(x->type);
     size_t count = hi > lo ? (size_t)(hi - lo) : 0;
     float *norm = cpu_scratch(be, &cpu_of(be)->parts, parts, sizeof *norm, "norms of the probe"), r[2];
     if (!norm) return;
+    if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)count * row;
+    if (whole && backend_ranks(be) > 1) {
+        score_all_heads(be, cpu_f32(score), cpu_f32(probe), x, (size_t)lo, (size_t)lo + count);
+        return;
+    }
     for (size_t p = 0; p < parts; p++) {
         k->dot_norm(r, cpu_f32(probe) + p * part, cpu_f32(probe) + p * part, DT_F32, part);
         norm[p] = r[1];
@@ -98,7 +141,7 @@ static void cpu_score(backend *be, buf score, buf probe, const block_index *x, s
         for (size_t i = (size_t)lo + a; i < (size_t)lo + b; i++)
             cpu_f32(score)[i] = block_score(k, cpu_f32(probe), norm, x->rep.p + i * row, x->type, part, parts);
     }
-    if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)count * row;
+    cpu_over_ranks(be, cpu_f32(score) + lo, count, true);
 }
 
 /* Columns [col, col + n) of a row of the ring get sums (NULL: zeros), anew or added to what is there. */
@@ -145,6 +188,7 @@ static void cpu_take(backend *be, const entropy_pool *p, size_t window, size_t l
     num_threads(cpu_team(be, s->n_lists * (size_t)(hi > lo ? hi - lo : 0) * 32))
     for (size_t l = 0; l < s->n_lists; l++) part[l] = ref_entropy(cpu_f32(s->score) + l * s->stride, lo, hi, scale);
     for (size_t l = 0; l < s->n_lists; l++) sum += part[l];
+    sum = sum_of_ranks(be, sum) / backend_ranks(be);
     ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);
 }
 

@@ -105,13 +105,18 @@ static scorer scorer_of(backend *be, const fier_index *x, buf q, size_t n_heads,
                     .open = x->open == FIER_EXACT ? n / x->group * x->group : n};
 }
 
-/* Tokens [t0, t1) of a kv head to out[h * stride + t - t0] for the head's queries h. */
-static void score_tokens(const scorer *s, size_t kv, size_t t0, size_t t1, float *out, size_t stride)
+/* Those of part i, s->group each. */
+static const float *queries(const scorer *s, size_t i)
+{
+    return s->q + i * s->group * s->x->head_dim;
+}
+
+/* Tokens [t0, t1) of a kv head to out[h * stride + t - t0] for s->group queries q [h]. */
+static void score_tokens(const scorer *s, size_t kv, const float *q, size_t t0, size_t t1, float *out, size_t stride)
 {
     const fier_index *x = s->x;
     size_t d = x->head_dim, blocks = (x->cap + 31) / 32, groups = (x->cap + x->group - 1) / x->group;
     size_t to = t1 < s->open ? t1 : s->open, first = t0 > s->open ? t0 : s->open;
-    const float *q = s->q + kv * s->group * d;
     for (size_t h = 0; h < s->group && to > t0; h += FIER_HEADS) {
         fier_run r = {.q = q + h * d,
                       .bits = (const uint32_t *)(const void *)x->bits.p + kv * blocks * fier_words(d) * 32,
@@ -144,7 +149,7 @@ static void cpu_fier_score(backend *be, buf score, size_t stride, buf q, size_t 
     for (size_t i = 0; i < pieces * x->n_kv_heads; i++) {
         size_t kv = i / pieces, t = lo / TOKENS + i % pieces, t0 = t * TOKENS > lo ? t * TOKENS : lo,
                t1 = (t + 1) * TOKENS < hi ? (t + 1) * TOKENS : hi;
-        score_tokens(&s, kv, t0, t1, cpu_f32(score) + kv * s.group * stride + t0, stride);
+        score_tokens(&s, kv, queries(&s, kv), t0, t1, cpu_f32(score) + kv * s.group * stride + t0, stride);
     }
     if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
 }
@@ -154,14 +159,14 @@ static void vote_list_alone(const scorer *s, const vote_list *v, size_t kv, size
 {
     for (size_t c = 0; c < v->of->chunks; c++) {
         size_t t0 = lo + c * VOTE_CHUNK;
-        score_tokens(s, kv, t0, t0 + vote_items(v->of, c), piece, VOTE_CHUNK);
+        score_tokens(s, kv, queries(s, kv), t0, t0 + vote_items(v->of, c), piece, VOTE_CHUNK);
         for (size_t h = 0; h < s->group; h++) vote_exp(s->kn, v, h, c, piece + h * VOTE_CHUNK);
     }
     for (size_t h = 0; h < s->group; h++) vote_head(v, h);
     for (size_t c = 0; c < v->of->chunks; c++) {
         size_t t0 = lo + c * VOTE_CHUNK;
         if (vote_sum(s->kn, v, c, NULL, 0)) continue;
-        score_tokens(s, kv, t0, t0 + vote_items(v->of, c), piece, VOTE_CHUNK);
+        score_tokens(s, kv, queries(s, kv), t0, t0 + vote_items(v->of, c), piece, VOTE_CHUNK);
         vote_sum(s->kn, v, c, piece, VOTE_CHUNK);
     }
 }
@@ -192,4 +197,33 @@ static void cpu_fier_vote(backend *be, buf out, buf score, size_t stride, buf q,
     if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
 }
 
-const fier_ops cpu_fier = {cpu_fier_add, ref_fier_redo, cpu_fier_score, cpu_fier_vote};
+enum { GROUPS = 8 }; /* of one piece */
+
+static void cpu_fier_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                                  const item_groups *g, buf read)
+{
+    const int64_t *range = cpu_i64(n);
+    size_t parts = group_parts(g, x->n_kv_heads), pieces = ((size_t)g->n_max + GROUPS - 1) / GROUPS;
+    scorer s = scorer_of(be, x, q, n_heads, range);
+    s.group = n_heads / parts;
+#pragma omp parallel for schedule(dynamic, 1) \
+    num_threads(cpu_team(be, (size_t)(g->n_max * g->per) * n_heads * x->head_dim))
+    for (size_t i = 0; i < pieces * parts; i++) {
+        size_t part = i / pieces;
+        group_list l = ref_group_list(g, part * g->n_lists / parts, range[1], range[2]);
+        float *out = cpu_f32(score) + part * s.group * stride;
+        if (i % pieces == 0) ref_group_blanks(out, stride, s.group, &l);
+        for (int64_t r = (int64_t)(i % pieces) * GROUPS; r < l.n && r < (int64_t)(i % pieces + 1) * GROUPS; r++) {
+            int64_t at[2];
+            group_items(&l, r, at);
+            score_tokens(&s, part * x->n_kv_heads / parts, queries(&s, part), (size_t)at[0], (size_t)at[1],
+                         out + r * l.per + (at[0] - l.group[r] * l.per), stride);
+        }
+    }
+    for (size_t part = 0; read.p && part < parts; part++) {
+        group_list l = ref_group_list(g, part * g->n_lists / parts, range[1], range[2]);
+        *(uint64_t *)(void *)read.p += fier_group_bytes(x, &l, range[0]);
+    }
+}
+
+const fier_ops cpu_fier = {cpu_fier_add, ref_fier_redo, cpu_fier_score, cpu_fier_vote, cpu_fier_score_groups};

@@ -49,4 +49,37 @@ static void cpu_quest_score(backend *be, buf score, size_t stride, buf q, size_t
     if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)(hi - lo) * x->n_kv_heads * bytes;
 }
 
-const quest_ops cpu_quest = {cpu_quest_add, ref_quest_redo, cpu_quest_score};
+enum { GROUPS = 16 }; /* of one piece: only speed depends on it */
+
+static void cpu_quest_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x,
+                                   buf n, const item_groups *g, bool max_channel, buf read)
+{
+    if (max_channel) {
+        ref_quest_score_groups(be, score, stride, q, n_heads, x, n, g, max_channel, read);
+        return;
+    }
+    const cpu_kernels *k = cpu_of(be)->k;
+    int64_t lo = cpu_i64(n)[1], hi = cpu_i64(n)[2];
+    size_t d = x->head_dim, bytes = 2 * d * dtype_size(x->type), parts = group_parts(g, x->n_kv_heads),
+           heads = n_heads / parts, pieces = ((size_t)g->n_max + GROUPS - 1) / GROUPS;
+    uint64_t pages = 0;
+#pragma omp parallel for schedule(dynamic, 1) reduction(+ : pages) \
+    num_threads(cpu_team(be, (size_t)(g->n_max * g->per) * n_heads * d * 3))
+    for (size_t i = 0; i < pieces * parts; i++) {
+        size_t part = i / pieces;
+        group_list l = ref_group_list(g, part * g->n_lists / parts, lo, hi);
+        float *out = cpu_f32(score) + part * heads * stride;
+        const unsigned char *head = x->bound.p + part * x->n_kv_heads / parts * x->cap * bytes;
+        if (i % pieces == 0) ref_group_blanks(out, stride, heads, &l);
+        for (int64_t r = (int64_t)(i % pieces) * GROUPS; r < l.n && r < (int64_t)(i % pieces + 1) * GROUPS; r++) {
+            int64_t at[2];
+            group_items(&l, r, at);
+            k->bounds(out + r * l.per + (at[0] - l.group[r] * l.per), stride, cpu_f32(q) + part * heads * d, heads, d,
+                      head + (size_t)at[0] * bytes, x->type, 0, (size_t)(at[1] - at[0]));
+            pages += (uint64_t)(at[1] - at[0]);
+        }
+    }
+    if (read.p) *(uint64_t *)(void *)read.p += pages * bytes;
+}
+
+const quest_ops cpu_quest = {cpu_quest_add, ref_quest_redo, cpu_quest_score, cpu_quest_score_groups};

@@ -113,6 +113,8 @@ static void cpu_combine(backend *be, buf out, buf in, size_t stride, size_t n_he
                             cpu_f32(in) + l * group * stride + (size_t)lo + a, stride, group, b - a, mode == GQA_MAX_S,
                             mean ? (float)group : 1);
     }
+    if (mode >= GQA_LAYER_MEAN)
+        cpu_over_ranks(be, cpu_f32(out) + lo, (size_t)(hi - lo), mode == GQA_LAYER_MEAN);
 }
 
 /* ---- choose ---- */
@@ -209,7 +211,21 @@ static void put_items(slot_list *l, int64_t from, int64_t to)
     for (; a < b; a++) l->out[l->count++] = (int32_t)a;
 }
 
-static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list, const choose_space *s)
+/* The best k of the candidates in groups. */
+static void put_places(const cpu_kernels *kn, slot_list *l, const group_list *of, const float *score, int64_t k,
+                       const choose_space *s)
+{
+    int64_t n = of->end - of->first;
+    if (n > k && k > 0) top_k(kn, score + of->first, (size_t)n, (size_t)k, s);
+    for (int64_t i = 0; i < (n < k ? n : k); i++) {
+        int64_t item = group_item(of, of->first + (n > k ? s->best[i] : i));
+        put_items(l, item, item + 1);
+    }
+}
+
+/* g NULL: scores are by items. */
+static void choose_list(const cpu_kernels *kn, const choose_job *j, const item_groups *g, size_t list,
+                        const choose_space *s)
 {
     const int64_t *n = cpu_i64(j->n);
     int64_t tail = cpu_i64(j->tail)[0], items = (n[0] + j->granule - 1) / j->granule,
@@ -220,9 +236,14 @@ static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list,
                    .n_slots = n[0],
                    .first = j->first.p ? cpu_i64(j->first)[0] : 0};
     put_items(&l, 0, j->head < tail ? j->head : tail);
-    if (hi > lo && k >= hi - lo) put_items(&l, lo, hi);
-    else if (hi > lo && k > 0) {
-        top_k(kn, cpu_f32(j->score) + list * j->stride + lo, (size_t)(hi - lo), (size_t)k, s);
+    const float *score = cpu_f32(j->score) + list * j->stride;
+    if (g) {
+        group_list of = ref_group_list(g, list, lo, hi);
+        put_places(kn, &l, &of, score, k, s);
+    } else if (hi > lo && k >= hi - lo) {
+        put_items(&l, lo, hi);
+    } else if (hi > lo && k > 0) {
+        top_k(kn, score + lo, (size_t)(hi - lo), (size_t)k, s);
         if (j->granule > 1 || lo < l.first)
             for (int64_t i = 0; i < k; i++) put_items(&l, lo + s->best[i], lo + s->best[i] + 1);
         else
@@ -234,18 +255,23 @@ static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list,
     range[1] = l.count;
 }
 
-static void cpu_choose(backend *be, const choose_job *j)
+static void cpu_choose_groups(backend *be, const choose_job *j, const item_groups *g)
 {
     cpu_ctx *c = cpu_of(be);
-    int64_t span = cpu_i64(j->n)[2] - cpu_i64(j->n)[1];
+    int64_t span = g ? g->n_max * g->per : cpu_i64(j->n)[2] - cpu_i64(j->n)[1];
     size_t n = span > 0 ? (size_t)span : 0, threads = (size_t)be->n_threads;
     uint32_t *space = cpu_scratch(be, &c->parts, threads, space_words(n) * sizeof *space, "selection work space");
     if (!space) return;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * j->n_lists * 4))
     for (size_t l = 0; l < j->n_lists; l++) {
         choose_space s = space_at(space + (size_t)threads_id() * space_words(n), n);
-        choose_list(c->k, j, l, &s);
+        choose_list(c->k, j, g, l, &s);
     }
 }
 
-const select_ops cpu_select = {ref_mean_heads, cpu_exact, cpu_combine, cpu_choose};
+static void cpu_choose(backend *be, const choose_job *j)
+{
+    cpu_choose_groups(be, j, NULL);
+}
+
+const select_ops cpu_select = {ref_mean_heads, cpu_exact, cpu_combine, cpu_choose, cpu_choose_groups};

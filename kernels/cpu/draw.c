@@ -277,3 +277,33 @@ void draw_begin(draw *d, float *x, size_t n, size_t keep, float temp)
     d->sample.mass = sum_of(d->part, parts_of(d->all.n));
     sample_by_mass(&d->sample, &d->all, d->part);
 }
+
+/* ---- by a rule ---- */
+
+size_t draw_keep(const draw_rule *r, size_t n)
+{
+    return r->top_k == 0 || r->top_k > n ? n : r->top_k;
+}
+
+float draw_least(const draw_rule *r)
+{
+    float least = (float)r->min_p;
+    return (double)least < r->min_p ? nextafterf(least, 1) : least;
+}
+
+/* The mass of the best ones that survive top-p and min-p. */
+static double mass_kept(const draw_rule *r)
+{
+    double all = draw_mass(r->work, 0), kept = all;
+    /* The first item up to which there is so much or more. */
+    if (r->top_p < 1) kept = fmin(kept, draw_find(r->work, nextafter(r->top_p * all, 0)).up_to);
+    if (r->min_p > 0) kept = fmin(kept, draw_mass(r->work, draw_least(r)));
+    return kept;
+}
+
+size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float share)
+{
+    if (r->temp == 0) return draw_first(x, n);
+    draw_begin(r->work, x, n, draw_keep(r, n), r->temp);
+    return draw_find(r->work, (double)share * mass_kept(r)).at;
+}

@@ -100,8 +100,7 @@ meter_usage cpu_meter_usage(const cpu_meter *m)
 
 /* ---- the start ---- */
 
-/* The middle of an odd number of values, which are sorted; n is small. */
-static double middle(double *x, size_t n)
+double limits_middle(double *x, size_t n)
 {
     for (size_t i = 1; i < n; i++)
         for (size_t k = i; k > 0 && x[k] < x[k - 1]; k--) {
@@ -118,20 +117,19 @@ void cpu_meter_limits(cpu_meter *m, kernel_limits *out)
     double speed[PASSES + 1];
     *out = (kernel_limits){0};
     for (int i = 0; i <= PASSES; i++) speed[i] = cpu_meter_read(m);
-    out->read_gbs = middle(speed, PASSES + 1);
+    out->read_gbs = limits_middle(speed, PASSES + 1);
     out->read_low = speed[0];
     out->read_high = speed[PASSES];
     for (int kind = 0; kind < PRODUCT_KINDS; kind++) {
         cpu_meter_product(m, (product_kind)kind); /* the first one prepares */
         for (int i = 0; i < GEMM_PASSES; i++) speed[i] = cpu_meter_product(m, (product_kind)kind);
-        out->gemm_gops[kind] = middle(speed, GEMM_PASSES);
+        out->gemm_gops[kind] = limits_middle(speed, GEMM_PASSES);
     }
     snprintf(out->gemm_name, sizeof out->gemm_name, "%s", c->gemm ? gemm_name(c->gemm) : "our own kernels");
     out->buffer_bytes = m->bytes;
 }
 
-/* Random numbers near 0.01 as f32 and as bf16, small ones as bytes: zeros and denormals have speeds of their own. */
-static void fill(unsigned char *p, size_t bytes)
+void limits_noise(unsigned char *p, size_t bytes)
 {
     rng r = {1};
     for (size_t i = 0; i < bytes; i += 2) {
@@ -158,8 +156,8 @@ status cpu_meter_create(cpu_meter **out, backend *be, err *e)
         cpu_meter_free(m);
         return st;
     }
-    fill(m->x, 4 * x);
-    fill(m->w, 4 * w);
+    limits_noise(m->x, 4 * x);
+    limits_noise(m->w, 4 * w);
 #pragma omp parallel num_threads(be->n_threads)
     {
         size_t a, b;

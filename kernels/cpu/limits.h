@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What this machine can do at most, measured: the yardstick of `bench`. */
+/* What the CPU can do at most, measured; kernels/meter.h has it for every backend. */
 #ifndef KERNELS_CPU_LIMITS_H
 #define KERNELS_CPU_LIMITS_H
 
@@ -9,10 +9,11 @@ typedef enum { PRODUCT_F32, PRODUCT_BF16, PRODUCT_S8, PRODUCT_KINDS } product_ki
 
 /* Medians over the passes, all threads of the backend. */
 typedef struct {
-    double read_gbs;            /* memory read, 10^9 bytes/s, */
+    double read_gbs;            /* memory read (copied: read and written), 10^9 bytes/s, */
     double read_low, read_high; /* the slowest and the fastest pass */
-    double gemm_gops[PRODUCT_KINDS]; /* 10^9 operations/s of 512 x 2048 x 2048; 0: none here */
-    char gemm_name[48];         /* "oneDNN 2.6.3"; our own kernels where no library is built in */
+    bool copied;
+    double gemm_gops[PRODUCT_KINDS]; /* 10^9 operations/s of 512 x 2048 x 2048 (a device: larger); 0: none here */
+    char gemm_name[128];        /* "oneDNN 2.6.3"; our own kernels where no library is built in */
     size_t buffer_bytes;        /* walked through by the passes */
 } kernel_limits;
 
@@ -30,6 +31,12 @@ enum { METER_READ = 64 << 20 };
 double cpu_meter_read(cpu_meter *m);
 /* One product: 10^9 operations/s; 0 where this CPU or build has none of the kind. */
 double cpu_meter_product(cpu_meter *m, product_kind kind);
+
+/* Random numbers near 0.01 as f32 and as bf16, small ones as bytes: zeros and denormals have speeds of their own. bytes is
+ * even. */
+void limits_noise(unsigned char *p, size_t bytes);
+/* The middle of an odd number of values, which are sorted; n is small. */
+double limits_middle(double *x, size_t n);
 
 /* Time so far; differences of two count. */
 typedef struct {

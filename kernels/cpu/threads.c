@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -40,12 +41,25 @@ int threads_physical_cores(void)
     return n > 0 ? n : 1;
 }
 
-int threads_choose(int wanted)
+/* A process that was bound to some of the cores shares them with nobody. */
+static int share_of_cores(int n)
+{
+    int cores = threads_physical_cores(), share = cores / n;
+    long all = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) <= all / n) return cores;
+    return share > 0 ? share : 1;
+}
+
+int threads_choose(int wanted, int n)
 {
 #ifdef _OPENMP
-    return wanted > 0 ? wanted : threads_physical_cores();
+    if (wanted > 0) return wanted;
+    return n > 1 ? share_of_cores(n) : threads_physical_cores();
 #else
     (void)wanted;
+    (void)share_of_cores;
+    (void)n;
     return 1;
 #endif
 }

@@ -7,8 +7,9 @@
 
 /* Physical cores that this process may run on (at least 1). */
 int threads_physical_cores(void);
-/* `wanted`, or the physical cores for 0; 1 in a build without OpenMP. */
-int threads_choose(int wanted);
+/* `wanted`, or for 0 the share that one of n processes on this machine has of the physical cores; 1 in a build without
+ * OpenMP. */
+int threads_choose(int wanted, int n);
 
 /* Inside a parallel region. */
 int threads_id(void);

@@ -3,7 +3,7 @@
 #ifndef KERNELS_CUDA_ATTENTION_CUH
 #define KERNELS_CUDA_ATTENTION_CUH
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/codes.cuh"
 
 enum { HEAD_DIM_MAX = 256 };
 
@@ -20,6 +20,7 @@ typedef struct {
     int64_t band;
     int n_tok, n_heads, n_kv_heads, dim, n_lists, n_units;
     float scale;
+    half_codes k_codes, v_codes;
 } attn_args;
 
 typedef struct {
@@ -71,13 +72,44 @@ static __device__ __forceinline__ void visible(const attn_args &j, const attn_un
     hi = max(hi, lo);
 }
 
-static __device__ __forceinline__ size_t row_of(const attn_args &j, const attn_unit &u, int64_t entry)
+/* Entries from the first to the last that any token sees of those that the lanes of a warp take, `step` tokens apart; none:
+ * from > to. */
+static __device__ __forceinline__ void seen_by_warp(const attn_args &j, const attn_unit &u, int step, long long &from, long long &to)
 {
-    int64_t at = u.first + entry;
-    return u.kv_head * j.cap + (size_t)(u.idx ? u.idx[at] : at);
+    from = INT64_MAX;
+    to = 0;
+    for (int t = threadIdx.x; t < j.n_tok; t += step) {
+        int64_t lo, hi;
+        visible(j, u, t, lo, hi);
+        if (lo < hi) from = min(from, (long long)lo), to = max(to, (long long)hi);
+    }
+    for (int m = 16; m > 0; m /= 2) {
+        from = min(from, __shfl_xor_sync(ALL_LANES, from, m));
+        to = max(to, __shfl_xor_sync(ALL_LANES, to, m));
+    }
 }
 
-/* What n entries of K and of V that a unit reads add to the job's counter: whole numbers, in any order. */
+static __device__ __forceinline__ size_t slot_of(const attn_unit &u, int64_t entry)
+{
+    int64_t at = u.first + entry;
+    return (size_t)(u.idx ? u.idx[at] : at);
+}
+
+/* Query number `row` of a unit's, tokens times heads: where it lies in q, out and lse. */
+static __device__ __forceinline__ size_t query_at(const attn_args &j, const attn_unit &u, int64_t row)
+{
+    return (size_t)(row / u.heads) * j.n_heads + u.head + (size_t)(row % u.heads);
+}
+
+static __device__ __forceinline__ half_rows half_of(const attn_args &j, bool value)
+{
+    half_rows r = {value ? j.v : j.k, j.cap, j.dim, value ? j.v_codes : j.k_codes};
+    if (value) r.codes.group = 0; /* as it is, and the compiler knows it */
+    return r;
+}
+
+/* What n entries of K and of V that a unit reads, all of exact rows, add to the job's counter: whole numbers, in any
+ * order. */
 static __device__ __forceinline__ void count_read(const attn_args &j, int64_t n)
 {
     if (!j.read || n <= 0) return;
@@ -88,10 +120,25 @@ static __device__ __forceinline__ void count_read(const attn_args &j, int64_t n)
 /* False after a fault: rows that the kernels do not read. */
 bool attn_args_of(backend *be, attn_args *out, const attn_job *job);
 
+static inline bool attn_has_codes(const attn_args *j)
+{
+    return j->k_codes.at != NULL;
+}
+
 /* Rows may be read 16 bytes at a time. */
 static inline bool attn_wide(const attn_args *j)
 {
-    return j->row_bytes % 16 == 0 && ((uintptr_t)j->k | (uintptr_t)j->v) % 16 == 0;
+    int n = 16 * j->dim / (int)j->row_bytes; /* elements */
+    return j->row_bytes % 16 == 0 && ((uintptr_t)j->k | (uintptr_t)j->v) % 16 == 0 && codes_wide(&j->k_codes, n) &&
+           codes_wide(&j->v_codes, n);
 }
+
+/* Prompt attention with tensor cores: whether it computes this job, which the number of its queries does not decide; and
+ * its launch. */
+bool attn_mma_fits(const attn_args *j, const attn_job *job);
+cudaError_t attn_mma_run(backend *be, const attn_args *j, dtype type);
+/* Adds what the job reads, row by row, to its counter, values: of V as well as of K. For stores with codes; others are
+ * counted by `count_read`. */
+void cuda_count_rows(backend *be, const attn_args *j, bool values);
 
 #endif

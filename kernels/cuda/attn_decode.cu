@@ -39,20 +39,11 @@ static size_t most_pieces(int64_t n_max)
 
 /* ---- one piece ---- */
 
-template <class T, int N> static __device__ __forceinline__ void load_row(float out[N], const T *p, bool inside)
-{
-    if constexpr (N == 1) {
-        out[0] = inside ? to_f32(p[0]) : 0;
-    } else {
-        uint4 u = make_uint4(0, 0, 0, 0);
-        if (inside) u = load16(p);
-        unpack(out, u, (const T *)0);
-    }
-}
-
-/* L lanes have a row: lane l its N elements from column (l + L i) N on, i < NV. */
-template <class T, int N, int L, int NV, int G> struct piece {
+/* L lanes have UNROLL neighbouring rows: lane l of each the N elements from column (l + L i) N on, i < NV. */
+template <class T, int N, int L, int NV, int G, bool CODES> struct piece {
     enum { ROWS = BLOCK / L };
+    typedef row_reader<T, N, CODES> reader;
+    typedef group_pairs<N> pairs;
     const attn_args &j;
     const attn_unit &u;
     int64_t lo;
@@ -60,22 +51,31 @@ template <class T, int N, int L, int NV, int G> struct piece {
     bool mine[NV]; /* columns within the row */
 
     __device__ piece(const attn_args &job, const attn_unit &unit, int64_t first, int count)
-        : j(job), u(unit), lo(first), n(count), lane(threadIdx.x % L), row0(threadIdx.x / L)
+        : j(job), u(unit), lo(first), n(count), lane(threadIdx.x % L), row0(threadIdx.x / L * UNROLL)
     {
 #pragma unroll
         for (int i = 0; i < NV; i++) mine[i] = (lane + L * i) * N < j.dim;
     }
 
-    /* UNROLL rows from row `at` on: all loads before the first use. */
-    __device__ __forceinline__ void load(float x[UNROLL][NV * N], const void *rows, int at) const
+    /* UNROLL rows from row `at` on: all loads before the first use. What lies outside is finite. */
+    __device__ __forceinline__ void load(float x[UNROLL][NV * N], const reader &rows, pairs kept[NV], int at) const
     {
+        int64_t row[UNROLL];
+        loaded bits[UNROLL][NV];
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++) {
-            int i = at + k * ROWS;
-            const T *row = (const T *)rows + row_of(j, u, lo + (i < n ? i : 0)) * j.dim;
+        for (int k = 0; k < UNROLL; k++) row[k] = rows.row_at(slot_of(u, lo + (at + k < n ? at + k : 0)));
 #pragma unroll
-            for (int v = 0; v < NV; v++) load_row<T, N>(x[k] + v * N, row + (lane + L * v) * N, mine[v] && i < n);
-        }
+        for (int k = 0; k < UNROLL; k++)
+#pragma unroll
+            for (int v = 0; v < NV; v++) {
+                bits[k][v].bits = make_uint4(0, 0, 0, 0);
+                if (mine[v] && at + k < n) rows.load(bits[k][v], row[k], (lane + L * v) * N);
+            }
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++)
+#pragma unroll
+            for (int v = 0; v < NV; v++)
+                rows.widen(x[k] + v * N, bits[k][v], row[k], mine[v] ? (lane + L * v) * N : 0, kept[v]);
     }
 
     /* score [G][n]: scaled products of heads [h0, h0 + G). */
@@ -89,9 +89,15 @@ template <class T, int N, int L, int NV, int G> struct piece {
                 int c = (lane + L * (i / N)) * N + i % N;
                 q[g][i] = h0 + g < u.heads && c < j.dim ? j.q[(size_t)(u.head + h0 + g) * j.dim + c] : 0;
             }
+        const half_rows rows = half_of(j, false);
+        const reader keys = {rows, u.kv_head};
+        pairs kept[NV];
+#pragma unroll
+        for (int v = 0; v < NV; v++) kept[v].group = -1;
+#pragma unroll 1
         for (int at = row0; at - row0 < n; at += UNROLL * ROWS) {
             float x[UNROLL][NV * N];
-            load(x, j.k, at);
+            load(x, keys, kept, at);
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) {
                 float s[G] = {};
@@ -99,7 +105,7 @@ template <class T, int N, int L, int NV, int G> struct piece {
                 for (int g = 0; g < G; g++)
 #pragma unroll
                     for (int i = 0; i < NV * N; i++) s[g] = fmaf(q[g][i], x[k][i], s[g]);
-                int head = fold_sums<G, L>(s, lane), i = at + k * ROWS;
+                int head = fold_sums<G, L>(s, lane), i = at + k;
                 if (i < n && lane % (L / G) == 0) score[head * n + i] = s[0] * j.scale;
             }
         }
@@ -109,12 +115,16 @@ template <class T, int N, int L, int NV, int G> struct piece {
     __device__ void values(float *part, const float *weight) const
     {
         float sum[G][NV * N] = {};
+        const half_rows rows = half_of(j, true);
+        const reader all = {rows, u.kv_head};
+        pairs kept[NV]; /* of V go by runs */
+#pragma unroll 1
         for (int at = row0; at - row0 < n; at += UNROLL * ROWS) {
             float x[UNROLL][NV * N];
-            load(x, j.v, at);
+            load(x, all, kept, at);
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) {
-                int i = at + k * ROWS;
+                int i = at + k;
 #pragma unroll
                 for (int g = 0; g < G; g++) {
                     float w = i < n ? weight[g * n + i] : 0;
@@ -160,7 +170,8 @@ static __device__ void hide_scores(const attn_args &j, const attn_unit &u, int64
             if (i < lo || i >= hi) j.scores[h * j.score_stride + i] = -INFINITY;
 }
 
-template <class T, int N, int L, int NV, int G> static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
+template <class T, int N, int L, int NV, int G, bool CODES>
+static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
 {
     SHARED_DYN(float, room);
     const attn_args &j = b.job[blockIdx.z];
@@ -169,12 +180,12 @@ template <class T, int N, int L, int NV, int G> static __global__ void __launch_
     visible(j, u, 0, lo, hi);
     if (blockIdx.x == 0) {
         hide_scores(j, u, lo, hi);
-        if (threadIdx.x == 0) count_read(j, hi - lo);
+        if (!CODES && threadIdx.x == 0) count_read(j, hi - lo);
     }
     int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
     if (first >= hi) return;
     int n = (int)min(size, hi - first), warp = threadIdx.x / 32;
-    piece<T, N, L, NV, G> p(j, u, first, n);
+    piece<T, N, L, NV, G, CODES> p(j, u, first, n);
     for (int h0 = 0; h0 < u.heads; h0 += G) {
         size_t row = ((size_t)blockIdx.z * j.n_heads + u.head + h0) * b.most + blockIdx.x;
         int heads = min(G, u.heads - h0);
@@ -263,47 +274,48 @@ typedef struct {
     int64_t n_max;
 } extents;
 
-template <class T, int N, int L, int NV, int G> static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
+template <class T, int N, int L, int NV, int G, bool CODES> static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
 {
     size_t scores = G * (size_t)piece_of(x->n_max), parts = (size_t)WARPS * G * b->job[0].dim;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
-    return launch(decode_k<T, N, L, NV, G>, grid, dim3(BLOCK), (scores > parts ? scores : parts) * sizeof(float),
+    return launch(decode_k<T, N, L, NV, G, CODES>, grid, dim3(BLOCK), (scores > parts ? scores : parts) * sizeof(float),
                   cuda_stream(be), *b);
 }
 
-template <class T, int L, int NV> static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
+template <class T, int L, int NV, bool CODES> static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
 {
     constexpr int N = pack<T>::N;
     unsigned group = x->heads / x->units;
-    if (group == 1) return run<T, N, L, NV, 1>(be, b, x);
-    if (group == 2) return run<T, N, L, NV, 2>(be, b, x);
-    if (group <= 4) return run<T, N, L, NV, 4>(be, b, x);
-    return run<T, N, L, NV, 8>(be, b, x);
+    if (group == 1) return run<T, N, L, NV, 1, CODES>(be, b, x);
+    if (group == 2) return run<T, N, L, NV, 2, CODES>(be, b, x);
+    if (group <= 4) return run<T, N, L, NV, 4, CODES>(be, b, x);
+    return run<T, N, L, NV, 8, CODES>(be, b, x);
 }
 
-template <class T> static cudaError_t decode(backend *be, const decode_batch *b, const extents *x, bool wide)
+template <class T, bool CODES> static cudaError_t decode(backend *be, const decode_batch *b, const extents *x, bool wide)
 {
     int vectors = b->job[0].dim / pack<T>::N;
-    if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4>(be, b, x);
+    if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, CODES>(be, b, x);
     if constexpr (sizeof(T) == 4)
-        return vectors <= 32 ? by_group<T, 32, 1>(be, b, x) : by_group<T, 32, 2>(be, b, x);
+        return vectors <= 32 ? by_group<T, 32, 1, CODES>(be, b, x) : by_group<T, 32, 2, CODES>(be, b, x);
     else
-        return vectors <= 8    ? by_group<T, 8, 1>(be, b, x)
-               : vectors <= 16 ? by_group<T, 16, 1>(be, b, x)
-                               : by_group<T, 32, 1>(be, b, x);
+        return vectors <= 8    ? by_group<T, 8, 1, CODES>(be, b, x)
+               : vectors <= 16 ? by_group<T, 16, 1, CODES>(be, b, x)
+                               : by_group<T, 32, 1, CODES>(be, b, x);
 }
 
 static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
 {
     decode_batch b = {};
     extents x = {(unsigned)n, 0, 0, 0};
-    bool wide = true;
+    bool wide = true, codes = jobs[0].rows.codes.bits != 0;
     for (size_t i = 0; i < n; i++) {
         if (!attn_args_of(be, &b.job[i], &jobs[i])) return;
         wide = wide && attn_wide(&b.job[i]);
         x.units = (unsigned)b.job[i].n_units;
         x.heads = (unsigned)b.job[i].n_heads;
         x.n_max = max(x.n_max, jobs[i].n_max);
+        if (codes) cuda_count_rows(be, &b.job[i], true);
     }
     size_t dim = (size_t)b.job[0].dim;
     b.most = most_pieces(x.n_max);
@@ -312,7 +324,8 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
     if (!b.parts) return;
     b.lses = b.parts + rows * dim;
     by_type(jobs[0].rows.type, [&](auto t) {
-        cudaError_t rc = decode<decltype(t)>(be, &b, &x, wide);
+        typedef decltype(t) T;
+        cudaError_t rc = codes ? decode<T, true>(be, &b, &x, wide) : decode<T, false>(be, &b, &x, wide);
         cuda_check(be, rc, "attn_decode [%zu jobs, %u heads, %zu], up to %lld keys", n, x.heads, dim, (long long)x.n_max);
     });
     if (be->fault.code != ST_OK) return;
@@ -321,11 +334,21 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
     cuda_check(be, rc, "attn_decode: merge of %zu pieces", b.most);
 }
 
+static bool same_form(const attn_job *a, const attn_job *b)
+{
+    return a->n_lists == b->n_lists && !a->rows.codes.bits == !b->rows.codes.bits;
+}
+
+size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max)
+{
+    return (n_rows < JOBS ? n_rows : (size_t)JOBS) * n_heads * most_pieces(n_max) * (dim + 1);
+}
+
 void cuda_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
 {
     for (size_t i = 0; i < n_jobs;) {
         size_t k = 1;
-        while (i + k < n_jobs && k < JOBS && (jobs[i + k].n_lists == jobs[i].n_lists)) k++;
+        while (i + k < n_jobs && k < JOBS && same_form(&jobs[i + k], &jobs[i])) k++;
         if (!cuda_begin(be, "attn_decode")) return;
         decode_jobs(be, jobs + i, k);
         i += k;

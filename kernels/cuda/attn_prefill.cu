@@ -5,37 +5,9 @@
  * bits do not depend on the chunk that it came in. Source: Milakov and Gimelshein 2018 (online softmax); FlashAttention. */
 #include "config.h"
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/tiles.cuh"
 
-enum { ROWS = 16, BLOCK = 128, PER_ROW = BLOCK / ROWS, PAD = 4 };
-
-static __host__ __device__ __forceinline__ int stride_of(int dim)
-{
-    return (dim + 3) / 4 * 4 + PAD;
-}
-
-/* Entries [at, at + KEYS) of the list as floats; what lies outside [lo, hi) may hold anything and becomes 0. */
-template <class T, int KEYS>
-static __device__ void load_tile(float *tile, const void *rows, const attn_args &j, const attn_unit &u, int64_t at, int64_t lo,
-                                 int64_t hi, bool wide)
-{
-    const int N = wide ? (int)pack<T>::N : 1, stride = stride_of(j.dim), vectors = (j.dim + 3) / 4 * 4 / N;
-    for (int i = threadIdx.x; i < KEYS * vectors; i += BLOCK) {
-        int key = i / vectors, c = i % vectors * N;
-        float *out = tile + key * stride + c;
-        bool inside = at + key >= lo && at + key < hi && c < j.dim;
-        const T *in = inside ? (const T *)rows + row_of(j, u, at + key) * j.dim + c : (const T *)rows;
-        if (!wide) {
-            out[0] = inside ? to_f32(in[0]) : 0;
-            continue;
-        }
-        float x[pack<T>::N];
-        uint4 bits = make_uint4(0, 0, 0, 0);
-        if (inside) bits = load16(in);
-        unpack(x, bits, in);
-        for (int k = 0; k < pack<T>::N; k++) out[k] = x[k];
-    }
-}
+enum { ROWS = 16, BLOCK = 128, PER_ROW = BLOCK / ROWS };
 
 static __device__ void load_queries(float *q, const attn_args &j, const attn_unit &u, int64_t row0)
 {
@@ -43,7 +15,7 @@ static __device__ void load_queries(float *q, const attn_args &j, const attn_uni
     for (int i = threadIdx.x; i < ROWS * padded; i += BLOCK) {
         int64_t row = row0 + i / padded;
         int c = i % padded;
-        size_t at = ((size_t)(row / u.heads) * j.n_heads + u.head + (size_t)(row % u.heads)) * j.dim + c;
+        size_t at = query_at(j, u, row) * j.dim + c;
         q[i / padded * stride + c] = row < (int64_t)j.n_tok * u.heads && c < j.dim ? j.q[at] : 0;
     }
 }
@@ -59,16 +31,9 @@ template <int KEYS>
 static __device__ __forceinline__ void weigh(carried &x, float *weight, const float *q, const float *tile, const attn_args &j,
                                              int64_t at, int64_t lo, int64_t hi)
 {
-    const int mine = threadIdx.x % PER_ROW, stride = stride_of(j.dim), padded = stride - PAD;
-    float s[KEYS / PER_ROW] = {}, top = -INFINITY, sum = 0;
-    for (int c = 0; c < padded; c += 4) {
-        float4 a = load_f4(q + c);
-#pragma unroll
-        for (int k = 0; k < KEYS / PER_ROW; k++) {
-            float4 b = load_f4(tile + (mine + PER_ROW * k) * stride + c);
-            s[k] = fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, s[k]))));
-        }
-    }
+    const int mine = threadIdx.x % PER_ROW;
+    float s[KEYS / PER_ROW], top = -INFINITY, sum = 0;
+    tile_products<KEYS, PER_ROW>(s, q, tile, mine, stride_of(j.dim));
 #pragma unroll
     for (int k = 0; k < KEYS / PER_ROW; k++) {
         int64_t entry = at + mine + PER_ROW * k;
@@ -114,7 +79,7 @@ static __device__ __forceinline__ void add_values(carried &x, const float *weigh
 static __device__ __forceinline__ void put_out(const carried &x, const attn_args &j, const attn_unit &u, int64_t row)
 {
     const int mine = threadIdx.x % PER_ROW;
-    size_t at = (size_t)(row / u.heads) * j.n_heads + u.head + (size_t)(row % u.heads);
+    size_t at = query_at(j, u, row);
     if (row >= (int64_t)j.n_tok * u.heads) return;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM_MAX / PER_ROW; i++) {
@@ -124,7 +89,7 @@ static __device__ __forceinline__ void put_out(const carried &x, const attn_args
     if (j.lse && mine == 0) j.lse[at] = x.sum == 0 ? -INFINITY : x.most + logf(x.sum);
 }
 
-template <class T, int KEYS> static __global__ void __launch_bounds__(BLOCK) prefill_k(attn_args j, bool wide)
+template <class T, int N, bool CODES, int KEYS> static __global__ void __launch_bounds__(BLOCK) prefill_k(attn_args j)
 {
     SHARED_DYN(float, room);
     SHARED(int64_t, seen, [ROWS][2]);
@@ -143,12 +108,13 @@ template <class T, int KEYS> static __global__ void __launch_bounds__(BLOCK) pre
         to = max(to, seen[i][1]);
     }
     carried x = {-INFINITY, 0, {}};
+    const half_rows keys = half_of(j, false), values = half_of(j, true);
     for (int64_t at = (u.first + from) / KEYS * KEYS - u.first; at < to; at += KEYS) {
-        load_tile<T, KEYS>(tile, j.k, j, u, at, from, to, wide);
+        load_tile<T, N, CODES, KEYS, BLOCK>(tile, keys, u, at, from, to);
         __syncthreads();
         weigh<KEYS>(x, weight, q + row_in * stride, tile, j, at, lo, hi);
         __syncthreads();
-        load_tile<T, KEYS>(tile, j.v, j, u, at, from, to, wide);
+        load_tile<T, N, CODES, KEYS, BLOCK>(tile, values, u, at, from, to);
         __syncthreads();
         add_values<KEYS>(x, weight, tile, j.dim);
         __syncthreads();
@@ -160,39 +126,47 @@ template <class T, int KEYS> static __global__ void __launch_bounds__(BLOCK) pre
 static __global__ void count_k(attn_args j)
 {
     attn_unit u = unit_of(j, blockIdx.x);
-    long long from = INT64_MAX, to = 0;
-    for (int t = threadIdx.x; t < j.n_tok; t += 32) {
-        int64_t lo, hi;
-        visible(j, u, t, lo, hi);
-        if (lo < hi) from = min(from, (long long)lo), to = max(to, (long long)hi);
-    }
-    for (int m = 16; m > 0; m /= 2) {
-        from = min(from, __shfl_xor_sync(ALL_LANES, from, m));
-        to = max(to, __shfl_xor_sync(ALL_LANES, to, m));
-    }
+    long long from, to;
+    seen_by_warp(j, u, 32, from, to);
     if (threadIdx.x == 0 && from < to) count_read(j, to - from);
 }
 
-template <class T, int KEYS> static cudaError_t prefill(backend *be, const attn_args *j, bool wide)
+template <class T, int N, bool CODES, int KEYS> static cudaError_t run(backend *be, const attn_args *j)
 {
     int stride = stride_of(j->dim);
     size_t room = (size_t)(ROWS + KEYS) * stride + ROWS * (KEYS + 1), rows = (size_t)j->n_tok * (j->n_heads / j->n_units);
-    return launch(prefill_k<T, KEYS>, dim3(cuda_blocks(rows, ROWS), (unsigned)j->n_units), dim3(BLOCK), room * sizeof(float),
-                  cuda_stream(be), *j, wide);
+    return launch(prefill_k<T, N, CODES, KEYS>, dim3(cuda_blocks(rows, ROWS), (unsigned)j->n_units), dim3(BLOCK),
+                  room * sizeof(float), cuda_stream(be), *j);
+}
+
+template <class T, int N, bool CODES> static cudaError_t by_dim(backend *be, const attn_args *j)
+{
+    return j->dim <= 128 ? run<T, N, CODES, 32>(be, j) : run<T, N, CODES, 16>(be, j);
+}
+
+template <class T> static cudaError_t prefill(backend *be, const attn_args *j)
+{
+    constexpr int N = pack<T>::N;
+    if (attn_has_codes(j)) return attn_wide(j) ? by_dim<T, N, true>(be, j) : by_dim<T, 1, true>(be, j);
+    return attn_wide(j) ? by_dim<T, N, false>(be, j) : by_dim<T, 1, false>(be, j);
 }
 
 void cuda_attn_prefill(backend *be, const attn_job *job)
 {
     attn_args j;
     if (job->n_tok == 0 || !cuda_begin(be, "attn_prefill") || !attn_args_of(be, &j, job)) return;
-    if (j.read) {
+    if (attn_has_codes(&j)) cuda_count_rows(be, &j, true);
+    else if (j.read) {
         cudaError_t rc = launch(count_k, dim3((unsigned)j.n_units), dim3(32), 0, cuda_stream(be), j);
         cuda_check(be, rc, "attn_prefill: counting");
     }
-    bool wide = attn_wide(&j);
+    if (attn_mma_fits(&j, job)) {
+        cuda_check(be, attn_mma_run(be, &j, job->rows.type), "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads,
+                   j.dim, (long long)job->n_max);
+        return;
+    }
     by_type(job->rows.type, [&](auto t) {
-        typedef decltype(t) T;
-        cudaError_t rc = j.dim <= 128 ? prefill<T, 32>(be, &j, wide) : prefill<T, 16>(be, &j, wide);
+        cudaError_t rc = prefill<decltype(t)>(be, &j);
         cuda_check(be, rc, "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads, j.dim, (long long)job->n_max);
     });
 }
@@ -201,9 +175,8 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
 {
     const kv_rows *r = &job->rows;
     bool own = job->n_lists == job->n_heads && job->n_heads != r->n_kv_heads;
-    if (r->head_dim > HEAD_DIM_MAX || r->codes.bits != 0) {
-        if (r->codes.bits != 0) err_set(&be->fault, ST_UNSUPPORTED, "%s: attention does not read quantized rows yet", be->name);
-        else err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", r->head_dim, (int)HEAD_DIM_MAX);
+    if (r->head_dim > HEAD_DIM_MAX) {
+        err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", r->head_dim, (int)HEAD_DIM_MAX);
         return false;
     }
     *out = {};
@@ -231,5 +204,7 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->n_lists = (int)job->n_lists;
     out->n_units = (int)(own ? job->n_heads : r->n_kv_heads);
     out->scale = job->scale;
+    out->k_codes = codes_of(r, false);
+    out->v_codes = codes_of(r, true);
     return true;
 }

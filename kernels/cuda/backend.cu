@@ -4,12 +4,13 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
 #include "kernels/cuda/cuda.cuh"
 
-enum { PINNED = 1 << 20, OLDEST = 80 }; /* compute capability 8.0 */
+enum { OLDEST = 80 }; /* compute capability 8.0 */
 
 /* ---- faults ---- */
 
@@ -28,6 +29,7 @@ bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...)
 /* Waits for the queue; what failed in it shows here. */
 static bool wait(backend *be, const char *what)
 {
+    cuda_step_end(be);
     return cuda_check(be, cudaStreamSynchronize(cuda_stream(be)), "%s after %s", what, cuda_of(be)->last);
 }
 
@@ -42,6 +44,7 @@ static status no_room(backend *be, const char *what, size_t bytes, err *e)
 static status device_alloc(backend *be, void **out, size_t bytes, const char *what, err *e)
 {
     *out = NULL;
+    cuda_step_end(be);
     if (be->fault.code != ST_OK) return backend_fault(be, e);
     cudaError_t rc = cudaMalloc(out, bytes ? bytes : 16);
     if (rc == cudaErrorMemoryAllocation) {
@@ -57,6 +60,7 @@ void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char 
     if (be->fault.code != ST_OK || size_mul(&bytes, n, size, what, &be->fault) != ST_OK) return NULL;
     if (s->p && bytes <= s->bytes) return s->p;
     if (s->p) bytes += bytes / 2;
+    cuda_step_end(be);
     cuda_check(be, cudaFree(s->p), "%s: freeing", what); /* waits for who still reads it */
     *s = (cuda_scratch){NULL, 0};
     if (device_alloc(be, &s->p, bytes, what, &be->fault) == ST_OK) s->bytes = bytes;
@@ -68,6 +72,7 @@ void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char 
 static void memory_free(backend *be, buf b, size_t bytes)
 {
     (void)bytes;
+    cuda_step_end(be);
     cuda_check(be, cudaFree(b.p), "freeing");
 }
 
@@ -87,6 +92,7 @@ static status memory_alloc(backend *be, buf *out, size_t bytes, const char *what
 /* What is not pinned is copied while the call lasts or waited for. */
 static void copy_in(backend *be, buf dst, const void *src, size_t bytes)
 {
+    cuda_step_end(be);
     if (cuda_check(be, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, cuda_stream(be)), "upload of %zu bytes",
                    bytes))
         wait(be, "upload");
@@ -105,34 +111,27 @@ static status memory_import(backend *be, buf *out, const void *host, size_t byte
     return backend_fault(be, e);
 }
 
-/* Small uploads queue behind what came before, without a wait: they pass through pinned memory, which is reused once
- * it is full and the queue has been waited for. */
+/* Small uploads queue behind what came before, without a wait. */
 static void memory_upload(backend *be, buf dst, const void *src, size_t bytes)
 {
-    cuda_ctx *c = cuda_of(be);
+    unsigned char *by = cuda_staging(be, bytes);
     if (be->fault.code != ST_OK) return;
-    if (bytes > PINNED / 4) {
+    if (!by) {
         copy_in(be, dst, src, bytes);
         return;
     }
-    if (c->pinned_at + bytes > PINNED) {
-        if (!wait(be, "upload")) return;
-        c->pinned_at = 0;
-    }
-    unsigned char *by = c->pinned + c->pinned_at;
     memcpy(by, src, bytes);
-    c->pinned_at += (bytes + 63) / 64 * 64;
-    cuda_check(be, cudaMemcpyAsync(dst.p, by, bytes, cudaMemcpyHostToDevice, c->stream), "upload of %zu bytes", bytes);
+    cuda_check(be, cudaMemcpyAsync(dst.p, by, bytes, cudaMemcpyHostToDevice, cuda_stream(be)), "upload of %zu bytes", bytes);
 }
 
 static void memory_download(backend *be, void *dst, buf src, size_t bytes)
 {
     memset(dst, 0, bytes); /* defined after a fault too */
+    cuda_step_end(be);
     if (be->fault.code != ST_OK) return;
     if (cuda_check(be, cudaMemcpyAsync(dst, src.p, bytes, cudaMemcpyDeviceToHost, cuda_stream(be)),
-                   "download of %zu bytes after %s", bytes, cuda_of(be)->last) &&
-        wait(be, "download"))
-        cuda_of(be)->pinned_at = 0;
+                   "download of %zu bytes after %s", bytes, cuda_of(be)->last))
+        wait(be, "download");
 }
 
 static void memory_copy(backend *be, buf dst, buf src, size_t bytes)
@@ -146,6 +145,18 @@ static void memory_discard(backend *be, buf b, size_t bytes)
     (void)be, (void)b, (void)bytes; /* one planned allocation: nothing goes back before it is freed */
 }
 
+static status memory_reserve(backend *be, const step_size *s, err *e)
+{
+    cuda_ctx *c = cuda_of(be);
+    size_t parts = cuda_decode_room(s->rows, s->n_heads, s->head_dim, s->n_keys);
+    if (cuda_room(be, &c->parts, parts, sizeof(float), "attention"))
+        cuda_room(be, &c->rounded, 2 * s->rows * s->width, sizeof(float), "rounded activations");
+    if (be->fault.code != ST_NOMEM) return backend_fault(be, e);
+    *e = be->fault; /* nothing is lost: no step has begun */
+    be->fault = (err){};
+    return ST_NOMEM;
+}
+
 static size_t memory_available(backend *be)
 {
     size_t free_bytes = 0, total;
@@ -155,7 +166,7 @@ static size_t memory_available(backend *be)
 
 static void memory_sync(backend *be)
 {
-    if (be->fault.code == ST_OK && wait(be, "waiting")) cuda_of(be)->pinned_at = 0;
+    if (be->fault.code == ST_OK) wait(be, "waiting");
 }
 
 /* ---- opening ---- */
@@ -164,12 +175,16 @@ static void close_backend(backend *be)
 {
     cuda_ctx *c = cuda_of(be);
     if (!c) return;
+    cuda_step_end(be);
     cuda_gemm_destroy(c->gemm);
+    cuda_nccl_destroy(c->nccl);
     /* After a fault these fail as well: there is nothing left to tell. */
     cudaFree(c->parts.p);
     cudaFree(c->rounded.p);
     cudaFree(c->panel.p);
-    if (c->pinned) cudaFreeHost(c->pinned);
+    cudaFree(c->gathered.p);
+    cudaFree(c->digits.p);
+    cuda_step_close(c);
     if (c->stream) cudaStreamDestroy(c->stream);
     mem_free(c);
     be->ctx = NULL;
@@ -179,6 +194,8 @@ static const backend_ops cuda_table = {
     .alloc = memory_alloc,
     .free = memory_free,
     .import = memory_import,
+    .imports_copy = true,
+    .reserve = memory_reserve,
     .release = memory_free,
     .upload = memory_upload,
     .download = memory_download,
@@ -187,6 +204,10 @@ static const backend_ops cuda_table = {
     .map_file = NULL, /* a file is uploaded */
     .available = memory_available,
     .sync = memory_sync,
+    .step_begin = cuda_step_begin,
+    .step_end = cuda_step_end,
+    .send = cuda_send,
+    .receive = cuda_receive,
     .embed = cuda_embed,
     .rmsnorm = cuda_rmsnorm,
     .linear = cuda_linear,
@@ -194,10 +215,14 @@ static const backend_ops cuda_table = {
     .convert = cuda_convert,
     .swiglu = cuda_swiglu,
     .add = cuda_add,
+    .draw = cuda_draw,
+    .all_reduce = cuda_all_reduce,
+    .gather_columns = cuda_gather_columns,
     .i64_add = cuda_i64_add,
     .pos_iota = cuda_pos_iota,
     .pos_shift = cuda_pos_shift,
     .pos_ring = cuda_pos_ring,
+    .count_lists = cuda_count_lists,
     .rope_table = cuda_rope_table,
     .rope = cuda_rope,
     .kv_write = cuda_kv_write,
@@ -205,13 +230,13 @@ static const backend_ops cuda_table = {
     .attn_prefill = cuda_attn_prefill,
     .attn_decode = cuda_attn_decode,
     .attn_merge = cuda_attn_merge,
-    .codes = NULL, /* a family that is not there yet: who needs it is refused when a session is made */
-    .evict = NULL,
+    .codes = &cuda_codes,
+    .evict = &cuda_evict,
     .select = &cuda_select,
     .quest = &cuda_quest,
     .fier = &cuda_fier,
-    .paris = NULL,
-    .block = NULL,
+    .paris = &cuda_paris,
+    .block = &cuda_block,
 };
 
 static status find_device(int *index, err *e)
@@ -238,7 +263,7 @@ static cudaError_t take_device(cuda_ctx *c, char *model, size_t size, int *capab
     if (rc == cudaSuccess) rc = cudaDeviceGetAttribute(&c->n_sm, cudaDevAttrMultiProcessorCount, c->device);
     if (rc == cudaSuccess) rc = cudaGetDeviceProperties(&prop, c->device);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-    if (rc == cudaSuccess) rc = cudaMallocHost((void **)&c->pinned, PINNED);
+    if (rc == cudaSuccess) rc = cuda_step_open(c);
     *capability = 10 * major + minor;
     if (rc == cudaSuccess) snprintf(model, size, "%.64s", prop.name);
     return rc;
@@ -253,6 +278,7 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
     TRY(MEM_NEW(&c, 1, e));
     c->device = index;
     c->last = "opening";
+    c->no_graphs = getenv("KVASIR_NO_GRAPHS") != NULL;
     be->ctx = c;
     snprintf(c->name, sizeof c->name, "cuda:%d", index);
     be->name = c->name;
@@ -262,6 +288,7 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
     else if (capability < OLDEST)
         st = err_set(e, ST_UNSUPPORTED, "--device %s: %s has compute capability %d.%d, %d.%d is the oldest supported",
                      c->name, model, capability / 10, capability % 10, OLDEST / 10, OLDEST % 10);
+    if (st == ST_OK && backend_ranks(be) > 1) st = cuda_nccl_create(&c->nccl, be->ranks, c->stream, e);
     if (st != ST_OK) {
         close_backend(be);
         return st;

@@ -14,15 +14,36 @@ typedef struct {
 } cuda_scratch;
 
 typedef struct cuda_gemm cuda_gemm;
+typedef struct cuda_nccl cuda_nccl;
+
+enum { CUDA_PARTS = 4, CUDA_GRAPHS = 4 };
+
+/* A step that can be launched; exec NULL: none yet. */
+typedef struct {
+    cudaGraphExec_t exec;
+    size_t nodes;
+    unsigned long long used; /* the last step that it was launched for */
+} cuda_graph;
 
 typedef struct {
     cudaStream_t stream;
     int device, n_sm;
-    unsigned char *pinned; /* host memory that uploads pass through; [0, pinned_at) may still be read */
-    size_t pinned_at;
+    /* step.cu: pinned memory of CUDA_PARTS parts that uploads pass through one after the other, and of the slots of
+     * `send` behind them; events behind the last copy of each. */
+    unsigned char *pinned;
+    cudaEvent_t passed[CUDA_PARTS], sent[BACKEND_SLOTS];
+    int part;
+    size_t used;              /* bytes of the part */
+    bool due[BACKEND_SLOTS];  /* sent in the step that is recorded */
+    bool recording, no_graphs;
+    cuda_graph graph[CUDA_GRAPHS];
+    unsigned long long n_steps;
     cuda_scratch parts;  /* attention: partial results of pieces */
     cuda_scratch rounded; /* linear: x in 8 or 16 bits */
     cuda_scratch panel;  /* linear: a dequantized matrix, the library's work space */
+    cuda_scratch digits; /* choose: counts, which each use leaves at 0 */
+    cuda_scratch gathered; /* ranks: what they gave */
+    cuda_nccl *nccl;     /* NULL: one process alone */
     cuda_gemm *gemm;     /* NULL: no cuBLAS; our own kernels do prompts too */
     const char *last;    /* the op queued last: a fault may show later */
     char name[16];
@@ -52,6 +73,16 @@ bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...) __attribute__
 /* At least n * size bytes, content undefined; NULL after a fault, which is recorded. */
 void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char *what);
 
+/* step.cu. Pinned memory for an upload of so many bytes; NULL after a fault, and if they are too many. */
+unsigned char *cuda_staging(backend *be, size_t bytes);
+cudaError_t cuda_step_open(cuda_ctx *c);
+void cuda_step_close(cuda_ctx *c);
+void cuda_step_begin(backend *be);
+/* Also where something inside a step cannot be recorded: what was recorded so far runs, the rest is queued op by op. */
+void cuda_step_end(backend *be);
+void cuda_send(backend *be, unsigned slot, buf src, size_t bytes);
+void cuda_receive(backend *be, void *dst, unsigned slot, size_t bytes);
+
 static inline unsigned cuda_blocks(size_t n, size_t size)
 {
     return (unsigned)((n + size - 1) / size);
@@ -77,6 +108,15 @@ const char *cuda_gemm_name(const cuda_gemm *g);
 /* 0, or a code of the library. */
 int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols);
 
+/* Joins the ranks, which all call it. Errors: ST_UNSUPPORTED (no NCCL), ST_DEVICE. */
+status cuda_nccl_create(cuda_nccl **out, comm *ranks, cudaStream_t s, err *e);
+void cuda_nccl_destroy(cuda_nccl *n);
+/* x [count] becomes the sum over the ranks; out [ranks][count] gets what each rank has as in. NULL, or the library's text. */
+const char *cuda_nccl_sum(cuda_nccl *n, float *x, size_t count);
+const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t count);
+
+void cuda_all_reduce(backend *be, buf x, size_t n);
+void cuda_gather_columns(backend *be, buf x, size_t n, size_t part, size_t total);
 void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n);
 void cuda_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
 void cuda_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
@@ -86,20 +126,28 @@ void cuda_quantize(backend *be, buf out, dtype type, weight w);
 void cuda_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n);
 void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
 void cuda_add(backend *be, buf x, buf y, size_t n);
+void cuda_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share);
 void cuda_i64_add(backend *be, buf x, size_t n, int64_t by);
 void cuda_pos_iota(backend *be, buf out, buf base, size_t n);
 void cuda_pos_shift(backend *be, buf out, buf pos, size_t n, int64_t cap, buf shift);
 void cuda_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base);
+void cuda_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride);
 void cuda_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
 void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
 void cuda_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n);
 void cuda_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
 void cuda_attn_prefill(backend *be, const attn_job *job);
 void cuda_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
+/* Numbers of scratch that decode steps of up to n_rows sequences and n_max keys take. */
+size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
 void cuda_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim);
 
+extern const codes_ops cuda_codes;
+extern const evict_ops cuda_evict;
 extern const select_ops cuda_select;
 extern const quest_ops cuda_quest;
 extern const fier_ops cuda_fier;
+extern const paris_ops cuda_paris;
+extern const block_ops cuda_block;
 
 #endif

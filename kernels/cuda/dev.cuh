@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What kernels share. They are also compiled for the host, by the stand-ins of tests/cushim, and therefore: launch()
  * in place of <<<>>>, shared memory through the two macros at function scope, whole-warp masks, no waiting for other
- * blocks, PTX in this file alone with a plain form beside it. */
+ * blocks, PTX in ptx.cuh alone, of which the stand-ins have a plain form. */
 #ifndef KERNELS_CUDA_DEV_CUH
 #define KERNELS_CUDA_DEV_CUH
 
@@ -11,11 +11,12 @@
 #include <math.h>
 #include <stdint.h>
 
-#ifndef SHARED /* tests/cushim has its own */
+#ifndef SHARED /* tests/cushim has its own of all this */
 #define SHARED(T, name, dims) __shared__ T name dims
 #define SHARED_DYN(T, name)                                                                                            \
     extern __shared__ uint4 dyn_smem_[];                                                                               \
     T *const name = reinterpret_cast<T *>(dyn_smem_)
+#include "kernels/cuda/ptx.cuh"
 #endif
 
 #define ALL_LANES 0xffffffffu
@@ -135,6 +136,12 @@ static __device__ __forceinline__ float block_max(float x, float *part)
     for (unsigned w = 0; w < blockDim.x / 32; w++) most = fmaxf(most, part[w]);
     __syncthreads();
     return most;
+}
+
+/* Adds to a counter of bytes, once in a launch; read NULL: not counted. */
+static __device__ __forceinline__ void add_read(unsigned long long *read, unsigned long long bytes)
+{
+    if (read && bytes > 0 && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) atomicAdd(read, bytes);
 }
 
 #endif

@@ -167,6 +167,25 @@ void cuda_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_
     cuda_check(be, rc, "pos_ring [%zu]", n);
 }
 
+/* A thread has a layer. */
+static __global__ void count_lists_k(unsigned long long *total, const int64_t *range, size_t n, size_t n_lists,
+                                     const int64_t *chosen, size_t stride)
+{
+    size_t l = thread_id();
+    unsigned long long sum = 0;
+    if (l >= n || !chosen[l * stride]) return;
+    for (size_t i = 0; i < n_lists; i++) sum += (unsigned long long)range[2 * (l * n_lists + i) + 1];
+    atomicAdd(total, (sum + n_lists - 1) / n_lists);
+}
+
+void cuda_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride)
+{
+    if (n == 0 || !cuda_begin(be, "count_lists")) return;
+    cudaError_t rc = launch(count_lists_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                            ptr<unsigned long long>(total), ptr<int64_t>(range), n, n_lists, ptr<int64_t>(chosen), stride);
+    cuda_check(be, rc, "count_lists [%zu, %zu]", n, n_lists);
+}
+
 /* ---- rotary embedding ---- */
 
 static __global__ void rope_table_k(float2 *out, const int64_t *pos, size_t n, const float *freq, size_t half, float mscale)

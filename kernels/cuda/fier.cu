@@ -2,9 +2,9 @@
 /* One-bit keys (ops_fier.h). */
 #include "config.h"
 
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/scores.cuh"
 #include "kernels/ops_fier.h"
-#include "kernels/ops_select.h"
 
 enum { WORD = 32, MOST_PAIRS = HEAD_DIM_MAX / 2 };
 
@@ -143,13 +143,13 @@ static void fier_add(backend *be, const fier_index *index, buf pos, buf k, size_
 }
 
 /* Ring and open group from the K rows of the newest tokens. */
-template <class T, class R> static __global__ void redo_ring_k(ones x, const R *rows, size_t cap, int64_t from)
+template <class T, class R> static __global__ void redo_ring_k(ones x, half_rows rows, int64_t from)
 {
     int64_t p = from + blockIdx.x;
     int c = (int)threadIdx.x, head = blockIdx.y;
     if (c < x.dim)
         put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
-                to_f32(rows[(head * cap + (size_t)p) * x.dim + c]));
+                element_of<R>(rows, head, p, c));
 }
 
 template <class T> static __global__ void redo_group_k(ones x, int64_t begin, int64_t n)
@@ -167,7 +167,7 @@ static void fier_redo(backend *be, const fier_index *index, const kv_rows *rows,
             typedef decltype(t) T;
             typedef decltype(r) R;
             cudaError_t rc = launch(redo_ring_k<T, R>, dim3((unsigned)(n - from), (unsigned)x.heads), channels(&x), 0,
-                                    cuda_stream(be), x, (const R *)ptr<R>(rows->k), rows->cap, from);
+                                    cuda_stream(be), x, rows_of(rows, false), from);
             if (rc == cudaSuccess && begin < n)
                 rc = launch(redo_group_k<T>, dim3(1, (unsigned)x.heads), channels(&x), 0, cuda_stream(be), x, begin, n);
             cuda_check(be, rc, "fier.redo [%d, %d]", x.heads, x.dim);
@@ -246,7 +246,7 @@ static __device__ __forceinline__ float estimate(const table *t, const ones &x, 
     return x.bytes ? __fadd_rn(t->a, __fmul_rn((float)whole_sum, t->scale)) : sum;
 }
 
-/* Tokens of an incomplete group that are scored by their keys. */
+/* Tokens of an incomplete group that are scored by their keys. out: from `from` on. */
 template <class T>
 static __device__ void score_exactly(const ones &x, float *out, const float *q, int head, int64_t from, int64_t to)
 {
@@ -258,57 +258,94 @@ static __device__ void score_exactly(const ones &x, float *out, const float *q, 
         load_part(k, (const T *)x.ring + (head * x.group + (inside ? (size_t)t % x.group : 0)) * x.dim, lane,
                   inside ? x.dim : 0);
         float s = dot_parts(k, q, lane, x.dim);
-        if (inside && lane == 0) out[t] = s;
+        if (inside && lane == 0) out[t - from] = s;
     }
 }
 
-/* What fier_score_bytes counts. */
-template <class T> static __device__ unsigned long long bytes_read(const ones &x, const int64_t *n, int64_t open)
+/* What fier_head_bytes counts of the tokens [from, end). */
+template <class T>
+static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int64_t end, int64_t open)
 {
-    int64_t g = (int64_t)x.group, to = min(n[2], open), exact = n[2] - max(n[1], open);
+    int64_t g = (int64_t)x.group, to = min(end, open), exact = end - max(from, open);
     unsigned long long row = x.dim * sizeof(T), bytes = exact > 0 ? (unsigned long long)exact * row : 0;
-    if (to > n[1]) bytes += (to - n[1]) * 4ull * x.words + ((to - 1) / g - n[1] / g + 1) * 2ull * row;
-    return bytes * x.heads;
+    if (to > from) bytes += (to - from) * 4ull * x.words + ((to - 1) / g - from / g + 1) * 2ull * row;
+    return bytes;
 }
 
-/* A block has one group of tokens of one KV head. */
+/* Tokens [from, to) of one group of x, out from `from` on. For a whole block. */
 template <class T>
-static __global__ void __launch_bounds__(SCORE_BLOCK)
-    score_k(ones x, float *score, size_t stride, const float *q, int group, const int64_t *n, unsigned long long *read)
+static __device__ void score_tokens(table *t, float *part, const ones &x, float *out, const float *q, int head, int64_t from,
+                                    int64_t to, int64_t open)
+{
+    if (from >= open) {
+        score_exactly<T>(x, out, q, head, from, to);
+        return;
+    }
+    make_table<T>(t, x, head, (size_t)from / x.group, q, part);
+    for (int64_t i = from + threadIdx.x; i < to; i += SCORE_BLOCK) out[i - from] = estimate(t, x, head, i);
+    __syncthreads();
+}
+
+/* A row of blocks has `group` heads that read the bits of one KV head together. A block has one group of tokens: of x, or
+ * of the list that the heads follow (groups.cuh), which may touch several of x. */
+template <class T, bool GROUPS>
+static __global__ void __launch_bounds__(SCORE_BLOCK, GROUPS ? 5 : 9) /* without numbers ptxas spills for one more */
+    score_k(ones x, float *score, size_t stride, const float *q, int group, const int64_t *n, list_groups of,
+            unsigned long long *read)
 {
     SHARED(table, t, [1]);
     SHARED(float, part, [SCORE_BLOCK / 32]);
-    int head = blockIdx.y;
-    int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? n[0] / g * g : n[0], begin = blockIdx.x * g;
-    int64_t from = max(begin, n[1]), to = min(begin + g, n[2]);
-    if (read && blockIdx.x == 0 && head == 0 && threadIdx.x == 0) atomicAdd(read, bytes_read<T>(x, n, open));
-    if (from >= to) return;
-    for (int h = head * group; h < (head + 1) * group; h++) {
-        const float *mine = q + (size_t)h * x.dim;
-        float *out = score + h * stride;
-        if (begin >= open) {
-            score_exactly<T>(x, out, mine, head, from, to);
-            continue;
+    int head = (int)blockIdx.y * x.heads / (int)gridDim.y;
+    int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? n[0] / g * g : n[0];
+    int64_t per = GROUPS ? of.per : g, place = blockIdx.x * per, begin = place;
+    if (GROUPS) {
+        size_t list = list_of_part(of);
+        if ((int64_t)blockIdx.x >= of.range[2 * list + 1]) return;
+        begin = of.group[list * of.stride + blockIdx.x] * per;
+    }
+    int64_t from = max(begin, n[1]), to = min(begin + per, n[2]);
+    if (read && threadIdx.x == 0) {
+        if (GROUPS) atomicAdd(read, bytes_read<T>(x, from, to, open));
+        else if (blockIdx.x == 0 && head == 0) atomicAdd(read, bytes_read<T>(x, n[1], n[2], open) * x.heads);
+    }
+    for (int h = blockIdx.y * group; h < (int)(blockIdx.y + 1) * group; h++) {
+        float *out = score + h * stride + place;
+        for (int64_t i = begin + threadIdx.x; GROUPS && i < begin + per; i += SCORE_BLOCK)
+            if (i < from || i >= to) out[i - begin] = -INFINITY;
+        for (int64_t a = from, b; a < to; a = b) {
+            b = GROUPS ? min((a / g + 1) * g, to) : to;
+            score_tokens<T>(t, part, x, out + (a - begin), q + (size_t)h * x.dim, head, a, b, open);
         }
-        make_table<T>(t, x, head, blockIdx.x, mine, part);
-        for (int64_t i = from + threadIdx.x; i < to; i += SCORE_BLOCK) out[i] = estimate(t, x, head, i);
-        __syncthreads();
     }
 }
 
-static void fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *index, buf n,
-                       int64_t n_max, buf read)
+/* n_blocks: groups of tokens. */
+template <bool GROUPS>
+static void score_parts(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *index, buf n,
+                        const list_groups &g, size_t parts, unsigned n_blocks, buf read)
 {
     ones x = ones_of(index);
-    int group = (int)(n_heads / index->n_kv_heads);
     if (!cuda_begin(be, "fier.score")) return;
     by_type(index->type, [&](auto t) {
-        unsigned groups = n_max > 0 ? cuda_blocks((size_t)n_max, x.group) : 1;
-        cudaError_t rc = launch(score_k<decltype(t)>, dim3(groups, (unsigned)x.heads), dim3(SCORE_BLOCK), 0, cuda_stream(be),
-                                x, ptr<float>(score), stride, ptr<float>(q), group, ptr<int64_t>(n),
-                                ptr<unsigned long long>(read));
-        cuda_check(be, rc, "fier.score [%zu, %d], up to %lld tokens", n_heads, x.dim, (long long)n_max);
+        cudaError_t rc = launch(score_k<decltype(t), GROUPS>, dim3(n_blocks, (unsigned)parts), dim3(SCORE_BLOCK), 0,
+                                cuda_stream(be), x, ptr<float>(score), stride, ptr<float>(q), (int)(n_heads / parts),
+                                ptr<int64_t>(n), g, ptr<unsigned long long>(read));
+        cuda_check(be, rc, "fier.score [%zu, %d], up to %u groups", n_heads, x.dim, n_blocks);
     });
+}
+
+static void fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                       int64_t n_max, buf read)
+{
+    unsigned groups = n_max > 0 ? cuda_blocks((size_t)n_max, x->group) : 1;
+    score_parts<false>(be, score, stride, q, n_heads, x, n, {}, x->n_kv_heads, groups, read);
+}
+
+static void fier_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                              const item_groups *g, buf read)
+{
+    if (g->n_max == 0) return;
+    score_parts<true>(be, score, stride, q, n_heads, x, n, groups_of(g), parts_of(g, x->n_kv_heads), (unsigned)g->n_max, read);
 }
 
 static void fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *index,
@@ -318,4 +355,4 @@ static void fier_vote(backend *be, buf out, buf score, size_t stride, buf q, siz
     cuda_select.combine(be, out, score, stride, n_heads, index->n_kv_heads, n, n_max, GQA_VOTE, scale);
 }
 
-const fier_ops cuda_fier = {fier_add, fier_redo, fier_score, fier_vote};
+const fier_ops cuda_fier = {fier_add, fier_redo, fier_score, fier_vote, fier_score_groups};

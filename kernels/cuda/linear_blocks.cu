@@ -2,17 +2,16 @@
 /* Weights of 8 and 4 bits in blocks (ops_weights.h): products, and how they are made. */
 #include "config.h"
 
-#include "kernels/cuda/cuda.cuh"
-#include "kernels/cuda/rows.cuh"
-#include "kernels/ops_weights.h"
+#include "kernels/cuda/blocks.cuh"
 
 enum { WARPS = 8, BLOCK = 32 * WARPS, WORDS = QUANT_COLS / 4 };
 
 /* ---- x in blocks ---- */
 
-/* A warp has one block of a row: 8 bits and a scale (ops_weights.h), or with code NULL the numbers themselves, padded. */
+/* A warp has one block of a row: 8 bits and a scale (ops_weights.h), or with code NULL the numbers themselves, padded.
+ * scale: of block b of row r at r * by_row + b * by_block. */
 static __global__ void round_blocks_k(int8_t *code, float *scale, float *padded, const float *x, size_t cols, size_t blocks,
-                                      size_t all)
+                                      size_t by_row, size_t by_block, size_t all)
 {
     size_t i = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, c = i % blocks * QUANT_COLS + threadIdx.x % 32;
     if (i >= all) return;
@@ -25,26 +24,11 @@ static __global__ void round_blocks_k(int8_t *code, float *scale, float *padded,
     bool finite = __all_sync(ALL_LANES, fabsf(v) < INFINITY);
     float most = warp_max(fabsf(v)), inverse = finite && most >= 0x1p-100f ? __fdiv_rn(127, most) : 0;
     code[at] = (int8_t)(inverse > 0 ? (int)rintf(__fmul_rn(v, inverse)) : 0);
-    if (threadIdx.x % 32 == 0) scale[i] = !finite ? NAN : inverse > 0 ? __fdiv_rn(most, 127) : 0;
+    if (threadIdx.x % 32 == 0)
+        scale[i / blocks * by_row + i % blocks * by_block] = !finite ? NAN : inverse > 0 ? __fdiv_rn(most, 127) : 0;
 }
 
 /* ---- products ---- */
-
-typedef struct {
-    float *out;
-    const unsigned char *w;
-    const void *bias;
-    dtype bias_type;
-    const int8_t *code;
-    const float *scale, *x; /* x: exact */
-    size_t n, rows, blocks;
-} block_product;
-
-/* Four codes of 4 bits, one a byte, less 8. */
-static __device__ __forceinline__ int signed_nibbles(unsigned v)
-{
-    return (int)((((v & 0x0f0f0f0fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u);
-}
 
 /* Four weights, as bytes, times four columns of x from column c of block b of row m. */
 template <bool EXACT> static __device__ __forceinline__ float dot4(const block_product &p, size_t m, size_t b, int c, int w)
@@ -121,16 +105,19 @@ template <dtype TYPE, bool EXACT> static cudaError_t gemv_blocks(backend *be, co
 
 void cuda_linear_blocks(backend *be, const linear_job *j, const float *x, size_t n, bool exact)
 {
-    size_t blocks = quant_blocks(j->w.cols), all = n * blocks, room = exact ? all * QUANT_COLS : all * (WORDS + 1);
+    bool many = n > MOST_X && !exact;
+    size_t blocks = quant_blocks(j->w.cols), all = n * blocks, padded = many ? scales_padded(n) : n;
+    size_t room = exact ? all * QUANT_COLS : all * WORDS + padded * blocks;
     float *at = (float *)cuda_room(be, &cuda_of(be)->rounded, room, sizeof(float), "rounded activations");
     if (!at) return;
     int8_t *code = exact ? NULL : (int8_t *)at;
     float *scale = at + all * WORDS;
     cudaError_t rc = launch(round_blocks_k, dim3(cuda_blocks(all, WARPS)), dim3(BLOCK), 0, cuda_stream(be), code, scale, at, x,
-                            j->w.cols, blocks, all);
+                            j->w.cols, blocks, many ? 1 : blocks, many ? padded : 1, all);
     if (!cuda_check(be, rc, "linear: rounding [%zu, %zu]", n, j->w.cols)) return;
     block_product p = {ptr<float>(j->out), j->w.p.p, j->bias.p.p, j->bias.type, code, scale, at, n, j->w.rows, blocks};
-    if (j->w.type == DT_Q8) rc = exact ? gemv_blocks<DT_Q8, true>(be, &p) : gemv_blocks<DT_Q8, false>(be, &p);
+    if (many) rc = gemm_blocks(be, j->w.type, &p);
+    else if (j->w.type == DT_Q8) rc = exact ? gemv_blocks<DT_Q8, true>(be, &p) : gemv_blocks<DT_Q8, false>(be, &p);
     else rc = exact ? gemv_blocks<DT_Q4, true>(be, &p) : gemv_blocks<DT_Q4, false>(be, &p);
     cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", n, j->w.cols, j->w.rows, j->w.cols, dtype_name(j->w.type));
 }

@@ -2,6 +2,7 @@
 /* Page bounds (ops_quest.h). */
 #include "config.h"
 
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/scores.cuh"
 #include "kernels/ops_quest.h"
 
@@ -50,15 +51,15 @@ static void quest_add(backend *be, const quest_index *q, buf pos, buf k, size_t 
     });
 }
 
-/* Page `page` from rows [page * size, n) of each head. */
-template <class T, class R> static __global__ void redo_k(pages x, const R *rows, size_t cap, int64_t n)
+/* Page `page` from the keys of slots [page * size, n) of each head. */
+template <class T, class R> static __global__ void redo_k(pages x, half_rows rows, int64_t n)
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / x.dim, c = i % x.dim;
     if (head >= x.heads) return;
     size_t page = (size_t)n / x.page;
     T *top = (T *)x.bound + (head * x.cap + page) * 2 * x.dim + c, *low = top + x.dim;
     for (size_t p = page * x.page; p < (size_t)n; p++) {
-        float v = to_f32(rows[(head * cap + p) * x.dim + c]);
+        float v = element_of<R>(rows, head, (int64_t)p, c);
         if (p % x.page == 0 || v > to_f32(*top)) put_f32(top, v);
         if (p % x.page == 0 || v < to_f32(*low)) put_f32(low, v);
     }
@@ -73,7 +74,7 @@ static void quest_redo(backend *be, const quest_index *q, const kv_rows *rows, i
             typedef decltype(t) T;
             typedef decltype(r) R;
             cudaError_t rc = launch(redo_k<T, R>, dim3(cuda_blocks((size_t)x.heads * x.dim, 128)), dim3(128), 0,
-                                    cuda_stream(be), x, (const R *)ptr<R>(rows->k), rows->cap, n);
+                                    cuda_stream(be), x, rows_of(rows, false), n);
             cuda_check(be, rc, "quest.redo [%d, %d]", x.heads, x.dim);
         });
     });
@@ -97,42 +98,62 @@ static __device__ __forceinline__ float page_bound(const float *top, const float
     return best;
 }
 
-template <class T>
+/* A row of blocks has `group` heads that read the pages of one KV head together: all of its query heads, or by groups
+ * (groups.cuh) those that follow one list. */
+template <class T, bool GROUPS>
 static __global__ void __launch_bounds__(SCORE_BLOCK)
-    score_k(pages x, float *score, size_t stride, const float *q, int group, const int64_t *n, bool max_channel,
-            unsigned long long *read)
+    score_k(pages x, float *score, size_t stride, const float *q, int group, const int64_t *n, list_groups g,
+            bool max_channel, unsigned long long *read)
 {
     SHARED_DYN(float, mine);
-    int head = blockIdx.y, lane = threadIdx.x % PARTS;
-    load_group(mine, q, head, group, x.dim);
-    if (read && blockIdx.x == 0 && head == 0 && threadIdx.x == 0 && n[2] > n[1])
-        atomicAdd(read, (unsigned long long)(n[2] - n[1]) * x.heads * 2 * x.dim * sizeof(T));
+    int part = blockIdx.y, head = part * x.heads / (int)gridDim.y, lane = threadIdx.x % PARTS;
+    places in = {NULL, 1, n[2], n[1], n[2]};
+    if (GROUPS) in = places_of(g, list_of_part(g), n[1], n[2]);
+    load_group(mine, q, part, group, x.dim);
+    if (read && blockIdx.x == 0 && threadIdx.x == 0 && in.end > in.first)
+        atomicAdd(read, (unsigned long long)(in.end - in.first) * 2 * x.dim * sizeof(T));
     for (int turn = 0; turn < SCORE_TURNS; turn++) {
         int64_t p = ((int64_t)blockIdx.x * SCORE_TURNS + turn) * SCORE_ROWS + threadIdx.x / PARTS;
-        bool inside = p >= n[1] && p < n[2];
-        const T *row = (const T *)x.bound + (head * x.cap + (inside ? (size_t)p : 0)) * 2 * x.dim;
+        bool inside = p >= in.first && p < in.end, blank = GROUPS && !inside && p < in.n * in.per;
+        size_t page = !inside ? 0 : GROUPS ? (size_t)item_of(in, p) : (size_t)p;
+        const T *row = (const T *)x.bound + (head * x.cap + page) * 2 * x.dim;
         float top[MOST_CHANNELS], low[MOST_CHANNELS];
         load_part(top, row, lane, inside ? x.dim : 0);
         load_part(low, row + x.dim, lane, inside ? x.dim : 0);
-        for (int g = 0; g < group; g++) {
-            float s = page_bound(top, low, mine + g * x.dim, lane, x.dim, max_channel);
-            if (inside && lane == 0) score[(size_t)(head * group + g) * stride + p] = s;
+        for (int h = 0; h < group; h++) {
+            float s = page_bound(top, low, mine + h * x.dim, lane, x.dim, max_channel);
+            if ((inside || blank) && lane == 0) score[(size_t)(part * group + h) * stride + p] = inside ? s : -INFINITY;
         }
     }
 }
 
-static void quest_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *index, buf n,
-                        int64_t n_max, bool max_channel, buf read)
+/* n_max: most scores of a head. */
+template <bool GROUPS>
+static void score_parts(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *index, buf n,
+                        const list_groups &g, size_t parts, int64_t n_max, bool max_channel, buf read)
 {
     pages x = pages_of(index);
-    int group = (int)(n_heads / index->n_kv_heads);
+    int group = (int)(n_heads / parts);
     if (!cuda_begin(be, "quest.score")) return;
     by_type(index->type, [&](auto t) {
-        cudaError_t rc = launch(score_k<decltype(t)>, score_grid(n_max, index->n_kv_heads), dim3(SCORE_BLOCK),
+        cudaError_t rc = launch(score_k<decltype(t), GROUPS>, score_grid(n_max, parts), dim3(SCORE_BLOCK),
                                 (size_t)group * x.dim * sizeof(float), cuda_stream(be), x, ptr<float>(score), stride,
-                                ptr<float>(q), group, ptr<int64_t>(n), max_channel, ptr<unsigned long long>(read));
+                                ptr<float>(q), group, ptr<int64_t>(n), g, max_channel, ptr<unsigned long long>(read));
         cuda_check(be, rc, "quest.score [%zu, %d], up to %lld pages", n_heads, x.dim, (long long)n_max);
     });
 }
 
-const quest_ops cuda_quest = {quest_add, quest_redo, quest_score};
+static void quest_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
+                        int64_t n_max, bool max_channel, buf read)
+{
+    score_parts<false>(be, score, stride, q, n_heads, x, n, {}, x->n_kv_heads, n_max, max_channel, read);
+}
+
+static void quest_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
+                               const item_groups *g, bool max_channel, buf read)
+{
+    score_parts<true>(be, score, stride, q, n_heads, x, n, groups_of(g), parts_of(g, x->n_kv_heads), g->n_max * g->per,
+                      max_channel, read);
+}
+
+const quest_ops cuda_quest = {quest_add, quest_redo, quest_score, quest_score_groups};

@@ -2,10 +2,11 @@
 /* From scores to lists (ops_select.h). */
 #include "config.h"
 
+#include "kernels/cuda/choose.cuh"
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/scores.cuh"
-#include "kernels/ops_select.h"
 
-enum { BLOCK = 256, MOST_WARPS = 32, DIGITS = 256, GROUP_MAX = 1024, SMALL = 4096 };
+enum { BLOCK = 256, GROUP_MAX = 1024, SMALL = 4096 };
 
 /* ---- scores ---- */
 
@@ -27,21 +28,36 @@ static void mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n_head
     cuda_check(be, rc, "mean_heads [%zu, %zu, %zu]", n_rows, n_heads, dim);
 }
 
-template <class T>
-static __global__ void __launch_bounds__(SCORE_BLOCK)
-    exact_k(float *score, size_t stride, const float *q, int group, const T *rows, size_t cap, int dim, const int64_t *n,
-            unsigned long long *read)
+/* Bytes of a key, of a group's pairs the share of one row. */
+static __device__ __forceinline__ size_t key_bytes(const half_rows &r, size_t exact, int64_t slot)
+{
+    const half_codes &h = r.codes;
+    if (h.at[slot] >= 0) return exact;
+    return h.row_bytes + (h.group ? 4 * (size_t)r.dim / (size_t)h.group : 4 * (size_t)h.runs);
+}
+
+template <class T, bool CODES>
+static __global__ void __launch_bounds__(SCORE_BLOCK, CODES ? 5 : 10) /* codes: ptxas spills for a sixth */
+    exact_k(float *score, size_t stride, const float *q, int group, half_rows r, const int64_t *n, unsigned long long *read)
 {
     SHARED_DYN(float, mine);
-    int head = blockIdx.y, lane = threadIdx.x % PARTS;
+    int head = blockIdx.y, lane = threadIdx.x % PARTS, dim = r.dim;
     load_group(mine, q, head, group, dim);
-    if (read && blockIdx.x == 0 && head == 0 && threadIdx.x == 0 && n[2] > n[1])
+    if (!CODES && read && blockIdx.x == 0 && head == 0 && threadIdx.x == 0 && n[2] > n[1])
         atomicAdd(read, (unsigned long long)(n[2] - n[1]) * gridDim.y * dim * sizeof(T));
     for (int turn = 0; turn < SCORE_TURNS; turn++) {
         int64_t i = ((int64_t)blockIdx.x * SCORE_TURNS + turn) * SCORE_ROWS + threadIdx.x / PARTS;
         bool inside = i >= n[1] && i < n[2];
-        float x[MOST_CHANNELS];
-        load_part(x, rows + (head * cap + (inside ? (size_t)i : 0)) * dim, lane, inside ? dim : 0);
+        float x[MOST_CHANNELS] = {};
+        if (CODES) {
+#pragma unroll
+            for (int k = 0; k < MOST_CHANNELS; k++)
+                if (inside && lane + PARTS * k < dim) x[k] = element_of<T>(r, head, i, lane + PARTS * k);
+            unsigned long long bytes = warp_total(inside && lane == 0 ? key_bytes(r, dim * sizeof(T), i) : 0);
+            if (read && threadIdx.x % 32 == 0 && bytes) atomicAdd(read, bytes);
+        } else {
+            load_part(x, (const T *)r.exact + (head * r.cap + (inside ? (size_t)i : 0)) * dim, lane, inside ? dim : 0);
+        }
         for (int g = 0; g < group; g++) {
             float s = dot_parts(x, mine + g * dim, lane, dim);
             if (inside && lane == 0) score[(size_t)(head * group + g) * stride + i] = s;
@@ -52,15 +68,16 @@ static __global__ void __launch_bounds__(SCORE_BLOCK)
 static void exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n, int64_t n_max,
                   buf read)
 {
-    int group = (int)(n_heads / rows->n_kv_heads), dim = (int)rows->head_dim;
+    half_rows r = rows_of(rows, false);
+    int group = (int)(n_heads / rows->n_kv_heads);
     if (!cuda_begin(be, "exact scores")) return;
     by_type(rows->type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = launch(exact_k<T>, score_grid(n_max, rows->n_kv_heads), dim3(SCORE_BLOCK),
-                                (size_t)group * dim * sizeof(float), cuda_stream(be), ptr<float>(score), stride, ptr<float>(q),
-                                group, (const T *)ptr<T>(rows->k), rows->cap, dim, ptr<int64_t>(n),
-                                ptr<unsigned long long>(read));
-        cuda_check(be, rc, "exact scores [%zu, %d], up to %lld keys", n_heads, dim, (long long)n_max);
+        auto kernel = r.codes.at ? exact_k<T, true> : exact_k<T, false>;
+        cudaError_t rc = launch(kernel, score_grid(n_max, rows->n_kv_heads), dim3(SCORE_BLOCK),
+                                (size_t)group * r.dim * sizeof(float), cuda_stream(be), ptr<float>(score), stride, ptr<float>(q),
+                                group, r, ptr<int64_t>(n), ptr<unsigned long long>(read));
+        cuda_check(be, rc, "exact scores [%zu, %d], up to %lld keys", n_heads, r.dim, (long long)n_max);
     });
 }
 
@@ -134,169 +151,99 @@ static void combine(backend *be, buf out, buf in, size_t stride, size_t n_heads,
     rc = launch(combine_k, dim3(cuda_blocks((size_t)n_max, BLOCK), (unsigned)n_lists), dim3(BLOCK), 0, cuda_stream(be),
                 ptr<float>(out), ptr<float>(in), stride, lse, (int)group, ptr<int64_t>(n), mode, scale);
     cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", n_lists, n_heads, (long long)n_max);
+    /* LAYER_MEAN over the ranks: their sum, which chooses the same */
+    if (mode >= GQA_LAYER_MEAN) cuda_all_reduce(be, out, (size_t)n_max);
 }
 
 /* ---- choice: radix-select of the k-th largest, then lists in ascending order ---- */
 
+/* What a list is made of, in ascending order: n items, of which [lo, hi) are candidates. By groups these are the places
+ * from `first` on, between the items before lo and those from `tail` on. */
 typedef struct {
-    const float *score;
-    const int64_t *n, *k, *tail, *first;
-    size_t stride, n_k;
-    int64_t granule, head, idx_stride;
-    int32_t *idx;
-    int64_t *range;
-} choose_args;
+    int64_t lo, hi, n, tail;
+    places in;
+} entries;
 
-/* A number that orders as the score does: NaN as -INFINITY, zeros alike. */
-static __device__ __forceinline__ unsigned key_of(float x)
+template <bool GROUPS> static __device__ __forceinline__ entries entries_of(const choice &c, const list_groups &g, size_t l)
 {
-    unsigned u = __float_as_uint(isnan(x) ? -INFINITY : x + 0.0f);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
+    if (!GROUPS) return {c.lo, c.hi, c.items, 0, {}};
+    places in = places_of(g, l, c.lo, c.hi);
+    int64_t lo = min(c.head, c.items), hi = lo + max(in.end - in.first, (int64_t)0), tail = max(c.tail, lo);
+    return {lo, hi, hi + max(c.items - tail, (int64_t)0), tail, in};
 }
 
-/* What a list's items are chosen by: all candidates with a key above `least`, and the first `ties` with that key. */
-typedef struct {
-    int64_t lo, hi, items, head, tail;
-    unsigned least;
-    int64_t ties;
-} choice;
-
-/* Sum over the lanes before this one; *all: over the warp. */
-static __device__ __forceinline__ int64_t warp_before(int64_t x, int64_t *all)
+template <bool GROUPS> static __device__ __forceinline__ spot spot_of(const entries &e, int64_t i)
 {
-    int lane = threadIdx.x % 32;
-    int64_t sum = x;
-    for (int m = 1; m < 32; m *= 2) {
-        int64_t y = __shfl_up_sync(ALL_LANES, sum, m);
-        if (lane >= m) sum += y;
-    }
-    *all = __shfl_sync(ALL_LANES, sum, 31);
-    return sum - x;
+    if (!GROUPS) return {i, i};
+    if (i < e.lo) return {i, 0};
+    if (i >= e.hi) return {e.tail + i - e.hi, 0};
+    int64_t place = e.in.first + i - e.lo;
+    return {item_of(e.in, place), place};
 }
 
-/* The same over the warps of the block, each with one x; room: int64_t [MOST_WARPS]. */
-static __device__ __forceinline__ int64_t block_before(int64_t x, int64_t *room, int64_t *all)
-{
-    int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int64_t before = 0;
-    if (threadIdx.x % 32 == 0) room[warp] = x;
-    __syncthreads();
-    *all = 0;
-    for (int w = 0; w < warps; w++) {
-        if (w < warp) before += room[w];
-        *all += room[w];
-    }
-    __syncthreads();
-    return before;
-}
-
-/* One digit of the k-th largest key: counts of the digits of those that agree above, then the largest digit down to which
- * there are k. Returns what of k is left within that digit. */
-static __device__ int64_t next_digit(const float *s, const choice &c, unsigned *prefix, int shift, int64_t k, int *count,
-                                     int64_t *found)
-{
-    for (int i = threadIdx.x; i < DIGITS; i += blockDim.x) count[i] = 0;
-    __syncthreads();
-    unsigned above = shift == 24 ? 0 : ~0u << (shift + 8);
-    for (int64_t i = c.lo + threadIdx.x; i < c.hi; i += blockDim.x) {
-        unsigned u = key_of(s[i]);
-        if ((u & above) == *prefix) atomicAdd(&count[u >> shift & (DIGITS - 1)], 1);
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        int64_t sum = 0, all;
-        int top = DIGITS - 1 - 8 * (int)threadIdx.x; /* a lane has 8 digits, the first lane the largest */
-        for (int d = top; d > top - 8; d--) sum += count[d];
-        int64_t before = warp_before(sum, &all);
-        if (before < k && before + sum >= k) {
-            int d = top;
-            for (; before + count[d] < k; d--) before += count[d];
-            found[0] = d;
-            found[1] = k - before;
-        }
-    }
-    __syncthreads();
-    *prefix |= (unsigned)found[0] << shift;
-    int64_t left = found[1];
-    __syncthreads();
-    return left;
-}
-
-static __device__ __forceinline__ bool is_tie(const float *s, const choice &c, int64_t i)
-{
-    return i >= c.lo && i < c.hi && !(i < c.head || i >= c.tail) && key_of(s[i]) == c.least;
-}
-
-/* Slots of item i that are listed. */
-static __device__ __forceinline__ int64_t slots_of(const choose_args &a, int64_t i, int64_t *from)
-{
-    int64_t first = a.first ? a.first[0] : 0, to = min((i + 1) * a.granule, a.n[0]);
-    *from = max(i * a.granule, first);
-    return max(to - *from, (int64_t)0);
-}
-
-/* Walks a warp's items [from, to). ties, at: ties and slots before them. Without idx the slots are only counted. */
-static __device__ int64_t walk(const choose_args &a, const float *s, const choice &c, int64_t from, int64_t to, int64_t ties,
-                               int64_t at, int32_t *idx)
-{
-    unsigned lane = threadIdx.x % 32;
-    for (int64_t i0 = from; i0 < to; i0 += 32) {
-        int64_t i = i0 + lane, first = 0, all;
-        bool inside = i < to, forced = inside && (i < c.head || i >= c.tail), tie = inside && is_tie(s, c, i);
-        unsigned same = __ballot_sync(ALL_LANES, tie);
-        bool take = forced || (inside && !forced && i >= c.lo && i < c.hi &&
-                               (tie ? ties + __popc(same & ((1u << lane) - 1)) < c.ties : key_of(s[i]) > c.least));
-        int64_t n = take ? slots_of(a, i, &first) : 0, mine = at + warp_before(n, &all);
-        for (int64_t t = 0; idx && t < n; t++) idx[mine + t] = (int32_t)(first + t);
-        ties += __popc(same);
-        at += all;
-    }
-    return at;
-}
-
-static __global__ void choose_k(choose_args a)
+template <bool GROUPS> static __global__ void choose_k(choose_args a, list_groups g)
 {
     SHARED(int, count, [DIGITS]);
     SHARED(int64_t, found, [2]);
     SHARED(int64_t, room, [MOST_WARPS]);
     size_t l = blockIdx.x;
     const float *s = a.score + l * a.stride;
-    int64_t k = a.k[a.n_k == 1 ? 0 : l], all;
-    choice c = {max(a.n[1], a.head), min(a.n[2], a.tail[0]), (a.n[0] + a.granule - 1) / a.granule, a.head, a.tail[0],
-                0xffffffffu, 0}; /* no score has this key: nothing but the forced items */
-    int64_t candidates = max(c.hi - c.lo, (int64_t)0);
-    if (k >= candidates) {
-        c.least = 0; /* nor this one: all */
-    } else if (k > 0) {
-        unsigned prefix = 0;
-        for (int shift = 24; shift >= 0; shift -= 8) k = next_digit(s, c, &prefix, shift, k, count, found);
+    choice c = forced_of(a);
+    entries e = entries_of<GROUPS>(c, g, l);
+    int64_t all, k = to_take(a, l, e.hi - e.lo, &c);
+    auto where = [&e](int64_t i) { return spot_of<GROUPS>(e, i); };
+    if (k > 0) {
+        auto key = [&](int64_t i) { return key_of(s[where(i).place]); };
+        unsigned prefix = kth_key(key, e.lo, e.hi, &k, count, found);
         c.least = prefix;
         c.ties = k;
     }
     /* A warp has a run of items; ties, then slots of the runs before it. */
-    int64_t warps = blockDim.x / 32, run = (c.items + warps - 1) / warps, from = threadIdx.x / 32 * run;
-    int64_t to = min(from + run, c.items), ties = 0;
+    int64_t warps = blockDim.x / 32, run = (e.n + warps - 1) / warps, from = threadIdx.x / 32 * run;
+    int64_t to = min(from + run, e.n), ties = 0;
     for (int64_t i = from; i < to; i += 32) {
-        bool tie = i + threadIdx.x % 32 < to && is_tie(s, c, i + threadIdx.x % 32);
+        bool tie = i + threadIdx.x % 32 < to && is_tie(s, c, where(i + threadIdx.x % 32));
         ties += __popc(__ballot_sync(ALL_LANES, tie));
     }
     ties = block_before(ties, room, &all);
-    int64_t at = block_before(walk(a, s, c, from, to, ties, 0, NULL), room, &all);
-    walk(a, s, c, from, to, ties, at, a.idx + l * a.idx_stride);
+    int64_t at = block_before(walk(a, s, c, from, to, ties, 0, NULL, where), room, &all);
+    walk(a, s, c, from, to, ties, at, a.idx + l * a.idx_stride, where);
     if (threadIdx.x == 0) {
         a.range[2 * l] = 0;
         a.range[2 * l + 1] = all;
     }
 }
 
-static void choose(backend *be, const choose_job *j)
+static choose_args args_of(const choose_job *j)
 {
-    choose_args a = {ptr<float>(j->score), ptr<int64_t>(j->n), ptr<int64_t>(j->k), ptr<int64_t>(j->tail),
-                     ptr<int64_t>(j->first), j->stride, j->n_k, j->granule, j->head, j->idx_stride,
-                     ptr<int32_t>(j->idx), ptr<int64_t>(j->range)};
-    if (j->n_lists == 0 || !cuda_begin(be, "choose")) return;
-    cudaError_t rc = launch(choose_k, dim3((unsigned)j->n_lists), dim3(j->n_items_max <= SMALL ? 128 : 1024), 0, cuda_stream(be), a);
-    cuda_check(be, rc, "choose [%zu lists], up to %lld items", j->n_lists, (long long)j->n_items_max);
+    return {ptr<float>(j->score), ptr<int64_t>(j->n), ptr<int64_t>(j->k), ptr<int64_t>(j->tail),
+            ptr<int64_t>(j->first), j->stride, j->n_k, j->granule, j->head, j->idx_stride,
+            ptr<int32_t>(j->idx), ptr<int64_t>(j->range)};
 }
 
-const select_ops cuda_select = {mean_heads, exact, combine, choose};
+/* A block of threads a list; most: scores of one. */
+template <bool GROUPS> static void choose_lists(backend *be, const choose_job *j, const list_groups &g, int64_t most)
+{
+    cudaError_t rc = launch(choose_k<GROUPS>, dim3((unsigned)j->n_lists), dim3(most <= SMALL ? 128 : 1024), 0, cuda_stream(be),
+                            args_of(j), g);
+    cuda_check(be, rc, "choose [%zu lists], up to %lld scores", j->n_lists, (long long)most);
+}
+
+static void choose(backend *be, const choose_job *j)
+{
+    if (j->n_lists == 0 || !cuda_begin(be, "choose")) return;
+    if (choose_is_wide(j)) {
+        choose_args a = args_of(j);
+        choose_wide(be, j, &a);
+        return;
+    }
+    choose_lists<false>(be, j, {}, j->n_items_max);
+}
+
+/* Places are few, a small multiple of what is taken. */
+static void choose_groups(backend *be, const choose_job *j, const item_groups *g)
+{
+    if (j->n_lists > 0 && cuda_begin(be, "choose_groups")) choose_lists<true>(be, j, groups_of(g), g->n_max * g->per);
+}
+
+const select_ops cuda_select = {mean_heads, exact, combine, choose, choose_groups};

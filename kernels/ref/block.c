@@ -99,6 +99,7 @@ static void ref_score(backend *be, buf score, buf probe, const block_index *x, s
 {
     (void)be;
     (void)n_max;
+    if (parts == 0) parts = 1;
     size_t dim = x->n_heads * x->head_dim, part = dim / parts;
     for (size_t b = (size_t)i64(n, 1); b < (size_t)i64(n, 2); b++) {
         double sum = 0;
@@ -194,6 +195,7 @@ void ref_block_list(backend *be, const far_list *l)
     n = add_run(idx, n, larger(i64(l->at, 2), from), i64(l->at, 3));
     put_i64(l->range, 0, 0);
     put_i64(l->range, 1, n);
+    if (l->count.p) put_i64(l->count, 0, i64(l->count, 0) + n);
 }
 
 /* ---- budgets ---- */

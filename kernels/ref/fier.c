@@ -173,21 +173,27 @@ static float estimate(const fier_index *x, size_t head, int64_t t, const float *
     return x->products == FIER_INT8 ? sum_of_bytes(x, head, t, q, span, a) : sum_of_pairs(x, head, t, q, span, a);
 }
 
+/* n: tokens in all. */
+static float token_score(const fier_index *x, size_t head, int64_t t, const float *q, int64_t n)
+{
+    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? n / g * g : n;
+    float k[256];
+    if (t < open) return estimate(x, head, t, q);
+    for (size_t c = 0; c < x->head_dim; c++) k[c] = ref_get(x->ring, x->type, ring_at(x, head, t, c));
+    return ref_dot16(q, k, x->head_dim);
+}
+
 void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                     int64_t n_max, buf read)
 {
     (void)be;
     (void)n_max;
     const int64_t *range = (const int64_t *)(void *)n.p;
-    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? range[0] / g * g : range[0];
-    size_t group = n_heads / x->n_kv_heads, d = x->head_dim;
+    size_t group = n_heads / x->n_kv_heads;
     for (size_t h = 0; h < n_heads; h++)
-        for (int64_t t = range[1]; t < range[2]; t++) {
-            float *out = (float *)(void *)score.p + h * stride + t, k[256];
-            const float *qh = (const float *)(void *)q.p + h * d;
-            for (size_t c = 0; c < d && t >= open; c++) k[c] = ref_get(x->ring, x->type, ring_at(x, h / group, t, c));
-            *out = t >= open ? ref_dot16(qh, k, d) : estimate(x, h / group, t, qh);
-        }
+        for (int64_t t = range[1]; t < range[2]; t++)
+            ((float *)(void *)score.p)[h * stride + (size_t)t] =
+                token_score(x, h / group, t, (const float *)(void *)q.p + h * x->head_dim, range[0]);
     if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
 }
 
@@ -199,4 +205,32 @@ void ref_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t
     be->ops->select->combine(be, out, score, stride, n_heads, x->n_kv_heads, n, n_max, GQA_VOTE, scale);
 }
 
-const fier_ops ref_fier = {ref_fier_add, ref_fier_redo, ref_fier_score, ref_fier_vote};
+uint64_t fier_group_bytes(const fier_index *x, const group_list *l, int64_t n)
+{
+    uint64_t bytes = 0;
+    for (int64_t r = 0; r < l->n; r++) {
+        int64_t at[3] = {n};
+        group_items(l, r, at + 1);
+        bytes += fier_head_bytes(x, at);
+    }
+    return bytes;
+}
+
+void ref_fier_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                           const item_groups *g, buf read)
+{
+    (void)be;
+    const int64_t *range = (const int64_t *)(void *)n.p;
+    size_t parts = group_parts(g, x->n_kv_heads), heads = n_heads / parts;
+    for (size_t h = 0; h < n_heads; h++) {
+        float *out = (float *)(void *)score.p + h * stride;
+        group_list l = ref_group_list(g, h / (n_heads / g->n_lists), range[1], range[2]);
+        ref_group_blanks(out, stride, 1, &l);
+        for (int64_t p = l.first; p < l.end; p++)
+            out[p] = token_score(x, h / (n_heads / x->n_kv_heads), group_item(&l, p),
+                                 (const float *)(void *)q.p + h * x->head_dim, range[0]);
+        if (read.p && h % heads == 0) *(uint64_t *)(void *)read.p += fier_group_bytes(x, &l, range[0]);
+    }
+}
+
+const fier_ops ref_fier = {ref_fier_add, ref_fier_redo, ref_fier_score, ref_fier_vote, ref_fier_score_groups};

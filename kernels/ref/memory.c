@@ -5,10 +5,13 @@
 
 #include "kernels/backend.h"
 #include "kernels/base/mem.h"
+#include "kernels/comm.h"
+#include "kernels/draw.h"
 #include "kernels/half.h"
 #include "kernels/ops_block.h"
 #include "kernels/ops_codes.h"
 #include "kernels/ops_paris.h"
+#include "kernels/ops_tier.h"
 #include "kernels/ref/ref.h"
 
 float ref_get(buf b, dtype t, size_t i)
@@ -41,6 +44,16 @@ void ref_round_row(float *out, buf in, size_t r, size_t n, dtype t)
         ref_put(b, t, 0, x);
         out[c] = ref_get(b, t, 0);
     }
+}
+
+/* The choice is host code already, with this CPU's SIMD. */
+static void ref_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share)
+{
+    (void)be;
+    float *row = (float *)(void *)x.p;
+    for (size_t i = 0; i < n; i++)
+        ((int32_t *)(void *)ids.p)[i] =
+            (int32_t)draw_by_rule(&rule[i], row + i * vocab, vocab, ((const float *)(void *)share.p)[i]);
 }
 
 /* Fresh address space is zero and takes memory only where it is touched. Small buffers come from
@@ -110,8 +123,7 @@ void ref_copy(backend *be, buf dst, buf src, size_t bytes)
 
 size_t ref_available(backend *be)
 {
-    (void)be;
-    return mem_available();
+    return mem_available() / (size_t)(be->ranks ? be->ranks->local_size : 1);
 }
 
 void ref_sync(backend *be)
@@ -131,6 +143,8 @@ const backend_ops ref_ops = {
     .map_file = ref_map_file,
     .available = ref_available,
     .sync = ref_sync,
+    .all_reduce = ref_all_reduce,
+    .gather_columns = ref_gather_columns,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,
     .linear = ref_linear,
@@ -138,10 +152,12 @@ const backend_ops ref_ops = {
     .convert = ref_convert,
     .swiglu = ref_swiglu,
     .add = ref_add,
+    .draw = ref_draw,
     .i64_add = ref_i64_add,
     .pos_iota = ref_pos_iota,
     .pos_shift = ref_pos_shift,
     .pos_ring = ref_pos_ring,
+    .count_lists = ref_count_lists,
     .rope_table = ref_rope_table,
     .rope = ref_rope,
     .kv_write = ref_kv_write,
@@ -156,6 +172,7 @@ const backend_ops ref_ops = {
     .quest = &ref_quest,
     .fier = &ref_fier,
     .paris = &ref_paris,
+    .tier = &ref_tier,
 };
 
 status backend_ref_init(backend *be, err *e)

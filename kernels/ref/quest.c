@@ -70,4 +70,22 @@ void ref_quest_score(backend *be, buf score, size_t stride, buf q, size_t n_head
             (uint64_t)(range[2] - range[1]) * x->n_kv_heads * 2 * x->head_dim * dtype_size(x->type);
 }
 
-const quest_ops ref_quest = {ref_quest_add, ref_quest_redo, ref_quest_score};
+void ref_quest_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
+                            const item_groups *g, bool max_channel, buf read)
+{
+    (void)be;
+    const int64_t *range = (const int64_t *)(void *)n.p;
+    size_t d = x->head_dim, parts = group_parts(g, x->n_kv_heads), heads = n_heads / parts;
+    for (size_t h = 0; h < n_heads; h++) {
+        float *out = (float *)(void *)score.p + h * stride;
+        group_list l = ref_group_list(g, h / (n_heads / g->n_lists), range[1], range[2]);
+        ref_group_blanks(out, stride, 1, &l);
+        for (int64_t p = l.first; p < l.end; p++)
+            out[p] = page_bound(x, h / (n_heads / x->n_kv_heads), group_item(&l, p), (const float *)(void *)q.p + h * d,
+                                max_channel);
+        if (read.p && h % heads == 0)
+            *(uint64_t *)(void *)read.p += (uint64_t)(l.end - l.first) * 2 * d * dtype_size(x->type);
+    }
+}
+
+const quest_ops ref_quest = {ref_quest_add, ref_quest_redo, ref_quest_score, ref_quest_score_groups};

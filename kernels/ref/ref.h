@@ -45,11 +45,14 @@ void ref_quantize(backend *be, buf out, dtype type, weight w);
 void ref_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n);
 void ref_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
 void ref_add(backend *be, buf x, buf y, size_t n);
+void ref_all_reduce(backend *be, buf x, size_t n);
+void ref_gather_columns(backend *be, buf x, size_t n, size_t part, size_t total);
 
 void ref_i64_add(backend *be, buf x, size_t n, int64_t by);
 void ref_pos_iota(backend *be, buf out, buf base, size_t n);
 void ref_pos_shift(backend *be, buf out, buf pos, size_t n, int64_t cap, buf shift);
 void ref_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base);
+void ref_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride);
 
 void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
 void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
@@ -92,14 +95,48 @@ void ref_exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, con
 void ref_combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
                  int64_t n_max, gqa_mode mode, float scale);
 void ref_choose(backend *be, const choose_job *job);
+void ref_choose_groups(backend *be, const choose_job *job, const item_groups *g);
+
+/* One list of item_groups: its places [first, end) hold candidates. */
+typedef struct {
+    const int32_t *group;
+    int64_t per, n, first, end;
+} group_list;
+/* lo, hi: the candidates. */
+group_list ref_group_list(const item_groups *g, size_t list, int64_t lo, int64_t hi);
+/* Item of a place. */
+static inline int64_t group_item(const group_list *l, int64_t place)
+{
+    return l->group[place / l->per] * l->per + place % l->per;
+}
+/* Candidates of group r of a list: items [at[0], at[1]). */
+static inline void group_items(const group_list *l, int64_t r, int64_t at[2])
+{
+    int64_t a = r * l->per, b = a + l->per, item = l->group[r] * l->per - a;
+    at[0] = item + (a > l->first ? a : l->first);
+    at[1] = item + (b < l->end ? b : l->end);
+}
+/* Heads that read an index together: n parts of n_heads / n heads each, one kv head's and one list's. */
+static inline size_t group_parts(const item_groups *g, size_t n_kv_heads)
+{
+    return g->n_lists > n_kv_heads ? g->n_lists : n_kv_heads;
+}
+/* The scores of the places [0, first) and [end, n * per) of n_heads heads: -INFINITY. */
+void ref_group_blanks(float *score, size_t stride, size_t n_heads, const group_list *l);
 void ref_quest_add(backend *be, const quest_index *x, buf pos, buf k, size_t n);
 void ref_quest_redo(backend *be, const quest_index *x, const kv_rows *rows, int64_t n);
 void ref_quest_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
                      int64_t n_max, bool max_channel, buf read);
+void ref_quest_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
+                            const item_groups *g, bool max_channel, buf read);
 void ref_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_t n);
 void ref_fier_redo(backend *be, const fier_index *x, const kv_rows *rows, int64_t n);
 void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                     int64_t n_max, buf read);
+/* Bytes that the scores of a list read of one kv head; n: tokens in all. */
+uint64_t fier_group_bytes(const fier_index *x, const group_list *l, int64_t n);
+void ref_fier_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
+                           const item_groups *g, buf read);
 void ref_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
                    int64_t n_max, float scale, buf read);
 /* ops_paris.h: what cpu reuses */

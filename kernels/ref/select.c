@@ -174,19 +174,50 @@ static bool is_chosen(const float *s, int64_t i, int64_t lo, int64_t hi, int64_t
     return rank < k;
 }
 
-void ref_choose(backend *be, const choose_job *j)
+group_list ref_group_list(const item_groups *g, size_t list, int64_t lo, int64_t hi)
+{
+    group_list l = {.group = (const int32_t *)(const void *)g->group.p + list * g->stride,
+                    .per = g->per,
+                    .n = ((const int64_t *)(const void *)g->range.p)[2 * list + 1]};
+    l.end = l.n * l.per;
+    if (l.n == 0) return l;
+    if (lo > l.group[0] * l.per) l.first = lo - l.group[0] * l.per;
+    int64_t last = (l.group[l.n - 1] + 1) * l.per;
+    if (last > hi) l.end -= last - hi;
+    return l;
+}
+
+void ref_group_blanks(float *score, size_t stride, size_t n_heads, const group_list *l)
+{
+    for (size_t h = 0; h < n_heads; h++) {
+        for (int64_t p = 0; p < l->first; p++) score[h * stride + (size_t)p] = -INFINITY;
+        for (int64_t p = l->end; p < l->n * l->per; p++) score[h * stride + (size_t)p] = -INFINITY;
+    }
+}
+
+/* Whether a candidate is chosen; g NULL: scores are by items. */
+static bool takes(const choose_job *j, const item_groups *g, size_t list, int64_t item, int64_t lo, int64_t hi, int64_t k)
+{
+    const float *s = (const float *)(void *)j->score.p + list * j->stride;
+    if (!g) return is_chosen(s, item, lo, hi, k);
+    group_list l = ref_group_list(g, list, lo, hi);
+    for (int64_t p = l.first; p < l.end; p++)
+        if (group_item(&l, p) == item) return is_chosen(s, p, l.first, l.end, k);
+    return false;
+}
+
+void ref_choose_groups(backend *be, const choose_job *j, const item_groups *g)
 {
     (void)be;
     const int64_t *n = (const int64_t *)(void *)j->n.p, *k = (const int64_t *)(void *)j->k.p;
     int64_t tail = *(const int64_t *)(void *)j->tail.p, first = j->first.p ? *(const int64_t *)(void *)j->first.p : 0;
     int64_t lo = n[1] > j->head ? n[1] : j->head, hi = n[2] < tail ? n[2] : tail;
     for (size_t l = 0; l < j->n_lists; l++) {
-        const float *s = (const float *)(void *)j->score.p + l * j->stride;
         int32_t *out = (int32_t *)(void *)j->idx.p + l * (size_t)j->idx_stride;
         int64_t *range = (int64_t *)(void *)j->range.p + 2 * l, count = 0;
         for (int64_t i = 0; i * j->granule < n[0]; i++) {
             bool forced = i < j->head || i >= tail, candidate = i >= lo && i < hi;
-            if (!forced && !(candidate && is_chosen(s, i, lo, hi, k[j->n_k == 1 ? 0 : l]))) continue;
+            if (!forced && !(candidate && takes(j, g, l, i, lo, hi, k[j->n_k == 1 ? 0 : l]))) continue;
             for (int64_t t = i * j->granule; t < (i + 1) * j->granule && t < n[0]; t++)
                 if (t >= first) out[count++] = (int32_t)t;
         }
@@ -195,4 +226,9 @@ void ref_choose(backend *be, const choose_job *j)
     }
 }
 
-const select_ops ref_select = {ref_mean_heads, ref_exact, ref_combine, ref_choose};
+void ref_choose(backend *be, const choose_job *j)
+{
+    ref_choose_groups(be, j, NULL);
+}
+
+const select_ops ref_select = {ref_mean_heads, ref_exact, ref_combine, ref_choose, ref_choose_groups};

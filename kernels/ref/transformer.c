@@ -106,6 +106,17 @@ void ref_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t
     }
 }
 
+void ref_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride)
+{
+    (void)be;
+    const int64_t *r = (const int64_t *)(void *)range.p, *c = (const int64_t *)(void *)chosen.p;
+    for (size_t l = 0; l < n; l++) {
+        uint64_t sum = 0;
+        for (size_t i = 0; c[l * stride] && i < n_lists; i++) sum += (uint64_t)r[2 * (l * n_lists + i) + 1];
+        *(uint64_t *)(void *)total.p += (sum + n_lists - 1) / n_lists;
+    }
+}
+
 void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
 {
     (void)be;

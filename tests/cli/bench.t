@@ -10,7 +10,7 @@ check "a row for each phase, strategy and context" test "$(grep -cE '^(prefill|d
 out_has "projections       index       score       top-k   attention        rest" "what a step consists of"
 if command -v jq >/dev/null; then
     holds() { check "$2" jq -e "$1" "$tmp/r.json"; }
-    holds '.limits | .read_gbps > 0 and .read_range[0] <= .read_gbps and .read_gbps <= .read_range[1] and
+    holds '.limits | .memory == "read" and .read_gbps > 0 and .read_range[0] <= .read_gbps and .read_gbps <= .read_range[1] and
         .gemm_f32_gflops > 0 and .gemm_bf16_gflops >= 0 and .gemm_int8_gops >= 0 and (.gemm | length > 0)' "limits"
     holds '.results | length == 4 and all(.samples | .taken == (.refused | add) + (if .enough then (.tokens_per_s | length)
         else .taken - (.refused | add) end))' "samples taken are those that count and those refused"
@@ -33,6 +33,9 @@ if command -v jq >/dev/null; then
     holds '.results | all(.tokens == 200 and (.filled | not)) and .[0].attended == 100.5' "up to 8k the whole prompt is timed"
     run bench --shape tiny --threads 1 --ctx 600 --fill --phase decode --attn all --budget 640 --batch 2 --quiet --json "$tmp/r.json"
     holds '(.options.fill) and (.options.seed == 42) and (.results | length == 11 and all(.filled))' "--fill: every strategy, for a batch"
+    run bench --shape tiny --threads 1 --ctx 64 --phase decode --attn full,actqkv:budget=64 --quiet --json "$tmp/r.json"
+    holds '(.results | length == 1) and (.left_out | length == 1) and (.left_out[0] | .attn == "actqkv:budget=64" and
+        .ctx == 64 and (.reason | test("budget")))' "what cannot run is listed with the reason"
     run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --quiet --json "$tmp/r.json"
     check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+ ' "$tmp/out")" -eq 12
     holds '(.model == "tiny") and (.results == []) and (.kernels | length == 12 and all(.ns > 0 and .ctx == 1024))' \

@@ -12,6 +12,7 @@ run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0 --kv f32 --gemm bui
 cp "$tmp/out" "$tmp/cpu"
 shim="$(dirname "$RUN")/tests/cuda/run_shim"
 [ -x "$shim" ] || { skip "no host build of the CUDA kernels"; finish; exit 0; }
+cpu=$RUN
 RUN=$shim
 refused 2 "--device cuda:9: the last GPU of this machine is cuda:1" "a device beyond the last" generate -m "$m" -p x --device cuda:9
 run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0 --kv f32 --gemm builtin --quiet --device cuda
@@ -22,7 +23,11 @@ err_has "cuda:1" "the device is named at the start"
 
 # Device memory that the host cannot touch: strategies that run choose and write as the CPU does.
 p="Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do"
-for attn in full streaming:budget=16 quest:budget=16:page=4:skip=0 fier:budget=40:g=8:skip=1:gqa=vote; do
+for attn in full streaming:budget=16 quest:budget=16:page=4:skip=0 fier:budget=40:g=8:skip=1:gqa=vote \
+    quest:budget=16:page=4:coarse=8:coarse_keep=2:skip=0 fier:budget=12:g=8:coarse=12:coarse_keep=2:skip=1 \
+    h2o:budget=16:skip=0 h2o:budget=16:skip=0:pos=rank:gqa=per_q tova:budget=16:skip=0 snapkv:budget=12:window=4:skip=0 \
+    kivi:g=8:r=16 logquant:w=4 h2o:budget=16:kv=kivi2/g=4/r=8 quest:budget=16:page=4:kv=kivi4/g=4/r=8 \
+    pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 actqkv:budget=18:sink=2:local=8:window=4:block=4:reps=2; do
     set -- generate -m "$m" -p "$p" -n 8 --temp 0 --kv f32 --gemm builtin --quiet --attn "$attn"
     run "$@"
     cp "$tmp/out" "$tmp/cpu"
@@ -31,8 +36,21 @@ for attn in full streaming:budget=16 quest:budget=16:page=4:skip=0 fier:budget=4
     unset SHIM_GUARD
     check "$attn: the text of the CPU" cmp -s "$tmp/out" "$tmp/cpu"
 done
-refused 1 "does not run on cuda:0 yet (missing operations: evict)" "a strategy that needs more is refused" \
-    generate -m "$m" -p "Alice was" -n 3 --device cuda --attn h2o
-refused 1 "does not run on cuda:0 yet (missing operations: codes)" "and so is a store" \
-    generate -m "$m" -p "Alice was" -n 3 --device cuda --kv kivi2
+# Tokens are chosen on the device, a step ahead of what is printed.
+for how in "--temp 0.9 --seed 4" "--temp 1.2 --seed 2 --top-k 40 --top-p 0.9 --min-p 0.02" "--temp 0 --stop e" \
+    "--temp 0.7 --seed 1 --repeat-penalty 1.3" "--temp 0 --ctx 28"; do
+    set -- generate -m "$m" -p "Alice was beginning" -n 12 --kv f32 --gemm builtin --quiet $how
+    RUN=$cpu
+    run "$@"
+    RUN=$shim
+    cp "$tmp/out" "$tmp/cpu"
+    run "$@" --device cuda
+    check "$how: the text of the CPU" cmp -s "$tmp/out" "$tmp/cpu"
+done
+
+# The host build's devices have 1 GiB: what does not fit is left out of the table, with its bytes.
+run bench --shape tiny --phase decode --fill --ctx 2k --kv f32 --batch 1,1024 --quiet --device cuda
+check "a batch that fits, of two" test "$status" -eq 0 -a "$(grep -c '^decode .* [0-9]*/[0-9]*$' "$tmp/out")" -eq 1
+out_has "out of memory: KV 1426.1 MB" "the other with what it needs"
+out_has "memory copied, read and written, " "limits of the device"
 finish

@@ -4,6 +4,7 @@
 
 #include "attention/strategy.h"
 #include "kernels/base/mem.h"
+#include "kernels/ops_select.h"
 #include "model/session.h"
 #include "tests/cushim/shim.h"
 #include "tests/tap.h"
@@ -50,6 +51,39 @@ static void test_memory(void)
     shim_memory((size_t)1 << 30);
 }
 
+/* A model, and a session, that are larger than what is left: refused before anything of them is there. */
+static void test_plan(void)
+{
+    backend *be;
+    model *m;
+    decoder *dec;
+    session *s;
+    attn_spec spec;
+    attn_options ao = {.kv = kv_exact(DT_F16)};
+    decoder_options opt = {.chunk = 4};
+    err e;
+    if (!is_ok(open_device(&be, "cuda", &e), &e, "a device")) return;
+    shim_memory(shim_held() + 100000);
+    long before = shim_count(SHIM_ALLOCS);
+    is_err(model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, ST_NOMEM,
+           "qwen2-f16: out of memory: weights of 0.2 MB are needed, 0.1 MB are available on cuda:0", "weights that do not fit");
+    is_int(shim_count(SHIM_ALLOCS) - before, 0, "none of them was copied");
+    shim_memory((size_t)1 << 30);
+    e = (err){0};
+    if (is_ok(model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, "a model") &&
+        is_ok(decoder_create(&dec, m, &opt, &e), &e, "a decoder")) {
+        is_ok(attn_spec_parse(&spec, "full", &ao, &e), &e, "full");
+        shim_memory(shim_held() + 1000000);
+        before = shim_count(SHIM_ALLOCS);
+        is_err(session_create(&s, dec, &spec, 100000, &e), &e, ST_NOMEM, "1.0 MB are available", "KV that does not fit");
+        is_int(shim_count(SHIM_ALLOCS) - before, 0, "none of it was taken");
+        decoder_free(dec);
+    }
+    model_close(m);
+    backend_close(be);
+    shim_memory((size_t)1 << 30);
+}
+
 /* Each runtime call of a small run fails once: an error that names the backend, no crash, nothing kept. */
 static long last_call; /* of the last small run that was not about giving memory back */
 
@@ -74,6 +108,9 @@ static status small_run(err *e)
     if (st == ST_OK) st = session_prefill(&s, 1, ids, 5, &po, e);
     if (st == ST_OK) st = mem_alloc((void **)&logits, (size_t)m->config.vocab, sizeof(float), "logits", e);
     if (st == ST_OK) st = session_decode(&s, 1, ids, logits, e);
+    if (st == ST_OK) st = session_queue(&s, 1, ids, NULL, e);
+    if (st == ST_OK) st = session_queue(&s, 1, NULL, NULL, e);
+    for (int i = 0; i < 2 && st == ST_OK; i++) st = session_take(dec, 1, ids, e);
     last_call = shim_calls();
     mem_free(logits);
     session_free(s);
@@ -128,10 +165,22 @@ static void test_poisoned(void)
     backend_close(be);
 }
 
-/* Strategies whose ops are missing are refused when a session is made, with their names. */
+/* What needs ops that a device lacks is refused when a session is made, with their names. */
+static void check_refused(decoder *dec, const char *name, const char *missing)
+{
+    attn_options ao = {.kv = kv_exact(DT_F16), .budget = 64};
+    attn_spec spec;
+    session *s;
+    err e = {0};
+    char want[100];
+    snprintf(want, sizeof want, "%s: does not run on cuda:0 yet (missing operations: %s)", name, missing);
+    is_ok(attn_spec_parse(&spec, name, &ao, &e), &e, "%s", name);
+    status st = session_create(&s, dec, &spec, 512, &e);
+    is_err(st, &e, ST_UNSUPPORTED, want, "%s without %s is refused", name, missing);
+}
+
 static void test_refused(void)
 {
-    static const char *const names[] = {"h2o", "snapkv", "pariskv:budget=400", "kivi"};
     backend *be;
     model *m;
     decoder *dec;
@@ -140,15 +189,15 @@ static void test_refused(void)
     if (!is_ok(open_device(&be, "cuda", &e), &e, "a device")) return;
     if (is_ok(model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, "a model") &&
         is_ok(decoder_create(&dec, m, &opt, &e), &e, "a decoder")) {
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-            attn_spec spec;
-            session *s;
-            err why = {0};
-            attn_options ao = {.kv = kv_exact(DT_F16), .budget = 64};
-            is_ok(attn_spec_parse(&spec, names[i], &ao, &e), &e, "%s", names[i]);
-            status st = session_create(&s, dec, &spec, 512, &why);
-            is_err(st, &why, ST_UNSUPPORTED, "does not run on cuda:0 yet (missing operations: ", "%s is refused", names[i]);
-        }
+        const backend_ops *all = be->ops;
+        backend_ops some = *all;
+        select_ops no_groups = *all->select;
+        no_groups.choose_groups = NULL;
+        some.select = &no_groups, some.evict = NULL;
+        be->ops = &some;
+        check_refused(dec, "fier:coarse=64", "groups");
+        check_refused(dec, "h2o", "evict");
+        be->ops = all;
         decoder_free(dec);
     }
     model_close(m);
@@ -159,6 +208,7 @@ int main(void)
 {
     test_devices();
     test_memory();
+    test_plan();
     test_poisoned();
     test_refused();
     test_failing_calls();

@@ -233,7 +233,7 @@ static void test_kv(backend *be)
             dst[t] = (int64_t)t; /* each lies before what is still to be read */
             src[t] = (int64_t)(2 * t + 1);
         }
-        kv_rows a = {at(store[0]), at(store[1]), s.type, s.heads, s.dim, s.cap, {0}}, b = a, da = a, db = a;
+        kv_rows a = {at(store[0]), at(store[1]), s.type, s.heads, s.dim, s.cap, {0}, NULL}, b = a, da = a, db = a;
         b.k = at(store[2]), b.v = at(store[3]);
         da.k = dev[0], da.v = dev[1], db.k = dev[2], db.v = dev[3];
         kv_ops(ref, &a, &b, at(k), at(v), at(one), at(each), at(src), at(dst), s.n);
@@ -307,13 +307,14 @@ static void check_product(backend *be, group *g, rng *r, product_job j, double m
     double e = nmse(got, want, n);
     group_note(g, e <= most, "%s held %s, n %zu, cols %zu, exact %d: %.2g", dtype_name(j.type), dtype_name(j.held), j.n, j.cols,
                j.exact, e);
-    /* a row's bits are its own */
+    /* a row's bits are its own; those of many rows by weights in blocks are, for any such number */
     product_job last = j;
-    last.n = 1;
-    last.x = x + (j.n - 1) * j.cols;
-    float *alone = run_orders(be, g, "linear", call_products, &last, want, j.rows[0] + j.rows[1] + j.rows[2]);
-    bool same = memcmp(alone, got + (j.n - 1) * j.rows[0], 4 * j.rows[0]) == 0;
-    group_note(g, same || (!j.exact && j.n > 8), "%s held %s, n %zu, cols %zu: the last row alone", dtype_name(j.type),
+    bool many = !j.exact && j.n > 8;
+    last.n = many && dtype_in_blocks(j.held) ? 9 : 1;
+    last.x = x + (j.n - last.n) * j.cols;
+    float *alone = run_orders(be, g, "linear", call_products, &last, want, last.n * (j.rows[0] + j.rows[1] + j.rows[2]));
+    bool same = memcmp(alone, got + (j.n - last.n) * j.rows[0], 4 * last.n * j.rows[0]) == 0;
+    group_note(g, same || (many && last.n == 1), "%s held %s, n %zu, cols %zu: the last rows alone", dtype_name(j.type),
                dtype_name(j.held), j.n, j.cols);
     for (int i = 0; i < 3; i++) free(w[i]), free(bias[i]);
     free(x), free(want), free(got), free(alone);
@@ -323,7 +324,7 @@ static void test_linear(backend *be)
 {
     static const size_t cols[] = {1, 8, 20, 33, 64, 96, 264}, rows[] = {1, 2, 3, 4, 5, 8, 9, 21};
     rng r = {4};
-    group g = {0}, blocks = {0}, many = {0};
+    group g = {0}, blocks = {0}, many = {0}, prompt = {0};
     for (size_t c = 0; c < 7; c++)
         for (size_t n = 0; n < 8; n++) {
             dtype t = ALL_TYPES[(c + n) % 3];
@@ -341,8 +342,16 @@ static void test_linear(backend *be)
                 check_product(be, &many, &r, j, t == DT_BF16 ? 1e-5 : t == DT_F16 ? 1e-6 : 1e-11);
             }
         }
+    static const size_t prompts[] = {16, 31, 32, 33, 127, 130}, widths[] = {31, 32, 97, 128, 200, 300};
+    for (size_t c = 0; c < 6; c++) /* rows of x and of w at the ends of tiles */
+        for (size_t n = c % 2; n < 6; n += 2) {
+            product_job j = {.n = prompts[n], .cols = widths[c], .rows = {16 + c, 33, 129}, .type = ALL_TYPES[c % 3],
+                             .held = n % 4 < 2 ? DT_Q8 : DT_Q4, .bias_type = ALL_TYPES[n % 3]};
+            check_product(be, &prompt, &r, j, 1e-11);
+        }
     group_end(&g, "linear: tails, rows of x, types, biases", where());
     group_end(&blocks, "linear: weights of 8 and 4 bits, exact or not", where());
+    group_end(&prompt, "linear: weights of 8 and 4 bits, many rows of x", where());
     group_end(&many, "linear: many rows by the library", where());
 }
 

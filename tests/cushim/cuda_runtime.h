@@ -9,9 +9,12 @@
 #include <string.h>
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
 
 #include "kernels/half.h"
+#include "tests/cushim/cuda_bf16.h"
+#include "tests/cushim/cuda_fp16.h"
 #include "tests/cushim/shim.h"
 
 #define __global__
@@ -159,7 +162,11 @@ enum cudaError_t {
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
-    cudaErrorLaunchFailure = 719
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorGraphExecUpdateFailure = 910
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
@@ -188,6 +195,8 @@ static inline const char *cudaGetErrorString(cudaError_t rc)
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorLaunchFailure: return "unspecified launch failure";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
     default: return "invalid argument";
     }
 }
@@ -207,41 +216,68 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     strcpy(p->name, "host shim");
     return cudaSuccess;
 }
-static inline cudaError_t cudaMalloc(void **p, size_t n) { SHIM_CALL(); return (cudaError_t)shim_alloc(p, n); }
+/* Work for the stream: done at once, kept for a wait (shim_lazy), or made part of the graph that is recorded. what: the
+ * kernel or kind of copy, which an executable graph cannot exchange. */
+cudaError_t shim_submit(const void *what, std::function<void()> work);
+
+/* What a stream that is being recorded does not allow: the record is void then. */
+#define SHIM_CALL_OUTSIDE()                                                                                            \
+    SHIM_CALL();                                                                                                       \
+    if (shim_capture_broken()) return cudaErrorStreamCaptureUnsupported
+static inline cudaError_t cudaMalloc(void **p, size_t n) { SHIM_CALL_OUTSIDE(); return (cudaError_t)shim_alloc(p, n); }
 static inline cudaError_t cudaFree(void *p)
 {
+    if (p && shim_capture_broken()) return cudaErrorStreamCaptureUnsupported;
     int rc = shim_free(p);
     SHIM_CALL();
     return (cudaError_t)rc;
 }
-static inline cudaError_t cudaMallocHost(void **p, size_t n) { SHIM_CALL(); return (*p = malloc(n)) ? cudaSuccess : cudaErrorMemoryAllocation; }
-static inline cudaError_t cudaFreeHost(void *p) { free(p); SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaMallocHost(void **p, size_t n) { SHIM_CALL_OUTSIDE(); return (cudaError_t)shim_alloc_pinned(p, n); }
+static inline cudaError_t cudaFreeHost(void *p) { shim_free_pinned(p); SHIM_CALL(); return cudaSuccess; }
 static inline cudaError_t cudaMemGetInfo(size_t *f, size_t *t) { SHIM_CALL(); shim_memory_info(f, t); return cudaSuccess; }
-static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind, cudaStream_t)
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t)
 {
     SHIM_CALL();
-    shim_enter();
-    memmove(to, from, n);
-    shim_leave();
-    return cudaSuccess;
+    return (cudaError_t)shim_copy(to, from, n, kind);
 }
 static inline cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t)
 {
     SHIM_CALL();
-    shim_enter();
-    memset(p, v, n);
-    shim_leave();
-    return cudaSuccess;
+    return shim_submit((const void *)"memset", [=] { memset(p, v, n); });
 }
 static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { SHIM_CALL(); *s = NULL; return cudaSuccess; }
-static inline cudaError_t cudaStreamDestroy(cudaStream_t) { SHIM_CALL(); return cudaSuccess; }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaStreamDestroy(cudaStream_t) { shim_wait(); SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { SHIM_CALL_OUTSIDE(); shim_wait(); return cudaSuccess; }
 static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+/* ---- events and graphs ---- */
+
+enum { cudaEventDisableTiming = 2 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
+typedef struct CUevent_st *cudaEvent_t;
+typedef struct CUgraph_st *cudaGraph_t;
+typedef struct CUgraphExec_st *cudaGraphExec_t;
+typedef struct CUgraphNode_st *cudaGraphNode_t;
+struct cudaGraphExecUpdateResultInfo {
+    int result;
+};
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaEventSynchronize(cudaEvent_t e);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *n);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphExecUpdateResultInfo *info);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 
 /* Dynamic shared memory above 48 KiB that a kernel asked for; one a kernel. */
 template <class... P> size_t &shim_most_shared(void (*k)(P...))
 {
-    static std::tuple<void (*)(P...), size_t> most[64];
+    static std::tuple<void (*)(P...), size_t> most[256];
     for (auto &m : most) {
         if (!std::get<0>(m)) m = {k, 48 << 10};
         if (std::get<0>(m) == k) return std::get<1>(m);
@@ -264,26 +300,14 @@ template <class... P, class... A> cudaError_t cudaLaunchKernelEx(const cudaLaunc
         static void run(void *p) { std::apply(((call *)p)->k, ((call *)p)->args); }
     } call_now = {k, std::tuple<P...>(static_cast<A &&>(a)...)};
     shim_launch l = {{c->gridDim.x, c->gridDim.y, c->gridDim.z}, {c->blockDim.x, c->blockDim.y, c->blockDim.z},
-                     c->dynamicSmemBytes, call::run, &call_now};
-    shim_enter();
-    bool ran = shim_run(&l, shim_most_shared(k));
-    shim_leave();
-    return ran ? cudaSuccess : cudaErrorInvalidConfiguration;
+                     c->dynamicSmemBytes, call::run, NULL};
+    if (!shim_fits(&l, shim_most_shared(k))) return cudaErrorInvalidConfiguration;
+    return shim_submit((const void *)k, [l, call_now]() mutable {
+        l.args = &call_now;
+        shim_run(&l);
+    });
 }
 
-/* D = A B + C of one warp: kernels/cuda/dev.cuh has the instruction. */
-static inline void shim_mma(float d[4], const unsigned a[4], const unsigned b[2], const float c[4], bool f16, SHIM_HERE)
-{
-    struct {
-        unsigned a[4], b[2];
-        float c[4];
-    } in;
-    float out[4];
-    memcpy(in.a, a, sizeof in.a);
-    memcpy(in.b, b, sizeof in.b);
-    memcpy(in.c, c, sizeof in.c);
-    shim_warp(SHIM_MMA, ~0u, &in, out, sizeof out, f16, f, l);
-    memcpy(d, out, sizeof out);
-}
+#include "tests/cushim/ptx.h"
 
 #endif

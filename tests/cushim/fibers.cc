@@ -47,6 +47,8 @@ struct fiber {
     void *out;
     size_t size;
     void *fake_stack;
+    std::vector<shim_late_copy> copies; /* not made yet */
+    long copy_group;
 #ifndef __x86_64__
     ucontext_t context;
 #endif
@@ -167,6 +169,8 @@ void prepare(fiber *f)
 #endif
     f->file = NULL;
     f->line = 0;
+    f->copies.clear();
+    f->copy_group = 0;
 }
 
 /* ---- order ---- */
@@ -236,38 +240,41 @@ void *new_shared(const void *tag, size_t bytes)
     shared[n_shared++] = {tag, p, bytes};
     size_t sum = 0;
     for (int i = 0; i < n_shared; i++) sum += shared[i].bytes;
-    if (sum - launch_now->shared_bytes > 48 << 10) die("more than 48 KiB of static shared memory", "shim", 0);
+    if (sum > (48 << 10) + launch_now->shared_bytes) die("more than 48 KiB of static shared memory", "shim", 0);
     return p;
 }
 
 /* ---- warp operations ---- */
 
-/* D = A B + C of 16 x 8 x 16, bf16 (source 0) or f16 (1), in the layout of PTX's mma.sync.m16n8k16. */
+/* Element i of a fragment of 16 or 8 bits. */
+float fragment_element(const unsigned *words, int i, int kind)
+{
+    if (kind == SHIM_MMA_S8) return (float)(int8_t)(words[i / 4] >> 8 * (i % 4));
+    uint16_t h = (uint16_t)(words[i / 2] >> 16 * (i % 2));
+    return kind == SHIM_MMA_F16 ? f16_to_f32(h) : bf16_to_f32(h);
+}
+
+/* D = A B + C of 16 x 8 x 16 halves or 16 x 8 x 32 bytes, in the layouts of PTX's mma.sync. */
 void multiply(fiber *warp, int lane0)
 {
-    struct operands {
-        unsigned a[4], b[2];
-        float c[4];
-    };
-    float A[16][16], B[16][8];
+    int kind = warp[lane0].source, per_word = kind == SHIM_MMA_S8 ? 4 : 2, depth = 8 * per_word;
+    float A[16][32], B[32][8];
     for (int l = 0; l < 32; l++) {
-        const operands *o = (const operands *)warp[l].in;
+        const shim_fragments *o = (const shim_fragments *)warp[l].in;
         int g = l / 4, t = l % 4;
-        for (int i = 0; i < 12; i++) {
-            unsigned word = i < 8 ? o->a[i / 2] : o->b[(i - 8) / 2];
-            unsigned short h = (unsigned short)(i % 2 ? word >> 16 : word);
-            float x = warp[lane0].source ? f16_to_f32(h) : bf16_to_f32(h);
-            int e = i % 2, r = i / 2;
-            if (i < 8) A[g + 8 * (r % 2)][2 * t + e + 8 * (r / 2)] = x;
-            else B[2 * t + e + 8 * (r - 4)][g] = x;
+        for (int i = 0; i < 6 * per_word; i++) {
+            int w = i / per_word, at = per_word * t + i % per_word; /* word 4 and 5: b */
+            if (w < 4) A[g + 8 * (w % 2)][at + depth / 2 * (w / 2)] = fragment_element(o->a, i, kind);
+            else B[at + depth / 2 * (w - 4)][g] = fragment_element(o->b, i - 4 * per_word, kind);
         }
     }
     for (int l = 0; l < 32; l++)
         for (int i = 0; i < 4; i++) {
+            const unsigned c = ((const shim_fragments *)warp[l].in)->c[i];
             int row = l / 4 + 8 * (i / 2), col = l % 4 * 2 + i % 2;
-            float sum = ((const operands *)warp[l].in)->c[i];
-            for (int k = 0; k < 16; k++) sum += A[row][k] * B[k][col];
-            ((float *)warp[l].out)[i] = sum;
+            float sum = kind == SHIM_MMA_S8 ? 0 : bits_to_f32(c); /* of bytes: below 2^24, exact */
+            for (int k = 0; k < depth; k++) sum += A[row][k] * B[k][col];
+            ((unsigned *)warp[l].out)[i] = kind == SHIM_MMA_S8 ? c + (unsigned)(int)sum : f32_to_bits(sum);
         }
 }
 
@@ -383,6 +390,26 @@ void *shim_shared_dyn(void)
     return shim_shared(&launch_now, launch_now->shared_bytes);
 }
 
+void shim_copy_later(void *to, const void *from, bool inside)
+{
+    fiber *f = &fibers[current];
+    f->copies.push_back({to, from, inside, f->copy_group});
+}
+
+void shim_copies_end_group(void)
+{
+    fibers[current].copy_group++;
+}
+
+bool shim_copy_due(int under_way, shim_late_copy *out)
+{
+    fiber *f = &fibers[current];
+    if (f->copies.empty() || f->copies.front().group >= f->copy_group - under_way) return false;
+    *out = f->copies.front();
+    f->copies.erase(f->copies.begin());
+    return true;
+}
+
 void shim_yield(void)
 {
     if (current < 0 || !seed || next_random() % 4) return;
@@ -395,12 +422,26 @@ void shim_seed(uint64_t s)
     seed = state = s;
 }
 
-bool shim_run(const shim_launch *l, size_t most_shared)
+static size_t threads_of(const shim_launch *l)
 {
-    size_t n = (size_t)l->block[0] * l->block[1] * l->block[2], blocks = (size_t)l->grid[0] * l->grid[1] * l->grid[2];
-    if (n == 0 || n > MOST_THREADS || l->block[2] > 64 || blocks == 0 || l->grid[0] > 0x7fffffff || l->grid[1] > 65535 ||
-        l->grid[2] > 65535 || l->shared_bytes > most_shared)
-        return false;
+    return (size_t)l->block[0] * l->block[1] * l->block[2];
+}
+
+static size_t blocks_of(const shim_launch *l)
+{
+    return (size_t)l->grid[0] * l->grid[1] * l->grid[2];
+}
+
+bool shim_fits(const shim_launch *l, size_t most_shared)
+{
+    size_t n = threads_of(l);
+    return n > 0 && n <= MOST_THREADS && l->block[2] <= 64 && blocks_of(l) > 0 && l->grid[0] <= 0x7fffffff &&
+           l->grid[1] <= 65535 && l->grid[2] <= 65535 && l->shared_bytes <= most_shared;
+}
+
+void shim_run(const shim_launch *l)
+{
+    size_t n = threads_of(l), blocks = blocks_of(l);
     launch_now = l;
     n_threads = (int)n;
     for (unsigned t = 0; t < n; t++)
@@ -420,5 +461,4 @@ bool shim_run(const shim_launch *l, size_t most_shared)
         run_block((unsigned)(i % gridDim.x), (unsigned)(i / gridDim.x % gridDim.y), (unsigned)(i / gridDim.x / gridDim.y));
     shim_now.block = 0;
     current = -1;
-    return true;
 }

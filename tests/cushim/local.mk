@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: MIT
 # CUDA kernels compiled for the host: the plain build, and one that finds races (-fsanitize=thread only marks accesses;
 # races.cc answers). Programs of these tests link one of the two before libkcuda.a, which then has nothing to add.
-cushim_headers = %D%/shim.h %D%/races.h %D%/cuda_runtime.h %D%/cuda_fp16.h %D%/cuda_bf16.h
+cushim_headers = %D%/shim.h %D%/races.h %D%/cuda_runtime.h %D%/cuda_fp16.h %D%/cuda_bf16.h %D%/ptx.h
 EXTRA_DIST += $(cushim_headers)
 if CUSHIM
 cushim_sources = %D%/fibers.cc %D%/runtime.cc %D%/gemm.cc
 cushim_cppflags = -I$(top_srcdir)/%D% $(AM_CPPFLAGS)
 cushim_cxxflags = -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function -fno-strict-aliasing -ffp-contract=off
 race_cxxflags = $(cushim_cxxflags) -fsanitize=thread
-shim_objects = kernels/cuda/backend.shim.o kernels/cuda/elementwise.shim.o kernels/cuda/linear.shim.o kernels/cuda/linear_blocks.shim.o \
-  kernels/cuda/attn_decode.shim.o kernels/cuda/attn_prefill.shim.o \
-  kernels/cuda/select.shim.o kernels/cuda/quest.shim.o kernels/cuda/fier.shim.o
-race_objects = kernels/cuda/backend.race.o kernels/cuda/elementwise.race.o kernels/cuda/linear.race.o kernels/cuda/linear_blocks.race.o \
-  kernels/cuda/attn_decode.race.o kernels/cuda/attn_prefill.race.o \
-  kernels/cuda/select.race.o kernels/cuda/quest.race.o kernels/cuda/fier.race.o
+shim_objects = $(cuda_shim_sources:.cu=.shim.o)
+race_objects = $(cuda_shim_sources:.cu=.race.o)
 check_LIBRARIES = libcushim.a
 libcushim_a_SOURCES = $(cushim_sources) %D%/no_races.cc
 libcushim_a_CPPFLAGS = $(cushim_cppflags)

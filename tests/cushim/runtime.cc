@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The runtime that the stand-in headers call: devices, memory, and calls that fail on request. */
+/* The runtime that the stand-in headers call: devices, memory, one stream, and calls that fail on request. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <deque>
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "tests/cushim/cuda_runtime.h"
 
@@ -12,6 +15,8 @@ int n_devices = 2;
 size_t total = (size_t)1 << 30, held;
 long fail_at, n_calls;
 std::map<void *, size_t> blocks;
+std::map<const char *, size_t> pinned; /* host memory that copies may read and write later */
+long counts[SHIM_COUNTS];
 
 /* Guarded memory: taken from one region, page by page, and never used again. */
 enum : size_t { REGION = (size_t)16 << 30, PAGE = 4096 };
@@ -91,6 +96,7 @@ int shim_device_count(int *n)
 /* Fresh memory is not zero. */
 int shim_alloc(void **p, size_t bytes)
 {
+    counts[SHIM_ALLOCS]++;
     if (bytes > total - held) return cudaErrorMemoryAllocation;
     *p = new_block(bytes);
     if (!*p) return cudaErrorMemoryAllocation;
@@ -107,6 +113,8 @@ int shim_free(void *p)
     auto it = blocks.find(p);
     if (!p) return cudaSuccess;
     if (it == blocks.end()) return cudaErrorInvalidValue;
+    counts[SHIM_ALLOCS]++;
+    shim_wait();
     held -= it->second;
     if (!guarded()) free(p);
     else if (mprotect(p, it->second ? it->second : 1, PROT_NONE) != 0) abort();
@@ -118,4 +126,229 @@ void shim_memory_info(size_t *free_bytes, size_t *all)
 {
     *free_bytes = total - held;
     *all = total;
+}
+
+int shim_alloc_pinned(void **p, size_t bytes)
+{
+    *p = malloc(bytes);
+    if (!*p) return cudaErrorMemoryAllocation;
+    pinned[(const char *)*p] = bytes;
+    return cudaSuccess;
+}
+
+void shim_free_pinned(void *p)
+{
+    shim_wait();
+    pinned.erase((const char *)p);
+    free(p);
+}
+
+long shim_count(int what)
+{
+    return counts[what];
+}
+
+/* ---- the stream ---- */
+
+namespace {
+struct node {
+    const void *what;
+    std::function<void()> work;
+};
+typedef std::vector<node> node_list;
+
+bool lazy, recording, broken;
+std::shared_ptr<node_list> record;
+std::deque<std::function<void()>> kept;
+long n_kept, n_done; /* since the start */
+
+bool is_pinned(const void *p, size_t n)
+{
+    auto it = pinned.upper_bound((const char *)p);
+    if (it == pinned.begin()) return false;
+    --it;
+    return (const char *)p + n <= it->first + it->second;
+}
+
+void run_until(long count)
+{
+    while (n_done < count) {
+        auto work = std::move(kept.front());
+        kept.pop_front();
+        n_done++;
+        shim_enter();
+        work();
+        shim_leave();
+    }
+}
+
+void keep(std::function<void()> work)
+{
+    kept.push_back(std::move(work));
+    n_kept++;
+    if (!lazy) run_until(n_kept);
+}
+} // namespace
+
+struct CUevent_st {
+    long behind;
+};
+struct CUgraph_st {
+    std::shared_ptr<node_list> nodes;
+};
+struct CUgraphExec_st {
+    std::shared_ptr<node_list> nodes;
+};
+
+void shim_lazy(bool on)
+{
+    lazy = on;
+    if (!on) run_until(n_kept);
+}
+
+void shim_wait(void)
+{
+    counts[SHIM_WAITS]++;
+    run_until(n_kept);
+}
+
+bool shim_capture_broken(void)
+{
+    broken = broken || recording;
+    return recording;
+}
+
+cudaError_t shim_submit(const void *what, std::function<void()> work)
+{
+    if (recording) {
+        if (broken) return cudaErrorStreamCaptureInvalidated;
+        record->push_back({what, std::move(work)});
+        return cudaSuccess;
+    }
+    counts[SHIM_SINGLE]++;
+    keep(std::move(work));
+    return cudaSuccess;
+}
+
+/* What is not pinned is read at once, and written behind a wait. */
+int shim_copy(void *to, const void *from, size_t n, int kind)
+{
+    static const char *const names[] = {"upload", "download", "copy"};
+    const void *host = kind == cudaMemcpyHostToDevice ? from : to;
+    if (kind == cudaMemcpyDeviceToDevice || is_pinned(host, n))
+        return shim_submit(names[kind], [=] { memmove(to, from, n); });
+    if (shim_capture_broken()) return cudaErrorStreamCaptureUnsupported;
+    if (kind == cudaMemcpyHostToDevice) {
+        std::vector<char> bytes((const char *)from, (const char *)from + n);
+        return shim_submit(names[kind], [=] { memcpy(to, bytes.data(), n); });
+    }
+    shim_wait();
+    shim_enter();
+    memcpy(to, from, n);
+    shim_leave();
+    return cudaSuccess;
+}
+
+/* ---- events and graphs ---- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)
+{
+    SHIM_CALL();
+    *e = new CUevent_st{0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    delete e;
+    SHIM_CALL();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t)
+{
+    SHIM_CALL_OUTSIDE();
+    e->behind = n_kept;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    SHIM_CALL_OUTSIDE();
+    if (n_done < e->behind) counts[SHIM_WAITS]++;
+    run_until(e->behind);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode)
+{
+    SHIM_CALL_OUTSIDE();
+    recording = true;
+    broken = false;
+    record = std::make_shared<node_list>();
+    return cudaSuccess;
+}
+
+/* Ends the record even where the call fails: the device's stream does so too once its record is void. */
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *g)
+{
+    bool was = recording;
+    std::shared_ptr<node_list> nodes = std::move(record);
+    recording = false;
+    *g = NULL;
+    SHIM_CALL();
+    if (!was) return cudaErrorInvalidValue;
+    if (broken) return cudaErrorStreamCaptureInvalidated;
+    *g = new CUgraph_st{nodes};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *, size_t *n)
+{
+    SHIM_CALL();
+    *n = g->nodes->size();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
+{
+    SHIM_CALL();
+    counts[SHIM_MADE]++;
+    *x = new CUgraphExec_st{g->nodes};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphExecUpdateResultInfo *)
+{
+    SHIM_CALL();
+    bool same = x->nodes->size() == g->nodes->size();
+    for (size_t i = 0; same && i < x->nodes->size(); i++) same = (*x->nodes)[i].what == (*g->nodes)[i].what;
+    if (!same) return cudaErrorGraphExecUpdateFailure;
+    x->nodes = g->nodes; /* launches before this one keep what they had */
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
+{
+    SHIM_CALL_OUTSIDE();
+    counts[SHIM_GRAPHS]++;
+    auto nodes = x->nodes;
+    keep([nodes] {
+        for (auto &n : *nodes) n.work();
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    delete g;
+    SHIM_CALL();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
+{
+    delete x;
+    SHIM_CALL();
+    return cudaSuccess;
 }

@@ -27,6 +27,18 @@ void shim_memory(size_t bytes);
 void shim_fail_at(long n);
 long shim_calls(void); /* runtime calls and launches so far */
 size_t shim_held(void); /* bytes of device memory that are allocated */
+/* Whether work waits until something waits for it, as on a device, instead of being done at once. */
+void shim_lazy(bool on);
+/* Counts since the start. */
+enum {
+    SHIM_WAITS,  /* calls that wait for work which is not done yet, or might */
+    SHIM_ALLOCS, /* device memory taken or given back */
+    SHIM_SINGLE, /* launches and copies outside graphs */
+    SHIM_GRAPHS, /* launches of graphs */
+    SHIM_MADE,   /* executable graphs */
+    SHIM_COUNTS
+};
+long shim_count(int what);
 /* Races found so far; each place is told once on stderr. Always 0 but in the race build. */
 long shim_races(void);
 bool shim_sees_races(void);
@@ -35,6 +47,22 @@ bool shim_sees_races(void);
 
 enum { SHIM_SYNC, SHIM_SHUFFLE, SHIM_BALLOT, SHIM_MATCH, SHIM_ADD, SHIM_MIN, SHIM_MAX, SHIM_MMA };
 
+/* What SHIM_MMA's source says: the type of a and b. */
+enum { SHIM_MMA_BF16, SHIM_MMA_F16, SHIM_MMA_S8 };
+
+/* A lane's part of D = A B + C, in the layouts of ptx.cuh. */
+typedef struct {
+    unsigned a[4], b[2], c[4];
+} shim_fragments;
+
+/* 16 bytes that a thread copies to shared memory while it goes on. */
+typedef struct {
+    void *to;
+    const void *from;
+    bool inside;
+    long group;
+} shim_late_copy;
+
 typedef struct {
     unsigned grid[3], block[3];
     size_t shared_bytes;
@@ -42,13 +70,18 @@ typedef struct {
     void *args;
 } shim_launch;
 
-/* False: the launch was refused. */
-bool shim_run(const shim_launch *l, size_t most_shared);
+/* False: the launch is refused. */
+bool shim_fits(const shim_launch *l, size_t most_shared);
+void shim_run(const shim_launch *l);
 void shim_barrier(const char *file, int line);
 /* A warp operation of the lanes in mask: out [size bytes] from all lanes' in. */
 void shim_warp(int op, unsigned mask, const void *in, void *out, size_t size, int source, const char *file, int line);
 void *shim_shared(const void *tag, size_t bytes);
 void *shim_shared_dyn(void);
+void shim_copy_later(void *to, const void *from, bool inside);
+void shim_copies_end_group(void);
+/* The thread's oldest copy that is not of its last `under_way` groups; false: none. */
+bool shim_copy_due(int under_way, shim_late_copy *out);
 /* One in four atomics lets others go first. */
 void shim_yield(void);
 int shim_next_call(void); /* 0, or the error that this runtime call returns */
@@ -56,6 +89,12 @@ int shim_device_count(int *n);
 int shim_alloc(void **p, size_t bytes);
 int shim_free(void *p);
 void shim_memory_info(size_t *free_bytes, size_t *total);
+int shim_alloc_pinned(void **p, size_t bytes);
+void shim_free_pinned(void *p);
+int shim_copy(void *to, const void *from, size_t n, int kind);
+void shim_wait(void); /* does all work that was kept */
+/* Whether a stream is being recorded; the record is void then. */
+bool shim_capture_broken(void);
 /* With SHIM_GUARD in the environment, device memory can be read and written between these two alone: what else touches
  * it is host code that would fail on a device. */
 void shim_enter(void);

@@ -71,6 +71,20 @@ static __global__ void never_written_k(int *out)
     out[threadIdx.x] = a[threadIdx.x];
 }
 
+static __global__ void copied_too_soon_k(int *out)
+{
+    SHARED(uint4, a, [N]);
+    a[threadIdx.x] = make_uint4(1, 1, 1, 1);
+    __syncthreads();
+    unsigned x = a[N - 1 - threadIdx.x].x;
+    copy16_async(&a[threadIdx.x], out, true); /* others may still read what was there */
+    copies_end_group();
+    __syncthreads();
+    copies_wait<0>();
+    __syncthreads();
+    if (threadIdx.x > 3) out[threadIdx.x] = (int)(x + a[N - 1 - threadIdx.x].x);
+}
+
 static __global__ void early_exit_k(int *out)
 {
     if (threadIdx.x == 3) return;
@@ -108,7 +122,7 @@ static __global__ void too_much_k(int *out)
     out[threadIdx.x] = a[threadIdx.x];
 }
 
-static int data[2 * N];
+alignas(16) static int data[2 * N];
 
 static bool run(void (*k)(int *), unsigned blocks)
 {
@@ -130,36 +144,111 @@ static int outcome(void (*k)(int *), unsigned blocks)
     return WIFEXITED(st) ? WEXITSTATUS(st) : -1;
 }
 
-/* D = A B + C through the fragments of mma.sync.m16n8k16. */
+/* ---- ptx.h ---- */
+
+/* What a copy leaves before it is waited for is neither the old bytes nor the new ones. */
+static __global__ void late_copy_k(int *out)
+{
+    SHARED(uint4, a, [N]);
+    uint4 &mine = a[threadIdx.x];
+    mine = make_uint4(9, 9, 9, 9);
+    copy16_async(&mine, out + 4 * (threadIdx.x % 32), true);
+    unsigned asked = mine.y;
+    copies_end_group();
+    copies_end_group();
+    copies_wait<1>();
+    unsigned first = mine.y;
+    copy16_async(&mine, out, false);
+    copies_end_group();
+    copies_wait<0>();
+    out[N + threadIdx.x] = (int)(1000 * (asked == ~0u) + 10 * first + mine.y);
+}
+
+static void test_copies()
+{
+    bool good = true;
+    for (int i = 0; i < N; i++) data[i] = i;
+    launch(late_copy_k, dim3(1), dim3(N), 0, NULL, data);
+    for (int i = 0; i < N; i++) good &= data[N + i] == 1000 + 10 * (4 * (i % 32) + 1);
+    ok(good, "a copy to shared memory happens where it is waited for");
+}
+
+/* Matrices as load_matrices gives them, and mma's fragments of the same numbers read one by one. */
+static __global__ void fragments_k(const uint16_t *a, unsigned *out)
+{
+    SHARED(uint4, tile, [32]); /* 16 x 16 halves */
+    int l = (int)threadIdx.x, g = l / 4, t = l % 4;
+    const uint16_t *s = (const uint16_t *)tile;
+    tile[l] = ((const uint4 *)a)[l];
+    __syncthreads();
+    unsigned r[4], turned[4], bad = 0;
+    load_matrices(r, s + (l % 16) * 16 + l / 16 * 8);
+    load_matrices_turned(turned, s + (l % 16) * 16 + l / 16 * 8);
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *p = a + (g + 8 * (i % 2)) * 16 + 2 * t + 8 * (i / 2);
+        const uint16_t *q = a + (2 * t + 8 * (i % 2)) * 16 + g + 8 * (i / 2);
+        bad += r[i] != (p[0] | (unsigned)p[1] << 16);
+        bad += turned[i] != (q[0] | (unsigned)q[16] << 16);
+    }
+    out[l] = bad;
+}
+
+/* D = A B + C of small whole numbers through the fragments of ptx.cuh. */
 static __global__ void product_k(const uint16_t *a, const uint16_t *b, float *d)
 {
     int g = (int)threadIdx.x / 4, t = (int)threadIdx.x % 4;
     unsigned fa[4], fb[2];
-    float c[4] = {1, 1, 1, 1}, out[4];
+    float out[4] = {1, 1, 1, 1};
     for (int i = 0; i < 4; i++) {
         const uint16_t *p = a + (g + 8 * (i % 2)) * 16 + 2 * t + 8 * (i / 2);
         fa[i] = p[0] | (unsigned)p[1] << 16;
     }
     for (int i = 0; i < 2; i++) fb[i] = b[(2 * t + 8 * i) * 8 + g] | (unsigned)b[(2 * t + 8 * i + 1) * 8 + g] << 16;
-    shim_mma(out, fa, fb, c, false);
+    mma(out, fa, fb, __nv_bfloat16());
     for (int i = 0; i < 4; i++) d[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = out[i];
 }
 
-static void test_product()
+static __global__ void bytes_product_k(const int8_t *a, const int8_t *b, int *d)
 {
-    uint16_t a[256], b[128];
+    int g = (int)threadIdx.x / 4, t = (int)threadIdx.x % 4;
+    unsigned fa[4] = {}, fb[2] = {};
+    int out[4];
+    for (int i = 0; i < 16; i++)
+        fa[i / 4] |= (unsigned)(uint8_t)a[(g + 8 * (i / 4 % 2)) * 32 + 4 * t + 16 * (i / 8) + i % 4] << 8 * (i % 4);
+    for (int i = 0; i < 8; i++) fb[i / 4] |= (unsigned)(uint8_t)b[(4 * t + 16 * (i / 4) + i % 4) * 8 + g] << 8 * (i % 4);
+    mma_bytes(out, fa, fb, 1);
+    for (int i = 0; i < 4; i++) d[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = out[i];
+}
+
+static void test_products()
+{
+    alignas(16) uint16_t a[256];
+    uint16_t b[128];
+    int8_t a8[512], b8[256];
     float d[128];
-    bool good = true;
+    int d8[128];
+    unsigned bad[32];
+    bool good = true, good8 = true;
     for (int i = 0; i < 256; i++) a[i] = f32_to_bf16((float)(i % 7 - 3));
     for (int i = 0; i < 128; i++) b[i] = f32_to_bf16((float)(i % 5 - 2));
+    for (int i = 0; i < 512; i++) a8[i] = (int8_t)(i * 37 % 255 - 127);
+    for (int i = 0; i < 256; i++) b8[i] = (int8_t)(i * 91 % 255 - 127);
     launch(product_k, dim3(1), dim3(32), 0, NULL, a, b, d);
-    for (int r = 0; r < 16; r++)
-        for (int c = 0; c < 8; c++) {
-            float sum = 1;
-            for (int k = 0; k < 16; k++) sum += (float)((r * 16 + k) % 7 - 3) * (float)((k * 8 + c) % 5 - 2);
-            good &= sum == d[r * 8 + c];
-        }
+    launch(bytes_product_k, dim3(1), dim3(32), 0, NULL, a8, b8, d8);
+    for (int i = 0; i < 128; i++) {
+        int r = i / 8, c = i % 8, sum8 = 1;
+        float sum = 1;
+        for (int k = 0; k < 16; k++) sum += (float)((r * 16 + k) % 7 - 3) * (float)((k * 8 + c) % 5 - 2);
+        for (int k = 0; k < 32; k++) sum8 += a8[r * 32 + k] * b8[k * 8 + c];
+        good &= sum == d[i];
+        good8 &= sum8 == d8[i];
+    }
     ok(good, "a matrix product of a warp");
+    ok(good8, "a matrix product of a warp, of bytes");
+    launch(fragments_k, dim3(1), dim3(32), 0, NULL, a, bad);
+    good = true;
+    for (int l = 0; l < 32; l++) good &= bad[l] == 0;
+    ok(good, "matrices from shared memory, as they lie and turned");
 }
 
 int main()
@@ -177,6 +266,7 @@ int main()
         {"blocks add to one element", same_element_k, 2, 1},
         {"a plain store beside atomics", plain_and_atomic_k, 2, 1},
         {"shared memory that was never written", never_written_k, 1, 1},
+        {"a copy over what is still read", copied_too_soon_k, 1, 1},
         {"a barrier after an exit", early_exit_k, 1, SHIM_EXIT},
         {"two barriers in one", two_barriers_k, 1, SHIM_EXIT},
         {"a mask without the lane", bad_mask_k, 1, SHIM_EXIT},
@@ -195,6 +285,7 @@ int main()
     ok(launch(counts_k, dim3(1), dim3(32), 49 << 10, NULL, data) != cudaSuccess, "49 KiB without asking are refused");
     cudaFuncSetAttribute(counts_k, cudaFuncAttributeMaxDynamicSharedMemorySize, 50 << 10);
     ok(launch(counts_k, dim3(1), dim3(32), 49 << 10, NULL, data) == cudaSuccess, "and taken after asking");
-    test_product();
+    test_copies();
+    test_products();
     return tap_done();
 }

@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (fd < 0 || write(fd, data, n) != (ssize_t)n) abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     json_t *config = json_pack("{s:i, s:[i]}", "seed", 42, "runs", 1), *started = json_object();
-    results_options o = {path, "eval fuzz", config, started, identity};
+    results_options o = {path, "eval fuzz", config, started, identity, NULL};
     go_on(fd, &o, data, n);
     json_decref(config);
     json_decref(started);

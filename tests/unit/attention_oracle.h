@@ -12,6 +12,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
+#include "tests/unit/devices.h"
 
 /* Most heads and channels that a test uses; rig_layout takes fewer. */
 #ifndef T_HEADS

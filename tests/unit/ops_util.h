@@ -19,11 +19,14 @@
 #ifdef CUDA_SHIM
 #include "tests/cushim/shim.h"
 #endif
+#ifdef CUDA_STAGED
+#include "tests/cuda/staged.h"
+#endif
 
 #define UNUSED_OK __attribute__((unused))
 
 static const dtype ALL_TYPES[] UNUSED_OK = {DT_F32, DT_F16, DT_BF16};
-#ifdef CUDA_SHIM /* tests/cuda builds some of the tests a second time */
+#if defined(CUDA_SHIM) || defined(CUDA_STAGED) /* tests/cuda builds some of the tests a second and a third time */
 static const char *const ALL_LEVELS[] UNUSED_OK = {"cuda"};
 #elif defined(HAVE_NEON_KERNELS)
 static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot"};
@@ -31,14 +34,6 @@ static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot"
 static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "avx2", "avx512", "avx512_bf16"};
 #endif
 enum { N_ALL_LEVELS = sizeof ALL_LEVELS / sizeof ALL_LEVELS[0] };
-/* What methods run on. */
-#ifdef CUDA_SHIM
-static const char *const METHOD_DEVICES[] UNUSED_OK = {"cuda"};
-#else
-static const char *const METHOD_DEVICES[] UNUSED_OK = {"ref", "cpu"};
-#endif
-enum { N_METHOD_DEVICES = sizeof METHOD_DEVICES / sizeof METHOD_DEVICES[0] };
-
 /* One TAP line over many cases: the first failing case is told. */
 typedef struct {
     int n_cases, n_bad;
@@ -132,6 +127,18 @@ static UNUSED_OK backend *open_ref(void)
     return &ref;
 }
 
+/* At a program's start: true, and all of it is skipped, where it is to run on a device and there is none. */
+static UNUSED_OK bool no_device(void)
+{
+#if defined(CUDA_STAGED) && !defined(CUDA_SHIM)
+    backend *be;
+    err e = {0};
+    if (backend_open(&be, &(backend_options){.device = "cuda"}, &e) != ST_OK) return tap_skip_all("%s", e.msg) == 0;
+    backend_close(be);
+#endif
+    return false;
+}
+
 /* NULL, and one skipped check, where the machine lacks the level. */
 static UNUSED_OK backend *open_level(const char *level, int n_threads)
 {
@@ -141,6 +148,9 @@ static UNUSED_OK backend *open_level(const char *level, int n_threads)
     setenv("KVASIR_CPU", level, 1);
     status st = backend_open(&be, &o, &e);
     unsetenv("KVASIR_CPU");
+#ifdef CUDA_STAGED
+    if (st == ST_OK) stage_ops(be);
+#endif
     if (st == ST_OK) return be;
     if (st == ST_UNSUPPORTED || st == ST_USAGE) tap_skip("%s", e.msg);
     else is_ok(st, &e, "open %s", level);

@@ -8,7 +8,7 @@
 #include "model/session_file_impl.h"
 #include "tests/tap.h"
 
-enum { U_VOCAB = 384, U_CHUNK = 16 };
+enum { U_VOCAB = 384, U_CHUNK = 16, U_BATCH = 16 };
 
 typedef struct {
     backend *be;
@@ -20,7 +20,7 @@ static inline status parts_open(engine_parts *p, const char *name, const char *d
 {
     char rel[128];
     backend_options bo = {.device = device, .n_threads = 1};
-    decoder_options opt = {.chunk = U_CHUNK, .exact = true};
+    decoder_options opt = {.chunk = U_CHUNK, .max_batch = U_BATCH, .exact = true};
     snprintf(rel, sizeof rel, "tests/data/models/%s", name);
     *p = (engine_parts){0};
     TRY(backend_open(&p->be, &bo, e));

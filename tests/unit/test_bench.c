@@ -141,7 +141,7 @@ static void test_meter(void)
     cpu_meter *m = NULL;
     kernel_limits l;
     err e = {0};
-    if (!is_ok(backend_open(&be, &(backend_options){"cpu", 2}, &e), &e, "cpu")) return;
+    if (!is_ok(backend_open(&be, &(backend_options){.device = "cpu", .n_threads = 2}, &e), &e, "cpu")) return;
     if (is_ok(cpu_meter_create(&m, be, &e), &e, "meter")) {
         meter_usage a = cpu_meter_usage(m);
         cpu_meter_limits(m, &l);
@@ -156,7 +156,7 @@ static void test_meter(void)
     }
     cpu_meter_free(m);
     backend_close(be);
-    if (!is_ok(backend_open(&be, &(backend_options){"ref", 1}, &e), &e, "ref")) return;
+    if (!is_ok(backend_open(&be, &(backend_options){.device = "ref", .n_threads = 1}, &e), &e, "ref")) return;
     is_int(cpu_meter_create(&m, be, &e), ST_UNSUPPORTED, "another device is refused");
     backend_close(be);
 }
@@ -177,7 +177,7 @@ static bool open_parts(parts *p, size_t chunk)
 {
     err e = {0};
     *p = (parts){0};
-    status st = backend_open(&p->be, &(backend_options){"cpu", 2}, &e);
+    status st = backend_open(&p->be, &(backend_options){.device = "cpu", .n_threads = 2}, &e);
     if (st == ST_OK)
         st = model_open(&p->m, tap_path("tests/data/models/llama31-f32-tied"), p->be, &e);
     if (st == ST_OK)

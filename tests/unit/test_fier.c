@@ -157,7 +157,7 @@ static void test_ops(backend *be, const char *level)
                 size_t m = n - n / 4;
                 index_mem c = index_make(n, kv, dim, g, ALL_TYPES[t], how, open);
                 kv_rows rows = {
-                    at(xmalloc(kv * n * dim * 4)), at(xmalloc(kv * n * dim * 4)), ALL_TYPES[t], kv, dim, n, {0}};
+                    at(xmalloc(kv * n * dim * 4)), at(xmalloc(kv * n * dim * 4)), ALL_TYPES[t], kv, dim, n, {0}, NULL};
                 int64_t *slots = xmalloc(8 * n);
                 for (size_t j = 0; j < n; j++) slots[j] = (int64_t)j;
                 be->ops->kv_write(be, &rows, at(slots), 1, at(k), at(k), n);
@@ -324,7 +324,7 @@ static void test_points(backend *be, const char *level)
     for (size_t i = 0; i < N * D; i++) two[i] = k[i] > 0 ? 0.5f + (float)(i % D) : -2.0f - (float)(i / D / 32);
     for (int pass = 0; pass < 2; pass++) {
         index_mem m = index_make(N, KV, D, pass ? 1 : 32, DT_F32, FIER_RANGE, FIER_REQUANT);
-        kv_rows rows = {at(pass ? k : two), {NULL}, DT_F32, KV, D, N, {0}};
+        kv_rows rows = {at(pass ? k : two), {NULL}, DT_F32, KV, D, N, {0}, NULL};
         add(be, &m, pass ? k : two, 0, N);
         score(be, &m, a, N, q, H, 0, N, &read);
         be->ops->select->exact(be, at(exact), N, at(q), H, &rows, at(nn), N, (buf){NULL});
@@ -372,7 +372,7 @@ static void test_recall(backend *be, const char *level)
                      .head_dim = D,
                      .cap = PAGES,
                      .page = PAGE};
-    kv_rows rows = {at(k), {NULL}, DT_F32, 1, D, N, {0}};
+    kv_rows rows = {at(k), {NULL}, DT_F32, 1, D, N, {0}, NULL};
     add(be, &m, k, 0, N);
     be->ops->quest->add(be, &x, at(&zero), at(k), N);
     score(be, &m, est, N, q, 1, 0, N, &read);
@@ -400,6 +400,7 @@ static void test_recall(backend *be, const char *level)
         j.score = at(rough), j.idx = at(whole);
         be->ops->select->choose(be, &j);
         j.score = at(pages), j.idx = at(theirs), j.n = at(np), j.granule = PAGE, j.k = at(&few);
+        j.stride = j.n_items_max = PAGES;
         be->ops->select->choose(be, &j);
         for (int64_t a = 0; a < top; a++)
             for (int64_t b = 0; b < top; b++) {
@@ -496,6 +497,35 @@ static void check_methods(rig *r, const char *device)
     par.sink = par.recent = 0;
 }
 
+/* A second level: each mode, groups cut by forced tokens and by a window, and all groups kept. */
+static void check_coarse(rig *r, const char *device)
+{
+    static const struct {
+        const char *spec;
+        gqa_mode gqa;
+    } t[] = {{":gqa=per_q", GQA_PER_Q},       {":gqa=mean_q", GQA_MEAN_Q},         {":gqa=max_s", GQA_MAX_S},
+             {":gqa=sum_s", GQA_SUM_S},       {"", GQA_VOTE},                      {":gqa=layer_mean", GQA_LAYER_MEAN},
+             {":gqa=layer_vote", GQA_LAYER_VOTE}, {":gqa=layer_concat", GQA_LAYER_CONCAT}};
+    char spec[160];
+    naive_method m = {.spec = spec, .score = token_scores, .rule = token_rule};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        par.g = 8, par.budget = 12, m.budget = 12, m.gqa = t[i].gqa, m.coarse = 6, m.groups = 4;
+        snprintf(spec, sizeof spec, "fier:skip=1:g=8:budget=12:coarse=6:coarse_keep=2%s", t[i].spec);
+        check_steps(r, device, &m);
+    }
+    par.open = FIER_EXACT, par.sink = 3, par.recent = 5, m.gqa = GQA_MAX_S;
+    r->window[1] = 41, r->window[2] = 31;
+    snprintf(spec, sizeof spec,
+             "fier:skip=1:g=8:budget=12:coarse=6:coarse_keep=2:open=exact:force_sink=3:force_recent=5:gqa=max_s");
+    check_steps(r, device, &m);
+    r->window[1] = r->window[2] = 0;
+    m.coarse = 0; /* all groups: the rule without them */
+    snprintf(spec, sizeof spec,
+             "fier:skip=1:g=8:budget=12:coarse=6:coarse_keep=99:open=exact:force_sink=3:force_recent=5:gqa=max_s");
+    check_steps(r, device, &m);
+    par.open = FIER_REQUANT, par.sink = par.recent = 0;
+}
+
 /* pool=entropy, with sharp queries in the last layer. */
 static void check_pools(rig *r, const char *device)
 {
@@ -513,8 +543,7 @@ static void check_pools(rig *r, const char *device)
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         naive_method m = {.spec = t[i].spec, .budget = 20, .gqa = t[i].gqa, .score = token_scores, .rule = token_rule,
                           .pooled = true};
-        check_steps(r, device, &m);
-        check_pool(r, device, t[i].spec);
+        if (check_steps(r, device, &m)) check_pool(r, device, t[i].spec);
     }
     /* A window cuts the candidates of a layer; forced tokens and those beyond it. */
     par.sink = 3, par.recent = 5, par.budget = 14;
@@ -533,8 +562,14 @@ static size_t index_bytes(int64_t n)
     return groups * 32 * 4 * T_KV + groups * 2 * row + 32 * row;
 }
 
+static size_t two_levels(int64_t n)
+{
+    return index_bytes(n) + (size_t)(n + 15) / 16 * 2 * T_KV * T_DIM * 2;
+}
+
 int main(void)
 {
+    if (no_device()) return 0;
     ref = open_ref();
     for (size_t i = 0; i < sizeof ALL_LEVELS / sizeof ALL_LEVELS[0]; i++) {
         backend *be = open_level(ALL_LEVELS[i], 2);
@@ -558,6 +593,12 @@ int main(void)
         err e = {0};
         if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s opened", METHOD_DEVICES[d])) continue;
         check_methods(&r, METHOD_DEVICES[d]);
+        if (r.be->ops->select->choose_groups) {
+            check_coarse(&r, METHOD_DEVICES[d]);
+            check_rewind(&r, "fier:skip=1:budget=16:g=8:coarse=12:coarse_keep=1", DT_F16);
+            check_bytes(&r, "fier:skip=1:budget=24:coarse=16:coarse_keep=1", two_levels);
+            rig_check_oom(&r, "fier:skip=1:budget=24:coarse=16", 12);
+        }
         check_rewind(&r, "fier:skip=1:budget=32:g=8", DT_F16);
         check_rewind(&r, "fier:skip=2:budget=16:open=window", DT_BF16);
         check_rewind(&r, "fier:skip=0:budget=16:open=exact:g=16", DT_F32);

@@ -308,21 +308,20 @@ static void check_specs(rig *r)
 
 int main(void)
 {
-    static const char *const devices[] = {"ref", "cpu"};
     static const char *const specs[] = {"kivi:g=4:r=8", "kivi:bits=4:g=4:r=12:key_residual=slide",
                                         "kivi:g=2:r=6:sink_fp=3", "logquant:g=4:r=12",
                                         "logquant:bits=4:g=8:r=30"};
     err e = {0};
     world_fill(&w, 11);
     rotate_keys();
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < N_METHOD_DEVICES; d++) {
         rig r;
-        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d])) return tap_done();
+        if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s backend", METHOD_DEVICES[d])) return tap_done();
         check_specs(&r);
         for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-            check_turns(&r, devices[d], specs[i], 40, 30, 16);
-            check_turns(&r, devices[d], specs[i], 3, 5, 1);
-            check_turns(&r, devices[d], specs[i], 60, 1, 64);
+            check_turns(&r, METHOD_DEVICES[d], specs[i], 40, 30, 16);
+            check_turns(&r, METHOD_DEVICES[d], specs[i], 3, 5, 1);
+            check_turns(&r, METHOD_DEVICES[d], specs[i], 60, 1, 64);
         }
         check_bits(&r, "kivi:g=4:r=8", 8);
         check_bits(&r, "kivi:g=4:r=8:key_residual=slide", 9);
@@ -333,9 +332,9 @@ int main(void)
         check_rewind(&r);
         static const char *const options[] = {"", ":pos=abs", ":prefill=banded"};
         for (int i = 0; i < 3; i++) {
-            check_streaming(&r, devices[d], options[i], "kivi2/g=4/r=8/rows=f32", 40);
-            check_streaming(&r, devices[d], options[i], "kivi4/g=4/r=24/rows=f32", 33);
-            check_streaming(&r, devices[d], options[i], "logquant/g=4/r=12/rows=f32", 30);
+            check_streaming(&r, METHOD_DEVICES[d], options[i], "kivi2/g=4/r=8/rows=f32", 40);
+            check_streaming(&r, METHOD_DEVICES[d], options[i], "kivi4/g=4/r=24/rows=f32", 33);
+            check_streaming(&r, METHOD_DEVICES[d], options[i], "logquant/g=4/r=12/rows=f32", 30);
         }
         rig_check_oom(&r, "kivi:skip=1", 20);
         rig_check_oom(&r, "streaming:kv=logquant", 20);

@@ -21,7 +21,7 @@ static const char *const identity[] = {"dataset", "index", NULL};
 static status open_with(results **r, const char *file, const char *config, err *e)
 {
     json_t *c = json_loads(config, 0, NULL), *started = json_pack("{s:s}", "time", "now");
-    results_options o = {file, "eval test", c, started, identity};
+    results_options o = {file, "eval test", c, started, identity, NULL};
     *e = (err){0};
     *r = NULL;
     status st = results_open(r, &o, e);

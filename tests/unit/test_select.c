@@ -3,6 +3,8 @@
  * here, and every SIMD level against ref. */
 #include "config.h"
 
+#include <limits.h>
+
 #include "kernels/ops_select.h"
 #include "tests/unit/ops_util.h"
 
@@ -32,7 +34,7 @@ static void test_exact(backend *be, const char *level)
                 size_t dim = DIMS[d], kv = 2, heads = kv * GROUPS[i], n = 1 + (d * 37 + i * 11) % 90, stride = n + 3;
                 float *q = random_f32(&r, heads * dim), *a = xmalloc(4 * heads * stride),
                       *b = xmalloc(4 * heads * stride);
-                kv_rows rows = {at(random_as(&r, kv * n * dim, ALL_TYPES[t])), {NULL}, ALL_TYPES[t], kv, dim, n, {0}};
+                kv_rows rows = {at(random_as(&r, kv * n * dim, ALL_TYPES[t])), {NULL}, ALL_TYPES[t], kv, dim, n, {0}, NULL};
                 int64_t range[3] = {(int64_t)n, (int64_t)(i % 2 ? n / 3 : 0), (int64_t)n};
                 uint64_t read[2] = {5, 5};
                 ref->ops->select->exact(ref, at(a), stride, at(q), heads, &rows, at(range), (int64_t)n, at(&read[0]));
@@ -288,7 +290,7 @@ static void check_choice(backend *be, group *g, rng *r, choice c)
                     .range = at(range)};
     if (first) j.first = at(&first);
     if (lists > 1 && c.kind == 1) j.n_k = 1;
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = c.items > 2000; pass < 2; pass++) { /* ref: a time that grows with the square of the items */
         backend *b = pass ? be : ref;
         memset(idx, 0xff, 4 * lists * (size_t)stride);
         b->ops->select->choose(b, &j);
@@ -337,8 +339,38 @@ static void test_choose(backend *be, const char *level)
     group_end(&large, "choose: few of many", level);
 }
 
+/* Lists that the cuda backend cuts into runs of 1024 items over many blocks, and the last ones that it does not. Every size,
+ * k and kind of scores in a few of their combinations. */
+static void test_choose_wide(backend *be, const char *level)
+{
+    static const int64_t sizes[] = {16384, 16385, 17408, 24577}, ks[] = {1, 100, 2048, 16000, 24577, 0};
+    rng r = {35};
+    group g = {0}, forced = {0}, million = {0};
+    for (int kind = 0; kind < 9; kind++)
+        for (size_t s = 0; s < 4; s++)
+            for (size_t i = (size_t)(kind + (int)s) % 3; i < 6; i += 3)
+                if (!left_out(1, 7))
+                    check_choice(be, &g, &r, (choice){sizes[s], 0, sizes[s], ks[i], 0, sizes[s], 0, 1, kind, 1 + i % 3});
+    for (int kind = 0; kind < 9; kind++)
+        for (int64_t granule = 1 + kind % 3 * 4, k = 7; k < 20000; k = 9 * k + 1) {
+            int64_t n = 20000, first = 5000 * granule + granule / 2;
+            if (left_out(1, 15)) continue;
+            check_choice(be, &forced, &r, (choice){n, 10, n - 3, k, 4, n - 3, 0, granule, kind, 2});
+            check_choice(be, &forced, &r, (choice){n, 5000, n - 1, k, 4, n - 1, first, granule, kind, 1});
+            if (k == 7) /* all of it */
+                check_choice(be, &forced, &r, (choice){n, 3, n, k, 12000, 9000, 0, granule, kind, 1});
+        }
+    group_end(&g, "choose: many items, by a sort", level);
+    group_end(&forced, "choose: many items, forced items, windows, granules", level);
+    if (left_out(1, INT_MAX)) return; /* the race build is too slow for it */
+    for (int kind = 0; kind < 2; kind++)
+        check_choice(be, &million, &r, (choice){1000000, 4, 999900, 2048, 4, 999900, 0, 1, kind, 1});
+    group_end(&million, "choose: 2,048 of a million", level);
+}
+
 int main(void)
 {
+    if (no_device()) return 0;
     ref = open_ref();
     for (size_t i = 0; i < sizeof ALL_LEVELS / sizeof ALL_LEVELS[0]; i++) {
         backend *be = open_level(ALL_LEVELS[i], 2);
@@ -350,6 +382,7 @@ int main(void)
         test_vote_levels(be, ALL_LEVELS[i]);
         test_mean_heads(be, ALL_LEVELS[i]);
         test_choose(be, ALL_LEVELS[i]);
+        test_choose_wide(be, ALL_LEVELS[i]);
         is_ok(backend_fault(be, &e), &e, "%s, no fault", ALL_LEVELS[i]);
         backend_close(be);
     }

@@ -36,6 +36,8 @@ static const char *const strategies[] = {
     "quest:skip=1:budget=24:page=4:pool=entropy",
     "fier:skip=0:budget=20:g=8",
     "fier:skip=1:budget=20:g=8:open=window:score=int8",
+    "quest:skip=0:budget=12:page=4:coarse=8:coarse_keep=1",
+    "fier:skip=0:budget=12:g=8:coarse=8:coarse_keep=1",
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:center=1:gqa=vote:skip=1",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
@@ -335,7 +337,7 @@ static void check_foreign(void)
     seal(file, n);
     write_all(file, n);
     why = (err){0};
-    is_err(load_plain(s, path, &why), &why, ST_FORMAT, "version 2 of session files, expected 1", "a later version");
+    is_err(load_plain(s, path, &why), &why, ST_FORMAT, "version 3 of session files, expected 2", "a later version");
     h->version--;
     h->order = 0x04030201u;
     seal(file, n);

@@ -163,13 +163,12 @@ static void check_specs(void)
 
 int main(void)
 {
-    static const char *const devices[] = {"ref", "cpu"};
     err e = {0};
     world_fill(&w, 12);
     check_specs();
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < N_METHOD_DEVICES; d++) {
         rig r;
-        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d])) return tap_done();
+        if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s backend", METHOD_DEVICES[d])) return tap_done();
         check_groups(&r);
         check_prompts(&r);
         check_options(&r);

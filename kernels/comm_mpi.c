@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+/* Ranks through Open MPI. The library is opened when a launcher started this process: linked, it would cost every
+ * start 3 ms. Sums are formed here, since an MPI may add in any order. */
+#include "config.h"
+
+#include "kernels/comm_impl.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <mpi.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+
+#ifndef OPEN_MPI
+#error "Open MPI's mpi.h is needed: its handles are looked up by name"
+#endif
+
+#define LIBRARY "libmpi.so.40" /* Open MPI 2 to 5 */
+
+/* MPI's functions and Open MPI's constant handles, which its macros would link to. */
+#define CALLS(X)                                                                                                       \
+    X(Init_thread) X(Finalize) X(Abort) X(Comm_rank) X(Comm_size) X(Comm_dup) X(Comm_split_type) X(Comm_free)           \
+    X(Comm_set_errhandler) X(Error_string) X(Test) X(Ibarrier) X(Ibcast) X(Iallgather) X(Iallgatherv) X(Ialltoallv)
+#define HANDLES(X) X(comm_world, MPI_Comm) X(byte, MPI_Datatype) X(float, MPI_Datatype) X(int, MPI_Datatype) \
+    X(info_null, MPI_Info) X(errors_return, MPI_Errhandler)
+
+#define FUNCTION(f)  __typeof__(MPI_##f) *f;
+#define HANDLE(h, t) t h##_;
+
+enum {
+    SUM_FLOATS = 1 << 20,   /* at most so many are reduced at a time */
+    SMALL_FLOATS = 1 << 14, /* of these, every rank gets all parts and adds them up: one exchange less */
+    BYTES_MAX = 1 << 30,    /* counts are int */
+    SPIN_NS = 1000000, NAP_NS = 20000, NAP_NS_MAX = 1000000,
+    ALONE_NS_MAX = 3 /* seconds that a failed rank waits for the others at the end */
+};
+
+typedef struct {
+    void *library;
+    CALLS(FUNCTION)
+    HANDLES(HANDLE)
+    MPI_Comm ranks, end; /* of the engine's calls; of the last one */
+    float *parts;        /* [part_floats]: what the other ranks gave */
+    size_t part_floats;
+    bool asked, all_here; /* the codes of all ranks, in counts, were asked for; are there */
+    int *counts, *places, *other_counts, *other_places; /* [size] each */
+} mpi;
+
+/* ---- the library ---- */
+
+static status find(void **out, const mpi *m, const char *name, err *e)
+{
+    *out = dlsym(m->library, name);
+    return *out ? ST_OK : err_set(e, ST_UNSUPPORTED, "%s: no %s (Open MPI is needed)", LIBRARY, name);
+}
+
+static status load(mpi *m, err *e)
+{
+    /* its plug-ins look for its symbols */
+    m->library = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    if (!m->library) return err_set(e, ST_UNSUPPORTED, "started by mpirun, but MPI cannot be opened: %s", dlerror());
+#define FIND_FUNCTION(f)  TRY(find((void **)&m->f, m, "MPI_" #f, e));
+#define FIND_HANDLE(h, t) TRY(find((void **)&m->h##_, m, "ompi_mpi_" #h, e));
+    CALLS(FIND_FUNCTION)
+    HANDLES(FIND_HANDLE)
+    return ST_OK;
+}
+
+static status check(const mpi *m, int code, const char *what, err *e)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+    if (code == MPI_SUCCESS) return ST_OK;
+    m->Error_string(code, text, &n);
+    return err_set(e, ST_DEVICE, "MPI: %s: %s", what, text);
+}
+
+/* Waits for a call that was begun. At first it asks again and again; who waits long (for a user's line, say) sleeps
+ * between. False: not done after limit_ns (0: no limit). */
+static status wait_for(const mpi *m, MPI_Request *r, const char *what, int64_t limit_ns, bool *done, err *e)
+{
+    int64_t began = clock_ns(), now = began;
+    long nap = NAP_NS;
+    for (int flag = 0;; now = clock_ns()) {
+        TRY(check(m, m->Test(r, &flag, MPI_STATUS_IGNORE), what, e));
+        *done = flag;
+        if (flag || (limit_ns && now - began > limit_ns)) return ST_OK;
+        if (now - began < SPIN_NS) sched_yield();
+        else {
+            nanosleep(&(struct timespec){0, nap}, NULL);
+            nap = nap * 2 < NAP_NS_MAX ? nap * 2 : NAP_NS_MAX;
+        }
+    }
+}
+
+static status finish(const mpi *m, int began, MPI_Request *r, const char *what, err *e)
+{
+    bool done;
+    TRY(check(m, began, what, e));
+    return wait_for(m, r, what, 0, &done, e);
+}
+
+/* ---- sums ---- */
+
+static void add_parts(float *out, const float *parts, size_t n, size_t stride, int size)
+{
+    for (size_t i = 0; i < n; i++) {
+        float sum = parts[i];
+        for (int r = 1; r < size; r++) sum += parts[(size_t)r * stride + i];
+        out[i] = sum;
+    }
+}
+
+static status sum_small(comm *c, float *x, size_t n, err *e)
+{
+    mpi *m = c->ctx;
+    MPI_Request r;
+    int began = m->Iallgather(x, (int)n, m->float_, m->parts, (int)n, m->float_, m->ranks, &r);
+    TRY(finish(m, began, &r, "all-reduce", e));
+    add_parts(x, m->parts, n, n, c->size);
+    return ST_OK;
+}
+
+/* Each rank adds up one piece of x and gives it to all. */
+static status sum_pieces(comm *c, float *x, size_t n, err *e)
+{
+    mpi *m = c->ctx;
+    MPI_Request r;
+    size_t piece = (n + (size_t)c->size - 1) / (size_t)c->size, mine;
+    for (int i = 0; i < c->size; i++) {
+        size_t from = (size_t)i * piece < n ? (size_t)i * piece : n;
+        m->places[i] = (int)from;
+        m->counts[i] = (int)(n - from < piece ? n - from : piece);
+    }
+    mine = (size_t)m->counts[c->rank];
+    for (int i = 0; i < c->size; i++) {
+        m->other_counts[i] = (int)mine;
+        m->other_places[i] = i * (int)piece;
+    }
+    int began = m->Ialltoallv(x, m->counts, m->places, m->float_, m->parts, m->other_counts, m->other_places, m->float_,
+                              m->ranks, &r);
+    TRY(finish(m, began, &r, "all-reduce", e));
+    add_parts(x + m->places[c->rank], m->parts, mine, piece, c->size);
+    began = m->Iallgatherv(MPI_IN_PLACE, 0, m->float_, x, m->counts, m->places, m->float_, m->ranks, &r);
+    return finish(m, began, &r, "all-reduce", e);
+}
+
+static status mpi_all_reduce(comm *c, float *x, size_t n, err *e)
+{
+    if (c->size == 1) return ST_OK;
+    for (size_t i = 0; i < n;) {
+        size_t k = n - i < SUM_FLOATS ? n - i : SUM_FLOATS;
+        TRY(k <= SMALL_FLOATS ? sum_small(c, x + i, k, e) : sum_pieces(c, x + i, k, e));
+        i += k;
+    }
+    return ST_OK;
+}
+
+/* ---- the other calls ---- */
+
+static status mpi_all_gather(comm *c, void *out, const void *in, size_t bytes, err *e)
+{
+    mpi *m = c->ctx;
+    MPI_Request r;
+    if (bytes > BYTES_MAX)
+        return err_set(e, ST_UNSUPPORTED, "MPI: all-gather of %zu bytes a rank, at most %d", bytes, BYTES_MAX);
+    unsigned char *own = (unsigned char *)out + (size_t)c->rank * bytes;
+    if (own != in) memcpy(own, in, bytes);
+    int began = m->Iallgather(MPI_IN_PLACE, 0, m->byte_, out, (int)bytes, m->byte_, m->ranks, &r);
+    return finish(m, began, &r, "all-gather", e);
+}
+
+static status mpi_broadcast(comm *c, void *p, size_t bytes, int root, err *e)
+{
+    mpi *m = c->ctx;
+    MPI_Request r;
+    for (size_t at = 0; at < bytes;) {
+        size_t n = bytes - at < BYTES_MAX ? bytes - at : BYTES_MAX;
+        int began = m->Ibcast((unsigned char *)p + at, (int)n, m->byte_, root, m->ranks, &r);
+        TRY(finish(m, began, &r, "broadcast", e));
+        at += n;
+    }
+    return ST_OK;
+}
+
+static status mpi_barrier(comm *c, err *e)
+{
+    mpi *m = c->ctx;
+    MPI_Request r;
+    int began = m->Ibarrier(m->ranks, &r);
+    return finish(m, began, &r, "barrier", e);
+}
+
+/* ---- begin and end ---- */
+
+static void free_ctx(mpi *m)
+{
+    mem_unmap(m->parts, m->part_floats * sizeof *m->parts);
+    mem_free(m->counts);
+    mem_free(m);
+}
+
+/* Has its own communicator: others may still be inside another call. */
+static void ask_codes(mpi *m, int rc)
+{
+    MPI_Request r;
+    if (m->asked) return;
+    m->asked = true;
+    if (m->Iallgather(&rc, 1, m->int_, m->counts, 1, m->int_, m->end, &r) == MPI_SUCCESS)
+        wait_for(m, &r, "end", rc ? (int64_t)ALONE_NS_MAX * 1000000000 : 0, &m->all_here, NULL);
+}
+
+static int mpi_speaker(comm *c, int rc)
+{
+    mpi *m = c->ctx;
+    int first = 0;
+    ask_codes(m, rc);
+    if (!m->all_here) return c->rank;
+    while (first + 1 < c->size && m->counts[first] == 0) first++;
+    return first;
+}
+
+static int mpi_close(comm *c, int rc)
+{
+    mpi *m = c->ctx;
+    ask_codes(m, rc);
+    if (!m->all_here) m->Abort(m->comm_world_, rc ? rc : 1);
+    for (int i = 0; i < c->size; i++)
+        if (m->counts[i] > rc) rc = m->counts[i];
+    m->Finalize();
+    free_ctx(m);
+    return rc;
+}
+
+static const comm_ops mpi_ops = {mpi_all_reduce, mpi_all_gather, mpi_broadcast, mpi_barrier, mpi_speaker, mpi_close};
+
+static status open_ranks(comm *c, mpi *m, err *e)
+{
+    MPI_Comm local;
+    int level;
+    TRY(check(m, m->Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "start", e));
+    TRY(check(m, m->Comm_dup(m->comm_world_, &m->ranks), "start", e));
+    TRY(check(m, m->Comm_dup(m->comm_world_, &m->end), "start", e));
+    m->Comm_set_errhandler(m->ranks, m->errors_return_);
+    m->Comm_set_errhandler(m->end, m->errors_return_);
+    m->Comm_rank(m->ranks, &c->rank);
+    m->Comm_size(m->ranks, &c->size);
+    if (c->size > COMM_RANKS_MAX)
+        return err_set(e, ST_UNSUPPORTED, "%d ranks, at most %d", c->size, COMM_RANKS_MAX);
+    TRY(check(m, m->Comm_split_type(m->ranks, MPI_COMM_TYPE_SHARED, 0, m->info_null_, &local), "start", e));
+    m->Comm_rank(local, &c->local_rank);
+    m->Comm_size(local, &c->local_size);
+    m->Comm_free(&local);
+    return ST_OK;
+}
+
+status comm_mpi_init(comm *c, err *e)
+{
+    mpi *m;
+    TRY(MEM_NEW(&m, 1, e));
+    status st;
+    TRY_GOTO(load(m, e));
+    TRY_GOTO(open_ranks(c, m, e));
+    size_t size = (size_t)c->size;
+    TRY_GOTO(MEM_NEW(&m->counts, 4 * size, e));
+    m->places = m->counts + size;
+    m->other_counts = m->places + size;
+    m->other_places = m->other_counts + size;
+    m->part_floats = size * SMALL_FLOATS > SUM_FLOATS + size ? size * SMALL_FLOATS : SUM_FLOATS + size;
+    TRY_GOTO(mem_map_anon((void **)&m->parts, m->part_floats * sizeof *m->parts, "sums of ranks", e));
+    c->name = "mpi";
+    c->ops = &mpi_ops;
+    c->ctx = m;
+    return ST_OK;
+done:
+    free_ctx(m);
+    return st;
+}

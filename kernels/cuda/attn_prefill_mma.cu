@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention of a prompt's queries with tensor cores, for rows of f16 or bf16 where the job allows rounding: q and the
+ * weights in the type of the rows, sums and the softmax in float32. attn_prefill.cu is the same without tensor cores.
+ * A warp has 16 queries of one unit for each of its bands; scores and weights never leave its registers, since the
+ * layout of a product's result is that of the next product's left side. Tiles of K and V come two ahead (cp.async). Tiles
+ * begin at multiples of KEYS entries of the list, and one that a query does not see changes nothing of its sums, so
+ * that a query's bits do not depend on the chunk that it came in.
+ * What bounds it, by count, for D = 128 on one processor: a tile of 32 keys for 4 warps (128 queries) is 512 mma, which
+ * take 1024 cycles of the tensor cores on sm_80 and 512 on sm_90. Beside them go: 96 KiB of shared memory read, 768
+ * cycles (75 % and 150 % of the tensor cores' time; one band a warp would need 1024); 4.5 instructions a score and one
+ * an element of the output, in all 460 a warp beside 128 mma, 588 cycles of a scheduler; 32 ex2 a thread, 256 cycles.
+ * So at most all of the peak on sm_80, and 67 % on sm_90, where mma.sync alone is said to reach some 62 % of wgmma.
+ * 8 warps a processor: two blocks of 128 threads with up to 255 registers and 27 to 70 KiB.
+ * Source: FlashAttention-2 (Dao 2023, section 3); Milakov and Gimelshein 2018 (online softmax). */
+#include "config.h"
+
+#include <limits.h>
+#include <type_traits>
+
+#include "kernels/cuda/attention.cuh"
+
+enum { WARPS = 4, BLOCK = 32 * WARPS, BAND = 16 };
+#define LOG2_E 1.44269504f
+
+/* How a head size is cut: BANDS of 16 queries a warp and KEYS a tile, such that a thread's numbers fit into 255
+ * registers, namely BANDS (D / 2 of the output + KEYS / 2 of scores + D / 4 of q). Q_SHARED: q does not fit in and
+ * comes from shared memory for every tile, which two bands make up for: they share what is loaded of K and V. */
+template <int D> struct cut;
+template <> struct cut<64> { enum { BANDS = 2, KEYS = 64, Q_SHARED = false }; };
+template <> struct cut<96> { enum { BANDS = 2, KEYS = 32, Q_SHARED = false }; };
+template <> struct cut<128> { enum { BANDS = 2, KEYS = 32, Q_SHARED = true }; };
+template <> struct cut<256> { enum { BANDS = 1, KEYS = 32, Q_SHARED = false }; };
+
+template <class T, int D> struct tile {
+    enum {
+        KEYS = cut<D>::KEYS,
+        BAND_ROWS = cut<D>::BANDS * BAND, /* queries of a warp */
+        ROWS = WARPS * BAND_ROWS,         /* of a block */
+        STRIDE = D + 8,                   /* 16 bytes more: eight rows then lie in different banks */
+        SIZE = KEYS * STRIDE,
+        BYTES = (4 * SIZE + (cut<D>::Q_SHARED ? ROWS * STRIDE : 0)) * (int)sizeof(T) /* K, V, K, V, q */
+    };
+};
+
+/* What a thread holds of its queries: rows g and g + 8 of each band, g = lane / 4. */
+template <class T, int D> struct held {
+    enum { BANDS = cut<D>::BANDS, PARTS = cut<D>::Q_SHARED ? 1 : D / 16 };
+    unsigned q[BANDS][PARTS][4];
+    T *q_shared; /* the warp's first row */
+    float out[BANDS][D / 8][4], most[BANDS][2], sum[BANDS][2]; /* sum: of this thread's columns */
+    float by[BANDS][2]; /* score in powers of two = by * product; bf16: 1 */
+};
+
+/* In shared memory: the entries [lo, hi) that a query of the block sees, counted from the first tile. */
+typedef struct {
+    int lo, hi;
+} limits;
+
+/* What the queries of a block and of a warp see, counted from the first tile, which begins at entry `first` of the list.
+ * some: seen by some query of the warp; all: by all of them. */
+typedef struct {
+    int64_t first; /* of the list's room: range's first included */
+    int from, to, some_lo, some_hi, all_lo, all_hi;
+} sight;
+
+/* Starts to copy KEYS entries; those that no query of the block sees become 0. */
+template <class T, int D>
+static __device__ __forceinline__ void start_tile(T *k, const attn_args &j, const attn_unit &u, const sight &w, int at)
+{
+    constexpr int PER_ROW = D / 8;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < tile<T, D>::KEYS * PER_ROW; i += BLOCK) {
+        int entry = at + i / PER_ROW, c = i % PER_ROW * 8, to = i / PER_ROW * tile<T, D>::STRIDE + c;
+        bool inside = entry >= w.from && entry < w.to;
+        size_t from = inside ? (u.kv_head * j.cap + slot_of(u, w.first - u.first + entry)) * D + c : 0;
+        copy16_async(k + to, (const T *)j.k + from, inside);
+        copy16_async(k + tile<T, D>::SIZE + to, (const T *)j.v + from, inside);
+    }
+}
+
+/* f16 ends at 65504: what a query is multiplied by so that its largest number becomes 2^13 to 2^14. */
+static __device__ __forceinline__ float into_range(float most)
+{
+    int exponent = (int)(__float_as_uint(most) >> 23) - 127; /* -127: 0; 128: infinity */
+    return exponent < -112 || exponent == 128 ? 1 : __uint_as_float((unsigned)(127 + 13 - exponent) << 23);
+}
+
+/* Row `row` of the block's queries, times scale * log2 e, into fragments; behind the last row there are zeros. */
+template <class T, int D>
+static __device__ __forceinline__ void load_query(held<T, D> &x, const attn_args &j, const attn_unit &u, int64_t row, int band,
+                                                  int half)
+{
+    bool inside = row < (int64_t)j.n_tok * u.heads;
+    const float *q = j.q + threadIdx.x % 4 * 2, scale = j.scale * LOG2_E;
+    T *to = x.q_shared + (BAND * band + 8 * half + threadIdx.x % 32 / 4) * tile<T, D>::STRIDE + threadIdx.x % 4 * 2;
+    float fit = 1, most = 0;
+    if (inside) q += query_at(j, u, row) * D;
+    if (std::is_same<T, __half>::value) {
+#pragma unroll 4
+        for (int c = 0; c < D && inside; c += 8) most = fmaxf(most, fmaxf(fabsf(q[c] * scale), fabsf(q[c + 1] * scale)));
+        for (int m = 1; m < 4; m *= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, m));
+        fit = into_range(most);
+    }
+#pragma unroll
+    for (int i = 0; i < D / 8; i++) {
+        float2 v = make_float2(0, 0);
+        if (inside) v = *reinterpret_cast<const float2 *>(q + 8 * i);
+        unsigned two = pack2(v.x * scale * fit, v.y * scale * fit, T());
+        if constexpr (cut<D>::Q_SHARED) *reinterpret_cast<unsigned *>(to + 8 * i) = two;
+        else x.q[band][i / 2][half + i % 2 * 2] = two;
+    }
+    x.by[band][half] = 1 / fit;
+}
+
+/* Products of the warp's queries with a tile's keys. */
+template <class T, int D>
+static __device__ __forceinline__ void multiply_keys(float s[][cut<D>::KEYS / 8][4], const held<T, D> &x, const T *k)
+{
+    const int lane = threadIdx.x % 32;
+    const T *q_shared = x.q_shared + lane % 16 * tile<T, D>::STRIDE + lane / 16 * 8;
+    k += (lane / 16 * 8 + lane % 8) * tile<T, D>::STRIDE + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int c = 0; c < D / 16; c++) {
+        unsigned q[cut<D>::BANDS][4];
+#pragma unroll
+        for (int i = 0; i < cut<D>::BANDS; i++) {
+            if constexpr (cut<D>::Q_SHARED) load_matrices(q[i], q_shared + BAND * i * tile<T, D>::STRIDE + 16 * c);
+            else
+#pragma unroll
+                for (int a = 0; a < 4; a++) q[i][a] = x.q[i][c][a];
+        }
+#pragma unroll
+        for (int n = 0; n < cut<D>::KEYS / 16; n++) {
+            unsigned b[4];
+            load_matrices(b, k + 16 * n * tile<T, D>::STRIDE + 16 * c);
+#pragma unroll
+            for (int i = 0; i < cut<D>::BANDS; i++) {
+                mma(s[i][2 * n], q[i], b, T());
+                mma(s[i][2 * n + 1], q[i], b + 2, T());
+            }
+        }
+    }
+}
+
+/* Scores of entries from `at` on that their query does not see. */
+template <int D>
+static __device__ __forceinline__ void hide(float s[][cut<D>::KEYS / 8][4], const limits *mine, int at)
+{
+    at += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2 * cut<D>::BANDS; i++) {
+        limits l = mine[8 * i];
+#pragma unroll
+        for (int n = 0; n < cut<D>::KEYS / 4; n++) {
+            int entry = at + n / 2 * 8 + n % 2;
+            if (entry < l.lo || entry >= l.hi) s[i / 2][n / 2][i % 2 * 2 + n % 2] = -INFINITY;
+        }
+    }
+}
+
+/* Scores become weights, relative to the largest score so far; what is held is taken down to the same. */
+template <class T, int D>
+static __device__ __forceinline__ void weigh(float s[][cut<D>::KEYS / 8][4], held<T, D> &x)
+{
+    constexpr int N = cut<D>::KEYS / 8;
+#pragma unroll
+    for (int i = 0; i < cut<D>::BANDS; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float top = x.most[i][h], by = std::is_same<T, __half>::value ? x.by[i][h] : 1, sum = 0;
+#pragma unroll
+            for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(s[i][n][2 * h], s[i][n][2 * h + 1]));
+            for (int m = 1; m < 4; m *= 2) top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, m));
+            float from = top == -INFINITY ? 0 : top * by, fade = exp2_fast(x.most[i][h] * by - from);
+#pragma unroll
+            for (int n = 0; n < 2 * N; n++) {
+                float &w = s[i][n / 2][2 * h + n % 2];
+                w = exp2_fast(fmaf(w, by, -from));
+                sum += w;
+            }
+            x.most[i][h] = top;
+            x.sum[i][h] = fmaf(x.sum[i][h], fade, sum);
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) x.out[i][n][2 * h] *= fade, x.out[i][n][2 * h + 1] *= fade;
+        }
+}
+
+template <class T, int D>
+static __device__ __forceinline__ void add_values(held<T, D> &x, const float s[][cut<D>::KEYS / 8][4], const T *v)
+{
+    const int lane = threadIdx.x % 32;
+    v += lane % 16 * tile<T, D>::STRIDE + lane / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < cut<D>::KEYS / 16; n++) {
+        unsigned w[cut<D>::BANDS][4];
+#pragma unroll
+        for (int i = 0; i < cut<D>::BANDS; i++)
+#pragma unroll
+            for (int a = 0; a < 4; a++) w[i][a] = pack2(s[i][2 * n + a / 2][a % 2 * 2], s[i][2 * n + a / 2][a % 2 * 2 + 1], T());
+#pragma unroll
+        for (int c = 0; c < D / 16; c++) {
+            unsigned b[4];
+            load_matrices_turned(b, v + 16 * n * tile<T, D>::STRIDE + 16 * c);
+#pragma unroll
+            for (int i = 0; i < cut<D>::BANDS; i++) {
+                mma(x.out[i][2 * c], w[i], b, T());
+                mma(x.out[i][2 * c + 1], w[i], b + 2, T());
+            }
+        }
+    }
+}
+
+template <class T, int D>
+static __device__ __forceinline__ void put_out(held<T, D> &x, const attn_args &j, const attn_unit &u, int64_t row0)
+{
+#pragma unroll
+    for (int i = 0; i < cut<D>::BANDS; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = x.sum[i][h];
+            for (int m = 1; m < 4; m *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, m);
+            int64_t row = row0 + BAND * i + 8 * h;
+            if (row >= (int64_t)j.n_tok * u.heads) continue;
+            size_t at = query_at(j, u, row);
+            float *out = j.out + at * D + threadIdx.x % 4 * 2, inverse = sum == 0 ? 0 : 1 / sum;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+                *reinterpret_cast<float2 *>(out + 8 * n) =
+                    make_float2(x.out[i][n][2 * h] * inverse, x.out[i][n][2 * h + 1] * inverse);
+            if (j.lse && threadIdx.x % 4 == 0)
+                j.lse[at] = sum == 0 ? -INFINITY : (x.most[i][h] * x.by[i][h]) / LOG2_E + logf(sum);
+        }
+}
+
+/* Sets w, and the limits of the thread's queries; room: for each warp what its queries see. */
+template <int D>
+static __device__ __forceinline__ void look(sight *w, limits *mine, const attn_args &j, const attn_unit &u, int64_t row0,
+                                            int64_t (*room)[2])
+{
+    enum { N = 2 * cut<D>::BANDS, KEYS = cut<D>::KEYS };
+    long long lo[N], hi[N], from = INT64_MAX, to = 0, all_from = INT64_MAX, all_to = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int64_t row = row0 + i / 2 * BAND + i % 2 * 8, a = 0, b = 0;
+        if (row < (int64_t)j.n_tok * u.heads) visible(j, u, (int)(row / u.heads), a, b);
+        lo[i] = a, hi[i] = b;
+        if (a < b) from = min(from, lo[i]), to = max(to, hi[i]);
+    }
+    for (int m = 4; m < 32; m *= 2) {
+        from = min(from, __shfl_xor_sync(ALL_LANES, from, m));
+        to = max(to, __shfl_xor_sync(ALL_LANES, to, m));
+    }
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32][0] = from, room[threadIdx.x / 32][1] = to;
+    __syncthreads();
+    for (int i = 0; i < WARPS; i++) all_from = min(all_from, (long long)room[i][0]), all_to = max(all_to, (long long)room[i][1]);
+    w->first = all_to == 0 ? 0 : (u.first + all_from) / KEYS * KEYS;
+    long long first = w->first - u.first;
+    w->from = all_to == 0 ? 0 : (int)(all_from - first), w->to = all_to == 0 ? 0 : (int)(all_to - first);
+    w->some_lo = to == 0 ? 0 : (int)(from - first), w->some_hi = to == 0 ? 0 : (int)(to - first);
+    w->all_lo = 0, w->all_hi = INT_MAX;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        bool none = lo[i] >= hi[i];
+        limits l = {none ? 0 : (int)(lo[i] - first), none ? 0 : (int)(hi[i] - first)};
+        if (threadIdx.x % 4 == 0) mine[8 * i] = l;
+        w->all_lo = max(w->all_lo, l.lo), w->all_hi = min(w->all_hi, l.hi);
+    }
+    for (int m = 4; m < 32; m *= 2) {
+        w->all_lo = max(w->all_lo, __shfl_xor_sync(ALL_LANES, w->all_lo, m));
+        w->all_hi = min(w->all_hi, __shfl_xor_sync(ALL_LANES, w->all_hi, m));
+    }
+}
+
+template <class T, int D> static __global__ void __launch_bounds__(BLOCK) prefill_mma_k(attn_args j)
+{
+    typedef tile<T, D> t;
+    SHARED_DYN(T, room);
+    SHARED(int64_t, seen, [WARPS][2]);
+    SHARED(limits, limit, [t::ROWS]);
+    attn_unit u = unit_of(j, blockIdx.y);
+    /* The last queries see most: their blocks go first. */
+    int row_in = threadIdx.x / 32 * t::BAND_ROWS + threadIdx.x % 32 / 4;
+    int64_t row0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * t::ROWS + row_in;
+    held<T, D> x = {};
+    sight w;
+    limits *mine = limit + row_in;
+    look<D>(&w, mine, j, u, row0, seen);
+    if (w.to > 0) start_tile<T, D>(room, j, u, w, 0);
+    copies_end_group();
+    x.q_shared = room + 4 * t::SIZE + threadIdx.x / 32 * t::BAND_ROWS * t::STRIDE;
+#pragma unroll
+    for (int i = 0; i < 2 * cut<D>::BANDS; i++) {
+        load_query(x, j, u, row0 + i / 2 * BAND + i % 2 * 8, i / 2, i % 2);
+        x.most[i / 2][i % 2] = -INFINITY;
+    }
+    T *now = room, *next = room + 2 * t::SIZE;
+    for (int at = 0; at < w.to; at += t::KEYS) {
+        if (at + t::KEYS < w.to) start_tile<T, D>(next, j, u, w, at + t::KEYS);
+        copies_end_group();
+        copies_wait<1>();
+        __syncthreads();
+        if (at < w.some_hi && at + t::KEYS > w.some_lo) {
+            float s[cut<D>::BANDS][t::KEYS / 8][4] = {};
+            multiply_keys<T, D>(s, x, now);
+            if (at < w.all_lo || at + t::KEYS > w.all_hi) hide<D>(s, mine, at);
+            weigh<T, D>(s, x);
+            add_values<T, D>(x, s, now + t::SIZE);
+        }
+        __syncthreads();
+        T *done = now;
+        now = next, next = done;
+    }
+    put_out(x, j, u, row0);
+}
+
+bool attn_mma_fits(const attn_args *j, const attn_job *job)
+{
+    bool size = j->dim == 64 || j->dim == 96 || j->dim == 128 || j->dim == 256;
+    return size && !attn_has_codes(j) && job->rounded && job->rows.type != DT_F32 && attn_wide(j) && ((uintptr_t)j->q | (uintptr_t)j->out) % 8 == 0;
+}
+
+template <class T, int D> static cudaError_t prefill(backend *be, const attn_args *j)
+{
+    typedef tile<T, D> t;
+    cudaError_t rc = cudaFuncSetAttribute(prefill_mma_k<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, t::BYTES);
+    if (rc != cudaSuccess) return rc;
+    unsigned blocks = cuda_blocks((size_t)j->n_tok * (j->n_heads / j->n_units), t::ROWS);
+    return launch(prefill_mma_k<T, D>, dim3(blocks, (unsigned)j->n_units), dim3(BLOCK), t::BYTES, cuda_stream(be), *j);
+}
+
+cudaError_t attn_mma_run(backend *be, const attn_args *j, dtype type)
+{
+    cudaError_t rc = cudaErrorInvalidValue;
+    by_type(type, [&](auto e) {
+        typedef decltype(e) T;
+        if constexpr (sizeof(T) == 2)
+            rc = j->dim == 64    ? prefill<T, 64>(be, j)
+                 : j->dim == 96  ? prefill<T, 96>(be, j)
+                 : j->dim == 128 ? prefill<T, 128>(be, j)
+                                 : prefill<T, 256>(be, j);
+    });
+    return rc;
+}

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: MIT */
+/* Blocks of ActQKV, probes and budgets (ops_block.h). */
+#include "config.h"
+
+#include "kernels/cuda/cuda.cuh"
+#include "kernels/ops_block.h"
+
+enum {
+    BLOCK = 256,
+    WARPS = BLOCK / 32,
+    FORM = 128,             /* threads that form: a warp a head */
+    CHANNELS = 256 / 32,    /* of a lane, at most */
+    MOST_PROBE = 48 << 10,  /* bytes of a probe in shared memory */
+    ITEMS = 4096            /* scores whose entropy a block adds up */
+};
+
+/* ---- statistics and probes: 32 channels a block, a warp a slice of the rows ---- */
+
+/* Sum over the slices, the same in all warps; ends with a barrier. part: [WARPS][32]. */
+template <class F> static __device__ __forceinline__ F over_slices(F x, F (*part)[32])
+{
+    int lane = threadIdx.x % 32;
+    F sum = 0;
+    part[threadIdx.x / 32][lane] = x;
+    __syncthreads();
+    for (int i = 0; i < WARPS; i++) sum += part[i][lane];
+    __syncthreads();
+    return sum;
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+    moments_k(float *mean, float *m2, size_t before, const float *x, size_t n, size_t dim)
+{
+    SHARED(double, part, [WARPS][32]);
+    size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
+    bool inside = c < dim;
+    double sum = 0, square = 0;
+#pragma unroll 4
+    for (size_t i = threadIdx.x / 32; i < n; i += WARPS)
+        if (inside) sum += (double)x[i * dim + c];
+    double here = over_slices(sum, part) / (double)n;
+#pragma unroll 4
+    for (size_t i = threadIdx.x / 32; i < n; i += WARPS)
+        if (inside) square += ((double)x[i * dim + c] - here) * ((double)x[i * dim + c] - here);
+    square = over_slices(square, part);
+    if (!inside || threadIdx.x >= 32) return;
+    double all = (double)(before + n), apart = before ? here - (double)mean[c] : 0;
+    if (before) {
+        here = (double)mean[c] + apart * (double)n / all;
+        square += (double)m2[c] + apart * apart * (double)before * (double)n / all;
+    }
+    mean[c] = (float)here;
+    m2[c] = (float)square;
+}
+
+static void block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
+{
+    if (n == 0 || !cuda_begin(be, "block.moments")) return;
+    cudaError_t rc = launch(moments_k, dim3(cuda_blocks(dim, 32)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(mean),
+                            ptr<float>(m2), before, (const float *)ptr<float>(x), n, dim);
+    cuda_check(be, rc, "block.moments [%zu, %zu]", n, dim);
+}
+
+/* |phi|_1 of a row; a block has a row. 0 without a variance. */
+static __global__ void __launch_bounds__(BLOCK)
+    activation_k(float *out, const float *x, size_t dim, const float *mean, const float *m2, size_t count)
+{
+    SHARED(float, part, [WARPS]);
+    float by = 1 / (float)(count - 1), floor = 0, sum = 0;
+    const float *row = x + blockIdx.x * dim;
+    for (size_t c = threadIdx.x; c < dim; c += BLOCK) floor += m2[c] * by;
+    floor = block_sum(floor, part) / (100 * (float)dim);
+    for (size_t c = threadIdx.x; c < dim && floor > 0; c += BLOCK) {
+        float d = row[c] - mean[c];
+        sum += d * d / (m2[c] * by + floor);
+    }
+    sum = block_sum(sum, part);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+/* activation NULL: uniform weights. */
+static __global__ void __launch_bounds__(BLOCK)
+    probe_k(float *probe, float *weights, const float *activation, const float *x, size_t n, size_t dim)
+{
+    SHARED(float, room, [WARPS]);
+    SHARED(float, part, [WARPS][32]);
+    size_t c = (size_t)blockIdx.x * 32 + threadIdx.x % 32;
+    float total = 0, sum = 0;
+    for (size_t i = threadIdx.x; activation && i < n; i += BLOCK) total += activation[i];
+    total = block_sum(total, room);
+    bool uniform = !(total > 0) || isinf(total);
+    for (size_t i = threadIdx.x; blockIdx.x == 0 && i < n; i += BLOCK)
+        weights[i] = uniform ? 1 / (float)n : activation[i] / total;
+#pragma unroll 4
+    for (size_t i = threadIdx.x / 32; i < n; i += WARPS)
+        if (c < dim) sum += (uniform ? 1 / (float)n : activation[i] / total) * x[i * dim + c];
+    sum = over_slices(sum, part);
+    if (c < dim && threadIdx.x < 32) probe[c] = sum;
+}
+
+/* Heads of other ranks take part in the probe, the scores and the entropies, which stay here so far. */
+static bool block_begin(backend *be, const char *op)
+{
+    if (!cuda_begin(be, op)) return false;
+    if (backend_ranks(be) > 1) err_set(&be->fault, ST_UNSUPPORTED, "%s: does not run over several GPUs yet", op);
+    return backend_ranks(be) == 1;
+}
+
+static void block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
+{
+    float *activation = NULL;
+    cudaError_t rc = cudaSuccess;
+    if (n == 0 || !block_begin(be, "block.probe")) return;
+    if (mean.p && count > 1) {
+        activation = (float *)cuda_room(be, &cuda_of(be)->parts, n, sizeof(float), "activations");
+        if (!activation) return;
+        rc = launch(activation_k, dim3((unsigned)n), dim3(BLOCK), 0, cuda_stream(be), activation,
+                    (const float *)ptr<float>(x), dim, (const float *)ptr<float>(mean), (const float *)ptr<float>(m2), count);
+    }
+    if (rc == cudaSuccess)
+        rc = launch(probe_k, dim3(cuda_blocks(dim, 32)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(probe),
+                    ptr<float>(weights), (const float *)activation, (const float *)ptr<float>(x), n, dim);
+    cuda_check(be, rc, "block.probe [%zu, %zu]", n, dim);
+}
+
+/* ---- scores ---- */
+
+/* 0 where one of the vectors is. */
+static __device__ __forceinline__ float cosine(float dot, float aa, float bb)
+{
+    return aa == 0 || bb == 0 ? 0 : dot / (sqrtf(aa) * sqrtf(bb));
+}
+
+/* Cosines of whole rows, a warp a row, 16 bytes a load. The probe lies in shared memory, so that neighbouring lanes read
+ * neighbouring quads: element e of lane l in turn i at [i][e / 4][l][e % 4]. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    cosine_k(float *score, const float *probe, const T *rep, int dim, const int64_t *n, unsigned long long *read)
+{
+    enum { N = pack<T>::N, TURN = 32 * N };
+    SHARED(float, part, [WARPS]);
+    SHARED_DYN(float, mine);
+    int lane = threadIdx.x % 32;
+    float aa = 0;
+    add_read(read, (unsigned long long)max(n[2] - n[1], (int64_t)0) * dim * sizeof(T));
+    for (int c = threadIdx.x; c < dim; c += BLOCK) {
+        int e = c % N, at = c / TURN * TURN + e / 4 * 128 + c % TURN / N * 4 + e % 4;
+        mine[at] = probe[c];
+        aa += probe[c] * probe[c];
+    }
+    aa = block_sum(aa, part); /* also the barrier behind the writes */
+    for (int64_t b = n[1] + (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < n[2]; b += (int64_t)gridDim.x * WARPS) {
+        const T *row = rep + (size_t)b * dim;
+        float dot = 0, bb = 0;
+#pragma unroll 4
+        for (int c = lane * N; c < dim; c += TURN) {
+            float y[N];
+            unpack(y, load16(row + c), row);
+#pragma unroll
+            for (int e = 0; e < N; e += 4) {
+                float4 p = load_f4(mine + c / TURN * TURN + e / 4 * 128 + lane * 4);
+                dot += p.x * y[e] + p.y * y[e + 1] + p.z * y[e + 2] + p.w * y[e + 3];
+                bb += y[e] * y[e] + y[e + 1] * y[e + 1] + y[e + 2] * y[e + 2] + y[e + 3] * y[e + 3];
+            }
+        }
+        dot = warp_sum(dot), bb = warp_sum(bb);
+        if (lane == 0) score[b] = cosine(dot, aa, bb);
+    }
+}
+
+/* Mean of the cosines of `parts` equal parts, or of what the other kernel cannot load; a warp a row. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    cosines_k(float *score, const float *probe, const T *rep, int dim, int parts, const int64_t *n, unsigned long long *read)
+{
+    int lane = threadIdx.x % 32, size = dim / parts;
+    add_read(read, (unsigned long long)max(n[2] - n[1], (int64_t)0) * dim * sizeof(T));
+    for (int64_t b = n[1] + (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < n[2]; b += (int64_t)gridDim.x * WARPS) {
+        float sum = 0;
+        for (int p = 0; p < parts; p++) {
+            float dot = 0, aa = 0, bb = 0;
+#pragma unroll 4
+            for (int c = p * size + lane; c < (p + 1) * size; c += 32) {
+                float a = probe[c], y = to_f32(rep[(size_t)b * dim + c]);
+                dot += a * y, aa += a * a, bb += y * y;
+            }
+            sum += cosine(warp_sum(dot), warp_sum(aa), warp_sum(bb));
+        }
+        if (lane == 0) score[b] = sum / (float)parts;
+    }
+}
+
+static void block_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max, buf read)
+{
+    int dim = (int)(x->n_heads * x->head_dim);
+    if (n_max <= 0 || !block_begin(be, "block.score")) return;
+    if (parts == 0) parts = 1;
+    dim3 grid(min(cuda_blocks((size_t)n_max, WARPS), (unsigned)(4 * cuda_of(be)->n_sm)));
+    by_type(x->type, [&](auto t) {
+        typedef decltype(t) T;
+        const size_t turn = 32 * pack<T>::N, shared = (dim + turn - 1) / turn * turn * sizeof(float);
+        bool wide = parts == 1 && dim * sizeof(T) % 16 == 0 && (uintptr_t)x->rep.p % 16 == 0;
+        cudaError_t rc = wide && shared <= MOST_PROBE
+                             ? launch(cosine_k<T>, grid, dim3(BLOCK), shared, cuda_stream(be), ptr<float>(score),
+                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim,
+                                      (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read))
+                             : launch(cosines_k<T>, grid, dim3(BLOCK), 0, cuda_stream(be), ptr<float>(score),
+                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim, (int)parts,
+                                      (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read));
+        cuda_check(be, rc, "block.score [%d], up to %lld blocks", dim, (long long)n_max);
+    });
+}
+
+/* ---- blocks ---- */
+
+typedef struct {
+    float *mass; /* NULL: all are equal */
+    size_t ring;
+    int heads;
+    unsigned long long *read;
+} band;
+
+static band band_of(const band_mass *m)
+{
+    return {ptr<float>(m->mass), m->ring, (int)m->n_heads, ptr<unsigned long long>(m->read)};
+}
+
+static __global__ void fold_k(band m, const float *sum, size_t stride, const int64_t *at)
+{
+    int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, p = at[0] + i, old = min(at[2] - at[0], at[1]);
+    size_t head = blockIdx.y;
+    add_read(m.read, (unsigned long long)max(old, (int64_t)0) * m.heads * sizeof(float));
+    if (i >= at[1]) return;
+    float *to = &m.mass[head * m.ring + (size_t)p % m.ring];
+    *to = (p >= at[2] ? 0 : *to) + (sum ? sum[head * stride + i] : 0);
+}
+
+static void block_fold(backend *be, const band_mass *mass, buf sum, size_t stride, buf at, int64_t n_max)
+{
+    band m = band_of(mass);
+    if (n_max <= 0 || !cuda_begin(be, "block.fold")) return;
+    cudaError_t rc = launch(fold_k, dim3(cuda_blocks((size_t)n_max, BLOCK), (unsigned)m.heads), dim3(BLOCK), 0,
+                            cuda_stream(be), m, (const float *)ptr<float>(sum), stride, (const int64_t *)ptr<int64_t>(at));
+    cuda_check(be, rc, "block.fold [%d], up to %lld tokens", m.heads, (long long)n_max);
+}
+
+typedef struct {
+    void *rep;
+    const float *keys;
+    size_t cap, size, reps;
+    int heads, group, dim;
+} forming;
+
+/* A token by its mass: the larger first, then the lower one. none: i is the block's size. */
+typedef struct {
+    float mass;
+    size_t i;
+} token;
+
+static __device__ __forceinline__ bool precedes(token a, token b)
+{
+    return a.mass > b.mass || (a.mass == b.mass && a.i < b.i);
+}
+
+/* The best token of the block behind `last`, in all lanes. mass: of the block's first token in the ring. */
+static __device__ token next_token(const forming &f, const band &m, size_t head, size_t first, token last, bool any)
+{
+    token best = {0, f.size};
+    for (size_t i = threadIdx.x % 32; i < f.size; i += 32) {
+        token t = {m.mass ? m.mass[head * m.ring + (first + i) % m.ring] : 0, i};
+        if (isnan(t.mass)) t.mass = -INFINITY;
+        if (any && !precedes(last, t)) continue;
+        if (best.i == f.size || precedes(t, best)) best = t;
+    }
+    for (int l = 16; l > 0; l /= 2) {
+        token t = {__shfl_xor_sync(ALL_LANES, best.mass, l), __shfl_xor_sync(ALL_LANES, best.i, l)};
+        if (t.i < f.size && (best.i == f.size || precedes(t, best))) best = t;
+    }
+    return best;
+}
+
+/* A warp has a head of a block. */
+template <class T> static __global__ void __launch_bounds__(FORM) form_k(forming f, band m, const int64_t *at)
+{
+    int lane = threadIdx.x % 32, head = blockIdx.y * (FORM / 32) + threadIdx.x / 32;
+    int64_t b = blockIdx.x;
+    if (m.mass) add_read(m.read, (unsigned long long)at[1] * f.size * f.heads * sizeof(float));
+    if (b >= at[1] || head >= f.heads) return;
+    double sum[CHANNELS] = {0};
+    token last = {0, 0};
+    const float *keys = f.keys + ((size_t)(head / f.group) * f.cap + b * f.size) * f.dim;
+    for (size_t r = 0; r < f.reps; r++) {
+        last = next_token(f, m, head, (size_t)at[2] + b * f.size, last, r > 0);
+#pragma unroll
+        for (int i = 0; i < CHANNELS; i++)
+            if (lane + 32 * i < f.dim) sum[i] += (double)keys[last.i * f.dim + lane + 32 * i];
+    }
+    T *rep = (T *)f.rep + ((size_t)(at[0] + b) * f.heads + head) * f.dim;
+#pragma unroll
+    for (int i = 0; i < CHANNELS; i++)
+        if (lane + 32 * i < f.dim) put_f32(&rep[lane + 32 * i], (float)(sum[i] / (double)f.reps));
+}
+
+static void block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *mass, buf at, int64_t n_max)
+{
+    forming f = {x->rep.p, ptr<float>(keys->k), keys->cap, x->size, x->reps, (int)x->n_heads,
+                 (int)(x->n_heads / x->n_kv_heads), (int)x->head_dim};
+    band m = mass ? band_of(mass) : band{};
+    if (n_max <= 0 || !cuda_begin(be, "block.form")) return;
+    by_type(x->type, [&](auto t) {
+        cudaError_t rc = launch(form_k<decltype(t)>, dim3((unsigned)n_max, cuda_blocks(x->n_heads, FORM / 32)), dim3(FORM), 0,
+                                cuda_stream(be), f, m, (const int64_t *)ptr<int64_t>(at));
+        cuda_check(be, rc, "block.form [%zu, %zu], up to %lld blocks", x->n_heads, x->head_dim, (long long)n_max);
+    });
+}
+
+typedef struct {
+    const int64_t *at, *chosen;
+    const int32_t *block;
+    int64_t size;
+    int32_t *idx;
+    int64_t *range;
+    unsigned long long *count;
+} far;
+
+/* One block of threads. Of the chosen blocks, which ascend, the first are wholly behind the window, then one may be in part;
+ * all others are whole. */
+static __global__ void __launch_bounds__(BLOCK) list_k(far l)
+{
+    SHARED(float, part, [WARPS]);
+    int64_t from = l.at[0], sinks = l.at[1], n = l.chosen[1], first = max(sinks - from, (int64_t)0);
+    const int32_t *block = l.block + l.chosen[0];
+    float mine = 0;
+    for (int64_t i = threadIdx.x; i < n; i += BLOCK) mine += sinks + (block[i] + 1) * l.size <= from;
+    int64_t hidden = (int64_t)block_sum(mine, part), cut = 0;
+    if (hidden < n) cut = max(from - (sinks + block[hidden] * l.size), (int64_t)0);
+    for (int64_t i = threadIdx.x; i < first; i += BLOCK) l.idx[i] = (int32_t)(from + i);
+    int64_t tokens = (n - hidden) * l.size - cut, pending = max(l.at[2], from), rest = max(l.at[3] - pending, (int64_t)0);
+    for (int64_t i = threadIdx.x; i < tokens; i += BLOCK) {
+        int64_t j = i + cut;
+        l.idx[first + i] = (int32_t)(sinks + block[hidden + j / l.size] * l.size + j % l.size);
+    }
+    for (int64_t i = threadIdx.x; i < rest; i += BLOCK) l.idx[first + tokens + i] = (int32_t)(pending + i);
+    add_read(l.count, (unsigned long long)(first + tokens + rest));
+    if (threadIdx.x > 0) return;
+    l.range[0] = 0;
+    l.range[1] = first + tokens + rest;
+}
+
+static void block_list(backend *be, const far_list *list)
+{
+    far l = {ptr<int64_t>(list->at), ptr<int64_t>(list->chosen), ptr<int32_t>(list->block), list->size,
+             ptr<int32_t>(list->idx), ptr<int64_t>(list->range), ptr<unsigned long long>(list->count)};
+    if (!cuda_begin(be, "block.list")) return;
+    cuda_check(be, launch(list_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), l), "block.list");
+}
+
+/* ---- budgets ---- */
+
+/* Of some scores: the largest, sum of w = exp(score - largest), sum of w (score - largest). */
+typedef struct {
+    double most, z, sum;
+} entropy_part;
+
+static __device__ __forceinline__ double warp_sum_f64(double x)
+{
+    for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(ALL_LANES, x, m);
+    return x;
+}
+
+static __device__ __forceinline__ double block_sum_f64(double x, double *part)
+{
+    double sum = 0;
+    x = warp_sum_f64(x);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (unsigned w = 0; w < WARPS; w++) sum += part[w];
+    __syncthreads();
+    return sum;
+}
+
+/* A block has some items of a list. NaN counts as -inf. */
+static __global__ void __launch_bounds__(BLOCK)
+    entropy_k(entropy_part *out, const float *score, size_t stride, const int64_t *n, float scale)
+{
+    SHARED(float, room, [WARPS]);
+    SHARED(double, part, [WARPS]);
+    const float *s = score + blockIdx.y * stride;
+    int64_t lo = n[1] + (int64_t)blockIdx.x * ITEMS, hi = min(lo + ITEMS, n[2]);
+    float most = -INFINITY;
+    double z = 0, sum = 0;
+    for (int64_t i = lo + threadIdx.x; i < hi; i += BLOCK) most = fmaxf(most, __fmul_rn(scale, s[i]));
+    most = block_max(most, room);
+    for (int64_t i = lo + threadIdx.x; i < hi && !isinf(most); i += BLOCK) {
+        double d = (double)__fmul_rn(scale, s[i]) - (double)most;
+        if (!(d > -60)) continue; /* does not show in a double */
+        double w = exp(d);
+        z += w;
+        sum += w * d;
+    }
+    z = block_sum_f64(z, part);
+    sum = block_sum_f64(sum, part);
+    if (threadIdx.x == 0) out[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = {(double)most, z, sum};
+}
+
+/* log Z - sum p (s - largest), out of the parts of one list; a warp. */
+static __device__ double entropy_of(const entropy_part *p, int n)
+{
+    int lane = threadIdx.x % 32;
+    double most = -INFINITY, z = 0, sum = 0;
+    for (int i = lane; i < n; i += 32) most = p[i].most > most ? p[i].most : most;
+    for (int m = 16; m > 0; m /= 2) {
+        double other = __shfl_xor_sync(ALL_LANES, most, m);
+        most = other > most ? other : most;
+    }
+    if (isinf(most)) return 0;
+    for (int i = lane; i < n; i += 32) {
+        double down = p[i].most - most, by = exp(down);
+        if (p[i].z == 0) continue;
+        z += by * p[i].z;
+        sum += by * (p[i].sum + p[i].z * down);
+    }
+    z = warp_sum_f64(z), sum = warp_sum_f64(sum);
+    return log(z) - sum / z;
+}
+
+typedef struct {
+    float *theta;
+    double *sum;
+    int64_t *count, *pool, *k;
+    const int64_t *bound;
+    size_t layers, window, layer;
+} pools;
+
+/* The share of a layer in what is left, layers in ascending order. */
+static __device__ double share_of(const pools &p, double theta)
+{
+    double later = 0, left = (double)(p.layers - p.layer);
+    int64_t count = p.count[0];
+    for (size_t j = p.layer + 1; j < p.layers && count > 0; j++) later += p.sum[j] / (double)count;
+    return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
+}
+
+/* One warp. */
+static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, const int64_t *n)
+{
+    double sum = 0;
+    for (int l = 0; l < n_lists; l++) sum += entropy_of(parts + (size_t)l * n_parts, n_parts);
+    if (threadIdx.x > 0) return;
+    float theta = (float)(sum / (double)n_lists);
+    int64_t pool = p.pool[p.window], least = p.bound[0], reserve = least * (int64_t)(p.layers - p.layer - 1);
+    p.theta[p.window * p.layers + p.layer] = theta;
+    int64_t k = (int64_t)floor(share_of(p, (double)theta) * (double)pool + 0.5);
+    k = min(min(max(k, least), p.bound[1]), pool - reserve);
+    k = max(min(k, n[2] - n[1]), (int64_t)0);
+    p.k[0] = k;
+    p.pool[p.window] = pool - k;
+}
+
+static void block_take(backend *be, const entropy_pool *pool, size_t window, size_t layer, const item_scores *s, float scale,
+                       buf k)
+{
+    pools p = {ptr<float>(pool->theta), ptr<double>(pool->sum), ptr<int64_t>(pool->count), ptr<int64_t>(pool->pool),
+               ptr<int64_t>(k), ptr<int64_t>(pool->bound), pool->n_layers, window, layer};
+    unsigned chunks = max(1u, cuda_blocks((size_t)max(s->n_max, (int64_t)0), ITEMS));
+    const int64_t *n = ptr<int64_t>(s->n);
+    if (!block_begin(be, "block.take")) return;
+    entropy_part *parts = (entropy_part *)cuda_room(be, &cuda_of(be)->parts, s->n_lists * chunks, sizeof *parts, "entropies");
+    if (!parts) return;
+    cudaError_t rc = launch(entropy_k, dim3(chunks, (unsigned)s->n_lists), dim3(BLOCK), 0, cuda_stream(be), parts,
+                            (const float *)ptr<float>(s->score), s->stride, n, scale);
+    if (rc == cudaSuccess)
+        rc = launch(take_k, dim3(1), dim3(32), 0, cuda_stream(be), p, (const entropy_part *)parts, (int)chunks,
+                    (int)s->n_lists, n);
+    cuda_check(be, rc, "block.take [%zu lists], up to %lld items", s->n_lists, (long long)s->n_max);
+}
+
+static __global__ void close_k(pools p, size_t n_windows)
+{
+    size_t l = (size_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (l == 0) p.count[0] += (int64_t)n_windows;
+    if (l >= p.layers) return;
+    for (size_t w = 0; w < n_windows; w++) p.sum[l] += (double)p.theta[w * p.layers + l];
+}
+
+static void block_close_pools(backend *be, const entropy_pool *pool, size_t n_windows)
+{
+    pools p = {ptr<float>(pool->theta), ptr<double>(pool->sum), ptr<int64_t>(pool->count), NULL, NULL, NULL, pool->n_layers, 0, 0};
+    if (!cuda_begin(be, "block.close_pools")) return;
+    cudaError_t rc = launch(close_k, dim3(cuda_blocks(p.layers, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), p, n_windows);
+    cuda_check(be, rc, "block.close_pools [%zu, %zu]", n_windows, p.layers);
+}
+
+const block_ops cuda_block = {block_moments, block_probe, block_score, block_fold,
+                              block_form,    block_list,  block_take,  block_close_pools};

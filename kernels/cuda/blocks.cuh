@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* Weights in blocks (ops_weights.h): what products of few and of many rows of x share. */
+#ifndef KERNELS_CUDA_BLOCKS_CUH
+#define KERNELS_CUDA_BLOCKS_CUH
+
+#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/ops_weights.h"
+
+/* Four codes of 4 bits, one a byte, less 8. */
+static __device__ __forceinline__ int signed_nibbles(unsigned v)
+{
+    return (int)((((v & 0x0f0f0f0fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u);
+}
+
+typedef struct {
+    float *out;
+    const unsigned char *w;
+    const void *bias;
+    dtype bias_type;
+    const int8_t *code;
+    const float *scale, *x; /* x: exact */
+    size_t n, rows, blocks;
+} block_product;
+
+/* With many rows of x the scales lie as [blocks][scales_padded(n)] and not as [n][blocks]: tiles of rows end within it. */
+static __host__ __device__ __forceinline__ size_t scales_padded(size_t n)
+{
+    return (n + 127) / 128 * 128;
+}
+
+/* Many rows of x, in 8 bits. */
+cudaError_t gemm_blocks(backend *be, dtype type, const block_product *p);
+
+#endif

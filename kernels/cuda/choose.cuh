@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/* Choice of the best items: what one block of threads a list (select.cu) and many (select_wide.cu) share. */
+#ifndef KERNELS_CUDA_CHOOSE_CUH
+#define KERNELS_CUDA_CHOOSE_CUH
+
+#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/radix.cuh"
+#include "kernels/ops_select.h"
+
+typedef struct {
+    const float *score;
+    const int64_t *n, *k, *tail, *first;
+    size_t stride, n_k;
+    int64_t granule, head, idx_stride;
+    int32_t *idx;
+    int64_t *range;
+} choose_args;
+
+/* What a list's items are chosen by: all candidates with a key above `least`, and the first `ties` with that key. */
+typedef struct {
+    int64_t lo, hi, items, head, tail;
+    unsigned least;
+    int64_t ties;
+} choice;
+
+/* An item, and where its score lies. */
+typedef struct {
+    int64_t item, place;
+} spot;
+
+/* No score has the key that is `least` here: nothing but the forced items. */
+static __device__ __forceinline__ choice forced_of(const choose_args &a)
+{
+    return {max(a.n[1], a.head), min(a.n[2], a.tail[0]), (a.n[0] + a.granule - 1) / a.granule, a.head, a.tail[0],
+            0xffffffffu, 0};
+}
+
+/* What list l is chosen by, of n candidates, as far as that can be told without their scores. Returns how many to take by
+ * their scores; 0: all is told. */
+static __device__ __forceinline__ int64_t to_take(const choose_args &a, size_t l, int64_t n, choice *c)
+{
+    int64_t want = a.k[a.n_k == 1 ? 0 : l];
+    if (want < max(n, (int64_t)0)) return max(want, (int64_t)0);
+    c->least = 0; /* no score has this key either: all */
+    return 0;
+}
+
+static __device__ __forceinline__ bool is_tie(const float *s, const choice &c, spot i)
+{
+    return i.item >= c.lo && i.item < c.hi && !(i.item < c.head || i.item >= c.tail) && key_of(s[i.place]) == c.least;
+}
+
+/* Slots of item i that are listed. */
+static __device__ __forceinline__ int64_t slots_of(const choose_args &a, int64_t i, int64_t *from)
+{
+    int64_t first = a.first ? a.first[0] : 0, to = min((i + 1) * a.granule, a.n[0]);
+    *from = max(i * a.granule, first);
+    return max(to - *from, (int64_t)0);
+}
+
+/* Walks a warp's items where(from) .. where(to - 1), which ascend. ties, at: ties and slots before them. Without idx the
+ * slots are only counted. Returns the slots before what follows. */
+template <class F>
+static __device__ int64_t walk(const choose_args &a, const float *s, const choice &c, int64_t from, int64_t to, int64_t ties,
+                               int64_t at, int32_t *idx, F where)
+{
+    unsigned lane = threadIdx.x % 32;
+    for (int64_t i0 = from; i0 < to; i0 += 32) {
+        bool inside = i0 + lane < to;
+        spot here = inside ? where(i0 + lane) : spot{0, 0};
+        int64_t i = here.item, first = 0, all;
+        bool forced = inside && (i < c.head || i >= c.tail), tie = inside && is_tie(s, c, here);
+        unsigned same = __ballot_sync(ALL_LANES, tie);
+        bool take = forced || (inside && !forced && i >= c.lo && i < c.hi &&
+                               (tie ? ties + __popc(same & ((1u << lane) - 1)) < c.ties : key_of(s[here.place]) > c.least));
+        int64_t n = take ? slots_of(a, i, &first) : 0, mine = at + warp_before(n, &all);
+        for (int64_t t = 0; idx && t < n; t++) idx[mine + t] = (int32_t)(first + t);
+        ties += __popc(same);
+        at += all;
+    }
+    return at;
+}
+
+/* Lists of many items, and its launches. */
+bool choose_is_wide(const choose_job *j);
+void choose_wide(backend *be, const choose_job *j, const choose_args *a);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/* Quantized rows (ops_codes.h): codes of exact rows, rows of codes, and what reading them counts. */
+#include "config.h"
+
+#include "kernels/cuda/attention.cuh"
+
+enum { BLOCK = 256, COUNT_BLOCKS = 16, WARPS = 4 };
+
+/* ---- encoding ---- */
+
+static __device__ __forceinline__ unsigned code_of(const codes_rule &r, float top, float x)
+{
+    x = rintf((x - r.less) * r.times / r.by) + r.add;
+    return !(x > 0) ? 0 : x > top ? (unsigned)top : (unsigned)x; /* NaN: 0 */
+}
+
+static __device__ __forceinline__ void widen_range(float &lo, float &hi, float x)
+{
+    if (x < lo) lo = x;
+    if (x > hi) hi = x;
+}
+
+static __device__ __forceinline__ void put_pair(const half_rows &r, int head, int64_t row, int c, const codes_rule &rule)
+{
+    int apart;
+    __half *p = const_cast<__half *>(pair_of(r.codes, r.dim, head, row, c, &apart));
+    put_f32(p, rule.a);
+    put_f32(p + apart, rule.b);
+}
+
+static __device__ __forceinline__ unsigned char *code_row(const half_rows &r, int head, int64_t row)
+{
+    return r.codes.code + (head * r.codes.cap + (size_t)row) * r.codes.row_bytes;
+}
+
+/* A block has a group of rows of one head, a thread the channels of one byte. */
+template <class T> static __global__ void encode_channels_k(half_rows r, const int64_t *src, size_t first)
+{
+    const half_codes &h = r.codes;
+    const int per = 8 / h.bits, c0 = (int)threadIdx.x * per, head = blockIdx.y, n = min(per, r.dim - c0);
+    const float top = (float)((1 << h.bits) - 1);
+    const int64_t *from = src + (size_t)blockIdx.x * h.group;
+    const int64_t row = (int64_t)(first + (size_t)blockIdx.x * h.group);
+    const T *rows = (const T *)r.exact + head * r.cap * r.dim + c0;
+    codes_rule rule[4];
+    if (threadIdx.x >= h.row_bytes) return;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        float lo = INFINITY, hi = -INFINITY;
+        for (int i = 0; k < n && i < h.group; i++) widen_range(lo, hi, to_f32(rows[from[i] * r.dim + k]));
+        rule[k] = codes_rule_of(top, h.zero_point, lo, hi);
+        if (k < n) put_pair(r, head, row, c0 + k, rule[k]);
+    }
+    for (int i = 0; i < h.group; i++) {
+        unsigned byte = 0;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (k < n) byte |= code_of(rule[k], top, to_f32(rows[from[i] * r.dim + k])) << k * h.bits;
+        code_row(r, head, row + i)[threadIdx.x] = (unsigned char)byte;
+    }
+}
+
+/* A warp has a row of one head: its lanes the runs, then the bytes. */
+template <class T> static __global__ void __launch_bounds__(32 * WARPS)
+    encode_runs_k(half_rows r, const int64_t *src, size_t first, size_t n)
+{
+    SHARED_DYN(float, room);
+    const half_codes &h = r.codes;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, per = 8 / h.bits, head = blockIdx.y;
+    const float top = (float)((1 << h.bits) - 1);
+    const size_t i = (size_t)blockIdx.x * WARPS + warp;
+    float *range = room + warp * 2 * h.runs;
+    if (i >= n) return;
+    const T *x = (const T *)r.exact + (head * r.cap + (size_t)src[i]) * r.dim;
+    for (int k = lane; k < h.runs; k += 32) {
+        float lo = INFINITY, hi = -INFINITY;
+        for (int c = k * h.run; c < min((k + 1) * h.run, r.dim); c++) widen_range(lo, hi, to_f32(x[c]));
+        range[2 * k] = lo;
+        range[2 * k + 1] = hi;
+        put_pair(r, head, (int64_t)(first + i), k * h.run, codes_rule_of(top, h.zero_point, lo, hi));
+    }
+    __syncwarp();
+    for (int b = lane; b < (int)h.row_bytes; b += 32) {
+        unsigned byte = 0;
+        for (int k = 0; k < per && b * per + k < r.dim; k++) {
+            const float *own = range + (b * per + k) / h.run * 2;
+            byte |= code_of(codes_rule_of(top, h.zero_point, own[0], own[1]), top, to_f32(x[b * per + k])) << k * h.bits;
+        }
+        code_row(r, head, (int64_t)(first + i))[b] = (unsigned char)byte;
+    }
+}
+
+static void encode(backend *be, const kv_rows *rows, bool value, buf src, size_t first, size_t n)
+{
+    half_rows r = rows_of(rows, value);
+    unsigned heads = (unsigned)rows->n_kv_heads, group = (unsigned)r.codes.group;
+    if (n == 0 || !cuda_begin(be, "encode")) return;
+    by_type(rows->type, [&](auto t) {
+        typedef decltype(t) T;
+        cudaError_t rc;
+        if (group)
+            rc = launch(encode_channels_k<T>, dim3((unsigned)n / group, heads),
+                        dim3(cuda_blocks(r.codes.row_bytes, 32) * 32), 0, cuda_stream(be), r, ptr<int64_t>(src), first);
+        else
+            rc = launch(encode_runs_k<T>, dim3(cuda_blocks(n, WARPS), heads), dim3(32 * WARPS),
+                        WARPS * 2 * (size_t)r.codes.runs * sizeof(float), cuda_stream(be), r, ptr<int64_t>(src), first, n);
+        cuda_check(be, rc, "encode [%zu, %u, %d], %d bits", n, heads, r.dim, r.codes.bits);
+    });
+}
+
+static void encode_k(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+{
+    encode(be, rows, false, src, first, n);
+}
+
+static void encode_v(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+{
+    encode(be, rows, true, src, first, n);
+}
+
+/* ---- what is read ---- */
+
+/* Bytes of a slot's row. A group's pairs belong to whoever comes first: marks has a bit for each. */
+static __device__ __forceinline__ unsigned long long slot_bytes(const half_codes &h, size_t exact, int dim, size_t slot,
+                                                                unsigned *marks)
+{
+    int64_t row = h.at ? h.at[slot] : 0, group = h.group && row < 0 ? (-1 - row) / h.group : 0;
+    unsigned bit = 1u << group % 32;
+    bool first = h.group && row < 0 && !(atomicOr(&marks[group / 32], bit) & bit);
+    return bytes_of(h, exact, dim, row, first);
+}
+
+/* Entries from the first to the last that a token sees; blockIdx.y: the list. words: of marks, for each list. */
+static __global__ void __launch_bounds__(BLOCK) count_rows_k(attn_args j, bool values, unsigned times, unsigned *marks, size_t words)
+{
+    SHARED(long long, ends, [BLOCK / 32][2]);
+    attn_unit u = unit_of(j, blockIdx.y);
+    long long from, to;
+    seen_by_warp(j, u, BLOCK, from, to);
+    if (threadIdx.x % 32 == 0) ends[threadIdx.x / 32][0] = from, ends[threadIdx.x / 32][1] = to;
+    __syncthreads();
+    for (int w = 0; w < BLOCK / 32; w++) from = min(from, ends[w][0]), to = max(to, ends[w][1]);
+    if (from >= to) return; /* a list that nobody sees */
+    unsigned long long k = 0, v = 0;
+    for (long long i = from + blockIdx.x * BLOCK + threadIdx.x; i < to; i += (long long)gridDim.x * BLOCK) {
+        size_t slot = slot_of(u, i);
+        k += slot_bytes(j.k_codes, j.row_bytes, j.dim, slot, marks + blockIdx.y * words);
+        if (values) v += slot_bytes(j.v_codes, j.row_bytes, j.dim, slot, NULL);
+    }
+    k = warp_total(k);
+    v = warp_total(v);
+    if (threadIdx.x % 32 != 0) return;
+    if (k) atomicAdd(&j.read[READ_K], k * times);
+    if (v) atomicAdd(&j.read[READ_V], v * times);
+}
+
+void cuda_count_rows(backend *be, const attn_args *j, bool values)
+{
+    const half_codes *h = &j->k_codes;
+    unsigned lists = j->n_lists == 1 ? 1 : (unsigned)j->n_units, times = j->n_lists == 1 ? (unsigned)j->n_units : 1;
+    size_t words = h->group ? (h->cap / (size_t)h->group + 31) / 32 : 1;
+    if (!j->read || be->fault.code != ST_OK) return;
+    unsigned *marks = (unsigned *)cuda_room(be, &cuda_of(be)->parts, lists * words, sizeof *marks, "marks of groups");
+    if (!marks) return;
+    cudaError_t rc = cudaMemsetAsync(marks, 0, lists * words * sizeof *marks, cuda_stream(be));
+    if (rc == cudaSuccess)
+        rc = launch(count_rows_k, dim3(COUNT_BLOCKS, lists), dim3(BLOCK), 0, cuda_stream(be), *j, values, times, marks, words);
+    cuda_check(be, rc, "counting rows of %u lists", lists);
+}
+
+/* ---- rows of codes ---- */
+
+/* A thread has an element of K and of V. */
+template <class T>
+static __global__ void fetch_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int64_t *range,
+                               const int32_t *idx, bool own_list, size_t idx_stride)
+{
+    int head = blockIdx.y, dim = keys.dim;
+    size_t list = own_list ? head : 0, e = (size_t)blockIdx.x * BLOCK + threadIdx.x, i = e / dim;
+    int c = (int)(e % dim);
+    if ((int64_t)i >= range[2 * list + 1]) return;
+    int64_t at = range[2 * list] + (int64_t)i, slot = idx ? idx[list * idx_stride + at] : at;
+    size_t to = (head * cap + i) * dim + c;
+    k[to] = element_of<T>(keys, head, slot, c);
+    if (v) v[to] = element_of<T>(values, head, slot, c);
+}
+
+static void fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists, size_t idx_stride,
+                  int64_t n_max, buf read)
+{
+    attn_args j;
+    attn_job job = {};
+    job.n_tok = 1;
+    job.n_heads = rows->n_kv_heads;
+    job.rows = *rows;
+    job.range = range;
+    job.idx = idx;
+    job.n_lists = n_lists;
+    job.idx_stride = idx_stride;
+    job.read = read;
+    if (n_max <= 0 || !cuda_begin(be, "fetch") || !attn_args_of(be, &j, &job)) return;
+    cuda_count_rows(be, &j, out->v.p != NULL);
+    by_type(rows->type, [&](auto t) {
+        cudaError_t rc = launch(fetch_k<decltype(t)>, dim3(cuda_blocks((size_t)n_max * rows->head_dim, BLOCK), (unsigned)j.n_units),
+                                dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,
+                                rows_of(rows, false), rows_of(rows, true), ptr<int64_t>(range), ptr<int32_t>(idx), n_lists > 1,
+                                idx_stride);
+        cuda_check(be, rc, "fetch [%zu, %zu], up to %lld rows", rows->n_kv_heads, rows->head_dim, (long long)n_max);
+    });
+}
+
+const codes_ops cuda_codes = {encode_k, encode_v, fetch};

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/* Groups of items as kernels take them (item_groups of ops_select.h). */
+#ifndef KERNELS_CUDA_GROUPS_CUH
+#define KERNELS_CUDA_GROUPS_CUH
+
+#include "kernels/cuda/cuda.cuh"
+#include "kernels/ops_select.h"
+
+typedef struct {
+    const int32_t *group;
+    const int64_t *range;
+    size_t n_lists, stride;
+    int64_t per;
+} list_groups;
+
+static inline list_groups groups_of(const item_groups *g)
+{
+    return {ptr<int32_t>(g->group), ptr<int64_t>(g->range), g->n_lists, g->stride, g->per};
+}
+
+/* Heads that read an index together, with one kv head and one list: the grid's y. */
+static inline size_t parts_of(const item_groups *g, size_t n_kv_heads)
+{
+    return max(g->n_lists, n_kv_heads);
+}
+
+/* One list: n groups, whose places [first, end) hold the candidates [lo, hi). */
+typedef struct {
+    const int32_t *group;
+    int64_t per, n, first, end;
+} places;
+
+static __device__ __forceinline__ places places_of(const list_groups &g, size_t list, int64_t lo, int64_t hi)
+{
+    places p = {g.group + list * g.stride, g.per, g.range[2 * list + 1], 0, 0};
+    if (p.n == 0) return p;
+    p.first = max(lo - p.group[0] * p.per, (int64_t)0);
+    p.end = p.n * p.per - max((p.group[p.n - 1] + 1) * p.per - hi, (int64_t)0);
+    return p;
+}
+
+/* The list that the block's heads follow. */
+static __device__ __forceinline__ size_t list_of_part(const list_groups &g)
+{
+    return blockIdx.y * g.n_lists / gridDim.y;
+}
+
+/* place < n * per */
+static __device__ __forceinline__ int64_t item_of(const places &p, int64_t place)
+{
+    unsigned at = (unsigned)place, per = (unsigned)p.per;
+    return p.group[at / per] * p.per + at % per;
+}
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/* Sums over GPUs by NCCL, one process a GPU. The library is opened where there are ranks. */
+#include "config.h"
+
+#include "kernels/comm.h"
+#include "kernels/cuda/cuda.cuh"
+
+#ifdef HAVE_NCCL
+
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include "kernels/base/mem.h"
+
+#define LIBRARY "libnccl.so.2"
+
+#define NCCL_CALLS(X)                                                                                                  \
+    X(ncclGetUniqueId) X(ncclCommInitRank) X(ncclCommDestroy) X(ncclAllReduce) X(ncclAllGather) X(ncclGetErrorString)
+
+struct cuda_nccl {
+    void *library;
+    cudaStream_t stream;
+    ncclComm_t comm;
+#define NCCL_MEMBER(f) decltype(&f) f##_p;
+    NCCL_CALLS(NCCL_MEMBER)
+};
+
+static status find_calls(cuda_nccl *n, err *e)
+{
+    n->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (!n->library) return err_set(e, ST_UNSUPPORTED, "--device cuda: several ranks need NCCL: %s", dlerror());
+#define NCCL_FIND(f)                                                                                                   \
+    *(void **)&n->f##_p = dlsym(n->library, #f);                                                                       \
+    if (!n->f##_p) return err_set(e, ST_UNSUPPORTED, "--device cuda: %s has no %s", LIBRARY, #f);
+    NCCL_CALLS(NCCL_FIND)
+    return ST_OK;
+}
+
+/* All ranks learn the first one's id; a rank that has none says so first, and all end. */
+static status join(cuda_nccl *n, comm *ranks, err *e)
+{
+    struct {
+        ncclUniqueId id;
+        int rc;
+    } first = {};
+    if (ranks->rank == 0) first.rc = n->ncclGetUniqueId_p(&first.id);
+    TRY(comm_broadcast(ranks, &first, sizeof first, 0, e));
+    int rc = first.rc ? first.rc : n->ncclCommInitRank_p(&n->comm, ranks->size, first.id, ranks->rank);
+    if (rc == ncclSuccess) return ST_OK;
+    return err_set(e, ST_DEVICE, "--device cuda: NCCL with %d ranks: %s", ranks->size,
+                   n->ncclGetErrorString_p((ncclResult_t)rc));
+}
+
+status cuda_nccl_create(cuda_nccl **out, comm *ranks, cudaStream_t s, err *e)
+{
+    cuda_nccl *n;
+    TRY(mem_alloc((void **)&n, 1, sizeof *n, "NCCL", e));
+    n->stream = s;
+    status st = find_calls(n, e);
+    if (st == ST_OK) st = join(n, ranks, e);
+    if (st != ST_OK) cuda_nccl_destroy(n);
+    else *out = n;
+    return st;
+}
+
+void cuda_nccl_destroy(cuda_nccl *n)
+{
+    if (!n) return;
+    if (n->comm) n->ncclCommDestroy_p(n->comm);
+    mem_free(n);
+}
+
+static const char *text_of(const cuda_nccl *n, ncclResult_t rc)
+{
+    return rc == ncclSuccess ? NULL : n->ncclGetErrorString_p(rc);
+}
+
+const char *cuda_nccl_sum(cuda_nccl *n, float *x, size_t count)
+{
+    return text_of(n, n->ncclAllReduce_p(x, x, count, ncclFloat, ncclSum, n->comm, n->stream));
+}
+
+const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t count)
+{
+    return text_of(n, n->ncclAllGather_p(in, out, count, ncclFloat, n->comm, n->stream));
+}
+
+#else
+
+status cuda_nccl_create(cuda_nccl **, comm *ranks, cudaStream_t, err *e)
+{
+    return err_set(e, ST_UNSUPPORTED, "--device cuda: %d ranks need NCCL, whose nccl.h was not there when this was built",
+                   ranks->size);
+}
+
+void cuda_nccl_destroy(cuda_nccl *)
+{
+}
+
+const char *cuda_nccl_sum(cuda_nccl *, float *, size_t)
+{
+    return "built without NCCL";
+}
+
+const char *cuda_nccl_gather(cuda_nccl *, float *, const float *, size_t)
+{
+    return "built without NCCL";
+}
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* Instructions that CUDA C++ has no name for. tests/cushim/ptx.h has the same functions in plain C++, and dev.cuh takes
+ * one of the two files. Fragments of a warp's matrices, with g = lane / 4 and t = lane % 4, as PTX lays them out:
+ *   a of 16 x 16 halves: word i holds row g + 8 (i % 2), columns 2 t + 8 (i / 2) and the next
+ *   b of 16 x 8 halves:  word i holds rows 2 t + 8 i and the next of column g
+ *   a of 16 x 32 bytes:  word i holds row g + 8 (i % 2), columns 4 t + 16 (i / 2) .. + 4
+ *   b of 32 x 8 bytes:   word i holds rows 4 t + 16 i .. + 4 of column g
+ *   d of 16 x 8:         element i is row g + 8 (i / 2), column 2 t + i % 2
+ * Source: PTX ISA, "Matrix fragments for mma.m16n8k16, m16n8k32". */
+#ifndef KERNELS_CUDA_PTX_CUH
+#define KERNELS_CUDA_PTX_CUH
+
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+
+/* Two numbers rounded to nearest even, lo in the low half. */
+static __device__ __forceinline__ unsigned pack2(float lo, float hi, __nv_bfloat16)
+{
+    unsigned u;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(hi), "f"(lo));
+    return u;
+}
+static __device__ __forceinline__ unsigned pack2(float lo, float hi, __half)
+{
+    unsigned u;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(hi), "f"(lo));
+    return u;
+}
+
+/* d += a b, sums in float32. The last argument gives the type of a and b. */
+static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2], __nv_bfloat16)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2], __half)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* d = a b of signed bytes, plus c in every element; the sums are exact. */
+static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2], int c)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
+}
+
+static __device__ __forceinline__ unsigned shared_address(const void *p)
+{
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+
+/* Four matrices of 8 x 8 halves from shared memory: lane l gives the address of row l % 8 of matrix l / 8, 16 bytes at a
+ * multiple of 16, and gets columns 2 t and 2 t + 1 of row g of matrix i in word i; `turned`: rows 2 t and 2 t + 1 of
+ * column g. */
+static __device__ __forceinline__ void load_matrices(unsigned r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+static __device__ __forceinline__ void load_matrices_turned(unsigned r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+/* 16 bytes from global to shared memory, or with inside = false 16 bytes of 0. They are there for this thread after
+ * copies_wait, for others after a barrier behind it. */
+static __device__ __forceinline__ void copy16_async(void *to, const void *from, bool inside)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(inside ? 16 : 0)
+                 : "memory");
+}
+/* Ends a group of copies; waits until at most N of this thread's groups are under way. */
+static __device__ __forceinline__ void copies_end_group()
+{
+    asm volatile("cp.async.commit_group;" : : : "memory");
+}
+template <int N> static __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps that are queued whole: the stream is recorded between step_begin and step_end, and runs as one graph. Each step is
+ * recorded anew, since bounds and addresses of uploads differ, into an executable graph of an earlier one where both have
+ * the same launches; the host does so while the step before runs. Uploads pass through pinned memory that nobody touches
+ * until they have happened. */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/cuda/cuda.cuh"
+
+enum { PART = 256 << 10 }; /* of pinned memory, for uploads */
+
+cudaError_t cuda_step_open(cuda_ctx *c)
+{
+    cudaError_t rc = cudaMallocHost((void **)&c->pinned, CUDA_PARTS * PART + BACKEND_SLOTS * BACKEND_SLOT_BYTES);
+    for (int i = 0; i < CUDA_PARTS && rc == cudaSuccess; i++)
+        rc = cudaEventCreateWithFlags(&c->passed[i], cudaEventDisableTiming);
+    for (int i = 0; i < BACKEND_SLOTS && rc == cudaSuccess; i++)
+        rc = cudaEventCreateWithFlags(&c->sent[i], cudaEventDisableTiming);
+    return rc;
+}
+
+/* After a fault calls fail here as well: there is nothing left to tell. */
+void cuda_step_close(cuda_ctx *c)
+{
+    for (int i = 0; i < CUDA_GRAPHS; i++)
+        if (c->graph[i].exec) cudaGraphExecDestroy(c->graph[i].exec);
+    for (int i = 0; i < CUDA_PARTS; i++)
+        if (c->passed[i]) cudaEventDestroy(c->passed[i]);
+    for (int i = 0; i < BACKEND_SLOTS; i++)
+        if (c->sent[i]) cudaEventDestroy(c->sent[i]);
+    if (c->pinned) cudaFreeHost(c->pinned);
+}
+
+/* ---- graphs ---- */
+
+/* The executable graph for a step of n nodes: that of the same size, an empty place, or the one that was not used for
+ * longest. */
+static cuda_graph *place_of(cuda_ctx *c, size_t n)
+{
+    cuda_graph *best = &c->graph[0];
+    for (int i = 0; i < CUDA_GRAPHS; i++) {
+        cuda_graph *g = &c->graph[i];
+        if (g->exec && g->nodes == n) return g;
+        if (g->used < best->used) best = g;
+    }
+    return best;
+}
+
+/* Makes the recorded graph executable; NULL after a fault. */
+static cudaGraphExec_t prepare(backend *be, cudaGraph_t made)
+{
+    cuda_ctx *c = cuda_of(be);
+    size_t n = 0;
+    cudaGraphExecUpdateResultInfo info;
+    if (!cuda_check(be, cudaGraphGetNodes(made, NULL, &n), "the graph of a step")) return NULL;
+    cuda_graph *g = place_of(c, n);
+    g->used = ++c->n_steps;
+    if (g->exec && g->nodes == n) {
+        cudaError_t rc = cudaGraphExecUpdate(g->exec, made, &info);
+        if (rc == cudaSuccess) return g->exec;
+        if (rc != cudaErrorGraphExecUpdateFailure) {
+            cuda_check(be, rc, "updating the graph of a step, %zu nodes", n);
+            return NULL;
+        }
+        cudaGetLastError(); /* it would come back from the next launch */
+    }
+    /* One that still runs is given back when it is done. */
+    if (g->exec && !cuda_check(be, cudaGraphExecDestroy(g->exec), "the graph of a step")) return NULL;
+    g->exec = NULL;
+    if (!cuda_check(be, cudaGraphInstantiate(&g->exec, made, 0), "the graph of a step, %zu nodes", n)) return NULL;
+    g->nodes = n;
+    return g->exec;
+}
+
+void cuda_step_end(backend *be)
+{
+    cuda_ctx *c = cuda_of(be);
+    cudaGraph_t made = NULL;
+    if (!c->recording) return;
+    c->recording = false;
+    cudaError_t rc = cudaStreamEndCapture(c->stream, &made); /* also after a fault: the stream must be usable */
+    if (be->fault.code == ST_OK && cuda_check(be, rc, "recording a step up to %s", c->last)) {
+        cudaGraphExec_t x = prepare(be, made);
+        if (x) cuda_check(be, cudaGraphLaunch(x, c->stream), "launching a step up to %s", c->last);
+    }
+    if (made) cudaGraphDestroy(made);
+    for (int i = 0; i < BACKEND_SLOTS; i++) {
+        if (c->due[i] && be->fault.code == ST_OK) cuda_check(be, cudaEventRecord(c->sent[i], c->stream), "marking a step");
+        c->due[i] = false;
+    }
+}
+
+/* Uploads of a step begin in a part of pinned memory of their own, so that none has to be waited for inside it. */
+static bool next_part(backend *be)
+{
+    cuda_ctx *c = cuda_of(be);
+    if (!cuda_check(be, cudaEventRecord(c->passed[c->part], c->stream), "marking uploads")) return false;
+    c->part = (c->part + 1) % CUDA_PARTS;
+    c->used = 0;
+    return cuda_check(be, cudaEventSynchronize(c->passed[c->part]), "waiting for uploads after %s", c->last);
+}
+
+void cuda_step_begin(backend *be)
+{
+    cuda_ctx *c = cuda_of(be);
+    if (be->fault.code != ST_OK || c->no_graphs || c->recording || !next_part(be)) return;
+    c->recording =
+        cuda_check(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a step");
+}
+
+/* ---- between host and device ---- */
+
+unsigned char *cuda_staging(backend *be, size_t bytes)
+{
+    cuda_ctx *c = cuda_of(be);
+    if (be->fault.code != ST_OK || bytes > PART / 4) return NULL;
+    if (c->used + bytes > PART) {
+        cuda_step_end(be);
+        if (!next_part(be)) return NULL;
+    }
+    unsigned char *p = c->pinned + c->part * PART + c->used;
+    c->used += (bytes + 63) / 64 * 64;
+    return p;
+}
+
+static unsigned char *slot_of(const cuda_ctx *c, unsigned slot)
+{
+    return c->pinned + CUDA_PARTS * PART + slot * BACKEND_SLOT_BYTES;
+}
+
+void cuda_send(backend *be, unsigned slot, buf src, size_t bytes)
+{
+    cuda_ctx *c = cuda_of(be);
+    if (!cuda_begin(be, "send")) return;
+    if (!cuda_check(be, cudaMemcpyAsync(slot_of(c, slot), src.p, bytes, cudaMemcpyDeviceToHost, c->stream),
+                    "sending %zu bytes", bytes))
+        return;
+    c->due[slot] = c->recording;
+    if (!c->recording) cuda_check(be, cudaEventRecord(c->sent[slot], c->stream), "sending %zu bytes", bytes);
+}
+
+void cuda_receive(backend *be, void *dst, unsigned slot, size_t bytes)
+{
+    cuda_ctx *c = cuda_of(be);
+    memset(dst, 0, bytes); /* defined after a fault too */
+    cuda_step_end(be);
+    if (be->fault.code != ST_OK) return;
+    if (cuda_check(be, cudaEventSynchronize(c->sent[slot]), "waiting for a step, %s", c->last))
+        memcpy(dst, slot_of(c, slot), bytes);
+}

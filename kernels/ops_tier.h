@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows of a store whose older part lies in a file.
+ *
+ * Rows keep their addresses; what changes is whether something lies there. Blocks of rows of one kv head are written
+ * to the file once, in order, and from then on may be away: what reads them names them before, with `need` or `span`,
+ * and they are there until the next such call about the same layer. Of those that are back the last used ones stay, up
+ * to a number of bytes. Writing a row that is in the file already is an error of the caller: `forget` comes first.
+ *
+ * A file has no name from the start, so nothing is left of it however the program ends; only its owner could open it.
+ * The system's page cache does not grow with it: it is read and written past the cache (O_DIRECT) where all sizes
+ * allow that, else what was moved is given back behind every call. Failures are faults of the backend, with the folder,
+ * layer and byte. */
+#ifndef KERNELS_OPS_TIER_H
+#define KERNELS_OPS_TIER_H
+
+#include "kernels/ops.h"
+
+typedef struct tier tier;             /* of one sequence */
+typedef struct tier_layer tier_layer; /* of one layer of it */
+
+enum { TIER_EXACT, TIER_CODES, TIER_AREAS, TIER_PLANES = 4, TIER_BLOCK = 16 };
+
+/* Block b of head h lies at `at` + h * stride + b * bytes. */
+typedef struct {
+    buf at;
+    size_t bytes, stride;
+} tier_plane;
+
+/* Exact rows, or codes with their pairs: blocks of `rows` rows, of which the first `stay` never go away. In the file a
+ * block is what its planes hold of it, one after the other; then come the other heads', then the next block. */
+typedef struct {
+    tier_plane plane[TIER_PLANES];
+    int n_planes;
+    int64_t rows, n_blocks, stay;
+} tier_area;
+
+typedef struct {
+    const char *dir;
+    size_t cache;   /* bytes of blocks of a layer that may be back when it does not run */
+    size_t n_heads; /* kv heads */
+} tier_options;
+
+/* Since the tier was opened. rows: asked for that are in the file; blocks that these lie in, of which `missed` were
+ * away; stall_ns: spent moving. in_file: bytes that were written and count now; here: of these in memory, and the most
+ * there ever were. */
+typedef struct {
+    uint64_t rows, blocks, missed, read, written;
+    int64_t stall_ns;
+    size_t in_file, here, most_here;
+} tier_counts;
+
+/* What was counted after `from`. */
+static inline tier_counts tier_counts_since(tier_counts now, const tier_counts *from)
+{
+    now.rows -= from->rows;
+    now.blocks -= from->blocks;
+    now.missed -= from->missed;
+    now.read -= from->read;
+    now.written -= from->written;
+    now.stall_ns -= from->stall_ns;
+    return now;
+}
+
+/* Blocks that a row asked for lies in, mean: 1 / rows of a block where neighbours are asked for, 1 at worst. */
+static inline double tier_per_row(const tier_counts *c)
+{
+    return c->rows ? (double)c->blocks / (double)c->rows : 0;
+}
+
+/* Share of the blocks asked for that were in memory. */
+static inline double tier_hits(const tier_counts *c)
+{
+    return c->blocks ? 1 - (double)c->missed / (double)c->blocks : 1;
+}
+
+struct tier_ops {
+    /* ST_IO where no file can be made in the folder. */
+    status (*open)(backend *, tier **out, const tier_options *o, err *e);
+    void (*close)(backend *, tier *);
+    /* A layer with its areas (no planes: there is none); it lives as long as the tier. */
+    status (*add)(backend *, tier_layer **out, tier *, int layer, const tier_area area[TIER_AREAS], err *e);
+    /* The blocks of an area before `end` go to the file, as far as they have not yet. */
+    void (*write)(backend *, tier_layer *, int area, int64_t end);
+    /* Blocks of an area in the file. */
+    int64_t (*written)(const tier_layer *, int area);
+    /* From `end` on the file's blocks count no more; their rows may be written anew. */
+    void (*forget)(backend *, tier_layer *, int area, int64_t end);
+    /* Gives back the memory of the blocks that are longest unused, until those that are back fit the layer's cache. */
+    void (*trim)(backend *, tier_layer *);
+    /* What an attention over job's rows will read is back. Of the job: rows, range, idx, n_lists, idx_stride, and qpos,
+     * kpos and band, by which a contiguous list may start later. Nothing where job->rows.tier is NULL. */
+    void (*need)(backend *, const attn_job *job);
+    /* The slots [from, to) of all heads are back. Nothing where rows->tier is NULL. */
+    void (*span)(backend *, const kv_rows *rows, int64_t from, int64_t to);
+    void (*counts)(const tier *, tier_counts *out);
+    /* Bytes that files in the folder may still take; 0: unknown. */
+    size_t (*room)(backend *, const char *dir);
+};
+
+extern const tier_ops ref_tier;
+
+/* Bytes of bookkeeping for a block of one head. */
+enum { TIER_NOTE = 16 };
+
+/* Test hook: the n-th system call from now on that makes, writes or reads a file fails with EIO (0: none does). */
+void tier_test_fail_at(long n);
+
+#endif

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: MIT
+# Several ranks under mpirun: the calls of comm.h, every strategy on two ranks against one, refusals, ranks that end.
+. "$SRCDIR/tests/cli/lib.sh"
+comm="$(dirname "$RUN")/tests/unit/test_comm"
+m="$models/llama31-f32-tied"
+pid='' again=''
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+[ -n "$(command -v mpirun)" ] || skip_all "no mpirun"
+export TMPDIR=/tmp XDG_CACHE_HOME="$tmp/cache" # a long path of TMPDIR is too long for Open MPI's sockets
+# Open MPI's libraries keep memory at their end.
+export LSAN_OPTIONS=detect_leaks=0
+MPIRUN="mpirun --allow-run-as-root --oversubscribe"
+
+# What mpirun says itself, in frames of lines or behind a host's name, is taken out of $tmp/all.
+strip() { sed '/^-----*$/,/^-----*$/d; /^\[/d' "$tmp/all" >"$tmp/err"; }
+# mpi N COMMAND...: by N ranks; status in $status, output in $tmp/out and $tmp/err.
+mpi() {
+    ranks=$1
+    shift
+    # shellcheck disable=SC2086
+    timeout 200 $MPIRUN -n "$ranks" "$@" >"$tmp/out" 2>"$tmp/all" </dev/null
+    status=$?
+    strip
+}
+is_status() { check "$2 (status $status)" test "$status" -eq "$1"; }
+# mpi_refused N TEXT NAME ARGS...: one line, and nothing on stdout.
+mpi_refused() {
+    n_ranks=$1 text=$2 name=$3
+    shift 3
+    mpi "$n_ranks" "$RUN" "$@"
+    is_refusal 2 "$text" "$name"
+}
+
+mpi 1 "$comm"
+! grep -q 'built without MPI' "$tmp/out" || skip_all "built without MPI"
+for ranks in 2 3; do
+    mpi "$ranks" "$comm"
+    is_status 0 "comm: the calls by $ranks ranks"
+    check "comm: all of them" test "$(grep -c '^ok' "$tmp/out")" -eq 15
+done
+mpi 2 "$comm" fail
+is_status 3 "comm: the ranks' exit code is the greatest"
+mpi 2 "$comm" leave
+is_status 1 "comm: a rank that fails alone ends those who wait for it"
+
+# ---- numbers ----
+
+# near FILE FILE: logits of the same shape, NMSE at most 1e-10.
+near() {
+    test "$(wc -c <"$1")" -eq "$(wc -c <"$2")" || return 1
+    for f; do od -An -v -tf4 -w4 -j128 "$f" >"$f.txt"; done
+    paste "$1.txt" "$2.txt" | awk '{ d = $1 - $2; e += d * d; s += $2 * $2 } END { exit !(NR > 100 && e <= 1e-10 * s) }'
+}
+for x in "2 llama31-f32-tied" "2 qwen3-f32-sharded-tied" "2 mistral-swa-bf16" "4 llama2-linear-f16"; do
+    ranks=${x% *} name=${x#* }
+    set -- logits -m "$models/$name" --ids 1,2,3,4,5,6,7,8,9 --quiet
+    "$RUN" "$@" -o "$tmp/1.npy"
+    mpi "$ranks" "$RUN" "$@" -o "$tmp/n.npy"
+    is_status 0 "$name: $ranks ranks"
+    check "the logits of one rank" near "$tmp/n.npy" "$tmp/1.npy"
+done
+
+# with_biases DIR: the model with a bias of 0.1 on every product: those of `o` and `down` count once.
+with_biases() {
+    f="$m/model.safetensors"
+    size=$(od -An -tu8 -N8 "$f" | tr -d ' ')
+    mkdir "$1"
+    sed 's/"\(attention\|mlp\)_bias": false/"\1_bias": true/' "$m/config.json" >"$1/config.json"
+    awk -v at=$(($(wc -c <"$f") - 8 - size)) 'BEGIN {
+        n = split("self_attn.q 64 self_attn.k 32 self_attn.v 32 self_attn.o 64 mlp.gate 48 mlp.up 48 mlp.down 64", w, " ")
+        for (l = 0; l < 2; l++) for (i = 1; i < n; i += 2) {
+            printf ",\"model.layers.%d.%s_proj.bias\":{\"dtype\":\"F32\",\"shape\":[%d],", l, w[i], w[i + 1]
+            printf "\"data_offsets\":[%d,%d]}", at, at += 4 * w[i + 1]
+        }
+        printf "}"
+    }' >"$tmp/entries"
+    { tail -c +9 "$f" | head -c "$size" | sed 's/} *$//' | tr -d '\n' && cat "$tmp/entries"; } >"$tmp/header"
+    while [ $(($(wc -c <"$tmp/header") % 8)) -ne 0 ]; do printf ' ' >>"$tmp/header"; done
+    n_header=$(wc -c <"$tmp/header")
+    {
+        # shellcheck disable=SC2059
+        printf "\\$(printf %o $((n_header % 256)))\\$(printf %o $((n_header / 256)))\\0\\0\\0\\0\\0\\0"
+        cat "$tmp/header" && tail -c +$((9 + size)) "$f"
+        seq 704 | while read -r _; do printf '\315\314\314\075'; done
+    } >"$1/model.safetensors"
+}
+with_biases "$tmp/biases"
+set -- logits -m "$tmp/biases" --ids 1,2,3,4,5,6,7,8,9 --quiet
+"$RUN" "$@" -o "$tmp/1.npy"
+mpi 2 "$RUN" "$@" -o "$tmp/n.npy"
+is_status 0 "biases: 2 ranks"
+check "the logits of one rank" near "$tmp/n.npy" "$tmp/1.npy"
+
+# Every strategy, and every rule over all heads of a layer. The built-in model needs its tokenizer.
+all=full,streaming,h2o,snapkv:window=8,tova,quest:page=4,fier:g=8,pariskv:sink=4:local=8:u=4:full_thr=0
+all=$all,actqkv:sink=4:local=16:window=16:block=4:reps=2,kivi:r=32,logquant:r=24
+all=$all,snapkv:window=8:gqa=layer_mean,quest:page=4:gqa=layer_mean:pool=entropy,fier:g=8:gqa=layer_concat:pool=entropy
+all=$all,quest:page=4:pool=entropy,actqkv:sink=4:local=16:window=16:block=4:reps=2:gqa=layer_mean:pool_prefill=1
+# agree FILE FILE: perplexities in CSV, within 1e-3 of each other.
+agree() {
+    paste -d, "$1" "$2" | awk -F, 'NR > 1 { d = $6 / $12 - 1; if (d < -1e-3 || d > 1e-3 || $3 != $9) exit 1 } END { if (NR < 17) exit 1 }'
+}
+if has_sentencepiece; then
+    set -- eval pg19 --attn "$all" --budget 24 --skip 0 --ctx 48 --gemm builtin --quiet
+    "$RUN" "$@" --csv "$tmp/1.csv" >"$tmp/one" 2>/dev/null
+    mpi 2 "$RUN" "$@" --csv "$tmp/2.csv"
+    is_status 0 "pg19 by 2 ranks"
+    check "every strategy has the perplexity of one rank" agree "$tmp/1.csv" "$tmp/2.csv"
+
+    # Prompts beyond the budget, greedy replies; and what is there already is not run again.
+    set -- passkey --attn "$all" --protocol prefill --budget 40 --skip 0 --ctx 160 --trials 1 --gemm builtin --quiet
+    "$RUN" "$@" -o "$tmp/1.jsonl" >"$tmp/one" 2>/dev/null
+    mpi 2 "$RUN" "$@" -o "$tmp/2.jsonl"
+    is_status 0 "passkey by 2 ranks"
+    for f in 1 2; do sed -n 's/.*"attn":\("[^"]*"\).*"reply":\("[^"]*"\).*/\1 \2/p' "$tmp/$f.jsonl" >"$tmp/$f.txt"; done
+    check "every strategy replies" test "$(wc -l <"$tmp/2.txt")" -eq 16
+    check "what one rank replies" cmp "$tmp/1.txt" "$tmp/2.txt"
+    cp "$tmp/2.jsonl" "$tmp/done.jsonl"
+    mpi 2 "$RUN" "$@" -o "$tmp/2.jsonl"
+    is_status 0 "all ranks know what is there already"
+    check "which stays as it was" cmp "$tmp/2.jsonl" "$tmp/done.jsonl"
+
+    set -- generate -p "She looked at him, and said that the house" -n 24 --quiet
+    for sample in "--temp 0" "--temp 0.8 --seed 5"; do
+        # shellcheck disable=SC2086
+        "$RUN" "$@" $sample >"$tmp/one" 2>/dev/null
+        # shellcheck disable=SC2086
+        mpi 2 "$RUN" "$@" $sample
+        check "generate $sample: the text of one rank" cmp "$tmp/one" "$tmp/out"
+    done
+    for w in q8 q4; do
+        set -- logits --weights $w --ids 1,2,3,4,5,6,7,8,9
+        "$RUN" "$@" --no-weights-cache --quiet -o "$tmp/1.npy"
+        mpi 2 "$RUN" "$@" -o "$tmp/n.npy"
+        err_has "kept in" "$w: the weights are kept in a file of each rank"
+        check "the logits of one rank" near "$tmp/n.npy" "$tmp/1.npy"
+    done
+    check "two files of each type" test "$(find "$tmp/cache" -name '*.q[48]' | wc -l)" -eq 4
+    mpi 2 "$RUN" "$@" -o "$tmp/m.npy"
+    check "they are used again" test "$(grep -c 'mapped from' "$tmp/err")" -eq 1
+    check "and give the same bits" cmp "$tmp/m.npy" "$tmp/n.npy"
+fi
+
+# ---- standard input and files: the first rank's ----
+
+printf 'Hi\nWhat?\n' >"$tmp/lines"
+set -- chat -m "$models/qwen3-f32-sharded-tied" -n 6 --json "$tmp/chat.json"
+"$RUN" "$@" --quiet <"$tmp/lines" >"$tmp/one" 2>/dev/null
+# shellcheck disable=SC2086
+$MPIRUN -n 2 "$RUN" "$@" <"$tmp/lines" >"$tmp/out" 2>"$tmp/err"
+check "chat: the lines reach all ranks" cmp "$tmp/one" "$tmp/out"
+check "one rank tells how fast" test "$(grep -c 'tokens/s' "$tmp/err")" -eq 2
+check "the report counts the ranks" grep -q '"ranks": 2' "$tmp/chat.json"
+mpi 2 "$RUN" bench -m "$m" --phase decode --ctx 32 --quiet
+is_status 0 "bench: ranks take as many samples"
+
+# ---- refusals ----
+
+set -- generate -m "$m" -p x
+mpi_refused 3 "has 2 key-value heads, which 3 ranks do not divide" "KV heads" "$@"
+mpi_refused 3 "has a feed-forward of 64, which 3 ranks do not divide" "the feed-forward" generate -m "$models/llama-dynamic-f32" -p x
+mpi_refused 2 "24 each: not a multiple of 32" "columns of blocks" "$@" --weights q8
+mpi_refused 2 "mpirun started 2 ranks" "another --tp" "$@" --tp 4
+mpi_refused 2 "one process" "recall" eval recall -m "$m" -p x
+mpi_refused 2 "one process" "sessions on disk" "$@" --save "$tmp/x"
+mpi_refused 2 "unknown option" "an unknown option" "$@" --nonsense
+refused 2 "mpirun -n 2" "--tp without mpirun says how" "$@" --tp 2
+mpi 2 "$RUN" "$@" --attn quest:gqa=layer_vote --quiet
+is_refusal 1 "2 ranks do not exchange" "a rule that does not add up over ranks"
+# shellcheck disable=SC2086
+timeout 60 $MPIRUN -n 1 "$RUN" "$@" -n 2 : -n 1 "$RUN" "$@" -n 3 >"$tmp/out" 2>"$tmp/all" </dev/null
+status=$?
+strip
+is_refusal 2 "rank 1 was started with other options" "ranks with different options"
+cp -r "$m" "$tmp/0" && cp -r "$m" "$tmp/1" && chmod -R u+w "$tmp/0" "$tmp/1"
+sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.0002/' "$tmp/1/config.json"
+# shellcheck disable=SC2016
+mpi 2 sh -c 'cd "$0/$OMPI_COMM_WORLD_RANK" && exec "$1" logits -m . --ids 1,2' "$tmp" "$RUN"
+is_refusal 2 "rank 1 has another model" "ranks with different configurations"
+cp "$m/config.json" "$tmp/1" && chmod u+w "$tmp/1/config.json"
+size=$(wc -c <"$tmp/1/model.safetensors")
+printf '\1' | dd of="$tmp/1/model.safetensors" bs=1 seek=$((size - 100)) conv=notrunc 2>/dev/null
+# shellcheck disable=SC2016
+mpi 2 sh -c 'cd "$0/$OMPI_COMM_WORLD_RANK" && exec "$1" logits -m . --ids 1,2' "$tmp" "$RUN"
+is_refusal 2 "rank 1 has another model" "ranks with different weights"
+rm "$tmp/1/model.safetensors"
+# shellcheck disable=SC2016
+mpi 2 sh -c 'cd "$0/$OMPI_COMM_WORLD_RANK" && exec "$1" logits -m . --ids 1,2' "$tmp" "$RUN"
+is_refusal 1 "neither model.safetensors nor" "a rank without a model ends all"
+
+# ---- the end ----
+
+# start: two ranks that would go on for hours; their ids in $ranks.
+start() {
+    # shellcheck disable=SC2086
+    env --default-signal=INT $MPIRUN -n 2 sh -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK" && exec "$@"' "$tmp/rank" "$RUN" generate \
+        -m "$m" -p x -n 4000000 --ctx 4000000 --attn streaming --budget 64 --ignore-eos --quiet >"$tmp/out" 2>"$tmp/err" </dev/null &
+    pid=$!
+    tries=0
+    until [ "$(wc -c <"$tmp/out")" -gt 200 ] || [ $tries -gt 300 ]; do tries=$((tries + 1)) && sleep 0.1; done
+}
+# gone PID: or dead, and nobody has asked for its status.
+gone() { ! grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$1/status"; }
+# ends NAME: mpirun and the ranks end within 30 s, with an error.
+ends() {
+    tries=0
+    while kill -0 "$pid" 2>/dev/null && [ $tries -lt 300 ]; do
+        tries=$((tries + 1)) && sleep 0.1
+        # Open MPI 4.1.4 now and then misses one; users press it again
+        [ -z "$again" ] || [ $((tries % 50)) -ne 0 ] || kill -INT "$pid"
+    done
+    check "$1: mpirun ends" test $tries -lt 300
+    kill -9 "$pid" 2>/dev/null
+    wait "$pid"
+    status=$?
+    pid=
+    check "$1: with an error (status $status)" test "$status" -ne 0
+    until { gone "$(cat "$tmp/rank.0")" && gone "$(cat "$tmp/rank.1")"; } || [ $tries -gt 300 ]; do tries=$((tries + 1)) && sleep 0.1; done
+    check "$1: no rank is left" test $tries -le 300
+}
+start
+kill -9 "$(cat "$tmp/rank.1")"
+ends "a rank is killed"
+start
+kill -9 "$(cat "$tmp/rank.0")"
+ends "the first rank is killed"
+if env --default-signal=INT true 2>/dev/null; then
+    start
+    again=yes
+    kill -INT "$pid"
+    ends "Ctrl-C"
+else
+    skip "env cannot reset SIGINT, which shells ignore in the background"
+fi
+finish

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+/* The choice of the next token on the device: the host's, for the same share. */
+#include "config.h"
+
+#include <float.h>
+
+#include "kernels/draw.h"
+#include "tests/cuda/cuda_util.h"
+
+/* Equal values; all different; what is not finite; all equal; a steep one; nothing finite; one value far above. */
+enum { KINDS = 7, ROWS = 18 };
+
+static void make_row(float *x, size_t n, int kind, rng *r)
+{
+    const float odd[] = {NAN, -INFINITY, -NAN, -FLT_MAX, -0.0f, 0};
+    for (size_t i = 0; i < n; i++) {
+        float f = rng_float(r) + rng_float(r) - rng_float(r);
+        uint64_t k = rng_below(r, 8);
+        x[i] = 6 * f;
+        if (kind == 0) x[i] = (float)rng_below(r, 40) / 20;
+        if (kind == 2 && k < 6) x[i] = odd[k];
+        if (kind == 3) x[i] = k < 4 ? 0.0f : -0.0f;
+        if (kind == 4) x[i] = 300 * f;
+        if (kind == 5) x[i] = odd[k % 4];
+    }
+    if (kind == 6) x[rng_below(r, n)] = 1e5f;
+}
+
+static const draw_rule rules[] = {
+    {.temp = 0, .top_p = 1},
+    {.temp = 1, .top_p = 1},
+    {.temp = 0.7f, .top_p = 0.9},
+    {.temp = 2, .top_p = 0.999, .min_p = 1e-4},
+    {.temp = 1, .top_p = 1, .top_k = 40},
+    {.temp = 3, .top_p = 0.5, .top_k = 7, .min_p = 0.3},
+    {.temp = 1e-30f, .top_p = 1},
+    {.temp = 100, .top_p = 1e-3},
+    {.temp = 1.5f, .top_p = 0.95, .top_k = 2000, .min_p = 0.01},
+};
+enum { N_RULES = sizeof rules / sizeof *rules };
+
+/* Whether a slightly different share gives the item: then rounding decides, and sums are in another order there. */
+static bool is_beside(const draw_rule *r, const float *x, size_t n, float share, int32_t got)
+{
+    float *copy = xmalloc(n * sizeof *copy);
+    bool near = false;
+    for (int k = -1; k <= 1; k += 2) {
+        float other = nextafterf(share, k < 0 ? 0.0f : 1.0f);
+        memcpy(copy, x, n * sizeof *copy);
+        near |= (int32_t)draw_by_rule(r, copy, n, other) == got;
+    }
+    free(copy);
+    return near;
+}
+
+static void check_rows(backend *be, group *g, size_t n, int kind, rng *r, int *n_near)
+{
+    device d = {.be = be};
+    draw *work;
+    err e = {0};
+    draw_rule rule[ROWS];
+    float share[ROWS], *x = xmalloc(ROWS * n * sizeof *x), *copy = xmalloc(n * sizeof *x);
+    int32_t got[ROWS], again[ROWS];
+    if (draw_create(&work, n, &e) != ST_OK) printf("Bail out! %s\n", e.msg);
+    for (size_t i = 0; i < ROWS; i++) {
+        make_row(x + i * n, n, kind, r);
+        rule[i] = rules[i % N_RULES];
+        rule[i].work = work;
+        share[i] = i / N_RULES ? rng_float(r) : i % 4 ? 0.99999994f : 0;
+    }
+    buf in = put(&d, x, ROWS * n * sizeof *x), shares = put(&d, share, sizeof share), ids = put(&d, got, sizeof got);
+    for (int o = 0; o < n_orders(); o++) {
+        set_order(o);
+        be->ops->draw(be, ids, in, ROWS, n, rule, shares);
+        be->ops->download(be, o ? again : got, ids, sizeof got);
+    }
+    group_note(g, n_orders() == 1 || memcmp(got, again, sizeof got) == 0, "%zu ids, kind %d: in any order", n, kind);
+    for (size_t i = 0; i < ROWS; i++) {
+        memcpy(copy, x + i * n, n * sizeof *x);
+        int32_t want = (int32_t)draw_by_rule(&rule[i], copy, n, share[i]);
+        bool near = got[i] != want && is_beside(&rule[i], x + i * n, n, share[i], got[i]);
+        *n_near += near;
+        group_note(g, got[i] == want || near, "%zu ids, kind %d, rule %zu, share %.8f: %d, the host's is %d", n, kind,
+                   i % N_RULES, (double)share[i], got[i], want);
+    }
+    draw_free(work);
+    drop(&d);
+    free(x), free(copy);
+}
+
+int main(void)
+{
+    static const size_t sizes[] = {1, 5, 130, 1500, 5000};
+    backend *be = open_cuda();
+    rng r = {7};
+    int n_near = 0;
+    if (!be) return 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        group g = {0};
+        for (int kind = 0; kind < KINDS; kind++) check_rows(be, &g, sizes[i], kind, &r, &n_near);
+        group_end(&g, "the next token", where());
+    }
+    ok(n_near <= 2, "%s, %d choices are the host's for a share next to theirs", where(), n_near);
+    check_end(be);
+    return tap_done();
+}

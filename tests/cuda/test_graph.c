@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/* Decode steps as graphs: the same tokens as launch by launch, one launch a step, and nothing inside it that waits or
+ * takes memory. The shim does work when it is waited for, so that what is touched too early shows. */
+#include "config.h"
+
+#include "kernels/base/mem.h"
+#include "model/sampler.h"
+#include "tests/cushim/shim.h"
+#include "tests/unit/session_util.h"
+
+enum { N_PROMPT = 40, N_STEPS = 24, LIMIT = 128 };
+
+static const char *const strategies[] = {
+    "full",
+    "streaming:budget=24",
+    "streaming:budget=24:pos=abs",
+    "quest:budget=16:page=4:skip=0",
+    "fier:budget=16:g=8:skip=1",
+};
+
+/* What a life of a session costs after its first `warm` steps. */
+typedef struct {
+    long waits, allocs, single, graphs, made;
+} costs;
+
+static costs now(void)
+{
+    return (costs){shim_count(SHIM_WAITS), shim_count(SHIM_ALLOCS), shim_count(SHIM_SINGLE), shim_count(SHIM_GRAPHS),
+                   shim_count(SHIM_MADE)};
+}
+
+/* Greedy ids behind a prompt, through logits on the host. */
+static status by_logits(const engine_parts *p, const char *strategy, int32_t *out, err *e)
+{
+    float logits[U_VOCAB];
+    session *s;
+    TRY(session_new(&s, p, strategy, "f16", LIMIT, e));
+    status st = live(s, N_PROMPT, 0, logits, e);
+    for (int i = 0; i < N_STEPS && st == ST_OK; i++) {
+        out[i] = logits_argmax(logits, U_VOCAB);
+        st = session_decode(&s, 1, &out[i], logits, e);
+    }
+    session_free(s);
+    return st;
+}
+
+/* The same with the choice on the device, a step ahead of what is asked for. Counts the cost of queueing behind the
+ * first `WARM` steps. */
+enum { WARM = 4 };
+
+static status by_queue(const engine_parts *p, const char *strategy, sampler *by, int32_t *out, costs *cost, err *e)
+{
+    float logits[U_VOCAB];
+    session *s;
+    TRY(session_new(&s, p, strategy, "f16", LIMIT, e));
+    status st = live(s, N_PROMPT, 0, logits, e);
+    if (st == ST_OK) out[0] = by ? sampler_next(by, logits) : logits_argmax(logits, U_VOCAB);
+    for (int queued = 0, got = 1; got < N_STEPS && st == ST_OK;) {
+        while (queued < N_STEPS && queued < got + decoder_ahead(p->dec) && st == ST_OK) {
+            costs from = now();
+            st = session_queue(&s, 1, queued ? NULL : out, by ? &by : NULL, e);
+            costs to = now();
+            if (queued++ < WARM) continue;
+            cost->waits += to.waits - from.waits;
+            cost->allocs += to.allocs - from.allocs;
+            cost->single += to.single - from.single;
+            cost->graphs += to.graphs - from.graphs;
+        }
+        if (st == ST_OK) st = session_take(p->dec, 1, &out[got++], e);
+    }
+    int32_t last;
+    if (st == ST_OK) st = session_take(p->dec, 1, &last, e);
+    session_free(s);
+    return st;
+}
+
+static void test_queue(const engine_parts *p, const char *strategy, const int32_t *want)
+{
+    int32_t got[N_STEPS];
+    err e = {0};
+    costs c = {0};
+    is_ok(by_queue(p, strategy, NULL, got, &c, &e), &e, "%s, queued", strategy);
+    ok(memcmp(want, got, sizeof got) == 0, "%s, queued, the same tokens", strategy);
+    is_int(c.graphs, N_STEPS - WARM, "%s, queued, a graph a step", strategy);
+    is_int(c.waits, 0, "%s, queueing waits for nothing", strategy);
+    is_int(c.allocs, 0, "%s, and takes no memory", strategy);
+    is_int(c.single, 0, "%s, and nothing is queued beside the graph", strategy);
+}
+
+/* Random tokens: on the device those of the host for the same seed. */
+static status by_sampler(const engine_parts *p, sampler *by, int32_t *out, err *e)
+{
+    float logits[U_VOCAB];
+    session *s;
+    TRY(session_new(&s, p, "full", "f16", LIMIT, e));
+    status st = live(s, N_PROMPT, 0, logits, e);
+    for (int i = 0; i < N_STEPS && st == ST_OK; i++) {
+        out[i] = sampler_next(by, logits);
+        st = session_decode(&s, 1, &out[i], logits, e);
+    }
+    session_free(s);
+    return st;
+}
+
+static void test_sampled(const engine_parts *p)
+{
+    static const sampler_options options[] = {
+        {.temp = 1, .top_p = 1, .repeat_penalty = 1, .seed = 5},
+        {.temp = 0.8, .top_p = 0.9, .top_k = 50, .min_p = 0.01, .repeat_penalty = 1, .seed = 6},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        int32_t host[N_STEPS], device[N_STEPS];
+        sampler *a, *b;
+        costs c = {0};
+        err e = {0};
+        is_ok(sampler_create(&a, &options[i], U_VOCAB, &e), &e, "a sampler");
+        is_ok(sampler_create(&b, &options[i], U_VOCAB, &e), &e, "a sampler");
+        is_ok(by_sampler(p, a, host, &e), &e, "drawn on the host");
+        is_ok(by_queue(p, "full", b, device, &c, &e), &e, "drawn on the device");
+        ok(memcmp(host, device, sizeof host) == 0, "options %zu: the same random tokens", i);
+        sampler_free(a);
+        sampler_free(b);
+    }
+}
+
+static void test_decode(const engine_parts *p, const char *strategy)
+{
+    int32_t plain[N_STEPS], graph[N_STEPS];
+    err e = {0};
+    decoder_profile(p->dec, true); /* steps are not recorded then */
+    long before = shim_count(SHIM_GRAPHS);
+    is_ok(by_logits(p, strategy, plain, &e), &e, "%s, launch by launch", strategy);
+    is_int(shim_count(SHIM_GRAPHS) - before, 0, "%s, without a graph", strategy);
+    decoder_profile(p->dec, false);
+    costs from = now();
+    is_ok(by_logits(p, strategy, graph, &e), &e, "%s, in graphs", strategy);
+    is_int(shim_count(SHIM_GRAPHS) - from.graphs, N_STEPS, "%s, a graph a step", strategy);
+    ok(shim_count(SHIM_MADE) - from.made <= 4, "%s, most of them updated: %ld made", strategy,
+       shim_count(SHIM_MADE) - from.made);
+    ok(memcmp(plain, graph, sizeof plain) == 0, "%s, the same tokens", strategy);
+    test_queue(p, strategy, plain);
+}
+
+int main(void)
+{
+    engine_parts p;
+    err e = {0};
+    shim_lazy(true);
+    if (is_ok(parts_open(&p, "qwen2-f16", "cuda", &e), &e, "a model")) {
+        for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) test_decode(&p, strategies[i]);
+        test_sampled(&p);
+        parts_close(&p);
+    }
+    is_int((long long)shim_held(), 0, "nothing is held");
+    return tap_done();
+}

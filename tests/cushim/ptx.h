@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* What kernels/cuda/ptx.cuh writes in PTX, for the host. A copy to shared memory may happen at any time between
+ * where it is asked for and where it is waited for: it is written twice, with all bits set and at last with its bytes, so
+ * that the race check sees what still reads the old bytes or already reads the new ones. */
+#ifndef TESTS_CUSHIM_PTX_H
+#define TESTS_CUSHIM_PTX_H
+
+static inline float exp2_fast(float x) { return exp2f(x); }
+
+static inline unsigned pack2(float lo, float hi, __nv_bfloat16) { return f32_to_bf16(lo) | (unsigned)f32_to_bf16(hi) << 16; }
+static inline unsigned pack2(float lo, float hi, __half) { return f32_to_f16(lo) | (unsigned)f32_to_f16(hi) << 16; }
+
+/* d += a b of one warp. */
+template <class D> void shim_mma(D d[4], const unsigned a[4], const unsigned b[2], int kind, const char *f, int l)
+{
+    shim_fragments in;
+    D out[4];
+    memcpy(in.a, a, sizeof in.a);
+    memcpy(in.b, b, sizeof in.b);
+    memcpy(in.c, d, sizeof in.c);
+    shim_warp(SHIM_MMA, ~0u, &in, out, sizeof out, kind, f, l);
+    memcpy(d, out, sizeof out);
+}
+static inline void mma(float d[4], const unsigned a[4], const unsigned b[2], __nv_bfloat16, SHIM_HERE)
+{
+    shim_mma(d, a, b, SHIM_MMA_BF16, f, l);
+}
+static inline void mma(float d[4], const unsigned a[4], const unsigned b[2], __half, SHIM_HERE)
+{
+    shim_mma(d, a, b, SHIM_MMA_F16, f, l);
+}
+static inline void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2], int c, SHIM_HERE)
+{
+    for (int i = 0; i < 4; i++) d[i] = c;
+    shim_mma(d, a, b, SHIM_MMA_S8, f, l);
+}
+
+static inline void load_matrices(unsigned r[4], const void *row, SHIM_HERE)
+{
+    for (int i = 0; i < 4; i++) {
+        uintptr_t p = shim_shuffle(~0u, (uintptr_t)row, 8 * i + shim_lane / 4, f, l);
+        r[i] = ((const unsigned *)p)[shim_lane % 4];
+    }
+}
+static inline void load_matrices_turned(unsigned r[4], const void *row, SHIM_HERE)
+{
+    for (int i = 0; i < 4; i++) {
+        uintptr_t p = shim_shuffle(~0u, (uintptr_t)row, 8 * i + shim_lane % 4 * 2, f, l);
+        uintptr_t q = shim_shuffle(~0u, (uintptr_t)row, 8 * i + shim_lane % 4 * 2 + 1, f, l);
+        r[i] = ((const uint16_t *)p)[shim_lane / 4] | (unsigned)((const uint16_t *)q)[shim_lane / 4] << 16;
+    }
+}
+
+static inline void copy16_async(void *to, const void *from, bool inside)
+{
+    *(uint4 *)to = uint4{~0u, ~0u, ~0u, ~0u};
+    shim_copy_later(to, from, inside);
+}
+static inline void copies_end_group() { shim_copies_end_group(); }
+template <int N> void copies_wait()
+{
+    shim_late_copy c;
+    while (shim_copy_due(N, &c)) *(uint4 *)c.to = c.inside ? *(const uint4 *)c.from : uint4{0, 0, 0, 0};
+}
+
+#endif

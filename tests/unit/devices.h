@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* What the methods of a test run on: tests/cuda builds some of the tests a second and a third time. */
+#ifndef TESTS_UNIT_DEVICES_H
+#define TESTS_UNIT_DEVICES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#if defined(CUDA_SHIM) || defined(CUDA_STAGED)
+static const char *const METHOD_DEVICES[] __attribute__((unused)) = {"cuda"};
+#else
+static const char *const METHOD_DEVICES[] __attribute__((unused)) = {"ref", "cpu"};
+#endif
+/* Attention over the same values in rows of two types: the same bits on a CPU; a device reads rows of another type by
+ * other threads, so that sums are added in another order (NMSE at most 1e-10). */
+static inline bool rows_agree(const float *got, const float *want, size_t n)
+{
+#if defined(CUDA_SHIM) || defined(CUDA_STAGED)
+    double far = 0, sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        double w = (double)want[i], d = (double)got[i] - w;
+        far += d * d;
+        sum += w * w;
+    }
+    return far <= 1e-10 * sum;
+#else
+    return memcmp(got, want, n * sizeof *got) == 0;
+#endif
+}
+
+enum { N_METHOD_DEVICES = sizeof METHOD_DEVICES / sizeof METHOD_DEVICES[0] };
+
+#endif

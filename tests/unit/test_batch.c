@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/* Decode of 1 to 16 sequences of different lengths and strategies in one step: each gets what it gets alone. */
+#include "config.h"
+
+#include "model/sampler.h"
+#include "tests/unit/devices.h"
+#include "tests/unit/ops_util.h"
+#include "tests/unit/session_util.h"
+
+enum { STEPS = 6, LIMIT = 96 };
+
+static const char *const strategies[] = {
+    "full",
+    "streaming:budget=24",
+    "quest:budget=16:page=4:skip=0",
+    "fier:budget=16:g=8:skip=1",
+    "h2o:budget=24:skip=0",
+    "snapkv:budget=24:window=8:skip=0",
+    "tova:budget=24:skip=0",
+    "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0",
+    "actqkv:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",
+    "kivi",
+    "logquant",
+    "streaming:budget=24:pos=abs:sink=2",
+};
+enum { N_STRATEGIES = sizeof strategies / sizeof *strategies };
+
+/* Sequence i: its strategy, of those that the backend has, and its prompt. */
+typedef struct {
+    const char *spec[N_STRATEGIES];
+    size_t n;
+} known;
+
+static known find_known(const engine_parts *p)
+{
+    known k = {.n = 0};
+    for (size_t i = 0; i < N_STRATEGIES; i++) {
+        session *s;
+        err e = {0};
+        status st = session_new(&s, p, strategies[i], "f16", LIMIT, &e);
+        if (st == ST_OK) session_free(s);
+        if (st == ST_OK) k.spec[k.n++] = strategies[i];
+        else ok(st == ST_UNSUPPORTED && strstr(e.msg, "does not run on"), "%s is not here yet: %s", strategies[i], e.msg);
+    }
+    return k;
+}
+
+static size_t prompt_of(size_t i)
+{
+    return 7 + (11 * i) % 48;
+}
+
+static float alone[U_BATCH][STEPS + 1][U_VOCAB], batch[U_BATCH * U_VOCAB];
+
+static session *open_one(const engine_parts *p, const known *k, size_t i, int steps, float *out)
+{
+    session *s = NULL;
+    err e = {0};
+    if (session_new(&s, p, k->spec[i % k->n], "f16", LIMIT, &e) != ST_OK || live(s, prompt_of(i), steps, out, &e) != ST_OK)
+        printf("Bail out! %s\n", e.msg);
+    return s;
+}
+
+/* n sequences together; every other step without logits. The tolerance is for devices whose kernels differ with the rows. */
+static void check_batch(const engine_parts *p, const known *k, size_t n, const char *device)
+{
+    session *s[U_BATCH];
+    int32_t ids[U_BATCH], got[U_BATCH];
+    double worst = 0;
+    int wrong = 0;
+    err e = {0};
+    for (size_t i = 0; i < n; i++) s[i] = open_one(p, k, i, 0, batch);
+    for (int t = 0; t < STEPS; t++) {
+        status st;
+        for (size_t i = 0; i < n; i++) ids[i] = some_id(session_length(s[i]));
+        if (t % 2) {
+            st = session_queue(s, n, ids, NULL, &e);
+            if (st == ST_OK) st = session_take(p->dec, n, got, &e);
+        } else {
+            st = session_decode(s, n, ids, batch, &e);
+        }
+        if (!is_ok(st, &e, "%s, %zu sequences, step %d", device, n, t)) break;
+        for (size_t i = 0; i < n; i++) {
+            const float *want = alone[i][t + 1], *row = batch + i * U_VOCAB;
+            if (t % 2 == 0) worst = fmax(worst, nmse(row, want, U_VOCAB));
+            if (t % 2 == 0) wrong += strcmp(device, "cuda") != 0 && memcmp(row, want, sizeof alone[i][t]) != 0;
+            else wrong += got[i] != logits_argmax(want, U_VOCAB);
+        }
+    }
+    is_int(wrong, 0, "%s, %zu sequences of %zu strategies: each as alone", device, n, k->n);
+    ok(worst <= 1e-10, "%s, %zu sequences: logits differ by %.1e at most", device, n, worst);
+    for (size_t i = 0; i < n; i++) session_free(s[i]);
+}
+
+static void check_device(const char *device)
+{
+    static const size_t sizes[] = {1, 3, 8, 9, 16};
+    engine_parts p;
+    err e = {0};
+    if (!is_ok(parts_open(&p, "qwen2-f16", device, &e), &e, "%s", device)) return;
+    known k = find_known(&p);
+    ok(k.n >= 4, "%s: %zu strategies", device, k.n);
+    for (size_t i = 0; i < U_BATCH && k.n; i++) session_free(open_one(&p, &k, i, STEPS, alone[i][0]));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && k.n; i++) check_batch(&p, &k, sizes[i], device);
+    parts_close(&p);
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < N_METHOD_DEVICES; i++) check_device(METHOD_DEVICES[i]);
+    return tap_done();
+}
