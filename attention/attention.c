@@ -19,7 +19,8 @@ struct attn_seq {
     attn_ctx *sparse;                 /* the method over the others, NULL if there are none */
     attn_tier tier;                   /* of the method's rows; t NULL: none */
     tier_counts before, in_prompts;   /* of the tier, at the start of a forward and by prompts */
-    buf read;                         /* u64 [READ_KINDS]: counts of ops since the last prompt */
+    buf read;                         /* u64 [2][READ_KINDS]: counts of ops since the last prompt, */
+    buf read_method;                  /* and of the method's layers: the second where the host holds its rows */
     attn_stats stats;                 /* but for what ops counted */
     attn_bytes peak;
 };
@@ -47,13 +48,13 @@ bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
     return (layer < ATTN_MAX_LAYERS && s->skip.has[layer]) || (m->dense && m->dense(s, shape, layer));
 }
 
-/* Bytes of the dense layers and of the others, in memory and in files. */
-static status plan_both(attn_bytes *out, size_t *disk, const attn_spec *s, const attn_shape *shape,
+/* Bytes of the dense layers and of the others, in memory and in the slower place. */
+static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const attn_shape *shape,
                         const attn_limits *lim, err *e)
 {
     bool *layers;
     *out = (attn_bytes){0};
-    *disk = 0;
+    *slow = 0;
     TRY(MEM_NEW(&layers, (size_t)shape->n_layers, e));
     status st = ST_OK;
     for (int dense = 0; dense < 2 && st == ST_OK; dense++) {
@@ -64,7 +65,8 @@ static status plan_both(attn_bytes *out, size_t *disk, const attn_spec *s, const
             n += layers[l] = attn_is_dense(s, shape, l) == dense;
         if (n > 0) {
             st = m->plan(&part, s, shape, lim, layers, e);
-            if (!dense && s->tier.place == KV_DISK) attn_tier_plan(&part, disk, s, shape, lim, n);
+            if (!dense && s->tier.place == KV_DISK) attn_tier_plan(&part, slow, s, shape, lim, n);
+            if (!dense && s->tier.place == KV_HOST) *slow = part.kv, part.kv = 0;
             part.scratch += kv_map_bytes(&s->kv, lim->n_tokens, lim->chunk);
         }
         if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
@@ -77,11 +79,11 @@ static status plan_both(attn_bytes *out, size_t *disk, const attn_spec *s, const
 
 status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
 {
-    size_t disk;
-    return plan_both(out, &disk, s, shape, lim, e);
+    size_t slow;
+    return plan_both(out, &slow, s, shape, lim, e);
 }
 
-status attn_plan_disk(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
+status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
 {
     attn_bytes memory;
     return plan_both(&memory, out, s, shape, lim, e);
@@ -95,7 +97,11 @@ static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, con
     if (!any) return ST_OK;
     attn_ctx base = {.spec = &s->spec, .shape = &s->shape, .lim = &s->lim, .layers = layers,
                      .be = s->be, .read = s->read};
-    if (m == s->spec.method && layers == s->method_layer && s->tier.t) base.tier = &s->tier;
+    if (m == s->spec.method && layers == s->method_layer) {
+        if (s->tier.t) base.tier = &s->tier;
+        if (s->spec.tier.place == KV_HOST) base.host = s->be->ops->host;
+        base.read = s->read_method;
+    }
     return m->create(out, &base, e);
 }
 
@@ -110,8 +116,9 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     *s = (attn_seq){.spec = *spec, .shape = *shape, .lim = *lim, .be = be};
     status st = MEM_NEW(&s->dense_layer, (size_t)shape->n_layers, e);
     if (st == ST_OK) st = MEM_NEW(&s->method_layer, (size_t)shape->n_layers, e);
-    if (st == ST_OK) st = be->ops->alloc(be, &s->read, READ_BYTES, "counters", e);
+    if (st == ST_OK) st = be->ops->alloc(be, &s->read, 2 * READ_BYTES, "counters", e);
     if (st != ST_OK) goto done;
+    s->read_method = spec->tier.place == KV_HOST ? buf_at(s->read, READ_BYTES) : s->read;
     for (int l = 0; l < shape->n_layers; l++) {
         s->dense_layer[l] = attn_is_dense(spec, shape, l);
         s->method_layer[l] = !s->dense_layer[l];
@@ -131,7 +138,7 @@ void attn_seq_free(attn_seq *s)
     if (s->dense) attn_full.free(s->dense);
     if (s->sparse) s->spec.method->free(s->sparse);
     if (s->tier.t) s->be->ops->tier->close(s->be, s->tier.t);
-    if (s->read.p) s->be->ops->free(s->be, s->read, READ_BYTES);
+    if (s->read.p) s->be->ops->free(s->be, s->read, 2 * READ_BYTES);
     mem_free(s->dense_layer);
     mem_free(s->method_layer);
     mem_free(s);
@@ -278,13 +285,28 @@ int64_t attn_seq_positions(const attn_seq *s, int layer, int head, int64_t *out)
 attn_stats attn_seq_stats(const attn_seq *s)
 {
     attn_stats r = s->stats;
-    uint64_t read[READ_KINDS];
+    uint64_t read[2][READ_KINDS];
     s->be->ops->download(s->be, read, s->read, sizeof read);
-    r.k_read += (double)read[READ_K];
-    r.kv_read += (double)(read[READ_K] + read[READ_V]);
-    r.index_read += (double)read[READ_INDEX];
-    r.attended += (double)read[READ_ATTENDED];
+    for (int i = 0; i < 2; i++) {
+        r.k_read += (double)read[i][READ_K];
+        r.kv_read += (double)(read[i][READ_K] + read[i][READ_V]);
+        r.index_read += (double)read[i][READ_INDEX];
+        r.attended += (double)read[i][READ_ATTENDED];
+    }
     return r;
+}
+
+host_counts attn_seq_host(const attn_seq *s)
+{
+    host_counts c = {0};
+    attn_bytes held = {0};
+    uint64_t read[READ_KINDS];
+    if (s->spec.tier.place != KV_HOST || !s->sparse) return c;
+    s->spec.method->held(s->sparse, 0, &held);
+    s->be->ops->download(s->be, read, s->read_method, sizeof read);
+    c.held = held.kv;
+    c.read = (double)(read[READ_K] + read[READ_V]);
+    return c;
 }
 
 tier_counts attn_seq_tier(const attn_seq *s)
@@ -301,7 +323,7 @@ static void tier_prompt_end(attn_seq *s)
 
 static void clear_read(attn_seq *s)
 {
-    uint64_t zero[READ_KINDS] = {0};
+    uint64_t zero[2][READ_KINDS] = {{0}};
     s->be->ops->upload(s->be, s->read, zero, sizeof zero);
 }
 
@@ -480,7 +502,7 @@ typedef struct {
 /* The counters of the sequence whose rows selection i reads. */
 static buf read_of(const layer_run *r, size_t i)
 {
-    return r->step->seq[i]->read;
+    return use_of(r->step->seq[i], r->layer).c->read;
 }
 
 /* Attention of a group over its segments with index s, into dst (rows of the group; lse likewise). */

@@ -18,7 +18,8 @@ enum {
     USES_PARIS = 32,
     USES_BLOCK = 64,
     USES_TIER = 128,
-    USES_GROUPS = 256 /* the ops by groups of select, quest and fier */
+    USES_GROUPS = 256, /* the ops by groups of select, quest and fier */
+    USES_HOST = 512
 };
 
 /* Files below the rows of a sequence: tokens that never leave memory are the first `first` and the newest `newest`. In
@@ -35,6 +36,7 @@ typedef struct {
     const attn_limits *lim;
     const bool *layers; /* [n_layers]: the layers that this state serves; others hold nothing */
     const attn_tier *tier; /* of its stores; NULL: all rows stay in memory */
+    const host_ops *host;  /* holds the rows of its stores; NULL: the device does */
     backend *be;
     buf read;       /* u64 [READ_KINDS]: what ops count */
     int64_t length; /* host's count of tokens fed before this forward */

@@ -13,6 +13,7 @@ struct kv_store {
     kv_rows *layer;  /* [n_layers]; k.p NULL: nothing stored for this layer */
     kv_coded *coded; /* NULL: all rows are exact */
     const attn_tier *tier; /* NULL: all rows stay in memory */
+    const host_ops *host;  /* holds them; NULL: the device */
     int64_t n;       /* tokens with those of the forward under way */
     unsigned flags;  /* of it */
 };
@@ -69,6 +70,16 @@ static void code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS])
     out[3] = (sized_buf){&c->v_pair, by_run};
 }
 
+static status rows_alloc(kv_store *s, buf *out, size_t bytes, const char *what, err *e)
+{
+    return (s->host ? s->host->alloc : s->be->ops->alloc)(s->be, out, bytes, what, e);
+}
+
+static void rows_free(kv_store *s, buf b, size_t bytes)
+{
+    (s->host ? s->host->free : s->be->ops->free)(s->be, b, bytes);
+}
+
 /* Exact rows as the tier's blocks. */
 static tier_area exact_area(const kv_rows *r, int64_t first)
 {
@@ -111,7 +122,6 @@ enum { TIER_CAP = 64 };
 
 static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
 {
-    const backend_ops *o = s->be->ops;
     kv_rows *r = &s->layer[layer];
     sized_buf codes[N_CODE_BUFS];
     size_t bytes;
@@ -120,15 +130,14 @@ static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
         .type = s->f.type, .n_kv_heads = s->n_heads, .head_dim = s->head_dim, .cap = (size_t)cap};
     if (cap == 0) return ST_OK;
     TRY(size_mul(&bytes, r->cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
-    TRY(o->alloc(s->be, &r->k, half_bytes(r), "K rows", e));
-    TRY(o->alloc(s->be, &r->v, half_bytes(r), "V rows", e));
+    TRY(rows_alloc(s, &r->k, half_bytes(r), "K rows", e));
+    TRY(rows_alloc(s, &r->v, half_bytes(r), "V rows", e));
     if (!s->coded) return s->tier ? add_tier(s, r, layer, e) : ST_OK;
     r->codes = kv_codes_of(&s->f, cap);
     r->codes.k_at = s->coded->at_buf[KV_K];
     r->codes.v_at = s->coded->at_buf[KV_V];
     code_bufs(r, codes);
-    for (int i = 0; i < N_CODE_BUFS; i++)
-        TRY(o->alloc(s->be, codes[i].b, codes[i].bytes, "KV codes", e));
+    for (int i = 0; i < N_CODE_BUFS; i++) TRY(rows_alloc(s, codes[i].b, codes[i].bytes, "KV codes", e));
     return s->tier ? add_tier(s, r, layer, e) : ST_OK;
 }
 
@@ -149,6 +158,7 @@ status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const 
     *s = (kv_store){.be = c->be,
                     .f = c->spec->kv,
                     .tier = c->tier,
+                    .host = c->host,
                     .n_layers = sh->n_layers,
                     .n_heads = n_heads,
                     .head_dim = (size_t)sh->head_dim};
@@ -170,13 +180,13 @@ static void tier_forget_all(kv_store *s);
 static void free_layer(kv_store *s, kv_rows *r)
 {
     sized_buf codes[N_CODE_BUFS];
-    if (r->k.p) s->be->ops->free(s->be, r->k, half_bytes(r));
-    if (r->v.p) s->be->ops->free(s->be, r->v, half_bytes(r));
+    if (r->k.p) rows_free(s, r->k, half_bytes(r));
+    if (r->v.p) rows_free(s, r->v, half_bytes(r));
     if (!s->coded || r->codes.cap == 0) return;
     r->codes.bits = s->f.bits;
     code_bufs(r, codes);
     for (int i = 0; i < N_CODE_BUFS; i++)
-        if (codes[i].b->p) s->be->ops->free(s->be, *codes[i].b, codes[i].bytes);
+        if (codes[i].b->p) rows_free(s, *codes[i].b, codes[i].bytes);
 }
 
 void kv_store_free(kv_store *s)
@@ -393,7 +403,8 @@ static status state_of_codes(kv_store *s, attn_state *v, int layer, err *e)
 
 status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err *e)
 {
-    if (s->tier) return err_set(e, ST_UNSUPPORTED, "a session in --kv-tier disk cannot be saved or loaded");
+    if (s->tier || s->host)
+        return err_set(e, ST_UNSUPPORTED, "a session in --kv-tier %s cannot be saved or loaded", s->tier ? "disk" : "host");
     if (s->coded) {
         TRY(kv_coded_state(s->coded, v, n, &n_rows, e));
         if (v->load) show_codes(s, !kv_store_exact(s));

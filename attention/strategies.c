@@ -201,8 +201,9 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
         return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning",
                        s->text, kv_format_name(&s->kv));
     TRY(kv_format_check(&s->kv, shape, s->text, e));
-    if (s->tier.place == KV_DISK && !s->method->pages)
-        return err_set(e, ST_UNSUPPORTED, "%s: --kv-tier disk: it drops tokens, and all that it keeps is read in every step", s->text);
+    if (s->tier.place != KV_DEVICE && !s->method->pages)
+        return err_set(e, ST_UNSUPPORTED, "%s: --kv-tier %s: it drops tokens, and all that it keeps is read in every step",
+                       s->text, kv_place_name(s->tier.place));
     if (s->method->check) TRY(s->method->check(s, shape, e));
     if (s->method->has_budget && s->budget < 1)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 1", s->text,
@@ -216,7 +217,8 @@ static unsigned families(const attn_spec *s)
     unsigned uses = s->method->uses;
     size_t len;
     if (s->kv.kind != KV_EXACT) uses |= USES_CODES;
-    if (s->tier.place != KV_DEVICE) uses |= USES_TIER;
+    if (s->tier.place == KV_DISK) uses |= USES_TIER;
+    if (s->tier.place == KV_HOST) uses |= USES_HOST;
     for (int i = 0; s->method->params[i].key; i++) {
         const attn_param *p = &s->method->params[i];
         const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;
@@ -256,7 +258,7 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
         const void *ops;
     } all[] = {{"codes", o->codes}, {"evict", o->evict}, {"select", o->select}, {"quest", o->quest},
                {"fier", o->fier},   {"paris", o->paris}, {"block", o->block}, {"tier", o->tier},
-               {"groups", has_groups(o) ? o->select : NULL}};
+               {"groups", has_groups(o) ? o->select : NULL}, {"host", o->host}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)

@@ -57,8 +57,8 @@ static inline kv_format kv_exact(dtype type)
     return (kv_format){.kind = KV_EXACT, .type = type};
 }
 
-/* Where rows lie, those of dense layers apart, which stay in the device's memory. HOST: in the memory of the host, which
- * on a CPU is the device's. DISK: all but the newest `window` tokens and what a strategy always attends in files in
+/* Where rows lie, those of dense layers apart, which stay in the device's memory. HOST: all in the memory of the host,
+ * where the device reads and writes them; on a CPU it is the device's. DISK: all but the newest `window` tokens and what a strategy always attends in files in
  * `dir` ("": $TMPDIR, else the current folder), of which `cache` bytes of blocks stay in memory. */
 typedef enum { KV_DEVICE, KV_HOST, KV_DISK } kv_place;
 typedef struct {
@@ -71,6 +71,7 @@ typedef struct {
 /* Parses `disk`, `disk:cache=512M:window=256:DIR`. Errors: ST_USAGE. */
 status kv_tier_parse(kv_tier *t, const char *text, err *e);
 const char *kv_tier_dir(const kv_tier *t);
+const char *kv_place_name(kv_place p);
 
 enum { ATTN_MAX_PARAMS = 24 };
 
@@ -158,8 +159,8 @@ typedef struct {
 /* Bytes that a sequence will hold at its peak, without allocating. */
 status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
                  const attn_limits *lim, err *e);
-/* Bytes beside those that its files will hold. */
-status attn_plan_disk(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
+/* Bytes beside those that its files will hold, or the host's memory: spec->tier.place says which. */
+status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
 status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape,
                        const attn_limits *lim, backend *be, err *e);
 void attn_seq_free(attn_seq *s);
@@ -192,6 +193,12 @@ typedef struct {
 attn_stats attn_seq_stats(const attn_seq *s);
 /* The same of what moved between memory and files in decode steps, and what is in files now; zeros without any. */
 tier_counts attn_seq_tier(const attn_seq *s);
+/* --kv-tier host: bytes of rows that lie in the host's memory now, and of those that decode steps read there, in all. */
+typedef struct {
+    size_t held;
+    double read;
+} host_counts;
+host_counts attn_seq_host(const attn_seq *s);
 /* Bytes of keys and of index read, over those of all visible keys in full precision: FIER v2, section 3.4. More
  * than 1 where keys are read more than once. 0 before the first decode step. */
 static inline double attn_key_access(const attn_stats *s)

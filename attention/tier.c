@@ -75,6 +75,12 @@ const char *kv_tier_dir(const kv_tier *t)
     return tmp && *tmp ? tmp : ".";
 }
 
+const char *kv_place_name(kv_place p)
+{
+    static const char *const names[] = {[KV_DEVICE] = "device", [KV_HOST] = "host", [KV_DISK] = "disk"};
+    return names[p];
+}
+
 /* ---- what stays in memory ---- */
 
 void attn_tier_regions(attn_tier *t, const attn_spec *s)

@@ -366,6 +366,29 @@ static status print_tier(const bench *b, err *e)
     return out_printf(e, "\n");
 }
 
+static bool is_hosted(const bench_line *l)
+{
+    return l->r.decode && l->spec.tier.place == KV_HOST;
+}
+
+static status print_hosted(const bench *b, err *e)
+{
+    bool any = false;
+    for (size_t k = 0; k < b->n_lines; k++) any |= is_hosted(&b->lines[k]);
+    if (!any) return ST_OK;
+    TRY(out_printf(e, "\nin the host's memory: MB that a sequence holds, and that its decode step reads where they lie\n\n"
+                      "%-8s %-*s %7s %8s %5s %-9s %9s %9s",
+                   "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "read"));
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_line *l = &b->lines[k];
+        if (!is_hosted(l)) continue;
+        TRY(print_case(b, l, e));
+        TRY(out_printf(e, " %9.1f %9.3f", (double)l->r.host.held / 1e6,
+                       l->r.host.read / 1e6 / (l->r.steps > 0 ? (double)l->r.steps : 1)));
+    }
+    return out_printf(e, "\n");
+}
+
 /* Nanoseconds a token, each stage by itself. */
 static json_t *parts_json(const bench_line *l)
 {
@@ -420,6 +443,7 @@ static json_t *line_json(const bench *b, const bench_line *l)
     json_object_set_new(o, "index_read", json_real(l->r.index_read));
     json_object_set_new(o, "key_access", json_real(l->r.key_access));
     if (is_tiered(l)) json_object_set_new(o, "tier", tier_json(&l->r.moved, l->r.steps));
+    if (is_hosted(l)) json_object_set_new(o, "tier", host_json(&l->r.host, l->r.steps));
     return o;
 }
 
@@ -589,6 +613,7 @@ static status run_model(bench *b, err *e)
     TRY(print_parts(b, e));
     TRY(print_bytes(b, e));
     TRY(print_tier(b, e));
+    TRY(print_hosted(b, e));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
 }

@@ -33,6 +33,7 @@ static status check_memory(const bench_case *c, err *e)
     TRY(size_mul(&p.kv, p.kv, c->max_batch, "KV of the batch", e));
     TRY(size_mul(&p.index, p.index, c->max_batch, "index of the batch", e));
     TRY(size_mul(&p.disk, p.disk, c->max_batch, "files of the batch", e));
+    TRY(size_mul(&p.host, p.host, c->max_batch, "host memory of the batch", e));
     TRY(size_add(&p.scratch, p.scratch, c->n_ids * sizeof *c->ids, "prompt", e));
     return memory_plan_check(&p, decoder_model(c->d)->be, e);
 }
@@ -196,6 +197,7 @@ status bench_prefill(bench_case *c, bench_result *r, err *e)
     *r = (bench_result){.batch = 1, .attended = prompt_attended(c), .tokens = (int64_t)c->n_timed};
     c->timing.prepare = prepare_prompt;
     c->timing.run = run_prompt;
+    c->timing.waited = NULL;
     c->timing.ctx = c;
     c->timing.product = true;
     return measure(c, r, true, e);
@@ -240,6 +242,14 @@ static status run_steps(void *ctx, int64_t *ns, err *e)
     return steps(c, c->n_steps, INT64_MAX, &done, ns, e);
 }
 
+static int64_t waited_for_files(void *ctx)
+{
+    const bench_case *c = ctx;
+    int64_t ns = 0;
+    for (size_t i = 0; i < c->batch; i++) ns += attn_seq_tier(session_attn(c->s[i])).stall_ns;
+    return ns;
+}
+
 /* A strategy that cannot go back uses up the room that was planned: then it starts again. */
 static status make_room(bench_case *c, err *e)
 {
@@ -278,6 +288,7 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
     c->batch = batch;
     c->timing.prepare = go_back;
     c->timing.run = run_steps;
+    c->timing.waited = waited_for_files;
     c->timing.ctx = c;
     c->timing.product = false;
     TRY(make_room(c, e));
@@ -288,9 +299,12 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
     r->tokens = (int64_t)(c->n_steps * batch);
     attn_stats from = attn_seq_stats(session_attn(c->s[0]));
     tier_counts moved = attn_seq_tier(session_attn(c->s[0]));
+    double host_read = attn_seq_host(session_attn(c->s[0])).read;
     TRY(measure(c, r, false, e));
     attn_stats to = attn_seq_stats(session_attn(c->s[0]));
     take_counts(c, r, &from, &to);
     r->moved = tier_counts_since(attn_seq_tier(session_attn(c->s[0])), &moved);
+    r->host = attn_seq_host(session_attn(c->s[0]));
+    r->host.read -= host_read;
     return ST_OK;
 }

@@ -44,7 +44,7 @@ static status take(bench_samples *s, size_t i, sample_verdict *verdict, const be
 {
     meter_usage from, to;
     double read[2] = {0}, product[2] = {0};
-    int64_t ns = 0;
+    int64_t ns = 0, waited = t->waited ? t->waited(t->ctx) : 0;
     TRY(t->prepare(t->ctx, e));
     if (!t->meter) {
         TRY(t->run(t->ctx, &ns, e));
@@ -57,7 +57,8 @@ static status take(bench_samples *s, size_t i, sample_verdict *verdict, const be
         if (t->product) product[1] = meter_product(t->meter, t->kind);
         read[1] = meter_read(t->meter);
         to = meter_spent(t->meter);
-        const meter_usage spent = {to.wall_ns - from.wall_ns, to.cpu_ns - from.cpu_ns,
+        waited = t->waited ? t->waited(t->ctx) - waited : 0;
+        const meter_usage spent = {to.wall_ns - from.wall_ns - waited, to.cpu_ns - from.cpu_ns,
                                    to.switches - from.switches};
         *verdict = sample_judge(&spent, t->n_threads, t->product ? product : read);
     }

@@ -28,6 +28,7 @@ sample_verdict sample_judge(const meter_usage *spent, int n_threads, const doubl
 typedef struct {
     status (*prepare)(void *ctx, err *e);
     status (*run)(void *ctx, int64_t *ns, err *e);
+    int64_t (*waited)(void *ctx); /* ns that runs have waited for files so far, in which threads may sleep; NULL: never */
     void *ctx;
     meter *meter; /* NULL: every sample counts */
     int n_threads;

@@ -107,6 +107,7 @@ status report_write(const cli *c, const engine *g, json_t *options, json_t *resu
 json_t *report_model(const char *path);
 /* What moved between memory and files in `steps` decode steps of a sequence. */
 json_t *tier_json(const tier_counts *c, int64_t steps);
+json_t *host_json(const host_counts *c, int64_t steps);
 json_t *report_sizes(const int64_t *x, size_t n); /* a list; NULL when out of memory */
 
 /* Writes to stdout; a closed pipe or full disk is ST_IO once, at the first write that fails. */

@@ -239,6 +239,13 @@ static void print_tier(const reply *r, const attn_stats *a)
             tier_per_row(&t), (double)t.written / 1e6 / steps, (double)t.stall_ns / 1e6 / steps, 100 * tier_hits(&t));
 }
 
+static void print_host(const reply *r, const attn_stats *a)
+{
+    host_counts h = attn_seq_host(session_attn(r->s));
+    fprintf(stderr, "KV in the host's memory %.2f MB | a decode step read %.3f MB of it where it lies\n", (double)h.held / 1e6,
+            h.read / 1e6 / (a->steps > 0 ? (double)a->steps : 1));
+}
+
 void reply_print_stats(const reply *r)
 {
     attn_stats a = attn_seq_stats(session_attn(r->s));
@@ -253,7 +260,9 @@ void reply_print_stats(const reply *r)
             "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6,
             a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
-    if (attn_seq_spec(session_attn(r->s))->tier.place == KV_DISK) print_tier(r, &a);
+    kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
+    if (place == KV_DISK) print_tier(r, &a);
+    if (place == KV_HOST) print_host(r, &a);
 }
 
 json_t *reply_json(const reply *r, err *e)
@@ -273,8 +282,10 @@ json_t *reply_json(const reply *r, err *e)
                   (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
     mem_free(text);
     tier_counts t = attn_seq_tier(session_attn(r->s));
-    if (j && attn_seq_spec(session_attn(r->s))->tier.place == KV_DISK)
-        json_object_set_new(j, "tier", tier_json(&t, a.steps));
+    host_counts h = attn_seq_host(session_attn(r->s));
+    kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
+    if (j && place == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
+    if (j && place == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
     if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
     return j;
 }
@@ -303,9 +314,9 @@ static status check_save(const cli *c, err *e)
     err why = {0};
     kv_tier place = {KV_DEVICE};
     if (c->kv_tier) TRY(kv_tier_parse(&place, c->kv_tier, e));
-    if (place.place == KV_DISK && (c->save || c->load))
-        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier disk cannot be saved or loaded",
-                       c->save ? "--save" : "--load");
+    if (place.place != KV_DEVICE && (c->save || c->load))
+        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded",
+                       c->save ? "--save" : "--load", kv_place_name(place.place));
     if (!c->save) return ST_OK;
     status st = file_draft_open(&d, c->save, &why);
     file_draft_close(&d);
@@ -497,6 +508,9 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
     if (p.disk)
         TRY(out_printf(e, "; in files in %s %.1f MB, available %.1f MB", p.tier_dir, (double)p.disk / 1e6,
                        (double)g->be->ops->tier->room(g->be, p.tier_dir) / 1e6));
+    if (p.host)
+        TRY(out_printf(e, "; in the host's memory %.1f MB, available %.1f MB", (double)p.host / 1e6,
+                       (double)g->be->ops->host->room(g->be) / 1e6));
     return out_printf(e, "\n");
 }
 

@@ -54,6 +54,11 @@ json_t *tier_json(const tier_counts *c, int64_t steps)
                      "hit_rate", tier_hits(c), "stall_ms", (double)c->stall_ns / 1e6 / n);
 }
 
+json_t *host_json(const host_counts *c, int64_t steps)
+{
+    return json_pack("{s:I, s:f}", "host_bytes", (json_int_t)c->held, "read_bytes", c->read / (double)(steps > 0 ? steps : 1));
+}
+
 json_t *report_sizes(const int64_t *x, size_t n)
 {
     json_t *a = json_array();

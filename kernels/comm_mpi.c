@@ -6,11 +6,14 @@
 #include "kernels/comm_impl.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
@@ -36,6 +39,7 @@ enum {
     SMALL_FLOATS = 1 << 14, /* of these, every rank gets all parts and adds them up: one exchange less */
     BYTES_MAX = 1 << 30,    /* counts are int */
     SPIN_NS = 1000000, NAP_NS = 20000, NAP_NS_MAX = 1000000,
+    LOOK_NS = 500000000, LOOKS = 8, /* who waits looks whether the others live; so often before it ends itself */
     ALONE_NS_MAX = 3 /* seconds that a failed rank waits for the others at the end */
 };
 
@@ -46,6 +50,9 @@ typedef struct {
     MPI_Comm ranks, end; /* of the engine's calls; of the last one */
     float *parts;        /* [part_floats]: what the other ranks gave */
     size_t part_floats;
+    int *pids;           /* [n_pids]: processes of the other ranks on this machine */
+    int n_pids;
+    bool lost; /* one of them is gone */
     bool asked, all_here; /* the codes of all ranks, in counts, were asked for; are there */
     int *counts, *places, *other_counts, *other_places; /* [size] each */
 } mpi;
@@ -79,25 +86,53 @@ static status check(const mpi *m, int code, const char *what, err *e)
     return err_set(e, ST_DEVICE, "MPI: %s: %s", what, text);
 }
 
+/* mpirun ends the others of a rank that dies, but now and then (Open MPI 4.1.4) it misses the death. */
+static bool is_alive(int pid)
+{
+    char path[32], text[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *name_end = strrchr(text, ')'); /* then a space and the state */
+    return name_end && name_end[1] && name_end[2] != 'Z' && name_end[2] != 'X';
+}
+
+static status check_peers(mpi *m, const char *what, int *looks, err *e)
+{
+    for (int i = 0; i < m->n_pids; i++) {
+        if (is_alive(m->pids[i]) || ++*looks < LOOKS) continue;
+        m->lost = true;
+        return err_set(e, ST_DEVICE, "MPI: %s: the rank with process %d is gone", what, m->pids[i]);
+    }
+    return ST_OK;
+}
+
 /* Waits for a call that was begun. At first it asks again and again; who waits long (for a user's line, say) sleeps
  * between. False: not done after limit_ns (0: no limit). */
-static status wait_for(const mpi *m, MPI_Request *r, const char *what, int64_t limit_ns, bool *done, err *e)
+static status wait_for(mpi *m, MPI_Request *r, const char *what, int64_t limit_ns, bool *done, err *e)
 {
-    int64_t began = clock_ns(), now = began;
+    int64_t began = clock_ns(), now = began, looked = began;
     long nap = NAP_NS;
+    int looks = 0;
     for (int flag = 0;; now = clock_ns()) {
         TRY(check(m, m->Test(r, &flag, MPI_STATUS_IGNORE), what, e));
         *done = flag;
         if (flag || (limit_ns && now - began > limit_ns)) return ST_OK;
         if (now - began < SPIN_NS) sched_yield();
         else {
+            if (now - looked > LOOK_NS) {
+                TRY(check_peers(m, what, &looks, e));
+                looked = now;
+            }
             nanosleep(&(struct timespec){0, nap}, NULL);
             nap = nap * 2 < NAP_NS_MAX ? nap * 2 : NAP_NS_MAX;
         }
     }
 }
 
-static status finish(const mpi *m, int began, MPI_Request *r, const char *what, err *e)
+static status finish(mpi *m, int began, MPI_Request *r, const char *what, err *e)
 {
     bool done;
     TRY(check(m, began, what, e));
@@ -201,6 +236,7 @@ static void free_ctx(mpi *m)
 {
     mem_unmap(m->parts, m->part_floats * sizeof *m->parts);
     mem_free(m->counts);
+    mem_free(m->pids);
     mem_free(m);
 }
 
@@ -228,6 +264,10 @@ static int mpi_close(comm *c, int rc)
 {
     mpi *m = c->ctx;
     ask_codes(m, rc);
+    if (m->lost) { /* who hears of it from here may not answer either */
+        free_ctx(m);
+        return rc ? rc : 1;
+    }
     if (!m->all_here) m->Abort(m->comm_world_, rc ? rc : 1);
     for (int i = 0; i < c->size; i++)
         if (m->counts[i] > rc) rc = m->counts[i];
@@ -237,6 +277,19 @@ static int mpi_close(comm *c, int rc)
 }
 
 static const comm_ops mpi_ops = {mpi_all_reduce, mpi_all_gather, mpi_broadcast, mpi_barrier, mpi_speaker, mpi_close};
+
+/* Those that can be seen from here: not from another container. */
+static status find_peers(const comm *c, mpi *m, MPI_Comm local, err *e)
+{
+    int own = (int)getpid(), *all;
+    MPI_Request r;
+    TRY(MEM_NEW(&m->pids, (size_t)c->local_size, e));
+    all = m->pids;
+    TRY(finish(m, m->Iallgather(&own, 1, m->int_, all, 1, m->int_, local, &r), &r, "start", e));
+    for (int i = 0; i < c->local_size; i++)
+        if (all[i] != own && is_alive(all[i])) m->pids[m->n_pids++] = all[i];
+    return ST_OK;
+}
 
 static status open_ranks(comm *c, mpi *m, err *e)
 {
@@ -254,6 +307,7 @@ static status open_ranks(comm *c, mpi *m, err *e)
     TRY(check(m, m->Comm_split_type(m->ranks, MPI_COMM_TYPE_SHARED, 0, m->info_null_, &local), "start", e));
     m->Comm_rank(local, &c->local_rank);
     m->Comm_size(local, &c->local_size);
+    TRY(find_peers(c, m, local, e));
     m->Comm_free(&local);
     return ST_OK;
 }

@@ -137,6 +137,7 @@ typedef struct fier_ops fier_ops;
 typedef struct paris_ops paris_ops;
 typedef struct block_ops block_ops; /* blocks of ActQKV, entropy budgets */
 typedef struct tier_ops tier_ops;   /* rows of which some lie in a file */
+typedef struct host_ops host_ops;   /* rows in the host's memory */
 
 typedef struct backend backend;
 typedef struct comm comm; /* comm.h */
@@ -261,6 +262,7 @@ typedef struct {
     const paris_ops *paris;
     const block_ops *block;
     const tier_ops *tier;
+    const host_ops *host;
 } backend_ops;
 
 struct backend {

@@ -97,7 +97,17 @@ struct tier_ops {
     size_t (*room)(backend *, const char *dir);
 };
 
+/* Rows in the host's memory that ops read and write where they lie: a buffer of its `alloc` is one like any other. */
+struct host_ops {
+    /* Zeroed; ST_NOMEM with what was asked for and what is there. */
+    status (*alloc)(backend *, buf *out, size_t bytes, const char *what, err *e);
+    void (*free)(backend *, buf, size_t bytes);
+    /* Bytes that alloc may still give to this rank; 0: unknown. NULL: it is the memory of backend_ops.alloc. */
+    size_t (*room)(backend *);
+};
+
 extern const tier_ops ref_tier;
+extern const host_ops ref_host;
 
 /* Bytes of bookkeeping for a block of one head. */
 enum { TIER_NOTE = 16 };

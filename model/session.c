@@ -157,6 +157,11 @@ void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT])
 
 /* ---- sessions ---- */
 
+static bool has_host_memory(const backend *be)
+{
+    return be->ops->host && be->ops->host->room;
+}
+
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,
                     int64_t n_tokens, err *e)
 {
@@ -164,13 +169,17 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     attn_shape shape = shape_of(&m->config);
     attn_limits lim = {n_tokens, (int64_t)opt.chunk};
     attn_bytes kv;
+    size_t slow;
     decoder unused;
     buf_size list[N_BUFS];
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
-    TRY(attn_plan_disk(&p->disk, spec, &shape, &lim, e));
+    TRY(attn_plan_slow(&slow, spec, &shape, &lim, e));
     snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
     p->kv = kv.kv;
+    if (spec->tier.place == KV_DISK) p->disk = slow;
+    else if (has_host_memory(m->be)) p->host = slow;
+    else p->kv += slow;
     p->index = kv.index + kv.scratch;
     p->scratch = attn_work_bytes(&shape, rows_of(&opt)) +
                  logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
@@ -187,9 +196,18 @@ static status check_disk(const memory_plan *p, backend *be, err *e)
                    (double)p->disk / 1e6, (double)have / 1e6);
 }
 
+static status check_host(const memory_plan *p, backend *be, err *e)
+{
+    size_t have = p->host ? be->ops->host->room(be) : 0;
+    if (have == 0 || p->host <= have) return ST_OK;
+    return err_set(e, ST_NOMEM, "--kv-tier host: %.1f MB of keys and values, %.1f MB of the host's memory are available",
+                   (double)p->host / 1e6, (double)have / 1e6);
+}
+
 status memory_plan_check(const memory_plan *p, backend *be, err *e)
 {
     TRY(check_disk(p, be, e));
+    TRY(check_host(p, be, e));
     size_t need = p->kv + p->index + p->scratch, have = be->ops->available(be);
     if (have == 0 || need <= have) return ST_OK;
     return err_set(e, ST_NOMEM,

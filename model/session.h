@@ -32,6 +32,7 @@ typedef struct {
     size_t weights, weights_in_memory; /* all, and those of them that are not mapped from files */
     size_t disk; /* in files of the folder tier_dir: of rows (--kv-tier) */
     char tier_dir[256];
+    size_t host; /* of rows in the host's memory, where that is not the device's */
     size_t kv, index, scratch; /* in memory; index: of the strategy, and its own buffers; scratch: of the decoder */
 } memory_plan;
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,

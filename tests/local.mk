@@ -271,3 +271,6 @@ nodist_EXTRA_tests_unit_test_bench_SOURCES = link-as-cxx.cc
 cli_tests += %D%/cli/bench.t %D%/cli/bench_compare.t %D%/cli/gpu_check.t %D%/cli/context.t %D%/cli/scaling.t %D%/cli/fetch_data.t %D%/cli/passkey.t %D%/cli/report.t
 TESTS = $(unit_tests) $(fuzz_tests) $(cli_tests)
 EXTRA_DIST += $(cli_tests) %D%/cli/lib.sh %D%/cli/resume.sh %D%/data %D%/fuzz/corpus %D%/fuzz/replay.c scripts/check_layers.sh
+list-tests:
+	@echo $(TESTS)
+.PHONY: list-tests

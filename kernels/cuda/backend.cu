@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "kernels/base/mem.h"
+#include "kernels/comm.h"
 #include "kernels/cuda/cuda.cuh"
+#include "kernels/ops_tier.h"
 
 enum { OLDEST = 80 }; /* compute capability 8.0 */
 
@@ -169,6 +171,43 @@ static void memory_sync(backend *be)
     if (be->fault.code == ST_OK) wait(be, "waiting");
 }
 
+/* ---- host memory that kernels read and write where it lies, at the same address (--kv-tier host) ---- */
+
+static size_t host_room(backend *be)
+{
+    return mem_available() / (size_t)(be->ranks ? be->ranks->local_size : 1);
+}
+
+static status host_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
+{
+    void *p = NULL;
+    out->p = NULL;
+    cuda_step_end(be);
+    if (be->fault.code != ST_OK) return backend_fault(be, e);
+    cudaError_t rc = cudaHostAlloc(&p, bytes ? bytes : 16, cudaHostAllocMapped | cudaHostAllocPortable);
+    if (rc == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* it would come back from the next launch */
+        return err_set(e, ST_NOMEM, "%s: out of pinned host memory: %s needs %.1f MB, %.1f MB are available", be->name, what,
+                       (double)bytes / 1e6, (double)host_room(be) / 1e6);
+    }
+    if (!cuda_check(be, rc, "%s: pinning %zu bytes of host memory", what, bytes)) return backend_fault(be, e);
+    memset(p, 0, bytes);
+    out->p = (unsigned char *)p;
+    return ST_OK;
+}
+
+/* cudaFreeHost need not wait for kernels that still use it. */
+static void host_free(backend *be, buf b, size_t bytes)
+{
+    (void)bytes;
+    cuda_step_end(be);
+    cudaError_t rc = cudaStreamSynchronize(cuda_stream(be));
+    cudaError_t freed = cudaFreeHost(b.p);
+    cuda_check(be, rc != cudaSuccess ? rc : freed, "freeing host memory after %s", cuda_of(be)->last);
+}
+
+static const host_ops cuda_host = {.alloc = host_alloc, .free = host_free, .room = host_room};
+
 /* ---- opening ---- */
 
 static void close_backend(backend *be)
@@ -237,6 +276,8 @@ static const backend_ops cuda_table = {
     .fier = &cuda_fier,
     .paris = &cuda_paris,
     .block = &cuda_block,
+    .tier = NULL, /* files */
+    .host = &cuda_host,
 };
 
 static status find_device(int *index, err *e)

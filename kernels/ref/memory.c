@@ -131,6 +131,8 @@ void ref_sync(backend *be)
     (void)be;
 }
 
+const host_ops ref_host = {.alloc = ref_alloc, .free = ref_free, .room = NULL};
+
 const backend_ops ref_ops = {
     .alloc = ref_alloc,
     .free = ref_free,
@@ -173,6 +175,7 @@ const backend_ops ref_ops = {
     .fier = &ref_fier,
     .paris = &ref_paris,
     .tier = &ref_tier,
+    .host = &ref_host,
 };
 
 status backend_ref_init(backend *be, err *e)

@@ -36,6 +36,29 @@ for attn in full streaming:budget=16 quest:budget=16:page=4:skip=0 fier:budget=4
     unset SHIM_GUARD
     check "$attn: the text of the CPU" cmp -s "$tmp/out" "$tmp/cpu"
 done
+# Rows in the host's memory: the same text as on the device.
+for attn in full quest:budget=16:page=4:skip=0 fier:budget=40:g=8:skip=0:kv=kivi4/g=4/r=8 \
+    pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 actqkv:budget=18:sink=2:local=8:window=4:block=4:reps=2; do
+    set -- generate -m "$m" -p "$p" -n 8 --temp 0 --device cuda --attn "$attn"
+    run "$@" --quiet
+    cp "$tmp/out" "$tmp/device"
+    export SHIM_GUARD=1
+    run "$@" --kv-tier host --json "$tmp/json"
+    unset SHIM_GUARD
+    check "$attn: the same text with --kv-tier host" cmp -s "$tmp/out" "$tmp/device"
+    err_has "KV in the host's memory" "what lies there is told"
+    check "and in the report" grep -q '"host_bytes": [1-9]' "$tmp/json"
+done
+run generate -m "$m" -p x -n 2 --device cuda --kv-tier host --attn quest:skip=0 --plan
+out_has "; in the host's memory 0." "the plan has bytes by tier"
+refused 1 "of the host's memory are available" "more than the host has" generate -m "$m" -p x -n 2 --device cuda --kv-tier host \
+    --attn quest:skip=0 --ctx 900M
+refused 1 "h2o: --kv-tier host: it drops tokens" "h2o" generate -m "$m" -p x -n 2 --device cuda --kv-tier host --attn h2o
+refused 1 "--kv-tier host cannot be saved" "--save" generate -m "$m" -p x -n 2 --device cuda --kv-tier host --save "$tmp/a.kv"
+run bench --shape tiny --weights bf16 --skip 0 --quiet --phase decode --fill --ctx 256 --budget 64 --attn quest,fier,pariskv \
+    --kv kivi4 --kv-tier host --device cuda
+check "bench with rows in the host's memory" test "$status" -eq 0
+out_has "in the host's memory: MB" "and a table of it"
 # Tokens are chosen on the device, a step ahead of what is printed.
 for how in "--temp 0.9 --seed 4" "--temp 1.2 --seed 2 --top-k 40 --top-p 0.9 --min-p 0.02" "--temp 0 --stop e" \
     "--temp 0.7 --seed 1 --repeat-penalty 1.3" "--temp 0 --ctx 28"; do

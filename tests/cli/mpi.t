@@ -224,6 +224,15 @@ ends "a rank is killed"
 start
 kill -9 "$(cat "$tmp/rank.0")"
 ends "the first rank is killed"
+# mpirun has missed a death before: here it sees nothing
+start
+kill -STOP "$pid"
+kill -9 "$(cat "$tmp/rank.0")"
+tries=0
+until gone "$(cat "$tmp/rank.1")" || [ $tries -gt 200 ]; do tries=$((tries + 1)) && sleep 0.1; done
+check "a rank sees that another is gone" test $tries -le 200
+kill -CONT "$pid"
+ends "mpirun sees it late"
 if env --default-signal=INT true 2>/dev/null; then
     start
     again=yes

@@ -5,8 +5,8 @@ staged_sources = %D%/staged.h %D%/staged.c
 if CUSHIM
 cuda_tests += \
   %D%/test_draw \
-  %D%/test_batch \
   %D%/test_graph \
+  %D%/test_tier_host \
   %D%/test_ops \
   %D%/test_attn \
   %D%/test_parity \
@@ -19,24 +19,17 @@ cuda_tests += \
   %D%/test_paris_ops \
   %D%/test_evict_ops \
   %D%/test_codes \
-  %D%/test_pariskv \
-  %D%/test_block_ops \
-  %D%/test_actqkv \
-  %D%/test_quantized \
-  %D%/test_h2o \
-  %D%/test_snapkv \
-  %D%/test_tova
+  %D%/test_block_ops
 %C%_test_draw_SOURCES = %D%/test_draw.c %D%/cuda_util.h
 %C%_test_draw_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_draw_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_draw_SOURCES = link-as-cxx.cc
-%C%_test_batch_SOURCES = tests/unit/test_batch.c tests/unit/session_util.h
-%C%_test_batch_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
-%C%_test_batch_LDADD = $(shim_libs)
-nodist_EXTRA_%C%_test_batch_SOURCES = link-as-cxx.cc
 %C%_test_graph_SOURCES = %D%/test_graph.c tests/unit/session_util.h
 %C%_test_graph_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_graph_SOURCES = link-as-cxx.cc
+%C%_test_tier_host_SOURCES = %D%/test_tier_host.c tests/unit/session_util.h
+%C%_test_tier_host_LDADD = $(shim_libs)
+nodist_EXTRA_%C%_test_tier_host_SOURCES = link-as-cxx.cc
 %C%_test_ops_SOURCES = %D%/test_ops.c %D%/cuda_util.h
 %C%_test_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_ops_LDADD = $(shim_libs)
@@ -84,14 +77,40 @@ nodist_EXTRA_%C%_test_evict_ops_SOURCES = link-as-cxx.cc
 %C%_test_codes_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_codes_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_codes_SOURCES = link-as-cxx.cc
-%C%_test_pariskv_SOURCES = tests/unit/test_pariskv.c
-%C%_test_pariskv_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
-%C%_test_pariskv_LDADD = $(shim_libs)
-nodist_EXTRA_%C%_test_pariskv_SOURCES = link-as-cxx.cc
 %C%_test_block_ops_SOURCES = tests/unit/test_block_ops.c
 %C%_test_block_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_block_ops_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_block_ops_SOURCES = link-as-cxx.cc
+# Whole strategies beside their ops take long where a sanitizer looks on.
+if CURACE
+cuda_tests += \
+  %D%/test_batch \
+  %D%/test_pariskv \
+  %D%/test_actqkv \
+  %D%/test_quantized \
+  %D%/test_h2o \
+  %D%/test_snapkv \
+  %D%/test_tova \
+  tests/cushim/test_shim \
+  %D%/test_draw_race \
+  %D%/test_ops_race \
+  %D%/test_attn_race \
+  %D%/test_select_race \
+  %D%/test_fier_race \
+  %D%/test_quest_race \
+  %D%/test_groups_race \
+  %D%/test_paris_ops_race \
+  %D%/test_evict_ops_race \
+  %D%/test_codes_race \
+  %D%/test_block_ops_race
+%C%_test_batch_SOURCES = tests/unit/test_batch.c tests/unit/session_util.h
+%C%_test_batch_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_batch_LDADD = $(shim_libs)
+nodist_EXTRA_%C%_test_batch_SOURCES = link-as-cxx.cc
+%C%_test_pariskv_SOURCES = tests/unit/test_pariskv.c
+%C%_test_pariskv_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_pariskv_LDADD = $(shim_libs)
+nodist_EXTRA_%C%_test_pariskv_SOURCES = link-as-cxx.cc
 %C%_test_actqkv_SOURCES = tests/unit/test_actqkv.c
 %C%_test_actqkv_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_actqkv_LDADD = $(shim_libs)
@@ -112,20 +131,6 @@ nodist_EXTRA_%C%_test_snapkv_SOURCES = link-as-cxx.cc
 %C%_test_tova_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_tova_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_tova_SOURCES = link-as-cxx.cc
-if CURACE
-cuda_tests += \
-  tests/cushim/test_shim \
-  %D%/test_draw_race \
-  %D%/test_ops_race \
-  %D%/test_attn_race \
-  %D%/test_select_race \
-  %D%/test_fier_race \
-  %D%/test_quest_race \
-  %D%/test_groups_race \
-  %D%/test_paris_ops_race \
-  %D%/test_evict_ops_race \
-  %D%/test_codes_race \
-  %D%/test_block_ops_race
 tests_cushim_test_shim_SOURCES = tests/cushim/test_shim.cc
 tests_cushim_test_shim_CPPFLAGS = $(cushim_cppflags)
 tests_cushim_test_shim_CXXFLAGS = $(race_cxxflags) $(CXXFLAGS) -O1

@@ -233,6 +233,8 @@ static inline cudaError_t cudaFree(void *p)
     return (cudaError_t)rc;
 }
 static inline cudaError_t cudaMallocHost(void **p, size_t n) { SHIM_CALL_OUTSIDE(); return (cudaError_t)shim_alloc_pinned(p, n); }
+enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
+static inline cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) { return cudaMallocHost(p, n); }
 static inline cudaError_t cudaFreeHost(void *p) { shim_free_pinned(p); SHIM_CALL(); return cudaSuccess; }
 static inline cudaError_t cudaMemGetInfo(size_t *f, size_t *t) { SHIM_CALL(); shim_memory_info(f, t); return cudaSuccess; }
 static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t)

@@ -15,7 +15,8 @@ int n_devices = 2;
 size_t total = (size_t)1 << 30, held;
 long fail_at, n_calls;
 std::map<void *, size_t> blocks;
-std::map<const char *, size_t> pinned; /* host memory that copies may read and write later */
+std::map<const char *, size_t> pinned; /* host memory that copies and kernels may read and write later */
+size_t pinned_most = SIZE_MAX;
 long counts[SHIM_COUNTS];
 
 /* Guarded memory: taken from one region, page by page, and never used again. */
@@ -128,16 +129,33 @@ void shim_memory_info(size_t *free_bytes, size_t *all)
     *all = total;
 }
 
+void shim_pinned(size_t bytes)
+{
+    pinned_most = bytes;
+}
+
+size_t shim_pinned_held(void)
+{
+    size_t sum = 0;
+    for (auto &b : pinned) sum += b.second;
+    return sum;
+}
+
+/* Fresh memory is not zero. */
 int shim_alloc_pinned(void **p, size_t bytes)
 {
-    *p = malloc(bytes);
+    counts[SHIM_ALLOCS]++;
+    size_t now = shim_pinned_held();
+    *p = now <= pinned_most && bytes <= pinned_most - now ? malloc(bytes) : NULL;
     if (!*p) return cudaErrorMemoryAllocation;
+    memset(*p, 0xff, bytes);
     pinned[(const char *)*p] = bytes;
     return cudaSuccess;
 }
 
 void shim_free_pinned(void *p)
 {
+    counts[SHIM_ALLOCS]++;
     shim_wait();
     pinned.erase((const char *)p);
     free(p);

@@ -91,6 +91,9 @@ int shim_free(void *p);
 void shim_memory_info(size_t *free_bytes, size_t *total);
 int shim_alloc_pinned(void **p, size_t bytes);
 void shim_free_pinned(void *p);
+/* Pinned memory that there is (at the start without limit), and what is held of it. */
+void shim_pinned(size_t bytes);
+size_t shim_pinned_held(void);
 int shim_copy(void *to, const void *from, size_t n, int kind);
 void shim_wait(void); /* does all work that was kept */
 /* Whether a stream is being recorded; the record is void then. */

@@ -312,8 +312,9 @@ static void check_bytes(combination *c, const attn_seq *s, size_t rows, size_t r
     note(c, peak.kv >= held.kv && plan.kv >= peak.kv && plan.index >= peak.index, "U6: held <= peak <= planned");
     bool wide = kv_has_codes(&spec->kv) && spec->kv.group < 4; /* codes take more than rows */
     note(c, plan.scratch == held.scratch && (wide ? plan.kv >= rows : plan.kv == rows), "U6: planned");
-    /* but for the counters of the sequence and of its parts */
-    note(c, rest >= plan.index + plan.scratch && rest <= plan.index + plan.scratch + 64, "U6: planned index, scratch");
+    /* but for the counters of the sequence, two sets, and of its parts */
+    size_t counters = 2 * READ_KINDS * sizeof(uint64_t) + 32;
+    note(c, rest >= plan.index + plan.scratch && rest <= plan.index + plan.scratch + counters, "U6: planned index, scratch");
     c->held = held.kv;
     c->copies = each ? (size_t)(sh->n_heads / sh->n_kv_heads) : 1;
 }

@@ -91,7 +91,7 @@ static bool is_planned(const rig *r, const attn_seq *s)
     err e = {0};
     const attn_limits lim = {ALL, (int64_t)r->rows};
     if (attn_plan(&p, attn_seq_spec(s), &r->shape, &lim, &e) != ST_OK ||
-        attn_plan_disk(&disk, attn_seq_spec(s), &r->shape, &lim, &e) != ST_OK)
+        attn_plan_slow(&disk, attn_seq_spec(s), &r->shape, &lim, &e) != ST_OK)
         return ok(false, "%s", e.msg), false;
     size_t most = attn_seq_peak(s).kv, in_file = attn_seq_tier(s).in_file;
     return ok(most <= p.kv && in_file <= disk, "held %zu of %zu planned, in files %zu of %zu", most, p.kv, in_file, disk);
@@ -437,10 +437,14 @@ static void check_refusals(const world *w)
     static backend_ops without;
     without = *r.be->ops;
     without.tier = NULL;
+    without.host = NULL;
     r.be->ops = &without;
     e = (err){0};
-    t = tier_of("host");
+    t = tier_of("disk");
     ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: tier"), "%s", e.msg);
+    e = (err){0};
+    t = tier_of("host");
+    ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: host"), "%s", e.msg);
     rig_close(&r);
 }
 
