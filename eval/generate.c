@@ -312,7 +312,7 @@ static status check_save(const cli *c, err *e)
 {
     file_draft d;
     err why = {0};
-    kv_tier place = {KV_DEVICE};
+    kv_tier place = {.place = KV_DEVICE};
     if (c->kv_tier) TRY(kv_tier_parse(&place, c->kv_tier, e));
     if (place.place != KV_DEVICE && (c->save || c->load))
         return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded",
