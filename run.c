@@ -42,6 +42,7 @@ enum {
     O_QUIET,
     O_HELP_ATTN,
     O_TRIALS,
+    O_SAMPLES,
     O_PROTOCOL,
     O_CHARS,
     O_SHAPE,
@@ -156,6 +157,7 @@ static const struct argp_option bench_options[] = {
     {"shape", O_SHAPE, "NAME,...", 0, "random weights of known shapes, e.g. llama-3.2-1b", 3},
     {"phase", O_PHASE, "LIST", 0, "what to time: prefill, decode (default: both), or kernel, single ops", 3},
     {"batch", O_BATCH, "N,...", 0, "sequences of one decode step (default 1)", 3},
+    {"samples", O_SAMPLES, "N", 0, "timed runs that count, of at most 2 N (default 20; fewer for a quick look)", 3},
     {"fill", O_FILL, 0, 0, "random rows as context instead of a real prompt (prompts beyond 8k are always so)", 3},
     {0},
 };
@@ -478,6 +480,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case O_THREADS: c->threads = integer(state, "--threads", arg, 1, 1024); return 0;
     case O_QUERIES: c->queries = integer(state, "--queries", arg, 1, 1 << 30); return 0;
     case O_TRIALS: c->trials = integer(state, "--trials", arg, 1, 100000); return 0;
+    case O_SAMPLES: c->samples = integer(state, "--samples", arg, 1, 20); return 0;
     case O_LIMIT: c->limit = integer(state, "--limit", arg, 1, 1 << 30); return 0;
     case O_JOBS: c->jobs = integer(state, "--jobs", arg, 1, 256); return 0;
     case O_SAMPLE_SEED:

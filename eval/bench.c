@@ -542,7 +542,8 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
                     .max_batch = b->max_batch,
                     .fill = b->c->fill,
                     .seed = b->c->seed,
-                    .timing = {.meter = b->meter, .n_threads = b->g.be->n_threads, .kind = gemm_kind(b), .ranks = b->c->ranks},
+                    .timing = {.meter = b->meter, .n_threads = b->g.be->n_threads, .kind = gemm_kind(b), .wanted = (size_t)b->c->samples,
+                               .ranks = b->c->ranks},
                     .progress = on_progress,
                     .progress_ctx = b};
     k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DECODER_CHUNK;
@@ -651,7 +652,7 @@ static status print_kernel(const bench *b, const char *name, const kernel_shape 
 /* Every kernel at one context. The product that limits prompts' attention is the fastest with float sums. */
 static status time_kernels(bench *b, const char *name, const kernel_shape *s, err *e)
 {
-    bench_timing t = {.meter = b->meter, .n_threads = b->g.be->n_threads,
+    bench_timing t = {.meter = b->meter, .n_threads = b->g.be->n_threads, .wanted = (size_t)b->c->samples,
                       .kind = b->limits.gemm_gops[PRODUCT_BF16] > 0 ? PRODUCT_BF16 : PRODUCT_F32};
     for (size_t i = 0; i < bench_kernels(); i++) {
         kernel_result k;

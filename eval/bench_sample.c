@@ -71,14 +71,14 @@ static status take(bench_samples *s, size_t i, sample_verdict *verdict, const be
 status bench_sample(bench_samples *out, const bench_timing *t, err *e)
 {
     sample_verdict verdict[SAMPLES_MOST];
-    size_t n = 0, n_good = 0;
+    size_t n = 0, n_good = 0, wanted = t->wanted ? t->wanted : SAMPLES_WANTED;
     int64_t start = clock_ns();
     *out = (bench_samples){0};
-    while (n < SAMPLES_MOST) {
+    while (n < 2 * wanted) {
         int64_t spent = clock_ns() - start, good = (int64_t)n_good;
         TRY(ranks_share(t->ranks, &spent, sizeof spent, e));
         TRY(ranks_share(t->ranks, &good, sizeof good, e));
-        if (good >= SAMPLES_WANTED) break;
+        if (good >= (int64_t)wanted) break;
         if (n >= SAMPLES_LEAST && (spent > LONG_NS || (spent > SHORT_NS && good >= 5))) break;
         TRY(take(out, n, &verdict[n], t, e));
         n_good += verdict[n++] == SAMPLE_COUNTS;

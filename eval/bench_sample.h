@@ -8,7 +8,7 @@
 
 #include "kernels/meter.h"
 
-enum { SAMPLES_WANTED = 20, SAMPLES_MOST = 40, SAMPLES_LEAST = 3 };
+enum { SAMPLES_WANTED = 20, SAMPLES_MOST = 2 * SAMPLES_WANTED, SAMPLES_LEAST = 3 };
 
 /* Why a sample does not count. */
 typedef enum {
@@ -32,6 +32,7 @@ typedef struct {
     void *ctx;
     meter *meter; /* NULL: every sample counts */
     int n_threads;
+    size_t wanted; /* samples that count, of at most twice as many; 0: SAMPLES_WANTED */
     bool product; /* the limit is that of products of this kind, not of reading */
     product_kind kind;
     comm *ranks; /* that take the same samples; NULL: one process alone */
@@ -48,7 +49,7 @@ typedef struct {
         [SAMPLES_MOST]; /* that of the products, 10^9 operations/s, or read_gbs; 0: not known */
 } bench_samples;
 
-/* SAMPLES_WANTED that count, fewer where they take long. */
+/* t->wanted that count, fewer where they take long. */
 status bench_sample(bench_samples *out, const bench_timing *t, err *e);
 /* Keeps those whose verdict is SAMPLE_COUNTS, or all where these are not enough. n: as many as there are. */
 void samples_settle(bench_samples *s, const sample_verdict *verdict, size_t n);

@@ -23,7 +23,7 @@ typedef struct {
     const char *prompts, *rules, *length, *stride, *tokens, *csv;
     const char *stop[8];
     comm *ranks; /* of the program; NULL: it does not know of any */
-    int tp, n_stop, n_new, threads, trials, top_k, chunk, queries, limit, jobs;
+    int tp, n_stop, n_new, threads, trials, samples, top_k, chunk, queries, limit, jobs;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed, sample_seed;
     bool seeded, sampled; /* --seed, --sample-seed were given */

@@ -42,7 +42,7 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
     list_view l = list_of(j, head, kv_head);
     double top = -(double)INFINITY, sum = 0, acc[256] = {0};
     float q[256], row[256];
-    for (size_t c = 0; c < d; c++) q[c] = ref_get(j->q, DT_F32, q_row * d + c);
+    ref_floats(q, j->q, DT_F32, q_row * d, d);
     for (int pass = 0; pass < 2; pass++)
         for (int64_t i = 0; i < l.n; i++) {
             size_t at = head * j->score_stride + (size_t)i;

@@ -44,7 +44,7 @@ void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out)
     size_t d = r->head_dim, bits = (size_t)c->bits;
     int64_t row = bits ? h.at[slot] : (int64_t)slot;
     if (row >= 0) {
-        for (size_t i = 0; i < d; i++) out[i] = ref_get(h.exact, r->type, (head * r->cap + (size_t)row) * d + i);
+        ref_floats(out, h.exact, r->type, (head * r->cap + (size_t)row) * d, d);
         return;
     }
     row = -1 - row;

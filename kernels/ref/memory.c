@@ -26,6 +26,17 @@ float ref_get(buf b, dtype t, size_t i)
     return t == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
+void ref_floats(float *out, buf b, dtype t, size_t at, size_t n)
+{
+    uint16_t h;
+    if (t == DT_F32) memcpy(out, b.p + 4 * at, 4 * n);
+    else if (t == DT_F16) {
+        for (size_t i = 0; i < n; i++) memcpy(&h, b.p + 2 * (at + i), 2), out[i] = f16_to_f32(h);
+    } else {
+        for (size_t i = 0; i < n; i++) memcpy(&h, b.p + 2 * (at + i), 2), out[i] = bf16_to_f32(h);
+    }
+}
+
 void ref_put(buf b, dtype t, size_t i, float x)
 {
     if (t == DT_F32) {

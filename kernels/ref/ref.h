@@ -14,6 +14,8 @@
 /* Element i of a buffer as float, and its rounding to a type. */
 float ref_get(buf b, dtype t, size_t i);
 void ref_put(buf b, dtype t, size_t i, float x);
+/* n of them from element at on, as f32. */
+void ref_floats(float *out, buf b, dtype t, size_t at, size_t n);
 
 /* Row r of in [..][n] f32, rounded to type t. */
 void ref_round_row(float *out, buf in, size_t r, size_t n, dtype t);

@@ -42,7 +42,7 @@ void ref_k_row(float *out, const kv_rows *rows, size_t head, int64_t slot)
     int64_t at = rows->codes.bits ? ((const int32_t *)(void *)rows->codes.k_at.p)[slot] : slot;
     if (at < 0) code_row(out, rows, head, (size_t)(-1 - at));
     else
-        for (size_t c = 0; c < d; c++) out[c] = ref_get(rows->k, rows->type, (head * rows->cap + (size_t)at) * d + c);
+        ref_floats(out, rows->k, rows->type, (head * rows->cap + (size_t)at) * d, d);
 }
 
 /* Bytes of a key as ref_k_row reads it; the pairs of a group count once a row of it. */

@@ -52,7 +52,7 @@ run --help-attn
 out_has "all        in lists: all of them" "the list of strategies names all"
 
 # Lists go on without what cannot run, and say why.
-run bench -m "$m" --attn all --kv kivi2 --ctx 8 --phase decode --quiet
+run bench -m "$m" --attn all --kv kivi2 --ctx 8 --phase decode --samples 1 --quiet
 check "bench: --attn all over a store with codes" test "$status" -eq 0
 out_has "  - kivi: brings its own store, --kv kivi2 beside it has no meaning" "why kivi is not there"
 out_has "  - actqkv: budget 256 is too small" "why actqkv is not there"

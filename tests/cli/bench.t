@@ -2,7 +2,7 @@
 # bench: what it prints and reports. Speeds are not looked at: they belong to the machine.
 . "$SRCDIR/tests/cli/lib.sh"
 
-run bench --shape tiny --threads 1 --ctx 256 --attn full,quest:page=4 --budget 32 --skip 0 --quiet --json "$tmp/r.json"
+run bench --shape tiny --threads 1 --ctx 256 --attn full,quest:page=4 --budget 32 --skip 0 --samples 3 --quiet --json "$tmp/r.json"
 check "it runs" test "$status" -eq 0 -a ! -s "$tmp/err"
 check "limits come first" sh -c "head -n 1 '$tmp/out' | grep -Eq '^limits, 1 thread: memory read [0-9.]+ GB/s \([0-9.]+ to [0-9.]+\); products of .* f32 [0-9]+ GFLOP/s, bf16 .*, int8 '"
 out_has "read GB/s   GFLOP/s  of limit  samples" "beside each row: bandwidth, share and how many samples count"
@@ -25,18 +25,18 @@ if command -v jq >/dev/null; then
         .score > 0 and .topk > 0 and .index > 0' "what chooses has a score and a top-k"
     holds '.results | map(select(.phase == "decode" and .attn == "full")) | all(.parts.topk == 0)' "full has no top-k"
     holds '.results | all(.filled == false)' "real prompts"
-    run bench --shape tiny --threads 1 --ctx 9k --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --quiet --json "$tmp/r.json"
+    run bench --shape tiny --threads 1 --ctx 9k --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --samples 3 --quiet --json "$tmp/r.json"
     holds '.results | all(.filled)' "beyond 8k only the last chunk, behind random rows"
     holds '.results | .[0].attended == 9184.5' "and attends them all"
     holds '.results | all(.tokens == 64)' "chunks are what is timed"
-    run bench --shape tiny --threads 1 --ctx 200 --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --quiet --json "$tmp/r.json"
+    run bench --shape tiny --threads 1 --ctx 200 --chunk 64 --phase prefill --attn full,snapkv:window=8 --budget 32 --samples 3 --quiet --json "$tmp/r.json"
     holds '.results | all(.tokens == 200 and (.filled | not)) and .[0].attended == 100.5' "up to 8k the whole prompt is timed"
-    run bench --shape tiny --threads 1 --ctx 600 --fill --phase decode --attn all --budget 640 --batch 2 --quiet --json "$tmp/r.json"
+    run bench --shape tiny --threads 1 --ctx 600 --fill --phase decode --attn all --budget 640 --batch 2 --samples 3 --quiet --json "$tmp/r.json"
     holds '(.options.fill) and (.options.seed == 42) and (.results | length == 11 and all(.filled))' "--fill: every strategy, for a batch"
-    run bench --shape tiny --threads 1 --ctx 64 --phase decode --attn full,actqkv:budget=64 --quiet --json "$tmp/r.json"
+    run bench --shape tiny --threads 1 --ctx 64 --phase decode --attn full,actqkv:budget=64 --samples 3 --quiet --json "$tmp/r.json"
     holds '(.results | length == 1) and (.left_out | length == 1) and (.left_out[0] | .attn == "actqkv:budget=64" and
         .ctx == 64 and (.reason | test("budget")))' "what cannot run is listed with the reason"
-    run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --quiet --json "$tmp/r.json"
+    run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json"
     check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+ ' "$tmp/out")" -eq 12
     holds '(.model == "tiny") and (.results == []) and (.kernels | length == 12 and all(.ns > 0 and .ctx == 1024))' \
         "at contexts that are long enough"

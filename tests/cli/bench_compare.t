@@ -101,7 +101,7 @@ compare --help
 out_has "Usage: scripts/bench_compare" "--help"
 
 # What bench writes is what this reads.
-run bench --shape tiny --phase decode --ctx 0,64 --threads 1 --quiet --json "$a"
+run bench --shape tiny --phase decode --ctx 0,64 --threads 1 --samples 3 --quiet --json "$a"
 compare "$a" "$a"
 check "reports of bench" test "$status" -eq 0
 out_has "decode full  f16   64" "their rows"

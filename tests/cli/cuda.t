@@ -55,7 +55,7 @@ refused 1 "of the host's memory are available" "more than the host has" generate
     --attn quest:skip=0 --ctx 900M
 refused 1 "h2o: --kv-tier host: it drops tokens" "h2o" generate -m "$m" -p x -n 2 --device cuda --kv-tier host --attn h2o
 refused 1 "--kv-tier host cannot be saved" "--save" generate -m "$m" -p x -n 2 --device cuda --kv-tier host --save "$tmp/a.kv"
-run bench --shape tiny --weights bf16 --skip 0 --quiet --phase decode --fill --ctx 256 --budget 64 --attn quest,fier,pariskv \
+run bench --samples 3 --shape tiny --weights bf16 --skip 0 --quiet --phase decode --fill --ctx 128 --budget 64 --attn quest,fier,pariskv \
     --kv kivi4 --kv-tier host --device cuda
 check "bench with rows in the host's memory" test "$status" -eq 0
 out_has "in the host's memory: MB" "and a table of it"
@@ -72,7 +72,7 @@ for how in "--temp 0.9 --seed 4" "--temp 1.2 --seed 2 --top-k 40 --top-p 0.9 --m
 done
 
 # The host build's devices have 1 GiB: what does not fit is left out of the table, with its bytes.
-run bench --shape tiny --phase decode --fill --ctx 2k --kv f32 --batch 1,1024 --quiet --device cuda
+run bench --samples 3 --shape tiny --phase decode --fill --ctx 2k --kv f32 --batch 1,1024 --quiet --device cuda
 check "a batch that fits, of two" test "$status" -eq 0 -a "$(grep -c '^decode .* [0-9]*/[0-9]*$' "$tmp/out")" -eq 1
 out_has "out of memory: KV 1426.1 MB" "the other with what it needs"
 out_has "memory copied, read and written, " "limits of the device"

@@ -32,7 +32,7 @@ run passkey --ctx 1024 --attn full --trials 2 --protocol prefill
 out_has "protocol prefill" "the whole prompt prefilled"
 refused 2 "at least sink + 1" "alone, a budget that is too small is an error" passkey --attn streaming --budget 2 --trials 1
 refused 2 "unknown protocol" "an unknown protocol" passkey --protocol guess
-run bench --shape tiny --phase decode --ctx 0 --json "$tmp/b.json"
+run bench --shape tiny --phase decode --ctx 0 --samples 3 --threads 1 --json "$tmp/b.json"
 out_has "memory read" "bench measures the machine"
 check "and reports shares" grep -q '"limit_share"' "$tmp/b.json"
 finish

@@ -50,7 +50,7 @@ rm -rf "$cache"
 run generate -m "$m" -p x -n 2 --plan --weights q8
 check "with a cache file all is mapped" test "$(grep -c "in memory" "$tmp/out")" -eq 0
 check "a plan quantizes nothing" test ! -e "$cache"
-run bench --shape tiny --weights bf16,q8,q4 --phase decode --ctx 0 --json "$tmp/b.json"
+run bench --shape tiny --weights bf16,q8,q4 --phase decode --ctx 0 --samples 3 --json "$tmp/b.json"
 check "bench takes a list of types" test "$status" -eq 0
 out_has "tiny, q4," "each by its name"
 if command -v jq >/dev/null; then
@@ -58,7 +58,7 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
-run bench -m "$m" --weights f32,q8 --phase decode --ctx 0 --no-weights-cache
+run bench -m "$m" --weights f32,q8 --phase decode --ctx 0 --samples 3 --no-weights-cache
 check "of a model of files too" test "$status" -eq 0
 out_has ", q8," "the type of its copy by name"
 refused 2 "'q5' is not one of" "an unknown type" logits -m "$m" --ids 1 --weights q5

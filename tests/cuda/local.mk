@@ -81,16 +81,13 @@ nodist_EXTRA_%C%_test_codes_SOURCES = link-as-cxx.cc
 %C%_test_block_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_block_ops_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_block_ops_SOURCES = link-as-cxx.cc
-# Whole strategies beside their ops take long where a sanitizer looks on.
+# Whole strategies beside their ops take long where a sanitizer looks on. What drops tokens runs in test_batch and tests/cli/cuda.t.
 if CURACE
 cuda_tests += \
   %D%/test_batch \
   %D%/test_pariskv \
   %D%/test_actqkv \
   %D%/test_quantized \
-  %D%/test_h2o \
-  %D%/test_snapkv \
-  %D%/test_tova \
   tests/cushim/test_shim \
   %D%/test_draw_race \
   %D%/test_ops_race \
@@ -119,18 +116,6 @@ nodist_EXTRA_%C%_test_actqkv_SOURCES = link-as-cxx.cc
 %C%_test_quantized_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_quantized_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_quantized_SOURCES = link-as-cxx.cc
-%C%_test_h2o_SOURCES = tests/unit/test_h2o.c
-%C%_test_h2o_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
-%C%_test_h2o_LDADD = $(shim_libs)
-nodist_EXTRA_%C%_test_h2o_SOURCES = link-as-cxx.cc
-%C%_test_snapkv_SOURCES = tests/unit/test_snapkv.c
-%C%_test_snapkv_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
-%C%_test_snapkv_LDADD = $(shim_libs)
-nodist_EXTRA_%C%_test_snapkv_SOURCES = link-as-cxx.cc
-%C%_test_tova_SOURCES = tests/unit/test_tova.c
-%C%_test_tova_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
-%C%_test_tova_LDADD = $(shim_libs)
-nodist_EXTRA_%C%_test_tova_SOURCES = link-as-cxx.cc
 tests_cushim_test_shim_SOURCES = tests/cushim/test_shim.cc
 tests_cushim_test_shim_CPPFLAGS = $(cushim_cppflags)
 tests_cushim_test_shim_CXXFLAGS = $(race_cxxflags) $(CXXFLAGS) -O1

@@ -20,6 +20,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+#include <utility>
 #include <vector>
 
 #include "tests/cushim/cuda_runtime.h"
@@ -40,6 +41,7 @@ struct fiber {
     char *stack;
     uint3 index;
     thread_state state;
+    bool started;
     const char *file; /* of what it waits at */
     int line, op, source;
     unsigned mask;
@@ -67,6 +69,7 @@ int n_threads, n_exited, n_at_barrier, current = -1;
 int queue[2 * MOST_THREADS];
 unsigned queue_at, queue_end; /* ready fibers; a ring */
 fiber scheduler;
+void prepare(fiber *f);
 const shim_launch *launch_now;
 shared_array shared[MOST_SHARED_ARRAYS];
 int n_shared;
@@ -75,6 +78,7 @@ uint32_t blocks_run;
 #ifdef ASAN_FIBERS
 const void *main_stack;
 size_t main_size;
+fiber *came_from, *here;
 #endif
 
 uint64_t next_random()
@@ -97,82 +101,6 @@ uint64_t next_random()
     _Exit(SHIM_EXIT);
 }
 
-/* ---- switching ---- */
-
-#ifdef __x86_64__
-extern "C" void shim_switch(void **save, void *to);
-asm(".text\n.globl shim_switch\n.type shim_switch,@function\nshim_switch:\n"
-    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
-    "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
-    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
-    ".size shim_switch,.-shim_switch\n");
-#endif
-
-void switch_to(fiber *from, fiber *to, bool ends)
-{
-#ifdef ASAN_FIBERS
-    const void *bottom = to == &scheduler ? main_stack : to->stack;
-    size_t size = to == &scheduler ? main_size : (size_t)STACK;
-    __sanitizer_start_switch_fiber(ends ? NULL : &from->fake_stack, bottom, size);
-#else
-    (void)ends;
-#endif
-#ifdef __x86_64__
-    shim_switch(&from->sp, to->sp);
-#else
-    swapcontext(&from->context, &to->context);
-#endif
-#ifdef ASAN_FIBERS
-    if (from == &scheduler) __sanitizer_finish_switch_fiber(from->fake_stack, NULL, NULL);
-    else __sanitizer_finish_switch_fiber(from->fake_stack, &main_stack, &main_size);
-#endif
-}
-
-void to_scheduler()
-{
-    switch_to(&fibers[current], &scheduler, false);
-}
-
-void fiber_main()
-{
-#ifdef ASAN_FIBERS
-    __sanitizer_finish_switch_fiber(NULL, &main_stack, &main_size);
-#endif
-    launch_now->run(launch_now->args);
-    fiber *f = &fibers[current];
-    f->state = EXITED;
-    gone[current / 32] |= 1u << current % 32;
-    n_exited++;
-    switch_to(f, &scheduler, true);
-    abort();
-}
-
-void prepare(fiber *f)
-{
-    if (!f->stack) {
-        char *p = (char *)mmap(NULL, STACK + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED || mprotect(p, 4096, PROT_NONE) != 0) abort();
-        f->stack = p + 4096;
-    }
-#ifdef __x86_64__
-    void **top = (void **)(f->stack + STACK);
-    top[-1] = NULL; /* at entry the stack pointer is as after a call */
-    top[-2] = (void *)fiber_main;
-    for (int i = 3; i <= 8; i++) top[-i] = NULL;
-    f->sp = top - 8;
-#else
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = STACK;
-    f->context.uc_link = NULL;
-    makecontext(&f->context, fiber_main, 0);
-#endif
-    f->file = NULL;
-    f->line = 0;
-    f->copies.clear();
-    f->copy_group = 0;
-}
-
 /* ---- order ---- */
 
 void make_ready(int t)
@@ -184,7 +112,7 @@ void make_ready(int t)
 int take_ready()
 {
     unsigned n = queue_end - queue_at;
-    if (n == 0) return -1;
+    if (n == 0) die("deadlock", "the end of what can run", 0);
     int *first = &queue[queue_at % (2 * MOST_THREADS)];
     if (seed) {
         int *any = &queue[(queue_at + (unsigned)(next_random() % n)) % (2 * MOST_THREADS)], t = *any;
@@ -197,11 +125,109 @@ int take_ready()
 
 void place(int t)
 {
+    current = t;
     threadIdx = fibers[t].index;
     shim_lane = t % 32;
     shim_now.thread = (uint16_t)t;
     shim_now.stack = fibers[t].stack;
     shim_now.stack_end = fibers[t].stack + STACK;
+}
+
+/* ---- switching ---- */
+
+#ifdef __x86_64__
+extern "C" void shim_switch(void **save, void *to);
+asm(".text\n.globl shim_switch\n.type shim_switch,@function\nshim_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp,(%rdi)\nmovq %rsi,%rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
+    ".size shim_switch,.-shim_switch\n");
+#endif
+
+void arrived()
+{
+#ifdef ASAN_FIBERS
+    bool from_main = came_from == &scheduler;
+    __sanitizer_finish_switch_fiber(here->fake_stack, from_main ? &main_stack : NULL, from_main ? &main_size : NULL);
+#endif
+}
+
+/* The one place that switches: a processor foresees the return into a fiber that stands in the same place. */
+__attribute__((noinline)) void switch_to(fiber *from, fiber *to, bool ends)
+{
+#ifdef ASAN_FIBERS
+    const void *bottom = to == &scheduler ? main_stack : to->stack;
+    size_t size = to == &scheduler ? main_size : (size_t)STACK;
+    came_from = from, here = to;
+    __sanitizer_start_switch_fiber(ends ? NULL : &from->fake_stack, bottom, size);
+#else
+    (void)ends;
+#endif
+#ifdef __x86_64__
+    shim_switch(&from->sp, to->sp);
+#else
+    swapcontext(&from->context, &to->context);
+#endif
+    arrived();
+}
+
+/* The thread's turn: on a stack of its own, unless it has one. */
+void begin(int t)
+{
+    if (!fibers[t].started) prepare(&fibers[t]);
+    place(t);
+}
+
+/* The current thread waits: the next one goes on. */
+void next_thread()
+{
+    fiber *from = &fibers[current];
+    begin(take_ready());
+    if (&fibers[current] != from) switch_to(from, &fibers[current], false);
+}
+
+/* A thread that ends leaves its stack to the next one if that has not begun: a kernel without barriers needs one stack. */
+void fiber_main()
+{
+    arrived();
+    for (;;) {
+        launch_now->run(launch_now->args);
+        fiber *ended = &fibers[current];
+        ended->state = EXITED;
+        gone[current / 32] |= 1u << current % 32;
+        if (++n_exited == n_threads) switch_to(ended, &scheduler, true);
+        int t = take_ready();
+        bool takes_over = !fibers[t].started;
+        if (takes_over) std::swap(fibers[t].stack, ended->stack);
+        fibers[t].started = true;
+        place(t);
+        if (!takes_over) switch_to(ended, &fibers[t], true);
+    }
+}
+
+/* Tops of stacks lie at different places of their pages, else all are in the same few sets of a cache. */
+void prepare(fiber *f)
+{
+    if (!f->stack) {
+        char *p = (char *)mmap(NULL, STACK + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED || mprotect(p, 4096, PROT_NONE) != 0) abort();
+        f->stack = p + 4096;
+    }
+    f->started = true;
+    f->fake_stack = NULL;
+#ifdef __x86_64__
+    void **top = (void **)(f->stack + STACK - ((uintptr_t)f->stack >> 12) % 16 * 256);
+    top[-1] = NULL; /* at entry the stack pointer is as after a call */
+    top[-2] = (void *)fiber_main;
+    for (int i = 3; i <= 8; i++) top[-i] = NULL;
+    f->sp = top - 8;
+#else
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, fiber_main, 0);
+#endif
 }
 
 void run_block(unsigned x, unsigned y, unsigned z)
@@ -212,18 +238,18 @@ void run_block(unsigned x, unsigned y, unsigned z)
     memset(gone, 0, sizeof gone);
     shim_now.block = ++blocks_run;
     shim_now.barrier = 0;
-    memset(clocks, 0, sizeof clocks[0] * (size_t)n_threads);
+    if (shim_sees_races()) memset(clocks, 0, sizeof clocks[0] * (size_t)n_threads);
     for (int t = 0; t < n_threads; t++) {
-        prepare(&fibers[t]);
+        fibers[t].started = false;
+        fibers[t].file = NULL;
+        fibers[t].line = 0;
+        fibers[t].copies.clear();
+        fibers[t].copy_group = 0;
         make_ready(t);
         clocks[t][t % 32] = 1;
     }
-    while (n_exited < n_threads) {
-        current = take_ready();
-        if (current < 0) die("deadlock", "the end of what can run", 0);
-        place(current);
-        switch_to(&scheduler, &fibers[current], false);
-    }
+    begin(take_ready());
+    switch_to(&scheduler, &fibers[current], false);
     for (int i = 0; i < n_shared; i++) {
         races_forget(shared[i].p, shared[i].bytes);
         free(shared[i].p);
@@ -291,10 +317,6 @@ void result(fiber *warp, int lane, const unsigned char in[32][16])
     unsigned set = 0;
     int64_t sum = 0;
     bool first = true;
-    if (f->op == SHIM_SHUFFLE) {
-        memcpy(f->out, in[f->source], f->size);
-        return;
-    }
     for (int l = 0; l < 32; l++) {
         if (!(f->mask >> l & 1)) continue;
         int64_t v = 0;
@@ -306,6 +328,12 @@ void result(fiber *warp, int lane, const unsigned char in[32][16])
     }
     if (f->op == SHIM_BALLOT || f->op == SHIM_MATCH) memcpy(f->out, &set, sizeof set);
     else memcpy(f->out, &sum, f->size);
+}
+
+void copy_value(void *to, const void *from, size_t size)
+{
+    if (size == 4) memcpy(to, from, 4);
+    else memcpy(to, from, size);
 }
 
 void order_lanes(int warp0, unsigned mask)
@@ -325,14 +353,17 @@ void finish_warp(int warp0, unsigned mask)
 {
     unsigned char in[32][16];
     fiber *warp = &fibers[warp0];
-    int op = fibers[current].op;
-    for (int l = 0; l < 32; l++)
-        if ((mask >> l & 1) && warp[l].in && op != SHIM_MMA) memcpy(in[l], warp[l].in, warp[l].size);
-    if (op == SHIM_SYNC) order_lanes(warp0, mask);
-    else if (op == SHIM_MMA) multiply(warp, current - warp0);
+    int op = fibers[current].op, first = __builtin_ctz(mask);
+    bool values = op != SHIM_SYNC && op != SHIM_MMA;
+    for (int l = 0; l < 32 && values; l++)
+        if (mask >> l & 1) copy_value(in[l], warp[l].in, warp[l].size);
+    if (op == SHIM_SYNC && shim_sees_races()) order_lanes(warp0, mask);
+    if (op == SHIM_MMA) multiply(warp, current - warp0);
     for (int l = 0; l < 32; l++) {
         if (!(mask >> l & 1)) continue;
-        if (op != SHIM_SYNC && op != SHIM_MMA) result(warp, l, in);
+        if (op == SHIM_SHUFFLE) copy_value(warp[l].out, in[warp[l].source], warp[l].size);
+        else if (values && (l == first || op == SHIM_MATCH)) result(warp, l, in);
+        else if (values) memcpy(warp[l].out, warp[first].out, op == SHIM_BALLOT ? sizeof(unsigned) : warp[l].size);
         make_ready(warp0 + l);
     }
     waiting[warp0 / 32] &= ~mask;
@@ -359,7 +390,7 @@ void shim_warp(int op, unsigned mask, const void *in, void *out, size_t size, in
     there |= 1u << lane;
     bool all = (there & mask) == mask;
     if (all) finish_warp(warp0, mask);
-    to_scheduler();
+    next_thread();
 }
 
 void shim_barrier(const char *file, int line)
@@ -375,7 +406,7 @@ void shim_barrier(const char *file, int line)
         shim_now.barrier++;
         for (int t = 0; t < n_threads; t++) make_ready(t);
     }
-    to_scheduler();
+    next_thread();
 }
 
 void *shim_shared(const void *tag, size_t bytes)
@@ -414,7 +445,7 @@ void shim_yield(void)
 {
     if (current < 0 || !seed || next_random() % 4) return;
     make_ready(current);
-    to_scheduler();
+    next_thread();
 }
 
 void shim_seed(uint64_t s)

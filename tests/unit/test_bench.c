@@ -129,6 +129,11 @@ static void test_sample(void)
     ok(s.enough && s.n == SAMPLES_WANTED && c.run == SAMPLES_WANTED && c.prepared == SAMPLES_WANTED,
        "all count, each prepared");
     ok(s.ns[0] == 1000 && s.ns[19] == 1019 && s.limit[0] == 0, "times as the runs gave them");
+    c = (counter){.fail_at = -1};
+    t.wanted = 2;
+    is_ok(bench_sample(&s, &t, &e), &e, "two samples");
+    ok(s.enough && s.n == 2 && c.run == 2, "no more are taken");
+    t.wanted = 0;
     c = (counter){.fail_at = 4};
     is_int(bench_sample(&s, &t, &e), ST_INTERRUPTED, "a run that fails ends it");
     is_int(c.run, 5, "at once");
