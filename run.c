@@ -111,7 +111,7 @@ static const struct argp_option engine_options[] = {
      "prompt products: the vendor's library (default; not of logits), or our own in float32", 1},
     {"chunk", O_CHUNK, "N", 0, "prompt tokens of one forward (default 512)", 1},
     {"device", O_DEVICE, "NAME", 0, "auto, cpu, cuda, cuda:N", 1},
-    {"tp", O_TP, "N", 0, "ranks that compute one model together, started by mpirun -n N (tensor parallel)", 1},
+    {"tp", O_TP, "N", 0, "compute one model by N processes, on cuda with a GPU each (tensor parallel); on several machines: mpirun -n N", 1},
     {"threads", O_THREADS, "N", 0, "threads of a process (default: its share of the physical cores)", 1},
     {"help-attn", O_HELP_ATTN, "NAME", 0, "parameters of a strategy (list: all of them)", 1},
     {0},
@@ -581,6 +581,8 @@ static int run_command(const command *cmd, int argc, char **argv)
     status st = options_check(options, argc, argv, &e);
     if (st == ST_OK) {
         argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c);
+        int rc = ranks_launch(&c);
+        if (rc >= 0) return rc;
         catch_bus_error(&c);
         st = ranks_open(&c, argc, argv, &e);
     }

@@ -266,6 +266,7 @@ const attn_method attn_fier = {
     .def_budget = 256,
     .def_skip = 2,
     .check = fier_check,
+    .alone = retrieve_alone,
     .plan = fier_plan,
     .create = fier_create,
     RETRIEVE_HOOKS,

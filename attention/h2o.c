@@ -56,6 +56,11 @@ static status h2o_check(const attn_spec *s, const attn_shape *shape, err *e)
                    (long long)s->budget);
 }
 
+static const char *h2o_alone(const attn_spec *s)
+{
+    return s->value[P_GQA] == GQA_LAYER_MEAN ? "the sums of all heads that gqa=layer_mean keeps; use gqa=mean_s" : NULL;
+}
+
 static evict_rule rule_of(const attn_spec *s)
 {
     gqa_mode gqa = (gqa_mode)s->value[P_GQA];
@@ -108,6 +113,7 @@ const attn_method attn_h2o = {
     .has_budget = true,
     .def_budget = 256,
     .parse = h2o_parse,
+    .alone = h2o_alone,
     .check = h2o_check,
     .plan = h2o_plan,
     .create = h2o_create,

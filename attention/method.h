@@ -110,6 +110,9 @@ struct attn_method {
     /* After the parameters were read: rows that are a store set s->kv; may be NULL. */
     status (*parse)(attn_spec *s, err *e);
     status (*check)(const attn_spec *s, const attn_shape *shape, err *e);
+    /* What its parameters need of all heads of a layer that ranks, which have some of them, do not exchange; NULL, or
+     * returns NULL: nothing. What adds up over the ranks is exchanged. */
+    const char *(*alone)(const attn_spec *s);
     /* Whether a layer with a sliding window is served by `full` because the budget covers all that
      * the window shows (methods.md 0.2.11); NULL: never. */
     bool (*dense)(const attn_spec *s, const attn_shape *shape, int layer);

@@ -178,6 +178,7 @@ const attn_method attn_quest = {
     .def_budget = 256,
     .def_skip = 2,
     .check = quest_check,
+    .alone = retrieve_alone,
     .plan = quest_plan,
     .create = quest_create,
     RETRIEVE_HOOKS,

@@ -38,6 +38,12 @@ bool retrieve_dense(const attn_spec *s, const attn_shape *shape, int layer)
     return shape->window[layer] > 0 && shape->window[layer] <= s->budget;
 }
 
+const char *retrieve_alone(const attn_spec *s)
+{
+    return attn_gqa(s) == GQA_LAYER_VOTE ? "the shares of all heads' softmax that gqa=layer_vote adds; use gqa=vote or layer_mean"
+                                         : NULL;
+}
+
 static bool combines(const retrieve *r)
 {
     bool layer = r->gqa == GQA_LAYER_MEAN || r->gqa == GQA_LAYER_CONCAT; /* other ranks have more heads */

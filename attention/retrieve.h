@@ -63,6 +63,9 @@ typedef struct {
                          const item_groups *g);
 } retrieve_kind;
 
+/* attn_method.alone: a vote over the layer. */
+const char *retrieve_alone(const attn_spec *s);
+
 struct retrieve {
     attn_ctx base;
     const retrieve_kind *kind;

@@ -234,20 +234,10 @@ static bool has_groups(const backend_ops *o)
            o->fier->score_groups;
 }
 
-/* A rank holds some of a layer's heads: what is chosen for all of them must add up over the ranks. */
 static status ranks_check(const attn_spec *s, const backend *be, err *e)
 {
-    bool shared = false;
-    gqa_mode gqa = attn_gqa(s);
-    for (const attn_param *p = s->method->params; p->key; p++) shared |= strcmp(p->key, "gqa") == 0;
-    if (backend_ranks(be) == 1 || !shared) return ST_OK;
-    if (gqa == GQA_LAYER_VOTE)
-        return err_set(e, ST_UNSUPPORTED, "%s: gqa=layer_vote adds shares of all heads' softmax, which %d ranks do not "
-                       "exchange; use gqa=vote or layer_mean", s->text, backend_ranks(be));
-    if (s->method == &attn_h2o && gqa == GQA_LAYER_MEAN)
-        return err_set(e, ST_UNSUPPORTED, "%s: gqa=layer_mean keeps sums of all heads, which %d ranks do not exchange; "
-                       "use gqa=mean_s", s->text, backend_ranks(be));
-    return ST_OK;
+    const char *what = backend_ranks(be) > 1 && s->method->alone ? s->method->alone(s) : NULL;
+    return what ? err_set(e, ST_UNSUPPORTED, "%s: %d ranks do not exchange %s", s->text, backend_ranks(be), what) : ST_OK;
 }
 
 status attn_backend_check(const attn_spec *s, const backend *be, err *e)

@@ -171,7 +171,10 @@ status cli_data_dir(const char **dir, err *e)
 
 status cli_open_backend(backend **be, const cli *c, err *e)
 {
-    backend_options o = {.device = c->device ? c->device : "auto", .n_threads = c->threads, .ranks = c->ranks};
+    bool together = c->ranks && (c->ranks->size > 1 || c->tp > 0);
+    backend_options o = {.device = c->device ? c->device : "auto",
+                         .n_threads = c->threads,
+                         .ranks = together ? c->ranks : NULL};
     return backend_open(be, &o, e);
 }
 

@@ -129,7 +129,7 @@ void progress_end(progress *p); /* clears the line, frees */
 void cli_catch_interrupt(void);
 bool cli_interrupted(void);
 void cli_clear_interrupt(void);
-/* From then on Ctrl-C is left to mpirun, which ends all ranks. */
+/* From then on Ctrl-C is left to who started the ranks, and ends all. */
 void cli_leave_interrupt(void);
 /* Waits until fd can be read or ends; false at Ctrl-C. */
 bool cli_wait_input(int fd);

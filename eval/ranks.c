@@ -66,10 +66,8 @@ static status check_number(const cli *c, err *e)
 {
     int n = c->ranks->size;
     if (c->tp == 0 || c->tp == n) return ST_OK;
-    if (n > 1)
-        return err_set(e, ST_USAGE, "--tp %d: mpirun started %d ranks; leave --tp out, or say mpirun -n %d", c->tp, n, c->tp);
-    return err_set(e, ST_USAGE, "--tp %d: each rank is a process: mpirun -n %d --bind-to none ./run %s ...", c->tp,
-                   c->tp, c->command);
+    return err_set(e, ST_USAGE, "--tp %d: mpirun started %d rank%s; leave --tp out, or say mpirun -n %d", c->tp, n,
+                   n == 1 ? "" : "s", c->tp);
 }
 
 /* What looks at all heads, or at no model. */
@@ -78,16 +76,28 @@ static status check_command(const cli *c, err *e)
     static const char *const alone[] = {"eval recall", "eval score", "info", "tokenize"};
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
         if (strcmp(c->command, alone[i]) == 0)
-            return err_set(e, ST_USAGE, "it is for one process, mpirun started %d", c->ranks->size);
+            return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", c->ranks->size);
     if (c->save || c->load || c->score)
-        return err_set(e, ST_USAGE, "%s: it is for one process, mpirun started %d",
+        return err_set(e, ST_USAGE, "%s: it is for one process, not for %d ranks",
                        c->save ? "--save" : c->load ? "--load" : "--score", c->ranks->size);
     return ST_OK;
 }
 
+int ranks_launch(cli *c)
+{
+    bool launched;
+    int rc = 0;
+    err e = {0};
+    if (c->tp < 2 || comm_launched(&launched, NULL) != ST_OK || launched) return -1;
+    status st = comm_fork(&c->ranks, c->tp, &rc, &e);
+    if (c->ranks) return -1;
+    if (e.msg[0]) fprintf(stderr, "run %s: %s\n", c->command, e.msg);
+    return st == ST_OK ? rc : st == ST_USAGE ? 2 : 1;
+}
+
 status ranks_open(cli *c, int argc, char **argv, err *e)
 {
-    TRY(comm_open(&c->ranks, e));
+    if (!c->ranks) TRY(comm_open(&c->ranks, e));
     end_hush();
     if (c->ranks->size > 1) {
         cli_leave_interrupt();

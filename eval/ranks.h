@@ -7,9 +7,12 @@
 #include "eval/cli.h"
 #include "kernels/comm.h"
 
-/* Under mpirun: c->ranks, and options of ranks that do not write are taken back. argv: as given; ST_USAGE where --tp is
- * another number than there are ranks, ranks were started with different options or versions, or the command or an
- * option is for one process alone. */
+/* --tp N without a launcher: starts N ranks, in which it returns -1 with c->ranks, and waits for them: their exit status, or
+ * that of an error that was told. Else -1 and nothing happens. Before anything has threads. */
+int ranks_launch(cli *c);
+/* c->ranks where nobody launched any: mpirun's, or one. Options of ranks that do not write are taken back. argv: as given;
+ * ST_USAGE where --tp is another number than there are ranks, ranks were started with different options or versions, or the
+ * command or an option is for one process alone. */
 status ranks_open(cli *c, int argc, char **argv, err *e);
 /* Before the options are known: a rank that is not the first is silent until ranks_open. */
 void ranks_hush(void);

@@ -3,8 +3,10 @@
 
 #include "kernels/comm_impl.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/base/mem.h"
 
@@ -49,10 +51,24 @@ static int self_close(comm *c, int rc)
 
 static const comm_ops self_ops = {self_all_reduce, self_all_gather, self_broadcast, self_barrier, self_speaker, self_close};
 
+/* ---- waiting ---- */
+
+enum { SPIN_NS = 1000000, NAP_NS = 20000, NAP_NS_MAX = 1000000 };
+
+void comm_rest(int64_t waited_ns, long *nap_ns)
+{
+    if (waited_ns < SPIN_NS) {
+        sched_yield();
+        return;
+    }
+    *nap_ns = *nap_ns ? 2 * *nap_ns : NAP_NS;
+    if (*nap_ns > NAP_NS_MAX) *nap_ns = NAP_NS_MAX;
+    nanosleep(&(struct timespec){0, *nap_ns}, NULL);
+}
+
 /* ---- any ---- */
 
-/* Whether a launcher that Open MPI understands started this process; error: a launcher of another MPI did. */
-static status launched(bool *yes, err *e)
+status comm_launched(bool *yes, err *e)
 {
     const char *pmi = getenv("PMI_SIZE");
     *yes = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
@@ -69,7 +85,7 @@ status comm_open(comm **out, err *e)
     bool mpi;
     comm *c;
     *out = NULL;
-    TRY(launched(&mpi, e));
+    TRY(comm_launched(&mpi, e));
     TRY(MEM_NEW(&c, 1, e));
     *c = (comm){.name = "self", .size = 1, .local_size = 1, .ops = &self_ops};
     status st = mpi ? comm_mpi_init(c, e) : ST_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Ranks that compute one thing together: `self` (one process), `mpi` (processes started by mpirun, on one machine or
- * several). Every rank makes the same calls in the same order; a call returns when this rank has its result. */
+/* Ranks that compute one thing together: `self` (one process), `local` (processes that this one forks), `mpi` (processes
+ * started by mpirun, on one machine or several). Every rank makes the same calls in the same order; a call returns when this rank has its result. */
 #ifndef KERNELS_COMM_H
 #define KERNELS_COMM_H
 
@@ -15,7 +15,7 @@ extern "C" {
 
 typedef struct comm comm; /* as in ops.h */
 
-enum { COMM_RANKS_MAX = 1024 };
+enum { COMM_RANKS_MAX = 1024, COMM_LOCAL_MAX = 64 };
 
 typedef struct {
     status (*all_reduce)(comm *, float *x, size_t n, err *e);
@@ -27,7 +27,7 @@ typedef struct {
 } comm_ops;
 
 struct comm {
-    const char *name;           /* "self", "mpi" */
+    const char *name;           /* "self", "local", "mpi" */
     int rank, size;             /* 0 <= rank < size */
     int local_rank, local_size; /* among the ranks of this machine */
     const comm_ops *ops;
@@ -40,8 +40,18 @@ struct comm {
  * (MPI fails). */
 status comm_open(comm **out, err *e);
 
-/* Before the end, once: which rank is to tell why it ends with rc. The first with a code that is not 0; this one where the
- * others do not come to their end within seconds: it fails alone. */
+/* Whether a launcher that Open MPI understands started this process. Errors: ST_UNSUPPORTED (one of another MPI). */
+status comm_launched(bool *yes, err *e);
+
+/* Starts n ranks on this machine by forking, which a process must do before it has threads or a device. In each of them
+ * ST_OK and *out; the first alone has standard input and output. In the process itself it returns when all have ended:
+ * *out NULL, *rc their exit status, the greatest, and e's text where one was ended by a signal or could not be started.
+ * Where a rank ends before the others, they are ended within seconds; what ends this process (Ctrl-C, SIGTERM) ends all,
+ * and then it by the same signal. Errors: ST_USAGE (n), ST_NOMEM. */
+status comm_fork(comm **out, int n, int *rc, err *e);
+
+/* Before the end, once: which rank is to tell why it ends with rc. Where several fail, one of them: the first to come
+ * here (`local`), or the lowest; this one where the others do not come to their end within seconds: it fails alone. */
 int comm_speaker(comm *c, int rc);
 
 /* The end of this rank, with its exit code; returns the code that all agree on, the greatest. A rank that fails alone

@@ -9,10 +9,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <mpi.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/base/clock.h"
@@ -38,8 +36,7 @@ enum {
     SUM_FLOATS = 1 << 20,   /* at most so many are reduced at a time */
     SMALL_FLOATS = 1 << 14, /* of these, every rank gets all parts and adds them up: one exchange less */
     BYTES_MAX = 1 << 30,    /* counts are int */
-    SPIN_NS = 1000000, NAP_NS = 20000, NAP_NS_MAX = 1000000,
-    LOOK_NS = 500000000, LOOKS = 8, /* who waits looks whether the others live; so often before it ends itself */
+    LOOK_NS = 500000000, LOOKS = 4, /* who waits looks whether the others live; so often before it ends itself */
     ALONE_NS_MAX = 3 /* seconds that a failed rank waits for the others at the end */
 };
 
@@ -109,26 +106,21 @@ static status check_peers(mpi *m, const char *what, int *looks, err *e)
     return ST_OK;
 }
 
-/* Waits for a call that was begun. At first it asks again and again; who waits long (for a user's line, say) sleeps
- * between. False: not done after limit_ns (0: no limit). */
+/* Waits for a call that was begun. False: not done after limit_ns (0: no limit). */
 static status wait_for(mpi *m, MPI_Request *r, const char *what, int64_t limit_ns, bool *done, err *e)
 {
     int64_t began = clock_ns(), now = began, looked = began;
-    long nap = NAP_NS;
+    long nap = 0;
     int looks = 0;
     for (int flag = 0;; now = clock_ns()) {
         TRY(check(m, m->Test(r, &flag, MPI_STATUS_IGNORE), what, e));
         *done = flag;
         if (flag || (limit_ns && now - began > limit_ns)) return ST_OK;
-        if (now - began < SPIN_NS) sched_yield();
-        else {
-            if (now - looked > LOOK_NS) {
-                TRY(check_peers(m, what, &looks, e));
-                looked = now;
-            }
-            nanosleep(&(struct timespec){0, nap}, NULL);
-            nap = nap * 2 < NAP_NS_MAX ? nap * 2 : NAP_NS_MAX;
+        if (now - looked > LOOK_NS) {
+            TRY(check_peers(m, what, &looks, e));
+            looked = now;
         }
+        comm_rest(now - began, &nap);
     }
 }
 

@@ -4,7 +4,7 @@ engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h 
   %D%/base/sha256.c %D%/base/sha256.h %D%/base/draft.c %D%/base/draft.h \
   %D%/base/reader.c %D%/base/reader.h %D%/base/reader_impl.h %D%/base/reader_threads.c \
   %D%/ops.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h \
-  %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c \
+  %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c %D%/comm_local.c \
   %D%/ref/ref.h %D%/ref/memory.c %D%/ref/ranks.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/codes.c %D%/ref/evict.c \
   %D%/ref/block.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c
 
@@ -75,7 +75,7 @@ endif
 # CUDA
 noinst_LIBRARIES += libkcuda.a
 kernel_libs += libkcuda.a
-# gemm_lt.cu and nccl.cu are those that the host's tests replace
+# gemm_lt.cu is what the host's tests replace
 cuda_shim_sources = \
   kernels/cuda/backend.cu \
   kernels/cuda/step.cu \
@@ -95,8 +95,9 @@ cuda_shim_sources = \
   kernels/cuda/fier.cu \
   kernels/cuda/paris.cu \
   kernels/cuda/block.cu \
-  kernels/cuda/ranks.cu
-cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu %D%/cuda/nccl.cu
+  kernels/cuda/ranks.cu \
+  kernels/cuda/nccl.cu
+cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu
 EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/codes.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/README.md
 if HAVE_CUDA
 libkcuda_a_SOURCES = $(cuda_sources)

@@ -282,7 +282,8 @@ struct backend {
 typedef struct {
     const char *device; /* "auto", "cpu", "ref" (slow, for tests), "cuda", "cuda:N" */
     int n_threads;      /* 0: physical cores, or this rank's share of them */
-    comm *ranks;        /* that compute a model together, on cpu, or on cuda with a GPU each; NULL: one process */
+    comm *ranks;        /* that compute a model together, on cpu, or on cuda with a GPU each; NULL: one process, which one
+                         * rank is too, but on cuda it goes through NCCL */
 } backend_options;
 
 status backend_open(backend **out, const backend_options *o, err *e);

@@ -199,6 +199,7 @@ cli_tests = %D%/cli/layers.t \
   %D%/cli/weights.t \
   %D%/cli/session.t \
   %D%/cli/mpi.t \
+  %D%/cli/tp.t \
   %D%/cli/tier.t
 unit_tests += %D%/unit/test_pg19
 tests_unit_test_batch_SOURCES = %D%/unit/test_batch.c %D%/unit/devices.h %D%/unit/session_util.h

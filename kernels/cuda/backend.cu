@@ -216,7 +216,7 @@ static void close_backend(backend *be)
     if (!c) return;
     cuda_step_end(be);
     cuda_gemm_destroy(c->gemm);
-    cuda_nccl_destroy(c->nccl);
+    cuda_nccl_free(c->nccl);
     /* After a fault these fail as well: there is nothing left to tell. */
     cudaFree(c->parts.p);
     cudaFree(c->rounded.p);
@@ -280,13 +280,15 @@ static const backend_ops cuda_table = {
     .host = &cuda_host,
 };
 
-static status find_device(int *index, err *e)
+static status find_device(const backend *be, int *index, err *e)
 {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0)
         return err_set(e, ST_DEVICE, "--device cuda: no usable GPU: %s",
                        rc == cudaSuccess ? "no device found" : cudaGetErrorString(rc));
+    if (*index >= n && backend_ranks(be) > 1)
+        return err_set(e, ST_USAGE, "--device cuda: %d ranks on this machine need a GPU each, it has %d", be->ranks->local_size, n);
     if (*index >= n)
         return err_set(e, ST_USAGE, "--device cuda:%d: the last GPU of this machine is cuda:%d", *index, n - 1);
     if (*index < 0) *index = 0;
@@ -310,12 +312,22 @@ static cudaError_t take_device(cuda_ctx *c, char *model, size_t size, int *capab
     return rc;
 }
 
+/* Who is asked for one rank does without the library where it is not there. */
+static status join_ranks(backend *be, err *e)
+{
+    err why = {};
+    if (!be->ranks) return ST_OK;
+    status st = cuda_nccl_create(&cuda_of(be)->nccl, be->ranks, cuda_stream(be), &why);
+    if (st == ST_OK || (st == ST_UNSUPPORTED && be->ranks->size == 1)) return ST_OK;
+    return err_set(e, st, "%s", why.msg);
+}
+
 extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
 {
     cuda_ctx *c;
     char model[80] = "";
     int capability;
-    TRY(find_device(&index, e));
+    TRY(find_device(be, &index, e));
     TRY(MEM_NEW(&c, 1, e));
     c->device = index;
     c->last = "opening";
@@ -329,7 +341,7 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
     else if (capability < OLDEST)
         st = err_set(e, ST_UNSUPPORTED, "--device %s: %s has compute capability %d.%d, %d.%d is the oldest supported",
                      c->name, model, capability / 10, capability % 10, OLDEST / 10, OLDEST % 10);
-    if (st == ST_OK && backend_ranks(be) > 1) st = cuda_nccl_create(&c->nccl, be->ranks, c->stream, e);
+    if (st == ST_OK) st = join_ranks(be, e);
     if (st != ST_OK) {
         close_backend(be);
         return st;
@@ -339,6 +351,7 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
     be->ops = &c->ops;
     be->close = close_backend;
     be->n_threads = 1;
-    snprintf(be->about, sizeof be->about, "%s, %s", model, c->gemm ? cuda_gemm_name(c->gemm) : "built-in GEMM");
+    snprintf(be->about, sizeof be->about, "%s, %s%s%s", model, c->gemm ? cuda_gemm_name(c->gemm) : "built-in GEMM",
+             be->ranks ? ", " : "", c->nccl ? cuda_nccl_name(c->nccl) : be->ranks ? "no NCCL" : "");
     return ST_OK;
 }

@@ -61,15 +61,23 @@ static void block_moments(backend *be, buf mean, buf m2, size_t before, buf x, s
     cuda_check(be, rc, "block.moments [%zu, %zu]", n, dim);
 }
 
-/* |phi|_1 of a row; a block has a row. 0 without a variance. */
-static __global__ void __launch_bounds__(BLOCK)
-    activation_k(float *out, const float *x, size_t dim, const float *mean, const float *m2, size_t count)
+/* Average of the channels' variances; one block of threads. ranks: whose channels are added up later. */
+static __global__ void __launch_bounds__(BLOCK) variance_k(float *out, size_t dim, const float *m2, size_t count, int ranks)
 {
     SHARED(float, part, [WARPS]);
-    float by = 1 / (float)(count - 1), floor = 0, sum = 0;
+    float by = 1 / (float)(count - 1), sum = 0;
+    for (size_t c = threadIdx.x; c < dim; c += BLOCK) sum += m2[c] * by;
+    sum = block_sum(sum, part);
+    if (threadIdx.x == 0) *out = sum / ((float)dim * (float)ranks);
+}
+
+/* |phi|_1 of a row; a block has a row. 0 without a variance. */
+static __global__ void __launch_bounds__(BLOCK)
+    activation_k(float *out, const float *x, size_t dim, const float *mean, const float *m2, size_t count, const float *variance)
+{
+    SHARED(float, part, [WARPS]);
+    float by = 1 / (float)(count - 1), floor = *variance / 100, sum = 0;
     const float *row = x + blockIdx.x * dim;
-    for (size_t c = threadIdx.x; c < dim; c += BLOCK) floor += m2[c] * by;
-    floor = block_sum(floor, part) / (100 * (float)dim);
     for (size_t c = threadIdx.x; c < dim && floor > 0; c += BLOCK) {
         float d = row[c] - mean[c];
         sum += d * d / (m2[c] * by + floor);
@@ -98,28 +106,33 @@ static __global__ void __launch_bounds__(BLOCK)
     if (c < dim && threadIdx.x < 32) probe[c] = sum;
 }
 
-/* Heads of other ranks take part in the probe, the scores and the entropies, which stay here so far. */
-static bool block_begin(backend *be, const char *op)
+/* Activations of n rows over the channels of all ranks; NULL after a fault. */
+static const float *activations(backend *be, const float *x, size_t n, size_t dim, const float *mean, const float *m2,
+                                size_t count)
 {
-    if (!cuda_begin(be, op)) return false;
-    if (backend_ranks(be) > 1) err_set(&be->fault, ST_UNSUPPORTED, "%s: does not run over several GPUs yet", op);
-    return backend_ranks(be) == 1;
+    float *out = (float *)cuda_room(be, &cuda_of(be)->parts, n + 1, sizeof(float), "activations");
+    if (!out) return NULL;
+    float *variance = out + n;
+    cudaError_t rc = launch(variance_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), variance, dim, m2, count, backend_ranks(be));
+    if (!cuda_check(be, rc, "block.probe: variance of %zu", dim)) return NULL;
+    cuda_sum(be, variance, 1);
+    rc = launch(activation_k, dim3((unsigned)n), dim3(BLOCK), 0, cuda_stream(be), out, x, dim, mean, m2, count,
+                (const float *)variance);
+    if (!cuda_check(be, rc, "block.probe: activations [%zu, %zu]", n, dim)) return NULL;
+    cuda_sum(be, out, n);
+    return out;
 }
 
 static void block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
 {
-    float *activation = NULL;
-    cudaError_t rc = cudaSuccess;
-    if (n == 0 || !block_begin(be, "block.probe")) return;
+    const float *activation = NULL;
+    if (n == 0 || !cuda_begin(be, "block.probe")) return;
     if (mean.p && count > 1) {
-        activation = (float *)cuda_room(be, &cuda_of(be)->parts, n, sizeof(float), "activations");
+        activation = activations(be, ptr<float>(x), n, dim, ptr<float>(mean), ptr<float>(m2), count);
         if (!activation) return;
-        rc = launch(activation_k, dim3((unsigned)n), dim3(BLOCK), 0, cuda_stream(be), activation,
-                    (const float *)ptr<float>(x), dim, (const float *)ptr<float>(mean), (const float *)ptr<float>(m2), count);
     }
-    if (rc == cudaSuccess)
-        rc = launch(probe_k, dim3(cuda_blocks(dim, 32)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(probe),
-                    ptr<float>(weights), (const float *)activation, (const float *)ptr<float>(x), n, dim);
+    cudaError_t rc = launch(probe_k, dim3(cuda_blocks(dim, 32)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(probe),
+                            ptr<float>(weights), activation, (const float *)ptr<float>(x), n, dim);
     cuda_check(be, rc, "block.probe [%zu, %zu]", n, dim);
 }
 
@@ -168,10 +181,12 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-/* Mean of the cosines of `parts` equal parts, or of what the other kernel cannot load; a warp a row. */
+/* Mean of the cosines of `parts` equal parts, or of what the other kernel cannot load; a warp a row. ranks: whose means
+ * are added up later. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    cosines_k(float *score, const float *probe, const T *rep, int dim, int parts, const int64_t *n, unsigned long long *read)
+    cosines_k(float *score, const float *probe, const T *rep, int dim, int parts, int ranks, const int64_t *n,
+              unsigned long long *read)
 {
     int lane = threadIdx.x % 32, size = dim / parts;
     add_read(read, (unsigned long long)max(n[2] - n[1], (int64_t)0) * dim * sizeof(T));
@@ -186,29 +201,85 @@ static __global__ void __launch_bounds__(BLOCK)
             }
             sum += cosine(warp_sum(dot), warp_sum(aa), warp_sum(bb));
         }
-        if (lane == 0) score[b] = sum / (float)parts;
+        if (lane == 0) score[b] = sum / ((float)parts * (float)ranks);
     }
+}
+
+/* Of a rank's heads: the products of the blocks [lo, hi) in parts[0, n_max), the squared norms behind them, then the
+ * probe's; a warp a row. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    products_k(float *parts, int64_t n_max, const float *probe, const T *rep, int dim, const int64_t *n, unsigned long long *read)
+{
+    int lane = threadIdx.x % 32;
+    int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    add_read(read, (unsigned long long)max(n[2] - n[1], (int64_t)0) * dim * sizeof(T));
+    for (int64_t b = n[1] + warp; b < n[2]; b += (int64_t)gridDim.x * WARPS) {
+        float dot = 0, bb = 0;
+        for (int c = lane; c < dim; c += 32) {
+            float y = to_f32(rep[(size_t)b * dim + c]);
+            dot += probe[c] * y, bb += y * y;
+        }
+        dot = warp_sum(dot), bb = warp_sum(bb);
+        if (lane == 0) parts[b] = dot, parts[n_max + b] = bb;
+    }
+    float aa = 0;
+    for (int c = lane; c < dim && warp == 0; c += 32) aa += probe[c] * probe[c];
+    aa = warp_sum(aa);
+    if (warp == 0 && lane == 0) parts[2 * n_max] = aa;
+}
+
+static __global__ void __launch_bounds__(BLOCK) whole_k(float *score, const float *parts, int64_t n_max, const int64_t *n)
+{
+    int64_t b = n[1] + (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (b < n[2]) score[b] = cosine(parts[b], parts[2 * n_max], parts[n_max + b]);
+}
+
+/* The cosine over the heads of all ranks. What is no candidate is added up too, and not read. */
+static void score_whole(backend *be, buf score, buf probe, const block_index *x, buf n, int64_t n_max, buf read, dim3 grid)
+{
+    int dim = (int)(x->n_heads * x->head_dim);
+    size_t count = 2 * (size_t)n_max + 1;
+    float *parts = (float *)cuda_room(be, &cuda_of(be)->parts, count, sizeof *parts, "scores of blocks");
+    if (!parts) return;
+    by_type(x->type, [&](auto t) {
+        typedef decltype(t) T;
+        cudaError_t rc = launch(products_k<T>, grid, dim3(BLOCK), 0, cuda_stream(be), parts, n_max,
+                                (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim,
+                                (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read));
+        cuda_check(be, rc, "block.score [%d], up to %lld blocks", dim, (long long)n_max);
+    });
+    cuda_sum(be, parts, count);
+    cudaError_t rc = launch(whole_k, dim3(cuda_blocks((size_t)n_max, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                            ptr<float>(score), (const float *)parts, n_max, (const int64_t *)ptr<int64_t>(n));
+    cuda_check(be, rc, "block.score, up to %lld blocks", (long long)n_max);
 }
 
 static void block_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max, buf read)
 {
     int dim = (int)(x->n_heads * x->head_dim);
-    if (n_max <= 0 || !block_begin(be, "block.score")) return;
-    if (parts == 0) parts = 1;
+    int ranks = backend_ranks(be);
+    if (n_max <= 0 || !cuda_begin(be, "block.score")) return;
     dim3 grid(min(cuda_blocks((size_t)n_max, WARPS), (unsigned)(4 * cuda_of(be)->n_sm)));
+    if (parts == 0 && ranks > 1) {
+        score_whole(be, score, probe, x, n, n_max, read, grid);
+        return;
+    }
+    if (parts == 0) parts = 1;
     by_type(x->type, [&](auto t) {
         typedef decltype(t) T;
         const size_t turn = 32 * pack<T>::N, shared = (dim + turn - 1) / turn * turn * sizeof(float);
-        bool wide = parts == 1 && dim * sizeof(T) % 16 == 0 && (uintptr_t)x->rep.p % 16 == 0;
+        bool wide = parts == 1 && ranks == 1 && dim * sizeof(T) % 16 == 0 && (uintptr_t)x->rep.p % 16 == 0;
         cudaError_t rc = wide && shared <= MOST_PROBE
                              ? launch(cosine_k<T>, grid, dim3(BLOCK), shared, cuda_stream(be), ptr<float>(score),
                                       (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim,
                                       (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read))
                              : launch(cosines_k<T>, grid, dim3(BLOCK), 0, cuda_stream(be), ptr<float>(score),
-                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim, (int)parts,
+                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim, (int)parts, ranks,
                                       (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read));
         cuda_check(be, rc, "block.score [%d], up to %lld blocks", dim, (long long)n_max);
     });
+    cuda_sum(be, ptr<float>(score), (size_t)n_max);
 }
 
 /* ---- blocks ---- */
@@ -441,20 +512,50 @@ static __device__ double share_of(const pools &p, double theta)
     return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
 }
 
-/* One warp. */
-static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, const int64_t *n)
+/* A layer's entropy; one warp. ranks: whose entropies are added up later. */
+static __device__ void set_theta(const pools &p, const entropy_part *parts, int n_parts, int n_lists, int ranks)
 {
     double sum = 0;
     for (int l = 0; l < n_lists; l++) sum += entropy_of(parts + (size_t)l * n_parts, n_parts);
-    if (threadIdx.x > 0) return;
-    float theta = (float)(sum / (double)n_lists);
+    if (threadIdx.x == 0) p.theta[p.window * p.layers + p.layer] = (float)(sum / ((double)n_lists * ranks));
+}
+
+/* What it takes of the pool by its entropy; one thread. */
+static __device__ void take_share(const pools &p, const int64_t *n)
+{
+    double theta = (double)p.theta[p.window * p.layers + p.layer];
     int64_t pool = p.pool[p.window], least = p.bound[0], reserve = least * (int64_t)(p.layers - p.layer - 1);
-    p.theta[p.window * p.layers + p.layer] = theta;
-    int64_t k = (int64_t)floor(share_of(p, (double)theta) * (double)pool + 0.5);
+    int64_t k = (int64_t)floor(share_of(p, theta) * (double)pool + 0.5);
     k = min(min(max(k, least), p.bound[1]), pool - reserve);
     k = max(min(k, n[2] - n[1]), (int64_t)0);
     p.k[0] = k;
     p.pool[p.window] = pool - k;
+}
+
+/* One warp. */
+static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, const int64_t *n)
+{
+    set_theta(p, parts, n_parts, n_lists, 1);
+    if (threadIdx.x == 0) take_share(p, n);
+}
+
+/* The same of several ranks, with their sum between the two. */
+static __global__ void theta_k(pools p, const entropy_part *parts, int n_parts, int n_lists, int ranks)
+{
+    set_theta(p, parts, n_parts, n_lists, ranks);
+}
+
+static __global__ void share_k(pools p, const int64_t *n)
+{
+    if (threadIdx.x == 0) take_share(p, n);
+}
+
+static cudaError_t take_together(backend *be, const pools &p, const entropy_part *parts, int n_parts, int n_lists,
+                                 const int64_t *n)
+{
+    cudaError_t rc = launch(theta_k, dim3(1), dim3(32), 0, cuda_stream(be), p, parts, n_parts, n_lists, backend_ranks(be));
+    if (rc == cudaSuccess) cuda_sum(be, p.theta + p.window * p.layers + p.layer, 1);
+    return rc == cudaSuccess ? launch(share_k, dim3(1), dim3(32), 0, cuda_stream(be), p, n) : rc;
 }
 
 static void block_take(backend *be, const entropy_pool *pool, size_t window, size_t layer, const item_scores *s, float scale,
@@ -464,12 +565,14 @@ static void block_take(backend *be, const entropy_pool *pool, size_t window, siz
                ptr<int64_t>(k), ptr<int64_t>(pool->bound), pool->n_layers, window, layer};
     unsigned chunks = max(1u, cuda_blocks((size_t)max(s->n_max, (int64_t)0), ITEMS));
     const int64_t *n = ptr<int64_t>(s->n);
-    if (!block_begin(be, "block.take")) return;
+    if (!cuda_begin(be, "block.take")) return;
     entropy_part *parts = (entropy_part *)cuda_room(be, &cuda_of(be)->parts, s->n_lists * chunks, sizeof *parts, "entropies");
     if (!parts) return;
     cudaError_t rc = launch(entropy_k, dim3(chunks, (unsigned)s->n_lists), dim3(BLOCK), 0, cuda_stream(be), parts,
                             (const float *)ptr<float>(s->score), s->stride, n, scale);
-    if (rc == cudaSuccess)
+    if (rc == cudaSuccess && backend_ranks(be) > 1)
+        rc = take_together(be, p, (const entropy_part *)parts, (int)chunks, (int)s->n_lists, n);
+    else if (rc == cudaSuccess)
         rc = launch(take_k, dim3(1), dim3(32), 0, cuda_stream(be), p, (const entropy_part *)parts, (int)chunks,
                     (int)s->n_lists, n);
     cuda_check(be, rc, "block.take [%zu lists], up to %lld items", s->n_lists, (long long)s->n_max);

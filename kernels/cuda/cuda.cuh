@@ -43,7 +43,7 @@ typedef struct {
     cuda_scratch panel;  /* linear: a dequantized matrix, the library's work space */
     cuda_scratch digits; /* choose: counts, which each use leaves at 0 */
     cuda_scratch gathered; /* ranks: what they gave */
-    cuda_nccl *nccl;     /* NULL: one process alone */
+    cuda_nccl *nccl;     /* NULL: nothing to exchange */
     cuda_gemm *gemm;     /* NULL: no cuBLAS; our own kernels do prompts too */
     const char *last;    /* the op queued last: a fault may show later */
     char name[16];
@@ -110,11 +110,14 @@ int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype 
 
 /* Joins the ranks, which all call it. Errors: ST_UNSUPPORTED (no NCCL), ST_DEVICE. */
 status cuda_nccl_create(cuda_nccl **out, comm *ranks, cudaStream_t s, err *e);
-void cuda_nccl_destroy(cuda_nccl *n);
-/* x [count] becomes the sum over the ranks; out [ranks][count] gets what each rank has as in. NULL, or the library's text. */
+void cuda_nccl_free(cuda_nccl *n); /* NULL is fine */
+const char *cuda_nccl_name(const cuda_nccl *n);
+/* Queued on the stream: x [count] becomes the sum over the ranks; out [ranks][count] gets what each rank has as in. NULL, or the library's text. */
 const char *cuda_nccl_sum(cuda_nccl *n, float *x, size_t count);
 const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t count);
 
+/* x [n] on the device becomes the sum over the ranks, as part of an op that has begun. */
+void cuda_sum(backend *be, float *x, size_t n);
 void cuda_all_reduce(backend *be, buf x, size_t n);
 void cuda_gather_columns(backend *be, buf x, size_t n, size_t part, size_t total);
 void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums over GPUs by NCCL, one process a GPU. The library is opened where there are ranks. */
+/* Sums over GPUs by NCCL, one process a GPU. The library is opened where there are ranks. Its communicator lives as long
+ * as the process: to destroy it is a call of all ranks, for which one that fails alone would wait. */
 #include "config.h"
 
 #include "kernels/comm.h"
@@ -9,18 +10,20 @@
 
 #include <dlfcn.h>
 #include <nccl.h>
+#include <stdio.h>
 
 #include "kernels/base/mem.h"
 
 #define LIBRARY "libnccl.so.2"
 
 #define NCCL_CALLS(X)                                                                                                  \
-    X(ncclGetUniqueId) X(ncclCommInitRank) X(ncclCommDestroy) X(ncclAllReduce) X(ncclAllGather) X(ncclGetErrorString)
+    X(ncclGetVersion) X(ncclGetUniqueId) X(ncclCommInitRank) X(ncclAllReduce) X(ncclAllGather) X(ncclGetErrorString)
 
 struct cuda_nccl {
     void *library;
     cudaStream_t stream;
     ncclComm_t comm;
+    char name[32];
 #define NCCL_MEMBER(f) decltype(&f) f##_p;
     NCCL_CALLS(NCCL_MEMBER)
 };
@@ -28,12 +31,20 @@ struct cuda_nccl {
 static status find_calls(cuda_nccl *n, err *e)
 {
     n->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!n->library) return err_set(e, ST_UNSUPPORTED, "--device cuda: several ranks need NCCL: %s", dlerror());
+    if (!n->library) return err_set(e, ST_UNSUPPORTED, "--device cuda: ranks need NCCL: %s", dlerror());
 #define NCCL_FIND(f)                                                                                                   \
     *(void **)&n->f##_p = dlsym(n->library, #f);                                                                       \
     if (!n->f##_p) return err_set(e, ST_UNSUPPORTED, "--device cuda: %s has no %s", LIBRARY, #f);
     NCCL_CALLS(NCCL_FIND)
     return ST_OK;
+}
+
+/* 2.18.3 as 21803, since 2.9. */
+static void set_name(cuda_nccl *n)
+{
+    int v = 0;
+    n->ncclGetVersion_p(&v);
+    snprintf(n->name, sizeof n->name, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
 /* All ranks learn the first one's id; a rank that has none says so first, and all end. */
@@ -58,16 +69,23 @@ status cuda_nccl_create(cuda_nccl **out, comm *ranks, cudaStream_t s, err *e)
     n->stream = s;
     status st = find_calls(n, e);
     if (st == ST_OK) st = join(n, ranks, e);
-    if (st != ST_OK) cuda_nccl_destroy(n);
-    else *out = n;
-    return st;
+    if (st != ST_OK) {
+        cuda_nccl_free(n);
+        return st;
+    }
+    set_name(n);
+    *out = n;
+    return ST_OK;
 }
 
-void cuda_nccl_destroy(cuda_nccl *n)
+void cuda_nccl_free(cuda_nccl *n)
 {
-    if (!n) return;
-    if (n->comm) n->ncclCommDestroy_p(n->comm);
     mem_free(n);
+}
+
+const char *cuda_nccl_name(const cuda_nccl *n)
+{
+    return n->name;
 }
 
 static const char *text_of(const cuda_nccl *n, ncclResult_t rc)
@@ -93,8 +111,13 @@ status cuda_nccl_create(cuda_nccl **, comm *ranks, cudaStream_t, err *e)
                    ranks->size);
 }
 
-void cuda_nccl_destroy(cuda_nccl *)
+void cuda_nccl_free(cuda_nccl *)
 {
+}
+
+const char *cuda_nccl_name(const cuda_nccl *)
+{
+    return "";
 }
 
 const char *cuda_nccl_sum(cuda_nccl *, float *, size_t)

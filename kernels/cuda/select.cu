@@ -113,32 +113,33 @@ static __device__ __forceinline__ float vote(const float *x, size_t stride, cons
     return top + logf(sum);
 }
 
-static __device__ __forceinline__ float reduce(const float *x, size_t stride, int group, gqa_mode mode)
+/* by: what a mean divides by. */
+static __device__ __forceinline__ float reduce(const float *x, size_t stride, int group, gqa_mode mode, float by)
 {
     float r = mode == GQA_MAX_S && isnan(x[0]) ? -INFINITY : x[0];
     for (int h = 1; h < group; h++) {
         float y = x[h * stride];
         r = mode != GQA_MAX_S ? __fadd_rn(r, y) : y > r ? y : r;
     }
-    return mode == GQA_MEAN_S || mode == GQA_LAYER_MEAN ? __fdiv_rn(r, (float)group) : r;
+    return mode == GQA_MEAN_S || mode == GQA_LAYER_MEAN ? __fdiv_rn(r, by) : r;
 }
 
 /* lse NULL: no vote. */
 static __global__ void combine_k(float *out, const float *in, size_t stride, const float *lse, int group, const int64_t *n,
-                                 gqa_mode mode, float scale)
+                                 gqa_mode mode, float by, float scale)
 {
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     size_t l = blockIdx.y;
     if (i < n[1] || i >= n[2]) return;
     const float *x = in + l * group * stride + i;
-    out[l * stride + i] = lse ? vote(x, stride, lse + l * group, group, scale) : reduce(x, stride, group, mode);
+    out[l * stride + i] = lse ? vote(x, stride, lse + l * group, group, scale) : reduce(x, stride, group, mode, by);
 }
 
 static void combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n, int64_t n_max,
                     gqa_mode mode, float scale)
 {
     size_t group = n_heads / n_lists;
-    float *lse = NULL;
+    float *lse = NULL, by = (float)group * (mode == GQA_LAYER_MEAN ? (float)backend_ranks(be) : 1);
     cudaError_t rc = cudaSuccess;
     if (n_max <= 0 || !cuda_begin(be, "combine")) return;
     if (group > 1 && (mode == GQA_VOTE || mode == GQA_LAYER_VOTE)) {
@@ -149,10 +150,9 @@ static void combine(backend *be, buf out, buf in, size_t stride, size_t n_heads,
     }
     if (!cuda_check(be, rc, "votes of %zu heads", n_heads)) return;
     rc = launch(combine_k, dim3(cuda_blocks((size_t)n_max, BLOCK), (unsigned)n_lists), dim3(BLOCK), 0, cuda_stream(be),
-                ptr<float>(out), ptr<float>(in), stride, lse, (int)group, ptr<int64_t>(n), mode, scale);
+                ptr<float>(out), ptr<float>(in), stride, lse, (int)group, ptr<int64_t>(n), mode, by, scale);
     cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", n_lists, n_heads, (long long)n_max);
-    /* LAYER_MEAN over the ranks: their sum, which chooses the same */
-    if (mode >= GQA_LAYER_MEAN) cuda_all_reduce(be, out, (size_t)n_max);
+    if (mode >= GQA_LAYER_MEAN) cuda_sum(be, ptr<float>(out), (size_t)n_max);
 }
 
 /* ---- choice: radix-select of the k-th largest, then lists in ascending order ---- */

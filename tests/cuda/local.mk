@@ -169,7 +169,17 @@ endif
 check_PROGRAMS += %D%/run_shim
 %C%_run_shim_SOURCES = run.c
 %C%_run_shim_LDADD = $(shim_libs)
+%C%_run_shim_LDFLAGS = $(AM_LDFLAGS) -rdynamic
 nodist_EXTRA_%C%_run_shim_SOURCES = link-as-cxx.cc
+EXTRA_DIST += %D%/fake_nccl.cc
+# NCCL for it, in a folder of its own, and calls the shim's runtime in the program that opens it
+check_DATA = %D%/nccl/libnccl.so.2
+%D%/nccl/libnccl.so.2: %D%/fake_nccl.cc $(cushim_headers)
+	@$(MKDIR_P) $(@D)
+	$(AM_V_CXX)$(cushim_compile) $(cushim_cxxflags) $(SAN_FLAGS) $(CXXFLAGS) -fPIC -shared $(LDFLAGS) -o $@ $(top_srcdir)/%D%/fake_nccl.cc -lrt
+mostlyclean-local: clean-fake-nccl
+clean-fake-nccl:
+	-rm -rf %D%/nccl
 endif
 if HAVE_CUDA
 device_tests = \

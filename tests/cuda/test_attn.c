@@ -280,10 +280,10 @@ static void test_chunks(backend *be, size_t dim, const char *name)
     group_end(&g, name, where());
 }
 
-/* Sequences of different lengths in one call give the bits of each alone; more of them than one launch takes. */
+/* Sequences of different lengths and row types in one call give the bits of each alone; more of them than one launch takes. */
 static void test_batch(backend *be)
 {
-    enum { JOBS = 11, KV = 2, GROUP = 4, DIM = 64, HEADS = KV * GROUP };
+    enum { JOBS = 14, KV = 2, GROUP = 4, DIM = 64, HEADS = KV * GROUP };
     rng r = {24};
     group g = {0};
     call c[JOBS];
@@ -291,7 +291,8 @@ static void test_batch(backend *be)
     device d[JOBS];
     float *alone[JOBS], got[HEADS * DIM];
     for (size_t i = 0; i < JOBS; i++) {
-        shape s = {.n_tok = 1, .kv_heads = KV, .group = GROUP, .dim = DIM, .n = 1 + i * 23, .type = DT_BF16};
+        dtype type = i < 10 ? DT_BF16 : i < 12 ? DT_F32 : DT_F16;
+        shape s = {.n_tok = 1, .kv_heads = KV, .group = GROUP, .dim = DIM, .n = 1 + i * 23, .type = type};
         c[i] = call_make(&r, s);
         d[i] = (device){.be = be};
         jobs[i] = on_device(&d[i], &c[i], &s, NULL, 0);

@@ -252,6 +252,9 @@ static inline cudaError_t cudaStreamDestroy(cudaStream_t) { shim_wait(); SHIM_CA
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { SHIM_CALL_OUTSIDE(); shim_wait(); return cudaSuccess; }
 static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
+typedef void (*cudaHostFn_t)(void *);
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *data);
+
 /* ---- events and graphs ---- */
 
 enum { cudaEventDisableTiming = 2 };

@@ -44,24 +44,3 @@ int cuda_gemm_run(cuda_gemm *, float *out, const void *x, const void *w, dtype t
     if (int rc = shim_next_call()) return rc;
     return shim_submit((const void *)multiply, [=] { multiply(out, x, w, type, n, rows, cols); });
 }
-
-/* ---- ranks: there are none on the shim ---- */
-
-status cuda_nccl_create(cuda_nccl **, comm *, cudaStream_t, err *e)
-{
-    return err_set(e, ST_UNSUPPORTED, "the shim has no ranks");
-}
-
-void cuda_nccl_destroy(cuda_nccl *)
-{
-}
-
-const char *cuda_nccl_sum(cuda_nccl *, float *, size_t)
-{
-    return "none";
-}
-
-const char *cuda_nccl_gather(cuda_nccl *, float *, const float *, size_t)
-{
-    return "none";
-}

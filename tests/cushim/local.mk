@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 # CUDA kernels compiled for the host: the plain build, and one that finds races (-fsanitize=thread only marks accesses;
 # races.cc answers). Programs of these tests link one of the two before libkcuda.a, which then has nothing to add.
-cushim_headers = %D%/shim.h %D%/races.h %D%/cuda_runtime.h %D%/cuda_fp16.h %D%/cuda_bf16.h %D%/ptx.h
+cushim_headers = %D%/shim.h %D%/races.h %D%/cuda_runtime.h %D%/cuda_fp16.h %D%/cuda_bf16.h %D%/ptx.h %D%/nccl.h
 EXTRA_DIST += $(cushim_headers)
 if CUSHIM
 cushim_sources = %D%/fibers.cc %D%/runtime.cc %D%/gemm.cc
-cushim_cppflags = -I$(top_srcdir)/%D% $(AM_CPPFLAGS)
+cushim_cppflags = -I$(top_srcdir)/%D% -DHAVE_NCCL=1 $(AM_CPPFLAGS)
 cushim_cxxflags = -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function -fno-strict-aliasing -ffp-contract=off
 race_cxxflags = $(cushim_cxxflags) -fsanitize=thread
 shim_objects = $(cuda_shim_sources:.cu=.shim.o)

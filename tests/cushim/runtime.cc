@@ -267,6 +267,12 @@ int shim_copy(void *to, const void *from, size_t n, int kind)
     return cudaSuccess;
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t fn, void *data)
+{
+    SHIM_CALL();
+    return shim_submit((const void *)fn, [=] { fn(data); });
+}
+
 /* ---- events and graphs ---- */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned)

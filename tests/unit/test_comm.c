@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Collective calls: by itself one process; tests/cli/mpi.t starts it under mpirun, where rank 0 prints. */
+/* Collective calls: by itself one process; `N` as the first argument: N processes that it forks. tests/cli/mpi.t starts it
+ * under mpirun. Rank 0 prints. */
 #include "config.h"
 
 #include <stdio.h>
@@ -128,23 +129,34 @@ static void test_ops(comm *c)
     backend_close(be);
 }
 
+/* How ranks end: exit codes, and one that fails alone while the others wait for it. */
+static int end_by(comm *c, const char *how)
+{
+    err e = {0};
+    if (strcmp(how, "fail") == 0) return comm_close(c, c->rank ? 0 : 3);
+    bool alone = c->rank == c->size - 1;
+    if (!alone) comm_barrier(c, &e);
+    if (alone && strcmp(how, "die") == 0) abort();
+    return comm_close(c, alone);
+}
+
 int main(int argc, char **argv)
 {
-    comm *c;
+    comm *c = NULL;
     err e = {0};
-    if (comm_open(&c, &e) != ST_OK) {
+    int n = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 0, rc;
+    const char *end = argc > 1 ? argv[argc - 1] : "";
+    status st = n ? comm_fork(&c, n, &rc, &e) : comm_open(&c, &e);
+    if (n && !c) {
+        if (e.msg[0]) fprintf(stderr, "%s\n", e.msg);
+        return st == ST_OK ? rc : 1;
+    }
+    if (st != ST_OK) {
         is_ok(e.code, &e, "the ranks open");
         return tap_done();
     }
-    const char *end = argc > 1 ? argv[1] : "";
     if (c->rank && !freopen("/dev/null", "w", stdout)) return 1;
-    if (strcmp(end, "fail") == 0) return comm_close(c, c->rank ? 0 : 3);
-    /* a rank that fails alone, while the others wait for it */
-    if (strcmp(end, "leave") == 0) {
-        if (c->rank == c->size - 1) return comm_close(c, 1);
-        comm_barrier(c, &e);
-        return comm_close(c, 0);
-    }
+    if (strchr("fld", end[0]) && end[0]) return end_by(c, end);
     test_all_reduce(c);
     test_all_gather(c);
     test_broadcast(c);
