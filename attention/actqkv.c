@@ -186,6 +186,7 @@ static status act_create(attn_ctx **out, const attn_ctx *base, err *e)
     TRY_GOTO(attn_budget_create(&c->budget, base, base->spec->value[P_POOL], c->b.n.windows, e));
     list_scratch(c, &c->b.n, list);
     TRY_GOTO(blocks_alloc(base->be, list, N_SCRATCH, "actqkv: scratch", e));
+    TRY_GOTO(attn_choose_reserve(base, 1, (int64_t)c->b.n.blocks, e));
     TRY_GOTO(MEM_NEW(&c->mean, (size_t)base->shape->n_layers, e));
     for (int l = 0; l < base->shape->n_layers && st == ST_OK; l++) {
         const sized_buf mean = {&c->mean[l], mean_bytes(&c->b.n)};

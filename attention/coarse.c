@@ -94,6 +94,7 @@ status coarse_create(coarse **out, const attn_ctx *base, const coarse_rule *rule
     if (st == ST_OK) st = o->alloc(be, &c->idx, z.idx, "groups: lists", e);
     if (st == ST_OK) st = o->alloc(be, &c->range, z.range, "groups: lists", e);
     if (st == ST_OK) st = bounds_open(&c->index, base, rule->tokens, "groups: bounds", e);
+    if (st == ST_OK) st = attn_choose_reserve(base, c->n_lists, c->cap, e);
     if (st != ST_OK) {
         coarse_free(c);
         return st;

@@ -62,6 +62,13 @@ static inline void attn_choose(const attn_ctx *c, const choose_job *job)
     attn_choose_among(c, job, NULL);
 }
 
+/* Scratch of such choices of at most n_lists lists of n_items items. */
+static inline status attn_choose_reserve(const attn_ctx *c, size_t n_lists, int64_t n_items, err *e)
+{
+    const select_ops *o = c->be->ops->select;
+    return o->reserve ? o->reserve(c->be, n_lists, n_items, e) : ST_OK;
+}
+
 /* Rows of one store that are attended together. */
 typedef struct {
     const kv_rows *rows;

@@ -243,6 +243,7 @@ status paris_search_create(paris_search **out, const attn_ctx *c, const paris_op
     if (st == ST_OK) st = MEM_NEW(&s->index, n_layers, e);
     if (st == ST_OK) st = MEM_NEW(&s->host, n_layers, e);
     if (st == ST_OK) st = upload_signs(s, e);
+    if (st == ST_OK) st = attn_choose_reserve(c, (size_t)c->shape->n_kv_heads, c->lim->n_tokens, e);
     for (int l = 0; l < c->shape->n_layers && st == ST_OK; l++)
         if (c->layers[l]) st = create_layer(s, l, e);
     if (st != ST_OK) paris_search_free(s);

@@ -148,6 +148,7 @@ static status alloc_buffers(retrieve *r, err *e)
     if (z.budget) TRY(attn_budget_create(&r->budget, &r->base, POOL_ENTROPY, 1, e));
     coarse_rule rule = r->kind->coarse(r->base.spec);
     if (rule.tokens) TRY(coarse_create(&r->coarse, &r->base, &rule, r->gqa, e));
+    else TRY(attn_choose_reserve(&r->base, r->n_lists, r->items, e));
     r->places = z.places;
     r->idx_stride = z.idx / sizeof(int32_t) / r->n_lists;
     return mem_alloc((void **)&r->host, z.host, 1, "selection: host state", e);

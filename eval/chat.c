@@ -181,7 +181,7 @@ status cmd_chat(const cli *c, err *e)
     conversation v = {0};
     int64_t n_tokens, most;
     TRY(reply_check(c, e));
-    TRY(engine_open(&g, c, 1, false, true, e));
+    TRY(engine_find(&g, c, true, e));
     most = g.m->config.max_positions < CHAT_CTX ? g.m->config.max_positions : CHAT_CTX;
     status st = session_tokens(c, &g, most, &n_tokens, e);
     if (st != ST_OK) goto done;

@@ -202,8 +202,7 @@ status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact
     return ST_OK;
 }
 
-status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
-                   bool need_tokenizer, err *e)
+status engine_find(engine *g, const cli *c, bool need_tokenizer, err *e)
 {
     const char *dir;
     *g = (engine){0};
@@ -211,10 +210,26 @@ status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
     if (c->weights) TRY(cli_parse_weights(&unused, c->weights, e));
     TRY(cli_model_dir(c, &dir, e));
     status st = cli_open_backend(&g->be, c, e);
-    if (st == ST_OK) st = model_open(&g->m, dir, g->be, e);
+    if (st == ST_OK) st = model_find(&g->m, dir, g->be, e);
     if (st == ST_OK && need_tokenizer) st = tokenizer_open(&g->tok, dir, e);
-    if (st == ST_OK) st = cli_hold_weights(g->m, c, c->plan, e);
-    if (st == ST_OK) st = engine_open_decoder(g, c, max_batch, exact_by_default, e);
+    if (st == ST_OK) st = cli_hold_weights(g->m, c, true, e);
+    if (st != ST_OK) engine_close(g);
+    return st;
+}
+
+status engine_load(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e)
+{
+    if (g->dec) return ST_OK;
+    TRY(model_load(g->m, e));
+    TRY(cli_hold_weights(g->m, c, false, e));
+    return engine_open_decoder(g, c, max_batch, exact_by_default, e);
+}
+
+status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
+                   bool need_tokenizer, err *e)
+{
+    TRY(engine_find(g, c, need_tokenizer, e));
+    status st = engine_load(g, c, max_batch, exact_by_default, e);
     if (st != ST_OK) engine_close(g);
     return st;
 }

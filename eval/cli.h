@@ -50,6 +50,10 @@ status cli_open_backend(backend **be, const cli *c, err *e);
  * Prints one start-up line to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
 status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
                    bool need_tokenizer, err *e);
+/* The same in two steps, between which plans are made and refused: the first leaves the weights where they are
+ * (model_find), with the sizes that --weights gives them; the second does nothing for an engine that is whole. */
+status engine_find(engine *g, const cli *c, bool need_tokenizer, err *e);
+status engine_load(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e);
 /* The same around a model that is open already (bench --shape); takes be and m. */
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
                            err *e);

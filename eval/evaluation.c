@@ -81,7 +81,7 @@ static status finish_prompter(evaluation *ev, err *e)
 status evaluation_open(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
-    TRY(engine_open(&ev->g, c, (size_t)c->jobs, false, true, e));
+    TRY(engine_find(&ev->g, c, true, e));
     cli_catch_interrupt();
     ev->window = ev->g.m->config.max_positions;
     if (c->ctx) {
@@ -215,6 +215,7 @@ status evaluation_begin(evaluation *ev, const json_t *files, err *e)
 {
     json_t *tables;
     TRY(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
+    TRY(engine_load(&ev->g, ev->c, (size_t)ev->c->jobs, false, e));
     TRY(tables_json(&tables, ev, e));
     return provenance_open(&ev->out, ev->c, &ev->g, &ev->rows, config_json(ev, files, tables),
                            ev->kind->passes ? identity_with_pass : identity, e);

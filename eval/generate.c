@@ -343,8 +343,11 @@ status reply_check(const cli *c, err *e)
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed};
+    const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
-    status st = session_create(&r->s, g->dec, spec, n_tokens, e);
+    status st = session_check(g->m, &o, spec, n_tokens, e);
+    if (st == ST_OK) st = engine_load(g, c, 1, false, e);
+    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, n_tokens, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
     if (st != ST_OK) reply_free(r);
@@ -554,7 +557,7 @@ status cmd_generate(const cli *c, err *e)
     reply r = {0};
     token_list ids = {0};
     TRY(check_options(c, e));
-    TRY(engine_open(&g, c, 1, false, true, e));
+    TRY(engine_find(&g, c, true, e));
     status st = start(&r, c, &g, &ids, e);
     if (st != ST_OK || c->plan) goto done;
     r.last = !c->save;

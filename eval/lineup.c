@@ -58,14 +58,10 @@ status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err
     size_t n = 0;
     for (size_t i = 0; i < l->n; i++) {
         decoder_options o = {.chunk = (size_t)c->chunk};
-        memory_plan plan;
         err *why = &l->why[i];
         *why = (err){0};
         l->run[i] = (together_run){.spec = l->run[i].spec};
-        status st = attn_spec_check(&l->run[i].spec, decoder_attn_shape(g->dec), why);
-        if (st == ST_OK) st = attn_backend_check(&l->run[i].spec, g->be, why);
-        if (st == ST_OK) st = session_plan(&plan, g->m, &o, &l->run[i].spec, limit, why);
-        if (st == ST_OK) st = memory_plan_check(&plan, g->be, why);
+        status st = session_check(g->m, &o, &l->run[i].spec, limit, why);
         if (st != ST_OK && l->n == 1) return err_set(e, st, "%s", why->msg);
         n += st == ST_OK;
     }

@@ -234,8 +234,10 @@ static status run_lengths(passkey *p, err *e)
     TRY(parse_options(p, e));
     TRY(lineup_read(&p->rows, p->c, "all", p->budget, p->n_budget, e));
     TRY(MEM_NEW(&p->correct, p->rows.n, e));
-    TRY(engine_open(&p->g, p->c, (size_t)p->c->jobs, false, true, e));
+    TRY(engine_find(&p->g, p->c, true, e));
     TRY(tokenizer_eos_ids(p->g.tok, &p->stop, e));
+    TRY(lineup_check(&p->rows, p->c, &p->g, p->ctx[0], e));
+    TRY(engine_load(&p->g, p->c, (size_t)p->c->jobs, false, e));
     TRY(open_results(p, e));
     cli_catch_interrupt();
     for (size_t i = 0; i < p->n_ctx; i++) TRY(run_length(p, p->ctx[i], e));

@@ -211,11 +211,12 @@ static status evaluate(pg19_run *r, err *e)
     TRY(parse_lengths(r, e));
     TRY(lineup_read_budgets(&r->rows, r->c, "full", e));
     TRY(read_books(r, e));
-    TRY(engine_open(&r->g, r->c, r->rows.n, false, true, e));
+    TRY(engine_find(&r->g, r->c, true, e));
     cli_catch_interrupt();
     TRY(finish_lengths(r, e));
     TRY(tokenize_all(r, e));
     TRY(lineup_check(&r->rows, r->c, &r->g, session_tokens(r), e));
+    TRY(engine_load(&r->g, r->c, r->rows.n, false, e));
     TRY(open_results(r, e));
     TRY(run_books(r, e));
     return pg19_report(r, e);

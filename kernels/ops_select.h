@@ -73,6 +73,9 @@ struct select_ops {
     void (*combine)(backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
                     int64_t n_max, gqa_mode mode, float scale);
     void (*choose)(backend *, const choose_job *job);
+    /* Takes the scratch of choices of up to n_lists lists of n_items items now, so that they take none. ST_NOMEM. NULL: it is
+     * the host's. */
+    status (*reserve)(backend *, size_t n_lists, int64_t n_items, err *e);
     /* The same among the candidates in the groups: score [n_lists][stride] by places. NULL: this and the scorers by
      * groups are missing. */
     void (*choose_groups)(backend *, const choose_job *job, const item_groups *g);

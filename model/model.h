@@ -72,6 +72,7 @@ struct model {
         decode_bytes; /* weights that one decoded token reads: all but embedding rows not looked up */
     char *name;       /* folder or shape, for reports */
     void *files;      /* mappings or memory behind the weights */
+    void *source;     /* where model_load finds them; NULL: they are there */
 };
 
 /* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of
@@ -79,6 +80,11 @@ struct model {
  * its rows and copies its columns (of `o` and `down`); all have the embedding. Errors name file and tensor; ST_USAGE:
  * ranks do not divide the model, or have different ones. */
 status model_open(model **out, const char *dir, backend *be, err *e);
+/* The same in two steps. What model_find gives has config, types, shapes and byte counts, for plans, and no numbers: nothing
+ * is read or copied before model_load, which does nothing for a model that is whole, and after which an error leaves
+ * one that can only be closed. */
+status model_find(model **out, const char *dir, backend *be, err *e);
+status model_load(model *m, err *e);
 /* How matrices are to be held, if not as they lie in the files. */
 typedef struct {
     dtype type;

@@ -173,6 +173,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     decoder unused;
     buf_size list[N_BUFS];
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
+    if (m->source) p->to_load = m->be->ops->imports_copy ? m->weight_bytes : m->memory_bytes;
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
     TRY(attn_plan_slow(&slow, spec, &shape, &lim, e));
     snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
@@ -208,13 +209,28 @@ status memory_plan_check(const memory_plan *p, backend *be, err *e)
 {
     TRY(check_disk(p, be, e));
     TRY(check_host(p, be, e));
-    size_t need = p->kv + p->index + p->scratch, have = be->ops->available(be);
+    size_t need = p->to_load + p->kv + p->index + p->scratch, have = be->ops->available(be);
+    char weights[48] = "";
     if (have == 0 || need <= have) return ST_OK;
+    if (p->to_load) snprintf(weights, sizeof weights, "weights %.1f MB, ", (double)p->to_load / 1e6);
     return err_set(e, ST_NOMEM,
-                   "out of memory: KV %.1f MB, index %.1f MB and scratch %.1f MB are needed, %.1f "
+                   "out of memory: %sKV %.1f MB, index %.1f MB and scratch %.1f MB are needed, %.1f "
                    "MB are available",
-                   (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6,
+                   weights, (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6,
                    (double)have / 1e6);
+}
+
+status session_check(const model *m, const decoder_options *o, const attn_spec *spec, int64_t n_tokens, err *e)
+{
+    const attn_shape shape = shape_of(&m->config);
+    memory_plan plan;
+    if (n_tokens < 1)
+        return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed",
+                       (long long)n_tokens);
+    TRY(attn_spec_check(spec, &shape, e));
+    TRY(session_plan(&plan, m, o, spec, n_tokens, e));
+    TRY(attn_backend_check(spec, m->be, e));
+    return memory_plan_check(&plan, m->be, e);
 }
 
 /* Scratch of the decoder's steps with sessions of n_tokens. */
@@ -236,15 +252,8 @@ static status reserve(decoder *d, int64_t n_tokens, err *e)
 status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e)
 {
     session *s;
-    memory_plan plan;
     *out = NULL;
-    if (n_tokens < 1)
-        return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed",
-                       (long long)n_tokens);
-    TRY(attn_spec_check(spec, &d->shape, e));
-    TRY(session_plan(&plan, d->m, &d->opt, spec, n_tokens, e));
-    TRY(attn_backend_check(spec, d->be, e));
-    TRY(memory_plan_check(&plan, d->be, e));
+    TRY(session_check(d->m, &d->opt, spec, n_tokens, e));
     TRY(MEM_NEW(&s, 1, e));
     s->d = d;
     s->limit = n_tokens;

@@ -30,6 +30,7 @@ int64_t decoder_chunk(const decoder *d);
 /* What a decoder and one session of n_tokens will hold, in bytes, before anything is allocated. */
 typedef struct {
     size_t weights, weights_in_memory; /* all, and those of them that are not mapped from files */
+    size_t to_load; /* of the weights, which will take memory that is still available (model_find) */
     size_t disk; /* in files of the folder tier_dir: of rows (--kv-tier) */
     char tier_dir[256];
     size_t host; /* of rows in the host's memory, where that is not the device's */
@@ -39,6 +40,8 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
                     int64_t n_tokens, err *e);
 /* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the memory that be has left, or the disk. */
 status memory_plan_check(const memory_plan *p, backend *be, err *e);
+/* All that session_create would refuse, known before the model is loaded. */
+status session_check(const model *m, const decoder_options *o, const attn_spec *spec, int64_t n_tokens, err *e);
 
 /* n_tokens: most tokens of the sequence. Checks that the plan fits before it allocates. */
 status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e);

@@ -145,7 +145,7 @@ typedef struct {
     const char *dir;
     char *index_path;
     json_t *index, *map; /* NULL: everything is in shards[0] */
-    size_t n_used, bytes; /* tensors; of those that the model needs */
+    size_t n_used;       /* tensors that the model needs */
     sha256 identity;
 } source;
 
@@ -304,27 +304,25 @@ static status load(void *ctx, const weight_spec *w, err *e)
     return ST_OK;
 }
 
+/* The slot's type and shape, without numbers. */
 static status measure(void *ctx, const weight_spec *w, err *e)
 {
-    source *s = ctx;
     const st_tensor *t = NULL;
     const char *file = NULL;
     dtype type = DT_F32;
-    TRY(locate(s, w, &t, &type, &file, e));
-    s->bytes += weight_size(w, type);
+    TRY(locate(ctx, w, &t, &type, &file, e));
+    *w->slot = (weight){{NULL}, type, w->rows, w->cols};
     return ST_OK;
 }
 
 /* Whether all weights fit, where they are copied: before the first of them is. */
-static status check_room(source *s, err *e)
+static status check_room(const model *m, err *e)
 {
-    backend *be = s->m->be;
-    if (!be->ops->imports_copy) return ST_OK;
-    TRY(model_each_weight(s->m, measure, s, e));
-    size_t have = be->ops->available(be);
-    if (have == 0 || s->bytes <= have) return ST_OK;
+    backend *be = m->be;
+    size_t have = be->ops->imports_copy ? be->ops->available(be) : 0;
+    if (have == 0 || m->weight_bytes <= have) return ST_OK;
     return err_set(e, ST_NOMEM, "%s: out of memory: weights of %.1f MB are needed, %.1f MB are available on %s",
-                   path_tail(s->dir), (double)s->bytes / 1e6, (double)have / 1e6, be->name);
+                   path_tail(m->name), (double)m->weight_bytes / 1e6, (double)have / 1e6, be->name);
 }
 
 /* Opens model.safetensors, or reads the index. */
@@ -429,7 +427,7 @@ static weight head_of_embed(const model *m)
 {
     weight w = m->embed;
     w.rows = model_head_rows(m);
-    w.p = buf_at(w.p, weight_bytes(w.type, model_head_first(m), w.cols));
+    if (w.p.p) w.p = buf_at(w.p, weight_bytes(w.type, model_head_first(m), w.cols));
     return w;
 }
 
@@ -449,31 +447,60 @@ void model_finish(model *m)
                            weight_bytes(m->embed.type, 1, m->embed.cols); /* one is looked up */
 }
 
-status model_open(model **out, const char *dir, backend *be, err *e)
+static void forget_source(source *s)
+{
+    if (!s) return;
+    json_decref(s->index);
+    mem_free(s->index_path);
+    mem_free(s);
+}
+
+status model_find(model **out, const char *dir, backend *be, err *e)
 {
     model_config c;
     model *m = NULL;
     *out = NULL;
     TRY(model_config_read(&c, dir, e));
     TRY(model_create(&m, &c, dir, be, e));
-    source s = {.m = m, .dir = dir};
     status st;
-    TRY_GOTO(open_source(&s, e));
-    TRY_GOTO(check_room(&s, e));
-    sha256_init(&s.identity);
-    config_hash(&s.identity, &m->config);
-    TRY_GOTO(model_each_weight(m, load, &s, e));
-    TRY_GOTO(check_identity(&s, e));
+    TRY_GOTO(mem_alloc(&m->source, 1, sizeof(source), "model files", e));
+    *(source *)m->source = (source){.m = m, .dir = m->name};
+    TRY_GOTO(open_source(m->source, e));
+    TRY_GOTO(model_each_weight(m, measure, m->source, e));
     model_finish(m);
-    model_files *f = files_of(m);
-    for (size_t i = 0; i < f->n_shards; i++) f->n_unused += st_count(f->shards[i]);
-    f->n_unused -= s.n_used;
+    TRY_GOTO(check_room(m, e));
     *out = m;
     m = NULL;
 done:
-    json_decref(s.index);
-    mem_free(s.index_path);
     model_close(m);
+    return st;
+}
+
+status model_load(model *m, err *e)
+{
+    source *s = m->source;
+    model_files *f = files_of(m);
+    if (!s) return ST_OK;
+    m->lm_head = (weight){.rows = 0}; /* a tied one was made of the embedding */
+    sha256_init(&s->identity);
+    config_hash(&s->identity, &m->config);
+    TRY(model_each_weight(m, load, s, e));
+    TRY(check_identity(s, e));
+    model_finish(m);
+    for (size_t i = 0; i < f->n_shards; i++) f->n_unused += st_count(f->shards[i]);
+    f->n_unused -= s->n_used;
+    forget_source(s);
+    m->source = NULL;
+    return ST_OK;
+}
+
+status model_open(model **out, const char *dir, backend *be, err *e)
+{
+    TRY(model_find(out, dir, be, e));
+    status st = model_load(*out, e);
+    if (st == ST_OK) return ST_OK;
+    model_close(*out);
+    *out = NULL;
     return st;
 }
 
@@ -490,6 +517,7 @@ void model_close(model *m)
     if (!m) return;
     model_files *f = files_of(m);
     if (m->layers) model_each_weight(m, release, m->be, NULL);
+    forget_source(m->source);
     for (size_t i = 0; f && i < f->n_shards; i++) st_close(f->shards[i]);
     for (size_t i = 0; f && i < f->n_copies; i++) mem_free(f->copies[i]);
     if (f) {

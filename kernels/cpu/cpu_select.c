@@ -274,4 +274,4 @@ static void cpu_choose(backend *be, const choose_job *j)
     cpu_choose_groups(be, j, NULL);
 }
 
-const select_ops cpu_select = {ref_mean_heads, cpu_exact, cpu_combine, cpu_choose, cpu_choose_groups};
+const select_ops cpu_select = {ref_mean_heads, cpu_exact, cpu_combine, cpu_choose, NULL, cpu_choose_groups};

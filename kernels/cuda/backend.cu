@@ -69,6 +69,14 @@ void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char 
     return s->p;
 }
 
+status cuda_reserved(backend *be, err *e)
+{
+    if (be->fault.code != ST_NOMEM) return backend_fault(be, e);
+    *e = be->fault; /* nothing is lost: no step has begun */
+    be->fault = (err){};
+    return ST_NOMEM;
+}
+
 /* ---- memory ---- */
 
 static void memory_free(backend *be, buf b, size_t bytes)
@@ -153,10 +161,7 @@ static status memory_reserve(backend *be, const step_size *s, err *e)
     size_t parts = cuda_decode_room(s->rows, s->n_heads, s->head_dim, s->n_keys);
     if (cuda_room(be, &c->parts, parts, sizeof(float), "attention"))
         cuda_room(be, &c->rounded, 2 * s->rows * s->width, sizeof(float), "rounded activations");
-    if (be->fault.code != ST_NOMEM) return backend_fault(be, e);
-    *e = be->fault; /* nothing is lost: no step has begun */
-    be->fault = (err){};
-    return ST_NOMEM;
+    return cuda_reserved(be, e);
 }
 
 static size_t memory_available(backend *be)

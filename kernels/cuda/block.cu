@@ -433,23 +433,6 @@ typedef struct {
     double most, z, sum;
 } entropy_part;
 
-static __device__ __forceinline__ double warp_sum_f64(double x)
-{
-    for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(ALL_LANES, x, m);
-    return x;
-}
-
-static __device__ __forceinline__ double block_sum_f64(double x, double *part)
-{
-    double sum = 0;
-    x = warp_sum_f64(x);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (unsigned w = 0; w < WARPS; w++) sum += part[w];
-    __syncthreads();
-    return sum;
-}
-
 /* A block has some items of a list. NaN counts as -inf. */
 static __global__ void __launch_bounds__(BLOCK)
     entropy_k(entropy_part *out, const float *score, size_t stride, const int64_t *n, float scale)
@@ -469,8 +452,8 @@ static __global__ void __launch_bounds__(BLOCK)
         z += w;
         sum += w * d;
     }
-    z = block_sum_f64(z, part);
-    sum = block_sum_f64(sum, part);
+    z = block_sum(z, part);
+    sum = block_sum(sum, part);
     if (threadIdx.x == 0) out[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = {(double)most, z, sum};
 }
 
@@ -491,7 +474,7 @@ static __device__ double entropy_of(const entropy_part *p, int n)
         z += by * p[i].z;
         sum += by * (p[i].sum + p[i].z * down);
     }
-    z = warp_sum_f64(z), sum = warp_sum_f64(sum);
+    z = warp_sum(z), sum = warp_sum(sum);
     return log(z) - sum / z;
 }
 

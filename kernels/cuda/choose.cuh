@@ -81,8 +81,9 @@ static __device__ int64_t walk(const choose_args &a, const float *s, const choic
     return at;
 }
 
-/* Lists of many items, and its launches. */
+/* Lists of many items, their launches and scratch. */
 bool choose_is_wide(const choose_job *j);
 void choose_wide(backend *be, const choose_job *j, const choose_args *a);
+status choose_reserve(backend *be, size_t n_lists, int64_t n_items, err *e);
 
 #endif

@@ -147,8 +147,8 @@ static __global__ void __launch_bounds__(BLOCK) count_rows_k(attn_args j, bool v
         k += slot_bytes(j.k_codes, j.row_bytes, j.dim, slot, marks + blockIdx.y * words);
         if (values) v += slot_bytes(j.v_codes, j.row_bytes, j.dim, slot, NULL);
     }
-    k = warp_total(k);
-    v = warp_total(v);
+    k = warp_sum(k);
+    v = warp_sum(v);
     if (threadIdx.x % 32 != 0) return;
     if (k) atomicAdd(&j.read[READ_K], k * times);
     if (v) atomicAdd(&j.read[READ_V], v * times);

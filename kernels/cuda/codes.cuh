@@ -70,12 +70,6 @@ static __device__ __forceinline__ size_t bytes_of(const half_codes &h, size_t ex
     return h.row_bytes + 4 * (size_t)(!h.group ? h.runs : first ? dim : 0);
 }
 
-static __device__ __forceinline__ unsigned long long warp_total(unsigned long long x)
-{
-    for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(ALL_LANES, x, m);
-    return x;
-}
-
 /* A code as a float, without a conversion. */
 static __device__ __forceinline__ float code_f32(unsigned code)
 {

@@ -72,6 +72,8 @@ static inline bool cuda_begin(backend *be, const char *op)
 bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* At least n * size bytes, content undefined; NULL after a fault, which is recorded. */
 void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char *what);
+/* What became of cuda_room outside of steps: too little memory is then an error of the caller's and no fault. */
+status cuda_reserved(backend *be, err *e);
 
 /* step.cu. Pinned memory for an upload of so many bytes; NULL after a fault, and if they are too many. */
 unsigned char *cuda_staging(backend *be, size_t bytes);

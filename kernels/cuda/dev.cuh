@@ -80,7 +80,7 @@ static __device__ __forceinline__ float4 load_f4(const float *p)
 
 /* ---- sums of a warp and of a block, the same in every thread and run ---- */
 
-static __device__ __forceinline__ float warp_sum(float x)
+template <class T> static __device__ __forceinline__ T warp_sum(T x)
 {
     for (int m = 16; m > 0; m /= 2) x += __shfl_xor_sync(ALL_LANES, x, m);
     return x;
@@ -115,10 +115,10 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* part: a float of shared memory for each warp; whole warps. Ends with a barrier behind the last read. */
-static __device__ __forceinline__ float block_sum(float x, float *part)
+/* part: a number of shared memory for each warp; whole warps. Ends with a barrier behind the last read. */
+template <class T> static __device__ __forceinline__ T block_sum(T x, T *part)
 {
-    float sum = 0;
+    T sum = 0;
     x = warp_sum(x);
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
     __syncthreads();

@@ -146,7 +146,7 @@ static __global__ void count_sums_k(attn_args j, columns c, unsigned n_groups, u
             for (int64_t e = i - 1; e >= 0 && other >= 0; e--) other = h.at[slot_of(u, e)];
         sum += bytes_of(h, j.row_bytes, j.dim, at, other >= 0 || (-1 - other) / h.group != (-1 - at) / h.group);
     }
-    sum = warp_total(sum);
+    sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0 && sum) atomicAdd(&read[READ_K], sum * times);
 }
 

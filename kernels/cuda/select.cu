@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(SCORE_BLOCK, CODES ? 5 : 10) /* codes: 
 #pragma unroll
             for (int k = 0; k < MOST_CHANNELS; k++)
                 if (inside && lane + PARTS * k < dim) x[k] = element_of<T>(r, head, i, lane + PARTS * k);
-            unsigned long long bytes = warp_total(inside && lane == 0 ? key_bytes(r, dim * sizeof(T), i) : 0);
+            unsigned long long bytes = warp_sum(inside && lane == 0 ? key_bytes(r, dim * sizeof(T), i) : 0);
             if (read && threadIdx.x % 32 == 0 && bytes) atomicAdd(read, bytes);
         } else {
             load_part(x, (const T *)r.exact + (head * r.cap + (inside ? (size_t)i : 0)) * dim, lane, inside ? dim : 0);
@@ -246,4 +246,4 @@ static void choose_groups(backend *be, const choose_job *j, const item_groups *g
     if (j->n_lists > 0 && cuda_begin(be, "choose_groups")) choose_lists<true>(be, j, groups_of(g), g->n_max * g->per);
 }
 
-const select_ops cuda_select = {mean_heads, exact, combine, choose, choose_groups};
+const select_ops cuda_select = {mean_heads, exact, combine, choose, choose_reserve, choose_groups};

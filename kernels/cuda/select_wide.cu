@@ -338,12 +338,29 @@ static int *digits_room(backend *be, size_t n_lists)
     return cuda_check(be, rc, "choose: counts of digits") ? digits : NULL;
 }
 
+/* For wide_args' runs, state and items. */
+static unsigned char *runs_room(backend *be, size_t n_lists, size_t n_runs)
+{
+    size_t all = n_lists * n_runs, bytes = sizeof(tally) * all + sizeof(found) * 3 * n_lists + sizeof(uint16_t) * RUN * all;
+    return (unsigned char *)cuda_room(be, &cuda_of(be)->parts, bytes, 1, "items that are left");
+}
+
+static size_t runs_of(int64_t n_items)
+{
+    return ((size_t)n_items + RUN - 1) / RUN;
+}
+
+status choose_reserve(backend *be, size_t n_lists, int64_t n_items, err *e)
+{
+    if (n_items > WIDE && digits_room(be, n_lists)) runs_room(be, n_lists, runs_of(n_items));
+    return cuda_reserved(be, e);
+}
+
 void choose_wide(backend *be, const choose_job *j, const choose_args *a)
 {
-    size_t n_runs = ((size_t)j->n_items_max + RUN - 1) / RUN, all = j->n_lists * n_runs;
-    size_t bytes = sizeof(tally) * all + sizeof(found) * 3 * j->n_lists + sizeof(uint16_t) * RUN * all;
+    size_t n_runs = runs_of(j->n_items_max), all = j->n_lists * n_runs;
     int *digits = digits_room(be, j->n_lists);
-    unsigned char *room = digits ? (unsigned char *)cuda_room(be, &cuda_of(be)->parts, bytes, 1, "items that are left") : NULL;
+    unsigned char *room = digits ? runs_room(be, j->n_lists, n_runs) : NULL;
     if (!room) return;
     wide_args w = {*a, digits, (found *)(void *)(room + sizeof(tally) * all), (tally *)(void *)room,
                    (uint16_t *)(void *)(room + sizeof(tally) * all + sizeof(found) * 3 * j->n_lists), n_runs};

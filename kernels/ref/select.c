@@ -231,4 +231,4 @@ void ref_choose(backend *be, const choose_job *j)
     ref_choose_groups(be, j, NULL);
 }
 
-const select_ops ref_select = {ref_mean_heads, ref_exact, ref_combine, ref_choose, ref_choose_groups};
+const select_ops ref_select = {ref_mean_heads, ref_exact, ref_combine, ref_choose, NULL, ref_choose_groups};

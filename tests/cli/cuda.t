@@ -14,6 +14,8 @@ shim="$(dirname "$RUN")/tests/cuda/run_shim"
 [ -x "$shim" ] || { skip "no host build of the CUDA kernels"; finish; exit 0; }
 cpu=$RUN
 RUN=$shim
+refused 1 "out of memory: weights 0." "what does not fit beside the weights, before they are copied" \
+    generate -m "$m" -p x -n 2 --device cuda --ctx 90M
 refused 2 "--device cuda:9: the last GPU of this machine is cuda:1" "a device beyond the last" generate -m "$m" -p x --device cuda:9
 run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0 --kv f32 --gemm builtin --quiet --device cuda
 check "the text of the CPU" cmp -s "$tmp/out" "$tmp/cpu"

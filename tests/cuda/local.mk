@@ -61,24 +61,24 @@ nodist_EXTRA_%C%_test_quest_SOURCES = link-as-cxx.cc
 %C%_test_fier_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM -DCUDA_STAGED
 %C%_test_fier_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_fier_SOURCES = link-as-cxx.cc
-%C%_test_groups_SOURCES = tests/unit/test_groups.c
-%C%_test_groups_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_groups_SOURCES = tests/unit/test_groups.c $(staged_sources)
+%C%_test_groups_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM -DCUDA_STAGED
 %C%_test_groups_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_groups_SOURCES = link-as-cxx.cc
-%C%_test_paris_ops_SOURCES = tests/unit/test_paris_ops.c
-%C%_test_paris_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_paris_ops_SOURCES = tests/unit/test_paris_ops.c $(staged_sources)
+%C%_test_paris_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM -DCUDA_STAGED
 %C%_test_paris_ops_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_paris_ops_SOURCES = link-as-cxx.cc
-%C%_test_evict_ops_SOURCES = tests/unit/test_evict_ops.c
-%C%_test_evict_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_evict_ops_SOURCES = tests/unit/test_evict_ops.c $(staged_sources)
+%C%_test_evict_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM -DCUDA_STAGED
 %C%_test_evict_ops_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_evict_ops_SOURCES = link-as-cxx.cc
-%C%_test_codes_SOURCES = tests/unit/test_codes.c
-%C%_test_codes_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_codes_SOURCES = tests/unit/test_codes.c $(staged_sources)
+%C%_test_codes_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM -DCUDA_STAGED
 %C%_test_codes_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_codes_SOURCES = link-as-cxx.cc
-%C%_test_block_ops_SOURCES = tests/unit/test_block_ops.c
-%C%_test_block_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_block_ops_SOURCES = tests/unit/test_block_ops.c $(staged_sources)
+%C%_test_block_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM -DCUDA_STAGED
 %C%_test_block_ops_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_block_ops_SOURCES = link-as-cxx.cc
 # Whole strategies beside their ops take long where a sanitizer looks on. What drops tokens runs in test_batch and tests/cli/cuda.t.
@@ -190,6 +190,11 @@ device_tests = \
   %D%/device_select \
   %D%/device_quest \
   %D%/device_fier \
+  %D%/device_groups \
+  %D%/device_paris_ops \
+  %D%/device_evict_ops \
+  %D%/device_codes \
+  %D%/device_block_ops \
   %D%/device_faults
 cuda_tests += $(device_tests)
 %C%_device_draw_SOURCES = %D%/test_draw.c
@@ -210,6 +215,21 @@ nodist_EXTRA_%C%_device_quest_SOURCES = link-as-cxx.cc
 %C%_device_fier_SOURCES = tests/unit/test_fier.c $(staged_sources)
 %C%_device_fier_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_STAGED
 nodist_EXTRA_%C%_device_fier_SOURCES = link-as-cxx.cc
+%C%_device_groups_SOURCES = tests/unit/test_groups.c $(staged_sources)
+%C%_device_groups_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_STAGED
+nodist_EXTRA_%C%_device_groups_SOURCES = link-as-cxx.cc
+%C%_device_paris_ops_SOURCES = tests/unit/test_paris_ops.c $(staged_sources)
+%C%_device_paris_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_STAGED
+nodist_EXTRA_%C%_device_paris_ops_SOURCES = link-as-cxx.cc
+%C%_device_evict_ops_SOURCES = tests/unit/test_evict_ops.c $(staged_sources)
+%C%_device_evict_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_STAGED
+nodist_EXTRA_%C%_device_evict_ops_SOURCES = link-as-cxx.cc
+%C%_device_codes_SOURCES = tests/unit/test_codes.c $(staged_sources)
+%C%_device_codes_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_STAGED
+nodist_EXTRA_%C%_device_codes_SOURCES = link-as-cxx.cc
+%C%_device_block_ops_SOURCES = tests/unit/test_block_ops.c $(staged_sources)
+%C%_device_block_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_STAGED
+nodist_EXTRA_%C%_device_block_ops_SOURCES = link-as-cxx.cc
 %C%_device_faults_SOURCES = %D%/test_device.c
 nodist_EXTRA_%C%_device_faults_SOURCES = link-as-cxx.cc
 endif

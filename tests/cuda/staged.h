@@ -5,8 +5,9 @@
 
 #include "kernels/ops.h"
 
-/* From here on kv_write and the families select, quest and fier of be take host memory of the shapes that their headers
- * name (rows in codes excepted). The other ops stay as they are. */
+/* From here on be has, beside those on memory, only the ops that staged.c lists: kv_write, attn_prefill, attn_decode and
+ * the families select, quest, fier, codes, evict, paris and block. They take host memory of the shapes that their headers
+ * name; a store in codes has as many slots as rows.cap. */
 void stage_ops(backend *be);
 
 #endif

@@ -68,11 +68,19 @@ static void test_plan(void)
     is_err(model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, ST_NOMEM,
            "qwen2-f16: out of memory: weights of 0.2 MB are needed, 0.1 MB are available on cuda:0", "weights that do not fit");
     is_int(shim_count(SHIM_ALLOCS) - before, 0, "none of them was copied");
+    shim_memory(shim_held() + 1000000);
+    e = (err){0};
+    is_ok(attn_spec_parse(&spec, "full", &ao, &e), &e, "full");
+    is_ok(model_find(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, "a model without its weights");
+    is_ok(session_check(m, &opt, &spec, 16, &e), &e, "room for both");
+    is_err(session_check(m, &opt, &spec, 100000, &e), &e, ST_NOMEM, "out of memory: weights 0.2 MB, KV ",
+           "KV that does not fit beside the weights");
+    is_int(shim_count(SHIM_ALLOCS) - before, 0, "none of either was taken");
+    model_close(m);
     shim_memory((size_t)1 << 30);
     e = (err){0};
     if (is_ok(model_open(&m, tap_path("tests/data/models/qwen2-f16"), be, &e), &e, "a model") &&
         is_ok(decoder_create(&dec, m, &opt, &e), &e, "a decoder")) {
-        is_ok(attn_spec_parse(&spec, "full", &ao, &e), &e, "full");
         shim_memory(shim_held() + 1000000);
         before = shim_count(SHIM_ALLOCS);
         is_err(session_create(&s, dec, &spec, 100000, &e), &e, ST_NOMEM, "1.0 MB are available", "KV that does not fit");

@@ -141,11 +141,47 @@ static void test_decode(const engine_parts *p, const char *strategy)
     test_queue(p, strategy, plain);
 }
 
+/* A session's first step on a device that has done nothing but its prompt: all it takes was taken with the session.
+ * There is room for so many tokens that a choice among them is made by many blocks. */
+static void test_first(const char *strategy)
+{
+    enum { ROOM = 20000 };
+    engine_parts p;
+    session *s = NULL;
+    float logits[U_VOCAB];
+    int32_t id = 1;
+    err e = {0};
+    if (!is_ok(parts_open(&p, "qwen2-f16", "cuda", &e), &e, "a model")) return;
+    status st = session_new(&s, &p, strategy, "f16", ROOM, &e);
+    if (st == ST_OK) st = live(s, N_PROMPT, 0, logits, &e);
+    costs from = now();
+    if (st == ST_OK) st = session_queue(&s, 1, &id, NULL, &e);
+    costs to = now();
+    if (st == ST_OK) st = session_take(p.dec, 1, &id, &e);
+    is_ok(st, &e, "%s, a step", strategy);
+    is_int(to.allocs - from.allocs, 0, "%s, the first step takes no memory", strategy);
+    is_int(to.graphs - from.graphs, 1, "%s, and is a graph", strategy);
+    session_free(s);
+    parts_close(&p);
+}
+
+/* Beside those above: second levels, pools, codes, other families. */
+static const char *const planned[] = {
+    "fier:budget=16:g=8:skip=0:coarse=16:coarse_keep=2",
+    "quest:budget=16:page=1:skip=0:coarse=1",
+    "fier:budget=40:g=8:skip=0:pool=entropy:kv=kivi4/g=4/r=8",
+    "pariskv:budget=4:sink=1:local=4:u=4:full_thr=0:skip=0",
+    "actqkv:budget=18:sink=2:local=8:window=4:block=1:reps=1",
+    "h2o:budget=16:skip=0",
+};
+
 int main(void)
 {
     engine_parts p;
     err e = {0};
     shim_lazy(true);
+    for (size_t i = 0; i < sizeof planned / sizeof *planned; i++) test_first(planned[i]);
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) test_first(strategies[i]);
     if (is_ok(parts_open(&p, "qwen2-f16", "cuda", &e), &e, "a model")) {
         for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) test_decode(&p, strategies[i]);
         test_sampled(&p);
