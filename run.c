@@ -100,7 +100,7 @@ static const struct argp_option engine_options[] = {
      "how keys and values are held: f16 (default; logits: f32), bf16, f32, or in codes: kivi2, kivi4, "
      "logquant, logquant4, with parameters as kivi2:r=64:g=32", 1},
     {"kv-tier", O_KV_TIER, "PLACE", 0,
-     "where keys and values lie: device (default), host (CPU: the same; cuda: pinned memory that kernels read), or disk[:cache=SIZE][:window=N][:DIR]: older "
+     "where keys and values lie: device (default), host[:cache=SIZE][:window=N] (CPU: the same as device; cuda: pinned memory that kernels read), or disk[:cache=SIZE][:window=N][:DIR]: older "
      "tokens in files in DIR (default: $TMPDIR, else the current folder), for strategies that drop nothing", 1},
     {"weights", O_WEIGHTS, "TYPE", 0,
      "how matrices are held: bf16, f16, f32, q8 or q4 (8 or 4 bits; default: as in the files); "

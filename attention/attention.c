@@ -21,11 +21,12 @@ struct attn_seq {
     tier_counts before, in_prompts;   /* of the tier, at the start of a forward and by prompts */
     buf read;                         /* u64 [2][READ_KINDS]: counts of ops since the last prompt, */
     buf read_method;                  /* and of the method's layers: the second where the host holds its rows */
+    buf moved;                        /* u64 [NEAR_KINDS] of these; p NULL: the host's memory is the device's */
     attn_stats stats;                 /* but for what ops counted */
     attn_bytes peak;
 };
 
-enum { READ_BYTES = READ_KINDS * sizeof(uint64_t) };
+enum { READ_BYTES = READ_KINDS * sizeof(uint64_t), MOVED_BYTES = NEAR_KINDS * sizeof(uint64_t) };
 
 struct attn_work {
     backend *be;
@@ -66,7 +67,7 @@ static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const
         if (n > 0) {
             st = m->plan(&part, s, shape, lim, layers, e);
             if (!dense && s->tier.place == KV_DISK) attn_tier_plan(&part, slow, s, shape, lim, n);
-            if (!dense && s->tier.place == KV_HOST) *slow = part.kv, part.kv = 0;
+            if (!dense && s->tier.place == KV_HOST) attn_host_plan(&part, slow, s, shape, lim, layers);
             part.scratch += kv_map_bytes(&s->kv, lim->n_tokens, lim->chunk);
         }
         if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
@@ -100,6 +101,7 @@ static status create_part(attn_ctx **out, attn_seq *s, const attn_method *m, con
     if (m == s->spec.method && layers == s->method_layer) {
         if (s->tier.t) base.tier = &s->tier;
         if (s->spec.tier.place == KV_HOST) base.host = s->be->ops->host;
+        base.moved = s->moved;
         base.read = s->read_method;
     }
     return m->create(out, &base, e);
@@ -117,6 +119,8 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     status st = MEM_NEW(&s->dense_layer, (size_t)shape->n_layers, e);
     if (st == ST_OK) st = MEM_NEW(&s->method_layer, (size_t)shape->n_layers, e);
     if (st == ST_OK) st = be->ops->alloc(be, &s->read, 2 * READ_BYTES, "counters", e);
+    if (st == ST_OK && spec->tier.place == KV_HOST && be->ops->host->bring)
+        st = be->ops->alloc(be, &s->moved, MOVED_BYTES, "counters", e);
     if (st != ST_OK) goto done;
     s->read_method = spec->tier.place == KV_HOST ? buf_at(s->read, READ_BYTES) : s->read;
     for (int l = 0; l < shape->n_layers; l++) {
@@ -139,6 +143,7 @@ void attn_seq_free(attn_seq *s)
     if (s->sparse) s->spec.method->free(s->sparse);
     if (s->tier.t) s->be->ops->tier->close(s->be, s->tier.t);
     if (s->read.p) s->be->ops->free(s->be, s->read, 2 * READ_BYTES);
+    if (s->moved.p) s->be->ops->free(s->be, s->moved, MOVED_BYTES);
     mem_free(s->dense_layer);
     mem_free(s->method_layer);
     mem_free(s);
@@ -306,6 +311,14 @@ host_counts attn_seq_host(const attn_seq *s)
     s->be->ops->download(s->be, read, s->read_method, sizeof read);
     c.held = held.kv;
     c.read = (double)(read[READ_K] + read[READ_V]);
+    if (!s->moved.p) return c;
+    uint64_t moved[NEAR_KINDS];
+    s->be->ops->download(s->be, moved, s->moved, sizeof moved);
+    c.read = (double)moved[NEAR_LINK];
+    c.asked = (double)moved[NEAR_ASKED];
+    c.found = (double)moved[NEAR_FOUND];
+    for (int l = 0; l < s->shape.n_layers; l++)
+        if (s->method_layer[l]) c.written += (double)(s->stats.steps * (int64_t)kv_far_bytes(&s->spec.kv, &s->shape));
     return c;
 }
 
@@ -323,8 +336,9 @@ static void tier_prompt_end(attn_seq *s)
 
 static void clear_read(attn_seq *s)
 {
-    uint64_t zero[2][READ_KINDS] = {{0}};
+    uint64_t zero[2][READ_KINDS] = {{0}}, none[NEAR_KINDS] = {0};
     s->be->ops->upload(s->be, s->read, zero, sizeof zero);
+    if (s->moved.p) s->be->ops->upload(s->be, s->moved, none, sizeof none);
 }
 
 void attn_seq_reset(attn_seq *s)
@@ -538,6 +552,8 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
     }
     for (size_t i = 0; i < run.n; i++)
         if (w->jobs[i].rows.tier) w->be->ops->tier->need(w->be, &w->jobs[i]);
+    for (size_t i = 0; i < run.n && !(r->step->flags & ATTN_PROMPT); i++)
+        if (w->jobs[i].rows.near) w->be->ops->host->bring(w->be, &w->jobs[i]);
     if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);
     else w->be->ops->attn_decode(w->be, w->jobs, run.n);
 }

@@ -37,6 +37,7 @@ typedef struct {
     const bool *layers; /* [n_layers]: the layers that this state serves; others hold nothing */
     const attn_tier *tier; /* of its stores; NULL: all rows stay in memory */
     const host_ops *host;  /* holds the rows of its stores; NULL: the device does */
+    buf moved;             /* u64 [NEAR_KINDS] for them (ops_tier.h); p NULL: that is the same memory */
     backend *be;
     buf read;       /* u64 [READ_KINDS]: what ops count */
     int64_t length; /* host's count of tokens fed before this forward */

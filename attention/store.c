@@ -14,6 +14,7 @@ struct kv_store {
     kv_coded *coded; /* NULL: all rows are exact */
     const attn_tier *tier; /* NULL: all rows stay in memory */
     const host_ops *host;  /* holds them; NULL: the device */
+    kv_nears *nears;       /* of them; NULL: none */
     int64_t n;       /* tokens with those of the forward under way */
     unsigned flags;  /* of it */
 };
@@ -33,15 +34,25 @@ status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, s
     /* More than a row of either kind takes. */
     TRY(size_mul(out, (size_t)n, 16 * n_heads * d, "KV plan", e));
     int64_t coded[KV_HALVES] = {n - n % kv_code_group(f), n};
-    /* Beside codes: a prompt that waits, and what stays exact behind it. */
-    int64_t waiting = f->prompt + 3 * f->residual + 2 * kv_code_group(f) + f->sink;
+    int64_t whole = (int64_t)kv_codes_of(f, n).cap;
+    size_t waiting = kv_half_bytes(f, d, KV_K, kv_exact_rows(f, n), 0);
     for (int h = 0; h < KV_HALVES; h++) {
         size_t exact = kv_half_bytes(f, d, h, n, 0), codes = kv_half_bytes(f, d, h, n, coded[h]);
-        size_t parts = codes + kv_half_bytes(f, d, h, waiting, 0), most = exact > codes ? exact : codes;
-        sum += f->prompt > 0 && parts < most ? parts : most;
+        size_t parts = codes + waiting, most = exact > codes ? exact : codes;
+        /* Not at once: what exact rows that became codes took goes back. */
+        sum += f->at_once ? waiting + kv_half_bytes(f, d, h, whole, whole) : parts < most ? parts : most;
     }
     *out = n_heads * sum;
     return ST_OK;
+}
+
+size_t kv_far_bytes(const kv_format *f, const attn_shape *shape)
+{
+    size_t d = (size_t)shape->head_dim, heads = (size_t)shape->n_kv_heads, sum = 0;
+    int64_t group = kv_code_group(f);
+    if (!kv_has_codes(f)) return exact_bytes(f, heads, d, 1);
+    for (int h = 0; h < KV_HALVES; h++) sum += kv_half_bytes(f, d, h, group, group) / (size_t)group;
+    return heads * sum + (kv_exact_near(f) ? 0 : exact_bytes(f, heads, d, 1));
 }
 
 /* ---- life ---- */
@@ -70,14 +81,20 @@ static void code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS])
     out[3] = (sized_buf){&c->v_pair, by_run};
 }
 
-static status rows_alloc(kv_store *s, buf *out, size_t bytes, const char *what, err *e)
+static status rows_alloc(kv_store *s, const host_ops *host, buf *out, size_t bytes, const char *what, err *e)
 {
-    return (s->host ? s->host->alloc : s->be->ops->alloc)(s->be, out, bytes, what, e);
+    return (host ? host->alloc : s->be->ops->alloc)(s->be, out, bytes, what, e);
 }
 
-static void rows_free(kv_store *s, buf b, size_t bytes)
+static void rows_free(kv_store *s, const host_ops *host, buf b, size_t bytes)
 {
-    (s->host ? s->host->free : s->be->ops->free)(s->be, b, bytes);
+    (host ? host->free : s->be->ops->free)(s->be, b, bytes);
+}
+
+/* Where exact rows lie. */
+static const host_ops *exact_place(const kv_store *s)
+{
+    return s->nears && kv_exact_near(&s->f) ? NULL : s->host;
 }
 
 /* Exact rows as the tier's blocks. */
@@ -125,19 +142,21 @@ static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
     kv_rows *r = &s->layer[layer];
     sized_buf codes[N_CODE_BUFS];
     size_t bytes;
-    if (s->tier) cap = (cap + TIER_CAP - 1) / TIER_CAP * TIER_CAP;
-    *r = (kv_rows){
-        .type = s->f.type, .n_kv_heads = s->n_heads, .head_dim = s->head_dim, .cap = (size_t)cap};
+    int64_t align = s->tier ? TIER_CAP : 1, rows = s->coded ? kv_exact_rows(&s->f, cap) : cap;
+    cap = (cap + align - 1) / align * align;
+    rows = (rows + align - 1) / align * align;
+    *r = (kv_rows){.type = s->f.type, .n_kv_heads = s->n_heads, .head_dim = s->head_dim, .cap = (size_t)rows};
     if (cap == 0) return ST_OK;
-    TRY(size_mul(&bytes, r->cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
-    TRY(rows_alloc(s, &r->k, half_bytes(r), "K rows", e));
-    TRY(rows_alloc(s, &r->v, half_bytes(r), "V rows", e));
+    TRY(size_mul(&bytes, (size_t)cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
+    if (s->nears) r->near = kv_nears_layer(s->nears, layer);
+    TRY(rows_alloc(s, exact_place(s), &r->k, half_bytes(r), "K rows", e));
+    TRY(rows_alloc(s, exact_place(s), &r->v, half_bytes(r), "V rows", e));
     if (!s->coded) return s->tier ? add_tier(s, r, layer, e) : ST_OK;
     r->codes = kv_codes_of(&s->f, cap);
     r->codes.k_at = s->coded->at_buf[KV_K];
     r->codes.v_at = s->coded->at_buf[KV_V];
     code_bufs(r, codes);
-    for (int i = 0; i < N_CODE_BUFS; i++) TRY(rows_alloc(s, codes[i].b, codes[i].bytes, "KV codes", e));
+    for (int i = 0; i < N_CODE_BUFS; i++) TRY(rows_alloc(s, s->host, codes[i].b, codes[i].bytes, "KV codes", e));
     return s->tier ? add_tier(s, r, layer, e) : ST_OK;
 }
 
@@ -165,6 +184,7 @@ status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const 
     for (int l = 0; l < sh->n_layers; l++) most = cap[l] > most ? cap[l] : most;
     status st = MEM_NEW(&s->layer, (size_t)sh->n_layers, e);
     if (st == ST_OK && kv_has_codes(&s->f)) st = kv_coded_create(&s->coded, c, most, e);
+    if (st == ST_OK && s->host && c->moved.p) st = kv_nears_create(&s->nears, c, n_heads, most, e);
     for (int l = 0; l < sh->n_layers && st == ST_OK; l++)
         st = create_layer(s, l, cap[l], e);
     if (st != ST_OK) kv_store_free(s);
@@ -180,13 +200,13 @@ static void tier_forget_all(kv_store *s);
 static void free_layer(kv_store *s, kv_rows *r)
 {
     sized_buf codes[N_CODE_BUFS];
-    if (r->k.p) rows_free(s, r->k, half_bytes(r));
-    if (r->v.p) rows_free(s, r->v, half_bytes(r));
+    if (r->k.p) rows_free(s, exact_place(s), r->k, half_bytes(r));
+    if (r->v.p) rows_free(s, exact_place(s), r->v, half_bytes(r));
     if (!s->coded || r->codes.cap == 0) return;
     r->codes.bits = s->f.bits;
     code_bufs(r, codes);
     for (int i = 0; i < N_CODE_BUFS; i++)
-        if (codes[i].b->p) rows_free(s, *codes[i].b, codes[i].bytes);
+        if (codes[i].b->p) rows_free(s, s->host, *codes[i].b, codes[i].bytes);
 }
 
 void kv_store_free(kv_store *s)
@@ -194,6 +214,7 @@ void kv_store_free(kv_store *s)
     if (!s) return;
     for (int l = 0; s->layer && l < s->n_layers; l++) free_layer(s, &s->layer[l]);
     kv_coded_free(s->coded);
+    kv_nears_free(s->nears);
     mem_free(s->layer);
     mem_free(s);
 }

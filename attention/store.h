@@ -68,6 +68,15 @@ size_t kv_store_bytes_most(const kv_store *s, int64_t n_all, int64_t n);
 /* Most bytes of one layer with n slots: stores with codes hold a prompt unquantized up to its end. */
 status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads,
                      int64_t n, err *e);
+/* Whether exact rows of a format with codes stay on the device where codes lie in the host's memory: when they are few. */
+static inline bool kv_exact_near(const kv_format *f)
+{
+    return kv_has_codes(f) && f->prompt > 0;
+}
+
+/* Bytes that a token adds to a layer's rows in the host's memory; of codes their mean. */
+size_t kv_far_bytes(const kv_format *f, const attn_shape *shape);
+
 /* Bytes of a store's maps from n slots to rows, one set for all layers; chunk: most tokens of a forward. */
 size_t kv_map_bytes(const kv_format *f, int64_t n, int64_t chunk);
 

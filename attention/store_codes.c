@@ -2,6 +2,7 @@
 /* Tokens of a store with codes: exact rows with reuse, code rows, and the maps from slots to both. */
 #include "config.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "attention/store_impl.h"
@@ -10,6 +11,12 @@
 int64_t kv_code_group(const kv_format *f)
 {
     return f->hf ? 1 : f->group;
+}
+
+int64_t kv_exact_rows(const kv_format *f, int64_t n)
+{
+    int64_t rows = f->prompt + 3 * f->residual + 2 * kv_code_group(f) + f->sink;
+    return f->prompt > 0 && rows < n ? rows : n;
 }
 
 kv_codes kv_codes_of(const kv_format *f, int64_t cap)
@@ -55,10 +62,10 @@ static status create_host(kv_coded *s, err *e)
         TRY(MEM_NEW(&s->at[h], cap, e));
         TRY(MEM_NEW(&s->due[h], cap, e));
     }
-    TRY(MEM_NEW(&s->used, cap, e));
+    TRY(MEM_NEW(&s->used, (size_t)s->n_rows, e));
     TRY(MEM_NEW(&s->host, cap, e));
     TRY(MEM_NEW(&s->halves, cap, e));
-    TRY(MEM_NEW(&s->run, cap / KV_RUN + 1, e));
+    TRY(MEM_NEW(&s->run, (size_t)s->n_rows / KV_RUN + 1, e));
     TRY(MEM_NEW(&s->mark, groups, e));
     if (kv_rule_list(&s->f)) TRY(MEM_NEW(&s->list, kv_rule_list(&s->f), e));
     if (kv_rule_staged(&s->f)) TRY(MEM_NEW(&s->staged, kv_rule_staged(&s->f), e));
@@ -85,6 +92,7 @@ status kv_coded_create(kv_coded **out, const attn_ctx *c, int64_t cap, err *e)
                        c->spec->text, (long long)cap, INT32_MAX);
     TRY(MEM_NEW(&s, 1, e));
     *s = (kv_coded){.be = c->be, .f = c->spec->kv, .cap = cap, .chunk = c->lim->chunk};
+    s->n_rows = kv_exact_rows(&s->f, cap);
     status st = create_host(s, e);
     if (st == ST_OK) st = create_bufs(s, e);
     if (st != ST_OK) kv_coded_free(s);
@@ -116,7 +124,7 @@ void kv_coded_free(kv_coded *s)
 
 void kv_coded_reset(kv_coded *s)
 {
-    memset(s->used, 0, (size_t)s->cap * sizeof *s->used);
+    memset(s->used, 0, (size_t)s->n_rows * sizeof *s->used);
     memset(s->n_coded, 0, sizeof s->n_coded);
     memset(s->n_due, 0, sizeof s->n_due);
     s->n_runs = 0;
@@ -127,7 +135,8 @@ void kv_coded_reset(kv_coded *s)
 
 static int64_t take_row(kv_coded *s)
 {
-    while (s->used[s->lowest]) s->lowest++;
+    while (s->lowest < s->n_rows && s->used[s->lowest]) s->lowest++;
+    assert(s->lowest < s->n_rows);
     s->used[s->lowest] = true;
     return s->lowest;
 }
@@ -148,14 +157,15 @@ static void upload_map(kv_coded *s, int half, int64_t lo, int64_t hi)
 /* Runs of exact rows that nobody has once the tokens that are due have left theirs. */
 static void find_runs(kv_coded *s)
 {
-    memset(s->halves, 0, (size_t)s->n);
+    int64_t n = s->n < s->n_rows ? s->n : s->n_rows; /* rows that may ever have been taken */
+    memset(s->halves, 0, (size_t)n);
     for (int h = 0; h < KV_HALVES; h++) {
         for (int64_t j = 0; j < s->n; j++)
             if (s->at[h][j] >= 0) s->halves[s->at[h][j]]++;
         for (int64_t i = 0; i < s->n_due[h]; i++) s->halves[s->at[h][s->due[h][i]]]--;
     }
-    for (int64_t from = 0, to; from < s->n; from = to + 1) {
-        for (to = from; to < s->n && s->halves[to] == 0;) to++;
+    for (int64_t from = 0, to; from < n; from = to + 1) {
+        for (to = from; to < n && s->halves[to] == 0;) to++;
         if (to - from < KV_RUN) continue;
         s->run[s->n_runs].from = from;
         s->run[s->n_runs++].to = to;
@@ -241,11 +251,11 @@ static status check_maps(kv_coded *s, err *e)
         }
         if (coded != s->n_coded[h]) return state_bad("the number of rows in codes", e);
     }
-    memset(s->used, 0, (size_t)s->cap * sizeof *s->used);
+    memset(s->used, 0, (size_t)s->n_rows * sizeof *s->used);
     for (int64_t j = 0; j < s->n; j++) {
         int64_t k = s->at[KV_K][j], v = s->at[KV_V][j], row = k < 0 ? v : k;
         if (row < 0) continue;
-        if ((v >= 0 && v != row) || row >= s->cap || s->used[row]) return state_bad("an exact row", e);
+        if ((v >= 0 && v != row) || row >= s->n_rows || s->used[row]) return state_bad("an exact row", e);
         s->used[row] = true;
     }
     return ST_OK;
@@ -279,7 +289,7 @@ status kv_coded_state(kv_coded *s, attn_state *v, int64_t n, int64_t *n_rows, er
         TRY(v->host(v, "staged tokens: list", -1, s->staged, (size_t)s->n_staged * sizeof *s->staged, e));
     }
     if (v->load) TRY(load_maps(s, e));
-    for (*n_rows = s->cap; *n_rows > 0 && !s->used[*n_rows - 1];) --*n_rows;
+    for (*n_rows = s->n_rows; *n_rows > 0 && !s->used[*n_rows - 1];) --*n_rows;
     return ST_OK;
 }
 

@@ -16,12 +16,13 @@ struct kv_coded {
     backend *be;
     kv_format f;
     int64_t cap, chunk;     /* slots; most tokens of a forward */
+    int64_t n_rows;         /* exact rows that there are */
     int64_t n;              /* tokens put */
     int64_t n_settled;      /* tokens that the rule has seen: not those of a prompt under way */
     int64_t prompt_done;    /* of the forward under way */
     int32_t *at[KV_HALVES]; /* [cap] as kv_codes.k_at and v_at, which at_buf holds */
     buf at_buf[KV_HALVES];
-    bool *used;                 /* [cap] exact rows */
+    bool *used;                 /* [n_rows] exact rows */
     int64_t lowest;             /* none below it is free */
     buf slots;                  /* i64 [chunk] rows of this forward's tokens */
     int64_t n_coded[KV_HALVES]; /* tokens in codes = code rows taken */
@@ -33,7 +34,7 @@ struct kv_coded {
     /* Runs of exact rows that a prompt's end leaves free, long enough to be given back. */
     struct {
         int64_t from, to;
-    } *run; /* [cap / KV_RUN + 1] */
+    } *run; /* [n_rows / KV_RUN + 1] */
     int64_t n_runs;
     bool *mark;         /* [groups] of kv_coded_bytes_of */
     /* LOGQUANT: exact tokens of the list, ascending, and those that left it (methods.md 11.3). */
@@ -41,9 +42,17 @@ struct kv_coded {
     int64_t n_list, n_staged;
 };
 
+/* Rows of the host's memory that the device holds too (ops_tier.h), of all layers that a state serves; cap: slots. */
+typedef struct kv_nears kv_nears;
+status kv_nears_create(kv_nears **out, const attn_ctx *c, size_t n_heads, int64_t cap, err *e);
+void kv_nears_free(kv_nears *s);
+const kv_near *kv_nears_layer(const kv_nears *s, int layer);
+
 kv_coded *kv_store_coded(const kv_store *s); /* NULL: all rows are exact */
 /* Tokens of a quantization group of K. */
 int64_t kv_code_group(const kv_format *f);
+/* Exact rows that n slots of a store with codes ever need at once: a prompt that waits, and what stays exact behind it. */
+int64_t kv_exact_rows(const kv_format *f, int64_t n);
 /* The codes of one layer without its buffers: what sizes follow from. */
 kv_codes kv_codes_of(const kv_format *f, int64_t cap);
 /* Bytes of K or V of n tokens of which n_coded are in codes, in one region. */

@@ -42,7 +42,8 @@ typedef struct {
     int64_t group, residual, sink; /* g and R of methods.md 10 and 11; first tokens that stay exact */
     bool slide; /* KIVI: key_residual=slide */
     bool hf;    /* LOGQUANT: quant=hf_axis0_g64 */
-    int64_t prompt; /* codes: most tokens of one prompt, which wait in full for its end; 0: all. For plans only */
+    int64_t prompt; /* codes: most tokens of one prompt, which wait in full for its end; 0: all */
+    bool at_once;   /* codes: memory is taken when it is allocated, not where it is written first. For plans only */
 } kv_format;
 
 /* Parses `f16` or `kivi2:r=128:g=32`; what: the option, for errors. Errors: ST_USAGE. */
@@ -58,7 +59,9 @@ static inline kv_format kv_exact(dtype type)
 }
 
 /* Where rows lie, those of dense layers apart, which stay in the device's memory. HOST: all in the memory of the host,
- * where the device reads and writes them; on a CPU it is the device's. DISK: all but the newest `window` tokens and what a strategy always attends in files in
+ * where the device reads and writes them; what a strategy always attends and the newest `window` tokens are on the device
+ * as well, and `cache` bytes of rows that were read; of stores with codes exact rows alone, where they are few. On a CPU
+ * it is the device's memory. DISK: all but the newest `window` tokens and what a strategy always attends in files in
  * `dir` ("": $TMPDIR, else the current folder), of which `cache` bytes of blocks stay in memory. */
 typedef enum { KV_DEVICE, KV_HOST, KV_DISK } kv_place;
 typedef struct {
@@ -68,7 +71,7 @@ typedef struct {
     char dir[256];
 } kv_tier;
 
-/* Parses `disk`, `disk:cache=512M:window=256:DIR`. Errors: ST_USAGE. */
+/* Parses `disk`, `disk:cache=512M:window=256:DIR`, `host:cache=512M:window=256`. Errors: ST_USAGE. */
 status kv_tier_parse(kv_tier *t, const char *text, err *e);
 const char *kv_tier_dir(const kv_tier *t);
 const char *kv_place_name(kv_place p);
@@ -193,11 +196,28 @@ typedef struct {
 attn_stats attn_seq_stats(const attn_seq *s);
 /* The same of what moved between memory and files in decode steps, and what is in files now; zeros without any. */
 tier_counts attn_seq_tier(const attn_seq *s);
-/* --kv-tier host: bytes of rows that lie in the host's memory now, and of those that decode steps read there, in all. */
+/* --kv-tier host: bytes of the rows of its layers now; by decode steps: bytes that came from the host's memory and that went there;
+ * rows asked for, K and V apart, and those that were on the device already. */
 typedef struct {
     size_t held;
-    double read;
+    double read, written, asked, found;
 } host_counts;
+
+/* What was counted after `from`. */
+static inline host_counts host_counts_since(host_counts now, const host_counts *from)
+{
+    now.read -= from->read;
+    now.written -= from->written;
+    now.asked -= from->asked;
+    now.found -= from->found;
+    return now;
+}
+
+static inline double host_hits(const host_counts *c)
+{
+    return c->asked > 0 ? c->found / c->asked : 0;
+}
+
 host_counts attn_seq_host(const attn_seq *s);
 /* Bytes of keys and of index read, over those of all visible keys in full precision: FIER v2, section 3.4. More
  * than 1 where keys are read more than once. 0 before the first decode step. */

@@ -3,6 +3,8 @@
 
 #include "attention/tier.h"
 
+#include "attention/store_impl.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,13 +47,14 @@ status kv_tier_parse(kv_tier *t, const char *text, err *e)
 {
     *t = (kv_tier){.window = WINDOW, .cache = CACHE};
     size_t n = strcspn(text, ":");
-    bool disk = n == 4 && memcmp(text, "disk", n) == 0;
+    bool disk = n == 4 && memcmp(text, "disk", n) == 0, host = n == 4 && memcmp(text, "host", n) == 0;
     if (disk) t->place = KV_DISK;
-    else if (strcmp(text, "host") == 0) t->place = KV_HOST;
+    else if (host) t->place = KV_HOST;
     else if (strcmp(text, "device") != 0)
-        return err_set(e, ST_USAGE, "--kv-tier: '%.60s' is not one of: device host disk disk:[cache=SIZE:][window=N:][DIR]",
+        return err_set(e, ST_USAGE,
+                       "--kv-tier: '%.60s' is not one of: device host[:cache=SIZE][:window=N] disk[:cache=SIZE][:window=N][:DIR]",
                        text);
-    for (text += n; disk && *text == ':';) {
+    for (text += n; *text == ':';) {
         text++;
         const char *end = text + strcspn(text, ":");
         int is = read_key(t, text, end);
@@ -60,6 +63,7 @@ status kv_tier_parse(kv_tier *t, const char *text, err *e)
             text = end;
             continue;
         }
+        if (host) return err_set(e, ST_USAGE, "--kv-tier: '%.60s' behind 'host:', expected cache=SIZE or window=N", text);
         if (!*text || strlen(text) >= sizeof t->dir)
             return err_set(e, ST_USAGE, "--kv-tier: the folder behind 'disk:' is %s", *text ? "too long" : "missing");
         strcpy(t->dir, text);
@@ -118,4 +122,58 @@ void attn_tier_plan(attn_bytes *part, size_t *disk, const attn_spec *s, const at
     *disk += all;
     part->kv = s->tier.cache < all && most < all - s->tier.cache ? most + s->tier.cache : all;
     part->scratch += (size_t)n * blocks * TIER_NOTE;
+}
+
+/* ---- what the device holds of the host's rows ---- */
+
+/* The largest power of two that is at most n; 0: none is. */
+static int64_t power_below(int64_t n)
+{
+    int64_t p = n > 0;
+    while (p > 0 && p <= n / 2) p *= 2;
+    return p;
+}
+
+static int count_of(const bool *layers, int n_layers)
+{
+    int n = 0;
+    for (int l = 0; l < n_layers; l++) n += layers[l];
+    return n;
+}
+
+near_places attn_near_places(const attn_spec *s, const attn_shape *shape, int64_t cap, const bool *layers)
+{
+    attn_tier t;
+    near_places p;
+    size_t row = 2 * (size_t)(shape->n_kv_heads * shape->head_dim) * dtype_size(s->kv.type);
+    size_t slots = s->tier.cache / (size_t)count_of(layers, shape->n_layers) / row;
+    attn_tier_regions(&t, s);
+    p.first = t.first < cap ? t.first : cap;
+    int64_t rest = cap - p.first, newest = t.newest < rest ? t.newest : rest;
+    /* All that is always attended has its place: rounded up, and more than there are slots need none. */
+    p.window = newest > 0 ? 2 * power_below(newest - 1) : 0;
+    if (newest == 1) p.window = 1;
+    p.slots = power_below(slots < (size_t)rest ? (int64_t)slots : rest);
+    return p;
+}
+
+void attn_host_plan(attn_bytes *part, size_t *host, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                    const bool *layers)
+{
+    const kv_format *f = &s->kv;
+    size_t row = 2 * (size_t)(shape->n_kv_heads * shape->head_dim) * dtype_size(f->type), near = 0;
+    size_t n = (size_t)count_of(layers, shape->n_layers), all = part->kv;
+    *host += all;
+    part->kv = 0;
+    if (!f->at_once) return;
+    if (kv_exact_near(f)) {
+        near = n * (size_t)kv_exact_rows(f, lim->n_tokens) * row;
+        *host -= near;
+    } else if (!kv_has_codes(f)) {
+        near_places p = attn_near_places(s, shape, lim->n_tokens, layers);
+        near = n * (size_t)(p.first + p.window + p.slots) * row;
+        part->scratch += n * (size_t)(p.window + shape->n_kv_heads * p.slots) * sizeof(int32_t);
+        part->scratch += (size_t)(shape->n_kv_heads * p.slots) * sizeof(int32_t);
+    }
+    part->kv = near;
 }

@@ -14,4 +14,14 @@ status attn_tier_open(attn_tier *t, const attn_spec *s, const attn_shape *shape,
 void attn_tier_plan(attn_bytes *part, size_t *disk, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
                     int n);
 
+
+/* Rows of a layer and head that the device holds of exact ones in the host's memory, as in kv_near, for `cap` slots. */
+typedef struct {
+    int64_t first, window, slots;
+} near_places;
+near_places attn_near_places(const attn_spec *s, const attn_shape *shape, int64_t cap, const bool *layers);
+/* Of a plan of n layers: what lies in the host's memory, and what of it on the device. */
+void attn_host_plan(attn_bytes *part, size_t *host, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                    const bool *layers);
+
 #endif

@@ -376,15 +376,17 @@ static status print_hosted(const bench *b, err *e)
     bool any = false;
     for (size_t k = 0; k < b->n_lines; k++) any |= is_hosted(&b->lines[k]);
     if (!any) return ST_OK;
-    TRY(out_printf(e, "\nin the host's memory: MB that a sequence holds, and that its decode step reads where they lie\n\n"
-                      "%-8s %-*s %7s %8s %5s %-9s %9s %9s",
-                   "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "read"));
+    TRY(out_printf(e, "\nin the host's memory: MB that a sequence holds, that its decode step reads and writes there, and share of "
+                      "its rows that were on the device; kernels read in place, no step waits\n\n"
+                      "%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %7s",
+                   "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "read", "written", "hits"));
     for (size_t k = 0; k < b->n_lines; k++) {
         const bench_line *l = &b->lines[k];
         if (!is_hosted(l)) continue;
         TRY(print_case(b, l, e));
-        TRY(out_printf(e, " %9.1f %9.3f", (double)l->r.host.held / 1e6,
-                       l->r.host.read / 1e6 / (l->r.steps > 0 ? (double)l->r.steps : 1)));
+        double n = l->r.steps > 0 ? (double)l->r.steps : 1;
+        TRY(out_printf(e, " %9.1f %9.3f %9.3f %5.1f %%", (double)l->r.host.held / 1e6, l->r.host.read / 1e6 / n,
+                       l->r.host.written / 1e6 / n, 100 * host_hits(&l->r.host)));
     }
     return out_printf(e, "\n");
 }

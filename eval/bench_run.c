@@ -222,15 +222,15 @@ static status steps(bench_case *c, size_t n, int64_t most, size_t *done, int64_t
     return ST_OK;
 }
 
-/* Back to the context where the strategy allows it; one that evicts costs the same later on. Not with files: what the
- * same steps read again would be in memory. */
+/* Back to the context where the strategy allows it; one that evicts costs the same later on. Not with tiers: what the
+ * same steps read again would be in the faster one. */
 static status go_back(void *ctx, err *e)
 {
     bench_case *c = ctx;
     (void)e;
     for (size_t i = 0; i < c->batch; i++) {
         c->next[i] = (int32_t)(i % vocab_of(c));
-        if (c->spec.tier.place != KV_DISK) (void)session_rewind(c->s[i], (int64_t)c->n_fill, NULL);
+        if (c->spec.tier.place == KV_DEVICE) (void)session_rewind(c->s[i], (int64_t)c->n_fill, NULL);
     }
     return ST_OK;
 }
@@ -299,12 +299,11 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e)
     r->tokens = (int64_t)(c->n_steps * batch);
     attn_stats from = attn_seq_stats(session_attn(c->s[0]));
     tier_counts moved = attn_seq_tier(session_attn(c->s[0]));
-    double host_read = attn_seq_host(session_attn(c->s[0])).read;
+    host_counts host = attn_seq_host(session_attn(c->s[0]));
     TRY(measure(c, r, false, e));
     attn_stats to = attn_seq_stats(session_attn(c->s[0]));
     take_counts(c, r, &from, &to);
     r->moved = tier_counts_since(attn_seq_tier(session_attn(c->s[0])), &moved);
-    r->host = attn_seq_host(session_attn(c->s[0]));
-    r->host.read -= host_read;
+    r->host = host_counts_since(attn_seq_host(session_attn(c->s[0])), &host);
     return ST_OK;
 }

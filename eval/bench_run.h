@@ -19,7 +19,7 @@ typedef struct {
     bench_samples samples;
     double attended;            /* tokens attended by a token, mean over the layers */
     attn_bytes held, peak;      /* decode: by one sequence after the runs, and the most it held */
-    host_counts host;           /* decode: held in the host's memory, read there in `steps` steps, by one sequence */
+    host_counts host;           /* decode: held in the host's memory, moved in `steps` steps, of one sequence */
     tier_counts moved;          /* decode: between memory and files in `steps` steps, by one sequence */
     int64_t steps;
     double kv_read, index_read; /* decode: bytes of a step, of one sequence */

@@ -242,8 +242,11 @@ static void print_tier(const reply *r, const attn_stats *a)
 static void print_host(const reply *r, const attn_stats *a)
 {
     host_counts h = attn_seq_host(session_attn(r->s));
-    fprintf(stderr, "KV in the host's memory %.2f MB | a decode step read %.3f MB of it where it lies\n", (double)h.held / 1e6,
-            h.read / 1e6 / (a->steps > 0 ? (double)a->steps : 1));
+    double steps = a->steps > 0 ? (double)a->steps : 1;
+    fprintf(stderr,
+            "KV in the host's memory %.2f MB | a decode step read %.3f MB of it, wrote %.3f MB, waited for none | %.1f %% of the "
+            "rows were on the device\n",
+            (double)h.held / 1e6, h.read / 1e6 / steps, h.written / 1e6 / steps, 100 * host_hits(&h));
 }
 
 void reply_print_stats(const reply *r)

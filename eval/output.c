@@ -56,7 +56,9 @@ json_t *tier_json(const tier_counts *c, int64_t steps)
 
 json_t *host_json(const host_counts *c, int64_t steps)
 {
-    return json_pack("{s:I, s:f}", "host_bytes", (json_int_t)c->held, "read_bytes", c->read / (double)(steps > 0 ? steps : 1));
+    double n = (double)(steps > 0 ? steps : 1);
+    return json_pack("{s:I, s:f, s:f, s:f}", "host_bytes", (json_int_t)c->held, "read_bytes", c->read / n, "written_bytes",
+                     c->written / n, "hit_rate", host_hits(c));
 }
 
 json_t *report_sizes(const int64_t *x, size_t n)

@@ -88,6 +88,7 @@ cuda_shim_sources = \
   kernels/cuda/attn_prefill.cu \
   kernels/cuda/attn_prefill_mma.cu \
   kernels/cuda/codes.cu \
+  kernels/cuda/near.cu \
   kernels/cuda/evict.cu \
   kernels/cuda/select.cu \
   kernels/cuda/select_wide.cu \
@@ -98,7 +99,7 @@ cuda_shim_sources = \
   kernels/cuda/ranks.cu \
   kernels/cuda/nccl.cu
 cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu
-EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/codes.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/README.md
+EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/codes.cuh %D%/cuda/near.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/README.md
 if HAVE_CUDA
 libkcuda_a_SOURCES = $(cuda_sources)
 else

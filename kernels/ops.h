@@ -81,6 +81,7 @@ typedef struct {
     size_t n_kv_heads, head_dim, cap;
     kv_codes codes;
     struct tier_layer *tier;
+    const struct kv_near *near; /* NULL: ops read them where they lie (ops_tier.h) */
 } kv_rows;
 
 /* What ops count: bytes read of K rows, of V rows, and of what a method holds beside them; tokens that decode steps
@@ -154,6 +155,7 @@ typedef struct {
 typedef struct {
     /* ---- memory ---- */
     status (*alloc)(backend *, buf *out, size_t bytes, const char *what, err *e); /* zeroed */
+    bool at_once; /* alloc takes all its memory, not what is written, and discard gives none back */
     void (*free)(backend *, buf, size_t bytes);
     /* Makes host memory that outlives the buffer readable by ops: CPU returns it as it is. */
     status (*import)(backend *, buf *out, const void *host, size_t bytes, err *e);

@@ -97,6 +97,26 @@ struct tier_ops {
     size_t (*room)(backend *, const char *dir);
 };
 
+/* Rows of a layer that lie in the host's memory and, some of them, in the device's as well. k, v: n_kv_heads regions of
+ * first + window + slots rows: slot s < first for good; of the others the newest `window` that were written, in row
+ * first + s mod window; and some that were read, in row first + window + s mod slots. window and slots are powers of
+ * two, or 0. kv_write writes both copies; the slots of one call ascend by one. attn_decode reads the nearer copy, all other ops
+ * the host's.
+ * ring   i32 [window], tag i32 [n_kv_heads][slots]: 1 + the slot whose row is there, 0: none.
+ * claim  i32 [n_kv_heads][slots] is 0 between ops; layers may share it.
+ * count  u64 [NEAR_KINDS].
+ * k.p NULL, of a store with codes: codes lie in the host's memory, exact rows in the device's if `exact`; what is read is
+ * counted all the same. */
+typedef struct kv_near {
+    buf k, v, ring, tag, claim, count;
+    int64_t first, window, slots;
+    bool exact;
+} kv_near;
+
+/* Of attention in decode steps and of fetched rows: rows asked for, K and V apart; those that were on the device then; bytes that
+ * were read in the host's memory instead. */
+enum { NEAR_ASKED, NEAR_FOUND, NEAR_LINK, NEAR_KINDS };
+
 /* Rows in the host's memory that ops read and write where they lie: a buffer of its `alloc` is one like any other. */
 struct host_ops {
     /* Zeroed; ST_NOMEM with what was asked for and what is there. */
@@ -104,6 +124,9 @@ struct host_ops {
     void (*free)(backend *, buf, size_t bytes);
     /* Bytes that alloc may still give to this rank; 0: unknown. NULL: it is the memory of backend_ops.alloc. */
     size_t (*room)(backend *);
+    /* The slots that an attention of a decode step will read come to the device, as far as there are places, and are
+     * counted: job->rows.near is not NULL. NULL: the host's memory is the device's, and near is not used. */
+    void (*bring)(backend *, const attn_job *job);
 };
 
 extern const tier_ops ref_tier;

@@ -168,14 +168,16 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     decoder_options opt = with_defaults(o);
     attn_shape shape = shape_of(&m->config);
     attn_limits lim = {n_tokens, (int64_t)opt.chunk};
+    attn_spec planned = *spec;
     attn_bytes kv;
     size_t slow;
     decoder unused;
     buf_size list[N_BUFS];
+    planned.kv.at_once = m->be->ops->at_once;
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
     if (m->source) p->to_load = m->be->ops->imports_copy ? m->weight_bytes : m->memory_bytes;
-    TRY(attn_plan(&kv, spec, &shape, &lim, e));
-    TRY(attn_plan_slow(&slow, spec, &shape, &lim, e));
+    TRY(attn_plan(&kv, &planned, &shape, &lim, e));
+    TRY(attn_plan_slow(&slow, &planned, &shape, &lim, e));
     snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
     p->kv = kv.kv;
     if (spec->tier.place == KV_DISK) p->disk = slow;
@@ -410,6 +412,15 @@ static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t 
     return ST_OK;
 }
 
+/* A store with codes has exact rows for no longer prompt. */
+static status check_waiting(const session *s, int64_t n, err *e)
+{
+    const kv_format *f = &attn_seq_spec(s->attn)->kv;
+    if (f->kind == KV_EXACT || f->prompt == 0 || n <= f->prompt) return ST_OK;
+    return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens, the store has room for one of %lld", (long long)n,
+                   (long long)f->prompt);
+}
+
 status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids,
                        const prefill_options *o, err *e)
 {
@@ -425,6 +436,7 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
                 "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)",
                 n_ids, (long long)session_length(s[i]), (long long)s[i]->limit);
     int64_t before = (int64_t)o->before, total = before + (int64_t)(n_ids + o->after);
+    for (size_t i = 0; i < n_sessions; i++) TRY(check_waiting(s[i], total, e));
     for (size_t done = 0; done < n_ids;) {
         size_t n = n_ids - done < d->opt.chunk ? n_ids - done : d->opt.chunk;
         TRY(prefill_chunk(s, n_sessions, ids + done, n, before + (int64_t)done, total, o, e));
@@ -507,6 +519,7 @@ status session_fill(session *const *s, size_t n_sessions, const fill_options *o,
     if (n_sessions > d->max_rows || session_length(s[0]) + o->n_tokens > s[0]->limit)
         return err_set(e, ST_UNSUPPORTED, "%lld tokens do not fit the context of %lld", (long long)o->n_tokens,
                        (long long)s[0]->limit);
+    for (size_t i = 0; i < n_sessions; i++) TRY(check_waiting(s[i], o->piece > 0 ? o->piece : o->n_tokens + o->after, e));
     TRY(MEM_NEW(&pool, POOL, e));
     status st = MEM_NEW(&rows, 2 * kv, e);
     if (st == ST_OK) fill_pool(pool, &r);

@@ -3,7 +3,7 @@
 #ifndef KERNELS_CUDA_ATTENTION_CUH
 #define KERNELS_CUDA_ATTENTION_CUH
 
-#include "kernels/cuda/codes.cuh"
+#include "kernels/cuda/near.cuh"
 
 enum { HEAD_DIM_MAX = 256 };
 
@@ -21,6 +21,7 @@ typedef struct {
     int n_tok, n_heads, n_kv_heads, dim, n_lists, n_units;
     float scale;
     half_codes k_codes, v_codes;
+    near_args near;
 } attn_args;
 
 typedef struct {

@@ -4,6 +4,8 @@
  * and V once for up to 8 heads. Source: flash-decoding's split and merge; methods.md 0.2.10. */
 #include "config.h"
 
+#include <type_traits>
+
 #include "kernels/cuda/attention.cuh"
 
 enum {
@@ -13,6 +15,9 @@ enum {
     UNROLL = 4, /* rows that a group of lanes has under way */
     MERGE_BLOCK = 128
 };
+
+/* How rows lie: all exact and in one place, some in codes, or some near and all in the host's memory. */
+enum { EXACT, CODES, NEAR };
 
 typedef struct {
     attn_args job[JOBS];
@@ -40,9 +45,9 @@ static size_t most_pieces(int64_t n_max)
 /* ---- one piece ---- */
 
 /* L lanes have UNROLL neighbouring rows: lane l of each the N elements from column (l + L i) N on, i < NV. */
-template <class T, int N, int L, int NV, int G, bool CODES> struct piece {
+template <class T, int N, int L, int NV, int G, int FORM> struct piece {
     enum { ROWS = BLOCK / L };
-    typedef row_reader<T, N, CODES> reader;
+    typedef std::conditional_t<FORM == NEAR, near_reader<T, N>, row_reader<T, N, FORM == CODES>> reader;
     typedef group_pairs<N> pairs;
     const attn_args &j;
     const attn_unit &u;
@@ -55,6 +60,12 @@ template <class T, int N, int L, int NV, int G, bool CODES> struct piece {
     {
 #pragma unroll
         for (int i = 0; i < NV; i++) mine[i] = (lane + L * i) * N < j.dim;
+    }
+
+    __device__ __forceinline__ reader reader_of(const half_rows &rows, const void *near) const
+    {
+        if constexpr (FORM == NEAR) return {rows, u.kv_head, j.near, (const T *)near};
+        else return {rows, u.kv_head};
     }
 
     /* UNROLL rows from row `at` on: all loads before the first use. What lies outside is finite. */
@@ -90,7 +101,7 @@ template <class T, int N, int L, int NV, int G, bool CODES> struct piece {
                 q[g][i] = h0 + g < u.heads && c < j.dim ? j.q[(size_t)(u.head + h0 + g) * j.dim + c] : 0;
             }
         const half_rows rows = half_of(j, false);
-        const reader keys = {rows, u.kv_head};
+        const reader keys = reader_of(rows, j.near.k);
         pairs kept[NV];
 #pragma unroll
         for (int v = 0; v < NV; v++) kept[v].group = -1;
@@ -116,7 +127,7 @@ template <class T, int N, int L, int NV, int G, bool CODES> struct piece {
     {
         float sum[G][NV * N] = {};
         const half_rows rows = half_of(j, true);
-        const reader all = {rows, u.kv_head};
+        const reader all = reader_of(rows, j.near.v);
         pairs kept[NV]; /* of V go by runs */
 #pragma unroll 1
         for (int at = row0; at - row0 < n; at += UNROLL * ROWS) {
@@ -170,7 +181,7 @@ static __device__ void hide_scores(const attn_args &j, const attn_unit &u, int64
             if (i < lo || i >= hi) j.scores[h * j.score_stride + i] = -INFINITY;
 }
 
-template <class T, int N, int L, int NV, int G, bool CODES>
+template <class T, int N, int L, int NV, int G, int FORM>
 static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
 {
     SHARED_DYN(float, room);
@@ -180,12 +191,12 @@ static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
     visible(j, u, 0, lo, hi);
     if (blockIdx.x == 0) {
         hide_scores(j, u, lo, hi);
-        if (!CODES && threadIdx.x == 0) count_read(j, hi - lo);
+        if (FORM != CODES && threadIdx.x == 0) count_read(j, hi - lo);
     }
     int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
     if (first >= hi) return;
     int n = (int)min(size, hi - first), warp = threadIdx.x / 32;
-    piece<T, N, L, NV, G, CODES> p(j, u, first, n);
+    piece<T, N, L, NV, G, FORM> p(j, u, first, n);
     for (int h0 = 0; h0 < u.heads; h0 += G) {
         size_t row = ((size_t)blockIdx.z * j.n_heads + u.head + h0) * b.most + blockIdx.x;
         int heads = min(G, u.heads - h0);
@@ -274,48 +285,55 @@ typedef struct {
     int64_t n_max;
 } extents;
 
-template <class T, int N, int L, int NV, int G, bool CODES> static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
+template <class T, int N, int L, int NV, int G, int FORM> static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
 {
     size_t scores = G * (size_t)piece_of(x->n_max), parts = (size_t)WARPS * G * b->job[0].dim;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
-    return launch(decode_k<T, N, L, NV, G, CODES>, grid, dim3(BLOCK), (scores > parts ? scores : parts) * sizeof(float),
+    return launch(decode_k<T, N, L, NV, G, FORM>, grid, dim3(BLOCK), (scores > parts ? scores : parts) * sizeof(float),
                   cuda_stream(be), *b);
 }
 
-template <class T, int L, int NV, bool CODES> static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
+template <class T, int L, int NV, int FORM> static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
 {
     constexpr int N = pack<T>::N;
     unsigned group = x->heads / x->units;
-    if (group == 1) return run<T, N, L, NV, 1, CODES>(be, b, x);
-    if (group == 2) return run<T, N, L, NV, 2, CODES>(be, b, x);
-    if (group <= 4) return run<T, N, L, NV, 4, CODES>(be, b, x);
-    return run<T, N, L, NV, 8, CODES>(be, b, x);
+    if (group == 1) return run<T, N, L, NV, 1, FORM>(be, b, x);
+    if (group == 2) return run<T, N, L, NV, 2, FORM>(be, b, x);
+    if (group <= 4) return run<T, N, L, NV, 4, FORM>(be, b, x);
+    return run<T, N, L, NV, 8, FORM>(be, b, x);
 }
 
-template <class T, bool CODES> static cudaError_t decode(backend *be, const decode_batch *b, const extents *x, bool wide)
+template <class T, int FORM> static cudaError_t decode(backend *be, const decode_batch *b, const extents *x, bool wide)
 {
     int vectors = b->job[0].dim / pack<T>::N;
-    if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, CODES>(be, b, x);
+    if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, FORM>(be, b, x);
     if constexpr (sizeof(T) == 4)
-        return vectors <= 32 ? by_group<T, 32, 1, CODES>(be, b, x) : by_group<T, 32, 2, CODES>(be, b, x);
+        return vectors <= 32 ? by_group<T, 32, 1, FORM>(be, b, x) : by_group<T, 32, 2, FORM>(be, b, x);
     else
-        return vectors <= 8    ? by_group<T, 8, 1, CODES>(be, b, x)
-               : vectors <= 16 ? by_group<T, 16, 1, CODES>(be, b, x)
-                               : by_group<T, 32, 1, CODES>(be, b, x);
+        return vectors <= 8    ? by_group<T, 8, 1, FORM>(be, b, x)
+               : vectors <= 16 ? by_group<T, 16, 1, FORM>(be, b, x)
+                               : by_group<T, 32, 1, FORM>(be, b, x);
+}
+
+static int form_of(const attn_job *j)
+{
+    if (j->rows.codes.bits) return CODES;
+    return j->rows.near && j->rows.near->k.p ? NEAR : EXACT;
 }
 
 static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
 {
     decode_batch b = {};
     extents x = {(unsigned)n, 0, 0, 0};
-    bool wide = true, codes = jobs[0].rows.codes.bits != 0;
+    bool wide = true;
+    int form = form_of(&jobs[0]);
     for (size_t i = 0; i < n; i++) {
         if (!attn_args_of(be, &b.job[i], &jobs[i])) return;
         wide = wide && attn_wide(&b.job[i]);
         x.units = (unsigned)b.job[i].n_units;
         x.heads = (unsigned)b.job[i].n_heads;
         x.n_max = max(x.n_max, jobs[i].n_max);
-        if (codes) cuda_count_rows(be, &b.job[i], true);
+        if (form == CODES) cuda_count_rows(be, &b.job[i], true);
     }
     size_t dim = (size_t)b.job[0].dim;
     b.most = most_pieces(x.n_max);
@@ -325,7 +343,9 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
     b.lses = b.parts + rows * dim;
     by_type(jobs[0].rows.type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = codes ? decode<T, true>(be, &b, &x, wide) : decode<T, false>(be, &b, &x, wide);
+        cudaError_t rc = form == CODES  ? decode<T, CODES>(be, &b, &x, wide)
+                         : form == NEAR ? decode<T, NEAR>(be, &b, &x, wide)
+                                        : decode<T, EXACT>(be, &b, &x, wide);
         cuda_check(be, rc, "attn_decode [%zu jobs, %u heads, %zu], up to %lld keys", n, x.heads, dim, (long long)x.n_max);
     });
     if (be->fault.code != ST_OK) return;
@@ -336,7 +356,7 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
 
 static bool same_form(const attn_job *a, const attn_job *b)
 {
-    return a->n_lists == b->n_lists && a->rows.type == b->rows.type && !a->rows.codes.bits == !b->rows.codes.bits;
+    return a->n_lists == b->n_lists && a->rows.type == b->rows.type && form_of(a) == form_of(b);
 }
 
 size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max)

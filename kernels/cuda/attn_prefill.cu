@@ -206,5 +206,6 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->scale = job->scale;
     out->k_codes = codes_of(r, false);
     out->v_codes = codes_of(r, true);
+    out->near = near_of(r);
     return true;
 }

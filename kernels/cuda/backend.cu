@@ -211,7 +211,7 @@ static void host_free(backend *be, buf b, size_t bytes)
     cuda_check(be, rc != cudaSuccess ? rc : freed, "freeing host memory after %s", cuda_of(be)->last);
 }
 
-static const host_ops cuda_host = {.alloc = host_alloc, .free = host_free, .room = host_room};
+static const host_ops cuda_host = {.alloc = host_alloc, .free = host_free, .room = host_room, .bring = cuda_bring};
 
 /* ---- opening ---- */
 
@@ -236,6 +236,7 @@ static void close_backend(backend *be)
 
 static const backend_ops cuda_table = {
     .alloc = memory_alloc,
+    .at_once = true,
     .free = memory_free,
     .import = memory_import,
     .imports_copy = true,

@@ -130,6 +130,12 @@ static __device__ __forceinline__ unsigned long long slot_bytes(const half_codes
     return bytes_of(h, exact, dim, row, first);
 }
 
+/* Whether a slot's row lies in the device's memory for sure. */
+static __device__ __forceinline__ bool is_near(const attn_args &j, const half_codes &h, size_t slot)
+{
+    return j.near.exact && h.at && h.at[slot] >= 0;
+}
+
 /* Entries from the first to the last that a token sees; blockIdx.y: the list. words: of marks, for each list. */
 static __global__ void __launch_bounds__(BLOCK) count_rows_k(attn_args j, bool values, unsigned times, unsigned *marks, size_t words)
 {
@@ -141,15 +147,29 @@ static __global__ void __launch_bounds__(BLOCK) count_rows_k(attn_args j, bool v
     __syncthreads();
     for (int w = 0; w < BLOCK / 32; w++) from = min(from, ends[w][0]), to = max(to, ends[w][1]);
     if (from >= to) return; /* a list that nobody sees */
-    unsigned long long k = 0, v = 0;
+    unsigned long long k = 0, v = 0, rows = 0, found = 0, link = 0;
     for (long long i = from + blockIdx.x * BLOCK + threadIdx.x; i < to; i += (long long)gridDim.x * BLOCK) {
         size_t slot = slot_of(u, i);
-        k += slot_bytes(j.k_codes, j.row_bytes, j.dim, slot, marks + blockIdx.y * words);
-        if (values) v += slot_bytes(j.v_codes, j.row_bytes, j.dim, slot, NULL);
+        unsigned long long key = slot_bytes(j.k_codes, j.row_bytes, j.dim, slot, marks + blockIdx.y * words);
+        unsigned long long value = values ? slot_bytes(j.v_codes, j.row_bytes, j.dim, slot, NULL) : 0;
+        bool near_k = is_near(j, j.k_codes, slot), near_v = is_near(j, j.v_codes, slot);
+        k += key;
+        v += value;
+        rows += 1 + values;
+        found += near_k + (near_v && values);
+        link += (near_k ? 0 : key) + (near_v ? 0 : value);
     }
     k = warp_sum(k);
     v = warp_sum(v);
+    rows = warp_sum(rows);
+    found = warp_sum(found);
+    link = warp_sum(link);
     if (threadIdx.x % 32 != 0) return;
+    if (j.near.count && rows) {
+        atomicAdd(&j.near.count[NEAR_ASKED], rows * times);
+        atomicAdd(&j.near.count[NEAR_FOUND], found * times);
+        atomicAdd(&j.near.count[NEAR_LINK], link * times);
+    }
     if (k) atomicAdd(&j.read[READ_K], k * times);
     if (v) atomicAdd(&j.read[READ_V], v * times);
 }

@@ -145,6 +145,7 @@ void cuda_attn_prefill(backend *be, const attn_job *job);
 void cuda_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
 /* Numbers of scratch that decode steps of up to n_rows sequences and n_max keys take. */
 size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
+void cuda_bring(backend *be, const attn_job *job);
 void cuda_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim);
 
 extern const codes_ops cuda_codes;

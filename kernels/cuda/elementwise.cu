@@ -2,7 +2,7 @@
 /* Ops without products of matrices: lookup, norms, activations, positions, rotation, KV rows. */
 #include "config.h"
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/near.cuh"
 
 enum { BLOCK = 256, MOST_WARPS = BLOCK / 32, COPY_ROWS = 8 };
 
@@ -227,9 +227,26 @@ void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, s
 
 /* ---- KV rows ---- */
 
+/* Channel c of a row that the device keeps a copy of; newest: no later row of the call has its place. What was read of
+ * the slot before is no copy any more. */
+template <class T>
+static __device__ void write_near(const near_args &n, int head, int64_t slot, size_t c, size_t d, bool newest, float k, float v)
+{
+    bool kept = slot < n.first, ring = !kept && n.window && newest;
+    unsigned s = (unsigned)slot & (n.window - 1), place = (unsigned)slot & (n.slots - 1);
+    if (kept || ring) {
+        size_t to = ((size_t)(head * n.rows) + (size_t)(kept ? slot : n.first + s)) * d + c;
+        put_f32(&((T *)n.k)[to], k);
+        put_f32(&((T *)n.v)[to], v);
+    }
+    if (c != 0) return;
+    if (ring && head == 0) n.ring[s] = (int32_t)(slot + 1);
+    if (n.slots) atomicCAS(&n.tag[(size_t)head * n.slots + place], (int)(slot + 1), 0);
+}
+
 template <class T>
 static __global__ void kv_write_k(T *k_rows, T *v_rows, const int64_t *slot, bool by_head, const float *k, const float *v,
-                                  size_t n, size_t heads, size_t cap, size_t d)
+                                  size_t n, size_t heads, size_t cap, size_t d, near_args near)
 {
     size_t i = thread_id();
     if (i >= n * heads * d) return;
@@ -237,6 +254,7 @@ static __global__ void kv_write_k(T *k_rows, T *v_rows, const int64_t *slot, boo
     size_t to = (head * cap + at) * d + i % d;
     put_f32(&k_rows[to], k[i]);
     put_f32(&v_rows[to], v[i]);
+    if (near.k) write_near<T>(near, (int)head, (int64_t)at, i % d, d, row / heads + near.window >= n, k[i], v[i]);
 }
 
 void cuda_kv_write(backend *be, const kv_rows *r, buf slots, size_t n_lists, buf k, buf v, size_t n)
@@ -247,7 +265,7 @@ void cuda_kv_write(backend *be, const kv_rows *r, buf slots, size_t n_lists, buf
         typedef decltype(t) T;
         cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<T>(r->k),
                                 ptr<T>(r->v), ptr<int64_t>(slots), n_lists > 1, ptr<float>(k), ptr<float>(v), n,
-                                r->n_kv_heads, r->cap, r->head_dim);
+                                r->n_kv_heads, r->cap, r->head_dim, near_of(r));
         cuda_check(be, rc, "kv_write [%zu, %zu, %zu]", n, r->n_kv_heads, r->head_dim);
     });
 }

@@ -142,7 +142,7 @@ void ref_sync(backend *be)
     (void)be;
 }
 
-const host_ops ref_host = {.alloc = ref_alloc, .free = ref_free, .room = NULL};
+const host_ops ref_host = {.alloc = ref_alloc, .free = ref_free, .room = NULL, .bring = NULL};
 
 const backend_ops ref_ops = {
     .alloc = ref_alloc,

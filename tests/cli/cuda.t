@@ -45,11 +45,12 @@ for attn in full quest:budget=16:page=4:skip=0 fier:budget=40:g=8:skip=0:kv=kivi
     run "$@" --quiet
     cp "$tmp/out" "$tmp/device"
     export SHIM_GUARD=1
-    run "$@" --kv-tier host --json "$tmp/json"
+    run "$@" --kv-tier host:window=8:cache=64k --json "$tmp/json"
     unset SHIM_GUARD
     check "$attn: the same text with --kv-tier host" cmp -s "$tmp/out" "$tmp/device"
     err_has "KV in the host's memory" "what lies there is told"
     check "and in the report" grep -q '"host_bytes": [1-9]' "$tmp/json"
+    check "with what crossed the link" grep -q '"written_bytes": [1-9]' "$tmp/json"
 done
 run generate -m "$m" -p x -n 2 --device cuda --kv-tier host --attn quest:skip=0 --plan
 out_has "; in the host's memory 0." "the plan has bytes by tier"

@@ -29,7 +29,7 @@ for a in streaming h2o snapkv tova; do
     is_refusal 1 "--kv-tier disk: it drops tokens" "$a is refused with the reason"
 done
 run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --quiet --kv-tier tape
-is_refusal 2 "is not one of: device host disk" "an unknown tier"
+is_refusal 2 "is not one of: device host[:cache" "an unknown tier"
 run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --quiet --kv-tier "disk:$tmp/none"
 is_refusal 1 "No such file or directory" "a folder that is not there"
 run generate "$@" --attn quest:skip=0 -f "$tmp/prompt" -n 20 --quiet --kv-tier disk --save "$tmp/a.kv"

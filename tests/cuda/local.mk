@@ -7,6 +7,7 @@ cuda_tests += \
   %D%/test_draw \
   %D%/test_graph \
   %D%/test_tier_host \
+  %D%/test_near \
   %D%/test_ops \
   %D%/test_attn \
   %D%/test_parity \
@@ -30,6 +31,10 @@ nodist_EXTRA_%C%_test_graph_SOURCES = link-as-cxx.cc
 %C%_test_tier_host_SOURCES = %D%/test_tier_host.c tests/unit/session_util.h
 %C%_test_tier_host_LDADD = $(shim_libs)
 nodist_EXTRA_%C%_test_tier_host_SOURCES = link-as-cxx.cc
+%C%_test_near_SOURCES = %D%/test_near.c %D%/cuda_util.h
+%C%_test_near_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_near_LDADD = $(shim_libs)
+nodist_EXTRA_%C%_test_near_SOURCES = link-as-cxx.cc
 %C%_test_ops_SOURCES = %D%/test_ops.c %D%/cuda_util.h
 %C%_test_ops_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_ops_LDADD = $(shim_libs)
@@ -90,6 +95,7 @@ cuda_tests += \
   %D%/test_quantized \
   tests/cushim/test_shim \
   %D%/test_draw_race \
+  %D%/test_near_race \
   %D%/test_ops_race \
   %D%/test_attn_race \
   %D%/test_select_race \
@@ -124,6 +130,10 @@ tests_cushim_test_shim_LDADD = $(race_libs)
 %C%_test_draw_race_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_draw_race_LDADD = $(race_libs)
 nodist_EXTRA_%C%_test_draw_race_SOURCES = link-as-cxx.cc
+%C%_test_near_race_SOURCES = %D%/test_near.c
+%C%_test_near_race_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
+%C%_test_near_race_LDADD = $(race_libs)
+nodist_EXTRA_%C%_test_near_race_SOURCES = link-as-cxx.cc
 %C%_test_ops_race_SOURCES = %D%/test_ops.c
 %C%_test_ops_race_CPPFLAGS = $(AM_CPPFLAGS) -DCUDA_SHIM
 %C%_test_ops_race_LDADD = $(race_libs)
@@ -184,6 +194,7 @@ endif
 if HAVE_CUDA
 device_tests = \
   %D%/device_draw \
+  %D%/device_near \
   %D%/device_ops \
   %D%/device_attn \
   %D%/device_parity \
@@ -199,6 +210,8 @@ device_tests = \
 cuda_tests += $(device_tests)
 %C%_device_draw_SOURCES = %D%/test_draw.c
 nodist_EXTRA_%C%_device_draw_SOURCES = link-as-cxx.cc
+%C%_device_near_SOURCES = %D%/test_near.c
+nodist_EXTRA_%C%_device_near_SOURCES = link-as-cxx.cc
 %C%_device_ops_SOURCES = %D%/test_ops.c
 nodist_EXTRA_%C%_device_ops_SOURCES = link-as-cxx.cc
 %C%_device_attn_SOURCES = %D%/test_attn.c

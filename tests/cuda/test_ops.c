@@ -233,7 +233,7 @@ static void test_kv(backend *be)
             dst[t] = (int64_t)t; /* each lies before what is still to be read */
             src[t] = (int64_t)(2 * t + 1);
         }
-        kv_rows a = {at(store[0]), at(store[1]), s.type, s.heads, s.dim, s.cap, {0}, NULL}, b = a, da = a, db = a;
+        kv_rows a = {at(store[0]), at(store[1]), s.type, s.heads, s.dim, s.cap, {0}, NULL, NULL}, b = a, da = a, db = a;
         b.k = at(store[2]), b.v = at(store[3]);
         da.k = dev[0], da.v = dev[1], db.k = dev[2], db.v = dev[3];
         kv_ops(ref, &a, &b, at(k), at(v), at(one), at(each), at(src), at(dst), s.n);

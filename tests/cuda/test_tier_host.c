@@ -7,38 +7,44 @@
 #include "tests/cushim/shim.h"
 #include "tests/unit/session_util.h"
 
-enum { N_PROMPT = 40, N_STEPS = 16, WARM = 4, LIMIT = 128 };
+enum { N_PROMPT = 40, N_STEPS = 10, WARM = 4, LIMIT = 128, COUNTERS = 256 /* bytes that no plan tells */ };
 
 static const struct {
-    const char *strategy, *store;
+    const char *strategy, *store, *tier;
+    int64_t longest; /* prompt of a store with codes; 0: any */
 } cases[] = {
-    {"full", "f16"},
-    {"quest:budget=16:page=4:skip=0", "f16"},
-    {"quest:budget=16:page=4:skip=1", "kivi4:g=4:r=8"},
-    {"fier:budget=16:g=8:skip=0", "bf16"},
-    {"fier:budget=16:g=8:skip=1", "logquant4:r=24"},
-    {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", "f32"},
-    {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", "kivi2:g=4:r=8"},
-    {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31", "f16"},
-    {"kivi:g=8:r=16", "f16"},
+    {"full", "f16", "host:window=8:cache=4k", 0},
+    {"quest:budget=16:page=4:skip=0", "f16", "host:window=0:cache=0", 0},
+    {"quest:budget=16:page=4:skip=1:gqa=per_q", "f32", "host:window=2:cache=3k", 0},
+    {"quest:budget=16:page=4:skip=1", "kivi4:g=4:r=8", "host:window=0:cache=0", 0},
+    {"fier:budget=16:g=8:skip=0", "bf16", "host:window=4:cache=4k", 0},
+    {"fier:budget=16:g=8:skip=1", "logquant4:r=24", "host", N_PROMPT},
+    {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", "f32", "host:window=0:cache=2k", 0},
+    {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", "kivi2:g=4:r=8", "host", N_PROMPT},
+    {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31", "f16", "host:window=4:cache=3k", 0},
+    {"kivi:g=8:r=16", "f16", "host", 0},
 };
 
-static status new_in(session **s, const engine_parts *p, const char *strategy, const char *store, kv_place place, err *e)
+static status new_in(session **s, const engine_parts *p, const char *strategy, const char *store, const char *place,
+                     int64_t longest, err *e)
 {
     attn_spec spec;
-    kv_tier where = {.place = place};
+    kv_tier where;
     attn_options o = {.tier = &where};
     *s = NULL;
+    TRY(kv_tier_parse(&where, place, e));
     TRY(kv_format_parse(&o.kv, store, "--kv", e));
     TRY(attn_spec_parse(&spec, strategy, &o, e));
+    spec.kv.prompt = longest;
     return session_create(s, p->dec, &spec, LIMIT, e);
 }
 
 /* What queueing the steps behind the first `WARM` costs, and what a session reads. */
 typedef struct {
     long waits, allocs;
-    double read;
-    size_t pinned;
+    host_counts moved;
+    size_t pinned, held; /* by the session, on the host and on the device */
+    memory_plan plan;
 } costs;
 
 static status queue_steps(const engine_parts *p, session *s, int32_t *out, costs *cost, err *e)
@@ -55,17 +61,21 @@ static status queue_steps(const engine_parts *p, session *s, int32_t *out, costs
         }
         if (st == ST_OK) st = session_take(p->dec, 1, &out[i + 1], e);
     }
-    cost->read = attn_seq_host(session_attn(s)).read;
+    cost->moved = attn_seq_host(session_attn(s));
     return st;
 }
 
-static status tokens(const engine_parts *p, int c, kv_place place, int32_t *out, costs *cost, err *e)
+static status tokens(const engine_parts *p, int c, const char *place, int32_t *out, costs *cost, err *e)
 {
     session *s;
-    size_t before = shim_pinned_held();
+    size_t before = shim_pinned_held(), held = shim_held();
     *cost = (costs){0};
-    TRY(new_in(&s, p, cases[c].strategy, cases[c].store, place, e));
+    TRY(new_in(&s, p, cases[c].strategy, cases[c].store, place, cases[c].longest, e));
     cost->pinned = shim_pinned_held() - before;
+    cost->held = shim_held() - held;
+    const decoder_options o = {.chunk = U_CHUNK, .max_batch = U_BATCH};
+    status planned = session_plan(&cost->plan, p->m, &o, attn_seq_spec(session_attn(s)), LIMIT, e);
+    if (planned != ST_OK) cost->pinned = 0;
     status st = queue_steps(p, s, out, cost, e);
     session_free(s);
     return st;
@@ -78,14 +88,18 @@ static void test_case(const engine_parts *p, int c)
     err e = {0};
     char name[160];
     size_t pinned = shim_pinned_held();
-    snprintf(name, sizeof name, "%s, %s", cases[c].strategy, cases[c].store);
-    is_ok(tokens(p, c, KV_DEVICE, device, &d, &e), &e, "%s, on the device", name);
-    is_ok(tokens(p, c, KV_HOST, host, &h, &e), &e, "%s, in the host's memory", name);
+    snprintf(name, sizeof name, "%s, %s, %s", cases[c].strategy, cases[c].store, cases[c].tier);
+    is_ok(tokens(p, c, "device", device, &d, &e), &e, "%s, on the device", name);
+    is_ok(tokens(p, c, cases[c].tier, host, &h, &e), &e, "%s, in the host's memory", name);
     ok(memcmp(device, host, sizeof host) == 0, "%s, the same tokens", name);
-    ok(d.pinned == 0 && h.pinned > 0, "%s, %zu bytes pinned", name, h.pinned);
+    ok(d.pinned == 0 && h.pinned > 0 && h.pinned == h.plan.host, "%s, %zu bytes pinned, %zu planned", name, h.pinned, h.plan.host);
+    ok(h.held <= h.plan.kv + h.plan.index + COUNTERS, "%s, %zu bytes on the device, %zu planned", name, h.held, h.plan.kv + h.plan.index);
     is_int(h.waits, d.waits, "%s, steps wait as often as without", name);
     is_int(h.allocs, 0, "%s, and take no memory", name);
-    ok(d.read == 0 && h.read > 0, "%s, %.0f bytes read in the host's memory", name, h.read);
+    const host_counts *m = &h.moved;
+    ok(d.moved.read == 0 && m->read > 0 && m->written > 0 && m->found <= m->asked,
+       "%s, %.0f bytes read in the host's memory, %.0f written, %.0f of %.0f rows on the device", name, m->read, m->written,
+       m->found, m->asked);
     is_int((long long)(shim_pinned_held() - pinned), 0, "%s, nothing stays pinned", name);
 }
 
@@ -96,13 +110,13 @@ static void test_memory(const engine_parts *p)
     size_t pinned = shim_pinned_held(), held = shim_held();
     long before = shim_calls();
     shim_pinned(pinned + 1000);
-    is_err(new_in(&s, p, "quest:skip=0", "f16", KV_HOST, &e), &e, ST_NOMEM, "out of pinned host memory: K rows needs 0.0 MB",
+    is_err(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, ST_NOMEM, "out of pinned host memory: K rows needs 0.0 MB",
            "memory that cannot be pinned");
     shim_pinned(SIZE_MAX);
     is_int((long long)(shim_pinned_held() - pinned), 0, "nothing stays pinned");
     is_int((long long)shim_held(), (long long)held, "nor on the device");
     e = (err){0};
-    is_ok(new_in(&s, p, "quest:skip=0", "f16", KV_HOST, &e), &e, "and it goes on");
+    is_ok(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, "and it goes on");
     session_free(s);
     ok(shim_calls() > before, "calls were made");
 }
@@ -111,9 +125,9 @@ static void test_refusals(const engine_parts *p)
 {
     session *s;
     err e = {0};
-    is_err(new_in(&s, p, "h2o", "f16", KV_HOST, &e), &e, ST_UNSUPPORTED, "h2o: --kv-tier host: it drops tokens", "h2o");
+    is_err(new_in(&s, p, "h2o", "f16", "host", 0, &e), &e, ST_UNSUPPORTED, "h2o: --kv-tier host: it drops tokens", "h2o");
     e = (err){0};
-    if (!is_ok(new_in(&s, p, "quest:skip=0", "f16", KV_HOST, &e), &e, "a session")) return;
+    if (!is_ok(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, "a session")) return;
     is_err(save_plain(s, "never-written.kv", &e), &e, ST_UNSUPPORTED, "--kv-tier host cannot be saved", "saving");
     session_free(s);
 }
@@ -131,7 +145,7 @@ static void test_faults(void)
         size_t before = shim_pinned_held();
         long calls = shim_calls();
         shim_fail_at(i == 1 ? 0 : i - 1);
-        status st = new_in(&s, &p, "quest:skip=0", "kivi4:g=4:r=8", KV_HOST, &e);
+        status st = new_in(&s, &p, "quest:skip=0", "f16", "host", 0, &e);
         if (i == 1) n = shim_calls() - calls + 1;
         shim_fail_at(0);
         silent += i > 1 && st == ST_OK && p.be->fault.code == ST_OK;

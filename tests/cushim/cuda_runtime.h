@@ -127,6 +127,26 @@ template <class T> T atomicAdd(T *p, T v)
     shim_yield();
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
+template <class T> T atomicCAS(T *p, T want, T v)
+{
+    shim_yield();
+    __atomic_compare_exchange_n(p, &want, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return want; /* what was there */
+}
+template <class T> T atomicExch(T *p, T v)
+{
+    T was = __atomic_load_n(p, __ATOMIC_RELAXED);
+    shim_yield();
+    while (!__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return was;
+}
+template <class T> T atomicMax(T *p, T v)
+{
+    T was = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (was < v && !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    shim_yield();
+    return was;
+}
 template <class T> T atomicOr(T *p, T v)
 {
     shim_yield();

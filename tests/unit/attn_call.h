@@ -99,7 +99,7 @@ static UNUSED_OK call call_make(rng *r, shape s)
                        .n_max = (int64_t)s.n, .band = s.band, .scale = 3 / sqrtf((float)s.dim)};
     c.job.rounded = s.rounded;
     if (s.rounded) c.job.scale /= 3; /* scores of variance 1 */
-    c.job.rows = (kv_rows){at(c.k), at(c.v), s.type, s.kv_heads, s.dim, cap, {0}, NULL};
+    c.job.rows = (kv_rows){at(c.k), at(c.v), s.type, s.kv_heads, s.dim, cap, {0}, NULL, NULL};
     c.job.q = at(c.q);
     c.job.out = at(c.out);
     c.job.lse = at(c.lse);

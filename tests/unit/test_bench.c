@@ -270,6 +270,19 @@ static void behind_fill(session *s, uint64_t seed, float out[2][VOCAB])
     is_ok(session_decode(&s, 1, ids, out[1], &e), &e, "a step");
 }
 
+/* A store made for prompts of a chunk takes no longer ones. */
+static void check_longest(const parts *p, const attn_spec *spec, const fill_options *o)
+{
+    session *s;
+    err e = {0};
+    if (!is_ok(session_create(&s, p->dec, spec, FILLED, &e), &e, "%s, short prompts", spec->text)) return;
+    is_err(session_fill(&s, 1, o, &e), &e, ST_UNSUPPORTED, "the store has room for one of", "pieces that are too long");
+    e = (err){0};
+    is_err(session_prefill(&s, 1, ids, CHUNK + 1, &(prefill_options){.which = LOGITS_LAST}, &e), &e, ST_UNSUPPORTED,
+           "the store has room for one of", "a prompt that is too long");
+    session_free(s);
+}
+
 /* Rows in pieces: the same where nothing waits for a prompt's end; over codes less is held in full. */
 static void test_pieces(const parts *p)
 {
@@ -289,6 +302,8 @@ static void test_pieces(const parts *p)
            "what pieces make");
         attn_spec spec = *attn_seq_spec(session_attn(s));
         attn_bytes plan[2];
+        spec.kv.prompt = CHUNK;
+        if (i) check_longest(p, &spec, &o);
         const attn_limits lim = {FILLED, CHUNK};
         for (int k = 0; k < 2; k++) {
             spec.kv.prompt = k ? o.piece : 0;

@@ -57,7 +57,7 @@ static store store_make(rng *r, shape s)
                         {.bits = s.bits, .by_token = s.by_token, .zero_point = s.zero_point, .cap = s.cap,
                          .group = s.group, .run = s.run, .k = at(filled(codes, 0xa5)), .v = at(filled(codes, 0xa5)),
                          .k_pair = at(filled(k_pair_bytes(&s), 0xa5)), .v_pair = at(filled(v_pair_bytes(&s), 0xa5)),
-                         .k_at = at(st.k_at), .v_at = at(st.v_at)}, NULL};
+                         .k_at = at(st.k_at), .v_at = at(st.v_at)}, NULL, NULL};
     return st;
 }
 

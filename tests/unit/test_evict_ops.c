@@ -126,7 +126,7 @@ static call *call_make(rng *r, shape s)
                         .qpos = at(c->qpos),
                         .band = s.band,
                         .scale = 2 / sqrtf((float)s.dim)};
-    c->job.rows = (kv_rows){at(c->k), {NULL}, s.type, s.kv_heads, s.dim, cap, {0}, NULL};
+    c->job.rows = (kv_rows){at(c->k), {NULL}, s.type, s.kv_heads, s.dim, cap, {0}, NULL, NULL};
     if (s.idx) c->job.idx = at(c->idx);
     if (s.idx && s.masked) c->job.at = at(c->at);
     if (!s.idx && s.masked) c->job.kpos = at(&c->kpos);
@@ -469,7 +469,7 @@ static void test_compact(backend *be, const char *level)
         static float k[LISTS][STRIDE][DIM], v[LISTS][STRIDE][DIM];
         lists l = {0};
         int64_t slots[STRIDE * LISTS], pos[STRIDE], next = 0;
-        kv_rows rows = {at(k), at(v), DT_F32, LISTS, DIM, STRIDE, {0}, NULL};
+        kv_rows rows = {at(k), at(v), DT_F32, LISTS, DIM, STRIDE, {0}, NULL, NULL};
         kept_rows kept = rows_of(&l, false);
         kept.n_lists = one ? 1 : LISTS;
         be->ops->evict->open(be, &kept);

@@ -157,7 +157,7 @@ static void test_ops(backend *be, const char *level)
                 size_t m = n - n / 4;
                 index_mem c = index_make(n, kv, dim, g, ALL_TYPES[t], how, open);
                 kv_rows rows = {
-                    at(xmalloc(kv * n * dim * 4)), at(xmalloc(kv * n * dim * 4)), ALL_TYPES[t], kv, dim, n, {0}, NULL};
+                    at(xmalloc(kv * n * dim * 4)), at(xmalloc(kv * n * dim * 4)), ALL_TYPES[t], kv, dim, n, {0}, NULL, NULL};
                 int64_t *slots = xmalloc(8 * n);
                 for (size_t j = 0; j < n; j++) slots[j] = (int64_t)j;
                 be->ops->kv_write(be, &rows, at(slots), 1, at(k), at(k), n);
@@ -324,7 +324,7 @@ static void test_points(backend *be, const char *level)
     for (size_t i = 0; i < N * D; i++) two[i] = k[i] > 0 ? 0.5f + (float)(i % D) : -2.0f - (float)(i / D / 32);
     for (int pass = 0; pass < 2; pass++) {
         index_mem m = index_make(N, KV, D, pass ? 1 : 32, DT_F32, FIER_RANGE, FIER_REQUANT);
-        kv_rows rows = {at(pass ? k : two), {NULL}, DT_F32, KV, D, N, {0}, NULL};
+        kv_rows rows = {at(pass ? k : two), {NULL}, DT_F32, KV, D, N, {0}, NULL, NULL};
         add(be, &m, pass ? k : two, 0, N);
         score(be, &m, a, N, q, H, 0, N, &read);
         be->ops->select->exact(be, at(exact), N, at(q), H, &rows, at(nn), N, (buf){NULL});
@@ -372,7 +372,7 @@ static void test_recall(backend *be, const char *level)
                      .head_dim = D,
                      .cap = PAGES,
                      .page = PAGE};
-    kv_rows rows = {at(k), {NULL}, DT_F32, 1, D, N, {0}, NULL};
+    kv_rows rows = {at(k), {NULL}, DT_F32, 1, D, N, {0}, NULL, NULL};
     add(be, &m, k, 0, N);
     be->ops->quest->add(be, &x, at(&zero), at(k), N);
     score(be, &m, est, N, q, 1, 0, N, &read);

@@ -136,8 +136,8 @@ static void test_kv(backend *be, const char *level)
             int64_t slots[60 * 3];
             size_t lists = i % 2 ? heads : 1; /* slots of all heads, or of each */
             for (size_t s = 0; s < n * lists; s++) slots[s] = (int64_t)((s * 7 + 3) % cap);
-            kv_rows ra = {at(a), at(a + bytes), ALL_TYPES[t], heads, d, cap, {0}, NULL};
-            kv_rows rb = {at(b), at(b + bytes), ALL_TYPES[t], heads, d, cap, {0}, NULL};
+            kv_rows ra = {at(a), at(a + bytes), ALL_TYPES[t], heads, d, cap, {0}, NULL, NULL};
+            kv_rows rb = {at(b), at(b + bytes), ALL_TYPES[t], heads, d, cap, {0}, NULL, NULL};
             const float *v = hard + (n_hard - n * heads * d);
             be->ops->kv_write(be, &ra, at(slots), lists, at(hard), at(v), n);
             ref->ops->kv_write(ref, &rb, at(slots), lists, at(hard), at(v), n);

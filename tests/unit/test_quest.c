@@ -84,7 +84,7 @@ static void test_ops(backend *be, const char *level)
                         for (int64_t p = 0; p < before[2]; p++)
                             grows &= s2[h * stride + (size_t)p] >= was[h * stride + (size_t)p];
                     group_note(&inc, grows, "a token lowers a score: dim %zu page %zu", dim, page);
-                    kv_rows rows = {at(xmalloc(kv * n * dim * 4)), {NULL}, DT_F32, kv, dim, n, {0}, NULL};
+                    kv_rows rows = {at(xmalloc(kv * n * dim * 4)), {NULL}, DT_F32, kv, dim, n, {0}, NULL, NULL};
                     for (size_t i = 0; i < n * kv * dim; i++)
                         ((float *)(void *)rows.k.p)[(i / dim % kv * n + i / dim / kv) * dim + i % dim] =
                             rounded(a.k[i], ALL_TYPES[t]);
@@ -128,7 +128,7 @@ static void test_pages(backend *be, const char *level)
         add(be, &b, 0, N);
         ok(memcmp(a.x.bound.p, b.x.bound.p, a.bytes) == 0, "%s, %s: the order inside a page does not matter", level,
            dtype_name(ALL_TYPES[t]));
-        kv_rows rows = {at(xmalloc(KV * N * D * 4)), at(xmalloc(KV * N * D * 4)), ALL_TYPES[t], KV, D, N, {0}, NULL};
+        kv_rows rows = {at(xmalloc(KV * N * D * 4)), at(xmalloc(KV * N * D * 4)), ALL_TYPES[t], KV, D, N, {0}, NULL, NULL};
         int64_t slots[N];
         for (int i = 0; i < N; i++) slots[i] = i;
         be->ops->kv_write(be, &rows, at(slots), 1, at(a.k), at(a.k), N);

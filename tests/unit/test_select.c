@@ -34,7 +34,7 @@ static void test_exact(backend *be, const char *level)
                 size_t dim = DIMS[d], kv = 2, heads = kv * GROUPS[i], n = 1 + (d * 37 + i * 11) % 90, stride = n + 3;
                 float *q = random_f32(&r, heads * dim), *a = xmalloc(4 * heads * stride),
                       *b = xmalloc(4 * heads * stride);
-                kv_rows rows = {at(random_as(&r, kv * n * dim, ALL_TYPES[t])), {NULL}, ALL_TYPES[t], kv, dim, n, {0}, NULL};
+                kv_rows rows = {at(random_as(&r, kv * n * dim, ALL_TYPES[t])), {NULL}, ALL_TYPES[t], kv, dim, n, {0}, NULL, NULL};
                 int64_t range[3] = {(int64_t)n, (int64_t)(i % 2 ? n / 3 : 0), (int64_t)n};
                 uint64_t read[2] = {5, 5};
                 ref->ops->select->exact(ref, at(a), stride, at(q), heads, &rows, at(range), (int64_t)n, at(&read[0]));

@@ -41,6 +41,8 @@ static void rig_close(rig *r)
     if (r->range.p) o->free(r->be, r->range, 2 * sizeof(int64_t));
 }
 
+static int64_t longest; /* prompt of rigs to come; 0: any */
+
 static status rig_open(rig *r, backend *be, const char *kv, size_t d, int64_t n_tokens, err *e)
 {
     int64_t cap[LAYERS] = {n_tokens, n_tokens};
@@ -56,6 +58,7 @@ static status rig_open(rig *r, backend *be, const char *kv, size_t d, int64_t n_
     r->ctx = (attn_ctx){.spec = &r->spec, .shape = &r->shape, .lim = &r->lim, .be = be,
                         .layers = r->layers};
     TRY(kv_format_parse(&r->spec.kv, kv, "--kv", e));
+    r->spec.kv.prompt = longest;
     TRY(kv_store_create(&r->s, &r->ctx, HEADS, cap, e));
     TRY(be->ops->alloc(be, &r->k, CHUNK * row, "k", e));
     TRY(be->ops->alloc(be, &r->v, CHUNK * row, "v", e));
@@ -261,6 +264,41 @@ static void check_mixed(backend *be, const char *kv, size_t d)
     ok(good, "%s: prompts and steps in turns", kv);
     ok(waits, "%s: quantization waits for the end of a prompt", kv);
     rig_close(&r);
+}
+
+static size_t taken; /* by rows and codes */
+static const backend_ops *below;
+
+static status count_taken(backend *be, buf *out, size_t bytes, const char *what, err *e)
+{
+    if (strstr(what, "rows") || strstr(what, "codes")) taken += bytes;
+    return below->alloc(be, out, bytes, what, e);
+}
+
+/* Where the longest prompt is known, exact rows are as many as it needs, and a plan of memory taken at once tells just
+ * what is taken. */
+static void check_bounded(backend *be, const char *kv, size_t d)
+{
+    err e = {0};
+    rig r;
+    size_t plan[2];
+    below = be->ops;
+    backend_ops spy = *below;
+    spy.alloc = count_taken;
+    be->ops = &spy;
+    for (int k = 0; k < 2; k++) {
+        taken = 0;
+        longest = k ? 40 : 0; /* as check_mixed's */
+        is_ok(rig_open(&r, be, kv, d, MAX_N, &e), &e, "%s", kv);
+        r.spec.kv.at_once = true;
+        is_ok(kv_plan_bytes(&plan[k], r.f, &r.shape, HEADS, MAX_N, &e), &e, "planned");
+        is_int((long long)taken, (long long)(LAYERS * plan[k]), "%s: as much is taken at once as planned", kv);
+        rig_close(&r);
+    }
+    be->ops = below;
+    ok(plan[1] < plan[0], "%s: %zu bytes a layer for prompts of 40 tokens, %zu for any", kv, plan[1], plan[0]);
+    check_mixed(be, kv, d);
+    longest = 0;
 }
 
 /* Exact rows are used again: a long run of steps stays within the first few. */
@@ -551,6 +589,9 @@ int main(void)
         check_mixed(be, "kivi4:g=8:r=16:key_residual=slide:sink_fp=5", 10);
         check_mixed(be, "logquant:g=4:r=12", 8);
         check_mixed(be, "logquant4:r=24:quant=hf_axis0_g64", 64);
+        check_bounded(be, "kivi2:g=4:r=8", 8);
+        check_bounded(be, "kivi4:g=8:r=16:key_residual=slide:sink_fp=5", 10);
+        check_bounded(be, "logquant4:g=4:r=12", 8);
         check_reuse(be, "kivi2:g=8:r=32", 33);
         check_reuse(be, "kivi2:g=8:r=32:key_residual=slide", 40);
         check_reuse(be, "logquant:g=8:r=30", 30 + 7);

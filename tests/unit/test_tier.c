@@ -413,7 +413,7 @@ static void check_memory(const world *w)
 static void check_refusals(const world *w)
 {
     static const char *const bad[] = {"", "disc", "disk:", "disk:cache=", "disk:cache=12x", "disk:window=-1", "disk:cache=1G:",
-                                      "host:/tmp", "disk:cache=99999999999999999999"};
+                                      "host:/tmp", "host:", "device:cache=1", "disk:cache=99999999999999999999"};
     static const char *const evict[] = {"streaming", "h2o", "snapkv", "tova"};
     rig r;
     err e = {0};
@@ -425,6 +425,8 @@ static void check_refusals(const world *w)
     }
     t = tier_of("disk:window=1k:cache=2M:/a/b:c");
     ok(t.place == KV_DISK && t.window == 1024 && t.cache == 2 << 20 && strcmp(t.dir, "/a/b:c") == 0, "all words are read");
+    t = tier_of("host:window=8:cache=0");
+    ok(t.place == KV_HOST && t.window == 8 && t.cache == 0, "also behind host");
     if (!is_ok(rig_open(&r, "cpu", w, 80, &e), &e, "opened")) return;
     t = tier_of("disk");
     for (size_t i = 0; i < sizeof evict / sizeof *evict; i++) {
