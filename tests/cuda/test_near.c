@@ -225,7 +225,7 @@ int main(void)
         {8, 1, 1, DT_F16, 1, 2, 16}, {8, 2, 2, DT_F16, 0, 0, 8},  {8, 2, 2, DT_F16, 4, 8, 0},  {8, 0, 2, DT_F16, 4, 8, 8},
     };
     backend *be = open_cuda();
-    if (!be) return tap_done();
+    if (!be) return 0; /* which has said so */
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int order = 0; order < n_orders(); order++) test_shape(be, &shapes[i], order);
     check_end(be);
