@@ -303,7 +303,7 @@ static __global__ void __launch_bounds__(BLOCK) list_k(wide_args w)
     if (f.k > 0) v.c.least = f.prefix, v.c.ties = f.k;
     clear(v, 2);
     int64_t first = (int64_t)blockIdx.x * WARPS, run = (int64_t)v.run, n_runs = (v.c.items + RUN - 1) / RUN;
-    sums s = runs_before(v, first, room);
+    sums s = runs_before(v, min(first, n_runs), room); /* what lies behind them was not written */
     for (int64_t r = first; r < run && r < n_runs; r++) add_run(s, v.c, v.runs[r], s.ties, r);
     auto walk_run = [&](int64_t r, int64_t ties, int64_t at, int32_t *idx) {
         auto where = [&](int64_t e) {
