@@ -1,6 +1,24 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Makes ./configure. Needs autoconf, automake and pkg-config.
+# Makes the lists of files that no one keeps by hand, and ./configure. Needs autoconf, automake and pkg-config.
+#   autogen.sh [lists]    lists: the lists alone
 set -e
 cd "$(dirname "$0")"
-autoreconf --install --force --warnings=all
+list() { # list NAME FOLDER PATTERN...: the files below a folder that match a pattern, as a make variable
+    printf '%s =' "$1"
+    folder=$2
+    shift 2
+    for pattern in "$@"; do find "$folder" -name "$pattern" -type f; done | LC_ALL=C sort |
+        while read -r file; do printf ' \\\n  %s' "$file"; done
+    echo
+}
+{
+    echo '# Made by autogen.sh'
+    list eval_sources eval '*.[ch]'
+    list eval_data eval '*.json' '*.jsonl' '*.txt' '*.tsv' '*.md' LICENSE
+} >eval/files.mk
+{
+    echo '# Made by autogen.sh'
+    list attention_sources attention '*.[ch]'
+} >attention/files.mk
+[ "$1" = lists ] || autoreconf --install --force --warnings=all

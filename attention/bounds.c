@@ -3,51 +3,31 @@
 
 #include "attention/bounds.h"
 
-#include "kernels/base/mem.h"
+#include <stddef.h>
 
-static size_t pages_of(int64_t page, int64_t n)
+static int64_t pages_of(int64_t page, int64_t n)
 {
-    return (size_t)((n + page - 1) / page);
+    return (n + page - 1) / page;
 }
 
-status bounds_bytes(size_t *out, const attn_spec *s, const attn_shape *shape, int64_t page, int64_t n, err *e)
+void bounds_declare(attn_decl *d, size_t at, const char *name, int64_t page)
 {
-    size_t row = 2 * (size_t)(shape->n_kv_heads * shape->head_dim) * dtype_size(s->kv.type);
-    return size_mul(out, pages_of(page, n), row, "KV plan", e);
+    mem_decl m = {.name = name, .kind = MEM_INDEX, .each_layer = true, .at = at + offsetof(page_bounds, bound)};
+    m.regions = (size_t)d->shape->n_kv_heads;
+    m.item = 2 * (size_t)d->shape->head_dim * dtype_size(d->spec->kv.type);
+    m.cap = pages_of(page, d->lim->n_tokens);
+    m.used = pages_of(page, d->n);
+    decl_mem(d, m);
+    decl_bytes(d, MEM_HOST, at + offsetof(page_bounds, index), name, (size_t)d->shape->n_layers * sizeof(quest_index));
 }
 
-status bounds_open(quest_index **out, const attn_ctx *c, int64_t page, const char *what, err *e)
+void bounds_reset(page_bounds *b, const attn_view *v, int64_t page)
 {
-    const attn_shape *sh = c->shape;
-    size_t bytes;
-    TRY(MEM_NEW(out, (size_t)sh->n_layers, e));
-    TRY(bounds_bytes(&bytes, c->spec, sh, page, c->lim->n_tokens, e));
-    for (int l = 0; l < sh->n_layers; l++) {
-        (*out)[l] = (quest_index){.type = c->spec->kv.type,
-                                  .n_kv_heads = (size_t)sh->n_kv_heads,
-                                  .head_dim = (size_t)sh->head_dim,
-                                  .cap = pages_of(page, c->lim->n_tokens),
-                                  .page = (size_t)page};
-        if (c->layers[l]) TRY(c->be->ops->alloc(c->be, &(*out)[l].bound, bytes, what, e));
-    }
-    return ST_OK;
-}
-
-static size_t page_bytes(const quest_index *x)
-{
-    return 2 * x->head_dim * dtype_size(x->type);
-}
-
-void bounds_close(quest_index *x, const attn_ctx *c)
-{
-    for (int l = 0; x && l < c->shape->n_layers; l++)
-        if (x[l].bound.p) c->be->ops->free(c->be, x[l].bound, x[l].n_kv_heads * x[l].cap * page_bytes(&x[l]));
-    mem_free(x);
-}
-
-status bounds_state(const quest_index *x, const attn_ctx *c, attn_state *v, const char *what, int layer, err *e)
-{
-    size_t page = page_bytes(&x[layer]), kv = x[layer].n_kv_heads, cap = x[layer].cap * page;
-    const state_part part = {0, kv, cap, pages_of((int64_t)x[layer].page, c->length) * page};
-    return v->rows(v, what, layer, x[layer].bound, kv * cap, &part, 1, e);
+    for (int l = 0; l < v->shape->n_layers; l++)
+        b->index[l] = (quest_index){.bound = b->bound[l],
+                                    .type = v->spec->kv.type,
+                                    .n_kv_heads = (size_t)v->shape->n_kv_heads,
+                                    .head_dim = (size_t)v->shape->head_dim,
+                                    .cap = (size_t)pages_of(page, v->lim->n_tokens),
+                                    .page = (size_t)page};
 }

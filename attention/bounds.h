@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* Page bounds of all layers of a sequence (ops_quest.h): quest's index, and the second level over an index. */
+/* Quest's bounds of the keys of pages, as an index of a method or as its second level. */
 #ifndef ATTENTION_BOUNDS_H
 #define ATTENTION_BOUNDS_H
 
 #include "attention/method.h"
 #include "kernels/ops_quest.h"
 
-/* Bytes of one layer that holds n tokens in pages of `page`. */
-status bounds_bytes(size_t *out, const attn_spec *s, const attn_shape *shape, int64_t page, int64_t n, err *e);
-/* [n_layers], for as many tokens as the context's limit; layers that it does not serve hold nothing. On failure too
- * *out goes to bounds_close. */
-status bounds_open(quest_index **out, const attn_ctx *c, int64_t page, const char *what, err *e);
-void bounds_close(quest_index *x, const attn_ctx *c);
-/* Those of a layer that holds c->length tokens (state.h). */
-status bounds_state(const quest_index *x, const attn_ctx *c, attn_state *v, const char *what, int layer, err *e);
-/* First position whose key a rewind to n tokens reads again. */
-static inline int64_t bounds_redo_from(int64_t page, int64_t n)
+/* A member of the method's struct. */
+typedef struct {
+    buf *bound;         /* [n_layers] */
+    quest_index *index; /* [n_layers] */
+} page_bounds;
+
+/* at: offset of the page_bounds; page: tokens of one. */
+void bounds_declare(attn_decl *d, size_t at, const char *name, int64_t page);
+void bounds_reset(page_bounds *b, const attn_view *v, int64_t page);
+
+static inline void bounds_add(const page_bounds *b, const attn_view *v, const attn_part *p, int layer, buf k)
 {
-    return n / page * page;
+    v->be->ops->quest->add(v->be, &(index_add_job){&b->index[layer], p->first, k, p->n_tok}, 1);
 }
 
 #endif

@@ -1,113 +1,48 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
+#include <stddef.h>
+
 #include "attention/budget.h"
 
-#include "kernels/base/mem.h"
+#define AT(member) (at + offsetof(attn_budget, member))
 
-struct attn_budget {
-    backend *be;
-    bool pooled;
-    int n_layers; /* of the model */
-    int *rank;    /* [n_layers] place of a layer among those that share */
-    size_t max_windows, n_windows;
-    int64_t nominal;   /* as uploaded */
-    entropy_pool pool; /* its buffers lie in state, sum and theta */
-    buf state;         /* i64: bounds [2], count, nominal, k [n_layers], pools [max_windows] */
-    buf sum, theta;
-    int64_t *host; /* [max_windows] for uploads */
-};
-
-enum { S_BOUND, S_COUNT = 2, S_NOMINAL, S_K };
-
-static size_t state_bytes(int n_layers, size_t n_windows)
+void budget_declare(attn_decl *d, size_t at, mem_kind kind, size_t n_windows)
 {
-    return (S_K + (size_t)n_layers + n_windows) * sizeof(int64_t);
+    size_t n = (size_t)d->shape->n_layers, i64 = sizeof(int64_t);
+    decl_bytes(d, kind, AT(sum), "entropies", n * sizeof(double));
+    decl_bytes(d, kind, AT(count), "number of entropies", i64);
+    decl_bytes(d, MEM_SCRATCH, AT(theta), "budgets", n_windows * n * sizeof(float));
+    decl_bytes(d, MEM_SCRATCH, AT(bound), "budgets", 2 * i64);
+    decl_bytes(d, MEM_SCRATCH, AT(pools), "budgets", n_windows * i64);
+    decl_bytes(d, MEM_SCRATCH, AT(k), "budgets", (n + 1) * i64);
+    decl_bytes(d, MEM_HOST, AT(rank), "budgets", n * sizeof(int));
+    decl_bytes(d, MEM_HOST, AT(host), "budgets", n_windows * i64);
 }
 
-static size_t sum_bytes(int n_layers)
-{
-    return (size_t)n_layers * sizeof(double);
-}
-
-static size_t theta_bytes(int n_layers, size_t n_windows)
-{
-    return n_windows * (size_t)n_layers * sizeof(float);
-}
-
-size_t attn_budget_bytes(const attn_shape *shape, size_t n_windows)
-{
-    return state_bytes(shape->n_layers, n_windows) + sum_bytes(shape->n_layers) +
-           theta_bytes(shape->n_layers, n_windows);
-}
-
-static buf at(const attn_budget *b, size_t i)
-{
-    return buf_at(b->state, i * sizeof(int64_t));
-}
-
-status attn_budget_create(attn_budget **out, const attn_ctx *c, int64_t pool, size_t n_windows,
-                          err *e)
-{
-    attn_budget *b;
-    const backend_ops *o = c->be->ops;
-    int n = c->shape->n_layers;
-    size_t used = 0;
-    *out = NULL;
-    TRY(MEM_NEW(&b, 1, e));
-    *b = (attn_budget){
-        .be = c->be, .pooled = pool == POOL_ENTROPY, .n_layers = n, .max_windows = n_windows};
-    status st = MEM_NEW(&b->rank, (size_t)n, e);
-    if (st == ST_OK) st = MEM_NEW(&b->host, n_windows, e);
-    if (st == ST_OK) st = o->alloc(c->be, &b->state, state_bytes(n, n_windows), "budgets", e);
-    if (st == ST_OK) st = o->alloc(c->be, &b->sum, sum_bytes(n), "budgets", e);
-    if (st == ST_OK) st = o->alloc(c->be, &b->theta, theta_bytes(n, n_windows), "budgets", e);
-    if (st != ST_OK) {
-        attn_budget_free(b);
-        return st;
-    }
-    for (int l = 0; l < n; l++) {
-        b->rank[l] = (int)used;
-        used += c->layers[l];
-    }
-    b->pool = (entropy_pool){.theta = b->theta,
-                             .sum = b->sum,
-                             .count = at(b, S_COUNT),
-                             .pool = at(b, S_K + (size_t)n),
-                             .bound = at(b, S_BOUND),
-                             .n_layers = used};
-    *out = b;
-    return ST_OK;
-}
-
-void attn_budget_free(attn_budget *b)
-{
-    if (!b) return;
-    const backend_ops *o = b->be->ops;
-    if (b->state.p) o->free(b->be, b->state, state_bytes(b->n_layers, b->max_windows));
-    if (b->sum.p) o->free(b->be, b->sum, sum_bytes(b->n_layers));
-    if (b->theta.p) o->free(b->be, b->theta, theta_bytes(b->n_layers, b->max_windows));
-    mem_free(b->rank);
-    mem_free(b->host);
-    mem_free(b);
-}
-
-void attn_budget_reset(attn_budget *b)
+void budget_reset(attn_budget *b, const attn_view *v, int64_t pool)
 {
     const int64_t zero = 0;
     const double none = 0;
-    b->be->ops->upload(b->be, at(b, S_COUNT), &zero, sizeof zero);
-    for (size_t l = 0; l < b->pool.n_layers; l++)
-        b->be->ops->upload(b->be, buf_at(b->sum, l * sizeof none), &none, sizeof none);
+    size_t used = 0;
+    for (int l = 0; l < v->shape->n_layers; l++) {
+        b->rank[l] = (int)used;
+        used += v->layers[l];
+    }
+    b->be = v->be;
+    b->pooled = pool == POOL_ENTROPY;
+    b->n_windows = 0;
+    b->pool = (entropy_pool){
+        .theta = b->theta, .sum = b->sum, .count = b->count, .pool = b->pools, .bound = b->bound, .n_layers = used};
+    b->be->ops->upload(b->be, b->count, &zero, sizeof zero);
+    for (size_t l = 0; l < used; l++) b->be->ops->upload(b->be, buf_at(b->sum, l * sizeof none), &none, sizeof none);
 }
 
-status attn_budget_state(attn_budget *b, attn_state *v, err *e)
+status budget_check(const attn_budget *b, err *e)
 {
     int64_t count;
     double sum;
-    TRY(v->mem(v, "entropies", -1, b->sum, b->pool.n_layers * sizeof sum, e));
-    TRY(v->mem(v, "number of entropies", -1, at(b, S_COUNT), sizeof count, e));
-    b->be->ops->download(b->be, &count, at(b, S_COUNT), sizeof count);
+    b->be->ops->download(b->be, &count, b->count, sizeof count);
     TRY(state_within("number of entropies", count, 0, (int64_t)1 << 50, e));
     for (size_t l = 0; l < b->pool.n_layers; l++) {
         b->be->ops->download(b->be, &sum, buf_at(b->sum, l * sizeof sum), sizeof sum);
@@ -117,29 +52,30 @@ status attn_budget_state(attn_budget *b, attn_state *v, err *e)
 }
 
 /* Bounds: methods.md 9.7, 32 and 92 for the default 46. */
-void attn_budget_open(attn_budget *b, int64_t nominal, size_t n_windows)
+void budget_open(attn_budget *b, int64_t nominal, size_t n_windows)
 {
     const backend_ops *o = b->be->ops;
     b->n_windows = b->pooled ? n_windows : 0;
     if (nominal != b->nominal) {
-        int64_t bound[2] = {nominal * 7 / 10, attn_budget_most(POOL_ENTROPY, nominal)};
-        o->upload(b->be, at(b, S_BOUND), bound, sizeof bound);
-        o->upload(b->be, at(b, S_NOMINAL), &nominal, sizeof nominal);
+        int64_t bound[2] = {nominal * 7 / 10, budget_most(POOL_ENTROPY, nominal)};
+        o->upload(b->be, b->bound, bound, sizeof bound);
+        o->upload(b->be, b->k, &nominal, sizeof nominal);
         b->nominal = nominal;
     }
     for (size_t w = 0; w < b->n_windows; w++) b->host[w] = (int64_t)b->pool.n_layers * nominal;
-    if (b->n_windows) o->upload(b->be, b->pool.pool, b->host, b->n_windows * sizeof *b->host);
+    if (b->n_windows) o->upload(b->be, b->pools, b->host, b->n_windows * sizeof *b->host);
 }
 
-buf attn_budget_take(attn_budget *b, int layer, size_t window, const item_scores *s, float scale)
+/* k[0] is the nominal number, k[1 + layer] that of a layer. */
+buf budget_take(attn_budget *b, int layer, size_t window, const item_scores *s, float scale)
 {
-    if (window >= b->n_windows) return at(b, S_NOMINAL);
-    buf k = at(b, S_K + (size_t)layer);
+    if (window >= b->n_windows) return b->k;
+    buf k = buf_at(b->k, (1 + (size_t)layer) * sizeof(int64_t));
     b->be->ops->block->take(b->be, &b->pool, window, (size_t)b->rank[layer], s, scale, k);
     return k;
 }
 
-void attn_budget_close(attn_budget *b)
+void budget_close(attn_budget *b)
 {
     if (b->n_windows) b->be->ops->block->close_pools(b->be, &b->pool, b->n_windows);
     b->n_windows = 0;

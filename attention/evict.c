@@ -3,390 +3,299 @@
 
 #include "attention/evict.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
 
-/* ---- sizes ---- */
+/* ---- rules and sizes ---- */
 
-static size_t lists_of(const evict_rule *r, const attn_shape *sh)
+static const evict_kind *kind_of(const attn_spec *s)
 {
-    if (r->lists == EVICT_LAYER) return 1;
-    return (size_t)(r->lists == EVICT_GROUP ? sh->n_kv_heads : sh->n_heads);
+    return s->method->kind;
 }
 
-static size_t regions_of(const evict_rule *r, const attn_shape *sh)
+static evict_rule rule_of(const attn_spec *s)
 {
-    return (size_t)(r->lists == EVICT_EACH ? sh->n_heads : sh->n_kv_heads);
+    gqa_mode gqa = attn_gqa(s);
+    evict_rule r = {.gqa = gqa, .how = gqa == GQA_MAX_S ? COMBINE_MAX : gqa == GQA_SUM_S ? COMBINE_SUM : COMBINE_MEAN};
+    kind_of(s)->rule(s, &r);
+    return r;
 }
 
-static int64_t chunk_of(const attn_limits *lim)
+/* Whether all heads of a layer share one list. */
+static bool by_layer(const evict_rule *r)
 {
-    return lim->chunk < lim->n_tokens ? lim->chunk : lim->n_tokens;
+    return r->gqa >= GQA_LAYER_MEAN;
 }
 
-/* Entries of a list at its peak: a whole prompt, or what is kept and one chunk. */
-static int64_t most_entries(const attn_spec *s, const attn_limits *lim, const evict_rule *r)
+static const char *evict_alone(const attn_spec *s)
 {
-    int64_t chunked =
-        chunk_of(lim) < lim->n_tokens - s->budget ? s->budget + chunk_of(lim) : lim->n_tokens;
-    return r->each_chunk && !r->once ? chunked : lim->n_tokens;
+    evict_rule r = rule_of(s);
+    return r.sums && by_layer(&r) ? "the sums of all heads that gqa=layer_mean keeps; use gqa=mean_s" : NULL;
 }
 
-/* Bytes of position, slot and score. */
-static size_t entry_bytes(const attn_spec *s, const evict_rule *r)
-{
-    return sizeof(int32_t) * (1 + (size_t)!kv_has_codes(&s->kv) + (size_t)r->sums);
-}
-
-static status scratch_bytes(size_t *out, const attn_spec *s, const attn_shape *sh,
-                            const attn_limits *lim, const evict_rule *r, err *e)
-{
-    size_t lists = lists_of(r, sh), chunk = (size_t)chunk_of(lim), bytes;
-    /* With the range and `seen` of each layer's lists. */
-    TRY(size_mul(out, chunk + 3 * (size_t)sh->n_layers, lists * sizeof(int64_t), "slots", e));
-    if (!r->sums) {
-        TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r), lists * sizeof(float), "scores", e));
-        TRY(size_add(out, *out, bytes, "scores", e));
-    }
-    if (!r->once) {
-        TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r), (size_t)sh->n_heads * sizeof(float),
-                     "logits", e));
-        TRY(size_add(out, *out, bytes, "logits", e));
-    }
-    if (r->by_rank) {
-        TRY(size_mul(&bytes, (size_t)most_entries(s, lim, r),
-                     2 * lists * (size_t)sh->head_dim * sizeof(float), "rows by rank", e));
-        TRY(size_add(out, *out, bytes, "rows by rank", e));
-    }
-    if (r->lists != EVICT_EACH) return ST_OK;
-    TRY(size_mul(&bytes, chunk, 2 * (size_t)(sh->n_heads * sh->head_dim) * sizeof(float), "rows",
-                 e));
-    return size_add(out, *out, bytes, "rows", e);
-}
-
-status evict_create(attn_ctx **out, const attn_ctx *base, const evict_rule *rule, err *e)
-{
-    evict_ctx *c;
-    *out = NULL;
-    TRY(MEM_NEW(&c, 1, e));
-    status st = evict_init(c, base, rule, e);
-    if (st != ST_OK) evict_free(&c->base);
-    else *out = &c->base;
-    return st;
-}
-
-status evict_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
-                  const attn_limits *lim, const bool *layers, const evict_rule *rule, err *e)
-{
-    int64_t n = kv_has_codes(&s->kv) ? lim->n_tokens : most_entries(s, lim, rule);
-    size_t row = lists_of(rule, shape) * entry_bytes(s, rule);
-    for (int l = 0; l < shape->n_layers; l++) {
-        size_t bytes;
-        if (!layers[l]) continue;
-        TRY(kv_plan_bytes(&bytes, &s->kv, shape, regions_of(rule, shape), n, e));
-        TRY(size_add(&out->kv, out->kv, bytes, "KV plan", e));
-        TRY(size_mul(&bytes, (size_t)most_entries(s, lim, rule), row, "KV plan", e));
-        TRY(size_add(&out->index, out->index, bytes, "KV plan", e));
-    }
-    return scratch_bytes(&out->scratch, s, shape, lim, rule, e);
-}
-
-/* ---- life ---- */
-
-static size_t rows_bytes(const evict_ctx *c)
-{
-    const attn_shape *sh = c->base.shape;
-    return (size_t)chunk_of(c->base.lim) * (size_t)(sh->n_heads * sh->head_dim) * sizeof(float);
-}
-
-static size_t list_bytes(const evict_ctx *c)
-{
-    return c->n_lists * c->stride * entry_bytes(c->base.spec, &c->rule);
-}
-
-static size_t range_bytes(const evict_ctx *c)
-{
-    return (size_t)c->base.shape->n_layers * c->n_lists * 2 * sizeof(int64_t);
-}
-
-static size_t score_bytes(const evict_ctx *c)
-{
-    return c->n_lists * c->stride * sizeof(float);
-}
-
-static size_t logits_bytes(const evict_ctx *c)
-{
-    return (size_t)c->base.shape->n_heads * c->stride * sizeof(float);
-}
-
-static size_t slots_bytes(const evict_ctx *c)
-{
-    return (size_t)chunk_of(c->base.lim) * c->n_lists * sizeof(int64_t);
-}
-
-/* Of K or V. */
-static size_t ranked_bytes(const evict_ctx *c)
-{
-    return c->n_lists * c->stride * (size_t)c->base.shape->head_dim * sizeof(float);
-}
-
-void evict_free(attn_ctx *base)
-{
-    evict_ctx *c = evict_of(base);
-    const backend_ops *o = base->be->ops;
-    kv_store_free(c->store);
-    for (int l = 0; c->kept && l < base->shape->n_layers; l++)
-        if (c->kept[l].at.p) o->free(base->be, c->kept[l].at, list_bytes(c));
-    if (c->range.p) o->free(base->be, c->range, range_bytes(c));
-    if (c->seen.p) o->free(base->be, c->seen, range_bytes(c) / 2);
-    if (c->score.p) o->free(base->be, c->score, score_bytes(c));
-    if (c->logits.p) o->free(base->be, c->logits, logits_bytes(c));
-    if (c->slots.p) o->free(base->be, c->slots, slots_bytes(c));
-    if (c->ranked.k.p) o->free(base->be, c->ranked.k, ranked_bytes(c));
-    if (c->ranked.v.p) o->free(base->be, c->ranked.v, ranked_bytes(c));
-    if (c->k.p) o->free(base->be, c->k, rows_bytes(c));
-    if (c->v.p) o->free(base->be, c->v, rows_bytes(c));
-    mem_free(c->kept);
-    mem_free(c->together);
-    mem_free(c->host);
-    mem_free(c);
-}
-
-/* Entries of all lists: the first n positions. */
-static void set_counts(evict_ctx *c, int64_t n)
-{
-    for (size_t i = 0; i < range_bytes(c) / sizeof(int64_t); i++) c->host[i] = i % 2 ? n : 0;
-    c->base.be->ops->upload(c->base.be, c->range, c->host, range_bytes(c));
-    c->stored = n;
-}
-
-void evict_reset(attn_ctx *base)
-{
-    evict_ctx *c = evict_of(base);
-    kv_store_reset(c->store);
-    set_counts(c, 0);
-    c->listed = c->due = false;
-    c->attended = c->turns = 0;
-}
-
-static status create_store(evict_ctx *c, err *e)
-{
-    const attn_ctx *b = &c->base;
-    int64_t *cap;
-    TRY(MEM_NEW(&cap, (size_t)b->shape->n_layers, e));
-    for (int l = 0; l < b->shape->n_layers; l++)
-        cap[l] = !b->layers[l]                ? 0
-                 : kv_has_codes(&b->spec->kv) ? b->lim->n_tokens
-                                              : (int64_t)c->stride;
-    status st = kv_store_create(&c->store, b, c->n_regions, cap, e);
-    mem_free(cap);
-    return st;
-}
-
-static status create_layer(evict_ctx *c, int l, err *e)
-{
-    const attn_ctx *b = &c->base;
-    size_t lists = c->n_lists, column = lists * c->stride * sizeof(int32_t), n = 1;
-    size_t first = (size_t)l * lists * sizeof(int64_t);
-    kept_rows *k = &c->kept[l];
-    *k = (kept_rows){.range = buf_at(c->range, 2 * first),
-                     .seen = buf_at(c->seen, first),
-                     .score = c->score,
-                     .read = attn_index_read(b),
-                     .n_lists = lists,
-                     .stride = c->stride};
-    TRY(b->be->ops->alloc(b->be, &k->at, list_bytes(c), "lists of kept tokens", e));
-    if (!kv_has_codes(&b->spec->kv)) k->slot = buf_at(k->at, n++ * column);
-    if (c->rule.sums) k->score = buf_at(k->at, n * column);
-    return ST_OK;
-}
-
-static status create_buffers(evict_ctx *c, err *e)
-{
-    backend *be = c->base.be;
-    const backend_ops *o = be->ops;
-    size_t host = range_bytes(c) / sizeof(int64_t), n = (size_t)c->base.shape->n_layers;
-    TRY(o->alloc(be, &c->range, range_bytes(c), "lists of kept tokens", e));
-    TRY(o->alloc(be, &c->seen, range_bytes(c) / 2, "lists of kept tokens", e));
-    TRY(o->alloc(be, &c->slots, slots_bytes(c), "slots", e));
-    if (!c->rule.sums) TRY(o->alloc(be, &c->score, score_bytes(c), "scores", e));
-    if (!c->rule.once) TRY(o->alloc(be, &c->logits, logits_bytes(c), "logits", e));
-    c->ranked = (kv_rows){.type = DT_F32,
-                          .n_kv_heads = c->n_lists,
-                          .cap = c->stride,
-                          .head_dim = (size_t)c->base.shape->head_dim};
-    if (c->rule.by_rank) {
-        TRY(o->alloc(be, &c->ranked.k, ranked_bytes(c), "K rows by rank", e));
-        TRY(o->alloc(be, &c->ranked.v, ranked_bytes(c), "V rows by rank", e));
-    }
-    if (c->rule.lists == EVICT_EACH) {
-        TRY(o->alloc(be, &c->k, rows_bytes(c), "K rows of all heads", e));
-        TRY(o->alloc(be, &c->v, rows_bytes(c), "V rows of all heads", e));
-    }
-    TRY(MEM_NEW(&c->host, (host > c->stride ? host : c->stride) + 1, e));
-    TRY(MEM_NEW(&c->kept, n, e));
-    return MEM_NEW(&c->together, n, e);
-}
-
-status evict_init(evict_ctx *c, const attn_ctx *base, const evict_rule *rule, err *e)
-{
-    c->base = *base;
-    c->rule = *rule;
-    c->n_lists = lists_of(rule, base->shape);
-    c->n_regions = regions_of(rule, base->shape);
-    c->stride = (size_t)most_entries(base->spec, base->lim, rule);
-    TRY(create_store(c, e));
-    TRY(create_buffers(c, e));
-    for (int l = 0; l < base->shape->n_layers; l++)
-        if (base->layers[l]) TRY(create_layer(c, l, e));
-    evict_reset(&c->base);
-    return ST_OK;
-}
-
-/* ---- a forward ---- */
-
-status evict_check_gqa(const attn_spec *s, gqa_mode mode, err *e)
+status evict_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     static const char *const why[GQA_COUNT] = {
         [GQA_MEAN_Q] = "gqa=mean_q: each query has its own weights",
         [GQA_VOTE] = "gqa=vote: attention weights are a softmax already, their sum is gqa=sum_s",
         [GQA_LAYER_VOTE] = "gqa=layer_vote: attention weights are a softmax already, use layer_mean",
         [GQA_LAYER_CONCAT] = "gqa=layer_concat: weights belong to single heads, use layer_mean"};
-    return why[mode] ? err_set(e, ST_USAGE, "%s: %s", s->text, why[mode]) : ST_OK;
+    const char *bad = why[attn_gqa(s)];
+    int64_t least = kind_of(s)->least;
+    (void)shape;
+    if (bad) return err_set(e, ST_USAGE, "%s: %s", s->text, bad);
+    if (s->budget >= least) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld", s->text, (long long)s->budget,
+                   (long long)least);
 }
 
-evict_lists evict_lists_of(gqa_mode mode)
+static size_t lists_of(const evict_rule *r, const attn_shape *sh)
 {
-    return mode == GQA_PER_Q ? EVICT_EACH : mode >= GQA_LAYER_MEAN ? EVICT_LAYER : EVICT_GROUP;
+    return gqa_lists(r->gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
 }
 
-int evict_combine_of(gqa_mode mode)
+static int64_t chunk_of(const attn_limits *lim)
 {
-    return mode == GQA_MAX_S ? COMBINE_MAX : mode == GQA_SUM_S ? COMBINE_SUM : COMBINE_MEAN;
+    return min64(lim->chunk, lim->n_tokens);
 }
 
-bool evict_dense(const attn_spec *s, const attn_shape *shape, int layer)
+/* Entries of a list at its peak: a whole prompt, or what is kept and one chunk. */
+static int64_t most_entries(const attn_spec *s, const attn_limits *lim, const evict_rule *r)
 {
-    return shape->window[layer] > 0 && shape->window[layer] <= s->budget;
+    int64_t chunked = chunk_of(lim) < lim->n_tokens - s->budget ? s->budget + chunk_of(lim) : lim->n_tokens;
+    return r->each_chunk && !r->once ? chunked : lim->n_tokens;
 }
 
-bool evict_prunes(const evict_ctx *c, int64_t n)
+/* Whether something was evicted of a sequence of n tokens, between two forwards. */
+static bool evicted(int64_t entries, int64_t n)
 {
+    return entries < n;
+}
+
+/* ---- memory ---- */
+
+#define AT(member) offsetof(evict_ctx, member)
+
+/* A part of each entry of each layer's lists. */
+static void decl_column(attn_decl *d, size_t at, const char *name, int64_t cap, bool whole)
+{
+    decl_mem(d, (mem_decl){.name = name,
+                           .kind = MEM_STATE,
+                           .each_layer = true,
+                           .at = at,
+                           .regions = d->lists,
+                           .item = sizeof(int32_t),
+                           .cap = cap,
+                           .used = min64(d->entries, cap),
+                           .whole = whole});
+}
+
+void evict_decl_scratch(attn_decl *d, size_t at, const char *name, size_t row, int64_t n)
+{
+    decl_mem(d, (mem_decl){.name = name, .kind = MEM_SCRATCH, .at = at, .regions = 1, .item = row, .cap = n});
+}
+
+static void evict_declare(attn_decl *d)
+{
+    const attn_shape *sh = d->shape;
+    evict_rule r = rule_of(d->spec);
+    bool each = r.gqa == GQA_PER_Q, coded = kv_has_codes(&d->spec->kv);
+    size_t n = (size_t)sh->n_layers, lists = lists_of(&r, sh), f32 = sizeof(float), i64 = sizeof(int64_t);
+    size_t heads = (size_t)sh->n_heads, dim = (size_t)sh->head_dim;
+    int64_t stride = most_entries(d->spec, d->lim, &r), chunk = chunk_of(d->lim);
+    d->lists = lists;
+    if (each) d->heads = heads;
+    if (!coded) d->slots = stride;
+    decl_bytes(d, MEM_COUNTS, AT(range), "lengths", n * lists * 2 * i64);
+    decl_bytes(d, MEM_SCRATCH, AT(seen), "lists of kept tokens", n * lists * i64);
+    decl_bytes(d, MEM_HOST, AT(counts), "lists of kept tokens", n * lists * 2 * i64);
+    decl_bytes(d, MEM_HOST, AT(kept), "lists of kept tokens", n * sizeof(kept_rows));
+    decl_column(d, AT(at), "positions", stride, false);
+    if (!coded) decl_column(d, AT(slot), "slots", stride, evicted(d->entries, d->n)); /* a permutation of all */
+    if (r.sums) decl_column(d, AT(sum), "sums", stride, false);
+    if (!r.sums) evict_decl_scratch(d, AT(score), "scores", lists * f32, stride);
+    if (!r.once) evict_decl_scratch(d, AT(logits), "logits", heads * f32, stride);
+    evict_decl_scratch(d, AT(slots), "new slots", lists * i64, chunk);
+    if (r.by_rank) evict_decl_scratch(d, AT(ranked.k), "K rows by rank", lists * dim * f32, stride);
+    if (r.by_rank) evict_decl_scratch(d, AT(ranked.v), "V rows by rank", lists * dim * f32, stride);
+    if (each) evict_decl_scratch(d, AT(k), "K rows of all heads", heads * dim * f32, chunk);
+    if (each) evict_decl_scratch(d, AT(v), "V rows of all heads", heads * dim * f32, chunk);
+}
+
+/* Entries of all lists: the first n positions. */
+static void set_counts(attn_view *v, int64_t n)
+{
+    evict_ctx *c = v->own;
+    size_t numbers = 2 * (size_t)v->shape->n_layers * c->n_lists;
+    for (size_t i = 0; i < numbers; i++) c->counts[i] = i % 2 ? n : 0;
+    v->be->ops->upload(v->be, c->range, c->counts, numbers * sizeof *c->counts);
+    v->stored = n;
+}
+
+static kept_rows kept_of(const attn_view *v, int layer)
+{
+    const evict_ctx *c = v->own;
+    size_t first = (size_t)layer * c->n_lists * sizeof(int64_t);
+    return (kept_rows){.at = c->at[layer],
+                       .slot = c->slot ? c->slot[layer] : (buf){NULL},
+                       .score = c->sum ? c->sum[layer] : c->score,
+                       .range = buf_at(c->range, 2 * first),
+                       .seen = buf_at(c->seen, first),
+                       .read = attn_index_read(v),
+                       .n_lists = c->n_lists,
+                       .stride = c->stride};
+}
+
+static void evict_reset(attn_view *v)
+{
+    evict_ctx *c = v->own;
+    c->rule = rule_of(v->spec);
+    c->n_lists = lists_of(&c->rule, v->shape);
+    c->stride = (size_t)most_entries(v->spec, v->lim, &c->rule);
+    c->ranked.type = DT_F32;
+    c->ranked.n_kv_heads = c->n_lists;
+    c->ranked.cap = c->stride;
+    c->ranked.head_dim = (size_t)v->shape->head_dim;
+    for (int l = 0; l < v->shape->n_layers; l++)
+        if (v->layers[l]) c->kept[l] = kept_of(v, l);
+    c->scored = c->due = false;
+    c->attended = c->turns = 0;
+    set_counts(v, 0);
+}
+
+/* ---- a forward ---- */
+
+bool evict_prunes(const attn_view *v, int64_t n)
+{
+    const evict_ctx *c = v->own;
     bool open = !c->rule.once || c->rule.each_turn || c->turns == 0;
-    return open && c->stored + n > c->base.spec->budget;
+    return open && v->stored + n > v->spec->budget;
 }
 
-bool evict_exact_prompt(const attn_ctx *base, int64_t n)
+static bool evict_exact_prompt(const attn_view *v, int64_t n)
 {
-    const evict_ctx *c = (const evict_ctx *)base;
-    return kv_store_exact(c->store) && !c->listed && (!c->rule.each_chunk || !evict_prunes(c, n));
+    const evict_ctx *c = v->own;
+    return !v->listed && (!c->rule.each_chunk || !evict_prunes(v, n));
 }
 
-static void open_lists(evict_ctx *c, int layer)
+static void open_lists(const attn_view *v, int layer)
 {
-    if (!kv_store_by_position(c->store)) c->base.be->ops->evict->open(c->base.be, &c->kept[layer]);
+    const evict_ctx *c = v->own;
+    if (!kv_store_by_position(v->store)) v->be->ops->evict->open(v->be, &c->kept[layer]);
 }
 
-/* The rows of a layer as one region a kv head: while all tokens are kept, the regions of a group hold
- * the same, and reading the first of them is what `full` does. */
-static kv_rows rows_together(const evict_ctx *c, int layer)
+/* Sums are kept up as long as one may still decide something. */
+static bool observes(const attn_view *v, bool prompt)
 {
-    kv_rows r = *kv_store_rows(c->store, layer);
-    size_t copies = c->n_regions / (size_t)c->base.shape->n_kv_heads;
-    r.n_kv_heads /= copies;
-    r.cap *= copies;
-    r.codes.cap *= copies;
+    const evict_ctx *c = v->own;
+    if (!c->rule.sums) return c->due;
+    return v->lim->n_tokens > v->spec->budget && (!c->rule.once || (prompt && c->turns == 0));
+}
+
+void evict_begin(attn_view *v, const attn_part *p)
+{
+    evict_ctx *c = v->own;
+    bool prompt = p->flags & ATTN_PROMPT;
+    c->attended = v->stored + (int64_t)p->n_tok;
+    c->scored = c->logits.p && !prompt;
+    if (prompt) c->due = (p->flags & ATTN_PROMPT_END || c->rule.each_chunk) && evict_prunes(v, (int64_t)p->n_tok);
+    else c->due = !c->rule.once && c->attended > v->spec->budget;
+    v->observes = observes(v, prompt);
+    if (prompt || !c->due || v->listed) return;
+    for (int l = 0; l < v->shape->n_layers; l++)
+        if (v->layers[l]) open_lists(v, l);
+    v->listed = true;
+}
+
+static void evict_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+{
+    (void)k_raw;
+    evict_ctx *c = v->own;
+    const evict_ops *o = v->be->ops->evict;
+    size_t dim = (size_t)v->shape->head_dim, kv = (size_t)v->shape->n_kv_heads;
+    bool deal = v->listed && !kv_store_by_position(v->store);
+    kv_target to = {.pos = p->first, .first = p->first, .n_lists = 1};
+    if (c->rule.gqa == GQA_PER_Q) {
+        o->repeat_heads(v->be, c->k, k, p->n_tok, kv, c->n_lists / kv, dim);
+        o->repeat_heads(v->be, c->v, val, p->n_tok, kv, c->n_lists / kv, dim);
+        k = c->k;
+        val = c->v;
+    }
+    if (deal) {
+        to.slots = c->slots;
+        to.n_lists = c->n_lists;
+    }
+    o->append(v->be, &c->kept[layer], p->pos, p->n_tok, to.slots);
+    kv_store_put(v->store, layer, to, k, val, p->n_tok);
+}
+
+/* The rows of a layer as one region a kv head: while all tokens are kept, the regions of a group hold the same, and
+ * reading the first of them is what `full` does. */
+static const kv_rows *rows_together(const attn_view *v, int layer)
+{
+    evict_ctx *c = v->own;
+    kv_rows *r = &c->together;
+    *r = *kv_store_rows(v->store, layer);
+    size_t copies = r->n_kv_heads / (size_t)v->shape->n_kv_heads;
+    r->n_kv_heads /= copies;
+    r->cap *= copies;
+    r->codes.cap *= copies;
     return r;
 }
 
-void evict_step_begin(attn_ctx *base, const attn_part *p)
-{
-    evict_ctx *c = evict_of(base);
-    kv_store_begin(c->store, base, p);
-    for (int l = 0; l < base->shape->n_layers; l++)
-        if (base->layers[l]) c->together[l] = rows_together(c, l);
-    c->attended = c->stored + (int64_t)p->n_tok;
-    c->scored = c->logits.p && !(p->flags & ATTN_PROMPT);
-    if (p->flags & ATTN_PROMPT) {
-        c->due = (p->flags & ATTN_PROMPT_END || c->rule.each_chunk) &&
-                 evict_prunes(c, (int64_t)p->n_tok);
-        return;
-    }
-    c->due = !c->rule.once && c->attended > base->spec->budget;
-    if (!c->due || c->listed) return;
-    for (int l = 0; l < base->shape->n_layers; l++)
-        if (base->layers[l]) open_lists(c, l);
-    c->listed = true;
-}
-
-void evict_append(attn_ctx *base, const attn_part *p, int layer, buf k_raw, buf k, buf v)
-{
-    (void)k_raw;
-    evict_ctx *c = evict_of(base);
-    const attn_shape *sh = base->shape;
-    const evict_ops *o = base->be->ops->evict;
-    size_t dim = (size_t)sh->head_dim, kv = (size_t)sh->n_kv_heads;
-    buf none = {NULL};
-    if (c->rule.lists == EVICT_EACH) {
-        o->repeat_heads(base->be, c->k, k, p->n_tok, kv, c->n_regions / kv, dim);
-        o->repeat_heads(base->be, c->v, v, p->n_tok, kv, c->n_regions / kv, dim);
-        k = c->k;
-        v = c->v;
-    }
-    bool deal = c->listed && !kv_store_by_position(c->store);
-    o->append(base->be, &c->kept[layer], p->pos, p->n_tok, deal ? c->slots : none);
-    if (kv_store_by_position(c->store)) kv_store_put(c->store, p, layer, none, 1, k, v);
-    else kv_store_put(c->store, p, layer, deal ? c->slots : p->pos, deal ? c->n_lists : 1, k, v);
-}
-
 /* All that a layer keeps; listed: through its lists. */
-static attn_seg kept_seg(const evict_ctx *c, int layer, bool listed, bool mask)
+static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
 {
+    const evict_ctx *c = v->own;
     const kept_rows *l = &c->kept[layer];
-    buf none = {NULL};
-    attn_seg s = {.range = l->range,
+    attn_seg s = {.n_lists = 1,
                   .n_max = c->attended,
-                  .band = c->base.shape->window[layer],
-                  .scores = c->scored ? c->logits : none,
+                  .band = v->shape->window[layer],
+                  .scores = c->scored ? c->logits : (buf){NULL},
                   .score_stride = c->stride};
-    if (!listed) { /* the first entry of a range is 0, which is the position of slot 0 as well */
-        s.rows = &c->together[layer];
-        s.n_lists = 1;
-        s.kpos = mask ? l->range : none;
+    if (!listed) {
+        s.rows = rows_together(v, layer);
+        s.masked = mask;
         return s;
     }
+    s.range = l->range;
     s.n_lists = l->n_lists;
-    s.rows = c->rule.by_rank ? &c->ranked : kv_store_rows(c->store, layer);
+    s.idx_stride = l->stride;
+    s.rows = c->rule.by_rank ? &c->ranked : kv_store_rows(v->store, layer);
     s.copied = c->rule.by_rank;
     if (!c->rule.by_rank) s.idx = l->slot.p ? l->slot : l->at;
-    s.idx_stride = l->stride;
-    s.at = mask ? l->at : none;
+    if (mask) s.at = l->at;
     return s;
 }
 
-void evict_select(attn_ctx *base, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+/* The position of the newest token. */
+static buf newest(const attn_part *p)
+{
+    return buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t));
+}
+
+static void evict_select(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
 {
     (void)q_raw;
     (void)q;
-    evict_ctx *c = evict_of(base);
-    bool mask = (p->flags & ATTN_PROMPT) || base->shape->window[layer] > 0;
-    if (c->listed && c->rule.by_rank)
-        base->be->ops->evict->by_rank(
-            base->be, &c->ranked, kv_store_rows(c->store, layer), &c->kept[layer],
-            buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t)), p->freq, base->read);
+    evict_ctx *c = v->own;
+    if (v->listed && c->rule.by_rank)
+        v->be->ops->evict->by_rank(v->be, &c->ranked, kv_store_rows(v->store, layer), &c->kept[layer], newest(p),
+                                   p->freq, v->read);
     sel->n_seg = 1;
-    sel->seg[0] = kept_seg(c, layer, c->listed, mask);
+    sel->seg[0] = kept_seg(v, layer, v->listed, attn_masked(v, p, layer));
+    sel->attended = attn_visible(v->shape, layer, c->attended); /* lists with windows: set in end */
 }
 
-attn_job evict_job(const evict_ctx *c, int layer, bool listed, size_t n_tok, buf q, buf lse,
-                   buf qpos)
+attn_job evict_job(const attn_view *v, int layer, bool listed, size_t n_tok, buf q, buf lse, buf qpos)
 {
-    attn_seg s = kept_seg(c, layer, listed, true);
+    attn_seg s = kept_seg(v, layer, listed, true);
     return (attn_job){.q = q,
                       .lse = lse,
                       .n_tok = n_tok,
-                      .n_heads = (size_t)c->base.shape->n_heads,
+                      .n_heads = (size_t)v->shape->n_heads,
                       .rows = *s.rows,
                       .range = s.range,
                       .idx = s.idx,
@@ -394,88 +303,121 @@ attn_job evict_job(const evict_ctx *c, int layer, bool listed, size_t n_tok, buf
                       .idx_stride = s.idx_stride,
                       .n_max = s.n_max,
                       .qpos = qpos,
-                      .kpos = s.kpos,
+                      .masked = s.masked,
                       .at = s.at,
                       .band = s.band,
-                      .scale = c->base.shape->scale,
-                      .read = c->base.read,
+                      .scale = v->shape->scale,
+                      .read = v->read,
                       .copied = s.copied,
                       .scores = s.scores,
                       .score_stride = s.score_stride};
 }
 
-void evict_add_ranks(const evict_ctx *c, buf score)
+void evict_add_ranks(const attn_view *v, buf score)
 {
-    if (c->rule.lists == EVICT_LAYER) c->base.be->ops->all_reduce(c->base.be, score, (size_t)c->attended);
+    const evict_ctx *c = v->own;
+    if (by_layer(&c->rule)) v->be->ops->all_reduce(v->be, score, (size_t)c->attended);
 }
 
-static void prune(evict_ctx *c, const attn_part *p, int layer, int64_t budget)
+static void prune(const attn_view *v, const attn_part *p, int layer, int64_t budget)
 {
-    keep_rule r = {.band = c->base.shape->window[layer],
-                   .budget = budget,
-                   .recent = c->rule.recent,
-                   .by_count = c->rule.by_count};
-    c->base.be->ops->evict->prune(c->base.be, &c->kept[layer],
-                                  buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t)), &r);
+    const evict_ctx *c = v->own;
+    keep_rule r = {
+        .band = v->shape->window[layer], .budget = budget, .recent = c->rule.recent, .by_count = c->rule.by_count};
+    v->be->ops->evict->prune(v->be, &c->kept[layer], newest(p), &r);
 }
 
 /* Entries behind a window go with or without a budget that asks for it. */
-void evict_layer_end(attn_ctx *base, const attn_part *p, int layer)
+static void evict_layer_end(attn_view *v, const attn_part *p, int layer)
 {
-    evict_ctx *c = evict_of(base);
-    int64_t budget = base->spec->budget;
-    if (c->due && !c->listed) open_lists(c, layer);
-    if ((c->listed || c->due) && base->shape->window[layer] > 0) prune(c, p, layer, INT64_MAX);
-    if (c->due && c->rule.vote) c->rule.vote(c, p, layer);
-    if (c->due) {
-        prune(c, p, layer, budget);
-        if ((p->flags & ATTN_PROMPT) && !kv_store_by_position(c->store)) {
-            base->be->ops->evict->compact(base->be, kv_store_rows(c->store, layer), &c->kept[layer],
-                                          budget + 1);
-            kv_store_discard(c->store, layer, budget + 1);
-        }
+    const evict_ctx *c = v->own;
+    const evict_kind *kind = kind_of(v->spec);
+    int64_t budget = v->spec->budget;
+    if (c->due && !v->listed) open_lists(v, layer);
+    if ((v->listed || c->due) && v->shape->window[layer] > 0) prune(v, p, layer, INT64_MAX);
+    if (!c->due) return;
+    if (kind->vote) kind->vote(v, p, layer);
+    prune(v, p, layer, budget);
+    if ((p->flags & ATTN_PROMPT) && !kv_store_by_position(v->store)) {
+        v->be->ops->evict->compact(v->be, kv_store_rows(v->store, layer), &c->kept[layer], budget + 1);
+        kv_store_discard(v->store, layer, budget + 1);
     }
-    kv_store_layer_end(c->store, layer);
 }
 
-void evict_step_end(attn_ctx *base, const attn_part *p)
+/* What a step attended in a layer whose window makes its lists differ: on average over them. */
+static int64_t mean_seen(const attn_view *v, int layer)
 {
-    evict_ctx *c = evict_of(base);
-    kv_store_end(c->store);
-    c->stored = c->due ? base->spec->budget : c->attended;
-    c->listed |= c->due;
+    const evict_ctx *c = v->own;
+    int64_t sum = 0, n = (int64_t)c->n_lists;
+    v->be->ops->download(v->be, c->counts, c->kept[layer].seen, c->n_lists * sizeof *c->counts);
+    for (size_t i = 0; i < c->n_lists; i++) sum += c->counts[i];
+    return (sum + n / 2) / n;
+}
+
+static void evict_end(attn_view *v, const attn_part *p)
+{
+    evict_ctx *c = v->own;
+    v->stored = c->due ? v->spec->budget : c->attended;
+    v->listed |= c->due;
     if (p->flags & ATTN_PROMPT_END) c->turns++;
+    if (!v->listed || (p->flags & ATTN_PROMPT)) return;
+    for (int l = 0; l < v->shape->n_layers; l++)
+        if (v->layers[l] && v->shape->window[l] > 0) v->attended[l] = mean_seen(v, l);
 }
 
 /* Sums hold what later queries gave, which cannot be taken back. */
-const char *evict_rewind(attn_ctx *base, int64_t n)
+static const char *evict_rewind(attn_view *v, int64_t n)
 {
-    evict_ctx *c = evict_of(base);
-    if (n == base->length) return NULL;
-    if (c->listed) return "tokens were evicted";
+    const evict_ctx *c = v->own;
+    if (n == v->length) return NULL;
+    if (v->listed) return "tokens were evicted";
     if (c->rule.sums) return "the sums hold the weights of later queries";
-    if (!kv_store_rewind(c->store, n)) return KV_NO_REWIND;
-    set_counts(c, n);
+    if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
+    set_counts(v, n);
     return NULL;
 }
 
-/* ---- saving and loading ---- */
+/* ---- lists on the host: what is kept, saving and loading ---- */
 
-/* Whether a list of n entries can be: ascending positions, all of them while nothing was evicted. *rows: the slots that
- * hold a row. work i32 [2][stride]. */
-static status check_list(const evict_ctx *c, int layer, size_t list, int64_t n, int32_t *work, int64_t *rows, err *e)
+static int64_t count_of(const attn_view *v, int layer, size_t list)
 {
-    backend *be = c->base.be;
+    const evict_ctx *c = v->own;
+    int64_t range[2];
+    v->be->ops->download(v->be, range, buf_at(c->kept[layer].range, list * sizeof range), sizeof range);
+    return range[0] == 0 ? range[1] : -1;
+}
+
+static int64_t evict_kept(const attn_view *v, int layer, size_t list, int64_t *out)
+{
+    const evict_ctx *c = v->own;
+    int64_t n = count_of(v, layer, list);
+    int32_t at;
+    if (!out) return n;
+    v->be->ops->download(v->be, out, buf_at(c->at[layer], list * c->stride * sizeof at), (size_t)n * sizeof at);
+    for (int64_t i = n - 1; i >= 0; i--) { /* widened in place */
+        memcpy(&at, (char *)out + (size_t)i * sizeof at, sizeof at);
+        out[i] = at;
+    }
+    return n;
+}
+
+/* Whether a list can be: ascending positions, all of them while nothing was evicted. *rows: the slots that hold a row.
+ * work i32 [2][stride]. */
+static status check_list(const attn_view *v, int layer, size_t list, int32_t *work, int64_t *rows, err *e)
+{
+    const evict_ctx *c = v->own;
     const kept_rows *l = &c->kept[layer];
     size_t column = list * c->stride * sizeof *work;
     int32_t *at = work, *slot = work + c->stride;
-    be->ops->download(be, at, buf_at(l->at, column), (size_t)n * sizeof *at);
+    int64_t n = count_of(v, layer, list);
+    if (n < 0 || n > v->stored || (!v->listed && n != v->stored)) return state_bad("the length of a list", e);
+    v->be->ops->download(v->be, at, buf_at(l->at, column), (size_t)n * sizeof *at);
     for (int64_t i = 0; i < n; i++)
-        if (at[i] < (i > 0 ? at[i - 1] + 1 : 0) || at[i] >= c->base.length || (!c->listed && at[i] != i))
+        if (at[i] < (i > 0 ? at[i - 1] + 1 : 0) || at[i] >= v->length || (!v->listed && at[i] != i))
             return state_bad("positions in a list", e);
-    if (!c->listed || !l->slot.p) return ST_OK;
+    if (!v->listed || !l->slot.p) return ST_OK;
     /* All slots, each once: the marks take the place of the positions. */
-    be->ops->download(be, slot, buf_at(l->slot, column), c->stride * sizeof *slot);
+    v->be->ops->download(v->be, slot, buf_at(l->slot, column), c->stride * sizeof *slot);
     memset(at, 0, c->stride * sizeof *at);
     for (size_t i = 0; i < c->stride; i++) {
         if (slot[i] < 0 || (size_t)slot[i] >= c->stride || at[slot[i]]++) return state_bad("slots in a list", e);
@@ -484,142 +426,47 @@ static status check_list(const evict_ctx *c, int layer, size_t list, int64_t n, 
     return ST_OK;
 }
 
-/* The lists of a layer; *rows as of check_list. */
-static status state_of_lists(evict_ctx *c, attn_state *v, int layer, int32_t *work, int64_t *rows, err *e)
+static status check_lists(const attn_view *v, int64_t *rows, err *e)
 {
-    const kept_rows *l = &c->kept[layer];
-    for (size_t i = 0; i < c->n_lists; i++) {
-        int64_t range[2];
-        size_t column = i * c->stride * sizeof(int32_t);
-        c->base.be->ops->download(c->base.be, range, buf_at(l->range, i * sizeof range), sizeof range);
-        if (range[0] != 0 || range[1] < 0 || range[1] > c->stored || (!c->listed && range[1] != c->stored))
-            return state_bad("the length of a list", e);
-        size_t bytes = (size_t)range[1] * sizeof(int32_t);
-        TRY(v->mem(v, "positions", layer, buf_at(l->at, column), bytes, e));
-        if (c->listed && l->slot.p)
-            TRY(v->mem(v, "slots", layer, buf_at(l->slot, column), c->stride * sizeof(int32_t), e));
-        if (c->rule.sums) TRY(v->mem(v, "sums", layer, buf_at(l->score, column), bytes, e));
-        TRY(check_list(c, layer, i, range[1], work, rows, e));
-    }
-    return ST_OK;
-}
-
-/* Counts of entries: bounds of what ops will look at. */
-static status check_counts(const evict_ctx *c, err *e)
-{
-    int64_t len = c->base.length, budget = c->base.spec->budget;
-    TRY(state_within("entries of a list", c->stored, 0, c->rule.once || len < budget ? len : budget, e));
-    TRY(state_within("prompts", c->turns, 0, len, e));
-    return c->listed || c->stored == len ? ST_OK : state_bad("tokens are missing", e);
-}
-
-status evict_state(attn_ctx *base, attn_state *v, err *e)
-{
-    evict_ctx *c = evict_of(base);
-    uint8_t listed = c->listed;
-    int64_t rows = 0;
+    const evict_ctx *c = v->own;
     int32_t *work;
-    TRY(STATE_HOST(v, "evicted", &listed, e));
-    TRY(STATE_HOST(v, "entries", &c->stored, e));
-    TRY(STATE_HOST(v, "prompts", &c->turns, e));
-    c->listed = listed != 0;
-    TRY(check_counts(c, e));
-    TRY(v->mem(v, "lengths", -1, c->range, range_bytes(c), e));
-    TRY(MEM_NEW(&work, 2 * c->stride, e));
     status st = ST_OK;
-    for (int l = 0; l < base->shape->n_layers && st == ST_OK; l++)
-        if (base->layers[l]) st = state_of_lists(c, v, l, work, &rows, e);
+    TRY(MEM_NEW(&work, 2 * c->stride, e));
+    for (int l = 0; l < v->shape->n_layers; l++)
+        for (size_t i = 0; i < c->n_lists && v->layers[l] && st == ST_OK; i++) st = check_list(v, l, i, work, rows, e);
     mem_free(work);
-    TRY(st);
-    return kv_store_state(c->store, v, base->length, c->listed ? rows : base->length, e);
+    return st;
 }
 
-/* ---- counts ---- */
-
-static int64_t count_of(const evict_ctx *c, int layer, size_t list)
+/* Counts of entries are bounds of what ops will look at. */
+static status evict_state(attn_view *v, attn_state *s, err *e)
 {
-    int64_t range[2];
-    backend *be = c->base.be;
-    be->ops->download(be, range, buf_at(c->kept[layer].range, list * sizeof range), sizeof range);
-    return range[1];
+    evict_ctx *c = v->own;
+    int64_t rows = 0, len = v->length;
+    TRY(STATE_HOST(s, "entries", &v->stored, e));
+    TRY(STATE_HOST(s, "prompts", &c->turns, e));
+    TRY(state_within("entries of a list", v->stored, 0, c->rule.once ? len : min64(len, v->spec->budget), e));
+    TRY(state_within("prompts", c->turns, 0, len, e));
+    v->listed = evicted(v->stored, len);
+    TRY(attn_walk(v, s, e));
+    TRY(check_lists(v, &rows, e));
+    return kv_store_state(v->store, s, len, v->listed ? rows : len, e);
 }
 
-/* Positions of a list into c->host; their number. */
-static int64_t read_list(const evict_ctx *c, int layer, size_t list)
-{
-    int64_t n = count_of(c, layer, list);
-    backend *be = c->base.be;
-    int32_t at;
-    be->ops->download(be, c->host, buf_at(c->kept[layer].at, list * c->stride * sizeof at),
-                      (size_t)n * sizeof at);
-    for (int64_t i = n - 1; i >= 0; i--) { /* widened in place */
-        memcpy(&at, (char *)c->host + (size_t)i * sizeof at, sizeof at);
-        c->host[i] = at;
-    }
-    return n;
-}
-
-/* Bytes of a layer whose lists differ: with a window, or with codes, whose groups stay while one of
- * their tokens does. During a forward its own tokens count in full. */
-static size_t listed_bytes(const evict_ctx *c, int layer, int64_t n_new, int64_t *entries)
-{
-    size_t bytes = 0, regions = c->n_regions / c->n_lists;
-    *entries = 0;
-    for (size_t i = 0; i < c->n_lists; i++) {
-        int64_t n = read_list(c, layer, i), len = c->base.length;
-        while (n_new > 0 && n > 0 && c->host[n - 1] >= len) n--;
-        for (int64_t k = 0; k < n_new && n < (int64_t)c->stride; k++) c->host[n++] = len + k;
-        bytes += regions * kv_store_bytes_of(c->store, c->host, n);
-        *entries += n;
-    }
-    return bytes;
-}
-
-static void count_held(const attn_ctx *base, int64_t n_new, bool most, attn_bytes *out)
-{
-    const evict_ctx *c = (const evict_ctx *)base;
-    for (int l = 0; l < base->shape->n_layers; l++) {
-        int64_t entries = (int64_t)c->n_lists * (c->stored + n_new);
-        if (!base->layers[l]) continue;
-        bool differ = c->listed && (kv_store_by_position(c->store) || base->shape->window[l] > 0);
-        if (differ && most)
-            out->kv += c->n_regions * kv_store_bytes_most(c->store, base->length + n_new, c->stored + n_new);
-        else if (differ) out->kv += listed_bytes(c, l, n_new, &entries);
-        else out->kv += kv_store_bytes(c->store, c->stored + n_new);
-        out->index += (size_t)entries * entry_bytes(base->spec, &c->rule);
-    }
-    out->scratch += slots_bytes(c) + range_bytes(c) + range_bytes(c) / 2 +
-                    (c->score.p ? score_bytes(c) : 0) + (c->logits.p ? logits_bytes(c) : 0) +
-                    (c->k.p ? 2 * rows_bytes(c) : 0) + (c->ranked.k.p ? 2 * ranked_bytes(c) : 0);
-}
-
-void evict_held(const attn_ctx *base, int64_t n_new, attn_bytes *out)
-{
-    count_held(base, n_new, false, out);
-}
-
-void evict_held_most(const attn_ctx *base, int64_t n_new, attn_bytes *out)
-{
-    count_held(base, n_new, true, out);
-}
-
-/* On average over the lists, where windows make them differ. */
-int64_t evict_attended(const attn_ctx *base, int layer)
-{
-    const evict_ctx *c = (const evict_ctx *)base;
-    int64_t window = base->shape->window[layer], sum = 0;
-    if (window == 0) return c->attended;
-    if (!c->listed) return c->attended < window ? c->attended : window;
-    base->be->ops->download(base->be, c->host, c->kept[layer].seen, c->n_lists * sizeof *c->host);
-    for (size_t i = 0; i < c->n_lists; i++) sum += c->host[i];
-    return (sum + (int64_t)c->n_lists / 2) / (int64_t)c->n_lists;
-}
-
-int64_t evict_positions(const attn_ctx *base, int layer, int head, int64_t *out)
-{
-    const evict_ctx *c = (const evict_ctx *)base;
-    if (!base->layers[layer]) return 0;
-    int64_t n = read_list(c, layer, c->n_lists == 1 ? 0 : (size_t)head);
-    for (int64_t i = 0; out && i < n; i++) out[i] = c->host[i];
-    return n;
-}
+const attn_family attn_evict = {
+    .hooks = {.declare = evict_declare,
+              .reset = evict_reset,
+              .begin = evict_begin,
+              .append = evict_append,
+              .select = evict_select,
+              .layer_end = evict_layer_end,
+              .end = evict_end,
+              .rewind = evict_rewind,
+              .state = evict_state,
+              .exact_prompt = evict_exact_prompt,
+              .kept = evict_kept},
+    .size = sizeof(evict_ctx),
+    .uses = USES_EVICT,
+    .drops = true,
+    .alone = evict_alone,
+};

@@ -16,22 +16,20 @@ const attn_param kv_kivi_params[] = {
     [P_G] = {"g", NULL, "tokens (keys) and channels (values) of a group", 32, 1, 1024},
     [P_R] = {"r", NULL, "newest tokens that stay exact, a multiple of g", 128, 1, 1 << 20},
     [P_VARIANT] = {"key_residual", "block slide",
-                   "keys: quantize r at a time, or keep the newest r and quantize g at a time", 0,
-                   0, 1},
+                   "keys: quantize r at a time, or keep the newest r and quantize g at a time", 0, 0, 1},
     [P_SINK] = {"sink_fp", NULL, "first tokens that stay exact", 0, 0, 1 << 20},
     {.key = NULL},
 };
 const attn_param kv_logquant_params[] = {
     [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
     [P_G] = {"g", NULL, "tokens (keys) and channels (values) of a group", 32, 1, 1024},
-    [P_R] = {"r", NULL, "exact tokens: 2 to 3 times W = r / 3", 128, 3, 1 << 20},
+    [P_R] = {"r", NULL, "exact tokens: 2 to 3 times W = r / 3, all but the first among the newest 314 if r is 128", 128,
+             3, 1 << 20},
     [P_VARIANT] = {"quant", "kivi hf_axis0_g64",
-                   "keys by channel, or keys and values by token (64 channels, as quanto)", 0, 0,
-                   1},
+                   "keys by channel, or keys and values by token (64 channels, as quanto)", 0, 0, 1},
     {.key = NULL},
 };
-static const attn_param rows_param = {
-    "rows", "f16 bf16 f32", "type of the rows that are not quantized", 0, 0, 2};
+static const attn_param rows_param = {"rows", "f16 bf16 f32", "type of the rows that are not quantized", 0, 0, 2};
 static const dtype row_types[] = {DT_F16, DT_BF16, DT_F32};
 
 static const struct {
@@ -61,21 +59,19 @@ const char *attn_param_choice(const char *list, int64_t i, size_t *n)
     return list;
 }
 
-static status parse_number(int64_t *out, const attn_param *p, const char *text, const char *what,
-                           err *e)
+static status parse_number(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
 {
     char *end;
     errno = 0;
     long long v = strtoll(text, &end, 10);
     if (end == text || *end || errno || v < p->min || v > p->max)
-        return err_set(e, ST_USAGE, "%s: %s='%s', expected a number from %lld to %lld", what,
-                       p->key, text, (long long)p->min, (long long)p->max);
+        return err_set(e, ST_USAGE, "%s: %s='%s', expected a number from %lld to %lld", what, p->key, text,
+                       (long long)p->min, (long long)p->max);
     *out = v;
     return ST_OK;
 }
 
-status attn_param_parse(int64_t *out, const attn_param *p, const char *text, const char *what,
-                        err *e)
+status attn_param_parse(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
 {
     size_t n;
     if (!p->choices) return parse_number(out, p, text, what, e);
@@ -89,19 +85,15 @@ status attn_param_parse(int64_t *out, const attn_param *p, const char *text, con
     nearest near;
     nearest_start(&near, text);
     nearest_try_words(&near, p->choices);
-    return err_set(e, ST_USAGE, "%s: %s='%s', expected one of: %s%s", what, p->key, text,
-                   p->choices, nearest_hint(&near));
+    return err_set(e, ST_USAGE, "%s: %s='%s', expected one of: %s%s", what, p->key, text, p->choices,
+                   nearest_hint(&near));
 }
 
 /* The store of parameter values; exact rows are of `type`. */
-static status from_values(kv_format *f, kv_kind kind, const int64_t *value, dtype type,
-                          const char *what, err *e)
+static status from_values(kv_format *f, kv_kind kind, const int64_t *value, dtype type, const char *what, err *e)
 {
-    *f = (kv_format){.kind = kind,
-                     .type = type,
-                     .bits = value[P_BITS] ? 4 : 2,
-                     .group = value[P_G],
-                     .residual = value[P_R]};
+    *f = (kv_format){
+        .kind = kind, .type = type, .bits = value[P_BITS] ? 4 : 2, .group = value[P_G], .residual = value[P_R]};
     if (kind == KV_LOGQUANT) {
         f->hf = value[P_VARIANT];
         if (f->hf) f->group = 64;
@@ -110,8 +102,8 @@ static status from_values(kv_format *f, kv_kind kind, const int64_t *value, dtyp
     f->slide = value[P_VARIANT];
     f->sink = value[P_SINK];
     if (f->residual % f->group == 0) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: r=%lld is not a multiple of g=%lld", what,
-                   (long long)f->residual, (long long)f->group);
+    return err_set(e, ST_USAGE, "%s: r=%lld is not a multiple of g=%lld", what, (long long)f->residual,
+                   (long long)f->group);
 }
 
 status kv_format_own(attn_spec *s, kv_kind kind, err *e)
@@ -145,8 +137,7 @@ static status unknown_store(const char *name, const char *what, err *e)
         snprintf(list + n, sizeof list - n, " %s", stores[i].name);
         nearest_try(&near, stores[i].name, strlen(stores[i].name));
     }
-    return err_set(e, ST_USAGE, "%s: unknown store '%s'%s; known:%s", what, name,
-                   nearest_hint(&near), list);
+    return err_set(e, ST_USAGE, "%s: unknown store '%s'%s; known:%s", what, name, nearest_hint(&near), list);
 }
 
 static status unknown_key(int store, const char *key, const char *what, err *e)
@@ -154,9 +145,7 @@ static status unknown_key(int store, const char *key, const char *what, err *e)
     char list[96] = "";
     const attn_param *p = stores[store].params;
     nearest near;
-    if (!p)
-        return err_set(e, ST_USAGE, "%s: store '%s' has no parameters, found '%s'", what,
-                       stores[store].name, key);
+    if (!p) return err_set(e, ST_USAGE, "%s: store '%s' has no parameters, found '%s'", what, stores[store].name, key);
     for (int i = P_BITS + 1; p[i].key; i++) {
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s ", p[i].key);
@@ -164,12 +153,11 @@ static status unknown_key(int store, const char *key, const char *what, err *e)
     strcat(list, rows_param.key);
     nearest_start(&near, key);
     nearest_try_words(&near, list);
-    return err_set(e, ST_USAGE, "%s: store '%s' has no parameter '%s'%s; known: %s", what,
-                   stores[store].name, key, nearest_hint(&near), list);
+    return err_set(e, ST_USAGE, "%s: store '%s' has no parameter '%s'%s; known: %s", what, stores[store].name, key,
+                   nearest_hint(&near), list);
 }
 
-static status parse_key(int64_t *value, dtype *type, int store, char *text, const char *what,
-                        err *e)
+static status parse_key(int64_t *value, dtype *type, int store, char *text, const char *what, err *e)
 {
     const attn_param *p = stores[store].params;
     char *eq = strchr(text, '=');
@@ -191,8 +179,7 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
 {
     char copy[96], *save = NULL;
     int64_t value[ATTN_MAX_PARAMS] = {0};
-    if (strlen(text) >= sizeof copy)
-        return err_set(e, ST_USAGE, "%s: '%.40s...' is too long", what, text);
+    if (strlen(text) >= sizeof copy) return err_set(e, ST_USAGE, "%s: '%.40s...' is too long", what, text);
     strcpy(copy, text);
     char *name = strtok_r(copy, ":", &save);
     int i = 0;
@@ -202,8 +189,7 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
     const attn_param *p = stores[i].params;
     for (int k = 0; p && p[k].key; k++) value[k] = p[k].def;
     value[P_BITS] = stores[i].bits == 4;
-    for (char *key; (key = strtok_r(NULL, ":", &save));)
-        TRY(parse_key(value, &type, i, key, what, e));
+    for (char *key; (key = strtok_r(NULL, ":", &save));) TRY(parse_key(value, &type, i, key, what, e));
     if (stores[i].kind != KV_EXACT) return from_values(f, stores[i].kind, value, type, what, e);
     *f = kv_exact(type);
     return ST_OK;
@@ -212,8 +198,7 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
 const char *kv_format_name(const kv_format *f)
 {
     for (int i = 0; i < N_STORES; i++)
-        if (stores[i].kind == f->kind &&
-            (f->kind == KV_EXACT ? stores[i].type == f->type : stores[i].bits == f->bits))
+        if (stores[i].kind == f->kind && (f->kind == KV_EXACT ? stores[i].type == f->type : stores[i].bits == f->bits))
             return stores[i].name;
     return "?";
 }
@@ -226,7 +211,5 @@ void kv_format_text(const kv_format *f, char *out, size_t size)
     else if (f->kind == KV_KIVI)
         snprintf(out, size, "%s:g=%lld:r=%lld:key_residual=%s:sink_fp=%lld:rows=%s", name, g, r,
                  f->slide ? "slide" : "block", (long long)f->sink, rows);
-    else
-        snprintf(out, size, "%s:g=%lld:r=%lld:quant=%s:rows=%s", name, g, r,
-                 f->hf ? "hf_axis0_g64" : "kivi", rows);
+    else snprintf(out, size, "%s:g=%lld:r=%lld:quant=%s:rows=%s", name, g, r, f->hf ? "hf_axis0_g64" : "kivi", rows);
 }

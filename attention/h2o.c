@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* H2O: the most recent tokens and those that received most attention so far. methods.md section 3.
+/* H2O: the most recent tokens and those that received most attention so far. doc/methods.md section 3.
  *
  * Each kept token has the sum of the attention that all queries since gave it: a prompt's queries in a second
  * pass over Q K, a decode step's by the scores that its attention leaves. Heads of a group are combined in
@@ -13,20 +13,16 @@
 enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_POS, P_PREFILL };
 
 static const attn_param params[] = {
-    [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1,
-              -1, 1 << 30},
-    [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: what hh leaves of the budget", -1, -1,
-                  1 << 30},
+    [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1, -1, 1 << 30},
+    [P_RECENT] = {"recent", NULL, "newest tokens kept; -1: what hh leaves of the budget", -1, -1, 1 << 30},
     [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
-    [P_NORM] = {"norm", "none count", "count: sums are divided by the number of queries (kvpress)",
-                0, 0, 1},
-    [P_MODE] = {"mode", "decode oneshot",
-                "evict at each step, or once after the first prompt (KVCache-Factory)", 0, 0, 1},
-    [P_POS] =
-        {"pos", "abs rank",
-         "positions of keys once tokens were evicted: their own, or their rank in the cache (the "
-         "streaming class; every step rotates all kept keys)",
-         0, 0, 1},
+    [P_NORM] = {"norm", "none count", "count: sums are divided by the number of queries (kvpress)", 0, 0, 1},
+    [P_MODE] = {"mode", "decode oneshot", "evict at each step, or once after the first prompt (KVCache-Factory)", 0, 0,
+                1},
+    [P_POS] = {"pos", "abs rank",
+               "positions of keys once tokens were evicted: their own, or their rank in the cache (the "
+               "streaming class; every step rotates all kept keys)",
+               0, 0, 1},
     [P_PREFILL] = EVICT_PREFILL_PARAM,
     {.key = NULL},
 };
@@ -42,86 +38,39 @@ static status h2o_parse(attn_spec *s, err *e)
         *recent = s->budget - *hh;
     }
     if (*hh >= 0 && *recent >= 0) return ST_OK;
-    return err_set(e, ST_USAGE, "--attn %s: %s=%lld, at most the budget of %lld", s->text,
-                   *hh < 0 ? "recent" : "hh", (long long)(*hh < 0 ? *recent : *hh),
-                   (long long)s->budget);
+    return err_set(e, ST_USAGE, "--attn %s: %s=%lld, at most the budget of %lld", s->text, *hh < 0 ? "recent" : "hh",
+                   (long long)(*hh < 0 ? *recent : *hh), (long long)s->budget);
 }
 
-static status h2o_check(const attn_spec *s, const attn_shape *shape, err *e)
+static void h2o_rule(const attn_spec *s, evict_rule *r)
 {
-    (void)shape;
-    TRY(evict_check_gqa(s, (gqa_mode)s->value[P_GQA], e));
-    if (s->budget >= 2) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 2", s->text,
-                   (long long)s->budget);
+    r->recent = s->value[P_RECENT];
+    r->by_count = s->value[P_NORM] == 1;
+    r->by_rank = s->value[P_POS] == 1;
+    r->sums = true;
+    r->once = s->value[P_MODE] == 1;
+    r->each_chunk = s->value[P_PREFILL] == 1;
 }
 
-static const char *h2o_alone(const attn_spec *s)
+static void h2o_observe(attn_view *v, const attn_part *p, int layer, buf q, buf lse)
 {
-    return s->value[P_GQA] == GQA_LAYER_MEAN ? "the sums of all heads that gqa=layer_mean keeps; use gqa=mean_s" : NULL;
+    const evict_ctx *c = v->own;
+    attn_job j = evict_job(v, layer, v->listed, p->n_tok, q, lse, p->pos);
+    v->be->ops->evict->colsum(v->be, &j, c->n_lists, c->rule.how, true, c->sum[layer], c->stride);
 }
 
-static evict_rule rule_of(const attn_spec *s)
-{
-    gqa_mode gqa = (gqa_mode)s->value[P_GQA];
-    return (evict_rule){.lists = evict_lists_of(gqa),
-                        .how = evict_combine_of(gqa),
-                        .recent = s->value[P_RECENT],
-                        .by_count = s->value[P_NORM] == 1,
-                        .by_rank = s->value[P_POS] == 1,
-                        .sums = true,
-                        .once = s->value[P_MODE] == 1,
-                        .each_chunk = s->value[P_PREFILL] == 1};
-}
-
-static status h2o_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
-                       const attn_limits *lim, const bool *layers, err *e)
-{
-    evict_rule rule = rule_of(s);
-    return evict_plan(out, s, shape, lim, layers, &rule, e);
-}
-
-static status h2o_create(attn_ctx **out, const attn_ctx *base, err *e)
-{
-    evict_rule rule = rule_of(base->spec);
-    return evict_create(out, base, &rule, e);
-}
-
-/* As long as a sum may still decide something. */
-static bool h2o_observes(const attn_ctx *base, const attn_part *p, int layer)
-{
-    const evict_ctx *c = (const evict_ctx *)base;
-    (void)layer;
-    if (!evict_possible(c)) return false;
-    return !c->rule.once || ((p->flags & ATTN_PROMPT) && c->turns == 0);
-}
-
-static void h2o_observe(attn_ctx *base, const attn_part *p, int layer, buf q, buf lse)
-{
-    evict_ctx *c = evict_of(base);
-    attn_job j = evict_job(c, layer, c->listed, p->n_tok, q, lse, p->pos);
-    base->be->ops->evict->colsum(base->be, &j, c->n_lists, c->rule.how, true, c->kept[layer].score,
-                                 c->stride);
-}
+static const evict_kind h2o_kind = {.least = 2, .rule = h2o_rule};
 
 const attn_method attn_h2o = {
     .name = "h2o",
     .summary = "H2O: heavy hitters by accumulated attention, and the most recent tokens",
-    .source = "Zhang et al. 2023 (arXiv 2306.14048); H2O utils_real_drop; methods.md section 3",
+    .source = "Zhang et al. 2023 (arXiv 2306.14048); H2O utils_real_drop; doc/methods.md 3",
     .params = params,
-    .uses = USES_EVICT,
+    .family = &attn_evict,
+    .kind = &h2o_kind,
     .has_budget = true,
     .def_budget = 256,
     .parse = h2o_parse,
-    .alone = h2o_alone,
-    .check = h2o_check,
-    .plan = h2o_plan,
-    .create = h2o_create,
-    .free = evict_free,
-    .step_begin = evict_step_begin,
-    .observes = h2o_observes,
-    .observe = h2o_observe,
-    .held = evict_held,
-    .held_most = evict_held_most,
-    EVICT_HOOKS,
+    .check = evict_check,
+    .hooks = {.observe = h2o_observe},
 };

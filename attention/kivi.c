@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* KIVI: everything is attended; old tokens are held in 2 or 4 bits, keys by channel over groups of tokens,
- * values by token. methods.md section 10. */
+ * values by token. doc/methods.md 10. */
 #include "config.h"
 
 #include "attention/format.h"
-#include "attention/full.h"
 
 static status kivi_parse(attn_spec *s, err *e)
 {
@@ -14,8 +13,7 @@ static status kivi_parse(attn_spec *s, err *e)
 const attn_method attn_kivi = {
     .name = "kivi",
     .summary = "KIVI: all tokens, old ones in 2 or 4 bits (keys by channel, values by token)",
-    .source = "Liu et al. 2024 (arXiv 2402.02750); KIVI quant/new_pack.py; methods.md section 10",
+    .source = "Liu et al. 2024 (arXiv 2402.02750); KIVI quant/new_pack.py; doc/methods.md 10",
     .params = kv_kivi_params,
     .parse = kivi_parse,
-    FULL_HOOKS,
 };

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* LogQuant: everything is attended; a log-spaced list of recent tokens stays exact, the others are held in 2 or
- * 4 bits. methods.md section 11. */
+ * 4 bits. doc/methods.md 11. */
 #include "config.h"
 
 #include "attention/format.h"
-#include "attention/full.h"
 
 static status logquant_parse(attn_spec *s, err *e)
 {
@@ -13,9 +12,8 @@ static status logquant_parse(attn_spec *s, err *e)
 
 const attn_method attn_logquant = {
     .name = "logquant",
-    .summary = "LogQuant: all tokens, exact ones spaced by the logarithm of their age",
-    .source = "Chen et al. 2025 (arXiv 2503.19950), Algorithm 1; methods.md section 11",
+    .summary = "LogQuant: all tokens, exact ones spaced by the logarithm of their age, none of them old",
+    .source = "Chen et al. 2025 (arXiv 2503.19950), Algorithm 1; doc/methods.md 11",
     .params = kv_logquant_params,
     .parse = logquant_parse,
-    FULL_HOOKS,
 };

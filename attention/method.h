@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* What a row of the strategy table implements. Included by attention/ alone. */
+/* What a row of the strategy table implements. Included by attention/ alone.
+ *
+ * A method writes what is particular to it. The composition (sequence.c, forward.c) owns the store, its place, the
+ * dense layers, and every buffer that a method declares: it plans, allocates, counts, saves, loads and frees them. A
+ * hook that is NULL does what the method's family does, and where that is NULL too, what `full` does: keep and attend
+ * everything. */
 #ifndef ATTENTION_METHOD_H
 #define ATTENTION_METHOD_H
 
+#include "attention/sequence.h"
 #include "attention/state.h"
-#include "attention/strategy.h"
+#include "attention/store.h"
 
 enum { ATTN_MAX_SEGS = 4 };
 
@@ -18,67 +24,133 @@ enum {
     USES_PARIS = 32,
     USES_BLOCK = 64,
     USES_TIER = 128,
-    USES_GROUPS = 256, /* the ops by groups of select, quest and fier */
-    USES_HOST = 512
+    USES_HOST = 256
 };
 
-/* Files below the rows of a sequence: tokens that never leave memory are the first `first` and the newest `newest`. In
- * decode steps others go when there are `flush` of them. */
-typedef struct {
-    tier *t;
-    int64_t first, newest, flush;
-} attn_tier;
+/* ---- buffers ---- */
 
-/* State of one method for one sequence; methods embed it first in their own struct. */
+/* INDEX: values that last from step to step: counted as index, saved. STATE: the same, but ops look things up by it or
+ * count with it, so that the method checks it after loading. COUNTS: as STATE, but counted as scratch. SCRATCH: made
+ * anew in each forward. HOST: host memory, not counted. */
+typedef enum { MEM_INDEX, MEM_STATE, MEM_COUNTS, MEM_SCRATCH, MEM_HOST } mem_kind;
+
+/* A buffer of `regions` equal regions with room for `cap` items of `item` bytes, of which the first `used` of each
+ * region hold something when the sequence holds attn_decl.n tokens. */
+typedef struct {
+    const char *name; /* in errors and in saved sessions: at most 23 bytes */
+    mem_kind kind;
+    bool each_layer; /* one for each of the method's layers, else one for the sequence */
+    size_t at;       /* offset in the method's struct of a buf; each_layer: of a buf *; HOST: of a pointer */
+    size_t regions, item;
+    int64_t cap, used;
+    bool whole; /* saved whole, not only what is used */
+} mem_decl;
+
+enum { ATTN_MAX_BUFFERS = 40 };
+
+/* Filled by the hook `declare`: of the family first, then of the method. */
 typedef struct {
     const attn_spec *spec;
     const attn_shape *shape;
     const attn_limits *lim;
-    const bool *layers; /* [n_layers]: the layers that this state serves; others hold nothing */
-    const attn_tier *tier; /* of its stores; NULL: all rows stay in memory */
-    const host_ops *host;  /* holds the rows of its stores; NULL: the device does */
-    buf moved;             /* u64 [NEAR_KINDS] for them (ops_tier.h); p NULL: that is the same memory */
+    int64_t n;       /* tokens that the sequence holds */
+    int64_t entries; /* of them those that an evicting method still keeps, in each list */
+    /* To fill. */
+    mem_decl mem[ATTN_MAX_BUFFERS];
+    int n_mem;
+    int64_t slots;        /* rows of a layer's store; as given: a row for each token */
+    size_t heads;         /* regions of the store; as given: kv heads */
+    size_t lists;         /* lists of kept rows a layer, for `kept`; as given: 1 */
+    size_t choose_lists;  /* the largest choice of a step: lists and items; 0: no choice */
+    int64_t choose_items; /* as given: 0 */
+    int64_t window;       /* attn_view.window; as given: 0 */
+} attn_decl;
+
+/* Adds a buffer of one region of `bytes` bytes. */
+void decl_bytes(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes);
+/* The same for each layer. */
+void decl_layers(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes);
+/* Adds any buffer. */
+void decl_mem(attn_decl *d, mem_decl m);
+
+/* ---- what a method sees of a sequence ---- */
+
+typedef struct {
+    const attn_method *method;
+    const attn_spec *spec;
+    const attn_shape *shape;
+    const attn_limits *lim;
+    const bool *layers; /* [n_layers]: those that this method serves, the others are dense (or the other way round) */
     backend *be;
-    buf read;       /* u64 [READ_KINDS]: what ops count */
-    int64_t length; /* host's count of tokens fed before this forward */
-} attn_ctx;
+    kv_store *store;
+    buf read;          /* u64 [READ_KINDS]: what ops count */
+    int64_t length;    /* tokens before this forward */
+    int64_t stored;    /* entries of each list of a layer, where `kept` is not NULL; with windows at most, and */
+    bool listed;       /* lists may then differ */
+    bool observes;     /* set in begin: observe is called in this forward */
+    int64_t window;    /* tokens of a prompt window, as declared: append, select and observe then run window by window
+                        * inside a layer, and chunks are multiples of it; 0: the whole forward is one window */
+    int64_t *attended; /* [n_layers] by the decode step at hand */
+    void *own;         /* the method's struct of attn_method.size bytes; the family's, if any, is its first member */
+} attn_view;
+
+/* Value of a parameter of the spec by its index in method->params. */
+static inline int64_t attn_get(const attn_view *v, int i)
+{
+    return v->spec->value[i];
+}
 
 /* For ops that count an index alone. */
-static inline buf attn_index_read(const attn_ctx *c)
+static inline buf attn_index_read(const attn_view *v)
 {
-    return buf_at(c->read, READ_INDEX * sizeof(uint64_t));
+    return buf_at(v->read, READ_INDEX * sizeof(uint64_t));
 }
 
-/* The best of what the ops before it scored, by groups where g is not NULL. */
-static inline void attn_choose_among(const attn_ctx *c, const choose_job *job, const item_groups *g)
+/* Tokens that the newest of n sees in a layer. */
+static inline int64_t attn_visible(const attn_shape *sh, int layer, int64_t n)
 {
-    backend_mark(c->be, STAGE_SCORE);
-    if (g) c->be->ops->select->choose_groups(c->be, job, g);
-    else c->be->ops->select->choose(c->be, job);
-    backend_mark(c->be, STAGE_TOPK);
+    int64_t window = sh->window[layer];
+    return window > 0 && window < n ? window : n;
 }
 
-static inline void attn_choose(const attn_ctx *c, const choose_job *job)
+static inline int64_t min64(int64_t a, int64_t b)
 {
-    attn_choose_among(c, job, NULL);
+    return a < b ? a : b;
 }
 
-/* Scratch of such choices of at most n_lists lists of n_items items. */
-static inline status attn_choose_reserve(const attn_ctx *c, size_t n_lists, int64_t n_items, err *e)
+static inline int64_t max64(int64_t a, int64_t b)
 {
-    const select_ops *o = c->be->ops->select;
-    return o->reserve ? o->reserve(c->be, n_lists, n_items, e) : ST_OK;
+    return a > b ? a : b;
+}
+
+/* The part of a forward that concerns one sequence. */
+typedef struct {
+    size_t n_tok;
+    int64_t n_prompt;    /* tokens of the whole prompt; 0 in decode steps */
+    int64_t prompt_done; /* those of it before this forward */
+    unsigned flags;
+    buf pos, table, freq;
+    float mscale;
+    int64_t first; /* position of the first token: view->length plus the windows of this forward that came before */
+} attn_part;
+
+/* Whether queries need a mask: in prompts, and behind a sliding window. */
+static inline bool attn_masked(const attn_view *v, const attn_part *p, int layer)
+{
+    return (p->flags & ATTN_PROMPT) || v->shape->window[layer] > 0;
 }
 
 /* Rows of one store that are attended together. */
 typedef struct {
     const kv_rows *rows;
-    bool copied; /* this and the next two: as in attn_job */
-    buf range, idx;
+    bool copied;    /* this and the rest: as in attn_job */
+    buf range, idx; /* range.p NULL: entries [first, first + n_max) of every list */
     size_t n_lists, idx_stride;
-    int64_t n_max;
+    int64_t first, n_max;
     int64_t origin; /* position of slot 0: 0 where slots are positions */
-    buf kpos, at; /* both p NULL: every row is visible to every query */
+    bool masked;
+    int64_t kpos;
+    buf at; /* neither masked nor at: every row is visible to every query */
     int64_t band;
     buf scores; /* decode steps: as in attn_job; p NULL: not wanted */
     size_t score_stride;
@@ -91,84 +163,98 @@ typedef struct {
     /* Retrieval: positions before head and from tail on are attended whatever their score; all are when
      * tail <= head. */
     int64_t head, tail;
+    /* Tokens that a decode step attends in this layer, 0 where ops count them (READ_ATTENDED). */
+    int64_t attended;
 } attn_sel;
 
-/* The part of a forward that concerns one sequence. */
+/* The best of what the ops before it scored. */
+void attn_choose(const attn_view *v, const choose_job *job);
+
+/* ---- hooks ---- */
+
+/* What does not depend on the sequence: tokens that every step attends, so that they stay in memory, and the widest
+ * sliding window for which everything would be attended anyway (a layer with such a window is dense). */
 typedef struct {
-    size_t n_tok;
-    int64_t n_prompt;    /* tokens of the whole prompt; 0 in decode steps */
-    int64_t prompt_done; /* those of it before this forward */
-    unsigned flags;
-    buf pos, table, freq;
-    float mscale;
-} attn_part;
+    int64_t first, newest, covers;
+} attn_regions;
+
+typedef struct {
+    /* Declares buffers. Also asked for plans and counts, with other n. */
+    void (*declare)(attn_decl *d);
+    /* As created: buffers hold what they held, the struct is zero but for its buffers. */
+    void (*reset)(attn_view *v);
+    /* A forward begins; view->length is its first position. Uploads are allowed in begin and end: they lie outside a
+     * captured step. */
+    void (*begin)(attn_view *v, const attn_part *p);
+    /* Stores n_tok rows: k is rotated at the step's positions, k_raw is not. */
+    void (*append)(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val);
+    /* Says what is attended. q is rotated at the step's positions, q_raw is not. */
+    void (*select)(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
+    /* Sees what attention left: lse f32 [n_tok][n_heads] of everything that the queries attended. */
+    void (*observe)(attn_view *v, const attn_part *p, int layer, buf q, buf lse);
+    void (*layer_end)(attn_view *v, const attn_part *p, int layer); /* evict; before the store quantizes */
+    void (*end)(attn_view *v, const attn_part *p);                  /* length is updated after it */
+    /* Drops the tokens from n on; NULL, or why that is impossible (for the error). */
+    const char *(*rewind)(attn_view *v, int64_t n);
+    /* Walks over what lasts (state.h): numbers on the host, then attn_walk for the buffers, then the rows of the store;
+     * checks what was loaded before it is used. view->length is set already. NULL: buffers, and a row for each token.
+     */
+    status (*state)(attn_view *v, attn_state *s, err *e);
+    /* Whether a prompt of n more tokens is attended exactly as by `full` (shared prefill), over exact rows. */
+    bool (*exact_prompt)(const attn_view *v, int64_t n);
+    /* Stored positions, ascending, of list `list` of a layer; their number, out may be NULL. NULL: all. */
+    int64_t (*kept)(const attn_view *v, int layer, size_t list, int64_t *out);
+} attn_hooks;
+
+/* What related methods share. */
+typedef struct {
+    attn_hooks hooks;
+    size_t size;    /* bytes of its struct */
+    unsigned uses;  /* families of ops */
+    bool drops;     /* drops tokens: rows cannot lie in files, slots may be used again */
+    bool retrieves; /* keeps everything, slots are positions, chooses in each step */
+    bool windows;   /* also chooses in prompts, window by window */
+    /* Why a configuration cannot run tensor-parallel: what ranks would have to exchange; NULL if it can. */
+    const char *(*alone)(const attn_spec *s);
+} attn_family;
 
 struct attn_method {
-    const char *name, *summary, *source; /* source: paper and reference code */
-    const attn_param *params;            /* ends with key NULL */
-    bool retrieves; /* keeps everything, slots are positions, chooses in each step */
-    /* Rows may lie in files: slots are positions, nothing is dropped, and what reads rows says so before (store.h). */
-    bool pages;
-    /* First and newest tokens that every step attends, so that they stay in memory; NULL: none. */
-    void (*always)(const attn_spec *s, int64_t *first, int64_t *newest);
+    const char *name, *summary, *source; /* source: paper, reference code, section of doc/methods.md */
+    const attn_param *params;            /* ends with key NULL; NULL: none */
+    const attn_family *family;           /* NULL: everything is kept and attended */
+    const void *kind;                    /* what the family asks of its methods */
+    size_t size;                         /* bytes of its struct; 0: the family's */
     bool has_budget;
     int64_t def_budget;
-    int def_skip; /* leading dense layers */
-    unsigned uses; /* families of ops that it calls, whatever its parameters */
-    /* After the parameters were read: rows that are a store set s->kv; may be NULL. */
+    int def_skip;  /* leading dense layers */
+    unsigned uses; /* families of ops that it calls beside its family's, whatever its parameters */
+    /* After the parameters were read: derives values, and the store where the method brings one. */
     status (*parse)(attn_spec *s, err *e);
     status (*check)(const attn_spec *s, const attn_shape *shape, err *e);
-    /* What its parameters need of all heads of a layer that ranks, which have some of them, do not exchange; NULL, or
-     * returns NULL: nothing. What adds up over the ranks is exchanged. */
-    const char *(*alone)(const attn_spec *s);
-    /* Whether a layer with a sliding window is served by `full` because the budget covers all that
-     * the window shows (methods.md 0.2.11); NULL: never. */
-    bool (*dense)(const attn_spec *s, const attn_shape *shape, int layer);
-    /* Bytes that the layers with layers[l] hold at their peak. */
-    status (*plan)(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
-                   const attn_limits *lim, const bool *layers, err *e);
-    status (*create)(attn_ctx **out, const attn_ctx *base, err *e);
-    void (*free)(attn_ctx *c);
-    void (*reset)(attn_ctx *c);
-    /* Whether a prompt of n more tokens is attended exactly as by `full` (shared prefill). */
-    bool (*exact_prompt)(const attn_ctx *c, int64_t n);
-    /* Tokens of a prompt window: append, select, attention and observe then run window by window inside a
-     * layer; chunks are multiples of it. NULL: the whole forward is one window. */
-    int64_t (*window)(const attn_ctx *c);
-    /* Host work and counters at the start of a forward; base->length is its first position. Uploads are
-     * allowed in step_begin and step_end: they lie outside a captured step. */
-    void (*step_begin)(attn_ctx *c, const attn_part *p);
-    /* Stores n_tok rows: k is rotated at the step's positions, k_raw is not. */
-    void (*append)(attn_ctx *c, const attn_part *p, int layer, buf k_raw, buf k, buf v);
-    /* q is rotated at the step's positions, q_raw is not. */
-    void (*select)(attn_ctx *c, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
-    /* Whether observe is to be called after the attention of this layer; NULL: never. */
-    bool (*observes)(const attn_ctx *c, const attn_part *p, int layer);
-    /* lse f32 [n_tok][n_heads] of everything that the queries attended. */
-    void (*observe)(attn_ctx *c, const attn_part *p, int layer, buf q, buf lse);
-    void (*layer_end)(attn_ctx *c, const attn_part *p, int layer); /* evict; may be NULL */
-    void (*step_end)(attn_ctx *c, const attn_part *p); /* counters; length is updated after it */
-    /* Drops the tokens from n on; NULL, or why that is impossible (for the error). */
-    const char *(*rewind)(attn_ctx *c, int64_t n);
-    /* Everything that lasts from step to step; loading, the context is as created and base->length is set already. */
-    status (*state)(attn_ctx *c, attn_state *s, err *e);
-    /* Bytes of all its layers now, while a forward of n_new tokens is not yet ended (0: none is). */
-    void (*held)(const attn_ctx *c, int64_t n_new, attn_bytes *out);
-    /* At least as much, from what the host knows: held then waits for no download. NULL: held does not anyway. */
-    void (*held_most)(const attn_ctx *c, int64_t n_new, attn_bytes *out);
-    /* Tokens that the decode step that was just queued attends; 0 where ops count them (READ_ATTENDED). */
-    int64_t (*attended)(const attn_ctx *c, int layer);
-    /* Stored positions, ascending, for kv head h (query head h where each keeps its own). */
-    int64_t (*positions)(const attn_ctx *c, int layer, int head, int64_t *out);
+    void (*regions)(const attn_spec *s, attn_regions *r); /* r: as without it: {0, 0, budget} */
+    attn_hooks hooks;
 };
 
-extern const attn_method attn_full, attn_streaming, attn_h2o, attn_snapkv, attn_tova, attn_quest;
-extern const attn_method attn_fier, attn_pariskv, attn_actqkv, attn_kivi, attn_logquant;
-
-/* Value of a parameter of the spec by its index in method->params. */
-static inline int64_t attn_get(const attn_ctx *c, int i)
+/* The parameters of a method, ended by one with key NULL. */
+static inline const attn_param *attn_params(const attn_method *m)
 {
-    return c->spec->value[i];
+    static const attn_param none[] = {{.key = NULL}};
+    return m->params ? m->params : none;
 }
+
+/* Value of the parameter `key` of a strategy; `none` where it has no such parameter. */
+int64_t attn_value(const attn_spec *s, const char *key, int64_t none);
+
+extern const attn_family attn_evict, attn_retrieve, attn_blocks;
+extern const attn_method attn_full; /* serves dense layers */
+
+attn_regions attn_regions_of(const attn_spec *s);
+
+/* Walks over the declared buffers that last. */
+status attn_walk(attn_view *v, attn_state *s, err *e);
+
+/* What `full` does, for methods that do the same in some steps. */
+void full_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val);
+void full_select(attn_view *v, const attn_part *p, int layer, attn_sel *sel);
 
 #endif

@@ -1,185 +1,135 @@
 /* SPDX-License-Identifier: MIT */
-/* Quest: pages by the largest product that any key inside their bounds could have. methods.md section 6. */
+/* Quest: pages by the largest product that any key inside their bounds could have. doc/methods.md 6. */
 #include "config.h"
 
-#include "attention/bounds.h"
+#include <stddef.h>
+
 #include "attention/retrieve.h"
 
-enum { P_PAGE, P_MIN_PAGES, P_SCORE, P_FORCE, P_GQA, P_MODE, P_POOL, P_COARSE, P_COARSE_KEEP };
+enum { P_PAGE, P_MIN_PAGES, P_SCORE, P_FORCE, P_GQA, P_MODE, P_POOL, P_COARSE, P_COARSE_KEEP, P_SINK, P_RECENT };
 enum { SCORE_SUM, SCORE_MAXCH };
 enum { FORCE_LAST, FORCE_NONE };
 
 static const attn_param params[] = {
     [P_PAGE] = {"page", NULL, "tokens of a page", 16, 1, 1 << 20},
-    [P_MIN_PAGES] = {"min_pages", NULL, "pages attended at least, even beyond the budget", 3, 1,
-                     1 << 20},
-    [P_SCORE] =
-        {"score", "sum maxch",
-         "page score: sum over the channels of the largest product (the paper), or its largest "
-         "channel (what FIER's text says)",
-         SCORE_SUM, 0, 1},
+    [P_MIN_PAGES] = {"min_pages", NULL, "pages attended at least, even beyond the budget", 3, 1, 1 << 20},
+    [P_SCORE] = {"score", "sum maxch",
+                 "sum of the channels' largest products (the paper), or the largest (FIER's text)", SCORE_SUM, 0, 1},
     [P_FORCE] = {"force", "last none",
-                 "always attend the last page (the kernels' rule), or leave it to its score (the "
-                 "evaluation "
-                 "code's: the current token may be missed)",
+                 "always attend the last page (the kernels), or leave it to its score (the paper's "
+                 "evaluation: the current token may be missed)",
                  FORCE_LAST, 0, 1},
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_COARSE] = COARSE_PARAM,
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
+    [P_SINK] = {"force_sink", NULL, "tokens from the start whose pages are always attended", 0, 0, 1 << 20},
+    [P_RECENT] = {"force_recent", NULL, "newest tokens whose pages are always attended", 0, 0, 1 << 20},
     {.key = NULL},
 };
 
 typedef struct {
     retrieve r;
-    quest_index *index; /* [n_layers] */
+    page_bounds bounds;
 } quest_ctx;
 
-static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
+/* Pages that hold the tokens from `first` on, of n. */
+static int64_t pages_of(const attn_spec *s, int64_t first, int64_t n)
 {
-    (void)shape;
-    if (s->budget < s->value[P_PAGE])
-        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least one page = %lld",
-                       s->text, (long long)s->budget, (long long)s->value[P_PAGE]);
-    if (s->value[P_COARSE] % s->value[P_PAGE] != 0)
-        return err_set(e, ST_USAGE, "%s: coarse %lld, expected whole pages of %lld tokens", s->text,
-                       (long long)s->value[P_COARSE], (long long)s->value[P_PAGE]);
-    return ST_OK;
+    int64_t page = s->value[P_PAGE];
+    return (n + page - 1) / page - first / page;
 }
 
-static int64_t quest_pool(const attn_spec *s)
-{
-    return s->value[P_POOL];
-}
-
-static int64_t quest_granule(const attn_spec *s)
-{
-    return s->value[P_PAGE];
-}
-
-/* Pages of a step, the last one included unless it comes on top. */
+/* Pages of a step, the forced ones included unless they come on top. */
 static int64_t page_budget(const attn_spec *s)
 {
-    int64_t pages = s->budget / s->value[P_PAGE];
-    return pages > s->value[P_MIN_PAGES] ? pages : s->value[P_MIN_PAGES];
-}
-
-static int64_t quest_most(const attn_spec *s)
-{
-    return (attn_budget_most(s->value[P_POOL], page_budget(s)) + 1) * s->value[P_PAGE];
+    return max64(s->budget / s->value[P_PAGE], s->value[P_MIN_PAGES]);
 }
 
 static retrieve_range quest_range(const attn_spec *s, int64_t first, int64_t n)
 {
-    int64_t page = s->value[P_PAGE], pages = (n + page - 1) / page;
-    bool last = s->value[P_FORCE] == FORCE_LAST, extra = s->value[P_MODE] == BUDGET_EXTRA;
-    int64_t end = last ? pages - 1 : pages;
-    return (retrieve_range){
-        .lo = first / page, .hi = end, .tail = end, .k = page_budget(s) - (last && !extra ? 1 : 0)};
+    int64_t page = s->value[P_PAGE], recent = s->value[P_RECENT], extra = s->value[P_MODE] == BUDGET_EXTRA;
+    int64_t pages = pages_of(s, 0, n), end = s->value[P_FORCE] == FORCE_LAST ? pages - 1 : pages;
+    if (recent > 0) end = min64(end, max64(n - recent, 0) / page);
+    int64_t head = min64(pages_of(s, 0, s->value[P_SINK]), end), lo = max64(first / page, head);
+    int64_t hi = max64(end, lo), forced = pages - end + max64(head - first / page, 0);
+    return (retrieve_range){.lo = lo,
+                            .hi = hi,
+                            .head = head,
+                            .tail = hi,
+                            .k = page_budget(s) - (extra ? 0 : forced),
+                            .most = (budget_most(s->value[P_POOL], page_budget(s)) + head + recent / page + 2) * page,
+                            .redo = n / page * page};
 }
 
-static status quest_bytes(size_t *out, const attn_spec *s, const attn_shape *shape, int64_t n,
-                          err *e)
+static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
-    return bounds_bytes(out, s, shape, s->value[P_PAGE], n, e);
+    (void)shape;
+    int64_t page = s->value[P_PAGE], recent = s->value[P_RECENT];
+    int64_t forced = pages_of(s, 0, s->value[P_SINK]) + (recent > 0 ? pages_of(s, page - 1, page - 1 + recent) : 0);
+    int64_t pages = max64(s->value[P_MODE] == BUDGET_TOTAL ? forced : 0, 1);
+    if (s->budget < page || page_budget(s) < pages)
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %s = %lld", s->text, (long long)s->budget,
+                       forced ? "the pages of forced tokens" : "one page", (long long)(pages * page));
+    if (s->value[P_COARSE] % page == 0) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: coarse %lld, expected whole pages of %lld tokens", s->text,
+                   (long long)s->value[P_COARSE], (long long)page);
 }
 
-static coarse_rule quest_coarse(const attn_spec *s)
+static void quest_regions(const attn_spec *s, attn_regions *r)
 {
-    coarse_rule r = coarse_rule_of(s->value[P_COARSE], s->value[P_COARSE_KEEP], s->budget, s->value[P_PAGE]);
-    r.max_channel = s->value[P_SCORE] == SCORE_MAXCH;
-    return r;
+    r->first = s->value[P_SINK];
+    r->newest = s->value[P_RECENT];
 }
 
-static status quest_open(retrieve *r, err *e)
+static void quest_declare(attn_decl *d)
 {
-    return bounds_open(&((quest_ctx *)r)->index, &r->base, r->granule, "quest: page bounds", e);
+    bounds_declare(d, offsetof(quest_ctx, bounds), "page bounds", d->spec->value[P_PAGE]);
 }
 
-static void quest_close(retrieve *r)
+static void quest_reset(attn_view *v)
 {
-    bounds_close(((quest_ctx *)r)->index, &r->base);
+    quest_ctx *c = v->own;
+    retrieve_reset(v);
+    bounds_reset(&c->bounds, v, attn_get(v, P_PAGE));
+    for (int l = 0; l < v->shape->n_layers; l++) {
+        c->bounds.index[l].max_channel = attn_get(v, P_SCORE) == SCORE_MAXCH;
+        if (c->r.coarse.rule.tokens) c->r.coarse.bounds.index[l].max_channel = c->bounds.index[l].max_channel;
+    }
 }
 
-static void quest_add(retrieve *r, int layer, buf pos, buf k, size_t n)
+static void quest_add(attn_view *v, const attn_part *p, int layer, buf k)
 {
-    r->base.be->ops->quest->add(r->base.be, &((quest_ctx *)r)->index[layer], pos, k, n);
+    bounds_add(&((quest_ctx *)v->own)->bounds, v, p, layer, k);
 }
 
-static int64_t quest_redo_from(const attn_spec *s, int64_t n)
+static void quest_redo(attn_view *v, int layer, const kv_rows *rows, int64_t n)
 {
-    return bounds_redo_from(s->value[P_PAGE], n);
+    v->be->ops->quest->redo(v->be, &((quest_ctx *)v->own)->bounds.index[layer], rows, n);
 }
 
-static status quest_state(retrieve *r, attn_state *v, int layer, err *e)
+static void quest_score(attn_view *v, int layer, score_job *j)
 {
-    return bounds_state(((quest_ctx *)r)->index, &r->base, v, "page bounds", layer, e);
-}
-
-static void quest_redo(retrieve *r, int layer, const kv_rows *rows, int64_t n)
-{
-    r->base.be->ops->quest->redo(r->base.be, &((quest_ctx *)r)->index[layer], rows, n);
-}
-
-static void quest_score(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads,
-                        buf n, int64_t n_max)
-{
-    r->base.be->ops->quest->score(
-        r->base.be, score, stride, q, n_heads, &((quest_ctx *)r)->index[layer], n, n_max,
-        attn_get(&r->base, P_SCORE) == SCORE_MAXCH, attn_index_read(&r->base));
-}
-
-static void quest_score_groups(retrieve *r, int layer, buf score, size_t stride, buf q, size_t n_heads, buf n,
-                               const item_groups *g)
-{
-    r->base.be->ops->quest->score_groups(r->base.be, score, stride, q, n_heads, &((quest_ctx *)r)->index[layer], n, g,
-                                         attn_get(&r->base, P_SCORE) == SCORE_MAXCH, attn_index_read(&r->base));
-}
-
-static const retrieve_kind kind = {
-    .size = sizeof(quest_ctx),
-    .pool = quest_pool,
-    .granule = quest_granule,
-    .most = quest_most,
-    .range = quest_range,
-    .bytes = quest_bytes,
-    .open = quest_open,
-    .close = quest_close,
-    .add = quest_add,
-    .redo_from = quest_redo_from,
-    .redo = quest_redo,
-    .state = quest_state,
-    .score = quest_score,
-    .coarse = quest_coarse,
-    .score_groups = quest_score_groups,
-};
-
-static status quest_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
-                         const attn_limits *lim, const bool *layers, err *e)
-{
-    return retrieve_plan(out, &kind, s, shape, lim, layers, e);
-}
-
-static status quest_create(attn_ctx **out, const attn_ctx *base, err *e)
-{
-    return retrieve_create(out, &kind, base, e);
+    j->index = &((quest_ctx *)v->own)->bounds.index[layer];
+    v->be->ops->quest->score(v->be, j, 1);
 }
 
 const attn_method attn_quest = {
     .name = "quest",
     .summary = "Quest: pages of tokens by bounds of their keys",
-    .source = "Tang et al. 2024 (arXiv 2406.10774), Alg. 1; quest kernels decode_page.cuh; "
-              "methods.md section 6",
+    .source = "Tang et al. 2024 (arXiv 2406.10774), Alg. 1; quest kernels decode_page.cuh; doc/methods.md 6",
     .params = params,
-    .uses = USES_SELECT | USES_QUEST,
-    .retrieves = true,
+    .family = &attn_retrieve,
+    .kind =
+        &(const retrieve_kind){
+            .granule = "page", .range = quest_range, .add = quest_add, .redo = quest_redo, .score = quest_score},
+    .size = sizeof(quest_ctx),
+    .uses = USES_QUEST,
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,
     .check = quest_check,
-    .alone = retrieve_alone,
-    .plan = quest_plan,
-    .create = quest_create,
-    RETRIEVE_HOOKS,
+    .regions = quest_regions,
+    .hooks = {.declare = quest_declare, .reset = quest_reset},
 };

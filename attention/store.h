@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* K/V rows of the layers of one sequence. Selections name rows by slots.
+/* K/V rows of some layers of one sequence. Selections name rows by slots.
  *
  * Exact stores (f32, f16, bf16): a slot is a row; the method decides which, may reuse and move them.
- * Stores with codes (kivi, logquant): the slot of a token is its position for ever (kv_store_by_position);
- * which rows are exact follows from the count of tokens alone and is the same in all layers and heads. */
+ * Stores with codes (kivi, logquant): the slot of a token is its position for ever (kv_store_by_position); which rows
+ * are exact follows from the count of tokens alone and is the same in all layers and heads. */
 #ifndef ATTENTION_STORE_H
 #define ATTENTION_STORE_H
 
-#include "attention/method.h"
+#include "attention/sequence.h"
+#include "attention/state.h"
 
 typedef struct kv_store kv_store;
+typedef struct row_place row_place; /* place.h */
 
 /* Whether a format quantizes: its stores go by position and need a slot for every token. */
 static inline bool kv_has_codes(const kv_format *f)
@@ -17,32 +19,48 @@ static inline bool kv_has_codes(const kv_format *f)
     return f->kind != KV_EXACT;
 }
 
-/* Room for cap[l] slots in each layer l (0: none) of n_heads regions, in c->spec->kv. Address
- * space is reserved, memory taken as rows are written. On failure nothing is held. */
-status kv_store_create(kv_store **out, const attn_ctx *c, size_t n_heads, const int64_t *cap,
-                       err *e);
+typedef struct {
+    backend *be;
+    const attn_spec *spec; /* kv: the format; text: for errors */
+    const attn_shape *shape;
+    const attn_limits *lim;
+    const bool *layers; /* [n_layers]: those that have rows */
+    size_t n_heads;     /* regions of a layer */
+    int64_t slots;      /* of a layer */
+    row_place *place;   /* NULL: the device's memory; borrowed */
+} kv_store_options;
+
+/* Address space is reserved, memory taken as rows are written. On failure nothing is held. */
+status kv_store_create(kv_store **out, const kv_store_options *o, err *e);
 void kv_store_free(kv_store *s);
 void kv_store_reset(kv_store *s);
 bool kv_store_by_position(const kv_store *s);
 /* Whether no row is in codes (now, between two forwards): attention is then that over exact rows. */
 bool kv_store_exact(const kv_store *s);
+/* Whether one of the tokens [from, to) is in codes. */
+bool kv_store_coded_in(const kv_store *s, int64_t from, int64_t to);
 /* The rows of a layer, as attn_job and attn_seg take them. */
 const kv_rows *kv_store_rows(const kv_store *s, int layer);
 
-/* What reads the slots [from, to) of a layer other than by attention over a segment calls this before: they may lie in a
- * file. */
+/* What reads the slots [from, to) of a layer other than by attention over a segment calls this before: they may lie in
+ * a file. */
 static inline void kv_need(backend *be, const kv_rows *rows, int64_t from, int64_t to)
 {
     if (rows->tier) be->ops->tier->span(be, rows, from, to);
 }
 
-/* A forward, in this order: begin in step_begin; put in append; layer_end in layer_end, after attention (quantizes
- * what is due); end in step_end. c->length is still that before the forward. */
-void kv_store_begin(kv_store *s, const attn_ctx *c, const attn_part *p);
-/* Stores p->n_tok rows k, v [n_tok][n_heads][head_dim] f32. slots as in kv_write; stores by
- * position take none (p NULL). */
-void kv_store_put(kv_store *s, const attn_part *p, int layer, buf slots, size_t n_lists, buf k,
-                  buf v);
+/* A forward of n_tok tokens behind `length`, in this order: begin; put for each layer; layer_end after attention
+ * (quantizes what is due); end. flags: ATTN_*. */
+void kv_store_begin(kv_store *s, int64_t length, int64_t n_tok, unsigned flags);
+/* Where the rows of the tokens from position `pos` on go: slots first, first + 1, ..., or slots i64 [n][n_lists] as in
+ * kv_write. Stores by position choose by pos alone. */
+typedef struct {
+    int64_t pos, first;
+    buf slots; /* p NULL: consecutive */
+    size_t n_lists;
+} kv_target;
+/* Stores rows k, v [n][n_heads][head_dim] f32. */
+void kv_store_put(kv_store *s, int layer, kv_target to, buf k, buf v, size_t n);
 void kv_store_layer_end(kv_store *s, int layer);
 void kv_store_end(kv_store *s);
 /* Exact stores: the rows of a layer from `from` on hold nothing any more; their memory is given back. Stores with
@@ -51,6 +69,7 @@ void kv_store_discard(kv_store *s, int layer, int64_t from);
 /* Tokens from n on are dropped; false: one of them is quantized, nothing was done. Earlier tokens that
  * are quantized stay so. */
 bool kv_store_rewind(kv_store *s, int64_t n);
+
 /* What a method says then. */
 #define KV_NO_REWIND "tokens before that are quantized"
 
@@ -65,18 +84,9 @@ size_t kv_store_bytes(const kv_store *s, int64_t n);
 size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n);
 /* At least that for any n of the first n_all tokens. */
 size_t kv_store_bytes_most(const kv_store *s, int64_t n_all, int64_t n);
-/* Most bytes of one layer with n slots: stores with codes hold a prompt unquantized up to its end. */
-status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, size_t n_heads,
-                     int64_t n, err *e);
-/* Whether exact rows of a format with codes stay on the device where codes lie in the host's memory: when they are few. */
-static inline bool kv_exact_near(const kv_format *f)
-{
-    return kv_has_codes(f) && f->prompt > 0;
-}
-
-/* Bytes that a token adds to a layer's rows in the host's memory; of codes their mean. */
-size_t kv_far_bytes(const kv_format *f, const attn_shape *shape);
-
+/* Most bytes of one layer with `slots` slots: stores with codes hold a prompt unquantized up to its end. */
+status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, const attn_limits *lim, size_t n_heads,
+                     int64_t slots, err *e);
 /* Bytes of a store's maps from n slots to rows, one set for all layers; chunk: most tokens of a forward. */
 size_t kv_map_bytes(const kv_format *f, int64_t n, int64_t chunk);
 

@@ -13,10 +13,10 @@ int64_t kv_code_group(const kv_format *f)
     return f->hf ? 1 : f->group;
 }
 
-int64_t kv_exact_rows(const kv_format *f, int64_t n)
+int64_t kv_exact_rows(const kv_format *f, int64_t prompt, int64_t n)
 {
-    int64_t rows = f->prompt + 3 * f->residual + 2 * kv_code_group(f) + f->sink;
-    return f->prompt > 0 && rows < n ? rows : n;
+    int64_t rows = prompt + 3 * f->residual + 2 * kv_code_group(f) + f->sink;
+    return prompt > 0 && rows < n ? rows : n;
 }
 
 kv_codes kv_codes_of(const kv_format *f, int64_t cap)
@@ -41,23 +41,20 @@ static size_t code_bytes(const kv_format *f, size_t head_dim, int half, int64_t 
 
 size_t kv_half_bytes(const kv_format *f, size_t head_dim, int half, int64_t n, int64_t n_coded)
 {
-    return code_bytes(f, head_dim, half, n_coded) +
-           (size_t)(n - n_coded) * head_dim * dtype_size(f->type);
+    return code_bytes(f, head_dim, half, n_coded) + (size_t)(n - n_coded) * head_dim * dtype_size(f->type);
 }
 
 size_t kv_map_bytes(const kv_format *f, int64_t n, int64_t chunk)
 {
     if (!kv_has_codes(f)) return 0;
-    return (size_t)n * KV_HALVES * (sizeof(int32_t) + sizeof(int64_t)) +
-           (size_t)chunk * sizeof(int64_t);
+    return (size_t)n * KV_HALVES * (sizeof(int32_t) + sizeof(int64_t)) + (size_t)chunk * sizeof(int64_t);
 }
 
 /* ---- life ---- */
 
 static status create_host(kv_coded *s, err *e)
 {
-    size_t cap = (size_t)s->cap,
-           groups = kv_codes_of(&s->f, s->cap).cap / (size_t)kv_code_group(&s->f);
+    size_t cap = (size_t)s->cap, groups = kv_codes_of(&s->f, s->cap).cap / (size_t)kv_code_group(&s->f);
     for (int h = 0; h < KV_HALVES; h++) {
         TRY(MEM_NEW(&s->at[h], cap, e));
         TRY(MEM_NEW(&s->due[h], cap, e));
@@ -83,16 +80,17 @@ static status create_bufs(kv_coded *s, err *e)
     return o->alloc(s->be, &s->slots, (size_t)s->chunk * sizeof(int64_t), "KV map", e);
 }
 
-status kv_coded_create(kv_coded **out, const attn_ctx *c, int64_t cap, err *e)
+status kv_coded_create(kv_coded **out, const kv_store_options *o, err *e)
 {
     kv_coded *s;
+    int64_t cap = o->slots;
     *out = NULL;
     if (cap > INT32_MAX)
-        return err_set(e, ST_UNSUPPORTED, "%s: %lld tokens, a store with codes holds at most %d",
-                       c->spec->text, (long long)cap, INT32_MAX);
+        return err_set(e, ST_UNSUPPORTED, "%s: %lld tokens, a store with codes holds at most %d", o->spec->text,
+                       (long long)cap, INT32_MAX);
     TRY(MEM_NEW(&s, 1, e));
-    *s = (kv_coded){.be = c->be, .f = c->spec->kv, .cap = cap, .chunk = c->lim->chunk};
-    s->n_rows = kv_exact_rows(&s->f, cap);
+    *s = (kv_coded){.be = o->be, .f = o->spec->kv, .cap = cap, .chunk = o->lim->chunk};
+    s->n_rows = kv_exact_rows(&s->f, o->lim->prompt, cap);
     status st = create_host(s, e);
     if (st == ST_OK) st = create_bufs(s, e);
     if (st != ST_OK) kv_coded_free(s);
@@ -150,8 +148,8 @@ static void release_row(kv_coded *s, int64_t row)
 /* Sends the maps of the tokens [lo, hi) to ops memory. */
 static void upload_map(kv_coded *s, int half, int64_t lo, int64_t hi)
 {
-    s->be->ops->upload(s->be, buf_at(s->at_buf[half], (size_t)lo * sizeof(int32_t)),
-                       s->at[half] + lo, (size_t)(hi - lo) * sizeof(int32_t));
+    s->be->ops->upload(s->be, buf_at(s->at_buf[half], (size_t)lo * sizeof(int32_t)), s->at[half] + lo,
+                       (size_t)(hi - lo) * sizeof(int32_t));
 }
 
 /* Runs of exact rows that nobody has once the tokens that are due have left theirs. */
@@ -172,22 +170,21 @@ static void find_runs(kv_coded *s)
     }
 }
 
-void kv_coded_begin(kv_coded *s, const attn_ctx *c, const attn_part *p)
+void kv_coded_begin(kv_coded *s, int64_t first, int64_t n_tok, unsigned flags)
 {
-    int64_t first = c->length, n_tok = (int64_t)p->n_tok;
+    s->first = first;
     s->n = first + n_tok;
-    s->prompt_done = p->prompt_done;
     s->n_runs = 0;
     for (int64_t i = 0; i < n_tok; i++) {
         s->host[i] = take_row(s);
         s->at[KV_K][first + i] = s->at[KV_V][first + i] = (int32_t)s->host[i];
     }
-    s->be->ops->upload(s->be, s->slots, s->host, p->n_tok * sizeof *s->host);
+    s->be->ops->upload(s->be, s->slots, s->host, (size_t)n_tok * sizeof *s->host);
     for (int h = 0; h < KV_HALVES; h++) upload_map(s, h, first, s->n);
     /* Quantization waits for the end of a prompt (methods.md 0.2.7). */
-    if ((p->flags & ATTN_PROMPT) && !(p->flags & ATTN_PROMPT_END)) return;
+    if ((flags & ATTN_PROMPT) && !(flags & ATTN_PROMPT_END)) return;
     kv_rule_due(s, s->n);
-    if (p->flags & ATTN_PROMPT) find_runs(s);
+    if (flags & ATTN_PROMPT) find_runs(s);
     for (int h = 0; h < KV_HALVES; h++) {
         for (int64_t i = 0; i < s->n_due[h]; i++) s->host[i] = s->at[h][s->due[h][i]];
         s->be->ops->upload(s->be, s->src[h], s->host, (size_t)s->n_due[h] * sizeof *s->host);
@@ -199,10 +196,8 @@ void kv_coded_layer_end(kv_coded *s, const kv_rows *rows)
     const codes_ops *o = s->be->ops->codes;
     kv_rows r = *rows;
     r.codes.bits = s->f.bits;
-    if (s->n_due[KV_K])
-        o->encode_k(s->be, &r, s->src[KV_K], (size_t)s->n_coded[KV_K], (size_t)s->n_due[KV_K]);
-    if (s->n_due[KV_V])
-        o->encode_v(s->be, &r, s->src[KV_V], (size_t)s->n_coded[KV_V], (size_t)s->n_due[KV_V]);
+    if (s->n_due[KV_K]) o->encode(s->be, &r, false, s->src[KV_K], (size_t)s->n_coded[KV_K], (size_t)s->n_due[KV_K]);
+    if (s->n_due[KV_V]) o->encode(s->be, &r, true, s->src[KV_V], (size_t)s->n_coded[KV_V], (size_t)s->n_due[KV_V]);
 }
 
 /* Sends what is due from exact to code rows. */

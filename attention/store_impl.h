@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Inside of stores with codes. Included by store*.c and the store's test. */
+/* Inside of stores and of the places below them. Included by store*.c, place*.c and the store's test. */
 #ifndef ATTENTION_STORE_IMPL_H
 #define ATTENTION_STORE_IMPL_H
 
-#include "attention/store.h"
+#include "attention/place.h"
 #include "kernels/ops_codes.h"
 
 enum { KV_K, KV_V, KV_HALVES, KV_RUN = 64 };
@@ -19,7 +19,7 @@ struct kv_coded {
     int64_t n_rows;         /* exact rows that there are */
     int64_t n;              /* tokens put */
     int64_t n_settled;      /* tokens that the rule has seen: not those of a prompt under way */
-    int64_t prompt_done;    /* of the forward under way */
+    int64_t first;          /* first token of the forward under way */
     int32_t *at[KV_HALVES]; /* [cap] as kv_codes.k_at and v_at, which at_buf holds */
     buf at_buf[KV_HALVES];
     bool *used;                 /* [n_rows] exact rows */
@@ -28,40 +28,61 @@ struct kv_coded {
     int64_t n_coded[KV_HALVES]; /* tokens in codes = code rows taken */
     int32_t *due[KV_HALVES];    /* [cap] tokens that become codes in this forward, in this order */
     int64_t n_due[KV_HALVES];
-    buf src[KV_HALVES]; /* i64 [cap] their exact rows */
-    int64_t *host;      /* [cap] for uploads */
+    buf src[KV_HALVES];    /* i64 [cap] their exact rows */
+    int64_t *host;         /* [cap] for uploads */
     unsigned char *halves; /* [cap] of find_runs: halves of tokens in an exact row; marks of checks */
     /* Runs of exact rows that a prompt's end leaves free, long enough to be given back. */
     struct {
         int64_t from, to;
-    } *run; /* [n_rows / KV_RUN + 1] */
+    } * run; /* [n_rows / KV_RUN + 1] */
     int64_t n_runs;
-    bool *mark;         /* [groups] of kv_coded_bytes_of */
+    bool *mark; /* [groups] of kv_coded_bytes_of */
     /* LOGQUANT: exact tokens of the list, ascending, and those that left it (methods.md 11.3). */
     int32_t *list, *staged; /* [3 W], [W + group] */
     int64_t n_list, n_staged;
 };
 
-/* Rows of the host's memory that the device holds too (ops_tier.h), of all layers that a state serves; cap: slots. */
-typedef struct kv_nears kv_nears;
-status kv_nears_create(kv_nears **out, const attn_ctx *c, size_t n_heads, int64_t cap, err *e);
-void kv_nears_free(kv_nears *s);
-const kv_near *kv_nears_layer(const kv_nears *s, int layer);
+struct kv_store {
+    backend *be;
+    kv_format f;
+    int n_layers;
+    size_t n_heads, head_dim;
+    int64_t prompt;   /* longest prompt; 0: any */
+    kv_rows *layer;   /* [n_layers]; k.p NULL: nothing stored for this layer */
+    kv_coded *coded;  /* NULL: all rows are exact */
+    row_place *place; /* NULL: the device's memory */
+    int64_t n;        /* tokens with those of the forward under way */
+    unsigned flags;   /* of it */
+};
 
-kv_coded *kv_store_coded(const kv_store *s); /* NULL: all rows are exact */
+/* A buffer and its size. */
+typedef struct {
+    buf *b;
+    size_t bytes;
+} sized_buf;
+
+/* Buffers of a layer's codes: k, v, k_pair, v_pair. r->codes.bits is set. */
+enum { N_CODE_BUFS = 4 };
+void kv_code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS]);
+/* Of K or V exact rows. */
+size_t kv_exact_half_bytes(const kv_rows *r);
+/* Bytes of n exact rows, K and V, of all regions. */
+size_t kv_exact_bytes(const kv_format *f, size_t n_heads, size_t head_dim, int64_t n);
 /* Tokens of a quantization group of K. */
 int64_t kv_code_group(const kv_format *f);
-/* Exact rows that n slots of a store with codes ever need at once: a prompt that waits, and what stays exact behind it. */
-int64_t kv_exact_rows(const kv_format *f, int64_t n);
+/* Exact rows that n slots of a store with codes ever need at once: a prompt that waits, and what stays exact behind it.
+ * prompt: the longest, 0: any. */
+int64_t kv_exact_rows(const kv_format *f, int64_t prompt, int64_t n);
 /* The codes of one layer without its buffers: what sizes follow from. */
 kv_codes kv_codes_of(const kv_format *f, int64_t cap);
 /* Bytes of K or V of n tokens of which n_coded are in codes, in one region. */
 size_t kv_half_bytes(const kv_format *f, size_t head_dim, int half, int64_t n, int64_t n_coded);
 
-status kv_coded_create(kv_coded **out, const attn_ctx *c, int64_t cap, err *e);
+/* store_codes.c */
+status kv_coded_create(kv_coded **out, const kv_store_options *o, err *e);
 void kv_coded_free(kv_coded *s);
 void kv_coded_reset(kv_coded *s);
-void kv_coded_begin(kv_coded *s, const attn_ctx *c, const attn_part *p);
+void kv_coded_begin(kv_coded *s, int64_t length, int64_t n_tok, unsigned flags);
 void kv_coded_layer_end(kv_coded *s, const kv_rows *rows);
 void kv_coded_end(kv_coded *s);
 /* *n_rows: exact rows that may hold something. */
@@ -78,5 +99,55 @@ status kv_rule_check(kv_coded *s, err *e);
 /* Room of list and staged; 0 where the rule needs none. */
 size_t kv_rule_list(const kv_format *f);
 size_t kv_rule_staged(const kv_format *f);
+
+/* ---- places (place.h) ---- */
+
+struct row_place {
+    backend *be;
+    kv_tier where;
+    /* DISK: tokens that never leave memory are the first `first` and the newest `newest`; in decode steps others go
+     * when there are `flush` of them. */
+    int64_t first, newest, flush;
+    tier *files;
+    /* HOST, where that is not the device's memory: copies on the device. exact_near: of stores with codes exact rows
+     * stay on the device, since they are few. */
+    bool exact_near;
+    kv_near *near; /* [n_layers]; NULL: none */
+    int n_layers;
+    size_t n_heads, row_bytes;
+    buf claim, moved;
+};
+
+static inline bool kv_on_disk(const kv_store *s)
+{
+    return s->place && s->place->files;
+}
+
+/* Memory for exact rows, or for codes. p NULL: the device's. */
+status row_place_alloc(row_place *p, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e);
+void row_place_free(row_place *p, backend *be, buf b, size_t bytes, bool exact);
+/* A layer whose rows were allocated. */
+status row_place_add(row_place *p, kv_rows *r, int layer, const kv_format *f, err *e);
+
+/* place_disk.c: the store's calls, which keep the order of kv_store_*. */
+void disk_before_codes(kv_store *s, int layer);
+void disk_layer_end(kv_store *s, int layer);
+void disk_step_end(kv_store *s);
+void disk_rewind(kv_store *s, int64_t n);
+void disk_forget_all(kv_store *s);
+status disk_add(row_place *p, kv_rows *r, int layer, const kv_format *f, err *e);
+void disk_plan(attn_bytes *part, size_t *slow, const row_place *regions, const attn_spec *s, const attn_shape *shape,
+               const attn_limits *lim, int n);
+
+/* place_host.c */
+status host_open(row_place *p, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, const bool *layers,
+                 err *e);
+void host_close(row_place *p);
+void host_plan(attn_bytes *part, size_t *slow, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+               const bool *layers);
+
+/* Tokens that stay in memory or near. */
+void row_place_regions(row_place *p, const attn_spec *s);
+int row_place_count(const bool *layers, int n_layers);
 
 #endif

@@ -11,9 +11,15 @@
 #include "kernels/ops_fier.h"
 #include "kernels/ops_quest.h"
 
-static const attn_method *const table[] = {
-    &attn_full, &attn_streaming, &attn_h2o,    &attn_snapkv, &attn_tova,     &attn_quest,
-    &attn_fier, &attn_pariskv,   &attn_actqkv, &attn_kivi,   &attn_logquant, NULL};
+/* The table: a row is the name of a file, and of the attn_method in it. */
+#define METHODS(X)                                                                                                     \
+    X(full)                                                                                                            \
+    X(streaming) X(h2o) X(snapkv) X(tova) X(quest) X(fier) X(pariskv) X(actqkv) X(kivi) X(logquant)
+#define DECLARE(name) extern const attn_method attn_##name;
+#define ROW(name)     &attn_##name,
+
+METHODS(DECLARE)
+static const attn_method *const table[] = {METHODS(ROW) NULL};
 
 const attn_method *const *attn_methods(void)
 {
@@ -39,29 +45,36 @@ bool attn_has_budget(const attn_spec *s)
 
 bool attn_retrieves(const attn_spec *s)
 {
-    return s->method->retrieves;
+    return s->method->family && s->method->family->retrieves;
 }
 
 bool attn_by_window(const attn_spec *s)
 {
-    return s->method->window != NULL;
+    return s->method->family && s->method->family->windows;
+}
+
+int64_t attn_value(const attn_spec *s, const char *key, int64_t none)
+{
+    const attn_param *p = attn_params(s->method);
+    for (int i = 0; p[i].key; i++)
+        if (strcmp(p[i].key, key) == 0) return s->value[i];
+    return none;
 }
 
 gqa_mode attn_gqa(const attn_spec *s)
 {
     size_t n, m;
-    for (int i = 0; s->method->params[i].key; i++) {
-        const char *c = attn_param_choice(s->method->params[i].choices, s->value[i], &n), *name;
-        if (strcmp(s->method->params[i].key, "gqa") != 0 || !c) continue;
+    for (int i = 0; attn_params(s->method)[i].key; i++) {
+        const char *c = attn_param_choice(attn_params(s->method)[i].choices, s->value[i], &n), *name;
+        if (strcmp(attn_params(s->method)[i].key, "gqa") != 0 || !c) continue;
         for (int g = 0; g < GQA_COUNT; g++)
-            if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0)
-                return (gqa_mode)g;
+            if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0) return (gqa_mode)g;
     }
     return GQA_LAYER_VOTE;
 }
 
-static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what,
-                        const char *key, err *e)
+static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what, const char *key,
+                        err *e)
 {
     attn_param p = {.key = key, .min = min, .max = max};
     return attn_param_parse(out, &p, text, what, e);
@@ -108,11 +121,10 @@ static bool read_skip(attn_layers *out, const char *text)
 static status parse_skip(attn_layers *out, const char *text, const char *what, err *e)
 {
     if (read_skip(out, text)) return ST_OK;
-    return err_set(
-        e, ST_USAGE,
-        "%s'%.40s', expected a number of leading layers from 0 to %d, or a list of layers "
-        "such as 0+16",
-        what, text, ATTN_MAX_LAYERS);
+    return err_set(e, ST_USAGE,
+                   "%s'%.40s', expected a number of leading layers from 0 to %d, or a list of layers "
+                   "such as 0+16",
+                   what, text, ATTN_MAX_LAYERS);
 }
 
 static status parse_kv(kv_format *f, const char *value, const char *what, err *e)
@@ -129,16 +141,15 @@ static status unknown_key(const attn_spec *s, const char *key, const char *what,
 {
     nearest n;
     nearest_start(&n, key);
-    for (const attn_param *p = s->method->params; p->key; p++)
-        nearest_try(&n, p->key, strlen(p->key));
+    for (const attn_param *p = attn_params(s->method); p->key; p++) nearest_try(&n, p->key, strlen(p->key));
     nearest_try_words(&n, s->method->has_budget ? "budget skip kv" : "skip kv");
-    return err_set(e, ST_USAGE, "%s: %s has no parameter '%s'%s, see --help-attn %s", what,
-                   s->method->name, key, nearest_hint(&n), s->method->name);
+    return err_set(e, ST_USAGE, "%s: %s has no parameter '%s'%s, see --help-attn %s", what, s->method->name, key,
+                   nearest_hint(&n), s->method->name);
 }
 
 static status set_value(attn_spec *s, const char *key, const char *value, const char *what, err *e)
 {
-    const attn_param *p = s->method->params;
+    const attn_param *p = attn_params(s->method);
     if (strcmp(key, "skip") == 0) {
         char where[ATTN_TEXT + 32];
         snprintf(where, sizeof where, "%s: skip=", what);
@@ -148,8 +159,7 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
     if (strcmp(key, "budget") == 0 && s->method->has_budget)
         return parse_int(&s->budget, value, 0, (int64_t)1 << 40, what, key, e);
     for (int i = 0; p[i].key; i++)
-        if (strcmp(p[i].key, key) == 0)
-            return attn_param_parse(&s->value[i], &p[i], value, what, e);
+        if (strcmp(p[i].key, key) == 0) return attn_param_parse(&s->value[i], &p[i], value, what, e);
     return unknown_key(s, key, what, e);
 }
 
@@ -163,27 +173,25 @@ status attn_method_unknown(const char *option, const char *name, err *e)
         snprintf(list + n, sizeof list - n, " %s", table[i]->name);
         nearest_try(&near, table[i]->name, strlen(table[i]->name));
     }
-    return err_set(e, ST_USAGE, "%s: unknown strategy '%.40s'%s; known:%s, or all", option, name,
-                   nearest_hint(&near), list);
+    return err_set(e, ST_USAGE, "%s: unknown strategy '%.40s'%s; known:%s, or all", option, name, nearest_hint(&near),
+                   list);
 }
 
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e)
 {
     char copy[sizeof s->text], what[sizeof s->text + 16], *save = NULL;
     *s = (attn_spec){0};
-    if (strlen(text) >= sizeof s->text)
-        return err_set(e, ST_USAGE, "--attn: '%.40s...' is too long", text);
+    if (strlen(text) >= sizeof s->text) return err_set(e, ST_USAGE, "--attn: '%.40s...' is too long", text);
     strcpy(s->text, text);
     strcpy(copy, text);
     snprintf(what, sizeof what, "--attn %s", text);
     char *name = strtok_r(copy, ":", &save);
     s->method = name ? attn_method_find(name) : NULL;
     if (!s->method) return attn_method_unknown("--attn", name ? name : text, e);
-    for (int i = 0; s->method->params[i].key; i++) s->value[i] = s->method->params[i].def;
+    for (int i = 0; attn_params(s->method)[i].key; i++) s->value[i] = attn_params(s->method)[i].def;
     s->kv = o->kv;
     if (o->tier) s->tier = *o->tier;
-    if (s->method->has_budget)
-        s->budget = o->budget || o->has_budget ? o->budget : s->method->def_budget;
+    if (s->method->has_budget) s->budget = o->budget || o->has_budget ? o->budget : s->method->def_budget;
     first_layers(&s->skip, s->method->def_skip);
     if (o->skip) TRY(parse_skip(&s->skip, o->skip, "--skip: ", e));
     for (char *kv; (kv = strtok_r(NULL, ":", &save));) {
@@ -198,46 +206,43 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (s->two_stores)
-        return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning",
-                       s->text, kv_format_name(&s->kv));
+        return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning", s->text,
+                       kv_format_name(&s->kv));
     TRY(kv_format_check(&s->kv, shape, s->text, e));
-    if (s->tier.place != KV_DEVICE && !s->method->pages)
-        return err_set(e, ST_UNSUPPORTED, "%s: --kv-tier %s: it drops tokens, and all that it keeps is read in every step",
-                       s->text, kv_place_name(s->tier.place));
+    if (s->tier.place != KV_DEVICE && s->method->family && s->method->family->drops)
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: --kv-tier %s: it drops tokens, and all that it keeps is read in every step", s->text,
+                       kv_place_name(s->tier.place));
     if (s->method->check) TRY(s->method->check(s, shape, e));
     if (s->method->has_budget && s->budget < 1)
-        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 1", s->text,
-                       (long long)s->budget);
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 1", s->text, (long long)s->budget);
     return ST_OK;
 }
 
 /* Families of ops that a strategy calls with its parameters and store. */
 static unsigned families(const attn_spec *s)
 {
-    unsigned uses = s->method->uses;
+    const attn_family *f = s->method->family;
+    unsigned uses = s->method->uses | (f ? f->uses : 0);
     size_t len;
     if (s->kv.kind != KV_EXACT) uses |= USES_CODES;
     if (s->tier.place == KV_DISK) uses |= USES_TIER;
     if (s->tier.place == KV_HOST) uses |= USES_HOST;
-    for (int i = 0; s->method->params[i].key; i++) {
-        const attn_param *p = &s->method->params[i];
+    for (int i = 0; attn_params(s->method)[i].key; i++) {
+        const attn_param *p = &attn_params(s->method)[i];
         const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;
         if (c && strcmp(p->key, "pool") == 0 && strncmp(c, "entropy", len) == 0) uses |= USES_BLOCK;
-        if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST | USES_GROUPS;
+        if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST;
     }
     return uses;
 }
 
-static bool has_groups(const backend_ops *o)
-{
-    return o->select && o->select->choose_groups && o->quest && o->quest->score_groups && o->fier &&
-           o->fier->score_groups;
-}
-
 static status ranks_check(const attn_spec *s, const backend *be, err *e)
 {
-    const char *what = backend_ranks(be) > 1 && s->method->alone ? s->method->alone(s) : NULL;
-    return what ? err_set(e, ST_UNSUPPORTED, "%s: %d ranks do not exchange %s", s->text, backend_ranks(be), what) : ST_OK;
+    const attn_family *f = s->method->family;
+    const char *what = backend_ranks(be) > 1 && f && f->alone ? f->alone(s) : NULL;
+    return what ? err_set(e, ST_UNSUPPORTED, "%s: %d ranks do not exchange %s", s->text, backend_ranks(be), what)
+                : ST_OK;
 }
 
 status attn_backend_check(const attn_spec *s, const backend *be, err *e)
@@ -246,16 +251,16 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
     const struct {
         const char *name;
         const void *ops;
-    } all[] = {{"codes", o->codes}, {"evict", o->evict}, {"select", o->select}, {"quest", o->quest},
-               {"fier", o->fier},   {"paris", o->paris}, {"block", o->block}, {"tier", o->tier},
-               {"groups", has_groups(o) ? o->select : NULL}, {"host", o->host}};
+    } all[] = {{"codes", o->codes}, {"evict", o->evict}, {"select", o->select}, {"quest", o->quest}, {"fier", o->fier},
+               {"paris", o->paris}, {"block", o->block}, {"tier", o->tier},     {"host", o->host}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)
         if ((uses >> i & 1) && !all[i].ops)
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", all[i].name);
     if (names[0])
-        return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name, names);
+        return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name,
+                       names);
     return ranks_check(s, be, e);
 }
 
@@ -265,8 +270,8 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size)
     out[0] = 0;
 #define ADD(...) n += n < size ? (size_t)snprintf(out + n, size - n, __VA_ARGS__) : 0
     if (s->method->has_budget) ADD("budget=%lld ", (long long)s->budget);
-    for (int i = 0; s->method->params[i].key; i++) {
-        const attn_param *p = &s->method->params[i];
+    for (int i = 0; attn_params(s->method)[i].key; i++) {
+        const attn_param *p = &attn_params(s->method)[i];
         const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;
         if (c) ADD("%s=%.*s ", p->key, (int)len, c);
         else ADD("%s=%lld ", p->key, (long long)s->value[i]);
@@ -328,23 +333,19 @@ static void print_param(FILE *f, const attn_param *p)
 void attn_print_help(FILE *f, const attn_method *m)
 {
     if (!m) {
-        for (size_t i = 0; table[i]; i++)
-            fprintf(f, "  %-10s %s\n", table[i]->name, table[i]->summary);
+        for (size_t i = 0; table[i]; i++) fprintf(f, "  %-10s %s\n", table[i]->name, table[i]->summary);
         fprintf(f, "  %-10s %s\n", "all", "in lists: all of them");
         return;
     }
-    fprintf(f, "%s: %s\n  source: %s\n\n  key          default      meaning\n", m->name, m->summary,
-            m->source);
+    fprintf(f, "%s: %s\n  source: %s\n\n  key          default      meaning\n", m->name, m->summary, m->source);
     if (m->has_budget) {
-        attn_param b = {
-            "budget",      NULL, "tokens kept or attended (methods.md 0.2.3); also --budget",
-            m->def_budget, 1,    0};
+        attn_param b = {"budget",      NULL, "tokens kept or attended (doc/methods.md 0.2.3); also --budget",
+                        m->def_budget, 1,    0};
         print_param(f, &b);
     }
-    for (const attn_param *p = m->params; p->key; p++) print_param(f, p);
-    attn_param skip = {
-        "skip",      NULL, "leading layers that run full attention, or a list a+b+c; also --skip",
-        m->def_skip, 0,    0};
+    for (const attn_param *p = attn_params(m); p->key; p++) print_param(f, p);
+    attn_param skip = {"skip",      NULL, "leading layers that run full attention, or a list a+b+c; also --skip",
+                       m->def_skip, 0,    0};
     print_param(f, &skip);
     fprintf(f, "  %-12s %-12s %s\n", "kv", "f16",
             "store of keys and values, as --kv but with / for : (kivi, logquant: the type of exact rows)");

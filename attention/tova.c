@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* TOVA: after each step the token goes that the latest query attended least. methods.md section 5.
+/* TOVA: after each step the token goes that the latest query attended least. doc/methods.md section 5.
  *
  * Nothing is protected, not even the new token, unless protect_last asks for it (kvpress does so). */
 #include "config.h"
@@ -15,69 +15,34 @@ static const attn_param params[] = {
     {.key = NULL},
 };
 
-static evict_rule rule_of(const attn_spec *s)
+static void tova_rule(const attn_spec *s, evict_rule *r)
 {
-    gqa_mode gqa = (gqa_mode)s->value[P_GQA];
-    return (evict_rule){.lists = evict_lists_of(gqa),
-                        .how = evict_combine_of(gqa),
-                        .recent = s->value[P_LAST],
-                        .each_chunk = s->value[P_PREFILL] == 1};
-}
-
-static status tova_check(const attn_spec *s, const attn_shape *shape, err *e)
-{
-    (void)shape;
-    return evict_check_gqa(s, (gqa_mode)s->value[P_GQA], e);
-}
-
-static status tova_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape,
-                        const attn_limits *lim, const bool *layers, err *e)
-{
-    evict_rule rule = rule_of(s);
-    return evict_plan(out, s, shape, lim, layers, &rule, e);
-}
-
-static status tova_create(attn_ctx **out, const attn_ctx *base, err *e)
-{
-    evict_rule rule = rule_of(base->spec);
-    return evict_create(out, base, &rule, e);
-}
-
-static bool tova_observes(const attn_ctx *base, const attn_part *p, int layer)
-{
-    (void)p;
-    (void)layer;
-    return ((const evict_ctx *)base)->due;
+    r->recent = s->value[P_LAST];
+    r->each_chunk = s->value[P_PREFILL] == 1;
 }
 
 /* The last query's row. */
-static void tova_observe(attn_ctx *base, const attn_part *p, int layer, buf q, buf lse)
+static void tova_observe(attn_view *v, const attn_part *p, int layer, buf q, buf lse)
 {
-    evict_ctx *c = evict_of(base);
-    size_t last = p->n_tok - 1, heads = (size_t)base->shape->n_heads * sizeof(float);
-    attn_job j =
-        evict_job(c, layer, c->listed, 1, buf_at(q, last * heads * (size_t)base->shape->head_dim),
-                  buf_at(lse, last * heads), buf_at(p->pos, last * sizeof(int64_t)));
-    base->be->ops->evict->colsum(base->be, &j, c->n_lists, c->rule.how, false, c->score, c->stride);
-    evict_add_ranks(c, c->score);
+    const evict_ctx *c = v->own;
+    size_t last = p->n_tok - 1, heads = (size_t)v->shape->n_heads * sizeof(float);
+    attn_job j = evict_job(v, layer, v->listed, 1, buf_at(q, last * heads * (size_t)v->shape->head_dim),
+                           buf_at(lse, last * heads), buf_at(p->pos, last * sizeof(int64_t)));
+    v->be->ops->evict->colsum(v->be, &j, c->n_lists, c->rule.how, false, c->score, c->stride);
+    evict_add_ranks(v, c->score);
 }
+
+static const evict_kind tova_kind = {.rule = tova_rule};
 
 const attn_method attn_tova = {
     .name = "tova",
     .summary = "TOVA: drop what the latest query attends least",
-    .source = "Oren et al. 2024 (arXiv 2401.06104); TOVA tova_cache.py; methods.md section 5",
+    .source = "Oren et al. 2024 (arXiv 2401.06104); TOVA tova_cache.py; doc/methods.md 5",
     .params = params,
-    .uses = USES_EVICT,
+    .family = &attn_evict,
+    .kind = &tova_kind,
     .has_budget = true,
     .def_budget = 256,
-    .check = tova_check,
-    .plan = tova_plan,
-    .create = tova_create,
-    .free = evict_free,
-    .step_begin = evict_step_begin,
-    .observes = tova_observes,
-    .observe = tova_observe,
-    .held = evict_held,
-    .held_most = evict_held_most,
-    EVICT_HOOKS,
+    .check = evict_check,
+    .hooks = {.observe = tova_observe},
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "eval/command.h"
 #include "eval/generate.h"
 #include "eval/ranks.h"
 #include "kernels/base/mem.h"
@@ -38,7 +39,7 @@ static void drop_messages(conversation *v, size_t from)
 
 /* ---- lines ---- */
 
-/* Standard input; what was read beyond the line's end waits here. */
+/* Standard input, with the bytes that were read beyond the end of a line. */
 typedef struct {
     char *text;
     size_t at, n, cap; /* the next line begins at `at` */
@@ -141,9 +142,8 @@ static status take_turn(reply *r, conversation *v, const char *line, err *e)
     if (!r->c->json) return ST_OK;
     json_t *result = reply_json(r, e);
     if (!result) return e->code;
-    return json_array_append_new(v->results, result) == 0
-               ? ST_OK
-               : err_set(e, ST_NOMEM, "out of memory for the report");
+    return json_array_append_new(v->results, result) == 0 ? ST_OK
+                                                          : err_set(e, ST_NOMEM, "out of memory for the report");
 }
 
 static status converse(reply *r, conversation *v, err *e)
@@ -174,7 +174,7 @@ static status converse(reply *r, conversation *v, err *e)
     return st;
 }
 
-status cmd_chat(const cli *c, err *e)
+static status cmd_chat(const cli *c, err *e)
 {
     engine g;
     reply r = {0};
@@ -215,3 +215,9 @@ done:
     engine_close(&g);
     return st;
 }
+
+const command chat_command = {.name = "chat",
+                              .args = "",
+                              .summary = "talk, turn by turn",
+                              .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY,
+                              .run = cmd_chat};

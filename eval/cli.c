@@ -45,15 +45,13 @@ status cli_split(char ***out, size_t *n, char **store, const char *text, err *e)
     return ST_OK;
 }
 
-status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def,
-                       const char *option, err *e)
+status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e)
 {
     char **word = NULL, *store = NULL;
     *out = NULL;
     status st = cli_split(&word, n, &store, text ? text : def, e);
     if (st == ST_OK) st = MEM_NEW(out, *n, e);
-    for (size_t i = 0; st == ST_OK && i < *n; i++)
-        st = cli_parse_size(&(*out)[i], word[i], option, e);
+    for (size_t i = 0; st == ST_OK && i < *n; i++) st = cli_parse_size(&(*out)[i], word[i], option, e);
     mem_free(word);
     mem_free(store);
     if (st != ST_OK) {
@@ -76,15 +74,18 @@ static size_t expand(const char **out, const char *word)
     return all ? n : 1;
 }
 
-status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
-                      err *e)
+const char *cli_skip(const cli *c)
+{
+    return c->skip ? c->skip : c->compares ? "0" : NULL;
+}
+
+status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget, err *e)
 {
     char **word = NULL, *store = NULL;
     const char **name = NULL;
     size_t n_words = 0;
     kv_tier place;
-    attn_options o = {
-        .budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = c->skip};
+    attn_options o = {.budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = cli_skip(c)};
     *out = NULL;
     *n = 0;
     /* The parity tool keeps f32 rows unless told otherwise. */
@@ -119,16 +120,14 @@ status cli_parse_one_attn(attn_spec *out, const cli *c, err *e)
     TRY(cli_parse_attn(&list, &n, c, "full", budget, e));
     *out = list[0];
     mem_free(list);
-    return n == 1 ? ST_OK
-                  : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
+    return n == 1 ? ST_OK : err_set(e, ST_USAGE, "--attn: %s takes one strategy, found %zu", c->command, n);
 }
 
 void cli_warn_length(const cli *c, const model *m, const char *option, int64_t n)
 {
     if (n > m->config.max_positions && !c->quiet)
-        fprintf(stderr,
-                "warning: %s %lld goes beyond the model's max_position_embeddings of %lld\n",
-                option, (long long)n, (long long)m->config.max_positions);
+        fprintf(stderr, "warning: %s %lld goes beyond the model's max_position_embeddings of %lld\n", option,
+                (long long)n, (long long)m->config.max_positions);
 }
 
 void cli_warn_ctx(const cli *c, const model *m, int64_t ctx)
@@ -157,24 +156,21 @@ status cli_model_dir(const cli *c, const char **dir, err *e)
         return ST_OK;
     }
     if ((*dir = first_with(places, "config.json"))) return ST_OK;
-    return err_set(e, ST_IO,
-                   "the built-in model is not there (looked for %s); name a model with -m DIR",
-                   places[1]);
+    return err_set(e, ST_IO, "the built-in model is not there (looked for %s); name a model with -m DIR", places[1]);
 }
 
 status cli_data_dir(const char **dir, err *e)
 {
-    static const char *const places[] = {SRCDIR "/eval/data", PKGDATADIR "/eval"};
-    if ((*dir = first_with(places, "README.md"))) return ST_OK;
+    static const char *const places[] = {SRCDIR "/eval", PKGDATADIR "/eval"};
+    if ((*dir = first_with(places, "DATA.md"))) return ST_OK;
     return err_set(e, ST_IO, "the evaluation data is not there (looked for %s)", places[1]);
 }
 
 status cli_open_backend(backend **be, const cli *c, err *e)
 {
     bool together = c->ranks && (c->ranks->size > 1 || c->tp > 0);
-    backend_options o = {.device = c->device ? c->device : "auto",
-                         .n_threads = c->threads,
-                         .ranks = together ? c->ranks : NULL};
+    backend_options o = {
+        .device = c->device ? c->device : "auto", .n_threads = c->threads, .ranks = together ? c->ranks : NULL};
     return backend_open(be, &o, e);
 }
 
@@ -183,10 +179,9 @@ static void say_start(const engine *g, const cli *c, bool exact)
     if (c->quiet) return;
     char ranks[32] = "";
     if (backend_ranks(g->be) > 1) snprintf(ranks, sizeof ranks, "%d ranks, each ", backend_ranks(g->be));
-    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s, %s%d thread%s\n", g->m->name,
-            g->m->config.arch, (double)g->m->config.n_params / 1e6, dtype_name(g->m->type),
-            g->be->name, g->be->about, exact ? ", built-in GEMM" : "", ranks, g->be->n_threads,
-            g->be->n_threads == 1 ? "" : "s");
+    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s, %s%d thread%s\n", g->m->name, g->m->config.arch,
+            (double)g->m->config.n_params / 1e6, dtype_name(g->m->type), g->be->name, g->be->about,
+            exact ? ", built-in GEMM" : "", ranks, g->be->n_threads, g->be->n_threads == 1 ? "" : "s");
 }
 
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e)
@@ -194,8 +189,7 @@ status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact
     bool exact = exact_by_default;
     if (c->gemm && strcmp(c->gemm, "builtin") == 0) exact = true;
     else if (c->gemm && strcmp(c->gemm, "auto") == 0) exact = false;
-    else if (c->gemm)
-        return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
+    else if (c->gemm) return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
     decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = max_batch, .exact = exact};
     TRY(decoder_create(&g->dec, g->m, &o, e));
     say_start(g, c, exact);
@@ -225,8 +219,7 @@ status engine_load(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
     return engine_open_decoder(g, c, max_batch, exact_by_default, e);
 }
 
-status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
-                   bool need_tokenizer, err *e)
+status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default, bool need_tokenizer, err *e)
 {
     TRY(engine_find(g, c, need_tokenizer, e));
     status st = engine_load(g, c, max_batch, exact_by_default, e);

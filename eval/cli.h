@@ -11,24 +11,25 @@
 #include "model/session.h"
 #include "tokenizer/tokenizer.h"
 
-/* Options as given; NULL or 0 where not given. Lists are comma-separated strings. */
+/* Options as given; NULL or 0 where not given. Lists are comma-separated strings. What one command takes by itself is
+ * in `own`, a struct of its own. */
 typedef struct {
     const char *command;
     const char *model, *shape; /* -m DIR; bench: --shape LIST */
-    const char *attn, *budget, *skip, *ctx, *kv, *kv_tier, *weights, *batch, *phase;
-    const char *device, *gemm, *json, *output, *protocol, *template_name;
-    const char *prompt, *prompt_file, *system, *ids, *input, *tensors, *dump, *score, *dataset;
+    const char *attn, *budget, *skip, *ctx, *kv, *kv_tier, *weights;
+    const char *device, *gemm, *json, *csv, *output, *protocol, *template_name;
+    const char *prompt, *prompt_file, *system, *input, *tensors;
     const char *data, *max_length, *wrap, *clean_up;
     const char *save, *load;
-    const char *prompts, *rules, *length, *stride, *tokens, *csv;
     const char *stop[8];
+    void *own;
     comm *ranks; /* of the program; NULL: it does not know of any */
-    int tp, n_stop, n_new, threads, trials, samples, top_k, chunk, queries, limit, jobs;
+    int tp, n_stop, n_new, threads, top_k, chunk, limit, trials, jobs;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed, sample_seed;
     bool seeded, sampled; /* --seed, --sample-seed were given */
-    bool chat, chars, jsonl, decode, bos, special, last, quiet, plan, fill, ignore_eos, window,
-        longbench_e, mean, cot, no_context, no_weights_cache;
+    bool compares, alone; /* of the command: it takes several strategies; it is for one process */
+    bool chat, special, quiet, plan, ignore_eos, no_weights_cache;
 } cli;
 
 /* The parts that commands share; engine_close frees what is open. */
@@ -42,21 +43,19 @@ typedef struct {
 /* Folder of the model: -m, else the built-in one (beside the sources for an uninstalled program,
  * else under pkgdatadir). ST_IO when there is none. The string lives as long as the program. */
 status cli_model_dir(const cli *c, const char **dir, err *e);
-/* Folder of the built-in evaluation data: eval/data of the sources, else under pkgdatadir; as above. */
+/* Folder of the built-in evaluation data: eval of the sources, else under pkgdatadir; as above. */
 status cli_data_dir(const char **dir, err *e);
 /* The backend of --device and --threads. */
 status cli_open_backend(backend **be, const cli *c, err *e);
 /* Opens backend, model and decoder (for max_batch sequences); the tokenizer too where need_tokenizer.
  * Prints one start-up line to stderr unless --quiet: model, device, SIMD level, threads, GEMM. */
-status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
-                   bool need_tokenizer, err *e);
-/* The same in two steps, between which plans are made and refused: the first leaves the weights where they are
- * (model_find), with the sizes that --weights gives them; the second does nothing for an engine that is whole. */
+status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_default, bool need_tokenizer, err *e);
+/* The same in two steps; memory is planned, and may be refused, between them. engine_find reads shapes and sizes (as
+ * --weights makes them) but no weights (model_find); engine_load does nothing if the engine is open already. */
 status engine_find(engine *g, const cli *c, bool need_tokenizer, err *e);
 status engine_load(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e);
-/* The same around a model that is open already (bench --shape); takes be and m. */
-status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default,
-                           err *e);
+/* The same for a model that is open already (bench --shape); takes be and m. */
+status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e);
 void engine_close(engine *g);
 
 /* The text of -p, of the file of -f, or of standard input; *text is freed with mem_free. */
@@ -65,38 +64,38 @@ status cli_read_text(char **text, size_t *n, const cli *c, err *e);
 /* "4k" = 4096, "1M" = 1048576, "300"; errors name the option. */
 status cli_parse_size(int64_t *out, const char *text, const char *option, err *e);
 /* A comma-separated list of sizes, in *out (mem_free); text NULL: the default text. */
-status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def,
-                       const char *option, err *e);
+status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e);
 /* Splits at commas into strings that live in *store (mem_free both). */
 status cli_split(char ***out, size_t *n, char **store, const char *text, err *e);
 /* A word of --weights. */
 status cli_parse_weights(dtype *out, const char *text, err *e);
-/* Holds the model's matrices as --weights (one word) says, in the cache file unless --no-weights-cache;
- * plan: only the sizes. Without --weights they stay as in the files. */
+/* Converts the model's matrices to the type of --weights (one word), in the cache file unless --no-weights-cache;
+ * plan: sets the sizes only. Without --weights they stay as in the files. */
 status cli_hold_weights(model *m, const cli *c, bool plan, err *e);
+/* The dense layers of all strategies: --skip, else 0 where several are compared, so that none has an advantage; NULL:
+ * each strategy's own. */
+const char *cli_skip(const cli *c);
 /* --attn as a list (the word "all": the whole table; NULL: def) with --skip and --kv applied; budget -1
  * for each method's own (or the key in the text). *out is freed with mem_free. */
-status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget,
-                      err *e);
+status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget, err *e);
 /* For commands that run one: --attn (default: full) with --budget. */
 status cli_parse_one_attn(attn_spec *out, const cli *c, err *e);
 /* Says on stderr (unless --quiet) that a length that was asked for goes beyond the model's; cli_warn_ctx: by --ctx. */
 void cli_warn_length(const cli *c, const model *m, const char *option, int64_t n);
 void cli_warn_ctx(const cli *c, const model *m, int64_t ctx);
 
-/* ST_IO where something else than a regular file is there: a file that is renamed to it would take the place of a
- * device. */
+/* ST_IO if the path names something other than a regular file: renaming a file to it would replace a device. */
 status out_check_regular(const char *option, const char *path, err *e);
 
-/* A file of results that is written beside its place and replaces what is there when it is complete, so that a
- * failed run leaves no half file. Messages name the option. */
+/* A file of results. It is written under a temporary name and renamed once it is complete, so that a failed run leaves
+ * no half file. Messages name the option. */
 typedef struct {
     FILE *f; /* to write to */
     char *tmp;
     const char *option, *path;
 } out_file;
 status out_file_open(out_file *o, const char *option, const char *path, err *e);
-/* good: everything was written; else, or when it cannot be moved into place, ST_IO. Frees. */
+/* good: everything was written. ST_IO if it was not, or if the file cannot be renamed. Frees. */
 status out_file_close(out_file *o, bool good, err *e);
 
 /* Whether --json FILE and --csv FILE can be written, before anything runs for hours. */
@@ -104,12 +103,11 @@ status report_check(const cli *c, err *e);
 /* --json FILE: {"command","version","model","weights","device","threads","options","results":[...]}; takes
  * options, results and extra, whose keys are added at the top level (options and extra may be NULL;
  * without a model weights is null, without a backend device and threads are). */
-status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
-                    err *e);
+status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra, err *e);
 
-/* What results call a model: "built-in", a shape, or the name of its folder without the way to it. */
+/* The name of a model in results: "built-in", a shape, or its folder's name without the path. */
 json_t *report_model(const char *path);
-/* What moved between memory and files in `steps` decode steps of a sequence. */
+/* Traffic between memory and files in `steps` decode steps of a sequence; between host and device. */
 json_t *tier_json(const tier_counts *c, int64_t steps);
 json_t *host_json(const host_counts *c, int64_t steps);
 json_t *report_sizes(const int64_t *x, size_t n); /* a list; NULL when out of memory */
@@ -122,8 +120,7 @@ status out_flush(err *e);
 /* Progress on stderr: a bar with an estimate on a terminal, else nothing until `every` seconds passed.
  * Silent with --quiet. */
 typedef struct progress progress;
-progress *progress_start(const cli *c,
-                         const char *what); /* NULL (quiet or out of memory) is fine below */
+progress *progress_start(const cli *c, const char *what); /* NULL (quiet or out of memory) is fine below */
 void progress_set(progress *p, int64_t done, int64_t total);
 void progress_end(progress *p); /* clears the line, frees */
 
@@ -133,24 +130,9 @@ void progress_end(progress *p); /* clears the line, frees */
 void cli_catch_interrupt(void);
 bool cli_interrupted(void);
 void cli_clear_interrupt(void);
-/* From then on Ctrl-C is left to who started the ranks, and ends all. */
+/* Leaves Ctrl-C to the process that started the ranks; it then ends all of them. */
 void cli_leave_interrupt(void);
 /* Waits until fd can be read or ends; false at Ctrl-C. */
 bool cli_wait_input(int fd);
-
-/* The commands. */
-status cmd_generate(const cli *c, err *e);
-status cmd_chat(const cli *c, err *e);
-status cmd_passkey(const cli *c, err *e);
-status cmd_bench(const cli *c, err *e);
-status cmd_info(const cli *c, err *e);
-status cmd_tokenize(const cli *c, err *e);
-status cmd_logits(const cli *c, err *e);
-status cmd_infinitebench(const cli *c, err *e);
-status cmd_recall(const cli *c, err *e);
-status cmd_longbench(const cli *c, err *e);
-status cmd_longbench2(const cli *c, err *e);
-status cmd_pg19(const cli *c, err *e);
-status cmd_score(const cli *c, err *e);
 
 #endif

@@ -10,7 +10,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-/* ---- what is asked for ---- */
+/* ---- options ---- */
 
 static status parse_prompter(evaluation *ev, err *e)
 {
@@ -18,43 +18,41 @@ static status parse_prompter(evaluation *ev, err *e)
     prompter *p = &ev->prompter;
     p->joined = ev->kind->joined;
     p->chat_template = c->template_name;
-    p->decode = c->protocol && strcmp(c->protocol, "decode") == 0;
+    p->decode = c->protocol ? strcmp(c->protocol, "decode") == 0 : ev->kind->decode;
     if (c->protocol && !p->decode && strcmp(c->protocol, "prefill") != 0)
-        return err_set(e, ST_USAGE, "--protocol: unknown protocol '%.40s' (decode, prefill)",
-                       c->protocol);
+        return err_set(e, ST_USAGE, "--protocol: unknown protocol '%.40s' (decode, prefill)", c->protocol);
     if (c->clean_up && strcmp(c->clean_up, "on") != 0 && strcmp(c->clean_up, "off") != 0)
         return err_set(e, ST_USAGE, "--clean-up: '%.40s' is not one of: on off", c->clean_up);
     if (c->wrap) TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
-    if (p->wrap == WRAP_RAW && c->template_name)
-        return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
+    if (p->wrap == WRAP_RAW && c->template_name) return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
     return reply_check(c, e);
 }
 
 static status parse_source(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
-    ev->source = (sample_source){
-        .data = c->data, .limit = c->limit, .sampled = c->sampled, .seed = c->sample_seed};
-    if (c->sampled && c->limit == 0)
-        return err_set(e, ST_USAGE, "--sample-seed chooses the samples of --limit N");
-    if (c->data) return ST_OK;
+    ev->source = (sample_source){.data = c->data, .limit = c->limit, .sampled = c->sampled, .seed = c->sample_seed};
+    if (c->sampled && c->limit == 0) return err_set(e, ST_USAGE, "--sample-seed chooses the samples of --limit N");
+    if (c->data || !ev->kind->own_samples) return ST_OK;
     ev->own_path = path_join(ev->data_dir, ev->kind->own_samples);
     ev->source.data = ev->own_path;
     return ev->own_path ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
-status evaluation_start(evaluation *ev, const evaluation_kind *kind, void *own, const cli *c,
-                        const char *data_dir, err *e)
+/* Checks options before anything is opened. */
+static status start(evaluation *ev, err *e)
 {
-    *ev = (evaluation){.c = c, .kind = kind, .own = own, .data_dir = data_dir};
+    const evaluation_kind *k = ev->kind;
+    TRY(cli_data_dir(&ev->data_dir, e));
     TRY(parse_prompter(ev, e));
-    TRY(lineup_read_budgets(&ev->rows, c, "full", e));
-    return parse_source(ev, e);
+    TRY(lineup_read_budgets(&ev->rows, ev->c, k->attn ? k->attn : "full", k->budget, e));
+    TRY(parse_source(ev, e));
+    return k->load(ev->own, ev, e);
 }
 
 /* ---- the model ---- */
 
-/* What depends on the model: its window, its template, its tokenizer's clean-up. */
+/* Settings that depend on the model: its window, its template, its tokenizer's clean-up. */
 static status finish_prompter(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
@@ -67,29 +65,31 @@ static status finish_prompter(evaluation *ev, err *e)
         if (!c->quiet) fprintf(stderr, "the model has no chat template: prompts stay raw\n");
     }
     if (p->wrap != WRAP_RAW && !c->template_name && !tokenizer_chat_template(p->tok))
-        return err_set(e, ST_USAGE,
-                       "--wrap %s: the model has no known chat template; --template NAME gives one",
+        return err_set(e, ST_USAGE, "--wrap %s: the model has no known chat template; --template NAME gives one",
                        c->wrap);
     if (!c->max_length) return ev->kind->max_length(&p->max_length, ev, e);
     TRY(cli_parse_size(&max_length, c->max_length, "--max-length", e));
     p->max_length = (size_t)max_length;
     return max_length >= 2 ? ST_OK
-                           : err_set(e, ST_USAGE, "--max-length %s: at least 2 tokens are needed",
-                                     c->max_length);
+                           : err_set(e, ST_USAGE, "--max-length %s: at least 2 tokens are needed", c->max_length);
 }
 
-status evaluation_open(evaluation *ev, err *e)
+static status open_model(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
     TRY(engine_find(&ev->g, c, true, e));
     cli_catch_interrupt();
-    ev->window = ev->g.m->config.max_positions;
-    if (c->ctx) {
-        TRY(cli_parse_size(&ev->window, c->ctx, "--ctx", e));
-        cli_warn_ctx(c, ev->g.m, ev->window);
-    }
     TRY(tokenizer_eos_ids(ev->g.tok, &ev->eos, e));
-    return finish_prompter(ev, e);
+    ev->window = INT64_MAX;
+    if (ev->kind->own_samples) {
+        ev->window = ev->g.m->config.max_positions;
+        if (c->ctx) {
+            TRY(cli_parse_size(&ev->window, c->ctx, "--ctx", e));
+            cli_warn_ctx(c, ev->g.m, ev->window);
+        }
+        TRY(finish_prompter(ev, e));
+    }
+    return ev->kind->ready ? ev->kind->ready(ev->own, ev, e) : ST_OK;
 }
 
 /* ---- prompts ---- */
@@ -101,8 +101,7 @@ static status make_item(evaluation *ev, size_t i, err *e)
     err inner = {0};
     x->row = EVALUATION_ALL_ROWS;
     status st = ev->kind->item(ev->own, ev, i, x, &inner);
-    if (st != ST_OK)
-        return err_set(e, st, "%s sample %lld: %.180s", x->dataset, (long long)x->index, inner.msg);
+    if (st != ST_OK) return err_set(e, st, "%s sample %lld: %.180s", x->dataset, (long long)x->index, inner.msg);
     *p = (together_prompt){.head = x->tokens.head.ids,
                            .tail = x->tokens.tail.ids,
                            .n_head = x->tokens.head.n,
@@ -117,8 +116,7 @@ static status make_item(evaluation *ev, size_t i, err *e)
     return err_set(e, ST_USAGE,
                    "%s sample %lld takes %lld tokens with its %zu new ones, the window has %lld: a "
                    "smaller --max-length, or --ctx N",
-                   x->dataset, (long long)x->index, (long long)need, x->n_new,
-                   (long long)ev->window);
+                   x->dataset, (long long)x->index, (long long)need, x->n_new, (long long)ev->window);
 }
 
 static void free_items(evaluation *ev)
@@ -130,7 +128,8 @@ static void free_items(evaluation *ev)
     ev->prompts = NULL;
 }
 
-status evaluation_prepare(evaluation *ev, size_t n, err *e)
+/* Makes n items, instead of those that were. */
+static status prepare(evaluation *ev, size_t n, err *e)
 {
     free_items(ev);
     ev->n_items = n;
@@ -146,30 +145,44 @@ status evaluation_prepare(evaluation *ev, size_t n, err *e)
     progress_end(ev->bar);
     ev->bar = NULL;
     ev->limit = together_limit(ev->prompts, n);
+    if (ev->limit < ev->at_least) ev->limit = ev->at_least;
     return st;
 }
 
 /* ---- results ---- */
 
-static const char *const identity[] = {"dataset", "index", "attn", "budget", NULL},
-                         *const identity_with_pass[] = {"dataset", "index", "attn",
-                                                        "budget",  "pass",  NULL};
-
-static json_t *identity_json(const evaluation *ev, size_t row, const char *dataset, int64_t index,
-                             const char *pass)
+static const char *const *keys_of(const evaluation *ev)
 {
-    const attn_spec *spec = &ev->rows.run[row].spec;
-    return json_pack("{s:s, s:I, s:s, s:o, s:s*}", "dataset", dataset, "index", (json_int_t)index,
-                     "attn", spec->text, "budget", lineup_budget_json(spec), "pass", pass);
+    static const char *const keys[] = {"dataset", "index", "attn", "budget", NULL}, *const with_pass[] = {
+                                                                                        "dataset", "index", "attn",
+                                                                                        "budget",  "pass",  NULL};
+    return ev->kind->keys ? ev->kind->keys : ev->passes ? with_pass : keys;
 }
 
-const json_t *evaluation_result(const evaluation *ev, size_t row, const char *dataset,
-                                int64_t index, const char *pass)
+static json_t *identity_json(const evaluation *ev, size_t row, const evaluation_item *x)
 {
-    json_t *like = identity_json(ev, row, dataset, index, pass);
+    const attn_spec *spec = &ev->rows.run[row].spec;
+    json_t *o = ev->kind->identity ? ev->kind->identity(ev->own, x)
+                                   : json_pack("{s:s, s:I}", "dataset", x->dataset, "index", (json_int_t)x->index);
+    bool bad = json_object_set_new(o, "attn", json_string(spec->text)) != 0 ||
+               json_object_set_new(o, "budget", lineup_budget_json(spec)) != 0 ||
+               (x->pass && json_object_set_new(o, "pass", json_string(x->pass)) != 0);
+    if (!bad) return o;
+    json_decref(o);
+    return NULL;
+}
+
+static const json_t *result_of(const evaluation *ev, size_t row, const evaluation_item *x)
+{
+    json_t *like = identity_json(ev, row, x);
     const json_t *found = like ? results_find(ev->out, like) : NULL;
     json_decref(like);
     return found;
+}
+
+const json_t *evaluation_result(const evaluation *ev, size_t row, const char *dataset, int64_t index, const char *pass)
+{
+    return result_of(ev, row, &(evaluation_item){.dataset = dataset, .index = index, .pass = pass});
 }
 
 /* {name: sum} of the benchmark's own files. A new object. */
@@ -192,17 +205,16 @@ static status tables_json(json_t **out, const evaluation *ev, err *e)
 }
 
 /* Members of the configuration, which takes `tables`; NULL: out of memory. */
-static json_t *config_json(const evaluation *ev, const json_t *files, json_t *tables)
+static json_t *config_json(const evaluation *ev, json_t *tables)
 {
     const cli *c = ev->c;
     const prompter *p = &ev->prompter;
     const char *chat = c->template_name ? c->template_name : tokenizer_chat_template(ev->g.tok);
-    json_t *config =
-        json_pack("{s:O, s:o, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", files, "tables", tables,
-                  "limit", c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
-                  c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
-                  (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
-                  p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
+    json_t *config = json_pack("{s:O, s:o, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", ev->files, "tables", tables,
+                               "limit", c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
+                               c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
+                               (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
+                               p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
     json_t *own = ev->kind->config(ev->own);
     bool good = config && own && json_object_update(config, own) == 0;
     json_decref(own);
@@ -211,14 +223,20 @@ static json_t *config_json(const evaluation *ev, const json_t *files, json_t *ta
     return NULL;
 }
 
-status evaluation_begin(evaluation *ev, const json_t *files, err *e)
+/* The lineup against the longest prompt; at first the weights and the results too. */
+static status begin(evaluation *ev, bool first, err *e)
 {
-    json_t *tables;
-    TRY(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
+    json_t *config, *tables;
+    if (first || !ev->passes) TRY(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
+    if (!first) return ST_OK;
     TRY(engine_load(&ev->g, ev->c, (size_t)ev->c->jobs, false, e));
-    TRY(tables_json(&tables, ev, e));
-    return provenance_open(&ev->out, ev->c, &ev->g, &ev->rows, config_json(ev, files, tables),
-                           ev->kind->passes ? identity_with_pass : identity, e);
+    if (ev->kind->own_samples) {
+        TRY(tables_json(&tables, ev, e));
+        config = config_json(ev, tables);
+    } else {
+        config = ev->kind->config(ev->own);
+    }
+    return provenance_open(&ev->out, ev->c, &ev->g, &ev->rows, config, keys_of(ev), e);
 }
 
 /* ---- answers ---- */
@@ -238,17 +256,16 @@ static bool on_progress(void *ctx, double part)
     return !cli_interrupted();
 }
 
-/* What an answer took. */
-static json_t *costs_json(const evaluation *ev, const evaluation_item *x, const together_reply *a)
+/* Time and memory of an answer. */
+static json_t *common_costs(const evaluation *ev, const evaluation_item *x, const together_reply *a)
 {
     const prompt_tokens *t = &x->tokens;
     double attended = together_attended(&a->stats, ev->g.m->config.n_layers);
     return json_pack("{s:I, s:I, s:b, s:I, s:b, s:f, s:I, s:I, s:I, s:o}", "prompt_tokens",
-                     (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens",
-                     (json_int_t)t->tail.n, "truncated", t->truncated, "new_tokens",
-                     (json_int_t)a->n, "stopped", a->stopped, "seconds", (double)a->time_ns * 1e-9,
-                     "kv_bytes", (json_int_t)a->held.kv, "kv_bytes_peak", (json_int_t)a->peak.kv,
-                     "index_bytes", (json_int_t)a->held.index, "attended",
+                     (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens", (json_int_t)t->tail.n, "truncated",
+                     t->truncated, "new_tokens", (json_int_t)a->n, "stopped", a->stopped, "seconds",
+                     (double)a->time_ns * 1e-9, "kv_bytes", (json_int_t)a->held.kv, "kv_bytes_peak",
+                     (json_int_t)a->peak.kv, "index_bytes", (json_int_t)a->held.index, "attended",
                      attended < 0 ? json_null() : json_real(attended));
 }
 
@@ -264,10 +281,8 @@ static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a
     status st = ev->kind->judge(ev->own, ev, i, (utf8_text){text, n}, &own, e);
     mem_free(text);
     if (st != ST_OK) return st;
-    json_t *line = identity_json(ev, row, x->dataset, x->index, x->pass),
-           *costs = costs_json(ev, x, a);
-    bool good = line && own && costs && json_object_update(line, own) == 0 &&
-                json_object_update(line, costs) == 0;
+    json_t *line = identity_json(ev, row, x), *costs = (ev->kind->costs ? ev->kind->costs : common_costs)(ev, x, a);
+    bool good = line && own && costs && json_object_update(line, own) == 0 && json_object_update(line, costs) == 0;
     json_decref(own);
     json_decref(costs);
     if (good) st = results_add(ev->out, line, e); /* takes it */
@@ -285,15 +300,12 @@ static status find_known(evaluation *ev, err *e)
     ev->known = NULL;
     TRY(MEM_NEW(&ev->known, ev->rows.n * ev->n_items, e));
     for (size_t row = 0; row < ev->rows.n; row++)
-        for (size_t i = 0; i < ev->n_items; i++) {
-            const evaluation_item *x = &ev->items[i];
-            ev->known[row * ev->n_items + i] =
-                evaluation_result(ev, row, x->dataset, x->index, x->pass) != NULL;
-        }
+        for (size_t i = 0; i < ev->n_items; i++)
+            ev->known[row * ev->n_items + i] = result_of(ev, row, &ev->items[i]) != NULL;
     return ST_OK;
 }
 
-status evaluation_ask(evaluation *ev, err *e)
+static status ask(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
     together_job job = {.d = ev->g.dec,
@@ -308,26 +320,52 @@ status evaluation_ask(evaluation *ev, err *e)
                         .progress = on_progress,
                         .ctx = ev};
     TRY(find_known(ev, e));
-    ev->bar = progress_start(c, ev->kind->name);
+    const char *what = ev->label[0] ? ev->label : ev->kind->name;
+    ev->bar = progress_start(c, what);
     status st = together_execute(&job, ev->rows.run, ev->rows.n, e);
     progress_end(ev->bar);
     ev->bar = NULL;
-    if (st == ST_OK) lineup_say_shared(c, ev->kind->name, &job);
+    if (st == ST_OK) lineup_say_shared(c, what, &job);
     if (st != ST_OK && c->output && !c->quiet)
-        fprintf(stderr, "%s: %zu results; the same command goes on from there\n",
-                path_tail(c->output), results_count(ev->out));
+        fprintf(stderr, "%s: %zu results; the same command goes on from there\n", path_tail(c->output),
+                results_count(ev->out));
     return st;
 }
 
-void evaluation_free(evaluation *ev)
+/* ---- the whole ---- */
+
+static status run_passes(evaluation *ev, err *e)
 {
+    const evaluation_kind *k = ev->kind;
+    TRY(start(ev, e));
+    TRY(open_model(ev, e));
+    for (size_t i = 0;; i++) {
+        size_t n = k->pass || i > 0 ? 0 : ev->n_samples;
+        if (k->pass) TRY(k->pass(ev->own, ev, i, &n, e));
+        if (n == 0) break;
+        TRY(prepare(ev, n, e));
+        TRY(begin(ev, i == 0, e));
+        TRY(ask(ev, e));
+        if (k->passed) TRY(k->passed(ev->own, ev, e));
+    }
+    return k->report(ev->own, ev, e);
+}
+
+status evaluation_run(const evaluation_kind *kind, const cli *c, err *e)
+{
+    evaluation ev = {.c = c, .kind = kind};
+    TRY(mem_alloc(&ev.own, kind->size, 1, kind->name, e));
+    memset(ev.own, 0, kind->size);
+    status st = run_passes(&ev, e);
     cli_clear_interrupt();
-    results_close(ev->out);
-    free_items(ev);
-    mem_free(ev->known);
-    mem_free(ev->own_path);
-    token_list_free(&ev->eos);
-    lineup_free(&ev->rows);
-    engine_close(&ev->g);
-    *ev = (evaluation){0};
+    results_close(ev.out);
+    free_items(&ev);
+    kind->free(ev.own);
+    mem_free(ev.own);
+    mem_free(ev.known);
+    mem_free(ev.own_path);
+    token_list_free(&ev.eos);
+    lineup_free(&ev.rows);
+    engine_close(&ev.g);
+    return st;
 }

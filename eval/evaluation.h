@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What all evaluations share that ask many samples of many strategies for one answer each: options, the model, prompts,
- * results that survive the program, and a line for each answer. An evaluation brings its data, its prompts, its
- * judgement and its table:
- *
- *     evaluation_start    options and the lineup, before anything is opened
- *     evaluation_open     the model
- *     evaluation_prepare  prompts, again for each pass
- *     evaluation_begin    the lineup against the longest prompt, the results
- *     evaluation_ask      all answers that are not known yet
- *     evaluation_free     also after an error */
+/* The loop of evaluations that ask every strategy to answer every prompt. It reads options, opens the model, makes
+ * prompts, collects answers, and writes a line for each answer to a file from which a later run goes on. An
+ * evaluation_kind adds what is particular to one evaluation: its data, prompts, scores and table. */
 #ifndef EVAL_EVALUATION_H
 #define EVAL_EVALUATION_H
 
@@ -33,33 +26,58 @@ typedef struct {
 
 typedef struct evaluation evaluation;
 
-/* What an evaluation brings; each function gets its `own`. */
-typedef struct {
-    const char *name;        /* for messages: "longbench" */
-    const char *own_samples; /* file of the evaluation data that is read without --data */
-    /* Files of the evaluation data that prompts and scores follow from; NULL-terminated. */
+/* What is particular to one evaluation. Every function gets `own`: `size` bytes, zeroed at the start. */
+typedef struct evaluation_kind {
+    const char *name; /* for messages: "longbench" */
+    size_t size;
+    const char *attn, *budget; /* defaults of --attn (NULL: full) and --budget (NULL: each method's own) */
+    bool decode;               /* the default of --protocol is decode, not prefill */
+    const char *own_samples;   /* data file that is read without --data; NULL: prompts are made, there are no samples */
+    /* Data files that prompts and scores follow from, with own_samples; NULL-terminated. */
     const char *const *tables;
-    bool passes;             /* items have a pass, which tells their results apart */
-    bool joined;             /* how long prompts are cut: prompter.joined */
-    /* The default of --max-length. */
+    /* The keys that identify a result, NULL-terminated: those that `identity` gives for an item, then "attn", "budget"
+     * and "pass". NULL: "dataset" and "index". */
+    const char *const *keys;
+    json_t *(*identity)(const void *own, const evaluation_item *x);
+    bool joined; /* how prompts that are too long are cut: prompter.joined */
+
+    /* Before the model is opened: reads its own options and its samples; with samples it sets ev->files. */
+    status (*load)(void *own, evaluation *ev, err *e);
+    /* What needs the model's tokenizer and shape; NULL: nothing. */
+    status (*ready)(void *own, evaluation *ev, err *e);
+    /* The default of --max-length; NULL without samples. */
     status (*max_length)(size_t *out, const evaluation *ev, err *e);
+    /* Begins pass k, from 0, and gives its number of items; 0: there is none. NULL: one pass of ev->n_samples. */
+    status (*pass)(void *own, evaluation *ev, size_t k, size_t *n, err *e);
     /* Item i, which is zeroed but for its row, EVALUATION_ALL_ROWS. */
     status (*item)(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e);
     /* Members of the configuration beside the common ones; NULL: out of memory. */
     json_t *(*config)(const void *own);
-    /* Judges the answer of a row to item i: the members of its line beside the common ones. */
-    status (*judge)(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members,
-                    err *e);
+    /* Judges the answer of a row to item i: the members of its line before its costs. */
+    status (*judge)(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e);
+    /* The members for time and memory of an answer; NULL: the common ones. */
+    json_t *(*costs)(const evaluation *ev, const evaluation_item *x, const together_reply *a);
+    /* After a pass; NULL: nothing. */
+    status (*passed)(void *own, evaluation *ev, err *e);
+    /* The table on standard output, and --json. */
+    status (*report)(void *own, evaluation *ev, err *e);
+    void (*free)(void *own);
 } evaluation_kind;
 
 struct evaluation {
     const cli *c;
     const evaluation_kind *kind;
     void *own;
+    const char *data_dir; /* the folder of evaluation data */
     sample_source source; /* of the options */
+    const json_t *files;  /* of the samples, for the configuration */
+    size_t n_samples;     /* items, where there is one pass; set by `load` or `ready` */
+    bool passes;          /* items have a pass, which tells their results apart; set by `load` */
+    int64_t at_least;     /* tokens that every session must hold, however short the prompts; set by `pass` */
+    char label[64];       /* for progress; set by `pass`, else the kind's name */
     lineup rows;
     engine g;
-    int64_t window; /* tokens of a session */
+    int64_t window; /* tokens of a session, with samples */
     prompter prompter;
     token_list eos; /* the model's ends of an answer */
     evaluation_item *items;
@@ -67,7 +85,6 @@ struct evaluation {
     size_t n_truncated; /* prompts of all passes */
     results *out;
     /* The rest is of evaluation.c. */
-    const char *data_dir;
     char *own_path;
     together_prompt *prompts; /* [n_items] */
     bool *known;              /* [rows.n, n_items] answers that are in the results */
@@ -75,23 +92,11 @@ struct evaluation {
     progress *bar;
 };
 
-/* Options that can be judged at once: the lineup, the source of samples (data_dir: the folder of evaluation data), the
- * prompter's. */
-status evaluation_start(evaluation *ev, const evaluation_kind *kind, void *own, const cli *c,
-                        const char *data_dir, err *e);
-/* Opens the model, and settles the window and the prompter. */
-status evaluation_open(evaluation *ev, err *e);
-/* Makes n items, instead of those that were. Errors name the sample; ST_USAGE for one that the window cannot hold,
- * ST_INTERRUPTED. */
-status evaluation_prepare(evaluation *ev, size_t n, err *e);
-/* Judges the lineup by the items, and opens the results; files: those of the samples, for the configuration. */
-status evaluation_begin(evaluation *ev, const json_t *files, err *e);
-/* Asks each row for its answers; those that are known are not asked for again. */
-status evaluation_ask(evaluation *ev, err *e);
-void evaluation_free(evaluation *ev);
+/* Runs an evaluation from the options to the report. Errors of prompts name the sample; ST_USAGE for one that the
+ * window cannot hold. */
+status evaluation_run(const evaluation_kind *kind, const cli *c, err *e);
 
 /* The line of a row's answer to a sample; NULL: there is none. */
-const json_t *evaluation_result(const evaluation *ev, size_t row, const char *dataset,
-                                int64_t index, const char *pass);
+const json_t *evaluation_result(const evaluation *ev, size_t row, const char *dataset, int64_t index, const char *pass);
 
 #endif

@@ -45,8 +45,8 @@ status evaluation_table_head(const evaluation_table *t, err *e)
     return out_printf(e, "\n\n");
 }
 
-status evaluation_table_line(const evaluation_table *t, int indent, const char *name,
-                             size_t samples, int decimals, err *e)
+status evaluation_table_line(const evaluation_table *t, int indent, const char *name, size_t samples, int decimals,
+                             err *e)
 {
     char n[24] = "";
     if (samples) snprintf(n, sizeof n, "%zu", samples);
@@ -100,8 +100,8 @@ json_t *evaluation_row_json(const evaluation *ev, size_t row)
     const err *why = &ev->rows.why[row];
     char params[512];
     attn_spec_params(s, params, sizeof params);
-    return json_pack("{s:s, s:s, s:o, s:s*}", "attn", s->text, "params", params, "budget",
-                     lineup_budget_json(s), "reason", why->code == ST_OK ? NULL : why->msg);
+    return json_pack("{s:s, s:s, s:o, s:s*}", "attn", s->text, "params", params, "budget", lineup_budget_json(s),
+                     "reason", why->code == ST_OK ? NULL : why->msg);
 }
 
 void evaluation_costs_json(json_t *o, const evaluation_costs *c)
@@ -111,19 +111,16 @@ void evaluation_costs_json(json_t *o, const evaluation_costs *c)
     json_object_set_new(o, "kv_bytes", results_real(mean(c->kv_mb * 1e6, c->n)));
 }
 
-status evaluation_report_json(const evaluation *ev, size_t n_samples, json_t *own, json_t *list,
-                              json_t *extra, err *e)
+status evaluation_report_json(const evaluation *ev, size_t n_samples, json_t *own, json_t *list, json_t *extra, err *e)
 {
     const cli *c = ev->c;
     const prompter *p = &ev->prompter;
-    json_t *options = json_pack(
-        "{s:s, s:I, s:s, s:s, s:b, s:I}", "attn", c->attn ? c->attn : "full", "max_length",
-        (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "protocol",
-        p->decode ? "decode" : "prefill", "clean_up", p->clean, "limit", (json_int_t)c->limit);
-    bool good =
-        options && list && extra && own && json_object_update(options, own) == 0 &&
-        json_object_set_new(extra, "samples", json_integer((json_int_t)n_samples)) == 0 &&
-        json_object_set_new(extra, "truncated", json_integer((json_int_t)ev->n_truncated)) == 0;
+    json_t *options = json_pack("{s:s, s:I, s:s, s:s, s:b, s:I}", "attn", c->attn ? c->attn : "full", "max_length",
+                                (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "protocol",
+                                p->decode ? "decode" : "prefill", "clean_up", p->clean, "limit", (json_int_t)c->limit);
+    bool good = options && list && extra && own && json_object_update(options, own) == 0 &&
+                json_object_set_new(extra, "samples", json_integer((json_int_t)n_samples)) == 0 &&
+                json_object_set_new(extra, "truncated", json_integer((json_int_t)ev->n_truncated)) == 0;
     json_decref(own);
     if (good) return report_write(c, &ev->g, options, list, extra, e);
     json_decref(options);

@@ -2,6 +2,7 @@
 /* ./run generate: a prompt, then tokens as they come. */
 #include "config.h"
 
+#include "eval/command.h"
 #include "eval/generate.h"
 
 #include <string.h>
@@ -79,15 +80,13 @@ static void take_logits(void *ctx, int64_t first, size_t n, const float *logits)
 {
     reply *r = ctx;
     (void)first;
-    memcpy(r->logits, logits + (n - 1) * (size_t)r->g->m->config.vocab,
-           (size_t)r->g->m->config.vocab * sizeof(float));
+    memcpy(r->logits, logits + (n - 1) * (size_t)r->g->m->config.vocab, (size_t)r->g->m->config.vocab * sizeof(float));
 }
 
 /* All that the session does not hold yet, as a prompt; its end's logits are in r->logits. */
 static status feed_prompt(reply *r, err *e)
 {
-    prefill_options o = {
-        .which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
+    prefill_options o = {.which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
     size_t from = (size_t)session_length(r->s), n = r->all.n - from;
     int64_t t0 = clock_ns();
     r->bar = progress_start(r->c, "prompt");
@@ -143,8 +142,8 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
     return text_out_add(t, text, n, stopped, e);
 }
 
-/* Token number i of the reply, the one before it being the last of r->all. Steps are queued before the token that they are
- * fed is known here, as far as the device can be ahead. */
+/* Token number i of the reply, the one before it being the last of r->all. Steps are queued before the token that they
+ * are fed is known here, as far as the device can be ahead. */
 static status next_token(reply *r, int i, int32_t *id, err *e)
 {
     int ahead = r->last ? decoder_ahead(r->g->dec) : 0;
@@ -167,7 +166,7 @@ static status next_token(reply *r, int i, int32_t *id, err *e)
     return ST_OK;
 }
 
-/* Steps that an end has made needless: what they stored goes where the strategy can drop it. */
+/* Steps queued beyond the end of the reply: their tokens are dropped if the strategy can. */
 static status drop_queued(reply *r, err *e)
 {
     int32_t unused;
@@ -244,7 +243,8 @@ static void print_host(const reply *r, const attn_stats *a)
     host_counts h = attn_seq_host(session_attn(r->s));
     double steps = a->steps > 0 ? (double)a->steps : 1;
     fprintf(stderr,
-            "KV in the host's memory %.2f MB | a decode step read %.3f MB of it, wrote %.3f MB, waited for none | %.1f %% of the "
+            "KV in the host's memory %.2f MB | a decode step read %.3f MB of it, wrote %.3f MB, waited for none | %.1f "
+            "%% of the "
             "rows were on the device\n",
             (double)h.held / 1e6, h.read / 1e6 / steps, h.written / 1e6 / steps, 100 * host_hits(&h));
 }
@@ -259,10 +259,8 @@ void reply_print_stats(const reply *r)
             "%.1f tokens/s\n",
             (long long)r->n_prompt, prompt_s > 0 ? (double)r->n_prompt / prompt_s : 0, prompt_s,
             (long long)r->n_decoded, decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
-    fprintf(stderr,
-            "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
-            (double)held.kv / 1e6, (double)peak.kv / 1e6,
-            a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
+    fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
+            (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
     kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
     if (place == KV_DISK) print_tier(r, &a);
     if (place == KV_HOST) print_host(r, &a);
@@ -274,15 +272,13 @@ json_t *reply_json(const reply *r, err *e)
     double steps = (double)a.steps * r->g->m->config.n_layers;
     char *text;
     size_t n;
-    if (tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK)
-        return NULL;
-    json_t *j =
-        json_pack("{s:s%, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "text", text, n, "prompt_tokens",
-                  (json_int_t)r->n_prompt, "new_tokens", (json_int_t)r->said.n, "prompt_seconds",
-                  (double)r->prompt_ns / 1e9, "decode_seconds", (double)r->decode_ns / 1e9,
-                  "attended", steps > 0 ? json_real(a.attended / steps) : json_null(), "kv_bytes",
-                  (json_int_t)attn_seq_held(session_attn(r->s)).kv, "kv_bytes_peak",
-                  (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
+    if (tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK) return NULL;
+    json_t *j = json_pack("{s:s%, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "text", text, n, "prompt_tokens",
+                          (json_int_t)r->n_prompt, "new_tokens", (json_int_t)r->said.n, "prompt_seconds",
+                          (double)r->prompt_ns / 1e9, "decode_seconds", (double)r->decode_ns / 1e9, "attended",
+                          steps > 0 ? json_real(a.attended / steps) : json_null(), "kv_bytes",
+                          (json_int_t)attn_seq_held(session_attn(r->s)).kv, "kv_bytes_peak",
+                          (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
     mem_free(text);
     tier_counts t = attn_seq_tier(session_attn(r->s));
     host_counts h = attn_seq_host(session_attn(r->s));
@@ -300,13 +296,11 @@ status reply_report(const reply *r, json_t *results, err *e)
     char params[512], kv[128];
     attn_spec_params(spec, params, sizeof params);
     kv_format_text(&spec->kv, kv, sizeof kv);
-    json_t *options =
-        json_pack("{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s?}", "attn",
-                  spec->text, "params", params, "budget",
-                  attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
-                  (json_int_t)session_limit(r->s), "n", r->n_new, "temp", c->temp, "top_k",
-                  c->top_k, "top_p", c->top_p, "min_p", c->min_p, "repeat_penalty",
-                  c->repeat_penalty, "seed", (json_int_t)c->seed, "template", c->template_name);
+    json_t *options = json_pack(
+        "{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s?}", "attn", spec->text, "params", params,
+        "budget", attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
+        (json_int_t)session_limit(r->s), "n", r->n_new, "temp", c->temp, "top_k", c->top_k, "top_p", c->top_p, "min_p",
+        c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed, "template", c->template_name);
     return report_write(c, r->g, options, results, NULL, e);
 }
 
@@ -339,8 +333,7 @@ status reply_check(const cli *c, err *e)
         if (strcmp(*name, c->template_name) == 0) return ST_OK;
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *name);
     }
-    return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", c->template_name,
-                   list);
+    return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", c->template_name, list);
 }
 
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
@@ -348,9 +341,9 @@ static status create_with(reply *r, const cli *c, engine *g, const attn_spec *sp
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed};
     const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
-    status st = session_check(g->m, &o, spec, n_tokens, e);
+    status st = session_check(g->m, &o, spec, session_of(n_tokens), e);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
-    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, n_tokens, e);
+    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, session_of(n_tokens), e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
     if (st != ST_OK) reply_free(r);
@@ -445,7 +438,7 @@ void reply_free(reply *r)
 
 /* ---- the command ---- */
 
-/* A turn behind a session, of which nothing but its end matters here. */
+/* A turn behind a session; only the session's end matters here. */
 static status encode_later_turn(const reply *r, const char *text, token_list *ids, err *e)
 {
     chat_message msg[] = {{"user", "x"}, {"assistant", ""}, {"user", text}};
@@ -473,8 +466,7 @@ static status encode_prompt(const cli *c, const engine *g, const reply *r, token
     }
     mem_free(text);
     if (st == ST_OK && ids->n == 0)
-        st = err_set(e, ST_USAGE,
-                     "the prompt is empty and the model has no BOS token to start from");
+        st = err_set(e, ST_USAGE, "the prompt is empty and the model has no BOS token to start from");
     return st;
 }
 
@@ -503,14 +495,12 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
     memory_plan p;
     decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
     TRY(cli_parse_one_attn(&spec, c, e));
-    TRY(session_plan(&p, g->m, &o, &spec, n_tokens, e));
+    TRY(session_plan(&p, g->m, &o, &spec, session_of(n_tokens), e));
     TRY(out_printf(e, "%lld tokens: weights %.1f MB (mapped)", (long long)n_tokens,
                    (double)(p.weights - p.weights_in_memory) / 1e6));
-    if (p.weights_in_memory)
-        TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));
-    TRY(out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB",
-                   (double)p.kv / 1e6, (double)p.index / 1e6, (double)p.scratch / 1e6,
-                   (double)g->be->ops->available(g->be) / 1e6));
+    if (p.weights_in_memory) TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));
+    TRY(out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB", (double)p.kv / 1e6,
+                   (double)p.index / 1e6, (double)p.scratch / 1e6, (double)g->be->ops->available(g->be) / 1e6));
     if (p.disk)
         TRY(out_printf(e, "; in files in %s %.1f MB, available %.1f MB", p.tier_dir, (double)p.disk / 1e6,
                        (double)g->be->ops->tier->room(g->be, p.tier_dir) / 1e6));
@@ -554,7 +544,7 @@ static status start(reply *r, const cli *c, engine *g, token_list *ids, err *e)
     return c->plan ? print_plan(c, g, n_tokens, e) : reply_create(r, c, g, n_tokens, e);
 }
 
-status cmd_generate(const cli *c, err *e)
+static status cmd_generate(const cli *c, err *e)
 {
     engine g;
     reply r = {0};
@@ -584,3 +574,10 @@ done:
     engine_close(&g);
     return st;
 }
+
+const command generate_command = {.name = "generate",
+                                  .args = "",
+                                  .summary = "continue a prompt",
+                                  .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PROMPT,
+                                  .n_new = 256,
+                                  .run = cmd_generate};

@@ -18,7 +18,7 @@ typedef struct {
     token_list said; /* ids of the reply */
     token_list all;  /* ids of the session, and those that it is still to be fed */
     bool unfed;      /* the last of them was sampled, but not fed */
-    bool last;       /* nothing follows this reply: its end may leave a token too many in the session */
+    bool last;       /* nothing follows this reply: the session may keep a token behind its end */
     int queued;      /* steps under way */
 } reply;
 
@@ -30,24 +30,25 @@ status reply_load(reply *r, const cli *c, engine *g, err *e);
 /* Writes --save FILE, if that was asked for. */
 status reply_save(reply *r, err *e);
 void reply_free(reply *r);
-/* The ids that the template writes for the last of n messages behind what a session holds; the one before it is the last
+/* The ids of the last of n messages in the template, to be fed behind the session; the message before it is the last
  * reply. */
 status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e);
-/* Feeds ids (none: it goes on where the session ended, unless that was an EOS), then prints tokens until EOS, a stop string, n_new tokens, a full context or Ctrl-C. */
+/* Feeds ids (none: it goes on where the session ended, unless that was an EOS), then prints tokens until EOS, a stop
+ * string, n_new tokens, a full context or Ctrl-C. */
 status reply_run(reply *r, const token_list *ids, err *e);
 void reply_print_stats(const reply *r); /* to stderr */
 /* The reply as an object of a report; NULL: e says why. */
 json_t *reply_json(const reply *r, err *e);
 /* Writes --json FILE with the options of replies; takes results. */
 status reply_report(const reply *r, json_t *results, err *e);
-/* Options that can be judged before anything is opened. */
+/* Checks options before anything is opened. */
 status reply_check(const cli *c, err *e);
 
 /* Tokens of a session: --ctx, else need, with room for more behind a session that is to be saved; refuses need beyond
  * the model's maximum. */
 status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e);
 
-/* Printing with stop strings: text that may begin one is held back. */
+/* Prints text, but holds back what may be the beginning of a stop string. */
 typedef struct {
     const char *const *stop;
     int n_stop;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "eval/command.h"
 #include "eval/cli.h"
 #include "eval/ranks.h"
 #include "kernels/base/file.h"
@@ -18,15 +19,13 @@ enum { MAX_TEXT = 1 << 30, N_BEST = 10 };
 static json_t *info_json(const model *m, const tokenizer *t)
 {
     const model_config *c = &m->config;
-    return json_pack(
-        "{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:b, s:s, s:I, s:I, s:s?, s:s?}",
-        "architecture", c->arch, "parameters", (json_int_t)c->n_params, "layers", c->n_layers,
-        "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "hidden",
-        c->hidden, "feed_forward", c->ffn, "vocabulary", c->vocab, "max_positions",
-        (json_int_t)c->max_positions, "tied", (int)c->tied, "dtype", dtype_name(m->type),
-        "weight_bytes", (json_int_t)m->weight_bytes, "bytes_per_token", (json_int_t)m->decode_bytes,
-        "tokenizer", t ? tokenizer_describe(t) : NULL, "chat_template",
-        t ? tokenizer_chat_template(t) : NULL);
+    return json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:b, s:s, s:I, s:I, s:s?, s:s?}",
+                     "architecture", c->arch, "parameters", (json_int_t)c->n_params, "layers", c->n_layers, "heads",
+                     c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "hidden", c->hidden,
+                     "feed_forward", c->ffn, "vocabulary", c->vocab, "max_positions", (json_int_t)c->max_positions,
+                     "tied", (int)c->tied, "dtype", dtype_name(m->type), "weight_bytes", (json_int_t)m->weight_bytes,
+                     "bytes_per_token", (json_int_t)m->decode_bytes, "tokenizer", t ? tokenizer_describe(t) : NULL,
+                     "chat_template", t ? tokenizer_chat_template(t) : NULL);
 }
 
 static status show_model(const cli *c, engine *g, err *e)
@@ -35,24 +34,21 @@ static status show_model(const cli *c, engine *g, err *e)
     model_print_info(g->m, stdout);
     if (tokenizer_open(&g->tok, g->m->name, &why) == ST_OK) {
         const char *name = tokenizer_chat_template(g->tok);
-        TRY(out_printf(e, "tokenizer      %s\nchat template  %s\n", tokenizer_describe(g->tok),
-                       name ? name : "none"));
+        TRY(out_printf(e, "tokenizer      %s\nchat template  %s\n", tokenizer_describe(g->tok), name ? name : "none"));
     } else {
         TRY(out_printf(e, "tokenizer      none (%s)\n", why.msg));
     }
     TRY(out_flush(e));
-    return c->json ? report_write(c, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e)
-                   : ST_OK;
+    return c->json ? report_write(c, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e) : ST_OK;
 }
 
-status cmd_info(const cli *c, err *e)
+static status cmd_info(const cli *c, err *e)
 {
     engine g = {0};
     cli named = *c;
     const char *dir;
     if (c->input && c->model)
-        return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", c->model,
-                       c->input);
+        return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", c->model, c->input);
     if (c->input) named.model = c->input;
     TRY(cli_model_dir(&named, &dir, e));
     backend_options o = {.device = "cpu"};
@@ -67,7 +63,12 @@ status cmd_info(const cli *c, err *e)
 /* ---- tokenize ---- */
 
 typedef struct {
+    bool jsonl, decode, bos;
+} tokenize_options;
+
+typedef struct {
     const cli *c;
+    const tokenize_options *o;
     const tokenizer *t;
     int64_t n_texts, n_tokens, n_bytes; /* of text */
 } converter;
@@ -88,8 +89,7 @@ static status print_ids(const token_list *l, err *e)
 static status encode_text(converter *v, const char *text, size_t n, err *e)
 {
     token_list l = {0};
-    unsigned flags =
-        (v->c->bos ? TOKENIZE_BOS : 0) | (unsigned)(v->c->special ? TOKENIZE_SPECIAL : 0);
+    unsigned flags = (v->o->bos ? TOKENIZE_BOS : 0) | (unsigned)(v->c->special ? TOKENIZE_SPECIAL : 0);
     status st = tokenizer_encode(v->t, text, n, flags, &l, e);
     if (st == ST_OK) st = print_ids(&l, e);
     count(v, l.n, n);
@@ -174,13 +174,11 @@ static status convert_line(converter *v, const char *line, size_t n, err *e)
     const json_t *text = json_object_get(j, "text"), *ids = json_object_get(j, "ids");
     status st;
     if (!j) st = err_set(e, ST_FORMAT, "standard input: not valid JSON: %.100s", je.text);
-    else if (v->c->decode)
-        st = json_is_array(ids) ? decode_list(v, ids, e)
-                                : err_set(e, ST_FORMAT, "standard input: no list \"ids\"");
+    else if (v->o->decode)
+        st = json_is_array(ids) ? decode_list(v, ids, e) : err_set(e, ST_FORMAT, "standard input: no list \"ids\"");
     else
-        st = json_is_string(text)
-                 ? encode_text(v, json_string_value(text), json_string_length(text), e)
-                 : err_set(e, ST_FORMAT, "standard input: no string \"text\"");
+        st = json_is_string(text) ? encode_text(v, json_string_value(text), json_string_length(text), e)
+                                  : err_set(e, ST_FORMAT, "standard input: no string \"text\"");
     json_decref(j);
     return st;
 }
@@ -205,24 +203,24 @@ static status convert(converter *v, err *e)
     char *text;
     size_t n;
     TRY(file_read_stream(&text, &n, stdin, "standard input", MAX_TEXT, e));
-    status st = v->c->jsonl    ? convert_lines(v, text, n, e)
-                : v->c->decode ? decode_text(v, text, n, e)
+    status st = v->o->jsonl    ? convert_lines(v, text, n, e)
+                : v->o->decode ? decode_text(v, text, n, e)
                                : encode_text(v, text, n, e);
     mem_free(text);
     return st == ST_OK ? out_flush(e) : st;
 }
 
-status cmd_tokenize(const cli *c, err *e)
+static status cmd_tokenize(const cli *c, err *e)
 {
     const char *dir;
     engine g = {0};
     TRY(cli_model_dir(c, &dir, e));
     TRY(tokenizer_open(&g.tok, dir, e));
-    converter v = {.c = c, .t = g.tok};
+    converter v = {.c = c, .o = c->own, .t = g.tok};
     status st = convert(&v, e);
     if (st == ST_OK && c->json) {
-        json_t *result = json_pack("{s:I, s:I, s:I}", "texts", (json_int_t)v.n_texts, "tokens",
-                                   (json_int_t)v.n_tokens, "bytes", (json_int_t)v.n_bytes);
+        json_t *result = json_pack("{s:I, s:I, s:I}", "texts", (json_int_t)v.n_texts, "tokens", (json_int_t)v.n_tokens,
+                                   "bytes", (json_int_t)v.n_bytes);
         st = report_write(c, &g, NULL, json_pack("[o]", result), NULL, e);
     }
     engine_close(&g);
@@ -232,9 +230,14 @@ status cmd_tokenize(const cli *c, err *e)
 /* ---- logits ---- */
 
 typedef struct {
+    const char *ids;
+    bool last;
+} logits_options;
+
+typedef struct {
     FILE *f;
     size_t vocab;
-    int failed; /* errno of a failed write */
+    int failed;  /* errno of a failed write */
     float *last; /* [vocab] */
 } logits_sink;
 
@@ -252,8 +255,8 @@ static bool write_npy_header(FILE *f, size_t rows, size_t cols)
     char head[128];
     memset(head, ' ', sizeof head);
     memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
-    int n = snprintf(head + 10, sizeof head - 10,
-                     "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }", rows, cols);
+    int n = snprintf(head + 10, sizeof head - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }",
+                     rows, cols);
     head[10 + n] = ' ';
     head[127] = '\n';
     return fwrite(head, 1, sizeof head, f) == sizeof head;
@@ -266,8 +269,7 @@ static status parse_ids(const char *text, token_list *out, err *e)
         errno = 0;
         long v = strtol(p, &end, 10);
         if (end == p || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
-            return err_set(e, ST_USAGE, "--ids: '%.30s' is not a list of token ids such as 1,2,3",
-                           p);
+            return err_set(e, ST_USAGE, "--ids: '%.30s' is not a list of token ids such as 1,2,3", p);
         TRY(token_list_push(out, (int32_t)v, e));
         if (!*end) return ST_OK;
         p = end + 1;
@@ -290,11 +292,10 @@ static status show_best(const engine *g, float *logits, bool print, json_t *list
         if (g->tok) TRY(tokenizer_decode(g->tok, &id, 1, true, &text, NULL, e));
         json_t *quoted = json_string(text ? text : "");
         char *shown = json_dumps(quoted, JSON_ENCODE_ANY);
-        status st =
-            print ? out_printf(e, "%8d  %9.4f  %s\n", (int)id, logprob, shown ? shown : "") : ST_OK;
+        status st = print ? out_printf(e, "%8d  %9.4f  %s\n", (int)id, logprob, shown ? shown : "") : ST_OK;
         if (list)
-            json_array_append_new(list, json_pack("{s:i, s:f, s:O}", "id", (int)id, "logprob",
-                                                  logprob, "text", quoted));
+            json_array_append_new(list,
+                                  json_pack("{s:i, s:f, s:O}", "id", (int)id, "logprob", logprob, "text", quoted));
         free(shown);
         json_decref(quoted);
         mem_free(text);
@@ -306,19 +307,20 @@ static status show_best(const engine *g, float *logits, bool print, json_t *list
 
 static status report_logits(const cli *c, const engine *g, const session *s, json_t *best, err *e)
 {
+    const logits_options *o = c->own;
     const attn_spec *spec = attn_seq_spec(session_attn(s));
     char params[512];
     attn_spec_params(spec, params, sizeof params);
-    json_t *options =
-        json_pack("{s:s, s:s, s:s}", "ids", c->ids, "attn", spec->text, "params", params);
-    json_t *result = json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(s), "file",
-                               c->output, "best", best);
+    json_t *options = json_pack("{s:s, s:s, s:s}", "ids", o->ids, "attn", spec->text, "params", params);
+    json_t *result =
+        json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(s), "file", c->output, "best", best);
     return report_write(c, g, options, json_pack("[o]", result), NULL, e);
 }
 
 /* Logits into the file of -o, the last row into sink->last. */
 static status run_logits(const cli *c, session *s, const token_list *ids, logits_sink *sink, err *e)
 {
+    const logits_options *o = c->own;
     char *tmp = NULL;
     status st = ST_OK;
     bool file = c->output && (!c->ranks || c->ranks->rank == 0);
@@ -326,14 +328,13 @@ static status run_logits(const cli *c, session *s, const token_list *ids, logits
         TRY(out_check_regular("-o", c->output, e));
         if (asprintf(&tmp, "%s.part", c->output) < 0) return err_set(e, ST_NOMEM, "out of memory");
         sink->f = fopen(tmp, "wb");
-        if (!sink->f || !write_npy_header(sink->f, c->last ? 1 : ids->n, sink->vocab)) {
+        if (!sink->f || !write_npy_header(sink->f, o->last ? 1 : ids->n, sink->vocab)) {
             st = err_set(e, ST_IO, "-o %s: %s", tmp, strerror(errno));
             goto done;
         }
     }
-    prefill_options o = {
-        .which = c->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
-    TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &o, e));
+    prefill_options p = {.which = o->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
+    TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &p, e));
     if (!file) goto done;
     if (fclose(sink->f) != 0 && !sink->failed) sink->failed = errno;
     sink->f = NULL;
@@ -346,19 +347,20 @@ done:
     return st;
 }
 
-status cmd_logits(const cli *c, err *e)
+static status cmd_logits(const cli *c, err *e)
 {
+    const logits_options *o = c->own;
     engine g;
     token_list ids = {0};
     attn_spec spec;
     session *s = NULL;
     logits_sink sink = {0};
     err tok_error = {0};
-    if (!c->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
+    if (!o->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
     TRY(cli_parse_one_attn(&spec, c, e));
     TRY(engine_open(&g, c, 1, true, false, e));
-    status st = parse_ids(c->ids, &ids, e);
-    if (st == ST_OK) st = session_create(&s, g.dec, &spec, (int64_t)ids.n, e);
+    status st = parse_ids(o->ids, &ids, e);
+    if (st == ST_OK) st = session_create(&s, g.dec, &spec, session_of((int64_t)ids.n), e);
     sink.vocab = (size_t)g.m->config.vocab;
     if (st == ST_OK) st = MEM_NEW(&sink.last, sink.vocab, e);
     if (st == ST_OK && (!c->output || c->json))
@@ -374,3 +376,53 @@ status cmd_logits(const cli *c, err *e)
     engine_close(&g);
     return st;
 }
+
+/* ---- options ---- */
+
+static const cli_option info_options[] = {
+    {.name = "weights", .arg = "TYPE", AT(weights), .help = "sizes with matrices as bf16, f16, f32, q8 or q4"}, {0}};
+
+static const cli_option tokenize_rows[] = {
+    {.name = "jsonl",
+     .type = OPTION_FLAG,
+     AT_OWN(tokenize_options, jsonl),
+     .help = "lines {\"text\": ...} in, one line of ids each"},
+    {.name = "decode", .type = OPTION_FLAG, AT_OWN(tokenize_options, decode), .help = "ids to text"},
+    {.name = "bos", .type = OPTION_FLAG, AT_OWN(tokenize_options, bos), .help = "put BOS in front"},
+    {.name = "special",
+     .type = OPTION_FLAG,
+     AT(special),
+     .help = "read the spellings of special tokens as these tokens"},
+    {0}};
+
+static const cli_option logits_rows[] = {
+    {.name = "ids", .arg = "1,2,3", AT_OWN(logits_options, ids), .help = "token ids to feed"},
+    {.name = "last", .type = OPTION_FLAG, AT_OWN(logits_options, last), .help = "the last row only"},
+    {.letter = 'o',
+     .arg = "FILE.npy",
+     AT(output),
+     .help = "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed"},
+    {0}};
+
+const command info_command = {.name = "info",
+                              .args = "[DIR]",
+                              .summary = "what a model folder holds",
+                              .own = info_options,
+                              .alone = true,
+                              .run = cmd_info};
+
+const command tokenize_command = {.name = "tokenize",
+                                  .args = "",
+                                  .summary = "text on standard input to token ids, and back",
+                                  .own = tokenize_rows,
+                                  .own_size = sizeof(tokenize_options),
+                                  .alone = true,
+                                  .run = cmd_tokenize};
+
+const command logits_command = {.name = "logits",
+                                .args = "",
+                                .summary = "logits of given ids",
+                                .groups = OPTIONS_MODEL,
+                                .own = logits_rows,
+                                .own_size = sizeof(logits_options),
+                                .run = cmd_logits};

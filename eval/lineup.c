@@ -11,21 +11,18 @@
 static bool is_repeat(const attn_spec *s, const lineup *l)
 {
     for (size_t i = 0; i < l->n; i++)
-        if (strcmp(l->run[i].spec.text, s->text) == 0 && l->run[i].spec.budget == s->budget)
-            return true;
+        if (strcmp(l->run[i].spec.text, s->text) == 0 && l->run[i].spec.budget == s->budget) return true;
     return false;
 }
 
-status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget,
-                   err *e)
+status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget, err *e)
 {
     attn_spec **at_budget;
     size_t n = 0;
     *l = (lineup){0};
     TRY(MEM_NEW(&at_budget, n_budget, e));
     status st = ST_OK;
-    for (size_t b = 0; b < n_budget && st == ST_OK; b++)
-        st = cli_parse_attn(&at_budget[b], &n, c, def, budget[b], e);
+    for (size_t b = 0; b < n_budget && st == ST_OK; b++) st = cli_parse_attn(&at_budget[b], &n, c, def, budget[b], e);
     if (st == ST_OK) st = MEM_NEW(&l->run, n * n_budget, e);
     if (st == ST_OK) st = MEM_NEW(&l->why, n * n_budget, e);
     for (size_t i = 0; i < n && st == ST_OK; i++)
@@ -36,11 +33,11 @@ status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budg
     return st;
 }
 
-status lineup_read_budgets(lineup *l, const cli *c, const char *def, err *e)
+status lineup_read_budgets(lineup *l, const cli *c, const char *def, const char *budgets, err *e)
 {
     int64_t *budget = NULL, none = 0;
     size_t n = 1;
-    if (c->budget) TRY(cli_parse_sizes(&budget, &n, c->budget, "", "--budget", e));
+    if (c->budget || budgets) TRY(cli_parse_sizes(&budget, &n, c->budget, budgets, "--budget", e));
     status st = lineup_read(l, c, def, budget ? budget : &none, n, e);
     mem_free(budget);
     return st;
@@ -61,7 +58,7 @@ status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err
         err *why = &l->why[i];
         *why = (err){0};
         l->run[i] = (together_run){.spec = l->run[i].spec};
-        status st = session_check(g->m, &o, &l->run[i].spec, limit, why);
+        status st = session_check(g->m, &o, &l->run[i].spec, session_of(limit), why);
         if (st != ST_OK && l->n == 1) return err_set(e, st, "%s", why->msg);
         n += st == ST_OK;
     }
@@ -89,6 +86,42 @@ int lineup_width(const lineup *l)
     return width;
 }
 
+/* The value of gqa of a strategy, in `out`; false: it has none. */
+static bool gqa_of(const attn_spec *s, char out[32])
+{
+    char params[512];
+    attn_spec_params(s, params, sizeof params);
+    const char *at = strstr(params, " gqa=");
+    if (!at && strncmp(params, "gqa=", 4) != 0) return false;
+    at = at ? at + 5 : params + 4;
+    snprintf(out, 32, "%.*s", (int)strcspn(at, " "), at);
+    return true;
+}
+
+/* Whether a row before has the same method with the same gqa: it is named once. */
+static bool gqa_is_named(const lineup *l, size_t row, const char *gqa)
+{
+    char other[32];
+    for (size_t i = 0; i < row; i++)
+        if (l->run[i].spec.method == l->run[row].spec.method && gqa_of(&l->run[i].spec, other) &&
+            strcmp(gqa, other) == 0)
+            return true;
+    return false;
+}
+
+status lineup_print_terms(const lineup *l, const cli *c, err *e)
+{
+    char gqa[32];
+    const char *before = "gqa, how query heads share a selection:";
+    TRY(out_printf(e, ", skip %s\n", cli_skip(c) ? cli_skip(c) : "by strategy"));
+    for (size_t i = 0; i < l->n; i++) {
+        if (!gqa_of(&l->run[i].spec, gqa) || gqa_is_named(l, i, gqa)) continue;
+        TRY(out_printf(e, "%s %s %s", before, attn_method_name(l->run[i].spec.method), gqa));
+        before = ",";
+    }
+    return out_printf(e, before[0] == ',' ? " (per_q: each its own, as in Quest's code)\n\n" : "\n");
+}
+
 status lineup_print_why(const lineup *l, err *e)
 {
     for (size_t i = 0; i < l->n; i++)
@@ -99,9 +132,6 @@ status lineup_print_why(const lineup *l, err *e)
 void lineup_say_shared(const cli *c, const char *what, const together_job *job)
 {
     if (c->quiet || job->prefills == job->prefills_done) return;
-    fprintf(
-        stderr,
-        "%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved\n",
-        what, (long long)job->prefills, (long long)job->prefills_done,
-        (double)job->saved_ns * 1e-9);
+    fprintf(stderr, "%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved\n", what,
+            (long long)job->prefills, (long long)job->prefills_done, (double)job->saved_ns * 1e-9);
 }

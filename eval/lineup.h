@@ -14,14 +14,13 @@ typedef struct {
 
 /* All strategies of --attn (else def) at all budgets (0: each method's own), the budgets of one strategy together;
  * one without a budget, or with its own, once. lineup_free also after an error. */
-status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget,
-                   err *e);
-/* The same for the budgets of --budget, else each method's own. */
-status lineup_read_budgets(lineup *l, const cli *c, const char *def, err *e);
+status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget, err *e);
+/* The same for the budgets of --budget, else of `budget`, else (NULL) each method's own. */
+status lineup_read_budgets(lineup *l, const cli *c, const char *def, const char *budget, err *e);
 void lineup_free(lineup *l);
 
-/* Judges every row, before anything runs, for sessions of `limit` tokens. A single row's reason is the error; when
- * none can run, the first one's: an empty table is no result. */
+/* Checks which rows can run with sessions of `limit` tokens, before anything runs. If no row can, the first row's
+ * reason is the error: an empty table is no result. */
 status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e);
 
 /* "256", or "-" for a method without a budget; the same as JSON, or null. */
@@ -29,6 +28,9 @@ void lineup_budget_text(char *out, size_t size, const attn_spec *s);
 json_t *lineup_budget_json(const attn_spec *s);
 /* Characters of the longest strategy as it was written, at least 8. */
 int lineup_width(const lineup *l);
+/* Ends the headline of a table with what holds for all rows: ", skip 0", and below it how query heads share a selection
+ * in those that have a choice; then an empty line. */
+status lineup_print_terms(const lineup *l, const cli *c, err *e);
 /* Prints the reason of each row that cannot run, once. */
 status lineup_print_why(const lineup *l, err *e);
 

@@ -49,16 +49,16 @@ json_t *tier_json(const tier_counts *c, int64_t steps)
     double n = steps > 0 ? (double)steps : 1;
     return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "file_bytes", (json_int_t)c->in_file,
                      "memory_bytes", (json_int_t)c->here, "memory_bytes_peak", (json_int_t)c->most_here, "read_bytes",
-                     (double)c->read / n, "written_bytes", (double)c->written / n, "rows", (double)c->rows / n, "blocks",
-                     (double)c->blocks / n, "blocks_read", (double)c->missed / n, "blocks_per_row", tier_per_row(c),
-                     "hit_rate", tier_hits(c), "stall_ms", (double)c->stall_ns / 1e6 / n);
+                     (double)c->read / n, "written_bytes", (double)c->written / n, "rows", (double)c->rows / n,
+                     "blocks", (double)c->pages / n, "blocks_read", (double)c->missed / n, "blocks_per_row",
+                     tier_per_row(c), "hit_rate", tier_hits(c), "stall_ms", (double)c->stall_ns / 1e6 / n);
 }
 
 json_t *host_json(const host_counts *c, int64_t steps)
 {
     double n = (double)(steps > 0 ? steps : 1);
-    return json_pack("{s:I, s:f, s:f, s:f}", "host_bytes", (json_int_t)c->held, "read_bytes", c->read / n, "written_bytes",
-                     c->written / n, "hit_rate", host_hits(c));
+    return json_pack("{s:I, s:f, s:f, s:f}", "host_bytes", (json_int_t)c->held, "read_bytes", c->read / n,
+                     "written_bytes", c->written / n, "hit_rate", host_hits(c));
 }
 
 json_t *report_sizes(const int64_t *x, size_t n)
@@ -72,8 +72,7 @@ json_t *report_sizes(const int64_t *x, size_t n)
 static json_t *name_json(const char *path)
 {
     char *real = realpath(path, NULL); /* the name of "." or "model/" */
-    const char *at = real ? real : path, *slash = strrchr(at, '/'),
-               *name = slash && slash[1] ? slash + 1 : at;
+    const char *at = real ? real : path, *slash = strrchr(at, '/'), *name = slash && slash[1] ? slash + 1 : at;
     err shown = {0};
     err_set(&shown, ST_OK, "%s", name);
     json_t *exact = json_string(name);
@@ -85,22 +84,19 @@ json_t *report_model(const char *path)
 {
     static const cli none;
     const char *own;
-    if (cli_model_dir(&none, &own, NULL) == ST_OK && strcmp(own, path) == 0)
-        return json_string("built-in");
+    if (cli_model_dir(&none, &own, NULL) == ST_OK && strcmp(own, path) == 0) return json_string("built-in");
     return name_json(path);
 }
 
-static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results,
-                             json_t *extra)
+static json_t *report_object(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra)
 {
     const char *dir = c->shape ? c->shape : "";
     if (!g->m && !c->shape) cli_model_dir(c, &dir, NULL); /* a command that needs the tokenizer alone */
     json_t *named = c->tensors ? name_json(c->tensors) : report_model(g->m ? g->m->name : dir);
-    json_t *o = json_pack(
-        "{s:s, s:s, s:o, s:s?, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
-        PACKAGE_VERSION, "model", named, "weights", g->m ? dtype_name(g->m->type) : NULL, "device",
-        g->be ? g->be->name : NULL, "threads", g->be ? json_integer(g->be->n_threads) : json_null(),
-        "options", options ? options : json_object(), "results", results);
+    json_t *o = json_pack("{s:s, s:s, s:o, s:s?, s:s?, s:o, s:o, s:o}", "command", c->command, "version",
+                          PACKAGE_VERSION, "model", named, "weights", g->m ? dtype_name(g->m->type) : NULL, "device",
+                          g->be ? g->be->name : NULL, "threads", g->be ? json_integer(g->be->n_threads) : json_null(),
+                          "options", options ? options : json_object(), "results", results);
     if (o && g->be && backend_ranks(g->be) > 1) json_object_set_new(o, "ranks", json_integer(backend_ranks(g->be)));
     if (o && extra) json_object_update(o, extra);
     json_decref(extra);
@@ -110,9 +106,8 @@ static json_t *report_object(const cli *c, const engine *g, json_t *options, jso
 status out_check_regular(const char *option, const char *path, err *e)
 {
     struct stat s;
-    return stat(path, &s) == 0 && !S_ISREG(s.st_mode)
-               ? err_set(e, ST_IO, "%s %s: not a regular file", option, path)
-               : ST_OK;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) ? err_set(e, ST_IO, "%s %s: not a regular file", option, path)
+                                                      : ST_OK;
 }
 
 status out_file_open(out_file *o, const char *option, const char *path, err *e)
@@ -153,15 +148,13 @@ static status check_writable(const char *option, const char *path, err *e)
     return ST_OK;
 }
 
-static status check_apart(const char *a_option, const char *a, const char *b_option, const char *b,
-                          err *e)
+static status check_apart(const char *a_option, const char *a, const char *b_option, const char *b, err *e)
 {
     struct stat x, y;
     if (!a || !b) return ST_OK;
-    bool same = strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 &&
-                                      x.st_dev == y.st_dev && x.st_ino == y.st_ino);
-    return same ? err_set(e, ST_USAGE, "%s %s: is the file of %s too", a_option, a, b_option)
-                : ST_OK;
+    bool same =
+        strcmp(a, b) == 0 || (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+    return same ? err_set(e, ST_USAGE, "%s %s: is the file of %s too", a_option, a, b_option) : ST_OK;
 }
 
 status report_check(const cli *c, err *e)
@@ -173,8 +166,7 @@ status report_check(const cli *c, err *e)
     return check_writable("--csv", c->csv, e);
 }
 
-status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra,
-                    err *e)
+status report_write(const cli *c, const engine *g, json_t *options, json_t *results, json_t *extra, err *e)
 {
     json_t *o = report_object(c, g, options, results, extra);
     out_file out;
@@ -203,8 +195,7 @@ progress *progress_start(const cli *c, const char *what)
 {
     progress *p;
     if (c->quiet || MEM_NEW(&p, 1, NULL) != ST_OK) return NULL;
-    *p = (progress){
-        .what = what, .start = clock_ns(), .last = clock_ns(), .bar = isatty(STDERR_FILENO)};
+    *p = (progress){.what = what, .start = clock_ns(), .last = clock_ns(), .bar = isatty(STDERR_FILENO)};
     return p;
 }
 
@@ -218,15 +209,13 @@ void progress_set(progress *p, int64_t done, int64_t total)
     double spent = (double)(now - p->start) / 1e9, share = (double)done / (double)total;
     double left = done > 0 ? spent / share - spent : 0;
     if (!p->bar) {
-        fprintf(stderr, "%s: %lld of %lld, about %.0f s left\n", p->what, (long long)done,
-                (long long)total, left);
+        fprintf(stderr, "%s: %lld of %lld, about %.0f s left\n", p->what, (long long)done, (long long)total, left);
         return;
     }
     char bar[31];
     for (int i = 0; i < 30; i++) bar[i] = share * 30 > i ? '#' : '.';
     bar[30] = 0;
-    fprintf(stderr, "\r%s [%s] %lld/%lld, %.0f s left \033[K", p->what, bar, (long long)done,
-            (long long)total, left);
+    fprintf(stderr, "\r%s [%s] %lld/%lld, %.0f s left \033[K", p->what, bar, (long long)done, (long long)total, left);
     p->drawn = true;
 }
 
@@ -287,8 +276,7 @@ bool cli_wait_input(int fd)
     struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = wake, .events = POLLIN}};
     while (!interrupted) {
         int n = poll(p, 2, -1);
-        if (p[0].revents || (n < 0 && errno != EINTR))
-            return true; /* reading tells what is wrong */
+        if (p[0].revents || (n < 0 && errno != EINTR)) return true; /* reading tells what is wrong */
     }
     return false;
 }

@@ -29,8 +29,8 @@ static size_t vocab_of(const session *s)
     return (size_t)decoder_model(session_decoder(s))->config.vocab;
 }
 
-status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t n,
-                         float *logits, const perplexity_sink *sink, err *e)
+status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t n, float *logits,
+                         const perplexity_sink *sink, err *e)
 {
     size_t vocab = vocab_of(s[0]);
     int32_t *feed;
@@ -70,8 +70,7 @@ static void on_rows(void *ctx, int64_t first, size_t n, const float *logits)
         if (at >= p->to || p->bad) return;
         double nll = perplexity_nll(logits + i * p->vocab, p->vocab, p->ids[at]);
         if (!isfinite(nll)) p->bad = at;
-        for (size_t k = 0; k < p->count && !p->bad; k++)
-            p->sink->take(p->sink->ctx, p->index[k], at, nll);
+        for (size_t k = 0; k < p->count && !p->bad; k++) p->sink->take(p->sink->ctx, p->index[k], at, nll);
     }
 }
 
@@ -94,12 +93,11 @@ static void gather(pass *p, session *const *s, size_t i, size_t n, size_t n_fed,
     }
 }
 
-status perplexity_pass(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_fed,
-                       size_t from, size_t to, const perplexity_sink *sink, err *e)
+status perplexity_pass(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_fed, size_t from, size_t to,
+                       const perplexity_sink *sink, err *e)
 {
     pass p = {.sink = sink, .ids = ids, .to = to, .vocab = vocab_of(s[0])};
-    prefill_options o = {
-        .which = LOGITS_ALL, .from = from - 1, .rows = on_rows, .progress = on_chunk, .ctx = &p};
+    prefill_options o = {.which = LOGITS_ALL, .from = from - 1, .rows = on_rows, .progress = on_chunk, .ctx = &p};
     bool *fed = NULL;
     status st;
     TRY_GOTO(MEM_NEW(&p.batch, n_sessions, e));

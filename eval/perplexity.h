@@ -19,21 +19,21 @@ typedef struct {
 
 /* Feeds ids[0..n-1) token by token to empty sessions side by side, and takes the values of ids[1..n). logits: room
  * for [n_sessions, vocab]. ST_FORMAT where the model gives no finite logits. */
-status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t n,
-                         float *logits, const perplexity_sink *sink, err *e);
+status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t n, float *logits,
+                         const perplexity_sink *sink, err *e);
 
 /* Feeds ids[0..n_fed) as a prompt to empty sessions, once for those whose strategies leave it exact, and takes the
  * values of ids[from..to), from 1 on; to is n_fed + 1 at most. progress is called with at most n_fed for
  * each pass. */
-status perplexity_pass(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_fed,
-                       size_t from, size_t to, const perplexity_sink *sink, err *e);
+status perplexity_pass(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_fed, size_t from, size_t to,
+                       const perplexity_sink *sink, err *e);
 
 /* Tokens [begin, end) of a text, of which [from, end) are scored. Start from {0}. */
 typedef struct {
     size_t begin, end, from;
 } perplexity_window;
-/* The next window of at most `room` tokens of a text of n: they begin every `stride` tokens, and what an earlier one
- * covered is not scored again. False: the last one reached the end. */
+/* The next window of at most `room` tokens of a text of n: they begin every `stride` tokens, and tokens of
+ * earlier windows are not scored again. False: the last window reached the end. */
 bool perplexity_next(perplexity_window *w, size_t n, size_t room, size_t stride);
 
 /* Lengths at which a curve over n tokens has its points: powers of two from 128, about every 128 tokens (at most

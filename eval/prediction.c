@@ -39,12 +39,10 @@ static bool text_of(utf8_text *out, const json_t *j)
     return true;
 }
 
-static status text_list(utf8_text **out, size_t *n, const json_t *list, const char *where,
-                        const char *field, err *e)
+static status text_list(utf8_text **out, size_t *n, const json_t *list, const char *where, const char *field, err *e)
 {
     if (!json_is_array(list) || json_array_size(list) == 0)
-        return err_set(e, ST_FORMAT, "%s: '%s': expected a list of texts that is not empty", where,
-                       field);
+        return err_set(e, ST_FORMAT, "%s: '%s': expected a list of texts that is not empty", where, field);
     TRY(MEM_NEW(out, json_array_size(list), e));
     for (; *n < json_array_size(list); ++*n)
         if (!text_of(&(*out)[*n], json_array_get(list, *n)))
@@ -68,8 +66,7 @@ static json_t *spell(const json_t *j)
     return json_string(text);
 }
 
-static status spell_labels(json_t **out, const json_t *labels, const char *where, const char *field,
-                           err *e)
+static status spell_labels(json_t **out, const json_t *labels, const char *where, const char *field, err *e)
 {
     const json_t *first = json_array_get(labels, 0);
     if (json_is_array(first) && json_array_size(labels) == 1) labels = first;
@@ -79,14 +76,13 @@ static status spell_labels(json_t **out, const json_t *labels, const char *where
         const json_t *one = json_is_array(labels) ? json_array_get(labels, i) : labels;
         if (!json_is_string(one) && !json_is_number(one))
             return err_set(e, ST_FORMAT, "%s: '%s': expected texts or numbers", where, field);
-        if (json_array_append_new(*out, spell(one)) != 0)
-            return err_set(e, ST_NOMEM, "out of memory");
+        if (json_array_append_new(*out, spell(one)) != 0) return err_set(e, ST_NOMEM, "out of memory");
     }
     return ST_OK;
 }
 
-static status read_line(prediction *p, const line_reader *r, const char *line, size_t n,
-                        const char *field, const char *labels, err *e)
+static status read_line(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
+                        const char *labels, err *e)
 {
     char where[128];
     *p = (prediction){.length = -1};
@@ -98,10 +94,8 @@ static status read_line(prediction *p, const line_reader *r, const char *line, s
     const json_t *answers = json_object_get(p->root, key);
     if (labels && answers) TRY(spell_labels(&p->spelled, answers, where, key, e));
     TRY(text_list(&p->answers, &p->n_answers, p->spelled ? p->spelled : answers, where, key, e));
-    const json_t *classes = json_object_get(p->root, "all_classes"),
-                 *length = json_object_get(p->root, "length");
-    if (classes && !json_is_null(classes))
-        TRY(text_list(&p->classes, &p->n_classes, classes, where, "all_classes", e));
+    const json_t *classes = json_object_get(p->root, "all_classes"), *length = json_object_get(p->root, "length");
+    if (classes && !json_is_null(classes)) TRY(text_list(&p->classes, &p->n_classes, classes, where, "all_classes", e));
     if (!length) return ST_OK;
     p->length = json_integer_value(length);
     return json_is_integer(length) && p->length >= 0
@@ -109,14 +103,13 @@ static status read_line(prediction *p, const line_reader *r, const char *line, s
                : err_set(e, ST_FORMAT, "%s: 'length': expected a whole number", where);
 }
 
-status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n,
-                       const char *field, err *e)
+status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n, const char *field, err *e)
 {
     return read_line(p, r, line, n, field, NULL, e);
 }
 
-status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n,
-                              const char *field, const char *answers, err *e)
+status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
+                              const char *answers, err *e)
 {
     return read_line(p, r, line, n, field, answers, e);
 }
@@ -132,6 +125,5 @@ void prediction_free(prediction *p)
 
 status prediction_failed(const line_reader *r, const err *inner, err *e)
 {
-    return err_set(e, inner->code, "%.90s line %zu: %.140s", path_tail(r->name), r->number,
-                   inner->msg);
+    return err_set(e, inner->code, "%.90s line %zu: %.140s", path_tail(r->name), r->number, inner->msg);
 }

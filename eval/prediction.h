@@ -31,12 +31,11 @@ typedef struct {
 
 /* The line that r gave last; `field` is the key of the text. ST_FORMAT names line and field. prediction_free
  * also after an error. */
-status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n,
-                       const char *field, err *e);
-/* The same with labels as answers, under the key `answers`: a text, a number, a list of these, or such a list alone in a
- * list. A number becomes a text that tells 5 from 5.0. */
-status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n,
-                              const char *field, const char *answers, err *e);
+status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n, const char *field, err *e);
+/* The same with labels as answers, under the key `answers`: a text, a number, a list of these, or such a list alone in
+ * a list. A number becomes a text that tells 5 from 5.0. */
+status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
+                              const char *answers, err *e);
 void prediction_free(prediction *p);
 
 /* metric_score's or longbench_score's error with name and line of r in front. */

@@ -43,8 +43,7 @@ status prompt_fill(prompt_text *out, const char *template, const prompt_field *f
 /* ---- truncation ---- */
 
 /* Appends the text of ids. */
-static status add_decoded(prompt_text *out, const tokenizer *tok, const int32_t *ids, size_t n,
-                          bool clean, err *e)
+static status add_decoded(prompt_text *out, const tokenizer *tok, const int32_t *ids, size_t n, bool clean, err *e)
 {
     char *part;
     size_t len;
@@ -61,8 +60,7 @@ static status add_decoded(prompt_text *out, const tokenizer *tok, const int32_t 
 }
 
 /* The text of what is left of the ids, whose order it changes. */
-static status decode_rest(prompt_text *out, const tokenizer *tok, const token_list *l,
-                          const prompt_cut *cut, err *e)
+static status decode_rest(prompt_text *out, const tokenizer *tok, const token_list *l, const prompt_cut *cut, err *e)
 {
     const int32_t *last = l->ids + l->n - cut->last;
     if (cut->joined) {
@@ -73,8 +71,7 @@ static status decode_rest(prompt_text *out, const tokenizer *tok, const token_li
     return add_decoded(out, tok, last, cut->last, cut->clean, e);
 }
 
-status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut *cut,
-                       size_t *n_tokens, err *e)
+status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut *cut, size_t *n_tokens, err *e)
 {
     token_list l = {0};
     prompt_text rest = {0};
@@ -114,8 +111,7 @@ status prompt_to_chat(prompt_text *text, const tokenizer *tok, const char *name,
 {
     chat_message m = {"user", text->s};
     prompt_text chat = {0};
-    if (strlen(text->s) != text->n)
-        return err_set(e, ST_FORMAT, "a chat message cannot hold the character U+0000");
+    if (strlen(text->s) != text->n) return err_set(e, ST_FORMAT, "a chat message cannot hold the character U+0000");
     TRY(chat_render(tok, name, &m, 1, &chat.s, &chat.n, e));
     mem_free(text->s);
     *text = chat;

@@ -17,21 +17,20 @@ typedef struct {
     utf8_text value;
 } prompt_field;
 
-/* The template with its fields put in, once: what a value says is never looked at again. */
+/* Fills the template's fields in one pass: values are not searched for fields. */
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e);
 
-/* What is left of a text that is too long. */
+/* How a text that is too long is cut. */
 typedef struct {
-    size_t most;        /* tokens that are not too long */
+    size_t most;        /* longer texts are cut */
     size_t first, last; /* of a longer one, at least 1 each, at most `most` together */
     bool joined;        /* both are decoded as one list, else each by itself */
     bool clean;         /* with the reference's clean-up of spaces */
 } prompt_cut;
 
-/* Tokenizes the text as the model's tokenizer does by itself (its BOS; spellings of special tokens are these tokens);
- * one that is too long is replaced by the text of what is left, special tokens dropped. *n_tokens: before. */
-status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut *cut,
-                       size_t *n_tokens, err *e);
+/* Tokenizes the text with the tokenizer's own BOS and special tokens. Replaces a text that is too long by the text of
+ * the tokens that are kept, without special tokens. *n_tokens: the number before the cut. */
+status prompt_truncate(prompt_text *text, const tokenizer *tok, const prompt_cut *cut, size_t *n_tokens, err *e);
 
 typedef enum { WRAP_TEMPLATE, WRAP_RAW, WRAP_DOUBLE_BOS } prompt_wrap;
 /* Parses template, raw, double-bos. ST_USAGE names the option --wrap. */

@@ -16,8 +16,7 @@ status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_te
     return chat && p->wrap != WRAP_RAW ? prompt_to_chat(text, p->tok, p->chat_template, e) : ST_OK;
 }
 
-status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text,
-                       size_t cut, err *e)
+status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text, size_t cut, err *e)
 {
     bool wrapped = chat && p->wrap != WRAP_RAW;
     bool bos = wrapped ? p->wrap == WRAP_DOUBLE_BOS : tokenizer_adds_bos(p->tok);

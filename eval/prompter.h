@@ -11,11 +11,10 @@ typedef struct {
     size_t max_length;         /* tokens of a prompt before it is wrapped, at least 2 */
     prompt_wrap wrap;          /* of prompts that are wrapped at all */
     const char *chat_template; /* NULL: the folder's own */
-    bool
-        joined; /* a longer prompt keeps max_length tokens, decoded as one; else its two halves, each by itself */
+    bool joined; /* a longer prompt keeps max_length tokens, decoded as one; else its two halves, each by itself */
     bool halves; /* of joined: both halves have floor(max_length / 2) tokens; else all are kept */
     bool decode; /* Quest's rule: the question goes through the decode path */
-    bool clean;  /* clean up spaces in what is decoded, as Llama-3's tokenizer is set */
+    bool clean;  /* remove spaces before punctuation in decoded text, as Llama-3's tokenizer does */
 } prompter;
 
 typedef struct {
@@ -24,12 +23,11 @@ typedef struct {
     bool truncated;
 } prompt_tokens;
 
-/* Cuts the text in the middle where it is too long, and, where it is to be a chat, wraps it; n_tokens and truncated of
- * out. */
+/* Cuts a text that is too long in the middle, and wraps it in the chat template if `chat`; sets n_tokens and truncated
+ * of out. */
 status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e);
 /* Encodes what prompter_wrap left; bytes from `cut` on go into the tail, which has no BOS. */
-status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text,
-                       size_t cut, err *e);
+status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text, size_t cut, err *e);
 void prompt_tokens_free(prompt_tokens *t);
 
 #endif

@@ -48,8 +48,8 @@ static bool ends_with(const char *s, const char *end)
 static int is_part(const struct dirent *d)
 {
     const char *s = d->d_name;
-    return s[0] != '.' && (ends_with(s, ".json") || ends_with(s, ".safetensors") ||
-                           ends_with(s, ".model") || strcmp(s, "merges.txt") == 0);
+    return s[0] != '.' && (ends_with(s, ".json") || ends_with(s, ".safetensors") || ends_with(s, ".model") ||
+                           strcmp(s, "merges.txt") == 0);
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b)
@@ -95,8 +95,8 @@ static json_t *run_json(const attn_spec *s)
     char params[512], kv[128];
     attn_spec_params(s, params, sizeof params);
     kv_format_text(&s->kv, kv, sizeof kv);
-    return json_pack("{s:s, s:s, s:o, s:s}", "attn", s->text, "params", params, "budget",
-                     lineup_budget_json(s), "kv", kv);
+    return json_pack("{s:s, s:s, s:o, s:s}", "attn", s->text, "params", params, "budget", lineup_budget_json(s), "kv",
+                     kv);
 }
 
 /* The part that all evaluations share. */
@@ -109,28 +109,26 @@ static status common_config(json_t **out, const cli *c, const engine *g, const l
     *out = NULL;
     status st = cli_model_dir(c, &dir, e);
     if (st == ST_OK) st = model_sha256(dir, sum, e);
-    for (size_t i = 0; i < l->n && st == ST_OK; i++)
-        bad |= json_array_append_new(runs, run_json(&l->run[i].spec)) != 0;
+    for (size_t i = 0; i < l->n && st == ST_OK; i++) bad |= json_array_append_new(runs, run_json(&l->run[i].spec)) != 0;
     if (st != ST_OK) {
         json_decref(runs);
         return st;
     }
-    *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION,
-                     "model_sha256", sum, "weights", dtype_name(g->m->type), "device", g->be->name,
-                     "backend", g->be->about, "gemm", c->gemm ? c->gemm : "auto", "chunk",
-                     (json_int_t)decoder_chunk(g->dec), "seed", (json_int_t)c->seed, "runs", runs);
+    *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:o}", "version", PACKAGE_VERSION, "model_sha256", sum,
+                     "weights", dtype_name(g->m->type), "device", g->be->name, "backend", g->be->about, "gemm",
+                     c->gemm ? c->gemm : "auto", "chunk", (json_int_t)decoder_chunk(g->dec), "seed",
+                     (json_int_t)c->seed, "runs", runs);
     return *out && !bad ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
 }
 
-/* What may differ when a run goes on. */
+/* Members that may differ when a run goes on. */
 static status started_json(json_t **out, const engine *g, err *e)
 {
     char now[32];
     time_t t = time(NULL);
     struct tm utc;
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &utc));
-    *out = json_pack("{s:o, s:i, s:s}", "model", report_model(g->m->name), "threads",
-                     g->be->n_threads, "time", now);
+    *out = json_pack("{s:o, s:i, s:s}", "model", report_model(g->m->name), "threads", g->be->n_threads, "time", now);
     return *out ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
@@ -146,8 +144,7 @@ status provenance_open(results **out, const cli *c, const engine *g, const lineu
     const results_options o = {c->output, c->command, config, started, identity, c->ranks};
     if (st == ST_OK) st = results_open(out, &o, e);
     if (st == ST_OK && results_count(*out) > 0 && !c->quiet)
-        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(c->output),
-                results_count(*out));
+        fprintf(stderr, "%s: %zu results are there, going on\n", path_tail(c->output), results_count(*out));
     json_decref(own);
     json_decref(config);
     json_decref(started);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a run's results depend on, for the first line of its file. */
+/* Everything that the results of a run depend on: the first line of its file. */
 #ifndef EVAL_PROVENANCE_H
 #define EVAL_PROVENANCE_H
 
@@ -15,9 +15,10 @@ status file_sha256(const char *path, char out[SHA256_HEX], err *e);
  * pieces of 16 KiB evenly between: a changed or retrained model changes it, a deliberate forgery need not. */
 status model_sha256(const char *dir, char out[SHA256_HEX], err *e);
 
-/* The results of a run in the file of -o (else in memory). Their configuration is what all evaluations share {"version",
- * "model_sha256", "weights", "device", "backend", "gemm", "chunk", "seed", "runs": [{"attn", "params", "budget", "kv"}]}
- * with the members of `own`, an object that is taken (NULL: out of memory); what may differ when the run goes on is
+/* The results of a run in the file of -o (else in memory). Their configuration is what all evaluations share
+ * {"version", "model_sha256", "weights", "device", "backend", "gemm", "chunk", "seed", "runs": [{"attn", "params",
+ * "budget", "kv"}]} with the members of `own`, an object that is taken (NULL: out of memory); what may differ when the
+ * run goes on is
  * {"model", "threads", "time"}. Says on stderr, unless --quiet, how many results are there. */
 status provenance_open(results **out, const cli *c, const engine *g, const lineup *l, json_t *own,
                        const char *const *identity, err *e);

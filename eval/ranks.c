@@ -54,7 +54,8 @@ static status check_same(const cli *c, int argc, char **argv, err *e)
     status st = comm_all_gather(c->ranks, all, &own, sizeof own, e);
     for (int r = 1; r < ranks->size && st == ST_OK; r++) {
         if (strcmp(all[r].version, all[0].version) != 0)
-            st = err_set(e, ST_USAGE, "rank %d is version %.31s, rank 0 version %.31s", r, all[r].version, all[0].version);
+            st = err_set(e, ST_USAGE, "rank %d is version %.31s, rank 0 version %.31s", r, all[r].version,
+                         all[0].version);
         else if (strcmp(all[r].options, all[0].options) != 0)
             st = err_set(e, ST_USAGE, "rank %d was started with other options than rank 0", r);
     }
@@ -70,17 +71,16 @@ static status check_number(const cli *c, err *e)
                    n == 1 ? "" : "s", c->tp);
 }
 
-/* What looks at all heads, or at no model. */
+status ranks_refuse(const cli *c, const char *option, err *e)
+{
+    if (!c->ranks || c->ranks->size == 1) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: it is for one process, not for %d ranks", option, c->ranks->size);
+}
+
 static status check_command(const cli *c, err *e)
 {
-    static const char *const alone[] = {"eval recall", "eval score", "info", "tokenize"};
-    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++)
-        if (strcmp(c->command, alone[i]) == 0)
-            return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", c->ranks->size);
-    if (c->save || c->load || c->score)
-        return err_set(e, ST_USAGE, "%s: it is for one process, not for %d ranks",
-                       c->save ? "--save" : c->load ? "--load" : "--score", c->ranks->size);
-    return ST_OK;
+    if (c->alone) return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", c->ranks->size);
+    return c->save || c->load ? ranks_refuse(c, c->save ? "--save" : "--load", e) : ST_OK;
 }
 
 int ranks_launch(cli *c)

@@ -7,23 +7,27 @@
 #include "eval/cli.h"
 #include "kernels/comm.h"
 
-/* --tp N without a launcher: starts N ranks, in which it returns -1 with c->ranks, and waits for them: their exit status, or
- * that of an error that was told. Else -1 and nothing happens. Before anything has threads. */
+/* --tp N without a launcher: starts N ranks and waits for them. Returns -1 with c->ranks in each rank, and in the
+ * parent their exit status, or that of an error, which it has printed. Otherwise returns -1 and does nothing. Call it
+ * before anything starts threads. */
 int ranks_launch(cli *c);
-/* c->ranks where nobody launched any: mpirun's, or one. Options of ranks that do not write are taken back. argv: as given;
- * ST_USAGE where --tp is another number than there are ranks, ranks were started with different options or versions, or the
- * command or an option is for one process alone. */
+/* Sets c->ranks if ranks_launch did not: to mpirun's ranks, or to one. Removes the options for files from ranks that
+ * do not write. argv: as given. ST_USAGE if --tp is not the number of ranks, if ranks have different options or
+ * versions, or if the command or an option is for one process only. */
 status ranks_open(cli *c, int argc, char **argv, err *e);
-/* Before the options are known: a rank that is not the first is silent until ranks_open. */
+/* ST_USAGE for an option that several ranks cannot take. */
+status ranks_refuse(const cli *c, const char *option, err *e);
+/* Silences every rank but the first until ranks_open; called before the options are known. */
 void ranks_hush(void);
-/* Whether this rank is to tell why it ends with rc: once, before ranks_close. */
+/* Whether this rank reports the error with which all end: only the first rank to fail does. Call once, before
+ * ranks_close. */
 bool ranks_speaks(const cli *c, int rc);
 /* The exit status of all. */
 int ranks_close(cli *c, int rc);
 
-/* What the first rank has, on all of them; c NULL: one process alone. */
+/* Copies the first rank's bytes to all ranks; c NULL: there is one process only. */
 status ranks_share(comm *c, void *p, size_t bytes, err *e);
-/* A text (mem_free), or NULL. */
+/* The same for a text (mem_free), or NULL. */
 status ranks_share_text(comm *c, char **text, size_t *n, err *e);
 
 #endif

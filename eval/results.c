@@ -43,8 +43,8 @@ static void show_value(const json_t *j, char out[48])
 /* `path` ends at n. */
 static bool differ(const json_t *a, const json_t *b, char *path, size_t n, char *left, char *right);
 
-static bool differ_in(const json_t *a, const json_t *b, const json_t *keys, char *path, size_t n,
-                      char *left, char *right)
+static bool differ_in(const json_t *a, const json_t *b, const json_t *keys, char *path, size_t n, char *left,
+                      char *right)
 {
     const char *key;
     json_t *unused;
@@ -52,8 +52,7 @@ static bool differ_in(const json_t *a, const json_t *b, const json_t *keys, char
     {
         size_t k = (size_t)snprintf(path + n, 96 - n, "%s%.40s", n ? "." : "", key);
         if (n + k >= 95) k = 95 - n;
-        if (differ(json_object_get(a, key), json_object_get(b, key), path, n + k, left, right))
-            return true;
+        if (differ(json_object_get(a, key), json_object_get(b, key), path, n + k, left, right)) return true;
     }
     path[n] = 0;
     return false;
@@ -76,8 +75,7 @@ static bool differ(const json_t *a, const json_t *b, char *path, size_t n, char 
     return true;
 }
 
-bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48],
-                        char right[48])
+bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48], char right[48])
 {
     path[0] = 0;
     return differ(a, b, path, 0, left, right);
@@ -112,16 +110,13 @@ static status need_identity(char **id, const results *r, const json_t *line, err
 {
     *id = identity_of(r, line);
     return *id ? ST_OK
-               : err_set(e, ST_FORMAT, "a result without '%s' or another member of its identity",
-                         r->identity[0]);
+               : err_set(e, ST_FORMAT, "a result without '%s' or another member of its identity", r->identity[0]);
 }
 
 /* Borrows the line. */
 static status remember(results *r, const char *id, json_t *line, err *e)
 {
-    return json_object_set(r->by_id, id, line) == 0
-               ? ST_OK
-               : err_set(e, ST_NOMEM, "out of memory for the results");
+    return json_object_set(r->by_id, id, line) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the results");
 }
 
 /* ---- writing ---- */
@@ -155,10 +150,8 @@ static status write_line(results *r, const json_t *line, err *e)
 status results_add(results *r, json_t *line, err *e)
 {
     char *id = NULL;
-    status st = line ? need_identity(&id, r, line, e)
-                     : err_set(e, ST_NOMEM, "out of memory for the results");
-    if (st == ST_OK && json_object_get(r->by_id, id))
-        st = err_set(e, ST_USAGE, "a result comes twice: %.100s", id);
+    status st = line ? need_identity(&id, r, line, e) : err_set(e, ST_NOMEM, "out of memory for the results");
+    if (st == ST_OK && json_object_get(r->by_id, id)) st = err_set(e, ST_USAGE, "a result comes twice: %.100s", id);
     if (st == ST_OK && r->fd >= 0) st = write_line(r, line, e);
     if (st == ST_OK) st = remember(r, id, line, e);
     free(id);
@@ -181,9 +174,8 @@ static void sync_folder(const char *path)
 
 static status write_head(results *r, const results_options *o, err *e)
 {
-    json_t *head =
-        json_pack("{s:s, s:O, s:O}", "kvasir", o->command, "config", (json_t *)(uintptr_t)o->config,
-                  "started", (json_t *)(uintptr_t)o->started);
+    json_t *head = json_pack("{s:s, s:O, s:O}", "kvasir", o->command, "config", (json_t *)(uintptr_t)o->config,
+                             "started", (json_t *)(uintptr_t)o->started);
     if (!head) return err_set(e, ST_NOMEM, "out of memory for the results");
     r->size = 0;
     status st = ftruncate(r->fd, 0) == 0 ? write_line(r, head, e) : write_failed(r, e);
@@ -204,8 +196,8 @@ static status check_head(const results *r, const results_options *o, const json_
     if (strcmp(command, o->command) != 0)
         return err_set(e, ST_USAGE, "-o %s: results of '%.40s'", path_tail(r->path), command);
     if (!results_difference(config, o->config, path, there, here)) return ST_OK;
-    return err_set(e, ST_USAGE, "-o %.80s: results of another run: '%s' is %.32s there, %.32s now",
-                   path_tail(r->path), path, there, here);
+    return err_set(e, ST_USAGE, "-o %.80s: results of another run: '%s' is %.32s there, %.32s now", path_tail(r->path),
+                   path, there, here);
 }
 
 /* A result of the file; one that is there already does not count. */
@@ -261,10 +253,8 @@ static status open_file(results *r, const results_options *o, err *e)
     if (!(r->path = mem_strdup(o->path))) return err_set(e, ST_NOMEM, "out of memory");
     if (o->ranks && o->ranks->rank > 0) return read_file(r, o, e);
     r->fd = open(r->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (r->fd < 0 || fstat(r->fd, &s) != 0)
-        return err_set(e, ST_IO, "-o %s: %s", path_tail(r->path), strerror(errno));
-    if (!S_ISREG(s.st_mode))
-        return err_set(e, ST_IO, "-o %s: not a regular file", path_tail(r->path));
+    if (r->fd < 0 || fstat(r->fd, &s) != 0) return err_set(e, ST_IO, "-o %s: %s", path_tail(r->path), strerror(errno));
+    if (!S_ISREG(s.st_mode)) return err_set(e, ST_IO, "-o %s: not a regular file", path_tail(r->path));
     if (flock(r->fd, LOCK_EX | LOCK_NB) != 0)
         return err_set(e, ST_IO, "-o %s: %s", path_tail(r->path),
                        errno == EWOULDBLOCK ? "another run is writing it" : strerror(errno));

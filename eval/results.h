@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A file of results that survives whatever ends the program: JSON lines, the first of them the whole
- * configuration of the run, then one object a result, each on the disk before the next one is worked on. A run under
- * the same configuration goes on where the file ends; under another one it is refused.
+/* A file of results from which a run that was ended goes on: JSON lines, first the whole configuration of the run, then
+ * one object for each result. Each line is on the disk before work on the next begins. A run with the same
+ * configuration goes on where the file ends; one with another configuration is refused.
  *
  *     {"kvasir": "eval longbench", "config": {...}, "started": {...}}
  *     {"dataset": "qasper", ...} */
@@ -17,13 +17,12 @@
 typedef struct results results;
 
 typedef struct {
-    const char *path;     /* NULL: the results are kept in memory alone */
-    const char *command;  /* whose file it is */
-    const json_t *config; /* an object; everything that results depend on, and nothing else */
-    const json_t
-        *started; /* an object: what may differ when the run goes on (time, threads, ...) */
+    const char *path;            /* NULL: the results are kept in memory alone */
+    const char *command;         /* whose file it is */
+    const json_t *config;        /* an object; everything that results depend on, and nothing else */
+    const json_t *started;       /* an object: what may differ when the run goes on (time, threads, ...) */
     const char *const *identity; /* NULL-terminated: the members that tell results apart */
-    comm *ranks; /* of which the first has the file, and all know what is in it; NULL: one process alone */
+    comm *ranks;                 /* the first rank has the file, all know its results; NULL: one process only */
 } results_options;
 
 /* Opens or creates the file, reads the results in it and cuts an incomplete last line off. The file is locked
@@ -45,8 +44,7 @@ status results_add(results *r, json_t *line, err *e);
 double results_number(const json_t *line, const char *key);
 json_t *results_real(double x);
 
-/* The path of the first difference of two values ("runs[1].budget") and both sides as text; false: equal. */
-bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48],
-                        char right[48]);
+/* The path of the first difference between two values ("runs[1].budget") and both sides as text; false: equal. */
+bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48], char right[48]);
 
 #endif

@@ -27,8 +27,8 @@ status dataset_find(size_t *out, const dataset_names *names, const char *name, s
         }
     }
     if (least > 0)
-        return err_set(e, ST_USAGE, "'%.*s' is no dataset of %s; the nearest name is %s", (int)n,
-                       name, names->bench, names->name(names->own, best));
+        return err_set(e, ST_USAGE, "'%.*s' is no dataset of %s; the nearest name is %s", (int)n, name, names->bench,
+                       names->name(names->own, best));
     *out = best;
     return ST_OK;
 }
@@ -47,8 +47,7 @@ status datasets_mark(bool *wanted, const dataset_names *names, const char *datas
     status st = cli_split(&word, &n, &store, datasets, e);
     for (size_t i = 0; st == ST_OK && i < n; i++) {
         err inner = {0};
-        st = dataset_find(&d, names, word[i], without_ending(names, word[i], strlen(word[i])),
-                          &inner);
+        st = dataset_find(&d, names, word[i], without_ending(names, word[i], strlen(word[i])), &inner);
         if (st != ST_OK) err_set(e, st, "--dataset: %.200s", inner.msg);
         else wanted[d] = true;
     }
@@ -57,8 +56,8 @@ status datasets_mark(bool *wanted, const dataset_names *names, const char *datas
     return st;
 }
 
-status sample_dataset(size_t *out, const dataset_names *names, const json_t *sample, size_t of_file,
-                      const char *where, err *e)
+status sample_dataset(size_t *out, const dataset_names *names, const json_t *sample, size_t of_file, const char *where,
+                      err *e)
 {
     const json_t *field = json_object_get(sample, "dataset");
     const char *name = json_string_value(field);
@@ -69,8 +68,8 @@ status sample_dataset(size_t *out, const dataset_names *names, const json_t *sam
     if (dataset_find(out, names, name, without_ending(names, name, strlen(name)), &inner) != ST_OK)
         return err_set(e, ST_FORMAT, "%s: 'dataset': %.120s", where, inner.msg);
     if (of_file != DATASET_UNKNOWN && of_file != *out)
-        return err_set(e, ST_FORMAT, "%s: 'dataset' is %s in a file of %s", where,
-                       names->name(names->own, *out), names->name(names->own, of_file));
+        return err_set(e, ST_FORMAT, "%s: 'dataset' is %s in a file of %s", where, names->name(names->own, *out),
+                       names->name(names->own, of_file));
     return ST_OK;
 }
 
@@ -81,8 +80,7 @@ static status read_lines(const sample_files *s, line_reader lines, size_t of_fil
     const char *line;
     size_t n;
     bool any = false;
-    for (; next_line(&lines, &line, &n); any = true)
-        TRY(s->line(s->own, &lines, line, n, of_file, e));
+    for (; next_line(&lines, &line, &n); any = true) TRY(s->line(s->own, &lines, line, n, of_file, e));
     return any ? ST_OK : err_set(e, ST_FORMAT, "%s: no samples", path_tail(lines.name));
 }
 
@@ -133,13 +131,12 @@ static status read_folder(const sample_files *s, const char *dir, err *e)
         any |= there;
         packed |= !there && is_packed(s, dir, i);
         if (!there && s->datasets)
-            return err_set(e, ST_IO, "--data %s: no file %s%s.jsonl%s", path_tail(dir),
-                           names->name(names->own, i), s->suffix,
-                           packed ? " (unpack the .xz first)" : "");
+            return err_set(e, ST_IO, "--data %s: no file %s%s.jsonl%s", path_tail(dir), names->name(names->own, i),
+                           s->suffix, packed ? " (unpack the .xz first)" : "");
     }
     return any ? ST_OK
-               : err_set(e, ST_IO, "--data %s: no file of a dataset (%s%s.jsonl, ...)%s",
-                         path_tail(dir), first, s->suffix, packed ? "; unpack the .xz first" : "");
+               : err_set(e, ST_IO, "--data %s: no file of a dataset (%s%s.jsonl, ...)%s", path_tail(dir), first,
+                         s->suffix, packed ? "; unpack the .xz first" : "");
 }
 
 /* The dataset that the name of a file says. */
@@ -157,8 +154,7 @@ status sample_files_read(const sample_files *s, const char *data, err *e)
     size_t n;
     status st = cli_split(&word, &n, &store, data, e);
     for (size_t i = 0; st == ST_OK && i < n; i++)
-        st = dir_exists(word[i]) ? read_folder(s, word[i], e)
-                                 : read_file(s, word[i], dataset_of_name(s, word[i]), e);
+        st = dir_exists(word[i]) ? read_folder(s, word[i], e) : read_file(s, word[i], dataset_of_name(s, word[i]), e);
     mem_free(word);
     mem_free(store);
     return st;

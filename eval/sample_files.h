@@ -9,7 +9,7 @@
 /* The datasets of a benchmark. */
 typedef struct {
     const char *bench;  /* for messages: "LongBench" */
-    const char *ending; /* that a name may have without being another dataset ("_e"); NULL: none */
+    const char *ending; /* a suffix that does not change a dataset's name ("_e"); NULL: none */
     size_t n;
     const char *(*name)(const void *own, size_t i); /* of at most NEAREST_MAX bytes */
     const void *own;
@@ -23,13 +23,11 @@ status dataset_find(size_t *out, const dataset_names *names, const char *name, s
 typedef struct {
     const dataset_names *names;
     const char *datasets; /* --dataset: names separated by commas; NULL: all that are there */
-    const bool
-        *wanted; /* [names->n] whose files are looked for in folders: those of `datasets`, if any */
-    const char *suffix; /* of their files: "_e", or "" */
-    json_t *files;      /* takes names and sums: samples_file */
+    const bool *wanted;   /* [names->n] whose files are looked for in folders: those of `datasets`, if any */
+    const char *suffix;   /* of their files: "_e", or "" */
+    json_t *files;        /* takes names and sums: samples_file */
     /* Takes a line; of_file: the dataset of its file, or DATASET_UNKNOWN. */
-    status (*line)(void *own, const line_reader *lines, const char *line, size_t n, size_t of_file,
-                   err *e);
+    status (*line)(void *own, const line_reader *lines, const char *line, size_t n, size_t of_file, err *e);
     void *own;
 } sample_files;
 
@@ -41,7 +39,7 @@ status datasets_mark(bool *wanted, const dataset_names *names, const char *datas
 status sample_files_read(const sample_files *s, const char *data, err *e);
 
 /* The dataset of a line: that of its member "dataset", which must not be another one than the file's. */
-status sample_dataset(size_t *out, const dataset_names *names, const json_t *sample, size_t of_file,
-                      const char *where, err *e);
+status sample_dataset(size_t *out, const dataset_names *names, const json_t *sample, size_t of_file, const char *where,
+                      err *e);
 
 #endif

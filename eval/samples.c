@@ -35,8 +35,7 @@ static status note_file(json_t *files, const char *path, const char *text, size_
     sha256_add(&h, text, n);
     sha256_hex(&h, sum);
     if (is_listed(files, sum))
-        return err_set(e, ST_USAGE, "--data: %s has the samples of another file of the list",
-                       path_tail(path));
+        return err_set(e, ST_USAGE, "--data: %s has the samples of another file of the list", path_tail(path));
     err shown = {0};
     err_set(&shown, ST_OK, "%s", slash ? slash + 1 : path); /* a name need not be UTF-8 */
     json_t *file = json_pack("{s:s, s:s}", "name", shown.msg, "sha256", sum);
@@ -84,15 +83,13 @@ static uint64_t draw_of(uint64_t seed, const sample_key *k)
     return rng_next(&r);
 }
 
-status samples_choose(size_t *keep, size_t *kept, const sample_key *k, size_t n,
-                      const sample_source *s, err *e)
+status samples_choose(size_t *keep, size_t *kept, const sample_key *k, size_t n, const sample_source *s, err *e)
 {
     drawn *all;
     size_t n_kept = 0;
     int64_t of_dataset = 0;
     TRY(MEM_NEW(&all, n, e));
-    for (size_t i = 0; i < n; i++)
-        all[i] = (drawn){k[i], s->sampled ? draw_of(s->seed, &k[i]) : 0, i};
+    for (size_t i = 0; i < n; i++) all[i] = (drawn){k[i], s->sampled ? draw_of(s->seed, &k[i]) : 0, i};
     qsort(all, n, sizeof *all, by_draw);
     for (size_t i = 0; i < n; i++) {
         of_dataset = i > 0 && all[i].key.dataset == all[i - 1].key.dataset ? of_dataset + 1 : 0;
@@ -138,13 +135,10 @@ bool sample_has_nul(utf8_text s)
     return s.n && memchr(s.s, 0, s.n);
 }
 
-status sample_text(utf8_text *out, const json_t *sample, const char *field, const char *where,
-                   err *e)
+status sample_text(utf8_text *out, const json_t *sample, const char *field, const char *where, err *e)
 {
     const json_t *j = json_object_get(sample, field);
     if (!json_is_string(j)) return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
     *out = (utf8_text){json_string_value(j), json_string_length(j)};
-    return sample_has_nul(*out)
-               ? err_set(e, ST_FORMAT, "%s: '%s' holds the character U+0000", where, field)
-               : ST_OK;
+    return sample_has_nul(*out) ? err_set(e, ST_FORMAT, "%s: '%s' holds the character U+0000", where, field) : ST_OK;
 }

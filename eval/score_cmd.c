@@ -5,11 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "eval/command.h"
 #include "eval/cli.h"
 #include "eval/prediction.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"
+
+typedef struct {
+    bool mean;
+} score_options;
 
 static const size_t MAX_INPUT_BYTES = (size_t)1 << 30;
 
@@ -26,22 +31,20 @@ static status find_metric(const metric **out, const char *name, err *e)
             n += (size_t)snprintf(known + n, sizeof known - n, " %s", metric_name(*k));
         nearest_try(&near, metric_name(*k), strlen(metric_name(*k)));
     }
-    return err_set(e, ST_USAGE,
-                   "%.40s: no metric of this name%s; there are%s, and InfiniteBench's tasks",
+    return err_set(e, ST_USAGE, "%.40s: no metric of this name%s; there are%s, and InfiniteBench's tasks",
                    name ? name : "METRIC", nearest_hint(&near), known);
 }
 
 /* The tasks of InfiniteBench take numbers for answers too. */
-static status read_one(prediction *p, const metric *k, const line_reader *r, const char *line,
-                       size_t n, err *e)
+static status read_one(prediction *p, const metric *k, const line_reader *r, const char *line, size_t n, err *e)
 {
-    return metric_takes_labels(k)
-               ? prediction_read_labels(p, r, line, n, "prediction", "answers", e)
-               : prediction_read(p, r, line, n, "prediction", e);
+    return metric_takes_labels(k) ? prediction_read_labels(p, r, line, n, "prediction", "answers", e)
+                                  : prediction_read(p, r, line, n, "prediction", e);
 }
 
 static status score_lines(const cli *c, metrics *m, const metric *k, line_reader r, err *e)
 {
+    const score_options *o = c->own;
     prediction p = {0};
     const char *line;
     double sum = 0, score;
@@ -60,15 +63,15 @@ static status score_lines(const cli *c, metrics *m, const metric *k, line_reader
         TRY_GOTO(out_printf(e, "%.17g\n", score));
         sum += score;
     }
-    if (c->mean && count == 0) st = err_set(e, ST_FORMAT, "--mean: there are no predictions");
-    else if (c->mean) st = out_printf(e, "mean %.17g\n", sum / (double)count);
+    if (o->mean && count == 0) st = err_set(e, ST_FORMAT, "--mean: there are no predictions");
+    else if (o->mean) st = out_printf(e, "mean %.17g\n", sum / (double)count);
     if (st == ST_OK) st = out_flush(e);
 done:
     prediction_free(&p);
     return st;
 }
 
-status cmd_score(const cli *c, err *e)
+static status cmd_score(const cli *c, err *e)
 {
     line_reader r = {.name = "standard input"};
     const metric *k;
@@ -88,3 +91,17 @@ done:
     mem_free(input);
     return st;
 }
+
+static const cli_option options[] = {{.name = "mean",
+                                      .type = OPTION_FLAG,
+                                      AT_OWN(score_options, mean),
+                                      .help = "print the mean of the scores at the end"},
+                                     {0}};
+
+const command score_command = {.name = "eval score",
+                               .args = "METRIC",
+                               .summary = "score predictions on standard input, one line each",
+                               .own = options,
+                               .own_size = sizeof(score_options),
+                               .alone = true,
+                               .run = cmd_score};

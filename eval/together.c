@@ -101,8 +101,8 @@ static size_t gather(group *g, seat *const *row, size_t i, size_t n)
 {
     size_t count = 0;
     for (size_t k = i; k < n && count < g->job->max_together; k++) {
-        bool joins = k == i || (g->job->share && !row[k]->filled &&
-                                session_can_share(row[i]->s, row[k]->s, row[i]->p->n_head));
+        bool joins =
+            k == i || (g->job->share && !row[k]->filled && session_can_share(row[i]->s, row[k]->s, row[i]->p->n_head));
         if (!joins) continue;
         row[k]->filled = true;
         g->of[count] = row[k];
@@ -259,8 +259,7 @@ static status decode_run(group *g, size_t i, err *e)
     for (;;) {
         TRY(decode_step(g, seats, &n, e));
         if (n == 0) break;
-        if (!report(g, (double)++step / (double)most))
-            return err_set(e, ST_INTERRUPTED, "interrupted");
+        if (!report(g, (double)++step / (double)most)) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     g->done += g->weight;
     for (size_t k = 0; k < g->job->jobs; k++)
@@ -301,8 +300,8 @@ static status run_set(group *g, size_t from, err *e)
 
 /* ---- groups ---- */
 
-status together_fit(size_t *fit, const together_fitting *f, const together_run *all,
-                    const size_t *run, size_t n, err *e)
+status together_fit(size_t *fit, const together_fitting *f, const together_run *all, const size_t *run, size_t n,
+                    err *e)
 {
     /* Memory is touched as sessions grow: what is available must be divided now. */
     backend *be = decoder_model(f->d)->be;
@@ -311,7 +310,7 @@ status together_fit(size_t *fit, const together_fitting *f, const together_run *
     have -= have / 10;
     for (*fit = 0; *fit < n; ++*fit) {
         memory_plan p;
-        TRY(session_plan(&p, decoder_model(f->d), &f->options, &all[run[*fit]].spec, f->limit, e));
+        TRY(session_plan(&p, decoder_model(f->d), &f->options, &all[run[*fit]].spec, session_of(f->limit), e));
         used += (p.kv + p.index) * f->sessions;
         if (*fit == 0) used += p.scratch;
         if (have == 0 || used <= have) continue;
@@ -334,8 +333,7 @@ static size_t most_new(const together_job *job)
 
 static status group_open(group *g, err *e)
 {
-    size_t jobs = g->job->jobs, n_seats = g->n * jobs, widest = g->n > jobs ? g->n : jobs,
-           n_new = most_new(g->job);
+    size_t jobs = g->job->jobs, n_seats = g->n * jobs, widest = g->n > jobs ? g->n : jobs, n_new = most_new(g->job);
     TRY(MEM_NEW(&g->seats, n_seats, e));
     TRY(MEM_NEW(&g->batch, widest, e));
     TRY(MEM_NEW(&g->of, widest + g->n, e));
@@ -344,8 +342,7 @@ static status group_open(group *g, err *e)
     TRY(MEM_NEW(&g->ids, n_seats * n_new, e));
     for (size_t i = 0; i < n_seats; i++) {
         g->seats[i].ids = g->ids + i * n_new;
-        TRY(session_create(&g->seats[i].s, g->job->d, &g->all[g->run[i / jobs]].spec, g->job->limit,
-                           e));
+        TRY(session_create(&g->seats[i].s, g->job->d, &g->all[g->run[i / jobs]].spec, session_of(g->job->limit), e));
     }
     return ST_OK;
 }
@@ -383,17 +380,14 @@ status together_execute(together_job *job, together_run *runs, size_t n_runs, er
     TRY(MEM_NEW(&run, n_runs, e));
     size_t n = list_wanted(job, n_runs, run, &answers);
     status st = ST_OK;
-    const together_fitting fitting = {job->d,
-                                      {.chunk = job->max_together, .max_batch = job->jobs},
-                                      job->limit,
-                                      job->jobs};
+    const together_fitting fitting = {
+        job->d, {.chunk = job->max_together, .max_batch = job->jobs}, job->limit, job->jobs};
     for (size_t from = 0; from < n && st == ST_OK;) {
         group g = {.job = job, .all = runs, .run = run + from, .done = done};
         g.unit = 1 / (double)answers;
         st = together_fit(&g.n, &fitting, runs, run + from, n - from, e);
         if (st == ST_OK) st = group_open(&g, e);
-        for (size_t p = 0; p < job->n_prompts && st == ST_OK; p += job->jobs)
-            st = run_set(&g, p, e);
+        for (size_t p = 0; p < job->n_prompts && st == ST_OK; p += job->jobs) st = run_set(&g, p, e);
         group_close(&g);
         done = g.done;
         from += g.n;

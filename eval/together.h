@@ -6,7 +6,7 @@
 
 #include "model/session.h"
 
-/* A strategy at a budget, and what all its prompts took. */
+/* A strategy at a budget, with the sums of time and memory over its prompts. */
 typedef struct {
     attn_spec spec;
     attn_stats stats;      /* summed over the prompts */
@@ -41,20 +41,20 @@ typedef struct {
     size_t max_together; /* most sessions of one prefill, at least 1 */
     size_t jobs;         /* prompts side by side, whose decode steps are one batch; at least 1 */
     bool share;          /* prefill a prompt once for all strategies that can share it */
-    /* Answers that are not wanted (they are known, or the strategy cannot run); NULL: all are. */
+    /* True for answers that are not needed (known already, or the strategy cannot run); NULL: all are needed. */
     bool (*skip)(void *ctx, size_t run, size_t prompt);
     /* Takes an answer. Order: sets of `jobs` prompts, in each the runs, in each the prompts. (Runs that do not fit
      * in memory together take turns: then all prompts of the first ones come first.) */
     status (*done)(void *ctx, size_t run, size_t prompt, const together_reply *r, err *e);
     bool (*progress)(void *ctx, double part); /* 0 to 1 of all; false: ST_INTERRUPTED */
     void *ctx;
-    int64_t prefills, prefills_done; /* out: prompts fed, and forward passes that this took */
+    int64_t prefills, prefills_done; /* out: prompts fed, and prefills that were computed for them */
     /* Out: what the prefills that were shared took, times the others in each. A little too much: what a session does
      * by itself, its copy and its index, was done and counts as saved. */
     int64_t saved_ns;
 } together_job;
 
-/* Counts an answer in what a run took; together_execute does so for each. */
+/* Adds an answer to the sums of a run; together_execute does so for each. */
 void together_add(together_run *r, const together_reply *x);
 
 /* Tokens that a session needs for the longest of the prompts. */
@@ -63,17 +63,17 @@ int64_t together_limit(const together_prompt *prompts, size_t n);
 /* Answers all prompts with all runs. */
 status together_execute(together_job *job, together_run *runs, size_t n_runs, err *e);
 
-/* Sessions that are to exist at the same time. */
+/* Sessions that exist at the same time. */
 typedef struct {
     const decoder *d;
     decoder_options options;
     int64_t limit;   /* tokens of a session */
     size_t sessions; /* of each run */
 } together_fitting;
-/* How many of the runs run[0..n) fit in memory together; at least one. ST_NOMEM where not even its sessions do; a single
- * one is judged by session_create. */
-status together_fit(size_t *fit, const together_fitting *f, const together_run *all,
-                    const size_t *run, size_t n, err *e);
+/* How many of the runs run[0..n) fit in memory together; at least one. ST_NOMEM if not even the sessions of one fit; a
+ * single session is left to session_create. */
+status together_fit(size_t *fit, const together_fitting *f, const together_run *all, const size_t *run, size_t n,
+                    err *e);
 
 /* Tokens attended by a decode step and layer on average; -1 without a step. */
 double together_attended(const attn_stats *s, int n_layers);

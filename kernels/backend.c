@@ -34,17 +34,14 @@ status backend_open(backend **out, const backend_options *o, err *e)
     TRY(MEM_NEW(&be, 1, e));
     status st;
     be->ranks = o->ranks;
-    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
-        st = backend_cpu_init(be, o->n_threads, e);
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0) st = backend_cpu_init(be, o->n_threads, e);
     else if (backend_ranks(be) > 1 && cuda_index(device) != -1)
         st = err_set(e, ST_UNSUPPORTED, "--device %s: %d ranks compute on cpu, or on cuda, a GPU each", device,
                      backend_ranks(be));
     else if (backend_ranks(be) > 1) st = backend_cuda_init(be, be->ranks->local_rank, e);
     else if (strcmp(device, "ref") == 0) st = backend_ref_init(be, e);
     else if (cuda_index(device) >= -1) st = backend_cuda_init(be, cuda_index(device), e);
-    else
-        st =
-            err_set(e, ST_USAGE, "--device: unknown device '%s' (auto, cpu, cuda, cuda:N)", device);
+    else st = err_set(e, ST_USAGE, "--device: unknown device '%s' (auto, cpu, cuda, cuda:N)", device);
     if (st != ST_OK) {
         mem_free(be);
         return st;
@@ -87,27 +84,25 @@ status backend_fault(const backend *be, err *e)
 /* Marks wait for each stage: there is no whole to run. */
 void backend_step_begin(backend *be)
 {
-    if (be->ops->step_begin && !be->stage_ns) be->ops->step_begin(be);
+    if (!be->stage_ns) be->ops->step_begin(be);
 }
 
 void backend_step_end(backend *be)
 {
-    if (be->ops->step_end) be->ops->step_end(be);
+    be->ops->step_end(be);
 }
 
 int backend_ahead(const backend *be)
 {
-    return be->ops->send ? 1 : 0;
+    return be->ops->queues ? 1 : 0;
 }
 
 void backend_send(backend *be, unsigned slot, buf src, size_t bytes)
 {
-    if (be->ops->send) be->ops->send(be, slot, src, bytes);
-    else be->ops->download(be, be->slot[slot], src, bytes);
+    be->ops->send(be, slot, src, bytes);
 }
 
 void backend_receive(backend *be, void *dst, unsigned slot, size_t bytes)
 {
-    if (be->ops->receive) be->ops->receive(be, dst, slot, bytes);
-    else memcpy(dst, be->slot[slot], bytes);
+    be->ops->receive(be, dst, slot, bytes);
 }

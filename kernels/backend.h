@@ -4,6 +4,14 @@
 #define KERNELS_BACKEND_H
 
 #include "kernels/ops.h"
+#include "kernels/ops_block.h"
+#include "kernels/ops_codes.h"
+#include "kernels/ops_evict.h"
+#include "kernels/ops_fier.h"
+#include "kernels/ops_paris.h"
+#include "kernels/ops_quest.h"
+#include "kernels/ops_select.h"
+#include "kernels/ops_tier.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,14 +20,15 @@ extern "C" {
 #define KERNELS_NOEXCEPT
 #endif
 
+/* A row of a list as prototype and as entry of a table; who: what the backend's names begin with. */
+#define OP_DECLARE(who, ret, name, args) ret who##name args;
+#define OP_ENTRY(who, ret, name, args)   .name = who##name,
+
 /* Fill name, about, ops, n_threads and ctx of a zeroed backend. */
 status backend_ref_init(backend *be, err *e);
 status backend_cpu_init(backend *be, int n_threads, err *e);
 /* index < 0: the first usable device. Errors: ST_UNSUPPORTED (built without CUDA), ST_DEVICE. */
 status backend_cuda_init(backend *be, int index, err *e) KERNELS_NOEXCEPT;
-
-/* The plain truth of every op (kernels/ref); cpu starts from it and replaces what it has faster. */
-extern const backend_ops ref_ops;
 
 #ifdef __cplusplus
 }

@@ -49,7 +49,8 @@ static int self_close(comm *c, int rc)
     return rc;
 }
 
-static const comm_ops self_ops = {self_all_reduce, self_all_gather, self_broadcast, self_barrier, self_speaker, self_close};
+static const comm_ops self_ops = {self_all_reduce, self_all_gather, self_broadcast,
+                                  self_barrier,    self_speaker,    self_close};
 
 /* ---- waiting ---- */
 
@@ -73,10 +74,11 @@ status comm_launched(bool *yes, err *e)
     const char *pmi = getenv("PMI_SIZE");
     *yes = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
     if (!*yes && pmi && strcmp(pmi, "1") != 0)
-        return err_set(e, ST_UNSUPPORTED,
-                       "started as one of %s ranks by a launcher that speaks PMI; Open MPI's mpirun, or one that speaks "
-                       "PMIx, is needed (srun --mpi=pmix)",
-                       pmi);
+        return err_set(
+            e, ST_UNSUPPORTED,
+            "started as one of %s ranks by a launcher that speaks PMI; Open MPI's mpirun, or one that speaks "
+            "PMIx, is needed (srun --mpi=pmix)",
+            pmi);
     return ST_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Ranks that compute one thing together: `self` (one process), `local` (processes that this one forks), `mpi` (processes
- * started by mpirun, on one machine or several). Every rank makes the same calls in the same order; a call returns when this rank has its result. */
+/* Ranks that compute one thing together: `self` (one process), `local` (processes that this one forks), `mpi`
+ * (processes started by mpirun, on one machine or several). Every rank makes the same calls in the same order; a call
+ * returns when this rank has its result. */
 #ifndef KERNELS_COMM_H
 #define KERNELS_COMM_H
 
@@ -46,8 +47,8 @@ status comm_launched(bool *yes, err *e);
 /* Starts n ranks on this machine by forking, which a process must do before it has threads or a device. In each of them
  * ST_OK and *out; the first alone has standard input and output. In the process itself it returns when all have ended:
  * *out NULL, *rc their exit status, the greatest, and e's text where one was ended by a signal or could not be started.
- * Where a rank ends before the others, they are ended within seconds; what ends this process (Ctrl-C, SIGTERM) ends all,
- * and then it by the same signal. Errors: ST_USAGE (n), ST_NOMEM. */
+ * Where a rank ends before the others, they are ended within seconds; what ends this process (Ctrl-C, SIGTERM) ends
+ * all, and then it by the same signal. Errors: ST_USAGE (n), ST_NOMEM. */
 status comm_fork(comm **out, int n, int *rc, err *e);
 
 /* Before the end, once: which rank is to tell why it ends with rc. Where several fail, one of them: the first to come

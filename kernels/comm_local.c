@@ -60,9 +60,9 @@ static int code_of(const board *b, int rank)
     return atomic_load_explicit(&b->at[rank].code, memory_order_acquire);
 }
 
-/* Gives n <= SLOT bytes and returns what all gave, [size][SLOT]. It lies there until the exchange after the next begins,
- * and that does not before all have begun the next: they have read it then. A rank that is gone never comes; the process
- * that started all ends this one. */
+/* Gives n <= SLOT bytes and returns what all gave, [size][SLOT]. It lies there until the exchange after the next
+ * begins, and that does not before all have begun the next: they have read it then. A rank that is gone never comes;
+ * the process that started all ends this one. */
 static const unsigned char *exchange(comm *c, const void *p, size_t n)
 {
     local *l = c->ctx;

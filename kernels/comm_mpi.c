@@ -23,11 +23,14 @@
 #define LIBRARY "libmpi.so.40" /* Open MPI 2 to 5 */
 
 /* MPI's functions and Open MPI's constant handles, which its macros would link to. */
-#define CALLS(X)                                                                                                       \
-    X(Init_thread) X(Finalize) X(Abort) X(Comm_rank) X(Comm_size) X(Comm_dup) X(Comm_split_type) X(Comm_free)           \
+/* clang-format off */
+#define CALLS(X)                                                                                                     \
+    X(Init_thread) X(Finalize) X(Abort) X(Comm_rank) X(Comm_size) X(Comm_dup) X(Comm_split_type) X(Comm_free)        \
     X(Comm_set_errhandler) X(Error_string) X(Test) X(Ibarrier) X(Ibcast) X(Iallgather) X(Iallgatherv) X(Ialltoallv)
-#define HANDLES(X) X(comm_world, MPI_Comm) X(byte, MPI_Datatype) X(float, MPI_Datatype) X(int, MPI_Datatype) \
+#define HANDLES(X)                                                                                                   \
+    X(comm_world, MPI_Comm) X(byte, MPI_Datatype) X(float, MPI_Datatype) X(int, MPI_Datatype)                        \
     X(info_null, MPI_Info) X(errors_return, MPI_Errhandler)
+/* clang-format on */
 
 #define FUNCTION(f)  __typeof__(MPI_##f) *f;
 #define HANDLE(h, t) t h##_;
@@ -36,7 +39,8 @@ enum {
     SUM_FLOATS = 1 << 20,   /* at most so many are reduced at a time */
     SMALL_FLOATS = 1 << 14, /* of these, every rank gets all parts and adds them up: one exchange less */
     BYTES_MAX = 1 << 30,    /* counts are int */
-    LOOK_NS = 500000000, LOOKS = 4, /* who waits looks whether the others live; so often before it ends itself */
+    LOOK_NS = 500000000,
+    LOOKS = 4,       /* who waits looks whether the others live; so often before it ends itself */
     ALONE_NS_MAX = 3 /* seconds that a failed rank waits for the others at the end */
 };
 
@@ -47,9 +51,9 @@ typedef struct {
     MPI_Comm ranks, end; /* of the engine's calls; of the last one */
     float *parts;        /* [part_floats]: what the other ranks gave */
     size_t part_floats;
-    int *pids;           /* [n_pids]: processes of the other ranks on this machine */
+    int *pids; /* [n_pids]: processes of the other ranks on this machine */
     int n_pids;
-    bool lost; /* one of them is gone */
+    bool lost;            /* one of them is gone */
     bool asked, all_here; /* the codes of all ranks, in counts, were asked for; are there */
     int *counts, *places, *other_counts, *other_places; /* [size] each */
 } mpi;
@@ -294,8 +298,7 @@ static status open_ranks(comm *c, mpi *m, err *e)
     m->Comm_set_errhandler(m->end, m->errors_return_);
     m->Comm_rank(m->ranks, &c->rank);
     m->Comm_size(m->ranks, &c->size);
-    if (c->size > COMM_RANKS_MAX)
-        return err_set(e, ST_UNSUPPORTED, "%d ranks, at most %d", c->size, COMM_RANKS_MAX);
+    if (c->size > COMM_RANKS_MAX) return err_set(e, ST_UNSUPPORTED, "%d ranks, at most %d", c->size, COMM_RANKS_MAX);
     TRY(check(m, m->Comm_split_type(m->ranks, MPI_COMM_TYPE_SHARED, 0, m->info_null_, &local), "start", e));
     m->Comm_rank(local, &c->local_rank);
     m->Comm_size(local, &c->local_size);

@@ -6,6 +6,7 @@
 status comm_mpi_init(comm *c, err *e)
 {
     (void)c;
-    return err_set(e, ST_UNSUPPORTED,
-                   "started by mpirun, but this program was built without MPI: install libopenmpi-dev and run ./configure again");
+    return err_set(
+        e, ST_UNSUPPORTED,
+        "started by mpirun, but this program was built without MPI: install libopenmpi-dev and run ./configure again");
 }

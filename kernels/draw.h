@@ -5,6 +5,7 @@
 #ifndef KERNELS_DRAW_H
 #define KERNELS_DRAW_H
 
+#include <math.h>
 #include <stddef.h>
 
 #include "kernels/ops.h"
@@ -47,8 +48,17 @@ struct draw_rule {
 };
 
 /* Items that top_k leaves of n; least mass that min_p leaves, 0: any. */
-size_t draw_keep(const draw_rule *r, size_t n);
-float draw_least(const draw_rule *r);
+static inline size_t draw_keep(const draw_rule *r, size_t n)
+{
+    return r->top_k == 0 || r->top_k > n ? n : r->top_k;
+}
+
+static inline float draw_least(const draw_rule *r)
+{
+    float least = (float)r->min_p;
+    return (double)least < r->min_p ? nextafterf(least, 1) : least;
+}
+
 /* Index of the item of x [n], which changes, in which `share` of the mass that the rule leaves ends; 0 <= share < 1. */
 size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float share);
 

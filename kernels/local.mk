@@ -6,7 +6,7 @@ engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h 
   %D%/ops.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h \
   %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c %D%/comm_local.c \
   %D%/ref/ref.h %D%/ref/memory.c %D%/ref/ranks.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/codes.c %D%/ref/evict.c \
-  %D%/ref/block.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c
+  %D%/ref/block.c %D%/ref/draw.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c
 
 # Ranks in other processes
 if HAVE_MPI
@@ -43,20 +43,28 @@ cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/s
   %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c \
   %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h %D%/cpu/simd_pairs.h \
   %D%/cpu/k_block.c %D%/cpu/k_codes.c \
-  %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_fier.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
+  %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
 noinst_LIBRARIES += libkcpu_generic.a
 kernel_libs += libkcpu_generic.a
 libkcpu_generic_a_SOURCES = $(cpu_kernel_sources)
 libkcpu_generic_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=0
-if SIMD_X86
-noinst_LIBRARIES += libkcpu_avx2.a libkcpu_avx512.a libkcpu_avx512_bf16.a
-kernel_libs += libkcpu_avx2.a libkcpu_avx512.a libkcpu_avx512_bf16.a
+if SIMD_AVX2
+noinst_LIBRARIES += libkcpu_avx2.a
+kernel_libs += libkcpu_avx2.a
 libkcpu_avx2_a_SOURCES = $(cpu_kernel_sources)
 libkcpu_avx2_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=1
 libkcpu_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
+endif
+if SIMD_AVX512
+noinst_LIBRARIES += libkcpu_avx512.a
+kernel_libs += libkcpu_avx512.a
 libkcpu_avx512_a_SOURCES = $(cpu_kernel_sources)
 libkcpu_avx512_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=2
 libkcpu_avx512_a_CFLAGS = $(AM_CFLAGS) $(AVX512_CFLAGS)
+endif
+if SIMD_AVX512_BF16
+noinst_LIBRARIES += libkcpu_avx512_bf16.a
+kernel_libs += libkcpu_avx512_bf16.a
 libkcpu_avx512_bf16_a_SOURCES = $(cpu_kernel_sources)
 libkcpu_avx512_bf16_a_CPPFLAGS = $(AM_CPPFLAGS) -DCPU_LEVEL=3
 libkcpu_avx512_bf16_a_CFLAGS = $(AM_CFLAGS) $(AVX512BF16_CFLAGS)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a backend can do at most, measured: the yardstick of `bench`. The CPU is measured by kernels/cpu/limits.h, a device
- * by its own ops: copies within its memory, and `linear` with as many rows as fill it. */
+/* What a backend can do at most, measured: the yardstick of `bench`. The CPU is measured by kernels/cpu/limits.h, a
+ * device by its own ops: copies within its memory, and `linear` with as many rows as fill it. */
 #ifndef KERNELS_METER_H
 #define KERNELS_METER_H
 
@@ -8,8 +8,8 @@
 
 typedef struct meter meter;
 
-/* be must outlive the meter. On a device it takes memory: sizes grow until a pass lasts METER_PASS_NS, and stay below an
- * eighth of what is free. Errors: ST_NOMEM; faults of ops. */
+/* be must outlive the meter. On a device it takes memory: sizes grow until a pass lasts METER_PASS_NS, and stay below
+ * an eighth of what is free. Errors: ST_NOMEM; faults of ops. */
 enum { METER_PASS_NS = 2000000 };
 status meter_create(meter **out, backend *be, err *e);
 void meter_free(meter *m);

@@ -3,9 +3,10 @@
  *
  * Rules. Buffers lie in the backend's memory; only ops read or write them. Shapes are [outer, inner],
  * row-major. Operations are queued in order; only `download`, `receive` and `sync` wait. Compute ops do not
- * return a status: the first fault is kept and `backend_fault` returns it. Whatever changes from
- * step to step (positions, slots, counts) is read from buffers, never passed as a number, so
- * that a decode step can be captured and replayed; numbers named *_max are host bounds.
+ * return a status: the first fault is kept and `backend_fault` returns it. What the host
+ * knows (positions, counts, whatever follows from the number of tokens) is an argument; what ops compute (scores,
+ * lists, budgets) is read from buffers. A decode step is recorded anew each time and its graph takes the new
+ * arguments, as long as the ops and their order stay the same; numbers named *_max or `most` are host bounds.
  * Every op is deterministic and row-independent: a row's bits do not depend on the other rows of
  * the call or on the thread count (a vendor's GEMM is exempt). */
 #ifndef KERNELS_OPS_H
@@ -73,8 +74,8 @@ typedef struct {
     buf k, v, k_pair, v_pair, k_at, v_at;
 } kv_codes;
 
-/* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. tier: of which some may be away
- * (ops_tier.h), so that whoever reads them says so before; NULL: all are there. */
+/* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. tier: of which some may be
+ * away (ops_tier.h), so that whoever reads them says so before; NULL: all are there. */
 typedef struct {
     buf k, v;
     dtype type;
@@ -84,6 +85,11 @@ typedef struct {
     const struct kv_near *near; /* NULL: ops read them where they lie (ops_tier.h) */
 } kv_rows;
 
+/* Items (tokens, pages, spans) of a layer that holds n_slots slots: [lo, hi) are candidates. */
+typedef struct {
+    int64_t n_slots, lo, hi;
+} item_range;
+
 /* What ops count: bytes read of K rows, of V rows, and of what a method holds beside them; tokens that decode steps
  * attend where only the device knows (count_lists). */
 enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_KINDS };
@@ -92,11 +98,12 @@ enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_KINDS };
  * q       [n_tok, n_heads, head_dim] f32, rotated; out has this shape too and may not alias q.
  * lse     [n_tok, n_heads] f32: log sum of exp of the scaled scores; p NULL: not wanted.
  *         A query that sees no key gives out = 0, lse = -INFINITY.
- * range   i64 [n_lists][2]: first entry and count n; n_max is the host's bound on n.
+ * range   i64 [n_lists][2]: first entry and count n, which ops computed; n_max is the host's bound on n. p NULL: the
+ *         n_max entries from `first` on, in every list.
  * idx     i32 [n_lists][idx_stride]: slots in the order of positions; p NULL: entry i is slot i.
  * n_lists 1 (all heads), n_kv_heads or n_heads.
- * qpos    i64 [n_tok], kpos i64 [1]: entry range.first + i has position kpos + i and is visible to
- *         a query at p if j <= p and, with band > 0, p - j < band. kpos.p NULL: all are visible.
+ * qpos    i64 [n_tok]; masked: entry first + i of the range has position kpos + i and is visible to a query at p if
+ *         j <= p and, with band > 0, p - j < band. Not masked: all are visible.
  * at      i32 [n_lists][idx_stride]: the position of each entry of idx, ascending, in place of kpos.
  * read    u64 [READ_KINDS], bytes of rows are added to its K and V; p NULL: not counted. For each list the
  *         entries from the first to the last that a query of the job sees count once, K and V apart: an exact
@@ -116,9 +123,10 @@ typedef struct {
     kv_rows rows;
     buf range, idx;
     size_t n_lists, idx_stride;
-    int64_t n_max;
-    buf qpos, kpos, at;
-    int64_t band;
+    int64_t first, n_max;
+    buf qpos, at;
+    bool masked;
+    int64_t kpos, band;
     float scale;
     buf read;
     bool copied;
@@ -127,18 +135,36 @@ typedef struct {
     bool rounded;
 } attn_job;
 
+/* First entry and count of a list; for backends that read buffers in place. */
+static inline int64_t attn_job_first(const attn_job *j, size_t list)
+{
+    return j->range.p ? ((const int64_t *)(const void *)j->range.p)[2 * list] : j->first;
+}
+
+static inline int64_t attn_job_count(const attn_job *j, size_t list)
+{
+    return j->range.p ? ((const int64_t *)(const void *)j->range.p)[2 * list + 1] : j->n_max;
+}
+
 typedef struct draw_rule draw_rule; /* draw.h */
 
-/* Families of ops, each in its own header: ops_*.h. */
-typedef struct codes_ops codes_ops;   /* quantized rows */
-typedef struct evict_ops evict_ops;   /* attention sums and lists of what is kept */
-typedef struct select_ops select_ops; /* scores to lists */
-typedef struct quest_ops quest_ops;
-typedef struct fier_ops fier_ops;
-typedef struct paris_ops paris_ops;
-typedef struct block_ops block_ops; /* blocks of ActQKV, entropy budgets */
-typedef struct tier_ops tier_ops;   /* rows of which some lie in a file */
-typedef struct host_ops host_ops;   /* rows in the host's memory */
+/* Each op is stated once, as a row OP(own or plain, type, name, arguments) of a list. `own`: every backend has its own
+ * implementation; `plain`: cpu takes the reference's. The lists give the structs of function pointers here, and each
+ * backend's prototypes and tables (backend.h). */
+#define OP_POINTER(who, ret, name, args) ret(*name) args;
+
+/* Families of ops, each in its own header ops_*.h: name, list. */
+#define OP_FAMILIES(F)                                                                                                 \
+    F(codes, CODES_OPS)                                                                                                \
+    F(evict, EVICT_OPS)                                                                                                \
+    F(select, SELECT_OPS) F(quest, QUEST_OPS) F(fier, FIER_OPS) F(paris, PARIS_OPS) F(block, BLOCK_OPS)
+
+#define OP_TYPEDEF(name, OPS) typedef struct name##_ops name##_ops;
+#define OP_MEMBER(name, OPS)  const name##_ops *name;
+
+OP_FAMILIES(OP_TYPEDEF)
+typedef struct tier_ops tier_ops; /* rows of which some lie in a file */
+typedef struct host_ops host_ops; /* rows in the host's memory */
 
 typedef struct backend backend;
 typedef struct comm comm; /* comm.h */
@@ -152,119 +178,97 @@ typedef struct {
     int64_t n_keys;
 } step_size;
 
+#define CORE_OPS(OP, own, plain)                                                                                       \
+    /* ---- memory ---- */                                                                                             \
+    /* Zeroed memory. */                                                                                               \
+    OP(plain, status, alloc, (backend *, buf * out, size_t bytes, const char *what, err *e))                           \
+    OP(plain, void, free, (backend *, buf, size_t bytes))                                                              \
+    /* Makes host memory that outlives the buffer readable by ops: CPU returns it as it is. */                         \
+    OP(plain, status, import, (backend *, buf * out, const void *host, size_t bytes, err *e))                          \
+    /* Takes the scratch of such steps now, so that they take none. */                                                 \
+    OP(plain, status, reserve, (backend *, const step_size *, err *e))                                                 \
+    OP(plain, void, release, (backend *, buf, size_t bytes))                                                           \
+    OP(plain, void, upload, (backend *, buf dst, const void *src, size_t bytes))                                       \
+    OP(plain, void, download, (backend *, void *dst, buf src, size_t bytes))                                           \
+    OP(plain, void, copy, (backend *, buf dst, buf src, size_t bytes))                                                 \
+    /* What lies there is not needed any more: it becomes undefined, and its memory may go back to the system. */      \
+    OP(plain, void, discard, (backend *, buf b, size_t bytes))                                                         \
+    /* A buffer, `bytes` long as alloc gave it, becomes a private copy of an open file from `offset` on, which is read \
+     * where it is touched. False, and nothing is changed: it must be uploaded. */                                     \
+    OP(plain, bool, map_file, (backend *, buf b, size_t bytes, int fd, uint64_t offset))                               \
+    /* Bytes that alloc may still give to this rank; 0: unknown. */                                                    \
+    OP(plain, size_t, available, (backend *))                                                                          \
+    OP(plain, void, sync, (backend *))                                                                                 \
+    /* See backend_step_begin and backend_send. */                                                                     \
+    OP(plain, void, step_begin, (backend *))                                                                           \
+    OP(plain, void, step_end, (backend *))                                                                             \
+    OP(plain, void, send, (backend *, unsigned slot, buf src, size_t bytes))                                           \
+    OP(plain, void, receive, (backend *, void *dst, unsigned slot, size_t bytes))                                      \
+    /* ---- the transformer ---- */                                                                                    \
+    /* out [n, table.cols] f32 = rows ids[i] (i32 [n]) of table; ids are within the table. */                          \
+    OP(own, void, embed, (backend *, buf out, weight table, buf ids, size_t n))                                        \
+    /* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w; out may be x. x, out [n, w.cols] f32. */                          \
+    OP(own, void, rmsnorm, (backend *, buf out, buf x, weight w, size_t n, float eps))                                 \
+    /* All jobs share x [n, cols] f32. exact: no vendor GEMM and float32 activations. Weights in blocks:               \
+     * ops_weights.h says how they are multiplied. */                                                                  \
+    OP(own, void, linear, (backend *, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact))             \
+    /* out becomes w, a matrix of elements, in type DT_Q8 or DT_Q4: weight_bytes(type, w.rows, w.cols) bytes. */       \
+    OP(own, void, quantize, (backend *, buf out, dtype type, weight w))                                                \
+    /* out[i] = in[i] for i < n, from one element type to another, nearest even. */                                    \
+    OP(own, void, convert, (backend *, buf out, dtype to, buf in, dtype from, size_t n))                               \
+    /* out = silu(gate) * up, [n] f32 each; out may be gate. */                                                        \
+    OP(own, void, swiglu, (backend *, buf out, buf gate, buf up, size_t n))                                            \
+    /* x += y, [n] f32 each. */                                                                                        \
+    OP(own, void, add, (backend *, buf x, buf y, size_t n))                                                            \
+    /* ids[i] (i32 [n]) = what rule[i] chooses from row i of x [n, vocab] f32, which may change, with share[i] (f32    \
+     * [n], in [0, 1)). draw.h says how. */                                                                            \
+    OP(own, void, draw, (backend *, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share))         \
+    /* ---- ranks (comm.h), of which one process alone is the first of one ---- */                                     \
+    /* x [n] f32 becomes the sum over the ranks, the same bits on all. */                                              \
+    OP(plain, void, all_reduce, (backend *, buf x, size_t n))                                                          \
+    /* x: [n][part] f32, this rank's columns of a matrix [n][total], the whole of which it becomes. Rank r has those   \
+     * from min(r * part, total - part) on; part is total / ranks, rounded up. x has room for n * total numbers and    \
+     * one more a rank. */                                                                                             \
+    OP(plain, void, gather_columns, (backend *, buf x, size_t n, size_t part, size_t total))                           \
+    /* ---- counts ---- */                                                                                             \
+    /* total (u64) += the sum over those of n layers that `chose` of the mean length, rounded up, of their n_lists     \
+     * lists; range i64 [n][n_lists][2] as in attn_job, chose [n] in the host's memory. */                             \
+    OP(plain, void, count_lists, (backend *, buf total, buf range, size_t n, size_t n_lists, const bool *chose))       \
+    /* ---- rotary embedding, rotate-half layout ---- */                                                               \
+    /* out [n, half, 2] f32 = {cos, sin}(pos[i] * freq[c]) * mscale; angles reduced in double.                         \
+     * pos i64 [n], freq f32 [half]. Source: Su et al. 2021 (RoFormer), transformers' rotate_half. */                  \
+    OP(own, void, rope_table, (backend *, buf out, buf pos, size_t n, buf freq, size_t half, float mscale))            \
+    /* out, x [n, heads, 2*half] f32; row i uses table row i. out may be x. */                                         \
+    OP(own, void, rope, (backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t half))                   \
+    /* ---- KV rows ---- */                                                                                            \
+    /* Row i of k and v (each [n, n_kv_heads, head_dim] f32) goes to exact row slots[i] (i64 [n]), with n_lists =      \
+     * n_kv_heads to slots[i][head], rounded to rows.type (nearest even). slots.p NULL: to row first + i. */           \
+    OP(own, void, kv_write,                                                                                            \
+       (backend *, const kv_rows *rows, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n))             \
+    /* Slot dst[i] becomes a copy of slot src[i] of `from` (another store of the same shape and type, or the           \
+     * same one when all of dst lies before all of src that is still to be read, in order of i). */                    \
+    OP(plain, void, kv_copy, (backend *, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n))          \
+    /* ---- attention ---- */                                                                                          \
+    /* Prompt chunks: many queries a sequence, tiles of keys aligned to the entries of the list (without               \
+     * one to slots), nothing of size n_tok x n stored; bits do not depend on the chunk. */                            \
+    OP(own, void, attn_prefill, (backend *, const attn_job *job))                                                      \
+    /* Decode: jobs of one head layout, n_tok = 1 each, any mixture of lengths. */                                     \
+    OP(own, void, attn_decode, (backend *, const attn_job *jobs, size_t n_jobs))                                       \
+    /* Merge of n_parts partial results over disjoint keys: out [n_rows, dim] with lse [n_rows];                       \
+     * part i lies at parts + i * n_rows * dim, its lse at lses + i * n_rows. Parts with                               \
+     * lse = -INFINITY are skipped; all empty: out = 0, lse = -INFINITY. lse.p NULL: not wanted.                       \
+     * Source: methods.md 0.2.10 (flash-decoding's split and merge). */                                                \
+    OP(own, void, attn_merge,                                                                                          \
+       (backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim))
+
 typedef struct {
-    /* ---- memory ---- */
-    status (*alloc)(backend *, buf *out, size_t bytes, const char *what, err *e); /* zeroed */
-    bool at_once; /* alloc takes all its memory, not what is written, and discard gives none back */
-    void (*free)(backend *, buf, size_t bytes);
-    /* Makes host memory that outlives the buffer readable by ops: CPU returns it as it is. */
-    status (*import)(backend *, buf *out, const void *host, size_t bytes, err *e);
-    bool imports_copy; /* import takes memory: what `available` tells */
-    /* Takes the scratch of such steps now, so that they take none. NULL: it is the host's. */
-    status (*reserve)(backend *, const step_size *, err *e);
-    void (*release)(backend *, buf, size_t bytes);
-    void (*upload)(backend *, buf dst, const void *src, size_t bytes);
-    void (*download)(backend *, void *dst, buf src, size_t bytes);
-    void (*copy)(backend *, buf dst, buf src, size_t bytes);
-    /* What lies there is not needed any more: it becomes undefined, and its memory may go back to the system. */
-    void (*discard)(backend *, buf b, size_t bytes);
-    /* A buffer, `bytes` long as alloc gave it, becomes a private copy of an open file from `offset` on, which is read
-     * where it is touched. False, and nothing is changed: it must be uploaded. NULL: never possible (memory that is
-     * not the host's). */
-    bool (*map_file)(backend *, buf b, size_t bytes, int fd, uint64_t offset);
-    /* Bytes that alloc may still give to this rank; 0: unknown. */
-    size_t (*available)(backend *);
-    void (*sync)(backend *);
-    /* See backend_step_begin and backend_send; NULL all four: ops are done when they return. */
-    void (*step_begin)(backend *);
-    void (*step_end)(backend *);
-    void (*send)(backend *, unsigned slot, buf src, size_t bytes);
-    void (*receive)(backend *, void *dst, unsigned slot, size_t bytes);
-
-    /* ---- the transformer ---- */
-    /* out [n, table.cols] f32 = rows ids[i] (i32 [n]) of table; ids are within the table. */
-    void (*embed)(backend *, buf out, weight table, buf ids, size_t n);
-    /* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w; out may be x. x, out [n, w.cols] f32. */
-    void (*rmsnorm)(backend *, buf out, buf x, weight w, size_t n, float eps);
-    /* All jobs share x [n, cols] f32. exact: no vendor GEMM and float32 activations. Weights in blocks:
-     * ops_weights.h says how they are multiplied. */
-    void (*linear)(backend *, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
-    /* out becomes w, a matrix of elements, in type DT_Q8 or DT_Q4: weight_bytes(type, w.rows, w.cols) bytes. */
-    void (*quantize)(backend *, buf out, dtype type, weight w);
-    /* out[i] = in[i] for i < n, from one element type to another, nearest even. */
-    void (*convert)(backend *, buf out, dtype to, buf in, dtype from, size_t n);
-    /* out = silu(gate) * up, [n] f32 each; out may be gate. */
-    void (*swiglu)(backend *, buf out, buf gate, buf up, size_t n);
-    /* x += y, [n] f32 each. */
-    void (*add)(backend *, buf x, buf y, size_t n);
-
-    /* ids[i] (i32 [n]) = what rule[i] chooses from row i of x [n, vocab] f32, which may change, with share[i] (f32 [n], in
-     * [0, 1)). Source: kernels/draw.h, which also is what the host computes. */
-    void (*draw)(backend *, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share);
-
-    /* ---- ranks (comm.h), of which one process alone is the first of one ---- */
-    /* x [n] f32 becomes the sum over the ranks, the same bits on all. */
-    void (*all_reduce)(backend *, buf x, size_t n);
-    /* x: [n][part] f32, this rank's columns of a matrix [n][total], the whole of which it becomes. Rank r has those from
-     * min(r * part, total - part) on; part is total / ranks, rounded up. x has room for n * total numbers and one more a
-     * rank. */
-    void (*gather_columns)(backend *, buf x, size_t n, size_t part, size_t total);
-
-    /* ---- positions ---- */
-    /* x[i] += by for i < n, i64. */
-    void (*i64_add)(backend *, buf x, size_t n, int64_t by);
-    /* out[i] = base[0] + i for i < n; base i64 [1]. */
-    void (*pos_iota)(backend *, buf out, buf base, size_t n);
-    /* out[i] = min(pos[i], cap) - shift[0] for i < n; shift.p NULL: 0. */
-    void (*pos_shift)(backend *, buf out, buf pos, size_t n, int64_t cap, buf shift);
-    /* Slot of a position with `sink` fixed slots and a ring of `ring` slots behind them, where
-     * position base (i64 [1]) has the ring's first slot:
-     * out[i] = p < sink ? p : sink + (p - base) mod ring, the remainder never negative. */
-    void (*pos_ring)(backend *, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base);
-
-    /* ---- counts ---- */
-    /* total (u64) += the sum over those of n layers whose `chosen` (i64, `stride` elements apart) is not 0 of the mean
-     * length, rounded up, of their n_lists lists; range i64 [n][n_lists][2] as in attn_job. */
-    void (*count_lists)(backend *, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride);
-
-    /* ---- rotary embedding, rotate-half layout ---- */
-    /* out [n, half, 2] f32 = {cos, sin}(pos[i] * freq[c]) * mscale; angles reduced in double.
-     * pos i64 [n], freq f32 [half]. Source: Su et al. 2021 (RoFormer), transformers' rotate_half. */
-    void (*rope_table)(backend *, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
-    /* out, x [n, heads, 2*half] f32; row i uses table row i. out may be x. */
-    void (*rope)(backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
-
-    /* ---- KV rows ---- */
-    /* Row i of k and v (each [n, n_kv_heads, head_dim] f32) goes to exact row slots[i] (i64 [n]),
-     * with n_lists = n_kv_heads to slots[i][head], rounded to rows.type (nearest even). */
-    void (*kv_write)(backend *, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n);
-    /* Slot dst[i] becomes a copy of slot src[i] of `from` (another store of the same shape and type, or the
-     * same one when all of dst lies before all of src that is still to be read, in order of i). */
-    void (*kv_copy)(backend *, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
-
-    /* ---- attention ---- */
-    /* Prompt chunks: many queries a sequence, tiles of keys aligned to the entries of the list (without
-     * one to slots), nothing of size n_tok x n stored; bits do not depend on the chunk. */
-    void (*attn_prefill)(backend *, const attn_job *job);
-    /* Decode: jobs of one head layout, n_tok = 1 each, any mixture of lengths. */
-    void (*attn_decode)(backend *, const attn_job *jobs, size_t n_jobs);
-    /* Merge of n_parts partial results over disjoint keys: out [n_rows, dim] with lse [n_rows];
-     * part i lies at parts + i * n_rows * dim, its lse at lses + i * n_rows. Parts with
-     * lse = -INFINITY are skipped; all empty: out = 0, lse = -INFINITY. lse.p NULL: not wanted.
-     * Source: methods.md 0.2.10 (flash-decoding's split and merge). */
-    void (*attn_merge)(backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts,
-                       size_t n_rows, size_t dim);
-
-    /* NULL: the backend lacks the family */
-    const codes_ops *codes;
-    const evict_ops *evict;
-    const select_ops *select;
-    const quest_ops *quest;
-    const fier_ops *fier;
-    const paris_ops *paris;
-    const block_ops *block;
-    const tier_ops *tier;
+    bool at_once;         /* alloc takes all its memory, not what is written, and discard gives none back */
+    bool imports_copy;    /* import takes memory: what `available` tells */
+    bool queues;          /* ops run behind the call that queues them */
+    const tier_ops *tier; /* NULL, as a family: the backend lacks it */
     const host_ops *host;
+    CORE_OPS(OP_POINTER, , )
+    OP_FAMILIES(OP_MEMBER)
 } backend_ops;
 
 struct backend {
@@ -272,8 +276,8 @@ struct backend {
     char about[128];  /* SIMD level and GEMM, on which last bits depend; for the start-up message */
     const backend_ops *ops;
     int n_threads;
-    comm *ranks; /* borrowed; NULL: one process alone */
-    err fault; /* the first failure of a compute op */
+    comm *ranks;                  /* borrowed; NULL: one process alone */
+    err fault;                    /* the first failure of a compute op */
     int64_t *stage_ns, marked_ns; /* backend_mark; stage_ns NULL: off */
     /* backend_send, where ops are done when they return */
     unsigned char slot[BACKEND_SLOTS][BACKEND_SLOT_BYTES];
@@ -284,8 +288,8 @@ struct backend {
 typedef struct {
     const char *device; /* "auto", "cpu", "ref" (slow, for tests), "cuda", "cuda:N" */
     int n_threads;      /* 0: physical cores, or this rank's share of them */
-    comm *ranks;        /* that compute a model together, on cpu, or on cuda with a GPU each; NULL: one process, which one
-                         * rank is too, but on cuda it goes through NCCL */
+    comm *ranks; /* that compute a model together, on cpu, or on cuda with a GPU each; NULL: one process, which one
+                  * rank is too, but on cuda it goes through NCCL */
 } backend_options;
 
 status backend_open(backend **out, const backend_options *o, err *e);
@@ -299,8 +303,8 @@ void backend_mark(backend *be, int stage);
 int backend_ranks(const backend *be);
 int backend_rank(const backend *be);
 
-/* What is queued between the two is a step: it may be held back until its end and then run as a whole. What waits inside
- * it (download, sync, alloc, free) is allowed, but then what was held back runs first, and the rest is queued as
+/* What is queued between the two is a step: it may be held back until its end and then run as a whole. What waits
+ * inside it (download, sync, alloc, free) is allowed, but then what was held back runs first, and the rest is queued as
  * usual. */
 void backend_step_begin(backend *be);
 void backend_step_end(backend *be);

@@ -49,49 +49,52 @@ typedef struct {
     size_t n_layers;
 } entropy_pool;
 
-/* Scores of items: f32 [n_lists][stride]; n i64 [3], items [n[1], n[2]) are the candidates, n_max bounds
- * n[2] (as in choose_job). */
+/* Scores of the candidates: f32 [n_lists][stride]. */
 typedef struct {
-    buf score, n;
+    buf score;
     size_t n_lists, stride;
-    int64_t n_max;
+    item_range items;
 } item_scores;
 
+/* No op of these takes a list of jobs: blocks are chosen once for a window of a prompt, which is of one sequence. */
+#define BLOCK_OPS(OP, own, plain)                                                                                      \
+    /* Running mean and sum of squared deviations (m2), f32 [dim], over `before` rows and then the n rows of           \
+     * x [n][dim] f32; before 0: what was there does not count. Prompts only. Source: Chan, Golub, LeVeque 1979. */    \
+    OP(own, void, moments, (backend *, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim))                  \
+    /* weights[j] = |phi_j|_1 / sum_i |phi_i|_1 with phi_j = (x_j - mean)^2 / (var + average of var / 100), var =      \
+     * m2 / (count - 1); probe [dim] = sum_j weights[j] x_j. Uniform weights where that sum is 0 or not finite, and    \
+     * with mean.p NULL. weights f32 [n], x [n][dim] f32. Sums in float32, over channels first, rows ascending.        \
+     * Source: ActQKV eqs. 6-9. */                                                                                     \
+    OP(own, void, probe,                                                                                               \
+       (backend *, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count))               \
+    /* score[b] of the candidates b = mean over `parts` equal runs of the concatenated                                 \
+     * heads of the cosine of probe [n_heads * head_dim] and representative; 0 where one of them is 0. parts 0: one    \
+     * run of the heads of all ranks; else the mean is that over the ranks. Adds the bytes read to read[0]. Source:    \
+     * ActQKV eq. 10. */                                                                                               \
+    OP(own, void, score,                                                                                               \
+       (backend *, buf score, buf probe, const block_index *x, size_t parts, item_range n, buf read))                  \
+    /* Adds the sums of one window to the ring: sum f32 [n_heads][stride] (p NULL: zeros), entry i has                 \
+     * position at[0] + i, i < at[1]; from position at[2] on it replaces what was there.                               \
+     * at i64 [3]; at[1] <= n_max <= ring. */                                                                          \
+    OP(own, void, fold, (backend *, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max))                \
+    /* Representatives of blocks [at[0], at[0] + at[1]); keys: f32 rows, slot i is the raw key of position             \
+     * at[2] + i, the first token of block at[0]. Of equal masses the lower position; m NULL: all are equal.           \
+     * at i64 [3]; at[1] <= n_max. Source: InfLLM, methods.md 12.1. */                                                 \
+    OP(plain, void, form,                                                                                              \
+       (backend *, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max))              \
+    OP(plain, void, list, (backend *, const far_list *l))                                                              \
+    /* Entropy H of softmax(scale * score) over the candidates, mean over the lists, into theta[window][layer];        \
+     * then k[0] of this layer: floor(share * pool + 1/2) with share = H / (H + sum over later layers of               \
+     * their mean entropy), 1 / (layers left) where there are no means or both are 0; within bound, not                \
+     * below what later layers need at least, at most the candidates; taken from the pool. k i64 [1].                  \
+     * Source: ActQKV eqs. 11-12; methods.md 9.3, 9.7. */                                                              \
+    OP(own, void, take,                                                                                                \
+       (backend *, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale, buf k))      \
+    /* Adds the entropies of the first n_windows windows to the sums. */                                               \
+    OP(plain, void, close_pools, (backend *, const entropy_pool *p, size_t n_windows))
+
 struct block_ops {
-    /* Running mean and sum of squared deviations (m2), f32 [dim], over `before` rows and then the n rows of
-     * x [n][dim] f32; before 0: what was there does not count. Prompts only. Source: Chan, Golub, LeVeque 1979. */
-    void (*moments)(backend *, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim);
-    /* weights[j] = |phi_j|_1 / sum_i |phi_i|_1 with phi_j = (x_j - mean)^2 / (var + average of var / 100), var =
-     * m2 / (count - 1); probe [dim] = sum_j weights[j] x_j. Uniform weights where that sum is 0 or not finite, and
-     * with mean.p NULL. weights f32 [n], x [n][dim] f32. Sums in float32, over channels first, rows ascending.
-     * Source: ActQKV eqs. 6-9. */
-    void (*probe)(backend *, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count);
-    /* score[b] of blocks [n[1], n[2]) (n as in item_scores) = mean over `parts` equal runs of the concatenated
-     * heads of the cosine of probe [n_heads * head_dim] and representative; 0 where one of them is 0. parts 0: one run
-     * of the heads of all ranks; else the mean is that over the ranks.
-     * Adds the bytes read to read[0]. Source: ActQKV eq. 10. */
-    void (*score)(backend *, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max, buf read);
-    /* Adds the sums of one window to the ring: sum f32 [n_heads][stride] (p NULL: zeros), entry i has
-     * position at[0] + i, i < at[1]; from position at[2] on it replaces what was there.
-     * at i64 [3]; at[1] <= n_max <= ring. */
-    void (*fold)(backend *, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max);
-    /* Representatives of blocks [at[0], at[0] + at[1]); keys: f32 rows, slot i is the raw key of position
-     * at[2] + i, the first token of block at[0]. Of equal masses the lower position; m NULL: all are equal.
-     * at i64 [3]; at[1] <= n_max. Source: InfLLM, methods.md 12.1. */
-    void (*form)(backend *, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max);
-    void (*list)(backend *, const far_list *l);
-
-    /* Entropy H of softmax(scale * score) over the candidates, mean over the lists, into theta[window][layer];
-     * then k[0] of this layer: floor(share * pool + 1/2) with share = H / (H + sum over later layers of
-     * their mean entropy), 1 / (layers left) where there are no means or both are 0; within bound, not
-     * below what later layers need at least, at most the candidates; taken from the pool. k i64 [1].
-     * Source: ActQKV eqs. 11-12; methods.md 9.3, 9.7. */
-    void (*take)(backend *, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
-                 buf k);
-    /* Adds the entropies of the first n_windows windows to the sums. */
-    void (*close_pools)(backend *, const entropy_pool *p, size_t n_windows);
+    BLOCK_OPS(OP_POINTER, , )
 };
-
-extern const block_ops ref_block, cpu_block;
 
 #endif

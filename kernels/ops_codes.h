@@ -7,22 +7,21 @@
 
 #include "kernels/ops.h"
 
+#define CODES_OPS(OP, own, plain)                                                                                      \
+    /* Quantizes exact K rows (value: V rows, by token and run) src[i] (i64 [n]) of every head into code rows first +  \
+     * i; n and first are multiples of `group` unless by_token. In float32 from the rows as stored: lo = min, hi = max \
+     * of the channel's group (by_token: of the row's run), code = round((x - lo) * (2^bits - 1) / (hi - lo)) half to  \
+     * even, pair = (lo, (hi - lo) / (2^bits - 1)) rounded to f16; hi = lo: codes 0, pair (lo, 0). zero_point: b = (hi \
+     * - lo) / (2^bits - 1), a = int8(round(-lo / b)), which wraps as torch's conversion does, code = clamp(round(x /  \
+     * b) + a, 0, 2^bits - 1), pair = (a, b) with b rounded to f16; hi = lo: codes 0, pair (-1, lo). Rows are finite,  \
+     * |lo| and b below 65520. Source: methods.md 10.3 and 11.7 (KIVI, quant/new_pack.py; quanto 0.2.0). */            \
+    OP(own, void, encode, (backend *, const kv_rows *rows, bool value, buf src, size_t first, size_t n))               \
+    /* out (f32 rows, exact) gets the slots [first, first + n) of all heads as rows 0 to n - 1; V only if out->v.p.    \
+     * read as in attn_job. */                                                                                         \
+    OP(own, void, fetch, (backend *, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read))
+
 struct codes_ops {
-    /* Quantizes exact K rows src[i] (i64 [n]) of every head into code rows first + i; n and first are
-     * multiples of `group` unless by_token. In float32 from the rows as stored: lo = min, hi = max of
-     * the channel's group (by_token: of the row's run), code = round((x - lo) * (2^bits - 1) / (hi - lo))
-     * half to even, pair = (lo, (hi - lo) / (2^bits - 1)) rounded to f16; hi = lo: codes 0, pair
-     * (lo, 0). zero_point: b = (hi - lo) / (2^bits - 1), a = int8(round(-lo / b)), which wraps as torch's
-     * conversion does, code = clamp(round(x / b) + a, 0, 2^bits - 1), pair = (a, b) with b rounded to f16;
-     * hi = lo: codes 0, pair (-1, lo). Rows are finite, |lo| and b below 65520.
-     * Source: methods.md 10.3 and 11.7 (KIVI, quant/new_pack.py; quanto 0.2.0). */
-    void (*encode_k)(backend *, const kv_rows *rows, buf src, size_t first, size_t n);
-    /* Quantizes exact V rows src[i] into code rows first + i, by token and run. */
-    void (*encode_v)(backend *, const kv_rows *rows, buf src, size_t first, size_t n);
-    /* out (f32 rows, exact; slot = row) gets entries [0, n) of each list as row i: list l is that of
-     * kv head l (n_lists 1: of all heads); range, idx, read as in attn_job. V only if out->v.p. */
-    void (*fetch)(backend *, const kv_rows *out, const kv_rows *rows, buf range, buf idx,
-                  size_t n_lists, size_t idx_stride, int64_t n_max, buf read);
+    CODES_OPS(OP_POINTER, , )
 };
 
 #ifdef __CUDACC__ /* on devices too */
@@ -63,7 +62,5 @@ CODES_INLINE codes_rule codes_rule_of(float top, bool zero_point, float lo, floa
     float a = codes_wrap_int8(rintf(-lo / b));
     return (codes_rule){0, 1, b, a, a, b};
 }
-
-extern const codes_ops ref_codes;
 
 #endif

@@ -29,50 +29,52 @@ typedef struct {
 /* How the heads of a group become one score. */
 enum { COMBINE_MEAN, COMBINE_SUM, COMBINE_MAX };
 
+#define EVICT_OPS(OP, own, plain)                                                                                      \
+    /* Column sums: sum[g][i] (add: +=) over the job's queries t, ascending, of the combination over the heads         \
+     * h of group g of exp(s(t, h, i) - lse[t][h]); 0 where t does not see entry i (entry range.first + i).            \
+     * sum f32 [n_groups][stride]; columns [0, n) are written. A group is n_heads / n_groups heads in a row that       \
+     * read one list. job->q and job->lse are read, job->out is not used. Bytes read are                               \
+     * added to job->read: the K rows of each list, but for copied ones, where the pairs of a group of codes count     \
+     * once for entries of it that follow each other; and with `add` the sums, as index. With                          \
+     * job->scores, as attn_decode left them for the one query, no K row is read; sum may then be that buffer, if      \
+     * each head is a group.                                                                                           \
+     * Queries are added one by one in float32: bits do not depend on how they are cut into jobs.                      \
+     * Source: H2O, methods.md 3.3 (pass 2). */                                                                        \
+    OP(own, void, colsum,                                                                                              \
+       (backend *, const attn_job *job, size_t n_groups, int how, bool add, buf sum, size_t stride))                   \
+    /* out[g] = combination, in the order of heads, of the n_heads / n_groups rows of in that belong to g.             \
+     * in f32 [n_heads][stride], out f32 [n_groups][stride]; columns [0, n). */                                        \
+    OP(plain, void, combine,                                                                                           \
+       (backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how))                \
+    /* l->score = in, pooled along the entries before the last `trim` of each list: odd kernel, stride 1,              \
+     * same length; avg divides by kernel also at the borders, max ignores what lies outside; what comes from in       \
+     * ends at the same entry. in f32 [n_lists][stride]. Source: SnapKV, methods.md 4.3. */                            \
+    OP(plain, void, pool, (backend *, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max))             \
+    /* out f32 [n][n_heads * repeat][dim] = in f32 [n][n_heads][dim], each head `repeat` times. */                     \
+    OP(plain, void, repeat_heads, (backend *, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim))   \
+    /* slot[i] = i in all lists: entry i, put at position i, has slot i. */                                            \
+    OP(plain, void, open, (backend *, const kept_rows *l))                                                             \
+    /* Appends n entries at positions pos (i64 [n]) with score 0 to each list. slots i64 [n][n_lists] gets the slots   \
+     * they take; p NULL: slots are not dealt out (by position, or before `open`). */                                  \
+    OP(plain, void, append, (backend *, const kept_rows *l, buf pos, size_t n, buf slots))                             \
+    /* Drops the entries behind a window of `band` as a query at pos[0] (i64) sees it (band 0: none); then, of         \
+     * lists longer than budget, all but the last `recent` <= budget and, of the others, the budget - recent of the    \
+     * largest scores: of equal ones the first stay. NaN counts as -INFINITY. Order is kept.                           \
+     * Source: methods.md 0.2.2, 0.2.11. */                                                                            \
+    OP(plain, void, prune, (backend *, const kept_rows *l, buf pos, const keep_rule *rule))                            \
+    /* Rows of entries in slots from `limit` on move to free slots below it; no list is longer than limit.             \
+     * rows: n_lists regions, or any number with one list. */                                                          \
+    OP(plain, void, compact, (backend *, const kv_rows *rows, const kept_rows *l, int64_t limit))                      \
+    /* The entries of list g, n of them, as rows 0 .. n - 1 of region g of out (f32, as many regions): V as it is; K,  \
+     * rotated at its position, turned on to position p - (n - 1) + i, so that entry i is n - 1 - i away from a query  \
+     * at p = pos[0], the position of the newest entry. Angles in double, freq f32 [head_dim / 2]. rows: as many       \
+     * regions of any store; their bytes are added to read as attention counts them.                                   \
+     * Source: H2O's streaming class, which rotates raw keys at their rank in the cache; methods.md 3.5. */            \
+    OP(plain, void, by_rank,                                                                                           \
+       (backend *, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq, buf read))
+
 struct evict_ops {
-    /* Column sums: sum[g][i] (add: +=) over the job's queries t, ascending, of the combination over the heads
-     * h of group g of exp(s(t, h, i) - lse[t][h]); 0 where t does not see entry i (entry range.first + i).
-     * sum f32 [n_groups][stride]; columns [0, n) are written. A group is n_heads / n_groups heads in a row that
-     * read one list. job->q and job->lse are read, job->out is not used. Bytes read are
-     * added to job->read: the K rows of each list, but for copied ones, where the pairs of a group of codes count
-     * once for entries of it that follow each other; and with `add` the sums, as index. With
-     * job->scores, as attn_decode left them for the one query, no K row is read; sum may then be that buffer, if
-     * each head is a group.
-     * Queries are added one by one in float32: bits do not depend on how they are cut into jobs.
-     * Source: H2O, methods.md 3.3 (pass 2). */
-    void (*colsum)(backend *, const attn_job *job, size_t n_groups, int how, bool add, buf sum, size_t stride);
-    /* out[g] = combination, in the order of heads, of the n_heads / n_groups rows of in that belong to g.
-     * in f32 [n_heads][stride], out f32 [n_groups][stride]; columns [0, n). */
-    void (*combine)(backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how);
-    /* l->score = in, pooled along the entries before the last `trim` of each list: odd kernel, stride 1,
-     * same length; avg divides by kernel also at the borders, max ignores what lies outside; what comes from in
-     * ends at the same entry. in f32 [n_lists][stride]. Source: SnapKV, methods.md 4.3. */
-    void (*pool)(backend *, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max);
-    /* out f32 [n][n_heads * repeat][dim] = in f32 [n][n_heads][dim], each head `repeat` times. */
-    void (*repeat_heads)(backend *, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim);
-
-    /* slot[i] = i in all lists: entry i, put at position i, has slot i. */
-    void (*open)(backend *, const kept_rows *l);
-    /* Appends n entries at positions pos (i64 [n]) with score 0 to each list. slots i64 [n][n_lists] gets the slots
-     * they take; p NULL: slots are not dealt out (by position, or before `open`). */
-    void (*append)(backend *, const kept_rows *l, buf pos, size_t n, buf slots);
-    /* Drops the entries behind a window of `band` as a query at pos[0] (i64) sees it (band 0: none); then, of
-     * lists longer than budget, all but the last `recent` <= budget and, of the others, the budget - recent of the
-     * largest scores: of equal ones the first stay. NaN counts as -INFINITY. Order is kept.
-     * Source: methods.md 0.2.2, 0.2.11. */
-    void (*prune)(backend *, const kept_rows *l, buf pos, const keep_rule *rule);
-    /* Rows of entries in slots from `limit` on move to free slots below it; no list is longer than limit.
-     * rows: n_lists regions, or any number with one list. */
-    void (*compact)(backend *, const kv_rows *rows, const kept_rows *l, int64_t limit);
-    /* The entries of list g, n of them, as rows 0 .. n - 1 of region g of out (f32, as many regions): V as it is; K,
-     * rotated at its position, turned on to position p - (n - 1) + i, so that entry i is n - 1 - i away from a query
-     * at p = pos[0], the position of the newest entry. Angles in double, freq f32 [head_dim / 2]. rows: as many
-     * regions of any store; their bytes are added to read as attention counts them.
-     * Source: H2O's streaming class, which rotates raw keys at their rank in the cache; methods.md 3.5. */
-    void (*by_rank)(backend *, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
-                    buf read);
+    EVICT_OPS(OP_POINTER, , )
 };
-
-extern const evict_ops ref_evict, cpu_evict;
 
 #endif

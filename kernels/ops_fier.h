@@ -31,59 +31,43 @@ static inline size_t fier_words(size_t head_dim)
     return (head_dim + 31) / 32;
 }
 
-/* Bytes that the score of a kv head's tokens [n[1], n[2]) reads: bits of whole words and the levels of the groups
- * touched, and the keys of an exactly scored open group. n as in choose_job. */
-static inline uint64_t fier_head_bytes(const fier_index *x, const int64_t n[3])
+/* Bytes that the scores of a kv head's candidates read: bits of whole words and the levels of the groups touched, and
+ * the keys of an exactly scored open group. */
+static inline uint64_t fier_head_bytes(const fier_index *x, item_range n)
 {
-    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? n[0] / g * g : n[0];
-    int64_t to = n[2] < open ? n[2] : open, exact = n[2] - (n[1] > open ? n[1] : open);
+    int64_t g = (int64_t)x->group, open = x->open == FIER_EXACT ? n.n_slots / g * g : n.n_slots;
+    int64_t to = n.hi < open ? n.hi : open, exact = n.hi - (n.lo > open ? n.lo : open);
     size_t row = x->head_dim * dtype_size(x->type);
     uint64_t bytes = exact > 0 ? (uint64_t)exact * row : 0;
-    if (to > n[1])
-        bytes += (uint64_t)(to - n[1]) * 4 * fier_words(x->head_dim) +
-                 (uint64_t)((to - 1) / g - n[1] / g + 1) * 2 * row;
+    if (to > n.lo)
+        bytes +=
+            (uint64_t)(to - n.lo) * 4 * fier_words(x->head_dim) + (uint64_t)((to - 1) / g - n.lo / g + 1) * 2 * row;
     return bytes;
 }
 
-/* Bytes that `score` reads. */
-static inline uint64_t fier_score_bytes(const fier_index *x, const int64_t n[3])
-{
-    return fier_head_bytes(x, n) * x->n_kv_heads;
-}
+#define FIER_OPS(OP, own, plain)                                                                                       \
+    /* Adds keys, rounded to the index's type. Groups that they complete or leave open get their levels and bits;      \
+     * complete ones never change again. With x the keys of a channel in ascending order, all in float32: range     z  \
+     * = 0.5 (lo + hi), lo = min, hi = max mad       z = (sum x) / m, dev = (sum |x - z|) / m, lo = z - dev, hi = z +  \
+     * dev two_mean  z of range; lo, hi: the means of x < z and of x >= z (an empty class has the other's) bit = x >=  \
+     * z. */                                                                                                           \
+    OP(own, void, add, (backend *, const index_add_job *jobs, size_t n))                                               \
+    /* After a rewind to n tokens: ring and open group again from the exact K rows of the newest `group`               \
+     * slots (window) or of [n / group * group, n). Slots are positions. */                                            \
+    OP(plain, void, redo, (backend *, const fier_index *x, const kv_rows *rows, int64_t n))                            \
+    /* The score of token t: an estimate of q_h . k_t,                                                                 \
+     * a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo in the order of ops_select.h.             \
+     * FIER_FLOAT: over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, w_c = q_c (hi_c - lo_c).   \
+     * FIER_INT8: a + float(D) ((m / 127) (r / 127)), where D is the sum over the set bits of u_c p_c, an exact        \
+     * integer, and m = max(0, max over c of hi_c - lo_c), u_c = clamp(round((hi_c - lo_c) (127 / m)), 0, 127),        \
+     * r = max over c of |q_c|, p_c = clamp(round(q_c (127 / r)), -127, 127): each operation in float32, round to      \
+     * the nearest even; NaN is left out of maxima and clamped to the lower end. u has 7 bits so that two              \
+     * products fit the 16 bits of a step that has no wider sums.                                                      \
+     * FIER_EXACT: tokens of the open group get q . k instead. */                                                      \
+    OP(own, void, score, (backend *, const score_job *jobs, size_t n))
 
 struct fier_ops {
-    /* Adds n keys k [n][n_kv_heads][head_dim] f32 of the consecutive positions pos[0].. (i64), rounded to the
-     * index's type. Groups that they complete or leave open get their levels and bits; complete ones never
-     * change again. With x the keys of a channel in ascending order, all in float32:
-     * range     z = 0.5 (lo + hi), lo = min, hi = max
-     * mad       z = (sum x) / m, dev = (sum |x - z|) / m, lo = z - dev, hi = z + dev
-     * two_mean  z of range; lo, hi: the means of x < z and of x >= z (an empty class has the other's)
-     * bit = x >= z. */
-    void (*add)(backend *, const fier_index *x, buf pos, buf k, size_t n);
-    /* After a rewind to n tokens: ring and open group again from the exact K rows of the newest `group`
-     * slots (window) or of [n / group * group, n). Slots are positions. */
-    void (*redo)(backend *, const fier_index *x, const kv_rows *rows, int64_t n);
-    /* score[h][t] = estimate of q_h . k_t of tokens [n[1], n[2]), n as in choose_job (n[0] tokens in all):
-     * a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo in the order of ops_select.h.
-     * FIER_FLOAT: over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, w_c = q_c (hi_c - lo_c).
-     * FIER_INT8: a + float(D) ((m / 127) (r / 127)), where D is the sum over the set bits of u_c p_c, an exact
-     * integer, and m = max(0, max over c of hi_c - lo_c), u_c = clamp(round((hi_c - lo_c) (127 / m)), 0, 127),
-     * r = max over c of |q_c|, p_c = clamp(round(q_c (127 / r)), -127, 127): each operation in float32, round to
-     * the nearest even; NaN is left out of maxima and clamped to the lower end. u has 7 bits so that two
-     * products fit the 16 bits of a step that has no wider sums.
-     * FIER_EXACT: tokens of the open group get q . k instead. read as in select_ops.exact. */
-    void (*score)(backend *, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                  int64_t n_max, buf read);
-    /* `score`, then select_ops.combine with GQA_VOTE to one list a kv head: out as there, with its bits. What the
-     * scores [n_heads][stride] hold afterwards is undefined: an implementation need not keep them. More query
-     * heads than kv heads. */
-    void (*vote)(backend *, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                 int64_t n_max, float scale, buf read);
-    /* `score` of the tokens in groups, by places and lists as quest_ops.score_groups. NULL: missing. */
-    void (*score_groups)(backend *, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                         const item_groups *g, buf read);
+    FIER_OPS(OP_POINTER, , )
 };
-
-extern const fier_ops ref_fier, cpu_fier;
 
 #endif

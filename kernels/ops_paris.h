@@ -3,8 +3,8 @@
  * cache_hub/polar_cache.py); methods.md 8.
  *
  * A vector of head_dim channels is padded with zeros to paris_dim channels, divided by its norm, rotated, and cut into
- * paris_blocks blocks of 8. Rotation: `rounds` times a change of signs and the orthonormal Walsh-Hadamard transform
- * (butterflies of span 1, 2, 4, ..., then times 1 / sqrt(dim)).
+ * paris_subspaces subspaces of 8. Rotation: `rounds` times a change of signs and the orthonormal Walsh-Hadamard
+ * transform (butterflies of span 1, 2, 4, ..., then times 1 / sqrt(dim)).
  *
  * Every op gives the same bits on every backend: float32 without fused multiply-adds, and sums in one
  * order: lane i of 8 adds elements i, i + 8, ... in this order, then ((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7)). */
@@ -14,10 +14,10 @@
 #include "kernels/ops.h"
 
 enum {
-    PARIS_BLOCK = 8,
+    PARIS_SUBSPACE = 8,
     PARIS_PATTERNS = 256,
-    PARIS_TIERS = 6,
-    PARIS_CODE = 5, /* bytes of a code per block: a bf16 weight and 8 bins of 3 bits */
+    PARIS_LEVELS = 6,
+    PARIS_CODE = 5, /* bytes of a code per subspace: a bf16 weight and 8 bins of 3 bits */
     PARIS_DIM_MAX = 256
 };
 
@@ -27,19 +27,19 @@ extern const float paris_threshold[7], paris_centre[8];
 
 static inline size_t paris_dim(size_t head_dim)
 {
-    size_t d = PARIS_BLOCK;
+    size_t d = PARIS_SUBSPACE;
     while (d < head_dim) d *= 2;
     return d;
 }
 
-static inline size_t paris_blocks(size_t head_dim)
+static inline size_t paris_subspaces(size_t head_dim)
 {
-    return paris_dim(head_dim) / PARIS_BLOCK;
+    return paris_dim(head_dim) / PARIS_SUBSPACE;
 }
 
-/* Index of one layer; entry t belongs to the token in slot t, which is its position. nb = paris_blocks(head_dim).
- * id       u8 [n_kv_heads][cap][nb]: bit j is x_j >= 0 of the block
- * code     u8 [n_kv_heads][cap][5 nb]: nb weights (bf16, little-endian), then 3 bytes a block: bin j
+/* Index of one layer; entry t belongs to the token in slot t, which is its position. nb = paris_subspaces(head_dim).
+ * id       u8 [n_kv_heads][cap][nb]: bit j is x_j >= 0 of the subspace
+ * code     u8 [n_kv_heads][cap][5 nb]: nb weights (bf16, little-endian), then 3 bytes a subspace: bin j
  *          in bits [3j, 3j + 3), lowest first. The signs are those of id ("shared signs").
  * count    i32 [n_kv_heads][nb][256]: how many of the counted tokens have this id
  * counted  i64 [2]: first and number of the tokens that count holds
@@ -52,56 +52,64 @@ typedef struct {
     bool alpha;    /* weights |k| r / alpha; false: |k| r */
 } paris_index;
 
+/* The slots [first, first + n). */
+typedef struct {
+    int64_t first, n;
+} slot_range;
+
 /* A search by one query a kv head; buffers as the ops below have them. */
 typedef struct {
     const paris_index *x;
     buf y, norm; /* the rotated queries */
-    buf limit;
-    size_t n_tiers;
-    buf range;
-    int64_t n_max;
-    buf m;
-    int64_t m_max;
+    int64_t limit[PARIS_LEVELS];
+    size_t n_levels;
+    slot_range range;
+    int64_t m;
     buf bonus, score, cand; /* strides of x->cap */
     buf est;                /* the same; p NULL: without estimates */
     buf read;
 } paris_job;
 
-/* Ranges are i64 [2]: first token and count; n_max bounds the count. read: bytes of the index are
- * added to it (u64 [1]; p NULL: not counted). */
-struct paris_ops {
-    /* x->mean = mean of the exact keys in the range of slots of rows, in double; 0 for an empty range. */
-    void (*mean)(backend *, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max);
-    /* Writes id and code of the slots in the range from their keys, which rows must hold exactly:
-     * nu = max(|k|, 1e-8), x = rotation of k / nu; per block r = |x|, u = |x_j| / max(r, 1e-8), bins t_j of u,
-     * alpha = max(sum_j centre[t_j] u_j, 1e-6), weight = nu r / alpha. */
-    void (*encode)(backend *, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max);
-    /* y [n_heads][dim] = rotation of q / norm, norm [n_heads] = max(|q|, 1e-8); q [n_heads][head_dim] f32. */
-    void (*query)(backend *, buf y, buf norm, buf q, size_t n_heads, const paris_index *x);
-    /* Makes count hold exactly the tokens of the range: adds and removes the difference to counted. */
-    void (*count)(backend *, const paris_index *x, buf range, int64_t n_max, buf read);
-    /* bonus u8 [n_kv_heads][nb][256]: the patterns of a block in the order of their product with y (sum of
-     * +-y_j in the order j = 0..7), descending, ties to the lower id; with c the number of counted tokens before
-     * a pattern, its bonus is the number of tiers i < n_tiers with c < limit[i] (i64). y [n_kv_heads][dim]. */
-    void (*bonus)(backend *, buf bonus, const paris_index *x, buf y, buf limit, size_t n_tiers, buf read);
-    /* score u8 [n_kv_heads][stride]: entry i is the sum of the bonuses of token range.first + i. */
-    void (*collide)(backend *, buf score, size_t stride, const paris_index *x, buf bonus, buf range,
-                    int64_t n_max, buf read);
-    /* cand i32 [n_kv_heads][stride]: the min(m[0], range.n) tokens of the highest scores, ascending; of
-     * equal scores the lower token first. score as from collide with score_stride; m i64 [1]. */
-    void (*candidates)(backend *, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads,
-                       buf range, buf m, int64_t n_max);
-    /* est f32 [n_heads][stride]: entry i is the estimate norm * sum_b w_b (v_b . y_b) of q . k for candidate i < m[0]
-     * of the head's kv head, v the signed centres. y, norm of n_heads queries, a multiple of n_kv_heads;
-     * elements are (w_b v_j) y_j. */
-    void (*estimate)(backend *, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
-                     size_t stride, buf m, int64_t m_max, buf read);
-    /* bonus, collide, candidates and, with est, estimate: what a thread does with one kv head stays in its caches. */
-    void (*search)(backend *, const paris_job *j);
-    /* idx[l][i] = cand[l][idx[l][i]] for i < range[l].n; idx i32 [n_lists][idx_stride], cand [n_lists][stride]. */
-    void (*resolve)(backend *, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride);
-};
+/* read: bytes of the index are added to it (u64 [1]; p NULL: not counted). No op takes a list of jobs: what a search
+ * leaves in between has the size of all tokens, and sequences share the room for it. */
+#define PARIS_OPS(OP, own, plain)                                                                                      \
+    /* x->mean = mean of the exact keys in the range of slots of rows, in double; 0 for an empty range. */             \
+    OP(plain, void, mean, (backend *, const paris_index *x, const kv_rows *rows, slot_range range))                    \
+    /* Writes id and code of the slots in the range from their keys, which rows must hold exactly:                     \
+     * nu = max(|k|, 1e-8), x = rotation of k / nu; per subspace r = |x|, u = |x_j| / max(r, 1e-8), bins t_j of u,     \
+     * alpha = max(sum_j centre[t_j] u_j, 1e-6), weight = nu r / alpha. */                                             \
+    OP(own, void, encode, (backend *, const paris_index *x, const kv_rows *rows, slot_range range))                    \
+    /* y [n_heads][dim] = rotation of q / norm, norm [n_heads] = max(|q|, 1e-8); q [n_heads][head_dim] f32. */         \
+    OP(own, void, query, (backend *, buf y, buf norm, buf q, size_t n_heads, const paris_index *x))                    \
+    /* Makes count hold exactly the tokens of the range: adds and removes the difference to counted. */                \
+    OP(plain, void, count, (backend *, const paris_index *x, slot_range range, buf read))                              \
+    /* bonus u8 [n_kv_heads][nb][256]: the patterns of a subspace in the order of their product with y (sum of         \
+     * +-y_j in the order j = 0..7), descending, ties to the lower id; with c the number of counted tokens before      \
+     * a pattern, its bonus is the number of levels i < n_levels with c < limit[i]. y [n_kv_heads][dim]. */            \
+    OP(own, void, bonus,                                                                                               \
+       (backend *, buf bonus, const paris_index *x, buf y, const int64_t *limit, size_t n_levels, buf read))           \
+    /* score u8 [n_kv_heads][stride]: entry i is the sum of the bonuses of token range.first + i. */                   \
+    OP(own, void, collide,                                                                                             \
+       (backend *, buf score, size_t stride, const paris_index *x, buf bonus, slot_range range, buf read))             \
+    /* cand i32 [n_kv_heads][stride]: the min(m, range.n) tokens of the highest scores, ascending; of                  \
+     * equal scores the lower token first. score as from collide with score_stride. */                                 \
+    OP(own, void, candidates,                                                                                          \
+       (backend *, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads, slot_range range,       \
+        int64_t m))                                                                                                    \
+    /* est f32 [n_heads][stride]: entry i is the estimate norm * sum_b w_b (v_b . y_b) of q . k for candidate i < m    \
+     * of the head's kv head, v the signed centres. y, norm of n_heads queries, a multiple of n_kv_heads;              \
+     * elements are (w_b v_j) y_j. */                                                                                  \
+    OP(own, void, estimate,                                                                                            \
+       (backend *, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand, size_t stride, int64_t m, \
+        buf read))                                                                                                     \
+    /* bonus, collide, candidates and, with est, estimate: what a thread does with one kv head stays in its caches. */ \
+    OP(own, void, search, (backend *, const paris_job *j))                                                             \
+    /* idx[l][i] = cand[l][idx[l][i]] for i < range[l].n; idx i32 [n_lists][idx_stride], cand [n_lists][stride]. */    \
+    OP(plain, void, resolve,                                                                                           \
+       (backend *, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride))
 
-extern const paris_ops ref_paris, cpu_paris;
+struct paris_ops {
+    PARIS_OPS(OP_POINTER, , )
+};
 
 #endif

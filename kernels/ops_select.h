@@ -26,61 +26,100 @@ static inline size_t gqa_lists(gqa_mode m, size_t n_heads, size_t n_kv_heads)
     return m == GQA_PER_Q ? n_heads : m >= GQA_LAYER_MEAN ? 1 : n_kv_heads;
 }
 
+/* A choice of spans of items that went before: span g is the items [g * per, (g + 1) * per). List l has the spans
+ * span[l][0 .. range[l][1]), ascending, each with a candidate; `choose` over spans makes such lists, in idx and
+ * range. What is scored by spans lies close together: place p of a list is item span[l][p / per] * per + p % per. The
+ * places of items that are no candidates hold -INFINITY. */
+typedef struct {
+    buf span;  /* i32 [n_lists][stride] */
+    buf range; /* i64 [n_lists][2]: {0, spans} */
+    size_t n_lists, stride;
+    int64_t per, n_max; /* n_max: most spans of a list */
+} item_spans;
+
+/* Ops on lists of jobs: one job a sequence of a batch, so that a device launches once. The jobs of a call differ in
+ * buffers, numbers of items and strides; the rest (types, sizes of an index, heads, lists, modes) they have in common,
+ * and all have spans, votes or a budget, or none.
+ *
+ * What a scorer computes.
+ * index   a quest_index or fier_index
+ * q       f32 [n_heads][head_dim]; n_heads a multiple of n_kv_heads
+ * score   f32 [n_heads][stride] out: column i is item i of the candidates; no other column is touched
+ * spans   not NULL: the candidates in these spans alone, by places; head h follows list h / (n_heads / n_lists), and
+ *         one of n_lists and n_kv_heads divides the other
+ * votes   f32 [n_kv_heads][stride] out: the scores combined with GQA_VOTE and `scale`, to the bit; what score holds is
+ *         undefined then, and there are more query heads than kv heads. Without spans. p NULL: not wanted
+ * read    u64 [1], the bytes read are added; p NULL: not counted
+ * Scores decide selections: they are float32 sums of a fixed order, so that all implementations give the same bits. A
+ * dot product has 16 partial sums of rounded products, channel c in partial c mod 16 in ascending order, added as
+ * (q0 + q1) + (q2 + q3) with q_i = (p_4i + p_4i+2) + (p_4i+1 + p_4i+3). */
+typedef struct {
+    const void *index;
+    buf q;
+    size_t n_heads;
+    buf score;
+    size_t stride;
+    item_range items;
+    const item_spans *spans;
+    buf votes;
+    float scale;
+    buf read;
+} score_job;
+
+/* n new keys k [n][n_kv_heads][head_dim] f32 of the positions from `pos` on. */
+typedef struct {
+    const void *index;
+    int64_t pos;
+    buf k;
+    size_t n;
+} index_add_job;
+
+/* Combines raw scores in [n_heads][stride] into out [n_lists][stride], lists as gqa_lists says (or n_heads = n_lists: a
+ * copy), in columns [lo, hi). MEAN, SUM, MAX: of the raw scores, heads in ascending order; LAYER_CONCAT is the sum over
+ * all heads, which is the product of the concatenated vectors. VOTE: the log of the sum over the group of the softmax
+ * over the candidates of scale * score; NaN counts as -INFINITY. The votes' exp and log are to 1e-6, the rest is exact
+ * to the bit. LAYER_MEAN and LAYER_CONCAT take in the heads of all ranks (all columns may change then); LAYER_VOTE
+ * knows those of one process alone. */
+typedef struct {
+    buf out, in;
+    size_t stride, n_heads, n_lists;
+    int64_t lo, hi;
+    gqa_mode mode;
+    float scale;
+} combine_job;
+
 /* Choice of items. Item i is the slots [i * granule, min((i + 1) * granule, n_slots)).
- * score  f32 [n_lists][stride], of the candidates
- * n      i64 [3]: n_slots, first candidate item, end of the candidates
- * head   items [0, head) and
- * tail   i64 [1]: items [tail, ceil(n_slots / granule)) are taken whatever their score, and are no candidates
- * first  i64 [1]: slots before it are left out of every item; p NULL: none are
- * k      i64 [n_k] (n_k 1 or n_lists): candidates to take; all if there are fewer, none if k <= 0
- * idx    i32 [n_lists][idx_stride] out: slots, ascending; range i64 [n_lists][2] out: {0, count}
+ * score   f32 [n_lists][stride], of the candidates: by items or, with spans, by places
+ * head    items [0, head) and
+ * tail    items [tail, ceil(n_slots / granule)) are taken whatever their score, and are no candidates
+ * first   slots before it are left out of every item
+ * k       candidates to take; all if there are fewer, none if k <= 0
+ * budget  i64 [1]: k that an op computed; p NULL: k it is
+ * most    the host's bound on the items: how a backend goes about it may depend on it
+ * idx     i32 [n_lists][idx_stride] out: slots, ascending; range i64 [n_lists][2] out: {0, count}
  * NaN counts as -INFINITY; of equal scores the lower item goes first (methods.md 0.2.2). */
 typedef struct {
-    buf score, n, k, tail, first;
-    size_t n_lists, stride, n_k;
-    int64_t granule, head, n_items_max, idx_stride;
+    buf score;
+    size_t n_lists, stride;
+    item_range items;
+    int64_t head, tail, first, k;
+    buf budget;
+    int64_t granule, most, idx_stride;
+    const item_spans *spans;
     buf idx, range;
 } choose_job;
 
-/* A choice of groups of items that went before: group g is the items [g * per, (g + 1) * per). List l has the groups
- * group[l][0 .. range[l][1]), ascending, each with a candidate; `choose` over groups makes such lists, in idx and range.
- * What is scored by groups lies close together: place p of a list is item group[l][p / per] * per + p % per. The places
- * of items that are no candidates hold -INFINITY. */
-typedef struct {
-    buf group;     /* i32 [n_lists][stride] */
-    buf range;     /* i64 [n_lists][2]: {0, groups} */
-    size_t n_lists, stride;
-    int64_t per, n_max; /* n_max: most groups of a list */
-} item_groups;
+#define SELECT_OPS(OP, own, plain)                                                                                     \
+    /* Mean of the queries of each group: out [n_rows][n_groups][dim] of q [n_rows][n_heads][dim]. */                  \
+    OP(plain, void, mean_heads,                                                                                        \
+       (backend *, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim))                        \
+    OP(own, void, combine, (backend *, const combine_job *jobs, size_t n))                                             \
+    OP(own, void, choose, (backend *, const choose_job *jobs, size_t n))                                               \
+    /* Takes the scratch of choices of up to n_lists lists of n_items items now, so that they take none. ST_NOMEM. */  \
+    OP(plain, status, reserve, (backend *, size_t n_lists, int64_t n_items, err * e))
 
-/* Scorers and `combine` take n as choose_job does and touch the candidates [n[1], n[2]) alone; n_max bounds
- * their end. Scores decide selections: they are float32 sums of a fixed order, so that all implementations
- * give the same bits. A dot product has 16 partial sums of rounded products, channel c in partial c mod 16 in
- * ascending order, added as (q0 + q1) + (q2 + q3) with q_i = (p_4i + p_4i+2) + (p_4i+1 + p_4i+3). */
 struct select_ops {
-    /* Mean of the queries of each group: out [n_rows][n_groups][dim] of q [n_rows][n_heads][dim]. */
-    void (*mean_heads)(backend *, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim);
-    /* score[h][i] = q_h . k_i, slot i: the exact scorer. q [n_heads][dim]; rows of any store (codes are
-     * scored as the keys that they give). Adds bytes read to read[0]; read.p NULL: not counted. */
-    void (*exact)(backend *, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
-                  int64_t n_max, buf read);
-    /* Combines raw scores in [n_heads][stride] into out [n_lists][stride], lists as gqa_lists says (or
-     * n_heads = n_lists: a copy). MEAN, SUM, MAX: of the raw scores, heads in ascending order; LAYER_CONCAT is
-     * the sum over all heads, which is the product of the concatenated vectors. VOTE: the log of the sum over
-     * the group of the softmax over the candidates of scale * score; NaN counts as -INFINITY. The votes' exp
-     * and log are to 1e-6, the rest is exact to the bit. Items that are no candidates stay undefined. LAYER_MEAN and
-     * LAYER_CONCAT take in the heads of all ranks; LAYER_VOTE knows those of one process alone. */
-    void (*combine)(backend *, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
-                    int64_t n_max, gqa_mode mode, float scale);
-    void (*choose)(backend *, const choose_job *job);
-    /* Takes the scratch of choices of up to n_lists lists of n_items items now, so that they take none. ST_NOMEM. NULL: it is
-     * the host's. */
-    status (*reserve)(backend *, size_t n_lists, int64_t n_items, err *e);
-    /* The same among the candidates in the groups: score [n_lists][stride] by places. NULL: this and the scorers by
-     * groups are missing. */
-    void (*choose_groups)(backend *, const choose_job *job, const item_groups *g);
+    SELECT_OPS(OP_POINTER, , )
 };
-
-extern const select_ops ref_select, cpu_select;
 
 #endif

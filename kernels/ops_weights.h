@@ -32,61 +32,61 @@
 #include "kernels/ops.h"
 
 enum {
-    QUANT_ROWS = 16,
-    QUANT_COLS = 32,
-    QUANT_SCALES = 2 * QUANT_ROWS, /* bytes in front of a block's codes */
-    QUANT_LINE = 4 * QUANT_ROWS,
-    QUANT_TRIES = 5, /* scales of DT_Q4 */
-    QUANT_NAN = 0x7e00,
-    QUANT_LARGEST = 0x7bff /* f16 */
+    QBLOCK_ROWS = 16,
+    QBLOCK_COLS = 32,
+    QBLOCK_SCALES = 2 * QBLOCK_ROWS, /* bytes in front of a block's codes */
+    QBLOCK_LINE = 4 * QBLOCK_ROWS,
+    QBLOCK_TRIES = 5, /* scales of DT_Q4 */
+    QBLOCK_NAN = 0x7e00,
+    QBLOCK_LARGEST = 0x7bff /* f16 */
 };
 
 /* s of DT_Q4. */
-static const float quant_ends[QUANT_TRIES] __attribute__((unused)) = {8, 7.5f, 7, 8.5f, 9};
+static const float qblock_ends[QBLOCK_TRIES] __attribute__((unused)) = {8, 7.5f, 7, 8.5f, 9};
 
 /* The bits of a scale that f16 may round to infinity. */
-static inline uint16_t quant_limit(uint16_t h)
+static inline uint16_t qblock_limit(uint16_t h)
 {
-    return (h & 0x7fff) > QUANT_LARGEST ? (uint16_t)((h & 0x8000) | QUANT_LARGEST) : h;
+    return (h & 0x7fff) > QBLOCK_LARGEST ? (uint16_t)((h & 0x8000) | QBLOCK_LARGEST) : h;
 }
 
 /* Whether a matrix of this type is held in blocks; it has no elements then. */
-static inline bool dtype_in_blocks(dtype t)
+static inline bool dtype_in_qblocks(dtype t)
 {
     return t == DT_Q8 || t == DT_Q4;
 }
 
 /* w = d (code - offset). */
-static inline int quant_offset(dtype t)
+static inline int qblock_offset(dtype t)
 {
     return t == DT_Q8 ? 128 : 8;
 }
 
-static inline size_t quant_block_bytes(dtype t)
+static inline size_t qblock_bytes(dtype t)
 {
-    return QUANT_SCALES + (size_t)QUANT_ROWS * QUANT_COLS / (t == DT_Q8 ? 1 : 2);
+    return QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (t == DT_Q8 ? 1 : 2);
 }
 
-static inline size_t quant_blocks(size_t cols)
+static inline size_t qblock_count(size_t cols)
 {
-    return (cols + QUANT_COLS - 1) / QUANT_COLS;
+    return (cols + QBLOCK_COLS - 1) / QBLOCK_COLS;
 }
 
-static inline size_t quant_groups(size_t rows)
+static inline size_t qblock_groups(size_t rows)
 {
-    return (rows + QUANT_ROWS - 1) / QUANT_ROWS;
+    return (rows + QBLOCK_ROWS - 1) / QBLOCK_ROWS;
 }
 
-static inline size_t quant_group_bytes(dtype t, size_t cols)
+static inline size_t qblock_group_bytes(dtype t, size_t cols)
 {
-    return quant_blocks(cols) * quant_block_bytes(t);
+    return qblock_count(cols) * qblock_bytes(t);
 }
 
 /* Bytes of a matrix of any type. */
 static inline size_t weight_bytes(dtype t, size_t rows, size_t cols)
 {
-    if (!dtype_in_blocks(t)) return rows * cols * dtype_size(t);
-    return quant_groups(rows) * quant_group_bytes(t, cols);
+    if (!dtype_in_qblocks(t)) return rows * cols * dtype_size(t);
+    return qblock_groups(rows) * qblock_group_bytes(t, cols);
 }
 
 #endif

@@ -6,6 +6,16 @@ AC_DEFUN([MY_TRY], [for f in $2; do AS_VAR_PUSHDEF([v], [my_cv_flag_$f])
     AC_COMPILE_IFELSE([AC_LANG_PROGRAM()], [AS_VAR_SET([v], [yes])], [AS_VAR_SET([v], [no])]); CFLAGS=$s])
   AS_VAR_IF([v], [yes], [AS_VAR_APPEND([$1], [" $f"])]) AS_VAR_POPDEF([v]) done])
 
+# MY_NATIVE: sets with_simd to the best level of this machine's CPU, all of them where the system does not tell.
+AC_DEFUN([MY_NATIVE], [
+  has() { for f in $[]@; do AS_CASE([" $cpu_flags "], [*" $f "*], [], [return 1]); done; }
+  cpu_flags=`sed -n '/^flags/{s/.*: //p;q;}' /proc/cpuinfo 2>/dev/null`
+  with_simd=
+  AS_IF([test -z "$cpu_flags" || test "$cross_compiling" = yes], [with_simd=$levels],
+    [has avx2 fma f16c], [with_simd=avx2
+     AS_IF([has avx512f avx512bw avx512vl avx512dq], [with_simd=avx512
+       AS_IF([has avx512_bf16 avx512_vnni avx512vbmi gfni], [with_simd=avx512_bf16])])])])
+
 # MY_FLAGS: warnings, sanitizers and the flags of each SIMD level.
 AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512BF16_CFLAGS= NEON_CFLAGS= NEON_DOT_CFLAGS= simd=generic
   MY_TRY([WARN_CFLAGS], [-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla -Wconversion -Wno-sign-conversion -Wdouble-promotion -ffp-contract=off])
@@ -13,17 +23,31 @@ AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512
   AS_IF([test -z "$OPENMP_CFLAGS"], [WARN_CFLAGS="$WARN_CFLAGS -Wno-unknown-pragmas"])
   AS_IF([test "x$enable_sanitizers" != xno],
     [SAN_FLAGS="-fsanitize=$enable_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer"])
-  AS_CASE([$host_cpu], [x86_64|amd64], [simd="generic avx2 avx512 avx512_bf16"
+  AS_IF([test "x$enable_fuzz" = xyes], [SAN_FLAGS="$SAN_FLAGS -fsanitize-coverage-ignorelist=$srcdir/tests/fuzz/ignore.txt"])
+  AC_ARG_WITH([simd], [AS_HELP_STRING([--with-simd=LIST], [SIMD levels besides generic, e.g. avx2,avx512; native: the best of this CPU; default: all])], [], [with_simd=all])
+  have_avx2=no have_avx512=no have_avx512_bf16=no
+  AS_CASE([$host_cpu], [x86_64|amd64], [
     AVX2_CFLAGS="-mavx2 -mfma -mf16c"
     AVX512_CFLAGS="$AVX2_CFLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq"
     AVX512BF16_CFLAGS="$AVX512_CFLAGS -mavx512bf16 -mavx512vnni -mavx512vbmi -mgfni"
-    AC_DEFINE([HAVE_X86_KERNELS], [1], [AVX2 and AVX-512 kernels are built])],
+    levels="avx2 avx512 avx512_bf16"
+    AS_CASE([$with_simd], [all|yes], [with_simd=$levels], [native], [MY_NATIVE], [no], [with_simd=])
+    for l in `echo "$with_simd" | tr , ' '`; do
+      AS_CASE([" $levels "], [*" $l "*], [simd="$simd $l"; AS_VAR_SET([have_$l], [yes])],
+        [AC_MSG_ERROR([--with-simd: '$l' is not one of $levels, all, native])])
+    done
+    AC_DEFINE([HAVE_X86_KERNELS], [1], [SIMD levels of x86 may be built])],
     dnl that scheduling forgets the registers of a tile and spills it
     [aarch64], [simd="generic neon neon_dot"
     MY_TRY([NEON_CFLAGS], [-fno-schedule-insns])
     NEON_DOT_CFLAGS="$NEON_CFLAGS -march=armv8.2-a+dotprod"
     AC_DEFINE([HAVE_NEON_KERNELS], [1], [NEON kernels are built])])
-  AM_CONDITIONAL([SIMD_X86], [test -n "$AVX2_CFLAGS"])
+  AS_IF([test $have_avx2 = yes], [AC_DEFINE([HAVE_AVX2_KERNELS], [1], [built for AVX2])])
+  AS_IF([test $have_avx512 = yes], [AC_DEFINE([HAVE_AVX512_KERNELS], [1], [built for AVX-512])])
+  AS_IF([test $have_avx512_bf16 = yes], [AC_DEFINE([HAVE_AVX512_BF16_KERNELS], [1], [built for AVX-512 with BF16, VNNI, VBMI and GFNI])])
+  AM_CONDITIONAL([SIMD_AVX2], [test $have_avx2 = yes])
+  AM_CONDITIONAL([SIMD_AVX512], [test $have_avx512 = yes])
+  AM_CONDITIONAL([SIMD_AVX512_BF16], [test $have_avx512_bf16 = yes])
   AM_CONDITIONAL([SIMD_NEON], [test -n "$NEON_DOT_CFLAGS"])
   AC_SUBST([WARN_CFLAGS]) AC_SUBST([SAN_FLAGS])
   AC_SUBST([AVX2_CFLAGS]) AC_SUBST([AVX512_CFLAGS]) AC_SUBST([AVX512BF16_CFLAGS]) AC_SUBST([NEON_CFLAGS]) AC_SUBST([NEON_DOT_CFLAGS])])
@@ -48,15 +72,24 @@ AC_DEFUN([MY_ONEDNN], [
   AS_IF([test $have_ONEDNN = yes], [AC_DEFINE([HAVE_ONEDNN], [1], [oneDNN is available])])
   AC_SUBST([ONEDNN_LIBS])])
 
-# MY_CUDA: --with-cuda, --with-cuda-arch; sets have_cuda, have_nccl and why.
+# MY_GPU: sets gpu to yes where this machine has an NVIDIA GPU, and gpu_arch to the SM numbers of all it has, if they are known.
+AC_DEFUN([MY_GPU], [gpu=no gpu_arch=
+  AS_IF([test "$cross_compiling" != yes], [
+    gpu_arch=`nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | grep '^[[0-9]][[0-9]]*$' | sort -un | tr '\n' , | sed 's/,$//'`
+    AS_IF([test -n "$gpu_arch" || test -e /dev/nvidia0], [gpu=yes])])])
+
+# MY_CUDA: --with-cuda, --with-cuda-arch; sets have_cuda, have_nccl and why. Where neither is given, CUDA is for machines with a GPU.
 AC_DEFUN([MY_CUDA], [
-  AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [CUDA toolkit; default: use it if nvcc is found])], [], [with_cuda=check])
-  AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch=LIST], [SM numbers, e.g. 80,90])], [], [with_cuda_arch=])
+  AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [build for CUDA; default: if this machine has a GPU and nvcc])], [], [with_cuda=check])
+  AC_ARG_WITH([cuda-arch], [AS_HELP_STRING([--with-cuda-arch=LIST], [SM numbers, e.g. 80,90; default: those of the GPUs here, all where there is none])], [], [with_cuda_arch=])
   AC_ARG_VAR([NVCC], [CUDA compiler])
   AC_ARG_VAR([NVCCFLAGS], [CUDA compiler flags])
   : ${NVCCFLAGS=-O3 -g -lineinfo}
   have_cuda=no have_nccl=no why="switched off" CUDA_CPPFLAGS= CUDA_LDFLAGS= CUDA_LIBS= NVCC_GENCODE= NVCC_CCBIN=
-  AS_IF([test "x$with_cuda" != xno], [
+  MY_GPU
+  AS_IF([test "x$with_cuda" = xcheck && test -z "$with_cuda_arch" && test $gpu = no],
+    [why="no GPU in this machine; --with-cuda builds it nevertheless"],
+    [test "x$with_cuda" != xno], [
     AS_CASE([$with_cuda], [yes|check], [d=${CUDA_HOME-/usr/local/cuda}], [d=$with_cuda])
     AC_PATH_PROG([NVCC], [nvcc], [], [$d/bin:$PATH])
     AS_IF([test -z "$NVCC"], [why="nvcc not found"], [why=
@@ -68,6 +101,7 @@ AC_DEFUN([MY_CUDA], [
       AC_CHECK_HEADER([nccl.h], [have_nccl=yes])
       CPPFLAGS=$s1 LDFLAGS=$s2
       major=`"$NVCC" --version | sed -n 's/.*release \([[0-9]]*\).*/\1/p'`
+      AS_IF([test -z "$with_cuda_arch"], [with_cuda_arch=$gpu_arch])
       AS_IF([test -z "$with_cuda_arch"], [AS_IF([test "0$major" -ge 13], [with_cuda_arch=80,86,89,90,100,120],
         [test "0$major" -ge 12], [with_cuda_arch=80,86,89,90], [with_cuda_arch=70,80,86])])
       for a in `echo "$with_cuda_arch" | tr , ' '`; do NVCC_GENCODE="$NVCC_GENCODE -gencode arch=compute_$a,code=sm_$a"; done

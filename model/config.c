@@ -77,8 +77,7 @@ static status refuse_unsupported(const keys *k)
     const char *act = "silu", *method = "unnamed";
     TRY(keys_object(k, "quantization_config", &quant));
     if (quant) {
-        TRY(keys_string(&(keys){quant, k->file, "quantization_config.", k->e}, "quant_method",
-                        &method));
+        TRY(keys_string(&(keys){quant, k->file, "quantization_config.", k->e}, "quant_method", &method));
         return err_set(k->e, ST_UNSUPPORTED,
                        "%s: \"quantization_config\": quant_method %.40s is not "
                        "supported; use a checkpoint in f32, f16 or bf16",
@@ -86,8 +85,7 @@ static status refuse_unsupported(const keys *k)
     }
     TRY(keys_string(k, "hidden_act", &act));
     if (strcmp(act, "silu") != 0)
-        return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu",
-                       k->file, act);
+        return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu", k->file, act);
     return ST_OK;
 }
 
@@ -154,8 +152,7 @@ static status read_layer_windows(model_config *c, const keys *k, int64_t window)
     TRY(keys_array(k, "layer_types", &types));
     TRY(keys_int(k, "max_window_layers", 0, INT32_MAX, &first));
     if (types && json_array_size(types) != (size_t)c->n_layers)
-        return err_set(k->e, ST_FORMAT,
-                       "%s: \"layer_types\" has %zu entries, expected one for each of %d layers",
+        return err_set(k->e, ST_FORMAT, "%s: \"layer_types\" has %zu entries, expected one for each of %d layers",
                        k->file, json_array_size(types), c->n_layers);
     for (int i = 0; i < c->n_layers; i++) {
         const json_t *t = json_array_get(types, (size_t)i);
@@ -199,8 +196,7 @@ static status read_window(model_config *c, const family *f, const keys *k)
 /* The caps keep this far below 2^63. */
 static int64_t count_params(const model_config *c)
 {
-    int64_t h = c->hidden, q = (int64_t)c->n_heads * c->head_dim,
-            kv = (int64_t)c->n_kv_heads * c->head_dim;
+    int64_t h = c->hidden, q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
     int64_t layer = 2 * h + 2 * h * q + 2 * h * kv + 3 * h * c->ffn;
     if (c->qkv_bias) layer += q + 2 * kv;
     if (c->o_bias) layer += h;
@@ -243,8 +239,7 @@ status model_config_read(model_config *c, const char *dir, err *e)
     *c = (model_config){0};
     if (!path) return err_set(e, ST_NOMEM, "%s: out of memory", path_tail(dir));
     if (!dir_exists(dir)) {
-        st = err_set(e, ST_IO, "%s: no such folder (a Hugging Face checkpoint is expected there)",
-                     path_tail(dir));
+        st = err_set(e, ST_IO, "%s: no such folder (a Hugging Face checkpoint is expected there)", path_tail(dir));
         goto done;
     }
     TRY_GOTO(file_read(&text, &n, path, CONFIG_BYTES_MAX, e));

@@ -29,8 +29,7 @@ static status read_kind(rope_config *r, const keys *k)
         r->kind = kinds[i].kind;
         return ST_OK;
     }
-    return err_set(k->e, ST_UNSUPPORTED,
-                   "%s: \"%s%s\" is \"%.40s\"; supported: default, linear, dynamic, llama3, yarn",
+    return err_set(k->e, ST_UNSUPPORTED, "%s: \"%s%s\" is \"%.40s\"; supported: default, linear, dynamic, llama3, yarn",
                    k->file, k->prefix, key, name);
 }
 
@@ -41,8 +40,7 @@ static status read_llama3(rope_config *r, const keys *k)
     if (r->low_freq_factor == 0) return keys_missing(k, "low_freq_factor");
     if (r->high_freq_factor == 0) return keys_missing(k, "high_freq_factor");
     if (r->high_freq_factor <= r->low_freq_factor)
-        return err_set(k->e, ST_FORMAT,
-                       "%s: \"%shigh_freq_factor\" is %g, expected more than low_freq_factor %g",
+        return err_set(k->e, ST_FORMAT, "%s: \"%shigh_freq_factor\" is %g, expected more than low_freq_factor %g",
                        k->file, k->prefix, r->high_freq_factor, r->low_freq_factor);
     return ST_OK;
 }
@@ -70,8 +68,7 @@ static status read_scaling(model_config *c, rope_config *r, const keys *k, const
     TRY(keys_real(k, "rope_theta", 1.000001, 1e18, &r->theta));
     TRY(keys_real(k, "partial_rotary_factor", 0, 1, &partial));
     if (partial != 1)
-        return err_set(k->e, ST_UNSUPPORTED,
-                       "%s: \"%spartial_rotary_factor\" is %g, only 1 is supported", k->file,
+        return err_set(k->e, ST_UNSUPPORTED, "%s: \"%spartial_rotary_factor\" is %g, only 1 is supported", k->file,
                        k->prefix, partial);
     if (r->kind == ROPE_NONE) return ST_OK;
     TRY(keys_real(k, "factor", 1e-6, FACTOR_MAX, &r->factor));
@@ -149,8 +146,7 @@ status config_read_rope(model_config *c, const keys *root)
     TRY(keys_real(root, "rope_theta", 1.000001, 1e18, &c->rope.theta));
     TRY(keys_real(root, "partial_rotary_factor", 0, 1, &partial));
     if (partial != 1)
-        return err_set(root->e, ST_UNSUPPORTED,
-                       "%s: \"partial_rotary_factor\" is %g, only 1 is supported", root->file,
+        return err_set(root->e, ST_UNSUPPORTED, "%s: \"partial_rotary_factor\" is %g, only 1 is supported", root->file,
                        partial);
     TRY(keys_object(root, "rope_scaling", &scaling));
     TRY(keys_object(root, "rope_parameters", &params));

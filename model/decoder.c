@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-const char *const stage_names[STAGE_COUNT] = {"embed",     "norm", "qkv", "index",  "score", "topk",
-                                              "attention", "out",  "ffn", "logits"};
+const char *const stage_names[STAGE_COUNT] = {"embed", "norm",      "qkv", "index", "score",
+                                              "topk",  "attention", "out", "ffn",   "logits"};
 
 static buf row(buf b, size_t i, size_t width)
 {
@@ -20,16 +20,14 @@ static void attention_block(decoder *d, const attn_step *step, int l, size_t n)
     const layer_weights *w = &d->m->layers[l];
     const model_config *c = &d->m->config;
     bool exact = d->opt.exact;
-    const linear_job qkv[] = {
-        {d->q, w->q, w->q_bias}, {d->k, w->k, w->k_bias}, {d->v, w->v, w->v_bias}};
+    const linear_job qkv[] = {{d->q, w->q, w->q_bias}, {d->k, w->k, w->k_bias}, {d->v, w->v, w->v_bias}};
     const linear_job out = {d->xn, w->o, w->o_bias};
 
     o->rmsnorm(d->be, d->xn, d->x, w->attn_norm, n, c->rms_eps);
     backend_mark(d->be, STAGE_NORM);
     o->linear(d->be, qkv, 3, d->xn, n, exact);
     if (w->q_norm.p.p) o->rmsnorm(d->be, d->q, d->q, w->q_norm, n * (size_t)c->n_heads, c->rms_eps);
-    if (w->k_norm.p.p)
-        o->rmsnorm(d->be, d->k, d->k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
+    if (w->k_norm.p.p) o->rmsnorm(d->be, d->k, d->k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
     backend_mark(d->be, STAGE_QKV);
     attn_layer(d->work, step, l, d->q, d->k, d->v, d->att);
     o->linear(d->be, &out, 1, d->att, n, exact);

@@ -3,6 +3,7 @@
 #ifndef MODEL_DECODER_H
 #define MODEL_DECODER_H
 
+#include "kernels/base/sha256.h"
 #include "model/session.h"
 
 struct decoder {
@@ -19,20 +20,21 @@ struct decoder {
     int64_t *host_pos;                 /* [rows] */
     float host_freq[128];
     float mscale;
-    attn_seq **seqs; /* [max_batch] */
-    buf next, share;          /* i32, f32 [max_batch]: what a step chose, and by which shares */
-    float *host_share;        /* [max_batch] */
-    draw_rule *rules;         /* [max_batch] */
-    uint64_t n_queued, n_taken; /* steps of session_queue */
-    bool checked;    /* the first logits were finite */
+    attn_seq **seqs;              /* [max_batch] */
+    buf next, share;              /* i32, f32 [max_batch]: what a step chose, and by which shares */
+    float *host_share;            /* [max_batch] */
+    draw_rule *rules;             /* [max_batch] */
+    uint64_t n_queued, n_taken;   /* steps of session_queue */
+    bool checked;                 /* the first logits were finite */
+    char fingerprint[SHA256_HEX]; /* of the model, once a session file needed it */
     int64_t stage[STAGE_COUNT];
 };
 
 struct session {
     decoder *d;
     attn_seq *attn;
-    int64_t limit;
-    bool open; /* in the middle of a prompt */
+    int64_t limit, longest_prompt; /* session_size */
+    bool open;                     /* in the middle of a prompt */
 };
 
 /* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */

@@ -26,7 +26,7 @@ typedef struct {
 /* What is converted: matrices, but with blocks not the embedding. */
 static bool is_converted(const holder *h, const weight_spec *w)
 {
-    bool looked_up = w->slot == &h->m->embed && dtype_in_blocks(h->o->type);
+    bool looked_up = w->slot == &h->m->embed && dtype_in_qblocks(h->o->type);
     return !w->vector && !looked_up && w->slot->type != h->o->type;
 }
 
@@ -47,7 +47,7 @@ static status each_matrix(holder *h, weight_visitor visit, err *e)
     model *m = h->m;
     matrix_walk k = {h, visit};
     TRY(model_each_weight(m, visit_matrix, &k, e));
-    if (!m->config.tied || !dtype_in_blocks(h->o->type)) return ST_OK;
+    if (!m->config.tied || !dtype_in_qblocks(h->o->type)) return ST_OK;
     const weight_spec head = {.name = "lm_head.weight",
                               .rows = m->lm_head.rows,
                               .cols = m->embed.cols,
@@ -61,9 +61,10 @@ static status add_size(void *ctx, const weight_spec *w, err *e)
 {
     holder *h = ctx;
     size_t size = weight_size(w, h->o->type);
-    if (weight_in_columns(w) && dtype_in_blocks(h->o->type) && w->cols % QUANT_COLS)
-        return err_set(e, ST_USAGE, "--weights %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
-                       dtype_name(h->o->type), w->name, w->all_cols, backend_ranks(h->m->be), w->cols, QUANT_COLS);
+    if (weight_in_columns(w) && dtype_in_qblocks(h->o->type) && w->cols % QBLOCK_COLS)
+        return err_set(e, ST_USAGE,
+                       "--weights %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
+                       dtype_name(h->o->type), w->name, w->all_cols, backend_ranks(h->m->be), w->cols, QBLOCK_COLS);
     if (size > h->largest) h->largest = size;
     return size_add(&h->bytes, h->bytes, weight_room(w, h->o->type), "weights", e);
 }
@@ -74,7 +75,7 @@ static void convert(holder *h, const weight_spec *w)
 {
     const backend_ops *o = h->m->be->ops;
     dtype t = h->o->type;
-    if (dtype_in_blocks(t)) o->quantize(h->m->be, h->work, t, *w->slot);
+    if (dtype_in_qblocks(t)) o->quantize(h->m->be, h->work, t, *w->slot);
     else o->convert(h->m->be, h->work, t, w->slot->p, w->slot->type, w->rows * w->cols);
     o->download(h->m->be, h->at, h->work, weight_size(w, t));
 }
@@ -156,8 +157,8 @@ static status make_key(holder *h, weights_key *key, err *e)
         struct stat s = {0};
         stat(path, &s); /* what it gives is compared with itself alone */
         sha256_add(&h->hash, name ? name : path, strlen(name ? name : path));
-        snprintf(line, sizeof line, " %zu %lld.%09ld\n", st_size(f->shards[i]),
-                 (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+        snprintf(line, sizeof line, " %zu %lld.%09ld\n", st_size(f->shards[i]), (long long)s.st_mtim.tv_sec,
+                 s.st_mtim.tv_nsec);
         sha256_add(&h->hash, line, strlen(line));
     }
     TRY(each_matrix(h, hash_matrix, e));
@@ -208,13 +209,11 @@ static status make_cached(holder *h, const weights_key *key, bool *used, err *e)
     status st = weights_cache_create(&c, key, h->o->cache_dir, &why);
     *used = st == ST_OK;
     if (*used) {
-        say(h, "weights: quantizing to %s, %.1f MB, kept in %s", dtype_name(key->type),
-            (double)key->bytes / 1e6, c.path);
+        say(h, "weights: quantizing to %s, %.1f MB, kept in %s", dtype_name(key->type), (double)key->bytes / 1e6,
+            c.path);
         st = convert_all(h, c.map + WEIGHTS_CACHE_HEADER, e);
-        if (st == ST_OK && weights_cache_commit(&c, &why) != ST_OK)
-            say(h, "warning: weights cache %s", why.msg);
-        else if (st == ST_OK)
-            say(h, "weights: quantized in %.1f s", (double)(clock_ns() - start) / 1e9);
+        if (st == ST_OK && weights_cache_commit(&c, &why) != ST_OK) say(h, "warning: weights cache %s", why.msg);
+        else if (st == ST_OK) say(h, "weights: quantized in %.1f s", (double)(clock_ns() - start) / 1e9);
         keep(h, &c);
     } else if (st == ST_IO) {
         say(h, "warning: weights cache %s; quantized weights are kept in memory", why.msg);
@@ -234,8 +233,8 @@ static status hold_in_memory(holder *h, err *e)
     void *p;
     size_t room = mem_available();
     if (room && h->bytes > room)
-        return err_set(e, ST_NOMEM, "--weights %s: %.2f GB are needed, %.2f GB are available",
-                       dtype_name(h->o->type), (double)h->bytes * 1e-9, (double)room * 1e-9);
+        return err_set(e, ST_NOMEM, "--weights %s: %.2f GB are needed, %.2f GB are available", dtype_name(h->o->type),
+                       (double)h->bytes * 1e-9, (double)room * 1e-9);
     TRY(mem_map_anon(&p, h->bytes, "converted weights", e));
     f->held = p;
     f->held_bytes = h->bytes;
@@ -246,7 +245,7 @@ static status hold(holder *h, err *e)
 {
     weights_key key;
     bool used = false;
-    if (!h->o->cache_dir || !dtype_in_blocks(h->o->type)) return hold_in_memory(h, e);
+    if (!h->o->cache_dir || !dtype_in_qblocks(h->o->type)) return hold_in_memory(h, e);
     TRY(make_key(h, &key, e));
     TRY(take_cached(h, &key, &used, e));
     if (!used) TRY(make_cached(h, &key, &used, e));
@@ -261,6 +260,6 @@ status model_hold(model *m, const weights_options *o, err *e)
     if (o->plan) TRY(each_matrix(&h, take, e));
     else TRY(hold(&h, e));
     model_finish(m);
-    if (o->plan && !(o->cache_dir && dtype_in_blocks(o->type))) m->memory_bytes += h.bytes;
+    if (o->plan && !(o->cache_dir && dtype_in_qblocks(o->type))) m->memory_bytes += h.bytes;
     return ST_OK;
 }

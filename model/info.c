@@ -64,20 +64,16 @@ static void print_windows(const model_config *c, FILE *f)
 
 static void print_config(const model_config *c, FILE *f)
 {
-    size_t kv =
-        2 * (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim * dtype_size(DT_F16);
+    size_t kv = 2 * (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim * dtype_size(DT_F16);
     fprintf(f, "%-14s %s\n", "architecture", c->arch);
-    fprintf(f, "%-14s %.2f M (%lld)\n", "parameters", (double)c->n_params * 1e-6,
-            (long long)c->n_params);
+    fprintf(f, "%-14s %.2f M (%lld)\n", "parameters", (double)c->n_params * 1e-6, (long long)c->n_params);
     fprintf(f, "%-14s %d\n", "layers", c->n_layers);
-    fprintf(f, "%-14s %d query, %d key-value, dimension %d\n", "heads", c->n_heads, c->n_kv_heads,
-            c->head_dim);
+    fprintf(f, "%-14s %d query, %d key-value, dimension %d\n", "heads", c->n_heads, c->n_kv_heads, c->head_dim);
     fprintf(f, "%-14s %d, feed-forward %d\n", "hidden", c->hidden, c->ffn);
-    fprintf(f, "%-14s %d%s\n", "vocabulary", c->vocab,
-            c->tied ? " (output matrix is the embedding)" : "");
-    fprintf(f, "%-14s qkv bias %s, output bias %s, mlp bias %s, q/k norm %s, rms eps %g\n",
-            "details", c->qkv_bias ? "yes" : "no", c->o_bias ? "yes" : "no",
-            c->mlp_bias ? "yes" : "no", c->qk_norm ? "yes" : "no", (double)c->rms_eps);
+    fprintf(f, "%-14s %d%s\n", "vocabulary", c->vocab, c->tied ? " (output matrix is the embedding)" : "");
+    fprintf(f, "%-14s qkv bias %s, output bias %s, mlp bias %s, q/k norm %s, rms eps %g\n", "details",
+            c->qkv_bias ? "yes" : "no", c->o_bias ? "yes" : "no", c->mlp_bias ? "yes" : "no", c->qk_norm ? "yes" : "no",
+            (double)c->rms_eps);
     print_rope(c, f);
     print_windows(c, f);
     fprintf(f, "%-14s %lld\n", "max positions", (long long)c->max_positions);
@@ -91,10 +87,8 @@ static void print_files(const model_files *files, FILE *f)
                 (double)st_size(files->shards[i]) * 1e-6, st_count(files->shards[i]));
     if (files->random) fprintf(f, "%-14s none: random weights in memory\n", "files");
     if (files->cache) fprintf(f, "%-14s %s\n", "mapped from", files->cache);
-    if (files->n_unused)
-        fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
-    if (files->n_copies)
-        fprintf(f, "%-14s %zu tensors (not aligned in the file)\n", "copied", files->n_copies);
+    if (files->n_unused) fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
+    if (files->n_copies) fprintf(f, "%-14s %zu tensors (not aligned in the file)\n", "copied", files->n_copies);
 }
 
 void model_print_info(const model *m, FILE *f)
@@ -107,8 +101,7 @@ void model_print_info(const model *m, FILE *f)
     fprintf(f, "%-14s ", "dtype");
     for (dtype d = DT_F32; d < DT_COUNT; d++) {
         if (!t.n[d]) continue;
-        fprintf(f, "%s%s (%zu tensors, %.2f MB)", any ? ", " : "", dtype_name(d), t.n[d],
-                (double)t.bytes[d] * 1e-6);
+        fprintf(f, "%s%s (%zu tensors, %.2f MB)", any ? ", " : "", dtype_name(d), t.n[d], (double)t.bytes[d] * 1e-6);
         any = true;
     }
     fputc('\n', f);
@@ -144,8 +137,7 @@ static bool all_finite(const void *p, dtype t, size_t bytes)
 static bool all_scales_finite(const unsigned char *p, dtype t, size_t bytes)
 {
     bool good = true;
-    for (size_t at = 0; at < bytes; at += quant_block_bytes(t))
-        good &= all_finite(p + at, DT_F16, QUANT_SCALES);
+    for (size_t at = 0; at < bytes; at += qblock_bytes(t)) good &= all_finite(p + at, DT_F16, QBLOCK_SCALES);
     return good;
 }
 
@@ -153,9 +145,9 @@ static status scan_weight(void *ctx, const weight_spec *w, err *e)
 {
     const scan *s = ctx;
     dtype t = w->slot->type;
-    bool blocks = dtype_in_blocks(t);
+    bool blocks = dtype_in_qblocks(t);
     size_t bytes = weight_size(w, t), step = CHUNK_BYTES;
-    if (blocks) step -= step % quant_block_bytes(t);
+    if (blocks) step -= step % qblock_bytes(t);
     for (size_t at = 0; at < bytes; at += step) {
         size_t n = bytes - at < step ? bytes - at : step;
         s->be->ops->download(s->be, s->chunk, buf_at(w->slot->p, at), n);

@@ -30,8 +30,7 @@ status keys_wrong(const keys *k, const char *key, const json_t *found, const cha
 {
     char what[64];
     describe(what, sizeof what, found);
-    return err_set(k->e, ST_FORMAT, "%s: \"%s%s\" is %s, expected %s", k->file, k->prefix, key,
-                   what, expected);
+    return err_set(k->e, ST_FORMAT, "%s: \"%s%s\" is %s, expected %s", k->file, k->prefix, key, what, expected);
 }
 
 status keys_missing(const keys *k, const char *key)

@@ -36,14 +36,13 @@ typedef struct {
     float rms_eps;
     bool tied; /* the output matrix is the embedding */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
-    int64_t
-        max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
-    int *window;       /* [n_layers]: sliding window of each layer, 0 for none */
+    int64_t max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
+    int *window;           /* [n_layers]: sliding window of each layer, 0 for none */
     rope_config rope;
     int64_t n_params;
 } model_config;
 
-/* Reads and checks DIR/config.json (all families and key spellings of the README's table).
+/* Reads and checks DIR/config.json (all families and key spellings of doc/usage.md's table).
  * Errors: ST_IO, ST_FORMAT (wrong type or value: names the key, what was found, what is expected),
  * ST_UNSUPPORTED (architecture, rope kind, activation). */
 status model_config_read(model_config *c, const char *dir, err *e);
@@ -68,11 +67,10 @@ struct model {
     dtype type;                  /* of the large matrices */
     size_t weight_bytes;         /* all weights, counted once */
     size_t memory_bytes;         /* of these, in memory that no file backs */
-    size_t
-        decode_bytes; /* weights that one decoded token reads: all but embedding rows not looked up */
-    char *name;       /* folder or shape, for reports */
-    void *files;      /* mappings or memory behind the weights */
-    void *source;     /* where model_load finds them; NULL: they are there */
+    size_t decode_bytes;         /* weights that one decoded token reads: all but embedding rows not looked up */
+    char *name;                  /* folder or shape, for reports */
+    void *files;                 /* mappings or memory behind the weights */
+    void *source;                /* where model_load finds them; NULL: they are there */
 };
 
 /* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of
@@ -80,9 +78,9 @@ struct model {
  * its rows and copies its columns (of `o` and `down`); all have the embedding. Errors name file and tensor; ST_USAGE:
  * ranks do not divide the model, or have different ones. */
 status model_open(model **out, const char *dir, backend *be, err *e);
-/* The same in two steps. What model_find gives has config, types, shapes and byte counts, for plans, and no numbers: nothing
- * is read or copied before model_load, which does nothing for a model that is whole, and after which an error leaves
- * one that can only be closed. */
+/* The same in two steps. What model_find gives has config, types, shapes and byte counts, for plans, and no numbers:
+ * nothing is read or copied before model_load, which does nothing for a model that is whole, and after which an error
+ * leaves one that can only be closed. */
 status model_find(model **out, const char *dir, backend *be, err *e);
 status model_load(model *m, err *e);
 /* How matrices are to be held, if not as they lie in the files. */
@@ -103,8 +101,7 @@ typedef struct {
  * Errors: ST_NOMEM, with the numbers. The model is as it was, or can only be closed. */
 status model_hold(model *m, const weights_options *o, err *e);
 /* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
-status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be,
-                        err *e);
+status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
 const char *const *model_shape_names(void); /* NULL-terminated */
 /* The config alone, for plans. ST_USAGE: unknown shape. */
 status model_shape_config(model_config *c, const char *shape, err *e);

@@ -60,8 +60,7 @@ static double yarn_attention_factor(const rope_config *r)
 {
     if (r->attention_factor > 0) return r->attention_factor;
     if (r->mscale > 0 && r->mscale_all_dim > 0)
-        return yarn_get_mscale(r->factor, r->mscale) /
-               yarn_get_mscale(r->factor, r->mscale_all_dim);
+        return yarn_get_mscale(r->factor, r->mscale) / yarn_get_mscale(r->factor, r->mscale_all_dim);
     return yarn_get_mscale(r->factor, 1);
 }
 

@@ -33,10 +33,9 @@ static const struct {
     const char *name;
     unsigned bits;
 } types[] = {
-    {"F64", 64},    {"F32", 32},    {"F16", 16}, {"BF16", 16},   {"I64", 64},
-    {"I32", 32},    {"I16", 16},    {"I8", 8},   {"U64", 64},    {"U32", 32},
-    {"U16", 16},    {"U8", 8},      {"BOOL", 8}, {"C64", 64},    {"F8_E5M2", 8},
-    {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6},
+    {"F64", 64},    {"F32", 32},    {"F16", 16},    {"BF16", 16}, {"I64", 64},    {"I32", 32},    {"I16", 16},
+    {"I8", 8},      {"U64", 64},    {"U32", 32},    {"U16", 16},  {"U8", 8},      {"BOOL", 8},    {"C64", 64},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F4", 4},    {"F6_E2M3", 6}, {"F6_E3M2", 6},
 };
 
 /* For messages: names come from the file and may be long. */
@@ -55,12 +54,10 @@ static uint64_t read_u64_le(const uint8_t *p)
 }
 
 /* A member that must be an integer >= 0. */
-static status read_size(const st_file *f, const char *tensor, const char *key, const json_t *j,
-                        size_t *out, err *e)
+static status read_size(const st_file *f, const char *tensor, const char *key, const json_t *j, size_t *out, err *e)
 {
     if (!json_is_integer(j) || json_integer_value(j) < 0)
-        return err_set(e, ST_FORMAT, FILE_TENSOR "%s must hold integers >= 0", label(f), tensor,
-                       key);
+        return err_set(e, ST_FORMAT, FILE_TENSOR "%s must hold integers >= 0", label(f), tensor, key);
     *out = (size_t)json_integer_value(j);
     return ST_OK;
 }
@@ -68,9 +65,7 @@ static status read_size(const st_file *f, const char *tensor, const char *key, c
 static status read_type(const st_file *f, st_tensor *t, const json_t *j, unsigned *bits, err *e)
 {
     const char *s = json_string_value(j);
-    if (!s)
-        return err_set(e, ST_FORMAT, FILE_TENSOR "\"dtype\" is missing or not a string", label(f),
-                       t->name);
+    if (!s) return err_set(e, ST_FORMAT, FILE_TENSOR "\"dtype\" is missing or not a string", label(f), t->name);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (strcmp(s, types[i].name) != 0) continue;
         memcpy(t->type, s, strlen(s) + 1);
@@ -81,16 +76,14 @@ static status read_type(const st_file *f, st_tensor *t, const json_t *j, unsigne
 }
 
 /* Reads "shape"; *bytes is the size that it and the type ask for. */
-static status read_shape(const st_file *f, st_tensor *t, const json_t *j, unsigned bits,
-                         size_t *bytes, err *e)
+static status read_shape(const st_file *f, st_tensor *t, const json_t *j, unsigned bits, size_t *bytes, err *e)
 {
     if (!json_is_array(j))
-        return err_set(e, ST_FORMAT, FILE_TENSOR "\"shape\" is missing or not a list", label(f),
-                       t->name);
+        return err_set(e, ST_FORMAT, FILE_TENSOR "\"shape\" is missing or not a list", label(f), t->name);
     t->rank = json_array_size(j);
     if (t->rank > ST_MAX_RANK)
-        return err_set(e, ST_FORMAT, FILE_TENSOR "%zu dimensions in \"shape\", at most %d allowed",
-                       label(f), t->name, t->rank, ST_MAX_RANK);
+        return err_set(e, ST_FORMAT, FILE_TENSOR "%zu dimensions in \"shape\", at most %d allowed", label(f), t->name,
+                       t->rank, ST_MAX_RANK);
     size_t n = 1;
     bool over = false;
     for (size_t i = 0; i < t->rank; i++) {
@@ -98,12 +91,8 @@ static status read_shape(const st_file *f, st_tensor *t, const json_t *j, unsign
         over |= __builtin_mul_overflow(n, t->shape[i], &n);
     }
     over |= __builtin_mul_overflow(n, (size_t)bits, &n);
-    if (over)
-        return err_set(e, ST_FORMAT, FILE_TENSOR "the product of \"shape\" overflows", label(f),
-                       t->name);
-    if (n % 8)
-        return err_set(e, ST_FORMAT, FILE_TENSOR "\"shape\" does not fill whole bytes", label(f),
-                       t->name);
+    if (over) return err_set(e, ST_FORMAT, FILE_TENSOR "the product of \"shape\" overflows", label(f), t->name);
+    if (n % 8) return err_set(e, ST_FORMAT, FILE_TENSOR "\"shape\" does not fill whole bytes", label(f), t->name);
     *bytes = n / 8;
     return ST_OK;
 }
@@ -113,30 +102,24 @@ static status read_entry(const st_file *f, entry *x, const char *name, const jso
     size_t want = 0, room = f->size - f->data_at;
     unsigned bits = 0;
     x->t.name = name;
-    if (!json_is_object(j))
-        return err_set(e, ST_FORMAT, FILE_TENSOR "the entry is not a JSON object", label(f), name);
+    if (!json_is_object(j)) return err_set(e, ST_FORMAT, FILE_TENSOR "the entry is not a JSON object", label(f), name);
     TRY(read_type(f, &x->t, json_object_get(j, "dtype"), &bits, e));
     TRY(read_shape(f, &x->t, json_object_get(j, "shape"), bits, &want, e));
     const json_t *o = json_object_get(j, "data_offsets");
     if (!json_is_array(o) || json_array_size(o) != 2)
-        return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" is missing or not [begin, end]",
-                       label(f), name);
+        return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" is missing or not [begin, end]", label(f), name);
     TRY(read_size(f, name, "\"data_offsets\"", json_array_get(o, 0), &x->begin, e));
     TRY(read_size(f, name, "\"data_offsets\"", json_array_get(o, 1), &x->end, e));
     if (x->begin > x->end)
-        return err_set(e, ST_FORMAT,
-                       FILE_TENSOR "\"data_offsets\" [%zu, %zu] end before they begin", label(f),
-                       name, x->begin, x->end);
+        return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" [%zu, %zu] end before they begin", label(f), name,
+                       x->begin, x->end);
     if (x->end > room)
         return err_set(e, ST_FORMAT,
-                       FILE_TENSOR
-                       "\"data_offsets\" [%zu, %zu] reach past the end of the file, which "
-                       "holds %zu bytes of data (truncated?)",
+                       FILE_TENSOR "\"data_offsets\" [%zu, %zu] reach past the end of the file, which "
+                                   "holds %zu bytes of data (truncated?)",
                        label(f), name, x->begin, x->end, room);
     if (x->end - x->begin != want)
-        return err_set(e, ST_FORMAT,
-                       FILE_TENSOR
-                       "\"data_offsets\" hold %zu bytes, but shape and dtype %s ask for %zu",
+        return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" hold %zu bytes, but shape and dtype %s ask for %zu",
                        label(f), name, x->end - x->begin, x->t.type, want);
     x->t.bytes = want;
     x->t.data = f->bytes + f->data_at + x->begin;
@@ -147,13 +130,11 @@ static status check_metadata(const st_file *f, json_t *meta, err *e)
 {
     const char *key;
     json_t *v;
-    if (!json_is_object(meta))
-        return err_set(e, ST_FORMAT, "%s: \"__metadata__\" is not a JSON object", label(f));
+    if (!json_is_object(meta)) return err_set(e, ST_FORMAT, "%s: \"__metadata__\" is not a JSON object", label(f));
     json_object_foreach(meta, key, v)
     {
         if (!json_is_string(v))
-            return err_set(e, ST_FORMAT, "%s: \"__metadata__\": \"%.60s\" is not a string",
-                           label(f), key);
+            return err_set(e, ST_FORMAT, "%s: \"__metadata__\": \"%.60s\" is not a string", label(f), key);
     }
     return ST_OK;
 }
@@ -180,17 +161,15 @@ static status check_layout(const st_file *f, err *e)
     for (size_t i = 0; i < f->n; i++) {
         const entry *x = &f->entries[i];
         if (x->begin < at)
-            return err_set(e, ST_FORMAT,
-                           FILE_TENSOR "\"data_offsets\" [%zu, %zu] overlap tensor \"%.60s\"",
-                           label(f), x->t.name, x->begin, x->end, f->entries[i - 1].t.name);
+            return err_set(e, ST_FORMAT, FILE_TENSOR "\"data_offsets\" [%zu, %zu] overlap tensor \"%.60s\"", label(f),
+                           x->t.name, x->begin, x->end, f->entries[i - 1].t.name);
         if (x->begin > at)
-            return err_set(e, ST_FORMAT, FILE_TENSOR "hole of %zu bytes in the data before it",
-                           label(f), x->t.name, x->begin - at);
+            return err_set(e, ST_FORMAT, FILE_TENSOR "hole of %zu bytes in the data before it", label(f), x->t.name,
+                           x->begin - at);
         at = x->end;
     }
     if (at != room)
-        return err_set(e, ST_FORMAT, "%s: %zu bytes behind the last tensor (overlong file)",
-                       label(f), room - at);
+        return err_set(e, ST_FORMAT, "%s: %zu bytes behind the last tensor (overlong file)", label(f), room - at);
     return ST_OK;
 }
 
@@ -205,17 +184,15 @@ static status read_header(st_file *f, err *e)
                        label(f), f->size);
     uint64_t n = read_u64_le(f->bytes);
     if (n > HEADER_MAX)
-        return err_set(e, ST_FORMAT,
-                       "%s: header of %llu bytes, at most %d allowed (not a safetensors file?)",
-                       label(f), (unsigned long long)n, HEADER_MAX);
+        return err_set(e, ST_FORMAT, "%s: header of %llu bytes, at most %d allowed (not a safetensors file?)", label(f),
+                       (unsigned long long)n, HEADER_MAX);
     if (n > f->size - 8)
         return err_set(e, ST_FORMAT,
                        "%s: truncated header: %llu bytes announced, the file has %zu behind "
                        "the length",
                        label(f), (unsigned long long)n, f->size - 8);
     f->data_at = 8 + (size_t)n;
-    TRY(json_parse_object(&f->header, (const char *)f->bytes + 8, (size_t)n, label(f), HEADER_DEPTH,
-                          e));
+    TRY(json_parse_object(&f->header, (const char *)f->bytes + 8, (size_t)n, label(f), HEADER_DEPTH, e));
     size_t count = json_object_size(f->header);
     TRY(MEM_NEW(&f->entries, count, e));
     TRY(MEM_NEW(&f->sorted, count, e));
@@ -235,8 +212,7 @@ static status read_header(st_file *f, err *e)
     return ST_OK;
 }
 
-static status open_any(st_file **out, const char *path, const uint8_t *data, size_t size, bool map,
-                       err *e)
+static status open_any(st_file **out, const char *path, const uint8_t *data, size_t size, bool map, err *e)
 {
     st_file *f = NULL;
     status st;

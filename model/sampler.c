@@ -22,16 +22,13 @@ status sampler_create(sampler **out, const sampler_options *o, size_t vocab, err
 {
     sampler *s;
     *out = NULL;
-    if (!(o->temp >= 0 && o->temp <= 100))
-        return err_set(e, ST_USAGE, "--temp %g: expected 0 to 100", o->temp);
+    if (!(o->temp >= 0 && o->temp <= 100)) return err_set(e, ST_USAGE, "--temp %g: expected 0 to 100", o->temp);
     if (!(o->top_p > 0 && o->top_p <= 1))
         return err_set(e, ST_USAGE, "--top-p %g: expected above 0, at most 1", o->top_p);
-    if (!(o->min_p >= 0 && o->min_p < 1))
-        return err_set(e, ST_USAGE, "--min-p %g: expected 0 to below 1", o->min_p);
+    if (!(o->min_p >= 0 && o->min_p < 1)) return err_set(e, ST_USAGE, "--min-p %g: expected 0 to below 1", o->min_p);
     if (o->top_k < 0) return err_set(e, ST_USAGE, "--top-k %d: expected 0 (off) or more", o->top_k);
     if (!(o->repeat_penalty > 0 && o->repeat_penalty <= 10))
-        return err_set(e, ST_USAGE, "--repeat-penalty %g: expected above 0, at most 10",
-                       o->repeat_penalty);
+        return err_set(e, ST_USAGE, "--repeat-penalty %g: expected above 0, at most 10", o->repeat_penalty);
     TRY(MEM_NEW(&s, 1, e));
     s->opt = *o;
     s->vocab = vocab;

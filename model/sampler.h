@@ -9,11 +9,10 @@
 #include "kernels/draw.h"
 
 typedef struct {
-    double temp;         /* 0: greedy */
-    int top_k;           /* 0: off */
-    double top_p, min_p; /* 1 and 0: off */
-    double
-        repeat_penalty; /* 1: off; over all tokens seen (Keskar et al. 2019, as transformers does) */
+    double temp;           /* 0: greedy */
+    int top_k;             /* 0: off */
+    double top_p, min_p;   /* 1 and 0: off */
+    double repeat_penalty; /* 1: off; over all tokens seen (Keskar et al. 2019, as transformers does) */
     uint64_t seed;
 } sampler_options;
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "kernels/base/mem.h"
-#include "kernels/base/rng.h"
 #include "kernels/ops_weights.h"
 #include "model/decoder.h"
 
@@ -52,12 +51,10 @@ typedef struct {
 
 enum { N_BUFS = 15 };
 
-static void list_buffers(decoder *d, const model_config *c, int ranks, const decoder_options *o,
-                         buf_size out[N_BUFS])
+static void list_buffers(decoder *d, const model_config *c, int ranks, const decoder_options *o, buf_size out[N_BUFS])
 {
     size_t r = rows_of(o), f = sizeof(float), d_head = (size_t)c->head_dim;
-    size_t q = (size_t)c->n_heads * d_head, kv = (size_t)c->n_kv_heads * d_head,
-           h = (size_t)c->hidden;
+    size_t q = (size_t)c->n_heads * d_head, kv = (size_t)c->n_kv_heads * d_head, h = (size_t)c->hidden;
     const buf_size all[N_BUFS] = {
         {&d->ids, r * sizeof(int32_t)},
         {&d->pos, r * sizeof(int64_t)},
@@ -95,8 +92,7 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
     for (int i = 0; i < N_BUFS && st == ST_OK; i++)
         st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
     if (st == ST_OK)
-        st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab,
-                       sizeof(float), "logits", e);
+        st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab, sizeof(float), "logits", e);
     if (st == ST_OK) st = MEM_NEW(&d->host_pos, d->max_rows, e);
     if (st == ST_OK) st = MEM_NEW(&d->seqs, d->max_rows, e);
     if (st == ST_OK) st = MEM_NEW(&d->host_share, d->opt.max_batch, e);
@@ -162,30 +158,35 @@ static bool has_host_memory(const backend *be)
     return be->ops->host && be->ops->host->room;
 }
 
-status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,
-                    int64_t n_tokens, err *e)
+static attn_limits limits_of(const model *m, const decoder_options *o, session_size size)
+{
+    return (attn_limits){.n_tokens = size.n_tokens,
+                         .chunk = (int64_t)o->chunk,
+                         .prompt = size.longest_prompt,
+                         .at_once = m->be->ops->at_once};
+}
+
+status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec, session_size size,
+                    err *e)
 {
     decoder_options opt = with_defaults(o);
     attn_shape shape = shape_of(&m->config);
-    attn_limits lim = {n_tokens, (int64_t)opt.chunk};
-    attn_spec planned = *spec;
+    attn_limits lim = limits_of(m, &opt, size);
     attn_bytes kv;
     size_t slow;
     decoder unused;
     buf_size list[N_BUFS];
-    planned.kv.at_once = m->be->ops->at_once;
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
     if (m->source) p->to_load = m->be->ops->imports_copy ? m->weight_bytes : m->memory_bytes;
-    TRY(attn_plan(&kv, &planned, &shape, &lim, e));
-    TRY(attn_plan_slow(&slow, &planned, &shape, &lim, e));
+    TRY(attn_plan(&kv, spec, &shape, &lim, e));
+    TRY(attn_plan_slow(&slow, spec, &shape, &lim, e));
     snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
     p->kv = kv.kv;
     if (spec->tier.place == KV_DISK) p->disk = slow;
     else if (has_host_memory(m->be)) p->host = slow;
     else p->kv += slow;
     p->index = kv.index + kv.scratch;
-    p->scratch = attn_work_bytes(&shape, rows_of(&opt)) +
-                 logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
+    p->scratch = attn_work_bytes(&shape, rows_of(&opt)) + logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
     list_buffers(&unused, &m->config, backend_ranks(m->be), &opt, list);
     for (int i = 0; i < N_BUFS; i++) p->scratch += list[i].bytes;
     return ST_OK;
@@ -203,7 +204,8 @@ static status check_host(const memory_plan *p, backend *be, err *e)
 {
     size_t have = p->host ? be->ops->host->room(be) : 0;
     if (have == 0 || p->host <= have) return ST_OK;
-    return err_set(e, ST_NOMEM, "--kv-tier host: %.1f MB of keys and values, %.1f MB of the host's memory are available",
+    return err_set(e, ST_NOMEM,
+                   "--kv-tier host: %.1f MB of keys and values, %.1f MB of the host's memory are available",
                    (double)p->host / 1e6, (double)have / 1e6);
 }
 
@@ -218,19 +220,17 @@ status memory_plan_check(const memory_plan *p, backend *be, err *e)
     return err_set(e, ST_NOMEM,
                    "out of memory: %sKV %.1f MB, index %.1f MB and scratch %.1f MB are needed, %.1f "
                    "MB are available",
-                   weights, (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6,
-                   (double)have / 1e6);
+                   weights, (double)p->kv / 1e6, (double)p->index / 1e6, (double)p->scratch / 1e6, (double)have / 1e6);
 }
 
-status session_check(const model *m, const decoder_options *o, const attn_spec *spec, int64_t n_tokens, err *e)
+status session_check(const model *m, const decoder_options *o, const attn_spec *spec, session_size size, err *e)
 {
     const attn_shape shape = shape_of(&m->config);
     memory_plan plan;
-    if (n_tokens < 1)
-        return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed",
-                       (long long)n_tokens);
+    if (size.n_tokens < 1)
+        return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed", (long long)size.n_tokens);
     TRY(attn_spec_check(spec, &shape, e));
-    TRY(session_plan(&plan, m, o, spec, n_tokens, e));
+    TRY(session_plan(&plan, m, o, spec, size, e));
     TRY(attn_backend_check(spec, m->be, e));
     return memory_plan_check(&plan, m->be, e);
 }
@@ -251,17 +251,18 @@ static status reserve(decoder *d, int64_t n_tokens, err *e)
     return d->be->ops->reserve(d->be, &most, e);
 }
 
-status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e)
+status session_create(session **out, decoder *d, const attn_spec *spec, session_size size, err *e)
 {
     session *s;
     *out = NULL;
-    TRY(session_check(d->m, &d->opt, spec, n_tokens, e));
+    TRY(session_check(d->m, &d->opt, spec, size, e));
     TRY(MEM_NEW(&s, 1, e));
     s->d = d;
-    s->limit = n_tokens;
-    attn_limits lim = {n_tokens, (int64_t)d->opt.chunk};
+    s->limit = size.n_tokens;
+    s->longest_prompt = size.longest_prompt;
+    attn_limits lim = limits_of(d->m, &d->opt, size);
     status st = attn_seq_create(&s->attn, spec, &d->shape, &lim, d->be, e);
-    if (st == ST_OK) st = reserve(d, n_tokens, e);
+    if (st == ST_OK) st = reserve(d, size.n_tokens, e);
     if (st != ST_OK) session_free(s);
     else *out = s;
     return st;
@@ -308,8 +309,7 @@ status session_rewind(session *s, int64_t n, err *e)
 bool session_can_share(const session *a, const session *b, size_t n_ids)
 {
     return a->d == b->d && a->limit - session_length(a) >= (int64_t)n_ids &&
-           b->limit - session_length(b) >= (int64_t)n_ids &&
-           attn_can_share(a->attn, b->attn, (int64_t)n_ids);
+           b->limit - session_length(b) >= (int64_t)n_ids && attn_can_share(a->attn, b->attn, (int64_t)n_ids);
 }
 
 /* ---- forwards ---- */
@@ -318,8 +318,8 @@ static status check_ids(const decoder *d, const int32_t *ids, size_t n, err *e)
 {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= d->m->config.vocab)
-            return err_set(e, ST_USAGE, "token id %d is outside the model's vocabulary of %d",
-                           (int)ids[i], d->m->config.vocab);
+            return err_set(e, ST_USAGE, "token id %d is outside the model's vocabulary of %d", (int)ids[i],
+                           d->m->config.vocab);
     return ST_OK;
 }
 
@@ -328,8 +328,7 @@ static void set_freq(decoder *d, size_t i, int64_t seq_len)
 {
     size_t half = (size_t)d->shape.head_dim / 2;
     rope_frequencies(&d->m->config.rope, seq_len, d->host_freq, &d->mscale);
-    d->be->ops->upload(d->be, buf_at(d->freq, i * half * sizeof(float)), d->host_freq,
-                       half * sizeof(float));
+    d->be->ops->upload(d->be, buf_at(d->freq, i * half * sizeof(float)), d->host_freq, half * sizeof(float));
 }
 
 static void set_tables(decoder *d, size_t n_seq, size_t n_tok)
@@ -355,8 +354,7 @@ static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n
 
 /* Hands the logits that were asked for to the caller: n rows of this chunk, the first is prompt row
  * `done`. */
-static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last,
-                          err *e)
+static status give_logits(decoder *d, const prefill_options *o, int64_t done, size_t n, bool last, err *e)
 {
     size_t from = n - 1, before = (size_t)done;
     if (o->which == LOGITS_ALL) from = o->from > before ? o->from - before : 0;
@@ -375,12 +373,11 @@ static status give_logits(decoder *d, const prefill_options *o, int64_t done, si
  * do not, it would be most of the logits' error: 1e-5 to 6e-5 (NMSE) of two layers of random weights. */
 static bool may_round(const decoder *d)
 {
-    return !d->opt.exact && (d->m->type == DT_BF16 || dtype_in_blocks(d->m->type));
+    return !d->opt.exact && (d->m->type == DT_BF16 || dtype_in_qblocks(d->m->type));
 }
 
 /* Positions and tables of n rows of a prompt of `total`, of which `done` are stored. */
-static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int64_t done,
-                             int64_t total)
+static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int64_t done, int64_t total)
 {
     decoder *d = s[0]->d;
     int64_t pos0 = session_length(s[0]);
@@ -397,8 +394,8 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     return step;
 }
 
-static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t *ids, size_t n,
-                            int64_t done, int64_t total, const prefill_options *o, err *e)
+static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t *ids, size_t n, int64_t done,
+                            int64_t total, const prefill_options *o, err *e)
 {
     decoder *d = s[0]->d;
     bool last = done + (int64_t)n == total;
@@ -407,8 +404,7 @@ static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t 
     decoder_forward(d, &step);
     TRY(backend_fault(d->be, e));
     TRY(give_logits(d, o, done, n, last, e));
-    if (o->progress && !o->progress(o->ctx, done + (int64_t)n, total))
-        return err_set(e, ST_INTERRUPTED, "interrupted");
+    if (o->progress && !o->progress(o->ctx, done + (int64_t)n, total)) return err_set(e, ST_INTERRUPTED, "interrupted");
     return ST_OK;
 }
 
@@ -416,25 +412,23 @@ static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t 
 static status check_waiting(const session *s, int64_t n, err *e)
 {
     const kv_format *f = &attn_seq_spec(s->attn)->kv;
-    if (f->kind == KV_EXACT || f->prompt == 0 || n <= f->prompt) return ST_OK;
+    if (f->kind == KV_EXACT || s->longest_prompt == 0 || n <= s->longest_prompt) return ST_OK;
     return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens, the store has room for one of %lld", (long long)n,
-                   (long long)f->prompt);
+                   (long long)s->longest_prompt);
 }
 
-status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids,
-                       const prefill_options *o, err *e)
+status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids, const prefill_options *o,
+                       err *e)
 {
     decoder *d = s[0]->d;
     if (n_sessions > d->max_rows)
-        return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions,
-                       d->max_rows);
+        return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions, d->max_rows);
     TRY(check_ids(d, ids, n_ids, e));
     for (size_t i = 0; i < n_sessions; i++)
         if (session_length(s[i]) + (int64_t)n_ids > s[i]->limit)
-            return err_set(
-                e, ST_UNSUPPORTED,
-                "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)",
-                n_ids, (long long)session_length(s[i]), (long long)s[i]->limit);
+            return err_set(e, ST_UNSUPPORTED,
+                           "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)", n_ids,
+                           (long long)session_length(s[i]), (long long)s[i]->limit);
     int64_t before = (int64_t)o->before, total = before + (int64_t)(n_ids + o->after);
     for (size_t i = 0; i < n_sessions; i++) TRY(check_waiting(s[i], total, e));
     for (size_t done = 0; done < n_ids;) {
@@ -445,63 +439,24 @@ status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids,
     return ST_OK;
 }
 
-/* Standard normal numbers, enough that every (layer, chunk) can take rows from a place of its own. */
-enum { POOL = 1 << 21 };
-
-static void fill_pool(float *pool, rng *r)
-{
-    for (size_t i = 0; i < POOL; i += 2) {
-        /* Box and Muller 1958; 1 - u is never 0. */
-        float radius = sqrtf(-2 * logf(1 - rng_float(r))), angle = 6.28318531f * rng_float(r);
-        pool[i] = radius * cosf(angle);
-        pool[i + 1] = radius * sinf(angle);
-    }
-}
-
-/* n numbers from random places of the pool. */
-static void take_rows(float *out, const float *pool, size_t n, rng *r)
-{
-    for (size_t i = 0; i < n;) {
-        size_t at = rng_below(r, POOL), run = POOL - at < n - i ? POOL - at : n - i;
-        memcpy(out + i, pool + at, run * sizeof *out);
-        i += run;
-    }
-}
-
-/* Keys of n rows of a layer: the same channels stand out in all of them. */
-static void widen_outliers(float *k, const attn_shape *sh, size_t n, rng r)
-{
-    size_t dim = (size_t)sh->head_dim, width = (size_t)sh->n_kv_heads * dim;
-    size_t n_out = (dim * FILL_OUTLIERS + 99) / 100;
-    for (size_t h = 0; h < (size_t)sh->n_kv_heads; h++) {
-        size_t first = rng_below(&r, dim);
-        for (size_t i = 0; i < n_out; i++) {
-            size_t c = h * dim + (first + i * (dim / n_out)) % dim; /* apart from each other, so each once */
-            for (size_t t = 0; t < n; t++) k[t * width + c] *= FILL_SCALE;
-        }
-    }
-}
-
-/* The step of a chunk of random rows. */
-static attn_step fill_step(session *const *s, size_t n_sessions, size_t n, int64_t done, const fill_options *o)
+/* The step of a chunk of given rows. */
+static attn_step store_step(session *const *s, size_t n_sessions, size_t n, int64_t done, const store_options *o)
 {
     int64_t from = o->piece > 0 ? done / o->piece * o->piece : 0, total = o->n_tokens + o->after - from;
     if (o->piece > 0 && total > o->piece) total = o->piece;
     return prompt_step(s, n_sessions, n, done - from, total);
 }
 
-/* One chunk of random rows in every layer; rows: [2][n, kv_heads, head_dim] of room. */
-static void fill_chunk(session *const *s, size_t n_sessions, size_t n, int64_t done, const fill_options *o,
-                       const float *pool, float *rows)
+/* One chunk in every layer; rows: [2][n, kv_heads, head_dim] of room. */
+static void store_chunk(session *const *s, size_t n_sessions, size_t n, int64_t done, const store_options *o,
+                        float *rows)
 {
     decoder *d = s[0]->d;
     size_t kv = n * (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim;
-    attn_step step = fill_step(s, n_sessions, n, done, o);
+    attn_step step = store_step(s, n_sessions, n, done, o);
     attn_begin(d->work, &step);
     for (int l = 0; l < d->shape.n_layers; l++) {
-        rng layer = {o->seed ^ (uint64_t)(l + 1) << 40}, r = {rng_next(&layer) + (uint64_t)done};
-        take_rows(rows, pool, 2 * kv, &r);
-        widen_outliers(rows, &d->shape, n, layer);
+        o->rows(o->source, l, done, n, rows);
         d->be->ops->upload(d->be, d->k, rows, kv * sizeof *rows);
         d->be->ops->upload(d->be, d->v, rows + kv, kv * sizeof *rows);
         attn_store(d->work, &step, l, d->k, d->v);
@@ -509,29 +464,26 @@ static void fill_chunk(session *const *s, size_t n_sessions, size_t n, int64_t d
     attn_end(d->work, &step);
 }
 
-status session_fill(session *const *s, size_t n_sessions, const fill_options *o, err *e)
+status session_store(session *const *s, size_t n_sessions, const store_options *o, err *e)
 {
     decoder *d = s[0]->d;
     int64_t chunk = (int64_t)d->opt.chunk;
     size_t kv = (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim * d->opt.chunk;
-    float *pool, *rows = NULL;
-    rng r = {o->seed};
+    float *rows;
     if (n_sessions > d->max_rows || session_length(s[0]) + o->n_tokens > s[0]->limit)
         return err_set(e, ST_UNSUPPORTED, "%lld tokens do not fit the context of %lld", (long long)o->n_tokens,
                        (long long)s[0]->limit);
-    for (size_t i = 0; i < n_sessions; i++) TRY(check_waiting(s[i], o->piece > 0 ? o->piece : o->n_tokens + o->after, e));
-    TRY(MEM_NEW(&pool, POOL, e));
+    for (size_t i = 0; i < n_sessions; i++)
+        TRY(check_waiting(s[i], o->piece > 0 ? o->piece : o->n_tokens + o->after, e));
     status st = MEM_NEW(&rows, 2 * kv, e);
-    if (st == ST_OK) fill_pool(pool, &r);
     for (int64_t done = 0; done < o->n_tokens && st == ST_OK;) {
         size_t n = (size_t)(o->n_tokens - done < chunk ? o->n_tokens - done : chunk);
-        fill_chunk(s, n_sessions, n, done, o, pool, rows);
+        store_chunk(s, n_sessions, n, done, o, rows);
         done += (int64_t)n;
         st = backend_fault(d->be, e);
         if (st == ST_OK && o->progress && !o->progress(o->ctx, done, o->n_tokens))
             st = err_set(e, ST_INTERRUPTED, "interrupted");
     }
-    mem_free(pool);
     mem_free(rows);
     return st;
 }
@@ -545,8 +497,7 @@ static status check_step(session *const *s, size_t n, err *e)
     for (size_t i = 0; i < n; i++) {
         d->host_pos[i] = session_length(s[i]);
         if (d->host_pos[i] >= s[i]->limit)
-            return err_set(e, ST_UNSUPPORTED, "the context of %lld tokens is full (see --ctx)",
-                           (long long)s[i]->limit);
+            return err_set(e, ST_UNSUPPORTED, "the context of %lld tokens is full (see --ctx)", (long long)s[i]->limit);
     }
     return ST_OK;
 }

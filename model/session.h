@@ -3,7 +3,7 @@
 #ifndef MODEL_SESSION_H
 #define MODEL_SESSION_H
 
-#include "attention/strategy.h"
+#include "attention/sequence.h"
 #include "model/model.h"
 #include "model/sampler.h"
 
@@ -11,6 +11,17 @@ typedef struct decoder decoder;
 typedef struct session session;
 
 enum { DECODER_CHUNK = 512 };
+
+/* What a session has room for. longest_prompt: no prompt is longer, so that a store with codes needs fewer exact rows;
+ * 0: any. */
+typedef struct {
+    int64_t n_tokens, longest_prompt;
+} session_size;
+
+static inline session_size session_of(int64_t n_tokens)
+{
+    return (session_size){n_tokens, 0};
+}
 
 typedef struct {
     size_t chunk;     /* prompt tokens of one forward; 0: DECODER_CHUNK */
@@ -30,21 +41,22 @@ int64_t decoder_chunk(const decoder *d);
 /* What a decoder and one session of n_tokens will hold, in bytes, before anything is allocated. */
 typedef struct {
     size_t weights, weights_in_memory; /* all, and those of them that are not mapped from files */
-    size_t to_load; /* of the weights, which will take memory that is still available (model_find) */
-    size_t disk; /* in files of the folder tier_dir: of rows (--kv-tier) */
+    size_t to_load;                    /* of the weights, which will take memory that is still available (model_find) */
+    size_t disk;                       /* in files of the folder tier_dir: of rows (--kv-tier) */
     char tier_dir[256];
-    size_t host; /* of rows in the host's memory, where that is not the device's */
+    size_t host;               /* of rows in the host's memory, where that is not the device's */
     size_t kv, index, scratch; /* in memory; index: of the strategy, and its own buffers; scratch: of the decoder */
 } memory_plan;
-status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec,
-                    int64_t n_tokens, err *e);
-/* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the memory that be has left, or the disk. */
+status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec, session_size size,
+                    err *e);
+/* ST_NOMEM, with the numbers, when the plan (without mapped weights) exceeds the memory that be has left, or the disk.
+ */
 status memory_plan_check(const memory_plan *p, backend *be, err *e);
 /* All that session_create would refuse, known before the model is loaded. */
-status session_check(const model *m, const decoder_options *o, const attn_spec *spec, int64_t n_tokens, err *e);
+status session_check(const model *m, const decoder_options *o, const attn_spec *spec, session_size size, err *e);
 
 /* n_tokens: most tokens of the sequence. Checks that the plan fits before it allocates. */
-status session_create(session **out, decoder *d, const attn_spec *spec, int64_t n_tokens, err *e);
+status session_create(session **out, decoder *d, const attn_spec *spec, session_size size, err *e);
 void session_free(session *s);
 void session_reset(session *s);
 int64_t session_length(const session *s);
@@ -70,36 +82,34 @@ typedef struct {
 /* Feeds a prompt to one session, or the same prompt to several whose strategies leave it exact
  * (session_can_share): projections and attention are then computed once. Errors: ST_UNSUPPORTED when it
  * does not fit the limit, ST_FORMAT for weights that give no finite logits. */
-status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids,
-                       const prefill_options *o, err *e);
+status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids, const prefill_options *o,
+                       err *e);
 bool session_can_share(const session *a, const session *b, size_t n_ids);
 
-/* Gives empty sessions a context of random rows, as a prompt would, without computing one: for speed at long contexts.
- * Keys and values are standard normal, but that FILL_OUTLIERS of a hundred channels of each kv head (at least one;
- * which ones depends on layer, head and seed) hold keys FILL_SCALE times as wide, as those of trained models do (KIVI,
- * figure 2); keys are then rotated at their positions, so that what a query selects is scattered over the context.
- * Rows differ between positions, layers and heads; the same seed and chunk give the same rows. */
-enum { FILL_OUTLIERS = 6, FILL_SCALE = 8 };
+/* Gives empty sessions a context of keys and values from somewhere else, as a prompt would, without computing one. */
 typedef struct {
     int64_t n_tokens;
     int64_t after; /* tokens of the same prompt that session_prefill then brings */
     /* Not 0: as prompts of so many tokens (a multiple of the chunk) one after the other, so that a store with codes
      * need not hold all rows in full at once; kv_format's prompt plans with that. Then after is 0. */
     int64_t piece;
-    uint64_t seed;
+    /* Gives a layer's keys, which are then rotated at their positions, and values of n tokens from `first` on:
+     * [2][n, kv_heads, head_dim]. */
+    void (*rows)(void *source, int layer, int64_t first, size_t n, float *kv);
+    void *source;
     bool (*progress)(void *ctx, int64_t done, int64_t total); /* as of prefill_options */
     void *ctx;
-} fill_options;
-status session_fill(session *const *s, size_t n_sessions, const fill_options *o, err *e);
+} store_options;
+status session_store(session *const *s, size_t n_sessions, const store_options *o, err *e);
 
 /* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. */
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e);
 
 /* Decode steps whose logits nobody looks at. session_queue feeds ids[i] to s[i], or with ids NULL what the step queued
- * last chose in row i; the next tokens are then chosen by the samplers, which must be plain, with by NULL the most likely
- * ones. Nothing waits: session_take gives the choices of the steps in the order in which they were queued, n as then.
- * Choices are those of session_decode and sampler_next. A step more than decoder_ahead is no use; after it all must be
- * taken before other calls. Errors: as session_decode; a fault may show in a later call. */
+ * last chose in row i; the next tokens are then chosen by the samplers, which must be plain, with by NULL the most
+ * likely ones. Nothing waits: session_take gives the choices of the steps in the order in which they were queued, n as
+ * then. Choices are those of session_decode and sampler_next. A step more than decoder_ahead is no use; after it all
+ * must be taken before other calls. Errors: as session_decode; a fault may show in a later call. */
 enum { SESSION_QUEUE_ROWS = BACKEND_SLOT_BYTES / (int)sizeof(int32_t) };
 status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e);
 status session_take(decoder *d, size_t n, int32_t *ids, err *e);

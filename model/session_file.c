@@ -47,7 +47,9 @@ status session_header_of(session_header *h, const session *s, err *e)
     h->context = s->limit;
     h->chunk = decoder_chunk(s->d);
     attn_spec_write(attn_seq_spec(s->attn), h->strategy, h->store);
-    return model_fingerprint(h->model, s->d->m, e);
+    if (!s->d->fingerprint[0]) TRY(model_fingerprint(s->d->fingerprint, s->d->m, e));
+    memcpy(h->model, s->d->fingerprint, sizeof s->d->fingerprint);
+    return ST_OK;
 }
 
 void session_sum(char out[SESSION_SUM], const session_header *h, const void *rest, size_t bytes)
@@ -231,8 +233,7 @@ status session_save(const session *s, const char *path, const session_notes *not
 {
     session_header h;
     saver v = {.base = {.host = save_host, .mem = save_mem, .rows = save_rows}, .be = s->d->be};
-    if (s->open)
-        return err_set(e, ST_UNSUPPORTED, "a session cannot be saved in the middle of a prompt");
+    if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be saved in the middle of a prompt");
     TRY(session_header_of(&h, s, e));
     h.n_ids = notes->n_ids;
     h.random = notes->random;

@@ -10,12 +10,12 @@
 #include "kernels/base/sha256.h"
 #include "model/session.h"
 
-enum { SESSION_FILE_VERSION = 2 };
+enum { SESSION_FILE_VERSION = 3 };
 
 /* What those who feed a session keep beside it. */
 typedef struct {
-    const int32_t *ids; /* all tokens of the session, and maybe one that was chosen and is not fed yet */
-    size_t n_ids;      /* 0: not wanted */
+    const int32_t *ids;  /* all tokens of the session, and maybe one that was chosen and is not fed yet */
+    size_t n_ids;        /* 0: not wanted */
     const float *logits; /* [vocab] of the next token, unless it is chosen already: then NULL */
     uint64_t random;     /* state of the sampler */
 } session_notes;

@@ -238,15 +238,19 @@ static status load_mem(attn_state *s, const char *name, int layer, buf b, size_t
 /* Where mapping is not possible; buffers of that kind hold zeros beside the parts. */
 static status copy_rows(loader *v, uint64_t start, buf b, const state_part *part, size_t n_parts, err *e)
 {
-    enum { PIECE = 1 << 20 };
+    enum { MOST = 1 << 20 };
     unsigned char *work;
+    size_t longest = 1;
     status st = ST_OK;
-    TRY(mem_alloc((void **)&work, PIECE, 1, "session file", e));
+    for (size_t i = 0; i < n_parts; i++)
+        if (part[i].used > longest) longest = part[i].used;
+    size_t piece = longest < MOST ? longest : MOST;
+    TRY(mem_alloc((void **)&work, piece, 1, "session file", e));
     for (size_t i = 0; i < n_parts; i++)
         for (size_t g = 0; g < part[i].n; g++) {
             size_t at = part[i].at + g * part[i].stride;
             for (size_t done = 0, n; done < part[i].used && st == ST_OK; done += n) {
-                n = part[i].used - done < PIECE ? part[i].used - done : PIECE;
+                n = part[i].used - done < piece ? part[i].used - done : piece;
                 st = read_at(v->f, start + at + done, work, n, e);
                 if (st == ST_OK) v->be->ops->upload(v->be, buf_at(b, at + done), work, n);
             }

@@ -12,19 +12,17 @@
 #include "kernels/half.h"
 #include "model/weights.h"
 
-#define DIMS(layers, hidden, ffn, heads, kv, dim, vocab)                                           \
-    "\"num_hidden_layers\":" #layers ",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn    \
-    ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv ",\"head_dim\":" #dim       \
-    ",\"vocab_size\":" #vocab
-#define LLAMA3(factor)                                                                             \
-    ",\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,\"max_position_embeddings\":131072,"           \
-    "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":" #factor ",\"low_freq_factor\":1.0,"   \
+#define DIMS(layers, hidden, ffn, heads, kv, dim, vocab)                                                               \
+    "\"num_hidden_layers\":" #layers ",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn                        \
+    ",\"num_attention_heads\":" #heads ",\"num_key_value_heads\":" #kv ",\"head_dim\":" #dim ",\"vocab_size\":" #vocab
+#define LLAMA3(factor)                                                                                                 \
+    ",\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,\"max_position_embeddings\":131072,"                               \
+    "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":" #factor ",\"low_freq_factor\":1.0,"                       \
     "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}"
-#define PLAIN(eps, max)                                                                            \
-    ",\"rms_norm_eps\":" #eps ",\"rope_theta\":1000000.0,\"max_position_embeddings\":" #max
-#define NO_WINDOW  ",\"sliding_window\":null"
-#define ARCH(name) "{\"architectures\":[\"" name "ForCausalLM\"],"
-#define TIED       ",\"tie_word_embeddings\":true"
+#define PLAIN(eps, max) ",\"rms_norm_eps\":" #eps ",\"rope_theta\":1000000.0,\"max_position_embeddings\":" #max
+#define NO_WINDOW       ",\"sliding_window\":null"
+#define ARCH(name)      "{\"architectures\":[\"" name "ForCausalLM\"],"
+#define TIED            ",\"tie_word_embeddings\":true"
 
 static const char *const names[] = {
     "llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "mistral-7b-v0.3", "qwen2.5-7b", "qwen3-0.6b",
@@ -51,8 +49,7 @@ status model_shape_config(model_config *c, const char *shape, err *e)
 {
     *c = (model_config){0};
     for (size_t i = 0; names[i]; i++)
-        if (strcmp(shape, names[i]) == 0)
-            return model_config_parse(c, configs[i], strlen(configs[i]), shape, e);
+        if (strcmp(shape, names[i]) == 0) return model_config_parse(c, configs[i], strlen(configs[i]), shape, e);
     char list[160] = "";
     nearest near;
     nearest_start(&near, shape);
@@ -60,8 +57,7 @@ status model_shape_config(model_config *c, const char *shape, err *e)
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
         nearest_try(&near, names[i], strlen(names[i]));
     }
-    return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s'%s; known: %s", shape,
-                   nearest_hint(&near), list);
+    return err_set(e, ST_USAGE, "--shape: unknown shape '%.40s'%s; known: %s", shape, nearest_hint(&near), list);
 }
 
 /* ---- random weights ---- */
@@ -80,18 +76,18 @@ typedef struct {
 static dtype type_of(const filler *f, const weight_spec *w)
 {
     bool plain = w->vector || w->slot == &f->m->embed;
-    return plain && dtype_in_blocks(f->type) ? DT_BF16 : f->type;
+    return plain && dtype_in_qblocks(f->type) ? DT_BF16 : f->type;
 }
 
 /* Bytes of what is copied as a whole: an element, or a block. */
 static size_t unit_of(dtype t)
 {
-    return dtype_in_blocks(t) ? quant_block_bytes(t) : dtype_size(t);
+    return dtype_in_qblocks(t) ? qblock_bytes(t) : dtype_size(t);
 }
 
 static size_t units_in(dtype t)
 {
-    return dtype_in_blocks(t) ? BLOCK / (QUANT_ROWS * QUANT_COLS) : BLOCK;
+    return dtype_in_qblocks(t) ? BLOCK / (QBLOCK_ROWS * QBLOCK_COLS) : BLOCK;
 }
 
 static void put(void *p, dtype t, size_t i, float x)
@@ -112,15 +108,14 @@ static status make_values(filler *f, dtype t, err *e)
 static status quantize_values(filler *f, err *e)
 {
     backend *be = f->m->be;
-    size_t in_bytes = BLOCK * dtype_size(DT_BF16),
-           bytes = weight_bytes(f->type, QUANT_ROWS, BLOCK / QUANT_ROWS);
+    size_t in_bytes = BLOCK * dtype_size(DT_BF16), bytes = weight_bytes(f->type, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS);
     buf in, out = {NULL};
     TRY(be->ops->alloc(be, &in, in_bytes, "random block", e));
     status st = be->ops->alloc(be, &out, bytes, "random block", e);
     if (st == ST_OK) st = mem_alloc(&f->block[f->type], bytes, 1, "random block", e);
     if (st == ST_OK) {
         be->ops->upload(be, in, f->block[DT_BF16], in_bytes);
-        be->ops->quantize(be, out, f->type, (weight){in, DT_BF16, QUANT_ROWS, BLOCK / QUANT_ROWS});
+        be->ops->quantize(be, out, f->type, (weight){in, DT_BF16, QBLOCK_ROWS, BLOCK / QBLOCK_ROWS});
         be->ops->download(be, f->block[f->type], out, bytes);
     }
     be->ops->free(be, in, in_bytes);
@@ -130,7 +125,7 @@ static status quantize_values(filler *f, err *e)
 
 static status make_blocks(filler *f, err *e)
 {
-    if (!dtype_in_blocks(f->type)) return make_values(f, f->type, e);
+    if (!dtype_in_qblocks(f->type)) return make_values(f, f->type, e);
     TRY(make_values(f, DT_BF16, e));
     return quantize_values(f, e);
 }
@@ -139,8 +134,7 @@ static status add_size(void *ctx, const weight_spec *w, err *e)
 {
     const filler *f = ctx;
     model_files *files = f->m->files;
-    return size_add(&files->random_bytes, files->random_bytes, weight_room(w, type_of(f, w)),
-                    "random weights", e);
+    return size_add(&files->random_bytes, files->random_bytes, weight_room(w, type_of(f, w)), "random weights", e);
 }
 
 static status fill(void *ctx, const weight_spec *w, err *e)
@@ -162,8 +156,7 @@ static status fill(void *ctx, const weight_spec *w, err *e)
     return ST_OK;
 }
 
-status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be,
-                        err *e)
+status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e)
 {
     model_config c;
     model *m = NULL;
@@ -173,14 +166,13 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
     filler f = {.m = m, .type = type, .r = {seed}};
     model_files *files = m->files;
     status st;
-    if (m->config.tied && dtype_in_blocks(type))
-        m->lm_head.type = type; /* then it is one of the weights */
+    if (m->config.tied && dtype_in_qblocks(type)) m->lm_head.type = type; /* then it is one of the weights */
     TRY_GOTO(model_each_weight(m, add_size, &f, e));
     size_t room = mem_available(), bytes = files->random_bytes;
     if (room && bytes > room) {
         files->random_bytes = 0;
-        st = err_set(e, ST_NOMEM, "%s in %s needs %.2f GB for its weights, %.2f GB are available",
-                     shape, dtype_name(type), (double)bytes * 1e-9, (double)room * 1e-9);
+        st = err_set(e, ST_NOMEM, "%s in %s needs %.2f GB for its weights, %.2f GB are available", shape,
+                     dtype_name(type), (double)bytes * 1e-9, (double)room * 1e-9);
         goto done;
     }
     TRY_GOTO(make_blocks(&f, e));

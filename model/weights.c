@@ -43,14 +43,20 @@ static status matrix(const walk *k, weight *slot, const char *name, size_t rows,
 /* Each rank has as many rows, or columns, of a matrix. */
 static status by_rows(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
-    return visit(k, (weight_spec){.rows = rows, .cols = cols, .slot = slot, .all_rows = rows * k->ranks,
-                                  .first_row = rows * k->rank}, name);
+    return visit(
+        k,
+        (weight_spec){
+            .rows = rows, .cols = cols, .slot = slot, .all_rows = rows * k->ranks, .first_row = rows * k->rank},
+        name);
 }
 
 static status by_cols(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
 {
-    return visit(k, (weight_spec){.rows = rows, .cols = cols, .slot = slot, .all_cols = cols * k->ranks,
-                                  .first_col = cols * k->rank}, name);
+    return visit(
+        k,
+        (weight_spec){
+            .rows = rows, .cols = cols, .slot = slot, .all_cols = cols * k->ranks, .first_col = cols * k->rank},
+        name);
 }
 
 static status norm(const walk *k, weight *slot, const char *name, size_t n)
@@ -62,8 +68,11 @@ static status norm(const walk *k, weight *slot, const char *name, size_t n)
 static status bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
 {
     if (!wanted) return ST_OK;
-    return visit(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .slot = slot, .all_cols = n * k->ranks,
-                                  .first_col = n * k->rank}, name);
+    return visit(
+        k,
+        (weight_spec){
+            .rows = 1, .cols = n, .vector = true, .slot = slot, .all_cols = n * k->ranks, .first_col = n * k->rank},
+        name);
 }
 
 /* Of a sum over the ranks: the first one adds it. */
@@ -120,9 +129,14 @@ status model_each_weight(const model *m, weight_visitor visitor, void *ctx, err 
     }
     k.layer = -1;
     TRY(norm(&k, &w->norm, "model.norm.weight", c->hidden));
-    if (c->tied && !dtype_in_blocks(w->lm_head.type)) return ST_OK;
-    return visit(&k, (weight_spec){.rows = model_head_rows(m), .cols = c->hidden, .slot = &w->lm_head,
-                                   .all_rows = c->vocab, .first_row = model_head_first(m)}, "lm_head.weight");
+    if (c->tied && !dtype_in_qblocks(w->lm_head.type)) return ST_OK;
+    return visit(&k,
+                 (weight_spec){.rows = model_head_rows(m),
+                               .cols = c->hidden,
+                               .slot = &w->lm_head,
+                               .all_rows = c->vocab,
+                               .first_row = model_head_first(m)},
+                 "lm_head.weight");
 }
 
 size_t model_head_rows(const model *m)
@@ -190,8 +204,7 @@ static status find_shard(source *s, const char *tensor, st_file **out, err *e)
     if (!j) return err_set(e, ST_FORMAT, "%s: \"weight_map\" lacks tensor %s", index, tensor);
     const char *name = json_string_value(j);
     if (!name || !*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return err_set(e, ST_FORMAT,
-                       "%s: \"weight_map\": %s is in \"%.40s\", expected a plain file name", index,
+        return err_set(e, ST_FORMAT, "%s: \"weight_map\": %s is in \"%.40s\", expected a plain file name", index,
                        tensor, name ? name : "(not a string)");
     for (size_t i = f->n_shards; i-- > 0;) {
         const char *path = st_path(f->shards[i]);
@@ -214,8 +227,7 @@ static status check_type(dtype *out, const char *file, const st_tensor *t, err *
         *out = d;
         return ST_OK;
     }
-    return err_set(e, ST_UNSUPPORTED, "%s: tensor %s has dtype %s; supported: F32, F16, BF16", file,
-                   t->name, t->type);
+    return err_set(e, ST_UNSUPPORTED, "%s: tensor %s has dtype %s; supported: F32, F16, BF16", file, t->name, t->type);
 }
 
 static status check_shape(const weight_spec *w, const char *file, const st_tensor *t, err *e)
@@ -229,8 +241,7 @@ static status check_shape(const weight_spec *w, const char *file, const st_tenso
         at += (size_t)snprintf(found + at, sizeof found - at, "%s%zu", i ? ", " : "", t->shape[i]);
     if (w->vector) snprintf(want, sizeof want, "[%zu]", w->all_cols);
     else snprintf(want, sizeof want, "[%zu, %zu]", w->all_rows, w->all_cols);
-    return err_set(e, ST_FORMAT, "%s: tensor %s has shape %s], config.json asks for %s", file,
-                   t->name, found, want);
+    return err_set(e, ST_FORMAT, "%s: tensor %s has shape %s], config.json asks for %s", file, t->name, found, want);
 }
 
 /* Kernels read whole elements of rows that follow each other, so that a tensor that the file places across elements is
@@ -349,8 +360,7 @@ static status open_source(source *s, err *e)
     TRY_GOTO(json_read_object(&s->index, s->index_path, INDEX_BYTES_MAX, INDEX_DEPTH, e));
     s->map = json_object_get(s->index, "weight_map");
     if (!json_is_object(s->map))
-        st = err_set(e, ST_FORMAT, "%s: \"weight_map\" is missing or not an object",
-                     path_tail(s->index_path));
+        st = err_set(e, ST_FORMAT, "%s: \"weight_map\" is missing or not an object", path_tail(s->index_path));
 done:
     mem_free(single);
     return st;
@@ -434,7 +444,7 @@ static weight head_of_embed(const model *m)
 void model_finish(model *m)
 {
     const model_files *f = files_of(m);
-    bool shared = m->config.tied && !dtype_in_blocks(m->lm_head.type);
+    bool shared = m->config.tied && !dtype_in_qblocks(m->lm_head.type);
     m->weight_bytes = 0;
     model_each_weight(m, count_bytes, &m->weight_bytes, NULL);
     m->memory_bytes = f->random_bytes + f->column_bytes + (f->cache ? 0 : f->held_bytes);
@@ -442,9 +452,7 @@ void model_finish(model *m)
     m->type = m->layers[0].q.type;
     m->decode_bytes = m->weight_bytes;
     if (shared) m->lm_head = head_of_embed(m);
-    else
-        m->decode_bytes -= (m->embed.rows - 1) *
-                           weight_bytes(m->embed.type, 1, m->embed.cols); /* one is looked up */
+    else m->decode_bytes -= (m->embed.rows - 1) * weight_bytes(m->embed.type, 1, m->embed.cols); /* one is looked up */
 }
 
 static void forget_source(source *s)

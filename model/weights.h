@@ -15,7 +15,7 @@ typedef struct {
     void **copies; /* tensors whose place in the file is not aligned to their type */
     size_t n_copies;
     size_t column_bytes; /* of copies of columns: a rank's part of rows */
-    void *random; /* model_open_shape; else NULL */
+    void *random;        /* model_open_shape; else NULL */
     size_t random_bytes;
     void *held; /* model_hold: converted matrices, in memory or mapped; else NULL */
     size_t held_bytes;

@@ -40,8 +40,7 @@ static status name_file(weights_cache *c, const char *dir, const weights_key *ke
     char name[64];
     *c = (weights_cache){.draft.fd = -1};
     snprintf(name, sizeof name, "%.32s.%s", key->model, dtype_name(key->type));
-    if (!(c->path = path_join(dir, name)))
-        return err_set(e, ST_NOMEM, "weights cache: out of memory");
+    if (!(c->path = path_join(dir, name))) return err_set(e, ST_NOMEM, "weights cache: out of memory");
     return ST_OK;
 }
 
@@ -101,11 +100,9 @@ status weights_cache_create(weights_cache *c, const weights_key *key, const char
     size_t bytes = WEIGHTS_CACHE_HEADER + key->bytes;
     /* reserved now: a full disk is an error here and not a signal when the mapping is written */
     int why = posix_fallocate(c->draft.fd, 0, (off_t)bytes);
-    if (why != 0)
-        return err_set(e, ST_IO, "%s: %zu bytes: %s", path_tail(c->path), bytes, strerror(why));
+    if (why != 0) return err_set(e, ST_IO, "%s: %zu bytes: %s", path_tail(c->path), bytes, strerror(why));
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->draft.fd, 0);
-    if (p == MAP_FAILED)
-        return err_set(e, ST_IO, "%s: cannot map: %s", path_tail(c->path), strerror(errno));
+    if (p == MAP_FAILED) return err_set(e, ST_IO, "%s: cannot map: %s", path_tail(c->path), strerror(errno));
     c->map = p;
     c->map_bytes = bytes;
     make_header(c->map, key);
@@ -117,8 +114,7 @@ status weights_cache_commit(weights_cache *c, err *e)
     if (msync(c->map, c->map_bytes, MS_SYNC) != 0)
         return err_set(e, ST_IO, "%s: %s", path_tail(c->path), strerror(errno));
     TRY(file_draft_commit(&c->draft, 0, e));
-    mprotect(c->map, c->map_bytes,
-             PROT_READ); /* weights are never written: a fault shows who does */
+    mprotect(c->map, c->map_bytes, PROT_READ); /* weights are never written: a fault shows who does */
     return ST_OK;
 }
 

@@ -22,12 +22,12 @@ __attribute__((format(printf, 2, 0))) static bool line(bool cond, const char *na
     return cond;
 }
 
-#define LINE(cond)                                                                                 \
-    do {                                                                                           \
-        va_list ap_;                                                                               \
-        va_start(ap_, name);                                                                       \
-        line((cond), name, ap_);                                                                   \
-        va_end(ap_);                                                                               \
+#define LINE(cond)                                                                                                     \
+    do {                                                                                                               \
+        va_list ap_;                                                                                                   \
+        va_start(ap_, name);                                                                                           \
+        line((cond), name, ap_);                                                                                       \
+        va_end(ap_);                                                                                                   \
     } while (0)
 
 bool ok(bool cond, const char *name, ...)
@@ -47,8 +47,7 @@ bool is_str(const char *got, const char *want, const char *name, ...)
 {
     bool same = got && want && strcmp(got, want) == 0;
     LINE(same);
-    if (!same)
-        printf("#   got  \"%s\"\n#   want \"%s\"\n", got ? got : "(null)", want ? want : "(null)");
+    if (!same) printf("#   got  \"%s\"\n#   want \"%s\"\n", got ? got : "(null)", want ? want : "(null)");
     return same;
 }
 
@@ -64,8 +63,8 @@ bool is_err(status st, const err *e, status want, const char *part, const char *
     bool good = st == want && e && e->code == want && strstr(e->msg, part);
     LINE(good);
     if (!good)
-        printf("#   status %d, want %d; message \"%s\", want \"%s\" in it\n", (int)st, (int)want,
-               e ? e->msg : "", part);
+        printf("#   status %d, want %d; message \"%s\", want \"%s\" in it\n", (int)st, (int)want, e ? e->msg : "",
+               part);
     return good;
 }
 
@@ -85,8 +84,8 @@ bool is_near(const float *got, const float *want, size_t n, double nmse, const c
     bool good = num <= nmse * den && isfinite(den);
     LINE(good);
     if (!good)
-        printf("#   NMSE %.3g, at most %.3g; worst at %zu of %zu: got %.9g, want %.9g\n", num / den,
-               nmse, at, n, n ? (double)got[at] : 0.0, n ? (double)want[at] : 0.0);
+        printf("#   NMSE %.3g, at most %.3g; worst at %zu of %zu: got %.9g, want %.9g\n", num / den, nmse, at, n,
+               n ? (double)got[at] : 0.0, n ? (double)want[at] : 0.0);
     return good;
 }
 

@@ -10,10 +10,8 @@
 
 /* Each prints one "ok"/"not ok" line; `...` formats the check's name. They return whether it held. */
 bool ok(bool cond, const char *name, ...) __attribute__((format(printf, 2, 3)));
-bool is_int(long long got, long long want, const char *name, ...)
-    __attribute__((format(printf, 3, 4)));
-bool is_str(const char *got, const char *want, const char *name, ...)
-    __attribute__((format(printf, 3, 4)));
+bool is_int(long long got, long long want, const char *name, ...) __attribute__((format(printf, 3, 4)));
+bool is_str(const char *got, const char *want, const char *name, ...) __attribute__((format(printf, 3, 4)));
 /* Status ST_OK expected; prints e->msg otherwise. */
 bool is_ok(status st, const err *e, const char *name, ...) __attribute__((format(printf, 3, 4)));
 /* Status `want` expected and `part` in the message. */
@@ -23,10 +21,9 @@ bool is_err(status st, const err *e, status want, const char *part, const char *
 bool is_near(const float *got, const float *want, size_t n, double nmse, const char *name, ...)
     __attribute__((format(printf, 5, 6)));
 
-void tap_skip(const char *why, ...) __attribute__((format(printf, 1, 2))); /* one skipped check */
-int tap_skip_all(const char *why, ...)
-    __attribute__((format(printf, 1, 2))); /* before any check; return its value */
-int tap_done(void);                        /* prints the plan; the value main returns */
+void tap_skip(const char *why, ...) __attribute__((format(printf, 1, 2)));    /* one skipped check */
+int tap_skip_all(const char *why, ...) __attribute__((format(printf, 1, 2))); /* before any check; return its value */
+int tap_done(void); /* prints the plan; the value main returns */
 
 /* SRCDIR joined with rel (static buffer, four in rotation): where test data lies. */
 const char *tap_path(const char *rel);

@@ -67,8 +67,8 @@ static status drop_twins(added_set *s, const char *what, err *e)
         added_token *a = &s->items[i];
         if (k && compare_text(s->items[k - 1].text, s->items[k - 1].n, a->text, a->n) == 0) {
             if (s->items[k - 1].id != a->id)
-                return err_set(e, ST_FORMAT, "%s: added token \"%.60s\" has the ids %d and %d",
-                               what, a->text, s->items[k - 1].id, a->id);
+                return err_set(e, ST_FORMAT, "%s: added token \"%.60s\" has the ids %d and %d", what, a->text,
+                               s->items[k - 1].id, a->id);
             s->items[k - 1].special |= a->special;
             mem_free(a->text);
             a->text = NULL;
@@ -100,9 +100,8 @@ status added_sort(added_set *s, const char *what, err *e)
         s->starts[a->normalized][(unsigned char)a->text[0]] = true;
         s->by_id[i] = order[i].index;
         if (i && order[i].id == order[i - 1].id) {
-            st = err_set(e, ST_FORMAT, "%s: added tokens \"%.60s\" and \"%.60s\" have the id %d",
-                         what, s->items[order[i - 1].index].text, s->items[order[i].index].text,
-                         order[i].id);
+            st = err_set(e, ST_FORMAT, "%s: added tokens \"%.60s\" and \"%.60s\" have the id %d", what,
+                         s->items[order[i - 1].index].text, s->items[order[i].index].text, order[i].id);
             goto done;
         }
     }
@@ -152,8 +151,7 @@ static size_t lower(const added_set *s, size_t lo, size_t hi, size_t k, int c)
 }
 
 /* The longest token that text[0..n) starts with: the sorted list is narrowed byte by byte. */
-static const added_token *longest_at(const added_set *s, const char *text, size_t n,
-                                     bool normalized)
+static const added_token *longest_at(const added_set *s, const char *text, size_t n, bool normalized)
 {
     const added_token *best = NULL;
     size_t lo = 0, hi = s->n;
@@ -161,8 +159,7 @@ static const added_token *longest_at(const added_set *s, const char *text, size_
         int c = (unsigned char)text[k];
         lo = lower(s, lo, hi, k, c);
         hi = lower(s, lo, hi, k, c + 1);
-        if (lo < hi && s->items[lo].n == k + 1 && s->items[lo].normalized == normalized)
-            best = &s->items[lo];
+        if (lo < hi && s->items[lo].n == k + 1 && s->items[lo].normalized == normalized) best = &s->items[lo];
     }
     return best;
 }
@@ -180,8 +177,8 @@ static bool inside_word(const char *text, size_t n, size_t start, size_t end)
     return end < n && char_at(text + end, n - end, &c) && word_char(c);
 }
 
-const added_token *added_find(const added_set *s, const char *text, size_t n, size_t from,
-                              bool normalized, bool want_special, size_t *start, size_t *end)
+const added_token *added_find(const added_set *s, const char *text, size_t n, size_t from, bool normalized,
+                              bool want_special, size_t *start, size_t *end)
 {
     const bool *starts = s->starts[normalized];
     for (size_t i = from; i < n; i++) {
@@ -198,11 +195,9 @@ const added_token *added_find(const added_set *s, const char *text, size_t n, si
         *start = i;
         *end = a_end;
         if (a->lstrip)
-            while (*start > from && (k = char_before(text, *start, &c)) && is_white_space(c))
-                *start -= (size_t)k;
+            while (*start > from && (k = char_before(text, *start, &c)) && is_white_space(c)) *start -= (size_t)k;
         if (a->rstrip)
-            while (*end < n && (k = char_at(text + *end, n - *end, &c)) && is_white_space(c))
-                *end += (size_t)k;
+            while (*end < n && (k = char_at(text + *end, n - *end, &c)) && is_white_space(c)) *end += (size_t)k;
         return a;
     }
     return NULL;

@@ -41,7 +41,7 @@ const added_token *added_by_id(const added_set *s, int32_t id);
 /* First token in text[from..n): the longest of those starting at the leftmost place, special ones
  * counted only if want_special. NULL if there is none. [*start, *end) is what it takes from the
  * text, *start >= from. */
-const added_token *added_find(const added_set *s, const char *text, size_t n, size_t from,
-                              bool normalized, bool want_special, size_t *start, size_t *end);
+const added_token *added_find(const added_set *s, const char *text, size_t n, size_t from, bool normalized,
+                              bool want_special, size_t *start, size_t *end);
 
 #endif

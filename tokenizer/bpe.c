@@ -8,7 +8,7 @@
 #include "kernels/base/mem.h"
 
 #define NO_TOKEN UINT32_MAX
-#define NO_PAIR UINT64_MAX
+#define NO_PAIR  UINT64_MAX
 
 typedef struct {
     uint32_t at; /* in the arena; NO_TOKEN: the id is free */
@@ -75,8 +75,8 @@ status bpe_create(bpe **out, size_t n_tokens, size_t n_merges, unsigned flags, e
     status st;
     *out = NULL;
     if (n_tokens > BPE_MAX_IDS || n_merges > BPE_MAX_IDS)
-        return err_set(e, ST_FORMAT, "vocabulary of %zu tokens and %zu merges: at most %d allowed",
-                       n_tokens, n_merges, BPE_MAX_IDS);
+        return err_set(e, ST_FORMAT, "vocabulary of %zu tokens and %zu merges: at most %d allowed", n_tokens, n_merges,
+                       BPE_MAX_IDS);
     TRY(MEM_NEW(&b, 1, e));
     b->whole_words = (flags & BPE_WHOLE_WORDS) != 0;
     b->n_slots = pow2_above(n_tokens * 2);
@@ -136,34 +136,28 @@ static size_t find_slot(const bpe *b, const char *bytes, size_t n)
     return i;
 }
 
-status bpe_add_token(bpe *b, int32_t id, const char *bytes, size_t n, bool reachable,
-                     const char *what, err *e)
+status bpe_add_token(bpe *b, int32_t id, const char *bytes, size_t n, bool reachable, const char *what, err *e)
 {
     if (id < 0 || id >= BPE_MAX_IDS)
         return err_set(e, ST_FORMAT, "%s: id %d is outside 0..%d", what, id, BPE_MAX_IDS - 1);
     TRY(grow_ids(b, id, e));
-    if (b->spans[id].at != NO_TOKEN)
-        return err_set(e, ST_FORMAT, "%s: id %d is given to two tokens", what, id);
+    if (b->spans[id].at != NO_TOKEN) return err_set(e, ST_FORMAT, "%s: id %d is given to two tokens", what, id);
     size_t slot = 0;
     if (reachable) {
         slot = find_slot(b, bytes, n);
         if (b->slots[slot] >= 0)
-            return err_set(e, ST_FORMAT, "%s: ids %d and %d have the same text", what,
-                           b->slots[slot], id);
-        if (b->n_used + 1 >= b->n_slots)
-            return err_set(e, ST_FORMAT, "%s: more tokens than announced", what);
+            return err_set(e, ST_FORMAT, "%s: ids %d and %d have the same text", what, b->slots[slot], id);
+        if (b->n_used + 1 >= b->n_slots) return err_set(e, ST_FORMAT, "%s: more tokens than announced", what);
     }
     if (b->arena_n + n > b->arena_cap) {
         size_t cap = b->arena_cap ? b->arena_cap * 2 : 65536;
         while (cap < b->arena_n + n) cap *= 2;
-        if (cap > INT32_MAX)
-            return err_set(e, ST_FORMAT, "%s: more than 1 GiB of token text", what);
+        if (cap > INT32_MAX) return err_set(e, ST_FORMAT, "%s: more than 1 GiB of token text", what);
         TRY(MEM_GROW(&b->arena, cap, e));
         b->arena_cap = cap;
     }
     if (n) memcpy(b->arena + b->arena_n, bytes, n);
-    b->spans[id] =
-        (span){.at = (uint32_t)b->arena_n, .len = (uint32_t)n & 0x7fffffff, .reachable = reachable};
+    b->spans[id] = (span){.at = (uint32_t)b->arena_n, .len = (uint32_t)n & 0x7fffffff, .reachable = reachable};
     b->arena_n += n;
     b->n_tokens++;
     if (!reachable) return ST_OK;
@@ -176,8 +170,7 @@ status bpe_add_token(bpe *b, int32_t id, const char *bytes, size_t n, bool reach
 static merge *merge_slot(const bpe *b, uint64_t pair)
 {
     size_t i = hash_pair(pair) & (b->n_merge_slots - 1);
-    while (b->merges[i].pair != NO_PAIR && b->merges[i].pair != pair)
-        i = (i + 1) & (b->n_merge_slots - 1);
+    while (b->merges[i].pair != NO_PAIR && b->merges[i].pair != pair) i = (i + 1) & (b->n_merge_slots - 1);
     return &b->merges[i];
 }
 
@@ -188,8 +181,7 @@ static inline uint64_t pair_of(int32_t left, int32_t right)
 
 status bpe_add_merge(bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t merged, err *e)
 {
-    if (b->n_merges + 1 >= b->n_merge_slots)
-        return err_set(e, ST_FORMAT, "more merges than announced");
+    if (b->n_merges + 1 >= b->n_merge_slots) return err_set(e, ST_FORMAT, "more merges than announced");
     merge *m = merge_slot(b, pair_of(left, right));
     b->n_merges += m->pair == NO_PAIR;
     *m = (merge){pair_of(left, right), rank, merged};
@@ -217,8 +209,7 @@ bool bpe_is(const bpe *b, int32_t id, const char *bytes, size_t n)
 {
     if (id < 0 || id >= b->n_ids) return false;
     const span *s = &b->spans[id];
-    return s->at != NO_TOKEN && s->reachable && s->len == n &&
-           memcmp(b->arena + s->at, bytes, n) == 0;
+    return s->at != NO_TOKEN && s->reachable && s->len == n && memcmp(b->arena + s->at, bytes, n) == 0;
 }
 
 int32_t bpe_n_ids(const bpe *b)
@@ -321,12 +312,10 @@ static status scratch_reserve(bpe_scratch *s, size_t n, err *e)
     return ST_OK;
 }
 
-status bpe_encode(const bpe *b, const char *text, size_t n, bpe_scratch *scratch, token_list *out,
-                  err *e)
+status bpe_encode(const bpe *b, const char *text, size_t n, bpe_scratch *scratch, token_list *out, err *e)
 {
     if (n == 1) return bpe_encode_byte(b, (unsigned char)text[0], out, e);
-    if (n > INT32_MAX)
-        return err_set(e, ST_UNSUPPORTED, "a word of %zu bytes: at most %d allowed", n, INT32_MAX);
+    if (n > INT32_MAX) return err_set(e, ST_UNSUPPORTED, "a word of %zu bytes: at most %d allowed", n, INT32_MAX);
     if (b->whole_words) {
         int32_t id = bpe_find(b, text, n);
         if (id >= 0) return token_list_push(out, id, e);
@@ -337,8 +326,7 @@ status bpe_encode(const bpe *b, const char *text, size_t n, bpe_scratch *scratch
     for (size_t i = 0; i < n; i++) {
         int32_t id = b->byte_ids[(unsigned char)text[i]];
         if (id < 0) continue;
-        s[k] = (sym){
-            .id = id, .prev = (int32_t)k - 1, .next = (int32_t)k + 1, .at = (uint32_t)i, .len = 1};
+        s[k] = (sym){.id = id, .prev = (int32_t)k - 1, .next = (int32_t)k + 1, .at = (uint32_t)i, .len = 1};
         k++;
     }
     if (k == 0) return ST_OK;

@@ -55,15 +55,15 @@ static status load_vocab(loader *l, const json_t *vocab, const char *field, err 
     const char *key;
     json_t *value;
     snprintf(what, sizeof what, "%s: %s", l->name, field);
-    json_object_foreach((json_t *)(uintptr_t)vocab, key, value) {
+    json_object_foreach((json_t *)(uintptr_t)vocab, key, value)
+    {
         size_t n = strlen(key), m;
         json_int_t id = json_integer_value(value);
         if (!json_is_integer(value) || id < 0 || id >= BPE_MAX_IDS)
-            return err_set(e, ST_FORMAT, "%s: the id of \"%.40s\" is not an integer in 0..%d", what,
-                           key, BPE_MAX_IDS - 1);
+            return err_set(e, ST_FORMAT, "%s: the id of \"%.40s\" is not an integer in 0..%d", what, key,
+                           BPE_MAX_IDS - 1);
         if (n > MAX_TOKEN_BYTES)
-            return err_set(e, ST_FORMAT, "%s: a token of %zu bytes, at most %d allowed", what, n,
-                           MAX_TOKEN_BYTES);
+            return err_set(e, ST_FORMAT, "%s: a token of %zu bytes, at most %d allowed", what, n, MAX_TOKEN_BYTES);
         bool known = to_bytes(key, n, l->buf, &m);
         /* Other texts (added tokens, mostly) are decoded as they stand, as the reference does. */
         TRY(bpe_add_token(l->b, (int32_t)id, known ? l->buf : key, known ? m : n, known, what, e));
@@ -82,24 +82,22 @@ static int32_t find_merged(loader *l, const char *bytes, size_t n)
     return id;
 }
 
-static status load_merge(loader *l, const char *left, size_t n_left, const char *right,
-                         size_t n_right, size_t rank, const char *field, err *e)
+static status load_merge(loader *l, const char *left, size_t n_left, const char *right, size_t n_right, size_t rank,
+                         const char *field, err *e)
 {
     size_t a = 0, b = 0;
     if (n_left == 0 || n_right == 0 || memchr(right, ' ', n_right))
         return err_set(e, ST_FORMAT, "%s: %s[%zu] is not two tokens", l->name, field, rank);
     int32_t id_left = -1, id_right = -1, merged = -1;
-    if (n_left <= MAX_TOKEN_BYTES && n_right <= MAX_TOKEN_BYTES &&
-        to_bytes(left, n_left, l->buf, &a) && to_bytes(right, n_right, l->buf + a, &b)) {
+    if (n_left <= MAX_TOKEN_BYTES && n_right <= MAX_TOKEN_BYTES && to_bytes(left, n_left, l->buf, &a) &&
+        to_bytes(right, n_right, l->buf + a, &b)) {
         id_left = bpe_find(l->b, l->buf, a);
         id_right = bpe_find(l->b, l->buf + a, b);
         merged = find_merged(l, l->buf, a + b);
     }
     if (id_left < 0 || id_right < 0 || merged < 0)
-        return err_set(e, ST_FORMAT,
-                       "%s: %s[%zu] (\"%.*s\" and \"%.*s\"): %s is not in the vocabulary", l->name,
-                       field, rank, n_left > 30 ? 30 : (int)n_left, left,
-                       n_right > 30 ? 30 : (int)n_right, right,
+        return err_set(e, ST_FORMAT, "%s: %s[%zu] (\"%.*s\" and \"%.*s\"): %s is not in the vocabulary", l->name, field,
+                       rank, n_left > 30 ? 30 : (int)n_left, left, n_right > 30 ? 30 : (int)n_right, right,
                        id_left < 0    ? "the first"
                        : id_right < 0 ? "the second"
                                       : "their union");
@@ -116,8 +114,7 @@ static status load_merges(loader *l, const json_t *merges, err *e)
         if (json_is_string(m)) { /* "a b" */
             left = json_string_value(m);
             const char *space = strchr(left, ' ');
-            if (!space)
-                return err_set(e, ST_FORMAT, "%s: model.merges[%zu] is not two tokens", l->name, i);
+            if (!space) return err_set(e, ST_FORMAT, "%s: model.merges[%zu] is not two tokens", l->name, i);
             n_left = (size_t)(space - left);
             right = space + 1;
         } else { /* ["a", "b"] */
@@ -186,8 +183,7 @@ status bpe_json_load(tokenizer *t, const json_t *root, const char *name, bool *b
     const json_t *model = json_object_get(root, "model");
     const char *type = json_string_value(json_object_get(model, "type"));
     *byte_level = false;
-    if (!json_is_object(model))
-        return err_set(e, ST_FORMAT, "%s: model is missing or not an object", name);
+    if (!json_is_object(model)) return err_set(e, ST_FORMAT, "%s: model is missing or not an object", name);
     if (type && strcmp(type, "BPE") != 0) return ST_OK;
     if (!names_byte_level(json_object_get(root, "pre_tokenizer"), 0) &&
         !names_byte_level(json_object_get(root, "decoder"), 0))
@@ -237,8 +233,8 @@ static status load_merge_lines(loader *l, const char *text, size_t n, err *e)
     return ST_OK;
 }
 
-status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges,
-                      const char *vocab_name, const char *merges_name, err *e)
+status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges, const char *vocab_name,
+                      const char *merges_name, err *e)
 {
     loader l = {.name = vocab_name};
     status st;

@@ -19,8 +19,7 @@ int char_at(const char *s, size_t n, int32_t *c)
 int char_before(const char *s, size_t end, int32_t *c)
 {
     for (size_t k = 1; k <= 4 && k <= end; k++)
-        if (((unsigned char)s[end - k] & 0xc0) != 0x80)
-            return char_at(s + end - k, k, c) == (int)k ? (int)k : 0;
+        if (((unsigned char)s[end - k] & 0xc0) != 0x80) return char_at(s + end - k, k, c) == (int)k ? (int)k : 0;
     return 0;
 }
 
@@ -42,9 +41,8 @@ int char_put(char *out, int32_t c)
 
 bool is_white_space(int32_t c)
 {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-           c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 bool is_python_space(int32_t c)

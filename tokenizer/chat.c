@@ -14,8 +14,8 @@
 typedef struct {
     const tokenizer *t;
     const char *name; /* of the template, for messages */
-    token_list *out; /* NULL: everything stays text, special tokens by their spelling */
-    char *text;      /* plain text since the last special token */
+    token_list *out;  /* NULL: everything stays text, special tokens by their spelling */
+    char *text;       /* plain text since the last special token */
     size_t n, cap;
 } writer;
 
@@ -64,8 +64,7 @@ static status write_special(writer *w, const char *spelling, err *e)
 {
     const int32_t id = tokenizer_special_id(w->t, spelling);
     if (id < 0)
-        return err_set(e, ST_UNSUPPORTED,
-                       "chat template %s needs the token %s, which this tokenizer has not", w->name,
+        return err_set(e, ST_UNSUPPORTED, "chat template %s needs the token %s, which this tokenizer has not", w->name,
                        spelling);
     if (!w->out) return write_str(w, spelling, e);
     TRY(flush(w, e));
@@ -237,13 +236,11 @@ static status write_llama2(writer *w, const family *f, const chat_message *m, si
 /* The date is pinned: a prompt must not depend on the day it is made. */
 static const family templates[] = {
     {"llama3", write_llama3, NULL, false},
-    {"llama3.1", write_llama3, "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
-     false},
+    {"llama3.1", write_llama3, "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", false},
     {"mistral-v1", write_mistral_v1, NULL, false},
     {"mistral-v3", write_mistral_v3, NULL, false},
     {"qwen2", write_chatml, "You are a helpful assistant.", false},
-    {"qwen2.5", write_chatml,
-     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false},
+    {"qwen2.5", write_chatml, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false},
     {"qwen3", write_chatml, NULL, true},
     {"chatml", write_chatml, NULL, false},
     {"vicuna", write_vicuna,
@@ -257,9 +254,8 @@ enum { N_TEMPLATES = sizeof templates / sizeof *templates };
 
 const char *const *chat_template_names(void)
 {
-    static const char *const names[] = {"llama3", "llama3.1", "mistral-v1", "mistral-v3",
-                                        "qwen2",  "qwen2.5",  "qwen3",      "chatml",
-                                        "vicuna", "llama2",   NULL};
+    static const char *const names[] = {"llama3", "llama3.1", "mistral-v1", "mistral-v3", "qwen2", "qwen2.5",
+                                        "qwen3",  "chatml",   "vicuna",     "llama2",     NULL};
     _Static_assert(sizeof names / sizeof *names == N_TEMPLATES + 1, "a name for each template");
     return names;
 }
@@ -271,8 +267,7 @@ static bool has(const char *text, size_t n, const char *mark)
 
 const char *chat_detect(const tokenizer *t, const char *text, size_t n)
 {
-    if (has(text, n, "<|start_header_id|>"))
-        return has(text, n, "Cutting Knowledge Date") ? "llama3.1" : "llama3";
+    if (has(text, n, "<|start_header_id|>")) return has(text, n, "Cutting Knowledge Date") ? "llama3.1" : "llama3";
     if (has(text, n, "<|im_start|>")) {
         if (has(text, n, "enable_thinking")) return "qwen3";
         if (has(text, n, "You are Qwen, created by Alibaba Cloud")) return "qwen2.5";
@@ -293,12 +288,10 @@ static status check_roles(const chat_message *m, size_t n, err *e)
     for (size_t i = first; i < n; i++) {
         const char *want = (i - first) % 2 == 0 ? "user" : "assistant";
         if (!role_is(&m[i], want))
-            return err_set(e, ST_USAGE, "chat: message %zu is from \"%.20s\", expected \"%s\"",
-                           i + 1, m[i].role, want);
+            return err_set(e, ST_USAGE, "chat: message %zu is from \"%.20s\", expected \"%s\"", i + 1, m[i].role, want);
     }
     if (n == first || !role_is(&m[n - 1], "user"))
-        return err_set(e, ST_USAGE, "chat: the last message is from \"%.20s\", expected \"user\"",
-                       m[n - 1].role);
+        return err_set(e, ST_USAGE, "chat: the last message is from \"%.20s\", expected \"user\"", m[n - 1].role);
     return ST_OK;
 }
 
@@ -308,10 +301,8 @@ static status no_template(const char *name, err *e)
     size_t n = 0;
     for (int i = 0; i < N_TEMPLATES; i++)
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", templates[i].name);
-    return name ? err_set(e, ST_UNSUPPORTED, "chat template \"%.40s\" is unknown; there are %s",
-                          name, list)
-                : err_set(e, ST_UNSUPPORTED,
-                          "the model's folder has no known chat template; choose one of %s", list);
+    return name ? err_set(e, ST_UNSUPPORTED, "chat template \"%.40s\" is unknown; there are %s", name, list)
+                : err_set(e, ST_UNSUPPORTED, "the model's folder has no known chat template; choose one of %s", list);
 }
 
 /* The conversation into w, whose t is set. */
@@ -327,8 +318,7 @@ static status write_chat(writer *w, const char *name, const chat_message *msgs, 
     return tm->write(w, tm, msgs, n, e);
 }
 
-status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
-                   token_list *out, err *e)
+status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, token_list *out, err *e)
 {
     writer w = {.t = t, .out = out};
     const size_t before = out->n;
@@ -339,8 +329,8 @@ status chat_encode(const tokenizer *t, const char *name, const chat_message *msg
     return st;
 }
 
-status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
-                   char **out, size_t *len, err *e)
+status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, char **out, size_t *len,
+                   err *e)
 {
     writer w = {.t = t};
     *out = NULL;

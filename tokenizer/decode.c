@@ -24,7 +24,7 @@ struct token_stream {
 };
 
 #define REPLACEMENT "\xef\xbf\xbd"
-#define SPACE_MARK "\xe2\x96\x81"
+#define SPACE_MARK  "\xe2\x96\x81"
 
 static status put(text_buf *b, const char *s, size_t n, err *e)
 {
@@ -71,8 +71,7 @@ static status settle(token_stream *s, bool final, err *e)
             continue;
         }
         const size_t broken = broken_len(p, left);
-        if (!final && broken == left && utf8_partial_tail((const unsigned char *)p, left) == left)
-            break;
+        if (!final && broken == left && utf8_partial_tail((const unsigned char *)p, left) == left) break;
         TRY(put(&s->out, REPLACEMENT, 3, e));
         i += s->t->spm ? 1 : broken;
     }
@@ -175,8 +174,8 @@ status token_stream_end(token_stream *s, const char **text, size_t *len, err *e)
     return give(s, text, len, e);
 }
 
-status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep_special,
-                        char **out, size_t *len, err *e)
+status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep_special, char **out, size_t *len,
+                        err *e)
 {
     token_stream *s;
     *out = NULL;
@@ -219,6 +218,5 @@ void tokenizer_clean_up(char *text, size_t *n)
         {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
         {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
     };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        replace_all(text, n, pairs[i][0], pairs[i][1]);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) replace_all(text, n, pairs[i][0], pairs[i][1]);
 }

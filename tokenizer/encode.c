@@ -18,8 +18,7 @@ typedef struct {
 typedef status span_fn(encoder *en, const char *text, size_t n, err *e);
 
 /* Cuts added tokens out of the text: their ids go to the list, what is between them to fn. */
-static status cut_added(encoder *en, const char *text, size_t n, bool normalized, span_fn *fn,
-                        err *e)
+static status cut_added(encoder *en, const char *text, size_t n, bool normalized, span_fn *fn, err *e)
 {
     size_t done = 0, start, end;
     const added_token *a;
@@ -72,15 +71,13 @@ static status encode_span(encoder *en, const char *text, size_t n, err *e)
     return encode_valid(en, text + done, n - done, e);
 }
 
-status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned flags,
-                        token_list *out, err *e)
+status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned flags, token_list *out, err *e)
 {
     encoder en = {.t = t, .special = (flags & TOKENIZE_SPECIAL) != 0, .out = out};
     const size_t before = out->n;
     status st = ST_OK;
     if (n > INT32_MAX / 2)
-        return err_set(e, ST_UNSUPPORTED, "text of %zu bytes: at most %d are encoded at once", n,
-                       INT32_MAX / 2);
+        return err_set(e, ST_UNSUPPORTED, "text of %zu bytes: at most %d are encoded at once", n, INT32_MAX / 2);
     if ((flags & TOKENIZE_BOS) && t->bos >= 0) st = token_list_push(out, t->bos, e);
     if (st == ST_OK) st = cut_added(&en, text, n, false, encode_span, e);
     bpe_scratch_free(&en.scratch);

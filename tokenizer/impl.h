@@ -36,8 +36,8 @@ struct tokenizer {
  * a valid tokenizer of another kind, to be read from tokenizer.model. */
 status bpe_json_load(tokenizer *t, const json_t *root, const char *name, bool *byte_level, err *e);
 /* vocab.json and merges.txt of Qwen2 (GPT-2's format). */
-status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges,
-                      const char *vocab_name, const char *merges_name, err *e);
+status bpe_files_load(tokenizer *t, const json_t *vocab, const char *merges, size_t n_merges, const char *vocab_name,
+                      const char *merges_name, err *e);
 /* json_parts.c: added tokens, normalizer, pre-tokenizer and BOS of tokenizer.json. */
 status json_parts_load(tokenizer *t, const json_t *root, const char *name, err *e);
 /* One entry of added_tokens or added_tokens_decoder. */

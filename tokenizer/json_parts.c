@@ -9,8 +9,7 @@
 
 enum { WHAT_MAX = 220 };
 
-static status flag(bool *out, const json_t *obj, const char *key, bool preset, const char *what,
-                   err *e)
+static status flag(bool *out, const json_t *obj, const char *key, bool preset, const char *what, err *e)
 {
     const json_t *v = json_object_get(obj, key);
     *out = preset;
@@ -25,8 +24,7 @@ status json_added_token(tokenizer *t, const json_t *entry, int64_t id, const cha
     const char *text = json_string_value(json_object_get(entry, "content"));
     if (!text) return err_set(e, ST_FORMAT, "%s: content is missing or not a string", what);
     if (id < 0 || id >= BPE_MAX_IDS)
-        return err_set(e, ST_FORMAT, "%s: id %lld is outside 0..%d", what, (long long)id,
-                       BPE_MAX_IDS - 1);
+        return err_set(e, ST_FORMAT, "%s: id %lld is outside 0..%d", what, (long long)id, BPE_MAX_IDS - 1);
     added_token a = {.n = strlen(text), .id = (int32_t)id};
     a.text = (char *)(uintptr_t)text; /* copied by added_push */
     TRY(flag(&a.special, entry, "special", false, what, e));
@@ -46,8 +44,7 @@ static status load_added(tokenizer *t, const json_t *list, const char *name, err
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i), *id = json_object_get(entry, "id");
         snprintf(what, sizeof what, "%.180s: added_tokens[%zu]", name, i);
-        if (!json_is_integer(id))
-            return err_set(e, ST_FORMAT, "%s: id is missing or not an integer", what);
+        if (!json_is_integer(id)) return err_set(e, ST_FORMAT, "%s: id is missing or not an integer", what);
         TRY(json_added_token(t, entry, json_integer_value(id), what, e));
     }
     return ST_OK;
@@ -64,8 +61,7 @@ static status load_normalizer(tokenizer *t, const json_t *n, const char *what, i
     }
     const json_t *list = json_object_get(n, "normalizers");
     if (strcmp(type, "Sequence") != 0 || !json_is_array(list) || depth > 4)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: type \"%.40s\"; NFC and a Sequence of it are supported", what, type);
+        return err_set(e, ST_UNSUPPORTED, "%s: type \"%.40s\"; NFC and a Sequence of it are supported", what, type);
     for (size_t i = 0; i < json_array_size(list); i++)
         TRY(load_normalizer(t, json_array_get(list, i), what, depth + 1, e));
     return ST_OK;
@@ -80,14 +76,11 @@ static status load_split(tokenizer *t, const json_t *p, const char *what, err *e
     bool invert;
     pretok_keep keep = PRETOK_ISOLATED;
     TRY(flag(&invert, p, "invert", false, what, e));
-    if (!how || (!regex && !plain))
-        return err_set(e, ST_FORMAT, "%s: Split without pattern or behavior", what);
+    if (!how || (!regex && !plain)) return err_set(e, ST_FORMAT, "%s: Split without pattern or behavior", what);
     if (strcmp(how, "Removed") == 0) keep = invert ? PRETOK_MATCHES : PRETOK_GAPS;
     else if (strcmp(how, "Isolated") != 0)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: behavior \"%.40s\"; Isolated and Removed are supported", what, how);
-    return regex ? pretok_add_regex(t->pre, regex, keep, what, e)
-                 : pretok_add_string(t->pre, plain, keep, what, e);
+        return err_set(e, ST_UNSUPPORTED, "%s: behavior \"%.40s\"; Isolated and Removed are supported", what, how);
+    return regex ? pretok_add_regex(t->pre, regex, keep, what, e) : pretok_add_string(t->pre, plain, keep, what, e);
 }
 
 static status load_byte_level(tokenizer *t, const json_t *p, const char *what, err *e)
@@ -100,16 +93,14 @@ static status load_byte_level(tokenizer *t, const json_t *p, const char *what, e
 }
 
 /* *bytes: whether the ByteLevel step, which must be the last, was there. */
-static status load_pretokenizer(tokenizer *t, const json_t *p, const char *what, int depth,
-                                bool *bytes, err *e)
+static status load_pretokenizer(tokenizer *t, const json_t *p, const char *what, int depth, bool *bytes, err *e)
 {
     if (!p || json_is_null(p)) return ST_OK;
     const char *type = json_string_value(json_object_get(p, "type"));
     if (!type) return err_set(e, ST_FORMAT, "%s: type is missing or not a string", what);
     if (strcmp(type, "Sequence") == 0 && depth < 4) {
         const json_t *list = json_object_get(p, "pretokenizers");
-        if (!json_is_array(list))
-            return err_set(e, ST_FORMAT, "%s: pretokenizers is not a list", what);
+        if (!json_is_array(list)) return err_set(e, ST_FORMAT, "%s: pretokenizers is not a list", what);
         for (size_t i = 0; i < json_array_size(list); i++)
             TRY(load_pretokenizer(t, json_array_get(list, i), what, depth + 1, bytes, e));
         return ST_OK;
@@ -122,8 +113,7 @@ static status load_pretokenizer(tokenizer *t, const json_t *p, const char *what,
         return pretok_add_regex(t->pre, each ? "\\p{N}" : "\\p{N}+", PRETOK_ISOLATED, what, e);
     }
     if (strcmp(type, "ByteLevel") != 0)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: type \"%.40s\"; Split, Digits and ByteLevel are supported", what, type);
+        return err_set(e, ST_UNSUPPORTED, "%s: type \"%.40s\"; Split, Digits and ByteLevel are supported", what, type);
     *bytes = true;
     return load_byte_level(t, p, what, e);
 }
@@ -132,8 +122,7 @@ static status load_pretokenizer(tokenizer *t, const json_t *p, const char *what,
 static status load_template(tokenizer *t, const json_t *p, const char *what, err *e)
 {
     const json_t *first = json_array_get(json_object_get(p, "single"), 0);
-    const char *key =
-        json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
+    const char *key = json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
     t->bos_from_template = true;
     if (!key) return ST_OK;
     const json_t *tok = json_object_get(json_object_get(p, "special_tokens"), key);
@@ -145,8 +134,7 @@ static status load_template(tokenizer *t, const json_t *p, const char *what, err
     return ST_OK;
 }
 
-static status load_post_processor(tokenizer *t, const json_t *p, const char *what, int depth,
-                                  err *e)
+static status load_post_processor(tokenizer *t, const json_t *p, const char *what, int depth, err *e)
 {
     const char *type = json_string_value(json_object_get(p, "type"));
     if (!type) return ST_OK;

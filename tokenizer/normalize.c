@@ -30,8 +30,8 @@ status normalize_nfc(char **out, size_t *n_out, const char *text, size_t n, err 
     size_t cap;
     TRY(size_mul(&cap, n, 2, "normalized text", e));
     TRY(MEM_NEW(&buf, cap + 1, e));
-    utf8proc_ssize_t m = utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n,
-                                            buf, (utf8proc_ssize_t)cap, how);
+    utf8proc_ssize_t m =
+        utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, buf, (utf8proc_ssize_t)cap, how);
     if (m >= 0 && (size_t)m <= cap) m = utf8proc_reencode(buf, m, how);
     if (m < 0 || (size_t)m > cap * sizeof *buf) {
         mem_free(buf);

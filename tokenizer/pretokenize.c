@@ -56,8 +56,8 @@ void pretok_free(pretok *p)
 }
 
 /* Members of Unicode White_Space, for use inside a class: PCRE2's own \s has U+180E as well. */
-#define SPACES                                                                                     \
-    "\\t-\\r "                                                                                     \
+#define SPACES                                                                                                         \
+    "\\t-\\r "                                                                                                         \
     "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
 /* PCRE2's form of the escape \c of Oniguruma, NULL where there is none with the same meaning. */
@@ -103,9 +103,7 @@ static status translate(char *out, const char *pattern, const char *what, err *e
             plain[1] = c;
             bool punct = c > ' ' && c < 0x7f && strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", c);
             put = punct ? plain : escape(c, in_class);
-            if (!put)
-                return err_set(e, ST_UNSUPPORTED, "%s: escape \\%c in the pattern", what,
-                               c ? c : ' ');
+            if (!put) return err_set(e, ST_UNSUPPORTED, "%s: escape \\%c in the pattern", what, c ? c : ' ');
         } else if (in_class && (*s == '[' || (*s == '&' && s[1] == '&'))) {
             return err_set(e, ST_UNSUPPORTED, "%s: set operations in a class of the pattern", what);
         } else if (!in_class && *s == '(' && !group_known(s)) {
@@ -117,8 +115,7 @@ static status translate(char *out, const char *pattern, const char *what, err *e
         }
         if (!put) put = plain;
         size_t k = strlen(put);
-        if (n + k >= MAX_PATTERN)
-            return err_set(e, ST_UNSUPPORTED, "%s: pattern is too long", what);
+        if (n + k >= MAX_PATTERN) return err_set(e, ST_UNSUPPORTED, "%s: pattern is too long", what);
         memcpy(out + n, put, k + 1);
         n += k;
     }
@@ -128,8 +125,7 @@ static status translate(char *out, const char *pattern, const char *what, err *e
 
 static status next_stage(stage **out, pretok *p, const char *what, err *e)
 {
-    if (p->n_stages == MAX_STAGES)
-        return err_set(e, ST_UNSUPPORTED, "%s: more than %d steps", what, MAX_STAGES);
+    if (p->n_stages == MAX_STAGES) return err_set(e, ST_UNSUPPORTED, "%s: more than %d steps", what, MAX_STAGES);
     *out = &p->stages[p->n_stages];
     return ST_OK;
 }
@@ -145,8 +141,7 @@ static status compile(pretok *p, const char *pattern, pretok_keep keep, const ch
     pcre2_set_parens_nest_limit(cc, 50);
     /* Ruby's syntax, which the reference takes: ^ and $ are at line ends. */
     s->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE, &code,
-                            &at, cc);
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE, &code, &at, cc);
     pcre2_compile_context_free(cc);
     if (!s->code) {
         PCRE2_UCHAR why[128] = "";
@@ -176,8 +171,7 @@ status pretok_add_string(pretok *p, const char *text, pretok_keep keep, const ch
     size_t n = 0;
     if (!*text) return err_set(e, ST_FORMAT, "%s: empty pattern", what);
     for (; *text; text++) {
-        if (n + 3 > sizeof quoted)
-            return err_set(e, ST_UNSUPPORTED, "%s: pattern is too long", what);
+        if (n + 3 > sizeof quoted) return err_set(e, ST_UNSUPPORTED, "%s: pattern is too long", what);
         if (strchr("\\^$.[]|()?*+{}#", *text)) quoted[n++] = '\\';
         quoted[n++] = *text;
     }
@@ -216,14 +210,12 @@ static status prefix_space(run *r, int k, const char *text, size_t n, err *e)
 }
 
 /* Next match at or behind `from`; *start = n where there is none. */
-static status find(const run *r, int k, const char *text, size_t n, size_t from, size_t *start,
-                   size_t *end, err *e)
+static status find(const run *r, int k, const char *text, size_t n, size_t from, size_t *start, size_t *end, err *e)
 {
-    int rc = pcre2_match(r->p->stages[k].code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK,
-                         r->data[k], r->mc);
+    int rc = pcre2_match(r->p->stages[k].code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, r->data[k], r->mc);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(r->p->stages[k].code, (PCRE2_SPTR)text, n, from,
-                         PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, r->data[k], r->mc);
+        rc = pcre2_match(r->p->stages[k].code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, r->data[k],
+                         r->mc);
     *start = *end = n;
     if (rc == PCRE2_ERROR_NOMATCH) return ST_OK;
     if (rc < 0) {

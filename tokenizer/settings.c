@@ -19,8 +19,7 @@ static status read_optional(json_t **out, const char *dir, const char *file, err
     *out = NULL;
     char *path = path_join(dir, file);
     if (!path) return err_set(e, ST_NOMEM, "%s: out of memory", file);
-    status st =
-        file_exists(path) ? json_read_object(out, path, CONFIG_MAX_FILE, JSON_DEPTH, e) : ST_OK;
+    status st = file_exists(path) ? json_read_object(out, path, CONFIG_MAX_FILE, JSON_DEPTH, e) : ST_OK;
     mem_free(path);
     return st;
 }
@@ -33,16 +32,14 @@ static status load_decoder(tokenizer *t, const json_t *cfg, const char *dir, err
     json_t *entry, *list = json_object_get(cfg, "added_tokens_decoder");
     if (!list || json_is_null(list)) return ST_OK;
     if (!json_is_object(list))
-        return err_set(e, ST_FORMAT,
-                       "%.150s/tokenizer_config.json: added_tokens_decoder is not an object", dir);
+        return err_set(e, ST_FORMAT, "%.150s/tokenizer_config.json: added_tokens_decoder is not an object", dir);
     if (t->guessed_added && json_object_size(list)) added_free(&t->added);
-    json_object_foreach(list, key, entry) {
+    json_object_foreach(list, key, entry)
+    {
         char *end;
         long long id = strtoll(key, &end, 10);
-        snprintf(what, sizeof what, "%.120s/tokenizer_config.json: added_tokens_decoder[\"%.12s\"]",
-                 dir, key);
-        if (*key < '0' || *key > '9' || *end)
-            return err_set(e, ST_FORMAT, "%s: the key is not an id", what);
+        snprintf(what, sizeof what, "%.120s/tokenizer_config.json: added_tokens_decoder[\"%.12s\"]", dir, key);
+        if (*key < '0' || *key > '9' || *end) return err_set(e, ST_FORMAT, "%s: the key is not an id", what);
         TRY(json_added_token(t, entry, id, what, e));
     }
     return ST_OK;
@@ -64,28 +61,24 @@ static status load_names(tokenizer *t, const json_t *cfg, err *e)
     const int32_t eos = named_token(t, json_object_get(cfg, "eos_token"));
     const json_t *add = json_object_get(cfg, "add_bos_token");
     if (bos >= 0 && t->bos < 0) t->bos = bos;
-    if (json_is_boolean(add) && !t->bos_from_template)
-        t->adds_bos = json_is_true(add) && t->bos >= 0;
+    if (json_is_boolean(add) && !t->bos_from_template) t->adds_bos = json_is_true(add) && t->bos >= 0;
     return eos >= 0 ? token_list_push(&t->eos, eos, e) : ST_OK;
 }
 
 /* eos_token_id: an integer or a list of them. *found: whether the key says anything. */
-static status load_eos_ids(tokenizer *t, const json_t *cfg, const char *dir, const char *file,
-                           bool *found, err *e)
+static status load_eos_ids(tokenizer *t, const json_t *cfg, const char *dir, const char *file, bool *found, err *e)
 {
     const json_t *v = json_object_get(cfg, "eos_token_id");
     *found = false;
     if (!v || json_is_null(v)) return ST_OK;
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > MAX_EOS)
-        return err_set(e, ST_FORMAT, "%.150s/%s: eos_token_id has %zu ids, at most %d allowed", dir,
-                       file, n, MAX_EOS);
+        return err_set(e, ST_FORMAT, "%.150s/%s: eos_token_id has %zu ids, at most %d allowed", dir, file, n, MAX_EOS);
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
         const json_int_t x = json_integer_value(id);
         if (!json_is_integer(id) || x < -1 || x > INT32_MAX)
-            return err_set(e, ST_FORMAT,
-                           "%.150s/%s: eos_token_id is not a token id or a list of ids", dir, file);
+            return err_set(e, ST_FORMAT, "%.150s/%s: eos_token_id is not a token id or a list of ids", dir, file);
         if (x >= 0) TRY(token_list_push(&t->eos, (int32_t)x, e));
     }
     *found = n > 0;

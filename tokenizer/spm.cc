@@ -57,8 +57,7 @@ spm_strip ask_strip_rule(const SentencePieceProcessor &p)
 }
 
 // Reads one protobuf field of in[*at..]; *value is its number, or its length where *body is set.
-bool next_field(std::string_view in, size_t *at, unsigned *field, uint64_t *value,
-                std::string_view *body)
+bool next_field(std::string_view in, size_t *at, unsigned *field, uint64_t *value, std::string_view *body)
 {
     const auto varint = [&](uint64_t *v) {
         *v = 0;
@@ -115,8 +114,7 @@ bool plain_normalizer(std::string_view model)
 // character, nothing merges across the front of a run of spaces, and cutting there changes no id.
 bool can_cut(const SentencePieceProcessor &p)
 {
-    if (p.IsUnknown(p.PieceToId(kSpaceMark)) || !plain_normalizer(p.serialized_model_proto()))
-        return false;
+    if (p.IsUnknown(p.PieceToId(kSpaceMark)) || !plain_normalizer(p.serialized_model_proto())) return false;
     for (int id = 0; id < p.GetPieceSize(); id++) {
         const std::string &piece = p.IdToPiece(id);
         size_t at = 0;
@@ -161,8 +159,7 @@ void make_bare(const spm *s)
 }
 
 // Encodes text, part by part; only the very first part may get the dummy prefix.
-sentencepiece::util::Status encode_parts(const spm *s, std::string_view text, bool prefix,
-                                         std::vector<int> *ids)
+sentencepiece::util::Status encode_parts(const spm *s, std::string_view text, bool prefix, std::vector<int> *ids)
 {
     std::vector<int> part;
     for (size_t from = 0, to; from < text.size(); from = to) {
@@ -254,8 +251,7 @@ spm_strip spm_strip_rule(const spm *s) noexcept
     return s->strip;
 }
 
-status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t **ids,
-                  size_t *n_ids, err *e) noexcept
+status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t **ids, size_t *n_ids, err *e) noexcept
 {
     *ids = nullptr;
     *n_ids = 0;
@@ -263,8 +259,7 @@ status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t 
         std::vector<int> got;
         const auto st = encode_parts(s, std::string_view(text, n), prefix != 0, &got);
         if (!st.ok()) return err_set(e, ST_FORMAT, "SentencePiece: %s", st.ToString().c_str());
-        const status made =
-            mem_alloc(reinterpret_cast<void **>(ids), got.size(), sizeof **ids, "ids", e);
+        const status made = mem_alloc(reinterpret_cast<void **>(ids), got.size(), sizeof **ids, "ids", e);
         if (made != ST_OK) return made;
         for (size_t i = 0; i < got.size(); i++) (*ids)[i] = got[i];
         *n_ids = got.size();

@@ -41,8 +41,8 @@ spm_strip spm_strip_rule(const spm *s) SPM_NOEXCEPT;
 
 /* Ids of valid UTF-8 text; *ids is freed with mem_free. prefix false: without the dummy space that
  * the model may put in front (for the text behind an invalid byte). */
-status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t **ids,
-                  size_t *n_ids, err *e) SPM_NOEXCEPT;
+status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t **ids, size_t *n_ids,
+                  err *e) SPM_NOEXCEPT;
 
 #ifdef __cplusplus
 }

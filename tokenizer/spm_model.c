@@ -24,8 +24,7 @@ status spm_model_load(tokenizer *t, const char *data, size_t n, const char *name
     return ST_OK;
 }
 
-static status encode_valid(const tokenizer *t, const char *text, size_t n, bool prefix,
-                           token_list *out, err *e)
+static status encode_valid(const tokenizer *t, const char *text, size_t n, bool prefix, token_list *out, err *e)
 {
     int32_t *ids;
     size_t k;

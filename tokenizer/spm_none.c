@@ -64,8 +64,7 @@ spm_strip spm_strip_rule(const spm *s)
     return SPM_KEEP_SPACE;
 }
 
-status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t **ids,
-                  size_t *n_ids, err *e)
+status spm_encode(const spm *s, const char *text, size_t n, int prefix, int32_t **ids, size_t *n_ids, err *e)
 {
     (void)s;
     (void)text;

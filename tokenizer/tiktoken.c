@@ -83,12 +83,9 @@ static status load_lines(bpe *b, const char *text, size_t n, const char *name, e
         if (len && line[len - 1] == '\r') len--;
         if (len == 0) continue;
         snprintf(what, sizeof what, "%.180s: line %zu", name, n_line);
-        if (!parse_line(line, len, &k, &rank))
-            return err_set(e, ST_FORMAT, "%s: not a base64 token and a rank", what);
-        if (k > MAX_TOKEN)
-            return err_set(e, ST_FORMAT, "%s: a token of %zu bytes", what, k / 4 * 3);
-        if (!base64_decode(line, k, bytes, &m) || m == 0)
-            return err_set(e, ST_FORMAT, "%s: bad base64", what);
+        if (!parse_line(line, len, &k, &rank)) return err_set(e, ST_FORMAT, "%s: not a base64 token and a rank", what);
+        if (k > MAX_TOKEN) return err_set(e, ST_FORMAT, "%s: a token of %zu bytes", what, k / 4 * 3);
+        if (!base64_decode(line, k, bytes, &m) || m == 0) return err_set(e, ST_FORMAT, "%s: bad base64", what);
         TRY(bpe_add_token(b, rank, bytes, m, true, what, e));
     }
     return ST_OK;
@@ -132,11 +129,10 @@ status tiktoken_load(tokenizer *t, const char *text, size_t n, const char *name,
     TRY(bpe_create(&t->bpe, n_lines, 0, BPE_BY_RANK | BPE_WHOLE_WORDS, e));
     TRY(load_lines(t->bpe, text, n, name, e));
     const int missing = bpe_finish(t->bpe, -1);
-    if (missing)
-        return err_set(e, ST_FORMAT, "%s: %d of the 256 bytes have no token", name, missing);
+    if (missing) return err_set(e, ST_FORMAT, "%s: %d of the 256 bytes have no token", name, missing);
     if ((size_t)bpe_n_ids(t->bpe) != bpe_n_tokens(t->bpe))
-        return err_set(e, ST_FORMAT, "%s: %zu tokens, but ranks up to %d", name,
-                       bpe_n_tokens(t->bpe), bpe_n_ids(t->bpe) - 1);
+        return err_set(e, ST_FORMAT, "%s: %zu tokens, but ranks up to %d", name, bpe_n_tokens(t->bpe),
+                       bpe_n_ids(t->bpe) - 1);
     TRY(pretok_create(&t->pre, e));
     TRY(pretok_add_regex(t->pre, PRETOK_LLAMA3, PRETOK_ISOLATED, name, e));
     return add_specials(t, bpe_n_ids(t->bpe), name, e);

@@ -57,10 +57,8 @@ static status check_added(const tokenizer *t, const char *name, err *e)
         const char *have = bpe_token(t->bpe, a->id, &n);
         for (size_t k = 0; k < a->n; k++) ascii &= a->text[k] > ' ' && a->text[k] < 0x7f;
         if (have && ascii && (n != a->n || memcmp(have, a->text, n) != 0))
-            return err_set(
-                e, ST_FORMAT,
-                "%s: added token \"%.60s\" has id %d, which is \"%.*s\" in the vocabulary", name,
-                a->text, a->id, n > 60 ? 60 : (int)n, have);
+            return err_set(e, ST_FORMAT, "%s: added token \"%.60s\" has id %d, which is \"%.*s\" in the vocabulary",
+                           name, a->text, a->id, n > 60 ? 60 : (int)n, have);
     }
     return ST_OK;
 }
@@ -68,8 +66,7 @@ static status check_added(const tokenizer *t, const char *name, err *e)
 /* Tokens that end a turn or a text in the families that we know, whatever the files say. */
 static status add_known_eos(tokenizer *t, err *e)
 {
-    static const char *const known[] = {"<|eot_id|>", "<|im_end|>", "<|eom_id|>", "<|end_of_text|>",
-                                        "<|endoftext|>"};
+    static const char *const known[] = {"<|eot_id|>", "<|im_end|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const added_token *a = added_by_text(&t->added, known[i], strlen(known[i]));
         if (a && a->special) TRY(token_list_push(&t->eos, a->id, e));
@@ -84,8 +81,7 @@ status tokenizer_finish(tokenizer *t, const char *name, err *e)
     t->n_ids = t->bpe ? bpe_n_ids(t->bpe) : spm_n_ids(t->spm);
     for (size_t i = 0; i < t->added.n; i++)
         if (t->added.items[i].id >= t->n_ids) t->n_ids = t->added.items[i].id + 1;
-    if (t->bos >= t->n_ids)
-        return err_set(e, ST_FORMAT, "%s: BOS has id %d of %d", name, t->bos, t->n_ids);
+    if (t->bos >= t->n_ids) return err_set(e, ST_FORMAT, "%s: BOS has id %d of %d", name, t->bos, t->n_ids);
     TRY(add_known_eos(t, e));
     return ST_OK;
 }
@@ -99,8 +95,7 @@ status tokenizer_open_json(tokenizer **out, const char *text, size_t n, const ch
     status st = json_parse_object(&root, text, n, name, JSON_DEPTH, e);
     if (st == ST_OK) st = create(&t, e);
     if (st == ST_OK) st = bpe_json_load(t, root, name, &byte_level, e);
-    if (st == ST_OK && !byte_level)
-        st = err_set(e, ST_UNSUPPORTED, "%s: not a byte-level BPE", name);
+    if (st == ST_OK && !byte_level) st = err_set(e, ST_UNSUPPORTED, "%s: not a byte-level BPE", name);
     if (st == ST_OK) st = tokenizer_finish(t, name, e);
     json_decref(root);
     if (st == ST_OK) *out = t;
@@ -118,8 +113,7 @@ static status open_json(tokenizer *t, const char *path, bool has_model, err *e)
     status st = bpe_json_load(t, root, path, &byte_level, e);
     json_decref(root);
     if (st == ST_OK && !byte_level && !has_model)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: not a byte-level BPE, and there is no tokenizer.model beside it", path);
+        return err_set(e, ST_UNSUPPORTED, "%s: not a byte-level BPE, and there is no tokenizer.model beside it", path);
     snprintf(t->describe, sizeof t->describe, "byte-level BPE (tokenizer.json)");
     return st;
 }
@@ -131,8 +125,7 @@ static status open_model(tokenizer *t, const char *path, err *e)
     const char *data = (const char *)m.data;
     status st;
     if (m.size == 0 || m.size > TOKENIZER_MAX_FILE) {
-        st = err_set(e, ST_FORMAT, "%s: %zu bytes; 1 to %d expected", path, m.size,
-                     TOKENIZER_MAX_FILE);
+        st = err_set(e, ST_FORMAT, "%s: %zu bytes; 1 to %d expected", path, m.size, TOKENIZER_MAX_FILE);
     } else if (tiktoken_looks_like(data, m.size)) {
         snprintf(t->describe, sizeof t->describe, "tiktoken (tokenizer.model)");
         st = tiktoken_load(t, data, m.size, path, e);
@@ -187,11 +180,9 @@ static status open_vocabulary(tokenizer *t, const char *dir, err *e)
     }
     if (file_exists(json)) TRY_GOTO(open_json(t, json, file_exists(model), e));
     if (!t->bpe && file_exists(model)) TRY_GOTO(open_model(t, model, e));
-    if (!t->bpe && !t->spm && file_exists(vocab) && file_exists(merges))
-        TRY_GOTO(open_files(t, vocab, merges, e));
+    if (!t->bpe && !t->spm && file_exists(vocab) && file_exists(merges)) TRY_GOTO(open_files(t, vocab, merges, e));
     if (!t->bpe && !t->spm)
-        st = err_set(e, ST_IO,
-                     "%s: no tokenizer.json, tokenizer.model or vocab.json with merges.txt", dir);
+        st = err_set(e, ST_IO, "%s: no tokenizer.json, tokenizer.model or vocab.json with merges.txt", dir);
 done:
     mem_free(json);
     mem_free(model);

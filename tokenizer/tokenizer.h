@@ -55,13 +55,12 @@ enum {
 
 /* Appends the ids of text[0..n) to out. Any bytes are accepted: invalid UTF-8 goes byte by byte
  * through the byte tokens (replaced by U+FFFD where the vocabulary has none). */
-status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned flags,
-                        token_list *out, err *e);
+status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned flags, token_list *out, err *e);
 
 /* Text of ids[0..n), special tokens dropped unless keep_special. *out is NUL-terminated, freed with
  * mem_free; *len may be NULL. Ids outside the vocabulary decode to nothing. */
-status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep_special,
-                        char **out, size_t *len, err *e);
+status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep_special, char **out, size_t *len,
+                        err *e);
 
 /* Hugging Face's clean-up of decoded text, in place: " ." becomes ".", " n't" becomes "n't", and so
  * on; *n is updated and a NUL put behind. tokenizer_cleans_up: whether tokenizer_config.json asks
@@ -96,13 +95,12 @@ const char *const *chat_template_names(void);
  * family has it), ready for prefill. name NULL: the folder's own. ST_UNSUPPORTED with the list of
  * names when there is none; ST_USAGE for a bad order of roles. Qwen3: thinking disabled.
  * Source: evals.md section 3 (the families' published templates). */
-status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
-                   token_list *out, err *e);
+status chat_encode(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, token_list *out, err *e);
 /* The same as text, special tokens (BOS too) by their spelling, as apply_chat_template gives it. *out: NUL-
  * terminated, mem_free. For one user message (and a system one) encoding
  * it with TOKENIZE_SPECIAL gives chat_encode's ids, but a message that spells a special token then has it: as
  * references do that tokenize the rendered text. */
-status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n,
-                   char **out, size_t *len, err *e);
+status chat_render(const tokenizer *t, const char *name, const chat_message *msgs, size_t n, char **out, size_t *len,
+                   err *e);
 
 #endif

@@ -22,11 +22,10 @@ typedef struct {
 
 typedef struct {
     span a, b;
-    size_t *place; /* of b's characters, by character, then ascending */
-    size_t *first,
-        *n; /* by place in a: the part of `place` with that character; empty for popular ones */
+    size_t *place;     /* of b's characters, by character, then ascending */
+    size_t *first, *n; /* by place in a: the part of `place` with that character; empty for popular ones */
     size_t *length[2]; /* by place in b + 1: the match that ends there, for two neighbours in a */
-    window *pending;      /* ranges that are still to be matched */
+    window *pending;   /* ranges that are still to be matched */
     size_t n_pending, cap;
 } matcher;
 
@@ -85,8 +84,7 @@ static match longest_match(matcher *m, window w)
             size_t length = cur[p[k] + 1] = last[p[k]] + 1;
             if (length > best.n) best = (match){i + 1 - length, p[k] + 1 - length, length};
         }
-        for (size_t k = 0; i > w.a_begin && k < m->n[i - 1]; k++)
-            last[m->place[m->first[i - 1] + k] + 1] = 0;
+        for (size_t k = 0; i > w.a_begin && k < m->n[i - 1]; k++) last[m->place[m->first[i - 1] + k] + 1] = 0;
     }
     size_t end = w.a_end - 1;
     for (size_t k = 0; k < m->n[end]; k++) m->length[end & 1][m->place[m->first[end] + k] + 1] = 0;
@@ -95,8 +93,7 @@ static match longest_match(matcher *m, window w)
         best.b--;
         best.n++;
     }
-    while (best.a + best.n < w.a_end && best.b + best.n < w.b_end &&
-           m->a.c[best.a + best.n] == m->b.c[best.b + best.n])
+    while (best.a + best.n < w.a_end && best.b + best.n < w.b_end && m->a.c[best.a + best.n] == m->b.c[best.b + best.n])
         best.n++;
     return best;
 }
@@ -137,8 +134,7 @@ static status ratio(span a, span b, double *out, err *e)
     *out = span_equal(a, b) ? 100 : 0;
     if (*out != 0 || a.n == 0 || b.n == 0) return ST_OK;
     if (a.n > MAX_LINE || b.n > MAX_LINE)
-        return err_set(e, ST_UNSUPPORTED,
-                       "code_sim: lines of %zu and %zu characters, at most %d allowed", a.n, b.n,
+        return err_set(e, ST_UNSUPPORTED, "code_sim: lines of %zu and %zu characters, at most %d allowed", a.n, b.n,
                        MAX_LINE);
     TRY_GOTO(MEM_NEW(&m.place, b.n, e));
     TRY_GOTO(MEM_NEW(&m.first, a.n, e));
@@ -147,8 +143,7 @@ static status ratio(span a, span b, double *out, err *e)
     TRY_GOTO(MEM_NEW(&m.length[1], b.n + 1, e));
     TRY_GOTO(index_characters(&m, e));
     TRY_GOTO(count_matches(&m, &n, e));
-    *out =
-        rint(100 * (2.0 * (double)n / (double)(a.n + b.n))); /* half to even, as Python's round */
+    *out = rint(100 * (2.0 * (double)n / (double)(a.n + b.n))); /* half to even, as Python's round */
 done:
     mem_free(m.place);
     mem_free(m.first);
@@ -162,8 +157,7 @@ done:
 static bool is_code(span line)
 {
     for (size_t i = 0; i < line.n; i++)
-        if (line.c[i] == '`' || line.c[i] == '#' ||
-            (line.c[i] == '/' && i + 1 < line.n && line.c[i + 1] == '/'))
+        if (line.c[i] == '`' || line.c[i] == '#' || (line.c[i] == '/' && i + 1 < line.n && line.c[i + 1] == '/'))
             return false;
     return true;
 }

@@ -72,8 +72,7 @@ static status add_node(dictionary *d, uint32_t *node, int32_t c, err *e)
 }
 
 /* One line s[0..n): a word, a space, a decimal number, and maybe more behind another space. */
-static status add_line(dictionary *d, const char *s, size_t n, const char *path, size_t line,
-                       err *e)
+static status add_line(dictionary *d, const char *s, size_t n, const char *path, size_t line, err *e)
 {
     size_t i = 0, digits = 0;
     uint32_t node = DICTIONARY_ROOT;
@@ -81,17 +80,14 @@ static status add_line(dictionary *d, const char *s, size_t n, const char *path,
     while (i < n && s[i] != ' ') {
         int32_t c;
         int k = char_at(s + i, n - i, &c);
-        if (k == 0 || c == 0)
-            return err_set(e, ST_FORMAT, "%s line %zu: not UTF-8", path_tail(path), line);
+        if (k == 0 || c == 0) return err_set(e, ST_FORMAT, "%s line %zu: not UTF-8", path_tail(path), line);
         TRY(add_node(d, &node, c, e));
         i += (size_t)k;
     }
     for (i++; i < n && s[i] >= '0' && s[i] <= '9' && freq <= MAX_FREQ; i++, digits++)
         freq = freq * 10 + (uint64_t)(s[i] - '0');
-    if (node == DICTIONARY_ROOT || digits == 0 || freq > MAX_FREQ ||
-        (i < n && s[i] != ' ' && s[i] != '\r'))
-        return err_set(e, ST_FORMAT, "%s line %zu: expected 'word frequency tag'", path_tail(path),
-                       line);
+    if (node == DICTIONARY_ROOT || digits == 0 || freq > MAX_FREQ || (i < n && s[i] != ' ' && s[i] != '\r'))
+        return err_set(e, ST_FORMAT, "%s line %zu: expected 'word frequency tag'", path_tail(path), line);
     d->freq[node] = (uint32_t)freq; /* the last line of a word counts, but the sum has them all */
     d->total += (double)freq;
     return ST_OK;
@@ -103,17 +99,16 @@ status dictionary_read(dictionary *d, const char *path, err *e)
     size_t line = 0;
     *d = (dictionary){.n = 1, .n_alloc = FIRST_CAP / 2};
     TRY(file_map_open(&map, path, e));
-    status st = map.size > MAX_BYTES ? err_set(e, ST_FORMAT, "%s: %zu bytes, at most %zu allowed",
-                                               path_tail(path), map.size, MAX_BYTES)
-                                     : MEM_NEW(&d->freq, d->n_alloc, e);
+    status st = map.size > MAX_BYTES
+                    ? err_set(e, ST_FORMAT, "%s: %zu bytes, at most %zu allowed", path_tail(path), map.size, MAX_BYTES)
+                    : MEM_NEW(&d->freq, d->n_alloc, e);
     for (size_t i = 0; st == ST_OK && i < map.size;) {
         const char *s = (const char *)map.data + i, *end = memchr(s, '\n', map.size - i);
         size_t n = end ? (size_t)(end - s) : map.size - i;
         st = add_line(d, s, n, path, ++line, e);
         i += n + 1;
     }
-    if (st == ST_OK && d->total < 1)
-        st = err_set(e, ST_FORMAT, "%s: no word with a frequency", path_tail(path));
+    if (st == ST_OK && d->total < 1) st = err_set(e, ST_FORMAT, "%s: no word with a frequency", path_tail(path));
     file_map_close(&map);
     return st;
 }

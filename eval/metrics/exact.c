@@ -23,16 +23,13 @@ status score_classification(const metric_pair *p, double *score, err *e)
     span_list found = {0};
     bool right = false;
     status st = ST_OK;
-    if (!p->classes)
-        return err_set(e, ST_FORMAT,
-                       "classification: the list of classes (all_classes) is missing");
+    if (!p->classes) return err_set(e, ST_FORMAT, "classification: the list of classes (all_classes) is missing");
     for (size_t i = 0; i < p->n_classes && st == ST_OK; i++)
         if (contains(p->prediction, p->classes[i])) st = span_push(&found, p->classes[i], e);
     /* The original removes from the list that it walks, so the one behind a removed one is not looked at. */
     for (size_t i = 0; i < found.n; i++) {
         span label = found.s[i];
-        if (contains(p->answer, label) && !span_equal(label, p->answer))
-            remove_first(&found, label);
+        if (contains(p->answer, label) && !span_equal(label, p->answer)) remove_first(&found, label);
     }
     for (size_t i = 0; i < found.n; i++) right |= span_equal(found.s[i], p->answer);
     *score = right ? 1.0 / (double)found.n : 0;
@@ -58,8 +55,7 @@ static status retrieval(const metric_pair *p, span word, double *score, err *e)
     for (size_t at = 0; (at = span_find(p->answer, at, word)) <= p->answer.n; at++) {
         size_t begin = at + word.n, end = begin;
         while (end < p->answer.n && char_is_digit(p->answer.c[end])) end++;
-        if (end > begin)
-            return share_of_numbers(p->prediction, span_from(p->answer, begin, end), score, e);
+        if (end > begin) return share_of_numbers(p->prediction, span_from(p->answer, begin, end), score, e);
     }
     return err_set(e, ST_FORMAT, "retrieval: the answer names no paragraph number");
 }

@@ -131,8 +131,7 @@ static status character_tokens(text *store, span_list *tokens, span s, err *e)
 {
     TRY(text_lower(store, s, e));
     store->n = drop_punctuation(store->c, store->n, is_dropped_zh);
-    for (size_t i = 0; i < store->n; i++)
-        TRY(span_push(tokens, span_from(text_span(store), i, i + 1), e));
+    for (size_t i = 0; i < store->n; i++) TRY(span_push(tokens, span_from(text_span(store), i, i + 1), e));
     return ST_OK;
 }
 

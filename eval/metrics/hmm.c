@@ -85,9 +85,7 @@ status hmm_read(hmm *h, const char *path, err *e)
     for (char *p = file; p && *p && st == ST_OK; p = next) {
         if ((next = strchr(p, '\n'))) *next++ = 0;
         line++;
-        if (!read_row(h, p))
-            st =
-                err_set(e, ST_FORMAT, "%s line %zu: not a row of the model", path_tail(path), line);
+        if (!read_row(h, p)) st = err_set(e, ST_FORMAT, "%s line %zu: not a row of the model", path_tail(path), line);
     }
     if (st == ST_OK && line == 0) st = err_set(e, ST_FORMAT, "%s: empty", path_tail(path));
     mem_free(file);
@@ -97,8 +95,7 @@ status hmm_read(hmm *h, const char *path, err *e)
 /* ---- Viterbi ---- */
 
 /* The two states that may come before each one, the larger letter first: it wins ties. */
-static const uint8_t before[HMM_STATES][2] = {
-    [B] = {S, E}, [E] = {M, B}, [M] = {M, B}, [S] = {S, E}};
+static const uint8_t before[HMM_STATES][2] = {[B] = {S, E}, [E] = {M, B}, [M] = {M, B}, [S] = {S, E}};
 
 /* path[i] = state of character i. from [n, HMM_STATES] is scratch. */
 static void best_path(const hmm *h, span s, uint8_t *path, uint8_t *from)

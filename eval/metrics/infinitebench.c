@@ -139,8 +139,7 @@ status score_longdialogue(const metric_pair *p, double *score, err *e)
 static status check_choice(const metric_pair *p, const char *task, err *e)
 {
     if (p->n_answers == 2 && p->answers[1].n == 1 && is_in_abcd(p->answers[1])) return ST_OK;
-    return err_set(e, ST_FORMAT, "%s: expected two answers, an option and its letter (A to D)",
-                   task);
+    return err_set(e, ST_FORMAT, "%s: expected two answers, an option and its letter (A to D)", task);
 }
 
 static bool is_label(const metric_pair *p, span s)
@@ -160,8 +159,7 @@ static status choice_text(text *out, span in, err *e)
     return ST_OK;
 }
 
-static const char *const choice_prefixes[] = {"answer is:", "answer:", "answer is", "option is",
-                                              NULL};
+static const char *const choice_prefixes[] = {"answer is:", "answer:", "answer is", "option is", NULL};
 
 /* The first word that is a part of "ABCD"; empty: there is none. */
 static status find_letter(span *out, span s, err *e)
@@ -243,8 +241,7 @@ static status debug_text(text *out, span in, err *e)
 
 status score_code_debug(const metric_pair *p, double *score, err *e)
 {
-    static const char *const prefixes[] = {
-        "answer is:", "is:", "answer:", "correct option is:", NULL};
+    static const char *const prefixes[] = {"answer is:", "is:", "answer:", "correct option is:", NULL};
     span s = span_strip(p->prediction);
     text t;
     TRY(check_choice(p, "code_debug", e));

@@ -104,8 +104,7 @@ status score_code_run(const metric_pair *p, double *score, err *e)
     bool negative;
     TRY(read_label(&l, p->answer, e));
     status st = last_word(&store, &word, p->prediction, e);
-    *score = st == ST_OK && is_python_int(word, &negative, &digits) &&
-             equals_label(&l, negative, digits);
+    *score = st == ST_OK && is_python_int(word, &negative, &digits) && equals_label(&l, negative, digits);
     text_free(&store);
     return st;
 }
@@ -128,8 +127,7 @@ static status to_double(double *out, span s, err *e)
 {
     char *ascii;
     TRY(MEM_NEW(&ascii, s.n + 1, e));
-    for (size_t i = 0; i < s.n; i++)
-        ascii[i] = s.c[i] == '.' ? '.' : (char)('0' + digit_value(s.c[i]));
+    for (size_t i = 0; i < s.n; i++) ascii[i] = s.c[i] == '.' ? '.' : (char)('0' + digit_value(s.c[i]));
     *out = strtod(ascii, NULL);
     mem_free(ascii);
     return ST_OK;

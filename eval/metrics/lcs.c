@@ -7,14 +7,12 @@
 
 static const size_t MAX_ALIGN = (size_t)1 << 32;
 
-status lcs_create(lcs *l, size_t longest_x, size_t longest_y, size_t words_x, size_t words_y,
-                  err *e)
+status lcs_create(lcs *l, size_t longest_x, size_t longest_y, size_t words_x, size_t words_y, err *e)
 {
     size_t cells;
     TRY(size_mul(&cells, words_x, words_y, "rouge", e));
     if (cells > MAX_ALIGN)
-        return err_set(e, ST_UNSUPPORTED,
-                       "rouge: texts of %zu and %zu words are too long to be aligned", words_y,
+        return err_set(e, ST_UNSUPPORTED, "rouge: texts of %zu and %zu words are too long to be aligned", words_y,
                        words_x);
     TRY(MEM_NEW(&l->above, longest_x * longest_y / 64 + 1, e));
     TRY(MEM_NEW(&l->row[0], longest_y + 1, e));
@@ -29,8 +27,7 @@ void lcs_free(lcs *l)
     *l = (lcs){0};
 }
 
-void lcs_mark(lcs *l, const uint32_t *x, size_t n_x, const uint32_t *y, size_t n_y, bool ties_up,
-              bool *in)
+void lcs_mark(lcs *l, const uint32_t *x, size_t n_x, const uint32_t *y, size_t n_y, bool ties_up, bool *in)
 {
     uint32_t *up = l->row[0], *cur = l->row[1];
     for (size_t j = 0; j <= n_y; j++) up[j] = 0;

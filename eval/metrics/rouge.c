@@ -67,8 +67,7 @@ static status prepare(aligner *a, const span_list *words, err *e)
 static double f_score(aligner *a)
 {
     size_t hyp_end = a->hyp.end[a->hyp.n - 1], ref_end = a->ref.end[a->ref.n - 1];
-    size_t n = count_distinct(a, a->hyp.begin, hyp_end, NULL),
-           m = count_distinct(a, a->ref.begin, ref_end, NULL);
+    size_t n = count_distinct(a, a->hyp.begin, hyp_end, NULL), m = count_distinct(a, a->ref.begin, ref_end, NULL);
     for (size_t i = 0, x = a->ref.begin; i < a->ref.n; x = a->ref.end[i++])
         for (size_t j = 0, y = a->hyp.begin; j < a->hyp.n; y = a->hyp.end[j++])
             lcs_mark(&a->align, a->id + x, a->ref.end[i] - x, a->id + y, a->hyp.end[j] - y, false,

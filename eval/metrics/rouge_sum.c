@@ -40,8 +40,8 @@ static status split_lines(text_lines *out, span_list *words, span s, err *e)
 }
 
 /* How often a word of the reference that is in the union of its line's subsequences meets one that is left. */
-static size_t count_hits(const uint32_t *id, const bool *in, size_t n_hyp, size_t n_ref,
-                         uint32_t *left_hyp, uint32_t *left_ref)
+static size_t count_hits(const uint32_t *id, const bool *in, size_t n_hyp, size_t n_ref, uint32_t *left_hyp,
+                         uint32_t *left_ref)
 {
     size_t hits = 0;
     for (size_t i = 0; i < n_hyp; i++) left_hyp[id[i]]++;
@@ -56,8 +56,7 @@ static size_t count_hits(const uint32_t *id, const bool *in, size_t n_hyp, size_
     return hits;
 }
 
-static status f_score(const span_list *words, const text_lines *hyp, const text_lines *ref,
-                      double *score, err *e)
+static status f_score(const span_list *words, const text_lines *hyp, const text_lines *ref, double *score, err *e)
 {
     size_t n = ref->begin, m = words->n - n, n_distinct;
     uint32_t *id = NULL, *left = NULL;

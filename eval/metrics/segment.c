@@ -64,8 +64,7 @@ static bool is_ascii_digit(int32_t c)
 /* What the dictionary is asked about: jieba's re_han_default. */
 static bool is_block_char(int32_t c)
 {
-    return is_han(c) || is_alnum(c) || c == '+' || c == '#' || c == '&' || c == '.' || c == '_' ||
-           c == '%' || c == '-';
+    return is_han(c) || is_alnum(c) || c == '+' || c == '#' || c == '&' || c == '.' || c == '_' || c == '%' || c == '-';
 }
 
 /* Length of [a-zA-Z0-9]+(\.\d+)?%? at the beginning of s, 0 where it does not match. */

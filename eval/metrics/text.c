@@ -59,8 +59,7 @@ bool char_is_word(int32_t c)
 
 bool char_is_punct(int32_t c)
 {
-    return c > 0x20 && c < 0x7f && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') &&
-           !(c >= 'a' && c <= 'z');
+    return c > 0x20 && c < 0x7f && !(c >= '0' && c <= '9') && !(c >= 'A' && c <= 'Z') && !(c >= 'a' && c <= 'z');
 }
 
 bool char_is_punct_zh(int32_t c)
@@ -83,18 +82,16 @@ bool char_is_punct_zh(int32_t c)
 static bool is_cased(int32_t c)
 {
     utf8proc_category_t k = utf8proc_category(c);
-    return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT ||
-           c == 0xaa || c == 0xba || (c >= 0x2160 && c <= 0x217f) || (c >= 0x24b6 && c <= 0x24e9) ||
-           (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-           (c >= 0x1f170 && c <= 0x1f189);
+    return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT || c == 0xaa ||
+           c == 0xba || (c >= 0x2160 && c <= 0x217f) || (c >= 0x24b6 && c <= 0x24e9) ||
+           (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
 }
 
 static bool is_case_ignorable(int32_t c)
 {
     /* Word_Break MidLetter, MidNumLet and Single_Quote. */
-    static const int32_t inside_words[] = {0x27,   0x2e,   0x3a,   0xb7,   0x387,  0x55f,
-                                           0x5f4,  0x2018, 0x2019, 0x2024, 0x2027, 0xfe13,
-                                           0xfe52, 0xfe55, 0xff07, 0xff0e, 0xff1a};
+    static const int32_t inside_words[] = {0x27,   0x2e,   0x3a,   0xb7,   0x387,  0x55f,  0x5f4,  0x2018, 0x2019,
+                                           0x2024, 0x2027, 0xfe13, 0xfe52, 0xfe55, 0xff07, 0xff0e, 0xff1a};
     for (size_t i = 0; i < sizeof inside_words / sizeof *inside_words; i++)
         if (c == inside_words[i]) return true;
     switch (utf8proc_category(c)) {
@@ -116,13 +113,7 @@ static bool sigma_is_final(span s, size_t at)
     return i > 0 && is_cased(s.c[i - 1]) && !(j < s.n && is_cased(s.c[j]));
 }
 
-enum {
-    CAPITAL_SIGMA = 0x3a3,
-    SIGMA = 0x3c3,
-    FINAL_SIGMA = 0x3c2,
-    CAPITAL_I_DOT = 0x130,
-    DOT_ABOVE = 0x307
-};
+enum { CAPITAL_SIGMA = 0x3a3, SIGMA = 0x3c3, FINAL_SIGMA = 0x3c2, CAPITAL_I_DOT = 0x130, DOT_ABOVE = 0x307 };
 
 status text_lower(text *out, span in, err *e)
 {
@@ -131,8 +122,7 @@ status text_lower(text *out, span in, err *e)
     TRY(size_mul(&room, in.n, 2, "lower case", e));
     TRY(MEM_NEW(&out->c, room, e));
     for (size_t i = 0; i < in.n; i++) {
-        int32_t c = in.c[i],
-                low = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c) : utf8proc_tolower(c);
+        int32_t c = in.c[i], low = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c) : utf8proc_tolower(c);
         if (c == CAPITAL_SIGMA) low = sigma_is_final(in, i) ? FINAL_SIGMA : SIGMA;
         if (c == CAPITAL_I_DOT) low = 'i';
         out->c[out->n++] = low;

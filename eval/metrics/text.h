@@ -42,11 +42,10 @@ status text_lower(text *out, span in, err *e);
 /* str.upper(): full Unicode upper-casing, one character becomes up to three. */
 status text_upper(text *out, span in, err *e);
 
-bool char_is_word(int32_t c);  /* \w of a regular expression */
-bool char_is_digit(int32_t c); /* \d */
-bool char_is_punct(int32_t c); /* string.punctuation */
-bool char_is_punct_zh(
-    int32_t c); /* either that or LongBench's list of Chinese punctuation (75 characters) */
+bool char_is_word(int32_t c);     /* \w of a regular expression */
+bool char_is_digit(int32_t c);    /* \d */
+bool char_is_punct(int32_t c);    /* string.punctuation */
+bool char_is_punct_zh(int32_t c); /* either that or LongBench's list of Chinese punctuation (75 characters) */
 
 bool span_equal(span a, span b);
 span span_from(span s, size_t begin, size_t end);

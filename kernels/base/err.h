@@ -28,10 +28,10 @@ typedef struct {
  * hostile file name or key cannot reach a terminal. Returns code. */
 status err_set(err *e, status code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        status try_st_ = (call);                                                                   \
-        if (try_st_ != ST_OK) return try_st_;                                                      \
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        status try_st_ = (call);                                                                                       \
+        if (try_st_ != ST_OK) return try_st_;                                                                          \
     } while (0)
 
 #ifdef __cplusplus
@@ -39,10 +39,10 @@ status err_set(err *e, status code, const char *fmt, ...) __attribute__((format(
 #endif
 
 /* Like TRY for functions with something to free: sets the local `st` and goes to `done`. */
-#define TRY_GOTO(call)                                                                             \
-    do {                                                                                           \
-        st = (call);                                                                               \
-        if (st != ST_OK) goto done;                                                                \
+#define TRY_GOTO(call)                                                                                                 \
+    do {                                                                                                               \
+        st = (call);                                                                                                   \
+        if (st != ST_OK) goto done;                                                                                    \
     } while (0)
 
 #endif

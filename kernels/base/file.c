@@ -39,8 +39,7 @@ status file_map_open(file_map *m, const char *path, err *e)
     void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     int why = errno;
     close(fd);
-    if (p == MAP_FAILED)
-        return err_set(e, ST_IO, "%s: cannot map %zu bytes: %s", path, size, strerror(why));
+    if (p == MAP_FAILED) return err_set(e, ST_IO, "%s: cannot map %zu bytes: %s", path, size, strerror(why));
     m->data = p;
     m->size = size;
     return ST_OK;
@@ -95,8 +94,7 @@ status file_read(char **out, size_t *size, const char *path, size_t max, err *e)
     if (!f) {
         int why = errno;
         close(fd);
-        if (n > max)
-            return err_set(e, ST_FORMAT, "%s: %zu bytes, at most %zu allowed", path, n, max);
+        if (n > max) return err_set(e, ST_FORMAT, "%s: %zu bytes, at most %zu allowed", path, n, max);
         return err_set(e, ST_IO, "%s: %s", path, strerror(why));
     }
     status st = file_read_stream(out, size, f, path, max, e);

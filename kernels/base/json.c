@@ -54,24 +54,21 @@ static void member_at(const char *s, size_t n, char out[48])
     if (key) snprintf(out, 48, ", in '%.*s'", n_key < 32 ? (int)n_key : 32, key);
 }
 
-static status parse(json_t **out, const char *text, size_t n, const char *name, int max_depth,
-                    size_t flags, err *e)
+static status parse(json_t **out, const char *text, size_t n, const char *name, int max_depth, size_t flags, err *e)
 {
     json_error_t je;
     *out = NULL;
     int depth = nesting(text, n);
     if (depth > max_depth)
-        return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth,
-                       max_depth);
+        return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth, max_depth);
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | flags, &je);
-    if (!j && json_error_code(&je) == json_error_out_of_memory)
-        return err_set(e, ST_NOMEM, "%s: out of memory", name);
+    if (!j && json_error_code(&je) == json_error_out_of_memory) return err_set(e, ST_NOMEM, "%s: out of memory", name);
     if (!j) {
         char member[48] = "";
         size_t at = je.position > 0 ? (size_t)je.position : 0;
         if (flags & JSON_ALLOW_NUL) member_at(text, at < n ? at : n, member);
-        return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d%s: %.100s", name,
-                       je.line, je.column, member, je.text);
+        return err_set(e, ST_FORMAT, "%s: not valid JSON: line %d column %d%s: %.100s", name, je.line, je.column,
+                       member, je.text);
     }
     if (!json_is_object(j)) {
         json_decref(j);
@@ -81,14 +78,12 @@ static status parse(json_t **out, const char *text, size_t n, const char *name, 
     return ST_OK;
 }
 
-status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth,
-                         err *e)
+status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
 {
     return parse(out, text, n, name, max_depth, 0, e);
 }
 
-status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth,
-                       err *e)
+status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
 {
     return parse(out, text, n, name, max_depth, JSON_ALLOW_NUL, e);
 }

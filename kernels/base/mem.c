@@ -55,8 +55,7 @@ status mem_alloc(void **out, size_t n, size_t size, const char *what, err *e)
     *out = NULL;
     TRY(size_mul(&bytes, n, size, what, e));
     void *p = NULL;
-    if (refused() || posix_memalign(&p, 64, bytes ? bytes : 1) != 0)
-        return no_memory(bytes, what, e);
+    if (refused() || posix_memalign(&p, 64, bytes ? bytes : 1) != 0) return no_memory(bytes, what, e);
     memset(p, 0, bytes);
     *out = p;
     return ST_OK;
@@ -94,8 +93,7 @@ status mem_map_anon(void **out, size_t bytes, const char *what, err *e)
     if (bytes > SIZE_MAX / 2) return no_memory(bytes, what, e);
     size_t n = page_round(bytes);
     void *p = refused() ? MAP_FAILED
-                        : mmap(NULL, n, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                        : mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return no_memory(bytes, what, e);
     madvise(p, n, MADV_HUGEPAGE); /* advice: a refusal changes speed, not results */
     *out = p;

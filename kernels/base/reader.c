@@ -108,10 +108,8 @@ static status open_way(reader **out, const read_way *way, int depth, err *e)
     TRY(mem_alloc((void **)&r, 1, sizeof *r, "reader", e));
     r->way = way;
     status st = way->open(&r->state, depth, e);
-    if (st == ST_OK)
-        *out = r;
-    else
-        mem_free(r);
+    if (st == ST_OK) *out = r;
+    else mem_free(r);
     return st;
 }
 

@@ -32,10 +32,8 @@ static void take_result(uring *u, size_t at, int got, read_failure *f)
     reading *g = &u->under[at];
     reading_step s = reading_go_on(g, got);
     if (s == READING_FAILED) reading_failed(g, f);
-    if (s == READING_MORE && g->index < f->job)
-        queue_read(u, at);
-    else
-        u->free_at[u->n_free++] = at;
+    if (s == READING_MORE && g->index < f->job) queue_read(u, at);
+    else u->free_at[u->n_free++] = at;
 }
 
 /* Whether the kernel lets us hand over anything at all: what forbids calls may forbid each one alone. */

@@ -19,17 +19,28 @@
 #include "kernels/base/mem.h"
 #include "kernels/comm.h"
 #include "kernels/cpu/threads.h"
-#include "kernels/ops_block.h"
-#include "kernels/ops_evict.h"
-#include "kernels/ops_fier.h"
-#include "kernels/ops_paris.h"
-#include "kernels/ops_quest.h"
-#include "kernels/ops_select.h"
+
+/* configure --with-simd leaves levels out. */
+#ifdef HAVE_AVX2_KERNELS
+#define KERNELS_AVX2 &cpu_kernels_avx2
+#else
+#define KERNELS_AVX2 NULL
+#endif
+#ifdef HAVE_AVX512_KERNELS
+#define KERNELS_AVX512 &cpu_kernels_avx512
+#else
+#define KERNELS_AVX512 NULL
+#endif
+#ifdef HAVE_AVX512_BF16_KERNELS
+#define KERNELS_AVX512_BF16 &cpu_kernels_avx512_bf16
+#else
+#define KERNELS_AVX512_BF16 NULL
+#endif
 
 typedef struct {
-    const char *name; /* of KVASIR_CPU */
-    const cpu_kernels *kernels;
-    bool bf16_gemm; /* a library may multiply bf16 */
+    const char *name;           /* of KVASIR_CPU */
+    const cpu_kernels *kernels; /* NULL: not built */
+    bool bf16_gemm;             /* a library may multiply bf16 */
     bool (*usable)(void);
 } cpu_level;
 
@@ -74,9 +85,9 @@ static bool has_neon_dot(void)
 static const cpu_level levels[] = {
     {"generic", &cpu_kernels_generic, false, always},
 #ifdef HAVE_X86_KERNELS
-    {"avx2", &cpu_kernels_avx2, false, has_avx2},
-    {"avx512", &cpu_kernels_avx512, false, has_avx512},
-    {"avx512_bf16", &cpu_kernels_avx512_bf16, true, has_avx512_bf16},
+    {"avx2", KERNELS_AVX2, false, has_avx2},
+    {"avx512", KERNELS_AVX512, false, has_avx512},
+    {"avx512_bf16", KERNELS_AVX512_BF16, true, has_avx512_bf16},
 #endif
 #ifdef HAVE_NEON_KERNELS
     {"neon", &cpu_kernels_neon, false, always}, /* every AArch64 has it */
@@ -94,7 +105,7 @@ static status choose_level(const cpu_level **out, err *e)
     const char *want = getenv("KVASIR_CPU");
     size_t best = 0;
     for (size_t i = 0; i < N_LEVELS; i++)
-        if (levels[i].usable()) best = i;
+        if (levels[i].kernels && levels[i].usable()) best = i;
     *out = &levels[best];
     if (!want || !*want) return ST_OK;
     for (size_t i = 0; i < N_LEVELS; i++) {
@@ -102,6 +113,8 @@ static status choose_level(const cpu_level **out, err *e)
         if (!levels[i].usable())
             return err_set(e, ST_UNSUPPORTED, "KVASIR_CPU=%s: this CPU lacks it; its best level is %s", want,
                            levels[best].name);
+        if (!levels[i].kernels)
+            return err_set(e, ST_UNSUPPORTED, "KVASIR_CPU=%s: this build lacks it (configure --with-simd=all)", want);
         *out = &levels[i];
         return ST_OK;
     }
@@ -157,6 +170,14 @@ static void cpu_close(backend *be)
     be->ctx = NULL;
 }
 
+#define CPU_TABLE(name, OPS)  static const name##_ops cpu_##name = {OPS(OP_ENTRY, cpu_##name##_, ref_##name##_)};
+#define CPU_FAMILY(name, OPS) .name = &cpu_##name,
+
+OP_FAMILIES(CPU_TABLE)
+
+static const backend_ops cpu_ops = {
+    .tier = &ref_tier, .host = &ref_host, CORE_OPS(OP_ENTRY, cpu_, ref_) OP_FAMILIES(CPU_FAMILY)};
+
 status backend_cpu_init(backend *be, int n_threads, err *e)
 {
     const cpu_level *level;
@@ -171,29 +192,8 @@ status backend_cpu_init(backend *be, int n_threads, err *e)
     }
     c->k = level->kernels;
     c->bf16_gemm = c->gemm && level->bf16_gemm && gemm_has_bf16(c->gemm);
-    c->ops = ref_ops; /* memory, copies and positions are plain host code */
-    c->ops.embed = cpu_embed;
-    c->ops.rmsnorm = cpu_rmsnorm;
-    c->ops.linear = cpu_linear;
-    c->ops.quantize = cpu_quantize;
-    c->ops.convert = cpu_convert;
-    c->ops.swiglu = cpu_swiglu;
-    c->ops.add = cpu_add;
-    c->ops.rope_table = cpu_rope_table;
-    c->ops.rope = cpu_rope;
-    c->ops.kv_write = cpu_kv_write;
-    c->ops.attn_prefill = cpu_attn_prefill;
-    c->ops.attn_decode = cpu_attn_decode;
-    c->ops.attn_merge = cpu_attn_merge;
-    c->ops.block = &cpu_block;
-    c->ops.evict = &cpu_evict;
-    c->ops.codes = &cpu_codes;
-    c->ops.select = &cpu_select;
-    c->ops.quest = &cpu_quest;
-    c->ops.fier = &cpu_fier;
-    c->ops.paris = &cpu_paris;
     be->ctx = c;
-    be->ops = &c->ops;
+    be->ops = &cpu_ops;
     be->close = cpu_close;
     be->name = "cpu";
     snprintf(be->about, sizeof be->about, "%s, %s%s", c->k->name, c->gemm ? gemm_name(c->gemm) : "built-in GEMM",

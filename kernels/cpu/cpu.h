@@ -5,7 +5,11 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/level.h"
-#include "kernels/ops.h"
+#include "kernels/ref/ref.h"
+
+#define CPU_DECLARE(name, OPS) OPS(OP_DECLARE, cpu_##name##_, ref_##name##_)
+CORE_OPS(OP_DECLARE, cpu_, ref_)
+OP_FAMILIES(CPU_DECLARE)
 
 /* Scratch memory of one purpose; grows, never shrinks, dies with the backend. */
 typedef struct {
@@ -22,7 +26,6 @@ typedef struct {
     scratch bytes;  /* linear: x in 8 bits */
     scratch tasks;  /* attention: list of work items */
     scratch parts;  /* attention: partial results, per-thread work space */
-    backend_ops ops;
 } cpu_ctx;
 
 /* Work below this many float operations is not worth waking the other threads (about 1 us). */
@@ -66,23 +69,15 @@ bool cpu_count_read(backend *be, const attn_job *job, bool values);
 /* Records a fault for rows that the kernels' fixed arrays cannot hold. */
 bool cpu_dim_fits(backend *be, size_t head_dim);
 
+/* Scores of the items [from, to) with the heads of a part; head h's go to out[h * j->stride]. */
+typedef void score_items(const cpu_kernels *k, const score_job *j, size_t part, size_t parts, size_t from, size_t to,
+                         float *out);
+/* All scores of jobs by `score`, over threads in pieces of `items` or `spans`: only speed depends on these. parts: as
+ * score_parts says; work: float operations an item. */
+void cpu_score_jobs(backend *be, const score_job *jobs, size_t n, size_t parts, size_t items, size_t spans, size_t work,
+                    score_items *score);
+
 /* x [n] becomes the sum over the ranks, or its mean. */
 void cpu_over_ranks(backend *be, float *x, size_t n, bool mean);
-
-void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n);
-void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
-void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
-void cpu_quantize(backend *be, buf out, dtype type, weight w);
-void cpu_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n);
-void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
-void cpu_add(backend *be, buf x, buf y, size_t n);
-void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
-void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
-void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n);
-void cpu_attn_prefill(backend *be, const attn_job *job);
-void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
-void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
-                    size_t dim);
-extern const codes_ops cpu_codes;
 
 #endif

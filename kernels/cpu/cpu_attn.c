@@ -11,7 +11,7 @@
 #include "kernels/ops_codes.h"
 
 enum {
-    CHUNK = 2048,    /* keys of a decode piece: part of the result's definition */
+    CHUNK = 2048,     /* keys of a decode piece: part of the result's definition */
     BLOCK_ROWS = 1032 /* query rows of a prefill piece at most; a multiple of every level's tile_rows */
 };
 
@@ -35,8 +35,8 @@ static unit unit_of(const attn_job *j, size_t i)
     unit u = {.kv_head = i, .head = i * group, .heads = group};
     if (n_units(j) != j->rows.n_kv_heads) u = (unit){.kv_head = i / group, .head = i, .heads = 1};
     size_t list = j->n_lists == 1 ? 0 : i;
-    u.first = cpu_i64(j->range)[2 * list];
-    u.n = cpu_i64(j->range)[2 * list + 1];
+    u.first = attn_job_first(j, list);
+    u.n = attn_job_count(j, list);
     u.idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + list * j->idx_stride : NULL;
     u.at = j->at.p ? (const int32_t *)(void *)j->at.p + list * j->idx_stride : NULL;
     return u;
@@ -62,11 +62,12 @@ static void visible(const attn_job *j, const unit *u, size_t t, int64_t *lo, int
         int64_t p = cpu_i64(j->qpos)[t];
         to = count_until(u, p);
         if (j->band > 0) from = count_until(u, p - j->band);
-    } else if (j->kpos.p) { /* entry first + i has position kpos + i */
-        int64_t ahead = cpu_i64(j->qpos)[t] - cpu_i64(j->kpos)[0]; /* the query's own index i */
+    } else if (j->masked) {                            /* entry first + i has position kpos + i */
+        int64_t ahead = cpu_i64(j->qpos)[t] - j->kpos; /* the query's own index i */
         if (to > ahead + 1) to = ahead + 1;
         if (j->band > 0 && from < ahead - j->band + 1) from = ahead - j->band + 1;
     }
+    if (from > u->n) from = u->n;
     *lo = u->first + from;
     *hi = u->first + (to > from ? to : from);
 }
@@ -155,11 +156,11 @@ typedef struct {
     unit u;
     int64_t first;
     size_t n;
-    size_t head, heads;  /* at most DECODE_GROUP of the unit's */
+    size_t head, heads;   /* at most DECODE_GROUP of the unit's */
     size_t part, n_parts; /* this piece of the n_parts of these heads */
-    float *out;          /* of piece 0: [n_parts][heads][dim], then [n_parts][heads] top, and sum */
+    float *out;           /* of piece 0: [n_parts][heads][dim], then [n_parts][heads] top, and sum */
     size_t unit;
-    row_bytes read;      /* of the unit's list, with its first piece */
+    row_bytes read; /* of the unit's list, with its first piece */
 } piece;
 
 /* The pieces of some jobs, and a work area for each thread. */
@@ -187,9 +188,16 @@ static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
     for (size_t h = 0; h < u.heads; h += DECODE_GROUP) {
         size_t heads = u.heads - h < DECODE_GROUP ? u.heads - h : DECODE_GROUP;
         for (size_t c = 0; c < n_parts && p; c++)
-            p[count + c] = (piece){.job = j, .u = u, .first = lo + (int64_t)(c * CHUNK),
-                                   .n = n - c * CHUNK < CHUNK ? n - c * CHUNK : CHUNK, .head = u.head + h,
-                                   .heads = heads, .part = c, .n_parts = n_parts, .out = *parts, .unit = i};
+            p[count + c] = (piece){.job = j,
+                                   .u = u,
+                                   .first = lo + (int64_t)(c * CHUNK),
+                                   .n = n - c * CHUNK < CHUNK ? n - c * CHUNK : CHUNK,
+                                   .head = u.head + h,
+                                   .heads = heads,
+                                   .part = c,
+                                   .n_parts = n_parts,
+                                   .out = *parts,
+                                   .unit = i};
         count += n_parts;
         if (p) *parts += n_parts * part_floats(heads, j->rows.head_dim);
     }
@@ -215,13 +223,24 @@ static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *gro
     const attn_job *j = p->job;
     size_t d = j->rows.head_dim;
     float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
-    decode_chunk c = {.q = cpu_f32(j->q) + p->head * d, .scale = j->scale, .k = cpu_rows(&j->rows, false, p->u.kv_head),
-                      .v = cpu_rows(&j->rows, true, p->u.kv_head), .idx = p->u.idx, .first = p->first, .n = p->n,
-                      .group = p->heads, .head_dim = d, .acc = p->out + p->part * p->heads * d,
-                      .top = top + p->part * p->heads, .sum = sum + p->part * p->heads, .work = work,
-                      .scores = piece_scores(p), .score_stride = j->score_stride};
+    decode_chunk c = {.q = cpu_f32(j->q) + p->head * d,
+                      .scale = j->scale,
+                      .k = cpu_rows(&j->rows, false, p->u.kv_head),
+                      .v = cpu_rows(&j->rows, true, p->u.kv_head),
+                      .idx = p->u.idx,
+                      .first = p->first,
+                      .n = p->n,
+                      .group = p->heads,
+                      .head_dim = d,
+                      .acc = p->out + p->part * p->heads * d,
+                      .top = top + p->part * p->heads,
+                      .sum = sum + p->part * p->heads,
+                      .work = work,
+                      .scores = piece_scores(p),
+                      .score_stride = j->score_stride};
     if (p->n) k->decode(&c);
-    else for (size_t h = 0; h < p->heads; h++) c.top[h] = -INFINITY;
+    else
+        for (size_t h = 0; h < p->heads; h++) c.top[h] = -INFINITY;
     if (p->part == 0 && p->head == p->u.head) p->read = list_read(j, p->unit, groups);
 }
 
@@ -232,8 +251,8 @@ static void piece_merge(const cpu_kernels *k, const piece *p)
     size_t d = j->rows.head_dim;
     const float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
     for (size_t h = 0; h < p->heads; h++)
-        k->merge(cpu_f32(j->out) + (p->head + h) * d, j->lse.p ? cpu_f32(j->lse) + p->head + h : NULL,
-                 p->out + h * d, top + h, sum + h, p->n_parts, p->heads * d, p->heads, d);
+        k->merge(cpu_f32(j->out) + (p->head + h) * d, j->lse.p ? cpu_f32(j->lse) + p->head + h : NULL, p->out + h * d,
+                 top + h, sum + h, p->n_parts, p->heads * d, p->heads, d);
 }
 
 /* Fills the list of pieces; false after a fault. Sizes follow n_max, which moves less than n. */
@@ -260,8 +279,7 @@ static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, deco
     p->work = parts + floats;
     for (size_t i = 0; i < n_jobs; i++)
         for (size_t u = 0; u < n_units(&jobs[i]); u++) p->n += unit_pieces(p->list + p->n, &jobs[i], u, &parts);
-    for (size_t i = 0; i < p->n; i++)
-        p->flops += p->list[i].n * p->list[i].heads * p->list[i].job->rows.head_dim * 4;
+    for (size_t i = 0; i < p->n; i++) p->flops += p->list[i].n * p->list[i].heads * p->list[i].job->rows.head_dim * 4;
     return true;
 }
 
@@ -323,10 +341,21 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
         visible(j, &u, t, &s->lo[r], &s->hi[r]);
         k->scale(s->q + r * pad, cpu_f32(j->q) + row * d, j->scale, d);
     }
-    prefill_block b = {.q = s->q, .lo = s->lo, .hi = s->hi, .k = cpu_rows(&j->rows, false, u.kv_head),
-                       .v = cpu_rows(&j->rows, true, u.kv_head), .idx = u.idx, .n_rows = padded, .head_dim = d,
-                       .list_lo = u.first, .list_hi = u.first + u.n, .acc = s->acc, .top = s->top, .sum = s->sum,
-                       .work = s->work, .rounded = j->rounded && j->rows.type != DT_F32};
+    prefill_block b = {.q = s->q,
+                       .lo = s->lo,
+                       .hi = s->hi,
+                       .k = cpu_rows(&j->rows, false, u.kv_head),
+                       .v = cpu_rows(&j->rows, true, u.kv_head),
+                       .idx = u.idx,
+                       .n_rows = padded,
+                       .head_dim = d,
+                       .list_lo = u.first,
+                       .list_hi = u.first + u.n,
+                       .acc = s->acc,
+                       .top = s->top,
+                       .sum = s->sum,
+                       .work = s->work,
+                       .rounded = j->rounded && j->rows.type != DT_F32};
     k->prefill(&b);
     for (size_t r = 0; r < n; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;

@@ -13,7 +13,7 @@
 
 enum { LINE_FLOATS = 16 }; /* threads take whole cache lines of channels */
 
-static void cpu_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
+void cpu_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
 {
 #pragma omp parallel num_threads(cpu_team(be, n *dim * 4))
     {
@@ -63,7 +63,7 @@ static void set_weights(backend *be, float *weights, const float *x, size_t n, s
     for (size_t j = 0; j < n; j++) weights[j] = uniform ? 1 / (float)n : weights[j] / total;
 }
 
-static void cpu_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
+void cpu_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
 {
     float *inverse = cpu_scratch(be, &cpu_of(be)->parts, dim, sizeof *inverse, "inverse variances");
     if (!inverse) return;
@@ -90,8 +90,8 @@ static float block_score(const cpu_kernels *k, const float *probe, const float *
     return sum / (float)parts;
 }
 
-/* The cosine of probe and representative over the heads of all ranks: products and squared norms of the blocks [lo, hi),
- * and of the probe behind them, are added up. */
+/* The cosine of probe and representative over the heads of all ranks: products and squared norms of the blocks [lo,
+ * hi), and of the probe behind them, are added up. */
 static void score_all_heads(backend *be, float *score, const float *probe, const block_index *x, size_t lo, size_t hi)
 {
     const cpu_kernels *k = cpu_of(be)->k;
@@ -113,19 +113,17 @@ static void score_all_heads(backend *be, float *score, const float *probe, const
     }
 }
 
-static void cpu_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max,
-                      buf read)
+void cpu_block_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, item_range n, buf read)
 {
-    (void)n_max;
     const cpu_kernels *k = cpu_of(be)->k;
-    int64_t lo = cpu_i64(n)[1], hi = cpu_i64(n)[2];
+    int64_t lo = n.lo, hi = n.hi;
     bool whole = parts == 0;
     if (whole) parts = 1;
     size_t dim = x->n_heads * x->head_dim, part = dim / parts, row = dim * dtype_size(x->type);
     size_t count = hi > lo ? (size_t)(hi - lo) : 0;
     float *norm = cpu_scratch(be, &cpu_of(be)->parts, parts, sizeof *norm, "norms of the probe"), r[2];
     if (!norm) return;
-    if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)count * row;
+    add_bytes(read, (uint64_t)count * row);
     if (whole && backend_ranks(be) > 1) {
         score_all_heads(be, cpu_f32(score), cpu_f32(probe), x, (size_t)lo, (size_t)lo + count);
         return;
@@ -151,13 +149,12 @@ static void fold_run(const cpu_kernels *k, float *row, const float *sum, size_t 
     if (sum) k->add(row, sum, n);
 }
 
-static void cpu_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
+void cpu_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
 {
-    (void)n_max;
     const cpu_kernels *k = cpu_of(be)->k;
     int64_t first = cpu_i64(at)[0], all = cpu_i64(at)[1], seen = cpu_i64(at)[2] - first;
     size_t n = (size_t)all, old = seen <= 0 ? 0 : seen < all ? (size_t)seen : n;
-#pragma omp parallel num_threads(cpu_team(be, n *m->n_heads))
+#pragma omp parallel num_threads(cpu_team(be, n * m->n_heads))
     {
         size_t a, b;
         threads_split(m->n_heads, 1, &a, &b);
@@ -178,27 +175,15 @@ static void cpu_fold(backend *be, const band_mass *m, buf sum, size_t stride, bu
 }
 
 /* Lists apart, their sum in order. */
-static void cpu_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
-                     buf k)
+void cpu_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
+                    buf k)
 {
-    int64_t lo = cpu_i64(s->n)[1], hi = cpu_i64(s->n)[2];
+    int64_t lo = s->items.lo, hi = s->items.hi;
     double sum = 0, *part = cpu_scratch(be, &cpu_of(be)->parts, s->n_lists, sizeof *part, "entropies");
     if (!part) return;
-#pragma omp parallel for schedule(static, 1) \
-    num_threads(cpu_team(be, s->n_lists * (size_t)(hi > lo ? hi - lo : 0) * 32))
+#pragma omp parallel for schedule(static, 1) num_threads(cpu_team(be, s->n_lists *(size_t)(hi > lo ? hi - lo : 0) * 32))
     for (size_t l = 0; l < s->n_lists; l++) part[l] = ref_entropy(cpu_f32(s->score) + l * s->stride, lo, hi, scale);
     for (size_t l = 0; l < s->n_lists; l++) sum += part[l];
     sum = sum_of_ranks(be, sum) / backend_ranks(be);
     ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);
 }
-
-const block_ops cpu_block = {
-    .moments = cpu_moments,
-    .probe = cpu_probe,
-    .score = cpu_score,
-    .fold = cpu_fold,
-    .form = ref_block_form,
-    .list = ref_block_list,
-    .take = cpu_take,
-    .close_pools = ref_block_close_pools,
-};

@@ -28,7 +28,7 @@ row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head)
 }
 
 /* In pieces that begin at groups. */
-static void encode(backend *be, const kv_rows *r, bool value, buf src, size_t first, size_t n)
+void cpu_codes_encode(backend *be, const kv_rows *r, bool value, buf src, size_t first, size_t n)
 {
     const cpu_kernels *kernels = cpu_of(be)->k;
     unsigned char *code = (value ? r->codes.v : r->codes.k).p, *pair = (value ? r->codes.v_pair : r->codes.k_pair).p;
@@ -43,35 +43,18 @@ static void encode(backend *be, const kv_rows *r, bool value, buf src, size_t fi
     }
 }
 
-static void encode_k(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
-{
-    encode(be, rows, false, src, first, n);
-}
-
-static void encode_v(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
-{
-    encode(be, rows, true, src, first, n);
-}
-
-static void fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists,
-                  size_t idx_stride, int64_t n_max, buf read)
+void cpu_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read)
 {
     const cpu_kernels *kernels = cpu_of(be)->k;
-    size_t d = rows->head_dim, blocks = ((size_t)n_max + FETCH_ROWS - 1) / FETCH_ROWS;
-    attn_job j = {.n_tok = 1, .n_heads = rows->n_kv_heads, .rows = *rows, .range = range, .idx = idx,
-                  .n_lists = n_lists, .idx_stride = idx_stride, .read = read};
+    size_t d = rows->head_dim, blocks = ((size_t)n + FETCH_ROWS - 1) / FETCH_ROWS;
+    attn_job j = ref_slots_job(rows, first, n, read);
     if (!cpu_dim_fits(be, d) || !cpu_count_read(be, &j, out->v.p)) return;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, (size_t)n_max * rows->n_kv_heads * d))
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, (size_t)n * rows->n_kv_heads * d))
     for (size_t i = 0; i < rows->n_kv_heads * blocks; i++) {
-        size_t head = i / blocks, at = i % blocks * FETCH_ROWS, list = n_lists == 1 ? 0 : head;
-        int64_t first = cpu_i64(range)[2 * list] + (int64_t)at, left = cpu_i64(range)[2 * list + 1] - (int64_t)at;
-        const int32_t *slots = idx.p ? (const int32_t *)(void *)idx.p + list * idx_stride : NULL;
-        if (left <= 0) continue;
-        size_t n = left < FETCH_ROWS ? (size_t)left : FETCH_ROWS, to = (head * out->cap + at) * d;
+        size_t head = i / blocks, at = i % blocks * FETCH_ROWS, to = (head * out->cap + at) * d;
+        size_t some = (size_t)n - at < FETCH_ROWS ? (size_t)n - at : FETCH_ROWS;
         row_source k = cpu_rows(rows, false, head), v = cpu_rows(rows, true, head);
-        kernels->rows(cpu_f32(out->k) + to, d, &k, slots, first, n);
-        if (out->v.p) kernels->rows(cpu_f32(out->v) + to, d, &v, slots, first, n);
+        kernels->rows(cpu_f32(out->k) + to, d, &k, NULL, first + (int64_t)at, some);
+        if (out->v.p) kernels->rows(cpu_f32(out->v) + to, d, &v, NULL, first + (int64_t)at, some);
     }
 }
-
-const codes_ops cpu_codes = {.encode_k = encode_k, .encode_v = encode_v, .fetch = fetch};

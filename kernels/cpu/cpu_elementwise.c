@@ -11,7 +11,7 @@ void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n)
 {
     const int32_t *id = (const int32_t *)(void *)ids.p;
     size_t row = table.cols * dtype_size(table.type);
-#pragma omp parallel num_threads(cpu_team(be, n * table.cols))
+#pragma omp parallel num_threads(cpu_team(be, n *table.cols))
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
@@ -23,13 +23,13 @@ void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n)
 
 void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
 {
-#pragma omp parallel num_threads(cpu_team(be, n * w.cols * 2))
+#pragma omp parallel num_threads(cpu_team(be, n *w.cols * 2))
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
         if (a < b)
-            cpu_of(be)->k->rmsnorm(cpu_f32(out) + a * w.cols, cpu_f32(x) + a * w.cols, w.p.p, w.type, b - a,
-                                   w.cols, eps);
+            cpu_of(be)->k->rmsnorm(cpu_f32(out) + a * w.cols, cpu_f32(x) + a * w.cols, w.p.p, w.type, b - a, w.cols,
+                                   eps);
     }
 }
 
@@ -57,7 +57,7 @@ void cpu_add(backend *be, buf x, buf y, size_t n)
 void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
 {
     (void)be; /* unused without OpenMP */
-#pragma omp parallel num_threads(cpu_team(be, n * half * 64))
+#pragma omp parallel num_threads(cpu_team(be, n *half * 64))
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
@@ -74,7 +74,7 @@ void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t ha
 
 void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
 {
-#pragma omp parallel num_threads(cpu_team(be, n * heads * half * 4))
+#pragma omp parallel num_threads(cpu_team(be, n *heads *half * 4))
     {
         size_t a, b;
         threads_split(n * heads, 1, &a, &b);
@@ -83,17 +83,17 @@ void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
 }
 
 /* Tokens are written in order within a thread's heads: a slot that occurs twice keeps the last. */
-void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n)
+void cpu_kv_write(backend *be, const kv_rows *rows, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n)
 {
     size_t d = rows->head_dim, heads = rows->n_kv_heads, row = d * dtype_size(rows->type);
     const cpu_kernels *kn = cpu_of(be)->k;
-#pragma omp parallel num_threads(cpu_team(be, n * heads * d * 2))
+#pragma omp parallel num_threads(cpu_team(be, n *heads *d * 2))
     {
         size_t a, b;
         threads_split(heads, 1, &a, &b);
         for (size_t h = a; h < b; h++)
             for (size_t i = 0; i < n; i++) {
-                size_t slot = (size_t)cpu_i64(slots)[n_lists == 1 ? i : i * heads + h];
+                size_t slot = slots.p ? (size_t)cpu_i64(slots)[n_lists == 1 ? i : i * heads + h] : (size_t)first + i;
                 size_t to = (h * rows->cap + slot) * row, from = (i * heads + h) * d;
                 kn->narrow(rows->k.p + to, cpu_f32(k) + from, rows->type, d);
                 kn->narrow(rows->v.p + to, cpu_f32(v) + from, rows->type, d);
@@ -101,16 +101,14 @@ void cpu_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, b
     }
 }
 
-void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows,
-                    size_t dim)
+void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
 {
-#pragma omp parallel num_threads(cpu_team(be, n_parts * n_rows * dim * 2))
+#pragma omp parallel num_threads(cpu_team(be, n_parts *n_rows *dim * 2))
     {
         size_t a, b;
         threads_split(n_rows, 1, &a, &b);
         for (size_t r = a; r < b; r++)
-            cpu_of(be)->k->merge(cpu_f32(out) + r * dim, lse.p ? cpu_f32(lse) + r : NULL,
-                                 cpu_f32(parts) + r * dim, cpu_f32(lses) + r, NULL, n_parts, n_rows * dim,
-                                 n_rows, dim);
+            cpu_of(be)->k->merge(cpu_f32(out) + r * dim, lse.p ? cpu_f32(lse) + r : NULL, cpu_f32(parts) + r * dim,
+                                 cpu_f32(lses) + r, NULL, n_parts, n_rows * dim, n_rows, dim);
     }
 }

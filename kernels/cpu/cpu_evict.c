@@ -63,15 +63,15 @@ static list_view list_of(const call *c, size_t g)
     size_t l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? head : kv_head;
     size_t at = l * j->idx_stride;
     return (list_view){j->idx.p ? (const int32_t *)(void *)j->idx.p + at : NULL,
-                       j->at.p ? (const int32_t *)(void *)j->at.p + at : NULL, cpu_i64(j->range)[2 * l],
-                       cpu_i64(j->range)[2 * l + 1]};
+                       j->at.p ? (const int32_t *)(void *)j->at.p + at : NULL, attn_job_first(j, l),
+                       attn_job_count(j, l)};
 }
 
 /* How many of the tile's n entries from i0 on lie before position p. */
 static size_t before(const call *c, const list_view *l, int64_t i0, size_t n, int64_t p)
 {
     if (!l->at) {
-        int64_t k = p - cpu_i64(c->j->kpos)[0] - i0;
+        int64_t k = p - c->j->kpos - i0;
         return k < 0 ? 0 : k < (int64_t)n ? (size_t)k : n;
     }
     size_t lo = 0;
@@ -91,7 +91,7 @@ static bool see(const call *c, const list_view *l, int64_t i0, size_t n, tile_sp
     for (size_t t = 0; t < j->n_tok; t++) {
         s->lo[t] = 0;
         s->hi[t] = (uint8_t)n;
-        if (j->kpos.p || l->at) {
+        if (j->masked || l->at) {
             int64_t p = cpu_i64(j->qpos)[t];
             s->hi[t] = (uint8_t)before(c, l, i0, n, p + 1);
             if (j->band > 0) s->lo[t] = (uint8_t)before(c, l, i0, n, p - j->band + 1);
@@ -166,13 +166,13 @@ static void scored_tile(backend *be, const call *c, size_t g, int64_t i0)
     cpu_of(be)->k->weigh(&w);
 }
 
-static void cpu_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
+void cpu_evict_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
 {
     call c = {j, n_groups, stride, how, add, sum};
     size_t bytes = space_bytes(&c), tiles = ((size_t)j->n_max + PREFILL_KEYS - 1) / PREFILL_KEYS;
     if (j->scores.p) {
         ref_count_sums(j, n_groups, add);
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, j->n_heads * (size_t)j->n_max * 16))
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, j->n_heads *(size_t)j->n_max * 16))
         for (size_t i = 0; i < n_groups * tiles; i++)
             scored_tile(be, &c, i % n_groups, (int64_t)(i / n_groups * PREFILL_KEYS));
         return;
@@ -181,20 +181,9 @@ static void cpu_colsum(backend *be, const attn_job *j, size_t n_groups, int how,
     unsigned char *space = cpu_scratch(be, &cpu_of(be)->parts, (size_t)be->n_threads, bytes, "column sums");
     if (!space) return;
     ref_count_sums(j, n_groups, add);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, j->n_tok * j->n_heads * (size_t)j->n_max * j->rows.head_dim * 2))
+#pragma omp parallel for schedule(dynamic, 1)                                                                          \
+    num_threads(cpu_team(be, j->n_tok * j->n_heads * (size_t)j->n_max * j->rows.head_dim * 2))
     for (size_t i = 0; i < n_groups * tiles; i++)
         tile(be, &c, i % n_groups, (int64_t)(i / n_groups * PREFILL_KEYS),
              space_at(&c, space + (size_t)threads_id() * bytes));
 }
-
-const evict_ops cpu_evict = {
-    .colsum = cpu_colsum,
-    .combine = ref_combine_heads,
-    .pool = ref_pool,
-    .repeat_heads = ref_repeat_heads,
-    .open = ref_open,
-    .append = ref_append,
-    .prune = ref_prune,
-    .compact = ref_compact,
-    .by_rank = ref_by_rank,
-};

@@ -10,8 +10,6 @@
 #include "kernels/ops_select.h"
 #include "kernels/ref/ref.h"
 
-enum { TOKENS = 512 }; /* of one piece: only speed depends on it */
-
 static unsigned char *ring_row(const fier_index *x, size_t head, size_t pos)
 {
     return x->ring.p + (head * x->group + pos % x->group) * x->head_dim * dtype_size(x->type);
@@ -72,36 +70,41 @@ static void add_head(const new_keys *n, size_t head, float *rows)
         n->kn->narrow(ring_row(x, head, p), n->k + ((p - n->first) * x->n_kv_heads + head) * d, x->type, d);
 }
 
-static void cpu_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_t n)
+void cpu_fier_add(backend *be, const index_add_job *jobs, size_t n)
 {
     cpu_ctx *c = cpu_of(be);
-    size_t first = (size_t)cpu_i64(pos)[0], floats = x->group * x->head_dim;
-    new_keys keys = {.x = x, .kn = c->k, .k = cpu_f32(k), .first = first, .end = first + n};
+    const fier_index *x = jobs->index;
+    size_t floats = x->group * x->head_dim, heads = x->n_kv_heads;
     float *rows = cpu_scratch(be, &c->parts, (size_t)be->n_threads * floats, sizeof *rows, "keys of a group");
     if (!rows) return;
-#pragma omp parallel num_threads(cpu_team(be, n * x->n_kv_heads * x->head_dim * 8))
+#pragma omp parallel num_threads(cpu_team(be, n * jobs->n * heads * x->head_dim * 8))
     {
         size_t a, b;
-        threads_split(x->n_kv_heads, 1, &a, &b);
-        for (size_t h = a; h < b; h++) add_head(&keys, h, rows + (size_t)threads_id() * floats);
+        threads_split(n * heads, 1, &a, &b);
+        for (size_t i = a; i < b; i++) {
+            const index_add_job *j = &jobs[i / heads];
+            new_keys keys = {j->index, c->k, cpu_f32(j->k), (size_t)j->pos, (size_t)j->pos + j->n};
+            add_head(&keys, i % heads, rows + (size_t)threads_id() * floats);
+        }
     }
 }
 
-/* A step's queries. */
+/* A job's queries. */
 typedef struct {
     const fier_index *x;
     const cpu_kernels *kn;
     const float *q;
-    size_t group, open; /* query heads of a kv head; tokens from `open` on are scored by their keys */
+    size_t group, open; /* query heads of a part; tokens from `open` on are scored by their keys */
 } scorer;
 
-static scorer scorer_of(backend *be, const fier_index *x, buf q, size_t n_heads, const int64_t *range)
+static scorer scorer_of(const cpu_kernels *kn, const score_job *j, size_t parts)
 {
-    size_t n = (size_t)range[0];
+    const fier_index *x = j->index;
+    size_t n = (size_t)j->items.n_slots;
     return (scorer){.x = x,
-                    .kn = cpu_of(be)->k,
-                    .q = cpu_f32(q),
-                    .group = n_heads / x->n_kv_heads,
+                    .kn = kn,
+                    .q = cpu_f32(j->q),
+                    .group = j->n_heads / parts,
                     .open = x->open == FIER_EXACT ? n / x->group * x->group : n};
 }
 
@@ -136,22 +139,11 @@ static void score_tokens(const scorer *s, size_t kv, const float *q, size_t t0, 
         s->kn->dots(out + (first - t0), stride, q, s->group, d, ring_row(x, kv, first), x->type, 0, t1 - first);
 }
 
-static void cpu_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                           int64_t n_max, buf read)
+static void score_of_part(const cpu_kernels *kn, const score_job *j, size_t part, size_t parts, size_t from, size_t to,
+                          float *out)
 {
-    (void)n_max;
-    const int64_t *range = cpu_i64(n);
-    size_t lo = (size_t)range[1], hi = (size_t)range[2];
-    if (hi <= lo) return;
-    scorer s = scorer_of(be, x, q, n_heads, range);
-    size_t pieces = (hi - 1) / TOKENS - lo / TOKENS + 1;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, (hi - lo) * n_heads * x->head_dim))
-    for (size_t i = 0; i < pieces * x->n_kv_heads; i++) {
-        size_t kv = i / pieces, t = lo / TOKENS + i % pieces, t0 = t * TOKENS > lo ? t * TOKENS : lo,
-               t1 = (t + 1) * TOKENS < hi ? (t + 1) * TOKENS : hi;
-        score_tokens(&s, kv, queries(&s, kv), t0, t1, cpu_f32(score) + kv * s.group * stride + t0, stride);
-    }
-    if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
+    scorer s = scorer_of(kn, j, parts);
+    score_tokens(&s, part * s.x->n_kv_heads / parts, queries(&s, part), from, to, out, j->stride);
 }
 
 /* All votes of a kv head. piece [group][VOTE_CHUNK]: scores, which are made again where they are needed again. */
@@ -171,59 +163,55 @@ static void vote_list_alone(const scorer *s, const vote_list *v, size_t kv, size
     }
 }
 
-/* A kv head is one thread's, and its scores and their exp stay in that thread's cache; where that leaves threads idle
- * the two ops share the work out better. */
-static void cpu_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x,
-                          buf n, int64_t n_max, float scale, buf read)
+static vote_lists votes_of_job(const score_job *j, size_t group)
 {
-    const int64_t *range = cpu_i64(n);
-    size_t lo = (size_t)range[1], hi = (size_t)range[2], team = (size_t)cpu_team(be, (hi - lo) * n_heads);
-    scorer s = scorer_of(be, x, q, n_heads, range);
-    if (hi <= lo) return;
-    if (x->n_kv_heads % team != 0 || s.group > VOTE_HEADS) {
-        ref_fier_vote(be, out, score, stride, q, n_heads, x, n, n_max, scale, read);
+    return votes_of(cpu_f32(j->votes) + j->items.lo, j->stride, group, (size_t)(j->items.hi - j->items.lo), j->scale);
+}
+
+/* A kv head of a job is one thread's, and its scores and their exp stay in that thread's cache; where that leaves
+ * threads idle, scoring and combining share the work out better. */
+static void fier_votes(backend *be, const score_job *jobs, size_t n)
+{
+    const cpu_kernels *kn = cpu_of(be)->k;
+    size_t heads = ((const fier_index *)jobs->index)->n_kv_heads, group = jobs->n_heads / heads, floats = 0;
+    size_t items = 0;
+    for (size_t i = 0; i < n; i++)
+        if (jobs[i].items.hi > jobs[i].items.lo) items += (size_t)(jobs[i].items.hi - jobs[i].items.lo);
+    size_t team = (size_t)cpu_team(be, items * jobs->n_heads);
+    if (n * heads % team != 0 || group > VOTE_HEADS) {
+        for (size_t i = 0; i < n; i++) ref_fier_votes(be, &jobs[i]);
         return;
     }
-    vote_lists all = votes_of(cpu_f32(out) + lo, stride, s.group, hi - lo, scale);
-    size_t floats = vote_floats(&all) + s.group * VOTE_CHUNK;
+    for (size_t i = 0; i < n; i++) {
+        if (jobs[i].items.hi <= jobs[i].items.lo) continue;
+        vote_lists all = votes_of_job(&jobs[i], group);
+        if (vote_floats(&all) + group * VOTE_CHUNK > floats) floats = vote_floats(&all) + group * VOTE_CHUNK;
+    }
+    if (floats == 0) return;
     float *work = cpu_scratch(be, &cpu_of(be)->parts, team * floats, sizeof *work, "votes");
     if (!work) return;
 #pragma omp parallel for schedule(dynamic, 1) num_threads((int)team)
-    for (size_t kv = 0; kv < x->n_kv_heads; kv++) {
+    for (size_t i = 0; i < n * heads; i++) {
+        const score_job *j = &jobs[i / heads];
+        if (j->items.hi <= j->items.lo) continue;
         float *piece = work + (size_t)threads_id() * floats;
-        vote_list v = vote_at(&all, kv, piece + s.group * VOTE_CHUNK);
-        vote_list_alone(&s, &v, kv, lo, piece);
+        scorer s = scorer_of(kn, j, heads);
+        vote_lists all = votes_of_job(j, group);
+        vote_list v = vote_at(&all, i % heads, piece + group * VOTE_CHUNK);
+        vote_list_alone(&s, &v, i % heads, (size_t)j->items.lo, piece);
     }
-    if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
+    for (size_t i = 0; i < n; i++)
+        if (jobs[i].items.hi > jobs[i].items.lo) add_bytes(jobs[i].read, fier_job_bytes(&jobs[i]));
 }
 
-enum { GROUPS = 8 }; /* of one piece */
-
-static void cpu_fier_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                                  const item_groups *g, buf read)
+void cpu_fier_score(backend *be, const score_job *jobs, size_t n)
 {
-    const int64_t *range = cpu_i64(n);
-    size_t parts = group_parts(g, x->n_kv_heads), pieces = ((size_t)g->n_max + GROUPS - 1) / GROUPS;
-    scorer s = scorer_of(be, x, q, n_heads, range);
-    s.group = n_heads / parts;
-#pragma omp parallel for schedule(dynamic, 1) \
-    num_threads(cpu_team(be, (size_t)(g->n_max * g->per) * n_heads * x->head_dim))
-    for (size_t i = 0; i < pieces * parts; i++) {
-        size_t part = i / pieces;
-        group_list l = ref_group_list(g, part * g->n_lists / parts, range[1], range[2]);
-        float *out = cpu_f32(score) + part * s.group * stride;
-        if (i % pieces == 0) ref_group_blanks(out, stride, s.group, &l);
-        for (int64_t r = (int64_t)(i % pieces) * GROUPS; r < l.n && r < (int64_t)(i % pieces + 1) * GROUPS; r++) {
-            int64_t at[2];
-            group_items(&l, r, at);
-            score_tokens(&s, part * x->n_kv_heads / parts, queries(&s, part), (size_t)at[0], (size_t)at[1],
-                         out + r * l.per + (at[0] - l.group[r] * l.per), stride);
-        }
+    const fier_index *x = jobs->index;
+    if (jobs->votes.p) {
+        fier_votes(be, jobs, n);
+        return;
     }
-    for (size_t part = 0; read.p && part < parts; part++) {
-        group_list l = ref_group_list(g, part * g->n_lists / parts, range[1], range[2]);
-        *(uint64_t *)(void *)read.p += fier_group_bytes(x, &l, range[0]);
-    }
+    cpu_score_jobs(be, jobs, n, score_parts(jobs, x->n_kv_heads), 512, 8, jobs->n_heads * x->head_dim, score_of_part);
+    for (size_t i = 0; i < n; i++)
+        if (jobs[i].spans || jobs[i].items.hi > jobs[i].items.lo) add_bytes(jobs[i].read, fier_job_bytes(&jobs[i]));
 }
-
-const fier_ops cpu_fier = {cpu_fier_add, ref_fier_redo, cpu_fier_score, cpu_fier_vote, cpu_fier_score_groups};

@@ -10,8 +10,8 @@
 #include "kernels/cpu/threads.h"
 
 enum {
-    VENDOR_FROM = 16,          /* rows of x */
-    SLICE = 512,               /* rows of x that our own products take at a time: they stay in the caches */
+    VENDOR_FROM = 16,             /* rows of x */
+    SLICE = 512,                  /* rows of x that our own products take at a time: they stay in the caches */
     PANEL_BYTES = 4 * 1024 * 1024 /* of widened w: stays in L3 between widening and use */
 };
 
@@ -25,22 +25,22 @@ typedef struct {
     float *wide; /* exact: a group of them for each thread */
 } product;
 
-/* Rows of one job's output; r0 is a multiple of QUANT_ROWS. */
+/* Rows of one job's output; r0 is a multiple of QBLOCK_ROWS. */
 static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1)
 {
     const weight *w = &j->w;
     float *out = cpu_f32(j->out) + p->first * w->rows;
-    if (!dtype_in_blocks(w->type)) {
+    if (!dtype_in_qblocks(w->type)) {
         p->k->linear(out, w->rows, p->x, p->n, w, &j->bias, r0, r1);
         return;
     }
     if (!p->exact) {
-        p->k->linear_blocks(out, w->rows, &p->x8, w, &j->bias, r0 / QUANT_ROWS, quant_groups(r1));
+        p->k->linear_qblocks(out, w->rows, &p->x8, w, &j->bias, r0 / QBLOCK_ROWS, qblock_groups(r1));
         return;
     }
-    float *wide = p->wide + (size_t)threads_id() * QUANT_ROWS * w->cols;
-    for (size_t r = r0; r < r1; r += QUANT_ROWS) {
-        size_t rows = r1 - r < QUANT_ROWS ? r1 - r : QUANT_ROWS;
+    float *wide = p->wide + (size_t)threads_id() * QBLOCK_ROWS * w->cols;
+    for (size_t r = r0; r < r1; r += QBLOCK_ROWS) {
+        size_t rows = r1 - r < QBLOCK_ROWS ? r1 - r : QBLOCK_ROWS;
         weight part = {{(unsigned char *)wide}, DT_F32, rows, w->cols}, bias = j->bias;
         bias.p.p = bias.p.p ? bias.p.p + r * dtype_size(bias.type) : NULL;
         p->k->unpack(wide, DT_F32, w, r, r + rows);
@@ -48,15 +48,15 @@ static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1
     }
 }
 
-/* Groups [from, to) of QUANT_ROWS rows of all jobs' outputs laid end to end. */
+/* Groups [from, to) of QBLOCK_ROWS rows of all jobs' outputs laid end to end. */
 static void jobs_span(const product *p, const linear_job *jobs, size_t n_jobs, size_t from, size_t to)
 {
     size_t base = 0;
     for (size_t j = 0; j < n_jobs; j++) {
-        size_t groups = quant_groups(jobs[j].w.rows), rows = jobs[j].w.rows;
+        size_t groups = qblock_groups(jobs[j].w.rows), rows = jobs[j].w.rows;
         size_t a = from > base ? from - base : 0, b = to > base ? to - base : 0;
         if (b > groups) b = groups;
-        if (a < b) job_span(p, &jobs[j], a * QUANT_ROWS, b * QUANT_ROWS < rows ? b * QUANT_ROWS : rows);
+        if (a < b) job_span(p, &jobs[j], a * QBLOCK_ROWS, b * QBLOCK_ROWS < rows ? b * QBLOCK_ROWS : rows);
         base += groups;
     }
 }
@@ -66,15 +66,15 @@ static bool product_prepare(backend *be, product *p, size_t cols)
 {
     cpu_ctx *c = cpu_of(be);
     if (p->exact) {
-        p->wide = cpu_scratch(be, &c->panel, (size_t)be->n_threads * QUANT_ROWS * cols, sizeof *p->wide,
+        p->wide = cpu_scratch(be, &c->panel, (size_t)be->n_threads * QBLOCK_ROWS * cols, sizeof *p->wide,
                               "group of a widened weight");
         return p->wide;
     }
-    size_t blocks = quant_blocks(cols), n = p->n * blocks;
-    unsigned char *at = cpu_scratch(be, &c->bytes, n, QUANT_COLS + sizeof(float) + sizeof(int32_t),
-                                    "8-bit activations");
+    size_t blocks = qblock_count(cols), n = p->n * blocks;
+    unsigned char *at =
+        cpu_scratch(be, &c->bytes, n, QBLOCK_COLS + sizeof(float) + sizeof(int32_t), "8-bit activations");
     if (!at) return false;
-    unsigned char *scale = at + n * QUANT_COLS, *sum = scale + n * sizeof(float);
+    unsigned char *scale = at + n * QBLOCK_COLS, *sum = scale + n * sizeof(float);
     p->x8 = (x8_rows){(int8_t *)at, (float *)(void *)scale, (int32_t *)(void *)sum, p->n, blocks};
     return true;
 }
@@ -99,11 +99,11 @@ static void linear_slice(backend *be, const linear_job *jobs, size_t n_jobs, con
     bool blocks = false;
     product p = {.k = cpu_of(be)->k, .x = x + first * cols, .first = first, .n = n, .exact = exact};
     for (size_t j = 0; j < n_jobs; j++) {
-        groups += quant_groups(jobs[j].w.rows);
-        blocks |= dtype_in_blocks(jobs[j].w.type);
+        groups += qblock_groups(jobs[j].w.rows);
+        blocks |= dtype_in_qblocks(jobs[j].w.type);
     }
     if (blocks && !product_prepare(be, &p, cols)) return;
-#pragma omp parallel num_threads(cpu_team(be, groups * QUANT_ROWS * cols * n * 2))
+#pragma omp parallel num_threads(cpu_team(be, groups *QBLOCK_ROWS *cols *n * 2))
     {
         size_t a, b;
         if (blocks && !exact) {
@@ -117,8 +117,7 @@ static void linear_slice(backend *be, const linear_job *jobs, size_t n_jobs, con
 
 static void linear_builtin(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n, bool exact)
 {
-    for (size_t i = 0; i < n; i += SLICE)
-        linear_slice(be, jobs, n_jobs, x, i, n - i < SLICE ? n - i : SLICE, exact);
+    for (size_t i = 0; i < n; i += SLICE) linear_slice(be, jobs, n_jobs, x, i, n - i < SLICE ? n - i : SLICE, exact);
 }
 
 /* Rows [r0, r1) of w, f32 or (weights in blocks) bf16, with all threads. */
@@ -129,9 +128,9 @@ static void widen_rows(backend *be, void *out, dtype to, const weight *w, size_t
 #pragma omp parallel num_threads(be->n_threads)
     {
         size_t a, b;
-        threads_split(r1 - r0, QUANT_ROWS, &a, &b);
+        threads_split(r1 - r0, QBLOCK_ROWS, &a, &b);
         unsigned char *part = (unsigned char *)out + a * row;
-        if (dtype_in_blocks(w->type)) k->unpack(part, to, w, r0 + a, r0 + b);
+        if (dtype_in_qblocks(w->type)) k->unpack(part, to, w, r0 + a, r0 + b);
         else
             k->widen((float *)(void *)part, w->p.p + (r0 + a) * w->cols * dtype_size(w->type), w->type,
                      (b - a) * w->cols);
@@ -163,8 +162,8 @@ static void add_bias(backend *be, const linear_job *j, const float *bias, size_t
 static void linear_panels(backend *be, const linear_job *j, dtype to, const void *x, size_t n)
 {
     cpu_ctx *c = cpu_of(be);
-    size_t k = j->w.cols, m = j->w.rows, panel = PANEL_BYTES / (k * dtype_size(to)) / QUANT_ROWS * QUANT_ROWS;
-    if (panel < QUANT_ROWS) panel = QUANT_ROWS;
+    size_t k = j->w.cols, m = j->w.rows, panel = PANEL_BYTES / (k * dtype_size(to)) / QBLOCK_ROWS * QBLOCK_ROWS;
+    if (panel < QBLOCK_ROWS) panel = QBLOCK_ROWS;
     if (panel > m) panel = m;
     void *wide = cpu_scratch(be, &c->panel, panel * k, dtype_size(to), "panel of a widened weight");
     if (!wide) return;
@@ -192,7 +191,7 @@ static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, co
     size_t k = jobs[0].w.cols;
     for (size_t i = 0; i < n_jobs; i++) {
         const linear_job *j = &jobs[i];
-        bool blocks = dtype_in_blocks(j->w.type);
+        bool blocks = dtype_in_qblocks(j->w.type);
         if ((j->w.type == DT_BF16 || blocks) && c->bf16_gemm) {
             if (!half) {
                 half = cpu_scratch(be, &c->halves, n * k, sizeof *half, "bf16 activations");
@@ -229,17 +228,16 @@ static bool is_ours(backend *be, const linear_job *jobs, size_t n_jobs)
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
     if (n == 0 || n_jobs == 0) return;
-    if (n < VENDOR_FROM || exact || is_ours(be, jobs, n_jobs))
-        linear_builtin(be, jobs, n_jobs, cpu_f32(x), n, exact);
+    if (n < VENDOR_FROM || exact || is_ours(be, jobs, n_jobs)) linear_builtin(be, jobs, n_jobs, cpu_f32(x), n, exact);
     else linear_vendor(be, jobs, n_jobs, cpu_f32(x), n);
 }
 
 void cpu_quantize(backend *be, buf out, dtype type, weight w)
 {
-#pragma omp parallel num_threads(cpu_team(be, w.rows * w.cols * 8))
+#pragma omp parallel num_threads(cpu_team(be, w.rows *w.cols * 8))
     {
         size_t a, b;
-        threads_split(quant_groups(w.rows), 1, &a, &b);
+        threads_split(qblock_groups(w.rows), 1, &a, &b);
         for (size_t g = a; g < b; g++) cpu_of(be)->k->quantize(out.p, type, &w, g);
     }
 }

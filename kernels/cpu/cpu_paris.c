@@ -12,11 +12,6 @@
 
 enum { CHUNK = 4096 }; /* tokens or candidates of a piece of work */
 
-static void add_read(buf read, size_t bytes)
-{
-    if (read.p) *(uint64_t *)(void *)read.p += bytes;
-}
-
 /* The order of summation of ops_paris.h; n is a multiple of 8. */
 static inline float dot8(const float *a, const float *b, size_t n)
 {
@@ -46,9 +41,10 @@ static inline unsigned bin_of(float u)
 static void encode_block(unsigned char *id, unsigned char *scale, unsigned char *bins, const float *v, float norm,
                          bool alpha)
 {
-    float u[PARIS_BLOCK], centre[PARIS_BLOCK], radius = sqrtf(dot8(v, v, PARIS_BLOCK)), by = 1 / fmaxf(radius, 1e-8f);
+    float u[PARIS_SUBSPACE], centre[PARIS_SUBSPACE], radius = sqrtf(dot8(v, v, PARIS_SUBSPACE)),
+                                                     by = 1 / fmaxf(radius, 1e-8f);
     uint32_t packed = 0, signs = 0;
-    for (unsigned j = 0; j < PARIS_BLOCK; j++) {
+    for (unsigned j = 0; j < PARIS_SUBSPACE; j++) {
         u[j] = fabsf(v[j]) * by;
         unsigned t = bin_of(u[j]);
         centre[j] = paris_centre[t];
@@ -56,7 +52,7 @@ static void encode_block(unsigned char *id, unsigned char *scale, unsigned char 
         signs |= (uint32_t)(v[j] >= 0) << j;
     }
     float w = norm * radius;
-    if (alpha) w /= fmaxf(dot8(centre, u, PARIS_BLOCK), 1e-6f);
+    if (alpha) w /= fmaxf(dot8(centre, u, PARIS_SUBSPACE), 1e-6f);
     uint16_t h = f32_to_bf16(w);
     *id = (unsigned char)signs;
     scale[0] = (unsigned char)h;
@@ -66,7 +62,7 @@ static void encode_block(unsigned char *id, unsigned char *scale, unsigned char 
 
 static void encode_row(const cpu_kernels *k, const paris_index *x, const kv_rows *rows, size_t head, int64_t slot)
 {
-    size_t nb = paris_blocks(x->head_dim), d = x->head_dim, at = head * x->cap + (size_t)slot;
+    size_t nb = paris_subspaces(x->head_dim), d = x->head_dim, at = head * x->cap + (size_t)slot;
     int64_t row = rows->codes.bits ? ((const int32_t *)(void *)rows->codes.k_at.p)[slot] : slot;
     float v[PARIS_DIM_MAX] = {0};
     k->widen(v, rows->k.p + (head * rows->cap + (size_t)row) * d * dtype_size(rows->type), rows->type, d);
@@ -74,20 +70,20 @@ static void encode_row(const cpu_kernels *k, const paris_index *x, const kv_rows
     float norm = normalise(k, x, v);
     unsigned char *code = x->code.p + at * PARIS_CODE * nb;
     for (size_t b = 0; b < nb; b++)
-        encode_block(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_BLOCK, norm, x->alpha);
+        encode_block(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_SUBSPACE, norm,
+                     x->alpha);
 }
 
-static void cpu_paris_encode(backend *be, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max)
+void cpu_paris_encode(backend *be, const paris_index *x, const kv_rows *rows, slot_range range)
 {
-    (void)n_max;
-    int64_t first = cpu_i64(range)[0], n = cpu_i64(range)[1] * (int64_t)x->n_kv_heads;
+    int64_t first = range.first, n = range.n * (int64_t)x->n_kv_heads;
     const cpu_kernels *k = cpu_of(be)->k;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, (size_t)n * 32 * paris_dim(x->head_dim)))
     for (int64_t i = 0; i < n; i++)
         encode_row(k, x, rows, (size_t)i % x->n_kv_heads, first + i / (int64_t)x->n_kv_heads);
 }
 
-static void cpu_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const paris_index *x)
+void cpu_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const paris_index *x)
 {
     size_t dim = paris_dim(x->head_dim), d = x->head_dim;
     for (size_t h = 0; h < n_heads; h++) {
@@ -103,8 +99,8 @@ typedef struct {
     const cpu_kernels *k;
     const paris_index *x;
     size_t nb;
-    int32_t limit[PARIS_TIERS];
-    size_t n_tiers;
+    int32_t limit[PARIS_LEVELS];
+    size_t n_levels;
     unsigned char *bonus, *score;
     size_t first, n; /* tokens */
     int32_t *cand;
@@ -117,31 +113,30 @@ typedef struct {
 
 static search_work work_of(backend *be, const paris_index *x)
 {
-    return (search_work){.k = cpu_of(be)->k, .x = x, .nb = paris_blocks(x->head_dim)};
+    return (search_work){.k = cpu_of(be)->k, .x = x, .nb = paris_subspaces(x->head_dim)};
 }
 
 /* No more tokens than INT32_MAX are counted. */
-static void set_limits(search_work *w, buf limit, size_t n_tiers)
+static void set_limits(search_work *w, const int64_t *limit, size_t n_levels)
 {
-    w->n_tiers = n_tiers;
-    for (size_t t = 0; t < n_tiers; t++) {
-        int64_t l = cpu_i64(limit)[t];
+    w->n_levels = n_levels;
+    for (size_t t = 0; t < n_levels; t++) {
+        int64_t l = limit[t];
         w->limit[t] = l < 0 ? 0 : l < INT32_MAX ? (int32_t)l : INT32_MAX;
     }
 }
 
-static void set_tokens(search_work *w, buf range, unsigned char *score, size_t stride)
+static void set_tokens(search_work *w, slot_range range, unsigned char *score, size_t stride)
 {
-    w->first = (size_t)cpu_i64(range)[0];
-    w->n = (size_t)cpu_i64(range)[1];
+    w->first = (size_t)range.first;
+    w->n = (size_t)range.n;
     w->score = score;
     w->score_stride = stride;
 }
 
-static void set_candidates(search_work *w, buf m, buf cand, size_t stride)
+static void set_candidates(search_work *w, int64_t m, buf cand, size_t stride)
 {
-    int64_t want = cpu_i64(m)[0];
-    w->m = want < 0 ? 0 : (size_t)want;
+    w->m = m < 0 ? 0 : (size_t)m;
     w->cand = (int32_t *)(void *)cand.p;
     w->stride = stride;
 }
@@ -156,8 +151,8 @@ static void set_queries(search_work *w, buf est, buf y, buf norm, size_t group)
 
 static void bonus_of(const search_work *w, size_t block)
 {
-    w->k->paris_bonus(w->bonus + block * PARIS_PATTERNS, w->y + block * PARIS_BLOCK,
-                      (const int32_t *)(void *)w->x->count.p + block * PARIS_PATTERNS, w->limit, w->n_tiers);
+    w->k->paris_bonus(w->bonus + block * PARIS_PATTERNS, w->y + block * PARIS_SUBSPACE,
+                      (const int32_t *)(void *)w->x->count.p + block * PARIS_PATTERNS, w->limit, w->n_levels);
 }
 
 static void collide_run(const search_work *w, size_t h, size_t from, size_t len)
@@ -179,7 +174,7 @@ static void estimate_run(const search_work *w, size_t h, size_t from, size_t len
                      .id = w->x->id.p + h * w->x->cap * w->nb,
                      .code = w->x->code.p + h * w->x->cap * w->nb * PARIS_CODE,
                      .n_blocks = w->nb,
-                     .y = w->y + h * w->group * w->nb * PARIS_BLOCK,
+                     .y = w->y + h * w->group * w->nb * PARIS_SUBSPACE,
                      .norm = w->norm + h * w->group,
                      .group = w->group,
                      .est = w->est + h * w->group * w->stride + from,
@@ -187,60 +182,58 @@ static void estimate_run(const search_work *w, size_t h, size_t from, size_t len
     w->k->paris_estimate(&p);
 }
 
-static void cpu_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, buf limit, size_t n_tiers, buf read)
+void cpu_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, const int64_t *limit, size_t n_levels,
+                     buf read)
 {
     search_work w = work_of(be, x);
     size_t n = x->n_kv_heads * w.nb;
-    set_limits(&w, limit, n_tiers);
+    set_limits(&w, limit, n_levels);
     set_queries(&w, (buf){NULL}, y, (buf){NULL}, 1);
     w.bonus = bonus.p;
 #pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * 2048))
     for (size_t b = 0; b < n; b++) bonus_of(&w, b);
-    add_read(read, n * PARIS_PATTERNS * sizeof(int32_t));
+    add_bytes(read, n * PARIS_PATTERNS * sizeof(int32_t));
 }
 
-static void cpu_paris_collide(backend *be, buf score, size_t stride, const paris_index *x, buf bonus, buf range,
-                              int64_t n_max, buf read)
+void cpu_paris_collide(backend *be, buf score, size_t stride, const paris_index *x, buf bonus, slot_range range,
+                       buf read)
 {
-    (void)n_max;
     search_work w = work_of(be, x);
     set_tokens(&w, range, score.p, stride);
     w.bonus = bonus.p;
     size_t chunks = (w.n + CHUNK - 1) / CHUNK;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.n * w.nb * x->n_kv_heads))
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.n *w.nb * x->n_kv_heads))
     for (size_t i = 0; i < chunks * x->n_kv_heads; i++) {
         size_t from = i % chunks * CHUNK;
         collide_run(&w, i / chunks, from, w.n - from < CHUNK ? w.n - from : CHUNK);
     }
-    add_read(read, w.n * x->n_kv_heads * w.nb);
+    add_bytes(read, w.n * x->n_kv_heads * w.nb);
 }
 
-static void cpu_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride,
-                                 size_t n_kv_heads, buf range, buf m, int64_t n_max)
+void cpu_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads,
+                          slot_range range, int64_t m)
 {
-    (void)n_max;
     search_work w = {.k = cpu_of(be)->k};
     set_tokens(&w, range, score.p, score_stride);
     set_candidates(&w, m, cand, stride);
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.n * n_kv_heads * 4))
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.n *n_kv_heads * 4))
     for (size_t h = 0; h < n_kv_heads; h++) candidates_of(&w, h);
 }
 
-static void cpu_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
-                               size_t stride, buf m, int64_t m_max, buf read)
+void cpu_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
+                        size_t stride, int64_t m, buf read)
 {
-    (void)m_max;
     enum { PIECE = CHUNK / 8 };
     search_work w = work_of(be, x);
     set_candidates(&w, m, cand, stride);
     set_queries(&w, est, y, norm, n_heads / x->n_kv_heads);
     size_t pieces = (w.m + PIECE - 1) / PIECE;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.m * n_heads * w.nb * PARIS_BLOCK))
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, w.m *n_heads *w.nb *PARIS_SUBSPACE))
     for (size_t i = 0; i < pieces * x->n_kv_heads; i++) {
         size_t from = i % pieces * PIECE;
         estimate_run(&w, i / pieces, from, w.m - from < PIECE ? w.m - from : PIECE);
     }
-    add_read(read, w.m * x->n_kv_heads * w.nb * (1 + PARIS_CODE));
+    add_bytes(read, w.m * x->n_kv_heads * w.nb * (1 + PARIS_CODE));
 }
 
 /* All tiers of a head. They wait for no memory, so its first ids are fetched meanwhile. */
@@ -255,7 +248,7 @@ static void bonus_head(const search_work *w, size_t h)
     }
 }
 
-static void cpu_paris_search(backend *be, const paris_job *j)
+void cpu_paris_search(backend *be, const paris_job *j)
 {
     size_t heads = j->x->n_kv_heads, team = (size_t)be->n_threads;
     if (heads % team != 0 && heads < 4 * team) { /* few heads would leave threads without work */
@@ -263,31 +256,17 @@ static void cpu_paris_search(backend *be, const paris_job *j)
         return;
     }
     search_work w = work_of(be, j->x);
-    set_limits(&w, j->limit, j->n_tiers);
+    set_limits(&w, j->limit, j->n_levels);
     set_tokens(&w, j->range, j->score.p, j->x->cap);
     set_candidates(&w, j->m, j->cand, j->x->cap);
     set_queries(&w, j->est, j->y, j->norm, 1);
     w.bonus = j->bonus.p;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, w.n * w.nb * heads))
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, w.n *w.nb *heads))
     for (size_t h = 0; h < heads; h++) {
         bonus_head(&w, h);
         collide_run(&w, h, 0, w.n);
         candidates_of(&w, h);
         if (w.est) estimate_run(&w, h, 0, w.m);
     }
-    add_read(j->read, heads * w.nb * (PARIS_PATTERNS * sizeof(int32_t) + w.n + (w.est ? w.m * (1 + PARIS_CODE) : 0)));
+    add_bytes(j->read, heads * w.nb * (PARIS_PATTERNS * sizeof(int32_t) + w.n + (w.est ? w.m * (1 + PARIS_CODE) : 0)));
 }
-
-/* Once a prompt or flush, or short: plain code will do. */
-const paris_ops cpu_paris = {
-    .mean = ref_paris_mean,
-    .encode = cpu_paris_encode,
-    .query = cpu_paris_query,
-    .count = ref_paris_count,
-    .bonus = cpu_paris_bonus,
-    .collide = cpu_paris_collide,
-    .candidates = cpu_paris_candidates,
-    .estimate = cpu_paris_estimate,
-    .search = cpu_paris_search,
-    .resolve = ref_paris_resolve,
-};

@@ -12,30 +12,44 @@
 #include "kernels/ops_select.h"
 #include "kernels/ref/ref.h"
 
-enum {
-    ROWS = 256 /* rows of one piece of exact scores: only speed depends on it */
-};
+/* ---- scores ---- */
 
-static void cpu_exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n,
-                      int64_t n_max, buf read)
+/* Piece number `piece` of a job, if it has that many. */
+static void score_piece(const cpu_kernels *k, const score_job *j, size_t part, size_t parts, size_t items, size_t spans,
+                        size_t piece, score_items *score)
 {
-    if (rows->codes.bits) {
-        ref_exact(be, score, stride, q, n_heads, rows, n, n_max, read);
+    size_t heads = j->n_heads / parts, lo = (size_t)j->items.lo, hi = (size_t)j->items.hi;
+    size_t from = (lo / items + piece) * items, to = from + items < hi ? from + items : hi;
+    float *out = cpu_f32(j->score) + part * heads * j->stride;
+    if (!j->spans) {
+        if (from < lo) from = lo;
+        if (from < to) score(k, j, part, parts, from, to, out + from);
         return;
     }
-    const cpu_kernels *k = cpu_of(be)->k;
-    size_t d = rows->head_dim, bytes = d * dtype_size(rows->type), group = n_heads / rows->n_kv_heads;
-    int64_t lo = cpu_i64(n)[1], hi = cpu_i64(n)[2];
-    if (hi <= lo) return;
-    size_t pieces = (size_t)(hi - lo + ROWS - 1) / ROWS;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, (size_t)(hi - lo) * n_heads * d * 2))
-    for (size_t i = 0; i < pieces * rows->n_kv_heads; i++) {
-        size_t kv = i / pieces, r0 = (size_t)lo + i % pieces * ROWS,
-               r1 = r0 + ROWS < (size_t)hi ? r0 + ROWS : (size_t)hi;
-        k->dots(cpu_f32(score) + kv * group * stride, stride, cpu_f32(q) + kv * group * d, group, d,
-                rows->k.p + kv * rows->cap * bytes, rows->type, r0, r1);
+    span_list l = ref_part_places(j, part, parts);
+    if (piece == 0) ref_span_blanks(out, j->stride, heads, &l);
+    for (int64_t r = (int64_t)(piece * spans); r < l.n && r < (int64_t)((piece + 1) * spans); r++) {
+        int64_t at[2];
+        span_items(&l, r, at);
+        score(k, j, part, parts, (size_t)at[0], (size_t)at[1], out + r * l.per + (at[0] - l.group[r] * l.per));
     }
-    if (read.p) *(uint64_t *)(void *)read.p += (uint64_t)(hi - lo) * rows->n_kv_heads * bytes;
+}
+
+void cpu_score_jobs(backend *be, const score_job *jobs, size_t n, size_t parts, size_t items, size_t spans, size_t work,
+                    score_items *score)
+{
+    size_t pieces = 0, all = 0;
+    for (const score_job *j = jobs; j < jobs + n; j++) {
+        size_t lo = (size_t)j->items.lo, hi = (size_t)j->items.hi,
+               mine = hi > lo ? (hi - 1) / items - lo / items + 1 : 0;
+        if (j->spans) mine = ((size_t)j->spans->n_max + spans - 1) / spans;
+        all += j->spans ? (size_t)(j->spans->n_max * j->spans->per) : hi > lo ? hi - lo : 0;
+        if (mine > pieces) pieces = mine;
+    }
+    size_t each = parts * pieces;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, all *work))
+    for (size_t i = 0; i < n * each; i++)
+        score_piece(cpu_of(be)->k, &jobs[i / each], i % each / pieces, parts, items, spans, i % pieces, score);
 }
 
 /* ---- combine ---- */
@@ -65,56 +79,72 @@ static void vote_together(const cpu_kernels *k, const vote_list *v, const float 
     for (size_t c = 0; c < v->of->chunks; c++) vote_sum(k, v, c, in + c * VOTE_CHUNK, v->of->stride);
 }
 
-/* in: the first list's scores from the first candidate on. Lists of one thread share its work space, which then
- * stays in a cache near it. */
-static void combine_votes(backend *be, const vote_lists *all, const float *in, size_t n_lists)
+static vote_lists votes_of_job(const combine_job *j)
+{
+    return votes_of(cpu_f32(j->out) + j->lo, j->stride, j->n_heads / j->n_lists,
+                    j->hi > j->lo ? (size_t)(j->hi - j->lo) : 0, j->scale);
+}
+
+/* Lists of one thread share its work space, which then stays in a cache near it. */
+static void combine_votes(backend *be, const combine_job *jobs, size_t n)
 {
     cpu_ctx *ctx = cpu_of(be);
-    size_t floats = vote_floats(all), team = (size_t)cpu_team(be, all->n * all->heads * n_lists * 16);
-    bool alone = n_lists % team == 0;
+    size_t lists = jobs->n_lists, heads = jobs->n_heads / lists, floats = 0, items = 0;
+    for (size_t i = 0; i < n; i++) {
+        vote_lists all = votes_of_job(&jobs[i]);
+        items += all.n;
+        if (vote_floats(&all) > floats) floats = vote_floats(&all);
+    }
+    size_t team = (size_t)cpu_team(be, items * heads * lists * 16);
+    bool alone = n * lists % team == 0;
     float *work = cpu_scratch(be, &ctx->parts, floats * (alone ? team : 1), sizeof *work, "votes");
     if (!work) return;
 #pragma omp parallel num_threads((int)team)
     {
-        size_t a = 0, b = n_lists;
-        if (alone) threads_split(n_lists, 1, &a, &b);
+        size_t a = 0, b = n * lists;
+        if (alone) threads_split(n * lists, 1, &a, &b);
         for (size_t l = a; l < b; l++) {
-            vote_list v = vote_at(all, l, work + (alone ? (size_t)threads_id() * floats : 0));
-            const float *x = in + l * all->heads * all->stride;
+            const combine_job *j = &jobs[l / lists];
+            vote_lists all = votes_of_job(j);
+            vote_list v = vote_at(&all, l % lists, work + (alone ? (size_t)threads_id() * floats : 0));
+            const float *x = cpu_f32(j->in) + j->lo + l % lists * heads * j->stride;
+            if (all.n == 0) continue;
             if (alone) vote_alone(ctx->k, &v, x);
             else vote_together(ctx->k, &v, x);
         }
     }
 }
 
-static void cpu_combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n,
-                        int64_t n_max, gqa_mode mode, float scale)
+/* Sum, mean or maximum of the heads, of a thread's share of the items. */
+static void reduce_job(const cpu_kernels *k, const combine_job *j)
 {
-    size_t group = n_heads / n_lists;
-    int64_t lo = cpu_i64(n)[1], hi = cpu_i64(n)[2];
+    size_t a, b, group = j->n_heads / j->n_lists;
+    bool mean = j->mode == GQA_MEAN_S || j->mode == GQA_LAYER_MEAN;
+    if (j->hi <= j->lo) return;
+    threads_split((size_t)(j->hi - j->lo), 64, &a, &b);
+    for (size_t l = 0; l < j->n_lists && b > a; l++)
+        k->reduce_heads(cpu_f32(j->out) + l * j->stride + (size_t)j->lo + a,
+                        cpu_f32(j->in) + l * group * j->stride + (size_t)j->lo + a, j->stride, group, b - a,
+                        j->mode == GQA_MAX_S, mean ? (float)group : 1);
+}
+
+void cpu_select_combine(backend *be, const combine_job *jobs, size_t n)
+{
+    size_t group = jobs->n_heads / jobs->n_lists, items = 0;
+    gqa_mode mode = jobs->mode;
     if (group > VOTE_HEADS) {
-        ref_combine(be, out, in, stride, n_heads, n_lists, n, n_max, mode, scale); /* says why not */
+        ref_select_combine(be, jobs, n); /* says why not */
         return;
     }
-    if (hi <= lo) return;
     if (group > 1 && (mode == GQA_VOTE || mode == GQA_LAYER_VOTE)) {
-        vote_lists v = votes_of(cpu_f32(out) + lo, stride, group, (size_t)(hi - lo), scale);
-        combine_votes(be, &v, cpu_f32(in) + lo, n_lists);
+        combine_votes(be, jobs, n);
         return;
     }
-    bool mean = mode == GQA_MEAN_S || mode == GQA_LAYER_MEAN;
-    const cpu_kernels *k = cpu_of(be)->k;
-#pragma omp parallel num_threads(cpu_team(be, (size_t)(hi - lo) * n_heads))
-    {
-        size_t a, b;
-        threads_split((size_t)(hi - lo), 64, &a, &b);
-        for (size_t l = 0; l < n_lists && b > a; l++)
-            k->reduce_heads(cpu_f32(out) + l * stride + (size_t)lo + a,
-                            cpu_f32(in) + l * group * stride + (size_t)lo + a, stride, group, b - a, mode == GQA_MAX_S,
-                            mean ? (float)group : 1);
-    }
-    if (mode >= GQA_LAYER_MEAN)
-        cpu_over_ranks(be, cpu_f32(out) + lo, (size_t)(hi - lo), mode == GQA_LAYER_MEAN);
+    for (size_t i = 0; i < n; i++) items += jobs[i].hi > jobs[i].lo ? (size_t)(jobs[i].hi - jobs[i].lo) : 0;
+#pragma omp parallel num_threads(cpu_team(be, items * jobs->n_heads))
+    for (size_t i = 0; i < n; i++) reduce_job(cpu_of(be)->k, &jobs[i]);
+    for (const combine_job *j = jobs; mode >= GQA_LAYER_MEAN && j < jobs + n; j++)
+        if (j->hi > j->lo) cpu_over_ranks(be, cpu_f32(j->out) + j->lo, (size_t)(j->hi - j->lo), mode == GQA_LAYER_MEAN);
 }
 
 /* ---- choose ---- */
@@ -212,33 +242,30 @@ static void put_items(slot_list *l, int64_t from, int64_t to)
 }
 
 /* The best k of the candidates in groups. */
-static void put_places(const cpu_kernels *kn, slot_list *l, const group_list *of, const float *score, int64_t k,
+static void put_places(const cpu_kernels *kn, slot_list *l, const span_list *of, const float *score, int64_t k,
                        const choose_space *s)
 {
     int64_t n = of->end - of->first;
     if (n > k && k > 0) top_k(kn, score + of->first, (size_t)n, (size_t)k, s);
     for (int64_t i = 0; i < (n < k ? n : k); i++) {
-        int64_t item = group_item(of, of->first + (n > k ? s->best[i] : i));
+        int64_t item = span_item(of, of->first + (n > k ? s->best[i] : i));
         put_items(l, item, item + 1);
     }
 }
 
-/* g NULL: scores are by items. */
-static void choose_list(const cpu_kernels *kn, const choose_job *j, const item_groups *g, size_t list,
-                        const choose_space *s)
+static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list, const choose_space *s)
 {
-    const int64_t *n = cpu_i64(j->n);
-    int64_t tail = cpu_i64(j->tail)[0], items = (n[0] + j->granule - 1) / j->granule,
-            k = cpu_i64(j->k)[j->n_k == 1 ? 0 : list];
-    int64_t lo = n[1] > j->head ? n[1] : j->head, hi = n[2] < tail ? n[2] : tail;
+    int64_t n = j->items.n_slots, items = (n + j->granule - 1) / j->granule,
+            k = j->budget.p ? cpu_i64(j->budget)[0] : j->k;
+    int64_t lo = j->items.lo > j->head ? j->items.lo : j->head, hi = j->items.hi < j->tail ? j->items.hi : j->tail;
     slot_list l = {.out = (int32_t *)(void *)j->idx.p + list * (size_t)j->idx_stride,
                    .granule = j->granule,
-                   .n_slots = n[0],
-                   .first = j->first.p ? cpu_i64(j->first)[0] : 0};
-    put_items(&l, 0, j->head < tail ? j->head : tail);
+                   .n_slots = n,
+                   .first = j->first};
+    put_items(&l, 0, j->head < j->tail ? j->head : j->tail);
     const float *score = cpu_f32(j->score) + list * j->stride;
-    if (g) {
-        group_list of = ref_group_list(g, list, lo, hi);
+    if (j->spans) {
+        span_list of = ref_span_list(j->spans, list, lo, hi);
         put_places(kn, &l, &of, score, k, s);
     } else if (hi > lo && k >= hi - lo) {
         put_items(&l, lo, hi);
@@ -249,29 +276,27 @@ static void choose_list(const cpu_kernels *kn, const choose_job *j, const item_g
         else
             for (int64_t i = 0; i < k; i++) l.out[l.count++] = (int32_t)lo + s->best[i];
     }
-    put_items(&l, tail, items);
+    put_items(&l, j->tail, items);
     int64_t *range = (int64_t *)(void *)j->range.p + 2 * list;
     range[0] = 0;
     range[1] = l.count;
 }
 
-static void cpu_choose_groups(backend *be, const choose_job *j, const item_groups *g)
+void cpu_select_choose(backend *be, const choose_job *jobs, size_t n)
 {
     cpu_ctx *c = cpu_of(be);
-    int64_t span = g ? g->n_max * g->per : cpu_i64(j->n)[2] - cpu_i64(j->n)[1];
-    size_t n = span > 0 ? (size_t)span : 0, threads = (size_t)be->n_threads;
-    uint32_t *space = cpu_scratch(be, &c->parts, threads, space_words(n) * sizeof *space, "selection work space");
+    size_t lists = jobs->n_lists, threads = (size_t)be->n_threads, most = 0, all = 0;
+    for (const choose_job *j = jobs; j < jobs + n; j++) {
+        int64_t span = j->spans ? j->spans->n_max * j->spans->per : j->items.hi - j->items.lo;
+        if (span <= 0) continue;
+        all += (size_t)span;
+        if ((size_t)span > most) most = (size_t)span;
+    }
+    uint32_t *space = cpu_scratch(be, &c->parts, threads, space_words(most) * sizeof *space, "selection work space");
     if (!space) return;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * j->n_lists * 4))
-    for (size_t l = 0; l < j->n_lists; l++) {
-        choose_space s = space_at(space + (size_t)threads_id() * space_words(n), n);
-        choose_list(c->k, j, g, l, &s);
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, all *lists * 4))
+    for (size_t l = 0; l < n * lists; l++) {
+        choose_space s = space_at(space + (size_t)threads_id() * space_words(most), most);
+        choose_list(c->k, &jobs[l / lists], l % lists, &s);
     }
 }
-
-static void cpu_choose(backend *be, const choose_job *j)
-{
-    cpu_choose_groups(be, j, NULL);
-}
-
-const select_ops cpu_select = {ref_mean_heads, cpu_exact, cpu_combine, cpu_choose, NULL, cpu_choose_groups};

@@ -38,13 +38,16 @@ INLINE void dots_ask(const bool bound, const dtype t, size_t d, const unsigned c
 INLINE void dots_step(const bool full, const int heads, const int items, const bool bound, const dtype t,
                       const float *q, size_t d, const void *const *row, size_t c, size_t left, VF acc[VF_LANES])
 {
-    UNROLL for (int p = 0; p < PARTS; p++) {
+    UNROLL for (int p = 0; p < PARTS; p++)
+    {
         const size_t e = c + (size_t)p * VF_LANES, n = left - (size_t)p * VF_LANES;
         if (!full && left <= (size_t)p * VF_LANES) continue;
-        UNROLL for (int i = 0; i < items; i++) {
+        UNROLL for (int i = 0; i < items; i++)
+        {
             VF top = full ? vf_load_as(row[i], e, t) : vf_load_some_as(row[i], e, t, n), low = top;
             if (bound) low = full ? vf_load_as(row[i], d + e, t) : vf_load_some_as(row[i], d + e, t, n);
-            UNROLL for (int h = 0; h < heads; h++) {
+            UNROLL for (int h = 0; h < heads; h++)
+            {
                 const float *qh = q + (size_t)h * d + e;
                 VF qv = full ? vf_load(qh) : vf_load_some(qh, n), x = bound ? vf_by_sign(qv, top, low) : top;
                 VF *a = &acc[p * DOTS + h * items + i];
@@ -74,7 +77,8 @@ INLINE void dots_tile(const int heads, const int items, const bool bound, const 
 INLINE void dots_put(float *out, const float *sum, const int items, size_t left)
 {
     if (left >= (size_t)items) memcpy(out, sum, (size_t)items * sizeof *sum);
-    else for (size_t i = 0; i < left; i++) out[i] = sum[i];
+    else
+        for (size_t i = 0; i < left; i++) out[i] = sum[i];
 }
 
 /* Rows [r0, r1) of row_bytes each for `heads` query heads: out[h * stride + r]. */
@@ -102,8 +106,7 @@ INLINE void dots_rows(const bool bound, const dtype t, const float *q, size_t he
         size_t end = r + BLOCK < r1 ? r + BLOCK : r1, h = 0;
         for (; DOTS >= 4 && h + 4 <= heads; h += 4)
             dots_heads(DOTS >= 4 ? 4 : 1, bound, t, q + h * d, d, rows, row_bytes, r, end, out + h * stride, stride);
-        for (; h < heads; h++)
-            dots_heads(1, bound, t, q + h * d, d, rows, row_bytes, r, end, out + h * stride, stride);
+        for (; h < heads; h++) dots_heads(1, bound, t, q + h * d, d, rows, row_bytes, r, end, out + h * stride, stride);
     }
 }
 

@@ -21,8 +21,8 @@ enum {
 
 /* Numbers in ascending order of their indexes. */
 typedef struct {
-    const float *x, *p;  /* values; masses, NULL: 1 each */
-    const int32_t *at;   /* indexes; NULL: 0 to n - 1 */
+    const float *x, *p; /* values; masses, NULL: 1 each */
+    const int32_t *at;  /* indexes; NULL: 0 to n - 1 */
     size_t n;
 } item_set;
 
@@ -36,7 +36,7 @@ typedef struct {
 struct draw {
     const cpu_kernels *k;
     item_set all;
-    mass_sample sample; /* of all */
+    mass_sample sample;             /* of all */
     float *p, *kept, *x, *w;        /* [n] masses; values of a part of the numbers; values and masses of a search */
     int32_t *kept_at, *at, *within; /* [n] indexes of the same; places in an item_set */
     double *part;                   /* sums of DRAW_PART masses */
@@ -280,17 +280,6 @@ void draw_begin(draw *d, float *x, size_t n, size_t keep, float temp)
 
 /* ---- by a rule ---- */
 
-size_t draw_keep(const draw_rule *r, size_t n)
-{
-    return r->top_k == 0 || r->top_k > n ? n : r->top_k;
-}
-
-float draw_least(const draw_rule *r)
-{
-    float least = (float)r->min_p;
-    return (double)least < r->min_p ? nextafterf(least, 1) : least;
-}
-
 /* The mass of the best ones that survive top-p and min-p. */
 static double mass_kept(const draw_rule *r)
 {
@@ -306,4 +295,12 @@ size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float share)
     if (r->temp == 0) return draw_first(x, n);
     draw_begin(r->work, x, n, draw_keep(r, n), r->temp);
     return draw_find(r->work, (double)share * mass_kept(r)).at;
+}
+
+void cpu_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share)
+{
+    (void)be; /* one thread: a row takes a few microseconds */
+    for (size_t i = 0; i < n; i++)
+        ((int32_t *)(void *)ids.p)[i] =
+            (int32_t)draw_by_rule(&rule[i], cpu_f32(x) + i * vocab, vocab, cpu_f32(share)[i]);
 }

@@ -23,8 +23,8 @@ bool gemm_has_bf16(const gemm *g);
 /* The same of bytes by bytes. */
 bool gemm_has_s8(const gemm *g);
 
-status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k,
-                size_t out_stride, err *e);
+status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k, size_t out_stride,
+                err *e);
 /* Sums in float32. ST_UNSUPPORTED where gemm_has_bf16 is false. */
 status gemm_bf16(gemm *g, const uint16_t *x, const uint16_t *w, float *out, size_t n, size_t m, size_t k,
                  size_t out_stride, err *e);

@@ -22,7 +22,7 @@ status gemm_create(gemm **out, int n_threads, err *e)
     /* openblas_get_config() begins "OpenBLAS 0.3.21 ..." */
     char version[32] = "";
     if (sscanf(openblas_get_config(), "OpenBLAS %31s", version) != 1) version[0] = '\0';
-    snprintf((*out)->name, sizeof (*out)->name, "OpenBLAS%s%s", version[0] ? " " : "", version);
+    snprintf((*out)->name, sizeof(*out)->name, "OpenBLAS%s%s", version[0] ? " " : "", version);
     return ST_OK;
 }
 
@@ -48,14 +48,14 @@ bool gemm_has_s8(const gemm *g)
     return false;
 }
 
-status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k,
-                size_t out_stride, err *e)
+status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k, size_t out_stride,
+                err *e)
 {
     if (n > INT_MAX || m > INT_MAX || k > INT_MAX || out_stride > INT_MAX)
         return err_set(e, ST_UNSUPPORTED, "OpenBLAS: a product of %zu x %zu x %zu is too large", n, m, k);
     openblas_set_num_threads(g->n_threads);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)n, (int)m, (int)k, 1, x, (int)k, w, (int)k, 0,
-                out, (int)out_stride);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)n, (int)m, (int)k, 1, x, (int)k, w, (int)k, 0, out,
+                (int)out_stride);
     return ST_OK;
 }
 

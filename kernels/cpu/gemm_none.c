@@ -40,8 +40,8 @@ static status none(err *e)
     return err_set(e, ST_UNSUPPORTED, "this build has no GEMM library");
 }
 
-status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k,
-                size_t out_stride, err *e)
+status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k, size_t out_stride,
+                err *e)
 {
     (void)g, (void)x, (void)w, (void)out, (void)n, (void)m, (void)k, (void)out_stride;
     return none(e);

@@ -29,12 +29,12 @@ struct gemm {
     size_t n_cached, oldest;
 };
 
-#define DNNL(call, e)                                                                              \
-    do {                                                                                           \
-        dnnl_status_t s_ = (call);                                                                 \
-        if (s_ != dnnl_success)                                                                    \
-            return err_set((e), s_ == dnnl_out_of_memory ? ST_NOMEM : ST_DEVICE,                   \
-                           "oneDNN: status %d from %s", (int)s_, #call);                           \
+#define DNNL(call, e)                                                                                                  \
+    do {                                                                                                               \
+        dnnl_status_t s_ = (call);                                                                                     \
+        if (s_ != dnnl_success)                                                                                        \
+            return err_set((e), s_ == dnnl_out_of_memory ? ST_NOMEM : ST_DEVICE, "oneDNN: status %d from %s", (int)s_, \
+                           #call);                                                                                     \
     } while (0)
 
 /* AVX-512 without the bf16 extension emulates the products, slower than f32. */
@@ -110,8 +110,8 @@ bool gemm_has_s8(const gemm *g)
     return g->has_s8;
 }
 
-status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k,
-                size_t out_stride, err *e)
+status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k, size_t out_stride,
+                err *e)
 {
     int before = threads_set_default(g->n_threads);
     dnnl_status_t s = dnnl_sgemm('N', 'T', (dnnl_dim_t)n, (dnnl_dim_t)m, (dnnl_dim_t)k, 1, x, (dnnl_dim_t)k, w,
@@ -197,8 +197,8 @@ status gemm_s8(gemm *g, const int8_t *x, const int8_t *w, int32_t *out, size_t n
 {
     int before = threads_set_default(g->n_threads);
     const int32_t zero = 0;
-    dnnl_status_t s = dnnl_gemm_s8s8s32('N', 'T', 'F', (dnnl_dim_t)n, (dnnl_dim_t)m, (dnnl_dim_t)k, 1, x,
-                                        (dnnl_dim_t)k, 0, w, (dnnl_dim_t)k, 0, 0, out, (dnnl_dim_t)m, &zero);
+    dnnl_status_t s = dnnl_gemm_s8s8s32('N', 'T', 'F', (dnnl_dim_t)n, (dnnl_dim_t)m, (dnnl_dim_t)k, 1, x, (dnnl_dim_t)k,
+                                        0, w, (dnnl_dim_t)k, 0, 0, out, (dnnl_dim_t)m, &zero);
     threads_set_default(before);
     if (s != dnnl_success) return err_set(e, ST_UNSUPPORTED, "oneDNN: status %d from gemm_s8s8s32", (int)s);
     return ST_OK;

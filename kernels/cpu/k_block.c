@@ -56,7 +56,8 @@ INLINE void dot_norm_as(float out[2], const float *x, const void *y, const dtype
     UNROLL for (int a = 0; a < ACC; a++) dot[a] = norm[a] = vf_zero();
     for (; c + ACC * VF_LANES <= n; c += ACC * VF_LANES) {
         for (size_t b = 0; b < ACC * VF_LANES * es; b += 64) prefetch((const char *)y + c * es + AHEAD + b);
-        UNROLL for (int a = 0; a < ACC; a++) {
+        UNROLL for (int a = 0; a < ACC; a++)
+        {
             size_t e = c + (size_t)a * VF_LANES;
             VF v = vf_load_as(y, e, t);
             dot[a] = vf_fma(v, vf_load(x + e), dot[a]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows of a list as float, out of exact rows or of codes, and codes of exact rows. x = a + code * b: the product is
- * exact, so every level has the same bits. A zero point's b * (code - a) becomes -a * b + code * b, all of it exact too:
- * a is below 2^8, b has 11 bits. */
+ * exact, so every level has the same bits. A zero point's b * (code - a) becomes -a * b + code * b, all of it exact
+ * too: a is below 2^8, b has 11 bits. */
 #include "config.h"
 
 #include <math.h>
@@ -174,8 +174,9 @@ static void encode_channels(unsigned char *code, unsigned char *pair, const row_
     for (size_t i = 0; i < s->group; i++, code += s->row_bytes) {
         LEVEL(k_widen)(x, s->exact + (size_t)src[i] * bytes, s->type, d);
         for (size_t c = 0; c < d; c += VF_LANES)
-            vf_store_some(x + c, code_of(vf_load(x + c), vf_load_some(less + c, d - c), vf_set1(times),
-                                         vf_load_some(by + c, d - c), vf_load_some(add + c, d - c), vf_set1(top)),
+            vf_store_some(x + c,
+                          code_of(vf_load(x + c), vf_load_some(less + c, d - c), vf_set1(times),
+                                  vf_load_some(by + c, d - c), vf_load_some(add + c, d - c), vf_set1(top)),
                           d - c);
         put_codes(code, x, d, s->bits);
     }
@@ -238,6 +239,5 @@ void LEVEL(k_encode)(unsigned char *code, unsigned char *pair, const row_source 
             encode_channels(code + i * s->row_bytes, pair + (first + i) / s->group * pair_bytes, s, src + i);
         return;
     }
-    for (size_t i = 0; i < n; i++)
-        encode_runs(code + i * s->row_bytes, pair + (first + i) * pair_bytes, s, src[i]);
+    for (size_t i = 0; i < n; i++) encode_runs(code + i * s->row_bytes, pair + (first + i) * pair_bytes, s, src[i]);
 }

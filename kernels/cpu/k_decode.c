@@ -21,16 +21,16 @@ enum { ROWS = DECODE_BLOCK + VF_LANES, LINE = 64, SHORT_ROW = 2 * LINE };
  * one is repeated behind the end, so that a tile of keys need not look for it. */
 typedef struct {
     const unsigned char *row[ROWS];
-    size_t n, lines; /* of a row that are worth asking for */
-    bool coded;      /* some of them are code rows */
-    bool turns;      /* row i is that of entry_of(true, i) */
+    size_t n, lines;  /* of a row that are worth asking for */
+    bool coded;       /* some of them are code rows */
+    bool turns;       /* row i is that of entry_of(true, i) */
     bool short_jumps; /* rows of a list, of two lines at most */
 } block_rows;
 
 typedef struct {
-    float acc[DECODE_GROUP * HEAD_DIM_MAX]; /* [group, head_dim] */
+    float acc[DECODE_GROUP * HEAD_DIM_MAX];                         /* [group, head_dim] */
     float top[DECODE_GROUP][VF_LANES], sum[DECODE_GROUP][VF_LANES]; /* of a pass, at its first head */
-    float q[DECODE_GROUP * HEAD_DIM_MAX]; /* of the passes (pack_queries), q_stride a head */
+    float q[DECODE_GROUP * HEAD_DIM_MAX];                           /* of the passes (pack_queries), q_stride a head */
     size_t q_stride;
     float p[DECODE_BLOCK * VF_LANES]; /* scores, then weights, of the heads at work */
     block_rows k[2], v;               /* K of this block and of the next one, in turn */
@@ -125,10 +125,12 @@ INLINE void products(const int heads, const int vecs, const dtype t, VF acc[VF_L
                      const unsigned char *const row[VF_LANES], size_t at)
 {
     const int keys = VF_LANES / heads;
-    UNROLL for (int i = 0; i < vecs; i++) {
+    UNROLL for (int i = 0; i < vecs; i++)
+    {
         VF kv[VF_LANES];
         UNROLL for (int j = 0; j < keys; j++) kv[j] = vf_load_as(row[j] + at, (size_t)(i * VF_LANES), t);
-        UNROLL for (int h = 0; h < heads; h++) {
+        UNROLL for (int h = 0; h < heads; h++)
+        {
             VF qv = vf_held(vf_load(q + (i * heads + h) * VF_LANES));
             UNROLL for (int j = 0; j < keys; j++) acc[h * keys + j] = vf_fma(qv, kv[j], acc[h * keys + j]);
         }
@@ -149,11 +151,11 @@ INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, c
     for (; at + STEP * VF_LANES * bytes <= full; at += STEP * VF_LANES * bytes, q += STEP * heads * VF_LANES)
         products(heads, STEP, t, acc, q, row, at);
     for (; at < full; at += VF_LANES * bytes, q += heads * VF_LANES) products(heads, 1, t, acc, q, row, at);
-    if (d % VF_LANES)
-        UNROLL for (int j = 0; j < keys; j++) {
+    if (d % VF_LANES) UNROLL for (int j = 0; j < keys; j++)
+        {
             VF kv = vf_load_as_n(row[j] + at, 0, t, d % VF_LANES);
-            UNROLL for (int h = 0; h < heads; h++)
-                acc[h * keys + j] = vf_fma(vf_load(q + h * VF_LANES), kv, acc[h * keys + j]);
+            UNROLL for (int h = 0; h < heads; h++) acc[h * keys + j] =
+                vf_fma(vf_load(q + h * VF_LANES), kv, acc[h * keys + j]);
         }
     return vf_sum_each(acc);
 }
@@ -191,33 +193,35 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
 {
     const int keys = VF_LANES / heads;
     VF a[PV_ACC];
-    UNROLL for (int h = 0; h < heads; h++)
-        UNROLL for (int j = 0; j < vecs; j++) {
-            const float *from = acc + (size_t)h * d + c + (size_t)j * VF_LANES;
-            a[h * vecs + j] = vf_mul(n_tail ? vf_load_n(from, n_tail) : vf_load(from), vf_set1(factor[h * keys]));
-        }
+    UNROLL for (int h = 0; h < heads; h++) UNROLL for (int j = 0; j < vecs; j++)
+    {
+        const float *from = acc + (size_t)h * d + c + (size_t)j * VF_LANES;
+        a[h * vecs + j] = vf_mul(n_tail ? vf_load_n(from, n_tail) : vf_load(from), vf_set1(factor[h * keys]));
+    }
     const size_t at = c * dtype_size(t);
     const float *w = s->p;
     const unsigned char *const *row = s->v.row, *const *end = row + s->v.n;
     for (; row < end; row += keys, w += VF_LANES) {
         if (next) ask(next);
-        UNROLL for (int i = 0; i < keys; i++) {
+        UNROLL for (int i = 0; i < keys; i++)
+        {
             const unsigned char *p = row[i] + at;
             VF v[PV_ACC];
-            UNROLL for (int j = 0; j < vecs; j++)
-                v[j] = n_tail ? vf_load_as_n(p, 0, t, n_tail) : vf_load_as(p, (size_t)(j * VF_LANES), t);
-            UNROLL for (int h = 0; h < heads; h++) {
+            UNROLL for (int j = 0; j < vecs; j++) v[j] =
+                n_tail ? vf_load_as_n(p, 0, t, n_tail) : vf_load_as(p, (size_t)(j * VF_LANES), t);
+            UNROLL for (int h = 0; h < heads; h++)
+            {
                 VF wv = vf_held(vf_set1(w[h * keys + i]));
                 UNROLL for (int j = 0; j < vecs; j++) a[h * vecs + j] = vf_fma(wv, v[j], a[h * vecs + j]);
             }
         }
     }
-    UNROLL for (int h = 0; h < heads; h++)
-        UNROLL for (int j = 0; j < vecs; j++) {
-            float *to = acc + (size_t)h * d + c + (size_t)j * VF_LANES;
-            if (n_tail) vf_store_n(to, a[h * vecs + j], n_tail);
-            else vf_store(to, a[h * vecs + j]);
-        }
+    UNROLL for (int h = 0; h < heads; h++) UNROLL for (int j = 0; j < vecs; j++)
+    {
+        float *to = acc + (size_t)h * d + c + (size_t)j * VF_LANES;
+        if (n_tail) vf_store_n(to, a[h * vecs + j], n_tail);
+        else vf_store(to, a[h * vecs + j]);
+    }
 }
 
 /* Block `at` for query heads [h0, h0 + heads): one of the group's passes over it. */
@@ -264,19 +268,19 @@ INLINE size_t pass_heads(size_t left)
 /* Functions of their own: in a common one the loops spill addresses. */
 typedef void pass_fn(const decode_chunk *c, decode_state *s, const block_rows *k, const block_rows *next, size_t at,
                      size_t h0);
-#define PASS(heads, type)                                                                                         \
-    static __attribute__((noinline)) void pass_##heads##_##type(const decode_chunk *c, decode_state *s,          \
-                                                                const block_rows *k, const block_rows *next,     \
-                                                                size_t at, size_t h0)                            \
-    {                                                                                                             \
-        block_heads(heads, DT_##type, c, s, k, next, at, h0);                                                    \
+#define PASS(heads, type)                                                                                              \
+    static __attribute__((noinline)) void pass_##heads##_##type(                                                       \
+        const decode_chunk *c, decode_state *s, const block_rows *k, const block_rows *next, size_t at, size_t h0)     \
+    {                                                                                                                  \
+        block_heads(heads, DT_##type, c, s, k, next, at, h0);                                                          \
     }
 #define PASSES(type) PASS(1, type) PASS(2, type) PASS(4, type)
 PASSES(F32)
 PASSES(F16)
 PASSES(BF16)
 
-static pass_fn *const passes[][3] = { /* of 1, 2 and 4 heads */
+static pass_fn *const passes[][3] = {
+    /* of 1, 2 and 4 heads */
     [DT_F32] = {pass_1_F32, pass_2_F32, pass_4_F32},
     [DT_F16] = {pass_1_F16, pass_2_F16, pass_4_F16},
     [DT_BF16] = {pass_1_BF16, pass_2_BF16, pass_4_BF16},
@@ -330,8 +334,8 @@ void LEVEL(k_decode)(const decode_chunk *c)
 }
 
 /* Source: methods.md 0.2.10 (flash-decoding's split and merge). */
-void LEVEL(k_merge)(float *out, float *lse, const float *acc, const float *top, const float *sum,
-                    size_t n_parts, size_t acc_stride, size_t stat_stride, size_t dim)
+void LEVEL(k_merge)(float *out, float *lse, const float *acc, const float *top, const float *sum, size_t n_parts,
+                    size_t acc_stride, size_t stat_stride, size_t dim)
 {
     float max = -INFINITY, total = 0;
     for (size_t i = 0; i < n_parts; i++)

@@ -59,7 +59,8 @@ void LEVEL(k_masses)(float *p, double *sum, const float *x, size_t n, float top,
     size_t i = 0;
     for (; i + DRAW_PART <= n; i += DRAW_PART) {
         VD s = vd_zero();
-        UNROLL for (int c = 0; c < DRAW_PART; c += VF_LANES) {
+        UNROLL for (int c = 0; c < DRAW_PART; c += VF_LANES)
+        {
             VF v = mass_of(vf_load(x + i + c), t, b);
             vf_store(p + i + c, v);
             s = vd_add(s, v);
@@ -67,8 +68,7 @@ void LEVEL(k_masses)(float *p, double *sum, const float *x, size_t n, float top,
         *sum++ = vd_sum(s);
     }
     if (i == n) return;
-    for (size_t c = i; c < n; c += VF_LANES)
-        vf_store_some(p + c, mass_of(vf_load_some(x + c, n - c), t, b), n - c);
+    for (size_t c = i; c < n; c += VF_LANES) vf_store_some(p + c, mass_of(vf_load_some(x + c, n - c), t, b), n - c);
     *sum = sum_part(p + i, n - i);
 }
 
@@ -78,12 +78,12 @@ typedef int32_t int4 __attribute__((vector_size(16)));
  * branches: which lanes are set is as good as random. */
 INLINE size_t put_lanes(int32_t *out, unsigned lanes, size_t base)
 {
-    static const int4 place[16] = {{0},          {0},          {1},          {0, 1},    {2},          {0, 2},
-                                   {1, 2},       {0, 1, 2},    {3},          {0, 3},    {1, 3},       {0, 1, 3},
-                                   {2, 3},       {0, 2, 3},    {1, 2, 3},    {0, 1, 2, 3}};
+    static const int4 place[16] = {{0}, {0},    {1},    {0, 1},    {2},    {0, 2},    {1, 2},    {0, 1, 2},
+                                   {3}, {0, 3}, {1, 3}, {0, 1, 3}, {2, 3}, {0, 2, 3}, {1, 2, 3}, {0, 1, 2, 3}};
     static const uint8_t bits[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
     size_t count = 0;
-    UNROLL for (int l = 0; l < VF_LANES; l += 4) {
+    UNROLL for (int l = 0; l < VF_LANES; l += 4)
+    {
         unsigned four = lanes >> l & 15;
         int4 at = place[four] + (int32_t)(base + (size_t)l);
         memcpy(out + count, &at, sizeof at);

@@ -13,8 +13,8 @@ static float sum_squares(const float *x, size_t n)
     VF acc[ACC];
     size_t c = 0;
     UNROLL for (int a = 0; a < ACC; a++) acc[a] = vf_zero();
-    for (; c + ACC * VF_LANES <= n; c += ACC * VF_LANES)
-        UNROLL for (int a = 0; a < ACC; a++) {
+    for (; c + ACC * VF_LANES <= n; c += ACC * VF_LANES) UNROLL for (int a = 0; a < ACC; a++)
+        {
             VF v = vf_load(x + c + (size_t)a * VF_LANES);
             acc[a] = vf_fma(v, v, acc[a]);
         }
@@ -87,8 +87,7 @@ static void rope_token(float *out, const float *x, const float *table, size_t h0
     }
 }
 
-void LEVEL(k_rope)(float *out, const float *x, const float *table, size_t heads, size_t half, size_t r0,
-                   size_t r1)
+void LEVEL(k_rope)(float *out, const float *x, const float *table, size_t heads, size_t half, size_t r0, size_t r1)
 {
     while (r0 < r1) {
         size_t token = r0 / heads, h0 = r0 % heads, left = r1 - r0;
@@ -136,7 +135,8 @@ float LEVEL(k_read_sum)(const void *p, size_t bytes)
             prefetch((const char *)(a + c + line) + AHEAD);
             prefetch((const char *)(b + c + line) + AHEAD);
         }
-        UNROLL for (size_t i = 0; i < ACC; i++) {
+        UNROLL for (size_t i = 0; i < ACC; i++)
+        {
             s[i] = vf_add(s[i], vf_load(a + c + i * VF_LANES));
             s[ACC + i] = vf_add(s[ACC + i], vf_load(b + c + i * VF_LANES));
         }

@@ -22,18 +22,18 @@ static void pack(float *panels, const float *rows, size_t d)
 INLINE void dot_tile(float *out, const float *const *row, const float *panel, size_t d)
 {
     VF acc[TILE_ROWS][TILE_VECS];
-    UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
-        UNROLL for (size_t j = 0; j < TILE_VECS; j++) acc[r][j] = vf_zero();
+    UNROLL for (size_t r = 0; r < TILE_ROWS; r++) UNROLL for (size_t j = 0; j < TILE_VECS; j++) acc[r][j] = vf_zero();
     for (size_t c = 0; c < d; c++) {
         VF k[TILE_VECS];
         UNROLL for (size_t j = 0; j < TILE_VECS; j++) k[j] = vf_load(panel + c * PANEL + j * VF_LANES);
-        UNROLL for (size_t r = 0; r < TILE_ROWS; r++) {
+        UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
+        {
             VF x = vf_set1(row[r][c]);
             UNROLL for (size_t j = 0; j < TILE_VECS; j++) acc[r][j] = vf_fma(x, k[j], acc[r][j]);
         }
     }
-    UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
-        UNROLL for (size_t j = 0; j < TILE_VECS; j++) vf_store(out + r * PREFILL_KEYS + j * VF_LANES, acc[r][j]);
+    UNROLL for (size_t r = 0; r < TILE_ROWS; r++) UNROLL for (size_t j = 0; j < TILE_VECS; j++)
+        vf_store(out + r * PREFILL_KEYS + j * VF_LANES, acc[r][j]);
 }
 
 /* total = total (+ or max) exp(s * scale - lse) over the keys [lo, hi). */
@@ -82,8 +82,7 @@ void LEVEL(k_colsum)(const colsum_tile *b)
     size_t d = b->head_dim, step = b->per_kv < COLSUM_ROWS ? COLSUM_ROWS / b->per_kv : 1;
     float *s = b->work + b->n_kv * PREFILL_KEYS * d, *total = s + colsum_rows(b->per_kv) * PREFILL_KEYS;
     VF share = vf_set1(b->share);
-    for (size_t kv = 0; kv < b->n_kv; kv++)
-        pack(b->work + kv * PREFILL_KEYS * d, b->k + kv * PREFILL_KEYS * d, d);
+    for (size_t kv = 0; kv < b->n_kv; kv++) pack(b->work + kv * PREFILL_KEYS * d, b->k + kv * PREFILL_KEYS * d, d);
     for (size_t t0 = 0; t0 < b->n_tok; t0 += step) {
         size_t n = b->n_tok - t0 < step ? b->n_tok - t0 : step;
         if (!any_sees(b, t0, n)) continue;

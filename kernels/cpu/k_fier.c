@@ -19,33 +19,32 @@ enum {
 };
 
 /* One block for `heads` heads: out[h * BLOCK + token]; a as in group_levels. */
-INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const float *w, const float *a,
-                        float *out)
+INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const float *w, const float *a, float *out)
 {
     VF acc[2 * VECS];
-    UNROLL for (int h = 0; h < heads; h++)
-        UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] = vf_set1(a[h * AHEAD]);
+    UNROLL for (int h = 0; h < heads; h++) UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] =
+        vf_set1(a[h * AHEAD]);
     for (size_t c = 0; c < d; c += 32) {
         size_t pairs = d - c < 32 ? (d - c) / 2 : 16;
         VI x[VECS];
         UNROLL for (int v = 0; v < VECS; v++) x[v] = vi_load(bits + c + (size_t)v * VF_LANES);
         for (size_t j = 0; j < pairs; j++) {
-            UNROLL for (int h = 0; h < heads; h++) {
+            UNROLL for (int h = 0; h < heads; h++)
+            {
                 VT t = vt_make(w + (size_t)h * d + c + 2 * j);
-                UNROLL for (int v = 0; v < VECS; v++)
-                    acc[h * VECS + v] = vf_add(acc[h * VECS + v], vt_get(t, x[v]));
+                UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] = vf_add(acc[h * VECS + v], vt_get(t, x[v]));
             }
             UNROLL for (int v = 0; v < VECS; v++) x[v] = vi_shr2(x[v]);
         }
     }
-    UNROLL for (int h = 0; h < heads; h++)
-        UNROLL for (int v = 0; v < VECS; v++) vf_store(out + h * BLOCK + v * VF_LANES, acc[h * VECS + v]);
+    UNROLL for (int h = 0; h < heads; h++) UNROLL for (int v = 0; v < VECS; v++)
+        vf_store(out + h * BLOCK + v * VF_LANES, acc[h * VECS + v]);
 }
 
 /* Some groups in a row. The work that is shared by their tokens is done for all of them first: it waits for
  * results of its own, group by group, and dots_rows multiplies several rows at a time. */
 typedef struct {
-    size_t first, end, t0, t1; /* groups, and the tokens of the run that are theirs */
+    size_t first, end, t0, t1;        /* groups, and the tokens of the run that are theirs */
     float shared[FIER_HEADS * AHEAD]; /* [h * AHEAD + i]: in head h's estimates of all tokens of group first + i */
 } some_groups;
 
@@ -238,23 +237,24 @@ INLINE void block_int8(const int heads, const int blocks, const uint32_t *bits, 
         DI s[INT8_HEADS * INT8_BLOCKS * INT8_VECS];
         UNROLL for (int i = 0; i < heads * blocks * INT8_VECS; i++) s[i] = di_zero();
         for (size_t w = 0; w < words; w++)
-            UNROLL for (int j = 0; j < 8; j++)
-                UNROLL for (int i = 0; i < blocks * INT8_VECS; i++) {
-                    size_t b = (size_t)(i / INT8_VECS), line = (b * words + w) * BLOCK;
-                    VI x = vi_load(bits + line + (size_t)(v + i % INT8_VECS) * VF_LANES);
-                    DI e = di_take(x, j, g[b].u[8 * w + (size_t)j]);
-                    UNROLL for (int h = 0; h < heads; h++) {
-                        DI *sum = &s[h * blocks * INT8_VECS + i];
-                        *sum = di_dot(*sum, e, p + (size_t)h * P_ROW + (8 * w + (size_t)j) * DI_COPIES);
-                    }
+            UNROLL for (int j = 0; j < 8; j++) UNROLL for (int i = 0; i < blocks * INT8_VECS; i++)
+            {
+                size_t b = (size_t)(i / INT8_VECS), line = (b * words + w) * BLOCK;
+                VI x = vi_load(bits + line + (size_t)(v + i % INT8_VECS) * VF_LANES);
+                DI e = di_take(x, j, g[b].u[8 * w + (size_t)j]);
+                UNROLL for (int h = 0; h < heads; h++)
+                {
+                    DI *sum = &s[h * blocks * INT8_VECS + i];
+                    *sum = di_dot(*sum, e, p + (size_t)h * P_ROW + (8 * w + (size_t)j) * DI_COPIES);
                 }
-        UNROLL for (int h = 0; h < heads; h++)
-            UNROLL for (int i = 0; i < blocks * INT8_VECS; i++) {
-                const int8_group *x = g + i / INT8_VECS;
-                VF scale = vf_set1(x->step * q->step[h0 + (size_t)h]), a = vf_set1(x->a[(h0 + (size_t)h) * AHEAD]);
-                vf_store(out + (size_t)h * stride + (i / INT8_VECS) * BLOCK + (v + i % INT8_VECS) * VF_LANES,
-                         vf_add(a, vf_mul(di_floats(s[h * blocks * INT8_VECS + i]), scale)));
             }
+        UNROLL for (int h = 0; h < heads; h++) UNROLL for (int i = 0; i < blocks * INT8_VECS; i++)
+        {
+            const int8_group *x = g + i / INT8_VECS;
+            VF scale = vf_set1(x->step * q->step[h0 + (size_t)h]), a = vf_set1(x->a[(h0 + (size_t)h) * AHEAD]);
+            vf_store(out + (size_t)h * stride + (i / INT8_VECS) * BLOCK + (v + i % INT8_VECS) * VF_LANES,
+                     vf_add(a, vf_mul(di_floats(s[h * blocks * INT8_VECS + i]), scale)));
+        }
     }
 }
 
@@ -371,27 +371,5 @@ void LEVEL(k_fier_bits)(uint32_t *word, const float *z, const float *x, size_t d
             bits |= m << i;
         }
         word[c] = bits; /* words of a block are 32 tokens apart */
-    }
-}
-
-void LEVEL(k_quest_add)(void *bound, const float *k, size_t d, dtype t, bool anew)
-{
-    for (size_t c = 0; c < d; c += VF_LANES) {
-        size_t left = d - c;
-        VF v = vf_load_some(k + c, left), top = v, low = v;
-        if (!anew && left >= VF_LANES) {
-            top = vf_max(v, vf_load_as(bound, c, t));
-            low = vf_min(v, vf_load_as(bound, d + c, t));
-        } else if (!anew) {
-            top = vf_max(v, vf_load_as_n(bound, c, t, left));
-            low = vf_min(v, vf_load_as_n(bound, d + c, t, left));
-        }
-        if (left >= VF_LANES) {
-            vf_store_as(bound, c, top, t);
-            vf_store_as(bound, d + c, low, t);
-        } else {
-            vf_store_as_n(bound, c, top, t, left);
-            vf_store_as_n(bound, d + c, low, t, left);
-        }
     }
 }

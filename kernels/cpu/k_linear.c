@@ -21,43 +21,46 @@ INLINE VF dot_sum(const VF acc[DOT_ACC])
 }
 
 /* out[i][j] = x row i . w row j for mx rows of x and mw rows of w, all of k columns. */
-INLINE void dot_tile(const int mx, const int mw, const dtype t, const float *x, const unsigned char *w,
-                     size_t k, float out[DOT_X][DOT_W])
+INLINE void dot_tile(const int mx, const int mw, const dtype t, const float *x, const unsigned char *w, size_t k,
+                     float out[DOT_X][DOT_W])
 {
     enum { STEP = DOT_ACC * VF_LANES };
     VF acc[DOT_X][DOT_W][DOT_ACC];
     size_t c = 0;
-    UNROLL for (int i = 0; i < mx; i++)
-        UNROLL for (int j = 0; j < mw; j++)
-            UNROLL for (int a = 0; a < DOT_ACC; a++) acc[i][j][a] = vf_zero();
+    UNROLL for (int i = 0; i < mx; i++) UNROLL for (int j = 0; j < mw; j++) UNROLL for (int a = 0; a < DOT_ACC; a++)
+        acc[i][j][a] = vf_zero();
     for (; c + STEP <= k; c += STEP) {
         UNROLL for (int j = 0; j < mw; j++) prefetch(w + ((size_t)j * k + c) * dtype_size(t) + AHEAD);
-        UNROLL for (int a = 0; a < DOT_ACC; a++) {
+        UNROLL for (int a = 0; a < DOT_ACC; a++)
+        {
             size_t at = c + (size_t)a * VF_LANES;
             VF wv[DOT_W];
             UNROLL for (int j = 0; j < mw; j++) wv[j] = vf_load_as(w, (size_t)j * k + at, t);
-            UNROLL for (int i = 0; i < mx; i++) {
+            UNROLL for (int i = 0; i < mx; i++)
+            {
                 VF xv = vf_load(x + (size_t)i * k + at);
                 UNROLL for (int j = 0; j < mw; j++) acc[i][j][a] = vf_fma(xv, wv[j], acc[i][j][a]);
             }
         }
     }
-    UNROLL for (int a = 0; a < DOT_ACC; a++) {
+    UNROLL for (int a = 0; a < DOT_ACC; a++)
+    {
         size_t at = c + (size_t)a * VF_LANES;
         if (at >= k) break;
         size_t left = k - at;
-        UNROLL for (int j = 0; j < mw; j++) {
+        UNROLL for (int j = 0; j < mw; j++)
+        {
             size_t e = (size_t)j * k + at;
             VF wv = left >= VF_LANES ? vf_load_as(w, e, t) : vf_load_as_n(w, e, t, left);
-            UNROLL for (int i = 0; i < mx; i++) {
+            UNROLL for (int i = 0; i < mx; i++)
+            {
                 const float *p = x + (size_t)i * k + at;
                 VF xv = left >= VF_LANES ? vf_load(p) : vf_load_n(p, left);
                 acc[i][j][a] = vf_fma(xv, wv, acc[i][j][a]);
             }
         }
     }
-    UNROLL for (int i = 0; i < mx; i++)
-        UNROLL for (int j = 0; j < mw; j++) out[i][j] = vf_sum(dot_sum(acc[i][j]));
+    UNROLL for (int i = 0; i < mx; i++) UNROLL for (int j = 0; j < mw; j++) out[i][j] = vf_sum(dot_sum(acc[i][j]));
 }
 
 static float bias_at(const weight *bias, size_t r)
@@ -110,8 +113,8 @@ INLINE void span_any(const dtype t, const span *s, size_t mx)
     }
 }
 
-void LEVEL(k_linear)(float *out, size_t out_stride, const float *x, size_t n, const weight *w,
-                     const weight *bias, size_t r0, size_t r1)
+void LEVEL(k_linear)(float *out, size_t out_stride, const float *x, size_t n, const weight *w, const weight *bias,
+                     size_t r0, size_t r1)
 {
     size_t k = w->cols, panel = PANEL_BYTES / (k * dtype_size(w->type) + 1) / DOT_W * DOT_W;
     if (panel < DOT_W) panel = DOT_W;

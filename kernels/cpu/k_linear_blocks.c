@@ -17,10 +17,10 @@ enum {
 
 /* ---- x ---- */
 
-static void round_block(int8_t *code, float *scale, int32_t *sum, const float x[QUANT_COLS])
+static void round_block(int8_t *code, float *scale, int32_t *sum, const float x[QBLOCK_COLS])
 {
     VF most = vf_zero(), odd = vf_zero(), total = vf_zero();
-    for (int c = 0; c < QUANT_COLS; c += VF_LANES) {
+    for (int c = 0; c < QBLOCK_COLS; c += VF_LANES) {
         VF v = vf_load(x + c);
         most = vf_max(most, vf_max(v, vf_sub(vf_zero(), v)));
         odd = vf_add(odd, vf_sub(v, v)); /* NaN where something is not finite */
@@ -30,11 +30,11 @@ static void round_block(int8_t *code, float *scale, int32_t *sum, const float x[
     *scale = zero ? none : a / 127;
     *sum = 0;
     if (zero) {
-        memset(code, 0, QUANT_COLS);
+        memset(code, 0, QBLOCK_COLS);
         return;
     }
     VF by = vf_set1(127 / a);
-    for (int c = 0; c < QUANT_COLS; c += VF_LANES) {
+    for (int c = 0; c < QBLOCK_COLS; c += VF_LANES) {
         VF v = vf_round(vf_mul(vf_load(x + c), by));
         vf_store_s8(code + c, v);
         total = vf_add(total, v);
@@ -54,36 +54,35 @@ void LEVEL(k_round_x)(const x8_rows *out, size_t r, const float *x, size_t cols,
 {
     size_t in_tile = r % INT8_X, first = (r - in_tile) * out->blocks + in_tile, rows = tile_rows_at(out, r);
     for (size_t b = b0; b < b1; b++) {
-        size_t at = first + b * rows, from = b * QUANT_COLS;
-        float last[QUANT_COLS] = {0};
+        size_t at = first + b * rows, from = b * QBLOCK_COLS;
+        float last[QBLOCK_COLS] = {0};
         const float *in = x + from;
-        if (cols - from < QUANT_COLS) in = memcpy(last, in, (cols - from) * sizeof *in);
-        round_block(out->code + at * QUANT_COLS, out->scale + at, out->sum + at, in);
+        if (cols - from < QBLOCK_COLS) in = memcpy(last, in, (cols - from) * sizeof *in);
+        round_block(out->code + at * QBLOCK_COLS, out->scale + at, out->sum + at, in);
     }
 }
 
 /* ---- the product ---- */
 
 /* acc[g][i] = 16 rows of group g times row i of the tile x of mx rows. */
-INLINE void tile_sums(const int mx, const int mg, const dtype t, const unsigned char *w, size_t group,
-                      const x8_rows *x, VF acc[INT8_G][INT8_X][PARTS16])
+INLINE void tile_sums(const int mx, const int mg, const dtype t, const unsigned char *w, size_t group, const x8_rows *x,
+                      VF acc[INT8_G][INT8_X][PARTS16])
 {
-    const size_t bytes = quant_block_bytes(t);
-    UNROLL for (int g = 0; g < mg; g++)
-        UNROLL for (int i = 0; i < mx; i++)
-            UNROLL for (int p = 0; p < PARTS16; p++) acc[g][i][p] = vf_zero();
+    const size_t bytes = qblock_bytes(t);
+    UNROLL for (int g = 0; g < mg; g++) UNROLL for (int i = 0; i < mx; i++) UNROLL for (int p = 0; p < PARTS16; p++)
+        acc[g][i][p] = vf_zero();
     for (size_t b = 0; b < x->blocks; b++, w += bytes) {
         D16 s[INT8_G][INT8_X];
         const float *scale = x->scale + b * mx;
-        UNROLL for (int g = 0; g < mg; g++)
-            UNROLL for (size_t c = 0; c < bytes; c += LINE) prefetch(w + (size_t)g * group + AHEAD + c);
-        d16_sums(mx, mg, t, s, w + QUANT_SCALES, group, x->code + b * mx * QUANT_COLS, x->sum + b * mx);
-        UNROLL for (int g = 0; g < mg; g++)
-            UNROLL for (int p = 0; p < PARTS16; p++) {
-                VF d = vf_load_f16(w + (size_t)g * group + 2 * VF_LANES * p);
-                UNROLL for (int i = 0; i < mx; i++)
-                    acc[g][i][p] = vf_fma(vf_mul(d, vf_set1(scale[i])), d16_part(s[g][i], p), acc[g][i][p]);
-            }
+        UNROLL for (int g = 0; g < mg; g++) UNROLL for (size_t c = 0; c < bytes; c += LINE)
+            prefetch(w + (size_t)g * group + AHEAD + c);
+        d16_sums(mx, mg, t, s, w + QBLOCK_SCALES, group, x->code + b * mx * QBLOCK_COLS, x->sum + b * mx);
+        UNROLL for (int g = 0; g < mg; g++) UNROLL for (int p = 0; p < PARTS16; p++)
+        {
+            VF d = vf_load_f16(w + (size_t)g * group + 2 * VF_LANES * p);
+            UNROLL for (int i = 0; i < mx; i++) acc[g][i][p] =
+                vf_fma(vf_mul(d, vf_set1(scale[i])), d16_part(s[g][i], p), acc[g][i][p]);
+        }
     }
 }
 
@@ -98,16 +97,16 @@ typedef struct {
 /* Groups [g, g + mg). */
 INLINE void span_groups(const int mx, const int mg, const dtype t, const span *s, size_t g)
 {
-    size_t rows = s->w->rows, group = quant_group_bytes(t, s->w->cols);
+    size_t rows = s->w->rows, group = qblock_group_bytes(t, s->w->cols);
     VF acc[INT8_G][INT8_X][PARTS16];
     tile_sums(mx, mg, t, s->w->p.p + g * group, group, &s->x, acc);
-    UNROLL for (int j = 0; j < mg * PARTS16; j++) {
-        size_t r = g * QUANT_ROWS + (size_t)j * VF_LANES;
+    UNROLL for (int j = 0; j < mg * PARTS16; j++)
+    {
+        size_t r = g * QBLOCK_ROWS + (size_t)j * VF_LANES;
         if (r >= rows) break;
         VF bias = s->bias->p.p ? vf_load_some_as(s->bias->p.p, r, s->bias->type, rows - r) : vf_zero();
-        UNROLL for (int i = 0; i < mx; i++)
-            vf_store_some(s->out + (size_t)i * s->out_stride + r,
-                          vf_add(acc[j / PARTS16][i][j % PARTS16], bias), rows - r);
+        UNROLL for (int i = 0; i < mx; i++) vf_store_some(s->out + (size_t)i * s->out_stride + r,
+                                                          vf_add(acc[j / PARTS16][i][j % PARTS16], bias), rows - r);
     }
 }
 
@@ -145,13 +144,13 @@ INLINE void span_any(const dtype t, const span *s, size_t mx)
 static x8_rows tile_of(const x8_rows *x, size_t i)
 {
     size_t at = i * x->blocks;
-    return (x8_rows){x->code + at * QUANT_COLS, x->scale + at, x->sum + at, tile_rows_at(x, i), x->blocks};
+    return (x8_rows){x->code + at * QBLOCK_COLS, x->scale + at, x->sum + at, tile_rows_at(x, i), x->blocks};
 }
 
-void LEVEL(k_linear_blocks)(float *out, size_t out_stride, const x8_rows *x, const weight *w, const weight *bias,
-                            size_t g0, size_t g1)
+void LEVEL(k_linear_qblocks)(float *out, size_t out_stride, const x8_rows *x, const weight *w, const weight *bias,
+                             size_t g0, size_t g1)
 {
-    size_t panel = PANEL_BYTES / quant_group_bytes(w->type, w->cols) / INT8_G * INT8_G;
+    size_t panel = PANEL_BYTES / qblock_group_bytes(w->type, w->cols) / INT8_G * INT8_G;
     if (panel < INT8_G) panel = INT8_G;
     if (x->n <= INT8_X) panel = g1 - g0;
     for (size_t g = g0; g < g1; g += panel)

@@ -31,10 +31,10 @@ static void butterflies(float *x, size_t dim, size_t span)
 void LEVEL(k_paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim)
 {
     for (size_t r = 0; r < rounds; r++) {
-        for (size_t i = 0; i < dim; i += PARIS_BLOCK)
+        for (size_t i = 0; i < dim; i += PARIS_SUBSPACE)
             v8_store(x + i, v8_mul(v8_load(x + i), v8_load(sign + r * dim + i)));
         for (size_t span = 1; span < dim; span *= 2) butterflies(x, dim, span);
-        for (size_t i = 0; i < dim; i += PARIS_BLOCK) v8_store(x + i, v8_mul(v8_load(x + i), v8_set1(by)));
+        for (size_t i = 0; i < dim; i += PARIS_SUBSPACE) v8_store(x + i, v8_mul(v8_load(x + i), v8_set1(by)));
     }
 }
 
@@ -75,7 +75,7 @@ static uint32_t tokens_from(const float *dot, const uint32_t *count, float least
 static float least_of(const float *dot, const uint32_t *count, const float *y, uint32_t need)
 {
     float least = -INFINITY, hi = 0;
-    for (int j = 0; j < PARIS_BLOCK; j++) hi += fabsf(y[j]);
+    for (int j = 0; j < PARIS_SUBSPACE; j++) hi += fabsf(y[j]);
     float lo = -hi;
     for (int step = 0; step < 5; step++) {
         float mid = (lo + hi) / 2;
@@ -108,14 +108,14 @@ INLINE void tokens_before(uint32_t before[VF_LANES], const best_patterns *p, siz
 
 /* No sort: of the few patterns that matter, the tokens before one are a sum over the others. */
 void LEVEL(k_paris_bonus)(unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit,
-                          size_t n_tiers)
+                          size_t n_levels)
 {
     const uint32_t *counts = (const uint32_t *)count;
     float dot[PARIS_PATTERNS];
     uint32_t before[VF_LANES], tiers[VF_LANES], need = 0;
     best_patterns p;
     pattern_dots(dot, y);
-    for (size_t t = 0; t < n_tiers; t++)
+    for (size_t t = 0; t < n_levels; t++)
         if ((uint32_t)limit[t] > need) need = (uint32_t)limit[t];
     VF least = vf_set1(least_of(dot, counts, y, need));
     p.n = 0;
@@ -130,7 +130,7 @@ void LEVEL(k_paris_bonus)(unsigned char *bonus, const float *y, const int32_t *c
     for (size_t i = 0; i < p.n; i += VF_LANES) {
         tokens_before(before, &p, i);
         VI sum = vi_set1(0);
-        for (size_t t = 0; t < n_tiers; t++) sum = vi_inc_less(sum, vi_load(before), vi_set1((uint32_t)limit[t]));
+        for (size_t t = 0; t < n_levels; t++) sum = vi_inc_less(sum, vi_load(before), vi_set1((uint32_t)limit[t]));
         vi_store(tiers, sum);
         for (size_t l = 0; l < VF_LANES && i + l < p.n; l++) bonus[p.id[i + l]] = (unsigned char)tiers[l];
     }
@@ -163,7 +163,7 @@ void LEVEL(k_paris_collide)(unsigned char *score, const unsigned char *id, const
 INLINE void decode_token(float *v, const unsigned char *id, const unsigned char *code, size_t nb)
 {
     for (size_t b = 0; b < nb; b++) /* weights precede the bins */
-        v8_store(v + b * PARIS_BLOCK,
+        v8_store(v + b * PARIS_SUBSPACE,
                  v8_mul(v8_bf16(code + 2 * b), v8_codes(paris_centre, id[b], code + 2 * nb + 3 * b)));
 }
 
@@ -173,12 +173,11 @@ INLINE void estimate_heads(const int heads, const paris_piece *p, size_t dim, co
     V8 acc[4];
     float sum[4];
     UNROLL for (int k = 0; k < 4; k++) acc[k] = v8_set1(0);
-    for (size_t c = 0; c < dim; c += PARIS_BLOCK)
-        UNROLL for (int k = 0; k < heads; k++)
-            acc[k] = v8_add(acc[k], v8_mul(v8_load(v + c), v8_load(p->y + (h + (size_t)k) * dim + c)));
+    for (size_t c = 0; c < dim; c += PARIS_SUBSPACE)
+        UNROLL for (int k = 0; k < heads; k++) acc[k] =
+            v8_add(acc[k], v8_mul(v8_load(v + c), v8_load(p->y + (h + (size_t)k) * dim + c)));
     v8_sums(sum, acc);
-    UNROLL for (int k = 0; k < heads; k++)
-        p->est[(h + (size_t)k) * p->stride + i] = p->norm[h + (size_t)k] * sum[k];
+    UNROLL for (int k = 0; k < heads; k++) p->est[(h + (size_t)k) * p->stride + i] = p->norm[h + (size_t)k] * sum[k];
 }
 
 /* Candidates lie far apart: their lines are fetched many tokens ahead. */
@@ -195,7 +194,7 @@ INLINE void prefetch_token(const paris_piece *p, size_t nb, size_t i)
 
 INLINE void estimate_blocks(const paris_piece *p, size_t nb)
 {
-    size_t dim = nb * PARIS_BLOCK;
+    size_t dim = nb * PARIS_SUBSPACE;
     float v[PARIS_DIM_MAX];
     for (size_t i = 0; i < p->n; i++) {
         size_t at = (size_t)p->token[i], h = 0;
@@ -220,16 +219,16 @@ INLINE p8_code code_at(const paris_piece *p, size_t nb, size_t i, size_t b)
 INLINE void estimate_pairs(const paris_piece *p, size_t nb, size_t group)
 {
     for (size_t i = 0; i < p->n; i += 4) {
-        P8 v[2][PARIS_DIM_MAX / PARIS_BLOCK];
+        P8 v[2][PARIS_DIM_MAX / PARIS_SUBSPACE];
         UNROLL for (size_t k = 0; k < 4; k++) prefetch_token(p, nb, i + k);
-        UNROLL for (size_t k = 0; k < 2; k++)
-            UNROLL for (size_t b = 0; b < nb; b += 8)
-                p8_codes(v[k] + b, paris_centre, code_at(p, nb, i + 2 * k, b), code_at(p, nb, i + 2 * k + 1, b));
+        UNROLL for (size_t k = 0; k < 2; k++) UNROLL for (size_t b = 0; b < nb; b += 8)
+            p8_codes(v[k] + b, paris_centre, code_at(p, nb, i + 2 * k, b), code_at(p, nb, i + 2 * k + 1, b));
         for (size_t h = 0; h < group; h++) {
             P8 acc[2] = {p8_zero(), p8_zero()};
             float last[4];
-            UNROLL for (size_t b = 0; b < nb; b++) {
-                P8 y = p8_set(p->y + (h * nb + b) * PARIS_BLOCK);
+            UNROLL for (size_t b = 0; b < nb; b++)
+            {
+                P8 y = p8_set(p->y + (h * nb + b) * PARIS_SUBSPACE);
                 UNROLL for (int k = 0; k < 2; k++) acc[k] = p8_add(acc[k], p8_mul(v[k][b], y));
             }
             float *est = p->est + h * p->stride + i;
@@ -293,8 +292,8 @@ INLINE uint64_t lowest_bits(uint64_t set, size_t keep)
 INLINE size_t put_bits(int32_t *out, uint64_t set, int32_t first)
 {
     size_t n = 0;
-    UNROLL for (int l = 0; l < 64; l += VF_LANES)
-        n += vi_keep(out + n, (unsigned)(set >> l) & ((1u << VF_LANES) - 1), first + l);
+    UNROLL for (int l = 0; l < 64; l += VF_LANES) n +=
+        vi_keep(out + n, (unsigned)(set >> l) & ((1u << VF_LANES) - 1), first + l);
     return n;
 }
 

@@ -90,20 +90,20 @@ INLINE void tile_product(const int per, float *out, size_t out_stride, const flo
                          const float *panel, size_t n, const float *factor)
 {
     VF acc[TILE_ROWS][TILE_VECS];
-    UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
-        UNROLL for (size_t j = 0; j < TILE_VECS; j++)
-            acc[r][j] = factor ? vf_mul(vf_load(out + r * out_stride + j * VF_LANES), vf_set1(factor[r])) : vf_zero();
+    UNROLL for (size_t r = 0; r < TILE_ROWS; r++) UNROLL for (size_t j = 0; j < TILE_VECS; j++) acc[r][j] =
+        factor ? vf_mul(vf_load(out + r * out_stride + j * VF_LANES), vf_set1(factor[r])) : vf_zero();
     for (size_t i = 0; i < n; i++) {
         VF v[TILE_VECS];
         UNROLL for (size_t j = 0; j < TILE_VECS; j++) v[j] = vf_load(panel + i * PANEL + j * VF_LANES);
-        UNROLL for (size_t r = 0; r < TILE_ROWS; r++) {
+        UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
+        {
             VF x = vf_set1(a[r * a_stride + i]);
-            UNROLL for (size_t j = 0; j < TILE_VECS; j++)
-                acc[r][j] = per == 2 ? vp_dot(x, v[j], acc[r][j]) : vf_fma(x, v[j], acc[r][j]);
+            UNROLL for (size_t j = 0; j < TILE_VECS; j++) acc[r][j] =
+                per == 2 ? vp_dot(x, v[j], acc[r][j]) : vf_fma(x, v[j], acc[r][j]);
         }
     }
-    UNROLL for (size_t r = 0; r < TILE_ROWS; r++)
-        UNROLL for (size_t j = 0; j < TILE_VECS; j++) vf_store(out + r * out_stride + j * VF_LANES, acc[r][j]);
+    UNROLL for (size_t r = 0; r < TILE_ROWS; r++) UNROLL for (size_t j = 0; j < TILE_VECS; j++)
+        vf_store(out + r * out_stride + j * VF_LANES, acc[r][j]);
 }
 
 /* Of the n scores of a row those outside [lo, hi) become -INFINITY. */
@@ -155,7 +155,8 @@ INLINE void attend_rows(const int per, const prefill_block *b, const tile_work *
     const float *q = b->q + r0 * pad;
     for (size_t p = 0; p < whole; p += PANEL)
         for (size_t r = 0; r < n; r += TILE_ROWS)
-            tile_product(per, w->s + r * PREFILL_KEYS + p, PREFILL_KEYS, q + r * pad, pad, w->k + p * steps, steps, NULL);
+            tile_product(per, w->s + r * PREFILL_KEYS + p, PREFILL_KEYS, q + r * pad, pad, w->k + p * steps, steps,
+                         NULL);
     for (size_t r = 0; r < n; r++) {
         float *s = w->s + r * PREFILL_KEYS;
         int64_t lo = b->lo[r0 + r] - tile, hi = b->hi[r0 + r] - tile;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores to selections: exact scores and page bounds, votes, and the scans of the top-k selection. Bits do
+/* Scores to selections: exact scores, votes, and the scans of the top-k selection. Bits do
  * not depend on the level (ops_select.h). */
 #include "config.h"
 
@@ -15,15 +15,6 @@ void LEVEL(k_dots)(float *out, size_t stride, const float *q, size_t heads, size
     if (t == DT_F32) dots_rows(false, DT_F32, q, heads, d, rows, bytes, r0, r1, out, stride);
     else if (t == DT_F16) dots_rows(false, DT_F16, q, heads, d, rows, bytes, r0, r1, out, stride);
     else dots_rows(false, DT_BF16, q, heads, d, rows, bytes, r0, r1, out, stride);
-}
-
-void LEVEL(k_bounds)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *pages, dtype t,
-                     size_t p0, size_t p1)
-{
-    size_t bytes = 2 * d * dtype_size(t);
-    if (t == DT_F32) dots_rows(true, DT_F32, q, heads, d, pages, bytes, p0, p1, out, stride);
-    else if (t == DT_F16) dots_rows(true, DT_F16, q, heads, d, pages, bytes, p0, p1, out, stride);
-    else dots_rows(true, DT_BF16, q, heads, d, pages, bytes, p0, p1, out, stride);
 }
 
 /* Elements [i, i + VF_LANES) of x, -INFINITY behind its end and in place of NaN. */
@@ -54,12 +45,14 @@ INLINE void vote_part(const bool full, const int vecs, float *e, const float *x,
                       VF acc[PARTS])
 {
     VF v[EXP2_MOST];
-    UNROLL for (int k = 0; k < vecs; k++) {
+    UNROLL for (int k = 0; k < vecs; k++)
+    {
         size_t at = i + (size_t)k * VF_LANES;
         v[k] = vf_sub(vf_mul(full ? vf_load(x + at) : load_raw(x, at, n), by), top);
     }
     vf_exp2_each(vecs, v);
-    UNROLL for (int k = 0; k < vecs; k++) {
+    UNROLL for (int k = 0; k < vecs; k++)
+    {
         if (full) vf_store(e + i + (size_t)k * VF_LANES, v[k]);
         else store_some(e, i + (size_t)k * VF_LANES, v[k], n);
         acc[k % PARTS] = vf_add(acc[k % PARTS], v[k]);
@@ -134,8 +127,7 @@ INLINE bool vote_items(const bool full, float *out, const vote_job *j, size_t he
     const VF least = vf_set1(1e-25f);
     const unsigned all = (1u << VF_LANES) - 1;
     VF sum = vf_zero();
-    if (heads == VOTE_HEADS)
-        UNROLL for (size_t h = 0; h < VOTE_HEADS; h++) sum = vf_add(sum, vote_of(full, j, h, i));
+    if (heads == VOTE_HEADS) UNROLL for (size_t h = 0; h < VOTE_HEADS; h++) sum = vf_add(sum, vote_of(full, j, h, i));
     else
         for (size_t h = 0; h < heads; h++) sum = vf_add(sum, vote_of(full, j, h, i));
     VF v = vf_log(vf_max(sum, least));
@@ -247,13 +239,13 @@ size_t LEVEL(k_at_least)(int32_t *idx, float *val, const float *x, size_t n, flo
     for (; i + FOUR <= n; i += FOUR) {
         VF v[4];
         unsigned set[4], any = 0;
-        UNROLL for (int k = 0; k < 4; k++) {
+        UNROLL for (int k = 0; k < 4; k++)
+        {
             v[k] = vf_max(vf_load(x + i + (size_t)k * VF_LANES), vf_set1(-INFINITY));
             any |= set[k] = vf_ge(v[k], l);
         }
         if (!any) continue;
-        UNROLL for (int k = 0; k < 4; k++)
-            count += keep_lanes(idx, val, count, set[k], v[k], i + (size_t)k * VF_LANES);
+        UNROLL for (int k = 0; k < 4; k++) count += keep_lanes(idx, val, count, set[k], v[k], i + (size_t)k * VF_LANES);
     }
     for (; i < n; i += VF_LANES) {
         VF v = load_scores(x, i, n);

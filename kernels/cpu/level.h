@@ -9,13 +9,13 @@
 #include "kernels/ops_weights.h"
 
 enum {
-    DECODE_BLOCK = 64,    /* keys of one step of the online softmax */
-    DECODE_GROUP = 16,    /* query heads that read a K/V row together; more go in several passes */
-    PREFILL_KEYS = 128,   /* keys of a tile, aligned to entries: part of the result's definition */
-    PREFILL_ROWS = 48,    /* query rows that pass over a packed panel while it lies in L1 */
+    DECODE_BLOCK = 64,  /* keys of one step of the online softmax */
+    DECODE_GROUP = 16,  /* query heads that read a K/V row together; more go in several passes */
+    PREFILL_KEYS = 128, /* keys of a tile, aligned to entries: part of the result's definition */
+    PREFILL_ROWS = 48,  /* query rows that pass over a packed panel while it lies in L1 */
     HEAD_DIM_MAX = 256,
-    HEAD_DIM_PAD = 32,    /* widest TILE_VECS * VF_LANES */
-    SUM_LANES = 16        /* widest VF_LANES */
+    HEAD_DIM_PAD = 32, /* widest TILE_VECS * VF_LANES */
+    SUM_LANES = 16     /* widest VF_LANES */
 };
 
 /* K or V rows of one kv head, exact or in codes (kv_rows, kv_codes). */
@@ -40,16 +40,16 @@ static inline int64_t row_of(const row_source *s, const int32_t *idx, int64_t i)
 
 /* One chunk of keys for `group` query heads of one query (decode). */
 typedef struct {
-    const float *q;        /* [group, head_dim] */
+    const float *q; /* [group, head_dim] */
     float scale;
     row_source k, v;
-    const int32_t *idx;    /* slots, or NULL */
-    int64_t first;         /* entries [first, first + n), n > 0 */
+    const int32_t *idx; /* slots, or NULL */
+    int64_t first;      /* entries [first, first + n), n > 0 */
     size_t n;
     size_t group, head_dim;
     float *acc, *top, *sum; /* [group, head_dim] sum of exp(s - top) v, [group] max, [group] sum */
-    float *work;           /* decode_work_floats(head_dim); used if rows have codes */
-    float *scores;         /* NULL, or row h gets the scores of head h */
+    float *work;            /* decode_work_floats(head_dim); used if rows have codes */
+    float *scores;          /* NULL, or row h gets the scores of head h */
     size_t score_stride;
 } decode_chunk;
 
@@ -62,10 +62,10 @@ static inline size_t decode_work_floats(size_t head_dim)
 /* A block of query rows against all key tiles of one kv head (prefill). Row r sees the entries
  * lo[r] <= i < hi[r]; n_rows is a multiple of the level's tile_rows, q padded with zeros. */
 typedef struct {
-    float *q;                /* [n_rows, dim_pad], already scaled; overwritten */
-    const int64_t *lo, *hi;  /* [n_rows] */
+    float *q;               /* [n_rows, dim_pad], already scaled; overwritten */
+    const int64_t *lo, *hi; /* [n_rows] */
     row_source k, v;
-    const int32_t *idx;      /* slots, or NULL: an entry is a slot */
+    const int32_t *idx; /* slots, or NULL: an entry is a slot */
     size_t n_rows, head_dim;
     int64_t list_lo, list_hi; /* entries of the list: nothing outside is read */
     float *acc, *top, *sum;   /* [n_rows, dim_pad], [n_rows], [n_rows] in room for [n_rows, SUM_LANES] */
@@ -120,12 +120,12 @@ typedef struct {
     const float *q;   /* [n_tok, n_heads, head_dim] from the group's first head on */
     const float *lse; /* [n_tok, n_heads] likewise */
     size_t n_tok, n_heads, head_dim, n_kv, per_kv;
-    const float *k;               /* [n_kv][PREFILL_KEYS][head_dim], rows behind the tile's end are zero */
-    const uint8_t *lo, *hi;       /* [n_tok] keys of the tile that a query sees */
-    float scale, share;           /* share: factor of what the heads of the group give together */
-    bool max;                     /* their maximum instead of their sum */
-    float *sum;                   /* [PREFILL_KEYS], added to */
-    float *work;                  /* colsum_work_floats */
+    const float *k;         /* [n_kv][PREFILL_KEYS][head_dim], rows behind the tile's end are zero */
+    const uint8_t *lo, *hi; /* [n_tok] keys of the tile that a query sees */
+    float scale, share;     /* share: factor of what the heads of the group give together */
+    bool max;               /* their maximum instead of their sum */
+    float *sum;             /* [PREFILL_KEYS], added to */
+    float *work;            /* colsum_work_floats */
 } colsum_tile;
 
 /* The same of one query whose scores are known: row h of score has those of head h. */
@@ -161,114 +161,127 @@ typedef struct {
     size_t stride;
 } paris_piece;
 
-/* n rows of x in 8 bits, in blocks of QUANT_COLS columns (ops_weights.h). The order of blocks is the level's own. */
+/* n rows of x in 8 bits, in blocks of QBLOCK_COLS columns (ops_weights.h). The order of blocks is the level's own. */
 typedef struct {
-    int8_t *code; /* [n * blocks][QUANT_COLS], 0 in the padding */
+    int8_t *code; /* [n * blocks][QBLOCK_COLS], 0 in the padding */
     float *scale; /* [n * blocks] */
     int32_t *sum; /* [n * blocks], of the codes */
     size_t n, blocks;
 } x8_rows;
 
+/* The kernels: OP(type, name, arguments). */
+#define CPU_KERNELS(OP)                                                                                                \
+    OP(void, rmsnorm, (float *out, const float *x, const void *w, dtype wt, size_t n, size_t dim, float eps))          \
+    OP(void, swiglu, (float *out, const float *gate, const float *up, size_t n))                                       \
+    OP(void, add, (float *x, const float *y, size_t n))                                                                \
+    /* Rows [r0, r1) of n * heads rows of 2 * half. */                                                                 \
+    OP(void, rope, (float *out, const float *x, const float *table, size_t heads, size_t half, size_t r0, size_t r1))  \
+    OP(void, widen, (float *out, const void *in, dtype t, size_t n))                                                   \
+    OP(void, narrow, (void *out, const float *in, dtype t, size_t n))                                                  \
+    /* out = by * in */                                                                                                \
+    OP(void, scale, (float *out, const float *in, float by, size_t n))                                                 \
+    /* out[i * out_stride + r] = x[i] . w[r] + bias[r] for i < n and r0 <= r < r1. */                                  \
+    OP(void, linear,                                                                                                   \
+       (float *out, size_t out_stride, const float *x, size_t n, const weight *w, const weight *bias, size_t r0,       \
+        size_t r1))                                                                                                    \
+    /* Blocks [b0, b1) of the row x of `cols` columns to row r of out. */                                              \
+    OP(void, round_x, (const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1))               \
+    /* As linear, of a w in blocks, for groups of rows [g0, g1). */                                                    \
+    OP(void, linear_qblocks,                                                                                           \
+       (float *out, size_t out_stride, const x8_rows *x, const weight *w, const weight *bias, size_t g0, size_t g1))   \
+    /* Rows [r0, r1) of a w in blocks as f32 or bf16, r0 a multiple of QBLOCK_ROWS. */                                 \
+    OP(void, unpack, (void *out, dtype to, const weight *w, size_t r0, size_t r1))                                     \
+    /* Group g of out from the same rows of w. */                                                                      \
+    OP(void, quantize, (unsigned char *out, dtype type, const weight *w, size_t g))                                    \
+    /* Entries [first, first + n) of a list as float, to rows of out that are `stride` apart. */                       \
+    OP(void, rows, (float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n))      \
+    /* Exact rows src[0..n) to code rows first + i, whose codes and pairs lie at code and pair as s says. */           \
+    OP(void, encode,                                                                                                   \
+       (unsigned char *code, unsigned char *pair, const row_source *s, const int64_t *src, size_t first, size_t n))    \
+    OP(void, decode, (const decode_chunk *c))                                                                          \
+    /* Merge of n_parts partial results of one query head: out = sum w_i acc_i / sum w_i sum_i with                    \
+     * w_i = exp(top_i - max top). Strides in floats; parts with top = -INFINITY are skipped; sum                      \
+     * NULL: 1 each (then top is an lse and acc is normalised). lse NULL: not wanted. */                               \
+    OP(void, merge,                                                                                                    \
+       (float *out, float *lse, const float *acc, const float *top, const float *sum, size_t n_parts,                  \
+        size_t acc_stride, size_t stat_stride, size_t dim))                                                            \
+    OP(void, prefill, (const prefill_block *b))                                                                        \
+    /* block_ops.moments for channels [c0, c1). */                                                                     \
+    OP(void, moments,                                                                                                  \
+       (float *mean, float *m2, size_t before, const float *x, size_t n, size_t dim, size_t c0, size_t c1))            \
+    /* Sum over channels of (x - mean)^2 inverse. */                                                                   \
+    OP(float, activation, (const float *x, const float *mean, const float *inverse, size_t dim))                       \
+    /* out[c] = sum_i weights[i] x[i][c] for channels [c0, c1). */                                                     \
+    OP(void, mix, (float *out, const float *weights, const float *x, size_t n, size_t dim, size_t c0, size_t c1))      \
+    /* x.y and y.y */                                                                                                  \
+    OP(void, dot_norm, (float out[2], const float *x, const void *y, dtype t, size_t n))                               \
+    OP(void, colsum, (const colsum_tile *b))                                                                           \
+    OP(void, weigh, (const weigh_run *w))                                                                              \
+    /* out[h * stride + r] = q[h] . row r for r0 <= r < r1, in the order of ops_select.h; bounds: of pages, the        \
+     * larger of the products with a channel's maximum and minimum (quest_index). */                                   \
+    OP(void, dots,                                                                                                     \
+       (float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t, size_t r0,       \
+        size_t r1))                                                                                                    \
+    OP(void, bounds,                                                                                                   \
+       (float *out, size_t stride, const float *q, size_t heads, size_t d, const void *pages, dtype t, size_t p0,      \
+        size_t p1))                                                                                                    \
+    /* e[i] = 2^(by * x[i] - top) with the maximum top, and their sum (0 if nothing is finite). */                     \
+    OP(void, vote_exp, (float *e, float *top, float *sum, const float *x, float by, size_t n))                         \
+    /* out[i] = log of the sum over the heads of e * factor; false: underflow, and j->x is NULL. */                    \
+    OP(bool, vote_sum, (float *out, const vote_job *j))                                                                \
+    /* The sum of the heads divided by `by`, or their maximum. */                                                      \
+    OP(void, reduce_heads, (float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by))    \
+    /* Maxima of disjoint sets that cover x, of `per` vectors' lanes; returns their number, at most                    \
+     * n / per + 2 * lanes. */                                                                                         \
+    OP(size_t, lane_maxima, (float *out, const float *x, size_t n, size_t per))                                        \
+    /* -INFINITY if there is none but NaN */                                                                           \
+    OP(float, largest, (const float *x, size_t n))                                                                     \
+    OP(size_t, count_at_least, (const float *x, size_t n, float least))                                                \
+    /* Indexes, ascending, and values of what is >= least; NaN is taken for -INFINITY. Both lists have room for a      \
+     * vector more. */                                                                                                 \
+    OP(size_t, at_least, (int32_t * idx, float *val, const float *x, size_t n, float least))                           \
+    /* Indexes, ascending, of what is > limit and of the first `ties` that equal it; NaN is taken for -INFINITY.       \
+     * The list has room for a vector more. */                                                                         \
+    OP(size_t, best, (int32_t * idx, const float *x, size_t n, float limit, size_t ties))                              \
+    /* What is not finite becomes so; NaN counts as -INFINITY. Returns the largest. */                                 \
+    OP(float, clamp, (float *x, size_t n))                                                                             \
+    /* p[i] = 2^(by * (x[i] - top)) of x[i] <= top, and their part_sums. */                                            \
+    OP(void, masses, (float *p, double *sum, const float *x, size_t n, float top, float by))                           \
+    /* Sums of DRAW_PART numbers each. */                                                                              \
+    OP(void, part_sums, (double *sum, const float *p, size_t n))                                                       \
+    /* Indexes, ascending, of lo <= x[i] <= hi; the sum of p of x[i] > hi and of x[i] >= lo. p NULL: 1 each.           \
+     * Up to SPLIT_SLACK indexes behind them are written too. */                                                       \
+    OP(size_t, split, (int32_t * idx, double sum[2], const float *x, const float *p, size_t n, float lo, float hi))    \
+    OP(void, fier_score, (const fier_run *r))                                                                          \
+    OP(void, fier_score_int8, (const fier_run *r))                                                                     \
+    /* Threshold and levels of d channels from the rows x [m][d]; bits of one row, word w at word[32 w]. */            \
+    OP(void, fier_levels, (float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how))       \
+    OP(void, fier_bits, (uint32_t * word, const float *z, const float *x, size_t d))                                   \
+    /* Key k [d], already rounded to t, joins a page [2][d]. */                                                        \
+    OP(void, quest_add, (void *page, const float *k, size_t d, dtype t, bool anew))                                    \
+    /* In place, `rounds` times: x *= sign, Hadamard transform, x *= by; dim a power of two >= 8. */                   \
+    OP(void, paris_rotate, (float *x, const float *sign, size_t rounds, float by, size_t dim))                         \
+    /* ops_paris.bonus of one block. */                                                                                \
+    OP(void, paris_bonus,                                                                                              \
+       (unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit, size_t n_levels))            \
+    /* score[i] = sum over b < nb of bonus[256 b + id[i nb + b]], modulo 256. */                                       \
+    OP(void, paris_collide,                                                                                            \
+       (unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n, size_t nb))               \
+    OP(void, paris_estimate, (const paris_piece *p))                                                                   \
+    /* Indexes, ascending, plus `first`, of the `want` <= n largest numbers; of equal ones the lower indexes. */       \
+    OP(void, top_bytes, (int32_t * out, const unsigned char *x, int32_t first, size_t n, size_t want))                 \
+    /* Reads `bytes` (a multiple of 4,096) as fast as the level can; returns their sum as floats. */                   \
+    OP(float, read_sum, (const void *p, size_t bytes))
+
+#define KERNEL_POINTER(ret, name, args) ret(*name) args;
+
 typedef struct {
     const char *name;
     size_t tile_rows; /* query rows of a prefill_block come in multiples of this */
     size_t lanes;
-
-    void (*rmsnorm)(float *out, const float *x, const void *w, dtype wt, size_t n, size_t dim, float eps);
-    void (*swiglu)(float *out, const float *gate, const float *up, size_t n);
-    void (*add)(float *x, const float *y, size_t n);
-    /* Rows [r0, r1) of n * heads rows of 2 * half. */
-    void (*rope)(float *out, const float *x, const float *table, size_t heads, size_t half, size_t r0, size_t r1);
-    void (*widen)(float *out, const void *in, dtype t, size_t n);
-    void (*narrow)(void *out, const float *in, dtype t, size_t n);
-    void (*scale)(float *out, const float *in, float by, size_t n); /* out = by * in */
-    /* out[i * out_stride + r] = x[i] . w[r] + bias[r] for i < n and r0 <= r < r1. */
-    void (*linear)(float *out, size_t out_stride, const float *x, size_t n, const weight *w,
-                   const weight *bias, size_t r0, size_t r1);
-    /* Blocks [b0, b1) of the row x of `cols` columns to row r of out. */
-    void (*round_x)(const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1);
-    /* As linear, of a w in blocks, for groups of rows [g0, g1). */
-    void (*linear_blocks)(float *out, size_t out_stride, const x8_rows *x, const weight *w,
-                          const weight *bias, size_t g0, size_t g1);
-    /* Rows [r0, r1) of a w in blocks as f32 or bf16, r0 a multiple of QUANT_ROWS. */
-    void (*unpack)(void *out, dtype to, const weight *w, size_t r0, size_t r1);
-    /* Group g of out from the same rows of w. */
-    void (*quantize)(unsigned char *out, dtype type, const weight *w, size_t g);
-    /* Whether linear_blocks is faster for prompts than unpacked panels in the vendor's GEMM. */
+    /* Whether linear_qblocks is faster for prompts than unpacked panels in the vendor's GEMM. */
     bool q8_gemm, q4_gemm;
-    /* Entries [first, first + n) of a list as float, to rows of out that are `stride` apart. */
-    void (*rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n);
-    /* Exact rows src[0..n) to code rows first + i, whose codes and pairs lie at code and pair as s says. */
-    void (*encode)(unsigned char *code, unsigned char *pair, const row_source *s, const int64_t *src, size_t first,
-                   size_t n);
-    void (*decode)(const decode_chunk *c);
-    /* Merge of n_parts partial results of one query head: out = sum w_i acc_i / sum w_i sum_i with
-     * w_i = exp(top_i - max top). Strides in floats; parts with top = -INFINITY are skipped; sum
-     * NULL: 1 each (then top is an lse and acc is normalised). lse NULL: not wanted. */
-    void (*merge)(float *out, float *lse, const float *acc, const float *top, const float *sum,
-                  size_t n_parts, size_t acc_stride, size_t stat_stride, size_t dim);
-    void (*prefill)(const prefill_block *b);
-    /* block_ops.moments for channels [c0, c1). */
-    void (*moments)(float *mean, float *m2, size_t before, const float *x, size_t n, size_t dim, size_t c0, size_t c1);
-    /* Sum over channels of (x - mean)^2 inverse. */
-    float (*activation)(const float *x, const float *mean, const float *inverse, size_t dim);
-    /* out[c] = sum_i weights[i] x[i][c] for channels [c0, c1). */
-    void (*mix)(float *out, const float *weights, const float *x, size_t n, size_t dim, size_t c0, size_t c1);
-    void (*dot_norm)(float out[2], const float *x, const void *y, dtype t, size_t n); /* x.y and y.y */
-    void (*colsum)(const colsum_tile *b);
-    void (*weigh)(const weigh_run *w);
-    /* out[h * stride + r] = q[h] . row r for r0 <= r < r1, in the order of ops_select.h; bounds: of pages, the
-     * larger of the products with a channel's maximum and minimum (quest_index). */
-    void (*dots)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t,
-                 size_t r0, size_t r1);
-    void (*bounds)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *pages, dtype t,
-                   size_t p0, size_t p1);
-    /* e[i] = 2^(by * x[i] - top) with the maximum top, and their sum (0 if nothing is finite). */
-    void (*vote_exp)(float *e, float *top, float *sum, const float *x, float by, size_t n);
-    /* out[i] = log of the sum over the heads of e * factor; false: underflow, and j->x is NULL. */
-    bool (*vote_sum)(float *out, const vote_job *j);
-    /* The sum of the heads divided by `by`, or their maximum. */
-    void (*reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by);
-    /* Maxima of disjoint sets that cover x, of `per` vectors' lanes; returns their number, at most
-     * n / per + 2 * lanes. */
-    size_t (*lane_maxima)(float *out, const float *x, size_t n, size_t per);
-    float (*largest)(const float *x, size_t n); /* -INFINITY if there is none but NaN */
-    size_t (*count_at_least)(const float *x, size_t n, float least);
-    /* Indexes, ascending, and values of what is >= least; NaN is taken for -INFINITY. Both lists have room for a
-     * vector more. */
-    size_t (*at_least)(int32_t *idx, float *val, const float *x, size_t n, float least);
-    /* Indexes, ascending, of what is > limit and of the first `ties` that equal it; NaN is taken for -INFINITY.
-     * The list has room for a vector more. */
-    size_t (*best)(int32_t *idx, const float *x, size_t n, float limit, size_t ties);
-    /* What is not finite becomes so; NaN counts as -INFINITY. Returns the largest. */
-    float (*clamp)(float *x, size_t n);
-    /* p[i] = 2^(by * (x[i] - top)) of x[i] <= top, and their part_sums. */
-    void (*masses)(float *p, double *sum, const float *x, size_t n, float top, float by);
-    /* Sums of DRAW_PART numbers each. */
-    void (*part_sums)(double *sum, const float *p, size_t n);
-    /* Indexes, ascending, of lo <= x[i] <= hi; the sum of p of x[i] > hi and of x[i] >= lo. p NULL: 1 each.
-     * Up to SPLIT_SLACK indexes behind them are written too. */
-    size_t (*split)(int32_t *idx, double sum[2], const float *x, const float *p, size_t n, float lo, float hi);
-    void (*fier_score)(const fier_run *r);
-    void (*fier_score_int8)(const fier_run *r);
-    /* Threshold and levels of d channels from the rows x [m][d]; bits of one row, word w at word[32 w]. */
-    void (*fier_levels)(float *z, float *lo, float *hi, const float *x, size_t m, size_t d, fier_levels how);
-    void (*fier_bits)(uint32_t *word, const float *z, const float *x, size_t d);
-    /* Key k [d], already rounded to t, joins a page [2][d]. */
-    void (*quest_add)(void *page, const float *k, size_t d, dtype t, bool anew);
-    /* In place, `rounds` times: x *= sign, Hadamard transform, x *= by; dim a power of two >= 8. */
-    void (*paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim);
-    /* ops_paris.bonus of one block. */
-    void (*paris_bonus)(unsigned char *bonus, const float *y, const int32_t *count, const int32_t *limit,
-                        size_t n_tiers);
-    /* score[i] = sum over b < nb of bonus[256 b + id[i nb + b]], modulo 256. */
-    void (*paris_collide)(unsigned char *score, const unsigned char *id, const unsigned char *bonus, size_t n,
-                          size_t nb);
-    void (*paris_estimate)(const paris_piece *p);
-    /* Indexes, ascending, plus `first`, of the `want` <= n largest numbers; of equal ones the lower indexes. */
-    void (*top_bytes)(int32_t *out, const unsigned char *x, int32_t first, size_t n, size_t want);
-    /* Reads `bytes` (a multiple of 4,096) as fast as the level can; returns their sum as floats. */
-    float (*read_sum)(const void *p, size_t bytes);
+    CPU_KERNELS(KERNEL_POINTER)
 } cpu_kernels;
 
 extern const cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512_bf16,

@@ -19,7 +19,7 @@ enum { PASSES = 32, GEMM_PASSES = 5, ROWS = 512, DIM = 2048, PAGE = 4096 };
 struct cpu_meter {
     backend *be;
     unsigned char *buffer;
-    size_t bytes, at;         /* of the buffer; where the next pass begins */
+    size_t bytes, at;           /* of the buffer; where the next pass begins */
     unsigned char *x, *w, *out; /* matrices of the products */
 };
 

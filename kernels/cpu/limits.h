@@ -13,8 +13,8 @@ typedef struct {
     double read_low, read_high; /* the slowest and the fastest pass */
     bool copied;
     double gemm_gops[PRODUCT_KINDS]; /* 10^9 operations/s of 512 x 2048 x 2048 (a device: larger); 0: none here */
-    char gemm_name[128];        /* "oneDNN 2.6.3"; our own kernels where no library is built in */
-    size_t buffer_bytes;        /* walked through by the passes */
+    char gemm_name[128];             /* "oneDNN 2.6.3"; our own kernels where no library is built in */
+    size_t buffer_bytes;             /* walked through by the passes */
 } kernel_limits;
 
 /* Measures again beside what is timed: memory bandwidth changes by half within seconds on shared machines. */
@@ -32,8 +32,8 @@ double cpu_meter_read(cpu_meter *m);
 /* One product: 10^9 operations/s; 0 where this CPU or build has none of the kind. */
 double cpu_meter_product(cpu_meter *m, product_kind kind);
 
-/* Random numbers near 0.01 as f32 and as bf16, small ones as bytes: zeros and denormals have speeds of their own. bytes is
- * even. */
+/* Random numbers near 0.01 as f32 and as bf16, small ones as bytes: zeros and denormals have speeds of their own. bytes
+ * is even. */
 void limits_noise(unsigned char *p, size_t bytes);
 /* The middle of an odd number of values, which are sorted; n is small. */
 double limits_middle(double *x, size_t n);

@@ -64,17 +64,18 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
-#define SIMD_AVX (CPU_LEVEL >= 1 && CPU_LEVEL <= 3) /* all of x86: they have AVX2 */
+#define SIMD_AVX    (CPU_LEVEL >= 1 && CPU_LEVEL <= 3) /* all of x86: they have AVX2 */
 #define SIMD_AVX512 (CPU_LEVEL == 2 || CPU_LEVEL == 3)
-#define SIMD_VBMI (CPU_LEVEL == 3)
-#define SIMD_NEON (CPU_LEVEL >= 4)
+#define SIMD_VBMI   (CPU_LEVEL == 3)
+#define SIMD_NEON   (CPU_LEVEL >= 4)
 
 /* bytes even, <= all, a power of two. No call, for which the tile around it would give up its registers. */
 INLINE void copy_few(void *to, const void *from, const size_t all, size_t bytes)
 {
     unsigned char *t = to;
     const unsigned char *f = from;
-    UNROLL for (size_t piece = all; piece >= 2; piece /= 2) {
+    UNROLL for (size_t piece = all; piece >= 2; piece /= 2)
+    {
         if (!(bytes & piece)) continue;
         memcpy(t, f, piece);
         t += piece;
@@ -150,7 +151,10 @@ enum { EXP2_MOST = 4 }; /* vectors of vf_exp2_each */
 
 #if !SIMD_AVX512
 /* x 2^n for a whole n in [-126, 127] */
-INLINE VF vf_by_exp2i(VF x, VF n) { return vf_mul(x, vf_exp2i(n)); }
+INLINE VF vf_by_exp2i(VF x, VF n)
+{
+    return vf_mul(x, vf_exp2i(n));
+}
 #endif
 
 /* VF_LANES elements of type t from element i on, as float. */
@@ -256,12 +260,11 @@ INLINE void vf_exp2_each(const int n, VF *x)
     UNROLL for (int i = 0; i < n; i++) e[i] = vf_round(x[i]);
     UNROLL for (int i = 0; i < n; i++) x[i] = vf_sub(x[i], e[i]);
     UNROLL for (int i = 0; i < n; i++) z[i] = vf_mul(x[i], x[i]);
-    UNROLL for (int i = 0; i < n; i++)
-        p[i] = vf_add(vf_mul(z[i], vf_set1(1.535336188319500e-4f)),
-                      vf_line(1.339887440266574e-3f, 9.618437357674640e-3f, x[i]));
-    UNROLL for (int i = 0; i < n; i++)
-        low[i] = vf_add(vf_mul(z[i], vf_line(5.550332471162809e-2f, 2.402264791363012e-1f, x[i])),
-                        vf_line(6.931472028550421e-1f, 1.0f, x[i]));
+    UNROLL for (int i = 0; i < n; i++) p[i] = vf_add(vf_mul(z[i], vf_set1(1.535336188319500e-4f)),
+                                                     vf_line(1.339887440266574e-3f, 9.618437357674640e-3f, x[i]));
+    UNROLL for (int i = 0; i < n; i++) low[i] =
+        vf_add(vf_mul(z[i], vf_line(5.550332471162809e-2f, 2.402264791363012e-1f, x[i])),
+               vf_line(6.931472028550421e-1f, 1.0f, x[i]));
     UNROLL for (int i = 0; i < n; i++) p[i] = vf_mul(vf_mul(z[i], z[i]), p[i]);
     UNROLL for (int i = 0; i < n; i++) x[i] = vf_by_exp2i(vf_add(low[i], p[i]), e[i]);
 }

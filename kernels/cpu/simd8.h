@@ -20,15 +20,42 @@
 #include <immintrin.h>
 
 typedef __m256 V8;
-INLINE V8 v8_set1(float x) { return _mm256_set1_ps(x); }
-INLINE V8 v8_load(const float *p) { return _mm256_loadu_ps(p); }
-INLINE void v8_store(float *p, V8 v) { _mm256_storeu_ps(p, v); }
-INLINE V8 v8_add(V8 a, V8 b) { return _mm256_add_ps(a, b); }
-INLINE V8 v8_mul(V8 a, V8 b) { return _mm256_mul_ps(a, b); }
-INLINE V8 v8_sub(V8 a, V8 b) { return _mm256_sub_ps(a, b); }
-INLINE V8 v8_max(V8 a, V8 b) { return _mm256_max_ps(a, b); }
-INLINE V8 v8_min(V8 a, V8 b) { return _mm256_min_ps(a, b); }
-INLINE V8 v8_round(V8 v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE V8 v8_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+INLINE V8 v8_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+INLINE void v8_store(float *p, V8 v)
+{
+    _mm256_storeu_ps(p, v);
+}
+INLINE V8 v8_add(V8 a, V8 b)
+{
+    return _mm256_add_ps(a, b);
+}
+INLINE V8 v8_mul(V8 a, V8 b)
+{
+    return _mm256_mul_ps(a, b);
+}
+INLINE V8 v8_sub(V8 a, V8 b)
+{
+    return _mm256_sub_ps(a, b);
+}
+INLINE V8 v8_max(V8 a, V8 b)
+{
+    return _mm256_max_ps(a, b);
+}
+INLINE V8 v8_min(V8 a, V8 b)
+{
+    return _mm256_min_ps(a, b);
+}
+INLINE V8 v8_round(V8 v)
+{
+    return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 
 INLINE float v8_sum(V8 v)
 {
@@ -74,20 +101,23 @@ enum { B8_ROWS = 32 };
 INLINE void b8_columns(__m256i r[8])
 {
     __m256i a[8], b[8], c[8];
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         a[i] = _mm256_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
         a[4 + i] = _mm256_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
     }
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         b[2 * i] = _mm256_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
         b[2 * i + 1] = _mm256_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
     }
-    UNROLL for (int h = 0; h < 2; h++)
-        UNROLL for (int i = 0; i < 2; i++) {
-            c[4 * h + 2 * i] = _mm256_unpacklo_epi32(b[4 * h + i], b[4 * h + 2 + i]);
-            c[4 * h + 2 * i + 1] = _mm256_unpackhi_epi32(b[4 * h + i], b[4 * h + 2 + i]);
-        }
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int h = 0; h < 2; h++) UNROLL for (int i = 0; i < 2; i++)
+    {
+        c[4 * h + 2 * i] = _mm256_unpacklo_epi32(b[4 * h + i], b[4 * h + 2 + i]);
+        c[4 * h + 2 * i + 1] = _mm256_unpackhi_epi32(b[4 * h + i], b[4 * h + 2 + i]);
+    }
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         r[2 * i] = _mm256_unpacklo_epi64(c[i], c[4 + i]);
         r[2 * i + 1] = _mm256_unpackhi_epi64(c[i], c[4 + i]);
     }
@@ -98,10 +128,13 @@ INLINE __m256i b8_entries(const unsigned char *table, __m256i x)
 {
     const __m256i low = _mm256_set1_epi8(15);
     __m256i t[16], at = _mm256_and_si256(x, low);
-    UNROLL for (int n = 8, bit = 3; n > 0; n /= 2, bit--) {
+    UNROLL for (int n = 8, bit = 3; n > 0; n /= 2, bit--)
+    {
         __m256i m = _mm256_slli_epi16(x, bit); /* the chosen bit becomes a byte's sign */
-        UNROLL for (int i = 0; i < n; i++) {
-            UNROLL for (int k = 0; k < 2 && n == 8; k++) {
+        UNROLL for (int i = 0; i < n; i++)
+        {
+            UNROLL for (int k = 0; k < 2 && n == 8; k++)
+            {
                 const void *part = table + 32 * i + 16 * k;
                 t[2 * i + k] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(part)), at);
             }
@@ -142,16 +175,46 @@ INLINE void b8_sums(unsigned char out[32], const unsigned char *x, size_t nb, co
 #elif SIMD_NEON
 
 typedef VF V8;
-INLINE V8 v8_set1(float x) { return vf_set1(x); }
-INLINE V8 v8_load(const float *p) { return vf_load(p); }
-INLINE void v8_store(float *p, V8 v) { vf_store(p, v); }
-INLINE V8 v8_add(V8 a, V8 b) { return vf_add(a, b); }
-INLINE V8 v8_mul(V8 a, V8 b) { return vf_mul(a, b); }
-INLINE V8 v8_sub(V8 a, V8 b) { return vf_sub(a, b); }
-INLINE V8 v8_max(V8 a, V8 b) { return vf_max(a, b); }
-INLINE V8 v8_min(V8 a, V8 b) { return vf_min(a, b); }
-INLINE V8 v8_round(V8 v) { return vf_round(v); }
-INLINE float v8_sum(V8 v) { return vf_sum(v); }
+INLINE V8 v8_set1(float x)
+{
+    return vf_set1(x);
+}
+INLINE V8 v8_load(const float *p)
+{
+    return vf_load(p);
+}
+INLINE void v8_store(float *p, V8 v)
+{
+    vf_store(p, v);
+}
+INLINE V8 v8_add(V8 a, V8 b)
+{
+    return vf_add(a, b);
+}
+INLINE V8 v8_mul(V8 a, V8 b)
+{
+    return vf_mul(a, b);
+}
+INLINE V8 v8_sub(V8 a, V8 b)
+{
+    return vf_sub(a, b);
+}
+INLINE V8 v8_max(V8 a, V8 b)
+{
+    return vf_max(a, b);
+}
+INLINE V8 v8_min(V8 a, V8 b)
+{
+    return vf_min(a, b);
+}
+INLINE V8 v8_round(V8 v)
+{
+    return vf_round(v);
+}
+INLINE float v8_sum(V8 v)
+{
+    return vf_sum(v);
+}
 
 INLINE float32x4_t quad_codes(uint8x16x2_t table, uint32_t not_id, uint32_t bins)
 {
@@ -169,7 +232,10 @@ INLINE void v8_sums(float out[4], const V8 v[4])
     vst1q_f32(out, quad_sums(h[0], h[1], h[2], h[3]));
 }
 
-INLINE V8 v8_bf16(const unsigned char *p) { return v8_set1(bf16_to_f32((uint16_t)(p[0] | p[1] << 8))); }
+INLINE V8 v8_bf16(const unsigned char *p)
+{
+    return v8_set1(bf16_to_f32((uint16_t)(p[0] | p[1] << 8)));
+}
 
 INLINE V8 v8_codes(const float table[8], unsigned char byte, const unsigned char *bytes)
 {
@@ -183,15 +249,42 @@ INLINE V8 v8_codes(const float table[8], unsigned char byte, const unsigned char
 typedef struct {
     VF lo, hi;
 } V8;
-INLINE V8 v8_set1(float x) { return (V8){vf_set1(x), vf_set1(x)}; }
-INLINE V8 v8_load(const float *p) { return (V8){vf_load(p), vf_load(p + 4)}; }
-INLINE V8 v8_add(V8 a, V8 b) { return (V8){vf_add(a.lo, b.lo), vf_add(a.hi, b.hi)}; }
-INLINE V8 v8_mul(V8 a, V8 b) { return (V8){vf_mul(a.lo, b.lo), vf_mul(a.hi, b.hi)}; }
-INLINE V8 v8_sub(V8 a, V8 b) { return (V8){vf_sub(a.lo, b.lo), vf_sub(a.hi, b.hi)}; }
-INLINE V8 v8_max(V8 a, V8 b) { return (V8){vf_max(a.lo, b.lo), vf_max(a.hi, b.hi)}; }
-INLINE V8 v8_min(V8 a, V8 b) { return (V8){vf_min(a.lo, b.lo), vf_min(a.hi, b.hi)}; }
-INLINE V8 v8_round(V8 v) { return (V8){vf_round(v.lo), vf_round(v.hi)}; }
-INLINE float v8_sum(V8 v) { return vf_sum(vf_add(v.lo, v.hi)); }
+INLINE V8 v8_set1(float x)
+{
+    return (V8){vf_set1(x), vf_set1(x)};
+}
+INLINE V8 v8_load(const float *p)
+{
+    return (V8){vf_load(p), vf_load(p + 4)};
+}
+INLINE V8 v8_add(V8 a, V8 b)
+{
+    return (V8){vf_add(a.lo, b.lo), vf_add(a.hi, b.hi)};
+}
+INLINE V8 v8_mul(V8 a, V8 b)
+{
+    return (V8){vf_mul(a.lo, b.lo), vf_mul(a.hi, b.hi)};
+}
+INLINE V8 v8_sub(V8 a, V8 b)
+{
+    return (V8){vf_sub(a.lo, b.lo), vf_sub(a.hi, b.hi)};
+}
+INLINE V8 v8_max(V8 a, V8 b)
+{
+    return (V8){vf_max(a.lo, b.lo), vf_max(a.hi, b.hi)};
+}
+INLINE V8 v8_min(V8 a, V8 b)
+{
+    return (V8){vf_min(a.lo, b.lo), vf_min(a.hi, b.hi)};
+}
+INLINE V8 v8_round(V8 v)
+{
+    return (V8){vf_round(v.lo), vf_round(v.hi)};
+}
+INLINE float v8_sum(V8 v)
+{
+    return vf_sum(vf_add(v.lo, v.hi));
+}
 
 INLINE void v8_store(float *p, V8 v)
 {

@@ -23,20 +23,23 @@ INLINE __m512i b8_rows(const unsigned char *x, size_t nb)
 INLINE void b8_columns(__m512i r[8])
 {
     __m512i a[8], b[8];
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         a[i] = _mm512_unpacklo_epi8(r[2 * i], r[2 * i + 1]);
         a[4 + i] = _mm512_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
     }
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         b[2 * i] = _mm512_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
         b[2 * i + 1] = _mm512_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
     }
-    UNROLL for (int h = 0; h < 2; h++)
-        UNROLL for (int i = 0; i < 2; i++) {
-            a[4 * h + 2 * i] = _mm512_unpacklo_epi32(b[4 * h + i], b[4 * h + 2 + i]);
-            a[4 * h + 2 * i + 1] = _mm512_unpackhi_epi32(b[4 * h + i], b[4 * h + 2 + i]);
-        }
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int h = 0; h < 2; h++) UNROLL for (int i = 0; i < 2; i++)
+    {
+        a[4 * h + 2 * i] = _mm512_unpacklo_epi32(b[4 * h + i], b[4 * h + 2 + i]);
+        a[4 * h + 2 * i + 1] = _mm512_unpackhi_epi32(b[4 * h + i], b[4 * h + 2 + i]);
+    }
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         r[2 * i] = _mm512_unpacklo_epi64(a[i], a[4 + i]);
         r[2 * i + 1] = _mm512_unpackhi_epi64(a[i], a[4 + i]);
     }
@@ -60,17 +63,29 @@ INLINE void b8_sums(unsigned char out[B8_ROWS], const unsigned char *x, size_t n
     }
     /* rows in their order again: byte 8 j + k is byte 8 k + j */
     const __m512i column = _mm512_set1_epi64(0x3830282018100800);
-    const __m512i row = _mm512_setr_epi64(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303,
-                                          0x0404040404040404, 0x0505050505050505, 0x0606060606060606,
-                                          0x0707070707070707);
+    const __m512i row =
+        _mm512_setr_epi64(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303, 0x0404040404040404,
+                          0x0505050505050505, 0x0606060606060606, 0x0707070707070707);
     _mm512_storeu_si512(out, _mm512_permutexvar_epi8(_mm512_add_epi8(column, row), sum));
 }
 
 typedef __m512 P8;
-INLINE P8 p8_zero(void) { return _mm512_setzero_ps(); }
-INLINE P8 p8_set(const float *p) { return _mm512_broadcast_f32x8(_mm256_loadu_ps(p)); }
-INLINE P8 p8_add(P8 a, P8 b) { return _mm512_add_ps(a, b); }
-INLINE P8 p8_mul(P8 a, P8 b) { return _mm512_mul_ps(a, b); }
+INLINE P8 p8_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+INLINE P8 p8_set(const float *p)
+{
+    return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
+}
+INLINE P8 p8_add(P8 a, P8 b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE P8 p8_mul(P8 a, P8 b)
+{
+    return _mm512_mul_ps(a, b);
+}
 
 /* 8 blocks of a token. */
 typedef struct {
@@ -80,8 +95,8 @@ typedef struct {
 /* Byte 8 b + j: the bin of element j of block b, plus 8 where it is positive, in the lower 4 bits. */
 INLINE __m512i p8_nibbles(p8_code c)
 {
-    const __m512i spread = _mm512_setr_epi64(0x0a0908, 0x0d0c0b, 0x100f0e, 0x131211, 0x161514, 0x191817, 0x1c1b1a,
-                                             0x1f1e1d);
+    const __m512i spread =
+        _mm512_setr_epi64(0x0a0908, 0x0d0c0b, 0x100f0e, 0x131211, 0x161514, 0x191817, 0x1c1b1a, 0x1f1e1d);
     const __m512i shift = _mm512_set1_epi64(0x15120f0c09060300);
     uint64_t positive;
     memcpy(&positive, c.id, 8);
@@ -104,10 +119,12 @@ INLINE void p8_codes(P8 v[8], const float table[8], p8_code a, p8_code b)
     __m128i wa = _mm_loadu_si128((const __m128i *)(const void *)a.weight);
     __m128i wb = _mm_loadu_si128((const __m128i *)(const void *)b.weight);
     __m512i w = _mm512_castsi256_si512(_mm256_set_m128i(wb, wa)), na = p8_nibbles(a), nb = p8_nibbles(b);
-    UNROLL for (int i = 0; i < 8; i += 4) {
+    UNROLL for (int i = 0; i < 8; i += 4)
+    {
         __m512i block = _mm512_set1_epi32(0x18100800 + 8 * i * 0x01010101);
         __m512i at = _mm512_permutex2var_epi8(na, _mm512_add_epi8(lane, block), nb);
-        UNROLL for (int k = 0; k < 4; k++) {
+        UNROLL for (int k = 0; k < 4; k++)
+        {
             __m512i two = _mm512_permutexvar_epi32(_mm512_add_epi32(token, _mm512_set1_epi32((i + k) / 2)), w);
             two = k % 2 ? _mm512_and_si512(two, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(two, 16);
             __m512 c = _mm512_permutexvar_ps(k ? _mm512_srli_epi32(at, 8 * k) : at, centre);

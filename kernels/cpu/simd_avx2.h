@@ -8,16 +8,46 @@
 typedef __m256 VF;
 enum { VF_LANES = 8, TILE_ROWS = 6, TILE_VECS = 2, DOT_X = 3, DOT_W = 2, PV_ACC = 8 };
 
-INLINE VF vf_set1(float x) { return _mm256_set1_ps(x); }
-INLINE VF vf_zero(void) { return _mm256_setzero_ps(); }
-INLINE VF vf_add(VF a, VF b) { return _mm256_add_ps(a, b); }
-INLINE VF vf_sub(VF a, VF b) { return _mm256_sub_ps(a, b); }
-INLINE VF vf_mul(VF a, VF b) { return _mm256_mul_ps(a, b); }
-INLINE VF vf_div(VF a, VF b) { return _mm256_div_ps(a, b); }
-INLINE VF vf_fma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE VF vf_max(VF a, VF b) { return _mm256_max_ps(a, b); }
-INLINE VF vf_load(const float *p) { return _mm256_loadu_ps(p); }
-INLINE void vf_store(float *p, VF v) { _mm256_storeu_ps(p, v); }
+INLINE VF vf_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+INLINE VF vf_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+INLINE VF vf_add(VF a, VF b)
+{
+    return _mm256_add_ps(a, b);
+}
+INLINE VF vf_sub(VF a, VF b)
+{
+    return _mm256_sub_ps(a, b);
+}
+INLINE VF vf_mul(VF a, VF b)
+{
+    return _mm256_mul_ps(a, b);
+}
+INLINE VF vf_div(VF a, VF b)
+{
+    return _mm256_div_ps(a, b);
+}
+INLINE VF vf_fma(VF a, VF b, VF c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+INLINE VF vf_max(VF a, VF b)
+{
+    return _mm256_max_ps(a, b);
+}
+INLINE VF vf_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+INLINE void vf_store(float *p, VF v)
+{
+    _mm256_storeu_ps(p, v);
+}
 
 INLINE VF vf_held(VF v)
 {
@@ -33,8 +63,14 @@ INLINE __m256i vf_mask(size_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), lane);
 }
 
-INLINE VF vf_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, vf_mask(n)); }
-INLINE void vf_store_n(float *p, VF v, size_t n) { _mm256_maskstore_ps(p, vf_mask(n), v); }
+INLINE VF vf_load_n(const float *p, size_t n)
+{
+    return _mm256_maskload_ps(p, vf_mask(n));
+}
+INLINE void vf_store_n(float *p, VF v, size_t n)
+{
+    _mm256_maskstore_ps(p, vf_mask(n), v);
+}
 
 INLINE VF vf_load_f16(const void *p)
 {
@@ -96,9 +132,10 @@ INLINE float vf_sum(VF v)
 INLINE VF vf_sum_each(const VF v[VF_LANES])
 {
     VF a[4], b[2];
-    UNROLL for (int i = 0; i < 4; i++)
-        a[i] = _mm256_add_ps(_mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]));
-    UNROLL for (int i = 0; i < 2; i++) {
+    UNROLL for (int i = 0; i < 4; i++) a[i] =
+        _mm256_add_ps(_mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    UNROLL for (int i = 0; i < 2; i++)
+    {
         __m256d x = _mm256_castps_pd(a[2 * i]), y = _mm256_castps_pd(a[2 * i + 1]);
         b[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
     }
@@ -138,9 +175,18 @@ INLINE VF vf_log_split(VF x, VF *m)
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(i, 23), _mm256_set1_epi32(127)));
 }
 
-INLINE VF vf_min(VF a, VF b) { return _mm256_min_ps(a, b); }
-INLINE VF vf_by_sign(VF q, VF a, VF b) { return _mm256_blendv_ps(a, b, q); }
-INLINE unsigned vf_ge(VF a, VF b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
+INLINE VF vf_min(VF a, VF b)
+{
+    return _mm256_min_ps(a, b);
+}
+INLINE VF vf_by_sign(VF q, VF a, VF b)
+{
+    return _mm256_blendv_ps(a, b, q);
+}
+INLINE unsigned vf_ge(VF a, VF b)
+{
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ));
+}
 
 INLINE uint32_t half_ge(const unsigned char *p, unsigned char least)
 {
@@ -157,7 +203,10 @@ INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 typedef struct {
     __m256d lo, hi;
 } VD;
-INLINE VD vd_zero(void) { return (VD){_mm256_setzero_pd(), _mm256_setzero_pd()}; }
+INLINE VD vd_zero(void)
+{
+    return (VD){_mm256_setzero_pd(), _mm256_setzero_pd()};
+}
 
 INLINE VD vd_add(VD s, VF v)
 {
@@ -174,9 +223,18 @@ INLINE double vd_sum(VD s)
 
 typedef __m256i VI;
 typedef __m256 VT;
-INLINE VI vi_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
-INLINE VI vi_set1(uint32_t x) { return _mm256_set1_epi32((int)x); }
-INLINE void vi_store(uint32_t *p, VI v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
+INLINE VI vi_load(const uint32_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+INLINE VI vi_set1(uint32_t x)
+{
+    return _mm256_set1_epi32((int)x);
+}
+INLINE void vi_store(uint32_t *p, VI v)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
 INLINE VI vi_add_ge(VI s, VI c, VF a, VF b)
 {
     return _mm256_add_epi32(s, _mm256_and_si256(c, _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_GE_OQ))));
@@ -185,9 +243,18 @@ INLINE VI vi_add_gt(VI s, VI c, VF a, VF b)
 {
     return _mm256_add_epi32(s, _mm256_and_si256(c, _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_GT_OQ))));
 }
-INLINE VI vi_inc_less(VI s, VI a, VI b) { return _mm256_sub_epi32(s, _mm256_cmpgt_epi32(b, a)); }
-INLINE VI vi_shr2(VI v) { return _mm256_srli_epi32(v, 2); }
-INLINE VF vt_get(VT t, VI i) { return _mm256_permutevar_ps(t, i); } /* within 128 bits: twice as fast as across */
+INLINE VI vi_inc_less(VI s, VI a, VI b)
+{
+    return _mm256_sub_epi32(s, _mm256_cmpgt_epi32(b, a));
+}
+INLINE VI vi_shr2(VI v)
+{
+    return _mm256_srli_epi32(v, 2);
+}
+INLINE VF vt_get(VT t, VI i)
+{
+    return _mm256_permutevar_ps(t, i);
+} /* within 128 bits: twice as fast as across */
 
 /* Products with 0 and 1 are exact, so fma rounds as the sum does. */
 INLINE VT vt_make(const float *w)

@@ -8,19 +8,58 @@
 typedef __m512 VF;
 enum { VF_LANES = 16, TILE_ROWS = 12, TILE_VECS = 2, DOT_X = 4, DOT_W = 3, PV_ACC = 16 };
 
-INLINE VF vf_set1(float x) { return _mm512_set1_ps(x); }
-INLINE VF vf_zero(void) { return _mm512_setzero_ps(); }
-INLINE VF vf_add(VF a, VF b) { return _mm512_add_ps(a, b); }
-INLINE VF vf_sub(VF a, VF b) { return _mm512_sub_ps(a, b); }
-INLINE VF vf_mul(VF a, VF b) { return _mm512_mul_ps(a, b); }
-INLINE VF vf_div(VF a, VF b) { return _mm512_div_ps(a, b); }
-INLINE VF vf_fma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE VF vf_max(VF a, VF b) { return _mm512_max_ps(a, b); }
-INLINE VF vf_load(const float *p) { return _mm512_loadu_ps(p); }
-INLINE void vf_store(float *p, VF v) { _mm512_storeu_ps(p, v); }
-INLINE __mmask16 vf_mask(size_t n) { return (__mmask16)((1u << n) - 1); }
-INLINE VF vf_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(vf_mask(n), p); }
-INLINE void vf_store_n(float *p, VF v, size_t n) { _mm512_mask_storeu_ps(p, vf_mask(n), v); }
+INLINE VF vf_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+INLINE VF vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+INLINE VF vf_add(VF a, VF b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE VF vf_sub(VF a, VF b)
+{
+    return _mm512_sub_ps(a, b);
+}
+INLINE VF vf_mul(VF a, VF b)
+{
+    return _mm512_mul_ps(a, b);
+}
+INLINE VF vf_div(VF a, VF b)
+{
+    return _mm512_div_ps(a, b);
+}
+INLINE VF vf_fma(VF a, VF b, VF c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+INLINE VF vf_max(VF a, VF b)
+{
+    return _mm512_max_ps(a, b);
+}
+INLINE VF vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+INLINE void vf_store(float *p, VF v)
+{
+    _mm512_storeu_ps(p, v);
+}
+INLINE __mmask16 vf_mask(size_t n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+INLINE VF vf_load_n(const float *p, size_t n)
+{
+    return _mm512_maskz_loadu_ps(vf_mask(n), p);
+}
+INLINE void vf_store_n(float *p, VF v, size_t n)
+{
+    _mm512_mask_storeu_ps(p, vf_mask(n), v);
+}
 
 INLINE VF vf_held(VF v)
 {
@@ -79,23 +118,29 @@ INLINE void vf_store_s8(int8_t *p, VF v)
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
 }
 
-INLINE float vf_sum(VF v) { return _mm512_reduce_add_ps(v); }
-INLINE float vf_hmax(VF v) { return _mm512_reduce_max_ps(v); }
+INLINE float vf_sum(VF v)
+{
+    return _mm512_reduce_add_ps(v);
+}
+INLINE float vf_hmax(VF v)
+{
+    return _mm512_reduce_max_ps(v);
+}
 
 /* Four rounds of pairwise sums, as in a transposition. */
 INLINE VF vf_sum_each(const VF v[VF_LANES])
 {
     VF a[8], b[4], c[2];
-    UNROLL for (int i = 0; i < 8; i++)
-        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 8; i++) a[i] =
+        _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         __m512d x = _mm512_castps_pd(a[2 * i]), y = _mm512_castps_pd(a[2 * i + 1]);
         b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
     }
     /* b[i] holds, in each 128-bit lane, a part of the sums 4i..4i+3. */
-    UNROLL for (int i = 0; i < 2; i++)
-        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
-                             _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
+    UNROLL for (int i = 0; i < 2; i++) c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0x88),
+                                                            _mm512_shuffle_f32x4(b[2 * i], b[2 * i + 1], 0xdd));
     return _mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd));
 }
 
@@ -104,16 +149,19 @@ INLINE void vf_turn(float *out, size_t to, const float *in, size_t from)
 {
     VF a[16], b[16];
     UNROLL for (size_t i = 0; i < 16; i++) a[i] = vf_load(in + i * from);
-    UNROLL for (size_t i = 0; i < 8; i++) {
+    UNROLL for (size_t i = 0; i < 8; i++)
+    {
         b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
         b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
     }
-    UNROLL for (size_t i = 0; i < 8; i++) { /* a[i]: columns i % 4 + 4 * lane of rows i / 4 * 4 .. + 3 */
+    UNROLL for (size_t i = 0; i < 8; i++)
+    { /* a[i]: columns i % 4 + 4 * lane of rows i / 4 * 4 .. + 3 */
         __m512d x = _mm512_castps_pd(b[i / 2 * 4 + i % 2]), y = _mm512_castps_pd(b[i / 2 * 4 + i % 2 + 2]);
         a[i / 2 * 4 + i % 2 * 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
         a[i / 2 * 4 + i % 2 * 2 + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
     }
-    UNROLL for (size_t i = 0; i < 4; i++) {
+    UNROLL for (size_t i = 0; i < 4; i++)
+    {
         VF p = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x44), q = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x44);
         VF r = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xee), s = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xee);
         vf_store(out + i * to, _mm512_shuffle_f32x4(p, q, 0x88));
@@ -141,7 +189,10 @@ INLINE VF vf_exp2i(VF n)
 }
 
 /* See simd.h. */
-INLINE VF vf_by_exp2i(VF x, VF n) { return _mm512_scalef_ps(x, n); }
+INLINE VF vf_by_exp2i(VF x, VF n)
+{
+    return _mm512_scalef_ps(x, n);
+}
 
 INLINE VF vf_log_split(VF x, VF *m)
 {
@@ -152,12 +203,18 @@ INLINE VF vf_log_split(VF x, VF *m)
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(i, 23), _mm512_set1_epi32(127)));
 }
 
-INLINE VF vf_min(VF a, VF b) { return _mm512_min_ps(a, b); }
+INLINE VF vf_min(VF a, VF b)
+{
+    return _mm512_min_ps(a, b);
+}
 INLINE VF vf_by_sign(VF q, VF a, VF b)
 {
     return _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(q)), a, b);
 }
-INLINE unsigned vf_ge(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+INLINE unsigned vf_ge(VF a, VF b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+}
 
 /* To a register first: compressing into memory takes a hundred cycles on some CPUs. */
 INLINE void vf_keep(float *out, unsigned set, VF v)
@@ -181,7 +238,10 @@ INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 typedef struct {
     __m512d lo, hi;
 } VD;
-INLINE VD vd_zero(void) { return (VD){_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+INLINE VD vd_zero(void)
+{
+    return (VD){_mm512_setzero_pd(), _mm512_setzero_pd()};
+}
 
 INLINE VD vd_add(VD s, VF v)
 {
@@ -189,21 +249,45 @@ INLINE VD vd_add(VD s, VF v)
                 _mm512_add_pd(s.hi, _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)))};
 }
 
-INLINE double vd_sum(VD s) { return _mm512_reduce_add_pd(_mm512_add_pd(s.lo, s.hi)); }
+INLINE double vd_sum(VD s)
+{
+    return _mm512_reduce_add_pd(_mm512_add_pd(s.lo, s.hi));
+}
 
 typedef __m512i VI;
 typedef __m512 VT;
-INLINE VI vi_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
-INLINE VI vi_set1(uint32_t x) { return _mm512_set1_epi32((int)x); }
-INLINE void vi_store(uint32_t *p, VI v) { _mm512_storeu_si512(p, v); }
-INLINE VI vi_add_ge(VI s, VI c, VF a, VF b) { return _mm512_mask_add_epi32(s, _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), s, c); }
-INLINE VI vi_add_gt(VI s, VI c, VF a, VF b) { return _mm512_mask_add_epi32(s, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), s, c); }
+INLINE VI vi_load(const uint32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+INLINE VI vi_set1(uint32_t x)
+{
+    return _mm512_set1_epi32((int)x);
+}
+INLINE void vi_store(uint32_t *p, VI v)
+{
+    _mm512_storeu_si512(p, v);
+}
+INLINE VI vi_add_ge(VI s, VI c, VF a, VF b)
+{
+    return _mm512_mask_add_epi32(s, _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ), s, c);
+}
+INLINE VI vi_add_gt(VI s, VI c, VF a, VF b)
+{
+    return _mm512_mask_add_epi32(s, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), s, c);
+}
 INLINE VI vi_inc_less(VI s, VI a, VI b)
 {
     return _mm512_mask_add_epi32(s, _mm512_cmplt_epi32_mask(a, b), s, _mm512_set1_epi32(1));
 }
-INLINE VI vi_shr2(VI v) { return _mm512_srli_epi32(v, 2); }
-INLINE VF vt_get(VT t, VI i) { return _mm512_permutevar_ps(t, i); }
+INLINE VI vi_shr2(VI v)
+{
+    return _mm512_srli_epi32(v, 2);
+}
+INLINE VF vt_get(VT t, VI i)
+{
+    return _mm512_permutevar_ps(t, i);
+}
 
 /* Products with 0 and 1 are exact, so fma rounds as the sum does. */
 INLINE VT vt_make(const float *w)

@@ -36,8 +36,14 @@ INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
 typedef __m512i DI;
 enum { DI_COPIES = 1 };
 
-INLINE DI di_zero(void) { return _mm512_setzero_si512(); }
-INLINE VF di_floats(DI s) { return _mm512_cvtepi32_ps(s); }
+INLINE DI di_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+INLINE VF di_floats(DI s)
+{
+    return _mm512_cvtepi32_ps(s);
+}
 
 INLINE __m512i di_take(VI x, const int j, int32_t u)
 {
@@ -81,8 +87,14 @@ INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
 typedef __m256i DI;
 enum { DI_COPIES = 8 }; /* an operand in memory; AVX-512 has broadcasts there */
 
-INLINE DI di_zero(void) { return _mm256_setzero_si256(); }
-INLINE VF di_floats(DI s) { return _mm256_cvtepi32_ps(s); }
+INLINE DI di_zero(void)
+{
+    return _mm256_setzero_si256();
+}
+INLINE VF di_floats(DI s)
+{
+    return _mm256_cvtepi32_ps(s);
+}
 
 /* A shift of 16 bits within a byte's own half brings bit j to the sign, which the blend looks at. */
 INLINE __m256i di_take(VI x, const int j, int32_t u)
@@ -103,8 +115,14 @@ typedef struct {
 } DI;
 enum { DI_COPIES = 1 };
 
-INLINE DI di_zero(void) { return (DI){vdupq_n_s32(0), vdupq_n_s32(0)}; }
-INLINE VF di_floats(DI s) { return (VF){vcvtq_f32_s32(s.lo), vcvtq_f32_s32(s.hi)}; }
+INLINE DI di_zero(void)
+{
+    return (DI){vdupq_n_s32(0), vdupq_n_s32(0)};
+}
+INLINE VF di_floats(DI s)
+{
+    return (VF){vcvtq_f32_s32(s.lo), vcvtq_f32_s32(s.hi)};
+}
 
 INLINE int32x4_t quad_clamped(const float *x, float by, float least)
 {
@@ -114,7 +132,8 @@ INLINE int32x4_t quad_clamped(const float *x, float by, float least)
 
 INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
 {
-    UNROLL for (int i = 0; i < 8; i += 4) {
+    UNROLL for (int i = 0; i < 8; i += 4)
+    {
         int32x4_t q = quad_clamped(x + i, by, least);
         q = vsliq_n_s32(q, quad_clamped(x + 8 + i, by, least), 8); /* each covers the sign of the one before */
         q = vsliq_n_s32(q, quad_clamped(x + 16 + i, by, least), 16);
@@ -129,7 +148,10 @@ INLINE int32x4_t quad_take(uint32x4_t x, const int j, int32_t u)
     return vandq_s32(vreinterpretq_s32_u8(set), vdupq_n_s32(u));
 }
 
-INLINE DI di_take(VI x, const int j, int32_t u) { return (DI){quad_take(x.lo, j, u), quad_take(x.hi, j, u)}; }
+INLINE DI di_take(VI x, const int j, int32_t u)
+{
+    return (DI){quad_take(x.lo, j, u), quad_take(x.hi, j, u)};
+}
 
 INLINE int32x4_t quad_dot(int32x4_t s, int32x4_t e, int8x16_t w)
 {
@@ -155,9 +177,18 @@ enum { DI_COPIES = 1 };
 typedef int16_t di_pairs __attribute__((vector_size(16)));
 typedef int8_t di_bytes __attribute__((vector_size(16)));
 
-INLINE DI di_zero(void) { return (DI){0}; }
-INLINE VF di_floats(DI s) { return (VF){(float)s[0], (float)s[1], (float)s[2], (float)s[3]}; }
-INLINE DI di_all(int32_t x) { return (DI){x, x, x, x}; }
+INLINE DI di_zero(void)
+{
+    return (DI){0};
+}
+INLINE VF di_floats(DI s)
+{
+    return (VF){(float)s[0], (float)s[1], (float)s[2], (float)s[3]};
+}
+INLINE DI di_all(int32_t x)
+{
+    return (DI){x, x, x, x};
+}
 
 INLINE void quads_of(int32_t out[8], const float *x, float by, float least)
 {

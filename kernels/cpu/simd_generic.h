@@ -11,14 +11,38 @@ typedef float VF __attribute__((vector_size(16)));
 typedef int32_t vf_int __attribute__((vector_size(16)));
 enum { VF_LANES = 4, TILE_ROWS = 4, TILE_VECS = 2, DOT_X = 2, DOT_W = 2, PV_ACC = 8 };
 
-INLINE VF vf_set1(float x) { return (VF){x, x, x, x}; }
-INLINE VF vf_zero(void) { return vf_set1(0); }
-INLINE VF vf_held(VF v) { return v; }
-INLINE VF vf_add(VF a, VF b) { return a + b; }
-INLINE VF vf_sub(VF a, VF b) { return a - b; }
-INLINE VF vf_mul(VF a, VF b) { return a * b; }
-INLINE VF vf_div(VF a, VF b) { return a / b; }
-INLINE VF vf_fma(VF a, VF b, VF c) { return a * b + c; } /* two roundings: fma() is a slow call here */
+INLINE VF vf_set1(float x)
+{
+    return (VF){x, x, x, x};
+}
+INLINE VF vf_zero(void)
+{
+    return vf_set1(0);
+}
+INLINE VF vf_held(VF v)
+{
+    return v;
+}
+INLINE VF vf_add(VF a, VF b)
+{
+    return a + b;
+}
+INLINE VF vf_sub(VF a, VF b)
+{
+    return a - b;
+}
+INLINE VF vf_mul(VF a, VF b)
+{
+    return a * b;
+}
+INLINE VF vf_div(VF a, VF b)
+{
+    return a / b;
+}
+INLINE VF vf_fma(VF a, VF b, VF c)
+{
+    return a * b + c;
+} /* two roundings: fma() is a slow call here */
 
 INLINE VF vf_max(VF a, VF b)
 {
@@ -33,7 +57,10 @@ INLINE VF vf_load(const float *p)
     return v;
 }
 
-INLINE void vf_store(float *p, VF v) { memcpy(p, &v, sizeof v); }
+INLINE void vf_store(float *p, VF v)
+{
+    memcpy(p, &v, sizeof v);
+}
 
 INLINE VF vf_load_f16(const void *p)
 {
@@ -69,14 +96,20 @@ INLINE VF vf_codes(const void *p, const int bits)
                 (float)(w >> 3 * bits & mask)};
 }
 
-INLINE VF vf_bytes(const uint8_t *p) { return (VF){(float)p[0], (float)p[1], (float)p[2], (float)p[3]}; }
+INLINE VF vf_bytes(const uint8_t *p)
+{
+    return (VF){(float)p[0], (float)p[1], (float)p[2], (float)p[3]};
+}
 
 INLINE void vf_store_s8(int8_t *p, VF v)
 {
     for (int l = 0; l < VF_LANES; l++) p[l] = (int8_t)v[l];
 }
 
-INLINE float vf_sum(VF v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+INLINE float vf_sum(VF v)
+{
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
 
 INLINE VF vf_sum_each(const VF v[VF_LANES])
 {
@@ -145,7 +178,10 @@ INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 typedef struct {
     double lane[4];
 } VD;
-INLINE VD vd_zero(void) { return (VD){{0}}; }
+INLINE VD vd_zero(void)
+{
+    return (VD){{0}};
+}
 
 INLINE VD vd_add(VD s, VF v)
 {
@@ -153,7 +189,10 @@ INLINE VD vd_add(VD s, VF v)
     return s;
 }
 
-INLINE double vd_sum(VD s) { return (s.lane[0] + s.lane[2]) + (s.lane[1] + s.lane[3]); }
+INLINE double vd_sum(VD s)
+{
+    return (s.lane[0] + s.lane[2]) + (s.lane[1] + s.lane[3]);
+}
 
 typedef uint32_t VI __attribute__((vector_size(16)));
 typedef struct {
@@ -167,13 +206,34 @@ INLINE VI vi_load(const uint32_t *p)
     return v;
 }
 
-INLINE VI vi_set1(uint32_t x) { return (VI){x, x, x, x}; }
-INLINE void vi_store(uint32_t *p, VI v) { memcpy(p, &v, sizeof v); }
-INLINE VI vi_add_ge(VI s, VI c, VF a, VF b) { return s + ((VI)(a >= b) & c); }
-INLINE VI vi_add_gt(VI s, VI c, VF a, VF b) { return s + ((VI)(a > b) & c); }
-INLINE VI vi_inc_less(VI s, VI a, VI b) { return s - (VI)(a < b); }
-INLINE VI vi_shr2(VI v) { return v >> 2; }
-INLINE VF vt_get(VT t, VI i) { return (VF){t.sum[i[0] & 3], t.sum[i[1] & 3], t.sum[i[2] & 3], t.sum[i[3] & 3]}; }
+INLINE VI vi_set1(uint32_t x)
+{
+    return (VI){x, x, x, x};
+}
+INLINE void vi_store(uint32_t *p, VI v)
+{
+    memcpy(p, &v, sizeof v);
+}
+INLINE VI vi_add_ge(VI s, VI c, VF a, VF b)
+{
+    return s + ((VI)(a >= b) & c);
+}
+INLINE VI vi_add_gt(VI s, VI c, VF a, VF b)
+{
+    return s + ((VI)(a > b) & c);
+}
+INLINE VI vi_inc_less(VI s, VI a, VI b)
+{
+    return s - (VI)(a < b);
+}
+INLINE VI vi_shr2(VI v)
+{
+    return v >> 2;
+}
+INLINE VF vt_get(VT t, VI i)
+{
+    return (VF){t.sum[i[0] & 3], t.sum[i[1] & 3], t.sum[i[2] & 3], t.sum[i[3] & 3]};
+}
 
 INLINE VT vt_make(const float *w)
 {

@@ -11,22 +11,61 @@ typedef struct {
 } VF;
 enum { VF_LANES = 8, TILE_ROWS = 6, TILE_VECS = 2, DOT_X = 3, DOT_W = 2, PV_ACC = 8 };
 
-INLINE VF vf_set1(float x) { return (VF){vdupq_n_f32(x), vdupq_n_f32(x)}; }
-INLINE VF vf_zero(void) { return vf_set1(0); }
-INLINE VF vf_held(VF v) { return v; }
-INLINE VF vf_add(VF a, VF b) { return (VF){vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)}; }
-INLINE VF vf_sub(VF a, VF b) { return (VF){vsubq_f32(a.lo, b.lo), vsubq_f32(a.hi, b.hi)}; }
-INLINE VF vf_mul(VF a, VF b) { return (VF){vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)}; }
-INLINE VF vf_div(VF a, VF b) { return (VF){vdivq_f32(a.lo, b.lo), vdivq_f32(a.hi, b.hi)}; }
-INLINE VF vf_fma(VF a, VF b, VF c) { return (VF){vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)}; }
+INLINE VF vf_set1(float x)
+{
+    return (VF){vdupq_n_f32(x), vdupq_n_f32(x)};
+}
+INLINE VF vf_zero(void)
+{
+    return vf_set1(0);
+}
+INLINE VF vf_held(VF v)
+{
+    return v;
+}
+INLINE VF vf_add(VF a, VF b)
+{
+    return (VF){vaddq_f32(a.lo, b.lo), vaddq_f32(a.hi, b.hi)};
+}
+INLINE VF vf_sub(VF a, VF b)
+{
+    return (VF){vsubq_f32(a.lo, b.lo), vsubq_f32(a.hi, b.hi)};
+}
+INLINE VF vf_mul(VF a, VF b)
+{
+    return (VF){vmulq_f32(a.lo, b.lo), vmulq_f32(a.hi, b.hi)};
+}
+INLINE VF vf_div(VF a, VF b)
+{
+    return (VF){vdivq_f32(a.lo, b.lo), vdivq_f32(a.hi, b.hi)};
+}
+INLINE VF vf_fma(VF a, VF b, VF c)
+{
+    return (VF){vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)};
+}
 
 /* fmax gives NaN for NaN, fmaxnm the other number; here b is wanted. */
-INLINE float32x4_t quad_max(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-INLINE float32x4_t quad_min(float32x4_t a, float32x4_t b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-INLINE VF vf_max(VF a, VF b) { return (VF){quad_max(a.lo, b.lo), quad_max(a.hi, b.hi)}; }
-INLINE VF vf_min(VF a, VF b) { return (VF){quad_min(a.lo, b.lo), quad_min(a.hi, b.hi)}; }
+INLINE float32x4_t quad_max(float32x4_t a, float32x4_t b)
+{
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+INLINE float32x4_t quad_min(float32x4_t a, float32x4_t b)
+{
+    return vbslq_f32(vcltq_f32(a, b), a, b);
+}
+INLINE VF vf_max(VF a, VF b)
+{
+    return (VF){quad_max(a.lo, b.lo), quad_max(a.hi, b.hi)};
+}
+INLINE VF vf_min(VF a, VF b)
+{
+    return (VF){quad_min(a.lo, b.lo), quad_min(a.hi, b.hi)};
+}
 
-INLINE VF vf_load(const float *p) { return (VF){vld1q_f32(p), vld1q_f32(p + 4)}; }
+INLINE VF vf_load(const float *p)
+{
+    return (VF){vld1q_f32(p), vld1q_f32(p + 4)};
+}
 
 INLINE void vf_store(float *p, VF v)
 {
@@ -112,7 +151,8 @@ INLINE float32x4_t quad_sums(float32x4_t v0, float32x4_t v1, float32x4_t v2, flo
 INLINE VF vf_sum_each(const VF v[VF_LANES])
 {
     float32x4_t s[2];
-    UNROLL for (int i = 0; i < 2; i++) {
+    UNROLL for (int i = 0; i < 2; i++)
+    {
         const VF *q = v + 4 * i;
         s[i] = vaddq_f32(quad_sums(q[0].lo, q[1].lo, q[2].lo, q[3].lo), quad_sums(q[0].hi, q[1].hi, q[2].hi, q[3].hi));
     }
@@ -133,14 +173,20 @@ INLINE VF vf_swap(VF v, const int by)
     return (VF){vrev64q_f32(v.lo), vrev64q_f32(v.hi)};
 }
 
-INLINE VF vf_round(VF v) { return (VF){vrndnq_f32(v.lo), vrndnq_f32(v.hi)}; }
+INLINE VF vf_round(VF v)
+{
+    return (VF){vrndnq_f32(v.lo), vrndnq_f32(v.hi)};
+}
 
 INLINE float32x4_t quad_exp2i(float32x4_t n)
 {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
 }
 
-INLINE VF vf_exp2i(VF n) { return (VF){quad_exp2i(n.lo), quad_exp2i(n.hi)}; }
+INLINE VF vf_exp2i(VF n)
+{
+    return (VF){quad_exp2i(n.lo), quad_exp2i(n.hi)};
+}
 
 INLINE float32x4_t quad_log_split(float32x4_t x, float32x4_t *m)
 {
@@ -158,7 +204,10 @@ INLINE VF vf_log_split(VF x, VF *m)
     return e;
 }
 
-INLINE uint32x4_t quad_negative(float32x4_t v) { return vcltzq_s32(vreinterpretq_s32_f32(v)); }
+INLINE uint32x4_t quad_negative(float32x4_t v)
+{
+    return vcltzq_s32(vreinterpretq_s32_f32(v));
+}
 
 INLINE VF vf_by_sign(VF q, VF a, VF b)
 {
@@ -176,7 +225,8 @@ INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 {
     static const uint8_t bit[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     uint64_t m = 0;
-    UNROLL for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         uint8x16_t ge = vandq_u8(vcgeq_u8(vld1q_u8(p + 16 * i), vdupq_n_u8(least)), vld1q_u8(bit));
         m |= (uint64_t)vaddv_u8(vget_low_u8(ge)) << 16 * i | (uint64_t)vaddv_u8(vget_high_u8(ge)) << (16 * i + 8);
     }
@@ -186,7 +236,10 @@ INLINE uint64_t vb_ge(const unsigned char *p, unsigned char least)
 typedef struct {
     float64x2_t part[4]; /* of lanes 2 i and 2 i + 1 */
 } VD;
-INLINE VD vd_zero(void) { return (VD){{vdupq_n_f64(0), vdupq_n_f64(0), vdupq_n_f64(0), vdupq_n_f64(0)}}; }
+INLINE VD vd_zero(void)
+{
+    return (VD){{vdupq_n_f64(0), vdupq_n_f64(0), vdupq_n_f64(0), vdupq_n_f64(0)}};
+}
 
 INLINE VD vd_add(VD s, VF v)
 {
@@ -212,8 +265,14 @@ typedef struct {
     uint32x4_t lo, hi;
 } VI;
 typedef uint8x16_t VT;
-INLINE VI vi_load(const uint32_t *p) { return (VI){vld1q_u32(p), vld1q_u32(p + 4)}; }
-INLINE VI vi_set1(uint32_t x) { return (VI){vdupq_n_u32(x), vdupq_n_u32(x)}; }
+INLINE VI vi_load(const uint32_t *p)
+{
+    return (VI){vld1q_u32(p), vld1q_u32(p + 4)};
+}
+INLINE VI vi_set1(uint32_t x)
+{
+    return (VI){vdupq_n_u32(x), vdupq_n_u32(x)};
+}
 
 INLINE void vi_store(uint32_t *p, VI v)
 {
@@ -238,14 +297,20 @@ INLINE VI vi_inc_less(VI s, VI a, VI b)
     return (VI){vsubq_u32(s.lo, vcltq_u32(a.lo, b.lo)), vsubq_u32(s.hi, vcltq_u32(a.hi, b.hi))};
 }
 
-INLINE VI vi_shr2(VI v) { return (VI){vshrq_n_u32(v.lo, 2), vshrq_n_u32(v.hi, 2)}; }
+INLINE VI vi_shr2(VI v)
+{
+    return (VI){vshrq_n_u32(v.lo, 2), vshrq_n_u32(v.hi, 2)};
+}
 
 INLINE float32x4_t quad_get(VT t, uint32x4_t i)
 {
     return vreinterpretq_f32_u8(vqtbl1q_u8(t, bytes_of_words(vandq_u32(i, vdupq_n_u32(3)))));
 }
 
-INLINE VF vt_get(VT t, VI i) { return (VF){quad_get(t, i.lo), quad_get(t, i.hi)}; }
+INLINE VF vt_get(VT t, VI i)
+{
+    return (VF){quad_get(t, i.lo), quad_get(t, i.hi)};
+}
 
 INLINE VT vt_make(const float *w)
 {

@@ -17,16 +17,22 @@
 
 enum { HAS_PAIRS = 1 };
 
-INLINE VF vp_pack(VF lo, VF hi) { return (VF)_mm512_cvtne2ps_pbh(hi, lo); }
+INLINE VF vp_pack(VF lo, VF hi)
+{
+    return (VF)_mm512_cvtne2ps_pbh(hi, lo);
+}
 
 INLINE VF vp_join(VF even, VF odd)
 {
-    const __m512i turn = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
-                                          20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i turn = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_castsi512_ps(_mm512_permutexvar_epi16(turn, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
 }
 
-INLINE VF vp_dot(VF x, VF y, VF acc) { return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)y); }
+INLINE VF vp_dot(VF x, VF y, VF acc)
+{
+    return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)y);
+}
 
 /* 2^x = 2^floor(x) 2^f with a polynomial through the ends of 0 <= f <= 1. */
 INLINE VF vp_exp2(VF x)
@@ -42,10 +48,22 @@ INLINE VF vp_exp2(VF x)
 
 enum { HAS_PAIRS = 0 };
 
-INLINE VF vp_pack(VF lo, VF hi) { return (void)hi, lo; }
-INLINE VF vp_join(VF even, VF odd) { return (void)odd, even; }
-INLINE VF vp_dot(VF x, VF y, VF acc) { return (void)x, (void)y, acc; }
-INLINE VF vp_exp2(VF x) { return x; }
+INLINE VF vp_pack(VF lo, VF hi)
+{
+    return (void)hi, lo;
+}
+INLINE VF vp_join(VF even, VF odd)
+{
+    return (void)odd, even;
+}
+INLINE VF vp_dot(VF x, VF y, VF acc)
+{
+    return (void)x, (void)y, acc;
+}
+INLINE VF vp_exp2(VF x)
+{
+    return x;
+}
 
 #endif
 

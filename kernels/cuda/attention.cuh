@@ -13,7 +13,9 @@ typedef struct {
     const float *q;
     float *out, *lse, *scores;
     const void *k, *v;
-    const int64_t *range, *qpos, *kpos;
+    const int64_t *range, *qpos; /* range NULL: n entries from first on */
+    int64_t first, count, kpos;
+    bool masked;
     const int32_t *idx, *at;
     unsigned long long *read;
     size_t cap, idx_stride, score_stride, row_bytes;
@@ -38,8 +40,8 @@ static __device__ __forceinline__ attn_unit unit_of(const attn_args &j, int i)
     u.kv_head = own ? i / group : i;
     u.head = own ? i : i * group;
     u.heads = own ? 1 : group;
-    u.first = j.range[2 * list];
-    u.n = j.range[2 * list + 1];
+    u.first = j.range ? j.range[2 * list] : j.first;
+    u.n = j.range ? j.range[2 * list + 1] : j.count;
     u.idx = j.idx ? j.idx + list * j.idx_stride : NULL;
     u.at = j.at ? j.at + list * j.idx_stride : NULL;
     return u;
@@ -65,17 +67,18 @@ static __device__ __forceinline__ void visible(const attn_args &j, const attn_un
     if (u.at) {
         hi = count_until(u, j.qpos[t]);
         if (j.band > 0) lo = count_until(u, j.qpos[t] - j.band);
-    } else if (j.kpos) {
-        int64_t own = j.qpos[t] - j.kpos[0]; /* the query's own entry */
+    } else if (j.masked) {
+        int64_t own = j.qpos[t] - j.kpos; /* the query's own entry */
         hi = min(hi, own + 1);
         if (j.band > 0) lo = max(lo, own - j.band + 1);
     }
     hi = max(hi, lo);
 }
 
-/* Entries from the first to the last that any token sees of those that the lanes of a warp take, `step` tokens apart; none:
- * from > to. */
-static __device__ __forceinline__ void seen_by_warp(const attn_args &j, const attn_unit &u, int step, long long &from, long long &to)
+/* Entries from the first to the last that any token sees of those that the lanes of a warp take, `step` tokens apart;
+ * none: from > to. */
+static __device__ __forceinline__ void seen_by_warp(const attn_args &j, const attn_unit &u, int step, long long &from,
+                                                    long long &to)
 {
     from = INT64_MAX;
     to = 0;
@@ -90,10 +93,15 @@ static __device__ __forceinline__ void seen_by_warp(const attn_args &j, const at
     }
 }
 
+/* Of an entry of the list's room, its first included. */
+static __device__ __forceinline__ size_t slot_at(const attn_unit &u, int64_t at)
+{
+    return (size_t)(u.idx ? u.idx[at] : at);
+}
+
 static __device__ __forceinline__ size_t slot_of(const attn_unit &u, int64_t entry)
 {
-    int64_t at = u.first + entry;
-    return (size_t)(u.idx ? u.idx[at] : at);
+    return slot_at(u, u.first + entry);
 }
 
 /* Query number `row` of a unit's, tokens times heads: where it lies in q, out and lse. */
@@ -134,8 +142,8 @@ static inline bool attn_wide(const attn_args *j)
            codes_wide(&j->v_codes, n);
 }
 
-/* Prompt attention with tensor cores: whether it computes this job, which the number of its queries does not decide; and
- * its launch. */
+/* Prompt attention with tensor cores: whether it computes this job, which the number of its queries does not decide;
+ * and its launch. */
 bool attn_mma_fits(const attn_args *j, const attn_job *job);
 cudaError_t attn_mma_run(backend *be, const attn_args *j, dtype type);
 /* Adds what the job reads, row by row, to its counter, values: of V as well as of K. For stores with codes; others are

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention of one query a sequence, split over its keys, and the merge of parts. A list is cut into pieces whose size
- * follows from its own length alone; a block of threads has one piece of one unit (attention.cuh) and reads each byte of K
- * and V once for up to 8 heads. Source: flash-decoding's split and merge; methods.md 0.2.10. */
+ * follows from its own length alone; a block of threads has one piece of one unit (attention.cuh) and reads each byte
+ * of K and V once for up to 8 heads. Source: flash-decoding's split and merge; methods.md 0.2.10. */
 #include "config.h"
 
 #include <type_traits>
@@ -51,12 +51,13 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
     typedef group_pairs<N> pairs;
     const attn_args &j;
     const attn_unit &u;
-    int64_t lo;
+    int from; /* of the list's room, its first included */
     int n, lane, row0;
     bool mine[NV]; /* columns within the row */
 
     __device__ piece(const attn_args &job, const attn_unit &unit, int64_t first, int count)
-        : j(job), u(unit), lo(first), n(count), lane(threadIdx.x % L), row0(threadIdx.x / L * UNROLL)
+        : j(job), u(unit), from((int)(unit.first + first)), n(count), lane(threadIdx.x % L),
+          row0(threadIdx.x / L * UNROLL)
     {
 #pragma unroll
         for (int i = 0; i < NV; i++) mine[i] = (lane + L * i) * N < j.dim;
@@ -74,7 +75,7 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
         int64_t row[UNROLL];
         loaded bits[UNROLL][NV];
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++) row[k] = rows.row_at(slot_of(u, lo + (at + k < n ? at + k : 0)));
+        for (int k = 0; k < UNROLL; k++) row[k] = rows.row_at(slot_at(u, from + (at + k < n ? at + k : 0)));
 #pragma unroll
         for (int k = 0; k < UNROLL; k++)
 #pragma unroll
@@ -257,8 +258,8 @@ static __global__ void __launch_bounds__(MERGE_BLOCK) merge_pieces_k(decode_batc
     visible(j, u, 0, lo, hi);
     size_t size = (size_t)piece_of(hi - lo), n = ((size_t)(hi - lo) + size - 1) / size;
     size_t row = ((size_t)blockIdx.y * j.n_heads + head) * b.most;
-    merge_row(j.out + (size_t)head * j.dim, j.lse ? j.lse + head : NULL, b.parts + row * j.dim, b.lses + row, n, 1, j.dim,
-              weight);
+    merge_row(j.out + (size_t)head * j.dim, j.lse ? j.lse + head : NULL, b.parts + row * j.dim, b.lses + row, n, 1,
+              j.dim, weight);
 }
 
 static __global__ void __launch_bounds__(MERGE_BLOCK)
@@ -272,8 +273,9 @@ static __global__ void __launch_bounds__(MERGE_BLOCK)
 void cuda_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
 {
     if (n_rows == 0 || !cuda_begin(be, "attn_merge")) return;
-    cudaError_t rc = launch(merge_parts_k, dim3((unsigned)n_rows), dim3(MERGE_BLOCK), n_parts * sizeof(float), cuda_stream(be),
-                            ptr<float>(out), ptr<float>(lse), ptr<float>(parts), ptr<float>(lses), n_parts, n_rows, (int)dim);
+    cudaError_t rc =
+        launch(merge_parts_k, dim3((unsigned)n_rows), dim3(MERGE_BLOCK), n_parts * sizeof(float), cuda_stream(be),
+               ptr<float>(out), ptr<float>(lse), ptr<float>(parts), ptr<float>(lses), n_parts, n_rows, (int)dim);
     cuda_check(be, rc, "attn_merge [%zu, %zu, %zu]", n_parts, n_rows, dim);
 }
 
@@ -285,7 +287,8 @@ typedef struct {
     int64_t n_max;
 } extents;
 
-template <class T, int N, int L, int NV, int G, int FORM> static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
+template <class T, int N, int L, int NV, int G, int FORM>
+static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
 {
     size_t scores = G * (size_t)piece_of(x->n_max), parts = (size_t)WARPS * G * b->job[0].dim;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
@@ -293,7 +296,8 @@ template <class T, int N, int L, int NV, int G, int FORM> static cudaError_t run
                   cuda_stream(be), *b);
 }
 
-template <class T, int L, int NV, int FORM> static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
+template <class T, int L, int NV, int FORM>
+static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
 {
     constexpr int N = pack<T>::N;
     unsigned group = x->heads / x->units;
@@ -346,11 +350,12 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
         cudaError_t rc = form == CODES  ? decode<T, CODES>(be, &b, &x, wide)
                          : form == NEAR ? decode<T, NEAR>(be, &b, &x, wide)
                                         : decode<T, EXACT>(be, &b, &x, wide);
-        cuda_check(be, rc, "attn_decode [%zu jobs, %u heads, %zu], up to %lld keys", n, x.heads, dim, (long long)x.n_max);
+        cuda_check(be, rc, "attn_decode [%zu jobs, %u heads, %zu], up to %lld keys", n, x.heads, dim,
+                   (long long)x.n_max);
     });
     if (be->fault.code != ST_OK) return;
-    cudaError_t rc =
-        launch(merge_pieces_k, dim3(x.heads, (unsigned)n), dim3(MERGE_BLOCK), b.most * sizeof(float), cuda_stream(be), b);
+    cudaError_t rc = launch(merge_pieces_k, dim3(x.heads, (unsigned)n), dim3(MERGE_BLOCK), b.most * sizeof(float),
+                            cuda_stream(be), b);
     cuda_check(be, rc, "attn_decode: merge of %zu pieces", b.most);
 }
 

@@ -2,7 +2,8 @@
 /* Attention of a prompt's queries: tiles of keys in shared memory, softmax carried along. A block of threads has ROWS
  * queries of one unit (tokens times the heads of a group), so that heads of a group share what is read. Tiles begin at
  * multiples of KEYS entries of the list, and a tile that a query does not see changes nothing in its sums: a query's
- * bits do not depend on the chunk that it came in. Source: Milakov and Gimelshein 2018 (online softmax); FlashAttention. */
+ * bits do not depend on the chunk that it came in. Source: Milakov and Gimelshein 2018 (online softmax);
+ * FlashAttention. */
 #include "config.h"
 
 #include "kernels/cuda/tiles.cuh"
@@ -28,8 +29,8 @@ typedef struct {
 
 /* Products of one query with the tile's keys, then weights into weight [KEYS]. */
 template <int KEYS>
-static __device__ __forceinline__ void weigh(carried &x, float *weight, const float *q, const float *tile, const attn_args &j,
-                                             int64_t at, int64_t lo, int64_t hi)
+static __device__ __forceinline__ void weigh(carried &x, float *weight, const float *q, const float *tile,
+                                             const attn_args &j, int64_t at, int64_t lo, int64_t hi)
 {
     const int mine = threadIdx.x % PER_ROW;
     float s[KEYS / PER_ROW], top = -INFINITY, sum = 0;
@@ -134,7 +135,8 @@ static __global__ void count_k(attn_args j)
 template <class T, int N, bool CODES, int KEYS> static cudaError_t run(backend *be, const attn_args *j)
 {
     int stride = stride_of(j->dim);
-    size_t room = (size_t)(ROWS + KEYS) * stride + ROWS * (KEYS + 1), rows = (size_t)j->n_tok * (j->n_heads / j->n_units);
+    size_t room = (size_t)(ROWS + KEYS) * stride + ROWS * (KEYS + 1),
+           rows = (size_t)j->n_tok * (j->n_heads / j->n_units);
     return launch(prefill_k<T, N, CODES, KEYS>, dim3(cuda_blocks(rows, ROWS), (unsigned)j->n_units), dim3(BLOCK),
                   room * sizeof(float), cuda_stream(be), *j);
 }
@@ -161,13 +163,14 @@ void cuda_attn_prefill(backend *be, const attn_job *job)
         cuda_check(be, rc, "attn_prefill: counting");
     }
     if (attn_mma_fits(&j, job)) {
-        cuda_check(be, attn_mma_run(be, &j, job->rows.type), "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads,
-                   j.dim, (long long)job->n_max);
+        cuda_check(be, attn_mma_run(be, &j, job->rows.type), "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok,
+                   j.n_heads, j.dim, (long long)job->n_max);
         return;
     }
     by_type(job->rows.type, [&](auto t) {
         cudaError_t rc = prefill<decltype(t)>(be, &j);
-        cuda_check(be, rc, "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads, j.dim, (long long)job->n_max);
+        cuda_check(be, rc, "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads, j.dim,
+                   (long long)job->n_max);
     });
 }
 
@@ -188,7 +191,10 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->v = r->v.p;
     out->range = ptr<int64_t>(job->range);
     out->qpos = ptr<int64_t>(job->qpos);
-    out->kpos = ptr<int64_t>(job->kpos);
+    out->first = job->first;
+    out->count = job->n_max;
+    out->masked = job->masked;
+    out->kpos = job->kpos;
     out->idx = ptr<int32_t>(job->idx);
     out->at = ptr<int32_t>(job->at);
     out->read = job->copied ? NULL : ptr<unsigned long long>(job->read);

@@ -2,16 +2,16 @@
 /* Attention of a prompt's queries with tensor cores, for rows of f16 or bf16 where the job allows rounding: q and the
  * weights in the type of the rows, sums and the softmax in float32. attn_prefill.cu is the same without tensor cores.
  * A warp has 16 queries of one unit for each of its bands; scores and weights never leave its registers, since the
- * layout of a product's result is that of the next product's left side. Tiles of K and V come two ahead (cp.async). Tiles
- * begin at multiples of KEYS entries of the list, and one that a query does not see changes nothing of its sums, so
- * that a query's bits do not depend on the chunk that it came in.
- * What bounds it, by count, for D = 128 on one processor: a tile of 32 keys for 4 warps (128 queries) is 512 mma, which
- * take 1024 cycles of the tensor cores on sm_80 and 512 on sm_90. Beside them go: 96 KiB of shared memory read, 768
- * cycles (75 % and 150 % of the tensor cores' time; one band a warp would need 1024); 4.5 instructions a score and one
- * an element of the output, in all 460 a warp beside 128 mma, 588 cycles of a scheduler; 32 ex2 a thread, 256 cycles.
- * So at most all of the peak on sm_80, and 67 % on sm_90, where mma.sync alone is said to reach some 62 % of wgmma.
- * 8 warps a processor: two blocks of 128 threads with up to 255 registers and 27 to 70 KiB.
- * Source: FlashAttention-2 (Dao 2023, section 3); Milakov and Gimelshein 2018 (online softmax). */
+ * layout of a product's result is that of the next product's left side. Tiles of K and V come two ahead (cp.async).
+ * Tiles begin at multiples of KEYS entries of the list, and one that a query does not see changes nothing of its sums,
+ * so that a query's bits do not depend on the chunk that it came in. What bounds it, by count, for D = 128 on one
+ * processor: a tile of 32 keys for 4 warps (128 queries) is 512 mma, which take 1024 cycles of the tensor cores on
+ * sm_80 and 512 on sm_90. Beside them go: 96 KiB of shared memory read, 768 cycles (75 % and 150 % of the tensor cores'
+ * time; one band a warp would need 1024); 4.5 instructions a score and one an element of the output, in all 460 a warp
+ * beside 128 mma, 588 cycles of a scheduler; 32 ex2 a thread, 256 cycles. So at most all of the peak on sm_80, and 67 %
+ * on sm_90, where mma.sync alone is said to reach some 62 % of wgmma. 8 warps a processor: two blocks of 128 threads
+ * with up to 255 registers and 27 to 70 KiB. Source: FlashAttention-2 (Dao 2023, section 3); Milakov and Gimelshein
+ * 2018 (online softmax). */
 #include "config.h"
 
 #include <limits.h>
@@ -26,10 +26,18 @@ enum { WARPS = 4, BLOCK = 32 * WARPS, BAND = 16 };
  * registers, namely BANDS (D / 2 of the output + KEYS / 2 of scores + D / 4 of q). Q_SHARED: q does not fit in and
  * comes from shared memory for every tile, which two bands make up for: they share what is loaded of K and V. */
 template <int D> struct cut;
-template <> struct cut<64> { enum { BANDS = 2, KEYS = 64, Q_SHARED = false }; };
-template <> struct cut<96> { enum { BANDS = 2, KEYS = 32, Q_SHARED = false }; };
-template <> struct cut<128> { enum { BANDS = 2, KEYS = 32, Q_SHARED = true }; };
-template <> struct cut<256> { enum { BANDS = 1, KEYS = 32, Q_SHARED = false }; };
+template <> struct cut<64> {
+    enum { BANDS = 2, KEYS = 64, Q_SHARED = false };
+};
+template <> struct cut<96> {
+    enum { BANDS = 2, KEYS = 32, Q_SHARED = false };
+};
+template <> struct cut<128> {
+    enum { BANDS = 2, KEYS = 32, Q_SHARED = true };
+};
+template <> struct cut<256> {
+    enum { BANDS = 1, KEYS = 32, Q_SHARED = false };
+};
 
 template <class T, int D> struct tile {
     enum {
@@ -46,9 +54,9 @@ template <class T, int D> struct tile {
 template <class T, int D> struct held {
     enum { BANDS = cut<D>::BANDS, PARTS = cut<D>::Q_SHARED ? 1 : D / 16 };
     unsigned q[BANDS][PARTS][4];
-    T *q_shared; /* the warp's first row */
+    T *q_shared;                                               /* the warp's first row */
     float out[BANDS][D / 8][4], most[BANDS][2], sum[BANDS][2]; /* sum: of this thread's columns */
-    float by[BANDS][2]; /* score in powers of two = by * product; bf16: 1 */
+    float by[BANDS][2];                                        /* score in powers of two = by * product; bf16: 1 */
 };
 
 /* In shared memory: the entries [lo, hi) that a query of the block sees, counted from the first tile. */
@@ -56,8 +64,8 @@ typedef struct {
     int lo, hi;
 } limits;
 
-/* What the queries of a block and of a warp see, counted from the first tile, which begins at entry `first` of the list.
- * some: seen by some query of the warp; all: by all of them. */
+/* What the queries of a block and of a warp see, counted from the first tile, which begins at entry `first` of the
+ * list. some: seen by some query of the warp; all: by all of them. */
 typedef struct {
     int64_t first; /* of the list's room: range's first included */
     int from, to, some_lo, some_hi, all_lo, all_hi;
@@ -87,8 +95,8 @@ static __device__ __forceinline__ float into_range(float most)
 
 /* Row `row` of the block's queries, times scale * log2 e, into fragments; behind the last row there are zeros. */
 template <class T, int D>
-static __device__ __forceinline__ void load_query(held<T, D> &x, const attn_args &j, const attn_unit &u, int64_t row, int band,
-                                                  int half)
+static __device__ __forceinline__ void load_query(held<T, D> &x, const attn_args &j, const attn_unit &u, int64_t row,
+                                                  int band, int half)
 {
     bool inside = row < (int64_t)j.n_tok * u.heads;
     const float *q = j.q + threadIdx.x % 4 * 2, scale = j.scale * LOG2_E;
@@ -97,7 +105,8 @@ static __device__ __forceinline__ void load_query(held<T, D> &x, const attn_args
     if (inside) q += query_at(j, u, row) * D;
     if (std::is_same<T, __half>::value) {
 #pragma unroll 4
-        for (int c = 0; c < D && inside; c += 8) most = fmaxf(most, fmaxf(fabsf(q[c] * scale), fabsf(q[c + 1] * scale)));
+        for (int c = 0; c < D && inside; c += 8)
+            most = fmaxf(most, fmaxf(fabsf(q[c] * scale), fabsf(q[c + 1] * scale)));
         for (int m = 1; m < 4; m *= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, m));
         fit = into_range(most);
     }
@@ -143,8 +152,7 @@ static __device__ __forceinline__ void multiply_keys(float s[][cut<D>::KEYS / 8]
 }
 
 /* Scores of entries from `at` on that their query does not see. */
-template <int D>
-static __device__ __forceinline__ void hide(float s[][cut<D>::KEYS / 8][4], const limits *mine, int at)
+template <int D> static __device__ __forceinline__ void hide(float s[][cut<D>::KEYS / 8][4], const limits *mine, int at)
 {
     at += threadIdx.x % 4 * 2;
 #pragma unroll
@@ -159,8 +167,7 @@ static __device__ __forceinline__ void hide(float s[][cut<D>::KEYS / 8][4], cons
 }
 
 /* Scores become weights, relative to the largest score so far; what is held is taken down to the same. */
-template <class T, int D>
-static __device__ __forceinline__ void weigh(float s[][cut<D>::KEYS / 8][4], held<T, D> &x)
+template <class T, int D> static __device__ __forceinline__ void weigh(float s[][cut<D>::KEYS / 8][4], held<T, D> &x)
 {
     constexpr int N = cut<D>::KEYS / 8;
 #pragma unroll
@@ -196,7 +203,8 @@ static __device__ __forceinline__ void add_values(held<T, D> &x, const float s[]
 #pragma unroll
         for (int i = 0; i < cut<D>::BANDS; i++)
 #pragma unroll
-            for (int a = 0; a < 4; a++) w[i][a] = pack2(s[i][2 * n + a / 2][a % 2 * 2], s[i][2 * n + a / 2][a % 2 * 2 + 1], T());
+            for (int a = 0; a < 4; a++)
+                w[i][a] = pack2(s[i][2 * n + a / 2][a % 2 * 2], s[i][2 * n + a / 2][a % 2 * 2 + 1], T());
 #pragma unroll
         for (int c = 0; c < D / 16; c++) {
             unsigned b[4];
@@ -234,8 +242,8 @@ static __device__ __forceinline__ void put_out(held<T, D> &x, const attn_args &j
 
 /* Sets w, and the limits of the thread's queries; room: for each warp what its queries see. */
 template <int D>
-static __device__ __forceinline__ void look(sight *w, limits *mine, const attn_args &j, const attn_unit &u, int64_t row0,
-                                            int64_t (*room)[2])
+static __device__ __forceinline__ void look(sight *w, limits *mine, const attn_args &j, const attn_unit &u,
+                                            int64_t row0, int64_t (*room)[2])
 {
     enum { N = 2 * cut<D>::BANDS, KEYS = cut<D>::KEYS };
     long long lo[N], hi[N], from = INT64_MAX, to = 0, all_from = INT64_MAX, all_to = 0;
@@ -252,7 +260,8 @@ static __device__ __forceinline__ void look(sight *w, limits *mine, const attn_a
     }
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32][0] = from, room[threadIdx.x / 32][1] = to;
     __syncthreads();
-    for (int i = 0; i < WARPS; i++) all_from = min(all_from, (long long)room[i][0]), all_to = max(all_to, (long long)room[i][1]);
+    for (int i = 0; i < WARPS; i++)
+        all_from = min(all_from, (long long)room[i][0]), all_to = max(all_to, (long long)room[i][1]);
     w->first = all_to == 0 ? 0 : (u.first + all_from) / KEYS * KEYS;
     long long first = w->first - u.first;
     w->from = all_to == 0 ? 0 : (int)(all_from - first), w->to = all_to == 0 ? 0 : (int)(all_to - first);
@@ -316,7 +325,8 @@ template <class T, int D> static __global__ void __launch_bounds__(BLOCK) prefil
 bool attn_mma_fits(const attn_args *j, const attn_job *job)
 {
     bool size = j->dim == 64 || j->dim == 96 || j->dim == 128 || j->dim == 256;
-    return size && !attn_has_codes(j) && job->rounded && job->rows.type != DT_F32 && attn_wide(j) && ((uintptr_t)j->q | (uintptr_t)j->out) % 8 == 0;
+    return size && !attn_has_codes(j) && job->rounded && job->rows.type != DT_F32 && attn_wide(j) &&
+           ((uintptr_t)j->q | (uintptr_t)j->out) % 8 == 0;
 }
 
 template <class T, int D> static cudaError_t prefill(backend *be, const attn_args *j)

@@ -79,14 +79,14 @@ status cuda_reserved(backend *be, err *e)
 
 /* ---- memory ---- */
 
-static void memory_free(backend *be, buf b, size_t bytes)
+void cuda_free(backend *be, buf b, size_t bytes)
 {
     (void)bytes;
     cuda_step_end(be);
     cuda_check(be, cudaFree(b.p), "freeing");
 }
 
-static status memory_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
+status cuda_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
 {
     void *p;
     out->p = NULL;
@@ -103,12 +103,12 @@ static status memory_alloc(backend *be, buf *out, size_t bytes, const char *what
 static void copy_in(backend *be, buf dst, const void *src, size_t bytes)
 {
     cuda_step_end(be);
-    if (cuda_check(be, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, cuda_stream(be)), "upload of %zu bytes",
-                   bytes))
+    if (cuda_check(be, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, cuda_stream(be)),
+                   "upload of %zu bytes", bytes))
         wait(be, "upload");
 }
 
-static status memory_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
+status cuda_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
 {
     void *p;
     out->p = NULL;
@@ -122,7 +122,7 @@ static status memory_import(backend *be, buf *out, const void *host, size_t byte
 }
 
 /* Small uploads queue behind what came before, without a wait. */
-static void memory_upload(backend *be, buf dst, const void *src, size_t bytes)
+void cuda_upload(backend *be, buf dst, const void *src, size_t bytes)
 {
     unsigned char *by = cuda_staging(be, bytes);
     if (be->fault.code != ST_OK) return;
@@ -131,10 +131,11 @@ static void memory_upload(backend *be, buf dst, const void *src, size_t bytes)
         return;
     }
     memcpy(by, src, bytes);
-    cuda_check(be, cudaMemcpyAsync(dst.p, by, bytes, cudaMemcpyHostToDevice, cuda_stream(be)), "upload of %zu bytes", bytes);
+    cuda_check(be, cudaMemcpyAsync(dst.p, by, bytes, cudaMemcpyHostToDevice, cuda_stream(be)), "upload of %zu bytes",
+               bytes);
 }
 
-static void memory_download(backend *be, void *dst, buf src, size_t bytes)
+void cuda_download(backend *be, void *dst, buf src, size_t bytes)
 {
     memset(dst, 0, bytes); /* defined after a fault too */
     cuda_step_end(be);
@@ -144,18 +145,19 @@ static void memory_download(backend *be, void *dst, buf src, size_t bytes)
         wait(be, "download");
 }
 
-static void memory_copy(backend *be, buf dst, buf src, size_t bytes)
+void cuda_copy(backend *be, buf dst, buf src, size_t bytes)
 {
     if (!cuda_begin(be, "copy")) return;
-    cuda_check(be, cudaMemcpyAsync(dst.p, src.p, bytes, cudaMemcpyDeviceToDevice, cuda_stream(be)), "copy of %zu bytes", bytes);
+    cuda_check(be, cudaMemcpyAsync(dst.p, src.p, bytes, cudaMemcpyDeviceToDevice, cuda_stream(be)), "copy of %zu bytes",
+               bytes);
 }
 
-static void memory_discard(backend *be, buf b, size_t bytes)
+void cuda_discard(backend *be, buf b, size_t bytes)
 {
     (void)be, (void)b, (void)bytes; /* one planned allocation: nothing goes back before it is freed */
 }
 
-static status memory_reserve(backend *be, const step_size *s, err *e)
+status cuda_reserve(backend *be, const step_size *s, err *e)
 {
     cuda_ctx *c = cuda_of(be);
     size_t parts = cuda_decode_room(s->rows, s->n_heads, s->head_dim, s->n_keys);
@@ -164,14 +166,24 @@ static status memory_reserve(backend *be, const step_size *s, err *e)
     return cuda_reserved(be, e);
 }
 
-static size_t memory_available(backend *be)
+void cuda_release(backend *be, buf b, size_t bytes)
+{
+    cuda_free(be, b, bytes);
+}
+
+bool cuda_map_file(backend *, buf, size_t, int, uint64_t)
+{
+    return false; /* a file is uploaded */
+}
+
+size_t cuda_available(backend *be)
 {
     size_t free_bytes = 0, total;
     cuda_check(be, cudaMemGetInfo(&free_bytes, &total), "asking for free memory");
     return free_bytes;
 }
 
-static void memory_sync(backend *be)
+void cuda_sync(backend *be)
 {
     if (be->fault.code == ST_OK) wait(be, "waiting");
 }
@@ -192,8 +204,8 @@ static status host_alloc(backend *be, buf *out, size_t bytes, const char *what, 
     cudaError_t rc = cudaHostAlloc(&p, bytes ? bytes : 16, cudaHostAllocMapped | cudaHostAllocPortable);
     if (rc == cudaErrorMemoryAllocation) {
         cudaGetLastError(); /* it would come back from the next launch */
-        return err_set(e, ST_NOMEM, "%s: out of pinned host memory: %s needs %.1f MB, %.1f MB are available", be->name, what,
-                       (double)bytes / 1e6, (double)host_room(be) / 1e6);
+        return err_set(e, ST_NOMEM, "%s: out of pinned host memory: %s needs %.1f MB, %.1f MB are available", be->name,
+                       what, (double)bytes / 1e6, (double)host_room(be) / 1e6);
     }
     if (!cuda_check(be, rc, "%s: pinning %zu bytes of host memory", what, bytes)) return backend_fault(be, e);
     memset(p, 0, bytes);
@@ -234,57 +246,17 @@ static void close_backend(backend *be)
     be->ctx = NULL;
 }
 
-static const backend_ops cuda_table = {
-    .alloc = memory_alloc,
-    .at_once = true,
-    .free = memory_free,
-    .import = memory_import,
-    .imports_copy = true,
-    .reserve = memory_reserve,
-    .release = memory_free,
-    .upload = memory_upload,
-    .download = memory_download,
-    .copy = memory_copy,
-    .discard = memory_discard,
-    .map_file = NULL, /* a file is uploaded */
-    .available = memory_available,
-    .sync = memory_sync,
-    .step_begin = cuda_step_begin,
-    .step_end = cuda_step_end,
-    .send = cuda_send,
-    .receive = cuda_receive,
-    .embed = cuda_embed,
-    .rmsnorm = cuda_rmsnorm,
-    .linear = cuda_linear,
-    .quantize = cuda_quantize,
-    .convert = cuda_convert,
-    .swiglu = cuda_swiglu,
-    .add = cuda_add,
-    .draw = cuda_draw,
-    .all_reduce = cuda_all_reduce,
-    .gather_columns = cuda_gather_columns,
-    .i64_add = cuda_i64_add,
-    .pos_iota = cuda_pos_iota,
-    .pos_shift = cuda_pos_shift,
-    .pos_ring = cuda_pos_ring,
-    .count_lists = cuda_count_lists,
-    .rope_table = cuda_rope_table,
-    .rope = cuda_rope,
-    .kv_write = cuda_kv_write,
-    .kv_copy = cuda_kv_copy,
-    .attn_prefill = cuda_attn_prefill,
-    .attn_decode = cuda_attn_decode,
-    .attn_merge = cuda_attn_merge,
-    .codes = &cuda_codes,
-    .evict = &cuda_evict,
-    .select = &cuda_select,
-    .quest = &cuda_quest,
-    .fier = &cuda_fier,
-    .paris = &cuda_paris,
-    .block = &cuda_block,
-    .tier = NULL, /* files */
-    .host = &cuda_host,
-};
+#define CUDA_TABLE(name, OPS)  static const name##_ops cuda_##name = {OPS(OP_ENTRY, cuda_##name##_, cuda_##name##_)};
+#define CUDA_FAMILY(name, OPS) .name = &cuda_##name,
+
+OP_FAMILIES(CUDA_TABLE)
+
+static const backend_ops cuda_ops = {.at_once = true,
+                                     .imports_copy = true,
+                                     .queues = true,
+                                     .tier = NULL, /* files */
+                                     .host = &cuda_host,
+                                     CORE_OPS(OP_ENTRY, cuda_, cuda_) OP_FAMILIES(CUDA_FAMILY)};
 
 static status find_device(const backend *be, int *index, err *e)
 {
@@ -294,7 +266,8 @@ static status find_device(const backend *be, int *index, err *e)
         return err_set(e, ST_DEVICE, "--device cuda: no usable GPU: %s",
                        rc == cudaSuccess ? "no device found" : cudaGetErrorString(rc));
     if (*index >= n && backend_ranks(be) > 1)
-        return err_set(e, ST_USAGE, "--device cuda: %d ranks on this machine need a GPU each, it has %d", be->ranks->local_size, n);
+        return err_set(e, ST_USAGE, "--device cuda: %d ranks on this machine need a GPU each, it has %d",
+                       be->ranks->local_size, n);
     if (*index >= n)
         return err_set(e, ST_USAGE, "--device cuda:%d: the last GPU of this machine is cuda:%d", *index, n - 1);
     if (*index < 0) *index = 0;
@@ -353,11 +326,13 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
         return st;
     }
     c->gemm = cuda_gemm_create(index, c->stream);
-    c->ops = cuda_table;
-    be->ops = &c->ops;
+    be->ops = &cuda_ops;
     be->close = close_backend;
     be->n_threads = 1;
     snprintf(be->about, sizeof be->about, "%s, %s%s%s", model, c->gemm ? cuda_gemm_name(c->gemm) : "built-in GEMM",
-             be->ranks ? ", " : "", c->nccl ? cuda_nccl_name(c->nccl) : be->ranks ? "no NCCL" : "");
+             be->ranks ? ", " : "",
+             c->nccl     ? cuda_nccl_name(c->nccl)
+             : be->ranks ? "no NCCL"
+                         : "");
     return ST_OK;
 }

@@ -8,10 +8,10 @@
 enum {
     BLOCK = 256,
     WARPS = BLOCK / 32,
-    FORM = 128,             /* threads that form: a warp a head */
-    CHANNELS = 256 / 32,    /* of a lane, at most */
-    MOST_PROBE = 48 << 10,  /* bytes of a probe in shared memory */
-    ITEMS = 4096            /* scores whose entropy a block adds up */
+    FORM = 128,            /* threads that form: a warp a head */
+    CHANNELS = 256 / 32,   /* of a lane, at most */
+    MOST_PROBE = 48 << 10, /* bytes of a probe in shared memory */
+    ITEMS = 4096           /* scores whose entropy a block adds up */
 };
 
 /* ---- statistics and probes: 32 channels a block, a warp a slice of the rows ---- */
@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(BLOCK)
     m2[c] = (float)square;
 }
 
-static void block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
+void cuda_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
 {
     if (n == 0 || !cuda_begin(be, "block.moments")) return;
     cudaError_t rc = launch(moments_k, dim3(cuda_blocks(dim, 32)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(mean),
@@ -62,7 +62,8 @@ static void block_moments(backend *be, buf mean, buf m2, size_t before, buf x, s
 }
 
 /* Average of the channels' variances; one block of threads. ranks: whose channels are added up later. */
-static __global__ void __launch_bounds__(BLOCK) variance_k(float *out, size_t dim, const float *m2, size_t count, int ranks)
+static __global__ void __launch_bounds__(BLOCK)
+    variance_k(float *out, size_t dim, const float *m2, size_t count, int ranks)
 {
     SHARED(float, part, [WARPS]);
     float by = 1 / (float)(count - 1), sum = 0;
@@ -72,8 +73,8 @@ static __global__ void __launch_bounds__(BLOCK) variance_k(float *out, size_t di
 }
 
 /* |phi|_1 of a row; a block has a row. 0 without a variance. */
-static __global__ void __launch_bounds__(BLOCK)
-    activation_k(float *out, const float *x, size_t dim, const float *mean, const float *m2, size_t count, const float *variance)
+static __global__ void __launch_bounds__(BLOCK) activation_k(float *out, const float *x, size_t dim, const float *mean,
+                                                             const float *m2, size_t count, const float *variance)
 {
     SHARED(float, part, [WARPS]);
     float by = 1 / (float)(count - 1), floor = *variance / 100, sum = 0;
@@ -113,7 +114,8 @@ static const float *activations(backend *be, const float *x, size_t n, size_t di
     float *out = (float *)cuda_room(be, &cuda_of(be)->parts, n + 1, sizeof(float), "activations");
     if (!out) return NULL;
     float *variance = out + n;
-    cudaError_t rc = launch(variance_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), variance, dim, m2, count, backend_ranks(be));
+    cudaError_t rc =
+        launch(variance_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), variance, dim, m2, count, backend_ranks(be));
     if (!cuda_check(be, rc, "block.probe: variance of %zu", dim)) return NULL;
     cuda_sum(be, variance, 1);
     rc = launch(activation_k, dim3((unsigned)n), dim3(BLOCK), 0, cuda_stream(be), out, x, dim, mean, m2, count,
@@ -123,7 +125,7 @@ static const float *activations(backend *be, const float *x, size_t n, size_t di
     return out;
 }
 
-static void block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
+void cuda_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
 {
     const float *activation = NULL;
     if (n == 0 || !cuda_begin(be, "block.probe")) return;
@@ -144,25 +146,25 @@ static __device__ __forceinline__ float cosine(float dot, float aa, float bb)
     return aa == 0 || bb == 0 ? 0 : dot / (sqrtf(aa) * sqrtf(bb));
 }
 
-/* Cosines of whole rows, a warp a row, 16 bytes a load. The probe lies in shared memory, so that neighbouring lanes read
- * neighbouring quads: element e of lane l in turn i at [i][e / 4][l][e % 4]. */
+/* Cosines of whole rows, a warp a row, 16 bytes a load. The probe lies in shared memory, so that neighbouring lanes
+ * read neighbouring quads: element e of lane l in turn i at [i][e / 4][l][e % 4]. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    cosine_k(float *score, const float *probe, const T *rep, int dim, const int64_t *n, unsigned long long *read)
+    cosine_k(float *score, const float *probe, const T *rep, int dim, item_range n, unsigned long long *read)
 {
     enum { N = pack<T>::N, TURN = 32 * N };
     SHARED(float, part, [WARPS]);
     SHARED_DYN(float, mine);
     int lane = threadIdx.x % 32;
     float aa = 0;
-    add_read(read, (unsigned long long)max(n[2] - n[1], (int64_t)0) * dim * sizeof(T));
+    add_read(read, (unsigned long long)max(n.hi - n.lo, (int64_t)0) * dim * sizeof(T));
     for (int c = threadIdx.x; c < dim; c += BLOCK) {
         int e = c % N, at = c / TURN * TURN + e / 4 * 128 + c % TURN / N * 4 + e % 4;
         mine[at] = probe[c];
         aa += probe[c] * probe[c];
     }
     aa = block_sum(aa, part); /* also the barrier behind the writes */
-    for (int64_t b = n[1] + (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < n[2]; b += (int64_t)gridDim.x * WARPS) {
+    for (int64_t b = n.lo + (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < n.hi; b += (int64_t)gridDim.x * WARPS) {
         const T *row = rep + (size_t)b * dim;
         float dot = 0, bb = 0;
 #pragma unroll 4
@@ -184,13 +186,12 @@ static __global__ void __launch_bounds__(BLOCK)
 /* Mean of the cosines of `parts` equal parts, or of what the other kernel cannot load; a warp a row. ranks: whose means
  * are added up later. */
 template <class T>
-static __global__ void __launch_bounds__(BLOCK)
-    cosines_k(float *score, const float *probe, const T *rep, int dim, int parts, int ranks, const int64_t *n,
-              unsigned long long *read)
+static __global__ void __launch_bounds__(BLOCK) cosines_k(float *score, const float *probe, const T *rep, int dim,
+                                                          int parts, int ranks, item_range n, unsigned long long *read)
 {
     int lane = threadIdx.x % 32, size = dim / parts;
-    add_read(read, (unsigned long long)max(n[2] - n[1], (int64_t)0) * dim * sizeof(T));
-    for (int64_t b = n[1] + (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < n[2]; b += (int64_t)gridDim.x * WARPS) {
+    add_read(read, (unsigned long long)max(n.hi - n.lo, (int64_t)0) * dim * sizeof(T));
+    for (int64_t b = n.lo + (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; b < n.hi; b += (int64_t)gridDim.x * WARPS) {
         float sum = 0;
         for (int p = 0; p < parts; p++) {
             float dot = 0, aa = 0, bb = 0;
@@ -209,12 +210,13 @@ static __global__ void __launch_bounds__(BLOCK)
  * probe's; a warp a row. */
 template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    products_k(float *parts, int64_t n_max, const float *probe, const T *rep, int dim, const int64_t *n, unsigned long long *read)
+    products_k(float *parts, int64_t n_max, const float *probe, const T *rep, int dim, item_range n,
+               unsigned long long *read)
 {
     int lane = threadIdx.x % 32;
     int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    add_read(read, (unsigned long long)max(n[2] - n[1], (int64_t)0) * dim * sizeof(T));
-    for (int64_t b = n[1] + warp; b < n[2]; b += (int64_t)gridDim.x * WARPS) {
+    add_read(read, (unsigned long long)max(n.hi - n.lo, (int64_t)0) * dim * sizeof(T));
+    for (int64_t b = n.lo + warp; b < n.hi; b += (int64_t)gridDim.x * WARPS) {
         float dot = 0, bb = 0;
         for (int c = lane; c < dim; c += 32) {
             float y = to_f32(rep[(size_t)b * dim + c]);
@@ -229,14 +231,15 @@ static __global__ void __launch_bounds__(BLOCK)
     if (warp == 0 && lane == 0) parts[2 * n_max] = aa;
 }
 
-static __global__ void __launch_bounds__(BLOCK) whole_k(float *score, const float *parts, int64_t n_max, const int64_t *n)
+static __global__ void __launch_bounds__(BLOCK) whole_k(float *score, const float *parts, int64_t n_max, item_range n)
 {
-    int64_t b = n[1] + (int64_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (b < n[2]) score[b] = cosine(parts[b], parts[2 * n_max], parts[n_max + b]);
+    int64_t b = n.lo + (int64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (b < n.hi) score[b] = cosine(parts[b], parts[2 * n_max], parts[n_max + b]);
 }
 
 /* The cosine over the heads of all ranks. What is no candidate is added up too, and not read. */
-static void score_whole(backend *be, buf score, buf probe, const block_index *x, buf n, int64_t n_max, buf read, dim3 grid)
+static void score_whole(backend *be, buf score, buf probe, const block_index *x, item_range n, int64_t n_max, buf read,
+                        dim3 grid)
 {
     int dim = (int)(x->n_heads * x->head_dim);
     size_t count = 2 * (size_t)n_max + 1;
@@ -244,19 +247,20 @@ static void score_whole(backend *be, buf score, buf probe, const block_index *x,
     if (!parts) return;
     by_type(x->type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = launch(products_k<T>, grid, dim3(BLOCK), 0, cuda_stream(be), parts, n_max,
-                                (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim,
-                                (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read));
+        cudaError_t rc =
+            launch(products_k<T>, grid, dim3(BLOCK), 0, cuda_stream(be), parts, n_max, (const float *)ptr<float>(probe),
+                   (const T *)ptr<T>(x->rep), dim, n, ptr<unsigned long long>(read));
         cuda_check(be, rc, "block.score [%d], up to %lld blocks", dim, (long long)n_max);
     });
     cuda_sum(be, parts, count);
     cudaError_t rc = launch(whole_k, dim3(cuda_blocks((size_t)n_max, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
-                            ptr<float>(score), (const float *)parts, n_max, (const int64_t *)ptr<int64_t>(n));
+                            ptr<float>(score), (const float *)parts, n_max, n);
     cuda_check(be, rc, "block.score, up to %lld blocks", (long long)n_max);
 }
 
-static void block_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max, buf read)
+void cuda_block_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, item_range n, buf read)
 {
+    int64_t n_max = n.hi;
     int dim = (int)(x->n_heads * x->head_dim);
     int ranks = backend_ranks(be);
     if (n_max <= 0 || !cuda_begin(be, "block.score")) return;
@@ -272,11 +276,11 @@ static void block_score(backend *be, buf score, buf probe, const block_index *x,
         bool wide = parts == 1 && ranks == 1 && dim * sizeof(T) % 16 == 0 && (uintptr_t)x->rep.p % 16 == 0;
         cudaError_t rc = wide && shared <= MOST_PROBE
                              ? launch(cosine_k<T>, grid, dim3(BLOCK), shared, cuda_stream(be), ptr<float>(score),
-                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim,
-                                      (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read))
+                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim, n,
+                                      ptr<unsigned long long>(read))
                              : launch(cosines_k<T>, grid, dim3(BLOCK), 0, cuda_stream(be), ptr<float>(score),
-                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim, (int)parts, ranks,
-                                      (const int64_t *)ptr<int64_t>(n), ptr<unsigned long long>(read));
+                                      (const float *)ptr<float>(probe), (const T *)ptr<T>(x->rep), dim, (int)parts,
+                                      ranks, n, ptr<unsigned long long>(read));
         cuda_check(be, rc, "block.score [%d], up to %lld blocks", dim, (long long)n_max);
     });
     cuda_sum(be, ptr<float>(score), (size_t)n_max);
@@ -306,12 +310,13 @@ static __global__ void fold_k(band m, const float *sum, size_t stride, const int
     *to = (p >= at[2] ? 0 : *to) + (sum ? sum[head * stride + i] : 0);
 }
 
-static void block_fold(backend *be, const band_mass *mass, buf sum, size_t stride, buf at, int64_t n_max)
+void cuda_block_fold(backend *be, const band_mass *mass, buf sum, size_t stride, buf at, int64_t n_max)
 {
     band m = band_of(mass);
     if (n_max <= 0 || !cuda_begin(be, "block.fold")) return;
-    cudaError_t rc = launch(fold_k, dim3(cuda_blocks((size_t)n_max, BLOCK), (unsigned)m.heads), dim3(BLOCK), 0,
-                            cuda_stream(be), m, (const float *)ptr<float>(sum), stride, (const int64_t *)ptr<int64_t>(at));
+    cudaError_t rc =
+        launch(fold_k, dim3(cuda_blocks((size_t)n_max, BLOCK), (unsigned)m.heads), dim3(BLOCK), 0, cuda_stream(be), m,
+               (const float *)ptr<float>(sum), stride, (const int64_t *)ptr<int64_t>(at));
     cuda_check(be, rc, "block.fold [%d], up to %lld tokens", m.heads, (long long)n_max);
 }
 
@@ -372,15 +377,22 @@ template <class T> static __global__ void __launch_bounds__(FORM) form_k(forming
         if (lane + 32 * i < f.dim) put_f32(&rep[lane + 32 * i], (float)(sum[i] / (double)f.reps));
 }
 
-static void block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *mass, buf at, int64_t n_max)
+void cuda_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *mass, buf at,
+                     int64_t n_max)
 {
-    forming f = {x->rep.p, ptr<float>(keys->k), keys->cap, x->size, x->reps, (int)x->n_heads,
-                 (int)(x->n_heads / x->n_kv_heads), (int)x->head_dim};
+    forming f = {x->rep.p,
+                 ptr<float>(keys->k),
+                 keys->cap,
+                 x->size,
+                 x->reps,
+                 (int)x->n_heads,
+                 (int)(x->n_heads / x->n_kv_heads),
+                 (int)x->head_dim};
     band m = mass ? band_of(mass) : band{};
     if (n_max <= 0 || !cuda_begin(be, "block.form")) return;
     by_type(x->type, [&](auto t) {
-        cudaError_t rc = launch(form_k<decltype(t)>, dim3((unsigned)n_max, cuda_blocks(x->n_heads, FORM / 32)), dim3(FORM), 0,
-                                cuda_stream(be), f, m, (const int64_t *)ptr<int64_t>(at));
+        cudaError_t rc = launch(form_k<decltype(t)>, dim3((unsigned)n_max, cuda_blocks(x->n_heads, FORM / 32)),
+                                dim3(FORM), 0, cuda_stream(be), f, m, (const int64_t *)ptr<int64_t>(at));
         cuda_check(be, rc, "block.form [%zu, %zu], up to %lld blocks", x->n_heads, x->head_dim, (long long)n_max);
     });
 }
@@ -394,8 +406,8 @@ typedef struct {
     unsigned long long *count;
 } far;
 
-/* One block of threads. Of the chosen blocks, which ascend, the first are wholly behind the window, then one may be in part;
- * all others are whole. */
+/* One block of threads. Of the chosen blocks, which ascend, the first are wholly behind the window, then one may be in
+ * part; all others are whole. */
 static __global__ void __launch_bounds__(BLOCK) list_k(far l)
 {
     SHARED(float, part, [WARPS]);
@@ -406,7 +418,8 @@ static __global__ void __launch_bounds__(BLOCK) list_k(far l)
     int64_t hidden = (int64_t)block_sum(mine, part), cut = 0;
     if (hidden < n) cut = max(from - (sinks + block[hidden] * l.size), (int64_t)0);
     for (int64_t i = threadIdx.x; i < first; i += BLOCK) l.idx[i] = (int32_t)(from + i);
-    int64_t tokens = (n - hidden) * l.size - cut, pending = max(l.at[2], from), rest = max(l.at[3] - pending, (int64_t)0);
+    int64_t tokens = (n - hidden) * l.size - cut, pending = max(l.at[2], from),
+            rest = max(l.at[3] - pending, (int64_t)0);
     for (int64_t i = threadIdx.x; i < tokens; i += BLOCK) {
         int64_t j = i + cut;
         l.idx[first + i] = (int32_t)(sinks + block[hidden + j / l.size] * l.size + j % l.size);
@@ -418,10 +431,10 @@ static __global__ void __launch_bounds__(BLOCK) list_k(far l)
     l.range[1] = first + tokens + rest;
 }
 
-static void block_list(backend *be, const far_list *list)
+void cuda_block_list(backend *be, const far_list *list)
 {
-    far l = {ptr<int64_t>(list->at), ptr<int64_t>(list->chosen), ptr<int32_t>(list->block), list->size,
-             ptr<int32_t>(list->idx), ptr<int64_t>(list->range), ptr<unsigned long long>(list->count)};
+    far l = {ptr<int64_t>(list->at),  ptr<int64_t>(list->chosen), ptr<int32_t>(list->block),           list->size,
+             ptr<int32_t>(list->idx), ptr<int64_t>(list->range),  ptr<unsigned long long>(list->count)};
     if (!cuda_begin(be, "block.list")) return;
     cuda_check(be, launch(list_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), l), "block.list");
 }
@@ -435,12 +448,12 @@ typedef struct {
 
 /* A block has some items of a list. NaN counts as -inf. */
 static __global__ void __launch_bounds__(BLOCK)
-    entropy_k(entropy_part *out, const float *score, size_t stride, const int64_t *n, float scale)
+    entropy_k(entropy_part *out, const float *score, size_t stride, item_range n, float scale)
 {
     SHARED(float, room, [WARPS]);
     SHARED(double, part, [WARPS]);
     const float *s = score + blockIdx.y * stride;
-    int64_t lo = n[1] + (int64_t)blockIdx.x * ITEMS, hi = min(lo + ITEMS, n[2]);
+    int64_t lo = n.lo + (int64_t)blockIdx.x * ITEMS, hi = min(lo + ITEMS, n.hi);
     float most = -INFINITY;
     double z = 0, sum = 0;
     for (int64_t i = lo + threadIdx.x; i < hi; i += BLOCK) most = fmaxf(most, __fmul_rn(scale, s[i]));
@@ -504,19 +517,19 @@ static __device__ void set_theta(const pools &p, const entropy_part *parts, int 
 }
 
 /* What it takes of the pool by its entropy; one thread. */
-static __device__ void take_share(const pools &p, const int64_t *n)
+static __device__ void take_share(const pools &p, item_range n)
 {
     double theta = (double)p.theta[p.window * p.layers + p.layer];
     int64_t pool = p.pool[p.window], least = p.bound[0], reserve = least * (int64_t)(p.layers - p.layer - 1);
     int64_t k = (int64_t)floor(share_of(p, theta) * (double)pool + 0.5);
     k = min(min(max(k, least), p.bound[1]), pool - reserve);
-    k = max(min(k, n[2] - n[1]), (int64_t)0);
+    k = max(min(k, n.hi - n.lo), (int64_t)0);
     p.k[0] = k;
     p.pool[p.window] = pool - k;
 }
 
 /* One warp. */
-static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, const int64_t *n)
+static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, item_range n)
 {
     set_theta(p, parts, n_parts, n_lists, 1);
     if (threadIdx.x == 0) take_share(p, n);
@@ -528,28 +541,37 @@ static __global__ void theta_k(pools p, const entropy_part *parts, int n_parts, 
     set_theta(p, parts, n_parts, n_lists, ranks);
 }
 
-static __global__ void share_k(pools p, const int64_t *n)
+static __global__ void share_k(pools p, item_range n)
 {
     if (threadIdx.x == 0) take_share(p, n);
 }
 
 static cudaError_t take_together(backend *be, const pools &p, const entropy_part *parts, int n_parts, int n_lists,
-                                 const int64_t *n)
+                                 item_range n)
 {
-    cudaError_t rc = launch(theta_k, dim3(1), dim3(32), 0, cuda_stream(be), p, parts, n_parts, n_lists, backend_ranks(be));
+    cudaError_t rc =
+        launch(theta_k, dim3(1), dim3(32), 0, cuda_stream(be), p, parts, n_parts, n_lists, backend_ranks(be));
     if (rc == cudaSuccess) cuda_sum(be, p.theta + p.window * p.layers + p.layer, 1);
     return rc == cudaSuccess ? launch(share_k, dim3(1), dim3(32), 0, cuda_stream(be), p, n) : rc;
 }
 
-static void block_take(backend *be, const entropy_pool *pool, size_t window, size_t layer, const item_scores *s, float scale,
-                       buf k)
+void cuda_block_take(backend *be, const entropy_pool *pool, size_t window, size_t layer, const item_scores *s,
+                     float scale, buf k)
 {
-    pools p = {ptr<float>(pool->theta), ptr<double>(pool->sum), ptr<int64_t>(pool->count), ptr<int64_t>(pool->pool),
-               ptr<int64_t>(k), ptr<int64_t>(pool->bound), pool->n_layers, window, layer};
-    unsigned chunks = max(1u, cuda_blocks((size_t)max(s->n_max, (int64_t)0), ITEMS));
-    const int64_t *n = ptr<int64_t>(s->n);
+    pools p = {ptr<float>(pool->theta),
+               ptr<double>(pool->sum),
+               ptr<int64_t>(pool->count),
+               ptr<int64_t>(pool->pool),
+               ptr<int64_t>(k),
+               ptr<int64_t>(pool->bound),
+               pool->n_layers,
+               window,
+               layer};
+    item_range n = s->items;
+    unsigned chunks = max(1u, cuda_blocks((size_t)max(n.hi - n.lo, (int64_t)0), ITEMS));
     if (!cuda_begin(be, "block.take")) return;
-    entropy_part *parts = (entropy_part *)cuda_room(be, &cuda_of(be)->parts, s->n_lists * chunks, sizeof *parts, "entropies");
+    entropy_part *parts =
+        (entropy_part *)cuda_room(be, &cuda_of(be)->parts, s->n_lists * chunks, sizeof *parts, "entropies");
     if (!parts) return;
     cudaError_t rc = launch(entropy_k, dim3(chunks, (unsigned)s->n_lists), dim3(BLOCK), 0, cuda_stream(be), parts,
                             (const float *)ptr<float>(s->score), s->stride, n, scale);
@@ -558,7 +580,7 @@ static void block_take(backend *be, const entropy_pool *pool, size_t window, siz
     else if (rc == cudaSuccess)
         rc = launch(take_k, dim3(1), dim3(32), 0, cuda_stream(be), p, (const entropy_part *)parts, (int)chunks,
                     (int)s->n_lists, n);
-    cuda_check(be, rc, "block.take [%zu lists], up to %lld items", s->n_lists, (long long)s->n_max);
+    cuda_check(be, rc, "block.take [%zu lists], up to %lld items", s->n_lists, (long long)(n.hi - n.lo));
 }
 
 static __global__ void close_k(pools p, size_t n_windows)
@@ -569,13 +591,18 @@ static __global__ void close_k(pools p, size_t n_windows)
     for (size_t w = 0; w < n_windows; w++) p.sum[l] += (double)p.theta[w * p.layers + l];
 }
 
-static void block_close_pools(backend *be, const entropy_pool *pool, size_t n_windows)
+void cuda_block_close_pools(backend *be, const entropy_pool *pool, size_t n_windows)
 {
-    pools p = {ptr<float>(pool->theta), ptr<double>(pool->sum), ptr<int64_t>(pool->count), NULL, NULL, NULL, pool->n_layers, 0, 0};
+    pools p = {ptr<float>(pool->theta),
+               ptr<double>(pool->sum),
+               ptr<int64_t>(pool->count),
+               NULL,
+               NULL,
+               NULL,
+               pool->n_layers,
+               0,
+               0};
     if (!cuda_begin(be, "block.close_pools")) return;
     cudaError_t rc = launch(close_k, dim3(cuda_blocks(p.layers, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), p, n_windows);
     cuda_check(be, rc, "block.close_pools [%zu, %zu]", n_windows, p.layers);
 }
-
-const block_ops cuda_block = {block_moments, block_probe, block_score, block_fold,
-                              block_form,    block_list,  block_take,  block_close_pools};

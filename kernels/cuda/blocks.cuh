@@ -23,7 +23,8 @@ typedef struct {
     size_t n, rows, blocks;
 } block_product;
 
-/* With many rows of x the scales lie as [blocks][scales_padded(n)] and not as [n][blocks]: tiles of rows end within it. */
+/* With many rows of x the scales lie as [blocks][scales_padded(n)] and not as [n][blocks]: tiles of rows end within it.
+ */
 static __host__ __device__ __forceinline__ size_t scales_padded(size_t n)
 {
     return (n + 127) / 128 * 128;

@@ -3,15 +3,18 @@
 #ifndef KERNELS_CUDA_CHOOSE_CUH
 #define KERNELS_CUDA_CHOOSE_CUH
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/radix.cuh"
 #include "kernels/ops_select.h"
 
 typedef struct {
     const float *score;
-    const int64_t *n, *k, *tail, *first;
-    size_t stride, n_k;
-    int64_t granule, head, idx_stride;
+    size_t stride;
+    item_range items;
+    int64_t head, tail, first, k;
+    const int64_t *budget; /* NULL: k */
+    int64_t granule, idx_stride;
+    list_groups of;
     int32_t *idx;
     int64_t *range;
 } choose_args;
@@ -31,15 +34,20 @@ typedef struct {
 /* No score has the key that is `least` here: nothing but the forced items. */
 static __device__ __forceinline__ choice forced_of(const choose_args &a)
 {
-    return {max(a.n[1], a.head), min(a.n[2], a.tail[0]), (a.n[0] + a.granule - 1) / a.granule, a.head, a.tail[0],
-            0xffffffffu, 0};
+    return {max(a.items.lo, a.head),
+            min(a.items.hi, a.tail),
+            (a.items.n_slots + a.granule - 1) / a.granule,
+            a.head,
+            a.tail,
+            0xffffffffu,
+            0};
 }
 
-/* What list l is chosen by, of n candidates, as far as that can be told without their scores. Returns how many to take by
- * their scores; 0: all is told. */
-static __device__ __forceinline__ int64_t to_take(const choose_args &a, size_t l, int64_t n, choice *c)
+/* What a list is chosen by, of n candidates, as far as that can be told without their scores. Returns how many to take
+ * by their scores; 0: all is told. */
+static __device__ __forceinline__ int64_t to_take(const choose_args &a, int64_t n, choice *c)
 {
-    int64_t want = a.k[a.n_k == 1 ? 0 : l];
+    int64_t want = a.budget ? a.budget[0] : a.k;
     if (want < max(n, (int64_t)0)) return max(want, (int64_t)0);
     c->least = 0; /* no score has this key either: all */
     return 0;
@@ -53,16 +61,16 @@ static __device__ __forceinline__ bool is_tie(const float *s, const choice &c, s
 /* Slots of item i that are listed. */
 static __device__ __forceinline__ int64_t slots_of(const choose_args &a, int64_t i, int64_t *from)
 {
-    int64_t first = a.first ? a.first[0] : 0, to = min((i + 1) * a.granule, a.n[0]);
-    *from = max(i * a.granule, first);
+    int64_t to = min((i + 1) * a.granule, a.items.n_slots);
+    *from = max(i * a.granule, a.first);
     return max(to - *from, (int64_t)0);
 }
 
-/* Walks a warp's items where(from) .. where(to - 1), which ascend. ties, at: ties and slots before them. Without idx the
- * slots are only counted. Returns the slots before what follows. */
+/* Walks a warp's items where(from) .. where(to - 1), which ascend. ties, at: ties and slots before them. Without idx
+ * the slots are only counted. Returns the slots before what follows. */
 template <class F>
-static __device__ int64_t walk(const choose_args &a, const float *s, const choice &c, int64_t from, int64_t to, int64_t ties,
-                               int64_t at, int32_t *idx, F where)
+static __device__ int64_t walk(const choose_args &a, const float *s, const choice &c, int64_t from, int64_t to,
+                               int64_t ties, int64_t at, int32_t *idx, F where)
 {
     unsigned lane = threadIdx.x % 32;
     for (int64_t i0 = from; i0 < to; i0 += 32) {
@@ -71,8 +79,9 @@ static __device__ int64_t walk(const choose_args &a, const float *s, const choic
         int64_t i = here.item, first = 0, all;
         bool forced = inside && (i < c.head || i >= c.tail), tie = inside && is_tie(s, c, here);
         unsigned same = __ballot_sync(ALL_LANES, tie);
-        bool take = forced || (inside && !forced && i >= c.lo && i < c.hi &&
-                               (tie ? ties + __popc(same & ((1u << lane) - 1)) < c.ties : key_of(s[here.place]) > c.least));
+        bool take =
+            forced || (inside && !forced && i >= c.lo && i < c.hi &&
+                       (tie ? ties + __popc(same & ((1u << lane) - 1)) < c.ties : key_of(s[here.place]) > c.least));
         int64_t n = take ? slots_of(a, i, &first) : 0, mine = at + warp_before(n, &all);
         for (int64_t t = 0; idx && t < n; t++) idx[mine + t] = (int32_t)(first + t);
         ties += __popc(same);
@@ -82,8 +91,7 @@ static __device__ int64_t walk(const choose_args &a, const float *s, const choic
 }
 
 /* Lists of many items, their launches and scratch. */
-bool choose_is_wide(const choose_job *j);
+bool choose_is_wide(int64_t most);
 void choose_wide(backend *be, const choose_job *j, const choose_args *a);
-status choose_reserve(backend *be, size_t n_lists, int64_t n_items, err *e);
 
 #endif

@@ -20,7 +20,8 @@ static __device__ __forceinline__ void widen_range(float &lo, float &hi, float x
     if (x > hi) hi = x;
 }
 
-static __device__ __forceinline__ void put_pair(const half_rows &r, int head, int64_t row, int c, const codes_rule &rule)
+static __device__ __forceinline__ void put_pair(const half_rows &r, int head, int64_t row, int c,
+                                                const codes_rule &rule)
 {
     int apart;
     __half *p = const_cast<__half *>(pair_of(r.codes, r.dim, head, row, c, &apart));
@@ -61,7 +62,8 @@ template <class T> static __global__ void encode_channels_k(half_rows r, const i
 }
 
 /* A warp has a row of one head: its lanes the runs, then the bytes. */
-template <class T> static __global__ void __launch_bounds__(32 * WARPS)
+template <class T>
+static __global__ void __launch_bounds__(32 * WARPS)
     encode_runs_k(half_rows r, const int64_t *src, size_t first, size_t n)
 {
     SHARED_DYN(float, room);
@@ -84,13 +86,14 @@ template <class T> static __global__ void __launch_bounds__(32 * WARPS)
         unsigned byte = 0;
         for (int k = 0; k < per && b * per + k < r.dim; k++) {
             const float *own = range + (b * per + k) / h.run * 2;
-            byte |= code_of(codes_rule_of(top, h.zero_point, own[0], own[1]), top, to_f32(x[b * per + k])) << k * h.bits;
+            byte |= code_of(codes_rule_of(top, h.zero_point, own[0], own[1]), top, to_f32(x[b * per + k]))
+                    << k * h.bits;
         }
         code_row(r, head, (int64_t)(first + i))[b] = (unsigned char)byte;
     }
 }
 
-static void encode(backend *be, const kv_rows *rows, bool value, buf src, size_t first, size_t n)
+void cuda_codes_encode(backend *be, const kv_rows *rows, bool value, buf src, size_t first, size_t n)
 {
     half_rows r = rows_of(rows, value);
     unsigned heads = (unsigned)rows->n_kv_heads, group = (unsigned)r.codes.group;
@@ -103,19 +106,10 @@ static void encode(backend *be, const kv_rows *rows, bool value, buf src, size_t
                         dim3(cuda_blocks(r.codes.row_bytes, 32) * 32), 0, cuda_stream(be), r, ptr<int64_t>(src), first);
         else
             rc = launch(encode_runs_k<T>, dim3(cuda_blocks(n, WARPS), heads), dim3(32 * WARPS),
-                        WARPS * 2 * (size_t)r.codes.runs * sizeof(float), cuda_stream(be), r, ptr<int64_t>(src), first, n);
+                        WARPS * 2 * (size_t)r.codes.runs * sizeof(float), cuda_stream(be), r, ptr<int64_t>(src), first,
+                        n);
         cuda_check(be, rc, "encode [%zu, %u, %d], %d bits", n, heads, r.dim, r.codes.bits);
     });
-}
-
-static void encode_k(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
-{
-    encode(be, rows, false, src, first, n);
-}
-
-static void encode_v(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
-{
-    encode(be, rows, true, src, first, n);
 }
 
 /* ---- what is read ---- */
@@ -137,7 +131,8 @@ static __device__ __forceinline__ bool is_near(const attn_args &j, const half_co
 }
 
 /* Entries from the first to the last that a token sees; blockIdx.y: the list. words: of marks, for each list. */
-static __global__ void __launch_bounds__(BLOCK) count_rows_k(attn_args j, bool values, unsigned times, unsigned *marks, size_t words)
+static __global__ void __launch_bounds__(BLOCK)
+    count_rows_k(attn_args j, bool values, unsigned times, unsigned *marks, size_t words)
 {
     SHARED(long long, ends, [BLOCK / 32][2]);
     attn_unit u = unit_of(j, blockIdx.y);
@@ -184,7 +179,8 @@ void cuda_count_rows(backend *be, const attn_args *j, bool values)
     if (!marks) return;
     cudaError_t rc = cudaMemsetAsync(marks, 0, lists * words * sizeof *marks, cuda_stream(be));
     if (rc == cudaSuccess)
-        rc = launch(count_rows_k, dim3(COUNT_BLOCKS, lists), dim3(BLOCK), 0, cuda_stream(be), *j, values, times, marks, words);
+        rc = launch(count_rows_k, dim3(COUNT_BLOCKS, lists), dim3(BLOCK), 0, cuda_stream(be), *j, values, times, marks,
+                    words);
     cuda_check(be, rc, "counting rows of %u lists", lists);
 }
 
@@ -192,41 +188,35 @@ void cuda_count_rows(backend *be, const attn_args *j, bool values)
 
 /* A thread has an element of K and of V. */
 template <class T>
-static __global__ void fetch_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int64_t *range,
-                               const int32_t *idx, bool own_list, size_t idx_stride)
+static __global__ void fetch_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, int64_t first,
+                               int64_t n)
 {
     int head = blockIdx.y, dim = keys.dim;
-    size_t list = own_list ? head : 0, e = (size_t)blockIdx.x * BLOCK + threadIdx.x, i = e / dim;
+    size_t e = (size_t)blockIdx.x * BLOCK + threadIdx.x, i = e / dim;
     int c = (int)(e % dim);
-    if ((int64_t)i >= range[2 * list + 1]) return;
-    int64_t at = range[2 * list] + (int64_t)i, slot = idx ? idx[list * idx_stride + at] : at;
+    if ((int64_t)i >= n) return;
     size_t to = (head * cap + i) * dim + c;
-    k[to] = element_of<T>(keys, head, slot, c);
-    if (v) v[to] = element_of<T>(values, head, slot, c);
+    k[to] = element_of<T>(keys, head, first + (int64_t)i, c);
+    if (v) v[to] = element_of<T>(values, head, first + (int64_t)i, c);
 }
 
-static void fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists, size_t idx_stride,
-                  int64_t n_max, buf read)
+void cuda_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read)
 {
     attn_args j;
     attn_job job = {};
-    job.n_tok = 1;
+    job.n_tok = job.n_lists = 1;
     job.n_heads = rows->n_kv_heads;
     job.rows = *rows;
-    job.range = range;
-    job.idx = idx;
-    job.n_lists = n_lists;
-    job.idx_stride = idx_stride;
+    job.first = first;
+    job.n_max = n;
     job.read = read;
-    if (n_max <= 0 || !cuda_begin(be, "fetch") || !attn_args_of(be, &j, &job)) return;
+    if (!cuda_begin(be, "fetch") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, out->v.p != NULL);
     by_type(rows->type, [&](auto t) {
-        cudaError_t rc = launch(fetch_k<decltype(t)>, dim3(cuda_blocks((size_t)n_max * rows->head_dim, BLOCK), (unsigned)j.n_units),
+        cudaError_t rc = launch(fetch_k<decltype(t)>,
+                                dim3(max(1u, cuda_blocks((size_t)n * rows->head_dim, BLOCK)), (unsigned)j.n_units),
                                 dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,
-                                rows_of(rows, false), rows_of(rows, true), ptr<int64_t>(range), ptr<int32_t>(idx), n_lists > 1,
-                                idx_stride);
-        cuda_check(be, rc, "fetch [%zu, %zu], up to %lld rows", rows->n_kv_heads, rows->head_dim, (long long)n_max);
+                                rows_of(rows, false), rows_of(rows, true), first, n);
+        cuda_check(be, rc, "fetch [%zu, %zu], %lld rows", rows->n_kv_heads, rows->head_dim, (long long)n);
     });
 }
-
-const codes_ops cuda_codes = {encode_k, encode_v, fetch};

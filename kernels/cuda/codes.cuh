@@ -56,7 +56,8 @@ static inline bool codes_wide(const half_codes *h, int n)
 }
 
 /* Pair (a, b) of a channel of a code row; b lies *apart numbers behind a. */
-static __device__ __forceinline__ const __half *pair_of(const half_codes &h, int dim, int head, int64_t row, int c, int *apart)
+static __device__ __forceinline__ const __half *pair_of(const half_codes &h, int dim, int head, int64_t row, int c,
+                                                        int *apart)
 {
     *apart = h.group ? dim : 1;
     if (h.group) return h.pair + (head * (h.cap / h.group) + row / h.group) * 2 * dim + c;
@@ -115,8 +116,9 @@ template <int N> static __device__ __forceinline__ unsigned load_codes(const uns
     return *p;
 }
 
-template <int N> static __device__ __forceinline__ void widen_codes(float x[N], unsigned codes, const half_codes &h, const float *a,
-                                                                    const float *b, int step)
+template <int N>
+static __device__ __forceinline__ void widen_codes(float x[N], unsigned codes, const half_codes &h, const float *a,
+                                                   const float *b, int step)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -147,7 +149,10 @@ template <class T, int N, bool CODES> struct row_reader {
     int head;
 
     /* Negative: -1 - a row of codes. */
-    __device__ __forceinline__ int64_t row_at(size_t slot) const { return CODES ? (int64_t)r.codes.at[slot] : (int64_t)slot; }
+    __device__ __forceinline__ int64_t row_at(size_t slot) const
+    {
+        return CODES ? (int64_t)r.codes.at[slot] : (int64_t)slot;
+    }
 
     __device__ __forceinline__ void load(loaded &to, int64_t row, int c) const
     {
@@ -161,7 +166,8 @@ template <class T, int N, bool CODES> struct row_reader {
         }
     }
 
-    __device__ __forceinline__ void widen(float x[N], const loaded &from, int64_t row, int c, group_pairs<N> &kept) const
+    __device__ __forceinline__ void widen(float x[N], const loaded &from, int64_t row, int c,
+                                          group_pairs<N> &kept) const
     {
         if (!CODES || row >= 0) {
             unpack(x, from.bits, (const T *)0);
@@ -190,10 +196,14 @@ template <class T, bool CODES> struct row_reader<T, 1, CODES> {
     const half_rows &r;
     int head;
 
-    __device__ __forceinline__ int64_t row_at(size_t slot) const { return (int64_t)slot; }
+    __device__ __forceinline__ int64_t row_at(size_t slot) const
+    {
+        return (int64_t)slot;
+    }
     __device__ __forceinline__ void load(loaded &to, int64_t slot, int c) const
     {
-        float x = CODES ? element_of<T>(r, head, slot, c) : to_f32(((const T *)r.exact)[(head * r.cap + slot) * r.dim + c]);
+        float x =
+            CODES ? element_of<T>(r, head, slot, c) : to_f32(((const T *)r.exact)[(head * r.cap + slot) * r.dim + c]);
         to.bits.x = __float_as_uint(x);
     }
     __device__ __forceinline__ void widen(float x[1], const loaded &from, int64_t, int, group_pairs<1> &) const

@@ -5,7 +5,10 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/dev.cuh"
-#include "kernels/ops.h"
+
+#define CUDA_DECLARE(name, OPS) OPS(OP_DECLARE, cuda_##name##_, cuda_##name##_)
+CORE_OPS(OP_DECLARE, cuda_, cuda_)
+OP_FAMILIES(CUDA_DECLARE)
 
 /* Device memory of one purpose; grows, never shrinks, dies with the backend. */
 typedef struct {
@@ -33,21 +36,20 @@ typedef struct {
     unsigned char *pinned;
     cudaEvent_t passed[CUDA_PARTS], sent[BACKEND_SLOTS];
     int part;
-    size_t used;              /* bytes of the part */
-    bool due[BACKEND_SLOTS];  /* sent in the step that is recorded */
+    size_t used;             /* bytes of the part */
+    bool due[BACKEND_SLOTS]; /* sent in the step that is recorded */
     bool recording, no_graphs;
     cuda_graph graph[CUDA_GRAPHS];
     unsigned long long n_steps;
-    cuda_scratch parts;  /* attention: partial results of pieces */
-    cuda_scratch rounded; /* linear: x in 8 or 16 bits */
-    cuda_scratch panel;  /* linear: a dequantized matrix, the library's work space */
-    cuda_scratch digits; /* choose: counts, which each use leaves at 0 */
+    cuda_scratch parts;    /* attention: partial results of pieces */
+    cuda_scratch rounded;  /* linear: x in 8 or 16 bits */
+    cuda_scratch panel;    /* linear: a dequantized matrix, the library's work space */
+    cuda_scratch digits;   /* choose: counts, which each use leaves at 0 */
     cuda_scratch gathered; /* ranks: what they gave */
-    cuda_nccl *nccl;     /* NULL: nothing to exchange */
-    cuda_gemm *gemm;     /* NULL: no cuBLAS; our own kernels do prompts too */
-    const char *last;    /* the op queued last: a fault may show later */
+    cuda_nccl *nccl;       /* NULL: nothing to exchange */
+    cuda_gemm *gemm;       /* NULL: no cuBLAS; our own kernels do prompts too */
+    const char *last;      /* the op queued last: a fault may show later */
     char name[16];
-    backend_ops ops;
 } cuda_ctx;
 
 static inline cuda_ctx *cuda_of(backend *be)
@@ -79,11 +81,25 @@ status cuda_reserved(backend *be, err *e);
 unsigned char *cuda_staging(backend *be, size_t bytes);
 cudaError_t cuda_step_open(cuda_ctx *c);
 void cuda_step_close(cuda_ctx *c);
-void cuda_step_begin(backend *be);
 /* Also where something inside a step cannot be recorded: what was recorded so far runs, the rest is queued op by op. */
-void cuda_step_end(backend *be);
-void cuda_send(backend *be, unsigned slot, buf src, size_t bytes);
-void cuda_receive(backend *be, void *dst, unsigned slot, size_t bytes);
+
+/* Jobs of one launch: kernels take them by value, and parameters have 4 KB. */
+enum { CUDA_JOBS = 16 };
+
+template <class T> struct job_list {
+    T job[CUDA_JOBS];
+};
+
+/* Calls f(list, number) for every CUDA_JOBS of the n jobs, where of(jobs[i]) is what kernels take. */
+template <class J, class O, class F> static inline void in_lists(const J *jobs, size_t n, O &&of, F &&f)
+{
+    for (size_t i = 0; i < n; i += CUDA_JOBS) {
+        job_list<decltype(of(jobs[0]))> list = {};
+        size_t m = n - i < CUDA_JOBS ? n - i : (size_t)CUDA_JOBS;
+        for (size_t k = 0; k < m; k++) list.job[k] = of(jobs[i + k]);
+        f(list, (unsigned)m);
+    }
+}
 
 static inline unsigned cuda_blocks(size_t n, size_t size)
 {
@@ -108,52 +124,24 @@ cuda_gemm *cuda_gemm_create(int device, cudaStream_t s);
 void cuda_gemm_destroy(cuda_gemm *g);
 const char *cuda_gemm_name(const cuda_gemm *g);
 /* 0, or a code of the library. */
-int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols);
+int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows,
+                  size_t cols);
 
 /* Joins the ranks, which all call it. Errors: ST_UNSUPPORTED (no NCCL), ST_DEVICE. */
 status cuda_nccl_create(cuda_nccl **out, comm *ranks, cudaStream_t s, err *e);
 void cuda_nccl_free(cuda_nccl *n); /* NULL is fine */
 const char *cuda_nccl_name(const cuda_nccl *n);
-/* Queued on the stream: x [count] becomes the sum over the ranks; out [ranks][count] gets what each rank has as in. NULL, or the library's text. */
+/* Queued on the stream: x [count] becomes the sum over the ranks; out [ranks][count] gets what each rank has as in.
+ * NULL, or the library's text. */
 const char *cuda_nccl_sum(cuda_nccl *n, float *x, size_t count);
 const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t count);
 
 /* x [n] on the device becomes the sum over the ranks, as part of an op that has begun. */
 void cuda_sum(backend *be, float *x, size_t n);
-void cuda_all_reduce(backend *be, buf x, size_t n);
-void cuda_gather_columns(backend *be, buf x, size_t n, size_t part, size_t total);
-void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n);
-void cuda_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps);
-void cuda_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact);
 /* linear's jobs whose weights lie in blocks. */
-void cuda_linear_blocks(backend *be, const linear_job *job, const float *x, size_t n, bool exact);
-void cuda_quantize(backend *be, buf out, dtype type, weight w);
-void cuda_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n);
-void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n);
-void cuda_add(backend *be, buf x, buf y, size_t n);
-void cuda_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share);
-void cuda_i64_add(backend *be, buf x, size_t n, int64_t by);
-void cuda_pos_iota(backend *be, buf out, buf base, size_t n);
-void cuda_pos_shift(backend *be, buf out, buf pos, size_t n, int64_t cap, buf shift);
-void cuda_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base);
-void cuda_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride);
-void cuda_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale);
-void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half);
-void cuda_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v, size_t n);
-void cuda_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n);
-void cuda_attn_prefill(backend *be, const attn_job *job);
-void cuda_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs);
+void cuda_linear_qblocks(backend *be, const linear_job *job, const float *x, size_t n, bool exact);
 /* Numbers of scratch that decode steps of up to n_rows sequences and n_max keys take. */
 size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
 void cuda_bring(backend *be, const attn_job *job);
-void cuda_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim);
-
-extern const codes_ops cuda_codes;
-extern const evict_ops cuda_evict;
-extern const select_ops cuda_select;
-extern const quest_ops cuda_quest;
-extern const fier_ops cuda_fier;
-extern const paris_ops cuda_paris;
-extern const block_ops cuda_block;
 
 #endif

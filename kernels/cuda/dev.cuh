@@ -34,13 +34,31 @@ static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t 
 
 /* ---- elements ---- */
 
-static __device__ __forceinline__ float to_f32(float x) { return x; }
-static __device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
-static __device__ __forceinline__ float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
+static __device__ __forceinline__ float to_f32(float x)
+{
+    return x;
+}
+static __device__ __forceinline__ float to_f32(__half x)
+{
+    return __half2float(x);
+}
+static __device__ __forceinline__ float to_f32(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
 
-static __device__ __forceinline__ void put_f32(float *p, float x) { *p = x; }
-static __device__ __forceinline__ void put_f32(__half *p, float x) { *p = __float2half_rn(x); }
-static __device__ __forceinline__ void put_f32(__nv_bfloat16 *p, float x) { *p = __float2bfloat16_rn(x); }
+static __device__ __forceinline__ void put_f32(float *p, float x)
+{
+    *p = x;
+}
+static __device__ __forceinline__ void put_f32(__half *p, float x)
+{
+    *p = __float2half_rn(x);
+}
+static __device__ __forceinline__ void put_f32(__nv_bfloat16 *p, float x)
+{
+    *p = __float2bfloat16_rn(x);
+}
 
 /* 16 bytes of a type: so many elements, as floats. */
 template <class T> struct pack {

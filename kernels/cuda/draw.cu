@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The next token from logits (kernels/draw.h): a block of threads has one row. The item at which the mass in order passes
- * a bound is found by a histogram over values, then within the bin that has it, until few items are left. Masses are
- * whole multiples of 2^-44, so that sums are exact and their order does not matter: a choice may differ from the host's
- * only where a bound lies within 1e-11 of all mass from an item's. */
+/* The next token from logits (kernels/draw.h): a block of threads has one row. The item at which the mass in order
+ * passes a bound is found by a histogram over values, then within the bin that has it, until few items are left. Masses
+ * are whole multiples of 2^-44, so that sums are exact and their order does not matter: a choice may differ from the
+ * host's only where a bound lies within 1e-11 of all mass from an item's. */
 #include "config.h"
 
 #include <float.h>
@@ -27,12 +27,12 @@ typedef struct {
 
 /* Shared memory of a block. */
 typedef struct {
-    u64 *sum;             /* [BINS] */
-    unsigned *count;      /* [BINS] */
-    u64 *weight;          /* [FEW] items that are left: */
-    unsigned *key;        /* [FEW] */
-    int *at;              /* [FEW] */
-    u64 *word;            /* [MOST_THREADS / 32] */
+    u64 *sum;        /* [BINS] */
+    unsigned *count; /* [BINS] */
+    u64 *weight;     /* [FEW] items that are left: */
+    unsigned *key;   /* [FEW] */
+    int *at;         /* [FEW] */
+    u64 *word;       /* [MOST_THREADS / 32] */
     struct draw_found *found;
 } draw_room;
 
@@ -139,7 +139,8 @@ static __device__ u64 mass_from(const draw_room &r, const draw_items &s, float l
 
 /* ---- the search ---- */
 
-/* Bins in order: the first level's are equal in value, over all that has mass; those of a key interval equal in keys. */
+/* Bins in order: the first level's are equal in value, over all that has mass; those of a key interval equal in keys.
+ */
 typedef struct {
     bool first;
     float top, scale;
@@ -273,7 +274,8 @@ static __device__ void among_few(const draw_room &r, const draw_items &s, bool b
 static __device__ void among_equals(const draw_room &r, const draw_items &s, bool by_mass, double bound)
 {
     unsigned key = r.found->lo;
-    int each = (s.n + (int)blockDim.x - 1) / (int)blockDim.x, from = (int)threadIdx.x * each, to = min(from + each, s.n);
+    int each = (s.n + (int)blockDim.x - 1) / (int)blockDim.x, from = (int)threadIdx.x * each,
+        to = min(from + each, s.n);
     unsigned mine = 0;
     u64 w = weight_of(s, of_key(key), by_mass), before = r.found->before;
     u64 skip = bound > (double)before ? (u64)((bound - (double)before) / (double)w) : 0;
@@ -335,7 +337,8 @@ static __device__ int draw_item_of(const draw_room &r, draw_items &s, const draw
     return r.found->at;
 }
 
-static __global__ void __launch_bounds__(MOST_THREADS) draw_k(int *ids, const float *x, int vocab, draw_batch b, const float *share)
+static __global__ void __launch_bounds__(MOST_THREADS)
+    draw_k(int *ids, const float *x, int vocab, draw_batch b, const float *share)
 {
     SHARED(u64, sum, [BINS]);
     SHARED(unsigned, count, [BINS]);
@@ -367,9 +370,9 @@ void cuda_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_r
             b.row[k] = {o->temp == 0, by < 1e30f ? by : 1e30f, draw_least(o), (unsigned)draw_keep(o, vocab), o->top_p};
         }
         if (!cuda_begin(be, "draw")) return;
-        cudaError_t rc = launch(draw_k, dim3((unsigned)rows), dim3(vocab <= SMALL ? 128 : MOST_THREADS), 0, cuda_stream(be),
-                                ptr<int>(ids) + i, (const float *)ptr<float>(x) + i * vocab, (int)vocab, b,
-                                (const float *)ptr<float>(share) + i);
+        cudaError_t rc = launch(draw_k, dim3((unsigned)rows), dim3(vocab <= SMALL ? 128 : MOST_THREADS), 0,
+                                cuda_stream(be), ptr<int>(ids) + i, (const float *)ptr<float>(x) + i * vocab,
+                                (int)vocab, b, (const float *)ptr<float>(share) + i);
         cuda_check(be, rc, "draw [%zu, %zu]", rows, vocab);
     }
 }

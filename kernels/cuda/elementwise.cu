@@ -30,8 +30,8 @@ void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n)
     if (n == 0 || !cuda_begin(be, "embed")) return;
     by_type(table.type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = launch(embed_k<T>, dim3((unsigned)n), block_for(table.cols), 0, cuda_stream(be), ptr<float>(out),
-                                ptr<T>(table.p), ptr<int32_t>(ids), table.cols);
+        cudaError_t rc = launch(embed_k<T>, dim3((unsigned)n), block_for(table.cols), 0, cuda_stream(be),
+                                ptr<float>(out), ptr<T>(table.p), ptr<int32_t>(ids), table.cols);
         cuda_check(be, rc, "embed [%zu, %zu]", n, table.cols);
     });
 }
@@ -108,87 +108,38 @@ void cuda_add(backend *be, buf x, buf y, size_t n)
 
 /* ---- positions ---- */
 
-static __global__ void i64_add_k(int64_t *x, size_t n, int64_t by)
-{
-    size_t i = thread_id();
-    if (i < n) x[i] += by;
-}
-
-void cuda_i64_add(backend *be, buf x, size_t n, int64_t by)
-{
-    if (n == 0 || !cuda_begin(be, "i64_add")) return;
-    cudaError_t rc =
-        launch(i64_add_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(x), n, by);
-    cuda_check(be, rc, "i64_add [%zu]", n);
-}
-
-static __global__ void pos_iota_k(int64_t *out, const int64_t *base, size_t n)
-{
-    size_t i = thread_id();
-    if (i < n) out[i] = base[0] + (int64_t)i;
-}
-
-void cuda_pos_iota(backend *be, buf out, buf base, size_t n)
-{
-    if (n == 0 || !cuda_begin(be, "pos_iota")) return;
-    cudaError_t rc = launch(pos_iota_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(out),
-                            ptr<int64_t>(base), n);
-    cuda_check(be, rc, "pos_iota [%zu]", n);
-}
-
-static __global__ void pos_shift_k(int64_t *out, const int64_t *pos, size_t n, int64_t cap, const int64_t *shift)
-{
-    size_t i = thread_id();
-    if (i < n) out[i] = (pos[i] < cap ? pos[i] : cap) - (shift ? shift[0] : 0);
-}
-
-void cuda_pos_shift(backend *be, buf out, buf pos, size_t n, int64_t cap, buf shift)
-{
-    if (n == 0 || !cuda_begin(be, "pos_shift")) return;
-    cudaError_t rc = launch(pos_shift_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(out),
-                            ptr<int64_t>(pos), n, cap, ptr<int64_t>(shift));
-    cuda_check(be, rc, "pos_shift [%zu]", n);
-}
-
-static __global__ void pos_ring_k(int64_t *out, const int64_t *pos, size_t n, int64_t sink, int64_t ring,
-                                  const int64_t *base)
-{
-    size_t i = thread_id();
-    if (i >= n) return;
-    int64_t m = (pos[i] - base[0]) % ring;
-    out[i] = pos[i] < sink ? pos[i] : sink + (m < 0 ? m + ring : m);
-}
-
-void cuda_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base)
-{
-    if (n == 0 || !cuda_begin(be, "pos_ring")) return;
-    cudaError_t rc = launch(pos_ring_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<int64_t>(out),
-                            ptr<int64_t>(pos), n, sink, ring, ptr<int64_t>(base));
-    cuda_check(be, rc, "pos_ring [%zu]", n);
-}
+/* Layers that chose, a bit each. */
+typedef struct {
+    unsigned bits[BLOCK / 32];
+} layer_set;
 
 /* A thread has a layer. */
 static __global__ void count_lists_k(unsigned long long *total, const int64_t *range, size_t n, size_t n_lists,
-                                     const int64_t *chosen, size_t stride)
+                                     layer_set chose)
 {
-    size_t l = thread_id();
+    size_t l = threadIdx.x;
     unsigned long long sum = 0;
-    if (l >= n || !chosen[l * stride]) return;
+    if (l >= n || !(chose.bits[l / 32] >> l % 32 & 1)) return;
     for (size_t i = 0; i < n_lists; i++) sum += (unsigned long long)range[2 * (l * n_lists + i) + 1];
     atomicAdd(total, (sum + n_lists - 1) / n_lists);
 }
 
-void cuda_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride)
+void cuda_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, const bool *chose)
 {
-    if (n == 0 || !cuda_begin(be, "count_lists")) return;
-    cudaError_t rc = launch(count_lists_k, dim3(cuda_blocks(n, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
-                            ptr<unsigned long long>(total), ptr<int64_t>(range), n, n_lists, ptr<int64_t>(chosen), stride);
-    cuda_check(be, rc, "count_lists [%zu, %zu]", n, n_lists);
+    for (size_t l0 = 0, m; l0 < n && cuda_begin(be, "count_lists"); l0 += m) {
+        layer_set set = {};
+        m = n - l0 < BLOCK ? n - l0 : (size_t)BLOCK;
+        for (size_t l = 0; l < m; l++) set.bits[l / 32] |= (unsigned)chose[l0 + l] << l % 32;
+        cudaError_t rc = launch(count_lists_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), ptr<unsigned long long>(total),
+                                (const int64_t *)ptr<int64_t>(range) + 2 * l0 * n_lists, m, n_lists, set);
+        cuda_check(be, rc, "count_lists [%zu, %zu]", n, n_lists);
+    }
 }
 
 /* ---- rotary embedding ---- */
 
-static __global__ void rope_table_k(float2 *out, const int64_t *pos, size_t n, const float *freq, size_t half, float mscale)
+static __global__ void rope_table_k(float2 *out, const int64_t *pos, size_t n, const float *freq, size_t half,
+                                    float mscale)
 {
     size_t i = thread_id();
     if (i >= n * half) return;
@@ -230,7 +181,8 @@ void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, s
 /* Channel c of a row that the device keeps a copy of; newest: no later row of the call has its place. What was read of
  * the slot before is no copy any more. */
 template <class T>
-static __device__ void write_near(const near_args &n, int head, int64_t slot, size_t c, size_t d, bool newest, float k, float v)
+static __device__ void write_near(const near_args &n, int head, int64_t slot, size_t c, size_t d, bool newest, float k,
+                                  float v)
 {
     bool kept = slot < n.first, ring = !kept && n.window && newest;
     unsigned s = (unsigned)slot & (n.window - 1), place = (unsigned)slot & (n.slots - 1);
@@ -245,27 +197,29 @@ static __device__ void write_near(const near_args &n, int head, int64_t slot, si
 }
 
 template <class T>
-static __global__ void kv_write_k(T *k_rows, T *v_rows, const int64_t *slot, bool by_head, const float *k, const float *v,
-                                  size_t n, size_t heads, size_t cap, size_t d, near_args near)
+static __global__ void kv_write_k(T *k_rows, T *v_rows, int64_t first, const int64_t *slot, bool by_head,
+                                  const float *k, const float *v, size_t n, size_t heads, size_t cap, size_t d,
+                                  near_args near)
 {
     size_t i = thread_id();
     if (i >= n * heads * d) return;
-    size_t row = i / d, head = row % heads, at = (size_t)slot[by_head ? row : row / heads];
+    size_t row = i / d, head = row % heads,
+           at = slot ? (size_t)slot[by_head ? row : row / heads] : (size_t)first + row / heads;
     size_t to = (head * cap + at) * d + i % d;
     put_f32(&k_rows[to], k[i]);
     put_f32(&v_rows[to], v[i]);
     if (near.k) write_near<T>(near, (int)head, (int64_t)at, i % d, d, row / heads + near.window >= n, k[i], v[i]);
 }
 
-void cuda_kv_write(backend *be, const kv_rows *r, buf slots, size_t n_lists, buf k, buf v, size_t n)
+void cuda_kv_write(backend *be, const kv_rows *r, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n)
 {
     size_t all = n * r->n_kv_heads * r->head_dim;
     if (all == 0 || !cuda_begin(be, "kv_write")) return;
     by_type(r->type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<T>(r->k),
-                                ptr<T>(r->v), ptr<int64_t>(slots), n_lists > 1, ptr<float>(k), ptr<float>(v), n,
-                                r->n_kv_heads, r->cap, r->head_dim, near_of(r));
+        cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                                ptr<T>(r->k), ptr<T>(r->v), first, ptr<int64_t>(slots), n_lists > 1, ptr<float>(k),
+                                ptr<float>(v), n, r->n_kv_heads, r->cap, r->head_dim, near_of(r));
         cuda_check(be, rc, "kv_write [%zu, %zu, %zu]", n, r->n_kv_heads, r->head_dim);
     });
 }
@@ -283,11 +237,13 @@ static __global__ void kv_copy_k(U *to, const U *from, const int64_t *dst, const
 }
 
 template <class U>
-static cudaError_t copy_rows(backend *be, buf to, buf from, const kv_rows *t, const kv_rows *f, buf dst, buf src, size_t n)
+static cudaError_t copy_rows(backend *be, buf to, buf from, const kv_rows *t, const kv_rows *f, buf dst, buf src,
+                             size_t n)
 {
     size_t units = t->head_dim * dtype_size(t->type) / sizeof(U), count = to.p == from.p ? n : (size_t)COPY_ROWS;
-    return launch(kv_copy_k<U>, dim3(cuda_blocks(n, count), (unsigned)t->n_kv_heads), block_for(units), 0, cuda_stream(be),
-                  ptr<U>(to), ptr<U>(from), ptr<int64_t>(dst), ptr<int64_t>(src), n, count, t->cap, f->cap, units);
+    return launch(kv_copy_k<U>, dim3(cuda_blocks(n, count), (unsigned)t->n_kv_heads), block_for(units), 0,
+                  cuda_stream(be), ptr<U>(to), ptr<U>(from), ptr<int64_t>(dst), ptr<int64_t>(src), n, count, t->cap,
+                  f->cap, units);
 }
 
 void cuda_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n)

@@ -6,7 +6,15 @@
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/ops_evict.h"
 
-enum { ROWS = 16, BLOCK = 128, PER_ROW = BLOCK / ROWS, WIDE_BLOCK = 1024, SMALL = 4096, COUNT_BLOCKS = 16, MOVERS = 64 };
+enum {
+    ROWS = 16,
+    BLOCK = 128,
+    PER_ROW = BLOCK / ROWS,
+    WIDE_BLOCK = 1024,
+    SMALL = 4096,
+    COUNT_BLOCKS = 16,
+    MOVERS = 64
+};
 
 /* ---- column sums ---- */
 
@@ -37,8 +45,8 @@ static __device__ __forceinline__ attn_unit unit_of_group(const attn_args &j, co
     u.kv_head = head / per_kv;
     u.head = head;
     u.heads = c.heads;
-    u.first = j.range[2 * list];
-    u.n = j.range[2 * list + 1];
+    u.first = j.range ? j.range[2 * list] : j.first;
+    u.n = j.range ? j.range[2 * list + 1] : j.count;
     u.idx = j.idx ? j.idx + list * j.idx_stride : NULL;
     u.at = j.at ? j.at + list * j.idx_stride : NULL;
     return u;
@@ -155,19 +163,23 @@ static void count_sums(backend *be, const attn_job *job, const attn_args *j, con
     bool keys = !job->copied && !job->scores.p;
     unsigned lists = j->n_lists == 1 ? 1 : (unsigned)j->n_units, times = j->n_lists == 1 ? (unsigned)j->n_units : 1;
     if (!job->read.p || (!keys && !c->add)) return;
-    cudaError_t rc = launch(count_sums_k, dim3(keys ? COUNT_BLOCKS : 1, keys ? lists : 1), dim3(BLOCK), 0, cuda_stream(be), *j, *c,
-                            (unsigned)n_groups, ptr<unsigned long long>(job->read), keys ? times : 0);
+    cudaError_t rc =
+        launch(count_sums_k, dim3(keys ? COUNT_BLOCKS : 1, keys ? lists : 1), dim3(BLOCK), 0, cuda_stream(be), *j, *c,
+               (unsigned)n_groups, ptr<unsigned long long>(job->read), keys ? times : 0);
     cuda_check(be, rc, "colsum: counting");
 }
 
-template <class T, int N, bool CODES, int KEYS> static cudaError_t run(backend *be, const attn_args *j, const columns *c, int64_t n_max)
+template <class T, int N, bool CODES, int KEYS>
+static cudaError_t run(backend *be, const attn_args *j, const columns *c, int64_t n_max)
 {
     size_t room = (size_t)(ROWS + KEYS) * stride_of(j->dim) + ROWS * (KEYS + 1);
-    return launch(colsum_k<T, N, CODES, KEYS>, dim3(cuda_blocks((size_t)n_max, KEYS), (unsigned)(j->n_heads / c->heads)),
-                  dim3(BLOCK), room * sizeof(float), cuda_stream(be), *j, *c);
+    return launch(colsum_k<T, N, CODES, KEYS>,
+                  dim3(cuda_blocks((size_t)n_max, KEYS), (unsigned)(j->n_heads / c->heads)), dim3(BLOCK),
+                  room * sizeof(float), cuda_stream(be), *j, *c);
 }
 
-template <class T, int N, bool CODES> static cudaError_t by_dim(backend *be, const attn_args *j, const columns *c, int64_t n_max)
+template <class T, int N, bool CODES>
+static cudaError_t by_dim(backend *be, const attn_args *j, const columns *c, int64_t n_max)
 {
     return j->dim <= 128 ? run<T, N, CODES, 32>(be, j, c, n_max) : run<T, N, CODES, 16>(be, j, c, n_max);
 }
@@ -175,19 +187,20 @@ template <class T, int N, bool CODES> static cudaError_t by_dim(backend *be, con
 template <class T> static cudaError_t sum_columns(backend *be, const attn_args *j, const columns *c, int64_t n_max)
 {
     constexpr int N = pack<T>::N;
-    if (attn_has_codes(j)) return attn_wide(j) ? by_dim<T, N, true>(be, j, c, n_max) : by_dim<T, 1, true>(be, j, c, n_max);
+    if (attn_has_codes(j))
+        return attn_wide(j) ? by_dim<T, N, true>(be, j, c, n_max) : by_dim<T, 1, true>(be, j, c, n_max);
     return attn_wide(j) ? by_dim<T, N, false>(be, j, c, n_max) : by_dim<T, 1, false>(be, j, c, n_max);
 }
 
-static void colsum(backend *be, const attn_job *job, size_t n_groups, int how, bool add, buf sum, size_t stride)
+void cuda_evict_colsum(backend *be, const attn_job *job, size_t n_groups, int how, bool add, buf sum, size_t stride)
 {
     attn_args j;
     columns c = {ptr<float>(sum), stride, (int)(job->n_heads / n_groups), how, add};
     if (job->n_max <= 0 || !cuda_begin(be, "colsum") || !attn_args_of(be, &j, job)) return;
     count_sums(be, job, &j, &c, n_groups);
     if (job->scores.p) {
-        cudaError_t rc = launch(scored_k, dim3(cuda_blocks((size_t)job->n_max, BLOCK), (unsigned)n_groups), dim3(BLOCK), 0,
-                                cuda_stream(be), j, c);
+        cudaError_t rc = launch(scored_k, dim3(cuda_blocks((size_t)job->n_max, BLOCK), (unsigned)n_groups), dim3(BLOCK),
+                                0, cuda_stream(be), j, c);
         cuda_check(be, rc, "colsum of scores [%zu], up to %lld keys", job->n_heads, (long long)job->n_max);
         return;
     }
@@ -209,7 +222,7 @@ static __global__ void combine_k(float *out, const float *in, size_t stride, int
     out[g * stride + i] = r * (how == COMBINE_MEAN ? 1 / (float)heads : 1);
 }
 
-static void combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how)
+void cuda_evict_combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how)
 {
     if (n == 0 || !cuda_begin(be, "combine")) return;
     cudaError_t rc = launch(combine_k, dim3(cuda_blocks(n, BLOCK), (unsigned)n_groups), dim3(BLOCK), 0, cuda_stream(be),
@@ -223,12 +236,12 @@ static __global__ void repeat_heads_k(float *out, const float *in, size_t all, s
     if (i < all) out[i] = in[i / (repeat * dim) * dim + i % dim];
 }
 
-static void repeat_heads(backend *be, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim)
+void cuda_evict_repeat_heads(backend *be, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim)
 {
     size_t all = n * n_heads * repeat * dim;
     if (all == 0 || !cuda_begin(be, "repeat_heads")) return;
-    cudaError_t rc = launch(repeat_heads_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out),
-                            ptr<float>(in), all, repeat, dim);
+    cudaError_t rc = launch(repeat_heads_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                            ptr<float>(out), ptr<float>(in), all, repeat, dim);
     cuda_check(be, rc, "repeat_heads [%zu, %zu x %zu, %zu]", n, n_heads, repeat, dim);
 }
 
@@ -245,15 +258,25 @@ typedef struct {
 
 static lists lists_of(const kept_rows *l)
 {
-    return {ptr<int32_t>(l->at), ptr<int32_t>(l->slot), ptr<float>(l->score), ptr<int64_t>(l->range),
-            ptr<int64_t>(l->seen), ptr<unsigned long long>(l->read), l->stride};
+    return {ptr<int32_t>(l->at),
+            ptr<int32_t>(l->slot),
+            ptr<float>(l->score),
+            ptr<int64_t>(l->range),
+            ptr<int64_t>(l->seen),
+            ptr<unsigned long long>(l->read),
+            l->stride};
 }
 
 /* List i alone. */
 static __device__ __forceinline__ lists list_at(const lists &l, size_t i)
 {
-    return {l.at + i * l.stride, l.slot ? l.slot + i * l.stride : NULL, l.score ? l.score + i * l.stride : NULL,
-            l.range + 2 * i, l.seen + i, l.read, l.stride};
+    return {l.at + i * l.stride,
+            l.slot ? l.slot + i * l.stride : NULL,
+            l.score ? l.score + i * l.stride : NULL,
+            l.range + 2 * i,
+            l.seen + i,
+            l.read,
+            l.stride};
 }
 
 /* Threads of a block that has a whole list. */
@@ -276,11 +299,11 @@ static __global__ void pool_k(lists all, const float *in, int64_t trim, int64_t 
     l.score[i] = max_pool ? best : sum / (float)kernel;
 }
 
-static void pool(backend *be, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max_pool)
+void cuda_evict_pool(backend *be, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max_pool)
 {
     if (!cuda_begin(be, "pool")) return;
-    cudaError_t rc = launch(pool_k, dim3(cuda_blocks(l->stride, BLOCK), (unsigned)l->n_lists), dim3(BLOCK), 0, cuda_stream(be),
-                            lists_of(l), ptr<float>(in), trim, kernel, max_pool);
+    cudaError_t rc = launch(pool_k, dim3(cuda_blocks(l->stride, BLOCK), (unsigned)l->n_lists), dim3(BLOCK), 0,
+                            cuda_stream(be), lists_of(l), ptr<float>(in), trim, kernel, max_pool);
     cuda_check(be, rc, "pool [%zu, %zu], kernel %lld", l->n_lists, l->stride, (long long)kernel);
 }
 
@@ -290,11 +313,11 @@ static __global__ void open_k(int32_t *slot, size_t stride)
     if (i < stride) slot[blockIdx.y * stride + i] = (int32_t)i;
 }
 
-static void open_lists(backend *be, const kept_rows *l)
+void cuda_evict_open(backend *be, const kept_rows *l)
 {
     if (!cuda_begin(be, "open")) return;
-    cudaError_t rc = launch(open_k, dim3(cuda_blocks(l->stride, BLOCK), (unsigned)l->n_lists), dim3(BLOCK), 0, cuda_stream(be),
-                            ptr<int32_t>(l->slot), l->stride);
+    cudaError_t rc = launch(open_k, dim3(cuda_blocks(l->stride, BLOCK), (unsigned)l->n_lists), dim3(BLOCK), 0,
+                            cuda_stream(be), ptr<int32_t>(l->slot), l->stride);
     cuda_check(be, rc, "open [%zu, %zu]", l->n_lists, l->stride);
 }
 
@@ -312,18 +335,18 @@ static __global__ void append_k(lists all, const int64_t *pos, size_t n, int64_t
     if (threadIdx.x == 0) l.range[1] = count + (int64_t)n;
 }
 
-static void append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots)
+void cuda_evict_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots)
 {
     if (n == 0 || !cuda_begin(be, "append")) return;
-    cudaError_t rc = launch(append_k, dim3((unsigned)l->n_lists), dim3(n == 1 ? 32 : BLOCK), 0, cuda_stream(be), lists_of(l),
-                            ptr<int64_t>(pos), n, ptr<int64_t>(slots));
+    cudaError_t rc = launch(append_k, dim3((unsigned)l->n_lists), dim3(n == 1 ? 32 : BLOCK), 0, cuda_stream(be),
+                            lists_of(l), ptr<int64_t>(pos), n, ptr<int64_t>(slots));
     cuda_check(be, rc, "append [%zu, %zu]", l->n_lists, n);
 }
 
 /* ---- pruning: a block has a list ---- */
 
-/* What stays: not what lies before `behind`, nor the victim; without one (-1), of the entries before `open` those with a
- * key above `least` and the first `ties` with that key. */
+/* What stays: not what lies before `behind`, nor the victim; without one (-1), of the entries before `open` those with
+ * a key above `least` and the first `ties` with that key. */
 typedef struct {
     int64_t behind, open, victim, ties;
     unsigned least;
@@ -354,11 +377,12 @@ static __device__ int64_t weakest(const lists &l, const scoring &s, int64_t lo, 
     return hi - 1 - (int64_t)(unsigned)least;
 }
 
-/* Moves what stays of n entries together, in order; the slots of the others go behind them, by way of `gone`. Returns how
- * many stay. */
+/* Moves what stays of n entries together, in order; the slots of the others go behind them, by way of `gone`. Returns
+ * how many stay. */
 static __device__ int64_t keep(const lists &l, const scoring &s, const cut &c, int64_t n, int32_t *gone, int64_t *room)
 {
-    int64_t step = blockDim.x, from = (c.victim >= 0 && c.behind == 0 ? c.victim : 0) / step * step, kept = from, ties = 0, all;
+    int64_t step = blockDim.x, from = (c.victim >= 0 && c.behind == 0 ? c.victim : 0) / step * step, kept = from,
+            ties = 0, all;
     unsigned before = (1u << threadIdx.x % 32) - 1;
     for (int64_t base = from; base < n; base += step) {
         int64_t i = base + threadIdx.x;
@@ -369,7 +393,8 @@ static __device__ int64_t keep(const lists &l, const scoring &s, const cut &c, i
         unsigned same = __ballot_sync(ALL_LANES, chosen && key == c.least);
         int64_t tie = ties + block_before(__popc(same), room, &all) + __popc(same & before);
         ties += all;
-        bool stays = inside && i >= c.behind && i != c.victim && (!chosen || key > c.least || (key == c.least && tie < c.ties));
+        bool stays =
+            inside && i >= c.behind && i != c.victim && (!chosen || key > c.least || (key == c.least && tie < c.ties));
         unsigned staying = __ballot_sync(ALL_LANES, stays);
         int64_t to = kept + block_before(__popc(staying), room, &all) + __popc(staying & before);
         kept += all;
@@ -428,7 +453,7 @@ static int32_t *slot_room(backend *be, const kept_rows *l, size_t columns)
     return (int32_t *)cuda_room(be, &cuda_of(be)->parts, columns * l->n_lists * l->stride, sizeof(int32_t), "slots");
 }
 
-static void prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule)
+void cuda_evict_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule)
 {
     if (l->n_lists == 0 || !cuda_begin(be, "prune")) return;
     int32_t *gone = slot_room(be, l, 1);
@@ -440,8 +465,8 @@ static void prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rul
 
 /* ---- compaction ---- */
 
-/* Entries [from, to) of slot that are below the limit (or not), in order, to out; returns how many. A whole block. Where
- * `entries` they are named by entry, else by slot. */
+/* Entries [from, to) of slot that are below the limit (or not), in order, to out; returns how many. A whole block.
+ * Where `entries` they are named by entry, else by slot. */
 static __device__ int64_t gather(const int32_t *slot, int64_t from, int64_t to, int64_t limit, bool below, bool entries,
                                  int32_t *out, int64_t *room)
 {
@@ -482,8 +507,8 @@ static __global__ void compact_k(lists all, int64_t limit, int32_t *moves, int64
 
 /* Rows that move, in the regions of a list; blockIdx.y: the region. */
 template <class T>
-static __global__ void move_rows_k(T *k, T *v, size_t cap, size_t units, const int32_t *moves, const int64_t *n_moves, size_t stride,
-                                   bool one_list)
+static __global__ void move_rows_k(T *k, T *v, size_t cap, size_t units, const int32_t *moves, const int64_t *n_moves,
+                                   size_t stride, bool one_list)
 {
     size_t list = one_list ? 0 : blockIdx.y, n = (size_t)n_moves[list] * units;
     const int32_t *from = moves + 3 * list * stride, *to = from + stride;
@@ -495,7 +520,7 @@ static __global__ void move_rows_k(T *k, T *v, size_t cap, size_t units, const i
     }
 }
 
-static void compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t limit)
+void cuda_evict_compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t limit)
 {
     size_t bytes = rows->head_dim * dtype_size(rows->type), regions = l->n_lists == 1 ? rows->n_kv_heads : l->n_lists;
     if (l->n_lists == 0 || !cuda_begin(be, "compact")) return;
@@ -503,11 +528,12 @@ static void compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_
     if (!moves) return;
     int64_t *n_moves = (int64_t *)moves;
     moves += 2 * l->n_lists;
-    cudaError_t rc = launch(compact_k, dim3((unsigned)l->n_lists), list_block(l), 0, cuda_stream(be), lists_of(l), limit, moves,
-                            n_moves);
+    cudaError_t rc = launch(compact_k, dim3((unsigned)l->n_lists), list_block(l), 0, cuda_stream(be), lists_of(l),
+                            limit, moves, n_moves);
     if (rc == cudaSuccess && bytes % 16 == 0)
-        rc = launch(move_rows_k<uint4>, dim3(MOVERS, (unsigned)regions), dim3(BLOCK), 0, cuda_stream(be), ptr<uint4>(rows->k),
-                    ptr<uint4>(rows->v), rows->cap, bytes / 16, moves, n_moves, l->stride, l->n_lists == 1);
+        rc = launch(move_rows_k<uint4>, dim3(MOVERS, (unsigned)regions), dim3(BLOCK), 0, cuda_stream(be),
+                    ptr<uint4>(rows->k), ptr<uint4>(rows->v), rows->cap, bytes / 16, moves, n_moves, l->stride,
+                    l->n_lists == 1);
     else if (rc == cudaSuccess)
         rc = launch(move_rows_k<uint16_t>, dim3(MOVERS, (unsigned)regions), dim3(BLOCK), 0, cuda_stream(be),
                     ptr<uint16_t>(rows->k), ptr<uint16_t>(rows->v), rows->cap, bytes / 2, moves, n_moves, l->stride,
@@ -519,8 +545,8 @@ static void compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_
 
 /* A thread has a pair of channels of an entry. */
 template <class T>
-static __global__ void by_rank_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, lists all, const int64_t *pos,
-                                 const float *freq)
+static __global__ void by_rank_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, lists all,
+                                 const int64_t *pos, const float *freq)
 {
     lists l = list_at(all, blockIdx.y);
     size_t half = keys.dim / 2, e = (size_t)blockIdx.x * BLOCK + threadIdx.x;
@@ -541,7 +567,8 @@ static __global__ void by_rank_k(float *k, float *v, size_t cap, half_rows keys,
     v[to + d] = element_of<T>(values, g, slot, d);
 }
 
-static void by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq, buf read)
+void cuda_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
+                        buf read)
 {
     attn_args j;
     attn_job job = {};
@@ -555,11 +582,10 @@ static void by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const 
     if (l->n_lists == 0 || !cuda_begin(be, "by_rank") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, true);
     by_type(rows->type, [&](auto t) {
-        cudaError_t rc = launch(by_rank_k<decltype(t)>, dim3(cuda_blocks(l->stride * (rows->head_dim / 2), BLOCK), (unsigned)l->n_lists),
-                                dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,
-                                rows_of(rows, false), rows_of(rows, true), lists_of(l), ptr<int64_t>(pos), ptr<float>(freq));
+        cudaError_t rc = launch(
+            by_rank_k<decltype(t)>, dim3(cuda_blocks(l->stride * (rows->head_dim / 2), BLOCK), (unsigned)l->n_lists),
+            dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap, rows_of(rows, false),
+            rows_of(rows, true), lists_of(l), ptr<int64_t>(pos), ptr<float>(freq));
         cuda_check(be, rc, "by_rank [%zu, %zu, %zu]", l->n_lists, l->stride, rows->head_dim);
     });
 }
-
-const evict_ops cuda_evict = {colsum, combine, pool, repeat_heads, open_lists, append, prune, compact, by_rank};

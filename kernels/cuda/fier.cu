@@ -20,8 +20,17 @@ typedef struct {
 
 static ones ones_of(const fier_index *x)
 {
-    return {(uint32_t *)(void *)x->bits.p, x->levels.p, x->ring.p, x->group, (x->cap + x->group - 1) / x->group,
-            (x->cap + WORD - 1) / WORD, (int)x->n_kv_heads, (int)x->head_dim, (int)fier_words(x->head_dim), x->how, x->open,
+    return {(uint32_t *)(void *)x->bits.p,
+            x->levels.p,
+            x->ring.p,
+            x->group,
+            (x->cap + x->group - 1) / x->group,
+            (x->cap + WORD - 1) / WORD,
+            (int)x->n_kv_heads,
+            (int)x->head_dim,
+            (int)fier_words(x->head_dim),
+            x->how,
+            x->open,
             x->products == FIER_INT8};
 }
 
@@ -82,9 +91,10 @@ template <class T> static __device__ levels two_means_of(const channel<T> &k, in
     return l;
 }
 
-/* A block has the group that starts at `begin` of one head, and its tokens before `to`; threads are channels, a warp the
- * 32 of a word. */
-template <class T> static __device__ void set_group(const ones &x, const float *k, int64_t first, int64_t begin, int64_t to)
+/* A block has the group that starts at `begin` of one head, and its tokens before `to`; threads are channels, a warp
+ * the 32 of a word. */
+template <class T>
+static __device__ void set_group(const ones &x, const float *k, int64_t first, int64_t begin, int64_t to)
 {
     int c = (int)threadIdx.x, head = blockIdx.y, word = c / WORD;
     int64_t g = (int64_t)x.group;
@@ -105,20 +115,36 @@ template <class T> static __device__ void set_group(const ones &x, const float *
     }
 }
 
-template <class T> static __global__ void add_k(ones x, const int64_t *pos, const float *k, size_t n)
+typedef struct {
+    ones x;
+    int64_t pos;
+    const float *k;
+    int64_t n;
+} add_args;
+
+/* A job may have fewer groups of tokens than the grid. */
+template <class T> static __global__ void add_k(job_list<add_args> jobs)
 {
-    int64_t g = (int64_t)x.group, begin = (pos[0] / g + blockIdx.x) * g, end = pos[0] + (int64_t)n;
-    if (begin < end) set_group<T>(x, k, pos[0], begin, min(begin + g, end));
+    const add_args &j = jobs.job[blockIdx.z];
+    int64_t g = (int64_t)j.x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
+    if (begin < end) set_group<T>(j.x, j.k, j.pos, begin, min(begin + g, end));
 }
 
 /* The newest keys into the ring, once no group reads it. */
-template <class T> static __global__ void ring_k(ones x, const int64_t *pos, const float *k, size_t n)
+template <class T> static __global__ void ring_k(job_list<add_args> jobs)
 {
-    int64_t end = pos[0] + (int64_t)n, p = max(end - (int64_t)x.group, pos[0]) + blockIdx.x;
+    const add_args &j = jobs.job[blockIdx.z];
+    const ones x = j.x;
+    int64_t end = j.pos + j.n, p = max(end - (int64_t)x.group, j.pos) + blockIdx.x;
     int c = (int)threadIdx.x, head = blockIdx.y;
     if (p >= end || c >= x.dim) return;
     put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
-            k[((size_t)(p - pos[0]) * x.heads + head) * x.dim + c]);
+            j.k[((size_t)(p - j.pos) * x.heads + head) * x.dim + c]);
+}
+
+static add_args add_args_of(const index_add_job &j)
+{
+    return {ones_of((const fier_index *)j.index), j.pos, ptr<float>(j.k), (int64_t)j.n};
 }
 
 static dim3 channels(const ones *x)
@@ -126,19 +152,23 @@ static dim3 channels(const ones *x)
     return dim3((unsigned)x->words * WORD);
 }
 
-static void fier_add(backend *be, const fier_index *index, buf pos, buf k, size_t n)
+void cuda_fier_add(backend *be, const index_add_job *jobs, size_t n)
 {
+    const fier_index *index = (const fier_index *)jobs->index;
     ones x = ones_of(index);
-    if (n == 0 || !cuda_begin(be, "fier.add")) return;
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) most = max(most, jobs[i].n);
+    if (most == 0 || !cuda_begin(be, "fier.add")) return;
     by_type(index->type, [&](auto t) {
         typedef decltype(t) T;
-        unsigned groups = (unsigned)(n / x.group + 2), newest = (unsigned)min(n, x.group);
-        cudaError_t rc = launch(add_k<T>, dim3(groups, (unsigned)x.heads), channels(&x), 0, cuda_stream(be), x,
-                                ptr<int64_t>(pos), ptr<float>(k), n);
-        if (rc == cudaSuccess)
-            rc = launch(ring_k<T>, dim3(newest, (unsigned)x.heads), channels(&x), 0, cuda_stream(be), x, ptr<int64_t>(pos),
-                        ptr<float>(k), n);
-        cuda_check(be, rc, "fier.add [%zu, %d, %d]", n, x.heads, x.dim);
+        unsigned groups = (unsigned)(most / x.group + 2), newest = (unsigned)min(most, x.group);
+        in_lists(jobs, n, add_args_of, [&](auto &list, unsigned m) {
+            cudaError_t rc =
+                launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
+            if (rc == cudaSuccess)
+                rc = launch(ring_k<T>, dim3(newest, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
+            cuda_check(be, rc, "fier.add [%zu, %d, %d]", most, x.heads, x.dim);
+        });
     });
 }
 
@@ -148,8 +178,7 @@ template <class T, class R> static __global__ void redo_ring_k(ones x, half_rows
     int64_t p = from + blockIdx.x;
     int c = (int)threadIdx.x, head = blockIdx.y;
     if (c < x.dim)
-        put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
-                element_of<R>(rows, head, p, c));
+        put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c], element_of<R>(rows, head, p, c));
 }
 
 template <class T> static __global__ void redo_group_k(ones x, int64_t begin, int64_t n)
@@ -157,7 +186,7 @@ template <class T> static __global__ void redo_group_k(ones x, int64_t begin, in
     set_group<T>(x, NULL, n, begin, n);
 }
 
-static void fier_redo(backend *be, const fier_index *index, const kv_rows *rows, int64_t n)
+void cuda_fier_redo(backend *be, const fier_index *index, const kv_rows *rows, int64_t n)
 {
     ones x = ones_of(index);
     int64_t g = (int64_t)x.group, begin = n / g * g, from = x.open != FIER_WINDOW ? begin : n > g ? n - g : 0;
@@ -177,8 +206,8 @@ static void fier_redo(backend *be, const fier_index *index, const kv_rows *rows,
 
 /* ---- scores ---- */
 
-/* What a group of tokens scores with one query: a, and for each pair of channels the sum that its two bits stand for, as
- * floats or as whole numbers, which `scale` turns into scores. */
+/* What a group of tokens scores with one query: a, and for each pair of channels the sum that its two bits stand for,
+ * as floats or as whole numbers, which `scale` turns into scores. */
 typedef struct {
     float a, scale;
     union {
@@ -197,7 +226,8 @@ static __device__ __forceinline__ int whole(float x, float most, float least)
 }
 
 /* Made by a whole block; part: a float a warp. Ends with a barrier. */
-template <class T> static __device__ void make_table(table *t, const ones &x, int head, size_t group, const float *q, float *part)
+template <class T>
+static __device__ void make_table(table *t, const ones &x, int head, size_t group, const float *q, float *part)
 {
     const T *lo = (const T *)x.levels + (head * x.groups + group) * 2 * x.dim, *hi = lo + x.dim;
     float most = 0, largest = 0;
@@ -274,8 +304,8 @@ static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int
 
 /* Tokens [from, to) of one group of x, out from `from` on. For a whole block. */
 template <class T>
-static __device__ void score_tokens(table *t, float *part, const ones &x, float *out, const float *q, int head, int64_t from,
-                                    int64_t to, int64_t open)
+static __device__ void score_tokens(table *t, float *part, const ones &x, float *out, const float *q, int head,
+                                    int64_t from, int64_t to, int64_t open)
 {
     if (from >= open) {
         score_exactly<T>(x, out, q, head, from, to);
@@ -286,73 +316,92 @@ static __device__ void score_tokens(table *t, float *part, const ones &x, float 
     __syncthreads();
 }
 
-/* A row of blocks has `group` heads that read the bits of one KV head together. A block has one group of tokens: of x, or
- * of the list that the heads follow (groups.cuh), which may touch several of x. */
+typedef struct {
+    ones x;
+    float *score;
+    size_t stride;
+    const float *q;
+    int64_t n, lo, hi;
+    list_groups of;
+    unsigned long long *read;
+} score_args;
+
+/* A row of blocks has `group` heads of a job that read the bits of one KV head together. A block has one group of
+ * tokens: of x, or of the list that the heads follow (groups.cuh), which may touch several of x. */
 template <class T, bool GROUPS>
 static __global__ void __launch_bounds__(SCORE_BLOCK, GROUPS ? 5 : 9) /* without numbers ptxas spills for one more */
-    score_k(ones x, float *score, size_t stride, const float *q, int group, const int64_t *n, list_groups of,
-            unsigned long long *read)
+    score_k(job_list<score_args> jobs, int group)
 {
     SHARED(table, t, [1]);
     SHARED(float, part, [SCORE_BLOCK / 32]);
+    const score_args &j = jobs.job[blockIdx.z];
+    const ones x = j.x;
     int head = (int)blockIdx.y * x.heads / (int)gridDim.y;
-    int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? n[0] / g * g : n[0];
-    int64_t per = GROUPS ? of.per : g, place = blockIdx.x * per, begin = place;
+    int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? j.n / g * g : j.n;
+    int64_t per = GROUPS ? j.of.per : g, place = blockIdx.x * per, begin = place;
     if (GROUPS) {
-        size_t list = list_of_part(of);
-        if ((int64_t)blockIdx.x >= of.range[2 * list + 1]) return;
-        begin = of.group[list * of.stride + blockIdx.x] * per;
+        size_t list = list_of_part(j.of);
+        if ((int64_t)blockIdx.x >= j.of.range[2 * list + 1]) return;
+        begin = j.of.group[list * j.of.stride + blockIdx.x] * per;
     }
-    int64_t from = max(begin, n[1]), to = min(begin + per, n[2]);
-    if (read && threadIdx.x == 0) {
-        if (GROUPS) atomicAdd(read, bytes_read<T>(x, from, to, open));
-        else if (blockIdx.x == 0 && head == 0) atomicAdd(read, bytes_read<T>(x, n[1], n[2], open) * x.heads);
+    int64_t from = max(begin, j.lo), to = min(begin + per, j.hi);
+    if (j.read && threadIdx.x == 0) {
+        if (GROUPS) atomicAdd(j.read, bytes_read<T>(x, from, to, open));
+        else if (blockIdx.x == 0 && head == 0) atomicAdd(j.read, bytes_read<T>(x, j.lo, j.hi, open) * x.heads);
     }
     for (int h = blockIdx.y * group; h < (int)(blockIdx.y + 1) * group; h++) {
-        float *out = score + h * stride + place;
+        float *out = j.score + h * j.stride + place;
         for (int64_t i = begin + threadIdx.x; GROUPS && i < begin + per; i += SCORE_BLOCK)
             if (i < from || i >= to) out[i - begin] = -INFINITY;
         for (int64_t a = from, b; a < to; a = b) {
             b = GROUPS ? min((a / g + 1) * g, to) : to;
-            score_tokens<T>(t, part, x, out + (a - begin), q + (size_t)h * x.dim, head, a, b, open);
+            score_tokens<T>(t, part, x, out + (a - begin), j.q + (size_t)h * x.dim, head, a, b, open);
         }
     }
 }
 
-/* n_blocks: groups of tokens. */
-template <bool GROUPS>
-static void score_parts(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *index, buf n,
-                        const list_groups &g, size_t parts, unsigned n_blocks, buf read)
+static score_args score_args_of(const score_job &j)
 {
-    ones x = ones_of(index);
+    return {ones_of((const fier_index *)j.index),
+            ptr<float>(j.score),
+            j.stride,
+            ptr<float>(j.q),
+            j.items.n_slots,
+            j.items.lo,
+            j.items.hi,
+            groups_of(j.spans),
+            ptr<unsigned long long>(j.read)};
+}
+
+static combine_job votes_of(const score_job &j)
+{
+    return {.out = j.votes,
+            .in = j.score,
+            .stride = j.stride,
+            .n_heads = j.n_heads,
+            .n_lists = ((const fier_index *)j.index)->n_kv_heads,
+            .lo = j.items.lo,
+            .hi = j.items.hi,
+            .mode = GQA_VOTE,
+            .scale = j.scale};
+}
+
+void cuda_fier_score(backend *be, const score_job *jobs, size_t n)
+{
+    const fier_index *x = (const fier_index *)jobs->index;
+    size_t parts = parts_of(jobs, x->n_kv_heads);
+    int64_t most = most_places(jobs, n), per = jobs->spans ? jobs->spans->per : (int64_t)x->group;
+    unsigned blocks = cuda_blocks((size_t)max(most, (int64_t)1), (size_t)per);
     if (!cuda_begin(be, "fier.score")) return;
-    by_type(index->type, [&](auto t) {
-        cudaError_t rc = launch(score_k<decltype(t), GROUPS>, dim3(n_blocks, (unsigned)parts), dim3(SCORE_BLOCK), 0,
-                                cuda_stream(be), x, ptr<float>(score), stride, ptr<float>(q), (int)(n_heads / parts),
-                                ptr<int64_t>(n), g, ptr<unsigned long long>(read));
-        cuda_check(be, rc, "fier.score [%zu, %d], up to %u groups", n_heads, x.dim, n_blocks);
+    by_type(x->type, [&](auto t) {
+        typedef decltype(t) T;
+        auto kernel = jobs->spans ? score_k<T, true> : score_k<T, false>;
+        in_lists(jobs, n, score_args_of, [&](auto &list, unsigned m) {
+            cudaError_t rc = launch(kernel, dim3(blocks, (unsigned)parts, m), dim3(SCORE_BLOCK), 0, cuda_stream(be),
+                                    list, (int)(jobs->n_heads / parts));
+            cuda_check(be, rc, "fier.score [%zu, %zu], up to %u groups", jobs->n_heads, x->head_dim, blocks);
+        });
     });
+    if (jobs->votes.p)
+        in_lists(jobs, n, votes_of, [&](auto &list, unsigned m) { cuda_select_combine(be, list.job, m); });
 }
-
-static void fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                       int64_t n_max, buf read)
-{
-    unsigned groups = n_max > 0 ? cuda_blocks((size_t)n_max, x->group) : 1;
-    score_parts<false>(be, score, stride, q, n_heads, x, n, {}, x->n_kv_heads, groups, read);
-}
-
-static void fier_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                              const item_groups *g, buf read)
-{
-    if (g->n_max == 0) return;
-    score_parts<true>(be, score, stride, q, n_heads, x, n, groups_of(g), parts_of(g, x->n_kv_heads), (unsigned)g->n_max, read);
-}
-
-static void fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *index,
-                      buf n, int64_t n_max, float scale, buf read)
-{
-    fier_score(be, score, stride, q, n_heads, index, n, n_max, read);
-    cuda_select.combine(be, out, score, stride, n_heads, index->n_kv_heads, n, n_max, GQA_VOTE, scale);
-}
-
-const fier_ops cuda_fier = {fier_add, fier_redo, fier_score, fier_vote, fier_score_groups};

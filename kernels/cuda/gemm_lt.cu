@@ -114,7 +114,8 @@ static int describe(cuda_gemm *g, descriptions *d, dtype type, size_t n, size_t 
     LT(cublasLtMatrixLayoutCreate_p(&d->x, type_of(type), cols, n, (int64_t)cols));
     LT(cublasLtMatrixLayoutCreate_p(&d->out, CUDA_R_32F, rows, n, (int64_t)rows));
     LT(cublasLtMatmulPreferenceCreate_p(&d->wish));
-    LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                              sizeof workspace));
     return 0;
 }
 
@@ -134,16 +135,19 @@ static int multiply(cuda_gemm *g, const descriptions *d, float *out, const void 
     int n_found = 0;
     LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &at_w, sizeof at_w));
     LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &at_x, sizeof at_x));
-    LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &at_out, sizeof at_out));
-    LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &at_out, sizeof at_out));
+    LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &at_out,
+                                              sizeof at_out));
+    LT(cublasLtMatmulPreferenceSetAttribute_p(d->wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &at_out,
+                                              sizeof at_out));
     LT(cublasLtMatmulAlgoGetHeuristic_p(g->handle, d->op, d->w, d->x, d->out, d->out, d->wish, 1, &found, &n_found));
     if (n_found == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    LT(cublasLtMatmul_p(g->handle, d->op, &one, w, d->w, x, d->x, &zero, out, d->out, out, d->out, &found.algo, g->workspace,
-                        WORKSPACE, g->stream));
+    LT(cublasLtMatmul_p(g->handle, d->op, &one, w, d->w, x, d->x, &zero, out, d->out, out, d->out, &found.algo,
+                        g->workspace, WORKSPACE, g->stream));
     return 0;
 }
 
-int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows, size_t cols)
+int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows,
+                  size_t cols)
 {
     descriptions d = {};
     int rc = describe(g, &d, type, n, rows, cols);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Groups of items as kernels take them (item_groups of ops_select.h). */
+/* Groups of items as kernels take them (item_spans of ops_select.h). */
 #ifndef KERNELS_CUDA_GROUPS_CUH
 #define KERNELS_CUDA_GROUPS_CUH
 
@@ -13,15 +13,25 @@ typedef struct {
     int64_t per;
 } list_groups;
 
-static inline list_groups groups_of(const item_groups *g)
+static inline list_groups groups_of(const item_spans *g)
 {
-    return {ptr<int32_t>(g->group), ptr<int64_t>(g->range), g->n_lists, g->stride, g->per};
+    if (!g) return {};
+    return {ptr<int32_t>(g->span), ptr<int64_t>(g->range), g->n_lists, g->stride, g->per};
 }
 
 /* Heads that read an index together, with one kv head and one list: the grid's y. */
-static inline size_t parts_of(const item_groups *g, size_t n_kv_heads)
+static inline size_t parts_of(const score_job *j, size_t n_kv_heads)
 {
-    return max(g->n_lists, n_kv_heads);
+    return j->spans ? max(j->spans->n_lists, n_kv_heads) : n_kv_heads;
+}
+
+/* Most columns that a job of a call has scores in. */
+static inline int64_t most_places(const score_job *jobs, size_t n)
+{
+    int64_t most = 0;
+    for (const score_job *j = jobs; j < jobs + n; j++)
+        most = max(most, j->spans ? j->spans->n_max * j->spans->per : j->items.hi);
+    return most;
 }
 
 /* One list: n groups, whose places [first, end) hold the candidates [lo, hi). */

@@ -137,7 +137,8 @@ template <class T> static __global__ void round_k(T *out, float *scale, const fl
     for (size_t c = threadIdx.x; c < cols; c += BLOCK) put_f32(&out[blockIdx.x * cols + c], in[c] * s);
 }
 
-static __global__ void finish_k(float *out, const float *scale, const void *bias, dtype bias_type, size_t rows, size_t all)
+static __global__ void finish_k(float *out, const float *scale, const void *bias, dtype bias_type, size_t rows,
+                                size_t all)
 {
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i < all) out[i] = out[i] * (scale ? scale[i / rows] : 1) + (bias ? element(bias, bias_type, i % rows) : 0);
@@ -174,8 +175,9 @@ static void multiply_many(backend *be, const linear_job *jobs, size_t n_jobs, co
             return;
         }
         if (!scale && !j->bias.p.p) continue;
-        cudaError_t launched = launch(finish_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
-                                      ptr<float>(j->out), scale, (const void *)j->bias.p.p, j->bias.type, j->w.rows, all);
+        cudaError_t launched =
+            launch(finish_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(j->out), scale,
+                   (const void *)j->bias.p.p, j->bias.type, j->w.rows, all);
         cuda_check(be, launched, "linear: bias [%zu, %zu]", n, j->w.rows);
     }
 }
@@ -187,8 +189,8 @@ void cuda_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size
     for (size_t i = 0; i < n_jobs;) {
         dtype t = jobs[i].w.type;
         size_t k = 1;
-        if (dtype_in_blocks(t)) {
-            cuda_linear_blocks(be, &jobs[i], ptr<float>(x), n, exact);
+        if (dtype_in_qblocks(t)) {
+            cuda_linear_qblocks(be, &jobs[i], ptr<float>(x), n, exact);
         } else {
             while (i + k < n_jobs && k < MOST_JOBS && jobs[i + k].w.type == t) k++;
             if (many) multiply_many(be, jobs + i, k, ptr<float>(x), n);

@@ -4,19 +4,19 @@
 
 #include "kernels/cuda/blocks.cuh"
 
-enum { WARPS = 8, BLOCK = 32 * WARPS, WORDS = QUANT_COLS / 4 };
+enum { WARPS = 8, BLOCK = 32 * WARPS, WORDS = QBLOCK_COLS / 4 };
 
 /* ---- x in blocks ---- */
 
 /* A warp has one block of a row: 8 bits and a scale (ops_weights.h), or with code NULL the numbers themselves, padded.
  * scale: of block b of row r at r * by_row + b * by_block. */
-static __global__ void round_blocks_k(int8_t *code, float *scale, float *padded, const float *x, size_t cols, size_t blocks,
-                                      size_t by_row, size_t by_block, size_t all)
+static __global__ void round_blocks_k(int8_t *code, float *scale, float *padded, const float *x, size_t cols,
+                                      size_t blocks, size_t by_row, size_t by_block, size_t all)
 {
-    size_t i = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, c = i % blocks * QUANT_COLS + threadIdx.x % 32;
+    size_t i = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, c = i % blocks * QBLOCK_COLS + threadIdx.x % 32;
     if (i >= all) return;
     float v = c < cols ? x[i / blocks * cols + c] : 0;
-    size_t at = i * QUANT_COLS + threadIdx.x % 32;
+    size_t at = i * QBLOCK_COLS + threadIdx.x % 32;
     if (!code) {
         padded[at] = v;
         return;
@@ -31,9 +31,10 @@ static __global__ void round_blocks_k(int8_t *code, float *scale, float *padded,
 /* ---- products ---- */
 
 /* Four weights, as bytes, times four columns of x from column c of block b of row m. */
-template <bool EXACT> static __device__ __forceinline__ float dot4(const block_product &p, size_t m, size_t b, int c, int w)
+template <bool EXACT>
+static __device__ __forceinline__ float dot4(const block_product &p, size_t m, size_t b, int c, int w)
 {
-    size_t at = (m * p.blocks + b) * QUANT_COLS + c;
+    size_t at = (m * p.blocks + b) * QBLOCK_COLS + c;
     if (!EXACT) return (float)__dp4a(w, *reinterpret_cast<const int *>(p.code + at), 0);
     float4 v = load_f4(p.x + at);
     return (float)(int8_t)w * v.x + (float)(int8_t)(w >> 8) * v.y + (float)(int8_t)(w >> 16) * v.z +
@@ -42,10 +43,10 @@ template <bool EXACT> static __device__ __forceinline__ float dot4(const block_p
 
 /* Adds what 16 bytes of codes, rows 4 quarter .. + 4 of one line, give with M rows of x. */
 template <dtype TYPE, bool EXACT, int M>
-static __device__ __forceinline__ void add_line(float sum[4][M], const block_product &p, const unsigned char *block, size_t x0,
-                                                size_t b, int line, int quarter)
+static __device__ __forceinline__ void add_line(float sum[4][M], const block_product &p, const unsigned char *block,
+                                                size_t x0, size_t b, int line, int quarter)
 {
-    uint4 codes = *reinterpret_cast<const uint4 *>(block + QUANT_SCALES + QUANT_LINE * line + 16 * quarter);
+    uint4 codes = *reinterpret_cast<const uint4 *>(block + QBLOCK_SCALES + QBLOCK_LINE * line + 16 * quarter);
     uint2 d = *reinterpret_cast<const uint2 *>(block + 8 * quarter);
     const unsigned word[4] = {codes.x, codes.y, codes.z, codes.w}, half[2] = {d.x, d.y};
 #pragma unroll
@@ -58,7 +59,7 @@ static __device__ __forceinline__ void add_line(float sum[4][M], const block_pro
             if (TYPE == DT_Q8) dot = dot4<EXACT>(p, row, b, 4 * line, (int)(word[r] ^ 0x80808080u));
             else
                 dot = dot4<EXACT>(p, row, b, 4 * line, signed_nibbles(word[r])) +
-                      dot4<EXACT>(p, row, b, 4 * line + QUANT_COLS / 2, signed_nibbles(word[r] >> 4));
+                      dot4<EXACT>(p, row, b, 4 * line + QBLOCK_COLS / 2, signed_nibbles(word[r] >> 4));
             sum[r][m] += w * by * dot;
         }
     }
@@ -68,9 +69,9 @@ static __device__ __forceinline__ void add_line(float sum[4][M], const block_pro
  * warps are added in a fixed order. */
 template <dtype TYPE, bool EXACT, int M> static __global__ void __launch_bounds__(BLOCK) gemv_blocks_k(block_product p)
 {
-    SHARED(float, part, [WARPS][QUANT_ROWS][M]);
+    SHARED(float, part, [WARPS][QBLOCK_ROWS][M]);
     constexpr int LANES = TYPE == DT_Q8 ? 32 : 16, AT_ONCE = 32 / LANES;
-    constexpr size_t BYTES = QUANT_SCALES + (size_t)QUANT_ROWS * QUANT_COLS / (TYPE == DT_Q8 ? 1 : 2);
+    constexpr size_t BYTES = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, line = lane % LANES / 4, quarter = lane % 4;
     size_t x0 = (size_t)blockIdx.y * M;
     const unsigned char *group = p.w + blockIdx.x * p.blocks * BYTES;
@@ -84,8 +85,8 @@ template <dtype TYPE, bool EXACT, int M> static __global__ void __launch_bounds_
         if (lane / 4 % (8 / M) == 0) part[warp][4 * quarter + r][mine] = sum[r][0];
     }
     __syncthreads();
-    int r = threadIdx.x % QUANT_ROWS, m = threadIdx.x / QUANT_ROWS;
-    size_t row = blockIdx.x * (size_t)QUANT_ROWS + r;
+    int r = threadIdx.x % QBLOCK_ROWS, m = threadIdx.x / QBLOCK_ROWS;
+    size_t row = blockIdx.x * (size_t)QBLOCK_ROWS + r;
     if (m >= M || row >= p.rows || x0 + m >= p.n) return;
     float s = p.bias ? element(p.bias, p.bias_type, row) : 0;
     for (int w = 0; w < WARPS; w++) s += part[w][r][m];
@@ -97,29 +98,30 @@ template <dtype TYPE, bool EXACT> static cudaError_t gemv_blocks(backend *be, co
     cudaError_t rc = cudaSuccess;
     by_rows(p->n, [&](auto m) {
         constexpr int M = decltype(m)::value;
-        rc = launch(gemv_blocks_k<TYPE, EXACT, M>, dim3((unsigned)quant_groups(p->rows), cuda_blocks(p->n, M)), dim3(BLOCK),
-                    0, cuda_stream(be), *p);
+        rc = launch(gemv_blocks_k<TYPE, EXACT, M>, dim3((unsigned)qblock_groups(p->rows), cuda_blocks(p->n, M)),
+                    dim3(BLOCK), 0, cuda_stream(be), *p);
     });
     return rc;
 }
 
-void cuda_linear_blocks(backend *be, const linear_job *j, const float *x, size_t n, bool exact)
+void cuda_linear_qblocks(backend *be, const linear_job *j, const float *x, size_t n, bool exact)
 {
     bool many = n > MOST_X && !exact;
-    size_t blocks = quant_blocks(j->w.cols), all = n * blocks, padded = many ? scales_padded(n) : n;
-    size_t room = exact ? all * QUANT_COLS : all * WORDS + padded * blocks;
+    size_t blocks = qblock_count(j->w.cols), all = n * blocks, padded = many ? scales_padded(n) : n;
+    size_t room = exact ? all * QBLOCK_COLS : all * WORDS + padded * blocks;
     float *at = (float *)cuda_room(be, &cuda_of(be)->rounded, room, sizeof(float), "rounded activations");
     if (!at) return;
     int8_t *code = exact ? NULL : (int8_t *)at;
     float *scale = at + all * WORDS;
-    cudaError_t rc = launch(round_blocks_k, dim3(cuda_blocks(all, WARPS)), dim3(BLOCK), 0, cuda_stream(be), code, scale, at, x,
-                            j->w.cols, blocks, many ? 1 : blocks, many ? padded : 1, all);
+    cudaError_t rc = launch(round_blocks_k, dim3(cuda_blocks(all, WARPS)), dim3(BLOCK), 0, cuda_stream(be), code, scale,
+                            at, x, j->w.cols, blocks, many ? 1 : blocks, many ? padded : 1, all);
     if (!cuda_check(be, rc, "linear: rounding [%zu, %zu]", n, j->w.cols)) return;
     block_product p = {ptr<float>(j->out), j->w.p.p, j->bias.p.p, j->bias.type, code, scale, at, n, j->w.rows, blocks};
     if (many) rc = gemm_blocks(be, j->w.type, &p);
     else if (j->w.type == DT_Q8) rc = exact ? gemv_blocks<DT_Q8, true>(be, &p) : gemv_blocks<DT_Q8, false>(be, &p);
     else rc = exact ? gemv_blocks<DT_Q4, true>(be, &p) : gemv_blocks<DT_Q4, false>(be, &p);
-    cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", n, j->w.cols, j->w.rows, j->w.cols, dtype_name(j->w.type));
+    cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", n, j->w.cols, j->w.rows, j->w.cols,
+               dtype_name(j->w.type));
 }
 
 /* ---- weights to blocks: ref/quant.c, operation by operation ---- */
@@ -127,7 +129,7 @@ void cuda_linear_blocks(backend *be, const linear_job *j, const float *x, size_t
 static __device__ __forceinline__ uint16_t scale_of(float d)
 {
     uint16_t h = __half_as_ushort(__float2half_rn(d));
-    return (h & 0x7fff) > QUANT_LARGEST ? (uint16_t)((h & 0x8000) | QUANT_LARGEST) : h;
+    return (h & 0x7fff) > QBLOCK_LARGEST ? (uint16_t)((h & 0x8000) | QBLOCK_LARGEST) : h;
 }
 
 static __device__ __forceinline__ float scale_value(uint16_t h)
@@ -135,16 +137,16 @@ static __device__ __forceinline__ float scale_value(uint16_t h)
     return __half2float(__ushort_as_half(h));
 }
 
-static __device__ void round_all(float code[QUANT_COLS], const float w[QUANT_COLS], float d, float lo, float hi)
+static __device__ void round_all(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float d, float lo, float hi)
 {
     float inverse = d < 0 || d > 0 ? __fdiv_rn(1, d) : 0;
-    for (int c = 0; c < QUANT_COLS; c++) code[c] = rintf(fminf(fmaxf(__fmul_rn(w[c], inverse), lo), hi));
+    for (int c = 0; c < QBLOCK_COLS; c++) code[c] = rintf(fminf(fmaxf(__fmul_rn(w[c], inverse), lo), hi));
 }
 
-static __device__ float error_of(const float code[QUANT_COLS], const float w[QUANT_COLS], float d)
+static __device__ float error_of(const float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float d)
 {
     float s[8] = {};
-    for (int c = 0; c < QUANT_COLS; c++) {
+    for (int c = 0; c < QBLOCK_COLS; c++) {
         float x = __fsub_rn(w[c], __fmul_rn(d, code[c]));
         s[c % 8] = __fadd_rn(s[c % 8], __fmul_rn(x, x));
     }
@@ -152,61 +154,63 @@ static __device__ float error_of(const float code[QUANT_COLS], const float w[QUA
                      __fadd_rn(__fadd_rn(s[1], s[5]), __fadd_rn(s[3], s[7])));
 }
 
-static __device__ uint16_t best_q4(float code[QUANT_COLS], const float w[QUANT_COLS], float largest)
+static __device__ uint16_t best_q4(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float largest)
 {
-    const float ends[QUANT_TRIES] = {8, 7.5f, 7, 8.5f, 9};
+    const float ends[QBLOCK_TRIES] = {8, 7.5f, 7, 8.5f, 9};
     uint16_t best = 0;
     float least = 0, extreme = largest;
-    for (int c = 0; c < QUANT_COLS; c++) extreme = w[c] <= -largest ? -largest : extreme;
-    for (int i = 0; i < QUANT_TRIES; i++) {
-        float tried[QUANT_COLS];
+    for (int c = 0; c < QBLOCK_COLS; c++) extreme = w[c] <= -largest ? -largest : extreme;
+    for (int i = 0; i < QBLOCK_TRIES; i++) {
+        float tried[QBLOCK_COLS];
         uint16_t h = scale_of(__fdiv_rn(-extreme, ends[i]));
         round_all(tried, w, scale_value(h), -8, 7);
         float error = error_of(tried, w, scale_value(h));
         if (i > 0 && !(error < least)) continue;
         least = error;
         best = h;
-        for (int c = 0; c < QUANT_COLS; c++) code[c] = tried[c];
+        for (int c = 0; c < QBLOCK_COLS; c++) code[c] = tried[c];
     }
     return best;
 }
 
-static __device__ uint16_t best_q8(float code[QUANT_COLS], const float w[QUANT_COLS], float largest)
+static __device__ uint16_t best_q8(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float largest)
 {
     uint16_t h = scale_of(__fdiv_rn(largest, 127));
-    if (h < QUANT_LARGEST && largest > __fmul_rn(127.5f, scale_value(h))) h++;
+    if (h < QBLOCK_LARGEST && largest > __fmul_rn(127.5f, scale_value(h))) h++;
     round_all(code, w, scale_value(h), -127, 127);
     return h;
 }
 
 /* A thread has one block of one row. */
-static __global__ void quantize_k(unsigned char *out, const void *w, dtype from, size_t rows, size_t cols, bool q8, size_t all)
+static __global__ void quantize_k(unsigned char *out, const void *w, dtype from, size_t rows, size_t cols, bool q8,
+                                  size_t all)
 {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, blocks = (cols + QUANT_COLS - 1) / QUANT_COLS;
-    size_t r = i % QUANT_ROWS, b = i / QUANT_ROWS % blocks, group = i / QUANT_ROWS / blocks, row = group * QUANT_ROWS + r;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, blocks = (cols + QBLOCK_COLS - 1) / QBLOCK_COLS;
+    size_t r = i % QBLOCK_ROWS, b = i / QBLOCK_ROWS % blocks, group = i / QBLOCK_ROWS / blocks,
+           row = group * QBLOCK_ROWS + r;
     if (i >= all) return;
-    float v[QUANT_COLS], code[QUANT_COLS] = {}, largest = 0;
+    float v[QBLOCK_COLS], code[QBLOCK_COLS] = {}, largest = 0;
     bool finite = true;
-    for (int c = 0; c < QUANT_COLS; c++) {
-        bool inside = row < rows && b * QUANT_COLS + c < cols;
-        v[c] = inside ? element(w, from, row * cols + b * QUANT_COLS + c) : 0;
+    for (int c = 0; c < QBLOCK_COLS; c++) {
+        bool inside = row < rows && b * QBLOCK_COLS + c < cols;
+        v[c] = inside ? element(w, from, row * cols + b * QBLOCK_COLS + c) : 0;
         finite = finite && fabsf(v[c]) < INFINITY;
         largest = fmaxf(largest, fabsf(v[c]));
     }
-    uint16_t d = !finite ? (uint16_t)QUANT_NAN : q8 ? best_q8(code, v, largest) : best_q4(code, v, largest);
-    size_t bytes = QUANT_SCALES + (size_t)QUANT_ROWS * QUANT_COLS / (q8 ? 1 : 2);
+    uint16_t d = !finite ? (uint16_t)QBLOCK_NAN : q8 ? best_q8(code, v, largest) : best_q4(code, v, largest);
+    size_t bytes = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (q8 ? 1 : 2);
     unsigned char *block = out + (group * blocks + b) * bytes;
     *reinterpret_cast<uint16_t *>(block + 2 * r) = d;
-    for (int c = 0; c < QUANT_COLS / (q8 ? 1 : 2); c++) {
+    for (int c = 0; c < QBLOCK_COLS / (q8 ? 1 : 2); c++) {
         unsigned u = (unsigned)((int)code[c] + (q8 ? 128 : 8));
-        if (!q8) u |= (unsigned)((int)code[c + QUANT_COLS / 2] + 8) << 4;
-        block[QUANT_SCALES + QUANT_LINE * (c / 4) + 4 * r + c % 4] = (unsigned char)u;
+        if (!q8) u |= (unsigned)((int)code[c + QBLOCK_COLS / 2] + 8) << 4;
+        block[QBLOCK_SCALES + QBLOCK_LINE * (c / 4) + 4 * r + c % 4] = (unsigned char)u;
     }
 }
 
 void cuda_quantize(backend *be, buf out, dtype type, weight w)
 {
-    size_t all = quant_groups(w.rows) * QUANT_ROWS * quant_blocks(w.cols);
+    size_t all = qblock_groups(w.rows) * QBLOCK_ROWS * qblock_count(w.cols);
     if (all == 0 || !cuda_begin(be, "quantize")) return;
     cudaError_t rc = launch(quantize_k, dim3(cuda_blocks(all, 128)), dim3(128), 0, cuda_stream(be), out.p,
                             (const void *)w.p.p, w.type, w.rows, w.cols, type == DT_Q8, all);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of many rows of x with weights of 8 and 4 bits, on tensor cores: x in 8 bits too, as ops_weights.h defines it,
- * exact sums over the 32 columns of a block, then blocks in ascending order in float32. A warp multiplies one group of 16
- * rows of w, whose lines are the left side of mma.m16n8k32 as they lie, with all rows of x of its block of threads; a
- * block of w is one instruction for 8 rows of x. The other rows of x have no part in the sums of one, so that its bits
- * do not depend on them, nor on their number while it is above MOST_X.
+/* Products of many rows of x with weights of 8 and 4 bits, on tensor cores: x in 8 bits too, as ops_weights.h defines
+ * it, exact sums over the 32 columns of a block, then blocks in ascending order in float32. A warp multiplies one group
+ * of 16 rows of w, whose lines are the left side of mma.m16n8k32 as they lie, with all rows of x of its block of
+ * threads; a block of w is one instruction for 8 rows of x. The other rows of x have no part in the sums of one, so
+ * that its bits do not depend on them, nor on their number while it is above MOST_X.
  *
  * What bounds it, by count: each mma needs 12 instructions for its 4 results a thread (off the bias, times two scales,
  * added), 24 cycles of a scheduler's float32 units on sm_80 and 12 on sm_90, where the product takes 8 and 4. So it
- * reaches at most a third of the peak for bytes, which is two thirds of that for bf16. A tile of 128 x 128 reads 8.6 KiB
- * a block of columns for 2^19 products. Loops that copy are not unrolled, so that 128 registers do and two blocks of
- * threads fit on a processor. Few rows of x: the weights are read once, in tiles of 32 x 32, which bounds it. */
+ * reaches at most a third of the peak for bytes, which is two thirds of that for bf16. A tile of 128 x 128 reads 8.6
+ * KiB a block of columns for 2^19 products. Loops that copy are not unrolled, so that 128 registers do and two blocks
+ * of threads fit on a processor. Few rows of x: the weights are read once, in tiles of 32 x 32, which bounds it. */
 #include "config.h"
 
 #include "kernels/cuda/blocks.cuh"
@@ -18,8 +18,8 @@
 template <dtype TYPE, int X, int WARPS> struct stage {
     enum {
         STEP = X > 32 ? 2 : 4,
-        BLOCK_BYTES = QUANT_SCALES + QUANT_ROWS * QUANT_COLS / (TYPE == DT_Q8 ? 1 : 2),
-        X_STRIDE = STEP * QUANT_COLS + 16, /* 16 bytes more: eight rows then lie in different banks */
+        BLOCK_BYTES = QBLOCK_SCALES + QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2),
+        X_STRIDE = STEP * QBLOCK_COLS + 16, /* 16 bytes more: eight rows then lie in different banks */
         W_AT = X * X_STRIDE,
         SCALE_AT = W_AT + WARPS * STEP * BLOCK_BYTES,
         BYTES = SCALE_AT + STEP * X * (int)sizeof(float)
@@ -31,19 +31,20 @@ template <dtype TYPE, int X, int WARPS>
 static __device__ __forceinline__ void start_stage(unsigned char *to, const block_product &p, size_t b)
 {
     typedef stage<TYPE, X, WARPS> s;
-    constexpr int PER_ROW = s::STEP * QUANT_COLS / 16, PER_BLOCK = s::BLOCK_BYTES / 16, PER_GROUP = s::STEP * PER_BLOCK;
+    constexpr int PER_ROW = s::STEP * QBLOCK_COLS / 16, PER_BLOCK = s::BLOCK_BYTES / 16,
+                  PER_GROUP = s::STEP * PER_BLOCK;
     size_t x0 = (size_t)blockIdx.y * X, group0 = (size_t)blockIdx.x * WARPS;
 #pragma unroll 1
     for (int i = threadIdx.x; i < X * PER_ROW; i += 32 * WARPS) {
-        size_t row = x0 + i / PER_ROW, c = b * QUANT_COLS + i % PER_ROW * 16;
-        bool inside = row < p.n && c < p.blocks * QUANT_COLS;
-        const int8_t *from = inside ? p.code + row * p.blocks * QUANT_COLS + c : p.code;
+        size_t row = x0 + i / PER_ROW, c = b * QBLOCK_COLS + i % PER_ROW * 16;
+        bool inside = row < p.n && c < p.blocks * QBLOCK_COLS;
+        const int8_t *from = inside ? p.code + row * p.blocks * QBLOCK_COLS + c : p.code;
         copy16_async(to + i / PER_ROW * s::X_STRIDE + i % PER_ROW * 16, from, inside);
     }
 #pragma unroll 1
     for (int i = threadIdx.x; i < WARPS * PER_GROUP; i += 32 * WARPS) {
         size_t group = group0 + i / PER_GROUP, at = b + i % PER_GROUP / PER_BLOCK;
-        bool inside = group * QUANT_ROWS < p.rows && at < p.blocks;
+        bool inside = group * QBLOCK_ROWS < p.rows && at < p.blocks;
         size_t from = inside ? (group * p.blocks + at) * s::BLOCK_BYTES + i % PER_BLOCK * 16 : 0;
         copy16_async(to + s::W_AT + i * 16, p.w + from, inside);
     }
@@ -59,13 +60,13 @@ static __device__ __forceinline__ void start_stage(unsigned char *to, const bloc
 template <dtype TYPE> static __device__ __forceinline__ void load_codes(unsigned a[4], const unsigned char *block)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const unsigned *w = reinterpret_cast<const unsigned *>(block + QUANT_SCALES) + QUANT_ROWS * t + g;
+    const unsigned *w = reinterpret_cast<const unsigned *>(block + QBLOCK_SCALES) + QBLOCK_ROWS * t + g;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         unsigned low = w[8 * i];
         if (TYPE == DT_Q8) {
             a[i] = low ^ 0x80808080u;
-            a[i + 2] = w[4 * QUANT_ROWS + 8 * i] ^ 0x80808080u;
+            a[i + 2] = w[4 * QBLOCK_ROWS + 8 * i] ^ 0x80808080u;
         } else {
             a[i] = (unsigned)signed_nibbles(low);
             a[i + 2] = (unsigned)signed_nibbles(low >> 4);
@@ -100,12 +101,13 @@ static __device__ __forceinline__ void add_block(float sum[X / 8][4], const unsi
     }
 }
 
-template <int X> static __device__ __forceinline__ void put_sums(const float sum[X / 8][4], const block_product &p, size_t group)
+template <int X>
+static __device__ __forceinline__ void put_sums(const float sum[X / 8][4], const block_product &p, size_t group)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        size_t row = group * QUANT_ROWS + g + 8 * h;
+        size_t row = group * QBLOCK_ROWS + g + 8 * h;
         if (row >= p.rows) continue;
         float bias = p.bias ? element(p.bias, p.bias_type, row) : 0;
 #pragma unroll
@@ -139,7 +141,7 @@ static __global__ void __launch_bounds__(32 * WARPS, X > 32 ? 2 : 8) gemm_blocks
             unsigned a[4];
             load_codes<TYPE>(a, block);
             const float *by = reinterpret_cast<const float *>(now + s::SCALE_AT) + i * X;
-            add_block<X>(sum, a, d, now + i * QUANT_COLS, s::X_STRIDE, by);
+            add_block<X>(sum, a, d, now + i * QBLOCK_COLS, s::X_STRIDE, by);
         }
         __syncthreads();
         unsigned char *done = now;
@@ -150,7 +152,7 @@ static __global__ void __launch_bounds__(32 * WARPS, X > 32 ? 2 : 8) gemm_blocks
 
 template <dtype TYPE, int X, int WARPS> static cudaError_t run(backend *be, const block_product *p)
 {
-    return launch(gemm_blocks_k<TYPE, X, WARPS>, dim3(cuda_blocks(quant_groups(p->rows), WARPS), cuda_blocks(p->n, X)),
+    return launch(gemm_blocks_k<TYPE, X, WARPS>, dim3(cuda_blocks(qblock_groups(p->rows), WARPS), cuda_blocks(p->n, X)),
                   dim3(32 * WARPS), 2 * stage<TYPE, X, WARPS>::BYTES, cuda_stream(be), *p);
 }
 

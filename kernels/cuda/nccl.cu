@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums over GPUs by NCCL, one process a GPU. The library is opened where there are ranks. Its communicator lives as long
- * as the process: to destroy it is a call of all ranks, for which one that fails alone would wait. */
+/* Sums over GPUs by NCCL, one process a GPU. The library is opened where there are ranks. Its communicator lives as
+ * long as the process: to destroy it is a call of all ranks, for which one that fails alone would wait. */
 #include "config.h"
 
 #include "kernels/comm.h"
@@ -107,8 +107,8 @@ const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t c
 
 status cuda_nccl_create(cuda_nccl **, comm *ranks, cudaStream_t, err *e)
 {
-    return err_set(e, ST_UNSUPPORTED, "--device cuda: %d ranks need NCCL, whose nccl.h was not there when this was built",
-                   ranks->size);
+    return err_set(e, ST_UNSUPPORTED,
+                   "--device cuda: %d ranks need NCCL, whose nccl.h was not there when this was built", ranks->size);
 }
 
 void cuda_nccl_free(cuda_nccl *)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows of the host's memory that come to the device before an attention reads them. A row is looked for at one place of
- * the cache; of those that miss and want the same place the last one takes it, unless its row is asked for too. What finds
- * no place is read where it lies. Rows are copies: which of them are here decides no bit of a result. */
+ * the cache; of those that miss and want the same place the last one takes it, unless its row is asked for too. What
+ * finds no place is read where it lies. Rows are copies: which of them are here decides no bit of a result. */
 #include "config.h"
 
 #include "kernels/cuda/attention.cuh"
@@ -13,7 +13,9 @@ struct head_lists {
     const attn_args &j;
     int head, per; /* lists of it */
 
-    __device__ head_lists(const attn_args &job) : j(job), head(blockIdx.x), per(job.n_units / job.n_kv_heads) {}
+    __device__ head_lists(const attn_args &job) : j(job), head(blockIdx.x), per(job.n_units / job.n_kv_heads)
+    {
+    }
 
     /* Calls f(slot, is there one) for the entries of this thread; all lanes of a warp together. */
     template <class F> __device__ __forceinline__ void each(F &&f) const
@@ -22,15 +24,17 @@ struct head_lists {
             attn_unit u = unit_of(j, head * per + i);
             int64_t lo, hi;
             visible(j, u, 0, lo, hi);
-            for (int64_t at = lo + (int64_t)blockIdx.y * BLOCK; at < hi; at += (int64_t)gridDim.y * BLOCK) {
-                int64_t e = at + threadIdx.x;
-                f(e < hi ? (int64_t)slot_of(u, e) : (int64_t)0, e < hi);
+            int from = (int)(u.first + lo), to = (int)(u.first + hi); /* of the list's room; slots are i32 */
+            for (int at = from + (int)(blockIdx.y * BLOCK); at < to; at += (int)(gridDim.y * BLOCK)) {
+                int e = at + (int)threadIdx.x;
+                f(e < to ? (int)slot_at(u, e) : 0, e < to);
             }
         }
     }
 };
 
-static __device__ void add_counts(const near_args &n, unsigned long long asked, unsigned long long found, unsigned long long bytes)
+static __device__ void add_counts(const near_args &n, unsigned long long asked, unsigned long long found,
+                                  unsigned long long bytes)
 {
     asked = warp_sum(asked), found = warp_sum(found), bytes = warp_sum(bytes);
     if (threadIdx.x % 32 != 0) return;
@@ -44,7 +48,7 @@ static __global__ void __launch_bounds__(BLOCK) count_k(attn_args j)
 {
     head_lists lists(j);
     unsigned long long asked = 0, found = 0;
-    lists.each([&](int64_t slot, bool is) {
+    lists.each([&](int slot, bool is) {
         asked += is;
         found += is && (j.near.exact || near_row(j.near, lists.head, slot) >= 0);
     });
@@ -52,19 +56,20 @@ static __global__ void __launch_bounds__(BLOCK) count_k(attn_args j)
 }
 
 /* K and V of the rows of those lanes that have `won`, by all of a warp. */
-template <class U> static __device__ void copy_rows(const attn_args &j, int head, int64_t slot, bool won)
+template <class U> static __device__ void copy_rows(const attn_args &j, int head, int slot, bool won)
 {
     const near_args &n = j.near;
     size_t units = j.row_bytes / sizeof(U);
     for (unsigned left = __ballot_sync(ALL_LANES, won); left;) {
-        size_t from[AHEAD], to[AHEAD];
+        size_t from[AHEAD];
+        unsigned to[AHEAD]; /* of the device's copies: less than 2^32 units */
         int m = 0;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             int lane = left ? __ffs((int)left) - 1 : 0;
-            int64_t s = __shfl_sync(ALL_LANES, slot, lane);
+            int s = __shfl_sync(ALL_LANES, slot, lane);
             from[i] = ((size_t)head * j.cap + (size_t)s) * units;
-            to[i] = ((size_t)(head * n.rows + n.first + n.window) + ((unsigned)s & (n.slots - 1))) * units;
+            to[i] = (unsigned)((head * n.rows + n.first + n.window + ((unsigned)s & (n.slots - 1))) * units);
             m += left != 0;
             left &= left - 1;
         }
@@ -90,31 +95,31 @@ template <class U> static __global__ void __launch_bounds__(BLOCK) bring_k(attn_
     head_lists lists(j);
     int32_t *tag = n.tag + (size_t)lists.head * n.slots, *claim = n.claim + (size_t)lists.head * n.slots;
     unsigned mask = n.slots - 1;
-    unsigned long long asked = 0, found = 0, moved = 0;
-    lists.each([&](int64_t slot, bool is) {
+    unsigned asked = 0, found = 0, moved = 0;
+    lists.each([&](int slot, bool is) {
         bool kept = is && kept_row(n, slot) >= 0, here = is && !kept && tag[slot & mask] == slot + 1;
         if (here) atomicMax(&claim[slot & mask], (int)FOUND);
         asked += is;
         found += kept || here;
     });
     __syncthreads();
-    lists.each([&](int64_t slot, bool is) {
-        if (is && kept_row(n, slot) < 0 && tag[slot & mask] != slot + 1) atomicMax(&claim[slot & mask], (int)(slot + 1));
+    lists.each([&](int slot, bool is) {
+        if (is && kept_row(n, slot) < 0 && tag[slot & mask] != slot + 1) atomicMax(&claim[slot & mask], slot + 1);
     });
     __syncthreads();
-    lists.each([&](int64_t slot, bool is) {
-        bool won = is && kept_row(n, slot) < 0 && atomicCAS(&claim[slot & mask], (int)(slot + 1), 0) == (int)(slot + 1);
-        if (won) tag[slot & mask] = (int)(slot + 1);
+    lists.each([&](int slot, bool is) {
+        bool won = is && kept_row(n, slot) < 0 && atomicCAS(&claim[slot & mask], slot + 1, 0) == slot + 1;
+        if (won) tag[slot & mask] = slot + 1;
         moved += won;
         copy_rows<U>(j, lists.head, slot, won);
     });
     __syncthreads();
-    lists.each([&](int64_t slot, bool is) {
+    lists.each([&](int slot, bool is) {
         if (!is || kept_row(n, slot) >= 0) return;
         if (tag[slot & mask] == slot + 1) atomicExch(&claim[slot & mask], 0);
         else moved++; /* it will be read over the link */
     });
-    add_counts(n, 2 * asked, 2 * found, 2 * moved * j.row_bytes);
+    add_counts(n, 2ull * asked, 2ull * found, 2ull * moved * j.row_bytes);
 }
 
 void cuda_bring(backend *be, const attn_job *job)

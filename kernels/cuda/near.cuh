@@ -61,7 +61,8 @@ template <class T, int N> struct near_reader {
     }
     __device__ __forceinline__ void load(loaded &to, int64_t row, int c) const
     {
-        const T *p = row < 0 ? near + (size_t)(-1 - row) * r.dim : (const T *)r.exact + (head * r.cap + (size_t)row) * r.dim;
+        const T *p =
+            row < 0 ? near + (size_t)(-1 - row) * r.dim : (const T *)r.exact + (head * r.cap + (size_t)row) * r.dim;
         if constexpr (N == 1) to.bits.x = __float_as_uint(to_f32(p[c]));
         else to.bits = load16(p + c);
     }

@@ -11,10 +11,10 @@
 enum {
     BLOCK = 256,
     WARPS = BLOCK / 32,
-    SLICES = 16,    /* of the tokens of a mean */
+    SLICES = 16,     /* of the tokens of a mean */
     COUNT_GRID = 64, /* blocks a head that count */
-    COPIES = 8,     /* of a histogram, so that lanes with equal scores do not wait for each other */
-    FEW = 1024,     /* scores of a chunk; MANY of long contexts */
+    COPIES = 8,      /* of a histogram, so that lanes with equal scores do not wait for each other */
+    FEW = 1024,      /* scores of a chunk; MANY of long contexts */
     MANY = 4096,
     LONG = 1 << 18
 };
@@ -34,9 +34,20 @@ typedef struct {
 
 static paris paris_of(const paris_index *x)
 {
-    paris p = {ptr<unsigned char>(x->id), ptr<unsigned char>(x->code), ptr<int32_t>(x->count), ptr<int64_t>(x->counted),
-               ptr<float>(x->sign), ptr<float>(x->mean), x->cap, (int)x->n_kv_heads, (int)x->head_dim, (int)x->rounds,
-               x->alpha, (float)(1 / sqrt((double)paris_dim(x->head_dim))), {}, {}};
+    paris p = {ptr<unsigned char>(x->id),
+               ptr<unsigned char>(x->code),
+               ptr<int32_t>(x->count),
+               ptr<int64_t>(x->counted),
+               ptr<float>(x->sign),
+               ptr<float>(x->mean),
+               x->cap,
+               (int)x->n_kv_heads,
+               (int)x->head_dim,
+               (int)x->rounds,
+               x->alpha,
+               (float)(1 / sqrt((double)paris_dim(x->head_dim))),
+               {},
+               {}};
     for (int i = 0; i < 7; i++) p.threshold[i] = paris_threshold[i];
     for (int i = 0; i < 8; i++) p.centre[i] = paris_centre[i];
     return p;
@@ -45,7 +56,7 @@ static paris paris_of(const paris_index *x)
 /* Calls f with the number of blocks as a constant. */
 template <class F> static void by_blocks(size_t head_dim, F &&f)
 {
-    switch (paris_blocks(head_dim)) {
+    switch (paris_subspaces(head_dim)) {
     case 1: f(std::integral_constant<int, 1>()); break;
     case 2: f(std::integral_constant<int, 2>()); break;
     case 4: f(std::integral_constant<int, 4>()); break;
@@ -58,7 +69,7 @@ template <class F> static void by_blocks(size_t head_dim, F &&f)
 /* ---- vectors ---- */
 
 template <int NB> struct vec {
-    enum { DIM = PARIS_BLOCK * NB, N = NB < 4 ? 1 : NB / 4 };
+    enum { DIM = PARIS_SUBSPACE * NB, N = NB < 4 ? 1 : NB / 4 };
     float x[N];
 };
 
@@ -73,11 +84,11 @@ static __device__ __forceinline__ float sum8(float s)
 /* |v|^2: lane i sums the channels i mod 8 in ascending order. */
 template <int NB> static __device__ __forceinline__ float square(const vec<NB> &v)
 {
-    int lane = threadIdx.x % PARIS_BLOCK;
+    int lane = threadIdx.x % PARIS_SUBSPACE;
     float s = 0;
 #pragma unroll
     for (int b = 0; b < NB; b++) {
-        float x = __shfl_sync(ALL_LANES, v.x[b / 4], lane + PARIS_BLOCK * (b % 4));
+        float x = __shfl_sync(ALL_LANES, v.x[b / 4], lane + PARIS_SUBSPACE * (b % 4));
         s = __fadd_rn(s, __fmul_rn(x, x));
     }
     return sum8(s);
@@ -143,29 +154,30 @@ template <class T> static key_rows<T> rows_of(const kv_rows *r)
 }
 
 /* A block has 32 channels of a head, a warp a slice of the tokens. */
-template <class T> static __global__ void __launch_bounds__(32 * SLICES) mean_k(paris x, key_rows<T> rows, const int64_t *range)
+template <class T>
+static __global__ void __launch_bounds__(32 * SLICES) mean_k(paris x, key_rows<T> rows, slot_range range)
 {
     SHARED(double, part, [SLICES][32]);
     int lane = threadIdx.x % 32, slice = threadIdx.x / 32, c = blockIdx.x * 32 + lane, head = blockIdx.y;
     double sum = 0;
-    for (int64_t t = range[0] + slice; t < range[0] + range[1]; t += SLICES)
+    for (int64_t t = range.first + slice; t < range.first + range.n; t += SLICES)
         if (c < x.dim) sum += (double)to_f32(rows.row(head, t)[c]);
     part[slice][lane] = sum;
     __syncthreads();
     if (slice > 0 || c >= x.dim) return;
     for (int i = 1; i < SLICES; i++) sum += part[i][lane];
-    x.mean[head * x.dim + c] = range[1] > 0 ? (float)(sum / (double)range[1]) : 0;
+    x.mean[head * x.dim + c] = range.n > 0 ? (float)(sum / (double)range.n) : 0;
 }
 
-static void paris_mean(backend *be, const paris_index *index, const kv_rows *rows, buf range, int64_t n_max)
+void cuda_paris_mean(backend *be, const paris_index *index, const kv_rows *rows, slot_range range)
 {
     paris x = paris_of(index);
     if (!cuda_begin(be, "paris.mean")) return;
     by_type(rows->type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = launch(mean_k<T>, dim3(cuda_blocks(index->head_dim, 32), (unsigned)x.heads), dim3(32 * SLICES), 0,
-                                cuda_stream(be), x, rows_of<T>(rows), (const int64_t *)ptr<int64_t>(range));
-        cuda_check(be, rc, "paris.mean [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)n_max);
+        cudaError_t rc = launch(mean_k<T>, dim3(cuda_blocks(index->head_dim, 32), (unsigned)x.heads), dim3(32 * SLICES),
+                                0, cuda_stream(be), x, rows_of<T>(rows), range);
+        cuda_check(be, rc, "paris.mean [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
     });
 }
 
@@ -180,7 +192,7 @@ static __device__ __forceinline__ unsigned bf16_bits(float x)
 template <int NB>
 static __device__ __forceinline__ void encode_blocks(unsigned char *out, const paris &x, float v, int first, float norm)
 {
-    int lane = threadIdx.x % 32, j = lane % PARIS_BLOCK, b = first + lane / PARIS_BLOCK;
+    int lane = threadIdx.x % 32, j = lane % PARIS_SUBSPACE, b = first + lane / PARIS_SUBSPACE;
     float radius = __fsqrt_rn(sum8(__fmul_rn(v, v)));
     float u = __fmul_rn(fabsf(v), __fdiv_rn(1, fmaxf(radius, 1e-8f))), centre = x.centre[0];
     unsigned bins = 0;
@@ -207,13 +219,13 @@ template <class U> static __device__ __forceinline__ void copy_row(unsigned char
 
 /* A warp has a key. */
 template <class T, int NB>
-static __global__ void __launch_bounds__(BLOCK) encode_k(paris x, key_rows<T> rows, const int64_t *range)
+static __global__ void __launch_bounds__(BLOCK) encode_k(paris x, key_rows<T> rows, slot_range range)
 {
     typedef std::conditional_t<NB % 4 == 0, unsigned, unsigned char> unit;
     SHARED(unsigned, stage, [WARPS][(PARIS_CODE + 1) * 32 / 4]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
-    int64_t i = (int64_t)blockIdx.x * WARPS + warp, t = range[0] + i;
-    if (i >= range[1]) return;
+    int64_t i = (int64_t)blockIdx.x * WARPS + warp, t = range.first + i;
+    if (i >= range.n) return;
     const T *key = rows.row(head, t);
     vec<NB> v;
 #pragma unroll
@@ -232,16 +244,16 @@ static __global__ void __launch_bounds__(BLOCK) encode_k(paris x, key_rows<T> ro
     copy_row<unit>(x.id + at * NB, mine + PARIS_CODE * NB, NB);
 }
 
-static void paris_encode(backend *be, const paris_index *index, const kv_rows *rows, buf range, int64_t n_max)
+void cuda_paris_encode(backend *be, const paris_index *index, const kv_rows *rows, slot_range range)
 {
     paris x = paris_of(index);
-    if (n_max <= 0 || !cuda_begin(be, "paris.encode")) return;
+    if (range.n <= 0 || !cuda_begin(be, "paris.encode")) return;
     by_type(rows->type, [&](auto t) {
         by_blocks(index->head_dim, [&](auto nb) {
             typedef decltype(t) T;
-            cudaError_t rc = launch(encode_k<T, nb.value>, dim3(cuda_blocks((size_t)n_max, WARPS), (unsigned)x.heads),
-                                    dim3(BLOCK), 0, cuda_stream(be), x, rows_of<T>(rows), (const int64_t *)ptr<int64_t>(range));
-            cuda_check(be, rc, "paris.encode [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)n_max);
+            cudaError_t rc = launch(encode_k<T, nb.value>, dim3(cuda_blocks((size_t)range.n, WARPS), (unsigned)x.heads),
+                                    dim3(BLOCK), 0, cuda_stream(be), x, rows_of<T>(rows), range);
+            cuda_check(be, rc, "paris.encode [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
         });
     });
 }
@@ -260,13 +272,13 @@ template <int NB> static __global__ void query_k(paris x, float *y, float *norm,
         if (lane + 32 * r < v.DIM) y[(size_t)head * v.DIM + lane + 32 * r] = v.x[r];
 }
 
-static void paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const paris_index *index)
+void cuda_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const paris_index *index)
 {
     paris x = paris_of(index);
     if (!cuda_begin(be, "paris.query")) return;
     by_blocks(index->head_dim, [&](auto nb) {
-        cudaError_t rc = launch(query_k<nb.value>, dim3((unsigned)n_heads), dim3(32), 0, cuda_stream(be), x, ptr<float>(y),
-                                ptr<float>(norm), (const float *)ptr<float>(q));
+        cudaError_t rc = launch(query_k<nb.value>, dim3((unsigned)n_heads), dim3(32), 0, cuda_stream(be), x,
+                                ptr<float>(y), ptr<float>(norm), (const float *)ptr<float>(q));
         cuda_check(be, rc, "paris.query [%zu, %d]", n_heads, x.dim);
     });
 }
@@ -303,14 +315,14 @@ static __device__ __forceinline__ int64_t clamp(int64_t v, int64_t lo, int64_t h
     return v < lo ? lo : v > hi ? hi : v;
 }
 
-static __device__ __forceinline__ moves moves_of(const int64_t *counted, const int64_t *range)
+static __device__ __forceinline__ moves moves_of(const int64_t *counted, slot_range range)
 {
-    int64_t a = counted[0], b = a + counted[1], c = range[0], d = c + range[1];
+    int64_t a = counted[0], b = a + counted[1], c = range.first, d = c + range.n;
     return {{a, clamp(d, clamp(c, a, b), b), c, clamp(b, clamp(a, c, d), d)}, {clamp(c, a, b), b, clamp(a, c, d), d}};
 }
 
 /* A block counts its tokens in shared memory, then adds what is not 0: whole numbers, in any order. */
-template <int NB> static __global__ void __launch_bounds__(BLOCK) count_k(paris x, const int64_t *range)
+template <int NB> static __global__ void __launch_bounds__(BLOCK) count_k(paris x, slot_range range)
 {
     SHARED(int, bins, [NB * PARIS_PATTERNS]);
     moves m = moves_of(x.counted, range);
@@ -335,47 +347,48 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) count_k(paris 
 }
 
 /* Once no block reads counted. */
-static __global__ void counted_k(paris x, const int64_t *range, int nb, unsigned long long *read)
+static __global__ void counted_k(paris x, slot_range range, int nb, unsigned long long *read)
 {
     moves m = moves_of(x.counted, range);
     int64_t n = 0;
     for (int s = 0; s < 4; s++) n += max(m.to[s] - m.from[s], (int64_t)0);
     add_read(read, (unsigned long long)n * x.heads * nb);
-    x.counted[0] = range[0];
-    x.counted[1] = range[1];
+    x.counted[0] = range.first;
+    x.counted[1] = range.n;
 }
 
-static void paris_count(backend *be, const paris_index *index, buf range, int64_t n_max, buf read)
+void cuda_paris_count(backend *be, const paris_index *index, slot_range range, buf read)
 {
     paris x = paris_of(index);
-    const int64_t *r = ptr<int64_t>(range);
     if (!cuda_begin(be, "paris.count")) return;
-    unsigned grid = max(1u, min((unsigned)COUNT_GRID, cuda_blocks((size_t)max(n_max, (int64_t)1), BLOCK)));
+    unsigned grid = max(1u, min((unsigned)COUNT_GRID, cuda_blocks((size_t)max(range.n, (int64_t)1), BLOCK)));
     by_blocks(index->head_dim, [&](auto nb) {
-        cudaError_t rc = launch(count_k<nb.value>, dim3(grid, (unsigned)x.heads), dim3(BLOCK), 0, cuda_stream(be), x, r);
+        cudaError_t rc =
+            launch(count_k<nb.value>, dim3(grid, (unsigned)x.heads), dim3(BLOCK), 0, cuda_stream(be), x, range);
         if (rc == cudaSuccess)
-            rc = launch(counted_k, dim3(1), dim3(1), 0, cuda_stream(be), x, r, nb.value, ptr<unsigned long long>(read));
-        cuda_check(be, rc, "paris.count [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)n_max);
+            rc = launch(counted_k, dim3(1), dim3(1), 0, cuda_stream(be), x, range, nb.value,
+                        ptr<unsigned long long>(read));
+        cuda_check(be, rc, "paris.count [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
     });
 }
 
 typedef struct {
-    const int64_t *limit;
+    int64_t limit[PARIS_LEVELS];
     int n;
-} tiers;
+} levels;
 
 /* A block has the patterns of one block of channels, a thread one pattern: what goes before it is counted, not sorted.
  * Between patterns of other warps the lower id is that of the lower warp. */
 static __global__ void __launch_bounds__(PARIS_PATTERNS)
-    bonus_k(unsigned char *bonus, const int32_t *count, const float *y, tiers t, unsigned long long *read)
+    bonus_k(unsigned char *bonus, const int32_t *count, const float *y, levels t, unsigned long long *read)
 {
     SHARED(float4, dots, [PARIS_PATTERNS / 4]);
     SHARED(int4, counts, [PARIS_PATTERNS / 4]);
     float *dot = (float *)dots;
     int id = threadIdx.x, first = id / 32 * 32, before = 0;
     float mine = 0;
-    for (int j = 0; j < PARIS_BLOCK; j++) {
-        float v = y[blockIdx.x * PARIS_BLOCK + j];
+    for (int j = 0; j < PARIS_SUBSPACE; j++) {
+        float v = y[blockIdx.x * PARIS_SUBSPACE + j];
         mine = id >> j & 1 ? __fadd_rn(mine, v) : __fsub_rn(mine, v);
     }
     if (isnan(mine)) mine = -INFINITY;
@@ -387,7 +400,8 @@ static __global__ void __launch_bounds__(PARIS_PATTERNS)
         float4 d = dots[o];
         int4 c = counts[o];
         if (4 * o < first) {
-            before += (d.x >= mine ? c.x : 0) + (d.y >= mine ? c.y : 0) + (d.z >= mine ? c.z : 0) + (d.w >= mine ? c.w : 0);
+            before +=
+                (d.x >= mine ? c.x : 0) + (d.y >= mine ? c.y : 0) + (d.z >= mine ? c.z : 0) + (d.w >= mine ? c.w : 0);
         } else if (4 * o >= first + 32) {
             before += (d.x > mine ? c.x : 0) + (d.y > mine ? c.y : 0) + (d.z > mine ? c.z : 0) + (d.w > mine ? c.w : 0);
         } else {
@@ -398,44 +412,48 @@ static __global__ void __launch_bounds__(PARIS_PATTERNS)
         }
     }
     int won = 0;
-    for (int i = 0; i < t.n; i++) won += before < t.limit[i];
+#pragma unroll
+    for (int i = 0; i < PARIS_LEVELS; i++) won += i < t.n && before < t.limit[i];
     bonus[blockIdx.x * PARIS_PATTERNS + id] = (unsigned char)won;
     add_read(read, (unsigned long long)gridDim.x * PARIS_PATTERNS * sizeof *count);
 }
 
-static void paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, buf limit, size_t n_tiers, buf read)
+void cuda_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, const int64_t *limit, size_t n_levels,
+                      buf read)
 {
-    size_t n = x->n_kv_heads * paris_blocks(x->head_dim); /* the padded dim is whole blocks: rows of y follow each other */
-    tiers t = {ptr<int64_t>(limit), (int)n_tiers};
+    size_t n =
+        x->n_kv_heads * paris_subspaces(x->head_dim); /* the padded dim is whole blocks: rows of y follow each other */
+    levels t = {{}, (int)n_levels};
+    for (size_t i = 0; i < n_levels; i++) t.limit[i] = limit[i];
     if (!cuda_begin(be, "paris.bonus")) return;
-    cudaError_t rc = launch(bonus_k, dim3((unsigned)n), dim3(PARIS_PATTERNS), 0, cuda_stream(be), ptr<unsigned char>(bonus),
-                            (const int32_t *)ptr<int32_t>(x->count), (const float *)ptr<float>(y), t,
-                            ptr<unsigned long long>(read));
+    cudaError_t rc =
+        launch(bonus_k, dim3((unsigned)n), dim3(PARIS_PATTERNS), 0, cuda_stream(be), ptr<unsigned char>(bonus),
+               (const int32_t *)ptr<int32_t>(x->count), (const float *)ptr<float>(y), t, ptr<unsigned long long>(read));
     cuda_check(be, rc, "paris.bonus of %zu blocks", n);
 }
 
-static int64_t chunk_of(int64_t n_max)
+static int64_t chunk_of(int64_t n)
 {
-    return n_max < LONG ? FEW : MANY;
+    return n < LONG ? FEW : MANY;
 }
 
 /* A thread has a token at a time: the sum of its NB bytes out of tables in shared memory, where a table lies twice in
  * each bank. */
 template <int NB>
 static __global__ void __launch_bounds__(BLOCK)
-    collide_k(paris x, unsigned char *score, size_t stride, const unsigned char *bonus, const int64_t *range, int64_t chunk,
+    collide_k(paris x, unsigned char *score, size_t stride, const unsigned char *bonus, slot_range range, int64_t chunk,
               unsigned long long *read)
 {
     SHARED(unsigned, words, [NB * PARIS_PATTERNS / 4]);
     const unsigned char *table = (const unsigned char *)words;
     int head = blockIdx.y;
-    int64_t n = range[1], from = blockIdx.x * chunk, to = min(from + chunk, n);
+    int64_t n = range.n, from = blockIdx.x * chunk, to = min(from + chunk, n);
     add_read(read, (unsigned long long)n * x.heads * NB);
     if (from >= to) return;
     const unsigned *in = reinterpret_cast<const unsigned *>(bonus + (size_t)head * NB * PARIS_PATTERNS);
     for (int i = threadIdx.x; i < NB * PARIS_PATTERNS / 4; i += BLOCK) words[i] = in[i];
     __syncthreads();
-    const unsigned char *id = x.id + (head * x.cap + (size_t)range[0]) * NB;
+    const unsigned char *id = x.id + (head * x.cap + (size_t)range.first) * NB;
     unsigned char *out = score + head * stride;
 #pragma unroll 4
     for (int64_t i = from + threadIdx.x; i < to; i += BLOCK) {
@@ -447,18 +465,18 @@ static __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-static void paris_collide(backend *be, buf score, size_t stride, const paris_index *index, buf bonus, buf range,
-                          int64_t n_max, buf read)
+void cuda_paris_collide(backend *be, buf score, size_t stride, const paris_index *index, buf bonus, slot_range range,
+                        buf read)
 {
     paris x = paris_of(index);
-    int64_t chunk = chunk_of(n_max);
-    if (n_max <= 0 || !cuda_begin(be, "paris.collide")) return;
+    int64_t chunk = chunk_of(range.n);
+    if (range.n <= 0 || !cuda_begin(be, "paris.collide")) return;
     by_blocks(index->head_dim, [&](auto nb) {
-        cudaError_t rc = launch(collide_k<nb.value>, dim3(cuda_blocks((size_t)n_max, (size_t)chunk), (unsigned)x.heads),
-                                dim3(BLOCK), 0, cuda_stream(be), x, ptr<unsigned char>(score), stride,
-                                (const unsigned char *)ptr<unsigned char>(bonus), (const int64_t *)ptr<int64_t>(range), chunk,
-                                ptr<unsigned long long>(read));
-        cuda_check(be, rc, "paris.collide [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)n_max);
+        cudaError_t rc =
+            launch(collide_k<nb.value>, dim3(cuda_blocks((size_t)range.n, (size_t)chunk), (unsigned)x.heads),
+                   dim3(BLOCK), 0, cuda_stream(be), x, ptr<unsigned char>(score), stride,
+                   (const unsigned char *)ptr<unsigned char>(bonus), range, chunk, ptr<unsigned long long>(read));
+        cuda_check(be, rc, "paris.collide [%d, %d], up to %lld tokens", x.heads, x.dim, (long long)range.n);
     });
 }
 
@@ -467,7 +485,8 @@ static void paris_collide(backend *be, buf score, size_t stride, const paris_ind
 typedef struct {
     const unsigned char *score;
     size_t stride;
-    const int64_t *range, *m;
+    slot_range range;
+    int64_t m;
     int64_t chunk;
     unsigned *total;      /* [heads][256]: tokens of a score */
     unsigned short *tail; /* [heads][chunks][256]: tokens of the chunk with that score or more */
@@ -494,7 +513,7 @@ static __global__ void __launch_bounds__(BLOCK) tally_k(choice c)
     SHARED(int, bins, [256 * COPIES]);
     SHARED(unsigned, room, [WARPS]);
     size_t head = blockIdx.y;
-    int64_t from = blockIdx.x * c.chunk, to = min(from + c.chunk, c.range[1]);
+    int64_t from = blockIdx.x * c.chunk, to = min(from + c.chunk, c.range.n);
     unsigned n = 0;
     if (from >= to) return;
     for (int i = threadIdx.x; i < 256 * COPIES; i += BLOCK) bins[i] = 0;
@@ -508,7 +527,8 @@ static __global__ void __launch_bounds__(BLOCK) tally_k(choice c)
 }
 
 /* found: the least score that is taken, and how many tokens of that score. */
-static __device__ __forceinline__ void find_least(const choice &c, size_t head, unsigned want, unsigned *found, unsigned *room)
+static __device__ __forceinline__ void find_least(const choice &c, size_t head, unsigned want, unsigned *found,
+                                                  unsigned *room)
 {
     unsigned n = c.total[head * 256 + threadIdx.x], sum = sum_from(n, room);
     if (sum >= want && sum - n < want) found[0] = threadIdx.x, found[1] = want - (sum - n);
@@ -545,7 +565,7 @@ static __global__ void __launch_bounds__(BLOCK) emit_k(choice c, int32_t *cand, 
     SHARED(uint64_t, sums, [WARPS]);
     size_t head = blockIdx.y;
     unsigned lane = threadIdx.x % 32, below = (1u << lane) - 1;
-    int64_t n = c.range[1], from = blockIdx.x * c.chunk, to = min(from + c.chunk, n), want = clamp(c.m[0], 0, n);
+    int64_t n = c.range.n, from = blockIdx.x * c.chunk, to = min(from + c.chunk, n), want = clamp(c.m, 0, n);
     if (from >= to || want == 0) return;
     find_least(c, head, (unsigned)want, found, room);
     unsigned least = found[0], left = found[1];
@@ -565,42 +585,50 @@ static __global__ void __launch_bounds__(BLOCK) emit_k(choice c, int32_t *cand, 
     for (int64_t i0 = start; i0 < end; i0 += 32) {
         int64_t i = i0 + lane;
         bool is_above = i < end && s[i] > least, is_tie = i < end && s[i] == least;
-        unsigned a = __ballot_sync(ALL_LANES, is_above), e = __ballot_sync(ALL_LANES, is_tie), tie = ties + __popc(e & below);
+        unsigned a = __ballot_sync(ALL_LANES, is_above), e = __ballot_sync(ALL_LANES, is_tie),
+                 tie = ties + __popc(e & below);
         if (is_above || (is_tie && tie < left))
-            out[above + __popc(a & below) + min(tie, left)] = (int32_t)(c.range[0] + i);
+            out[above + __popc(a & below) + min(tie, left)] = (int32_t)(c.range.first + i);
         above += __popc(a);
         ties += __popc(e);
     }
 }
 
-static void paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads,
-                             buf range, buf m, int64_t n_max)
+void cuda_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads,
+                           slot_range range, int64_t m)
 {
-    int64_t chunk = chunk_of(n_max);
-    size_t chunks = (size_t)((n_max + chunk - 1) / chunk), most = (max(score_stride, (size_t)n_max) + FEW - 1) / FEW;
+    int64_t chunk = chunk_of(range.n);
+    size_t chunks = (size_t)((range.n + chunk - 1) / chunk),
+           most = (max(score_stride, (size_t)range.n) + FEW - 1) / FEW;
     size_t total = n_kv_heads * 256 * sizeof(unsigned), tail = n_kv_heads * most * 256 * sizeof(unsigned short);
-    if (n_max <= 0 || !cuda_begin(be, "paris.candidates")) return;
+    if (range.n <= 0 || !cuda_begin(be, "paris.candidates")) return;
     unsigned char *room = (unsigned char *)cuda_room(be, &cuda_of(be)->parts, total + tail, 1, "histograms");
     if (!room) return;
-    choice c = {ptr<unsigned char>(score), score_stride, ptr<int64_t>(range), ptr<int64_t>(m), chunk, (unsigned *)room,
+    choice c = {ptr<unsigned char>(score),       score_stride, range, m, chunk, (unsigned *)room,
                 (unsigned short *)(room + total)};
     dim3 grid((unsigned)chunks, (unsigned)n_kv_heads);
     cudaError_t rc = cudaMemsetAsync(room, 0, total, cuda_stream(be));
     if (rc == cudaSuccess) rc = launch(tally_k, grid, dim3(BLOCK), 0, cuda_stream(be), c);
     if (rc == cudaSuccess) rc = launch(emit_k, grid, dim3(BLOCK), 0, cuda_stream(be), c, ptr<int32_t>(cand), stride);
-    cuda_check(be, rc, "paris.candidates [%zu], up to %lld tokens", n_kv_heads, (long long)n_max);
+    cuda_check(be, rc, "paris.candidates [%zu], up to %lld tokens", n_kv_heads, (long long)range.n);
 }
 
 /* ---- estimates ---- */
 
-/* Eight lanes have a candidate, lane j element j of each block. Its code and ids, 6 NB bytes, pass through shared memory
- * in pieces of the widest load that its row allows. */
+/* Eight lanes have a candidate, lane j element j of each block. Its code and ids, 6 NB bytes, pass through shared
+ * memory in pieces of the widest load that its row allows. */
 template <int NB> struct code_row {
-    enum { PIECE = NB < 16 ? NB : 16, PIECES = (PARIS_CODE + 1) * NB / PIECE, CODE = PARIS_CODE * NB / PIECE, ROOM = 6 * NB + 16 };
+    enum {
+        PIECE = NB < 16 ? NB : 16,
+        PIECES = (PARIS_CODE + 1) * NB / PIECE,
+        CODE = PARIS_CODE * NB / PIECE,
+        ROOM = 6 * NB + 16
+    };
     typedef std::conditional_t<
         PIECE == 16, uint4,
-        std::conditional_t<PIECE == 8, uint2,
-                           std::conditional_t<PIECE == 4, unsigned, std::conditional_t<PIECE == 2, unsigned short, unsigned char>>>>
+        std::conditional_t<
+            PIECE == 8, uint2,
+            std::conditional_t<PIECE == 4, unsigned, std::conditional_t<PIECE == 2, unsigned short, unsigned char>>>>
         unit;
 };
 
@@ -608,8 +636,11 @@ template <int NB> struct code_row {
 template <int NB> static __device__ __forceinline__ unsigned word_at(const unsigned char *p, int at, int end)
 {
     unsigned w = 0;
-    if constexpr (NB % 4 == 0) return *reinterpret_cast<const unsigned *>(p + at);
-    for (int i = 0; i < 4 && at + i < end; i++) w |= (unsigned)p[at + i] << 8 * i;
+    if constexpr (NB % 4 == 0) {
+        w = *reinterpret_cast<const unsigned *>(p + at);
+    } else {
+        for (int i = 0; i < 4 && at + i < end; i++) w |= (unsigned)p[at + i] << 8 * i;
+    }
     return w;
 }
 
@@ -621,7 +652,8 @@ static __device__ __forceinline__ void decode(float v[NB], const unsigned char *
     for (int b4 = 0; b4 < NB; b4 += 4) {
         const int bins = 2 * NB + 3 * b4, end = PARIS_CODE * NB;
         const unsigned w[2] = {word_at<NB>(row, 2 * b4, 2 * NB), word_at<NB>(row, 2 * b4 + 4, 2 * NB)};
-        const unsigned c[3] = {word_at<NB>(row, bins, end), word_at<NB>(row, bins + 4, end), word_at<NB>(row, bins + 8, end)};
+        const unsigned c[3] = {word_at<NB>(row, bins, end), word_at<NB>(row, bins + 4, end),
+                               word_at<NB>(row, bins + 8, end)};
         unsigned id = word_at<NB>(row, end + b4, end + NB);
         const unsigned packed[4] = {c[0], c[0] >> 24 | c[1] << 8, c[1] >> 16 | c[2] << 16, c[2] >> 8};
 #pragma unroll
@@ -637,7 +669,7 @@ typedef struct {
     float *est;
     const float *y, *norm;
     const int32_t *cand;
-    const int64_t *m;
+    int64_t m;
     size_t stride;
     int group;
     unsigned long long *read;
@@ -648,11 +680,12 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(par
 {
     typedef code_row<NB> code;
     typedef typename code::unit unit;
-    SHARED(uint4, stage, [BLOCK / PARIS_BLOCK][(code::ROOM + 15) / 16]);
+    SHARED(uint4, stage, [BLOCK / PARIS_SUBSPACE][(code::ROOM + 15) / 16]);
     SHARED(float, signed_centre, [16]);
     SHARED_DYN(float, y);
-    int head = blockIdx.y, j = threadIdx.x % PARIS_BLOCK, slot = threadIdx.x / PARIS_BLOCK, dim = PARIS_BLOCK * NB;
-    int64_t n = e.m[0], step = (int64_t)gridDim.x * (BLOCK / PARIS_BLOCK);
+    int head = blockIdx.y, j = threadIdx.x % PARIS_SUBSPACE, slot = threadIdx.x / PARIS_SUBSPACE,
+        dim = PARIS_SUBSPACE * NB;
+    int64_t n = e.m, step = (int64_t)gridDim.x * (BLOCK / PARIS_SUBSPACE);
     add_read(e.read, (unsigned long long)max(n, (int64_t)0) * x.heads * NB * (1 + PARIS_CODE));
     if (threadIdx.x < 8) {
         float c = x.centre[0];
@@ -664,12 +697,12 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(par
     for (int i = threadIdx.x; i < e.group * dim; i += BLOCK) y[i] = e.y[(size_t)head * e.group * dim + i];
     __syncthreads();
     unit *mine = reinterpret_cast<unit *>(stage[slot]);
-    for (int64_t i0 = (int64_t)blockIdx.x * (BLOCK / PARIS_BLOCK); i0 < n; i0 += step) {
+    for (int64_t i0 = (int64_t)blockIdx.x * (BLOCK / PARIS_SUBSPACE); i0 < n; i0 += step) {
         int64_t i = i0 + slot;
         size_t at = head * x.cap + (i < n ? (size_t)e.cand[head * e.stride + i] : 0);
         const unit *rows = reinterpret_cast<const unit *>(x.code + at * PARIS_CODE * NB);
         const unit *ids = reinterpret_cast<const unit *>(x.id + at * NB);
-        for (int p = j; p < code::PIECES; p += PARIS_BLOCK) mine[p] = p < code::CODE ? rows[p] : ids[p - code::CODE];
+        for (int p = j; p < code::PIECES; p += PARIS_SUBSPACE) mine[p] = p < code::CODE ? rows[p] : ids[p - code::CODE];
         __syncwarp();
         float v[NB];
         decode<NB>(v, reinterpret_cast<const unsigned char *>(mine), signed_centre, j);
@@ -677,7 +710,7 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(par
         for (int g = 0; g < e.group; g++) {
             float s = 0;
 #pragma unroll
-            for (int b = 0; b < NB; b++) s = __fadd_rn(s, __fmul_rn(v[b], y[g * dim + PARIS_BLOCK * b + j]));
+            for (int b = 0; b < NB; b++) s = __fadd_rn(s, __fmul_rn(v[b], y[g * dim + PARIS_SUBSPACE * b + j]));
             s = sum8(s);
             size_t h = (size_t)head * e.group + g;
             if (j == 0 && i < n) e.est[h * e.stride + i] = __fmul_rn(e.norm[h], s);
@@ -685,32 +718,39 @@ template <int NB> static __global__ void __launch_bounds__(BLOCK) estimate_k(par
     }
 }
 
-static void paris_estimate(backend *be, buf est, const paris_index *index, buf y, buf norm, size_t n_heads, buf cand,
-                           size_t stride, buf m, int64_t m_max, buf read)
+void cuda_paris_estimate(backend *be, buf est, const paris_index *index, buf y, buf norm, size_t n_heads, buf cand,
+                         size_t stride, int64_t m, buf read)
 {
     paris x = paris_of(index);
     size_t dim = paris_dim(index->head_dim), group = n_heads / index->n_kv_heads;
-    estimates e = {ptr<float>(est), ptr<float>(y), ptr<float>(norm), ptr<int32_t>(cand), ptr<int64_t>(m), stride, (int)group,
+    estimates e = {ptr<float>(est),
+                   ptr<float>(y),
+                   ptr<float>(norm),
+                   ptr<int32_t>(cand),
+                   m,
+                   stride,
+                   (int)group,
                    ptr<unsigned long long>(read)};
-    if (m_max <= 0 || !cuda_begin(be, "paris.estimate")) return;
-    unsigned blocks = min(cuda_blocks((size_t)m_max, BLOCK / PARIS_BLOCK), (unsigned)(16 * cuda_of(be)->n_sm));
+    if (m <= 0 || !cuda_begin(be, "paris.estimate")) return;
+    unsigned blocks = min(cuda_blocks((size_t)m, BLOCK / PARIS_SUBSPACE), (unsigned)(16 * cuda_of(be)->n_sm));
     by_blocks(index->head_dim, [&](auto nb) {
         cudaError_t rc = launch(estimate_k<nb.value>, dim3(blocks, (unsigned)x.heads), dim3(BLOCK),
                                 group * dim * sizeof(float), cuda_stream(be), x, e);
-        cuda_check(be, rc, "paris.estimate [%zu, %d], up to %lld candidates", n_heads, x.dim, (long long)m_max);
+        cuda_check(be, rc, "paris.estimate [%zu, %d], up to %lld candidates", n_heads, x.dim, (long long)m);
     });
 }
 
-static void paris_search(backend *be, const paris_job *j)
+void cuda_paris_search(backend *be, const paris_job *j)
 {
     size_t cap = j->x->cap, n = j->x->n_kv_heads;
-    paris_bonus(be, j->bonus, j->x, j->y, j->limit, j->n_tiers, j->read);
-    paris_collide(be, j->score, cap, j->x, j->bonus, j->range, j->n_max, j->read);
-    paris_candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m, j->n_max);
-    if (j->est.p) paris_estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->m_max, j->read);
+    cuda_paris_bonus(be, j->bonus, j->x, j->y, j->limit, j->n_levels, j->read);
+    cuda_paris_collide(be, j->score, cap, j->x, j->bonus, j->range, j->read);
+    cuda_paris_candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m);
+    if (j->est.p) cuda_paris_estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->read);
 }
 
-static __global__ void resolve_k(int32_t *idx, size_t idx_stride, const int64_t *range, const int32_t *cand, size_t stride)
+static __global__ void resolve_k(int32_t *idx, size_t idx_stride, const int64_t *range, const int32_t *cand,
+                                 size_t stride)
 {
     size_t l = blockIdx.y;
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
@@ -718,7 +758,7 @@ static __global__ void resolve_k(int32_t *idx, size_t idx_stride, const int64_t 
     if (i < range[2 * l + 1]) *entry = cand[l * stride + *entry];
 }
 
-static void paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride)
+void cuda_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride)
 {
     if (idx_stride == 0 || !cuda_begin(be, "paris.resolve")) return;
     cudaError_t rc = launch(resolve_k, dim3(cuda_blocks(idx_stride, BLOCK), (unsigned)n_lists), dim3(BLOCK), 0,
@@ -726,6 +766,3 @@ static void paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, si
                             (const int32_t *)ptr<int32_t>(cand), stride);
     cuda_check(be, rc, "paris.resolve [%zu lists]", n_lists);
 }
-
-const paris_ops cuda_paris = {paris_mean,    paris_encode,   paris_query,  paris_count,  paris_bonus,
-                              paris_collide, paris_candidates, paris_estimate, paris_search, paris_resolve};

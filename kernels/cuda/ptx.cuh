@@ -33,20 +33,23 @@ static __device__ __forceinline__ unsigned pack2(float lo, float hi, __half)
 /* d += a b, sums in float32. The last argument gives the type of a and b. */
 static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2], __nv_bfloat16)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2], __half)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 /* d = a b of signed bytes, plus c in every element; the sums are exact. */
 static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2], int c)
 {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, "
+        "%10};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
 }
@@ -56,8 +59,8 @@ static __device__ __forceinline__ unsigned shared_address(const void *p)
     return (unsigned)__cvta_generic_to_shared(p);
 }
 
-/* Four matrices of 8 x 8 halves from shared memory: lane l gives the address of row l % 8 of matrix l / 8, 16 bytes at a
- * multiple of 16, and gets columns 2 t and 2 t + 1 of row g of matrix i in word i; `turned`: rows 2 t and 2 t + 1 of
+/* Four matrices of 8 x 8 halves from shared memory: lane l gives the address of row l % 8 of matrix l / 8, 16 bytes at
+ * a multiple of 16, and gets columns 2 t and 2 t + 1 of row g of matrix i in word i; `turned`: rows 2 t and 2 t + 1 of
  * column g. */
 static __device__ __forceinline__ void load_matrices(unsigned r[4], const void *row)
 {

@@ -10,11 +10,12 @@ typedef struct {
     void *bound;
     size_t cap, page;
     int heads, dim;
+    bool max_channel;
 } pages;
 
 static pages pages_of(const quest_index *x)
 {
-    return {x->bound.p, x->cap, x->page, (int)x->n_kv_heads, (int)x->head_dim};
+    return {x->bound.p, x->cap, x->page, (int)x->n_kv_heads, (int)x->head_dim, x->max_channel};
 }
 
 /* Rounded as the rows are. */
@@ -25,29 +26,44 @@ template <class T> static __device__ __forceinline__ float round_to(float x)
     return to_f32(y);
 }
 
-/* A thread has one channel of one head and takes the keys in order. k f32 [n][heads][dim], of positions first on. */
-template <class T> static __global__ void add_k(pages x, const int64_t *pos, const float *k, size_t n)
+typedef struct {
+    pages x;
+    int64_t pos;
+    const float *k;
+    size_t n;
+} add_args;
+
+/* A thread has one channel of one head of a job and takes the keys in order. k f32 [n][heads][dim]. */
+template <class T> static __global__ void add_k(job_list<add_args> jobs)
 {
-    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / x.dim, c = i % x.dim;
-    if (head >= x.heads) return;
-    for (size_t t = 0; t < n; t++) {
-        size_t p = (size_t)pos[0] + t, at = (head * x.cap + p / x.page) * 2 * x.dim + c;
-        T *top = (T *)x.bound + at, *low = top + x.dim;
-        float v = round_to<T>(k[(t * x.heads + head) * x.dim + c]);
-        bool anew = p % x.page == 0;
+    const add_args &j = jobs.job[blockIdx.y];
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / j.x.dim, c = i % j.x.dim;
+    if (head >= j.x.heads) return;
+    for (size_t t = 0; t < j.n; t++) {
+        size_t p = (size_t)j.pos + t, at = (head * j.x.cap + p / j.x.page) * 2 * j.x.dim + c;
+        T *top = (T *)j.x.bound + at, *low = top + j.x.dim;
+        float v = round_to<T>(j.k[(t * j.x.heads + head) * j.x.dim + c]);
+        bool anew = p % j.x.page == 0;
         if (anew || v > to_f32(*top)) put_f32(top, v);
         if (anew || v < to_f32(*low)) put_f32(low, v);
     }
 }
 
-static void quest_add(backend *be, const quest_index *q, buf pos, buf k, size_t n)
+static add_args add_args_of(const index_add_job &j)
 {
-    pages x = pages_of(q);
-    if (n == 0 || !cuda_begin(be, "quest.add")) return;
+    return {pages_of((const quest_index *)j.index), j.pos, ptr<float>(j.k), j.n};
+}
+
+void cuda_quest_add(backend *be, const index_add_job *jobs, size_t n)
+{
+    const quest_index *q = (const quest_index *)jobs->index;
+    unsigned channels = cuda_blocks(q->n_kv_heads * q->head_dim, 128);
+    if (!cuda_begin(be, "quest.add")) return;
     by_type(q->type, [&](auto t) {
-        cudaError_t rc = launch(add_k<decltype(t)>, dim3(cuda_blocks((size_t)x.heads * x.dim, 128)), dim3(128), 0,
-                                cuda_stream(be), x, ptr<int64_t>(pos), ptr<float>(k), n);
-        cuda_check(be, rc, "quest.add [%zu, %d, %d]", n, x.heads, x.dim);
+        in_lists(jobs, n, add_args_of, [&](auto &list, unsigned m) {
+            cudaError_t rc = launch(add_k<decltype(t)>, dim3(channels, m), dim3(128), 0, cuda_stream(be), list);
+            cuda_check(be, rc, "quest.add [%zu, %zu, %zu]", jobs->n, q->n_kv_heads, q->head_dim);
+        });
     });
 }
 
@@ -65,7 +81,7 @@ template <class T, class R> static __global__ void redo_k(pages x, half_rows row
     }
 }
 
-static void quest_redo(backend *be, const quest_index *q, const kv_rows *rows, int64_t n)
+void cuda_quest_redo(backend *be, const quest_index *q, const kv_rows *rows, int64_t n)
 {
     pages x = pages_of(q);
     if (!cuda_begin(be, "quest.redo")) return;
@@ -81,8 +97,8 @@ static void quest_redo(backend *be, const quest_index *q, const kv_rows *rows, i
 }
 
 /* Each term is the larger of two rounded products (ref/quest.c). */
-static __device__ __forceinline__ float page_bound(const float *top, const float *low, const float *q, int lane, int dim,
-                                                   bool max_channel)
+static __device__ __forceinline__ float page_bound(const float *top, const float *low, const float *q, int lane,
+                                                   int dim, bool max_channel)
 {
     float p = 0, best = -INFINITY;
 #pragma unroll
@@ -98,20 +114,30 @@ static __device__ __forceinline__ float page_bound(const float *top, const float
     return best;
 }
 
-/* A row of blocks has `group` heads that read the pages of one KV head together: all of its query heads, or by groups
- * (groups.cuh) those that follow one list. */
+typedef struct {
+    pages x;
+    float *score;
+    size_t stride;
+    const float *q;
+    int64_t lo, hi;
+    list_groups of;
+    unsigned long long *read;
+} score_args;
+
+/* A row of blocks has `group` heads of a job that read the pages of one KV head together: all of its query heads, or by
+ * groups (groups.cuh) those that follow one list. */
 template <class T, bool GROUPS>
-static __global__ void __launch_bounds__(SCORE_BLOCK)
-    score_k(pages x, float *score, size_t stride, const float *q, int group, const int64_t *n, list_groups g,
-            bool max_channel, unsigned long long *read)
+static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<score_args> jobs, int group)
 {
     SHARED_DYN(float, mine);
+    const score_args &j = jobs.job[blockIdx.z];
+    const pages x = j.x;
     int part = blockIdx.y, head = part * x.heads / (int)gridDim.y, lane = threadIdx.x % PARTS;
-    places in = {NULL, 1, n[2], n[1], n[2]};
-    if (GROUPS) in = places_of(g, list_of_part(g), n[1], n[2]);
-    load_group(mine, q, part, group, x.dim);
-    if (read && blockIdx.x == 0 && threadIdx.x == 0 && in.end > in.first)
-        atomicAdd(read, (unsigned long long)(in.end - in.first) * 2 * x.dim * sizeof(T));
+    places in = {NULL, 1, j.hi, j.lo, j.hi};
+    if (GROUPS) in = places_of(j.of, list_of_part(j.of), j.lo, j.hi);
+    load_group(mine, j.q, part, group, x.dim);
+    if (j.read && blockIdx.x == 0 && threadIdx.x == 0 && in.end > in.first)
+        atomicAdd(j.read, (unsigned long long)(in.end - in.first) * 2 * x.dim * sizeof(T));
     for (int turn = 0; turn < SCORE_TURNS; turn++) {
         int64_t p = ((int64_t)blockIdx.x * SCORE_TURNS + turn) * SCORE_ROWS + threadIdx.x / PARTS;
         bool inside = p >= in.first && p < in.end, blank = GROUPS && !inside && p < in.n * in.per;
@@ -121,39 +147,38 @@ static __global__ void __launch_bounds__(SCORE_BLOCK)
         load_part(top, row, lane, inside ? x.dim : 0);
         load_part(low, row + x.dim, lane, inside ? x.dim : 0);
         for (int h = 0; h < group; h++) {
-            float s = page_bound(top, low, mine + h * x.dim, lane, x.dim, max_channel);
-            if ((inside || blank) && lane == 0) score[(size_t)(part * group + h) * stride + p] = inside ? s : -INFINITY;
+            float s = page_bound(top, low, mine + h * x.dim, lane, x.dim, x.max_channel);
+            if ((inside || blank) && lane == 0)
+                j.score[(size_t)(part * group + h) * j.stride + p] = inside ? s : -INFINITY;
         }
     }
 }
 
-/* n_max: most scores of a head. */
-template <bool GROUPS>
-static void score_parts(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *index, buf n,
-                        const list_groups &g, size_t parts, int64_t n_max, bool max_channel, buf read)
+static score_args score_args_of(const score_job &j)
 {
-    pages x = pages_of(index);
-    int group = (int)(n_heads / parts);
+    return {pages_of((const quest_index *)j.index),
+            ptr<float>(j.score),
+            j.stride,
+            ptr<float>(j.q),
+            j.items.lo,
+            j.items.hi,
+            groups_of(j.spans),
+            ptr<unsigned long long>(j.read)};
+}
+
+void cuda_quest_score(backend *be, const score_job *jobs, size_t n)
+{
+    const quest_index *x = (const quest_index *)jobs->index;
+    size_t parts = parts_of(jobs, x->n_kv_heads), group = jobs->n_heads / parts;
+    int64_t most = most_places(jobs, n);
     if (!cuda_begin(be, "quest.score")) return;
-    by_type(index->type, [&](auto t) {
-        cudaError_t rc = launch(score_k<decltype(t), GROUPS>, score_grid(n_max, parts), dim3(SCORE_BLOCK),
-                                (size_t)group * x.dim * sizeof(float), cuda_stream(be), x, ptr<float>(score), stride,
-                                ptr<float>(q), group, ptr<int64_t>(n), g, max_channel, ptr<unsigned long long>(read));
-        cuda_check(be, rc, "quest.score [%zu, %d], up to %lld pages", n_heads, x.dim, (long long)n_max);
+    by_type(x->type, [&](auto t) {
+        typedef decltype(t) T;
+        auto kernel = jobs->spans ? score_k<T, true> : score_k<T, false>;
+        in_lists(jobs, n, score_args_of, [&](auto &list, unsigned m) {
+            cudaError_t rc = launch(kernel, score_grid(most, parts, m), dim3(SCORE_BLOCK),
+                                    group * x->head_dim * sizeof(float), cuda_stream(be), list, (int)group);
+            cuda_check(be, rc, "quest.score [%zu, %zu], up to %lld pages", jobs->n_heads, x->head_dim, (long long)most);
+        });
     });
 }
-
-static void quest_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
-                        int64_t n_max, bool max_channel, buf read)
-{
-    score_parts<false>(be, score, stride, q, n_heads, x, n, {}, x->n_kv_heads, n_max, max_channel, read);
-}
-
-static void quest_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const quest_index *x, buf n,
-                               const item_groups *g, bool max_channel, buf read)
-{
-    score_parts<true>(be, score, stride, q, n_heads, x, n, groups_of(g), parts_of(g, x->n_kv_heads), g->n_max * g->per,
-                      max_channel, read);
-}
-
-const quest_ops cuda_quest = {quest_add, quest_redo, quest_score, quest_score_groups};

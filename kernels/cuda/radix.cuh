@@ -43,8 +43,8 @@ static __device__ __forceinline__ int64_t block_before(int64_t x, int64_t *room,
     return before;
 }
 
-/* One digit of the k-th largest key: counts of the digits of those that agree above, then the largest digit down to which
- * there are k. Returns what of k is left within that digit. */
+/* One digit of the k-th largest key: counts of the digits of those that agree above, then the largest digit down to
+ * which there are k. Returns what of k is left within that digit. */
 template <class F>
 static __device__ int64_t next_digit(F key, int64_t lo, int64_t hi, unsigned *prefix, int shift, int64_t k, int *count,
                                      int64_t *found)
@@ -79,7 +79,8 @@ static __device__ int64_t next_digit(F key, int64_t lo, int64_t hi, unsigned *pr
 /* The k-th largest of key(i), lo <= i < hi, 0 < *k <= hi - lo; *k becomes how many of those with that key are among the
  * k largest. count: int [DIGITS], found: int64_t [2] of shared memory. For whole blocks. */
 template <class F>
-static __device__ __forceinline__ unsigned kth_key(F key, int64_t lo, int64_t hi, int64_t *k, int *count, int64_t *found)
+static __device__ __forceinline__ unsigned kth_key(F key, int64_t lo, int64_t hi, int64_t *k, int *count,
+                                                   int64_t *found)
 {
     unsigned prefix = 0;
     for (int shift = 24; shift >= 0; shift -= 8) *k = next_digit(key, lo, hi, &prefix, shift, *k, count, found);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores that decide selections: the order of ops_select.h, to the bit. 16 lanes have a row; lane i has channels i, i + 16,
+/* Scores that decide selections: the order of ops_select.h, to the bit. 16 lanes have a row; lane i has channels i, i +
+ * 16,
  * ..., which is partial sum i of the definition. A load of a warp touches two runs of 16 neighbouring elements. */
 #ifndef KERNELS_CUDA_SCORES_CUH
 #define KERNELS_CUDA_SCORES_CUH
@@ -8,14 +9,15 @@
 
 enum {
     SCORE_BLOCK = 128,
-    SCORE_ROWS = SCORE_BLOCK / 16,   /* at once */
-    SCORE_TURNS = 4,                 /* a block has SCORE_ROWS * SCORE_TURNS rows */
+    SCORE_ROWS = SCORE_BLOCK / 16, /* at once */
+    SCORE_TURNS = 4,               /* a block has SCORE_ROWS * SCORE_TURNS rows */
     PARTS = 16,
     MOST_CHANNELS = HEAD_DIM_MAX / PARTS /* of a lane */
 };
 
 /* The channels of one lane; those behind the end are never used. */
-template <class T> static __device__ __forceinline__ void load_part(float x[MOST_CHANNELS], const T *row, int lane, int dim)
+template <class T>
+static __device__ __forceinline__ void load_part(float x[MOST_CHANNELS], const T *row, int lane, int dim)
 {
 #pragma unroll
     for (int i = 0; i < MOST_CHANNELS; i++) {
@@ -49,9 +51,9 @@ static __device__ __forceinline__ void load_group(float *to, const float *q, int
     __syncthreads();
 }
 
-static inline dim3 score_grid(int64_t n_max, size_t heads)
+static inline dim3 score_grid(int64_t n_max, size_t heads, unsigned jobs)
 {
-    return dim3(n_max > 0 ? cuda_blocks((size_t)n_max, SCORE_ROWS * SCORE_TURNS) : 1, (unsigned)heads);
+    return dim3(n_max > 0 ? cuda_blocks((size_t)n_max, SCORE_ROWS * SCORE_TURNS) : 1, (unsigned)heads, jobs);
 }
 
 #endif

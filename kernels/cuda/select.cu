@@ -8,7 +8,7 @@
 
 enum { BLOCK = 256, GROUP_MAX = 1024, SMALL = 4096 };
 
-/* ---- scores ---- */
+/* ---- queries ---- */
 
 static __global__ void mean_heads_k(float *out, const float *q, size_t all, int group, int dim)
 {
@@ -19,66 +19,13 @@ static __global__ void mean_heads_k(float *out, const float *q, size_t all, int 
     out[i] = __fdiv_rn(sum, (float)group);
 }
 
-static void mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim)
+void cuda_select_mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim)
 {
     size_t all = n_rows * n_groups * dim;
     if (all == 0 || !cuda_begin(be, "mean_heads")) return;
-    cudaError_t rc = launch(mean_heads_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out),
-                            ptr<float>(q), all, (int)(n_heads / n_groups), (int)dim);
+    cudaError_t rc = launch(mean_heads_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                            ptr<float>(out), ptr<float>(q), all, (int)(n_heads / n_groups), (int)dim);
     cuda_check(be, rc, "mean_heads [%zu, %zu, %zu]", n_rows, n_heads, dim);
-}
-
-/* Bytes of a key, of a group's pairs the share of one row. */
-static __device__ __forceinline__ size_t key_bytes(const half_rows &r, size_t exact, int64_t slot)
-{
-    const half_codes &h = r.codes;
-    if (h.at[slot] >= 0) return exact;
-    return h.row_bytes + (h.group ? 4 * (size_t)r.dim / (size_t)h.group : 4 * (size_t)h.runs);
-}
-
-template <class T, bool CODES>
-static __global__ void __launch_bounds__(SCORE_BLOCK, CODES ? 5 : 10) /* codes: ptxas spills for a sixth */
-    exact_k(float *score, size_t stride, const float *q, int group, half_rows r, const int64_t *n, unsigned long long *read)
-{
-    SHARED_DYN(float, mine);
-    int head = blockIdx.y, lane = threadIdx.x % PARTS, dim = r.dim;
-    load_group(mine, q, head, group, dim);
-    if (!CODES && read && blockIdx.x == 0 && head == 0 && threadIdx.x == 0 && n[2] > n[1])
-        atomicAdd(read, (unsigned long long)(n[2] - n[1]) * gridDim.y * dim * sizeof(T));
-    for (int turn = 0; turn < SCORE_TURNS; turn++) {
-        int64_t i = ((int64_t)blockIdx.x * SCORE_TURNS + turn) * SCORE_ROWS + threadIdx.x / PARTS;
-        bool inside = i >= n[1] && i < n[2];
-        float x[MOST_CHANNELS] = {};
-        if (CODES) {
-#pragma unroll
-            for (int k = 0; k < MOST_CHANNELS; k++)
-                if (inside && lane + PARTS * k < dim) x[k] = element_of<T>(r, head, i, lane + PARTS * k);
-            unsigned long long bytes = warp_sum(inside && lane == 0 ? key_bytes(r, dim * sizeof(T), i) : 0);
-            if (read && threadIdx.x % 32 == 0 && bytes) atomicAdd(read, bytes);
-        } else {
-            load_part(x, (const T *)r.exact + (head * r.cap + (inside ? (size_t)i : 0)) * dim, lane, inside ? dim : 0);
-        }
-        for (int g = 0; g < group; g++) {
-            float s = dot_parts(x, mine + g * dim, lane, dim);
-            if (inside && lane == 0) score[(size_t)(head * group + g) * stride + i] = s;
-        }
-    }
-}
-
-static void exact(backend *be, buf score, size_t stride, buf q, size_t n_heads, const kv_rows *rows, buf n, int64_t n_max,
-                  buf read)
-{
-    half_rows r = rows_of(rows, false);
-    int group = (int)(n_heads / rows->n_kv_heads);
-    if (!cuda_begin(be, "exact scores")) return;
-    by_type(rows->type, [&](auto t) {
-        typedef decltype(t) T;
-        auto kernel = r.codes.at ? exact_k<T, true> : exact_k<T, false>;
-        cudaError_t rc = launch(kernel, score_grid(n_max, rows->n_kv_heads), dim3(SCORE_BLOCK),
-                                (size_t)group * r.dim * sizeof(float), cuda_stream(be), ptr<float>(score), stride, ptr<float>(q),
-                                group, r, ptr<int64_t>(n), ptr<unsigned long long>(read));
-        cuda_check(be, rc, "exact scores [%zu, %d], up to %lld keys", n_heads, r.dim, (long long)n_max);
-    });
 }
 
 /* ---- combination of heads ---- */
@@ -88,17 +35,25 @@ static __device__ __forceinline__ float logit(float x, float scale)
     return isnan(x) ? -INFINITY : x * scale;
 }
 
+typedef struct {
+    float *out;
+    const float *in;
+    size_t stride;
+    int64_t lo, hi;
+} combine_args;
+
 /* Log of the sum of exp of one head's candidates; a block has a head. */
-static __global__ void head_lse_k(float *lse, const float *in, size_t stride, const int64_t *n, float scale)
+static __global__ void head_lse_k(job_list<combine_args> jobs, float *lse, float scale)
 {
     SHARED(float, part, [BLOCK / 32]);
-    const float *x = in + blockIdx.x * stride;
+    const combine_args &j = jobs.job[blockIdx.y];
+    const float *x = j.in + blockIdx.x * j.stride;
     float top = -INFINITY, sum = 0;
-    for (int64_t i = n[1] + threadIdx.x; i < n[2]; i += BLOCK) top = fmaxf(top, logit(x[i], scale));
+    for (int64_t i = j.lo + threadIdx.x; i < j.hi; i += BLOCK) top = fmaxf(top, logit(x[i], scale));
     top = block_max(top, part);
-    for (int64_t i = n[1] + threadIdx.x; i < n[2] && !isinf(top); i += BLOCK) sum += expf(logit(x[i], scale) - top);
+    for (int64_t i = j.lo + threadIdx.x; i < j.hi && !isinf(top); i += BLOCK) sum += expf(logit(x[i], scale) - top);
     sum = block_sum(sum, part);
-    if (threadIdx.x == 0) lse[blockIdx.x] = isinf(top) ? top : top + logf(sum);
+    if (threadIdx.x == 0) lse[blockIdx.y * gridDim.x + blockIdx.x] = isinf(top) ? top : top + logf(sum);
 }
 
 /* A head without a finite score has no vote. */
@@ -124,35 +79,50 @@ static __device__ __forceinline__ float reduce(const float *x, size_t stride, in
     return mode == GQA_MEAN_S || mode == GQA_LAYER_MEAN ? __fdiv_rn(r, by) : r;
 }
 
-/* lse NULL: no vote. */
-static __global__ void combine_k(float *out, const float *in, size_t stride, const float *lse, int group, const int64_t *n,
-                                 gqa_mode mode, float by, float scale)
+/* lse [jobs][n_heads]; NULL: no vote. */
+static __global__ void combine_k(job_list<combine_args> jobs, const float *lse, int group, gqa_mode mode, float by,
+                                 float scale)
 {
+    const combine_args &j = jobs.job[blockIdx.z];
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     size_t l = blockIdx.y;
-    if (i < n[1] || i >= n[2]) return;
-    const float *x = in + l * group * stride + i;
-    out[l * stride + i] = lse ? vote(x, stride, lse + l * group, group, scale) : reduce(x, stride, group, mode, by);
+    if (i < j.lo || i >= j.hi) return;
+    const float *x = j.in + l * group * j.stride + i;
+    if (lse) lse += (blockIdx.z * gridDim.y + l) * group;
+    j.out[l * j.stride + i] = lse ? vote(x, j.stride, lse, group, scale) : reduce(x, j.stride, group, mode, by);
 }
 
-static void combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_lists, buf n, int64_t n_max,
-                    gqa_mode mode, float scale)
+static combine_args combine_args_of(const combine_job &j)
 {
-    size_t group = n_heads / n_lists;
+    return {ptr<float>(j.out), ptr<float>(j.in), j.stride, j.lo, j.hi};
+}
+
+static void combine_list(backend *be, const combine_job *first, const job_list<combine_args> &list, unsigned n)
+{
+    size_t group = first->n_heads / first->n_lists;
+    gqa_mode mode = first->mode;
     float *lse = NULL, by = (float)group * (mode == GQA_LAYER_MEAN ? (float)backend_ranks(be) : 1);
     cudaError_t rc = cudaSuccess;
-    if (n_max <= 0 || !cuda_begin(be, "combine")) return;
+    int64_t most = 1;
+    for (unsigned i = 0; i < n; i++) most = max(most, list.job[i].hi);
     if (group > 1 && (mode == GQA_VOTE || mode == GQA_LAYER_VOTE)) {
-        lse = (float *)cuda_room(be, &cuda_of(be)->parts, n_heads, sizeof(float), "votes");
+        lse = (float *)cuda_room(be, &cuda_of(be)->parts, CUDA_JOBS * first->n_heads, sizeof(float), "votes");
         if (!lse) return;
-        rc = launch(head_lse_k, dim3((unsigned)n_heads), dim3(BLOCK), 0, cuda_stream(be), lse, ptr<float>(in), stride,
-                    ptr<int64_t>(n), scale);
+        rc = launch(head_lse_k, dim3((unsigned)first->n_heads, n), dim3(BLOCK), 0, cuda_stream(be), list, lse,
+                    first->scale);
     }
-    if (!cuda_check(be, rc, "votes of %zu heads", n_heads)) return;
-    rc = launch(combine_k, dim3(cuda_blocks((size_t)n_max, BLOCK), (unsigned)n_lists), dim3(BLOCK), 0, cuda_stream(be),
-                ptr<float>(out), ptr<float>(in), stride, lse, (int)group, ptr<int64_t>(n), mode, by, scale);
-    cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", n_lists, n_heads, (long long)n_max);
-    if (mode >= GQA_LAYER_MEAN) cuda_sum(be, ptr<float>(out), (size_t)n_max);
+    if (!cuda_check(be, rc, "votes of %zu heads", first->n_heads)) return;
+    rc = launch(combine_k, dim3(cuda_blocks((size_t)most, BLOCK), (unsigned)first->n_lists, n), dim3(BLOCK), 0,
+                cuda_stream(be), list, (const float *)lse, (int)group, mode, by, first->scale);
+    cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", first->n_lists, first->n_heads, (long long)most);
+}
+
+void cuda_select_combine(backend *be, const combine_job *jobs, size_t n)
+{
+    if (!cuda_begin(be, "combine")) return;
+    in_lists(jobs, n, combine_args_of, [&](auto &list, unsigned m) { combine_list(be, jobs, list, m); });
+    for (size_t i = 0; jobs->mode >= GQA_LAYER_MEAN && i < n; i++)
+        cuda_sum(be, ptr<float>(jobs[i].out), jobs[i].stride);
 }
 
 /* ---- choice: radix-select of the k-th largest, then lists in ascending order ---- */
@@ -164,7 +134,8 @@ typedef struct {
     places in;
 } entries;
 
-template <bool GROUPS> static __device__ __forceinline__ entries entries_of(const choice &c, const list_groups &g, size_t l)
+template <bool GROUPS>
+static __device__ __forceinline__ entries entries_of(const choice &c, const list_groups &g, size_t l)
 {
     if (!GROUPS) return {c.lo, c.hi, c.items, 0, {}};
     places in = places_of(g, l, c.lo, c.hi);
@@ -181,16 +152,17 @@ template <bool GROUPS> static __device__ __forceinline__ spot spot_of(const entr
     return {item_of(e.in, place), place};
 }
 
-template <bool GROUPS> static __global__ void choose_k(choose_args a, list_groups g)
+template <bool GROUPS> static __global__ void choose_k(job_list<choose_args> jobs)
 {
     SHARED(int, count, [DIGITS]);
     SHARED(int64_t, found, [2]);
     SHARED(int64_t, room, [MOST_WARPS]);
+    const choose_args a = jobs.job[blockIdx.y];
     size_t l = blockIdx.x;
     const float *s = a.score + l * a.stride;
     choice c = forced_of(a);
-    entries e = entries_of<GROUPS>(c, g, l);
-    int64_t all, k = to_take(a, l, e.hi - e.lo, &c);
+    entries e = entries_of<GROUPS>(c, a.of, l);
+    int64_t all, k = to_take(a, e.hi - e.lo, &c);
     auto where = [&e](int64_t i) { return spot_of<GROUPS>(e, i); };
     if (k > 0) {
         auto key = [&](int64_t i) { return key_of(s[where(i).place]); };
@@ -214,36 +186,41 @@ template <bool GROUPS> static __global__ void choose_k(choose_args a, list_group
     }
 }
 
-static choose_args args_of(const choose_job *j)
+static choose_args args_of(const choose_job &j)
 {
-    return {ptr<float>(j->score), ptr<int64_t>(j->n), ptr<int64_t>(j->k), ptr<int64_t>(j->tail),
-            ptr<int64_t>(j->first), j->stride, j->n_k, j->granule, j->head, j->idx_stride,
-            ptr<int32_t>(j->idx), ptr<int64_t>(j->range)};
+    return {ptr<float>(j.score),
+            j.stride,
+            j.items,
+            j.head,
+            j.tail,
+            j.first,
+            j.k,
+            ptr<int64_t>(j.budget),
+            j.granule,
+            j.idx_stride,
+            groups_of(j.spans),
+            ptr<int32_t>(j.idx),
+            ptr<int64_t>(j.range)};
 }
 
-/* A block of threads a list; most: scores of one. */
-template <bool GROUPS> static void choose_lists(backend *be, const choose_job *j, const list_groups &g, int64_t most)
+/* A block of threads a list. Places of groups are few, a small multiple of what is taken. */
+void cuda_select_choose(backend *be, const choose_job *jobs, size_t n)
 {
-    cudaError_t rc = launch(choose_k<GROUPS>, dim3((unsigned)j->n_lists), dim3(most <= SMALL ? 128 : 1024), 0, cuda_stream(be),
-                            args_of(j), g);
-    cuda_check(be, rc, "choose [%zu lists], up to %lld scores", j->n_lists, (long long)most);
-}
-
-static void choose(backend *be, const choose_job *j)
-{
-    if (j->n_lists == 0 || !cuda_begin(be, "choose")) return;
-    if (choose_is_wide(j)) {
-        choose_args a = args_of(j);
-        choose_wide(be, j, &a);
+    if (jobs->n_lists == 0 || !cuda_begin(be, "choose")) return;
+    int64_t most = 0;
+    for (const choose_job *j = jobs; j < jobs + n; j++)
+        most = max(most, j->spans ? j->spans->n_max * j->spans->per : j->most);
+    if (!jobs->spans && choose_is_wide(most)) {
+        for (const choose_job *j = jobs; j < jobs + n; j++) {
+            choose_args a = args_of(*j);
+            choose_wide(be, j, &a);
+        }
         return;
     }
-    choose_lists<false>(be, j, {}, j->n_items_max);
+    auto kernel = jobs->spans ? choose_k<true> : choose_k<false>;
+    in_lists(jobs, n, args_of, [&](auto &list, unsigned m) {
+        cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : 1024), 0,
+                                cuda_stream(be), list);
+        cuda_check(be, rc, "choose [%zu lists], up to %lld scores", jobs->n_lists, (long long)most);
+    });
 }
-
-/* Places are few, a small multiple of what is taken. */
-static void choose_groups(backend *be, const choose_job *j, const item_groups *g)
-{
-    if (j->n_lists > 0 && cuda_begin(be, "choose_groups")) choose_lists<true>(be, j, groups_of(g), g->n_max * g->per);
-}
-
-const select_ops cuda_select = {mean_heads, exact, combine, choose, choose_reserve, choose_groups};

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Choice of the best of many items: radix-select over many blocks of threads a list. The key of a score is cut into digits
- * of 11, 11 and 10 bits; a pass counts one digit, and every block of the next finds the digit of the k-th largest in
- * these counts itself, so that no block ever reads what another of its launch writes. Counts are whole numbers: the order
- * of the atomic adds decides nothing. A warp has a run of items. The second pass leaves, run by run and in order, the
- * items whose first digit is large enough; the later ones read nothing else.
- *   pass      reads                              writes
+/* Choice of the best of many items: radix-select over many blocks of threads a list. The key of a score is cut into
+ * digits of 11, 11 and 10 bits; a pass counts one digit, and every block of the next finds the digit of the k-th
+ * largest in these counts itself, so that no block ever reads what another of its launch writes. Counts are whole
+ * numbers: the order of the atomic adds decides nothing. A warp has a run of items. The second pass leaves, run by run
+ * and in order, the items whose first digit is large enough; the later ones read nothing else. pass      reads writes
  *   first     4 N bytes, the scores              digits of candidates
  *   second    4 N                                2 S: the S items that are left, digits of those that agree
  *   third     2 S, and their scores              digits of those that agree
@@ -67,7 +66,7 @@ static __device__ __forceinline__ view view_of(const wide_args &w)
     size_t l = blockIdx.y;
     view v;
     v.c = forced_of(w.a);
-    v.k = to_take(w.a, l, v.c.hi - v.c.lo, &v.c);
+    v.k = to_take(w.a, v.c.hi - v.c.lo, &v.c);
     v.score = w.a.score + l * w.a.stride;
     v.digits = w.digits + l * 3 * BINS;
     v.state = w.state + l * 3;
@@ -322,9 +321,9 @@ static __global__ void __launch_bounds__(BLOCK) list_k(wide_args w)
     }
 }
 
-bool choose_is_wide(const choose_job *j)
+bool choose_is_wide(int64_t most)
 {
-    return j->n_items_max > WIDE;
+    return most > WIDE;
 }
 
 /* Zeros, where they were not left there by the last use. */
@@ -341,7 +340,8 @@ static int *digits_room(backend *be, size_t n_lists)
 /* For wide_args' runs, state and items. */
 static unsigned char *runs_room(backend *be, size_t n_lists, size_t n_runs)
 {
-    size_t all = n_lists * n_runs, bytes = sizeof(tally) * all + sizeof(found) * 3 * n_lists + sizeof(uint16_t) * RUN * all;
+    size_t all = n_lists * n_runs,
+           bytes = sizeof(tally) * all + sizeof(found) * 3 * n_lists + sizeof(uint16_t) * RUN * all;
     return (unsigned char *)cuda_room(be, &cuda_of(be)->parts, bytes, 1, "items that are left");
 }
 
@@ -350,7 +350,7 @@ static size_t runs_of(int64_t n_items)
     return ((size_t)n_items + RUN - 1) / RUN;
 }
 
-status choose_reserve(backend *be, size_t n_lists, int64_t n_items, err *e)
+status cuda_select_reserve(backend *be, size_t n_lists, int64_t n_items, err *e)
 {
     if (n_items > WIDE && digits_room(be, n_lists)) runs_room(be, n_lists, runs_of(n_items));
     return cuda_reserved(be, e);
@@ -358,16 +358,20 @@ status choose_reserve(backend *be, size_t n_lists, int64_t n_items, err *e)
 
 void choose_wide(backend *be, const choose_job *j, const choose_args *a)
 {
-    size_t n_runs = runs_of(j->n_items_max), all = j->n_lists * n_runs;
+    size_t n_runs = runs_of(j->most), all = j->n_lists * n_runs;
     int *digits = digits_room(be, j->n_lists);
     unsigned char *room = digits ? runs_room(be, j->n_lists, n_runs) : NULL;
     if (!room) return;
-    wide_args w = {*a, digits, (found *)(void *)(room + sizeof(tally) * all), (tally *)(void *)room,
-                   (uint16_t *)(void *)(room + sizeof(tally) * all + sizeof(found) * 3 * j->n_lists), n_runs};
+    wide_args w = {*a,
+                   digits,
+                   (found *)(void *)(room + sizeof(tally) * all),
+                   (tally *)(void *)room,
+                   (uint16_t *)(void *)(room + sizeof(tally) * all + sizeof(found) * 3 * j->n_lists),
+                   n_runs};
     dim3 grid(cuda_blocks(n_runs, WARPS), (unsigned)j->n_lists);
     void (*const passes[])(wide_args) = {first_k, second_k, third_k, tally_k, list_k};
     for (auto pass : passes) {
         cudaError_t rc = launch(pass, grid, dim3(BLOCK), 0, cuda_stream(be), w);
-        if (!cuda_check(be, rc, "choose [%zu lists], up to %lld items", j->n_lists, (long long)j->n_items_max)) return;
+        if (!cuda_check(be, rc, "choose [%zu lists], up to %lld items", j->n_lists, (long long)j->most)) return;
     }
 }

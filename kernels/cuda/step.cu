@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps that are queued whole: the stream is recorded between step_begin and step_end, and runs as one graph. Each step is
- * recorded anew, since bounds and addresses of uploads differ, into an executable graph of an earlier one where both have
- * the same launches; the host does so while the step before runs. Uploads pass through pinned memory that nobody touches
- * until they have happened. */
+/* Steps that are queued whole: the stream is recorded between step_begin and step_end, and runs as one graph. Each step
+ * is recorded anew, since bounds and addresses of uploads differ, into an executable graph of an earlier one where both
+ * have the same launches; the host does so while the step before runs. Uploads pass through pinned memory that nobody
+ * touches until they have happened. */
 #include "config.h"
 
 #include <string.h>
@@ -87,7 +87,8 @@ void cuda_step_end(backend *be)
     }
     if (made) cudaGraphDestroy(made);
     for (int i = 0; i < BACKEND_SLOTS; i++) {
-        if (c->due[i] && be->fault.code == ST_OK) cuda_check(be, cudaEventRecord(c->sent[i], c->stream), "marking a step");
+        if (c->due[i] && be->fault.code == ST_OK)
+            cuda_check(be, cudaEventRecord(c->sent[i], c->stream), "marking a step");
         c->due[i] = false;
     }
 }
@@ -106,8 +107,7 @@ void cuda_step_begin(backend *be)
 {
     cuda_ctx *c = cuda_of(be);
     if (be->fault.code != ST_OK || c->no_graphs || c->recording || !next_part(be)) return;
-    c->recording =
-        cuda_check(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a step");
+    c->recording = cuda_check(be, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed), "recording a step");
 }
 
 /* ---- between host and device ---- */

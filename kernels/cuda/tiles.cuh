@@ -16,7 +16,8 @@ static __host__ __device__ __forceinline__ int stride_of(int dim)
 /* Entries [at, at + KEYS) of the list as floats, N channels at once; what lies outside [lo, hi) may hold anything and
  * becomes 0. */
 template <class T, int N, bool CODES, int KEYS, int BLOCK>
-static __device__ void load_tile(float *tile, const half_rows &rows, const attn_unit &u, int64_t at, int64_t lo, int64_t hi)
+static __device__ void load_tile(float *tile, const half_rows &rows, const attn_unit &u, int64_t at, int64_t lo,
+                                 int64_t hi)
 {
     const int stride = stride_of(rows.dim), vectors = (stride - PAD) / N;
     const row_reader<T, N, CODES> from = {rows, u.kv_head};
@@ -34,10 +35,11 @@ static __device__ void load_tile(float *tile, const half_rows &rows, const attn_
     }
 }
 
-/* Products of the query row q with the KEYS / PER_ROW rows of a tile that this thread, one of PER_ROW, has: mine, mine +
- * PER_ROW, ... */
+/* Products of the query row q with the KEYS / PER_ROW rows of a tile that this thread, one of PER_ROW, has: mine, mine
+ * + PER_ROW, ... */
 template <int KEYS, int PER_ROW>
-static __device__ __forceinline__ void tile_products(float s[KEYS / PER_ROW], const float *q, const float *tile, int mine, int stride)
+static __device__ __forceinline__ void tile_products(float s[KEYS / PER_ROW], const float *q, const float *tile,
+                                                     int mine, int stride)
 {
 #pragma unroll
     for (int k = 0; k < KEYS / PER_ROW; k++) s[k] = 0;

@@ -14,11 +14,10 @@ typedef struct {
 
 static list_view list_of(const attn_job *j, size_t head, size_t kv_head)
 {
-    const int64_t *range = (const int64_t *)(void *)j->range.p;
     size_t l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? head : kv_head;
     const int32_t *idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + l * j->idx_stride : NULL;
     const int32_t *at = j->at.p ? (const int32_t *)(void *)j->at.p + l * j->idx_stride : NULL;
-    return (list_view){idx, at, range[2 * l], range[2 * l + 1]};
+    return (list_view){idx, at, attn_job_first(j, l), attn_job_count(j, l)};
 }
 
 static size_t slot_of(const list_view *l, int64_t i)
@@ -28,9 +27,9 @@ static size_t slot_of(const list_view *l, int64_t i)
 
 static bool visible(const attn_job *j, const list_view *l, size_t t, int64_t i)
 {
-    if (!j->kpos.p && !l->at) return true;
+    if (!j->masked && !l->at) return true;
     int64_t p = ((const int64_t *)(void *)j->qpos.p)[t];
-    int64_t at = l->at ? l->at[l->first + i] : *(const int64_t *)(void *)j->kpos.p + i;
+    int64_t at = l->at ? l->at[l->first + i] : j->kpos + i;
     return at <= p && (j->band <= 0 || p - at < j->band);
 }
 
@@ -63,8 +62,7 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
             ref_row(&j->rows, true, kv_head, slot, row);
             for (size_t c = 0; c < d; c++) acc[c] += w * (double)row[c];
         }
-    for (size_t c = 0; c < d; c++)
-        ref_put(j->out, DT_F32, q_row * d + c, sum > 0 ? (float)(acc[c] / sum) : 0);
+    for (size_t c = 0; c < d; c++) ref_put(j->out, DT_F32, q_row * d + c, sum > 0 ? (float)(acc[c] / sum) : 0);
     if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
 }
 
@@ -117,7 +115,6 @@ void ref_count_read(const attn_job *j, bool values)
 
 void ref_attn_prefill(backend *be, const attn_job *j)
 {
-    (void)be;
     ref_count_read(j, true);
     for (size_t t = 0; t < j->n_tok; t++)
         for (size_t h = 0; h < j->n_heads; h++) attend_one(j, t, h);
@@ -128,14 +125,11 @@ void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
     for (size_t i = 0; i < n_jobs; i++) ref_attn_prefill(be, &jobs[i]);
 }
 
-void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts,
-                    size_t n_rows, size_t dim)
+void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)
 {
-    (void)be;
     for (size_t r = 0; r < n_rows; r++) {
         double top = -(double)INFINITY, sum = 0;
-        for (size_t i = 0; i < n_parts; i++)
-            top = fmax(top, (double)ref_get(lses, DT_F32, i * n_rows + r));
+        for (size_t i = 0; i < n_parts; i++) top = fmax(top, (double)ref_get(lses, DT_F32, i * n_rows + r));
         for (size_t c = 0; c < dim; c++) {
             double acc = 0;
             sum = 0;

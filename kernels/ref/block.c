@@ -33,9 +33,8 @@ static double f64(buf b, size_t i)
 
 /* ---- the probe ---- */
 
-static void ref_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
+void ref_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
 {
-    (void)be;
     for (size_t c = 0; c < dim; c++) {
         double m = before ? (double)f32(mean, c) : 0, s = before ? (double)f32(m2, c) : 0;
         for (size_t i = 0; i < n; i++) {
@@ -68,9 +67,8 @@ static double activations(buf weights, buf x, size_t n, size_t dim, buf mean, bu
     return total;
 }
 
-static void ref_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
+void ref_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_t dim, buf mean, buf m2, size_t count)
 {
-    (void)be;
     double total = mean.p ? activations(weights, x, n, dim, mean, m2, count) : 0;
     bool uniform = !(total > 0) || isinf(total);
     for (size_t j = 0; j < n; j++)
@@ -94,19 +92,16 @@ static double cosine(buf a, size_t at_a, buf b, dtype t, size_t at_b, size_t n)
     return aa * bb == 0 ? 0 : dot / sqrt(aa * bb);
 }
 
-static void ref_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, buf n, int64_t n_max,
-                      buf read)
+void ref_block_score(backend *be, buf score, buf probe, const block_index *x, size_t parts, item_range n, buf read)
 {
-    (void)be;
-    (void)n_max;
     if (parts == 0) parts = 1;
     size_t dim = x->n_heads * x->head_dim, part = dim / parts;
-    for (size_t b = (size_t)i64(n, 1); b < (size_t)i64(n, 2); b++) {
+    for (size_t b = (size_t)n.lo; b < (size_t)n.hi; b++) {
         double sum = 0;
         for (size_t p = 0; p < parts; p++) sum += cosine(probe, p * part, x->rep, x->type, b * dim + p * part, part);
         ref_put(score, DT_F32, b, (float)(sum / (double)parts));
     }
-    if (read.p) put_i64(read, 0, i64(read, 0) + (i64(n, 2) - i64(n, 1)) * (int64_t)(dim * dtype_size(x->type)));
+    add_bytes(read, (uint64_t)(n.hi - n.lo) * dim * dtype_size(x->type));
 }
 
 /* ---- blocks ---- */
@@ -119,8 +114,6 @@ static void count_mass(const band_mass *m, int64_t n)
 
 void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
 {
-    (void)be;
-    (void)n_max;
     int64_t first = i64(at, 0), n = i64(at, 1), fresh = i64(at, 2), old_n = fresh - first < n ? fresh - first : n;
     count_mass(m, old_n > 0 ? old_n : 0);
     for (size_t h = 0; h < m->n_heads; h++) {
@@ -162,8 +155,6 @@ static void form_head(const block_index *x, const kv_rows *keys, const band_mass
 
 void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max)
 {
-    (void)be;
-    (void)n_max;
     if (m) count_mass(m, i64(at, 1) * (int64_t)x->size);
     for (size_t b = 0; b < (size_t)i64(at, 1); b++)
         for (size_t h = 0; h < x->n_heads; h++)
@@ -184,7 +175,6 @@ static int64_t larger(int64_t a, int64_t b)
 
 void ref_block_list(backend *be, const far_list *l)
 {
-    (void)be;
     const int32_t *block = (const int32_t *)(void *)l->block.p + i64(l->chosen, 0);
     int32_t *idx = (int32_t *)(void *)l->idx.p;
     int64_t from = i64(l->at, 0), sinks = i64(l->at, 1), n = add_run(idx, 0, from, sinks);
@@ -245,8 +235,7 @@ void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t 
 void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
                     buf k)
 {
-    (void)be;
-    int64_t lo = i64(s->n, 1), hi = i64(s->n, 2);
+    int64_t lo = s->items.lo, hi = s->items.hi;
     double sum = 0;
     for (size_t l = 0; l < s->n_lists; l++)
         sum += ref_entropy((const float *)(const void *)s->score.p + l * s->stride, lo, hi, scale);
@@ -255,7 +244,6 @@ void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t la
 
 void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows)
 {
-    (void)be;
     for (size_t l = 0; l < p->n_layers; l++) {
         double sum = f64(p->sum, l);
         for (size_t w = 0; w < n_windows; w++) sum += (double)f32(p->theta, w * p->n_layers + l);
@@ -263,14 +251,3 @@ void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows)
     }
     put_i64(p->count, 0, i64(p->count, 0) + (int64_t)n_windows);
 }
-
-const block_ops ref_block = {
-    .moments = ref_moments,
-    .probe = ref_probe,
-    .score = ref_score,
-    .fold = ref_block_fold,
-    .form = ref_block_form,
-    .list = ref_block_list,
-    .take = ref_block_take,
-    .close_pools = ref_block_close_pools,
-};

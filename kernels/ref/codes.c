@@ -94,7 +94,7 @@ static void encode_group(const kv_rows *r, const half_rows *h, size_t head, cons
     ref_put(h->pair, DT_F16, ib, q.b);
 }
 
-/* encode_k (value: encode_v) for one head. */
+/* Encodes one head. */
 static void encode_head(const kv_rows *r, bool value, size_t head, const int64_t *src, size_t first, size_t n)
 {
     half_rows h = half_of(r, value);
@@ -106,40 +106,27 @@ static void encode_head(const kv_rows *r, bool value, size_t head, const int64_t
         }
 }
 
-static void ref_encode_k(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+void ref_codes_encode(backend *be, const kv_rows *rows, bool value, buf src, size_t first, size_t n)
 {
-    (void)be;
-    for (size_t h = 0; h < rows->n_kv_heads; h++)
-        encode_head(rows, false, h, (const int64_t *)(void *)src.p, first, n);
+    for (size_t h = 0; h < rows->n_kv_heads; h++) encode_head(rows, value, h, (const int64_t *)(void *)src.p, first, n);
 }
 
-static void ref_encode_v(backend *be, const kv_rows *rows, buf src, size_t first, size_t n)
+attn_job ref_slots_job(const kv_rows *rows, int64_t first, int64_t n, buf read)
 {
-    (void)be;
-    for (size_t h = 0; h < rows->n_kv_heads; h++)
-        encode_head(rows, true, h, (const int64_t *)(void *)src.p, first, n);
+    return (attn_job){
+        .n_tok = 1, .n_heads = rows->n_kv_heads, .rows = *rows, .first = first, .n_max = n, .n_lists = 1, .read = read};
 }
 
-static void ref_fetch(backend *be, const kv_rows *out, const kv_rows *rows, buf range, buf idx, size_t n_lists,
-                      size_t idx_stride, int64_t n_max, buf read)
+void ref_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read)
 {
-    (void)be;
-    (void)n_max;
     size_t d = rows->head_dim;
     float *k = (float *)(void *)out->k.p, *v = (float *)(void *)out->v.p;
-    attn_job j = {.n_tok = 1, .n_heads = rows->n_kv_heads, .rows = *rows, .range = range, .idx = idx,
-                  .n_lists = n_lists, .idx_stride = idx_stride, .read = read};
+    attn_job j = ref_slots_job(rows, first, n, read);
     ref_count_read(&j, v);
-    for (size_t head = 0; head < rows->n_kv_heads; head++) {
-        size_t l = n_lists == 1 ? 0 : head;
-        const int64_t *r = (const int64_t *)(void *)range.p + 2 * l;
-        const int32_t *list = idx.p ? (const int32_t *)(void *)idx.p + l * idx_stride : NULL;
-        for (size_t i = 0; i < (size_t)r[1]; i++) {
-            size_t entry = (size_t)r[0] + i, slot = list ? (size_t)list[entry] : entry, to = (head * out->cap + i) * d;
-            ref_row(rows, false, head, slot, k + to);
-            if (v) ref_row(rows, true, head, slot, v + to);
+    for (size_t head = 0; head < rows->n_kv_heads; head++)
+        for (size_t i = 0; i < (size_t)n; i++) {
+            size_t to = (head * out->cap + i) * d;
+            ref_row(rows, false, head, (size_t)first + i, k + to);
+            if (v) ref_row(rows, true, head, (size_t)first + i, v + to);
         }
-    }
 }
-
-const codes_ops ref_codes = {.encode_k = ref_encode_k, .encode_v = ref_encode_v, .fetch = ref_fetch};

@@ -33,14 +33,14 @@ static float weight_of(const attn_job *j, size_t t, size_t head, size_t list, in
         double s = (double)*f32_at(j->scores, head * j->score_stride + (size_t)i), sum = (double)*f32_at(j->lse, row);
         return isinf(sum) ? 0 : (float)exp(s - sum);
     }
-    size_t entry = list * j->idx_stride + (size_t)(i64_at(j->range, 2 * list)[0] + i);
-    if (j->at.p || j->kpos.p) {
-        int64_t p = *i64_at(j->qpos, t), at = j->at.p ? *i32_at(j->at, entry) : *i64_at(j->kpos, 0) + i;
+    size_t entry = list * j->idx_stride + (size_t)(attn_job_first(j, list) + i);
+    if (j->at.p || j->masked) {
+        int64_t p = *i64_at(j->qpos, t), at = j->at.p ? *i32_at(j->at, entry) : j->kpos + i;
         if (at > p || (j->band > 0 && p - at >= j->band)) return 0;
     }
     float lse = ref_get(j->lse, DT_F32, row), k[256];
     if (lse == -INFINITY) return 0;
-    size_t slot = j->idx.p ? (size_t)*i32_at(j->idx, entry) : (size_t)(i64_at(j->range, 2 * list)[0] + i);
+    size_t slot = j->idx.p ? (size_t)*i32_at(j->idx, entry) : (size_t)(attn_job_first(j, list) + i);
     ref_row(&j->rows, false, kv_head, slot, k);
     double s = 0;
     for (size_t c = 0; c < d; c++) s += (double)ref_get(j->q, DT_F32, row * d + c) * (double)k[c];
@@ -64,7 +64,7 @@ static uint64_t key_bytes(const attn_job *j, size_t list)
 {
     const kv_codes *c = &j->rows.codes;
     size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), code = codes_row_bytes(c, d);
-    int64_t first = i64_at(j->range, 2 * list)[0], n = i64_at(j->range, 2 * list)[1], group = -1;
+    int64_t first = attn_job_first(j, list), n = attn_job_count(j, list), group = -1;
     uint64_t sum = 0;
     if (c->bits == 0) return (uint64_t)n * exact;
     for (int64_t i = first; i < first + n; i++) {
@@ -85,22 +85,20 @@ void ref_count_sums(const attn_job *j, size_t n_groups, bool add)
     size_t lists = j->n_lists == j->n_heads ? j->n_heads : j->rows.n_kv_heads;
     if (!read) return;
     for (size_t g = 0; g < n_groups && add; g++)
-        read[READ_INDEX] +=
-            (uint64_t)i64_at(j->range, 2 * list_of_head(j, g * (j->n_heads / n_groups)))[1] * sizeof(float);
+        read[READ_INDEX] += (uint64_t)attn_job_count(j, list_of_head(j, g * (j->n_heads / n_groups))) * sizeof(float);
     if (j->copied || j->scores.p) return;
     if (j->n_lists == 1) read[READ_K] += lists * key_bytes(j, 0);
     for (size_t i = 0; i < lists && j->n_lists > 1; i++) read[READ_K] += key_bytes(j, i);
 }
 
-static void ref_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
+void ref_evict_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
 {
-    (void)be;
     size_t heads = j->n_heads / n_groups;
     float share = how == COMBINE_MEAN ? 1 / (float)heads : 1;
     ref_count_sums(j, n_groups, add);
     for (size_t g = 0; g < n_groups; g++) {
         size_t list = list_of_head(j, g * heads);
-        for (int64_t i = 0; i < i64_at(j->range, 2 * list)[1]; i++) {
+        for (int64_t i = 0; i < attn_job_count(j, list); i++) {
             float total = add ? *f32_at(sum, g * stride + (size_t)i) : 0;
             for (size_t t = 0; t < j->n_tok; t++) {
                 float w = 0;
@@ -112,9 +110,8 @@ static void ref_colsum(backend *be, const attn_job *j, size_t n_groups, int how,
     }
 }
 
-void ref_combine_heads(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how)
+void ref_evict_combine(backend *be, buf out, buf in, size_t stride, size_t n_heads, size_t n_groups, size_t n, int how)
 {
-    (void)be;
     size_t heads = n_heads / n_groups;
     float share = how == COMBINE_MEAN ? 1 / (float)heads : 1;
     for (size_t g = 0; g < n_groups; g++)
@@ -136,9 +133,8 @@ static float pooled(const float *x, int64_t n, int64_t i, int64_t kernel, bool m
     return max ? best : sum / (float)kernel;
 }
 
-void ref_pool(backend *be, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max)
+void ref_evict_pool(backend *be, const kept_rows *l, buf in, int64_t trim, int64_t kernel, bool max)
 {
-    (void)be;
     for (size_t k = 0; k < l->n_lists; k++) {
         int64_t n = i64_at(l->range, 2 * k)[1] - trim;
         for (int64_t i = 0; i < n; i++)
@@ -146,9 +142,8 @@ void ref_pool(backend *be, const kept_rows *l, buf in, int64_t trim, int64_t ker
     }
 }
 
-void ref_repeat_heads(backend *be, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim)
+void ref_evict_repeat_heads(backend *be, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim)
 {
-    (void)be;
     for (size_t r = 0; r < n * n_heads; r++)
         for (size_t k = 0; k < repeat; k++)
             memcpy(f32_at(out, (r * repeat + k) * dim), f32_at(in, r * dim), dim * sizeof(float));
@@ -169,18 +164,16 @@ static view view_of(const kept_rows *l, size_t i)
                   l->score.p ? f32_at(l->score, i * l->stride) : NULL, i64_at(l->range, 2 * i + 1)};
 }
 
-void ref_open(backend *be, const kept_rows *l)
+void ref_evict_open(backend *be, const kept_rows *l)
 {
-    (void)be;
     for (size_t k = 0; k < l->n_lists; k++) {
         int32_t *slot = view_of(l, k).slot;
         for (size_t i = 0; i < l->stride; i++) slot[i] = (int32_t)i;
     }
 }
 
-void ref_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots)
+void ref_evict_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots)
 {
-    (void)be;
     for (size_t k = 0; k < l->n_lists; k++) {
         view v = view_of(l, k);
         for (size_t i = 0; i < n; i++) {
@@ -283,9 +276,8 @@ static void prune_list(view *v, int64_t pos, const keep_rule *r, int64_t *seen, 
     *v->count = w;
 }
 
-void ref_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule)
+void ref_evict_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule)
 {
-    (void)be;
     for (size_t k = 0; k < l->n_lists; k++) {
         view v = view_of(l, k);
         prune_list(&v, *i64_at(pos, 0), rule, i64_at(l->seen, k), (uint64_t *)(void *)l->read.p);
@@ -313,9 +305,8 @@ static void swap(int32_t *a, int32_t *b)
     *b = x;
 }
 
-void ref_compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t limit)
+void ref_evict_compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t limit)
 {
-    (void)be;
     for (size_t k = 0; k < l->n_lists; k++) {
         view v = view_of(l, k);
         size_t n = (size_t)*v.count, low = n; /* free slots below the limit come first: [n, low) */
@@ -340,12 +331,18 @@ static void turn(float *x, int64_t by, const float *freq, size_t half)
     }
 }
 
-void ref_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq, buf read)
+void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
+                       buf read)
 {
-    (void)be;
     size_t d = rows->head_dim;
-    attn_job j = {.n_tok = 1, .n_heads = l->n_lists, .n_lists = l->n_lists, .rows = *rows, .range = l->range,
-                  .idx = l->slot.p ? l->slot : l->at, .idx_stride = l->stride, .read = read};
+    attn_job j = {.n_tok = 1,
+                  .n_heads = l->n_lists,
+                  .n_lists = l->n_lists,
+                  .rows = *rows,
+                  .range = l->range,
+                  .idx = l->slot.p ? l->slot : l->at,
+                  .idx_stride = l->stride,
+                  .read = read};
     ref_count_read(&j, true);
     for (size_t g = 0; g < l->n_lists; g++) {
         view v = view_of(l, g);
@@ -358,15 +355,3 @@ void ref_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kep
         }
     }
 }
-
-const evict_ops ref_evict = {
-    .colsum = ref_colsum,
-    .combine = ref_combine_heads,
-    .pool = ref_pool,
-    .repeat_heads = ref_repeat_heads,
-    .open = ref_open,
-    .append = ref_append,
-    .prune = ref_prune,
-    .compact = ref_compact,
-    .by_rank = ref_by_rank,
-};

@@ -93,11 +93,11 @@ static void set_group(const fier_index *x, const new_keys *n, int64_t begin, int
         for (size_t c = 0; c < x->head_dim; c++) set_channel(x, n, h, c, from, begin, to);
 }
 
-void ref_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_t n)
+static void add_keys(const index_add_job *j)
 {
-    (void)be;
-    int64_t g = (int64_t)x->group, first = *(const int64_t *)(void *)pos.p, end = first + (int64_t)n;
-    new_keys keys = {k, first};
+    const fier_index *x = j->index;
+    int64_t g = (int64_t)x->group, first = j->pos, end = first + (int64_t)j->n;
+    new_keys keys = {j->k, first};
     for (int64_t begin = first / g * g; begin < end; begin += g)
         set_group(x, &keys, begin, begin + g < end ? begin + g : end);
     for (int64_t p = first > end - g ? first : end - g; p < end; p++)
@@ -106,9 +106,13 @@ void ref_fier_add(backend *be, const fier_index *x, buf pos, buf k, size_t n)
                 ref_put(x->ring, x->type, ring_at(x, h, p, c), key(x, &keys, h, p, c));
 }
 
+void ref_fier_add(backend *be, const index_add_job *jobs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) add_keys(&jobs[i]);
+}
+
 void ref_fier_redo(backend *be, const fier_index *x, const kv_rows *rows, int64_t n)
 {
-    (void)be;
     int64_t g = (int64_t)x->group, begin = n / g * g, from = x->open != FIER_WINDOW ? begin : n > g ? n - g : 0;
     new_keys none = {{NULL}, n};
     for (size_t h = 0; h < x->n_kv_heads; h++)
@@ -183,54 +187,61 @@ static float token_score(const fier_index *x, size_t head, int64_t t, const floa
     return ref_dot16(q, k, x->head_dim);
 }
 
-void ref_fier_score(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                    int64_t n_max, buf read)
+uint64_t fier_job_bytes(const score_job *j)
 {
-    (void)be;
-    (void)n_max;
-    const int64_t *range = (const int64_t *)(void *)n.p;
-    size_t group = n_heads / x->n_kv_heads;
-    for (size_t h = 0; h < n_heads; h++)
-        for (int64_t t = range[1]; t < range[2]; t++)
-            ((float *)(void *)score.p)[h * stride + (size_t)t] =
-                token_score(x, h / group, t, (const float *)(void *)q.p + h * x->head_dim, range[0]);
-    if (read.p) *(uint64_t *)(void *)read.p += fier_score_bytes(x, range);
-}
-
-/* By the backend's own ops. */
-void ref_fier_vote(backend *be, buf out, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                   int64_t n_max, float scale, buf read)
-{
-    be->ops->fier->score(be, score, stride, q, n_heads, x, n, n_max, read);
-    be->ops->select->combine(be, out, score, stride, n_heads, x->n_kv_heads, n, n_max, GQA_VOTE, scale);
-}
-
-uint64_t fier_group_bytes(const fier_index *x, const group_list *l, int64_t n)
-{
+    const fier_index *x = j->index;
+    size_t parts = score_parts(j, x->n_kv_heads);
     uint64_t bytes = 0;
-    for (int64_t r = 0; r < l->n; r++) {
-        int64_t at[3] = {n};
-        group_items(l, r, at + 1);
-        bytes += fier_head_bytes(x, at);
+    if (!j->spans) return parts * fier_head_bytes(x, j->items);
+    for (size_t i = 0; i < parts; i++) {
+        span_list l = ref_part_places(j, i, parts);
+        for (int64_t r = 0; r < l.n; r++) {
+            int64_t at[2];
+            span_items(&l, r, at);
+            bytes += fier_head_bytes(x, (item_range){j->items.n_slots, at[0], at[1]});
+        }
     }
     return bytes;
 }
 
-void ref_fier_score_groups(backend *be, buf score, size_t stride, buf q, size_t n_heads, const fier_index *x, buf n,
-                           const item_groups *g, buf read)
+void ref_fier_votes(backend *be, const score_job *j)
 {
-    (void)be;
-    const int64_t *range = (const int64_t *)(void *)n.p;
-    size_t parts = group_parts(g, x->n_kv_heads), heads = n_heads / parts;
-    for (size_t h = 0; h < n_heads; h++) {
-        float *out = (float *)(void *)score.p + h * stride;
-        group_list l = ref_group_list(g, h / (n_heads / g->n_lists), range[1], range[2]);
-        ref_group_blanks(out, stride, 1, &l);
-        for (int64_t p = l.first; p < l.end; p++)
-            out[p] = token_score(x, h / (n_heads / x->n_kv_heads), group_item(&l, p),
-                                 (const float *)(void *)q.p + h * x->head_dim, range[0]);
-        if (read.p && h % heads == 0) *(uint64_t *)(void *)read.p += fier_group_bytes(x, &l, range[0]);
-    }
+    size_t lists = ((const fier_index *)j->index)->n_kv_heads;
+    score_job scores = *j;
+    scores.votes.p = NULL;
+    be->ops->fier->score(be, &scores, 1);
+    be->ops->select->combine(be,
+                             &(combine_job){.out = j->votes,
+                                            .in = j->score,
+                                            .stride = j->stride,
+                                            .n_heads = j->n_heads,
+                                            .n_lists = lists,
+                                            .lo = j->items.lo,
+                                            .hi = j->items.hi,
+                                            .mode = GQA_VOTE,
+                                            .scale = j->scale},
+                             1);
 }
 
-const fier_ops ref_fier = {ref_fier_add, ref_fier_redo, ref_fier_score, ref_fier_vote, ref_fier_score_groups};
+static void score_tokens(const score_job *j)
+{
+    const fier_index *x = j->index;
+    size_t parts = score_parts(j, x->n_kv_heads);
+    for (size_t h = 0; h < j->n_heads; h++) {
+        float *out = (float *)(void *)j->score.p + h * j->stride;
+        span_list l = ref_part_places(j, h / (j->n_heads / parts), parts);
+        ref_span_blanks(out, j->stride, 1, &l);
+        for (int64_t p = l.first; p < l.end; p++)
+            out[p] = token_score(x, h / (j->n_heads / x->n_kv_heads), span_item(&l, p),
+                                 (const float *)(void *)j->q.p + h * x->head_dim, j->items.n_slots);
+    }
+    add_bytes(j->read, fier_job_bytes(j));
+}
+
+void ref_fier_score(backend *be, const score_job *jobs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (jobs[i].votes.p) ref_fier_votes(be, &jobs[i]);
+        else score_tokens(&jobs[i]);
+    }
+}

@@ -19,11 +19,6 @@ static const int64_t *i64s(buf b)
     return (const int64_t *)(void *)b.p;
 }
 
-static void add_read(buf read, size_t bytes)
-{
-    if (read.p) *(uint64_t *)(void *)read.p += bytes;
-}
-
 /* The header's order of summation of a[i] * b[i]. */
 static float dot8(const float *a, const float *b, size_t n)
 {
@@ -58,11 +53,9 @@ static float rotate(const paris_index *x, float *v)
     return norm;
 }
 
-void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max)
+void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, slot_range range)
 {
-    (void)be;
-    (void)n_max;
-    int64_t first = i64s(range)[0], n = i64s(range)[1];
+    int64_t first = range.first, n = range.n;
     for (size_t h = 0; h < x->n_kv_heads; h++) {
         double sum[PARIS_DIM_MAX] = {0};
         for (int64_t t = first; t < first + n; t++) {
@@ -78,10 +71,11 @@ void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, buf 
 static void encode_block(unsigned char *id, unsigned char *scale, unsigned char *bins, const float *v, float norm,
                          bool alpha)
 {
-    float u[PARIS_BLOCK], centre[PARIS_BLOCK], radius = sqrtf(dot8(v, v, PARIS_BLOCK)), by = 1 / fmaxf(radius, 1e-8f);
+    float u[PARIS_SUBSPACE], centre[PARIS_SUBSPACE], radius = sqrtf(dot8(v, v, PARIS_SUBSPACE)),
+                                                     by = 1 / fmaxf(radius, 1e-8f);
     uint32_t packed = 0;
     *id = 0;
-    for (int j = 0; j < PARIS_BLOCK; j++) {
+    for (int j = 0; j < PARIS_SUBSPACE; j++) {
         unsigned t = 0;
         u[j] = fabsf(v[j]) * by;
         for (int i = 0; i < 7; i++) t += paris_threshold[i] < u[j];
@@ -90,19 +84,17 @@ static void encode_block(unsigned char *id, unsigned char *scale, unsigned char 
         *id |= (unsigned char)((v[j] >= 0) << j);
     }
     float w = norm * radius;
-    if (alpha) w /= fmaxf(dot8(centre, u, PARIS_BLOCK), 1e-6f);
+    if (alpha) w /= fmaxf(dot8(centre, u, PARIS_SUBSPACE), 1e-6f);
     uint16_t h = f32_to_bf16(w);
     scale[0] = (unsigned char)h;
     scale[1] = (unsigned char)(h >> 8);
     for (int i = 0; i < 3; i++) bins[i] = (unsigned char)(packed >> 8 * i);
 }
 
-static void ref_paris_encode(backend *be, const paris_index *x, const kv_rows *rows, buf range, int64_t n_max)
+void ref_paris_encode(backend *be, const paris_index *x, const kv_rows *rows, slot_range range)
 {
-    (void)be;
-    (void)n_max;
-    size_t nb = paris_blocks(x->head_dim);
-    int64_t first = i64s(range)[0], end = first + i64s(range)[1];
+    size_t nb = paris_subspaces(x->head_dim);
+    int64_t first = range.first, end = first + range.n;
     for (size_t h = 0; h < x->n_kv_heads; h++)
         for (int64_t t = first; t < end; t++) {
             float v[PARIS_DIM_MAX] = {0};
@@ -112,14 +104,13 @@ static void ref_paris_encode(backend *be, const paris_index *x, const kv_rows *r
             float norm = rotate(x, v);
             unsigned char *code = x->code.p + at * PARIS_CODE * nb;
             for (size_t b = 0; b < nb; b++)
-                encode_block(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_BLOCK, norm,
+                encode_block(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_SUBSPACE, norm,
                              x->alpha);
         }
 }
 
-static void ref_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const paris_index *x)
+void ref_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const paris_index *x)
 {
-    (void)be;
     size_t dim = paris_dim(x->head_dim);
     for (size_t h = 0; h < n_heads; h++) {
         float v[PARIS_DIM_MAX] = {0};
@@ -132,13 +123,13 @@ static void ref_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads,
 /* Adds `by` to the counts of the tokens [from, to). */
 static void count_tokens(const paris_index *x, int64_t from, int64_t to, int32_t by, buf read)
 {
-    size_t nb = paris_blocks(x->head_dim);
+    size_t nb = paris_subspaces(x->head_dim);
     int32_t *count = (int32_t *)(void *)x->count.p;
     for (size_t h = 0; h < x->n_kv_heads; h++)
         for (int64_t t = from; t < to; t++)
             for (size_t b = 0; b < nb; b++)
                 count[(h * nb + b) * PARIS_PATTERNS + x->id.p[(h * x->cap + (size_t)t) * nb + b]] += by;
-    if (to > from) add_read(read, (size_t)(to - from) * x->n_kv_heads * nb);
+    if (to > from) add_bytes(read, (size_t)(to - from) * x->n_kv_heads * nb);
 }
 
 static int64_t clamp(int64_t v, int64_t lo, int64_t hi)
@@ -146,12 +137,10 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi)
     return v < lo ? lo : v > hi ? hi : v;
 }
 
-void ref_paris_count(backend *be, const paris_index *x, buf range, int64_t n_max, buf read)
+void ref_paris_count(backend *be, const paris_index *x, slot_range range, buf read)
 {
-    (void)be;
-    (void)n_max;
     int64_t *old = (int64_t *)(void *)x->counted.p;
-    int64_t a = old[0], b = a + old[1], c = i64s(range)[0], d = c + i64s(range)[1];
+    int64_t a = old[0], b = a + old[1], c = range.first, d = c + range.n;
     count_tokens(x, a, clamp(c, a, b), -1, read);
     count_tokens(x, clamp(d, clamp(c, a, b), b), b, -1, read);
     count_tokens(x, c, clamp(a, c, d), 1, read);
@@ -172,18 +161,18 @@ static int by_dot(const void *pa, const void *pb)
     return a->id - b->id;
 }
 
-static void ref_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, buf limit, size_t n_tiers, buf read)
+void ref_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, const int64_t *limit, size_t n_levels,
+                     buf read)
 {
-    (void)be;
-    size_t n = x->n_kv_heads * paris_blocks(x->head_dim); /* paris_dim is 8 blocks: rows of y follow each other */
+    size_t n = x->n_kv_heads * paris_subspaces(x->head_dim); /* paris_dim is 8 blocks: rows of y follow each other */
     const int32_t *count = (const int32_t *)(void *)x->count.p;
     for (size_t b = 0; b < n; b++) {
         pattern p[PARIS_PATTERNS];
         int64_t before = 0;
         for (int id = 0; id < PARIS_PATTERNS; id++) {
             float s = 0;
-            for (int j = 0; j < PARIS_BLOCK; j++) {
-                float v = ref_get(y, DT_F32, b * PARIS_BLOCK + (size_t)j);
+            for (int j = 0; j < PARIS_SUBSPACE; j++) {
+                float v = ref_get(y, DT_F32, b * PARIS_SUBSPACE + (size_t)j);
                 s = id >> j & 1 ? s + v : s - v;
             }
             p[id] = (pattern){isnan(s) ? -INFINITY : s, id};
@@ -192,21 +181,19 @@ static void ref_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y,
         for (int i = 0; i < PARIS_PATTERNS; i++) {
             size_t at = b * PARIS_PATTERNS + (size_t)p[i].id;
             unsigned tiers = 0;
-            for (size_t t = 0; t < n_tiers; t++) tiers += before < i64s(limit)[t];
+            for (size_t t = 0; t < n_levels; t++) tiers += before < limit[t];
             bonus.p[at] = (unsigned char)tiers;
             before += count[at];
         }
     }
-    add_read(read, n * PARIS_PATTERNS * sizeof *count);
+    add_bytes(read, n * PARIS_PATTERNS * sizeof *count);
 }
 
-static void ref_paris_collide(backend *be, buf score, size_t stride, const paris_index *x, buf bonus, buf range,
-                              int64_t n_max, buf read)
+void ref_paris_collide(backend *be, buf score, size_t stride, const paris_index *x, buf bonus, slot_range range,
+                       buf read)
 {
-    (void)be;
-    (void)n_max;
-    size_t nb = paris_blocks(x->head_dim);
-    int64_t first = i64s(range)[0], n = i64s(range)[1];
+    size_t nb = paris_subspaces(x->head_dim);
+    int64_t first = range.first, n = range.n;
     for (size_t h = 0; h < x->n_kv_heads; h++)
         for (int64_t i = 0; i < n; i++) {
             const unsigned char *id = x->id.p + (h * x->cap + (size_t)(first + i)) * nb;
@@ -214,15 +201,13 @@ static void ref_paris_collide(backend *be, buf score, size_t stride, const paris
             for (size_t b = 0; b < nb; b++) sum += bonus.p[(h * nb + b) * PARIS_PATTERNS + id[b]];
             score.p[h * stride + (size_t)i] = (unsigned char)sum;
         }
-    add_read(read, (size_t)n * x->n_kv_heads * nb);
+    add_bytes(read, (size_t)n * x->n_kv_heads * nb);
 }
 
-static void ref_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride,
-                                 size_t n_kv_heads, buf range, buf m, int64_t n_max)
+void ref_paris_candidates(backend *be, buf cand, size_t stride, buf score, size_t score_stride, size_t n_kv_heads,
+                          slot_range range, int64_t m)
 {
-    (void)be;
-    (void)n_max;
-    int64_t first = i64s(range)[0], n = i64s(range)[1], want = clamp(i64s(m)[0], 0, n);
+    int64_t first = range.first, n = range.n, want = clamp(m, 0, n);
     for (size_t h = 0; h < n_kv_heads; h++) {
         const unsigned char *s = score.p + h * score_stride;
         int32_t *out = (int32_t *)(void *)cand.p + h * stride;
@@ -238,36 +223,34 @@ static void ref_paris_candidates(backend *be, buf cand, size_t stride, buf score
 
 static float estimate(const paris_index *x, size_t at, const float *y, float norm)
 {
-    size_t nb = paris_blocks(x->head_dim);
+    size_t nb = paris_subspaces(x->head_dim);
     const unsigned char *id = x->id.p + at * nb, *code = x->code.p + at * PARIS_CODE * nb;
     float v[PARIS_DIM_MAX];
     for (size_t b = 0; b < nb; b++) {
         const unsigned char *bins = code + 2 * nb + 3 * b;
         uint32_t packed = bins[0] | (uint32_t)bins[1] << 8 | (uint32_t)bins[2] << 16;
         float w = bf16_to_f32((uint16_t)(code[2 * b] | code[2 * b + 1] << 8));
-        for (int j = 0; j < PARIS_BLOCK; j++) {
+        for (int j = 0; j < PARIS_SUBSPACE; j++) {
             float c = paris_centre[packed >> 3 * j & 7];
-            v[b * PARIS_BLOCK + (size_t)j] = w * (id[b] >> j & 1 ? c : -c);
+            v[b * PARIS_SUBSPACE + (size_t)j] = w * (id[b] >> j & 1 ? c : -c);
         }
     }
-    return norm * dot8(v, y, nb * PARIS_BLOCK);
+    return norm * dot8(v, y, nb * PARIS_SUBSPACE);
 }
 
-static void ref_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
-                               size_t stride, buf m, int64_t m_max, buf read)
+void ref_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,
+                        size_t stride, int64_t m, buf read)
 {
-    (void)be;
-    (void)m_max;
-    size_t dim = paris_dim(x->head_dim), nb = paris_blocks(x->head_dim), group = n_heads / x->n_kv_heads;
+    size_t dim = paris_dim(x->head_dim), nb = paris_subspaces(x->head_dim), group = n_heads / x->n_kv_heads;
     const int32_t *token = (const int32_t *)(void *)cand.p;
-    size_t n = (size_t)i64s(m)[0];
+    size_t n = (size_t)m;
     for (size_t h = 0; h < n_heads; h++)
         for (size_t i = 0; i < n; i++) {
             size_t kv = h / group, at = kv * x->cap + (size_t)token[kv * stride + i];
             const float *row = (const float *)(void *)y.p + h * dim;
             ref_put(est, DT_F32, h * stride + i, estimate(x, at, row, ref_get(norm, DT_F32, h)));
         }
-    add_read(read, n * x->n_kv_heads * nb * (1 + PARIS_CODE)); /* codes once for all heads of a group */
+    add_bytes(read, n * x->n_kv_heads * nb * (1 + PARIS_CODE)); /* codes once for all heads of a group */
 }
 
 /* By the backend's own ops. */
@@ -275,15 +258,14 @@ void ref_paris_search(backend *be, const paris_job *j)
 {
     const paris_ops *o = be->ops->paris;
     size_t n = j->x->n_kv_heads, cap = j->x->cap;
-    o->bonus(be, j->bonus, j->x, j->y, j->limit, j->n_tiers, j->read);
-    o->collide(be, j->score, cap, j->x, j->bonus, j->range, j->n_max, j->read);
-    o->candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m, j->n_max);
-    if (j->est.p) o->estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->m_max, j->read);
+    o->bonus(be, j->bonus, j->x, j->y, j->limit, j->n_levels, j->read);
+    o->collide(be, j->score, cap, j->x, j->bonus, j->range, j->read);
+    o->candidates(be, j->cand, cap, j->score, cap, n, j->range, j->m);
+    if (j->est.p) o->estimate(be, j->est, j->x, j->y, j->norm, n, j->cand, cap, j->m, j->read);
 }
 
 void ref_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_t n_lists, buf cand, size_t stride)
 {
-    (void)be;
     for (size_t l = 0; l < n_lists; l++) {
         int32_t *out = (int32_t *)(void *)idx.p + l * idx_stride;
         const int32_t *from = (const int32_t *)(void *)cand.p + l * stride;
@@ -291,16 +273,3 @@ void ref_paris_resolve(backend *be, buf idx, size_t idx_stride, buf range, size_
         for (int64_t i = first; i < first + n; i++) out[i] = from[out[i]];
     }
 }
-
-const paris_ops ref_paris = {
-    .mean = ref_paris_mean,
-    .encode = ref_paris_encode,
-    .query = ref_paris_query,
-    .count = ref_paris_count,
-    .bonus = ref_paris_bonus,
-    .collide = ref_paris_collide,
-    .candidates = ref_paris_candidates,
-    .estimate = ref_paris_estimate,
-    .search = ref_paris_search,
-    .resolve = ref_paris_resolve,
-};

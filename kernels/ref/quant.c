@@ -13,14 +13,14 @@
 
 static uint16_t scale_of(float d)
 {
-    return quant_limit(f32_to_f16(d)); /* to nearest even */
+    return qblock_limit(f32_to_f16(d)); /* to nearest even */
 }
 
 /* The bits of the largest magnitude; 0x7f800000 and above: something is not finite. */
-static int32_t largest_of(const float w[QUANT_COLS])
+static int32_t largest_of(const float w[QBLOCK_COLS])
 {
     int32_t most = 0;
-    for (int c = 0; c < QUANT_COLS; c++) {
+    for (int c = 0; c < QBLOCK_COLS; c++) {
         int32_t u = (int32_t)(f32_to_bits(w[c]) & 0x7fffffff);
         most = u > most ? u : most;
     }
@@ -28,16 +28,16 @@ static int32_t largest_of(const float w[QUANT_COLS])
 }
 
 /* Codes, not yet offset, for the scale d. */
-static void round_all(float code[QUANT_COLS], const float w[QUANT_COLS], float d, float lo, float hi)
+static void round_all(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float d, float lo, float hi)
 {
     float inverse = d < 0 || d > 0 ? 1 / d : 0;
-    for (int c = 0; c < QUANT_COLS; c++) code[c] = nearbyintf(fminf(fmaxf(w[c] * inverse, lo), hi));
+    for (int c = 0; c < QBLOCK_COLS; c++) code[c] = nearbyintf(fminf(fmaxf(w[c] * inverse, lo), hi));
 }
 
-static float error_of(const float code[QUANT_COLS], const float w[QUANT_COLS], float d)
+static float error_of(const float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float d)
 {
     float s[8] = {0};
-    for (int c = 0; c < QUANT_COLS; c += 8)
+    for (int c = 0; c < QBLOCK_COLS; c += 8)
         for (int l = 0; l < 8; l++) {
             float x = w[c + l] - d * code[c + l];
             s[l] = s[l] + x * x;
@@ -45,14 +45,14 @@ static float error_of(const float code[QUANT_COLS], const float w[QUANT_COLS], f
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-static uint16_t best_q4(float code[QUANT_COLS], const float w[QUANT_COLS], float largest)
+static uint16_t best_q4(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float largest)
 {
     uint16_t best = 0;
     float least = 0, extreme = largest;
-    for (int c = 0; c < QUANT_COLS; c++) extreme = w[c] <= -largest ? -largest : extreme;
-    for (int i = 0; i < QUANT_TRIES; i++) {
-        float tried[QUANT_COLS];
-        uint16_t h = scale_of(-extreme / quant_ends[i]);
+    for (int c = 0; c < QBLOCK_COLS; c++) extreme = w[c] <= -largest ? -largest : extreme;
+    for (int i = 0; i < QBLOCK_TRIES; i++) {
+        float tried[QBLOCK_COLS];
+        uint16_t h = scale_of(-extreme / qblock_ends[i]);
         round_all(tried, w, f16_to_f32(h), -8, 7);
         float error = error_of(tried, w, f16_to_f32(h));
         if (i > 0 && !(error < least)) continue;
@@ -63,25 +63,25 @@ static uint16_t best_q4(float code[QUANT_COLS], const float w[QUANT_COLS], float
     return best;
 }
 
-static uint16_t best_q8(float code[QUANT_COLS], const float w[QUANT_COLS], float largest)
+static uint16_t best_q8(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], float largest)
 {
     uint16_t h = scale_of(largest / 127);
-    if (h < QUANT_LARGEST && largest > 127.5f * f16_to_f32(h)) h++;
+    if (h < QBLOCK_LARGEST && largest > 127.5f * f16_to_f32(h)) h++;
     round_all(code, w, f16_to_f32(h), -127, 127);
     return h;
 }
 
 /* Returns the bits of the scale; code[c] is offset, of 8 bits also for Q4. */
-static uint16_t quantize_block(uint8_t code[QUANT_COLS], const float w[QUANT_COLS], dtype t)
+static uint16_t quantize_block(uint8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS], dtype t)
 {
-    float f[QUANT_COLS] = {0};
-    uint16_t d = QUANT_NAN;
+    float f[QBLOCK_COLS] = {0};
+    uint16_t d = QBLOCK_NAN;
     int32_t largest = largest_of(w);
     if (largest < 0x7f800000) {
         float a = bits_to_f32((uint32_t)largest);
         d = t == DT_Q8 ? best_q8(f, w, a) : best_q4(f, w, a);
     }
-    for (int c = 0; c < QUANT_COLS; c++) code[c] = (uint8_t)((int)f[c] + quant_offset(t));
+    for (int c = 0; c < QBLOCK_COLS; c++) code[c] = (uint8_t)((int)f[c] + qblock_offset(t));
     return d;
 }
 
@@ -90,61 +90,60 @@ static uint16_t quantize_block(uint8_t code[QUANT_COLS], const float w[QUANT_COL
 /* Block `b` of the group that row r is in. */
 static unsigned char *block_of(buf p, dtype t, size_t cols, size_t r, size_t b)
 {
-    return p.p + r / QUANT_ROWS * quant_group_bytes(t, cols) + b * quant_block_bytes(t);
+    return p.p + r / QBLOCK_ROWS * qblock_group_bytes(t, cols) + b * qblock_bytes(t);
 }
 
 /* Where the code of column c of row r is in a block; Q4: of columns c and c + 16. */
 static size_t code_at(size_t r, size_t c)
 {
-    return QUANT_SCALES + QUANT_LINE * (c / 4) + 4 * (r % QUANT_ROWS) + c % 4;
+    return QBLOCK_SCALES + QBLOCK_LINE * (c / 4) + 4 * (r % QBLOCK_ROWS) + c % 4;
 }
 
-static void put_row(unsigned char *block, dtype t, size_t r, uint16_t d, const uint8_t code[QUANT_COLS])
+static void put_row(unsigned char *block, dtype t, size_t r, uint16_t d, const uint8_t code[QBLOCK_COLS])
 {
-    memcpy(block + 2 * (r % QUANT_ROWS), &d, 2);
-    for (size_t c = 0; c < QUANT_COLS / (t == DT_Q8 ? 1 : 2); c++)
-        block[code_at(r, c)] = (uint8_t)(t == DT_Q8 ? code[c] : code[c] | code[c + QUANT_COLS / 2] << 4);
+    memcpy(block + 2 * (r % QBLOCK_ROWS), &d, 2);
+    for (size_t c = 0; c < QBLOCK_COLS / (t == DT_Q8 ? 1 : 2); c++)
+        block[code_at(r, c)] = (uint8_t)(t == DT_Q8 ? code[c] : code[c] | code[c + QBLOCK_COLS / 2] << 4);
 }
 
 void ref_quantize(backend *be, buf out, dtype type, weight w)
 {
-    (void)be;
-    for (size_t r = 0; r < quant_groups(w.rows) * QUANT_ROWS; r++)
-        for (size_t b = 0; b < quant_blocks(w.cols); b++) {
-            float v[QUANT_COLS] = {0};
-            uint8_t code[QUANT_COLS];
-            for (size_t c = 0; c < QUANT_COLS && b * QUANT_COLS + c < w.cols && r < w.rows; c++)
-                v[c] = ref_get(w.p, w.type, r * w.cols + b * QUANT_COLS + c);
+    for (size_t r = 0; r < qblock_groups(w.rows) * QBLOCK_ROWS; r++)
+        for (size_t b = 0; b < qblock_count(w.cols); b++) {
+            float v[QBLOCK_COLS] = {0};
+            uint8_t code[QBLOCK_COLS];
+            for (size_t c = 0; c < QBLOCK_COLS && b * QBLOCK_COLS + c < w.cols && r < w.rows; c++)
+                v[c] = ref_get(w.p, w.type, r * w.cols + b * QBLOCK_COLS + c);
             uint16_t d = quantize_block(code, v, type);
             put_row(block_of(out, type, w.cols, r, b), type, r, d, code);
         }
 }
 
 /* code - offset of the columns of block b of row r; the scale is returned. */
-static float get_row(int code[QUANT_COLS], const weight *w, size_t r, size_t b)
+static float get_row(int code[QBLOCK_COLS], const weight *w, size_t r, size_t b)
 {
     const unsigned char *block = block_of(w->p, w->type, w->cols, r, b);
-    for (size_t c = 0; c < QUANT_COLS; c++) {
-        bool high = w->type == DT_Q4 && c >= QUANT_COLS / 2;
-        int u = block[code_at(r, high ? c - QUANT_COLS / 2 : c)];
+    for (size_t c = 0; c < QBLOCK_COLS; c++) {
+        bool high = w->type == DT_Q4 && c >= QBLOCK_COLS / 2;
+        int u = block[code_at(r, high ? c - QBLOCK_COLS / 2 : c)];
         if (w->type == DT_Q4) u = high ? u >> 4 : u & 15;
-        code[c] = u - quant_offset(w->type);
+        code[c] = u - qblock_offset(w->type);
     }
-    return ref_get((buf){(unsigned char *)(uintptr_t)block}, DT_F16, r % QUANT_ROWS);
+    return ref_get((buf){(unsigned char *)(uintptr_t)block}, DT_F16, r % QBLOCK_ROWS);
 }
 
 /* Block b of a row of x in 8 bits; the scale is returned. */
-static float round_x(int code[QUANT_COLS], const float *x, size_t cols, size_t b)
+static float round_x(int code[QBLOCK_COLS], const float *x, size_t cols, size_t b)
 {
     float most = 0;
     bool finite = true;
-    size_t from = b * QUANT_COLS, n = cols - from < QUANT_COLS ? cols - from : QUANT_COLS;
+    size_t from = b * QBLOCK_COLS, n = cols - from < QBLOCK_COLS ? cols - from : QBLOCK_COLS;
     for (size_t c = 0; c < n; c++) {
         finite = finite && isfinite(x[from + c]);
         most = fmaxf(most, fabsf(x[from + c]));
     }
     float inverse = finite && most >= 0x1p-100f ? 127 / most : 0;
-    for (size_t c = 0; c < QUANT_COLS; c++)
+    for (size_t c = 0; c < QBLOCK_COLS; c++)
         code[c] = c < n && inverse > 0 ? (int)nearbyintf(x[from + c] * inverse) : 0;
     if (!finite) return NAN;
     return inverse > 0 ? most / 127 : 0;
@@ -154,22 +153,22 @@ static float round_x(int code[QUANT_COLS], const float *x, size_t cols, size_t b
 static double dot(const weight *w, size_t r, const float *x, bool exact)
 {
     double sum = 0;
-    int code[QUANT_COLS], xc[QUANT_COLS];
-    for (size_t b = 0; b < quant_blocks(w->cols); b++) {
+    int code[QBLOCK_COLS], xc[QBLOCK_COLS];
+    for (size_t b = 0; b < qblock_count(w->cols); b++) {
         double d = (double)get_row(code, w, r, b), part = 0;
         if (exact) {
-            for (size_t c = 0; c < QUANT_COLS && b * QUANT_COLS + c < w->cols; c++)
-                part += code[c] * (double)x[b * QUANT_COLS + c];
+            for (size_t c = 0; c < QBLOCK_COLS && b * QBLOCK_COLS + c < w->cols; c++)
+                part += code[c] * (double)x[b * QBLOCK_COLS + c];
         } else {
             d *= (double)round_x(xc, x, w->cols, b);
-            for (size_t c = 0; c < QUANT_COLS; c++) part += code[c] * xc[c];
+            for (size_t c = 0; c < QBLOCK_COLS; c++) part += code[c] * xc[c];
         }
         sum += d * part;
     }
     return sum;
 }
 
-void ref_linear_blocks(const linear_job *j, const float *x, size_t n, bool exact)
+void ref_linear_qblocks(const linear_job *j, const float *x, size_t n, bool exact)
 {
     float *out = (float *)(void *)j->out.p;
     for (size_t i = 0; i < n; i++)
@@ -181,6 +180,5 @@ void ref_linear_blocks(const linear_job *j, const float *x, size_t n, bool exact
 
 void ref_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n)
 {
-    (void)be;
     for (size_t i = 0; i < n; i++) ref_put(out, to, i, ref_get(in, from, i));
 }

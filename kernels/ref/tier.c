@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Which blocks of rows are in memory, for backends whose memory is the host's. */
+/* Which pages of rows are in memory, for backends whose memory is the host's. */
 #include "config.h"
 
-#include "kernels/ops_tier.h"
+#include "kernels/ref/ref.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +13,12 @@
 #include "kernels/ref/tier_file.h"
 
 enum {
-    DEPTH = 128,         /* reads in flight */
-    JOBS = 1024,         /* of one batch */
-    RUN = 1 << 20,       /* bytes of one staged read or write */
-    STAGE = 8 * RUN,     /* of one batch */
-    GAP = 16384,         /* bytes of blocks that nobody asked for, read along where that saves a read */
-    GONE = 4096,         /* blocks whose memory is given back together */
+    DEPTH = 128,     /* reads in flight */
+    JOBS = 1024,     /* of one batch */
+    RUN = 1 << 20,   /* bytes of one staged read or write */
+    STAGE = 8 * RUN, /* of one batch */
+    GAP = 16384,     /* bytes of pages that nobody asked for, read along where that saves a read */
+    GONE = 4096,     /* pages whose memory is given back together */
     NONE = -1
 };
 
@@ -33,9 +33,9 @@ struct tier {
     tier_options o;
     reader *rd;
     unsigned char *stage;
-    read_job *job;   /* [JOBS] */
-    piece *piece;    /* [JOBS] */
-    uint64_t *gone;  /* [GONE] area, head and block of each */
+    read_job *job;  /* [JOBS] */
+    piece *piece;   /* [JOBS] */
+    uint64_t *gone; /* [GONE] area, head and page of each */
     size_t n_gone;
     tier_layer *layers;
     tier_counts count;
@@ -43,14 +43,14 @@ struct tier {
 
 typedef struct {
     tier_area a;
-    size_t block;   /* bytes of one in the file */
+    size_t page;    /* bytes of one in the file */
     uint64_t at;    /* of the first */
-    int32_t id;     /* of block 0 of head 0; then the other heads', then the next block */
-    int64_t n_file; /* blocks in the file */
-    bool aligned;   /* a single block may be read past the page cache into its places */
+    int32_t id;     /* of page 0 of head 0; then the other heads', then the next page */
+    int64_t n_file; /* pages in the file */
+    bool aligned;   /* a single page may be read past the page cache into its places */
 } area;
 
-/* Blocks of the file that are in memory are in a list, the last used one first. */
+/* Pages of the file that are in memory are in a list, the last used one first. */
 struct tier_layer {
     tier *t;
     tier_layer *next;
@@ -60,7 +60,7 @@ struct tier_layer {
     size_t used; /* bytes in the list */
     uint32_t now;
     void *notes;
-    uint32_t *stamp; /* [n_ids] the last call that named it; 0: away, or not in the file */
+    uint32_t *stamp;                   /* [n_ids] the last call that named it; 0: away, or not in the file */
     int32_t *before, *after, *missing; /* [n_ids] */
     size_t n_missing;
 };
@@ -79,9 +79,8 @@ static size_t heads_of(const tier_layer *l)
 
 /* ---- life ---- */
 
-static void ref_tier_close(backend *be, tier *t)
+void ref_tier_close(backend *be, tier *t)
 {
-    (void)be;
     if (!t) return;
     for (tier_layer *l = t->layers, *next; l; l = next) {
         next = l->next;
@@ -97,7 +96,7 @@ static void ref_tier_close(backend *be, tier *t)
     mem_free(t);
 }
 
-static status ref_tier_open(backend *be, tier **out, const tier_options *o, err *e)
+status ref_tier_open(backend *be, tier **out, const tier_options *o, err *e)
 {
     tier *t;
     *out = NULL;
@@ -133,14 +132,14 @@ static status lay_out(tier_layer *l, const tier_area in[TIER_AREAS], bool *direc
         area *a = &l->area[i];
         *a = (area){.a = in[i], .at = at, .id = (int32_t)ids};
         for (int p = 0; p < in[i].n_planes; p++) {
-            size_t span = (heads_of(l) - 1) * in[i].plane[p].stride + (size_t)in[i].n_blocks * in[i].plane[p].bytes;
+            size_t span = (heads_of(l) - 1) * in[i].plane[p].stride + (size_t)in[i].n_pages * in[i].plane[p].bytes;
             mem_small_pages(in[i].plane[p].at.p, span);
-            a->block += in[i].plane[p].bytes;
+            a->page += in[i].plane[p].bytes;
         }
-        *direct &= a->block % TIER_SECTOR == 0;
+        *direct &= a->page % TIER_SECTOR == 0;
         a->aligned = is_aligned(a);
-        at += (in[i].n_blocks * heads_of(l) * a->block + TIER_SECTOR - 1) / TIER_SECTOR * TIER_SECTOR;
-        ids += in[i].n_planes ? in[i].n_blocks * (int64_t)heads_of(l) : 0;
+        at += (in[i].n_pages * heads_of(l) * a->page + TIER_SECTOR - 1) / TIER_SECTOR * TIER_SECTOR;
+        ids += in[i].n_planes ? in[i].n_pages * (int64_t)heads_of(l) : 0;
         if (ids > INT32_MAX) return err_set(e, ST_UNSUPPORTED, "--kv-tier: a layer has too many blocks");
     }
     l->n_ids = (int32_t)ids;
@@ -148,9 +147,8 @@ static status lay_out(tier_layer *l, const tier_area in[TIER_AREAS], bool *direc
     return ST_OK;
 }
 
-static status ref_tier_add(backend *be, tier_layer **out, tier *t, int layer, const tier_area in[TIER_AREAS], err *e)
+status ref_tier_add(backend *be, tier_layer **out, tier *t, int layer, const tier_area in[TIER_AREAS], err *e)
 {
-    (void)be;
     tier_layer *l;
     bool direct;
     *out = NULL;
@@ -191,11 +189,11 @@ static void link_first(tier_layer *l, int32_t id)
     l->first = id;
 }
 
-/* A block of the file is in memory from now on. */
+/* A page of the file is in memory from now on. */
 static void enter(tier_layer *l, int32_t id)
 {
     tier_counts *c = &l->t->count;
-    size_t bytes = area_of(l, id)->block;
+    size_t bytes = area_of(l, id)->page;
     link_first(l, id);
     l->stamp[id] = l->now;
     l->used += bytes;
@@ -205,7 +203,7 @@ static void enter(tier_layer *l, int32_t id)
 
 static void leave(tier_layer *l, int32_t id)
 {
-    size_t bytes = area_of(l, id)->block;
+    size_t bytes = area_of(l, id)->page;
     unlink_block(l, id);
     l->stamp[id] = 0;
     l->used -= bytes;
@@ -216,18 +214,19 @@ static void leave(tier_layer *l, int32_t id)
 
 static bool is_away(const tier_layer *l, const area *a, size_t head, int64_t b)
 {
-    return b >= a->a.stay && b < a->n_file && l->stamp[a->id + (int32_t)(b * (int64_t)heads_of(l) + (int64_t)head)] == 0;
+    return b >= a->a.stay && b < a->n_file &&
+           l->stamp[a->id + (int32_t)(b * (int64_t)heads_of(l) + (int64_t)head)] == 0;
 }
 
-/* Blocks [b, end) of a head are away. A page of memory holds parts of several blocks: it goes when the last of them
+/* Pages [b, end) of a head are away. A page of the system holds parts of several pages: it goes when the last of them
  * does, so the neighbours up to its ends are looked at. */
 static void discard(backend *be, const tier_layer *l, const area *a, size_t head, int64_t b, int64_t end)
 {
     for (int p = 0; p < a->a.n_planes; p++) {
         const tier_plane *x = &a->a.plane[p];
-        int64_t page = (int64_t)(4096 / x->bytes) + 1, lo = b, hi = end;
-        while (lo > b - page && is_away(l, a, head, lo - 1)) lo--;
-        while (hi < end + page && is_away(l, a, head, hi)) hi++;
+        int64_t os_page = (int64_t)(4096 / x->bytes) + 1, lo = b, hi = end;
+        while (lo > b - os_page && is_away(l, a, head, lo - 1)) lo--;
+        while (hi < end + os_page && is_away(l, a, head, hi)) hi++;
         be->ops->discard(be, buf_at(x->at, head * x->stride + (size_t)lo * x->bytes), (size_t)(hi - lo) * x->bytes);
     }
 }
@@ -264,7 +263,7 @@ static void evict(backend *be, tier_layer *l, int32_t id)
     t->gone[t->n_gone++] = (uint64_t)(a - l->area) << GONE_AREA | at % heads << GONE_HEAD | at / heads;
 }
 
-static void ref_tier_trim(backend *be, tier_layer *l)
+void ref_tier_trim(backend *be, tier_layer *l)
 {
     while (l->used > l->t->o.cache) evict(be, l, l->last);
     flush_gone(be, l);
@@ -278,7 +277,7 @@ static unsigned char *place(const area *a, size_t head, int64_t b, int plane)
     return x->at.p + head * x->stride + (size_t)b * x->bytes;
 }
 
-/* Between a block's places and its form in the file. */
+/* Between a page's places and its form in the file. */
 static void gather(unsigned char *to, const area *a, size_t head, int64_t b)
 {
     for (int p = 0; p < a->a.n_planes; to += a->a.plane[p++].bytes)
@@ -296,9 +295,9 @@ static status write_blocks(tier_layer *l, const area *a, int64_t end, err *e)
     tier *t = l->t;
     int64_t heads = (int64_t)heads_of(l), i = a->n_file * heads;
     while (i < end * heads) {
-        uint64_t at = a->at + (uint64_t)i * a->block;
+        uint64_t at = a->at + (uint64_t)i * a->page;
         size_t n = 0;
-        for (; i < end * heads && (n == 0 || n + a->block <= RUN); i++, n += a->block)
+        for (; i < end * heads && (n == 0 || n + a->page <= RUN); i++, n += a->page)
             gather(t->stage + n, a, (size_t)(i % heads), i / heads);
         TRY(tier_file_write(&l->file, at, t->stage, n, e));
         t->count.written += n;
@@ -306,18 +305,18 @@ static status write_blocks(tier_layer *l, const area *a, int64_t end, err *e)
     return ST_OK;
 }
 
-/* Bytes of the blocks [first, end) that may go away. */
+/* Bytes of the pages [first, end) that may go away. */
 static size_t going(const tier_layer *l, const area *a, int64_t first, int64_t end)
 {
     if (first < a->a.stay) first = a->a.stay;
-    return end > first ? (size_t)(end - first) * heads_of(l) * a->block : 0;
+    return end > first ? (size_t)(end - first) * heads_of(l) * a->page : 0;
 }
 
-static void ref_tier_write(backend *be, tier_layer *l, int i, int64_t end)
+void ref_tier_write(backend *be, tier_layer *l, int i, int64_t end)
 {
     area *a = &l->area[i];
     int64_t start = clock_ns(), heads = (int64_t)heads_of(l), first = a->n_file;
-    if (end > a->a.n_blocks) end = a->a.n_blocks;
+    if (end > a->a.n_pages) end = a->a.n_pages;
     if (end <= first || be->fault.code || write_blocks(l, a, end, &be->fault) != ST_OK) return;
     a->n_file = end;
     l->now++;
@@ -327,14 +326,13 @@ static void ref_tier_write(backend *be, tier_layer *l, int i, int64_t end)
     l->t->count.stall_ns += clock_ns() - start;
 }
 
-static int64_t ref_tier_written(const tier_layer *l, int i)
+int64_t ref_tier_written(const tier_layer *l, int i)
 {
     return l->area[i].n_file;
 }
 
-static void ref_tier_forget(backend *be, tier_layer *l, int i, int64_t end)
+void ref_tier_forget(backend *be, tier_layer *l, int i, int64_t end)
 {
-    (void)be;
     area *a = &l->area[i];
     int64_t heads = (int64_t)heads_of(l);
     if (end >= a->n_file) return;
@@ -358,7 +356,7 @@ static void want(tier_layer *l, area *a, int64_t from, int64_t to, size_t head)
         int32_t id = a->id + (int32_t)(b * heads + (int64_t)head);
         uint32_t stamp = l->stamp[id];
         if (stamp == l->now) continue;
-        l->t->count.blocks++;
+        l->t->count.pages++;
         if (stamp == 0) {
             l->missing[l->n_missing++] = id;
             enter(l, id);
@@ -394,7 +392,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Reads a batch and brings staged blocks to their places. */
+/* Reads a batch and brings staged pages to their places. */
 static status run_batch(tier_layer *l, size_t n, err *e)
 {
     tier *t = l->t;
@@ -404,10 +402,10 @@ static status run_batch(tier_layer *l, size_t n, err *e)
         const piece *p = &t->piece[i];
         const int32_t *id = l->missing + p->first;
         const area *a = area_of(l, *id);
-        t->count.read += (size_t)(id[p->n - 1] - *id + 1) * a->block;
+        t->count.read += (size_t)(id[p->n - 1] - *id + 1) * a->page;
         for (size_t k = 0; p->stage && k < p->n; k++) {
             size_t at = (size_t)(id[k] - a->id);
-            scatter(p->stage + (size_t)(id[k] - *id) * a->block, a, at % heads, (int64_t)(at / heads));
+            scatter(p->stage + (size_t)(id[k] - *id) * a->page, a, at % heads, (int64_t)(at / heads));
         }
     }
     return ST_OK;
@@ -422,23 +420,23 @@ static void set_job(tier_layer *l, size_t i, const piece *p)
     read_job *j = &l->t->job[i];
     unsigned char *stage = p->stage;
     l->t->piece[i] = *p;
-    *j = (read_job){.fd = l->file.fd, .at = a->at + at * a->block, .n_to = stage ? 1 : a->a.n_planes};
-    j->to[0] = (struct iovec){stage, (size_t)(l->missing[p->first + p->n - 1] - id + 1) * a->block};
+    *j = (read_job){.fd = l->file.fd, .at = a->at + at * a->page, .n_to = stage ? 1 : a->a.n_planes};
+    j->to[0] = (struct iovec){stage, (size_t)(l->missing[p->first + p->n - 1] - id + 1) * a->page};
     for (int k = 0; !stage && k < a->a.n_planes; k++)
         j->to[k] = (struct iovec){place(a, at % heads, (int64_t)(at / heads), k), a->a.plane[k].bytes};
 }
 
-/* How many of the missing blocks from `first` on one read brings, and its bytes. */
+/* How many of the missing pages from `first` on one read brings, and its bytes. */
 static size_t one_read(tier_layer *l, size_t first, size_t *bytes)
 {
     const int32_t *id = l->missing + first;
     const area *a = area_of(l, *id);
     size_t n = 1;
-    *bytes = a->block;
+    *bytes = a->page;
     for (; first + n < l->n_missing && area_of(l, id[n]) == a; n++) {
-        size_t gap = (size_t)(id[n] - id[n - 1] - 1) * a->block;
-        if (gap > GAP || *bytes + gap + a->block > RUN) break;
-        *bytes += gap + a->block;
+        size_t gap = (size_t)(id[n] - id[n - 1] - 1) * a->page;
+        if (gap > GAP || *bytes + gap + a->page > RUN) break;
+        *bytes += gap + a->page;
     }
     return n;
 }
@@ -480,32 +478,31 @@ static void bring(backend *be, tier_layer *l)
 /* The first entry of a contiguous list that a query sees. */
 static int64_t first_seen(const attn_job *j)
 {
-    if (j->band <= 0 || !j->kpos.p || !j->qpos.p || j->idx.p) return 0;
-    int64_t i = *(const int64_t *)(const void *)j->qpos.p - j->band + 1 - *(const int64_t *)(const void *)j->kpos.p;
+    if (j->band <= 0 || !j->masked || !j->qpos.p || j->idx.p) return 0;
+    int64_t i = *(const int64_t *)(const void *)j->qpos.p - j->band + 1 - j->kpos;
     return i > 0 ? i : 0;
 }
 
-static void ref_tier_need(backend *be, const attn_job *j)
+void ref_tier_need(backend *be, const attn_job *j)
 {
     tier_layer *l = j->rows.tier;
     if (!l || be->fault.code) return;
     size_t heads = heads_of(l);
     l->now++;
     for (size_t list = 0; list < j->n_lists; list++) {
-        const int64_t *range = (const int64_t *)(const void *)j->range.p + 2 * list;
+        int64_t from = attn_job_first(j, list), to = from + attn_job_count(j, list);
         const int32_t *idx = (const int32_t *)(const void *)j->idx.p;
         if (idx) idx += list * j->idx_stride;
         size_t h = list * heads / j->n_lists, end = j->n_lists == 1 ? heads : h + 1;
         for (; h < end; h++) {
-            if (!idx) want_slots(l, &j->rows, range[0] + first_seen(j), range[0] + range[1], h);
-            for (int64_t i = range[0]; idx && i < range[0] + range[1]; i++)
-                want_slots(l, &j->rows, idx[i], (int64_t)idx[i] + 1, h);
+            if (!idx) want_slots(l, &j->rows, from + first_seen(j), to, h);
+            for (int64_t i = from; idx && i < to; i++) want_slots(l, &j->rows, idx[i], (int64_t)idx[i] + 1, h);
         }
     }
     bring(be, l);
 }
 
-static void ref_tier_span(backend *be, const kv_rows *rows, int64_t from, int64_t to)
+void ref_tier_span(backend *be, const kv_rows *rows, int64_t from, int64_t to)
 {
     tier_layer *l = rows->tier;
     if (!l || be->fault.code) return;
@@ -514,28 +511,13 @@ static void ref_tier_span(backend *be, const kv_rows *rows, int64_t from, int64_
     bring(be, l);
 }
 
-static void ref_tier_counts(const tier *t, tier_counts *out)
+void ref_tier_counts(const tier *t, tier_counts *out)
 {
     *out = t->count;
 }
 
-static size_t ref_tier_room(backend *be, const char *dir)
+size_t ref_tier_room(backend *be, const char *dir)
 {
     struct statvfs s;
-    (void)be;
     return statvfs(dir, &s) == 0 ? (size_t)s.f_bavail * s.f_frsize : 0;
 }
-
-const tier_ops ref_tier = {
-    .open = ref_tier_open,
-    .close = ref_tier_close,
-    .add = ref_tier_add,
-    .write = ref_tier_write,
-    .written = ref_tier_written,
-    .forget = ref_tier_forget,
-    .trim = ref_tier_trim,
-    .need = ref_tier_need,
-    .span = ref_tier_span,
-    .counts = ref_tier_counts,
-    .room = ref_tier_room,
-};

@@ -9,25 +9,21 @@
 
 void ref_embed(backend *be, buf out, weight table, buf ids, size_t n)
 {
-    (void)be;
     const int32_t *id = (const int32_t *)(void *)ids.p;
     for (size_t i = 0; i < n; i++)
         for (size_t c = 0; c < table.cols; c++)
-            ref_put(out, DT_F32, i * table.cols + c,
-                    ref_get(table.p, table.type, (size_t)id[i] * table.cols + c));
+            ref_put(out, DT_F32, i * table.cols + c, ref_get(table.p, table.type, (size_t)id[i] * table.cols + c));
 }
 
 void ref_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
 {
-    (void)be;
     const float *in = (const float *)(void *)x.p;
     float *o = (float *)(void *)out.p;
     for (size_t r = 0; r < n; r++, in += w.cols, o += w.cols) {
         double sum = 0;
         for (size_t c = 0; c < w.cols; c++) sum += (double)in[c] * (double)in[c];
         double scale = 1 / sqrt(sum / (double)w.cols + (double)eps);
-        for (size_t c = 0; c < w.cols; c++)
-            o[c] = (float)((double)in[c] * scale * (double)ref_get(w.p, w.type, c));
+        for (size_t c = 0; c < w.cols; c++) o[c] = (float)((double)in[c] * scale * (double)ref_get(w.p, w.type, c));
     }
 }
 
@@ -38,88 +34,45 @@ static void linear_one(const linear_job *j, const float *x, size_t n)
         for (size_t r = 0; r < j->w.rows; r++) {
             double sum = j->bias.p.p ? (double)ref_get(j->bias.p, j->bias.type, r) : 0;
             for (size_t c = 0; c < j->w.cols; c++)
-                sum += (double)x[i * j->w.cols + c] *
-                       (double)ref_get(j->w.p, j->w.type, r * j->w.cols + c);
+                sum += (double)x[i * j->w.cols + c] * (double)ref_get(j->w.p, j->w.type, r * j->w.cols + c);
             out[i * j->w.rows + r] = (float)sum;
         }
 }
 
 void ref_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
-    (void)be;
     const float *in = (const float *)(void *)x.p;
     for (size_t j = 0; j < n_jobs; j++)
-        if (dtype_in_blocks(jobs[j].w.type)) ref_linear_blocks(&jobs[j], in, n, exact);
+        if (dtype_in_qblocks(jobs[j].w.type)) ref_linear_qblocks(&jobs[j], in, n, exact);
         else linear_one(&jobs[j], in, n);
 }
 
 void ref_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
 {
-    (void)be;
     const float *g = (const float *)(void *)gate.p, *u = (const float *)(void *)up.p;
     float *o = (float *)(void *)out.p;
-    for (size_t i = 0; i < n; i++)
-        o[i] = (float)((double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i]);
+    for (size_t i = 0; i < n; i++) o[i] = (float)((double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i]);
 }
 
 void ref_add(backend *be, buf x, buf y, size_t n)
 {
-    (void)be;
     float *a = (float *)(void *)x.p;
     const float *b = (const float *)(void *)y.p;
     for (size_t i = 0; i < n; i++) a[i] += b[i];
 }
 
-void ref_i64_add(backend *be, buf x, size_t n, int64_t by)
+void ref_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, const bool *chose)
 {
-    (void)be;
-    int64_t *a = (int64_t *)(void *)x.p;
-    for (size_t i = 0; i < n; i++) a[i] += by;
-}
-
-void ref_pos_iota(backend *be, buf out, buf base, size_t n)
-{
-    (void)be;
-    int64_t *o = (int64_t *)(void *)out.p;
-    int64_t b = *(const int64_t *)(void *)base.p;
-    for (size_t i = 0; i < n; i++) o[i] = b + (int64_t)i;
-}
-
-void ref_pos_shift(backend *be, buf out, buf pos, size_t n, int64_t cap, buf shift)
-{
-    (void)be;
-    int64_t *o = (int64_t *)(void *)out.p;
-    const int64_t *p = (const int64_t *)(void *)pos.p;
-    int64_t s = shift.p ? *(const int64_t *)(void *)shift.p : 0;
-    for (size_t i = 0; i < n; i++) o[i] = (p[i] < cap ? p[i] : cap) - s;
-}
-
-void ref_pos_ring(backend *be, buf out, buf pos, size_t n, int64_t sink, int64_t ring, buf base)
-{
-    (void)be;
-    int64_t *o = (int64_t *)(void *)out.p;
-    const int64_t *p = (const int64_t *)(void *)pos.p;
-    int64_t b = *(const int64_t *)(void *)base.p;
-    for (size_t i = 0; i < n; i++) {
-        int64_t m = (p[i] - b) % ring;
-        o[i] = p[i] < sink ? p[i] : sink + (m < 0 ? m + ring : m);
-    }
-}
-
-void ref_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, buf chosen, size_t stride)
-{
-    (void)be;
-    const int64_t *r = (const int64_t *)(void *)range.p, *c = (const int64_t *)(void *)chosen.p;
+    const int64_t *r = (const int64_t *)(void *)range.p;
     for (size_t l = 0; l < n; l++) {
         uint64_t sum = 0;
-        for (size_t i = 0; c[l * stride] && i < n_lists; i++) sum += (uint64_t)r[2 * (l * n_lists + i) + 1];
-        *(uint64_t *)(void *)total.p += (sum + n_lists - 1) / n_lists;
+        for (size_t i = 0; chose[l] && i < n_lists; i++) sum += (uint64_t)r[2 * (l * n_lists + i) + 1];
+        add_bytes(total, (sum + n_lists - 1) / n_lists);
     }
 }
 
 void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t half, float mscale)
 {
-    (void)be;
     float *o = (float *)(void *)out.p;
     const int64_t *p = (const int64_t *)(void *)pos.p;
     const float *f = (const float *)(void *)freq.p;
@@ -133,7 +86,6 @@ void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t ha
 
 void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
 {
-    (void)be;
     const float *in = (const float *)(void *)x.p, *t = (const float *)(void *)table.p;
     float *o = (float *)(void *)out.p;
     for (size_t i = 0; i < n; i++, t += 2 * half)
@@ -145,18 +97,15 @@ void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
             }
 }
 
-void ref_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, buf k, buf v,
-                  size_t n)
+void ref_kv_write(backend *be, const kv_rows *rows, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n)
 {
-    (void)be;
     const int64_t *slot = (const int64_t *)(void *)slots.p;
     size_t d = rows->head_dim, heads = rows->n_kv_heads;
     for (size_t i = 0; i < n; i++)
         for (size_t h = 0; h < heads; h++)
             for (size_t c = 0; c < d; c++) {
-                size_t at = (size_t)slot[n_lists == 1 ? i : i * heads + h];
-                size_t to = (h * rows->cap + at) * d + c,
-                       from = (i * heads + h) * d + c;
+                size_t at = slot ? (size_t)slot[n_lists == 1 ? i : i * heads + h] : (size_t)first + i;
+                size_t to = (h * rows->cap + at) * d + c, from = (i * heads + h) * d + c;
                 ref_put(rows->k, rows->type, to, ref_get(k, DT_F32, from));
                 ref_put(rows->v, rows->type, to, ref_get(v, DT_F32, from));
             }
@@ -164,7 +113,6 @@ void ref_kv_write(backend *be, const kv_rows *rows, buf slots, size_t n_lists, b
 
 void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n)
 {
-    (void)be;
     const int64_t *a = (const int64_t *)(void *)src.p, *b = (const int64_t *)(void *)dst.p;
     size_t row = to->head_dim * dtype_size(to->type);
     for (size_t i = 0; i < n; i++)

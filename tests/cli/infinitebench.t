@@ -3,7 +3,7 @@
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
-own="$SRCDIR/eval/data/infinitebench/samples.jsonl"
+own="$SRCDIR/eval/infinitebench/samples.jsonl"
 
 ib() { # ib ARGS...: a run with a small model
     run eval infinitebench -m "$m" --threads 1 --gemm builtin --quiet "$@"

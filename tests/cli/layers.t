@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-exec sh "$SRCDIR/scripts/check_layers.sh"
+exec sh "$SRCDIR/scripts/dev/check_layers.sh"

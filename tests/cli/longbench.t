@@ -3,7 +3,7 @@
 . "$SRCDIR/tests/cli/lib.sh"
 . "$SRCDIR/tests/cli/resume.sh"
 m="$models/llama31-f32-tied"
-own="$SRCDIR/eval/data/longbench/samples.jsonl"
+own="$SRCDIR/eval/longbench/samples.jsonl"
 
 lb() { # lb ARGS...: a run with a small model and a window that its prompts fit
     run eval longbench -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet "$@"

@@ -5,7 +5,7 @@
 m="$models/llama31-f32-tied"
 
 # Books: a text, lines, another text; the order is that of the names as strings.
-book() { head -c "$2" "$SRCDIR/eval/data/pg19/10146.txt" | tail -c "$1"; } # bytes, the end of them
+book() { head -c "$2" "$SRCDIR/eval/pg19/10146.txt" | tail -c "$1"; } # bytes, the end of them
 quoted() { book "$1" "$2" | tr '\n' ' ' | tr -d '"'; }
 mkdir "$tmp/books"
 book 900 900 >"$tmp/books/9.txt"

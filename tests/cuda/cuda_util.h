@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* For tests that run an op of the cuda backend and of ref on the same data. On the shim each case runs in several orders
- * of threads, which must give the same bytes, and must leave no race; on a device it runs twice. */
+/* For tests that run an op of the cuda backend and of ref on the same data. On the shim each case runs in several
+ * orders of threads, which must give the same bytes, and must leave no race; on a device it runs twice. */
 #ifndef TESTS_CUDA_CUDA_UTIL_H
 #define TESTS_CUDA_CUDA_UTIL_H
 

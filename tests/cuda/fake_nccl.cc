@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Stands in for libnccl.so.2 in tests of the program on the host's shim: ranks are processes of one machine, device memory
- * is theirs, and sums are formed in shared memory, in the order of ranks. FAKE_NCCL_FAIL=N or N:R: the N-th sum or gather
- * fails, of all ranks or of rank R alone. */
+/* Stands in for libnccl.so.2 in tests of the program on the host's shim: ranks are processes of one machine, device
+ * memory is theirs, and sums are formed in shared memory, in the order of ranks. FAKE_NCCL_FAIL=N or N:R: the N-th sum
+ * or gather fails, of all ranks or of rank R alone. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +15,8 @@
 
 #include "tests/cushim/nccl.h"
 
-namespace {
+namespace
+{
 enum : size_t { MOST_RANKS = 16, SLOT = 1 << 14 }; /* floats of one exchange */
 
 struct board {
@@ -78,7 +79,8 @@ static ncclResult_t queue(const job &j, cudaStream_t stream)
     static long n_calls;
     int n = 0, rank = j.comm->rank;
     const char *fail = getenv("FAKE_NCCL_FAIL");
-    if (fail && sscanf(fail, "%d:%d", &n, &rank) > 0 && ++n_calls == n && rank == j.comm->rank) return ncclInternalError;
+    if (fail && sscanf(fail, "%d:%d", &n, &rank) > 0 && ++n_calls == n && rank == j.comm->rank)
+        return ncclInternalError;
     jobs.push_back(j);
     return cudaLaunchHostFunc(stream, run, &jobs.back()) == cudaSuccess ? ncclSuccess : ncclSystemError;
 }
@@ -114,14 +116,15 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int n, ncclUniqueId id, int rank
     return ncclSuccess;
 }
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           cudaStream_t stream)
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream)
 {
     if (type != ncclFloat || op != ncclSum) return ncclInvalidArgument;
     return queue({comm, (const float *)in, (float *)out, count, true}, stream);
 }
 
-ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
 {
     if (type != ncclFloat) return ncclInvalidArgument;
     return queue({comm, (const float *)in, (float *)out, count, false}, stream);

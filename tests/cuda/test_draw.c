@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The choice of the next token on the device: the host's, for the same share. */
+/* Builds: shim race device */
 #include "config.h"
 
 #include <float.h>

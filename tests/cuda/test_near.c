@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows of the host's memory of which the device holds some (kv_near): which ones, what is counted, and that attention
  * has the same bits and does not touch the host's copy of what is near. */
+/* Builds: shim race device */
 #include "config.h"
 
 #include "kernels/ops_tier.h"
@@ -80,8 +81,8 @@ static void write_rows(rig *r, rng *g, int64_t n)
         if (s >= r->s.first && r->s.window) r->want.ring[s % r->s.window] = s;
     }
     buf at = put(&d, slot, (size_t)n * sizeof *slot), dk = put(&d, k, bytes), dv = put(&d, v, bytes);
-    r->be->ops->kv_write(r->be, &r->rows, at, 1, dk, dv, (size_t)n);
-    r->be->ops->kv_write(r->be, &r->plain, at, 1, dk, dv, (size_t)n);
+    r->be->ops->kv_write(r->be, &r->rows, 0, at, 1, dk, dv, (size_t)n);
+    r->be->ops->kv_write(r->be, &r->plain, 0, at, 1, dk, dv, (size_t)n);
     r->be->ops->sync(r->be);
     drop(&d);
     free(k), free(v);
@@ -151,13 +152,20 @@ static bool same_step(rig *r, rng *g)
         int n = 0;
         size_t per = lists > KV ? s->group : 1;
         for (size_t i = 0; i < per; i++)
-            for (int64_t k = 0, l = lists == 1 ? 0 : (int64_t)((size_t)h * per + i); k < range[l][1]; k++) all[n++] = idx[l][k];
+            for (int64_t k = 0, l = lists == 1 ? 0 : (int64_t)((size_t)h * per + i); k < range[l][1]; k++)
+                all[n++] = idx[l][k];
         naive_bring(r, h, all, n, s->n_lists > 0);
     }
     float *q = random_f32(g, n_out), *out[2] = {xmalloc(4 * n_out), xmalloc(4 * n_out)};
     unsigned char *const keep[2] = {xmalloc(KV * CAP * row_bytes(s)), xmalloc(KV * CAP * row_bytes(s))};
-    attn_job job = {.q = put(&d, q, 4 * n_out), .n_tok = 1, .n_heads = heads, .n_lists = lists, .idx_stride = CAP, .n_max = CAP,
-                    .range = put(&d, range, sizeof range), .scale = 0.5f};
+    attn_job job = {.q = put(&d, q, 4 * n_out),
+                    .n_tok = 1,
+                    .n_heads = heads,
+                    .n_lists = lists,
+                    .idx_stride = CAP,
+                    .n_max = CAP,
+                    .range = put(&d, range, sizeof range),
+                    .scale = 0.5f};
     if (s->n_lists) job.idx = put(&d, idx, sizeof idx);
     for (int near = 0; near < 2; near++) {
         job.rows = near ? r->rows : r->plain;
@@ -182,13 +190,21 @@ static bool rig_open(rig *r, backend *be, const shape *s)
     size_t rows = KV * CAP * row_bytes(s), near = KV * (size_t)(s->first + s->window + s->slots) * row_bytes(s);
     *r = (rig){.be = be, .s = *s, .d = {.be = be}};
     for (int i = 0; i < CAP; i++) r->want.ring[i] = r->want.tag[0][i] = r->want.tag[1][i] = NONE;
-    r->near = (kv_near){.k = put(&r->d, zero, near), .v = put(&r->d, zero, near), .first = s->first, .window = s->window,
-                        .slots = s->slots, .count = put(&r->d, zero, NEAR_KINDS * sizeof(uint64_t))};
+    r->near = (kv_near){.k = put(&r->d, zero, near),
+                        .v = put(&r->d, zero, near),
+                        .first = s->first,
+                        .window = s->window,
+                        .slots = s->slots,
+                        .count = put(&r->d, zero, NEAR_KINDS * sizeof(uint64_t))};
     if (s->window) r->near.ring = put(&r->d, zero, (size_t)s->window * 4);
     if (s->slots) r->near.tag = put(&r->d, zero, KV * (size_t)s->slots * 4);
     if (s->slots) r->near.claim = put(&r->d, zero, KV * (size_t)s->slots * 4);
-    r->plain = (kv_rows){.k = put(&r->d, zero, rows), .v = put(&r->d, zero, rows), .type = s->type, .n_kv_heads = KV,
-                         .head_dim = s->dim, .cap = CAP};
+    r->plain = (kv_rows){.k = put(&r->d, zero, rows),
+                         .v = put(&r->d, zero, rows),
+                         .type = s->type,
+                         .n_kv_heads = KV,
+                         .head_dim = s->dim,
+                         .cap = CAP};
     r->rows = r->plain;
     r->rows.near = &r->near;
     return is_ok(be->ops->host->alloc(be, &r->rows.k, rows, "K rows", &e), &e, "pinned") &&
@@ -209,8 +225,8 @@ static void test_shape(backend *be, const shape *s, int order)
         bits &= same_step(&r, &g);
         places &= same_places(&r);
     }
-    ok(bits, "%zu lists, dim %zu, %s, %d+%d+%d places: the same bits, and what is near is read there", s->n_lists, s->dim,
-       dtype_name(s->type), (int)s->first, (int)s->window, (int)s->slots);
+    ok(bits, "%zu lists, dim %zu, %s, %d+%d+%d places: the same bits, and what is near is read there", s->n_lists,
+       s->dim, dtype_name(s->type), (int)s->first, (int)s->window, (int)s->slots);
     ok(places, "%zu lists: rows and counts as simulated, %llu of %llu found", s->n_lists,
        (unsigned long long)r.want.count[NEAR_FOUND], (unsigned long long)r.want.count[NEAR_ASKED]);
     be->ops->host->free(be, r.rows.k, KV * CAP * row_bytes(s));
@@ -221,8 +237,9 @@ static void test_shape(backend *be, const shape *s, int order)
 int main(void)
 {
     static const shape shapes[] = {
-        {8, 2, 2, DT_F16, 3, 8, 16},  {6, 2, 1, DT_BF16, 0, 4, 8}, {64, 2, 3, DT_F32, 2, 1, 4}, {8, 4, 2, DT_F16, 2, 4, 8},
-        {8, 1, 1, DT_F16, 1, 2, 16}, {8, 2, 2, DT_F16, 0, 0, 8},  {8, 2, 2, DT_F16, 4, 8, 0},  {8, 0, 2, DT_F16, 4, 8, 8},
+        {8, 2, 2, DT_F16, 3, 8, 16}, {6, 2, 1, DT_BF16, 0, 4, 8}, {64, 2, 3, DT_F32, 2, 1, 4},
+        {8, 4, 2, DT_F16, 2, 4, 8},  {8, 1, 1, DT_F16, 1, 2, 16}, {8, 2, 2, DT_F16, 0, 0, 8},
+        {8, 2, 2, DT_F16, 4, 8, 0},  {8, 0, 2, DT_F16, 4, 8, 8},
     };
     backend *be = open_cuda();
     if (!be) return 0; /* which has said so */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* --kv-tier host: rows in pinned memory give the same tokens as rows on the device, without a wait or an allocation in a
- * step; that memory is planned, its failure is told, and none of it is kept. The shim does work when it is waited for. */
+/* --kv-tier host: rows in pinned memory give the same tokens as rows on the device, without a wait or an allocation in
+ * a step; that memory is planned, its failure is told, and none of it is kept. The shim does work when it is waited
+ * for. */
+/* Builds: shim */
 #include "config.h"
 
 #include "model/sampler.h"
@@ -35,8 +37,7 @@ static status new_in(session **s, const engine_parts *p, const char *strategy, c
     TRY(kv_tier_parse(&where, place, e));
     TRY(kv_format_parse(&o.kv, store, "--kv", e));
     TRY(attn_spec_parse(&spec, strategy, &o, e));
-    spec.kv.prompt = longest;
-    return session_create(s, p->dec, &spec, LIMIT, e);
+    return session_create(s, p->dec, &spec, (session_size){LIMIT, longest}, e);
 }
 
 /* What queueing the steps behind the first `WARM` costs, and what a session reads. */
@@ -74,7 +75,8 @@ static status tokens(const engine_parts *p, int c, const char *place, int32_t *o
     cost->pinned = shim_pinned_held() - before;
     cost->held = shim_held() - held;
     const decoder_options o = {.chunk = U_CHUNK, .max_batch = U_BATCH};
-    status planned = session_plan(&cost->plan, p->m, &o, attn_seq_spec(session_attn(s)), LIMIT, e);
+    status planned =
+        session_plan(&cost->plan, p->m, &o, attn_seq_spec(session_attn(s)), (session_size){LIMIT, cases[c].longest}, e);
     if (planned != ST_OK) cost->pinned = 0;
     status st = queue_steps(p, s, out, cost, e);
     session_free(s);
@@ -92,14 +94,16 @@ static void test_case(const engine_parts *p, int c)
     is_ok(tokens(p, c, "device", device, &d, &e), &e, "%s, on the device", name);
     is_ok(tokens(p, c, cases[c].tier, host, &h, &e), &e, "%s, in the host's memory", name);
     ok(memcmp(device, host, sizeof host) == 0, "%s, the same tokens", name);
-    ok(d.pinned == 0 && h.pinned > 0 && h.pinned == h.plan.host, "%s, %zu bytes pinned, %zu planned", name, h.pinned, h.plan.host);
-    ok(h.held <= h.plan.kv + h.plan.index + COUNTERS, "%s, %zu bytes on the device, %zu planned", name, h.held, h.plan.kv + h.plan.index);
+    ok(d.pinned == 0 && h.pinned > 0 && h.pinned == h.plan.host, "%s, %zu bytes pinned, %zu planned", name, h.pinned,
+       h.plan.host);
+    ok(h.held <= h.plan.kv + h.plan.index + COUNTERS, "%s, %zu bytes on the device, %zu planned", name, h.held,
+       h.plan.kv + h.plan.index);
     is_int(h.waits, d.waits, "%s, steps wait as often as without", name);
     is_int(h.allocs, 0, "%s, and take no memory", name);
     const host_counts *m = &h.moved;
     ok(d.moved.read == 0 && m->read > 0 && m->written > 0 && m->found <= m->asked,
-       "%s, %.0f bytes read in the host's memory, %.0f written, %.0f of %.0f rows on the device", name, m->read, m->written,
-       m->found, m->asked);
+       "%s, %.0f bytes read in the host's memory, %.0f written, %.0f of %.0f rows on the device", name, m->read,
+       m->written, m->found, m->asked);
     is_int((long long)(shim_pinned_held() - pinned), 0, "%s, nothing stays pinned", name);
 }
 
@@ -110,8 +114,8 @@ static void test_memory(const engine_parts *p)
     size_t pinned = shim_pinned_held(), held = shim_held();
     long before = shim_calls();
     shim_pinned(pinned + 1000);
-    is_err(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, ST_NOMEM, "out of pinned host memory: K rows needs 0.0 MB",
-           "memory that cannot be pinned");
+    is_err(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, ST_NOMEM,
+           "out of pinned host memory: K rows needs 0.0 MB", "memory that cannot be pinned");
     shim_pinned(SIZE_MAX);
     is_int((long long)(shim_pinned_held() - pinned), 0, "nothing stays pinned");
     is_int((long long)shim_held(), (long long)held, "nor on the device");
@@ -125,7 +129,8 @@ static void test_refusals(const engine_parts *p)
 {
     session *s;
     err e = {0};
-    is_err(new_in(&s, p, "h2o", "f16", "host", 0, &e), &e, ST_UNSUPPORTED, "h2o: --kv-tier host: it drops tokens", "h2o");
+    is_err(new_in(&s, p, "h2o", "f16", "host", 0, &e), &e, ST_UNSUPPORTED, "h2o: --kv-tier host: it drops tokens",
+           "h2o");
     e = (err){0};
     if (!is_ok(new_in(&s, p, "quest:skip=0", "f16", "host", 0, &e), &e, "a session")) return;
     is_err(save_plain(s, "never-written.kv", &e), &e, ST_UNSUPPORTED, "--kv-tier host cannot be saved", "saving");

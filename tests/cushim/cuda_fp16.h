@@ -8,9 +8,21 @@
 struct __half {
     uint16_t bits;
 };
-static inline float __half2float(__half h) { return f16_to_f32(h.bits); }
-static inline __half __float2half_rn(float x) { return {f32_to_f16(x)}; }
-static inline __half __ushort_as_half(unsigned short u) { return {u}; }
-static inline unsigned short __half_as_ushort(__half h) { return h.bits; }
+static inline float __half2float(__half h)
+{
+    return f16_to_f32(h.bits);
+}
+static inline __half __float2half_rn(float x)
+{
+    return {f32_to_f16(x)};
+}
+static inline __half __ushort_as_half(unsigned short u)
+{
+    return {u};
+}
+static inline unsigned short __half_as_ushort(__half h)
+{
+    return h.bits;
+}
 
 #endif

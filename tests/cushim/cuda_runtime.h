@@ -36,7 +36,9 @@ struct uint3 {
 };
 struct dim3 {
     unsigned x, y, z;
-    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
 };
 struct alignas(8) float2 {
     float x, y;
@@ -56,9 +58,18 @@ struct alignas(8) int2 {
 struct alignas(16) int4 {
     int x, y, z, w;
 };
-static inline float2 make_float2(float x, float y) { return {x, y}; }
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
+{
+    return {x, y, z, w};
+}
 
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
@@ -69,7 +80,10 @@ extern int shim_lane; /* of the running thread */
 using std::max;
 using std::min;
 
-static inline void __syncthreads(const char *f = __builtin_FILE(), int l = __builtin_LINE()) { shim_barrier(f, l); }
+static inline void __syncthreads(const char *f = __builtin_FILE(), int l = __builtin_LINE())
+{
+    shim_barrier(f, l);
+}
 
 static inline void __syncwarp(unsigned mask = ~0u, const char *f = __builtin_FILE(), int l = __builtin_LINE())
 {
@@ -110,8 +124,14 @@ static inline unsigned __ballot_sync(unsigned mask, int v, SHIM_HERE)
     shim_warp(SHIM_BALLOT, mask, &v, &out, sizeof v, 0, f, l);
     return out;
 }
-static inline int __any_sync(unsigned mask, int v, SHIM_HERE) { return __ballot_sync(mask, v, f, l) != 0; }
-static inline int __all_sync(unsigned mask, int v, SHIM_HERE) { return __ballot_sync(mask, v, f, l) == mask; }
+static inline int __any_sync(unsigned mask, int v, SHIM_HERE)
+{
+    return __ballot_sync(mask, v, f, l) != 0;
+}
+static inline int __all_sync(unsigned mask, int v, SHIM_HERE)
+{
+    return __ballot_sync(mask, v, f, l) == mask;
+}
 template <class T> unsigned __match_any_sync(unsigned mask, T v, SHIM_HERE)
 {
     unsigned out;
@@ -119,7 +139,9 @@ template <class T> unsigned __match_any_sync(unsigned mask, T v, SHIM_HERE)
     return out;
 }
 
-static inline void __threadfence() {}
+static inline void __threadfence()
+{
+}
 
 /* Kernels add, or, and compare whole numbers only. */
 template <class T> T atomicAdd(T *p, T v)
@@ -137,13 +159,15 @@ template <class T> T atomicExch(T *p, T v)
 {
     T was = __atomic_load_n(p, __ATOMIC_RELAXED);
     shim_yield();
-    while (!__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    while (!__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
     return was;
 }
 template <class T> T atomicMax(T *p, T v)
 {
     T was = __atomic_load_n(p, __ATOMIC_RELAXED);
-    while (was < v && !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    while (was < v && !__atomic_compare_exchange_n(p, &was, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
     shim_yield();
     return was;
 }
@@ -153,24 +177,63 @@ template <class T> T atomicOr(T *p, T v)
     return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
 }
 
-static inline float __fmul_rn(float a, float b) { return a * b; }
-static inline float __fadd_rn(float a, float b) { return a + b; }
-static inline float __fsub_rn(float a, float b) { return a - b; }
-static inline float __fdiv_rn(float a, float b) { return a / b; }
-static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-static inline float __fsqrt_rn(float a) { return sqrtf(a); }
-static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline int __ffs(int x) { return __builtin_ffs(x); }
-static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
-static inline unsigned __float_as_uint(float x) { return f32_to_bits(x); }
-static inline float __uint_as_float(unsigned x) { return bits_to_f32(x); }
-static inline int __float2int_rn(float x) { return (int)rintf(x); }
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline float __fsqrt_rn(float a)
+{
+    return sqrtf(a);
+}
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((unsigned)x) : 32;
+}
+static inline unsigned __float_as_uint(float x)
+{
+    return f32_to_bits(x);
+}
+static inline float __uint_as_float(unsigned x)
+{
+    return bits_to_f32(x);
+}
+static inline int __float2int_rn(float x)
+{
+    return (int)rintf(x);
+}
 static inline int __dp4a(int a, int b, int c)
 {
     for (int i = 0; i < 4; i++) c += (int8_t)(unsigned char)(a >> 8 * i) * (int8_t)(unsigned char)(b >> 8 * i);
     return c;
 }
-template <class T> T __ldg(const T *p) { return *p; }
+template <class T> T __ldg(const T *p)
+{
+    return *p;
+}
 
 /* ---- the runtime ---- */
 
@@ -222,8 +285,15 @@ static inline const char *cudaGetErrorString(cudaError_t rc)
 }
 #define SHIM_CALL()                                                                                                    \
     if (int shim_rc = shim_next_call()) return (cudaError_t)shim_rc
-static inline cudaError_t cudaGetDeviceCount(int *n) { return (cudaError_t)shim_device_count(n); }
-static inline cudaError_t cudaSetDevice(int) { SHIM_CALL(); return cudaSuccess; }
+static inline cudaError_t cudaGetDeviceCount(int *n)
+{
+    return (cudaError_t)shim_device_count(n);
+}
+static inline cudaError_t cudaSetDevice(int)
+{
+    SHIM_CALL();
+    return cudaSuccess;
+}
 static inline cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr a, int)
 {
     SHIM_CALL();
@@ -244,7 +314,11 @@ cudaError_t shim_submit(const void *what, std::function<void()> work);
 #define SHIM_CALL_OUTSIDE()                                                                                            \
     SHIM_CALL();                                                                                                       \
     if (shim_capture_broken()) return cudaErrorStreamCaptureUnsupported
-static inline cudaError_t cudaMalloc(void **p, size_t n) { SHIM_CALL_OUTSIDE(); return (cudaError_t)shim_alloc(p, n); }
+static inline cudaError_t cudaMalloc(void **p, size_t n)
+{
+    SHIM_CALL_OUTSIDE();
+    return (cudaError_t)shim_alloc(p, n);
+}
 static inline cudaError_t cudaFree(void *p)
 {
     if (p && shim_capture_broken()) return cudaErrorStreamCaptureUnsupported;
@@ -252,11 +326,28 @@ static inline cudaError_t cudaFree(void *p)
     SHIM_CALL();
     return (cudaError_t)rc;
 }
-static inline cudaError_t cudaMallocHost(void **p, size_t n) { SHIM_CALL_OUTSIDE(); return (cudaError_t)shim_alloc_pinned(p, n); }
+static inline cudaError_t cudaMallocHost(void **p, size_t n)
+{
+    SHIM_CALL_OUTSIDE();
+    return (cudaError_t)shim_alloc_pinned(p, n);
+}
 enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
-static inline cudaError_t cudaHostAlloc(void **p, size_t n, unsigned) { return cudaMallocHost(p, n); }
-static inline cudaError_t cudaFreeHost(void *p) { shim_free_pinned(p); SHIM_CALL(); return cudaSuccess; }
-static inline cudaError_t cudaMemGetInfo(size_t *f, size_t *t) { SHIM_CALL(); shim_memory_info(f, t); return cudaSuccess; }
+static inline cudaError_t cudaHostAlloc(void **p, size_t n, unsigned)
+{
+    return cudaMallocHost(p, n);
+}
+static inline cudaError_t cudaFreeHost(void *p)
+{
+    shim_free_pinned(p);
+    SHIM_CALL();
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMemGetInfo(size_t *f, size_t *t)
+{
+    SHIM_CALL();
+    shim_memory_info(f, t);
+    return cudaSuccess;
+}
 static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t)
 {
     SHIM_CALL();
@@ -267,10 +358,28 @@ static inline cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t
     SHIM_CALL();
     return shim_submit((const void *)"memset", [=] { memset(p, v, n); });
 }
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned) { SHIM_CALL(); *s = NULL; return cudaSuccess; }
-static inline cudaError_t cudaStreamDestroy(cudaStream_t) { shim_wait(); SHIM_CALL(); return cudaSuccess; }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { SHIM_CALL_OUTSIDE(); shim_wait(); return cudaSuccess; }
-static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    SHIM_CALL();
+    *s = NULL;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaStreamDestroy(cudaStream_t)
+{
+    shim_wait();
+    SHIM_CALL();
+    return cudaSuccess;
+}
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    SHIM_CALL_OUTSIDE();
+    shim_wait();
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGetLastError()
+{
+    return cudaSuccess;
+}
 
 typedef void (*cudaHostFn_t)(void *);
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *data);
@@ -322,10 +431,16 @@ template <class... P, class... A> cudaError_t cudaLaunchKernelEx(const cudaLaunc
     struct call {
         void (*k)(P...);
         std::tuple<P...> args;
-        static void run(void *p) { std::apply(((call *)p)->k, ((call *)p)->args); }
+        static void run(void *p)
+        {
+            std::apply(((call *)p)->k, ((call *)p)->args);
+        }
     } call_now = {k, std::tuple<P...>(static_cast<A &&>(a)...)};
-    shim_launch l = {{c->gridDim.x, c->gridDim.y, c->gridDim.z}, {c->blockDim.x, c->blockDim.y, c->blockDim.z},
-                     c->dynamicSmemBytes, call::run, NULL};
+    shim_launch l = {{c->gridDim.x, c->gridDim.y, c->gridDim.z},
+                     {c->blockDim.x, c->blockDim.y, c->blockDim.z},
+                     c->dynamicSmemBytes,
+                     call::run,
+                     NULL};
     if (!shim_fits(&l, shim_most_shared(k))) return cudaErrorInvalidConfiguration;
     return shim_submit((const void *)k, [l, call_now]() mutable {
         l.args = &call_now;

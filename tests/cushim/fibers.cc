@@ -31,7 +31,8 @@ dim3 blockDim, gridDim;
 int shim_lane;
 shim_where shim_now;
 
-namespace {
+namespace
+{
 
 enum { STACK = 64 << 10, MOST_THREADS = 1024, MOST_SHARED_ARRAYS = 32 };
 enum thread_state { READY, AT_BARRIER, AT_WARP, EXITED };
@@ -92,12 +93,12 @@ uint64_t next_random()
 
 [[noreturn]] void die(const char *what, const char *file, int line)
 {
-    fprintf(stderr, "cushim: %s at %s:%d, block %u %u %u, thread %d, seed %llu\n", what, file, line, blockIdx.x, blockIdx.y,
-            blockIdx.z, current, (unsigned long long)seed);
+    fprintf(stderr, "cushim: %s at %s:%d, block %u %u %u, thread %d, seed %llu\n", what, file, line, blockIdx.x,
+            blockIdx.y, blockIdx.z, current, (unsigned long long)seed);
     static const char *const names[] = {"ready", "at a barrier", "at a warp operation", "exited"};
     for (int t = 0; t < n_threads; t += 32)
-        fprintf(stderr, "cushim:   thread %d: %s %s:%d\n", t, names[fibers[t].state], fibers[t].file ? fibers[t].file : "-",
-                fibers[t].line);
+        fprintf(stderr, "cushim:   thread %d: %s %s:%d\n", t, names[fibers[t].state],
+                fibers[t].file ? fibers[t].file : "-", fibers[t].line);
     _Exit(SHIM_EXIT);
 }
 
@@ -186,7 +187,8 @@ void next_thread()
     if (&fibers[current] != from) switch_to(from, &fibers[current], false);
 }
 
-/* A thread that ends leaves its stack to the next one if that has not begun: a kernel without barriers needs one stack. */
+/* A thread that ends leaves its stack to the next one if that has not begun: a kernel without barriers needs one stack.
+ */
 void fiber_main()
 {
     arrived();
@@ -378,14 +380,17 @@ void shim_warp(int op, unsigned mask, const void *in, void *out, size_t size, in
     if (!(mask >> lane & 1)) die("a warp operation whose mask lacks the lane itself", file, line);
     if (op == SHIM_SHUFFLE && !(mask >> source & 1)) die("a shuffle from a lane outside the mask", file, line);
     if (op == SHIM_MMA && mask != ~0u) die("a matrix product of less than a warp", file, line);
-    f->op = op, f->mask = mask, f->in = in, f->out = out, f->size = size, f->source = source, f->file = file, f->line = line;
+    f->op = op, f->mask = mask, f->in = in, f->out = out, f->size = size, f->source = source, f->file = file,
+    f->line = line;
     f->state = AT_WARP;
     unsigned &there = waiting[warp0 / 32], others = there & mask;
     int lanes = n_threads - warp0;
-    if ((mask & gone[warp0 / 32]) || (lanes < 32 && mask >> lanes)) die("a mask that names a lane that is not there", file, line);
+    if ((mask & gone[warp0 / 32]) || (lanes < 32 && mask >> lanes))
+        die("a mask that names a lane that is not there", file, line);
     if (others) { /* all that wait with an overlapping mask agree, so one is enough */
         const fiber *o = &fibers[warp0 + __builtin_ctz(others)];
-        if (o->mask != mask || o->op != op || o->line != line) die("lanes of one mask at different warp operations", file, line);
+        if (o->mask != mask || o->op != op || o->line != line)
+            die("lanes of one mask at different warp operations", file, line);
     }
     there |= 1u << lane;
     bool all = (there & mask) == mask;
@@ -489,7 +494,8 @@ void shim_run(const shim_launch *l)
         order[i - 1] = t;
     }
     for (size_t i : order)
-        run_block((unsigned)(i % gridDim.x), (unsigned)(i / gridDim.x % gridDim.y), (unsigned)(i / gridDim.x / gridDim.y));
+        run_block((unsigned)(i % gridDim.x), (unsigned)(i / gridDim.x % gridDim.y),
+                  (unsigned)(i / gridDim.x / gridDim.y));
     shim_now.block = 0;
     current = -1;
 }

@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* What kernels/cuda/ptx.cuh writes in PTX, for the host. A copy to shared memory may happen at any time between
- * where it is asked for and where it is waited for: it is written twice, with all bits set and at last with its bytes, so
- * that the race check sees what still reads the old bytes or already reads the new ones. */
+ * where it is asked for and where it is waited for: it is written twice, with all bits set and at last with its bytes,
+ * so that the race check sees what still reads the old bytes or already reads the new ones. */
 #ifndef TESTS_CUSHIM_PTX_H
 #define TESTS_CUSHIM_PTX_H
 
-static inline float exp2_fast(float x) { return exp2f(x); }
+static inline float exp2_fast(float x)
+{
+    return exp2f(x);
+}
 
-static inline unsigned pack2(float lo, float hi, __nv_bfloat16) { return f32_to_bf16(lo) | (unsigned)f32_to_bf16(hi) << 16; }
-static inline unsigned pack2(float lo, float hi, __half) { return f32_to_f16(lo) | (unsigned)f32_to_f16(hi) << 16; }
+static inline unsigned pack2(float lo, float hi, __nv_bfloat16)
+{
+    return f32_to_bf16(lo) | (unsigned)f32_to_bf16(hi) << 16;
+}
+static inline unsigned pack2(float lo, float hi, __half)
+{
+    return f32_to_f16(lo) | (unsigned)f32_to_f16(hi) << 16;
+}
 
 /* d += a b of one warp. */
 template <class D> void shim_mma(D d[4], const unsigned a[4], const unsigned b[2], int kind, const char *f, int l)
@@ -56,7 +65,10 @@ static inline void copy16_async(void *to, const void *from, bool inside)
     *(uint4 *)to = uint4{~0u, ~0u, ~0u, ~0u};
     shim_copy_later(to, from, inside);
 }
-static inline void copies_end_group() { shim_copies_end_group(); }
+static inline void copies_end_group()
+{
+    shim_copies_end_group();
+}
 template <int N> void copies_wait()
 {
     shim_late_copy c;

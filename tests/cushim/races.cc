@@ -13,7 +13,8 @@
 #include <set>
 #include <unordered_map>
 
-namespace {
+namespace
+{
 
 struct access {
     uint32_t block, barrier, clock;
@@ -62,7 +63,8 @@ void tell(const char *what, const void *pc, uintptr_t a, const access &o)
     if (!told.insert(pc).second) return;
     Dl_info at = {};
     dladdr(pc, &at);
-    fprintf(stderr, "cushim: race: %s, address %p: block %u thread %u, before it block %u thread %u: addr2line -Cfie %s %#lx\n",
+    fprintf(stderr,
+            "cushim: race: %s, address %p: block %u thread %u, before it block %u thread %u: addr2line -Cfie %s %#lx\n",
             what, (void *)a, shim_now.block, shim_now.thread, o.block, o.thread, at.dli_fname ? at.dli_fname : "",
             (unsigned long)((const char *)pc - (const char *)at.dli_fbase));
 }
@@ -77,7 +79,8 @@ void visit(uintptr_t a, size_t n, bool write, bool atomic, const void *pc)
     for (size_t i = 0; i < n; i++) {
         if ((a + i) % PAGE == 0) of = page_of(a + i, true);
         cell *x = &of->at[(a + i) % PAGE];
-        if (!ordered(x->write) && !(atomic && x->write.atomic)) tell(write ? "write after write" : "read after write", pc, a, x->write);
+        if (!ordered(x->write) && !(atomic && x->write.atomic))
+            tell(write ? "write after write" : "read after write", pc, a, x->write);
         if (!write) {
             if (x->fresh) tell("read of shared memory that was never written", pc, a, x->write);
             int other = x->read[0].block != now.block || x->read[0].thread / 32 == t / 32 ? 0 : 1;
@@ -119,12 +122,30 @@ bool shim_sees_races(void)
 
 #define PC __builtin_return_address(0)
 #define PLAIN(n)                                                                                                       \
-    void __tsan_read##n(void *p) { visit((uintptr_t)p, n, false, false, PC); }                                         \
-    void __tsan_write##n(void *p) { visit((uintptr_t)p, n, true, false, PC); }                                         \
-    void __tsan_unaligned_read##n(void *p) { visit((uintptr_t)p, n, false, false, PC); }                               \
-    void __tsan_unaligned_write##n(void *p) { visit((uintptr_t)p, n, true, false, PC); }                               \
-    void __tsan_volatile_read##n(void *p) { visit((uintptr_t)p, n, false, false, PC); }                                \
-    void __tsan_volatile_write##n(void *p) { visit((uintptr_t)p, n, true, false, PC); }
+    void __tsan_read##n(void *p)                                                                                       \
+    {                                                                                                                  \
+        visit((uintptr_t)p, n, false, false, PC);                                                                      \
+    }                                                                                                                  \
+    void __tsan_write##n(void *p)                                                                                      \
+    {                                                                                                                  \
+        visit((uintptr_t)p, n, true, false, PC);                                                                       \
+    }                                                                                                                  \
+    void __tsan_unaligned_read##n(void *p)                                                                             \
+    {                                                                                                                  \
+        visit((uintptr_t)p, n, false, false, PC);                                                                      \
+    }                                                                                                                  \
+    void __tsan_unaligned_write##n(void *p)                                                                            \
+    {                                                                                                                  \
+        visit((uintptr_t)p, n, true, false, PC);                                                                       \
+    }                                                                                                                  \
+    void __tsan_volatile_read##n(void *p)                                                                              \
+    {                                                                                                                  \
+        visit((uintptr_t)p, n, false, false, PC);                                                                      \
+    }                                                                                                                  \
+    void __tsan_volatile_write##n(void *p)                                                                             \
+    {                                                                                                                  \
+        visit((uintptr_t)p, n, true, false, PC);                                                                       \
+    }
 /* Fibers change only where they ask to, so that an atomic operation is its plain form. */
 #define FETCH(bits, name, expr)                                                                                        \
     uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t *p, uint##bits##_t v, int)                     \
@@ -149,7 +170,7 @@ bool shim_sees_races(void)
     FETCH(bits, exchange, v)                                                                                           \
     FETCH(bits, fetch_add, old + v)                                                                                    \
     FETCH(bits, fetch_or, old | v)                                                                                     \
-    FETCH(bits, fetch_and, old & v)                                                                                    \
+    FETCH(bits, fetch_and, old &v)                                                                                     \
     SWAP(bits, compare_exchange_strong)                                                                                \
     SWAP(bits, compare_exchange_weak)                                                                                  \
     uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int)                                   \
@@ -171,8 +192,14 @@ PLAIN(8)
 PLAIN(16)
 ATOMIC(32)
 ATOMIC(64)
-void __tsan_read_range(void *p, size_t n) { visit((uintptr_t)p, n, false, false, PC); }
-void __tsan_write_range(void *p, size_t n) { visit((uintptr_t)p, n, true, false, PC); }
+void __tsan_read_range(void *p, size_t n)
+{
+    visit((uintptr_t)p, n, false, false, PC);
+}
+void __tsan_write_range(void *p, size_t n)
+{
+    visit((uintptr_t)p, n, true, false, PC);
+}
 void *__tsan_memset(void *p, int v, size_t n)
 {
     visit((uintptr_t)p, n, true, false, PC);
@@ -190,8 +217,16 @@ void *__tsan_memmove(void *to, const void *from, size_t n)
     visit((uintptr_t)to, n, true, false, PC);
     return memmove(to, from, n);
 }
-void __tsan_init(void) {}
-void __tsan_func_entry(void *) {}
-void __tsan_func_exit(void) {}
-void __tsan_vptr_update(void **, void *) {}
+void __tsan_init(void)
+{
+}
+void __tsan_func_entry(void *)
+{
+}
+void __tsan_func_exit(void)
+{
+}
+void __tsan_vptr_update(void **, void *)
+{
+}
 }

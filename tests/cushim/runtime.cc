@@ -10,7 +10,8 @@
 
 #include "tests/cushim/cuda_runtime.h"
 
-namespace {
+namespace
+{
 int n_devices = 2;
 size_t total = (size_t)1 << 30, held;
 long fail_at, n_calls;
@@ -168,7 +169,8 @@ long shim_count(int what)
 
 /* ---- the stream ---- */
 
-namespace {
+namespace
+{
 struct node {
     const void *what;
     std::function<void()> work;

@@ -25,7 +25,7 @@ void shim_devices(int n);
 void shim_memory(size_t bytes);
 /* The n-th runtime call or launch from now on fails, and all after it; 0: none. */
 void shim_fail_at(long n);
-long shim_calls(void); /* runtime calls and launches so far */
+long shim_calls(void);  /* runtime calls and launches so far */
 size_t shim_held(void); /* bytes of device memory that are allocated */
 /* Whether work waits until something waits for it, as on a device, instead of being done at once. */
 void shim_lazy(bool on);
@@ -110,12 +110,12 @@ void shim_leave(void);
 /* ---- between fibers.cc and races.cc ---- */
 
 typedef struct {
-    uint32_t block; /* of all launches, in the order of running; 0: no kernel runs */
+    uint32_t block;        /* of all launches, in the order of running; 0: no kernel runs */
     uint32_t launch_first; /* first block of this launch */
-    uint32_t barrier; /* barriers that the block has passed */
+    uint32_t barrier;      /* barriers that the block has passed */
     uint16_t thread;
     const char *stack, *stack_end; /* of the running fiber */
-    uint32_t (*clocks)[32]; /* [thread]: what it knows of the lanes of its warp */
+    uint32_t (*clocks)[32];        /* [thread]: what it knows of the lanes of its warp */
 } shim_where;
 
 #endif

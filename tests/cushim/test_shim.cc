@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The shim itself, in its race build: kernels that are wrong on purpose, each in a process of its own, must be found. */
+/* The shim itself, in its race build: kernels that are wrong on purpose, each in a process of its own, must be found.
+ */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -95,8 +96,7 @@ static __global__ void early_exit_k(int *out)
 static __global__ void two_barriers_k(int *out)
 {
     if (threadIdx.x < 64) __syncthreads();
-    else
-        __syncthreads();
+    else __syncthreads();
     out[threadIdx.x] = 1;
 }
 
@@ -215,7 +215,8 @@ static __global__ void bytes_product_k(const int8_t *a, const int8_t *b, int *d)
     int out[4];
     for (int i = 0; i < 16; i++)
         fa[i / 4] |= (unsigned)(uint8_t)a[(g + 8 * (i / 4 % 2)) * 32 + 4 * t + 16 * (i / 8) + i % 4] << 8 * (i % 4);
-    for (int i = 0; i < 8; i++) fb[i / 4] |= (unsigned)(uint8_t)b[(4 * t + 16 * (i / 4) + i % 4) * 8 + g] << 8 * (i % 4);
+    for (int i = 0; i < 8; i++)
+        fb[i / 4] |= (unsigned)(uint8_t)b[(4 * t + 16 * (i / 4) + i % 4) * 8 + g] << 8 * (i % 4);
     mma_bytes(out, fa, fb, 1);
     for (int i = 0; i < 4; i++) d[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = out[i];
 }

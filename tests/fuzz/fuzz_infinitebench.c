@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/infinitebench.h"
+#include "eval/infinitebench/infinitebench.h"
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 
@@ -24,23 +24,21 @@ static void use(const infinitebench_prompts *p, const infinitebench_sample *s)
     if (infinitebench_fill(&text, p, s, NULL) != ST_OK || strlen(text.s) != text.n) abort();
     mem_free(text.s);
     if (!s->answers || s->p.n_answers == 0) abort();
-    status st =
-        metric_score(m, metric_find(p->set == PROMPTS_INFLLM ? t->infllm : t->name), &c, &x, &e);
+    status st = metric_score(m, metric_find(p->set == PROMPTS_INFLLM ? t->infllm : t->name), &c, &x, &e);
     if (st == ST_OK ? !(x >= 0 && x <= 1) : !e.msg[0]) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     line_reader r = {.name = "input", .number = 1};
-    if (!m && metrics_open(&m, tap_path("eval/data"), NULL) != ST_OK) abort();
+    if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();
     for (int i = 0; i < 3; i++) {
         infinitebench_sample s;
         err e = {0};
-        if (!sets[i].prompts && infinitebench_prompts_open(&sets[i], tap_path("eval/data"),
-                                                           (infinitebench_set)i, &e) != ST_OK)
+        if (!sets[i].prompts &&
+            infinitebench_prompts_open(&sets[i], tap_path("eval"), (infinitebench_set)i, &e) != ST_OK)
             abort();
-        status st =
-            infinitebench_sample_read(&s, &sets[i], &r, (const char *)data, n, DATASET_UNKNOWN, &e);
+        status st = infinitebench_sample_read(&s, &sets[i], &r, (const char *)data, n, DATASET_UNKNOWN, &e);
         if ((st == ST_OK) == (e.msg[0] != 0)) abort();
         if (st == ST_OK) use(&sets[i], &s);
         infinitebench_sample_free(&s);

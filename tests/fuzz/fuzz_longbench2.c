@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/longbench2.h"
+#include "eval/longbench2/longbench2.h"
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 
@@ -20,8 +20,7 @@ static void use(const longbench2_sample *s)
     if (s->answer < 'A' || s->answer > 'D') abort();
     for (int p = 0; p < LONGBENCH2_PROMPTS; p++) {
         prompt_text t;
-        if (longbench2_fill(&t, &templates, (longbench2_prompt)p, s, s->question, NULL) != ST_OK)
-            abort();
+        if (longbench2_fill(&t, &templates, (longbench2_prompt)p, s, s->question, NULL) != ST_OK) abort();
         if (strlen(t.s) != t.n) abort();
         mem_free(t.s);
     }
@@ -31,9 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     longbench2_data d = {0};
     err e = {0};
-    if (!templates.text[0].s &&
-        longbench2_templates_read(&templates, tap_path("eval/data"), &e) != ST_OK)
-        abort();
+    if (!templates.text[0].s && longbench2_templates_read(&templates, tap_path("eval"), &e) != ST_OK) abort();
     status st = longbench2_data_add(&d, "input", (const char *)data, n, &e);
     if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && d.n == 0)) abort();
     for (size_t i = 0; i < d.n; i++) use(&d.s[i]);

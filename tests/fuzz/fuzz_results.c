@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a file of results: one that is refused stays as it is, one that is taken goes on behind its whole lines. */
+/* Any bytes as a file of results: one that is refused stays as it is, one that is taken goes on behind its whole lines.
+ */
 #include "config.h"
 
 #include <stdint.h>

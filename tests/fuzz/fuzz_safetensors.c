@@ -17,8 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 0; i < st_count(f); i++) {
         const st_tensor *t = st_at(f, i);
         if (st_find(f, t->name) != t) abort();
-        if (t->data < data || t->data > data + size || t->bytes > (size_t)(data + size - t->data))
-            abort();
+        if (t->data < data || t->data > data + size || t->bytes > (size_t)(data + size - t->data)) abort();
         if (t->bytes) sum += t->data[0] + t->data[t->bytes - 1];
     }
     volatile unsigned keep = sum; /* the reads must happen */

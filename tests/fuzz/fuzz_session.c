@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A session file from outside, its sum made right again: whatever is loaded must run. The input is a strategy, a store,
- * a point of a session's life, and bytes of its file that are changed, five bytes each: place, value. */
+ * a point of a session's life, and bytes of its file that are changed, five bytes each: place, value. A session of each
+ * strategy and store is made once and reset. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -29,9 +30,9 @@ enum {
     N_STRATEGIES = sizeof strategies / sizeof *strategies,
     N_STORES = sizeof stores / sizeof *stores,
     N_POINTS = 3,
-    CTX = 100,
+    CTX = 64,
     EDIT = 5,
-    MORE = 1u << 31 /* of a place: the next change belongs to the same file */
+    MOST_EDITS = 8
 };
 
 /* A file that was saved, in memory, and under a name. */
@@ -44,24 +45,22 @@ typedef struct {
 
 static engine_parts parts;
 static sample samples[N_STRATEGIES][N_STORES][N_POINTS];
+static session *sessions[N_STRATEGIES][N_STORES];
 static float logits[16 * U_VOCAB];
 
-static void make(sample *s, const char *strategy, const char *store, int point)
+static void make(sample *s, session *live_one, int point)
 {
     err e = {0};
-    session *live_one;
     session_header h;
     char tmp[] = "/tmp/fuzz_session.XXXXXX";
     close(mkstemp(tmp));
-    if (!parts.be && parts_open(&parts, "llama31-f32-tied", "cpu", &e) != ST_OK) abort();
-    status st = session_new(&live_one, &parts, strategy, store, CTX, &e);
-    if (st == ST_OK && point > 0) st = live(live_one, 22, 0, logits, &e);
-    if (st == ST_OK && point > 1) st = live(live_one, 27, 5, logits, &e);
+    session_reset(live_one);
+    status st = point > 0 ? live(live_one, 22, 0, logits, &e) : ST_OK;
+    if (st == ST_OK && point > 1) st = live(live_one, 17, 5, logits, &e);
     if (st == ST_OK) st = save_plain(live_one, tmp, &e);
     if (st == ST_OK) st = file_read((char **)&s->as_saved, &s->bytes, tmp, (size_t)1 << 28, &e);
     if (st == ST_OK) st = mem_alloc((void **)&s->p, s->bytes, 1, "file", &e);
     if (st != ST_OK) abort();
-    session_free(live_one);
     unlink(tmp);
     memcpy(&h, s->as_saved, sizeof h);
     memcpy(s->p, s->as_saved, s->bytes);
@@ -71,12 +70,11 @@ static void make(sample *s, const char *strategy, const char *store, int point)
     if (write(s->fd, s->p, s->bytes) != (ssize_t)s->bytes) abort();
 }
 
-static void run(const sample *s, const char *strategy, const char *store)
+static void run(const sample *s, session *it)
 {
     err e = {0};
-    session *it;
     static int64_t positions[CTX];
-    if (session_new(&it, &parts, strategy, store, CTX, &e) != ST_OK) abort();
+    session_reset(it);
     if (load_plain(it, s->path, &e) == ST_OK) {
         attn_seq_held(session_attn(it));
         for (int l = 0; l < 2; l++) {
@@ -85,11 +83,10 @@ static void run(const sample *s, const char *strategy, const char *store)
                 if (positions[i] < 0 || positions[i] >= session_length(it)) abort();
         }
         e = (err){0};
-        live(it, 17, 6, logits, &e); /* a context that is full is an error, and so are logits that are no numbers */
+        live(it, 7, 1, logits, &e); /* a context that is full is an error, and so are logits that are no numbers */
     } else if (session_length(it) != 0) {
         abort();
     }
-    session_free(it);
 }
 
 /* n bytes from memory to the file. */
@@ -101,37 +98,38 @@ static void put(const sample *s, size_t at, size_t n)
 /* Where a change lies: as often in the rows as before them. */
 static size_t place_of(const sample *s, uint32_t x)
 {
-    size_t at = (x & ~(uint32_t)MORE) % (2 * s->state);
+    size_t at = x % (2 * s->state);
     return at < s->state ? at : (size_t)(session_align(s->state) + 37 * (at - s->state)) % s->bytes;
 }
 
-static void restore(const sample *s, const uint8_t *data, size_t size)
+/* The changed bytes in memory and in the file; changed: as the input says, else as they were saved. */
+static void edit(const sample *s, const uint8_t *data, size_t size, bool changed)
 {
-    memcpy(s->p, s->as_saved, s->bytes);
     for (size_t at = 0; at + EDIT <= size; at += EDIT) {
         uint32_t x;
         memcpy(&x, data + at, sizeof x);
-        put(s, place_of(s, x), 1);
+        size_t place = place_of(s, x);
+        s->p[place] = changed ? data[at + sizeof x] : s->as_saved[place];
+        put(s, place, 1);
     }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (size < 3) return 0;
+    err e = {0};
+    if (size < 3 || size > 3 + EDIT * MOST_EDITS) return 0;
     int i = data[0] % N_STRATEGIES, k = data[1] % N_STORES, point = data[2] % N_POINTS;
     sample *s = &samples[i][k][point];
-    if (!s->p) make(s, strategies[i], stores[k], point);
-    for (size_t at = 3, from = 3; at + EDIT <= size; at += EDIT) {
-        uint32_t x;
-        memcpy(&x, data + at, sizeof x);
-        s->p[place_of(s, x)] = data[at + sizeof x];
-        put(s, place_of(s, x), 1);
-        if (x & MORE && at + 2 * EDIT <= size) continue;
-        seal(s->p, s->bytes);
-        put(s, 0, s->state);
-        run(s, strategies[i], stores[k]);
-        restore(s, data + from, at + EDIT - from);
-        from = at + EDIT;
-    }
+    session **it = &sessions[i][k];
+    if (!parts.be && parts_open(&parts, "llama31-f32-tied", "cpu", &e) != ST_OK) abort();
+    if (!*it && session_new(it, &parts, strategies[i], stores[k], CTX, &e) != ST_OK) abort();
+    if (!s->p) make(s, *it, point);
+    edit(s, data + 3, size - 3, true);
+    seal(s->p, s->bytes);
+    put(s, 0, SESSION_HEADER);
+    run(s, *it);
+    memcpy(s->p, s->as_saved, SESSION_HEADER);
+    edit(s, data + 3, size - 3, false);
+    put(s, 0, SESSION_HEADER);
     return 0;
 }

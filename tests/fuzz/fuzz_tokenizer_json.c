@@ -29,8 +29,8 @@ static void use(const tokenizer *t, const char *text, size_t n, unsigned flags)
             token_stream_create(&s, t, NULL) != ST_OK)
             abort();
         for (size_t i = 0; i <= l.n; i++) {
-            status st = i < l.n ? token_stream_push(s, l.ids[i], &part, &k, NULL)
-                                : token_stream_end(s, &part, &k, NULL);
+            status st =
+                i < l.n ? token_stream_push(s, l.ids[i], &part, &k, NULL) : token_stream_end(s, &part, &k, NULL);
             if (st != ST_OK || k > len - done || memcmp(whole + done, part, k) != 0) abort();
             done += k;
         }
@@ -45,10 +45,9 @@ static void use(const tokenizer *t, const char *text, size_t n, unsigned flags)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static const char *const texts[] = {"Hello world, it's 1234!\n\n  x",
-                                        "a<s>b</s> <|im_end|><think>",
-                                        "na\xc3\xafve e\xcc\x81 \xf0\x9f\x98\x80\xe1\xa0\x8e",
-                                        "\xff\xe2\x82", "   \t\r\n aaaaaaaaaaaaaaaa"};
+    static const char *const texts[] = {"Hello world, it's 1234!\n\n  x", "a<s>b</s> <|im_end|><think>",
+                                        "na\xc3\xafve e\xcc\x81 \xf0\x9f\x98\x80\xe1\xa0\x8e", "\xff\xe2\x82",
+                                        "   \t\r\n aaaaaaaaaaaaaaaa"};
     tokenizer *t;
     err e = {0};
     status st = tokenizer_open_json(&t, (const char *)data, n, "fuzz", &e);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Context parallel: the rows of a sequence are split over ranks by position. Each rank scores and attends its own rows with
- * the ops that one rank would use, a rule over all ranks says how many it takes, and outputs are merged by log-sum-exp.
- * Every rank also does the whole alone, for comparison. By itself one rank; tests/cli/context.t starts more.
+/* Context parallel: the rows of a sequence are split over ranks by position. Each rank scores and attends its own rows
+ * with the ops that one rank would use, a rule over all ranks says how many it takes, and outputs are merged by
+ * log-sum-exp. Every rank also does the whole alone, for comparison. By itself one rank; tests/cli/context.t starts
+ * more.
  *
- * Three rules. Threshold: the ranks find the score of the k-th best item of all by its bits, eight at a time, from counts
- * summed over the ranks, and what is equal to it is taken from the first ranks on. Candidates: every rank tells its k best
- * scores at once, which gives the same. Both choose what one rank would. Quotas: every rank takes its k / R best; nothing
- * is exchanged, and the choice differs. */
+ * Three rules. Threshold: the ranks find the score of the k-th best item of all by its bits, eight at a time, from
+ * counts summed over the ranks, and what is equal to it is taken from the first ranks on. Candidates: every rank tells
+ * its k best scores at once, which gives the same. Both choose what one rank would. Quotas: every rank takes its k / R
+ * best; nothing is exchanged, and the choice differs. */
 #include "config.h"
 
 #include <math.h>
@@ -30,7 +31,8 @@ typedef enum { FULL, QUEST, FIER } method;
 typedef enum { THRESHOLD, CANDIDATES, QUOTAS } rule;
 /* Where the keys that a query looks for lie: anywhere, or together near the start; ties: keys of few values. */
 typedef enum { SCATTERED, TOGETHER, TIES, WORLDS } world;
-static const char *const method_names[] = {"full", "quest", "fier"}, *const world_names[] = {"scattered", "together", "ties"};
+static const char *const method_names[] = {"full", "quest", "fier"}, *const world_names[] = {"scattered", "together",
+                                                                                             "ties"};
 
 static comm *c;
 static backend *be;
@@ -84,7 +86,8 @@ static void make_world(world w)
     /* 600 tokens with a part of the first query heads in them */
     for (size_t t = 300; t < 900 && w == TOGETHER; t++)
         for (size_t i = 0; i < KV * DIM; i++)
-            keys[t * KV * DIM + i] += 1.5f * queries[(t % QUERIES * HEADS + i / DIM * (HEADS / KV)) * DIM + i % DIM] * rng_float(&r);
+            keys[t * KV * DIM + i] +=
+                1.5f * queries[(t % QUERIES * HEADS + i / DIM * (HEADS / KV)) * DIM + i % DIM] * rng_float(&r);
     /* Sharp ones: the best 256 tokens have most of the weight. */
     for (size_t i = 0; i < QUERIES * ROWS; i++) queries[i] = w == TIES ? floorf(3 * rng_float(&r)) - 1 : 6 * queries[i];
 }
@@ -98,21 +101,17 @@ typedef struct {
     kv_rows rows;
     quest_index pages;
     fier_index bits;
-    buf q, score, list, n3, k, tail, idx, range, out, lse;
+    buf q, score, list, idx, range, out, lse;
 } shard;
 
 static void fill_rows(shard *s)
 {
     const backend_ops *o = be->ops;
     size_t n = (size_t)s->n;
-    buf slots = room(8 * n), pos = room(8);
-    for (int64_t i = 0; i < s->n; i++) ((int64_t *)(void *)slots.p)[i] = i;
     buf k = {(unsigned char *)(keys + s->at * KV * DIM)}, v = {(unsigned char *)(values + s->at * KV * DIM)};
-    o->kv_write(be, &s->rows, slots, 1, k, v, n);
-    o->quest->add(be, &s->pages, pos, k, n);
-    o->fier->add(be, &s->bits, pos, k, n);
-    o->free(be, slots, 8 * n);
-    o->free(be, pos, 8);
+    o->kv_write(be, &s->rows, 0, (buf){NULL}, 1, k, v, n);
+    o->quest->add(be, &(index_add_job){&s->pages, 0, k, n}, 1);
+    o->fier->add(be, &(index_add_job){&s->bits, 0, k, n}, 1);
 }
 
 /* Positions at multiples of GROUP, so that pages and groups are those of one rank. */
@@ -124,7 +123,8 @@ static shard make_shard(int rank, int size)
     s.last = s.n > 0 && s.at + s.n == TOKENS;
     size_t n = (size_t)s.n + 1, row = 2 * KV * DIM;
     s.rows = (kv_rows){room(n * row), room(n * row), DT_F16, KV, DIM, n, {0}, NULL, NULL};
-    s.pages = (quest_index){room((n / PAGE + 1) * 2 * row), DT_F16, KV, DIM, n / PAGE + 1, PAGE};
+    s.pages = (quest_index){.type = DT_F16, .n_kv_heads = KV, .head_dim = DIM, .cap = n / PAGE + 1, .page = PAGE};
+    s.pages.bound = room((n / PAGE + 1) * 2 * row);
     s.bits = (fier_index){.type = DT_F16, .n_kv_heads = KV, .head_dim = DIM, .cap = n, .group = GROUP};
     s.bits.bits = room(KV * (n / 32 + 1) * fier_words(DIM) * 128);
     s.bits.levels = room((n / GROUP + 1) * 2 * row);
@@ -132,7 +132,6 @@ static shard make_shard(int rank, int size)
     s.q = room(4 * ROWS);
     s.score = room(4 * HEADS * (n + 1));
     s.list = room(4 * KV * (n + 1));
-    s.n3 = room(24), s.k = room(8 * KV), s.tail = room(8);
     s.idx = room(4 * KV * n), s.range = room(16 * KV);
     s.out = room(4 * ROWS), s.lse = room(4 * HEADS);
     fill_rows(&s);
@@ -145,10 +144,18 @@ static void drop_shard(shard *s)
     const struct {
         buf b;
         size_t bytes;
-    } all[] = {{s->rows.k, n * row}, {s->rows.v, n * row}, {s->pages.bound, (n / PAGE + 1) * 2 * row},
-               {s->bits.bits, KV * (n / 32 + 1) * fier_words(DIM) * 128}, {s->bits.levels, (n / GROUP + 1) * 2 * row},
-               {s->bits.ring, GROUP * row}, {s->q, 4 * ROWS}, {s->score, 4 * HEADS * (n + 1)}, {s->list, 4 * KV * (n + 1)},
-               {s->n3, 24}, {s->k, 8 * KV}, {s->tail, 8}, {s->idx, 4 * KV * n}, {s->range, 16 * KV}, {s->out, 4 * ROWS},
+    } all[] = {{s->rows.k, n * row},
+               {s->rows.v, n * row},
+               {s->pages.bound, (n / PAGE + 1) * 2 * row},
+               {s->bits.bits, KV * (n / 32 + 1) * fier_words(DIM) * 128},
+               {s->bits.levels, (n / GROUP + 1) * 2 * row},
+               {s->bits.ring, GROUP * row},
+               {s->q, 4 * ROWS},
+               {s->score, 4 * HEADS * (n + 1)},
+               {s->list, 4 * KV * (n + 1)},
+               {s->idx, 4 * KV * n},
+               {s->range, 16 * KV},
+               {s->out, 4 * ROWS},
                {s->lse, 4 * HEADS}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) be->ops->free(be, all[i].b, all[i].bytes);
 }
@@ -174,9 +181,9 @@ static double lse_of(const float *x, int64_t n)
     return n > 0 ? most + log(total) : most;
 }
 
-/* A vote is a softmax over the candidates of all ranks. Each head's scores are lowered by the log of the sum over all ranks,
- * and by 40 more, and one candidate of 0 is added, beyond those that are chosen from: the op's own sum is then 1 on
- * every rank, and equal scores get equal votes whichever rank has them. */
+/* A vote is a softmax over the candidates of all ranks. Each head's scores are lowered by the log of the sum over all
+ * ranks, and by 40 more, and one candidate of 0 is added, beyond those that are chosen from: the op's own sum is then 1
+ * on every rank, and equal scores get equal votes whichever rank has them. */
 static void share_sums(const shard *s, int64_t n, size_t stride)
 {
     float *x = (float *)(void *)s->score.p;
@@ -196,20 +203,27 @@ static void share_sums(const shard *s, int64_t n, size_t stride)
 static size_t score(const shard *s, method m, gqa_mode mode, const float *q, bool alone)
 {
     const backend_ops *o = be->ops;
-    int64_t n = candidates(s, m), n3[3] = {s->n, 0, n};
+    int64_t n = candidates(s, m), more = mode == GQA_VOTE && !alone;
     size_t stride = (size_t)n + 1;
+    const score_job j = {.index = m == QUEST ? (const void *)&s->pages : &s->bits,
+                         .q = s->q,
+                         .n_heads = HEADS,
+                         .score = s->score,
+                         .stride = stride,
+                         .items = {s->n, 0, n}};
     o->upload(be, s->q, q, 4 * ROWS);
-    o->upload(be, s->n3, n3, sizeof n3);
-    if (m == QUEST) o->quest->score(be, s->score, stride, s->q, HEADS, &s->pages, s->n3, n, false, (buf){NULL});
-    else o->fier->score(be, s->score, stride, s->q, HEADS, &s->bits, s->n3, n, (buf){NULL});
-    if (mode == GQA_VOTE && !alone) {
-        share_sums(s, n, stride);
-        n3[2] = n + 1;
-        o->upload(be, s->n3, n3, sizeof n3);
-    }
-    o->select->combine(be, s->list, s->score, stride, HEADS, KV, s->n3, n3[2], mode, SCALE);
-    n3[2] = n;
-    o->upload(be, s->n3, n3, sizeof n3);
+    if (m == QUEST) o->quest->score(be, &j, 1);
+    else o->fier->score(be, &j, 1);
+    if (more) share_sums(s, n, stride);
+    const combine_job all = {.out = s->list,
+                             .in = s->score,
+                             .stride = stride,
+                             .n_heads = HEADS,
+                             .n_lists = KV,
+                             .hi = n + more,
+                             .mode = mode,
+                             .scale = SCALE};
+    o->select->combine(be, &all, 1);
     return stride;
 }
 
@@ -307,20 +321,37 @@ static void by_candidates(const float *list, int64_t n, size_t stride, int64_t k
 static void choose(const shard *s, method m, size_t stride, const int64_t take[KV])
 {
     int64_t tail = candidates(s, m);
-    be->ops->upload(be, s->k, take, 8 * KV);
-    be->ops->upload(be, s->tail, &tail, 8);
-    const choose_job j = {.score = s->list, .n = s->n3, .k = s->k, .tail = s->tail, .n_lists = KV, .stride = stride, .n_k = KV,
-                          .granule = granule(m), .n_items_max = tail + 1, .idx_stride = (int64_t)s->rows.cap, .idx = s->idx,
-                          .range = s->range};
-    be->ops->select->choose(be, &j);
+    choose_job j[KV];
+    for (size_t l = 0; l < KV; l++)
+        j[l] = (choose_job){.score = buf_at(s->list, 4 * l * stride),
+                            .n_lists = 1,
+                            .stride = stride,
+                            .items = {s->n, 0, tail},
+                            .tail = tail,
+                            .k = take[l],
+                            .granule = granule(m),
+                            .most = tail + 1,
+                            .idx_stride = (int64_t)s->rows.cap,
+                            .idx = buf_at(s->idx, 4 * l * s->rows.cap),
+                            .range = buf_at(s->range, 16 * l)};
+    be->ops->select->choose(be, j, KV);
 }
 
 /* Attention over what was chosen, or over all rows. */
 static void attend(const shard *s, bool listed, const float *q)
 {
     int64_t all[2 * KV] = {0, s->n, 0, s->n};
-    attn_job j = {.q = s->q, .out = s->out, .lse = s->lse, .n_tok = 1, .n_heads = HEADS, .rows = s->rows, .range = s->range,
-                  .n_lists = KV, .idx_stride = s->rows.cap, .n_max = s->n, .scale = SCALE};
+    attn_job j = {.q = s->q,
+                  .out = s->out,
+                  .lse = s->lse,
+                  .n_tok = 1,
+                  .n_heads = HEADS,
+                  .rows = s->rows,
+                  .range = s->range,
+                  .n_lists = KV,
+                  .idx_stride = s->rows.cap,
+                  .n_max = s->n,
+                  .scale = SCALE};
     be->ops->upload(be, s->q, q, 4 * ROWS);
     if (listed) j.idx = s->idx;
     else be->ops->upload(be, s->range, all, sizeof all);
@@ -426,7 +457,8 @@ static bool everywhere(bool good)
 
 /* What a rule does to the queries of a world. */
 typedef struct {
-    double found, error, from_full; /* share of one rank's choice; L2 error of the output beside one rank's, and full's */
+    double found, error,
+        from_full; /* share of one rank's choice; L2 error of the output beside one rank's, and full's */
     bool same;
     size_t sent;
 } verdict;
@@ -468,12 +500,15 @@ static void check_method(const shard *own, const shard *whole, world w, method m
     ok(everywhere(t.error < (t.same ? 1e-5 : 0.05)), "%d ranks, %s, %s, %s: and so is the output (error %.1e)", c->size,
        method_names[m], how, world_names[w], t.error);
     ok(everywhere(b.found == t.found && b.error == t.error && b.same == t.same),
-       "%d ranks, %s, %s, %s: candidates choose what the threshold does", c->size, method_names[m], how, world_names[w]);
+       "%d ranks, %s, %s, %s: candidates choose what the threshold does", c->size, method_names[m], how,
+       world_names[w]);
     ok(everywhere(p.found <= 1 && (c->size > 1 || p.same)), "%d ranks, %s, %s, %s: quotas find %.3f of it", c->size,
        method_names[m], how, world_names[w], p.found);
-    printf("# %-9s %-5s %-5s ranks %d: sent %zu, %zu, %zu bytes; quotas: found %.3f, error %.3f; error to full: one rank %.3f, "
+    printf("# %-9s %-5s %-5s ranks %d: sent %zu, %zu, %zu bytes; quotas: found %.3f, error %.3f; error to full: one "
+           "rank %.3f, "
            "quotas %.3f\n",
-           world_names[w], method_names[m], how, c->size, t.sent, b.sent, p.sent, p.found, p.error, t.from_full, p.from_full);
+           world_names[w], method_names[m], how, c->size, t.sent, b.sent, p.sent, p.found, p.error, t.from_full,
+           p.from_full);
     if (w == TOGETHER && c->size > 1) ok(p.found < 0.9 && p.found > 0.1, "quotas miss what lies together");
 }
 

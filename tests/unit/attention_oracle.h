@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/strategy.h"
+#include "attention/sequence.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
@@ -17,7 +17,7 @@
 /* Most heads and channels that a test uses; rig_layout takes fewer. */
 #ifndef T_HEADS
 #define T_HEADS 4
-#define T_KV 2
+#define T_KV    2
 #endif
 #ifndef T_DIM
 #define T_DIM 8
@@ -41,13 +41,11 @@ static inline void world_fill(world *w, uint64_t seed)
     for (int c = 0; c < T_DIM / 2; c++) w->freq[c] = (float)pow(100.0, -2.0 * c / T_DIM);
 }
 
-static inline double rotated_dot(const world *w, const float *q, int64_t qs, const float *k,
-                                 int64_t ks)
+static inline double rotated_dot(const world *w, const float *q, int64_t qs, const float *k, int64_t ks)
 {
     double s = 0;
     for (int c = 0; c < T_DIM / 2; c++) {
-        double a = (double)(qs - ks) * (double)w->freq[c], x = (double)q[c],
-               y = (double)q[c + T_DIM / 2];
+        double a = (double)(qs - ks) * (double)w->freq[c], x = (double)q[c], y = (double)q[c + T_DIM / 2];
         double kx = (double)k[c], ky = (double)k[c + T_DIM / 2];
         s += cos(a) * (x * kx + y * ky) + sin(a) * (x * ky - y * kx);
     }
@@ -55,16 +53,15 @@ static inline double rotated_dot(const world *w, const float *q, int64_t qs, con
 }
 
 /* Output of query position p at slot qs over n keys: pos[i] their positions, slot[i] their slots. */
-static inline void oracle_attend(const world *w, int layer, int64_t p, int64_t qs,
-                                 const int64_t *pos, const int64_t *slot, int64_t n,
-                                 float out[T_HEADS][T_DIM])
+static inline void oracle_attend(const world *w, int layer, int64_t p, int64_t qs, const int64_t *pos,
+                                 const int64_t *slot, int64_t n, float out[T_HEADS][T_DIM])
 {
     for (int h = 0; h < T_HEADS; h++) {
         int kv = h / (T_HEADS / T_KV);
         double sum = 0, acc[T_DIM] = {0};
         for (int64_t i = 0; i < n; i++) {
-            double e = exp(rotated_dot(w, w->q[layer][p][h], qs, w->k[layer][pos[i]][kv], slot[i]) /
-                           sqrt((double)T_DIM));
+            double e =
+                exp(rotated_dot(w, w->q[layer][p][h], qs, w->k[layer][pos[i]][kv], slot[i]) / sqrt((double)T_DIM));
             sum += e;
             for (int c = 0; c < T_DIM; c++) acc[c] += e * (double)w->v[layer][pos[i]][kv][c];
         }
@@ -90,8 +87,7 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
     memset(r, 0, sizeof *r);
     r->w = w;
     r->rows = rows;
-    r->shape = (attn_shape){T_LAYERS,  T_HEADS, T_KV, T_DIM, (float)(1 / sqrt((double)T_DIM)),
-                            r->window, T_MAX};
+    r->shape = (attn_shape){T_LAYERS, T_HEADS, T_KV, T_DIM, (float)(1 / sqrt((double)T_DIM)), r->window, T_MAX};
     TRY(backend_open(&r->be, &o, e));
     TRY(attn_work_create(&r->work, &r->shape, rows, r->be, e));
     const backend_ops *op = r->be->ops;
@@ -157,8 +153,7 @@ static inline bool rig_open_pools(rig *r, const char *device, const world *w, si
 }
 
 /* One forward of the given rows; row i is position pos[i]. out [T_LAYERS][n_rows] may be NULL. */
-static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size_t n_rows,
-                               float (*out)[T_HEADS][T_DIM])
+static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size_t n_rows, float (*out)[T_HEADS][T_DIM])
 {
     const backend_ops *op = r->be->ops;
     op->upload(r->be, r->pos, pos, n_rows * sizeof *pos);
@@ -176,8 +171,7 @@ static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size
         }
         attn_layer(r->work, step, l, r->q, r->k, r->v, r->out);
         for (size_t i = 0; out && i < n_rows; i++)
-            op->download(r->be, out + (size_t)l * n_rows + i, buf_at(r->out, i * rig_q_row(r)),
-                         rig_q_row(r));
+            op->download(r->be, out + (size_t)l * n_rows + i, buf_at(r->out, i * rig_q_row(r)), rig_q_row(r));
     }
     attn_end(r->work, step);
 }
@@ -198,8 +192,7 @@ static inline void rig_prompt(rig *r, attn_seq **seq, size_t n_seq, int64_t n, i
                           .flags = ATTN_PROMPT | (done + k == n ? ATTN_PROMPT_END : 0)};
         for (int64_t i = 0; i < k; i++) pos[i] = start + done + i;
         rig_forward(r, &step, pos, (size_t)k, part);
-        for (int l = 0; out && l < T_LAYERS; l++)
-            memcpy(out + l * n + done, part + l * k, (size_t)k * sizeof *part);
+        for (int l = 0; out && l < T_LAYERS; l++) memcpy(out + l * n + done, part + l * k, (size_t)k * sizeof *part);
         done += k;
     }
 }
@@ -213,12 +206,11 @@ static inline void rig_decode(rig *r, attn_seq **seq, size_t n_seq, float (*out)
     rig_forward(r, &step, pos, n_seq, out);
 }
 
-static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv, int64_t n_tokens,
-                             err *e)
+static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv, int64_t n_tokens, err *e)
 {
     static attn_spec spec;
     attn_options o = {.kv = kv_exact(kv)};
-    attn_limits lim = {n_tokens, (int64_t)r->rows};
+    attn_limits lim = {.n_tokens = n_tokens, .chunk = (int64_t)r->rows};
     TRY(attn_spec_parse(&spec, text, &o, e));
     return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the methods of a test run on: tests/cuda builds some of the tests a second and a third time. */
+/* What the methods of a test run on: tests/list.sh says which tests are built for CUDA too. */
 #ifndef TESTS_UNIT_DEVICES_H
 #define TESTS_UNIT_DEVICES_H
 
@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#if defined(CUDA_SHIM) || defined(CUDA_STAGED)
+#if defined(CUDA_SHIM) || defined(CUDA_DEVICE)
+#define ON_CUDA
 static const char *const METHOD_DEVICES[] __attribute__((unused)) = {"cuda"};
 #else
 static const char *const METHOD_DEVICES[] __attribute__((unused)) = {"ref", "cpu"};
@@ -16,7 +17,7 @@ static const char *const METHOD_DEVICES[] __attribute__((unused)) = {"ref", "cpu
  * other threads, so that sums are added in another order (NMSE at most 1e-10). */
 static inline bool rows_agree(const float *got, const float *want, size_t n)
 {
-#if defined(CUDA_SHIM) || defined(CUDA_STAGED)
+#ifdef ON_CUDA
     double far = 0, sum = 0;
     for (size_t i = 0; i < n; i++) {
         double w = (double)want[i], d = (double)got[i] - w;

@@ -284,7 +284,7 @@ static UNUSED_OK void check_held(rig *r, const sim *s, const attn_seq *seq, size
     }
     attn_bytes held = attn_seq_held(seq), peak = attn_seq_peak(seq), plan;
     err e = {0};
-    attn_limits lim = {T_MAX, (int64_t)r->rows};
+    attn_limits lim = {.n_tokens = T_MAX, .chunk = (int64_t)r->rows};
     is_int((long long)held.kv, (long long)kv, "%s: K/V bytes held (U6)", attn_seq_spec(seq)->text);
     is_int((long long)held.index, (long long)index, "%s: bytes of lists and scores held", attn_seq_spec(seq)->text);
     is_ok(attn_plan(&plan, attn_seq_spec(seq), &r->shape, &lim, &e), &e, "planned");
@@ -384,8 +384,7 @@ static UNUSED_OK void check_coded(rig *r, const char *text, int64_t budget)
     is_int(waits, 0, "%s: decode steps download nothing to count bytes", text);
     size_t held = attn_seq_held(seq).kv, most = attn_seq_held(all).kv;
     if (strstr(text, "per_q")) most *= (size_t)(r->shape.n_heads / r->shape.n_kv_heads);
-    ok(bounded && held < most && peaks, "%s: %zu bytes held, %zu without eviction", text, held,
-       most);
+    ok(bounded && held < most && peaks, "%s: %zu bytes held, %zu without eviction", text, held, most);
     rig_prompt(r, &seq, 1, 30, 7, got);
     bool finite = true;
     for (int i = 0; i < 30; i++)

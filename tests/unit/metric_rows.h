@@ -26,11 +26,10 @@ static inline bool rows_open(metric_rows *m, const char *name)
     err e = {0};
     *m = (metric_rows){.r.name = name};
     snprintf(rel, sizeof rel, "tests/data/metrics/%s", name);
-    if (!is_ok(file_read(&m->file, &m->r.size, tap_path(rel), (size_t)1 << 26, &e), &e, "%s", name))
-        return false;
+    if (!is_ok(file_read(&m->file, &m->r.size, tap_path(rel), (size_t)1 << 26, &e), &e, "%s", name)) return false;
     m->r.s = m->file;
-    return ok(next_line(&m->r, &m->line, &m->n) && strncmp(m->line, "{\"made_by\"", 10) == 0,
-              "%s has its header", name);
+    return ok(next_line(&m->r, &m->line, &m->n) && strncmp(m->line, "{\"made_by\"", 10) == 0, "%s has its header",
+              name);
 }
 
 /* The next row (json_decref), NULL at the end. */
@@ -55,7 +54,7 @@ static inline utf8_text json_text(const json_t *j)
 
 static inline const char *jieba_dir(void)
 {
-    return tap_path("eval/data/jieba");
+    return tap_path("eval/jieba");
 }
 
 #endif

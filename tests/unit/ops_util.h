@@ -19,14 +19,12 @@
 #ifdef CUDA_SHIM
 #include "tests/cushim/shim.h"
 #endif
-#ifdef CUDA_STAGED
-#include "tests/cuda/staged.h"
-#endif
+#include "tests/unit/devices.h"
 
 #define UNUSED_OK __attribute__((unused))
 
 static const dtype ALL_TYPES[] UNUSED_OK = {DT_F32, DT_F16, DT_BF16};
-#if defined(CUDA_SHIM) || defined(CUDA_STAGED) /* tests/cuda builds some of the tests a second and a third time */
+#ifdef ON_CUDA
 static const char *const ALL_LEVELS[] UNUSED_OK = {"cuda"};
 #elif defined(HAVE_NEON_KERNELS)
 static const char *const ALL_LEVELS[] UNUSED_OK = {"generic", "neon", "neon_dot"};
@@ -130,7 +128,7 @@ static UNUSED_OK backend *open_ref(void)
 /* At a program's start: true, and all of it is skipped, where it is to run on a device and there is none. */
 static UNUSED_OK bool no_device(void)
 {
-#if defined(CUDA_STAGED) && !defined(CUDA_SHIM)
+#ifdef CUDA_DEVICE
     backend *be;
     err e = {0};
     if (backend_open(&be, &(backend_options){.device = "cuda"}, &e) != ST_OK) return tap_skip_all("%s", e.msg) == 0;
@@ -148,9 +146,6 @@ static UNUSED_OK backend *open_level(const char *level, int n_threads)
     setenv("KVASIR_CPU", level, 1);
     status st = backend_open(&be, &o, &e);
     unsetenv("KVASIR_CPU");
-#ifdef CUDA_STAGED
-    if (st == ST_OK) stage_ops(be);
-#endif
     if (st == ST_OK) return be;
     if (st == ST_UNSUPPORTED || st == ST_USAGE) tap_skip("%s", e.msg);
     else is_ok(st, &e, "open %s", level);

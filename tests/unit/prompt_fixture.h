@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tests of evaluations' prompts share: tokenizers, and files of prompts that the reference made with real ones.
- * A line has {"tokenizer", "n", "ids"}: how many tokens, and the first 16 digits of the SHA-256 of their ids. */
+/* What the tests of evaluations' prompts share: tokenizers, and files of prompts that the reference made with real
+ * ones. A line has {"tokenizer", "n", "ids"}: how many tokens, and the first 16 digits of the SHA-256 of their ids. */
 #ifndef TESTS_UNIT_PROMPT_FIXTURE_H
 #define TESTS_UNIT_PROMPT_FIXTURE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Fixtures of tests/data/reference (scripts/reference/README.md says what each tensor holds): one open
+/* Fixtures of tests/data/reference (scripts/fixtures/reference/README.md says what each tensor holds): one open
  * file, copies of its tensors on the heap, and comparisons. A missing tensor is a mistake of the test: it aborts. */
 #ifndef TESTS_UNIT_REFERENCE_H
 #define TESTS_UNIT_REFERENCE_H
@@ -181,7 +181,7 @@ static UNUSED_OK attn_job job_of(const kv_rows *rows, float *q, size_t n_tok, si
                       .n_lists = 1,
                       .n_max = n,
                       .qpos = at(qpos),
-                      .kpos = I64(0),
+                      .masked = true,
                       .scale = (float)(1 / sqrt((double)rows->head_dim))};
 }
 

@@ -384,7 +384,7 @@ static void check_bytes(rig *r, const char *spec, size_t (*index)(int64_t n))
     err e = {0};
     attn_seq *s;
     attn_bytes plan;
-    attn_limits lim = {100, 32};
+    attn_limits lim = {.n_tokens = 100, .chunk = 32};
     rig_seq(r, &s, spec, DT_F16, 100, &e);
     rig_prompt(r, &s, 1, 70, 32, NULL);
     attn_bytes held = attn_seq_held(s);

@@ -35,14 +35,14 @@ static inline void parts_close(engine_parts *p)
     backend_close(p->be);
 }
 
-static inline status session_new(session **s, const engine_parts *p, const char *strategy, const char *store,
-                                 int64_t n, err *e)
+static inline status session_new(session **s, const engine_parts *p, const char *strategy, const char *store, int64_t n,
+                                 err *e)
 {
     attn_spec spec;
     attn_options o = {0};
     TRY(kv_format_parse(&o.kv, store, "--kv", e));
     TRY(attn_spec_parse(&spec, strategy, &o, e));
-    return session_create(s, p->dec, &spec, n, e);
+    return session_create(s, p->dec, &spec, session_of(n), e);
 }
 
 static inline int32_t some_id(int64_t position)

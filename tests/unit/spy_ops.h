@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/strategy.h"
+#include "attention/sequence.h"
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
 
@@ -74,13 +74,13 @@ static void spy_discard(backend *be, buf b, size_t bytes)
 /* Slots of a list that the query sees. */
 static int64_t spy_list(const attn_job *j, size_t list, int32_t *out)
 {
-    const int64_t *range = (const int64_t *)(const void *)j->range.p + 2 * list;
+    const int64_t range[] = {attn_job_first(j, list), attn_job_count(j, list)};
     const int32_t *idx = (const int32_t *)(const void *)j->idx.p, *at = (const int32_t *)(const void *)j->at.p;
     int64_t count = 0, q = *(const int64_t *)(const void *)j->qpos.p;
     for (int64_t i = 0; i < range[1]; i++) {
         size_t entry = list * j->idx_stride + (size_t)(range[0] + i);
-        int64_t pos = at ? at[entry] : j->kpos.p ? *(const int64_t *)(const void *)j->kpos.p + i : q;
-        if (pos > q || (j->band > 0 && q - pos >= j->band && (at || j->kpos.p))) continue;
+        int64_t pos = at ? at[entry] : j->masked ? j->kpos + i : q;
+        if (pos > q || (j->band > 0 && q - pos >= j->band && (at || j->masked))) continue;
         out[count++] = idx ? idx[entry] : (int32_t)(range[0] + i);
     }
     return count;
@@ -121,7 +121,8 @@ static void spy_again(backend *be, const attn_job *j)
     other.range = (buf){(unsigned char *)range};
     other.out = (buf){(unsigned char *)out};
     if (j->lse.p) other.lse = (buf){(unsigned char *)lse};
-    other.kpos = other.at = other.read = other.scores = (buf){NULL};
+    other.masked = false;
+    other.at = other.read = other.scores = (buf){NULL};
     spy.real->attn_decode(be, &other, 1);
     spy.reordered &= spy_near((const float *)(const void *)j->out.p, out, j->n_heads * dim);
     if (j->lse.p) spy.reordered &= spy_near((const float *)(const void *)j->lse.p, lse, j->n_heads);

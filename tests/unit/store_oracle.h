@@ -108,16 +108,16 @@ typedef struct {
     size_t tokens, heads, stride, d;
 } fed_rows;
 
-static inline float fed_element(const fed_rows *r, const kv_format *f, int half, int layer,
-                                int64_t token, size_t head, size_t ch)
+static inline float fed_element(const fed_rows *r, const kv_format *f, int half, int layer, int64_t token, size_t head,
+                                size_t ch)
 {
     size_t row = ((size_t)layer * r->tokens + (size_t)token) * r->heads + head;
     return as_row(f, r->x[half][row * r->stride + ch]);
 }
 
 /* The value of one element in a state. */
-static inline float naive_element(const naive *m, const kv_format *f, const fed_rows *r, int half,
-                                  int layer, int64_t token, size_t head, size_t ch)
+static inline float naive_element(const naive *m, const kv_format *f, const fed_rows *r, int half, int layer,
+                                  int64_t token, size_t head, size_t ch)
 {
     int g = m->group[half][token];
     float x = fed_element(r, f, half, layer, token, head, ch), lo = x, hi = x;

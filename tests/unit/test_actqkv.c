@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* ActQKV against a naive run of methods.md 9 and 12.1 in double, and the invariants U1-U9. */
+/* Builds: race */
 #include "config.h"
 
 #include "kernels/base/mem.h"
@@ -274,8 +275,8 @@ static void spec_of(const rules *r, const char *more, char out[160])
 {
     snprintf(out, 160, "actqkv:sink=%d:local=%d:window=%d:block=%d:reps=%d:budget=%d%s%s%s%s%s%s", (int)r->sink,
              (int)r->local, (int)r->window, (int)r->block, (int)r->reps, (int)r->budget, r->plain ? ":probe=mean" : "",
-             r->by_head ? ":gqa=layer_mean" : "", r->pool ? "" : ":pool=fixed", r->pool_prefill ? ":pool_prefill=1" : "",
-             r->extra ? ":budget_mode=extra" : "", more);
+             r->by_head ? ":gqa=layer_mean" : "", r->pool ? "" : ":pool=fixed",
+             r->pool_prefill ? ":pool_prefill=1" : "", r->extra ? ":budget_mode=extra" : "", more);
 }
 
 static bool close_rows(const head_rows *a, const head_rows *b, int64_t n)
@@ -381,7 +382,7 @@ static void check_bytes(rig *g, dtype type)
     attn_spec spec;
     attn_bytes plan, held = {0};
     attn_options o = {.kv = kv_exact(type)};
-    attn_limits lim = {100, ROWS};
+    attn_limits lim = {.n_tokens = 100, .chunk = ROWS};
     spec_of(&BASE, "", text);
     if (rig_seq(g, &s, text, type, lim.n_tokens, &e) || attn_spec_parse(&spec, text, &o, &e) ||
         attn_plan(&plan, &spec, &g->shape, &lim, &e)) {

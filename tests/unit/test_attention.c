@@ -21,13 +21,11 @@ typedef struct {
 
 /* Output of the token at position p over the cache and itself (already appended), in all layers;
  * out has stride rows between layers. */
-static void naive_attend(const naive_cache *c, int64_t p, const int64_t *pos, int64_t n,
-                         head_rows *out, int64_t stride)
+static void naive_attend(const naive_cache *c, int64_t p, const int64_t *pos, int64_t n, head_rows *out, int64_t stride)
 {
     int64_t slot[T_MAX];
     for (int64_t i = 0; i < n; i++) slot[i] = c->reindex ? i : pos[i];
-    for (int l = 0; l < T_LAYERS; l++)
-        oracle_attend(&w, l, p, c->reindex ? n - 1 : p, pos, slot, n, out[l * stride]);
+    for (int l = 0; l < T_LAYERS; l++) oracle_attend(&w, l, p, c->reindex ? n - 1 : p, pos, slot, n, out[l * stride]);
 }
 
 static void naive_evict(naive_cache *c)
@@ -73,21 +71,19 @@ static void check_full(rig *r, const char *device, dtype kv, double nmse, int64_
     if (!is_ok(rig_seq(r, &s, "full", kv, 100, &e), &e, "full: created")) return;
     rig_prompt(r, &s, 1, 50, chunk, got);
     naive_prompt(&c, 0, 50, want);
-    is_near(&got[0][0][0], &want[0][0][0], T_LAYERS * 50 * ROW, nmse,
-            "full, %s, %s, chunk %d: prompt", device, dtype_name(kv), (int)chunk);
+    is_near(&got[0][0][0], &want[0][0][0], T_LAYERS * 50 * ROW, nmse, "full, %s, %s, chunk %d: prompt", device,
+            dtype_name(kv), (int)chunk);
     for (int i = 0; i < 10; i++) {
         rig_decode(r, &s, 1, got);
         naive_decode(&c, 50 + i, want, 1);
     }
-    is_near(&got[0][0][0], &want[0][0][0], T_LAYERS * ROW, nmse, "full, %s, %s: decode", device,
-            dtype_name(kv));
+    is_near(&got[0][0][0], &want[0][0][0], T_LAYERS * ROW, nmse, "full, %s, %s: decode", device, dtype_name(kv));
     rig_prompt(r, &s, 1, 20, chunk, got);
     naive_prompt(&c, 60, 20, want);
-    is_near(&got[0][0][0], &want[0][0][0], T_LAYERS * 20 * ROW, nmse, "full, %s, %s: second prompt",
-            device, dtype_name(kv));
+    is_near(&got[0][0][0], &want[0][0][0], T_LAYERS * 20 * ROW, nmse, "full, %s, %s: second prompt", device,
+            dtype_name(kv));
     ok(same_positions(s, &c), "full: keeps everything");
-    is_int((long long)attn_seq_held(s).kv,
-           (long long)(80 * T_LAYERS * T_KV * T_DIM * 2) * (long long)dtype_size(kv),
+    is_int((long long)attn_seq_held(s).kv, (long long)(80 * T_LAYERS * T_KV * T_DIM * 2) * (long long)dtype_size(kv),
            "full: bytes held (U6)");
     attn_stats st = attn_seq_stats(s);
     ok(st.steps == 10 && st.attended == st.visible, "full: attends what is visible");
@@ -95,8 +91,8 @@ static void check_full(rig *r, const char *device, dtype kv, double nmse, int64_
 }
 
 /* Streaming: a prompt (dense or banded), decode steps, a second prompt, more steps. */
-static void check_streaming(rig *r, const char *device, const char *options, int64_t s, int64_t rr,
-                            int64_t chunk, int64_t n1, int64_t n2)
+static void check_streaming(rig *r, const char *device, const char *options, int64_t s, int64_t rr, int64_t chunk,
+                            int64_t n1, int64_t n2)
 {
     char text[96];
     err e = {0};
@@ -114,15 +110,13 @@ static void check_streaming(rig *r, const char *device, const char *options, int
         else naive_prompt(&c, p, n, want);
         p += n;
         is_near(&got[0][0][0], &want[0][0][0], (size_t)(T_LAYERS * n) * ROW, 1e-10,
-                "%s, %s, chunk %d: prompt %d of %d tokens", text, device, (int)chunk, turn + 1,
-                (int)n);
+                "%s, %s, chunk %d: prompt %d of %d tokens", text, device, (int)chunk, turn + 1, (int)n);
         ok(same_positions(seq, &c), "%s: stored after the prompt", text);
         bool good = true;
         for (int i = 0; i < 12; i++, p++) {
             rig_decode(r, &seq, 1, got);
             naive_decode(&c, p, want, 1);
-            for (int k = 0; k < T_LAYERS * ROW; k++)
-                good &= fabsf((&got[0][0][0])[k] - (&want[0][0][0])[k]) < 1e-4f;
+            for (int k = 0; k < T_LAYERS * ROW; k++) good &= fabsf((&got[0][0][0])[k] - (&want[0][0][0])[k]) < 1e-4f;
             good &= same_positions(seq, &c);
             bounded &= attn_seq_positions(seq, 0, 0, NULL) <= s + rr;
         }
@@ -131,8 +125,8 @@ static void check_streaming(rig *r, const char *device, const char *options, int
     attn_stats st = attn_seq_stats(seq);
     ok(bounded && st.attended <= (double)(st.steps * T_LAYERS * (s + rr + 1)),
        "%s: at most B stored, B + 1 attended (U7)", text);
-    is_int((long long)attn_seq_held(seq).kv, (long long)(c.n * T_LAYERS * T_KV * T_DIM * 2 * 4),
-           "%s: bytes held (U6)", text);
+    is_int((long long)attn_seq_held(seq).kv, (long long)(c.n * T_LAYERS * T_KV * T_DIM * 2 * 4), "%s: bytes held (U6)",
+           text);
     attn_seq_free(seq);
 }
 
@@ -150,8 +144,7 @@ static void check_rewind(rig *r)
     attn_seq_free(s);
     rig_seq(r, &s, "streaming:budget=20", DT_F16, 90, &e);
     rig_prompt(r, &s, 1, 30, 16, NULL);
-    is_err(attn_seq_rewind(s, 10, &e), &e, ST_UNSUPPORTED, "evicted",
-           "streaming: no rewind after an eviction");
+    is_err(attn_seq_rewind(s, 10, &e), &e, ST_UNSUPPORTED, "evicted", "streaming: no rewind after an eviction");
     attn_seq_free(s);
 }
 
@@ -185,8 +178,7 @@ static void check_kvfactory(rig *r)
     for (int i = 0; i < 8; i++) rig_decode(r, &s, 1, got);
     int64_t n = attn_seq_positions(s, 0, 0, pos);
     is_int(n, 28, "kvfactory: what is generated stays");
-    ok(pos[3] == 3 && pos[4] == 24 && pos[27] == 47,
-       "kvfactory: sinks, the end of the prompt, the generated tokens");
+    ok(pos[3] == 3 && pos[4] == 24 && pos[27] == 47, "kvfactory: sinks, the end of the prompt, the generated tokens");
     oracle_attend(&w, 2, 47, 47, pos, pos, n, want[0]);
     is_near(&got[2][0][0], &want[0][0][0], ROW, 1e-10, "kvfactory: absolute positions");
     rig_prompt(r, &s, 1, 12, 5, NULL);
@@ -261,18 +253,15 @@ static void check_specs(void)
     char text[320];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
-        is_err(attn_spec_parse(&s, bad[i].text, &o, &e), &e, ST_USAGE, bad[i].part, "spec '%s'",
-               bad[i].text);
+        is_err(attn_spec_parse(&s, bad[i].text, &o, &e), &e, ST_USAGE, bad[i].part, "spec '%s'", bad[i].text);
     }
     err e = {0};
     is_ok(attn_spec_parse(&s, "streaming:pos=abs:sink=8:skip=0+2", &o, &e), &e, "a full spec");
     attn_spec_params(&s, text, sizeof text);
-    is_str(text, "budget=128 sink=8 pos=abs prefill=auto compat=none skip=0+2 kv=f16",
-           "its parameters");
+    is_str(text, "budget=128 sink=8 pos=abs prefill=auto compat=none skip=0+2 kv=f16", "its parameters");
     attn_shape shape = {.n_layers = 1};
     attn_spec_parse(&s, "streaming:budget=4", &o, &e);
-    is_err(attn_spec_check(&s, &shape, &e), &e, ST_USAGE, "at least sink + 1 = 5",
-           "budget below its least value");
+    is_err(attn_spec_check(&s, &shape, &e), &e, ST_USAGE, "at least sink + 1 = 5", "budget below its least value");
     for (size_t i = 0; attn_methods()[i]; i++) {
         attn_options zero = {.has_budget = true, .kv = kv_exact(DT_F16)};
         const char *name = attn_method_name(attn_methods()[i]);
@@ -286,13 +275,20 @@ static void check_specs(void)
         const char *text;
         gqa_mode gqa;
     } shares[] = {
-        {"full", GQA_LAYER_VOTE},        {"streaming", GQA_LAYER_VOTE},
-        {"kivi", GQA_LAYER_VOTE},        {"logquant", GQA_LAYER_VOTE},
-        {"h2o", GQA_MEAN_S},             {"h2o:gqa=per_q", GQA_PER_Q},
-        {"snapkv:gqa=max_s", GQA_MAX_S}, {"tova", GQA_LAYER_MEAN},
-        {"tova:gqa=mean_s", GQA_MEAN_S}, {"quest", GQA_VOTE},
-        {"fier:gqa=mean_q", GQA_MEAN_Q}, {"pariskv", GQA_MEAN_Q},
-        {"actqkv", GQA_LAYER_CONCAT},    {"actqkv:gqa=layer_mean", GQA_LAYER_MEAN},
+        {"full", GQA_LAYER_VOTE},
+        {"streaming", GQA_LAYER_VOTE},
+        {"kivi", GQA_LAYER_VOTE},
+        {"logquant", GQA_LAYER_VOTE},
+        {"h2o", GQA_MEAN_S},
+        {"h2o:gqa=per_q", GQA_PER_Q},
+        {"snapkv:gqa=max_s", GQA_MAX_S},
+        {"tova", GQA_LAYER_MEAN},
+        {"tova:gqa=mean_s", GQA_MEAN_S},
+        {"quest", GQA_VOTE},
+        {"fier:gqa=mean_q", GQA_MEAN_Q},
+        {"pariskv", GQA_MEAN_Q},
+        {"actqkv", GQA_LAYER_CONCAT},
+        {"actqkv:gqa=layer_mean", GQA_LAYER_MEAN},
     };
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
         err bad_spec = {0};
@@ -317,17 +313,14 @@ int main(void)
     check_specs();
     for (int d = 0; d < 2; d++) {
         rig r;
-        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d]))
-            return tap_done();
-        for (int64_t chunk = 1; chunk <= 64; chunk = 3 * chunk + 4)
-            check_full(&r, devices[d], DT_F32, 1e-10, chunk);
+        if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d])) return tap_done();
+        for (int64_t chunk = 1; chunk <= 64; chunk = 3 * chunk + 4) check_full(&r, devices[d], DT_F32, 1e-10, chunk);
         check_full(&r, devices[d], DT_F16, 1e-5, 16);
         check_full(&r, devices[d], DT_BF16, 1e-3, 16);
-        static const char *const options[] = {"", ":pos=abs", ":prefill=banded",
-                                              ":prefill=banded:pos=abs", ":prefill=full",
+        static const char *const options[] = {"", ":pos=abs", ":prefill=banded", ":prefill=banded:pos=abs",
+                                              ":prefill=full",
                                               /* stores by position: the same with nothing quantized */
-                                              ":kv=kivi2/r=160/rows=f32",
-                                              ":prefill=banded:kv=logquant/r=600/rows=f32"};
+                                              ":kv=kivi2/r=160/rows=f32", ":prefill=banded:kv=logquant/r=600/rows=f32"};
         for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
             check_streaming(&r, devices[d], options[i], 4, 16, 16, 50, 30);
             check_streaming(&r, devices[d], options[i], 4, 16, 7, 10, 33);

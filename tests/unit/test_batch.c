@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Decode of 1 to 16 sequences of different lengths and strategies in one step: each gets what it gets alone. */
+/* Builds: race */
 #include "config.h"
 
 #include "model/sampler.h"
@@ -40,7 +41,9 @@ static known find_known(const engine_parts *p)
         status st = session_new(&s, p, strategies[i], "f16", LIMIT, &e);
         if (st == ST_OK) session_free(s);
         if (st == ST_OK) k.spec[k.n++] = strategies[i];
-        else ok(st == ST_UNSUPPORTED && strstr(e.msg, "does not run on"), "%s is not here yet: %s", strategies[i], e.msg);
+        else
+            ok(st == ST_UNSUPPORTED && strstr(e.msg, "does not run on"), "%s is not here yet: %s", strategies[i],
+               e.msg);
     }
     return k;
 }
@@ -56,12 +59,14 @@ static session *open_one(const engine_parts *p, const known *k, size_t i, int st
 {
     session *s = NULL;
     err e = {0};
-    if (session_new(&s, p, k->spec[i % k->n], "f16", LIMIT, &e) != ST_OK || live(s, prompt_of(i), steps, out, &e) != ST_OK)
+    if (session_new(&s, p, k->spec[i % k->n], "f16", LIMIT, &e) != ST_OK ||
+        live(s, prompt_of(i), steps, out, &e) != ST_OK)
         printf("Bail out! %s\n", e.msg);
     return s;
 }
 
-/* n sequences together; every other step without logits. The tolerance is for devices whose kernels differ with the rows. */
+/* n sequences together; every other step without logits. The tolerance is for devices whose kernels differ with the
+ * rows. */
 static void check_batch(const engine_parts *p, const known *k, size_t n, const char *device)
 {
     session *s[U_BATCH];

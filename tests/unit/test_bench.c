@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/bench_sample.h"
+#include "eval/bench/bench_fill.h"
+#include "eval/bench/bench_sample.h"
 #include "kernels/cpu/limits.h"
 #include "model/decoder.h"
 #include "tests/tap.h"
@@ -36,8 +37,7 @@ static void test_judge(void)
         {{4 * MS, 8 * MS, 0}, 2, {0, 0}, SAMPLE_COUNTS, "no readings"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        is_int(sample_judge(&cases[i].spent, cases[i].threads, cases[i].limit), cases[i].want, "%s",
-               cases[i].what);
+        is_int(sample_judge(&cases[i].spent, cases[i].threads, cases[i].limit), cases[i].want, "%s", cases[i].what);
 }
 
 /* verdict: C counts, P preempted, W waited, U unsteady; sample i takes i + 1 ns. */
@@ -66,8 +66,7 @@ static void test_settle(void)
     ok(s.enough && s.n_listed == 3, "which is enough");
     ok(s.ns[0] == 2 && s.ns[1] == 4 && s.ns[2] == 6 && s.read_gbs[1] == 40 && s.limit[2] == 600,
        "they alone are listed");
-    ok(s.refused[SAMPLE_PREEMPTED] == 1 && s.refused[SAMPLE_WAITED] == 1 &&
-           s.refused[SAMPLE_UNSTEADY] == 1,
+    ok(s.refused[SAMPLE_PREEMPTED] == 1 && s.refused[SAMPLE_WAITED] == 1 && s.refused[SAMPLE_UNSTEADY] == 1,
        "the others are counted by reason");
     s = settled("CCPPP");
     ok(!s.enough && s.n == 2 && s.n_listed == 5, "two are too few: all are listed");
@@ -84,12 +83,8 @@ static void test_settle(void)
 static void test_summary(void)
 {
     /* Five tokens a run that need 90 units; limits beside it 1, 2 and 3 units a ns. */
-    bench_samples s = {.n = 3,
-                       .enough = true,
-                       .n_listed = 3,
-                       .ns = {100, 50, 25},
-                       .read_gbs = {40, 50, 45},
-                       .limit = {1, 2, 4}};
+    bench_samples s = {
+        .n = 3, .enough = true, .n_listed = 3, .ns = {100, 50, 25}, .read_gbs = {40, 50, 45}, .limit = {1, 2, 4}};
     sample_summary m = samples_summary(&s, 5, 90);
     ok(fabs(m.speed - 1e8) < 1, "median speed %.0f", m.speed);
     ok(m.read_gbs == 45 && m.limit == 2, "medians of bandwidth and limit");
@@ -151,13 +146,11 @@ static void test_meter(void)
         meter_usage a = cpu_meter_usage(m);
         cpu_meter_limits(m, &l);
         meter_usage b = cpu_meter_usage(m);
-        ok(l.read_low > 0 && l.read_low <= l.read_gbs && l.read_gbs <= l.read_high,
-           "a bandwidth and its range");
+        ok(l.read_low > 0 && l.read_low <= l.read_gbs && l.read_gbs <= l.read_high, "a bandwidth and its range");
         ok(l.gemm_gops[PRODUCT_F32] > 0 && l.gemm_name[0], "products of %s", l.gemm_name);
         ok((cpu_meter_product(m, PRODUCT_S8) > 0) == (l.gemm_gops[PRODUCT_S8] > 0),
            "a product that is there stays there");
-        ok(b.wall_ns > a.wall_ns && b.cpu_ns > a.cpu_ns && b.switches >= a.switches,
-           "time goes on");
+        ok(b.wall_ns > a.wall_ns && b.cpu_ns > a.cpu_ns && b.switches >= a.switches, "time goes on");
     }
     cpu_meter_free(m);
     backend_close(be);
@@ -183,11 +176,9 @@ static bool open_parts(parts *p, size_t chunk)
     err e = {0};
     *p = (parts){0};
     status st = backend_open(&p->be, &(backend_options){.device = "cpu", .n_threads = 2}, &e);
+    if (st == ST_OK) st = model_open(&p->m, tap_path("tests/data/models/llama31-f32-tied"), p->be, &e);
     if (st == ST_OK)
-        st = model_open(&p->m, tap_path("tests/data/models/llama31-f32-tied"), p->be, &e);
-    if (st == ST_OK)
-        st = decoder_create(&p->dec, p->m,
-                            &(decoder_options){.chunk = chunk, .max_batch = 1, .exact = true}, &e);
+        st = decoder_create(&p->dec, p->m, &(decoder_options){.chunk = chunk, .max_batch = 1, .exact = true}, &e);
     return is_ok(st, &e, "model");
 }
 
@@ -204,7 +195,7 @@ static session *new_session(const parts *p, const char *text)
     attn_spec spec;
     err e = {0};
     status st = attn_spec_parse(&spec, text, &(attn_options){.kv = kv_exact(DT_F16)}, &e);
-    if (st == ST_OK) st = session_create(&s, p->dec, &spec, FILLED + N + 8, &e);
+    if (st == ST_OK) st = session_create(&s, p->dec, &spec, session_of(FILLED + N + 8), &e);
     is_ok(st, &e, "%s", text);
     return s;
 }
@@ -224,18 +215,17 @@ static void feed(session *s, size_t from, size_t n, size_t before, size_t after,
     is_ok(session_prefill(&s, 1, ids + from, n, &o, &e), &e, "%zu tokens behind %zu", n, before);
 }
 
-static const char *const strategies[] = {
-    "full",
-    "streaming:budget=24",
-    "h2o:budget=24:skip=0",
-    "snapkv:budget=24:window=8:skip=0",
-    "tova:budget=24:skip=0",
-    "quest:budget=32:skip=0",
-    "fier:budget=24:skip=0",
-    "pariskv:budget=24:skip=0",
-    "actqkv:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",
-    "kivi",
-    "logquant"};
+static const char *const strategies[] = {"full",
+                                         "streaming:budget=24",
+                                         "h2o:budget=24:skip=0",
+                                         "snapkv:budget=24:window=8:skip=0",
+                                         "tova:budget=24:skip=0",
+                                         "quest:budget=32:skip=0",
+                                         "fier:budget=24:skip=0",
+                                         "pariskv:budget=24:skip=0",
+                                         "actqkv:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",
+                                         "kivi",
+                                         "logquant"};
 
 /* A prompt in two calls, cut at a chunk, is the prompt in one. */
 static void test_parts(void)
@@ -265,7 +255,7 @@ static void behind_fill(session *s, uint64_t seed, float out[2][VOCAB])
     err e = {0};
     session_reset(s);
     const fill_options o = {.n_tokens = FILLED - 8, .after = N, .seed = seed};
-    is_ok(session_fill(&s, 1, &o, &e), &e, "fill");
+    is_ok(fill_sessions(&s, 1, &o, &e), &e, "fill");
     feed(s, 0, N, FILLED - 8, 0, out[0]);
     is_ok(session_decode(&s, 1, ids, out[1], &e), &e, "a step");
 }
@@ -275,8 +265,11 @@ static void check_longest(const parts *p, const attn_spec *spec, const fill_opti
 {
     session *s;
     err e = {0};
-    if (!is_ok(session_create(&s, p->dec, spec, FILLED, &e), &e, "%s, short prompts", spec->text)) return;
-    is_err(session_fill(&s, 1, o, &e), &e, ST_UNSUPPORTED, "the store has room for one of", "pieces that are too long");
+    if (!is_ok(session_create(&s, p->dec, spec, (session_size){FILLED, CHUNK}, &e), &e, "%s, short prompts",
+               spec->text))
+        return;
+    is_err(fill_sessions(&s, 1, o, &e), &e, ST_UNSUPPORTED, "the store has room for one of",
+           "pieces that are too long");
     e = (err){0};
     is_err(session_prefill(&s, 1, ids, CHUNK + 1, &(prefill_options){.which = LOGITS_LAST}, &e), &e, ST_UNSUPPORTED,
            "the store has room for one of", "a prompt that is too long");
@@ -291,27 +284,24 @@ static void test_pieces(const parts *p)
         float whole[VOCAB], cut[VOCAB];
         session *s = new_session(p, i ? "full:kv=kivi4/r=16/g=16" : "full");
         fill_options o = {.n_tokens = FILLED, .seed = 5};
-        is_ok(session_fill(&s, 1, &o, &e), &e, "fill");
+        is_ok(fill_sessions(&s, 1, &o, &e), &e, "fill");
         is_ok(session_decode(&s, 1, ids, whole, &e), &e, "a step");
         session_reset(s);
         o.piece = 2 * CHUNK;
-        is_ok(session_fill(&s, 1, &o, &e), &e, "fill in pieces");
+        is_ok(fill_sessions(&s, 1, &o, &e), &e, "fill in pieces");
         size_t peak = attn_seq_peak(session_attn(s)).kv;
         is_ok(session_decode(&s, 1, ids, cut, &e), &e, "a step");
-        ok(session_length(s) == FILLED + 1 && (i || memcmp(whole, cut, sizeof whole) == 0),
-           "what pieces make");
+        ok(session_length(s) == FILLED + 1 && (i || memcmp(whole, cut, sizeof whole) == 0), "what pieces make");
         attn_spec spec = *attn_seq_spec(session_attn(s));
         attn_bytes plan[2];
-        spec.kv.prompt = CHUNK;
         if (i) check_longest(p, &spec, &o);
-        const attn_limits lim = {FILLED, CHUNK};
+        attn_limits lim = {.n_tokens = FILLED, .chunk = CHUNK};
         for (int k = 0; k < 2; k++) {
-            spec.kv.prompt = k ? o.piece : 0;
+            lim.prompt = k ? o.piece : 0;
             is_ok(attn_plan(&plan[k], &spec, decoder_attn_shape(p->dec), &lim, &e), &e, "plan");
         }
         ok(peak <= plan[1].kv && (i ? plan[1].kv < plan[0].kv : plan[1].kv == plan[0].kv),
-           "%s: %zu bytes at most, planned %zu, in one piece %zu", spec.text, peak, plan[1].kv,
-           plan[0].kv);
+           "%s: %zu bytes at most, planned %zu, in one piece %zu", spec.text, peak, plan[1].kv, plan[0].kv);
         session_free(s);
     }
 }
@@ -329,15 +319,15 @@ static void test_fill(void)
         behind_fill(s, 1, b);
         behind_fill(s, 2, c);
         for (size_t k = 0; k < VOCAB; k++) finite &= isfinite(a[0][k]) && isfinite(a[1][k]);
-        ok(finite && session_length(s) == FILLED - 8 + N + 1,
-           "%s: a chunk and a step behind random rows", strategies[i]);
+        ok(finite && session_length(s) == FILLED - 8 + N + 1, "%s: a chunk and a step behind random rows",
+           strategies[i]);
         ok(memcmp(a, b, sizeof a) == 0 && memcmp(a, c, sizeof a) != 0, "the seed makes the rows");
         session_free(s);
     }
     test_pieces(&p);
     session *s = new_session(&p, "full");
     err e = {0};
-    is_int(session_fill(&s, 1, &(fill_options){.n_tokens = FILLED + N + 9}, &e), ST_UNSUPPORTED,
+    is_int(fill_sessions(&s, 1, &(fill_options){.n_tokens = FILLED + N + 9}, &e), ST_UNSUPPORTED,
            "more than fits is refused");
     session_free(s);
     close_parts(&p);
@@ -363,9 +353,8 @@ static void test_rows(void)
     session *s = new_session(&p, "full");
     err e = {0};
     const attn_shape *sh = decoder_attn_shape(p.dec);
-    size_t dim = (size_t)sh->head_dim, width = (size_t)sh->n_kv_heads * dim,
-           want = (dim * FILL_OUTLIERS + 99) / 100;
-    is_ok(session_fill(&s, 1, &(fill_options){.n_tokens = 192, .seed = 3}, &e), &e, "fill");
+    size_t dim = (size_t)sh->head_dim, width = (size_t)sh->n_kv_heads * dim, want = (dim * FILL_OUTLIERS + 99) / 100;
+    is_ok(fill_sessions(&s, 1, &(fill_options){.n_tokens = 192, .seed = 3}, &e), &e, "fill");
     const float *k = (const float *)(void *)p.dec->k.p, *v = (const float *)(void *)p.dec->v.p;
     bool good = true;
     for (size_t h = 0; h < (size_t)sh->n_kv_heads; h++) {

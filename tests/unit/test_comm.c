@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Collective calls: by itself one process; `N` as the first argument: N processes that it forks. tests/cli/mpi.t starts it
- * under mpirun. Rank 0 prints. */
+/* Collective calls: by itself one process; `N` as the first argument: N processes that it forks. tests/cli/mpi.t starts
+ * it under mpirun. Rank 0 prints. */
 #include "config.h"
 
 #include <stdio.h>
@@ -70,8 +70,7 @@ static void test_all_gather(comm *c)
     for (int r = 0; r < c->size; r++)
         for (int i = 0; i < BYTES; i++) good = good && out[r * BYTES + i] == r + 1;
     ok(on_all_ranks(c, good), "all-gather: every rank has every rank's bytes in order");
-    for (int r = 0; r < c->size; r++)
-        memset(out + r * BYTES, r == c->rank ? 100 + r : 0, BYTES);
+    for (int r = 0; r < c->size; r++) memset(out + r * BYTES, r == c->rank ? 100 + r : 0, BYTES);
     good = comm_all_gather(c, out, out + c->rank * BYTES, BYTES, &e) == ST_OK;
     for (int r = 0; r < c->size; r++)
         for (int i = 0; i < BYTES; i++) good = good && out[r * BYTES + i] == 100 + r;
@@ -97,7 +96,8 @@ static void test_broadcast(comm *c)
 /* The columns of every rank, at widths that they divide and others: [n][total] on all of them. */
 static bool gathers(backend *be, size_t n, size_t total)
 {
-    size_t ranks = (size_t)backend_ranks(be), part = (total + ranks - 1) / ranks, first = part * (size_t)backend_rank(be);
+    size_t ranks = (size_t)backend_ranks(be), part = (total + ranks - 1) / ranks,
+           first = part * (size_t)backend_rank(be);
     bool good = true;
     float *x;
     err e = {0};

@@ -61,26 +61,24 @@ static void test_defaults(void)
     ok(!c.tied && !c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm, "switches are off");
     ok(c.rope.kind == ROPE_NONE && c.rope.theta == 10000 && c.rope.head_dim == 8, "plain rope");
     is_int(c.window[3], 0, "no window");
-    is_int(c.n_params,
-           4LL * (2 * 64 + 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 172) + 64 + 2 * 64 * 512,
-           "parameters");
+    is_int(c.n_params, 4LL * (2 * 64 + 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 172) + 64 + 2 * 64 * 512, "parameters");
     model_config_free(&c);
     ok(!c.window, "freed");
 }
 
 /* One line each: change, then what must hold. */
-#define GOOD(change, cond)                                                                         \
-    do {                                                                                           \
-        err e;                                                                                     \
-        model_config c;                                                                            \
-        if (is_ok(parse(&c, change, &e), &e, "%s", change)) ok(cond, "  %s", #cond);               \
-        model_config_free(&c);                                                                     \
+#define GOOD(change, cond)                                                                                             \
+    do {                                                                                                               \
+        err e;                                                                                                         \
+        model_config c;                                                                                                \
+        if (is_ok(parse(&c, change, &e), &e, "%s", change)) ok(cond, "  %s", #cond);                                   \
+        model_config_free(&c);                                                                                         \
     } while (0)
 
-#define LLAMA "\"architectures\":[\"LlamaForCausalLM\"]"
+#define LLAMA   "\"architectures\":[\"LlamaForCausalLM\"]"
 #define MISTRAL "\"architectures\":[\"MistralForCausalLM\"]"
-#define QWEN2 "\"architectures\":[\"Qwen2ForCausalLM\"]"
-#define QWEN3 "\"architectures\":[\"Qwen3ForCausalLM\"]"
+#define QWEN2   "\"architectures\":[\"Qwen2ForCausalLM\"]"
+#define QWEN3   "\"architectures\":[\"Qwen3ForCausalLM\"]"
 
 static void test_spellings(void)
 {
@@ -91,22 +89,16 @@ static void test_spellings(void)
     GOOD("{\"rms_norm_eps\":1e-05}", c.rms_eps == 1e-5f);
     GOOD("{\"tie_word_embeddings\":true}", c.tied && c.n_params == 4 * 45440 + 64 + 64 * 512);
     GOOD("{\"attention_bias\":true,\"mlp_bias\":true}", c.qkv_bias && c.o_bias && c.mlp_bias);
-    GOOD("{\"architectures\":\"-\",\"model_type\":\"qwen3\"}",
-         strcmp(c.arch, "Qwen3ForCausalLM") == 0);
-    GOOD("{\"architectures\":[],\"model_type\":\"mistral\"}",
-         strcmp(c.arch, "MistralForCausalLM") == 0);
-    GOOD("{\"torch_dtype\":\"bfloat16\",\"dtype\":\"float32\",\"unknown_key\":[{}]}",
-         c.hidden == 64);
-    GOOD("{\"hidden_act\":\"silu\",\"quantization_config\":null,\"rope_scaling\":null}",
-         c.hidden == 64);
+    GOOD("{\"architectures\":\"-\",\"model_type\":\"qwen3\"}", strcmp(c.arch, "Qwen3ForCausalLM") == 0);
+    GOOD("{\"architectures\":[],\"model_type\":\"mistral\"}", strcmp(c.arch, "MistralForCausalLM") == 0);
+    GOOD("{\"torch_dtype\":\"bfloat16\",\"dtype\":\"float32\",\"unknown_key\":[{}]}", c.hidden == 64);
+    GOOD("{\"hidden_act\":\"silu\",\"quantization_config\":null,\"rope_scaling\":null}", c.hidden == 64);
     GOOD("{\"max_position_embeddings\":\"-\"}", c.max_positions == 2048);
     GOOD("{" MISTRAL ",\"max_position_embeddings\":\"-\"}", c.max_positions == 131072);
-    GOOD("{" MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}",
-         !c.qkv_bias && !c.o_bias && !c.mlp_bias);
+    GOOD("{" MISTRAL ",\"attention_bias\":true,\"mlp_bias\":true}", !c.qkv_bias && !c.o_bias && !c.mlp_bias);
     GOOD("{" QWEN2 "}", c.qkv_bias && !c.o_bias && !c.qk_norm && c.head_dim == 8);
     GOOD("{" QWEN3 "}", !c.qkv_bias && c.qk_norm && c.head_dim == 128);
-    GOOD("{" QWEN3 ",\"attention_bias\":true,\"head_dim\":null}",
-         c.qkv_bias && c.o_bias && c.head_dim == 8);
+    GOOD("{" QWEN3 ",\"attention_bias\":true,\"head_dim\":null}", c.qkv_bias && c.o_bias && c.head_dim == 8);
 }
 
 static void test_windows(void)
@@ -115,19 +107,17 @@ static void test_windows(void)
     GOOD("{" MISTRAL ",\"sliding_window\":64}", c.window[0] == 64 && c.window[3] == 64);
     GOOD("{" MISTRAL ",\"sliding_window\":null}", c.window[0] == 0);
     GOOD("{" MISTRAL "}", c.window[0] == 4096); /* transformers' default for the absent key */
-    GOOD("{" QWEN2 ",\"sliding_window\":64,\"max_window_layers\":0}",
-         c.window[0] == 0 && c.window[3] == 0);
+    GOOD("{" QWEN2 ",\"sliding_window\":64,\"max_window_layers\":0}", c.window[0] == 0 && c.window[3] == 0);
     GOOD("{" QWEN2 ",\"sliding_window\":64,\"use_sliding_window\":true,\"max_window_layers\":3}",
          c.window[2] == 0 && c.window[3] == 64);
     GOOD("{" QWEN2 ",\"sliding_window\":64,\"use_sliding_window\":true}", c.window[3] == 0);
-    GOOD("{" QWEN3 ",\"sliding_window\":null,\"use_sliding_window\":true,\"max_window_layers\":0}",
-         c.window[0] == 0);
+    GOOD("{" QWEN3 ",\"sliding_window\":null,\"use_sliding_window\":true,\"max_window_layers\":0}", c.window[0] == 0);
     GOOD("{" QWEN3 ",\"sliding_window\":64,\"use_sliding_window\":true,\"max_window_layers\":0,"
-                   "\"layer_types\":"
+         "\"layer_types\":"
          "[\"full_attention\",\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}",
          c.window[0] == 0 && c.window[1] == 64 && c.window[2] == 0 && c.window[3] == 64);
     GOOD("{" QWEN3 ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\","
-                   "\"full_attention\"]}",
+         "\"full_attention\"]}",
          c.window[3] == 0);
 }
 
@@ -136,22 +126,18 @@ static void test_windows(void)
 static void test_rope(void)
 {
     GOOD("{\"rope_theta\":500000}", c.rope.theta == 500000);
-    GOOD("{\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"default\"},\"rope_theta\":5}",
-         c.rope.theta == 1e6);
+    GOOD("{\"rope_parameters\":{\"rope_theta\":1e6,\"rope_type\":\"default\"},\"rope_theta\":5}", c.rope.theta == 1e6);
     GOOD("{\"rope_scaling\":{}}", c.rope.kind == ROPE_NONE);
-    GOOD("{\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}}",
-         c.rope.kind == ROPE_LINEAR && c.rope.factor == 8);
-    GOOD("{\"rope_scaling\":{\"type\":\"x\",\"rope_type\":\"linear\",\"factor\":8}}",
-         c.rope.kind == ROPE_LINEAR);
+    GOOD("{\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}}", c.rope.kind == ROPE_LINEAR && c.rope.factor == 8);
+    GOOD("{\"rope_scaling\":{\"type\":\"x\",\"rope_type\":\"linear\",\"factor\":8}}", c.rope.kind == ROPE_LINEAR);
     GOOD("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
          c.rope.kind == ROPE_DYNAMIC && c.rope.original_max == 512 && c.max_positions == 1024);
     GOOD("{\"rope_scaling\":{" YARN "}}", c.rope.kind == ROPE_YARN && c.max_positions == 1024 &&
-                                              c.rope.beta_fast == 32 && c.rope.beta_slow == 1 &&
-                                              c.rope.truncate && c.rope.original_max == 256);
+                                              c.rope.beta_fast == 32 && c.rope.beta_slow == 1 && c.rope.truncate &&
+                                              c.rope.original_max == 256);
     GOOD("{\"rope_parameters\":{" YARN ",\"truncate\":false}}", !c.rope.truncate);
-    GOOD(
-        "{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":7e5}}}",
-        c.rope.theta == 7e5);
+    GOOD("{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":7e5}}}",
+         c.rope.theta == 7e5);
     GOOD("{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":2},"
          "\"sliding_attention\":{\"rope_type\":\"linear\",\"factor\":2.0},\"other\":null}}",
          c.rope.factor == 2);
@@ -164,25 +150,20 @@ static const struct {
 } bad[] = {
     {ST_UNSUPPORTED, "{\"architectures\":[\"GemmaForCausalLM\"]}",
      "GemmaForCausalLM; supported: LlamaForCausalLM, Mistral"},
-    {ST_UNSUPPORTED, "{\"architectures\":\"-\",\"model_type\":\"gpt2\"}",
-     "\"model_type\" names gpt2; supported"},
+    {ST_UNSUPPORTED, "{\"architectures\":\"-\",\"model_type\":\"gpt2\"}", "\"model_type\" names gpt2; supported"},
     {ST_FORMAT, "{\"architectures\":\"-\"}", "\"architectures\" is missing"},
-    {ST_FORMAT, "{\"architectures\":\"Llama\"}",
-     "\"architectures\" is the string \"Llama\", expected a list"},
+    {ST_FORMAT, "{\"architectures\":\"Llama\"}", "\"architectures\" is the string \"Llama\", expected a list"},
     {ST_FORMAT, "{\"architectures\":[1]}", "\"architectures[0]\" is 1, expected a string"},
     {ST_FORMAT, "{\"num_hidden_layers\":\"-\"}", "\"num_hidden_layers\" is missing"},
     {ST_FORMAT, "{\"num_hidden_layers\":\"four\"}",
      "\"num_hidden_layers\" is the string \"four\", expected an integer in 1..4096"},
-    {ST_FORMAT, "{\"num_hidden_layers\":0}",
-     "\"num_hidden_layers\" is 0, expected an integer in 1.."},
+    {ST_FORMAT, "{\"num_hidden_layers\":0}", "\"num_hidden_layers\" is 0, expected an integer in 1.."},
     {ST_FORMAT, "{\"num_hidden_layers\":100000}", "\"num_hidden_layers\" is 100000, expected"},
     {ST_FORMAT, "{\"hidden_size\":64.0}", "\"hidden_size\" is the number 64, expected an integer"},
     {ST_FORMAT, "{\"hidden_size\":-64}", "\"hidden_size\" is -64, expected an integer"},
-    {ST_FORMAT, "{\"hidden_size\":4611686018427387904}",
-     "\"hidden_size\" is 4611686018427387904, expected"},
+    {ST_FORMAT, "{\"hidden_size\":4611686018427387904}", "\"hidden_size\" is 4611686018427387904, expected"},
     {ST_FORMAT, "{\"hidden_size\":null}", "\"hidden_size\" is missing"},
-    {ST_FORMAT, "{\"hidden_size\":60}",
-     "\"hidden_size\" 60 is not a multiple of \"num_attention_heads\" 8"},
+    {ST_FORMAT, "{\"hidden_size\":60}", "\"hidden_size\" 60 is not a multiple of \"num_attention_heads\" 8"},
     {ST_FORMAT, "{\"intermediate_size\":[]}", "\"intermediate_size\" is a list of 0, expected"},
     {ST_FORMAT, "{\"vocab_size\":true}", "\"vocab_size\" is true, expected"},
     {ST_FORMAT, "{\"vocab_size\":1000000000}", "\"vocab_size\" is 1000000000, expected"},
@@ -192,21 +173,16 @@ static const struct {
     {ST_FORMAT, "{\"num_key_value_heads\":{}}", "\"num_key_value_heads\" is an object, expected"},
     {ST_FORMAT, "{\"head_dim\":\"8\"}", "\"head_dim\" is the string \"8\", expected"},
     {ST_FORMAT, "{\"head_dim\":0}", "\"head_dim\" is 0, expected"},
-    {ST_UNSUPPORTED, "{\"head_dim\":7}",
-     "\"head_dim\" (given or hidden_size / num_attention_heads) is 7"},
+    {ST_UNSUPPORTED, "{\"head_dim\":7}", "\"head_dim\" (given or hidden_size / num_attention_heads) is 7"},
     {ST_UNSUPPORTED, "{\"head_dim\":512}", "is 512; supported: even, up to 256"},
-    {ST_FORMAT, "{\"rms_norm_eps\":\"1e-5\"}",
-     "\"rms_norm_eps\" is the string \"1e-5\", expected a number"},
+    {ST_FORMAT, "{\"rms_norm_eps\":\"1e-5\"}", "\"rms_norm_eps\" is the string \"1e-5\", expected a number"},
     {ST_FORMAT, "{\"rms_norm_eps\":0}", "\"rms_norm_eps\" is 0, expected a number"},
     {ST_FORMAT, "{\"max_position_embeddings\":0}", "\"max_position_embeddings\" is 0, expected"},
-    {ST_FORMAT, "{\"tie_word_embeddings\":1}",
-     "\"tie_word_embeddings\" is 1, expected true or false"},
+    {ST_FORMAT, "{\"tie_word_embeddings\":1}", "\"tie_word_embeddings\" is 1, expected true or false"},
     {ST_FORMAT, "{\"attention_bias\":\"no\"}", "\"attention_bias\" is the string \"no\""},
     {ST_UNSUPPORTED, "{\"hidden_act\":\"gelu\"}", "\"hidden_act\" is \"gelu\"; supported: silu"},
-    {ST_UNSUPPORTED, "{\"quantization_config\":{\"quant_method\":\"gptq\"}}",
-     "quant_method gptq is not supported"},
-    {ST_UNSUPPORTED, "{\"quantization_config\":{}}",
-     "\"quantization_config\": quant_method unnamed"},
+    {ST_UNSUPPORTED, "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quant_method gptq is not supported"},
+    {ST_UNSUPPORTED, "{\"quantization_config\":{}}", "\"quantization_config\": quant_method unnamed"},
     {ST_UNSUPPORTED, "{\"partial_rotary_factor\":0.5}", "\"partial_rotary_factor\" is 0.5, only 1"},
     {ST_UNSUPPORTED, "{\"rope_parameters\":{\"partial_rotary_factor\":0.25}}",
      "\"rope_parameters.partial_rotary_factor\" is 0.25"},
@@ -214,17 +190,13 @@ static const struct {
     {ST_FORMAT, "{\"rope_scaling\":[]}", "\"rope_scaling\" is a list of 0, expected an object"},
     {ST_UNSUPPORTED, "{\"rope_scaling\":{\"type\":\"su\"}}",
      "\"rope_scaling.type\" is \"su\"; supported: default, linear"},
-    {ST_UNSUPPORTED, "{\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
-     "\"rope_scaling.rope_type\" is \"longrope\""},
+    {ST_UNSUPPORTED, "{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "\"rope_scaling.rope_type\" is \"longrope\""},
     {ST_UNSUPPORTED, "{\"rope_parameters\":{\"rope_type\":\"proportional\"}}",
      "\"rope_parameters.rope_type\" is \"prop"},
-    {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":3}}",
-     "\"rope_scaling.rope_type\" is 3, expected a string"},
+    {ST_FORMAT, "{\"rope_scaling\":{\"rope_type\":3}}", "\"rope_scaling.rope_type\" is 3, expected a string"},
     {ST_FORMAT, "{\"rope_scaling\":{\"type\":\"linear\"}}", "\"rope_scaling.factor\" is missing"},
-    {ST_FORMAT, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}",
-     "\"rope_scaling.factor\" is 0, expected"},
-    {ST_FORMAT, "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
-     "\"rope_scaling.low_freq_factor\" is missing"},
+    {ST_FORMAT, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", "\"rope_scaling.factor\" is 0, expected"},
+    {ST_FORMAT, "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}", "\"rope_scaling.low_freq_factor\" is missing"},
     {ST_FORMAT,
      "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_"
      "factor\":1}}",
@@ -241,17 +213,13 @@ static const struct {
     {ST_FORMAT, "{\"rope_parameters\":{\"full_attention\":{},\"rope_type\":\"default\"}}",
      "\"rope_parameters.rope_type\" is the string"},
     {ST_FORMAT, "{" MISTRAL ",\"sliding_window\":0}", "\"sliding_window\" is 0, expected"},
-    {ST_FORMAT, "{" QWEN2 ",\"use_sliding_window\":\"yes\"}",
-     "\"use_sliding_window\" is the string \"yes\""},
+    {ST_FORMAT, "{" QWEN2 ",\"use_sliding_window\":\"yes\"}", "\"use_sliding_window\" is the string \"yes\""},
     {ST_FORMAT, "{" QWEN2 ",\"layer_types\":[\"full_attention\"]}",
      "\"layer_types\" has 1 entries, expected one for each of 4"},
-    {ST_FORMAT, "{" QWEN2 ",\"layer_types\":[1,2,3,4]}",
-     "\"layer_types[]\" is 1, expected a string"},
-    {ST_UNSUPPORTED,
-     "{" QWEN3 ",\"layer_types\":[\"full_attention\",\"linear_attention\",\"x\",\"x\"]}",
+    {ST_FORMAT, "{" QWEN2 ",\"layer_types\":[1,2,3,4]}", "\"layer_types[]\" is 1, expected a string"},
+    {ST_UNSUPPORTED, "{" QWEN3 ",\"layer_types\":[\"full_attention\",\"linear_attention\",\"x\",\"x\"]}",
      "\"layer_types\" has \"linear_attention\"; supported"},
-    {ST_FORMAT,
-     "{" QWEN3 ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"x\",\"x\"]}",
+    {ST_FORMAT, "{" QWEN3 ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"x\",\"x\"]}",
      "\"layer_types\" has sliding_attention, but \"use_sliding_window\""},
 };
 
@@ -261,11 +229,9 @@ static void test_bad(void)
         err e;
         model_config c;
         is_err(parse(&c, bad[i].change, &e), &e, bad[i].st, bad[i].want, "%s", bad[i].change);
-        ok(strncmp(e.msg, "dir/config.json: ", 17) == 0 && !c.window,
-           "  names the file, frees all");
+        ok(strncmp(e.msg, "dir/config.json: ", 17) == 0 && !c.window, "  names the file, frees all");
     }
-    const char *const texts[] = {"",  "[]",      "{\"a\":1,\"a\":2}", "{\"hidden_size\":1e999}",
-                                 "{", "\xff\xfe"};
+    const char *const texts[] = {"", "[]", "{\"a\":1,\"a\":2}", "{\"hidden_size\":1e999}", "{", "\xff\xfe"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         err e = {0};
         model_config c;
@@ -276,8 +242,7 @@ static void test_bad(void)
     for (int i = 0; i < 40; i++) strcat(deep, "[");
     err e = {0};
     model_config c;
-    is_err(model_config_parse(&c, deep, strlen(deep), "config.json", &e), &e, ST_FORMAT,
-           "nested 41 deep", "nesting");
+    is_err(model_config_parse(&c, deep, strlen(deep), "config.json", &e), &e, ST_FORMAT, "nested 41 deep", "nesting");
 }
 
 static void test_folders(void)
@@ -285,12 +250,10 @@ static void test_folders(void)
     const char *dir = "test_config.tmp";
     err e = {0};
     model_config c;
-    is_err(model_config_read(&c, "no/such/folder", &e), &e, ST_IO, "no/such/folder: no such folder",
-           "missing folder");
+    is_err(model_config_read(&c, "no/such/folder", &e), &e, ST_IO, "no/such/folder: no such folder", "missing folder");
     mkdir(dir, 0777);
     e = (err){0};
-    is_err(model_config_read(&c, dir, &e), &e, ST_IO, "test_config.tmp/config.json: No such file",
-           "missing file");
+    is_err(model_config_read(&c, dir, &e), &e, ST_IO, "test_config.tmp/config.json: No such file", "missing file");
     FILE *f = fopen("test_config.tmp/config.json", "w");
     if (f) {
         fputs(base, f);

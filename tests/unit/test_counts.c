@@ -96,8 +96,7 @@ static bytes of_pariskv(int64_t n)
 static bytes of_actqkv(int64_t n)
 {
     int64_t blocks = (n - 1 - 19) / 4, formed = (n - 19) / 4 - blocks, tokens = 16 + 3 + 12 + (n - 19 - 4 * blocks);
-    return (bytes){rows(tokens + 4 * formed), rows(tokens),
-                   blocks * T_HEADS * ROW + T_HEADS * 4 * (15 + 4 * formed)};
+    return (bytes){rows(tokens + 4 * formed), rows(tokens), blocks * T_HEADS * ROW + T_HEADS * 4 * (15 + 4 * formed)};
 }
 
 /* 2 bits: 2 bytes a row; two f16 a channel for 8 keys, two for a value. The step sees the state of n - 1 tokens. */
@@ -147,10 +146,10 @@ static void check_case(rig *r, size_t c)
         b = attn_seq_stats(s);
         double k = (double)(others * one.k + dense * f.k), v = (double)(others * one.v + dense * f.v);
         double index = (double)(others * one.index);
-        good &= ok(b.k_read - a.k_read == k && b.kv_read - a.kv_read == k + v && b.index_read - a.index_read == index,
-                   "%s, %s, %lld tokens: K %g, expected %g; K and V %g, %g; index %g, %g", r->be->name, spec,
-                   (long long)n, b.k_read - a.k_read, k, b.kv_read - a.kv_read, k + v, b.index_read - a.index_read,
-                   index);
+        good &=
+            ok(b.k_read - a.k_read == k && b.kv_read - a.kv_read == k + v && b.index_read - a.index_read == index,
+               "%s, %s, %lld tokens: K %g, expected %g; K and V %g, %g; index %g, %g", r->be->name, spec, (long long)n,
+               b.k_read - a.k_read, k, b.kv_read - a.kv_read, k + v, b.index_read - a.index_read, index);
         keys += k + index;
         all += (double)(T_LAYERS * rows(n));
     }

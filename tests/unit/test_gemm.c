@@ -10,7 +10,12 @@ typedef struct {
     size_t n, m, k;
 } shape;
 
-static const shape SHAPES[] = {{16, 1, 1}, {16, 7, 33}, {17, 48, 64}, {64, 96, 200}, {33, 130, 1000}, {100, 301, 257},
+static const shape SHAPES[] = {{16, 1, 1},
+                               {16, 7, 33},
+                               {17, 48, 64},
+                               {64, 96, 200},
+                               {33, 130, 1000},
+                               {100, 301, 257},
                                /* several panels: K x 4 bytes x rows is beyond 4 MB */
                                {16, 300, 8192}};
 
@@ -24,7 +29,8 @@ static void compare(backend *be, bool bias, double limit, dtype t, group *g)
         void *values = random_as(&r, s.m * s.k, t), *b = random_as(&r, s.m, t);
         memcpy(w, values, bytes);
         float *x = random_f32(&r, s.n * s.k), *got = xmalloc(8 * s.n * s.m), *want = xmalloc(4 * s.n * s.m);
-        linear_job jobs[2] = {{.out = at(got), .w = {at(w), t, s.m, s.k}}, {.out = at(got + s.n * s.m), .w = {at(w), t, s.m, s.k}}};
+        linear_job jobs[2] = {{.out = at(got), .w = {at(w), t, s.m, s.k}},
+                              {.out = at(got + s.n * s.m), .w = {at(w), t, s.m, s.k}}};
         if (bias) jobs[0].bias = (weight){at(b), t, 1, s.m};
         linear_job exact = jobs[0];
         exact.out = at(want);
@@ -41,16 +47,16 @@ static void compare(backend *be, bool bias, double limit, dtype t, group *g)
 }
 
 /* After the first decode step and the first prompt of a size, nothing is allocated. */
-static void test_no_allocation(backend *be)
+static void test_no_allocation(backend *be, dtype t)
 {
     rng r = {32};
     float *w = random_f32(&r, 64 * 64), *x = random_f32(&r, 32 * 64), *out = xmalloc(4 * 32 * 64);
-    linear_job j = {.out = at(out), .w = {at(w), DT_BF16, 64, 64}};
-    be->ops->linear(be, &j, 1, at(x), 32, false);
+    linear_job j = {.out = at(out), .w = {at(w), t, 64, 64}};
+    for (int exact = 0; exact < 2; exact++) be->ops->linear(be, &j, 1, at(x), 32, exact);
     long before = mem_test_count();
-    be->ops->linear(be, &j, 1, at(x), 32, false);
-    for (int i = 0; i < 10; i++) be->ops->linear(be, &j, 1, at(x), 1, false);
-    is_int(mem_test_count() - before, 0, "linear allocates nothing after its first call");
+    for (size_t n = 1; n <= 32; n += 31)
+        for (int exact = 0; exact < 2; exact++) be->ops->linear(be, &j, 1, at(x), n, exact);
+    is_int(mem_test_count() - before, 0, "%s: linear allocates nothing after its first calls", dtype_name(t));
     free(w), free(x), free(out);
 }
 
@@ -70,7 +76,8 @@ int main(void)
         group_end(&plain, "many rows against the built-in product", dtype_name(ALL_TYPES[t]));
         group_end(&bias, "the same with a bias", dtype_name(ALL_TYPES[t]));
     }
-    test_no_allocation(be);
+    test_no_allocation(be, DT_BF16);
+    test_no_allocation(be, DT_Q8);
     is_ok(backend_fault(be, &e), &e, "no fault");
     backend_close(be);
     return tap_done();

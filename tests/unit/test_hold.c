@@ -16,8 +16,8 @@
 #include "model/session.h"
 #include "tests/tap.h"
 
-#define CACHE "test_hold.tmp/cache/kvasir"
-#define TIED "tests/data/models/llama31-f32-tied"
+#define CACHE  "test_hold.tmp/cache/kvasir"
+#define TIED   "tests/data/models/llama31-f32-tied"
 #define UNTIED "tests/data/models/llama31-bf16-untied-sharded"
 #define BIASED "tests/data/models/qwen2-f16"
 
@@ -47,7 +47,6 @@ static status open_held(model **m, const char *rel, dtype t, const char *dir, er
     return st;
 }
 
-
 /* Logits of the token behind N others. */
 static status logits_with(const model *m, const decoder_options *o, float out[VOCAB_MAX], err *e)
 {
@@ -60,7 +59,7 @@ static status logits_with(const model *m, const decoder_options *o, float out[VO
     for (int i = 0; i < N; i++) ids[i] = (i * 37 + 5) % m->config.vocab;
     TRY(attn_spec_parse(&spec, "full", &ao, e));
     TRY(decoder_create(&d, m, o, e));
-    status st = session_create(&s, d, &spec, N + 1, e);
+    status st = session_create(&s, d, &spec, session_of(N + 1), e);
     prefill_options p = {.which = LOGITS_LAST};
     if (st == ST_OK) st = session_prefill(&s, 1, ids, N, &p, e);
     if (st == ST_OK) st = session_decode(&s, 1, ids, all, e);

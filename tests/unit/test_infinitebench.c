@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/infinitebench.h"
+#include "eval/infinitebench/infinitebench.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tests/unit/prompt_fixture.h"
@@ -51,16 +51,13 @@ static void test_fields(void)
     } cases[] = {
         {"{'dataset':'passkey','context':'c','input':'q','answer':'1'}", "{input}", "q"},
         {"{'dataset':'longbook_qa_eng','context':'c','input':'q','answer':'1'}", "{question}", "q"},
-        {"{'dataset':'longbook_qa_eng','context':'c','input':'q','answer':'1'}", "{input}",
-         "(none)"},
+        {"{'dataset':'longbook_qa_eng','context':'c','input':'q','answer':'1'}", "{input}", "(none)"},
         {"{'dataset':'code_run','context':'c','input':'func_ func_1() func_2(-) "
          "func_03(-45)+func_4(1)',"
          "'answer':[1]}",
          "{func_call}", "func_03(-45)"},
-        {"{'dataset':'code_run','context':'c','input':'func_func_1(2','answer':1}", NULL,
-         "'input' has no call"},
-        {"{'dataset':'code_run','context':'c','input':'func_func_1(2)','answer':1}", "{func}",
-         "func_1"},
+        {"{'dataset':'code_run','context':'c','input':'func_func_1(2','answer':1}", NULL, "'input' has no call"},
+        {"{'dataset':'code_run','context':'c','input':'func_func_1(2)','answer':1}", "{func}", "func_1"},
         {"{'dataset':'math_find','context':'c','input':'x\\nThe 2nd LARGEST of of "
          "it.\\nof','answer':[4.5]}",
          "{prefix}", "What is the 2nd largest of in the following list?"},
@@ -68,11 +65,9 @@ static void test_fields(void)
          "'input' asks for nothing"},
         {"{'dataset':'math_find','context':'c','input':'The The a of','answer':1}", "{prefix}",
          "What is the the a in the following list?"},
-        {"{'dataset':'kv_retrieval','context':'c','input':'\\nKey: \\\"" KEY
-         "\\\"\\n','answer':'1'}",
-         "{key}", "\"" KEY "\""},
-        {"{'dataset':'kv_retrieval','context':'c','input':'which?','answer':'1'}", "{key}",
-         "(none)"},
+        {"{'dataset':'kv_retrieval','context':'c','input':'\\nKey: \\\"" KEY "\\\"\\n','answer':'1'}", "{key}",
+         "\"" KEY "\""},
+        {"{'dataset':'kv_retrieval','context':'c','input':'which?','answer':'1'}", "{key}", "(none)"},
         {"{'dataset':'code_debug','context':'c','input':'','answer':['b'],'options':['a','b','c','"
          "d']}",
          "{OPTION_C}", "c"},
@@ -82,15 +77,13 @@ static void test_fields(void)
          "'options': number 4 is no text"},
         {"{'dataset':'code_debug','context':'c','answer':'e','options':['a','b','c','d']}", NULL,
          "'answer' is none of 'options'"},
-        {"{'dataset':'code_debug','context':'c','answer':['b','E'],'options':['a','b','c','d']}",
-         NULL, "'answer': expected an option, or it and its letter"},
+        {"{'dataset':'code_debug','context':'c','answer':['b','E'],'options':['a','b','c','d']}", NULL,
+         "'answer': expected an option, or it and its letter"},
         {"{'dataset':'passkey','context':'c','answer':'1'}", NULL, "'input': expected a text"},
-        {"{'dataset':'passkey','context':5,'input':'q','answer':'1'}", NULL,
-         "'context': expected a text"},
+        {"{'dataset':'passkey','context':5,'input':'q','answer':'1'}", NULL, "'context': expected a text"},
         {"{'dataset':'passkey','context':'c\\u0000','input':'q','answer':'1'}", NULL,
          "'context' holds the character U+0000"},
-        {"{'dataset':'passkey','context':'c','input':'q','answer':''}", NULL,
-         "'answer': all of it is empty"},
+        {"{'dataset':'passkey','context':'c','input':'q','answer':''}", NULL, "'answer': all of it is empty"},
         {"{'dataset':'passkey','context':'c','input':'q'}", NULL, "'answer': expected a list"},
         {"{'dataset':'pass','context':'c','input':'q','answer':'1'}", NULL,
          "'dataset': 'pass' is no dataset of InfiniteBench; the nearest name is passkey"},
@@ -143,18 +136,13 @@ static void test_labels(void)
                     "\"answer\":[\"d\"],\"options\":[\"a\",\"b\",\"c\",\"d\"]}",
                     &e),
           &e, "an option");
-    ok(s.p.n_answers == 2 && s.p.answers[1].n == 1 && s.p.answers[1].s[0] == 'D',
-       "gets its letter");
+    ok(s.p.n_answers == 2 && s.p.answers[1].n == 1 && s.p.answers[1].s[0] == 'D', "gets its letter");
     ok(json_array_size(s.answers) == 2, "in the results too");
     infinitebench_sample_free(&s);
-    is_ok(
-        read_line(
-            &s, PROMPTS_OFFICIAL,
-            "{\"dataset\":\"math_find\",\"context\":\"c\",\"input\":\"The x of\",\"answer\":[5.0]}",
-            &e),
-        &e, "a number");
-    ok(s.p.n_answers == 1 && strcmp(s.p.answers[0].s, "5.0") == 0 &&
-           json_is_real(json_array_get(s.answers, 0)),
+    is_ok(read_line(&s, PROMPTS_OFFICIAL,
+                    "{\"dataset\":\"math_find\",\"context\":\"c\",\"input\":\"The x of\",\"answer\":[5.0]}", &e),
+          &e, "a number");
+    ok(s.p.n_answers == 1 && strcmp(s.p.answers[0].s, "5.0") == 0 && json_is_real(json_array_get(s.answers, 0)),
        "stays what it is");
     infinitebench_sample_free(&s);
     is_err(read_line(&s, PROMPTS_INFLLM,
@@ -209,17 +197,13 @@ static void test_hidden(const char *name, const char *what, size_t digits)
     for (at.number = 0; at.number < at.count; at.number++) {
         double depth;
         char hidden[160], question[64];
-        json_t *j = generate(&at, 10, &depth), *longer = generate(&at, 40, &depth),
-               *again = generate(&at, 10, &depth);
+        json_t *j = generate(&at, 10, &depth), *longer = generate(&at, 40, &depth), *again = generate(&at, 10, &depth);
         const char *key = string_in(j, "answer");
         size_t before = 10 * (size_t)at.number / 4;
-        snprintf(hidden, sizeof hidden, "The %s is %s. Remember it. %s is the %s.\n", what, key,
-                 key, what);
+        snprintf(hidden, sizeof hidden, "The %s is %s. Remember it. %s is the %s.\n", what, key, key, what);
         snprintf(question, sizeof question, "What is the %s?", what);
-        ok(strlen(key) == digits && strspn(key, "0123456789") == digits && runs(key) <= 5,
-           "%s: the key %s", name, key);
-        ok(is_hidden(string_in(j, "context"), hidden, before, 10 - before) &&
-               depth == 10.0 * (double)before,
+        ok(strlen(key) == digits && strspn(key, "0123456789") == digits && runs(key) <= 5, "%s: the key %s", name, key);
+        ok(is_hidden(string_in(j, "context"), hidden, before, 10 - before) && depth == 10.0 * (double)before,
            "behind %zu of 10 sentences", before);
         is_str(string_in(j, "input"), question, "the question");
         ok(json_equal(j, again) && strcmp(key, string_in(longer, "answer")) == 0,
@@ -245,8 +229,7 @@ static bool keys_differ(infinitebench_place a, infinitebench_place b)
 
 static void test_places(void)
 {
-    infinitebench_place a = {task_of("kv_retrieval"), 42, 4096, 1, 5}, seed = a, length = a,
-                        number = a, count = a;
+    infinitebench_place a = {task_of("kv_retrieval"), 42, 4096, 1, 5}, seed = a, length = a, number = a, count = a;
     double depth;
     seed.seed = 43;
     length.length = 4097;
@@ -285,16 +268,14 @@ static void test_pairs(void)
     char want[160];
     ok(strncmp(context, begin, strlen(begin)) == 0, "it begins as the official ones");
     json_t *pairs = json_loads(context + strlen(begin), JSON_REJECT_DUPLICATES, &je);
-    if (!ok(pairs && json_object_size(pairs) == UNITS, "%d keys, none of them twice", UNITS))
-        return;
+    if (!ok(pairs && json_object_size(pairs) == UNITS, "%d keys, none of them twice", UNITS)) return;
     json_object_foreach(pairs, key, value)
     {
         bad += !is_uuid(key) || !is_uuid(json_string_value(value));
         if (i++ == UNITS * 3 / 10) asked = key;
     }
     ok(bad == 0, "all of them UUIDs");
-    snprintf(want, sizeof want,
-             "\nKey: \"%s\"\nThe value associated with the specified key is: ", asked);
+    snprintf(want, sizeof want, "\nKey: \"%s\"\nThe value associated with the specified key is: ", asked);
     is_str(string_in(j, "input"), want, "number 750 of 2500 is asked for");
     is_str(string_in(j, "answer"), string_in(pairs, asked), "its value is the answer");
     ok(strncmp(string_in(few, "context"), context, strlen(string_in(few, "context")) - 1) == 0,
@@ -315,8 +296,7 @@ static size_t units_of(const infinitebench_sample *s)
     return n;
 }
 
-static size_t tokens_of(const infinitebench_prompts *p, const prompter *how,
-                        const infinitebench_sample *s)
+static size_t tokens_of(const infinitebench_prompts *p, const prompter *how, const infinitebench_sample *s)
 {
     prompt_tokens t;
     if (infinitebench_prompt_make(&t, p, how, s, NULL) != ST_OK) abort();
@@ -325,8 +305,7 @@ static size_t tokens_of(const infinitebench_prompts *p, const prompter *how,
     return n;
 }
 
-static void check_longest(const prompter *how, const infinitebench_prompts *p,
-                          const infinitebench_place *at)
+static void check_longest(const prompter *how, const infinitebench_prompts *p, const infinitebench_place *at)
 {
     infinitebench_sample s, more;
     line_reader r = {.name = "x", .number = 1};
@@ -341,8 +320,8 @@ static void check_longest(const prompter *how, const infinitebench_prompts *p,
     if (infinitebench_generate(&line, &depth, at, units + 1, &e) != ST_OK ||
         infinitebench_sample_read(&more, p, &r, line, strlen(line), at->task, &e) != ST_OK)
         abort();
-    ok(n <= room && tokens_of(p, how, &more) > room,
-       "%zu units fill %zu of %zu tokens, one more does not fit", units, n, room);
+    ok(n <= room && tokens_of(p, how, &more) > room, "%zu units fill %zu of %zu tokens, one more does not fit", units,
+       n, room);
     ok(s.length == at->length && s.index == at->number && s.depth >= 0, "it knows its place");
     free(line);
     infinitebench_sample_free(&s);
@@ -403,8 +382,7 @@ static void test_last_token(void)
     err e;
     if (!t) return;
     is_ok(read_line(&s, PROMPTS_OFFICIAL,
-                    "{\"dataset\":\"passkey\",\"context\":\"c\",\"input\":\"q\",\"answer\":\"1\"}",
-                    &e),
+                    "{\"dataset\":\"passkey\",\"context\":\"c\",\"input\":\"q\",\"answer\":\"1\"}", &e),
           &e, "a sample");
     is_ok(infinitebench_prompt_make(&chat, &sets[PROMPTS_CHAT], &how, &s, &e), &e, "chat");
     is_ok(infinitebench_prompt_make(&infllm, &sets[PROMPTS_INFLLM], &how, &s, &e), &e, "infllm");
@@ -422,25 +400,22 @@ static void test_sets(void)
 {
     infinitebench_set set;
     err e = {0};
-    is_err(infinitebench_set_parse(&set, "gpt4", &e), &e, ST_USAGE, "--prompts: 'gpt4'",
-           "an unknown set");
+    is_err(infinitebench_set_parse(&set, "gpt4", &e), &e, ST_USAGE, "--prompts: 'gpt4'", "an unknown set");
     size_t kv = task_of("kv_retrieval"), six = 0;
-    ok(sets[0].n_new[kv] == 50 && sets[1].n_new[kv] == 50 && sets[2].n_new[kv] == 100,
-       "lengths of answers");
+    ok(sets[0].n_new[kv] == 50 && sets[1].n_new[kv] == 50 && sets[2].n_new[kv] == 100, "lengths of answers");
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) six += infinitebench_tasks[i].in_table;
     ok(six == 6 && infinitebench_tasks[5].in_table, "the six of the table are the first");
     infinitebench_prompts p;
     e = (err){0};
-    is_err(infinitebench_prompts_open(&p, "/nonexistent", PROMPTS_CHAT, &e), &e, ST_IO,
-           "official_prompts.json", "no prompts");
+    is_err(infinitebench_prompts_open(&p, "/nonexistent", PROMPTS_CHAT, &e), &e, ST_IO, "official_prompts.json",
+           "no prompts");
     infinitebench_prompts_close(&p);
 }
 
 /* ---- against the official steps ---- */
 
 /* Line number `index` of a file of samples, with the prompts of a set. */
-static bool read_sample(infinitebench_sample *s, const char *rel, size_t index,
-                        infinitebench_set set)
+static bool read_sample(infinitebench_sample *s, const char *rel, size_t index, infinitebench_set set)
 {
     line_reader r = {.name = rel};
     const char *line;
@@ -451,8 +426,7 @@ static bool read_sample(infinitebench_sample *s, const char *rel, size_t index,
     r.s = text;
     bool there = next_line(&r, &line, &n);
     for (size_t i = 0; i < index && there; i++) there = next_line(&r, &line, &n);
-    there = there &&
-            infinitebench_sample_read(s, &sets[set], &r, line, n, DATASET_UNKNOWN, &e) == ST_OK;
+    there = there && infinitebench_sample_read(s, &sets[set], &r, line, n, DATASET_UNKNOWN, &e) == ST_OK;
     if (!there) printf("# %s\n", e.msg);
     mem_free(text);
     return there;
@@ -474,10 +448,7 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
                     .halves = true,
                     .clean = r->clean};
     prompt_tokens out;
-    if (!read_sample(&s,
-                     own ? "eval/data/infinitebench/samples.jsonl"
-                         : "tests/data/infinitebench/odd.jsonl",
-                     index, set))
+    if (!read_sample(&s, own ? "eval/infinitebench/samples.jsonl" : "tests/data/infinitebench/odd.jsonl", index, set))
         return false;
     status st = infinitebench_prompt_make(&out, &sets[set], &how, &s, NULL);
     infinitebench_sample_free(&s);
@@ -494,10 +465,10 @@ int main(void)
     err e = {0};
     char dir[4096];
     bool good = true;
-    snprintf(dir, sizeof dir, "%s", tap_path("eval/data"));
+    snprintf(dir, sizeof dir, "%s", tap_path("eval"));
     for (int i = 0; i < 3; i++)
-        good &= is_ok(infinitebench_prompts_open(&sets[i], dir, (infinitebench_set)i, &e), &e,
-                      "prompts %s", infinitebench_set_name((infinitebench_set)i));
+        good &= is_ok(infinitebench_prompts_open(&sets[i], dir, (infinitebench_set)i, &e), &e, "prompts %s",
+                      infinitebench_set_name((infinitebench_set)i));
     if (good) {
         test_sets();
         test_fields();

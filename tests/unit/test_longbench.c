@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "eval/longbench.h"
+#include "eval/longbench/longbench.h"
 #include "tests/unit/metric_rows.h"
 
 static longbench_table table;
@@ -50,11 +50,9 @@ static void test_table(void)
     for (size_t i = 0; i < table.n && i < N_EXPECTED; i++) {
         const longbench_dataset *d = &table.d[i];
         const char *f = expected[i].flags;
-        ok(strcmp(d->name, expected[i].name) == 0 &&
-               strcmp(metric_name(d->metric), expected[i].metric) == 0 &&
-               d->max_new_tokens == expected[i].max_new &&
-               d->longbench_e == (strchr(f, 'E') != NULL) && d->chat == (strchr(f, 'c') != NULL) &&
-               d->first_line == (strchr(f, '1') != NULL),
+        ok(strcmp(d->name, expected[i].name) == 0 && strcmp(metric_name(d->metric), expected[i].metric) == 0 &&
+               d->max_new_tokens == expected[i].max_new && d->longbench_e == (strchr(f, 'E') != NULL) &&
+               d->chat == (strchr(f, 'c') != NULL) && d->first_line == (strchr(f, '1') != NULL),
            "%s is as the benchmark has it", expected[i].name);
     }
 }
@@ -72,13 +70,12 @@ static void test_find(void)
     is_str(d->name, "samsum", "is found");
     for (size_t i = 0; i < sizeof near / sizeof *near; i++) {
         e = (err){0};
-        is_err(longbench_find(&d, &table, near[i][0], strlen(near[i][0]), &e), &e, ST_USAGE,
-               near[i][1], "nearest to '%s'", near[i][0]);
+        is_err(longbench_find(&d, &table, near[i][0], strlen(near[i][0]), &e), &e, ST_USAGE, near[i][1],
+               "nearest to '%s'", near[i][0]);
     }
     memset(long_name, 'x', sizeof long_name);
     e = (err){0};
-    is_err(longbench_find(&d, &table, long_name, sizeof long_name, &e), &e, ST_USAGE, "nearest",
-           "a long name");
+    is_err(longbench_find(&d, &table, long_name, sizeof long_name, &e), &e, ST_USAGE, "nearest", "a long name");
 }
 
 /* ---- scores ---- */
@@ -86,15 +83,13 @@ static void test_find(void)
 /* One row of the fixture: scores all its samples. */
 static bool score_row(const json_t *row, scores *s)
 {
-    const json_t *preds = json_object_get(row, "predictions"),
-                 *labels = json_object_get(row, "all_classes");
+    const json_t *preds = json_object_get(row, "predictions"), *labels = json_object_get(row, "all_classes");
     const char *name = json_string_value(json_object_get(row, "dataset"));
     const longbench_dataset *d;
     utf8_text answer[8], label[16];
     err e = {0};
-    metric_case c = {.answers = answer,
-                     .classes = json_is_array(labels) ? label : NULL,
-                     .n_classes = json_array_size(labels)};
+    metric_case c = {
+        .answers = answer, .classes = json_is_array(labels) ? label : NULL, .n_classes = json_array_size(labels)};
     for (size_t i = 0; i < c.n_classes; i++) label[i] = json_text(json_array_get(labels, i));
     if (longbench_find(&d, &table, name, strlen(name), &e) != ST_OK) return false;
     for (size_t i = 0; i < json_array_size(preds); i++) {
@@ -119,15 +114,14 @@ static void test_scorer(void)
         scores s = {0};
         double mean[LONGBENCH_BUCKETS];
         bool same = true;
-        ok(score_row(j, &s) && longbench_bucket_means(&s, mean, NULL) == ST_OK, "line %zu: scored",
-           rows.r.number);
+        ok(score_row(j, &s) && longbench_bucket_means(&s, mean, NULL) == ST_OK, "line %zu: scored", rows.r.number);
         double total = scores_mean(&s), want = json_number_value(json_object_get(j, "score"));
         for (size_t b = 0; b < LONGBENCH_BUCKETS; b++) {
             const json_t *e = json_array_get(json_object_get(j, "score_e"), b);
             same &= json_is_null(e) ? isnan(mean[b]) : mean[b] == json_number_value(e);
         }
-        ok(total == want && same, "line %zu: %.2f of %zu samples, %.2f %.2f %.2f", rows.r.number,
-           total, s.n, mean[0], mean[1], mean[2]);
+        ok(total == want && same, "line %zu: %.2f of %zu samples, %.2f %.2f %.2f", rows.r.number, total, s.n, mean[0],
+           mean[1], mean[2]);
         scores_free(&s);
     }
     ok(n >= 15, "%d data sets", n);
@@ -145,8 +139,7 @@ static void write_file(const char *path, const char *s, size_t n)
     if (!f || fwrite(s, 1, n, f) != n || fclose(f) != 0) abort();
 }
 
-static status score_text(const char *dataset, const char *s, size_t n, bool need_length,
-                         scores *out, err *e)
+static status score_text(const char *dataset, const char *s, size_t n, bool need_length, scores *out, err *e)
 {
     char path[64];
     const longbench_dataset *d;
@@ -162,10 +155,9 @@ static status score_text(const char *dataset, const char *s, size_t n, bool need
 
 static void test_files(void)
 {
-    static const char good[] =
-        "{\"pred\":\"x\",\"answers\":[\"x\"],\"all_classes\":[\"y\"],\"length\":1}\r\n \n"
-        "{\"answers\":[\"z\\u0000\",\"q\"],\"pred\":\"\\nz\\u0000\\nx\",\"all_classes\":[\"x\","
-        "\"z\\u0000\"]}";
+    static const char good[] = "{\"pred\":\"x\",\"answers\":[\"x\"],\"all_classes\":[\"y\"],\"length\":1}\r\n \n"
+                               "{\"answers\":[\"z\\u0000\",\"q\"],\"pred\":\"\\nz\\u0000\\nx\",\"all_classes\":[\"x\","
+                               "\"z\\u0000\"]}";
     static const struct {
         const char *s, *message;
     } bad[] = {
@@ -191,26 +183,24 @@ static void test_files(void)
     scores s;
     err e;
     is_ok(score_text("trec", good, sizeof good - 1, false, &s, &e), &e, "a good file");
-    ok(s.n == 2 && s.score[0] == 1 && s.score[1] == 1,
-       "the last line's classes hold for all; only first lines count");
+    ok(s.n == 2 && s.score[0] == 1 && s.score[1] == 1, "the last line's classes hold for all; only first lines count");
     scores_free(&s);
-    is_err(score_text("trec", good, sizeof good - 1, true, &s, &e), &e, ST_FORMAT,
-           "line 3: 'length' is missing", "the same for LongBench-E");
+    is_err(score_text("trec", good, sizeof good - 1, true, &s, &e), &e, ST_FORMAT, "line 3: 'length' is missing",
+           "the same for LongBench-E");
     scores_free(&s);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        is_err(score_text("qasper", bad[i].s, strlen(bad[i].s), true, &s, &e), &e, ST_FORMAT,
-               bad[i].message, "file %zu", i);
+        is_err(score_text("qasper", bad[i].s, strlen(bad[i].s), true, &s, &e), &e, ST_FORMAT, bad[i].message,
+               "file %zu", i);
         scores_free(&s);
     }
-    is_err(score_text("trec", bad[14].s, strlen(bad[14].s), false, &s, &e), &e, ST_FORMAT,
-           "line 1: classification", "a classification without classes");
+    is_err(score_text("trec", bad[14].s, strlen(bad[14].s), false, &s, &e), &e, ST_FORMAT, "line 1: classification",
+           "a classification without classes");
     scores_free(&s);
 }
 
 static void test_bad_table(void)
 {
-    static const char row[] =
-        "\"group\":\"g\",\"chat\":true,\"first_line\":true,\"longbench_e\":true";
+    static const char row[] = "\"group\":\"g\",\"chat\":true,\"first_line\":true,\"longbench_e\":true";
     static const struct {
         const char *more, *message;
     } bad[] = {{",\"metric\":\"qa\",\"max_new_tokens\":1", "unknown metric 'qa'"},
@@ -232,12 +222,11 @@ static void test_bad_table(void)
     write_file(prompts, "{\"y\":\"\"}", 8);
     for (size_t i = 0; i <= sizeof bad / sizeof *bad; i++) {
         bool empty = i == sizeof bad / sizeof *bad;
-        int n = empty ? snprintf(text, sizeof text, "{}")
-                      : snprintf(text, sizeof text, "{\"x\":{%s%s}}", row, bad[i].more);
+        int n =
+            empty ? snprintf(text, sizeof text, "{}") : snprintf(text, sizeof text, "{\"x\":{%s%s}}", row, bad[i].more);
         write_file(path, text, (size_t)n);
         e = (err){0};
-        is_err(longbench_open(&t, work, &e), &e, ST_FORMAT, empty ? "no dataset" : bad[i].message,
-               "table %zu", i);
+        is_err(longbench_open(&t, work, &e), &e, ST_FORMAT, empty ? "no dataset" : bad[i].message, "table %zu", i);
         longbench_close(&t);
     }
     unlink(path);
@@ -249,8 +238,7 @@ int main(void)
 {
     err e = {0};
     if (!mkdtemp(work)) abort();
-    if (!is_ok(longbench_open(&table, tap_path("eval/data"), &e), &e, "the table opens"))
-        return tap_done();
+    if (!is_ok(longbench_open(&table, tap_path("eval"), &e), &e, "the table opens")) return tap_done();
     if (!is_ok(metrics_create(&m, jieba_dir(), &e), &e, "metrics")) return tap_done();
     test_table();
     test_find();

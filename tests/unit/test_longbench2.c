@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/longbench2.h"
+#include "eval/longbench2/longbench2.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tests/unit/prompt_fixture.h"
@@ -51,8 +51,7 @@ static void test_choices(void)
         {"\xe7\xad\x94\xef\xbc\x9aThe correct answer is (A)\xe3\x80\x82", 'A'},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        is_int(longbench2_choice(text_of(cases[i].output)), cases[i].want, "choice of output %zu",
-               i);
+        is_int(longbench2_choice(text_of(cases[i].output)), cases[i].want, "choice of output %zu", i);
     is_int(longbench2_choice((utf8_text){"\0The correct answer is (C)\0", 27}), 'C', "beside NULs");
     is_int(longbench2_choice((utf8_text){NULL, 0}), 0, "of nothing");
 }
@@ -106,8 +105,7 @@ static void test_fill(void)
             for (int p = 0; p < LONGBENCH2_PROMPTS; p++) {
                 char key[64];
                 prompt_text t;
-                snprintf(key, sizeof key, "expected_prompt_%s",
-                         longbench2_prompt_name((longbench2_prompt)p));
+                snprintf(key, sizeof key, "expected_prompt_%s", longbench2_prompt_name((longbench2_prompt)p));
                 utf8_text want = text_in(json_object_get(d.s[i].root, key));
                 n++;
                 if (longbench2_fill(&t, &templates, (longbench2_prompt)p, &d.s[i],
@@ -136,8 +134,7 @@ static void test_strip(void)
     s.context = text_of(all);
     is_ok(longbench2_fill(&t, &templates, LONGBENCH2_0SHOT, &s, (utf8_text){0}, &e), &e, "filled");
     ok(t.s && strstr(t.s, "<text>\n\n</text>"), "a context of white space is empty");
-    ok(t.s && strstr(t.s, "this question: \xe2\x80\x8b x\xef\xbb\xbf\nChoices"),
-       "U+200B and U+FEFF stay");
+    ok(t.s && strstr(t.s, "this question: \xe2\x80\x8b x\xef\xbb\xbf\nChoices"), "U+200B and U+FEFF stay");
     mem_free(t.s);
 }
 
@@ -173,9 +170,9 @@ static void test_truncation(void)
 
 /* ---- data ---- */
 
-#define RECORD                                                                                     \
-    "\"_id\":\"i\",\"difficulty\":\"easy\",\"length\":\"short\",\"question\":\"q\",\"choice_A\":"  \
-    "\"a\","                                                                                       \
+#define RECORD                                                                                                         \
+    "\"_id\":\"i\",\"difficulty\":\"easy\",\"length\":\"short\",\"question\":\"q\",\"choice_A\":"                      \
+    "\"a\","                                                                                                           \
     "\"choice_B\":\"b\",\"choice_C\":\"c\",\"choice_D\":\"d\","
 #define GOOD "{" RECORD "\"answer\":\"A\",\"context\":\"c\"}"
 
@@ -221,9 +218,7 @@ static void test_data(void)
     reads(GOOD "\n" GOOD "\n\n" GOOD, 3);
     reads("[" GOOD "]", 1);
     reads("\n [\n" GOOD " ,\n" GOOD "\n]\n ", 2);
-    reads("[{\"a\":\"],\\\"[{\",\"b\":[[1,2],{\"x\":[]}]," RECORD
-          "\"answer\":\"D\",\"context\":\"}],{\\\\\"}]",
-          1);
+    reads("[{\"a\":\"],\\\"[{\",\"b\":[[1,2],{\"x\":[]}]," RECORD "\"answer\":\"D\",\"context\":\"}],{\\\\\"}]", 1);
     refuses("", "no samples");
     refuses("[]", "no samples");
     refuses("[", "record 1: not valid JSON");
@@ -235,20 +230,15 @@ static void test_data(void)
     refuses(GOOD "\n{\"context\":", "line 2: not valid JSON");
     refuses("[" GOOD ",{" RECORD "\"answer\":\"A\"}]", "record 2: 'context': expected a text");
     refuses("{\"_id\":1}", "line 1: '_id': expected a text");
-    refuses("{" RECORD "\"answer\":\"E\",\"context\":\"c\"}",
-            "'answer' is 'E', expected A, B, C or D");
+    refuses("{" RECORD "\"answer\":\"E\",\"context\":\"c\"}", "'answer' is 'E', expected A, B, C or D");
     refuses("{" RECORD "\"answer\":\"AB\",\"context\":\"c\"}", "'answer' is 'AB'");
     refuses("{" RECORD "\"answer\":\"\",\"context\":\"c\"}", "'answer' is ''");
     refuses("{" RECORD "\"answer\":null,\"context\":\"c\"}", "'answer': expected a text");
-    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\\u0000\"}",
-            "'context' holds the character U+0000");
+    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\\u0000\"}", "'context' holds the character U+0000");
     /* Python's json refuses the first, and its tokenizers the lone surrogate. */
-    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\xff\"}",
-            ", in 'context': unable to decode byte 0xff");
-    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"\\ud800\"}",
-            ", in 'context': invalid Unicode");
-    refuses("[" GOOD ",{" RECORD "\"answer\":\"A\",\"context\":\"\xc3\"}]",
-            "record 2: not valid JSON");
+    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"a\xff\"}", ", in 'context': unable to decode byte 0xff");
+    refuses("{" RECORD "\"answer\":\"A\",\"context\":\"\\ud800\"}", ", in 'context': invalid Unicode");
+    refuses("[" GOOD ",{" RECORD "\"answer\":\"A\",\"context\":\"\xc3\"}]", "record 2: not valid JSON");
     refuses("{\"a\":{\"b\":\"x:y\"},\"question\":[{\"c\":\"\xff\"}]}", ", in 'question'");
     refuses("{\"a\":1,\"\xff\":2}", ": unable to decode");
     refuses("{\"a\\\"\":tru", ", in 'a\\\"'");
@@ -281,14 +271,12 @@ static void test_folders(void)
     write_file(path, "[" GOOD "]", sizeof GOOD + 1);
     is_ok(longbench2_data_read(&d, &s, &e), &e, "data.json of a folder");
     is_int((long long)d.n, 1, "its sample");
-    is_str(json_string_value(json_object_get(json_array_get(d.files, 0), "name")), "data.json",
-           "is noted");
+    is_str(json_string_value(json_object_get(json_array_get(d.files, 0), "name")), "data.json", "is noted");
     longbench2_data_free(&d);
     snprintf(both, sizeof both, "%s,%s", dir, path);
     s.data = both;
     e = (err){0};
-    is_err(longbench2_data_read(&d, &s, &e), &e, ST_USAGE, "of another file of the list",
-           "the same samples twice");
+    is_err(longbench2_data_read(&d, &s, &e), &e, ST_USAGE, "of another file of the list", "the same samples twice");
     longbench2_data_free(&d);
     unlink(path);
     remove_dir(dir);
@@ -310,8 +298,7 @@ static void test_memory(void)
         err e = {0};
         mem_test_fail_at(k);
         status st = longbench2_data_read(&d, &s, &e);
-        if (st == ST_OK)
-            st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, &d.s[1], text_of("r"), &e);
+        if (st == ST_OK) st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, &d.s[1], text_of("r"), &e);
         mem_test_fail_at(0);
         mem_free(t.s);
         longbench2_data_free(&d);
@@ -325,10 +312,10 @@ static void test_memory(void)
 
 /* ---- against the official steps ---- */
 
-static const char *const sources[] = {"format", "odd", "own"},
-                         *const source_files[] = {"tests/data/longbench2/format_samples.jsonl",
-                                                  "tests/data/longbench2/odd.jsonl",
-                                                  "eval/data/longbench2/samples.jsonl"};
+static const char *const sources[] = {"format", "odd", "own"}, *const source_files[] = {
+                                                                   "tests/data/longbench2/format_samples.jsonl",
+                                                                   "tests/data/longbench2/odd.jsonl",
+                                                                   "eval/longbench2/samples.jsonl"};
 enum { N_SOURCES = 3 };
 
 static const longbench2_sample *sample_of(const longbench2_data *data, const json_t *j)
@@ -361,9 +348,8 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
     prompt_text text;
     prompt_tokens out = {0};
     if (!s) return false;
-    status st =
-        longbench2_fill(&text, &templates, prompt_of(j), s,
-                        text_of("\n I looked at the window, and at $C_A$ .\xe3\x80\x80"), NULL);
+    status st = longbench2_fill(&text, &templates, prompt_of(j), s,
+                                text_of("\n I looked at the window, and at $C_A$ .\xe3\x80\x80"), NULL);
     if (st == ST_OK) st = prompter_wrap(&out, &p, true, &text, NULL);
     if (st == ST_OK) st = prompter_encode(&out, &p, true, &text, text.n, NULL);
     mem_free(text.s);
@@ -384,7 +370,7 @@ int main(void)
 {
     err e = {0};
     char dir[4096];
-    snprintf(dir, sizeof dir, "%s", tap_path("eval/data"));
+    snprintf(dir, sizeof dir, "%s", tap_path("eval"));
     if (is_ok(longbench2_templates_read(&templates, dir, &e), &e, "the templates")) {
         test_choices();
         test_replace();

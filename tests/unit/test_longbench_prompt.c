@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/longbench_data.h"
-#include "eval/longbench_prompt.h"
+#include "eval/longbench/longbench_data.h"
+#include "eval/longbench/longbench_prompt.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tests/unit/prompt_fixture.h"
@@ -51,7 +51,7 @@ static void test_samples(void)
     longbench_data data;
     err e = {0};
     char path[4096];
-    snprintf(path, sizeof path, "%s", tap_path("eval/data/longbench/samples.jsonl"));
+    snprintf(path, sizeof path, "%s", tap_path("eval/longbench/samples.jsonl"));
     longbench_source s = {.from = {.data = path}};
     size_t n_prompts = 0, last = 0, n_datasets = 0;
     bool same = true;
@@ -78,8 +78,7 @@ static void test_samples(void)
 
 /* ---- truncation ---- */
 
-static void truncates(const tokenizer *t, const char *text, size_t most, bool clean,
-                      const char *want, size_t n_tokens)
+static void truncates(const tokenizer *t, const char *text, size_t most, bool clean, const char *want, size_t n_tokens)
 {
     prompt_text p = {mem_strdup(text), strlen(text)};
     size_t n = 0;
@@ -138,8 +137,7 @@ static void test_max_length(void)
     size_t n;
     err e = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        is_ok(longbench_max_length(&n, cases[i].window, &e), &e, "a window of %lld",
-              (long long)cases[i].window);
+        is_ok(longbench_max_length(&n, cases[i].window, &e), &e, "a window of %lld", (long long)cases[i].window);
         is_int((long long)n, (long long)cases[i].want, "its prompts");
     }
     is_err(longbench_max_length(&n, 512, &e), &e, ST_USAGE, "--max-length", "a short window");
@@ -186,8 +184,7 @@ static void test_stops(void)
     tokenizer_free(t);
 }
 
-static void make(prompt_tokens *out, const prompter *p, const char *name,
-                 const char *context, const char *input)
+static void make(prompt_tokens *out, const prompter *p, const char *name, const char *context, const char *input)
 {
     err e = {0};
     is_ok(longbench_prompt_make(out, p, dataset(name), (utf8_text){context, strlen(context)},
@@ -210,8 +207,7 @@ static void test_prompts(void)
     if (!t) return;
     const int32_t turn = tokenizer_special_id(t, "<|start_header_id|>");
     make(&chat, &p, "qasper", "c", "q");
-    ok(starts_with(&chat.head, t, 1) && chat.head.ids[1] == turn && chat.tail.n == 0,
-       "the template, one BOS");
+    ok(starts_with(&chat.head, t, 1) && chat.head.ids[1] == turn && chat.tail.n == 0, "the template, one BOS");
     p.wrap = WRAP_DOUBLE_BOS;
     make(&twice, &p, "qasper", "c", "q");
     ok(starts_with(&twice.head, t, 2) && twice.head.n == chat.head.n + 1, "BOS twice");
@@ -225,8 +221,7 @@ static void test_prompts(void)
     p.wrap = WRAP_RAW;
     p.decode = true;
     make(&cut, &p, "qasper", "c", "q");
-    ok(starts_with(&cut.head, t, 1) && cut.tail.n > 0 && starts_with(&cut.tail, t, 0),
-       "the tail has no BOS");
+    ok(starts_with(&cut.head, t, 1) && cut.tail.n > 0 && starts_with(&cut.tail, t, 0), "the tail has no BOS");
     char *text;
     if (tokenizer_decode(t, cut.tail.ids, cut.tail.n, false, &text, NULL, NULL) == ST_OK) {
         is_str(text, "Question: q\n\nAnswer:", "and begins with the question");
@@ -242,9 +237,8 @@ static void test_prompts(void)
     prompt_tokens_free(&cut);
     err e = {0};
     p = (prompter){.tok = t, .max_length = 4000};
-    is_err(longbench_prompt_make(&chat, &p, dataset("qasper"), (utf8_text){"c", 1},
-                                 (utf8_text){"q", 1}, &e),
-           &e, ST_UNSUPPORTED, "chat template", "no template is known");
+    is_err(longbench_prompt_make(&chat, &p, dataset("qasper"), (utf8_text){"c", 1}, (utf8_text){"q", 1}, &e), &e,
+           ST_UNSUPPORTED, "chat template", "no template is known");
     prompt_tokens_free(&chat);
     tokenizer_free(t);
 }
@@ -271,8 +265,7 @@ static bool read_real(longbench_data *out, const char *dir)
     return is_ok(longbench_data_read(out, &table, &s, &e), &e, "the real data");
 }
 
-static const longbench_sample *find_sample(const longbench_data *data, const char *name,
-                                           int64_t index)
+static const longbench_sample *find_sample(const longbench_data *data, const char *name, int64_t index)
 {
     for (size_t i = 0; i < data->n; i++)
         if (strcmp(data->s[i].d->name, name) == 0 && data->s[i].index == index) return &data->s[i];
@@ -289,9 +282,8 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
     const fixture_data *d = ctx;
     const char *variant = string_in(j, "variant");
     bool chat = strcmp(variant, "chat") == 0 || strcmp(variant, "cut") == 0;
-    const longbench_sample *s =
-        find_sample(strcmp(string_in(j, "source"), "own") == 0 ? &d->own : &d->real,
-                    string_in(j, "dataset"), json_integer_value(json_object_get(j, "index")));
+    const longbench_sample *s = find_sample(strcmp(string_in(j, "source"), "own") == 0 ? &d->own : &d->real,
+                                            string_in(j, "dataset"), json_integer_value(json_object_get(j, "index")));
     prompter p = {.tok = t,
                   .max_length = (size_t)json_integer_value(json_object_get(j, "max_length")),
                   .wrap = chat ? WRAP_TEMPLATE : WRAP_RAW,
@@ -308,13 +300,12 @@ static void test_real(void)
 {
     char dir[] = "longbench_prompt_XXXXXX", cmd[64], path[4096];
     fixture_data d = {0};
-    if (!tap_data("longbench/qasper.jsonl.xz") ||
-        !tap_data("tokenizers/llama3/tokenizer.json.xz")) {
+    if (!tap_data("longbench/qasper.jsonl.xz") || !tap_data("tokenizers/llama3/tokenizer.json.xz")) {
         tap_skip("no real data (KVASIR_DATA or ../shared/data)");
         return;
     }
     if (!mkdtemp(dir)) abort();
-    snprintf(path, sizeof path, "%s", tap_path("eval/data/longbench/samples.jsonl"));
+    snprintf(path, sizeof path, "%s", tap_path("eval/longbench/samples.jsonl"));
     longbench_source s = {.from = {.data = path}};
     if (ok(read_real(&d.real, dir), "the data unpacks") &&
         ok(longbench_data_read(&d.own, &table, &s, NULL) == ST_OK, "our own samples"))
@@ -328,8 +319,7 @@ static void test_real(void)
 int main(void)
 {
     err e = {0};
-    if (!is_ok(longbench_open(&table, tap_path("eval/data"), &e), &e, "the table"))
-        return tap_done();
+    if (!is_ok(longbench_open(&table, tap_path("eval"), &e), &e, "the table")) return tap_done();
     test_fill();
     test_samples();
     test_truncation();

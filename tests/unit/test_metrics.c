@@ -25,8 +25,7 @@ static void test_fixture(const metric *k)
         err e = {0};
         double got = -1, want = json_number_value(json_object_get(j, "score"));
         status st = metric_takes_labels(k)
-                        ? prediction_read_labels(&p, &rows.r, rows.line, rows.n, "prediction",
-                                                 "answers", &e)
+                        ? prediction_read_labels(&p, &rows.r, rows.line, rows.n, "prediction", "answers", &e)
                         : prediction_read(&p, &rows.r, rows.line, rows.n, "prediction", &e);
         bool undecided = json_is_true(json_object_get(j, "undecided"));
         metric_case c = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
@@ -38,8 +37,8 @@ static void test_fixture(const metric *k)
         exact += got == want;
         prediction_free(&p);
     }
-    ok(n >= 50 && wrong == 0, "%s: %d of %d cases agree to 1e-9, %d to the last bit",
-       metric_name(k), n - wrong, n, exact);
+    ok(n >= 50 && wrong == 0, "%s: %d of %d cases agree to 1e-9, %d to the last bit", metric_name(k), n - wrong, n,
+       exact);
     rows_close(&rows);
 }
 
@@ -76,9 +75,8 @@ static const struct {
     const char *name;
     bool (*test)(int32_t);
 } classes[] = {
-    {"space", is_python_space},       {"word", char_is_word},
-    {"digit", char_is_digit},         {"punct", char_is_punct},
-    {"punct_zh", char_is_punct_zh},   {"sigma_cased", sigma_cased},
+    {"space", is_python_space},       {"word", char_is_word},           {"digit", char_is_digit},
+    {"punct", char_is_punct},         {"punct_zh", char_is_punct_zh},   {"sigma_cased", sigma_cased},
     {"sigma_skipped", sigma_skipped}, {"lower_differs", lower_differs},
 };
 enum { N_CHARS = 0x110000 };
@@ -91,8 +89,7 @@ static void mark(bool *in, const json_t *row)
     for (size_t i = 0; i < json_array_size(ranges); i++) {
         const json_t *r = json_array_get(ranges, i);
         json_int_t end = json_integer_value(json_array_get(r, 1));
-        for (json_int_t c = json_integer_value(json_array_get(r, 0)); c <= end && c < N_CHARS; c++)
-            in[c] = true;
+        for (json_int_t c = json_integer_value(json_array_get(r, 0)); c <= end && c < N_CHARS; c++) in[c] = true;
     }
 }
 
@@ -107,8 +104,7 @@ static void check_class(const char *name, const bool *in, const bool *known)
                 wrong++;
                 worst = c;
             }
-        ok(wrong == 0, "class %s: every character as in Python (%d not, U+%04X)", name, wrong,
-           (unsigned)worst);
+        ok(wrong == 0, "class %s: every character as in Python (%d not, U+%04X)", name, wrong, (unsigned)worst);
         return;
     }
     ok(false, "class %s is unknown", name);
@@ -116,12 +112,10 @@ static void check_class(const char *name, const bool *in, const bool *known)
 
 static void check_lower(const json_t *row)
 {
-    utf8_text from = json_text(json_object_get(row, "text")),
-              to = json_text(json_object_get(row, "lower"));
+    utf8_text from = json_text(json_object_get(row, "text")), to = json_text(json_object_get(row, "lower"));
     text a, b, low;
     err e = {0};
-    if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK)
-        abort();
+    if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK) abort();
     is_ok(text_lower(&low, text_span(&a), &e), &e, "lower case of %zu characters", a.n);
     ok(span_equal(text_span(&low), text_span(&b)), "each lower case is Python's");
     text_free(&a);
@@ -134,12 +128,10 @@ static void test_upper(void)
     metric_rows rows;
     if (!rows_open(&rows, "upper.jsonl")) return;
     json_t *j = rows_next(&rows);
-    utf8_text from = json_text(json_object_get(j, "text")),
-              to = json_text(json_object_get(j, "upper"));
+    utf8_text from = json_text(json_object_get(j, "text")), to = json_text(json_object_get(j, "upper"));
     text a, b, up;
     err e = {0};
-    if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK)
-        abort();
+    if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK) abort();
     is_ok(text_upper(&up, text_span(&a), &e), &e, "upper case of %zu characters", a.n);
     ok(span_equal(text_span(&up), text_span(&b)), "each upper case is Python's");
     text_free(&a);
@@ -175,8 +167,7 @@ static utf8_text of(const char *s)
     return (utf8_text){s, strlen(s)};
 }
 
-static status score(const char *name, utf8_text from, const char *answer, const char *label,
-                    double *out, err *e)
+static status score(const char *name, utf8_text from, const char *answer, const char *label, double *out, err *e)
 {
     utf8_text a = of(answer), l = of(label ? label : "");
     metric_case c = {from, &a, 1, label ? &l : NULL, label != NULL};
@@ -195,17 +186,13 @@ static void test_refused(void)
                      "1",
                      "x", &x, &e),
                &e, ST_FORMAT, "not UTF-8: byte 0", "%s: a surrogate", metric_name(*k));
-    is_err(score("qa_f1", of("x"), "y\xff", NULL, &x, &e), &e, ST_FORMAT, "byte 1",
-           "an answer that is not UTF-8");
-    is_err(score("classification", of("x"), "y", NULL, &x, &e), &e, ST_FORMAT, "all_classes",
-           "no classes");
-    is_err(score("retrieval", of("x"), "Paragraph x", NULL, &x, &e), &e, ST_FORMAT, "no paragraph",
-           "no number");
-    is_err(score("retrieval_zh", of("x"), "Paragraph 1", NULL, &x, &e), &e, ST_FORMAT,
-           "no paragraph", "no number in Chinese");
+    is_err(score("qa_f1", of("x"), "y\xff", NULL, &x, &e), &e, ST_FORMAT, "byte 1", "an answer that is not UTF-8");
+    is_err(score("classification", of("x"), "y", NULL, &x, &e), &e, ST_FORMAT, "all_classes", "no classes");
+    is_err(score("retrieval", of("x"), "Paragraph x", NULL, &x, &e), &e, ST_FORMAT, "no paragraph", "no number");
+    is_err(score("retrieval_zh", of("x"), "Paragraph 1", NULL, &x, &e), &e, ST_FORMAT, "no paragraph",
+           "no number in Chinese");
     metric_case none = {of("x"), NULL, 0, NULL, 0};
-    ok(metric_score(m, metric_find("qa_f1"), &none, &x, &e) == ST_OK && x == 0,
-       "no answer scores 0");
+    ok(metric_score(m, metric_find("qa_f1"), &none, &x, &e) == ST_OK && x == 0, "no answer scores 0");
 }
 
 static void read_labels(const char *answer, const char *want)
@@ -256,10 +243,7 @@ static void test_worked(void)
         {"math_find", "about 3.5 or 4", {"3.5"}, 1},
         {"math_find", "-7", {"7"}, 1},
         {"math_calc", "[1, 4, 8, 9]", {"1", "4", "8", "7"}, 0.75},
-        {"longbook_sum_eng",
-         "The cat sat.\nThe dog ran.",
-         {"A cat sat\nThe dog ran fast"},
-         0.7692307692307692},
+        {"longbook_sum_eng", "The cat sat.\nThe dog ran.", {"A cat sat\nThe dog ran fast"}, 0.7692307692307692},
         {"longbook_sum_eng", "cat the sat", {"the cat sat"}, 0.6666666666666666},
         {"longbook_sum_eng", "don't stop", {"dont stop"}, 0.4},
     };
@@ -295,19 +279,16 @@ static void test_labels(void)
     double x;
     is_err(score("math_find", of("5"), "five", NULL, &x, &e), &e, ST_FORMAT, "'five' is no number",
            "a label that is no number");
-    is_err(score("code_run", of("5"), "0x5", NULL, &x, &e), &e, ST_FORMAT, "is no number",
-           "nor are hexadecimal ones");
-    is_err(score("math_calc", of("5"), "", NULL, &x, &e), &e, ST_FORMAT, "is no number",
-           "nor is nothing");
-    is_err(score("math_find", of("5"), "1e999", NULL, &x, &e), &e, ST_FORMAT, "is no number",
-           "nor is infinity");
+    is_err(score("code_run", of("5"), "0x5", NULL, &x, &e), &e, ST_FORMAT, "is no number", "nor are hexadecimal ones");
+    is_err(score("math_calc", of("5"), "", NULL, &x, &e), &e, ST_FORMAT, "is no number", "nor is nothing");
+    is_err(score("math_find", of("5"), "1e999", NULL, &x, &e), &e, ST_FORMAT, "is no number", "nor is infinity");
     is_err(score("code_debug", of("5"), "foo", NULL, &x, &e), &e, ST_FORMAT, "its letter",
            "an option without its letter");
     utf8_text two[] = {of("foo"), of("E")};
     metric_case c = {of("x"), two, 2, NULL, 0};
     e = (err){0};
-    is_err(metric_score(m, metric_find("longbook_choice_eng"), &c, &x, &e), &e, ST_FORMAT,
-           "its letter", "a letter that is none");
+    is_err(metric_score(m, metric_find("longbook_choice_eng"), &c, &x, &e), &e, ST_FORMAT, "its letter",
+           "a letter that is none");
 }
 
 /* n words of the same kind in one sentence (mem_free). */
@@ -325,21 +306,18 @@ static void test_long(void)
     metric_case c = {long_text, &long_text, 1, NULL, 0};
     err e = {0};
     double x;
-    is_err(metric_score(m, metric_find("rouge"), &c, &x, &e), &e, ST_UNSUPPORTED,
-           "131072 and 131072 words", "texts that are too long to be aligned");
+    is_err(metric_score(m, metric_find("rouge"), &c, &x, &e), &e, ST_UNSUPPORTED, "131072 and 131072 words",
+           "texts that are too long to be aligned");
     e = (err){0};
-    is_err(metric_score(m, metric_find("code_sim"),
-                        &(metric_case){short_text, &long_text, 1, NULL, 0}, &x, &e),
-           &e, ST_UNSUPPORTED, "6000 and 262144 characters",
-           "a line that is too long to be compared");
+    is_err(metric_score(m, metric_find("code_sim"), &(metric_case){short_text, &long_text, 1, NULL, 0}, &x, &e), &e,
+           ST_UNSUPPORTED, "6000 and 262144 characters", "a line that is too long to be compared");
     c = (metric_case){short_text, &long_text, 1, NULL, 0};
     e = (err){0};
     is_ok(metric_score(m, metric_find("qa_f1"), &c, &x, &e), &e, "many words");
     double p = 1, r = 3000.0 / (1 << 17);
     ok(x == 2 * p * r / (p + r), "F1 of many equal words: %.17g", x);
     c = (metric_case){short_text, &short_text, 1, NULL, 0};
-    is_ok(metric_score(m, metric_find("rouge"), &c, &x, &e), &e,
-          "a path longer than Python's stack");
+    is_ok(metric_score(m, metric_find("rouge"), &c, &x, &e), &e, "a path longer than Python's stack");
     ok(x == 2.0 * (1.0 / (2 + 1e-8)), "which scores as any perfect match: %.17g", x);
     mem_free((void *)(uintptr_t)long_text.s);
     mem_free((void *)(uintptr_t)short_text.s);
@@ -367,8 +345,7 @@ static void test_memory(void)
             mem_test_fail_at(0);
             bad += st != ST_OK && (st != ST_NOMEM || !e.msg[0]);
         }
-        ok(st == ST_OK && bad == 0 && n > 3, "%s: out of memory at each of %ld allocations", name,
-           n - 2);
+        ok(st == ST_OK && bad == 0 && n > 3, "%s: out of memory at each of %ld allocations", name, n - 2);
     }
 }
 

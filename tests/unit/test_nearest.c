@@ -20,12 +20,12 @@ int main(void)
     } t[] = {
         {"qest", "full quest fier", "quest"},
         {"quests", "full quest fier", "quest"},
-        {"pgae", "page score", "page"},               /* neighbours swapped are one change */
-        {"stream", "streaming snapkv", "streaming"},  /* 3 of 9 letters */
-        {"strem", "streaming snapkv", ""},            /* 4 of 9 */
-        {"best", "quest", ""},                        /* 2 of 5 */
-        {"kivi3", "kivi2 kivi4", "kivi2"},            /* equally near: the first */
-        {"x", "g r", ""},                             /* one letter tells nothing */
+        {"pgae", "page score", "page"},              /* neighbours swapped are one change */
+        {"stream", "streaming snapkv", "streaming"}, /* 3 of 9 letters */
+        {"strem", "streaming snapkv", ""},           /* 4 of 9 */
+        {"best", "quest", ""},                       /* 2 of 5 */
+        {"kivi3", "kivi2 kivi4", "kivi2"},           /* equally near: the first */
+        {"x", "g r", ""},                            /* one letter tells nothing */
         {"gr", "g r", "g"},
         {"", "g r", ""},
         {"quest", "", ""},

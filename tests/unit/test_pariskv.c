@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* ParisKV as a method: against a naive oracle in double, its regions replayed, and U1-U9 of methods.md 0.3. */
+/* Builds: race */
 #include "config.h"
 
 #include <limits.h>
@@ -230,8 +231,7 @@ static int64_t naive_attended(const naive *o, int layer, int kv, int64_t *pos)
 {
     int64_t n = o->n, count = 0, end = smaller(n, o->s.sink) + o->indexed, window = o->window[layer];
     int64_t from = window && n > window ? n - window : 0, first = o->s.sink > from ? o->s.sink : from;
-    bool all =
-        (layer == 0 && strstr(o->s.text, "skip=1")) || n - from < naive_threshold(o) || end <= first;
+    bool all = (layer == 0 && strstr(o->s.text, "skip=1")) || n - from < naive_threshold(o) || end <= first;
     naive now = *o;
     if (all) {
         for (int64_t i = from; i < n; i++) pos[count++] = i;
@@ -448,7 +448,7 @@ static void check_bytes(rig *r)
         err e = {0};
         attn_seq *s;
         attn_bytes plan;
-        attn_limits lim = {90, (int64_t)r->rows};
+        attn_limits lim = {.n_tokens = 90, .chunk = (int64_t)r->rows};
         if (!is_ok(rig_seq(r, &s, variants[i], DT_F16, 90, &e), &e, "%s", variants[i])) return;
         size_t layers = i == 2 ? 2 : 3, fixed = layers * (T_KV * 256 * 4 + 16 + (i == 1 ? T_KV * T_DIM * 4 : 0));
         play(r, s, 40, 16, 10, got);
@@ -508,7 +508,7 @@ static void check_stores(rig *r)
         attn_seq *exact, *coded;
         bool good = true;
         int64_t chosen = 0;
-        if (i % N_VARIANTS == 1) continue; /* no sink: another segment */
+        if (i % N_VARIANTS == 1) continue;                                       /* no sink: another segment */
         if (N_METHOD_DEVICES == 1 && i / N_VARIANTS != i % N_VARIANTS) continue; /* on a device in turn */
         snprintf(text, sizeof text, "%s:kv=%s", spec, stores[i / N_VARIANTS]);
         if (!is_ok(rig_seq(r, &coded, text, DT_F16, 120, &e), &e, "%s", text)) continue;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Parity with Hugging Face transformers: every checkpoint of tests/data/models, and stories260K. */
+/* Builds: shim device */
 #include "config.h"
 
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "model/sampler.h"
 #include "model/session.h"
 #include "tests/tap.h"
+#include "tests/unit/ops_util.h"
 
 enum { N_PROMPT = 64, N_GREEDY = 32 };
 
@@ -38,7 +40,7 @@ typedef struct {
 } setting;
 
 static const setting settings[] = {
-#ifdef PARITY_CUDA /* tests/cuda builds this file a second time */
+#ifdef ON_CUDA
     {"cuda", "full", DT_F32, true, 512, 1e-10},
     {"cuda", "full", DT_F16, false, 7, 1e-5},
 #else
@@ -52,7 +54,7 @@ static const setting settings[] = {
 #endif
 };
 /* The settings after the first run on one model in so many. */
-#ifdef PARITY_CUDA
+#ifdef ON_CUDA
 enum { LATER_EVERY = 3 };
 #else
 enum { LATER_EVERY = 1 };
@@ -90,7 +92,7 @@ static status open_run(run_parts *r, const char *dir, const setting *set, int64_
     TRY(backend_open(&r->be, &bo, e));
     TRY(model_open(&r->m, dir, r->be, e));
     TRY(decoder_create(&r->dec, r->m, &opt, e));
-    return session_create(&r->s, r->dec, &spec, n, e);
+    return session_create(&r->s, r->dec, &spec, session_of(n), e);
 }
 
 typedef struct {
@@ -140,8 +142,8 @@ static void check_model(const char *name, const setting *set)
                 rounded ? BF16_PRODUCTS : set->nmse, "%s: logits, %s, kv %s, %s, chunk %zu, %s", name, set->device,
                 dtype_name(set->kv), set->exact ? "exact" : "auto", set->chunk, set->attn);
         if (set->nmse <= 1e-5)
-            is_int((long long)greedy(&r, got + (N_PROMPT - 1) * vocab, want, N_GREEDY, &e),
-                   N_GREEDY, "%s: greedy continuation", name);
+            is_int((long long)greedy(&r, got + (N_PROMPT - 1) * vocab, want, N_GREEDY, &e), N_GREEDY,
+                   "%s: greedy continuation", name);
         free(got);
     }
     close_run(&r);
@@ -158,8 +160,7 @@ static size_t list_ids(const json_t *list, int32_t *out, size_t max)
 
 static void check_stories(void)
 {
-    const char *dir = tap_data("models/stories260K/hf"),
-               *expected = tap_data("models/stories260K/expected.json");
+    const char *dir = tap_data("models/stories260K/hf"), *expected = tap_data("models/stories260K/expected.json");
     if (!dir || !expected) {
         tap_skip("stories260K is not there");
         return;
@@ -182,29 +183,9 @@ static void check_stories(void)
     close_run(&r);
 }
 
-#ifdef PARITY_CUDA
-static bool has_device(void)
-{
-    backend *be;
-    err e = {0};
-    backend_options o = {.device = "cuda"};
-    if (backend_open(&be, &o, &e) == ST_OK) {
-        backend_close(be);
-        return true;
-    }
-    tap_skip_all("%s", e.msg);
-    return false;
-}
-#else
-static bool has_device(void)
-{
-    return true;
-}
-#endif
-
 int main(void)
 {
-    if (!has_device()) return 0;
+    if (no_device()) return 0;
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
             if (i == 0 || m % LATER_EVERY == 0) check_model(models[m], &settings[i]);

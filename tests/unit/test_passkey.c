@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/passkey_prompt.h"
+#include "eval/passkey/passkey_prompt.h"
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 
@@ -37,9 +37,8 @@ static void test_text(void)
         char *text = NULL;
         size_t len = 0;
         int64_t n = cases[i].n;
-        is_ok(passkey_text(&text, &len, n, passkey_before(n, cases[i].percent - 1, 100),
-                           cases[i].key, &e),
-              &e, "text with %lld characters of garbage", (long long)n);
+        is_ok(passkey_text(&text, &len, n, passkey_before(n, cases[i].percent - 1, 100), cases[i].key, &e), &e,
+              "text with %lld characters of garbage", (long long)n);
         is_int((long long)len, (long long)cases[i].len, "its length");
         ok(text && strlen(text) == len, "it ends with a NUL");
         ok(text && fnv1a(text, len) == cases[i].fnv, "its content");
@@ -61,8 +60,7 @@ static void test_schedule(void)
     is_int(passkey_key(1, 4096, 0), 8600, "the seed changes the key");
     is_int(passkey_key(0, 8192, 0), 10589, "the length changes the key");
     bool inside = true;
-    for (int t = 0; t < 2000; t++)
-        inside &= passkey_key(7, 1, t) >= 1 && passkey_key(7, 1, t) <= 50000;
+    for (int t = 0; t < 2000; t++) inside &= passkey_key(7, 1, t) >= 1 && passkey_key(7, 1, t) <= 50000;
     ok(inside, "keys are within 1..50000");
 }
 
@@ -85,8 +83,7 @@ static void test_answer(void)
         {"\xc3\xa9 42", 42},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        is_int(passkey_answer(cases[i].text, strlen(cases[i].text)), cases[i].value,
-               "answer in '%s'", cases[i].text);
+        is_int(passkey_answer(cases[i].text, strlen(cases[i].text)), cases[i].value, "answer in '%s'", cases[i].text);
     is_int(passkey_answer("12345", 2), 12, "nothing behind the end is read");
 }
 
@@ -121,8 +118,7 @@ static void test_fit(const tokenizer *tok, const char *name)
     int64_t n, least = tokens_of(tok, 0) + 18;
     is_ok(passkey_fit(&n, tok, least, &e), &e, "%s: the shortest context", name);
     is_int(n, 0, "it has no garbage");
-    is_err(passkey_fit(&n, tok, least - 1, &e), &e, ST_USAGE, "too short",
-           "one token less is refused");
+    is_err(passkey_fit(&n, tok, least - 1, &e), &e, ST_USAGE, "too short", "one token less is refused");
 }
 
 static void test_trials(const tokenizer *tok, const char *name)
@@ -139,14 +135,12 @@ static void test_trials(const tokenizer *tok, const char *name)
     token_list head = {0}, tail = {0};
     tokenizer_encode(tok, text, len - 400, bos, &head, &e);
     tokenizer_encode(tok, text + len - 400, 400, 0, &tail, &e);
-    ok(head.n == p[2].head.n && memcmp(head.ids, p[2].head.ids, head.n * sizeof *head.ids) == 0,
-       "head");
+    ok(head.n == p[2].head.n && memcmp(head.ids, p[2].head.ids, head.n * sizeof *head.ids) == 0, "head");
     ok(tail.n == p[2].tail.n && memcmp(tail.ids, p[2].tail.ids, tail.n * sizeof *tail.ids) == 0,
        "the last 400 characters are tokenized by themselves");
     ok(!bos || (p[2].head.ids[0] == tokenizer_bos(tok) && p[2].tail.ids[0] != tokenizer_bos(tok)),
        "BOS in front of the head alone");
-    is_ok(tokenizer_decode(tok, p[2].tail.ids, p[2].tail.n, false, &got, &got_len, &e), &e,
-          "decode");
+    is_ok(tokenizer_decode(tok, p[2].tail.ids, p[2].tail.n, false, &got, &got_len, &e), &e, "decode");
     ok(got_len >= 400 && strcmp(got + got_len - 400, text + len - 400) == 0, "the tail's text");
     mem_free(got);
     token_list_free(&head);
@@ -157,8 +151,7 @@ static void test_trials(const tokenizer *tok, const char *name)
     ok(p && p[0].tail.n == 0 && p[0].head.n > 0, "has no tail");
     if (p) passkey_trials_free(p, 4);
     p = NULL;
-    is_ok(passkey_trials(&p, tok, 3, 999, 0, 1, 400, &e), &e, "%s: a prompt shorter than the tail",
-          name);
+    is_ok(passkey_trials(&p, tok, 3, 999, 0, 1, 400, &e), &e, "%s: a prompt shorter than the tail", name);
     ok(p && p[0].head.n == (bos ? 1 : 0) && p[0].tail.n > 0, "has BOS at most in its head");
     if (p) passkey_trials_free(p, 1);
     mem_free(text);

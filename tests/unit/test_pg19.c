@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Perplexity: the worked examples, transformers' values on the test checkpoints by Quest's loop and YaRN's windows
- * (scripts/make_pg19_fixture.py), strategies side by side, failed allocations. */
+ * (scripts/fixtures/make_pg19_fixture.py), strategies side by side, failed allocations. */
 #include "config.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "eval/perplexity.h"
-#include "eval/pg19.h"
+#include "eval/pg19/pg19.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
@@ -33,8 +33,7 @@ static void test_nll(void)
     ok(good, "-log softmax, wherever the logits lie");
     float same[4] = {7, 7, 7, 7}, far[2] = {3e38F, -3e38F};
     ok(near(perplexity_nll(same, 4, 2), log(4), 1e-15), "equal logits");
-    ok(perplexity_nll(far, 2, 0) == 0 && perplexity_nll(far, 2, 1) == 2 * (double)3e38F,
-       "the ends of float32");
+    ok(perplexity_nll(far, 2, 0) == 0 && perplexity_nll(far, 2, 1) == 2 * (double)3e38F, "the ends of float32");
 }
 
 /* evals.md 5: values 2, 1, 0 and the perplexities of their beginnings. */
@@ -58,8 +57,7 @@ static void test_lengths(void)
     for (size_t k = 0; k < sizeof n / sizeof *n; k++) {
         int64_t at[400];
         size_t count = perplexity_lengths(n[k], at);
-        bool good = count == perplexity_lengths(n[k], NULL) && count < 270 &&
-                    at[count - 1] == (int64_t)n[k];
+        bool good = count == perplexity_lengths(n[k], NULL) && count < 270 && at[count - 1] == (int64_t)n[k];
         for (size_t i = 1; i < count; i++) good &= at[i] > at[i - 1];
         for (size_t p = 128; p <= n[k]; p *= 2) {
             bool there = false;
@@ -82,9 +80,8 @@ static void test_windows(void)
                 bool ended = false;
                 for (long begin = 0; begin < n && !ended; begin += stride) {
                     long end = begin + room < n ? begin + room : n;
-                    bad += !perplexity_next(&w, (size_t)n, (size_t)room, (size_t)stride) ||
-                           (long)w.begin != begin || (long)w.end != end ||
-                           (long)(w.end - w.from) != end - prev_end;
+                    bad += !perplexity_next(&w, (size_t)n, (size_t)room, (size_t)stride) || (long)w.begin != begin ||
+                           (long)w.end != end || (long)(w.end - w.from) != end - prev_end;
                     prev_end = end;
                     ended = end == n;
                 }
@@ -98,8 +95,7 @@ static void test_windows(void)
 static const char *const identity[] = {"book", "attn", "budget", "length", NULL};
 
 /* A run as the command makes it, but with the tokens given. */
-static status open_run(pg19_run *r, cli *c, const char *dir, pg19_protocol protocol, int64_t length,
-                       err *e)
+static status open_run(pg19_run *r, cli *c, const char *dir, pg19_protocol protocol, int64_t length, err *e)
 {
     static const json_t *none;
     int64_t budget = 0;
@@ -154,16 +150,15 @@ static int32_t bos_of(const json_t *m)
 /* Whether each point of the curve is exp of the mean of the first values. */
 static bool same_curve(const json_t *line, const json_t *nll, double relative)
 {
-    const json_t *curve = json_object_get(line, "curve"),
-                 *length = json_object_get(curve, "length");
+    const json_t *curve = json_object_get(line, "curve"), *length = json_object_get(curve, "length");
     size_t n = json_array_size(length);
     bool good = n > 1;
     for (size_t i = 0; i < n; i++) {
         size_t most = (size_t)json_integer_value(json_array_get(length, i));
         double sum = 0;
         for (size_t k = 0; k < most; k++) sum += json_number_value(json_array_get(nll, k));
-        good &= near(json_number_value(json_array_get(json_object_get(curve, "ppl"), i)),
-                     exp(sum / (double)most), relative);
+        good &= near(json_number_value(json_array_get(json_object_get(curve, "ppl"), i)), exp(sum / (double)most),
+                     relative);
     }
     return good;
 }
@@ -184,10 +179,8 @@ static void check_decode(const char *name, const char *dir, const json_t *m)
         if (st == ST_OK) st = pg19_decode_book(&r, 0, &e);
         if (is_ok(st, &e, "%s: token by token", name)) {
             const json_t *line = pg19_result(&r, 0, 0, n);
-            double want = exp(sum / (double)n), ppl = number(line, "ppl"),
-                   pass = number(line, "chunked_ppl");
-            ok(near(ppl, want, 3e-6), "%s: transformers' perplexity (%.10g, %.10g)", name, ppl,
-               want);
+            double want = exp(sum / (double)n), ppl = number(line, "ppl"), pass = number(line, "chunked_ppl");
+            ok(near(ppl, want, 3e-6), "%s: transformers' perplexity (%.10g, %.10g)", name, ppl, want);
             ok(near(pass, want, 3e-6), "%s: in chunks of %d (%.10g)", name, chunks[k], pass);
             ok(same_curve(line, nll, 5e-6), "%s: its curve", name);
             is_int((long long)number(line, "tokens"), n, "%s: tokens", name);
@@ -199,8 +192,7 @@ static void check_decode(const char *name, const char *dir, const json_t *m)
 }
 
 /* One setting of a windowed protocol over one or two texts. */
-static void check_window(const char *name, const char *dir, const json_t *m, const json_t *want,
-                         size_t second)
+static void check_window(const char *name, const char *dir, const json_t *m, const json_t *want, size_t second)
 {
     cli c = {.kv = "f32", .chunk = 50};
     pg19_run r;
@@ -237,22 +229,18 @@ static void check_ids(const char *name, const char *dir, const json_t *m, size_t
     tokenizer *tok = NULL;
     token_list plain = {0}, whole = {0};
     err e = {0};
-    status st = pg19_read(&books, tap_path("eval/data/pg19"), 1, &e);
+    status st = pg19_read(&books, tap_path("eval/pg19"), 1, &e);
     if (st == ST_OK) st = tokenizer_open(&tok, dir, &e);
-    if (st == ST_OK)
-        st = tokenizer_encode(tok, books.book[0].text, bytes, TOKENIZE_SPECIAL, &plain, &e);
+    if (st == ST_OK) st = tokenizer_encode(tok, books.book[0].text, bytes, TOKENIZE_SPECIAL, &plain, &e);
     if (st == ST_OK)
         st = tokenizer_encode(tok, books.book[0].text, bytes,
-                              TOKENIZE_SPECIAL | (tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0),
-                              &whole, &e);
+                              TOKENIZE_SPECIAL | (tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0), &whole, &e);
     if (is_ok(st, &e, "%s: tokenizes", name)) {
         const json_t *want = json_object_get(m, "plain");
         bool same = plain.n == json_array_size(want);
-        for (size_t i = 0; i < plain.n && same; i++)
-            same = plain.ids[i] == json_integer_value(json_array_get(want, i));
+        for (size_t i = 0; i < plain.n && same; i++) same = plain.ids[i] == json_integer_value(json_array_get(want, i));
         ok(same, "%s: transformers' ids", name);
-        is_int((long long)whole.n, (long long)(plain.n + (bos_of(m) >= 0)), "%s: BOS or none",
-               name);
+        is_int((long long)whole.n, (long long)(plain.n + (bos_of(m) >= 0)), "%s: BOS or none", name);
         is_int(whole.n && bos_of(m) >= 0 ? whole.ids[0] : -1, bos_of(m), "%s: which", name);
     }
     token_list_free(&plain);
@@ -285,8 +273,7 @@ static void check_model(const char *name, const json_t *m, size_t bytes)
 
 static void check_stories(void)
 {
-    const char *expected = tap_data("models/stories260K/expected.json"),
-               *dir = tap_data("models/stories260K/hf");
+    const char *expected = tap_data("models/stories260K/expected.json"), *dir = tap_data("models/stories260K/hf");
     cli c = {.kv = "f32"};
     pg19_run r = {0};
     json_t *j = NULL;
@@ -295,8 +282,7 @@ static void check_stories(void)
         tap_skip("stories260K is not there");
         return;
     }
-    if (!is_ok(json_read_object(&j, expected, 1 << 20, 8, &e), &e, "stories260K: expected values"))
-        return;
+    if (!is_ok(json_read_object(&j, expected, 1 << 20, 8, &e), &e, "stories260K: expected values")) return;
     const json_t *ids = json_object_get(j, "greedy_from_bos_ids");
     int64_t n = (int64_t)json_array_size(ids) - 1;
     status st = open_run(&r, &c, dir, PG19_DECODE, n, &e);
@@ -307,8 +293,8 @@ static void check_stories(void)
         if (is_ok(st, &e, "stories260K: token by token")) {
             const json_t *line = pg19_result(&r, 0, 0, n);
             double want = number(j, "ppl_of_greedy_ids");
-            ok(near(number(line, "ppl"), want, 3e-6),
-               "stories260K: the reference's perplexity (%.10g, %.10g)", number(line, "ppl"), want);
+            ok(near(number(line, "ppl"), want, 3e-6), "stories260K: the reference's perplexity (%.10g, %.10g)",
+               number(line, "ppl"), want);
             ok(near(number(line, "chunked_ppl"), want, 3e-6), "stories260K: in one chunked pass");
         }
     }
@@ -318,9 +304,8 @@ static void check_stories(void)
 
 /* ---- strategies side by side ---- */
 
-static const char *const lineup_all =
-    "full,streaming:budget=32,quest:budget=48:skip=0,h2o:budget=24,"
-    "fier:budget=16:skip=1,full:kv=kivi2/r=32/g=16,tova:budget=20";
+static const char *const lineup_all = "full,streaming:budget=32,quest:budget=48:skip=0,h2o:budget=24,"
+                                      "fier:budget=16:skip=1,full:kv=kivi2/r=32/g=16,tova:budget=20";
 
 /* What a line says but for time. */
 static json_t *timeless(const json_t *line)
@@ -331,8 +316,7 @@ static json_t *timeless(const json_t *line)
     return o;
 }
 
-static void check_together(pg19_protocol protocol, int64_t length, const char *dir,
-                           const json_t *ids)
+static void check_together(pg19_protocol protocol, int64_t length, const char *dir, const json_t *ids)
 {
     cli c = {.kv = "f32", .attn = lineup_all};
     pg19_run all, one;
@@ -340,9 +324,7 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
     status st = open_run(&all, &c, dir, protocol, length, &e);
     all.stride = 32;
     if (st == ST_OK) st = add_book(&all, -1, ids, 200, &e);
-    if (st == ST_OK)
-        st =
-            protocol == PG19_DECODE ? pg19_decode_book(&all, 0, &e) : pg19_window_book(&all, 0, &e);
+    if (st == ST_OK) st = protocol == PG19_DECODE ? pg19_decode_book(&all, 0, &e) : pg19_window_book(&all, 0, &e);
     is_ok(st, &e, "strategies side by side");
     is_int((long long)results_count(all.out), (long long)all.rows.n, "a result for each");
     for (size_t i = 0; i < all.rows.n && st == ST_OK; i++) {
@@ -350,12 +332,9 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
         st = open_run(&one, &k, dir, protocol, length, &e);
         one.stride = 32;
         if (st == ST_OK) st = add_book(&one, -1, ids, 200, &e);
-        if (st == ST_OK)
-            st = protocol == PG19_DECODE ? pg19_decode_book(&one, 0, &e)
-                                         : pg19_window_book(&one, 0, &e);
+        if (st == ST_OK) st = protocol == PG19_DECODE ? pg19_decode_book(&one, 0, &e) : pg19_window_book(&one, 0, &e);
         if (is_ok(st, &e, "%s by itself", k.attn)) {
-            json_t *a = timeless(pg19_result(&all, i, 0, length)),
-                   *b = timeless(pg19_result(&one, 0, 0, length));
+            json_t *a = timeless(pg19_result(&all, i, 0, length)), *b = timeless(pg19_result(&one, 0, 0, length));
             ok(json_equal(a, b), "%s: the same bits", k.attn);
             json_decref(a);
             json_decref(b);
@@ -363,15 +342,11 @@ static void check_together(pg19_protocol protocol, int64_t length, const char *d
         close_run(&one);
     }
     if (st == ST_OK && protocol == PG19_DECODE) {
-        const json_t *full = pg19_result(&all, 0, 0, length),
-                     *quest = pg19_result(&all, 2, 0, length);
-        ok(number(quest, "attended") < number(full, "attended") &&
-               number(quest, "ppl") != number(full, "ppl"),
+        const json_t *full = pg19_result(&all, 0, 0, length), *quest = pg19_result(&all, 2, 0, length);
+        ok(number(quest, "attended") < number(full, "attended") && number(quest, "ppl") != number(full, "ppl"),
            "a budget acts through the decode path");
-        ok(json_is_null(json_object_get(quest, "chunked_ppl")),
-           "what leaves tokens out has no chunked pass");
-        ok(json_is_null(json_object_get(pg19_result(&all, 5, 0, length), "chunked_ppl")),
-           "nor what is held in codes");
+        ok(json_is_null(json_object_get(quest, "chunked_ppl")), "what leaves tokens out has no chunked pass");
+        ok(json_is_null(json_object_get(pg19_result(&all, 5, 0, length), "chunked_ppl")), "nor what is held in codes");
     }
     close_run(&all);
 }
@@ -422,13 +397,11 @@ int main(void)
     test_worked();
     test_lengths();
     test_windows();
-    if (is_ok(json_read_object(&j, tap_path("tests/data/pg19/expected.json"), 1 << 22, 8, &e), &e,
-              "expected values")) {
+    if (is_ok(json_read_object(&j, tap_path("tests/data/pg19/expected.json"), 1 << 22, 8, &e), &e, "expected values")) {
         size_t bytes = (size_t)json_integer_value(json_object_get(j, "text_bytes"));
         json_object_foreach(json_object_get(j, "models"), name, m) check_model(name, m, bytes);
         snprintf(dir, sizeof dir, "%s", tap_path("tests/data/models/llama31-f32-tied"));
-        const json_t *ids = json_object_get(
-            json_object_get(json_object_get(j, "models"), "llama31-f32-tied"), "plain");
+        const json_t *ids = json_object_get(json_object_get(json_object_get(j, "models"), "llama31-f32-tied"), "plain");
         check_together(PG19_DECODE, 150, dir, ids);
         check_together(PG19_WINDOW, 100, dir, ids);
         check_failures(dir, ids);

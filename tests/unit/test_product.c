@@ -24,15 +24,15 @@ typedef struct {
 /* ---- the parts of the product ---- */
 
 enum {
-    GROWS = 1,      /* what is generated is never evicted: U7 is about the first prompt */
-    MISSES = 2,     /* the current token may be missed (force=none, as in Quest's evaluation code): no U8 */
-    BY_CHUNK = 4,   /* results change with the chunk, which is what the option is for: no U2 */
-    WINDOWED = 8,   /* prompts are attended in windows of 8: chunks are multiples (U2), no exact prompt */
-    BANDED = 16,    /* prompts attend bands in segments that the chunk cuts: the same up to rounding (U2) */
+    GROWS = 1,       /* what is generated is never evicted: U7 is about the first prompt */
+    MISSES = 2,      /* the current token may be missed (force=none, as in Quest's evaluation code): no U8 */
+    BY_CHUNK = 4,    /* results change with the chunk, which is what the option is for: no U2 */
+    WINDOWED = 8,    /* prompts are attended in windows of 8: chunks are multiples (U2), no exact prompt */
+    BANDED = 16,     /* prompts attend bands in segments that the chunk cuts: the same up to rounding (U2) */
     ONE_BY_ONE = 32, /* tokens one by one = at once (U3); the others depend on when the prompt ended, */
     IN_A_RING = 64,  /* and these have the same rows at other slots: the same up to rounding */
     POOLED = 256,    /* means of budgets hold every step: no way back */
-    RAW = 128       /* stores hold keys before rotation: other bits than `full` over stores that round (U1) */
+    RAW = 128        /* stores hold keys before rotation: other bits than `full` over stores that round (U1) */
 };
 
 typedef struct {
@@ -104,6 +104,7 @@ static const strategy strategies[] = {
     {"quest:skip=1:budget=8:page=8", RETRIEVES, 24, ONE_BY_ONE}, /* three pages at least */
     {"quest:skip=1:budget=16:page=8:min_pages=1", RETRIEVES, 16, ONE_BY_ONE},
     {"quest:skip=0:budget=24:page=4:budget_mode=extra", RETRIEVES, 28, ONE_BY_ONE},
+    {"quest:skip=0:budget=24:page=4:force_sink=5:force_recent=6", RETRIEVES, 24, ONE_BY_ONE},
     {"quest:skip=0:budget=24:page=4:force=none", RETRIEVES, 24, ONE_BY_ONE | MISSES},
     QUEST(":coarse=8:coarse_keep=1"),
     QUEST(":coarse=12:coarse_keep=2:gqa=per_q"),
@@ -181,8 +182,8 @@ static const struct {
 static const struct {
     int heads, kv, dim, window[2];
 } layouts[] = {
-    {2, 2, 32, {0, 0}}, {4, 2, 22, {50, 33}}, {6, 2, 32, {0, 0}},
-    {8, 2, 26, {60, 12}}, {14, 2, 16, {0, 0}}, {8, 1, 64, {0, 0}},
+    {2, 2, 32, {0, 0}},   {4, 2, 22, {50, 33}}, {6, 2, 32, {0, 0}},
+    {8, 2, 26, {60, 12}}, {14, 2, 16, {0, 0}},  {8, 1, 64, {0, 0}},
 };
 /* WIDE: for stores whose groups are 64 channels of one token; SLOW: the one that ref has time for. */
 enum { N_LAYOUTS = sizeof layouts / sizeof *layouts, WIDE = N_LAYOUTS - 1, SLOW = 1 };
@@ -204,7 +205,7 @@ static status open_seq(rig *r, attn_seq **out, const strategy *s, bool all, cons
     static attn_spec spec;
     char text[sizeof spec.text * 2];
     attn_options o = {.kv = *kv};
-    attn_limits lim = {ALL, (int64_t)r->rows};
+    attn_limits lim = {.n_tokens = ALL, .chunk = (int64_t)r->rows};
     snprintf(text, sizeof text, "%s%s", s->spec, all ? s->all : "");
     *out = NULL;
     TRY(attn_spec_parse(&spec, text, &o, e));
@@ -299,7 +300,7 @@ static void check_bytes(combination *c, const attn_seq *s, size_t rows, size_t r
     err e = {0};
     const attn_shape *sh = &c->r->shape;
     const attn_spec *spec = attn_seq_spec(s);
-    attn_limits lim = {ALL, (int64_t)c->r->rows};
+    attn_limits lim = {.n_tokens = ALL, .chunk = (int64_t)c->r->rows};
     attn_bytes plan, held = attn_seq_held(s), peak = attn_seq_peak(s);
     size_t stored = 0, row = 2 * (size_t)sh->head_dim * dtype_size(spec->kv.type);
     note(c, attn_plan(&plan, spec, sh, &lim, &e) == ST_OK, "U6: no plan");
@@ -314,7 +315,8 @@ static void check_bytes(combination *c, const attn_seq *s, size_t rows, size_t r
     note(c, plan.scratch == held.scratch && (wide ? plan.kv >= rows : plan.kv == rows), "U6: planned");
     /* but for the counters of the sequence, two sets, and of its parts */
     size_t counters = 2 * READ_KINDS * sizeof(uint64_t) + 32;
-    note(c, rest >= plan.index + plan.scratch && rest <= plan.index + plan.scratch + counters, "U6: planned index, scratch");
+    note(c, rest >= plan.index + plan.scratch && rest <= plan.index + plan.scratch + counters,
+         "U6: planned index, scratch");
     c->held = held.kv;
     c->copies = each ? (size_t)(sh->n_heads / sh->n_kv_heads) : 1;
 }
@@ -363,8 +365,10 @@ static void check_again(combination *c, attn_seq *s)
     attn_seq_reset(s);
     rig_prompt(r, &s, 1, P1, 64, other.prompt1);
     steps(r, s, other.step1, STEPS - 1);
-    note(c, same(r, other.prompt1, alone.prompt1, T_LAYERS * P1) &&
-                same(r, other.step1, alone.step1, T_LAYERS * (STEPS - 1)), "U4: reset");
+    note(c,
+         same(r, other.prompt1, alone.prompt1, T_LAYERS * P1) &&
+             same(r, other.step1, alone.step1, T_LAYERS * (STEPS - 1)),
+         "U4: reset");
     check_current(c, s, alone.step1[STEPS - 1]);
     err e = {0};
     note(c, attn_seq_rewind(s, 0, &e) == ST_OK && attn_seq_length(s) == 0, "back to the start");
@@ -454,7 +458,7 @@ static void check_forced(combination *c, const attn_spec *spec)
     attn_spec all;
     rig *r = c->r;
     attn_options o = {.kv = *c->kv};
-    attn_limits lim = {ALL, (int64_t)r->rows};
+    attn_limits lim = {.n_tokens = ALL, .chunk = (int64_t)r->rows};
     char text[2 * sizeof all.text];
     if (!attn_retrieves(spec) || (c->s->flags & WINDOWED)) return;
     snprintf(text, sizeof text, "%s%s", c->s->spec, c->s->all);

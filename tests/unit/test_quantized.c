@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Methods `kivi` and `logquant`, and `streaming` over their stores, against attention over the rows that a plain
  * simulation of the stores holds. */
+/* Builds: race */
 #include "config.h"
 
 #include "kernels/base/mem.h"
@@ -35,8 +36,7 @@ static double rotated_query_dot(const float *q, int64_t qs, const float *k)
     double s = 0;
     for (int c = 0; c < T_DIM / 2; c++) {
         double a = (double)qs * (double)w.freq[c], x = (double)q[c], y = (double)q[c + T_DIM / 2];
-        s += (x * cos(a) - y * sin(a)) * (double)k[c] +
-             (y * cos(a) + x * sin(a)) * (double)k[c + T_DIM / 2];
+        s += (x * cos(a) - y * sin(a)) * (double)k[c] + (y * cos(a) + x * sin(a)) * (double)k[c + T_DIM / 2];
     }
     return s;
 }
@@ -47,8 +47,7 @@ typedef struct {
 } attended;
 
 /* Output of position p over rows in state m; later rows are exact. */
-static void attend(const naive *m, const kv_format *f, int layer, int64_t p, const attended *a,
-                   head_rows out)
+static void attend(const naive *m, const kv_format *f, int layer, int64_t p, const attended *a, head_rows out)
 {
     fed_rows rows = {{&rotated[0][0][0][0], &w.v[0][0][0][0]}, T_MAX, T_KV, T_DIM, T_DIM};
     for (size_t h = 0; h < T_HEADS; h++) {
@@ -56,8 +55,7 @@ static void attend(const naive *m, const kv_format *f, int layer, int64_t p, con
         double sum = 0, acc[T_DIM] = {0};
         for (int64_t i = 0; i < a->n; i++) {
             float k[T_DIM];
-            for (size_t c = 0; c < T_DIM; c++)
-                k[c] = naive_element(m, f, &rows, KV_K, layer, a->pos[i], kv, c);
+            for (size_t c = 0; c < T_DIM; c++) k[c] = naive_element(m, f, &rows, KV_K, layer, a->pos[i], kv, c);
             double e = exp(rotated_query_dot(w.q[layer][p][h], a->qs[i], k) / sqrt((double)T_DIM));
             sum += e;
             for (size_t c = 0; c < T_DIM; c++)
@@ -110,15 +108,13 @@ static bool steps_match(rig *r, attn_seq *s, int n)
         expect(m, f, p, 1);
         free(m);
         rig_decode(r, &s, 1, got);
-        for (int k = 0; k < T_LAYERS * ROW; k++)
-            good &= fabsf((&got[0][0][0])[k] - (&want[0][0][0])[k]) < 2e-4f;
+        for (int k = 0; k < T_LAYERS * ROW; k++) good &= fabsf((&got[0][0][0])[k] - (&want[0][0][0])[k]) < 2e-4f;
     }
     return good;
 }
 
 /* Prompt, steps, a second prompt, steps. */
-static void check_turns(rig *r, const char *device, const char *text, int64_t n1, int64_t n2,
-                        int64_t chunk)
+static void check_turns(rig *r, const char *device, const char *text, int64_t n1, int64_t n2, int64_t chunk)
 {
     err e = {0};
     attn_seq *s;
@@ -132,14 +128,12 @@ static void check_turns(rig *r, const char *device, const char *text, int64_t n1
         free(m);
         rig_prompt(r, &s, 1, turn[t], chunk, got);
         is_near(&got[0][0][0], &want[0][0][0], (size_t)(T_LAYERS * turn[t]) * ROW, 1e-9,
-                "%s, %s, chunk %d: prompt %d of %d tokens", text, device, (int)chunk, t + 1,
-                (int)turn[t]);
+                "%s, %s, chunk %d: prompt %d of %d tokens", text, device, (int)chunk, t + 1, (int)turn[t]);
         ok(steps_match(r, s, 20), "%s, %s: 20 steps", text, device);
     }
     int64_t n = attn_seq_length(s);
     attn_stats st = attn_seq_stats(s);
-    ok(attn_seq_positions(s, 1, 0, NULL) == n && st.attended == st.visible,
-       "%s: keeps and attends all", text);
+    ok(attn_seq_positions(s, 1, 0, NULL) == n && st.attended == st.visible, "%s: keeps and attends all", text);
     attn_seq_free(s);
 }
 
@@ -181,7 +175,7 @@ static void check_bytes(rig *r, const char *text)
     err e = {0};
     attn_seq *s;
     attn_bytes plan;
-    attn_limits lim = {100, (int64_t)r->rows};
+    attn_limits lim = {.n_tokens = 100, .chunk = (int64_t)r->rows};
     if (!is_ok(rig_seq(r, &s, text, DT_F16, 100, &e), &e, "%s: created", text)) return;
     const attn_spec *spec = attn_seq_spec(s);
     is_ok(attn_plan(&plan, spec, &r->shape, &lim, &e), &e, "%s: planned", text);
@@ -237,8 +231,8 @@ static void check_streaming(rig *r, const char *device, const char *options, con
             for (int l = 0; l < T_LAYERS; l++) attend(m, f, l, p0 + i, &a, want[l * n + i]);
         }
         free(m);
-        is_near(&got[0][0][0], &want[0][0][0], (size_t)(T_LAYERS * n) * ROW, 1e-9,
-                "%s, %s: prompt %d", text, device, turn + 1);
+        is_near(&got[0][0][0], &want[0][0][0], (size_t)(T_LAYERS * n) * ROW, 1e-9, "%s, %s: prompt %d", text, device,
+                turn + 1);
         for (int i = 0; i < 15; i++) {
             int64_t p = attn_seq_length(s), pos[T_MAX];
             attended a = stream_to(p, SINK, RECENT, abs), left = stream_to(p, SINK, RECENT - 1, abs);
@@ -246,16 +240,14 @@ static void check_streaming(rig *r, const char *device, const char *options, con
             for (int l = 0; l < T_LAYERS; l++) attend(m, f, l, p, &a, want[l]);
             free(m);
             rig_decode(r, &s, 1, got);
-            for (int k = 0; k < T_LAYERS * ROW; k++)
-                good &= fabsf((&got[0][0][0])[k] - (&want[0][0][0])[k]) < 2e-4f;
-            sets &= attn_seq_positions(s, 0, 0, pos) == left.n &&
-                    memcmp(pos, left.pos, (size_t)left.n * sizeof *pos) == 0;
+            for (int k = 0; k < T_LAYERS * ROW; k++) good &= fabsf((&got[0][0][0])[k] - (&want[0][0][0])[k]) < 2e-4f;
+            sets &=
+                attn_seq_positions(s, 0, 0, pos) == left.n && memcmp(pos, left.pos, (size_t)left.n * sizeof *pos) == 0;
         }
     }
     ok(good && sets, "%s, %s: steps", text, device);
     attn_bytes held = attn_seq_held(s), peak = attn_seq_peak(s);
-    ok(held.kv > 0 && held.kv < (SINK + RECENT) * T_LAYERS * T_KV * T_DIM * 2 * sizeof(float) &&
-           held.kv < peak.kv,
+    ok(held.kv > 0 && held.kv < (SINK + RECENT) * T_LAYERS * T_KV * T_DIM * 2 * sizeof(float) && held.kv < peak.kv,
        "%s: holds less than exact rows would", text);
     attn_seq_free(s);
 }
@@ -277,8 +269,7 @@ static void check_specs(rig *r)
         err e = {0};
         attn_options o = {0};
         kv_format_parse(&o.kv, bad[i].kv, "--kv", &e);
-        is_err(attn_spec_parse(&s, bad[i].text, &o, &e), &e, ST_USAGE, bad[i].part, "spec '%s'",
-               bad[i].text);
+        is_err(attn_spec_parse(&s, bad[i].text, &o, &e), &e, ST_USAGE, bad[i].part, "spec '%s'", bad[i].text);
     }
     static const struct {
         const char *text, *kv, *part;
@@ -309,8 +300,7 @@ static void check_specs(rig *r)
 int main(void)
 {
     static const char *const specs[] = {"kivi:g=4:r=8", "kivi:bits=4:g=4:r=12:key_residual=slide",
-                                        "kivi:g=2:r=6:sink_fp=3", "logquant:g=4:r=12",
-                                        "logquant:bits=4:g=8:r=30"};
+                                        "kivi:g=2:r=6:sink_fp=3", "logquant:g=4:r=12", "logquant:bits=4:g=8:r=30"};
     err e = {0};
     world_fill(&w, 11);
     rotate_keys();

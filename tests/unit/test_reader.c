@@ -195,8 +195,8 @@ static void check_first_failure(const char *kind)
             if (at < first) first = at;
             b->job[at] = (read_job){.fd = fd, .at = FILE_BYTES - 10 + at, .n_to = 1, .to = {{b->memory[at], 1000}}};
         }
-        snprintf(part, sizeof part, "ends at %zu of %zu bytes", first < 10 ? (size_t)FILE_BYTES : FILE_BYTES - 10 + first,
-                 FILE_BYTES - 10 + first + 1000);
+        snprintf(part, sizeof part, "ends at %zu of %zu bytes",
+                 first < 10 ? (size_t)FILE_BYTES : FILE_BYTES - 10 + first, FILE_BYTES - 10 + first + 1000);
         status st = reader_run(r, b->job, JOBS, "file", &why);
         if (st != ST_IO || !strstr(why.msg, part)) missed++;
     }
@@ -230,8 +230,7 @@ static void check_bad_files(const char *kind)
         status st = reader_run(r, &j, 1, "it", &why);
         if (st == ST_IO && strstr(why.msg, "at byte 294912: Invalid"))
             tap_skip("this file system has blocks of another size");
-        else
-            is_err(st, &why, ST_IO, "it: the file ends at 300000", "its end, read by blocks");
+        else is_err(st, &why, ST_IO, "it: the file ends at 300000", "its end, read by blocks");
         free(page);
     } else {
         tap_skip("no reads past the page cache here");
@@ -294,7 +293,8 @@ static bool reads_without(unsigned call)
     if (child == 0) {
         reader *r;
         err e = {0};
-        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &p) != 0) _exit(2);
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &p) != 0)
+            _exit(2);
         if (reader_open(&r, 4, &e) != ST_OK || strcmp(reader_kind(r), "threads") != 0) _exit(1);
         few_jobs();
         bool good = reader_run(r, b->job, 3, "forbidden", &e) == ST_OK && wrong_bytes(3) == 0;
@@ -327,7 +327,8 @@ int main(void)
     make_file();
     is_err(reader_open(&r, 0, &none), &none, ST_USAGE, "0 reads in flight", "no reads in flight");
     is_err(reader_open(&r, READER_DEPTH + 1, &deep), &deep, ST_USAGE, "1 to 1024", "or too many");
-    is_err(reader_open_kind(&r, "tape", 1, &odd), &odd, ST_USAGE, "'tape', expected io_uring or threads", "or of no kind");
+    is_err(reader_open_kind(&r, "tape", 1, &odd), &odd, ST_USAGE, "'tape', expected io_uring or threads",
+           "or of no kind");
     check_kind("threads");
     status st = reader_open_kind(&r, "io_uring", 1, &e);
     if (st == ST_OK) {

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/recall_run.h"
-#include "eval/recall_score.h"
+#include "eval/recall/recall_run.h"
+#include "eval/recall/recall_score.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/half.h"
@@ -330,7 +330,8 @@ static blob make_file(const tensor *t, int n)
         for (int k = 0; k < t[i].rank; k++)
             snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%zu", k ? "," : "", t[i].shape[k]);
         snprintf(header + len, sizeof header - len,
-                 "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", i ? "," : "", t[i].name, t[i].type, shape, at, at + bytes);
+                 "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", i ? "," : "", t[i].name,
+                 t[i].type, shape, at, at + bytes);
         at += bytes;
     }
     strcat(header, "}");
@@ -385,8 +386,8 @@ static const json_t *list_of(const json_t *lines, int64_t query, int head, int g
     {
         const json_t *h = json_object_get(o, "head"), *kv = json_object_get(o, "kv_head");
         if (json_integer_value(json_object_get(o, "query")) != query) continue;
-        bool mine = h ? json_integer_value(h) == head
-                      : json_integer_value(kv) == -1 || json_integer_value(kv) == head / group;
+        bool mine =
+            h ? json_integer_value(h) == head : json_integer_value(kv) == -1 || json_integer_value(kv) == head / group;
         if (mine && found) return NULL;
         if (mine) found = json_object_get(o, "positions");
     }
@@ -407,8 +408,8 @@ static blob scene_file(const scene *s, bool with_v, const char *type)
         memcpy(k + h * N * DIM, s->k + h * MAX_N * DIM, N * DIM * sizeof *k);
         memcpy(v + h * N * DIM, s->v + h * MAX_N * DIM, N * DIM * sizeof *v);
     }
-    const tensor t[] = {{"q", type, {heads, M, DIM}, 3, q}, {"k", type, {kv, N, DIM}, 3, k},
-                        {"v", type, {kv, N, DIM}, 3, v}};
+    const tensor t[] = {
+        {"q", type, {heads, M, DIM}, 3, q}, {"k", type, {kv, N, DIM}, 3, k}, {"v", type, {kv, N, DIM}, 3, v}};
     return make_file(t, with_v ? 3 : 2);
 }
 
@@ -557,22 +558,36 @@ static void test_hostile(void)
         {"head_dim 3 and 3", "odd head_dim", {{"q", "F32", {2, 1, 3}, 3, NULL}, {"k", "F32", {1, 4, 3}, 3, NULL}}, 2},
         {"head_dim 4 and 2", "unequal", {{"q", "F32", {2, 1, 4}, 3, NULL}, {"k", "F32", {1, 4, 2}, 3, NULL}}, 2},
         {"head_dim 258", "too wide", {{"q", "F32", {2, 1, 258}, 3, NULL}, {"k", "F32", {1, 4, 258}, 3, NULL}}, 2},
-        {"3 query heads are no multiple", "3 heads of 2",
-         {{"q", "F32", {3, 1, 4}, 3, NULL}, {"k", "F32", {2, 4, 4}, 3, NULL}}, 2},
-        {"1 query heads are no multiple", "1 of 2",
-         {{"q", "F32", {1, 1, 4}, 3, NULL}, {"k", "F32", {2, 4, 4}, 3, NULL}}, 2},
+        {"3 query heads are no multiple",
+         "3 heads of 2",
+         {{"q", "F32", {3, 1, 4}, 3, NULL}, {"k", "F32", {2, 4, 4}, 3, NULL}},
+         2},
+        {"1 query heads are no multiple",
+         "1 of 2",
+         {{"q", "F32", {1, 1, 4}, 3, NULL}, {"k", "F32", {2, 4, 4}, 3, NULL}},
+         2},
         {"query heads", "2,000 heads", {{"q", "F32", {2000, 1, 2}, 3, NULL}, {"k", "F32", {1, 4, 2}, 3, NULL}}, 2},
         {"at least two keys", "one key", {{"q", "F32", {2, 1, 4}, 3, NULL}, {"k", "F32", {1, 1, 4}, 3, NULL}}, 2},
-        {"v: its shape differs", "short v",
-         {{"q", "F32", {2, 1, 4}, 3, NULL}, {"k", "F32", {1, 4, 4}, 3, NULL}, {"v", "F32", {1, 3, 4}, 3, NULL}}, 3},
-        {"q: element 5 is NaN or infinite", "NaN in q",
-         {{"q", "F32", {2, 1, 4}, 3, bad_q}, {"k", "F32", {1, 4, 4}, 3, zeros}}, 2},
-        {"k: element 7 is NaN or infinite", "infinity in k",
-         {{"q", "BF16", {2, 1, 4}, 3, zeros}, {"k", "BF16", {1, 4, 4}, 3, bad_k}}, 2},
-        {"k: element 3 is beyond 65504", "keys that rows of f16 cannot hold",
-         {{"q", "F32", {2, 1, 4}, 3, zeros}, {"k", "F32", {1, 4, 4}, 3, far_k}}, 2},
-        {"v: element 0 is NaN or infinite", "infinity in v",
-         {{"q", "F16", {2, 1, 4}, 3, zeros}, {"k", "F16", {1, 4, 4}, 3, zeros}, {"v", "F16", {1, 4, 4}, 3, bad_v}}, 3},
+        {"v: its shape differs",
+         "short v",
+         {{"q", "F32", {2, 1, 4}, 3, NULL}, {"k", "F32", {1, 4, 4}, 3, NULL}, {"v", "F32", {1, 3, 4}, 3, NULL}},
+         3},
+        {"q: element 5 is NaN or infinite",
+         "NaN in q",
+         {{"q", "F32", {2, 1, 4}, 3, bad_q}, {"k", "F32", {1, 4, 4}, 3, zeros}},
+         2},
+        {"k: element 7 is NaN or infinite",
+         "infinity in k",
+         {{"q", "BF16", {2, 1, 4}, 3, zeros}, {"k", "BF16", {1, 4, 4}, 3, bad_k}},
+         2},
+        {"k: element 3 is beyond 65504",
+         "keys that rows of f16 cannot hold",
+         {{"q", "F32", {2, 1, 4}, 3, zeros}, {"k", "F32", {1, 4, 4}, 3, far_k}},
+         2},
+        {"v: element 0 is NaN or infinite",
+         "infinity in v",
+         {{"q", "F16", {2, 1, 4}, 3, zeros}, {"k", "F16", {1, 4, 4}, 3, zeros}, {"v", "F16", {1, 4, 4}, 3, bad_v}},
+         3},
     };
     recall_tensors job;
     recall_run run = {.seq = NULL};

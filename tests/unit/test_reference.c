@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops against the NumPy references of scripts/reference, written apart from our code: the same positions, and
+/* Ops against the NumPy references of scripts/fixtures/reference, written apart from our code: the same positions, and
  * scores to 1e-5. */
 #include "config.h"
 
@@ -10,7 +10,60 @@
 #include "kernels/ops_paris.h"
 #include "kernels/ops_quest.h"
 #include "kernels/ops_select.h"
+#include "kernels/ref/ref.h"
 #include "tests/unit/reference.h"
+
+/* ---- ops on jobs with one job; n: slots, first candidate, end of the candidates ---- */
+
+static item_range items(const int64_t n[3])
+{
+    return (item_range){n[0], n[1], n[2]};
+}
+
+static score_job score_of_items(const void *index, float *score, size_t stride, const float *q, size_t n_heads,
+                                const int64_t n[3], uint64_t *read)
+{
+    return (score_job){.index = index,
+                       .q = at(q),
+                       .n_heads = n_heads,
+                       .score = at(score),
+                       .stride = stride,
+                       .items = items(n),
+                       .read = at(read)};
+}
+
+static void quest_score(backend *be, float *score, size_t stride, const float *q, size_t n_heads, const quest_index *x,
+                        const int64_t n[3], uint64_t *read)
+{
+    score_job j = score_of_items(x, score, stride, q, n_heads, n, read);
+    be->ops->quest->score(be, &j, 1);
+}
+
+static void fier_score(backend *be, float *score, size_t stride, const float *q, size_t n_heads, const fier_index *x,
+                       const int64_t n[3], uint64_t *read)
+{
+    score_job j = score_of_items(x, score, stride, q, n_heads, n, read);
+    be->ops->fier->score(be, &j, 1);
+}
+
+static void combine(backend *be, float *out, const float *in, size_t stride, size_t n_heads, size_t n_lists,
+                    const int64_t n[3], gqa_mode mode, float scale)
+{
+    combine_job j = {at(out), at(in), stride, n_heads, n_lists, n[1], n[2], mode, scale};
+    be->ops->select->combine(be, &j, 1);
+}
+
+/* score[h][i] = q_h . k_i in the order of ops_select.h, of rows in the host's memory. */
+static void exact_scores(float *score, size_t stride, const float *q, size_t n_heads, const kv_rows *rows, size_t n)
+{
+    size_t per_kv = n_heads / rows->n_kv_heads, d = rows->head_dim;
+    float k[256];
+    for (size_t h = 0; h < n_heads; h++)
+        for (size_t i = 0; i < n; i++) {
+            ref_k_row(k, rows, h / per_kv, (int64_t)i);
+            score[h * stride + i] = ref_dot16(q + h * d, k, d);
+        }
+}
 
 static const double TOL = 1e-5;
 
@@ -35,7 +88,7 @@ static void attention_lists(backend *be, group *g, const char *c)
     attn_job j = job_of(&rows, floats("random.q"), 1, heads);
     for (size_t l = 0; l < rows.n_kv_heads; l++)
         for (size_t i = 0; i < width && idx[l * width + i] >= 0; i++) range[2 * l + 1]++;
-    j.idx = at(idx), j.range = at(range), j.n_lists = rows.n_kv_heads, j.idx_stride = width, j.kpos.p = NULL;
+    j.idx = at(idx), j.range = at(range), j.n_lists = rows.n_kv_heads, j.idx_stride = width, j.masked = false;
     be->ops->attn_decode(be, &j, 1);
     group_note(g, near((float *)(void *)j.out.p, floats("%s.out", c), heads * rows.head_dim, TOL), "%s: out", c);
     group_note(g, near((float *)(void *)j.lse.p, floats("%s.lse", c), heads, TOL), "%s: lse", c);
@@ -109,8 +162,8 @@ static scored score_items(backend *be, gqa_mode mode, float *q, size_t heads, si
         q = mean, rows = kv_heads;
     }
     f(be, ctx, s.raw, s.stride, q, rows);
-    be->ops->select->combine(be, at(s.score), at(s.raw), s.stride, rows, s.n_lists, I64(n_slots, lo, hi), hi, mode,
-                             (float)(1 / sqrt((double)dim)));
+    combine(be, s.score, s.raw, s.stride, rows, s.n_lists, (int64_t[]){n_slots, lo, hi}, mode,
+            (float)(1 / sqrt((double)dim)));
     return s;
 }
 
@@ -122,19 +175,18 @@ static bool choice_is(backend *be, const scored *s, int64_t n_slots, int64_t gra
     int32_t *idx = hold(4 * s->n_lists * stride), *items = copy_of(want), *slots = hold(4 * stride);
     int64_t *range = hold(16 * s->n_lists);
     choose_job j = {.score = at(s->score),
-                    .n = I64(n_slots, lo, hi),
-                    .k = I64(k),
-                    .tail = I64(tail),
+                    .items = {n_slots, lo, hi},
+                    .k = k,
+                    .tail = tail,
                     .n_lists = s->n_lists,
                     .stride = s->stride,
-                    .n_k = 1,
                     .granule = granule,
                     .head = lo,
-                    .n_items_max = (n_slots + granule - 1) / granule,
+                    .most = (n_slots + granule - 1) / granule,
                     .idx_stride = (int64_t)stride,
                     .idx = at(idx),
                     .range = at(range)};
-    be->ops->select->choose(be, &j);
+    be->ops->select->choose(be, &j, 1);
     bool good = want->shape[0] == s->n_lists;
     for (size_t l = 0; good && l < s->n_lists; l++) {
         size_t n = 0;
@@ -159,8 +211,8 @@ static bool scores_are(const scored *s, int64_t lo, const st_tensor *want)
 static void score_exact(backend *be, const void *ctx, float *score, size_t stride, float *q, size_t n_heads)
 {
     const kv_rows *rows = ctx;
-    int64_t n = (int64_t)rows->cap;
-    be->ops->select->exact(be, at(score), stride, at(q), n_heads, rows, I64(n, 0, n), n, (buf){NULL});
+    (void)be;
+    exact_scores(score, stride, q, n_heads, rows, rows->cap);
 }
 
 static void test_gqa(backend *be, const char *level)
@@ -193,14 +245,12 @@ static void test_gqa(backend *be, const char *level)
 typedef struct {
     quest_index x;
     int64_t n, n_pages;
-    bool max_channel;
 } pages;
 
 static void score_pages(backend *be, const void *ctx, float *score, size_t stride, float *q, size_t n_heads)
 {
     const pages *p = ctx;
-    be->ops->quest->score(be, at(score), stride, at(q), n_heads, &p->x, I64(p->n, 0, p->n_pages), p->n_pages,
-                          p->max_channel, (buf){NULL});
+    quest_score(be, score, stride, q, n_heads, &p->x, (int64_t[]){p->n, 0, p->n_pages}, NULL);
 }
 
 /* Bounds of the first n tokens, added by twos and threes. */
@@ -208,13 +258,13 @@ static pages pages_build(backend *be, const st_tensor *k, int64_t n, int64_t pag
 {
     size_t heads = k->shape[0], dim = k->shape[2], cap = (size_t)((n + page - 1) / page);
     float *rows = by_token(k);
-    pages p = {{at(hold(2 * heads * cap * dim * dtype_size(type_of(k)))), type_of(k), heads, dim, cap, (size_t)page},
-               n,
-               (int64_t)cap,
-               false};
+    pages p = {
+        {at(hold(2 * heads * cap * dim * dtype_size(type_of(k)))), type_of(k), heads, dim, cap, (size_t)page, false},
+        n,
+        (int64_t)cap};
     for (int64_t i = 0, step; i < n; i += step) {
         step = n - i < 2 + i % 2 ? n - i : 2 + i % 2;
-        be->ops->quest->add(be, &p.x, I64(i), at(rows + (size_t)i * heads * dim), (size_t)step);
+        be->ops->quest->add(be, &(index_add_job){&p.x, i, at(rows + (size_t)i * heads * dim), (size_t)step}, 1);
     }
     return p;
 }
@@ -247,7 +297,7 @@ static void test_quest(backend *be, const char *level)
         int64_t end = p.n_pages - 1, take = budget / page > least ? budget / page : least;
         if (has("%s.p%d.max", c, page))
             group_note(&b, bounds_are(&p, tensor("%s.p%d.max", c, page), tensor("%s.p%d.min", c, page)), "%s", name);
-        p.max_channel = strcmp(form, "maxch") == 0;
+        p.x.max_channel = strcmp(form, "maxch") == 0;
         scored t = score_items(be, mode_of(mode), floats("%s.q", c), (size_t)par[0], (size_t)par[1], (size_t)par[3],
                                p.n, 0, end, (size_t)p.n_pages, score_pages, &p);
         if (mode_of(mode) != GQA_MEAN_Q && has("%s.p%d.%s", c, page, form)) {
@@ -273,7 +323,7 @@ static void score_fier(backend *be, const void *ctx, float *score, size_t stride
 {
     const fier_index *x = ctx;
     int64_t n = (int64_t)x->cap;
-    be->ops->fier->score(be, at(score), stride, at(q), n_heads, x, I64(n, 0, n), n, (buf){NULL});
+    fier_score(be, score, stride, q, n_heads, x, (int64_t[]){n, 0, n}, NULL);
 }
 
 /* Index of the first n tokens, added by ones and fives. */
@@ -289,7 +339,7 @@ static fier_index fier_build(backend *be, const st_tensor *k, size_t n, size_t g
     for (size_t i = 0, step; i < n; i += step) {
         step = i % 2 ? 5 : 1;
         if (step > n - i) step = n - i;
-        be->ops->fier->add(be, &x, I64((int64_t)i), at(rows + i * heads * dim), step);
+        be->ops->fier->add(be, &(index_add_job){&x, (int64_t)i, at(rows + i * heads * dim), step}, 1);
     }
     return x;
 }
@@ -390,7 +440,7 @@ static void best_of(const float *est, const int32_t *cand, size_t n, size_t take
 static bool codes_are(const paris_index *x, const char *c)
 {
     const st_tensor *w = tensor("%s.w", c), *codes = tensor("%s.codes", c);
-    size_t nb = paris_blocks(x->head_dim);
+    size_t nb = paris_subspaces(x->head_dim);
     bool good = memcmp(x->id.p, tensor("%s.ids", c)->data, tensor("%s.ids", c)->bytes) == 0;
     for (size_t row = 0; row < x->n_kv_heads * x->cap; row++) {
         const unsigned char *code = x->code.p + row * nb * PARIS_CODE;
@@ -414,14 +464,13 @@ static void paris_votes(backend *be, const char *c, const paris_index *x, float 
     float *all = has("%s.est_head", c) ? floats("%s.est_head", c) : NULL, *w = hold(4 * m);
     int32_t *sel = hold(4 * take), *chosen = ints("%s.sel_vote", c);
     be->ops->paris->query(be, at(y), at(norm), at(q), heads, x);
-    be->ops->paris->estimate(be, at(est), x, at(y), at(norm), heads, at(cand), m, I64((int64_t)m), (int64_t)m,
-                             (buf){NULL});
+    be->ops->paris->estimate(be, at(est), x, at(y), at(norm), heads, at(cand), m, (int64_t)m, (buf){NULL});
     for (size_t h = 0; all && h < heads; h++) {
         for (size_t i = 0; i < m; i++) w[i] = all[h * x->cap + (size_t)cand[h / (heads / lists) * m + i]];
         group_note(g, near(est + h * m, w, m, TOL), "%s: estimates of head %zu", c, h);
     }
-    be->ops->select->combine(be, at(votes), at(est), m, heads, lists, I64((int64_t)m, 0, (int64_t)m), (int64_t)m,
-                             GQA_VOTE, (float)(1 / sqrt((double)x->head_dim)));
+    combine(be, votes, est, m, heads, lists, (int64_t[]){(int64_t)m, 0, (int64_t)m}, GQA_VOTE,
+            (float)(1 / sqrt((double)x->head_dim)));
     for (size_t h = 0; h < lists; h++) {
         best_of(votes + h * m, cand + h * m, m, take, sel);
         group_note(g, memcmp(sel, chosen + h * take, 4 * take) == 0, "%s: tokens chosen by vote", c);
@@ -441,9 +490,9 @@ static void paris_case(backend *be, const char *c, const char *input, group *g)
     paris_index x = {.n_kv_heads = kv_heads, .head_dim = dim, .cap = n, .rounds = (size_t)par[7], .alpha = true};
     x.id = at(hold(kv_heads * n * nb)), x.code = at(hold(kv_heads * n * nb * PARIS_CODE)), x.sign = at(sign);
     x.count = at(hold(4 * kv_heads * nb * PARIS_PATTERNS)), x.counted = I64(0, 0);
-    buf range = I64(0, (int64_t)n);
-    if (par[8]) x.mean = at(mean), p->mean(be, &x, &rows, range, (int64_t)n);
-    p->encode(be, &x, &rows, range, (int64_t)n);
+    slot_range range = {0, (int64_t)n};
+    if (par[8]) x.mean = at(mean), p->mean(be, &x, &rows, range);
+    p->encode(be, &x, &rows, range);
     group_note(g, codes_are(&x, c), "%s: codes", c);
 
     const st_tensor *turned = tensor("%s.x", c); /* [kv_heads][some][dp]: keys rotated as queries are */
@@ -459,22 +508,22 @@ static void paris_case(backend *be, const char *c, const char *input, group *g)
         for (size_t i = 0; i < dim; i++) probe[h / per * dim + i] += q[h * dim + i] / (float)per;
     p->query(be, at(y), at(norm), at(probe), kv_heads, &x);
     group_note(g, near(y, floats("%s.y", c), kv_heads * dp, TOL), "%s: probe", c);
-    p->count(be, &x, range, (int64_t)n, (buf){NULL});
-    int64_t *limit = hold(sizeof TAUS);
-    for (int i = 0; i < PARIS_TIERS; i++) limit[i] = ((int64_t)n * par[4] * TAUS[i] + 9999) / 10000;
+    p->count(be, &x, range, (buf){NULL});
+    int64_t limit[PARIS_LEVELS];
+    for (int i = 0; i < PARIS_LEVELS; i++) limit[i] = ((int64_t)n * par[4] * TAUS[i] + 9999) / 10000;
     unsigned char *bonus = hold(kv_heads * nb * PARIS_PATTERNS), *score = hold(kv_heads * n);
-    p->bonus(be, at(bonus), &x, at(y), at(limit), PARIS_TIERS, (buf){NULL});
+    p->bonus(be, at(bonus), &x, at(y), limit, PARIS_LEVELS, (buf){NULL});
     if (has("%s.bonus", c))
         group_note(g, memcmp(bonus, tensor("%s.bonus", c)->data, kv_heads * nb * PARIS_PATTERNS) == 0, "%s: bonus", c);
-    p->collide(be, at(score), n, &x, at(bonus), range, (int64_t)n, (buf){NULL});
+    p->collide(be, at(score), n, &x, at(bonus), range, (buf){NULL});
     int32_t *want = ints("%s.score", c), *cand = hold(4 * kv_heads * m);
     bool good = true;
     for (size_t i = 0; i < kv_heads * n; i++) good &= score[i] == want[i];
     group_note(g, good, "%s: collisions", c);
-    p->candidates(be, at(cand), m, at(score), n, kv_heads, range, I64((int64_t)m), (int64_t)n);
+    p->candidates(be, at(cand), m, at(score), n, kv_heads, range, (int64_t)m);
     group_note(g, memcmp(cand, tensor("%s.cand", c)->data, 4 * kv_heads * m) == 0, "%s: candidates", c);
 
-    p->estimate(be, at(est), &x, at(y), at(norm), kv_heads, at(cand), m, I64((int64_t)m), (int64_t)m, (buf){NULL});
+    p->estimate(be, at(est), &x, at(y), at(norm), kv_heads, at(cand), m, (int64_t)m, (buf){NULL});
     float *all = floats("%s.est", c), *w = hold(4 * m);
     size_t take = tensor("%s.sel", c)->shape[1];
     int32_t *sel = hold(4 * take), *chosen = ints("%s.sel", c);
@@ -540,7 +589,7 @@ static void blocks_case(backend *be, const char *c, group *g)
     for (size_t i = 0; i < n; i++) each[i] = (int32_t)i;
     for (int k = 0; k < 2; k++) {
         be->ops->block->score(be, at(score), at(floats("blocks.%s.probe", c)), &x, k ? heads : 1,
-                              I64((int64_t)n, 0, (int64_t)n), (int64_t)n, (buf){(unsigned char *)hold(8)});
+                              (item_range){(int64_t)n, 0, (int64_t)n}, (buf){(unsigned char *)hold(8)});
         group_note(g, near(score, k ? floats("blocks.%s.cos_head", c) : floats("blocks.%s.cos", c), n, TOL),
                    "%s: cosines", c);
         best_of(score, each, n, take, got);
@@ -555,7 +604,7 @@ static void mass_case(backend *be, group *g)
             beyond = rows_of(tensor("mass.k_far"), tensor("mass.k_far"));
     size_t n_tok = tensor("mass.q")->shape[0], heads = tensor("mass.q")->shape[1], n = rows.cap;
     attn_job j = job_of(&rows, floats("mass.q"), n_tok, heads), f = job_of(&beyond, floats("mass.q_far"), n_tok, heads);
-    j.band = ints("mass.band")[0], f.qpos.p = f.kpos.p = NULL;
+    j.band = ints("mass.band")[0], f.qpos.p = NULL, f.masked = false;
     be->ops->attn_prefill(be, &j);
     be->ops->attn_prefill(be, &f);
     size_t rows_n = n_tok * heads, bytes = 4 * rows_n * rows.head_dim;
@@ -583,8 +632,8 @@ static void pool_case(backend *be, const char *c, group *g)
     for (size_t s = 0; s < steps; s++) {
         *pool = nominal * (int64_t)layers;
         for (size_t l = 0; l < layers; l++) {
-            item_scores items = {at(score + (s * layers + l) * n), I64((int64_t)n, 0, (int64_t)n), 1, n, (int64_t)n};
-            be->ops->block->take(be, &p, 0, l, &items, 1, at(k));
+            item_scores scores = {at(score + (s * layers + l) * n), 1, n, {(int64_t)n, 0, (int64_t)n}};
+            be->ops->block->take(be, &p, 0, l, &scores, 1, at(k));
             group_note(g, *k == want[s * layers + l], "%s step %zu layer %zu: %d blocks, not %d", c, s, l, (int)*k,
                        want[s * layers + l]);
         }

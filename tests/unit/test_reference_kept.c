@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What is kept, and in which form: eviction and quantized rows against the NumPy references of scripts/reference. */
+/* What is kept, and in which form: eviction and quantized rows against the NumPy references of
+ * scripts/fixtures/reference. */
 #include "config.h"
 
 #include "attention/store_impl.h"
@@ -89,7 +90,7 @@ static bool fetched_are(backend *be, const kv_rows *r, bool value, const st_tens
                    .n_kv_heads = r->n_kv_heads,
                    .head_dim = r->head_dim,
                    .cap = r->cap};
-    be->ops->codes->fetch(be, &out, r, I64(0, (int64_t)r->cap), (buf){NULL}, 1, 0, (int64_t)r->cap, (buf){NULL});
+    be->ops->codes->fetch(be, &out, r, 0, (int64_t)r->cap, (buf){NULL});
     return near((float *)(void *)(value ? out.v.p : out.k.p), floats_of(want), n, 1e-6);
 }
 
@@ -100,8 +101,8 @@ static void kivi_case(backend *be, const char *c, int bits, group *g)
         char x = value ? 'v' : 'k';
         const st_tensor *in = tensor("%s.%c", c, x);
         kv_rows r = code_rows(in, in, bits, size, in->shape[1], in->shape[1]);
-        if (value) be->ops->codes->encode_v(be, &r, iota(r.cap), 0, r.cap);
-        else be->ops->codes->encode_k(be, &r, iota(r.cap), 0, r.cap);
+        if (value) be->ops->codes->encode(be, &r, true, iota(r.cap), 0, r.cap);
+        else be->ops->codes->encode(be, &r, false, iota(r.cap), 0, r.cap);
         group_note(g, codes_are(&r, value, tensor("%s.b%d.%c.codes", c, bits, x)), "%s %d bits %c: codes", c, bits, x);
         group_note(g,
                    pairs_are(&r, value ? r.codes.v_pair : r.codes.k_pair, value, tensor("%s.b%d.%c.min", c, bits, x),
@@ -120,8 +121,8 @@ static void kivi_attend(backend *be, int bits, group *g)
            heads = tensor("attend.q")->shape[0];
     size_t kq = (n - 1) / r * r, vq = n - 1 > r ? n - 1 - r : 0; /* of the step before */
     kv_rows rows = code_rows(tensor("attend.k"), tensor("attend.v"), bits, size, kq, vq);
-    be->ops->codes->encode_k(be, &rows, iota(kq), 0, kq);
-    be->ops->codes->encode_v(be, &rows, iota(vq), 0, vq);
+    be->ops->codes->encode(be, &rows, false, iota(kq), 0, kq);
+    be->ops->codes->encode(be, &rows, true, iota(vq), 0, vq);
     attn_job j = job_of(&rows, floats("attend.q"), 1, heads);
     be->ops->attn_decode(be, &j, 1);
     group_note(g, near((float *)(void *)j.out.p, floats("attend.b%d.out", bits), heads * rows.head_dim, TOL),
@@ -151,8 +152,8 @@ static void test_codes(backend *be, const char *level)
                         *b16 = tensor("hf.%s.b%d.step", c, bits);
         kv_rows r = code_rows(in, in, bits, 64, in->shape[1], in->shape[1]);
         r.codes.by_token = r.codes.zero_point = true;
-        be->ops->codes->encode_k(be, &r, iota(r.cap), 0, r.cap);
-        be->ops->codes->encode_v(be, &r, iota(r.cap), 0, r.cap);
+        be->ops->codes->encode(be, &r, false, iota(r.cap), 0, r.cap);
+        be->ops->codes->encode(be, &r, true, iota(r.cap), 0, r.cap);
         for (int value = 0; value <= 1; value++) {
             group_note(&h, codes_are(&r, value, st_at(fixture, i)), "%s %d bits: codes", c, bits);
             group_note(&h, pairs_are(&r, value ? r.codes.v_pair : r.codes.k_pair, true, a16, b16), "%s %d bits: pairs",
@@ -274,7 +275,7 @@ static replay replay_make(const char *input, size_t n_lists, size_t prompt)
     r.n_tok = rows.cap, r.heads = tensor("%s.q", input)->shape[1];
     r.j = job_of(&rows, r.q, r.n_tok, r.heads);
     r.j.range = r.l.range, r.j.idx = r.j.at = r.l.at, r.j.n_lists = n_lists, r.j.idx_stride = r.l.stride,
-    r.j.kpos.p = NULL;
+    r.j.masked = false;
     return r;
 }
 

@@ -32,8 +32,8 @@ static status open_with(results **r, const char *file, const char *config, err *
 
 static json_t *line(const char *dataset, int index, double score)
 {
-    return json_pack("{s:s, s:i, s:f, s:s}", "dataset", dataset, "index", index, "score", score,
-                     "prediction", "a \"b\"\n\xe5\x8c\x97");
+    return json_pack("{s:s, s:i, s:f, s:s}", "dataset", dataset, "index", index, "score", score, "prediction",
+                     "a \"b\"\n\xe5\x8c\x97");
 }
 
 static void put_file(const char *s, size_t n)
@@ -73,8 +73,7 @@ static void test_going_on(void)
     is_err(results_add(r, line("x", 0, 0), &e), &e, ST_USAGE, "twice", "the same one again");
     e = (err){0};
     is_err(results_add(r, json_object(), &e), &e, ST_FORMAT, "'dataset'", "one without identity");
-    is_err(open_with(&second, path, "{\"seed\":1}", &e), &e, ST_IO, "another run",
-           "a second run at the same time");
+    is_err(open_with(&second, path, "{\"seed\":1}", &e), &e, ST_IO, "another run", "a second run at the same time");
     results_close(r);
     is_ok(open_with(&r, path, "{\"seed\":1}", &e), &e, "the file again");
     is_int((long long)results_count(r), 2, "its results");
@@ -169,8 +168,7 @@ static void test_difference(void)
     static const struct {
         const char *a, *b, *path, *left, *right;
     } cases[] = {
-        {"{\"a\":{\"b\":[1,{\"c\":\"x\"}]}}", "{\"a\":{\"b\":[1,{\"c\":null}]}}", "a.b[1].c",
-         "\"x\"", "null"},
+        {"{\"a\":{\"b\":[1,{\"c\":\"x\"}]}}", "{\"a\":{\"b\":[1,{\"c\":null}]}}", "a.b[1].c", "\"x\"", "null"},
         {"{\"a\":[1]}", "{\"a\":[1,2]}", "a[1]", "missing", "2"},
         {"{\"a\":[]}", "{\"a\":{}}", "a", "[]", "{}"},
         {"{\"z\":1,\"a\":1}", "{\"a\":1,\"y\":2,\"z\":1}", "y", "missing", "2"},
@@ -216,8 +214,7 @@ static void test_full(void)
     small.rlim_cur = n + 20;
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &small);
-    is_err(results_add(r, line("x", 1, 1), &e), &e, ST_IO, "File too large",
-           "no room for the next");
+    is_err(results_add(r, line("x", 1, 1), &e), &e, ST_IO, "File too large", "no room for the next");
     setrlimit(RLIMIT_FSIZE, &before);
     size_t m;
     get_file(&s, &m);

@@ -33,7 +33,7 @@ static void write_file(const char *path, const void *p, size_t n)
     if (!f || fwrite(p, 1, n, f) != n || fclose(f) != 0) exit(1);
 }
 
-#define T(name, dtype, shape, offsets)                                                             \
+#define T(name, dtype, shape, offsets)                                                                                 \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 static void test_good(void)
@@ -42,8 +42,7 @@ static void test_good(void)
     st_file *f;
     blob b = make("{\"__metadata__\":{\"format\":\"pt\"}," T("b", "F32", "[2,1]", "[6,14]") "," T(
                       "a", "BF16", "[3]", "[0,6]") "," T("scalar", "I64", "[]",
-                                                         "[14,22]") "," T("empty", "F16", "[0,5]",
-                                                                          "[14,14]") "}   ",
+                                                         "[14,22]") "," T("empty", "F16", "[0,5]", "[14,14]") "}   ",
                   22);
     if (is_ok(st_open_memory(&f, b.p, b.size, "mem", &e), &e, "a good file opens")) {
         is_int((long long)st_count(f), 4, "tensors, without __metadata__");
@@ -83,57 +82,35 @@ static const struct {
     {"not an object", "[1,2]", 0, "not a JSON object"},
     {"empty header", "", 0, "not valid JSON"},
     {"bad UTF-8", "{\"\xff\":1}", 0, "not valid JSON"},
-    {"duplicate tensor", "{" T("a", "F32", "[1]", "[0,4]") "," T("a", "F32", "[1]", "[4,8]") "}", 8,
-     "uplicate"},
+    {"duplicate tensor", "{" T("a", "F32", "[1]", "[0,4]") "," T("a", "F32", "[1]", "[4,8]") "}", 8, "uplicate"},
     {"metadata is a list", "{\"__metadata__\":[]}", 0, "\"__metadata__\" is not a JSON object"},
-    {"metadata value", "{\"__metadata__\":{\"k\":1}}", 0,
-     "\"__metadata__\": \"k\" is not a string"},
+    {"metadata value", "{\"__metadata__\":{\"k\":1}}", 0, "\"__metadata__\": \"k\" is not a string"},
     {"entry is a number", "{\"a\":1}", 0, "tensor \"a\": the entry is not"},
-    {"no dtype", "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
-     "tensor \"a\": \"dtype\" is missing"},
+    {"no dtype", "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor \"a\": \"dtype\" is missing"},
     {"dtype is a number", "{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
      "\"dtype\" is missing or not"},
-    {"unknown dtype", "{" T("a", "Q4_0", "[1]", "[0,4]") "}", 4,
-     "tensor \"a\": unknown dtype \"Q4_0\""},
-    {"no shape", "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4,
-     "tensor \"a\": \"shape\" is missing"},
-    {"rank 9", "{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1,
-     "9 dimensions in \"shape\", at most 8"},
-    {"negative dimension", "{" T("a", "U8", "[-1]", "[0,1]") "}", 1,
-     "\"shape\" must hold integers"},
+    {"unknown dtype", "{" T("a", "Q4_0", "[1]", "[0,4]") "}", 4, "tensor \"a\": unknown dtype \"Q4_0\""},
+    {"no shape", "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "tensor \"a\": \"shape\" is missing"},
+    {"rank 9", "{" T("a", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, "9 dimensions in \"shape\", at most 8"},
+    {"negative dimension", "{" T("a", "U8", "[-1]", "[0,1]") "}", 1, "\"shape\" must hold integers"},
     {"real dimension", "{" T("a", "U8", "[1.0]", "[0,1]") "}", 1, "\"shape\" must hold integers"},
-    {"shape overflow", "{" T("a", "U8", "[4294967296,4294967296,2]", "[0,1]") "}", 1,
-     "\"shape\" overflows"},
-    {"shape overflow in bits", "{" T("a", "F64", "[9223372036854775807]", "[0,1]") "}", 1,
-     "\"shape\" overflows"},
-    {"integer beyond 64 bits", "{" T("a", "U8", "[99999999999999999999]", "[0,1]") "}", 1,
-     "not valid JSON"},
-    {"half a byte", "{" T("a", "F4", "[3]", "[0,1]") "}", 1,
-     "tensor \"a\": \"shape\" does not fill"},
-    {"no offsets", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1,
-     "tensor \"a\": \"data_offsets\" is missing"},
-    {"three offsets", "{" T("a", "U8", "[1]", "[0,1,2]") "}", 1,
-     "\"data_offsets\" is missing or not"},
-    {"offsets are strings", "{" T("a", "U8", "[1]", "[\"0\",1]") "}", 1,
-     "\"data_offsets\" must hold integers"},
-    {"negative offset", "{" T("a", "U8", "[1]", "[-1,0]") "}", 1,
-     "\"data_offsets\" must hold integers"},
-    {"begin after end", "{" T("a", "U8", "[1]", "[1,0]") "}", 1,
-     "tensor \"a\": \"data_offsets\" [1, 0] end before"},
-    {"past the end", "{" T("a", "F32", "[2]", "[0,8]") "}", 4,
-     "\"data_offsets\" [0, 8] reach past the end"},
-    {"far past the end", "{" T("a", "U8", "[1]", "[9223372036854775806,9223372036854775807]") "}",
-     4, "past the end"},
-    {"too few bytes", "{" T("a", "F32", "[2]", "[0,4]") "}", 4,
-     "hold 4 bytes, but shape and dtype F32 ask for 8"},
-    {"too many bytes", "{" T("a", "F16", "[2]", "[0,8]") "}", 8,
-     "hold 8 bytes, but shape and dtype F16 ask for 4"},
+    {"shape overflow", "{" T("a", "U8", "[4294967296,4294967296,2]", "[0,1]") "}", 1, "\"shape\" overflows"},
+    {"shape overflow in bits", "{" T("a", "F64", "[9223372036854775807]", "[0,1]") "}", 1, "\"shape\" overflows"},
+    {"integer beyond 64 bits", "{" T("a", "U8", "[99999999999999999999]", "[0,1]") "}", 1, "not valid JSON"},
+    {"half a byte", "{" T("a", "F4", "[3]", "[0,1]") "}", 1, "tensor \"a\": \"shape\" does not fill"},
+    {"no offsets", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "tensor \"a\": \"data_offsets\" is missing"},
+    {"three offsets", "{" T("a", "U8", "[1]", "[0,1,2]") "}", 1, "\"data_offsets\" is missing or not"},
+    {"offsets are strings", "{" T("a", "U8", "[1]", "[\"0\",1]") "}", 1, "\"data_offsets\" must hold integers"},
+    {"negative offset", "{" T("a", "U8", "[1]", "[-1,0]") "}", 1, "\"data_offsets\" must hold integers"},
+    {"begin after end", "{" T("a", "U8", "[1]", "[1,0]") "}", 1, "tensor \"a\": \"data_offsets\" [1, 0] end before"},
+    {"past the end", "{" T("a", "F32", "[2]", "[0,8]") "}", 4, "\"data_offsets\" [0, 8] reach past the end"},
+    {"far past the end", "{" T("a", "U8", "[1]", "[9223372036854775806,9223372036854775807]") "}", 4, "past the end"},
+    {"too few bytes", "{" T("a", "F32", "[2]", "[0,4]") "}", 4, "hold 4 bytes, but shape and dtype F32 ask for 8"},
+    {"too many bytes", "{" T("a", "F16", "[2]", "[0,8]") "}", 8, "hold 8 bytes, but shape and dtype F16 ask for 4"},
     {"overlap", "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}", 8,
      "tensor \"b\": \"data_offsets\" [4, 8] overlap tensor \"a\""},
-    {"same place", "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8,
-     "overlap tensor \"a\""},
-    {"hole", "{" T("a", "U8", "[1]", "[0,1]") "," T("b", "U8", "[1]", "[3,4]") "}", 4,
-     "tensor \"b\": hole of 2 bytes"},
+    {"same place", "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", 8, "overlap tensor \"a\""},
+    {"hole", "{" T("a", "U8", "[1]", "[0,1]") "," T("b", "U8", "[1]", "[3,4]") "}", 4, "tensor \"b\": hole of 2 bytes"},
     {"hole at the start", "{" T("a", "U8", "[1]", "[1,2]") "}", 2, "tensor \"a\": hole of 1 bytes"},
     {"overlong", "{" T("a", "U8", "[1]", "[0,1]") "}", 4, "3 bytes behind the last tensor"},
     {"overlong without tensors", "{}", 1, "1 bytes behind the last tensor"},
@@ -158,8 +135,7 @@ static void test_bad(void)
     blob b = make("{\"a\":1}", 0);
     expect_bad(b.p, 0, "truncated header: 0 bytes", "empty file");
     expect_bad(b.p, 7, "truncated header: 7 bytes", "7 bytes");
-    expect_bad(b.p, b.size - 1, "truncated header: 7 bytes announced, the file has 6",
-               "header cut off");
+    expect_bad(b.p, b.size - 1, "truncated header: 7 bytes announced, the file has 6", "header cut off");
     b.p[3] = 0xff;
     expect_bad(b.p, b.size, "at most 100000000 allowed", "huge header length");
     memset(b.p, 0xff, 8);
@@ -183,8 +159,8 @@ static void test_long_path(void)
     err e = {0};
     st_file *f;
     blob b = make("{" T("a", "U8", "[1]", "[1,2]") "}", 2);
-    is_err(st_open_memory(&f, b.p, b.size, path, &e), &e, ST_FORMAT,
-           "model.safetensors: tensor \"a\": hole of 1 bytes", "a long path is shortened");
+    is_err(st_open_memory(&f, b.p, b.size, path, &e), &e, ST_FORMAT, "model.safetensors: tensor \"a\": hole of 1 bytes",
+           "a long path is shortened");
     free(b.p);
 }
 
@@ -222,8 +198,7 @@ static void test_many(void)
     if (!h) exit(1);
     h[0] = '{';
     for (int i = 0; i < N; i++)
-        n += (size_t)snprintf(h + n, cap - n,
-                              "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+        n += (size_t)snprintf(h + n, cap - n, "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
                               i ? "," : "", i, i, i + 1);
     snprintf(h + n, cap - n, "}");
     blob b = make(h, N);
@@ -253,8 +228,7 @@ static void test_out_of_memory(void)
         mem_test_fail_at(++n);
         st = st_open_memory(&f, b.p, b.size, "mem", &e);
         mem_test_fail_at(0);
-        if (st != ST_OK)
-            ok(st == ST_NOMEM && e.code == ST_NOMEM && !f, "allocation %ld fails: ST_NOMEM", n);
+        if (st != ST_OK) ok(st == ST_NOMEM && e.code == ST_NOMEM && !f, "allocation %ld fails: ST_NOMEM", n);
         st_close(f);
     } while (st != ST_OK && n < 100);
     ok(st == ST_OK && n > 1, "opens when no allocation fails (%ld)", n);

@@ -38,10 +38,8 @@ static void check_softmax(double temp)
     sampler_options o = {.temp = temp, .top_p = 1, .repeat_penalty = 1, .seed = 1};
     shares(&o, -1, got);
     for (int i = 0; i < V; i++) sum += exp((double)logits[i] / temp);
-    for (int i = 0; i < V; i++)
-        worst = fmax(worst, fabs(got[i] - exp((double)logits[i] / temp) / sum));
-    ok(worst < 0.02, "temperature %g: shares follow the softmax (worst difference %.4f)", temp,
-       worst);
+    for (int i = 0; i < V; i++) worst = fmax(worst, fabs(got[i] - exp((double)logits[i] / temp) / sum));
+    ok(worst < 0.02, "temperature %g: shares follow the softmax (worst difference %.4f)", temp, worst);
 }
 
 static void check_cuts(void)
@@ -206,8 +204,7 @@ static void check_kernels(const cpu_kernels *k)
         for (size_t i = 0; i < n; i += DRAW_PART)
             for (size_t j = i; j < n && j < i + DRAW_PART; j++) part[i / DRAW_PART] -= (double)p[j];
         for (size_t i = 0; i < n; i += DRAW_PART) off = fmax(off, fabs(part[i / DRAW_PART]) / (double)p[i]);
-        for (size_t i = 0; i < n; i++)
-            off = fmax(off, fabs((double)p[i] / exp2(1.5 * ((double)x[i] - 15)) - 1) * 1e-6);
+        for (size_t i = 0; i < n; i++) off = fmax(off, fabs((double)p[i] / exp2(1.5 * ((double)x[i] - 15)) - 1) * 1e-6);
         size_t got = k->split(idx, sum, x, n % 2 ? p : NULL, n, 5, 10);
         for (size_t i = 0; i < n; i++) {
             want[0] += x[i] > 10 ? n % 2 ? (double)p[i] : 1 : 0;
@@ -239,8 +236,7 @@ static void check_errors(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
         sampler *s;
-        is_err(sampler_create(&s, &bad[i].o, V, &e), &e, ST_USAGE, bad[i].part, "bad %s",
-               bad[i].part);
+        is_err(sampler_create(&s, &bad[i].o, V, &e), &e, ST_USAGE, bad[i].part, "bad %s", bad[i].part);
     }
 }
 

@@ -41,8 +41,7 @@ static void test_fixture(void)
         text t = decoded(json_text(json_object_get(j, "text")));
         span_list words = {0};
         err e = {0};
-        if (segmenter_cut(g, text_span(&t), &words, &e) != ST_OK ||
-            !same_words(&words, json_object_get(j, "words"))) {
+        if (segmenter_cut(g, text_span(&t), &words, &e) != ST_OK || !same_words(&words, json_object_get(j, "words"))) {
             printf("# line %zu differs\n", rows.r.number);
             wrong++;
         }
@@ -102,12 +101,10 @@ static void test_real(void)
     snprintf(cmd, sizeof cmd, "xz -dc '%s'", path);
     FILE *f = popen(cmd, "r");
     int64_t t0 = clock_ns();
-    for (json_t *want; f && (n = getline(&line, &cap, f)) > 0 && (want = rows_next(&rows));
-         json_decref(want), count++)
+    for (json_t *want; f && (n = getline(&line, &cap, f)) > 0 && (want = rows_next(&rows)); json_decref(want), count++)
         wrong += !real_line(line, (size_t)n, want, &words);
     printf("# %zu words in %.3f s\n", words, (double)(clock_ns() - t0) / 1e9);
-    ok(count == 20 && wrong == 0, "%d of %d real contexts are cut as jieba cuts them",
-       count - wrong, count);
+    ok(count == 20 && wrong == 0, "%d of %d real contexts are cut as jieba cuts them", count - wrong, count);
     free(line);
     if (f) pclose(f);
     rows_close(&rows);
@@ -149,10 +146,8 @@ static void test_dictionary(const char *path)
     write_file(path, "ab 3 n\r\nb 5\nab 4 n");
     is_ok(dictionary_read(&d, path, &e), &e, "a small dictionary, without the last end of line");
     uint32_t a = dictionary_step(&d, DICTIONARY_ROOT, 'a'), ab = dictionary_step(&d, a, 'b');
-    ok(a && ab && d.freq[a] == 0 && d.freq[ab] == 4 && d.total == 12,
-       "the last of equal words, the sum of all");
-    ok(!dictionary_step(&d, DICTIONARY_ROOT, 'c') && !dictionary_step(&d, ab, 'a'),
-       "nothing behind it");
+    ok(a && ab && d.freq[a] == 0 && d.freq[ab] == 4 && d.total == 12, "the last of equal words, the sum of all");
+    ok(!dictionary_step(&d, DICTIONARY_ROOT, 'c') && !dictionary_step(&d, ab, 'a'), "nothing behind it");
     dictionary_free(&d);
 }
 
@@ -176,11 +171,7 @@ static void test_model(const char *path)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
         write_file(path, bad[i]);
-        is_err(hmm_read(h, path, &e), &e, ST_FORMAT,
-               i == 0    ? "empty"
-               : i == 12 ? "line 2"
-                         : "line 1",
-               "model: %zu", i);
+        is_err(hmm_read(h, path, &e), &e, ST_FORMAT, i == 0 ? "empty" : i == 12 ? "line 2" : "line 1", "model: %zu", i);
     }
     err e = {0};
     write_file(path, "emit\tS\tU+4E01\t-2.5\nemit\tS\tU+FFFFFFFFFFFF\t-1\n");

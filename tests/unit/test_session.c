@@ -19,8 +19,7 @@ typedef struct {
     decoder *dec;
 } parts;
 
-static status open_parts(parts *p, const char *name, int threads, size_t chunk, size_t batch,
-                         err *e)
+static status open_parts(parts *p, const char *name, int threads, size_t chunk, size_t batch, err *e)
 {
     char rel[128];
     backend_options bo = {.device = "cpu", .n_threads = threads};
@@ -44,7 +43,7 @@ static status new_session(session **s, parts *p, const char *text, int64_t n, er
     attn_spec spec;
     attn_options o = {.kv = kv_exact(DT_F16)};
     TRY(attn_spec_parse(&spec, text, &o, e));
-    return session_create(s, p->dec, &spec, n, e);
+    return session_create(s, p->dec, &spec, session_of(n), e);
 }
 
 static void keep_last(void *ctx, int64_t first, size_t n, const float *logits)
@@ -63,8 +62,7 @@ static status feed(session **s, size_t n_sessions, float *logits, err *e)
 static void trace(session *s, float out[STEPS + 1][VOCAB], err *e)
 {
     is_ok(feed(&s, 1, out[0], e), e, "prompt");
-    for (int i = 0; i < STEPS; i++)
-        is_ok(session_decode(&s, 1, &prompt[i], out[i + 1], e), e, "decode");
+    for (int i = 0; i < STEPS; i++) is_ok(session_decode(&s, 1, &prompt[i], out[i + 1], e), e, "decode");
 }
 
 static void check_bits(const char *name, const char *attn)
@@ -78,14 +76,12 @@ static void check_bits(const char *name, const char *attn)
         parts p;
         session *s = NULL;
         err e = {0};
-        if (is_ok(open_parts(&p, name, set[i].threads, set[i].chunk, 1, &e), &e, "%s opens",
-                  name) &&
+        if (is_ok(open_parts(&p, name, set[i].threads, set[i].chunk, 1, &e), &e, "%s opens", name) &&
             is_ok(new_session(&s, &p, attn, N + STEPS, &e), &e, "session")) {
             trace(s, i ? got : want, &e);
             if (i)
-                ok(memcmp(want, got, sizeof want) == 0,
-                   "%s, %s: %d threads and chunks of %zu give the same bits", name, attn,
-                   set[i].threads, set[i].chunk);
+                ok(memcmp(want, got, sizeof want) == 0, "%s, %s: %d threads and chunks of %zu give the same bits", name,
+                   attn, set[i].threads, set[i].chunk);
         }
         session_free(s);
         close_parts(&p);
@@ -116,8 +112,7 @@ static void check_batch(const char *name)
     for (int i = 0; i < 3; i++) session_reset(s[i]);
     ok(session_can_share(s[0], s[1], N), "a first prompt can be shared");
     is_ok(feed(s, 3, batch[0], &e), &e, "shared prompt");
-    ok(memcmp(batch[0], alone[0][0], sizeof batch[0]) == 0,
-       "%s: a shared prompt gives the bits of one", name);
+    ok(memcmp(batch[0], alone[0][0], sizeof batch[0]) == 0, "%s: a shared prompt gives the bits of one", name);
     same = true;
     for (int i = 0; i < 3; i++) {
         session_decode(&s[i], 1, &prompt[0], batch[0], &e);
@@ -148,10 +143,9 @@ static void check_memory(void)
     is_int(session_length(s), N + 11, "length");
     session_free(s);
     attn_spec_parse(&spec, "full", &o, &e);
-    is_ok(session_plan(&plan, p.m, &opt, &spec, 1000, &e), &e, "plan");
+    is_ok(session_plan(&plan, p.m, &opt, &spec, session_of(1000), &e), &e, "plan");
     const model_config *c = &p.m->config;
-    is_int((long long)plan.kv, 1000LL * c->n_layers * c->n_kv_heads * c->head_dim * 4,
-           "planned KV bytes in f16");
+    is_int((long long)plan.kv, 1000LL * c->n_layers * c->n_kv_heads * c->head_dim * 4, "planned KV bytes in f16");
     err big = {0};
     is_err(new_session(&s, &p, "full", (int64_t)1 << 45, &big), &big, ST_NOMEM, "are needed",
            "a session that cannot fit is refused");
@@ -195,16 +189,15 @@ static void check_limits(void)
     if (!is_ok(open_parts(&p, "mistral-swa-bf16", 2, 16, 1, &e), &e, "model")) return;
     is_ok(new_session(&s, &p, "full", N + 1, &e), &e, "session");
     int32_t wrong = VOCAB;
-    is_err(session_decode(&s, 1, &wrong, logits, &bad), &bad, ST_USAGE,
-           "outside the model's vocabulary", "an id outside the vocabulary");
+    is_err(session_decode(&s, 1, &wrong, logits, &bad), &bad, ST_USAGE, "outside the model's vocabulary",
+           "an id outside the vocabulary");
     feed(&s, 1, logits, &e);
     bad = (err){0};
     is_err(feed(&s, 1, logits, &bad), &bad, ST_UNSUPPORTED, "does not fit the context of 51",
            "a second prompt that does not fit");
     is_ok(session_decode(&s, 1, prompt, logits, &e), &e, "the last free place");
     bad = (err){0};
-    is_err(session_decode(&s, 1, prompt, logits, &bad), &bad, ST_UNSUPPORTED, "is full",
-           "a full context");
+    is_err(session_decode(&s, 1, prompt, logits, &bad), &bad, ST_UNSUPPORTED, "is full", "a full context");
     is_ok(session_rewind(s, N, &e), &e, "rewind");
     is_ok(session_decode(&s, 1, prompt, logits, &e), &e, "makes room");
     session_free(s);

@@ -268,8 +268,22 @@ static void check_damage(void)
     is_ok(load_plain(s, path, &e), &e, "the file as it was is not");
     session_reset(s);
     bad = 0;
-    const size_t cuts[] = {0, 1, 15, 100, SESSION_HEADER - 1, SESSION_HEADER, SESSION_HEADER + 1, state - 1, state,
-                           SESSION_ALIGN, SESSION_ALIGN + 1, n / 2, n - SESSION_ALIGN, n - 1, n + 1, n + SESSION_ALIGN};
+    const size_t cuts[] = {0,
+                           1,
+                           15,
+                           100,
+                           SESSION_HEADER - 1,
+                           SESSION_HEADER,
+                           SESSION_HEADER + 1,
+                           state - 1,
+                           state,
+                           SESSION_ALIGN,
+                           SESSION_ALIGN + 1,
+                           n / 2,
+                           n - SESSION_ALIGN,
+                           n - 1,
+                           n + 1,
+                           n + SESSION_ALIGN};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
         if (ftruncate(fd, (off_t)cuts[i]) != 0 || pwrite(fd, file, cuts[i] < n ? cuts[i] : n, 0) < 0 ||
             !is_refused(s, ST_FORMAT))
@@ -337,7 +351,7 @@ static void check_foreign(void)
     seal(file, n);
     write_all(file, n);
     why = (err){0};
-    is_err(load_plain(s, path, &why), &why, ST_FORMAT, "version 3 of session files, expected 2", "a later version");
+    is_err(load_plain(s, path, &why), &why, ST_FORMAT, "version 4 of session files, expected 3", "a later version");
     h->version--;
     h->order = 0x04030201u;
     seal(file, n);

@@ -22,12 +22,12 @@ typedef struct {
     attn_spec spec;
     attn_shape shape;
     attn_limits lim;
-    attn_ctx ctx;
+    int64_t length;
     bool layers[LAYERS];
     kv_store *s;
     const kv_format *f;
     size_t d;
-    buf k, v, out, range;
+    buf k, v, out;
 } rig;
 
 static void rig_close(rig *r)
@@ -38,32 +38,33 @@ static void rig_close(rig *r)
     if (r->k.p) o->free(r->be, r->k, CHUNK * row);
     if (r->v.p) o->free(r->be, r->v, CHUNK * row);
     if (r->out.p) o->free(r->be, r->out, 2 * MAX_N * row);
-    if (r->range.p) o->free(r->be, r->range, 2 * sizeof(int64_t));
 }
 
 static int64_t longest; /* prompt of rigs to come; 0: any */
 
 static status rig_open(rig *r, backend *be, const char *kv, size_t d, int64_t n_tokens, err *e)
 {
-    int64_t cap[LAYERS] = {n_tokens, n_tokens};
     size_t row = HEADS * d * sizeof(float);
     memset(r, 0, sizeof *r);
     r->be = be;
     r->d = d;
-    r->shape = (attn_shape){.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = HEADS,
-                            .head_dim = (int)d};
-    r->lim = (attn_limits){n_tokens, CHUNK};
+    r->shape = (attn_shape){.n_layers = LAYERS, .n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = (int)d};
+    r->lim = (attn_limits){.n_tokens = n_tokens, .chunk = CHUNK};
     r->layers[0] = r->layers[1] = true;
     r->f = &r->spec.kv;
-    r->ctx = (attn_ctx){.spec = &r->spec, .shape = &r->shape, .lim = &r->lim, .be = be,
-                        .layers = r->layers};
+    const kv_store_options o = {.be = be,
+                                .spec = &r->spec,
+                                .shape = &r->shape,
+                                .lim = &r->lim,
+                                .layers = r->layers,
+                                .n_heads = HEADS,
+                                .slots = n_tokens};
     TRY(kv_format_parse(&r->spec.kv, kv, "--kv", e));
-    r->spec.kv.prompt = longest;
-    TRY(kv_store_create(&r->s, &r->ctx, HEADS, cap, e));
+    r->lim.prompt = longest;
+    TRY(kv_store_create(&r->s, &o, e));
     TRY(be->ops->alloc(be, &r->k, CHUNK * row, "k", e));
     TRY(be->ops->alloc(be, &r->v, CHUNK * row, "v", e));
-    TRY(be->ops->alloc(be, &r->out, 2 * MAX_N * row, "out", e));
-    return be->ops->alloc(be, &r->range, 2 * sizeof(int64_t), "range", e);
+    return be->ops->alloc(be, &r->out, 2 * MAX_N * row, "out", e);
 }
 
 static void upload_rows(rig *r, buf to, int half, int layer, int64_t first, size_t n)
@@ -71,33 +72,30 @@ static void upload_rows(rig *r, buf to, int half, int layer, int64_t first, size
     size_t row = r->d * sizeof(float);
     for (size_t i = 0; i < n; i++)
         for (size_t h = 0; h < HEADS; h++)
-            r->be->ops->upload(r->be, buf_at(to, (i * HEADS + h) * row),
-                               fed[half][layer][first + (int64_t)i][h], row);
+            r->be->ops->upload(r->be, buf_at(to, (i * HEADS + h) * row), fed[half][layer][first + (int64_t)i][h], row);
 }
 
 /* One forward of n tokens, in windows of `window` tokens. */
-static void forward(rig *r, size_t n, unsigned flags, int64_t done, size_t window)
+static void forward(rig *r, size_t n, unsigned flags, size_t window)
 {
-    attn_part p = {.n_tok = n, .prompt_done = done, .flags = flags};
-    kv_store_begin(r->s, &r->ctx, &p);
+    kv_store_begin(r->s, r->length, (int64_t)n, flags);
     for (int l = 0; l < LAYERS; l++) {
         for (size_t at = 0; at < n; at += window) {
-            attn_part w = p;
-            w.n_tok = n - at < window ? n - at : window;
-            w.prompt_done += (int64_t)at;
-            upload_rows(r, r->k, KV_K, l, r->ctx.length + (int64_t)at, w.n_tok);
-            upload_rows(r, r->v, KV_V, l, r->ctx.length + (int64_t)at, w.n_tok);
-            kv_store_put(r->s, &w, l, (buf){NULL}, 1, r->k, r->v);
+            size_t rows = n - at < window ? n - at : window;
+            const kv_target to = {.pos = r->length + (int64_t)at, .first = r->length + (int64_t)at, .n_lists = 1};
+            upload_rows(r, r->k, KV_K, l, r->length + (int64_t)at, rows);
+            upload_rows(r, r->v, KV_V, l, r->length + (int64_t)at, rows);
+            kv_store_put(r->s, l, to, r->k, r->v, rows);
         }
         kv_store_layer_end(r->s, l);
     }
     kv_store_end(r->s);
-    r->ctx.length += (int64_t)n;
+    r->length += (int64_t)n;
 }
 
 static void step(rig *r)
 {
-    forward(r, 1, 0, 0, 1);
+    forward(r, 1, 0, 1);
 }
 
 static void prompt(rig *r, int64_t n, int64_t chunk)
@@ -105,14 +103,14 @@ static void prompt(rig *r, int64_t n, int64_t chunk)
     for (int64_t done = 0; done < n; done += chunk) {
         int64_t k = n - done < chunk ? n - done : chunk;
         unsigned end = done + k == n ? ATTN_PROMPT_END : 0;
-        forward(r, (size_t)k, ATTN_PROMPT | end, done, (size_t)(chunk % 3 ? k : 2));
+        forward(r, (size_t)k, ATTN_PROMPT | end, (size_t)(chunk % 3 ? k : 2));
     }
 }
 
 static void reset(rig *r)
 {
     kv_store_reset(r->s);
-    r->ctx.length = 0;
+    r->length = 0;
 }
 
 /* ---- comparisons ---- */
@@ -121,8 +119,7 @@ static int32_t map_of(rig *r, int half, int64_t token)
 {
     const kv_codes *c = &kv_store_rows(r->s, 0)->codes;
     int32_t at;
-    r->be->ops->download(r->be, &at, buf_at(half == KV_K ? c->k_at : c->v_at, (size_t)token * sizeof at),
-                         sizeof at);
+    r->be->ops->download(r->be, &at, buf_at(half == KV_K ? c->k_at : c->v_at, (size_t)token * sizeof at), sizeof at);
     return at;
 }
 
@@ -151,16 +148,13 @@ static bool same_maps(rig *r, const naive *m)
 static bool same_values(rig *r, const naive *m)
 {
     size_t n = (size_t)m->n, half_bytes = MAX_N * HEADS * r->d * sizeof(float);
-    int64_t range[2] = {0, m->n};
-    kv_rows out = {.k = r->out, .v = buf_at(r->out, half_bytes), .type = DT_F32,
-                   .n_kv_heads = HEADS, .head_dim = r->d, .cap = n};
+    kv_rows out = {
+        .k = r->out, .v = buf_at(r->out, half_bytes), .type = DT_F32, .n_kv_heads = HEADS, .head_dim = r->d, .cap = n};
     fed_rows rows = {{&fed[KV_K][0][0][0][0], &fed[KV_V][0][0][0][0]}, MAX_N, HEADS, MAX_D, r->d};
     float worst = 0;
     static float got[MAX_N * HEADS * MAX_D];
-    r->be->ops->upload(r->be, r->range, range, sizeof range);
     for (int l = 0; l < LAYERS; l++) {
-        r->be->ops->codes->fetch(r->be, &out, kv_store_rows(r->s, l), r->range, (buf){NULL}, 1, 0,
-                                 m->n, (buf){NULL});
+        r->be->ops->codes->fetch(r->be, &out, kv_store_rows(r->s, l), 0, m->n, (buf){NULL});
         for (int half = 0; half < KV_HALVES; half++) {
             r->be->ops->download(r->be, got, half ? out.v : out.k, n * HEADS * r->d * sizeof(float));
             for (size_t h = 0; h < HEADS; h++)
@@ -207,9 +201,8 @@ static bool same_list(const rig *r, const naive *m, const kv_coded *c)
 
 static bool same_state(rig *r)
 {
-    naive *m = naive_new(r->f, r->ctx.length);
-    bool good = same_maps(r, m) && same_values(r, m) && same_bytes(r, m) &&
-                same_list(r, m, kv_store_coded(r->s));
+    naive *m = naive_new(r->f, r->length);
+    bool good = same_maps(r, m) && same_values(r, m) && same_bytes(r, m) && same_list(r, m, r->s->coded);
     free(m);
     return good;
 }
@@ -227,7 +220,7 @@ static void check_lengths(backend *be, const char *kv, size_t d, int64_t n)
         reset(&r);
         prompt(&r, t, 1 + t % 9);
         prompts &= same_state(&r);
-        while (r.ctx.length < n && r.ctx.length < t + 14) {
+        while (r.length < n && r.length < t + 14) {
             step(&r);
             steps &= same_state(&r);
         }
@@ -246,15 +239,15 @@ static void check_mixed(backend *be, const char *kv, size_t d)
     if (!is_ok(rig_open(&r, be, kv, d, MAX_N, &e), &e, "%s: created", kv)) return;
     bool good = true, waits = true;
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i += 2) {
-        kv_coded *c = kv_store_coded(r.s);
+        kv_coded *c = r.s->coded;
         int64_t before[KV_HALVES] = {c->n_coded[KV_K], c->n_coded[KV_V]};
         if (turns[i] > 1) {
-            forward(&r, (size_t)turns[i] - 1, ATTN_PROMPT, 0, 3);
+            forward(&r, (size_t)turns[i] - 1, ATTN_PROMPT, 3);
             waits &= c->n_coded[KV_K] == before[KV_K] && c->n_coded[KV_V] == before[KV_V];
-            for (int64_t j = r.ctx.length - turns[i] + 1; j < r.ctx.length; j++)
+            for (int64_t j = r.length - turns[i] + 1; j < r.length; j++)
                 waits &= map_of(&r, KV_K, j) >= 0 && map_of(&r, KV_V, j) >= 0;
         }
-        forward(&r, 1, ATTN_PROMPT | ATTN_PROMPT_END, turns[i] - 1, 1);
+        forward(&r, 1, ATTN_PROMPT | ATTN_PROMPT_END, 1);
         good &= same_state(&r);
         for (int64_t k = 0; k < turns[i + 1]; k++) {
             step(&r);
@@ -290,8 +283,8 @@ static void check_bounded(backend *be, const char *kv, size_t d)
         taken = 0;
         longest = k ? 40 : 0; /* as check_mixed's */
         is_ok(rig_open(&r, be, kv, d, MAX_N, &e), &e, "%s", kv);
-        r.spec.kv.at_once = true;
-        is_ok(kv_plan_bytes(&plan[k], r.f, &r.shape, HEADS, MAX_N, &e), &e, "planned");
+        r.lim.at_once = true;
+        is_ok(kv_plan_bytes(&plan[k], r.f, &r.shape, &r.lim, HEADS, MAX_N, &e), &e, "planned");
         is_int((long long)taken, (long long)(LAYERS * plan[k]), "%s: as much is taken at once as planned", kv);
         rig_close(&r);
     }
@@ -313,8 +306,7 @@ static void check_reuse(backend *be, const char *kv, int64_t most)
         for (int half = 0; half < KV_HALVES; half++)
             if (map_of(&r, half, i) > top) top = map_of(&r, half, i);
     }
-    ok(top < most && same_state(&r), "%s: %d steps need %d exact rows, at most %d", kv, MAX_N, top + 1,
-       (int)most);
+    ok(top < most && same_state(&r), "%s: %d steps need %d exact rows, at most %d", kv, MAX_N, top + 1, (int)most);
     reset(&r);
     prompt(&r, 90, 64);
     ok(same_state(&r) && kv_store_bytes(r.s, 90) > 0, "%s: reset", kv);
@@ -343,7 +335,7 @@ static void check_given(backend *be, const char *kv)
     given = 0;
     is_ok(rig_open(&r, be, kv, 32, MAX_N, &e), &e, "%s", kv);
     prompt(&r, N, CHUNK);
-    const kv_coded *c = kv_store_coded(r.s);
+    const kv_coded *c = r.s->coded;
     int64_t exact = 0;
     for (int64_t j = 0; j < N; j++) exact += c->at[KV_K][j] >= 0 || c->at[KV_V][j] >= 0;
     size_t row = (size_t)2 * LAYERS * HEADS * r.d * dtype_size(r.f->type);
@@ -359,14 +351,13 @@ static void check_rewind(backend *be, const char *kv)
     rig r;
     if (!is_ok(rig_open(&r, be, kv, 8, 120, &e), &e, "%s: created", kv)) return;
     prompt(&r, 60, 16);
-    int64_t first = r.ctx.length; /* tokens from here on are all exact */
+    int64_t first = r.length; /* tokens from here on are all exact */
     while (first > 0 && map_of(&r, KV_K, first - 1) >= 0 && map_of(&r, KV_V, first - 1) >= 0) first--;
-    ok(first > 0 && !kv_store_rewind(r.s, first - 1) && same_state(&r),
-       "%s: no rewind behind what is quantized", kv);
+    ok(first > 0 && !kv_store_rewind(r.s, first - 1) && same_state(&r), "%s: no rewind behind what is quantized", kv);
     bool kept = kv_store_rewind(r.s, first + 1);
-    r.ctx.length = first + 1;
+    r.length = first + 1;
     for (int64_t j = 0; j < first; j++) kept &= map_of(&r, KV_K, j) < 120;
-    while (r.ctx.length < 60) step(&r);
+    while (r.length < 60) step(&r);
     /* Not token by token the same history, but again each token in one place. */
     bool used[120] = {0}, one = true;
     for (int64_t j = 0; j < 60; j++) {
@@ -382,7 +373,7 @@ static void check_rewind(backend *be, const char *kv)
     reset(&r);
     prompt(&r, 3, 3);
     ok(kv_store_exact(r.s) && kv_store_rewind(r.s, 1), "%s: nothing quantized, rewind to 1", kv);
-    r.ctx.length = 1;
+    r.length = 1;
     step(&r);
     ok(same_state(&r), "%s: as if the tokens had never been there", kv);
     rig_close(&r);
@@ -420,8 +411,8 @@ static void check_holes(backend *be, const char *kv, size_t d)
     ok(good, "%s: a group counts while one of its tokens is left", kv);
     int64_t all[90];
     for (int64_t j = 0; j < 90; j++) all[j] = j;
-    is_int((long long)(HEADS * kv_store_bytes_of(r.s, all, 90)), (long long)kv_store_bytes(r.s, 90),
-           "%s: all tokens", kv);
+    is_int((long long)(HEADS * kv_store_bytes_of(r.s, all, 90)), (long long)kv_store_bytes(r.s, 90), "%s: all tokens",
+           kv);
     free(m);
     rig_close(&r);
 }
@@ -449,9 +440,8 @@ static void check_table(backend *be)
             v_code += 32 * (codes_row_bytes(&c, want[i].d) + 4 * codes_runs(&c, want[i].d));
             is_int((long long)v_code, 128LL * (four ? want[i].four : want[i].two),
                    "kivi, %d bits, d=%d: bytes of a token", four ? 4 : 2, (int)want[i].d);
-            is_ok(kv_plan_bytes(&plan, r.f, &r.shape, HEADS, 128, &e), &e, "planned");
-            is_int((long long)plan, (long long)(128 * HEADS * 2 * exact),
-                   "the plan is the whole prompt unquantized");
+            is_ok(kv_plan_bytes(&plan, r.f, &r.shape, &r.lim, HEADS, 128, &e), &e, "planned");
+            is_int((long long)plan, (long long)(128 * HEADS * 2 * exact), "the plan is the whole prompt unquantized");
             rig_close(&r);
         }
 }
@@ -472,18 +462,19 @@ static void check_quantizer(backend *be)
                     fed[KV_V][l][j][h][c] = 2;
                 }
     prompt(&r, 64, 64);
-    kv_rows out = {.k = r.out, .v = buf_at(r.out, 64 * HEADS * 16 * sizeof(float)), .type = DT_F32,
-                   .n_kv_heads = HEADS, .head_dim = 16, .cap = 64};
-    int64_t range[2] = {0, 64};
+    kv_rows out = {.k = r.out,
+                   .v = buf_at(r.out, 64 * HEADS * 16 * sizeof(float)),
+                   .type = DT_F32,
+                   .n_kv_heads = HEADS,
+                   .head_dim = 16,
+                   .cap = 64};
     static float got[2][HEADS][64][16];
-    be->ops->upload(be, r.range, range, sizeof range);
-    be->ops->codes->fetch(be, &out, kv_store_rows(r.s, 1), r.range, (buf){NULL}, 1, 0, 64, (buf){NULL});
+    be->ops->codes->fetch(be, &out, kv_store_rows(r.s, 1), 0, 64, (buf){NULL});
     be->ops->download(be, got, r.out, sizeof got);
     bool same = true;
     for (int h = 0; h < HEADS; h++)
         for (int j = 0; j < 64; j++)
-            for (int c = 0; c < 16; c++)
-                same &= got[0][h][j][c] == fed[KV_K][1][j][h][c] && got[1][h][j][c] == 2;
+            for (int c = 0; c < 16; c++) same &= got[0][h][j][c] == fed[KV_K][1][j][h][c] && got[1][h][j][c] == 2;
     ok(same, "constant channels and 2^b levels that f16 can hold come back as they were");
     memcpy(fed, keep, sizeof keep);
     rig_close(&r);
@@ -540,8 +531,7 @@ static void check_formats(void)
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         err e = {0};
-        is_err(kv_format_parse(&f, bad[i].text, "--kv", &e), &e, ST_USAGE, bad[i].part, "format '%s'",
-               bad[i].text);
+        is_err(kv_format_parse(&f, bad[i].text, "--kv", &e), &e, ST_USAGE, bad[i].part, "format '%s'", bad[i].text);
     }
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in files (--kv-tier disk): the same bits as in memory, whatever the strategy and store; when rows go; failures. */
+/* Rows in files (--kv-tier disk): the same bits as in memory, whatever the strategy and store; when rows go; failures.
+ */
 #include "config.h"
 
 #define T_HEADS 8
@@ -19,29 +20,43 @@
 typedef float head_rows[T_HEADS][T_DIM];
 
 /* A life: a prompt, decode steps, a rewind where the strategy can, steps, another prompt, steps. */
-enum { P1 = 70, P2 = 25, STEPS = 20, BACK = 9, ALL = P1 + P2 + 3 * STEPS };
+enum { P1 = 70, P2 = 25, STEPS = 20, ALL = P1 + P2 + 3 * STEPS };
 typedef struct {
     head_rows prompt1[T_LAYERS * P1], prompt2[T_LAYERS * P2], step[3][STEPS][T_LAYERS];
 } life;
 
-static const char *const strategies[] = {
-    "quest:skip=0:budget=24:page=4", "quest:skip=1:budget=20:page=3:gqa=per_q", "quest:skip=0:budget=24:page=8:gqa=layer_mean",
-    "fier:skip=0:budget=20:g=8", "fier:skip=0:budget=20:g=8:gqa=per_q:force_sink=3:force_recent=5",
-    "fier:skip=0:budget=20:g=8:pool=entropy", "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
-    "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:center=1", "pariskv:budget=20:sink=18:local=8:u=17:full_thr=0:skip=1",
-    "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31", "full"};
-static const char *const stores[] = {"f16", "f32", "bf16", "kivi2:g=8:r=16", "kivi4:g=8:r=24:key_residual=slide:rows=bf16", "kivi4:g=4:r=8:sink_fp=3",
-                                     "logquant:g=8:r=24:rows=f32", "logquant4:r=12:quant=hf_axis0_g64"};
+static const char *const strategies[] = {"quest:skip=0:budget=24:page=4",
+                                         "quest:skip=1:budget=20:page=3:gqa=per_q",
+                                         "quest:skip=0:budget=24:page=8:gqa=layer_mean",
+                                         "fier:skip=0:budget=20:g=8",
+                                         "fier:skip=0:budget=20:g=8:gqa=per_q:force_sink=3:force_recent=5:open=window",
+                                         "fier:skip=0:budget=20:g=8:pool=entropy",
+                                         "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
+                                         "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:center=1",
+                                         "pariskv:budget=20:sink=18:local=8:u=17:full_thr=0:skip=1",
+                                         "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
+                                         "full"};
+static const char *const stores[] = {"f16",
+                                     "f32",
+                                     "bf16",
+                                     "kivi2:g=8:r=16",
+                                     "kivi4:g=8:r=24:key_residual=slide:rows=bf16",
+                                     "kivi4:g=4:r=8:sink_fp=3",
+                                     "logquant:g=8:r=24:rows=f32",
+                                     "logquant4:r=12:quant=hf_axis0_g64"};
 
 static status open_seq(rig *r, attn_seq **out, const char *text, const char *store, const kv_tier *place, err *e)
 {
     static attn_spec spec;
     attn_options o = {.tier = place};
-    attn_limits lim = {ALL, (int64_t)r->rows};
+    attn_limits lim = {.n_tokens = ALL, .chunk = (int64_t)r->rows};
     TRY(kv_format_parse(&o.kv, store, "--kv", e));
     TRY(attn_spec_parse(&spec, text, &o, e));
     return attn_seq_create(out, &spec, &r->shape, &lim, r->be, e);
 }
+
+/* How far a life goes back: a little, or among rows that have gone. */
+static int64_t back_by = 9;
 
 /* Returns whether the strategy could go back. */
 static bool live(rig *r, attn_seq *s, int64_t chunk, life *out)
@@ -49,7 +64,7 @@ static bool live(rig *r, attn_seq *s, int64_t chunk, life *out)
     err e = {0};
     rig_prompt(r, &s, 1, P1, chunk, out->prompt1);
     for (int i = 0; i < STEPS; i++) rig_decode(r, &s, 1, out->step[0][i]);
-    bool back = attn_seq_rewind(s, attn_seq_length(s) - BACK, &e) == ST_OK;
+    bool back = attn_seq_rewind(s, attn_seq_length(s) - back_by, &e) == ST_OK;
     for (int i = 0; i < STEPS; i++) rig_decode(r, &s, 1, out->step[1][i]);
     rig_prompt(r, &s, 1, P2, chunk, out->prompt2);
     for (int i = 0; i < STEPS; i++) rig_decode(r, &s, 1, out->step[2][i]);
@@ -89,12 +104,13 @@ static bool is_planned(const rig *r, const attn_seq *s)
     attn_bytes p;
     size_t disk;
     err e = {0};
-    const attn_limits lim = {ALL, (int64_t)r->rows};
+    const attn_limits lim = {.n_tokens = ALL, .chunk = (int64_t)r->rows};
     if (attn_plan(&p, attn_seq_spec(s), &r->shape, &lim, &e) != ST_OK ||
         attn_plan_slow(&disk, attn_seq_spec(s), &r->shape, &lim, &e) != ST_OK)
         return ok(false, "%s", e.msg), false;
     size_t most = attn_seq_peak(s).kv, in_file = attn_seq_tier(s).in_file;
-    return ok(most <= p.kv && in_file <= disk, "held %zu of %zu planned, in files %zu of %zu", most, p.kv, in_file, disk);
+    return ok(most <= p.kv && in_file <= disk, "held %zu of %zu planned, in files %zu of %zu", most, p.kv, in_file,
+              disk);
 }
 
 static bool same_life(rig *r, const char *strategy, const char *store, const char *text, int64_t chunk, tier_counts *c)
@@ -103,6 +119,7 @@ static bool same_life(rig *r, const char *strategy, const char *store, const cha
     attn_seq *s;
     err e = {0};
     kv_tier t = tier_of(text);
+    back_by = back_by == 9 ? 37 : 9;
     memset(&want, 0, sizeof want);
     memset(&got, 0, sizeof got);
     if (open_seq(r, &s, strategy, store, NULL, &e) != ST_OK) return ok(false, "%s", e.msg), false;
@@ -126,7 +143,8 @@ static void check_bits(const char *device, const world *w)
         int heads, kv, dim;
         int64_t chunk;
         const char *tier;
-    } shapes[] = {{8, 2, 8, 16, "disk:window=8:cache=0"}, {4, 2, 64, 24, "disk:window=20:cache=8192"},
+    } shapes[] = {{8, 2, 8, 16, "disk:window=8:cache=0"},
+                  {4, 2, 64, 24, "disk:window=20:cache=8192"},
                   {6, 1, 16, 80, "disk:window=1:cache=100k"}};
     rig r;
     err e = {0};
@@ -140,10 +158,11 @@ static void check_bits(const char *device, const world *w)
                 if ((strstr(stores[k], "hf_axis") && shapes[i].dim != 64) || (few && (k + a) % 3 != 0)) continue;
                 tier_counts c;
                 bool same = same_life(&r, strategies[a], stores[k], shapes[i].tier, shapes[i].chunk, &c);
-                ok(same && c.written + c.in_file > 0, "%s: %s over %s, %s, head_dim %d: the same bits", device, strategies[a],
-                   stores[k], shapes[i].tier, shapes[i].dim);
+                ok(same && c.written + c.in_file > 0, "%s: %s over %s, %s, head_dim %d: the same bits", device,
+                   strategies[a], stores[k], shapes[i].tier, shapes[i].dim);
                 if (!strchr(stores[k], ':') && strchr(strategies[a], ':') && shapes[i].kv > 1)
-                    ok(c.missed > 0 && c.read > 0 && c.blocks >= c.missed && c.rows >= c.blocks, "with reads in decode steps");
+                    ok(c.missed > 0 && c.read > 0 && c.pages >= c.missed && c.rows >= c.pages,
+                       "with reads in decode steps");
             }
     }
     rig_close(&r);
@@ -154,7 +173,8 @@ static void check_bits(const char *device, const world *w)
 static void check_batch(const world *w)
 {
     enum { N = 4, T = 50 };
-    static const char *const texts[N] = {"quest:skip=0:budget=24:page=4", "fier:skip=1:budget=20:g=8", "quest:skip=0:budget=24:page=4",
+    static const char *const texts[N] = {"quest:skip=0:budget=24:page=4", "fier:skip=1:budget=20:g=8",
+                                         "quest:skip=0:budget=24:page=4",
                                          "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0"};
     static head_rows alone[N][STEPS][T_LAYERS], out[T_LAYERS * N], prompt[2][T_LAYERS * T];
     rig r;
@@ -203,7 +223,7 @@ static void watch(void *ctx, const attn_seen *seen)
     else if (seen->layer < T_LAYERS) f->still &= now == f->before;
     else if (now > f->before) {
         f->flushes++;
-        f->still &= (now - f->before) % ((uint64_t)T_LAYERS * T_KV * TIER_BLOCK * T_DIM * 4) == 0; /* all layers alike */
+        f->still &= (now - f->before) % ((uint64_t)T_LAYERS * T_KV * TIER_PAGE * T_DIM * 4) == 0; /* all layers alike */
     }
 }
 
@@ -220,7 +240,7 @@ static void check_flush(const world *w)
     if (!is_ok(open_seq(&r, &all, "quest:skip=0:budget=24:page=4", "f16", NULL, &e), &e, "quest")) return;
     rig_prompt(&r, &s, 1, T, 16, NULL);
     rig_prompt(&r, &all, 1, T, 16, NULL);
-    const size_t block = TIER_BLOCK * T_DIM * 4, row = block * T_LAYERS * T_KV; /* 16 tokens of all heads and layers */
+    const size_t block = TIER_PAGE * T_DIM * 4, row = block * T_LAYERS * T_KV; /* 16 tokens of all heads and layers */
     tier_counts c = attn_seq_tier(s);
     is_int(c.in_file, 0, "the newest 32 of 40 tokens stay, and 8 fill no block");
     flush_watch f = {.s = s, .still = true};
@@ -228,17 +248,17 @@ static void check_flush(const world *w)
     bool window = true, held = true;
     for (int k = 1; k <= N; k++) {
         rig_decode(&r, &s, 1, out);
-        int64_t n = T + k, in_file = n >= 48 ? (n - 32) / TIER_BLOCK : 0;
+        int64_t n = T + k, in_file = n >= 48 ? (n - 32) / TIER_PAGE : 0;
         c = attn_seq_tier(s);
         window &= c.in_file == (size_t)in_file * row;
-        held &= attn_seq_held(s).kv == n * row / TIER_BLOCK - c.in_file + c.here;
+        held &= attn_seq_held(s).kv == n * row / TIER_PAGE - c.in_file + c.here;
     }
     attn_watch(r.work, NULL, NULL);
     ok(window, "a block goes when its last token leaves the window, for 80 steps");
     ok(f.still && f.flushes == 5, "in all layers at the end of a step: %d times", f.flushes);
     ok(held && c.here == 0 && attn_seq_peak(s).kv > attn_seq_held(s).kv, "bytes held are those not in files alone");
     is_int(c.written, c.in_file, "what was written in steps is what is in the files");
-    ok(c.missed == c.blocks && c.missed > 0 && c.read >= c.missed * block, "without a cache every block is read");
+    ok(c.missed == c.pages && c.missed > 0 && c.read >= c.missed * block, "without a cache every block is read");
     attn_seq_free(s);
     attn_seq_free(all);
     rig_close(&r);
@@ -260,11 +280,11 @@ static void check_counts(const world *w)
         rig_prompt(&r, &s, 1, 1, 1, NULL);
         for (int k = 0; k < 3; k++) rig_decode(&r, &s, 1, out);
         tier_counts c = attn_seq_tier(s);
-        is_int(c.rows, 3 * blocks * TIER_BLOCK, "three steps ask for all rows in the file");
-        is_int(c.blocks, 3 * blocks, "each block once a step");
+        is_int(c.rows, 3 * blocks * TIER_PAGE, "three steps ask for all rows in the file");
+        is_int(c.pages, 3 * blocks, "each block once a step");
         is_int(c.missed, big ? 0 : 3 * blocks, big ? "all of them stayed" : "none of them stayed");
-        is_int(c.read, c.missed * TIER_BLOCK * T_DIM * 4, "bytes read");
-        ok(c.here == (big ? c.in_file : 0) && c.most_here >= blocks / T_LAYERS * TIER_BLOCK * T_DIM * 4,
+        is_int(c.read, c.missed * TIER_PAGE * T_DIM * 4, "bytes read");
+        ok(c.here == (big ? c.in_file : 0) && c.most_here >= blocks / T_LAYERS * TIER_PAGE * T_DIM * 4,
            "in memory: %zu, at most %zu", c.here, c.most_here);
         ok((c.stall_ns > 0) == !big && c.written == 0, "time and bytes of prompts count apart");
         attn_seq_free(s);
@@ -412,8 +432,17 @@ static void check_memory(const world *w)
 
 static void check_refusals(const world *w)
 {
-    static const char *const bad[] = {"", "disc", "disk:", "disk:cache=", "disk:cache=12x", "disk:window=-1", "disk:cache=1G:",
-                                      "host:/tmp", "host:", "device:cache=1", "disk:cache=99999999999999999999"};
+    static const char *const bad[] = {"",
+                                      "disc",
+                                      "disk:",
+                                      "disk:cache=",
+                                      "disk:cache=12x",
+                                      "disk:window=-1",
+                                      "disk:cache=1G:",
+                                      "host:/tmp",
+                                      "host:",
+                                      "device:cache=1",
+                                      "disk:cache=99999999999999999999"};
     static const char *const evict[] = {"streaming", "h2o", "snapkv", "tova"};
     rig r;
     err e = {0};
@@ -421,10 +450,12 @@ static void check_refusals(const world *w)
     kv_tier t;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         e = (err){0};
-        ok(kv_tier_parse(&t, bad[i], &e) == ST_USAGE && strstr(e.msg, "--kv-tier"), "'%s' is refused: %s", bad[i], e.msg);
+        ok(kv_tier_parse(&t, bad[i], &e) == ST_USAGE && strstr(e.msg, "--kv-tier"), "'%s' is refused: %s", bad[i],
+           e.msg);
     }
     t = tier_of("disk:window=1k:cache=2M:/a/b:c");
-    ok(t.place == KV_DISK && t.window == 1024 && t.cache == 2 << 20 && strcmp(t.dir, "/a/b:c") == 0, "all words are read");
+    ok(t.place == KV_DISK && t.window == 1024 && t.cache == 2 << 20 && strcmp(t.dir, "/a/b:c") == 0,
+       "all words are read");
     t = tier_of("host:window=8:cache=0");
     ok(t.place == KV_HOST && t.window == 8 && t.cache == 0, "also behind host");
     if (!is_ok(rig_open(&r, "cpu", w, 80, &e), &e, "opened")) return;
@@ -443,10 +474,12 @@ static void check_refusals(const world *w)
     r.be->ops = &without;
     e = (err){0};
     t = tier_of("disk");
-    ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: tier"), "%s", e.msg);
+    ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: tier"),
+       "%s", e.msg);
     e = (err){0};
     t = tier_of("host");
-    ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: host"), "%s", e.msg);
+    ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: host"),
+       "%s", e.msg);
     rig_close(&r);
 }
 

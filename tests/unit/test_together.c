@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/passkey_prompt.h"
+#include "eval/passkey/passkey_prompt.h"
 #include "eval/together.h"
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
@@ -147,8 +147,8 @@ static bool same_answers(const record *a, const record *b)
 static bool same_counts(const together_run *a, const together_run *b)
 {
     for (int i = 0; i < MAX_RUNS; i++)
-        if (a[i].stats.steps != b[i].stats.steps || a[i].held.kv != b[i].held.kv ||
-            a[i].peak.kv != b[i].peak.kv || fabs(a[i].stats.attended - b[i].stats.attended) > 1e-6)
+        if (a[i].stats.steps != b[i].stats.steps || a[i].held.kv != b[i].held.kv || a[i].peak.kv != b[i].peak.kv ||
+            fabs(a[i].stats.attended - b[i].stats.attended) > 1e-6)
             return false;
     return true;
 }
@@ -164,29 +164,24 @@ static void test_sharing(const char *protocol, size_t tail)
         size_t n = make_runs(r_shared);
         is_ok(together_execute(&job, r_shared, n, &e), &e, "%s: all strategies together", protocol);
         is_int(job.prefills, (int64_t)n * N_PROMPTS, "prompts");
-        is_int(job.prefills_done, 3 * N_PROMPTS,
-               "one prefill a row type, and one that is not exact");
+        is_int(job.prefills_done, 3 * N_PROMPTS, "one prefill a row type, and one that is not exact");
         ok(shared.ordered && shared.last > 0.999, "progress grows to 1");
         is_int(r_shared[0].stats.steps > 0, 1, "steps are counted");
         job = make_job(&f, &other, false, 64, 1);
         make_runs(r_other);
         is_ok(together_execute(&job, r_other, n, &e), &e, "%s: without sharing", protocol);
         is_int(job.prefills_done, (int64_t)n * N_PROMPTS, "no prefill is shared");
-        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
-           "the same tokens and counts");
+        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
         job = make_job(&f, &other, true, 2, 1);
         make_runs(r_other);
         is_ok(together_execute(&job, r_other, n, &e), &e, "%s: two at a time", protocol);
         is_int(job.prefills_done, 4 * N_PROMPTS, "their prefills");
-        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
-           "the same tokens and counts");
+        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
         for (size_t jobs = 2; jobs <= N_PROMPTS; jobs += 3) {
             job = make_job(&f, &other, true, 64, jobs);
             make_runs(r_other);
-            is_ok(together_execute(&job, r_other, n, &e), &e, "%s: %zu prompts side by side",
-                  protocol, jobs);
-            ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
-               "the same tokens and counts");
+            is_ok(together_execute(&job, r_other, n, &e), &e, "%s: %zu prompts side by side", protocol, jobs);
+            ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "the same tokens and counts");
             ok(other.order[1] == 1 && other.order[jobs] == 100, "in their order");
             ok(other.ordered && other.last > 0.999, "progress grows to 1");
         }
@@ -194,14 +189,12 @@ static void test_sharing(const char *protocol, size_t tail)
         make_runs(r_other);
         for (size_t i = 0; i < n; i++) {
             job = make_job(&f, &one, true, 1, 1);
-            is_ok(together_execute(&job, &r_other[i], 1, &e), &e, "%s by itself",
-                  r_other[i].spec.text);
+            is_ok(together_execute(&job, &r_other[i], 1, &e), &e, "%s by itself", r_other[i].spec.text);
             memcpy(other.ids[i], one.ids[0], sizeof one.ids[0]);
             memcpy(other.n[i], one.n[0], sizeof one.n[0]);
             memcpy(other.stats[i], one.stats[0], sizeof one.stats[0]);
         }
-        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other),
-           "one by one: the same tokens and counts");
+        ok(same_answers(&shared, &other) && same_counts(r_shared, r_other), "one by one: the same tokens and counts");
     }
     fixture_close(&f);
 }
@@ -227,9 +220,8 @@ static void test_skip(void)
         bool same = true;
         for (int i = 0; i < some.n_done; i++) {
             int run = some.order[i] / 100, p = some.order[i] % 100;
-            same &=
-                !(some.skipped[run] >> p & 1) && some.n[run][p] == all.n[run][p] &&
-                memcmp(some.ids[run][p], all.ids[run][p], some.n[run][p] * sizeof(int32_t)) == 0;
+            same &= !(some.skipped[run] >> p & 1) && some.n[run][p] == all.n[run][p] &&
+                    memcmp(some.ids[run][p], all.ids[run][p], some.n[run][p] * sizeof(int32_t)) == 0;
         }
         ok(same, "with the same tokens");
         is_int(runs[0].stats.steps, 0, "nothing of the one that is left out");
@@ -257,8 +249,7 @@ static void test_stops(void)
             is_ok(together_execute(&job, runs, 1, &e), &e, "without stops");
             is_int((long long)plain.n[0][0], N_NEW, "all new tokens");
             ok(!plain.stopped, "not stopped");
-            is_int(plain.stats[0][0].steps, (long long)f.prompt[0].n_tail + N_NEW - 1,
-                   "the last one is not fed");
+            is_int(plain.stats[0][0].steps, (long long)f.prompt[0].n_tail + N_NEW - 1, "the last one is not fed");
             int32_t stop[2] = {-5, 0};
             size_t want = 0;
             stop[1] = plain.ids[0][0][3];
@@ -303,8 +294,8 @@ static void test_failures(void)
             job = make_job(&f, &r, true, 64, 2);
             r.stop_at = i;
             e = (err){0};
-            bad += together_execute(&job, runs, 2, &e) != ST_INTERRUPTED ||
-                   strcmp(e.msg, "interrupted") != 0 || r.calls != i;
+            bad += together_execute(&job, runs, 2, &e) != ST_INTERRUPTED || strcmp(e.msg, "interrupted") != 0 ||
+                   r.calls != i;
         }
         is_int(bad, 0, "an interruption ends the run");
         status st = ST_NOMEM;

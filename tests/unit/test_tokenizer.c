@@ -8,9 +8,7 @@
 static bool spells_added(const tokenizer *t, const char *text, size_t n)
 {
     for (size_t i = 0; i < t->added.n; i++)
-        if (!t->added.items[i].special &&
-            memmem(text, n, t->added.items[i].text, t->added.items[i].n))
-            return true;
+        if (!t->added.items[i].special && memmem(text, n, t->added.items[i].text, t->added.items[i].n)) return true;
     return false;
 }
 
@@ -28,8 +26,7 @@ static void check_folder(const char *rel, int n_texts, bool bare)
     status st = tokenizer_open(&t, tap_path(rel), &e);
 #ifndef HAVE_SPM
     if (st == ST_UNSUPPORTED) {
-        is_err(st, &e, ST_UNSUPPORTED, "built without SentencePiece", "%s says what is missing",
-               rel);
+        is_err(st, &e, ST_UNSUPPORTED, "built without SentencePiece", "%s says what is missing", rel);
         fclose(f);
         return;
     }
@@ -87,8 +84,7 @@ static tokenizer *open_small(const char *name)
     return t;
 }
 
-static void check_encode(const tokenizer *t, const char *text, size_t n, unsigned flags,
-                         const char *want)
+static void check_encode(const tokenizer *t, const char *text, size_t n, unsigned flags, const char *want)
 {
     token_list l = {0};
     char got[512] = "";
@@ -101,8 +97,8 @@ static void check_encode(const tokenizer *t, const char *text, size_t n, unsigne
     token_list_free(&l);
 }
 
-static void check_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep,
-                         const char *want, const char *name)
+static void check_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep, const char *want,
+                         const char *name)
 {
     char *out;
     size_t len;
@@ -125,11 +121,8 @@ static void test_bpe_details(void)
     ok(tokenizer_adds_bos(t), "and is added by default");
     is_int(tokenizer_n_ids(t), 645, "number of ids");
     is_str(tokenizer_describe(t), "byte-level BPE (tokenizer.json), 645 tokens", "description");
-    ok(tokenizer_is_special(t, bos) && !tokenizer_is_special(t, 0) &&
-           !tokenizer_is_special(t, 100000),
-       "special ids");
-    ok(tokenizer_is_eos(t, tokenizer_special_id(t, "<|eot_id|>")),
-       "the end of a turn ends generation");
+    ok(tokenizer_is_special(t, bos) && !tokenizer_is_special(t, 0) && !tokenizer_is_special(t, 100000), "special ids");
+    ok(tokenizer_is_eos(t, tokenizer_special_id(t, "<|eot_id|>")), "the end of a turn ends generation");
     ok(!tokenizer_is_eos(t, bos) && !tokenizer_is_eos(t, 5), "others do not");
     is_int(tokenizer_special_id(t, "<|no_such|>"), -1, "an unknown special token");
     snprintf(want, sizeof want, "%d 0", bos);
@@ -143,8 +136,7 @@ static void test_bpe_details(void)
     const char bad[] = "a\xff"
                        "b\xc3"
                        "!\xed\xa0\x80";
-    ok(tokenizer_encode(t, bad, sizeof bad - 1, 0, &l, NULL) == ST_OK,
-       "bytes that are not UTF-8 are accepted");
+    ok(tokenizer_encode(t, bad, sizeof bad - 1, 0, &l, NULL) == ST_OK, "bytes that are not UTF-8 are accepted");
     size_t n = 0;
     bool same = true;
     for (size_t i = 0; i < l.n; i++) {
@@ -162,9 +154,33 @@ static void test_bpe_details(void)
 
     int32_t ids[] = {bos, 0, 644, 1, -5, 1 << 30, 1};
     check_decode(t, ids, 7, false, "!\"\"", "special and unknown ids decode to nothing");
-    check_decode(t, ids, 4, true, "<|begin_of_text|>!<|eot_id|>\"",
-                 "special ids are kept on demand");
+    check_decode(t, ids, 4, true, "<|begin_of_text|>!<|eot_id|>\"", "special ids are kept on demand");
     check_decode(t, ids, 0, true, "", "no ids");
+    tokenizer_free(t);
+}
+
+/* A lower rank goes first wherever it is, of equal ones the leftmost. */
+static void test_merge_order(void)
+{
+    static const char json[] =
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4,\"aa\":5},"
+        "\"merges\":[\"b c\",\"a b\",\"a a\"]},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+        "\"add_prefix_space\":false}}";
+    static const struct {
+        const char *text;
+        int n;
+        int32_t ids[4];
+    } cases[] = {{"abc", 2, {0, 4}}, {"aab", 2, {0, 3}}, {"aaa", 2, {5, 0}}, {"aabc", 2, {5, 4}}};
+    tokenizer *t;
+    err e = {0};
+    if (!is_ok(tokenizer_open_json(&t, json, sizeof json - 1, "merges", &e), &e, "merges: opens")) return;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        token_list l = {0};
+        is_ok(tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 0, &l, &e), &e, "%s", cases[i].text);
+        ok(l.n == (size_t)cases[i].n && memcmp(l.ids, cases[i].ids, l.n * sizeof *l.ids) == 0,
+           "%s: the order of merges", cases[i].text);
+        token_list_free(&l);
+    }
     tokenizer_free(t);
 }
 
@@ -174,26 +190,21 @@ static void test_streaming(void)
     token_stream *s;
     const char *text;
     size_t n;
-    if (!ok(t, "the small tiktoken tokenizer opens") || token_stream_create(&s, t, NULL) != ST_OK)
-        return;
+    if (!ok(t, "the small tiktoken tokenizer opens") || token_stream_create(&s, t, NULL) != ST_OK) return;
     is_str(tokenizer_describe(t), "tiktoken (tokenizer.model), 896 tokens", "description");
     static const unsigned char euro[] = {0xe2, 0x82, 0xac};
     for (int i = 0; i < 3; i++) {
         const char c = (char)euro[i];
-        ok(token_stream_push(s, bpe_find(t->bpe, &c, 1), &text, &n, NULL) == ST_OK,
-           "byte %d goes in", i);
+        ok(token_stream_push(s, bpe_find(t->bpe, &c, 1), &text, &n, NULL) == ST_OK, "byte %d goes in", i);
         is_str(text, i < 2 ? "" : "\xe2\x82\xac", "a character comes out when it is complete");
     }
     const char first = (char)0xe2;
     ok(token_stream_push(s, bpe_find(t->bpe, &first, 1), &text, &n, NULL) == ST_OK && n == 0,
        "a first byte is held back");
-    ok(token_stream_push(s, tokenizer_bos(t), &text, &n, NULL) == ST_OK && n == 0,
-       "a special token changes nothing");
-    ok(token_stream_push(s, bpe_find(t->bpe, "!", 1), &text, &n, NULL) == ST_OK,
-       "another character follows");
+    ok(token_stream_push(s, tokenizer_bos(t), &text, &n, NULL) == ST_OK && n == 0, "a special token changes nothing");
+    ok(token_stream_push(s, bpe_find(t->bpe, "!", 1), &text, &n, NULL) == ST_OK, "another character follows");
     is_str(text, "\xef\xbf\xbd!", "so it was broken");
-    ok(token_stream_push(s, bpe_find(t->bpe, &first, 1), &text, &n, NULL) == ST_OK && n == 0,
-       "one more");
+    ok(token_stream_push(s, bpe_find(t->bpe, &first, 1), &text, &n, NULL) == ST_OK && n == 0, "one more");
     ok(token_stream_end(s, &text, &n, NULL) == ST_OK, "the end");
     is_str(text, "\xef\xbf\xbd", "shows what was held back");
     token_stream_free(s);
@@ -211,10 +222,8 @@ static void test_spm(void)
     is_int(inst, 3, "a control symbol is a special token");
     is_str(tokenizer_describe(t), "SentencePiece (tokenizer.model), 700 tokens", "description");
     token_list plain = {0}, special = {0};
-    ok(tokenizer_encode(t, "x[INST]y", 8, 0, &plain, NULL) == ST_OK && plain.n > 3,
-       "its spelling is plain text");
-    ok(tokenizer_encode(t, "x[INST]y", 8, TOKENIZE_SPECIAL, &special, NULL) == ST_OK,
-       "unless asked for");
+    ok(tokenizer_encode(t, "x[INST]y", 8, 0, &plain, NULL) == ST_OK && plain.n > 3, "its spelling is plain text");
+    ok(tokenizer_encode(t, "x[INST]y", 8, TOKENIZE_SPECIAL, &special, NULL) == ST_OK, "unless asked for");
     int found = 0;
     for (size_t i = 0; i < plain.n; i++) found += plain.ids[i] == inst;
     is_int(found, 0, "no special id in plain text");
@@ -227,8 +236,7 @@ static void test_spm(void)
     ok(byte0 > 0, "there are byte pieces");
     const char bad[] = "ab\xff"
                        "cd\xe2\x82";
-    ok(tokenizer_encode(t, bad, sizeof bad - 1, 0, &plain, NULL) == ST_OK,
-       "bytes that are not UTF-8 are accepted");
+    ok(tokenizer_encode(t, bad, sizeof bad - 1, 0, &plain, NULL) == ST_OK, "bytes that are not UTF-8 are accepted");
     int n_ff = 0, n_82 = 0;
     for (size_t i = 0; i < plain.n; i++) {
         n_ff += plain.ids[i] == byte0 + 0xff;
@@ -240,8 +248,7 @@ static void test_spm(void)
                  "cd\xef\xbf\xbd\xef\xbf\xbd",
                  "no space appears behind them, and each broken byte is one U+FFFD");
     token_list_free(&plain);
-    const int32_t bytes[] = {1, byte0 + 0xe2, byte0 + 0x82, byte0 + 0xac, byte0 + 0xe2,
-                             2, byte0 + 'A'};
+    const int32_t bytes[] = {1, byte0 + 0xe2, byte0 + 0x82, byte0 + 0xac, byte0 + 0xe2, 2, byte0 + 'A'};
     check_decode(t, bytes, 7, false,
                  "\xe2\x82\xac\xef\xbf\xbd"
                  "A",
@@ -265,8 +272,8 @@ static void test_settings(void)
 {
     char dir[64], path[160];
     make_dir(dir, sizeof dir);
-    snprintf(path, sizeof path, "cp %s %s/tokenizer.json",
-             tap_path("tests/data/tokenizers/small/qwen/tokenizer.json"), dir);
+    snprintf(path, sizeof path, "cp %s %s/tokenizer.json", tap_path("tests/data/tokenizers/small/qwen/tokenizer.json"),
+             dir);
     ok(system(path) == 0, "copy");
     tokenizer *t;
     err e = {0};
@@ -284,8 +291,7 @@ static void test_settings(void)
         write_file(path, files[i][1], strlen(files[i][1]));
     }
     if (is_ok(tokenizer_open(&t, dir, &e), &e, "opens with its settings")) {
-        is_int(tokenizer_bos(t), tokenizer_special_id(t, "<|im_start|>"),
-               "BOS of tokenizer_config.json");
+        is_int(tokenizer_bos(t), tokenizer_special_id(t, "<|im_start|>"), "BOS of tokenizer_config.json");
         ok(tokenizer_adds_bos(t), "add_bos_token");
         ok(tokenizer_is_eos(t, tokenizer_special_id(t, "<think>")), "eos_token");
         ok(tokenizer_is_eos(t, 7) && tokenizer_is_eos(t, 9), "the list of generation_config.json");
@@ -327,13 +333,11 @@ static void test_clean_up(void)
 /* Llama-2 and Mistral folders hold a tokenizer.json of another kind beside tokenizer.model. */
 static void test_json_beside_model(void)
 {
-    static const char json[] =
-        "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"a\":0},"
-        "\"merges\":[]},\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":"
-        "\"ByteFallback\"}]}}";
-    static const char config[] =
-        "{\"clean_up_tokenization_spaces\":true,\"added_tokens_decoder\":{\"700\":"
-        "{\"content\":\"<pad>\",\"special\":true,\"normalized\":true}}}";
+    static const char json[] = "{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"vocab\":{\"a\":0},"
+                               "\"merges\":[]},\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":"
+                               "\"ByteFallback\"}]}}";
+    static const char config[] = "{\"clean_up_tokenization_spaces\":true,\"added_tokens_decoder\":{\"700\":"
+                                 "{\"content\":\"<pad>\",\"special\":true,\"normalized\":true}}}";
     char dir[64], path[160], cmd[4400];
     tokenizer *t;
     err e = {0};
@@ -346,8 +350,7 @@ static void test_json_beside_model(void)
     snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
     write_file(path, config, sizeof config - 1);
     if (is_ok(tokenizer_open(&t, dir, &e), &e, "tokenizer.model is read instead")) {
-        is_str(tokenizer_describe(t), "SentencePiece (tokenizer.model), 701 tokens",
-               "and described");
+        is_str(tokenizer_describe(t), "SentencePiece (tokenizer.model), 701 tokens", "and described");
         ok(tokenizer_cleans_up(t), "clean_up_tokenization_spaces");
         check_encode(t, "<pad><s>", 8, TOKENIZE_SPECIAL, "700 1");
         const int32_t ids[] = {700, 1};
@@ -380,8 +383,7 @@ static void test_out_of_memory(void)
             failed += st != ST_OK;
             bad += (st != ST_OK) != (t == NULL) || (st != ST_OK && e.code != st);
         }
-        ok(t && failed > 10 && bad == 0, "%s: %d allocations failed, one at a time", names[k],
-           failed);
+        ok(t && failed > 10 && bad == 0, "%s: %d allocations failed, one at a time", names[k], failed);
         token_list l = {0};
         const char *text = "Some te\xccxt, na\xc3\xafve 123!!\n";
         status st = ST_NOMEM;
@@ -393,16 +395,14 @@ static void test_out_of_memory(void)
             failed += st != ST_OK;
             bad += st != ST_OK && l.n != 0;
         }
-        ok(st == ST_OK && failed > 2 && bad == 0, "%s: encoding the same, %d times", names[k],
-           failed);
+        ok(st == ST_OK && failed > 2 && bad == 0, "%s: encoding the same, %d times", names[k], failed);
         char *out = NULL;
         for (long i = 1; t && !out && i < 1000; i++) {
             mem_test_fail_at(i);
             tokenizer_decode(t, l.ids, l.n, false, &out, NULL, NULL);
             mem_test_fail_at(0);
         }
-        is_str(out, "Some te\xef\xbf\xbdxt, na\xc3\xafve 123!!\n", "%s: decoding the same",
-               names[k]);
+        is_str(out, "Some te\xef\xbf\xbdxt, na\xc3\xafve 123!!\n", "%s: decoding the same", names[k]);
         mem_free(out);
         token_list_free(&l);
         tokenizer_free(t);
@@ -413,6 +413,7 @@ int main(void)
 {
     test_folders();
     test_bpe_details();
+    test_merge_order();
     test_streaming();
     test_spm();
     test_settings();

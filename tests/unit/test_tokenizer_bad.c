@@ -5,19 +5,17 @@
 #include "tests/unit/test_tokenizer_util.h"
 
 #define PRE "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}"
-#define SPLIT(p)                                                                                   \
-    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","     \
+#define SPLIT(p)                                                                                                       \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","                         \
     "\"pattern\":" p "}," PRE "]}"
 #define REGEX(r) SPLIT("{\"Regex\":\"" r "\"}")
-#define ABC "{\"a\":0,\"b\":1,\"ab\":2}"
+#define ABC      "{\"a\":0,\"b\":1,\"ab\":2}"
 
 /* A tokenizer.json of parts. */
-static const char *make_json(const char *vocab, const char *merges, const char *pre,
-                             const char *extra)
+static const char *make_json(const char *vocab, const char *merges, const char *pre, const char *extra)
 {
     static char text[4096];
-    snprintf(text, sizeof text,
-             "{\"model\":{\"type\":\"BPE\",\"vocab\":%s,\"merges\":%s},\"pre_tokenizer\":%s%s}",
+    snprintf(text, sizeof text, "{\"model\":{\"type\":\"BPE\",\"vocab\":%s,\"merges\":%s},\"pre_tokenizer\":%s%s}",
              vocab, merges, pre, extra);
     return text;
 }
@@ -51,17 +49,15 @@ static const struct {
     {ABC, "[\"a b\", [\"a\"]]", PRE, "", ST_FORMAT, "model.merges[1] is not two tokens"},
     {ABC, "[[\"a\", 1]]", PRE, "", ST_FORMAT, "model.merges[0] is not two tokens"},
     {ABC, "[7]", PRE, "", ST_FORMAT, "model.merges[0] is not two tokens"},
-    {ABC, "[[\"\", \"ab\"]]", PRE, "", ST_FORMAT,
-     "model.merges[0] is not two tokens"}, /* would make itself */
+    {ABC, "[[\"\", \"ab\"]]", PRE, "", ST_FORMAT, "model.merges[0] is not two tokens"}, /* would make itself */
     {ABC, "[\"c b\"]", PRE, "", ST_FORMAT, "the first is not in the vocabulary"},
     {ABC, "[\"a c\"]", PRE, "", ST_FORMAT, "the second is not in the vocabulary"},
     {ABC, "[\"b a\"]", PRE, "", ST_FORMAT, "their union is not in the vocabulary"},
     {ABC, "[]", "7", "", ST_UNSUPPORTED, "not a byte-level BPE"},
     {ABC, "[]", "{\"type\":\"Metaspace\"}", "", ST_UNSUPPORTED, "not a byte-level BPE"},
-    {ABC, "[]", "{\"type\":\"Whitespace\"}", ",\"decoder\":{\"type\":\"ByteLevel\"}",
-     ST_UNSUPPORTED, "pre_tokenizer: type \"Whitespace\""},
-    {ABC, "[]", "{}", ",\"decoder\":{\"type\":\"ByteLevel\"}", ST_FORMAT,
-     "pre_tokenizer: type is missing"},
+    {ABC, "[]", "{\"type\":\"Whitespace\"}", ",\"decoder\":{\"type\":\"ByteLevel\"}", ST_UNSUPPORTED,
+     "pre_tokenizer: type \"Whitespace\""},
+    {ABC, "[]", "{}", ",\"decoder\":{\"type\":\"ByteLevel\"}", ST_FORMAT, "pre_tokenizer: type is missing"},
     {ABC, "[]", REGEX("(a"), "", ST_FORMAT, "pre_tokenizer: bad pattern"},
     {ABC, "[]", REGEX("a(?R)"), "", ST_UNSUPPORTED, "pre_tokenizer: group (?R"},
     {ABC, "[]", REGEX("(*ACCEPT)"), "", ST_UNSUPPORTED, "pre_tokenizer: group (*AC"},
@@ -71,27 +67,20 @@ static const struct {
     {ABC, "[]", REGEX("[[:alpha:]]"), "", ST_UNSUPPORTED, "set operations"},
     {ABC, "[]", SPLIT("{}"), "", ST_FORMAT, "Split without pattern or behavior"},
     {ABC, "[]", SPLIT("{\"String\":\"\"}"), "", ST_FORMAT, "empty pattern"},
-    {ABC, "[]", "{\"type\":\"ByteLevel\",\"use_regex\":1}", "", ST_FORMAT,
-     "use_regex is not a boolean"},
-    {ABC, "[]", PRE, ",\"normalizer\":{\"type\":\"NFKC\"}", ST_UNSUPPORTED,
-     "normalizer: type \"NFKC\""},
+    {ABC, "[]", "{\"type\":\"ByteLevel\",\"use_regex\":1}", "", ST_FORMAT, "use_regex is not a boolean"},
+    {ABC, "[]", PRE, ",\"normalizer\":{\"type\":\"NFKC\"}", ST_UNSUPPORTED, "normalizer: type \"NFKC\""},
     {ABC, "[]", PRE, ",\"normalizer\":{\"type\":3}", ST_FORMAT, "normalizer: type is missing"},
     {ABC, "[]", PRE, ",\"added_tokens\":{}", ST_FORMAT, "added_tokens is not a list"},
-    {ABC, "[]", PRE, ",\"added_tokens\":[{\"id\":3}]", ST_FORMAT,
-     "added_tokens[0]: content is missing"},
-    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\"}]", ST_FORMAT,
-     "added_tokens[0]: id is missing"},
-    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":-3}]", ST_FORMAT,
-     "added_tokens[0]: id -3"},
+    {ABC, "[]", PRE, ",\"added_tokens\":[{\"id\":3}]", ST_FORMAT, "added_tokens[0]: content is missing"},
+    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\"}]", ST_FORMAT, "added_tokens[0]: id is missing"},
+    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":-3}]", ST_FORMAT, "added_tokens[0]: id -3"},
     {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":4194304}]", ST_FORMAT,
      "added_tokens[0]: id 4194304"},
-    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":3,\"special\":\"y\"}]",
-     ST_FORMAT, "special is not a boolean"},
-    {ABC, "[]", PRE,
-     ",\"added_tokens\":[{\"content\":\"x\",\"id\":3},{\"content\":\"x\",\"id\":4}]", ST_FORMAT,
+    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":3,\"special\":\"y\"}]", ST_FORMAT,
+     "special is not a boolean"},
+    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":3},{\"content\":\"x\",\"id\":4}]", ST_FORMAT,
      "\"x\" has the ids 3 and 4"},
-    {ABC, "[]", PRE,
-     ",\"added_tokens\":[{\"content\":\"x\",\"id\":3},{\"content\":\"y\",\"id\":3}]", ST_FORMAT,
+    {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":3},{\"content\":\"y\",\"id\":3}]", ST_FORMAT,
      "have the id 3"},
     {ABC, "[]", PRE, ",\"added_tokens\":[{\"content\":\"x\",\"id\":1}]", ST_FORMAT,
      "has id 1, which is \"b\" in the vocabulary"},
@@ -112,19 +101,17 @@ static void test_json(void)
     err e = {0};
     token_list l = {0};
     const char *good = make_json(ABC, "[\"a b\"]", PRE, "");
-    is_ok(tokenizer_open_json(&t, good, strlen(good), "x", &e), &e,
-          "the pattern for the broken ones is right");
+    is_ok(tokenizer_open_json(&t, good, strlen(good), "x", &e), &e, "the pattern for the broken ones is right");
     if (t) {
-        ok(tokenizer_encode(t, "abxa", 4, 0, &l, &e) == ST_OK && l.n == 2 && l.ids[0] == 2 &&
-               l.ids[1] == 0,
+        ok(tokenizer_encode(t, "abxa", 4, 0, &l, &e) == ST_OK && l.n == 2 && l.ids[0] == 2 && l.ids[1] == 0,
            "a byte without a token is dropped, as the reference does");
         token_list_free(&l);
     }
     tokenizer_free(t);
 
     for (size_t i = 0; i < sizeof bad_json / sizeof *bad_json; i++)
-        refuse(make_json(bad_json[i].vocab, bad_json[i].merges, bad_json[i].pre, bad_json[i].extra),
-               bad_json[i].want, bad_json[i].part);
+        refuse(make_json(bad_json[i].vocab, bad_json[i].merges, bad_json[i].pre, bad_json[i].extra), bad_json[i].want,
+               bad_json[i].part);
     refuse("", ST_FORMAT, "not valid JSON");
     refuse("[]", ST_FORMAT, "the top level is not a JSON object");
     refuse("{}", ST_FORMAT, "model is missing or not an object");
@@ -172,8 +159,7 @@ static void refuse_dir(const content *c, int n, status want, const char *part)
     remove_dir(dir);
 }
 
-#define GOOD                                                                                       \
-    "{\"model\":{\"type\":\"BPE\",\"vocab\":" ABC ",\"merges\":[]},\"pre_tokenizer\":" PRE "}"
+#define GOOD "{\"model\":{\"type\":\"BPE\",\"vocab\":" ABC ",\"merges\":[]},\"pre_tokenizer\":" PRE "}"
 
 /* Two files of a folder each, and what must be said about them. */
 static const struct {
@@ -183,19 +169,15 @@ static const struct {
 } bad_folders[] = {
     {{{"config.json", "{}"}, {"x", ""}}, ST_IO, "no tokenizer.json, tokenizer.model or vocab.json"},
     {{{"tokenizer.json", GOOD}, {"config.json", "{}"}}, ST_OK, "a good one"},
-    {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{"}},
-     ST_FORMAT,
-     "tokenizer_config.json: not valid JSON"},
+    {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{"}}, ST_FORMAT, "tokenizer_config.json: not valid JSON"},
     {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{\"added_tokens_decoder\":[]}"}},
      ST_FORMAT,
      "added_tokens_decoder is not an object"},
-    {{{"tokenizer.json", GOOD},
-      {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"y\"}}}"}},
+    {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"y\"}}}"}},
      ST_FORMAT,
      "added_tokens_decoder[\"x\"]: the key is not an id"},
     {{{"tokenizer.json", GOOD},
-      {"tokenizer_config.json",
-       "{\"added_tokens_decoder\":{\"99999999999999999999\":{\"content\":\"y\"}}}"}},
+      {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"99999999999999999999\":{\"content\":\"y\"}}}"}},
      ST_FORMAT,
      "is outside 0..4194303"},
     {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"5\":7}}"}},
@@ -207,47 +189,28 @@ static const struct {
     {{{"tokenizer.json", GOOD}, {"generation_config.json", "{\"eos_token_id\":[1,null]}"}},
      ST_FORMAT,
      "eos_token_id is not a token id"},
-    {{{"tokenizer.json", GOOD}, {"config.json", "{\"eos_token_id\":{}}"}},
-     ST_FORMAT,
-     "config.json: eos_token_id"},
-    {{{"tokenizer.json", GOOD},
-      {"tokenizer_config.json", "{\"chat_template\":[1,{\"name\":2}],\"bos_token\":7}"}},
+    {{{"tokenizer.json", GOOD}, {"config.json", "{\"eos_token_id\":{}}"}}, ST_FORMAT, "config.json: eos_token_id"},
+    {{{"tokenizer.json", GOOD}, {"tokenizer_config.json", "{\"chat_template\":[1,{\"name\":2}],\"bos_token\":7}"}},
      ST_OK,
      "odd settings that do not matter"},
     {{{"tokenizer.json", "{\"model\":{\"type\":\"Unigram\"}}"}, {"x", ""}},
      ST_UNSUPPORTED,
      "there is no tokenizer.model beside it"},
-    {{{"vocab.json", ABC}, {"merges.txt", "#version: 0.2\na b\n\n"}},
-     ST_OK,
-     "vocab.json and merges.txt"},
-    {{{"vocab.json", ABC}, {"merges.txt", "a b\nab\n"}},
-     ST_FORMAT,
-     "merges.txt: merge 1 is not two tokens"},
+    {{{"vocab.json", ABC}, {"merges.txt", "#version: 0.2\na b\n\n"}}, ST_OK, "vocab.json and merges.txt"},
+    {{{"vocab.json", ABC}, {"merges.txt", "a b\nab\n"}}, ST_FORMAT, "merges.txt: merge 1 is not two tokens"},
     {{{"vocab.json", ABC}, {"merges.txt", "a z\n"}},
      ST_FORMAT,
      "merge[0] (\"a\" and \"z\"): the second is not in the vocabulary"},
-    {{{"vocab.json", "{\"a\":[]}"}, {"merges.txt", ""}},
-     ST_FORMAT,
-     "vocab.json: vocabulary: the id of \"a\""},
+    {{{"vocab.json", "{\"a\":[]}"}, {"merges.txt", ""}}, ST_FORMAT, "vocab.json: vocabulary: the id of \"a\""},
     {{{"tokenizer.model", ""}, {"x", ""}}, ST_FORMAT, "tokenizer.model: 0 bytes"},
     {{{"tokenizer.model", "YQ== 0\n"}, {"x", ""}}, ST_FORMAT, "255 of the 256 bytes have no token"},
     {{{"tokenizer.model", "YQ== 0\nYg= 1\n"}, {"x", ""}}, ST_FORMAT, "line 2: bad base64"},
     {{{"tokenizer.model", "YQ== 0\nY*== 1\n"}, {"x", ""}}, ST_FORMAT, "line 2: bad base64"},
-    {{{"tokenizer.model", "YQ== 0\nYg==\n"}, {"x", ""}},
-     ST_FORMAT,
-     "line 2: not a base64 token and a rank"},
-    {{{"tokenizer.model", "YQ== 0\nYg== 0\n"}, {"x", ""}},
-     ST_FORMAT,
-     "line 2: id 0 is given to two tokens"},
-    {{{"tokenizer.model", "YQ== 0\nYQ== 1\n"}, {"x", ""}},
-     ST_FORMAT,
-     "line 2: ids 0 and 1 have the same text"},
-    {{{"tokenizer.model", "YQ== 0\nYg== 99999999\n"}, {"x", ""}},
-     ST_FORMAT,
-     "line 2: id 99999999 is outside"},
-    {{{"tokenizer.model", "YQ== 0\nYg== 123456789\n"}, {"x", ""}},
-     ST_FORMAT,
-     "line 2: not a base64 token and a rank"},
+    {{{"tokenizer.model", "YQ== 0\nYg==\n"}, {"x", ""}}, ST_FORMAT, "line 2: not a base64 token and a rank"},
+    {{{"tokenizer.model", "YQ== 0\nYg== 0\n"}, {"x", ""}}, ST_FORMAT, "line 2: id 0 is given to two tokens"},
+    {{{"tokenizer.model", "YQ== 0\nYQ== 1\n"}, {"x", ""}}, ST_FORMAT, "line 2: ids 0 and 1 have the same text"},
+    {{{"tokenizer.model", "YQ== 0\nYg== 99999999\n"}, {"x", ""}}, ST_FORMAT, "line 2: id 99999999 is outside"},
+    {{{"tokenizer.model", "YQ== 0\nYg== 123456789\n"}, {"x", ""}}, ST_FORMAT, "line 2: not a base64 token and a rank"},
 };
 
 static void test_folder(void)
@@ -278,8 +241,7 @@ static void test_garbage_model(void)
         err e = {0};
         size_t n = 1 + (size_t)i * 71;
         if (i % 2) /* odd: random bytes; even: a truncated model */
-            for (size_t k = 0; k < n; k++)
-                text[k] = (char)((seed = seed * 1103515245u + 12345u) >> 16);
+            for (size_t k = 0; k < n; k++) text[k] = (char)((seed = seed * 1103515245u + 12345u) >> 16);
         write_file(path, text, n);
         status st = tokenizer_open(&t, dir, &e);
         if (st != want || !strstr(e.msg, "tokenizer.model")) {
@@ -326,7 +288,7 @@ static void test_steps(void)
          "a\xe1\xa0\x8e"
          "b\xc2\x85",
          "a\xe1\xa0\x8e"
-         "b|\xc2\x85|"}, /* U+180E is not white space, U+0085 is */
+         "b|\xc2\x85|"},                                             /* U+180E is not white space, U+0085 is */
         {REGEX("(?i:'s)"), "x'\xc5\xbfy'Sz", "x|'\xc5\xbf|y|'S|z|"}, /* U+017F folds to s */
         {REGEX("[^\\\\S\\\\d]+"), "a \t1 b", "a| \t|1| |b|"},
     };
@@ -336,8 +298,7 @@ static void test_steps(void)
         err e = {0};
         const char *json = make_json(ABC, "[]", cases[i].pre, "");
         if (is_ok(tokenizer_open_json(&t, json, strlen(json), "x", &e), &e, "case %zu", i)) {
-            ok(pretok_run(t->pre, cases[i].text, strlen(cases[i].text), collect, got, &e) == ST_OK,
-               "runs");
+            ok(pretok_run(t->pre, cases[i].text, strlen(cases[i].text), collect, got, &e) == ST_OK, "runs");
             is_str(got, cases[i].pieces, "pieces of case %zu", i);
         }
         tokenizer_free(t);

@@ -89,12 +89,10 @@ static void check_decoding(const tokenizer *t, const char *name)
         size_t k = json_array_size(ids), len;
         char *out;
         if (k > 64) continue;
-        for (size_t i = 0; i < k; i++)
-            list[i] = (int32_t)json_integer_value(json_array_get(ids, i));
+        for (size_t i = 0; i < k; i++) list[i] = (int32_t)json_integer_value(json_array_get(ids, i));
         n++;
         if (tokenizer_decode(t, list, k, false, &out, &len, NULL) != ST_OK) continue;
-        bool same =
-            len == json_string_length(want) && memcmp(out, json_string_value(want), len) == 0;
+        bool same = len == json_string_length(want) && memcmp(out, json_string_value(want), len) == 0;
         if (!same) {
             print_text("got ", out, len);
             print_text("want", json_string_value(want), json_string_length(want));
@@ -125,8 +123,7 @@ static void check_llama_cpp(const tokenizer *t, const char *stem)
         tap_skip("no %s", stem);
         return;
     }
-    for (char *p = text, *end; p && getline(&line, &cap, g) > 0;
-         p = end ? end + sizeof mark - 1 : NULL) {
+    for (char *p = text, *end; p && getline(&line, &cap, g) > 0; p = end ? end + sizeof mark - 1 : NULL) {
         end = strstr(p, mark);
         json_t *ids = json_array();
         for (char *q = line, *after; (void)(0), strtol(q, &after, 10), after != q; q = after)
@@ -179,8 +176,7 @@ static void check_speed(const tokenizer *t, const char *name)
             t0 = clock();
             l.n = 0;
             st = tokenizer_encode(t, text, 1 << 20, 0, &l, &e);
-            printf("# %s: 1 MiB of '%c' in %.3f s of CPU\n", name, "a ="[k],
-                   (double)(clock() - t0) / CLOCKS_PER_SEC);
+            printf("# %s: 1 MiB of '%c' in %.3f s of CPU\n", name, "a ="[k], (double)(clock() - t0) / CLOCKS_PER_SEC);
             is_ok(st, &e, "%s: one long word", name);
         }
     }
@@ -199,9 +195,7 @@ static void test_llama3(void)
         is_int(tokenizer_n_ids(t), 128256, "llama3: ids");
         is_int(tokenizer_bos(t), 128000, "llama3: BOS");
         ok(tokenizer_adds_bos(t), "llama3: adds it");
-        ok(tokenizer_is_eos(t, 128001) && tokenizer_is_eos(t, 128009) &&
-               tokenizer_is_eos(t, 128008),
-           "llama3: EOS");
+        ok(tokenizer_is_eos(t, 128001) && tokenizer_is_eos(t, 128009) && tokenizer_is_eos(t, 128008), "llama3: EOS");
         check_lines(t, "llama3");
         check_long(t, "llama3");
         check_cases(t, "llama3", "llama3");
@@ -220,8 +214,7 @@ static void test_llama3(void)
     if (t) {
         is_int(tokenizer_n_ids(t), 128256, "tiktoken: ids");
         is_int(tokenizer_special_id(t, "<|eot_id|>"), 128009, "tiktoken: end of turn");
-        is_int(tokenizer_special_id(t, "<|reserved_special_token_247|>"), 128255,
-               "tiktoken: last special token");
+        is_int(tokenizer_special_id(t, "<|reserved_special_token_247|>"), 128255, "tiktoken: last special token");
         is_int(tokenizer_special_id(t, "<|python_tag|>"), 128010, "tiktoken: <|python_tag|>");
         check_lines(t, "llama3");
         check_cases(t, "llama3 (tiktoken)", "llama3");
@@ -240,7 +233,8 @@ static void write_qwen_config(void)
     snprintf(path, sizeof path, "%s/tokenizer.json", work);
     json_t *j = json_load_file(path, 0, NULL), *cfg = json_object(), *dec = json_object(), *a;
     size_t i;
-    json_array_foreach(json_object_get(j, "added_tokens"), i, a) {
+    json_array_foreach(json_object_get(j, "added_tokens"), i, a)
+    {
         char key[24];
         snprintf(key, sizeof key, "%lld", (long long)json_integer_value(json_object_get(a, "id")));
         json_object_set(dec, key, a);
@@ -275,8 +269,7 @@ static void test_qwen(void)
     write_qwen_config();
     snprintf(path, sizeof path, "%s/tokenizer.json", work);
     unlink(path);
-    if (unpack(work, "qwen/vocab.json", "vocab.json") &&
-        unpack(work, "qwen/merges.txt", "merges.txt")) {
+    if (unpack(work, "qwen/vocab.json", "vocab.json") && unpack(work, "qwen/merges.txt", "merges.txt")) {
         t = open_timed("qwen (vocab.json, merges.txt)");
         if (t) {
             is_int(tokenizer_n_ids(t), 151669, "vocab.json: ids");

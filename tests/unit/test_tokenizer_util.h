@@ -85,8 +85,7 @@ static inline bool stream_equals_whole(const tokenizer *t, const int32_t *ids, s
     parts = malloc(len + 64);
     bool good = parts;
     for (size_t i = 0; good && i <= n; i++) {
-        status st = i < n ? token_stream_push(s, ids[i], &text, &k, NULL)
-                          : token_stream_end(s, &text, &k, NULL);
+        status st = i < n ? token_stream_push(s, ids[i], &text, &k, NULL) : token_stream_end(s, &text, &k, NULL);
         good = st == ST_OK && n_parts + k <= len;
         if (good) memcpy(parts + n_parts, text, k);
         n_parts += good ? k : 0;
@@ -107,8 +106,7 @@ typedef struct {
 } tally;
 
 /* One text: ids as wanted, decoding gives it back, streaming equals decoding. */
-static inline void check_text(tally *y, const tokenizer *t, const char *text, size_t n,
-                              const json_t *want)
+static inline void check_text(tally *y, const tokenizer *t, const char *text, size_t n, const json_t *want)
 {
     token_list got = {0};
     err e = {0};
@@ -126,8 +124,8 @@ static inline void check_text(tally *y, const tokenizer *t, const char *text, si
     }
     /* What cannot come back: U+2581 is SentencePiece's space; the small Qwen tokenizer has
      * stripping tokens. */
-    bool lossy = (t->spm && memmem(text, n, "\xe2\x96\x81", 3)) || memmem(text, n, "<L>", 3) ||
-                 memmem(text, n, "<R>", 3);
+    bool lossy =
+        (t->spm && memmem(text, n, "\xe2\x96\x81", 3)) || memmem(text, n, "<L>", 3) || memmem(text, n, "<R>", 3);
     if (!lossy) {
         y->n_trips++;
         y->trips += round_trip(t, &got, text, n);
@@ -139,8 +137,7 @@ static inline void check_text(tally *y, const tokenizer *t, const char *text, si
 static inline void report(const tally *y, const char *name)
 {
     is_int(y->same, y->n, "%s: ids as the reference for %d of %d texts", name, y->same, y->n);
-    is_int(y->trips, y->n_trips, "%s: decoding gives the text back, %d of %d", name, y->trips,
-           y->n_trips);
+    is_int(y->trips, y->n_trips, "%s: decoding gives the text back, %d of %d", name, y->trips, y->n_trips);
     is_int(y->streams, y->n, "%s: streaming equals decoding, %d of %d", name, y->streams, y->n);
 }
 
@@ -167,8 +164,7 @@ static inline void check_long(const tokenizer *t, const char *name)
         want_n = json_integer_value(json_object_get(j, "n"));
         snprintf(hash, sizeof hash, "%s", json_string_value(json_object_get(j, "fnv")));
     }
-    ok(n > 50000 && tokenizer_encode(t, text, n - 1, 0, &l, NULL) == ST_OK, "%s: %zu bytes", name,
-       n - 1);
+    ok(n > 50000 && tokenizer_encode(t, text, n - 1, 0, &l, NULL) == ST_OK, "%s: %zu bytes", name, n - 1);
     uint64_t h = 0xcbf29ce484222325u;
     char got[24];
     for (size_t i = 0; i < l.n; i++) h = (h ^ (uint64_t)l.ids[i]) * 0x100000001b3u;

@@ -2,154 +2,36 @@
 /* The worked example of attention/README.md: a strategy of one's own, complete and tested. */
 #include "config.h"
 
-#include "attention/method.h"
-#include "kernels/base/mem.h"
+#include "attention/retrieve.h"
 #include "tests/tap.h"
 #include "tests/unit/attention_oracle.h"
 
 /* ---- the strategy: "comb" attends every m-th token and, with the rest of the budget, the newest ---- */
 
 enum { P_M };
-static const attn_param params[] = {[P_M] = {"m", NULL, "distance of the teeth", 4, 1, 1 << 20},
-                                    {.key = NULL}};
+static const attn_param params[] = {[P_M] = {"m", NULL, "distance of the teeth", 4, 1, 1 << 20}, {.key = NULL}};
 
-typedef struct {
-    attn_ctx base;
-    attn_ctx *all;  /* rows, prompts, and short contexts are those of `full` */
-    buf list;       /* i64 {0, count}, then the slots i32 [n_tokens] */
-    int64_t n, *host; /* slots of this step; what is uploaded */
-} comb;
-
-static size_t list_bytes(const attn_limits *lim)
+/* The slots of a step that sees n tokens, ascending; the current token is the last. Returns their number. */
+static int64_t comb_slots(const attn_view *v, int layer, int64_t n, int32_t *slot)
 {
-    return 2 * sizeof(int64_t) + (size_t)lim->n_tokens * sizeof(int32_t);
-}
-
-/* The composition counts tokens in our state; the borrowed one follows. */
-static attn_ctx *all_of(const attn_ctx *c)
-{
-    attn_ctx *all = ((const comb *)c)->all;
-    all->length = c->length;
-    return all;
-}
-
-static void comb_free(attn_ctx *base)
-{
-    comb *c = (comb *)base;
-    if (c->all) attn_full.free(c->all);
-    if (c->list.p) base->be->ops->free(base->be, c->list, list_bytes(base->lim));
-    mem_free(c->host);
-    mem_free(c);
-}
-
-static status comb_create(attn_ctx **out, const attn_ctx *base, err *e)
-{
-    comb *c;
-    *out = NULL;
-    TRY(MEM_NEW(&c, 1, e));
-    c->base = *base;
-    status st = attn_full.create(&c->all, base, e);
-    if (st == ST_OK) st = base->be->ops->alloc(base->be, &c->list, list_bytes(base->lim), "comb: list", e);
-    if (st == ST_OK) st = mem_alloc((void **)&c->host, list_bytes(base->lim), 1, "comb: list", e);
-    if (st != ST_OK) comb_free(&c->base);
-    else *out = &c->base;
-    return st;
-}
-
-/* What follows from the count of tokens is made here, once for all layers: uploads are allowed. */
-static void comb_step_begin(attn_ctx *base, const attn_part *p)
-{
-    comb *c = (comb *)base;
-    int64_t n = base->length + (int64_t)p->n_tok, m = attn_get(base, P_M), budget = base->spec->budget;
-    int32_t *slot = (int32_t *)(void *)(c->host + 2);
-    attn_full.step_begin(all_of(base), p);
-    c->n = 0;
-    if ((p->flags & ATTN_PROMPT) || n <= budget) return;
+    (void)layer;
+    int64_t m = attn_get(v, P_M), budget = v->spec->budget, count = 0;
     int64_t newest = n - budget + (n - 1) / m + 1; /* teeth that fall among the newest are not taken twice */
-    for (int64_t i = 0; i < n && c->n < budget; i++)
-        if (i % m == 0 || i >= newest) slot[c->n++] = (int32_t)i;
-    if (slot[c->n - 1] != n - 1) slot[c->n - 1] = (int32_t)(n - 1); /* U8: the current token */
-    c->host[0] = 0;
-    c->host[1] = c->n;
-    base->be->ops->upload(base->be, c->list, c->host, list_bytes(base->lim));
-}
-
-static void comb_append(attn_ctx *base, const attn_part *p, int layer, buf k_raw, buf k, buf v)
-{
-    attn_full.append(((comb *)base)->all, p, layer, k_raw, k, v);
-}
-
-static void comb_select(attn_ctx *base, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
-{
-    comb *c = (comb *)base;
-    attn_full.select(c->all, p, layer, q_raw, q, sel); /* one segment: everything */
-    if (c->n == 0) return;
-    sel->seg[0].range = c->list;
-    sel->seg[0].idx = buf_at(c->list, 2 * sizeof(int64_t));
-    sel->seg[0].n_max = base->spec->budget;
-    sel->tail = base->length; /* the current token is attended whatever its score */
-}
-
-static void comb_layer_end(attn_ctx *base, const attn_part *p, int layer)
-{
-    attn_full.layer_end(((comb *)base)->all, p, layer);
-}
-
-static void comb_step_end(attn_ctx *base, const attn_part *p)
-{
-    attn_full.step_end(((comb *)base)->all, p);
-}
-
-static void comb_reset(attn_ctx *base)
-{
-    attn_full.reset(all_of(base));
-}
-
-static const char *comb_rewind(attn_ctx *base, int64_t n)
-{
-    return attn_full.rewind(all_of(base), n);
-}
-
-static bool comb_exact_prompt(const attn_ctx *c, int64_t n)
-{
-    return attn_full.exact_prompt(all_of(c), n);
-}
-
-static status comb_state(attn_ctx *base, attn_state *s, err *e)
-{
-    return attn_full.state(all_of(base), s, e); /* the list is made anew in each step */
-}
-
-static void comb_held(const attn_ctx *c, int64_t n_new, attn_bytes *out)
-{
-    attn_full.held(all_of(c), n_new, out);
-    out->scratch += list_bytes(c->lim);
-}
-
-static int64_t comb_attended(const attn_ctx *c, int layer)
-{
-    return ((const comb *)c)->n ? ((const comb *)c)->n : attn_full.attended(all_of(c), layer);
-}
-
-static int64_t comb_positions(const attn_ctx *c, int layer, int head, int64_t *out)
-{
-    return attn_full.positions(all_of(c), layer, head, out);
-}
-
-static status comb_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                        const bool *layers, err *e)
-{
-    out->scratch += list_bytes(lim);
-    return attn_full.plan(out, s, shape, lim, layers, e);
+    for (int64_t i = 0; i < n && count < budget; i++)
+        if (i % m == 0 || i >= newest) slot[count++] = (int32_t)i;
+    slot[count - 1] = (int32_t)(n - 1);
+    return count;
 }
 
 static const attn_method comb_method = {
-    .name = "comb", .summary = "every m-th token and the newest", .source = "attention/README.md",
-    .params = params, .retrieves = true, .has_budget = true, .def_budget = 64, .plan = comb_plan,
-    .create = comb_create, .free = comb_free, .reset = comb_reset, .exact_prompt = comb_exact_prompt,
-    .step_begin = comb_step_begin, .append = comb_append, .select = comb_select,
-    .layer_end = comb_layer_end, .step_end = comb_step_end, .rewind = comb_rewind, .state = comb_state,
-    .held = comb_held, .attended = comb_attended, .positions = comb_positions,
+    .name = "comb",
+    .summary = "every m-th token and the newest",
+    .source = "attention/README.md",
+    .params = params,
+    .family = &attn_retrieve,
+    .kind = &(const retrieve_kind){.slots = comb_slots},
+    .has_budget = true,
+    .def_budget = 64,
 };
 
 /* ---- its test ---- */
@@ -159,9 +41,8 @@ static float got[T_LAYERS * T_MAX][T_HEADS][T_DIM], want[T_LAYERS * T_MAX][T_HEA
 
 static status open_comb(rig *r, attn_seq **out, int64_t budget, int64_t m, err *e)
 {
-    attn_spec s = {.method = &comb_method, .budget = budget, .value = {m}, .kv = kv_exact(DT_F32),
-                   .text = "comb"};
-    attn_limits lim = {T_MAX, (int64_t)r->rows};
+    attn_spec s = {.method = &comb_method, .budget = budget, .value = {m}, .kv = kv_exact(DT_F32), .text = "comb"};
+    attn_limits lim = {.n_tokens = T_MAX, .chunk = (int64_t)r->rows};
     return attn_seq_create(out, &s, &r->shape, &lim, r->be, e);
 }
 

@@ -18,8 +18,7 @@ static int slow_len(const unsigned char *s, size_t n)
     for (int k = 1; k <= 4 && (size_t)k <= n; k++) {
         static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
         uint32_t c = k == 1 ? s[0] : s[0] & (0x7fu >> k);
-        int lead_ok =
-            k == 1 ? s[0] < 0x80 : (s[0] & (0xff00u >> (k + 1) & 0xff)) == (0xff00u >> k & 0xff);
+        int lead_ok = k == 1 ? s[0] < 0x80 : (s[0] & (0xff00u >> (k + 1) & 0xff)) == (0xff00u >> k & 0xff);
         for (int i = 1; i < k; i++) {
             if ((s[i] & 0xc0) != 0x80) lead_ok = 0;
             c = c << 6 | (s[i] & 0x3f);
@@ -29,8 +28,7 @@ static int slow_len(const unsigned char *s, size_t n)
     return 0;
 }
 
-static unsigned char begins[3]
-                           [1 << 21]; /* bit sets: the proper beginnings of characters, by length */
+static unsigned char begins[3][1 << 21]; /* bit sets: the proper beginnings of characters, by length */
 
 static void fill_beginnings(void)
 {
@@ -58,23 +56,20 @@ static size_t slow_tail(const unsigned char *s, size_t n)
 /* Many three-byte strings, and four-byte ones around every limit. */
 static void test_against_definition(void)
 {
-    static const unsigned char edge[] = {0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf,
-                                         0xc0, 0xc1, 0xc2, 0xdf, 0xe0, 0xe1, 0xec, 0xed, 0xee,
-                                         0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xf8, 0xff};
+    static const unsigned char edge[] = {0x00, 0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2, 0xdf,
+                                         0xe0, 0xe1, 0xec, 0xed, 0xee, 0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xf8, 0xff};
     const int n_edge = sizeof edge;
     long wrong = 0, wrong_tail = 0;
     fill_beginnings();
     for (long v = 0; v < 1 << 24; v += 1 + (v & 31)) {
-        const unsigned char s[3] = {(unsigned char)(v >> 16), (unsigned char)(v >> 8),
-                                    (unsigned char)v};
+        const unsigned char s[3] = {(unsigned char)(v >> 16), (unsigned char)(v >> 8), (unsigned char)v};
         for (size_t n = 1; n <= 3; n++) {
             wrong += utf8_valid_len(s, n) != slow_len(s, n);
             wrong_tail += utf8_partial_tail(s, n) != slow_tail(s, n);
         }
     }
     for (int i = 0; i < n_edge * n_edge * n_edge * n_edge; i++) {
-        const unsigned char s[4] = {edge[i % n_edge], edge[i / n_edge % n_edge],
-                                    edge[i / n_edge / n_edge % n_edge],
+        const unsigned char s[4] = {edge[i % n_edge], edge[i / n_edge % n_edge], edge[i / n_edge / n_edge % n_edge],
                                     edge[i / n_edge / n_edge / n_edge]};
         wrong += utf8_valid_len(s, 4) != slow_len(s, 4);
         wrong_tail += utf8_partial_tail(s, 4) != slow_tail(s, 4);
@@ -123,8 +118,7 @@ static void test_broken(void)
         {"\xf0\x80\x80", 3, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        is_int((long long)broken_len(cases[i].s, cases[i].n), (long long)cases[i].want,
-               "maximal subpart %zu", i);
+        is_int((long long)broken_len(cases[i].s, cases[i].n), (long long)cases[i].want, "maximal subpart %zu", i);
 }
 
 static void test_trim(void)
@@ -137,8 +131,7 @@ static void test_trim(void)
     n = 2;
     trim_python(&s, &n);
     is_int((long long)n, 0, "nothing is left of white space");
-    ok(!is_white_space(0x180e) && !is_white_space(0x1c) && is_python_space(0x1c) &&
-           is_white_space(0x85),
+    ok(!is_white_space(0x180e) && !is_white_space(0x1c) && is_python_space(0x1c) && is_white_space(0x85),
        "members of the sets");
 }
 
@@ -163,9 +156,7 @@ static void test_nfc(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *out;
         size_t n;
-        if (!ok(normalize_nfc(&out, &n, cases[i].in, strlen(cases[i].in), NULL) == ST_OK, "NFC %zu",
-                i))
-            continue;
+        if (!ok(normalize_nfc(&out, &n, cases[i].in, strlen(cases[i].in), NULL) == ST_OK, "NFC %zu", i)) continue;
         const char *want = cases[i].want;
         ok(want ? out && n == strlen(want) && memcmp(out, want, n) == 0 : !out, "NFC %zu: text", i);
         mem_free(out);

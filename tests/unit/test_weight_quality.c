@@ -41,7 +41,7 @@ static bool run(backend *be, const char *weights, dtype t, const decoder_options
     if (st == ST_OK && weights) st = model_hold(m, &wo, &e);
     if (st == ST_OK) st = decoder_create(&d, m, o, &e);
     if (st == ST_OK) st = attn_spec_parse(&spec, "full", &ao, &e);
-    if (st == ST_OK) st = session_create(&se, d, &spec, (int64_t)ids->n, &e);
+    if (st == ST_OK) st = session_create(&se, d, &spec, session_of((int64_t)ids->n), &e);
     s->vocab = st == ST_OK ? (size_t)m->config.vocab : 0;
     if (st == ST_OK && !s->logits) st = MEM_NEW(&s->logits, ids->n * s->vocab, &e);
     if (st == ST_OK) st = session_prefill(&se, 1, ids->ids, ids->n, &p, &e);

@@ -36,10 +36,7 @@ static size_t n_tensors;
 static void add(const char *name, size_t rows, size_t cols)
 {
     tensor *t = &tensors[n_tensors];
-    *t = (tensor){.type = "F32",
-                  .rank = rows ? 2 : 1,
-                  .shape = {rows ? rows : cols, cols},
-                  .shard = n_tensors % 2};
+    *t = (tensor){.type = "F32", .rank = rows ? 2 : 1, .shape = {rows ? rows : cols, cols}, .shard = n_tensors % 2};
     snprintf(t->name, sizeof t->name, "%s", name);
     n_tensors++;
 }
@@ -66,11 +63,9 @@ static void plan(bool lm_head)
             const char *name;
             size_t rows, cols;
         } of_layer[] = {
-            {"input_layernorm", 0, 8},   {"self_attn.q_proj", 16, 8},
-            {"self_attn.k_proj", 8, 8},  {"self_attn.v_proj", 8, 8},
-            {"self_attn.o_proj", 8, 16}, {"post_attention_layernorm", 0, 8},
-            {"mlp.gate_proj", 12, 8},    {"mlp.up_proj", 12, 8},
-            {"mlp.down_proj", 8, 12},
+            {"input_layernorm", 0, 8},  {"self_attn.q_proj", 16, 8}, {"self_attn.k_proj", 8, 8},
+            {"self_attn.v_proj", 8, 8}, {"self_attn.o_proj", 8, 16}, {"post_attention_layernorm", 0, 8},
+            {"mlp.gate_proj", 12, 8},   {"mlp.up_proj", 12, 8},      {"mlp.down_proj", 8, 12},
         };
         for (size_t i = 0; i < sizeof of_layer / sizeof *of_layer; i++) {
             char name[64];
@@ -108,8 +103,8 @@ static void write_weights(const char *name, int shard, size_t pad)
         if (t->absent || (shard >= 0 && t->shard != shard)) continue;
         size_t count = t->rank == 2 ? t->shape[0] * t->shape[1] : t->shape[0];
         size_t bytes = count * (strcmp(t->type, "F32") == 0 || strcmp(t->type, "I32") == 0 ? 4 : 2);
-        n += (size_t)snprintf(h + n, sizeof h - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%zu",
-                              t->name, t->type, t->shape[0]);
+        n += (size_t)snprintf(h + n, sizeof h - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%zu", t->name, t->type,
+                              t->shape[0]);
         if (t->rank == 2) n += (size_t)snprintf(h + n, sizeof h - n, ",%zu", t->shape[1]);
         n += (size_t)snprintf(h + n, sizeof h - n, "],\"data_offsets\":[%zu,%zu]}", at, at + bytes);
         at += bytes;
@@ -146,8 +141,7 @@ static void write_index(const char *shard_of_norm)
         const char *shard = t->shard ? "model-00002.safetensors" : "model-00001.safetensors";
         if (t->absent) continue;
         if (shard_of_norm && strcmp(t->name, "model.norm.weight") == 0) shard = shard_of_norm;
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s\"%s\":\"%s\"", first ? "" : ",",
-                              t->name, shard);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s\"%s\":\"%s\"", first ? "" : ",", t->name, shard);
         first = false;
     }
     snprintf(text + n, sizeof text - n, "}}");
@@ -156,9 +150,8 @@ static void write_index(const char *shard_of_norm)
 
 static void clear_folder(void)
 {
-    static const char *const files[] = {"config.json", "model.safetensors",
-                                        "model.safetensors.index.json", "model-00001.safetensors",
-                                        "model-00002.safetensors"};
+    static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json",
+                                        "model-00001.safetensors", "model-00002.safetensors"};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[128];
         snprintf(path, sizeof path, DIR_NAME "/%s", files[i]);
@@ -210,8 +203,7 @@ static void test_single(void)
     ok(element(&m->lm_head, 79) == 2079 && m->lm_head.p.p != m->embed.p.p, "lm_head of its own");
     ok(!m->layers[0].q_bias.p.p && !m->layers[0].q_norm.p.p, "no biases, no q/k norm");
     is_int((long long)m->weight_bytes, 4 * m->config.n_params, "weight bytes");
-    is_int((long long)m->decode_bytes, 4 * (m->config.n_params - 9 * 8),
-           "a token reads one embedding row");
+    is_int((long long)m->decode_bytes, 4 * (m->config.n_params - 9 * 8), "a token reads one embedding row");
     is_int(m->type, DT_F32, "type");
     is_str(m->name, DIR_NAME, "name");
     model_close(m);
@@ -224,9 +216,7 @@ static void test_tied(void)
     model *m;
     for (int present = 0; present < 2; present++) {
         write_good(",\"tie_word_embeddings\":true", present);
-        if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "tied, lm_head %s",
-                   present ? "present" : "absent"))
-            continue;
+        if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "tied, lm_head %s", present ? "present" : "absent")) continue;
         ok(m->lm_head.p.p == m->embed.p.p, "lm_head is the embedding");
         is_int((long long)m->weight_bytes, 4 * m->config.n_params, "counted once");
         is_int((long long)m->decode_bytes, (long long)m->weight_bytes, "a token reads all of it");
@@ -249,15 +239,13 @@ static void test_mixed_and_unused(void)
     if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "mixed dtypes, an unused tensor")) return;
     is_int(m->type, DT_F16, "the type is that of the first q_proj");
     is_int(m->layers[1].up.type, DT_BF16, "each keeps its own");
-    ok(element(&m->layers[0].q, 7) == 207 && element(&m->layers[1].up, 0) == 1696,
-       "values, in their precision");
+    ok(element(&m->layers[0].q, 7) == 207 && element(&m->layers[1].up, 0) == 1696, "values, in their precision");
     FILE *f = fmemopen(text, sizeof text, "w");
     if (f) {
         model_print_info(m, f);
         fclose(f);
     }
-    ok(strstr(text, "f32 (") && strstr(text, "f16 (1 tensors") && strstr(text, "bf16 (1 tensors"),
-       "info: dtypes");
+    ok(strstr(text, "f32 (") && strstr(text, "f16 (1 tensors") && strstr(text, "bf16 (1 tensors"), "info: dtypes");
     ok(strstr(text, "not used       1 tensors"), "info: unused tensors");
     ok(strstr(text, DIR_NAME "/model.safetensors"), "info: files");
     ok(strstr(text, "KV per token   64 bytes"), "info: KV bytes");
@@ -288,8 +276,7 @@ static void test_sharded(void)
     model *m;
     write_sharded();
     if (is_ok(model_open(&m, DIR_NAME, be, &e), &e, "two shards"))
-        ok(element(&m->layers[1].down, 5) == 1805 && element(&m->norm, 7) == 1907,
-           "values of both");
+        ok(element(&m->layers[1].down, 5) == 1805 && element(&m->norm, 7) == 1907, "values of both");
     model_close(m);
     write_weights("model.safetensors", -1, 0);
     write_text("model.safetensors.index.json", "garbage");
@@ -311,34 +298,28 @@ static void test_bad_tensors(void)
 {
     const char *file = DIR_NAME "/model.safetensors";
     write_good("", false);
-    refuse(ST_FORMAT, file, "tensor lm_head.weight is missing and config.json does not say",
-           "no lm_head, not tied");
+    refuse(ST_FORMAT, file, "tensor lm_head.weight is missing and config.json does not say", "no lm_head, not tied");
     plan(true);
     get("model.layers.1.mlp.up_proj.weight")->absent = true;
     write_weights("model.safetensors", -1, 0);
-    refuse(ST_FORMAT, file, "tensor model.layers.1.mlp.up_proj.weight is missing",
-           "missing tensor");
+    refuse(ST_FORMAT, file, "tensor model.layers.1.mlp.up_proj.weight is missing", "missing tensor");
     plan(true);
     get("model.layers.0.self_attn.k_proj.weight")->shape[0] = 16;
     write_weights("model.safetensors", -1, 0);
-    refuse(ST_FORMAT, file,
-           "model.layers.0.self_attn.k_proj.weight has shape [16, 8], config.json asks for [8, 8]",
+    refuse(ST_FORMAT, file, "model.layers.0.self_attn.k_proj.weight has shape [16, 8], config.json asks for [8, 8]",
            "wrong shape");
     plan(true);
     get("model.norm.weight")->rank = 2;
     get("model.norm.weight")->shape[0] = 1;
     write_weights("model.safetensors", -1, 0);
-    refuse(ST_FORMAT, file, "tensor model.norm.weight has shape [1, 8], config.json asks for [8]",
-           "wrong rank");
+    refuse(ST_FORMAT, file, "tensor model.norm.weight has shape [1, 8], config.json asks for [8]", "wrong rank");
     plan(true);
     strcpy(get("model.embed_tokens.weight")->type, "I32");
     write_weights("model.safetensors", -1, 0);
-    refuse(ST_UNSUPPORTED, file,
-           "tensor model.embed_tokens.weight has dtype I32; supported: F32, F16, BF16",
+    refuse(ST_UNSUPPORTED, file, "tensor model.embed_tokens.weight has dtype I32; supported: F32, F16, BF16",
            "wrong dtype");
     write_good(",\"attention_bias\":true", true);
-    refuse(ST_FORMAT, file, "tensor model.layers.0.self_attn.q_proj.bias is missing",
-           "missing bias");
+    refuse(ST_FORMAT, file, "tensor model.layers.0.self_attn.q_proj.bias is missing", "missing bias");
 }
 
 static void test_bad_files(void)
@@ -354,8 +335,7 @@ static void test_bad_files(void)
     if (truncate(file, s.st_size + 8) != 0) exit(1);
     refuse(ST_FORMAT, file, "8 bytes behind the last tensor", "overlong file");
     unlink(file);
-    refuse(ST_IO, DIR_NAME, "neither model.safetensors nor model.safetensors.index.json",
-           "no weights");
+    refuse(ST_IO, DIR_NAME, "neither model.safetensors nor model.safetensors.index.json", "no weights");
     write_config(",\"hidden_act\":\"relu\"");
     refuse(ST_UNSUPPORTED, DIR_NAME "/config.json", "\"hidden_act\"", "bad config");
     clear_folder();
@@ -373,8 +353,8 @@ static void test_bad_index(void)
     refuse(ST_IO, DIR_NAME "/model-00002.safetensors", "No such file", "missing shard");
     write_sharded();
     write_index("model-00001.safetensors");
-    refuse(ST_FORMAT, DIR_NAME "/model-00001.safetensors",
-           "tensor model.norm.weight is missing, though the index", "the shard lacks its tensor");
+    refuse(ST_FORMAT, DIR_NAME "/model-00001.safetensors", "tensor model.norm.weight is missing, though the index",
+           "the shard lacks its tensor");
     static const char *const names[] = {"../model-00001.safetensors", "/etc/passwd", "..", ".", ""};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         write_index(names[i]);
@@ -382,10 +362,8 @@ static void test_bad_index(void)
     }
     get("model.norm.weight")->absent = true;
     write_index(NULL);
-    refuse(ST_FORMAT, file, "\"weight_map\" lacks tensor model.norm.weight",
-           "a tensor without shard");
-    write_text("model.safetensors.index.json",
-               "{\"weight_map\":{\"model.embed_tokens.weight\":1}}");
+    refuse(ST_FORMAT, file, "\"weight_map\" lacks tensor model.norm.weight", "a tensor without shard");
+    write_text("model.safetensors.index.json", "{\"weight_map\":{\"model.embed_tokens.weight\":1}}");
     refuse(ST_FORMAT, file, "(not a string)", "a shard that is a number");
     write_text("model.safetensors.index.json", "{\"weight_map\":[]}");
     refuse(ST_FORMAT, file, "\"weight_map\" is missing or not an object", "weight_map is a list");
@@ -464,8 +442,7 @@ static void test_shapes(void)
     }
     err e = {0};
     model *m;
-    is_err(model_open_shape(&m, "gpt-5", DT_BF16, 1, be, &e), &e, ST_USAGE, "llama-3.2-1b, ",
-           "an unknown shape");
+    is_err(model_open_shape(&m, "gpt-5", DT_BF16, 1, be, &e), &e, ST_USAGE, "llama-3.2-1b, ", "an unknown shape");
 }
 
 static void test_random(void)
@@ -474,11 +451,8 @@ static void test_random(void)
         err e = {0};
         model *m, *again;
         char name[80];
-        if (!is_ok(model_open_shape(&m, "tiny", t, 7, be, &e), &e, "a random model in %s",
-                   dtype_name(t)))
-            continue;
-        ok(m->type == t && m->weight_bytes == (size_t)m->config.n_params * dtype_size(t),
-           "type and bytes");
+        if (!is_ok(model_open_shape(&m, "tiny", t, 7, be, &e), &e, "a random model in %s", dtype_name(t))) continue;
+        ok(m->type == t && m->weight_bytes == (size_t)m->config.n_params * dtype_size(t), "type and bytes");
         ok(element(&m->layers[0].attn_norm, 3) == 1, "norms are 1");
         double sum = 0, sum2 = 0;
         size_t n = m->layers[1].gate.rows * m->layers[1].gate.cols;
@@ -491,8 +465,7 @@ static void test_random(void)
            "mean 0, deviation 0.02");
         ok(model_find_nonfinite(m, name, sizeof name) == ST_OK, "finite");
         if (is_ok(model_open_shape(&again, "tiny", t, 7, be, &e), &e, "again")) {
-            ok(memcmp(m->embed.p.p, again->embed.p.p,
-                      m->embed.rows * m->embed.cols * dtype_size(t)) == 0,
+            ok(memcmp(m->embed.p.p, again->embed.p.p, m->embed.rows * m->embed.cols * dtype_size(t)) == 0,
                "the same seed gives the same weights");
             model_close(again);
         }
@@ -516,8 +489,7 @@ static void test_fixtures(void)
         model *m;
         if (!is_ok(model_open(&m, dir, be, &e), &e, "%s opens", x->d_name)) continue;
         n_models++;
-        is_int((long long)m->weight_bytes, m->config.n_params * (long long)dtype_size(m->type),
-               "  weight bytes");
+        is_int((long long)m->weight_bytes, m->config.n_params * (long long)dtype_size(m->type), "  weight bytes");
         ok(model_find_nonfinite(m, name, sizeof name) == ST_OK, "  finite");
         model_close(m);
     }
@@ -527,16 +499,14 @@ static void test_fixtures(void)
     err e = {0};
     model *m = NULL;
     if (!real) tap_skip("models/stories260K is not there");
-    else if (is_ok(model_open(&m, real, be, &e), &e, "stories260K"))
-        is_int(m->config.n_layers, 5, "layers");
+    else if (is_ok(model_open(&m, real, be, &e), &e, "stories260K")) is_int(m->config.n_layers, 5, "layers");
     model_close(m);
 }
 
 int main(void)
 {
     err e = {0};
-    if (!is_ok(backend_open(&be, &(backend_options){.device = "ref"}, &e), &e, "backend"))
-        return tap_done();
+    if (!is_ok(backend_open(&be, &(backend_options){.device = "ref"}, &e), &e, "backend")) return tap_done();
     mkdir(DIR_NAME, 0777);
     test_single();
     test_tied();

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: MIT */
+/* One forward of several sequences: rotation, attention over what their methods select, merging. */
+#include "config.h"
+
+#include <stdlib.h>
+
+#include "attention/sequence_impl.h"
+#include "kernels/base/mem.h"
+
+struct attn_work {
+    backend *be;
+    attn_shape shape;
+    size_t max_rows;
+    /* Queries at the step's positions; then for segments with positions of their own. */
+    buf q[ATTN_MAX_SEGS + 1];
+    buf k;                                           /* keys rotated at the step's positions */
+    buf parts, lses;                                 /* [ATTN_MAX_SEGS][rows] partial results */
+    buf lse;                                         /* [rows][n_heads] of the whole attention, for observers */
+    void (*watch)(void *ctx, const attn_seen *seen); /* may be NULL */
+    void *watch_ctx;
+    attn_sel *sels; /* [max_rows] one a sequence */
+    attn_job *jobs; /* [max_rows] */
+};
+
+/* ---- what `full` does ---- */
+
+void full_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+{
+    (void)k_raw;
+    kv_store_put(v->store, layer, (kv_target){.pos = p->first, .first = p->first, .n_lists = 1}, k, val, p->n_tok);
+}
+
+/* A decode query sees all rows unless its layer has a window. */
+void full_select(attn_view *v, const attn_part *p, int layer, attn_sel *sel)
+{
+    int64_t n = p->first + (int64_t)p->n_tok;
+    sel->n_seg = 1;
+    sel->seg[0] = (attn_seg){.rows = kv_store_rows(v->store, layer),
+                             .n_lists = 1,
+                             .n_max = n,
+                             .masked = attn_masked(v, p, layer),
+                             .band = v->shape->window[layer]};
+    sel->attended = attn_visible(v->shape, layer, n);
+}
+
+void attn_choose(const attn_view *v, const choose_job *job)
+{
+    backend_mark(v->be, STAGE_SCORE);
+    v->be->ops->select->choose(v->be, job, 1);
+    backend_mark(v->be, STAGE_TOPK);
+}
+
+/* ---- work space ---- */
+
+static size_t q_bytes(const attn_shape *sh)
+{
+    return (size_t)sh->n_heads * (size_t)sh->head_dim * sizeof(float);
+}
+
+static size_t kv_bytes(const attn_shape *sh)
+{
+    return (size_t)sh->n_kv_heads * (size_t)sh->head_dim * sizeof(float);
+}
+
+static size_t lse_bytes(const attn_shape *sh)
+{
+    return (size_t)sh->n_heads * sizeof(float);
+}
+
+static size_t table_bytes(const attn_shape *sh)
+{
+    return (size_t)sh->head_dim * sizeof(float);
+}
+
+size_t attn_work_bytes(const attn_shape *shape, size_t max_rows)
+{
+    return max_rows * ((2 * ATTN_MAX_SEGS + 1) * q_bytes(shape) + kv_bytes(shape) +
+                       (ATTN_MAX_SEGS + 1) * lse_bytes(shape) + sizeof(attn_sel) + sizeof(attn_job));
+}
+
+status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_rows, backend *be, err *e)
+{
+    attn_work *w;
+    *out = NULL;
+    TRY(MEM_NEW(&w, 1, e));
+    *w = (attn_work){.be = be, .shape = *shape, .max_rows = max_rows};
+    const backend_ops *o = be->ops;
+    size_t q = max_rows * q_bytes(shape), lse = max_rows * lse_bytes(shape);
+    status st = ST_OK;
+    for (int i = 0; i <= ATTN_MAX_SEGS && st == ST_OK; i++) st = o->alloc(be, &w->q[i], q, "queries", e);
+    if (st == ST_OK) st = o->alloc(be, &w->k, max_rows * kv_bytes(shape), "keys", e);
+    if (st == ST_OK) st = o->alloc(be, &w->parts, ATTN_MAX_SEGS * q, "partial attention", e);
+    if (st == ST_OK) st = o->alloc(be, &w->lses, ATTN_MAX_SEGS * lse, "partial attention", e);
+    if (st == ST_OK) st = o->alloc(be, &w->lse, lse, "log-sum-exp", e);
+    if (st == ST_OK) st = MEM_NEW(&w->sels, max_rows, e);
+    if (st == ST_OK) st = MEM_NEW(&w->jobs, max_rows, e);
+    if (st != ST_OK) attn_work_free(w);
+    else *out = w;
+    return st;
+}
+
+void attn_work_free(attn_work *w)
+{
+    if (!w) return;
+    const backend_ops *o = w->be->ops;
+    size_t q = w->max_rows * q_bytes(&w->shape), lse = w->max_rows * lse_bytes(&w->shape);
+    for (int i = 0; i <= ATTN_MAX_SEGS; i++)
+        if (w->q[i].p) o->free(w->be, w->q[i], q);
+    if (w->k.p) o->free(w->be, w->k, w->max_rows * kv_bytes(&w->shape));
+    if (w->parts.p) o->free(w->be, w->parts, ATTN_MAX_SEGS * q);
+    if (w->lses.p) o->free(w->be, w->lses, ATTN_MAX_SEGS * lse);
+    if (w->lse.p) o->free(w->be, w->lse, lse);
+    mem_free(w->sels);
+    mem_free(w->jobs);
+    mem_free(w);
+}
+
+/* First row of sequence i: all sequences of a shared prompt have the same rows. */
+static size_t row_of(const attn_step *step, bool shared, size_t i)
+{
+    return shared ? 0 : i * step->n_tok;
+}
+
+/* Several sequences and a prompt: one block of rows is the prompt of all of them. */
+static bool is_shared(const attn_step *step)
+{
+    return step->n_seq > 1 && (step->flags & ATTN_PROMPT);
+}
+
+static void show(const attn_work *w, const attn_seen *seen)
+{
+    if (w->watch) w->watch(w->watch_ctx, seen);
+}
+
+/* The part of sequence i whose first row is `row` of the step, `done` tokens behind the forward's first. */
+static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, size_t row, size_t done)
+{
+    return (attn_part){.n_tok = step->n_tok,
+                       .first = step->seq[i]->length + (int64_t)done,
+                       .n_prompt = step->n_prompt,
+                       .prompt_done = step->prompt_done,
+                       .flags = step->flags,
+                       .pos = buf_at(step->pos, row * sizeof(int64_t)),
+                       .table = buf_at(step->table, row * table_bytes(&w->shape)),
+                       .freq = step->freq,
+                       .mscale = step->mscale};
+}
+
+static bool is_exact(const attn_view *v, int64_t n_prompt)
+{
+    return kv_store_exact(v->store) && (!HOOK(v, exact_prompt) || HOOK(v, exact_prompt)(v, n_prompt));
+}
+
+bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt)
+{
+    attn_share *shares[2 * SHARES];
+    int n = shares_of(a, shares);
+    n += shares_of(b, shares + n);
+    for (int i = 0; i < n; i++)
+        if (!is_exact(&shares[i]->v, n_prompt)) return false;
+    return a->spec.kv.type == b->spec.kv.type && a->length == b->length;
+}
+
+void attn_begin(attn_work *w, const attn_step *step)
+{
+    attn_share *shares[SHARES];
+    for (size_t i = 0; i < step->n_seq; i++) {
+        attn_seq *s = step->seq[i];
+        attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
+        if (step->flags & ATTN_PROMPT) seq_prompt_begin(s);
+        s->before = row_place_counts(s->place);
+        for (int k = 0, n = shares_of(s, shares); k < n; k++) {
+            attn_view *v = &shares[k]->v;
+            kv_store_begin(v->store, s->length, (int64_t)p.n_tok, p.flags);
+            if (HOOK(v, begin)) HOOK(v, begin)(v, &p);
+        }
+    }
+    show(w, &(attn_seen){.step = step, .layer = -1});
+}
+
+/* One layer of a forward, or one window of it: what attn_layer was given, from row `row` on. */
+typedef struct {
+    const attn_step *step;
+    int layer;
+    size_t n_tok, n_sel; /* rows of each of n_sel selections */
+    size_t row;          /* first row of the step */
+    buf q, k, v, out;    /* from that row on */
+} layer_run;
+
+/* The part of sequence i in a run. */
+static attn_part run_part(const attn_work *w, const layer_run *r, size_t i)
+{
+    size_t row = r->n_sel == 1 ? r->row : i * r->n_tok;
+    attn_part p = part_of(w, r->step, i, row, r->row);
+    p.n_tok = r->n_tok;
+    p.prompt_done += (int64_t)r->row;
+    return p;
+}
+
+/* q[s + 1]: the queries of segment s where it has positions of its own; sels[i] belongs to rows
+ * [i * n_tok, (i + 1) * n_tok). */
+static void rotate_for_segments(attn_work *w, const layer_run *r)
+{
+    const attn_shape *sh = &w->shape;
+    for (size_t i = 0; i < r->n_sel; i++)
+        for (int s = 0; s < w->sels[i].n_seg; s++) {
+            size_t at = i * r->n_tok * q_bytes(sh);
+            if (w->sels[i].seg[s].table.p)
+                w->be->ops->rope(w->be, buf_at(w->q[s + 1], at), buf_at(r->q, at), w->sels[i].seg[s].table, r->n_tok,
+                                 (size_t)sh->n_heads, (size_t)sh->head_dim / 2);
+        }
+}
+
+/* A group of sequences with equally many segments: sels [first, first + n). */
+typedef struct {
+    size_t first, n;
+} sel_run;
+
+/* The counters of the sequence whose rows selection i reads. */
+static buf read_of(const layer_run *r, size_t i)
+{
+    return view_of(r->step->seq[i], r->layer)->read;
+}
+
+/* Attention of a group over its segments with index s, into dst (rows of the group; lse likewise). */
+static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s, buf dst, buf lse)
+{
+    const attn_shape *sh = &w->shape;
+    for (size_t i = 0; i < run.n; i++) {
+        const attn_seg *g = &w->sels[run.first + i].seg[s];
+        size_t row = (run.first + i) * r->n_tok, to = i * r->n_tok;
+        w->jobs[i] = (attn_job){
+            .q = buf_at(g->table.p ? w->q[s + 1] : w->q[0], row * q_bytes(sh)),
+            .out = buf_at(dst, to * q_bytes(sh)),
+            .lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse,
+            .n_tok = r->n_tok,
+            .n_heads = (size_t)sh->n_heads,
+            .rows = *g->rows,
+            .range = g->range,
+            .first = g->first,
+            .idx = g->idx,
+            .n_lists = g->n_lists,
+            .idx_stride = g->idx_stride,
+            .n_max = g->n_max,
+            .qpos = g->qpos.p ? g->qpos : buf_at(r->step->pos, (r->row + row) * sizeof(int64_t)),
+            .masked = g->masked,
+            .kpos = g->kpos,
+            .at = g->at,
+            .band = g->band,
+            .scale = sh->scale,
+            .read = read_of(r, run.first + i),
+            .copied = g->copied,
+            .scores = g->scores,
+            .score_stride = g->score_stride,
+            .rounded = r->step->flags & ATTN_ROUNDED,
+        };
+    }
+    row_place_before_read(w->be, w->jobs, run.n, !(r->step->flags & ATTN_PROMPT));
+    if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);
+    else w->be->ops->attn_decode(w->be, w->jobs, run.n);
+}
+
+/* lse: of the whole attention, rows of the group; p NULL: not wanted. */
+static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
+{
+    const attn_shape *sh = &w->shape;
+    size_t rows = run.n * r->n_tok, heads = rows * (size_t)sh->n_heads;
+    int n_seg = w->sels[run.first].n_seg;
+    buf out = buf_at(r->out, run.first * r->n_tok * q_bytes(sh));
+    if (lse.p) lse = buf_at(lse, run.first * r->n_tok * lse_bytes(sh));
+    if (n_seg == 1) {
+        attend_segment(w, r, run, 0, out, lse);
+        return;
+    }
+    for (int s = 0; s < n_seg; s++)
+        attend_segment(w, r, run, s, buf_at(w->parts, (size_t)s * rows * q_bytes(sh)),
+                       buf_at(w->lses, (size_t)s * heads * sizeof(float)));
+    w->be->ops->attn_merge(w->be, out, lse, w->parts, w->lses, (size_t)n_seg, heads, (size_t)sh->head_dim);
+}
+
+static void select_rows(attn_work *w, const layer_run *r, size_t i, const attn_part *p)
+{
+    const attn_shape *sh = &w->shape;
+    attn_view *v = view_of(r->step->seq[i], r->layer);
+    attn_sel *sel = &w->sels[i];
+    size_t at = (r->n_sel == 1 ? 0 : i * r->n_tok) * q_bytes(sh);
+    sel->head = sel->tail = 0;
+    if (HOOK(v, select)) HOOK(v, select)(v, p, r->layer, buf_at(r->q, at), buf_at(w->q[0], at), sel);
+    else full_select(v, p, r->layer, sel);
+    v->attended[r->layer] = sel->attended;
+}
+
+/* Append, select, attend, observe. */
+static void run_layer(attn_work *w, const layer_run *r)
+{
+    const attn_shape *sh = &w->shape;
+    bool observed = false;
+    w->be->ops->rope(w->be, w->q[0], r->q, buf_at(r->step->table, r->row * table_bytes(sh)), r->n_sel * r->n_tok,
+                     (size_t)sh->n_heads, (size_t)sh->head_dim / 2);
+    backend_mark(w->be, STAGE_NORM);
+    for (size_t i = 0; i < r->step->n_seq; i++) {
+        attn_view *v = view_of(r->step->seq[i], r->layer);
+        attn_part p = run_part(w, r, i);
+        size_t at = (r->n_sel == 1 ? 0 : i * r->n_tok) * kv_bytes(sh);
+        (HOOK(v, append) ? HOOK(v, append) : full_append)(v, &p, r->layer, buf_at(r->k, at),
+                                                          buf_at(w->k, r->row * kv_bytes(sh) + at), buf_at(r->v, at));
+        backend_mark(w->be, STAGE_INDEX);
+        if (i < r->n_sel) select_rows(w, r, i, &p);
+        backend_mark(w->be, STAGE_SCORE);
+        observed |= v->observes;
+    }
+    rotate_for_segments(w, r);
+    for (size_t i = 0, n; i < r->n_sel; i += n) {
+        for (n = 1; i + n < r->n_sel && w->sels[i + n].n_seg == w->sels[i].n_seg;) n++;
+        attend_group(w, r, (sel_run){i, n}, observed ? w->lse : (buf){NULL});
+    }
+    backend_mark(w->be, STAGE_ATTENTION);
+    for (size_t i = 0; i < r->step->n_seq && observed; i++) {
+        attn_view *v = view_of(r->step->seq[i], r->layer);
+        attn_part p = run_part(w, r, i);
+        size_t row = r->n_sel == 1 ? 0 : i * r->n_tok;
+        if (v->observes)
+            HOOK(v, observe)(v, &p, r->layer, buf_at(w->q[0], row * q_bytes(sh)), buf_at(w->lse, row * lse_bytes(sh)));
+    }
+}
+
+static void end_layer(const attn_work *w, const attn_step *step, int layer)
+{
+    for (size_t i = 0; i < step->n_seq; i++) {
+        attn_view *v = view_of(step->seq[i], layer);
+        attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
+        if (HOOK(v, layer_end)) HOOK(v, layer_end)(v, &p, layer);
+        kv_store_layer_end(v->store, layer);
+    }
+}
+
+/* Tokens of one window: only a sequence alone in its prompt has more than one. */
+static size_t window_of(const attn_step *step, int layer)
+{
+    size_t n = (size_t)view_of(step->seq[0], layer)->window;
+    bool whole = step->n_seq > 1 || !(step->flags & ATTN_PROMPT);
+    return !whole && n > 0 && n < step->n_tok ? n : step->n_tok;
+}
+
+void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out)
+{
+    const attn_shape *sh = &w->shape;
+    size_t n_sel = is_shared(step) ? 1 : step->n_seq, window = window_of(step, layer);
+    w->be->ops->rope(w->be, w->k, k, step->table, n_sel * step->n_tok, (size_t)sh->n_kv_heads,
+                     (size_t)sh->head_dim / 2);
+    for (size_t row = 0; row < step->n_tok; row += window) {
+        layer_run r = {.step = step,
+                       .layer = layer,
+                       .row = row,
+                       .n_sel = n_sel,
+                       .n_tok = step->n_tok - row < window ? step->n_tok - row : window,
+                       .q = buf_at(q, row * q_bytes(sh)),
+                       .k = buf_at(k, row * kv_bytes(sh)),
+                       .v = buf_at(v, row * kv_bytes(sh)),
+                       .out = buf_at(out, row * q_bytes(sh))};
+        run_layer(w, &r);
+    }
+    end_layer(w, step, layer);
+    backend_mark(w->be, STAGE_INDEX);
+    show(w, &(attn_seen){step, layer, q, k, w->q[0], w->k, v, out});
+}
+
+void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void *ctx)
+{
+    w->watch = fn;
+    w->watch_ctx = ctx;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32_t *out)
+{
+    const attn_sel *sel = &w->sels[i];
+    int64_t range[2];
+    if (seg >= sel->n_seg) return -1;
+    const attn_seg *g = &sel->seg[seg];
+    if (g->n_lists == 1) list = 0;
+    if (g->range.p) w->be->ops->download(w->be, range, buf_at(g->range, list * sizeof range), sizeof range);
+    else range[0] = g->first, range[1] = g->n_max;
+    if (out && g->idx.p)
+        w->be->ops->download(w->be, out, buf_at(g->idx, (list * g->idx_stride + (size_t)range[0]) * sizeof *out),
+                             (size_t)range[1] * sizeof *out);
+    for (int64_t k = 0; out && !g->idx.p && k < range[1]; k++) out[k] = (int32_t)(range[0] + k);
+    return range[1];
+}
+
+int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end, int64_t *tail)
+{
+    const attn_sel *sel = &w->sels[i];
+    size_t heads = (size_t)w->shape.n_heads, kv = (size_t)head / (heads / (size_t)w->shape.n_kv_heads);
+    int64_t n = 0;
+    for (int s = 0; s < sel->n_seg; s++) {
+        size_t list = sel->seg[s].n_lists == heads ? (size_t)head : kv;
+        int64_t from = n;
+        n += attn_last_list(w, i, s, list, out ? out + n : NULL);
+        for (int64_t k = from; out && k < n; k++) out[k] += (int32_t)sel->seg[s].origin;
+    }
+    if (out) qsort(out, (size_t)n, sizeof *out, by_value);
+    *head_end = sel->head;
+    *tail = sel->tail;
+    return n;
+}
+
+void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
+{
+    const attn_shape *sh = &w->shape;
+    w->be->ops->rope(w->be, w->k, k, step->table, step->n_tok, (size_t)sh->n_kv_heads, (size_t)sh->head_dim / 2);
+    for (size_t i = 0; i < step->n_seq; i++) {
+        attn_view *to = view_of(step->seq[i], layer);
+        attn_part p = part_of(w, step, i, 0, 0);
+        (HOOK(to, append) ? HOOK(to, append) : full_append)(to, &p, layer, k, w->k, v);
+    }
+    end_layer(w, step, layer);
+}
+
+void attn_end(attn_work *w, const attn_step *step)
+{
+    attn_share *shares[SHARES];
+    for (size_t i = 0; i < step->n_seq; i++) {
+        attn_seq *s = step->seq[i];
+        attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
+        /* Eviction comes after attention: what this forward added was there too. */
+        seq_keep_peak(s, (int64_t)step->n_tok);
+        for (int k = 0, n = shares_of(s, shares); k < n; k++) {
+            attn_view *v = &shares[k]->v;
+            if (HOOK(v, end)) HOOK(v, end)(v, &p);
+            kv_store_end(v->store);
+            v->length += (int64_t)step->n_tok;
+        }
+        s->length += (int64_t)step->n_tok;
+        /* Codes of small groups take more than the rows that they stand for. */
+        if (kv_has_codes(&s->spec.kv)) seq_keep_peak(s, 0);
+        if (step->flags & ATTN_PROMPT) seq_prompt_end(s);
+        else seq_count_step(s);
+    }
+    show(w, &(attn_seen){.step = step, .layer = w->shape.n_layers});
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: MIT */
+/* The life of a sequence: creation, counts, rewinding, saving. */
+#include "config.h"
+
+#include "attention/sequence_impl.h"
+#include "kernels/base/mem.h"
+
+attn_regions attn_regions_of(const attn_spec *s)
+{
+    attn_regions r = {.covers = s->budget};
+    if (s->method->regions) s->method->regions(s, &r);
+    return r;
+}
+
+bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
+{
+    int64_t window = shape->window[layer];
+    return (layer < ATTN_MAX_LAYERS && s->skip.has[layer]) || (window > 0 && window <= attn_regions_of(s).covers);
+}
+
+static const attn_method *method_of(const attn_spec *s, int share)
+{
+    return share == SHARE_DENSE ? &attn_full : s->method;
+}
+
+/* ---- plans ---- */
+
+/* Bytes of the dense layers and of the others, in the device's memory and in the slower place. */
+static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const attn_shape *shape,
+                        const attn_limits *lim, err *e)
+{
+    bool *layers;
+    *out = (attn_bytes){0};
+    *slow = 0;
+    TRY(MEM_NEW(&layers, (size_t)shape->n_layers, e));
+    status st = ST_OK;
+    for (int i = 0; i < SHARES && st == ST_OK; i++) {
+        attn_bytes part = {0};
+        attn_decl d;
+        int n = 0;
+        for (int l = 0; l < shape->n_layers; l++) n += layers[l] = attn_is_dense(s, shape, l) == (i == SHARE_DENSE);
+        if (n == 0) continue;
+        share_declare(&d, method_of(s, i), s, shape, lim, lim->n_tokens, lim->n_tokens);
+        st = share_plan(&part, &d, n, e);
+        if (i == SHARE_METHOD) row_place_plan(&part, slow, s, shape, lim, layers);
+        if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
+        if (st == ST_OK) st = size_add(&out->index, out->index, part.index, "KV plan", e);
+        if (st == ST_OK) st = size_add(&out->scratch, out->scratch, part.scratch, "KV plan", e);
+    }
+    mem_free(layers);
+    return st;
+}
+
+status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
+{
+    size_t slow;
+    return plan_both(out, &slow, s, shape, lim, e);
+}
+
+status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e)
+{
+    attn_bytes memory;
+    return plan_both(&memory, out, s, shape, lim, e);
+}
+
+/* ---- life ---- */
+
+static status open_share(attn_seq *s, int i, err *e)
+{
+    attn_share *share;
+    const attn_method *m = method_of(&s->spec, i);
+    bool any = false, apart = s->spec.tier.place == KV_HOST && i == SHARE_METHOD;
+    for (int l = 0; l < s->shape.n_layers; l++) any |= s->layers[i][l];
+    if (!any) return ST_OK;
+    TRY(MEM_NEW(&share, 1, e));
+    s->share[i] = share;
+    share->v = (attn_view){.method = m,
+                           .spec = &s->spec,
+                           .shape = &s->shape,
+                           .lim = &s->lim,
+                           .layers = s->layers[i],
+                           .be = s->be,
+                           .read = apart ? buf_at(s->read, READ_BYTES) : s->read,
+                           .attended = s->attended};
+    share_declare(&share->d, m, &s->spec, &s->shape, &s->lim, s->lim.n_tokens, s->lim.n_tokens);
+    return share_open(share, i == SHARE_METHOD ? s->place : NULL, e);
+}
+
+status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *shape, const attn_limits *lim,
+                       backend *be, err *e)
+{
+    attn_seq *s;
+    size_t n = (size_t)shape->n_layers;
+    *out = NULL;
+    TRY(attn_spec_check(spec, shape, e));
+    TRY(attn_backend_check(spec, be, e));
+    TRY(MEM_NEW(&s, 1, e));
+    *s = (attn_seq){.spec = *spec, .shape = *shape, .lim = *lim, .be = be};
+    status st = MEM_NEW(&s->attended, n, e);
+    for (int i = 0; i < SHARES && st == ST_OK; i++) st = MEM_NEW(&s->layers[i], n, e);
+    if (st == ST_OK) st = be->ops->alloc(be, &s->read, SHARES * READ_BYTES, "counters", e);
+    if (st != ST_OK) goto done;
+    for (int l = 0; l < shape->n_layers; l++) {
+        s->layers[SHARE_DENSE][l] = attn_is_dense(spec, shape, l);
+        s->layers[SHARE_METHOD][l] = !s->layers[SHARE_DENSE][l];
+    }
+    TRY_GOTO(row_place_open(&s->place, spec, shape, lim, s->layers[SHARE_METHOD], be, e));
+    for (int i = 0; i < SHARES; i++) TRY_GOTO(open_share(s, i, e));
+    *out = s;
+done:
+    if (st != ST_OK) attn_seq_free(s);
+    return st;
+}
+
+void attn_seq_free(attn_seq *s)
+{
+    if (!s) return;
+    for (int i = 0; i < SHARES; i++) share_free(s->share[i]);
+    row_place_close(s->place);
+    if (s->read.p) s->be->ops->free(s->be, s->read, SHARES * READ_BYTES);
+    for (int i = 0; i < SHARES; i++) mem_free(s->layers[i]);
+    mem_free(s->attended);
+    mem_free(s);
+}
+
+const attn_spec *attn_seq_spec(const attn_seq *s)
+{
+    return &s->spec;
+}
+
+int64_t attn_seq_length(const attn_seq *s)
+{
+    return s->length;
+}
+
+static void set_length(attn_seq *s, int64_t n)
+{
+    s->length = n;
+    for (int i = 0; i < SHARES; i++)
+        if (s->share[i]) s->share[i]->v.length = n;
+}
+
+static void reset_share(attn_share *share)
+{
+    attn_view *v = &share->v;
+    v->length = v->stored = 0;
+    v->observes = v->listed = false;
+    kv_store_reset(v->store);
+    if (HOOK(v, reset)) HOOK(v, reset)(v);
+}
+
+static const char *rewind_share(attn_share *share, int64_t n)
+{
+    attn_view *v = &share->v;
+    if (HOOK(v, rewind)) return HOOK(v, rewind)(v, n);
+    return kv_store_rewind(v->store, n) ? NULL : KV_NO_REWIND;
+}
+
+status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
+{
+    attn_share *shares[SHARES];
+    if (n < 0 || n > s->length)
+        return err_set(e, ST_USAGE, "rewind to %lld of %lld tokens", (long long)n, (long long)s->length);
+    /* The method first. What makes the dense share refuse, codes, makes every method refuse, but at 0. */
+    for (int i = shares_of(s, shares) - 1; i >= 0; i--) {
+        if (n == 0) reset_share(shares[i]);
+        const char *why = n == 0 ? NULL : rewind_share(shares[i], n);
+        if (why)
+            return err_set(e, ST_UNSUPPORTED, "%s: cannot go back to %lld tokens: %s", s->spec.text, (long long)n, why);
+        shares[i]->v.length = n;
+    }
+    s->length = n;
+    return ST_OK;
+}
+
+/* ---- saving and loading ---- */
+
+/* Counters that are only told, but must be numbers. */
+static status state_of_counters(attn_seq *s, attn_state *v, err *e)
+{
+    TRY(STATE_HOST(v, "counts", &s->stats, e));
+    TRY(STATE_HOST(v, "peak", &s->peak, e));
+    TRY(v->mem(v, "bytes read", -1, s->read, READ_BYTES, e));
+    const double x[] = {s->stats.attended, s->stats.visible,    s->stats.kv_read,
+                        s->stats.k_read,   s->stats.index_read, s->stats.full_keys};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        if (!(x[i] >= 0 && x[i] < 1e300)) return state_bad("a count is not a number", e);
+    return ST_OK;
+}
+
+status attn_seq_state(attn_seq *s, attn_state *v, err *e)
+{
+    attn_share *shares[SHARES];
+    int64_t length = s->length;
+    TRY(STATE_HOST(v, "length", &length, e));
+    TRY(state_within("length", length, 0, s->lim.n_tokens, e));
+    set_length(s, length);
+    TRY(state_of_counters(s, v, e));
+    for (int i = 0, n = shares_of(s, shares); i < n; i++) TRY(share_state(shares[i], v, e));
+    return ST_OK;
+}
+
+/* ---- counts ---- */
+
+static attn_bytes bytes_with(const attn_seq *s, int64_t n_new, bool most)
+{
+    attn_share *shares[SHARES];
+    attn_bytes all = {0};
+    tier_counts t = row_place_counts(s->place);
+    for (int i = 0, n = shares_of(s, shares); i < n; i++) {
+        attn_bytes part = share_held(shares[i], n_new, most);
+        all.kv += part.kv;
+        all.index += part.index;
+        all.scratch += part.scratch;
+    }
+    /* During prefill each layer is fully resident for a moment. */
+    size_t here = n_new > 0 ? t.most_here : t.here;
+    all.kv -= here < t.in_file ? t.in_file - here : 0;
+    return all;
+}
+
+static size_t sum_of(attn_bytes b)
+{
+    return b.kv + b.index + b.scratch;
+}
+
+/* Counts exactly only if the upper bound exceeds the current peak: counting may wait for the device. */
+void seq_keep_peak(attn_seq *s, int64_t n_new)
+{
+    if (sum_of(bytes_with(s, n_new, true)) <= sum_of(s->peak)) return;
+    attn_bytes now = bytes_with(s, n_new, false);
+    if (sum_of(now) > sum_of(s->peak)) s->peak = now;
+}
+
+attn_bytes attn_seq_held(const attn_seq *s)
+{
+    return bytes_with(s, 0, false);
+}
+
+attn_bytes attn_seq_peak(const attn_seq *s)
+{
+    return s->peak;
+}
+
+int64_t attn_seq_window(const attn_seq *s)
+{
+    const attn_share *share = s->share[SHARE_METHOD];
+    return share && share->v.window ? share->v.window : s->lim.n_tokens;
+}
+
+int64_t attn_seq_positions(const attn_seq *s, int layer, int head, int64_t *out)
+{
+    const attn_view *v = view_of(s, layer);
+    if (HOOK(v, kept)) {
+        return HOOK(v, kept)(v, layer, s->share[SHARE_METHOD]->d.lists == 1 ? 0 : (size_t)head, out);
+    }
+    for (int64_t i = 0; out && i < s->length; i++) out[i] = i;
+    return s->length;
+}
+
+attn_stats attn_seq_stats(const attn_seq *s)
+{
+    attn_stats r = s->stats;
+    uint64_t read[SHARES][READ_KINDS];
+    s->be->ops->download(s->be, read, s->read, sizeof read);
+    for (int i = 0; i < SHARES; i++) {
+        r.k_read += (double)read[i][READ_K];
+        r.kv_read += (double)(read[i][READ_K] + read[i][READ_V]);
+        r.index_read += (double)read[i][READ_INDEX];
+        r.attended += (double)read[i][READ_ATTENDED];
+    }
+    return r;
+}
+
+host_counts attn_seq_host(const attn_seq *s)
+{
+    host_counts c = {0};
+    uint64_t read[READ_KINDS], moved[NEAR_KINDS];
+    const attn_share *share = s->share[SHARE_METHOD];
+    if (s->spec.tier.place != KV_HOST || !share) return c;
+    s->be->ops->download(s->be, read, share->v.read, sizeof read);
+    c.held = share_held(share, 0, false).kv;
+    c.read = (double)(read[READ_K] + read[READ_V]);
+    if (!row_place_moved(s->place).p) return c;
+    s->be->ops->download(s->be, moved, row_place_moved(s->place), sizeof moved);
+    c.read = (double)moved[NEAR_LINK];
+    c.asked = (double)moved[NEAR_ASKED];
+    c.found = (double)moved[NEAR_FOUND];
+    size_t far = row_place_far_bytes(&s->spec.kv, &s->shape, &s->lim);
+    for (int l = 0; l < s->shape.n_layers; l++)
+        if (s->layers[SHARE_METHOD][l]) c.written += (double)(s->stats.steps * (int64_t)far);
+    return c;
+}
+
+tier_counts attn_seq_tier(const attn_seq *s)
+{
+    return tier_counts_since(row_place_counts(s->place), &s->in_prompts);
+}
+
+static void clear_read(attn_seq *s)
+{
+    uint64_t zero[SHARES][READ_KINDS] = {{0}}, none[NEAR_KINDS] = {0};
+    buf moved = row_place_moved(s->place);
+    s->be->ops->upload(s->be, s->read, zero, sizeof zero);
+    if (moved.p) s->be->ops->upload(s->be, moved, none, sizeof none);
+}
+
+/* What a prompt reads is cleared at its end. */
+void seq_prompt_begin(attn_seq *s)
+{
+    s->stats = attn_seq_stats(s);
+}
+
+/* What moved since the forward began was moved by a prompt: all but that counted until now, before and in prompts. */
+void seq_prompt_end(attn_seq *s)
+{
+    tier_counts steps = tier_counts_since(s->before, &s->in_prompts);
+    clear_read(s);
+    s->in_prompts = tier_counts_since(row_place_counts(s->place), &steps);
+}
+
+void seq_count_step(attn_seq *s)
+{
+    size_t keys = (size_t)s->shape.n_kv_heads * (size_t)s->shape.head_dim * dtype_size(s->spec.kv.type);
+    s->stats.steps++;
+    for (int l = 0; l < s->shape.n_layers; l++) {
+        double visible = (double)attn_visible(&s->shape, l, s->length);
+        s->stats.attended += (double)s->attended[l];
+        s->stats.visible += visible;
+        s->stats.full_keys += visible * (double)keys;
+    }
+}
+
+void attn_seq_reset(attn_seq *s)
+{
+    attn_share *shares[SHARES];
+    for (int i = 0, n = shares_of(s, shares); i < n; i++) reset_share(shares[i]);
+    s->length = 0;
+    s->stats = (attn_stats){0};
+    s->in_prompts = row_place_counts(s->place);
+    s->peak = (attn_bytes){0};
+    clear_read(s);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/* What the user asks for: a strategy with its parameters, a store for keys and values, a place for its rows; and the
+ * table of strategies. What the decoder calls is in sequence.h. */
+#ifndef ATTENTION_SPEC_H
+#define ATTENTION_SPEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kernels/ops_select.h"
+
+typedef struct attn_method attn_method;
+
+/* What attention needs to know of a model. */
+typedef struct {
+    int n_layers, n_heads, n_kv_heads, head_dim;
+    float scale;           /* softmax scale */
+    const int *window;     /* [n_layers] sliding window of a layer, 0: none; borrowed */
+    int64_t max_positions; /* context the model was made for */
+} attn_shape;
+
+/* ---- what the user asks for ---- */
+
+/* How rows are held. */
+typedef enum { KV_EXACT, KV_KIVI, KV_LOGQUANT } kv_kind;
+typedef struct {
+    kv_kind kind;
+    dtype type;                    /* of exact rows */
+    int bits;                      /* KIVI, LOGQUANT: 2 or 4 */
+    int64_t group, residual, sink; /* g and R of methods.md 10 and 11; first tokens that stay exact */
+    bool slide;                    /* KIVI: key_residual=slide */
+    bool hf;                       /* LOGQUANT: quant=hf_axis0_g64 */
+} kv_format;
+
+/* Parses `f16` or `kivi2:r=128:g=32`; what: the option, for errors. Errors: ST_USAGE. */
+status kv_format_parse(kv_format *f, const char *text, const char *what, err *e);
+/* The other way, with all parameters. */
+void kv_format_text(const kv_format *f, char *out, size_t size);
+const char *kv_format_name(const kv_format *f); /* without parameters */
+/* exact[i] of the first n tokens: whether token i still has an exact key or value after n tokens. ST_NOMEM. */
+status kv_exact_tokens(const kv_format *f, int64_t n, bool *exact, err *e);
+static inline kv_format kv_exact(dtype type)
+{
+    return (kv_format){.kind = KV_EXACT, .type = type};
+}
+
+/* Where rows lie, those of dense layers apart, which stay in the device's memory. HOST: all in the memory of the host,
+ * where the device reads and writes them; what a strategy always attends and the newest `window` tokens are on the
+ * device as well, and `cache` bytes of rows that were read; of stores with codes exact rows alone, where they are few.
+ * On a CPU it is the device's memory. DISK: all but the newest `window` tokens and what a strategy always attends in
+ * files in `dir` ("": $TMPDIR, else the current folder), of which `cache` bytes of blocks stay in memory. */
+typedef enum { KV_DEVICE, KV_HOST, KV_DISK } kv_place;
+typedef struct {
+    kv_place place;
+    int64_t window;
+    size_t cache;
+    char dir[256];
+} kv_tier;
+
+/* Parses `disk`, `disk:cache=512M:window=256:DIR`, `host:cache=512M:window=256`. Errors: ST_USAGE. */
+status kv_tier_parse(kv_tier *t, const char *text, err *e);
+const char *kv_tier_dir(const kv_tier *t);
+const char *kv_place_name(kv_place p);
+
+enum { ATTN_MAX_PARAMS = 24 };
+
+/* A parameter: a number from min to max, or one of `choices` (words separated by spaces). */
+typedef struct {
+    const char *key, *choices, *help;
+    int64_t def, min, max; /* choices: indexes into the list */
+} attn_param;
+
+/* A set of layers. */
+enum { ATTN_MAX_LAYERS = 256, ATTN_TEXT = 256 };
+typedef struct {
+    bool has[ATTN_MAX_LAYERS];
+} attn_layers;
+
+typedef struct {
+    const attn_method *method;
+    int64_t value[ATTN_MAX_PARAMS]; /* in the order of method->params */
+    int64_t budget;                 /* tokens; 0 for a method without one */
+    attn_layers skip;               /* these are dense */
+    kv_format kv;
+    kv_tier tier;
+    bool two_stores;      /* --kv asks for codes beside a method that is a store: attn_spec_check refuses */
+    bool forced;          /* retrieval: select even where the budget covers everything (tests, recall of tensors) */
+    char text[ATTN_TEXT]; /* as written on the command line */
+} attn_spec;
+
+/* Values of the options that apply to every strategy of a list; a key inside a strategy wins. */
+typedef struct {
+    int64_t budget;   /* 0: the method's default, */
+    bool has_budget;  /* unless 0 is what was asked for, which attn_spec_check refuses */
+    const char *skip; /* NULL: the method's default; "2" = the first two, "0+16" = a list */
+    kv_format kv;
+    const kv_tier *tier; /* NULL: in the device's memory */
+} attn_options;
+
+/* Parses `name[:key=value]...`; a store inside it is written with '/': `fier:kv=kivi2/r=64`.
+ * Errors: ST_USAGE, naming the word, what is known and the range. */
+status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e);
+/* Whether the strategy can run on a model; ST_USAGE or ST_UNSUPPORTED with the reason. */
+status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e);
+/* Whether a backend has the ops that it needs; ST_UNSUPPORTED, naming them. */
+status attn_backend_check(const attn_spec *s, const backend *be, err *e);
+/* All parameters with their values: "budget=256 sink=4 pos=reindex". */
+void attn_spec_params(const attn_spec *s, char *out, size_t size);
+/* A strategy as two words: its name with all parameters, and its store. */
+enum { ATTN_WRITTEN = 2048 };
+void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store[128]);
+/* The strategy that was written so; ST_FORMAT or ST_USAGE where none is. */
+status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e);
+bool attn_has_budget(const attn_spec *s);
+/* Whether it keeps everything and chooses anew in each step; slots are then positions. */
+bool attn_retrieves(const attn_spec *s);
+/* Whether it also chooses in prompts, window by window. */
+bool attn_by_window(const attn_spec *s);
+/* Whether a layer runs full attention: skip, or a window within the budget. */
+bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer);
+/* How heads share what is attended: the parameter gqa. Methods without one treat all heads alike: GQA_LAYER_VOTE. */
+gqa_mode attn_gqa(const attn_spec *s);
+
+/* The table. */
+const attn_method *attn_method_find(const char *name);
+/* The error that attn_method_find has no such name: ST_USAGE with the option, the nearest name and all. */
+status attn_method_unknown(const char *option, const char *name, err *e);
+const attn_method *const *attn_methods(void); /* NULL-terminated */
+const char *attn_method_name(const attn_method *m);
+/* --help-attn: one method with its parameters, defaults and source; NULL: the whole list. */
+void attn_print_help(FILE *f, const attn_method *m);
+
+#endif

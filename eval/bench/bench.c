@@ -1,0 +1,797 @@
+/* SPDX-License-Identifier: MIT */
+/* `bench`: tokens a second of prefill and decode at given contexts, and the machine's limits. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/bench/bench_kernel.h"
+#include "eval/bench/bench_run.h"
+#include "eval/lineup.h"
+#include "kernels/base/mem.h"
+#include "kernels/meter.h"
+
+enum { MAX_BATCH = 1024 };
+
+/* A line of the table, or why there is none. */
+typedef struct {
+    attn_spec spec;
+    int64_t ctx;
+    bench_result r;
+    sample_summary sum;
+    double bytes; /* read by a token */
+} bench_line;
+
+typedef struct {
+    const cli *c;
+    const bench_options *o;
+    engine g;
+    bool prefill, decode, kernel;
+    int64_t *ctx, *budget, *batch;
+    size_t n_ctx, n_budget, n_batch, max_batch;
+    meter *meter; /* of the open backend */
+    kernel_limits limits;
+    progress *bar;
+    int width;         /* of the strategy's column */
+    bench_line *lines; /* of the model under way */
+    size_t n_lines;
+    char (*why)[256]; /* cases that could not run */
+    size_t n_why;
+    status first_why; /* code of why[0] */
+    json_t *results, *kernels, *left_out;
+} bench;
+
+/* ---- options ---- */
+
+static status parse_phases(bench *b, err *e)
+{
+    char **word = NULL, *store = NULL;
+    size_t n = 0;
+    status st = cli_split(&word, &n, &store, b->o->phase ? b->o->phase : "prefill,decode", e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        if (strcmp(word[i], "prefill") == 0) b->prefill = true;
+        else if (strcmp(word[i], "decode") == 0) b->decode = true;
+        else if (strcmp(word[i], "kernel") == 0) b->kernel = true;
+        else st = err_set(e, ST_USAGE, "--phase: unknown phase '%s' (prefill, decode, kernel)", word[i]);
+    }
+    mem_free(word);
+    mem_free(store);
+    return st;
+}
+
+/* Calls check for each word of a list. */
+static status each_word(const char *list, status (*check)(const cli *c, const char *word, err *e), const cli *c, err *e)
+{
+    char **word = NULL, *store = NULL;
+    size_t n = 0;
+    status st = cli_split(&word, &n, &store, list, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) st = check(c, word[i], e);
+    mem_free(word);
+    mem_free(store);
+    return st;
+}
+
+static status check_kv(const cli *c, const char *kv, err *e)
+{
+    cli one = *c;
+    attn_spec *specs;
+    size_t n;
+    one.kv = kv;
+    TRY(cli_parse_attn(&specs, &n, &one, "full", -1, e));
+    mem_free(specs);
+    return ST_OK;
+}
+
+static status check_shape(const cli *c, const char *shape, err *e)
+{
+    (void)c;
+    model_config config;
+    TRY(model_shape_config(&config, shape, e));
+    model_config_free(&config);
+    return ST_OK;
+}
+
+static status check_weights(const cli *c, const char *type, err *e)
+{
+    (void)c;
+    dtype t;
+    return cli_parse_weights(&t, type, e);
+}
+
+/* A wrong word in a list shows before anything is measured. */
+static status check_lists(const cli *c, err *e)
+{
+    TRY(each_word(c->kv ? c->kv : "f16", check_kv, c, e));
+    if (c->weights) TRY(each_word(c->weights, check_weights, c, e));
+    if (!c->shape) return ST_OK;
+    if (c->model) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
+    return each_word(c->shape, check_shape, c, e);
+}
+
+static status parse_options(bench *b, err *e)
+{
+    const cli *c = b->c;
+    TRY(parse_phases(b, e));
+    TRY(check_lists(c, e));
+    TRY(cli_parse_sizes(&b->ctx, &b->n_ctx, c->ctx, "0,4k", "--ctx", e));
+    TRY(cli_parse_sizes(&b->budget, &b->n_budget, c->budget, "256", "--budget", e));
+    TRY(cli_parse_sizes(&b->batch, &b->n_batch, b->o->batch, "1", "--batch", e));
+    b->max_batch = 1;
+    for (size_t i = 0; i < b->n_batch; i++) {
+        if (b->batch[i] < 1 || b->batch[i] > MAX_BATCH)
+            return err_set(e, ST_USAGE, "--batch %lld: a number from 1 to %d is expected", (long long)b->batch[i],
+                           MAX_BATCH);
+        if (b->decode && (size_t)b->batch[i] > b->max_batch) b->max_batch = (size_t)b->batch[i];
+    }
+    return ST_OK;
+}
+
+/* ---- limits ---- */
+
+/* Operations of one prompt token: products with the layers' matrices, the output matrix once a
+ * chunk, and the two products of attention. */
+static double prefill_flops(const model *m, const bench_result *r)
+{
+    const model_config *c = &m->config;
+    double n = (double)m->lm_head.rows * (double)m->lm_head.cols / (double)r->tokens;
+    for (int l = 0; l < c->n_layers; l++) {
+        const layer_weights *w = &m->layers[l];
+        const weight *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) n += (double)all[i]->rows * (double)all[i]->cols;
+    }
+    return 2 * n + 4 * r->attended * c->n_heads * c->head_dim * c->n_layers;
+}
+
+/* Decode: weights are read once for the whole batch, rows and index by each sequence (counted where they are
+ * read). Prefill: at best weights and rows are read once a chunk. */
+static double bytes_per_token(const model *m, const bench_line *l)
+{
+    const model_config *c = &m->config;
+    double row = 2.0 * c->n_kv_heads * c->head_dim * (double)dtype_size(l->spec.kv.type);
+    double weights = (double)m->decode_bytes, rows = l->r.attended * c->n_layers * row;
+    if (!l->r.decode) return (weights + rows) / (double)l->r.tokens;
+    return weights / (double)l->r.batch + l->r.kv_read + l->r.index_read;
+}
+
+/* The product that prompts use. */
+static product_kind gemm_kind(const bench *b)
+{
+    bool exact = b->c->gemm && strcmp(b->c->gemm, "builtin") == 0;
+    bool blocks = b->g.m->type == DT_Q8 || b->g.m->type == DT_Q4;
+    if (blocks && b->limits.gemm_gops[PRODUCT_S8] > 0 && !exact) return PRODUCT_S8;
+    return b->g.m->type == DT_BF16 && b->limits.gemm_gops[PRODUCT_BF16] > 0 && !exact ? PRODUCT_BF16 : PRODUCT_F32;
+}
+
+static void judge(const bench *b, bench_line *l)
+{
+    double tokens = (double)l->r.tokens;
+    l->bytes = bytes_per_token(b->g.m, l);
+    l->sum = samples_summary(&l->r.samples, tokens, tokens * (l->r.decode ? l->bytes : prefill_flops(b->g.m, &l->r)));
+}
+
+static const char *const gemm_names[PRODUCT_KINDS] = {"f32", "bf16", "int8"};
+
+/* A product that this machine or build lacks has no number. */
+static status print_limits(const kernel_limits *l, int n_threads, err *e)
+{
+    TRY(out_printf(e, "limits, %d thread%s: memory %s %.1f GB/s (%.1f to %.1f); products of %s", n_threads,
+                   n_threads == 1 ? "" : "s", l->copied ? "copied, read and written," : "read", l->read_gbs,
+                   l->read_low, l->read_high, l->gemm_name));
+    for (int i = 0; i < PRODUCT_KINDS; i++) {
+        TRY(out_printf(e, "%s %s ", i ? "," : "", gemm_names[i]));
+        if (l->gemm_gops[i] > 0) TRY(out_printf(e, "%.0f %s", l->gemm_gops[i], i == PRODUCT_S8 ? "GOP/s" : "GFLOP/s"));
+        else TRY(out_printf(e, "none (not native to this CPU or build)"));
+    }
+    return out_printf(e, "\n\n");
+}
+
+/* Of the first model's run; the meter is the backend's. */
+static status measure_limits(bench *b, err *e)
+{
+    TRY(meter_create(&b->meter, b->g.be, e));
+    if (b->limits.read_gbs > 0) return ST_OK;
+    meter_limits(b->meter, &b->limits);
+    TRY(backend_fault(b->g.be, e));
+    return print_limits(&b->limits, b->g.be->n_threads, e);
+}
+
+static void close_engine(bench *b)
+{
+    meter_free(b->meter);
+    b->meter = NULL;
+    engine_close(&b->g);
+}
+
+/* ---- results ---- */
+
+static size_t taken(const bench_samples *s)
+{
+    return s->n + s->refused[SAMPLE_PREEMPTED] + s->refused[SAMPLE_WAITED] + s->refused[SAMPLE_UNSTEADY];
+}
+
+static status print_head(const bench *b, const lineup *l, err *e)
+{
+    const model *m = b->g.m;
+    TRY(out_printf(e, "%s, %s, %.1f M parameters", m->name, dtype_name(m->type), (double)m->config.n_params / 1e6));
+    TRY(lineup_print_terms(l, b->c, e));
+    return out_printf(e, "%-8s %-*s %7s %8s %5s %-9s %11s %8s %10s %9s %9s %9s %8s\n", "phase", b->width, "strategy",
+                      "budget", "ctx", "batch", "kv", "tokens/s ", "spread", "MB/token", "read GB/s", "GFLOP/s",
+                      "of limit", "samples");
+}
+
+/* A number that may be missing. */
+static const char *cell(char out[24], bool there, const char *unit, int digits, double x)
+{
+    snprintf(out, 24, "-");
+    if (there) snprintf(out, 24, "%.*f%s", digits, x, unit);
+    return out;
+}
+
+static status print_line(const bench *b, const bench_line *l, err *e)
+{
+    char budget[24], batch[24] = "-", bytes[24], read[24], product[24], share[24];
+    const sample_summary *m = &l->sum;
+    const bench_samples *n = &l->r.samples;
+    lineup_budget_text(budget, sizeof budget, &l->spec);
+    if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
+    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-9s %10.1f%c %6.1f %% %10s %9s %9s %9s %5zu/%zu\n",
+                   l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget, (long long)l->ctx, batch,
+                   kv_format_name(&l->spec.kv), m->speed, n->enough ? ' ' : '?', 100 * m->spread,
+                   cell(bytes, l->r.decode, "", 2, l->bytes / 1e6), cell(read, m->read_gbs > 0, "", 1, m->read_gbs),
+                   cell(product, !l->r.decode && m->limit > 0, "", 0, m->limit),
+                   cell(share, m->share >= 0, " %", 1, 100 * m->share), n->n, taken(n)));
+    return out_flush(e);
+}
+
+/* How many samples were refused, and why. */
+static status print_refused(const bench *b, err *e)
+{
+    size_t n[SAMPLE_VERDICTS] = {0}, all = 0;
+    bool unsure = false;
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_samples *s = &b->lines[k].r.samples;
+        for (int i = 0; i < SAMPLE_VERDICTS; i++) n[i] += s->refused[i];
+        all += taken(s);
+        unsure |= !s->enough;
+    }
+    size_t bad = n[SAMPLE_PREEMPTED] + n[SAMPLE_WAITED] + n[SAMPLE_UNSTEADY];
+    if (bad == 0) return ST_OK;
+    TRY(out_printf(e,
+                   "\n%zu of %zu samples refused: in %zu another process took a core, in %zu threads slept, in %zu "
+                   "the limits before and after differ\n",
+                   bad, all, n[SAMPLE_PREEMPTED], n[SAMPLE_WAITED], n[SAMPLE_UNSTEADY]));
+    if (!unsure) return ST_OK;
+    return out_printf(e,
+                      "? too few samples are left: the speed is the median of all of them and no measure; the "
+                      "machine has other work, OMP_WAIT_POLICY is passive, or there is too little to do for %d "
+                      "threads\n",
+                      b->g.be->n_threads);
+}
+
+/* The stages as they are printed. */
+enum { PART_PROJECTIONS, PART_INDEX, PART_SCORE, PART_TOPK, PART_ATTENTION, PART_REST, PARTS };
+static const char *const part_names[PARTS] = {"projections", "index", "score", "top-k", "attention", "rest"};
+static const int part_of[STAGE_COUNT] = {
+    [STAGE_EMBED] = PART_REST,          [STAGE_NORM] = PART_REST,       [STAGE_QKV] = PART_PROJECTIONS,
+    [STAGE_INDEX] = PART_INDEX,         [STAGE_SCORE] = PART_SCORE,     [STAGE_TOPK] = PART_TOPK,
+    [STAGE_ATTENTION] = PART_ATTENTION, [STAGE_OUT] = PART_PROJECTIONS, [STAGE_FFN] = PART_PROJECTIONS,
+    [STAGE_LOGITS] = PART_PROJECTIONS};
+
+/* Time in no stage: the host's work between them. */
+static double unmarked_ns(const bench_result *r)
+{
+    double ns = (double)r->profiled_ns;
+    for (int i = 0; i < STAGE_COUNT; i++) ns -= (double)r->stage_ns[i];
+    return ns;
+}
+
+static double per_token(const bench_line *l, double x)
+{
+    return l->r.tokens > 0 ? x / (double)l->r.tokens : 0;
+}
+
+/* The first columns of a table behind the first one. */
+static status print_case(const bench *b, const bench_line *l, err *e)
+{
+    char budget[24], batch[24] = "-";
+    lineup_budget_text(budget, sizeof budget, &l->spec);
+    if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
+    return out_printf(e, "\n%-8s %-*s %7s %8lld %5s %-9s", l->r.decode ? "decode" : "prefill", b->width, l->spec.text,
+                      budget, (long long)l->ctx, batch, kv_format_name(&l->spec.kv));
+}
+
+static status print_parts(const bench *b, err *e)
+{
+    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s %-9s", "phase", b->width,
+                   "strategy", "budget", "ctx", "batch", "kv"));
+    for (int i = 0; i < PARTS; i++) TRY(out_printf(e, " %11s", part_names[i]));
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_line *l = &b->lines[k];
+        double ns[PARTS] = {[PART_REST] = unmarked_ns(&l->r)};
+        for (int i = 0; i < STAGE_COUNT; i++) ns[part_of[i]] += (double)l->r.stage_ns[i];
+        TRY(print_case(b, l, e));
+        for (int i = 0; i < PARTS; i++) TRY(out_printf(e, " %11.1f", 1e-3 * per_token(l, ns[i])));
+    }
+    return out_printf(e, "\n");
+}
+
+static bool is_on_disk(const bench_line *l)
+{
+    return l->r.decode && l->spec.tier.place == KV_DISK;
+}
+
+static status print_bytes(const bench *b, err *e)
+{
+    bool any = false;
+    for (size_t k = 0; k < b->n_lines; k++) any |= b->lines[k].r.decode;
+    if (!any) return ST_OK;
+    TRY(out_printf(e,
+                   "\nMB that a sequence holds, and that its decode step reads; keys: share of all keys' "
+                   "bytes (rows and index)\n\n%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %9s %9s %8s",
+                   "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "index", "scratch", "rows read",
+                   "index rd", "keys"));
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_line *l = &b->lines[k];
+        if (!l->r.decode) continue;
+        TRY(print_case(b, l, e));
+        TRY(out_printf(e, " %9.3f %9.3f %9.3f %9.3f %9.3f %6.1f %%", (double)l->r.held.kv / 1e6,
+                       (double)l->r.held.index / 1e6, (double)l->r.held.scratch / 1e6, l->r.kv_read / 1e6,
+                       l->r.index_read / 1e6, 100 * l->r.key_access));
+    }
+    return out_printf(e, "\n");
+}
+
+static status print_disk(const bench *b, err *e)
+{
+    bool any = false;
+    for (size_t k = 0; k < b->n_lines; k++) any |= is_on_disk(&b->lines[k]);
+    if (!any) return ST_OK;
+    TRY(out_printf(
+        e,
+        "\nbetween memory and files, a decode step of a sequence: MB read and written, blocks of %d rows that "
+        "the selected rows lie in, share of them in memory, blocks a selected row, ms waited; MB in files, "
+        "of these in memory, and KV in memory at most\n\n%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %7s %7s "
+        "%9s %10s %9s %9s",
+        (int)TIER_PAGE, "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "read", "written", "blocks",
+        "hits", "a row", "waited", "files", "of these", "KV most"));
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_line *l = &b->lines[k];
+        const tier_counts *t = &l->r.moved;
+        double n = l->r.steps > 0 ? (double)l->r.steps : 1;
+        if (!is_on_disk(l)) continue;
+        TRY(print_case(b, l, e));
+        TRY(out_printf(e, " %9.3f %9.3f %9.1f %5.1f %% %7.3f %9.3f %10.1f %9.1f %9.1f", (double)t->read / 1e6 / n,
+                       (double)t->written / 1e6 / n, (double)t->pages / n, 100 * tier_hits(t), tier_per_row(t),
+                       (double)t->stall_ns / 1e6 / n, (double)t->in_file / 1e6, (double)t->here / 1e6,
+                       (double)l->r.peak.kv / 1e6));
+    }
+    return out_printf(e, "\n");
+}
+
+static bool is_hosted(const bench_line *l)
+{
+    return l->r.decode && l->spec.tier.place == KV_HOST;
+}
+
+static status print_hosted(const bench *b, err *e)
+{
+    bool any = false;
+    for (size_t k = 0; k < b->n_lines; k++) any |= is_hosted(&b->lines[k]);
+    if (!any) return ST_OK;
+    TRY(out_printf(
+        e,
+        "\nin the host's memory: MB that a sequence holds, that its decode step reads and writes there, and share of "
+        "its rows that were on the device; kernels read in place, no step waits\n\n"
+        "%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %7s",
+        "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "read", "written", "hits"));
+    for (size_t k = 0; k < b->n_lines; k++) {
+        const bench_line *l = &b->lines[k];
+        if (!is_hosted(l)) continue;
+        TRY(print_case(b, l, e));
+        double n = l->r.steps > 0 ? (double)l->r.steps : 1;
+        TRY(out_printf(e, " %9.1f %9.3f %9.3f %5.1f %%", (double)l->r.host.held / 1e6, l->r.host.read / 1e6 / n,
+                       l->r.host.written / 1e6 / n, 100 * host_hits(&l->r.host)));
+    }
+    return out_printf(e, "\n");
+}
+
+/* Nanoseconds a token, each stage by itself. */
+static json_t *parts_json(const bench_line *l)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < STAGE_COUNT; i++)
+        json_object_set_new(o, stage_names[i], json_real(per_token(l, (double)l->r.stage_ns[i])));
+    json_object_set_new(o, "rest", json_real(per_token(l, unmarked_ns(&l->r))));
+    return o;
+}
+
+static json_t *numbers_json(const double *x, size_t n)
+{
+    json_t *a = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_real(x[i]));
+    return a;
+}
+
+/* Those that count; all, where these are too few. */
+static json_t *samples_json(const bench_line *l)
+{
+    const bench_samples *s = &l->r.samples;
+    double speed[SAMPLES_MOST];
+    for (size_t i = 0; i < s->n_listed; i++) speed[i] = 1e9 * (double)l->r.tokens / s->ns[i];
+    return json_pack("{s:b, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:o}", "enough", s->enough, "taken", (json_int_t)taken(s),
+                     "refused", "preempted", (json_int_t)s->refused[SAMPLE_PREEMPTED], "waited",
+                     (json_int_t)s->refused[SAMPLE_WAITED], "unsteady", (json_int_t)s->refused[SAMPLE_UNSTEADY],
+                     "tokens_per_s", numbers_json(speed, s->n_listed), "read_gbps",
+                     numbers_json(s->read_gbs, s->n_listed), l->r.decode ? "limit_gbps" : "limit_gops",
+                     numbers_json(s->limit, s->n_listed));
+}
+
+static json_t *line_json(const bench *b, const bench_line *l)
+{
+    char params[512];
+    attn_spec_params(&l->spec, params, sizeof params);
+    json_t *o = json_pack(
+        "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}",
+        "model", report_model(b->g.m->name), "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
+        "params", params, "budget", lineup_budget_json(&l->spec), "ctx", (json_int_t)l->ctx, "batch",
+        (json_int_t)l->r.batch, "layers", (json_int_t)b->g.m->config.n_layers, "weights", dtype_name(b->g.m->type),
+        "kv", kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.samples.n, "tokens", (json_int_t)l->r.tokens,
+        "tokens_per_s", l->sum.speed, "spread", l->sum.spread, "attended", l->r.attended, "bytes_per_token", l->bytes,
+        "limit_share", l->sum.share >= 0 ? json_real(l->sum.share) : json_null(), "read_gbps",
+        l->sum.read_gbs > 0 ? json_real(l->sum.read_gbs) : json_null(), "samples", samples_json(l), "parts",
+        parts_json(l), "filled", l->r.filled);
+    if (!l->r.decode) return o;
+    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)l->r.held.kv));
+    json_object_set_new(o, "index_bytes", json_integer((json_int_t)l->r.held.index));
+    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)l->r.held.scratch));
+    json_object_set_new(o, "kv_read", json_real(l->r.kv_read));
+    json_object_set_new(o, "index_read", json_real(l->r.index_read));
+    json_object_set_new(o, "key_access", json_real(l->r.key_access));
+    if (is_on_disk(l)) json_object_set_new(o, "tier", tier_json(&l->r.moved, l->r.steps));
+    if (is_hosted(l)) json_object_set_new(o, "tier", host_json(&l->r.host, l->r.steps));
+    return o;
+}
+
+static status add_line(bench *b, const bench_case *k, const bench_result *r, err *e)
+{
+    bench_line *l = &b->lines[b->n_lines++];
+    *l = (bench_line){.spec = k->spec, .ctx = k->ctx, .r = *r};
+    judge(b, l);
+    if (b->c->json && json_array_append_new(b->results, line_json(b, l)) != 0)
+        return err_set(e, ST_NOMEM, "out of memory for the report");
+    return print_line(b, l, e);
+}
+
+/* ---- running ---- */
+
+static bool on_progress(void *ctx, double part)
+{
+    const bench *b = ctx;
+    if (part < 1) progress_set(b->bar, (int64_t)(part * 1000), 1000);
+    return !cli_interrupted();
+}
+
+/* A bar would run into the table's lines: it lives for one measurement only. */
+static status measured(bench *b, const char *what, status (*run)(bench_case *, size_t, bench_result *, err *),
+                       bench_case *k, size_t batch, err *e)
+{
+    bench_result r;
+    b->bar = progress_start(b->c, what);
+    status st = run(k, batch, &r, e);
+    progress_end(b->bar);
+    b->bar = NULL;
+    return st == ST_OK && r.tokens > 0 ? add_line(b, k, &r, e) : st;
+}
+
+static status run_prefill(bench_case *k, size_t batch, bench_result *r, err *e)
+{
+    (void)batch;
+    return bench_prefill(k, r, e);
+}
+
+static status run_fill(bench_case *k, size_t batch, bench_result *r, err *e)
+{
+    (void)batch;
+    *r = (bench_result){0};
+    return bench_fill(k, e);
+}
+
+/* A row that cannot run, or that failed; batch 0: of prefill, or all. Printed once for all lengths and row types that
+ * have the same reason. */
+static void note_reason(bench *b, const bench_case *k, size_t batch, const err *why)
+{
+    json_array_append_new(b->left_out,
+                          json_pack("{s:o, s:s, s:o, s:I, s:I, s:s, s:s, s:s}", "model", report_model(b->g.m->name),
+                                    "attn", k->spec.text, "budget", lineup_budget_json(&k->spec), "ctx",
+                                    (json_int_t)k->ctx, "batch", (json_int_t)batch, "weights", dtype_name(b->g.m->type),
+                                    "kv", kv_format_name(&k->spec.kv), "reason", why->msg));
+    for (size_t i = 0; i < b->n_why; i++)
+        if (strcmp(b->why[i], why->msg) == 0) return;
+    if (b->n_why == 0) b->first_why = why->code;
+    snprintf(b->why[b->n_why++], sizeof *b->why, "%s", why->msg);
+}
+
+/* With room for the largest batch that fits; larger ones are noted. */
+static status open_case(bench *b, bench_case *k, err *why)
+{
+    status st;
+    while ((st = bench_open(k, b->prefill, why)) == ST_NOMEM) {
+        size_t less = 0;
+        bench_close(k);
+        for (size_t i = 0; i < b->n_batch; i++)
+            if ((size_t)b->batch[i] < k->max_batch && (size_t)b->batch[i] > less) less = (size_t)b->batch[i];
+        if (less == 0) break;
+        note_reason(b, k, k->max_batch, why);
+        k->max_batch = less;
+    }
+    return st;
+}
+
+/* A row that fails is noted and the rest goes on, unless the device does not. */
+static status row_ends(bench *b, const bench_case *k, size_t batch, status st, err *e)
+{
+    if (st == ST_OK || st == ST_INTERRUPTED || b->g.be->fault.code != ST_OK) return st;
+    note_reason(b, k, batch, e);
+    return ST_OK;
+}
+
+/* One strategy at one context. What cannot run is noted, and the rest goes on. */
+static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
+{
+    char what[64];
+    err why = {0};
+    bench_case k = {.d = b->g.dec,
+                    .spec = *spec,
+                    .ctx = ctx,
+                    .max_batch = b->max_batch,
+                    .fill = b->o->fill,
+                    .seed = b->c->seed,
+                    .timing = {.meter = b->meter,
+                               .n_threads = b->g.be->n_threads,
+                               .kind = gemm_kind(b),
+                               .wanted = (size_t)b->o->samples,
+                               .ranks = b->c->ranks},
+                    .progress = on_progress,
+                    .progress_ctx = b};
+    k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DECODER_CHUNK;
+    status st = attn_spec_check(spec, decoder_attn_shape(b->g.dec), &why);
+    if (st == ST_OK) st = open_case(b, &k, &why);
+    if (st != ST_OK) {
+        bench_close(&k);
+        note_reason(b, &k, 0, &why);
+        return ST_OK;
+    }
+    snprintf(what, sizeof what, "bench, prompt of %zu tokens", k.n_ids);
+    if (b->prefill) st = row_ends(b, &k, 0, measured(b, what, run_prefill, &k, 1, e), e);
+    if (b->decode && st == ST_OK) st = measured(b, what, run_fill, &k, 1, e);
+    bool filled = st == ST_OK;
+    st = row_ends(b, &k, k.max_batch, st, e);
+    for (size_t i = 0; b->decode && filled && i < b->n_batch && st == ST_OK; i++)
+        if ((size_t)b->batch[i] <= k.max_batch)
+            st = row_ends(b, &k, (size_t)b->batch[i], measured(b, what, bench_decode, &k, (size_t)b->batch[i], e), e);
+    bench_close(&k);
+    return st;
+}
+
+static status run_specs(bench *b, const lineup *l, err *e)
+{
+    for (size_t i = 0; i < l->n; i++)
+        for (size_t x = 0; x < b->n_ctx; x++) {
+            if (!b->c->ctx && b->ctx[x] > b->g.m->config.max_positions) continue;
+            TRY(run_case(b, &l->run[i].spec, b->ctx[x], e));
+        }
+    return ST_OK;
+}
+
+/* All strategies at all budgets with rows of one type. */
+static status run_kv(bench *b, const char *kv, bool first, err *e)
+{
+    cli c = *b->c;
+    lineup l;
+    c.kv = kv;
+    status st = lineup_read(&l, &c, "full", b->budget, b->n_budget, e);
+    size_t most = l.n * b->n_ctx * (1 + b->n_batch);
+    if (st == ST_OK) st = MEM_GROW(&b->lines, b->n_lines + most, e);
+    if (st == ST_OK) st = MEM_GROW(&b->why, b->n_why + most, e);
+    if (st == ST_OK && lineup_width(&l) > b->width) b->width = lineup_width(&l);
+    if (st == ST_OK && first) st = print_head(b, &l, e);
+    if (st == ST_OK) st = run_specs(b, &l, e);
+    lineup_free(&l);
+    return st;
+}
+
+/* The open model, with every type of KV rows. */
+static status run_model(bench *b, err *e)
+{
+    char **kv = NULL, *store = NULL;
+    size_t n = 0;
+    b->n_lines = b->n_why = 0;
+    b->width = 8;
+    TRY(measure_limits(b, e));
+    for (size_t x = 0; b->c->ctx && x < b->n_ctx; x++) cli_warn_ctx(b->c, b->g.m, b->ctx[x]);
+    status st = cli_split(&kv, &n, &store, b->c->kv ? b->c->kv : "f16", e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) st = run_kv(b, kv[i], i == 0, e);
+    mem_free(kv);
+    mem_free(store);
+    if (st != ST_OK) return st;
+    if (b->n_lines == 0 && b->n_why > 0) return err_set(e, b->first_why, "nothing can run: %s", b->why[0]);
+    for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
+    TRY(print_refused(b, e));
+    TRY(print_parts(b, e));
+    TRY(print_bytes(b, e));
+    TRY(print_disk(b, e));
+    TRY(print_hosted(b, e));
+    TRY(out_printf(e, "\n"));
+    return out_flush(e);
+}
+
+/* ---- single kernels ---- */
+
+static status kernel_json(const bench *b, const char *name, const kernel_shape *s, const kernel_result *k,
+                          const sample_summary *m, double ns)
+{
+    json_t *o = json_pack("{s:o, s:s, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:I}", "model", report_model(name),
+                          "kernel", k->name, "unit", k->unit, "ctx", (json_int_t)s->ctx, "budget",
+                          (json_int_t)s->budget, "head_dim", (json_int_t)s->head_dim, "ns", ns, "spread", m->spread,
+                          "limit_share", k->need > 0 && m->share >= 0 ? json_real(m->share) : json_null(), "read_gbps",
+                          m->read_gbs > 0 ? json_real(m->read_gbs) : json_null(), "runs", (json_int_t)k->samples.n);
+    return json_array_append_new(b->kernels, o) == 0 ? ST_OK : ST_NOMEM;
+}
+
+/* One row: what an item costs, at what rate bytes or operations go, and the limit beside it. */
+static status print_kernel(const bench *b, const char *name, const kernel_shape *s, const kernel_result *k, err *e)
+{
+    char rate[24], limit[24], share[24];
+    const sample_summary m = samples_summary(&k->samples, k->units, k->need);
+    double ns = m.speed > 0 ? 1e9 / m.speed : 0, per_unit = k->need / k->units;
+    bool compared = k->need > 0 && m.limit > 0;
+    if (b->c->json && kernel_json(b, name, s, k, &m, ns) != ST_OK)
+        return err_set(e, ST_NOMEM, "out of memory for the report");
+    TRY(out_printf(e, "%-28s %8lld %7lld %4zu %10.3f%c %7.1f %% %9s %9s %9s %5zu/%-5zu %s\n", k->name,
+                   (long long)s->ctx, (long long)s->budget, s->head_dim, ns, k->samples.enough ? ' ' : '?',
+                   100 * m.spread, cell(rate, k->need > 0, "", 1, ns > 0 ? per_unit / ns : 0),
+                   cell(limit, compared, "", 1, m.limit), cell(share, compared && m.share >= 0, " %", 1, 100 * m.share),
+                   k->samples.n, taken(&k->samples), k->unit));
+    return out_flush(e);
+}
+
+/* Every kernel at one context. The product that limits prompts' attention is the fastest with float sums. */
+static status time_kernels(bench *b, const char *name, const kernel_shape *s, err *e)
+{
+    bench_timing t = {.meter = b->meter,
+                      .n_threads = b->g.be->n_threads,
+                      .wanted = (size_t)b->o->samples,
+                      .kind = b->limits.gemm_gops[PRODUCT_BF16] > 0 ? PRODUCT_BF16 : PRODUCT_F32};
+    for (size_t i = 0; i < bench_kernels(); i++) {
+        kernel_result k;
+        if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+        err why = {0};
+        status st = bench_kernel(i, b->g.be, s, &t, &k, &why);
+        TRY(backend_fault(b->g.be, e));
+        if (st == ST_OK) TRY(print_kernel(b, name, s, &k, e));
+        else TRY(out_printf(e, "%-28s - %s\n", bench_kernel_name(i), why.msg));
+    }
+    return ST_OK;
+}
+
+static status run_kernels(bench *b, const char *name, const model_config *c, err *e)
+{
+    TRY(measure_limits(b, e));
+    TRY(out_printf(e, "%s, %d query heads, %d kv heads, f16 rows\n\n%-28s %8s %7s %4s %11s %9s %9s %9s %9s %11s %s\n",
+                   name, (int)c->n_heads, (int)c->n_kv_heads, "kernel", "ctx", "budget", "dim", "ns ", "spread", "G/s",
+                   "limit G/s", "of limit", "samples    ", "ns of a"));
+    for (size_t x = 0; x < b->n_ctx; x++)
+        for (size_t i = 0; i < b->n_budget; i++) {
+            kernel_shape s = {.n_heads = (size_t)c->n_heads,
+                              .n_kv_heads = (size_t)c->n_kv_heads,
+                              .head_dim = (size_t)c->head_dim,
+                              .ctx = b->ctx[x],
+                              .budget = b->budget[i],
+                              .seed = b->c->seed};
+            if (s.ctx < BENCH_KERNEL_CTX || s.ctx < s.budget) continue;
+            TRY(time_kernels(b, name, &s, e));
+        }
+    return out_printf(e, "\n");
+}
+
+/* A shape's kernels need no weights. */
+static status run_shape_kernels(bench *b, const char *shape, err *e)
+{
+    model_config c;
+    TRY(model_shape_config(&c, shape, e));
+    close_engine(b);
+    status st = cli_open_backend(&b->g.be, b->c, e);
+    if (st == ST_OK) st = run_kernels(b, shape, &c, e);
+    model_config_free(&c);
+    return st;
+}
+
+/* A shape, or NULL: the model of -m; weights NULL: as in its files. */
+static status run_weights(bench *b, const char *shape, const char *weights, err *e)
+{
+    dtype type = DT_BF16;
+    cli one = *b->c;
+    one.weights = weights;
+    close_engine(b); /* the model before: two may not fit */
+    if (!shape) {
+        TRY(engine_open(&b->g, &one, b->max_batch, false, false, e));
+        if (b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
+        return b->prefill || b->decode ? run_model(b, e) : ST_OK;
+    }
+    if (weights) TRY(cli_parse_weights(&type, weights, e));
+    TRY(cli_open_backend(&b->g.be, b->c, e));
+    TRY(model_open_shape(&b->g.m, shape, type, b->c->seed, b->g.be, e));
+    TRY(engine_open_decoder(&b->g, b->c, b->max_batch, false, e));
+    return run_model(b, e);
+}
+
+/* Every shape (n_shapes 0: the model alone) in every type. */
+static status run_shapes(bench *b, char *const *shape, size_t n_shapes, err *e)
+{
+    char **weights = NULL, *store = NULL;
+    size_t n = 1;
+    status st = b->c->weights ? cli_split(&weights, &n, &store, b->c->weights, e) : ST_OK;
+    for (size_t i = 0; i < n_shapes && b->kernel && st == ST_OK; i++) st = run_shape_kernels(b, shape[i], e);
+    if (n_shapes && !b->prefill && !b->decode) n = 0;
+    for (size_t i = 0; i < (n_shapes ? n_shapes : 1) && st == ST_OK; i++)
+        for (size_t k = 0; k < n && st == ST_OK; k++)
+            st = run_weights(b, n_shapes ? shape[i] : NULL, weights ? weights[k] : NULL, e);
+    mem_free(weights);
+    mem_free(store);
+    return st;
+}
+
+/* ---- the command ---- */
+
+static status write_report(bench *b, err *e)
+{
+    const kernel_limits *l = &b->limits;
+    json_t *limits =
+        l->read_gbs > 0
+            ? json_pack("{s:s, s:f, s:[f,f], s:f, s:f, s:f, s:s}", "memory", l->copied ? "copied" : "read", "read_gbps",
+                        l->read_gbs, "read_range", l->read_low, l->read_high, "gemm_f32_gflops",
+                        l->gemm_gops[PRODUCT_F32], "gemm_bf16_gflops", l->gemm_gops[PRODUCT_BF16], "gemm_int8_gops",
+                        l->gemm_gops[PRODUCT_S8], "gemm", l->gemm_name)
+            : json_null();
+    json_t *options =
+        json_pack("{s:o, s:o, s:o, s:s, s:i, s:s, s:I, s:b}", "ctx", report_sizes(b->ctx, b->n_ctx), "budget",
+                  report_sizes(b->budget, b->n_budget), "batch", report_sizes(b->batch, b->n_batch), "attn",
+                  b->c->attn ? b->c->attn : "full", "chunk", b->c->chunk > 0 ? b->c->chunk : DECODER_CHUNK, "gemm",
+                  b->c->gemm ? b->c->gemm : "auto", "seed", (json_int_t)b->c->seed, "fill", b->o->fill);
+    json_t *results = b->results, *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
+    if (b->kernel) json_object_set(extra, "kernels", b->kernels);
+    json_object_set(extra, "left_out", b->left_out);
+    b->results = NULL;
+    return report_write(b->c, &b->g, options, results, extra, e);
+}
+
+static status run_all(bench *b, err *e)
+{
+    TRY(parse_options(b, e));
+    char **shape = NULL, *store = NULL;
+    size_t n = 0;
+    cli_catch_interrupt();
+    status st = b->c->shape ? cli_split(&shape, &n, &store, b->c->shape, e) : ST_OK;
+    if (st == ST_OK) st = run_shapes(b, shape, n, e);
+    mem_free(shape);
+    mem_free(store);
+    if (st != ST_OK) return st;
+    return b->c->json ? write_report(b, e) : ST_OK;
+}
+
+status bench_all(const cli *c, err *e)
+{
+    bench b = {.c = c, .o = c->own, .results = json_array(), .kernels = json_array(), .left_out = json_array()};
+    status st = run_all(&b, e);
+    cli_clear_interrupt();
+    json_decref(b.results);
+    json_decref(b.kernels);
+    json_decref(b.left_out);
+    mem_free(b.lines);
+    mem_free(b.why);
+    mem_free(b.ctx);
+    mem_free(b.budget);
+    mem_free(b.batch);
+    close_engine(&b);
+    return st;
+}

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/bench/bench_kernel.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
+#include "kernels/half.h"
+#include "kernels/ops_fier.h"
+#include "kernels/ops_paris.h"
+#include "kernels/ops_quest.h"
+#include "kernels/ops_select.h"
+
+enum {
+    BUFFERS = 12,
+    PAGE = 16,                /* tokens, of quest */
+    GROUP = 32,               /* tokens, of fier */
+    CHUNK = BENCH_KERNEL_CTX, /* query rows of a prompt */
+    COLD_BYTES = 64 << 20,    /* read by a sample, */
+    DEVICE_BYTES = 512 << 20, /* and by one on a device, whose caches end within less */
+    PATTERN = 1 << 20,        /* random halves that fill a buffer again and again */
+    HOT_STEPS = 16,           /* of a sample whose input is in the cache */
+    LISTS = 8                 /* different ones for each layer */
+};
+
+static const float VOTE_SCALE = 0.125f;
+
+typedef struct rig rig;
+struct rig {
+    backend *be;
+    const kernel_shape *s;
+    void (*step)(rig *r, size_t i); /* on layer i */
+    size_t n_steps, n_layers;
+    buf list[BUFFERS];
+    size_t bytes[BUFFERS], n;
+    /* What steps use. Buffers of layers hold n_layers parts of `layer` bytes. */
+    buf q, k, v, index, out, range, idx, pos, work;
+    size_t layer, idx_layer, idx_stride;
+    bool int8;
+};
+
+/* ---- data ---- */
+
+/* Zeroed; freed with the rig. */
+static status room(rig *r, buf *out, size_t bytes, err *e)
+{
+    TRY(r->be->ops->alloc(r->be, out, bytes, "benchmark of a kernel", e));
+    r->list[r->n] = *out;
+    r->bytes[r->n++] = bytes;
+    return ST_OK;
+}
+
+/* Standard normal numbers, in pairs. Source: Box and Muller 1958. */
+static void normals(rng *g, float *x, size_t n)
+{
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        float r = sqrtf(-2 * logf(1 - rng_float(g))), a = 6.2831853f * rng_float(g);
+        x[i] = r * cosf(a);
+        x[i + 1] = r * sinf(a);
+    }
+}
+
+static status random_f32(rig *r, buf *out, size_t n, err *e)
+{
+    rng g = {r->s->seed};
+    float *x;
+    n += n % 2;
+    TRY(room(r, out, n * sizeof *x, e));
+    TRY(MEM_NEW(&x, n, e));
+    normals(&g, x, n);
+    r->be->ops->upload(r->be, *out, x, n * sizeof *x);
+    mem_free(x);
+    return ST_OK;
+}
+
+static status random_halves(rig *r, buf *out, size_t bytes, err *e)
+{
+    enum { N = PATTERN / 2 };
+    rng g = {r->s->seed};
+    float *x;
+    uint16_t *h = NULL;
+    TRY(room(r, out, bytes, e));
+    TRY(MEM_NEW(&x, N, e));
+    status st = MEM_NEW(&h, N, e);
+    if (st == ST_OK) {
+        normals(&g, x, N);
+        for (size_t i = 0; i < N; i++) h[i] = f32_to_f16(x[i]);
+        for (size_t at = 0; at < bytes; at += PATTERN)
+            r->be->ops->upload(r->be, buf_at(*out, at), h, bytes - at < PATTERN ? bytes - at : PATTERN);
+    }
+    mem_free(x);
+    mem_free(h);
+    return st;
+}
+
+static status numbers(rig *r, buf *out, const int64_t *x, size_t n, err *e)
+{
+    TRY(room(r, out, n * sizeof *x, e));
+    r->be->ops->upload(r->be, *out, x, n * sizeof *x);
+    return ST_OK;
+}
+
+/* Enough layers that a sample reads COLD_BYTES when one step reads `bytes`. */
+static void cold(rig *r, size_t bytes, size_t lists)
+{
+    size_t all = strcmp(r->be->name, "cpu") == 0 ? COLD_BYTES : DEVICE_BYTES, steps = all / bytes + 1;
+    r->n_layers = (steps + lists - 1) / lists;
+    if (r->n_layers < 2) r->n_layers = 2;
+    r->n_steps = r->n_layers * lists;
+}
+
+/* ---- attention ---- */
+
+static size_t row_bytes(const rig *r)
+{
+    return 2 * r->s->head_dim;
+}
+
+static kv_rows rows_of(const rig *r, size_t layer)
+{
+    const kernel_shape *s = r->s;
+    return (kv_rows){.k = buf_at(r->k, layer * r->layer),
+                     .v = buf_at(r->v, layer * r->layer),
+                     .type = DT_F16,
+                     .n_kv_heads = s->n_kv_heads,
+                     .head_dim = s->head_dim,
+                     .cap = (size_t)s->ctx};
+}
+
+static attn_job job_of(const rig *r, size_t layer, size_t n_tok)
+{
+    const kernel_shape *s = r->s;
+    return (attn_job){.q = r->q,
+                      .out = r->out,
+                      .n_tok = n_tok,
+                      .n_heads = s->n_heads,
+                      .rows = rows_of(r, layer),
+                      .n_lists = 1,
+                      .n_max = s->ctx,
+                      .scale = 1 / sqrtf((float)s->head_dim)};
+}
+
+static status make_rows(rig *r, size_t n_tok, err *e)
+{
+    const kernel_shape *s = r->s;
+    size_t q = n_tok * s->n_heads * s->head_dim;
+    r->layer = s->n_kv_heads * (size_t)s->ctx * row_bytes(r);
+    TRY(random_f32(r, &r->q, q, e));
+    TRY(room(r, &r->out, q * sizeof(float), e));
+    TRY(random_halves(r, &r->k, r->n_layers * r->layer, e));
+    return random_halves(r, &r->v, r->n_layers * r->layer, e);
+}
+
+static void prefill_step(rig *r, size_t i)
+{
+    attn_job j = job_of(r, i % r->n_layers, CHUNK);
+    j.qpos = r->pos;
+    j.masked = true;
+    j.rounded = true;
+    r->be->ops->attn_prefill(r->be, &j);
+}
+
+static status prefill_make(rig *r, kernel_result *k, err *e)
+{
+    const kernel_shape *s = r->s;
+    int64_t pos[CHUNK];
+    for (int64_t i = 0; i < CHUNK; i++) pos[i] = s->ctx - CHUNK + i;
+    r->n_layers = r->n_steps = 2;
+    r->step = prefill_step;
+    TRY(make_rows(r, CHUNK, e));
+    TRY(numbers(r, &r->pos, pos, CHUNK, e));
+    double seen = CHUNK * ((double)s->ctx - (CHUNK - 1) / 2.0) * (double)(s->n_heads * r->n_steps);
+    k->product = true;
+    k->need = 4 * (double)s->head_dim * seen;
+    k->units = seen;
+    return ST_OK;
+}
+
+static void decode_step(rig *r, size_t i)
+{
+    attn_job j = job_of(r, i % r->n_layers, 1);
+    r->be->ops->attn_decode(r->be, &j, 1);
+}
+
+static status decode_make(rig *r, kernel_result *k, err *e)
+{
+    const kernel_shape *s = r->s;
+    cold(r, 2 * s->n_kv_heads * (size_t)s->ctx * row_bytes(r), 1);
+    r->step = decode_step;
+    TRY(make_rows(r, 1, e));
+    k->units = (double)r->n_steps * (double)s->n_kv_heads * (double)s->ctx;
+    k->need = 2 * (double)row_bytes(r) * k->units;
+    return ST_OK;
+}
+
+static void list_step(rig *r, size_t i)
+{
+    attn_job j = job_of(r, i % r->n_layers, 1);
+    j.n_lists = r->s->n_kv_heads;
+    j.n_max = r->s->budget;
+    j.idx = buf_at(r->idx, i * r->idx_layer);
+    j.idx_stride = r->idx_stride;
+    r->be->ops->attn_decode(r->be, &j, 1);
+}
+
+/* n of `all` items, ascending. */
+static void some_of(rng *g, int32_t *out, size_t n, size_t all)
+{
+    for (size_t i = 0, got = 0; got < n; i++)
+        if (rng_below(g, all - i) < n - got) out[got++] = (int32_t)i;
+}
+
+/* Lists of the budget's tokens, in runs of `run` tokens: its own for each step and head. */
+static status make_lists(rig *r, size_t run, err *e)
+{
+    const kernel_shape *s = r->s;
+    size_t n = (size_t)s->budget, lists = r->n_steps * s->n_kv_heads;
+    rng g = {s->seed};
+    int32_t *idx;
+    r->idx_stride = n;
+    r->idx_layer = s->n_kv_heads * n * sizeof *idx;
+    TRY(room(r, &r->idx, lists * n * sizeof *idx, e));
+    TRY(MEM_NEW(&idx, lists * n, e));
+    for (size_t l = 0; l < lists; l++) {
+        int32_t *of = idx + l * n;
+        some_of(&g, of, n / run, (size_t)s->ctx / run);
+        for (size_t i = n; i-- > 0;) of[i] = of[i / run] * (int32_t)run + (int32_t)(i % run);
+    }
+    r->be->ops->upload(r->be, r->idx, idx, lists * n * sizeof *idx);
+    mem_free(idx);
+    return ST_OK;
+}
+
+static status list_make(rig *r, kernel_result *k, size_t run, err *e)
+{
+    const kernel_shape *s = r->s;
+    int64_t n = s->budget / (int64_t)run * (int64_t)run, *range;
+    cold(r, 2 * s->n_kv_heads * (size_t)n * row_bytes(r), LISTS);
+    r->step = list_step;
+    TRY(make_rows(r, 1, e));
+    TRY(make_lists(r, run, e));
+    TRY(MEM_NEW(&range, 2 * s->n_kv_heads, e));
+    for (size_t h = 0; h < s->n_kv_heads; h++) range[2 * h + 1] = n;
+    status st = numbers(r, &r->range, range, 2 * s->n_kv_heads, e);
+    mem_free(range);
+    k->units = (double)r->n_steps * (double)s->n_kv_heads * (double)n;
+    k->need = 2 * (double)row_bytes(r) * k->units;
+    return st;
+}
+
+static status pages_make(rig *r, kernel_result *k, err *e)
+{
+    return list_make(r, k, PAGE, e);
+}
+static status tokens_make(rig *r, kernel_result *k, err *e)
+{
+    return list_make(r, k, 1, e);
+}
+
+/* ---- selectors ---- */
+
+/* Query, and scores of `items` for each query head. */
+static status make_scores(rig *r, int64_t items, err *e)
+{
+    const kernel_shape *s = r->s;
+    TRY(random_f32(r, &r->q, s->n_heads * s->head_dim, e));
+    return random_f32(r, &r->out, s->n_heads * (size_t)items, e);
+}
+
+/* All items are candidates. */
+static score_job score_all(const rig *r, const void *index, int64_t items)
+{
+    return (score_job){.index = index,
+                       .q = r->q,
+                       .n_heads = r->s->n_heads,
+                       .score = r->out,
+                       .stride = (size_t)items,
+                       .items = {r->s->ctx, 0, items},
+                       .scale = VOTE_SCALE};
+}
+
+static void quest_step(rig *r, size_t i)
+{
+    const kernel_shape *s = r->s;
+    size_t pages = (size_t)s->ctx / PAGE;
+    quest_index x = {buf_at(r->index, i * r->layer), DT_F16, s->n_kv_heads, s->head_dim, pages, PAGE, false};
+    score_job j = score_all(r, &x, (int64_t)pages);
+    r->be->ops->quest->score(r->be, &j, 1);
+}
+
+static status quest_make(rig *r, kernel_result *k, err *e)
+{
+    const kernel_shape *s = r->s;
+    int64_t pages = s->ctx / PAGE;
+    r->layer = s->n_kv_heads * (size_t)pages * 2 * row_bytes(r);
+    cold(r, r->layer, 1);
+    r->step = quest_step;
+    TRY(make_scores(r, pages, e));
+    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)(pages * PAGE);
+    k->need = (double)(r->n_steps * r->layer);
+    return random_halves(r, &r->index, r->n_layers * r->layer, e);
+}
+
+/* Bits and levels are any: random halves are as good as others. */
+static fier_index fier_layer(const rig *r, size_t i)
+{
+    const kernel_shape *s = r->s;
+    buf at = buf_at(r->index, i * r->layer);
+    size_t words = fier_words(s->head_dim), bits = s->n_kv_heads * (((size_t)s->ctx + 31) / 32) * words * 128;
+    return (fier_index){.bits = at,
+                        .levels = buf_at(at, bits),
+                        .type = DT_F16,
+                        .n_kv_heads = s->n_kv_heads,
+                        .head_dim = s->head_dim,
+                        .cap = (size_t)s->ctx,
+                        .group = GROUP,
+                        .products = r->int8 ? FIER_INT8 : FIER_FLOAT};
+}
+
+static void fier_step(rig *r, size_t i)
+{
+    const fier_index x = fier_layer(r, i);
+    score_job j = score_all(r, &x, r->s->ctx);
+    r->be->ops->fier->score(r->be, &j, 1);
+}
+
+static void fier_vote_step(rig *r, size_t i)
+{
+    const fier_index x = fier_layer(r, i);
+    score_job j = score_all(r, &x, r->s->ctx);
+    j.votes = r->work;
+    r->be->ops->fier->score(r->be, &j, 1);
+}
+
+static status fier_make(rig *r, kernel_result *k, err *e)
+{
+    const kernel_shape *s = r->s;
+    size_t groups = ((size_t)s->ctx + GROUP - 1) / GROUP;
+    r->layer = s->n_kv_heads * groups * (fier_words(s->head_dim) * 4 * GROUP + 2 * row_bytes(r));
+    cold(r, r->layer, 1);
+    r->step = fier_step;
+    TRY(make_scores(r, s->ctx, e));
+    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
+    k->need = (double)(r->n_steps * r->layer);
+    return random_halves(r, &r->index, r->n_layers * r->layer, e);
+}
+
+static status fier_vote_make(rig *r, kernel_result *k, err *e)
+{
+    TRY(fier_make(r, k, e));
+    r->step = fier_vote_step;
+    return room(r, &r->work, r->s->n_kv_heads * (size_t)r->s->ctx * sizeof(float), e);
+}
+
+static status fier_int8_make(rig *r, kernel_result *k, err *e)
+{
+    r->int8 = true;
+    return fier_make(r, k, e);
+}
+
+static status fier_int8_vote_make(rig *r, kernel_result *k, err *e)
+{
+    r->int8 = true;
+    return fier_vote_make(r, k, e);
+}
+
+static void paris_step(rig *r, size_t i)
+{
+    const kernel_shape *s = r->s;
+    paris_index x = {.id = buf_at(r->index, i * r->layer),
+                     .n_kv_heads = s->n_kv_heads,
+                     .head_dim = s->head_dim,
+                     .cap = (size_t)s->ctx};
+    r->be->ops->paris->collide(r->be, r->out, (size_t)s->ctx, &x, r->work, (slot_range){0, s->ctx}, (buf){NULL});
+}
+
+static status paris_make(rig *r, kernel_result *k, err *e)
+{
+    const kernel_shape *s = r->s;
+    size_t nb = paris_subspaces(s->head_dim);
+    if (!r->be->ops->paris) return err_set(e, ST_UNSUPPORTED, "%s has no operations of pariskv", r->be->name);
+    r->layer = s->n_kv_heads * (size_t)s->ctx * nb;
+    cold(r, r->layer, 1);
+    r->step = paris_step;
+    TRY(room(r, &r->out, s->n_kv_heads * (size_t)s->ctx, e));
+    TRY(room(r, &r->work, s->n_kv_heads * nb * PARIS_PATTERNS, e));
+    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
+    k->need = (double)(r->n_steps * r->layer);
+    return random_halves(r, &r->index, r->n_layers * r->layer, e);
+}
+
+static void vote_step(rig *r, size_t i)
+{
+    const kernel_shape *s = r->s;
+    (void)i;
+    combine_job j = {r->work, r->out, (size_t)s->ctx, s->n_heads, s->n_kv_heads, 0, s->ctx, GQA_VOTE, VOTE_SCALE};
+    r->be->ops->select->combine(r->be, &j, 1);
+}
+
+static status vote_make(rig *r, kernel_result *k, err *e)
+{
+    const kernel_shape *s = r->s;
+    r->step = vote_step;
+    r->n_steps = HOT_STEPS;
+    TRY(make_scores(r, s->ctx, e));
+    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
+    return room(r, &r->work, s->n_kv_heads * (size_t)s->ctx * sizeof(float), e);
+}
+
+static void topk_step(rig *r, size_t i)
+{
+    const kernel_shape *s = r->s;
+    (void)i;
+    const choose_job j = {.score = r->out,
+                          .items = {s->ctx, 0, s->ctx},
+                          .k = s->budget,
+                          .tail = s->ctx,
+                          .n_lists = s->n_kv_heads,
+                          .stride = (size_t)s->ctx,
+                          .granule = 1,
+                          .most = s->ctx,
+                          .idx_stride = s->budget,
+                          .idx = r->idx,
+                          .range = r->q};
+    r->be->ops->select->choose(r->be, &j, 1);
+}
+
+static status topk_make(rig *r, kernel_result *k, err *e)
+{
+    const kernel_shape *s = r->s;
+    r->step = topk_step;
+    r->n_steps = HOT_STEPS;
+    TRY(make_scores(r, s->ctx, e));
+    TRY(room(r, &r->q, s->n_kv_heads * 2 * sizeof(int64_t), e));
+    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
+    return room(r, &r->idx, s->n_kv_heads * (size_t)s->budget * sizeof(int32_t), e);
+}
+
+/* ---- all of them ---- */
+
+static const struct {
+    const char *name, *unit;
+    status (*make)(rig *r, kernel_result *k, err *e);
+} kernels[] = {
+    {"prefill attention, 512 rows", "key, row and query head", prefill_make},
+    {"decode attention", "token and kv head", decode_make},
+    {"pages of 16", "token and kv head", pages_make},
+    {"single tokens", "token and kv head", tokens_make},
+    {"quest score", "token and kv head", quest_make},
+    {"fier score", "token and kv head", fier_make},
+    {"fier score and vote", "token and kv head", fier_vote_make},
+    {"fier score, int8", "token and kv head", fier_int8_make},
+    {"fier score and vote, int8", "token and kv head", fier_int8_vote_make},
+    {"pariskv votes", "token and kv head", paris_make},
+    {"vote of a group", "token and kv head", vote_make},
+    {"top-k", "score and list", topk_make},
+};
+
+size_t bench_kernels(void)
+{
+    return sizeof kernels / sizeof *kernels;
+}
+
+const char *bench_kernel_name(size_t i)
+{
+    return kernels[i].name;
+}
+
+static status nothing(void *ctx, err *e)
+{
+    (void)ctx, (void)e;
+    return ST_OK;
+}
+
+static status run_steps(void *ctx, int64_t *ns, err *e)
+{
+    rig *r = ctx;
+    int64_t start = clock_ns();
+    for (size_t i = 0; i < r->n_steps; i++) r->step(r, i);
+    r->be->ops->sync(r->be);
+    *ns = clock_ns() - start;
+    return backend_fault(r->be, e);
+}
+
+status bench_kernel(size_t i, backend *be, const kernel_shape *s, const bench_timing *timing, kernel_result *out,
+                    err *e)
+{
+    rig r = {.be = be, .s = s};
+    int64_t ns;
+    *out = (kernel_result){.name = kernels[i].name, .unit = kernels[i].unit};
+    status st = kernels[i].make(&r, out, e);
+    bench_timing t = *timing;
+    t.prepare = nothing;
+    t.run = run_steps;
+    t.ctx = &r;
+    t.product = out->product;
+    if (st == ST_OK) st = run_steps(&r, &ns, e); /* warm-up: work space, first touch */
+    if (st == ST_OK) st = bench_sample(&out->samples, &t, e);
+    while (r.n > 0) {
+        r.n--;
+        be->ops->free(be, r.list[r.n], r.bytes[r.n]);
+    }
+    return st;
+}

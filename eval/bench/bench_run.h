@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* Speed of one strategy at one context. */
+#ifndef EVAL_BENCH_RUN_H
+#define EVAL_BENCH_RUN_H
+
+#include "eval/bench/bench_sample.h"
+#include "eval/cli.h"
+#include "model/session.h"
+
+/* Most steps of a sample; of prompts beyond BENCH_REAL all but the last chunk is random rows. */
+enum { BENCH_STEPS = 16, BENCH_REAL = 8192 };
+/* Codes: random rows are quantized after so many chunks, so that a million tokens need not be held in full. */
+enum { BENCH_PIECE_CHUNKS = 16 };
+
+/* What was measured: prefill up to the context, or decode steps at it. */
+typedef struct {
+    bool decode;
+    size_t batch;   /* sequences of a decode step */
+    int64_t tokens; /* of one sample */
+    bench_samples samples;
+    double attended;       /* tokens attended by a token, mean over the layers */
+    attn_bytes held, peak; /* decode: by one sequence after the runs, and the most it held */
+    host_counts host;      /* decode: held in the host's memory, moved in `steps` steps, of one sequence */
+    tier_counts moved;     /* decode: between memory and files in `steps` steps, by one sequence */
+    int64_t steps;
+    double kv_read, index_read; /* decode: bytes of a step, of one sequence */
+    double key_access;          /* decode: attn_key_access */
+    bool filled;                /* the context is random rows */
+    /* Of a run of its own, which is slower: waiting for each stage takes time. */
+    int64_t stage_ns[STAGE_COUNT], profiled_ns; /* by stage, and all of it */
+} bench_result;
+
+/* Sessions of one strategy at one context; bench_close frees. Prompts are random tokens. */
+typedef struct {
+    decoder *d;
+    attn_spec spec;
+    int64_t ctx; /* tokens before the first decode step; 0: one token */
+    size_t chunk, max_batch;
+    int64_t longest_prompt; /* session_size; set here */
+    bool fill;              /* the context is random rows instead of a real prompt; fill_sessions */
+    uint64_t seed;
+    bench_timing timing;                      /* meter, n_threads and kind; the rest is set here */
+    bool (*progress)(void *ctx, double part); /* of the context; false: ST_INTERRUPTED */
+    void *progress_ctx;
+    session **s;                   /* [max_batch] */
+    int32_t *ids, *next;           /* [prompt], [max_batch] */
+    size_t n_ids, n_timed, n_fill; /* the prompt, its end that prefill times, the part filled for decode */
+    bool synthetic;                /* the first session's context began with random rows */
+    size_t batch, n_steps;         /* of the decode samples under way */
+} bench_case;
+
+/* Creates the sessions. The prompt has ctx tokens; for 0, one chunk if prefill is wanted, else one
+ * token. */
+status bench_open(bench_case *c, bool prefill, err *e);
+void bench_close(bench_case *c);
+/* Times the prompt, logits of its last token included; with fill and beyond BENCH_REAL tokens its last chunk alone,
+ * behind random rows. A strategy that cannot go back gets these anew for each sample. */
+status bench_prefill(bench_case *c, bench_result *r, err *e);
+/* Feeds the prompt (or random rows) to all sessions, once where they can share it. */
+status bench_fill(bench_case *c, err *e);
+/* After bench_fill: times greedy tokens with the first `batch` sessions; EOS is ignored. */
+status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);
+
+/* Options of `bench` alone, and the command. */
+typedef struct {
+    const char *phase, *batch;
+    int samples;
+    bool fill;
+} bench_options;
+status bench_all(const cli *c, err *e);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* InfiniteBench: its tasks, its prompts, and samples of them, read or made. Source: evals.md section 6;
+ * OpenBMB/InfiniteBench, and thunlp/InfLLM, from whose harness ActQKV's is made. */
+#ifndef EVAL_INFINITEBENCH_H
+#define EVAL_INFINITEBENCH_H
+
+#include "eval/prompter.h"
+#include "eval/sample_files.h"
+
+enum { INFINITEBENCH_TASKS = 12 };
+
+typedef struct {
+    const char *name;   /* of its file and its metric */
+    const char *title;  /* in papers: "Retrieve.PassKey" */
+    const char *infllm; /* its metric by InfLLM's rules */
+    bool in_table;      /* one of the six of ActQKV's Table 2 */
+    bool generated;     /* made by the program where there is no data */
+    unsigned fields;    /* FIELD_...: what its prompts say beside the context */
+} infinitebench_task;
+
+enum {
+    FIELD_INPUT = 1,
+    FIELD_QUESTION = 2, /* the input by another name */
+    FIELD_OPTIONS = 4,
+    FIELD_FUNCTION = 8,
+    FIELD_PREFIX = 16,
+    FIELD_KEY = 32
+};
+
+/* In the order of the table, the six first. */
+extern const infinitebench_task infinitebench_tasks[INFINITEBENCH_TASKS];
+dataset_names infinitebench_names(void);
+
+/* ---- prompts ---- */
+
+typedef enum { PROMPTS_OFFICIAL, PROMPTS_CHAT, PROMPTS_INFLLM } infinitebench_set;
+
+/* Templates and lengths of answers of one set: official (the base model's, yarn_mistral), chat (gpt4) or infllm. */
+typedef struct {
+    infinitebench_set set;
+    const char *template[INFINITEBENCH_TASKS];
+    int n_new[INFINITEBENCH_TASKS];
+    json_t *prompts, *lengths; /* hold the texts */
+} infinitebench_prompts;
+
+/* official, chat, infllm; ST_USAGE names the option --prompts. */
+status infinitebench_set_parse(infinitebench_set *out, const char *text, err *e);
+const char *infinitebench_set_name(infinitebench_set s);
+/* Reads those in infinitebench/ of the folder of evaluation data; infinitebench_prompts_close also after an error. */
+status infinitebench_prompts_open(infinitebench_prompts *p, const char *data_dir, infinitebench_set set, err *e);
+void infinitebench_prompts_close(infinitebench_prompts *p);
+
+/* ---- samples ---- */
+
+enum { INFINITEBENCH_FIELDS = 5 };
+
+typedef struct {
+    size_t task;
+    int64_t index;                            /* within its task, from 0 */
+    prediction p;                             /* its text is the context, its answers are labels */
+    json_t *answers;                          /* labels as the data has them; an option with its letter */
+    prompt_field field[INFINITEBENCH_FIELDS]; /* what fills the template beside the context */
+    size_t n_fields;
+    char *own;      /* text of a field that the data does not hold */
+    int64_t length; /* of one that was made: tokens that it was to fill; else 0 */
+    double depth;   /* in percent, where in the context the answer stands; else -1 */
+} infinitebench_sample;
+
+/* A line of a file: {"context", "input", "answer", "options", "id"}. Labels are texts or numbers; of the tasks with
+ * options the right one's text, alone or with its letter. ST_FORMAT names line and field. infinitebench_sample_free
+ * also after an error. */
+status infinitebench_sample_read(infinitebench_sample *s, const infinitebench_prompts *p, const line_reader *r,
+                                 const char *line, size_t n, size_t of_file, err *e);
+void infinitebench_sample_free(infinitebench_sample *s);
+/* Frees the context, which is large. */
+void infinitebench_sample_forget(infinitebench_sample *s);
+
+/* The text of its prompt. */
+status infinitebench_fill(prompt_text *out, const infinitebench_prompts *p, const infinitebench_sample *s, err *e);
+/* The sample's prompt in tokens: filled, cut, wrapped. Of infllm the last token is fed by itself, as a decode step;
+ * so it is in that harness. prompt_tokens_free also after an error. */
+status infinitebench_prompt_make(prompt_tokens *out, const infinitebench_prompts *p, const prompter *how,
+                                 const infinitebench_sample *s, err *e);
+
+/* ---- samples that are made ---- */
+
+/* Which one. */
+typedef struct {
+    size_t task; /* one with `generated` */
+    uint64_t seed;
+    int64_t length;        /* most tokens of prompt and answer */
+    int64_t number, count; /* it is number 0..count-1 of so many, which are spread over the depths */
+} infinitebench_place;
+
+/* The line of a sample with so many units, sentences of noise or pairs of key and value: at least 1. What is hidden
+ * depends on the place alone; *depth: in percent, where. *line is freed with mem_free. */
+status infinitebench_generate(char **line, double *depth, const infinitebench_place *at, size_t units, err *e);
+/* The longest sample whose prompt fits into the length with its answer; how: one that does not cut. ST_USAGE where none
+ * does. */
+status infinitebench_sample_make(infinitebench_sample *s, const infinitebench_prompts *p, const prompter *how,
+                                 const infinitebench_place *at, err *e);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT */
+/* Samples of InfiniteBench, and what its templates are filled with. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/infinitebench/infinitebench.h"
+#include "eval/metrics/text.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "tokenizer/chars.h"
+
+enum { N_OPTIONS = 4 };
+static const char *const letters[N_OPTIONS] = {"A", "B", "C", "D"};
+
+static void add_field(infinitebench_sample *s, const char *name, const char *value, size_t n)
+{
+    s->field[s->n_fields++] = (prompt_field){name, {value, n}};
+}
+
+/* ---- options ---- */
+
+static status read_options(infinitebench_sample *s, const char *where, err *e)
+{
+    static const char *const names[N_OPTIONS] = {"{OPTION_A}", "{OPTION_B}", "{OPTION_C}", "{OPTION_D}"};
+    const json_t *list = json_object_get(s->p.root, "options");
+    if (json_array_size(list) != N_OPTIONS)
+        return err_set(e, ST_FORMAT, "%s: 'options': expected a list of four texts", where);
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        const json_t *one = json_array_get(list, i);
+        utf8_text option = {json_string_value(one), json_string_length(one)};
+        if (!option.s || sample_has_nul(option))
+            return err_set(e, ST_FORMAT, "%s: 'options': number %zu is no text", where, i + 1);
+        add_field(s, names[i], option.s, option.n);
+    }
+    return ST_OK;
+}
+
+static size_t option_of(const infinitebench_sample *s, utf8_text answer)
+{
+    const json_t *list = json_object_get(s->p.root, "options");
+    size_t i = 0;
+    for (; i < N_OPTIONS; i++) {
+        const json_t *one = json_array_get(list, i);
+        if (json_string_length(one) == answer.n && memcmp(json_string_value(one), answer.s, answer.n) == 0) break;
+    }
+    return i;
+}
+
+/* Labels are made the right option's text and its letter. */
+static status read_choice(infinitebench_sample *s, const char *where, err *e)
+{
+    prediction *p = &s->p;
+    const utf8_text *a = p->answers;
+    if (p->n_answers == 1) {
+        size_t i = option_of(s, a[0]);
+        if (i == N_OPTIONS) return err_set(e, ST_FORMAT, "%s: 'answer' is none of 'options'", where);
+        TRY(MEM_GROW(&p->answers, 2, e));
+        p->answers[p->n_answers++] = (utf8_text){letters[i], 1};
+    }
+    a = p->answers;
+    if (p->n_answers != 2 || a[1].n != 1 || a[1].s[0] < 'A' || a[1].s[0] > 'D')
+        return err_set(e, ST_FORMAT, "%s: 'answer': expected an option, or it and its letter", where);
+    s->answers = json_pack("[s%, s%]", a[0].s, a[0].n, a[1].s, a[1].n);
+    return s->answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+}
+
+/* ---- what the input says ---- */
+
+static size_t digits(const char *s)
+{
+    return strspn(s, "0123456789");
+}
+
+/* The first match of func_[0-9]+\(-?[0-9]+\): the call, and the part before its bracket. */
+static status read_function(infinitebench_sample *s, const char *input, const char *where, err *e)
+{
+    for (const char *f = input; (f = strstr(f, "func_")); f++) {
+        size_t name = strlen("func_"), n;
+        if (!(n = digits(f + name)) || f[name += n] != '(') continue;
+        size_t end = name + 1 + (f[name + 1] == '-');
+        if (!(n = digits(f + end)) || f[end += n] != ')') continue;
+        add_field(s, "{func}", f, name);
+        add_field(s, "{func_call}", f, end + 1);
+        return ST_OK;
+    }
+    return err_set(e, ST_FORMAT, "%s: 'input' has no call of a function like func_1(2)", where);
+}
+
+/* The text as UTF-8 behind `before` and in front of `after`. */
+static status put_between(char **out, const char *before, span s, const char *after, err *e)
+{
+    size_t n = strlen(before);
+    TRY(mem_alloc((void **)out, n + 4 * s.n + strlen(after) + 1, 1, "prompt", e));
+    memcpy(*out, before, n);
+    for (size_t i = 0; i < s.n; i++) n += (size_t)char_put(*out + n, s.c[i]);
+    memcpy(*out + n, after, strlen(after) + 1);
+    return ST_OK;
+}
+
+static status make_prefix(infinitebench_sample *s, const char *match, size_t n, err *e)
+{
+    static const char tail[] = " of";
+    text t, low = {0};
+    TRY(text_decode(&t, match, n, e));
+    status st = text_lower(&low, text_span(&t), e);
+    if (st == ST_OK)
+        st = put_between(&s->own, "What is ", (span){low.c, low.n - strlen(tail)}, " in the following list?", e);
+    if (st == ST_OK) add_field(s, "{prefix}", s->own, strlen(s->own));
+    text_free(&t);
+    text_free(&low);
+    return st;
+}
+
+/* From the first match of "The .+ of", which takes as much of its line as it can: where a line's first "The " has none,
+ * no other one of the line has. */
+static status read_prefix(infinitebench_sample *s, const char *input, const char *where, err *e)
+{
+    size_t line;
+    for (const char *f = input; (f = strstr(f, "The ")); f += line) {
+        line = strcspn(f, "\n");
+        for (size_t end = line; end >= strlen("The x of"); end--)
+            if (memcmp(f + end - 3, " of", 3) == 0) return make_prefix(s, f, end, e);
+    }
+    return err_set(e, ST_FORMAT, "%s: 'input' asks for nothing like \"The largest number of\"", where);
+}
+
+/* Characters 6 to 43 of the input, quotes included; only InfLLM's template asks for it. */
+static status read_key(infinitebench_sample *s, const infinitebench_prompts *p, const char *input, const char *where,
+                       err *e)
+{
+    enum { FIRST = 6, LAST = 43 };
+    size_t n = strlen(input), a = prompt_character_at(input, n, FIRST), b = prompt_character_at(input, n, LAST);
+    bool there = b < n && input[a] == '"' && input[b] == '"';
+    if (there) add_field(s, "{key}", input + a, b + 1 - a);
+    else if (strstr(p->template[s->task], "{key}"))
+        return err_set(e, ST_FORMAT, "%s: 'input' has no key in quotes at characters %d to %d", where, FIRST, LAST);
+    return ST_OK;
+}
+
+static status read_fields(infinitebench_sample *s, const infinitebench_prompts *p, const char *where, err *e)
+{
+    unsigned f = infinitebench_tasks[s->task].fields;
+    utf8_text input = {"", 0};
+    if (f & ~(unsigned)FIELD_OPTIONS) TRY(sample_text(&input, s->p.root, "input", where, e));
+    if (f & FIELD_INPUT) add_field(s, "{input}", input.s, input.n);
+    if (f & FIELD_QUESTION) add_field(s, "{question}", input.s, input.n);
+    if (f & FIELD_FUNCTION) TRY(read_function(s, input.s, where, e));
+    if (f & FIELD_PREFIX) TRY(read_prefix(s, input.s, where, e));
+    if (f & FIELD_KEY) TRY(read_key(s, p, input.s, where, e));
+    if (f & FIELD_OPTIONS) {
+        TRY(read_options(s, where, e));
+        return read_choice(s, where, e);
+    }
+    s->answers = json_incref(json_object_get(s->p.root, "answer"));
+    return ST_OK;
+}
+
+/* ---- a sample ---- */
+
+status infinitebench_sample_read(infinitebench_sample *s, const infinitebench_prompts *p, const line_reader *r,
+                                 const char *line, size_t n, size_t of_file, err *e)
+{
+    dataset_names names = infinitebench_names();
+    char where[128];
+    *s = (infinitebench_sample){.depth = -1};
+    snprintf(where, sizeof where, "%.90s line %zu", path_tail(r->name), r->number);
+    TRY(prediction_read_labels(&s->p, r, line, n, "context", "answer", e));
+    TRY(sample_dataset(&s->task, &names, s->p.root, of_file, where, e));
+    if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
+    size_t bytes = 0;
+    for (size_t i = 0; i < s->p.n_answers; i++) bytes += s->p.answers[i].n;
+    if (bytes == 0) return err_set(e, ST_FORMAT, "%s: 'answer': all of it is empty", where);
+    return read_fields(s, p, where, e);
+}
+
+void infinitebench_sample_free(infinitebench_sample *s)
+{
+    prediction_free(&s->p);
+    json_decref(s->answers);
+    mem_free(s->own);
+    *s = (infinitebench_sample){0};
+}
+
+void infinitebench_sample_forget(infinitebench_sample *s)
+{
+    json_object_del(s->p.root, "context");
+    s->p.text = (utf8_text){0};
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval infinitebench`: samples read or made, prompts in, predictions and their scores out, one line each. */
+#include "config.h"
+
+#include "eval/command.h"
+#include "eval/infinitebench/infinitebench_run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+
+/* SPARE_TOKENS: what cutting a prompt may add to it, whose seam is encoded anew. UNCUT: above every window. */
+enum { MADE_SAMPLES = 5, DEFAULT_LENGTH = 4096, OFFICIAL_LENGTH = 131072, SPARE_TOKENS = 32, UNCUT = 1 << 30 };
+
+/* ---- options ---- */
+
+/* The base model's prompts are never chats, unless one asks for it. */
+static status parse_prompts(infinitebench_run *r, const char *data_dir, err *e)
+{
+    const cli *c = r->ev->c;
+    const infinitebench_options *o = r->o;
+    infinitebench_set set = PROMPTS_OFFICIAL;
+    if (o->prompts) TRY(infinitebench_set_parse(&set, o->prompts, e));
+    r->infllm_rules = o->rules ? strcmp(o->rules, "infllm") == 0 : set == PROMPTS_INFLLM;
+    if (o->rules && !r->infllm_rules && strcmp(o->rules, "official") != 0)
+        return err_set(e, ST_USAGE, "--rules: '%.40s' is not one of: official infllm", o->rules);
+    if (set == PROMPTS_OFFICIAL && !c->wrap && !c->template_name) r->ev->prompter.wrap = WRAP_RAW;
+    r->ev->prompter.halves = true;
+    return infinitebench_prompts_open(&r->prompts, data_dir, set, e);
+}
+
+static status parse_tasks(infinitebench_run *r, err *e)
+{
+    const cli *c = r->ev->c;
+    const infinitebench_options *o = r->o;
+    const dataset_names names = infinitebench_names();
+    bool all = o->dataset && strcmp(o->dataset, "all") == 0, any = false;
+    if (o->dataset && !all) TRY(datasets_mark(r->wanted, &names, o->dataset, e));
+    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
+        const infinitebench_task *t = &infinitebench_tasks[i];
+        if (!o->dataset || all) r->wanted[i] = all || t->in_table;
+        r->made[i] = r->wanted[i] && t->generated && (!c->data || o->length);
+        any |= r->made[i];
+    }
+    if (o->length && !any)
+        return err_set(e, ST_USAGE,
+                       "--length: none of the tasks is made (passkey, number_string, "
+                       "kv_retrieval)");
+    return o->length ? cli_parse_sizes(&r->length, &r->n_length, o->length, "", "--length", e) : ST_OK;
+}
+
+/* ---- samples ---- */
+
+static const metric *metric_of(const infinitebench_run *r, size_t task)
+{
+    const infinitebench_task *t = &infinitebench_tasks[task];
+    return metric_find(r->infllm_rules ? t->infllm : t->name);
+}
+
+/* Takes the sample. */
+static status push(infinitebench_run *r, infinitebench_sample *s, err *e)
+{
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? 2 * r->cap : 64;
+        status st = MEM_GROW(&r->s, cap, e);
+        if (st != ST_OK) {
+            infinitebench_sample_free(s);
+            return st;
+        }
+        r->cap = cap;
+    }
+    r->s[r->n++] = *s;
+    return ST_OK;
+}
+
+/* Labels that cannot be scored are found before anything runs. */
+static status judge_labels(const infinitebench_run *r, const infinitebench_sample *s, const line_reader *lines, err *e)
+{
+    metric_case c = {{"", 0}, s->p.answers, s->p.n_answers, NULL, 0};
+    double score;
+    err inner = {0};
+    status st = metric_score(r->m, metric_of(r, s->task), &c, &score, &inner);
+    return st == ST_OK ? ST_OK : prediction_failed(lines, &inner, e);
+}
+
+/* Samples that --limit leaves out are not kept: official files are large. */
+static bool may_be_chosen(const infinitebench_run *r, const infinitebench_sample *s)
+{
+    const sample_source *from = &r->ev->source;
+    return from->limit == 0 || from->sampled || s->index < from->limit;
+}
+
+static status take_line(void *own, const line_reader *lines, const char *line, size_t n, size_t of_file, err *e)
+{
+    infinitebench_run *r = own;
+    infinitebench_sample s;
+    status st = infinitebench_sample_read(&s, &r->prompts, lines, line, n, of_file, e);
+    if (st == ST_OK) st = judge_labels(r, &s, lines, e);
+    if (st == ST_OK) s.index = r->count[s.task]++;
+    if (st == ST_OK && r->wanted[s.task] && !r->made[s.task] && may_be_chosen(r, &s)) return push(r, &s, e);
+    infinitebench_sample_free(&s);
+    return st;
+}
+
+static void drop_sample(void *sample)
+{
+    infinitebench_sample_free(sample);
+}
+
+/* Keeps the samples that --limit and --sample-seed ask for, in order. */
+static status choose(infinitebench_run *r, err *e)
+{
+    sample_key *key;
+    TRY(MEM_NEW(&key, r->n, e));
+    for (size_t i = 0; i < r->n; i++) key[i] = (sample_key){r->s[i].task, r->s[i].index};
+    status st = samples_keep(r->s, sizeof *r->s, &r->n, key, &r->ev->source, drop_sample, e);
+    mem_free(key);
+    return st;
+}
+
+static status read_samples(infinitebench_run *r, err *e)
+{
+    const cli *c = r->ev->c;
+    const infinitebench_options *o = r->o;
+    const dataset_names names = infinitebench_names();
+    bool of_files[INFINITEBENCH_TASKS], any = false, all_made = true;
+    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
+        of_files[i] = r->wanted[i] && !r->made[i];
+        any |= of_files[i];
+        all_made &= !of_files[i];
+    }
+    if (!(r->files = json_array())) return err_set(e, ST_NOMEM, "out of memory");
+    if (c->data && all_made) return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
+    if (!any && c->sampled) return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
+    if (!any) return ST_OK;
+    bool named = o->dataset && strcmp(o->dataset, "all") != 0;
+    sample_files files = {.names = &names,
+                          .datasets = named ? o->dataset : NULL,
+                          .wanted = of_files,
+                          .suffix = "",
+                          .files = r->files,
+                          .line = take_line,
+                          .own = r};
+    TRY(sample_files_read(&files, r->ev->source.data, e));
+    if (r->n == 0) return err_set(e, ST_USAGE, "--data: no samples of the tasks");
+    return choose(r, e);
+}
+
+/* ---- samples that are made ---- */
+
+static status make_one(infinitebench_run *r, size_t task, size_t length, int64_t number, int64_t count, err *e)
+{
+    infinitebench_sample s;
+    infinitebench_place at = {task, r->ev->c->seed, r->length[length], number, count};
+    prompter how = r->ev->prompter;
+    how.max_length = UNCUT;
+    if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+    TRY(infinitebench_sample_make(&s, &r->prompts, &how, &at, e));
+    s.index = (int64_t)length * count + number;
+    return push(r, &s, e);
+}
+
+static int by_task(const void *a, const void *b)
+{
+    const infinitebench_sample *x = a, *y = b;
+    if (x->task != y->task) return x->task < y->task ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Where --length is not given, prompts fill the window of --ctx, else at most 4k of the model's. */
+static status settle_lengths(infinitebench_run *r, err *e)
+{
+    const evaluation *ev = r->ev;
+    if (!r->length) {
+        TRY(MEM_NEW(&r->length, 1, e));
+        r->length[0] = ev->c->ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
+        r->n_length = 1;
+    }
+    for (size_t i = 0; i < r->n_length; i++) {
+        if (r->length[i] > ev->window)
+            return err_set(e, ST_USAGE, "--length %lld: the window has %lld tokens (--ctx N)", (long long)r->length[i],
+                           (long long)ev->window);
+        for (size_t k = 0; k < i; k++)
+            if (r->length[k] == r->length[i])
+                return err_set(e, ST_USAGE, "--length: %lld is there twice", (long long)r->length[i]);
+    }
+    return ST_OK;
+}
+
+static int64_t made_count(const infinitebench_run *r)
+{
+    return r->ev->c->limit ? r->ev->c->limit : MADE_SAMPLES;
+}
+
+static status make_samples(infinitebench_run *r, err *e)
+{
+    int64_t count = made_count(r), n_tasks = 0, done = 0;
+    status st = ST_OK;
+    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++) n_tasks += r->made[t];
+    if (n_tasks == 0) return ST_OK;
+    TRY(settle_lengths(r, e));
+    progress *bar = progress_start(r->ev->c, "making samples");
+    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++)
+        for (size_t i = 0; r->made[t] && i < r->n_length; i++)
+            for (int64_t k = 0; k < count && st == ST_OK; k++) {
+                st = make_one(r, t, i, k, count, e);
+                progress_set(bar, ++done, n_tasks * (int64_t)r->n_length * count);
+            }
+    progress_end(bar);
+    if (st == ST_OK) qsort(r->s, r->n, sizeof *r->s, by_task);
+    return st;
+}
+
+/* ---- prompts, answers ---- */
+
+/* The official answers may be longer than a small window. */
+static size_t new_tokens(const infinitebench_run *r, size_t task, int64_t window)
+{
+    int64_t n = r->prompts.n_new[task];
+    return (size_t)(n < window / 2 ? n : window / 2);
+}
+
+/* Does the task have samples, or will it? */
+static bool has_task(const infinitebench_run *r, size_t task)
+{
+    bool there = r->made[task];
+    for (size_t i = 0; i < r->n; i++) there |= r->s[i].task == task;
+    return there;
+}
+
+/* Tokens of a task's prompts without --max-length: at most those that the official code keeps, which InfLLM keeps all;
+ * below 2: the window is too small. */
+static int64_t longest_prompt(const infinitebench_run *r, size_t task, int64_t window)
+{
+    int64_t left = window - (int64_t)new_tokens(r, task, window) - (int64_t)r->n_wrap - SPARE_TOKENS;
+    return r->prompts.set != PROMPTS_INFLLM && left > OFFICIAL_LENGTH ? OFFICIAL_LENGTH : left;
+}
+
+/* The tokens of a chat of one letter. */
+static status count_wrap(infinitebench_run *r, err *e)
+{
+    prompter how = r->ev->prompter;
+    prompt_tokens t = {0};
+    prompt_text text = {mem_strdup("x"), 1};
+    if (!text.s) return err_set(e, ST_NOMEM, "out of memory");
+    how.max_length = UNCUT;
+    status st = prompter_wrap(&t, &how, true, &text, e);
+    if (st == ST_OK) st = prompter_encode(&t, &how, true, &text, text.n, e);
+    r->n_wrap = t.head.n;
+    prompt_tokens_free(&t);
+    mem_free(text.s);
+    return st;
+}
+
+/* The longest of all; each task has its own. */
+static status max_length(size_t *out, const evaluation *ev, err *e)
+{
+    infinitebench_run *r = ev->own;
+    int64_t most = 0;
+    TRY(count_wrap(r, e));
+    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++) {
+        int64_t n = has_task(r, t) ? longest_prompt(r, t, ev->window) : 0;
+        if (n > most) most = n;
+        if (n != 0 && n < 2)
+            return err_set(e, ST_USAGE, "--ctx: a window of %lld tokens leaves no room for %s", (long long)ev->window,
+                           infinitebench_tasks[t].name);
+    }
+    *out = (size_t)most;
+    return ST_OK;
+}
+
+/* Samples that are made fit; others are cut. */
+static prompter prompter_of(const infinitebench_run *r, const infinitebench_sample *s)
+{
+    prompter p = r->ev->prompter;
+    if (s->length) p.max_length = UNCUT;
+    else if (!r->ev->c->max_length) p.max_length = (size_t)longest_prompt(r, s->task, r->ev->window);
+    return p;
+}
+
+static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
+{
+    infinitebench_run *r = own;
+    infinitebench_sample *s = &r->s[i];
+    prompter how = prompter_of(r, s);
+    out->dataset = infinitebench_tasks[s->task].name;
+    out->index = s->index;
+    out->stop = &ev->eos;
+    out->n_new = new_tokens(r, s->task, ev->window);
+    TRY(infinitebench_prompt_make(&out->tokens, &r->prompts, &how, s, e));
+    infinitebench_sample_forget(s);
+    return ST_OK;
+}
+
+static json_t *config(const void *own)
+{
+    const infinitebench_run *r = own;
+    json_t *counts = json_object(), *lengths = report_sizes(r->length, r->n_length);
+    for (size_t i = 0; i < r->n; i++) {
+        const char *name = infinitebench_tasks[r->s[i].task].name;
+        json_int_t n = json_integer_value(json_object_get(counts, name));
+        json_object_set_new(counts, name, json_integer(n + 1));
+    }
+    return json_pack("{s:I, s:s, s:s, s:o, s:o}", "window", (json_int_t)r->ev->window, "prompts",
+                     infinitebench_set_name(r->prompts.set), "rules", r->infllm_rules ? "infllm" : "official",
+                     "lengths", lengths, "samples", counts);
+}
+
+static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
+{
+    (void)ev;
+    const infinitebench_run *r = own;
+    const infinitebench_sample *s = &r->s[i];
+    metric_case c = {answer, s->p.answers, s->p.n_answers, NULL, 0};
+    double score;
+    TRY(metric_score(r->m, metric_of(r, s->task), &c, &score, e));
+    *members = json_pack("{s:O*, s:s%, s:O, s:f}", "id", json_object_get(s->p.root, "id"), "prediction", answer.s,
+                         answer.n, "answers", s->answers, "score", score);
+    if (metrics_undecided(r->m)) json_object_set_new(*members, "undecided", json_true());
+    if (s->length == 0) return ST_OK;
+    json_object_set_new(*members, "length", json_integer((json_int_t)s->length));
+    json_object_set_new(*members, "depth", json_real(s->depth));
+    return ST_OK;
+}
+
+static const char *const tables[] = {
+    "infinitebench/official_prompts.json", "infinitebench/official_max_new_tokens.json",
+    "infinitebench/infllm_dataset2prompt.json", "infinitebench/infllm_dataset2maxlen.json", NULL};
+
+/* ---- the command ---- */
+
+static void say_shortened(const infinitebench_run *r)
+{
+    int64_t window = r->ev->window;
+    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++)
+        if (has_task(r, t) && new_tokens(r, t, window) < (size_t)r->prompts.n_new[t] && !r->ev->c->quiet)
+            fprintf(stderr, "%s: answers of at most %zu tokens, not %d: the window has %lld\n",
+                    infinitebench_tasks[t].name, new_tokens(r, t, window), r->prompts.n_new[t], (long long)window);
+}
+
+static status load(void *own, evaluation *ev, err *e)
+{
+    infinitebench_run *r = own;
+    r->o = ev->c->own;
+    r->ev = ev;
+    TRY(metrics_open(&r->m, ev->data_dir, e));
+    TRY(parse_prompts(r, ev->data_dir, e));
+    TRY(parse_tasks(r, e));
+    TRY(read_samples(r, e));
+    ev->files = r->files;
+    return ST_OK;
+}
+
+static status ready(void *own, evaluation *ev, err *e)
+{
+    infinitebench_run *r = own;
+    TRY(make_samples(r, e));
+    say_shortened(r);
+    ev->n_samples = r->n;
+    return ST_OK;
+}
+
+static void free_run(void *own)
+{
+    infinitebench_run *r = own;
+    for (size_t i = 0; i < r->n; i++) infinitebench_sample_free(&r->s[i]);
+    mem_free(r->s);
+    mem_free(r->length);
+    json_decref(r->files);
+    infinitebench_prompts_close(&r->prompts);
+    metrics_destroy(r->m);
+}
+
+static const evaluation_kind evaluation_of_infinitebench = {.name = "infinitebench",
+                                                            .size = sizeof(infinitebench_run),
+                                                            .own_samples = "infinitebench/samples.jsonl",
+                                                            .tables = tables,
+                                                            .joined = true,
+                                                            .load = load,
+                                                            .ready = ready,
+                                                            .max_length = max_length,
+                                                            .item = make_item,
+                                                            .config = config,
+                                                            .judge = judge,
+                                                            .report = infinitebench_report,
+                                                            .free = free_run};
+
+static const cli_option options[] = {
+    {.name = "dataset",
+     .arg = "NAME,...",
+     AT_OWN(infinitebench_options, dataset),
+     .help = "only these tasks, or all (default: the six of ActQKV's table)"},
+    {.name = "prompts",
+     .arg = "official|chat|infllm",
+     AT_OWN(infinitebench_options, prompts),
+     .help = "the base model's prompts (default), the chat model's, or InfLLM's with the last token decoded"},
+    {.name = "rules",
+     .arg = "official|infllm",
+     AT_OWN(infinitebench_options, rules),
+     .help = "who judges En.MC and Code.Debug (default: as the prompts)"},
+    {.name = "length",
+     .arg = "N,...",
+     AT_OWN(infinitebench_options, length),
+     .help = "make the retrieval tasks with prompts of N tokens (default without --data: --ctx, else at most 4k)"},
+    {0}};
+
+const command infinitebench_command = {.name = "eval infinitebench",
+                                       .args = "",
+                                       .summary = "InfiniteBench: retrieval at any length, and tasks of its data",
+                                       .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,
+                                       .own = options,
+                                       .own_size = sizeof(infinitebench_options),
+                                       .compares = true,
+                                       .evaluation = &evaluation_of_infinitebench};

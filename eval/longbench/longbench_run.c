@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval longbench`: prompts in, predictions and their scores out, one line each. */
+#include "config.h"
+
+#include "eval/longbench/longbench_run.h"
+
+#include "kernels/base/mem.h"
+
+static status max_length(size_t *out, const evaluation *ev, err *e)
+{
+    return longbench_max_length(out, ev->window, e);
+}
+
+static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
+{
+    longbench_run *r = own;
+    longbench_sample *s = &r->data.s[i];
+    out->dataset = s->d->name;
+    out->index = s->index;
+    out->stop = &r->stops[s->d - r->t.d];
+    out->n_new = (size_t)s->d->max_new_tokens;
+    out->not_first = s->d->newline_stops;
+    TRY(longbench_prompt_make(&out->tokens, &ev->prompter, s->d, s->p.text, s->input, e));
+    longbench_sample_forget(s);
+    return ST_OK;
+}
+
+/* How many samples of each dataset. */
+static json_t *counts_json(const longbench_run *r)
+{
+    json_t *o = json_object();
+    for (size_t i = 0; i < r->data.n; i++) {
+        const char *name = r->data.s[i].d->name;
+        json_int_t n = json_integer_value(json_object_get(o, name));
+        json_object_set_new(o, name, json_integer(n + 1));
+    }
+    return o;
+}
+
+static json_t *config(const void *own)
+{
+    const longbench_run *r = own;
+    return json_pack("{s:b, s:s, s:o}", "longbench_e", r->o->by_length, "protocol",
+                     r->ev->prompter.decode ? "decode" : "prefill", "samples", counts_json(r));
+}
+
+/* The official code scores a file with the classes of its last line. */
+static const prediction *last_of_dataset(const longbench_run *r, size_t i)
+{
+    while (i + 1 < r->data.n && r->data.s[i + 1].d == r->data.s[i].d) i++;
+    return &r->data.s[i].p;
+}
+
+static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
+{
+    (void)ev;
+    const longbench_run *r = own;
+    const longbench_sample *s = &r->data.s[i];
+    const prediction *last = last_of_dataset(r, i);
+    metric_case c = {answer, s->p.answers, s->p.n_answers, last->classes, last->n_classes};
+    double score;
+    TRY(longbench_score(r->m, s->d, c, &score, e));
+    *members = json_pack("{s:s, s:s%, s:O, s:f, s:I}", "id", s->id, "prediction", answer.s, answer.n, "answers",
+                         json_object_get(s->p.root, "answers"), "score", score, "length", (json_int_t)s->p.length);
+    return ST_OK;
+}
+
+static const char *const tables[] = {"longbench/datasets.json", "longbench/prompts.json", "jieba/dict.txt",
+                                     "jieba/hmm.tsv", NULL};
+
+/* ---- steps ---- */
+
+static status load(void *own, evaluation *ev, err *e)
+{
+    longbench_run *r = own;
+    r->o = ev->c->own;
+    r->ev = ev;
+    TRY(metrics_open(&r->m, ev->data_dir, e));
+    TRY(longbench_open(&r->t, ev->data_dir, e));
+    longbench_source s = {ev->source, r->o->dataset, r->o->by_length};
+    TRY(longbench_data_read(&r->data, &r->t, &s, e));
+    ev->files = r->data.files;
+    ev->n_samples = r->data.n;
+    return ST_OK;
+}
+
+static status find_stops(void *own, evaluation *ev, err *e)
+{
+    longbench_run *r = own;
+    TRY(MEM_NEW(&r->stops, r->t.n, e));
+    for (size_t i = 0; i < r->t.n; i++) TRY(longbench_stops(&r->stops[i], ev->g.tok, &r->t.d[i], e));
+    return ST_OK;
+}
+
+static void free_run(void *own)
+{
+    longbench_run *r = own;
+    for (size_t i = 0; r->stops && i < r->t.n; i++) token_list_free(&r->stops[i]);
+    mem_free(r->stops);
+    longbench_data_free(&r->data);
+    longbench_close(&r->t);
+    metrics_destroy(r->m);
+}
+
+const evaluation_kind longbench_evaluation = {.name = "longbench",
+                                              .size = sizeof(longbench_run),
+                                              .own_samples = "longbench/samples.jsonl",
+                                              .tables = tables,
+                                              .load = load,
+                                              .ready = find_stops,
+                                              .max_length = max_length,
+                                              .item = make_item,
+                                              .config = config,
+                                              .judge = judge,
+                                              .report = longbench_report,
+                                              .free = free_run};

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* Running LongBench: what a run has in hand, and its report. */
+#ifndef EVAL_LONGBENCH_RUN_H
+#define EVAL_LONGBENCH_RUN_H
+
+#include "eval/evaluation.h"
+#include "eval/longbench/longbench_data.h"
+#include "eval/longbench/longbench_prompt.h"
+
+typedef struct {
+    const char *dataset, *score;
+    bool by_length; /* -E */
+} longbench_options;
+
+typedef struct {
+    const longbench_options *o;
+    const evaluation *ev; /* an item for each sample */
+    longbench_table t;
+    longbench_data data;
+    token_list *stops; /* [t.n] */
+    metrics *m;
+} longbench_run;
+
+/* The table of datasets and strategies on standard output, and --json. */
+status longbench_report(void *run, evaluation *ev, err *e);
+
+/* `eval longbench` without --score. */
+extern const evaluation_kind longbench_evaluation;
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+/* LongBench v2: questions with four choices on long documents. Source: evals.md 7; THUDM/LongBench pred.py and
+ * result.py of its second version. */
+#ifndef EVAL_LONGBENCH2_H
+#define EVAL_LONGBENCH2_H
+
+#include "eval/prompter.h"
+#include "eval/samples.h"
+
+enum { LONGBENCH2_CHOICES = 4 };
+
+/* ---- samples ---- */
+
+typedef struct {
+    int64_t index; /* from 0, in the order of the data */
+    json_t *root;  /* holds the texts */
+    utf8_text context, question, choice[LONGBENCH2_CHOICES];
+    const char *id, *difficulty, *length; /* easy or hard; short, medium or long */
+    char answer;                          /* A to D */
+} longbench2_sample;
+
+typedef struct {
+    longbench2_sample *s; /* by index */
+    size_t n, cap;
+    json_t *files; /* [{"name", "sha256"}] */
+} longbench2_data;
+
+/* Files are JSON lines or one array of objects, as data.json is published; of a folder data.json or data.jsonl is read.
+ * Errors: ST_FORMAT naming file, line or record, and field; ST_USAGE; ST_IO. longbench2_data_free also after an error.
+ */
+status longbench2_data_read(longbench2_data *out, const sample_source *s, err *e);
+/* Adds the samples of one file's text. */
+status longbench2_data_add(longbench2_data *out, const char *name, const char *text, size_t n, err *e);
+void longbench2_data_free(longbench2_data *d);
+/* Frees the context, which is large; it is empty then. */
+void longbench2_sample_forget(longbench2_sample *s);
+
+/* ---- prompts ---- */
+
+typedef enum {
+    LONGBENCH2_0SHOT,
+    LONGBENCH2_NO_CONTEXT,
+    LONGBENCH2_COT,        /* first pass: reasoning */
+    LONGBENCH2_COT_ANSWER, /* second pass: the answer that follows from it */
+    LONGBENCH2_PROMPTS
+} longbench2_prompt;
+
+typedef struct {
+    prompt_text text[LONGBENCH2_PROMPTS];
+} longbench2_templates;
+
+const char *longbench2_prompt_name(longbench2_prompt p); /* "0shot" */
+/* Reads longbench2/NAME.txt of the folder of evaluation data. longbench2_templates_free also after an error. */
+status longbench2_templates_read(longbench2_templates *t, const char *data_dir, err *e);
+void longbench2_templates_free(longbench2_templates *t);
+
+/* str.replace: every occurrence of the marker, which is not empty; what a value says is not looked at again. */
+status longbench2_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e);
+
+/* The filled template. Every text is stripped as by str.strip; markers are replaced one after the other, so that a
+ * later one inside of an earlier one's value is replaced too. reasoning: of the first pass, for the second. */
+status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbench2_prompt p, const longbench2_sample *s,
+                       utf8_text reasoning, err *e);
+
+/* ---- answers ---- */
+
+/* The letter that an output chooses: of the first "The correct answer is (X)", else of the first "The correct answer is
+ * X", asterisks left out; 0: none. */
+char longbench2_choice(utf8_text output);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* LongBench v2's prompts, and the choice that an output makes. */
+#include "config.h"
+
+#include "eval/longbench2/longbench2.h"
+
+#include <string.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "tokenizer/chars.h"
+
+enum { MAX_TEMPLATE_BYTES = 1 << 20 };
+
+/* ---- templates ---- */
+
+static const char *const names[LONGBENCH2_PROMPTS] = {"0shot", "0shot_no_context", "0shot_cot", "0shot_cot_ans"};
+
+const char *longbench2_prompt_name(longbench2_prompt p)
+{
+    return names[p];
+}
+
+status longbench2_templates_read(longbench2_templates *t, const char *data_dir, err *e)
+{
+    *t = (longbench2_templates){0};
+    for (size_t i = 0; i < LONGBENCH2_PROMPTS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "longbench2/%s.txt", names[i]);
+        char *path = path_join(data_dir, name);
+        if (!path) return err_set(e, ST_NOMEM, "out of memory");
+        status st = file_read(&t->text[i].s, &t->text[i].n, path, MAX_TEMPLATE_BYTES, e);
+        mem_free(path);
+        if (st != ST_OK) return st;
+    }
+    return ST_OK;
+}
+
+void longbench2_templates_free(longbench2_templates *t)
+{
+    for (size_t i = 0; i < LONGBENCH2_PROMPTS; i++) mem_free(t->text[i].s);
+    *t = (longbench2_templates){0};
+}
+
+/* ---- filling ---- */
+
+/* Writes to out where it is not NULL; the bytes that this takes. */
+static size_t replaced(char *out, const prompt_text *in, utf8_text marker, utf8_text value)
+{
+    size_t len = 0, at = 0;
+    while (at < in->n) {
+        const char *next = memmem(in->s + at, in->n - at, marker.s, marker.n);
+        size_t plain = (next ? (size_t)(next - in->s) : in->n) - at;
+        if (out) memcpy(out + len, in->s + at, plain);
+        if (out && next && value.n) memcpy(out + len + plain, value.s, value.n);
+        len += plain + (next ? value.n : 0);
+        at += plain + (next ? marker.n : 0);
+    }
+    return len;
+}
+
+status longbench2_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e)
+{
+    prompt_text out = {.n = replaced(NULL, text, marker, value)};
+    TRY(mem_alloc((void **)&out.s, out.n + 1, 1, "prompt", e));
+    replaced(out.s, text, marker, value);
+    mem_free(text->s);
+    *text = out;
+    return ST_OK;
+}
+
+static utf8_text strip(utf8_text s)
+{
+    trim_python(&s.s, &s.n);
+    return s;
+}
+
+static status replace_all(prompt_text *text, const longbench2_sample *s, utf8_text reasoning, err *e)
+{
+    const struct {
+        const char *marker;
+        utf8_text value;
+    } fields[] = {{"$DOC$", s->context},   {"$Q$", s->question},    {"$C_A$", s->choice[0]}, {"$C_B$", s->choice[1]},
+                  {"$C_C$", s->choice[2]}, {"$C_D$", s->choice[3]}, {"$COT$", reasoning}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        utf8_text marker = {fields[i].marker, strlen(fields[i].marker)};
+        TRY(longbench2_replace(text, marker, strip(fields[i].value), e));
+    }
+    return ST_OK;
+}
+
+status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbench2_prompt p, const longbench2_sample *s,
+                       utf8_text reasoning, err *e)
+{
+    const prompt_text *template = &t->text[p];
+    *out = (prompt_text){.n = template->n};
+    TRY(mem_alloc((void **)&out->s, template->n + 1, 1, "prompt", e));
+    memcpy(out->s, template->s, template->n);
+    status st = replace_all(out, s, reasoning, e);
+    if (st == ST_OK) return ST_OK;
+    mem_free(out->s);
+    *out = (prompt_text){0};
+    return st;
+}
+
+/* ---- answers ---- */
+
+/* The next byte that is no asterisk; false at the end. */
+static bool next_letter(utf8_text s, size_t *at, char *c)
+{
+    while (*at < s.n && s.s[*at] == '*') ++*at;
+    if (*at == s.n) return false;
+    *c = s.s[(*at)++];
+    return true;
+}
+
+/* The letter where `before`, a letter of a choice and `after` stand at s[at], 0: they do not. */
+static char choice_at(utf8_text s, size_t at, const char *before, const char *after)
+{
+    char c, letter;
+    for (; *before; before++)
+        if (!next_letter(s, &at, &c) || c != *before) return 0;
+    if (!next_letter(s, &at, &letter) || letter < 'A' || letter >= 'A' + LONGBENCH2_CHOICES) return 0;
+    for (; *after; after++)
+        if (!next_letter(s, &at, &c) || c != *after) return 0;
+    return letter;
+}
+
+static char first_choice(utf8_text s, const char *before, const char *after)
+{
+    char letter = 0;
+    for (size_t at = 0; at < s.n && !letter; at++) letter = choice_at(s, at, before, after);
+    return letter;
+}
+
+char longbench2_choice(utf8_text output)
+{
+    char letter = first_choice(output, "The correct answer is (", ")");
+    return letter ? letter : first_choice(output, "The correct answer is ", "");
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval pg19`: perplexity against length on books. Source: evals.md 5. */
+#ifndef EVAL_PG19_H
+#define EVAL_PG19_H
+
+#include "eval/lineup.h"
+#include "eval/results.h"
+#include "kernels/base/sha256.h"
+
+typedef struct {
+    char *name, *title; /* "28988.txt" or "test.jsonl:3"; title: the name without its ending unless the data says one */
+    char *text;         /* NULL once it is in tokens */
+    size_t n;
+    char sha256[SHA256_HEX]; /* of the text */
+    token_list ids;
+} pg19_book;
+
+typedef struct {
+    pg19_book *book;
+    size_t n, cap;
+} pg19_books;
+
+/* The first `limit` books of files and folders, separated by commas: a file is a text, or where its name ends in
+ * .jsonl lines {"text": ...} with maybe "short_book_title"; a folder's files come in the order of their names as
+ * strings. Texts are taken as they are and must be UTF-8. Errors: ST_IO, ST_USAGE, ST_FORMAT naming file and line.
+ * pg19_books_free also after an error. */
+status pg19_read(pg19_books *out, const char *data, size_t limit, err *e);
+void pg19_books_free(pg19_books *b);
+
+/* How far they may be apart: float32 sums in another order; a vendor's GEMM rounds activations to bf16. */
+#define PG19_LIMIT_BUILTIN 1e-4
+#define PG19_LIMIT         1e-3
+
+typedef enum { PG19_DECODE, PG19_WINDOW, PG19_TRUNCATE } pg19_protocol;
+extern const char *const pg19_protocols[]; /* their names */
+
+typedef struct {
+    const char *stride, *tokens;
+} pg19_options;
+
+typedef struct {
+    const cli *c;
+    const pg19_options *o;
+    engine g;
+    lineup rows;
+    pg19_books books;
+    pg19_protocol protocol;
+    int64_t *length; /* decode: one, tokens fed; else the windows' lengths */
+    size_t n_lengths;
+    int64_t stride, tokens; /* of windows; most tokens of a book, 0: all */
+    double tolerance;       /* most relative difference of the perplexities of decode path and chunked pass */
+    results *out;
+    progress *bar;
+    int64_t done, total; /* tokens, for the bar */
+} pg19_run;
+
+/* The result of a row for a book at a length; NULL: there is none. */
+const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length);
+/* {"book", "attn", "budget", "length"}: its identity. */
+json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length);
+
+/* Computes what is missing for a book and adds it to the results. */
+status pg19_decode_book(pg19_run *r, size_t book, err *e);
+status pg19_window_book(pg19_run *r, size_t book, err *e);
+/* Tokens that a book takes of the bar, for all rows without a result. */
+int64_t pg19_work(const pg19_run *r, size_t book);
+
+/* Tables on standard output, --csv and --json; then the error where a decode path and its chunked pass disagree. */
+status pg19_report(const pg19_run *r, err *e);
+
+#endif

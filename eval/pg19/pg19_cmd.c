@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval pg19`: options, books, results. */
+#include "config.h"
+
+#include <string.h>
+
+#include "eval/command.h"
+#include "eval/pg19/pg19.h"
+#include "eval/provenance.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+enum { DEFAULT_LENGTH = 4096, DEFAULT_STRIDE = 256, DEFAULT_BOOKS = 1 };
+const char *const pg19_protocols[] = {"decode", "window", "truncate"};
+
+/* ---- options ---- */
+
+/* Refuses options of another protocol, which would have no effect. */
+static status check_options(const pg19_run *r, err *e)
+{
+    const cli *c = r->c;
+    const char *name = pg19_protocols[r->protocol];
+    if (r->protocol == PG19_DECODE && (c->max_length || r->o->tokens))
+        return err_set(e, ST_USAGE, "%s: --protocol decode takes its length from --ctx N",
+                       c->max_length ? "--max-length" : "--tokens");
+    if (r->protocol != PG19_DECODE && c->ctx)
+        return err_set(e, ST_USAGE, "--ctx: --protocol %s takes its length from --max-length N", name);
+    if (r->protocol != PG19_WINDOW && r->o->stride)
+        return err_set(e, ST_USAGE, "--stride: --protocol %s has none", name);
+    return ST_OK;
+}
+
+static status parse_protocol(pg19_run *r, err *e)
+{
+    const char *text = r->c->protocol ? r->c->protocol : pg19_protocols[PG19_DECODE];
+    for (pg19_protocol p = PG19_DECODE; p <= PG19_TRUNCATE; p++) {
+        if (strcmp(text, pg19_protocols[p]) != 0) continue;
+        r->protocol = p;
+        return check_options(r, e);
+    }
+    return err_set(e, ST_USAGE, "--protocol: unknown protocol '%.40s' (decode, window, truncate)", text);
+}
+
+static status parse_lengths(pg19_run *r, err *e)
+{
+    const cli *c = r->c;
+    bool decode = r->protocol == PG19_DECODE;
+    const char *option = decode ? "--ctx" : "--max-length", *text = decode ? c->ctx : c->max_length;
+    TRY(cli_parse_sizes(&r->length, &r->n_lengths, text, "0", option, e));
+    if (decode && r->n_lengths > 1)
+        return err_set(e, ST_USAGE, "--ctx: one length is needed, the curve shows all below it");
+    r->stride = r->protocol == PG19_WINDOW ? DEFAULT_STRIDE : 0;
+    if (r->o->stride) TRY(cli_parse_size(&r->stride, r->o->stride, "--stride", e));
+    if (r->o->tokens) TRY(cli_parse_size(&r->tokens, r->o->tokens, "--tokens", e));
+    if (r->o->stride && r->stride < 1) return err_set(e, ST_USAGE, "--stride %s: at least 1 is needed", r->o->stride);
+    if (r->o->tokens && r->tokens < 2) return err_set(e, ST_USAGE, "--tokens %s: at least 2 are needed", r->o->tokens);
+    for (size_t i = 0; text && i < r->n_lengths; i++)
+        if (r->length[i] < (decode ? 1 : 2))
+            return err_set(e, ST_USAGE, "%s %lld: at least %d token%s needed", option, (long long)r->length[i],
+                           decode ? 1 : 2, decode ? " is" : "s are");
+    return ST_OK;
+}
+
+static status read_books(pg19_run *r, err *e)
+{
+    const cli *c = r->c;
+    const char *dir;
+    size_t limit = c->limit ? (size_t)c->limit : DEFAULT_BOOKS;
+    if (c->data) return pg19_read(&r->books, c->data, limit, e);
+    TRY(cli_data_dir(&dir, e));
+    char *own = path_join(dir, "pg19");
+    status st = own ? pg19_read(&r->books, own, limit, e) : err_set(e, ST_NOMEM, "out of memory");
+    mem_free(own);
+    return st;
+}
+
+/* Default lengths, and checks that depend on the model. */
+static status finish_lengths(pg19_run *r, err *e)
+{
+    const cli *c = r->c;
+    const model *m = r->g.m;
+    int64_t most = m->config.max_positions, def = most < DEFAULT_LENGTH ? most : DEFAULT_LENGTH;
+    bool bos = tokenizer_bos(r->g.tok) >= 0, decode = r->protocol == PG19_DECODE;
+    if (!c->ctx && !c->max_length) r->length[0] = def;
+    for (size_t i = 0; i < r->n_lengths; i++) {
+        for (size_t k = 0; k < i; k++)
+            if (r->length[k] == r->length[i])
+                return err_set(e, ST_USAGE, "--max-length: %lld is there twice", (long long)r->length[i]);
+        cli_warn_length(c, m, decode ? "--ctx" : "--max-length", r->length[i]);
+        if (r->stride > r->length[i] - bos)
+            return err_set(e, ST_USAGE, "--stride %lld: windows of %lld tokens%s would leave gaps in the text",
+                           (long long)r->stride, (long long)r->length[i], bos ? ", one of them BOS," : "");
+    }
+    return ST_OK;
+}
+
+/* ---- books in tokens ---- */
+
+/* As the reference tokenizes a text: with BOS where it puts one; for windows without. */
+static status tokenize(pg19_run *r, size_t i, err *e)
+{
+    pg19_book *b = &r->books.book[i];
+    unsigned flags = TOKENIZE_SPECIAL;
+    if (r->protocol == PG19_DECODE && tokenizer_adds_bos(r->g.tok)) flags |= TOKENIZE_BOS;
+    TRY(tokenizer_encode(r->g.tok, b->text, b->n, flags, &b->ids, e));
+    mem_free(b->text);
+    b->text = NULL;
+    bool before = r->protocol != PG19_DECODE && tokenizer_bos(r->g.tok) >= 0; /* BOS of a window */
+    if (b->ids.n + before >= 2) return ST_OK;
+    return err_set(e, ST_FORMAT, "%.100s: the text is too short: no token follows another one", b->name);
+}
+
+static status tokenize_all(pg19_run *r, err *e)
+{
+    r->bar = progress_start(r->c, "tokenizing books");
+    status st = ST_OK;
+    for (size_t i = 0; i < r->books.n && st == ST_OK; i++) {
+        st = tokenize(r, i, e);
+        progress_set(r->bar, (int64_t)i + 1, (int64_t)r->books.n);
+        if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    progress_end(r->bar);
+    r->bar = NULL;
+    return st;
+}
+
+/* Tokens of the longest session. */
+static int64_t session_tokens(const pg19_run *r)
+{
+    int64_t most = 1;
+    for (size_t i = 0; i < r->n_lengths; i++)
+        if (r->length[i] > most) most = r->length[i];
+    if (r->protocol != PG19_DECODE) return most;
+    size_t longest = 0;
+    for (size_t i = 0; i < r->books.n; i++)
+        if (r->books.book[i].ids.n > longest) longest = r->books.book[i].ids.n;
+    return (int64_t)longest - 1 < most ? (int64_t)longest - 1 : most;
+}
+
+/* ---- results ---- */
+
+static const char *const identity[] = {"book", "attn", "budget", "length", NULL};
+
+json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length)
+{
+    const attn_spec *spec = &r->rows.run[row].spec;
+    return json_pack("{s:I, s:s, s:o, s:I}", "book", (json_int_t)book, "attn", spec->text, "budget",
+                     lineup_budget_json(spec), "length", (json_int_t)length);
+}
+
+const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length)
+{
+    json_t *like = pg19_identity(r, row, book, length);
+    const json_t *found = like ? results_find(r->out, like) : NULL;
+    json_decref(like);
+    return found;
+}
+
+static json_t *books_json(const pg19_run *r)
+{
+    json_t *list = json_array();
+    bool bad = false;
+    for (size_t i = 0; i < r->books.n; i++) {
+        const pg19_book *b = &r->books.book[i];
+        bad |= json_array_append_new(
+                   list, json_pack("{s:s, s:s, s:s}", "name", b->name, "title", b->title, "sha256", b->sha256)) != 0;
+    }
+    if (!bad) return list;
+    json_decref(list);
+    return NULL;
+}
+
+static status open_results(pg19_run *r, err *e)
+{
+    json_t *own =
+        json_pack("{s:s, s:o, s:o, s:o, s:o}", "protocol", pg19_protocols[r->protocol], "lengths",
+                  report_sizes(r->length, r->n_lengths), "stride", r->stride ? json_integer(r->stride) : json_null(),
+                  "tokens", r->tokens ? json_integer(r->tokens) : json_null(), "data", books_json(r));
+    return provenance_open(&r->out, r->c, &r->g, &r->rows, own, identity, e);
+}
+
+static status run_books(pg19_run *r, err *e)
+{
+    status st = ST_OK;
+    for (size_t i = 0; i < r->books.n; i++) r->total += pg19_work(r, i);
+    r->bar = progress_start(r->c, "pg19: tokens");
+    for (size_t i = 0; i < r->books.n && st == ST_OK; i++)
+        st = r->protocol == PG19_DECODE ? pg19_decode_book(r, i, e) : pg19_window_book(r, i, e);
+    progress_end(r->bar);
+    r->bar = NULL;
+    if (st != ST_OK && r->c->output && !r->c->quiet)
+        fprintf(stderr, "%s: %zu results; the same command goes on from there\n", path_tail(r->c->output),
+                results_count(r->out));
+    return st;
+}
+
+/* ---- the command ---- */
+
+static status evaluate(pg19_run *r, err *e)
+{
+    bool builtin = r->c->gemm && strcmp(r->c->gemm, "builtin") == 0;
+    r->tolerance = builtin ? PG19_LIMIT_BUILTIN : PG19_LIMIT;
+    TRY(parse_protocol(r, e));
+    TRY(parse_lengths(r, e));
+    TRY(lineup_read_budgets(&r->rows, r->c, "full", NULL, e));
+    TRY(read_books(r, e));
+    TRY(engine_find(&r->g, r->c, true, e));
+    cli_catch_interrupt();
+    TRY(finish_lengths(r, e));
+    TRY(tokenize_all(r, e));
+    TRY(lineup_check(&r->rows, r->c, &r->g, session_tokens(r), e));
+    TRY(engine_load(&r->g, r->c, r->rows.n, false, e));
+    TRY(open_results(r, e));
+    TRY(run_books(r, e));
+    return pg19_report(r, e);
+}
+
+static status cmd_pg19(const cli *c, err *e)
+{
+    pg19_run r = {.c = c, .o = c->own};
+    status st = evaluate(&r, e);
+    cli_clear_interrupt();
+    results_close(r.out);
+    lineup_free(&r.rows);
+    pg19_books_free(&r.books);
+    mem_free(r.length);
+    engine_close(&r.g);
+    return st;
+}
+
+static const cli_option options[] = {
+    {.name = "data",
+     .arg = "PATH,...",
+     AT(data),
+     .help = "texts, JSON lines with \"text\", or folders of them (default: a book)"},
+    {.name = "limit",
+     .arg = "N",
+     .type = OPTION_WHOLE,
+     .min = 1,
+     .max = 1 << 30,
+     AT(limit),
+     .help = "the first N books (default 1)"},
+    {.name = "protocol",
+     .arg = "decode|window|truncate",
+     AT(protocol),
+     .help = "token by token through the strategy (default; Quest), YaRN's sliding window, or its first window"},
+    {.name = "ctx", .arg = "N", AT(ctx), .help = "decode: tokens of a book (default: the model's window, at most 4k)"},
+    {.name = "max-length", .arg = "N,...", AT(max_length), .help = "tokens of a window (default: as --ctx)"},
+    {.name = "stride",
+     .arg = "N",
+     AT_OWN(pg19_options, stride),
+     .help = "a window begins every N tokens (default 256)"},
+    {.name = "tokens", .arg = "N", AT_OWN(pg19_options, tokens), .help = "windows: at most N tokens of a book"},
+    {.name = "csv", .arg = "FILE", AT(csv), .help = "write book,title,strategy,budget,length,ppl"},
+    {0}};
+
+const command pg19_command = {.name = "eval pg19",
+                              .args = "",
+                              .summary = "perplexity against length on books: strategies and budgets compared",
+                              .groups = OPTIONS_MODEL | OPTIONS_RESULTS,
+                              .own = options,
+                              .own_size = sizeof(pg19_options),
+                              .compares = true,
+                              .run = cmd_pg19};

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval pg19`: one book under one protocol, all strategies that have no result yet. */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "eval/perplexity.h"
+#include "eval/pg19/pg19.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+
+/* A row of the lineup at work. */
+typedef struct {
+    size_t row;
+    double sum, *at;     /* nll so far, and at each point */
+    size_t n_at;         /* points reached */
+    double pass_sum;     /* nll in one chunked pass */
+    double loss, scored; /* sum over windows of their means; tokens scored */
+    attn_stats stats;
+    attn_bytes held, peak;
+    bool whole; /* it attended everything: a chunked pass must agree */
+} seat;
+
+/* Rows that fit in memory together. */
+typedef struct {
+    pg19_run *r;
+    size_t book, n;
+    int64_t length;
+    seat *seats;     /* [n] */
+    session **s;     /* [n] */
+    size_t *index;   /* [n] seats of a batch, */
+    session **batch; /* [n] and their sessions */
+    float *logits;   /* [n, vocab] */
+    int64_t *points;
+    size_t n_points;
+    double *at;
+    int64_t ns;
+} group;
+
+static bool is_wanted(const pg19_run *r, size_t row, size_t book, int64_t length)
+{
+    return r->rows.why[row].code == ST_OK && !pg19_result(r, row, book, length);
+}
+
+static size_t count_wanted(const pg19_run *r, size_t book, int64_t length, size_t *row)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->rows.n; i++) {
+        if (!is_wanted(r, i, book, length)) continue;
+        if (row) row[n] = i;
+        n++;
+    }
+    return n;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tokens fed through the decode path: the next one of each must be there. */
+static size_t fed_tokens(const pg19_run *r, const pg19_book *b)
+{
+    return smaller((size_t)r->length[0], b->ids.n - 1);
+}
+
+/* How the text of a book is cut in windows of `length` tokens. */
+typedef struct {
+    size_t n, room, stride;
+    bool bos;
+} cutting;
+
+static cutting cut(const pg19_run *r, const pg19_book *b, int64_t length)
+{
+    cutting c = {.n = b->ids.n, .stride = (size_t)r->stride, .bos = tokenizer_bos(r->g.tok) >= 0};
+    if (r->tokens) c.n = smaller(c.n, (size_t)r->tokens);
+    c.room = (size_t)length - c.bos;
+    if (r->protocol == PG19_TRUNCATE) {
+        c.n = smaller(c.n, c.room);
+        c.stride = c.room;
+    }
+    return c;
+}
+
+int64_t pg19_work(const pg19_run *r, size_t book)
+{
+    const pg19_book *b = &r->books.book[book];
+    size_t sum = 0;
+    for (size_t i = 0; i < r->n_lengths; i++) {
+        size_t rows = count_wanted(r, book, r->length[i], NULL), tokens = 0;
+        perplexity_window w = {0};
+        cutting c = cut(r, b, r->length[i]);
+        if (r->protocol == PG19_DECODE) tokens = fed_tokens(r, b);
+        else
+            while (perplexity_next(&w, c.n, c.room, c.stride)) tokens += w.end - w.begin;
+        sum += rows * tokens;
+    }
+    return (int64_t)sum;
+}
+
+/* ---- groups ---- */
+
+static status group_open(group *g, const size_t *row, int64_t limit, err *e)
+{
+    size_t vocab = (size_t)g->r->g.m->config.vocab;
+    TRY(MEM_NEW(&g->seats, g->n, e));
+    TRY(MEM_NEW(&g->s, g->n, e));
+    TRY(MEM_NEW(&g->batch, g->n, e));
+    TRY(MEM_NEW(&g->index, g->n, e));
+    TRY(MEM_NEW(&g->logits, g->n * vocab, e));
+    TRY(MEM_NEW(&g->points, g->n_points, e));
+    TRY(MEM_NEW(&g->at, g->n * g->n_points, e));
+    for (size_t i = 0; i < g->n; i++) {
+        g->seats[i] = (seat){.row = row[i], .at = g->at + i * g->n_points};
+        TRY(session_create(&g->s[i], g->r->g.dec, &g->r->rows.run[row[i]].spec, session_of(limit), e));
+    }
+    return ST_OK;
+}
+
+static void group_close(group *g)
+{
+    for (size_t i = 0; g->s && i < g->n; i++) session_free(g->s[i]);
+    mem_free(g->seats);
+    mem_free(g->s);
+    mem_free(g->batch);
+    mem_free(g->index);
+    mem_free(g->logits);
+    mem_free(g->points);
+    mem_free(g->at);
+}
+
+/* {identity, name, title, tokens, nll or loss, ppl, seconds, together}. */
+static json_t *result_json(const group *g, const seat *t, const json_t *own)
+{
+    const pg19_book *b = &g->r->books.book[g->book];
+    json_t *o = pg19_identity(g->r, t->row, g->book, g->length);
+    json_t *more = json_pack("{s:s, s:s, s:f, s:i}", "name", b->name, "title", b->title, "seconds",
+                             (double)g->ns * 1e-9, "together", (int)g->n);
+    bool good =
+        o && more && own && json_object_update(o, (json_t *)(uintptr_t)own) == 0 && json_object_update(o, more) == 0;
+    json_decref(more);
+    if (good) return o;
+    json_decref(o);
+    return NULL;
+}
+
+static status add_result(const group *g, const seat *t, json_t *own, err *e)
+{
+    status st = results_add(g->r->out, result_json(g, t, own), e);
+    json_decref(own);
+    return st;
+}
+
+/* ---- through the decode path ---- */
+
+static void on_decoded(void *ctx, size_t i, size_t at, double nll)
+{
+    const group *g = ctx;
+    seat *t = &g->seats[i];
+    t->sum += nll;
+    if ((int64_t)at == g->points[t->n_at]) t->at[t->n_at++] = t->sum;
+}
+
+static bool on_fed(void *ctx, size_t fed)
+{
+    const group *g = ctx;
+    progress_set(g->r->bar, g->r->done + (int64_t)(fed * g->n), g->r->total);
+    return !cli_interrupted();
+}
+
+static void on_passed(void *ctx, size_t i, size_t at, double nll)
+{
+    const group *g = ctx;
+    (void)at;
+    g->seats[g->index[i]].pass_sum += nll;
+}
+
+static bool not_interrupted(void *ctx, size_t fed)
+{
+    (void)ctx;
+    (void)fed;
+    return !cli_interrupted();
+}
+
+/* Frequencies that follow a sequence's length: a token by itself and a whole prompt then have different ones. */
+static bool depends_on_length(const model_config *m, size_t n)
+{
+    return m->rope.kind == ROPE_DYNAMIC && (int64_t)n > m->rope.original_max;
+}
+
+/* One chunked pass for those that attended everything. */
+static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
+{
+    const perplexity_sink sink = {.take = on_passed, .progress = not_interrupted, .ctx = g};
+    size_t n = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        seat *t = &g->seats[i];
+        const attn_spec *spec = &g->r->rows.run[t->row].spec;
+        t->stats = attn_seq_stats(session_attn(g->s[i]));
+        t->held = attn_seq_held(session_attn(g->s[i]));
+        t->peak = attn_seq_peak(session_attn(g->s[i]));
+        t->whole = t->stats.attended == t->stats.visible && spec->kv.kind == KV_EXACT &&
+                   !depends_on_length(&g->r->g.m->config, n_fed);
+        if (!t->whole) continue;
+        session_reset(g->s[i]);
+        g->index[n] = i;
+        g->batch[n++] = g->s[i];
+    }
+    return n ? perplexity_pass(g->batch, n, ids, n_fed, 1, n_fed + 1, &sink, e) : ST_OK;
+}
+
+static json_t *curve_json(const group *g, const seat *t)
+{
+    json_t *length = json_array(), *ppl = json_array();
+    bool bad = false;
+    for (size_t i = 0; i < t->n_at; i++) {
+        double x = exp(t->at[i] / (double)g->points[i]);
+        bad |= json_array_append_new(length, json_integer(g->points[i])) != 0;
+        bad |= json_array_append_new(ppl, results_real(x)) != 0;
+    }
+    json_t *o = json_pack("{s:o, s:o}", "length", length, "ppl", ppl);
+    if (!bad) return o;
+    json_decref(o);
+    return NULL;
+}
+
+static json_t *decoded_json(const group *g, const seat *t, size_t n)
+{
+    int layers = g->r->g.m->config.n_layers;
+    double steps = (double)t->stats.steps * layers;
+    return json_pack("{s:I, s:f, s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I}", "tokens", (json_int_t)n, "nll", t->sum,
+                     "ppl", results_real(exp(t->sum / (double)n)), "curve", curve_json(g, t), "chunked_ppl",
+                     t->whole ? results_real(exp(t->pass_sum / (double)n)) : json_null(), "attended",
+                     t->stats.attended / steps, "visible", t->stats.visible / steps, "kv_bytes", (json_int_t)t->held.kv,
+                     "kv_bytes_peak", (json_int_t)t->peak.kv, "index_bytes", (json_int_t)t->held.index);
+}
+
+static status decode_group(group *g, const size_t *row, err *e)
+{
+    const pg19_book *b = &g->r->books.book[g->book];
+    const perplexity_sink sink = {.take = on_decoded, .progress = on_fed, .ctx = g};
+    size_t n = fed_tokens(g->r, b);
+    g->n_points = perplexity_lengths(n, NULL);
+    TRY(group_open(g, row, (int64_t)n, e));
+    perplexity_lengths(n, g->points);
+    int64_t t0 = clock_ns();
+    TRY(perplexity_decode(g->s, g->n, b->ids.ids, n + 1, g->logits, &sink, e));
+    g->ns = clock_ns() - t0;
+    TRY(pass_whole(g, b->ids.ids, n, e));
+    for (size_t i = 0; i < g->n; i++) TRY(add_result(g, &g->seats[i], decoded_json(g, &g->seats[i], n), e));
+    g->r->done += (int64_t)(n * g->n);
+    return ST_OK;
+}
+
+/* ---- in windows ---- */
+
+static void on_scored(void *ctx, size_t i, size_t at, double nll)
+{
+    const group *g = ctx;
+    (void)at;
+    g->seats[i].sum += nll;
+    g->seats[i].scored++;
+}
+
+/* The mean over the scored tokens of one window. */
+static status pass_window(group *g, const cutting *c, const perplexity_window *w, int32_t *ids, err *e)
+{
+    const int32_t *text = g->r->books.book[g->book].ids.ids;
+    const perplexity_sink sink = {.take = on_scored, .progress = not_interrupted, .ctx = g};
+    size_t n = 0, from = w->from - w->begin + c->bos;
+    if (c->bos) ids[n++] = tokenizer_bos(g->r->g.tok);
+    memcpy(ids + n, text + w->begin, (w->end - w->begin) * sizeof *ids);
+    n += w->end - w->begin;
+    if (from == 0) from = 1; /* nothing comes before the first token */
+    for (size_t i = 0; i < g->n; i++) {
+        session_reset(g->s[i]);
+        g->seats[i].sum = 0;
+    }
+    TRY(perplexity_pass(g->s, g->n, ids, n, from, n, &sink, e));
+    for (size_t i = 0; i < g->n; i++) g->seats[i].loss += g->seats[i].sum / (double)(n - from);
+    g->r->done += (int64_t)((w->end - w->begin) * g->n);
+    progress_set(g->r->bar, g->r->done, g->r->total);
+    return ST_OK;
+}
+
+static status window_group(group *g, const size_t *row, err *e)
+{
+    const cutting c = cut(g->r, &g->r->books.book[g->book], g->length);
+    perplexity_window w = {0};
+    size_t windows = 0;
+    int32_t *ids = NULL;
+    status st;
+    int64_t t0 = clock_ns();
+    TRY_GOTO(group_open(g, row, g->length, e));
+    TRY_GOTO(MEM_NEW(&ids, (size_t)g->length, e));
+    for (; perplexity_next(&w, c.n, c.room, c.stride); windows++) TRY_GOTO(pass_window(g, &c, &w, ids, e));
+    g->ns = clock_ns() - t0;
+    for (size_t i = 0; i < g->n; i++) {
+        const seat *t = &g->seats[i];
+        json_t *own = json_pack("{s:I, s:I, s:f, s:o}", "tokens", (json_int_t)t->scored, "windows", (json_int_t)windows,
+                                "loss", t->loss, "ppl", results_real(exp(t->loss / (double)windows)));
+        TRY_GOTO(add_result(g, t, own, e));
+    }
+done:
+    mem_free(ids);
+    return st;
+}
+
+/* ---- a book ---- */
+
+static void say_groups(const pg19_run *r, size_t n, size_t of)
+{
+    if (n < of && !r->c->quiet)
+        fprintf(stderr, "%zu of %zu strategies fit in memory together: the others take turns\n", n, of);
+}
+
+/* All rows without a result, as many at a time as fit in memory. */
+static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit,
+                         status (*run)(group *, const size_t *, err *), err *e)
+{
+    const together_fitting fitting = {r->g.dec, {.chunk = (size_t)r->c->chunk, .max_batch = r->rows.n}, limit, 1};
+    size_t *row;
+    TRY(MEM_NEW(&row, r->rows.n, e));
+    size_t n = count_wanted(r, book, length, row);
+    status st = ST_OK;
+    for (size_t from = 0; from < n && st == ST_OK;) {
+        group g = {.r = r, .book = book, .length = length};
+        st = together_fit(&g.n, &fitting, r->rows.run, row + from, n - from, e);
+        if (from == 0) say_groups(r, g.n, n);
+        if (st == ST_OK) st = run(&g, row + from, e);
+        group_close(&g);
+        from += g.n;
+    }
+    mem_free(row);
+    return st;
+}
+
+status pg19_decode_book(pg19_run *r, size_t book, err *e)
+{
+    int64_t n = (int64_t)fed_tokens(r, &r->books.book[book]);
+    return run_groups(r, book, r->length[0], n, decode_group, e);
+}
+
+status pg19_window_book(pg19_run *r, size_t book, err *e)
+{
+    for (size_t i = 0; i < r->n_lengths; i++) TRY(run_groups(r, book, r->length[i], r->length[i], window_group, e));
+    return ST_OK;
+}

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval pg19`: tables of lengths against strategies, the same as CSV and JSON. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "eval/perplexity.h"
+#include "eval/pg19/pg19.h"
+#include "kernels/base/mem.h"
+
+enum { FIRST_COLUMN = 256, MAX_COLUMNS = 48, CELL = 9 };
+
+/* Of all books together, where a book is asked for. */
+static const size_t ALL = SIZE_MAX;
+
+/* ---- numbers ---- */
+
+/* Sum of the first n values of a result under decode; NAN where its curve has no such point. */
+static double sum_at(const json_t *line, int64_t n)
+{
+    const json_t *curve = json_object_get(line, "curve"), *length = json_object_get(curve, "length"),
+                 *ppl = json_object_get(curve, "ppl");
+    for (size_t i = 0; i < json_array_size(length); i++)
+        if (json_integer_value(json_array_get(length, i)) == n) {
+            const json_t *x = json_array_get(ppl, i);
+            return json_is_number(x) ? (double)n * log(json_number_value(x)) : (double)NAN;
+        }
+    return (double)NAN;
+}
+
+static int64_t tokens_of(const json_t *line)
+{
+    return json_integer_value(json_object_get(line, "tokens"));
+}
+
+static bool in_range(size_t book, size_t i)
+{
+    return book == ALL || book == i;
+}
+
+/* Cumulative perplexity of the first n tokens of the books that have so many (n 0: of all tokens of all books); NAN:
+ * there is none. */
+static double ppl_decoded(const pg19_run *r, size_t row, size_t book, int64_t n)
+{
+    double sum = 0, count = 0;
+    for (size_t i = 0; i < r->books.n; i++) {
+        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
+        if (!line || tokens_of(line) < n) continue;
+        sum += n ? sum_at(line, n) : results_number(line, "nll");
+        count += (double)(n ? n : tokens_of(line));
+    }
+    return count > 0 ? exp(sum / count) : (double)NAN;
+}
+
+/* exp of the mean over windows. */
+static double ppl_windows(const pg19_run *r, size_t row, size_t book, int64_t length)
+{
+    double loss = 0, windows = 0;
+    for (size_t i = 0; i < r->books.n; i++) {
+        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, length) : NULL;
+        if (!line) continue;
+        loss += results_number(line, "loss");
+        windows += results_number(line, "windows");
+    }
+    return windows > 0 ? exp(loss / windows) : (double)NAN;
+}
+
+static double ppl_at(const pg19_run *r, size_t row, size_t book, int64_t n)
+{
+    return r->protocol == PG19_DECODE ? ppl_decoded(r, row, book, n) : ppl_windows(r, row, book, n);
+}
+
+/* Over the books: the mean of `attended` by token, the most bytes. */
+static double mean_attended(const pg19_run *r, size_t row, size_t book)
+{
+    double sum = 0, n = 0;
+    for (size_t i = 0; i < r->books.n; i++) {
+        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
+        if (!line) continue;
+        sum += results_number(line, "attended") * (double)tokens_of(line);
+        n += (double)tokens_of(line);
+    }
+    return sum / n;
+}
+
+static double most_megabytes(const pg19_run *r, size_t row, size_t book, const char *key)
+{
+    double most = 0;
+    for (size_t i = 0; i < r->books.n; i++) {
+        const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
+        if (line && results_number(line, key) / 1e6 > most) most = results_number(line, key) / 1e6;
+    }
+    return most;
+}
+
+/* Tokens of the longest result of a book (of all books: of any), for any row. */
+static int64_t longest(const pg19_run *r, size_t book)
+{
+    int64_t most = 0;
+    for (size_t row = 0; row < r->rows.n; row++)
+        for (size_t i = 0; i < r->books.n; i++) {
+            const json_t *line = in_range(book, i) ? pg19_result(r, row, i, r->length[0]) : NULL;
+            if (line && tokens_of(line) > most) most = tokens_of(line);
+        }
+    return most;
+}
+
+/* ---- text ---- */
+
+/* The lengths of a table; 0: all tokens of all books. */
+static size_t list_columns(const pg19_run *r, size_t book, int64_t out[MAX_COLUMNS])
+{
+    size_t n = 0;
+    if (r->protocol != PG19_DECODE) {
+        for (size_t i = 0; i < r->n_lengths && n < MAX_COLUMNS; i++) out[n++] = r->length[i];
+        return n;
+    }
+    int64_t most = longest(r, book), at = FIRST_COLUMN;
+    for (; at < most || (at == most && book == ALL); at *= 2) out[n++] = at;
+    out[n++] = book == ALL ? 0 : most;
+    return n;
+}
+
+static void length_text(char out[24], int64_t n)
+{
+    if (n == 0) snprintf(out, 24, "all");
+    else if (n % 1024 == 0) snprintf(out, 24, "%lldk", (long long)(n / 1024));
+    else snprintf(out, 24, "%lld", (long long)n);
+}
+
+static status print_ppl(double x, err *e)
+{
+    if (!isfinite(x)) return out_printf(e, " %*s", CELL, isinf(x) ? "inf" : "-");
+    return out_printf(e, x < 1e5 ? " %*.4f" : " %*.3e", CELL, x);
+}
+
+static status print_head(const pg19_run *r, const int64_t *column, size_t n, err *e)
+{
+    char text[24];
+    TRY(out_printf(e, "%-*s %8s", lineup_width(&r->rows), "strategy", "budget"));
+    for (size_t i = 0; i < n; i++) {
+        length_text(text, column[i]);
+        TRY(out_printf(e, " %*s", CELL, text));
+    }
+    if (r->protocol == PG19_DECODE) TRY(out_printf(e, " %10s %9s %9s", "attended", "KV MB", "index MB"));
+    return out_printf(e, "\n");
+}
+
+static status print_row(const pg19_run *r, size_t row, size_t book, const int64_t *column, size_t n, err *e)
+{
+    const attn_spec *spec = &r->rows.run[row].spec;
+    char budget[24];
+    lineup_budget_text(budget, sizeof budget, spec);
+    TRY(out_printf(e, "%-*s %8s", lineup_width(&r->rows), spec->text, budget));
+    for (size_t i = 0; i < n; i++) TRY(print_ppl(ppl_at(r, row, book, column[i]), e));
+    if (r->protocol == PG19_DECODE && r->rows.why[row].code == ST_OK)
+        TRY(out_printf(e, " %10.1f %9.2f %9.2f", mean_attended(r, row, book), most_megabytes(r, row, book, "kv_bytes"),
+                       most_megabytes(r, row, book, "index_bytes")));
+    else if (r->protocol == PG19_DECODE) TRY(out_printf(e, " %10s %9s %9s", "-", "-", "-"));
+    return out_printf(e, "\n");
+}
+
+static status print_title(const pg19_run *r, size_t book, err *e)
+{
+    const pg19_book *b = book == ALL ? NULL : &r->books.book[book];
+    if (b) TRY(out_printf(e, "pg19: %s", b->title));
+    else TRY(out_printf(e, "pg19: %zu books", r->books.n));
+    switch (r->protocol) {
+    case PG19_DECODE:
+        TRY(out_printf(e, "%s, token by token: perplexity of the first L tokens", b ? "" : " together"));
+        break;
+    case PG19_WINDOW:
+        TRY(out_printf(e, ", windows every %lld tokens: perplexity by length of the windows", (long long)r->stride));
+        break;
+    case PG19_TRUNCATE: TRY(out_printf(e, ", the first window alone: perplexity by its length"));
+    }
+    return lineup_print_terms(&r->rows, r->c, e);
+}
+
+static status print_table(const pg19_run *r, size_t book, err *e)
+{
+    int64_t column[MAX_COLUMNS];
+    size_t n = list_columns(r, book, column);
+    TRY(print_title(r, book, e));
+    TRY(print_head(r, column, n, e));
+    for (size_t i = 0; i < r->rows.n; i++) TRY(print_row(r, i, book, column, n, e));
+    return out_printf(e, "\n");
+}
+
+/* ---- what is below the tables ---- */
+
+/* The book in which the decode path of a row and its chunked pass differ most; its relative difference, -1: none was
+ * compared. */
+static double worst_difference(const pg19_run *r, size_t row, size_t *book)
+{
+    double worst = -1;
+    for (size_t i = 0; i < r->books.n; i++) {
+        const json_t *line = pg19_result(r, row, i, r->length[0]);
+        double a = results_number(line, "ppl"), b = results_number(line, "chunked_ppl"), d = fabs(a - b) / b;
+        if (isnan(d) || d <= worst) continue;
+        worst = d;
+        *book = i;
+    }
+    return worst;
+}
+
+static status print_chunked(const pg19_run *r, size_t row, err *e)
+{
+    size_t book = 0;
+    double d = worst_difference(r, row, &book);
+    if (d < 0) return ST_OK;
+    const json_t *line = pg19_result(r, row, book, r->length[0]);
+    return out_printf(e,
+                      "  - %s: %.6f token by token, %.6f in one chunked pass: relative difference %.1e (limit "
+                      "%.0e)\n",
+                      r->rows.run[row].spec.text, results_number(line, "ppl"), results_number(line, "chunked_ppl"), d,
+                      r->tolerance);
+}
+
+/* A budget that was never short: the row says nothing about it. */
+static bool had_no_effect(const pg19_run *r, size_t row)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->books.n; i++) {
+        const json_t *line = pg19_result(r, row, i, r->length[0]);
+        if (line && results_number(line, "attended") < results_number(line, "visible")) return false;
+        n += line != NULL;
+    }
+    return n > 0 && attn_has_budget(&r->rows.run[row].spec);
+}
+
+static status print_speed(const pg19_run *r, err *e)
+{
+    double seconds = 0;
+    int64_t tokens = 0;
+    for (size_t row = 0; row < r->rows.n; row++)
+        for (size_t i = 0; i < r->books.n; i++) {
+            const json_t *line = pg19_result(r, row, i, r->length[0]);
+            if (!line) continue;
+            seconds += results_number(line, "seconds") / results_number(line, "together");
+            tokens += tokens_of(line);
+        }
+    return out_printf(e, "%lld tokens in %.1f s: %.1f tokens/s%s\n", (long long)tokens, seconds,
+                      seconds > 0 ? (double)tokens / seconds : 0,
+                      r->rows.n > 1 ? " of all strategies, side by side" : "");
+}
+
+static status print_notes(const pg19_run *r, err *e)
+{
+    TRY(lineup_print_why(&r->rows, e));
+    for (size_t i = 0; i < r->rows.n && r->protocol == PG19_DECODE; i++) {
+        const attn_spec *spec = &r->rows.run[i].spec;
+        if (had_no_effect(r, i))
+            TRY(out_printf(e,
+                           "  - %s, budget %lld: every token was attended: the text is within the "
+                           "budget, or too short for this strategy, or it chooses behind prompts\n",
+                           spec->text, (long long)spec->budget));
+        else TRY(print_chunked(r, i, e));
+    }
+    return r->protocol == PG19_DECODE ? print_speed(r, e) : ST_OK;
+}
+
+/* ---- CSV ---- */
+
+static bool csv_text(FILE *f, const char *s)
+{
+    if (!strpbrk(s, ",\"\r\n")) return fputs(s, f) != EOF;
+    bool good = fputc('"', f) != EOF;
+    for (; *s && good; s++) good = (*s != '"' || fputc('"', f) != EOF) && fputc((unsigned char)*s, f) != EOF;
+    return good && fputc('"', f) != EOF;
+}
+
+static bool csv_row(FILE *f, const pg19_run *r, size_t row, size_t book, int64_t n)
+{
+    const attn_spec *spec = &r->rows.run[row].spec;
+    const pg19_book *b = book == ALL ? NULL : &r->books.book[book];
+    double ppl = ppl_at(r, row, book, n);
+    char budget[24] = "";
+    if (isnan(ppl)) return true;
+    if (attn_has_budget(spec)) lineup_budget_text(budget, sizeof budget, spec);
+    return csv_text(f, b ? b->name : "all") && fputc(',', f) != EOF && csv_text(f, b ? b->title : "all books") &&
+           fputc(',', f) != EOF && csv_text(f, spec->text) &&
+           fprintf(f, ",%s,%lld,%.17g\n", budget, (long long)n, ppl) > 0;
+}
+
+static bool csv_rows(FILE *f, const pg19_run *r, size_t book, const int64_t *length, size_t n)
+{
+    for (size_t row = 0; row < r->rows.n; row++)
+        for (size_t i = 0; i < n; i++)
+            if (!csv_row(f, r, row, book, length[i])) return false;
+    return true;
+}
+
+/* All points of a book's curves. */
+static status csv_book(bool *good, FILE *f, const pg19_run *r, size_t book, err *e)
+{
+    int64_t *length;
+    size_t n = r->n_lengths;
+    if (r->protocol != PG19_DECODE) {
+        *good = *good && csv_rows(f, r, book, r->length, n);
+        return ST_OK;
+    }
+    size_t tokens = (size_t)longest(r, book);
+    n = perplexity_lengths(tokens, NULL);
+    TRY(MEM_NEW(&length, n, e));
+    perplexity_lengths(tokens, length);
+    *good = *good && csv_rows(f, r, book, length, n);
+    mem_free(length);
+    return ST_OK;
+}
+
+static status write_csv(const pg19_run *r, err *e)
+{
+    out_file o;
+    TRY(out_file_open(&o, "--csv", r->c->csv, e));
+    bool good = fputs("book,title,strategy,budget,length,ppl\n", o.f) != EOF;
+    status st = ST_OK;
+    for (size_t i = 0; i < r->books.n && st == ST_OK; i++) st = csv_book(&good, o.f, r, i, e);
+    if (r->books.n > 1 && st == ST_OK) st = csv_book(&good, o.f, r, ALL, e);
+    status closed = out_file_close(&o, good && st == ST_OK, e);
+    return st == ST_OK ? closed : st;
+}
+
+/* ---- JSON ---- */
+
+/* A row over all books, or why there is none. */
+static json_t *row_json(const pg19_run *r, size_t row)
+{
+    const attn_spec *spec = &r->rows.run[row].spec;
+    const err *why = &r->rows.why[row];
+    char params[512];
+    json_t *ppl = json_array();
+    attn_spec_params(spec, params, sizeof params);
+    for (size_t i = 0; i < r->n_lengths; i++)
+        json_array_append_new(ppl, results_real(ppl_at(r, row, ALL, r->protocol == PG19_DECODE ? 0 : r->length[i])));
+    return json_pack("{s:s, s:s, s:o, s:o, s:s?}", "attn", spec->text, "params", params, "budget",
+                     lineup_budget_json(spec), "ppl", ppl, "reason", why->code == ST_OK ? NULL : why->msg);
+}
+
+static status write_json(const pg19_run *r, err *e)
+{
+    json_t *lines = json_array(), *all = json_array();
+    bool bad = false;
+    for (size_t row = 0; row < r->rows.n; row++) {
+        bad |= json_array_append_new(all, row_json(r, row)) != 0;
+        for (size_t b = 0; b < r->books.n; b++)
+            for (size_t i = 0; i < r->n_lengths; i++) {
+                const json_t *line = pg19_result(r, row, b, r->length[i]);
+                if (line) bad |= json_array_append(lines, (json_t *)(uintptr_t)line) != 0;
+            }
+    }
+    json_t *options = json_pack("{s:s, s:s, s:o, s:o, s:o, s:f}", "attn", r->c->attn ? r->c->attn : "full", "protocol",
+                                pg19_protocols[r->protocol], "lengths", report_sizes(r->length, r->n_lengths), "stride",
+                                r->stride ? json_integer(r->stride) : json_null(), "tokens",
+                                r->tokens ? json_integer(r->tokens) : json_null(), "tolerance", r->tolerance);
+    json_t *extra = json_pack("{s:o}", "all", all);
+    if (!bad) return report_write(r->c, &r->g, options, lines, extra, e);
+    json_decref(lines);
+    json_decref(options);
+    json_decref(extra);
+    return err_set(e, ST_NOMEM, "out of memory for the report");
+}
+
+/* ---- all ---- */
+
+/* Both ways to compute one number must agree. */
+static status check_differences(const pg19_run *r, err *e)
+{
+    for (size_t row = 0; row < r->rows.n && r->protocol == PG19_DECODE; row++) {
+        size_t book = 0;
+        double d = worst_difference(r, row, &book);
+        if (d > r->tolerance)
+            return err_set(e, ST_DEVICE,
+                           "%.60s: book %.60s: token by token and in one chunked pass the "
+                           "perplexity differs by %.1e, at most %.0e is expected",
+                           r->rows.run[row].spec.text, r->books.book[book].name, d, r->tolerance);
+    }
+    return ST_OK;
+}
+
+status pg19_report(const pg19_run *r, err *e)
+{
+    for (size_t i = 0; i < r->books.n && r->protocol == PG19_DECODE; i++) TRY(print_table(r, i, e));
+    if (r->books.n > 1 || r->protocol != PG19_DECODE) TRY(print_table(r, r->books.n > 1 ? ALL : 0, e));
+    TRY(print_notes(r, e));
+    TRY(out_flush(e));
+    if (r->c->csv) TRY(write_csv(r, e));
+    if (r->c->json) TRY(write_json(r, e));
+    return check_differences(r, e);
+}

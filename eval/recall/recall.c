@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval recall`: what strategies select, against exact attention over the same queries and keys. On text the
+ * strategies follow one run of full attention: they get its q, k and v, so all see the same ones. On
+ * tensors of a file every query sees all keys. */
+#include "config.h"
+
+#include <string.h>
+
+#include "eval/command.h"
+#include "eval/lineup.h"
+#include "eval/recall/recall_run.h"
+#include "kernels/base/mem.h"
+
+enum { DEFAULT_QUERIES = 64 };
+
+/* A strategy at a budget that cannot run on the model, and why. */
+typedef struct {
+    attn_spec spec;
+    char why[256];
+} refusal;
+
+typedef struct {
+    const char *dump;
+    int queries;
+    bool window;
+} recall_options;
+
+typedef struct {
+    const cli *c;
+    const recall_options *o;
+    engine g;
+    int64_t *ctx, *budget;
+    size_t n_ctx, n_budget;
+    lineup rows;      /* all that were asked for */
+    recall_run *runs; /* strategies at budgets, of the length under way */
+    size_t n_runs;
+    refusal *refused; /* those that cannot run */
+    size_t n_refused;
+    token_list ids; /* of the text */
+    recall_dump dump;
+    progress *bar;
+    json_t *results;
+} recall;
+
+/* ---- options ---- */
+
+static status list_runs(recall *r, err *e)
+{
+    TRY(lineup_read(&r->rows, r->c, "quest,fier", r->budget, r->n_budget, e));
+    TRY(MEM_NEW(&r->runs, r->rows.n, e));
+    for (size_t i = 0; i < r->rows.n; i++) r->runs[r->n_runs++].spec = r->rows.run[i].spec;
+    return ST_OK;
+}
+
+/* Sets aside what cannot run; when nothing can, the first reason is the error. */
+static status check_runs(recall *r, const attn_shape *shape, err *e)
+{
+    size_t n = 0;
+    TRY(MEM_NEW(&r->refused, r->n_runs, e));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        err why = {0};
+        status st = attn_spec_check(&r->runs[i].spec, shape, &why);
+        if (st != ST_OK && n == 0 && i + 1 == r->n_runs)
+            return err_set(e, st, "%s", r->n_refused ? r->refused[0].why : why.msg);
+        if (st == ST_OK) {
+            r->runs[n++].spec = r->runs[i].spec;
+        } else {
+            refusal *x = &r->refused[r->n_refused++];
+            x->spec = r->runs[i].spec;
+            snprintf(x->why, sizeof x->why, "%s", why.msg);
+        }
+    }
+    r->n_runs = n;
+    return ST_OK;
+}
+
+static bool on_progress(void *ctx, double part)
+{
+    const recall *r = ctx;
+    progress_set(r->bar, (int64_t)(part * 1000), 1000);
+    return !cli_interrupted();
+}
+
+/* ---- results ---- */
+
+/* Mean over the layers that are not dense; -1 when there are none. */
+static double mean_of(const recall_run *run, const recall_shape *s, const double *of_layer_head)
+{
+    double sum = 0;
+    int n = 0;
+    for (int l = 0; l < s->n_layers; l++)
+        for (int h = 0; h < s->n_heads && !run->dense[l]; h++, n++)
+            sum += of_layer_head[l * s->n_heads + h] / (double)run->n_queries;
+    return n ? sum / n : -1;
+}
+
+static void number_text(char out[16], double x)
+{
+    if (x < 0) snprintf(out, 16, "-");
+    else snprintf(out, 16, "%.4f", x);
+}
+
+static bool any_codes(const recall *r)
+{
+    for (size_t i = 0; i < r->n_runs; i++)
+        if (r->runs[i].spec.kv.kind != KV_EXACT) return true;
+    return false;
+}
+
+static int name_width(const recall *r)
+{
+    int width = 8;
+    for (size_t i = 0; i < r->n_runs; i++)
+        if ((int)strlen(r->runs[i].spec.text) > width) width = (int)strlen(r->runs[i].spec.text);
+    return width;
+}
+
+/* One line a strategy. The last two columns, of stores with codes: the errors if the tokens in codes were not there. */
+static status print_means(const recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    int width = name_width(r);
+    bool codes = any_codes(r) && s->has_v;
+    TRY(out_printf(e, "recall: %lld tokens, means over layers that are not dense, heads and queries", (long long)ctx));
+    TRY(lineup_print_terms(&r->rows, r->c, e));
+    TRY(out_printf(e, "%-*s %8s %9s %8s %8s %8s %8s %8s%s\n", width, "strategy", "budget", "selected", "queries",
+                   "recall", "mass", "out err", "L1 err", codes ? "  evicted       L1" : ""));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        bool has = codes && run->spec.kv.kind != KV_EXACT;
+        const double *const x[] = {run->recall, run->mass, run->error, run->error_l1, run->evicted, run->evicted_l1};
+        char budget[24], selected[16] = "-", n[6][16];
+        double tokens = mean_of(run, s, run->selected);
+        lineup_budget_text(budget, sizeof budget, &run->spec);
+        if (tokens >= 0) snprintf(selected, sizeof selected, "%.1f", tokens);
+        for (int k = 0; k < 6; k++) number_text(n[k], k < 2 || (k < 4 && s->has_v) || has ? mean_of(run, s, x[k]) : -1);
+        TRY(out_printf(e, "%-*s %8s %9s %8lld %8s %8s %8s %8s", width, run->spec.text, budget, selected,
+                       (long long)run->n_queries, n[0], n[1], n[2], n[3]));
+        TRY(codes ? out_printf(e, " %8s %8s\n", n[4], n[5]) : out_printf(e, "\n"));
+    }
+    return ST_OK;
+}
+
+static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    TRY(print_means(r, s, ctx, e));
+    for (size_t i = 0; i < r->n_refused; i++) TRY(out_printf(e, "  - %s\n", r->refused[i].why));
+    TRY(out_printf(e, "\nrecall by layer\n"));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        char budget[24];
+        lineup_budget_text(budget, sizeof budget, &run->spec);
+        TRY(out_printf(e, "%-*s %8s", name_width(r), run->spec.text, budget));
+        for (int l = 0; l < s->n_layers; l++) {
+            char n[16];
+            number_text(n, run->dense[l] ? -1 : recall_layer_mean(run, s, run->recall, l));
+            TRY(out_printf(e, " %7s", n));
+        }
+        TRY(out_printf(e, "\n"));
+    }
+    TRY(out_printf(e, "\n"));
+    return out_flush(e);
+}
+
+/* A layer's mean, or null where it is not known. */
+static json_t *mean_json(const recall_run *run, const recall_shape *s, const double *x, int layer, bool known)
+{
+    return known ? json_real(recall_layer_mean(run, s, x, layer)) : json_null();
+}
+
+static json_t *heads_json(const recall_run *run, const recall_shape *s, const double *x, int layer)
+{
+    json_t *a = json_array();
+    for (int h = 0; h < s->n_heads; h++)
+        json_array_append_new(a, json_real(x[layer * s->n_heads + h] / (double)run->n_queries));
+    return a;
+}
+
+/* One object a strategy, budget, length and layer. */
+static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    char params[512];
+    int bad = 0;
+    for (size_t i = 0; i < r->n_runs * (size_t)s->n_layers && r->c->json; i++) {
+        const recall_run *run = &r->runs[i / (size_t)s->n_layers];
+        int l = (int)(i % (size_t)s->n_layers);
+        bool codes = s->has_v && run->spec.kv.kind != KV_EXACT;
+        attn_spec_params(&run->spec, params, sizeof params);
+        json_t *o = json_pack(
+            "{s:s, s:s, s:o, s:I, s:i, s:b, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:o, s:o}", "attn", run->spec.text,
+            "params", params, "budget", lineup_budget_json(&run->spec), "ctx", (json_int_t)ctx, "layer", l, "dense",
+            (int)run->dense[l], "queries", (json_int_t)run->n_queries, "recall",
+            recall_layer_mean(run, s, run->recall, l), "mass", recall_layer_mean(run, s, run->mass, l), "out_err",
+            mean_json(run, s, run->error, l, s->has_v), "out_err_l1", mean_json(run, s, run->error_l1, l, s->has_v),
+            "evicted_err", mean_json(run, s, run->evicted, l, codes), "evicted_err_l1",
+            mean_json(run, s, run->evicted_l1, l, codes), "selected", recall_layer_mean(run, s, run->selected, l),
+            "recall_heads", heads_json(run, s, run->recall, l), "mass_heads", heads_json(run, s, run->mass, l));
+        bad |= !o || json_array_append_new(r->results, o);
+    }
+    return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
+}
+
+static status finish(recall *r, const recall_shape *s, int64_t ctx, err *e)
+{
+    TRY(print_runs(r, s, ctx, e));
+    TRY(add_json(r, s, ctx, e));
+    recall_runs_clear(r->runs, r->n_runs);
+    return ST_OK;
+}
+
+/* ---- text and tensors ---- */
+
+static int64_t queries_of(const recall *r)
+{
+    return r->o->queries ? r->o->queries : DEFAULT_QUERIES;
+}
+
+static status run_text(recall *r, err *e)
+{
+    char *text = NULL;
+    size_t n = 0;
+    int64_t queries = queries_of(r);
+    if (!r->c->prompt && !r->c->prompt_file)
+        return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->c->ctx, "1024", "--ctx", e));
+    TRY(engine_open(&r->g, r->c, 1, false, true, e));
+    TRY(check_runs(r, decoder_attn_shape(r->g.dec), e));
+    TRY(cli_read_text(&text, &n, r->c, e));
+    status st = tokenizer_encode(r->g.tok, text, n, TOKENIZE_BOS, &r->ids, e);
+    mem_free(text);
+    TRY(st);
+    for (size_t i = 0; i < r->n_ctx; i++) {
+        recall_text job = {.d = r->g.dec,
+                           .ids = r->ids.ids,
+                           .n_ids = r->ctx[i],
+                           .n_queries = queries,
+                           .window = r->o->window,
+                           .progress = on_progress,
+                           .ctx = r,
+                           .dump = &r->dump};
+        if (r->ctx[i] > (int64_t)r->ids.n)
+            return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)r->ctx[i], r->ids.n);
+        if (queries >= r->ctx[i])
+            return err_set(e, ST_USAGE, "--queries %lld: at least one of the %lld tokens must come before",
+                           (long long)queries, (long long)r->ctx[i]);
+        r->bar = progress_start(r->c, "recall");
+        st = recall_on_text(&job, r->runs, r->n_runs, e);
+        progress_end(r->bar);
+        r->bar = NULL;
+        TRY(st);
+        TRY(finish(r, &job.shape, r->ctx[i], e));
+    }
+    return ST_OK;
+}
+
+static status run_tensors(recall *r, err *e)
+{
+    recall_tensors job = {.path = r->c->tensors, .dump = &r->dump};
+    if (r->c->ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
+    if (r->o->window) return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
+    TRY(cli_open_backend(&r->g.be, r->c, e));
+    job.be = r->g.be;
+    TRY(recall_on_tensors(&job, r->runs, r->n_runs, e));
+    return finish(r, &job.shape, job.n_keys, e);
+}
+
+static status write_report(recall *r, err *e)
+{
+    json_t *options = json_pack("{s:s, s:s, s:o}", "attn", r->c->attn ? r->c->attn : "quest,fier", "budget",
+                                r->c->budget ? r->c->budget : "256", "queries",
+                                r->c->tensors ? json_null() : json_integer(queries_of(r)));
+    json_t *results = r->results, *skipped = json_array();
+    int bad = skipped == NULL;
+    r->results = NULL;
+    for (size_t i = 0; i < r->n_refused; i++) {
+        const refusal *x = &r->refused[i];
+        bad |= json_array_append_new(skipped, json_pack("{s:s, s:o, s:s}", "attn", x->spec.text, "budget",
+                                                        lineup_budget_json(&x->spec), "reason", x->why));
+    }
+    json_t *extra = json_pack("{s:o}", "skipped", skipped);
+    status st = report_write(r->c, &r->g, options, results, extra, e);
+    return st == ST_OK && bad ? err_set(e, ST_NOMEM, "out of memory for the report") : st;
+}
+
+static status cmd_recall(const cli *c, err *e)
+{
+    recall r = {.c = c, .o = c->own, .results = json_array()};
+    cli_catch_interrupt();
+    status st = cli_parse_sizes(&r.budget, &r.n_budget, c->budget, "256", "--budget", e);
+    if (st == ST_OK) st = list_runs(&r, e);
+    if (st == ST_OK && r.o->dump) st = recall_dump_open(&r.dump, r.o->dump, e);
+    if (st == ST_OK) st = c->tensors ? run_tensors(&r, e) : run_text(&r, e);
+    if (st == ST_OK) st = recall_dump_close(&r.dump, true, e);
+    else recall_dump_close(&r.dump, false, NULL);
+    if (st == ST_OK && c->json) st = write_report(&r, e);
+    cli_clear_interrupt();
+    recall_runs_clear(r.runs, r.n_runs);
+    json_decref(r.results);
+    token_list_free(&r.ids);
+    mem_free(r.runs);
+    lineup_free(&r.rows);
+    mem_free(r.refused);
+    mem_free(r.ctx);
+    mem_free(r.budget);
+    engine_close(&r.g);
+    return st;
+}
+
+static const cli_option options[] = {
+    {.letter = 'p', .arg = "TEXT", AT(prompt), .help = "the text"},
+    {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "the text from a file"},
+    {.name = "queries",
+     .arg = "N",
+     .type = OPTION_WHOLE,
+     .min = 1,
+     .max = 1 << 30,
+     AT_OWN(recall_options, queries),
+     .help = "positions at the end of the text that are judged (default 64)"},
+    {.name = "window",
+     .type = OPTION_FLAG,
+     AT_OWN(recall_options, window),
+     .help = "judge them as one prompt window (for strategies that choose there: actqkv)"},
+    {.name = "tensors",
+     .arg = "FILE",
+     AT(tensors),
+     .help = "q [heads, m, d], k [kv_heads, n, d] and optionally v of a safetensors file instead of a text"},
+    {.name = "dump", .arg = "FILE", AT_OWN(recall_options, dump), .help = "write the selected positions as JSON lines"},
+    {0}};
+
+const command recall_command = {.name = "eval recall",
+                                .args = "",
+                                .summary = "what strategies select, against exact attention",
+                                .groups = OPTIONS_MODEL | OPTIONS_LENGTH,
+                                .own = options,
+                                .own_size = sizeof(recall_options),
+                                .compares = true,
+                                .alone = true,
+                                .run = cmd_recall};

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/recall/recall_follow.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "eval/cli.h"
+#include "kernels/base/mem.h"
+#include "kernels/half.h"
+
+/* ---- results ---- */
+
+void recall_runs_clear(recall_run *runs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        recall_run *r = &runs[i];
+        attn_seq_free(r->seq);
+        mem_free(r->dense);
+        mem_free(r->recall);
+        mem_free(r->mass);
+        mem_free(r->error);
+        mem_free(r->error_l1);
+        mem_free(r->evicted);
+        mem_free(r->evicted_l1);
+        mem_free(r->selected);
+        *r = (recall_run){.spec = r->spec};
+    }
+}
+
+dtype recall_exact_type(const recall_run *runs, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (runs[i].spec.kv.type != runs[0].spec.kv.type) return DT_F32;
+    return runs[0].spec.kv.type;
+}
+
+double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer)
+{
+    double sum = 0;
+    for (int h = 0; h < s->n_heads; h++) sum += x[layer * s->n_heads + h];
+    return run->n_queries > 0 ? sum / (double)s->n_heads / (double)run->n_queries : 0;
+}
+
+static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
+{
+    size_t n = (size_t)f->shape->n_layers * (size_t)f->shape->n_heads;
+    recall_runs_clear(r, 1);
+    TRY(MEM_NEW(&r->dense, (size_t)f->shape->n_layers, e));
+    TRY(MEM_NEW(&r->recall, n, e));
+    TRY(MEM_NEW(&r->mass, n, e));
+    TRY(MEM_NEW(&r->error, n, e));
+    TRY(MEM_NEW(&r->error_l1, n, e));
+    TRY(MEM_NEW(&r->evicted, n, e));
+    TRY(MEM_NEW(&r->evicted_l1, n, e));
+    TRY(MEM_NEW(&r->selected, n, e));
+    for (int l = 0; l < f->shape->n_layers; l++) r->dense[l] = attn_is_dense(&r->spec, f->shape, l);
+    return attn_seq_create(&r->seq, &r->spec, f->shape, lim, f->be, e);
+}
+
+/* ---- what was selected, as JSON lines ---- */
+
+status recall_dump_open(recall_dump *d, const char *path, err *e)
+{
+    TRY(out_check_regular("--dump", path, e));
+    d->path = path;
+    if (asprintf(&d->tmp, "%s.part", path) < 0) return err_set(e, ST_NOMEM, "out of memory");
+    d->f = fopen(d->tmp, "w");
+    return d->f ? ST_OK : err_set(e, ST_IO, "--dump %s: %s", path, strerror(errno));
+}
+
+status recall_dump_close(recall_dump *d, bool keep, err *e)
+{
+    status st = ST_OK;
+    if (d->f) {
+        bool good = fclose(d->f) == 0 && !d->failed;
+        if (keep && (!good || rename(d->tmp, d->path) != 0))
+            st = err_set(e, ST_IO, "--dump %s: %s", d->path, strerror(errno));
+        if (!keep || st != ST_OK) unlink(d->tmp);
+    }
+    free(d->tmp);
+    *d = (recall_dump){0};
+    return st;
+}
+
+/* One line a list: of a query head, of a kv head, or of the layer (-1). */
+static void dump_list(follow *f, const recall_run *r, int layer, int head, const exact_choice *c)
+{
+    recall_dump *d = f->dump;
+    int group = f->shape->n_heads / f->shape->n_kv_heads;
+    bool per_q = c->gqa == GQA_PER_Q, whole = c->gqa >= GQA_LAYER_MEAN;
+    char params[512], budget[24] = "null";
+    if (!d->f || (!per_q && head % group != 0) || (whole && head != 0)) return;
+    attn_spec_params(&r->spec, params, sizeof params);
+    if (attn_has_budget(&r->spec)) snprintf(budget, sizeof budget, "%lld", (long long)r->spec.budget);
+    int n = fprintf(d->f,
+                    "{\"attn\": \"%s\", \"params\": \"%s\", \"budget\": %s, \"layer\": %d, "
+                    "\"query\": %lld, \"%s\": %d, \"positions\": [",
+                    r->spec.text, params, budget, layer, (long long)f->query_index, per_q ? "head" : "kv_head",
+                    per_q   ? head
+                    : whole ? -1
+                            : head / group);
+    for (int64_t i = 0; i < c->n && n >= 0; i++) n = fprintf(d->f, "%s%lld", i ? ", " : "", (long long)c->pos[i]);
+    if (n < 0 || fputs("]}\n", d->f) < 0) d->failed = true;
+}
+
+/* ---- one step of a strategy ---- */
+
+/* What every head keeps before the step; eviction comes after attention. */
+void follow_before(follow *f, size_t i, int layer)
+{
+    const recall_run *r = &f->runs[i];
+    int64_t current = f->rows[layer].n - 1;
+    int group = f->shape->n_heads / f->shape->n_kv_heads;
+    bool *exact = f->exact + i * (size_t)f->cap;
+    if (layer == 0 && f->st == ST_OK) f->st = kv_exact_tokens(&r->spec.kv, current, exact, &f->e);
+    exact[current] = true;
+    for (int h = 0; h < f->shape->n_heads; h++) {
+        size_t at = i * (size_t)f->shape->n_heads + (size_t)h;
+        int list = attn_gqa(&r->spec) == GQA_PER_Q ? h : h / group;
+        f->n_kept[at] = attn_seq_positions(r->seq, layer, list, f->kept[at]);
+        f->kept[at][f->n_kept[at]++] = current;
+    }
+}
+
+/* What a head attended, ascending, in f->pos. A prompt window's list is cut to what the query sees. */
+static void find_selection(follow *f, int head, exact_choice *c)
+{
+    int64_t current = c->tail, n = attn_last_selection(f->work, 0, head, f->selected, &c->head_end, &c->tail);
+    c->pos = f->pos;
+    c->n = 0;
+    if (c->tail > current) c->tail = current + 1; /* whole pages may end behind it */
+    for (int64_t k = 0; k < n && f->selected[k] <= current; k++)
+        if (c->n == 0 || f->pos[c->n - 1] != f->selected[k]) f->pos[c->n++] = f->selected[k];
+}
+
+static void add_errors(follow *f, size_t i, int layer, int head, const exact_choice *c, const float *out)
+{
+    recall_run *r = &f->runs[i];
+    size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)head;
+    exact_diff d = exact_error(&f->query, head, out);
+    r->error[at] += d.l2;
+    r->error_l1[at] += d.l1;
+    if (r->spec.kv.kind == KV_EXACT) return;
+    d = exact_without(&f->query, head, c, f->exact + i * (size_t)f->cap);
+    r->evicted[at] += d.l2;
+    r->evicted_l1[at] += d.l1;
+}
+
+void follow_judge(follow *f, size_t i, int layer, size_t row)
+{
+    recall_run *r = &f->runs[i];
+    int64_t current = f->rows[layer].n - 1;
+    size_t all = (size_t)f->shape->n_heads * (size_t)f->shape->head_dim;
+    float *out = f->q + all;
+    f->be->ops->download(f->be, out, buf_at(f->out, row * all * sizeof(float)), all * sizeof(float));
+    for (int h = 0; h < f->shape->n_heads; h++) {
+        size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)h;
+        exact_choice c = {.gqa = attn_gqa(&r->spec), .tail = current};
+        if (attn_retrieves(&r->spec) && !r->dense[layer]) {
+            find_selection(f, h, &c);
+        } else if (f->in_window) {
+            for (c.pos = f->pos; c.n <= current; c.n++) f->pos[c.n] = c.n;
+        } else {
+            size_t k = i * (size_t)f->shape->n_heads + (size_t)h;
+            c.pos = f->kept[k];
+            c.n = f->n_kept[k];
+        }
+        r->recall[at] += exact_recall(&f->query, h, &c, f->sorting);
+        r->mass[at] += exact_mass(&f->query, h, &c);
+        r->selected[at] += (double)c.n;
+        if (f->has_v) add_errors(f, i, layer, h, &c, out + h * f->shape->head_dim);
+        dump_list(f, r, layer, h, &c);
+    }
+}
+
+/* ---- exact rows ---- */
+
+static float as_stored(float x, dtype t)
+{
+    return t == DT_F32 ? x : t == DT_F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
+}
+
+/* n rows [n][n_kv_heads][head_dim] of ops memory become positions [first, first + n). */
+void follow_keep_rows(follow *f, float *to, const exact_rows *r, buf from, int64_t first, size_t n, dtype type)
+{
+    size_t d = (size_t)f->shape->head_dim, heads = (size_t)f->shape->n_kv_heads;
+    f->be->ops->download(f->be, f->host, from, n * heads * d * sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        for (size_t h = 0; h < heads; h++)
+            for (size_t c = 0; c < d; c++)
+                to[(h * (size_t)r->cap + (size_t)first + i) * d + c] =
+                    as_stored(f->host[(i * heads + h) * d + c], type);
+}
+
+status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
+{
+    const attn_shape *sh = f->shape;
+    size_t heads = (size_t)sh->n_heads, d = (size_t)sh->head_dim, row = (size_t)sh->n_kv_heads * d, n;
+    f->cap = lim->n_tokens;
+    f->has_v = has_v;
+    f->host_rows = (size_t)lim->chunk;
+    TRY(attn_work_create(&f->work, sh, f->host_rows, f->be, e));
+    TRY(f->be->ops->alloc(f->be, &f->out, f->host_rows * heads * d * sizeof(float), "outputs", e));
+    TRY(MEM_NEW(&f->seqs, f->n_runs, e));
+    TRY(MEM_NEW(&f->joins, f->n_runs, e));
+    TRY(MEM_NEW(&f->rows, (size_t)sh->n_layers, e));
+    TRY(MEM_NEW(&f->q, 2 * heads * d, e));
+    TRY(MEM_NEW(&f->host, f->host_rows * row, e));
+    TRY(size_mul(&n, (size_t)f->cap, row, "exact rows", e));
+    for (int l = 0; l < sh->n_layers; l++) {
+        f->rows[l] = (exact_rows){.shape = sh, .cap = f->cap};
+        TRY(MEM_NEW(&f->rows[l].k, n, e));
+        if (has_v) TRY(MEM_NEW(&f->rows[l].v, n, e));
+    }
+    TRY(MEM_NEW(&f->query.score, heads * (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->query.share, heads * (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->sorting, 2 * (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->pos, (size_t)f->cap, e));
+    /* in a prompt window a position may be listed twice */
+    TRY(MEM_NEW(&f->selected, 2 * (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->exact, f->n_runs * (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->kept, f->n_runs * heads, e));
+    TRY(MEM_NEW(&f->n_kept, f->n_runs * heads, e));
+    for (size_t i = 0; i < f->n_runs * heads; i++) TRY(MEM_NEW(&f->kept[i], (size_t)f->cap + 1, e));
+    for (size_t i = 0; i < f->n_runs; i++) TRY(run_open(&f->runs[i], f, lim, e));
+    return ST_OK;
+}
+
+void follow_close(follow *f)
+{
+    size_t heads = (size_t)f->shape->n_heads;
+    attn_work_free(f->work);
+    if (f->out.p) f->be->ops->free(f->be, f->out, f->host_rows * heads * (size_t)f->shape->head_dim * sizeof(float));
+    for (int l = 0; f->rows && l < f->shape->n_layers; l++) {
+        mem_free(f->rows[l].k);
+        mem_free(f->rows[l].v);
+    }
+    for (size_t i = 0; f->kept && i < f->n_runs * heads; i++) mem_free(f->kept[i]);
+    mem_free(f->rows);
+    mem_free(f->seqs);
+    mem_free(f->joins);
+    mem_free(f->q);
+    mem_free(f->host);
+    mem_free(f->query.score);
+    mem_free(f->query.share);
+    mem_free(f->sorting);
+    mem_free(f->pos);
+    mem_free(f->selected);
+    mem_free(f->exact);
+    mem_free(f->kept);
+    mem_free(f->n_kept);
+}
+
+void follow_query(follow *f, int layer, buf q)
+{
+    exact_rows *r = &f->rows[layer];
+    int64_t window = f->shape->window[layer];
+    size_t all = (size_t)f->shape->n_heads * (size_t)f->shape->head_dim;
+    f->be->ops->download(f->be, f->q, q, all * sizeof(float));
+    f->query.rows = r;
+    f->query.q = f->q;
+    f->query.first = window > 0 && window < r->n ? r->n - window : 0;
+    exact_fill(&f->query);
+}

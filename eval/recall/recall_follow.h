@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* What recall on text and on tensors share: strategies that are shown steps, and exact attention of the same
+ * step to judge them by. For recall_*.c alone. */
+#ifndef EVAL_RECALL_FOLLOW_H
+#define EVAL_RECALL_FOLLOW_H
+
+#include "eval/recall/recall_run.h"
+#include "eval/recall/recall_score.h"
+
+/* A job's strategies, and what exact attention is computed from. */
+typedef struct {
+    backend *be;
+    const attn_shape *shape;
+    recall_run *runs;
+    size_t n_runs;
+    recall_dump *dump;
+    attn_work *work;
+    buf out;           /* [rows][n_heads][head_dim]: the strategies' outputs */
+    attn_seq **seqs;   /* [n_runs] those of one step */
+    exact_rows *rows;  /* [n_layers] */
+    exact_query query; /* its arrays serve all layers */
+    float *q, *host;   /* [n_heads][head_dim]; rows on their way */
+    size_t host_rows;
+    double *sorting;      /* [2 * cap] */
+    int32_t *selected;    /* [2 * cap] */
+    int64_t *pos, **kept; /* [cap]; [n_runs * n_heads] stored before the step, current token included */
+    int64_t *n_kept;      /* [n_runs * n_heads] */
+    bool *joins;          /* [n_runs] goes through the prompt with the run before it */
+    bool *exact;          /* [n_runs * cap] whether a token has an exact key or value, before the step */
+    int64_t cap, query_index;
+    bool has_v, in_window; /* the queries are a prompt window */
+    status st;             /* of what cannot return one */
+    err e;
+} follow;
+
+/* be, shape, runs, n_runs and dump are given; creates everything else, the sequences too. */
+status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e);
+void follow_close(follow *f);
+/* n rows [n][n_kv_heads][head_dim] f32 of ops memory become positions [first, first + n) of `to`, rounded to type. */
+void follow_keep_rows(follow *f, float *to, const exact_rows *r, buf from, int64_t first, size_t n, dtype type);
+/* Makes [n_heads][head_dim] rotated queries in ops memory the query of a layer. */
+void follow_query(follow *f, int layer, buf q);
+/* Run i was shown the query in a decode step: before the step, and after it with its output in f->out. Or the
+ * query was row `row` of a prompt window. */
+void follow_before(follow *f, size_t i, int layer);
+void follow_judge(follow *f, size_t i, int layer, size_t row);
+
+#endif

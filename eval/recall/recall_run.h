@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+/* Recall of strategies: on the queries and keys of one run of full attention over a text, or on tensors. */
+#ifndef EVAL_RECALL_RUN_H
+#define EVAL_RECALL_RUN_H
+
+#include <stdio.h>
+
+#include "model/session.h"
+
+/* What the results' arrays are indexed by. */
+typedef struct {
+    int n_layers, n_heads;
+    bool has_v;
+} recall_shape;
+
+/* One strategy at one budget, and its sums over the queries: [n_layers][n_heads]. */
+typedef struct {
+    attn_spec spec;
+    attn_seq *seq;
+    bool *dense; /* [n_layers] */
+    double *recall, *mass, *error, *error_l1, *selected;
+    double *evicted, *evicted_l1; /* stores with codes: the errors if what is in codes were not there */
+    int64_t n_queries;
+} recall_run;
+
+/* What exact attention's keys and values are rounded to: the type of all runs' rows, f32 where they differ. */
+dtype recall_exact_type(const recall_run *runs, size_t n);
+/* Frees what a job made of the runs; the specs stay. */
+void recall_runs_clear(recall_run *runs, size_t n);
+double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer);
+
+/* JSON lines of what was selected, through a temporary file that close renames (keep) or removes.
+ * Not opened: nothing is written. */
+typedef struct {
+    FILE *f;
+    const char *path;
+    char *tmp;
+    bool failed;
+} recall_dump;
+status recall_dump_open(recall_dump *d, const char *path, err *e);
+status recall_dump_close(recall_dump *d, bool keep, err *e);
+
+typedef struct {
+    decoder *d;
+    const int32_t *ids; /* [n_ids]; the last n_queries are fed one by one */
+    int64_t n_ids, n_queries;
+    bool window; /* the last n_queries are one prompt window instead */
+    recall_dump *dump;
+    bool (*progress)(void *ctx, double part);
+    void *ctx;
+    recall_shape shape; /* out */
+} recall_text;
+
+/* Errors: those of sessions; ST_UNSUPPORTED when strategies and a text do not fit in memory. */
+status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e);
+
+typedef struct {
+    backend *be;
+    const char *path;    /* safetensors: q [heads, m, d], k [kv_heads, n, d], maybe v like k */
+    const uint8_t *data; /* its bytes; NULL: they are read from path */
+    size_t size;
+    recall_dump *dump;
+    recall_shape shape; /* out */
+    int64_t n_keys;     /* out */
+} recall_tensors;
+
+/* Every query sees all keys, the last of which counts as the current token; keys are taken as they are.
+ * Retrieving strategies only. Errors: ST_IO, ST_FORMAT (file and tensor), ST_USAGE. */
+status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, err *e);
+
+#endif

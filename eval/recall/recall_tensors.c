@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT */
+/* Recall on tensors of a file: queries and keys that were dumped from elsewhere. */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "eval/recall/recall_follow.h"
+#include "kernels/base/mem.h"
+#include "kernels/half.h"
+#include "model/safetensors.h"
+
+enum { CHUNK = 64 };
+
+/* The tensors as f32 [heads][rows][head_dim], and ops memory for what one forward is given. */
+typedef struct {
+    float *q, *k, *v; /* v NULL: not in the file */
+    size_t heads, kv_heads, m, n, d;
+    buf pos, table, freq, rows_q, rows_k, rows_v;
+    float *host; /* [CHUNK][heads][d] */
+} tensors;
+
+static status bad(const char *path, const char *name, const char *what, err *e)
+{
+    return err_set(e, ST_FORMAT, "--tensors %s: %s: %s", path, name, what);
+}
+
+/* Largest element, so that rows can hold it and products of two stay finite. */
+static float most_of(dtype rows)
+{
+    return rows == DT_F16 ? 65504.0f : 1e16f;
+}
+
+/* One tensor of rank 3 as f32, of elements up to `most`; absent: *out stays NULL. */
+static status read_tensor(float **out, const st_file *f, const char *name, float most, size_t shape[3], err *e)
+{
+    const st_tensor *t = st_find(f, name);
+    char what[96];
+    if (!t) return ST_OK;
+    if (t->rank != 3) return bad(st_path(f), name, "a tensor of rank 3 is expected", e);
+    bool f32 = strcmp(t->type, "F32") == 0, f16 = strcmp(t->type, "F16") == 0;
+    if (!f32 && !f16 && strcmp(t->type, "BF16") != 0) {
+        snprintf(what, sizeof what, "type %s, expected F32, F16 or BF16", t->type);
+        return bad(st_path(f), name, what, e);
+    }
+    memcpy(shape, t->shape, 3 * sizeof *shape);
+    size_t n = t->bytes / (f32 ? 4 : 2);
+    if (n == 0) return bad(st_path(f), name, "it is empty", e);
+    TRY(MEM_NEW(out, n, e));
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h = 0;
+        if (f32) memcpy(&(*out)[i], t->data + 4 * i, 4);
+        else memcpy(&h, t->data + 2 * i, 2);
+        if (!f32) (*out)[i] = f16 ? f16_to_f32(h) : bf16_to_f32(h);
+        if (fabsf((*out)[i]) <= most) continue;
+        if (isfinite((*out)[i])) snprintf(what, sizeof what, "element %zu is beyond %g", i, (double)most);
+        else snprintf(what, sizeof what, "element %zu is NaN or infinite", i);
+        return bad(st_path(f), name, what, e);
+    }
+    return ST_OK;
+}
+
+static status check_shapes(const char *path, tensors *t, const size_t q[3], const size_t k[3], const size_t v[3],
+                           err *e)
+{
+    char what[128];
+    if (!t->q || !t->k) return bad(path, t->q ? "k" : "q", "there is no such tensor", e);
+    if (q[2] != k[2] || q[2] % 2 || q[2] > 256) {
+        snprintf(what, sizeof what, "head_dim %zu and %zu: equal even numbers up to 256 are expected", q[2], k[2]);
+        return bad(path, "q and k", what, e);
+    }
+    if (q[0] % k[0] || q[0] > 1024) {
+        snprintf(what, sizeof what, "%zu query heads are no multiple of %zu kv heads", q[0], k[0]);
+        return bad(path, "q and k", what, e);
+    }
+    if (t->v && memcmp(k, v, 3 * sizeof *k) != 0) return bad(path, "v", "its shape differs from that of k", e);
+    if (k[1] < 2) return bad(path, "k", "at least two keys are needed", e);
+    t->heads = q[0];
+    t->m = q[1];
+    t->d = q[2];
+    t->kv_heads = k[0];
+    t->n = k[1];
+    return ST_OK;
+}
+
+static status read_all(tensors *t, const recall_tensors *job, dtype rows, err *e)
+{
+    st_file *f;
+    const char *path = job->path;
+    size_t q[3] = {0}, k[3] = {0}, v[3] = {0};
+    TRY(job->data ? st_open_memory(&f, job->data, job->size, path, e) : st_open(&f, path, e));
+    status st = read_tensor(&t->q, f, "q", most_of(DT_F32), q, e);
+    if (st == ST_OK) st = read_tensor(&t->k, f, "k", most_of(rows), k, e);
+    if (st == ST_OK) st = read_tensor(&t->v, f, "v", most_of(rows), v, e);
+    if (st == ST_OK) st = check_shapes(path, t, q, k, v, e);
+    st_close(f);
+    return st;
+}
+
+/* The buffers of a forward: one list for allocation and release. */
+static void list_buffers(tensors *t, buf **b, size_t bytes[6])
+{
+    size_t row = t->d * sizeof(float);
+    buf *all[] = {&t->pos, &t->table, &t->freq, &t->rows_q, &t->rows_k, &t->rows_v};
+    const size_t size[] = {
+        CHUNK * sizeof(int64_t),  CHUNK * row, row, CHUNK * t->heads * row, CHUNK * t->kv_heads * row,
+        CHUNK * t->kv_heads * row};
+    memcpy(b, all, sizeof all);
+    memcpy(bytes, size, sizeof size);
+}
+
+/* Angles of zero: keys and queries are taken as they are. */
+static status open_buffers(tensors *t, backend *be, err *e)
+{
+    buf *b[6];
+    size_t bytes[6];
+    list_buffers(t, b, bytes);
+    for (int i = 0; i < 6; i++) TRY(be->ops->alloc(be, b[i], bytes[i], "rows", e));
+    TRY(MEM_NEW(&t->host, CHUNK * t->heads * t->d, e));
+    for (size_t i = 0; i < CHUNK * t->d; i++) t->host[i] = i % 2 ? 0 : 1; /* {cos, sin} */
+    be->ops->upload(be, t->table, t->host, CHUNK * t->d * sizeof(float));
+    return ST_OK;
+}
+
+static void close_tensors(tensors *t, backend *be)
+{
+    buf *b[6];
+    size_t bytes[6];
+    list_buffers(t, b, bytes);
+    for (int i = 0; i < 6; i++)
+        if (b[i]->p) be->ops->free(be, *b[i], bytes[i]);
+    mem_free(t->host);
+    mem_free(t->q);
+    mem_free(t->k);
+    mem_free(t->v);
+}
+
+/* Rows [first, first + n) of x [heads][rows][d] as [n][heads][d]. */
+static void upload_rows(tensors *t, backend *be, buf to, const float *x, size_t heads, size_t rows, size_t first,
+                        size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t h = 0; h < heads; h++)
+            for (size_t c = 0; c < t->d; c++)
+                t->host[(i * heads + h) * t->d + c] = x ? x[(h * rows + first + i) * t->d + c] : 0;
+    be->ops->upload(be, to, t->host, n * heads * t->d * sizeof(float));
+}
+
+static attn_step step_at(tensors *t, follow *f, size_t first, size_t n, unsigned flags)
+{
+    int64_t pos[CHUNK];
+    for (size_t i = 0; i < n; i++) pos[i] = (int64_t)(first + i);
+    f->be->ops->upload(f->be, t->pos, pos, n * sizeof *pos);
+    upload_rows(t, f->be, t->rows_k, t->k, t->kv_heads, t->n, first, n);
+    upload_rows(t, f->be, t->rows_v, t->v, t->kv_heads, t->n, first, n);
+    return (attn_step){.seq = f->seqs,
+                       .n_seq = 1,
+                       .n_tok = n,
+                       .flags = flags,
+                       .n_prompt = (int64_t)t->n - 1,
+                       .prompt_done = (int64_t)first,
+                       .pos = t->pos,
+                       .table = t->table,
+                       .freq = t->freq,
+                       .mscale = 1};
+}
+
+/* All keys but the last one, as a prompt. */
+static void fill(tensors *t, follow *f)
+{
+    for (size_t at = 0, n; at + 1 < t->n; at += n) {
+        n = t->n - 1 - at < CHUNK ? t->n - 1 - at : CHUNK;
+        attn_step step = step_at(t, f, at, n, ATTN_PROMPT | (at + n + 1 == t->n ? ATTN_PROMPT_END : 0));
+        attn_begin(f->work, &step);
+        attn_store(f->work, &step, 0, t->rows_k, t->rows_v);
+        attn_end(f->work, &step);
+    }
+}
+
+/* The last key as the current token of every query. */
+static status ask(tensors *t, follow *f, size_t run, err *e)
+{
+    attn_seq *s = f->runs[run].seq;
+    f->seqs[0] = s;
+    fill(t, f);
+    for (size_t i = 0; i < t->m; i++) {
+        f->query_index = (int64_t)i;
+        attn_step step = step_at(t, f, t->n - 1, 1, 0);
+        upload_rows(t, f->be, t->rows_q, t->q, t->heads, t->m, i, 1);
+        attn_begin(f->work, &step);
+        follow_before(f, run, 0);
+        attn_layer(f->work, &step, 0, t->rows_q, t->rows_k, t->rows_v, f->out);
+        attn_end(f->work, &step);
+        follow_query(f, 0, t->rows_q);
+        follow_judge(f, run, 0, 0);
+        f->runs[run].n_queries++;
+        if (i + 1 < t->m && attn_seq_rewind(s, (int64_t)t->n - 1, NULL) != ST_OK) {
+            attn_seq_reset(s);
+            fill(t, f);
+        }
+    }
+    if (f->st != ST_OK) *e = f->e;
+    return f->st != ST_OK ? f->st : backend_fault(f->be, e);
+}
+
+/* Rows of exact attention: all keys, rounded as they are stored. */
+static void keep_exact(tensors *t, follow *f)
+{
+    exact_rows *r = &f->rows[0];
+    for (size_t at = 0, n; at < t->n; at += n) {
+        n = t->n - at < CHUNK ? t->n - at : CHUNK;
+        upload_rows(t, f->be, t->rows_k, t->k, t->kv_heads, t->n, at, n);
+        follow_keep_rows(f, r->k, r, t->rows_k, (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
+        if (!t->v) continue;
+        upload_rows(t, f->be, t->rows_v, t->v, t->kv_heads, t->n, at, n);
+        follow_keep_rows(f, r->v, r, t->rows_v, (int64_t)at, n, recall_exact_type(f->runs, f->n_runs));
+    }
+    r->n = (int64_t)t->n;
+}
+
+static status prepare_runs(recall_run *runs, size_t n_runs, err *e)
+{
+    for (size_t i = 0; i < n_runs; i++) {
+        if (!attn_retrieves(&runs[i].spec))
+            return err_set(e, ST_USAGE,
+                           "--tensors: %s evicts or keeps everything, which needs the order of the "
+                           "queries; strategies that retrieve are expected",
+                           runs[i].spec.text);
+        if (attn_by_window(&runs[i].spec))
+            return err_set(e, ST_USAGE, "--tensors: %s needs the prompt's queries", runs[i].spec.text);
+        runs[i].spec.skip = (attn_layers){0};
+        runs[i].spec.forced = true;
+    }
+    return ST_OK;
+}
+
+status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, err *e)
+{
+    tensors t = {0};
+    int window = 0;
+    attn_shape shape = {.n_layers = 1, .window = &window};
+    follow f = {.be = job->be, .shape = &shape, .runs = runs, .n_runs = n_runs, .dump = job->dump};
+    TRY(prepare_runs(runs, n_runs, e));
+    status st = read_all(&t, job, recall_exact_type(runs, n_runs), e);
+    if (st != ST_OK) goto done;
+    shape.n_heads = (int)t.heads;
+    shape.n_kv_heads = (int)t.kv_heads;
+    shape.head_dim = (int)t.d;
+    shape.scale = (float)(1 / sqrt((double)t.d));
+    shape.max_positions = (int64_t)t.n;
+    job->n_keys = (int64_t)t.n;
+    job->shape = (recall_shape){1, shape.n_heads, t.v != NULL};
+    attn_limits lim = {.n_tokens = (int64_t)t.n, .chunk = CHUNK};
+    TRY_GOTO(open_buffers(&t, job->be, e));
+    TRY_GOTO(follow_open(&f, &lim, t.v != NULL, e));
+    keep_exact(&t, &f);
+    for (size_t i = 0; i < n_runs && st == ST_OK; i++) st = ask(&t, &f, i, e);
+done:
+    if (shape.n_heads) follow_close(&f);
+    close_tensors(&t, job->be);
+    return st;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/* The choice of a token: a whole sort, and sums in its order. */
+#include "config.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/base/mem.h"
+#include "kernels/draw.h"
+#include "kernels/ref/ref.h"
+
+typedef struct {
+    float x;
+    int32_t id;
+    double mass;
+} item;
+
+static int in_order(const void *pa, const void *pb)
+{
+    const item *a = pa, *b = pb;
+    return a->x != b->x ? (a->x < b->x) - (a->x > b->x) : a->id - b->id;
+}
+
+/* The first item up to which the mass exceeds `mass`; the last, if none does. */
+static const item *find(const item *it, size_t n, double mass, double *up_to)
+{
+    size_t i = 0;
+    *up_to = it[0].mass;
+    while (*up_to <= mass && i + 1 < n) *up_to += it[++i].mass;
+    return &it[i];
+}
+
+static int32_t largest(const float *x, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > x[best] || (isnan(x[best]) && !isnan(x[i]))) best = i;
+    return (int32_t)best;
+}
+
+static int32_t choose(const draw_rule *r, item *it, const float *x, size_t n, float share)
+{
+    size_t keep = draw_keep(r, n);
+    double all = 0, most = 0, kept, up_to;
+    for (size_t i = 0; i < n; i++)
+        it[i] = (item){isnan(x[i]) ? -FLT_MAX : fminf(fmaxf(x[i], -FLT_MAX), FLT_MAX), (int32_t)i, 0};
+    qsort(it, n, sizeof *it, in_order);
+    for (size_t i = 0; i < keep; i++) {
+        it[i].mass = exp(((double)it[i].x - (double)it[0].x) / (double)r->temp);
+        all += it[i].mass;
+        if (it[i].mass >= r->min_p) most = all;
+    }
+    kept = r->min_p > 0 ? most : all;
+    if (r->top_p < 1) {
+        find(it, keep, nextafter(r->top_p * all, 0), &up_to);
+        kept = fmin(kept, up_to);
+    }
+    return find(it, keep, fmin((double)share * kept, all * (1 - 1e-9)), &up_to)->id;
+}
+
+void ref_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_rule *rule, buf share)
+{
+    item *it;
+    if (MEM_NEW(&it, vocab, &be->fault) != ST_OK) return;
+    for (size_t i = 0; i < n; i++) {
+        const float *row = (const float *)(const void *)x.p + i * vocab;
+        float at = ref_get(share, DT_F32, i);
+        ((int32_t *)(void *)ids.p)[i] = rule[i].temp == 0 ? largest(row, vocab) : choose(&rule[i], it, row, vocab, at);
+    }
+    mem_free(it);
+}

@@ -1,0 +1,38 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# TAP: includes point down only (run -> eval -> model -> attention -> kernels; tokenizer is used by eval and run
+# alone), files stay under 800 lines, every file names its licence.
+cd "${SRCDIR:-$(dirname "$0")/../..}" || exit 1
+n=0 failed=0
+result() { # result LIST NAME: ok when LIST is empty
+    n=$((n + 1))
+    if [ -z "$1" ]; then echo "ok $n - $2"; else
+        failed=1
+        echo "not ok $n - $2"
+        echo "$1" | sed 's/^/# /'
+    fi
+}
+uses() { # uses FOLDER ALLOWED...: includes of project headers in FOLDER that are not in ALLOWED
+    folder=$1
+    shift
+    allowed=$(echo "$folder $*" | tr ' ' '|')
+    grep -rnE '^#include "[a-z]+/' --include='*.[ch]' --include='*.cc' --include='*.cu' --include='*.cuh' "$folder" |
+        grep -vE "#include \"($allowed)/"
+}
+result "$(uses kernels)" "kernels/ includes kernels/ only"
+result "$(uses kernels/base kernels/base | grep -v '"kernels/base/')" "kernels/base/ includes kernels/base/ only"
+result "$(uses tokenizer kernels/base)" "tokenizer/ includes tokenizer/ and kernels/base/ only"
+result "$(uses attention kernels)" "attention/ includes attention/ and kernels/ only"
+result "$(uses model attention kernels)" "model/ includes model/, attention/ and kernels/ only"
+result "$(uses eval model attention tokenizer kernels)" "eval/ includes what lies below it only"
+result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes eval/ only"
+result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pariskv|actqkv|kivi|logquant)\b' model/*.c model/*.h)" "model/ names no strategy"
+result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer eval run.c)" "OpenMP in kernels/cpu/ only"
+sources=$(find run.c attention eval kernels model tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
+    -o -name '*.py' -o -name '*.sh' -o -name '*.t' \))
+# shellcheck disable=SC2086
+result "$(wc -l $sources | awk '$1 > 800 && $2 != "total"')" "files stay under 800 lines"
+result "$(for f in $sources; do head -n 2 "$f" | grep -q 'SPDX-License-Identifier: MIT' || echo "$f"; done)" \
+    "every file names its licence"
+echo "1..$n"
+exit $failed

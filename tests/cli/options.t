@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+# What follows from the table of options: the man page's section, and completion.
+. "$SRCDIR/tests/cli/lib.sh"
+
+run --print-man
+sed '1,/^\.\\" From here on/d; /^\.\\" So far/,$d' "$SRCDIR/kvasir.1" >"$tmp/page"
+check "the man page has the options of the table (else: make man)" cmp "$tmp/out" "$tmp/page"
+out_has '\fB\-\-max\-length\fR \fIN\fR' "it names options"
+
+# completes WORD NAME WORDS...: WORD is among what may follow.
+completes() {
+    word=$1 name=$2
+    shift 2
+    run --complete "$@"
+    check "completion: $name" grep -qx -- "$word" "$tmp/out"
+}
+completes generate "commands" ""
+completes eval "the first word of a command of two" ""
+completes longbench2 "the second word" eval ""
+completes --trials "options of a command" passkey ""
+completes -m "letters" passkey --
+completes prefill "values of an option" passkey --protocol ""
+completes quest "strategies" generate --attn ""
+completes --cot "options of a command of two words" eval longbench2 -
+run --complete passkey --json ""
+check "a file's name is left to the shell" test ! -s "$tmp/out"
+run --complete generate ""
+check "no options of other commands" sh -c "! grep -q trials '$tmp/out'"
+
+if command -v bash >/dev/null; then
+    found=$(bash -c '. "$SRCDIR/kvasir.bash"; COMP_WORDS=("$RUN" eval long); COMP_CWORD=2; _kvasir; echo "${COMPREPLY[*]}"')
+    check "bash completes a word" test "$found" = "longbench longbench2"
+else
+    skip "bash is not there"
+fi
+
+run --help
+sed -n '/^usage/,/^run COMMAND/s/^  \(eval [a-z0-9]*\|[a-z]*\) .*/\1/p' "$tmp/out" >"$tmp/commands"
+check "--help names commands" grep -qx 'eval longbench2' "$tmp/commands"
+while read -r command; do
+    # shellcheck disable=SC2086
+    run $command --help
+    grep -oE '^ {2,6}(-[a-zA-Z], )?--[a-z-]+' "$tmp/out" | grep -oE -- '--[a-z-]+' | grep -v -e --help$ -e --usage | sort >"$tmp/help"
+    # shellcheck disable=SC2086
+    run --complete $command -
+    grep -- -- "$tmp/out" | grep -v -e --help$ | sort >"$tmp/completed"
+    check "$command: --help and completion have the same options" cmp "$tmp/help" "$tmp/completed"
+done <"$tmp/commands"
+finish

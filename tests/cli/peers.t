@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+# scripts/peers without the peer: options, and the picture of rows that are known. Nothing is fetched.
+. "$SRCDIR/tests/cli/lib.sh"
+command -v python3 >/dev/null || skip_all "python3 is not there"
+export PYTHONDONTWRITEBYTECODE=1
+peers() { # peers ARGS...: as run of lib.sh
+    "$SRCDIR/scripts/peers" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    status=$?
+}
+bad() { # bad STATUS TEXT NAME ARGS...: as refused of lib.sh
+    want=$1 text=$2 name=$3
+    shift 3
+    peers --dir "$tmp/none" "$@"
+    is_refusal "$want" "$text" "$name"
+}
+peers --help
+out_has "Usage: scripts/peers" "--help"
+bad 2 "--weights: 'q3' is not one of bf16, q8, q4" "unknown weights" --run "$RUN" --weights bf16,q3
+bad 2 "--ctx: 'many' is not a number of tokens" "a context that is no number" --run "$RUN" --ctx 4k,many
+bad 2 "--repeat 0: expected at least 1" "no round" --run "$RUN" --repeat 0
+bad 2 "invalid choice: 'llama-9'" "an unknown shape" --run "$RUN" --shape llama-9
+bad 2 "unrecognized arguments: --fast" "an unknown option" --run "$RUN" --fast
+bad 2 "--dir: a value is expected" "an option without its value" --dir
+bad 1 "no such program" "no program to time" --run "$tmp/nothing"
+check "nothing was made" test ! -e "$tmp/none"
+
+cat >"$tmp/rows.jsonl" <<'END'
+{"peers": "llama.cpp", "package": "p", "about": {}, "shape": "tiny", "threads": 2}
+{"weights": "q8", "phase": "decode", "tokens": 0, "name": "llama.cpp", "tokens_per_s": 10.0}
+{"weights": "q8", "phase": "decode", "tokens": 4096, "name": "llama.cpp", "tokens_per_s": 5.0}
+{"weights": "q8", "phase": "decode", "tokens": 0, "name": "full", "tokens_per_s": 20.0}
+{"weights": "q8", "phase": "decode", "tokens": 4096, "name": "full", "tokens_per_s": 10.0}
+{"weights": "q8", "phase": "prompt", "tokens": 512, "name": "full", "tokens_per_s": 900.0}
+END
+peers --plot "$tmp/rows.jsonl" -o "$tmp/p.svg"
+check "a picture" test "$status" -eq 0
+cp "$tmp/p.svg" "$tmp/out"
+# The axis ends at 25: y = 332 - 288 v / 25, x from 58 to 630.
+out_has 'points="58.0,216.8 630.0,274.4"' "the peer's line"
+out_has 'points="58.0,101.6 630.0,216.8"' "ours"
+out_has '>4k</text>' "contexts are named"
+head -n 1 "$tmp/rows.jsonl" >"$tmp/head.jsonl"
+bad 1 "no decode with q8 weights" "a file without decode" --plot "$tmp/head.jsonl" -o "$tmp/x.svg"
+bad 1 "No such file" "no file" --plot "$tmp/no.jsonl" -o "$tmp/x.svg"
+echo '{"command":"bench"}' >"$tmp/other.jsonl"
+bad 1 "no results of scripts/peers" "other results" --plot "$tmp/other.jsonl" -o "$tmp/x.svg"
+bad 2 "-o PICTURE.svg is expected" "no place for the picture" --plot "$tmp/rows.jsonl"
+finish

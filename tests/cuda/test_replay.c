@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/* Numbers that the host knows are arguments of ops: a step that runs through the updated graph of an earlier one, which
+ * had other counts, gives the bits of one that is recorded anew; and a list of jobs those of jobs one by one. */
+/* Builds: shim race */
+#include "config.h"
+
+#include "kernels/ops_block.h"
+#include "kernels/ops_fier.h"
+#include "kernels/ops_quest.h"
+#include "tests/cuda/cuda_util.h"
+
+enum { DIM = 32, KV = 2, HEADS = 4, CAP = 600, PAGE = 16, PAGES = (CAP + PAGE - 1) / PAGE, GROUP = 8, JOBS = 3 };
+enum { WORDS = (CAP + 31) / 32 * 32, LEVELS = (CAP + GROUP - 1) / GROUP * 2 * DIM, STRIDE = CAP, BUDGET = 40 };
+
+/* Of each job: keys, queries, the two indexes, scores, combined ones, lists. Of all: counts that ops make. */
+enum { K, Q, BOUND, BITS, LEVEL, RING, SCORE, VOTES, RAW, MEAN, IDX, RANGE, LIST, SPAN, PARTS };
+static const size_t bytes_of[PARTS] = {
+    [K] = 4 * CAP * KV * DIM,     [Q] = 4 * HEADS * DIM,     [BOUND] = 4 * KV * PAGES * 2 * DIM,
+    [BITS] = 4 * KV * WORDS,      [LEVEL] = 4 * KV * LEVELS, [RING] = 4 * KV * GROUP * DIM,
+    [SCORE] = 4 * HEADS * STRIDE, [VOTES] = 4 * KV * STRIDE, [RAW] = 4 * HEADS * STRIDE,
+    [MEAN] = 4 * KV * STRIDE,     [IDX] = 4 * KV * STRIDE,   [RANGE] = 16 * KV,
+    [LIST] = 4 * KV * STRIDE,     [SPAN] = 16 * KV};
+enum { THETA, SUMS, COUNT, POOL, BOUNDS, TAKEN, TOTAL, REST };
+static const size_t rest_bytes[REST] = {8, 16, 8, 8, 16, 8, 8};
+
+typedef struct {
+    backend *be;
+    buf b[JOBS][PARTS], rest[REST];
+} room;
+
+static buf take_room(backend *be, size_t bytes)
+{
+    buf b;
+    err e = {0};
+    if (be->ops->alloc(be, &b, bytes, "test", &e) != ST_OK) {
+        printf("Bail out! %s\n", e.msg);
+        exit(1);
+    }
+    return b;
+}
+
+static void room_open(room *o)
+{
+    const int64_t pool = 2 * BUDGET, bound[2] = {BUDGET / 2, 2 * BUDGET};
+    rng r = {91};
+    o->be = open_cuda();
+    for (int j = 0; j < JOBS; j++)
+        for (int p = 0; p < PARTS; p++) {
+            o->b[j][p] = take_room(o->be, bytes_of[p]);
+            if (p > Q) continue;
+            float *x = random_f32(&r, bytes_of[p] / 4);
+            o->be->ops->upload(o->be, o->b[j][p], x, bytes_of[p]);
+            free(x);
+        }
+    for (int p = 0; p < REST; p++) o->rest[p] = take_room(o->be, rest_bytes[p]);
+    o->be->ops->upload(o->be, o->rest[POOL], &pool, sizeof pool);
+    o->be->ops->upload(o->be, o->rest[BOUNDS], bound, sizeof bound);
+}
+
+static void room_close(room *o)
+{
+    for (int j = 0; j < JOBS; j++)
+        for (int p = 0; p < PARTS; p++) o->be->ops->free(o->be, o->b[j][p], bytes_of[p]);
+    for (int p = 0; p < REST; p++) o->be->ops->free(o->be, o->rest[p], rest_bytes[p]);
+    backend_close(o->be);
+}
+
+/* Every op that takes what the host knows, on the tokens [from[j], to[j]) of each job, which are new; `at_once` jobs a
+ * call. */
+static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_once)
+{
+    backend *be = o->be;
+    quest_index pages[JOBS];
+    fier_index ones[JOBS];
+    index_add_job add[2][JOBS];
+    score_job score[2][JOBS];
+    combine_job mean[JOBS];
+    choose_job tokens[JOBS], whole[JOBS];
+    for (int j = 0; j < JOBS; j++) {
+        const buf *b = o->b[j];
+        int64_t n = to[j], n_pages = (n + PAGE - 1) / PAGE;
+        size_t new_keys = (size_t)(to[j] - from[j]);
+        buf k = buf_at(b[K], 4 * (size_t)from[j] * KV * DIM);
+        pages[j] = (quest_index){b[BOUND], DT_F32, KV, DIM, PAGES, PAGE, false};
+        ones[j] = (fier_index){.bits = b[BITS],
+                               .levels = b[LEVEL],
+                               .ring = b[RING],
+                               .type = DT_F32,
+                               .n_kv_heads = KV,
+                               .head_dim = DIM,
+                               .cap = CAP,
+                               .group = GROUP,
+                               .open = FIER_EXACT};
+        add[0][j] = (index_add_job){&pages[j], from[j], k, new_keys};
+        add[1][j] = (index_add_job){&ones[j], from[j], k, new_keys};
+        score[0][j] = (score_job){.index = &pages[j],
+                                  .q = b[Q],
+                                  .n_heads = HEADS,
+                                  .score = b[RAW],
+                                  .stride = STRIDE,
+                                  .items = {n, 1, n_pages - 1}};
+        score[1][j] = (score_job){.index = &ones[j],
+                                  .q = b[Q],
+                                  .n_heads = HEADS,
+                                  .score = b[SCORE],
+                                  .stride = STRIDE,
+                                  .items = {n, 3, n - 1},
+                                  .votes = b[VOTES],
+                                  .scale = 0.25f};
+        mean[j] = (combine_job){b[MEAN], b[RAW], STRIDE, HEADS, KV, 1, n_pages - 1, GQA_MEAN_S, 1};
+        tokens[j] = (choose_job){.score = b[VOTES],
+                                 .n_lists = KV,
+                                 .stride = STRIDE,
+                                 .items = {n, 3, n - 1},
+                                 .head = 3,
+                                 .tail = n - 1,
+                                 .k = BUDGET + n % 7,
+                                 .granule = 1,
+                                 .most = CAP,
+                                 .idx_stride = STRIDE,
+                                 .idx = b[IDX],
+                                 .range = b[RANGE]};
+        whole[j] = tokens[j];
+        whole[j].score = b[MEAN], whole[j].items = (item_range){n, 1, n_pages - 1}, whole[j].head = 1;
+        whole[j].tail = n_pages - 1, whole[j].granule = PAGE, whole[j].first = n % 5, whole[j].budget = o->rest[TAKEN];
+        whole[j].idx = b[LIST], whole[j].range = b[SPAN];
+    }
+    for (size_t j = 0; j < JOBS; j += at_once) {
+        be->ops->quest->add(be, &add[0][j], at_once);
+        be->ops->fier->add(be, &add[1][j], at_once);
+        be->ops->quest->score(be, &score[0][j], at_once);
+        be->ops->fier->score(be, &score[1][j], at_once);
+        be->ops->select->combine(be, &mean[j], at_once);
+    }
+    const entropy_pool pool = {o->rest[THETA], o->rest[SUMS], o->rest[COUNT], o->rest[POOL], o->rest[BOUNDS], 2};
+    const item_scores scores = {o->b[0][MEAN], KV, STRIDE, whole[0].items};
+    be->ops->block->take(be, &pool, 0, 0, &scores, 1, o->rest[TAKEN]);
+    for (size_t j = 0; j < JOBS; j += at_once) {
+        be->ops->select->choose(be, &tokens[j], at_once);
+        be->ops->select->choose(be, &whole[j], at_once);
+    }
+    const bool chose[KV] = {to[0] % 2, true};
+    be->ops->count_lists(be, o->rest[TOTAL], o->b[1][RANGE], KV, 1, chose);
+}
+
+static bool same_rooms(const room *a, const room *b)
+{
+    bool same = true;
+    for (int i = 0; i < JOBS * PARTS + REST; i++) {
+        bool job = i < JOBS * PARTS;
+        size_t bytes = job ? bytes_of[i % PARTS] : rest_bytes[i - JOBS * PARTS];
+        unsigned char *x = xmalloc(bytes), *y = xmalloc(bytes);
+        a->be->ops->download(a->be, x, job ? a->b[i / PARTS][i % PARTS] : a->rest[i - JOBS * PARTS], bytes);
+        b->be->ops->download(b->be, y, job ? b->b[i / PARTS][i % PARTS] : b->rest[i - JOBS * PARTS], bytes);
+        if (memcmp(x, y, bytes) != 0) {
+            printf("# buffer %d of job %d differs\n", job ? i % PARTS : i - JOBS * PARTS, job ? i / PARTS : -1);
+            same = false;
+        }
+        free(x), free(y);
+    }
+    return same;
+}
+
+static const int64_t none[JOBS], first[JOBS] = {70, 300, 41}, second[JOBS] = {71, 301, 42},
+                                 third[JOBS] = {500, 302, 511};
+
+static void test_replay(void)
+{
+    room a, b;
+    room_open(&a), room_open(&b);
+    run_ops(&a, none, first, JOBS), run_ops(&b, none, first, JOBS);
+    a.be->ops->sync(a.be), b.be->ops->sync(b.be);
+    long made = shim_count(SHIM_MADE);
+    /* second and third have as many launches; of b only the third is a step */
+    backend_step_begin(a.be), run_ops(&a, first, second, JOBS), backend_step_end(a.be);
+    run_ops(&b, first, second, JOBS);
+    backend_step_begin(a.be), run_ops(&a, second, third, JOBS), backend_step_end(a.be);
+    a.be->ops->sync(a.be);
+    is_int(shim_count(SHIM_MADE) - made, 1, "%s, the second step runs through the first one's graph", where());
+    backend_step_begin(b.be), run_ops(&b, second, third, JOBS), backend_step_end(b.be);
+    ok(same_rooms(&a, &b), "%s, an updated graph: the bits of a step recorded anew", where());
+    err e = {0};
+    is_ok(backend_fault(a.be, &e), &e, "%s, no fault", where());
+    room_close(&a), room_close(&b);
+}
+
+static void test_lists(void)
+{
+    room a, b;
+    room_open(&a), room_open(&b);
+    run_ops(&a, none, first, JOBS), run_ops(&b, none, first, 1);
+    run_ops(&a, first, third, JOBS), run_ops(&b, first, third, 1);
+    ok(same_rooms(&a, &b), "%s, jobs in one call: the bits of jobs one by one", where());
+    room_close(&a), room_close(&b);
+}
+
+int main(void)
+{
+    test_replay();
+    test_lists();
+    check_races();
+    return tap_done();
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention: prompts, decode steps, their merge, over exact rows and codes. */
+/* Builds: shim race device */
+#include "config.h"
+
+#include "tests/unit/op_attn.h"
+
+/* NMSE of an attention. Where the CPU multiplies bf16, or tensor cores do (ops.h): each of q, k, v and weights that is
+ * rounded adds 2.4e-6 for bf16 and 1/64 of that for f16, of sums of few keys up to three times as much. */
+static double allowed(const op_run *x, const op_shape *s, bool prompt)
+{
+    bool tensor = s->dim == 64 || s->dim == 96 || s->dim == 128 || s->dim == 256;
+    if (!prompt || !s->rounded || s->type == DT_F32) return 1e-10;
+    if (op_on_cuda(x)) return !tensor ? 1e-10 : s->type == DT_BF16 ? 1e-5 : 1.6e-7;
+    return strstr(x->be->about, "AVX-512 VNNI") ? 3e-5 : 1e-10;
+}
+
+static void run(op_run *x, const attn_job *j, bool prompt)
+{
+    if (prompt) x->be->ops->attn_prefill(x->be, j);
+    else x->be->ops->attn_decode(x->be, j, 1);
+}
+
+/* The rows of a store as floats, in which attention has the bits of the store. */
+static void as_floats(op_run *x, attn_job j, const op_shape *s, bool prompt)
+{
+    size_t n = s->kv * j.rows.cap * s->dim, out = 4 * s->n_tok * j.n_heads * s->dim;
+    kv_rows plain = {
+        op_out(x, 4 * n, BITS, 0), op_out(x, 4 * n, BITS, 0), DT_F32, s->kv, s->dim, j.rows.cap, {0}, NULL, NULL};
+    x->be->ops->codes->fetch(x->be, &plain, &j.rows, 0, (int64_t)j.rows.cap, op_read(x));
+    buf stored = j.out;
+    j.rows = plain;
+    j.copied = true;
+    j.out = op_out(x, out, NMSE, 1e-10);
+    run(x, &j, prompt);
+    /* A device adds in another order, and so does the CPU where rows of a list are long. */
+    if (!op_on_cuda(x) && (prompt || !s->idx)) op_same(x, stored, j.out, out, "rows as floats");
+}
+
+static void attend(op_run *x, const op_shape *s, bool prompt)
+{
+    attn_job j = op_attn(x, s);
+    size_t rows = s->n_tok * j.n_heads;
+    double most = allowed(x, s, prompt);
+    j.out = op_out(x, 4 * rows * s->dim, NMSE, most);
+    j.lse = op_out(x, 4 * rows, most > 1e-10 ? MSE : NMSE, most);
+    j.read = op_read(x);
+    j.score_stride = s->n + 3;
+    if (!prompt) j.scores = op_inout(x, NULL, 4 * j.n_heads * j.score_stride, UNIT, 1e-4);
+    run(x, &j, prompt);
+    if (s->bits && !s->rounded) as_floats(x, j, s, prompt);
+}
+
+enum { P_DIM, P_GROUP, P_N, P_TYPE, P_LISTS, P_SEEN, P_BAND, P_BITS, P_TOK, P_ROUNDED };
+
+static op_shape shape_of(const int64_t *p)
+{
+    op_shape s = {.n_tok = (size_t)p[P_TOK],
+                  .kv = 2,
+                  .group = (size_t)p[P_GROUP],
+                  .dim = (size_t)p[P_DIM],
+                  .n = (size_t)p[P_N],
+                  .type = (dtype)p[P_TYPE],
+                  .lists = (int)(p[P_LISTS] / 2),
+                  .idx = p[P_LISTS] % 2,
+                  .seen = (int)p[P_SEEN],
+                  .bits = (int)(p[P_BITS] / 2 * 2),
+                  .by_token = p[P_BITS] % 2,
+                  .rounded = p[P_ROUNDED] && p[P_DIM] > 2};
+    if (s.seen == SEEN_AT && !s.idx) s.seen = SEEN_KPOS;
+    if (s.seen) s.band = p[P_BAND];
+    return s;
+}
+
+static void decode(op_run *x, const int64_t *p)
+{
+    op_shape s = shape_of(p);
+    attend(x, &s, false);
+}
+
+static void prefill(op_run *x, const int64_t *p)
+{
+    op_shape s = shape_of(p);
+    attend(x, &s, true);
+}
+
+/* f16 does not hold these queries as they are. */
+static void wide_queries(op_run *x, const int64_t *p)
+{
+    op_shape s = {
+        .n_tok = 20, .kv = 1, .group = 2, .dim = 64, .n = 40, .type = DT_F16, .seen = SEEN_KPOS, .rounded = true};
+    attn_job j = op_attn(x, &s);
+    size_t n_k = j.rows.cap * s.dim, n_q = s.n_tok * 2 * s.dim;
+    float *q = op_see(x, j.q, 4 * n_q), by = p[0] ? 0x1p-15f : 0x1p20f;
+    uint16_t *k = op_see(x, j.rows.k, 2 * n_k);
+    for (size_t i = 0; i < n_k; i++) k[i] = f32_to_f16(f16_to_f32(k[i]) / by);
+    for (size_t i = 0; i < n_q; i++) q[i] *= by;
+    x->be->ops->upload(x->be, j.q, q, 4 * n_q);
+    x->be->ops->upload(x->be, j.rows.k, k, 2 * n_k);
+    j.out = op_out(x, 4 * n_q, NMSE, allowed(x, &s, true));
+    run(x, &j, true);
+    free(q), free(k);
+}
+
+/* One prompt at once and in chunks. Keys of later chunks are NaN until their chunk comes: nothing may read them. */
+static void chunks(op_run *x, const int64_t *p)
+{
+    op_shape s = {.n_tok = 100,
+                  .kv = 2,
+                  .group = 3,
+                  .dim = (size_t)p[1],
+                  .n = 100,
+                  .type = (dtype)p[2],
+                  .seen = SEEN_KPOS,
+                  .band = p[3],
+                  .rounded = true};
+    attn_job all = op_attn(x, &s), j = all;
+    size_t row = s.dim * dtype_size(s.type), bytes = s.kv * all.rows.cap * row, q_row = 4 * all.n_heads * s.dim;
+    unsigned char *k = op_see(x, all.rows.k, bytes), *v = op_see(x, all.rows.v, bytes), *nan = xmalloc(bytes);
+    memset(nan, 0xff, bytes);
+    all.out = op_out(x, s.n * q_row, NMSE, allowed(x, &s, true));
+    all.lse = op_out(x, 4 * s.n * all.n_heads, IN, 0);
+    x->be->ops->attn_prefill(x->be, &all);
+    buf out = op_out(x, s.n * q_row, IN, 0), lse = op_out(x, 4 * s.n * all.n_heads, IN, 0);
+    j.rows.k = op_in(x, nan, bytes), j.rows.v = op_in(x, nan, bytes);
+    for (size_t t = 0; t < s.n; t += j.n_tok) {
+        j.n_tok = s.n - t < (size_t)p[0] ? s.n - t : (size_t)p[0];
+        for (size_t h = 0; h < s.kv; h++) {
+            size_t from = (h * j.rows.cap + t) * row;
+            x->be->ops->upload(x->be, buf_at(j.rows.k, from), k + from, j.n_tok * row);
+            x->be->ops->upload(x->be, buf_at(j.rows.v, from), v + from, j.n_tok * row);
+        }
+        int64_t range[2] = {0, (int64_t)(t + j.n_tok)};
+        x->be->ops->upload(x->be, j.range, range, sizeof range);
+        j.q = buf_at(all.q, t * q_row), j.qpos = buf_at(all.qpos, 8 * t);
+        j.out = buf_at(out, t * q_row), j.lse = buf_at(lse, 4 * t * all.n_heads);
+        x->be->ops->attn_prefill(x->be, &j);
+    }
+    op_same(x, all.out, out, s.n * q_row, "chunks");
+    op_same(x, all.lse, lse, 4 * s.n * all.n_heads, "chunks' lse");
+    free(k), free(v), free(nan);
+}
+
+/* Sequences of other lengths, row types and lists in one call, more than a launch takes: the bits of each alone. */
+static void batch(op_run *x, const int64_t *p)
+{
+    enum { JOBS = 10 };
+    attn_job job[JOBS];
+    size_t bytes = 0;
+    for (size_t i = 0; i < JOBS; i++) {
+        op_shape s = {.n_tok = 1,
+                      .kv = 2,
+                      .group = (size_t)p[1],
+                      .dim = 24,
+                      .type = (dtype)((p[0] + (int64_t)i / 4) % 3),
+                      .n = i == 1 ? (size_t)p[2] : 1 + i * 23,
+                      .idx = i > 2 && i<5, .bits = i> 6 ? 4 : 0};
+        job[i] = op_attn(x, &s);
+        bytes = 4 * job[i].n_heads * s.dim;
+        job[i].out = op_out(x, bytes, NMSE, 1e-10);
+        x->be->ops->attn_decode(x->be, &job[i], 1);
+    }
+    buf alone[JOBS];
+    for (size_t i = 0; i < JOBS; i++) alone[i] = job[i].out, job[i].out = op_out(x, bytes, IN, 0);
+    x->be->ops->attn_decode(x->be, job, JOBS);
+    for (size_t i = 0; i < JOBS; i++) op_same(x, alone[i], job[i].out, bytes, "in a batch");
+}
+
+/* Rows in the order of slots. */
+static buf by_slot(op_run *x, const kv_rows *r, buf rows, const int32_t *at)
+{
+    size_t row = r->head_dim * dtype_size(r->type), bytes = r->n_kv_heads * r->cap * row;
+    unsigned char *from = op_see(x, rows, bytes), *to = xmalloc(bytes);
+    for (size_t i = 0; i < r->n_kv_heads * r->cap; i++)
+        memcpy(to + i * row, from + (i / r->cap * r->cap + (size_t)at[i % r->cap]) * row, row);
+    buf out = op_in(x, to, bytes);
+    free(from), free(to);
+    return out;
+}
+
+/* A store with codes all of whose rows are exact, in any order: the bits of these rows. */
+static void all_exact(op_run *x, const int64_t *p)
+{
+    enum { CAP = 160, KV = 2, DIM = 24, HEADS = 4 };
+    int32_t at[CAP];
+    size_t n_tok = p[0] ? 3 : 1, bytes = 4 * n_tok * HEADS * DIM;
+    for (int i = 0; i < CAP; i++) at[i] = i * 7 % CAP;
+    attn_job j = {.q = op_floats(x, n_tok * HEADS * DIM),
+                  .n_tok = n_tok,
+                  .n_heads = HEADS,
+                  .n_lists = 1,
+                  .idx_stride = CAP,
+                  .n_max = CAP,
+                  .scale = 0.5f,
+                  .range = op_range(x, 3, CAP - 9),
+                  .rows = op_rows(x, KV, DIM, CAP, (dtype)p[1], 2, false)};
+    j.rows.codes.k_at = j.rows.codes.v_at = op_in(x, at, sizeof at);
+    attn_job plain = j;
+    plain.rows.codes = (kv_codes){0};
+    plain.rows.k = by_slot(x, &j.rows, j.rows.k, at);
+    plain.rows.v = by_slot(x, &j.rows, j.rows.v, at);
+    j.out = op_out(x, bytes, NMSE, 1e-10), plain.out = op_out(x, bytes, NMSE, 1e-10);
+    j.read = op_read(x), plain.read = op_read(x);
+    run(x, &j, p[0]);
+    run(x, &plain, p[0]);
+    op_same(x, j.out, plain.out, bytes, "exact rows");
+    op_same(x, j.read, plain.read, READ_KINDS * sizeof(uint64_t), "exact rows: bytes read");
+}
+
+/* Rows and parts that are empty; what an empty part holds does not count. */
+static void merge(op_run *x, const int64_t *p)
+{
+    enum { ROWS = 7 };
+    size_t dim = (size_t)p[0], parts = (size_t)p[1], n = parts * ROWS;
+    float *f = random_f32(&x->r, n * dim), *l = random_f32(&x->r, n);
+    for (size_t k = 0; k < n; k++) l[k] *= 20;
+    for (size_t k = 0; k < parts; k++) l[k * ROWS + 3] = -INFINITY;
+    if (parts > 1) l[ROWS + 1] = -INFINITY, f[(ROWS + 1) * dim] = NAN;
+    buf part = op_in(x, f, 4 * n * dim), lses = op_in(x, l, 4 * n), out = op_out(x, 4 * ROWS * dim, NMSE, 1e-12);
+    x->be->ops->attn_merge(x->be, out, op_out(x, 4 * ROWS, NMSE, 1e-12), part, lses, parts, ROWS, dim);
+    buf again = op_out(x, 4 * ROWS * dim, IN, 0);
+    x->be->ops->attn_merge(x->be, again, (buf){NULL}, part, lses, parts, ROWS, dim);
+    op_same(x, out, again, 4 * ROWS * dim, "without lse");
+    free(f), free(l);
+}
+
+#define DIMS        OP_P(2, 6, 8, 18, 32, 64, 80, 96, 128, 256)
+#define TENSOR_DIMS OP_P(64, 96, 128, 256)
+#define GROUPS      OP_P(1, 2, 3, 4, 5, 6, 7, 8, 21)
+#define LENGTHS     OP_P(1, 2, 5, 7, 31, 63, 64, 65, 128, 129, 130, 191, 200)
+#define LISTS       OP_P(0, 1, 2, 3, 4, 5)
+#define SEEN        OP_P(SEEN_ALL, SEEN_KPOS, SEEN_AT)
+#define BANDS       OP_P(0, 0, 1, 20, 70, 128)
+#define TOKENS      OP_P(1, 2, 3, 5, 17, 44, 130)
+#define NONE        OP_P(0)
+#define FORMS       OP_P(2, 3, 4, 5)
+
+#ifdef ON_CUDA
+#define LONG OP_P(4095, 4096, 4097, 16385) /* where the size of pieces changes */
+#else
+#define LONG OP_P(4500, 6001)
+#endif
+
+static const op_test tests[] = {
+    {"decode", decode, 360, 7, 61, {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, NONE, OP_P(1), NONE}},
+    {"decode over codes",
+     decode,
+     200,
+     5,
+     41,
+     {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, FORMS, OP_P(1), NONE}},
+    {"decode, pieces",
+     decode,
+     10,
+     2,
+     0,
+     {OP_P(8), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), OP_P(0, 2, 5), OP_P(1), NONE}},
+    {"prefill", prefill, 360, 13, 89, {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, NONE, TOKENS, OP_BOOL}},
+    {"prefill with tensor cores",
+     prefill,
+     60,
+     3,
+     17,
+     {TENSOR_DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, NONE, OP_P(1, 17, 40, 64), OP_P(1)}},
+    {"prefill over codes",
+     prefill,
+     200,
+     7,
+     53,
+     {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, FORMS, OP_P(1, 2, 4), OP_BOOL}},
+    {"prefill, queries beyond f16", wide_queries, 2, 1, 0, {OP_BOOL}},
+    {"prefill in chunks", chunks, 36, 7, 0, {OP_P(1, 7, 33, 64), OP_P(40, 64), OP_TYPES, OP_P(0, 30, 90)}},
+    {"decode, a batch", batch, 12, 3, 0, {OP_P(0, 1, 2), OP_P(1, 3, 4), OP_P(24, 5000)}},
+    {"rows that are all exact in a store with codes", all_exact, 12, 3, 0, {OP_BOOL, OP_TYPES}},
+    {"attn_merge", merge, 60, 5, 17, {OP_P(2, 6, 8, 10, 32, 64, 80, 96, 128, 256), OP_P(1, 2, 3, 4, 5)}},
+};
+
+#ifndef ON_CUDA
+static void test_fault(void)
+{
+    backend *be = open_level("generic", 1);
+    op_run x = {.be = be};
+    err e = {0};
+    op_shape s = {.n_tok = 1, .kv = 1, .group = 1, .dim = 258, .n = 4};
+    attn_job j = op_attn(&x, &s);
+    be->ops->attn_decode(be, &j, 1);
+    is_err(backend_fault(be, &e), &e, ST_UNSUPPORTED, "258", "a head_dim above 256 is a fault that names it");
+    op_end(&x);
+    backend_close(be);
+}
+#endif
+
+int main(void)
+{
+    if (!op_table(tests, sizeof tests / sizeof *tests)) return 0;
+#ifndef ON_CUDA
+    test_fault();
+#endif
+    return tap_done();
+}
