@@ -18,6 +18,7 @@
     X(longbench2)                                                                                                      \
     X(infinitebench)                                                                                                   \
     X(pg19)                                                                                                            \
+    X(agree)                                                                                                           \
     X(score)                                                                                                           \
     X(info)                                                                                                            \
     X(tokenize)                                                                                                        \

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval agree`: how long does the greedy text of a strategy stay that of full attention? Pieces of a text are
+ * continued. This judges the strategy alone: the model may be poor at everything. */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "eval/command.h"
+#include "eval/evaluation_table.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
+
+/* NEW: tokens that are generated. CUE: prompt tokens that protocol decode feeds one by one. */
+enum { NEW = 64, CUE = 16, LEAST = 2 * (NEW + CUE), MAX_TEXT_BYTES = 1 << 28 };
+
+typedef struct {
+    const evaluation *ev;
+    int64_t *ctx;
+    size_t n_ctx, n_trials;
+    char *text;
+    size_t n;
+    token_list ids; /* of the text */
+    size_t full;    /* the row of full attention */
+} agree_run;
+
+static json_t *config(const void *own)
+{
+    const agree_run *r = own;
+    return json_pack("{s:o, s:I, s:s, s:I}", "ctx", report_sizes(r->ctx, r->n_ctx), "trials", (json_int_t)r->n_trials,
+                     "protocol", r->ev->prompter.decode ? "decode" : "prefill", "text_tokens", (json_int_t)r->ids.n);
+}
+
+/* ---- the text ---- */
+
+static status load(void *own, evaluation *ev, err *e)
+{
+    agree_run *r = own;
+    const cli *c = ev->c;
+    r->ev = ev;
+    r->n_trials = (size_t)c->trials;
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, c->ctx, "2048", "--ctx", e));
+    ev->n_samples = r->n_ctx * r->n_trials;
+    while (r->full < ev->rows.n && strcmp(attn_method_name(ev->rows.run[r->full].spec.method), "full") != 0) r->full++;
+    if (r->full == ev->rows.n)
+        return err_set(e, ST_USAGE, "--attn: 'full' is needed, with which the others are compared");
+    char *path = path_join(ev->data_dir, "pg19/10146.txt");
+    status st = file_read(&r->text, &r->n, c->prompt_file ? c->prompt_file : path, MAX_TEXT_BYTES, e);
+    mem_free(path);
+    return st;
+}
+
+static status ready(void *own, evaluation *ev, err *e)
+{
+    agree_run *r = own;
+    TRY(tokenizer_encode(ev->g.tok, r->text, r->n, 0, &r->ids, e));
+    for (size_t i = 0; i < r->n_ctx; i++) {
+        if (r->ctx[i] < LEAST)
+            return err_set(e, ST_USAGE, "--ctx %lld: at least %d tokens are needed", (long long)r->ctx[i], LEAST);
+        if (r->ctx[i] > (int64_t)r->ids.n)
+            return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)r->ctx[i], r->ids.n);
+        cli_warn_ctx(ev->c, ev->g.m, r->ctx[i]);
+    }
+    return ST_OK;
+}
+
+static status take(token_list *out, const int32_t *ids, size_t n, err *e)
+{
+    for (size_t i = 0; i < n; i++) TRY(token_list_push(out, ids[i], e));
+    return ST_OK;
+}
+
+/* A piece of the text that depends on seed, length and trial alone. */
+static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
+{
+    agree_run *r = own;
+    size_t length = (size_t)r->ctx[i / r->n_trials], trial = i % r->n_trials, cue = ev->prompter.decode ? CUE : 0;
+    int32_t bos = tokenizer_adds_bos(ev->g.tok) ? tokenizer_bos(ev->g.tok) : -1;
+    size_t piece = length - NEW - (bos >= 0);
+    rng random = {ev->c->seed ^ (uint64_t)length << 32 ^ trial};
+    const int32_t *from = r->ids.ids + rng_below(&random, r->ids.n - piece + 1);
+    out->index = (int64_t)i;
+    out->stop = &ev->eos;
+    out->n_new = NEW;
+    if (bos >= 0) TRY(take(&out->tokens.head, &bos, 1, e));
+    TRY(take(&out->tokens.head, from, piece - cue, e));
+    return take(&out->tokens.tail, from + piece - cue, cue, e);
+}
+
+/* ---- answers ---- */
+
+static const char *const keys[] = {"ctx", "trial", "attn", "budget", NULL};
+
+static json_t *identity(const void *own, const evaluation_item *x)
+{
+    const agree_run *r = own;
+    size_t i = (size_t)x->index;
+    return json_pack("{s:I, s:I}", "ctx", (json_int_t)r->ctx[i / r->n_trials], "trial", (json_int_t)(i % r->n_trials));
+}
+
+static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
+{
+    (void)own;
+    (void)ev;
+    (void)i;
+    (void)e;
+    *members = json_pack("{s:s%}", "prediction", answer.s, answer.n);
+    return ST_OK;
+}
+
+/* ---- the report ---- */
+
+typedef struct {
+    double score; /* the mean over the trials; NAN: none */
+    evaluation_costs costs;
+} cell;
+
+/* The share of a text before the first character that differs; 1 for two that are the same. */
+static double agreement(const json_t *full, const json_t *other)
+{
+    const char *a = json_string_value(full), *b = json_string_value(other);
+    size_t n = json_string_length(full), m = json_string_length(other), same = 0;
+    while (same < n && same < m && a[same] == b[same]) same++;
+    return n == m && same == n ? 1 : (double)same / (double)(n > m ? n : m);
+}
+
+static cell cell_of(const agree_run *r, size_t row, size_t length)
+{
+    cell c = {0};
+    for (size_t t = 0; t < r->n_trials; t++) {
+        int64_t i = (int64_t)(length * r->n_trials + t);
+        const json_t *line = evaluation_result(r->ev, row, NULL, i, NULL),
+                     *full = evaluation_result(r->ev, r->full, NULL, i, NULL);
+        if (!line || !full) continue;
+        c.score += agreement(json_object_get(full, "prediction"), json_object_get(line, "prediction"));
+        evaluation_costs_add(&c.costs, line);
+    }
+    c.score = c.costs.n ? c.score / (double)c.costs.n : (double)NAN;
+    return c;
+}
+
+static status print_table(const agree_run *r, evaluation_table *t, err *e)
+{
+    const evaluation *ev = r->ev;
+    char name[32];
+    TRY(out_printf(
+        e, "agree: percent of %d new tokens' text before it leaves that of full attention, protocol %s, seed %llu", NEW,
+        ev->prompter.decode ? "decode" : "prefill", (unsigned long long)ev->c->seed));
+    TRY(lineup_print_terms(&ev->rows, ev->c, e));
+    TRY(evaluation_table_head(t, e));
+    for (size_t k = 0; k < r->n_ctx; k++) {
+        snprintf(name, sizeof name, "%lld tokens", (long long)r->ctx[k]);
+        for (size_t i = 0; i < ev->rows.n; i++) t->x[i] = 100 * cell_of(r, i, k).score;
+        TRY(evaluation_table_line(t, 0, name, r->n_trials, 1, e));
+    }
+    return evaluation_table_end(t, e);
+}
+
+static status write_json(const agree_run *r, err *e)
+{
+    const evaluation *ev = r->ev;
+    json_t *list = json_array(), *options = config(r);
+    for (size_t i = 0; i < ev->rows.n * r->n_ctx; i++) {
+        json_t *o = evaluation_row_json(ev, i / r->n_ctx);
+        cell c = cell_of(r, i / r->n_ctx, i % r->n_ctx);
+        json_object_set_new(o, "ctx", json_integer((json_int_t)r->ctx[i % r->n_ctx]));
+        json_object_set_new(o, "score", results_real(c.score));
+        evaluation_costs_json(o, &c.costs);
+        json_array_append_new(list, o);
+    }
+    return report_write(ev->c, &ev->g, options, list, NULL, e);
+}
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    evaluation_table t;
+    status st = evaluation_table_open(&t, ev, e);
+    if (st == ST_OK) st = print_table(own, &t, e);
+    if (st == ST_OK && ev->c->json) st = write_json(own, e);
+    evaluation_table_close(&t);
+    return st;
+}
+
+static void free_run(void *own)
+{
+    agree_run *r = own;
+    mem_free(r->ctx);
+    mem_free(r->text);
+    token_list_free(&r->ids);
+}
+
+static const evaluation_kind evaluation_of_agree = {.name = "agree",
+                                                    .size = sizeof(agree_run),
+                                                    .attn = "all",
+                                                    .budget = "256",
+                                                    .keys = keys,
+                                                    .identity = identity,
+                                                    .load = load,
+                                                    .ready = ready,
+                                                    .item = make_item,
+                                                    .config = config,
+                                                    .judge = judge,
+                                                    .report = report,
+                                                    .free = free_run};
+
+static const cli_option options[] = {
+    {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "the text (default: the book of eval pg19)"},
+    {.name = "protocol",
+     .arg = "prefill|decode",
+     AT(protocol),
+     .help = "feed the piece at once (default), or its last 16 tokens one by one"},
+    {0}};
+
+const command agree_command = {.name = "eval agree",
+                               .args = "",
+                               .summary =
+                                   "how long greedy text stays that of full attention: strategies and budgets compared",
+                               .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
+                               .own = options,
+                               .compares = true,
+                               .evaluation = &evaluation_of_agree};

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+# eval agree: how long the text of a strategy stays that of full attention.
+. "$SRCDIR/tests/cli/lib.sh"
+agree() { run eval agree --quiet --ctx 512 --trials 4 "$@"; }
+score() { # score ROW: the mean of a row of --json
+    jq ".results[$1].score" "$tmp/report.json"
+}
+
+agree --attn full,streaming:budget=32,quest:budget=600 --json "$tmp/report.json"
+check "it runs" test "$status" = 0
+out_has "512 tokens" "a line for each length"
+out_has ", skip 0" "the head has the dense layers"
+if command -v jq >/dev/null; then
+    check "full attention agrees with itself" test "$(score 0)" = 1
+    check "streaming with few tokens does not" awk "BEGIN { exit !($(score 1) < 0.9) }"
+    check "a budget that holds everything agrees" test "$(score 2)" = 1
+else
+    skip "jq is not there"
+fi
+
+agree --attn full,quest --budget 64 -o "$tmp/a.jsonl"
+head -n 4 "$tmp/a.jsonl" >"$tmp/b.jsonl"
+agree --attn full,quest --budget 64 -o "$tmp/b.jsonl"
+for f in a b; do
+    sed 1d "$tmp/$f.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/$f"
+done
+check "a run that was ended goes on to the same results" cmp "$tmp/a" "$tmp/b"
+check "a line for each trial and row" test "$(wc -l <"$tmp/a")" = 8
+agree --attn full,quest --budget 64 --jobs 3 -o "$tmp/c.jsonl"
+sed 1d "$tmp/c.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/c"
+check "trials side by side give the same" cmp "$tmp/a" "$tmp/c"
+
+printf 'A short text.' >"$tmp/short"
+refused 2 "--ctx 512: the text has only" "a text that is too short" eval agree -f "$tmp/short" --ctx 512
+refused 2 "--ctx 64: at least 160 tokens are needed" "a length that is too short" eval agree --ctx 64
+refused 2 "--attn: 'full' is needed" "a lineup without full attention" eval agree --attn quest
+refused 2 "--protocol: unknown protocol 'x' (decode, prefill)" "a protocol" eval agree --protocol x
+refused 1 "no-such-file" "a file that is not there" eval agree -f "$tmp/no-such-file"
+finish
