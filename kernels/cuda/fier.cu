@@ -120,20 +120,20 @@ typedef struct {
     int64_t pos;
     const float *k;
     int64_t n;
-} add_args;
+} fier_adds;
 
 /* A job may have fewer groups of tokens than the grid. */
-template <class T> static __global__ void add_k(job_list<add_args> jobs)
+template <class T> static __global__ void add_k(job_list<fier_adds> jobs)
 {
-    const add_args &j = jobs.job[blockIdx.z];
+    const fier_adds &j = jobs.job[blockIdx.z];
     int64_t g = (int64_t)j.x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
     if (begin < end) set_group<T>(j.x, j.k, j.pos, begin, min(begin + g, end));
 }
 
 /* The newest keys into the ring, once no group reads it. */
-template <class T> static __global__ void ring_k(job_list<add_args> jobs)
+template <class T> static __global__ void ring_k(job_list<fier_adds> jobs)
 {
-    const add_args &j = jobs.job[blockIdx.z];
+    const fier_adds &j = jobs.job[blockIdx.z];
     const ones x = j.x;
     int64_t end = j.pos + j.n, p = max(end - (int64_t)x.group, j.pos) + blockIdx.x;
     int c = (int)threadIdx.x, head = blockIdx.y;
@@ -142,7 +142,7 @@ template <class T> static __global__ void ring_k(job_list<add_args> jobs)
             j.k[((size_t)(p - j.pos) * x.heads + head) * x.dim + c]);
 }
 
-static add_args add_args_of(const index_add_job &j)
+static fier_adds fier_adds_of(const index_add_job &j)
 {
     return {ones_of((const fier_index *)j.index), j.pos, ptr<float>(j.k), (int64_t)j.n};
 }
@@ -162,7 +162,7 @@ void cuda_fier_add(backend *be, const index_add_job *jobs, size_t n)
     by_type(index->type, [&](auto t) {
         typedef decltype(t) T;
         unsigned groups = (unsigned)(most / x.group + 2), newest = (unsigned)min(most, x.group);
-        in_lists(jobs, n, add_args_of, [&](auto &list, unsigned m) {
+        in_lists(jobs, n, fier_adds_of, [&](auto &list, unsigned m) {
             cudaError_t rc =
                 launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
             if (rc == cudaSuccess)
@@ -324,17 +324,17 @@ typedef struct {
     int64_t n, lo, hi;
     list_groups of;
     unsigned long long *read;
-} score_args;
+} fier_scores;
 
 /* A row of blocks has `group` heads of a job that read the bits of one KV head together. A block has one group of
  * tokens: of x, or of the list that the heads follow (groups.cuh), which may touch several of x. */
 template <class T, bool GROUPS>
 static __global__ void __launch_bounds__(SCORE_BLOCK, GROUPS ? 5 : 9) /* without numbers ptxas spills for one more */
-    score_k(job_list<score_args> jobs, int group)
+    score_k(job_list<fier_scores> jobs, int group)
 {
     SHARED(table, t, [1]);
     SHARED(float, part, [SCORE_BLOCK / 32]);
-    const score_args &j = jobs.job[blockIdx.z];
+    const fier_scores &j = jobs.job[blockIdx.z];
     const ones x = j.x;
     int head = (int)blockIdx.y * x.heads / (int)gridDim.y;
     int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? j.n / g * g : j.n;
@@ -360,7 +360,7 @@ static __global__ void __launch_bounds__(SCORE_BLOCK, GROUPS ? 5 : 9) /* without
     }
 }
 
-static score_args score_args_of(const score_job &j)
+static fier_scores fier_scores_of(const score_job &j)
 {
     return {ones_of((const fier_index *)j.index),
             ptr<float>(j.score),
@@ -396,7 +396,7 @@ void cuda_fier_score(backend *be, const score_job *jobs, size_t n)
     by_type(x->type, [&](auto t) {
         typedef decltype(t) T;
         auto kernel = jobs->spans ? score_k<T, true> : score_k<T, false>;
-        in_lists(jobs, n, score_args_of, [&](auto &list, unsigned m) {
+        in_lists(jobs, n, fier_scores_of, [&](auto &list, unsigned m) {
             cudaError_t rc = launch(kernel, dim3(blocks, (unsigned)parts, m), dim3(SCORE_BLOCK), 0, cuda_stream(be),
                                     list, (int)(jobs->n_heads / parts));
             cuda_check(be, rc, "fier.score [%zu, %zu], up to %u groups", jobs->n_heads, x->head_dim, blocks);

@@ -375,12 +375,12 @@ void cuda_paris_count(backend *be, const paris_index *index, slot_range range, b
 typedef struct {
     int64_t limit[PARIS_LEVELS];
     int n;
-} levels;
+} paris_limits;
 
 /* A block has the patterns of one block of channels, a thread one pattern: what goes before it is counted, not sorted.
  * Between patterns of other warps the lower id is that of the lower warp. */
 static __global__ void __launch_bounds__(PARIS_PATTERNS)
-    bonus_k(unsigned char *bonus, const int32_t *count, const float *y, levels t, unsigned long long *read)
+    bonus_k(unsigned char *bonus, const int32_t *count, const float *y, paris_limits t, unsigned long long *read)
 {
     SHARED(float4, dots, [PARIS_PATTERNS / 4]);
     SHARED(int4, counts, [PARIS_PATTERNS / 4]);
@@ -423,7 +423,7 @@ void cuda_paris_bonus(backend *be, buf bonus, const paris_index *x, buf y, const
 {
     size_t n =
         x->n_kv_heads * paris_subspaces(x->head_dim); /* the padded dim is whole blocks: rows of y follow each other */
-    levels t = {{}, (int)n_levels};
+    paris_limits t = {{}, (int)n_levels};
     for (size_t i = 0; i < n_levels; i++) t.limit[i] = limit[i];
     if (!cuda_begin(be, "paris.bonus")) return;
     cudaError_t rc =
@@ -490,7 +490,7 @@ typedef struct {
     int64_t chunk;
     unsigned *total;      /* [heads][256]: tokens of a score */
     unsigned short *tail; /* [heads][chunks][256]: tokens of the chunk with that score or more */
-} choice;
+} paris_pick;
 
 /* x of this thread and of all behind it; room: unsigned [WARPS]. */
 static __device__ __forceinline__ unsigned sum_from(unsigned x, unsigned *room)
@@ -508,7 +508,7 @@ static __device__ __forceinline__ unsigned sum_from(unsigned x, unsigned *room)
 }
 
 /* Histogram of a chunk; a thread ends with a score. */
-static __global__ void __launch_bounds__(BLOCK) tally_k(choice c)
+static __global__ void __launch_bounds__(BLOCK) tally_k(paris_pick c)
 {
     SHARED(int, bins, [256 * COPIES]);
     SHARED(unsigned, room, [WARPS]);
@@ -527,7 +527,7 @@ static __global__ void __launch_bounds__(BLOCK) tally_k(choice c)
 }
 
 /* found: the least score that is taken, and how many tokens of that score. */
-static __device__ __forceinline__ void find_least(const choice &c, size_t head, unsigned want, unsigned *found,
+static __device__ __forceinline__ void find_least(const paris_pick &c, size_t head, unsigned want, unsigned *found,
                                                   unsigned *room)
 {
     unsigned n = c.total[head * 256 + threadIdx.x], sum = sum_from(n, room);
@@ -558,7 +558,7 @@ static __device__ __forceinline__ uint64_t before_warp(uint64_t x, uint64_t *roo
 }
 
 /* The tokens of a chunk that are taken, each in its place: a warp walks a run of the chunk. */
-static __global__ void __launch_bounds__(BLOCK) emit_k(choice c, int32_t *cand, size_t stride)
+static __global__ void __launch_bounds__(BLOCK) emit_k(paris_pick c, int32_t *cand, size_t stride)
 {
     SHARED(unsigned, found, [2]);
     SHARED(unsigned, room, [WARPS]);
@@ -604,8 +604,8 @@ void cuda_paris_candidates(backend *be, buf cand, size_t stride, buf score, size
     if (range.n <= 0 || !cuda_begin(be, "paris.candidates")) return;
     unsigned char *room = (unsigned char *)cuda_room(be, &cuda_of(be)->parts, total + tail, 1, "histograms");
     if (!room) return;
-    choice c = {ptr<unsigned char>(score),       score_stride, range, m, chunk, (unsigned *)room,
-                (unsigned short *)(room + total)};
+    paris_pick c = {ptr<unsigned char>(score),       score_stride, range, m, chunk, (unsigned *)room,
+                    (unsigned short *)(room + total)};
     dim3 grid((unsigned)chunks, (unsigned)n_kv_heads);
     cudaError_t rc = cudaMemsetAsync(room, 0, total, cuda_stream(be));
     if (rc == cudaSuccess) rc = launch(tally_k, grid, dim3(BLOCK), 0, cuda_stream(be), c);

@@ -31,12 +31,12 @@ typedef struct {
     int64_t pos;
     const float *k;
     size_t n;
-} add_args;
+} quest_adds;
 
 /* A thread has one channel of one head of a job and takes the keys in order. k f32 [n][heads][dim]. */
-template <class T> static __global__ void add_k(job_list<add_args> jobs)
+template <class T> static __global__ void add_k(job_list<quest_adds> jobs)
 {
-    const add_args &j = jobs.job[blockIdx.y];
+    const quest_adds &j = jobs.job[blockIdx.y];
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / j.x.dim, c = i % j.x.dim;
     if (head >= j.x.heads) return;
     for (size_t t = 0; t < j.n; t++) {
@@ -49,7 +49,7 @@ template <class T> static __global__ void add_k(job_list<add_args> jobs)
     }
 }
 
-static add_args add_args_of(const index_add_job &j)
+static quest_adds quest_adds_of(const index_add_job &j)
 {
     return {pages_of((const quest_index *)j.index), j.pos, ptr<float>(j.k), j.n};
 }
@@ -60,7 +60,7 @@ void cuda_quest_add(backend *be, const index_add_job *jobs, size_t n)
     unsigned channels = cuda_blocks(q->n_kv_heads * q->head_dim, 128);
     if (!cuda_begin(be, "quest.add")) return;
     by_type(q->type, [&](auto t) {
-        in_lists(jobs, n, add_args_of, [&](auto &list, unsigned m) {
+        in_lists(jobs, n, quest_adds_of, [&](auto &list, unsigned m) {
             cudaError_t rc = launch(add_k<decltype(t)>, dim3(channels, m), dim3(128), 0, cuda_stream(be), list);
             cuda_check(be, rc, "quest.add [%zu, %zu, %zu]", jobs->n, q->n_kv_heads, q->head_dim);
         });
@@ -122,15 +122,15 @@ typedef struct {
     int64_t lo, hi;
     list_groups of;
     unsigned long long *read;
-} score_args;
+} quest_scores;
 
 /* A row of blocks has `group` heads of a job that read the pages of one KV head together: all of its query heads, or by
  * groups (groups.cuh) those that follow one list. */
 template <class T, bool GROUPS>
-static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<score_args> jobs, int group)
+static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<quest_scores> jobs, int group)
 {
     SHARED_DYN(float, mine);
-    const score_args &j = jobs.job[blockIdx.z];
+    const quest_scores &j = jobs.job[blockIdx.z];
     const pages x = j.x;
     int part = blockIdx.y, head = part * x.heads / (int)gridDim.y, lane = threadIdx.x % PARTS;
     places in = {NULL, 1, j.hi, j.lo, j.hi};
@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<score_arg
     }
 }
 
-static score_args score_args_of(const score_job &j)
+static quest_scores quest_scores_of(const score_job &j)
 {
     return {pages_of((const quest_index *)j.index),
             ptr<float>(j.score),
@@ -175,7 +175,7 @@ void cuda_quest_score(backend *be, const score_job *jobs, size_t n)
     by_type(x->type, [&](auto t) {
         typedef decltype(t) T;
         auto kernel = jobs->spans ? score_k<T, true> : score_k<T, false>;
-        in_lists(jobs, n, score_args_of, [&](auto &list, unsigned m) {
+        in_lists(jobs, n, quest_scores_of, [&](auto &list, unsigned m) {
             cudaError_t rc = launch(kernel, score_grid(most, parts, m), dim3(SCORE_BLOCK),
                                     group * x->head_dim * sizeof(float), cuda_stream(be), list, (int)group);
             cuda_check(be, rc, "quest.score [%zu, %zu], up to %lld pages", jobs->n_heads, x->head_dim, (long long)most);

@@ -30,6 +30,9 @@ result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pariskv|actqkv|kivi|
 result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer eval run.c)" "OpenMP in kernels/cpu/ only"
 sources=$(find run.c attention eval kernels model tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
     -o -name '*.py' -o -name '*.sh' -o -name '*.t' \))
+# Templates that kernels of two files share would else be made once, for one of the two types, and serve both.
+result "$(grep -rhoE '^\} [a-z_0-9]+;|^(template <.*> )?(struct|class|union) [a-z_0-9]+ *\{' kernels/cuda |
+    sed -E 's/.*(struct|class|union) //; s/[^a-z_0-9]//g' | sort | uniq -d)" "a type's name in kernels/cuda is used once"
 # shellcheck disable=SC2086
 result "$(wc -l $sources | awk '$1 > 800 && $2 != "total"')" "files stay under 800 lines"
 result "$(for f in $sources; do head -n 2 "$f" | grep -q 'SPDX-License-Identifier: MIT' || echo "$f"; done)" \
