@@ -173,17 +173,19 @@ static void act_choose(attn_view *v, const attn_part *p, int layer, int64_t n)
     item_scores scores = {.score = c->score, .n_lists = 1, .stride = x.cap, .items = blocks_candidates(&c->b, layer)};
     v->be->ops->block->score(v->be, c->score, probe, &x, parts, scores.items, attn_index_read(v));
     if (p->flags & ATTN_PROMPT) window = (size_t)((p->first - v->length) / c->b.rule.window - windows_without(v));
-    attn_choose(v, &(choose_job){.score = c->score,
-                                 .items = scores.items,
-                                 .tail = scores.items.n_slots,
-                                 .budget = budget_take(&c->budget, layer, window, &scores, 1),
-                                 .n_lists = 1,
-                                 .stride = x.cap,
-                                 .granule = 1,
-                                 .most = n,
-                                 .idx_stride = c->b.n.most,
-                                 .idx = buf_at(c->b.chosen, 2 * sizeof(int64_t)),
-                                 .range = c->b.chosen});
+    attn_choose(v,
+                &(choose_job){.score = c->score,
+                              .items = scores.items,
+                              .tail = scores.items.n_slots,
+                              .budget = budget_take(&c->budget, layer, window, &scores, 1),
+                              .n_lists = 1,
+                              .stride = x.cap,
+                              .granule = 1,
+                              .most = n,
+                              .idx_stride = c->b.n.most,
+                              .idx = buf_at(c->b.chosen, 2 * sizeof(int64_t)),
+                              .range = c->b.chosen},
+                1);
 }
 
 static void act_end(attn_view *v, const attn_part *p)

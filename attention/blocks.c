@@ -225,10 +225,11 @@ void blocks_begin(attn_view *v, const attn_part *p)
     }
 }
 
-static void blocks_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+static void blocks_append(const attn_turn *t, size_t n, int layer)
 {
-    (void)k;
-    full_append(v, p, layer, k_raw, k_raw, val);
+    attn_turn raw[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) raw[i] = t[i], raw[i].k = t[i].k_raw;
+    full_append(raw, n, layer);
 }
 
 /* ---- segments ---- */
@@ -290,19 +291,21 @@ static attn_seg far_segment(const attn_view *v, const attn_part *p, int layer, b
                           prompt ? buf_at(b->at, place(v, p->first - b->rule.local) * sizeof(int64_t)) : (buf){NULL}};
 }
 
-static void blocks_select(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+static void select_one(const attn_turn *t, int layer)
 {
+    attn_view *v = t->v;
+    const attn_part *p = &t->p;
     block_memory *b = v->own;
     const attn_shape *sh = v->shape;
+    attn_sel *sel = t->sel;
     int64_t end = p->first + (int64_t)p->n_tok, n = blocks_after(&b->rule, p->first);
     bool prompt = p->flags & ATTN_PROMPT;
-    (void)q;
     if (prompt) {
         set_state(v, layer, p->first, end);
         upload_state(v, layer);
     }
     if (prompt || n > 0)
-        v->be->ops->rope(v->be, b->queries, q_raw, b->far_table, p->n_tok, (size_t)sh->n_heads,
+        v->be->ops->rope(v->be, b->queries, t->q_raw, b->far_table, p->n_tok, (size_t)sh->n_heads,
                          (size_t)sh->head_dim / 2);
     kind_of(v->spec)->choose(v, p, layer, n);
     sel->n_seg = 0;
@@ -311,6 +314,11 @@ static void blocks_select(attn_view *v, const attn_part *p, int layer, buf q_raw
     sel->head = b->rule.sink;
     sel->tail = b->rule.sink + b->rule.block * n;
     sel->attended = min64(end, b->rule.local); /* ops count what is far */
+}
+
+static void blocks_select(const attn_turn *t, size_t n, int layer)
+{
+    for (size_t i = 0; i < n; i++) select_one(&t[i], layer);
 }
 
 /* ---- forming blocks ---- */

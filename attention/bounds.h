@@ -16,9 +16,4 @@ typedef struct {
 void bounds_declare(attn_decl *d, size_t at, const char *name, int64_t page);
 void bounds_reset(page_bounds *b, const attn_view *v, int64_t page);
 
-static inline void bounds_add(const page_bounds *b, const attn_view *v, const attn_part *p, int layer, buf k)
-{
-    v->be->ops->quest->add(v->be, &(index_add_job){&b->index[layer], p->first, k, p->n_tok}, 1);
-}
-
 #endif

@@ -58,48 +58,73 @@ void coarse_reset(coarse *c, const attn_view *v, const coarse_rule *rule, gqa_mo
     bounds_reset(&c->bounds, v, rule->tokens);
 }
 
-/* Combined scores of the spans [lo, hi). */
-static buf score_spans(coarse *c, const attn_view *v, int layer, item_range spans, buf q, size_t n_heads)
+static buf combined(const coarse *c, const score_job *j)
 {
-    backend *be = v->be;
-    size_t stride = (size_t)c->cap;
-    buf out = buf_at(c->score, (size_t)v->shape->n_heads * stride * sizeof(float));
-    be->ops->quest->score(be,
-                          &(score_job){.index = &c->bounds.index[layer],
-                                       .q = q,
-                                       .n_heads = n_heads,
-                                       .score = c->score,
-                                       .stride = stride,
-                                       .items = spans,
-                                       .read = attn_index_read(v)},
-                          1);
-    if (n_heads == c->n_lists) return c->score;
-    be->ops->select->combine(
-        be, &(combine_job){out, c->score, stride, n_heads, c->n_lists, spans.lo, spans.hi, c->gqa, v->shape->scale}, 1);
-    return out;
+    return j->n_heads == c->n_lists ? c->score : buf_at(c->score, j->n_heads * (size_t)c->cap * sizeof(float));
 }
 
-const item_spans *coarse_choose(coarse *c, const attn_view *v, int layer, item_range items, buf q, size_t n_heads,
-                                int64_t *places)
+/* Scores of spans, combined. */
+static void score_spans(coarse *const *c, const attn_view *v, score_job *jobs, size_t n)
+{
+    const backend_ops *o = v->be->ops;
+    combine_job combine[ATTN_TOGETHER];
+    if (n == 0) return;
+    o->quest->score(v->be, jobs, n);
+    if (jobs->n_heads == c[0]->n_lists) return;
+    for (size_t i = 0; i < n; i++)
+        combine[i] =
+            (combine_job){combined(c[i], &jobs[i]), c[i]->score,      jobs[i].stride, jobs[i].n_heads, c[i]->n_lists,
+                          jobs[i].items.lo,         jobs[i].items.hi, c[i]->gqa,      v->shape->scale};
+    o->select->combine(v->be, combine, n);
+}
+
+/* The candidates [lo, hi) of items, as spans. */
+static item_range spans_in(const coarse *c, item_range items)
 {
     int64_t first = items.lo / c->per, end = items.hi > items.lo ? (items.hi - 1) / c->per + 1 : first;
-    int64_t kept = min64(end - first, c->rule.keep);
+    return (item_range){end, first, end};
+}
+
+static choose_job choice_of(const coarse *c, item_range spans, int64_t kept, buf score)
+{
     bool ends = kept > 2; /* that leaves a choice */
-    item_range spans = {end, first, end};
-    int64_t head = ends && first == 0, tail = ends ? end - 1 : end;
-    bool all = kept == end - first; /* whatever their scores */
-    attn_choose(v, &(choose_job){.score = all ? c->score : score_spans(c, v, layer, spans, q, n_heads),
-                                 .items = spans,
-                                 .head = head,
-                                 .tail = tail,
-                                 .k = kept - head - (end - tail),
-                                 .n_lists = c->n_lists,
-                                 .stride = (size_t)c->cap,
-                                 .granule = 1,
-                                 .most = c->cap,
-                                 .idx_stride = (int64_t)c->spans.stride,
-                                 .idx = c->idx,
-                                 .range = c->range});
-    *places = kept * c->per;
-    return &c->spans;
+    int64_t head = ends && spans.lo == 0, tail = ends ? spans.hi - 1 : spans.hi;
+    return (choose_job){.score = score,
+                        .items = spans,
+                        .head = head,
+                        .tail = tail,
+                        .k = kept - head - (spans.hi - tail),
+                        .n_lists = c->n_lists,
+                        .stride = (size_t)c->cap,
+                        .granule = 1,
+                        .most = c->cap,
+                        .idx_stride = (int64_t)c->spans.stride,
+                        .idx = c->idx,
+                        .range = c->range};
+}
+
+void coarse_choose(coarse *const *c, const attn_view *v, int layer, score_job *jobs, item_range *columns, size_t n)
+{
+    coarse *scored[ATTN_TOGETHER];
+    score_job score[ATTN_TOGETHER];
+    choose_job choose[ATTN_TOGETHER];
+    size_t n_scored = 0;
+    for (size_t i = 0; i < n; i++) {
+        item_range spans = spans_in(c[i], jobs[i].items);
+        int64_t kept = min64(spans.hi - spans.lo, c[i]->rule.keep);
+        choose[i] = choice_of(c[i], spans, kept, combined(c[i], &jobs[i]));
+        columns[i] = (item_range){.hi = kept * c[i]->per};
+        jobs[i].spans = &c[i]->spans;
+        if (kept == spans.hi - spans.lo) continue; /* all, whatever their scores */
+        score[n_scored] = (score_job){.index = &c[i]->bounds.index[layer],
+                                      .q = jobs[i].q,
+                                      .n_heads = jobs[i].n_heads,
+                                      .score = c[i]->score,
+                                      .stride = (size_t)c[i]->cap,
+                                      .items = spans,
+                                      .read = jobs[i].read};
+        scored[n_scored++] = c[i];
+    }
+    score_spans(scored, v, score, n_scored);
+    attn_choose(v, choose, n);
 }

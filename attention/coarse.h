@@ -43,9 +43,8 @@ int64_t coarse_places(const coarse_rule *rule, int64_t n_tokens);
 
 void coarse_declare(attn_decl *d, size_t at, const coarse_rule *rule, gqa_mode gqa);
 void coarse_reset(coarse *c, const attn_view *v, const coarse_rule *rule, gqa_mode gqa);
-/* The best spans of the candidates [lo, hi) for n_heads queries q: those of the model, or the means of gqa=mean_q. They
- * stay until the next call. *places: how many places they have. */
-const item_spans *coarse_choose(coarse *c, const attn_view *v, int layer, item_range items, buf q, size_t n_heads,
-                                int64_t *places);
+/* The best spans of the candidates of n jobs over an index, each with a second level of its own: sets jobs[i].spans,
+ * which stay until the next call, and columns[i] to their places. v: any of the sequences. */
+void coarse_choose(coarse *const *c, const attn_view *v, int layer, score_job *jobs, item_range *columns, size_t n);
 
 #endif

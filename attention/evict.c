@@ -209,26 +209,32 @@ void evict_begin(attn_view *v, const attn_part *p)
     v->listed = true;
 }
 
-static void evict_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+static kv_write_job append_one(const attn_turn *t, int layer)
 {
-    (void)k_raw;
+    attn_view *v = t->v;
+    const attn_part *p = &t->p;
     evict_ctx *c = v->own;
     const evict_ops *o = v->be->ops->evict;
     size_t dim = (size_t)v->shape->head_dim, kv = (size_t)v->shape->n_kv_heads;
-    bool deal = v->listed && !kv_store_by_position(v->store);
+    bool deal = v->listed && !kv_store_by_position(v->store), each = c->rule.gqa == GQA_PER_Q;
     kv_target to = {.pos = p->first, .first = p->first, .n_lists = 1};
-    if (c->rule.gqa == GQA_PER_Q) {
-        o->repeat_heads(v->be, c->k, k, p->n_tok, kv, c->n_lists / kv, dim);
-        o->repeat_heads(v->be, c->v, val, p->n_tok, kv, c->n_lists / kv, dim);
-        k = c->k;
-        val = c->v;
+    if (each) {
+        o->repeat_heads(v->be, c->k, t->k, p->n_tok, kv, c->n_lists / kv, dim);
+        o->repeat_heads(v->be, c->v, t->val, p->n_tok, kv, c->n_lists / kv, dim);
     }
     if (deal) {
         to.slots = c->slots;
         to.n_lists = c->n_lists;
     }
     o->append(v->be, &c->kept[layer], p->pos, p->n_tok, to.slots);
-    kv_store_put(v->store, layer, to, k, val, p->n_tok);
+    return kv_store_job(v->store, layer, to, each ? c->k : t->k, each ? c->v : t->val, p->n_tok);
+}
+
+static void evict_append(const attn_turn *t, size_t n, int layer)
+{
+    kv_write_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) jobs[i] = append_one(&t[i], layer);
+    t->v->be->ops->kv_write(t->v->be, jobs, n);
 }
 
 /* The rows of a layer as one region a kv head: while all tokens are kept, the regions of a group hold the same, and
@@ -276,17 +282,18 @@ static buf newest(const attn_part *p)
     return buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t));
 }
 
-static void evict_select(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+static void evict_select(const attn_turn *t, size_t n, int layer)
 {
-    (void)q_raw;
-    (void)q;
-    evict_ctx *c = v->own;
-    if (v->listed && c->rule.by_rank)
-        v->be->ops->evict->by_rank(v->be, &c->ranked, kv_store_rows(v->store, layer), &c->kept[layer], newest(p),
-                                   p->freq, v->read);
-    sel->n_seg = 1;
-    sel->seg[0] = kept_seg(v, layer, v->listed, attn_masked(v, p, layer));
-    sel->attended = attn_visible(v->shape, layer, c->attended); /* lists with windows: set in end */
+    for (; n > 0; n--, t++) {
+        attn_view *v = t->v;
+        evict_ctx *c = v->own;
+        if (v->listed && c->rule.by_rank)
+            v->be->ops->evict->by_rank(v->be, &c->ranked, kv_store_rows(v->store, layer), &c->kept[layer],
+                                       newest(&t->p), t->p.freq, v->read);
+        t->sel->n_seg = 1;
+        t->sel->seg[0] = kept_seg(v, layer, v->listed, attn_masked(v, &t->p, layer));
+        t->sel->attended = attn_visible(v->shape, layer, c->attended); /* lists with windows: set in end */
+    }
 }
 
 attn_job evict_job(const attn_view *v, int layer, bool listed, size_t n_tok, buf q, buf lse, buf qpos)

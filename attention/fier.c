@@ -70,19 +70,12 @@ static void fier_regions(const attn_spec *s, attn_regions *r)
 
 static retrieve_range fier_range(const attn_spec *s, int64_t first, int64_t n)
 {
-    int64_t g = s->value[P_G], tail = n - max64(s->value[P_RECENT], 1);
+    int64_t g = s->value[P_G], tail = n - 1;
     if (s->value[P_OPEN] == FIER_KEEP) tail = min64(tail, n / g * g);
-    tail = max64(tail, first);
-    int64_t sinks = min64(s->value[P_SINK], tail), lo = max64(sinks, first),
-            forced = n - tail + max64(sinks - first, 0);
-    return (retrieve_range){.lo = lo,
-                            .hi = tail,
-                            .head = sinks,
-                            .tail = tail,
-                            .k = s->budget - (extra(s) ? 0 : forced),
-                            .most = budget_most(s->value[P_POOL], s->budget) +
-                                    (extra(s) ? s->value[P_SINK] + most_recent(s) : 0),
-                            .redo = s->value[P_OPEN] == FIER_WINDOW ? max64(n - g, 0) : n / g * g};
+    retrieve_range r = retrieve_items(s, first, n, tail, s->budget);
+    r.most = budget_most(s->value[P_POOL], s->budget) + (extra(s) ? s->value[P_SINK] + most_recent(s) : 0);
+    r.redo = s->value[P_OPEN] == FIER_WINDOW ? max64(n - g, 0) : n / g * g;
+    return r;
 }
 
 #define AT(member) offsetof(fier_ctx, member)
@@ -121,20 +114,9 @@ static void fier_reset(attn_view *v)
                                    .products = (fier_products)attn_get(v, P_SCORE)};
 }
 
-static void fier_add(attn_view *v, const attn_part *p, int layer, buf k)
+static const void *fier_index_of(const attn_view *v, int layer)
 {
-    v->be->ops->fier->add(v->be, &(index_add_job){&((fier_ctx *)v->own)->index[layer], p->first, k, p->n_tok}, 1);
-}
-
-static void fier_redo(attn_view *v, int layer, const kv_rows *rows, int64_t n)
-{
-    v->be->ops->fier->redo(v->be, &((fier_ctx *)v->own)->index[layer], rows, n);
-}
-
-static void fier_score(attn_view *v, int layer, score_job *j)
-{
-    j->index = &((fier_ctx *)v->own)->index[layer];
-    v->be->ops->fier->score(v->be, j, 1);
+    return &((const fier_ctx *)v->own)->index[layer];
 }
 
 const attn_method attn_fier = {
@@ -145,7 +127,7 @@ const attn_method attn_fier = {
     .family = &attn_retrieve,
     .kind =
         &(const retrieve_kind){
-            .votes = true, .range = fier_range, .add = fier_add, .redo = fier_redo, .score = fier_score},
+            .votes = true, .range = fier_range, .ops = offsetof(backend_ops, fier), .index = fier_index_of},
     .size = sizeof(fier_ctx),
     .uses = USES_FIER,
     .has_budget = true,

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "attention/sequence_impl.h"
 #include "kernels/base/mem.h"
@@ -24,29 +25,36 @@ struct attn_work {
 
 /* ---- what `full` does ---- */
 
-void full_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+void full_append(const attn_turn *t, size_t n, int layer)
 {
-    (void)k_raw;
-    kv_store_put(v->store, layer, (kv_target){.pos = p->first, .first = p->first, .n_lists = 1}, k, val, p->n_tok);
+    kv_write_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        int64_t first = t[i].p.first;
+        jobs[i] = kv_store_job(t[i].v->store, layer, (kv_target){.pos = first, .first = first, .n_lists = 1}, t[i].k,
+                               t[i].val, t[i].p.n_tok);
+    }
+    t->v->be->ops->kv_write(t->v->be, jobs, n);
 }
 
 /* A decode query sees all rows unless its layer has a window. */
-void full_select(attn_view *v, const attn_part *p, int layer, attn_sel *sel)
+void full_select(const attn_turn *t, size_t n, int layer)
 {
-    int64_t n = p->first + (int64_t)p->n_tok;
-    sel->n_seg = 1;
-    sel->seg[0] = (attn_seg){.rows = kv_store_rows(v->store, layer),
-                             .n_lists = 1,
-                             .n_max = n,
-                             .masked = attn_masked(v, p, layer),
-                             .band = v->shape->window[layer]};
-    sel->attended = attn_visible(v->shape, layer, n);
+    for (; n > 0; n--, t++) {
+        int64_t visible = t->p.first + (int64_t)t->p.n_tok;
+        t->sel->n_seg = 1;
+        t->sel->seg[0] = (attn_seg){.rows = kv_store_rows(t->v->store, layer),
+                                    .n_lists = 1,
+                                    .n_max = visible,
+                                    .masked = attn_masked(t->v, &t->p, layer),
+                                    .band = t->v->shape->window[layer]};
+        t->sel->attended = attn_visible(t->v->shape, layer, visible);
+    }
 }
 
-void attn_choose(const attn_view *v, const choose_job *job)
+void attn_choose(const attn_view *v, const choose_job *jobs, size_t n)
 {
     backend_mark(v->be, STAGE_SCORE);
-    v->be->ops->select->choose(v->be, job, 1);
+    v->be->ops->select->choose(v->be, jobs, n);
     backend_mark(v->be, STAGE_TOPK);
 }
 
@@ -278,37 +286,66 @@ static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
     w->be->ops->attn_merge(w->be, out, lse, w->parts, w->lses, (size_t)n_seg, heads, (size_t)sh->head_dim);
 }
 
-static void select_rows(attn_work *w, const layer_run *r, size_t i, const attn_part *p)
+/* Sequence i in a run. */
+static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
 {
     const attn_shape *sh = &w->shape;
-    attn_view *v = view_of(r->step->seq[i], r->layer);
-    attn_sel *sel = &w->sels[i];
-    size_t at = (r->n_sel == 1 ? 0 : i * r->n_tok) * q_bytes(sh);
-    sel->head = sel->tail = 0;
-    if (HOOK(v, select)) HOOK(v, select)(v, p, r->layer, buf_at(r->q, at), buf_at(w->q[0], at), sel);
-    else full_select(v, p, r->layer, sel);
-    v->attended[r->layer] = sel->attended;
+    size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
+    return (attn_turn){.v = view_of(r->step->seq[i], r->layer),
+                       .p = run_part(w, r, i),
+                       .k_raw = buf_at(r->k, at),
+                       .k = buf_at(w->k, r->row * kv_bytes(sh) + at),
+                       .val = buf_at(r->v, at),
+                       .q_raw = buf_at(r->q, row * q_bytes(sh)),
+                       .q = buf_at(w->q[0], row * q_bytes(sh)),
+                       .sel = &w->sels[i]};
+}
+
+/* Whether two sequences can be in one call of append and select. */
+static bool alike(const attn_view *a, const attn_view *b)
+{
+    const attn_spec *s = a->spec, *t = b->spec;
+    return a->method == b->method && a->lim->n_tokens == b->lim->n_tokens && s->budget == t->budget &&
+           s->kv.type == t->kv.type && memcmp(s->value, t->value, sizeof s->value) == 0;
+}
+
+/* Appends the rows of n sequences that are alike, and has the first n_sel of them select. */
+static void take_turns(const attn_turn *t, size_t n, size_t n_sel, int layer)
+{
+    const attn_view *v = t->v;
+    (HOOK(v, append) ? HOOK(v, append) : full_append)(t, n, layer);
+    backend_mark(v->be, STAGE_INDEX);
+    if (n_sel == 0) return;
+    for (size_t i = 0; i < n_sel; i++) t[i].sel->head = t[i].sel->tail = 0;
+    (HOOK(v, select) ? HOOK(v, select) : full_select)(t, n_sel, layer);
+    for (size_t i = 0; i < n_sel; i++) t[i].v->attended[layer] = t[i].sel->attended;
+    backend_mark(v->be, STAGE_SCORE);
+}
+
+/* Append and select of all sequences; whether any of them observes. */
+static bool append_and_select(attn_work *w, const layer_run *r)
+{
+    attn_turn t[ATTN_TOGETHER];
+    bool observed = false;
+    for (size_t i = 0, n; i < r->step->n_seq; i += n) {
+        for (n = 0; n < ATTN_TOGETHER && i + n < r->step->n_seq; n++) {
+            t[n] = turn_of(w, r, i + n);
+            if (!alike(t[0].v, t[n].v)) break;
+            observed |= t[n].v->observes;
+        }
+        take_turns(t, n, r->n_sel > i ? (r->n_sel - i < n ? r->n_sel - i : n) : 0, r->layer);
+    }
+    return observed;
 }
 
 /* Append, select, attend, observe. */
 static void run_layer(attn_work *w, const layer_run *r)
 {
     const attn_shape *sh = &w->shape;
-    bool observed = false;
     w->be->ops->rope(w->be, w->q[0], r->q, buf_at(r->step->table, r->row * table_bytes(sh)), r->n_sel * r->n_tok,
                      (size_t)sh->n_heads, (size_t)sh->head_dim / 2);
     backend_mark(w->be, STAGE_NORM);
-    for (size_t i = 0; i < r->step->n_seq; i++) {
-        attn_view *v = view_of(r->step->seq[i], r->layer);
-        attn_part p = run_part(w, r, i);
-        size_t at = (r->n_sel == 1 ? 0 : i * r->n_tok) * kv_bytes(sh);
-        (HOOK(v, append) ? HOOK(v, append) : full_append)(v, &p, r->layer, buf_at(r->k, at),
-                                                          buf_at(w->k, r->row * kv_bytes(sh) + at), buf_at(r->v, at));
-        backend_mark(w->be, STAGE_INDEX);
-        if (i < r->n_sel) select_rows(w, r, i, &p);
-        backend_mark(w->be, STAGE_SCORE);
-        observed |= v->observes;
-    }
+    bool observed = append_and_select(w, r);
     rotate_for_segments(w, r);
     for (size_t i = 0, n; i < r->n_sel; i += n) {
         for (n = 1; i + n < r->n_sel && w->sels[i + n].n_seg == w->sels[i].n_seg;) n++;
@@ -316,11 +353,9 @@ static void run_layer(attn_work *w, const layer_run *r)
     }
     backend_mark(w->be, STAGE_ATTENTION);
     for (size_t i = 0; i < r->step->n_seq && observed; i++) {
-        attn_view *v = view_of(r->step->seq[i], r->layer);
-        attn_part p = run_part(w, r, i);
+        attn_turn t = turn_of(w, r, i);
         size_t row = r->n_sel == 1 ? 0 : i * r->n_tok;
-        if (v->observes)
-            HOOK(v, observe)(v, &p, r->layer, buf_at(w->q[0], row * q_bytes(sh)), buf_at(w->lse, row * lse_bytes(sh)));
+        if (t.v->observes) HOOK(t.v, observe)(t.v, &t.p, r->layer, t.q, buf_at(w->lse, row * lse_bytes(sh)));
     }
 }
 
@@ -416,8 +451,8 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
     w->be->ops->rope(w->be, w->k, k, step->table, step->n_tok, (size_t)sh->n_kv_heads, (size_t)sh->head_dim / 2);
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_view *to = view_of(step->seq[i], layer);
-        attn_part p = part_of(w, step, i, 0, 0);
-        (HOOK(to, append) ? HOOK(to, append) : full_append)(to, &p, layer, k, w->k, v);
+        attn_turn t = {.v = to, .p = part_of(w, step, i, 0, 0), .k_raw = k, .k = w->k, .val = v};
+        (HOOK(to, append) ? HOOK(to, append) : full_append)(&t, 1, layer);
     }
     end_layer(w, step, layer);
 }

@@ -167,8 +167,21 @@ typedef struct {
     int64_t attended;
 } attn_sel;
 
-/* The best of what the ops before it scored. */
-void attn_choose(const attn_view *v, const choose_job *job);
+/* One sequence in a layer: its new rows, k rotated at the step's positions and k_raw not, its queries likewise, and
+ * what they are to attend. Shared prompts: only the first sequence has queries and a selection. */
+typedef struct {
+    attn_view *v;
+    attn_part p;
+    buf k_raw, k, val, q_raw, q;
+    attn_sel *sel;
+} attn_turn;
+
+/* Most sequences of one call of append and select. Their views are alike: the same method, parameters and sizes, so
+ * that their work goes to the backend as lists of jobs. */
+enum { ATTN_TOGETHER = 16 };
+
+/* The best of what the ops before it scored. v: any of the sequences. */
+void attn_choose(const attn_view *v, const choose_job *jobs, size_t n);
 
 /* ---- hooks ---- */
 
@@ -186,10 +199,10 @@ typedef struct {
     /* A forward begins; view->length is its first position. Uploads are allowed in begin and end: they lie outside a
      * captured step. */
     void (*begin)(attn_view *v, const attn_part *p);
-    /* Stores n_tok rows: k is rotated at the step's positions, k_raw is not. */
-    void (*append)(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val);
-    /* Says what is attended. q is rotated at the step's positions, q_raw is not. */
-    void (*select)(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel);
+    /* Stores the new rows of n sequences. */
+    void (*append)(const attn_turn *t, size_t n, int layer);
+    /* Says what each of them attends. */
+    void (*select)(const attn_turn *t, size_t n, int layer);
     /* Sees what attention left: lse f32 [n_tok][n_heads] of everything that the queries attended. */
     void (*observe)(attn_view *v, const attn_part *p, int layer, buf q, buf lse);
     void (*layer_end)(attn_view *v, const attn_part *p, int layer); /* evict; before the store quantizes */
@@ -254,7 +267,7 @@ attn_regions attn_regions_of(const attn_spec *s);
 status attn_walk(attn_view *v, attn_state *s, err *e);
 
 /* What `full` does, for methods that do the same in some steps. */
-void full_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val);
-void full_select(attn_view *v, const attn_part *p, int layer, attn_sel *sel);
+void full_append(const attn_turn *t, size_t n, int layer);
+void full_select(const attn_turn *t, size_t n, int layer);
 
 #endif

@@ -225,17 +225,19 @@ attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const 
     set_limits(s, r->index.n, j.limit);
     o->search(v->be, &j);
     if (vote) rerank(v, s, &x, q, m);
-    attn_choose(v, &(choose_job){.score = s->final,
-                                 .items = {m, 0, m},
-                                 .tail = m,
-                                 .k = r->k,
-                                 .n_lists = kv,
-                                 .stride = x.cap,
-                                 .granule = 1,
-                                 .most = m,
-                                 .idx_stride = (int64_t)stride,
-                                 .idx = s->idx,
-                                 .range = s->lists});
+    attn_choose(v,
+                &(choose_job){.score = s->final,
+                              .items = {m, 0, m},
+                              .tail = m,
+                              .k = r->k,
+                              .n_lists = kv,
+                              .stride = x.cap,
+                              .granule = 1,
+                              .most = m,
+                              .idx_stride = (int64_t)stride,
+                              .idx = s->idx,
+                              .range = s->lists},
+                1);
     o->resolve(v->be, s->idx, stride, s->lists, kv, s->cand, x.cap);
     return (attn_seg){
         .rows = rows, .range = s->lists, .idx = s->idx, .n_lists = kv, .idx_stride = stride, .n_max = r->k};

@@ -144,32 +144,41 @@ static void paris_begin(attn_view *v, const attn_part *p)
         if (v->layers[l]) set_ranges(v, l, prompt, n);
 }
 
-static void paris_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+static void paris_append(const attn_turn *t, size_t n, int layer)
 {
-    const paris_memory *c = v->own;
-    const kv_rows *rows = kv_store_rows(v->store, layer);
-    full_append(v, p, layer, k_raw, k, val);
-    if (c->to_encode == 0) return;
-    kv_need(v->be, rows, c->encoded, c->encoded + c->to_encode);
-    paris_encode(v, &c->search, layer, rows, c->encoded == 0);
+    full_append(t, n, layer);
+    for (; n > 0; n--, t++) {
+        const paris_memory *c = t->v->own;
+        const kv_rows *rows = kv_store_rows(t->v->store, layer);
+        if (c->to_encode == 0) continue;
+        kv_need(t->v->be, rows, c->encoded, c->encoded + c->to_encode);
+        paris_encode(t->v, &c->search, layer, rows, c->encoded == 0);
+    }
 }
 
-static void paris_select(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+static void select_sparse(const attn_turn *t, int layer, const regions *r)
 {
-    const paris_memory *c = v->own;
-    regions r = regions_of(v, layer, c->prompt_end, p->first + (int64_t)p->n_tok);
-    (void)q_raw;
-    full_select(v, p, layer, sel);
-    if ((p->flags & ATTN_PROMPT) || !is_sparse(v, &r)) return;
+    const paris_memory *c = t->v->own;
+    attn_sel *sel = t->sel;
     const kv_rows *rows = sel->seg[0].rows;
     sel->n_seg = 0;
-    if (attn_get(v, P_SINK) > 0)
-        sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r.sink.first, .n_max = r.sink.n};
-    sel->seg[sel->n_seg++] = paris_find(v, &c->search, layer, rows, q);
-    sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r.rest.first, .n_max = r.rest.n};
-    sel->head = r.index.first;
-    sel->tail = r.rest.first;
-    sel->attended = r.sink.n + r.rest.n + wanted(v->spec, &r);
+    if (attn_get(t->v, P_SINK) > 0)
+        sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->sink.first, .n_max = r->sink.n};
+    sel->seg[sel->n_seg++] = paris_find(t->v, &c->search, layer, rows, t->q);
+    sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->rest.first, .n_max = r->rest.n};
+    sel->head = r->index.first;
+    sel->tail = r->rest.first;
+    sel->attended = r->sink.n + r->rest.n + wanted(t->v->spec, r);
+}
+
+static void paris_select(const attn_turn *t, size_t n, int layer)
+{
+    full_select(t, n, layer);
+    for (; n > 0; n--, t++) {
+        const paris_memory *c = t->v->own;
+        regions r = regions_of(t->v, layer, c->prompt_end, t->p.first + (int64_t)t->p.n_tok);
+        if (!(t->p.flags & ATTN_PROMPT) && is_sparse(t->v, &r)) select_sparse(t, layer, &r);
+    }
 }
 
 /* The counts of a prompt's tokens are taken with the prompt, not with the first step after it. */

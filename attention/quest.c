@@ -49,18 +49,11 @@ static int64_t page_budget(const attn_spec *s)
 
 static retrieve_range quest_range(const attn_spec *s, int64_t first, int64_t n)
 {
-    int64_t page = s->value[P_PAGE], recent = s->value[P_RECENT], extra = s->value[P_MODE] == BUDGET_EXTRA;
-    int64_t pages = pages_of(s, 0, n), end = s->value[P_FORCE] == FORCE_LAST ? pages - 1 : pages;
-    if (recent > 0) end = min64(end, max64(n - recent, 0) / page);
-    int64_t head = min64(pages_of(s, 0, s->value[P_SINK]), end), lo = max64(first / page, head);
-    int64_t hi = max64(end, lo), forced = pages - end + max64(head - first / page, 0);
-    return (retrieve_range){.lo = lo,
-                            .hi = hi,
-                            .head = head,
-                            .tail = hi,
-                            .k = page_budget(s) - (extra ? 0 : forced),
-                            .most = (budget_most(s->value[P_POOL], page_budget(s)) + head + recent / page + 2) * page,
-                            .redo = n / page * page};
+    int64_t page = s->value[P_PAGE], pages = pages_of(s, 0, n), budget = page_budget(s);
+    retrieve_range r = retrieve_items(s, first, n, s->value[P_FORCE] == FORCE_LAST ? pages - 1 : pages, budget);
+    r.most = (budget_most(s->value[P_POOL], budget) + r.head + s->value[P_RECENT] / page + 2) * page;
+    r.redo = n / page * page;
+    return r;
 }
 
 static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -99,20 +92,9 @@ static void quest_reset(attn_view *v)
     }
 }
 
-static void quest_add(attn_view *v, const attn_part *p, int layer, buf k)
+static const void *quest_index_of(const attn_view *v, int layer)
 {
-    bounds_add(&((quest_ctx *)v->own)->bounds, v, p, layer, k);
-}
-
-static void quest_redo(attn_view *v, int layer, const kv_rows *rows, int64_t n)
-{
-    v->be->ops->quest->redo(v->be, &((quest_ctx *)v->own)->bounds.index[layer], rows, n);
-}
-
-static void quest_score(attn_view *v, int layer, score_job *j)
-{
-    j->index = &((quest_ctx *)v->own)->bounds.index[layer];
-    v->be->ops->quest->score(v->be, j, 1);
+    return &((const quest_ctx *)v->own)->bounds.index[layer];
 }
 
 const attn_method attn_quest = {
@@ -123,7 +105,7 @@ const attn_method attn_quest = {
     .family = &attn_retrieve,
     .kind =
         &(const retrieve_kind){
-            .granule = "page", .range = quest_range, .add = quest_add, .redo = quest_redo, .score = quest_score},
+            .granule = "page", .range = quest_range, .ops = offsetof(backend_ops, quest), .index = quest_index_of},
     .size = sizeof(quest_ctx),
     .uses = USES_QUEST,
     .has_budget = true,

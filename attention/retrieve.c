@@ -22,10 +22,34 @@ static const char *retrieve_alone(const attn_spec *s)
                : NULL;
 }
 
+static const index_ops *ops_of(const attn_view *v)
+{
+    return *(const index_ops *const *)(const void *)((const char *)v->be->ops + kind_of(v->spec)->ops);
+}
+
+retrieve_range retrieve_items(const attn_spec *s, int64_t first, int64_t n, int64_t tail, int64_t budget)
+{
+    int64_t g = granule_of(s), items = (n + g - 1) / g, from = first / g;
+    int64_t sink = attn_value(s, "force_sink", 0), recent = attn_value(s, "force_recent", 0);
+    if (recent > 0) tail = min64(tail, max64(n - recent, 0) / g);
+    tail = max64(tail, from);
+    int64_t head = min64((sink + g - 1) / g, tail), forced = items - tail + max64(head - from, 0);
+    bool extra = attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA;
+    return (retrieve_range){
+        .lo = max64(head, from), .hi = tail, .head = head, .tail = tail, .k = budget - (extra ? 0 : forced)};
+}
+
 static bool combines(const attn_view *v, const retrieve *r)
 {
     bool layer = r->gqa == GQA_LAYER_MEAN || r->gqa == GQA_LAYER_CONCAT; /* other ranks have more heads */
     return layer || (r->gqa != GQA_PER_Q && r->gqa != GQA_MEAN_Q && (size_t)v->shape->n_heads > r->n_lists);
+}
+
+/* Where the combined scores lie, f32 [n_lists][places]. */
+static buf combined_of(const attn_view *v)
+{
+    const retrieve *r = retrieve_of(v);
+    return buf_at(r->score, (size_t)v->shape->n_heads * r->places * sizeof(float));
 }
 
 /* ---- memory ---- */
@@ -131,104 +155,144 @@ static void retrieve_begin(attn_view *v, const attn_part *p)
     }
 }
 
-static void retrieve_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+static void retrieve_append(const attn_turn *t, size_t n, int layer)
 {
+    index_add_job index[ATTN_TOGETHER], bounds[ATTN_TOGETHER];
+    const attn_view *v = t->v;
     const retrieve *r = retrieve_of(v);
-    full_append(v, p, layer, k_raw, k, val);
-    if (r->kind->add) r->kind->add(v, p, layer, k);
-    if (r->coarse.rule.tokens) bounds_add(&r->coarse.bounds, v, p, layer, k);
+    full_append(t, n, layer);
+    if (r->kind->slots) return;
+    for (size_t i = 0; i < n; i++) {
+        const attn_turn *x = &t[i];
+        index[i] = (index_add_job){r->kind->index(x->v, layer), x->p.first, x->k, x->p.n_tok};
+        bounds[i] = index[i];
+        if (r->coarse.rule.tokens) bounds[i].index = &retrieve_of(x->v)->coarse.bounds.index[layer];
+    }
+    ops_of(v)->add(v->be, index, n);
+    if (r->coarse.rule.tokens) v->be->ops->quest->add(v->be, bounds, n);
 }
 
-/* Scores of a layer's candidates in a step that sees the slots of j->items: makes them, and leaves in j where the
- * combined ones lie, [n_lists][places]. *columns: those that hold them; *logit: what makes logits of them. */
-static void score_items(attn_view *v, int layer, score_job *j, item_range *columns, float *logit)
+/* A step of one sequence: the mean queries are made, if they are asked for. */
+static score_job score_of(const attn_turn *t, int layer)
 {
-    retrieve *r = retrieve_of(v);
-    backend *be = v->be;
-    const select_ops *so = be->ops->select;
-    size_t heads = (size_t)v->shape->n_heads, kv = (size_t)v->shape->n_kv_heads;
-    bool both = combines(v, r), vote = both && (r->gqa == GQA_VOTE || r->gqa == GQA_LAYER_VOTE);
-    buf out = buf_at(r->score, heads * r->places * sizeof(float));
-    if (r->gqa == GQA_MEAN_Q) {
-        so->mean_heads(be, r->probe, j->q, 1, heads, kv, (size_t)v->shape->head_dim);
-        j->q = r->probe;
-        j->n_heads = kv;
-    }
-    *columns = j->items;
-    if (r->coarse.rule.tokens) {
-        *columns = (item_range){0};
-        j->spans = coarse_choose(&r->coarse, v, layer, j->items, j->q, j->n_heads, &columns->hi);
-    } else if (r->gqa == GQA_VOTE && vote && r->kind->votes) {
-        j->votes = out;
-    }
-    r->kind->score(v, layer, j);
-    if (both && !j->votes.p)
-        so->combine(be,
-                    &(combine_job){out, r->score, j->stride, j->n_heads, r->n_lists, columns->lo, columns->hi, r->gqa,
-                                   v->shape->scale},
-                    1);
-    if (both) j->score = out;
-    *logit = vote ? 1 : v->shape->scale; /* votes are shares already */
-}
-
-/* Lists of the best items in a step that sees n tokens, and in this layer the slots from `first` on. */
-static void select_best(attn_view *v, int layer, buf q, int64_t first, int64_t n, attn_seg *seg)
-{
-    retrieve *r = retrieve_of(v);
-    const retrieve_range *a = &r->range[layer];
-    score_job s = {.q = q,
-                   .n_heads = (size_t)v->shape->n_heads,
+    const attn_view *v = t->v;
+    const retrieve *r = retrieve_of(v);
+    const attn_shape *sh = v->shape;
+    size_t kv = (size_t)sh->n_kv_heads;
+    score_job j = {.index = r->kind->index(v, layer),
+                   .q = t->q,
+                   .n_heads = (size_t)sh->n_heads,
                    .score = r->score,
                    .stride = r->places,
-                   .items = {n, a->lo, a->hi},
-                   .scale = v->shape->scale,
+                   .items = {t->p.first + (int64_t)t->p.n_tok, r->range[layer].lo, r->range[layer].hi},
+                   .scale = sh->scale,
                    .read = attn_index_read(v)};
-    item_scores scores = {.n_lists = r->n_lists, .stride = r->places};
-    float logit;
-    score_items(v, layer, &s, &scores.items, &logit);
-    scores.score = s.score;
-    choose_job j = {.score = s.score,
-                    .items = s.items,
+    if (r->gqa == GQA_MEAN_Q) {
+        v->be->ops->select->mean_heads(v->be, r->probe, t->q, 1, j.n_heads, kv, (size_t)sh->head_dim);
+        j.q = r->probe;
+        j.n_heads = kv;
+    } else if (r->gqa == GQA_VOTE && combines(v, r) && r->kind->votes && !r->coarse.rule.tokens) {
+        j.votes = combined_of(v);
+    }
+    return j;
+}
+
+/* Scores of n steps: leaves in jobs[i].score what is combined, in the columns [lo, hi). */
+static void score_items(const attn_turn *const *t, size_t n, int layer, score_job *jobs, item_range *columns)
+{
+    const attn_view *v = t[0]->v;
+    const retrieve *r = retrieve_of(v);
+    combine_job combine[ATTN_TOGETHER];
+    coarse *spans[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        jobs[i] = score_of(t[i], layer);
+        columns[i] = jobs[i].items;
+        spans[i] = &retrieve_of(t[i]->v)->coarse;
+    }
+    if (r->coarse.rule.tokens) coarse_choose(spans, v, layer, jobs, columns, n);
+    ops_of(v)->score(v->be, jobs, n);
+    if (!combines(v, r)) return;
+    for (size_t i = 0; i < n; i++) {
+        buf out = combined_of(t[i]->v);
+        combine[i] = (combine_job){out,           jobs[i].score, r->places, jobs[i].n_heads, r->n_lists,
+                                   columns[i].lo, columns[i].hi, r->gqa,    v->shape->scale};
+        jobs[i].score = out;
+    }
+    if (!jobs->votes.p) v->be->ops->select->combine(v->be, combine, n);
+}
+
+static choose_job choice_of(const attn_turn *t, int layer, const score_job *s, item_range columns)
+{
+    retrieve *r = retrieve_of(t->v);
+    const retrieve_range *a = &r->range[layer];
+    const item_scores scores = {.score = s->score, .n_lists = r->n_lists, .stride = r->places, .items = columns};
+    bool vote = combines(t->v, r) && (r->gqa == GQA_VOTE || r->gqa == GQA_LAYER_VOTE);
+    choose_job j = {.score = s->score,
+                    .items = s->items,
                     .head = a->head,
                     .tail = a->tail,
-                    .first = first,
+                    .first = s->items.n_slots - attn_visible(t->v->shape, layer, s->items.n_slots),
                     .k = a->k,
                     .n_lists = r->n_lists,
                     .stride = r->places,
                     .granule = r->granule,
                     .most = r->items,
-                    .spans = s.spans,
+                    .spans = s->spans,
                     .idx_stride = (int64_t)r->idx_stride,
                     .idx = r->idx,
                     .range = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t))};
-    if (r->budget.sum.p) j.budget = budget_take(&r->budget, layer, 0, &scores, logit);
-    attn_choose(v, &j);
-    *seg = (attn_seg){.range = j.range,
-                      .idx = r->idx,
-                      .n_lists = r->n_lists,
-                      .idx_stride = r->idx_stride,
-                      .n_max = (int64_t)r->idx_stride};
+    /* votes are shares already, the rest are logits but for the scale */
+    if (r->budget.sum.p) j.budget = budget_take(&r->budget, layer, 0, &scores, vote ? 1 : t->v->shape->scale);
+    return j;
 }
 
-static void retrieve_select(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+/* Lists of the best items of n steps. */
+static void select_best(const attn_turn *const *t, size_t n, int layer)
 {
-    (void)q_raw;
-    retrieve *r = retrieve_of(v);
-    int64_t n = p->first + (int64_t)p->n_tok, seen = attn_visible(v->shape, layer, n), budget = v->spec->budget;
-    full_select(v, p, layer, sel);
-    if (!chooses(v, p, seen)) return;
-    if (r->kind->slots) {
-        attn_seg seg = {.idx = buf_at(r->idx, (size_t)(layer * budget) * sizeof(int32_t)), .n_lists = 1};
-        seg.n_max = sel->attended = r->counts[layer];
-        sel->seg[0] = seg;
-        sel->tail = n - 1;
-    } else {
-        sel->head = min64(r->range[layer].head * r->granule, n);
-        sel->tail = min64(r->range[layer].tail * r->granule, n);
+    score_job score[ATTN_TOGETHER];
+    item_range columns[ATTN_TOGETHER];
+    choose_job choose[ATTN_TOGETHER];
+    score_items(t, n, layer, score, columns);
+    for (size_t i = 0; i < n; i++) choose[i] = choice_of(t[i], layer, &score[i], columns[i]);
+    attn_choose(t[0]->v, choose, n);
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = retrieve_of(t[i]->v);
+        int64_t seen = score[i].items.n_slots;
+        attn_sel *sel = t[i]->sel;
+        sel->head = min64(r->range[layer].head * r->granule, seen);
+        sel->tail = min64(r->range[layer].tail * r->granule, seen);
         sel->attended = 0;
-        select_best(v, layer, q, n - seen, n, &sel->seg[0]);
+        sel->seg[0] = (attn_seg){.rows = kv_store_rows(t[i]->v->store, layer),
+                                 .range = choose[i].range,
+                                 .idx = r->idx,
+                                 .n_lists = r->n_lists,
+                                 .idx_stride = r->idx_stride,
+                                 .n_max = (int64_t)r->idx_stride};
     }
-    sel->seg[0].rows = kv_store_rows(v->store, layer);
+}
+
+static void select_slots(const attn_turn *t, int layer)
+{
+    const retrieve *r = retrieve_of(t->v);
+    attn_seg seg = {.rows = kv_store_rows(t->v->store, layer), .n_lists = 1};
+    seg.idx = buf_at(r->idx, (size_t)(layer * t->v->spec->budget) * sizeof(int32_t));
+    seg.n_max = t->sel->attended = r->counts[layer];
+    t->sel->seg[0] = seg;
+    t->sel->tail = t->p.first + (int64_t)t->p.n_tok - 1;
+}
+
+static void retrieve_select(const attn_turn *t, size_t n, int layer)
+{
+    const attn_turn *best[ATTN_TOGETHER];
+    size_t n_best = 0;
+    full_select(t, n, layer);
+    for (size_t i = 0; i < n; i++) {
+        int64_t seen = attn_visible(t[i].v->shape, layer, t[i].p.first + (int64_t)t[i].p.n_tok);
+        if (!chooses(t[i].v, &t[i].p, seen)) continue;
+        if (kind_of(t->v->spec)->slots) select_slots(&t[i], layer);
+        else best[n_best++] = &t[i];
+    }
+    if (n_best > 0) select_best(best, n_best, layer);
 }
 
 static void retrieve_end(attn_view *v, const attn_part *p)
@@ -257,7 +321,7 @@ static const char *retrieve_rewind(attn_view *v, int64_t n)
         const kv_rows *rows = kv_store_rows(v->store, l);
         if (!v->layers[l]) continue;
         kv_need(v->be, rows, from, n);
-        r->kind->redo(v, l, rows, n);
+        ops_of(v)->redo(v->be, r->kind->index(v, l), rows, n);
         if (span) v->be->ops->quest->redo(v->be, &r->coarse.bounds.index[l], rows, n);
     }
     return NULL;

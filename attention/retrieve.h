@@ -25,24 +25,24 @@ typedef struct {
     int64_t tail;   /* and those from it on */
     int64_t k;      /* candidates to take, unless a budget over layers says otherwise */
     int64_t most;   /* slots that a list can ever hold, whatever n is */
-    int64_t redo;   /* first position whose key `redo` reads after a rewind to n tokens */
+    int64_t redo;   /* first position whose key the index reads after a rewind to n tokens */
 } retrieve_range;
 
 /* What makes a method of its own. */
 typedef struct {
     const char *granule; /* key of the parameter that tells the slots of an item; NULL: 1 */
-    bool votes;          /* score can give votes */
+    bool votes;          /* scores can give votes */
     retrieve_range (*range)(const attn_spec *s, int64_t first, int64_t n);
-    /* n_tok keys k [n_tok][n_kv_heads][head_dim] f32, rotated, join the index. */
-    void (*add)(attn_view *v, const attn_part *p, int layer, buf k);
-    /* The index again from the rows behind a rewind to n tokens. */
-    void (*redo)(attn_view *v, int layer, const kv_rows *rows, int64_t n);
-    /* Fills in the index, and scores; `votes` are asked for only where the method gives them. */
-    void (*score)(attn_view *v, int layer, score_job *j);
+    size_t ops;                                          /* offset in backend_ops of its index_ops */
+    const void *(*index)(const attn_view *v, int layer); /* what they work on */
     /* In place of all these, where the choice follows from counts alone: the slots of a step that sees n tokens,
      * ascending, the current token last; their number, at most the budget. */
     int64_t (*slots)(const attn_view *v, int layer, int64_t n, int32_t *slot);
 } retrieve_kind;
+
+/* A range but for `most` and `redo`, from the parameters force_sink, force_recent and budget_mode. tail: items from it
+ * on are forced as they are; budget: items of a step. */
+retrieve_range retrieve_items(const attn_spec *s, int64_t first, int64_t n, int64_t tail, int64_t budget);
 
 /* Methods that have state embed it first in their struct. */
 typedef struct {

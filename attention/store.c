@@ -165,13 +165,13 @@ void kv_store_begin(kv_store *s, int64_t length, int64_t n_tok, unsigned flags)
     if (s->coded) kv_coded_begin(s->coded, length, n_tok, flags);
 }
 
-void kv_store_put(kv_store *s, int layer, kv_target to, buf k, buf v, size_t n)
+kv_write_job kv_store_job(const kv_store *s, int layer, kv_target to, buf k, buf v, size_t n)
 {
     if (s->coded) {
         to.slots = buf_at(s->coded->slots, (size_t)(to.pos - s->coded->first) * sizeof(int64_t));
         to.n_lists = 1;
     }
-    s->be->ops->kv_write(s->be, &s->layer[layer], to.first, to.slots, to.n_lists, k, v, n);
+    return (kv_write_job){&s->layer[layer], to.first, to.slots, to.n_lists, k, v, n};
 }
 
 /* Rows [from, to) of each region. */

@@ -49,8 +49,8 @@ static inline void kv_need(backend *be, const kv_rows *rows, int64_t from, int64
     if (rows->tier) be->ops->tier->span(be, rows, from, to);
 }
 
-/* A forward of n_tok tokens behind `length`, in this order: begin; put for each layer; layer_end after attention
- * (quantizes what is due); end. flags: ATTN_*. */
+/* A forward of n_tok tokens behind `length`, in this order: begin; rows written for each layer; layer_end after
+ * attention (quantizes what is due); end. flags: ATTN_*. */
 void kv_store_begin(kv_store *s, int64_t length, int64_t n_tok, unsigned flags);
 /* Where the rows of the tokens from position `pos` on go: slots first, first + 1, ..., or slots i64 [n][n_lists] as in
  * kv_write. Stores by position choose by pos alone. */
@@ -59,8 +59,8 @@ typedef struct {
     buf slots; /* p NULL: consecutive */
     size_t n_lists;
 } kv_target;
-/* Stores rows k, v [n][n_heads][head_dim] f32. */
-void kv_store_put(kv_store *s, int layer, kv_target to, buf k, buf v, size_t n);
+/* What writes rows k, v [n][n_heads][head_dim] f32. */
+kv_write_job kv_store_job(const kv_store *s, int layer, kv_target to, buf k, buf v, size_t n);
 void kv_store_layer_end(kv_store *s, int layer);
 void kv_store_end(kv_store *s);
 /* Exact stores: the rows of a layer from `from` on hold nothing any more; their memory is given back. Stores with

@@ -244,19 +244,29 @@ static void stream_begin(attn_view *v, const attn_part *p)
     count_stored(v, v->length);
 }
 
-/* At most the first rows of a staged prompt are sinks, the others follow each other. */
-static void stream_append(attn_view *v, const attn_part *p, int layer, buf k_raw, buf k, buf val)
+/* Returns how many. At most the first rows of a staged prompt are sinks, the others follow each other. */
+static size_t append_one(const attn_turn *t, int layer, kv_write_job jobs[2])
 {
-    (void)k_raw;
+    const attn_view *v = t->v;
+    const attn_part *p = &t->p;
     const stream_ctx *c = v->own;
-    size_t row = (size_t)(v->shape->n_kv_heads * v->shape->head_dim) * sizeof(float);
+    size_t row = (size_t)(v->shape->n_kv_heads * v->shape->head_dim) * sizeof(float), count = 0;
     size_t sinks = (size_t)min64(max64(c->staging ? c->s - p->first : 0, 0), (int64_t)p->n_tok);
     for (size_t from = 0, n; from < p->n_tok; from += n) {
         int64_t pos = p->first + (int64_t)from;
         n = from < sinks ? sinks : p->n_tok - from;
-        kv_store_put(v->store, layer, (kv_target){.pos = pos, .first = slot_of(c, pos), .n_lists = 1},
-                     buf_at(k, from * row), buf_at(val, from * row), n);
+        jobs[count++] = kv_store_job(v->store, layer, (kv_target){.pos = pos, .first = slot_of(c, pos), .n_lists = 1},
+                                     buf_at(t->k, from * row), buf_at(t->val, from * row), n);
     }
+    return count;
+}
+
+static void stream_append(const attn_turn *t, size_t n, int layer)
+{
+    kv_write_job jobs[2 * ATTN_TOGETHER];
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += append_one(&t[i], layer, jobs + count);
+    t->v->be->ops->kv_write(t->v->be, jobs, count);
 }
 
 /* Rows of slots [first, first + n), the first of which is at position pos. */
@@ -329,14 +339,14 @@ static int64_t attended(const attn_view *v, int layer, int64_t len)
     return sinks + recent;
 }
 
-static void stream_select(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)
+static void stream_select(const attn_turn *t, size_t n, int layer)
 {
-    (void)q_raw;
-    (void)q;
-    const stream_ctx *c = v->own;
-    if (c->ring) select_ring(v, p, layer, sel);
-    else select_linear(v, p, layer, sel);
-    sel->attended = attended(v, layer, p->first + (int64_t)p->n_tok);
+    for (; n > 0; n--, t++) {
+        const stream_ctx *c = t->v->own;
+        if (c->ring) select_ring(t->v, &t->p, layer, t->sel);
+        else select_linear(t->v, &t->p, layer, t->sel);
+        t->sel->attended = attended(t->v, layer, t->p.first + (int64_t)t->p.n_tok);
+    }
 }
 
 static void stream_layer_end(attn_view *v, const attn_part *p, int layer)

@@ -146,6 +146,18 @@ static inline int64_t attn_job_count(const attn_job *j, size_t list)
     return j->range.p ? ((const int64_t *)(const void *)j->range.p)[2 * list + 1] : j->n_max;
 }
 
+/* Row i of k and v (each [n, n_kv_heads, head_dim] f32) goes to exact row slots[i] (i64 [n]), with n_lists = n_kv_heads
+ * to slots[i][head], rounded to rows->type (nearest even). slots.p NULL: to row first + i. The jobs of a call
+ * write different rows of regions of one shape and type. */
+typedef struct {
+    const kv_rows *rows;
+    int64_t first;
+    buf slots;
+    size_t n_lists;
+    buf k, v;
+    size_t n;
+} kv_write_job;
+
 typedef struct draw_rule draw_rule; /* draw.h */
 
 /* Each op is stated once, as a row OP(own or plain, type, name, arguments) of a list. `own`: every backend has its own
@@ -153,14 +165,16 @@ typedef struct draw_rule draw_rule; /* draw.h */
  * backend's prototypes and tables (backend.h). */
 #define OP_POINTER(who, ret, name, args) ret(*name) args;
 
-/* Families of ops, each in its own header ops_*.h: name, list. */
+/* Families of ops, each in its own header ops_*.h: name, list, struct of its function pointers. */
 #define OP_FAMILIES(F)                                                                                                 \
-    F(codes, CODES_OPS)                                                                                                \
-    F(evict, EVICT_OPS)                                                                                                \
-    F(select, SELECT_OPS) F(quest, QUEST_OPS) F(fier, FIER_OPS) F(paris, PARIS_OPS) F(block, BLOCK_OPS)
+    F(codes, CODES_OPS, codes_ops)                                                                                     \
+    F(evict, EVICT_OPS, evict_ops)                                                                                     \
+    F(select, SELECT_OPS, select_ops)                                                                                  \
+    F(quest, INDEX_OPS, index_ops)                                                                                     \
+    F(fier, INDEX_OPS, index_ops) F(paris, PARIS_OPS, paris_ops) F(block, BLOCK_OPS, block_ops)
 
-#define OP_TYPEDEF(name, OPS) typedef struct name##_ops name##_ops;
-#define OP_MEMBER(name, OPS)  const name##_ops *name;
+#define OP_TYPEDEF(name, OPS, type) typedef struct type type;
+#define OP_MEMBER(name, OPS, type)  const type *name;
 
 OP_FAMILIES(OP_TYPEDEF)
 typedef struct tier_ops tier_ops; /* rows of which some lie in a file */
@@ -241,10 +255,7 @@ typedef struct {
     /* out, x [n, heads, 2*half] f32; row i uses table row i. out may be x. */                                         \
     OP(own, void, rope, (backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t half))                   \
     /* ---- KV rows ---- */                                                                                            \
-    /* Row i of k and v (each [n, n_kv_heads, head_dim] f32) goes to exact row slots[i] (i64 [n]), with n_lists =      \
-     * n_kv_heads to slots[i][head], rounded to rows.type (nearest even). slots.p NULL: to row first + i. */           \
-    OP(own, void, kv_write,                                                                                            \
-       (backend *, const kv_rows *rows, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n))             \
+    OP(own, void, kv_write, (backend *, const kv_write_job *jobs, size_t n_jobs))                                      \
     /* Slot dst[i] becomes a copy of slot src[i] of `from` (another store of the same shape and type, or the           \
      * same one when all of dst lies before all of src that is still to be read, in order of i). */                    \
     OP(plain, void, kv_copy, (backend *, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n))          \

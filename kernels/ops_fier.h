@@ -16,7 +16,27 @@ typedef enum { FIER_FLOAT, FIER_INT8 } fier_products; /* numbers that `score` mu
  *         bit of channel 32 w + i; words = ceil(head_dim / 32)
  * levels  [n_kv_heads][ceil(cap / group)][2][head_dim]: lo, hi in the type of the rows
  * ring    [n_kv_heads][group][head_dim]: the newest `group` keys, in the type of the rows, position p in
- *         row p mod group */
+ *         row p mod group
+ *
+ * The ops are INDEX_OPS:
+ *
+ * add: groups that the keys complete or leave open get their levels and bits; complete ones never change again. With x
+ * the keys of a channel in ascending order, all in float32, a bit is x >= z, and
+ *   range      z = 0.5 (lo + hi), lo = min, hi = max
+ *   mad        z = (sum x) / m, dev = (sum |x - z|) / m, lo = z - dev, hi = z + dev
+ *   two_mean   z of range; lo, hi: the means of x < z and of x >= z (an empty class has the other's)
+ *
+ * redo: ring and open group again, from the rows of the newest `group` slots (window) or of [n / group * group, n).
+ *
+ * score: of token t, an estimate of q_h . k_t: a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo in
+ * the order of ops_select.h.
+ *   FIER_FLOAT   over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, w_c = q_c (hi_c - lo_c)
+ *   FIER_INT8    a + float(D) ((m / 127) (r / 127)), where D is the sum over the set bits of u_c p_c, an exact integer,
+ *                m = max(0, max over c of hi_c - lo_c), u_c = clamp(round((hi_c - lo_c) (127 / m)), 0, 127),
+ *                r = max over c of |q_c|, p_c = clamp(round(q_c (127 / r)), -127, 127)
+ * Each operation is in float32, round to the nearest even; NaN is left out of maxima and clamped to the lower end. u
+ * has 7 bits so that two products fit the 16 bits of a step that has no wider sums. FIER_EXACT: tokens of the open
+ * group get q . k instead. */
 typedef struct {
     buf bits, levels, ring;
     dtype type;
@@ -44,30 +64,5 @@ static inline uint64_t fier_head_bytes(const fier_index *x, item_range n)
             (uint64_t)(to - n.lo) * 4 * fier_words(x->head_dim) + (uint64_t)((to - 1) / g - n.lo / g + 1) * 2 * row;
     return bytes;
 }
-
-#define FIER_OPS(OP, own, plain)                                                                                       \
-    /* Adds keys, rounded to the index's type. Groups that they complete or leave open get their levels and bits;      \
-     * complete ones never change again. With x the keys of a channel in ascending order, all in float32: range     z  \
-     * = 0.5 (lo + hi), lo = min, hi = max mad       z = (sum x) / m, dev = (sum |x - z|) / m, lo = z - dev, hi = z +  \
-     * dev two_mean  z of range; lo, hi: the means of x < z and of x >= z (an empty class has the other's) bit = x >=  \
-     * z. */                                                                                                           \
-    OP(own, void, add, (backend *, const index_add_job *jobs, size_t n))                                               \
-    /* After a rewind to n tokens: ring and open group again from the exact K rows of the newest `group`               \
-     * slots (window) or of [n / group * group, n). Slots are positions. */                                            \
-    OP(plain, void, redo, (backend *, const fier_index *x, const kv_rows *rows, int64_t n))                            \
-    /* The score of token t: an estimate of q_h . k_t,                                                                 \
-     * a + the sum over the set bits c of q_c (hi_c - lo_c), with a = q . lo in the order of ops_select.h.             \
-     * FIER_FLOAT: over pairs of channels (2j, 2j + 1) in ascending order of b0 w0 + b1 w1, w_c = q_c (hi_c - lo_c).   \
-     * FIER_INT8: a + float(D) ((m / 127) (r / 127)), where D is the sum over the set bits of u_c p_c, an exact        \
-     * integer, and m = max(0, max over c of hi_c - lo_c), u_c = clamp(round((hi_c - lo_c) (127 / m)), 0, 127),        \
-     * r = max over c of |q_c|, p_c = clamp(round(q_c (127 / r)), -127, 127): each operation in float32, round to      \
-     * the nearest even; NaN is left out of maxima and clamped to the lower end. u has 7 bits so that two              \
-     * products fit the 16 bits of a step that has no wider sums.                                                      \
-     * FIER_EXACT: tokens of the open group get q . k instead. */                                                      \
-    OP(own, void, score, (backend *, const score_job *jobs, size_t n))
-
-struct fier_ops {
-    FIER_OPS(OP_POINTER, , )
-};
 
 #endif

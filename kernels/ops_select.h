@@ -109,6 +109,19 @@ typedef struct {
     buf idx, range;
 } choose_job;
 
+/* An index of keys, by pages (ops_quest.h) or tokens (ops_fier.h): `index` and `x` are a quest_index or a fier_index.
+ */
+#define INDEX_OPS(OP, own, plain)                                                                                      \
+    /* Adds keys, rounded to the index's type. */                                                                      \
+    OP(own, void, add, (backend *, const index_add_job *jobs, size_t n))                                               \
+    /* After a rewind to n tokens: what is still to be completed, again from exact K rows. Slots are positions. */     \
+    OP(plain, void, redo, (backend *, const void *x, const kv_rows *rows, int64_t n))                                  \
+    OP(own, void, score, (backend *, const score_job *jobs, size_t n))
+
+struct index_ops {
+    INDEX_OPS(OP_POINTER, , )
+};
+
 #define SELECT_OPS(OP, own, plain)                                                                                     \
     /* Mean of the queries of each group: out [n_rows][n_groups][dim] of q [n_rows][n_heads][dim]. */                  \
     OP(plain, void, mean_heads,                                                                                        \

@@ -170,8 +170,8 @@ static void cpu_close(backend *be)
     be->ctx = NULL;
 }
 
-#define CPU_TABLE(name, OPS)  static const name##_ops cpu_##name = {OPS(OP_ENTRY, cpu_##name##_, ref_##name##_)};
-#define CPU_FAMILY(name, OPS) .name = &cpu_##name,
+#define CPU_TABLE(name, OPS, type)  static const type cpu_##name = {OPS(OP_ENTRY, cpu_##name##_, ref_##name##_)};
+#define CPU_FAMILY(name, OPS, type) .name = &cpu_##name,
 
 OP_FAMILIES(CPU_TABLE)
 

@@ -7,7 +7,7 @@
 #include "kernels/cpu/level.h"
 #include "kernels/ref/ref.h"
 
-#define CPU_DECLARE(name, OPS) OPS(OP_DECLARE, cpu_##name##_, ref_##name##_)
+#define CPU_DECLARE(name, OPS, type) OPS(OP_DECLARE, cpu_##name##_, ref_##name##_)
 CORE_OPS(OP_DECLARE, cpu_, ref_)
 OP_FAMILIES(CPU_DECLARE)
 

@@ -82,22 +82,28 @@ void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
     }
 }
 
-/* Tokens are written in order within a thread's heads: a slot that occurs twice keeps the last. */
-void cpu_kv_write(backend *be, const kv_rows *rows, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n)
+static void write_head(const cpu_kernels *kn, const kv_write_job *j, size_t h)
 {
+    const kv_rows *rows = j->rows;
     size_t d = rows->head_dim, heads = rows->n_kv_heads, row = d * dtype_size(rows->type);
-    const cpu_kernels *kn = cpu_of(be)->k;
-#pragma omp parallel num_threads(cpu_team(be, n *heads *d * 2))
+    for (size_t i = 0; i < j->n; i++) {
+        size_t slot =
+            j->slots.p ? (size_t)cpu_i64(j->slots)[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
+        size_t to = (h * rows->cap + slot) * row, from = (i * heads + h) * d;
+        kn->narrow(rows->k.p + to, cpu_f32(j->k) + from, rows->type, d);
+        kn->narrow(rows->v.p + to, cpu_f32(j->v) + from, rows->type, d);
+    }
+}
+
+/* A thread has whole heads of sequences, and writes their tokens in order: a slot that occurs twice keeps the last. */
+void cpu_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
+{
+    size_t heads = jobs->rows->n_kv_heads;
+#pragma omp parallel num_threads(cpu_team(be, n_jobs * jobs->n * heads * jobs->rows->head_dim * 2))
     {
         size_t a, b;
-        threads_split(heads, 1, &a, &b);
-        for (size_t h = a; h < b; h++)
-            for (size_t i = 0; i < n; i++) {
-                size_t slot = slots.p ? (size_t)cpu_i64(slots)[n_lists == 1 ? i : i * heads + h] : (size_t)first + i;
-                size_t to = (h * rows->cap + slot) * row, from = (i * heads + h) * d;
-                kn->narrow(rows->k.p + to, cpu_f32(k) + from, rows->type, d);
-                kn->narrow(rows->v.p + to, cpu_f32(v) + from, rows->type, d);
-            }
+        threads_split(n_jobs * heads, 1, &a, &b);
+        for (size_t i = a; i < b; i++) write_head(cpu_of(be)->k, &jobs[i / heads], i % heads);
     }
 }
 

@@ -246,8 +246,8 @@ static void close_backend(backend *be)
     be->ctx = NULL;
 }
 
-#define CUDA_TABLE(name, OPS)  static const name##_ops cuda_##name = {OPS(OP_ENTRY, cuda_##name##_, cuda_##name##_)};
-#define CUDA_FAMILY(name, OPS) .name = &cuda_##name,
+#define CUDA_TABLE(name, OPS, type)  static const type cuda_##name = {OPS(OP_ENTRY, cuda_##name##_, cuda_##name##_)};
+#define CUDA_FAMILY(name, OPS, type) .name = &cuda_##name,
 
 OP_FAMILIES(CUDA_TABLE)
 

@@ -6,7 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/dev.cuh"
 
-#define CUDA_DECLARE(name, OPS) OPS(OP_DECLARE, cuda_##name##_, cuda_##name##_)
+#define CUDA_DECLARE(name, OPS, type) OPS(OP_DECLARE, cuda_##name##_, cuda_##name##_)
 CORE_OPS(OP_DECLARE, cuda_, cuda_)
 OP_FAMILIES(CUDA_DECLARE)
 

@@ -196,31 +196,49 @@ static __device__ void write_near(const near_args &n, int head, int64_t slot, si
     if (n.slots) atomicCAS(&n.tag[(size_t)head * n.slots + place], (int)(slot + 1), 0);
 }
 
-template <class T>
-static __global__ void kv_write_k(T *k_rows, T *v_rows, int64_t first, const int64_t *slot, bool by_head,
-                                  const float *k, const float *v, size_t n, size_t heads, size_t cap, size_t d,
-                                  near_args near)
+typedef struct {
+    void *k_rows, *v_rows;
+    int64_t first;
+    const int64_t *slot;
+    const float *k, *v;
+    size_t n, cap;
+    near_args near;
+    bool by_head;
+} row_writes;
+
+template <class T> static __global__ void kv_write_k(job_list<row_writes> jobs, size_t heads, size_t d)
 {
+    const row_writes &j = jobs.job[blockIdx.y];
     size_t i = thread_id();
-    if (i >= n * heads * d) return;
+    if (i >= j.n * heads * d) return;
     size_t row = i / d, head = row % heads,
-           at = slot ? (size_t)slot[by_head ? row : row / heads] : (size_t)first + row / heads;
-    size_t to = (head * cap + at) * d + i % d;
-    put_f32(&k_rows[to], k[i]);
-    put_f32(&v_rows[to], v[i]);
-    if (near.k) write_near<T>(near, (int)head, (int64_t)at, i % d, d, row / heads + near.window >= n, k[i], v[i]);
+           at = j.slot ? (size_t)j.slot[j.by_head ? row : row / heads] : (size_t)j.first + row / heads;
+    size_t to = (head * j.cap + at) * d + i % d;
+    put_f32(&((T *)j.k_rows)[to], j.k[i]);
+    put_f32(&((T *)j.v_rows)[to], j.v[i]);
+    if (j.near.k)
+        write_near<T>(j.near, (int)head, (int64_t)at, i % d, d, row / heads + j.near.window >= j.n, j.k[i], j.v[i]);
 }
 
-void cuda_kv_write(backend *be, const kv_rows *r, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n)
+static row_writes writes_of(const kv_write_job &j)
 {
-    size_t all = n * r->n_kv_heads * r->head_dim;
-    if (all == 0 || !cuda_begin(be, "kv_write")) return;
+    return {j.rows->k.p,     j.rows->v.p, j.first,     ptr<int64_t>(j.slots), ptr<float>(j.k),
+            ptr<float>(j.v), j.n,         j.rows->cap, near_of(j.rows),       j.n_lists > 1};
+}
+
+void cuda_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
+{
+    const kv_rows *r = jobs->rows;
+    size_t most = 0;
+    for (size_t i = 0; i < n_jobs; i++) most = max(most, jobs[i].n * r->n_kv_heads * r->head_dim);
+    if (most == 0 || !cuda_begin(be, "kv_write")) return;
     by_type(r->type, [&](auto t) {
         typedef decltype(t) T;
-        cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
-                                ptr<T>(r->k), ptr<T>(r->v), first, ptr<int64_t>(slots), n_lists > 1, ptr<float>(k),
-                                ptr<float>(v), n, r->n_kv_heads, r->cap, r->head_dim, near_of(r));
-        cuda_check(be, rc, "kv_write [%zu, %zu, %zu]", n, r->n_kv_heads, r->head_dim);
+        in_lists(jobs, n_jobs, writes_of, [&](auto &list, unsigned m) {
+            cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(most, BLOCK), m), dim3(BLOCK), 0, cuda_stream(be),
+                                    list, r->n_kv_heads, r->head_dim);
+            cuda_check(be, rc, "kv_write [%zu, %zu]", most, r->head_dim);
+        });
     });
 }
 

@@ -186,8 +186,9 @@ template <class T> static __global__ void redo_group_k(ones x, int64_t begin, in
     set_group<T>(x, NULL, n, begin, n);
 }
 
-void cuda_fier_redo(backend *be, const fier_index *index, const kv_rows *rows, int64_t n)
+void cuda_fier_redo(backend *be, const void *redone, const kv_rows *rows, int64_t n)
 {
+    const fier_index *index = (const fier_index *)redone;
     ones x = ones_of(index);
     int64_t g = (int64_t)x.group, begin = n / g * g, from = x.open != FIER_WINDOW ? begin : n > g ? n - g : 0;
     if (from == n || !cuda_begin(be, "fier.redo")) return;

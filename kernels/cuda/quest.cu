@@ -81,8 +81,9 @@ template <class T, class R> static __global__ void redo_k(pages x, half_rows row
     }
 }
 
-void cuda_quest_redo(backend *be, const quest_index *q, const kv_rows *rows, int64_t n)
+void cuda_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_t n)
 {
+    const quest_index *q = (const quest_index *)index;
     pages x = pages_of(q);
     if (!cuda_begin(be, "quest.redo")) return;
     by_type(q->type, [&](auto t) {

@@ -111,8 +111,9 @@ void ref_fier_add(backend *be, const index_add_job *jobs, size_t n)
     for (size_t i = 0; i < n; i++) add_keys(&jobs[i]);
 }
 
-void ref_fier_redo(backend *be, const fier_index *x, const kv_rows *rows, int64_t n)
+void ref_fier_redo(backend *be, const void *index, const kv_rows *rows, int64_t n)
 {
+    const fier_index *x = index;
     int64_t g = (int64_t)x->group, begin = n / g * g, from = x->open != FIER_WINDOW ? begin : n > g ? n - g : 0;
     new_keys none = {{NULL}, n};
     for (size_t h = 0; h < x->n_kv_heads; h++)

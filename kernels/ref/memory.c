@@ -143,8 +143,8 @@ void ref_receive(backend *be, void *dst, unsigned slot, size_t bytes)
     memcpy(dst, be->slot[slot], bytes);
 }
 
-#define REF_TABLE(name, OPS)  static const name##_ops ref_##name = {OPS(OP_ENTRY, ref_##name##_, ref_##name##_)};
-#define REF_FAMILY(name, OPS) .name = &ref_##name,
+#define REF_TABLE(name, OPS, type)  static const type ref_##name = {OPS(OP_ENTRY, ref_##name##_, ref_##name##_)};
+#define REF_FAMILY(name, OPS, type) .name = &ref_##name,
 
 OP_FAMILIES(REF_TABLE)
 const tier_ops ref_tier = {TIER_OPS(OP_ENTRY, ref_tier_, ref_tier_)};

@@ -30,8 +30,9 @@ void ref_quest_add(backend *be, const index_add_job *jobs, size_t n)
     }
 }
 
-void ref_quest_redo(backend *be, const quest_index *x, const kv_rows *rows, int64_t n)
+void ref_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_t n)
 {
+    const quest_index *x = index;
     for (size_t h = 0; h < x->n_kv_heads; h++)
         for (int64_t p = n / (int64_t)x->page * (int64_t)x->page; p < n; p++) {
             float row[256];

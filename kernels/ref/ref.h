@@ -8,7 +8,7 @@
 /* The lists dictate arguments that one backend or another does not need. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-#define REF_DECLARE(name, OPS) OPS(OP_DECLARE, ref_##name##_, ref_##name##_)
+#define REF_DECLARE(name, OPS, type) OPS(OP_DECLARE, ref_##name##_, ref_##name##_)
 CORE_OPS(OP_DECLARE, ref_, ref_)
 OP_FAMILIES(REF_DECLARE)
 TIER_OPS(OP_DECLARE, ref_tier_, ref_tier_)

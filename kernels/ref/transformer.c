@@ -97,18 +97,24 @@ void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
             }
 }
 
-void ref_kv_write(backend *be, const kv_rows *rows, int64_t first, buf slots, size_t n_lists, buf k, buf v, size_t n)
+static void write_rows(const kv_write_job *j)
 {
-    const int64_t *slot = (const int64_t *)(void *)slots.p;
+    const kv_rows *rows = j->rows;
+    const int64_t *slot = (const int64_t *)(void *)j->slots.p;
     size_t d = rows->head_dim, heads = rows->n_kv_heads;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < j->n; i++)
         for (size_t h = 0; h < heads; h++)
             for (size_t c = 0; c < d; c++) {
-                size_t at = slot ? (size_t)slot[n_lists == 1 ? i : i * heads + h] : (size_t)first + i;
+                size_t at = slot ? (size_t)slot[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
                 size_t to = (h * rows->cap + at) * d + c, from = (i * heads + h) * d + c;
-                ref_put(rows->k, rows->type, to, ref_get(k, DT_F32, from));
-                ref_put(rows->v, rows->type, to, ref_get(v, DT_F32, from));
+                ref_put(rows->k, rows->type, to, ref_get(j->k, DT_F32, from));
+                ref_put(rows->v, rows->type, to, ref_get(j->v, DT_F32, from));
             }
+}
+
+void ref_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
+{
+    for (size_t i = 0; i < n_jobs; i++) write_rows(&jobs[i]);
 }
 
 void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n)

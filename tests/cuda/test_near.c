@@ -81,8 +81,8 @@ static void write_rows(rig *r, rng *g, int64_t n)
         if (s >= r->s.first && r->s.window) r->want.ring[s % r->s.window] = s;
     }
     buf at = put(&d, slot, (size_t)n * sizeof *slot), dk = put(&d, k, bytes), dv = put(&d, v, bytes);
-    r->be->ops->kv_write(r->be, &r->rows, 0, at, 1, dk, dv, (size_t)n);
-    r->be->ops->kv_write(r->be, &r->plain, 0, at, 1, dk, dv, (size_t)n);
+    r->be->ops->kv_write(r->be, &(kv_write_job){&r->rows, 0, at, 1, dk, dv, (size_t)n}, 1);
+    r->be->ops->kv_write(r->be, &(kv_write_job){&r->plain, 0, at, 1, dk, dv, (size_t)n}, 1);
     r->be->ops->sync(r->be);
     drop(&d);
     free(k), free(v);

@@ -109,7 +109,7 @@ static void fill_rows(shard *s)
     const backend_ops *o = be->ops;
     size_t n = (size_t)s->n;
     buf k = {(unsigned char *)(keys + s->at * KV * DIM)}, v = {(unsigned char *)(values + s->at * KV * DIM)};
-    o->kv_write(be, &s->rows, 0, (buf){NULL}, 1, k, v, n);
+    o->kv_write(be, &(kv_write_job){&s->rows, 0, (buf){NULL}, 1, k, v, n}, 1);
     o->quest->add(be, &(index_add_job){&s->pages, 0, k, n}, 1);
     o->fier->add(be, &(index_add_job){&s->bits, 0, k, n}, 1);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Decode of 1 to 16 sequences of different lengths and strategies in one step: each gets what it gets alone. */
+/* Decode of 1 to 16 sequences of different lengths, of many strategies or of one, in one step: each gets what it gets
+ * alone. */
 /* Builds: race */
 #include "config.h"
 
@@ -97,6 +98,64 @@ static void check_batch(const engine_parts *p, const known *k, size_t n, const c
     for (size_t i = 0; i < n; i++) session_free(s[i]);
 }
 
+/* ---- sequences of one strategy: their work goes to the backend as lists of jobs ---- */
+
+static const char *const alikes[] = {
+    "full",
+    "streaming:budget=24",
+    "quest:budget=16:page=4:skip=0",
+    "quest:budget=16:page=4:skip=1:gqa=per_q:coarse=8:coarse_keep=1",
+    "quest:budget=16:page=2:skip=0:gqa=sum_s:pool=entropy",
+    "fier:budget=16:g=8:skip=0",
+    "fier:budget=16:g=8:skip=0:gqa=mean_q:coarse=4:coarse_keep=1",
+    "h2o:budget=24:skip=0",
+    "h2o:budget=24:skip=0:gqa=per_q",
+    "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0",
+    "actqkv:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",
+    "logquant",
+};
+enum { N_ALIKE = sizeof alikes / sizeof *alikes, TOGETHER = 9 };
+
+static const index_ops *real_quest;
+static size_t calls, most_jobs;
+
+static void count_score(backend *be, const score_job *jobs, size_t n)
+{
+    calls++;
+    most_jobs = n > most_jobs ? n : most_jobs;
+    real_quest->score(be, jobs, n);
+}
+
+/* Of 9 prompts, 7 to 51 tokens long, 8 exceed the budget before the steps. */
+static void check_calls(engine_parts *p, const known *k, const char *device)
+{
+    backend_ops ops = *p->be->ops;
+    const backend_ops *real = p->be->ops;
+    index_ops quest = *ops.quest;
+    real_quest = real->quest;
+    quest.score = count_score;
+    ops.quest = &quest;
+    p->be->ops = &ops;
+    calls = most_jobs = 0;
+    check_batch(p, k, TOGETHER, device);
+    is_int((long long)calls, STEPS * p->m->config.n_layers, "%s: one call of score a layer", device);
+    is_int((long long)most_jobs, TOGETHER - 1, "%s: of all sequences that choose", device);
+    p->be->ops = real;
+}
+
+static void check_alike(engine_parts *p, const known *all, const char *device)
+{
+    for (size_t i = 0; i < N_ALIKE; i++) {
+        known k = {{alikes[i]}, 1};
+        bool here = false;
+        for (size_t x = 0; x < all->n; x++) here |= strncmp(all->spec[x], alikes[i], strcspn(alikes[i], ":")) == 0;
+        if (!here) continue;
+        for (size_t x = 0; x < TOGETHER; x++) session_free(open_one(p, &k, x, STEPS, alone[x][0]));
+        if (i == 2) check_calls(p, &k, device);
+        else check_batch(p, &k, TOGETHER, device);
+    }
+}
+
 static void check_device(const char *device)
 {
     static const size_t sizes[] = {1, 3, 8, 9, 16};
@@ -107,6 +166,7 @@ static void check_device(const char *device)
     ok(k.n >= 4, "%s: %zu strategies", device, k.n);
     for (size_t i = 0; i < U_BATCH && k.n; i++) session_free(open_one(&p, &k, i, STEPS, alone[i][0]));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && k.n; i++) check_batch(&p, &k, sizes[i], device);
+    check_alike(&p, &k, device);
     parts_close(&p);
 }
 

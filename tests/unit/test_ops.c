@@ -141,7 +141,8 @@ static void kv_write(op_run *x, const int64_t *p)
     kv_rows a = {op_out(x, bytes, BITS, 0), op_out(x, bytes, BITS, 0), t, heads, dim, CAP, {0}, NULL, NULL}, b = a;
     b.k = op_out(x, bytes, BITS, 0), b.v = op_out(x, bytes, BITS, 0);
     float *f = hard_floats(x, 2 * row);
-    int64_t one[16], each[16 * 3], src[16], dst[16];
+    int64_t one[16], each[16 * 3], src[16], dst[16], last[3];
+    for (size_t h = 0; h < heads; h++) last[h] = (int64_t)(CAP - 1 - h);
     for (size_t i = 0; i < n; i++) {
         one[i] = (int64_t)(i * 3 % CAP);
         for (size_t h = 0; h < heads; h++) each[i * heads + h] = (int64_t)((i * 7 + h + 1) % CAP);
@@ -150,9 +151,13 @@ static void kv_write(op_run *x, const int64_t *p)
     }
     buf k = op_in(x, f, 4 * row), v = op_in(x, f + row, 4 * row), to = op_in(x, dst, 8 * n),
         from = op_in(x, src, 8 * n);
-    x->be->ops->kv_write(x->be, &a, CAP - (int64_t)n, (buf){NULL}, 1, v, k, n);
-    x->be->ops->kv_write(x->be, &a, 0, op_in(x, one, 8 * n), 1, k, v, n);
-    x->be->ops->kv_write(x->be, &a, 0, op_in(x, each, 8 * n * heads), heads, v, k, n);
+    x->be->ops->kv_write(x->be, &(kv_write_job){&a, CAP - (int64_t)n, (buf){NULL}, 1, v, k, n}, 1);
+    x->be->ops->kv_write(x->be, &(kv_write_job){&a, 0, op_in(x, one, 8 * n), 1, k, v, n}, 1);
+    x->be->ops->kv_write(x->be, &(kv_write_job){&a, 0, op_in(x, each, 8 * n * heads), heads, v, k, n}, 1);
+    kv_rows c = a;
+    c.k = op_out(x, bytes, BITS, 0), c.v = op_out(x, bytes, BITS, 0);
+    const kv_write_job two[] = {{&c, 1, (buf){NULL}, 1, k, v, n}, {&c, 0, op_in(x, last, 8 * heads), heads, v, k, 1}};
+    x->be->ops->kv_write(x->be, two, 2);
     x->be->ops->kv_copy(x->be, &a, to, &a, from, n);
     x->be->ops->kv_copy(x->be, &b, from, &a, to, n);
     free(f);

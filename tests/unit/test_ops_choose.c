@@ -206,14 +206,14 @@ static kv_rows rows_of(op_run *x, buf k, size_t n, size_t dim, dtype t)
     kv_rows r = {.type = t, .n_kv_heads = KV, .head_dim = dim, .cap = n};
     for (size_t i = 0; i < n; i++) slot[i] = (int64_t)i;
     r.k = op_in(x, NULL, KV * n * dim * dtype_size(t)), r.v = op_in(x, NULL, KV * n * dim * dtype_size(t));
-    x->be->ops->kv_write(x->be, &r, 0, op_in(x, slot, 8 * n), 1, k, k, n);
+    x->be->ops->kv_write(x->be, &(kv_write_job){&r, 0, op_in(x, slot, 8 * n), 1, k, k, n}, 1);
     free(slot);
     return r;
 }
 
 static void quest(op_run *x, const int64_t *p)
 {
-    const quest_ops *o = x->be->ops->quest;
+    const index_ops *o = x->be->ops->quest;
     size_t dim = (size_t)p[0], heads = KV * (size_t)p[1], page = (size_t)p[2], n = (size_t)p[3], row = 4 * KV * dim;
     dtype t = (dtype)p[4];
     quest_index a = pages_of(x, n, dim, page, t), b = pages_of(x, n, dim, page, t),
@@ -291,7 +291,7 @@ static void fier_add_rest(op_run *x, const fier_index *f, buf k, size_t from, si
 
 static void fier(op_run *x, const int64_t *p)
 {
-    const fier_ops *o = x->be->ops->fier;
+    const index_ops *o = x->be->ops->fier;
     size_t dim = (size_t)p[0], heads = KV * (size_t)p[1], n = (size_t)p[2], half = n - (n < 120 ? n / 4 : 30),
            stride = n + 3;
     dtype t = (dtype)p[3];
@@ -396,8 +396,8 @@ static void spans(op_run *x, const int64_t *p)
     const void *index = p[5] ? (const void *)&bits : &bounds;
     score_job of_all = score_of(index, dense, MOST, q, heads, to, NONE), of_some = of_all;
     of_some.score = places, of_some.spans = &g, of_some.read = op_read(x);
-    const quest_ops *pages = x->be->ops->quest;
-    const fier_ops *ones = x->be->ops->fier;
+    const index_ops *pages = x->be->ops->quest;
+    const index_ops *ones = x->be->ops->fier;
     (p[5] ? ones->add : pages->add)(x->be, &(index_add_job){index, 0, k, n}, 1);
     (p[5] ? ones->score : pages->score)(x->be, &of_all, 1);
     (p[5] ? ones->score : pages->score)(x->be, &of_some, 1);

@@ -367,7 +367,7 @@ static void compact(op_run *x, const int64_t *p)
         o->upload(x->be, fresh, f, n * sizeof *f);
         o->upload(x->be, last, &pos[n - 1], 8);
         o->evict->append(x->be, &kept, at, n, slots);
-        o->kv_write(x->be, &rows, 0, slots, kept.n_lists, fresh, fresh, n);
+        o->kv_write(x->be, &(kv_write_job){&rows, 0, slots, kept.n_lists, fresh, fresh, n}, 1);
         see_lists(x, &l, &kept);
         for (size_t i = 0; i < kept.n_lists; i++)
             for (int64_t e = 0; e < l.range[i][1]; e++) l.score[i][e] = rng_float(&x->r);

@@ -85,7 +85,8 @@ static void forward(rig *r, size_t n, unsigned flags, size_t window)
             const kv_target to = {.pos = r->length + (int64_t)at, .first = r->length + (int64_t)at, .n_lists = 1};
             upload_rows(r, r->k, KV_K, l, r->length + (int64_t)at, rows);
             upload_rows(r, r->v, KV_V, l, r->length + (int64_t)at, rows);
-            kv_store_put(r->s, l, to, r->k, r->v, rows);
+            const kv_write_job j = kv_store_job(r->s, l, to, r->k, r->v, rows);
+            r->be->ops->kv_write(r->be, &j, 1);
         }
         kv_store_layer_end(r->s, l);
     }
