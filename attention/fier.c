@@ -64,7 +64,6 @@ static status fier_check(const attn_spec *s, const attn_shape *shape, err *e)
 
 static void fier_regions(const attn_spec *s, attn_regions *r)
 {
-    r->first = s->value[P_SINK];
     r->newest = most_recent(s);
 }
 

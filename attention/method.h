@@ -244,7 +244,8 @@ struct attn_method {
     /* After the parameters were read: derives values, and the store where the method brings one. */
     status (*parse)(attn_spec *s, err *e);
     status (*check)(const attn_spec *s, const attn_shape *shape, err *e);
-    void (*regions)(const attn_spec *s, attn_regions *r); /* r: as without it: {0, 0, budget} */
+    /* r: as without it, from the parameters force_sink and force_recent, and the budget. */
+    void (*regions)(const attn_spec *s, attn_regions *r);
     attn_hooks hooks;
 };
 

@@ -70,12 +70,6 @@ static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
                    (long long)s->value[P_COARSE], (long long)page);
 }
 
-static void quest_regions(const attn_spec *s, attn_regions *r)
-{
-    r->first = s->value[P_SINK];
-    r->newest = s->value[P_RECENT];
-}
-
 static void quest_declare(attn_decl *d)
 {
     bounds_declare(d, offsetof(quest_ctx, bounds), "page bounds", d->spec->value[P_PAGE]);
@@ -112,6 +106,5 @@ const attn_method attn_quest = {
     .def_budget = 256,
     .def_skip = 2,
     .check = quest_check,
-    .regions = quest_regions,
     .hooks = {.declare = quest_declare, .reset = quest_reset},
 };

@@ -7,7 +7,8 @@
 
 attn_regions attn_regions_of(const attn_spec *s)
 {
-    attn_regions r = {.covers = s->budget};
+    attn_regions r = {
+        .first = attn_value(s, "force_sink", 0), .newest = attn_value(s, "force_recent", 0), .covers = s->budget};
     if (s->method->regions) s->method->regions(s, &r);
     return r;
 }

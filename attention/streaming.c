@@ -46,9 +46,10 @@ typedef struct {
     int64_t ring_base;          /* position of the ring's first slot */
     int64_t stage_pos, evicted; /* first staged position; tokens evicted before the prompt under way */
     int64_t lo, hi;             /* positions in the ring before this prompt chunk */
-    int64_t n_move;             /* rows that layer_end copies */
-    buf qpos, table, move_src, move_dst;
-    int64_t *host; /* for uploads */
+    int64_t n_move, move_lo;    /* rows that layer_end moves into the ring: the position of the first, */
+    int64_t move_from;          /* and its slot */
+    buf qpos, table;
+    int64_t *host; /* [chunk] for uploads */
 } stream_ctx;
 
 static bool kvfactory(const attn_view *v)
@@ -95,13 +96,11 @@ static int64_t layer_rows(const attn_decl *d)
 
 static void stream_declare(attn_decl *d)
 {
-    size_t chunk = (size_t)d->lim->chunk, moves = (size_t)(d->spec->budget - d->spec->value[P_SINK]) * sizeof(int64_t);
+    size_t chunk = (size_t)d->lim->chunk;
     d->slots = layer_rows(d);
     decl_bytes(d, MEM_SCRATCH, AT(qpos), "positions of queries", chunk * sizeof(int64_t));
     decl_bytes(d, MEM_SCRATCH, AT(table), "rope table", chunk * (size_t)d->shape->head_dim * sizeof(float));
-    decl_bytes(d, MEM_SCRATCH, AT(move_src), "rows to move", moves);
-    decl_bytes(d, MEM_SCRATCH, AT(move_dst), "rows to move", moves);
-    decl_bytes(d, MEM_HOST, AT(host), "streaming", moves + chunk * sizeof(int64_t));
+    decl_bytes(d, MEM_HOST, AT(host), "streaming", chunk * sizeof(int64_t));
 }
 
 static void stream_reset(attn_view *v)
@@ -183,14 +182,10 @@ static void plan_moves(attn_view *v, int64_t end)
 {
     stream_ctx *c = v->own;
     int64_t lo = max64(end - c->r, c->staging ? c->stage_pos : c->s);
-    int64_t from = c->staging ? c->s + c->r + 1 - c->stage_pos : -c->shift;
-    if (!c->staging) c->ring_base = lo; /* dst < src in ascending order: safe in place */
+    if (!c->staging) c->ring_base = lo;
     c->n_move = max64(end - lo, 0);
-    if (c->fixed) return; /* what matters is that there are some */
-    for (int64_t i = 0; i < c->n_move; i++) c->host[i] = lo + i + from;
-    v->be->ops->upload(v->be, c->move_src, c->host, (size_t)c->n_move * sizeof(int64_t));
-    for (int64_t i = 0; i < c->n_move; i++) c->host[i] = ring_slot(c, lo + i);
-    v->be->ops->upload(v->be, c->move_dst, c->host, (size_t)c->n_move * sizeof(int64_t));
+    c->move_lo = lo;
+    c->move_from = lo + (c->staging ? c->s + c->r + 1 - c->stage_pos : -c->shift);
 }
 
 /* Whether a prompt of n tokens that is about to begin is attended in bands. auto: where some token would be
@@ -353,7 +348,12 @@ static void stream_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     const stream_ctx *c = v->own;
     const kv_rows *rows = kv_store_rows(v->store, layer);
-    if (c->n_move > 0 && !c->fixed) v->be->ops->kv_copy(v->be, rows, c->move_dst, rows, c->move_src, (size_t)c->n_move);
+    int64_t to = ring_slot(c, c->move_lo),
+            n = min64(c->n_move, c->s + c->r + 1 - to); /* the rest begins the ring anew */
+    if (c->n_move > 0 && !c->fixed) {
+        v->be->ops->kv_move(v->be, rows, to, c->move_from, (size_t)n);
+        v->be->ops->kv_move(v->be, rows, c->s, c->move_from + n, (size_t)(c->n_move - n));
+    }
     if (c->n_move > 0 && (p->flags & ATTN_PROMPT_END) && !kvfactory(v))
         kv_store_discard(v->store, layer, c->s + c->r + 1);
 }

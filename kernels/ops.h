@@ -256,9 +256,8 @@ typedef struct {
     OP(own, void, rope, (backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t half))                   \
     /* ---- KV rows ---- */                                                                                            \
     OP(own, void, kv_write, (backend *, const kv_write_job *jobs, size_t n_jobs))                                      \
-    /* Slot dst[i] becomes a copy of slot src[i] of `from` (another store of the same shape and type, or the           \
-     * same one when all of dst lies before all of src that is still to be read, in order of i). */                    \
-    OP(plain, void, kv_copy, (backend *, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n))          \
+    /* Exact rows [to, to + n) become those of [from, from + n); the two lie apart, or to <= from. */                  \
+    OP(plain, void, kv_move, (backend *, const kv_rows *rows, int64_t to, int64_t from, size_t n))                     \
     /* ---- attention ---- */                                                                                          \
     /* Prompt chunks: many queries a sequence, tiles of keys aligned to the entries of the list (without               \
      * one to slots), nothing of size n_tok x n stored; bits do not depend on the chunk. */                            \

@@ -243,35 +243,33 @@ void cuda_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
 }
 
 /* Rows of `units` units of type U. A thread has one unit of a row and copies it for rows [first, first + count) in
- * order: within one store, where a row may be written after it was read, a block has all rows. */
+ * order: where a row may be written after it was read, a block has all rows. */
 template <class U>
-static __global__ void kv_copy_k(U *to, const U *from, const int64_t *dst, const int64_t *src, size_t n, size_t count,
-                                 size_t to_cap, size_t from_cap, size_t units)
+static __global__ void kv_move_k(U *rows, int64_t to, int64_t from, size_t n, size_t count, size_t cap, size_t units)
 {
-    size_t first = blockIdx.x * count, head = blockIdx.y;
+    size_t first = blockIdx.x * count;
+    U *x = rows + blockIdx.y * cap * units;
     for (size_t i = first; i < n && i < first + count; i++)
         for (size_t c = threadIdx.x; c < units; c += blockDim.x)
-            to[(head * to_cap + (size_t)dst[i]) * units + c] = from[(head * from_cap + (size_t)src[i]) * units + c];
+            x[((size_t)to + i) * units + c] = x[((size_t)from + i) * units + c];
 }
 
 template <class U>
-static cudaError_t copy_rows(backend *be, buf to, buf from, const kv_rows *t, const kv_rows *f, buf dst, buf src,
-                             size_t n)
+static cudaError_t move_rows(backend *be, buf half, const kv_rows *r, int64_t to, int64_t from, size_t n)
 {
-    size_t units = t->head_dim * dtype_size(t->type) / sizeof(U), count = to.p == from.p ? n : (size_t)COPY_ROWS;
-    return launch(kv_copy_k<U>, dim3(cuda_blocks(n, count), (unsigned)t->n_kv_heads), block_for(units), 0,
-                  cuda_stream(be), ptr<U>(to), ptr<U>(from), ptr<int64_t>(dst), ptr<int64_t>(src), n, count, t->cap,
-                  f->cap, units);
+    size_t units = r->head_dim * dtype_size(r->type) / sizeof(U);
+    size_t count = to <= from && to + (int64_t)n > from ? n : (size_t)COPY_ROWS;
+    return launch(kv_move_k<U>, dim3(cuda_blocks(n, count), (unsigned)r->n_kv_heads), block_for(units), 0,
+                  cuda_stream(be), ptr<U>(half), to, from, n, count, r->cap, units);
 }
 
-void cuda_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n)
+void cuda_kv_move(backend *be, const kv_rows *r, int64_t to, int64_t from, size_t n)
 {
-    const buf t[2] = {to->k, to->v}, f[2] = {from->k, from->v};
-    bool wide = to->head_dim * dtype_size(to->type) % sizeof(uint4) == 0;
-    if (n == 0 || !cuda_begin(be, "kv_copy")) return;
-    for (int i = 0; i < 2; i++) {
-        cudaError_t rc = wide ? copy_rows<uint4>(be, t[i], f[i], to, from, dst, src, n)
-                              : copy_rows<uint16_t>(be, t[i], f[i], to, from, dst, src, n);
-        cuda_check(be, rc, "kv_copy [%zu, %zu, %zu]", n, to->n_kv_heads, to->head_dim);
+    bool wide = r->head_dim * dtype_size(r->type) % sizeof(uint4) == 0;
+    if (n == 0 || !cuda_begin(be, "kv_move")) return;
+    for (buf half : {r->k, r->v}) {
+        cudaError_t rc =
+            wide ? move_rows<uint4>(be, half, r, to, from, n) : move_rows<uint16_t>(be, half, r, to, from, n);
+        cuda_check(be, rc, "kv_move [%zu, %zu, %zu]", n, r->n_kv_heads, r->head_dim);
     }
 }

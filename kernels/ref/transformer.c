@@ -117,14 +117,12 @@ void ref_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
     for (size_t i = 0; i < n_jobs; i++) write_rows(&jobs[i]);
 }
 
-void ref_kv_copy(backend *be, const kv_rows *to, buf dst, const kv_rows *from, buf src, size_t n)
+void ref_kv_move(backend *be, const kv_rows *r, int64_t to, int64_t from, size_t n)
 {
-    const int64_t *a = (const int64_t *)(void *)src.p, *b = (const int64_t *)(void *)dst.p;
-    size_t row = to->head_dim * dtype_size(to->type);
-    for (size_t i = 0; i < n; i++)
-        for (size_t h = 0; h < to->n_kv_heads; h++) {
-            size_t f = (h * from->cap + (size_t)a[i]) * row, t = (h * to->cap + (size_t)b[i]) * row;
-            memmove(to->k.p + t, from->k.p + f, row);
-            memmove(to->v.p + t, from->v.p + f, row);
-        }
+    size_t row = r->head_dim * dtype_size(r->type);
+    for (size_t h = 0; h < r->n_kv_heads; h++) {
+        size_t t = (h * r->cap + (size_t)to) * row, f = (h * r->cap + (size_t)from) * row;
+        memmove(r->k.p + t, r->k.p + f, n * row);
+        memmove(r->v.p + t, r->v.p + f, n * row);
+    }
 }

@@ -131,35 +131,30 @@ static void rope(op_run *x, const int64_t *p)
 
 /* ---- KV rows ---- */
 
-/* Rows to a slot of all heads, then of each head; copies within the store, then to another one. */
+/* Rows to a slot of all heads, then of each head; two stores in one call; moves that overlap, and not. */
 static void kv_write(op_run *x, const int64_t *p)
 {
     enum { CAP = 40 };
     size_t n = (size_t)p[1], dim = (size_t)p[0], heads = (size_t)p[2], row = n * heads * dim;
     dtype t = (dtype)p[3];
     size_t bytes = heads * CAP * dim * dtype_size(t);
-    kv_rows a = {op_out(x, bytes, BITS, 0), op_out(x, bytes, BITS, 0), t, heads, dim, CAP, {0}, NULL, NULL}, b = a;
-    b.k = op_out(x, bytes, BITS, 0), b.v = op_out(x, bytes, BITS, 0);
+    kv_rows a = {op_out(x, bytes, BITS, 0), op_out(x, bytes, BITS, 0), t, heads, dim, CAP, {0}, NULL, NULL}, c = a;
+    c.k = op_out(x, bytes, BITS, 0), c.v = op_out(x, bytes, BITS, 0);
     float *f = hard_floats(x, 2 * row);
-    int64_t one[16], each[16 * 3], src[16], dst[16], last[3];
+    int64_t one[16], each[16 * 3], last[3];
     for (size_t h = 0; h < heads; h++) last[h] = (int64_t)(CAP - 1 - h);
     for (size_t i = 0; i < n; i++) {
         one[i] = (int64_t)(i * 3 % CAP);
         for (size_t h = 0; h < heads; h++) each[i * heads + h] = (int64_t)((i * 7 + h + 1) % CAP);
-        dst[i] = (int64_t)i; /* each lies before what is still to be read */
-        src[i] = (int64_t)(2 * i + 1);
     }
-    buf k = op_in(x, f, 4 * row), v = op_in(x, f + row, 4 * row), to = op_in(x, dst, 8 * n),
-        from = op_in(x, src, 8 * n);
+    buf k = op_in(x, f, 4 * row), v = op_in(x, f + row, 4 * row);
     x->be->ops->kv_write(x->be, &(kv_write_job){&a, CAP - (int64_t)n, (buf){NULL}, 1, v, k, n}, 1);
     x->be->ops->kv_write(x->be, &(kv_write_job){&a, 0, op_in(x, one, 8 * n), 1, k, v, n}, 1);
     x->be->ops->kv_write(x->be, &(kv_write_job){&a, 0, op_in(x, each, 8 * n * heads), heads, v, k, n}, 1);
-    kv_rows c = a;
-    c.k = op_out(x, bytes, BITS, 0), c.v = op_out(x, bytes, BITS, 0);
     const kv_write_job two[] = {{&c, 1, (buf){NULL}, 1, k, v, n}, {&c, 0, op_in(x, last, 8 * heads), heads, v, k, 1}};
     x->be->ops->kv_write(x->be, two, 2);
-    x->be->ops->kv_copy(x->be, &a, to, &a, from, n);
-    x->be->ops->kv_copy(x->be, &b, from, &a, to, n);
+    x->be->ops->kv_move(x->be, &a, 1, 3, n);
+    x->be->ops->kv_move(x->be, &a, CAP / 2, 2, n);
     free(f);
 }
 
@@ -284,7 +279,7 @@ static const op_test tests[] = {
     {"swiglu, add", swiglu, 300, 17, 61, {TAILS, OP_P(0, 0, 1, 2)}},
     {"convert", convert, 200, 11, 61, {TAILS, OP_TYPES, OP_TYPES}},
     {"rope_table, rope", rope, 19, 3, 7, {OP_P(1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 48, 64, 128)}},
-    {"kv_write, kv_copy", kv_write, 120, 3, 17, {HEAD_DIMS, OP_P(1, 2, 7, 11), OP_P(1, 2, 3), OP_TYPES}},
+    {"kv_write, kv_move", kv_write, 120, 3, 17, {HEAD_DIMS, OP_P(1, 2, 7, 11), OP_P(1, 2, 3), OP_TYPES}},
     {"linear, all tails",
      linear,
      530,
