@@ -227,7 +227,7 @@ static void evict_append(attn_view *v, const attn_part *p, int layer, buf k_raw,
         to.slots = c->slots;
         to.n_lists = c->n_lists;
     }
-    o->append(v->be, &c->kept[layer], p->pos, p->n_tok, to.slots);
+    o->append(v->be, &c->kept[layer], p->first, p->n_tok, to.slots);
     kv_store_put(v->store, layer, to, k, val, p->n_tok);
 }
 
@@ -271,9 +271,9 @@ static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
 }
 
 /* The position of the newest token. */
-static buf newest(const attn_part *p)
+static int64_t newest(const attn_part *p)
 {
-    return buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t));
+    return p->first + (int64_t)p->n_tok - 1;
 }
 
 static void evict_select(attn_view *v, const attn_part *p, int layer, buf q_raw, buf q, attn_sel *sel)

@@ -172,13 +172,13 @@ void ref_evict_open(backend *be, const kept_rows *l)
     }
 }
 
-void ref_evict_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots)
+void ref_evict_append(backend *be, const kept_rows *l, int64_t pos, size_t n, buf slots)
 {
     for (size_t k = 0; k < l->n_lists; k++) {
         view v = view_of(l, k);
         for (size_t i = 0; i < n; i++) {
             int64_t e = (*v.count)++;
-            v.at[e] = (int32_t)*i64_at(pos, i);
+            v.at[e] = (int32_t)(pos + (int64_t)i);
             if (v.score) v.score[e] = 0;
             if (slots.p) *i64_at(slots, i * l->n_lists + k) = v.slot[e];
         }
@@ -276,11 +276,11 @@ static void prune_list(view *v, int64_t pos, const keep_rule *r, int64_t *seen, 
     *v->count = w;
 }
 
-void ref_evict_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule)
+void ref_evict_prune(backend *be, const kept_rows *l, int64_t pos, const keep_rule *rule)
 {
     for (size_t k = 0; k < l->n_lists; k++) {
         view v = view_of(l, k);
-        prune_list(&v, *i64_at(pos, 0), rule, i64_at(l->seen, k), (uint64_t *)(void *)l->read.p);
+        prune_list(&v, pos, rule, i64_at(l->seen, k), (uint64_t *)(void *)l->read.p);
     }
 }
 
@@ -331,7 +331,7 @@ static void turn(float *x, int64_t by, const float *freq, size_t half)
     }
 }
 
-void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
+void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, int64_t pos, buf freq,
                        buf read)
 {
     size_t d = rows->head_dim;
@@ -346,7 +346,7 @@ void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, con
     ref_count_read(&j, true);
     for (size_t g = 0; g < l->n_lists; g++) {
         view v = view_of(l, g);
-        int64_t n = *v.count, first = *i64_at(pos, 0) - (n - 1);
+        int64_t n = *v.count, first = pos - (n - 1);
         for (int64_t i = 0; i < n; i++) {
             size_t slot = (size_t)(l->slot.p ? v.slot[i] : v.at[i]), to = (g * out->cap + (size_t)i) * d;
             ref_row(rows, false, g, slot, f32_at(out->k, to));
