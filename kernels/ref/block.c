@@ -112,9 +112,9 @@ static void count_mass(const band_mass *m, int64_t n)
     if (m->read.p) put_i64(m->read, 0, i64(m->read, 0) + n * (int64_t)(m->n_heads * sizeof(float)));
 }
 
-void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
+void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, int64_t first, int64_t n, int64_t fresh)
 {
-    int64_t first = i64(at, 0), n = i64(at, 1), fresh = i64(at, 2), old_n = fresh - first < n ? fresh - first : n;
+    int64_t old_n = fresh - first < n ? fresh - first : n;
     count_mass(m, old_n > 0 ? old_n : 0);
     for (size_t h = 0; h < m->n_heads; h++) {
         size_t col = (size_t)first % m->ring;
@@ -153,12 +153,13 @@ static void form_head(const block_index *x, const kv_rows *keys, const band_mass
         ref_put(x->rep, x->type, (block * x->n_heads + head) * d + c, (float)(sum[c] / (double)x->reps));
 }
 
-void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max)
+void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, int64_t block,
+                    int64_t n, int64_t pos)
 {
-    if (m) count_mass(m, i64(at, 1) * (int64_t)x->size);
-    for (size_t b = 0; b < (size_t)i64(at, 1); b++)
+    if (m) count_mass(m, n * (int64_t)x->size);
+    for (size_t b = 0; b < (size_t)n; b++)
         for (size_t h = 0; h < x->n_heads; h++)
-            form_head(x, keys, m, (size_t)i64(at, 0) + b, h, (size_t)i64(at, 2) + b * x->size, b * x->size);
+            form_head(x, keys, m, (size_t)block + b, h, (size_t)pos + b * x->size, b * x->size);
 }
 
 /* Appends positions [from, to) to idx. */
@@ -175,14 +176,14 @@ static int64_t larger(int64_t a, int64_t b)
 
 void ref_block_list(backend *be, const far_list *l)
 {
-    const int32_t *block = (const int32_t *)(void *)l->block.p + i64(l->chosen, 0);
+    const int32_t *block = (const int32_t *)(void *)l->block.p;
     int32_t *idx = (int32_t *)(void *)l->idx.p;
-    int64_t from = i64(l->at, 0), sinks = i64(l->at, 1), n = add_run(idx, 0, from, sinks);
-    for (int64_t i = 0; i < i64(l->chosen, 1); i++) {
-        int64_t first = sinks + block[i] * l->size;
-        n = add_run(idx, n, larger(first, from), first + l->size);
+    int64_t n = add_run(idx, 0, l->from, l->sinks), chosen = l->chosen.p ? i64(l->chosen, 1) : 0;
+    for (int64_t i = 0; i < chosen; i++) {
+        int64_t first = l->sinks + block[i64(l->chosen, 0) + i] * l->size;
+        n = add_run(idx, n, larger(first, l->from), first + l->size);
     }
-    n = add_run(idx, n, larger(i64(l->at, 2), from), i64(l->at, 3));
+    n = add_run(idx, n, larger(l->pending, l->from), l->end);
     put_i64(l->range, 0, 0);
     put_i64(l->range, 1, n);
     if (l->count.p) put_i64(l->count, 0, i64(l->count, 0) + n);
@@ -219,12 +220,11 @@ static double share_of(const entropy_pool *p, size_t layer, double theta)
 
 void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k)
 {
-    int64_t pool = i64(p->pool, window), least = i64(p->bound, 0);
-    int64_t most = i64(p->bound, 1), reserve = least * (int64_t)(p->n_layers - layer - 1);
+    int64_t pool = i64(p->pool, window), reserve = p->least * (int64_t)(p->n_layers - layer - 1);
     ref_put(p->theta, DT_F32, window * p->n_layers + layer, theta);
     int64_t b = (int64_t)floor(share_of(p, layer, (double)theta) * (double)pool + 0.5);
-    if (b < least) b = least;
-    if (b > most) b = most;
+    if (b < p->least) b = p->least;
+    if (b > p->most) b = p->most;
     if (b > pool - reserve) b = pool - reserve;
     if (b > n) b = n;
     if (b < 0) b = 0;
