@@ -391,13 +391,11 @@ void cuda_block_form(backend *be, const block_index *x, const kv_rows *keys, con
                  (int)x->head_dim};
     band m = mass ? band_of(mass) : band{};
     if (!cuda_begin(be, "block.form")) return;
-    by_type(x->type, [&](auto t) { /* without blocks too: all steps have the same launches */
-                                   cudaError_t rc =
-                                       launch(form_k<decltype(t)>,
-                                              dim3((unsigned)max(n, (int64_t)1), cuda_blocks(x->n_heads, FORM / 32)),
-                                              dim3(FORM), 0, cuda_stream(be), f, m, block, n, pos);
-                                   cuda_check(be, rc, "block.form [%zu, %zu], %lld blocks", x->n_heads, x->head_dim,
-                                              (long long)n);
+    /* Without blocks too: all steps have the same launches. */
+    by_type(x->type, [&](auto t) {
+        dim3 grid((unsigned)max(n, (int64_t)1), cuda_blocks(x->n_heads, FORM / 32));
+        cudaError_t rc = launch(form_k<decltype(t)>, grid, dim3(FORM), 0, cuda_stream(be), f, m, block, n, pos);
+        cuda_check(be, rc, "block.form [%zu, %zu], %lld blocks", x->n_heads, x->head_dim, (long long)n);
     });
 }
 
@@ -540,31 +538,12 @@ static __device__ void take_share(const pools &p, item_range n)
     p.pool[p.window] = pool - k;
 }
 
-/* One warp. */
-static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, item_range n)
+/* One warp. Several ranks add up their entropies between the two parts. */
+static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, int ranks, item_range n,
+                              bool entropy, bool share)
 {
-    set_theta(p, parts, n_parts, n_lists, 1);
-    if (threadIdx.x == 0) take_share(p, n);
-}
-
-/* The same of several ranks, with their sum between the two. */
-static __global__ void theta_k(pools p, const entropy_part *parts, int n_parts, int n_lists, int ranks)
-{
-    set_theta(p, parts, n_parts, n_lists, ranks);
-}
-
-static __global__ void share_k(pools p, item_range n)
-{
-    if (threadIdx.x == 0) take_share(p, n);
-}
-
-static cudaError_t take_together(backend *be, const pools &p, const entropy_part *parts, int n_parts, int n_lists,
-                                 item_range n)
-{
-    cudaError_t rc =
-        launch(theta_k, dim3(1), dim3(32), 0, cuda_stream(be), p, parts, n_parts, n_lists, backend_ranks(be));
-    if (rc == cudaSuccess) cuda_sum(be, p.theta + p.window * p.layers + p.layer, 1);
-    return rc == cudaSuccess ? launch(share_k, dim3(1), dim3(32), 0, cuda_stream(be), p, n) : rc;
+    if (entropy) set_theta(p, parts, n_parts, n_lists, ranks);
+    if (share && threadIdx.x == 0) take_share(p, n);
 }
 
 void cuda_block_take(backend *be, const entropy_pool *pool, size_t window, size_t layer, const item_scores *s,
@@ -588,11 +567,11 @@ void cuda_block_take(backend *be, const entropy_pool *pool, size_t window, size_
     if (!parts) return;
     cudaError_t rc = launch(entropy_k, dim3(chunks, (unsigned)s->n_lists), dim3(BLOCK), 0, cuda_stream(be), parts,
                             (const float *)ptr<float>(s->score), s->stride, n, scale);
-    if (rc == cudaSuccess && backend_ranks(be) > 1)
-        rc = take_together(be, p, (const entropy_part *)parts, (int)chunks, (int)s->n_lists, n);
-    else if (rc == cudaSuccess)
+    for (int part = 0, n_parts = backend_ranks(be) > 1 ? 2 : 1; part < n_parts && rc == cudaSuccess; part++) {
+        if (part == 1) cuda_sum(be, p.theta + p.window * p.layers + p.layer, 1);
         rc = launch(take_k, dim3(1), dim3(32), 0, cuda_stream(be), p, (const entropy_part *)parts, (int)chunks,
-                    (int)s->n_lists, n);
+                    (int)s->n_lists, backend_ranks(be), n, part == 0, part == n_parts - 1);
+    }
     cuda_check(be, rc, "block.take [%zu lists], up to %lld items", s->n_lists, (long long)(n.hi - n.lo));
 }
 
