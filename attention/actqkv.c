@@ -170,13 +170,15 @@ static void act_choose(attn_view *v, const attn_part *p, int layer, int64_t n)
     if (n == 0) return;
     const block_index x = blocks_index(v, layer);
     size_t parts = attn_get(v, P_GQA) == BY_MEAN ? x.n_heads : 0, window = 0;
-    item_scores scores = {.score = c->score, .n_lists = 1, .stride = x.cap, .items = blocks_candidates(&c->b, layer)};
+    item_scores scores = {
+        .score = c->score, .n_lists = 1, .stride = x.cap, .items = blocks_candidates(v, layer, p->first)};
     v->be->ops->block->score(v->be, c->score, probe, &x, parts, scores.items, attn_index_read(v));
     if (p->flags & ATTN_PROMPT) window = (size_t)((p->first - v->length) / c->b.rule.window - windows_without(v));
     attn_choose(v,
                 &(choose_job){.score = c->score,
                               .items = scores.items,
                               .tail = scores.items.n_slots,
+                              .k = nominal_of(v->spec),
                               .budget = budget_take(&c->budget, layer, window, &scores, 1),
                               .n_lists = 1,
                               .stride = x.cap,

@@ -8,18 +8,6 @@
 #include "kernels/ops_codes.h"
 #include "kernels/ops_evict.h"
 
-/* What ops read of a layer, in i64 elements. The host writes all but the last. */
-enum {
-    S_BAND,               /* position and number of the band's rows, first new position (fold) */
-    S_FAR = S_BAND + 3,   /* far_list.at */
-    S_CAND = S_FAR + 4,   /* blocks, first and end of the candidates */
-    S_FORM = S_CAND + 3,  /* first block, blocks to form, position of the first */
-    S_FETCH = S_FORM + 3, /* the rows of these blocks */
-    S_NONE = S_FETCH + 2, /* an empty choice */
-    S_RANGE = S_NONE + 2, /* far_list.range */
-    S_ALL = S_RANGE + 2
-};
-
 static const block_kind *kind_of(const attn_spec *s)
 {
     return s->method->kind;
@@ -72,9 +60,8 @@ static void blocks_declare(attn_decl *d)
 {
     const block_rule r = kind_of(d->spec)->rule(d->spec);
     const block_sizes n = blocks_sizes(d->spec, d->shape, d->lim);
-    size_t head = (size_t)d->shape->head_dim, heads = (size_t)d->shape->n_heads, f = sizeof(float),
-           pos = sizeof(int64_t);
-    size_t kv = (size_t)d->shape->n_kv_heads * head * f, state = (size_t)d->shape->n_layers * S_ALL * pos;
+    size_t head = (size_t)d->shape->head_dim, heads = (size_t)d->shape->n_heads, f = sizeof(float);
+    size_t kv = (size_t)d->shape->n_kv_heads * head * f, pos = sizeof(int64_t);
     decl_mem(d, (mem_decl){.name = "representatives",
                            .kind = MEM_INDEX,
                            .each_layer = true,
@@ -87,13 +74,12 @@ static void blocks_declare(attn_decl *d)
     const struct {
         size_t at, bytes;
     } scratch[] = {
-        {AT(state), state},
         {AT(at), n.at * pos},
         {AT(table), n.table * head * f},
         {AT(far_pos), n.rows * pos},
         {AT(far_table), n.rows * head * f},
         {AT(sums), heads * n.band * f},
-        {AT(list), n.far * sizeof(int32_t)},
+        {AT(list), 2 * pos + n.far * sizeof(int32_t)},
         {AT(band.k), n.band * kv},
         {AT(band.v), n.band * kv},
         {AT(keys.k), n.form * kv},
@@ -102,7 +88,6 @@ static void blocks_declare(attn_decl *d)
     };
     for (size_t i = 0; i < sizeof scratch / sizeof *scratch; i++)
         decl_bytes(d, MEM_SCRATCH, scratch[i].at, "memory blocks: scratch", scratch[i].bytes);
-    decl_bytes(d, MEM_HOST, AT(host), "memory blocks: scratch", state);
     decl_bytes(d, MEM_HOST, AT(pos), "memory blocks: scratch", n.at * pos);
     d->window = r.window;
     d->choose_lists = 1;
@@ -144,56 +129,19 @@ static band_mass mass_of(const attn_view *v, int layer)
         .mass = b->mass[layer], .n_heads = (size_t)v->shape->n_heads, .ring = b->n.ring, .read = attn_index_read(v)};
 }
 
-/* ---- the state of a window ---- */
+/* ---- the counts of a window ---- */
 
-static buf at(const block_memory *b, int layer, int i)
+/* First position that a query of a layer sees. */
+static int64_t seen_from(const attn_view *v, int layer, int64_t query)
 {
-    return buf_at(b->state, ((size_t)layer * S_ALL + (size_t)i) * sizeof(int64_t));
+    return query + 1 - attn_visible(v->shape, layer, query + 1);
 }
 
-static int64_t *host_at(const block_memory *b, int layer, int i)
+item_range blocks_candidates(const attn_view *v, int layer, int64_t query)
 {
-    return b->host + (size_t)layer * S_ALL + i;
-}
-
-item_range blocks_candidates(const block_memory *b, int layer)
-{
-    const int64_t *s = host_at(b, layer, S_CAND);
-    return (item_range){s[0], s[1], s[2]};
-}
-
-/* Blocks [first, first + n), which are to be formed. */
-static void set_form(const block_memory *b, int64_t *s, int64_t first, int64_t n)
-{
-    s[S_FORM] = first;
-    s[S_FORM + 1] = n;
-    s[S_FORM + 2] = s[S_FETCH] = b->rule.sink + first * b->rule.block;
-    s[S_FETCH + 1] = n * b->rule.block;
-}
-
-/* Queries [first, end) of a layer. */
-static void set_state(const attn_view *v, int layer, int64_t first, int64_t end)
-{
-    const block_memory *b = v->own;
-    const block_rule *r = &b->rule;
-    int64_t *s = host_at(b, layer, 0), window = v->shape->window[layer];
-    int64_t blocks = blocks_after(r, first), sinks = sinks_after(r, first), pending = sinks + blocks * r->block;
-    s[S_BAND] = band_from(r, first);
-    s[S_BAND + 1] = end - s[S_BAND];
-    s[S_BAND + 2] = first;
-    s[S_FAR] = window > 0 ? max64(first - window + 1, 0) : 0;
-    s[S_FAR + 1] = sinks;
-    s[S_FAR + 2] = pending;
-    s[S_FAR + 3] = max64(end - r->local, pending);
-    s[S_CAND] = s[S_CAND + 2] = blocks;
-    s[S_CAND + 1] = min64(max64(s[S_FAR] - sinks, 0) / r->block, blocks);
-    set_form(b, s, blocks, blocks_after(r, end) - blocks);
-}
-
-static void upload_state(const attn_view *v, int layer)
-{
-    const block_memory *b = v->own;
-    v->be->ops->upload(v->be, at(b, layer, 0), host_at(b, layer, 0), S_RANGE * sizeof(int64_t));
+    const block_rule *r = &((const block_memory *)v->own)->rule;
+    int64_t n = blocks_after(r, query), hidden = max64(seen_from(v, layer, query) - sinks_after(r, query), 0);
+    return (item_range){n, min64(hidden / r->block, n), n};
 }
 
 /* Entry of `at` that holds a position. */
@@ -218,11 +166,6 @@ void blocks_begin(attn_view *v, const attn_part *p)
                   half, p->mscale);
     o->rope_table(v->be, b->far_table, b->far_pos, rows, p->freq, half, p->mscale * p->mscale);
     v->observes = true;
-    for (int l = 0; l < v->shape->n_layers && !(p->flags & ATTN_PROMPT); l++) {
-        if (!v->layers[l]) continue;
-        set_state(v, l, v->length, end);
-        upload_state(v, l);
-    }
 }
 
 static void blocks_append(const attn_turn *t, size_t n, int layer)
@@ -240,7 +183,7 @@ static attn_seg band_segment(attn_view *v, const attn_part *p, int layer)
     block_memory *b = v->own;
     const backend_ops *o = v->be->ops;
     const kv_rows *rows = kv_store_rows(v->store, layer);
-    int64_t first = host_at(b, layer, S_BAND)[0], n = host_at(b, layer, S_BAND)[1];
+    int64_t first = band_from(&b->rule, p->first), n = p->first + (int64_t)p->n_tok - first;
     size_t d = b->band.head_dim;
     bool prompt = p->flags & ATTN_PROMPT;
     buf table = buf_at(b->table, (size_t)(first - band_from(&b->rule, v->length)) * d * sizeof(float));
@@ -267,28 +210,31 @@ static attn_seg band_segment(attn_view *v, const attn_part *p, int layer)
 static attn_seg far_segment(const attn_view *v, const attn_part *p, int layer, bool chosen)
 {
     const block_memory *b = v->own;
+    const block_rule *r = &b->rule;
     bool prompt = p->flags & ATTN_PROMPT;
-    int64_t window = v->shape->window[layer];
-    const int64_t *s = host_at(b, layer, S_FAR);
-    far_list list = {.at = at(b, layer, S_FAR),
+    int64_t window = v->shape->window[layer], end = p->first + (int64_t)p->n_tok;
+    int64_t sinks = sinks_after(r, p->first), pending = sinks + blocks_after(r, p->first) * r->block;
+    far_list list = {.from = seen_from(v, layer, p->first),
+                     .sinks = sinks,
+                     .pending = pending,
+                     .end = max64(end - r->local, pending),
+                     .size = r->block,
                      .block = buf_at(b->chosen, 2 * sizeof(int64_t)),
-                     .chosen = chosen ? b->chosen : at(b, layer, S_NONE),
-                     .size = b->rule.block,
-                     .idx = b->list,
-                     .range = at(b, layer, S_RANGE),
+                     .chosen = chosen ? b->chosen : (buf){NULL},
+                     .idx = buf_at(b->list, 2 * sizeof(int64_t)),
+                     .range = b->list,
                      .count = prompt ? (buf){NULL} : buf_at(v->read, READ_ATTENDED * sizeof(uint64_t))};
     v->be->ops->block->list(v->be, &list);
     return (attn_seg){.rows = kv_store_rows(v->store, layer),
                       .range = list.range,
-                      .idx = b->list,
+                      .idx = list.idx,
                       .n_lists = 1,
                       .idx_stride = b->n.far,
-                      .n_max = s[1] + (chosen ? b->n.most * b->rule.block : 0) + s[3] - s[2],
-                      .at = prompt ? b->list : (buf){NULL},
-                      .band = prompt && window > 0 ? window - b->rule.local : 0,
+                      .n_max = sinks + (chosen ? b->n.most * r->block : 0) + list.end - pending,
+                      .at = prompt ? list.idx : (buf){NULL},
+                      .band = prompt && window > 0 ? window - r->local : 0,
                       .table = b->far_table,
-                      .qpos =
-                          prompt ? buf_at(b->at, place(v, p->first - b->rule.local) * sizeof(int64_t)) : (buf){NULL}};
+                      .qpos = prompt ? buf_at(b->at, place(v, p->first - r->local) * sizeof(int64_t)) : (buf){NULL}};
 }
 
 static void select_one(const attn_turn *t, int layer)
@@ -300,10 +246,6 @@ static void select_one(const attn_turn *t, int layer)
     attn_sel *sel = t->sel;
     int64_t end = p->first + (int64_t)p->n_tok, n = blocks_after(&b->rule, p->first);
     bool prompt = p->flags & ATTN_PROMPT;
-    if (prompt) {
-        set_state(v, layer, p->first, end);
-        upload_state(v, layer);
-    }
     if (prompt || n > 0)
         v->be->ops->rope(v->be, b->queries, t->q_raw, b->far_table, p->n_tok, (size_t)sh->n_heads,
                          (size_t)sh->head_dim / 2);
@@ -323,18 +265,18 @@ static void blocks_select(const attn_turn *t, size_t n, int layer)
 
 /* ---- forming blocks ---- */
 
-/* The blocks of the layer's state, at most `rows` tokens. m NULL: their tokens were never attended. */
-static void form(const attn_view *v, int layer, const band_mass *m, int64_t rows)
+/* The n blocks from `block` on. m NULL: their tokens were never attended. */
+static void form(const attn_view *v, int layer, const band_mass *m, int64_t block, int64_t n)
 {
     const block_memory *b = v->own;
     const backend_ops *o = v->be->ops;
     const kv_rows *from = kv_store_rows(v->store, layer);
-    const int64_t *fetch = host_at(b, layer, S_FETCH);
+    int64_t pos = b->rule.sink + block * b->rule.block, rows = n * b->rule.block;
     if (b->n.blocks == 0) return;
     const block_index x = blocks_index(v, layer);
-    kv_need(v->be, from, fetch[0], fetch[0] + fetch[1]);
-    o->codes->fetch(v->be, &b->keys, from, fetch[0], fetch[1], v->read);
-    o->block->form(v->be, &x, &b->keys, m, at(b, layer, S_FORM), rows / b->rule.block);
+    kv_need(v->be, from, pos, pos + rows);
+    o->codes->fetch(v->be, &b->keys, from, pos, rows, v->read);
+    o->block->form(v->be, &x, &b->keys, m, block, n, pos);
 }
 
 /* The attention that band rows received, by the lse of the joint softmax; then the blocks that are full. */
@@ -344,24 +286,25 @@ static void blocks_observe(attn_view *v, const attn_part *p, int layer, buf q, b
     const backend_ops *o = v->be->ops;
     band_mass m = mass_of(v, layer);
     bool prompt = p->flags & ATTN_PROMPT;
-    const int64_t *band = host_at(b, layer, S_BAND);
+    int64_t end = p->first + (int64_t)p->n_tok, first = band_from(&b->rule, p->first);
+    int64_t blocks = blocks_after(&b->rule, p->first);
     attn_job job = {.q = q,
                     .lse = lse,
                     .n_tok = p->n_tok,
                     .n_heads = m.n_heads,
                     .rows = b->band,
                     .n_lists = 1,
-                    .n_max = band[1],
+                    .n_max = end - first,
                     .qpos = p->pos,
                     .masked = prompt,
-                    .kpos = band[0],
+                    .kpos = first,
                     .band = b->rule.local,
                     .scale = v->shape->scale,
                     .scores = prompt ? (buf){NULL} : b->sums,
                     .score_stride = b->n.band};
     o->evict->colsum(v->be, &job, m.n_heads, COMBINE_SUM, false, b->sums, b->n.band);
-    o->block->fold(v->be, &m, b->sums, b->n.band, at(b, layer, S_BAND), job.n_max);
-    form(v, layer, &m, prompt ? (int64_t)b->n.form : b->rule.block);
+    o->block->fold(v->be, &m, b->sums, b->n.band, first, end - first, p->first);
+    form(v, layer, &m, blocks, blocks_after(&b->rule, end) - blocks);
     b->observed = true;
 }
 
@@ -370,18 +313,11 @@ static void form_unattended(const attn_view *v, int layer, int64_t first, int64_
 {
     const block_memory *b = v->own;
     band_mass m = mass_of(v, layer);
-    int64_t *s = host_at(b, layer, 0), most = (int64_t)b->n.form / b->rule.block;
-    set_state(v, layer, end, end);
-    s[S_BAND] = s[S_BAND + 2] = max64(end - (int64_t)b->n.ring, 0);
-    s[S_BAND + 1] = end - s[S_BAND];
-    upload_state(v, layer);
-    v->be->ops->block->fold(v->be, &m, (buf){NULL}, 0, at(b, layer, S_BAND), (int64_t)b->n.ring);
+    int64_t ring = max64(end - (int64_t)b->n.ring, 0), most = (int64_t)b->n.form / b->rule.block;
     int64_t blocks = blocks_after(&b->rule, end);
-    for (int64_t from = blocks_after(&b->rule, first); from < blocks; from += most) {
-        set_form(b, s, from, min64(most, blocks - from));
-        upload_state(v, layer);
-        form(v, layer, NULL, (int64_t)b->n.form);
-    }
+    v->be->ops->block->fold(v->be, &m, (buf){NULL}, 0, ring, end - ring, ring);
+    for (int64_t from = blocks_after(&b->rule, first); from < blocks; from += most)
+        form(v, layer, NULL, from, min64(most, blocks - from));
 }
 
 static void blocks_layer_end(attn_view *v, const attn_part *p, int layer)

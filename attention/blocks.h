@@ -51,9 +51,10 @@ typedef struct {
     kv_rows band, keys; /* scratch: rotated rows; raw keys of new blocks */
     buf queries;        /* f32 [rows][n_heads][head_dim] at the fixed distance */
     buf chosen;         /* i64 [2]: first entry and count of the chosen blocks, whose i32 numbers follow */
-    buf state, at, table, far_pos, far_table, sums, list;
-    int64_t *host, *pos; /* for uploads: state and at */
-    bool observed;       /* the layer at work had queries */
+    buf at, table, far_pos, far_table, sums;
+    buf list;      /* i64 [2]: first entry and count of the far tokens, whose i32 positions follow */
+    int64_t *pos;  /* for uploads: at */
+    bool observed; /* the layer at work had queries */
 } block_memory;
 
 /* Shares in hooks of the same names. */
@@ -64,7 +65,7 @@ void blocks_begin(attn_view *v, const attn_part *p);
 int64_t blocks_after(const block_rule *r, int64_t n);
 /* The index of a layer, where any block fits into the limits. */
 block_index blocks_index(const attn_view *v, int layer);
-/* Those that the window may choose. */
-item_range blocks_candidates(const block_memory *b, int layer);
+/* Those that a window may choose whose first query is `query`. */
+item_range blocks_candidates(const attn_view *v, int layer, int64_t query);
 
 #endif

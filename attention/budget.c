@@ -13,9 +13,8 @@ void budget_declare(attn_decl *d, size_t at, mem_kind kind, size_t n_windows)
     decl_bytes(d, kind, AT(sum), "entropies", n * sizeof(double));
     decl_bytes(d, kind, AT(count), "number of entropies", i64);
     decl_bytes(d, MEM_SCRATCH, AT(theta), "budgets", n_windows * n * sizeof(float));
-    decl_bytes(d, MEM_SCRATCH, AT(bound), "budgets", 2 * i64);
     decl_bytes(d, MEM_SCRATCH, AT(pools), "budgets", n_windows * i64);
-    decl_bytes(d, MEM_SCRATCH, AT(k), "budgets", (n + 1) * i64);
+    decl_bytes(d, MEM_SCRATCH, AT(k), "budgets", n * i64);
     decl_bytes(d, MEM_HOST, AT(rank), "budgets", n * sizeof(int));
     decl_bytes(d, MEM_HOST, AT(host), "budgets", n_windows * i64);
 }
@@ -32,8 +31,7 @@ void budget_reset(attn_budget *b, const attn_view *v, int64_t pool)
     b->be = v->be;
     b->pooled = pool == POOL_ENTROPY;
     b->n_windows = 0;
-    b->pool = (entropy_pool){
-        .theta = b->theta, .sum = b->sum, .count = b->count, .pool = b->pools, .bound = b->bound, .n_layers = used};
+    b->pool = (entropy_pool){.theta = b->theta, .sum = b->sum, .count = b->count, .pool = b->pools, .n_layers = used};
     b->be->ops->upload(b->be, b->count, &zero, sizeof zero);
     for (size_t l = 0; l < used; l++) b->be->ops->upload(b->be, buf_at(b->sum, l * sizeof none), &none, sizeof none);
 }
@@ -54,23 +52,17 @@ status budget_check(const attn_budget *b, err *e)
 /* Bounds: methods.md 9.7, 32 and 92 for the default 46. */
 void budget_open(attn_budget *b, int64_t nominal, size_t n_windows)
 {
-    const backend_ops *o = b->be->ops;
     b->n_windows = b->pooled ? n_windows : 0;
-    if (nominal != b->nominal) {
-        int64_t bound[2] = {nominal * 7 / 10, budget_most(POOL_ENTROPY, nominal)};
-        o->upload(b->be, b->bound, bound, sizeof bound);
-        o->upload(b->be, b->k, &nominal, sizeof nominal);
-        b->nominal = nominal;
-    }
+    b->pool.least = nominal * 7 / 10;
+    b->pool.most = budget_most(POOL_ENTROPY, nominal);
     for (size_t w = 0; w < b->n_windows; w++) b->host[w] = (int64_t)b->pool.n_layers * nominal;
-    if (b->n_windows) o->upload(b->be, b->pools, b->host, b->n_windows * sizeof *b->host);
+    if (b->n_windows) b->be->ops->upload(b->be, b->pools, b->host, b->n_windows * sizeof *b->host);
 }
 
-/* k[0] is the nominal number, k[1 + layer] that of a layer. */
 buf budget_take(attn_budget *b, int layer, size_t window, const item_scores *s, float scale)
 {
-    if (window >= b->n_windows) return b->k;
-    buf k = buf_at(b->k, (1 + (size_t)layer) * sizeof(int64_t));
+    if (window >= b->n_windows) return (buf){NULL};
+    buf k = buf_at(b->k, (size_t)layer * sizeof(int64_t));
     b->be->ops->block->take(b->be, &b->pool, window, (size_t)b->rank[layer], s, scale, k);
     return k;
 }

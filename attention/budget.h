@@ -28,12 +28,11 @@ enum { BUDGET_TOTAL, BUDGET_EXTRA };
 typedef struct {
     backend *be;
     bool pooled;
-    int *rank;         /* [n_layers] place of a layer among those that share */
-    size_t n_windows;  /* pools of the forward at hand */
-    int64_t nominal;   /* as uploaded */
-    entropy_pool pool; /* its buffers are those below */
-    buf bound, pools, k, count, sum, theta;
-    int64_t *host; /* [windows] for uploads */
+    int *rank;                       /* [n_layers] place of a layer among those that share */
+    size_t n_windows;                /* pools of the forward at hand */
+    entropy_pool pool;               /* its buffers are those below */
+    buf pools, k, count, sum, theta; /* k i64 [n_layers] */
+    int64_t *host;                   /* [windows] for uploads */
 } attn_budget;
 
 /* at: offset of the attn_budget; n_windows: most pools at once (one for each prompt window; 1 in decode steps). kind of
@@ -46,7 +45,8 @@ status budget_check(const attn_budget *b, err *e);
 /* A forward begins: in each of n_windows windows the layers share nominal items a layer, with
  * POOL_FIXED or n_windows = 0 each may take `nominal`. */
 void budget_open(attn_budget *b, int64_t nominal, size_t n_windows);
-/* The items that `layer` may choose by these scores (softmax over scale * score): i64 [1] in ops memory. */
+/* The items that `layer` may choose by these scores (softmax over scale * score): i64 [1] in ops memory; p NULL: the
+ * nominal number. */
 buf budget_take(attn_budget *b, int layer, size_t window, const item_scores *s, float scale);
 /* The forward ends: its entropies count in the means of later ones. */
 void budget_close(attn_budget *b);

@@ -226,7 +226,7 @@ static kv_write_job append_one(const attn_turn *t, int layer)
         to.slots = c->slots;
         to.n_lists = c->n_lists;
     }
-    o->append(v->be, &c->kept[layer], p->pos, p->n_tok, to.slots);
+    o->append(v->be, &c->kept[layer], p->first, p->n_tok, to.slots);
     return kv_store_job(v->store, layer, to, each ? c->k : t->k, each ? c->v : t->val, p->n_tok);
 }
 
@@ -277,9 +277,9 @@ static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
 }
 
 /* The position of the newest token. */
-static buf newest(const attn_part *p)
+static int64_t newest(const attn_part *p)
 {
-    return buf_at(p->pos, (p->n_tok - 1) * sizeof(int64_t));
+    return p->first + (int64_t)p->n_tok - 1;
 }
 
 static void evict_select(const attn_turn *t, size_t n, int layer)

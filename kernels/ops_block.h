@@ -26,26 +26,26 @@ typedef struct {
     buf read;
 } band_mass;
 
-/* The tokens far from a query, by position.
- * at       i64 [4]: first visible position, end of the sinks, first and end of the pending tokens (those that
- *          left the band and are in no block yet); block b has the positions from end of the sinks + b * size on
- * block    i32: numbers of the chosen blocks, ascending; chosen i64 [2]: first entry and count
+/* The tokens far from a query, by position: the sinks [0, sinks), blocks, of which b has the `size` positions from
+ * sinks + b * size on, and the pending tokens [pending, end), which left the band and are in no block yet. Of these,
+ * those from `from` on are visible.
+ * block    i32: numbers of the chosen blocks, ascending; chosen i64 [2]: first entry and count; p NULL: none
  * idx      i32 out: sinks, tokens of the blocks, pending tokens, as far as visible, ascending
  * range    i64 [2] out: {0, their number}
  * count    u64 [1]: their number is added; p NULL: not counted */
 typedef struct {
-    buf at, block, chosen;
-    int64_t size;
-    buf idx, range, count;
+    int64_t from, sinks, pending, end, size;
+    buf block, chosen, idx, range, count;
 } far_list;
 
 /* Items that the layers of a forward share, a pool for each of n_windows prompt windows (decode: 1).
  * theta    f32 [n_windows][n_layers]: entropies of this forward
  * sum      f64 [n_layers]: of the entropies of earlier ones, count i64 [1] of each
  * pool     i64 [n_windows]: items left
- * bound    i64 [2]: least and most items of a layer */
+ * least, most: items of a layer */
 typedef struct {
-    buf theta, sum, count, pool, bound;
+    buf theta, sum, count, pool;
+    int64_t least, most;
     size_t n_layers;
 } entropy_pool;
 
@@ -73,19 +73,20 @@ typedef struct {
      * ActQKV eq. 10. */                                                                                               \
     OP(own, void, score,                                                                                               \
        (backend *, buf score, buf probe, const block_index *x, size_t parts, item_range n, buf read))                  \
-    /* Adds the sums of one window to the ring: sum f32 [n_heads][stride] (p NULL: zeros), entry i has                 \
-     * position at[0] + i, i < at[1]; from position at[2] on it replaces what was there.                               \
-     * at i64 [3]; at[1] <= n_max <= ring. */                                                                          \
-    OP(own, void, fold, (backend *, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max))                \
-    /* Representatives of blocks [at[0], at[0] + at[1]); keys: f32 rows, slot i is the raw key of position             \
-     * at[2] + i, the first token of block at[0]. Of equal masses the lower position; m NULL: all are equal.           \
-     * at i64 [3]; at[1] <= n_max. Source: InfLLM, methods.md 12.1. */                                                 \
+    /* Adds the sums of one window to the ring: sum f32 [n_heads][stride] (p NULL: zeros), entry i < n <= ring has     \
+     * position first + i; from position `fresh` on it replaces what was there. */                                     \
+    OP(own, void, fold,                                                                                                \
+       (backend *, const band_mass *m, buf sum, size_t stride, int64_t first, int64_t n, int64_t fresh))               \
+    /* Representatives of the n blocks from `block` on, whose first token has position pos; keys: f32 rows, slot i is  \
+     * the raw key of position pos + i. Of equal masses the lower position; m NULL: all are equal.                     \
+     * Source: InfLLM, methods.md 12.1. */                                                                             \
     OP(plain, void, form,                                                                                              \
-       (backend *, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max))              \
+       (backend *, const block_index *x, const kv_rows *keys, const band_mass *m, int64_t block, int64_t n,            \
+        int64_t pos))                                                                                                  \
     OP(plain, void, list, (backend *, const far_list *l))                                                              \
     /* Entropy H of softmax(scale * score) over the candidates, mean over the lists, into theta[window][layer];        \
      * then k[0] of this layer: floor(share * pool + 1/2) with share = H / (H + sum over later layers of               \
-     * their mean entropy), 1 / (layers left) where there are no means or both are 0; within bound, not                \
+     * their mean entropy), 1 / (layers left) where there are no means or both are 0; within bounds, not               \
      * below what later layers need at least, at most the candidates; taken from the pool. k i64 [1].                  \
      * Source: ActQKV eqs. 11-12; methods.md 9.3, 9.7. */                                                              \
     OP(own, void, take,                                                                                                \

@@ -54,24 +54,24 @@ enum { COMBINE_MEAN, COMBINE_SUM, COMBINE_MAX };
     OP(plain, void, repeat_heads, (backend *, buf out, buf in, size_t n, size_t n_heads, size_t repeat, size_t dim))   \
     /* slot[i] = i in all lists: entry i, put at position i, has slot i. */                                            \
     OP(plain, void, open, (backend *, const kept_rows *l))                                                             \
-    /* Appends n entries at positions pos (i64 [n]) with score 0 to each list. slots i64 [n][n_lists] gets the slots   \
-     * they take; p NULL: slots are not dealt out (by position, or before `open`). */                                  \
-    OP(plain, void, append, (backend *, const kept_rows *l, buf pos, size_t n, buf slots))                             \
-    /* Drops the entries behind a window of `band` as a query at pos[0] (i64) sees it (band 0: none); then, of         \
+    /* Appends entries at the n positions from pos on, with score 0, to each list. slots i64 [n][n_lists] gets the     \
+     * slots they take; p NULL: slots are not dealt out (by position, or before `open`). */                            \
+    OP(plain, void, append, (backend *, const kept_rows *l, int64_t pos, size_t n, buf slots))                         \
+    /* Drops the entries behind a window of `band` as a query at pos sees it (band 0: none); then, of                  \
      * lists longer than budget, all but the last `recent` <= budget and, of the others, the budget - recent of the    \
      * largest scores: of equal ones the first stay. NaN counts as -INFINITY. Order is kept.                           \
      * Source: methods.md 0.2.2, 0.2.11. */                                                                            \
-    OP(plain, void, prune, (backend *, const kept_rows *l, buf pos, const keep_rule *rule))                            \
+    OP(plain, void, prune, (backend *, const kept_rows *l, int64_t pos, const keep_rule *rule))                        \
     /* Rows of entries in slots from `limit` on move to free slots below it; no list is longer than limit.             \
      * rows: n_lists regions, or any number with one list. */                                                          \
     OP(plain, void, compact, (backend *, const kv_rows *rows, const kept_rows *l, int64_t limit))                      \
     /* The entries of list g, n of them, as rows 0 .. n - 1 of region g of out (f32, as many regions): V as it is; K,  \
-     * rotated at its position, turned on to position p - (n - 1) + i, so that entry i is n - 1 - i away from a query  \
-     * at p = pos[0], the position of the newest entry. Angles in double, freq f32 [head_dim / 2]. rows: as many       \
+     * rotated at its position, turned on to position pos - (n - 1) + i, so that entry i is n - 1 - i away from a      \
+     * query at pos, the position of the newest entry. Angles in double, freq f32 [head_dim / 2]. rows: as many        \
      * regions of any store; their bytes are added to read as attention counts them.                                   \
      * Source: H2O's streaming class, which rotates raw keys at their rank in the cache; methods.md 3.5. */            \
     OP(plain, void, by_rank,                                                                                           \
-       (backend *, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq, buf read))
+       (backend *, const kv_rows *out, const kv_rows *rows, const kept_rows *l, int64_t pos, buf freq, buf read))
 
 struct evict_ops {
     EVICT_OPS(OP_POINTER, , )

@@ -66,6 +66,8 @@ float cpu_kth_largest(const cpu_kernels *kn, const float *x, size_t n, size_t k)
 row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head);
 /* As ref_count_read; false after a fault. */
 bool cpu_count_read(backend *be, const attn_job *job, bool values);
+/* Entries [*lo, *hi) of a list that token t sees. */
+void cpu_visible(const attn_job *j, const attn_list *l, size_t t, int64_t *lo, int64_t *hi);
 /* Records a fault for rows that the kernels' fixed arrays cannot hold. */
 bool cpu_dim_fits(backend *be, size_t head_dim);
 

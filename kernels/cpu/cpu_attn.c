@@ -19,8 +19,7 @@ enum {
  * where each head has its own list. */
 typedef struct {
     size_t kv_head, head, heads; /* query heads [head, head + heads) */
-    int64_t first, n;            /* entries of the list */
-    const int32_t *idx, *at;
+    attn_list list;
 } unit;
 
 static size_t n_units(const attn_job *j)
@@ -34,42 +33,37 @@ static unit unit_of(const attn_job *j, size_t i)
     size_t group = j->n_heads / j->rows.n_kv_heads;
     unit u = {.kv_head = i, .head = i * group, .heads = group};
     if (n_units(j) != j->rows.n_kv_heads) u = (unit){.kv_head = i / group, .head = i, .heads = 1};
-    size_t list = j->n_lists == 1 ? 0 : i;
-    u.first = attn_job_first(j, list);
-    u.n = attn_job_count(j, list);
-    u.idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + list * j->idx_stride : NULL;
-    u.at = j->at.p ? (const int32_t *)(void *)j->at.p + list * j->idx_stride : NULL;
+    u.list = ref_list_of(j, u.head);
     return u;
 }
 
 /* Number of entries in the list whose position is at most p; positions ascend. */
-static int64_t count_until(const unit *u, int64_t p)
+static int64_t count_until(const attn_list *l, int64_t p)
 {
-    int64_t lo = 0, hi = u->n;
+    int64_t lo = 0, hi = l->n;
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
-        if (u->at[u->first + mid] <= p) lo = mid + 1;
+        if (l->at[l->first + mid] <= p) lo = mid + 1;
         else hi = mid;
     }
     return lo;
 }
 
-/* Entries [*lo, *hi) of the list that token t sees. */
-static void visible(const attn_job *j, const unit *u, size_t t, int64_t *lo, int64_t *hi)
+void cpu_visible(const attn_job *j, const attn_list *l, size_t t, int64_t *lo, int64_t *hi)
 {
-    int64_t from = 0, to = u->n;
-    if (u->at) {
+    int64_t from = 0, to = l->n;
+    if (l->at) {
         int64_t p = cpu_i64(j->qpos)[t];
-        to = count_until(u, p);
-        if (j->band > 0) from = count_until(u, p - j->band);
+        to = count_until(l, p);
+        if (j->band > 0) from = count_until(l, p - j->band);
     } else if (j->masked) {                            /* entry first + i has position kpos + i */
         int64_t ahead = cpu_i64(j->qpos)[t] - j->kpos; /* the query's own index i */
         if (to > ahead + 1) to = ahead + 1;
         if (j->band > 0 && from < ahead - j->band + 1) from = ahead - j->band + 1;
     }
-    if (from > u->n) from = u->n;
-    *lo = u->first + from;
-    *hi = u->first + (to > from ? to : from);
+    if (from > l->n) from = l->n;
+    *lo = l->first + from;
+    *hi = l->first + (to > from ? to : from);
 }
 
 bool cpu_dim_fits(backend *be, size_t head_dim)
@@ -103,7 +97,7 @@ static row_bytes bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t 
     row_bytes sum = {0, 0};
     if (words) memset(groups, 0, words * sizeof *groups);
     for (int64_t i = lo; i < hi; i++) {
-        int64_t k_at = row_of(&k, u->idx, i), v_at = row_of(&v, u->idx, i);
+        int64_t k_at = row_of(&k, u->list.idx, i), v_at = row_of(&v, u->list.idx, i);
         sum.k += k_at < 0 ? k_row : exact;
         sum.v += v_at < 0 ? v.row_bytes + by_run : exact;
         if (k_at >= 0 || !words) continue;
@@ -123,7 +117,7 @@ static row_bytes list_read(const attn_job *j, size_t i, uint32_t *groups)
     if (!j->read.p || j->copied || (j->n_lists == 1 && i > 0)) return none;
     for (size_t t = 0; t < j->n_tok; t++) {
         int64_t lo, hi;
-        visible(j, &u, t, &lo, &hi);
+        cpu_visible(j, &u.list, t, &lo, &hi);
         if (lo < hi && lo < from) from = lo;
         if (lo < hi && hi > to) to = hi;
     }
@@ -183,7 +177,7 @@ static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
     unit u = unit_of(j, i);
     int64_t lo, hi;
     size_t count = 0;
-    visible(j, &u, 0, &lo, &hi);
+    cpu_visible(j, &u.list, 0, &lo, &hi);
     size_t n = (size_t)(hi - lo), n_parts = n ? (n + CHUNK - 1) / CHUNK : 1;
     for (size_t h = 0; h < u.heads; h += DECODE_GROUP) {
         size_t heads = u.heads - h < DECODE_GROUP ? u.heads - h : DECODE_GROUP;
@@ -208,7 +202,7 @@ static size_t unit_pieces(piece *p, const attn_job *j, size_t i, float **parts)
 static float *piece_scores(const piece *p)
 {
     const attn_job *j = p->job;
-    size_t at = (size_t)(p->first - p->u.first), end = (size_t)p->u.n;
+    size_t at = (size_t)(p->first - p->u.list.first), end = (size_t)p->u.list.n;
     if (!j->scores.p) return NULL;
     float *row = cpu_f32(j->scores) + p->head * j->score_stride, *out = row + at;
     for (size_t h = 0; h < p->heads; h++, row += j->score_stride) {
@@ -227,7 +221,7 @@ static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *gro
                       .scale = j->scale,
                       .k = cpu_rows(&j->rows, false, p->u.kv_head),
                       .v = cpu_rows(&j->rows, true, p->u.kv_head),
-                      .idx = p->u.idx,
+                      .idx = p->u.list.idx,
                       .first = p->first,
                       .n = p->n,
                       .group = p->heads,
@@ -338,7 +332,7 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
         s->lo[r] = s->hi[r] = 0;
         memset(s->q + r * pad, 0, pad * sizeof *s->q);
         if (r >= n) continue;
-        visible(j, &u, t, &s->lo[r], &s->hi[r]);
+        cpu_visible(j, &u.list, t, &s->lo[r], &s->hi[r]);
         k->scale(s->q + r * pad, cpu_f32(j->q) + row * d, j->scale, d);
     }
     prefill_block b = {.q = s->q,
@@ -346,11 +340,11 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
                        .hi = s->hi,
                        .k = cpu_rows(&j->rows, false, u.kv_head),
                        .v = cpu_rows(&j->rows, true, u.kv_head),
-                       .idx = u.idx,
+                       .idx = u.list.idx,
                        .n_rows = padded,
                        .head_dim = d,
-                       .list_lo = u.first,
-                       .list_hi = u.first + u.n,
+                       .list_lo = u.list.first,
+                       .list_hi = u.list.first + u.list.n,
                        .acc = s->acc,
                        .top = s->top,
                        .sum = s->sum,

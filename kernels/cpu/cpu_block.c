@@ -149,11 +149,12 @@ static void fold_run(const cpu_kernels *k, float *row, const float *sum, size_t 
     if (sum) k->add(row, sum, n);
 }
 
-void cpu_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
+void cpu_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, int64_t first, int64_t n_all,
+                    int64_t fresh)
 {
     const cpu_kernels *k = cpu_of(be)->k;
-    int64_t first = cpu_i64(at)[0], all = cpu_i64(at)[1], seen = cpu_i64(at)[2] - first;
-    size_t n = (size_t)all, old = seen <= 0 ? 0 : seen < all ? (size_t)seen : n;
+    int64_t seen = fresh - first;
+    size_t n = (size_t)n_all, old = seen <= 0 ? 0 : seen < n_all ? (size_t)seen : n;
 #pragma omp parallel num_threads(cpu_team(be, n * m->n_heads))
     {
         size_t a, b;

@@ -50,59 +50,28 @@ static tile_space space_at(const call *c, unsigned char *p)
     return s;
 }
 
-/* A group's list. */
-typedef struct {
-    const int32_t *idx, *at; /* NULL: none */
-    int64_t first, n;        /* entries [first, first + n) */
-} list_view;
-
-static list_view list_of(const call *c, size_t g)
+/* An entry, counted from the tile's first, or the nearer end of the tile's n. */
+static uint8_t within(int64_t i, size_t n)
 {
-    const attn_job *j = c->j;
-    size_t head = g * (j->n_heads / c->n_groups), kv_head = head / (j->n_heads / j->rows.n_kv_heads);
-    size_t l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? head : kv_head;
-    size_t at = l * j->idx_stride;
-    return (list_view){j->idx.p ? (const int32_t *)(void *)j->idx.p + at : NULL,
-                       j->at.p ? (const int32_t *)(void *)j->at.p + at : NULL, attn_job_first(j, l),
-                       attn_job_count(j, l)};
-}
-
-/* How many of the tile's n entries from i0 on lie before position p. */
-static size_t before(const call *c, const list_view *l, int64_t i0, size_t n, int64_t p)
-{
-    if (!l->at) {
-        int64_t k = p - c->j->kpos - i0;
-        return k < 0 ? 0 : k < (int64_t)n ? (size_t)k : n;
-    }
-    size_t lo = 0;
-    while (lo < n) {
-        size_t mid = lo + (n - lo) / 2;
-        if (l->at[l->first + i0 + (int64_t)mid] < p) lo = mid + 1;
-        else n = mid;
-    }
-    return lo;
+    return (uint8_t)(i < 0 ? 0 : i < (int64_t)n ? i : (int64_t)n);
 }
 
 /* What each query sees of the tile; false: nothing. */
-static bool see(const call *c, const list_view *l, int64_t i0, size_t n, tile_space *s)
+static bool see(const call *c, const attn_list *l, int64_t i0, size_t n, tile_space *s)
 {
-    const attn_job *j = c->j;
     bool any = false;
-    for (size_t t = 0; t < j->n_tok; t++) {
-        s->lo[t] = 0;
-        s->hi[t] = (uint8_t)n;
-        if (j->masked || l->at) {
-            int64_t p = cpu_i64(j->qpos)[t];
-            s->hi[t] = (uint8_t)before(c, l, i0, n, p + 1);
-            if (j->band > 0) s->lo[t] = (uint8_t)before(c, l, i0, n, p - j->band + 1);
-        }
+    for (size_t t = 0; t < c->j->n_tok; t++) {
+        int64_t lo, hi;
+        cpu_visible(c->j, l, t, &lo, &hi);
+        s->lo[t] = within(lo - l->first - i0, n);
+        s->hi[t] = within(hi - l->first - i0, n);
         any |= s->lo[t] < s->hi[t];
     }
     return any;
 }
 
 /* K rows of the tile in all kv heads of the group. */
-static void gather(backend *be, const call *c, const list_view *l, size_t kv0, size_t n_kv, int64_t i0, size_t n,
+static void gather(backend *be, const call *c, const attn_list *l, size_t kv0, size_t n_kv, int64_t i0, size_t n,
                    float *out)
 {
     size_t d = c->j->rows.head_dim;
@@ -118,7 +87,7 @@ static void gather(backend *be, const call *c, const list_view *l, size_t kv0, s
 static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
 {
     const attn_job *j = c->j;
-    list_view l = list_of(c, g);
+    attn_list l = ref_list_of(j, g * (j->n_heads / c->n_groups));
     if (i0 >= l.n) return;
     size_t n = l.n - i0 < PREFILL_KEYS ? (size_t)(l.n - i0) : PREFILL_KEYS, d = j->rows.head_dim, per_kv;
     size_t n_kv = group_kv(c, &per_kv), heads = n_kv * per_kv, head = g * heads;
@@ -151,8 +120,8 @@ static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
 static void scored_tile(backend *be, const call *c, size_t g, int64_t i0)
 {
     const attn_job *j = c->j;
-    list_view l = list_of(c, g);
     size_t heads = j->n_heads / c->n_groups, head = g * heads;
+    attn_list l = ref_list_of(j, head);
     if (i0 >= l.n) return;
     weigh_run w = {.score = cpu_f32(j->scores) + head * j->score_stride + i0,
                    .lse = cpu_f32(j->lse) + head,

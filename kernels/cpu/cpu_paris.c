@@ -6,58 +6,18 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/half.h"
 #include "kernels/ops_paris.h"
 #include "kernels/ref/ref.h"
 
 enum { CHUNK = 4096 }; /* tokens or candidates of a piece of work */
 
-/* The order of summation of ops_paris.h; n is a multiple of 8. */
-static inline float dot8(const float *a, const float *b, size_t n)
-{
-    float s[8] = {0};
-    for (size_t i = 0; i < n; i += 8)
-        for (size_t j = 0; j < 8; j++) s[j] += a[i + j] * b[i + j];
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-}
-
 static float normalise(const cpu_kernels *k, const paris_index *x, float *v)
 {
     size_t dim = paris_dim(x->head_dim);
-    float norm = fmaxf(sqrtf(dot8(v, v, dim)), 1e-8f);
+    float norm = fmaxf(sqrtf(ref_dot8(v, v, dim)), 1e-8f);
     k->scale(v, v, 1 / norm, dim);
     k->paris_rotate(v, cpu_f32(x->sign), x->rounds, (float)(1 / sqrt((double)dim)), dim);
     return norm;
-}
-
-/* Number of thresholds below u, by halves. NaN: none, as in the reference. */
-static inline unsigned bin_of(float u)
-{
-    unsigned t = (paris_threshold[3] < u) * 4u;
-    t += (paris_threshold[t + 1] < u) * 2u;
-    return t + (paris_threshold[t] < u);
-}
-
-static void encode_block(unsigned char *id, unsigned char *scale, unsigned char *bins, const float *v, float norm,
-                         bool alpha)
-{
-    float u[PARIS_SUBSPACE], centre[PARIS_SUBSPACE], radius = sqrtf(dot8(v, v, PARIS_SUBSPACE)),
-                                                     by = 1 / fmaxf(radius, 1e-8f);
-    uint32_t packed = 0, signs = 0;
-    for (unsigned j = 0; j < PARIS_SUBSPACE; j++) {
-        u[j] = fabsf(v[j]) * by;
-        unsigned t = bin_of(u[j]);
-        centre[j] = paris_centre[t];
-        packed |= t << 3 * j;
-        signs |= (uint32_t)(v[j] >= 0) << j;
-    }
-    float w = norm * radius;
-    if (alpha) w /= fmaxf(dot8(centre, u, PARIS_SUBSPACE), 1e-6f);
-    uint16_t h = f32_to_bf16(w);
-    *id = (unsigned char)signs;
-    scale[0] = (unsigned char)h;
-    scale[1] = (unsigned char)(h >> 8);
-    for (int i = 0; i < 3; i++) bins[i] = (unsigned char)(packed >> 8 * i);
 }
 
 static void encode_row(const cpu_kernels *k, const paris_index *x, const kv_rows *rows, size_t head, int64_t slot)
@@ -70,8 +30,8 @@ static void encode_row(const cpu_kernels *k, const paris_index *x, const kv_rows
     float norm = normalise(k, x, v);
     unsigned char *code = x->code.p + at * PARIS_CODE * nb;
     for (size_t b = 0; b < nb; b++)
-        encode_block(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_SUBSPACE, norm,
-                     x->alpha);
+        ref_paris_code(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_SUBSPACE, norm,
+                       x->alpha);
 }
 
 void cpu_paris_encode(backend *be, const paris_index *x, const kv_rows *rows, slot_range range)

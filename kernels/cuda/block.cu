@@ -300,24 +300,24 @@ static band band_of(const band_mass *m)
     return {ptr<float>(m->mass), m->ring, (int)m->n_heads, ptr<unsigned long long>(m->read)};
 }
 
-static __global__ void fold_k(band m, const float *sum, size_t stride, const int64_t *at)
+static __global__ void fold_k(band m, const float *sum, size_t stride, int64_t first, int64_t n, int64_t fresh)
 {
-    int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, p = at[0] + i, old = min(at[2] - at[0], at[1]);
+    int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, p = first + i, old = min(fresh - first, n);
     size_t head = blockIdx.y;
     add_read(m.read, (unsigned long long)max(old, (int64_t)0) * m.heads * sizeof(float));
-    if (i >= at[1]) return;
+    if (i >= n) return;
     float *to = &m.mass[head * m.ring + (size_t)p % m.ring];
-    *to = (p >= at[2] ? 0 : *to) + (sum ? sum[head * stride + i] : 0);
+    *to = (p >= fresh ? 0 : *to) + (sum ? sum[head * stride + i] : 0);
 }
 
-void cuda_block_fold(backend *be, const band_mass *mass, buf sum, size_t stride, buf at, int64_t n_max)
+void cuda_block_fold(backend *be, const band_mass *mass, buf sum, size_t stride, int64_t first, int64_t n,
+                     int64_t fresh)
 {
     band m = band_of(mass);
-    if (n_max <= 0 || !cuda_begin(be, "block.fold")) return;
-    cudaError_t rc =
-        launch(fold_k, dim3(cuda_blocks((size_t)n_max, BLOCK), (unsigned)m.heads), dim3(BLOCK), 0, cuda_stream(be), m,
-               (const float *)ptr<float>(sum), stride, (const int64_t *)ptr<int64_t>(at));
-    cuda_check(be, rc, "block.fold [%d], up to %lld tokens", m.heads, (long long)n_max);
+    if (n <= 0 || !cuda_begin(be, "block.fold")) return;
+    cudaError_t rc = launch(fold_k, dim3(cuda_blocks((size_t)n, BLOCK), (unsigned)m.heads), dim3(BLOCK), 0,
+                            cuda_stream(be), m, (const float *)ptr<float>(sum), stride, first, n, fresh);
+    cuda_check(be, rc, "block.fold [%d], %lld tokens", m.heads, (long long)n);
 }
 
 typedef struct {
@@ -356,29 +356,30 @@ static __device__ token next_token(const forming &f, const band &m, size_t head,
 }
 
 /* A warp has a head of a block. */
-template <class T> static __global__ void __launch_bounds__(FORM) form_k(forming f, band m, const int64_t *at)
+template <class T>
+static __global__ void __launch_bounds__(FORM) form_k(forming f, band m, int64_t block, int64_t n, int64_t pos)
 {
     int lane = threadIdx.x % 32, head = blockIdx.y * (FORM / 32) + threadIdx.x / 32;
     int64_t b = blockIdx.x;
-    if (m.mass) add_read(m.read, (unsigned long long)at[1] * f.size * f.heads * sizeof(float));
-    if (b >= at[1] || head >= f.heads) return;
+    if (m.mass) add_read(m.read, (unsigned long long)n * f.size * f.heads * sizeof(float));
+    if (b >= n || head >= f.heads) return;
     double sum[CHANNELS] = {0};
     token last = {0, 0};
     const float *keys = f.keys + ((size_t)(head / f.group) * f.cap + b * f.size) * f.dim;
     for (size_t r = 0; r < f.reps; r++) {
-        last = next_token(f, m, head, (size_t)at[2] + b * f.size, last, r > 0);
+        last = next_token(f, m, head, (size_t)pos + b * f.size, last, r > 0);
 #pragma unroll
         for (int i = 0; i < CHANNELS; i++)
             if (lane + 32 * i < f.dim) sum[i] += (double)keys[last.i * f.dim + lane + 32 * i];
     }
-    T *rep = (T *)f.rep + ((size_t)(at[0] + b) * f.heads + head) * f.dim;
+    T *rep = (T *)f.rep + ((size_t)(block + b) * f.heads + head) * f.dim;
 #pragma unroll
     for (int i = 0; i < CHANNELS; i++)
         if (lane + 32 * i < f.dim) put_f32(&rep[lane + 32 * i], (float)(sum[i] / (double)f.reps));
 }
 
-void cuda_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *mass, buf at,
-                     int64_t n_max)
+void cuda_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *mass, int64_t block,
+                     int64_t n, int64_t pos)
 {
     forming f = {x->rep.p,
                  ptr<float>(keys->k),
@@ -389,18 +390,19 @@ void cuda_block_form(backend *be, const block_index *x, const kv_rows *keys, con
                  (int)(x->n_heads / x->n_kv_heads),
                  (int)x->head_dim};
     band m = mass ? band_of(mass) : band{};
-    if (n_max <= 0 || !cuda_begin(be, "block.form")) return;
+    if (!cuda_begin(be, "block.form")) return;
+    /* Without blocks too: all steps have the same launches. */
     by_type(x->type, [&](auto t) {
-        cudaError_t rc = launch(form_k<decltype(t)>, dim3((unsigned)n_max, cuda_blocks(x->n_heads, FORM / 32)),
-                                dim3(FORM), 0, cuda_stream(be), f, m, (const int64_t *)ptr<int64_t>(at));
-        cuda_check(be, rc, "block.form [%zu, %zu], up to %lld blocks", x->n_heads, x->head_dim, (long long)n_max);
+        dim3 grid((unsigned)max(n, (int64_t)1), cuda_blocks(x->n_heads, FORM / 32));
+        cudaError_t rc = launch(form_k<decltype(t)>, grid, dim3(FORM), 0, cuda_stream(be), f, m, block, n, pos);
+        cuda_check(be, rc, "block.form [%zu, %zu], %lld blocks", x->n_heads, x->head_dim, (long long)n);
     });
 }
 
 typedef struct {
-    const int64_t *at, *chosen;
+    int64_t from, sinks, pending, end, size;
+    const int64_t *chosen;
     const int32_t *block;
-    int64_t size;
     int32_t *idx;
     int64_t *range;
     unsigned long long *count;
@@ -411,15 +413,15 @@ typedef struct {
 static __global__ void __launch_bounds__(BLOCK) list_k(far l)
 {
     SHARED(float, part, [WARPS]);
-    int64_t from = l.at[0], sinks = l.at[1], n = l.chosen[1], first = max(sinks - from, (int64_t)0);
-    const int32_t *block = l.block + l.chosen[0];
+    int64_t from = l.from, sinks = l.sinks, n = l.chosen ? l.chosen[1] : 0, first = max(sinks - from, (int64_t)0);
+    const int32_t *block = l.block + (l.chosen ? l.chosen[0] : 0);
     float mine = 0;
     for (int64_t i = threadIdx.x; i < n; i += BLOCK) mine += sinks + (block[i] + 1) * l.size <= from;
     int64_t hidden = (int64_t)block_sum(mine, part), cut = 0;
     if (hidden < n) cut = max(from - (sinks + block[hidden] * l.size), (int64_t)0);
     for (int64_t i = threadIdx.x; i < first; i += BLOCK) l.idx[i] = (int32_t)(from + i);
-    int64_t tokens = (n - hidden) * l.size - cut, pending = max(l.at[2], from),
-            rest = max(l.at[3] - pending, (int64_t)0);
+    int64_t tokens = (n - hidden) * l.size - cut, pending = max(l.pending, from),
+            rest = max(l.end - pending, (int64_t)0);
     for (int64_t i = threadIdx.x; i < tokens; i += BLOCK) {
         int64_t j = i + cut;
         l.idx[first + i] = (int32_t)(sinks + block[hidden + j / l.size] * l.size + j % l.size);
@@ -433,8 +435,16 @@ static __global__ void __launch_bounds__(BLOCK) list_k(far l)
 
 void cuda_block_list(backend *be, const far_list *list)
 {
-    far l = {ptr<int64_t>(list->at),  ptr<int64_t>(list->chosen), ptr<int32_t>(list->block),           list->size,
-             ptr<int32_t>(list->idx), ptr<int64_t>(list->range),  ptr<unsigned long long>(list->count)};
+    far l = {list->from,
+             list->sinks,
+             list->pending,
+             list->end,
+             list->size,
+             ptr<int64_t>(list->chosen),
+             ptr<int32_t>(list->block),
+             ptr<int32_t>(list->idx),
+             ptr<int64_t>(list->range),
+             ptr<unsigned long long>(list->count)};
     if (!cuda_begin(be, "block.list")) return;
     cuda_check(be, launch(list_k, dim3(1), dim3(BLOCK), 0, cuda_stream(be), l), "block.list");
 }
@@ -495,7 +505,7 @@ typedef struct {
     float *theta;
     double *sum;
     int64_t *count, *pool, *k;
-    const int64_t *bound;
+    int64_t least, most;
     size_t layers, window, layer;
 } pools;
 
@@ -520,39 +530,20 @@ static __device__ void set_theta(const pools &p, const entropy_part *parts, int 
 static __device__ void take_share(const pools &p, item_range n)
 {
     double theta = (double)p.theta[p.window * p.layers + p.layer];
-    int64_t pool = p.pool[p.window], least = p.bound[0], reserve = least * (int64_t)(p.layers - p.layer - 1);
+    int64_t pool = p.pool[p.window], reserve = p.least * (int64_t)(p.layers - p.layer - 1);
     int64_t k = (int64_t)floor(share_of(p, theta) * (double)pool + 0.5);
-    k = min(min(max(k, least), p.bound[1]), pool - reserve);
+    k = min(min(max(k, p.least), p.most), pool - reserve);
     k = max(min(k, n.hi - n.lo), (int64_t)0);
     p.k[0] = k;
     p.pool[p.window] = pool - k;
 }
 
-/* One warp. */
-static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, item_range n)
+/* One warp. Several ranks add up their entropies between the two parts. */
+static __global__ void take_k(pools p, const entropy_part *parts, int n_parts, int n_lists, int ranks, item_range n,
+                              bool entropy, bool share)
 {
-    set_theta(p, parts, n_parts, n_lists, 1);
-    if (threadIdx.x == 0) take_share(p, n);
-}
-
-/* The same of several ranks, with their sum between the two. */
-static __global__ void theta_k(pools p, const entropy_part *parts, int n_parts, int n_lists, int ranks)
-{
-    set_theta(p, parts, n_parts, n_lists, ranks);
-}
-
-static __global__ void share_k(pools p, item_range n)
-{
-    if (threadIdx.x == 0) take_share(p, n);
-}
-
-static cudaError_t take_together(backend *be, const pools &p, const entropy_part *parts, int n_parts, int n_lists,
-                                 item_range n)
-{
-    cudaError_t rc =
-        launch(theta_k, dim3(1), dim3(32), 0, cuda_stream(be), p, parts, n_parts, n_lists, backend_ranks(be));
-    if (rc == cudaSuccess) cuda_sum(be, p.theta + p.window * p.layers + p.layer, 1);
-    return rc == cudaSuccess ? launch(share_k, dim3(1), dim3(32), 0, cuda_stream(be), p, n) : rc;
+    if (entropy) set_theta(p, parts, n_parts, n_lists, ranks);
+    if (share && threadIdx.x == 0) take_share(p, n);
 }
 
 void cuda_block_take(backend *be, const entropy_pool *pool, size_t window, size_t layer, const item_scores *s,
@@ -563,7 +554,8 @@ void cuda_block_take(backend *be, const entropy_pool *pool, size_t window, size_
                ptr<int64_t>(pool->count),
                ptr<int64_t>(pool->pool),
                ptr<int64_t>(k),
-               ptr<int64_t>(pool->bound),
+               pool->least,
+               pool->most,
                pool->n_layers,
                window,
                layer};
@@ -575,11 +567,11 @@ void cuda_block_take(backend *be, const entropy_pool *pool, size_t window, size_
     if (!parts) return;
     cudaError_t rc = launch(entropy_k, dim3(chunks, (unsigned)s->n_lists), dim3(BLOCK), 0, cuda_stream(be), parts,
                             (const float *)ptr<float>(s->score), s->stride, n, scale);
-    if (rc == cudaSuccess && backend_ranks(be) > 1)
-        rc = take_together(be, p, (const entropy_part *)parts, (int)chunks, (int)s->n_lists, n);
-    else if (rc == cudaSuccess)
+    for (int part = 0, n_parts = backend_ranks(be) > 1 ? 2 : 1; part < n_parts && rc == cudaSuccess; part++) {
+        if (part == 1) cuda_sum(be, p.theta + p.window * p.layers + p.layer, 1);
         rc = launch(take_k, dim3(1), dim3(32), 0, cuda_stream(be), p, (const entropy_part *)parts, (int)chunks,
-                    (int)s->n_lists, n);
+                    (int)s->n_lists, backend_ranks(be), n, part == 0, part == n_parts - 1);
+    }
     cuda_check(be, rc, "block.take [%zu lists], up to %lld items", s->n_lists, (long long)(n.hi - n.lo));
 }
 
@@ -598,7 +590,8 @@ void cuda_block_close_pools(backend *be, const entropy_pool *pool, size_t n_wind
                ptr<int64_t>(pool->count),
                NULL,
                NULL,
-               NULL,
+               0,
+               0,
                pool->n_layers,
                0,
                0};

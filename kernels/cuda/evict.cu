@@ -322,12 +322,12 @@ void cuda_evict_open(backend *be, const kept_rows *l)
 }
 
 /* A block has a list. */
-static __global__ void append_k(lists all, const int64_t *pos, size_t n, int64_t *slots)
+static __global__ void append_k(lists all, int64_t pos, size_t n, int64_t *slots)
 {
     lists l = list_at(all, blockIdx.x);
     int64_t count = l.range[1];
     for (size_t i = threadIdx.x; i < n; i += blockDim.x) {
-        l.at[count + i] = (int32_t)pos[i];
+        l.at[count + i] = (int32_t)(pos + (int64_t)i);
         if (l.score) l.score[count + i] = 0;
         if (slots) slots[i * gridDim.x + blockIdx.x] = l.slot[count + i];
     }
@@ -335,11 +335,11 @@ static __global__ void append_k(lists all, const int64_t *pos, size_t n, int64_t
     if (threadIdx.x == 0) l.range[1] = count + (int64_t)n;
 }
 
-void cuda_evict_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots)
+void cuda_evict_append(backend *be, const kept_rows *l, int64_t pos, size_t n, buf slots)
 {
     if (n == 0 || !cuda_begin(be, "append")) return;
     cudaError_t rc = launch(append_k, dim3((unsigned)l->n_lists), dim3(n == 1 ? 32 : BLOCK), 0, cuda_stream(be),
-                            lists_of(l), ptr<int64_t>(pos), n, ptr<int64_t>(slots));
+                            lists_of(l), pos, n, ptr<int64_t>(slots));
     cuda_check(be, rc, "append [%zu, %zu]", l->n_lists, n);
 }
 
@@ -411,13 +411,13 @@ static __device__ int64_t keep(const lists &l, const scoring &s, const cut &c, i
     return kept;
 }
 
-static __global__ void prune_k(lists all, const int64_t *pos, keep_rule rule, int32_t *gone)
+static __global__ void prune_k(lists all, int64_t pos, keep_rule rule, int32_t *gone)
 {
     SHARED(int, count, [DIGITS]);
     SHARED(int64_t, found, [2]);
     SHARED(int64_t, room, [MOST_WARPS]);
     lists l = list_at(all, blockIdx.x);
-    scoring s = {pos[0], rule.by_count};
+    scoring s = {pos, rule.by_count};
     int64_t n = l.range[1], lo = 0, hi = rule.band > 0 ? n : 0;
     while (lo < hi) { /* positions ascend */
         int64_t mid = lo + (hi - lo) / 2;
@@ -453,13 +453,13 @@ static int32_t *slot_room(backend *be, const kept_rows *l, size_t columns)
     return (int32_t *)cuda_room(be, &cuda_of(be)->parts, columns * l->n_lists * l->stride, sizeof(int32_t), "slots");
 }
 
-void cuda_evict_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule)
+void cuda_evict_prune(backend *be, const kept_rows *l, int64_t pos, const keep_rule *rule)
 {
     if (l->n_lists == 0 || !cuda_begin(be, "prune")) return;
     int32_t *gone = slot_room(be, l, 1);
     if (!gone) return;
-    cudaError_t rc = launch(prune_k, dim3((unsigned)l->n_lists), list_block(l), 0, cuda_stream(be), lists_of(l),
-                            ptr<int64_t>(pos), *rule, gone);
+    cudaError_t rc =
+        launch(prune_k, dim3((unsigned)l->n_lists), list_block(l), 0, cuda_stream(be), lists_of(l), pos, *rule, gone);
     cuda_check(be, rc, "prune [%zu lists of %zu] to %lld", l->n_lists, l->stride, (long long)rule->budget);
 }
 
@@ -546,14 +546,14 @@ void cuda_evict_compact(backend *be, const kv_rows *rows, const kept_rows *l, in
 /* A thread has a pair of channels of an entry. */
 template <class T>
 static __global__ void by_rank_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, lists all,
-                                 const int64_t *pos, const float *freq)
+                                 int64_t pos, const float *freq)
 {
     lists l = list_at(all, blockIdx.y);
     size_t half = keys.dim / 2, e = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     int64_t i = (int64_t)(e / half), n = l.range[1];
     int c = (int)(e % half), d = c + (int)half, g = blockIdx.y;
     if (i >= n) return;
-    int64_t slot = l.slot ? l.slot[i] : l.at[i], by = pos[0] - (n - 1) + i - l.at[i];
+    int64_t slot = l.slot ? l.slot[i] : l.at[i], by = pos - (n - 1) + i - l.at[i];
     float a = element_of<T>(keys, g, slot, c), b = element_of<T>(keys, g, slot, d);
     size_t to = (g * cap + (size_t)i) * keys.dim;
     if (by != 0) {
@@ -567,7 +567,7 @@ static __global__ void by_rank_k(float *k, float *v, size_t cap, half_rows keys,
     v[to + d] = element_of<T>(values, g, slot, d);
 }
 
-void cuda_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
+void cuda_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, int64_t pos, buf freq,
                         buf read)
 {
     attn_args j;
@@ -582,10 +582,10 @@ void cuda_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, co
     if (l->n_lists == 0 || !cuda_begin(be, "by_rank") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, true);
     by_type(rows->type, [&](auto t) {
-        cudaError_t rc = launch(
-            by_rank_k<decltype(t)>, dim3(cuda_blocks(l->stride * (rows->head_dim / 2), BLOCK), (unsigned)l->n_lists),
-            dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap, rows_of(rows, false),
-            rows_of(rows, true), lists_of(l), ptr<int64_t>(pos), ptr<float>(freq));
+        cudaError_t rc = launch(by_rank_k<decltype(t)>,
+                                dim3(cuda_blocks(l->stride * (rows->head_dim / 2), BLOCK), (unsigned)l->n_lists),
+                                dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,
+                                rows_of(rows, false), rows_of(rows, true), lists_of(l), pos, ptr<float>(freq));
         cuda_check(be, rc, "by_rank [%zu, %zu, %zu]", l->n_lists, l->stride, rows->head_dim);
     });
 }

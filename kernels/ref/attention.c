@@ -6,30 +6,17 @@
 #include "kernels/ops_codes.h"
 #include "kernels/ref/ref.h"
 
-/* The entries of a job's list for one query: first slot-list entry, count, slot of entry i. */
-typedef struct {
-    const int32_t *idx, *at;
-    int64_t first, n;
-} list_view;
-
-static list_view list_of(const attn_job *j, size_t head, size_t kv_head)
+attn_list ref_list_of(const attn_job *j, size_t head)
 {
-    size_t l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? head : kv_head;
-    const int32_t *idx = j->idx.p ? (const int32_t *)(void *)j->idx.p + l * j->idx_stride : NULL;
-    const int32_t *at = j->at.p ? (const int32_t *)(void *)j->at.p + l * j->idx_stride : NULL;
-    return (list_view){idx, at, attn_job_first(j, l), attn_job_count(j, l)};
+    size_t own = j->n_lists == j->n_heads ? head : head / (j->n_heads / j->rows.n_kv_heads);
+    size_t l = j->n_lists == 1 ? 0 : own, at = l * j->idx_stride;
+    return (attn_list){i32_at(j->idx, at), i32_at(j->at, at), attn_job_first(j, l), attn_job_count(j, l)};
 }
 
-static size_t slot_of(const list_view *l, int64_t i)
-{
-    return (size_t)(l->idx ? l->idx[l->first + i] : l->first + i);
-}
-
-static bool visible(const attn_job *j, const list_view *l, size_t t, int64_t i)
+bool ref_sees(const attn_job *j, const attn_list *l, size_t t, int64_t i)
 {
     if (!j->masked && !l->at) return true;
-    int64_t p = ((const int64_t *)(void *)j->qpos.p)[t];
-    int64_t at = l->at ? l->at[l->first + i] : j->kpos + i;
+    int64_t p = *i64_at(j->qpos, t), at = l->at ? l->at[l->first + i] : j->kpos + i;
     return at <= p && (j->band <= 0 || p - at < j->band);
 }
 
@@ -38,7 +25,7 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
 {
     size_t d = j->rows.head_dim, kv_head = head / (j->n_heads / j->rows.n_kv_heads);
     size_t q_row = t * j->n_heads + head;
-    list_view l = list_of(j, head, kv_head);
+    attn_list l = ref_list_of(j, head);
     double top = -(double)INFINITY, sum = 0, acc[256] = {0};
     float q[256], row[256];
     ref_floats(q, j->q, DT_F32, q_row * d, d);
@@ -46,8 +33,8 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
         for (int64_t i = 0; i < l.n; i++) {
             size_t at = head * j->score_stride + (size_t)i;
             if (j->scores.p && pass == 0) ref_put(j->scores, DT_F32, at, -INFINITY);
-            if (!visible(j, &l, t, i)) continue;
-            size_t slot = slot_of(&l, i);
+            if (!ref_sees(j, &l, t, i)) continue;
+            size_t slot = list_slot(&l, i);
             double s = 0;
             ref_row(&j->rows, false, kv_head, slot, row);
             for (size_t c = 0; c < d; c++) s += (double)q[c] * (double)row[c];
@@ -66,32 +53,32 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
     if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
 }
 
-static bool seen(const attn_job *j, const list_view *l, int64_t i)
+static bool seen(const attn_job *j, const attn_list *l, int64_t i)
 {
     for (size_t t = 0; t < j->n_tok; t++)
-        if (visible(j, l, t, i)) return true;
+        if (ref_sees(j, l, t, i)) return true;
     return false;
 }
 
 /* Whether entry i is the first of [lo, i] that has a code row of its group of K. */
-static bool first_of_group(const kv_codes *c, const list_view *l, int64_t lo, int64_t i)
+static bool first_of_group(const kv_codes *c, const attn_list *l, int64_t lo, int64_t i)
 {
-    const int32_t *at = (const int32_t *)(void *)c->k_at.p;
-    int64_t row = -1 - at[slot_of(l, i)], group = (int64_t)c->group;
+    const int32_t *at = i32_at(c->k_at, 0);
+    int64_t row = -1 - at[list_slot(l, i)], group = (int64_t)c->group;
     for (int64_t e = i - 1; e >= lo; e--) {
-        int64_t other = -1 - at[slot_of(l, e)];
+        int64_t other = -1 - at[list_slot(l, e)];
         if (other >= 0 && other / group == row / group) return false;
     }
     return true;
 }
 
 /* Bytes of the K row (value: V row) of entry i, as ops.h has them counted. */
-static size_t entry_bytes(const attn_job *j, const list_view *l, int64_t lo, int64_t i, bool value)
+static size_t entry_bytes(const attn_job *j, const attn_list *l, int64_t lo, int64_t i, bool value)
 {
     const kv_codes *c = &j->rows.codes;
     size_t d = j->rows.head_dim, code = codes_row_bytes(c, d);
     buf at = value ? c->v_at : c->k_at;
-    if (c->bits == 0 || ((const int32_t *)(void *)at.p)[slot_of(l, i)] >= 0) return d * dtype_size(j->rows.type);
+    if (c->bits == 0 || *i32_at(at, list_slot(l, i)) >= 0) return d * dtype_size(j->rows.type);
     if (value || c->by_token) return code + 4 * codes_runs(c, d);
     return code + (first_of_group(c, l, lo, i) ? 4 * d : 0);
 }
@@ -102,7 +89,7 @@ void ref_count_read(const attn_job *j, bool values)
     uint64_t *read = (uint64_t *)(void *)j->read.p;
     for (size_t h = 0; read && !j->copied && h < lists; h++) {
         size_t head = h * (j->n_heads / lists);
-        list_view l = list_of(j, head, head / (j->n_heads / j->rows.n_kv_heads));
+        attn_list l = ref_list_of(j, head);
         int64_t lo = 0, hi = l.n;
         while (lo < hi && !seen(j, &l, lo)) lo++;
         while (hi > lo && !seen(j, &l, hi - 1)) hi--;

@@ -2,33 +2,13 @@
 #include "config.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/ops_block.h"
 #include "kernels/ref/ref.h"
 
-static float f32(buf b, size_t i)
+static double *f64_at(buf b, size_t i)
 {
-    return ref_get(b, DT_F32, i);
-}
-
-static int64_t i64(buf b, size_t i)
-{
-    int64_t x;
-    memcpy(&x, b.p + i * sizeof x, sizeof x);
-    return x;
-}
-
-static void put_i64(buf b, size_t i, int64_t x)
-{
-    memcpy(b.p + i * sizeof x, &x, sizeof x);
-}
-
-static double f64(buf b, size_t i)
-{
-    double x;
-    memcpy(&x, b.p + i * sizeof x, sizeof x);
-    return x;
+    return (double *)(void *)b.p + i;
 }
 
 /* ---- the probe ---- */
@@ -36,11 +16,11 @@ static double f64(buf b, size_t i)
 void ref_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size_t n, size_t dim)
 {
     for (size_t c = 0; c < dim; c++) {
-        double m = before ? (double)f32(mean, c) : 0, s = before ? (double)f32(m2, c) : 0;
+        double m = before ? (double)*f32_at(mean, c) : 0, s = before ? (double)*f32_at(m2, c) : 0;
         for (size_t i = 0; i < n; i++) {
-            double d = (double)f32(x, i * dim + c) - m;
+            double d = (double)*f32_at(x, i * dim + c) - m;
             m += d / (double)(before + i + 1);
-            s += d * ((double)f32(x, i * dim + c) - m);
+            s += d * ((double)*f32_at(x, i * dim + c) - m);
         }
         ref_put(mean, DT_F32, c, (float)m);
         ref_put(m2, DT_F32, c, (float)s);
@@ -52,14 +32,14 @@ static double activations(buf weights, buf x, size_t n, size_t dim, buf mean, bu
 {
     double floor = 0, total = 0;
     if (count < 2) return 0;
-    for (size_t c = 0; c < dim; c++) floor += (double)f32(m2, c) / (double)(count - 1);
+    for (size_t c = 0; c < dim; c++) floor += (double)*f32_at(m2, c) / (double)(count - 1);
     floor /= 100 * (double)dim;
     if (!(floor > 0)) return 0;
     for (size_t j = 0; j < n; j++) {
         double sum = 0;
         for (size_t c = 0; c < dim; c++) {
-            double d = (double)f32(x, j * dim + c) - (double)f32(mean, c);
-            sum += d * d / ((double)f32(m2, c) / (double)(count - 1) + floor);
+            double d = (double)*f32_at(x, j * dim + c) - (double)*f32_at(mean, c);
+            sum += d * d / ((double)*f32_at(m2, c) / (double)(count - 1) + floor);
         }
         ref_put(weights, DT_F32, j, (float)sum);
         total += sum;
@@ -72,10 +52,10 @@ void ref_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_
     double total = mean.p ? activations(weights, x, n, dim, mean, m2, count) : 0;
     bool uniform = !(total > 0) || isinf(total);
     for (size_t j = 0; j < n; j++)
-        ref_put(weights, DT_F32, j, (float)(uniform ? 1 / (double)n : (double)f32(weights, j) / total));
+        ref_put(weights, DT_F32, j, (float)(uniform ? 1 / (double)n : (double)*f32_at(weights, j) / total));
     for (size_t c = 0; c < dim; c++) {
         double sum = 0;
-        for (size_t j = 0; j < n; j++) sum += (double)f32(weights, j) * (double)f32(x, j * dim + c);
+        for (size_t j = 0; j < n; j++) sum += (double)*f32_at(weights, j) * (double)*f32_at(x, j * dim + c);
         ref_put(probe, DT_F32, c, (float)sum);
     }
 }
@@ -84,7 +64,7 @@ static double cosine(buf a, size_t at_a, buf b, dtype t, size_t at_b, size_t n)
 {
     double dot = 0, aa = 0, bb = 0;
     for (size_t c = 0; c < n; c++) {
-        double x = (double)f32(a, at_a + c), y = (double)ref_get(b, t, at_b + c);
+        double x = (double)*f32_at(a, at_a + c), y = (double)ref_get(b, t, at_b + c);
         dot += x * y;
         aa += x * x;
         bb += y * y;
@@ -106,22 +86,21 @@ void ref_block_score(backend *be, buf score, buf probe, const block_index *x, si
 
 /* ---- blocks ---- */
 
-/* Of n positions of all heads. */
-static void count_mass(const band_mass *m, int64_t n)
+static int64_t larger(int64_t a, int64_t b)
 {
-    if (m->read.p) put_i64(m->read, 0, i64(m->read, 0) + n * (int64_t)(m->n_heads * sizeof(float)));
+    return a > b ? a : b;
 }
 
-void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, buf at, int64_t n_max)
+void ref_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, int64_t first, int64_t n, int64_t fresh)
 {
-    int64_t first = i64(at, 0), n = i64(at, 1), fresh = i64(at, 2), old_n = fresh - first < n ? fresh - first : n;
-    count_mass(m, old_n > 0 ? old_n : 0);
+    int64_t old_n = fresh - first < n ? fresh - first : n;
+    add_bytes(m->read, (uint64_t)larger(old_n, 0) * m->n_heads * sizeof(float));
     for (size_t h = 0; h < m->n_heads; h++) {
         size_t col = (size_t)first % m->ring;
         for (int64_t i = 0; i < n; i++, col = col + 1 < m->ring ? col + 1 : 0) {
             size_t to = h * m->ring + col;
-            float old = first + i >= fresh ? 0 : f32(m->mass, to);
-            ref_put(m->mass, DT_F32, to, old + (sum.p ? f32(sum, h * stride + (size_t)i) : 0));
+            float old = first + i >= fresh ? 0 : *f32_at(m->mass, to);
+            ref_put(m->mass, DT_F32, to, old + (sum.p ? *f32_at(sum, h * stride + (size_t)i) : 0));
         }
     }
 }
@@ -138,7 +117,7 @@ static void form_head(const block_index *x, const kv_rows *keys, const band_mass
         float top = 0;
         size_t best = x->size;
         for (size_t i = 0; i < x->size; i++) {
-            float a = m ? f32(m->mass, head * m->ring + (p0 + i) % m->ring) : 0;
+            float a = m ? *f32_at(m->mass, head * m->ring + (p0 + i) % m->ring) : 0;
             if (!(a == a)) a = -INFINITY;
             if (r > 0 && (a > last || (a == last && i <= last_i))) continue; /* taken */
             if (best < x->size && !(a > top)) continue;
@@ -147,18 +126,19 @@ static void form_head(const block_index *x, const kv_rows *keys, const band_mass
         }
         last = top;
         last_i = best;
-        for (size_t c = 0; c < d; c++) sum[c] += (double)f32(keys->k, (kv_head * keys->cap + r0 + best) * d + c);
+        for (size_t c = 0; c < d; c++) sum[c] += (double)*f32_at(keys->k, (kv_head * keys->cap + r0 + best) * d + c);
     }
     for (size_t c = 0; c < d; c++)
         ref_put(x->rep, x->type, (block * x->n_heads + head) * d + c, (float)(sum[c] / (double)x->reps));
 }
 
-void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, buf at, int64_t n_max)
+void ref_block_form(backend *be, const block_index *x, const kv_rows *keys, const band_mass *m, int64_t block,
+                    int64_t n, int64_t pos)
 {
-    if (m) count_mass(m, i64(at, 1) * (int64_t)x->size);
-    for (size_t b = 0; b < (size_t)i64(at, 1); b++)
+    if (m) add_bytes(m->read, (uint64_t)n * x->size * m->n_heads * sizeof(float));
+    for (size_t b = 0; b < (size_t)n; b++)
         for (size_t h = 0; h < x->n_heads; h++)
-            form_head(x, keys, m, (size_t)i64(at, 0) + b, h, (size_t)i64(at, 2) + b * x->size, b * x->size);
+            form_head(x, keys, m, (size_t)block + b, h, (size_t)pos + b * x->size, b * x->size);
 }
 
 /* Appends positions [from, to) to idx. */
@@ -168,24 +148,19 @@ static int64_t add_run(int32_t *idx, int64_t n, int64_t from, int64_t to)
     return n;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 void ref_block_list(backend *be, const far_list *l)
 {
-    const int32_t *block = (const int32_t *)(void *)l->block.p + i64(l->chosen, 0);
-    int32_t *idx = (int32_t *)(void *)l->idx.p;
-    int64_t from = i64(l->at, 0), sinks = i64(l->at, 1), n = add_run(idx, 0, from, sinks);
-    for (int64_t i = 0; i < i64(l->chosen, 1); i++) {
-        int64_t first = sinks + block[i] * l->size;
-        n = add_run(idx, n, larger(first, from), first + l->size);
+    const int32_t *block = i32_at(l->block, 0);
+    int32_t *idx = i32_at(l->idx, 0);
+    int64_t n = add_run(idx, 0, l->from, l->sinks), chosen = l->chosen.p ? *i64_at(l->chosen, 1) : 0;
+    for (int64_t i = 0; i < chosen; i++) {
+        int64_t first = l->sinks + block[*i64_at(l->chosen, 0) + i] * l->size;
+        n = add_run(idx, n, larger(first, l->from), first + l->size);
     }
-    n = add_run(idx, n, larger(i64(l->at, 2), from), i64(l->at, 3));
-    put_i64(l->range, 0, 0);
-    put_i64(l->range, 1, n);
-    if (l->count.p) put_i64(l->count, 0, i64(l->count, 0) + n);
+    n = add_run(idx, n, larger(l->pending, l->from), l->end);
+    *i64_at(l->range, 0) = 0;
+    *i64_at(l->range, 1) = n;
+    add_bytes(l->count, (uint64_t)n);
 }
 
 /* ---- budgets ---- */
@@ -212,24 +187,23 @@ double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale)
 static double share_of(const entropy_pool *p, size_t layer, double theta)
 {
     double later = 0, left = (double)(p->n_layers - layer);
-    int64_t count = i64(p->count, 0);
-    for (size_t j = layer + 1; j < p->n_layers && count > 0; j++) later += f64(p->sum, j) / (double)count;
+    int64_t count = *i64_at(p->count, 0);
+    for (size_t j = layer + 1; j < p->n_layers && count > 0; j++) later += *f64_at(p->sum, j) / (double)count;
     return count > 0 && theta + later > 0 ? theta / (theta + later) : 1 / left;
 }
 
 void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k)
 {
-    int64_t pool = i64(p->pool, window), least = i64(p->bound, 0);
-    int64_t most = i64(p->bound, 1), reserve = least * (int64_t)(p->n_layers - layer - 1);
+    int64_t *pool = i64_at(p->pool, window), reserve = p->least * (int64_t)(p->n_layers - layer - 1);
     ref_put(p->theta, DT_F32, window * p->n_layers + layer, theta);
-    int64_t b = (int64_t)floor(share_of(p, layer, (double)theta) * (double)pool + 0.5);
-    if (b < least) b = least;
-    if (b > most) b = most;
-    if (b > pool - reserve) b = pool - reserve;
+    int64_t b = (int64_t)floor(share_of(p, layer, (double)theta) * (double)*pool + 0.5);
+    if (b < p->least) b = p->least;
+    if (b > p->most) b = p->most;
+    if (b > *pool - reserve) b = *pool - reserve;
     if (b > n) b = n;
     if (b < 0) b = 0;
-    put_i64(k, 0, b);
-    put_i64(p->pool, window, pool - b);
+    *i64_at(k, 0) = b;
+    *pool -= b;
 }
 
 void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t layer, const item_scores *s, float scale,
@@ -237,17 +211,13 @@ void ref_block_take(backend *be, const entropy_pool *p, size_t window, size_t la
 {
     int64_t lo = s->items.lo, hi = s->items.hi;
     double sum = 0;
-    for (size_t l = 0; l < s->n_lists; l++)
-        sum += ref_entropy((const float *)(const void *)s->score.p + l * s->stride, lo, hi, scale);
+    for (size_t l = 0; l < s->n_lists; l++) sum += ref_entropy(f32_at(s->score, l * s->stride), lo, hi, scale);
     ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);
 }
 
 void ref_block_close_pools(backend *be, const entropy_pool *p, size_t n_windows)
 {
-    for (size_t l = 0; l < p->n_layers; l++) {
-        double sum = f64(p->sum, l);
-        for (size_t w = 0; w < n_windows; w++) sum += (double)f32(p->theta, w * p->n_layers + l);
-        memcpy(p->sum.p + l * sizeof sum, &sum, sizeof sum);
-    }
-    put_i64(p->count, 0, i64(p->count, 0) + (int64_t)n_windows);
+    for (size_t l = 0; l < p->n_layers; l++)
+        for (size_t w = 0; w < n_windows; w++) *f64_at(p->sum, l) += (double)*f32_at(p->theta, w * p->n_layers + l);
+    *i64_at(p->count, 0) += (int64_t)n_windows;
 }

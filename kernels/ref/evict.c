@@ -8,40 +8,19 @@
 #include "kernels/ops_evict.h"
 #include "kernels/ref/ref.h"
 
-static float *f32_at(buf b, size_t i)
-{
-    return (float *)(void *)b.p + i;
-}
-
-static int32_t *i32_at(buf b, size_t i)
-{
-    return b.p ? (int32_t *)(void *)b.p + i : NULL;
-}
-
-static int64_t *i64_at(buf b, size_t i)
-{
-    return (int64_t *)(void *)b.p + i;
-}
-
 /* ---- column sums ---- */
 
-/* The weight that query t of a head gives entry i of list `list`. */
-static float weight_of(const attn_job *j, size_t t, size_t head, size_t list, int64_t i)
+/* The weight that query t of a head gives entry i of a list. */
+static float weight_of(const attn_job *j, size_t t, size_t head, const attn_list *l, int64_t i)
 {
     size_t d = j->rows.head_dim, kv_head = head / (j->n_heads / j->rows.n_kv_heads), row = t * j->n_heads + head;
     if (j->scores.p) {
         double s = (double)*f32_at(j->scores, head * j->score_stride + (size_t)i), sum = (double)*f32_at(j->lse, row);
         return isinf(sum) ? 0 : (float)exp(s - sum);
     }
-    size_t entry = list * j->idx_stride + (size_t)(attn_job_first(j, list) + i);
-    if (j->at.p || j->masked) {
-        int64_t p = *i64_at(j->qpos, t), at = j->at.p ? *i32_at(j->at, entry) : j->kpos + i;
-        if (at > p || (j->band > 0 && p - at >= j->band)) return 0;
-    }
     float lse = ref_get(j->lse, DT_F32, row), k[256];
-    if (lse == -INFINITY) return 0;
-    size_t slot = j->idx.p ? (size_t)*i32_at(j->idx, entry) : (size_t)(attn_job_first(j, list) + i);
-    ref_row(&j->rows, false, kv_head, slot, k);
+    if (lse == -INFINITY || !ref_sees(j, l, t, i)) return 0;
+    ref_row(&j->rows, false, kv_head, list_slot(l, i), k);
     double s = 0;
     for (size_t c = 0; c < d; c++) s += (double)ref_get(j->q, DT_F32, row * d + c) * (double)k[c];
     return (float)exp(s * (double)j->scale - (double)lse);
@@ -53,23 +32,16 @@ static float combined(float sum, float x, int how)
     return sum + x;
 }
 
-static size_t list_of_head(const attn_job *j, size_t head)
-{
-    if (j->n_lists == 1) return 0;
-    return j->n_lists == j->n_heads ? head : head / (j->n_heads / j->rows.n_kv_heads);
-}
-
 /* Bytes of the K rows of a list. */
-static uint64_t key_bytes(const attn_job *j, size_t list)
+static uint64_t key_bytes(const attn_job *j, const attn_list *l)
 {
     const kv_codes *c = &j->rows.codes;
     size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), code = codes_row_bytes(c, d);
-    int64_t first = attn_job_first(j, list), n = attn_job_count(j, list), group = -1;
+    int64_t group = -1;
     uint64_t sum = 0;
-    if (c->bits == 0) return (uint64_t)n * exact;
-    for (int64_t i = first; i < first + n; i++) {
-        int64_t slot = j->idx.p ? *i32_at(j->idx, list * j->idx_stride + (size_t)i) : i;
-        int64_t row = *i32_at(c->k_at, (size_t)slot);
+    if (c->bits == 0) return (uint64_t)l->n * exact;
+    for (int64_t i = 0; i < l->n; i++) {
+        int64_t row = *i32_at(c->k_at, list_slot(l, i));
         sum += row >= 0 ? exact : code;
         if (row >= 0) continue;
         if (c->by_token) sum += 4 * codes_runs(c, d);
@@ -85,10 +57,11 @@ void ref_count_sums(const attn_job *j, size_t n_groups, bool add)
     size_t lists = j->n_lists == j->n_heads ? j->n_heads : j->rows.n_kv_heads;
     if (!read) return;
     for (size_t g = 0; g < n_groups && add; g++)
-        read[READ_INDEX] += (uint64_t)attn_job_count(j, list_of_head(j, g * (j->n_heads / n_groups))) * sizeof(float);
-    if (j->copied || j->scores.p) return;
-    if (j->n_lists == 1) read[READ_K] += lists * key_bytes(j, 0);
-    for (size_t i = 0; i < lists && j->n_lists > 1; i++) read[READ_K] += key_bytes(j, i);
+        read[READ_INDEX] += (uint64_t)ref_list_of(j, g * (j->n_heads / n_groups)).n * sizeof(float);
+    for (size_t i = 0; i < lists && !j->copied && !j->scores.p; i++) {
+        attn_list l = ref_list_of(j, i * (j->n_heads / lists));
+        read[READ_K] += key_bytes(j, &l);
+    }
 }
 
 void ref_evict_colsum(backend *be, const attn_job *j, size_t n_groups, int how, bool add, buf sum, size_t stride)
@@ -97,12 +70,12 @@ void ref_evict_colsum(backend *be, const attn_job *j, size_t n_groups, int how, 
     float share = how == COMBINE_MEAN ? 1 / (float)heads : 1;
     ref_count_sums(j, n_groups, add);
     for (size_t g = 0; g < n_groups; g++) {
-        size_t list = list_of_head(j, g * heads);
-        for (int64_t i = 0; i < attn_job_count(j, list); i++) {
+        const attn_list l = ref_list_of(j, g * heads);
+        for (int64_t i = 0; i < l.n; i++) {
             float total = add ? *f32_at(sum, g * stride + (size_t)i) : 0;
             for (size_t t = 0; t < j->n_tok; t++) {
                 float w = 0;
-                for (size_t h = g * heads; h < (g + 1) * heads; h++) w = combined(w, weight_of(j, t, h, list, i), how);
+                for (size_t h = g * heads; h < (g + 1) * heads; h++) w = combined(w, weight_of(j, t, h, &l, i), how);
                 total += w * share;
             }
             *f32_at(sum, g * stride + (size_t)i) = total;
@@ -172,13 +145,13 @@ void ref_evict_open(backend *be, const kept_rows *l)
     }
 }
 
-void ref_evict_append(backend *be, const kept_rows *l, buf pos, size_t n, buf slots)
+void ref_evict_append(backend *be, const kept_rows *l, int64_t pos, size_t n, buf slots)
 {
     for (size_t k = 0; k < l->n_lists; k++) {
         view v = view_of(l, k);
         for (size_t i = 0; i < n; i++) {
             int64_t e = (*v.count)++;
-            v.at[e] = (int32_t)*i64_at(pos, i);
+            v.at[e] = (int32_t)(pos + (int64_t)i);
             if (v.score) v.score[e] = 0;
             if (slots.p) *i64_at(slots, i * l->n_lists + k) = v.slot[e];
         }
@@ -276,11 +249,11 @@ static void prune_list(view *v, int64_t pos, const keep_rule *r, int64_t *seen, 
     *v->count = w;
 }
 
-void ref_evict_prune(backend *be, const kept_rows *l, buf pos, const keep_rule *rule)
+void ref_evict_prune(backend *be, const kept_rows *l, int64_t pos, const keep_rule *rule)
 {
     for (size_t k = 0; k < l->n_lists; k++) {
         view v = view_of(l, k);
-        prune_list(&v, *i64_at(pos, 0), rule, i64_at(l->seen, k), (uint64_t *)(void *)l->read.p);
+        prune_list(&v, pos, rule, i64_at(l->seen, k), (uint64_t *)(void *)l->read.p);
     }
 }
 
@@ -331,7 +304,7 @@ static void turn(float *x, int64_t by, const float *freq, size_t half)
     }
 }
 
-void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, buf pos, buf freq,
+void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, const kept_rows *l, int64_t pos, buf freq,
                        buf read)
 {
     size_t d = rows->head_dim;
@@ -346,7 +319,7 @@ void ref_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, con
     ref_count_read(&j, true);
     for (size_t g = 0; g < l->n_lists; g++) {
         view v = view_of(l, g);
-        int64_t n = *v.count, first = *i64_at(pos, 0) - (n - 1);
+        int64_t n = *v.count, first = pos - (n - 1);
         for (int64_t i = 0; i < n; i++) {
             size_t slot = (size_t)(l->slot.p ? v.slot[i] : v.at[i]), to = (g * out->cap + (size_t)i) * d;
             ref_row(rows, false, g, slot, f32_at(out->k, to));

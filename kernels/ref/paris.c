@@ -19,14 +19,6 @@ static const int64_t *i64s(buf b)
     return (const int64_t *)(void *)b.p;
 }
 
-/* The header's order of summation of a[i] * b[i]. */
-static float dot8(const float *a, const float *b, size_t n)
-{
-    float s[8] = {0};
-    for (size_t i = 0; i < n; i++) s[i % 8] += a[i] * b[i];
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-}
-
 static void hadamard(float *x, size_t dim)
 {
     for (size_t span = 1; span < dim; span *= 2)
@@ -44,7 +36,7 @@ static void hadamard(float *x, size_t dim)
 static float rotate(const paris_index *x, float *v)
 {
     size_t dim = paris_dim(x->head_dim);
-    float norm = fmaxf(sqrtf(dot8(v, v, dim)), 1e-8f), by = 1 / norm;
+    float norm = fmaxf(sqrtf(ref_dot8(v, v, dim)), 1e-8f), by = 1 / norm;
     for (size_t i = 0; i < dim; i++) v[i] *= by;
     for (size_t r = 0; r < x->rounds; r++) {
         for (size_t i = 0; i < dim; i++) v[i] *= ref_get(x->sign, DT_F32, r * dim + i);
@@ -68,23 +60,30 @@ void ref_paris_mean(backend *be, const paris_index *x, const kv_rows *rows, slot
     }
 }
 
-static void encode_block(unsigned char *id, unsigned char *scale, unsigned char *bins, const float *v, float norm,
-                         bool alpha)
+/* Number of thresholds below u, by halves. NaN: none. */
+static inline unsigned bin_of(float u)
 {
-    float u[PARIS_SUBSPACE], centre[PARIS_SUBSPACE], radius = sqrtf(dot8(v, v, PARIS_SUBSPACE)),
+    unsigned t = (paris_threshold[3] < u) * 4u;
+    t += (paris_threshold[t + 1] < u) * 2u;
+    return t + (paris_threshold[t] < u);
+}
+
+void ref_paris_code(unsigned char *id, unsigned char *scale, unsigned char *bins, const float *v, float norm,
+                    bool alpha)
+{
+    float u[PARIS_SUBSPACE], centre[PARIS_SUBSPACE], radius = sqrtf(ref_dot8(v, v, PARIS_SUBSPACE)),
                                                      by = 1 / fmaxf(radius, 1e-8f);
     uint32_t packed = 0;
     *id = 0;
     for (int j = 0; j < PARIS_SUBSPACE; j++) {
-        unsigned t = 0;
         u[j] = fabsf(v[j]) * by;
-        for (int i = 0; i < 7; i++) t += paris_threshold[i] < u[j];
+        unsigned t = bin_of(u[j]);
         centre[j] = paris_centre[t];
         packed |= t << 3 * j;
         *id |= (unsigned char)((v[j] >= 0) << j);
     }
     float w = norm * radius;
-    if (alpha) w /= fmaxf(dot8(centre, u, PARIS_SUBSPACE), 1e-6f);
+    if (alpha) w /= fmaxf(ref_dot8(centre, u, PARIS_SUBSPACE), 1e-6f);
     uint16_t h = f32_to_bf16(w);
     scale[0] = (unsigned char)h;
     scale[1] = (unsigned char)(h >> 8);
@@ -104,8 +103,8 @@ void ref_paris_encode(backend *be, const paris_index *x, const kv_rows *rows, sl
             float norm = rotate(x, v);
             unsigned char *code = x->code.p + at * PARIS_CODE * nb;
             for (size_t b = 0; b < nb; b++)
-                encode_block(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_SUBSPACE, norm,
-                             x->alpha);
+                ref_paris_code(x->id.p + at * nb + b, code + 2 * b, code + 2 * nb + 3 * b, v + b * PARIS_SUBSPACE, norm,
+                               x->alpha);
         }
 }
 
@@ -235,7 +234,7 @@ static float estimate(const paris_index *x, size_t at, const float *y, float nor
             v[b * PARIS_SUBSPACE + (size_t)j] = w * (id[b] >> j & 1 ? c : -c);
         }
     }
-    return norm * dot8(v, y, nb * PARIS_SUBSPACE);
+    return norm * ref_dot8(v, y, nb * PARIS_SUBSPACE);
 }
 
 void ref_paris_estimate(backend *be, buf est, const paris_index *x, buf y, buf norm, size_t n_heads, buf cand,

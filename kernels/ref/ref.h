@@ -20,6 +20,20 @@ static inline void add_bytes(buf read, uint64_t bytes)
     if (read.p) *(uint64_t *)(void *)read.p += bytes;
 }
 
+/* Element i of a buffer; NULL where there is none. */
+static inline float *f32_at(buf b, size_t i)
+{
+    return b.p ? (float *)(void *)b.p + i : NULL;
+}
+static inline int32_t *i32_at(buf b, size_t i)
+{
+    return b.p ? (int32_t *)(void *)b.p + i : NULL;
+}
+static inline int64_t *i64_at(buf b, size_t i)
+{
+    return b.p ? (int64_t *)(void *)b.p + i : NULL;
+}
+
 /* Element i of a buffer as float, and its rounding to a type. */
 float ref_get(buf b, dtype t, size_t i);
 void ref_put(buf b, dtype t, size_t i, float x);
@@ -37,12 +51,37 @@ void ref_k_row(float *out, const kv_rows *rows, size_t head, int64_t slot);
 /* One job of linear whose weights lie in blocks (ops_weights.h). */
 void ref_linear_qblocks(const linear_job *j, const float *x, size_t n, bool exact);
 
+/* The list that a query head of a job reads: n entries from `first` on, their slots and positions. */
+typedef struct {
+    const int32_t *idx, *at; /* NULL: none */
+    int64_t first, n;
+} attn_list;
+attn_list ref_list_of(const attn_job *j, size_t head);
+static inline size_t list_slot(const attn_list *l, int64_t i)
+{
+    return (size_t)(l->idx ? l->idx[l->first + i] : l->first + i);
+}
+/* Whether query t sees entry i. */
+bool ref_sees(const attn_job *j, const attn_list *l, size_t t, int64_t i);
+
 /* Adds what an attention op reads of the job's rows to job->read, values: of V as well as of K. */
 void ref_count_read(const attn_job *j, bool values);
 /* A job that reads the slots [first, first + n) of all heads, for what counts. */
 attn_job ref_slots_job(const kv_rows *rows, int64_t first, int64_t n, buf read);
 /* The K row (value: V row) of a slot in a head as float, out of an exact row or of codes. */
 void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out);
+
+/* A rotated subspace v of a key of that norm, as ops_paris.h has it: its id, scale [2] and bins [3]. */
+void ref_paris_code(unsigned char *id, unsigned char *scale, unsigned char *bins, const float *v, float norm,
+                    bool alpha);
+/* The sum of a[i] * b[i] in the order of ops_paris.h; n is a multiple of 8. */
+static inline float ref_dot8(const float *a, const float *b, size_t n)
+{
+    float s[8] = {0};
+    for (size_t i = 0; i < n; i += 8)
+        for (size_t j = 0; j < 8; j++) s[j] += a[i + j] * b[i + j];
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
 
 double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale);
 /* The share of a layer with n candidates whose entropy is theta. */

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "kernels/ops_block.h"
+#include "kernels/ops_evict.h"
 #include "kernels/ops_fier.h"
 #include "kernels/ops_quest.h"
 #include "tests/cuda/cuda_util.h"
@@ -20,8 +21,46 @@ static const size_t bytes_of[PARTS] = {
     [SCORE] = 4 * HEADS * STRIDE, [VOTES] = 4 * KV * STRIDE, [RAW] = 4 * HEADS * STRIDE,
     [MEAN] = 4 * KV * STRIDE,     [IDX] = 4 * KV * STRIDE,   [RANGE] = 16 * KV,
     [LIST] = 4 * KV * STRIDE,     [SPAN] = 16 * KV};
-enum { THETA, SUMS, COUNT, POOL, BOUNDS, TAKEN, TOTAL, REST };
-static const size_t rest_bytes[REST] = {8, 16, 8, 8, 16, 8, 8};
+enum { RING_OF = 90, BAND = 64, SIZE = 8, BLOCKS = CAP / SIZE, FAR = 8 * STRIDE };
+enum {
+    THETA,
+    SUMS,
+    COUNT,
+    POOL,
+    TAKEN,
+    TOTAL,
+    AT,
+    SLOT,
+    KEPT,
+    SEEN,
+    READ,
+    SLOTS,
+    BY_K,
+    BY_V,
+    MASS,
+    REP,
+    FAR_AT,
+    NO_FAR
+};
+enum { REST = NO_FAR + 1 };
+static const size_t rest_bytes[REST] = {[THETA] = 8,
+                                        [SUMS] = 16,
+                                        [COUNT] = 8,
+                                        [POOL] = 8,
+                                        [TAKEN] = 8,
+                                        [TOTAL] = 8,
+                                        [AT] = 4 * KV * STRIDE,
+                                        [SLOT] = 4 * KV * STRIDE,
+                                        [KEPT] = 16 * KV,
+                                        [SEEN] = 8 * KV,
+                                        [READ] = 8 * READ_KINDS,
+                                        [SLOTS] = 8 * KV * CAP,
+                                        [BY_K] = 4 * KV * STRIDE * DIM,
+                                        [BY_V] = 4 * KV * STRIDE * DIM,
+                                        [MASS] = 4 * HEADS * RING_OF,
+                                        [REP] = 4 * BLOCKS * HEADS * DIM,
+                                        [FAR_AT] = 16 + 4 * FAR,
+                                        [NO_FAR] = 16 + 4 * FAR};
 
 typedef struct {
     backend *be;
@@ -39,9 +78,22 @@ static buf take_room(backend *be, size_t bytes)
     return b;
 }
 
+/* Lists of kept rows, with scores that the steps make. */
+static kept_rows kept_of(const room *o)
+{
+    return (kept_rows){.at = o->rest[AT],
+                       .slot = o->rest[SLOT],
+                       .score = o->b[0][VOTES],
+                       .range = o->rest[KEPT],
+                       .seen = o->rest[SEEN],
+                       .read = o->rest[READ],
+                       .n_lists = KV,
+                       .stride = STRIDE};
+}
+
 static void room_open(room *o)
 {
-    const int64_t pool = 2 * BUDGET, bound[2] = {BUDGET / 2, 2 * BUDGET};
+    const int64_t pool = 2 * BUDGET;
     rng r = {91};
     o->be = open_cuda();
     for (int j = 0; j < JOBS; j++)
@@ -54,7 +106,8 @@ static void room_open(room *o)
         }
     for (int p = 0; p < REST; p++) o->rest[p] = take_room(o->be, rest_bytes[p]);
     o->be->ops->upload(o->be, o->rest[POOL], &pool, sizeof pool);
-    o->be->ops->upload(o->be, o->rest[BOUNDS], bound, sizeof bound);
+    const kept_rows kept = kept_of(o);
+    o->be->ops->evict->open(o->be, &kept);
 }
 
 static void room_close(room *o)
@@ -63,6 +116,44 @@ static void room_close(room *o)
         for (int p = 0; p < PARTS; p++) o->be->ops->free(o->be, o->b[j][p], bytes_of[p]);
     for (int p = 0; p < REST; p++) o->be->ops->free(o->be, o->rest[p], rest_bytes[p]);
     backend_close(o->be);
+}
+
+/* What is kept of a list: tokens [from, to) come, some go; then the rows that stay by rank. */
+static void run_kept(room *o, int64_t from, int64_t to)
+{
+    const evict_ops *op = o->be->ops->evict;
+    const kept_rows kept = kept_of(o);
+    const kv_rows rows = {.k = o->b[0][K], .v = o->b[0][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP},
+                  ranked = {.k = o->rest[BY_K], .v = o->rest[BY_V], .n_kv_heads = KV, .head_dim = DIM, .cap = STRIDE};
+    op->append(o->be, &kept, from, (size_t)(to - from), o->rest[SLOTS]);
+    op->combine(o->be, kept.score, o->b[0][RAW], STRIDE, HEADS, KV, STRIDE, COMBINE_SUM);
+    op->prune(o->be, &kept, to - 1, &(keep_rule){.band = 450, .budget = 60, .recent = 5, .by_count = true});
+    op->by_rank(o->be, &ranked, &rows, &kept, to - 1, o->b[0][Q], o->rest[READ]);
+}
+
+/* Memory blocks of the tokens up to `to`: masses of the band, blocks that are full now (at times none), far tokens. */
+static void run_blocks(room *o, int64_t from, int64_t to)
+{
+    const block_ops *op = o->be->ops->block;
+    int64_t band = to > BAND ? to - BAND : 0, block = from / SIZE;
+    const block_index x = {o->rest[REP], DT_F32, HEADS, KV, DIM, BLOCKS, SIZE, 2};
+    const kv_rows keys = {.k = o->b[0][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP};
+    const band_mass m = {o->rest[MASS], HEADS, RING_OF, o->rest[READ]};
+    far_list far = {.from = to / 2,
+                    .sinks = to / 20,
+                    .pending = to - 9,
+                    .end = to,
+                    .size = SIZE,
+                    .block = o->b[0][IDX],
+                    .chosen = o->b[0][RANGE],
+                    .idx = buf_at(o->rest[FAR_AT], 16),
+                    .range = o->rest[FAR_AT],
+                    .count = o->rest[TOTAL]};
+    op->fold(o->be, &m, o->b[1][RAW], STRIDE, band, to - band, from);
+    op->form(o->be, &x, &keys, &m, block, to / SIZE - block, block * SIZE);
+    op->list(o->be, &far);
+    far.chosen.p = NULL, far.idx = buf_at(o->rest[NO_FAR], 16), far.range = o->rest[NO_FAR];
+    op->list(o->be, &far);
 }
 
 /* Every op that takes what the host knows, on the tokens [from[j], to[j]) of each job, which are new; `at_once` jobs a
@@ -132,7 +223,8 @@ static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_o
         be->ops->fier->score(be, &score[1][j], at_once);
         be->ops->select->combine(be, &mean[j], at_once);
     }
-    const entropy_pool pool = {o->rest[THETA], o->rest[SUMS], o->rest[COUNT], o->rest[POOL], o->rest[BOUNDS], 2};
+    const entropy_pool pool = {
+        o->rest[THETA], o->rest[SUMS], o->rest[COUNT], o->rest[POOL], BUDGET / 2, 2 * BUDGET + to[0], 2};
     const item_scores scores = {o->b[0][MEAN], KV, STRIDE, whole[0].items};
     be->ops->block->take(be, &pool, 0, 0, &scores, 1, o->rest[TAKEN]);
     for (size_t j = 0; j < JOBS; j += at_once) {
@@ -141,6 +233,8 @@ static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_o
     }
     const bool chose[KV] = {to[0] % 2, true};
     be->ops->count_lists(be, o->rest[TOTAL], o->b[1][RANGE], KV, 1, chose);
+    run_blocks(o, from[0], to[0]);
+    run_kept(o, from[0], to[0]);
 }
 
 static bool same_rooms(const room *a, const room *b)

@@ -229,16 +229,14 @@ static void fold(op_run *x, const int64_t *p)
     size_t ring = (size_t)p[0];
     band_mass m = {
         .mass = op_out(x, 4 * HEADS * ring, NMSE, 1e-12), .n_heads = HEADS, .ring = ring, .read = op_read(x)};
-    buf sum = op_floats(x, HEADS * STRIDE), where = op_in(x, NULL, 24);
+    buf sum = op_floats(x, HEADS * STRIDE);
     for (int64_t t = 0; t < p[1]; t += 2) {
-        int64_t lo = t > 5 ? t - 5 : 0, at3[3] = {lo, t + 2 - lo, t};
-        x->be->ops->upload(x->be, where, at3, sizeof at3);
-        x->be->ops->block->fold(x->be, &m, p[2] && t == 6 ? (buf){NULL} : sum, STRIDE, where, (int64_t)ring);
+        int64_t lo = t > 5 ? t - 5 : 0;
+        x->be->ops->block->fold(x->be, &m, p[2] && t == 6 ? (buf){NULL} : sum, STRIDE, lo, t + 2 - lo, t);
     }
     band_mass clear = m;
     clear.mass = op_out(x, 4 * HEADS * ring, BITS, 0);
-    int64_t all[3] = {49, (int64_t)ring, 49};
-    x->be->ops->block->fold(x->be, &clear, (buf){NULL}, 0, op_in(x, all, sizeof all), (int64_t)ring);
+    x->be->ops->block->fold(x->be, &clear, (buf){NULL}, 0, 49, (int64_t)ring, 49);
 }
 
 /* Blocks of 4 with 2 representatives: of masses with ties and a NaN, worked by hand, and of equal ones. */
@@ -251,11 +249,10 @@ static void form(op_run *x, const int64_t *p)
     for (size_t i = 0; i < HEADS * RING; i++) ring[i] = 99;
     for (size_t i = 0; i < HEADS * N * SIZE; i++)
         ring[i / (N * SIZE) * RING + (9 + i % (N * SIZE)) % RING] = mass[i % (N * SIZE)];
-    int64_t where[3] = {1, N, 9}; /* positions 9..20 go round the ring */
     block_index b = {op_out(x, 4 * 5 * HEADS * D, UNIT, 1e-6), DT_F32, HEADS, 2, D, 5, SIZE, REPS};
     kv_rows rows = {.k = op_in(x, keys, 4 * 2 * CAP * D), .type = DT_F32, .n_kv_heads = 2, .head_dim = D, .cap = CAP};
     band_mass m = {.mass = op_in(x, ring, sizeof ring), .n_heads = HEADS, .ring = RING, .read = op_read(x)};
-    x->be->ops->block->form(x->be, &b, &rows, p[0] ? NULL : &m, op_in(x, where, sizeof where), N);
+    x->be->ops->block->form(x->be, &b, &rows, p[0] ? NULL : &m, 1, N, 9); /* positions 9..20 go round the ring */
     float *rep = op_see(x, b.rep, 4 * 5 * HEADS * D);
     for (size_t i = 0; i < N * HEADS * D; i++) {
         size_t block = i / (HEADS * D), h = i / D % HEADS, c = i % D;
@@ -273,8 +270,17 @@ static void far_lists(op_run *x, const int64_t *p)
     static const int64_t where[][4] = {{0, 3, 27, 29}, {12, 3, 27, 29}, {0, 3, 27, 27}, {0, 0, 0, 0}};
     static const int64_t chosen[][2] = {{1, 3}, {1, 3}, {1, 0}, {1, 0}}, n[] = {17, 9, 3, 0};
     static const int32_t block[] = {77, 0, 2, 5}, all[] = {0, 1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 23, 24, 25, 26, 27, 28};
-    far_list l = {op_in(x, where[p[0]], 32),       op_in(x, block, sizeof block),  op_in(x, chosen[p[0]], 16),   4,
-                  op_inout(x, NULL, 256, BITS, 0), op_inout(x, NULL, 16, BITS, 0), op_inout(x, NULL, 8, BITS, 0)};
+    const int64_t *w = where[p[0]];
+    far_list l = {.from = w[0],
+                  .sinks = w[1],
+                  .pending = w[2],
+                  .end = w[3],
+                  .size = 4,
+                  .block = op_in(x, block, sizeof block),
+                  .chosen = p[1] && n[p[0]] < 4 ? (buf){NULL} : op_in(x, chosen[p[0]], 16),
+                  .idx = op_inout(x, NULL, 256, BITS, 0),
+                  .range = op_inout(x, NULL, 16, BITS, 0),
+                  .count = op_inout(x, NULL, 8, BITS, 0)};
     x->be->ops->block->list(x->be, &l);
     op_same(x, l.idx, op_in(x, all + (p[0] == 1 ? 8 : 0), sizeof all - (p[0] == 1 ? 32 : 0)), 4 * (size_t)n[p[0]],
             "tokens");
@@ -288,15 +294,15 @@ static void far_lists(op_run *x, const int64_t *p)
 static void take(op_run *x, const int64_t *p)
 {
     enum { LAYERS = 5 };
-    int64_t nominal = p[1], bound[2] = {p[2] ? nominal * 7 / 10 : 0, p[2] == 1 ? 2 * nominal : 1 << 20}, items = p[0],
-            first = p[4] ? items / 3 : 0;
+    int64_t nominal = p[1], items = p[0], first = p[4] ? items / 3 : 0;
     size_t lists = (size_t)p[3];
-    entropy_pool e = {op_inout(x, NULL, 4 * 2 * LAYERS, UNIT, 2e-6),
-                      op_inout(x, NULL, 8 * LAYERS, IN, 0),
-                      op_inout(x, NULL, 8, BITS, 0),
-                      op_i64(x, 0),
-                      op_in(x, bound, sizeof bound),
-                      LAYERS};
+    entropy_pool e = {.theta = op_inout(x, NULL, 4 * 2 * LAYERS, UNIT, 2e-6),
+                      .sum = op_inout(x, NULL, 8 * LAYERS, IN, 0),
+                      .count = op_inout(x, NULL, 8, BITS, 0),
+                      .pool = op_i64(x, 0),
+                      .least = p[2] ? nominal * 7 / 10 : 0,
+                      .most = p[2] == 1 ? 2 * nominal : 1 << 20,
+                      .n_layers = LAYERS};
     double mean[LAYERS] = {0};
     for (int64_t step = 0; step < 3; step++) {
         int64_t pool = LAYERS * nominal;
@@ -310,13 +316,13 @@ static void take(op_run *x, const int64_t *p)
             buf k = op_inout(x, NULL, 8, IN, 0);
             x->be->ops->block->take(x->be, &e, 0, l, &s, 1, k);
             theta = op_see(x, e.theta, 4 * LAYERS);
-            int64_t *got = op_see(x, k, 8), reserve = bound[0] * (int64_t)(LAYERS - 1 - l);
+            int64_t *got = op_see(x, k, 8), reserve = e.least * (int64_t)(LAYERS - 1 - l);
             double later = 0, share = 1.0 / (double)(LAYERS - l);
             for (size_t i = l + 1; i < LAYERS && step; i++) later += mean[i] / (double)step;
             if (step && (double)theta[l] + later > 0) share = (double)theta[l] / ((double)theta[l] + later);
             double exact = share * (double)pool + 0.5;
             int64_t want = (int64_t)floor(exact);
-            want = want < bound[0] ? bound[0] : want > bound[1] ? bound[1] : want;
+            want = want < e.least ? e.least : want > e.most ? e.most : want;
             want = want > pool - reserve ? pool - reserve : want;
             want = want > items - first ? items - first : want < 0 ? 0 : want;
             bool border = fabs(exact - rint(exact)) < 1e-4;
@@ -375,7 +381,7 @@ static const op_test tests[] = {
       OP_BOOL}},
     {"block: masses", fold, 6, 2, 3, {OP_P(11, 17), OP_P(8, 30, 60), OP_BOOL}},
     {"block: representatives", form, 2, 1, 1, {OP_BOOL}},
-    {"block: lists", far_lists, 4, 1, 3, {OP_P(0, 1, 2, 3)}},
+    {"block: lists", far_lists, 8, 1, 3, {OP_P(0, 1, 2, 3), OP_BOOL}},
     {"block: budgets from entropies",
      take,
      120,

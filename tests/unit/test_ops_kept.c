@@ -309,24 +309,28 @@ static int64_t naive_prune(const lists *l, int i, int64_t pos, const keep_rule *
 static void prune(op_run *x, const int64_t *p)
 {
     static lists old, now;
-    int64_t pos[STRIDE], n = op_int(x, 0, STRIDE);
+    int64_t n = op_int(x, 0, STRIDE), last = 0;
     kept_rows k = kept_of(x, p[1]);
     const evict_ops *o = x->be->ops->evict;
-    for (int64_t i = 0; i < n; i++) pos[i] = (i ? pos[i - 1] : 0) + op_int(x, 1, 3);
     if (!p[1]) o->open(x->be, &k);
-    o->append(x->be, &k, op_in(x, pos, sizeof pos), (size_t)n,
-              p[1] ? (buf){NULL} : op_out(x, sizeof(int64_t[STRIDE][LISTS]), BITS, 0));
+    o->append(x->be, &k, 5, (size_t)n, p[1] ? (buf){NULL} : op_out(x, sizeof(int64_t[STRIDE][LISTS]), BITS, 0));
     keep_rule r = {
         .band = p[2] ? op_int(x, 1, 100) : 0, .by_count = p[3], .budget = p[4] ? n - 1 : op_int(x, 0, n + 1)};
     if (p[4] == 2) r.budget = INT64_MAX;
     if (r.budget < 0) r.budget = 0;
     r.recent = p[4] == 2 ? 3 : op_int(x, 0, r.budget);
     see_lists(x, &old, &k);
-    for (int i = 0; i < LISTS; i++)
-        for (int64_t e = 0; e < n; e++) old.score[i][e] = random_score(x, (int)p[0]);
+    for (int64_t e = 0; e < n; e++) { /* with gaps */
+        last += op_int(x, 1, 3);
+        for (int i = 0; i < LISTS; i++) {
+            op_note(x, old.at[i][e] == 5 + e, "list %d entry %d at %d", i, (int)e, old.at[i][e]);
+            old.at[i][e] = (int32_t)last;
+            old.score[i][e] = random_score(x, (int)p[0]);
+        }
+    }
+    x->be->ops->upload(x->be, k.at, old.at, sizeof old.at);
     x->be->ops->upload(x->be, k.score, old.score, sizeof old.score);
-    int64_t last = n ? pos[n - 1] : 0;
-    o->prune(x->be, &k, op_i64(x, last), &r);
+    o->prune(x->be, &k, last, &r);
     see_lists(x, &now, &k);
     for (int i = 0; i < LISTS; i++) {
         int64_t keep[STRIDE], seen, n_keep = naive_prune(&old, i, last, &r, keep, &seen);
@@ -349,8 +353,8 @@ static void compact(op_run *x, const int64_t *p)
     kept_rows kept = kept_of(x, false);
     size_t bytes = sizeof(float[LISTS][STRIDE][DIM]);
     kv_rows rows = {op_in(x, NULL, bytes), op_in(x, NULL, bytes), DT_F32, LISTS, DIM, STRIDE, {0}, NULL, NULL};
-    buf slots = op_in(x, NULL, sizeof(int64_t[STRIDE][LISTS])), at = op_in(x, NULL, sizeof(int64_t[STRIDE])),
-        fresh = op_in(x, NULL, sizeof(float[STRIDE][LISTS][DIM])), last = op_i64(x, 0);
+    buf slots = op_in(x, NULL, sizeof(int64_t[STRIDE][LISTS])),
+        fresh = op_in(x, NULL, sizeof(float[STRIDE][LISTS][DIM]));
     const backend_ops *o = x->be->ops;
     int64_t next = 0;
     kept.n_lists = p[0] ? 1 : LISTS;
@@ -358,21 +362,17 @@ static void compact(op_run *x, const int64_t *p)
     for (int turn = 0; turn < 12; turn++) {
         size_t n = turn % 3 ? 1 : (size_t)op_int(x, 1, STRIDE - LIMIT);
         float f[STRIDE][LISTS][DIM];
-        int64_t pos[STRIDE];
-        for (size_t i = 0; i < n; i++) {
-            pos[i] = next++;
-            for (int h = 0; h < LISTS; h++) f[i][h][0] = (float)pos[i], f[i][h][1] = (float)h;
-        }
-        o->upload(x->be, at, pos, 8 * n);
+        for (size_t i = 0; i < n; i++)
+            for (int h = 0; h < LISTS; h++) f[i][h][0] = (float)(next + (int64_t)i), f[i][h][1] = (float)h;
         o->upload(x->be, fresh, f, n * sizeof *f);
-        o->upload(x->be, last, &pos[n - 1], 8);
-        o->evict->append(x->be, &kept, at, n, slots);
+        o->evict->append(x->be, &kept, next, n, slots);
+        next += (int64_t)n;
         o->kv_write(x->be, &(kv_write_job){&rows, 0, slots, kept.n_lists, fresh, fresh, n}, 1);
         see_lists(x, &l, &kept);
         for (size_t i = 0; i < kept.n_lists; i++)
             for (int64_t e = 0; e < l.range[i][1]; e++) l.score[i][e] = rng_float(&x->r);
         o->upload(x->be, kept.score, l.score, sizeof l.score);
-        o->evict->prune(x->be, &kept, last, &(keep_rule){.budget = LIMIT - 1, .recent = 2});
+        o->evict->prune(x->be, &kept, next - 1, &(keep_rule){.budget = LIMIT - 1, .recent = 2});
         o->evict->compact(x->be, &rows, &kept, LIMIT);
         see_lists(x, &l, &kept);
         float(*k)[STRIDE][DIM] = op_see(x, rows.k, bytes), (*v)[STRIDE][DIM] = op_see(x, rows.v, bytes);
@@ -420,7 +420,7 @@ static void by_rank(op_run *x, const int64_t *p)
                    .n_kv_heads = LISTS,
                    .head_dim = dim,
                    .cap = STRIDE};
-    x->be->ops->evict->by_rank(x->be, &out, &r, &k, op_i64(x, 3 * CAP), op_floats(x, dim / 2), op_read(x));
+    x->be->ops->evict->by_rank(x->be, &out, &r, &k, 3 * CAP, op_floats(x, dim / 2), op_read(x));
 }
 
 #define DIMS    OP_P(2, 6, 8, 10, 18, 32, 34, 64, 80, 96, 128, 256)

@@ -583,7 +583,7 @@ static void blocks_case(backend *be, const char *c, group *g)
     rows.k = at(keys), rows.type = DT_F32;
     block_index x = {at(rep), DT_F32, heads, rows.n_kv_heads, dim, n, size, size < 4 ? size : 4};
     band_mass mass = {.mass = at(floats("blocks.%s.mass", c)), .n_heads = heads, .ring = n * size};
-    be->ops->block->form(be, &x, &rows, &mass, I64(0, (int64_t)n, 0), (int64_t)n);
+    be->ops->block->form(be, &x, &rows, &mass, 0, (int64_t)n, 0);
     group_note(g, near(rep, floats("blocks.%s.reps", c), n * heads * dim, TOL), "%s: representatives", c);
     int32_t *each = hold(4 * n), *got = hold(4 * n);
     for (size_t i = 0; i < n; i++) each[i] = (int32_t)i;
@@ -627,8 +627,7 @@ static void pool_case(backend *be, const char *c, group *g)
     int64_t nominal = ints("pool.%s.nominal", c)[0], *pool = hold(8), *k = hold(8);
     int32_t *want = ints("pool.%s.blocks", c);
     float *score = floats_of(t), *theta = hold(4 * layers), *entropy = floats("pool.%s.theta", c);
-    entropy_pool p = {at(theta), at(hold(8 * layers)), at(hold(8)), at(pool), I64(7 * nominal / 10, 2 * nominal),
-                      layers};
+    entropy_pool p = {at(theta), at(hold(8 * layers)), at(hold(8)), at(pool), 7 * nominal / 10, 2 * nominal, layers};
     for (size_t s = 0; s < steps; s++) {
         *pool = nominal * (int64_t)layers;
         for (size_t l = 0; l < layers; l++) {

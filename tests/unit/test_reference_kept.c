@@ -284,7 +284,7 @@ static void replay_step(backend *be, replay *r, size_t i, size_t m, size_t from,
 {
     int64_t *pos = hold(8 * m);
     for (size_t k = 0; k < m; k++) pos[k] = (int64_t)(i + k);
-    be->ops->evict->append(be, &r->l, at(pos), m, (buf){NULL});
+    be->ops->evict->append(be, &r->l, (int64_t)i, m, (buf){NULL});
     attn_job j = r->j;
     size_t row = r->heads * j.rows.head_dim;
     j.q = at(r->q + from * row), j.n_tok = i + m - from, j.qpos = at(pos + (from - i));
@@ -298,7 +298,7 @@ static void replay_prune(backend *be, replay *r, size_t last, const keep_rule *r
 {
     size_t bytes = 4 * r->l.n_lists * r->l.stride;
     int32_t *before = memcpy(hold(bytes), r->l.at.p, bytes);
-    be->ops->evict->prune(be, &r->l, I64((int64_t)last), rule);
+    be->ops->evict->prune(be, &r->l, (int64_t)last, rule);
     for (size_t l = 0, n; l < r->l.n_lists; l++) {
         const int32_t *x = list_at(&r->l, l, &n);
         size_t k = 0;
@@ -412,7 +412,7 @@ static void snapkv_run(backend *be, const char *pooled, group *g)
         sum = one;
     }
     kept_rows l = lists_of(lists, n);
-    be->ops->evict->append(be, &l, iota(n), n, (buf){NULL});
+    be->ops->evict->append(be, &l, 0, n, (buf){NULL});
     float *votes = floats("%s.%s.votes", c, mode), *want = floats("%s.pooled", prefix);
     bool good = true;
     for (size_t i = 0; i < lists; i++) good &= near(sum + i * n, votes + i * (n - w), n - w, TOL);
@@ -422,7 +422,7 @@ static void snapkv_run(backend *be, const char *pooled, group *g)
     for (size_t i = 0; i < lists; i++) good &= near((float *)(void *)l.score.p + i * n, want + i * (n - w), n - w, TOL);
     group_note(g, good, "%s: pooled", prefix);
     keep_rule rule = {.budget = capacity, .recent = (int64_t)w};
-    be->ops->evict->prune(be, &l, I64((int64_t)n - 1), &rule);
+    be->ops->evict->prune(be, &l, (int64_t)n - 1, &rule);
     group_note(g, lists_are(&l, tensor("%s", pooled)), "%s: kept", pooled);
 }
 
