@@ -62,14 +62,8 @@ static void blocks_declare(attn_decl *d)
     const block_sizes n = blocks_sizes(d->spec, d->shape, d->lim);
     size_t head = (size_t)d->shape->head_dim, heads = (size_t)d->shape->n_heads, f = sizeof(float);
     size_t kv = (size_t)d->shape->n_kv_heads * head * f, pos = sizeof(int64_t);
-    decl_mem(d, (mem_decl){.name = "representatives",
-                           .kind = MEM_INDEX,
-                           .each_layer = true,
-                           .at = AT(rep),
-                           .regions = 1,
-                           .item = n.dim * dtype_size(d->spec->kv.type),
-                           .cap = (int64_t)n.blocks,
-                           .used = blocks_after(&r, d->n)});
+    decl_regions(d, MEM_INDEX, AT(rep), "representatives", 1, n.dim * dtype_size(d->spec->kv.type), (int64_t)n.blocks,
+                 blocks_after(&r, d->n));
     decl_layers(d, MEM_INDEX, AT(mass), "masses", heads * n.ring * f);
     const struct {
         size_t at, bytes;

@@ -12,12 +12,9 @@ static int64_t pages_of(int64_t page, int64_t n)
 
 void bounds_declare(attn_decl *d, size_t at, const char *name, int64_t page)
 {
-    mem_decl m = {.name = name, .kind = MEM_INDEX, .each_layer = true, .at = at + offsetof(page_bounds, bound)};
-    m.regions = (size_t)d->shape->n_kv_heads;
-    m.item = 2 * (size_t)d->shape->head_dim * dtype_size(d->spec->kv.type);
-    m.cap = pages_of(page, d->lim->n_tokens);
-    m.used = pages_of(page, d->n);
-    decl_mem(d, m);
+    size_t key = (size_t)d->shape->head_dim * dtype_size(d->spec->kv.type);
+    decl_regions(d, MEM_INDEX, at + offsetof(page_bounds, bound), name, (size_t)d->shape->n_kv_heads, 2 * key,
+                 pages_of(page, d->lim->n_tokens), pages_of(page, d->n));
     decl_bytes(d, MEM_HOST, at + offsetof(page_bounds, index), name, (size_t)d->shape->n_layers * sizeof(quest_index));
 }
 

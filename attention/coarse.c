@@ -78,13 +78,6 @@ static void score_spans(coarse *const *c, const attn_view *v, score_job *jobs, s
     o->select->combine(v->be, combine, n);
 }
 
-/* The candidates [lo, hi) of items, as spans. */
-static item_range spans_in(const coarse *c, item_range items)
-{
-    int64_t first = items.lo / c->per, end = items.hi > items.lo ? (items.hi - 1) / c->per + 1 : first;
-    return (item_range){end, first, end};
-}
-
 static choose_job choice_of(const coarse *c, item_range spans, int64_t kept, buf score)
 {
     bool ends = kept > 2; /* that leaves a choice */
@@ -110,12 +103,13 @@ void coarse_choose(coarse *const *c, const attn_view *v, int layer, score_job *j
     choose_job choose[ATTN_TOGETHER];
     size_t n_scored = 0;
     for (size_t i = 0; i < n; i++) {
-        item_range spans = spans_in(c[i], jobs[i].items);
-        int64_t kept = min64(spans.hi - spans.lo, c[i]->rule.keep);
+        int64_t lo = jobs[i].items.lo, hi = jobs[i].items.hi, first = lo / c[i]->per;
+        int64_t end = hi > lo ? (hi - 1) / c[i]->per + 1 : first, kept = min64(end - first, c[i]->rule.keep);
+        item_range spans = {end, first, end};
         choose[i] = choice_of(c[i], spans, kept, combined(c[i], &jobs[i]));
         columns[i] = (item_range){.hi = kept * c[i]->per};
         jobs[i].spans = &c[i]->spans;
-        if (kept == spans.hi - spans.lo) continue; /* all, whatever their scores */
+        if (kept == end - first) continue; /* all, whatever their scores */
         score[n_scored] = (score_job){.index = &c[i]->bounds.index[layer],
                                       .q = jobs[i].q,
                                       .n_heads = jobs[i].n_heads,

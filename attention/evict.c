@@ -79,22 +79,9 @@ static bool evicted(int64_t entries, int64_t n)
 #define AT(member) offsetof(evict_ctx, member)
 
 /* A part of each entry of each layer's lists. */
-static void decl_column(attn_decl *d, size_t at, const char *name, int64_t cap, bool whole)
+static void decl_column(attn_decl *d, size_t at, const char *name, int64_t cap)
 {
-    decl_mem(d, (mem_decl){.name = name,
-                           .kind = MEM_STATE,
-                           .each_layer = true,
-                           .at = at,
-                           .regions = d->lists,
-                           .item = sizeof(int32_t),
-                           .cap = cap,
-                           .used = min64(d->entries, cap),
-                           .whole = whole});
-}
-
-void evict_decl_scratch(attn_decl *d, size_t at, const char *name, size_t row, int64_t n)
-{
-    decl_mem(d, (mem_decl){.name = name, .kind = MEM_SCRATCH, .at = at, .regions = 1, .item = row, .cap = n});
+    decl_regions(d, MEM_STATE, at, name, d->lists, sizeof(int32_t), cap, min64(d->entries, cap));
 }
 
 static void evict_declare(attn_decl *d)
@@ -112,16 +99,17 @@ static void evict_declare(attn_decl *d)
     decl_bytes(d, MEM_SCRATCH, AT(seen), "lists of kept tokens", n * lists * i64);
     decl_bytes(d, MEM_HOST, AT(counts), "lists of kept tokens", n * lists * 2 * i64);
     decl_bytes(d, MEM_HOST, AT(kept), "lists of kept tokens", n * sizeof(kept_rows));
-    decl_column(d, AT(at), "positions", stride, false);
-    if (!coded) decl_column(d, AT(slot), "slots", stride, evicted(d->entries, d->n)); /* a permutation of all */
-    if (r.sums) decl_column(d, AT(sum), "sums", stride, false);
-    if (!r.sums) evict_decl_scratch(d, AT(score), "scores", lists * f32, stride);
-    if (!r.once) evict_decl_scratch(d, AT(logits), "logits", heads * f32, stride);
-    evict_decl_scratch(d, AT(slots), "new slots", lists * i64, chunk);
-    if (r.by_rank) evict_decl_scratch(d, AT(ranked.k), "K rows by rank", lists * dim * f32, stride);
-    if (r.by_rank) evict_decl_scratch(d, AT(ranked.v), "V rows by rank", lists * dim * f32, stride);
-    if (each) evict_decl_scratch(d, AT(k), "K rows of all heads", heads * dim * f32, chunk);
-    if (each) evict_decl_scratch(d, AT(v), "V rows of all heads", heads * dim * f32, chunk);
+    decl_column(d, AT(at), "positions", stride);
+    if (!coded) decl_column(d, AT(slot), "slots", stride);
+    if (!coded) d->mem[d->n_mem - 1].whole = evicted(d->entries, d->n); /* a permutation of all */
+    if (r.sums) decl_column(d, AT(sum), "sums", stride);
+    if (!r.sums) decl_scratch(d, AT(score), "scores", lists * f32, stride);
+    if (!r.once) decl_scratch(d, AT(logits), "logits", heads * f32, stride);
+    decl_scratch(d, AT(slots), "new slots", lists * i64, chunk);
+    if (r.by_rank) decl_scratch(d, AT(ranked.k), "K rows by rank", lists * dim * f32, stride);
+    if (r.by_rank) decl_scratch(d, AT(ranked.v), "V rows by rank", lists * dim * f32, stride);
+    if (each) decl_scratch(d, AT(k), "K rows of all heads", heads * dim * f32, chunk);
+    if (each) decl_scratch(d, AT(v), "V rows of all heads", heads * dim * f32, chunk);
 }
 
 /* Entries of all lists: the first n positions. */
@@ -299,25 +287,12 @@ static void evict_select(const attn_turn *t, size_t n, int layer)
 attn_job evict_job(const attn_view *v, int layer, bool listed, size_t n_tok, buf q, buf lse, buf qpos)
 {
     attn_seg s = kept_seg(v, layer, listed, true);
-    return (attn_job){.q = q,
-                      .lse = lse,
-                      .n_tok = n_tok,
-                      .n_heads = (size_t)v->shape->n_heads,
-                      .rows = *s.rows,
-                      .range = s.range,
-                      .idx = s.idx,
-                      .n_lists = s.n_lists,
-                      .idx_stride = s.idx_stride,
-                      .n_max = s.n_max,
-                      .qpos = qpos,
-                      .masked = s.masked,
-                      .at = s.at,
-                      .band = s.band,
-                      .scale = v->shape->scale,
-                      .read = v->read,
-                      .copied = s.copied,
-                      .scores = s.scores,
-                      .score_stride = s.score_stride};
+    attn_job j = attn_seg_job(v, &s);
+    j.q = q;
+    j.lse = lse;
+    j.n_tok = n_tok;
+    j.qpos = qpos;
+    return j;
 }
 
 void evict_add_ranks(const attn_view *v, buf score)

@@ -75,8 +75,6 @@ typedef struct {
 
 /* attn_method.check, or a part of it: refuses a gqa that has no meaning for weights, and a budget below the least. */
 status evict_check(const attn_spec *s, const attn_shape *shape, err *e);
-/* For `declare`: scratch of n rows of `row` bytes. */
-void evict_decl_scratch(attn_decl *d, size_t at, const char *name, size_t row, int64_t n);
 /* The family's hook; of a method that has its own it is the first part. */
 void evict_begin(attn_view *v, const attn_part *p);
 /* What a layer keeps as a job of queries q at positions qpos with their lse. listed: through its lists, as a vote must;

@@ -84,14 +84,11 @@ static void fier_declare(attn_decl *d)
     size_t dim = (size_t)d->shape->head_dim, kv = (size_t)d->shape->n_kv_heads,
            row = dim * dtype_size(d->spec->kv.type);
     int64_t g = d->spec->value[P_G], cap = d->lim->n_tokens, n = d->n;
-    mem_decl m = {.kind = MEM_INDEX, .each_layer = true, .regions = kv};
-    m.name = "bits", m.at = AT(bits), m.item = fier_words(dim) * 32 * sizeof(uint32_t);
-    m.cap = (cap + 31) / 32, m.used = (n + 31) / 32;
-    decl_mem(d, m);
-    m.name = "levels", m.at = AT(levels), m.item = 2 * row, m.cap = (cap + g - 1) / g, m.used = (n + g - 1) / g;
-    decl_mem(d, m);
-    m.name = "newest keys", m.at = AT(ring), m.item = (size_t)g * row, m.cap = 1, m.used = n > 0, m.whole = true;
-    decl_mem(d, m);
+    decl_regions(d, MEM_INDEX, AT(bits), "bits", kv, fier_words(dim) * 32 * sizeof(uint32_t), (cap + 31) / 32,
+                 (n + 31) / 32);
+    decl_regions(d, MEM_INDEX, AT(levels), "levels", kv, 2 * row, (cap + g - 1) / g, (n + g - 1) / g);
+    decl_regions(d, MEM_INDEX, AT(ring), "newest keys", kv, (size_t)g * row, 1, n > 0);
+    d->mem[d->n_mem - 1].whole = true;
     decl_bytes(d, MEM_HOST, AT(index), "fier", (size_t)d->shape->n_layers * sizeof(fier_index));
 }
 
@@ -113,20 +110,17 @@ static void fier_reset(attn_view *v)
                                    .products = (fier_products)attn_get(v, P_SCORE)};
 }
 
-static const void *fier_index_of(const attn_view *v, int layer)
-{
-    return &((const fier_ctx *)v->own)->index[layer];
-}
-
 const attn_method attn_fier = {
     .name = "fier",
     .summary = "FIER: tokens by one-bit keys",
     .source = "FIER v2 (EMNLP 2025), section 3.3 and Alg. 1; no public code; doc/methods.md 7",
     .params = params,
     .family = &attn_retrieve,
-    .kind =
-        &(const retrieve_kind){
-            .votes = true, .range = fier_range, .ops = offsetof(backend_ops, fier), .index = fier_index_of},
+    .kind = &(const retrieve_kind){.votes = true,
+                                   .range = fier_range,
+                                   .ops = offsetof(backend_ops, fier),
+                                   .index = offsetof(fier_ctx, index),
+                                   .index_size = sizeof(fier_index)},
     .size = sizeof(fier_ctx),
     .uses = USES_FIER,
     .has_budget = true,

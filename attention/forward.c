@@ -224,10 +224,26 @@ typedef struct {
     size_t first, n;
 } sel_run;
 
-/* The counters of the sequence whose rows selection i reads. */
-static buf read_of(const layer_run *r, size_t i)
+attn_job attn_seg_job(const attn_view *v, const attn_seg *g)
 {
-    return view_of(r->step->seq[i], r->layer)->read;
+    return (attn_job){.n_heads = (size_t)v->shape->n_heads,
+                      .rows = *g->rows,
+                      .range = g->range,
+                      .first = g->first,
+                      .idx = g->idx,
+                      .n_lists = g->n_lists,
+                      .idx_stride = g->idx_stride,
+                      .n_max = g->n_max,
+                      .qpos = g->qpos,
+                      .masked = g->masked,
+                      .kpos = g->kpos,
+                      .at = g->at,
+                      .band = g->band,
+                      .scale = v->shape->scale,
+                      .read = v->read,
+                      .copied = g->copied,
+                      .scores = g->scores,
+                      .score_stride = g->score_stride};
 }
 
 /* Attention of a group over its segments with index s, into dst (rows of the group; lse likewise). */
@@ -237,31 +253,14 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
     for (size_t i = 0; i < run.n; i++) {
         const attn_seg *g = &w->sels[run.first + i].seg[s];
         size_t row = (run.first + i) * r->n_tok, to = i * r->n_tok;
-        w->jobs[i] = (attn_job){
-            .q = buf_at(g->table.p ? w->q[s + 1] : w->q[0], row * q_bytes(sh)),
-            .out = buf_at(dst, to * q_bytes(sh)),
-            .lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse,
-            .n_tok = r->n_tok,
-            .n_heads = (size_t)sh->n_heads,
-            .rows = *g->rows,
-            .range = g->range,
-            .first = g->first,
-            .idx = g->idx,
-            .n_lists = g->n_lists,
-            .idx_stride = g->idx_stride,
-            .n_max = g->n_max,
-            .qpos = g->qpos.p ? g->qpos : buf_at(r->step->pos, (r->row + row) * sizeof(int64_t)),
-            .masked = g->masked,
-            .kpos = g->kpos,
-            .at = g->at,
-            .band = g->band,
-            .scale = sh->scale,
-            .read = read_of(r, run.first + i),
-            .copied = g->copied,
-            .scores = g->scores,
-            .score_stride = g->score_stride,
-            .rounded = r->step->flags & ATTN_ROUNDED,
-        };
+        attn_job *j = &w->jobs[i];
+        *j = attn_seg_job(view_of(r->step->seq[run.first + i], r->layer), g);
+        j->q = buf_at(g->table.p ? w->q[s + 1] : w->q[0], row * q_bytes(sh));
+        j->out = buf_at(dst, to * q_bytes(sh));
+        j->lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse;
+        j->n_tok = r->n_tok;
+        j->rounded = r->step->flags & ATTN_ROUNDED;
+        if (!j->qpos.p) j->qpos = buf_at(r->step->pos, (r->row + row) * sizeof(int64_t));
     }
     row_place_before_read(w->be, w->jobs, run.n, !(r->step->flags & ATTN_PROMPT));
     if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);

@@ -22,11 +22,20 @@ void decl_bytes(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t
     decl_mem(d, (mem_decl){.name = name, .kind = kind, .at = at, .regions = 1, .item = bytes, .cap = 1, .used = 1});
 }
 
+void decl_scratch(attn_decl *d, size_t at, const char *name, size_t item, int64_t n)
+{
+    decl_mem(d, (mem_decl){.name = name, .kind = MEM_SCRATCH, .at = at, .regions = 1, .item = item, .cap = n});
+}
+
 void decl_layers(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes)
 {
-    mem_decl m = {.name = name, .kind = kind, .each_layer = true, .at = at, .regions = 1, .item = bytes, .cap = 1};
-    m.used = 1;
-    decl_mem(d, m);
+    decl_regions(d, kind, at, name, 1, bytes, 1, 1);
+}
+
+void decl_regions(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t regions, size_t item, int64_t cap,
+                  int64_t used)
+{
+    decl_mem(d, (mem_decl){name, kind, true, at, regions, item, cap, used, false});
 }
 
 void share_declare(attn_decl *d, const attn_method *m, const attn_spec *s, const attn_shape *shape,

@@ -70,6 +70,11 @@ typedef struct {
 void decl_bytes(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes);
 /* The same for each layer. */
 void decl_layers(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes);
+/* Adds scratch for n items. */
+void decl_scratch(attn_decl *d, size_t at, const char *name, size_t item, int64_t n);
+/* Adds, for each layer, regions that grow with the tokens. */
+void decl_regions(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t regions, size_t item, int64_t cap,
+                  int64_t used);
 /* Adds any buffer. */
 void decl_mem(attn_decl *d, mem_decl m);
 
@@ -179,6 +184,9 @@ typedef struct {
 /* Most sequences of one call of append and select. Their views are alike: the same method, parameters and sizes, so
  * that their work goes to the backend as lists of jobs. */
 enum { ATTN_TOGETHER = 16 };
+
+/* Attention over a segment, but for the queries, and their positions if the segment has none, and the results. */
+attn_job attn_seg_job(const attn_view *v, const attn_seg *g);
 
 /* The best of what the ops before it scored. v: any of the sequences. */
 void attn_choose(const attn_view *v, const choose_job *jobs, size_t n);

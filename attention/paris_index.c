@@ -22,19 +22,6 @@ static size_t tables(const attn_shape *sh)
 
 #define AT(member) (at + offsetof(paris_search, member))
 
-/* What grows with the tokens: `item` bytes a token and kv head. */
-static void declare_codes(attn_decl *d, size_t at, const char *name, size_t item)
-{
-    decl_mem(d, (mem_decl){.name = name,
-                           .kind = MEM_INDEX,
-                           .each_layer = true,
-                           .at = at,
-                           .regions = (size_t)d->shape->n_kv_heads,
-                           .item = item,
-                           .cap = d->lim->n_tokens,
-                           .used = d->n});
-}
-
 void paris_declare(attn_decl *d, size_t at, const paris_options *o)
 {
     const attn_shape *sh = d->shape;
@@ -57,18 +44,13 @@ void paris_declare(attn_decl *d, size_t at, const paris_options *o)
         {AT(idx), kv * sizeof(int32_t), min64(o->k, n)},
         {AT(lists), 2 * sizeof(int64_t), sh->n_kv_heads},
     };
-    declare_codes(d, AT(id), "ids", nb);
-    declare_codes(d, AT(code), "codes", nb * PARIS_CODE);
+    decl_regions(d, MEM_INDEX, AT(id), "ids", kv, nb, n, d->n);
+    decl_regions(d, MEM_INDEX, AT(code), "codes", kv, nb * PARIS_CODE, n, d->n);
     decl_layers(d, MEM_STATE, AT(count), "bucket counts", tables(sh) * PARIS_PATTERNS * sizeof(int32_t));
     decl_layers(d, MEM_STATE, AT(counted), "tokens counted", 2 * sizeof(int64_t));
     if (o->center) decl_layers(d, MEM_STATE, AT(mean), "mean of keys", kv * head * f);
     for (size_t i = 0; i < sizeof work / sizeof *work; i++)
-        decl_mem(d, (mem_decl){.name = "ParisKV's work space",
-                               .kind = MEM_SCRATCH,
-                               .at = work[i].at,
-                               .regions = 1,
-                               .item = work[i].item,
-                               .cap = work[i].n});
+        decl_scratch(d, work[i].at, "ParisKV's work space", work[i].item, work[i].n);
     decl_bytes(d, MEM_HOST, AT(ranges), "ParisKV's work space", layers * sizeof(paris_ranges));
     d->choose_lists = kv;
     d->choose_items = n;

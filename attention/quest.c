@@ -86,20 +86,17 @@ static void quest_reset(attn_view *v)
     }
 }
 
-static const void *quest_index_of(const attn_view *v, int layer)
-{
-    return &((const quest_ctx *)v->own)->bounds.index[layer];
-}
-
 const attn_method attn_quest = {
     .name = "quest",
     .summary = "Quest: pages of tokens by bounds of their keys",
     .source = "Tang et al. 2024 (arXiv 2406.10774), Alg. 1; quest kernels decode_page.cuh; doc/methods.md 6",
     .params = params,
     .family = &attn_retrieve,
-    .kind =
-        &(const retrieve_kind){
-            .granule = "page", .range = quest_range, .ops = offsetof(backend_ops, quest), .index = quest_index_of},
+    .kind = &(const retrieve_kind){.granule = "page",
+                                   .range = quest_range,
+                                   .ops = offsetof(backend_ops, quest),
+                                   .index = offsetof(quest_ctx, bounds.index),
+                                   .index_size = sizeof(quest_index)},
     .size = sizeof(quest_ctx),
     .uses = USES_QUEST,
     .has_budget = true,

@@ -4,6 +4,7 @@
 #include "attention/retrieve.h"
 
 #include <stddef.h>
+#include <string.h>
 
 static const retrieve_kind *kind_of(const attn_spec *s)
 {
@@ -25,6 +26,13 @@ static const char *retrieve_alone(const attn_spec *s)
 static const index_ops *ops_of(const attn_view *v)
 {
     return *(const index_ops *const *)(const void *)((const char *)v->be->ops + kind_of(v->spec)->ops);
+}
+
+static const void *index_of(const attn_view *v, int layer)
+{
+    const char *first;
+    memcpy(&first, (const char *)v->own + kind_of(v->spec)->index, sizeof first);
+    return first + (size_t)layer * kind_of(v->spec)->index_size;
 }
 
 retrieve_range retrieve_items(const attn_spec *s, int64_t first, int64_t n, int64_t tail, int64_t budget)
@@ -164,7 +172,7 @@ static void retrieve_append(const attn_turn *t, size_t n, int layer)
     if (r->kind->slots) return;
     for (size_t i = 0; i < n; i++) {
         const attn_turn *x = &t[i];
-        index[i] = (index_add_job){r->kind->index(x->v, layer), x->p.first, x->k, x->p.n_tok};
+        index[i] = (index_add_job){index_of(x->v, layer), x->p.first, x->k, x->p.n_tok};
         bounds[i] = index[i];
         if (r->coarse.rule.tokens) bounds[i].index = &retrieve_of(x->v)->coarse.bounds.index[layer];
     }
@@ -179,7 +187,7 @@ static score_job score_of(const attn_turn *t, int layer)
     const retrieve *r = retrieve_of(v);
     const attn_shape *sh = v->shape;
     size_t kv = (size_t)sh->n_kv_heads;
-    score_job j = {.index = r->kind->index(v, layer),
+    score_job j = {.index = index_of(v, layer),
                    .q = t->q,
                    .n_heads = (size_t)sh->n_heads,
                    .score = r->score,
@@ -321,7 +329,7 @@ static const char *retrieve_rewind(attn_view *v, int64_t n)
         const kv_rows *rows = kv_store_rows(v->store, l);
         if (!v->layers[l]) continue;
         kv_need(v->be, rows, from, n);
-        ops_of(v)->redo(v->be, r->kind->index(v, l), rows, n);
+        ops_of(v)->redo(v->be, index_of(v, l), rows, n);
         if (span) v->be->ops->quest->redo(v->be, &r->coarse.bounds.index[l], rows, n);
     }
     return NULL;

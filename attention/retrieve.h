@@ -33,8 +33,8 @@ typedef struct {
     const char *granule; /* key of the parameter that tells the slots of an item; NULL: 1 */
     bool votes;          /* scores can give votes */
     retrieve_range (*range)(const attn_spec *s, int64_t first, int64_t n);
-    size_t ops;                                          /* offset in backend_ops of its index_ops */
-    const void *(*index)(const attn_view *v, int layer); /* what they work on */
+    size_t ops;               /* offset in backend_ops of the index_ops that add to the index and score, */
+    size_t index, index_size; /* and in the method's struct of a pointer to the indexes [n_layers], of so many bytes */
     /* In place of all these, where the choice follows from counts alone: the slots of a step that sees n tokens,
      * ascending, the current token last; their number, at most the budget. */
     int64_t (*slots)(const attn_view *v, int layer, int64_t n, int32_t *slot);

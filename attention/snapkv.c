@@ -67,8 +67,8 @@ static void snap_declare(attn_decl *d)
     decl_layers(d, MEM_SCRATCH, AT(lse), "last queries", window * heads * f32);
     decl_bytes(d, MEM_SCRATCH, AT(qpos), "last queries", window * sizeof(int64_t));
     decl_bytes(d, MEM_HOST, AT(host), "last queries", window * sizeof(int64_t));
-    evict_decl_scratch(d, AT(heads), "votes", heads * f32, d->lim->n_tokens);
-    evict_decl_scratch(d, AT(votes), "votes", d->lists * f32, d->lim->n_tokens);
+    decl_scratch(d, AT(heads), "votes", heads * f32, d->lim->n_tokens);
+    decl_scratch(d, AT(votes), "votes", d->lists * f32, d->lim->n_tokens);
 }
 
 /* Token i of a prompt has row i mod window of the rings. */
