@@ -42,16 +42,6 @@ static inline cpu_ctx *cpu_of(backend *be)
     return be->ctx;
 }
 
-static inline float *cpu_f32(buf b)
-{
-    return (float *)(void *)b.p;
-}
-
-static inline const int64_t *cpu_i64(buf b)
-{
-    return (const int64_t *)(void *)b.p;
-}
-
 /* At least n * size bytes, 64-byte aligned, content undefined; NULL after a fault, which is recorded
  * in be. Grows by half, so that a growing context reallocates rarely. */
 void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what);

@@ -53,11 +53,11 @@ void cpu_visible(const attn_job *j, const attn_list *l, size_t t, int64_t *lo, i
 {
     int64_t from = 0, to = l->n;
     if (l->at) {
-        int64_t p = cpu_i64(j->qpos)[t];
+        int64_t p = i64_at(j->qpos, 0)[t];
         to = count_until(l, p);
         if (j->band > 0) from = count_until(l, p - j->band);
-    } else if (j->masked) {                            /* entry first + i has position kpos + i */
-        int64_t ahead = cpu_i64(j->qpos)[t] - j->kpos; /* the query's own index i */
+    } else if (j->masked) {                              /* entry first + i has position kpos + i */
+        int64_t ahead = i64_at(j->qpos, 0)[t] - j->kpos; /* the query's own index i */
         if (to > ahead + 1) to = ahead + 1;
         if (j->band > 0 && from < ahead - j->band + 1) from = ahead - j->band + 1;
     }
@@ -204,7 +204,7 @@ static float *piece_scores(const piece *p)
     const attn_job *j = p->job;
     size_t at = (size_t)(p->first - p->u.list.first), end = (size_t)p->u.list.n;
     if (!j->scores.p) return NULL;
-    float *row = cpu_f32(j->scores) + p->head * j->score_stride, *out = row + at;
+    float *row = f32_at(j->scores, 0) + p->head * j->score_stride, *out = row + at;
     for (size_t h = 0; h < p->heads; h++, row += j->score_stride) {
         for (size_t i = 0; p->part == 0 && i < at; i++) row[i] = -INFINITY;
         for (size_t i = at + p->n; p->part + 1 == p->n_parts && i < end; i++) row[i] = -INFINITY;
@@ -217,7 +217,7 @@ static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *gro
     const attn_job *j = p->job;
     size_t d = j->rows.head_dim;
     float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
-    decode_chunk c = {.q = cpu_f32(j->q) + p->head * d,
+    decode_chunk c = {.q = f32_at(j->q, 0) + p->head * d,
                       .scale = j->scale,
                       .k = cpu_rows(&j->rows, false, p->u.kv_head),
                       .v = cpu_rows(&j->rows, true, p->u.kv_head),
@@ -245,8 +245,8 @@ static void piece_merge(const cpu_kernels *k, const piece *p)
     size_t d = j->rows.head_dim;
     const float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
     for (size_t h = 0; h < p->heads; h++)
-        k->merge(cpu_f32(j->out) + (p->head + h) * d, j->lse.p ? cpu_f32(j->lse) + p->head + h : NULL, p->out + h * d,
-                 top + h, sum + h, p->n_parts, p->heads * d, p->heads, d);
+        k->merge(f32_at(j->out, 0) + (p->head + h) * d, j->lse.p ? f32_at(j->lse, 0) + p->head + h : NULL,
+                 p->out + h * d, top + h, sum + h, p->n_parts, p->heads * d, p->heads, d);
 }
 
 /* Fills the list of pieces; false after a fault. Sizes follow n_max, which moves less than n. */
@@ -333,7 +333,7 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
         memset(s->q + r * pad, 0, pad * sizeof *s->q);
         if (r >= n) continue;
         cpu_visible(j, &u.list, t, &s->lo[r], &s->hi[r]);
-        k->scale(s->q + r * pad, cpu_f32(j->q) + row * d, j->scale, d);
+        k->scale(s->q + r * pad, f32_at(j->q, 0) + row * d, j->scale, d);
     }
     prefill_block b = {.q = s->q,
                        .lo = s->lo,
@@ -354,8 +354,8 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
     for (size_t r = 0; r < n; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
         bool empty = s->top[r] == -INFINITY;
-        k->scale(cpu_f32(j->out) + row * d, s->acc + r * pad, empty ? 0 : 1 / s->sum[r], d);
-        if (j->lse.p) cpu_f32(j->lse)[row] = empty ? -INFINITY : s->top[r] + logf(s->sum[r]);
+        k->scale(f32_at(j->out, 0) + row * d, s->acc + r * pad, empty ? 0 : 1 / s->sum[r], d);
+        if (j->lse.p) f32_at(j->lse, 0)[row] = empty ? -INFINITY : s->top[r] + logf(s->sum[r]);
     }
 }
 

@@ -19,7 +19,7 @@ void cpu_block_moments(backend *be, buf mean, buf m2, size_t before, buf x, size
     {
         size_t a, b;
         threads_split(dim, LINE_FLOATS, &a, &b);
-        cpu_of(be)->k->moments(cpu_f32(mean), cpu_f32(m2), before, cpu_f32(x), n, dim, a, b);
+        cpu_of(be)->k->moments(f32_at(mean, 0), f32_at(m2, 0), before, f32_at(x, 0), n, dim, a, b);
     }
 }
 
@@ -67,13 +67,13 @@ void cpu_block_probe(backend *be, buf probe, buf weights, buf x, size_t n, size_
 {
     float *inverse = cpu_scratch(be, &cpu_of(be)->parts, dim, sizeof *inverse, "inverse variances");
     if (!inverse) return;
-    if (!mean.p || !invert_variance(be, inverse, cpu_f32(m2), count, dim)) inverse = NULL;
-    set_weights(be, cpu_f32(weights), cpu_f32(x), n, dim, cpu_f32(mean), inverse);
+    if (!mean.p || !invert_variance(be, inverse, f32_at(m2, 0), count, dim)) inverse = NULL;
+    set_weights(be, f32_at(weights, 0), f32_at(x, 0), n, dim, f32_at(mean, 0), inverse);
 #pragma omp parallel num_threads(cpu_team(be, n *dim * 2))
     {
         size_t a, b;
         threads_split(dim, LINE_FLOATS, &a, &b);
-        cpu_of(be)->k->mix(cpu_f32(probe), cpu_f32(weights), cpu_f32(x), n, dim, a, b);
+        cpu_of(be)->k->mix(f32_at(probe, 0), f32_at(weights, 0), f32_at(x, 0), n, dim, a, b);
     }
 }
 
@@ -125,11 +125,11 @@ void cpu_block_score(backend *be, buf score, buf probe, const block_index *x, si
     if (!norm) return;
     add_bytes(read, (uint64_t)count * row);
     if (whole && backend_ranks(be) > 1) {
-        score_all_heads(be, cpu_f32(score), cpu_f32(probe), x, (size_t)lo, (size_t)lo + count);
+        score_all_heads(be, f32_at(score, 0), f32_at(probe, 0), x, (size_t)lo, (size_t)lo + count);
         return;
     }
     for (size_t p = 0; p < parts; p++) {
-        k->dot_norm(r, cpu_f32(probe) + p * part, cpu_f32(probe) + p * part, DT_F32, part);
+        k->dot_norm(r, f32_at(probe, 0) + p * part, f32_at(probe, 0) + p * part, DT_F32, part);
         norm[p] = r[1];
     }
 #pragma omp parallel num_threads(cpu_team(be, count *dim * 4))
@@ -137,9 +137,9 @@ void cpu_block_score(backend *be, buf score, buf probe, const block_index *x, si
         size_t a, b;
         threads_split(count, 1, &a, &b);
         for (size_t i = (size_t)lo + a; i < (size_t)lo + b; i++)
-            cpu_f32(score)[i] = block_score(k, cpu_f32(probe), norm, x->rep.p + i * row, x->type, part, parts);
+            f32_at(score, 0)[i] = block_score(k, f32_at(probe, 0), norm, x->rep.p + i * row, x->type, part, parts);
     }
-    cpu_over_ranks(be, cpu_f32(score) + lo, count, true);
+    cpu_over_ranks(be, f32_at(score, 0) + lo, count, true);
 }
 
 /* Columns [col, col + n) of a row of the ring get sums (NULL: zeros), anew or added to what is there. */
@@ -160,10 +160,10 @@ void cpu_block_fold(backend *be, const band_mass *m, buf sum, size_t stride, int
         size_t a, b;
         threads_split(m->n_heads, 1, &a, &b);
         for (size_t h = a; h < b; h++) {
-            float *row = cpu_f32(m->mass) + h * m->ring;
+            float *row = f32_at(m->mass, 0) + h * m->ring;
             size_t col = (size_t)first % m->ring;
             for (size_t i = 0, to; i < n; i = to, col = 0) {
-                const float *s = sum.p ? cpu_f32(sum) + h * stride + i : NULL;
+                const float *s = sum.p ? f32_at(sum, 0) + h * stride + i : NULL;
                 size_t kept = i < old ? old - i : 0;
                 to = i + (m->ring - col < n - i ? m->ring - col : n - i);
                 if (kept > to - i) kept = to - i;
@@ -183,7 +183,7 @@ void cpu_block_take(backend *be, const entropy_pool *p, size_t window, size_t la
     double sum = 0, *part = cpu_scratch(be, &cpu_of(be)->parts, s->n_lists, sizeof *part, "entropies");
     if (!part) return;
 #pragma omp parallel for schedule(static, 1) num_threads(cpu_team(be, s->n_lists *(size_t)(hi > lo ? hi - lo : 0) * 32))
-    for (size_t l = 0; l < s->n_lists; l++) part[l] = ref_entropy(cpu_f32(s->score) + l * s->stride, lo, hi, scale);
+    for (size_t l = 0; l < s->n_lists; l++) part[l] = ref_entropy(f32_at(s->score, 0) + l * s->stride, lo, hi, scale);
     for (size_t l = 0; l < s->n_lists; l++) sum += part[l];
     sum = sum_of_ranks(be, sum) / backend_ranks(be);
     ref_take_share(p, window, layer, hi - lo, (float)(sum / (double)s->n_lists), k);

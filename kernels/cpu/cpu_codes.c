@@ -39,7 +39,7 @@ void cpu_codes_encode(backend *be, const kv_rows *r, bool value, buf src, size_t
     for (size_t i = 0; i < r->n_kv_heads * blocks; i++) {
         size_t at = i % blocks * step, rows = n - at < step ? n - at : step;
         row_source s = cpu_rows(r, value, i / blocks);
-        kernels->encode(code + (s.code - code), pair + (s.pair - pair), &s, cpu_i64(src) + at, first + at, rows);
+        kernels->encode(code + (s.code - code), pair + (s.pair - pair), &s, i64_at(src, 0) + at, first + at, rows);
     }
 }
 
@@ -54,7 +54,7 @@ void cpu_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64
         size_t head = i / blocks, at = i % blocks * FETCH_ROWS, to = (head * out->cap + at) * d;
         size_t some = (size_t)n - at < FETCH_ROWS ? (size_t)n - at : FETCH_ROWS;
         row_source k = cpu_rows(rows, false, head), v = cpu_rows(rows, true, head);
-        kernels->rows(cpu_f32(out->k) + to, d, &k, NULL, first + (int64_t)at, some);
-        if (out->v.p) kernels->rows(cpu_f32(out->v) + to, d, &v, NULL, first + (int64_t)at, some);
+        kernels->rows(f32_at(out->k, 0) + to, d, &k, NULL, first + (int64_t)at, some);
+        if (out->v.p) kernels->rows(f32_at(out->v, 0) + to, d, &v, NULL, first + (int64_t)at, some);
     }
 }

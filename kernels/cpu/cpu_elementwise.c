@@ -16,7 +16,7 @@ void cpu_embed(backend *be, buf out, weight table, buf ids, size_t n)
         size_t a, b;
         threads_split(n, 1, &a, &b);
         for (size_t i = a; i < b; i++)
-            cpu_of(be)->k->widen(cpu_f32(out) + i * table.cols, table.p.p + (size_t)id[i] * row, table.type,
+            cpu_of(be)->k->widen(f32_at(out, 0) + i * table.cols, table.p.p + (size_t)id[i] * row, table.type,
                                  table.cols);
     }
 }
@@ -28,7 +28,7 @@ void cpu_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
         size_t a, b;
         threads_split(n, 1, &a, &b);
         if (a < b)
-            cpu_of(be)->k->rmsnorm(cpu_f32(out) + a * w.cols, cpu_f32(x) + a * w.cols, w.p.p, w.type, b - a, w.cols,
+            cpu_of(be)->k->rmsnorm(f32_at(out, 0) + a * w.cols, f32_at(x, 0) + a * w.cols, w.p.p, w.type, b - a, w.cols,
                                    eps);
     }
 }
@@ -39,7 +39,7 @@ void cpu_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
     {
         size_t a, b;
         threads_split(n, 64, &a, &b);
-        cpu_of(be)->k->swiglu(cpu_f32(out) + a, cpu_f32(gate) + a, cpu_f32(up) + a, b - a);
+        cpu_of(be)->k->swiglu(f32_at(out, 0) + a, f32_at(gate, 0) + a, f32_at(up, 0) + a, b - a);
     }
 }
 
@@ -49,7 +49,7 @@ void cpu_add(backend *be, buf x, buf y, size_t n)
     {
         size_t a, b;
         threads_split(n, 64, &a, &b);
-        cpu_of(be)->k->add(cpu_f32(x) + a, cpu_f32(y) + a, b - a);
+        cpu_of(be)->k->add(f32_at(x, 0) + a, f32_at(y, 0) + a, b - a);
     }
 }
 
@@ -63,9 +63,9 @@ void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t ha
         threads_split(n, 1, &a, &b);
         for (size_t i = a; i < b; i++)
             for (size_t c = 0; c < half; c++) {
-                float *o = cpu_f32(out) + 2 * (i * half + c);
+                float *o = f32_at(out, 0) + 2 * (i * half + c);
                 double s, co;
-                sincos((double)cpu_i64(pos)[i] * (double)cpu_f32(freq)[c], &s, &co);
+                sincos((double)i64_at(pos, 0)[i] * (double)f32_at(freq, 0)[c], &s, &co);
                 o[0] = (float)(co * (double)mscale);
                 o[1] = (float)(s * (double)mscale);
             }
@@ -78,7 +78,7 @@ void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
     {
         size_t a, b;
         threads_split(n * heads, 1, &a, &b);
-        cpu_of(be)->k->rope(cpu_f32(out), cpu_f32(x), cpu_f32(table), heads, half, a, b);
+        cpu_of(be)->k->rope(f32_at(out, 0), f32_at(x, 0), f32_at(table, 0), heads, half, a, b);
     }
 }
 
@@ -88,10 +88,10 @@ static void write_head(const cpu_kernels *kn, const kv_write_job *j, size_t h)
     size_t d = rows->head_dim, heads = rows->n_kv_heads, row = d * dtype_size(rows->type);
     for (size_t i = 0; i < j->n; i++) {
         size_t slot =
-            j->slots.p ? (size_t)cpu_i64(j->slots)[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
+            j->slots.p ? (size_t)i64_at(j->slots, 0)[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
         size_t to = (h * rows->cap + slot) * row, from = (i * heads + h) * d;
-        kn->narrow(rows->k.p + to, cpu_f32(j->k) + from, rows->type, d);
-        kn->narrow(rows->v.p + to, cpu_f32(j->v) + from, rows->type, d);
+        kn->narrow(rows->k.p + to, f32_at(j->k, 0) + from, rows->type, d);
+        kn->narrow(rows->v.p + to, f32_at(j->v, 0) + from, rows->type, d);
     }
 }
 
@@ -114,7 +114,8 @@ void cpu_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n
         size_t a, b;
         threads_split(n_rows, 1, &a, &b);
         for (size_t r = a; r < b; r++)
-            cpu_of(be)->k->merge(cpu_f32(out) + r * dim, lse.p ? cpu_f32(lse) + r : NULL, cpu_f32(parts) + r * dim,
-                                 cpu_f32(lses) + r, NULL, n_parts, n_rows * dim, n_rows, dim);
+            cpu_of(be)->k->merge(f32_at(out, 0) + r * dim, lse.p ? f32_at(lse, 0) + r : NULL,
+                                 f32_at(parts, 0) + r * dim, f32_at(lses, 0) + r, NULL, n_parts, n_rows * dim, n_rows,
+                                 dim);
     }
 }

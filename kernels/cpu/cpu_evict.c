@@ -91,13 +91,13 @@ static void tile(backend *be, const call *c, size_t g, int64_t i0, tile_space s)
     if (i0 >= l.n) return;
     size_t n = l.n - i0 < PREFILL_KEYS ? (size_t)(l.n - i0) : PREFILL_KEYS, d = j->rows.head_dim, per_kv;
     size_t n_kv = group_kv(c, &per_kv), heads = n_kv * per_kv, head = g * heads;
-    float *sum = cpu_f32(c->sum) + g * c->stride + (size_t)i0;
+    float *sum = f32_at(c->sum, 0) + g * c->stride + (size_t)i0;
     memset(s.sum, 0, PREFILL_KEYS * sizeof *s.sum);
     if (c->add) memcpy(s.sum, sum, n * sizeof *sum);
     if (see(c, &l, i0, n, &s)) {
         gather(be, c, &l, head / (j->n_heads / j->rows.n_kv_heads), n_kv, i0, n, s.k);
-        colsum_tile b = {.q = cpu_f32(j->q) + head * d,
-                         .lse = cpu_f32(j->lse) + head,
+        colsum_tile b = {.q = f32_at(j->q, 0) + head * d,
+                         .lse = f32_at(j->lse, 0) + head,
                          .n_tok = j->n_tok,
                          .n_heads = j->n_heads,
                          .head_dim = d,
@@ -123,15 +123,15 @@ static void scored_tile(backend *be, const call *c, size_t g, int64_t i0)
     size_t heads = j->n_heads / c->n_groups, head = g * heads;
     attn_list l = ref_list_of(j, head);
     if (i0 >= l.n) return;
-    weigh_run w = {.score = cpu_f32(j->scores) + head * j->score_stride + i0,
-                   .lse = cpu_f32(j->lse) + head,
+    weigh_run w = {.score = f32_at(j->scores, 0) + head * j->score_stride + i0,
+                   .lse = f32_at(j->lse, 0) + head,
                    .stride = j->score_stride,
                    .heads = heads,
                    .n = l.n - i0 < PREFILL_KEYS ? (size_t)(l.n - i0) : PREFILL_KEYS,
                    .share = c->how == COMBINE_MEAN ? 1 / (float)heads : 1,
                    .max = c->how == COMBINE_MAX,
                    .add = c->add,
-                   .sum = cpu_f32(c->sum) + g * c->stride + i0};
+                   .sum = f32_at(c->sum, 0) + g * c->stride + i0};
     cpu_of(be)->k->weigh(&w);
 }
 

@@ -83,7 +83,7 @@ void cpu_fier_add(backend *be, const index_add_job *jobs, size_t n)
         threads_split(n * heads, 1, &a, &b);
         for (size_t i = a; i < b; i++) {
             const index_add_job *j = &jobs[i / heads];
-            new_keys keys = {j->index, c->k, cpu_f32(j->k), (size_t)j->pos, (size_t)j->pos + j->n};
+            new_keys keys = {j->index, c->k, f32_at(j->k, 0), (size_t)j->pos, (size_t)j->pos + j->n};
             add_head(&keys, i % heads, rows + (size_t)threads_id() * floats);
         }
     }
@@ -103,7 +103,7 @@ static scorer scorer_of(const cpu_kernels *kn, const score_job *j, size_t parts)
     size_t n = (size_t)j->items.n_slots;
     return (scorer){.x = x,
                     .kn = kn,
-                    .q = cpu_f32(j->q),
+                    .q = f32_at(j->q, 0),
                     .group = j->n_heads / parts,
                     .open = x->open == FIER_EXACT ? n / x->group * x->group : n};
 }
@@ -165,7 +165,7 @@ static void vote_list_alone(const scorer *s, const vote_list *v, size_t kv, size
 
 static vote_lists votes_of_job(const score_job *j, size_t group)
 {
-    return votes_of(cpu_f32(j->votes) + j->items.lo, j->stride, group, (size_t)(j->items.hi - j->items.lo), j->scale);
+    return votes_of(f32_at(j->votes, 0) + j->items.lo, j->stride, group, (size_t)(j->items.hi - j->items.lo), j->scale);
 }
 
 /* A kv head of a job is one thread's, and its scores and their exp stay in that thread's cache; where that leaves

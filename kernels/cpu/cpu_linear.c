@@ -29,7 +29,7 @@ typedef struct {
 static void job_span(const product *p, const linear_job *j, size_t r0, size_t r1)
 {
     const weight *w = &j->w;
-    float *out = cpu_f32(j->out) + p->first * w->rows;
+    float *out = f32_at(j->out, 0) + p->first * w->rows;
     if (!dtype_in_qblocks(w->type)) {
         p->k->linear(out, w->rows, p->x, p->n, w, &j->bias, r0, r1);
         return;
@@ -154,7 +154,7 @@ static void add_bias(backend *be, const linear_job *j, const float *bias, size_t
     {
         size_t a, b;
         threads_split(n, 1, &a, &b);
-        for (size_t i = a; i < b; i++) cpu_of(be)->k->add(cpu_f32(j->out) + i * rows, bias, rows);
+        for (size_t i = a; i < b; i++) cpu_of(be)->k->add(f32_at(j->out, 0) + i * rows, bias, rows);
     }
 }
 
@@ -169,7 +169,7 @@ static void linear_panels(backend *be, const linear_job *j, dtype to, const void
     if (!wide) return;
     for (size_t r = 0; r < m; r += panel) {
         size_t rows = m - r < panel ? m - r : panel;
-        float *out = cpu_f32(j->out) + r;
+        float *out = f32_at(j->out, 0) + r;
         widen_rows(be, wide, to, &j->w, r, r + rows);
         if (to == DT_BF16) gemm_bf16(c->gemm, x, wide, out, n, rows, k, m, &be->fault);
         else gemm_f32(c->gemm, x, wide, out, n, rows, k, m, &be->fault);
@@ -180,7 +180,7 @@ static void linear_f32(backend *be, const linear_job *j, const float *x, size_t 
 {
     size_t k = j->w.cols, m = j->w.rows;
     if (j->w.type == DT_F32 && (uintptr_t)j->w.p.p % sizeof(float) == 0)
-        gemm_f32(cpu_of(be)->gemm, x, cpu_f32(j->w.p), cpu_f32(j->out), n, m, k, m, &be->fault);
+        gemm_f32(cpu_of(be)->gemm, x, f32_at(j->w.p, 0), f32_at(j->out, 0), n, m, k, m, &be->fault);
     else linear_panels(be, j, DT_F32, x, n);
 }
 
@@ -200,7 +200,7 @@ static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, co
             }
             if (blocks) linear_panels(be, j, DT_BF16, half, n);
             else
-                gemm_bf16(c->gemm, half, (const uint16_t *)(void *)j->w.p.p, cpu_f32(j->out), n, j->w.rows, k,
+                gemm_bf16(c->gemm, half, (const uint16_t *)(void *)j->w.p.p, f32_at(j->out, 0), n, j->w.rows, k,
                           j->w.rows, &be->fault);
         } else {
             linear_f32(be, j, x, n);
@@ -228,8 +228,8 @@ static bool is_ours(backend *be, const linear_job *jobs, size_t n_jobs)
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
     if (n == 0 || n_jobs == 0) return;
-    if (n < VENDOR_FROM || exact || is_ours(be, jobs, n_jobs)) linear_builtin(be, jobs, n_jobs, cpu_f32(x), n, exact);
-    else linear_vendor(be, jobs, n_jobs, cpu_f32(x), n);
+    if (n < VENDOR_FROM || exact || is_ours(be, jobs, n_jobs)) linear_builtin(be, jobs, n_jobs, f32_at(x, 0), n, exact);
+    else linear_vendor(be, jobs, n_jobs, f32_at(x, 0), n);
 }
 
 void cpu_quantize(backend *be, buf out, dtype type, weight w)

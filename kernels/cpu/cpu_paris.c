@@ -16,7 +16,7 @@ static float normalise(const cpu_kernels *k, const paris_index *x, float *v)
     size_t dim = paris_dim(x->head_dim);
     float norm = fmaxf(sqrtf(ref_dot8(v, v, dim)), 1e-8f);
     k->scale(v, v, 1 / norm, dim);
-    k->paris_rotate(v, cpu_f32(x->sign), x->rounds, (float)(1 / sqrt((double)dim)), dim);
+    k->paris_rotate(v, f32_at(x->sign, 0), x->rounds, (float)(1 / sqrt((double)dim)), dim);
     return norm;
 }
 
@@ -26,7 +26,7 @@ static void encode_row(const cpu_kernels *k, const paris_index *x, const kv_rows
     int64_t row = rows->codes.bits ? ((const int32_t *)(void *)rows->codes.k_at.p)[slot] : slot;
     float v[PARIS_DIM_MAX] = {0};
     k->widen(v, rows->k.p + (head * rows->cap + (size_t)row) * d * dtype_size(rows->type), rows->type, d);
-    for (size_t c = 0; x->mean.p && c < d; c++) v[c] -= cpu_f32(x->mean)[head * d + c];
+    for (size_t c = 0; x->mean.p && c < d; c++) v[c] -= f32_at(x->mean, 0)[head * d + c];
     float norm = normalise(k, x, v);
     unsigned char *code = x->code.p + at * PARIS_CODE * nb;
     for (size_t b = 0; b < nb; b++)
@@ -47,10 +47,10 @@ void cpu_paris_query(backend *be, buf y, buf norm, buf q, size_t n_heads, const 
 {
     size_t dim = paris_dim(x->head_dim), d = x->head_dim;
     for (size_t h = 0; h < n_heads; h++) {
-        float *v = cpu_f32(y) + h * dim;
+        float *v = f32_at(y, 0) + h * dim;
         memset(v, 0, dim * sizeof *v);
-        memcpy(v, cpu_f32(q) + h * d, d * sizeof *v);
-        cpu_f32(norm)[h] = normalise(cpu_of(be)->k, x, v);
+        memcpy(v, f32_at(q, 0) + h * d, d * sizeof *v);
+        f32_at(norm, 0)[h] = normalise(cpu_of(be)->k, x, v);
     }
 }
 
@@ -103,9 +103,9 @@ static void set_candidates(search_work *w, int64_t m, buf cand, size_t stride)
 
 static void set_queries(search_work *w, buf est, buf y, buf norm, size_t group)
 {
-    w->est = cpu_f32(est);
-    w->y = cpu_f32(y);
-    w->norm = cpu_f32(norm);
+    w->est = f32_at(est, 0);
+    w->y = f32_at(y, 0);
+    w->norm = f32_at(norm, 0);
     w->group = group;
 }
 

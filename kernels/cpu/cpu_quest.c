@@ -14,7 +14,7 @@ static void add_keys(const cpu_kernels *kn, const index_add_job *j, size_t h)
     float row[HEAD_DIM_MAX], half[HEAD_DIM_MAX];
     for (size_t i = 0; i < j->n; i++) {
         size_t p = (size_t)j->pos + i, page = h * x->cap + p / x->page;
-        kn->narrow(half, cpu_f32(j->k) + (i * x->n_kv_heads + h) * d, x->type, d);
+        kn->narrow(half, f32_at(j->k, 0) + (i * x->n_kv_heads + h) * d, x->type, d);
         kn->widen(row, half, x->type, d);
         kn->quest_add(x->bound.p + page * 2 * d * es, row, d, x->type, p % x->page == 0);
     }
@@ -39,7 +39,7 @@ static void score_pages(const cpu_kernels *k, const score_job *j, size_t part, s
     const quest_index *x = j->index;
     size_t d = x->head_dim, bytes = 2 * d * dtype_size(x->type), heads = j->n_heads / parts;
     const unsigned char *head = x->bound.p + part * x->n_kv_heads / parts * x->cap * bytes;
-    k->bounds(out, j->stride, cpu_f32(j->q) + part * heads * d, heads, d, head + from * bytes, x->type, 0, to - from);
+    k->bounds(out, j->stride, f32_at(j->q, 0) + part * heads * d, heads, d, head + from * bytes, x->type, 0, to - from);
 }
 
 void cpu_quest_score(backend *be, const score_job *jobs, size_t n)

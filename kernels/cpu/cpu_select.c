@@ -20,7 +20,7 @@ static void score_piece(const cpu_kernels *k, const score_job *j, size_t part, s
 {
     size_t heads = j->n_heads / parts, lo = (size_t)j->items.lo, hi = (size_t)j->items.hi;
     size_t from = (lo / items + piece) * items, to = from + items < hi ? from + items : hi;
-    float *out = cpu_f32(j->score) + part * heads * j->stride;
+    float *out = f32_at(j->score, 0) + part * heads * j->stride;
     if (!j->spans) {
         if (from < lo) from = lo;
         if (from < to) score(k, j, part, parts, from, to, out + from);
@@ -81,7 +81,7 @@ static void vote_together(const cpu_kernels *k, const vote_list *v, const float 
 
 static vote_lists votes_of_job(const combine_job *j)
 {
-    return votes_of(cpu_f32(j->out) + j->lo, j->stride, j->n_heads / j->n_lists,
+    return votes_of(f32_at(j->out, 0) + j->lo, j->stride, j->n_heads / j->n_lists,
                     j->hi > j->lo ? (size_t)(j->hi - j->lo) : 0, j->scale);
 }
 
@@ -107,7 +107,7 @@ static void combine_votes(backend *be, const combine_job *jobs, size_t n)
             const combine_job *j = &jobs[l / lists];
             vote_lists all = votes_of_job(j);
             vote_list v = vote_at(&all, l % lists, work + (alone ? (size_t)threads_id() * floats : 0));
-            const float *x = cpu_f32(j->in) + j->lo + l % lists * heads * j->stride;
+            const float *x = f32_at(j->in, 0) + j->lo + l % lists * heads * j->stride;
             if (all.n == 0) continue;
             if (alone) vote_alone(ctx->k, &v, x);
             else vote_together(ctx->k, &v, x);
@@ -123,8 +123,8 @@ static void reduce_job(const cpu_kernels *k, const combine_job *j)
     if (j->hi <= j->lo) return;
     threads_split((size_t)(j->hi - j->lo), 64, &a, &b);
     for (size_t l = 0; l < j->n_lists && b > a; l++)
-        k->reduce_heads(cpu_f32(j->out) + l * j->stride + (size_t)j->lo + a,
-                        cpu_f32(j->in) + l * group * j->stride + (size_t)j->lo + a, j->stride, group, b - a,
+        k->reduce_heads(f32_at(j->out, 0) + l * j->stride + (size_t)j->lo + a,
+                        f32_at(j->in, 0) + l * group * j->stride + (size_t)j->lo + a, j->stride, group, b - a,
                         j->mode == GQA_MAX_S, mean ? (float)group : 1);
 }
 
@@ -144,7 +144,8 @@ void cpu_select_combine(backend *be, const combine_job *jobs, size_t n)
 #pragma omp parallel num_threads(cpu_team(be, items * jobs->n_heads))
     for (size_t i = 0; i < n; i++) reduce_job(cpu_of(be)->k, &jobs[i]);
     for (const combine_job *j = jobs; mode >= GQA_LAYER_MEAN && j < jobs + n; j++)
-        if (j->hi > j->lo) cpu_over_ranks(be, cpu_f32(j->out) + j->lo, (size_t)(j->hi - j->lo), mode == GQA_LAYER_MEAN);
+        if (j->hi > j->lo)
+            cpu_over_ranks(be, f32_at(j->out, 0) + j->lo, (size_t)(j->hi - j->lo), mode == GQA_LAYER_MEAN);
 }
 
 /* ---- choose ---- */
@@ -256,14 +257,14 @@ static void put_places(const cpu_kernels *kn, slot_list *l, const span_list *of,
 static void choose_list(const cpu_kernels *kn, const choose_job *j, size_t list, const choose_space *s)
 {
     int64_t n = j->items.n_slots, items = (n + j->granule - 1) / j->granule,
-            k = j->budget.p ? cpu_i64(j->budget)[0] : j->k;
+            k = j->budget.p ? i64_at(j->budget, 0)[0] : j->k;
     int64_t lo = j->items.lo > j->head ? j->items.lo : j->head, hi = j->items.hi < j->tail ? j->items.hi : j->tail;
     slot_list l = {.out = (int32_t *)(void *)j->idx.p + list * (size_t)j->idx_stride,
                    .granule = j->granule,
                    .n_slots = n,
                    .first = j->first};
     put_items(&l, 0, j->head < j->tail ? j->head : j->tail);
-    const float *score = cpu_f32(j->score) + list * j->stride;
+    const float *score = f32_at(j->score, 0) + list * j->stride;
     if (j->spans) {
         span_list of = ref_span_list(j->spans, list, lo, hi);
         put_places(kn, &l, &of, score, k, s);

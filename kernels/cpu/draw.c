@@ -302,5 +302,5 @@ void cpu_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_ru
     (void)be; /* one thread: a row takes a few microseconds */
     for (size_t i = 0; i < n; i++)
         ((int32_t *)(void *)ids.p)[i] =
-            (int32_t)draw_by_rule(&rule[i], cpu_f32(x) + i * vocab, vocab, cpu_f32(share)[i]);
+            (int32_t)draw_by_rule(&rule[i], f32_at(x, 0) + i * vocab, vocab, f32_at(share, 0)[i]);
 }

@@ -115,36 +115,24 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
     }
 }
 
-typedef struct {
-    ones x;
-    int64_t pos;
-    const float *k;
-    int64_t n;
-} fier_adds;
-
 /* A job may have fewer groups of tokens than the grid. */
-template <class T> static __global__ void add_k(job_list<fier_adds> jobs)
+template <class T> static __global__ void add_k(job_list<index_adds<ones>> jobs)
 {
-    const fier_adds &j = jobs.job[blockIdx.z];
+    const index_adds<ones> &j = jobs.job[blockIdx.z];
     int64_t g = (int64_t)j.x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
     if (begin < end) set_group<T>(j.x, j.k, j.pos, begin, min(begin + g, end));
 }
 
 /* The newest keys into the ring, once no group reads it. */
-template <class T> static __global__ void ring_k(job_list<fier_adds> jobs)
+template <class T> static __global__ void ring_k(job_list<index_adds<ones>> jobs)
 {
-    const fier_adds &j = jobs.job[blockIdx.z];
+    const index_adds<ones> &j = jobs.job[blockIdx.z];
     const ones x = j.x;
     int64_t end = j.pos + j.n, p = max(end - (int64_t)x.group, j.pos) + blockIdx.x;
     int c = (int)threadIdx.x, head = blockIdx.y;
     if (p >= end || c >= x.dim) return;
     put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
             j.k[((size_t)(p - j.pos) * x.heads + head) * x.dim + c]);
-}
-
-static fier_adds fier_adds_of(const index_add_job &j)
-{
-    return {ones_of((const fier_index *)j.index), j.pos, ptr<float>(j.k), (int64_t)j.n};
 }
 
 static dim3 channels(const ones *x)
@@ -162,7 +150,7 @@ void cuda_fier_add(backend *be, const index_add_job *jobs, size_t n)
     by_type(index->type, [&](auto t) {
         typedef decltype(t) T;
         unsigned groups = (unsigned)(most / x.group + 2), newest = (unsigned)min(most, x.group);
-        in_lists(jobs, n, fier_adds_of, [&](auto &list, unsigned m) {
+        in_lists(jobs, n, adds_of(ones_of), [&](auto &list, unsigned m) {
             cudaError_t rc =
                 launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
             if (rc == cudaSuccess)

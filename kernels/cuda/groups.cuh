@@ -19,6 +19,20 @@ static inline list_groups groups_of(const item_spans *g)
     return {ptr<int32_t>(g->span), ptr<int64_t>(g->range), g->n_lists, g->stride, g->per};
 }
 
+/* An index_add_job with the index as kernels see it, from where x_of makes it. */
+template <class X> struct index_adds {
+    X x;
+    int64_t pos;
+    const float *k;
+    int64_t n;
+};
+template <class Q, class X> static auto adds_of(X (*x_of)(const Q *))
+{
+    return [x_of](const index_add_job &j) {
+        return index_adds<X>{x_of((const Q *)j.index), j.pos, ptr<float>(j.k), (int64_t)j.n};
+    };
+}
+
 /* Heads that read an index together, with one kv head and one list: the grid's y. */
 static inline size_t parts_of(const score_job *j, size_t n_kv_heads)
 {

@@ -26,21 +26,14 @@ template <class T> static __device__ __forceinline__ float round_to(float x)
     return to_f32(y);
 }
 
-typedef struct {
-    pages x;
-    int64_t pos;
-    const float *k;
-    size_t n;
-} quest_adds;
-
 /* A thread has one channel of one head of a job and takes the keys in order. k f32 [n][heads][dim]. */
-template <class T> static __global__ void add_k(job_list<quest_adds> jobs)
+template <class T> static __global__ void add_k(job_list<index_adds<pages>> jobs)
 {
-    const quest_adds &j = jobs.job[blockIdx.y];
+    const index_adds<pages> &j = jobs.job[blockIdx.y];
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / j.x.dim, c = i % j.x.dim;
     if (head >= j.x.heads) return;
-    for (size_t t = 0; t < j.n; t++) {
-        size_t p = (size_t)j.pos + t, at = (head * j.x.cap + p / j.x.page) * 2 * j.x.dim + c;
+    for (int64_t t = 0; t < j.n; t++) {
+        size_t p = (size_t)(j.pos + t), at = (head * j.x.cap + p / j.x.page) * 2 * j.x.dim + c;
         T *top = (T *)j.x.bound + at, *low = top + j.x.dim;
         float v = round_to<T>(j.k[(t * j.x.heads + head) * j.x.dim + c]);
         bool anew = p % j.x.page == 0;
@@ -49,18 +42,13 @@ template <class T> static __global__ void add_k(job_list<quest_adds> jobs)
     }
 }
 
-static quest_adds quest_adds_of(const index_add_job &j)
-{
-    return {pages_of((const quest_index *)j.index), j.pos, ptr<float>(j.k), j.n};
-}
-
 void cuda_quest_add(backend *be, const index_add_job *jobs, size_t n)
 {
     const quest_index *q = (const quest_index *)jobs->index;
     unsigned channels = cuda_blocks(q->n_kv_heads * q->head_dim, 128);
     if (!cuda_begin(be, "quest.add")) return;
     by_type(q->type, [&](auto t) {
-        in_lists(jobs, n, quest_adds_of, [&](auto &list, unsigned m) {
+        in_lists(jobs, n, adds_of(pages_of), [&](auto &list, unsigned m) {
             cudaError_t rc = launch(add_k<decltype(t)>, dim3(channels, m), dim3(128), 0, cuda_stream(be), list);
             cuda_check(be, rc, "quest.add [%zu, %zu, %zu]", jobs->n, q->n_kv_heads, q->head_dim);
         });
