@@ -11,10 +11,13 @@
 
 typedef float head_rows[T_HEADS][T_DIM];
 
-static world w;
+/* As sequences.py has them. */
+enum { RANDOM, DOMINANT, LARGE, SHARED_MEAN, WORLDS };
+
+static world worlds[WORLDS];
 static head_rows got[T_LAYERS * T_MAX];
 
-enum { PAR_HEADS, PAR_KV, PAR_WINDOW, PAR_STEPS = PAR_WINDOW + T_LAYERS, PAR_TURNS, PAR_TURN };
+enum { PAR_HEADS, PAR_KV, PAR_WORLD, PAR_WINDOW, PAR_STEPS = PAR_WINDOW + T_LAYERS, PAR_TURNS, PAR_TURN };
 
 /* One case; where its sequence stands in the fixture. */
 typedef struct {
@@ -109,11 +112,12 @@ static void run_case(rig *r, const char *name, group *g)
     const int32_t *p = x.par, *end = p + count_of(tensor("%s.par", name));
     if (p[PAR_HEADS] != r->shape.n_heads || p[PAR_KV] != r->shape.n_kv_heads)
         group_note(g, rig_layout(r, p[PAR_HEADS], p[PAR_KV], T_DIM, &e) == ST_OK, "%s: layout", name);
+    r->w = &worlds[p[PAR_WORLD]];
     for (int l = 0; l < T_LAYERS; l++) r->window[l] = p[PAR_WINDOW + l];
     for (const int32_t *chunk = p + PAR_TURN + p[PAR_TURNS]; chunk < end; chunk++) run(r, x, *chunk, g);
 }
 
-static void check_method(rig *r, const char *method, int every)
+static void check_method(rig *r, const char *level, const char *method, int every)
 {
     group g = {0};
     for (size_t i = 0; i < st_count(fixture); i++) {
@@ -123,27 +127,52 @@ static void check_method(rig *r, const char *method, int every)
         if (strcmp(st_at(fixture, i)->name + strlen(name), ".par") != 0) continue;
         if (strncmp(name + 4, method, strlen(method)) == 0 && !left_out(every, 4 * every)) run_case(r, name, &g);
     }
-    group_end(&g, method, r->be->name);
+    group_end(&g, method, level);
+}
+
+static void fill_worlds(void)
+{
+    for (int i = 0; i < WORLDS; i++) {
+        world *w = &worlds[i];
+        world_fill(w, 11);
+        float *q = &w->q[0][0][0][0], *k = &w->k[0][0][0][0];
+        for (size_t c = 3; i == DOMINANT && c < sizeof w->q / sizeof *q; c += T_DIM) q[c] *= 2;
+        for (size_t c = 3; i == DOMINANT && c < sizeof w->k / sizeof *k; c += T_DIM) k[c] *= 8;
+        for (size_t c = 0; i == LARGE && c < sizeof w->k / sizeof *k; c++) k[c] *= 8;
+        for (size_t c = 0; i == SHARED_MEAN && c < sizeof w->k / sizeof *k; c++) k[c] += 4;
+    }
+}
+
+/* ref, and every level of the CPU that is here; or a device. */
+static void check_level(const char *device, const char *level)
+{
+    static const struct {
+        const char *method;
+        int every; /* on the host's shim */
+    } methods[] = {{"h2o", 7}, {"snapkv", 7}, {"tova", 7}, {"pariskv", 23}, {"actqkv", 4}};
+    rig r;
+    err e = {0};
+    if (level) setenv("KVASIR_CPU", level, 1);
+    status st = rig_open(&r, device, worlds, 64, &e);
+    unsetenv("KVASIR_CPU");
+    if (st == ST_UNSUPPORTED || st == ST_USAGE) tap_skip("%s", e.msg);
+    else is_ok(st, &e, "%s opened", device);
+    if (st != ST_OK) return;
+    fixture_open("sequences");
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        check_method(&r, level ? level : device, methods[i].method, methods[i].every);
+    fixture_close();
+    is_ok(backend_fault(r.be, &e), &e, "%s, no fault", device);
+    rig_close(&r);
 }
 
 int main(void)
 {
     if (no_device()) return 0;
-    world_fill(&w, 11);
-    for (int d = 0; d < N_METHOD_DEVICES; d++) {
-        rig r;
-        err e = {0};
-        if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s opened", METHOD_DEVICES[d])) continue;
-        fixture_open("sequences");
-        check_method(&r, "h2o", 7);
-        check_method(&r, "snapkv", 7);
-        check_method(&r, "tova", 7);
-        check_method(&r, "pariskv", 23);
-        check_method(&r, "actqkv", 4);
-        fixture_close();
-        is_ok(backend_fault(r.be, &e), &e, "%s, no fault", METHOD_DEVICES[d]);
-        rig_close(&r);
-    }
+    fill_worlds();
+    for (int d = 0; d < N_METHOD_DEVICES; d++)
+        for (int l = 0; l < (strcmp(METHOD_DEVICES[d], "cpu") == 0 ? N_ALL_LEVELS : 1); l++)
+            check_level(METHOD_DEVICES[d], strcmp(METHOD_DEVICES[d], "cpu") == 0 ? ALL_LEVELS[l] : NULL);
     check_races();
     return tap_done();
 }
