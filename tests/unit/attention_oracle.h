@@ -145,17 +145,6 @@ static inline void rig_close(rig *r)
     backend_close(r->be);
 }
 
-/* A rig on a device that has entropy pools; false, and the check is skipped or failed: it has none. */
-static inline bool rig_open_pools(rig *r, const char *device, const world *w, size_t rows)
-{
-    err e = {0};
-    if (!is_ok(rig_open(r, device, w, rows, &e), &e, "%s opened", device)) return false;
-    if (r->be->ops->block) return true;
-    tap_skip("no pools on %s", r->be->name);
-    rig_close(r);
-    return false;
-}
-
 /* One forward of the given rows; row i is position pos[i]. out [T_LAYERS][n_rows] may be NULL. */
 static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size_t n_rows, float (*out)[T_HEADS][T_DIM])
 {

@@ -12,7 +12,7 @@
 typedef float head_rows[T_HEADS][T_DIM];
 
 /* As sequences.py has them. */
-enum { RANDOM, DOMINANT, LARGE, SHARED_MEAN, WORLDS };
+enum { RANDOM, DOMINANT, LARGE, SHARED_MEAN, SHARP, WORLDS };
 
 static world worlds[WORLDS];
 static head_rows got[T_LAYERS * T_MAX];
@@ -140,6 +140,8 @@ static void fill_worlds(void)
         for (size_t c = 3; i == DOMINANT && c < sizeof w->k / sizeof *k; c += T_DIM) k[c] *= 8;
         for (size_t c = 0; i == LARGE && c < sizeof w->k / sizeof *k; c++) k[c] *= 8;
         for (size_t c = 0; i == SHARED_MEAN && c < sizeof w->k / sizeof *k; c++) k[c] += 4;
+        for (int64_t p = 1; i == SHARP && p < T_MAX; p += 2)
+            for (int c = 0; c < T_HEADS * T_DIM; c++) w->q[T_LAYERS - 1][p][c / T_DIM][c % T_DIM] *= 6;
     }
 }
 
@@ -149,7 +151,8 @@ static void check_level(const char *device, const char *level)
     static const struct {
         const char *method;
         int every; /* on the host's shim */
-    } methods[] = {{"h2o", 13}, {"snapkv", 13}, {"tova", 13}, {"pariskv", 41}, {"actqkv", 5}};
+    } methods[] = {{"full", 1},   {"streaming", 11}, {"h2o", 13},     {"snapkv", 13}, {"tova", 13},
+                   {"quest", 11}, {"fier", 13},      {"pariskv", 41}, {"actqkv", 5}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);
