@@ -40,21 +40,22 @@ static expected expected_of(const char *name)
     return x;
 }
 
-/* One number for the heads of a row, against the next one of the fixture. */
-static bool row_is(const rig *r, const head_rows out, const float *want)
+/* One number for the heads of a row, against the next one of the fixture. Over codes an extreme of float32 may round to
+ * the half beside that of float64. */
+static bool row_is(const rig *r, const head_rows out, const float *want, bool coded)
 {
     double sum = 0;
     int n = r->shape.n_heads * T_DIM;
     for (int i = 0; i < n; i++) sum += (double)(&out[0][0])[i] * (1 + i % 13 / 8.0);
-    return fabs(sum - (double)*want) < 1e-5;
+    return fabs(sum - (double)*want) < (coded ? 5e-5 : 1e-5);
 }
 
 /* Rows [T_LAYERS][n]. */
 static bool rows_are(const rig *r, size_t n, expected *x)
 {
-    bool good = true;
+    bool good = true, coded = strstr(x->name, "kivi") || strstr(x->name, "logquant");
     for (size_t i = 0; i < n; i++)
-        for (size_t l = 0; l < T_LAYERS; l++) good &= row_is(r, got[l * n + i], x->out++);
+        for (size_t l = 0; l < T_LAYERS; l++) good &= row_is(r, got[l * n + i], x->out++, coded);
     return good;
 }
 
@@ -151,8 +152,8 @@ static void check_level(const char *device, const char *level)
     static const struct {
         const char *method;
         int every; /* on the host's shim */
-    } methods[] = {{"full", 1},   {"streaming", 11}, {"h2o", 13},     {"snapkv", 13}, {"tova", 13},
-                   {"quest", 11}, {"fier", 13},      {"pariskv", 41}, {"actqkv", 5}};
+    } methods[] = {{"full", 1},  {"streaming", 11}, {"kivi", 7},  {"logquant", 3}, {"h2o", 13},  {"snapkv", 13},
+                   {"tova", 13}, {"quest", 11},     {"fier", 13}, {"pariskv", 41}, {"actqkv", 5}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);
