@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Strategies `full` and `streaming` beside what test_sequences.c replays; how strategies are written down. */
+/* What keeps all or the newest tokens, over exact rows and over codes, beside what test_sequences.c replays. */
 #include "config.h"
 
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 #include "tests/unit/attention_oracle.h"
+#include "tests/unit/store_oracle.h"
 
 typedef float head_rows[T_HEADS][T_DIM];
 
@@ -89,88 +90,39 @@ static void check_prefill_auto(rig *r)
     r->shape.max_positions = kept;
 }
 
-static void check_specs(void)
+/* U6: planned at the peak, held by the formula. */
+static void check_coded_bytes(rig *r, const char *text)
 {
-    static const struct {
-        const char *text, *part;
-    } bad[] = {
-        {"nothing", "unknown strategy 'nothing'; known: full"},
-        {"qest:page=8", "unknown strategy 'qest' (did you mean 'quest'?); known"},
-        {"full:budget=3", "no parameter 'budget'"},
-        {"quest:pgae=16", "quest has no parameter 'pgae' (did you mean 'page'?), see"},
-        {"quest:buget=16", "(did you mean 'budget'?)"},
-        {"quest:gqa=votes", "layer_concat (did you mean 'vote'?)"},
-        {"quest:kv=kivi22", "unknown store 'kivi22' (did you mean 'kivi2'?)"},
-        {"quest:kv=kivi2/sink_pf=4", "(did you mean 'sink_fp'?)"},
-        {"streaming:sink", "not key=value"},
-        {"streaming:sink=x", "expected a number"},
-        {"streaming:pos=up", "one of: reindex abs"},
-        {"streaming:skip=1+", "skip='1+', expected a number of leading layers"},
-        {"streaming:skip=+", "skip='+', expected"},
-        {"streaming:skip=1++2", "skip='1++2', expected"},
-        {"streaming:skip=0+256", "skip='0+256', expected"},
-        {"streaming:skip=257", "skip='257', expected"},
-        {"streaming:skip=-1", "skip='-1', expected"},
-        {"streaming:skip=", "skip='', expected"},
-        {"streaming:skip=18446744073709551617", "expected"},
-        {"streaming:budget=99999999999999999999", "expected a number"},
-        {"", "unknown strategy"},
-    };
-    attn_options o = {.budget = 128, .skip = "1", .kv = kv_exact(DT_F16)};
-    attn_spec s;
-    char text[320];
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        err e = {0};
-        is_err(attn_spec_parse(&s, bad[i].text, &o, &e), &e, ST_USAGE, bad[i].part, "spec '%s'", bad[i].text);
-    }
     err e = {0};
-    is_ok(attn_spec_parse(&s, "streaming:pos=abs:sink=8:skip=0+2", &o, &e), &e, "a full spec");
-    attn_spec_params(&s, text, sizeof text);
-    is_str(text, "budget=128 sink=8 pos=abs prefill=auto compat=none skip=0+2 kv=f16", "its parameters");
-    attn_shape shape = {.n_layers = 1};
-    attn_spec_parse(&s, "streaming:budget=4", &o, &e);
-    is_err(attn_spec_check(&s, &shape, &e), &e, ST_USAGE, "at least sink + 1 = 5", "budget below its least value");
-    for (size_t i = 0; attn_methods()[i]; i++) {
-        attn_options zero = {.has_budget = true, .kv = kv_exact(DT_F16)};
-        const char *name = attn_method_name(attn_methods()[i]);
-        err none = {0};
-        is_ok(attn_spec_parse(&s, name, &zero, &none), &none, "%s", name);
-        status st = attn_spec_check(&s, &shape, &none);
-        ok(attn_has_budget(&s) ? st == ST_USAGE && strstr(none.msg, "at least") : st == ST_OK,
-           "%s: a budget of 0 is refused with the least one (%s)", name, none.msg);
+    attn_seq *s;
+    attn_bytes plan;
+    attn_limits lim = {.n_tokens = 100, .chunk = (int64_t)r->rows};
+    if (!is_ok(rig_seq(r, &s, text, DT_F16, 100, &e), &e, "%s: created", text)) return;
+    const attn_spec *spec = attn_seq_spec(s);
+    is_ok(attn_plan(&plan, spec, &r->shape, &lim, &e), &e, "%s: planned", text);
+    rig_prompt(r, &s, 1, 100, 16, NULL);
+    is_int((long long)attn_seq_peak(s).kv, (long long)plan.kv,
+           "%s: the peak of a prompt that fills the limit is the plan (U6)", text);
+    is_int((long long)attn_seq_held(s).scratch, (long long)plan.scratch, "%s: maps", text);
+    naive *m = naive_new(&spec->kv, 100);
+    size_t bytes = 0, code = (T_DIM * (size_t)spec->kv.bits + 7) / 8;
+    for (int half = 0; half < KV_HALVES; half++) {
+        for (int j = 0; j < 100; j++) bytes += m->group[half][j] < 0 ? T_DIM * 2 : code;
+        bytes += (size_t)m->n_groups[half] * (half == KV_K ? 4 * T_DIM : 4 * (T_DIM / 4));
     }
-    static const struct {
-        const char *text;
-        gqa_mode gqa;
-    } shares[] = {
-        {"full", GQA_LAYER_VOTE},
-        {"streaming", GQA_LAYER_VOTE},
-        {"kivi", GQA_LAYER_VOTE},
-        {"logquant", GQA_LAYER_VOTE},
-        {"h2o", GQA_MEAN_S},
-        {"h2o:gqa=per_q", GQA_PER_Q},
-        {"snapkv:gqa=max_s", GQA_MAX_S},
-        {"tova", GQA_LAYER_MEAN},
-        {"tova:gqa=mean_s", GQA_MEAN_S},
-        {"quest", GQA_VOTE},
-        {"fier:gqa=mean_q", GQA_MEAN_Q},
-        {"pariskv", GQA_MEAN_Q},
-        {"actqkv", GQA_LAYER_CONCAT},
-        {"actqkv:gqa=layer_mean", GQA_LAYER_MEAN},
-    };
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
-        err bad_spec = {0};
-        is_ok(attn_spec_parse(&s, shares[i].text, &o, &bad_spec), &bad_spec, "%s", shares[i].text);
-        is_int(attn_gqa(&s), shares[i].gqa, "%s: how heads share", shares[i].text);
-    }
-    err none = {0};
-    attn_options o2 = {.skip = "x", .kv = kv_exact(DT_F16)};
-    is_err(attn_spec_parse(&s, "quest", &o2, &none), &none, ST_USAGE, "--skip: 'x', expected",
-           "--skip is what was written");
-    is_ok(attn_spec_parse(&s, "quest:skip=0+16+32+48+64", &o, &none), &none, "layers beyond 63");
-    attn_spec_params(&s, text, sizeof text);
-    ok(strstr(text, "skip=0+16+32+48+64 ") && s.skip.has[64] && !s.skip.has[63], "come back: %s", text);
-    is_err(attn_spec_parse(&s, "quest:skip=0+256", &o, &none), &none, ST_USAGE, "list of layers", "layer 256");
+    free(m);
+    is_int((long long)attn_seq_held(s).kv, (long long)(bytes * T_KV * T_LAYERS), "%s: held (U6)", text);
+    attn_seq_free(s);
+}
+
+static void check_coded_rewind(rig *r)
+{
+    attn_seq *s;
+    err e = {0};
+    if (!is_ok(rig_seq(r, &s, "kivi:g=4:r=8", DT_F16, 90, &e), &e, "rewind: created")) return;
+    rig_prompt(r, &s, 1, 60, 16, NULL);
+    is_err(attn_seq_rewind(s, 20, &e), &e, ST_UNSUPPORTED, "kivi", "no rewind behind quantized rows");
+    attn_seq_free(s);
 }
 
 int main(void)
@@ -178,7 +130,6 @@ int main(void)
     static const char *const devices[] = {"ref", "cpu"};
     err e = {0};
     world_fill(&w, 7);
-    check_specs();
     for (int d = 0; d < 2; d++) {
         rig r;
         if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s backend", devices[d])) return tap_done();
@@ -186,7 +137,12 @@ int main(void)
         check_rounded(&r, DT_BF16, 1e-3);
         check_rewind(&r);
         check_prefill_auto(&r);
+        check_coded_bytes(&r, "kivi:g=4:r=8");
+        check_coded_bytes(&r, "logquant:g=4:r=12");
+        check_coded_rewind(&r);
         rig_check_oom(&r, "streaming:budget=20:skip=1", 5);
+        rig_check_oom(&r, "kivi:skip=1", 20);
+        rig_check_oom(&r, "streaming:kv=logquant", 20);
         rig_close(&r);
     }
     return tap_done();

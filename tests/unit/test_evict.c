@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* H2O, SnapKV and TOVA beside what test_sequences.c replays: bytes, planted tokens, rows in codes, ways back, refusals.
- */
+/* H2O, SnapKV and TOVA beside what test_sequences.c replays: bytes, planted tokens, rows in codes, ways back. */
 #include "config.h"
 
 #define T_HEADS 16
@@ -267,57 +266,10 @@ static void check_rewind(rig *r, const char *text, bool before)
     attn_seq_free(s);
 }
 
-static void check_specs(void)
-{
-    static const struct {
-        const char *text, *part;
-    } bad[] = {
-        {"h2o:budget=1", "budget 1 is too small, at least 2"},
-        {"h2o:budget=8:hh=9", "hh=9, at most the budget of 8"},
-        {"h2o:budget=8:recent=9", "recent=9, at most the budget of 8"},
-        {"h2o:gqa=vote", "their sum is gqa=sum_s"},
-        {"h2o:gqa=mean_q", "each query has its own weights"},
-        {"h2o:gqa=layer_concat", "use layer_mean"},
-        {"h2o:mode=oracle", "one of: decode oneshot"},
-        {"snapkv:budget=1", "budget 1 is too small, at least 2"},
-        {"snapkv:budget=8:window=8", "budget 8 is too small, at least window + 1 = 9"},
-        {"snapkv:kernel=4", "kernel=4, expected an odd number"},
-        {"snapkv:window=0", "window=0, at least 1"},
-        {"snapkv:gqa=vote", "their sum is gqa=sum_s"},
-        {"tova:budget=0", "budget 0 is too small, at least 1"},
-        {"tova:gqa=layer_vote", "use layer_mean"},
-        {"tova:protect_last=2", "expected a number from 0 to 1"},
-    };
-    static const char *const params[][2] = {
-        {"h2o:budget=9", "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end"},
-        {"h2o:hh=4:recent=10", "budget=14 hh=4 recent=10 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end"},
-        {"snapkv:budget=9", "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0"},
-        {"tova:budget=9", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end"},
-    };
-    attn_options o = {.kv = kv_exact(DT_F16)};
-    attn_shape shape = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8};
-    attn_spec spec;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        err e = {0};
-        status st = attn_spec_parse(&spec, bad[i].text, &o, &e);
-        if (st == ST_OK) st = attn_spec_check(&spec, &shape, &e);
-        is_err(st, &e, ST_USAGE, bad[i].part, "refused: %s", bad[i].text);
-    }
-    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
-        err e = {0};
-        char text[160], all[160];
-        is_ok(attn_spec_parse(&spec, params[i][0], &o, &e), &e, "%s", params[i][0]);
-        attn_spec_params(&spec, text, sizeof text);
-        snprintf(all, sizeof all, "%s skip=0 kv=f16", params[i][1]);
-        is_str(text, all, "its parameters");
-    }
-}
-
 int main(void)
 {
     err e = {0};
     world_fill(&w, 11);
-    check_specs();
     for (int d = 0; d < N_METHOD_DEVICES; d++) {
         rig r;
         if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s backend", METHOD_DEVICES[d])) return tap_done();

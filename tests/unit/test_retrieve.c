@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Quest and FIER beside what test_sequences.c replays: ways back, bytes of the index, refusals. */
+/* Quest and FIER beside what test_sequences.c replays: ways back, bytes of the index. */
 /* Builds: shim race device */
 #include "config.h"
 
-#include "kernels/ops_fier.h"
 #include "tests/unit/attention_oracle.h"
 #include "tests/unit/ops_util.h"
 
@@ -147,29 +146,10 @@ static void check_device(const char *device)
     rig_close(&r);
 }
 
-static void check_refused(void)
-{
-    static const char *const bad[][2] = {
-        {"quest:budget=15", "at least one page = 16"},
-        {"quest:coarse=40", "coarse 40, expected whole pages of 16 tokens"},
-        {"fier:budget=31:open=keep", "at least 32"},
-        {"fier:budget=8:force_sink=4:force_recent=5", "at least 9"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        err e = {0};
-        attn_spec s;
-        attn_options o = {.kv = kv_exact(DT_F16)};
-        attn_shape shape = {.n_layers = 1};
-        is_ok(attn_spec_parse(&s, bad[i][0], &o, &e), &e, "%s: a spec", bad[i][0]);
-        is_err(attn_spec_check(&s, &shape, &e), &e, ST_USAGE, bad[i][1], "%s: refused", bad[i][0]);
-    }
-}
-
 int main(void)
 {
     if (no_device()) return 0;
     world_fill(&w, 5);
-    check_refused();
     for (int d = 0; d < N_METHOD_DEVICES; d++) check_device(METHOD_DEVICES[d]);
     check_races();
     return tap_done();
