@@ -37,6 +37,19 @@ static void check_rewind(rig *r, const char *spec, dtype kv)
     attn_seq_free(s);
 }
 
+/* Over codes: back to where the last page or group begins in exact rows, but not among its quantized keys. */
+static void check_coded(rig *r, const char *spec, int64_t allowed)
+{
+    err e = {0}, none = {0};
+    attn_seq *s;
+    if (!is_ok(rig_seq(r, &s, spec, DT_F16, T_MAX, &e), &e, "%s: created", spec)) return;
+    rig_prompt(r, &s, 1, 63, 16, NULL);
+    is_err(attn_seq_rewind(s, allowed - 1, &e), &e, ST_UNSUPPORTED, "keys that the index needs again are quantized",
+           "%s: no way back to %d", spec, (int)allowed - 1);
+    is_ok(attn_seq_rewind(s, allowed, &none), &none, "%s: back to %d", spec, (int)allowed);
+    attn_seq_free(s);
+}
+
 /* A pool over the layers: nothing of it depends on how the prompt is cut, on an earlier life or on a batch. */
 static void check_pool(rig *r, const char *spec)
 {
@@ -141,6 +154,10 @@ static void check_device(const char *device)
     if (!is_ok(rig_open(&r, device, &w, 64, &e), &e, "%s opened", device)) return;
     for (size_t i = 0; i < sizeof back / sizeof *back; i++) check_rewind(&r, back[i].spec, back[i].kv);
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) check_pool(&r, pools[i]);
+    /* of 63 tokens the keys of the first 56 are quantized */
+    check_coded(&r, "quest:skip=0:budget=16:page=12:kv=kivi2/g=4/r=8", 60);
+    check_coded(&r, "fier:skip=0:budget=16:g=20:kv=kivi2/g=4/r=8", 60);
+    check_coded(&r, "quest:skip=0:budget=16:page=4:coarse=60:kv=kivi2/g=4/r=8", 60);
     check_bytes(&r);
     for (size_t i = 0; i < sizeof oom / sizeof *oom; i++) rig_check_oom(&r, oom[i], 12);
     rig_close(&r);
