@@ -121,12 +121,14 @@ static void run_case(rig *r, const char *name, group *g)
 static void check_method(rig *r, const char *level, const char *method, int every)
 {
     group g = {0};
+    int seen = 0;
     for (size_t i = 0; i < st_count(fixture); i++) {
         char name[192];
         size_t n = strlen(st_at(fixture, i)->name);
         snprintf(name, sizeof name, "%.*s", n < 4 ? 0 : (int)n - 4, st_at(fixture, i)->name);
         if (strcmp(st_at(fixture, i)->name + strlen(name), ".par") != 0) continue;
-        if (strncmp(name + 4, method, strlen(method)) == 0 && !left_out(every, 4 * every)) run_case(r, name, &g);
+        if (strncmp(name + 4, method, strlen(method)) == 0 && !leaves_out(&seen, every, 4 * every))
+            run_case(r, name, &g);
     }
     group_end(&g, method, level);
 }
