@@ -77,22 +77,6 @@ static void check_bytes(rig *r)
     }
 }
 
-/* Windows above the budget and below it. */
-static void check_windows(rig *r)
-{
-    err e = {0};
-    attn_seq *seq;
-    r->window[0] = 25, r->window[1] = 12, r->window[2] = 40;
-    rig_seq(r, &seq, "h2o:budget=20:skip=0", DT_F32, T_MAX, &e);
-    rig_prompt(r, &seq, 1, 50, 16, NULL);
-    for (int i = 0; i < 20; i++) rig_decode(r, &seq, 1, got);
-    attn_stats st = attn_seq_stats(seq);
-    ok(st.attended <= 20 * (21 + 12 + 21) && st.visible == 20 * (25 + 12 + 40), "windows: %g attended of %g visible",
-       st.attended, st.visible);
-    attn_seq_free(seq);
-    r->window[0] = r->window[1] = r->window[2] = 0;
-}
-
 /* ---- planted tokens ---- */
 
 static world flat;
@@ -274,7 +258,6 @@ int main(void)
         rig r;
         if (!is_ok(rig_open(&r, METHOD_DEVICES[d], &w, 64, &e), &e, "%s backend", METHOD_DEVICES[d])) return tap_done();
         check_bytes(&r);
-        check_windows(&r);
         check_planted(&r);
         check_coded(&r, "h2o:budget=20" IN_CODES, 20);
         check_coded(&r, "h2o:budget=12:gqa=per_q" IN_CODES, 12);

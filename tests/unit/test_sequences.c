@@ -74,6 +74,14 @@ static bool kept_is(const rig *r, const attn_seq *s, expected *x)
     return good;
 }
 
+/* Tokens that a step of n tokens might see, in all layers. */
+static double visible(const rig *r, int64_t n)
+{
+    double sum = 0;
+    for (int l = 0; l < T_LAYERS; l++) sum += (double)(r->window[l] > 0 && r->window[l] < n ? r->window[l] : n);
+    return sum;
+}
+
 /* Prompts, `steps` steps after each. A prompt of less than no tokens is stored without attention. */
 static void run(rig *r, expected x, int64_t chunk, group *g)
 {
@@ -94,10 +102,13 @@ static void run(rig *r, expected x, int64_t chunk, group *g)
         group_note(g, good, "%s, chunk %d, prompt %d: outputs", x.name, (int)chunk, turn);
         group_note(g, kept_is(r, s, &x), "%s, chunk %d, prompt %d: kept", x.name, (int)chunk, turn);
         for (int i = 0; i < x.par[PAR_STEPS]; i++, rows++) {
-            double before = attn_seq_stats(s).attended;
+            attn_stats before = attn_seq_stats(s), after;
             rig_decode(r, &s, 1, got);
+            after = attn_seq_stats(s);
             group_note(g, rows_are(r, 1, &x), "%s, chunk %d, step %d of %d: outputs", x.name, (int)chunk, i, turn);
-            group_note(g, fabs(attn_seq_stats(s).attended - before - (double)x.attended[rows]) < 1e-4,
+            group_note(g,
+                       fabs(after.attended - before.attended - (double)x.attended[rows]) < 1e-4 &&
+                           after.visible - before.visible == visible(r, attn_seq_length(s)),
                        "%s, chunk %d, step %d of %d: tokens attended", x.name, (int)chunk, i, turn);
         }
         group_note(g, kept_is(r, s, &x), "%s, chunk %d, steps of %d: kept", x.name, (int)chunk, turn);
