@@ -12,6 +12,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
+#include "tests/tap.h"
 #include "tests/unit/devices.h"
 
 /* Most heads and channels that a test uses; rig_layout takes fewer. */
@@ -77,6 +78,8 @@ typedef struct {
     attn_work *work;
     int window[T_LAYERS];
     size_t rows;
+    float mscale;    /* factor of rotations */
+    bool store_only; /* rows are stored and nothing is attended */
     buf pos, table, freq, q, k, v, out;
     const world *w;
 } rig;
@@ -87,6 +90,7 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
     memset(r, 0, sizeof *r);
     r->w = w;
     r->rows = rows;
+    r->mscale = 1;
     r->shape = (attn_shape){T_LAYERS, T_HEADS, T_KV, T_DIM, (float)(1 / sqrt((double)T_DIM)), r->window, T_MAX};
     TRY(backend_open(&r->be, &o, e));
     TRY(attn_work_create(&r->work, &r->shape, rows, r->be, e));
@@ -141,27 +145,16 @@ static inline void rig_close(rig *r)
     backend_close(r->be);
 }
 
-/* A rig on a device that has entropy pools; false, and the check is skipped or failed: it has none. */
-static inline bool rig_open_pools(rig *r, const char *device, const world *w, size_t rows)
-{
-    err e = {0};
-    if (!is_ok(rig_open(r, device, w, rows, &e), &e, "%s opened", device)) return false;
-    if (r->be->ops->block) return true;
-    tap_skip("no pools on %s", r->be->name);
-    rig_close(r);
-    return false;
-}
-
 /* One forward of the given rows; row i is position pos[i]. out [T_LAYERS][n_rows] may be NULL. */
 static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size_t n_rows, float (*out)[T_HEADS][T_DIM])
 {
     const backend_ops *op = r->be->ops;
     op->upload(r->be, r->pos, pos, n_rows * sizeof *pos);
-    op->rope_table(r->be, r->table, r->pos, n_rows, r->freq, (size_t)r->shape.head_dim / 2, 1);
+    op->rope_table(r->be, r->table, r->pos, n_rows, r->freq, (size_t)r->shape.head_dim / 2, r->mscale);
     step->pos = r->pos;
     step->table = r->table;
     step->freq = r->freq;
-    step->mscale = 1;
+    step->mscale = r->mscale;
     attn_begin(r->work, step);
     for (int l = 0; l < T_LAYERS; l++) {
         for (size_t i = 0; i < n_rows; i++) {
@@ -169,7 +162,8 @@ static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size
             op->upload(r->be, buf_at(r->k, i * rig_kv_row(r)), r->w->k[l][pos[i]], rig_kv_row(r));
             op->upload(r->be, buf_at(r->v, i * rig_kv_row(r)), r->w->v[l][pos[i]], rig_kv_row(r));
         }
-        attn_layer(r->work, step, l, r->q, r->k, r->v, r->out);
+        if (r->store_only) attn_store(r->work, step, l, r->k, r->v);
+        else attn_layer(r->work, step, l, r->q, r->k, r->v, r->out);
         for (size_t i = 0; out && i < n_rows; i++)
             op->download(r->be, out + (size_t)l * n_rows + i, buf_at(r->out, i * rig_q_row(r)), rig_q_row(r));
     }

@@ -42,7 +42,7 @@ static UNUSED_OK void fixture_close(void)
 
 static UNUSED_OK __attribute__((format(printf, 1, 0))) const st_tensor *find_va(const char *fmt, va_list ap)
 {
-    char name[96];
+    char name[192];
     vsnprintf(name, sizeof name, fmt, ap);
     const st_tensor *t = st_find(fixture, name);
     if (!t) {
@@ -63,7 +63,7 @@ static UNUSED_OK __attribute__((format(printf, 1, 2))) const st_tensor *tensor(c
 
 static UNUSED_OK __attribute__((format(printf, 1, 2))) bool has(const char *fmt, ...)
 {
-    char name[96];
+    char name[192];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);

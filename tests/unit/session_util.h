@@ -16,16 +16,21 @@ typedef struct {
     decoder *dec;
 } engine_parts;
 
-static inline status parts_open(engine_parts *p, const char *name, const char *device, err *e)
+static inline status parts_open_with(engine_parts *p, const char *name, backend_options bo, decoder_options opt, err *e)
 {
     char rel[128];
-    backend_options bo = {.device = device, .n_threads = 1};
-    decoder_options opt = {.chunk = U_CHUNK, .max_batch = U_BATCH, .exact = true};
+    opt.exact = true;
     snprintf(rel, sizeof rel, "tests/data/models/%s", name);
     *p = (engine_parts){0};
     TRY(backend_open(&p->be, &bo, e));
     TRY(model_open(&p->m, tap_path(rel), p->be, e));
     return decoder_create(&p->dec, p->m, &opt, e);
+}
+
+static inline status parts_open(engine_parts *p, const char *name, const char *device, err *e)
+{
+    return parts_open_with(p, name, (backend_options){.device = device, .n_threads = 1},
+                           (decoder_options){.chunk = U_CHUNK, .max_batch = U_BATCH}, e);
 }
 
 static inline void parts_close(engine_parts *p)

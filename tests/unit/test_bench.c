@@ -9,7 +9,7 @@
 #include "eval/bench/bench_sample.h"
 #include "kernels/cpu/limits.h"
 #include "model/decoder.h"
-#include "tests/tap.h"
+#include "tests/unit/session_util.h"
 
 /* ---- samples ---- */
 
@@ -161,49 +161,24 @@ static void test_meter(void)
 
 /* ---- contexts ---- */
 
-enum { N = 50, VOCAB = 384, CHUNK = 16, FILLED = 200 };
-
-typedef struct {
-    backend *be;
-    model *m;
-    decoder *dec;
-} parts;
+enum { N = 50, CHUNK = 16, FILLED = 200 };
 
 static int32_t ids[N];
 
-static bool open_parts(parts *p, size_t chunk)
+static bool open_parts(engine_parts *p, size_t chunk)
 {
     err e = {0};
-    *p = (parts){0};
-    status st = backend_open(&p->be, &(backend_options){.device = "cpu", .n_threads = 2}, &e);
-    if (st == ST_OK) st = model_open(&p->m, tap_path("tests/data/models/llama31-f32-tied"), p->be, &e);
-    if (st == ST_OK)
-        st = decoder_create(&p->dec, p->m, &(decoder_options){.chunk = chunk, .max_batch = 1, .exact = true}, &e);
-    return is_ok(st, &e, "model");
+    return is_ok(parts_open_with(p, "llama31-f32-tied", (backend_options){.device = "cpu", .n_threads = 2},
+                                 (decoder_options){.chunk = chunk, .max_batch = 1}, &e),
+                 &e, "model");
 }
 
-static void close_parts(parts *p)
-{
-    decoder_free(p->dec);
-    model_close(p->m);
-    backend_close(p->be);
-}
-
-static session *new_session(const parts *p, const char *text)
+static session *new_session(const engine_parts *p, const char *text)
 {
     session *s = NULL;
-    attn_spec spec;
     err e = {0};
-    status st = attn_spec_parse(&spec, text, &(attn_options){.kv = kv_exact(DT_F16)}, &e);
-    if (st == ST_OK) st = session_create(&s, p->dec, &spec, session_of(FILLED + N + 8), &e);
-    is_ok(st, &e, "%s", text);
+    is_ok(session_new(&s, p, text, "f16", FILLED + N + 8, &e), &e, "%s", text);
     return s;
-}
-
-static void keep_last(void *ctx, int64_t first, size_t n, const float *logits)
-{
-    (void)first;
-    memcpy(ctx, logits + (n - 1) * VOCAB, VOCAB * sizeof(float));
 }
 
 /* ids [from, from + n) of a prompt with `before` tokens before them and `after` behind. */
@@ -211,7 +186,7 @@ static void feed(session *s, size_t from, size_t n, size_t before, size_t after,
 {
     err e = {0};
     const prefill_options o = {
-        .which = LOGITS_LAST, .rows = keep_last, .ctx = logits, .before = before, .after = after};
+        .which = LOGITS_LAST, .rows = keep_last_row, .ctx = logits, .before = before, .after = after};
     is_ok(session_prefill(&s, 1, ids + from, n, &o, &e), &e, "%zu tokens behind %zu", n, before);
 }
 
@@ -230,27 +205,27 @@ static const char *const strategies[] = {"full",
 /* A prompt in two calls, cut at a chunk, is the prompt in one. */
 static void test_parts(void)
 {
-    parts p;
+    engine_parts p;
     if (!open_parts(&p, CHUNK)) return;
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
-        float whole[2][VOCAB] = {{0}}, cut[2][VOCAB] = {{0}};
+        float whole[2][U_VOCAB] = {{0}}, cut[2][U_VOCAB] = {{0}};
         session *s = new_session(&p, strategies[i]);
         if (!s) continue;
         feed(s, 0, N, 0, 0, whole[0]);
         session_decode(&s, 1, ids, whole[1], NULL);
         session_reset(s);
         feed(s, 0, 2 * CHUNK, 0, N - 2 * CHUNK, cut[0]);
-        ok(cut[0][0] == 0 && cut[0][VOCAB - 1] == 0, "no logits before the prompt's end");
+        ok(cut[0][0] == 0 && cut[0][U_VOCAB - 1] == 0, "no logits before the prompt's end");
         feed(s, 2 * CHUNK, N - 2 * CHUNK, 2 * CHUNK, 0, cut[0]);
         session_decode(&s, 1, ids, cut[1], NULL);
         ok(memcmp(whole, cut, sizeof whole) == 0, "%s: a prompt in two parts", strategies[i]);
         session_free(s);
     }
-    close_parts(&p);
+    parts_close(&p);
 }
 
 /* Logits of the chunk behind random rows, and of a step. */
-static void behind_fill(session *s, uint64_t seed, float out[2][VOCAB])
+static void behind_fill(session *s, uint64_t seed, float out[2][U_VOCAB])
 {
     err e = {0};
     session_reset(s);
@@ -261,7 +236,7 @@ static void behind_fill(session *s, uint64_t seed, float out[2][VOCAB])
 }
 
 /* A store made for prompts of a chunk takes no longer ones. */
-static void check_longest(const parts *p, const attn_spec *spec, const fill_options *o)
+static void check_longest(const engine_parts *p, const attn_spec *spec, const fill_options *o)
 {
     session *s;
     err e = {0};
@@ -277,11 +252,11 @@ static void check_longest(const parts *p, const attn_spec *spec, const fill_opti
 }
 
 /* Rows in pieces: the same where nothing waits for a prompt's end; over codes less is held in full. */
-static void test_pieces(const parts *p)
+static void test_pieces(const engine_parts *p)
 {
     err e = {0};
     for (int i = 0; i < 2; i++) {
-        float whole[VOCAB], cut[VOCAB];
+        float whole[U_VOCAB], cut[U_VOCAB];
         session *s = new_session(p, i ? "full:kv=kivi4/r=16/g=16" : "full");
         fill_options o = {.n_tokens = FILLED, .seed = 5};
         is_ok(fill_sessions(&s, 1, &o, &e), &e, "fill");
@@ -308,17 +283,17 @@ static void test_pieces(const parts *p)
 
 static void test_fill(void)
 {
-    parts p;
+    engine_parts p;
     if (!open_parts(&p, CHUNK)) return;
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
-        static float a[2][VOCAB], b[2][VOCAB], c[2][VOCAB];
+        static float a[2][U_VOCAB], b[2][U_VOCAB], c[2][U_VOCAB];
         bool finite = true;
         session *s = new_session(&p, strategies[i]);
         if (!s) continue;
         behind_fill(s, 1, a);
         behind_fill(s, 1, b);
         behind_fill(s, 2, c);
-        for (size_t k = 0; k < VOCAB; k++) finite &= isfinite(a[0][k]) && isfinite(a[1][k]);
+        for (size_t k = 0; k < U_VOCAB; k++) finite &= isfinite(a[0][k]) && isfinite(a[1][k]);
         ok(finite && session_length(s) == FILLED - 8 + N + 1, "%s: a chunk and a step behind random rows",
            strategies[i]);
         ok(memcmp(a, b, sizeof a) == 0 && memcmp(a, c, sizeof a) != 0, "the seed makes the rows");
@@ -330,7 +305,7 @@ static void test_fill(void)
     is_int(fill_sessions(&s, 1, &(fill_options){.n_tokens = FILLED + N + 9}, &e), ST_UNSUPPORTED,
            "more than fits is refused");
     session_free(s);
-    close_parts(&p);
+    parts_close(&p);
 }
 
 static double variance(const float *x, size_t n, size_t stride)
@@ -348,7 +323,7 @@ static double variance(const float *x, size_t n, size_t stride)
  * variance of 1 is estimated within 0.4 (four standard errors). */
 static void test_rows(void)
 {
-    parts p;
+    engine_parts p;
     if (!open_parts(&p, 192)) return;
     session *s = new_session(&p, "full");
     err e = {0};
@@ -370,7 +345,7 @@ static void test_rows(void)
     }
     ok(good, "values are standard normal");
     session_free(s);
-    close_parts(&p);
+    parts_close(&p);
 }
 
 int main(void)

@@ -2,41 +2,10 @@
 /* The op `draw` of ref, a whole sort, and of cpu, which sorts nothing. */
 #include "config.h"
 
-#include <float.h>
-#include <math.h>
-#include <string.h>
-
-#include "kernels/base/rng.h"
-#include "kernels/draw.h"
-#include "tests/tap.h"
+#include "tests/unit/draw_rows.h"
 #include "tests/unit/ops_util.h"
 
-enum { MOST = 5000, KINDS = 6, TRIALS = 30 };
-
-static const draw_rule rules[] = {
-    {.temp = 0, .top_p = 1},
-    {.temp = 1, .top_p = 1},
-    {.temp = 0.7f, .top_p = 0.9},
-    {.temp = 2, .top_p = 0.999, .min_p = 1e-4},
-    {.temp = 1, .top_p = 1, .top_k = 40},
-    {.temp = 3, .top_p = 0.5, .top_k = 7, .min_p = 0.3},
-    {.temp = 1e-30f, .top_p = 1},
-    {.temp = 100, .top_p = 1e-3},
-};
-
-/* All different; equal values; what is not finite; zeros of both signs; a steep one; one value far above. */
-static void make_row(float *x, size_t n, int kind, rng *r)
-{
-    const float odd[] = {NAN, -INFINITY, -FLT_MAX, -0.0f, 0};
-    for (size_t i = 0; i < n; i++) {
-        x[i] = 6 * (rng_float(r) + rng_float(r) - rng_float(r));
-        if (kind == 1) x[i] = (float)rng_below(r, 40) / 20;
-        if (kind == 2 && rng_below(r, 8) < 6) x[i] = odd[rng_below(r, 5)];
-        if (kind == 3) x[i] = rng_below(r, 2) ? 0.0f : -0.0f;
-        if (kind == 4) x[i] *= 50;
-    }
-    if (kind == 5) x[rng_below(r, n)] = 1e5f;
-}
+enum { MOST = 5000, TRIALS = 30 };
 
 static int32_t draw_on(backend *be, const float *x, size_t n, const draw_rule *rule, float share)
 {
@@ -66,7 +35,7 @@ int main(void)
         return tap_done();
     rng r = {7};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-        for (size_t k = 0; k < sizeof rules / sizeof *rules; k++) {
+        for (size_t k = 0; k < N_RULES; k++) {
             draw_rule rule = rules[k];
             int wrong = 0;
             if (!is_ok(draw_create(&rule.work, sizes[s], &e), &e, "work space")) return tap_done();

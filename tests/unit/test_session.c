@@ -2,64 +2,32 @@
 /* Sessions: bits that must not depend on chunks, batches, threads or sharing; memory; limits. */
 #include "config.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/base/mem.h"
-#include "model/session.h"
-#include "tests/tap.h"
+#include "tests/unit/session_util.h"
 
-enum { N = 50, VOCAB = 384, STEPS = 6 };
+enum { N = 50, STEPS = 6 };
 
 static int32_t prompt[N];
 
-typedef struct {
-    backend *be;
-    model *m;
-    decoder *dec;
-} parts;
-
-static status open_parts(parts *p, const char *name, int threads, size_t chunk, size_t batch, err *e)
+static status open_parts(engine_parts *p, const char *name, int threads, size_t chunk, size_t batch, err *e)
 {
-    char rel[128];
-    backend_options bo = {.device = "cpu", .n_threads = threads};
-    decoder_options opt = {.chunk = chunk, .max_batch = batch, .exact = true};
-    snprintf(rel, sizeof rel, "tests/data/models/%s", name);
-    *p = (parts){0};
-    TRY(backend_open(&p->be, &bo, e));
-    TRY(model_open(&p->m, tap_path(rel), p->be, e));
-    return decoder_create(&p->dec, p->m, &opt, e);
+    return parts_open_with(p, name, (backend_options){.device = "cpu", .n_threads = threads},
+                           (decoder_options){.chunk = chunk, .max_batch = batch}, e);
 }
 
-static void close_parts(parts *p)
+static status new_session(session **s, engine_parts *p, const char *text, int64_t n, err *e)
 {
-    decoder_free(p->dec);
-    model_close(p->m);
-    backend_close(p->be);
-}
-
-static status new_session(session **s, parts *p, const char *text, int64_t n, err *e)
-{
-    attn_spec spec;
-    attn_options o = {.kv = kv_exact(DT_F16)};
-    TRY(attn_spec_parse(&spec, text, &o, e));
-    return session_create(s, p->dec, &spec, session_of(n), e);
-}
-
-static void keep_last(void *ctx, int64_t first, size_t n, const float *logits)
-{
-    (void)first;
-    memcpy(ctx, logits + (n - 1) * VOCAB, VOCAB * sizeof(float));
+    return session_new(s, p, text, "f16", n, e);
 }
 
 static status feed(session **s, size_t n_sessions, float *logits, err *e)
 {
-    prefill_options o = {.which = LOGITS_LAST, .rows = keep_last, .ctx = logits};
+    prefill_options o = {.which = LOGITS_LAST, .rows = keep_last_row, .ctx = logits};
     return session_prefill(s, n_sessions, prompt, N, &o, e);
 }
 
 /* Prompt logits and those of STEPS decode steps with fixed ids. */
-static void trace(session *s, float out[STEPS + 1][VOCAB], err *e)
+static void trace(session *s, float out[STEPS + 1][U_VOCAB], err *e)
 {
     is_ok(feed(&s, 1, out[0], e), e, "prompt");
     for (int i = 0; i < STEPS; i++) is_ok(session_decode(&s, 1, &prompt[i], out[i + 1], e), e, "decode");
@@ -71,9 +39,9 @@ static void check_bits(const char *name, const char *attn)
         int threads;
         size_t chunk;
     } set[] = {{2, 64}, {1, 64}, {2, 7}, {2, 1}, {1, 16}};
-    static float want[STEPS + 1][VOCAB], got[STEPS + 1][VOCAB];
+    static float want[STEPS + 1][U_VOCAB], got[STEPS + 1][U_VOCAB];
     for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
-        parts p;
+        engine_parts p;
         session *s = NULL;
         err e = {0};
         if (is_ok(open_parts(&p, name, set[i].threads, set[i].chunk, 1, &e), &e, "%s opens", name) &&
@@ -84,15 +52,15 @@ static void check_bits(const char *name, const char *attn)
                    attn, set[i].threads, set[i].chunk);
         }
         session_free(s);
-        close_parts(&p);
+        parts_close(&p);
     }
 }
 
 static void check_batch(const char *name)
 {
     static const char *const attn[] = {"full", "streaming:budget=20", "full"};
-    static float alone[3][STEPS + 1][VOCAB], batch[3][VOCAB];
-    parts p;
+    static float alone[3][STEPS + 1][U_VOCAB], batch[3][U_VOCAB];
+    engine_parts p;
     err e = {0};
     session *s[3];
     bool same = true;
@@ -120,15 +88,15 @@ static void check_batch(const char *name)
     }
     ok(same, "%s: and the decode steps behind it too", name);
     for (int i = 0; i < 3; i++) session_free(s[i]);
-    close_parts(&p);
+    parts_close(&p);
 }
 
 static void check_memory(void)
 {
-    parts p;
+    engine_parts p;
     err e = {0};
     session *s;
-    static float logits[VOCAB];
+    static float logits[U_VOCAB];
     memory_plan plan;
     attn_spec spec;
     attn_options o = {.kv = kv_exact(DT_F16)};
@@ -149,12 +117,12 @@ static void check_memory(void)
     err big = {0};
     is_err(new_session(&s, &p, "full", (int64_t)1 << 45, &big), &big, ST_NOMEM, "are needed",
            "a session that cannot fit is refused");
-    close_parts(&p);
+    parts_close(&p);
 }
 
 static void check_oom(void)
 {
-    parts p;
+    engine_parts p;
     err e = {0};
     bool good = true;
     if (!is_ok(open_parts(&p, "qwen2-f16", 1, 16, 1, &e), &e, "model")) return;
@@ -163,7 +131,7 @@ static void check_oom(void)
         err oom = {0};
         decoder *d = NULL;
         session *s = NULL;
-        parts q = p;
+        engine_parts q = p;
         mem_test_fail_at(n);
         status st = decoder_create(&d, p.m, &opt, &oom);
         q.dec = d;
@@ -177,18 +145,18 @@ static void check_oom(void)
         }
         good &= st == ST_NOMEM;
     }
-    close_parts(&p);
+    parts_close(&p);
 }
 
 static void check_limits(void)
 {
-    parts p;
+    engine_parts p;
     err e = {0}, bad = {0};
     session *s;
-    static float logits[VOCAB];
+    static float logits[U_VOCAB];
     if (!is_ok(open_parts(&p, "mistral-swa-bf16", 2, 16, 1, &e), &e, "model")) return;
     is_ok(new_session(&s, &p, "full", N + 1, &e), &e, "session");
-    int32_t wrong = VOCAB;
+    int32_t wrong = U_VOCAB;
     is_err(session_decode(&s, 1, &wrong, logits, &bad), &bad, ST_USAGE, "outside the model's vocabulary",
            "an id outside the vocabulary");
     feed(&s, 1, logits, &e);
@@ -201,7 +169,7 @@ static void check_limits(void)
     is_ok(session_rewind(s, N, &e), &e, "rewind");
     is_ok(session_decode(&s, 1, prompt, logits, &e), &e, "makes room");
     session_free(s);
-    close_parts(&p);
+    parts_close(&p);
 }
 
 int main(void)

@@ -233,20 +233,27 @@ static void test_skip(void)
     fixture_close(&f);
 }
 
+/* The first prompt alone. */
+static void run_one(fixture *f, record *r, const char *name)
+{
+    together_run runs[MAX_RUNS];
+    err e = {0};
+    together_job job = make_job(f, r, true, 64, 1);
+    job.n_prompts = 1;
+    make_runs(runs);
+    is_ok(together_execute(&job, runs, 1, &e), &e, "%s", name);
+}
+
 /* Stops: by what the model says when nothing stops it. */
 static void test_stops(void)
 {
     static record plain, r;
-    together_run runs[MAX_RUNS];
     fixture f;
     err e = {0};
     for (int tail = 0; tail <= 400; tail += 400) {
         if (is_ok(fixture_open(&f, (size_t)tail, &e), &e, "opens")) {
-            together_job job = make_job(&f, &plain, true, 64, 1);
-            job.n_prompts = 1;
             f.prompt[0].n_stop = 0;
-            make_runs(runs);
-            is_ok(together_execute(&job, runs, 1, &e), &e, "without stops");
+            run_one(&f, &plain, "without stops");
             is_int((long long)plain.n[0][0], N_NEW, "all new tokens");
             ok(!plain.stopped, "not stopped");
             is_int(plain.stats[0][0].steps, (long long)f.prompt[0].n_tail + N_NEW - 1, "the last one is not fed");
@@ -256,22 +263,13 @@ static void test_stops(void)
             while (plain.ids[0][0][want] != stop[1]) want++;
             f.prompt[0].stop = stop;
             f.prompt[0].n_stop = 2;
-            job = make_job(&f, &r, true, 64, 1);
-            job.n_prompts = 1;
-            make_runs(runs);
-            is_ok(together_execute(&job, runs, 1, &e), &e, "with one");
+            run_one(&f, &r, "with one");
             ok(r.n[0][0] == want && r.stopped, "it ends the answer and is not in it");
             stop[1] = plain.ids[0][0][0];
-            job = make_job(&f, &r, true, 64, 1);
-            job.n_prompts = 1;
-            make_runs(runs);
-            is_ok(together_execute(&job, runs, 1, &e), &e, "the first token stops");
+            run_one(&f, &r, "the first token stops");
             is_int((long long)r.n[0][0], 0, "an empty answer");
             f.prompt[0].not_first = true;
-            job = make_job(&f, &r, true, 64, 1);
-            job.n_prompts = 1;
-            make_runs(runs);
-            is_ok(together_execute(&job, runs, 1, &e), &e, "unless it must not");
+            run_one(&f, &r, "unless it must not");
             ok(r.n[0][0] > 0 && r.ids[0][0][0] != stop[1], "then another one is the first");
         }
         fixture_close(&f);

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* Quest and FIER beside what test_sequences.c replays: ways back, bytes of the index. */
+/* Builds: shim race device */
+#include "config.h"
+
+#include "tests/unit/attention_oracle.h"
+#include "tests/unit/ops_util.h"
+
+typedef float head_rows[T_HEADS][T_DIM];
+
+static world w;
+
+/* The state after going back: a few steps, into the last page or group, far back and the same tokens as a prompt. */
+static void check_rewind(rig *r, const char *spec, dtype kv)
+{
+    if (left_out(3, 6)) return;
+    static const int64_t back[] = {68, 61, 64};
+    static head_rows want[8][T_LAYERS], got[T_LAYERS];
+    err e = {0};
+    attn_seq *s;
+    bool rewound = true;
+    if (!is_ok(rig_seq(r, &s, spec, kv, T_MAX, &e), &e, "%s: created", spec)) return;
+    rig_prompt(r, &s, 1, 61, 16, NULL);
+    for (int t = 0; t < 8; t++) rig_decode(r, &s, 1, want[t]);
+    for (int i = 0; i < 3; i++) {
+        rewound &= attn_seq_rewind(s, back[i], &e) == ST_OK;
+        for (int64_t n = back[i]; n < 69; n++) {
+            rig_decode(r, &s, 1, got);
+            rewound &= memcmp(want[n - 61], got, sizeof got) == 0;
+        }
+    }
+    rewound &= attn_seq_rewind(s, 13, &e) == ST_OK;
+    rig_prompt(r, &s, 1, 48, 16, NULL);
+    rig_decode(r, &s, 1, got);
+    rewound &= memcmp(want[0], got, sizeof got) == 0;
+    ok(rewound, "%s, %s: the same bits after going back", spec, dtype_name(kv));
+    attn_seq_free(s);
+}
+
+/* Over codes: back to where the last page or group begins in exact rows, but not among its quantized keys. */
+static void check_coded(rig *r, const char *spec, int64_t allowed)
+{
+    err e = {0}, none = {0};
+    attn_seq *s;
+    if (!is_ok(rig_seq(r, &s, spec, DT_F16, T_MAX, &e), &e, "%s: created", spec)) return;
+    rig_prompt(r, &s, 1, 63, 16, NULL);
+    is_err(attn_seq_rewind(s, allowed - 1, &e), &e, ST_UNSUPPORTED, "keys that the index needs again are quantized",
+           "%s: no way back to %d", spec, (int)allowed - 1);
+    is_ok(attn_seq_rewind(s, allowed, &none), &none, "%s: back to %d", spec, (int)allowed);
+    attn_seq_free(s);
+}
+
+/* A pool over the layers: nothing of it depends on how the prompt is cut, on an earlier life or on a batch. */
+static void check_pool(rig *r, const char *spec)
+{
+    static const int64_t chunks[] = {1, 7, 64};
+    static head_rows want[12][T_LAYERS], got[T_LAYERS], batch[3 * T_LAYERS];
+    if (left_out(3, 6)) return;
+    err e = {0};
+    attn_seq *s, *b[3];
+    bool same = true, batched = true;
+    for (int i = 0; i < 3; i++) {
+        if (!is_ok(rig_seq(r, &s, spec, DT_F16, T_MAX, &e), &e, "%s: created", spec)) return;
+        for (int again = 0; again < 2; again++) {
+            rig_prompt(r, &s, 1, 61, chunks[i], NULL);
+            for (int t = 0; t < 12; t++) {
+                rig_decode(r, &s, 1, i + again ? got : want[t]);
+                same &= i + again == 0 || memcmp(want[t], got, sizeof got) == 0;
+            }
+            if (i + again == 0)
+                is_err(attn_seq_rewind(s, 65, &e), &e, ST_UNSUPPORTED, "means of the budget pool", "%s: no way back",
+                       spec);
+            attn_seq_reset(s);
+        }
+        attn_seq_free(s);
+    }
+    for (int i = 0; i < 3; i++) rig_seq(r, &b[i], i == 1 ? "full" : spec, DT_F16, T_MAX, &e);
+    for (int i = 0; i < 3; i++) rig_prompt(r, &b[i], 1, i == 2 ? 90 : 61, 64, NULL);
+    for (int t = 0; t < 12; t++) {
+        rig_decode(r, b, 3, batch);
+        for (int l = 0; l < T_LAYERS; l++) batched &= memcmp(batch[l * 3], want[t][l], sizeof(head_rows)) == 0;
+    }
+    for (int i = 0; i < 3; i++) attn_seq_free(b[i]);
+    ok(same, "%s: the same bits in any chunks (U2) and after a reset (U4)", spec);
+    ok(batched, "%s: the same bits in a batch (U9)", spec);
+}
+
+/* Bytes of the index of one layer with n tokens of an f16 store: bounds of runs of tokens; FIER's bits, levels and
+ * newest keys. */
+enum { ROW = T_KV * T_DIM * 2 };
+
+static size_t bounds(int64_t n, int64_t run)
+{
+    return (size_t)((n + run - 1) / run) * 2 * ROW;
+}
+
+static size_t bits(int64_t n)
+{
+    size_t groups = (size_t)(n + 31) / 32;
+    return groups * 32 * 4 * T_KV + groups * 2 * ROW + 32 * ROW;
+}
+
+static void check_bytes(rig *r)
+{
+    static const struct {
+        const char *spec;
+        int64_t page, span; /* page 0: FIER */
+    } t[] = {{"quest:skip=1:budget=24:page=8", 8, 0},
+             {"quest:skip=1:budget=24:page=8:coarse=32:coarse_keep=1", 8, 32},
+             {"quest:skip=1:budget=24:page=8:pool=entropy", 8, 0},
+             {"fier:skip=1:budget=24", 0, 0},
+             {"fier:skip=1:budget=24:coarse=16:coarse_keep=1", 0, 16},
+             {"fier:skip=1:budget=24:pool=entropy", 0, 0}};
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        err e = {0};
+        attn_seq *s;
+        attn_bytes plan;
+        attn_limits lim = {.n_tokens = 100, .chunk = (int64_t)r->rows};
+        size_t index = (t[i].page ? bounds(70, t[i].page) : bits(70)) + (t[i].span ? bounds(70, t[i].span) : 0);
+        rig_seq(r, &s, t[i].spec, DT_F16, 100, &e);
+        rig_prompt(r, &s, 1, 70, 32, NULL);
+        attn_bytes held = attn_seq_held(s);
+        is_int((long long)held.kv, 70LL * T_LAYERS * ROW * 2, "%s: bytes of rows (U6)", t[i].spec);
+        is_int((long long)held.index, 2 * (long long)index, "%s: bytes of the index of two layers (U6)", t[i].spec);
+        for (int k = 0; k < 30; k++) rig_decode(r, &s, 1, NULL);
+        held = attn_seq_held(s);
+        attn_plan(&plan, attn_seq_spec(s), &r->shape, &lim, &e);
+        ok(plan.kv == held.kv && plan.index == held.index && plan.scratch == held.scratch,
+           "%s: the plan is what a full sequence holds", t[i].spec);
+        attn_seq_free(s);
+    }
+}
+
+static void check_device(const char *device)
+{
+    static const struct {
+        const char *spec;
+        dtype kv;
+    } back[] = {{"quest:skip=1:budget=16:page=4:coarse=16:coarse_keep=2", DT_F16},
+                {"quest:skip=1:budget=32:page=8", DT_F16},
+                {"quest:skip=2:budget=16:page=16:min_pages=1", DT_BF16},
+                {"fier:skip=1:budget=16:g=8:coarse=12:coarse_keep=1", DT_F16},
+                {"fier:skip=1:budget=32:g=8", DT_F16},
+                {"fier:skip=2:budget=16:open=window", DT_BF16},
+                {"fier:skip=0:budget=16:open=exact:g=16", DT_F32}};
+    static const char *const pools[] = {
+        "quest:skip=1:page=2:budget=24:pool=entropy", "quest:skip=1:page=4:budget=40:pool=entropy:gqa=per_q",
+        "fier:skip=1:g=8:budget=20:pool=entropy", "fier:skip=1:g=8:budget=20:pool=entropy:gqa=max_s"};
+    static const char *const oom[] = {"quest:skip=1:budget=24:coarse=32",    "quest:skip=1:budget=24:gqa=mean_q",
+                                      "quest:skip=1:budget=24:pool=entropy", "fier:skip=1:budget=24:coarse=16",
+                                      "fier:skip=1:budget=24:gqa=mean_q",    "fier:skip=1:budget=24:pool=entropy"};
+    rig r;
+    err e = {0};
+    if (!is_ok(rig_open(&r, device, &w, 64, &e), &e, "%s opened", device)) return;
+    for (size_t i = 0; i < sizeof back / sizeof *back; i++) check_rewind(&r, back[i].spec, back[i].kv);
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) check_pool(&r, pools[i]);
+    /* of 63 tokens the keys of the first 56 are quantized */
+    check_coded(&r, "quest:skip=0:budget=16:page=12:kv=kivi2/g=4/r=8", 60);
+    check_coded(&r, "fier:skip=0:budget=16:g=20:kv=kivi2/g=4/r=8", 60);
+    check_coded(&r, "quest:skip=0:budget=16:page=4:coarse=60:kv=kivi2/g=4/r=8", 60);
+    check_bytes(&r);
+    for (size_t i = 0; i < sizeof oom / sizeof *oom; i++) rig_check_oom(&r, oom[i], 12);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    if (no_device()) return 0;
+    world_fill(&w, 5);
+    for (int d = 0; d < N_METHOD_DEVICES; d++) check_device(METHOD_DEVICES[d]);
+    check_races();
+    return tap_done();
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT */
+/* How strategies are written down: what is refused, with which words; parameters and how they are told. */
+#include "config.h"
+
+#include <string.h>
+
+#include "attention/sequence.h"
+#include "tests/tap.h"
+
+static attn_shape shape = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8};
+
+/* Parsed, and checked for the shape; kv NULL: f16. */
+static status read_spec(attn_spec *s, const char *text, const char *kv, err *e)
+{
+    attn_options o = {.kv = kv_exact(DT_F16)};
+    *e = (err){0};
+    if (kv) TRY(kv_format_parse(&o.kv, kv, "--kv", e));
+    TRY(attn_spec_parse(s, text, &o, e));
+    return attn_spec_check(s, &shape, e);
+}
+
+static const struct {
+    const char *text, *part, *kv;
+} refused[] = {
+    {"nothing", "unknown strategy 'nothing'; known: full", NULL},
+    {"qest:page=8", "unknown strategy 'qest' (did you mean 'quest'?); known", NULL},
+    {"full:budget=3", "no parameter 'budget'", NULL},
+    {"quest:pgae=16", "quest has no parameter 'pgae' (did you mean 'page'?), see", NULL},
+    {"quest:buget=16", "(did you mean 'budget'?)", NULL},
+    {"quest:gqa=votes", "layer_concat (did you mean 'vote'?)", NULL},
+    {"quest:kv=kivi22", "unknown store 'kivi22' (did you mean 'kivi2'?)", NULL},
+    {"quest:kv=kivi2/sink_pf=4", "(did you mean 'sink_fp'?)", NULL},
+    {"streaming:sink", "not key=value", NULL},
+    {"streaming:sink=x", "expected a number", NULL},
+    {"streaming:pos=up", "one of: reindex abs", NULL},
+    {"streaming:skip=1+", "skip='1+', expected a number of leading layers", NULL},
+    {"streaming:skip=+", "skip='+', expected", NULL},
+    {"streaming:skip=1++2", "skip='1++2', expected", NULL},
+    {"streaming:skip=0+256", "skip='0+256', expected", NULL},
+    {"streaming:skip=257", "skip='257', expected", NULL},
+    {"streaming:skip=-1", "skip='-1', expected", NULL},
+    {"streaming:skip=", "skip='', expected", NULL},
+    {"streaming:skip=18446744073709551617", "expected", NULL},
+    {"streaming:budget=99999999999999999999", "expected a number", NULL},
+    {"", "unknown strategy", NULL},
+    {"h2o:budget=1", "budget 1 is too small, at least 2", NULL},
+    {"h2o:budget=8:hh=9", "hh=9, at most the budget of 8", NULL},
+    {"h2o:budget=8:recent=9", "recent=9, at most the budget of 8", NULL},
+    {"h2o:gqa=vote", "their sum is gqa=sum_s", NULL},
+    {"h2o:gqa=mean_q", "each query has its own weights", NULL},
+    {"h2o:gqa=layer_concat", "use layer_mean", NULL},
+    {"h2o:mode=oracle", "one of: decode oneshot", NULL},
+    {"snapkv:budget=1", "budget 1 is too small, at least 2", NULL},
+    {"snapkv:budget=8:window=8", "budget 8 is too small, at least window + 1 = 9", NULL},
+    {"snapkv:kernel=4", "kernel=4, expected an odd number", NULL},
+    {"snapkv:window=0", "window=0, at least 1", NULL},
+    {"snapkv:gqa=vote", "their sum is gqa=sum_s", NULL},
+    {"tova:budget=0", "budget 0 is too small, at least 1", NULL},
+    {"tova:gqa=layer_vote", "use layer_mean", NULL},
+    {"tova:protect_last=2", "expected a number from 0 to 1", NULL},
+    {"pariskv:budget=-1", "budget='-1', expected a number from 0", NULL},
+    {"pariskv:u=0", "u='0', expected a number from 1", NULL},
+    {"pariskv:rho=101", "expected a number from 0 to 100", NULL},
+    {"pariskv:tiers=2", "one of: 6 1", NULL},
+    {"pariskv:gqa=per_q", "one of: mean_q vote", NULL},
+    {"pariskv:rounds=3", "expected a number from 1 to 2", NULL},
+    {"kivi:bits=3", "bits='3', expected one of: 2 4", NULL},
+    {"kivi:r=40", "r=40 is not a multiple of g=32", NULL},
+    {"full:kv=kivi2/r=40", "kv: r=40 is not a multiple of g=32", NULL},
+    {"full:kv=kivi5", "unknown store 'kivi5'", NULL},
+    {"kivi:budget=3", "no parameter 'budget'", NULL},
+    {"quest:budget=15", "at least one page = 16", NULL},
+    {"quest:coarse=40", "coarse 40, expected whole pages of 16 tokens", NULL},
+    {"fier:budget=31:open=keep", "at least 32", NULL},
+    {"fier:budget=8:force_sink=4:force_recent=5", "at least 9", NULL},
+    {"actqkv:budget=607", "at least sink + local + block = 608", NULL},
+    {"actqkv:budget=31:budget_mode=extra", "budget 31 is too small, at least block = 32", NULL},
+    {"actqkv:pool=fixed:pool_prefill=1", "pool_prefill=1 with pool=fixed, expected pool=entropy", NULL},
+    {"actqkv:gqa=vote", "one of: layer_concat layer_mean", NULL},
+    {"actqkv:block=8:reps=9", "at most block = 8", NULL},
+    {"actqkv:window=0", "window='0'", NULL},
+    {"actqkv:probe=max", "one of: act mean", NULL},
+    {"kivi", "kivi: brings its own store, --kv kivi4 beside it", "kivi4"},
+    {"logquant:kv=kivi2/r=64", "brings its own store, --kv kivi2", "f16"},
+    {"streaming:budget=4", "at least sink + 1 = 5", NULL},
+    {"pariskv:budget=832:budget_mode=total", "budget 832 is too small, at least sink + local + u + 1 = 833", NULL},
+    {"quest:skip=0+256", "list of layers", NULL},
+};
+
+static const char *const params[][2] = {
+    {"h2o:budget=9", "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end skip=0 kv=f16"},
+    {"h2o:hh=4:recent=10",
+     "budget=14 hh=4 recent=10 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end skip=0 kv=f16"},
+    {"snapkv:budget=9", "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 skip=0 kv=f16"},
+    {"tova:budget=9", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end skip=0 kv=f16"},
+    {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
+     "budget=128 sink=8 pos=abs prefill=auto compat=none skip=0+2 kv=f16"},
+    {"pariskv",
+     "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 gqa=mean_q rounds=1 center=0 tiers=6 alpha=1 "
+     "rotate=1 budget_mode=extra skip=0 kv=f16"},
+    {"kivi:bits=4:r=64", "bits=4 g=32 r=64 key_residual=block sink_fp=0 skip=0 "
+                         "kv=kivi4/g=32/r=64/key_residual=block/sink_fp=0/rows=f16"},
+};
+
+static void check_texts(void)
+{
+    attn_spec s;
+    err e;
+    char text[320];
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        is_err(read_spec(&s, refused[i].text, refused[i].kv, &e), &e, ST_USAGE, refused[i].part, "refused: '%s'",
+               refused[i].text);
+    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
+        is_ok(read_spec(&s, params[i][0], NULL, &e), &e, "%s", params[i][0]);
+        attn_spec_params(&s, text, sizeof text);
+        is_str(text, params[i][1], "its parameters");
+    }
+    is_ok(read_spec(&s, "pariskv:budget=833:budget_mode=total", NULL, &e), &e, "a total that leaves one token");
+    is_ok(read_spec(&s, "quest:skip=0+16+32+48+64", NULL, &e), &e, "layers beyond 63");
+    attn_spec_params(&s, text, sizeof text);
+    ok(strstr(text, "skip=0+16+32+48+64 ") && s.skip.has[64] && !s.skip.has[63], "come back: %s", text);
+}
+
+/* What depends on the model. */
+static void check_shapes(void)
+{
+    attn_spec s;
+    err e;
+    is_err(read_spec(&s, "logquant:quant=hf_axis0_g64", NULL, &e), &e, ST_UNSUPPORTED, "multiple of 64",
+           "head_dim 8 with quant=hf_axis0_g64");
+    shape.head_dim = 258;
+    is_err(read_spec(&s, "pariskv", NULL, &e), &e, ST_UNSUPPORTED, "head_dim 258, at most 256",
+           "a head that is too wide");
+    shape.head_dim = 8;
+}
+
+/* --budget, --skip, --kv. */
+static void check_options(void)
+{
+    attn_spec s;
+    char text[160];
+    err e = {0};
+    is_ok(attn_spec_parse(&s, "streaming:pos=abs", &(attn_options){.budget = 128, .skip = "1", .kv = kv_exact(DT_BF16)},
+                          &e),
+          &e, "with options");
+    attn_spec_params(&s, text, sizeof text);
+    is_str(text, "budget=128 sink=4 pos=abs prefill=auto compat=none skip=1 kv=bf16", "they count");
+    is_err(attn_spec_parse(&s, "quest", &(attn_options){.skip = "x", .kv = kv_exact(DT_F16)}, &e), &e, ST_USAGE,
+           "--skip: 'x', expected", "--skip is what was written");
+    for (size_t i = 0; attn_methods()[i]; i++) {
+        attn_options zero = {.has_budget = true, .kv = kv_exact(DT_F16)};
+        const char *name = attn_method_name(attn_methods()[i]);
+        err none = {0};
+        is_ok(attn_spec_parse(&s, name, &zero, &none), &none, "%s", name);
+        status st = attn_spec_check(&s, &shape, &none);
+        ok(attn_has_budget(&s) ? st == ST_USAGE && strstr(none.msg, "at least") : st == ST_OK,
+           "%s: a budget of 0 is refused with the least one (%s)", name, none.msg);
+    }
+}
+
+static void check_gqa(void)
+{
+    static const struct {
+        const char *text;
+        gqa_mode gqa;
+    } shares[] = {
+        {"full", GQA_LAYER_VOTE},
+        {"streaming", GQA_LAYER_VOTE},
+        {"kivi", GQA_LAYER_VOTE},
+        {"logquant", GQA_LAYER_VOTE},
+        {"h2o", GQA_MEAN_S},
+        {"h2o:gqa=per_q", GQA_PER_Q},
+        {"snapkv:gqa=max_s", GQA_MAX_S},
+        {"tova", GQA_LAYER_MEAN},
+        {"tova:gqa=mean_s", GQA_MEAN_S},
+        {"quest", GQA_VOTE},
+        {"fier:gqa=mean_q", GQA_MEAN_Q},
+        {"pariskv", GQA_MEAN_Q},
+        {"actqkv", GQA_LAYER_CONCAT},
+        {"actqkv:gqa=layer_mean", GQA_LAYER_MEAN},
+    };
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        attn_spec s;
+        err e;
+        is_ok(read_spec(&s, shares[i].text, NULL, &e), &e, "%s", shares[i].text);
+        is_int(attn_gqa(&s), shares[i].gqa, "%s: how heads share", shares[i].text);
+    }
+}
+
+int main(void)
+{
+    check_texts();
+    check_shapes();
+    check_options();
+    check_gqa();
+    return tap_done();
+}
