@@ -58,16 +58,21 @@ static status open_seq(rig *r, attn_seq **out, const char *text, const char *sto
 /* How far a life goes back: a little, or among rows that have gone. */
 static int64_t back_by = 9;
 
+static world later; /* what is fed after going back: rows that stayed in a file would show */
+
 /* Returns whether the strategy could go back. */
 static bool live(rig *r, attn_seq *s, int64_t chunk, life *out)
 {
     err e = {0};
+    const world *w = r->w;
     rig_prompt(r, &s, 1, P1, chunk, out->prompt1);
     for (int i = 0; i < STEPS; i++) rig_decode(r, &s, 1, out->step[0][i]);
     bool back = attn_seq_rewind(s, attn_seq_length(s) - back_by, &e) == ST_OK;
+    r->w = &later;
     for (int i = 0; i < STEPS; i++) rig_decode(r, &s, 1, out->step[1][i]);
     rig_prompt(r, &s, 1, P2, chunk, out->prompt2);
     for (int i = 0; i < STEPS; i++) rig_decode(r, &s, 1, out->step[2][i]);
+    r->w = w;
     return back;
 }
 
@@ -487,6 +492,7 @@ int main(void)
 {
     static world w;
     world_fill(&w, 5);
+    world_fill(&later, 6);
     /* Small files that no disk is waited for. */
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
     check_bits("cpu", &w);
