@@ -146,7 +146,8 @@ static status compile(pretok *p, const char *pattern, pretok_keep keep, const ch
     if (!s->code) {
         PCRE2_UCHAR why[128] = "";
         pcre2_get_error_message(code, why, sizeof why);
-        return err_set(e, ST_FORMAT, "%s: bad pattern: %s", what, (char *)why);
+        return err_set(e, code == PCRE2_ERROR_HEAP_FAILED ? ST_NOMEM : ST_FORMAT, "%s: bad pattern: %s", what,
+                       (char *)why);
     }
     s->keep = keep;
     p->n_stages++;
@@ -221,7 +222,8 @@ static status find(const run *r, int k, const char *text, size_t n, size_t from,
     if (rc < 0) {
         PCRE2_UCHAR why[128] = "";
         pcre2_get_error_message(rc, why, sizeof why);
-        return err_set(e, ST_UNSUPPORTED, "pre-tokenizer: step %d: %s", k, (char *)why);
+        return err_set(e, rc == PCRE2_ERROR_NOMEMORY ? ST_NOMEM : ST_UNSUPPORTED, "pre-tokenizer: step %d: %s", k,
+                       (char *)why);
     }
     const PCRE2_SIZE *o = pcre2_get_ovector_pointer(r->data[k]);
     *start = o[0];

@@ -12,6 +12,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
+#include "tests/unit/oom.h"
 #include "tests/tap.h"
 #include "tests/unit/devices.h"
 
@@ -213,21 +214,13 @@ static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv,
  * There are at least `least` allocations. */
 static inline void rig_check_oom(rig *r, const char *text, long least)
 {
-    bool freed = true;
-    for (long n = 1; n < 200; n++) {
-        err e = {0};
-        attn_seq *s;
-        mem_test_fail_at(n);
-        status st = rig_seq(r, &s, text, DT_F16, 90, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            attn_seq_free(s);
-            ok(freed && n > least, "%s: each of %ld failed allocations is an error", text, n - 1);
-            return;
-        }
-        freed &= st == ST_NOMEM && s == NULL;
+    oom o = {0};
+    attn_seq *s;
+    while (oom_next(&o)) {
+        oom_saw(&o, rig_seq(r, &s, text, DT_F16, 90, &o.e), &s);
+        attn_seq_free(s);
     }
-    ok(false, "%s: creation never succeeded", text);
+    oom_ok(&o, least, text);
 }
 
 #endif

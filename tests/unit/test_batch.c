@@ -27,27 +27,11 @@ static const char *const strategies[] = {
 };
 enum { N_STRATEGIES = sizeof strategies / sizeof *strategies };
 
-/* Sequence i: its strategy, of those that the backend has, and its prompt. */
+/* Strategies: sequence i has number i, from the start again behind the last. */
 typedef struct {
-    const char *spec[N_STRATEGIES];
+    const char *const *spec;
     size_t n;
-} known;
-
-static known find_known(const engine_parts *p)
-{
-    known k = {.n = 0};
-    for (size_t i = 0; i < N_STRATEGIES; i++) {
-        session *s;
-        err e = {0};
-        status st = session_new(&s, p, strategies[i], "f16", LIMIT, &e);
-        if (st == ST_OK) session_free(s);
-        if (st == ST_OK) k.spec[k.n++] = strategies[i];
-        else
-            ok(st == ST_UNSUPPORTED && strstr(e.msg, "does not run on"), "%s is not here yet: %s", strategies[i],
-               e.msg);
-    }
-    return k;
-}
+} spec_list;
 
 static size_t prompt_of(size_t i)
 {
@@ -56,7 +40,7 @@ static size_t prompt_of(size_t i)
 
 static float alone[U_BATCH][STEPS + 1][U_VOCAB], batch[U_BATCH * U_VOCAB];
 
-static session *open_one(const engine_parts *p, const known *k, size_t i, int steps, float *out)
+static session *open_one(const engine_parts *p, const spec_list *k, size_t i, int steps, float *out)
 {
     session *s = NULL;
     err e = {0};
@@ -68,7 +52,7 @@ static session *open_one(const engine_parts *p, const known *k, size_t i, int st
 
 /* n sequences together; every other step without logits. The tolerance is for devices whose kernels differ with the
  * rows. */
-static void check_batch(const engine_parts *p, const known *k, size_t n, const char *device)
+static void check_batch(const engine_parts *p, const spec_list *k, size_t n, const char *device)
 {
     session *s[U_BATCH];
     int32_t ids[U_BATCH], got[U_BATCH];
@@ -127,7 +111,7 @@ static void count_score(backend *be, const score_job *jobs, size_t n)
 }
 
 /* Of 9 prompts, 7 to 51 tokens long, 8 exceed the budget before the steps. */
-static void check_calls(engine_parts *p, const known *k, const char *device)
+static void check_calls(engine_parts *p, const spec_list *k, const char *device)
 {
     backend_ops ops = *p->be->ops;
     const backend_ops *real = p->be->ops;
@@ -143,13 +127,10 @@ static void check_calls(engine_parts *p, const known *k, const char *device)
     p->be->ops = real;
 }
 
-static void check_alike(engine_parts *p, const known *all, const char *device)
+static void check_alike(engine_parts *p, const char *device)
 {
     for (size_t i = 0; i < N_ALIKE; i++) {
-        known k = {{alikes[i]}, 1};
-        bool here = false;
-        for (size_t x = 0; x < all->n; x++) here |= strncmp(all->spec[x], alikes[i], strcspn(alikes[i], ":")) == 0;
-        if (!here) continue;
+        spec_list k = {&alikes[i], 1};
         for (size_t x = 0; x < TOGETHER; x++) session_free(open_one(p, &k, x, STEPS, alone[x][0]));
         if (i == 2) check_calls(p, &k, device);
         else check_batch(p, &k, TOGETHER, device);
@@ -162,11 +143,10 @@ static void check_device(const char *device)
     engine_parts p;
     err e = {0};
     if (!is_ok(parts_open(&p, "qwen2-f16", device, &e), &e, "%s", device)) return;
-    known k = find_known(&p);
-    ok(k.n >= 4, "%s: %zu strategies", device, k.n);
-    for (size_t i = 0; i < U_BATCH && k.n; i++) session_free(open_one(&p, &k, i, STEPS, alone[i][0]));
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && k.n; i++) check_batch(&p, &k, sizes[i], device);
-    check_alike(&p, &k, device);
+    spec_list k = {strategies, N_STRATEGIES};
+    for (size_t i = 0; i < U_BATCH; i++) session_free(open_one(&p, &k, i, STEPS, alone[i][0]));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) check_batch(&p, &k, sizes[i], device);
+    check_alike(&p, device);
     parts_close(&p);
 }
 

@@ -7,16 +7,6 @@
 
 #include "tests/unit/test_tokenizer_util.h"
 
-static tokenizer *open_small(const char *name)
-{
-    char rel[128];
-    tokenizer *t;
-    err e = {0};
-    snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", name);
-    if (tokenizer_open(&t, tap_path(rel), &e) != ST_OK) printf("# %s: %s\n", rel, e.msg);
-    return t;
-}
-
 /* The rendered text, tokenized as references do that, is the same conversation. */
 static void check_rendered(const tokenizer *t, const char *name, const chat_message *m, size_t n,
                            const token_list *want, const char *label)

@@ -11,6 +11,7 @@
 
 #include "kernels/base/mem.h"
 #include "model/model.h"
+#include "tests/unit/oom.h"
 #include "tests/tap.h"
 
 static const char *const base =
@@ -276,18 +277,13 @@ static void test_folders(void)
 
 static void test_out_of_memory(void)
 {
-    long n = 0;
-    status st;
-    do {
-        err e = {0};
-        model_config c;
-        mem_test_fail_at(++n);
-        st = model_config_parse(&c, base, strlen(base), "config.json", &e);
-        mem_test_fail_at(0);
-        if (st != ST_OK) ok(st == ST_NOMEM && !c.window, "allocation %ld fails: ST_NOMEM", n);
-        else model_config_free(&c);
-    } while (st != ST_OK && n < 100);
-    ok(st == ST_OK && n > 1, "parses when no allocation fails");
+    oom o = {0};
+    model_config c;
+    while (oom_next(&o)) {
+        oom_saw(&o, model_config_parse(&c, base, strlen(base), "config.json", &o.e), &c.window);
+        if (o.done) model_config_free(&c);
+    }
+    oom_ok(&o, 0, "parsing");
 }
 
 int main(void)

@@ -14,6 +14,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_weights.h"
 #include "model/session.h"
+#include "tests/unit/oom.h"
 #include "tests/tap.h"
 
 #define CACHE  "test_hold.tmp/cache/kvasir"
@@ -266,21 +267,15 @@ static void test_unusable_folder(void)
 
 static void test_out_of_memory(const char *dir)
 {
-    long n = 0;
-    status st;
-    bool all = true;
-    do {
-        err e = {0};
+    oom o = {0};
+    while (oom_next(&o)) {
         model *m = NULL;
         clear();
-        mem_test_fail_at(++n);
-        st = open_held(&m, TIED, DT_Q4, dir, &e);
-        mem_test_fail_at(0);
-        all &= st == ST_OK || (st == ST_NOMEM && e.code == ST_NOMEM && !m);
+        mem_test_fail_at(o.n);
+        oom_saw(&o, open_held(&m, TIED, DT_Q4, dir, &o.e), &m);
         model_close(m);
-    } while (st != ST_OK && n < 1000);
-    ok(all && st == ST_OK && n > 10, "each of %ld failing allocations gives ST_NOMEM, %s", n - 1,
-       dir ? "with a cache" : "without");
+    }
+    oom_ok(&o, 9, dir ? "with a cache" : "without");
     clear();
 }
 

@@ -10,6 +10,7 @@
 #include "eval/infinitebench/infinitebench.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "tests/unit/oom.h"
 #include "tests/unit/prompt_fixture.h"
 
 static infinitebench_prompts sets[3];
@@ -355,19 +356,14 @@ static void test_memory(void)
     tokenizer *t = open_small("llama3");
     prompter how = {.tok = t, .max_length = 1 << 30, .wrap = WRAP_RAW};
     infinitebench_place at = {task_of("kv_retrieval"), 1, 4000, 0, 3};
-    status st = ST_NOMEM;
-    int bad = 0;
-    long n = 1;
-    for (; t && st == ST_NOMEM && n < 400; n++) {
+    oom o = {0};
+    while (t && o.n < 400 && oom_next(&o)) {
         infinitebench_sample s;
-        err e = {0};
-        mem_test_fail_at(n);
-        st = infinitebench_sample_make(&s, &sets[0], &how, &at, &e);
-        mem_test_fail_at(0);
-        bad += st != ST_OK && (st != ST_NOMEM || !e.msg[0]);
+        status st = infinitebench_sample_make(&s, &sets[0], &how, &at, &o.e);
+        oom_saw(&o, st, NULL);
         if (st == ST_OK) infinitebench_sample_free(&s);
     }
-    if (t) ok((st == ST_OK || n == 400) && bad == 0, "out of memory at each of %ld allocations", n);
+    if (t) ok((o.done || o.n == 400) && !o.bad, "out of memory at each of %ld allocations", o.n);
     tokenizer_free(t);
 }
 

@@ -10,6 +10,7 @@
 #include "eval/longbench2/longbench2.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "tests/unit/oom.h"
 #include "tests/unit/prompt_fixture.h"
 
 static longbench2_templates templates;
@@ -286,28 +287,22 @@ static void test_folders(void)
 static void test_memory(void)
 {
     char dir[64], path[128];
-    int failed = 0;
-    bool other = false;
+    oom o = {0};
     make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/x", dir);
     write_file(path, "[" GOOD "," GOOD "]", 2 * sizeof GOOD + 1);
-    for (long k = 1; k < 100; k++) {
+    while (oom_next(&o)) {
         sample_source s = {.data = path};
         longbench2_data d;
         prompt_text t = {0};
-        err e = {0};
-        mem_test_fail_at(k);
-        status st = longbench2_data_read(&d, &s, &e);
-        if (st == ST_OK) st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, &d.s[1], text_of("r"), &e);
-        mem_test_fail_at(0);
+        status st = longbench2_data_read(&d, &s, &o.e);
+        if (st == ST_OK) st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, &d.s[1], text_of("r"), &o.e);
+        oom_saw(&o, st, NULL);
         mem_free(t.s);
         longbench2_data_free(&d);
-        if (st == ST_OK) break;
-        failed++;
-        other |= st != ST_NOMEM;
     }
     remove_dir(dir);
-    ok(failed > 10 && failed < 99 && !other, "%d allocations that fail are ST_NOMEM", failed);
+    oom_ok(&o, 10, "reading and filling");
 }
 
 /* ---- against the official steps ---- */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "eval/metrics/impl.h"
+#include "tests/unit/oom.h"
 #include "tests/unit/metric_rows.h"
 #include "tokenizer/chars.h"
 
@@ -110,17 +111,17 @@ static void check_class(const char *name, const bool *in, const bool *known)
     ok(false, "class %s is unknown", name);
 }
 
-static void check_lower(const json_t *row)
+static void check_case(const json_t *row, const char *key, status (*change)(text *, span, err *))
 {
-    utf8_text from = json_text(json_object_get(row, "text")), to = json_text(json_object_get(row, "lower"));
-    text a, b, low;
+    utf8_text from = json_text(json_object_get(row, "text")), to = json_text(json_object_get(row, key));
+    text a, b, got;
     err e = {0};
     if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK) abort();
-    is_ok(text_lower(&low, text_span(&a), &e), &e, "lower case of %zu characters", a.n);
-    ok(span_equal(text_span(&low), text_span(&b)), "each lower case is Python's");
+    is_ok(change(&got, text_span(&a), &e), &e, "%s case of %zu characters", key, a.n);
+    ok(span_equal(text_span(&got), text_span(&b)), "each %s case is Python's", key);
     text_free(&a);
     text_free(&b);
-    text_free(&low);
+    text_free(&got);
 }
 
 static void test_upper(void)
@@ -128,15 +129,7 @@ static void test_upper(void)
     metric_rows rows;
     if (!rows_open(&rows, "upper.jsonl")) return;
     json_t *j = rows_next(&rows);
-    utf8_text from = json_text(json_object_get(j, "text")), to = json_text(json_object_get(j, "upper"));
-    text a, b, up;
-    err e = {0};
-    if (text_decode(&a, from.s, from.n, &e) != ST_OK || text_decode(&b, to.s, to.n, &e) != ST_OK) abort();
-    is_ok(text_upper(&up, text_span(&a), &e), &e, "upper case of %zu characters", a.n);
-    ok(span_equal(text_span(&up), text_span(&b)), "each upper case is Python's");
-    text_free(&a);
-    text_free(&b);
-    text_free(&up);
+    check_case(j, "upper", text_upper);
     json_decref(j);
     rows_close(&rows);
 }
@@ -150,7 +143,7 @@ static void test_unicode(void)
     if (MEM_NEW(&known, N_CHARS, NULL) != ST_OK || MEM_NEW(&in, N_CHARS, NULL) != ST_OK) abort();
     for (json_t *j; (j = rows_next(&rows)); json_decref(j), n++) {
         const char *name = json_string_value(json_object_get(j, "class"));
-        if (strcmp(name, "lower") == 0) check_lower(j);
+        if (strcmp(name, "lower") == 0) check_case(j, "lower", text_lower);
         else mark(n ? in : known, j);
         if (n && strcmp(name, "lower") != 0) check_class(name, in, known);
     }
@@ -327,25 +320,19 @@ static void test_long(void)
 static void test_memory(void)
 {
     double x;
-    err e;
     utf8_text two[] = {of("12"), of("B")};
     for (const metric *const *k = metric_list(); *k; k++) {
         const char *name = metric_name(*k), *answer = "Paragraph 1. \xe6\xae\xb5\xe8\x90\xbd"
                                                       "1 \xe6\x88\x91\xe7\x88\xb1 x";
         bool choice = strstr(name, "choice") || strstr(name, "debug");
         metric_case labels = {of("it says 12 is: x\n12"), two, choice ? 2 : 1, NULL, 0};
-        status st = ST_NOMEM;
-        int bad = 0;
-        long n = 1;
-        for (; st == ST_NOMEM && n < 200; n++) {
-            mem_test_fail_at(n);
-            e = (err){0};
-            st = metric_takes_labels(*k) ? metric_score(m, *k, &labels, &x, &e)
-                                         : score(name, of(answer + 1), answer, "x", &x, &e);
-            mem_test_fail_at(0);
-            bad += st != ST_OK && (st != ST_NOMEM || !e.msg[0]);
+        oom o = {0};
+        while (oom_next(&o)) {
+            status st = metric_takes_labels(*k) ? metric_score(m, *k, &labels, &x, &o.e)
+                                                : score(name, of(answer + 1), answer, "x", &x, &o.e);
+            oom_saw(&o, st, NULL);
         }
-        ok(st == ST_OK && bad == 0 && n > 3, "%s: out of memory at each of %ld allocations", name, n - 2);
+        oom_ok(&o, 1, name);
     }
 }
 

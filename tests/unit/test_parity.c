@@ -12,23 +12,10 @@
 #include "model/sampler.h"
 #include "model/session.h"
 #include "tests/tap.h"
+#include "tests/unit/model_names.h"
 #include "tests/unit/ops_util.h"
 
 enum { N_PROMPT = 64, N_GREEDY = 32 };
-
-static const char *const models[] = {
-    "llama31-f32-tied",
-    "llama31-bf16-untied-sharded",
-    "llama2-linear-f16",
-    "llama-dynamic-f32",
-    "mistral-swa-bf16",
-    "mistral-nemo-like-f32",
-    "qwen2-f16",
-    "qwen2-yarn-f32",
-    "qwen2-swa-f32",
-    "qwen3-bf16",
-    "qwen3-f32-sharded-tied",
-};
 
 /* One way to run a model. */
 typedef struct {
@@ -186,9 +173,9 @@ static void check_stories(void)
 int main(void)
 {
     if (no_device()) return 0;
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+    for (size_t m = 0; m < sizeof MODEL_NAMES / sizeof *MODEL_NAMES; m++)
         for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-            if (i == 0 || m % LATER_EVERY == 0) check_model(models[m], &settings[i]);
+            if (i == 0 || m % LATER_EVERY == 0) check_model(MODEL_NAMES[m], &settings[i]);
     if (LATER_EVERY == 1) check_stories();
     return tap_done();
 }

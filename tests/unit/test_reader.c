@@ -18,6 +18,7 @@
 
 #include "kernels/base/mem.h"
 #include "kernels/base/reader.h"
+#include "tests/unit/oom.h"
 #include "tests/tap.h"
 
 enum { FILE_BYTES = 300000, JOBS = 500, MOST = 1200, UNTOUCHED = 0xa5 };
@@ -260,21 +261,11 @@ static void check_other_thread(const char *kind)
 
 static void check_memory(const char *kind)
 {
-    long n = 1;
-    int bad = 0;
-    for (;; n++) {
-        reader *r;
-        err e = {0};
-        mem_test_fail_at(n);
-        status st = reader_open_kind(&r, kind, 8, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            reader_close(r);
-            break;
-        }
-        bad += st != ST_NOMEM || r != NULL;
-    }
-    ok(n > 1 && bad == 0, "%s: each of %ld allocations may fail", kind, n - 1);
+    oom o = {0};
+    reader *r;
+    while (oom_next(&o)) oom_saw(&o, reader_open_kind(&r, kind, 8, &o.e), &r);
+    reader_close(r);
+    oom_ok(&o, 0, kind);
 }
 
 /* The kernel refuses one call of io_uring: threads read. In a process of its own. */

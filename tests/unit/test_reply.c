@@ -129,24 +129,24 @@ static void check_held(const reply *r, const char *what)
 
 static void check_ends(void)
 {
+    static const struct {
+        int n_new;
+        int64_t context;
+        long long said;
+        const char *what;
+    } ends[] = {{9, 100, 9, "n_new"}, {1000, 40, 21, "a full context: one token more than there is room for"}};
     engine g;
     reply r;
     err e = {0};
     token_list ids = prompt();
     cli c = options("full");
     if (!is_ok(engine_open(&g, &c, 1, false, true, &e), &e, "engine")) return;
-    c.n_new = 9;
-    if (is_ok(reply_create(&r, &c, &g, 100, &e), &e, "reply of 9 tokens")) {
+    for (int i = 0; i < 2; i++) {
+        c.n_new = ends[i].n_new;
+        if (!is_ok(reply_create(&r, &c, &g, ends[i].context, &e), &e, "reply")) continue;
         is_ok(quiet_reply(&r, &ids, &e), &e, "it runs");
-        is_int((long long)r.said.n, 9, "9 tokens");
-        check_held(&r, "n_new");
-        reply_free(&r);
-    }
-    c.n_new = 1000;
-    if (is_ok(reply_create(&r, &c, &g, 40, &e), &e, "reply in a context of 40")) {
-        is_ok(quiet_reply(&r, &ids, &e), &e, "it runs");
-        is_int((long long)r.said.n, 21, "one token more than there is room for");
-        check_held(&r, "a full context");
+        is_int((long long)r.said.n, ends[i].said, "%s", ends[i].what);
+        check_held(&r, ends[i].what);
         reply_free(&r);
     }
     engine_close(&g);

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "kernels/base/mem.h"
+#include "tests/unit/oom.h"
 #include "tests/unit/session_util.h"
 
 enum { N = 50, STEPS = 6 };
@@ -124,27 +125,20 @@ static void check_oom(void)
 {
     engine_parts p;
     err e = {0};
-    bool good = true;
+    oom o = {0};
     if (!is_ok(open_parts(&p, "qwen2-f16", 1, 16, 1, &e), &e, "model")) return;
     decoder_options opt = {.chunk = 16};
-    for (long n = 1;; n++) {
-        err oom = {0};
-        decoder *d = NULL;
+    while (oom_next(&o)) {
         session *s = NULL;
         engine_parts q = p;
-        mem_test_fail_at(n);
-        status st = decoder_create(&d, p.m, &opt, &oom);
-        q.dec = d;
-        if (st == ST_OK) st = new_session(&s, &q, "streaming:budget=20:skip=1", 60, &oom);
-        mem_test_fail_at(0);
+        q.dec = NULL;
+        status st = decoder_create(&q.dec, p.m, &opt, &o.e);
+        if (st == ST_OK) st = new_session(&s, &q, "streaming:budget=20:skip=1", 60, &o.e);
+        oom_saw(&o, st, NULL);
         session_free(s);
-        decoder_free(d);
-        if (st == ST_OK) {
-            ok(good && n > 20, "each of %ld failed allocations is an error", n - 1);
-            break;
-        }
-        good &= st == ST_NOMEM;
+        decoder_free(q.dec);
     }
+    oom_ok(&o, 19, "a session");
     parts_close(&p);
 }
 

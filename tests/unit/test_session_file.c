@@ -12,6 +12,7 @@
 #include "kernels/base/draft.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "tests/unit/oom.h"
 #include "tests/unit/session_util.h"
 
 enum { ROWS = 20, SHORT = 160, LONG = 20000 };
@@ -421,20 +422,16 @@ static void check_failing_writes(void)
     is_int(files_in_folder(), 1, "and nothing is left beside it");
     mem_free(before);
     mem_free(after);
-    for (long k = 1;; k++) {
-        err why = {0};
-        mem_test_fail_at(k);
-        status st = save_plain(s, path, &why);
-        if (st == ST_OK) st = load_plain(s, path, &why);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            ok(good && k > 6, "each of %ld failed allocations is an error", k - 1);
-            break;
-        }
-        good &= st == ST_NOMEM;
+    oom o = {0};
+    while (oom_next(&o)) {
+        status st = save_plain(s, path, &o.e);
+        if (st == ST_OK) st = load_plain(s, path, &o.e);
+        oom_saw(&o, st, NULL);
+        if (st == ST_OK) break;
         session_reset(s);
         live(s, 45, 3, logits, &e);
     }
+    oom_ok(&o, 5, "saving and loading");
     session_free(s);
     parts_close(&p);
 }

@@ -14,6 +14,7 @@
 
 #include "attention/store.h"
 #include "kernels/base/mem.h"
+#include "tests/unit/oom.h"
 #include "tests/tap.h"
 #include "tests/unit/attention_oracle.h"
 
@@ -415,21 +416,14 @@ static void check_memory(const world *w)
     rig r;
     err e = {0};
     kv_tier t = tier_of("disk:window=8:cache=0");
-    bool freed = true;
+    oom o = {0};
     if (!is_ok(rig_open(&r, "cpu", w, 80, &e), &e, "opened")) return;
-    for (long n = 1; n < 200; n++) {
+    while (oom_next(&o)) {
         attn_seq *s;
-        e = (err){0};
-        mem_test_fail_at(n);
-        status st = open_seq(&r, &s, "quest:skip=1:budget=16:page=4", "kivi2:g=8:r=16", &t, &e);
-        mem_test_fail_at(0);
-        if (st == ST_OK) {
-            attn_seq_free(s);
-            ok(freed && n > 20, "each of %ld failed allocations is an error", n - 1);
-            break;
-        }
-        freed &= st == ST_NOMEM && s == NULL;
+        oom_saw(&o, open_seq(&r, &s, "quest:skip=1:budget=16:page=4", "kivi2:g=8:r=16", &t, &o.e), &s);
+        attn_seq_free(s);
     }
+    oom_ok(&o, 20, "a sequence on disk");
     rig_close(&r);
 }
 

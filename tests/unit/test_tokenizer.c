@@ -3,6 +3,8 @@
  * settings. */
 #include "config.h"
 
+#include "tests/unit/model_names.h"
+#include "tests/unit/oom.h"
 #include "tests/unit/test_tokenizer_util.h"
 
 static bool spells_added(const tokenizer *t, const char *text, size_t n)
@@ -49,39 +51,16 @@ static void check_folder(const char *rel, int n_texts, bool bare)
 
 static void test_folders(void)
 {
-    static const char *const models[] = {
-        "llama31-f32-tied",
-        "llama31-bf16-untied-sharded",
-        "llama2-linear-f16",
-        "llama-dynamic-f32",
-        "mistral-swa-bf16",
-        "mistral-nemo-like-f32",
-        "qwen2-f16",
-        "qwen2-yarn-f32",
-        "qwen2-swa-f32",
-        "qwen3-bf16",
-        "qwen3-f32-sharded-tied",
-    };
     static const char *const small[] = {"llama3", "tiktoken", "qwen", "spm"};
     char rel[128];
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
         snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", small[i]);
         check_folder(rel, 165, false);
     }
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        snprintf(rel, sizeof rel, "tests/data/models/%s", models[i]);
+    for (size_t i = 0; i < sizeof MODEL_NAMES / sizeof *MODEL_NAMES; i++) {
+        snprintf(rel, sizeof rel, "tests/data/models/%s", MODEL_NAMES[i]);
         check_folder(rel, 140, true);
     }
-}
-
-static tokenizer *open_small(const char *name)
-{
-    char rel[128];
-    tokenizer *t;
-    err e = {0};
-    snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", name);
-    if (tokenizer_open(&t, tap_path(rel), &e) != ST_OK) printf("# %s: %s\n", rel, e.msg);
-    return t;
 }
 
 static void check_encode(const tokenizer *t, const char *text, size_t n, unsigned flags, const char *want)
@@ -374,28 +353,20 @@ static void test_out_of_memory(void)
         char rel[128];
         tokenizer *t = NULL;
         snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", names[k]);
-        int failed = 0, bad = 0;
-        for (long i = 1; !t && i < 20000; i++) {
-            err e = {0};
-            mem_test_fail_at(i);
-            status st = tokenizer_open(&t, tap_path(rel), &e);
-            mem_test_fail_at(0);
-            failed += st != ST_OK;
-            bad += (st != ST_OK) != (t == NULL) || (st != ST_OK && e.code != st);
+        oom open = {0}, encode = {0};
+        while (oom_next(&open)) {
+            status st = tokenizer_open(&t, tap_path(rel), &open.e);
+            oom_saw(&open, st, &t);
         }
-        ok(t && failed > 10 && bad == 0, "%s: %d allocations failed, one at a time", names[k], failed);
+        oom_ok(&open, 10, names[k]);
         token_list l = {0};
         const char *text = "Some te\xccxt, na\xc3\xafve 123!!\n";
-        status st = ST_NOMEM;
-        failed = bad = 0;
-        for (long i = 1; t && st != ST_OK && i < 1000; i++) {
-            mem_test_fail_at(i);
-            st = tokenizer_encode(t, text, strlen(text), TOKENIZE_BOS, &l, NULL);
-            mem_test_fail_at(0);
-            failed += st != ST_OK;
-            bad += st != ST_OK && l.n != 0;
+        while (t && oom_next(&encode)) {
+            status st = tokenizer_encode(t, text, strlen(text), TOKENIZE_BOS, &l, &encode.e);
+            oom_saw(&encode, st, NULL);
+            encode.bad |= st != ST_OK && l.n != 0;
         }
-        ok(st == ST_OK && failed > 2 && bad == 0, "%s: encoding the same, %d times", names[k], failed);
+        oom_ok(&encode, 2, "encoding");
         char *out = NULL;
         for (long i = 1; t && !out && i < 1000; i++) {
             mem_test_fail_at(i);

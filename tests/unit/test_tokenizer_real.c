@@ -31,6 +31,15 @@ static tokenizer *open_timed(const char *name)
     return t;
 }
 
+/* The numbers of a line. */
+static json_t *ids_of(const char *line)
+{
+    json_t *ids = json_array();
+    for (char *end; (void)(0), strtol(line, &end, 10), end != line; line = end)
+        json_array_append_new(ids, json_integer(strtol(line, NULL, 10)));
+    return ids;
+}
+
 /* lines.jsonl against NAME.ids. */
 static void check_lines(const tokenizer *t, const char *name)
 {
@@ -43,10 +52,7 @@ static void check_lines(const tokenizer *t, const char *name)
     if (!ok(f && g, "%s: fixtures are there", name)) return;
     for (json_t *j; (j = next_json(f)); json_decref(j)) {
         const json_t *s = json_object_get(j, "text");
-        json_t *ids = json_array();
-        if (getline(&line, &cap, g) > 0)
-            for (char *p = line, *end; (void)(0), strtol(p, &end, 10), end != p; p = end)
-                json_array_append_new(ids, json_integer(strtol(p, NULL, 10)));
+        json_t *ids = ids_of(getline(&line, &cap, g) > 0 ? line : "");
         check_text(&y, t, json_string_value(s), json_string_length(s), ids);
         json_decref(ids);
     }
@@ -125,9 +131,7 @@ static void check_llama_cpp(const tokenizer *t, const char *stem)
     }
     for (char *p = text, *end; p && getline(&line, &cap, g) > 0; p = end ? end + sizeof mark - 1 : NULL) {
         end = strstr(p, mark);
-        json_t *ids = json_array();
-        for (char *q = line, *after; (void)(0), strtol(q, &after, 10), after != q; q = after)
-            json_array_append_new(ids, json_integer(strtol(q, NULL, 10)));
+        json_t *ids = ids_of(line);
         check_text(&y, t, p, end ? (size_t)(end - p) : strlen(p), ids);
         json_decref(ids);
     }

@@ -15,6 +15,24 @@
 #include "tokenizer/impl.h"
 #include "tokenizer/normalize.h"
 
+/* NULL, and a skipped test, where the build cannot read it. */
+static inline tokenizer *open_tokenizer(const char *dir, const char *name)
+{
+    tokenizer *t = NULL;
+    err e = {0};
+    status st = tokenizer_open(&t, dir, &e);
+    if (st == ST_UNSUPPORTED) tap_skip("%s", e.msg);
+    else is_ok(st, &e, "%s opens", name);
+    return t;
+}
+
+static inline tokenizer *open_small(const char *name)
+{
+    char rel[128];
+    snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", name);
+    return open_tokenizer(tap_path(rel), name);
+}
+
 /* Next line of a JSON-lines file (texts may contain NUL), NULL at the end. */
 static inline json_t *next_json(FILE *f)
 {

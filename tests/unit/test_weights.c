@@ -15,6 +15,7 @@
 #include "kernels/half.h"
 #include "model/model.h"
 #include "model/safetensors.h"
+#include "tests/unit/oom.h"
 #include "tests/tap.h"
 
 #define DIR_NAME "test_weights.tmp"
@@ -396,30 +397,18 @@ static void test_nonfinite(void)
 static void test_out_of_memory(void)
 {
     write_sharded();
-    long n = 0;
-    status st;
-    bool all = true;
-    do {
-        err e = {0};
-        model *m;
-        mem_test_fail_at(++n);
-        st = model_open(&m, DIR_NAME, be, &e);
-        mem_test_fail_at(0);
-        all &= st == ST_OK || (st == ST_NOMEM && e.code == ST_NOMEM && !m);
+    oom folder = {0}, shape = {0};
+    model *m;
+    while (oom_next(&folder)) {
+        oom_saw(&folder, model_open(&m, DIR_NAME, be, &folder.e), &m);
         model_close(m);
-    } while (st != ST_OK && n < 1000);
-    ok(all && st == ST_OK, "each of %ld failing allocations gives ST_NOMEM", n - 1);
-    n = 0;
-    do {
-        err e = {0};
-        model *m;
-        mem_test_fail_at(++n);
-        st = model_open_shape(&m, "tiny", DT_F16, 1, be, &e);
-        mem_test_fail_at(0);
-        all &= st == ST_OK || (st == ST_NOMEM && e.code == ST_NOMEM && !m);
+    }
+    oom_ok(&folder, 0, "a folder");
+    while (oom_next(&shape)) {
+        oom_saw(&shape, model_open_shape(&m, "tiny", DT_F16, 1, be, &shape.e), &m);
         model_close(m);
-    } while (st != ST_OK && n < 1000);
-    ok(all && st == ST_OK, "and of %ld for a random model", n - 1);
+    }
+    oom_ok(&shape, 0, "a random model");
 }
 
 static void test_shapes(void)
