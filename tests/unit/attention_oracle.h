@@ -214,7 +214,7 @@ static inline status rig_seq(rig *r, attn_seq **out, const char *text, dtype kv,
  * There are at least `least` allocations. */
 static inline void rig_check_oom(rig *r, const char *text, long least)
 {
-    oom o = {0};
+    oom_run o = {0};
     attn_seq *s;
     while (oom_next(&o)) {
         oom_saw(&o, rig_seq(r, &s, text, DT_F16, 90, &o.e), &s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Runs in which allocation 1, 2, ... fails in turn, until one goes through:
- *     oom o = {0};
+ *     oom_run o = {0};
  *     while (oom_next(&o)) oom_saw(&o, try_it(&x, &o.e), &x);
  *     oom_ok(&o, 5, "trying it"); */
 #ifndef TESTS_UNIT_OOM_H
@@ -15,9 +15,9 @@ typedef struct {
     long n;
     bool done, bad;
     err e;
-} oom;
+} oom_run;
 
-static inline bool oom_next(oom *o)
+static inline bool oom_next(oom_run *o)
 {
     if (o->done || o->n == 20000) return false;
     o->e = (err){0};
@@ -26,7 +26,7 @@ static inline bool oom_next(oom *o)
 }
 
 /* left: address of a pointer that must be NULL after a failure; NULL: none. */
-static inline void oom_saw(oom *o, status st, const void *left)
+static inline void oom_saw(oom_run *o, status st, const void *left)
 {
     const void *p = NULL;
     mem_test_fail_at(0);
@@ -36,7 +36,7 @@ static inline void oom_saw(oom *o, status st, const void *left)
 }
 
 /* least: there are more allocations than that. */
-static inline bool oom_ok(const oom *o, long least, const char *what)
+static inline bool oom_ok(const oom_run *o, long least, const char *what)
 {
     return ok(o->done && !o->bad && o->n - 1 > least, "%s: each of %ld failing allocations is ST_NOMEM", what,
               o->n - 1);

@@ -277,7 +277,7 @@ static void test_folders(void)
 
 static void test_out_of_memory(void)
 {
-    oom o = {0};
+    oom_run o = {0};
     model_config c;
     while (oom_next(&o)) {
         oom_saw(&o, model_config_parse(&c, base, strlen(base), "config.json", &o.e), &c.window);

@@ -267,7 +267,7 @@ static void test_unusable_folder(void)
 
 static void test_out_of_memory(const char *dir)
 {
-    oom o = {0};
+    oom_run o = {0};
     while (oom_next(&o)) {
         model *m = NULL;
         clear();

@@ -356,7 +356,7 @@ static void test_memory(void)
     tokenizer *t = open_small("llama3");
     prompter how = {.tok = t, .max_length = 1 << 30, .wrap = WRAP_RAW};
     infinitebench_place at = {task_of("kv_retrieval"), 1, 4000, 0, 3};
-    oom o = {0};
+    oom_run o = {0};
     while (t && o.n < 400 && oom_next(&o)) {
         infinitebench_sample s;
         status st = infinitebench_sample_make(&s, &sets[0], &how, &at, &o.e);

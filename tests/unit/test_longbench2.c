@@ -287,7 +287,7 @@ static void test_folders(void)
 static void test_memory(void)
 {
     char dir[64], path[128];
-    oom o = {0};
+    oom_run o = {0};
     make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/x", dir);
     write_file(path, "[" GOOD "," GOOD "]", 2 * sizeof GOOD + 1);

@@ -326,7 +326,7 @@ static void test_memory(void)
                                                       "1 \xe6\x88\x91\xe7\x88\xb1 x";
         bool choice = strstr(name, "choice") || strstr(name, "debug");
         metric_case labels = {of("it says 12 is: x\n12"), two, choice ? 2 : 1, NULL, 0};
-        oom o = {0};
+        oom_run o = {0};
         while (oom_next(&o)) {
             status st = metric_takes_labels(*k) ? metric_score(m, *k, &labels, &x, &o.e)
                                                 : score(name, of(answer + 1), answer, "x", &x, &o.e);

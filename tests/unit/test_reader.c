@@ -261,7 +261,7 @@ static void check_other_thread(const char *kind)
 
 static void check_memory(const char *kind)
 {
-    oom o = {0};
+    oom_run o = {0};
     reader *r;
     while (oom_next(&o)) oom_saw(&o, reader_open_kind(&r, kind, 8, &o.e), &r);
     reader_close(r);

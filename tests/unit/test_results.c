@@ -228,7 +228,7 @@ static void test_full(void)
 static void test_memory(void)
 {
     results *r;
-    oom o = {0};
+    oom_run o = {0};
     while (oom_next(&o)) {
         oom_saw(&o, open_with(&r, path, "{\"seed\":1}", &o.e), NULL);
         results_close(r);

@@ -221,7 +221,7 @@ static void test_many(void)
 static void test_out_of_memory(void)
 {
     blob b = make("{" T("a", "F32", "[2]", "[0,8]") "}", 8);
-    oom o = {0};
+    oom_run o = {0};
     st_file *f;
     while (oom_next(&o)) {
         oom_saw(&o, st_open_memory(&f, b.p, b.size, "mem", &o.e), &f);

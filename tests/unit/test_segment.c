@@ -198,7 +198,7 @@ static void test_tables(void)
     test_model(path);
     unlink(path);
     rmdir(dir);
-    oom o = {0};
+    oom_run o = {0};
     while (oom_next(&o)) oom_saw(&o, segmenter_create(&none, jieba_dir(), &o.e), NULL);
     oom_ok(&o, 3, "creation");
     segmenter_destroy(none);

@@ -125,7 +125,7 @@ static void check_oom(void)
 {
     engine_parts p;
     err e = {0};
-    oom o = {0};
+    oom_run o = {0};
     if (!is_ok(open_parts(&p, "qwen2-f16", 1, 16, 1, &e), &e, "model")) return;
     decoder_options opt = {.chunk = 16};
     while (oom_next(&o)) {

@@ -422,7 +422,7 @@ static void check_failing_writes(void)
     is_int(files_in_folder(), 1, "and nothing is left beside it");
     mem_free(before);
     mem_free(after);
-    oom o = {0};
+    oom_run o = {0};
     while (oom_next(&o)) {
         status st = save_plain(s, path, &o.e);
         if (st == ST_OK) st = load_plain(s, path, &o.e);

@@ -512,7 +512,7 @@ static void check_formats(void)
 
 static void check_oom(backend *be)
 {
-    oom o = {0};
+    oom_run o = {0};
     while (oom_next(&o)) {
         rig r;
         oom_saw(&o, rig_open(&r, be, "logquant:r=12:g=4", 8, 60, &o.e), NULL);

@@ -416,7 +416,7 @@ static void check_memory(const world *w)
     rig r;
     err e = {0};
     kv_tier t = tier_of("disk:window=8:cache=0");
-    oom o = {0};
+    oom_run o = {0};
     if (!is_ok(rig_open(&r, "cpu", w, 80, &e), &e, "opened")) return;
     while (oom_next(&o)) {
         attn_seq *s;

@@ -297,7 +297,7 @@ static void test_failures(void)
                    r.calls != i;
         }
         is_int(bad, 0, "an interruption ends the run");
-        oom o = {0};
+        oom_run o = {0};
         while (oom_next(&o)) {
             mem_test_fail_at(0);
             job = make_job(&f, &r, true, 64, 2);

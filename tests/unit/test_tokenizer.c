@@ -353,7 +353,7 @@ static void test_out_of_memory(void)
         char rel[128];
         tokenizer *t = NULL;
         snprintf(rel, sizeof rel, "tests/data/tokenizers/small/%s", names[k]);
-        oom open = {0}, encode = {0};
+        oom_run open = {0}, encode = {0};
         while (oom_next(&open)) {
             status st = tokenizer_open(&t, tap_path(rel), &open.e);
             oom_saw(&open, st, &t);

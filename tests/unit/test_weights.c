@@ -397,7 +397,7 @@ static void test_nonfinite(void)
 static void test_out_of_memory(void)
 {
     write_sharded();
-    oom folder = {0}, shape = {0};
+    oom_run folder = {0}, shape = {0};
     model *m;
     while (oom_next(&folder)) {
         oom_saw(&folder, model_open(&m, DIR_NAME, be, &folder.e), &m);
