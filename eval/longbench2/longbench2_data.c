@@ -6,11 +6,9 @@
 #include <string.h>
 
 #include "eval/cli.h"
+#include "eval/records.h"
 #include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
-
-enum { MAX_DEPTH = 64 };
 
 /* ---- one record ---- */
 
@@ -24,10 +22,9 @@ static status read_answer(longbench2_sample *s, const char *where, err *e)
     return ST_OK;
 }
 
-static status read_record(longbench2_sample *s, const char *text, size_t n, const char *where, err *e)
+static status read_record(longbench2_sample *s, const char *where, err *e)
 {
     utf8_text id, difficulty, length;
-    TRY(json_parse_data(&s->root, text, n, where, MAX_DEPTH, e));
     TRY(sample_text(&id, s->root, "_id", where, e));
     TRY(sample_text(&difficulty, s->root, "difficulty", where, e));
     TRY(sample_text(&length, s->root, "length", where, e));
@@ -43,10 +40,12 @@ static status read_record(longbench2_sample *s, const char *text, size_t n, cons
     return read_answer(s, where, e);
 }
 
-static status push(longbench2_data *out, const char *text, size_t n, const char *where, err *e)
+/* Takes the record. */
+static status push(void *own, json_t *record, const char *where, err *e)
 {
-    longbench2_sample s = {.index = (int64_t)out->n};
-    status st = read_record(&s, text, n, where, e);
+    longbench2_data *out = own;
+    longbench2_sample s = {.index = (int64_t)out->n, .root = record};
+    status st = read_record(&s, where, e);
     if (st == ST_OK && out->n == out->cap) {
         size_t cap = out->cap ? 2 * out->cap : 64;
         st = MEM_GROW(&out->s, cap, e);
@@ -59,66 +58,10 @@ static status push(longbench2_data *out, const char *text, size_t n, const char 
 
 /* ---- files ---- */
 
-static status read_lines(longbench2_data *out, line_reader r, err *e)
-{
-    const char *line;
-    size_t n;
-    char where[128];
-    while (next_line(&r, &line, &n)) {
-        snprintf(where, sizeof where, "%.90s line %zu", path_tail(r.name), r.number);
-        TRY(push(out, line, n, where, e));
-    }
-    return ST_OK;
-}
-
-static size_t skip_white(const char *s, size_t n, size_t at)
-{
-    while (at < n && (s[at] == ' ' || s[at] == '\t' || s[at] == '\n' || s[at] == '\r')) at++;
-    return at;
-}
-
-/* The end of the value that begins at `at`: the comma or bracket that stands behind it. */
-static size_t value_end(const char *s, size_t n, size_t at)
-{
-    bool in_string = false;
-    for (int64_t depth = 0; at < n; at++) {
-        char c = s[at];
-        if (in_string) {
-            if (c == '\\') at++;
-            else if (c == '"') in_string = false;
-        } else if (c == '"') in_string = true;
-        else if (depth == 0 && (c == ',' || c == ']')) break;
-        else if (c == '{' || c == '[') depth++;
-        else if (c == '}' || c == ']') depth--;
-    }
-    return at < n ? at : n;
-}
-
-/* The elements of a list that begins at r.at, one by one: the whole as values would take the memory twice. */
-static status read_array(longbench2_data *out, line_reader r, err *e)
-{
-    char where[128];
-    size_t at = skip_white(r.s, r.size, r.at + 1);
-    for (bool more = at == r.size || r.s[at] != ']'; more;) {
-        size_t end = value_end(r.s, r.size, at);
-        snprintf(where, sizeof where, "%.90s record %zu", path_tail(r.name), ++r.number);
-        TRY(push(out, r.s + at, end - at, where, e));
-        if (end == r.size) return err_set(e, ST_FORMAT, "%s: the list has no end", where);
-        more = r.s[end] == ',';
-        at = more ? skip_white(r.s, r.size, end + 1) : end;
-    }
-    if (skip_white(r.s, r.size, at + 1) < r.size)
-        return err_set(e, ST_FORMAT, "%s: more text behind the list", path_tail(r.name));
-    return ST_OK;
-}
-
 status longbench2_data_add(longbench2_data *out, const char *name, const char *text, size_t n, err *e)
 {
-    line_reader r = {.name = name, .s = text, .size = n};
-    size_t before = out->n, first = skip_white(text, n, 0);
-    bool is_array = first < n && text[first] == '[';
-    if (is_array) r.at = first;
-    TRY(is_array ? read_array(out, r, e) : read_lines(out, r, e));
+    size_t before = out->n;
+    TRY(records_read(&(record_reader){.take = push, .own = out}, name, text, n, e));
     return out->n > before ? ST_OK : err_set(e, ST_FORMAT, "%s: no samples", path_tail(name));
 }
 
