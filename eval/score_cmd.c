@@ -26,16 +26,17 @@ static status find_metric(const metric **out, const char *name, err *e)
     *out = name ? metric_find(name) : NULL;
     if (*out) return ST_OK;
     nearest_start(&near, name ? name : "");
-    for (const metric *const *k = metric_list(); *k; k++) {
-        if (!metric_takes_labels(*k) && n < sizeof known)
-            n += (size_t)snprintf(known + n, sizeof known - n, " %s", metric_name(*k));
-        nearest_try(&near, metric_name(*k), strlen(metric_name(*k)));
+    for (const metric *k = metric_next(NULL); k; k = metric_next(k)) {
+        if (!metric_takes_labels(k) && n < sizeof known)
+            n += (size_t)snprintf(known + n, sizeof known - n, " %s", metric_name(k));
+        nearest_try(&near, metric_name(k), strlen(metric_name(k)));
     }
-    return err_set(e, ST_USAGE, "%.40s: no metric of this name%s; there are%s, and InfiniteBench's tasks",
+    return err_set(e, ST_USAGE,
+                   "%.40s: no metric of this name%s; there are%s, InfiniteBench's tasks, gsm8k, math, aime, gpqa",
                    name ? name : "METRIC", nearest_hint(&near), known);
 }
 
-/* The tasks of InfiniteBench take numbers for answers too. */
+/* Some take numbers for answers too. */
 static status read_one(prediction *p, const metric *k, const line_reader *r, const char *line, size_t n, err *e)
 {
     return metric_takes_labels(k) ? prediction_read_labels(p, r, line, n, "prediction", "answers", e)

@@ -7,9 +7,14 @@
 #include "eval/metrics/segment.h"
 #include "eval/metrics/text.h"
 
+/* How a long output answers (answer.h). */
+typedef struct answer_rule answer_rule;
+
 /* One prediction against one answer; a metric of whole cases looks at `answers`. */
 typedef struct {
     metrics *m;
+    const answer_rule *rule; /* of the metric */
+    utf8_text said, label;   /* prediction and answer as bytes */
     span prediction, answer;
     const span *answers, *classes;
     size_t n_answers, n_classes;
@@ -21,8 +26,9 @@ typedef status (*metric_fn)(const metric_pair *p, double *score, err *e);
 struct metric {
     const char *name;
     metric_fn score;
-    bool labels; /* a task of InfiniteBench */
-    bool whole;  /* the answers are parts of one; else the best of them counts */
+    bool labels;             /* answers may be numbers */
+    bool whole;              /* the answers are parts of one; else the best of them counts */
+    const answer_rule *rule; /* of score_answer, else NULL */
 };
 
 /* The dictionary, read at the first call. */
@@ -33,6 +39,9 @@ void metrics_set_undecided(metrics *m, bool undecided);
 
 /* Multiset F1 of two token lists in one: `tokens` holds those of the prediction, n_prediction, then the answer's. */
 status token_f1(const span_list *tokens, size_t n_prediction, double *score, err *e);
+
+/* 1 where the answer of an output is the label, by the metric's rule. */
+status score_answer(const metric_pair *p, double *score, err *e);
 
 status score_qa_f1(const metric_pair *p, double *score, err *e);
 status score_qa_f1_zh(const metric_pair *p, double *score, err *e);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include "eval/metrics/impl.h"
+#include "eval/metrics/answer.h"
 
 #include <string.h>
 
@@ -14,47 +14,69 @@ struct metrics {
     bool undecided;
 };
 
+/* Those that take an answer out of a long output. */
+#define ANSWERS(name)                                                                                                  \
+    {                                                                                                                  \
+#name, score_answer, true, false, &answer_##name                                                               \
+    }
+
 static const metric table[] = {
-    {"qa_f1", score_qa_f1, false, false},
-    {"qa_f1_zh", score_qa_f1_zh, false, false},
-    {"rouge", score_rouge, false, false},
-    {"rouge_zh", score_rouge_zh, false, false},
-    {"classification", score_classification, false, false},
-    {"retrieval", score_retrieval, false, false},
-    {"retrieval_zh", score_retrieval_zh, false, false},
-    {"count", score_count, false, false},
-    {"code_sim", score_code_sim, false, false},
-    {"passkey", score_first_number, true, false},
-    {"number_string", score_first_number, true, false},
-    {"kv_retrieval", score_kv_retrieval, true, false},
-    {"longdialogue_qa_eng", score_longdialogue, true, true},
-    {"longbook_sum_eng", score_rouge_lsum, true, false},
-    {"longbook_choice_eng", score_choice, true, true},
-    {"longbook_choice_eng_infllm", score_choice_infllm, true, false},
-    {"longbook_qa_eng", score_qa_f1, true, false},
-    {"longbook_qa_chn", score_char_f1_zh, true, false},
-    {"math_find", score_math_find, true, false},
-    {"math_calc", score_math_calc, true, true},
-    {"code_run", score_code_run, true, false},
-    {"code_debug", score_code_debug, true, true},
-    {"code_debug_infllm", score_code_debug_infllm, true, true},
+    {"qa_f1", score_qa_f1, false, false, NULL},
+    {"qa_f1_zh", score_qa_f1_zh, false, false, NULL},
+    {"rouge", score_rouge, false, false, NULL},
+    {"rouge_zh", score_rouge_zh, false, false, NULL},
+    {"classification", score_classification, false, false, NULL},
+    {"retrieval", score_retrieval, false, false, NULL},
+    {"retrieval_zh", score_retrieval_zh, false, false, NULL},
+    {"count", score_count, false, false, NULL},
+    {"code_sim", score_code_sim, false, false, NULL},
+    {"passkey", score_first_number, true, false, NULL},
+    {"number_string", score_first_number, true, false, NULL},
+    {"kv_retrieval", score_kv_retrieval, true, false, NULL},
+    {"longdialogue_qa_eng", score_longdialogue, true, true, NULL},
+    {"longbook_sum_eng", score_rouge_lsum, true, false, NULL},
+    {"longbook_choice_eng", score_choice, true, true, NULL},
+    {"longbook_choice_eng_infllm", score_choice_infllm, true, false, NULL},
+    {"longbook_qa_eng", score_qa_f1, true, false, NULL},
+    {"longbook_qa_chn", score_char_f1_zh, true, false, NULL},
+    {"math_find", score_math_find, true, false, NULL},
+    {"math_calc", score_math_calc, true, true, NULL},
+    {"code_run", score_code_run, true, false, NULL},
+    {"code_debug", score_code_debug, true, true, NULL},
+    {"code_debug_infllm", score_code_debug_infllm, true, true, NULL},
+    ANSWERS(gsm8k),
+    ANSWERS(gsm8k_strict),
+    ANSWERS(gsm8k_flexible),
+    ANSWERS(gsm8k_hash),
+    ANSWERS(gsm8k_llama),
+    ANSWERS(gsm8k_official),
+    ANSWERS(gsm8k_logquant),
+    ANSWERS(gsm8k_logquant_commas),
+    ANSWERS(math),
+    ANSWERS(math_hendrycks),
+    ANSWERS(math_lmeval),
+    ANSWERS(math_kvpress),
+    ANSWERS(aime),
+    ANSWERS(aime_lmeval),
+    ANSWERS(aime_kvpress),
+    ANSWERS(gpqa),
+    ANSWERS(gpqa_cot),
+    ANSWERS(gpqa_simple_evals),
+    ANSWERS(gpqa_lmeval),
 };
 enum { N_METRICS = sizeof table / sizeof *table };
-static const metric *const listed[N_METRICS + 1] = {
-    &table[0],  &table[1],  &table[2],  &table[3],  &table[4],  &table[5],  &table[6],  &table[7],
-    &table[8],  &table[9],  &table[10], &table[11], &table[12], &table[13], &table[14], &table[15],
-    &table[16], &table[17], &table[18], &table[19], &table[20], &table[21], &table[22]};
 
-const metric *const *metric_list(void)
+const metric *metric_next(const metric *k)
 {
-    return listed;
+    if (!k) return table;
+    return k + 1 < table + N_METRICS ? k + 1 : NULL;
 }
 
 const metric *metric_find(const char *name)
 {
-    for (size_t i = 0; listed[i]; i++)
-        if (strcmp(listed[i]->name, name) == 0) return listed[i];
-    return NULL;
+    const metric *k = metric_next(NULL);
+    while (k && strcmp(k->name, name) != 0) k = metric_next(k);
+    return k;
 }
 
 const char *metric_name(const metric *k)
@@ -114,6 +136,40 @@ status metrics_segmenter(metrics *m, const segmenter **out, err *e)
     return ST_OK;
 }
 
+status score_answer(const metric_pair *p, double *score, err *e)
+{
+    str answer = {0};
+    bool found = false, same = false;
+    status st = p->rule->extract(&answer, &found, p->said, e);
+    if (st == ST_OK && found) st = p->rule->same(&same, &answer, p->label, e);
+    *score = same;
+    str_free(&answer);
+    return st;
+}
+
+bool metric_finds_answers(const metric *k)
+{
+    return k->rule != NULL;
+}
+
+status metric_answer(char **answer, size_t *n, const metric *k, utf8_text prediction, err *e)
+{
+    str t = {0};
+    bool found = false;
+    *answer = NULL;
+    *n = 0;
+    status st = k->rule->extract(&t, &found, prediction, e);
+    if (st == ST_OK && found && !t.s) str_set(&t, "", 0);
+    if (st == ST_OK) st = str_check(&t, e);
+    if (st != ST_OK || !found) {
+        str_free(&t);
+        return st;
+    }
+    *answer = t.s;
+    *n = t.n;
+    return ST_OK;
+}
+
 /* The texts of a case as code points; free_texts releases. */
 static status decode_texts(text *t, span *s, const utf8_text *from, size_t n, err *e)
 {
@@ -146,6 +202,9 @@ status metric_score(metrics *m, const metric *k, const metric_case *c, double *s
     for (size_t i = 0; i < (k->whole && c->n_answers ? 1 : c->n_answers); i++) {
         double one = 0;
         metric_pair p = {.m = m,
+                         .rule = k->rule,
+                         .said = c->prediction,
+                         .label = c->answers[i],
                          .prediction = s[0],
                          .answer = s[1 + i],
                          .answers = s + 1,

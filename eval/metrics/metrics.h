@@ -36,14 +36,14 @@ status metrics_open(metrics **out, const char *data_dir, err *e);
 void metrics_destroy(metrics *m);
 
 /* qa_f1 qa_f1_zh rouge rouge_zh classification retrieval retrieval_zh count code_sim; a task of InfiniteBench, as its
- * file is called; longbook_choice_eng_infllm, code_debug_infllm: these two as InfLLM and ActQKV score them. NULL:
- * unknown. */
+ * file is called; longbook_choice_eng_infllm, code_debug_infllm: these two as InfLLM and ActQKV score them; gsm8k...,
+ * math..., aime..., gpqa...: the rules of evals.md 17. NULL: unknown. */
 const metric *metric_find(const char *name);
-/* Whether it is one of InfiniteBench's, whose answers are labels (prediction_read_labels). */
+/* Whether its answers are labels, texts or numbers (prediction_read_labels). */
 bool metric_takes_labels(const metric *k);
 const char *metric_name(const metric *k);
-/* NULL-terminated. */
-const metric *const *metric_list(void);
+/* All of them: the first one behind NULL; NULL behind the last one. */
+const metric *metric_next(const metric *k);
 
 /* The best score over the answers, in 0..1; 0 without answers. Of longdialogue_qa_eng the first answer counts, of
  * math_calc they are the numbers in order, of the two choices the option's text and its letter. Errors: ST_FORMAT for
@@ -55,5 +55,10 @@ status metric_score(metrics *m, const metric *k, const metric_case *c, double *s
 /* Whether the prediction that metric_score was given last said nothing that code_debug_infllm takes for an answer. Its
  * score is 0; the original scores a letter drawn at random. */
 bool metrics_undecided(const metrics *m);
+
+/* Whether the metric takes an answer out of an output: metric_answer. */
+bool metric_finds_answers(const metric *k);
+/* That answer, NUL-terminated (mem_free), of n bytes; NULL: the output has none. */
+status metric_answer(char **answer, size_t *n, const metric *k, utf8_text prediction, err *e);
 
 #endif

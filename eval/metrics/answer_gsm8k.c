@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* Answers of GSM8K. Source: evals.md 17.2; openai/grade-school-math dataset.py, EleutherAI/lm-evaluation-harness
+ * lm_eval/tasks/gsm8k, Concyclics/LogQuantKV test_acc/GSM8K. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/metrics/answer.h"
+#include "tokenizer/chars.h"
+
+/* Bytes of an answer that may be a number. */
+enum { MOST_NUMBER = 256 };
+
+/* ---- text ---- */
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_number_mark(char c)
+{
+    return is_digit(c) || c == '.' || c == ',';
+}
+
+static utf8_text part(utf8_text s, size_t from, size_t to)
+{
+    return (utf8_text){s.s + from, to - from};
+}
+
+/* What stands behind the last `mark`; false: there is none. */
+static bool behind_last(utf8_text *out, utf8_text s, const char *mark)
+{
+    size_t n = strlen(mark);
+    for (size_t at = s.n; at-- > 0;)
+        if (s.n - at >= n && memcmp(s.s + at, mark, n) == 0) {
+            *out = part(s, at + n, s.n);
+            return true;
+        }
+    return false;
+}
+
+/* The label itself: what stands behind its last "####", if it has one. */
+static utf8_text label_of(utf8_text s)
+{
+    behind_last(&s, s, "####");
+    trim_python(&s.s, &s.n);
+    return s;
+}
+
+/* ---- numbers behind a mark ---- */
+
+/* -?[0-9.,]+ at byte `at`; its end, or `at`: none. */
+static size_t plain_number(utf8_text s, size_t at)
+{
+    size_t first = at + (at < s.n && s.s[at] == '-'), end = first;
+    while (end < s.n && is_number_mark(s.s[end])) end++;
+    return end > first ? end : at;
+}
+
+/* The first number behind `mark`. followed: by one more character, no newline, so that at the end of a line it loses
+ * its last one. */
+static bool number_behind(utf8_text *out, utf8_text s, const char *mark, bool followed)
+{
+    size_t n = strlen(mark);
+    for (size_t at = 0; s.n >= n && at <= s.n - n; at++) {
+        if (memcmp(s.s + at, mark, n) != 0) continue;
+        size_t begin = at + n, end = plain_number(s, begin), digits = begin + (begin < s.n && s.s[begin] == '-');
+        if (end == begin) continue;
+        if (followed && (end == s.n || s.s[end] == '\n')) end--;
+        if (end == digits) continue;
+        *out = part(s, begin, end);
+        return true;
+    }
+    return false;
+}
+
+/* -?[$0-9.,]{2,} or -?[0-9]+ at byte `at`; its end, or `at`: none. */
+static size_t flexible_number(utf8_text s, size_t at)
+{
+    size_t first = at + (at < s.n && s.s[at] == '-'), end = first;
+    while (end < s.n && (is_number_mark(s.s[end]) || s.s[end] == '$')) end++;
+    return end >= first + 2 || (end == first + 1 && is_digit(s.s[first])) ? end : at;
+}
+
+bool answer_last_number(utf8_text *out, utf8_text s)
+{
+    bool found = false;
+    for (size_t at = 0; at < s.n;) {
+        size_t end = flexible_number(s, at);
+        if (end > at) {
+            *out = part(s, at, end);
+            found = true;
+            at = end;
+        } else {
+            at++;
+        }
+    }
+    return found;
+}
+
+/* ---- what an output answers ---- */
+
+static status give(str *out, bool *found, bool there, utf8_text answer, err *e)
+{
+    *found = there;
+    if (there) str_set(out, answer.s, answer.n);
+    return str_check(out, e);
+}
+
+static status extract_strict(str *out, bool *found, utf8_text s, err *e)
+{
+    utf8_text a = {0};
+    bool there = number_behind(&a, s, "The answer is ", true);
+    return give(out, found, there, a, e);
+}
+
+static status extract_hash(str *out, bool *found, utf8_text s, err *e)
+{
+    utf8_text a = {0};
+    bool there = number_behind(&a, s, "#### ", false);
+    return give(out, found, there, a, e);
+}
+
+static status extract_flexible(str *out, bool *found, utf8_text s, err *e)
+{
+    utf8_text a = {0};
+    bool there = answer_last_number(&a, s);
+    return give(out, found, there, a, e);
+}
+
+/* The last one behind its mark. */
+static status extract_llama(str *out, bool *found, utf8_text s, err *e)
+{
+    static const char mark[] = "The final answer is ";
+    enum { N = sizeof mark - 1 };
+    utf8_text a = {0};
+    bool there = false;
+    for (size_t at = 0; s.n >= N && at <= s.n - N; at++) {
+        size_t end = memcmp(s.s + at, mark, N) == 0 ? flexible_number(s, at + N) : 0;
+        if (end <= at + N) continue;
+        a = part(s, at + N, end);
+        there = true;
+    }
+    return give(out, found, there, a, e);
+}
+
+static status extract_official(str *out, bool *found, utf8_text s, err *e)
+{
+    TRY(extract_hash(out, found, s, e));
+    str_replace(out, ",", "");
+    return str_check(out, e);
+}
+
+/* str.isdigit() of characters that are no decimal digits. */
+static bool is_other_digit(int32_t c)
+{
+    static const int32_t range[][2] = {
+        {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
+        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
+        {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
+        {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a},
+    };
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        if (c >= range[i][0] && c <= range[i][1]) return true;
+    return false;
+}
+
+/* All digits behind the last "####", as one number; none at all is an empty answer. */
+static status extract_logquant(str *out, bool *found, utf8_text s, err *e)
+{
+    utf8_text a;
+    int32_t c;
+    *found = behind_last(&a, s, "####");
+    for (size_t at = 0; *found && at < a.n;) {
+        int n = char_at(a.s + at, a.n - at, &c);
+        if (n == 0) return err_set(e, ST_FORMAT, "text is not UTF-8: byte %zu", at);
+        if (char_is_digit(c) || is_other_digit(c)) str_add(out, a.s + at, (size_t)n);
+        at += (size_t)n;
+    }
+    return str_check(out, e);
+}
+
+static status extract_box_or_number(str *out, bool *found, utf8_text s, err *e)
+{
+    utf8_text a = {0};
+    bool there = answer_box(&a, s) || answer_last_number(&a, s);
+    return give(out, found, there, a, e);
+}
+
+/* ---- whether it is right ---- */
+
+/* lm-eval's exact_match, with what it ignores. */
+static void normalize(str *t, utf8_text s)
+{
+    str_set(t, s.s, s.n);
+    str_replace(t, ",", "");
+    str_replace(t, "$", "");
+    size_t hash = str_find_last(t, "#### ");
+    if (hash <= t->n) str_cut(t, 0, hash + 5);
+    size_t end = t->n - (t->n && t->s[t->n - 1] == '\n');
+    if (end && t->s[end - 1] == '.') str_cut(t, end - 1, end);
+    for (size_t i = 0; i < t->n; i++)
+        if (t->s[i] >= 'A' && t->s[i] <= 'Z') t->s[i] += 'a' - 'A';
+}
+
+static status same_lmeval(bool *same, const str *answer, utf8_text label, err *e)
+{
+    str a = {0}, b = {0};
+    normalize(&a, (utf8_text){answer->s, answer->n});
+    normalize(&b, label);
+    status st = str_check(&a, e);
+    if (st == ST_OK) st = str_check(&b, e);
+    *same = st == ST_OK && a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
+    str_free(&a);
+    str_free(&b);
+    return st;
+}
+
+static status same_text(bool *same, const str *answer, utf8_text label, err *e)
+{
+    (void)e;
+    label = label_of(label);
+    *same = answer->n == label.n && (label.n == 0 || memcmp(answer->s, label.s, label.n) == 0);
+    return ST_OK;
+}
+
+/* The same, commas of the label left out. */
+static status same_without_commas(bool *same, const str *answer, utf8_text label, err *e)
+{
+    str b = {0};
+    label = label_of(label);
+    str_set(&b, label.s, label.n);
+    str_replace(&b, ",", "");
+    status st = str_check(&b, e);
+    if (st == ST_OK) st = same_text(same, answer, (utf8_text){b.s, b.n}, e);
+    str_free(&b);
+    return st;
+}
+
+/* A decimal number, once it is without units and marks. */
+static bool number_of(double *x, str *t)
+{
+    char *end;
+    if (t->n > MOST_NUMBER) return false;
+    math_clean(t);
+    if (t->failed || t->n == 0) return false;
+    const char *digits = t->s + (t->s[0] == '-' || t->s[0] == '+');
+    if (digits[strspn(digits, "0123456789.")] || !strpbrk(digits, "0123456789")) return false;
+    *x = strtod(t->s, &end);
+    return *end == 0;
+}
+
+static status same_number(bool *same, const str *answer, utf8_text label, err *e)
+{
+    str a = {0}, b = {0};
+    double x, y;
+    label = label_of(label);
+    str_set(&a, answer->s, answer->n);
+    str_set(&b, label.s, label.n);
+    *same = number_of(&x, &a) && number_of(&y, &b) && x == y;
+    status st = str_check(&a, e);
+    if (st == ST_OK) st = str_check(&b, e);
+    str_free(&a);
+    str_free(&b);
+    return st;
+}
+
+const answer_rule answer_gsm8k = {extract_box_or_number, same_number},
+                  answer_gsm8k_strict = {extract_strict, same_lmeval},
+                  answer_gsm8k_flexible = {extract_flexible, same_lmeval},
+                  answer_gsm8k_hash = {extract_hash, same_lmeval}, answer_gsm8k_llama = {extract_llama, same_lmeval},
+                  answer_gsm8k_official = {extract_official, same_without_commas},
+                  answer_gsm8k_logquant = {extract_logquant, same_text},
+                  answer_gsm8k_logquant_commas = {extract_logquant, same_without_commas};
