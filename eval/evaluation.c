@@ -109,7 +109,10 @@ static status make_item(evaluation *ev, size_t i, err *e)
                            .stop = x->stop->ids,
                            .n_stop = x->stop->n,
                            .n_new = x->n_new,
-                           .not_first = x->not_first};
+                           .not_first = x->not_first,
+                           .only = x->only,
+                           .n_only = x->n_only,
+                           .random = x->random};
     ev->n_truncated += x->tokens.truncated;
     int64_t need = together_limit(p, 1);
     if (need <= ev->window) return ST_OK;
@@ -209,7 +212,7 @@ static json_t *config_json(const evaluation *ev, json_t *tables)
 {
     const cli *c = ev->c;
     const prompter *p = &ev->prompter;
-    const char *chat = c->template_name ? c->template_name : tokenizer_chat_template(ev->g.tok);
+    const char *chat = p->chat_template ? p->chat_template : tokenizer_chat_template(ev->g.tok);
     json_t *config = json_pack("{s:O, s:o, s:o, s:o, s:I, s:s, s:s?, s:b}", "data", ev->files, "tables", tables,
                                "limit", c->limit ? json_integer(c->limit) : json_null(), "sample_seed",
                                c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
@@ -256,8 +259,7 @@ static bool on_progress(void *ctx, double part)
     return !cli_interrupted();
 }
 
-/* Time and memory of an answer. */
-static json_t *common_costs(const evaluation *ev, const evaluation_item *x, const together_reply *a)
+json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const together_reply *a)
 {
     const prompt_tokens *t = &x->tokens;
     double attended = together_attended(&a->stats, ev->g.m->config.n_layers);
@@ -269,6 +271,33 @@ static json_t *common_costs(const evaluation *ev, const evaluation_item *x, cons
                      attended < 0 ? json_null() : json_real(attended));
 }
 
+/* The bytes of a text before the first of the stop texts; n: there is none. */
+static size_t before_stop(const char *const *stop, const char *text, size_t n)
+{
+    for (; stop && *stop; stop++) {
+        const char *hit = memmem(text, n, *stop, strlen(*stop));
+        if (hit) n = (size_t)(hit - text);
+    }
+    return n;
+}
+
+/* Whether a stop text has come with the last token: it lies in the text of the last few. */
+static status on_token(void *ctx, size_t i, const int32_t *ids, size_t n, bool *end, err *e)
+{
+    const evaluation *ev = ctx;
+    const char *const *stop = ev->items[i].stop_text;
+    size_t most = 0, bytes;
+    char *text;
+    for (const char *const *s = stop; s && *s; s++)
+        if (strlen(*s) + 1 > most) most = strlen(*s) + 1;
+    if (most == 0) return ST_OK;
+    if (most > n) most = n;
+    TRY(tokenizer_decode(ev->g.tok, ids + n - most, most, false, &text, &bytes, e));
+    *end = before_stop(stop, text, bytes) < bytes;
+    mem_free(text);
+    return ST_OK;
+}
+
 static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a, err *e)
 {
     evaluation *ev = ctx;
@@ -278,10 +307,12 @@ static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a
     json_t *own = NULL;
     TRY(tokenizer_decode(ev->g.tok, a->ids, a->n, false, &text, &n, e));
     if (ev->prompter.clean) tokenizer_clean_up(text, &n);
+    n = before_stop(x->stop_text, text, n);
     status st = ev->kind->judge(ev->own, ev, i, (utf8_text){text, n}, &own, e);
     mem_free(text);
     if (st != ST_OK) return st;
-    json_t *line = identity_json(ev, row, x), *costs = (ev->kind->costs ? ev->kind->costs : common_costs)(ev, x, a);
+    json_t *line = identity_json(ev, row, x),
+           *costs = (ev->kind->costs ? ev->kind->costs : evaluation_costs_of)(ev, x, a);
     bool good = line && own && costs && json_object_update(line, own) == 0 && json_object_update(line, costs) == 0;
     json_decref(own);
     json_decref(costs);
@@ -315,6 +346,8 @@ static status ask(evaluation *ev, err *e)
                         .max_together = (size_t)decoder_chunk(ev->g.dec),
                         .jobs = (size_t)c->jobs,
                         .share = true,
+                        .sampling = ev->sampling,
+                        .ends = on_token,
                         .skip = skip,
                         .done = on_answer,
                         .progress = on_progress,

@@ -19,9 +19,13 @@ typedef struct {
     const char *pass; /* of an evaluation with several; else NULL */
     size_t row;       /* of the lineup that is asked, or EVALUATION_ALL_ROWS */
     prompt_tokens tokens;
-    const token_list *stop; /* ids that end the answer */
-    size_t n_new;           /* most new tokens */
-    bool not_first;         /* the first new token is none of stop */
+    const token_list *stop;       /* ids that end the answer */
+    size_t n_new;                 /* most new tokens */
+    bool not_first;               /* the first new token is none of stop */
+    const char *const *stop_text; /* texts that end the answer, which is without them; NULL-terminated; NULL: none */
+    const int32_t *only;          /* [n_only] the first new token is one of these; n_only 0: any */
+    size_t n_only;
+    uint64_t random; /* of an evaluation that samples: what the choices of this answer follow from */
 } evaluation_item;
 
 typedef struct evaluation evaluation;
@@ -79,7 +83,8 @@ struct evaluation {
     engine g;
     int64_t window; /* tokens of a session, with samples */
     prompter prompter;
-    token_list eos; /* the model's ends of an answer */
+    token_list eos;                  /* the model's ends of an answer */
+    const sampler_options *sampling; /* how tokens are drawn, set by `load`; NULL: the most likely ones */
     evaluation_item *items;
     size_t n_items;
     size_t n_truncated; /* prompts of all passes */
@@ -95,6 +100,9 @@ struct evaluation {
 /* Runs an evaluation from the options to the report. Errors of prompts name the sample; ST_USAGE for one that the
  * window cannot hold. */
 status evaluation_run(const evaluation_kind *kind, const cli *c, err *e);
+
+/* The members for time and memory that `costs` replaces. */
+json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const together_reply *a);
 
 /* The line of a row's answer to a sample; NULL: there is none. */
 const json_t *evaluation_result(const evaluation *ev, size_t row, const char *dataset, int64_t index, const char *pass);

@@ -14,6 +14,7 @@
 /* One answer under way. */
 typedef struct {
     session *s;
+    sampler *by; /* NULL: the most likely tokens */
     const together_prompt *p;
     size_t prompt, fed, n; /* fed: tokens of the tail; n: new ones */
     int32_t *ids;          /* [most new tokens] */
@@ -36,8 +37,9 @@ typedef struct {
     float *logits;             /* [jobs, vocab] */
     int32_t *ids;              /* of all seats */
     double done, unit, weight; /* progress: part done, of one answer, of what is under way */
-    const together_prompt *filling;
-    int32_t first; /* the token after the prompt of the prefill under way */
+    sampler **by;              /* [jobs] of the seats of a decode step */
+    const seat *filling;       /* the first seat of the prefill under way */
+    int32_t first;             /* the token after its prompt */
 } group;
 
 int64_t together_limit(const together_prompt *prompts, size_t n)
@@ -73,12 +75,24 @@ static bool is_stop(const together_prompt *p, int32_t id)
     return false;
 }
 
-/* The most likely token; the first one of an answer may have to be no stop. */
-static int32_t choose(const together_prompt *p, bool first, float *logits, size_t vocab)
+/* The best of those ids that the first token may be. */
+static int32_t choose_only(const together_prompt *p, const float *logits)
 {
+    int32_t best = p->only[0];
+    for (size_t i = 1; i < p->n_only; i++)
+        if (logits[p->only[i]] > logits[best]) best = p->only[i];
+    return best;
+}
+
+/* The next token; the first one of an answer may have to be no stop, or one of a few. */
+static int32_t choose(const seat *t, float *logits, size_t vocab)
+{
+    const together_prompt *p = t->p;
+    bool first = t->n == 0;
+    if (first && p->n_only) return choose_only(p, logits);
     for (size_t i = 0; first && p->not_first && i < p->n_stop; i++)
         if (p->stop[i] >= 0 && (size_t)p->stop[i] < vocab) logits[p->stop[i]] = -INFINITY;
-    return logits_argmax(logits, vocab);
+    return t->by ? sampler_next(t->by, logits) : logits_argmax(logits, vocab);
 }
 
 /* ---- prefill ---- */
@@ -93,7 +107,7 @@ static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
     group *g = ctx;
     (void)first;
     memcpy(g->logits, logits + (n - 1) * vocab_of(g), vocab_of(g) * sizeof *logits);
-    g->first = choose(g->filling, true, g->logits, vocab_of(g));
+    g->first = choose(g->filling, g->logits, vocab_of(g));
 }
 
 /* The batch of seat i of n: it, and those behind it that can share its prompt. */
@@ -124,7 +138,7 @@ static status prefill_all(group *g, seat *const *row, size_t n, err *e)
             continue;
         }
         if (p->n_tail == 0) o.rows = on_logits;
-        g->filling = p;
+        g->filling = row[i];
         size_t count = gather(g, row, i, n);
         g->weight = (double)count * g->unit / 2;
         int64_t t0 = clock_ns();
@@ -133,6 +147,8 @@ static status prefill_all(group *g, seat *const *row, size_t n, err *e)
         for (size_t k = 0; k < count; k++) {
             g->of[k]->time_ns = ns / (int64_t)count;
             g->of[k]->next = g->first;
+            if (g->of[k] != row[i] && g->of[k]->by && p->n_tail == 0)
+                sampler_share(g->of[k]->by); /* it drew the same */
         }
         g->done += g->weight;
         job->prefills += (int64_t)count;
@@ -144,28 +160,32 @@ static status prefill_all(group *g, seat *const *row, size_t n, err *e)
 
 /* ---- decode ---- */
 
-/* The token that a seat feeds next; false when its answer is complete. */
-static bool next_token(seat *t, int32_t *id)
+/* The token that a seat feeds next; none when its answer is complete. */
+static status next_token(const together_job *job, seat *t, int32_t *id, bool *feeds, err *e)
 {
-    if (!t->wanted) return false;
+    *feeds = false;
+    if (!t->wanted) return ST_OK;
     if (t->fed < t->p->n_tail) {
         *id = t->p->tail[t->fed++];
-        return true;
+        *feeds = true;
+        return ST_OK;
     }
-    if (t->n == t->p->n_new || t->stopped) return false;
+    if (t->n == t->p->n_new || t->stopped) return ST_OK;
     t->stopped = is_stop(t->p, t->next);
-    if (t->stopped) return false;
+    if (t->stopped) return ST_OK;
     *id = t->ids[t->n++] = t->next;
-    return t->n < t->p->n_new; /* the last one is not fed */
+    if (job->ends) TRY(job->ends(job->ctx, t->prompt, t->ids, t->n, &t->stopped, e));
+    *feeds = !t->stopped && t->n < t->p->n_new; /* the last one is not fed */
+    return ST_OK;
 }
 
-/* Whether the choice behind a step of the first n seats of g->of needs logits: a first token that is no stop. */
+/* Whether the choice behind a step of the first n seats of g->of needs logits: a first token that may not be any. */
 static bool needs_logits(const group *g, size_t n)
 {
     bool needs = n > SESSION_QUEUE_ROWS;
     for (size_t k = 0; k < n; k++) {
         const seat *t = g->of[k];
-        needs |= t->fed == t->p->n_tail && t->n == 0 && t->p->not_first;
+        needs |= t->fed == t->p->n_tail && t->n == 0 && (t->p->not_first || t->p->n_only);
     }
     return needs;
 }
@@ -177,13 +197,17 @@ static status feed_seats(group *g, size_t n, err *e)
     if (look) {
         TRY(session_decode(g->batch, n, g->feed, g->logits, e));
     } else {
-        TRY(session_queue(g->batch, n, g->feed, NULL, e));
+        for (size_t k = 0; k < n; k++) g->by[k] = g->of[k]->by;
+        TRY(session_queue(g->batch, n, g->feed, g->job->sampling ? g->by : NULL, e));
         TRY(session_take(session_decoder(g->batch[0]), n, g->feed, e));
     }
     for (size_t k = 0; k < n; k++) {
         seat *t = g->of[k];
-        if (t->fed < t->p->n_tail) continue;
-        t->next = look ? choose(t->p, t->n == 0, g->logits + k * vocab_of(g), vocab_of(g)) : g->feed[k];
+        if (t->fed < t->p->n_tail) {
+            if (t->by) sampler_set_random(t->by, t->p->random); /* nothing was chosen yet */
+            continue;
+        }
+        t->next = look ? choose(t, g->logits + k * vocab_of(g), vocab_of(g)) : g->feed[k];
     }
     return ST_OK;
 }
@@ -193,7 +217,9 @@ static status decode_step(group *g, seat *seats, size_t *n, err *e)
 {
     *n = 0;
     for (size_t k = 0; k < g->job->jobs; k++) {
-        if (!next_token(&seats[k], &g->feed[*n])) continue;
+        bool feeds;
+        TRY(next_token(g->job, &seats[k], &g->feed[*n], &feeds, e));
+        if (!feeds) continue;
         g->of[*n] = &seats[k];
         g->batch[(*n)++] = seats[k].s;
     }
@@ -284,11 +310,12 @@ static status run_set(group *g, size_t from, err *e)
         size_t n = 0;
         for (size_t i = 0; i < g->n; i++) {
             seat *t = &g->seats[i * job->jobs + k];
-            *t = (seat){.s = t->s, .ids = t->ids, .prompt = from + k};
+            *t = (seat){.s = t->s, .by = t->by, .ids = t->ids, .prompt = from + k};
             t->wanted = is_wanted(job, g->run[i], t->prompt);
             if (!t->wanted) continue;
             t->p = &job->prompts[t->prompt];
             session_reset(t->s);
+            if (t->by) sampler_set_random(t->by, t->p->random);
             row[n++] = t;
         }
         TRY(prefill_all(g, row, n, e));
@@ -338,22 +365,28 @@ static status group_open(group *g, err *e)
     TRY(MEM_NEW(&g->batch, widest, e));
     TRY(MEM_NEW(&g->of, widest + g->n, e));
     TRY(MEM_NEW(&g->feed, jobs, e));
+    TRY(MEM_NEW(&g->by, jobs, e));
     TRY(MEM_NEW(&g->logits, jobs * vocab_of(g), e));
     TRY(MEM_NEW(&g->ids, n_seats * n_new, e));
     for (size_t i = 0; i < n_seats; i++) {
         g->seats[i].ids = g->ids + i * n_new;
         TRY(session_create(&g->seats[i].s, g->job->d, &g->all[g->run[i / jobs]].spec, session_of(g->job->limit), e));
+        if (g->job->sampling) TRY(sampler_create(&g->seats[i].by, g->job->sampling, vocab_of(g), e));
     }
     return ST_OK;
 }
 
 static void group_close(group *g)
 {
-    for (size_t i = 0; g->seats && i < g->n * g->job->jobs; i++) session_free(g->seats[i].s);
+    for (size_t i = 0; g->seats && i < g->n * g->job->jobs; i++) {
+        session_free(g->seats[i].s);
+        sampler_free(g->seats[i].by);
+    }
     mem_free(g->seats);
     mem_free(g->batch);
     mem_free(g->of);
     mem_free(g->feed);
+    mem_free(g->by);
     mem_free(g->logits);
     mem_free(g->ids);
 }

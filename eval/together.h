@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Many prompts answered greedily by many strategies, with one model. A prompt is prefilled once for all
+/* Many prompts answered by many strategies, with one model. A prompt is prefilled once for all
  * strategies that leave it exact; results do not depend on that, nor on how many prompts go side by side. */
 #ifndef EVAL_TOGETHER_H
 #define EVAL_TOGETHER_H
@@ -21,6 +21,9 @@ typedef struct {
     const int32_t *stop;        /* ids that end an answer */
     size_t n_stop, n_new;       /* n_new: most new tokens, at least 1 */
     bool not_first;             /* the first new token is none of stop, however likely */
+    const int32_t *only;        /* [n_only] the first new token is the likeliest of these; n_only 0: of all */
+    size_t n_only;
+    uint64_t random; /* of a job that samples: what this answer's choices follow from, whatever else runs */
 } together_prompt;
 
 /* One answer. */
@@ -41,6 +44,10 @@ typedef struct {
     size_t max_together; /* most sessions of one prefill, at least 1 */
     size_t jobs;         /* prompts side by side, whose decode steps are one batch; at least 1 */
     bool share;          /* prefill a prompt once for all strategies that can share it */
+    /* How tokens are drawn; NULL: the most likely ones. */
+    const sampler_options *sampling;
+    /* Whether an answer ends behind the tokens ids [n], beside its stops; NULL: it does not. */
+    status (*ends)(void *ctx, size_t prompt, const int32_t *ids, size_t n, bool *end, err *e);
     /* True for answers that are not needed (known already, or the strategy cannot run); NULL: all are needed. */
     bool (*skip)(void *ctx, size_t run, size_t prompt);
     /* Takes an answer. Order: sets of `jobs` prompts, in each the runs, in each the prompts. (Runs that do not fit
