@@ -19,6 +19,11 @@
     X(infinitebench)                                                                                                   \
     X(pg19)                                                                                                            \
     X(agree)                                                                                                           \
+    X(gsm8k)                                                                                                           \
+    X(math)                                                                                                            \
+    X(aime)                                                                                                            \
+    X(gpqa)                                                                                                            \
+    X(mmlu)                                                                                                            \
     X(score)                                                                                                           \
     X(info)                                                                                                            \
     X(tokenize)                                                                                                        \

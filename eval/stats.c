@@ -6,18 +6,26 @@
 #include <math.h>
 #include <stdlib.h>
 
-void stats_wilson(int64_t k, int64_t n, double *low, double *high)
+void stats_wilson(double k, int64_t n, double *low, double *high)
 {
     const double z = 1.959963984540054;
     *low = 0;
     *high = 1;
     if (n <= 0) return;
-    double count = (double)n, p = (double)k / count, z2 = z * z;
+    double count = (double)n, p = k / count, z2 = z * z;
     double middle = p + z2 / (2 * count), scale = 1 + z2 / count;
     double half = z * sqrt(p * (1 - p) / count + z2 / (4 * count * count));
     /* At the ends one bound is 0 or 1 exactly; rounding would leave it beside. */
     if (k > 0) *low = (middle - half) / scale;
-    if (k < n) *high = (middle + half) / scale;
+    if (k < count) *high = (middle + half) / scale;
+}
+
+double stats_pass(size_t n, size_t c, size_t k)
+{
+    double fail = 1;
+    if (n - c < k) return 1;
+    for (size_t i = n - c + 1; i <= n; i++) fail *= 1 - (double)k / (double)i;
+    return 1 - fail;
 }
 
 static int compare(const void *a, const void *b)

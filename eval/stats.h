@@ -6,9 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 95 % interval of a share of k successes in n trials, both within [0, 1]; n = 0: [0, 1].
+/* 95 % interval of a share of k successes in n trials, both within [0, 1]; n = 0: [0, 1]. k may be a sum of shares.
  * Source: Wilson 1927, without continuity correction, z = 1.959964. */
-void stats_wilson(int64_t k, int64_t n, double *low, double *high);
+void stats_wilson(double k, int64_t n, double *low, double *high);
+
+/* The chance that one of k samples is right where c of n were, 1 <= k <= n, without bias: pass@k.
+ * Source: Chen et al. 2021, "Evaluating large language models trained on code". */
+double stats_pass(size_t n, size_t c, size_t k);
 
 /* The middle value, of an even number the mean of the two middle ones; sorts x. n = 0: 0. */
 double stats_median(double *x, size_t n);

@@ -29,7 +29,7 @@ static status print_row(const passkey *p, size_t i, int width, err *e)
     if (p->ev->rows.why[i].code != ST_OK)
         return out_printf(e, "%-*s %8s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, run->spec.text, budget, "-",
                           "-", "-", "-", "-", "-", "-", "-", "-");
-    stats_wilson(p->correct[i], p->n_trials, &low, &high);
+    stats_wilson((double)p->correct[i], p->n_trials, &low, &high);
     snprintf(share, sizeof share, "%lld/%lld", (long long)p->correct[i], (long long)p->n_trials);
     snprintf(interval, sizeof interval, "%.1f .. %.1f %%", 100 * low, 100 * high);
     TRY(out_printf(e, "%-*s %8s %10s %7.1f %% %17s", width, run->spec.text, budget, share,
@@ -74,7 +74,7 @@ static json_t *result_json(const passkey *p, size_t i)
     char params[512];
     double low, high, n = together_attended(&run->stats, p->ev->g.m->config.n_layers);
     attn_spec_params(&run->spec, params, sizeof params);
-    stats_wilson(correct, p->n_trials, &low, &high);
+    stats_wilson((double)correct, p->n_trials, &low, &high);
     json_t *o =
         json_pack("{s:s, s:s, s:o, s:I, s:s, s:I, s:I, s:f, s:[f,f], s:o, s:f}", "attn", run->spec.text, "params",
                   params, "budget", lineup_budget_json(&run->spec), "ctx", (json_int_t)p->at, "protocol",

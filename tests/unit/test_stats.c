@@ -27,7 +27,7 @@ static void test_wilson(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double low, high;
-        stats_wilson(cases[i].k, cases[i].n, &low, &high);
+        stats_wilson((double)cases[i].k, cases[i].n, &low, &high);
         ok(near(low, cases[i].low) && near(high, cases[i].high), "Wilson interval of %lld in %lld: %.6f %.6f",
            (long long)cases[i].k, (long long)cases[i].n, low, high);
     }
