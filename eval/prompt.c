@@ -40,6 +40,31 @@ status prompt_fill(prompt_text *out, const char *template, const prompt_field *f
     return ST_OK;
 }
 
+/* Writes to out where it is not NULL; the bytes that this takes. */
+static size_t replaced(char *out, const prompt_text *in, utf8_text marker, utf8_text value)
+{
+    size_t len = 0, at = 0;
+    while (at < in->n) {
+        const char *next = memmem(in->s + at, in->n - at, marker.s, marker.n);
+        size_t plain = (next ? (size_t)(next - in->s) : in->n) - at;
+        if (out) memcpy(out + len, in->s + at, plain);
+        if (out && next && value.n) memcpy(out + len + plain, value.s, value.n);
+        len += plain + (next ? value.n : 0);
+        at += plain + (next ? marker.n : 0);
+    }
+    return len;
+}
+
+status prompt_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e)
+{
+    prompt_text out = {.n = replaced(NULL, text, marker, value)};
+    TRY(mem_alloc((void **)&out.s, out.n + 1, 1, "prompt", e));
+    replaced(out.s, text, marker, value);
+    mem_free(text->s);
+    *text = out;
+    return ST_OK;
+}
+
 /* ---- truncation ---- */
 
 /* Appends the text of ids. */

@@ -20,6 +20,9 @@ typedef struct {
 /* Fills the template's fields in one pass: values are not searched for fields. */
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e);
 
+/* str.replace: every occurrence of the marker, which is not empty; what a value says is not looked at again. */
+status prompt_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e);
+
 /* How a text that is too long is cut. */
 typedef struct {
     size_t most;        /* longer texts are cut */

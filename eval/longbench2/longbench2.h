@@ -54,9 +54,6 @@ const char *longbench2_prompt_name(longbench2_prompt p); /* "0shot" */
 status longbench2_templates_read(longbench2_templates *t, const char *data_dir, err *e);
 void longbench2_templates_free(longbench2_templates *t);
 
-/* str.replace: every occurrence of the marker, which is not empty; what a value says is not looked at again. */
-status longbench2_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e);
-
 /* The filled template. Every text is stripped as by str.strip; markers are replaced one after the other, so that a
  * later one inside of an earlier one's value is replaced too. reasoning: of the first pass, for the second. */
 status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbench2_prompt p, const longbench2_sample *s,

@@ -44,31 +44,6 @@ void longbench2_templates_free(longbench2_templates *t)
 
 /* ---- filling ---- */
 
-/* Writes to out where it is not NULL; the bytes that this takes. */
-static size_t replaced(char *out, const prompt_text *in, utf8_text marker, utf8_text value)
-{
-    size_t len = 0, at = 0;
-    while (at < in->n) {
-        const char *next = memmem(in->s + at, in->n - at, marker.s, marker.n);
-        size_t plain = (next ? (size_t)(next - in->s) : in->n) - at;
-        if (out) memcpy(out + len, in->s + at, plain);
-        if (out && next && value.n) memcpy(out + len + plain, value.s, value.n);
-        len += plain + (next ? value.n : 0);
-        at += plain + (next ? marker.n : 0);
-    }
-    return len;
-}
-
-status longbench2_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e)
-{
-    prompt_text out = {.n = replaced(NULL, text, marker, value)};
-    TRY(mem_alloc((void **)&out.s, out.n + 1, 1, "prompt", e));
-    replaced(out.s, text, marker, value);
-    mem_free(text->s);
-    *text = out;
-    return ST_OK;
-}
-
 static utf8_text strip(utf8_text s)
 {
     trim_python(&s.s, &s.n);
@@ -84,7 +59,7 @@ static status replace_all(prompt_text *text, const longbench2_sample *s, utf8_te
                   {"$C_C$", s->choice[2]}, {"$C_D$", s->choice[3]}, {"$COT$", reasoning}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         utf8_text marker = {fields[i].marker, strlen(fields[i].marker)};
-        TRY(longbench2_replace(text, marker, strip(fields[i].value), e));
+        TRY(prompt_replace(text, marker, strip(fields[i].value), e));
     }
     return ST_OK;
 }

@@ -35,7 +35,7 @@ static status reasoning_of(prompt_text *out, const evaluation *ev, size_t row, c
     *out = (prompt_text){.n = json_string_length(said)};
     TRY(mem_alloc((void **)&out->s, out->n + 1, 1, "reasoning", e));
     memcpy(out->s, json_string_value(said), out->n);
-    return longbench2_replace(out, (utf8_text){"", 1}, (utf8_text){"\xef\xbf\xbd", 3}, e);
+    return prompt_replace(out, (utf8_text){"", 1}, (utf8_text){"\xef\xbf\xbd", 3}, e);
 }
 
 static status fill(prompt_text *out, const longbench2_run *r, const evaluation_item *x, const longbench2_sample *s,

@@ -63,7 +63,7 @@ static void replaces(const char *in, const char *marker, const char *value, cons
 {
     prompt_text t = {mem_strdup(in), strlen(in)};
     err e = {0};
-    is_ok(longbench2_replace(&t, text_of(marker), text_of(value), &e), &e, "replace %s", marker);
+    is_ok(prompt_replace(&t, text_of(marker), text_of(value), &e), &e, "replace %s", marker);
     is_str(t.s, want, "in '%s'", in);
     is_int((long long)t.n, (long long)strlen(want), "its length");
     mem_free(t.s);
