@@ -66,4 +66,7 @@ status score_code_run(const metric_pair *p, double *score, err *e);
 status score_code_debug(const metric_pair *p, double *score, err *e);
 status score_code_debug_infllm(const metric_pair *p, double *score, err *e);
 
+status score_ruler_all(const metric_pair *p, double *score, err *e);
+status score_ruler_part(const metric_pair *p, double *score, err *e);
+
 #endif

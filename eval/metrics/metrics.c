@@ -44,6 +44,8 @@ static const metric table[] = {
     {"code_run", score_code_run, true, false, NULL},
     {"code_debug", score_code_debug, true, true, NULL},
     {"code_debug_infllm", score_code_debug_infllm, true, true, NULL},
+    {"ruler_all", score_ruler_all, false, true, NULL},
+    {"ruler_part", score_ruler_part, false, false, NULL},
     ANSWERS(gsm8k),
     ANSWERS(gsm8k_strict),
     ANSWERS(gsm8k_flexible),

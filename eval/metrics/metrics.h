@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The scores of LongBench v1 and InfiniteBench, equal to their official Python code to the last bits. Sources: evals.md
- * section 2; THUDM/LongBench metrics.py, with rouge 1.0.1, fuzzywuzzy 0.18.0 over difflib, jieba 0.42.1; evals.md 6.2
- * and 6.3; OpenBMB/InfiniteBench compute_scores.py, with rouge_score 0.1.2, and thunlp/InfLLM infinitebench_eval.py. */
+/* The scores of LongBench v1, InfiniteBench and RULER, equal to their official Python code to the last bits. Sources:
+ * evals.md section 2; THUDM/LongBench metrics.py, with rouge 1.0.1, fuzzywuzzy 0.18.0 over difflib, jieba 0.42.1;
+ * evals.md 6.2 and 6.3; OpenBMB/InfiniteBench compute_scores.py, with rouge_score 0.1.2, and thunlp/InfLLM
+ * infinitebench_eval.py. */
 #ifndef EVAL_METRICS_METRICS_H
 #define EVAL_METRICS_METRICS_H
 
@@ -36,8 +37,8 @@ status metrics_open(metrics **out, const char *data_dir, err *e);
 void metrics_destroy(metrics *m);
 
 /* qa_f1 qa_f1_zh rouge rouge_zh classification retrieval retrieval_zh count code_sim; a task of InfiniteBench, as its
- * file is called; longbook_choice_eng_infllm, code_debug_infllm: these two as InfLLM and ActQKV score them; gsm8k...,
- * math..., aime..., gpqa...: the rules of evals.md 17. NULL: unknown. */
+ * file is called; longbook_choice_eng_infllm, code_debug_infllm: these two as InfLLM and ActQKV score them; ruler_all,
+ * ruler_part; gsm8k..., math..., aime..., gpqa...: the rules of evals.md 17. NULL: unknown. */
 const metric *metric_find(const char *name);
 /* Whether its answers are labels, texts or numbers (prediction_read_labels). */
 bool metric_takes_labels(const metric *k);

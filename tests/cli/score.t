@@ -65,6 +65,25 @@ echo '{"prediction":"C","answers":"foo"}' | score longbook_choice_eng
 err_has "standard input line 1: longbook_choice_eng: expected two answers" "the letter is missing"
 echo '{"prediction":"C","answers":true}' | score passkey
 err_has "standard input line 1: 'answers'" "neither text nor number"
+score ruler_all --mean <<'EOF'
+{"prediction":"The numbers are 1234567, 7654321 and 1111111.","answers":["1234567","7654321","2222222","1111111"]}
+{"prediction":"pineapple","answers":["apple"]}
+{"prediction":"straße","answers":["STRASSE"]}
+EOF
+same "RULER: the share of the references" <<'EOF'
+0.75
+1
+0
+mean 0.58333333333333337
+EOF
+score ruler_part <<'EOF'
+{"prediction":"no, yes","answers":["maybe","YES"]}
+{"prediction":"12345 67","answers":["1234567"]}
+EOF
+same "RULER: any of them" <<'EOF'
+1
+0
+EOF
 refused 2 "there are qa_f1" "no metric" eval score
 refused 2 "rouge-l: no metric" "an unknown metric" eval score rouge-l
 refused 2 "did you mean 'passkey'" "a near one" eval score paskey
