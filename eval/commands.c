@@ -17,6 +17,7 @@
     X(longbench)                                                                                                       \
     X(longbench2)                                                                                                      \
     X(infinitebench)                                                                                                   \
+    X(ruler)                                                                                                           \
     X(pg19)                                                                                                            \
     X(agree)                                                                                                           \
     X(gsm8k)                                                                                                           \

@@ -172,7 +172,7 @@ const cli_option options_shared[] = {
      WHOLE(1, 100000, 20),
      AT(trials),
      .help = "prompts of each length (default 20)"},
-    {.groups = OPTIONS_SAMPLES | OPTIONS_TRIALS,
+    {.groups = OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS,
      .name = "jobs",
      .arg = "N",
      WHOLE(1, 256, 1),

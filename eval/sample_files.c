@@ -42,13 +42,18 @@ static size_t without_ending(const dataset_names *names, const char *name, size_
 
 status datasets_mark(bool *wanted, const dataset_names *names, const char *datasets, err *e)
 {
+    return datasets_mark_of(wanted, names, "--dataset", datasets, e);
+}
+
+status datasets_mark_of(bool *wanted, const dataset_names *names, const char *option, const char *datasets, err *e)
+{
     char **word = NULL, *store = NULL;
     size_t n, d;
     status st = cli_split(&word, &n, &store, datasets, e);
     for (size_t i = 0; st == ST_OK && i < n; i++) {
         err inner = {0};
         st = dataset_find(&d, names, word[i], without_ending(names, word[i], strlen(word[i])), &inner);
-        if (st != ST_OK) err_set(e, st, "--dataset: %.200s", inner.msg);
+        if (st != ST_OK) err_set(e, st, "%s: %.200s", option, inner.msg);
         else wanted[d] = true;
     }
     mem_free(word);

@@ -31,8 +31,9 @@ typedef struct {
     void *own;
 } sample_files;
 
-/* Marks the datasets of --dataset. */
+/* Marks the datasets of --dataset; of another option. */
 status datasets_mark(bool *wanted, const dataset_names *names, const char *datasets, err *e);
+status datasets_mark_of(bool *wanted, const dataset_names *names, const char *option, const char *datasets, err *e);
 
 /* Reads all of `data`, files and folders separated by commas. Errors: ST_IO for a folder without files, or without that
  * of a dataset that was named; ST_FORMAT for a file without samples; those of `line`. */

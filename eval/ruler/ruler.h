@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+/* RULER v1 (Hsieh et al. 2024): its tasks, and their prompts byte for byte as the official generator makes them for a
+ * seed and a tokenizer. Source: evals.md section 15; NVIDIA/RULER c3f5e3b, scripts/data/. */
+#ifndef EVAL_RULER_RULER_H
+#define EVAL_RULER_RULER_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "eval/prompt.h"
+#include "eval/ruler/ruler_qa.h"
+#include "eval/ruler/ruler_random.h"
+#include "eval/ruler/ruler_sentences.h"
+#include "eval/ruler/ruler_text.h"
+#include "eval/ruler/ruler_words.h"
+#include "eval/sample_files.h"
+
+/* ---- tasks ---- */
+
+enum { RULER_TASKS = 13 };
+
+typedef enum { RULER_NIAH, RULER_VT, RULER_CWE, RULER_FWE, RULER_QA, RULER_FAMILIES } ruler_family;
+typedef enum { RULER_NOISE, RULER_NEEDLES, RULER_ESSAY } ruler_haystack;
+
+typedef struct {
+    const char *name;
+    ruler_family family;
+    const char *metric;
+    const char *option; /* of the data that the user brings: "--essays"; NULL: it needs none */
+    /* Of niah: */
+    ruler_haystack haystack;
+    bool uuid_keys, uuid_values; /* else words, and numbers */
+    int keys, values, queries;   /* keys; values of each; keys that are asked for */
+} ruler_task;
+
+/* In the order of the official list. */
+extern const ruler_task ruler_tasks[RULER_TASKS];
+dataset_names ruler_names(void);
+
+/* ---- prompts ---- */
+
+typedef struct {
+    json_t *root; /* holds the texts */
+    const char *text[RULER_FAMILIES], *prefix[RULER_FAMILIES];
+    int n_new[RULER_FAMILIES]; /* most new tokens */
+    const char *needle, *noise, *document;
+    const char *wrapper; /* what stands around a prompt, with {task_template} */
+} ruler_templates;
+
+/* Reads ruler/templates.json of the folder of evaluation data; wrapper: a name of RULER's list ("base": nothing around
+ * it), ST_USAGE naming --template. ruler_templates_close also after an error. */
+status ruler_templates_open(ruler_templates *t, const char *data_dir, const char *wrapper, err *e);
+void ruler_templates_close(ruler_templates *t);
+/* The task's text in its wrapper, with the answer prefix behind; what is asked for in the singular says so. */
+status ruler_template(prompt_text *out, const ruler_templates *t, const ruler_task *task, bool wrapped, err *e);
+/* "numbers", "uuids": what the needles' values are called. */
+const char *ruler_value_name(const ruler_task *task);
+
+/* ---- lengths ---- */
+
+/* Counts tokens. */
+typedef struct {
+    const tokenizer *tok; /* NULL: words between white space */
+    token_list ids;       /* its memory */
+} ruler_counter;
+/* Of a text: without BOS, spellings of special tokens as these. */
+status ruler_count(ruler_counter *c, const char *s, size_t n, int64_t *out, err *e);
+
+/* ---- essays ---- */
+
+/* A long English text as a haystack. */
+typedef struct {
+    char sum[65]; /* SHA-256 of the file */
+    punkt *punkt;
+    grown_text text; /* with single spaces */
+    size_t words;    /* between them; one at its beginning or end may be empty */
+    /* The first words and their sentences: */
+    size_t n;
+    grown_text part;
+    sentence_list sentences;
+} ruler_essay;
+
+/* Reads {"text": ...} of a file NAME.json, else plain text. ruler_essay_close also after an error. */
+status ruler_essay_open(ruler_essay *t, const char *path, const char *data_dir, err *e);
+void ruler_essay_close(ruler_essay *t);
+/* The first n words as part and sentences; words come again from the first one where there are not so many. */
+status ruler_essay_cut(ruler_essay *t, size_t n, err *e);
+
+/* ---- samples ---- */
+
+typedef struct {
+    const char *data_dir;
+    const ruler_templates *templates;
+    const ruler_words *words;
+    ruler_essay *essay;    /* NULL: there is none */
+    const ruler_qa *qa[2]; /* of qa_1, qa_2; NULL */
+    ruler_counter *counter;
+    uint64_t seed;
+    int64_t length; /* most tokens of a prompt and its new ones */
+    int64_t skip;   /* questions of qa_1 and qa_2 in front of the first sample */
+    bool one_line;  /* white space in prompts becomes single spaces: --remove-newline-tab */
+} ruler_settings;
+
+/* A prompt under way: of so many items of haystack. */
+typedef struct {
+    prompt_text text;   /* with the answer prefix */
+    json_t *answers;    /* a list of texts */
+    const char *failed; /* why the official code fails here, where it does; NULL: it does not */
+} ruler_draft;
+
+typedef struct {
+    const ruler_task *task;
+    ruler_settings s;
+    mersenne python, numpy; /* the streams of the run */
+    prompt_text template;
+    int64_t step, size; /* of haystack items, as it was found */
+    int64_t number;     /* of the next sample, from 0 */
+    int64_t least;      /* tokens of the shortest prompt that did not fit, with the new ones */
+    ruler_draft draft;
+    bool searching;     /* for the size */
+    bool example;       /* vt: the example in front of the questions is under way, */
+    prompt_text shown;  /* or this is it */
+    uint32_t *order;    /* cwe: its words as it shuffles them */
+    bool too_few_words; /* cwe: a size was tried for which RULER takes other words */
+} ruler_maker;
+
+/* A sample. */
+typedef struct {
+    grown_text input; /* the prompt without its answer prefix */
+    grown_text prefix;
+    json_t *answers;           /* a list of texts */
+    int64_t number;            /* from 0 */
+    int64_t length;            /* tokens of the prompt, with the new ones */
+    int64_t at_char, at_token; /* niah: where the first answer stands */
+} ruler_sample;
+
+/* Finds the number of haystack items for samples of the length; the settings are borrowed. ST_USAGE where none is short
+ * enough, naming --length and the tokens of the shortest. ruler_maker_close also after an error. */
+status ruler_maker_open(ruler_maker *m, const ruler_task *task, const ruler_settings *s, err *e);
+void ruler_maker_close(ruler_maker *m);
+/* The next sample. ST_USAGE: questions are used up. ruler_sample_free also after an error. */
+status ruler_make(ruler_maker *m, ruler_sample *out, err *e);
+void ruler_sample_free(ruler_sample *s);
+/* A line of an official file; NULL: out of memory. */
+json_t *ruler_sample_json(const ruler_sample *s, const ruler_task *task);
+
+/* ---- the families ---- */
+
+/* A draft with n items of haystack. Everything that is drawn comes from the streams of m. */
+typedef status ruler_generate(ruler_maker *m, int64_t n, err *e);
+ruler_generate ruler_niah, ruler_vt, ruler_vt_sample, ruler_cwe, ruler_qa_ask;
+/* What vt and cwe need before the size is looked for; fwe finds its size here. vt: *reserve: tokens of its example. */
+status ruler_vt_start(ruler_maker *m, int64_t *reserve, err *e);
+status ruler_cwe_start(ruler_maker *m, err *e);
+status ruler_fwe_start(ruler_maker *m, err *e);
+/* The draft of a sample of fwe, and its tokens. */
+status ruler_fwe(ruler_maker *m, int64_t *tokens, err *e);
+
+/* The number of items: the largest whose draft fits into the length with `reserve` tokens. */
+status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, err *e);
+/* A draft that fits with them, from m->size items down, and its tokens with them. */
+status ruler_fit(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, int64_t *tokens, err *e);
+/* ST_USAGE: not even the shortest prompt fits, which has m->least tokens. */
+status ruler_too_short(const ruler_maker *m, err *e);
+
+/* Begins a new draft; adds an answer. */
+status ruler_draft_start(ruler_draft *d, err *e);
+status ruler_draft_answer(ruler_draft *d, const char *s, size_t n, err *e);
+/* White space becomes single spaces. */
+status ruler_one_line(prompt_text *t, err *e);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* How long the haystack is, and the samples that follow from it. The official generator finds the size by making
+ * prompts, which uses up random numbers, so the search decides what the samples say. */
+#include "config.h"
+
+#include <string.h>
+
+#include "eval/ruler/ruler.h"
+#include "kernels/base/mem.h"
+
+/* TRIES: of the shortest prompt, which is drawn anew each time; the official generator tries for ever. */
+enum { CWE_PROBE = 4096, SHORT_LENGTH = 4096, TRIES = 100, MARK = 10 };
+
+/* ---- drafts ---- */
+
+static void free_draft(ruler_draft *d)
+{
+    mem_free(d->text.s);
+    json_decref(d->answers);
+    *d = (ruler_draft){0};
+}
+
+status ruler_draft_start(ruler_draft *d, err *e)
+{
+    free_draft(d);
+    d->answers = json_array();
+    return d->answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+}
+
+status ruler_draft_answer(ruler_draft *d, const char *s, size_t n, err *e)
+{
+    return json_array_append_new(d->answers, json_stringn(s, n)) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+}
+
+/* ---- the size ---- */
+
+status ruler_too_short(const ruler_maker *m, err *e)
+{
+    if (m->least == 0)
+        return err_set(e, ST_USAGE, "--length %lld: no sample of %s in %d tries: %s", (long long)m->s.length,
+                       m->task->name, TRIES, m->draft.failed);
+    return err_set(e, ST_USAGE,
+                   "--length %lld: too short for %s: the shortest prompt has %lld tokens with its new ones",
+                   (long long)m->s.length, m->task->name, (long long)m->least);
+}
+
+/* A draft of n items, and its tokens; -1: the official code fails. */
+static status try_size(ruler_maker *m, ruler_generate *generate, int64_t n, int64_t *tokens, err *e)
+{
+    *tokens = -1;
+    TRY(generate(m, n, e));
+    return m->draft.failed ? ST_OK : ruler_count(m->s.counter, m->draft.text.s, m->draft.text.n, tokens, e);
+}
+
+/* An error where the official search ends in one. Too many words of cwe are only too many. */
+static status check_search(const ruler_maker *m, err *e)
+{
+    if (!m->draft.failed || m->task->family == RULER_CWE) return ST_OK;
+    return err_set(e, ST_USAGE, "--seed %llu: RULER's generator fails for %s with %lld tokens: %s",
+                   (unsigned long long)m->s.seed, m->task->name, (long long)m->s.length, m->draft.failed);
+}
+
+/* The bounds of the search. */
+static status find_bounds(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t *high, err *e)
+{
+    bool cwe = m->task->family == RULER_CWE;
+    int64_t probe = cwe ? CWE_PROBE : m->step, tokens;
+    TRY(try_size(m, generate, probe, &tokens, e));
+    TRY(check_search(m, e));
+    double each = (double)tokens / (double)probe, fits = (double)length / each;
+    *high = cwe ? (int64_t)fits * 2 : (int64_t)(fits * 3);
+    if (*high < 2 * m->step) *high = 2 * m->step;
+    return ST_OK;
+}
+
+status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, err *e)
+{
+    int64_t low = m->step, high;
+    TRY(find_bounds(m, generate, length, &high, e));
+    m->size = m->step;
+    while (low <= high) {
+        int64_t mid = (low + high) / 2, tokens;
+        TRY(try_size(m, generate, mid, &tokens, e));
+        TRY(check_search(m, e));
+        if (tokens >= 0 && tokens + reserve <= length) {
+            m->size = mid;
+            low = mid + 1;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return ST_OK;
+}
+
+status ruler_fit(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, int64_t *tokens, err *e)
+{
+    int64_t n = m->size;
+    for (int tries = 0; tries<TRIES; tries += n <= m->step, n -= n> m->step ? m->step : 0) {
+        TRY(try_size(m, generate, n, tokens, e));
+        if (*tokens < 0) continue;
+        *tokens += reserve;
+        if (*tokens <= length) return ST_OK;
+        if (m->least == 0 || *tokens < m->least) m->least = *tokens;
+    }
+    return ruler_too_short(m, e);
+}
+
+/* ---- a task ---- */
+
+static ruler_generate *generator(const ruler_maker *m, bool sample)
+{
+    switch (m->task->family) {
+    case RULER_NIAH: return ruler_niah;
+    case RULER_VT: return sample ? ruler_vt_sample : ruler_vt;
+    case RULER_CWE: return ruler_cwe;
+    default: return ruler_qa_ask;
+    }
+}
+
+static int64_t step_of(const ruler_maker *m)
+{
+    bool small = m->s.length < SHORT_LENGTH;
+    switch (m->task->family) {
+    case RULER_NIAH: return m->task->haystack == RULER_ESSAY ? 500 : small ? 5 : 25;
+    case RULER_VT: return small ? 5 : 10;
+    default: return 10;
+    }
+}
+
+static status search(ruler_maker *m, err *e)
+{
+    const ruler_family family = m->task->family;
+    int64_t example = 0;
+    m->step = step_of(m);
+    if (family == RULER_FWE) return ruler_fwe_start(m, e);
+    if (family == RULER_CWE) TRY(ruler_cwe_start(m, e));
+    if (family == RULER_VT) TRY(ruler_vt_start(m, &example, e));
+    m->searching = true;
+    status st = ruler_find_size(m, generator(m, false), m->s.length, m->s.templates->n_new[family] + example, e);
+    m->searching = false;
+    return st;
+}
+
+status ruler_maker_open(ruler_maker *m, const ruler_task *task, const ruler_settings *s, err *e)
+{
+    *m = (ruler_maker){.task = task, .s = *s};
+    if (s->seed > UINT32_MAX)
+        return err_set(e, ST_USAGE, "--seed %llu: RULER takes at most %u", (unsigned long long)s->seed, UINT32_MAX);
+    mersenne_seed_python(&m->python, s->seed);
+    mersenne_seed_numpy(&m->numpy, (uint32_t)s->seed);
+    TRY(ruler_template(&m->template, s->templates, task, true, e));
+    return search(m, e);
+}
+
+void ruler_maker_close(ruler_maker *m)
+{
+    free_draft(&m->draft);
+    mem_free(m->template.s);
+    mem_free(m->shown.s);
+    mem_free(m->order);
+    *m = (ruler_maker){0};
+}
+
+/* ---- samples ---- */
+
+/* Where the answer prefix begins: at the last place that has the first characters of the task's own one. */
+static size_t find_prefix(const ruler_maker *m, const prompt_text *t)
+{
+    const char *prefix = m->s.templates->prefix[m->task->family];
+    size_t n = strlen(prefix) < MARK ? strlen(prefix) : MARK, at = t->n;
+    while (at > 0 && (t->n - at < n || memcmp(t->s + at, prefix, n) != 0)) at--;
+    return at;
+}
+
+status ruler_one_line(prompt_text *t, err *e)
+{
+    grown_text line = {0};
+    TRY(grown_squeeze(&line, t->s, t->n, true, e));
+    mem_free(t->s);
+    *t = (prompt_text){line.s, line.n};
+    return ST_OK;
+}
+
+static status find_answer(ruler_maker *m, ruler_sample *out, err *e)
+{
+    const char *first = json_string_value(json_array_get(out->answers, 0));
+    const char *found = strstr(out->input.s, first);
+    size_t before = found ? (size_t)(found - out->input.s) : 0;
+    out->at_char = (int64_t)prompt_characters(out->input.s, before);
+    return ruler_count(m->s.counter, out->input.s, before, &out->at_token, e);
+}
+
+status ruler_make(ruler_maker *m, ruler_sample *out, err *e)
+{
+    const ruler_family family = m->task->family;
+    int64_t length = m->s.length;
+    *out = (ruler_sample){.number = m->number};
+    m->least = 0;
+    TRY(family == RULER_FWE ? ruler_fwe(m, &out->length, e)
+                            : ruler_fit(m, generator(m, true), length, m->s.templates->n_new[family], &out->length, e));
+    if (m->s.one_line) TRY(ruler_one_line(&m->draft.text, e));
+    const prompt_text *t = &m->draft.text;
+    size_t cut = find_prefix(m, t);
+    TRY(grown_put(&out->input, t->s, cut, e));
+    TRY(grown_put(&out->prefix, t->s + cut, t->n - cut, e));
+    out->answers = m->draft.answers;
+    m->draft.answers = NULL;
+    m->number++;
+    return family == RULER_NIAH ? find_answer(m, out, e) : ST_OK;
+}
+
+void ruler_sample_free(ruler_sample *s)
+{
+    grown_free(&s->input);
+    grown_free(&s->prefix);
+    json_decref(s->answers);
+    *s = (ruler_sample){0};
+}
+
+json_t *ruler_sample_json(const ruler_sample *s, const ruler_task *task)
+{
+    bool niah = task->family == RULER_NIAH;
+    json_t *o = json_pack("{s:I, s:s%, s:O, s:I, s:I, s:s%}", "index", (json_int_t)(niah ? s->at_char : s->number),
+                          "input", s->input.s, s->input.n, "outputs", s->answers, "length", (json_int_t)s->length,
+                          "length_w_model_temp", (json_int_t)s->length, "answer_prefix", s->prefix.s, s->prefix.n);
+    if (o && niah && json_object_set_new(o, "token_position_answer", json_integer((json_int_t)s->at_token)) != 0) {
+        json_decref(o);
+        return NULL;
+    }
+    return o;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/* Needles in a haystack. Source: NVIDIA/RULER scripts/data/synthetic/niah.py. */
+#include "config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/ruler/ruler.h"
+#include "kernels/base/mem.h"
+
+enum { MOST = 4, NEEDLE_MAX = 512, VALUE_MAX = RULER_UUID_CHARS + 1 };
+
+typedef struct {
+    char key[MOST][RULER_KEY_MAX], value[MOST][MOST][VALUE_MAX]; /* values of a key */
+    char needle[MOST][NEEDLE_MAX];                               /* in the order in which they are put in */
+    uint32_t at[MOST];
+    size_t n; /* needles */
+} hidden;
+
+static utf8_text text_of(const char *s)
+{
+    return (utf8_text){s, strlen(s)};
+}
+
+/* ---- needles ---- */
+
+static void draw_key(ruler_maker *m, char out[RULER_KEY_MAX])
+{
+    if (m->task->uuid_keys) python_uuid(&m->python, out);
+    else ruler_key(m->s.words, python_below(&m->python, (uint32_t)ruler_keys(m->s.words)), out);
+}
+
+static void draw_value(ruler_maker *m, char out[VALUE_MAX])
+{
+    enum { LEAST = 1000000, NUMBERS = 9000000 };
+    if (m->task->uuid_values) python_uuid(&m->python, out);
+    else snprintf(out, VALUE_MAX, "%u", (unsigned)(LEAST + python_below(&m->python, NUMBERS)));
+}
+
+static status spell(const ruler_maker *m, char out[NEEDLE_MAX], const char *key, const char *value, err *e)
+{
+    const prompt_field f[] = {
+        {"{type_needle_v}", text_of(ruler_value_name(m->task))}, {"{key}", text_of(key)}, {"{value}", text_of(value)}};
+    prompt_text t;
+    TRY(prompt_fill(&t, m->s.templates->needle, f, sizeof f / sizeof *f, e));
+    snprintf(out, NEEDLE_MAX, "%s", t.s);
+    mem_free(t.s);
+    return ST_OK;
+}
+
+static status draw_needles(ruler_maker *m, hidden *h, err *e)
+{
+    const ruler_task *task = m->task;
+    char drawn[MOST][NEEDLE_MAX];
+    uint32_t order[MOST];
+    h->n = 0;
+    for (int i = 0; i < task->keys; i++) {
+        draw_key(m, h->key[i]);
+        for (int k = 0; k < task->values; k++) {
+            draw_value(m, h->value[i][k]);
+            TRY(spell(m, drawn[h->n++], h->key[i], h->value[i][k], e));
+        }
+    }
+    python_shuffled(order, h->n, m->s.seed);
+    for (size_t i = 0; i < h->n; i++) memcpy(h->needle[i], drawn[order[i]], NEEDLE_MAX);
+    return ST_OK;
+}
+
+/* ---- haystacks ---- */
+
+static int descending(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+static status put_line(grown_text *t, const char *line, size_t n, err *e)
+{
+    if (t->n) TRY(grown_put(t, "\n", 1, e));
+    return grown_put(t, line, n, e);
+}
+
+/* n other needles, a line each. */
+static status draw_lines(ruler_maker *m, int64_t n, grown_text *out, err *e)
+{
+    char key[RULER_KEY_MAX], value[VALUE_MAX], line[NEEDLE_MAX];
+    for (int64_t i = 0; i < n; i++) {
+        draw_key(m, key);
+        draw_value(m, value);
+        TRY(spell(m, line, key, value, e));
+        TRY(grown_puts(out, line, e));
+        TRY(grown_put(out, "\n", 1, e));
+    }
+    return ST_OK;
+}
+
+/* Lines with the needles between them; lines: those of the haystack, NULL: each is the sentence of noise. */
+static status put_lines(ruler_maker *m, hidden *h, int64_t n, const char *lines, grown_text *out, err *e)
+{
+    const char *noise = m->s.templates->noise;
+    const size_t noise_bytes = strlen(noise);
+    TRY(python_sample(&m->python, h->at, (size_t)n, h->n, e));
+    qsort(h->at, h->n, sizeof *h->at, descending);
+    for (int64_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < h->n; k++)
+            if (h->at[k] == i) TRY(put_line(out, h->needle[k], strlen(h->needle[k]), e));
+        size_t bytes = lines ? strcspn(lines, "\n") : noise_bytes;
+        TRY(put_line(out, lines ? lines : noise, bytes, e));
+        if (lines) lines += bytes + 1;
+    }
+    return ST_OK;
+}
+
+/* Sentences [from, to) with single spaces between them. */
+static status put_sentences(const ruler_essay *t, size_t from, size_t to, grown_text *out, err *e)
+{
+    for (size_t i = from; i < to; i++) {
+        const sentence *s = &t->sentences.s[i];
+        if (i > from) TRY(grown_put(out, " ", 1, e));
+        TRY(grown_put(out, t->part.s + s->begin, s->end - s->begin, e));
+    }
+    return ST_OK;
+}
+
+static status put_essay(ruler_maker *m, hidden *h, int64_t n, grown_text *out, err *e)
+{
+    enum { DEPTHS = 40 };
+    static const int depth[DEPTHS] = {0,  3,  5,  8,  10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49,
+                                      51, 54, 56, 59, 62, 64, 67, 69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100};
+    ruler_essay *t = m->s.essay;
+    TRY(ruler_essay_cut(t, (size_t)n, e));
+    TRY(python_sample(&m->python, h->at, DEPTHS, h->n, e));
+    for (size_t i = 0; i < h->n; i++) h->at[i] = (uint32_t)((double)t->sentences.n * ((double)depth[h->at[i]] / 100.0));
+    qsort(h->at, h->n, sizeof *h->at, descending);
+    size_t from = 0;
+    for (size_t i = 0; i < h->n; i++) {
+        size_t to = h->at[h->n - 1 - i];
+        TRY(put_sentences(t, from, to, out, e));
+        TRY(grown_put(out, " ", 1, e));
+        TRY(grown_puts(out, h->needle[i], e));
+        TRY(grown_put(out, " ", 1, e));
+        from = to;
+    }
+    return put_sentences(t, from, t->sentences.n, out, e);
+}
+
+static status put_haystack(ruler_maker *m, hidden *h, int64_t n, grown_text *out, err *e)
+{
+    grown_text lines = {0};
+    if (m->task->haystack == RULER_ESSAY) return put_essay(m, h, n, out, e);
+    status st = ST_OK;
+    if (m->task->haystack == RULER_NEEDLES) st = draw_lines(m, n, &lines, e);
+    if (st == ST_OK && n < (int64_t)h->n) m->draft.failed = "more needles than lines";
+    else if (st == ST_OK) st = put_lines(m, h, n, lines.s, out, e);
+    grown_free(&lines);
+    return st;
+}
+
+/* ---- questions ---- */
+
+/* "a, b, c, and d" of the keys that are asked for; their values are the answers. */
+static status put_query(ruler_maker *m, const hidden *h, grown_text *out, err *e)
+{
+    const ruler_task *task = m->task;
+    uint32_t asked[MOST];
+    TRY(python_sample(&m->python, asked, (size_t)task->keys, (size_t)task->queries, e));
+    for (int i = 0; i < task->queries; i++) {
+        if (i > 0) TRY(grown_puts(out, i + 1 == task->queries ? ", and " : ", ", e));
+        TRY(grown_puts(out, h->key[asked[i]], e));
+        for (int k = 0; k < task->values; k++) {
+            const char *value = h->value[asked[i]][k];
+            TRY(ruler_draft_answer(&m->draft, value, strlen(value), e));
+        }
+    }
+    return ST_OK;
+}
+
+static status fill(ruler_maker *m, const grown_text *context, const grown_text *query, err *e)
+{
+    const char *values = ruler_value_name(m->task);
+    bool one = m->task->queries * m->task->values == 1;
+    const prompt_field f[] = {{"{type_needle_v}", {values, strlen(values) - one}},
+                              {"{context}", {context->s, context->n}},
+                              {"{query}", {query->s, query->n}}};
+    return prompt_fill(&m->draft.text, m->template.s, f, sizeof f / sizeof *f, e);
+}
+
+status ruler_niah(ruler_maker *m, int64_t n, err *e)
+{
+    hidden h;
+    grown_text context = {0}, query = {0};
+    TRY(ruler_draft_start(&m->draft, e));
+    TRY(draw_needles(m, &h, e));
+    status st = put_haystack(m, &h, n, &context, e);
+    if (st == ST_OK && !m->draft.failed) st = put_query(m, &h, &query, e);
+    if (st == ST_OK && !m->draft.failed) st = fill(m, &context, &query, e);
+    grown_free(&context);
+    grown_free(&query);
+    return st;
+}

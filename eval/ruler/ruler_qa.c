@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/ruler/ruler_qa.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/sha256.h"
+
+enum { MAX_DEPTH = 32 };
+static const size_t MAX_FILE_BYTES = (size_t)1 << 30;
+
+/* A document where it stands in the file. */
+typedef struct {
+    size_t at, n;    /* in the text, */
+    const char *s;   /* which has moved to its place by then */
+    uint32_t number; /* of the place */
+} place;
+
+typedef struct {
+    ruler_qa *q;
+    const char *name;
+    place *p;
+    size_t n, cap, q_cap;
+    char where[96]; /* the part of the file that is looked at */
+} reader;
+
+static status wrong(const reader *r, const char *field, const char *expected, err *e)
+{
+    return err_set(e, ST_FORMAT, "%s: %s: '%s': expected %s", path_tail(r->name), r->where, field, expected);
+}
+
+/* ---- documents ---- */
+
+/* Begins a document; text is added to q->text until end_document. */
+static status start_document(reader *r, err *e)
+{
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? 2 * r->cap : 1024;
+        TRY(MEM_GROW(&r->p, cap, e));
+        r->cap = cap;
+    }
+    if (r->n >= UINT32_MAX / 2) return err_set(e, ST_FORMAT, "%s: too many documents", path_tail(r->name));
+    r->p[r->n] = (place){.at = r->q->text.n, .number = (uint32_t)r->n};
+    return ST_OK;
+}
+
+static void end_document(reader *r)
+{
+    place *p = &r->p[r->n++];
+    p->n = r->q->text.n - p->at;
+}
+
+static status add_text(reader *r, const json_t *text, const char *field, err *e)
+{
+    if (!json_is_string(text)) return wrong(r, field, "a text", e);
+    return grown_put(&r->q->text, json_string_value(text), json_string_length(text), e);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    const place *x = a, *y = b;
+    int d = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
+    if (d) return d;
+    if (x->n != y->n) return x->n < y->n ? -1 : 1;
+    return x->number < y->number ? -1 : 1;
+}
+
+/* Numbers the documents: equal ones have one number. */
+static status number_documents(reader *r, err *e)
+{
+    ruler_qa *q = r->q;
+    TRY(MEM_NEW(&q->document, r->n, e));
+    TRY(MEM_NEW(&q->place, r->n, e));
+    q->n_places = r->n;
+    for (size_t i = 0; i < r->n; i++) r->p[i].s = q->text.s + r->p[i].at;
+    qsort(r->p, r->n, sizeof *r->p, by_text);
+    for (size_t i = 0; i < r->n; i++) {
+        const place *p = &r->p[i], *before = i ? p - 1 : NULL;
+        if (!before || before->n != p->n || memcmp(before->s, p->s, p->n) != 0)
+            q->document[q->n_documents++] = (utf8_text){p->s, p->n};
+        q->place[p->number] = (uint32_t)(q->n_documents - 1);
+    }
+    return ST_OK;
+}
+
+/* ---- questions ---- */
+
+/* Takes the answers. */
+static status add_question(reader *r, const json_t *text, json_t *answers, err *e)
+{
+    ruler_qa *q = r->q;
+    status st = ST_OK;
+    if (!answers) return err_set(e, ST_NOMEM, "out of memory");
+    if (!json_is_string(text)) st = wrong(r, "question", "a text", e);
+    else if (q->n_questions == r->q_cap) {
+        size_t cap = r->q_cap ? 2 * r->q_cap : 256;
+        st = MEM_GROW(&q->question, cap, e);
+        if (st == ST_OK) r->q_cap = cap;
+    }
+    if (st == ST_OK) q->question[q->n_questions++] = (ruler_question){json_string_value(text), answers, 0, 0, 0, 0};
+    else json_decref(answers);
+    return st;
+}
+
+/* ---- SQuAD ---- */
+
+static status read_answers(reader *r, const json_t *qa, err *e)
+{
+    const json_t *list = json_object_get(qa, "answers"), *one;
+    size_t i;
+    json_t *texts = json_array();
+    if (json_array_size(list) == 0) {
+        json_decref(texts);
+        return wrong(r, "answers", "a list that is not empty", e);
+    }
+    json_array_foreach(list, i, one)
+    {
+        json_t *text = json_object_get(one, "text");
+        if (!json_is_string(text)) {
+            json_decref(texts);
+            return wrong(r, "answers", "objects with 'text'", e);
+        }
+        json_array_append(texts, text);
+    }
+    return add_question(r, json_object_get(qa, "question"), texts, e);
+}
+
+static status read_paragraph(reader *r, const json_t *paragraph, err *e)
+{
+    const json_t *list = json_object_get(paragraph, "qas"), *qa;
+    size_t i;
+    if (!json_is_array(list)) return wrong(r, "qas", "a list", e);
+    json_array_foreach(list, i, qa)
+    {
+        const json_t *impossible = json_object_get(qa, "is_impossible");
+        if (!json_is_boolean(impossible)) return wrong(r, "is_impossible", "true or false", e);
+        if (json_is_true(impossible)) continue;
+        TRY(read_answers(r, qa, e));
+        r->q->question[r->q->n_questions - 1].own = r->n;
+        r->q->question[r->q->n_questions - 1].n_own = 1;
+    }
+    TRY(start_document(r, e));
+    TRY(add_text(r, json_object_get(paragraph, "context"), "context", e));
+    end_document(r);
+    return ST_OK;
+}
+
+static status read_article(reader *r, size_t number, const json_t *article, err *e)
+{
+    const json_t *list = json_object_get(article, "paragraphs"), *paragraph;
+    size_t i, first = r->n, first_question = r->q->n_questions;
+    snprintf(r->where, sizeof r->where, "article %zu", number);
+    if (!json_is_array(list)) return wrong(r, "paragraphs", "a list", e);
+    json_array_foreach(list, i, paragraph)
+    {
+        snprintf(r->where, sizeof r->where, "article %zu, paragraph %zu", number, i + 1);
+        TRY(read_paragraph(r, paragraph, e));
+    }
+    for (size_t k = first_question; k < r->q->n_questions; k++) {
+        r->q->question[k].near = first;
+        r->q->question[k].n_near = r->n - first;
+    }
+    return ST_OK;
+}
+
+/* ---- HotpotQA ---- */
+
+/* [title, [sentences]] */
+static status read_document(reader *r, const json_t *document, err *e)
+{
+    const json_t *sentences = json_array_get(document, 1), *one;
+    size_t i;
+    TRY(start_document(r, e));
+    TRY(add_text(r, json_array_get(document, 0), "context", e));
+    TRY(grown_put(&r->q->text, "\n", 1, e));
+    if (!json_is_array(sentences)) return wrong(r, "context", "lists of a title and a list of sentences", e);
+    json_array_foreach(sentences, i, one) TRY(add_text(r, one, "context", e));
+    end_document(r);
+    return ST_OK;
+}
+
+static status read_hotpot(reader *r, size_t number, const json_t *record, err *e)
+{
+    const json_t *list = json_object_get(record, "context"), *document;
+    json_t *answer = json_object_get(record, "answer");
+    size_t i, first = r->n;
+    snprintf(r->where, sizeof r->where, "question %zu", number);
+    if (!json_is_string(answer)) return wrong(r, "answer", "a text", e);
+    if (json_array_size(list) == 0) return wrong(r, "context", "a list of documents", e);
+    json_array_foreach(list, i, document) TRY(read_document(r, document, e));
+    TRY(add_question(r, json_object_get(record, "question"), json_pack("[O]", answer), e));
+    r->q->question[r->q->n_questions - 1].own = first;
+    r->q->question[r->q->n_questions - 1].n_own = r->n - first;
+    return ST_OK;
+}
+
+/* ---- files ---- */
+
+/* SQuAD is an object with a list "data", HotpotQA a list. */
+static status parse(ruler_qa *q, ruler_qa_format format, const char *name, const char *text, size_t n, err *e)
+{
+    grown_text whole = {0};
+    if (format == RULER_SQUAD) return json_parse_object(&q->root, text, n, path_tail(name), MAX_DEPTH, e);
+    status st = grown_puts(&whole, "{\"data\":", e);
+    if (st == ST_OK) st = grown_put(&whole, text, n, e);
+    if (st == ST_OK) st = grown_put(&whole, "}", 1, e);
+    if (st == ST_OK) st = json_parse_object(&q->root, whole.s, whole.n, path_tail(name), MAX_DEPTH, e);
+    grown_free(&whole);
+    return st;
+}
+
+static status read_data(reader *r, ruler_qa_format format, err *e)
+{
+    const json_t *list = json_object_get(r->q->root, "data"), *one;
+    size_t i;
+    if (!json_is_array(list))
+        return err_set(e, ST_FORMAT, format == RULER_SQUAD ? "%s: 'data': expected a list" : "%s: expected a list",
+                       path_tail(r->name));
+    json_array_foreach(list, i, one)
+    {
+        TRY(format == RULER_SQUAD ? read_article(r, i + 1, one, e) : read_hotpot(r, i + 1, one, e));
+    }
+    if (r->q->n_questions == 0) return err_set(e, ST_FORMAT, "%s: no questions with answers", path_tail(r->name));
+    return number_documents(r, e);
+}
+
+status ruler_qa_parse(ruler_qa *q, ruler_qa_format format, const char *name, const char *text, size_t n, err *e)
+{
+    reader r = {.q = q, .name = name};
+    *q = (ruler_qa){0};
+    TRY(parse(q, format, name, text, n, e));
+    status st = read_data(&r, format, e);
+    mem_free(r.p);
+    return st;
+}
+
+status ruler_qa_open(ruler_qa *q, ruler_qa_format format, const char *path, err *e)
+{
+    char *text;
+    size_t n;
+    *q = (ruler_qa){0};
+    TRY(file_read(&text, &n, path, MAX_FILE_BYTES, e));
+    status st = ruler_qa_parse(q, format, path, text, n, e);
+    sha256 h;
+    sha256_init(&h);
+    sha256_add(&h, text, n);
+    sha256_hex(&h, q->sum);
+    mem_free(text);
+    return st;
+}
+
+void ruler_qa_close(ruler_qa *q)
+{
+    for (size_t i = 0; i < q->n_questions; i++) json_decref(q->question[i].answers);
+    mem_free(q->question);
+    mem_free(q->document);
+    mem_free(q->place);
+    grown_free(&q->text);
+    json_decref(q->root);
+    *q = (ruler_qa){0};
+}

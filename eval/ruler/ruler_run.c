@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval ruler`: prompts made as RULER makes them, answered by every strategy, and scored. */
+#include "config.h"
+
+#include <string.h>
+
+#include "eval/command.h"
+#include "eval/ruler/ruler_run.h"
+#include "kernels/base/mem.h"
+
+/* ---- options ---- */
+
+static status load(void *own, evaluation *ev, err *e)
+{
+    ruler_run *r = own;
+    r->ev = ev;
+    TRY(metrics_open(&r->m, ev->data_dir, e));
+    TRY(ruler_inputs_open(&r->in, ev->c, e));
+    return MEM_NEW(&r->answers, (size_t)r->in.o->samples, e);
+}
+
+static status ready(void *own, evaluation *ev, err *e)
+{
+    ruler_run *r = own;
+    for (size_t i = 0; i < r->in.n_length; i++) cli_warn_length(ev->c, ev->g.m, "--length", r->in.length[i]);
+    return ruler_inputs_check(&r->in, ev->g.tok, ev->c->seed, e);
+}
+
+static const char *word(const char *given, const char *otherwise)
+{
+    return given ? given : otherwise;
+}
+
+/* The sum of a file that was read; NULL: there is none. */
+static const char *sum_of(const char *sum)
+{
+    return sum[0] ? sum : NULL;
+}
+
+static json_t *config(const void *own)
+{
+    const ruler_run *r = own;
+    const ruler_inputs *in = &r->in;
+    const ruler_options *o = in->o;
+    json_t *tasks = json_array();
+    for (size_t i = 0; i < RULER_TASKS; i++)
+        if (in->runs[i]) json_array_append_new(tasks, json_string(ruler_tasks[i].name));
+    return json_pack("{s:o, s:o, s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:s?, s:s?, s:s?}", "tasks", tasks, "lengths",
+                     report_sizes(in->length, in->n_length), "samples", o->samples, "template",
+                     word(o->template, "base"), "words", word(o->words, "3.0.1"), "tokens", word(o->tokens, "model"),
+                     "answer_prefix", word(o->answer_prefix, "on"), "protocol",
+                     r->ev->prompter.decode ? "decode" : "prefill", "remove_newline_tab", o->one_line, "pre_samples",
+                     o->pre_samples, "essays", sum_of(in->essay.sum), "squad", sum_of(in->qa[RULER_SQUAD].sum),
+                     "hotpotqa", sum_of(in->qa[RULER_HOTPOTQA].sum));
+}
+
+/* ---- prompts ---- */
+
+static void forget_answers(ruler_run *r)
+{
+    for (int i = 0; r->answers && i < r->in.o->samples; i++) {
+        json_decref(r->answers[i]);
+        r->answers[i] = NULL;
+    }
+}
+
+/* Pass k: the tasks that run, at each length. */
+static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
+{
+    ruler_run *r = own;
+    *n = 0;
+    forget_answers(r);
+    for (size_t i = 0; i < r->in.n_length * RULER_TASKS; i++) {
+        if (!r->in.runs[i % RULER_TASKS] || k-- > 0) continue;
+        r->at_length = i / RULER_TASKS;
+        r->at_task = i % RULER_TASKS;
+        const ruler_settings s = ruler_inputs_settings(&r->in, ev->c->seed, r->in.length[r->at_length]);
+        const ruler_task *task = &ruler_tasks[r->at_task];
+        snprintf(ev->label, sizeof ev->label, "%s %lld", task->name, (long long)s.length);
+        ruler_maker_close(&r->maker);
+        *n = (size_t)r->in.o->samples;
+        TRY(ruler_maker_open(&r->maker, task, &s, e));
+        r->too_few_words |= r->maker.too_few_words;
+        return ST_OK;
+    }
+    return ST_OK;
+}
+
+/* Where the question begins, which protocol decode feeds token by token: the last such place. */
+static size_t question_at(const ruler_task *task, const grown_text *input)
+{
+    static const char *const marks[RULER_FAMILIES][2] = {
+        [RULER_NIAH] = {"What are all the special magic ", "What is the special magic "},
+        [RULER_VT] = {"Question: "},
+        [RULER_CWE] = {"Question: "},
+        [RULER_FWE] = {"Question: "},
+        [RULER_QA] = {"Answer the question based on the given documents."}};
+    for (size_t at = input->n; at-- > 0;)
+        for (int i = 0; i < 2; i++) {
+            const char *mark = marks[task->family][i];
+            if (mark && strncmp(input->s + at, mark, strlen(mark)) == 0) return at;
+        }
+    return 0;
+}
+
+/* The prompt begins with BOS where the tokenizer puts one, but with one only: some wrappers spell it. */
+static status encode_head(token_list *out, const tokenizer *tok, const char *s, size_t n, err *e)
+{
+    TRY(tokenizer_encode(tok, s, n, TOKENIZE_SPECIAL | (tokenizer_adds_bos(tok) ? TOKENIZE_BOS : 0), out, e));
+    if (out->n < 2 || !tokenizer_adds_bos(tok) || out->ids[1] != tokenizer_bos(tok)) return ST_OK;
+    memmove(out->ids, out->ids + 1, --out->n * sizeof *out->ids);
+    return ST_OK;
+}
+
+static status encode(const ruler_run *r, prompt_tokens *out, ruler_sample *s, err *e)
+{
+    const tokenizer *tok = r->ev->g.tok;
+    size_t cut = r->ev->prompter.decode ? question_at(r->maker.task, &s->input) : 0;
+    bool off = r->in.o->answer_prefix && strcmp(r->in.o->answer_prefix, "off") == 0;
+    if (!off) TRY(grown_put(&s->input, s->prefix.s, s->prefix.n, e));
+    if (!r->ev->prompter.decode) cut = s->input.n;
+    TRY(encode_head(&out->head, tok, s->input.s, cut, e));
+    return tokenizer_encode(tok, s->input.s + cut, s->input.n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+}
+
+static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
+{
+    ruler_run *r = own;
+    ruler_sample s;
+    out->dataset = r->maker.task->name;
+    out->index = (int64_t)(r->at_length * (size_t)r->in.o->samples + i);
+    out->stop = &ev->eos;
+    out->n_new = (size_t)r->in.templates.n_new[r->maker.task->family];
+    status st = ruler_make(&r->maker, &s, e);
+    if (st == ST_OK) st = encode(r, &out->tokens, &s, e);
+    if (st == ST_OK) r->answers[i] = json_incref(s.answers);
+    ruler_sample_free(&s);
+    return st;
+}
+
+/* ---- answers ---- */
+
+static const char *const keys[] = {"task", "length", "index", "attn", "budget", NULL};
+
+static json_t *identity(const void *own, const evaluation_item *x)
+{
+    const ruler_run *r = own;
+    int64_t samples = r->in.o->samples;
+    return json_pack("{s:s, s:I, s:I}", "task", x->dataset, "length", (json_int_t)r->in.length[x->index / samples],
+                     "index", (json_int_t)(x->index % samples));
+}
+
+static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
+{
+    (void)ev;
+    const ruler_run *r = own;
+    const json_t *list = r->answers[i];
+    utf8_text *answers;
+    double score = 0;
+    size_t n = json_array_size(list);
+    TRY(MEM_NEW(&answers, n, e));
+    for (size_t k = 0; k < n; k++) {
+        const json_t *one = json_array_get(list, k);
+        answers[k] = (utf8_text){json_string_value(one), json_string_length(one)};
+    }
+    const metric_case c = {answer, answers, n, NULL, 0};
+    status st = metric_score(r->m, metric_find(r->maker.task->metric), &c, &score, e);
+    mem_free(answers);
+    if (st == ST_OK)
+        *members = json_pack("{s:s%, s:O, s:f}", "prediction", answer.s, answer.n, "answers", list, "score", score);
+    return st;
+}
+
+static void free_run(void *own)
+{
+    ruler_run *r = own;
+    forget_answers(r);
+    mem_free(r->answers);
+    ruler_maker_close(&r->maker);
+    ruler_inputs_close(&r->in);
+    metrics_destroy(r->m);
+}
+
+/* ---- the command ---- */
+
+static const evaluation_kind evaluation_of_ruler = {.name = "ruler",
+                                                    .size = sizeof(ruler_run),
+                                                    .keys = keys,
+                                                    .identity = identity,
+                                                    .load = load,
+                                                    .ready = ready,
+                                                    .pass = pass,
+                                                    .item = make_item,
+                                                    .config = config,
+                                                    .judge = judge,
+                                                    .report = ruler_report,
+                                                    .free = free_run};
+
+static status cmd_ruler(const cli *c, err *e)
+{
+    const ruler_options *o = c->own;
+    return o->write ? ruler_write(c, e) : evaluation_run(&evaluation_of_ruler, c, e);
+}
+
+static const cli_option options[] = {
+    {.name = "task", .arg = "NAME,...", AT_OWN(ruler_options, task), .help = "only these of the 13 tasks"},
+    {.name = "length",
+     .arg = "N,...",
+     AT_OWN(ruler_options, length),
+     .help = "most tokens of a prompt and its answer, as 4k,8k (default 4096)"},
+    {.name = "samples",
+     .arg = "N",
+     .type = OPTION_WHOLE,
+     .min = 1,
+     .max = 100000,
+     .def = 20,
+     AT_OWN(ruler_options, samples),
+     .help = "prompts of each task and length (default 20; published tables: 500)"},
+    {.name = "template",
+     .arg = "NAME",
+     AT_OWN(ruler_options, template),
+     .help = "what RULER puts around a prompt: base (default: nothing), meta-chat, meta-llama3, ..."},
+    {.name = "essays",
+     .arg = "FILE",
+     AT_OWN(ruler_options, essays),
+     .help = "haystack of five niah tasks: PaulGrahamEssays.json, or any text"},
+    {.name = "squad", .arg = "FILE", AT_OWN(ruler_options, squad), .help = "SQuAD v2 dev, for qa_1"},
+    {.name = "hotpotqa", .arg = "FILE", AT_OWN(ruler_options, hotpotqa), .help = "HotpotQA dev (distractor), for qa_2"},
+    {.name = "words",
+     .arg = "3.0.1|2.2.0",
+     AT_OWN(ruler_options, words),
+     .help = "version of the word lists (wonderwords); older data sets have 2.2.0"},
+    {.name = "tokens",
+     .arg = "model|ws",
+     AT_OWN(ruler_options, tokens),
+     .help = "count the model's tokens (default), or words between white space"},
+    {.name = "protocol",
+     .arg = "prefill|decode",
+     AT(protocol),
+     .help = "feed the prompt at once (default), or its question token by token"},
+    {.name = "answer-prefix",
+     .arg = "on|off",
+     AT_OWN(ruler_options, answer_prefix),
+     .help = "whether prompts end in the beginning of the answer (default on)"},
+    {.name = "remove-newline-tab",
+     .type = OPTION_FLAG,
+     AT_OWN(ruler_options, one_line),
+     .help = "white space in prompts becomes single spaces"},
+    {.name = "pre-samples",
+     .arg = "N",
+     .type = OPTION_WHOLE,
+     .max = 1 << 24,
+     AT_OWN(ruler_options, pre_samples),
+     .help = "qa_1, qa_2: leave out the first N questions"},
+    {.name = "write",
+     .arg = "DIR",
+     AT_OWN(ruler_options, write),
+     .help = "only write the prompts, as JSON lines in RULER's format; a folder with a tokenizer is enough"},
+    {0}};
+
+const command ruler_command = {.name = "eval ruler",
+                               .args = "",
+                               .summary = "RULER: 13 tasks at any length, prompts as the official generator makes them",
+                               .groups = OPTIONS_MODEL | OPTIONS_RESULTS | OPTIONS_JOBS,
+                               .own = options,
+                               .own_size = sizeof(ruler_options),
+                               .compares = true,
+                               .run = cmd_ruler};

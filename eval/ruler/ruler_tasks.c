@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT */
+/* RULER's tasks and texts. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/ruler/ruler.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/nearest.h"
+#include "tokenizer/chars.h"
+
+enum { MAX_BYTES = 1 << 20, MAX_DEPTH = 8 };
+
+#define NIAH(name, option, haystack, uuid_keys, uuid_values, keys, values, queries)                                    \
+    {                                                                                                                  \
+        name, RULER_NIAH, "ruler_all", option, haystack, uuid_keys, uuid_values, keys, values, queries                 \
+    }
+#define OTHER(name, family, metric, option)                                                                            \
+    {                                                                                                                  \
+        name, family, metric, option, RULER_NOISE, false, false, 0, 0, 0                                               \
+    }
+
+/* scripts/synthetic.yaml. Keys are at least as many as those that are asked for. */
+const ruler_task ruler_tasks[RULER_TASKS] = {
+    NIAH("niah_single_1", NULL, RULER_NOISE, false, false, 1, 1, 1),
+    NIAH("niah_single_2", "--essays", RULER_ESSAY, false, false, 1, 1, 1),
+    NIAH("niah_single_3", "--essays", RULER_ESSAY, false, true, 1, 1, 1),
+    NIAH("niah_multikey_1", "--essays", RULER_ESSAY, false, false, 4, 1, 1),
+    NIAH("niah_multikey_2", NULL, RULER_NEEDLES, false, false, 1, 1, 1),
+    NIAH("niah_multikey_3", NULL, RULER_NEEDLES, true, true, 1, 1, 1),
+    NIAH("niah_multivalue", "--essays", RULER_ESSAY, false, false, 1, 4, 1),
+    NIAH("niah_multiquery", "--essays", RULER_ESSAY, false, false, 4, 1, 4),
+    OTHER("vt", RULER_VT, "ruler_all", NULL),
+    OTHER("cwe", RULER_CWE, "ruler_all", NULL),
+    OTHER("fwe", RULER_FWE, "ruler_all", NULL),
+    OTHER("qa_1", RULER_QA, "ruler_part", "--squad"),
+    OTHER("qa_2", RULER_QA, "ruler_part", "--hotpotqa"),
+};
+
+static const char *name_of(const void *own, size_t i)
+{
+    const ruler_task *t = own;
+    return t[i].name;
+}
+
+dataset_names ruler_names(void)
+{
+    return (dataset_names){"RULER", NULL, RULER_TASKS, name_of, ruler_tasks};
+}
+
+const char *ruler_value_name(const ruler_task *task)
+{
+    return task->uuid_values ? "uuids" : "numbers";
+}
+
+/* ---- texts ---- */
+
+static const char *const families[RULER_FAMILIES] = {"niah", "variable_tracking", "common_words_extraction",
+                                                     "freq_words_extraction", "qa"};
+
+static status find_wrapper(ruler_templates *t, const char *name, err *e)
+{
+    json_t *list = json_object_get(t->root, "model_templates");
+    nearest near;
+    if ((t->wrapper = json_string_value(json_object_get(list, name)))) return ST_OK;
+    nearest_start(&near, name);
+    for (void *i = json_object_iter(list); i; i = json_object_iter_next(list, i))
+        nearest_try(&near, json_object_iter_key(i), strlen(json_object_iter_key(i)));
+    return err_set(e, ST_USAGE, "--template: '%.40s' is none of RULER's: base, meta-chat, meta-llama3, ...%s", name,
+                   nearest_hint(&near));
+}
+
+static status find_texts(ruler_templates *t, err *e)
+{
+    const json_t *tasks = json_object_get(t->root, "tasks");
+    for (int i = 0; i < RULER_FAMILIES; i++) {
+        const json_t *of = json_object_get(tasks, families[i]);
+        json_int_t n = json_integer_value(json_object_get(of, "tokens_to_generate"));
+        t->text[i] = json_string_value(json_object_get(of, "template"));
+        t->prefix[i] = json_string_value(json_object_get(of, "answer_prefix"));
+        if (!t->text[i] || !t->prefix[i] || n < 1 || n > 1 << 20)
+            return err_set(e, ST_FORMAT, "ruler/templates.json: '%s' lacks a text", families[i]);
+        t->n_new[i] = (int)n;
+    }
+    t->needle = json_string_value(json_object_get(t->root, "needle"));
+    t->noise = json_string_value(json_object_get(t->root, "noise"));
+    t->document = json_string_value(json_object_get(t->root, "document"));
+    if (t->needle && t->noise && t->document) return ST_OK;
+    return err_set(e, ST_FORMAT, "ruler/templates.json: 'needle', 'noise' or 'document' is missing");
+}
+
+status ruler_templates_open(ruler_templates *t, const char *data_dir, const char *wrapper, err *e)
+{
+    *t = (ruler_templates){0};
+    char *path = path_join(data_dir, "ruler/templates.json");
+    status st =
+        path ? json_read_object(&t->root, path, MAX_BYTES, MAX_DEPTH, e) : err_set(e, ST_NOMEM, "out of memory");
+    mem_free(path);
+    if (st == ST_OK) st = find_texts(t, e);
+    return st == ST_OK ? find_wrapper(t, wrapper, e) : st;
+}
+
+void ruler_templates_close(ruler_templates *t)
+{
+    json_decref(t->root);
+    *t = (ruler_templates){0};
+}
+
+static utf8_text text_of(const char *s)
+{
+    return (utf8_text){s, strlen(s)};
+}
+
+/* One value is asked for: the official code replaces words, also in the wrapper. */
+static status make_singular(prompt_text *t, err *e)
+{
+    static const char *const words[][2] = {{"Some", "A"}, {"are all", "is"}, {"are", "is"}, {"answers", "answer"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        TRY(prompt_replace(t, text_of(words[i][0]), text_of(words[i][1]), e));
+    return ST_OK;
+}
+
+static status put_together(prompt_text *out, const ruler_templates *t, const ruler_task *task, bool wrapped, err *e)
+{
+    grown_text whole = {0};
+    status st = grown_puts(&whole, wrapped ? t->wrapper : "{task_template}", e);
+    *out = (prompt_text){whole.s, whole.n};
+    if (st != ST_OK) return st;
+    TRY(prompt_replace(out, text_of("{task_template}"), text_of(t->text[task->family]), e));
+    whole = (grown_text){out->s, out->n, out->n + 1};
+    st = grown_puts(&whole, t->prefix[task->family], e);
+    *out = (prompt_text){whole.s, whole.n};
+    return st;
+}
+
+status ruler_template(prompt_text *out, const ruler_templates *t, const ruler_task *task, bool wrapped, err *e)
+{
+    *out = (prompt_text){0};
+    status st = put_together(out, t, task, wrapped, e);
+    if (st == ST_OK && task->family == RULER_NIAH && task->queries * task->values == 1) st = make_singular(out, e);
+    if (st == ST_OK) return ST_OK;
+    mem_free(out->s);
+    *out = (prompt_text){0};
+    return st;
+}
+
+/* ---- lengths ---- */
+
+static int64_t count_words(const char *s, size_t n)
+{
+    int64_t words = 0;
+    bool in_word = false;
+    for (size_t i = 0; i < n;) {
+        int32_t c;
+        int k = char_at(s + i, n - i, &c);
+        bool space = k > 0 && is_python_space(c);
+        words += !space && !in_word;
+        in_word = !space;
+        i += k > 0 ? (size_t)k : 1;
+    }
+    return words;
+}
+
+status ruler_count(ruler_counter *c, const char *s, size_t n, int64_t *out, err *e)
+{
+    if (!c->tok) {
+        *out = count_words(s, n);
+        return ST_OK;
+    }
+    c->ids.n = 0;
+    TRY(tokenizer_encode(c->tok, s, n, TOKENIZE_SPECIAL, &c->ids, e));
+    *out = (int64_t)c->ids.n;
+    return ST_OK;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/ruler/ruler_words.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "tokenizer/chars.h"
+
+enum { MAX_FILE_BYTES = 1 << 20, MAX_WORD = 64 };
+
+typedef struct {
+    const char **word;
+    size_t n, cap;
+} list;
+
+/* The keys of consecutive adjectives. Mostly it is one adjective, and its keys have the order of the nouns; but
+ * "blue-x" and "blue-eyed-x" mix. */
+typedef struct {
+    size_t first, n; /* adjectives */
+    size_t at;       /* the first key */
+    uint32_t *order; /* [n * nouns] adjective * nouns + noun; NULL: one adjective */
+} group;
+
+enum { FILES = 4 };
+
+struct ruler_words {
+    char *text[FILES];
+    list noun, adjective, all; /* sorted, without doubles */
+    group *groups;
+    size_t n_groups;
+};
+
+/* ---- lists ---- */
+
+static status push(list *l, const char *word, err *e)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 1024;
+        TRY(MEM_GROW(&l->word, cap, e));
+        l->cap = cap;
+    }
+    l->word[l->n++] = word;
+    return ST_OK;
+}
+
+static int by_word(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void sort(list *l)
+{
+    size_t n = 0;
+    qsort(l->word, l->n, sizeof *l->word, by_word);
+    for (size_t i = 0; i < l->n; i++)
+        if (n == 0 || strcmp(l->word[n - 1], l->word[i]) != 0) l->word[n++] = l->word[i];
+    l->n = n;
+}
+
+/* Lines without white space at their ends. */
+static status add_lines(list *l, char *text, const char *name, err *e)
+{
+    for (char *line = text; *line;) {
+        char *end = strchr(line, '\n'), *next = end ? end + 1 : line + strlen(line);
+        const char *s = line;
+        size_t n = (size_t)((end ? end : next) - line);
+        trim_python(&s, &n);
+        if (n == 0 || n > MAX_WORD || s != line)
+            return err_set(e, ST_FORMAT, "%s: expected a word of at most %d bytes in each line", name, MAX_WORD);
+        line[n] = 0;
+        TRY(push(l, line, e));
+        line = next;
+    }
+    return ST_OK;
+}
+
+static status read_list(ruler_words *w, size_t file, list *l, const char *data_dir, const char *name, err *e)
+{
+    char rel[64];
+    size_t n;
+    snprintf(rel, sizeof rel, "ruler/%s", name);
+    char *path = path_join(data_dir, rel);
+    if (!path) return err_set(e, ST_NOMEM, "out of memory");
+    status st = file_read(&w->text[file], &n, path, MAX_FILE_BYTES, e);
+    mem_free(path);
+    return st == ST_OK ? add_lines(l, w->text[file], name, e) : st;
+}
+
+static status read_lists(ruler_words *w, const char *data_dir, bool old, err *e)
+{
+    TRY(read_list(w, 0, &w->noun, data_dir, "nounlist.txt", e));
+    if (old) TRY(read_list(w, 1, &w->noun, data_dir, "nounlist-2.2.0-extra.txt", e));
+    TRY(read_list(w, 2, &w->adjective, data_dir, "adjectivelist.txt", e));
+    TRY(read_list(w, 3, &w->all, data_dir, "verblist.txt", e));
+    for (size_t i = 0; i < w->noun.n; i++) TRY(push(&w->all, w->noun.word[i], e));
+    for (size_t i = 0; i < w->adjective.n; i++) TRY(push(&w->all, w->adjective.word[i], e));
+    sort(&w->noun);
+    sort(&w->all);
+    if (w->noun.n == 0 || w->adjective.n == 0) return err_set(e, ST_FORMAT, "RULER's word lists are empty");
+    return ST_OK;
+}
+
+/* ---- keys ---- */
+
+static int by_prefix(const void *a, const void *b)
+{
+    char x[MAX_WORD + 2], y[MAX_WORD + 2];
+    snprintf(x, sizeof x, "%s-", *(const char *const *)a);
+    snprintf(y, sizeof y, "%s-", *(const char *const *)b);
+    return strcmp(x, y);
+}
+
+typedef struct {
+    uint32_t pair;
+    char key[RULER_KEY_MAX];
+} keyed;
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const keyed *)a)->key, ((const keyed *)b)->key);
+}
+
+static void spell(const ruler_words *w, uint32_t pair, char out[RULER_KEY_MAX])
+{
+    snprintf(out, RULER_KEY_MAX, "%s-%s", w->adjective.word[pair / w->noun.n], w->noun.word[pair % w->noun.n]);
+}
+
+static status sort_group(const ruler_words *w, group *g, err *e)
+{
+    keyed *k;
+    size_t n = g->n * w->noun.n;
+    TRY(MEM_NEW(&k, n, e));
+    for (size_t i = 0; i < n; i++) {
+        k[i].pair = (uint32_t)(g->first * w->noun.n + i);
+        spell(w, k[i].pair, k[i].key);
+    }
+    qsort(k, n, sizeof *k, by_key);
+    status st = MEM_NEW(&g->order, n, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) g->order[i] = k[i].pair;
+    mem_free(k);
+    return st;
+}
+
+/* Whether keys of the adjective begin as those of the other one do. */
+static bool mixes(const char *adjective, const char *with)
+{
+    size_t n = strlen(with);
+    return strncmp(adjective, with, n) == 0 && adjective[n] == '-';
+}
+
+static status make_groups(ruler_words *w, err *e)
+{
+    list *a = &w->adjective;
+    sort(a);
+    qsort(a->word, a->n, sizeof *a->word, by_prefix);
+    TRY(MEM_NEW(&w->groups, a->n, e));
+    for (size_t i = 0; i < a->n;) {
+        group *g = &w->groups[w->n_groups++];
+        *g = (group){.first = i, .n = 1, .at = i * w->noun.n};
+        for (i++; i < a->n && mixes(a->word[i], a->word[g->first]); i++) g->n++;
+        if (g->n > 1) TRY(sort_group(w, g, e));
+    }
+    return ST_OK;
+}
+
+size_t ruler_keys(const ruler_words *w)
+{
+    return w->adjective.n * w->noun.n;
+}
+
+void ruler_key(const ruler_words *w, size_t i, char out[RULER_KEY_MAX])
+{
+    size_t low = 0, high = w->n_groups;
+    while (high - low > 1) {
+        size_t mid = (low + high) / 2;
+        if (w->groups[mid].at <= i) low = mid;
+        else high = mid;
+    }
+    const group *g = &w->groups[low];
+    spell(w, g->order ? g->order[i - g->at] : (uint32_t)i, out);
+}
+
+/* ---- the whole ---- */
+
+size_t ruler_common_words(const ruler_words *w)
+{
+    return w->all.n;
+}
+
+const char *ruler_common_word(const ruler_words *w, size_t i)
+{
+    return w->all.word[i];
+}
+
+status ruler_words_read(ruler_words **out, const char *data_dir, bool old, err *e)
+{
+    *out = NULL;
+    ruler_words *w;
+    TRY(MEM_NEW(&w, 1, e));
+    status st = read_lists(w, data_dir, old, e);
+    if (st == ST_OK) st = make_groups(w, e);
+    if (st == ST_OK) *out = w;
+    else ruler_words_free(w);
+    return st;
+}
+
+void ruler_words_free(ruler_words *w)
+{
+    if (!w) return;
+    for (size_t i = 0; i < FILES; i++) mem_free(w->text[i]);
+    for (size_t i = 0; i < w->n_groups; i++) mem_free(w->groups[i].order);
+    mem_free(w->groups);
+    mem_free(w->noun.word);
+    mem_free(w->adjective.word);
+    mem_free(w->all.word);
+    mem_free(w);
+}

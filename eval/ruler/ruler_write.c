@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval ruler --write`: prompts as the official generator writes them. */
+#include "config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "eval/ranks.h"
+#include "eval/ruler/ruler_run.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+typedef struct {
+    const cli *c;
+    ruler_inputs in;
+    tokenizer *tok;
+    progress *bar;
+    int64_t done, all; /* samples */
+} writer;
+
+static status make_folder(const char *path, err *e)
+{
+    if (mkdir(path, 0777) == 0 || (errno == EEXIST && dir_exists(path))) return ST_OK;
+    return err_set(e, ST_IO, "--write %s: %s", path_tail(path), strerror(errno));
+}
+
+static status write_sample(writer *w, ruler_maker *m, FILE *f, err *e)
+{
+    ruler_sample s;
+    status st = ruler_make(m, &s, e);
+    json_t *o = st == ST_OK ? ruler_sample_json(&s, m->task) : NULL;
+    if (st == ST_OK && !o) st = err_set(e, ST_NOMEM, "out of memory");
+    if (o && (json_dumpf(o, f, 0) != 0 || fputc('\n', f) == EOF))
+        st = err_set(e, ST_IO, "--write %s: %s", path_tail(w->in.o->write), strerror(errno));
+    json_decref(o);
+    ruler_sample_free(&s);
+    progress_set(w->bar, ++w->done, w->all);
+    return st == ST_OK && cli_interrupted() ? err_set(e, ST_INTERRUPTED, "interrupted") : st;
+}
+
+static status write_samples(writer *w, const ruler_task *task, int64_t length, FILE *f, err *e)
+{
+    const ruler_settings s = ruler_inputs_settings(&w->in, w->c->seed, length);
+    ruler_maker m;
+    status st = ruler_maker_open(&m, task, &s, e);
+    for (int i = 0; i < w->in.o->samples && st == ST_OK; i++) st = write_sample(w, &m, f, e);
+    if (st == ST_OK && m.too_few_words && !w->c->quiet)
+        fprintf(stderr,
+                "%s with %" PRId64 " tokens: RULER takes other words for lists of more than %zu, which are not "
+                "here: the prompts are not its own\n",
+                task->name, length, ruler_common_words(w->in.words));
+    ruler_maker_close(&m);
+    return st;
+}
+
+/* FOLDER/TASK.jsonl */
+static status write_file(writer *w, const char *folder, const ruler_task *task, int64_t length, err *e)
+{
+    char name[64];
+    out_file out;
+    snprintf(name, sizeof name, "%s.jsonl", task->name);
+    char *path = path_join(folder, name);
+    if (!path) return err_set(e, ST_NOMEM, "out of memory");
+    status st = out_file_open(&out, "--write", path, e);
+    if (st == ST_OK) {
+        st = write_samples(w, task, length, out.f, e);
+        status closed = out_file_close(&out, st == ST_OK, e);
+        if (st == ST_OK) st = closed;
+    }
+    mem_free(path);
+    return st;
+}
+
+/* DIR/TASK.jsonl of one length, DIR/LENGTH/TASK.jsonl of several. */
+static status write_length(writer *w, int64_t length, err *e)
+{
+    const char *dir = w->in.o->write;
+    char name[32];
+    snprintf(name, sizeof name, "%" PRId64, length);
+    char *folder = w->in.n_length > 1 ? path_join(dir, name) : mem_strdup(dir);
+    status st = folder ? make_folder(folder, e) : err_set(e, ST_NOMEM, "out of memory");
+    for (size_t i = 0; i < RULER_TASKS && st == ST_OK; i++)
+        if (w->in.runs[i]) st = write_file(w, folder, &ruler_tasks[i], length, e);
+    mem_free(folder);
+    return st;
+}
+
+static status write_all(writer *w, err *e)
+{
+    const ruler_options *o = w->in.o;
+    const char *dir;
+    if (!o->tokens || strcmp(o->tokens, "ws") != 0) {
+        TRY(cli_model_dir(w->c, &dir, e));
+        TRY(tokenizer_open(&w->tok, dir, e));
+    }
+    TRY(ruler_inputs_check(&w->in, w->tok, w->c->seed, e));
+    TRY(make_folder(o->write, e));
+    for (size_t i = 0; i < RULER_TASKS; i++) {
+        w->all += w->in.runs[i] * o->samples * (int64_t)w->in.n_length;
+        if (w->c->quiet) continue;
+        if (w->in.lacks[i])
+            fprintf(stderr, "%s is not written: it needs %s FILE\n", ruler_tasks[i].name, ruler_tasks[i].option);
+        if (w->in.why[i].code != ST_OK)
+            fprintf(stderr, "%s is not written: %s\n", ruler_tasks[i].name, w->in.why[i].msg);
+    }
+    w->bar = progress_start(w->c, "writing prompts");
+    status st = ST_OK;
+    for (size_t i = 0; i < w->in.n_length && st == ST_OK; i++) st = write_length(w, w->in.length[i], e);
+    progress_end(w->bar);
+    return st;
+}
+
+status ruler_write(const cli *c, err *e)
+{
+    writer w = {.c = c};
+    TRY(ranks_refuse(c, "--write", e));
+    if (c->json || c->output)
+        return err_set(e, ST_USAGE, "--write runs no model: it takes no %s", c->json ? "--json" : "-o");
+    cli_catch_interrupt();
+    status st = ruler_inputs_open(&w.in, c, e);
+    if (st == ST_OK) st = write_all(&w, e);
+    cli_clear_interrupt();
+    ruler_inputs_close(&w.in);
+    tokenizer_free(w.tok);
+    return st;
+}

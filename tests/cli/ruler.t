@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+# eval ruler: prompts byte for byte those of the official generator; runs that are ended; what is refused.
+. "$SRCDIR/tests/cli/lib.sh"
+. "$SRCDIR/tests/cli/resume.sh"
+data="$SRCDIR/tests/data/ruler"
+shared="${KVASIR_DATA:-$SRCDIR/../shared/data}"
+
+# verdicts: a test for each line of the comparison.
+verdicts() {
+    sed 's/^/# /' "$tmp/why"
+    while read -r verdict name; do check "$name" test "$verdict" = ok; done <"$tmp/verdicts"
+}
+if perl -MJSON::PP -MDigest::SHA -e 1 2>/dev/null; then
+    QA="$data" RUN="$RUN" perl "$data/compare.pl" "$tmp" "$data/dev_ws.jsonl" >"$tmp/verdicts" 2>"$tmp/why"
+    check "prompts of stored records were compared" test "$(wc -l <"$tmp/verdicts")" -eq 2
+    verdicts
+else
+    skip "perl with JSON::PP and Digest::SHA is not there"
+fi
+if perl -MJSON::PP -MDigest::SHA -e 1 2>/dev/null && command -v xz >/dev/null && [ -d "$shared/ruler" ]; then
+    for t in llama3 qwen; do
+        mkdir "$tmp/$t"
+        xz -dc "$shared/tokenizers/$t/tokenizer.json.xz" >"$tmp/$t/tokenizer.json"
+    done
+    xz -dc "$shared/books/wilde-the-picture-of-dorian-gray.txt.xz" >"$tmp/essays.txt"
+    mkdir "$tmp/all"
+    QA="$shared/ruler/qa" TOKENIZERS="$tmp" ESSAYS="$tmp/essays.txt" RUN="$RUN" perl "$data/compare.pl" "$tmp/all" \
+        "$shared/ruler/dev_ws.jsonl" "$shared/ruler/dev_llama3.jsonl" "$shared/ruler/dev_more.jsonl" \
+        >"$tmp/verdicts" 2>"$tmp/why"
+    check "all records were compared" test "$(grep -c . "$tmp/verdicts")" -ge 8
+    verdicts
+else
+    skip "no real data (KVASIR_DATA or ../shared/data), perl or xz"
+fi
+
+# Runs.
+m="$models/llama31-f32-tied"
+ruler() { # ruler ARGS...: a run with a small model
+    run eval ruler -m "$m" --threads 1 --gemm builtin --quiet "$@"
+}
+cases="--task niah_single_1,fwe --length 700,800 --samples 3 --attn full,quest --budget 64,128"
+# shellcheck disable=SC2086
+ruler $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
+check "a run" test "$status" -eq 0
+for word in "RULER: 3 samples of each task, template base, protocol prefill, seed 42, skip 0" "700 tokens" "800 tokens" \
+    "  niah_single_1              3" "  mean of 2 of 13 tasks" "tokens attended"; do
+    out_has "$word" "the table has '$word'"
+done
+check "a head and a line for each sample and row" test "$(wc -l <"$tmp/whole.jsonl")" -eq $((1 + 2 * 2 * 3 * 3))
+longest=$(sed -n 's/.*"length":700.*"prompt_tokens":\([0-9]*\).*/\1/p' "$tmp/whole.jsonl" | sort -n | tail -n 1)
+check "prompts and answers fill the length ($longest)" test "$longest" -le 651 -a "$longest" -gt 540
+check "the report is JSON" grep -q '"task": "fwe"' "$tmp/r.json"
+# shellcheck disable=SC2086
+killed "$tmp/part.jsonl" "1 2 9 20" eval ruler -m "$m" --threads 1 --gemm builtin --quiet $cases
+# shellcheck disable=SC2086
+ruler $cases -o "$tmp/part.jsonl"
+check "a run that was killed ends with the same results" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+# shellcheck disable=SC2086
+ruler $cases --jobs 3 -o "$tmp/jobs.jsonl"
+check "samples side by side give the same results" same_set "$tmp/whole.jsonl" "$tmp/jobs.jsonl"
+# shellcheck disable=SC2086
+refused 2 "samples" "other samples are another run" eval ruler -m "$m" --threads 1 --gemm builtin $cases --samples 2 -o "$tmp/part.jsonl"
+ruler --length 3k --samples 1 --squad "$data/squad.json"
+for word in "not run without --essays FILE: niah_single_2 niah_single_3 niah_multikey_1 niah_multivalue niah_multiquery" \
+    "not run without --hotpotqa FILE: qa_2" "  qa_1                       1" "  mean of 6 of 13 tasks" \
+    "not run: vt: its example has 579 tokens with this tokenizer, RULER allows 500"; do
+    out_has "$word" "without some data: '$word'"
+done
+ruler --task niah_single_1 --length 700 --samples 2 --protocol decode -o "$tmp/decode.jsonl"
+check "the question goes through the decode path" test "$(grep -c '"decoded_prompt_tokens":[1-9]' "$tmp/decode.jsonl")" -eq 2
+check "with what is behind it" test "$(sed -n 's/.*"decoded_prompt_tokens":\([0-9]*\),.*/\1/p' "$tmp/decode.jsonl" | sort -n | tail -n 1)" -lt 200
+sed 1d "$tmp/whole.jsonl" | "$RUN" eval score ruler_all >"$tmp/scores" 2>"$tmp/err"
+check "eval score reads the lines of results" test "$(wc -l <"$tmp/scores")" -eq 36
+
+# Files of prompts.
+run eval ruler --task fwe,vt --length 1k,1200 --samples 2 --write "$tmp/prompts"
+check "a folder for each length" test -s "$tmp/prompts/1024/fwe.jsonl" -a -s "$tmp/prompts/1200/vt.jsonl"
+check "a line for each sample" test "$(wc -l <"$tmp/prompts/1024/vt.jsonl")" -eq 2
+mkdir "$tmp/tokenizer"
+cp "$SRCDIR"/model/demo/tokenizer* "$tmp/tokenizer/"
+run eval ruler --task fwe --length 1k --samples 1 -m "$tmp/tokenizer" --write "$tmp/few"
+check "a tokenizer is enough" test "$status" -eq 0
+head -n 1 "$tmp/prompts/1024/fwe.jsonl" >"$tmp/first"
+check "the first samples do not depend on their number" cmp "$tmp/first" "$tmp/few/fwe.jsonl"
+
+# What is refused.
+refused 2 "--task: 'vq' is no dataset of RULER; the nearest name is vt" "a wrong task" eval ruler --task vq
+refused 2 "--task: qa_1 needs --squad FILE" "a task without its data" eval ruler --task qa_1
+refused 2 "did you mean 'meta-llama3'" "a wrong template" eval ruler --template meta-lama3
+refused 2 "--words: '3' is not one of: 3.0.1 2.2.0" "wrong words" eval ruler --words 3
+refused 2 "--tokens: 'x' is not one of" "wrong tokens" eval ruler --tokens x
+refused 2 "--answer-prefix: 'no' is not one of: on off" "a wrong answer prefix" eval ruler --answer-prefix no
+refused 2 "--protocol: unknown protocol 'x' (decode, prefill)" "a protocol" eval ruler --protocol x
+refused 2 "--length: 4096 is there twice" "a length twice" eval ruler --length 4k,4096
+refused 2 "--length 100: too short for niah_single_1: the shortest prompt has" "a length that is too short" eval ruler --task niah_single_1 --length 100
+refused 1 "vt: its example has 579 tokens with this tokenizer, RULER allows 500" "a tokenizer that vt's example is too long for" eval ruler -m "$m" --task vt
+refused 2 "--length 240: too short for fwe: at least 250 tokens" "the same with invented words" eval ruler --task fwe --length 240
+refused 2 "--seed 4294967296: RULER takes at most 4294967295" "a seed that NumPy does not take" eval ruler --seed 4294967296 --task vt
+refused 2 "--samples 17: --hotpotqa has 16 questions" "more samples than questions" eval ruler --task qa_2 --hotpotqa "$data/hotpotqa.json" --samples 17
+refused 2 "with those of --pre-samples" "or than are left" eval ruler --task qa_2 --hotpotqa "$data/hotpotqa.json" --samples 8 --pre-samples 9
+refused 2 "--write runs no model: it takes no -o" "results of prompts" eval ruler --write "$tmp/x" -o "$tmp/y"
+refused 1 "not a JSON object" "a file of the other format" eval ruler --task qa_1 --squad "$data/hotpotqa.json"
+refused 1 "squad.json: expected a list" "and the other way round" eval ruler --task qa_2 --hotpotqa "$data/squad.json"
+printf '{"data":[{"paragraphs":[{"context":"c","qas":[{"question":"q","is_impossible":false,"answers":[]}]}]}]}' >"$tmp/q.json"
+refused 1 "q.json: article 1, paragraph 1: 'answers': expected a list that is not empty" "a question without answers" eval ruler --task qa_1 --squad "$tmp/q.json"
+printf '[{"question":"q","answer":"a","context":[["t","x"]]}]' >"$tmp/h.json"
+refused 1 "h.json: question 1: 'context': expected lists of a title and a list of sentences" "a document that is none" eval ruler --task qa_2 --hotpotqa "$tmp/h.json"
+printf 'a \377 b' >"$tmp/e.txt"
+refused 1 "e.txt: not UTF-8: byte 2" "essays that are no UTF-8" eval ruler --task niah_single_2 --essays "$tmp/e.txt"
+printf '{"txt":"a"}' >"$tmp/e.json"
+refused 1 "e.json: 'text': expected a text" "essays without text" eval ruler --task niah_single_2 --essays "$tmp/e.json"
+check "nothing was left of what was refused" test ! -e "$tmp/x"
+finish
