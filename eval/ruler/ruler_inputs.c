@@ -6,6 +6,9 @@
 #include "eval/ruler/ruler_run.h"
 #include "kernels/base/mem.h"
 
+/* SAMPLES: of each task and length, where none are asked for. */
+enum { SAMPLES = 20 };
+
 /* ---- options ---- */
 
 static const char *data_of(const ruler_options *o, const ruler_task *t)
@@ -14,25 +17,29 @@ static const char *data_of(const ruler_options *o, const ruler_task *t)
     return strcmp(t->option, "--squad") == 0 ? o->squad : o->hotpotqa;
 }
 
-/* Tasks without their data do not run; one that was named is an error. */
 static status parse_tasks(ruler_inputs *in, err *e)
 {
     const ruler_options *o = in->o;
     const dataset_names names = ruler_names();
-    bool any = false;
     in->named = o->task && strcmp(o->task, "all") != 0;
-    if (in->named) TRY(datasets_mark_of(in->runs, &names, "--task", o->task, e));
+    for (size_t i = 0; i < RULER_TASKS; i++) in->runs[i] = !in->named;
+    return in->named ? datasets_mark_of(in->runs, &names, "--task", o->task, e) : ST_OK;
+}
+
+/* Tasks without their data do not run; one that was named is an error. */
+static status check_data(ruler_inputs *in, err *e)
+{
+    const ruler_options *o = in->o;
     for (size_t i = 0; i < RULER_TASKS; i++) {
         const ruler_task *t = &ruler_tasks[i];
         bool lacks = t->option && !data_of(o, t);
-        if (!in->named) in->runs[i] = true;
         if (in->runs[i] && lacks && in->named)
             return err_set(e, ST_USAGE, "--task: %s needs %s FILE", t->name, t->option);
         in->lacks[i] = in->runs[i] && lacks;
         in->runs[i] &= !lacks;
-        any |= in->runs[i];
+        in->samples[i] = o->samples ? (size_t)o->samples : SAMPLES;
     }
-    return any ? ST_OK : err_set(e, ST_USAGE, "--task: no task");
+    return ST_OK;
 }
 
 static status parse_lengths(ruler_inputs *in, err *e)
@@ -74,24 +81,59 @@ static status read_data(ruler_inputs *in, err *e)
     return ST_OK;
 }
 
+/* What prompts are made from. */
+static status open_sources(ruler_inputs *in, err *e)
+{
+    const ruler_options *o = in->o;
+    bool old, unused;
+    TRY(check_data(in, e));
+    TRY(parse_lengths(in, e));
+    TRY(choose(&old, o->words, "--words", "3.0.1", "2.2.0", e));
+    TRY(choose(&unused, o->tokens, "--tokens", "model", "ws", e));
+    TRY(ruler_words_read(&in->words, in->data_dir, old, e));
+    return read_data(in, e);
+}
+
+/* Prompts that are there: their tasks run. */
+static status open_data(ruler_inputs *in, const char *paths, err *e)
+{
+    const ruler_options *o = in->o;
+    const char *makes = o->write      ? "--write"
+                        : o->length   ? "--length"
+                        : o->essays   ? "--essays"
+                        : o->squad    ? "--squad"
+                        : o->hotpotqa ? "--hotpotqa"
+                        : o->template ? "--template"
+                                      : NULL;
+    if (makes) return err_set(e, ST_USAGE, "%s makes prompts, which --data has already", makes);
+    TRY(MEM_NEW(&in->length, 1, e));
+    in->n_length = 1;
+    TRY(ruler_data_open(&in->data, paths, in->runs, in->named, (size_t)o->samples, e));
+    for (size_t i = 0; i < RULER_TASKS; i++) {
+        in->samples[i] = in->data.count[i];
+        if (in->runs[i] && in->samples[i] == 0)
+            err_set(&in->why[i], ST_USAGE, "--data has no samples of %s", ruler_tasks[i].name);
+        if (in->named && in->why[i].code != ST_OK) return err_set(e, ST_USAGE, "%s", in->why[i].msg);
+        in->runs[i] &= in->samples[i] > 0;
+    }
+    return ST_OK;
+}
+
 status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e)
 {
-    bool old, unused;
+    bool unused;
     *in = (ruler_inputs){.o = c->own};
     TRY(cli_data_dir(&in->data_dir, e));
     TRY(parse_tasks(in, e));
-    TRY(parse_lengths(in, e));
-    TRY(choose(&old, in->o->words, "--words", "3.0.1", "2.2.0", e));
-    TRY(choose(&unused, in->o->tokens, "--tokens", "model", "ws", e));
     TRY(choose(&unused, in->o->answer_prefix, "--answer-prefix", "on", "off", e));
     TRY(ruler_templates_open(&in->templates, in->data_dir, in->o->template ? in->o->template : "base", e));
-    TRY(ruler_words_read(&in->words, in->data_dir, old, e));
-    return read_data(in, e);
+    return c->data ? open_data(in, c->data, e) : open_sources(in, e);
 }
 
 void ruler_inputs_close(ruler_inputs *in)
 {
     ruler_templates_close(&in->templates);
+    ruler_data_close(&in->data);
     ruler_words_free(in->words);
     ruler_essay_close(&in->essay);
     for (size_t i = 0; i < 2; i++) ruler_qa_close(&in->qa[i]);
@@ -130,8 +172,9 @@ static status check_questions(const ruler_inputs *in, const ruler_task *task, er
 {
     const ruler_options *o = in->o;
     size_t n = in->qa[strcmp(task->option, "--squad") == 0 ? RULER_SQUAD : RULER_HOTPOTQA].n_questions;
-    if ((size_t)o->pre_samples + (size_t)o->samples <= n) return ST_OK;
-    return err_set(e, ST_USAGE, "--samples %d: %s has %zu questions%s", o->samples, task->option, n,
+    size_t samples = in->samples[task - ruler_tasks];
+    if ((size_t)o->pre_samples + samples <= n) return ST_OK;
+    return err_set(e, ST_USAGE, "--samples %zu: %s has %zu questions%s", samples, task->option, n,
                    o->pre_samples ? ", with those of --pre-samples" : "");
 }
 
@@ -159,5 +202,7 @@ status ruler_inputs_check(ruler_inputs *in, const tokenizer *tok, uint64_t seed,
         if (in->length[i] < least) least = in->length[i];
     for (size_t i = 0; i < RULER_TASKS; i++)
         if (in->runs[i]) TRY(check_task(in, i, seed, least, e));
-    return ST_OK;
+    for (size_t i = 0; i < RULER_TASKS; i++)
+        if (in->runs[i]) return ST_OK;
+    return err_set(e, ST_USAGE, "no task can run");
 }

@@ -42,11 +42,10 @@ static void fill_cell(const report *p, size_t length, size_t task, size_t row)
 {
     const ruler_run *r = p->r;
     cell *c = cell_at(p, length, task, row);
-    size_t samples = (size_t)r->in.o->samples;
     double sum = 0;
-    for (size_t i = 0; r->in.runs[task] && i < samples; i++) {
-        const json_t *line =
-            evaluation_result(r->ev, row, ruler_tasks[task].name, (int64_t)(length * samples + i), NULL);
+    for (size_t i = 0; r->in.runs[task] && i < r->in.samples[task]; i++) {
+        int64_t index = (int64_t)(i * r->in.n_length + length);
+        const json_t *line = evaluation_result(r->ev, row, ruler_tasks[task].name, index, NULL);
         if (!line) continue;
         sum += results_number(line, "score");
         evaluation_costs_add(&c->costs, line);
@@ -118,12 +117,11 @@ static status print_length(report *p, size_t length, err *e)
     const ruler_inputs *in = &p->r->in;
     char name[64];
     size_t n;
-    TRY(out_printf(e, "%lld tokens\n", (long long)in->length[length]));
+    if (!p->r->ev->c->data) TRY(out_printf(e, "%lld tokens\n", (long long)in->length[length]));
     for (size_t t = 0; t < RULER_TASKS; t++) {
         if (in->named && !in->runs[t]) continue;
         for (size_t i = 0; i < rows_of(p); i++) p->t.x[i] = cell_at(p, length, t, i)->score;
-        TRY(evaluation_table_line(&p->t, 2, ruler_tasks[t].name, in->runs[t] ? (size_t)in->o->samples : 0, DECIMALS,
-                                  e));
+        TRY(evaluation_table_line(&p->t, 2, ruler_tasks[t].name, in->runs[t] ? in->samples[t] : 0, DECIMALS, e));
     }
     for (size_t i = 0; i < rows_of(p); i++) p->t.x[i] = mean_at(p, length, i, &n);
     size_t run = tasks_run(p);
@@ -173,8 +171,9 @@ static status print_table(report *p, err *e)
     const ruler_run *r = p->r;
     const ruler_options *o = r->in.o;
     const evaluation *ev = r->ev;
-    TRY(out_printf(e, "RULER: %d samples of each task, template %s, protocol %s, seed %llu", o->samples,
-                   o->template ? o->template : "base", ev->prompter.decode ? "decode" : "prefill",
+    const char *template = ev->c->data ? "as in the data" : o->template ? o->template : "base";
+    TRY(out_printf(e, "RULER: template %s, protocol %s, answer prefix %s, seed %llu", template,
+                   ev->prompter.decode ? "decode" : "prefill", o->answer_prefix ? o->answer_prefix : "on",
                    (unsigned long long)ev->c->seed));
     TRY(lineup_print_terms(&ev->rows, ev->c, e));
     TRY(evaluation_table_head(&p->t, e));
@@ -190,12 +189,19 @@ static status print_table(report *p, err *e)
 
 /* ---- JSON ---- */
 
+/* null: of prompts that were there already. */
+static json_t *length_json(const report *p, size_t length)
+{
+    int64_t n = p->r->in.length[length];
+    return n ? json_integer((json_int_t)n) : json_null();
+}
+
 static json_t *cell_json(const report *p, size_t length, size_t task, size_t row)
 {
     const cell *c = cell_at(p, length, task, row);
     json_t *o = evaluation_row_json(p->r->ev, row);
     json_object_set_new(o, "task", json_string(ruler_tasks[task].name));
-    json_object_set_new(o, "length", json_integer((json_int_t)p->r->in.length[length]));
+    json_object_set_new(o, "length", length_json(p, length));
     json_object_set_new(o, "n", json_integer((json_int_t)c->costs.n));
     json_object_set_new(o, "score", results_real(c->score));
     evaluation_costs_json(o, &c->costs);
@@ -207,7 +213,7 @@ static json_t *mean_json(const report *p, size_t length, size_t row)
     size_t n;
     json_t *o = evaluation_row_json(p->r->ev, row);
     double mean = mean_at(p, length, row, &n);
-    json_object_set_new(o, "length", json_integer((json_int_t)p->r->in.length[length]));
+    json_object_set_new(o, "length", length_json(p, length));
     json_object_set_new(o, "tasks", json_integer((json_int_t)n));
     json_object_set_new(o, "mean", results_real(mean));
     return o;

@@ -15,13 +15,13 @@ static status load(void *own, evaluation *ev, err *e)
     ruler_run *r = own;
     r->ev = ev;
     TRY(metrics_open(&r->m, ev->data_dir, e));
-    TRY(ruler_inputs_open(&r->in, ev->c, e));
-    return MEM_NEW(&r->answers, (size_t)r->in.o->samples, e);
+    return ruler_inputs_open(&r->in, ev->c, e);
 }
 
 static status ready(void *own, evaluation *ev, err *e)
 {
     ruler_run *r = own;
+    if (ev->c->data) return ST_OK;
     for (size_t i = 0; i < r->in.n_length; i++) cli_warn_length(ev->c, ev->g.m, "--length", r->in.length[i]);
     return ruler_inputs_check(&r->in, ev->g.tok, ev->c->seed, e);
 }
@@ -37,57 +37,74 @@ static const char *sum_of(const char *sum)
     return sum[0] ? sum : NULL;
 }
 
+/* What made prompts follow from. */
+static json_t *sources(const ruler_inputs *in)
+{
+    const ruler_options *o = in->o;
+    return json_pack("{s:o, s:s, s:s, s:s, s:b, s:i, s:s?, s:s?, s:s?}", "lengths",
+                     report_sizes(in->length, in->n_length), "template", word(o->template, "base"), "words",
+                     word(o->words, "3.0.1"), "tokens", word(o->tokens, "model"), "remove_newline_tab", o->one_line,
+                     "pre_samples", o->pre_samples, "essays", sum_of(in->essay.sum), "squad",
+                     sum_of(in->qa[RULER_SQUAD].sum), "hotpotqa", sum_of(in->qa[RULER_HOTPOTQA].sum));
+}
+
 static json_t *config(const void *own)
 {
     const ruler_run *r = own;
     const ruler_inputs *in = &r->in;
-    const ruler_options *o = in->o;
-    json_t *tasks = json_array();
+    json_t *tasks = json_object(), *from = r->ev->c->data ? json_pack("{s:O}", "data", in->data.files) : sources(in);
     for (size_t i = 0; i < RULER_TASKS; i++)
-        if (in->runs[i]) json_array_append_new(tasks, json_string(ruler_tasks[i].name));
-    return json_pack("{s:o, s:o, s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:s?, s:s?, s:s?}", "tasks", tasks, "lengths",
-                     report_sizes(in->length, in->n_length), "samples", o->samples, "template",
-                     word(o->template, "base"), "words", word(o->words, "3.0.1"), "tokens", word(o->tokens, "model"),
-                     "answer_prefix", word(o->answer_prefix, "on"), "protocol",
-                     r->ev->prompter.decode ? "decode" : "prefill", "remove_newline_tab", o->one_line, "pre_samples",
-                     o->pre_samples, "essays", sum_of(in->essay.sum), "squad", sum_of(in->qa[RULER_SQUAD].sum),
-                     "hotpotqa", sum_of(in->qa[RULER_HOTPOTQA].sum));
+        if (in->runs[i]) json_object_set_new(tasks, ruler_tasks[i].name, json_integer((json_int_t)in->samples[i]));
+    json_t *o = json_pack("{s:o, s:s, s:s}", "samples", tasks, "answer_prefix", word(in->o->answer_prefix, "on"),
+                          "protocol", r->ev->prompter.decode ? "decode" : "prefill");
+    bool good = o && from && json_object_update(o, from) == 0;
+    json_decref(from);
+    if (good) return o;
+    json_decref(o);
+    return NULL;
 }
 
 /* ---- prompts ---- */
 
 static void forget_answers(ruler_run *r)
 {
-    for (int i = 0; r->answers && i < r->in.o->samples; i++) {
-        json_decref(r->answers[i]);
-        r->answers[i] = NULL;
-    }
+    for (size_t i = 0; i < r->n_answers; i++) json_decref(r->answers[i]);
+    mem_free(r->answers);
+    r->answers = NULL;
+    r->n_answers = 0;
+}
+
+/* The prompts of the pass are to be made. */
+static status start_making(ruler_run *r, err *e)
+{
+    const ruler_settings s = ruler_inputs_settings(&r->in, r->ev->c->seed, r->in.length[r->at_length]);
+    ruler_maker_close(&r->maker);
+    TRY(ruler_maker_open(&r->maker, &ruler_tasks[r->at_task], &s, e));
+    r->too_few_words |= r->maker.too_few_words;
+    return ST_OK;
 }
 
 /* Pass k: the tasks that run, at each length. */
 static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     ruler_run *r = own;
+    size_t i = 0;
     *n = 0;
     forget_answers(r);
-    for (size_t i = 0; i < r->in.n_length * RULER_TASKS; i++) {
-        if (!r->in.runs[i % RULER_TASKS] || k-- > 0) continue;
-        r->at_length = i / RULER_TASKS;
-        r->at_task = i % RULER_TASKS;
-        const ruler_settings s = ruler_inputs_settings(&r->in, ev->c->seed, r->in.length[r->at_length]);
-        const ruler_task *task = &ruler_tasks[r->at_task];
-        snprintf(ev->label, sizeof ev->label, "%s %lld", task->name, (long long)s.length);
-        ruler_maker_close(&r->maker);
-        *n = (size_t)r->in.o->samples;
-        TRY(ruler_maker_open(&r->maker, task, &s, e));
-        r->too_few_words |= r->maker.too_few_words;
-        return ST_OK;
-    }
-    return ST_OK;
+    for (; i < r->in.n_length * RULER_TASKS; i++)
+        if (r->in.runs[i % RULER_TASKS] && k-- == 0) break;
+    if (i == r->in.n_length * RULER_TASKS) return ST_OK;
+    r->at_length = i / RULER_TASKS;
+    r->at_task = i % RULER_TASKS;
+    *n = r->in.samples[r->at_task];
+    snprintf(ev->label, sizeof ev->label, "%s", ruler_tasks[r->at_task].name);
+    TRY(MEM_NEW(&r->answers, *n, e));
+    r->n_answers = *n;
+    return ev->c->data ? ST_OK : start_making(r, e);
 }
 
 /* Where the question begins, which protocol decode feeds token by token: the last such place. */
-static size_t question_at(const ruler_task *task, const grown_text *input)
+static size_t question_at(const ruler_task *task, const char *s, size_t n)
 {
     static const char *const marks[RULER_FAMILIES][2] = {
         [RULER_NIAH] = {"What are all the special magic ", "What is the special magic "},
@@ -95,10 +112,10 @@ static size_t question_at(const ruler_task *task, const grown_text *input)
         [RULER_CWE] = {"Question: "},
         [RULER_FWE] = {"Question: "},
         [RULER_QA] = {"Answer the question based on the given documents."}};
-    for (size_t at = input->n; at-- > 0;)
+    for (size_t at = n; at-- > 0;)
         for (int i = 0; i < 2; i++) {
             const char *mark = marks[task->family][i];
-            if (mark && strncmp(input->s + at, mark, strlen(mark)) == 0) return at;
+            if (mark && strncmp(s + at, mark, strlen(mark)) == 0) return at;
         }
     return 0;
 }
@@ -112,30 +129,60 @@ static status encode_head(token_list *out, const tokenizer *tok, const char *s, 
     return ST_OK;
 }
 
-static status encode(const ruler_run *r, prompt_tokens *out, ruler_sample *s, err *e)
+/* The prompt; with protocol decode its bytes from `cut` on go through the decode path. */
+static status encode(const ruler_run *r, prompt_tokens *out, const grown_text *text, size_t cut, err *e)
 {
     const tokenizer *tok = r->ev->g.tok;
-    size_t cut = r->ev->prompter.decode ? question_at(r->maker.task, &s->input) : 0;
-    bool off = r->in.o->answer_prefix && strcmp(r->in.o->answer_prefix, "off") == 0;
-    if (!off) TRY(grown_put(&s->input, s->prefix.s, s->prefix.n, e));
-    if (!r->ev->prompter.decode) cut = s->input.n;
-    TRY(encode_head(&out->head, tok, s->input.s, cut, e));
-    return tokenizer_encode(tok, s->input.s + cut, s->input.n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+    if (!r->ev->prompter.decode) cut = text->n;
+    TRY(encode_head(&out->head, tok, text->s, cut, e));
+    return tokenizer_encode(tok, text->s + cut, text->n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+}
+
+static bool has_prefix(const ruler_run *r)
+{
+    return !r->in.o->answer_prefix || strcmp(r->in.o->answer_prefix, "off") != 0;
+}
+
+static status make_prompt(ruler_run *r, prompt_tokens *out, json_t **answers, err *e)
+{
+    ruler_sample s;
+    status st = ruler_make(&r->maker, &s, e);
+    size_t cut = st == ST_OK ? question_at(r->maker.task, s.input.s, s.input.n) : 0;
+    if (st == ST_OK && has_prefix(r)) st = grown_put(&s.input, s.prefix.s, s.prefix.n, e);
+    if (st == ST_OK) st = encode(r, out, &s.input, cut, e);
+    if (st == ST_OK) *answers = json_incref(s.answers);
+    ruler_sample_free(&s);
+    return st;
+}
+
+/* Of kvpress's columns a line ends between question and answer prefix. */
+static status take_prompt(const ruler_run *r, prompt_tokens *out, const ruler_record *x, json_t **answers, err *e)
+{
+    grown_text t = {0};
+    size_t cut = x->question.n ? x->context.n : question_at(&ruler_tasks[x->task], x->context.s, x->context.n);
+    status st = grown_put(&t, x->context.s, x->context.n, e);
+    if (st == ST_OK && x->question.n) st = grown_put(&t, x->question.s, x->question.n, e);
+    if (st == ST_OK && x->question.n) st = grown_put(&t, "\n", 1, e);
+    if (st == ST_OK && x->prefix.n && has_prefix(r)) st = grown_put(&t, x->prefix.s, x->prefix.n, e);
+    if (st == ST_OK) st = encode(r, out, &t, cut, e);
+    if (st == ST_OK) *answers = json_incref(x->answers);
+    grown_free(&t);
+    return st;
 }
 
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     ruler_run *r = own;
-    ruler_sample s;
-    out->dataset = r->maker.task->name;
-    out->index = (int64_t)(r->at_length * (size_t)r->in.o->samples + i);
+    const ruler_task *task = &ruler_tasks[r->at_task];
+    const ruler_data *d = &r->in.data;
+    out->dataset = task->name;
+    out->index = (int64_t)(i * r->in.n_length + r->at_length);
     out->stop = &ev->eos;
-    out->n_new = (size_t)r->in.templates.n_new[r->maker.task->family];
-    status st = ruler_make(&r->maker, &s, e);
-    if (st == ST_OK) st = encode(r, &out->tokens, &s, e);
-    if (st == ST_OK) r->answers[i] = json_incref(s.answers);
-    ruler_sample_free(&s);
-    return st;
+    out->n_new = (size_t)r->in.templates.n_new[task->family];
+    if (!ev->c->data) return make_prompt(r, &out->tokens, &r->answers[i], e);
+    const ruler_record *x = &d->x[d->first[r->at_task] + i];
+    if (x->n_new) out->n_new = (size_t)x->n_new;
+    return take_prompt(r, &out->tokens, x, &r->answers[i], e);
 }
 
 /* ---- answers ---- */
@@ -145,9 +192,9 @@ static const char *const keys[] = {"task", "length", "index", "attn", "budget", 
 static json_t *identity(const void *own, const evaluation_item *x)
 {
     const ruler_run *r = own;
-    int64_t samples = r->in.o->samples;
-    return json_pack("{s:s, s:I, s:I}", "task", x->dataset, "length", (json_int_t)r->in.length[x->index / samples],
-                     "index", (json_int_t)(x->index % samples));
+    int64_t n = (int64_t)r->in.n_length, length = r->in.length[x->index % n];
+    return json_pack("{s:s, s:o, s:I}", "task", x->dataset, "length",
+                     length ? json_integer((json_int_t)length) : json_null(), "index", (json_int_t)(x->index / n));
 }
 
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
@@ -164,7 +211,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
         answers[k] = (utf8_text){json_string_value(one), json_string_length(one)};
     }
     const metric_case c = {answer, answers, n, NULL, 0};
-    status st = metric_score(r->m, metric_find(r->maker.task->metric), &c, &score, e);
+    status st = metric_score(r->m, metric_find(ruler_tasks[r->at_task].metric), &c, &score, e);
     mem_free(answers);
     if (st == ST_OK)
         *members = json_pack("{s:s%, s:O, s:f}", "prediction", answer.s, answer.n, "answers", list, "score", score);
@@ -175,7 +222,6 @@ static void free_run(void *own)
 {
     ruler_run *r = own;
     forget_answers(r);
-    mem_free(r->answers);
     ruler_maker_close(&r->maker);
     ruler_inputs_close(&r->in);
     metrics_destroy(r->m);
@@ -213,9 +259,13 @@ static const cli_option options[] = {
      .type = OPTION_WHOLE,
      .min = 1,
      .max = 100000,
-     .def = 20,
      AT_OWN(ruler_options, samples),
-     .help = "prompts of each task and length (default 20; published tables: 500)"},
+     .help =
+         "prompts of each task and length (default 20; published tables: 500); of --data the first N (default: all)"},
+    {.name = "data",
+     .arg = "PATH,...",
+     AT(data),
+     .help = "prompts that are there already: folders with TASK.jsonl, or files of RULER or of kvpress"},
     {.name = "template",
      .arg = "NAME",
      AT_OWN(ruler_options, template),

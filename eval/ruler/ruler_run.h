@@ -5,6 +5,7 @@
 
 #include "eval/evaluation.h"
 #include "eval/ruler/ruler.h"
+#include "eval/ruler/ruler_data.h"
 
 typedef struct {
     const char *task, *length, *template, *essays, *squad, *hotpotqa, *words, *tokens, *answer_prefix, *write;
@@ -17,10 +18,12 @@ typedef struct {
     const ruler_options *o;
     const char *data_dir;
     bool runs[RULER_TASKS];
-    bool named;              /* by --task; else a task that cannot run is left out */
-    bool lacks[RULER_TASKS]; /* data of the user, without which it does not run */
-    err why[RULER_TASKS];    /* another reason; code ST_OK: none */
-    int64_t *length;         /* [n_length] */
+    bool named;                  /* by --task; else a task that cannot run is left out */
+    bool lacks[RULER_TASKS];     /* data of the user, without which it does not run */
+    err why[RULER_TASKS];        /* another reason; code ST_OK: none */
+    size_t samples[RULER_TASKS]; /* of each length */
+    ruler_data data;             /* of --data; else they are made */
+    int64_t *length;             /* [n_length]; of --data one, 0 */
     size_t n_length;
     ruler_templates templates;
     ruler_words *words;
@@ -47,7 +50,8 @@ typedef struct {
     metrics *m;
     size_t at_length, at_task; /* of the pass that is under way */
     ruler_maker maker;
-    json_t **answers;   /* [samples] */
+    json_t **answers; /* [n_answers] of the pass's samples */
+    size_t n_answers;
     bool too_few_words; /* cwe was too long for its own words */
 } ruler_run;
 

@@ -46,7 +46,7 @@ static status write_samples(writer *w, const ruler_task *task, int64_t length, F
     const ruler_settings s = ruler_inputs_settings(&w->in, w->c->seed, length);
     ruler_maker m;
     status st = ruler_maker_open(&m, task, &s, e);
-    for (int i = 0; i < w->in.o->samples && st == ST_OK; i++) st = write_sample(w, &m, f, e);
+    for (size_t i = 0; i < w->in.samples[task - ruler_tasks] && st == ST_OK; i++) st = write_sample(w, &m, f, e);
     if (st == ST_OK && m.too_few_words && !w->c->quiet)
         fprintf(stderr,
                 "%s with %" PRId64 " tokens: RULER takes other words for lists of more than %zu, which are not "
@@ -99,7 +99,7 @@ static status write_all(writer *w, err *e)
     TRY(ruler_inputs_check(&w->in, w->tok, w->c->seed, e));
     TRY(make_folder(o->write, e));
     for (size_t i = 0; i < RULER_TASKS; i++) {
-        w->all += w->in.runs[i] * o->samples * (int64_t)w->in.n_length;
+        w->all += w->in.runs[i] ? (int64_t)(w->in.samples[i] * w->in.n_length) : 0;
         if (w->c->quiet) continue;
         if (w->in.lacks[i])
             fprintf(stderr, "%s is not written: it needs %s FILE\n", ruler_tasks[i].name, ruler_tasks[i].option);

@@ -42,7 +42,7 @@ cases="--task niah_single_1,fwe --length 700,800 --samples 3 --attn full,quest -
 # shellcheck disable=SC2086
 ruler $cases -o "$tmp/whole.jsonl" --json "$tmp/r.json"
 check "a run" test "$status" -eq 0
-for word in "RULER: 3 samples of each task, template base, protocol prefill, seed 42, skip 0" "700 tokens" "800 tokens" \
+for word in "RULER: template base, protocol prefill, answer prefix on, seed 42, skip 0" "700 tokens" "800 tokens" \
     "  niah_single_1              3" "  mean of 2 of 13 tasks" "tokens attended"; do
     out_has "$word" "the table has '$word'"
 done
@@ -82,6 +82,35 @@ run eval ruler --task fwe --length 1k --samples 1 -m "$tmp/tokenizer" --write "$
 check "a tokenizer is enough" test "$status" -eq 0
 head -n 1 "$tmp/prompts/1024/fwe.jsonl" >"$tmp/first"
 check "the first samples do not depend on their number" cmp "$tmp/first" "$tmp/few/fwe.jsonl"
+
+# Prompts that are there already.
+predictions() { sed -n 's/.*"task":"\([a-z_0-9]*\)".*"index":\([0-9]*\),"attn":"\([a-z]*\)","budget":\([0-9a-z]*\),\("prediction":.*\),"prompt_tokens".*/\1 \2 \3 \4 \5/p' "$@" | sort; }
+run eval ruler --task niah_single_1,fwe --length 700 --samples 3 -m "$m" --write "$tmp/made"
+ruler --data "$tmp/made" --attn full,quest --budget 64,128 -o "$tmp/data.jsonl"
+check "a folder of prompts runs" test "$status" -eq 0
+out_has "RULER: template as in the data" "and says so"
+out_has "not run: vt: --data has no samples of vt" "with what is not in it"
+grep '"length":700' "$tmp/whole.jsonl" >"$tmp/of700"
+predictions "$tmp/of700" >"$tmp/a"
+predictions "$tmp/data.jsonl" >"$tmp/b"
+check "answers are those of prompts that are made" test "$(wc -l <"$tmp/a")" -eq 18 -a "$(cmp "$tmp/a" "$tmp/b" 2>&1)" = ""
+mkdir "$tmp/fwe"
+cp "$tmp/made/fwe.jsonl" "$tmp/fwe/validation.jsonl"
+ruler --data "$tmp/fwe/validation.jsonl" --samples 2
+out_has "  fwe                        2" "RULER's own folders"
+printf '{"context":"Some text. The number is 5. ","question":"Question: what is the number?","answer_prefix":"Answer:","answer":["5"],"task":"qa_1","max_new_tokens":7}\n' >"$tmp/kvpress.jsonl"
+ruler --data "$tmp/kvpress.jsonl" --protocol decode -o "$tmp/k.jsonl"
+out_has "  qa_1                       1" "kvpress's columns"
+check "with their own number of new tokens" grep -q '"new_tokens":7,' "$tmp/k.jsonl"
+refused 2 "--length makes prompts, which --data has already" "lengths of data" eval ruler --data "$tmp/made" --length 4k
+refused 1 "no file vt.jsonl" "a task that is not there" eval ruler --data "$tmp/made" --task vt
+refused 2 "no samples of the tasks of --task" "nor in a file" eval ruler --data "$tmp/kvpress.jsonl" --task vt
+cp "$tmp/made/fwe.jsonl" "$tmp/what.jsonl"
+refused 1 "what.jsonl line 1: 'task' is missing" "a file that tells no task" eval ruler --data "$tmp/what.jsonl"
+echo '{"input":"x","outputs":[1],"task":"fwe"}' >"$tmp/what.jsonl"
+refused 1 "what.jsonl line 1: 'outputs': expected a text or a list of texts" "answers that are none" eval ruler --data "$tmp/what.jsonl"
+echo '{"input":"x","outputs":"1","task":"few"}' >"$tmp/what.jsonl"
+refused 1 "'task': 'few' is no dataset of RULER; the nearest name is fwe" "a task that is none" eval ruler --data "$tmp/what.jsonl"
 
 # What is refused.
 refused 2 "--task: 'vq' is no dataset of RULER; the nearest name is vt" "a wrong task" eval ruler --task vq

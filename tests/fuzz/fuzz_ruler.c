@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* Any bytes as what `eval ruler` reads: a line of prompts, SQuAD's and HotpotQA's files, an essay. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/ruler/ruler_data.h"
+#include "tests/tap.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static punkt *p;
+
+static void read_record(const char *s, size_t n)
+{
+    line_reader r = {.name = "input", .number = 1};
+    ruler_record x;
+    err e = {0};
+    status st = ruler_record_read(&x, &r, s, n, DATASET_UNKNOWN, &e);
+    if ((st == ST_OK) == (e.msg[0] != 0)) abort();
+    if (st == ST_OK && (x.task >= RULER_TASKS || json_array_size(x.answers) == 0 || x.n_new < 0)) abort();
+    ruler_record_free(&x);
+}
+
+static void read_questions(ruler_qa_format format, const char *s, size_t n)
+{
+    ruler_qa qa;
+    err e = {0};
+    status st = ruler_qa_parse(&qa, format, "input", s, n, &e);
+    if ((st == ST_OK) == (e.msg[0] != 0)) abort();
+    for (size_t i = 0; st == ST_OK && i < qa.n_questions; i++) {
+        const ruler_question *q = &qa.question[i];
+        if (q->n_own == 0 || q->own + q->n_own > qa.n_places || q->near + q->n_near > qa.n_places) abort();
+    }
+    for (size_t i = 0; st == ST_OK && i < qa.n_places; i++)
+        if (qa.place[i] >= qa.n_documents) abort();
+    ruler_qa_close(&qa);
+}
+
+/* Sentences are in order, are not empty, and have everything but spaces. */
+static void split(const char *s, size_t n)
+{
+    grown_text t = {0};
+    sentence_list l = {0};
+    size_t at = 0;
+    if (grown_squeeze(&t, s, n, true, NULL) == ST_OK && !memchr(s, 0, n)) {
+        if (punkt_split(p, &l, t.s, t.n, NULL) != ST_OK) abort();
+        for (size_t i = 0; i < l.n; i++) {
+            while (at < l.s[i].begin && t.s[at] == ' ') at++;
+            if (at != l.s[i].begin || l.s[i].end <= at || l.s[i].end > t.n) abort();
+            at = l.s[i].end;
+        }
+        if (at != t.n) abort();
+    }
+    sentence_list_free(&l);
+    grown_free(&t);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    const char *s = n ? (const char *)data : "";
+    if (!p && punkt_read(&p, tap_path("eval"), NULL) != ST_OK) abort();
+    read_record(s, n);
+    read_questions(RULER_SQUAD, s, n);
+    read_questions(RULER_HOTPOTQA, s, n);
+    split(s, n);
+    return 0;
+}
