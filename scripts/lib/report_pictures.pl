@@ -122,8 +122,31 @@ sub budget_curves {
     return map { $curve{$_} } @order;
 }
 
+# The mean of RULER's tasks at each length.
+sub plot_lengths {
+    my ($png, $command, @files) = @_;
+    my (%curve, @order, %tasks);
+    for my $part (by_length(@files)) {
+        my ($n, @of) = @$part;
+        my $t = evaluate(collect_scores($command, @of));
+        $tasks{ scalar @{ $t->{columns} } } = 1;
+        for my $r (@{ $t->{rows} }) {
+            push @order, $r->{name} unless $curve{ $r->{name} };
+            my $c = $curve{ $r->{name} } //= { label => $r->{name}, attn => $r->{attn} };
+            my $cell = $t->{average}{ $r->{name} };
+            push @{ $c->{points} }, [$n, $cell->{score}, @{ $cell->{ci} }] if $n;
+        }
+    }
+    my @curves = grep { $_->{points} } @curve{@order} or fail('--plot score: no result of eval ruler with a length');
+    keys %tasks == 1 or note('--plot score: the lengths have different numbers of tasks');
+    my %o = (xlabel => 'Length (tokens)', ylabel => 'RULER, mean of ' . join(' or ', sort { $a <=> $b } keys %tasks)
+        . ' tasks', yrange => percent_range(@curves));
+    return plot_curves($png, \%o, @curves);
+}
+
 sub plot_score {
     my ($png, $command, @files) = @_;
+    return plot_lengths(@_) if $command eq 'eval ruler';
     my $t = evaluate(collect_scores($command, @files));
     my $of = $command eq 'eval longbench2' ? 'overall' : @{ $t->{columns} } == 1 ? $t->{columns}[0] : undef;
     my @curves = budget_curves($t->{rows}, sub {
@@ -269,7 +292,8 @@ sub plot_passkey {
 
 %plots = (
     perplexity => [\&plot_perplexity, 'eval pg19'],
-    score      => [\&plot_score, 'eval longbench', 'eval longbench2', 'eval infinitebench', 'passkey'],
+    score      => [\&plot_score, 'eval longbench', 'eval longbench2', 'eval infinitebench', 'passkey',
+        'eval ruler'],
     recall     => [\&plot_recall, 'eval recall'],
     passkey    => [\&plot_passkey, 'passkey'],
     speed      => [\&plot_speed, 'bench'],

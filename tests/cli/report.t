@@ -43,6 +43,11 @@ out_has "| quest 64 | 1k | 64.0 | 0.4000 | 0.5000 | - |" "recall: mean over the 
 report "$d/bench.json"
 out_has "| decode, quest 64 | small | - | - | 4k | 1 | 800.0 | 1.250 | 2.0 % | - | - |" "speed"
 out_has "| quest 64 | 1.25 | 1.25 | 1.25 | 1.250 | 0.00 | - | - | - |" "a step that costs the same at every context"
+report "$d/ruler.jsonl"
+out_has "RULER, scores (1k tokens)" "RULER: a table for each length"
+out_has '| strategy | niah\_single\_1 | vt | mean of 2 tasks |' "a mean of some tasks says so"
+out_has "| quest 64 | 50.00 [25.0, 75.0] | 0.00 [0.0, 0.0] | 25.00 [12.5, 37.5] |" "its means and intervals"
+out_has "| full | 100.00 [100.0, 100.0] | 0.00 [0.0, 0.0] | 50.00 [50.0, 50.0] |" "and those of the other length"
 # slopes FILE READ ENOUGH: steps of 2 ms and 50 ns for each token of context; 40 MB and 1,000 bytes.
 slopes() {
     perl -MJSON::PP -e '
@@ -151,6 +156,7 @@ picture() { # picture KIND FILE TEXT...
 }
 picture perplexity pg19.jsonl "Length (tokens)" "Perplexity" "quest 256" ">128<" ">512<" "0, 158, 115"
 picture score longbench.jsonl "Budget (tokens)" "Average score, 2 datasets (%)" ">quest<" ">full<"
+picture score ruler.jsonl "Length (tokens)" "RULER, mean of 2 tasks" ">1k<" ">2k<" ">full<" ">quest 64<"
 picture recall recall.json "Budget (tokens)" "Recall of the best tokens" ">32<" ">64<" ">fier<"
 picture passkey passkey.jsonl "Context length (tokens)" "Depth (%)" "Found (%)" "streaming 64" ">1k<" ">2k<"
 picture speed bench.json "Context length (tokens)" "Time of a decode step (ms)" ">1k<" ">4k<" "quest 64"
