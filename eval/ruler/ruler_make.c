@@ -175,10 +175,10 @@ static size_t find_prefix(const ruler_maker *m, const prompt_text *t)
 status ruler_one_line(prompt_text *t, err *e)
 {
     grown_text line = {0};
-    TRY(grown_squeeze(&line, t->s, t->n, true, e));
+    status st = grown_squeeze(&line, t->s, t->n, true, e);
     mem_free(t->s);
     *t = (prompt_text){line.s, line.n};
-    return ST_OK;
+    return st;
 }
 
 static status find_answer(ruler_maker *m, ruler_sample *out, err *e)

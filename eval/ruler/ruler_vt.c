@@ -192,9 +192,10 @@ static status fit_example(ruler_maker *m, err *e)
 
 status ruler_vt_start(ruler_maker *m, int64_t *reserve, err *e)
 {
-    prompt_text template = m->template;
+    prompt_text template = m->template, bare;
     int64_t step = m->step;
-    TRY(ruler_template(&m->template, m->s.templates, m->task, false, e));
+    TRY(ruler_template(&bare, m->s.templates, m->task, false, e));
+    m->template = bare;
     m->example = true;
     m->step = EXAMPLE_STEP;
     status st = ruler_find_size(m, ruler_vt, EXAMPLE_LENGTH, 0, e);
@@ -202,7 +203,7 @@ status ruler_vt_start(ruler_maker *m, int64_t *reserve, err *e)
     if (st == ST_OK) st = keep_example(m, e);
     m->example = false;
     m->step = step;
-    mem_free(m->template.s);
     m->template = template;
+    mem_free(bare.s);
     return st == ST_OK ? ruler_count(m->s.counter, m->shown.s, m->shown.n, reserve, e) : st;
 }
