@@ -1,25 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-/* CPython's random.Random: the same choices from the same seed. Source: Matsumoto and Nishimura 1998 (MT19937);
- * CPython 3.11 Lib/random.py and Modules/_randommodule.c. */
+/* The random numbers of CPython's `random` and of NumPy's legacy RandomState, from which data sets and orders of choices
+ * were made. Both are the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), seeded and read in different ways.
+ * Source: CPython 3.11 Lib/random.py and Modules/_randommodule.c, NumPy legacy seeding. */
 #ifndef EVAL_PYTHON_RANDOM_H
 #define EVAL_PYTHON_RANDOM_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct {
-    uint32_t state[624];
-    size_t at; /* of the next number */
-} python_random;
+#include "kernels/base/err.h"
 
-/* Random(seed) of a whole number: its 32-bit words, the lowest first, without zeros at the end but for the first. */
-void python_random_seed(python_random *r, const uint32_t *words, size_t n);
-uint32_t python_random_next(python_random *r);
-/* Uniform in [0, n), 0 < n <= 2^32: Random._randbelow. */
-uint64_t python_random_below(python_random *r, uint64_t n);
-/* random.shuffle. */
-void python_random_shuffle(python_random *r, size_t *x, size_t n);
-/* random.sample(range(n), n): a permutation. x [n]; n at most 5. */
-void python_random_permute(python_random *r, size_t *x, size_t n);
+enum { MT_WORDS = 624, PYTHON_UUID_CHARS = 36 };
+
+typedef struct {
+    uint32_t word[MT_WORDS];
+    int at;
+} mersenne;
+
+/* random.seed(seed) of a whole number; numpy.random.seed(seed). */
+void mersenne_seed_python(mersenne *m, uint64_t seed);
+void mersenne_seed_numpy(mersenne *m, uint32_t seed);
+
+/* random(): in [0, 1), with 53 bits. */
+double python_random(mersenne *m);
+/* Uniform in [0, n), as choice, randint and shuffle draw it; 0 < n < 2^32. */
+uint32_t python_below(mersenne *m, uint32_t n);
+/* random.choices: k characters of the `size` ones from `first` on, and a NUL. */
+void python_letters(mersenne *m, char *out, size_t k, char first, int size);
+/* str(uuid.UUID(int=getrandbits(128), version=4)) */
+void python_uuid(mersenne *m, char out[PYTHON_UUID_CHARS + 1]);
+/* random.sample: k of the numbers 0..n-1 into out; k <= n < 2^32. */
+status python_sample(mersenne *m, uint32_t *out, size_t n, size_t k, err *e);
+/* Fills order[n] with 0..n-1, shuffled by a generator of its own: random.Random(seed).shuffle. */
+void python_shuffled(uint32_t *order, size_t n, uint64_t seed);
+
+/* numpy.random.randint(10000, 99999) */
+uint32_t numpy_five_digits(mersenne *m);
 
 #endif

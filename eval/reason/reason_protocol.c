@@ -247,33 +247,28 @@ status reason_fill_mmlu(prompt_text *out, size_t *begins, const reason_protocol 
 
 /* ---- the order of choices ---- */
 
-/* random.Random(s) of the first 8 bytes of the id's SHA-256, the highest first. */
-static void seed_by_id(python_random *r, utf8_text id)
+/* The first 8 bytes of the id's SHA-256, the highest first. */
+static uint64_t seed_of(utf8_text id)
 {
     sha256 h;
-    char hex[SHA256_HEX], half[9] = "";
-    uint32_t words[2];
+    char hex[SHA256_HEX];
     sha256_init(&h);
     sha256_add(&h, id.s, id.n);
     sha256_hex(&h, hex);
-    for (size_t i = 0; i < 2; i++) {
-        memcpy(half, hex + 8 * (1 - i), 8);
-        words[i] = (uint32_t)strtoul(half, NULL, 16);
-    }
-    python_random_seed(r, words, words[1] ? 2 : 1);
+    hex[16] = 0;
+    return strtoull(hex, NULL, 16);
 }
 
 status reason_order_of(uint8_t out[REASON_CHOICES], reason_order by, const reason_problem *x, size_t at, err *e)
 {
-    size_t order[REASON_CHOICES] = {0, 1, 2, 3};
-    python_random r;
+    uint32_t order[REASON_CHOICES] = {0, 1, 2, 3};
+    mersenne m;
     if (by == REASON_ORDER_SHA256) {
         if (x->id.n == 0) return err_set(e, ST_FORMAT, "'Record ID' is missing, from which the order follows");
-        seed_by_id(&r, x->id);
-        python_random_shuffle(&r, order, REASON_CHOICES);
+        python_shuffled(order, REASON_CHOICES, seed_of(x->id));
     } else if (by == REASON_ORDER_SIMPLE_EVALS) {
-        python_random_seed(&r, (uint32_t[]){0}, 1);
-        for (size_t i = 0; i <= at; i++) python_random_permute(&r, order, REASON_CHOICES);
+        mersenne_seed_python(&m, 0);
+        for (size_t i = 0; i <= at; i++) TRY(python_sample(&m, order, REASON_CHOICES, REASON_CHOICES, e));
     }
     for (size_t i = 0; i < REASON_CHOICES; i++) out[i] = (uint8_t)order[i];
     return ST_OK;

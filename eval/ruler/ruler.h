@@ -10,7 +10,7 @@
 
 #include "eval/prompt.h"
 #include "eval/ruler/ruler_qa.h"
-#include "eval/ruler/ruler_random.h"
+#include "eval/python_random.h"
 #include "eval/ruler/ruler_sentences.h"
 #include "eval/ruler/ruler_text.h"
 #include "eval/ruler/ruler_words.h"

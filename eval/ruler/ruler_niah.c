@@ -9,7 +9,7 @@
 #include "eval/ruler/ruler.h"
 #include "kernels/base/mem.h"
 
-enum { MOST = 4, NEEDLE_MAX = 512, VALUE_MAX = RULER_UUID_CHARS + 1 };
+enum { MOST = 4, NEEDLE_MAX = 512, VALUE_MAX = PYTHON_UUID_CHARS + 1 };
 
 typedef struct {
     char key[MOST][RULER_KEY_MAX], value[MOST][MOST][VALUE_MAX]; /* values of a key */
