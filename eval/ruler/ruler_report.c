@@ -141,7 +141,8 @@ static status print_averages(report *p, err *e)
         TRY(evaluation_table_line(&p->t, 2, names[k], 0, DECIMALS, e));
     }
     for (size_t i = 0; i < rows_of(p); i++) p->t.x[i] = effective_length(p, i);
-    return evaluation_table_line(&p->t, 2, "effective length", 0, 0, e);
+    TRY(evaluation_table_line(&p->t, 2, "effective length", 0, 0, e));
+    return out_printf(e, "\n");
 }
 
 /* The tasks that lack a file, by the option that names it. */

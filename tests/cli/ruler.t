@@ -72,6 +72,27 @@ check "with what is behind it" test "$(sed -n 's/.*"decoded_prompt_tokens":\([0-
 sed 1d "$tmp/whole.jsonl" | "$RUN" eval score ruler_all >"$tmp/scores" 2>"$tmp/err"
 check "eval score reads the lines of results" test "$(wc -l <"$tmp/scores")" -eq 36
 
+# All 13 tasks: results as a run would have left them, so that no answer is missing.
+all="--tokens ws --length 1k,1200 --samples 1 --essays $SRCDIR/eval/pg19/10146.txt --squad $data/squad.json --hotpotqa $data/hotpotqa.json"
+# shellcheck disable=SC2086
+killed "$tmp/all.jsonl" 1 eval ruler -m "$m" --threads 1 --gemm builtin --quiet $all
+head -n 1 "$tmp/all.jsonl" >"$tmp/known.jsonl"
+for t in niah_single_1 niah_single_2 niah_single_3 niah_multikey_1 niah_multikey_2 niah_multikey_3 niah_multivalue \
+    niah_multiquery vt cwe fwe qa_1 qa_2; do
+    for length in 1024:0.925 1200:0.5; do
+        printf '{"task":"%s","length":%s,"index":0,"attn":"full","budget":null,"prediction":"","answers":["x"],"score":%s,"seconds":0,"kv_bytes":0,"attended":null}\n' \
+            $t ${length%:*} ${length#*:}
+    done
+done >>"$tmp/known.jsonl"
+# shellcheck disable=SC2086
+ruler $all -o "$tmp/known.jsonl" --json "$tmp/r.json"
+for word in "  average                         92.50" "  average                         50.00" "  average                         71.25" \
+    "  effective length                 1024"; do
+    out_has "$word" "all tasks: '$word'"
+done
+check "means are of 13 tasks" test "$(grep -c '"tasks": 13' "$tmp/r.json")" -eq 2
+check "nothing was left out" grep -q '"not_run": \[\]' "$tmp/r.json"
+
 # Files of prompts.
 run eval ruler --task fwe,vt --length 1k,1200 --samples 2 --write "$tmp/prompts"
 check "a folder for each length" test -s "$tmp/prompts/1024/fwe.jsonl" -a -s "$tmp/prompts/1200/vt.jsonl"
