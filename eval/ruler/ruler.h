@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "eval/prompt.h"
 #include "eval/ruler/ruler_qa.h"
@@ -15,6 +16,12 @@
 #include "eval/ruler/ruler_text.h"
 #include "eval/ruler/ruler_words.h"
 #include "eval/sample_files.h"
+#include "kernels/base/sha256.h"
+
+static inline utf8_text utf8_of(const char *s)
+{
+    return (utf8_text){s, strlen(s)};
+}
 
 /* ---- tasks ---- */
 
@@ -71,7 +78,7 @@ status ruler_count(ruler_counter *c, const char *s, size_t n, int64_t *out, err 
 
 /* A long English text as a haystack. */
 typedef struct {
-    char sum[65]; /* SHA-256 of the file */
+    char sum[SHA256_HEX]; /* of the file */
     punkt *punkt;
     grown_text text; /* with single spaces */
     size_t words;    /* between them; one at its beginning or end may be empty */

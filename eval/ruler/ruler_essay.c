@@ -3,11 +3,11 @@
 
 #include <string.h>
 
+#include "eval/provenance.h"
 #include "eval/ruler/ruler.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/sha256.h"
 
 enum { MAX_FILE_BYTES = 1 << 28, MAX_DEPTH = 8 };
 
@@ -45,16 +45,12 @@ status ruler_essay_open(ruler_essay *t, const char *path, const char *data_dir, 
 {
     char *s;
     size_t n;
-    sha256 h;
     *t = (ruler_essay){0};
     TRY(punkt_read(&t->punkt, data_dir, e));
     TRY(file_read(&s, &n, path, MAX_FILE_BYTES, e));
-    sha256_init(&h);
-    sha256_add(&h, s, n);
-    sha256_hex(&h, t->sum);
     status st = read_text(t, path, s, n, e);
     mem_free(s);
-    return st;
+    return st == ST_OK ? file_sha256(path, t->sum, e) : st;
 }
 
 void ruler_essay_close(ruler_essay *t)

@@ -18,11 +18,6 @@ typedef struct {
     size_t n; /* needles */
 } hidden;
 
-static utf8_text text_of(const char *s)
-{
-    return (utf8_text){s, strlen(s)};
-}
-
 /* ---- needles ---- */
 
 static void draw_key(ruler_maker *m, char out[RULER_KEY_MAX])
@@ -41,7 +36,7 @@ static void draw_value(ruler_maker *m, char out[VALUE_MAX])
 static status spell(const ruler_maker *m, char out[NEEDLE_MAX], const char *key, const char *value, err *e)
 {
     const prompt_field f[] = {
-        {"{type_needle_v}", text_of(ruler_value_name(m->task))}, {"{key}", text_of(key)}, {"{value}", text_of(value)}};
+        {"{type_needle_v}", utf8_of(ruler_value_name(m->task))}, {"{key}", utf8_of(key)}, {"{value}", utf8_of(value)}};
     prompt_text t;
     TRY(prompt_fill(&t, m->s.templates->needle, f, sizeof f / sizeof *f, e));
     snprintf(out, NEEDLE_MAX, "%s", t.s);

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/provenance.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/sha256.h"
 
 enum { MAX_DEPTH = 32 };
 static const size_t MAX_FILE_BYTES = (size_t)1 << 30;
@@ -247,12 +247,8 @@ status ruler_qa_open(ruler_qa *q, ruler_qa_format format, const char *path, err 
     *q = (ruler_qa){0};
     TRY(file_read(&text, &n, path, MAX_FILE_BYTES, e));
     status st = ruler_qa_parse(q, format, path, text, n, e);
-    sha256 h;
-    sha256_init(&h);
-    sha256_add(&h, text, n);
-    sha256_hex(&h, q->sum);
     mem_free(text);
-    return st;
+    return st == ST_OK ? file_sha256(path, q->sum, e) : st;
 }
 
 void ruler_qa_close(ruler_qa *q)

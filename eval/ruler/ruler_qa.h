@@ -9,6 +9,7 @@
 
 #include "eval/metrics/metrics.h"
 #include "eval/ruler/ruler_text.h"
+#include "kernels/base/sha256.h"
 
 typedef struct {
     const char *text;
@@ -18,8 +19,8 @@ typedef struct {
 } ruler_question;
 
 typedef struct {
-    char sum[65]; /* SHA-256 of the file */
-    json_t *root; /* holds texts of questions */
+    char sum[SHA256_HEX]; /* of the file */
+    json_t *root;         /* holds texts of questions */
     grown_text text;
     utf8_text *document; /* distinct, in the order of code points */
     uint32_t *place;     /* [n_places] the documents in the order of the file: numbers of `document` */

@@ -109,17 +109,12 @@ void ruler_templates_close(ruler_templates *t)
     *t = (ruler_templates){0};
 }
 
-static utf8_text text_of(const char *s)
-{
-    return (utf8_text){s, strlen(s)};
-}
-
 /* One value is asked for: the official code replaces words, also in the wrapper. */
 static status make_singular(prompt_text *t, err *e)
 {
     static const char *const words[][2] = {{"Some", "A"}, {"are all", "is"}, {"are", "is"}, {"answers", "answer"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        TRY(prompt_replace(t, text_of(words[i][0]), text_of(words[i][1]), e));
+        TRY(prompt_replace(t, utf8_of(words[i][0]), utf8_of(words[i][1]), e));
     return ST_OK;
 }
 
@@ -129,7 +124,7 @@ static status put_together(prompt_text *out, const ruler_templates *t, const rul
     status st = grown_puts(&whole, wrapped ? t->wrapper : "{task_template}", e);
     *out = (prompt_text){whole.s, whole.n};
     if (st != ST_OK) return st;
-    TRY(prompt_replace(out, text_of("{task_template}"), text_of(t->text[task->family]), e));
+    TRY(prompt_replace(out, utf8_of("{task_template}"), utf8_of(t->text[task->family]), e));
     whole = (grown_text){out->s, out->n, out->n + 1};
     st = grown_puts(&whole, t->prefix[task->family], e);
     *out = (prompt_text){whole.s, whole.n};

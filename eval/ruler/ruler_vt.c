@@ -28,11 +28,6 @@ typedef struct {
     uint32_t at[NAMES];
 } chain;
 
-static utf8_text text_of(const char *s)
-{
-    return (utf8_text){s, strlen(s)};
-}
-
 /* ---- the chain ---- */
 
 /* The number of names, one more for each that came twice. */
@@ -92,7 +87,7 @@ static status fill(ruler_maker *m, chain *c, int64_t n, err *e)
     grown_text context = {0};
     status st = put_lines(m, c, n, &context, e);
     const prompt_field f[] = {
-        {"{context}", {context.s, context.n}}, {"{query}", text_of(c->value)}, {"{num_v}", text_of("5")}};
+        {"{context}", {context.s, context.n}}, {"{query}", utf8_of(c->value)}, {"{num_v}", utf8_of("5")}};
     if (st == ST_OK) st = prompt_fill(&m->draft.text, m->template.s, f, sizeof f / sizeof *f, e);
     for (int i = 0; i < NAMES && st == ST_OK; i++)
         st = ruler_draft_answer(&m->draft, c->name[i], strlen(c->name[i]), e);
@@ -123,10 +118,10 @@ static status vary_example(ruler_maker *m, prompt_text *t, err *e)
     }
     for (int i = 0; i < NAMES; i++) {
         python_letters(&m->python, drawn, EXAMPLE_CHARS, 'A', 26);
-        TRY(prompt_replace(t, text_of(name[i]), text_of(drawn), e));
+        TRY(prompt_replace(t, utf8_of(name[i]), utf8_of(drawn), e));
     }
     snprintf(value, sizeof value, "%u", (unsigned)numpy_five_digits(&m->numpy));
-    return prompt_replace(t, text_of(EXAMPLE_VALUE), text_of(value), e);
+    return prompt_replace(t, utf8_of(EXAMPLE_VALUE), utf8_of(value), e);
 }
 
 /* In front of the question, behind what the wrapper has there. */
