@@ -71,7 +71,8 @@ typedef struct {
     const tokenizer *tok; /* NULL: words between white space */
     token_list ids;       /* its memory */
 } ruler_counter;
-/* Of a text: without BOS, spellings of special tokens as these. */
+/* Of a text: without BOS, spellings of special tokens as these. ST_INTERRUPTED after Ctrl-C: making prompts takes
+ * little else. */
 status ruler_count(ruler_counter *c, const char *s, size_t n, int64_t *out, err *e);
 
 /* ---- essays ---- */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "eval/cli.h"
 #include "eval/ruler/ruler.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
@@ -161,6 +162,7 @@ static int64_t count_words(const char *s, size_t n)
 
 status ruler_count(ruler_counter *c, const char *s, size_t n, int64_t *out, err *e)
 {
+    if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     if (!c->tok) {
         *out = count_words(s, n);
         return ST_OK;

@@ -38,7 +38,7 @@ static status write_sample(writer *w, ruler_maker *m, FILE *f, err *e)
     json_decref(o);
     ruler_sample_free(&s);
     progress_set(w->bar, ++w->done, w->all);
-    return st == ST_OK && cli_interrupted() ? err_set(e, ST_INTERRUPTED, "interrupted") : st;
+    return st;
 }
 
 static status write_samples(writer *w, const ruler_task *task, int64_t length, FILE *f, err *e)
