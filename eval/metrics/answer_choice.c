@@ -129,9 +129,9 @@ static char last_lines(span s)
 static char last_alone(span s, size_t from, bool single)
 {
     for (size_t at = s.n; at-- > from;) {
-        size_t next = skip_space(s, at + 1);
-        if (!stands_alone(s, at) || (single && next > at + 1 && behind_word(s, next, "SINGLE"))) continue;
-        return (char)s.c[at];
+        if (!stands_alone(s, at)) continue;
+        size_t next = single ? skip_space(s, at + 1) : at + 1;
+        if (next == at + 1 || !behind_word(s, next, "SINGLE")) return (char)s.c[at];
     }
     return 0;
 }

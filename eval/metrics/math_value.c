@@ -105,13 +105,13 @@ static value csc(value x)
 static value root(value x)
 {
     if (cimag(x) != 0) return csqrt(x);
-    return creal(x) >= 0 ? sqrt(creal(x)) : CMPLX(0, sqrt(-creal(x)));
+    return creal(x) >= 0 ? sqrt(creal(x)) : (value)I * sqrt(-creal(x));
 }
 
 static value logarithm(value x)
 {
     if (cimag(x) != 0) return clog(x);
-    return creal(x) > 0 ? log(creal(x)) : CMPLX(log(-creal(x)), M_PI);
+    return creal(x) > 0 ? log(creal(x)) : log(-creal(x)) + (value)I * M_PI;
 }
 
 static const struct {

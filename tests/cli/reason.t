@@ -40,6 +40,31 @@ out_has "gsm8k_logquant_commas" "commas of the label left out"
 run eval aime -m "$m" --threads 1 --gemm builtin --ctx 600 --quiet --data "$own/aime.jsonl" --limit 1 --samples 1
 out_has "at most 38912 tokens (the window leaves " "a window that is too small for the rules shortens answers"
 
+# Prompts, by their number of tokens.
+tokens() { "$RUN" tokenize -m "$m" --quiet --special "$@" <"$tmp/prompt" | wc -w; }
+asked() { sed -n '2s/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$1"; }
+if command -v jq >/dev/null; then
+    jq -j '.gsm8k.cot.shots[] | "Q: \(.[0])\nA: \(.[1])\n\n"' "$own/protocols.json" >"$tmp/prompt"
+    check "lm-eval's eight shots" test "$(sha256sum <"$tmp/prompt" | cut -c 1-16)" = 3d55795c084e26f6
+    head -n 1 "$own/gsm8k.jsonl" | jq -j '"Q: \(.question)\nA:"' >>"$tmp/prompt"
+    go gsm8k --rules cot --limit 1 -n 1 -o "$tmp/cot.jsonl"
+    check "stand in front of the question" test "$(asked "$tmp/cot.jsonl")" = "$(tokens --bos)"
+    { printf '<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n'
+    printf 'Today Date: 26 Jul 2024\n\nYou are a helpful assistant.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n'
+    q=$(head -n 1 "$own/gsm8k.jsonl" | jq .question)
+    jq -j --argjson q "$q" '.gsm8k.logquant.user | sub("{question}"; $q) | sub("\n$"; "")' "$own/protocols.json"
+    printf '<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n'; } >"$tmp/prompt"
+    go gsm8k --rules logquant --limit 1 -n 1 -o "$tmp/log.jsonl"
+    check "LogQuant's prompt, with a second BOS" test "$(asked "$tmp/log.jsonl")" = "$(tokens --bos)"
+else
+    skip "jq is not there"
+fi
+printf '%s\n' 'The following are multiple choice questions (with answers) about  plain sums.' '' 'What is 1 + 1?' 'A. 1' 'B. 2' \
+    'C. 3' 'D. 4' 'Answer: B' '' 'What is 2 + 2?' 'A. 1' 'B. 2' 'C. 3' 'D. 4' 'Answer: D' '' 'What is 1 + 2?' 'A. 1' 'B. 2' \
+    'C. 3' 'D. 4' 'Answer: A' | head -c -1 >"$tmp/prompt"
+go mmlu --data "$data/mmlu" --limit 1 --protocol prefill -o "$tmp/first.jsonl"
+check "MMLU's prompt, up to its letter" test "$(asked "$tmp/first.jsonl")" = "$(($(tokens --bos) - 1))"
+
 # Samples are drawn by seed, problem and sample alone.
 go math -n 16 --samples 3 --attn full,streaming --budget 64 -o "$tmp/s.jsonl"
 check "math: samples" test "$(lines "$tmp/s.jsonl")" = 24
