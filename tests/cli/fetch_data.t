@@ -48,6 +48,14 @@ failed 1 "not as SHA256SUMS says" "a file that changed" longbench2
 mv "$h.away" "$h"
 rm -r "$d"
 
+math="$h/datasets/HuggingFaceH4/MATH-500/resolve/$commit"
+mkdir -p "$math"
+echo '{"problem":"p","answer":"1"}' >"$math/test.jsonl"
+hub HuggingFaceH4/MATH-500 test.jsonl
+fetch math500
+check "MATH-500" cmp "$math/test.jsonl" "$d/math500/test.jsonl"
+rm -r "$d"
+
 # Wrong content: refused, and nothing is left.
 echo '[{"_id":"2"}]' >"$v2/data.json"
 failed 1 "data.json: its sha256 is" "another content than the host's record" longbench2
