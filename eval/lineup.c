@@ -35,7 +35,7 @@ status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budg
 
 status lineup_read_budgets(lineup *l, const cli *c, const char *def, const char *budgets, err *e)
 {
-    int64_t *budget = NULL, none = 0;
+    int64_t *budget = NULL, none = -1;
     size_t n = 1;
     if (c->budget || budgets) TRY(cli_parse_sizes(&budget, &n, c->budget, budgets, "--budget", e));
     status st = lineup_read(l, c, def, budget ? budget : &none, n, e);

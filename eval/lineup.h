@@ -12,7 +12,7 @@ typedef struct {
     size_t n;
 } lineup;
 
-/* All strategies of --attn (else def) at all budgets (0: each method's own), the budgets of one strategy together;
+/* All strategies of --attn (else def) at all budgets (-1: each method's own), the budgets of one strategy together;
  * one without a budget, or with its own, once. lineup_free also after an error. */
 status lineup_read(lineup *l, const cli *c, const char *def, const int64_t *budget, size_t n_budget, err *e);
 /* The same for the budgets of --budget, else of `budget`, else (NULL) each method's own. */
