@@ -106,6 +106,8 @@ static status make_item(evaluation *ev, size_t i, err *e)
                            .tail = x->tokens.tail.ids,
                            .n_head = x->tokens.head.n,
                            .n_tail = x->tokens.tail.n,
+                           .breaks = x->tokens.breaks,
+                           .n_breaks = x->tokens.n_breaks,
                            .stop = x->stop->ids,
                            .n_stop = x->stop->n,
                            .n_new = x->n_new,

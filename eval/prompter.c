@@ -3,6 +3,8 @@
 
 #include "eval/prompter.h"
 
+#include "kernels/base/mem.h"
+
 status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e)
 {
     size_t half = p->max_length / 2;
@@ -26,8 +28,17 @@ status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const p
     return tokenizer_encode(p->tok, text->s + cut, text->n - cut, TOKENIZE_SPECIAL, &out->tail, e);
 }
 
+status prompt_tokens_break(prompt_tokens *t, err *e)
+{
+    if (t->head.n == 0) return ST_OK;
+    TRY(MEM_GROW(&t->breaks, t->n_breaks + 1, e));
+    t->breaks[t->n_breaks++] = t->head.n;
+    return ST_OK;
+}
+
 void prompt_tokens_free(prompt_tokens *t)
 {
+    mem_free(t->breaks);
     token_list_free(&t->head);
     token_list_free(&t->tail);
 }

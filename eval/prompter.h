@@ -19,7 +19,9 @@ typedef struct {
 
 typedef struct {
     token_list head, tail; /* prefilled; fed token by token */
-    size_t n_tokens;       /* of the filled template, before anything is cut */
+    size_t *breaks;        /* [n_breaks] ascending places in the head where one prompt ends and the next begins */
+    size_t n_breaks;
+    size_t n_tokens; /* of the filled template, before anything is cut */
     bool truncated;
 } prompt_tokens;
 
@@ -28,6 +30,8 @@ typedef struct {
 status prompter_wrap(prompt_tokens *out, const prompter *p, bool chat, prompt_text *text, err *e);
 /* Encodes what prompter_wrap left; bytes from `cut` on go into the tail, which has no BOS. */
 status prompter_encode(prompt_tokens *out, const prompter *p, bool chat, const prompt_text *text, size_t cut, err *e);
+/* What is in the head so far is a prompt by itself: a break, unless the head is empty. */
+status prompt_tokens_break(prompt_tokens *t, err *e);
 void prompt_tokens_free(prompt_tokens *t);
 
 #endif

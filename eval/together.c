@@ -10,16 +10,25 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "model/sampler.h"
+#include "model/session_copy.h"
+
+/* A run's session where the next prompt will go on from it. */
+typedef struct {
+    session_copy *copy;
+    size_t prompt, at; /* made by this prompt behind so many tokens of its head; 0: there is none */
+} branch;
 
 /* One answer under way. */
 typedef struct {
     session *s;
     sampler *by; /* NULL: the most likely tokens */
     const together_prompt *p;
-    size_t prompt, fed, n; /* fed: tokens of the tail; n: new ones */
-    int32_t *ids;          /* [most new tokens] */
+    branch *branch;          /* of its run */
+    size_t prompt, at, keep; /* tokens of the head that are fed; where the branch is made, 0: nowhere */
+    size_t fed, n;           /* tokens of the tail; new ones */
+    int32_t *ids;            /* [most new tokens] */
     int32_t next;
-    bool wanted, filled, stopped;
+    bool wanted, stopped;
     int64_t time_ns;
 } seat;
 
@@ -29,7 +38,8 @@ typedef struct {
     together_run *all;
     const size_t *run; /* [n] which of them */
     size_t n;
-    seat *seats; /* [n, jobs] */
+    seat *seats;      /* [n, jobs] */
+    branch *branches; /* [n] */
     /* For one prefill or decode step: */
     session **batch;           /* [n or jobs] */
     seat **of;                 /* their seats */
@@ -110,51 +120,78 @@ static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
     g->first = choose(g->filling, g->logits, vocab_of(g));
 }
 
-/* The batch of seat i of n: it, and those behind it that can share its prompt. */
-static size_t gather(group *g, seat *const *row, size_t i, size_t n)
+/* The end of the prompt in the head that begins at `at`. */
+static size_t prompt_end(const together_prompt *p, size_t at)
 {
-    size_t count = 0;
+    for (size_t i = 0; i < p->n_breaks; i++)
+        if (p->breaks[i] > at) return p->breaks[i];
+    return p->n_head;
+}
+
+/* The batch of seat i of n: it, and those behind it that can share its prompt up to `end`. */
+static size_t gather(group *g, seat *const *row, size_t i, size_t n, size_t end)
+{
+    size_t count = 0, at = row[i]->at;
     for (size_t k = i; k < n && count < g->job->max_together; k++) {
-        bool joins =
-            k == i || (g->job->share && !row[k]->filled && session_can_share(row[i]->s, row[k]->s, row[i]->p->n_head));
+        bool joins = k == i || (g->job->share && row[k]->at == at && session_can_share(row[i]->s, row[k]->s, end - at));
         if (!joins) continue;
-        row[k]->filled = true;
         g->of[count] = row[k];
         g->batch[count++] = row[k]->s;
     }
     return count;
 }
 
+/* Makes the branch of a seat that has come to its place. Without one the next prompt is fed from its start. */
+static status keep_branch(const seat *t, err *e)
+{
+    err why = {0};
+    if (t->keep == 0 || t->at != t->keep) return ST_OK;
+    t->branch->at = 0;
+    status st = session_copy_take(&t->branch->copy, t->s, &why);
+    if (st == ST_UNSUPPORTED) return ST_OK;
+    if (st != ST_OK) return err_set(e, st, "%s", why.msg);
+    t->branch->prompt = t->prompt;
+    t->branch->at = t->at;
+    return ST_OK;
+}
+
+/* The next prompt in the head of seat i of n, and of those that share it. */
+static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *e)
+{
+    together_job *job = g->job;
+    const together_prompt *p = row[i]->p;
+    prefill_options o = {.which = LOGITS_LAST, .progress = on_chunk, .ctx = g};
+    size_t at = row[i]->at, end = prompt_end(p, at), count = gather(g, row, i, n, end);
+    if (end == p->n_head && p->n_tail == 0) o.rows = on_logits;
+    g->filling = row[i];
+    g->weight = (double)count * g->unit / 2 * (double)(end - at) / (double)p->n_head;
+    int64_t t0 = clock_ns();
+    TRY(session_prefill(g->batch, count, p->head + at, end - at, &o, e));
+    int64_t ns = clock_ns() - t0;
+    for (size_t k = 0; k < count; k++) {
+        seat *t = g->of[k];
+        t->time_ns += ns / (int64_t)count;
+        t->next = g->first;
+        if (t != row[i] && t->by && o.rows) sampler_share(t->by); /* it drew the same */
+        t->at = end;
+        TRY(keep_branch(t, e));
+    }
+    g->done += g->weight;
+    job->prefills += (int64_t)count;
+    job->prefills_done++;
+    job->saved_ns += ns * (int64_t)(count - 1);
+    return ST_OK;
+}
+
 /* The heads of n seats, which have the same prompt. */
 static status prefill_all(group *g, seat *const *row, size_t n, err *e)
 {
-    together_job *job = g->job;
     for (size_t i = 0; i < n; i++) {
         const together_prompt *p = row[i]->p;
-        prefill_options o = {.which = LOGITS_LAST, .progress = on_chunk, .ctx = g};
-        if (row[i]->filled) continue;
-        if (p->n_head == 0) {
-            g->done += g->unit / 2;
-            continue;
-        }
-        if (p->n_tail == 0) o.rows = on_logits;
-        g->filling = row[i];
-        size_t count = gather(g, row, i, n);
-        g->weight = (double)count * g->unit / 2;
-        int64_t t0 = clock_ns();
-        TRY(session_prefill(g->batch, count, p->head, p->n_head, &o, e));
-        int64_t ns = clock_ns() - t0;
-        for (size_t k = 0; k < count; k++) {
-            g->of[k]->time_ns = ns / (int64_t)count;
-            g->of[k]->next = g->first;
-            if (g->of[k] != row[i] && g->of[k]->by && p->n_tail == 0)
-                sampler_share(g->of[k]->by); /* it drew the same */
-        }
-        g->done += g->weight;
-        job->prefills += (int64_t)count;
-        job->prefills_done++;
-        job->saved_ns += ns * (int64_t)(count - 1);
+        g->done += g->unit / 2 * (p->n_head ? (double)row[i]->at / (double)p->n_head : 1);
     }
+    for (size_t i = 0; i < n; i++)
+        while (row[i]->at < row[i]->p->n_head) TRY(prefill_next(g, row, i, n, e));
     return ST_OK;
 }
 
@@ -300,6 +337,48 @@ static bool is_wanted(const together_job *job, size_t run, size_t prompt)
     return prompt < job->n_prompts && !(job->skip && job->skip(job->ctx, run, prompt));
 }
 
+/* Tokens that the heads of two prompts have in common, up to a break of the second which the first has too, or ends
+ * at; with the same breaks before. */
+static size_t common_head(const together_prompt *a, const together_prompt *b)
+{
+    size_t common = 0;
+    for (size_t i = 0; i < b->n_breaks && i <= a->n_breaks; i++) {
+        size_t end = i < a->n_breaks ? a->breaks[i] : a->n_head;
+        if (end != b->breaks[i] || end >= b->n_head) break;
+        if (memcmp(a->head + common, b->head + common, (end - common) * sizeof *a->head) != 0) break;
+        common = end;
+    }
+    return common;
+}
+
+/* Where the next prompt goes on from this one's session. */
+static size_t keep_of(const together_job *job, size_t run, size_t prompt)
+{
+    bool next = is_wanted(job, run, prompt + 1);
+    return next ? common_head(&job->prompts[prompt], &job->prompts[prompt + 1]) : 0;
+}
+
+/* A seat for a prompt of run i of the group: empty, or where the prompt before it was. */
+static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
+{
+    const together_job *job = g->job;
+    branch *f = &g->branches[i];
+    *t = (seat){.s = t->s, .by = t->by, .ids = t->ids, .branch = f, .prompt = prompt};
+    t->wanted = is_wanted(job, g->run[i], prompt);
+    if (!t->wanted) return ST_OK;
+    t->p = &job->prompts[prompt];
+    if (t->by) sampler_set_random(t->by, t->p->random);
+    t->keep = keep_of(job, g->run[i], prompt);
+    bool goes_on = f->at > 0 && f->prompt + 1 == prompt && f->at == common_head(&job->prompts[prompt - 1], t->p);
+    if (!goes_on) {
+        session_reset(t->s);
+        return ST_OK;
+    }
+    t->at = f->at;
+    if (t->keep == t->at) f->prompt = prompt;
+    return session_copy_give(t->s, f->copy, e);
+}
+
 /* Prompts from `from` on, as many as go side by side. */
 static status run_set(group *g, size_t from, err *e)
 {
@@ -310,13 +389,8 @@ static status run_set(group *g, size_t from, err *e)
         size_t n = 0;
         for (size_t i = 0; i < g->n; i++) {
             seat *t = &g->seats[i * job->jobs + k];
-            *t = (seat){.s = t->s, .by = t->by, .ids = t->ids, .prompt = from + k};
-            t->wanted = is_wanted(job, g->run[i], t->prompt);
-            if (!t->wanted) continue;
-            t->p = &job->prompts[t->prompt];
-            session_reset(t->s);
-            if (t->by) sampler_set_random(t->by, t->p->random);
-            row[n++] = t;
+            TRY(take_seat(g, i, t, from + k, e));
+            if (t->wanted) row[n++] = t;
         }
         TRY(prefill_all(g, row, n, e));
         any += n;
@@ -362,6 +436,7 @@ static status group_open(group *g, err *e)
 {
     size_t jobs = g->job->jobs, n_seats = g->n * jobs, widest = g->n > jobs ? g->n : jobs, n_new = most_new(g->job);
     TRY(MEM_NEW(&g->seats, n_seats, e));
+    TRY(MEM_NEW(&g->branches, g->n, e));
     TRY(MEM_NEW(&g->batch, widest, e));
     TRY(MEM_NEW(&g->of, widest + g->n, e));
     TRY(MEM_NEW(&g->feed, jobs, e));
@@ -382,13 +457,23 @@ static void group_close(group *g)
         session_free(g->seats[i].s);
         sampler_free(g->seats[i].by);
     }
+    for (size_t i = 0; g->branches && i < g->n; i++) session_copy_free(g->branches[i].copy);
     mem_free(g->seats);
+    mem_free(g->branches);
     mem_free(g->batch);
     mem_free(g->of);
     mem_free(g->feed);
     mem_free(g->by);
     mem_free(g->logits);
     mem_free(g->ids);
+}
+
+/* Whether a prompt goes on where the one before it was: then each run has a copy of a session too. */
+static bool has_branches(const together_job *job)
+{
+    bool any = false;
+    for (size_t i = 1; i < job->n_prompts && !any; i++) any = common_head(&job->prompts[i - 1], &job->prompts[i]) > 0;
+    return any;
 }
 
 /* Runs with an answer that is wanted, into `run`; and the number of such answers. */
@@ -414,7 +499,7 @@ status together_execute(together_job *job, together_run *runs, size_t n_runs, er
     size_t n = list_wanted(job, n_runs, run, &answers);
     status st = ST_OK;
     const together_fitting fitting = {
-        job->d, {.chunk = job->max_together, .max_batch = job->jobs}, job->limit, job->jobs};
+        job->d, {.chunk = job->max_together, .max_batch = job->jobs}, job->limit, job->jobs + has_branches(job)};
     for (size_t from = 0; from < n && st == ST_OK;) {
         group g = {.job = job, .all = runs, .run = run + from, .done = done};
         g.unit = 1 / (double)answers;

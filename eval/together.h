@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Many prompts answered by many strategies, with one model. A prompt is prefilled once for all
- * strategies that leave it exact; results do not depend on that, nor on how many prompts go side by side. */
+ * strategies that leave it exact; and what a prompt has in common with the one before it, up to one of its breaks, is
+ * prefilled once for both. Results do not depend on that, nor on how many prompts go side by side. */
 #ifndef EVAL_TOGETHER_H
 #define EVAL_TOGETHER_H
 
@@ -18,6 +19,8 @@ typedef struct {
 typedef struct {
     const int32_t *head, *tail; /* prefilled; then fed token by token */
     size_t n_head, n_tail;      /* one may be 0 */
+    const size_t *breaks;       /* ascending places in the head where one prompt ends and the next begins: each is */
+    size_t n_breaks;            /* prefilled by itself, so that a strategy evicts at the end of each */
     const int32_t *stop;        /* ids that end an answer */
     size_t n_stop, n_new;       /* n_new: most new tokens, at least 1 */
     bool not_first;             /* the first new token is none of stop, however likely */

@@ -310,6 +310,66 @@ static void test_failures(void)
     fixture_close(&f);
 }
 
+/* Turns of a conversation, each of which is a prompt behind the ones before it; then a request on the first alone. */
+static void make_turns(fixture *f, const size_t ends[N_PROMPTS], int32_t *request)
+{
+    const token_list *l = &f->trials[0].head;
+    for (size_t i = 0; i < N_PROMPTS; i++) {
+        f->prompt[i].head = l->ids;
+        f->prompt[i].n_head = ends[i];
+        f->prompt[i].breaks = ends;
+        f->prompt[i].n_breaks = i;
+        f->prompt[i].n_tail = 0;
+    }
+    memcpy(request, l->ids, ends[0] * sizeof *request);
+    for (size_t i = ends[0]; i < ends[1]; i++) request[i] = l->ids[i + 1];
+    f->prompt[N_PROMPTS - 1] = f->prompt[1];
+    f->prompt[N_PROMPTS - 1].head = request;
+}
+
+/* A prompt that goes on from a copy of the session of the one before it answers as one that is fed from its start. */
+static void test_branches(void)
+{
+    static const char *const specs[MAX_RUNS] = {
+        "full", "streaming:budget=24", "snapkv:budget=24", "quest:budget=32", "h2o:budget=24", "tova:budget=24"};
+    static const size_t ends[N_PROMPTS] = {70, 90, 120, 125, 125};
+    static record all, one, alone;
+    static int32_t request[128];
+    together_run runs[MAX_RUNS];
+    fixture f;
+    err e = {0};
+    attn_options o = {.kv = kv_exact(DT_F32)};
+    memset(runs, 0, sizeof runs);
+    for (size_t i = 0; i < MAX_RUNS; i++)
+        if (attn_spec_parse(&runs[i].spec, specs[i], &o, &e) != ST_OK) abort();
+    if (is_ok(fixture_open(&f, 0, &e), &e, "turns") && ok(f.trials[0].head.n > 126, "a prompt is long enough")) {
+        make_turns(&f, ends, request);
+        together_job job = make_job(&f, &one, true, 64, 1);
+        const together_prompt *prompts = job.prompts;
+        alone = (record){0};
+        for (size_t i = 0; i < N_PROMPTS; i++) {
+            one = (record){.ordered = true};
+            job.prompts = prompts + i;
+            job.n_prompts = 1;
+            is_ok(together_execute(&job, runs, MAX_RUNS, &e), &e, "turn %zu by itself", i + 1);
+            ok(one.ordered && one.last > 0.999, "progress grows to 1");
+            for (size_t k = 0; k < MAX_RUNS; k++) {
+                memcpy(alone.ids[k][i], one.ids[k][0], sizeof one.ids[k][0]);
+                alone.n[k][i] = one.n[k][0];
+                alone.stats[k][i] = one.stats[k][0];
+            }
+        }
+        for (size_t jobs = 1; jobs <= N_PROMPTS; jobs += 2) {
+            job = make_job(&f, &all, true, 64, jobs);
+            is_ok(together_execute(&job, runs, MAX_RUNS, &e), &e, "turns, %zu side by side", jobs);
+            ok(same_answers(&all, &alone), "as by themselves");
+            ok(all.ordered && all.last > 0.999, "progress grows to 1");
+            is_int(job.prefills, MAX_RUNS * (N_PROMPTS + 1), "a prefill for each turn, and one for the context again");
+        }
+    }
+    fixture_close(&f);
+}
+
 static void test_fitting(void)
 {
     fixture f;
@@ -335,6 +395,7 @@ int main(void)
     test_skip();
     test_stops();
     test_failures();
+    test_branches();
     test_fitting();
     return tap_done();
 }
