@@ -66,7 +66,7 @@ static json_t *spell(const json_t *j)
     return json_string(text);
 }
 
-static status spell_labels(json_t **out, const json_t *labels, const char *where, const char *field, err *e)
+status labels_spell(json_t **out, const json_t *labels, const char *where, const char *field, err *e)
 {
     const json_t *first = json_array_get(labels, 0);
     if (json_is_array(first) && json_array_size(labels) == 1) labels = first;
@@ -81,6 +81,16 @@ static status spell_labels(json_t **out, const json_t *labels, const char *where
     return ST_OK;
 }
 
+/* What answers of MRCR begin with is their only class. */
+static status prefix_class(prediction *p, const json_t *prefix, const char *where, err *e)
+{
+    TRY(MEM_NEW(&p->classes, 1, e));
+    p->n_classes = 1;
+    return text_of(p->classes, prefix)
+               ? ST_OK
+               : err_set(e, ST_FORMAT, "%s: 'random_string_to_prepend': expected a text", where);
+}
+
 static status read_line(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
                         const char *labels, err *e)
 {
@@ -92,10 +102,12 @@ static status read_line(prediction *p, const line_reader *r, const char *line, s
         return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
     const char *key = labels ? labels : "answers";
     const json_t *answers = json_object_get(p->root, key);
-    if (labels && answers) TRY(spell_labels(&p->spelled, answers, where, key, e));
+    if (labels && answers) TRY(labels_spell(&p->spelled, answers, where, key, e));
     TRY(text_list(&p->answers, &p->n_answers, p->spelled ? p->spelled : answers, where, key, e));
-    const json_t *classes = json_object_get(p->root, "all_classes"), *length = json_object_get(p->root, "length");
+    const json_t *classes = json_object_get(p->root, "all_classes"), *length = json_object_get(p->root, "length"),
+                 *prefix = json_object_get(p->root, "random_string_to_prepend");
     if (classes && !json_is_null(classes)) TRY(text_list(&p->classes, &p->n_classes, classes, where, "all_classes", e));
+    else if (prefix) TRY(prefix_class(p, prefix, where, e));
     if (!length) return ST_OK;
     p->length = json_integer_value(length);
     return json_is_integer(length) && p->length >= 0

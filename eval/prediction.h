@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Lines of data with answers: stored predictions {"pred" or "prediction", "answers", "all_classes", "length"}, and
- * samples, whose text is their "context". InfiniteBench's answers are labels. */
+/* Lines of data with answers: stored predictions {"pred" or "prediction", "answers", "all_classes" or, of MRCR,
+ * "random_string_to_prepend", "length"}, and samples, whose text is their "context". InfiniteBench's answers are
+ * labels. */
 #ifndef EVAL_PREDICTION_H
 #define EVAL_PREDICTION_H
 
@@ -36,6 +37,8 @@ status prediction_read(prediction *p, const line_reader *r, const char *line, si
  * a list. A number becomes a text that tells 5 from 5.0. */
 status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
                               const char *answers, err *e);
+/* Labels as a list of texts, a new reference, as prediction_read_labels reads them. ST_FORMAT names `field`. */
+status labels_spell(json_t **out, const json_t *labels, const char *where, const char *field, err *e);
 void prediction_free(prediction *p);
 
 /* metric_score's or longbench_score's error with name and line of r in front. */

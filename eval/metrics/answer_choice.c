@@ -136,7 +136,7 @@ static char last_alone(span s, size_t from, bool single)
     return 0;
 }
 
-static char choice_pariskv(span s, bool cot)
+static char letter_pariskv(span s, bool cot)
 {
     char letter = 0;
     for (int p = 0; p < PATTERNS && !letter; p++) letter = said(s, (pattern)p);
@@ -158,7 +158,7 @@ static status extract_pariskv(str *out, bool *found, utf8_text output, bool cot,
     text t = {0}, upper = {0};
     status st = text_decode(&t, output.s, output.n, e);
     if (st == ST_OK) st = text_upper(&upper, text_span(&t), e);
-    if (st == ST_OK) st = put(out, found, choice_pariskv(text_span(&upper), cot), e);
+    if (st == ST_OK) st = put(out, found, letter_pariskv(text_span(&upper), cot), e);
     text_free(&t);
     text_free(&upper);
     return st;

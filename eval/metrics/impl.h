@@ -42,6 +42,9 @@ status token_f1(const span_list *tokens, size_t n_prediction, double *score, err
 
 /* 1 where the answer of an output is the label, by the metric's rule. */
 status score_answer(const metric_pair *p, double *score, err *e);
+/* difflib.SequenceMatcher(None, a, b).ratio(), in 0..1: not symmetric. `what`: for the error, ST_UNSUPPORTED, of texts
+ * of over 65536 characters. */
+status difflib_ratio(span a, span b, const char *what, double *out, err *e);
 
 status score_qa_f1(const metric_pair *p, double *score, err *e);
 status score_qa_f1_zh(const metric_pair *p, double *score, err *e);
@@ -52,6 +55,12 @@ status score_retrieval(const metric_pair *p, double *score, err *e);
 status score_retrieval_zh(const metric_pair *p, double *score, err *e);
 status score_count(const metric_pair *p, double *score, err *e);
 status score_code_sim(const metric_pair *p, double *score, err *e);
+status score_contains(const metric_pair *p, double *score, err *e);
+status score_contains_upper(const metric_pair *p, double *score, err *e);
+status score_share_found(const metric_pair *p, double *score, err *e);
+status score_math_find_whole(const metric_pair *p, double *score, err *e);
+status score_mrcr(const metric_pair *p, double *score, err *e);
+status score_mrcr_v2(const metric_pair *p, double *score, err *e);
 
 status score_first_number(const metric_pair *p, double *score, err *e);
 status score_kv_retrieval(const metric_pair *p, double *score, err *e);

@@ -151,6 +151,20 @@ status score_math_find(const metric_pair *p, double *score, err *e)
     return ST_OK;
 }
 
+/* SCBench's: for an int label int(float(x)), so that decimals are cut off. */
+status score_math_find_whole(const metric_pair *p, double *score, err *e)
+{
+    label_number l;
+    bool dot;
+    TRY(read_label(&l, p->answer, e));
+    if (l.is_float) return score_math_find(p, score, e);
+    span s = first_number(p->prediction, &dot);
+    for (size_t i = 0; dot && i < s.n; i++)
+        if (s.c[i] == '.') s.n = i;
+    *score = s.n > 0 && equals_label(&l, false, s);
+    return ST_OK;
+}
+
 /* ---- math_calc ---- */
 
 /* The runs of ASCII digits against the labels, up to the first that differs. */

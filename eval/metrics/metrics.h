@@ -21,7 +21,7 @@ typedef struct {
     utf8_text prediction;
     const utf8_text *answers; /* any of them is right */
     size_t n_answers;
-    const utf8_text *classes; /* labels of a classification; NULL where there are none */
+    const utf8_text *classes; /* labels of a classification, or what mrcr's answers begin with; NULL: none */
     size_t n_classes;
 } metric_case;
 
@@ -38,7 +38,8 @@ void metrics_destroy(metrics *m);
 
 /* qa_f1 qa_f1_zh rouge rouge_zh classification retrieval retrieval_zh count code_sim; a task of InfiniteBench, as its
  * file is called; longbook_choice_eng_infllm, code_debug_infllm: these two as InfLLM and ActQKV score them; ruler_all,
- * ruler_part; gsm8k..., math..., aime..., gpqa...: the rules of evals.md 17. NULL: unknown. */
+ * ruler_part; mrcr, mrcr_v2; scbench_kv, scbench_qa_eng, scbench_vt, scbench_mf; gsm8k..., math..., aime..., gpqa...:
+ * the rules of evals.md 17. NULL: unknown. */
 const metric *metric_find(const char *name);
 /* Whether its answers are labels, texts or numbers (prediction_read_labels). */
 bool metric_takes_labels(const metric *k);
@@ -47,10 +48,11 @@ const char *metric_name(const metric *k);
 const metric *metric_next(const metric *k);
 
 /* The best score over the answers, in 0..1; 0 without answers. Of longdialogue_qa_eng the first answer counts, of
- * math_calc they are the numbers in order, of the two choices the option's text and its letter. Errors: ST_FORMAT for
+ * math_calc they are the numbers in order, of the two choices the option's text and its letter; of mrcr the second, if
+ * there is one, is what the first begins with. Errors: ST_FORMAT for
  * text that is not UTF-8, a classification without classes, a retrieval answer without its number, labels of another
  * kind than the task's; ST_UNSUPPORTED for rouge where the words of both texts multiply to over 2^32, and for lines of
- * code of over 65536 characters; ST_IO, ST_FORMAT for the dictionary. */
+ * code, and texts of mrcr, of over 65536 characters; ST_IO, ST_FORMAT for the dictionary. */
 status metric_score(metrics *m, const metric *k, const metric_case *c, double *score, err *e);
 
 /* Whether the prediction that metric_score was given last said nothing that code_debug_infllm takes for an answer. Its
@@ -61,5 +63,9 @@ bool metrics_undecided(const metrics *m);
 bool metric_finds_answers(const metric *k);
 /* That answer, NUL-terminated (mem_free), of n bytes; NULL: the output has none. */
 status metric_answer(char **answer, size_t *n, const metric *k, utf8_text prediction, err *e);
+/* The letter, A to D, that ParisKV's extraction finds in a response; 0: none. cot: with its branch for chains of
+ * thought, which looks at the last lines. Source: amy-77/ParisKV test_longbench_v2.py and its GPQA script; doc/evals.md
+ * 7. ST_FORMAT for text that is not UTF-8. */
+status choice_pariskv(char *letter, utf8_text response, bool cot, err *e);
 
 #endif

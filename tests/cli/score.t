@@ -84,6 +84,40 @@ same "RULER: any of them" <<'EOF'
 1
 0
 EOF
+score mrcr <<'EOF'
+{"prediction":"kL0aZ9qX1vstone mossy slowly","answers":["kL0aZ9qX1vstone mossy slowly"]}
+{"prediction":" kL0aZ9qX1vstone mossy slowly","answers":["kL0aZ9qX1vstone mossy slowly"]}
+{"prediction":"stone mossy slowly","answers":["kL0aZ9qX1vstone mossy slowly"]}
+{"prediction":"kL0aZ9qX1vsang slowly winter","answers":["kL0aZ9qX1vand winter slowly"]}
+{"prediction":"k7brown","answers":["k7brown hill tapir"],"random_string_to_prepend":"k7"}
+{"prediction":"k7brown","answers":["k7brown hill tapir","k7"]}
+EOF
+same "MRCR: what an answer begins with, then difflib" <<'EOF'
+1
+0
+0
+0.51428571428571423
+0.47619047619047616
+0.47619047619047616
+EOF
+score mrcr_v2 <<'EOF'
+{"prediction":" kL0aZ9qX1vab stone mossy slowly","answers":["kL0aZ9qX1vabstone mossy slowly\n"]}
+{"prediction":"stone mossy slowly","answers":["kL0aZ9qX1vabstone mossy slowly"]}
+{"prediction":"kL0aZ9qX1vab, kL0aZ9qX1vabsang slowly winter","answers":["kL0aZ9qX1vaband winter slowly"]}
+EOF
+same "its second version" <<'EOF'
+1
+0
+0.51428571428571423
+EOF
+echo '{"prediction":"x","answers":["y"],"random_string_to_prepend":7}' | score mrcr
+err_has "standard input line 1: 'random_string_to_prepend'" "a beginning that is no text"
+score scbench_vt <<'EOF'
+{"prediction":"DKYRX, QHOAH","answers":["DKYRX","QHOAH","LPRML"]}
+EOF
+same "SCBench's" <<'EOF'
+0.67000000000000004
+EOF
 refused 2 "there are qa_f1" "no metric" eval score
 refused 2 "rouge-l: no metric" "an unknown metric" eval score rouge-l
 refused 2 "did you mean 'passkey'" "a near one" eval score paskey

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/* The ratio of Python's difflib.SequenceMatcher with its popular-character rule, which is not an edit distance. CPython
+ * Lib/difflib.py; doc/evals.md 2.7. */
+#include "config.h"
+
+#include "eval/metrics/impl.h"
+
+#include <stdlib.h>
+
+#include "kernels/base/mem.h"
+
+enum { MOST = 1 << 16 }; /* characters: difflib's time grows with the square of the length, or worse */
+
+typedef struct {
+    size_t a_begin, a_end, b_begin, b_end;
+} window;
+
+typedef struct {
+    size_t a, b, n;
+} match;
+
+typedef struct {
+    span a, b;
+    size_t *place;     /* of b's characters, by character, then ascending */
+    size_t *first, *n; /* by place in a: the part of `place` with that character; empty for popular ones */
+    size_t *length[2]; /* by place in b + 1: the match that ends there, for two neighbours in a */
+    window *pending;   /* ranges that are still to be matched */
+    size_t n_pending, cap;
+} matcher;
+
+typedef struct {
+    int32_t c;
+    size_t at;
+} placed_char;
+
+static int by_char(const void *x, const void *y)
+{
+    const placed_char *a = x, *b = y;
+    if (a->c != b->c) return a->c < b->c ? -1 : 1;
+    return a->at < b->at ? -1 : a->at > b->at;
+}
+
+/* The first of `order` whose character is not below c. */
+static size_t lower_bound(const placed_char *order, size_t n, int32_t c)
+{
+    size_t lo = 0, hi = n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (order[mid].c < c) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* Where in b each character of a is. In a b of 200 and more, characters of over one in a hundred count as popular
+ * and are left out. */
+static status index_characters(matcher *m, err *e)
+{
+    placed_char *order;
+    size_t most = m->b.n >= 200 ? m->b.n / 100 + 1 : m->b.n;
+    TRY(MEM_NEW(&order, m->b.n, e));
+    for (size_t i = 0; i < m->b.n; i++) order[i] = (placed_char){m->b.c[i], i};
+    qsort(order, m->b.n, sizeof *order, by_char);
+    for (size_t i = 0; i < m->b.n; i++) m->place[i] = order[i].at;
+    for (size_t i = 0; i < m->a.n; i++) {
+        m->first[i] = lower_bound(order, m->b.n, m->a.c[i]);
+        size_t n = lower_bound(order, m->b.n, m->a.c[i] + 1) - m->first[i];
+        m->n[i] = n > most ? 0 : n;
+    }
+    mem_free(order);
+    return ST_OK;
+}
+
+/* The longest match of indexed characters, the earliest in a, then in b; then as far as equality reaches. */
+static match longest_match(matcher *m, window w)
+{
+    match best = {w.a_begin, w.b_begin, 0};
+    for (size_t i = w.a_begin; i < w.a_end; i++) {
+        const size_t *p = m->place + m->first[i];
+        size_t *cur = m->length[i & 1], *last = m->length[~i & 1];
+        for (size_t k = 0; k < m->n[i] && p[k] < w.b_end; k++) {
+            if (p[k] < w.b_begin) continue;
+            size_t length = cur[p[k] + 1] = last[p[k]] + 1;
+            if (length > best.n) best = (match){i + 1 - length, p[k] + 1 - length, length};
+        }
+        for (size_t k = 0; i > w.a_begin && k < m->n[i - 1]; k++) last[m->place[m->first[i - 1] + k] + 1] = 0;
+    }
+    size_t end = w.a_end - 1;
+    for (size_t k = 0; k < m->n[end]; k++) m->length[end & 1][m->place[m->first[end] + k] + 1] = 0;
+    while (best.a > w.a_begin && best.b > w.b_begin && m->a.c[best.a - 1] == m->b.c[best.b - 1]) {
+        best.a--;
+        best.b--;
+        best.n++;
+    }
+    while (best.a + best.n < w.a_end && best.b + best.n < w.b_end && m->a.c[best.a + best.n] == m->b.c[best.b + best.n])
+        best.n++;
+    return best;
+}
+
+static status push_window(matcher *m, window w, err *e)
+{
+    if (w.a_begin == w.a_end || w.b_begin == w.b_end) return ST_OK;
+    if (m->n_pending == m->cap) {
+        size_t cap = m->cap ? 2 * m->cap : 32;
+        TRY(MEM_GROW(&m->pending, cap, e));
+        m->cap = cap;
+    }
+    m->pending[m->n_pending++] = w;
+    return ST_OK;
+}
+
+/* Characters in matching blocks: the longest one, and those on both sides of it. */
+static status count_matches(matcher *m, size_t *n, err *e)
+{
+    TRY(push_window(m, (window){0, m->a.n, 0, m->b.n}, e));
+    while (m->n_pending) {
+        window w = m->pending[--m->n_pending];
+        match best = longest_match(m, w);
+        if (best.n == 0) continue;
+        *n += best.n;
+        TRY(push_window(m, (window){w.a_begin, best.a, w.b_begin, best.b}, e));
+        TRY(push_window(m, (window){best.a + best.n, w.a_end, best.b + best.n, w.b_end}, e));
+    }
+    return ST_OK;
+}
+
+status difflib_ratio(span a, span b, const char *what, double *out, err *e)
+{
+    matcher m = {.a = a, .b = b};
+    size_t n = 0;
+    status st;
+    *out = span_equal(a, b);
+    if (*out != 0 || a.n == 0 || b.n == 0) return ST_OK;
+    if (a.n > MOST || b.n > MOST)
+        return err_set(e, ST_UNSUPPORTED, "%s of %zu and %zu characters, at most %d allowed", what, a.n, b.n, MOST);
+    TRY_GOTO(MEM_NEW(&m.place, b.n, e));
+    TRY_GOTO(MEM_NEW(&m.first, a.n, e));
+    TRY_GOTO(MEM_NEW(&m.n, a.n, e));
+    TRY_GOTO(MEM_NEW(&m.length[0], b.n + 1, e));
+    TRY_GOTO(MEM_NEW(&m.length[1], b.n + 1, e));
+    TRY_GOTO(index_characters(&m, e));
+    TRY_GOTO(count_matches(&m, &n, e));
+    *out = 2.0 * (double)n / (double)(a.n + b.n);
+done:
+    mem_free(m.place);
+    mem_free(m.first);
+    mem_free(m.n);
+    mem_free(m.length[0]);
+    mem_free(m.length[1]);
+    mem_free(m.pending);
+    return st;
+}
