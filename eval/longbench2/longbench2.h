@@ -42,6 +42,7 @@ typedef enum {
     LONGBENCH2_NO_CONTEXT,
     LONGBENCH2_COT,        /* first pass: reasoning */
     LONGBENCH2_COT_ANSWER, /* second pass: the answer that follows from it */
+    LONGBENCH2_PARISKV,    /* both passes of ParisKV's protocol */
     LONGBENCH2_PROMPTS
 } longbench2_prompt;
 
@@ -55,7 +56,8 @@ status longbench2_templates_read(longbench2_templates *t, const char *data_dir, 
 void longbench2_templates_free(longbench2_templates *t);
 
 /* The filled template. Every text is stripped as by str.strip; markers are replaced one after the other, so that a
- * later one inside of an earlier one's value is replaced too. reasoning: of the first pass, for the second. */
+ * later one inside of an earlier one's value is replaced too. Of ParisKV's texts stay as they are, and fields {context}
+ * ... are filled once. reasoning: of the first pass, for the second. */
 status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbench2_prompt p, const longbench2_sample *s,
                        utf8_text reasoning, err *e);
 
@@ -64,5 +66,8 @@ status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbenc
 /* The letter that an output chooses: of the first "The correct answer is (X)", else of the first "The correct answer is
  * X", asterisks left out; 0: none. */
 char longbench2_choice(utf8_text output);
+/* Whether an output says "The correct answer is (X)" or "The correct answer is X" of this letter, asterisks left out,
+ * whatever else it says: kvpress's rule. */
+bool longbench2_says(utf8_text output, char letter);
 
 #endif

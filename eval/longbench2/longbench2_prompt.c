@@ -14,7 +14,8 @@ enum { MAX_TEMPLATE_BYTES = 1 << 20 };
 
 /* ---- templates ---- */
 
-static const char *const names[LONGBENCH2_PROMPTS] = {"0shot", "0shot_no_context", "0shot_cot", "0shot_cot_ans"};
+static const char *const names[LONGBENCH2_PROMPTS] = {"0shot", "0shot_no_context", "0shot_cot", "0shot_cot_ans",
+                                                      "pariskv_cot"};
 
 const char *longbench2_prompt_name(longbench2_prompt p)
 {
@@ -64,10 +65,19 @@ static status replace_all(prompt_text *text, const longbench2_sample *s, utf8_te
     return ST_OK;
 }
 
+/* As a Python format string of ParisKV's script has it. */
+static status fill_pariskv(prompt_text *out, const char *template, const longbench2_sample *s, err *e)
+{
+    const prompt_field fields[] = {{"{context}", s->context}, {"{question}", s->question}, {"{A}", s->choice[0]},
+                                   {"{B}", s->choice[1]},     {"{C}", s->choice[2]},       {"{D}", s->choice[3]}};
+    return prompt_fill(out, template, fields, sizeof fields / sizeof *fields, e);
+}
+
 status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbench2_prompt p, const longbench2_sample *s,
                        utf8_text reasoning, err *e)
 {
     const prompt_text *template = &t->text[p];
+    if (p == LONGBENCH2_PARISKV) return fill_pariskv(out, template->s, s, e);
     *out = (prompt_text){.n = template->n};
     TRY(mem_alloc((void **)&out->s, template->n + 1, 1, "prompt", e));
     memcpy(out->s, template->s, template->n);
@@ -99,6 +109,15 @@ static char choice_at(utf8_text s, size_t at, const char *before, const char *af
     for (; *after; after++)
         if (!next_letter(s, &at, &c) || c != *after) return 0;
     return letter;
+}
+
+bool longbench2_says(utf8_text output, char letter)
+{
+    for (size_t at = 0; at < output.n; at++)
+        if (choice_at(output, at, "The correct answer is (", ")") == letter ||
+            choice_at(output, at, "The correct answer is ", "") == letter)
+            return true;
+    return false;
 }
 
 static char first_choice(utf8_text s, const char *before, const char *after)

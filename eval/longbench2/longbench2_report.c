@@ -10,8 +10,11 @@
 #include "eval/scores.h"
 #include "kernels/base/mem.h"
 
-enum { OVERALL, EASY, HARD, SHORT, MEDIUM, LONG, CATEGORIES };
-static const char *const names[CATEGORIES] = {"overall", "easy", "hard", "short", "medium", "long"};
+/* CELLS: from here on each length with each difficulty, the lengths one after the other. */
+enum { OVERALL, EASY, HARD, SHORT, MEDIUM, LONG, CELLS, CATEGORIES = CELLS + 6 };
+static const char *const names[CATEGORIES] = {"overall",      "easy",         "hard",        "short",
+                                              "medium",       "long",         "short, easy", "short, hard",
+                                              "medium, easy", "medium, hard", "long, easy",  "long, hard"};
 
 /* What a row of the lineup got in a category. */
 typedef struct {
@@ -38,27 +41,28 @@ static bool is_in(const longbench2_sample *s, int category)
     case SHORT: return is_short;
     case MEDIUM: return medium;
     case LONG: return !is_short && !medium;
-    default: return true;
+    case OVERALL: return true;
+    default: return is_in(s, SHORT + (category - CELLS) / 2) && is_in(s, EASY + (category - CELLS) % 2);
     }
 }
 
 /* ---- numbers ---- */
 
-/* 100 k / n to one decimal; NAN: n is 0. */
-static double percent(double k, size_t n)
+/* 100 k / n, rounded; NAN: n is 0. */
+static double percent(double k, size_t n, int decimals)
 {
-    return n ? round_decimals(100 * k / (double)n, 1) : (double)NAN;
+    return n ? round_decimals(100 * k / (double)n, decimals) : (double)NAN;
 }
 
 static double accuracy(const tally *t)
 {
-    return percent((double)t->right, t->n);
+    return percent((double)t->right, t->n, 1);
 }
 
 /* An output without a choice gets what guessing would. */
 static double compensated(const tally *t)
 {
-    return percent((double)t->right + 0.25 * (double)t->none, t->n);
+    return percent((double)t->right + 0.25 * (double)t->none, t->n, 1);
 }
 
 static const json_t *line_of(const report *p, size_t row, size_t sample, const char *pass)
@@ -115,7 +119,7 @@ static status print_counts(const report *p, err *e)
 static status print_scores(const report *p, err *e)
 {
     size_t rows = p->r->ev->rows.n;
-    for (int k = 0; k < CATEGORIES; k++) {
+    for (int k = 0; k < CELLS; k++) {
         for (size_t i = 0; i < rows; i++) p->t.x[i] = accuracy(&p->tallies[i * CATEGORIES + (size_t)k]);
         TRY(evaluation_table_line(&p->t, k == OVERALL ? 0 : 2, names[k], p->samples[k], 1, e));
     }
@@ -124,21 +128,48 @@ static status print_scores(const report *p, err *e)
     return print_counts(p, e);
 }
 
+/* Of each length and difficulty: accuracies as ParisKV's Table 3 rounds them, and right ones of those counted. */
+static status print_cells(const report *p, err *e)
+{
+    const evaluation_table *t = &p->t;
+    size_t rows = p->r->ev->rows.n;
+    TRY(out_printf(e, "\nlength, difficulty\n"));
+    for (int k = CELLS; k < CATEGORIES; k++) {
+        if (p->samples[k] == 0) continue;
+        for (size_t i = 0; i < rows; i++) {
+            const tally *c = &p->tallies[i * CATEGORIES + (size_t)k];
+            t->x[i] = percent((double)c->right, c->n, 2);
+        }
+        TRY(evaluation_table_line(t, 2, names[k], p->samples[k], 2, e));
+        TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "    right", ""));
+        for (size_t i = 0; i < rows; i++) {
+            const tally *c = &p->tallies[i * CATEGORIES + (size_t)k];
+            char counts[48];
+            snprintf(counts, sizeof counts, "%zu/%zu", c->right, c->n);
+            TRY(out_printf(e, "  %*s", t->width[i], c->n ? counts : "-"));
+        }
+        TRY(out_printf(e, "\n"));
+    }
+    return ST_OK;
+}
+
 static status print_table(report *p, err *e)
 {
     const longbench2_run *r = p->r;
     const evaluation *ev = r->ev;
     bool passes = ev->passes;
     TRY(out_printf(e,
-                   "LongBench v2%s: %zu samples, prompts of at most %zu tokens (%zu cut in the "
+                   "LongBench v2%s: %zu samples, rules %s, prompts of at most %zu tokens (%zu cut in the "
                    "middle), wrap %s",
                    passes                               ? ", chain of thought"
                    : r->prompt == LONGBENCH2_NO_CONTEXT ? ", without the documents"
                                                         : "",
-                   r->data.n, ev->prompter.max_length, ev->n_truncated, prompt_wrap_name(ev->prompter.wrap)));
+                   r->data.n, longbench2_rules_names[r->rules], ev->prompter.max_length, ev->n_truncated,
+                   prompt_wrap_name(ev->prompter.wrap)));
     TRY(lineup_print_terms(&ev->rows, ev->c, e));
     TRY(evaluation_table_head(&p->t, e));
     TRY(print_scores(p, e));
+    TRY(print_cells(p, e));
     TRY(out_printf(e, passes ? "\nreasoning\n" : "\n"));
     if (passes) {
         TRY(evaluation_table_costs(&p->t, p->costs[1], e));
@@ -150,13 +181,25 @@ static status print_table(report *p, err *e)
 
 /* ---- JSON ---- */
 
+static json_t *cells_json(const tally *t)
+{
+    json_t *cells = json_array();
+    for (int k = CELLS; k < CATEGORIES; k++)
+        json_array_append_new(cells, json_pack("{s:s, s:s, s:I, s:I, s:o}", "length", names[SHORT + (k - CELLS) / 2],
+                                               "difficulty", names[EASY + (k - CELLS) % 2], "right",
+                                               (json_int_t)t[k].right, "n", (json_int_t)t[k].n, "accuracy",
+                                               results_real(percent((double)t[k].right, t[k].n, 2))));
+    return cells;
+}
+
 static json_t *row_json(const report *p, size_t row)
 {
     const tally *t = &p->tallies[row * CATEGORIES];
     json_t *o = evaluation_row_json(p->r->ev, row);
     if (p->r->ev->rows.why[row].code != ST_OK) return o;
     json_object_set_new(o, "n", json_integer((json_int_t)t->n));
-    for (int k = 0; k < CATEGORIES; k++) json_object_set_new(o, names[k], results_real(accuracy(&t[k])));
+    for (int k = 0; k < CELLS; k++) json_object_set_new(o, names[k], results_real(accuracy(&t[k])));
+    json_object_set_new(o, "cells", cells_json(t));
     json_object_set_new(o, "compensated", results_real(compensated(t)));
     json_object_set_new(o, "no_choice", json_integer((json_int_t)t->none));
     json_object_set_new(o, "empty", json_integer((json_int_t)p->empty[row]));
@@ -178,8 +221,9 @@ static status write_json(const report *p, err *e)
             return err_set(e, ST_NOMEM, "out of memory for the report");
         }
     return evaluation_report_json(r->ev, r->data.n,
-                                  json_pack("{s:b, s:b}", "cot", r->o->cot, "no_context", r->o->no_context), list,
-                                  json_object(), e);
+                                  json_pack("{s:b, s:b, s:s}", "cot", r->o->cot, "no_context", r->o->no_context,
+                                            "rules", longbench2_rules_names[r->rules]),
+                                  list, json_object(), e);
 }
 
 /* ---- both ---- */
@@ -190,6 +234,7 @@ status longbench2_report(void *run, evaluation *ev, err *e)
     report p = {.r = r};
     size_t rows = ev->rows.n;
     status st;
+    if (ev->passes) ev->n_truncated = r->n_cut; /* a sample counts once */
     TRY_GOTO(evaluation_table_open(&p.t, ev, e));
     TRY_GOTO(MEM_NEW(&p.tallies, rows * CATEGORIES, e));
     TRY_GOTO(MEM_NEW(&p.empty, rows, e));

@@ -18,16 +18,24 @@ typedef struct {
 
 typedef struct {
     bool cot, no_context;
+    const char *rules;
 } longbench2_options;
+
+/* Whose prompts, lengths and judgement. */
+typedef enum { LONGBENCH2_OFFICIAL, LONGBENCH2_BY_PARISKV, LONGBENCH2_BY_KVPRESS } longbench2_rules;
+extern const char *const longbench2_rules_names[];
 
 typedef struct {
     const longbench2_options *o;
+    longbench2_rules rules;
     const evaluation *ev; /* an item for each sample; in the second pass for each of `reasoned` */
     longbench2_templates templates;
     longbench2_data data;
     longbench2_prompt prompt;      /* of the pass that is under way */
+    bool second_pass;              /* it is the one of answers behind reasoning */
     longbench2_reasoned *reasoned; /* [rows.n * data.n at most] */
     size_t n_reasoned;
+    size_t n_cut; /* prompts of the first of two passes */
 } longbench2_run;
 
 /* The table of accuracies on standard output, and --json. */

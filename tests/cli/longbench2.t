@@ -45,6 +45,23 @@ check "and of an answer, but for empty ones" test "$(grep -c '"pass":"answer"' "
 check "reasoning has no score" test "$(grep '"pass":"reasoning"' "$tmp/whole.jsonl" | grep -c '"score"')" -eq 0
 check "the report has both costs" grep -q '"reasoning": {' "$tmp/r.json"
 
+# Other rules.
+lb --rules pariskv --attn full,quest --skip 0 --budget 64 -o "$tmp/paris.jsonl" --json "$tmp/r.json"
+check "ParisKV's protocol" test "$status" -eq 0
+out_has "rules pariskv, prompts of at most 7028 tokens (0 cut in the middle), wrap raw" "its prompts are raw and its own"
+check "two passes for each" test "$(grep -c '"pass":"answer"' "$tmp/paris.jsonl")" -eq $((2 * n_samples))
+prompts() { sed -n "s/.*\"pass\":\"$1\".*\"prompt_tokens\":\([0-9]*\).*/\1/p" "$tmp/paris.jsonl" | head -n 1; }
+check "the second with the document, and longer" test "$(prompts answer)" -gt "$(prompts reasoning)"
+check "no output is left out" test "$(grep '"pass":"answer"' "$tmp/paris.jsonl" | grep -c '"judge":null')" -eq 0
+lb --rules pariskv --max-length 101 --limit 2
+out_has "at most 101 tokens (2 cut" "it cuts in the middle"
+lb --rules kvpress --attn full,snapkv --skip 0 --budget 64 -o "$tmp/press.jsonl"
+check "kvpress's" test "$status" -eq 0
+check "answers have at most 16 tokens" test "$(sed -n 's/.*"new_tokens":\([0-9]*\).*/\1/p' "$tmp/press.jsonl" | sort -n | tail -n 1)" -le 16
+refused 2 "--rules: 'own' is not one of: official pariskv kvpress" "other rules" eval longbench2 --rules own
+refused 2 "--rules kvpress has its own prompts" "rules and prompts" eval longbench2 --rules kvpress --cot
+refused 2 "--rules pariskv: its prompts are raw" "a template for raw prompts" eval longbench2 --rules pariskv --wrap template
+
 # Killed at several moments: in the first pass, between both, in the second one.
 # shellcheck disable=SC2086
 killed "$tmp/part.jsonl" "1 2 9 $((1 + 3 * n_samples)) $((2 + 3 * n_samples)) 24" eval longbench2 -m "$m" --threads 1 --gemm builtin --ctx 8192 --quiet $cases
@@ -98,6 +115,11 @@ has_row short 2 50.0
 has_row medium 2 0.0
 has_row long 1 100.0
 has_row "overall, compensated" "" 56.2
+has_row "short, easy" 1 100.00
+has_row "short, hard" 1 0.00
+has_row "medium, hard" 1 0.00
+has_row "long, hard" 1 100.00
+has_row "right" "" 0/1
 has_row "outputs without a choice" "" 1
 has_row "empty, not counted" "" 1
 has_row "tokens attended" "" -

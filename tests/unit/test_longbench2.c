@@ -57,6 +57,72 @@ static void test_choices(void)
     is_int(longbench2_choice((utf8_text){NULL, 0}), 0, "of nothing");
 }
 
+/* ---- choices by other rules ---- */
+
+/* The examples of doc/evals.md 7. */
+static void test_pariskv_choices(void)
+{
+    static const struct {
+        const char *output;
+        bool cot;
+        char want;
+    } cases[] = {
+        {"**Answer:** B", false, 'B'},
+        {"The answer is (A). The answer is (C).", false, 'A'},
+        {"First (A), then (B), as I said before.", false, 'B'},
+        {"First (A), then (B).", false, 'A'},
+        {"Only (B).", false, 'B'},
+        {"Answer: E", false, 0},
+        {"Answer : $A$", false, 'A'},
+        {"It is a dog.", false, 'A'},
+        {"the correct answer  is c", false, 'C'},
+        {"answer is Dog, answer \xef\xbc\x9a d", false, 'D'},
+        {"B it was, but what the last of the lines says is nothing", false, 'B'},
+        {"D single letters and nothing more in all of the rest here", false, 0},
+        {"C or D\nfor B it was said\nthat nothing is known about all the rest of it\n", true, 'B'},
+        {"C or D\nfor B it was said\nthat nothing is known about all the rest of it\n", false, 'B'},
+        {"C or D\n\n\n\n\n\n\n\n\n\n\n\nnothing is known", true, 'D'},
+        {"", true, 0},
+    };
+    char early[600] = "The correct answer is (A). ", letter;
+    err e = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        is_ok(choice_pariskv(&letter, text_of(cases[i].output), cases[i].cot, &e), &e, "output %zu", i);
+        is_int(letter, cases[i].want, "choice of output %zu by ParisKV's rules", i);
+    }
+    memset(early + strlen(early), 'y', 250);
+    strcat(early, " The correct answer is (C).");
+    is_ok(choice_pariskv(&letter, text_of(early), false, &e), &e, "a long output");
+    is_int(letter, 'C', "a first match at the start gives way to one behind it");
+    is_err(choice_pariskv(&letter, text_of("\xff"), false, &e), &e, ST_FORMAT, "UTF-8", "bytes");
+}
+
+static void test_pariskv_prompt(void)
+{
+    longbench2_sample s = {.context = text_of(" $Q$ {A} "), .question = text_of("{context}?")};
+    prompt_text t;
+    err e = {0};
+    for (int i = 0; i < LONGBENCH2_CHOICES; i++) s.choice[i] = text_of(&"w\0x\0y\0z"[2 * i]);
+    if (!is_ok(longbench2_fill(&t, &templates, LONGBENCH2_PARISKV, &s, text_of("r"), &e), &e, "ParisKV's prompt"))
+        return;
+    is_str(
+        t.s,
+        "Please read the following text and answer the questions below.\n\n<text>\n $Q$ {A} \n</text>\n\nWhat is the "
+        "correct answer to this question: {context}?\nChoices:\n(A) w\n(B) x\n(C) y\n(D) z\n\nLet's think step by "
+        "step:",
+        "fields stay as they are");
+    mem_free(t.s);
+}
+
+static void test_says(void)
+{
+    ok(longbench2_says(text_of("**The correct answer is (B)**"), 'B'), "kvpress: in brackets");
+    ok(longbench2_says(text_of("The correct answer is A. No: The correct answer is B"), 'B'), "any of several");
+    ok(longbench2_says(text_of("The correct answer is Dog"), 'D'), "the beginning of a word");
+    ok(!longbench2_says(text_of("the correct answer is B"), 'B'), "case counts");
+    ok(!longbench2_says(text_of("The correct answer is A"), 'B'), "another letter");
+}
+
 /* ---- markers ---- */
 
 static void replaces(const char *in, const char *marker, const char *value, const char *want)
@@ -95,7 +161,7 @@ static bool read_samples(longbench2_data *d, const char *rel)
     return is_ok(longbench2_data_read(d, &s, &e), &e, "%s", rel);
 }
 
-/* The filled prompts that stand beside the format's samples. */
+/* The filled prompts (of the benchmark itself) that stand beside the format's samples. */
 static void test_fill(void)
 {
     longbench2_data d;
@@ -103,7 +169,7 @@ static void test_fill(void)
     err e = {0};
     if (read_samples(&d, "tests/data/longbench2/format_samples.jsonl"))
         for (size_t i = 0; i < d.n; i++)
-            for (int p = 0; p < LONGBENCH2_PROMPTS; p++) {
+            for (int p = 0; p < LONGBENCH2_PARISKV; p++) {
                 char key[64];
                 prompt_text t;
                 snprintf(key, sizeof key, "expected_prompt_%s", longbench2_prompt_name((longbench2_prompt)p));
@@ -368,6 +434,9 @@ int main(void)
     snprintf(dir, sizeof dir, "%s", tap_path("eval"));
     if (is_ok(longbench2_templates_read(&templates, dir, &e), &e, "the templates")) {
         test_choices();
+        test_pariskv_choices();
+        test_pariskv_prompt();
+        test_says();
         test_replace();
         test_fill();
         test_strip();
