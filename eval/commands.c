@@ -18,6 +18,7 @@
     X(longbench2)                                                                                                      \
     X(infinitebench)                                                                                                   \
     X(ruler)                                                                                                           \
+    X(scbench)                                                                                                         \
     X(pg19)                                                                                                            \
     X(agree)                                                                                                           \
     X(gsm8k)                                                                                                           \

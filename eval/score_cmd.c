@@ -32,7 +32,8 @@ static status find_metric(const metric **out, const char *name, err *e)
         nearest_try(&near, metric_name(k), strlen(metric_name(k)));
     }
     return err_set(e, ST_USAGE,
-                   "%.40s: no metric of this name%s; there are%s, InfiniteBench's tasks, gsm8k, math, aime, gpqa",
+                   "%.40s: no metric of this name%s; there are%s, tasks of InfiniteBench and SCBench, gsm8k, math, "
+                   "aime, gpqa",
                    name ? name : "METRIC", nearest_hint(&near), known);
 }
 

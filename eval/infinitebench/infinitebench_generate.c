@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "eval/infinitebench/infinitebench.h"
+#include "eval/uuid.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 
@@ -88,18 +89,7 @@ static status make_hidden(char **line, double *depth, const infinitebench_place 
 
 /* ---- pairs of keys and values ---- */
 
-enum { UUID_CHARS = 36, PAIR_CHARS = 2 * (UUID_CHARS + 2) + 4 };
-
-/* A random UUID (version 4, RFC 4122). */
-static void draw_uuid(char out[UUID_CHARS + 1], rng *r)
-{
-    uint64_t a = rng_next(r), b = rng_next(r);
-    a = (a & ~(uint64_t)0xf000) | 0x4000;
-    b = (b & ~((uint64_t)3 << 62)) | (uint64_t)1 << 63;
-    snprintf(out, UUID_CHARS + 1, "%08llx-%04llx-%04llx-%04llx-%012llx", (unsigned long long)a >> 32,
-             (unsigned long long)(a >> 16 & 0xffff), (unsigned long long)(a & 0xffff), (unsigned long long)(b >> 48),
-             (unsigned long long)(b & 0xffffffffffff));
-}
+enum { PAIR_CHARS = 2 * (UUID_CHARS + 2) + 4 };
 
 static status make_pairs(char **line, double *depth, const infinitebench_place *at, size_t units, err *e)
 {
@@ -112,8 +102,8 @@ static status make_pairs(char **line, double *depth, const infinitebench_place *
     TRY(mem_alloc((void **)&s, room + sizeof begin, 1, "pairs", e));
     put(s, 0, begin);
     for (size_t i = 0; i < units; i++) {
-        draw_uuid(key, &r);
-        draw_uuid(value, &r);
+        uuid_draw(key, &r);
+        uuid_draw(value, &r);
         snprintf(pair, sizeof pair, "\"%s\": \"%s\"%s", key, value, i + 1 < units ? ", " : "}");
         n = put(s, n, pair);
         if (i != asked) continue;

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* SCBench: several questions on one context, as turns of a conversation or as requests apart. Source: doc/evals.md 15;
+ * microsoft/MInference, scbench/eval_utils.py. */
+#ifndef EVAL_SCBENCH_H
+#define EVAL_SCBENCH_H
+
+#include "eval/prompter.h"
+#include "eval/sample_files.h"
+
+enum { SCBENCH_TASKS = 16, SCBENCH_TURNS = 5, SCBENCH_OPTIONS = 4 };
+
+typedef struct {
+    const char *name;        /* of its file */
+    const char *metric;      /* NULL: each turn names its own task */
+    bool options, letters;   /* a turn has four options; a label that is a text is read letter by letter */
+    bool in_table;           /* one of those that are reported, and that run without --dataset */
+    bool generated, refused; /* made by the program where there is no data; not in this program */
+} scbench_task;
+
+extern const scbench_task scbench_tasks[SCBENCH_TASKS];
+dataset_names scbench_names(void);
+
+/* ---- prompts ---- */
+
+typedef struct {
+    json_t *root;
+} scbench_prompts;
+
+/* Reads scbench/prompts.json of the folder of evaluation data. scbench_prompts_close also after an error. */
+status scbench_prompts_open(scbench_prompts *p, const char *data_dir, err *e);
+void scbench_prompts_close(scbench_prompts *p);
+
+/* ---- samples ---- */
+
+typedef struct {
+    size_t task; /* whose metric and new tokens */
+    utf8_text input, option[SCBENCH_OPTIONS];
+    const json_t *answer; /* as the data have it */
+    json_t *labels;       /* as texts; an option with its letter */
+} scbench_turn;
+
+typedef struct {
+    size_t task;
+    int64_t index; /* within its task, from 0 */
+    json_t *root;  /* holds the texts */
+    utf8_text context;
+    scbench_turn turn[SCBENCH_TURNS];
+    size_t n_turns;
+} scbench_sample;
+
+/* A line of a file: {"context" or "input", "multi_turns": [{"input", "answer", "options", "task"}]}, of which five
+ * turns at most count. ST_FORMAT names line, turn and field. scbench_sample_free also after an error. */
+status scbench_sample_read(scbench_sample *s, const line_reader *r, const char *line, size_t n, size_t of_file, err *e);
+void scbench_sample_free(scbench_sample *s);
+
+/* Most new tokens of a turn. */
+int scbench_new_tokens(const scbench_prompts *p, const scbench_sample *s, size_t turn);
+
+/* ---- what is fed ---- */
+
+typedef struct {
+    const scbench_prompts *prompts;
+    const prompter *how;
+    bool requests; /* each question on the context alone; else turns with the right answers between them */
+} scbench_asking;
+
+/* The parts that are fed one behind the other: first the context, with the question of the first turn or without, then
+ * what each further turn adds. */
+typedef struct {
+    token_list part[SCBENCH_TURNS + 1];
+    size_t n;
+    size_t n_context; /* tokens of the first part before it was cut */
+    bool cut;
+} scbench_parts;
+
+/* most: tokens of the first part, whose middle is cut out. scbench_parts_free also after an error. */
+status scbench_parts_make(scbench_parts *out, const scbench_asking *a, const scbench_sample *s, size_t most, err *e);
+/* Cuts the middle of the first part out. */
+void scbench_parts_cut(scbench_parts *p, size_t most);
+void scbench_parts_free(scbench_parts *p);
+/* The text of a part; for tests. */
+status scbench_part_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e);
+
+/* ---- samples that are made ---- */
+
+typedef struct {
+    size_t task; /* one with `generated` */
+    uint64_t seed;
+    int64_t length, number;
+} scbench_place;
+
+/* The line of a sample with so many units (pairs, sentences, numbers, words), at least SCBENCH_TURNS: free(*line). It
+ * depends on the place and the units alone. */
+status scbench_generate(char **line, const scbench_place *at, size_t units, err *e);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* SCBench's tasks and samples. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/metrics/text.h"
+#include "eval/scbench/scbench.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
+#include "kernels/base/mem.h"
+#include "tokenizer/chars.h"
+
+enum { MAX_DEPTH = 16 };
+
+const scbench_task scbench_tasks[SCBENCH_TASKS] = {
+    {"scbench_kv", "scbench_kv", .in_table = true, .generated = true},
+    {"scbench_prefix_suffix", "scbench_kv", .in_table = true, .generated = true},
+    {"scbench_vt", "scbench_vt", .letters = true, .in_table = true, .generated = true},
+    {"scbench_qa_eng", "scbench_qa_eng", .in_table = true},
+    {"scbench_qa_chn", "longbook_qa_chn", .letters = true, .in_table = true},
+    {"scbench_choice_eng", "longbook_choice_eng", .options = true, .in_table = true},
+    {"scbench_many_shot", "scbench_qa_eng", .letters = true, .in_table = true},
+    {"scbench_summary", "longbook_sum_eng", .in_table = true},
+    {"scbench_mf", "scbench_mf", .in_table = true, .generated = true},
+    {"scbench_summary_with_needles", .in_table = true},
+    {"scbench_passkey", "passkey", .generated = true},
+    {"scbench_kv_hard", .metric = "scbench_kv"},
+    {"scbench_hashhop", .metric = "scbench_kv"},
+    {"scbench_kv_compressible", .metric = "scbench_kv"},
+    {"scbench_repoqa", "scbench_kv", .refused = true},
+    {"scbench_repoqa_and_kv", .refused = true},
+};
+
+static const char *name_of(const void *own, size_t i)
+{
+    const scbench_task *t = own;
+    return t[i].name;
+}
+
+dataset_names scbench_names(void)
+{
+    return (dataset_names){"SCBench", NULL, SCBENCH_TASKS, name_of, scbench_tasks};
+}
+
+/* ---- labels ---- */
+
+/* A text as the list of its characters. */
+static status letters_of(json_t **out, const json_t *label, err *e)
+{
+    const char *s = json_string_value(label);
+    size_t n = json_string_length(label);
+    int32_t c;
+    *out = json_array();
+    for (size_t i = 0, k; i < n; i += k) {
+        k = (size_t)char_at(s + i, n - i, &c);
+        if (json_array_append_new(*out, json_stringn(s + i, k)) != 0) return err_set(e, ST_NOMEM, "out of memory");
+    }
+    return ST_OK;
+}
+
+/* The right option's text and its letter. */
+static status choice_labels(scbench_turn *t, const char *where, err *e)
+{
+    utf8_text a = {json_string_value(t->answer), json_string_length(t->answer)};
+    for (int i = 0; a.s && i < SCBENCH_OPTIONS; i++) {
+        char letter[] = {(char)('A' + i), 0};
+        if (t->option[i].n != a.n || memcmp(t->option[i].s, a.s, a.n) != 0) continue;
+        t->labels = json_pack("[s%, s]", a.s, a.n, letter);
+        return t->labels ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    }
+    return err_set(e, ST_FORMAT, "%s: 'answer' is none of 'options'", where);
+}
+
+static status read_labels(scbench_turn *t, const char *where, err *e)
+{
+    const scbench_task *task = &scbench_tasks[t->task];
+    if (!t->answer) return err_set(e, ST_FORMAT, "%s: 'answer' is missing", where);
+    if (task->options) return choice_labels(t, where, e);
+    if (task->letters && json_is_string(t->answer)) TRY(letters_of(&t->labels, t->answer, e));
+    else TRY(labels_spell(&t->labels, t->answer, where, "answer", e));
+    return json_array_size(t->labels) > 0 ? ST_OK : err_set(e, ST_FORMAT, "%s: 'answer' is empty", where);
+}
+
+/* ---- turns ---- */
+
+static status read_options(scbench_turn *t, const json_t *turn, const char *where, err *e)
+{
+    const json_t *list = json_object_get(turn, "options");
+    if (json_array_size(list) != SCBENCH_OPTIONS)
+        return err_set(e, ST_FORMAT, "%s: 'options': expected a list of four texts", where);
+    for (size_t i = 0; i < SCBENCH_OPTIONS; i++) {
+        const json_t *one = json_array_get(list, i);
+        t->option[i] = (utf8_text){json_string_value(one), json_string_length(one)};
+        if (!t->option[i].s || sample_has_nul(t->option[i]))
+            return err_set(e, ST_FORMAT, "%s: 'options': number %zu is no text", where, i + 1);
+    }
+    return ST_OK;
+}
+
+/* The task that a turn of a mixed one is of. */
+static status read_task(scbench_turn *t, const json_t *turn, const char *where, err *e)
+{
+    dataset_names names = scbench_names();
+    utf8_text name;
+    TRY(sample_text(&name, turn, "task", where, e));
+    TRY(dataset_find(&t->task, &names, name.s, name.n, e));
+    if (scbench_tasks[t->task].metric && !scbench_tasks[t->task].refused) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: 'task': %.40s cannot be part of another one", where, name.s);
+}
+
+static status read_turn(scbench_turn *t, size_t task, const json_t *turn, const char *where, err *e)
+{
+    t->task = task;
+    t->answer = json_object_get(turn, "answer");
+    TRY(sample_text(&t->input, turn, "input", where, e));
+    if (!scbench_tasks[task].metric) TRY(read_task(t, turn, where, e));
+    if (scbench_tasks[t->task].options) TRY(read_options(t, turn, where, e));
+    return read_labels(t, where, e);
+}
+
+/* ---- a sample ---- */
+
+static status refuse(const scbench_task *t, const char *where, err *e)
+{
+    return err_set(e, ST_UNSUPPORTED,
+                   "%s: %s is not in this program: its score cuts the answer with tree-sitter and compares it with "
+                   "all functions of a repository",
+                   where, t->name);
+}
+
+status scbench_sample_read(scbench_sample *s, const line_reader *r, const char *line, size_t n, size_t of_file, err *e)
+{
+    dataset_names names = scbench_names();
+    char where[128], of_turn[160];
+    *s = (scbench_sample){0};
+    snprintf(where, sizeof where, "%.90s line %zu", path_tail(r->name), r->number);
+    TRY(json_parse_data(&s->root, line, n, where, MAX_DEPTH, e));
+    TRY(sample_dataset(&s->task, &names, s->root, of_file, where, e));
+    if (scbench_tasks[s->task].refused) return refuse(&scbench_tasks[s->task], where, e);
+    TRY(sample_text(&s->context, s->root, json_object_get(s->root, "context") ? "context" : "input", where, e));
+    const json_t *turns = json_object_get(s->root, "multi_turns");
+    if (json_array_size(turns) == 0) return err_set(e, ST_FORMAT, "%s: 'multi_turns': expected a list of turns", where);
+    for (size_t i = 0; i < json_array_size(turns) && i < SCBENCH_TURNS; i++) {
+        snprintf(of_turn, sizeof of_turn, "%s turn %zu", where, i + 1);
+        s->n_turns++;
+        TRY(read_turn(&s->turn[i], s->task, json_array_get(turns, i), of_turn, e));
+    }
+    return ST_OK;
+}
+
+void scbench_sample_free(scbench_sample *s)
+{
+    for (size_t i = 0; i < s->n_turns; i++) json_decref(s->turn[i].labels);
+    json_decref(s->root);
+    *s = (scbench_sample){0};
+}

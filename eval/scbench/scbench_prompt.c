@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT */
+/* The texts that SCBench feeds: prompts of turns and of requests, in chat templates or without, and their tokens. */
+#include "config.h"
+
+#include <string.h>
+
+#include "eval/metrics/text.h"
+#include "eval/scbench/scbench.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json.h"
+#include "kernels/base/mem.h"
+#include "tokenizer/chars.h"
+
+enum { MAX_TABLE_BYTES = 1 << 20, MAX_DEPTH = 8, MAX_NEW = 1 << 16, N_FIELDS = 9 };
+
+/* ---- the tables ---- */
+
+status scbench_prompts_open(scbench_prompts *p, const char *data_dir, err *e)
+{
+    static const char *const groups[] = {"first_turn", "context_and_query", "follow_up_plain", "follow_up_chat"};
+    char *path = path_join(data_dir, "scbench/prompts.json");
+    p->root = NULL;
+    status st =
+        path ? json_read_object(&p->root, path, MAX_TABLE_BYTES, MAX_DEPTH, e) : err_set(e, ST_NOMEM, "out of memory");
+    mem_free(path);
+    for (size_t t = 0; t < SCBENCH_TASKS && st == ST_OK; t++)
+        for (size_t g = 0; g < 4 && st == ST_OK && !scbench_tasks[t].refused; g++)
+            if (!json_object_get(json_object_get(p->root, groups[g]), scbench_tasks[t].name))
+                st = err_set(e, ST_FORMAT, "scbench/prompts.json: '%s' of '%s' is missing", scbench_tasks[t].name,
+                             groups[g]);
+    return st;
+}
+
+void scbench_prompts_close(scbench_prompts *p)
+{
+    json_decref(p->root);
+    p->root = NULL;
+}
+
+/* The template of a task; of a pair part `i`, of a single text the text for part 0 and NULL for part 1. */
+static const char *template_of(const scbench_prompts *p, const char *group, size_t task, size_t i)
+{
+    const json_t *t = json_object_get(json_object_get(p->root, group), scbench_tasks[task].name);
+    if (json_is_array(t)) return json_string_value(json_array_get(t, i));
+    return i == 0 ? json_string_value(t) : NULL;
+}
+
+int scbench_new_tokens(const scbench_prompts *p, const scbench_sample *s, size_t turn)
+{
+    const json_t *t = json_object_get(json_object_get(p->root, "max_new_tokens"), scbench_tasks[s->task].name);
+    if (json_is_object(t)) t = json_object_get(t, scbench_tasks[s->turn[turn].task].name);
+    json_int_t n = json_integer_value(t);
+    return n < 1 || n > MAX_NEW ? 1 : (int)n;
+}
+
+/* ---- fields ---- */
+
+/* Text that is put together. */
+static status add(prompt_text *out, const char *s, size_t n, err *e)
+{
+    TRY(mem_resize((void **)&out->s, out->n + n + 1, 1, "prompt", e));
+    if (n) memcpy(out->s + out->n, s, n);
+    out->n += n;
+    out->s[out->n] = 0;
+    return ST_OK;
+}
+
+/* A text as Python's repr writes it in a list. */
+static status add_repr(prompt_text *out, utf8_text s, err *e)
+{
+    char quote = memchr(s.s, '\'', s.n) && !memchr(s.s, '"', s.n) ? '"' : '\'';
+    TRY(add(out, &quote, 1, e));
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.s[i] == '\n') {
+            TRY(add(out, "\\n", 2, e));
+            continue;
+        }
+        if (s.s[i] == quote || s.s[i] == '\\') TRY(add(out, "\\", 1, e));
+        TRY(add(out, s.s + i, 1, e));
+    }
+    return add(out, &quote, 1, e);
+}
+
+/* The right answer as str() writes it. */
+static status answer_text(prompt_text *out, const scbench_turn *t, err *e)
+{
+    json_t *list = NULL, *one;
+    size_t i;
+    *out = (prompt_text){0};
+    TRY(labels_spell(&list, t->answer, "", "answer", e));
+    status st = add(out, json_is_array(t->answer) ? "[" : "", json_is_array(t->answer), e);
+    json_array_foreach(list, i, one)
+    {
+        const json_t *raw = json_is_array(t->answer) ? json_array_get(t->answer, i) : t->answer;
+        utf8_text s = {json_string_value(one), json_string_length(one)};
+        if (st == ST_OK && i > 0) st = add(out, ", ", 2, e);
+        if (st == ST_OK)
+            st = json_is_array(t->answer) && json_is_string(raw) ? add_repr(out, s, e) : add(out, s.s, s.n, e);
+    }
+    if (st == ST_OK && json_is_array(t->answer)) st = add(out, "]", 1, e);
+    json_decref(list);
+    return st;
+}
+
+/* Where in c[0..n) "The .+ is" ends, which takes as much of its line as it can; *begin: where it begins. 0: nowhere. */
+static size_t find_subject(span s, size_t *begin)
+{
+    static const int32_t the[] = {'T', 'h', 'e', ' '}, is[] = {' ', 'i', 's'};
+    size_t line;
+    for (size_t at = 0; (at = span_find(s, at, (span){the, 4})) <= s.n; at++) {
+        for (line = at; line < s.n && s.c[line] != '\n';) line++;
+        for (size_t end = line; end >= at + 8; end--)
+            if (span_equal(span_from(s, end - 3, end), (span){is, 3})) {
+                *begin = at;
+                return end;
+            }
+    }
+    return 0;
+}
+
+/* "What is the largest number?" of "The largest number of the list is": mf's prefix. */
+static status prefix_text(prompt_text *out, const scbench_turn *t, err *e)
+{
+    text all = {0}, low = {0};
+    size_t begin = 0;
+    char utf8[4];
+    *out = (prompt_text){0};
+    TRY(text_decode(&all, t->input.s, t->input.n, e));
+    size_t end = find_subject(text_span(&all), &begin);
+    status st = end ? text_lower(&low, span_from(text_span(&all), begin, end), e)
+                    : err_set(e, ST_FORMAT, "'input' asks for nothing like \"The largest number is\"");
+    if (st == ST_OK) st = add(out, "What is ", strlen("What is "), e);
+    for (size_t i = 0; i + 3 < low.n && st == ST_OK; i++) st = add(out, utf8, (size_t)char_put(utf8, low.c[i]), e);
+    if (st == ST_OK) st = add(out, "?", 1, e);
+    text_free(&all);
+    text_free(&low);
+    return st;
+}
+
+/* Fills a template for a turn; before: the turn whose answer is put in. */
+static status fill(prompt_text *out, const char *template, const scbench_sample *s, const scbench_turn *t,
+                   const scbench_turn *before, const scbench_turn *prefix_of, err *e)
+{
+    prompt_text answer = {0}, prefix = {0};
+    status st = before && strstr(template, "{pre_ans}") ? answer_text(&answer, before, e) : ST_OK;
+    if (st == ST_OK && strstr(template, "{prefix}") && prefix_of) st = prefix_text(&prefix, prefix_of, e);
+    utf8_text p = prefix_of ? (utf8_text){prefix.s, prefix.n} : t->input;
+    const prompt_field f[N_FIELDS] = {{"{context}", s->context},          {"{input}", t->input},
+                                      {"{question}", t->input},           {"{OPTION_A}", t->option[0]},
+                                      {"{OPTION_B}", t->option[1]},       {"{OPTION_C}", t->option[2]},
+                                      {"{OPTION_D}", t->option[3]},       {"{prefix}", p},
+                                      {"{pre_ans}", {answer.s, answer.n}}};
+    if (st == ST_OK) st = prompt_fill(out, template, f, N_FIELDS, e);
+    mem_free(answer.s);
+    mem_free(prefix.s);
+    return st;
+}
+
+/* ---- chat ---- */
+
+/* A word that no text has; what stands around it in a rendered conversation is the template's. */
+static const char MARK[] = "[SEPSEPSEP]";
+
+/* The text of a conversation before or behind the mark in it, which takes the place of *to. */
+static status around_mark(prompt_text *to, const prompter *how, const chat_message *m, size_t n, bool behind, err *e)
+{
+    prompt_text all = {0}, part = {0};
+    TRY(chat_render(how->tok, how->chat_template, m, n, &all.s, &all.n, e));
+    const char *mark = strstr(all.s, MARK);
+    status st = mark ? ST_OK : err_set(e, ST_FORMAT, "the chat template drops a message");
+    if (st == ST_OK && behind) st = add(&part, mark + strlen(MARK), strlen(mark) - strlen(MARK), e);
+    else if (st == ST_OK) st = add(&part, all.s, (size_t)(mark - all.s), e);
+    mem_free(all.s);
+    if (st != ST_OK) return st;
+    mem_free(to->s);
+    *to = part;
+    return ST_OK;
+}
+
+/* The context as the beginning of a user's message. */
+static status open_message(prompt_text *to, const prompter *how, err *e)
+{
+    TRY(add(to, MARK, strlen(MARK), e));
+    const chat_message m = {"user", to->s};
+    return around_mark(to, how, &m, 1, false, e);
+}
+
+/* A question as the end of one. */
+static status close_message(prompt_text *to, const prompter *how, err *e)
+{
+    prompt_text marked = {0};
+    TRY(add(&marked, MARK, strlen(MARK), e));
+    status st = add(&marked, to->s, to->n, e);
+    const chat_message m = {"user", marked.s};
+    if (st == ST_OK) st = around_mark(to, how, &m, 1, true, e);
+    mem_free(marked.s);
+    return st;
+}
+
+/* A question as the user's message behind the assistant's answer, which is `answer`. */
+static status next_message(prompt_text *to, const prompter *how, const scbench_turn *answer, err *e)
+{
+    const chat_message m[] = {{"user", "x"}, {"assistant", MARK}, {"user", to->s}};
+    prompt_text said = {0};
+    status st = around_mark(to, how, m, 3, true, e);
+    if (st == ST_OK) st = answer_text(&said, answer, e);
+    if (st == ST_OK) st = add(&said, to->s, to->n, e);
+    if (st != ST_OK) {
+        mem_free(said.s);
+        return st;
+    }
+    mem_free(to->s);
+    *to = said;
+    return ST_OK;
+}
+
+/* ---- parts ---- */
+
+static bool is_named(size_t task, const char *name)
+{
+    return strcmp(scbench_tasks[task].name, name) == 0;
+}
+
+/* Of requests: the context, then questions. mf's context is introduced by the first turn's input. */
+static status request_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, bool chat,
+                           err *e)
+{
+    if (part == 0) {
+        TRY(fill(out, template_of(a->prompts, "context_and_query", s->task, 0), s, &s->turn[0], NULL, NULL, e));
+        return chat ? open_message(out, a->how, e) : ST_OK;
+    }
+    const scbench_turn *t = &s->turn[part - 1];
+    const char *query = template_of(a->prompts, "context_and_query", s->task, 1);
+    if (!query) query = template_of(a->prompts, "follow_up_chat", s->task, 0);
+    TRY(fill(out, query, s, t, NULL, t, e));
+    return chat ? close_message(out, a->how, e) : ST_OK;
+}
+
+/* Of turns: the context with the first question, then answers with the next questions. In a chat, follow-ups of mf have
+ * the last turn's prefix, and those of summary begin the answer: so it is in the original. */
+static status turn_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, bool chat,
+                        err *e)
+{
+    const scbench_turn *t = &s->turn[part], *last = &s->turn[s->n_turns - 1];
+    if (part == 0) {
+        TRY(fill(out, template_of(a->prompts, "first_turn", s->task, 0), s, t, NULL, t, e));
+        return chat ? prompt_to_chat(out, a->how->tok, a->how->chat_template, e) : ST_OK;
+    }
+    const char *group = chat ? "follow_up_chat" : "follow_up_plain";
+    TRY(fill(out, template_of(a->prompts, group, s->task, 0), s, t, t - 1, chat ? last : t, e));
+    if (!chat) return ST_OK;
+    TRY(next_message(out, a->how, t - 1, e));
+    return is_named(s->task, "scbench_summary") ? add(out, "This paper", strlen("This paper"), e) : ST_OK;
+}
+
+status scbench_part_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)
+{
+    bool chat = a->how->wrap != WRAP_RAW;
+    *out = (prompt_text){0};
+    return (a->requests ? request_text : turn_text)(out, a, s, part, chat, e);
+}
+
+void scbench_parts_cut(scbench_parts *p, size_t most)
+{
+    token_list *l = &p->part[0];
+    size_t half = most / 2;
+    if (l->n <= most) return;
+    memmove(l->ids + half, l->ids + l->n - half, half * sizeof *l->ids);
+    l->n = 2 * half;
+    p->cut = true;
+}
+
+status scbench_parts_make(scbench_parts *out, const scbench_asking *a, const scbench_sample *s, size_t most, err *e)
+{
+    *out = (scbench_parts){.n = s->n_turns + a->requests};
+    for (size_t i = 0; i < out->n; i++) {
+        prompt_text fed;
+        prompt_tokens t = {0};
+        status st = scbench_part_text(&fed, a, s, i, e);
+        if (st == ST_OK && i == 0) {
+            st = prompter_encode(&t, a->how, true, &fed, fed.n, e);
+            out->part[0] = t.head;
+        } else if (st == ST_OK) {
+            st = tokenizer_encode(a->how->tok, fed.s, fed.n, TOKENIZE_SPECIAL, &out->part[i], e);
+        }
+        mem_free(fed.s);
+        if (st != ST_OK) return st;
+    }
+    out->n_context = out->part[0].n;
+    scbench_parts_cut(out, most);
+    return ST_OK;
+}
+
+void scbench_parts_free(scbench_parts *p)
+{
+    for (size_t i = 0; i < p->n; i++) token_list_free(&p->part[i]);
+    *p = (scbench_parts){0};
+}

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval scbench`: several questions on one context. A context is prefilled once a strategy; each further turn or
+ * request goes on from a copy of the session. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/command.h"
+#include "eval/scbench/scbench_run.h"
+#include "kernels/base/mem.h"
+
+/* OFFICIAL: tokens of the official window. REQUESTS_SPARE: what it leaves for questions. ROOM: of a made sample, for
+ * what a text grows by in other turns. */
+enum { MADE_SAMPLES = 5, DEFAULT_LENGTH = 4096, OFFICIAL = 131072, REQUESTS_SPARE = 1000, LEAST = 16, UNCUT = 1 << 30 };
+
+/* ---- options ---- */
+
+static status parse_options(scbench_run *r, err *e)
+{
+    const scbench_options *o = r->o;
+    const dataset_names names = scbench_names();
+    bool any = false;
+    r->requests = o->mode && strcmp(o->mode, "multi-request") == 0;
+    if (o->mode && !r->requests && strcmp(o->mode, "multi-turn") != 0)
+        return err_set(e, ST_USAGE, "--mode: '%.40s' is not one of: multi-turn multi-request", o->mode);
+    if (o->dataset) TRY(datasets_mark(r->wanted, &names, o->dataset, e));
+    for (size_t i = 0; i < SCBENCH_TASKS; i++) {
+        const scbench_task *t = &scbench_tasks[i];
+        if (o->dataset && r->wanted[i] && t->refused)
+            return err_set(e, ST_UNSUPPORTED,
+                           "--dataset %s: not in this program: its score cuts the answer with tree-sitter and compares "
+                           "it with all functions of a repository",
+                           t->name);
+        if (!o->dataset) r->wanted[i] = t->in_table || (t->generated && !r->ev->c->data);
+        r->made[i] = r->wanted[i] && t->generated && !r->ev->c->data;
+        any |= r->made[i];
+    }
+    if (!o->length) return ST_OK;
+    if (!any) return err_set(e, ST_USAGE, "--length: no task is made (with --data none is)");
+    return cli_parse_size(&r->length, o->length, "--length", e);
+}
+
+/* ---- samples ---- */
+
+static const metric *metric_of(const scbench_sample *s, size_t turn)
+{
+    return metric_find(scbench_tasks[s->turn[turn].task].metric);
+}
+
+/* Takes the sample. */
+static status push(scbench_run *r, scbench_sample *s, err *e)
+{
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? 2 * r->cap : 64;
+        status st = MEM_GROW(&r->s, cap, e);
+        if (st != ST_OK) {
+            scbench_sample_free(s);
+            return st;
+        }
+        r->cap = cap;
+    }
+    r->s[r->n++] = *s;
+    return ST_OK;
+}
+
+static status score_turn(double *score, const scbench_run *r, const scbench_sample *s, size_t turn, utf8_text said,
+                         err *e)
+{
+    const json_t *labels = s->turn[turn].labels;
+    size_t n = json_array_size(labels);
+    utf8_text *answers;
+    TRY(MEM_NEW(&answers, n, e));
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_array_get(labels, i);
+        answers[i] = (utf8_text){json_string_value(one), json_string_length(one)};
+    }
+    metric_case c = {said, answers, n, NULL, 0};
+    status st = metric_score(r->m, metric_of(s, turn), &c, score, e);
+    mem_free(answers);
+    return st;
+}
+
+/* Labels that cannot be scored are found before anything runs. */
+static status judge_labels(const scbench_run *r, const scbench_sample *s, const line_reader *lines, err *e)
+{
+    for (size_t i = 0; i < s->n_turns; i++) {
+        err inner = {0};
+        double score;
+        if (score_turn(&score, r, s, i, (utf8_text){"", 0}, &inner) != ST_OK)
+            return prediction_failed(lines, &inner, e);
+    }
+    return ST_OK;
+}
+
+static bool may_be_chosen(const scbench_run *r, const scbench_sample *s)
+{
+    const sample_source *from = &r->ev->source;
+    return from->limit == 0 || from->sampled || s->index < from->limit;
+}
+
+static status take_line(void *own, const line_reader *lines, const char *line, size_t n, size_t of_file, err *e)
+{
+    scbench_run *r = own;
+    scbench_sample s;
+    status st = scbench_sample_read(&s, lines, line, n, of_file, e);
+    if (st == ST_OK) st = judge_labels(r, &s, lines, e);
+    if (st == ST_OK) s.index = r->count[s.task]++;
+    if (st == ST_OK && r->wanted[s.task] && !r->made[s.task] && may_be_chosen(r, &s)) return push(r, &s, e);
+    scbench_sample_free(&s);
+    return st;
+}
+
+static void drop_sample(void *sample)
+{
+    scbench_sample_free(sample);
+}
+
+static status choose(scbench_run *r, err *e)
+{
+    sample_key *key;
+    TRY(MEM_NEW(&key, r->n, e));
+    for (size_t i = 0; i < r->n; i++) key[i] = (sample_key){r->s[i].task, r->s[i].index};
+    status st = samples_keep(r->s, sizeof *r->s, &r->n, key, &r->ev->source, drop_sample, e);
+    mem_free(key);
+    return st;
+}
+
+static status read_samples(scbench_run *r, err *e)
+{
+    const dataset_names names = scbench_names();
+    bool of_files[SCBENCH_TASKS], any = false;
+    if (!(r->files = json_array())) return err_set(e, ST_NOMEM, "out of memory");
+    for (size_t i = 0; i < SCBENCH_TASKS; i++) {
+        of_files[i] = r->wanted[i] && !r->made[i];
+        any |= of_files[i];
+    }
+    if (!any) return ST_OK;
+    sample_files files = {.names = &names,
+                          .datasets = r->o->dataset,
+                          .wanted = of_files,
+                          .suffix = "",
+                          .files = r->files,
+                          .line = take_line,
+                          .own = r};
+    TRY(sample_files_read(&files, r->ev->source.data, e));
+    if (r->n == 0 && r->ev->c->data) return err_set(e, ST_USAGE, "--data: no samples of the tasks");
+    return choose(r, e);
+}
+
+/* ---- what is fed ---- */
+
+static size_t sum_new(const scbench_run *r, const scbench_sample *s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_turns; i++) n += (size_t)scbench_new_tokens(&r->prompts, s, i);
+    return n;
+}
+
+/* Answers may be longer than a small window. */
+static size_t new_tokens(const scbench_run *r, const scbench_sample *s, size_t turn)
+{
+    size_t n = (size_t)scbench_new_tokens(&r->prompts, s, turn), most = (size_t)r->ev->window / 4;
+    return n < most ? n : most;
+}
+
+/* Tokens that a sample needs at most, with the first part as it is. */
+static size_t tokens_of(const scbench_run *r, const scbench_sample *s, const scbench_parts *p)
+{
+    size_t most = 0, before = p->part[0].n;
+    for (size_t i = 0; i < s->n_turns; i++) {
+        size_t question = r->requests || i > 0 ? p->part[i + r->requests].n : 0;
+        size_t need = before + question + new_tokens(r, s, i);
+        if (need > most) most = need;
+        if (!r->requests) before += question;
+    }
+    return most;
+}
+
+static status make_parts(scbench_parts *p, const scbench_run *r, const scbench_sample *s, size_t most, err *e)
+{
+    const scbench_asking a = {&r->prompts, &r->ev->prompter, r->requests};
+    return scbench_parts_make(p, &a, s, most, e);
+}
+
+/* The parts of sample i, whose first one leaves room for the others in the window. */
+static status load_parts(scbench_run *r, size_t i, err *e)
+{
+    const scbench_sample *s = &r->s[i];
+    scbench_parts *p = &r->parts;
+    size_t most = r->ev->prompter.max_length, taken = sum_new(r, s) + (r->requests ? REQUESTS_SPARE : 0);
+    if (r->parts_of == i + 1) return ST_OK;
+    r->parts_of = 0;
+    scbench_parts_free(p);
+    TRY(make_parts(p, r, s, most < OFFICIAL - taken ? most : OFFICIAL - taken, e));
+    size_t need = tokens_of(r, s, p), window = (size_t)r->ev->window, n = p->part[0].n;
+    if (need > window && need - window + LEAST > n)
+        return err_set(e, ST_USAGE, "--ctx: a window of %zu tokens has no room for the questions and answers", window);
+    if (need > window) scbench_parts_cut(p, n - (need - window));
+    r->parts_of = i + 1;
+    return ST_OK;
+}
+
+/* ---- samples that are made ---- */
+
+static status try_units(scbench_sample *s, size_t *tokens, const scbench_run *r, const scbench_place *at, size_t units,
+                        err *e)
+{
+    line_reader lines = {.name = "generated", .number = (size_t)at->number + 1};
+    scbench_parts p;
+    char *line;
+    TRY(scbench_generate(&line, at, units, e));
+    status st = scbench_sample_read(s, &lines, line, strlen(line), at->task, e);
+    free(line);
+    if (st == ST_OK) {
+        st = make_parts(&p, r, s, UNCUT, e);
+        *tokens = st == ST_OK ? tokens_of(r, s, &p) : 0;
+        scbench_parts_free(&p);
+    }
+    s->index = at->number;
+    if (st != ST_OK) scbench_sample_free(s);
+    return st;
+}
+
+/* A sample that fills the length but for a fiftieth. */
+static status make_one(scbench_run *r, size_t task, int64_t number, err *e)
+{
+    enum { FEW = 8, STEP = 64 };
+    const scbench_place at = {task, r->ev->c->seed, r->length, number};
+    scbench_sample s;
+    size_t least, more, n, length = (size_t)r->length;
+    if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+    TRY(try_units(&s, &least, r, &at, FEW, e));
+    scbench_sample_free(&s);
+    if (least > length)
+        return err_set(e, ST_USAGE, "--length (or --ctx) %zu: too short for %s, at least %zu tokens", length,
+                       scbench_tasks[task].name, least);
+    TRY(try_units(&s, &more, r, &at, FEW + STEP, e));
+    double unit = more > least ? (double)(more - least) / STEP : 1;
+    size_t units = FEW + (size_t)((double)(length - least) / unit);
+    for (;; units -= units / 50 + 1) {
+        scbench_sample_free(&s);
+        if (units < FEW) units = FEW;
+        TRY(try_units(&s, &n, r, &at, units, e));
+        if (n <= length || units == FEW) return push(r, &s, e);
+    }
+}
+
+static int by_task(const void *a, const void *b)
+{
+    const scbench_sample *x = a, *y = b;
+    if (x->task != y->task) return x->task < y->task ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static status make_samples(scbench_run *r, err *e)
+{
+    const evaluation *ev = r->ev;
+    int64_t count = ev->c->limit ? ev->c->limit : MADE_SAMPLES;
+    status st = ST_OK;
+    if (!r->length) r->length = ev->c->ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
+    if (r->length > ev->window)
+        return err_set(e, ST_USAGE, "--length %lld: the window has %lld tokens (--ctx N)", (long long)r->length,
+                       (long long)ev->window);
+    for (size_t t = 0; t < SCBENCH_TASKS; t++)
+        for (int64_t k = 0; r->made[t] && k < count && st == ST_OK; k++) st = make_one(r, t, k, e);
+    if (st == ST_OK) qsort(r->s, r->n, sizeof *r->s, by_task);
+    return st;
+}
+
+/* ---- passes, items, answers ---- */
+
+static status max_length(size_t *out, const evaluation *ev, err *e)
+{
+    (void)e;
+    *out = ev->window > 1 ? (size_t)ev->window : 2;
+    return ST_OK;
+}
+
+static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
+{
+    scbench_run *r = own;
+    (void)k;
+    (void)e;
+    r->first = r->last;
+    while (r->last < r->n && r->s[r->last].task == r->s[r->first].task) *n += r->s[r->last++].n_turns;
+    if (*n) snprintf(ev->label, sizeof ev->label, "%s", scbench_tasks[r->s[r->first].task].name);
+    return ST_OK;
+}
+
+/* Which turn of which sample an item of the pass asks. */
+static size_t sample_of(const scbench_run *r, size_t item, size_t *turn)
+{
+    size_t i = r->first;
+    for (; item >= r->s[i].n_turns; i++) item -= r->s[i].n_turns;
+    *turn = item;
+    return i;
+}
+
+static status append(prompt_tokens *out, const token_list *part, bool last, err *e)
+{
+    for (size_t i = 0; i < part->n; i++) TRY(token_list_push(&out->head, part->ids[i], e));
+    return last ? ST_OK : prompt_tokens_break(out, e);
+}
+
+/* Turns: all parts up to this one. Requests: the context and this question. */
+static status make_item(void *own, const evaluation *ev, size_t item, evaluation_item *out, err *e)
+{
+    scbench_run *r = own;
+    size_t turn, i = sample_of(r, item, &turn);
+    const scbench_sample *s = &r->s[i];
+    out->dataset = scbench_tasks[s->task].name;
+    out->index = scbench_index(s, turn);
+    out->stop = &ev->eos;
+    out->n_new = new_tokens(r, s, turn);
+    TRY(load_parts(r, i, e));
+    out->tokens.n_tokens = r->parts.n_context;
+    out->tokens.truncated = r->parts.cut && turn == 0;
+    if (r->requests) {
+        TRY(append(&out->tokens, &r->parts.part[0], false, e));
+        return append(&out->tokens, &r->parts.part[1 + turn], true, e);
+    }
+    for (size_t k = 0; k <= turn; k++) TRY(append(&out->tokens, &r->parts.part[k], k == turn, e));
+    return ST_OK;
+}
+
+static const char *const keys[] = {"dataset", "index", "turn", "attn", "budget", NULL};
+
+static json_t *identity(const void *own, const evaluation_item *x)
+{
+    (void)own;
+    return json_pack("{s:s, s:I, s:I}", "dataset", x->dataset, "index", (json_int_t)(x->index / SCBENCH_TURNS), "turn",
+                     (json_int_t)(x->index % SCBENCH_TURNS) + 1);
+}
+
+static status judge(void *own, const evaluation *ev, size_t item, utf8_text answer, json_t **members, err *e)
+{
+    const scbench_run *r = own;
+    size_t turn;
+    const scbench_sample *s = &r->s[sample_of(r, item, &turn)];
+    double score;
+    (void)ev;
+    TRY(score_turn(&score, r, s, turn, answer, e));
+    *members = json_pack("{s:O*, s:s, s:s%, s:O, s:f}", "id", json_object_get(s->root, "id"), "task",
+                         scbench_tasks[s->turn[turn].task].name, "prediction", answer.s, answer.n, "answers",
+                         s->turn[turn].labels, "score", score);
+    return ST_OK;
+}
+
+static json_t *config(const void *own)
+{
+    const scbench_run *r = own;
+    json_t *counts = json_object(), *made = json_array();
+    for (size_t i = 0; i < r->n; i++) {
+        const char *name = scbench_tasks[r->s[i].task].name;
+        json_int_t n = json_integer_value(json_object_get(counts, name));
+        json_object_set_new(counts, name, json_integer(n + (json_int_t)r->s[i].n_turns));
+    }
+    for (size_t t = 0; t < SCBENCH_TASKS; t++)
+        if (r->made[t]) json_array_append_new(made, json_string(scbench_tasks[t].name));
+    return json_pack("{s:I, s:s, s:I, s:o, s:o}", "window", (json_int_t)r->ev->window, "mode",
+                     r->requests ? "multi-request" : "multi-turn", "length", (json_int_t)r->length, "made", made,
+                     "samples", counts);
+}
+
+/* ---- the command ---- */
+
+static status load(void *own, evaluation *ev, err *e)
+{
+    scbench_run *r = own;
+    r->o = ev->c->own;
+    r->ev = ev;
+    TRY(metrics_open(&r->m, ev->data_dir, e));
+    TRY(scbench_prompts_open(&r->prompts, ev->data_dir, e));
+    TRY(parse_options(r, e));
+    TRY(read_samples(r, e));
+    ev->files = r->files;
+    return ST_OK;
+}
+
+static status ready(void *own, evaluation *ev, err *e)
+{
+    (void)ev;
+    return make_samples(own, e);
+}
+
+static void free_run(void *own)
+{
+    scbench_run *r = own;
+    for (size_t i = 0; i < r->n; i++) scbench_sample_free(&r->s[i]);
+    mem_free(r->s);
+    json_decref(r->files);
+    scbench_parts_free(&r->parts);
+    scbench_prompts_close(&r->prompts);
+    metrics_destroy(r->m);
+}
+
+static const char *const tables[] = {"scbench/prompts.json", NULL};
+
+static const evaluation_kind evaluation_of_scbench = {.name = "scbench",
+                                                      .size = sizeof(scbench_run),
+                                                      .own_samples = "scbench/samples.jsonl",
+                                                      .tables = tables,
+                                                      .keys = keys,
+                                                      .identity = identity,
+                                                      .load = load,
+                                                      .ready = ready,
+                                                      .max_length = max_length,
+                                                      .pass = pass,
+                                                      .item = make_item,
+                                                      .config = config,
+                                                      .judge = judge,
+                                                      .report = scbench_report,
+                                                      .free = free_run};
+
+static const cli_option options[] = {
+    {.name = "dataset",
+     .arg = "NAME,...",
+     AT_OWN(scbench_options, dataset),
+     .help = "only these tasks (default: those that the benchmark reports, but for scbench_repoqa)"},
+    {.name = "mode",
+     .arg = "multi-turn|multi-request",
+     AT_OWN(scbench_options, mode),
+     .help = "questions as turns with the right answers between them (default), or each on the context alone"},
+    {.name = "length",
+     .arg = "N",
+     AT_OWN(scbench_options, length),
+     .help = "make samples of N tokens (without --data; default: --ctx, else at most 4k)"},
+    {0}};
+
+const command scbench_command = {.name = "eval scbench",
+                                 .args = "",
+                                 .summary =
+                                     "SCBench, several questions on one context: strategies and budgets compared",
+                                 .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,
+                                 .own = options,
+                                 .own_size = sizeof(scbench_options),
+                                 .compares = true,
+                                 .evaluation = &evaluation_of_scbench};
