@@ -19,6 +19,7 @@
     X(infinitebench)                                                                                                   \
     X(ruler)                                                                                                           \
     X(scbench)                                                                                                         \
+    X(mrcr)                                                                                                            \
     X(pg19)                                                                                                            \
     X(agree)                                                                                                           \
     X(gsm8k)                                                                                                           \

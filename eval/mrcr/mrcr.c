@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval mrcr`: which of several requests that are alike is repeated, by needles and lengths. doc/evals.md 16. */
+#include "config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/command.h"
+#include "eval/evaluation_table.h"
+#include "eval/mrcr/mrcr.h"
+#include "eval/scores.h"
+#include "kernels/base/mem.h"
+
+/* NEW: tokens of an answer, at most. FIRST_BIN: the shortest bin of lengths begins at 2^12 tokens. */
+enum { NEW = 1024, FIRST_BIN = 12, BINS = 12, DECIMALS = 2 };
+#define DATASET "mrcr"
+
+typedef struct {
+    mrcr_data data;
+    prompt_tokens *prompts; /* [data.n] */
+    size_t *n_tokens;       /* [data.n] of prompt and answer, which make the length */
+    size_t n_new, left_out; /* samples beyond the window */
+    metrics *m;
+} mrcr_run;
+
+/* ---- prompts ---- */
+
+/* Official prompts have room for answers of any length; here an answer takes at most half of the window. */
+static status max_length(size_t *out, const evaluation *ev, err *e)
+{
+    mrcr_run *r = ev->own;
+    r->n_new = ev->window / 2 < NEW ? (size_t)(ev->window / 2) : NEW;
+    if (r->n_new == 0) return err_set(e, ST_USAGE, "--ctx %lld: no room for an answer", (long long)ev->window);
+    *out = (size_t)ev->window - r->n_new;
+    return ST_OK;
+}
+
+static status make_prompt(mrcr_run *r, const evaluation *ev, size_t i, err *e)
+{
+    const prompter *how = &ev->prompter;
+    mrcr_sample *s = &r->data.s[i];
+    prompt_tokens *t = &r->prompts[i];
+    token_list answer = {0};
+    prompt_text text;
+    TRY(mrcr_text(&text, s, how->tok, how->chat_template, how->wrap != WRAP_RAW, e));
+    mrcr_sample_forget(s);
+    status st = prompter_encode(t, how, true, &text, text.n, e);
+    mem_free(text.s);
+    if (st == ST_OK) st = tokenizer_encode(how->tok, s->answer.s, s->answer.n, 0, &answer, e);
+    t->n_tokens = t->head.n;
+    r->n_tokens[i] = t->head.n + answer.n;
+    token_list_free(&answer);
+    return st;
+}
+
+static void drop(mrcr_run *r, size_t i)
+{
+    prompt_tokens_free(&r->prompts[i]);
+    json_decref(r->data.s[i].root);
+    json_decref(r->data.s[i].messages);
+}
+
+/* Keeps the prompts that fit: nothing of a conversation may be cut. */
+static status keep_fitting(mrcr_run *r, const evaluation *ev, err *e)
+{
+    size_t kept = 0, shortest = SIZE_MAX, n = r->data.n;
+    for (size_t i = 0; i < n; i++) {
+        size_t tokens = r->prompts[i].head.n;
+        if (tokens < shortest) shortest = tokens;
+        if (tokens > ev->prompter.max_length || tokens + r->n_new > (size_t)ev->window) {
+            drop(r, i);
+            continue;
+        }
+        r->data.s[kept] = r->data.s[i];
+        r->n_tokens[kept] = r->n_tokens[i];
+        r->prompts[kept++] = r->prompts[i];
+    }
+    r->left_out = n - kept;
+    r->data.n = kept;
+    memset(r->prompts + kept, 0, (n - kept) * sizeof *r->prompts);
+    if (kept > 0) return ST_OK;
+    return err_set(e, ST_USAGE,
+                   "--ctx: none of the %zu prompts has at most %zu tokens, which %zu new ones leave of a window of "
+                   "%lld; the shortest has %zu",
+                   n, ev->prompter.max_length, r->n_new, (long long)ev->window, shortest);
+}
+
+static status ready(void *own, evaluation *ev, err *e)
+{
+    mrcr_run *r = own;
+    status st = ST_OK;
+    TRY(MEM_NEW(&r->prompts, r->data.n, e));
+    TRY(MEM_NEW(&r->n_tokens, r->data.n, e));
+    progress *bar = progress_start(ev->c, "reading conversations");
+    for (size_t i = 0; i < r->data.n && st == ST_OK; i++) {
+        err inner = {0};
+        st = make_prompt(r, ev, i, &inner);
+        if (st != ST_OK) err_set(e, st, "mrcr sample %lld: %.180s", (long long)r->data.s[i].index, inner.msg);
+        progress_set(bar, (int64_t)i, (int64_t)r->data.n);
+        if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    progress_end(bar);
+    if (st != ST_OK) return st;
+    TRY(keep_fitting(r, ev, e));
+    ev->n_samples = r->data.n;
+    return ST_OK;
+}
+
+static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
+{
+    mrcr_run *r = own;
+    (void)e;
+    out->dataset = DATASET;
+    out->index = r->data.s[i].index;
+    out->stop = &ev->eos;
+    out->n_new = r->n_new;
+    out->tokens = r->prompts[i];
+    r->prompts[i] = (prompt_tokens){0};
+    return ST_OK;
+}
+
+/* ---- answers ---- */
+
+static json_t *config(const void *own)
+{
+    const mrcr_run *r = own;
+    return json_pack("{s:I, s:I, s:I}", "new_tokens", (json_int_t)r->n_new, "samples", (json_int_t)r->data.n,
+                     "left_out", (json_int_t)r->left_out);
+}
+
+static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
+{
+    const mrcr_run *r = own;
+    const mrcr_sample *s = &r->data.s[i];
+    bool v2 = s->prefix.s == NULL;
+    metric_case c = {answer, &s->answer, 1, v2 ? NULL : &s->prefix, !v2};
+    double score;
+    (void)ev;
+    TRY(metric_score(r->m, metric_find(v2 ? "mrcr_v2" : "mrcr"), &c, &score, e));
+    *members =
+        json_pack("{s:s%, s:[s%], s:f, s:I, s:I}", "prediction", answer.s, answer.n, "answers", s->answer.s,
+                  s->answer.n, "score", score, "needles", (json_int_t)s->needles, "tokens", (json_int_t)r->n_tokens[i]);
+    return ST_OK;
+}
+
+/* ---- the report ---- */
+
+typedef struct {
+    double mean; /* percent; NAN: none */
+    evaluation_costs costs;
+} cell;
+
+/* Of a number of tokens: 0 below 2^12, else the doubling that it lies in, whose end belongs to it. */
+static int bin_of(size_t n)
+{
+    int k = 0;
+    if (n < (size_t)1 << FIRST_BIN) return 0;
+    while (k + 1 < BINS && n > (size_t)1 << (FIRST_BIN + k + 1)) k++;
+    return k + 1;
+}
+
+static void bin_name(char out[48], int bin)
+{
+    if (bin == 0) snprintf(out, 48, "under %dk tokens", (1 << FIRST_BIN) / 1024);
+    else snprintf(out, 48, "%dk to %dk tokens", 1 << (FIRST_BIN + bin - 11), 1 << (FIRST_BIN + bin - 10));
+}
+
+/* bin -1: of all lengths. */
+static bool is_of(const mrcr_run *r, size_t i, int64_t needles, int bin)
+{
+    return r->data.s[i].needles == needles && (bin < 0 || bin_of(r->n_tokens[i]) == bin);
+}
+
+static size_t n_of(const mrcr_run *r, int64_t needles, int bin)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->data.n; i++) n += is_of(r, i, needles, bin);
+    return n;
+}
+
+static status fill_cell(cell *out, const mrcr_run *r, const evaluation *ev, size_t row, int64_t needles, int bin,
+                        err *e)
+{
+    scores s = {0};
+    status st = ST_OK;
+    *out = (cell){0};
+    for (size_t i = 0; i < r->data.n && st == ST_OK; i++) {
+        const json_t *line = evaluation_result(ev, row, DATASET, r->data.s[i].index, NULL);
+        if (!line || !is_of(r, i, needles, bin)) continue;
+        st = scores_add(&s, results_number(line, "score"), 0, e);
+        evaluation_costs_add(&out->costs, line);
+    }
+    out->mean = scores_mean(&s);
+    scores_free(&s);
+    return st;
+}
+
+/* The next larger number of needles that samples have; -1: there is none. */
+static int64_t next_needles(const mrcr_run *r, int64_t after)
+{
+    int64_t next = -1;
+    for (size_t i = 0; i < r->data.n; i++) {
+        int64_t n = r->data.s[i].needles;
+        if (n > after && (next < 0 || n < next)) next = n;
+    }
+    return next;
+}
+
+static status print_line(evaluation_table *t, const mrcr_run *r, int64_t needles, int bin, err *e)
+{
+    char name[48];
+    cell c;
+    for (size_t row = 0; row < t->ev->rows.n; row++) {
+        TRY(fill_cell(&c, r, t->ev, row, needles, bin, e));
+        t->x[row] = c.mean;
+    }
+    if (bin >= 0) bin_name(name, bin);
+    else if (needles > 0) snprintf(name, sizeof name, "%lld needles", (long long)needles);
+    else snprintf(name, sizeof name, "needles not told");
+    return evaluation_table_line(t, bin >= 0 ? 2 : 0, name, n_of(r, needles, bin), DECIMALS, e);
+}
+
+static status print_costs(evaluation_table *t, err *e)
+{
+    evaluation_costs *costs;
+    const mrcr_run *r = t->ev->own;
+    TRY(MEM_NEW(&costs, t->ev->rows.n, e));
+    for (size_t row = 0; row < t->ev->rows.n; row++)
+        for (size_t i = 0; i < r->data.n; i++) {
+            const json_t *line = evaluation_result(t->ev, row, DATASET, r->data.s[i].index, NULL);
+            if (line) evaluation_costs_add(&costs[row], line);
+        }
+    status st = evaluation_table_costs(t, costs, e);
+    mem_free(costs);
+    return st;
+}
+
+static status print_table(evaluation_table *t, err *e)
+{
+    const evaluation *ev = t->ev;
+    const mrcr_run *r = ev->own;
+    TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", r->data.n,
+                   r->left_out, prompt_wrap_name(ev->prompter.wrap)));
+    TRY(lineup_print_terms(&ev->rows, ev->c, e));
+    TRY(evaluation_table_head(t, e));
+    for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k)) {
+        TRY(print_line(t, r, k, -1, e));
+        for (int bin = 0; bin <= BINS; bin++)
+            if (n_of(r, k, bin)) TRY(print_line(t, r, k, bin, e));
+    }
+    TRY(out_printf(e, "\n"));
+    TRY(print_costs(t, e));
+    return evaluation_table_end(t, e);
+}
+
+static status add_cells(json_t *list, const evaluation *ev, size_t row, int64_t needles, err *e)
+{
+    const mrcr_run *r = ev->own;
+    for (int bin = 0; bin <= BINS; bin++) {
+        cell c;
+        if (n_of(r, needles, bin) == 0) continue;
+        TRY(fill_cell(&c, r, ev, row, needles, bin, e));
+        json_t *o = evaluation_row_json(ev, row);
+        json_object_set_new(o, "needles", needles ? json_integer((json_int_t)needles) : json_null());
+        json_object_set_new(o, "from", json_integer(bin ? 1 << (FIRST_BIN + bin - 1) : 0));
+        json_object_set_new(o, "to", json_integer(1 << (FIRST_BIN + bin)));
+        json_object_set_new(o, "n", json_integer((json_int_t)c.costs.n));
+        json_object_set_new(o, "score", results_real(c.mean));
+        evaluation_costs_json(o, &c.costs);
+        if (json_array_append_new(list, o) != 0) return err_set(e, ST_NOMEM, "out of memory for the report");
+    }
+    return ST_OK;
+}
+
+static status write_json(const evaluation *ev, err *e)
+{
+    const mrcr_run *r = ev->own;
+    json_t *list = json_array();
+    status st = ST_OK;
+    for (size_t row = 0; row < ev->rows.n; row++)
+        for (int64_t k = next_needles(r, -1); k >= 0 && st == ST_OK; k = next_needles(r, k))
+            st = add_cells(list, ev, row, k, e);
+    if (st == ST_OK) return evaluation_report_json(ev, r->data.n, config(r), list, json_object(), e);
+    json_decref(list);
+    return st;
+}
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    evaluation_table t;
+    (void)own;
+    status st = evaluation_table_open(&t, ev, e);
+    if (st == ST_OK) st = print_table(&t, e);
+    if (st == ST_OK && ev->c->json) st = write_json(ev, e);
+    evaluation_table_close(&t);
+    return st;
+}
+
+/* ---- the command ---- */
+
+static status load(void *own, evaluation *ev, err *e)
+{
+    mrcr_run *r = own;
+    TRY(metrics_open(&r->m, ev->data_dir, e));
+    TRY(mrcr_data_read(&r->data, &ev->source, e));
+    ev->files = r->data.files;
+    return ST_OK;
+}
+
+static void free_run(void *own)
+{
+    mrcr_run *r = own;
+    for (size_t i = 0; r->prompts && i < r->data.n; i++) prompt_tokens_free(&r->prompts[i]);
+    mem_free(r->prompts);
+    mem_free(r->n_tokens);
+    mrcr_data_free(&r->data);
+    metrics_destroy(r->m);
+}
+
+static const char *const tables[] = {NULL};
+
+static const evaluation_kind evaluation_of_mrcr = {.name = "mrcr",
+                                                   .size = sizeof(mrcr_run),
+                                                   .own_samples = "mrcr/samples.jsonl",
+                                                   .tables = tables,
+                                                   .load = load,
+                                                   .ready = ready,
+                                                   .max_length = max_length,
+                                                   .item = make_item,
+                                                   .config = config,
+                                                   .judge = judge,
+                                                   .report = report,
+                                                   .free = free_run};
+
+const command mrcr_command = {.name = "eval mrcr",
+                              .args = "",
+                              .summary = "MRCR, one of several like requests repeated: strategies and budgets compared",
+                              .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,
+                              .compares = true,
+                              .evaluation = &evaluation_of_mrcr};

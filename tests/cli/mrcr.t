@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+# eval mrcr: conversations in JSON lines and CSV, bins of needles and lengths, and data that is wrong.
+. "$SRCDIR/tests/cli/lib.sh"
+. "$SRCDIR/tests/cli/resume.sh"
+m="$models/llama31-f32-tied"
+mrcr() { run eval mrcr -m "$m" --threads 1 --gemm builtin --quiet --ctx 4096 "$@"; }
+own="$SRCDIR/eval/mrcr/samples.jsonl"
+
+mrcr --attn full,streaming --skip 0 --budget 64 -o "$tmp/whole.jsonl" --json "$tmp/r.json"
+check "a run" test "$status" -eq 0
+out_has "MRCR: 4 samples (0 too long for the window)" "all samples"
+out_has "2 needles" "by needles"
+out_has "  under 4k tokens" "and lengths"
+check "a line for each sample and strategy" test "$(wc -l <"$tmp/whole.jsonl")" -eq 9
+check "the report has bins" grep -q '"to": 4096' "$tmp/r.json"
+check "prompts are whole conversations in the chat template" grep -q '"wrap":"template"' "$tmp/whole.jsonl"
+head -n 4 "$tmp/whole.jsonl" >"$tmp/part.jsonl"
+mrcr --attn full,streaming --skip 0 --budget 64 -o "$tmp/part.jsonl"
+check "a run that was ended goes on to the same results" same_results "$tmp/whole.jsonl" "$tmp/part.jsonl"
+mrcr --wrap raw --limit 1
+check "without a template" test "$status" -eq 0
+long=$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$tmp/whole.jsonl" | sort -n | tail -n 1)
+mrcr --max-length $((long - 1)) --attn full
+out_has "MRCR: 3 samples (1 too long" "what does not fit is left out, not cut"
+refused 2 "none of the 4 prompts has at most" "a window for none of them" eval mrcr -m "$m" --ctx 300
+
+# Scores, by a file of answers: the mean of each number of needles and each length.
+{
+    head -n 1 "$tmp/whole.jsonl" | sed 's/full","params":[^}]*}/&/'
+    for i in 0 1 2 3; do
+        for attn in '"full","budget":null' '"streaming","budget":64'; do
+            echo "{\"dataset\":\"mrcr\",\"index\":$i,\"attn\":$attn,\"score\":0.${i}5,\"seconds\":1.0,\"kv_bytes\":1,\"attended\":null}"
+        done
+    done
+} >"$tmp/said.jsonl"
+mrcr --attn full,streaming --skip 0 --budget 64 -o "$tmp/said.jsonl"
+check "2 needles" grep -qE '^2 needles +2 +10.00 +10.00$' "$tmp/out"
+check "4 needles" grep -qE '^4 needles +2 +30.00 +30.00$' "$tmp/out"
+
+# Version 2.
+printf 'queries,answer\r\n"User: write, ""please"".\nAssistant:",kL0aZ9qX1vab an answer\r\n' >"$tmp/mrcr_8needle_x.csv"
+mrcr --data "$tmp/mrcr_8needle_x.csv" --attn full -o "$tmp/v2.jsonl"
+check "CSV" test "$status" -eq 0
+out_has "8 needles" "the file's name tells how many needles"
+printf 'queries,answer,n_needles\na,b,4\n' >"$tmp/mrcr_8needle_y.csv"
+mrcr --data "$tmp/mrcr_8needle_y.csv" --attn full
+out_has "4 needles" "or a column"
+
+# Bad input.
+bad() { # bad LINE TEXT NAME
+    { head -n 1 "$own" && printf '%s\n' "$1"; } >"$tmp/bad.jsonl"
+    refused 1 "bad.jsonl line 2: $2" "$3" eval mrcr --data "$tmp/bad.jsonl"
+}
+good='"answer":"a","random_string_to_prepend":"a"'
+bad "{$good" "not valid JSON" "no JSON"
+bad "{$good}" "'prompt': expected a list of messages" "no conversation"
+bad "{$good,\"prompt\":\"[1\"}" "'prompt': expected the JSON text of a list" "half of one"
+bad "{$good,\"prompt\":[{\"role\":\"poet\",\"content\":\"x\"}]}" "'prompt': message 1 has no role" "a role"
+bad "{$good,\"prompt\":[{\"role\":\"user\"}]}" "'prompt': message 1 has no text" "no text"
+bad '{"prompt":[],"answer":"a"}' "'random_string_to_prepend': expected a text" "no beginning"
+bad '{"answer":""}' "'answer' is empty" "no answer"
+bad "{$good,\"n_needles\":0}" "'n_needles': expected a whole number" "no needles"
+csv() { # csv TEXT MESSAGE NAME
+    printf "$1" >"$tmp/bad.csv"
+    refused 1 "bad.csv$2" "$3" eval mrcr --data "$tmp/bad.csv"
+}
+csv 'queries,answer\na,b\n"c' " record 2: a quote has no end" "a quote without an end"
+csv 'queries,answer\n"a"b,c\n' " record 1: text behind a closing quote" "text behind a quote"
+csv 'queries,answer\na\n' " record 1: 1 fields, expected 2" "a field is missing"
+csv 'queries,queries\na,b\n' ": column 2 has the name of another" "two columns of one name"
+csv 'queries,answer\na,\377\n' " record 1: a field is not UTF-8" "bytes that are no UTF-8"
+csv '\n' ": no columns" "an empty file"
+csv 'queries,answer\n' ": no samples" "columns alone"
+csv 'answer\nb\n' " record 1: 'random_string_to_prepend': expected a text" "no prompt"
+refused 1 "a folder, expected files" "a folder" eval mrcr --data "$tmp"
+finish

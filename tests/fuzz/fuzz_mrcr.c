@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* Any bytes as a file of MRCR: of JSON lines, and of CSV where they begin with a column of that. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval/mrcr/mrcr.h"
+#include "kernels/base/mem.h"
+#include "tests/tap.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void add(const char *name, const uint8_t *data, size_t n)
+{
+    mrcr_data d = {0};
+    err e = {0};
+    status st = mrcr_data_add(&d, name, (const char *)data, n, &e);
+    if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && d.n == 0)) abort();
+    for (size_t i = 0; i < d.n; i++) {
+        prompt_text t;
+        if (mrcr_text(&t, &d.s[i], NULL, NULL, false, &e) != ST_OK || t.s[t.n] || strlen(t.s) != t.n) abort();
+        if (d.s[i].answer.n == 0 || d.s[i].needles < 0) abort();
+        mem_free(t.s);
+    }
+    mrcr_data_free(&d);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    add("input.jsonl", data, n);
+    add("8needle.csv", data, n);
+    return 0;
+}
