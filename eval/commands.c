@@ -12,6 +12,7 @@
     X(generate)                                                                                                        \
     X(chat)                                                                                                            \
     X(passkey)                                                                                                         \
+    X(niah)                                                                                                            \
     X(bench)                                                                                                           \
     X(recall)                                                                                                          \
     X(longbench)                                                                                                       \

@@ -52,14 +52,12 @@ static status start(evaluation *ev, err *e)
 
 /* ---- the model ---- */
 
-/* Settings that depend on the model: its window, its template, its tokenizer's clean-up. */
-static status finish_prompter(evaluation *ev, err *e)
+/* The template that the model has, if prompts are wrapped. */
+static status finish_wrap(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
     prompter *p = &ev->prompter;
-    int64_t max_length;
     p->tok = ev->g.tok;
-    p->clean = c->clean_up ? strcmp(c->clean_up, "on") == 0 : tokenizer_cleans_up(p->tok);
     if (p->wrap != WRAP_RAW && !c->wrap && !c->template_name && !tokenizer_chat_template(p->tok)) {
         p->wrap = WRAP_RAW;
         if (!c->quiet) fprintf(stderr, "the model has no chat template: prompts stay raw\n");
@@ -67,6 +65,17 @@ static status finish_prompter(evaluation *ev, err *e)
     if (p->wrap != WRAP_RAW && !c->template_name && !tokenizer_chat_template(p->tok))
         return err_set(e, ST_USAGE, "--wrap %s: the model has no known chat template; --template NAME gives one",
                        c->wrap);
+    return ST_OK;
+}
+
+/* Settings that depend on the model: its window, its template, its tokenizer's clean-up. */
+static status finish_prompter(evaluation *ev, err *e)
+{
+    const cli *c = ev->c;
+    prompter *p = &ev->prompter;
+    int64_t max_length;
+    TRY(finish_wrap(ev, e));
+    p->clean = c->clean_up ? strcmp(c->clean_up, "on") == 0 : tokenizer_cleans_up(p->tok);
     if (!c->max_length) return ev->kind->max_length(&p->max_length, ev, e);
     TRY(cli_parse_size(&max_length, c->max_length, "--max-length", e));
     p->max_length = (size_t)max_length;
@@ -89,6 +98,7 @@ static status open_model(evaluation *ev, err *e)
         }
         TRY(finish_prompter(ev, e));
     }
+    if (ev->kind->wraps) TRY(finish_wrap(ev, e));
     return ev->kind->ready ? ev->kind->ready(ev->own, ev, e) : ST_OK;
 }
 

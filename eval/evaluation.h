@@ -44,6 +44,7 @@ typedef struct evaluation_kind {
     const char *const *keys;
     json_t *(*identity)(const void *own, const evaluation_item *x);
     bool joined; /* how prompts that are too long are cut: prompter.joined */
+    bool wraps;  /* without samples: has --wrap and --template among its own options */
 
     /* Before the model is opened: reads its own options and its samples; with samples it sets ev->files. */
     status (*load)(void *own, evaluation *ev, err *e);

@@ -154,7 +154,7 @@ sub plot_score {
         my $cell = defined $of ? $t->{out}{$name}{$of} : $t->{average}{$name};
         return ($cell->{score}, @{ $cell->{ci} });
     });
-    my $ylabel = $command eq 'passkey' ? 'Passkeys found (%)'
+    my $ylabel = $command eq 'passkey' ? 'Passkeys found (%)' : $command eq 'eval niah' ? 'Needle found (%)'
         : defined $of ? "Score, $of (%)" : 'Average score, ' . @{ $t->{columns} } . ' datasets (%)';
     my %o = (xlabel => 'Budget (tokens)', ylabel => $ylabel, yrange => percent_range(@curves));
     return plot_curves($png, \%o, @curves);
@@ -213,10 +213,10 @@ sub depth_cells {
     my $bins = min(DEPTHS, max(map { scalar keys %$_ } values %trials));
     for my $r (@$lines) {
         my $depth = field($r, 'depth', 'number', $r->{where});
-        $depth > 0 && $depth <= 100 or fail("$r->{where}: 'depth' is $depth, expected more than 0 and at most 100");
-        my $bin = int(($depth * $bins - 1e-9) / 100); # 10 % belongs to 0 .. 10
+        $depth >= 0 && $depth <= 100 or fail("$r->{where}: 'depth' is $depth, expected 0 to 100");
+        my $bin = int(max(0, $depth * $bins - 1e-9) / 100); # 10 % belongs to 0 .. 10
         $n{ $r->{ctx} }{$bin}++;
-        $good{ $r->{ctx} }{$bin} += $r->{correct} ? 1 : 0;
+        $good{ $r->{ctx} }{$bin} += exists $r->{correct} ? ($r->{correct} ? 1 : 0) : $r->{score};
     }
     for my $i (0 .. $#$lengths) {
         my $c = $lengths->[$i];
@@ -293,9 +293,9 @@ sub plot_passkey {
 %plots = (
     perplexity => [\&plot_perplexity, 'eval pg19'],
     score      => [\&plot_score, 'eval longbench', 'eval longbench2', 'eval infinitebench', 'passkey',
-        'eval ruler'],
+        'eval ruler', 'eval niah'],
     recall     => [\&plot_recall, 'eval recall'],
-    passkey    => [\&plot_passkey, 'passkey'],
+    passkey    => [\&plot_passkey, 'passkey', 'eval niah'],
     speed      => [\&plot_speed, 'bench'],
 );
 

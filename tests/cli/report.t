@@ -160,6 +160,17 @@ picture score ruler.jsonl "Length (tokens)" "RULER, mean of 2 tasks" ">1k<" ">2k
 picture recall recall.json "Budget (tokens)" "Recall of the best tokens" ">32<" ">64<" ">fier<"
 picture passkey passkey.jsonl "Context length (tokens)" "Depth (%)" "Found (%)" "streaming 64" ">1k<" ">2k<"
 picture speed bench.json "Context length (tokens)" "Time of a decode step (ms)" ">1k<" ">4k<" "quest 64"
+{
+    echo '{"kvasir":"eval niah","config":{"version":"1","ctx":[1024],"trials":2,"needle":"x"},"started":{"model":"m"}}'
+    for trial in 1 9; do
+        echo "{\"ctx\":1024,\"trial\":$trial,\"attn\":\"full\",\"budget\":null,\"depth\":${trial}0.0,\"score\":0.${trial}5,\"found\":false}"
+    done
+} >"$tmp/niah.jsonl"
+report "$tmp/niah.jsonl"
+out_has "| full | 55.00 [" "a needle's mean"
+report --plot passkey "$tmp/niah.jsonl" -o "$tmp/niah.svg"
+cp "$tmp/niah.svg" "$tmp/out"
+for text in "Depth (%)" ">1k<" ">15<" ">95<"; do out_has "$text" "its heat map: '$text'"; done
 report --plot speed --png "$d/bench.json" -o "$tmp/p.png"
 check "PNG" sh -c "head -c 4 '$tmp/p.png' | grep -q PNG"
 report "$d/longbench.jsonl" "$d/passkey.jsonl" --format html -o "$tmp/all/"
@@ -176,7 +187,7 @@ check "which are still there" cmp "$d/longbench.jsonl" "$tmp/mine.jsonl"
 # The commands of doc/reports.md, on the results beside it.
 cd "$SRCDIR" || exit 1
 sed -n 's/^    scripts\/report --plot \([a-z]*\) -o \([^ ]*\) \(.*\)$/\1 \3/p' doc/reports.md >"$tmp/commands"
-check "a documented command for each picture" test "$(sort -u "$tmp/commands" | wc -l)" -eq 5
+check "a documented command for each picture" test "$(cut -d' ' -f1 "$tmp/commands" | sort -u | wc -l)" -eq 5
 while read -r kind file; do
     report --plot "$kind" -o "$tmp/$kind.svg" "$file"
     check "as documented: $kind of $file" test "$status" -eq 0

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: MIT */
+/* `eval niah`: a sentence hidden in a text, at every depth of every length. doc/evals.md 17. */
+#include "config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/command.h"
+#include "eval/evaluation_table.h"
+#include "eval/niah/niah.h"
+#include "eval/provenance.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
+#include "tokenizer/chars.h"
+
+/* NEW: tokens of an answer. SPARE: of a length, what may stay free. BINS: depths that are lines of the table. */
+enum { NEW = 32, SPARE = 32, BINS = 5, LEAST_PIECE = 64, MAX_TEXT_BYTES = 1 << 28, MAX_SMALL_BYTES = 1 << 16 };
+
+static const char NEEDLE[] = "The secret number is 71432.", KEY[] = "71432",
+                  QUESTION[] = "What is the secret number? The secret number is";
+
+typedef struct {
+    const char *haystack, *needle, *question, *key;
+} niah_options;
+
+typedef struct {
+    const niah_options *o;
+    evaluation *ev; /* an item for each trial of each length */
+    int64_t *ctx;
+    size_t n_ctx, n_trials;
+    char *haystack, *needle, *question; /* of files; NULL: ours */
+    niah_texts texts;
+    double bytes_per_token; /* of the haystack, about */
+    json_t *sums;           /* SHA-256 of the haystack, for the configuration */
+} niah_run;
+
+/* ---- options ---- */
+
+/* A short text of a file, stripped; else `ours`. */
+static status read_short(utf8_text *out, char **store, const char *path, const char *option, const char *ours, err *e)
+{
+    *out = (utf8_text){ours, strlen(ours)};
+    if (!path) return ST_OK;
+    TRY(file_read(store, &out->n, path, MAX_SMALL_BYTES, e));
+    out->s = *store;
+    trim_python(&out->s, &out->n);
+    return out->n > 0 ? ST_OK : err_set(e, ST_FORMAT, "%s %s: the file is empty", option, path_tail(path));
+}
+
+static status read_haystack(niah_run *r, err *e)
+{
+    char *ours = path_join(r->ev->data_dir, "pg19/10146.txt"), sum[SHA256_HEX];
+    const char *path = r->o->haystack ? r->o->haystack : ours;
+    size_t n = 0;
+    status st = ours ? file_read(&r->haystack, &n, path, MAX_TEXT_BYTES, e) : err_set(e, ST_NOMEM, "out of memory");
+    if (st == ST_OK && n < LEAST_PIECE)
+        st = err_set(e, ST_FORMAT, "--haystack %s: %zu bytes, expected at least %d", path_tail(path), n, LEAST_PIECE);
+    if (st == ST_OK) st = file_sha256(path, sum, e);
+    if (st == ST_OK && !(r->sums = json_string(sum))) st = err_set(e, ST_NOMEM, "out of memory");
+    mem_free(ours);
+    r->texts.haystack = (utf8_text){r->haystack, n};
+    return st;
+}
+
+static status load(void *own, evaluation *ev, err *e)
+{
+    niah_run *r = own;
+    const niah_options *o = ev->c->own;
+    r->o = o;
+    r->ev = ev;
+    r->n_trials = (size_t)ev->c->trials;
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, ev->c->ctx, "1024,2048,4096", "--ctx", e));
+    ev->n_samples = r->n_ctx * r->n_trials;
+    if (!o->needle != !o->question)
+        return err_set(e, ST_USAGE, "--needle and --question go together: what is hidden, and what is asked");
+    if (o->key && !o->needle) return err_set(e, ST_USAGE, "--key: of a needle of your own (--needle FILE)");
+    TRY(read_short(&r->texts.needle, &r->needle, o->needle, "--needle", NEEDLE, e));
+    TRY(read_short(&r->texts.question, &r->question, o->question, "--question", QUESTION, e));
+    r->texts.key = o->key      ? (utf8_text){o->key, strlen(o->key)}
+                   : o->needle ? r->texts.needle
+                               : (utf8_text){KEY, strlen(KEY)};
+    if (r->texts.key.n == 0) return err_set(e, ST_USAGE, "--key: the text is empty");
+    return read_haystack(r, e);
+}
+
+/* ---- prompts ---- */
+
+static double depth_of(const niah_run *r, size_t trial)
+{
+    return r->n_trials > 1 ? 100.0 * (double)trial / (double)(r->n_trials - 1) : 50;
+}
+
+/* Where in the haystack a trial begins. */
+static size_t start_of(const niah_run *r, int64_t ctx, size_t trial)
+{
+    rng random = {r->ev->c->seed};
+    random.state = rng_next(&random) ^ (uint64_t)ctx;
+    random.state = rng_next(&random) ^ (uint64_t)trial;
+    return (size_t)rng_below(&random, r->texts.haystack.n);
+}
+
+/* The prompt with about n bytes of haystack in tokens; decode: the question, and what follows it, token by token. */
+static status encode(prompt_tokens *out, const niah_run *r, int64_t ctx, size_t trial, size_t n, err *e)
+{
+    const prompter *how = &r->ev->prompter;
+    prompt_text text;
+    size_t question = 0;
+    bool chat = how->wrap != WRAP_RAW;
+    TRY(niah_text(&text, &question, &r->texts, start_of(r, ctx, trial), n, depth_of(r, trial), e));
+    size_t behind = text.n - question;
+    status st = chat ? prompt_to_chat(&text, how->tok, how->chat_template, e) : ST_OK;
+    size_t cut = text.n;
+    if (st == ST_OK && how->decode) { /* the last place where the question stands */
+        for (cut = text.n - behind; memcmp(text.s + cut, r->texts.question.s, behind) != 0 && cut > 0;) cut--;
+    }
+    if (st == ST_OK) st = prompter_encode(out, how, true, &text, cut, e);
+    mem_free(text.s);
+    return st;
+}
+
+/* The prompt that fills the length but for a few tokens. */
+static status fit(prompt_tokens *out, const niah_run *r, int64_t ctx, size_t trial, err *e)
+{
+    size_t room = (size_t)ctx - NEW, n = (size_t)((double)room * r->bytes_per_token);
+    bool shrinks = false;
+    for (;;) {
+        TRY(encode(out, r, ctx, trial, n, e));
+        size_t tokens = out->head.n + out->tail.n;
+        bool fits = tokens <= room;
+        if (fits && (shrinks || room - tokens <= SPARE)) return ST_OK;
+        if (!fits && n <= LEAST_PIECE)
+            return err_set(e, ST_USAGE, "--ctx %lld: too short, at least %zu tokens", (long long)ctx, tokens + NEW);
+        double off = r->bytes_per_token * fabs((double)tokens - (double)room);
+        if (fits) {
+            n += (size_t)(off / 2) + 1;
+        } else {
+            n = n > off + SPARE + LEAST_PIECE ? n - (size_t)off - SPARE : LEAST_PIECE;
+            shrinks = true;
+        }
+        prompt_tokens_free(out);
+        *out = (prompt_tokens){0};
+    }
+}
+
+static status ready(void *own, evaluation *ev, err *e)
+{
+    enum { SAMPLE = 1 << 14 };
+    niah_run *r = own;
+    token_list ids = {0};
+    utf8_text h = r->texts.haystack;
+    size_t n = h.n < SAMPLE ? h.n : SAMPLE;
+    TRY(tokenizer_encode(ev->g.tok, h.s, n, 0, &ids, e));
+    r->bytes_per_token = (double)n / (double)(ids.n ? ids.n : 1);
+    token_list_free(&ids);
+    for (size_t i = 0; i < r->n_ctx; i++) {
+        if (r->ctx[i] <= NEW)
+            return err_set(e, ST_USAGE, "--ctx %lld: an answer alone takes %d tokens", (long long)r->ctx[i], NEW);
+        cli_warn_ctx(ev->c, ev->g.m, r->ctx[i]);
+    }
+    return ST_OK;
+}
+
+static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
+{
+    niah_run *r = own;
+    out->dataset = "niah";
+    out->index = (int64_t)i;
+    out->stop = &ev->eos;
+    out->n_new = NEW;
+    return fit(&out->tokens, r, r->ctx[i / r->n_trials], i % r->n_trials, e);
+}
+
+/* ---- answers ---- */
+
+static const char *const keys[] = {"ctx", "trial", "attn", "budget", NULL};
+
+static json_t *identity(const void *own, const evaluation_item *x)
+{
+    const niah_run *r = own;
+    size_t i = (size_t)x->index;
+    return json_pack("{s:I, s:I}", "ctx", (json_int_t)r->ctx[i / r->n_trials], "trial", (json_int_t)(i % r->n_trials));
+}
+
+static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
+{
+    const niah_run *r = own;
+    double share;
+    bool found;
+    (void)ev;
+    TRY(niah_score(&share, &found, answer, r->texts.key, e));
+    *members = json_pack("{s:f, s:s%, s:f, s:b}", "depth", depth_of(r, i % r->n_trials), "prediction", answer.s,
+                         answer.n, "score", share, "found", found);
+    return ST_OK;
+}
+
+static json_t *config(const void *own)
+{
+    const niah_run *r = own;
+    const niah_texts *t = &r->texts;
+    const prompter *p = &r->ev->prompter;
+    const char *chat = p->chat_template ? p->chat_template : tokenizer_chat_template(p->tok);
+    return json_pack("{s:o, s:I, s:s, s:s, s:s?, s:O, s:s%, s:s%, s:s%}", "ctx", report_sizes(r->ctx, r->n_ctx),
+                     "trials", (json_int_t)r->n_trials, "protocol", p->decode ? "decode" : "prefill", "wrap",
+                     prompt_wrap_name(p->wrap), "template", p->wrap == WRAP_RAW ? NULL : chat, "haystack", r->sums,
+                     "needle", t->needle.s, t->needle.n, "question", t->question.s, t->question.n, "key", t->key.s,
+                     t->key.n);
+}
+
+/* ---- the report ---- */
+
+typedef struct {
+    double score, found; /* in percent; NAN: none */
+    evaluation_costs costs;
+} cell;
+
+/* Depths up to and with 100 in equal bins. */
+static size_t bin_of(double depth)
+{
+    size_t bin = (size_t)(depth * BINS / 100);
+    return bin < BINS ? bin : BINS - 1;
+}
+
+/* bin BINS: all depths. */
+static cell cell_of(const niah_run *r, size_t row, size_t length, size_t bin)
+{
+    cell c = {0};
+    for (size_t t = 0; t < r->n_trials; t++) {
+        const json_t *line = evaluation_result(r->ev, row, NULL, (int64_t)(length * r->n_trials + t), NULL);
+        if (!line || (bin < BINS && bin_of(depth_of(r, t)) != bin)) continue;
+        c.score += 100 * results_number(line, "score");
+        c.found += json_is_true(json_object_get(line, "found")) ? 100 : 0;
+        evaluation_costs_add(&c.costs, line);
+    }
+    double n = c.costs.n ? (double)c.costs.n : (double)NAN;
+    c.score /= n;
+    c.found /= n;
+    return c;
+}
+
+static size_t n_of(const niah_run *r, size_t bin)
+{
+    size_t n = 0;
+    for (size_t t = 0; t < r->n_trials; t++) n += bin_of(depth_of(r, t)) == bin;
+    return n;
+}
+
+static status print_length(const evaluation_table *t, const niah_run *r, size_t length, err *e)
+{
+    size_t rows = r->ev->rows.n;
+    char name[40];
+    snprintf(name, sizeof name, "%lld tokens", (long long)r->ctx[length]);
+    for (size_t row = 0; row < rows; row++) t->x[row] = cell_of(r, row, length, BINS).score;
+    TRY(evaluation_table_line(t, 0, name, r->n_trials, 1, e));
+    for (size_t bin = 0; bin < BINS; bin++) {
+        if (n_of(r, bin) == 0) continue;
+        for (size_t row = 0; row < rows; row++) t->x[row] = cell_of(r, row, length, bin).score;
+        snprintf(name, sizeof name, "depth %zu to %zu %%", bin * 100 / BINS, (bin + 1) * 100 / BINS);
+        TRY(evaluation_table_line(t, 2, name, n_of(r, bin), 1, e));
+    }
+    for (size_t row = 0; row < rows; row++) t->x[row] = cell_of(r, row, length, BINS).found;
+    return evaluation_table_line(t, 2, "the whole key", r->n_trials, 1, e);
+}
+
+static status print_table(evaluation_table *t, const niah_run *r, err *e)
+{
+    const evaluation *ev = r->ev;
+    evaluation_costs *costs;
+    TRY(out_printf(e, "needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
+                   ev->prompter.decode ? "decode" : "prefill", prompt_wrap_name(ev->prompter.wrap),
+                   (unsigned long long)ev->c->seed));
+    TRY(lineup_print_terms(&ev->rows, ev->c, e));
+    TRY(evaluation_table_head(t, e));
+    for (size_t i = 0; i < r->n_ctx; i++) TRY(print_length(t, r, i, e));
+    TRY(MEM_NEW(&costs, ev->rows.n, e));
+    for (size_t row = 0; row < ev->rows.n; row++)
+        for (size_t i = 0; i < ev->n_samples; i++) {
+            const json_t *line = evaluation_result(ev, row, NULL, (int64_t)i, NULL);
+            if (line) evaluation_costs_add(&costs[row], line);
+        }
+    status st = out_printf(e, "\n");
+    if (st == ST_OK) st = evaluation_table_costs(t, costs, e);
+    mem_free(costs);
+    return st == ST_OK ? evaluation_table_end(t, e) : st;
+}
+
+static json_t *depths_json(const niah_run *r, size_t row, size_t length)
+{
+    json_t *list = json_array();
+    for (size_t t = 0; t < r->n_trials; t++) {
+        const json_t *line = evaluation_result(r->ev, row, NULL, (int64_t)(length * r->n_trials + t), NULL);
+        if (line)
+            json_array_append_new(list,
+                                  json_pack("{s:f, s:O, s:O}", "depth", depth_of(r, t), "score",
+                                            json_object_get(line, "score"), "found", json_object_get(line, "found")));
+    }
+    return list;
+}
+
+static status write_json(const niah_run *r, err *e)
+{
+    const evaluation *ev = r->ev;
+    json_t *list = json_array();
+    for (size_t i = 0; i < ev->rows.n * r->n_ctx; i++) {
+        size_t row = i / r->n_ctx, length = i % r->n_ctx;
+        json_t *o = evaluation_row_json(ev, row);
+        cell c = cell_of(r, row, length, BINS);
+        json_object_set_new(o, "ctx", json_integer((json_int_t)r->ctx[length]));
+        json_object_set_new(o, "score", results_real(c.score));
+        json_object_set_new(o, "found", results_real(c.found));
+        json_object_set_new(o, "depths", depths_json(r, row, length));
+        evaluation_costs_json(o, &c.costs);
+        json_array_append_new(list, o);
+    }
+    return report_write(ev->c, &ev->g, config(r), list, NULL, e);
+}
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    evaluation_table t;
+    status st = evaluation_table_open(&t, ev, e);
+    if (st == ST_OK) st = print_table(&t, own, e);
+    if (st == ST_OK && ev->c->json) st = write_json(own, e);
+    evaluation_table_close(&t);
+    return st;
+}
+
+/* ---- the command ---- */
+
+static void free_run(void *own)
+{
+    niah_run *r = own;
+    mem_free(r->ctx);
+    mem_free(r->haystack);
+    mem_free(r->needle);
+    mem_free(r->question);
+    json_decref(r->sums);
+}
+
+static const evaluation_kind evaluation_of_niah = {.name = "niah",
+                                                   .size = sizeof(niah_run),
+                                                   .attn = "all",
+                                                   .budget = "256",
+                                                   .decode = true,
+                                                   .wraps = true,
+                                                   .keys = keys,
+                                                   .identity = identity,
+                                                   .load = load,
+                                                   .ready = ready,
+                                                   .item = make_item,
+                                                   .config = config,
+                                                   .judge = judge,
+                                                   .report = report,
+                                                   .free = free_run};
+
+static const cli_option options[] = {
+    {.name = "haystack",
+     .arg = "FILE",
+     AT_OWN(niah_options, haystack),
+     .help = "the text to hide in, used again from its start where it ends (default: the book of eval pg19)"},
+    {.name = "needle",
+     .arg = "FILE",
+     AT_OWN(niah_options, needle),
+     .help = "what is hidden (default: \"The secret number is 71432.\"), with --question"},
+    {.name = "question", .arg = "FILE", AT_OWN(niah_options, question), .help = "what is asked behind the text"},
+    {.name = "key",
+     .arg = "TEXT",
+     AT_OWN(niah_options, key),
+     .help = "the words that an answer to --question should have (default: those of the needle)"},
+    {.name = "protocol",
+     .arg = "decode|prefill",
+     AT(protocol),
+     .help = "feed the question token by token (default), or all at once"},
+    {.name = "wrap",
+     .arg = "template|raw|double-bos",
+     AT(wrap),
+     .help = "prompts in the chat template (default if the model has one), as they are, or with BOS twice"},
+    {.name = "template", .arg = "NAME", AT(template_name), .help = "chat template (default: the model's own)"},
+    {0}};
+
+const command niah_command = {.name = "eval niah",
+                              .args = "",
+                              .summary = "a needle in a haystack, by depth and length: strategies and budgets compared",
+                              .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_RESULTS | OPTIONS_TRIALS,
+                              .own = options,
+                              .own_size = sizeof(niah_options),
+                              .compares = true,
+                              .evaluation = &evaluation_of_niah};
