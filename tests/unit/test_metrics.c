@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "eval/metrics/impl.h"
+#include "eval/niah/niah.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/metric_rows.h"
 #include "tokenizer/chars.h"
@@ -336,6 +337,30 @@ static void test_memory(void)
     }
 }
 
+/* eval niah: shares of words, and the whole key. */
+static void test_needle(void)
+{
+    static const struct {
+        const char *answer, *key;
+        double share;
+        bool found;
+    } cases[] = {
+        {"A sandwich, I think.", "eat a sandwich", 2.0 / 3, false},
+        {"You EAT a Sandwich!", "eat a sandwich", 1, true},
+        {"eat eat", "eat, eat; drink", 0.5, false},
+        {"714321", "71432", 0, true},
+        {"", "x", 0, false},
+        {"well?", "?", 1, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double share;
+        bool found;
+        err e = {0};
+        is_ok(niah_score(&share, &found, of(cases[i].answer), of(cases[i].key), &e), &e, "needle %zu", i);
+        ok(share == cases[i].share && found == cases[i].found, "needle %zu: %g, %d", i, share, found);
+    }
+}
+
 int main(void)
 {
     err e = {0};
@@ -345,6 +370,7 @@ int main(void)
     test_unicode();
     test_upper();
     test_worked();
+    test_needle();
     test_labels();
     test_refused();
     test_long();
