@@ -40,6 +40,7 @@ typedef struct {
     size_t n;
     seat *seats;      /* [n, jobs] */
     branch *branches; /* [n] */
+    bool alone;       /* memory has no room for them: every prompt is fed from its start */
     /* For one prefill or decode step: */
     session **batch;           /* [n or jobs] */
     seat **of;                 /* their seats */
@@ -368,7 +369,7 @@ static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
     if (!t->wanted) return ST_OK;
     t->p = &job->prompts[prompt];
     if (t->by) sampler_set_random(t->by, t->p->random);
-    t->keep = keep_of(job, g->run[i], prompt);
+    if (!g->alone) t->keep = keep_of(job, g->run[i], prompt);
     bool goes_on = f->at > 0 && f->prompt + 1 == prompt && f->at == common_head(&job->prompts[prompt - 1], t->p);
     if (!goes_on) {
         session_reset(t->s);
@@ -476,6 +477,17 @@ static bool has_branches(const together_job *job)
     return any;
 }
 
+/* How many of n runs exist at the same time; with their branches, where there is memory for those. */
+static status fit_group(group *g, size_t n, err *e)
+{
+    const together_job *job = g->job;
+    together_fitting f = {job->d, {.chunk = job->max_together, .max_batch = job->jobs}, job->limit, job->jobs + 1};
+    err why = {0};
+    g->alone = !has_branches(job) || together_fit(&g->n, &f, g->all, g->run, n, &why) != ST_OK;
+    f.sessions = job->jobs;
+    return g->alone ? together_fit(&g->n, &f, g->all, g->run, n, e) : ST_OK;
+}
+
 /* Runs with an answer that is wanted, into `run`; and the number of such answers. */
 static size_t list_wanted(const together_job *job, size_t n_runs, size_t *run, size_t *answers)
 {
@@ -498,12 +510,10 @@ status together_execute(together_job *job, together_run *runs, size_t n_runs, er
     TRY(MEM_NEW(&run, n_runs, e));
     size_t n = list_wanted(job, n_runs, run, &answers);
     status st = ST_OK;
-    const together_fitting fitting = {
-        job->d, {.chunk = job->max_together, .max_batch = job->jobs}, job->limit, job->jobs + has_branches(job)};
     for (size_t from = 0; from < n && st == ST_OK;) {
         group g = {.job = job, .all = runs, .run = run + from, .done = done};
         g.unit = 1 / (double)answers;
-        st = together_fit(&g.n, &fitting, runs, run + from, n - from, e);
+        st = fit_group(&g, n - from, e);
         if (st == ST_OK) st = group_open(&g, e);
         for (size_t p = 0; p < job->n_prompts && st == ST_OK; p += job->jobs) st = run_set(&g, p, e);
         group_close(&g);

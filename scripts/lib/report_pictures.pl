@@ -292,8 +292,8 @@ sub plot_passkey {
 
 %plots = (
     perplexity => [\&plot_perplexity, 'eval pg19'],
-    score      => [\&plot_score, 'eval longbench', 'eval longbench2', 'eval infinitebench', 'passkey',
-        'eval ruler', 'eval niah'],
+    score      => [\&plot_score, 'eval longbench', 'eval longbench2', 'eval infinitebench', 'eval scbench',
+        'eval mrcr', 'passkey', 'eval ruler', 'eval niah'],
     recall     => [\&plot_recall, 'eval recall'],
     passkey    => [\&plot_passkey, 'passkey', 'eval niah'],
     speed      => [\&plot_speed, 'bench'],

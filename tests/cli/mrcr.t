@@ -61,6 +61,7 @@ bad '{"prompt":[],"answer":"a"}' "'random_string_to_prepend': expected a text" "
 bad '{"answer":""}' "'answer' is empty" "no answer"
 bad "{$good,\"n_needles\":0}" "'n_needles': expected a whole number" "no needles"
 csv() { # csv TEXT MESSAGE NAME
+    # shellcheck disable=SC2059
     printf "$1" >"$tmp/bad.csv"
     refused 1 "bad.csv$2" "$3" eval mrcr --data "$tmp/bad.csv"
 }

@@ -161,6 +161,17 @@ picture recall recall.json "Budget (tokens)" "Recall of the best tokens" ">32<" 
 picture passkey passkey.jsonl "Context length (tokens)" "Depth (%)" "Found (%)" "streaming 64" ">1k<" ">2k<"
 picture speed bench.json "Context length (tokens)" "Time of a decode step (ms)" ">1k<" ">4k<" "quest 64"
 {
+    echo '{"kvasir":"eval scbench","config":{"version":"1","samples":{"scbench_kv":3}},"started":{"model":"m"}}'
+    for turn in 1 2; do
+        echo "{\"dataset\":\"scbench_kv\",\"index\":0,\"turn\":$turn,\"attn\":\"full\",\"budget\":null,\"score\":0.${turn}0}"
+    done
+} >"$tmp/scbench.jsonl"
+report "$tmp/scbench.jsonl"
+out_has '| full | 15.00\* [' "SCBench: turns are samples, of which one is missing"
+sed 's/scbench/mrcr/; s/"turn":1/"needles":2/; s/"turn":2/"needles":8/; s/"index":0,"needles":8/"index":1,"needles":8/' "$tmp/scbench.jsonl" >"$tmp/mrcr.jsonl"
+report "$tmp/mrcr.jsonl"
+out_has "| strategy | 2 needles | 8 needles | average |" "MRCR: by needles"
+{
     echo '{"kvasir":"eval niah","config":{"version":"1","ctx":[1024],"trials":2,"needle":"x"},"started":{"model":"m"}}'
     for trial in 1 9; do
         echo "{\"ctx\":1024,\"trial\":$trial,\"attn\":\"full\",\"budget\":null,\"depth\":${trial}0.0,\"score\":0.${trial}5,\"found\":false}"

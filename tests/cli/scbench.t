@@ -37,6 +37,7 @@ check "killed again and again: the same results" same_set "$tmp/turns.jsonl" "$t
 sc $cases --mode multi-request -o "$tmp/requests.jsonl"
 out_has "each question on the context alone" "requests"
 check "their prompts do not grow" test "$(tokens "$tmp/requests.jsonl" 5 | head -n 1)" -le "$(($(tokens "$tmp/requests.jsonl" 1 | head -n 1) + 8))"
+# shellcheck disable=SC2086
 refused 2 "'mode' is \"multi-turn\" there, \"multi-request\" now" "the other mode in one file" \
     eval scbench --threads 1 --gemm builtin $cases --mode multi-request -o "$tmp/turns.jsonl"
 sc --limit 1 --length 2000 --seed 7 --attn full
