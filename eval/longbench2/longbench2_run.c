@@ -128,10 +128,21 @@ static json_t *config(const void *own)
                      longbench2_rules_names[r->rules], "samples", (json_int_t)r->data.n);
 }
 
+/* That of ParisKV's second pass, as it finds letters behind a chain of thought. */
+static status choice_pariskv(char *letter, utf8_text output, err *e)
+{
+    char *answer;
+    size_t n;
+    TRY(metric_answer(&answer, &n, metric_find("gpqa_cot"), output, e));
+    *letter = n ? *answer : 0;
+    mem_free(answer);
+    return ST_OK;
+}
+
 /* The letter that an output chooses, 0: none. */
 static status choice_of(char *letter, const longbench2_run *r, const longbench2_sample *s, utf8_text output, err *e)
 {
-    if (r->rules == LONGBENCH2_BY_PARISKV) return choice_pariskv(letter, output, true, e);
+    if (r->rules == LONGBENCH2_BY_PARISKV) return choice_pariskv(letter, output, e);
     bool says = r->rules == LONGBENCH2_BY_KVPRESS && longbench2_says(output, s->answer);
     *letter = says ? s->answer : longbench2_choice(output);
     return ST_OK;

@@ -56,11 +56,11 @@ static char in_brackets(span s, size_t at, size_t *end)
 
 typedef enum { IS_BRACKETS, COLON_BRACKETS, IS_LETTER, COLON_LETTER, PATTERNS } pattern;
 
-/* The letter of a pattern that begins at `at`; 0: it does not. */
-static char match(span s, size_t at, pattern p)
+/* The letter of a pattern that begins at `at`, and its end; 0: it does not. */
+static char match(span s, size_t at, pattern p, size_t *end)
 {
     bool colon = p == COLON_BRACKETS || p == COLON_LETTER, brackets = p == IS_BRACKETS || p == COLON_BRACKETS;
-    size_t word = behind_word(s, at, "CORRECT"), i = word ? skip_space(s, word) : at, end;
+    size_t word = behind_word(s, at, "CORRECT"), i = word ? skip_space(s, word) : at;
     if (word && i == word) return 0;
     if (!(word = behind_word(s, i, "ANSWER"))) return 0;
     i = skip_space(s, word);
@@ -71,7 +71,8 @@ static char match(span s, size_t at, pattern p)
         return 0;
     }
     i = skip_space(s, word);
-    if (brackets) return in_brackets(s, i, &end);
+    if (brackets) return in_brackets(s, i, end);
+    *end = i + 1;
     return i < s.n && is_letter(s.c[i]) && (colon || i > word) && !(i + 1 < s.n && char_is_word(s.c[i + 1]))
                ? (char)s.c[i]
                : 0;
@@ -80,14 +81,14 @@ static char match(span s, size_t at, pattern p)
 /* The first match; if that is early and there are late ones, the first of them. */
 static char said(span s, pattern p)
 {
-    char early = 0;
-    for (size_t at = 0; at < s.n; at++) {
-        if (early && at < EARLY) continue;
-        char letter = match(s, at, p);
-        if (letter && at >= EARLY) return letter;
-        if (letter && !early) early = letter;
+    char first = 0;
+    for (size_t at = 0, end; at < s.n;) {
+        char letter = match(s, at, p, &end);
+        if (letter && (at >= EARLY || !first)) first = letter;
+        if (letter && at >= EARLY) break;
+        at = letter ? end : at + 1;
     }
-    return early;
+    return first;
 }
 
 /* The last "(L)", or the one before it where that stands at the very end. */
@@ -125,25 +126,24 @@ static char last_lines(span s)
     return 0;
 }
 
-/* The last letter that stands alone from `from` on. single: not one before " SINGLE". */
-static char last_alone(span s, size_t from, bool single)
+/* The last letter that stands alone. single: not one before " SINGLE". */
+static char last_alone(span s, bool single)
 {
-    for (size_t at = s.n; at-- > from;) {
+    for (size_t at = s.n; at-- > 0;) {
         if (!stands_alone(s, at)) continue;
-        size_t next = single ? skip_space(s, at + 1) : at + 1;
-        if (next == at + 1 || !behind_word(s, next, "SINGLE")) return (char)s.c[at];
+        if (!single || !behind_word(s, at + 1, " SINGLE")) return (char)s.c[at];
     }
     return 0;
 }
 
-static char letter_pariskv(span s, bool cot)
+static char choice_pariskv(span s, bool cot)
 {
     char letter = 0;
     for (int p = 0; p < PATTERNS && !letter; p++) letter = said(s, (pattern)p);
     if (!letter) letter = last_in_brackets(s);
     if (!letter && cot) letter = last_lines(s);
-    if (!letter) letter = last_alone(s, s.n / 2, false);
-    return letter ? letter : last_alone(s, 0, true);
+    if (!letter) letter = last_alone((span){s.c + s.n / 2, s.n - s.n / 2}, false); /* the half is a text of its own */
+    return letter ? letter : last_alone(s, true);
 }
 
 static status put(str *out, bool *found, char letter, err *e)
@@ -158,7 +158,7 @@ static status extract_pariskv(str *out, bool *found, utf8_text output, bool cot,
     text t = {0}, upper = {0};
     status st = text_decode(&t, output.s, output.n, e);
     if (st == ST_OK) st = text_upper(&upper, text_span(&t), e);
-    if (st == ST_OK) st = put(out, found, letter_pariskv(text_span(&upper), cot), e);
+    if (st == ST_OK) st = put(out, found, choice_pariskv(text_span(&upper), cot), e);
     text_free(&t);
     text_free(&upper);
     return st;

@@ -63,9 +63,5 @@ bool metrics_undecided(const metrics *m);
 bool metric_finds_answers(const metric *k);
 /* That answer, NUL-terminated (mem_free), of n bytes; NULL: the output has none. */
 status metric_answer(char **answer, size_t *n, const metric *k, utf8_text prediction, err *e);
-/* The letter, A to D, that ParisKV's extraction finds in a response; 0: none. cot: with its branch for chains of
- * thought, which looks at the last lines. Source: amy-77/ParisKV test_longbench_v2.py and its GPQA script; doc/evals.md
- * 7. ST_FORMAT for text that is not UTF-8. */
-status choice_pariskv(char *letter, utf8_text response, bool cot, err *e);
 
 #endif

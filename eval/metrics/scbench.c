@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores of SCBench that are not InfiniteBench's. doc/evals.md 15; microsoft/MInference scbench/compute_scores.py. */
+/* Scores of SCBench that are not InfiniteBench's. doc/evals.md 16; microsoft/MInference scbench/compute_scores.py. */
 #include "config.h"
 
 #include "eval/metrics/impl.h"

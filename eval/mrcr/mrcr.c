@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval mrcr`: which of several requests that are alike is repeated, by needles and lengths. doc/evals.md 16. */
+/* `eval mrcr`: which of several requests that are alike is repeated, by needles and lengths. doc/evals.md 18. */
 #include "config.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* MRCR: conversations in which several requests are alike, one of which is to be repeated. Source: doc/evals.md 16; the
+/* MRCR: conversations in which several requests are alike, one of which is to be repeated. Source: doc/evals.md 18; the
  * data sets openai/mrcr, and google-deepmind/eval_hub for version 2. */
 #ifndef EVAL_MRCR_H
 #define EVAL_MRCR_H

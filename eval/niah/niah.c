@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval niah`: a sentence hidden in a text, at every depth of every length. doc/evals.md 17. */
+/* `eval niah`: a sentence hidden in a text, at every depth of every length. doc/evals.md 19. */
 #include "config.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A needle in a haystack: prompts and scores of `eval niah`. Source: doc/evals.md 17. */
+/* A needle in a haystack: prompts and scores of `eval niah`. Source: doc/evals.md 19. */
 #ifndef EVAL_NIAH_H
 #define EVAL_NIAH_H
 

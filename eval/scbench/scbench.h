@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* SCBench: several questions on one context, as turns of a conversation or as requests apart. Source: doc/evals.md 15;
+/* SCBench: several questions on one context, as turns of a conversation or as requests apart. Source: doc/evals.md 16;
  * microsoft/MInference, scbench/eval_utils.py. */
 #ifndef EVAL_SCBENCH_H
 #define EVAL_SCBENCH_H

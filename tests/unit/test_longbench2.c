@@ -59,44 +59,6 @@ static void test_choices(void)
 
 /* ---- choices by other rules ---- */
 
-/* The examples of doc/evals.md 7. */
-static void test_pariskv_choices(void)
-{
-    static const struct {
-        const char *output;
-        bool cot;
-        char want;
-    } cases[] = {
-        {"**Answer:** B", false, 'B'},
-        {"The answer is (A). The answer is (C).", false, 'A'},
-        {"First (A), then (B), as I said before.", false, 'B'},
-        {"First (A), then (B).", false, 'A'},
-        {"Only (B).", false, 'B'},
-        {"Answer: E", false, 0},
-        {"Answer : $A$", false, 'A'},
-        {"It is a dog.", false, 'A'},
-        {"the correct answer  is c", false, 'C'},
-        {"answer is Dog, answer \xef\xbc\x9a d", false, 'D'},
-        {"B it was, but what the last of the lines says is nothing", false, 'B'},
-        {"D single letters and nothing more in all of the rest here", false, 0},
-        {"C or D\nfor B it was said\nthat nothing is known about all the rest of it\n", true, 'B'},
-        {"C or D\nfor B it was said\nthat nothing is known about all the rest of it\n", false, 'B'},
-        {"C or D\n\n\n\n\n\n\n\n\n\n\n\nnothing is known", true, 'D'},
-        {"", true, 0},
-    };
-    char early[600] = "The correct answer is (A). ", letter;
-    err e = {0};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        is_ok(choice_pariskv(&letter, text_of(cases[i].output), cases[i].cot, &e), &e, "output %zu", i);
-        is_int(letter, cases[i].want, "choice of output %zu by ParisKV's rules", i);
-    }
-    memset(early + strlen(early), 'y', 250);
-    strcat(early, " The correct answer is (C).");
-    is_ok(choice_pariskv(&letter, text_of(early), false, &e), &e, "a long output");
-    is_int(letter, 'C', "a first match at the start gives way to one behind it");
-    is_err(choice_pariskv(&letter, text_of("\xff"), false, &e), &e, ST_FORMAT, "UTF-8", "bytes");
-}
-
 static void test_pariskv_prompt(void)
 {
     longbench2_sample s = {.context = text_of(" $Q$ {A} "), .question = text_of("{context}?")};
@@ -434,8 +396,7 @@ int main(void)
     snprintf(dir, sizeof dir, "%s", tap_path("eval"));
     if (is_ok(longbench2_templates_read(&templates, dir, &e), &e, "the templates")) {
         test_choices();
-        test_pariskv_choices();
-        test_pariskv_prompt();
+            test_pariskv_prompt();
         test_says();
         test_replace();
         test_fill();
