@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "eval/infinitebench/infinitebench.h"
-#include "eval/scbench/scbench.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tests/unit/oom.h"
@@ -457,69 +456,6 @@ static void test_real(void)
     check_real_prompts("tests/data/infinitebench/prompts.jsonl", 150, agrees, NULL);
 }
 
-/* ---- SCBench ---- */
-
-/* The parts of a line in a mode, one behind the other with " | " between. */
-static void scbench_parts_are(const scbench_asking *a, const char *line, const char *want)
-{
-    char got[1024] = "";
-    scbench_sample s;
-    line_reader r = {.name = "line", .number = 1};
-    err e = {0};
-    if (is_ok(scbench_sample_read(&s, &r, line, strlen(line), DATASET_UNKNOWN, &e), &e, "a line of SCBench"))
-        for (size_t i = 0; i < s.n_turns + a->requests; i++) {
-            prompt_text t;
-            if (!is_ok(scbench_part_text(&t, a, &s, i, &e), &e, "part %zu", i)) break;
-            snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", i ? " | " : "", t.s);
-            mem_free(t.s);
-        }
-    is_str(got, want, "its parts");
-    scbench_sample_free(&s);
-}
-
-/* Prompts as evals.md 15.1 has them, in Llama-3's template and without one. */
-static void test_scbench(void)
-{
-    static const char
-        vt[] = "{\"dataset\":\"scbench_vt\",\"context\":\"C\",\"multi_turns\":[{\"input\":\"q\",\"answer\":"
-               "[\"A'b\",\"D\"]},{\"input\":\"r\",\"answer\":[\"E\"]}]}",
-        mf[] = "{\"dataset\":\"scbench_mf\",\"context\":\"[1]\",\"multi_turns\":[{\"input\":\"The Big is\","
-               "\"answer\":5},{\"input\":\"The Is is\",\"answer\":1.5},{\"input\":\"The x is\",\"answer\":1}]}",
-        sum[] = "{\"dataset\":\"scbench_summary\",\"input\":\"C\",\"multi_turns\":[{\"input\":\"q\",\"answer\":"
-                "\"a\"},{\"input\":\"r\",\"answer\":\"b\"}]}";
-    scbench_prompts prompts;
-    tokenizer *tok;
-    err e = {0};
-    char dir[4096];
-    snprintf(dir, sizeof dir, "%s", tap_path("eval"));
-    if (!is_ok(scbench_prompts_open(&prompts, dir, &e), &e, "SCBench's prompts")) return;
-    if (is_ok(tokenizer_open(&tok, tap_path("tests/data/models/llama31-f32-tied"), &e), &e, "a tokenizer")) {
-        prompter raw = {.tok = tok, .wrap = WRAP_RAW}, chat = {.tok = tok, .chat_template = "llama3"};
-        scbench_asking a = {&prompts, &raw, false};
-        scbench_parts_are(&a, vt, "C\n\nq | [\"A'b\", 'D']\n\nr");
-        scbench_parts_are(&a, mf,
-                          "What is the big?\n\n[1]\n\nThe Big is | 5\n\nWhat is the is?\n\nThe Is is | "
-                          "1.5\n\nWhat is the x?\n\nThe x is");
-        a.requests = true;
-        scbench_parts_are(&a, vt, "C | q | r");
-        scbench_parts_are(&a, mf,
-                          "The Big is\n\n[1] | What is the big?\n\nThe Big is | What is the is?\n\nThe Is is | "
-                          "What is the x?\n\nThe x is");
-        a.how = &chat;
-#define USER "<|start_header_id|>user<|end_header_id|>\n\n"
-#define SAYS "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-        scbench_parts_are(&a, vt, "<|begin_of_text|>" USER "C | q" SAYS " | r" SAYS);
-        a.requests = false;
-        scbench_parts_are(&a, vt, "<|begin_of_text|>" USER "C\n\nq" SAYS " | [\"A'b\", 'D']<|eot_id|>" USER "r" SAYS);
-        scbench_parts_are(&a, mf,
-                          "<|begin_of_text|>" USER "What is the big?\n\n[1]\n\nThe Big is" SAYS " | 5<|eot_id|>" USER
-                          "What is the x?\n\nThe Is is" SAYS " | 1.5<|eot_id|>" USER "What is the x?\n\nThe x is" SAYS);
-        scbench_parts_are(&a, sum, "<|begin_of_text|>" USER "C\n\nq" SAYS " | a<|eot_id|>" USER "r" SAYS "This paper");
-    }
-    tokenizer_free(tok);
-    scbench_prompts_close(&prompts);
-}
-
 int main(void)
 {
     err e = {0};
@@ -541,7 +477,6 @@ int main(void)
         test_longest();
         test_memory();
         test_last_token();
-        test_scbench();
         test_real();
     }
     for (int i = 0; i < 3; i++) infinitebench_prompts_close(&sets[i]);

@@ -396,7 +396,7 @@ int main(void)
     snprintf(dir, sizeof dir, "%s", tap_path("eval"));
     if (is_ok(longbench2_templates_read(&templates, dir, &e), &e, "the templates")) {
         test_choices();
-            test_pariskv_prompt();
+        test_pariskv_prompt();
         test_says();
         test_replace();
         test_fill();
