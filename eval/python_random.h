@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The random numbers of CPython's `random` and of NumPy's legacy RandomState, from which data sets and orders of choices
- * were made. Both are the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), seeded and read in different ways.
- * Source: CPython 3.11 Lib/random.py and Modules/_randommodule.c, NumPy legacy seeding. */
+/* The random numbers of CPython's `random` and of NumPy's legacy RandomState, from which data sets and orders of
+ * choices were made. Both are the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), seeded and read in different
+ * ways. Source: CPython 3.11 Lib/random.py and Modules/_randommodule.c, NumPy legacy seeding. */
 #ifndef EVAL_PYTHON_RANDOM_H
 #define EVAL_PYTHON_RANDOM_H
 

@@ -159,6 +159,16 @@ static bool is_blank(const json_t *row)
     return json_array_size(row) == 1 && json_string_length(json_array_get(row, 0)) == 0;
 }
 
+/* Refuses columns of one name. */
+static status check_names(const json_t *names, const char *where, err *e)
+{
+    for (size_t i = 0; i < json_array_size(names); i++)
+        for (size_t k = 0; k < i; k++)
+            if (json_equal(json_array_get(names, i), json_array_get(names, k)))
+                return err_set(e, ST_FORMAT, "%s: column %zu has the name of another", where, i + 1);
+    return ST_OK;
+}
+
 static status read_rows(const record_reader *r, csv *c, const char *name, json_t **names, err *e)
 {
     char where[MAX_WHERE];
@@ -169,7 +179,7 @@ static status read_rows(const record_reader *r, csv *c, const char *name, json_t
         st = row ? read_row(c, row, where, e) : err_set(e, ST_NOMEM, "out of memory");
         if (st == ST_OK && !is_blank(row)) {
             if (*names) st = take_row(r, *names, row, where, e);
-            else *names = json_incref(row);
+            else st = check_names(*names = json_incref(row), where, e);
         }
         json_decref(row);
     }

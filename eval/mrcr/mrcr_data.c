@@ -7,12 +7,10 @@
 #include <string.h>
 
 #include "eval/cli.h"
-#include "eval/csv.h"
+#include "eval/records.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
-
-enum { MAX_DEPTH = 16 };
 
 /* ---- one record ---- */
 
@@ -93,20 +91,6 @@ static status push(mrcr_data *out, json_t *root, const char *where, err *e)
 
 /* ---- files ---- */
 
-static status read_lines(mrcr_data *out, line_reader r, err *e)
-{
-    const char *line;
-    size_t n;
-    char where[128];
-    while (next_line(&r, &line, &n)) {
-        json_t *root;
-        snprintf(where, sizeof where, "%.90s line %zu", path_tail(r.name), r.number);
-        TRY(json_parse_data(&root, line, n, where, MAX_DEPTH, e));
-        TRY(push(out, root, where, e));
-    }
-    return ST_OK;
-}
-
 /* The number in front of "needle" in a file's name; 0: there is none. */
 static int64_t needles_of_name(const char *name)
 {
@@ -115,31 +99,26 @@ static int64_t needles_of_name(const char *name)
     return mark ? strtoll(d, NULL, 10) : 0;
 }
 
-static status read_csv(mrcr_data *out, csv_reader *r, err *e)
+typedef struct {
+    mrcr_data *out;
+    int64_t needles; /* where a record has no number of its own */
+} reading;
+
+static status take(void *own, json_t *record, const char *where, err *e)
 {
-    json_t *row;
-    char where[128];
-    for (;;) {
-        TRY(csv_next(r, &row, e));
-        if (!row) return ST_OK;
-        snprintf(where, sizeof where, "%.90s record %zu", path_tail(r->name), r->number);
-        TRY(push(out, row, where, e));
-        mrcr_sample *s = &out->s[out->n - 1];
-        if (s->needles == 0) s->needles = needles_of_name(r->name);
-    }
+    const reading *r = own;
+    TRY(push(r->out, record, where, e));
+    mrcr_sample *s = &r->out->s[r->out->n - 1];
+    if (s->needles == 0) s->needles = r->needles;
+    return ST_OK;
 }
 
 status mrcr_data_add(mrcr_data *out, const char *name, const char *text, size_t n, err *e)
 {
     size_t before = out->n, length = strlen(name);
-    if (length > 4 && strcmp(name + length - 4, ".csv") == 0) {
-        csv_reader r = {.name = name, .s = text, .size = n};
-        status st = read_csv(out, &r, e);
-        csv_close(&r);
-        TRY(st);
-    } else {
-        TRY(read_lines(out, (line_reader){.name = name, .s = text, .size = n}, e));
-    }
+    bool csv = length > 4 && strcmp(name + length - 4, ".csv") == 0;
+    reading into = {out, csv ? needles_of_name(name) : 0};
+    TRY(records_read(&(record_reader){.take = take, .own = &into}, name, text, n, e));
     return out->n > before ? ST_OK : err_set(e, ST_FORMAT, "%s: no samples", path_tail(name));
 }
 
