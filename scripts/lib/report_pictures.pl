@@ -126,7 +126,7 @@ sub budget_curves {
 sub plot_lengths {
     my ($png, $command, @files) = @_;
     my (%curve, @order, %tasks);
-    for my $part (by_length(@files)) {
+    for my $part (each_length(@files)) {
         my ($n, @of) = @$part;
         my $t = evaluate(collect_scores($command, @of));
         $tasks{ scalar @{ $t->{columns} } } = 1;
