@@ -246,7 +246,7 @@ static value argument(parser *p)
     if (is_digit(c)) return p->s[p->at++] - '0';
     if (is_letter(c)) {
         p->at++;
-        if (c == 'i') return I;
+        if (c == 'i') return (value)I;
         return c == 'e' ? M_E : variable(p, p->s + p->at - 1, 1);
     }
     return c == '\\' ? power(p) : fail(p);
@@ -319,7 +319,7 @@ static value word(parser *p)
     if (which < N_FUNCTIONS) return function(p, which, of);
     if (subscript_end(p, p->at + 1) > p->at + 1) return p->fail ? 0 : named(p, 1);
     if (*s == 'e') return p->at++, M_E;
-    if (*s == 'i') return p->at++, I;
+    if (*s == 'i') return p->at++, (value)I;
     return named(p, 1);
 }
 

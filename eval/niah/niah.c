@@ -136,7 +136,7 @@ static status fit(prompt_tokens *out, const niah_run *r, int64_t ctx, size_t tri
         if (fits) {
             n += (size_t)(off / 2) + 1;
         } else {
-            n = n > off + SPARE + LEAST_PIECE ? n - (size_t)off - SPARE : LEAST_PIECE;
+            n = (double)n > off + SPARE + LEAST_PIECE ? n - (size_t)off - SPARE : LEAST_PIECE;
             shrinks = true;
         }
         prompt_tokens_free(out);

@@ -101,7 +101,7 @@ static double mean_over_lengths(const report *p, size_t row, int weights)
 static double effective_length(const report *p, size_t row)
 {
     const double threshold = 85.6;
-    double longest = NAN;
+    double longest = (double)NAN;
     for (size_t i = 0; i < p->r->in.n_length; i++) {
         size_t n;
         double x = mean_at(p, i, row, &n), length = (double)p->r->in.length[i];

@@ -51,11 +51,14 @@ static void draw_value(ruler_maker *m, char out[16])
 
 static void draw_chain(ruler_maker *m, chain *c)
 {
-    char unused[16];
+    char unused[16], line[LINE_MAX];
     size_t n = draw_names(m, c);
     draw_value(m, c->value);
-    snprintf(c->line[0], LINE_MAX, "VAR %s = %s", c->name[0], c->value);
-    for (int i = 1; i < NAMES; i++) snprintf(c->line[i], LINE_MAX, "VAR %s = VAR %s ", c->name[i], c->name[i - 1]);
+    for (int i = 0; i < NAMES; i++) {
+        if (i == 0) snprintf(line, sizeof line, "VAR %s = %s", c->name[0], c->value);
+        else snprintf(line, sizeof line, "VAR %s = VAR %s ", c->name[i], c->name[i - 1]);
+        memcpy(c->line[i], line, sizeof line);
+    }
     if (n == NAMES) return;
     draw_value(m, unused); /* a name too many begins a chain that the official code cannot end */
     m->draft.failed = "two variables have one name";
