@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "attention/format.h"
 #include "kernels/base/nearest.h"
 
 enum { P_BITS, P_G, P_R, P_VARIANT, P_SINK };
+enum { HF_RUN = 64 }; /* channels of a run of quanto's, which has no other */
 
 const attn_param kv_kivi_params[] = {
     [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
@@ -29,6 +31,16 @@ const attn_param kv_logquant_params[] = {
                    "keys by channel, or keys and values by token (64 channels, as quanto)", 0, 0, 1},
     {.key = NULL},
 };
+static const attn_param hf_params[] = {
+    [P_BITS] = {"bits", "2 4", "bits of a code", 0, 0, 1},
+    {"r", NULL, "tokens behind a prompt that stay exact until there are so many; then all of them become codes", 128, 1,
+     1 << 20},
+    {"zero", "int float",
+     "zero point of a run of 64 channels: rounded to a code (quanto 0.2.0), or a number (optimum-quanto from 0.2.5 on)",
+     0, 0, 1},
+    {"sink_fp", NULL, "first tokens that stay exact (LogQuant's KiViSink: 2)", 0, 0, 1 << 20},
+    {.key = NULL},
+};
 static const attn_param rows_param = {"rows", "f16 bf16 f32", "type of the rows that are not quantized", 0, 0, 2};
 static const dtype row_types[] = {DT_F16, DT_BF16, DT_F32};
 
@@ -46,6 +58,8 @@ static const struct {
     {"kivi4", KV_KIVI, DT_F16, 4, kv_kivi_params},
     {"logquant", KV_LOGQUANT, DT_F16, 2, kv_logquant_params},
     {"logquant4", KV_LOGQUANT, DT_F16, 4, kv_logquant_params},
+    {"hf2", KV_HF, DT_F16, 2, hf_params},
+    {"hf4", KV_HF, DT_F16, 4, hf_params},
 };
 enum { N_STORES = sizeof stores / sizeof *stores };
 
@@ -89,19 +103,29 @@ status attn_param_parse(int64_t *out, const attn_param *p, const char *text, con
                    nearest_hint(&near));
 }
 
-/* The store of parameter values; exact rows are of `type`. */
-static status from_values(kv_format *f, kv_kind kind, const int64_t *value, dtype type, const char *what, err *e)
+/* The value of the parameter `key`; `none` where there is no such parameter. */
+static int64_t value_of(const attn_param *p, const int64_t *value, const char *key, int64_t none)
 {
-    *f = (kv_format){
-        .kind = kind, .type = type, .bits = value[P_BITS] ? 4 : 2, .group = value[P_G], .residual = value[P_R]};
-    if (kind == KV_LOGQUANT) {
-        f->hf = value[P_VARIANT];
-        if (f->hf) f->group = 64;
-        return ST_OK;
-    }
-    f->slide = value[P_VARIANT];
-    f->sink = value[P_SINK];
-    if (f->residual % f->group == 0) return ST_OK;
+    for (int i = 0; p[i].key; i++)
+        if (strcmp(p[i].key, key) == 0) return value[i];
+    return none;
+}
+
+/* The store of parameter values; exact rows are of `type`. */
+static status from_values(kv_format *f, kv_kind kind, const attn_param *p, const int64_t *value, dtype type,
+                          const char *what, err *e)
+{
+    *f = (kv_format){.kind = kind,
+                     .type = type,
+                     .bits = value[P_BITS] ? 4 : 2,
+                     .group = value_of(p, value, "g", HF_RUN),
+                     .residual = value_of(p, value, "r", 0),
+                     .sink = value_of(p, value, "sink_fp", 0),
+                     .slide = value_of(p, value, "key_residual", 0),
+                     .hf = value_of(p, value, "quant", kind == KV_HF),
+                     .float_zero = value_of(p, value, "zero", 0)};
+    if (f->hf) f->group = HF_RUN;
+    if (kind != KV_KIVI || f->residual % f->group == 0) return ST_OK;
     return err_set(e, ST_USAGE, "%s: r=%lld is not a multiple of g=%lld", what, (long long)f->residual,
                    (long long)f->group);
 }
@@ -112,18 +136,16 @@ status kv_format_own(attn_spec *s, kv_kind kind, err *e)
     snprintf(what, sizeof what, "--attn %s", s->text);
     s->two_stores = s->kv.kind != KV_EXACT;
     if (s->two_stores) return ST_OK;
-    TRY(from_values(&s->kv, kind, s->value, s->kv.type, what, e));
+    TRY(from_values(&s->kv, kind, attn_params(s->method), s->value, s->kv.type, what, e));
     s->value[P_G] = s->kv.group; /* quant=hf_axis0_g64 has its own */
     return ST_OK;
 }
 
 status kv_format_check(const kv_format *f, const attn_shape *shape, const char *what, err *e)
 {
-    if (f->kind == KV_LOGQUANT && f->hf && shape->head_dim % 64)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: quant=hf_axis0_g64 needs a head_dim that is a multiple of 64, this "
-                       "model has %d",
-                       what, shape->head_dim);
+    if (f->hf && shape->head_dim % HF_RUN)
+        return err_set(e, ST_UNSUPPORTED, "%s: %s needs a head_dim that is a multiple of %d, this model has %d", what,
+                       f->kind == KV_HF ? kv_format_name(f) : "quant=hf_axis0_g64", HF_RUN, shape->head_dim);
     return ST_OK;
 }
 
@@ -131,6 +153,12 @@ static status unknown_store(const char *name, const char *what, err *e)
 {
     char list[96] = "";
     nearest near;
+    if (strncasecmp(name, "hqq", 3) == 0)
+        return err_set(
+            e, ST_USAGE,
+            "%s: store '%s': the HQQ backend of Hugging Face's cache is not here; hf2 and hf4 are its quanto "
+            "backend",
+            what, name);
     nearest_start(&near, name);
     for (int i = 0; i < N_STORES; i++) {
         size_t n = strlen(list);
@@ -190,7 +218,7 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
     for (int k = 0; p && p[k].key; k++) value[k] = p[k].def;
     value[P_BITS] = stores[i].bits == 4;
     for (char *key; (key = strtok_r(NULL, ":", &save));) TRY(parse_key(value, &type, i, key, what, e));
-    if (stores[i].kind != KV_EXACT) return from_values(f, stores[i].kind, value, type, what, e);
+    if (stores[i].kind != KV_EXACT) return from_values(f, stores[i].kind, p, value, type, what, e);
     *f = kv_exact(type);
     return ST_OK;
 }
@@ -211,5 +239,8 @@ void kv_format_text(const kv_format *f, char *out, size_t size)
     else if (f->kind == KV_KIVI)
         snprintf(out, size, "%s:g=%lld:r=%lld:key_residual=%s:sink_fp=%lld:rows=%s", name, g, r,
                  f->slide ? "slide" : "block", (long long)f->sink, rows);
+    else if (f->kind == KV_HF)
+        snprintf(out, size, "%s:r=%lld:zero=%s:sink_fp=%lld:rows=%s", name, r, f->float_zero ? "float" : "int",
+                 (long long)f->sink, rows);
     else snprintf(out, size, "%s:g=%lld:r=%lld:quant=%s:rows=%s", name, g, r, f->hf ? "hf_axis0_g64" : "kivi", rows);
 }

@@ -24,14 +24,15 @@ typedef struct {
 /* ---- what the user asks for ---- */
 
 /* How rows are held. */
-typedef enum { KV_EXACT, KV_KIVI, KV_LOGQUANT } kv_kind;
+typedef enum { KV_EXACT, KV_KIVI, KV_LOGQUANT, KV_HF } kv_kind;
 typedef struct {
     kv_kind kind;
     dtype type;                    /* of exact rows */
-    int bits;                      /* KIVI, LOGQUANT: 2 or 4 */
+    int bits;                      /* all but EXACT: 2 or 4 */
     int64_t group, residual, sink; /* g and R of methods.md 10 and 11; first tokens that stay exact */
     bool slide;                    /* KIVI: key_residual=slide */
-    bool hf;                       /* LOGQUANT: quant=hf_axis0_g64 */
+    bool hf;                       /* keys and values by token, as quanto: HF, and LOGQUANT with quant=hf_axis0_g64 */
+    bool float_zero;               /* HF: zero=float */
 } kv_format;
 
 /* Parses `f16` or `kivi2:r=128:g=32`; what: the option, for errors. Errors: ST_USAGE. */
@@ -39,8 +40,9 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
 /* The other way, with all parameters. */
 void kv_format_text(const kv_format *f, char *out, size_t size);
 const char *kv_format_name(const kv_format *f); /* without parameters */
-/* exact[i] of the first n tokens: whether token i still has an exact key or value after n tokens. ST_NOMEM. */
-status kv_exact_tokens(const kv_format *f, int64_t n, bool *exact, err *e);
+/* exact[i] of the first n tokens: whether token i still has an exact key or value after a prompt of `prompt` tokens and
+ * n - prompt steps. ST_NOMEM. */
+status kv_exact_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *exact, err *e);
 static inline kv_format kv_exact(dtype type)
 {
     return (kv_format){.kind = KV_EXACT, .type = type};

@@ -24,7 +24,7 @@ kv_codes kv_codes_of(const kv_format *f, int64_t cap)
     size_t group = (size_t)kv_code_group(f);
     return (kv_codes){.bits = f->bits,
                       .by_token = f->hf,
-                      .zero_point = f->hf,
+                      .zero_point = f->hf && !f->float_zero,
                       .cap = ((size_t)cap + group - 1) / group * group,
                       .group = group,
                       .run = (size_t)f->group};
@@ -183,7 +183,7 @@ void kv_coded_begin(kv_coded *s, int64_t first, int64_t n_tok, unsigned flags)
     for (int h = 0; h < KV_HALVES; h++) upload_map(s, h, first, s->n);
     /* Quantization waits for the end of a prompt (methods.md 0.2.7). */
     if ((flags & ATTN_PROMPT) && !(flags & ATTN_PROMPT_END)) return;
-    kv_rule_due(s, s->n);
+    kv_rule_due(s, s->n, flags & ATTN_PROMPT);
     if (flags & ATTN_PROMPT) find_runs(s);
     for (int h = 0; h < KV_HALVES; h++) {
         for (int64_t i = 0; i < s->n_due[h]; i++) s->host[i] = s->at[h][s->due[h][i]];

@@ -8,7 +8,7 @@
 
 enum { KV_K, KV_V, KV_HALVES, KV_RUN = 64 };
 
-/* Which tokens are exact is a matter of the host alone: it follows from the count of tokens. A token has
+/* Which tokens are exact is a matter of the host alone: it follows from counts of tokens. A token has
  * an exact row, the lowest free one, until both its K and its V are quantized; the step after that
  * may use the row again. While nothing is quantized, row = slot. */
 typedef struct kv_coded kv_coded;
@@ -90,8 +90,9 @@ status kv_coded_state(kv_coded *s, attn_state *v, int64_t n, int64_t *n_rows, er
 bool kv_coded_rewind(kv_coded *s, int64_t n);
 size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos, int64_t n);
 
-/* store_rules.c: adds to `due` what is quantized once the sequence has n tokens, all settled. */
-void kv_rule_due(kv_coded *s, int64_t n);
+/* store_rules.c: adds to `due` what is quantized once the sequence has n tokens, all settled; prompt_end: the last one
+ * ended a prompt. */
+void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end);
 /* Forgets the tokens from n on, none of which is quantized. */
 void kv_rule_rewind(kv_coded *s, int64_t n);
 /* Whether what is loaded could come from the rule: n, at, n_coded, list and staged. */

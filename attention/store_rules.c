@@ -22,6 +22,15 @@ static void kivi_due(kv_coded *s, int64_t n)
         for (int64_t j = s->n_coded[h]; j < border[h]; j++) add_due(s, h, sink + j);
 }
 
+/* methods.md 11.11 (transformers' QuantizedCache): a prompt whole, then what was fed once there are R of them. */
+static void hf_due(kv_coded *s, int64_t n, bool prompt_end)
+{
+    int64_t first = s->f.sink + s->n_coded[KV_K];
+    if (!prompt_end && n - first < s->f.residual) return;
+    for (int h = 0; h < KV_HALVES; h++)
+        for (int64_t j = first; j < n; j++) add_due(s, h, j);
+}
+
 static int64_t log_window(const kv_format *f)
 {
     return f->residual / 3;
@@ -55,9 +64,10 @@ static void logquant_due(kv_coded *s, int64_t n)
     }
 }
 
-void kv_rule_due(kv_coded *s, int64_t n)
+void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end)
 {
     if (s->f.kind == KV_KIVI) kivi_due(s, n);
+    else if (s->f.kind == KV_HF) hf_due(s, n, prompt_end);
     else logquant_due(s, n);
     s->n_settled = n;
 }
@@ -77,9 +87,10 @@ void kv_rule_rewind(kv_coded *s, int64_t n)
     s->n_staged = keep_below(s->staged, s->n_staged, n);
 }
 
-/* Tokens behind the sinks, oldest first. */
-static status kivi_check(const kv_coded *s, err *e)
+/* Tokens behind the sinks, oldest first; HF: both halves become codes together. */
+static status order_check(const kv_coded *s, err *e)
 {
+    if (s->f.kind == KV_HF && s->n_coded[KV_K] != s->n_coded[KV_V]) return state_bad("the number of rows in codes", e);
     for (int h = 0; h < KV_HALVES; h++)
         for (int64_t i = 0; i < s->n_coded[h]; i++)
             if (s->f.sink + i >= s->n || s->at[h][s->f.sink + i] != -1 - i) return state_bad("the order of codes", e);
@@ -108,20 +119,33 @@ static status logquant_check(kv_coded *s, err *e)
 
 status kv_rule_check(kv_coded *s, err *e)
 {
-    return s->f.kind == KV_KIVI ? kivi_check(s, e) : logquant_check(s, e);
+    return s->f.kind == KV_LOGQUANT ? logquant_check(s, e) : order_check(s, e);
 }
 
-status kv_exact_tokens(const kv_format *f, int64_t n, bool *exact, err *e)
+/* What the rule has not made codes of. */
+static void hf_exact(const kv_format *f, int64_t prompt, int64_t n, bool *exact)
+{
+    int64_t coded = f->sink; /* and what lies before it */
+    if (prompt > coded) coded = prompt;
+    if (n > coded) coded += (n - coded) / f->residual * f->residual;
+    for (int64_t i = f->sink; i < coded && i < n; i++) exact[i] = false;
+}
+
+status kv_exact_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *exact, err *e)
 {
     kv_coded s = {.f = *f};
     status st = ST_OK;
     for (int64_t i = 0; i < n; i++) exact[i] = true;
     if (!kv_has_codes(f)) return ST_OK;
+    if (f->kind == KV_HF) {
+        hf_exact(f, prompt, n, exact);
+        return ST_OK;
+    }
     for (int h = 0; h < KV_HALVES; h++)
         if (st == ST_OK) st = MEM_NEW(&s.due[h], (size_t)n + 1, e);
     if (st == ST_OK) st = MEM_NEW(&s.list, kv_rule_list(f) + 1, e);
     if (st == ST_OK) st = MEM_NEW(&s.staged, kv_rule_staged(f) + 1, e);
-    if (st == ST_OK) kv_rule_due(&s, n);
+    if (st == ST_OK) kv_rule_due(&s, n, true);
     /* One half of a token may be in codes before the other: those of the smaller set are so in both. */
     int half = s.n_due[KV_K] > s.n_due[KV_V] ? KV_V : KV_K;
     for (int64_t i = 0; i < s.n_due[half] && st == ST_OK; i++) exact[s.due[half][i]] = false;

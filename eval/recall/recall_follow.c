@@ -117,7 +117,7 @@ void follow_before(follow *f, size_t i, int layer)
     int64_t current = f->rows[layer].n - 1;
     int group = f->shape->n_heads / f->shape->n_kv_heads;
     bool *exact = f->exact + i * (size_t)f->cap;
-    if (layer == 0 && f->st == ST_OK) f->st = kv_exact_tokens(&r->spec.kv, current, exact, &f->e);
+    if (layer == 0 && f->st == ST_OK) f->st = kv_exact_tokens(&r->spec.kv, f->prompt, current, exact, &f->e);
     exact[current] = true;
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = i * (size_t)f->shape->n_heads + (size_t)h;

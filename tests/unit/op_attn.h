@@ -49,12 +49,9 @@ static UNUSED_OK kv_rows op_rows(op_run *x, size_t kv, size_t dim, size_t cap, d
     r.v = op_as(x, kv * cap * dim, type);
     if (!bits) return r;
     size_t code_cap = (cap + CODE_GROUP - 1) / CODE_GROUP * CODE_GROUP, n = kv * code_cap;
-    kv_codes c = {.bits = bits,
-                  .by_token = by_token,
-                  .zero_point = by_token,
-                  .cap = code_cap,
-                  .group = CODE_GROUP,
-                  .run = CODE_RUN};
+    bool zero = by_token && cap % 2; /* the other half as hf2:zero=float has them */
+    kv_codes c = {
+        .bits = bits, .by_token = by_token, .zero_point = zero, .cap = code_cap, .group = CODE_GROUP, .run = CODE_RUN};
     size_t bytes = n * codes_row_bytes(&c, dim), runs = codes_runs(&c, dim);
     unsigned char *code = xmalloc(bytes);
     int32_t *k_at = xmalloc(4 * cap), *v_at = xmalloc(4 * cap);
@@ -67,8 +64,8 @@ static UNUSED_OK kv_rows op_rows(op_run *x, size_t kv, size_t dim, size_t cap, d
         k_at[i] = i / 7 % 3 < 2 ? -1 - row : exact;
         v_at[i] = i / 3 % 5 < 3 ? -1 - row : exact;
     }
-    c.k_pair = op_pairs(x, by_token ? n * runs : n / CODE_GROUP * dim, dim, !by_token, by_token, bits);
-    c.v_pair = op_pairs(x, n * runs, dim, false, by_token, bits);
+    c.k_pair = op_pairs(x, by_token ? n * runs : n / CODE_GROUP * dim, dim, !by_token, zero, bits);
+    c.v_pair = op_pairs(x, n * runs, dim, false, zero, bits);
     c.k_at = op_in(x, k_at, 4 * cap);
     c.v_at = op_in(x, v_at, 4 * cap);
     r.codes = c;

@@ -67,15 +67,36 @@ static inline void naive_logquant(naive *m, const kv_format *f, int64_t n)
     }
 }
 
-static inline naive *naive_new(const kv_format *f, int64_t n)
+/* How a token was fed: by a step, in a prompt, as the last one of a prompt. */
+enum { FED_STEP, FED_PROMPT, FED_END };
+
+/* methods.md 11.11, token by token: a prompt's end makes codes of everything, and the step with which R tokens wait. */
+static inline void naive_hf(naive *m, const kv_format *f, int64_t n, const unsigned char *fed_as)
+{
+    int64_t next = f->sink;
+    for (int64_t i = 0; i < n; i++) {
+        bool due = fed_as[i] == FED_END || (fed_as[i] == FED_STEP && i + 1 - next == f->residual);
+        for (; due && next <= i; next++)
+            for (int half = 0; half < KV_HALVES; half++) naive_group(m, half, &next, 1);
+    }
+}
+
+/* fed_as: of each token, where the rule asks for it. */
+static inline naive *naive_fed(const kv_format *f, int64_t n, const unsigned char *fed_as)
 {
     naive *m = calloc(1, sizeof *m);
     if (!m) abort();
     m->n = n;
     memset(m->group, -1, sizeof m->group);
     if (f->kind == KV_KIVI) naive_kivi(m, f, n);
+    else if (f->kind == KV_HF) naive_hf(m, f, n, fed_as);
     else naive_logquant(m, f, n);
     return m;
+}
+
+static inline naive *naive_new(const kv_format *f, int64_t n)
+{
+    return naive_fed(f, n, NULL);
 }
 
 static inline float as_row(const kv_format *f, float x)
@@ -88,13 +109,13 @@ static inline float as_half(float x)
     return f16_to_f32(f32_to_f16(x));
 }
 
-/* x as it comes back from a group with extremes lo and hi; methods.md 10.3 and 11.7. */
+/* x as it comes back from a group with extremes lo and hi; methods.md 10.3, 11.7 and 11.11. */
 static inline float naive_value(const kv_format *f, float x, float lo, float hi)
 {
     float top = f->bits == 2 ? 3 : 15;
     if (hi == lo) return as_half(lo);
     float s = (hi - lo) / top;
-    if (f->hf) {
+    if (f->hf && !f->float_zero) {
         float zero = (float)(int8_t)(int)rintf(-lo / s), c = rintf(x / s) + zero;
         c = c < 0 ? 0 : c > top ? top : c;
         return as_half(s) * (c - zero);

@@ -254,25 +254,38 @@ static void test_exact_tokens(void)
     kv_format f;
     is_ok(kv_format_parse(&f, "kivi2:r=16:g=8", "--kv", &e), &e, "a format");
     for (int64_t n = 0; n < MAX_N && right; n++) {
-        right &= kv_exact_tokens(&f, n, exact, &e) == ST_OK;
+        right &= kv_exact_tokens(&f, n, n, exact, &e) == ST_OK;
         for (int64_t i = 0; i < n; i++) right &= exact[i] == (i >= n - 16);
     }
     ok(right, "kivi: the newest r have an exact value, whatever their keys");
     is_ok(kv_format_parse(&f, "f16", "--kv", &e), &e, "another");
-    right = kv_exact_tokens(&f, MAX_N, exact, &e) == ST_OK;
+    right = kv_exact_tokens(&f, MAX_N, MAX_N, exact, &e) == ST_OK;
     for (int64_t i = 0; i < MAX_N; i++) right &= exact[i];
     ok(right, "f16: all tokens");
     is_ok(kv_format_parse(&f, "logquant:r=12:g=8", "--kv", &e), &e, "a third");
     for (int64_t n = 1; n < MAX_N; n++) {
         naive *m = naive_new(&f, n);
-        right &= kv_exact_tokens(&f, n, exact, &e) == ST_OK;
+        right &= kv_exact_tokens(&f, n, n, exact, &e) == ST_OK;
         for (int64_t i = 0; i < n; i++) right &= exact[i] == (m->group[KV_K][i] < 0);
         free(m);
     }
     ok(right, "logquant: the list and what waits for its group");
+    is_ok(kv_format_parse(&f, "hf2:r=8:sink_fp=2", "--kv", &e), &e, "a fourth");
+    for (int64_t t = 0; t < 20; t++)
+        for (int64_t n = t; n < MAX_N; n++) {
+            unsigned char fed_as[MAX_N] = {0};
+            memset(fed_as, FED_PROMPT, (size_t)t);
+            if (t) fed_as[t - 1] = FED_END;
+            naive *m = naive_fed(&f, n, fed_as);
+            right &= kv_exact_tokens(&f, t, n, exact, &e) == ST_OK;
+            for (int64_t i = 0; i < n; i++) right &= exact[i] == (m->group[KV_K][i] < 0);
+            free(m);
+        }
+    ok(right, "hf: first tokens, and what was fed since the last flush");
+    is_ok(kv_format_parse(&f, "logquant:r=12:g=8", "--kv", &e), &e, "the third again");
     for (long k = 1; k <= 4; k++) {
         mem_test_fail_at(k);
-        right &= kv_exact_tokens(&f, 50, exact, NULL) == ST_NOMEM;
+        right &= kv_exact_tokens(&f, 50, 50, exact, NULL) == ST_NOMEM;
     }
     mem_test_fail_at(0);
     ok(right, "every allocation may fail");

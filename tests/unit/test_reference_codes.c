@@ -163,6 +163,39 @@ static void test_codes(backend *be, const char *level)
     fixture_close();
 }
 
+/* Both zero points of quanto, keys and values alike. */
+static void hf_case(backend *be, const char *c, const char *zero, int bits, group *g)
+{
+    const st_tensor *in = tensor("%s.x", c), *a16 = tensor("%s.%s.b%d.a", c, zero, bits),
+                    *b16 = tensor("%s.%s.b%d.step", c, zero, bits), *back = tensor("%s.%s.b%d.back", c, zero, bits);
+    kv_rows r = code_rows(in, in, bits, 64, in->shape[1], in->shape[1]);
+    r.codes.by_token = true;
+    r.codes.zero_point = strcmp(zero, "int") == 0;
+    be->ops->codes->encode(be, &r, false, iota(r.cap), 0, r.cap);
+    be->ops->codes->encode(be, &r, true, iota(r.cap), 0, r.cap);
+    for (int value = 0; value <= 1; value++) {
+        const char *pre = value ? "values" : "keys";
+        group_note(g, codes_are(&r, value, tensor("%s.%s.b%d.codes", c, zero, bits)), "%s %s %d bits: codes, %s", c,
+                   zero, bits, pre);
+        group_note(g, pairs_are(&r, value ? r.codes.v_pair : r.codes.k_pair, true, a16, b16),
+                   "%s %s %d bits: pairs, %s", c, zero, bits, pre);
+        group_note(g, fetched_are(be, &r, value, back), "%s %s %d bits: rows, %s", c, zero, bits, pre);
+    }
+}
+
+static void test_hf(backend *be, const char *level)
+{
+    group g = {0};
+    char c[16], zero[8];
+    int bits, used;
+    fixture_open("hf");
+    for (size_t i = 0; i < st_count(fixture); i++)
+        if (used = 0, sscanf(st_at(fixture, i)->name, "%15[^.].%7[^.].b%d.codes%n", c, zero, &bits, &used) == 3 && used)
+            hf_case(be, c, zero, bits, &g);
+    group_end(&g, "hf: codes, pairs, rows out of them", level);
+    fixture_close();
+}
+
 /* ---- which rows are quantized when ---- */
 
 static kv_coded rule_of(kv_kind kind, int64_t residual, int64_t cap)
@@ -180,7 +213,7 @@ static void test_rules(void)
     int32_t *row = ints("borders");
     for (size_t i = 0; i < tensor("borders")->shape[0]; i++, row += 4) {
         kv_coded s = rule_of(KV_KIVI, row[1], row[0] + 1);
-        kv_rule_due(&s, row[0]);
+        kv_rule_due(&s, row[0], true);
         group_note(&k, s.n_due[KV_K] == row[2] && s.n_due[KV_V] == row[3], "%d tokens, R %d", row[0], row[1]);
     }
     fixture_close();
@@ -207,7 +240,7 @@ static void test_rules(void)
                            n);
                 next++;
             }
-            kv_rule_due(&s, n);
+            kv_rule_due(&s, n, true);
         }
         for (int h = 0; h < KV_HALVES; h++)
             group_note(&l, (size_t)s.n_due[h] >= order && memcmp(s.due[h], dropped, 4 * order) == 0, "order of R %d",
@@ -218,14 +251,41 @@ static void test_rules(void)
        l.first);
 }
 
+/* Tokens in codes after each token, by the rule that the store follows. */
+static void test_hf_rule(void)
+{
+    group g = {0};
+    fixture_open("hf");
+    for (int i = 0; has("rule%d.par", i); i++) {
+        int32_t *par = ints("rule%d.par", i), *turn = ints("rule%d.turns", i), *want = ints("rule%d.coded", i);
+        size_t turns = tensor("rule%d.turns", i)->shape[0];
+        kv_coded s = {.f = {.kind = KV_HF, .bits = 2, .group = 64, .residual = par[0], .sink = par[1], .hf = true}};
+        s.cap = (int64_t)count_of(tensor("rule%d.coded", i));
+        for (int h = 0; h < KV_HALVES; h++) s.due[h] = hold(4 * (size_t)s.cap);
+        int64_t n = 0;
+        for (size_t k = 0; k < turns; k++)
+            for (int j = 0; j < turn[2 * k] + turn[2 * k + 1]; j++) {
+                bool prompt = j < turn[2 * k];
+                n++;
+                if (!prompt || j + 1 == turn[2 * k]) kv_rule_due(&s, n, prompt);
+                for (int h = 0; h < KV_HALVES; h++) s.n_coded[h] += s.n_due[h], s.n_due[h] = 0;
+                group_note(&g, s.n_coded[KV_K] == want[n - 1] && s.n_coded[KV_V] == want[n - 1], "rule %d after %d", i,
+                           (int)n);
+            }
+    }
+    fixture_close();
+    ok(g.n_bad == 0 && g.n_cases > 0, "hf: rows in codes, %d cases; first: %s", g.n_cases, g.first);
+}
+
 int main(void)
 {
     test_rules();
+    test_hf_rule();
     for (size_t i = 0; i <= N_ALL_LEVELS; i++) {
         const char *level = i ? ALL_LEVELS[i - 1] : "ref";
         backend *be = i ? open_level(level, 2) : open_ref();
         if (!be) continue;
-        if (be->ops->codes) test_codes(be, level);
+        if (be->ops->codes) test_codes(be, level), test_hf(be, level);
         else tap_skip("%s has no ops of quantized rows", level);
         if (i) backend_close(be);
     }

@@ -128,6 +128,8 @@ static void check_shapes(void)
     err e;
     is_err(read_spec(&s, "logquant:quant=hf_axis0_g64", NULL, &e), &e, ST_UNSUPPORTED, "multiple of 64",
            "head_dim 8 with quant=hf_axis0_g64");
+    is_err(read_spec(&s, "fier:kv=hf4/r=32", NULL, &e), &e, ST_UNSUPPORTED,
+           "hf4 needs a head_dim that is a multiple of 64", "head_dim 8 over hf4");
     shape.head_dim = 258;
     is_err(read_spec(&s, "pariskv", NULL, &e), &e, ST_UNSUPPORTED, "head_dim 258, at most 256",
            "a head that is too wide");

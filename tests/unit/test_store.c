@@ -28,6 +28,7 @@ typedef struct {
     kv_store *s;
     const kv_format *f;
     size_t d;
+    unsigned char fed_as[MAX_N]; /* of each token */
     buf k, v, out;
 } rig;
 
@@ -80,6 +81,8 @@ static void upload_rows(rig *r, buf to, int half, int layer, int64_t first, size
 static void forward(rig *r, size_t n, unsigned flags, size_t window)
 {
     kv_store_begin(r->s, r->length, (int64_t)n, flags);
+    memset(r->fed_as + r->length, flags & ATTN_PROMPT ? FED_PROMPT : FED_STEP, n);
+    if (flags & ATTN_PROMPT_END) r->fed_as[r->length + (int64_t)n - 1] = FED_END;
     for (int l = 0; l < LAYERS; l++) {
         for (size_t at = 0; at < n; at += window) {
             size_t rows = n - at < window ? n - at : window;
@@ -203,7 +206,7 @@ static bool same_list(const rig *r, const naive *m, const kv_coded *c)
 
 static bool same_state(rig *r)
 {
-    naive *m = naive_new(r->f, r->length);
+    naive *m = naive_fed(r->f, r->length, r->fed_as);
     bool good = same_maps(r, m) && same_values(r, m) && same_bytes(r, m) && same_list(r, m, r->s->coded);
     free(m);
     return good;
@@ -388,6 +391,28 @@ static void check_rewind(backend *be, const char *kv)
     rig_close(&r);
 }
 
+/* hf: no way back behind a flush; the counts of methods.md 11.11. */
+static void check_flushes(backend *be)
+{
+    err e = {0};
+    rig r;
+    if (!is_ok(rig_open(&r, be, "hf2:r=8", 64, 60, &e), &e, "hf2: created")) return;
+    prompt(&r, 10, 4);
+    bool counts = r.s->coded->n_coded[KV_K] == 10, back = true;
+    for (int64_t m = 1; m <= 16; m++) {
+        step(&r);
+        counts &= r.s->coded->n_coded[KV_K] == 10 + m / 8 * 8 && r.s->coded->n_coded[KV_V] == 10 + m / 8 * 8;
+    }
+    ok(counts, "hf2: after a prompt of 10 and m steps 10 + 8 floor(m / 8) tokens are in codes");
+    for (int i = 0; i < 5; i++) step(&r);
+    back = kv_store_rewind(r.s, 27);
+    r.length = 27;
+    ok(back && same_state(&r) && !kv_store_rewind(r.s, 25), "hf2: back to what is exact, and no farther");
+    for (int i = 0; i < 9; i++) step(&r);
+    ok(same_state(&r), "hf2: and on from there");
+    rig_close(&r);
+}
+
 /* Bytes where only some tokens are left. */
 static void check_holes(backend *be, const char *kv, size_t d)
 {
@@ -396,7 +421,7 @@ static void check_holes(backend *be, const char *kv, size_t d)
     rng g = {17};
     if (!is_ok(rig_open(&r, be, kv, d, 100, &e), &e, "%s: created", kv)) return;
     prompt(&r, 90, 64);
-    naive *m = naive_new(r.f, 90);
+    naive *m = naive_fed(r.f, 90, r.fed_as);
     size_t exact = d * dtype_size(r.f->type), code = (d * (size_t)r.f->bits + 7) / 8;
     size_t runs = (d + (size_t)r.f->group - 1) / (size_t)r.f->group;
     bool good = true;
@@ -470,11 +495,18 @@ static void check_formats(void)
         {"logquant", "logquant:g=32:r=128:quant=kivi:rows=f16", "logquant"},
         {"logquant4:r=192:rows=f32", "logquant4:g=32:r=192:quant=kivi:rows=f32", "logquant4"},
         {"logquant:quant=hf_axis0_g64", "logquant:g=64:r=128:quant=hf_axis0_g64:rows=f16", "logquant"},
+        {"hf2", "hf2:r=128:zero=int:sink_fp=0:rows=f16", "hf2"},
+        {"hf4:zero=float:rows=bf16:r=1:sink_fp=2", "hf4:r=1:zero=float:sink_fp=2:rows=bf16", "hf4"},
     };
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"", "known: f16 bf16 f32 kivi2 kivi4 logquant logquant4"},
+        {"", "known: f16 bf16 f32 kivi2 kivi4 logquant logquant4 hf2 hf4"},
+        {"hqq", "the HQQ backend"},
+        {"HQQ4:r=8", "store 'HQQ4': the HQQ backend of Hugging Face's cache is not here"},
+        {"hf2:g=32", "no parameter 'g'; known: r zero sink_fp rows"},
+        {"hf2:r=0", "expected a number from 1"},
+        {"hf4:zero=half", "expected one of: int float"},
         {":", "unknown store"},
         {"kivi", "unknown store 'kivi'"},
         {"kivi3:r=32", "unknown store 'kivi3'"},
@@ -542,25 +574,35 @@ int main(void)
         check_lengths(be, "logquant4:g=5:r=7:rows=f32", 8, 40);
         check_lengths(be, "logquant:g=2:r=3", 2, 12);
         check_lengths(be, "logquant:r=9:quant=hf_axis0_g64", 64, 24);
+        check_lengths(be, "hf2:r=8", 64, 20);
+        check_lengths(be, "hf4:r=3:zero=float:sink_fp=2:rows=f32", 64, 12);
+        check_lengths(be, "hf2:r=1:zero=float", 128, 6);
         check_mixed(be, "kivi2:g=4:r=8", 8);
         check_mixed(be, "kivi4:g=8:r=16:key_residual=slide:sink_fp=5", 10);
         check_mixed(be, "logquant:g=4:r=12", 8);
         check_mixed(be, "logquant4:r=24:quant=hf_axis0_g64", 64);
+        check_mixed(be, "hf2:r=7:sink_fp=4", 64);
+        check_mixed(be, "hf4:r=16:zero=float", 64);
         check_bounded(be, "kivi2:g=4:r=8", 8);
+        check_bounded(be, "hf2:r=8:sink_fp=4", 64);
         check_bounded(be, "kivi4:g=8:r=16:key_residual=slide:sink_fp=5", 10);
         check_bounded(be, "logquant4:g=4:r=12", 8);
         check_reuse(be, "kivi2:g=8:r=32", 33);
         check_reuse(be, "kivi2:g=8:r=32:key_residual=slide", 40);
         check_reuse(be, "logquant:g=8:r=30", 30 + 7);
         check_reuse(be, "logquant:g=32:r=128", 126 + 31);
+        check_reuse(be, "hf2:r=32", 32);
         check_rewind(be, "kivi2:g=4:r=8");
         check_rewind(be, "logquant:g=4:r=15");
         check_given(be, "kivi2:g=8:r=16");
         check_given(be, "kivi4:g=8:r=16:key_residual=slide");
         check_given(be, "logquant:g=8:r=24");
+        check_given(be, "hf4:r=8:sink_fp=3");
+        check_flushes(be);
         check_holes(be, "kivi2:g=8:r=16", 80);
         check_holes(be, "logquant:g=8:r=24", 16);
         check_holes(be, "logquant4:r=24:quant=hf_axis0_g64", 64);
+        check_holes(be, "hf2:r=24:sink_fp=3", 64);
         check_table(be);
         check_oom(be);
         backend_close(be);

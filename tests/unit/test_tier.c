@@ -44,7 +44,8 @@ static const char *const stores[] = {"f16",
                                      "kivi4:g=8:r=24:key_residual=slide:rows=bf16",
                                      "kivi4:g=4:r=8:sink_fp=3",
                                      "logquant:g=8:r=24:rows=f32",
-                                     "logquant4:r=12:quant=hf_axis0_g64"};
+                                     "logquant4:r=12:quant=hf_axis0_g64",
+                                     "hf2:r=12:sink_fp=3"};
 
 static status open_seq(rig *r, attn_seq **out, const char *text, const char *store, const kv_tier *place, err *e)
 {
