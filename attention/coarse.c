@@ -34,7 +34,7 @@ void coarse_declare(attn_decl *d, size_t at, const coarse_rule *r, gqa_mode gqa)
 {
     size_t heads = (size_t)d->shape->n_heads, lists = gqa_lists(gqa, heads, (size_t)d->shape->n_kv_heads);
     int64_t n = d->lim->n_tokens, spans = spans_of(r, n);
-    bounds_declare(d, AT(bounds), "span bounds", r->tokens);
+    bounds_declare(d, AT(bounds), "span bounds", r->tokens, QUEST_SUM);
     decl_bytes(d, MEM_SCRATCH, AT(score), "scores of spans", (heads + lists) * (size_t)spans * sizeof(float));
     decl_bytes(d, MEM_SCRATCH, AT(idx), "lists of spans", lists * (size_t)most_kept(r, n) * sizeof(int32_t));
     decl_bytes(d, MEM_SCRATCH, AT(range), "lists of spans", lists * 2 * sizeof(int64_t));
@@ -55,7 +55,7 @@ void coarse_reset(coarse *c, const attn_view *v, const coarse_rule *rule, gqa_mo
                             .stride = (size_t)most_kept(rule, n),
                             .per = c->per,
                             .n_max = most_kept(rule, n)};
-    bounds_reset(&c->bounds, v, rule->tokens);
+    bounds_reset(&c->bounds, v, rule->tokens, QUEST_SUM);
 }
 
 static buf combined(const coarse *c, const score_job *j)

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
+#include "attention/bits.h"
 #include "attention/retrieve.h"
-#include "kernels/ops_fier.h"
 
 enum { P_G, P_OPEN, P_LEVELS, P_SCORE, P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_COARSE, P_COARSE_KEEP };
 
@@ -35,8 +35,7 @@ static const attn_param params[] = {
 
 typedef struct {
     retrieve r;
-    fier_index *index;         /* [n_layers] */
-    buf *bits, *levels, *ring; /* [n_layers] */
+    key_bits bits;
 } fier_ctx;
 
 /* Most forced tokens at the end: the current one, the recent ones, or an open group. */
@@ -77,37 +76,21 @@ static retrieve_range fier_range(const attn_spec *s, int64_t first, int64_t n)
     return r;
 }
 
-#define AT(member) offsetof(fier_ctx, member)
-
 static void fier_declare(attn_decl *d)
 {
-    size_t dim = (size_t)d->shape->head_dim, kv = (size_t)d->shape->n_kv_heads,
-           row = dim * dtype_size(d->spec->kv.type);
-    int64_t g = d->spec->value[P_G], cap = d->lim->n_tokens, n = d->n;
-    decl_regions(d, MEM_INDEX, AT(bits), "bits", kv, fier_words(dim) * 32 * sizeof(uint32_t), (cap + 31) / 32,
-                 (n + 31) / 32);
-    decl_regions(d, MEM_INDEX, AT(levels), "levels", kv, 2 * row, (cap + g - 1) / g, (n + g - 1) / g);
-    decl_regions(d, MEM_INDEX, AT(ring), "newest keys", kv, (size_t)g * row, 1, n > 0);
-    d->mem[d->n_mem - 1].whole = true;
-    decl_bytes(d, MEM_HOST, AT(index), "fier", (size_t)d->shape->n_layers * sizeof(fier_index));
+    bits_declare(d, offsetof(fier_ctx, bits), d->spec->value[P_G]);
 }
 
 static void fier_reset(attn_view *v)
 {
     fier_ctx *c = v->own;
     retrieve_reset(v);
-    for (int l = 0; l < v->shape->n_layers; l++)
-        c->index[l] = (fier_index){.bits = c->bits[l],
-                                   .levels = c->levels[l],
-                                   .ring = c->ring[l],
-                                   .type = v->spec->kv.type,
-                                   .n_kv_heads = (size_t)v->shape->n_kv_heads,
-                                   .head_dim = (size_t)v->shape->head_dim,
-                                   .cap = (size_t)v->lim->n_tokens,
-                                   .group = (size_t)attn_get(v, P_G),
-                                   .how = (fier_levels)attn_get(v, P_LEVELS),
-                                   .open = (fier_open)attn_get(v, P_OPEN),
-                                   .products = (fier_products)attn_get(v, P_SCORE)};
+    bits_reset(&c->bits, v, attn_get(v, P_G));
+    for (int l = 0; l < v->shape->n_layers; l++) {
+        c->bits.index[l].how = (fier_levels)attn_get(v, P_LEVELS);
+        c->bits.index[l].open = (fier_open)attn_get(v, P_OPEN);
+        c->bits.index[l].products = (fier_products)attn_get(v, P_SCORE);
+    }
 }
 
 const attn_method attn_fier = {
@@ -119,7 +102,7 @@ const attn_method attn_fier = {
     .kind = &(const retrieve_kind){.votes = true,
                                    .range = fier_range,
                                    .ops = offsetof(backend_ops, fier),
-                                   .index = offsetof(fier_ctx, index),
+                                   .index = offsetof(fier_ctx, bits.index),
                                    .index_size = sizeof(fier_index)},
     .size = sizeof(fier_ctx),
     .uses = USES_FIER,

@@ -4,17 +4,39 @@
 
 #include <stddef.h>
 
+#include "attention/bits.h"
 #include "attention/retrieve.h"
 
-enum { P_PAGE, P_MIN_PAGES, P_SCORE, P_FORCE, P_GQA, P_MODE, P_POOL, P_COARSE, P_COARSE_KEEP, P_SINK, P_RECENT };
-enum { SCORE_SUM, SCORE_MAXCH };
+enum {
+    P_PAGE,
+    P_MIN_PAGES,
+    P_SCORE,
+    P_EST,
+    P_G,
+    P_FORCE,
+    P_GQA,
+    P_MODE,
+    P_POOL,
+    P_COARSE,
+    P_COARSE_KEEP,
+    P_SINK,
+    P_RECENT
+};
+enum { SCORE_EST = QUEST_MEAN + 1 }; /* behind those of quest_how */
 enum { FORCE_LAST, FORCE_NONE };
 
 static const attn_param params[] = {
     [P_PAGE] = {"page", NULL, "tokens of a page", 16, 1, 1 << 20},
     [P_MIN_PAGES] = {"min_pages", NULL, "pages attended at least, even beyond the budget", 3, 1, 1 << 20},
-    [P_SCORE] = {"score", "sum maxch",
-                 "sum of the channels' largest products (the paper), or the largest (FIER's text)", SCORE_SUM, 0, 1},
+    [P_SCORE] = {"score", "sum maxch mean est",
+                 "sum of the channels' largest products (the paper), or the largest (FIER's text); product with the "
+                 "page's mean key (half of the bytes); FIER's estimates of its tokens (FIER's Quest-w/quant)",
+                 QUEST_SUM, 0, SCORE_EST},
+    [P_EST] = {"est", "mean max lse",
+               "score=est: a page has the mean of its tokens' estimates (FIER), their largest, or log-sum-exp",
+               REDUCE_MEAN, 0, 2},
+    [P_G] = {"g", NULL, "score=est: tokens of a group that shares two levels, a multiple of page or page of it", 32, 1,
+             1 << 16},
     [P_FORCE] = {"force", "last none",
                  "always attend the last page (the kernels), or leave it to its score (the paper's "
                  "evaluation: the current token may be missed)",
@@ -32,6 +54,7 @@ static const attn_param params[] = {
 typedef struct {
     retrieve r;
     page_bounds bounds;
+    key_bits bits; /* score=est, in place of bounds */
 } quest_ctx;
 
 /* Pages that hold the tokens from `first` on, of n. */
@@ -52,8 +75,25 @@ static retrieve_range quest_range(const attn_spec *s, int64_t first, int64_t n)
     int64_t page = s->value[P_PAGE], pages = pages_of(s, 0, n), budget = page_budget(s);
     retrieve_range r = retrieve_items(s, first, n, s->value[P_FORCE] == FORCE_LAST ? pages - 1 : pages, budget);
     r.most = (budget_most(s->value[P_POOL], budget) + r.head + s->value[P_RECENT] / page + 2) * page;
-    r.redo = n / page * page;
+    int64_t group = s->value[P_SCORE] == SCORE_EST ? s->value[P_G] : page;
+    r.redo = n / group * group;
     return r;
+}
+
+static status check_score(const attn_spec *s, err *e)
+{
+    int64_t page = s->value[P_PAGE], g = s->value[P_G], span = s->value[P_COARSE];
+    bool est = s->value[P_SCORE] == SCORE_EST;
+    if (span % page)
+        return err_set(e, ST_USAGE, "%s: coarse %lld, expected whole pages of %lld tokens", s->text, (long long)span,
+                       (long long)page);
+    if (est && span)
+        return err_set(e, ST_USAGE, "%s: coarse %lld, score=est scores all tokens: coarse=0 is expected", s->text,
+                       (long long)span);
+    if (est && g % page && page % g)
+        return err_set(e, ST_USAGE, "%s: g %lld, expected a multiple of page %lld or one that divides it", s->text,
+                       (long long)g, (long long)page);
+    return ST_OK;
 }
 
 static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -65,25 +105,37 @@ static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (s->budget < page || page_budget(s) < pages)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %s = %lld", s->text, (long long)s->budget,
                        forced ? "the pages of forced tokens" : "one page", (long long)(pages * page));
-    if (s->value[P_COARSE] % page == 0) return ST_OK;
-    return err_set(e, ST_USAGE, "%s: coarse %lld, expected whole pages of %lld tokens", s->text,
-                   (long long)s->value[P_COARSE], (long long)page);
+    return check_score(s, e);
 }
 
 static void quest_declare(attn_decl *d)
 {
-    bounds_declare(d, offsetof(quest_ctx, bounds), "page bounds", d->spec->value[P_PAGE]);
+    int64_t how = d->spec->value[P_SCORE];
+    if (how == SCORE_EST) bits_declare(d, offsetof(quest_ctx, bits), d->spec->value[P_G]);
+    else bounds_declare(d, offsetof(quest_ctx, bounds), "page bounds", d->spec->value[P_PAGE], (quest_how)how);
 }
 
 static void quest_reset(attn_view *v)
 {
     quest_ctx *c = v->own;
+    int64_t how = attn_get(v, P_SCORE);
     retrieve_reset(v);
-    bounds_reset(&c->bounds, v, attn_get(v, P_PAGE));
-    for (int l = 0; l < v->shape->n_layers; l++) {
-        c->bounds.index[l].max_channel = attn_get(v, P_SCORE) == SCORE_MAXCH;
-        if (c->r.coarse.rule.tokens) c->r.coarse.bounds.index[l].max_channel = c->bounds.index[l].max_channel;
-    }
+    if (how == SCORE_EST) bits_reset(&c->bits, v, attn_get(v, P_G));
+    else bounds_reset(&c->bounds, v, attn_get(v, P_PAGE), (quest_how)how);
+    for (int l = 0; l < v->shape->n_layers && c->r.coarse.rule.tokens && how == QUEST_MAXCH; l++)
+        c->r.coarse.bounds.index[l].how = QUEST_MAXCH;
+}
+
+static const retrieve_kind by_tokens = {.granule = "page",
+                                        .reduce = "est",
+                                        .range = quest_range,
+                                        .ops = offsetof(backend_ops, fier),
+                                        .index = offsetof(quest_ctx, bits.index),
+                                        .index_size = sizeof(fier_index)};
+
+static const retrieve_kind *quest_kind(const attn_spec *s)
+{
+    return s->value[P_SCORE] == SCORE_EST ? &by_tokens : s->method->kind;
 }
 
 const attn_method attn_quest = {
@@ -92,13 +144,14 @@ const attn_method attn_quest = {
     .source = "Tang et al. 2024 (arXiv 2406.10774), Alg. 1; quest kernels decode_page.cuh; doc/methods.md 6",
     .params = params,
     .family = &attn_retrieve,
-    .kind = &(const retrieve_kind){.granule = "page",
+    .kind = &(const retrieve_kind){.of = quest_kind,
+                                   .granule = "page",
                                    .range = quest_range,
                                    .ops = offsetof(backend_ops, quest),
                                    .index = offsetof(quest_ctx, bounds.index),
                                    .index_size = sizeof(quest_index)},
     .size = sizeof(quest_ctx),
-    .uses = USES_QUEST,
+    .uses = USES_QUEST | USES_FIER,
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,

@@ -8,7 +8,8 @@
 
 static const retrieve_kind *kind_of(const attn_spec *s)
 {
-    return s->method->kind;
+    const retrieve_kind *k = s->method->kind;
+    return k->of ? k->of(s) : k;
 }
 
 static int64_t granule_of(const attn_spec *s)
@@ -92,6 +93,8 @@ static void retrieve_declare(attn_decl *d)
     decl_bytes(d, MEM_HOST, AT(range), "selection", layers * sizeof(retrieve_range));
     decl_bytes(d, MEM_HOST, AT(chooses), "selection", layers * sizeof(bool));
     decl_bytes(d, MEM_SCRATCH, AT(score), "scores", (heads + lists) * (size_t)items * sizeof(float));
+    if (kind_of(d->spec)->reduce)
+        decl_bytes(d, MEM_SCRATCH, AT(token_score), "scores of tokens", heads * (size_t)n * sizeof(float));
     decl_bytes(d, MEM_SCRATCH, AT(idx), "selected slots", lists * (size_t)most * sizeof(int32_t));
     decl_bytes(d, MEM_SCRATCH, AT(ranges), "selected slots", layers * lists * 2 * sizeof(int64_t));
     if (gqa == GQA_MEAN_Q)
@@ -205,6 +208,34 @@ static score_job score_of(const attn_turn *t, int layer)
     return j;
 }
 
+/* Scores of n steps by an index of tokens. */
+static void score_tokens(const attn_turn *const *t, size_t n, const score_job *jobs)
+{
+    const attn_view *v = t[0]->v;
+    score_job tokens[ATTN_TOGETHER];
+    page_reduce_job reduce[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = retrieve_of(t[i]->v);
+        const item_range *items = &jobs[i].items;
+        tokens[i] = jobs[i];
+        tokens[i].score = r->token_score;
+        tokens[i].stride = (size_t)t[i]->v->lim->n_tokens;
+        tokens[i].items.lo = items->lo * r->granule;
+        tokens[i].items.hi = min64(items->hi * r->granule, items->n_slots);
+        reduce[i] = (page_reduce_job){.out = jobs[i].score,
+                                      .stride = jobs[i].stride,
+                                      .in = r->token_score,
+                                      .in_stride = tokens[i].stride,
+                                      .n_heads = jobs[i].n_heads,
+                                      .items = *items,
+                                      .granule = r->granule,
+                                      .how = (page_reduction)attn_value(v->spec, r->kind->reduce, REDUCE_MEAN),
+                                      .scale = v->shape->scale};
+    }
+    ops_of(v)->score(v->be, tokens, n);
+    v->be->ops->select->page_reduce(v->be, reduce, n);
+}
+
 /* Scores of n steps: leaves in jobs[i].score what is combined, in the columns [lo, hi). */
 static void score_items(const attn_turn *const *t, size_t n, int layer, score_job *jobs, item_range *columns)
 {
@@ -218,7 +249,8 @@ static void score_items(const attn_turn *const *t, size_t n, int layer, score_jo
         spans[i] = &retrieve_of(t[i]->v)->coarse;
     }
     if (r->coarse.rule.tokens) coarse_choose(spans, v, layer, jobs, columns, n);
-    ops_of(v)->score(v->be, jobs, n);
+    if (r->kind->reduce) score_tokens(t, n, jobs);
+    else ops_of(v)->score(v->be, jobs, n);
     if (!combines(v, r)) return;
     for (size_t i = 0; i < n; i++) {
         buf out = combined_of(t[i]->v);

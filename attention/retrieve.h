@@ -29,16 +29,21 @@ typedef struct {
 } retrieve_range;
 
 /* What makes a method of its own. */
-typedef struct {
-    const char *granule; /* key of the parameter that tells the slots of an item; NULL: 1 */
-    bool votes;          /* scores can give votes */
+typedef struct retrieve_kind retrieve_kind;
+struct retrieve_kind {
+    const retrieve_kind *(*of)(const attn_spec *s); /* where parameters decide which kind it is; NULL: this one */
+    const char *granule;                            /* key of the parameter that tells the slots of an item; NULL: 1 */
+    /* Key of the parameter (mean max lse) that tells how the scores of an item's tokens become its own; NULL: the index
+     * scores items. */
+    const char *reduce;
+    bool votes; /* scores can give votes */
     retrieve_range (*range)(const attn_spec *s, int64_t first, int64_t n);
     size_t ops;               /* offset in backend_ops of the index_ops that add to the index and score, */
     size_t index, index_size; /* and in the method's struct of a pointer to the indexes [n_layers], of so many bytes */
     /* In place of all these, where the choice follows from counts alone: the slots of a step that sees n tokens,
      * ascending, the current token last; their number, at most the budget. */
     int64_t (*slots)(const attn_view *v, int layer, int64_t n, int32_t *slot);
-} retrieve_kind;
+};
 
 /* A range but for `most` and `redo`, from the parameters force_sink, force_recent and budget_mode. tail: items from it
  * on are forced as they are; budget: items of a step. */
@@ -59,6 +64,7 @@ typedef struct {
      * for those of the spans that a second level keeps */
     buf score;
     size_t places;
+    buf token_score; /* kind->reduce: f32 [n_heads][n_tokens] */
     buf idx, ranges; /* i32 [n_lists][idx_stride] of the layer at work; i64 [n_layers][n_lists][2] */
     buf probe;       /* f32 [n_kv_heads][head_dim]: gqa=mean_q */
     int32_t *slots;  /* kind->slots: [n_layers][budget], as idx then is, */

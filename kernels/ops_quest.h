@@ -5,16 +5,39 @@
 
 #include "kernels/ops_select.h"
 
-/* Channel-wise largest and smallest key of each page, in the type of the rows: [n_kv_heads][cap][2][head_dim],
- * the maximum first. The ops are INDEX_OPS:
+/* What tells of a page. */
+typedef enum {
+    QUEST_SUM,   /* the sum over channels of max(q_c max_c, q_c min_c) */
+    QUEST_MAXCH, /* the largest of these terms (methods.md 6.7) */
+    QUEST_MEAN   /* q . the mean of its keys */
+} quest_how;
+
+/* bound   channel-wise largest and smallest key of each page, in the type of the rows: [n_kv_heads][cap][2][head_dim],
+ *         the maximum first. QUEST_MEAN: [n_kv_heads][cap][head_dim] the mean key, of the page's keys so far
+ * sum     QUEST_MEAN: f32 [n_kv_heads][head_dim], the sum of the newest page's keys, rounded to the type, in ascending
+ *         order; the mean is sum / number, rounded to the type
+ * The ops are INDEX_OPS:
  * add     the first token of a page starts it anew
  * redo    the last, partial page again, from the rows of the slots [n / page * page, n)
- * score   of a page: the sum over channels of max(q_c max_c, q_c min_c). No votes */
+ * score   of a page. No votes */
 typedef struct {
     buf bound;
     dtype type;
     size_t n_kv_heads, head_dim, cap, page;
-    bool max_channel; /* a page's score is the largest term instead of their sum (methods.md 6.7) */
+    quest_how how;
+    buf sum;
 } quest_index;
+
+/* Rows of a page in `bound`. */
+static inline size_t quest_rows(const quest_index *x)
+{
+    return x->how == QUEST_MEAN ? 1 : 2;
+}
+
+/* Bytes of n pages of a head. */
+static inline size_t quest_bytes(const quest_index *x, int64_t n)
+{
+    return (size_t)n * quest_rows(x) * x->head_dim * dtype_size(x->type);
+}
 
 #endif

@@ -88,6 +88,24 @@ typedef struct {
     float scale;
 } combine_job;
 
+/* Scores of tokens become scores of items: item i is the tokens [i * granule, min((i + 1) * granule, n_slots)).
+ * in      f32 [n_heads][in_stride]: column t is token t
+ * out     f32 [n_heads][stride]: the columns [lo, hi) of items; it does not overlap `in`
+ * MEAN    the sum over the item's tokens, number j of them in partial sum j mod 16 as in a dot product, over their
+ *         number; MAX: the largest, NaN left out; LSE: log(mean of exp(scale * score)) / scale, NaN as -INFINITY, to
+ *         1e-6 times the largest |scale * score| or 1 */
+typedef enum { REDUCE_MEAN, REDUCE_MAX, REDUCE_LSE } page_reduction;
+typedef struct {
+    buf out;
+    size_t stride;
+    buf in;
+    size_t in_stride, n_heads;
+    item_range items;
+    int64_t granule;
+    page_reduction how;
+    float scale;
+} page_reduce_job;
+
 /* Choice of items. Item i is the slots [i * granule, min((i + 1) * granule, n_slots)).
  * score   f32 [n_lists][stride], of the candidates: by items or, with spans, by places
  * head    items [0, head) and
@@ -127,6 +145,7 @@ struct index_ops {
     OP(plain, void, mean_heads,                                                                                        \
        (backend *, buf out, buf q, size_t n_rows, size_t n_heads, size_t n_groups, size_t dim))                        \
     OP(own, void, combine, (backend *, const combine_job *jobs, size_t n))                                             \
+    OP(own, void, page_reduce, (backend *, const page_reduce_job *jobs, size_t n))                                     \
     OP(own, void, choose, (backend *, const choose_job *jobs, size_t n))                                               \
     /* Takes the scratch of choices of up to n_lists lists of n_items items now, so that they take none. ST_NOMEM. */  \
     OP(plain, status, reserve, (backend *, size_t n_lists, int64_t n_items, err * e))

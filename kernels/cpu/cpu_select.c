@@ -148,6 +148,28 @@ void cpu_select_combine(backend *be, const combine_job *jobs, size_t n)
             cpu_over_ranks(be, f32_at(j->out, 0) + j->lo, (size_t)(j->hi - j->lo), mode == GQA_LAYER_MEAN);
 }
 
+/* Item i of all heads' items of a job. */
+static void reduce_page(const page_reduce_job *j, size_t i)
+{
+    size_t items = (size_t)(j->items.hi - j->items.lo), head = i / items;
+    int64_t item = j->items.lo + (int64_t)(i % items);
+    f32_at(j->out, head * j->stride)[item] = ref_reduce_item(j, head, item);
+}
+
+void cpu_select_page_reduce(backend *be, const page_reduce_job *jobs, size_t n)
+{
+    size_t tokens = 0;
+    for (const page_reduce_job *j = jobs; j < jobs + n; j++)
+        if (j->items.hi > j->items.lo) tokens += (size_t)((j->items.hi - j->items.lo) * j->granule) * j->n_heads;
+#pragma omp parallel num_threads(cpu_team(be, tokens))
+    for (const page_reduce_job *j = jobs; j < jobs + n; j++) {
+        size_t a, b;
+        if (j->items.hi <= j->items.lo) continue;
+        threads_split((size_t)(j->items.hi - j->items.lo) * j->n_heads, 64, &a, &b);
+        for (size_t i = a; i < b; i++) reduce_page(j, i);
+    }
+}
+
 /* ---- choose ---- */
 
 /* Order of floats as order of integers; -0 counts as 0. */

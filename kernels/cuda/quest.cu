@@ -8,14 +8,15 @@
 
 typedef struct {
     void *bound;
+    float *sum;
     size_t cap, page;
     int heads, dim;
-    bool max_channel;
+    quest_how how;
 } pages;
 
 static pages pages_of(const quest_index *x)
 {
-    return {x->bound.p, x->cap, x->page, (int)x->n_kv_heads, (int)x->head_dim, x->max_channel};
+    return {x->bound.p, ptr<float>(x->sum), x->cap, x->page, (int)x->n_kv_heads, (int)x->head_dim, x->how};
 }
 
 /* Rounded as the rows are. */
@@ -26,20 +27,30 @@ template <class T> static __device__ __forceinline__ float round_to(float x)
     return to_f32(y);
 }
 
+/* Channel c of the key of position p joins its page: its bounds, or their mean. */
+template <class T> static __device__ __forceinline__ void join(const pages &x, int head, int c, size_t p, float v)
+{
+    bool mean = x.how == QUEST_MEAN;
+    size_t at = (head * x.cap + p / x.page) * (mean ? 1 : 2) * x.dim + c, before = p % x.page;
+    T *top = (T *)x.bound + at, *low = top + x.dim;
+    if (mean) {
+        float *sum = x.sum + head * x.dim + c;
+        *sum = before == 0 ? v : __fadd_rn(*sum, v);
+        put_f32(top, __fdiv_rn(*sum, (float)(before + 1)));
+        return;
+    }
+    if (before == 0 || v > to_f32(*top)) put_f32(top, v);
+    if (before == 0 || v < to_f32(*low)) put_f32(low, v);
+}
+
 /* A thread has one channel of one head of a job and takes the keys in order. k f32 [n][heads][dim]. */
 template <class T> static __global__ void add_k(job_list<index_adds<pages>> jobs)
 {
     const index_adds<pages> &j = jobs.job[blockIdx.y];
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / j.x.dim, c = i % j.x.dim;
     if (head >= j.x.heads) return;
-    for (int64_t t = 0; t < j.n; t++) {
-        size_t p = (size_t)(j.pos + t), at = (head * j.x.cap + p / j.x.page) * 2 * j.x.dim + c;
-        T *top = (T *)j.x.bound + at, *low = top + j.x.dim;
-        float v = round_to<T>(j.k[(t * j.x.heads + head) * j.x.dim + c]);
-        bool anew = p % j.x.page == 0;
-        if (anew || v > to_f32(*top)) put_f32(top, v);
-        if (anew || v < to_f32(*low)) put_f32(low, v);
-    }
+    for (int64_t t = 0; t < j.n; t++)
+        join<T>(j.x, head, c, (size_t)(j.pos + t), round_to<T>(j.k[(t * j.x.heads + head) * j.x.dim + c]));
 }
 
 void cuda_quest_add(backend *be, const index_add_job *jobs, size_t n)
@@ -60,13 +71,8 @@ template <class T, class R> static __global__ void redo_k(pages x, half_rows row
 {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), head = i / x.dim, c = i % x.dim;
     if (head >= x.heads) return;
-    size_t page = (size_t)n / x.page;
-    T *top = (T *)x.bound + (head * x.cap + page) * 2 * x.dim + c, *low = top + x.dim;
-    for (size_t p = page * x.page; p < (size_t)n; p++) {
-        float v = element_of<R>(rows, head, (int64_t)p, c);
-        if (p % x.page == 0 || v > to_f32(*top)) put_f32(top, v);
-        if (p % x.page == 0 || v < to_f32(*low)) put_f32(low, v);
-    }
+    for (size_t p = (size_t)n / x.page * x.page; p < (size_t)n; p++)
+        join<T>(x, head, c, p, element_of<R>(rows, head, (int64_t)p, c));
 }
 
 void cuda_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_t n)
@@ -87,7 +93,7 @@ void cuda_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_
 
 /* Each term is the larger of two rounded products (ref/quest.c). */
 static __device__ __forceinline__ float page_bound(const float *top, const float *low, const float *q, int lane,
-                                                   int dim, bool max_channel)
+                                                   int dim, quest_how how)
 {
     float p = 0, best = -INFINITY;
 #pragma unroll
@@ -98,7 +104,7 @@ static __device__ __forceinline__ float page_bound(const float *top, const float
         p = __fadd_rn(p, term);
         if (term > best) best = term;
     }
-    if (!max_channel) return sum_parts(p);
+    if (how != QUEST_MAXCH) return sum_parts(p);
     for (int m = 1; m < PARTS; m *= 2) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, m));
     return best;
 }
@@ -115,7 +121,7 @@ typedef struct {
 
 /* A row of blocks has `group` heads of a job that read the pages of one KV head together: all of its query heads, or by
  * groups (groups.cuh) those that follow one list. */
-template <class T, bool GROUPS>
+template <class T, bool GROUPS, bool MEAN>
 static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<quest_scores> jobs, int group)
 {
     SHARED_DYN(float, mine);
@@ -126,17 +132,18 @@ static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<quest_sco
     if (GROUPS) in = places_of(j.of, list_of_part(j.of), j.lo, j.hi);
     load_group(mine, j.q, part, group, x.dim);
     if (j.read && blockIdx.x == 0 && threadIdx.x == 0 && in.end > in.first)
-        atomicAdd(j.read, (unsigned long long)(in.end - in.first) * 2 * x.dim * sizeof(T));
+        atomicAdd(j.read, (unsigned long long)(in.end - in.first) * (MEAN ? 1 : 2) * x.dim * sizeof(T));
     for (int turn = 0; turn < SCORE_TURNS; turn++) {
         int64_t p = ((int64_t)blockIdx.x * SCORE_TURNS + turn) * SCORE_ROWS + threadIdx.x / PARTS;
         bool inside = p >= in.first && p < in.end, blank = GROUPS && !inside && p < in.n * in.per;
         size_t page = !inside ? 0 : GROUPS ? (size_t)item_of(in, p) : (size_t)p;
-        const T *row = (const T *)x.bound + (head * x.cap + page) * 2 * x.dim;
+        const T *row = (const T *)x.bound + (head * x.cap + page) * (MEAN ? 1 : 2) * x.dim;
         float top[MOST_CHANNELS], low[MOST_CHANNELS];
         load_part(top, row, lane, inside ? x.dim : 0);
-        load_part(low, row + x.dim, lane, inside ? x.dim : 0);
+        if (!MEAN) load_part(low, row + x.dim, lane, inside ? x.dim : 0);
         for (int h = 0; h < group; h++) {
-            float s = page_bound(top, low, mine + h * x.dim, lane, x.dim, x.max_channel);
+            const float *q = mine + h * x.dim;
+            float s = MEAN ? dot_parts(top, q, lane, x.dim) : page_bound(top, low, q, lane, x.dim, x.how);
             if ((inside || blank) && lane == 0)
                 j.score[(size_t)(part * group + h) * j.stride + p] = inside ? s : -INFINITY;
         }
@@ -163,7 +170,9 @@ void cuda_quest_score(backend *be, const score_job *jobs, size_t n)
     if (!cuda_begin(be, "quest.score")) return;
     by_type(x->type, [&](auto t) {
         typedef decltype(t) T;
-        auto kernel = jobs->spans ? score_k<T, true> : score_k<T, false>;
+        bool mean = x->how == QUEST_MEAN;
+        auto kernel = jobs->spans ? (mean ? score_k<T, true, true> : score_k<T, true, false>)
+                                  : (mean ? score_k<T, false, true> : score_k<T, false, false>);
         in_lists(jobs, n, quest_scores_of, [&](auto &list, unsigned m) {
             cudaError_t rc = launch(kernel, score_grid(most, parts, m), dim3(SCORE_BLOCK),
                                     group * x->head_dim * sizeof(float), cuda_stream(be), list, (int)group);

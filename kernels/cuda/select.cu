@@ -125,6 +125,65 @@ void cuda_select_combine(backend *be, const combine_job *jobs, size_t n)
         cuda_sum(be, ptr<float>(jobs[i].out), jobs[i].stride);
 }
 
+/* ---- scores of tokens become scores of pages ---- */
+
+typedef struct {
+    float *out;
+    const float *in;
+    size_t stride, in_stride;
+    item_range items;
+    int64_t granule;
+} page_reduction_args;
+
+static __device__ __forceinline__ float max_parts(float x)
+{
+    for (int m = 1; m < PARTS; m *= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, m));
+    return x;
+}
+
+/* 16 lanes have an item of one head; lane i has its tokens i, i + 16, ... */
+static __global__ void page_reduce_k(job_list<page_reduction_args> jobs, page_reduction how, float scale)
+{
+    const page_reduction_args &j = jobs.job[blockIdx.z];
+    int lane = threadIdx.x % PARTS;
+    int64_t item = j.items.lo + (int64_t)blockIdx.x * (BLOCK / PARTS) + threadIdx.x / PARTS;
+    bool inside = item < j.items.hi;
+    int64_t from = item * j.granule, n = inside ? min(j.granule, j.items.n_slots - from) : 0;
+    const float *x = j.in + blockIdx.y * j.in_stride + from;
+    float part = 0, top = -INFINITY;
+    for (int64_t i = lane; i < n; i += PARTS) {
+        part = __fadd_rn(part, x[i]);
+        top = fmaxf(top, how == REDUCE_LSE ? logit(x[i], scale) : x[i]);
+    }
+    part = sum_parts(part);
+    top = max_parts(top);
+    if (how == REDUCE_LSE) {
+        float sum = 0;
+        for (int64_t i = lane; i < n && !isinf(top); i += PARTS) sum += expf(logit(x[i], scale) - top);
+        sum = sum_parts(sum);
+        top = isinf(top) ? top : (top + logf(__fdiv_rn(sum, (float)n))) / scale;
+    }
+    if (inside && lane == 0) j.out[blockIdx.y * j.stride + item] = how == REDUCE_MEAN ? __fdiv_rn(part, (float)n) : top;
+}
+
+static page_reduction_args page_reduction_of(const page_reduce_job &j)
+{
+    return {ptr<float>(j.out), ptr<float>(j.in), j.stride, j.in_stride, j.items, j.granule};
+}
+
+void cuda_select_page_reduce(backend *be, const page_reduce_job *jobs, size_t n)
+{
+    int64_t most = 1;
+    if (!cuda_begin(be, "page_reduce")) return;
+    for (const page_reduce_job *j = jobs; j < jobs + n; j++) most = max(most, j->items.hi - j->items.lo);
+    in_lists(jobs, n, page_reduction_of, [&](auto &list, unsigned m) {
+        cudaError_t rc =
+            launch(page_reduce_k, dim3(cuda_blocks((size_t)most, BLOCK / PARTS), (unsigned)jobs->n_heads, m),
+                   dim3(BLOCK), 0, cuda_stream(be), list, jobs->how, jobs->scale);
+        cuda_check(be, rc, "page_reduce [%zu], up to %lld items", jobs->n_heads, (long long)most);
+    });
+}
+
 /* ---- choice: radix-select of the k-th largest, then lists in ascending order ---- */
 
 /* What a list is made of, in ascending order: n items, of which [lo, hi) are candidates. By groups these are the places

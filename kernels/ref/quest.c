@@ -5,11 +5,25 @@
 
 #include "kernels/ref/ref.h"
 
+static void add_to_mean(const quest_index *x, size_t head, int64_t pos, const float *k)
+{
+    size_t d = x->head_dim, page = (size_t)pos / x->page, before = (size_t)pos % x->page;
+    float *sum = f32_at(x->sum, head * d);
+    for (size_t c = 0; c < d; c++) {
+        sum[c] = before == 0 ? k[c] : sum[c] + k[c];
+        ref_put(x->bound, x->type, (head * x->cap + page) * d + c, sum[c] / (float)(before + 1));
+    }
+}
+
 /* One key joins page p of a head. */
 static void add_key(const quest_index *x, size_t head, int64_t pos, const float *k)
 {
     size_t d = x->head_dim, page = (size_t)pos / x->page, at = (head * x->cap + page) * 2 * d;
     bool anew = (size_t)pos % x->page == 0;
+    if (x->how == QUEST_MEAN) {
+        add_to_mean(x, head, pos, k);
+        return;
+    }
     for (size_t c = 0; c < d; c++) {
         float top = ref_get(x->bound, x->type, at + c), low = ref_get(x->bound, x->type, at + d + c);
         ref_put(x->bound, x->type, at + c, anew || k[c] > top ? k[c] : top);
@@ -42,17 +56,21 @@ void ref_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_t
 }
 
 /* Each term is the larger of two rounded products, so no key of the page scores more, whatever rounds. */
-static float page_bound(const quest_index *x, size_t head, int64_t page, const float *q)
+static float page_score(const quest_index *x, size_t head, int64_t page, const float *q)
 {
-    size_t d = x->head_dim, at = (head * x->cap + (size_t)page) * 2 * d;
-    float part[16] = {0}, best = -INFINITY;
+    size_t d = x->head_dim, at = (head * x->cap + (size_t)page) * quest_rows(x) * d;
+    float part[16] = {0}, best = -INFINITY, mean[256];
+    if (x->how == QUEST_MEAN) {
+        ref_floats(mean, x->bound, x->type, at, d);
+        return ref_dot16(q, mean, d);
+    }
     for (size_t c = 0; c < d; c++) {
         float a = q[c] * ref_get(x->bound, x->type, at + c), b = q[c] * ref_get(x->bound, x->type, at + d + c);
         float term = a > b ? a : b;
         part[c % 16] += term;
         if (term > best) best = term;
     }
-    return x->max_channel ? best : ref_sum16(part);
+    return x->how == QUEST_MAXCH ? best : ref_sum16(part);
 }
 
 void ref_quest_score(backend *be, const score_job *jobs, size_t n)
@@ -65,10 +83,9 @@ void ref_quest_score(backend *be, const score_job *jobs, size_t n)
             span_list l = ref_part_places(j, h / heads, parts);
             ref_span_blanks(out, j->stride, 1, &l);
             for (int64_t p = l.first; p < l.end; p++)
-                out[p] = page_bound(x, h / (j->n_heads / x->n_kv_heads), span_item(&l, p),
+                out[p] = page_score(x, h / (j->n_heads / x->n_kv_heads), span_item(&l, p),
                                     (const float *)(void *)j->q.p + h * d);
-            if (h % heads == 0 && l.end > l.first)
-                add_bytes(j->read, (uint64_t)(l.end - l.first) * 2 * d * dtype_size(x->type));
+            if (h % heads == 0 && l.end > l.first) add_bytes(j->read, quest_bytes(x, l.end - l.first));
         }
     }
 }

@@ -45,6 +45,8 @@ void ref_round_row(float *out, buf in, size_t r, size_t n, dtype t);
 /* Sum of 16 partial sums, and a dot product of f32 rows, in the order that ops_select.h fixes. */
 float ref_sum16(const float part[16]);
 float ref_dot16(const float *a, const float *b, size_t n);
+/* One item of one head of a page_reduce. */
+float ref_reduce_item(const page_reduce_job *j, size_t head, int64_t item);
 /* K of a slot as f32, codes as the key that they give. */
 void ref_k_row(float *out, const kv_rows *rows, size_t head, int64_t slot);
 

@@ -108,6 +108,38 @@ void ref_select_combine(backend *be, const combine_job *jobs, size_t n)
     }
 }
 
+/* x [n] scores of an item's tokens. */
+static float mean_of(const float *x, int64_t n)
+{
+    float part[16] = {0};
+    for (int64_t i = 0; i < n; i++) part[i % 16] += x[i];
+    return ref_sum16(part) / (float)n;
+}
+
+static float max_of(const float *x, int64_t n)
+{
+    float top = -INFINITY;
+    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    return top;
+}
+
+float ref_reduce_item(const page_reduce_job *j, size_t head, int64_t item)
+{
+    int64_t from = item * j->granule, to = from + j->granule < j->items.n_slots ? from + j->granule : j->items.n_slots;
+    const float *x = f32_at(j->in, head * j->in_stride + (size_t)from);
+    if (j->how == REDUCE_MEAN) return mean_of(x, to - from);
+    if (j->how == REDUCE_MAX) return max_of(x, to - from);
+    return (float)((head_lse(x, 0, to - from, j->scale) - log((double)(to - from))) / (double)j->scale);
+}
+
+void ref_select_page_reduce(backend *be, const page_reduce_job *jobs, size_t n)
+{
+    for (const page_reduce_job *j = jobs; j < jobs + n; j++)
+        for (size_t h = 0; h < j->n_heads; h++)
+            for (int64_t i = j->items.lo; i < j->items.hi; i++)
+                f32_at(j->out, h * j->stride)[i] = ref_reduce_item(j, h, i);
+}
+
 static bool before(const float *s, int64_t a, int64_t b)
 {
     float x = isnan(s[a]) ? -INFINITY : s[a], y = isnan(s[b]) ? -INFINITY : s[b];

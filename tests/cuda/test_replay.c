@@ -172,7 +172,7 @@ static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_o
         int64_t n = to[j], n_pages = (n + PAGE - 1) / PAGE;
         size_t new_keys = (size_t)(to[j] - from[j]);
         buf k = buf_at(b[K], 4 * (size_t)from[j] * KV * DIM);
-        pages[j] = (quest_index){b[BOUND], DT_F32, KV, DIM, PAGES, PAGE, false};
+        pages[j] = (quest_index){b[BOUND], DT_F32, KV, DIM, PAGES, PAGE, QUEST_SUM, {NULL}};
         ones[j] = (fier_index){.bits = b[BITS],
                                .levels = b[LEVEL],
                                .ring = b[RING],

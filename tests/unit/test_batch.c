@@ -90,8 +90,10 @@ static const char *const alikes[] = {
     "quest:budget=16:page=4:skip=1:gqa=per_q:coarse=8:coarse_keep=1",
     "fier:budget=16:g=8:skip=0:gqa=mean_q:coarse=4:coarse_keep=1",
     "h2o:budget=24:skip=0:gqa=per_q",
+    "quest:budget=16:page=4:skip=0:score=est:g=8:est=lse",
 #ifndef ON_CUDA /* time */
     "quest:budget=16:page=2:skip=0:gqa=sum_s:pool=entropy",
+    "quest:budget=16:page=4:skip=1:score=mean",
     "fier:budget=16:g=8:skip=0",
     "full",
     "h2o:budget=24:skip=0",

@@ -191,6 +191,7 @@ static quest_index pages_of(op_run *x, size_t n, size_t dim, size_t page, dtype 
 {
     quest_index q = {.type = t, .n_kv_heads = KV, .head_dim = dim, .page = page, .cap = (n + page - 1) / page + 1};
     q.bound = op_inout(x, NULL, KV * q.cap * 2 * dim * dtype_size(t), BITS, 0);
+    q.sum = op_inout(x, NULL, KV * dim * sizeof(float), BITS, 0);
     return q;
 }
 
@@ -228,7 +229,7 @@ static void quest(op_run *x, const int64_t *p)
     for (size_t i = half; i < n; i++) o->add(x->be, &(index_add_job){&b, (int64_t)i, buf_at(k, i * row), 1}, 1);
     op_same(x, a.bound, b.bound, bound_bytes(&a), "bounds after a rewind");
     quest_index largest = a;
-    largest.max_channel = true;
+    largest.how = QUEST_MAXCH;
     buf score = scores_out(x, heads * stride), above = scores_out(x, heads * stride);
     score_job of_pages = score_of(&a, score, stride, q, heads, candidates(n, 0, (int64_t)n_pages), op_read(x)),
               of_some = score_of(&largest, scores_out(x, heads * stride), stride, q, heads,
@@ -249,6 +250,58 @@ static void quest(op_run *x, const int64_t *p)
             op_note(x, up[h * stride + i / page / 8] >= of, "page %zu scores more than its span", i / page);
         }
     free(s), free(up), free(query), free(rows.k.p);
+}
+
+/* Means of pages: all at once; and back to the half, then one by one. The newest page is that of the exact keys. */
+static void means(op_run *x, const int64_t *p)
+{
+    const index_ops *o = x->be->ops->quest;
+    size_t dim = (size_t)p[0], heads = KV * (size_t)p[1], page = (size_t)p[2], n = (size_t)p[3], row = 4 * KV * dim;
+    dtype t = (dtype)p[4];
+    quest_index a = pages_of(x, n, dim, page, t), b = pages_of(x, n, dim, page, t);
+    a.how = b.how = QUEST_MEAN;
+    buf k = op_floats(x, n * KV * dim), q = op_floats(x, heads * dim);
+    size_t n_pages = (n + page - 1) / page, half = n / 2, stride = n_pages + 2;
+    kv_rows rows = rows_of(x, k, n, dim, t);
+    o->add(x->be, &(index_add_job){&a, 0, k, n}, 1);
+    o->add(x->be, &(index_add_job){&b, 0, k, n}, 1);
+    o->redo(x->be, &b, &rows, (int64_t)half);
+    for (size_t i = half; i < n; i++) o->add(x->be, &(index_add_job){&b, (int64_t)i, buf_at(k, i * row), 1}, 1);
+    op_same(x, a.bound, b.bound, KV * a.cap * dim * dtype_size(t), "means after a rewind");
+    buf score = scores_out(x, heads * stride);
+    score_job j =
+        score_of(&a, score, stride, q, heads, candidates(n, (int64_t)n_pages / 3, (int64_t)n_pages), op_read(x));
+    o->score(x->be, &j, 1);
+    float *s = op_see(x, score, 4 * heads * stride), *query = op_see(x, q, 4 * heads * dim), key[256];
+    rows.k = (buf){op_see(x, rows.k, KV * n * dim * dtype_size(t))};
+    for (size_t h = 0; h < heads && page == 1; h++)
+        for (size_t i = n_pages / 3; i < n; i++) {
+            ref_k_row(key, &rows, h / (size_t)p[1], (int64_t)i);
+            op_note(x, s[h * stride + i] == ref_dot16(query + h * dim, key, dim), "a page of one token: its score");
+        }
+    free(s), free(query), free(rows.k.p);
+}
+
+/* Scores of tokens become those of their pages. */
+static void page_reduce(op_run *x, const int64_t *p)
+{
+    size_t heads = (size_t)p[0], n = (size_t)p[2], granule = (size_t)p[1], items = (n + granule - 1) / granule;
+    page_reduce_job j[2] = {{.out = scores_out(x, heads * (items + 2)),
+                             .stride = items + 2,
+                             .in_stride = n + 1,
+                             .n_heads = heads,
+                             .items = candidates(n, (int64_t)items / 4, (int64_t)items),
+                             .granule = (int64_t)granule,
+                             .how = (page_reduction)p[3],
+                             .scale = 0.3f}};
+    float *in = random_f32(&x->r, heads * (n + 1));
+    if (p[4]) in[n / 2] = NAN, in[n - 1] = -INFINITY, in[n / 3] = INFINITY;
+    if (p[3] == REDUCE_LSE) j->out = op_inout(x, NULL, 4 * heads * (items + 2), UNIT, 1e-5);
+    j->in = op_in(x, in, 4 * heads * (n + 1));
+    j[1] = j[0];
+    j[1].items.hi = j->items.lo; /* nothing to do */
+    x->be->ops->select->page_reduce(x->be, j, 2);
+    free(in);
 }
 
 /* ---- one-bit keys ---- */
@@ -392,7 +445,7 @@ static void spans(op_run *x, const int64_t *p)
     quest_index bounds = {.cap = 0};
     if (p[5]) bits = bits_of(x, n, dim, form, (dtype)p[4]);
     else bounds = pages_of(x, n, dim, page, (dtype)p[4]);
-    bounds.max_channel = p[6] == 0;
+    bounds.how = p[6] == 0 ? QUEST_MAXCH : p[6] == 1 ? QUEST_MEAN : QUEST_SUM;
     const void *index = p[5] ? (const void *)&bits : &bounds;
     score_job of_all = score_of(index, dense, MOST, q, heads, to, NONE), of_some = of_all;
     of_some.score = places, of_some.spans = &g, of_some.read = op_read(x);
@@ -552,6 +605,14 @@ static const op_test tests[] = {
      0,
      {OP_P(1000000), OP_P(0, 1), OP_P(2048), OP_P(1), OP_P(HEAD_TAIL), OP_P(1)}},
     {"quest: bounds", quest, 156, 7, 41, {DIMS, OP_P(1, 2, 3, 4, 8), OP_P(1, 2, 7, 16, 32), LENGTHS, OP_TYPES}},
+    {"quest: means", means, 156, 7, 41, {DIMS, OP_P(1, 2, 3, 4, 8), OP_P(1, 2, 7, 16, 32), LENGTHS, OP_TYPES}},
+    {"scores of tokens become those of pages",
+     page_reduce,
+     90,
+     7,
+     41,
+     {OP_P(1, 2, 5, 8), OP_P(1, 2, 7, 16, 40, 600), OP_P(1, 5, 16, 33, 130, 2049),
+      OP_P(REDUCE_MEAN, REDUCE_MAX, REDUCE_LSE), OP_BOOL}},
     {"fier: one-bit keys",
      fier,
      260,

@@ -100,6 +100,11 @@ static const strategy strategies[] = {
     QUEST(":gqa=layer_vote"),
     QUEST(":gqa=layer_concat"),
     QUEST(":score=maxch"),
+    QUEST(":score=mean"),
+    QUEST(":score=mean:gqa=per_q:coarse=8:coarse_keep=2"),
+    QUEST(":score=est:g=8"),
+    QUEST(":score=est:g=2:est=max:gqa=mean_q:skip=1"),
+    QUEST(":score=est:g=4:est=lse:force_sink=5:force_recent=6"),
     QUEST(":page=3"),
     {"quest:skip=1:budget=8:page=8", RETRIEVES, 24, ONE_BY_ONE}, /* three pages at least */
     {"quest:skip=1:budget=16:page=8:min_pages=1", RETRIEVES, 16, ONE_BY_ONE},
@@ -167,6 +172,8 @@ static const char *const stores[] = {
     "logquant4:g=4:r=13",
     "kivi2:g=4:r=8:sink_fp=3",
     "logquant:quant=hf_axis0_g64:r=12",
+    "hf2:r=12",
+    "hf4:r=5:zero=float:sink_fp=3:rows=f32",
 };
 enum { N_STORES = sizeof stores / sizeof *stores };
 
@@ -194,7 +201,7 @@ static life alone, other, full;
 /* Every strategy meets every layout, and every store does. */
 static int layout_of(int s, int k)
 {
-    bool wide = strstr(strategies[s].spec, "hf_axis0") || strstr(stores[k], "hf_axis0");
+    bool wide = strstr(strategies[s].spec, "hf_axis0") || strstr(stores[k], "hf");
     return wide ? WIDE : (s + k) % N_LAYOUTS;
 }
 

@@ -11,26 +11,9 @@
 #include "kernels/ops_quest.h"
 #include "kernels/ops_select.h"
 #include "kernels/ref/ref.h"
-#include "tests/unit/reference.h"
+#include "tests/unit/reference_select.h"
 
-/* ---- ops on jobs with one job; n: slots, first candidate, end of the candidates ---- */
-
-static item_range items(const int64_t n[3])
-{
-    return (item_range){n[0], n[1], n[2]};
-}
-
-static score_job score_of_items(const void *index, float *score, size_t stride, const float *q, size_t n_heads,
-                                const int64_t n[3], uint64_t *read)
-{
-    return (score_job){.index = index,
-                       .q = at(q),
-                       .n_heads = n_heads,
-                       .score = at(score),
-                       .stride = stride,
-                       .items = items(n),
-                       .read = at(read)};
-}
+/* ---- scorers ---- */
 
 static void quest_score(backend *be, float *score, size_t stride, const float *q, size_t n_heads, const quest_index *x,
                         const int64_t n[3], uint64_t *read)
@@ -46,13 +29,6 @@ static void fier_score(backend *be, float *score, size_t stride, const float *q,
     be->ops->fier->score(be, &j, 1);
 }
 
-static void combine(backend *be, float *out, const float *in, size_t stride, size_t n_heads, size_t n_lists,
-                    const int64_t n[3], gqa_mode mode, float scale)
-{
-    combine_job j = {at(out), at(in), stride, n_heads, n_lists, n[1], n[2], mode, scale};
-    be->ops->select->combine(be, &j, 1);
-}
-
 /* score[h][i] = q_h . k_i in the order of ops_select.h, of rows in the host's memory. */
 static void exact_scores(float *score, size_t stride, const float *q, size_t n_heads, const kv_rows *rows, size_t n)
 {
@@ -64,8 +40,6 @@ static void exact_scores(float *score, size_t stride, const float *q, size_t n_h
             score[h * stride + i] = ref_dot16(q + h * d, k, d);
         }
 }
-
-static const double TOL = 1e-5;
 
 /* ---- attention ---- */
 
@@ -132,82 +106,6 @@ static void test_attention(backend *be, const char *level)
 
 /* ---- combinations and choices ---- */
 
-static gqa_mode mode_of(const char *name)
-{
-    static const char *const names[] = {"per_q", "mean_q",     "mean_s",     "sum_s",       "max_s",
-                                        "vote",  "layer_mean", "layer_vote", "layer_concat"};
-    for (int m = 0; m < GQA_COUNT; m++)
-        if (strcmp(names[m], name) == 0) return (gqa_mode)m;
-    return GQA_COUNT;
-}
-
-/* Scores of the items as seen by the lists of a mode. */
-typedef struct {
-    float *raw, *score;
-    size_t n_lists, stride;
-} scored;
-
-typedef void scorer(backend *be, const void *ctx, float *score, size_t stride, float *q, size_t n_heads);
-
-static scored score_items(backend *be, gqa_mode mode, float *q, size_t heads, size_t kv_heads, size_t dim,
-                          int64_t n_slots, int64_t lo, int64_t hi, size_t n_items, scorer *f, const void *ctx)
-{
-    scored s = {.n_lists = gqa_lists(mode, heads, kv_heads), .stride = n_items + 3};
-    s.raw = hold(4 * heads * s.stride);
-    s.score = hold(4 * s.n_lists * s.stride);
-    size_t rows = heads;
-    if (mode == GQA_MEAN_Q) {
-        float *mean = hold(4 * kv_heads * dim);
-        be->ops->select->mean_heads(be, at(mean), at(q), 1, heads, kv_heads, dim);
-        q = mean, rows = kv_heads;
-    }
-    f(be, ctx, s.raw, s.stride, q, rows);
-    combine(be, s.score, s.raw, s.stride, rows, s.n_lists, (int64_t[]){n_slots, lo, hi}, mode,
-            (float)(1 / sqrt((double)dim)));
-    return s;
-}
-
-/* Takes k of [lo, hi) by score, and all of [0, lo) and [tail, items): lists of slots against the fixture's items. */
-static bool choice_is(backend *be, const scored *s, int64_t n_slots, int64_t granule, int64_t lo, int64_t hi,
-                      int64_t tail, int64_t k, const st_tensor *want)
-{
-    size_t stride = (size_t)n_slots + 1, width = want->shape[1];
-    int32_t *idx = hold(4 * s->n_lists * stride), *items = copy_of(want), *slots = hold(4 * stride);
-    int64_t *range = hold(16 * s->n_lists);
-    choose_job j = {.score = at(s->score),
-                    .items = {n_slots, lo, hi},
-                    .k = k,
-                    .tail = tail,
-                    .n_lists = s->n_lists,
-                    .stride = s->stride,
-                    .granule = granule,
-                    .head = lo,
-                    .most = (n_slots + granule - 1) / granule,
-                    .idx_stride = (int64_t)stride,
-                    .idx = at(idx),
-                    .range = at(range)};
-    be->ops->select->choose(be, &j, 1);
-    bool good = want->shape[0] == s->n_lists;
-    for (size_t l = 0; good && l < s->n_lists; l++) {
-        size_t n = 0;
-        for (size_t i = 0; i < width && items[l * width + i] >= 0; i++)
-            for (int64_t at_slot = items[l * width + i] * granule, c = 0; c < granule && at_slot + c < n_slots; c++)
-                slots[n++] = (int32_t)(at_slot + c);
-        good = range[2 * l] == 0 && (size_t)range[2 * l + 1] == n && memcmp(idx + l * stride, slots, 4 * n) == 0;
-    }
-    return good;
-}
-
-/* Scores of the candidates, from lo on, against a fixture [n_lists, n]. */
-static bool scores_are(const scored *s, int64_t lo, const st_tensor *want)
-{
-    size_t n = want->shape[1];
-    float *w = floats_of(want);
-    bool good = want->shape[0] == s->n_lists;
-    for (size_t l = 0; good && l < s->n_lists; l++) good = near(s->score + l * s->stride + lo, w + l * n, n, TOL);
-    return good;
-}
-
 static void score_exact(backend *be, const void *ctx, float *score, size_t stride, float *q, size_t n_heads)
 {
     const kv_rows *rows = ctx;
@@ -258,10 +156,16 @@ static pages pages_build(backend *be, const st_tensor *k, int64_t n, int64_t pag
 {
     size_t heads = k->shape[0], dim = k->shape[2], cap = (size_t)((n + page - 1) / page);
     float *rows = by_token(k);
-    pages p = {
-        {at(hold(2 * heads * cap * dim * dtype_size(type_of(k)))), type_of(k), heads, dim, cap, (size_t)page, false},
-        n,
-        (int64_t)cap};
+    pages p = {{at(hold(2 * heads * cap * dim * dtype_size(type_of(k)))),
+                type_of(k),
+                heads,
+                dim,
+                cap,
+                (size_t)page,
+                QUEST_SUM,
+                {NULL}},
+               n,
+               (int64_t)cap};
     for (int64_t i = 0, step; i < n; i += step) {
         step = n - i < 2 + i % 2 ? n - i : 2 + i % 2;
         be->ops->quest->add(be, &(index_add_job){&p.x, i, at(rows + (size_t)i * heads * dim), (size_t)step}, 1);
@@ -297,7 +201,7 @@ static void test_quest(backend *be, const char *level)
         int64_t end = p.n_pages - 1, take = budget / page > least ? budget / page : least;
         if (has("%s.p%d.max", c, page))
             group_note(&b, bounds_are(&p, tensor("%s.p%d.max", c, page), tensor("%s.p%d.min", c, page)), "%s", name);
-        p.x.max_channel = strcmp(form, "maxch") == 0;
+        p.x.how = strcmp(form, "maxch") == 0 ? QUEST_MAXCH : QUEST_SUM;
         scored t = score_items(be, mode_of(mode), floats("%s.q", c), (size_t)par[0], (size_t)par[1], (size_t)par[3],
                                p.n, 0, end, (size_t)p.n_pages, score_pages, &p);
         if (mode_of(mode) != GQA_MEAN_Q && has("%s.p%d.%s", c, page, form)) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Whole sequences against scripts/fixtures/reference/sequences.py: what each method keeps, what each step attends, and
- * its outputs. The fixture's names are the strategies' texts. */
+/* Whole sequences against scripts/fixtures/reference/sequences.py and what builds on it: what each method keeps, what
+ * each step attends, and its outputs. The fixture's names are the strategies' texts. */
 /* Builds: shim race device */
 #include "config.h"
 
@@ -164,9 +164,11 @@ static void check_level(const char *device, const char *level)
 {
     static const struct {
         const char *method;
-        int every; /* on the host's shim */
-    } methods[] = {{"full", 1},  {"streaming", 11}, {"kivi", 7},  {"logquant", 3}, {"h2o", 13},  {"snapkv", 13},
-                   {"tova", 13}, {"quest", 11},     {"fier", 13}, {"pariskv", 41}, {"actqkv", 5}};
+        int every;           /* on the host's shim */
+        const char *fixture; /* NULL: sequences */
+    } methods[] = {{"full", 1, NULL},  {"streaming", 11, NULL}, {"kivi", 7, NULL},   {"logquant", 3, NULL},
+                   {"h2o", 13, NULL},  {"snapkv", 13, NULL},    {"tova", 13, NULL},  {"quest", 11, NULL},
+                   {"fier", 13, NULL}, {"pariskv", 41, NULL},   {"actqkv", 5, NULL}, {"quest", 3, "pages"}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);
@@ -175,10 +177,11 @@ static void check_level(const char *device, const char *level)
     if (st == ST_UNSUPPORTED || st == ST_USAGE) tap_skip("%s", e.msg);
     else is_ok(st, &e, "%s opened", device);
     if (st != ST_OK) return;
-    fixture_open("sequences");
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        fixture_open(methods[i].fixture ? methods[i].fixture : "sequences");
         check_method(&r, level ? level : device, methods[i].method, methods[i].every);
-    fixture_close();
+        fixture_close();
+    }
     is_ok(backend_fault(r.be, &e), &e, "%s, no fault", device);
     rig_close(&r);
 }

@@ -35,6 +35,8 @@ static const char *const strategies[] = {
     "tova:budget=24:gqa=mean_s:prefill_evict=chunk",
     "quest:skip=0:budget=24:page=4",
     "quest:skip=1:budget=24:page=4:pool=entropy",
+    "quest:skip=0:budget=24:page=4:score=mean",
+    "quest:skip=1:budget=24:page=4:score=est:g=8",
     "fier:skip=0:budget=20:g=8",
     "fier:skip=1:budget=20:g=8:open=window:score=int8",
     "quest:skip=0:budget=12:page=4:coarse=8:coarse_keep=1",
