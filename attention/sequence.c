@@ -4,6 +4,7 @@
 
 #include "attention/sequence_impl.h"
 #include "kernels/base/mem.h"
+#include "kernels/ops_codes.h"
 
 attn_regions attn_regions_of(const attn_spec *s)
 {
@@ -257,6 +258,15 @@ int64_t attn_seq_positions(const attn_seq *s, int layer, int head, int64_t *out)
     }
     for (int64_t i = 0; out && i < s->length; i++) out[i] = i;
     return s->length;
+}
+
+void attn_seq_keys(const attn_seq *s, int layer, buf out, int64_t cap, int64_t n)
+{
+    const kv_rows *rows = kv_store_rows(view_of(s, layer)->store, layer);
+    kv_rows to = {
+        .k = out, .type = DT_F32, .n_kv_heads = rows->n_kv_heads, .head_dim = rows->head_dim, .cap = (size_t)cap};
+    kv_need(s->be, rows, 0, n);
+    s->be->ops->codes->fetch(s->be, &to, rows, 0, n, (buf){NULL});
 }
 
 attn_stats attn_seq_stats(const attn_seq *s)

@@ -55,6 +55,10 @@ attn_bytes attn_seq_peak(const attn_seq *s);
 /* Positions stored in a layer, ascending, for kv head h; returns their number (out may be NULL). */
 int64_t attn_seq_positions(const attn_seq *s, int layer, int kv_head, int64_t *out);
 
+/* Keys of the positions [0, n) of a layer as attention reads them in the step under way: to out f32
+ * [n_kv_heads][cap][head_dim]. Of sequences whose slots are positions: they keep everything, or retrieve. */
+void attn_seq_keys(const attn_seq *s, int layer, buf out, int64_t cap, int64_t n);
+
 /* Counts over decode steps (prompts excluded), summed over layers: tokens attended and visible; bytes of rows
  * read, k_read of them of keys, and of index; those of all visible keys, read once as exact rows. */
 typedef struct {

@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     const char *dump;
     int queries;
-    bool window;
+    bool window, distributions;
 } recall_options;
 
 typedef struct {
@@ -140,6 +140,39 @@ static status print_means(const recall *r, const recall_shape *s, int64_t ctx, e
     return ST_OK;
 }
 
+/* One line a strategy: distances of attention from the exact one, and what the exact tokens hold of it. */
+static status print_distributions(const recall *r, const recall_shape *s, err *e)
+{
+    int width = name_width(r);
+    TRY(out_printf(
+        e, "\nattention distributions: L1 distance from the exact one of a head (0 to 2) and summed over layers and "
+           "heads,\nthe same if what is in codes were not there; exact tokens but 0 and 1, and their mass\n"));
+    TRY(out_printf(e, "%-*s %8s %8s %8s %8s %8s %8s %8s %10s\n", width, "strategy", "budget", "L1", "sum", "evicted",
+                   "sum", "exact", "mass", "a token"));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        int layers = 0;
+        for (int l = 0; l < s->n_layers; l++) layers += !run->dense[l];
+        double heads = layers * s->n_heads, held = mean_of(run, s, run->distance);
+        double evicted = mean_of(run, s, run->distance_evicted);
+        char budget[24], n[2][16] = {"-", "-"}, sum[2][16] = {"-", "-"};
+        lineup_budget_text(budget, sizeof budget, &run->spec);
+        if (layers == 0) continue;
+        if (recall_has_distance(&run->spec)) {
+            number_text(n[0], held);
+            snprintf(sum[0], sizeof sum[0], "%.2f", held * heads);
+        }
+        if (run->spec.kv.kind != KV_EXACT) {
+            number_text(n[1], evicted);
+            snprintf(sum[1], sizeof sum[1], "%.2f", evicted * heads);
+        }
+        TRY(out_printf(e, "%-*s %8s %8s %8s %8s %8s %8.1f %8.4f %10.6f\n", width, run->spec.text, budget, n[0], sum[0],
+                       n[1], sum[1], mean_of(run, s, run->covering), mean_of(run, s, run->covered),
+                       mean_of(run, s, run->coverage)));
+    }
+    return ST_OK;
+}
+
 static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, err *e)
 {
     TRY(print_means(r, s, ctx, e));
@@ -157,6 +190,7 @@ static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, er
         }
         TRY(out_printf(e, "\n"));
     }
+    if (r->o->distributions) TRY(print_distributions(r, s, e));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
 }
@@ -173,6 +207,25 @@ static json_t *heads_json(const recall_run *run, const recall_shape *s, const do
     for (int h = 0; h < s->n_heads; h++)
         json_array_append_new(a, json_real(x[layer * s->n_heads + h] / (double)run->n_queries));
     return a;
+}
+
+/* Distances and coverage of a layer; bad: there is no memory for them. */
+static bool add_distributions(json_t *o, const recall_run *run, const recall_shape *s, int l)
+{
+    bool codes = run->spec.kv.kind != KV_EXACT;
+    const struct {
+        const char *key;
+        const double *of;
+        bool known;
+    } all[] = {{"attn_l1", run->distance, recall_has_distance(&run->spec)},
+               {"attn_l1_evicted", run->distance_evicted, codes},
+               {"exact_tokens", run->covering, true},
+               {"exact_mass", run->covered, true},
+               {"coverage", run->coverage, true}};
+    int bad = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        bad |= json_object_set_new(o, all[i].key, mean_json(run, s, all[i].of, l, all[i].known));
+    return bad == 0;
 }
 
 /* One object a strategy, budget, length and layer. */
@@ -194,6 +247,7 @@ static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
             "evicted_err", mean_json(run, s, run->evicted, l, codes), "evicted_err_l1",
             mean_json(run, s, run->evicted_l1, l, codes), "selected", recall_layer_mean(run, s, run->selected, l),
             "recall_heads", heads_json(run, s, run->recall, l), "mass_heads", heads_json(run, s, run->mass, l));
+        if (o && r->o->distributions) bad |= !add_distributions(o, run, s, l);
         bad |= !o || json_array_append_new(r->results, o);
     }
     return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;
@@ -234,6 +288,7 @@ static status run_text(recall *r, err *e)
                            .n_ids = r->ctx[i],
                            .n_queries = queries,
                            .window = r->o->window,
+                           .distributions = r->o->distributions,
                            .progress = on_progress,
                            .ctx = r,
                            .dump = &r->dump};
@@ -257,6 +312,7 @@ static status run_tensors(recall *r, err *e)
     recall_tensors job = {.path = r->c->tensors, .dump = &r->dump};
     if (r->c->ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
     if (r->o->window) return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
+    if (r->o->distributions) return err_set(e, ST_USAGE, "--distributions: not with --tensors, but on a text");
     TRY(cli_open_backend(&r->g.be, r->c, e));
     job.be = r->g.be;
     TRY(recall_on_tensors(&job, r->runs, r->n_runs, e));
@@ -319,6 +375,10 @@ static const cli_option options[] = {
      .type = OPTION_FLAG,
      AT_OWN(recall_options, window),
      .help = "judge them as one prompt window (for strategies that choose there: actqkv)"},
+    {.name = "distributions",
+     .type = OPTION_FLAG,
+     AT_OWN(recall_options, distributions),
+     .help = "also distances of attention distributions, and what the exact tokens hold (LogQuant's Figures 4 and 5)"},
     {.name = "tensors",
      .arg = "FILE",
      AT(tensors),

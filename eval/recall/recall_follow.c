@@ -28,6 +28,11 @@ void recall_runs_clear(recall_run *runs, size_t n)
         mem_free(r->evicted);
         mem_free(r->evicted_l1);
         mem_free(r->selected);
+        mem_free(r->distance);
+        mem_free(r->distance_evicted);
+        mem_free(r->covering);
+        mem_free(r->covered);
+        mem_free(r->coverage);
         *r = (recall_run){.spec = r->spec};
     }
 }
@@ -37,6 +42,11 @@ dtype recall_exact_type(const recall_run *runs, size_t n)
     for (size_t i = 1; i < n; i++)
         if (runs[i].spec.kv.type != runs[0].spec.kv.type) return DT_F32;
     return runs[0].spec.kv.type;
+}
+
+bool recall_has_distance(const attn_spec *s)
+{
+    return s->kv.kind == KV_EXACT || !attn_has_budget(s) || (attn_retrieves(s) && !attn_by_window(s));
 }
 
 double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer)
@@ -58,6 +68,8 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
     TRY(MEM_NEW(&r->evicted, n, e));
     TRY(MEM_NEW(&r->evicted_l1, n, e));
     TRY(MEM_NEW(&r->selected, n, e));
+    double **const more[] = {&r->distance, &r->distance_evicted, &r->covering, &r->covered, &r->coverage};
+    for (size_t i = 0; i < sizeof more / sizeof *more && f->distributions; i++) TRY(MEM_NEW(more[i], n, e));
     for (int l = 0; l < f->shape->n_layers; l++) r->dense[l] = attn_is_dense(&r->spec, f->shape, l);
     return attn_seq_create(&r->seq, &r->spec, f->shape, lim, f->be, e);
 }
@@ -110,6 +122,11 @@ static void dump_list(follow *f, const recall_run *r, int layer, int head, const
 
 /* ---- one step of a strategy ---- */
 
+static size_t follow_key_bytes(const follow *f)
+{
+    return (size_t)f->shape->n_kv_heads * (size_t)f->cap * (size_t)f->shape->head_dim * sizeof(float);
+}
+
 /* What every head keeps before the step; eviction comes after attention. */
 void follow_before(follow *f, size_t i, int layer)
 {
@@ -151,6 +168,30 @@ static void add_errors(follow *f, size_t i, int layer, int head, const exact_cho
     r->evicted_l1[at] += d.l1;
 }
 
+/* The keys of run i in a layer as its store holds them, to f->held; NULL where they are exact, or not at hand. */
+static const float *keys_held(follow *f, size_t i, int layer)
+{
+    const attn_spec *s = &f->runs[i].spec;
+    if (s->kv.kind == KV_EXACT || !recall_has_distance(s)) return NULL;
+    attn_seq_keys(f->runs[i].seq, layer, f->keys, f->cap, f->rows[layer].n);
+    f->be->ops->download(f->be, f->held, f->keys, follow_key_bytes(f));
+    return f->held;
+}
+
+static void add_distribution(follow *f, size_t i, size_t at, int head, const exact_choice *c, const float *held)
+{
+    recall_run *r = &f->runs[i];
+    bool codes = r->spec.kv.kind != KV_EXACT;
+    const bool *exact = codes ? f->exact + i * (size_t)f->cap : NULL;
+    int64_t n;
+    double mass = exact_covered(&f->query, head, c, exact, &n);
+    if (recall_has_distance(&r->spec)) r->distance[at] += exact_distance(&f->query, head, c, NULL, held);
+    r->distance_evicted[at] += exact_distance(&f->query, head, c, exact, NULL);
+    r->covering[at] += (double)n;
+    r->covered[at] += mass;
+    r->coverage[at] += n ? mass / (double)n : 0;
+}
+
 void follow_judge(follow *f, size_t i, int layer, size_t row)
 {
     recall_run *r = &f->runs[i];
@@ -158,6 +199,7 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
     size_t all = (size_t)f->shape->n_heads * (size_t)f->shape->head_dim;
     float *out = f->q + all;
     f->be->ops->download(f->be, out, buf_at(f->out, row * all * sizeof(float)), all * sizeof(float));
+    const float *held = f->distributions ? keys_held(f, i, layer) : NULL;
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)h;
         exact_choice c = {.gqa = attn_gqa(&r->spec), .tail = current};
@@ -174,6 +216,7 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
         r->mass[at] += exact_mass(&f->query, h, &c);
         r->selected[at] += (double)c.n;
         if (f->has_v) add_errors(f, i, layer, h, &c, out + h * f->shape->head_dim);
+        if (f->distributions) add_distribution(f, i, at, h, &c, held);
         dump_list(f, r, layer, h, &c);
     }
 }
@@ -217,6 +260,11 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
         TRY(MEM_NEW(&f->rows[l].k, n, e));
         if (has_v) TRY(MEM_NEW(&f->rows[l].v, n, e));
     }
+    for (size_t i = 0; i < f->n_runs && f->distributions && !f->held; i++) {
+        if (f->runs[i].spec.kv.kind == KV_EXACT) continue;
+        TRY(f->be->ops->alloc(f->be, &f->keys, follow_key_bytes(f), "keys", e));
+        TRY(MEM_NEW(&f->held, n, e));
+    }
     TRY(MEM_NEW(&f->query.score, heads * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->query.share, heads * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->sorting, 2 * (size_t)f->cap, e));
@@ -236,6 +284,8 @@ void follow_close(follow *f)
     size_t heads = (size_t)f->shape->n_heads;
     attn_work_free(f->work);
     if (f->out.p) f->be->ops->free(f->be, f->out, f->host_rows * heads * (size_t)f->shape->head_dim * sizeof(float));
+    if (f->keys.p) f->be->ops->free(f->be, f->keys, follow_key_bytes(f));
+    mem_free(f->held);
     for (int l = 0; f->rows && l < f->shape->n_layers; l++) {
         mem_free(f->rows[l].k);
         mem_free(f->rows[l].v);

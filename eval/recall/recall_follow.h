@@ -28,9 +28,12 @@ typedef struct {
     bool *joins;          /* [n_runs] goes through the prompt with the run before it */
     bool *exact;          /* [n_runs * cap] whether a token has an exact key or value, before the step */
     int64_t cap, query_index;
-    int64_t prompt; /* tokens that were fed as a prompt */
+    int64_t prompt;        /* tokens that were fed as a prompt */
     bool has_v, in_window; /* the queries are a prompt window */
-    status st;             /* of what cannot return one */
+    bool distributions;
+    buf keys;    /* [n_kv_heads][cap][head_dim] of a run, and on the host: where distributions are asked for */
+    float *held; /* and stores have codes */
+    status st;   /* of what cannot return one */
     err e;
 } follow;
 

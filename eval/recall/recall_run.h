@@ -20,6 +20,9 @@ typedef struct {
     bool *dense; /* [n_layers] */
     double *recall, *mass, *error, *error_l1, *selected;
     double *evicted, *evicted_l1; /* stores with codes: the errors if what is in codes were not there */
+    /* With distributions: L1 distance of attention from the exact one, that if what is in codes were not there; exact
+     * tokens but 0 and 1, their mass, their mass over their number. */
+    double *distance, *distance_evicted, *covering, *covered, *coverage;
     int64_t n_queries;
 } recall_run;
 
@@ -27,6 +30,8 @@ typedef struct {
 dtype recall_exact_type(const recall_run *runs, size_t n);
 /* Frees what a job made of the runs; the specs stay. */
 void recall_runs_clear(recall_run *runs, size_t n);
+/* Whether the distance of its attention is known: its keys are at hand, or exact. */
+bool recall_has_distance(const attn_spec *s);
 double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer);
 
 /* JSON lines of what was selected, through a temporary file that close renames (keep) or removes.
@@ -45,6 +50,7 @@ typedef struct {
     const int32_t *ids; /* [n_ids]; the last n_queries are fed one by one */
     int64_t n_ids, n_queries;
     bool window; /* the last n_queries are one prompt window instead */
+    bool distributions;
     recall_dump *dump;
     bool (*progress)(void *ctx, double part);
     void *ctx;

@@ -123,6 +123,45 @@ double exact_mass(const exact_query *x, int head, const exact_choice *c)
     return sum;
 }
 
+double exact_distance(const exact_query *x, int head, const exact_choice *c, const bool *kept, const float *held)
+{
+    const exact_rows *r = x->rows;
+    const attn_shape *sh = r->shape;
+    const double *p = x->share + head * r->cap, *s = x->score + head * r->cap;
+    double top = -(double)INFINITY, sum = 0, distance = 0, left = 0;
+    /* Twice the scores: first their maximum and sum, then the shares. */
+    for (int turn = 0; turn < 3; turn++)
+        for (int64_t k = 0; k < c->n; k++) {
+            int64_t i = c->pos[k];
+            if (i < x->first || (kept && !kept[i])) continue;
+            double y = s[i];
+            if (held)
+                y = (double)sh->scale *
+                    dot(x->q + head * sh->head_dim, row_of(held, r, kv_head_of(sh, head), i), sh->head_dim);
+            if (turn == 0) top = fmax(top, y);
+            else if (turn == 1) sum += exp(y - top);
+            else {
+                distance += fabs(p[i] - exp(y - top) / sum);
+                left += p[i];
+            }
+        }
+    return distance + fmax(0, 1 - left);
+}
+
+double exact_covered(const exact_query *x, int head, const exact_choice *c, const bool *kept, int64_t *n)
+{
+    const double *p = x->share + head * x->rows->cap;
+    double sum = 0;
+    *n = 0;
+    for (int64_t k = 0; k < c->n; k++) {
+        int64_t i = c->pos[k];
+        if (i < 2 || i < x->first || (kept && !kept[i])) continue;
+        sum += p[i];
+        ++*n;
+    }
+    return sum;
+}
+
 /* Adds share * v of position i. */
 static void add_value(double *out, const exact_query *x, int head, int64_t i, double share)
 {

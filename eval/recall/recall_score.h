@@ -38,6 +38,13 @@ void exact_fill(exact_query *x);
 double exact_recall(const exact_query *x, int head, const exact_choice *c, double *work);
 /* Sum of the head's softmax over the choice. */
 double exact_mass(const exact_query *x, int head, const exact_choice *c);
+/* Sum over the visible positions of |p - p^|, 0 to 2: p the head's softmax, p^ that over the choice, or over those
+ * positions of it that `kept` [n] holds (NULL: all), of the keys `held`, laid out as rows->k (NULL: the exact ones).
+ * With exact keys it is 2 (1 - the mass of what is left). */
+double exact_distance(const exact_query *x, int head, const exact_choice *c, const bool *kept, const float *held);
+/* Sum of the head's softmax over those positions of the choice that `kept` holds (NULL: all), but for 0 and 1; *n:
+ * their number. LogQuant, equation 1. */
+double exact_covered(const exact_query *x, int head, const exact_choice *c, const bool *kept, int64_t *n);
 /* |out - exact| / |exact| of one head's output. */
 typedef struct {
     double l2, l1;

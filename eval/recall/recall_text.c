@@ -125,6 +125,7 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
                 .shape = decoder_attn_shape(job->d),
                 .runs = runs,
                 .n_runs = n_runs,
+                .distributions = job->distributions,
                 .prompt = job->n_ids - job->n_queries,
                 .dump = job->dump};
     job->shape = (recall_shape){f.shape->n_layers, f.shape->n_heads, true};

@@ -40,6 +40,22 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
+run eval recall -f "$SRCDIR/README.md" --ctx 512 --queries 4 --attn full,full:kv=hf4/r=2,full:kv=hf2/r=2,streaming:sink=0,h2o:kv=hf2 --budget 128 \
+    --skip 0 --distributions --json "$tmp/r.json" --quiet
+out_has "attention distributions" "a table of distributions"
+if command -v jq >/dev/null; then
+    check "dropping is twice the mass of what is gone" \
+        jq -e '[.results[] | select(.attn == "streaming:sink=0") | .attn_l1 - 2 * (1 - .mass) | fabs] | max < 1e-8' "$tmp/r.json"
+    check "full attention has no distance, fewer bits have more, dropping has most" jq -e '
+        def l1($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
+        l1("full"; "attn_l1") < 1e-9 and l1("full:kv=hf4/r=2"; "attn_l1") < l1("full:kv=hf2/r=2"; "attn_l1") and
+        l1("full:kv=hf2/r=2"; "attn_l1") < l1("full:kv=hf2/r=2"; "attn_l1_evicted")' "$tmp/r.json"
+    check "an evictor over codes: no distance is known" jq -e '[.results[] | select(.attn == "h2o:kv=hf2") | .attn_l1] | unique == [null]' "$tmp/r.json"
+else
+    skip "jq is not there"
+fi
+refused 2 "--distributions: not with --tensors" "distributions of tensors" \
+    eval recall --tensors "$tmp/t.safetensors" --attn fier --distributions
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn full,quest,fier,streaming --budget 64,256 --skip 0 --json "$tmp/r.json" --quiet
 check "recall on text runs" test "$status" -eq 0
 if command -v jq >/dev/null; then

@@ -246,6 +246,66 @@ static void test_mass_and_error(void)
     ok(none.l2 == 0 && none.l1 == 0, "values of zero are no division by it");
 }
 
+/* Distances of attention distributions, from the definition: over all visible positions, with other keys. */
+static void test_distances(void)
+{
+    static scene s;
+    static float held[HEADS * MAX_N * DIM];
+    rng r = {13};
+    bool identity = true, other = true, zero = true, covers = true;
+    for (int trial = 0; trial < 40; trial++) {
+        int64_t pos[MAX_N], n = 3 + trial, count;
+        bool in[MAX_N], kept[MAX_N];
+        int kv = 1 + trial % 2, heads = kv * (1 + trial % 4), h = trial % heads, of = h / (heads / kv);
+        scene_fill(&s, heads, kv, n, (uint64_t)trial);
+        s.x.first = trial % 3 == 0 ? n / 3 : 0;
+        exact_fill(&s.x);
+        exact_choice c = {.tail = n - 1};
+        choose(&r, &c, pos, in, s.x.first, n, 0.4f);
+        for (int64_t i = 0; i < n; i++) kept[i] = i == n - 1 || i % 3 == 1;
+        const double *p = s.x.share + h * MAX_N;
+        double left = 0, cover = 0, top = 0, sum = 0, want = 0, y[MAX_N];
+        int64_t n_cover = 0;
+        for (int64_t i = s.x.first; i < n; i++) {
+            if (!in[i] || !kept[i]) continue;
+            left += p[i];
+            if (i < 2) continue;
+            cover += p[i];
+            n_cover++;
+        }
+        identity &= near(exact_distance(&s.x, h, &c, kept, NULL), 2 * (1 - left));
+        covers &= near(exact_covered(&s.x, h, &c, kept, &count), cover) && count == n_cover;
+        /* What is chosen is seen through other keys, what is not has none of the softmax. */
+        for (size_t i = 0; i < HEADS * MAX_N * DIM; i++) held[i] = roundf(s.k[i]);
+        for (int64_t i = s.x.first; i < n; i++) {
+            y[i] = 0;
+            for (int d = 0; d < DIM && in[i]; d++)
+                y[i] += (double)s.q[h * DIM + d] * (double)held[(of * MAX_N + i) * DIM + d];
+            y[i] = in[i] ? exp((double)s.shape.scale * y[i]) : 0;
+            sum += y[i];
+        }
+        for (int64_t i = s.x.first; i < n; i++) want += fabs(p[i] - y[i] / sum);
+        other &= near(exact_distance(&s.x, h, &c, NULL, held), want);
+        for (int64_t i = s.x.first; i < n; i++) top += p[i];
+        c.pos = pos, c.n = 0;
+        for (int64_t i = s.x.first; i < n; i++) pos[c.n++] = i;
+        zero &= exact_distance(&s.x, h, &c, NULL, NULL) < 1e-9 && near(top, 1);
+    }
+    ok(identity, "dropping tokens is twice the mass of what is gone, whatever it is");
+    ok(other, "over other keys: the sum of the differences");
+    ok(zero, "everything, exactly: no distance");
+    ok(covers, "what exact tokens cover: without tokens 0 and 1");
+    /* (.5 .1 .2 .2) without the first two: 1.2 */
+    scene_fill(&s, 1, 1, 4, 1);
+    const double some[] = {.5, .1, .2, .2};
+    const bool last[] = {false, false, true, true};
+    const int64_t four[] = {0, 1, 2, 3};
+    memcpy(s.share, some, sizeof some);
+    for (int i = 0; i < 4; i++) s.score[i] = log(some[i]);
+    double d = exact_distance(&s.x, 0, &(exact_choice){.pos = four, .n = 4, .tail = 3}, last, NULL);
+    ok(fabs(d - 1.2) < 1e-12, ".5 .1 .2 .2 without the first two: %g", d);
+}
+
 /* Which tokens a store with codes holds exactly: the closed forms of methods.md 10.3 and 11.3. */
 static void test_exact_tokens(void)
 {
@@ -632,6 +692,7 @@ int main(void)
     test_recall();
     test_ties();
     test_mass_and_error();
+    test_distances();
     test_exact_tokens();
     test_tensors();
     test_edges();

@@ -61,11 +61,19 @@ def sinks: [rows | [.layers[].mass_heads]] as [$with, $two, $newest] |
     cell("here"; $row; "tokens 0 and 1, median"; map(.sinks) | median | digits(4)),
     cell("here"; $row; "newest 128, median"; map(.newest) | median | digits(4)),
     cell("here"; $row; "heads with more on 0 and 1"; "\(map(select(.sinks > .newest)) | length) of \(length)");
-# Rows as logquant fig4 asks for them: newest 126; first 2 and newest 126; first 4 and newest 126; H2O; two with codes.
-def coverage: [rows] as $r | (($r[1] | of("mass")) - ($r[0] | of("mass"))) as $first | $r | to_entries[] | .key as $i | .value |
-    (select($i < 4) | cell("here"; .attn; "share of attention, %"; 100 * of("mass") | digits(2))),
-    (select($i < 3) | cell("here"; .attn; "without tokens 0 and 1, %"; 100 * (of("mass") - [0, $first, $first][$i]) | digits(2))),
-    cell("here"; .attn; "L1 if the others are dropped"; of(if $i < 4 then "out_err_l1" else "evicted_err_l1" end) | digits(4));
+# What the exact tokens hold of attention, tokens 0 and 1 left out; means over several lengths.
+def coverage: [rows] as $all | $all | distinct(.attn)[] as $a | [$all[] | select(.attn == $a)] |
+    cell("here"; $a; "tokens"; map(of("exact_tokens")) | mean | digits(1)),
+    cell("here"; $a; "a token, %"; map(of("coverage")) | mean * 100 | digits(4)),
+    cell("here"; $a; "share of attention, %"; map(of("exact_mass")) | mean * 100 | digits(2));
+# L1 distances of attention distributions from the exact ones: of a head, and summed over layers and heads.
+def distances: ([.results[].ctx] | unique | length) as $lengths | rows |
+    (if $lengths > 1 then "\(.ctx) tokens" else "here" end) as $w | . as $r | (.layers | length) as $layers |
+    (.layers[0].mass_heads | length) as $heads | of("attn_l1") as $l1 | of("attn_l1_evicted") as $gone |
+    cell($w; $r.attn; "a head"; $l1 | digits(4)), cell($w; $r.attn; "sum"; $l1 * $layers * $heads | digits(2)),
+    (select($gone != null) | cell($w; $r.attn; "a head, evicted"; $gone | digits(4)),
+        cell($w; $r.attn; "sum, evicted"; $gone * $layers * $heads | digits(2)),
+        cell($w; $r.attn; "sum, evicted / sum"; $gone / $l1 | digits(2)));
 
 # ---- JSON lines of eval recall --dump ----
 
