@@ -75,6 +75,17 @@ def distances: ([.results[].ctx] | unique | length) as $lengths | rows |
         cell($w; $r.attn; "sum, evicted"; $gone * $layers * $heads | digits(2)),
         cell($w; $r.attn; "sum, evicted / sum"; $gone / $l1 | digits(2)));
 
+# One stage of pariskv: beta leaves the name.
+def stage($whose; $what): rows | cell($whose; .attn | sub(":beta=[0-9]+"; ""); $what; of("recall") | digits(3));
+
+# ---- JSON lines of paris_drift.py ----
+
+def drifted($column): .[] | cell("here"; .row; $column; .reranked | digits(4)),
+    (select(.missed_reply) | cell("here"; "\(.row): missed, %"; $column; 100 * .missed_reply | digits(1)));
+def ablation($whose): .[] | cell($whose; .row; "coarse"; .coarse | digits(3)), cell($whose; .row; "reranked"; .reranked | digits(3)),
+    cell($whose; .row; "missed of the prompt, %"; 100 * .missed_prompt | digits(1)),
+    cell($whose; .row; "of the reply, %"; 100 * .missed_reply | digits(1));
+
 # ---- JSON lines of eval recall --dump ----
 
 # Pages of n tokens that the lists touch, and what part of these pages they are.
