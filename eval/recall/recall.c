@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     const char *dump;
-    int queries;
+    int queries, prompt_keys;
     bool window, distributions;
 } recall_options;
 
@@ -273,6 +273,7 @@ static status run_text(recall *r, err *e)
     char *text = NULL;
     size_t n = 0;
     int64_t queries = queries_of(r);
+    if (r->o->prompt_keys) return err_set(e, ST_USAGE, "--prompt-keys: only with --tensors");
     if (!r->c->prompt && !r->c->prompt_file)
         return err_set(e, ST_USAGE, "eval recall: a text is needed (-f FILE or -p TEXT), or --tensors FILE");
     TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->c->ctx, "1024", "--ctx", e));
@@ -309,7 +310,7 @@ static status run_text(recall *r, err *e)
 
 static status run_tensors(recall *r, err *e)
 {
-    recall_tensors job = {.path = r->c->tensors, .dump = &r->dump};
+    recall_tensors job = {.path = r->c->tensors, .dump = &r->dump, .n_prompt = r->o->prompt_keys};
     if (r->c->ctx) return err_set(e, ST_USAGE, "--ctx: with --tensors the file's keys are the context");
     if (r->o->window) return err_set(e, ST_USAGE, "--window: not with --tensors, whose queries come after all keys");
     if (r->o->distributions) return err_set(e, ST_USAGE, "--distributions: not with --tensors, but on a text");
@@ -383,6 +384,13 @@ static const cli_option options[] = {
      .arg = "FILE",
      AT(tensors),
      .help = "q [heads, m, d], k [kv_heads, n, d] and optionally v of a safetensors file instead of a text"},
+    {.name = "prompt-keys",
+     .arg = "N",
+     .type = OPTION_WHOLE,
+     .min = 1,
+     .max = 1 << 30,
+     AT_OWN(recall_options, prompt_keys),
+     .help = "with --tensors: keys of a prompt; the others come one by one, as of a reply (default: all but the last)"},
     {.name = "dump", .arg = "FILE", AT_OWN(recall_options, dump), .help = "write the selected positions as JSON lines"},
     {0}};
 

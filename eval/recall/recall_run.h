@@ -66,6 +66,7 @@ typedef struct {
     const uint8_t *data; /* its bytes; NULL: they are read from path */
     size_t size;
     recall_dump *dump;
+    int64_t n_prompt;   /* keys of the prompt, the others come one by one as in decode steps; 0: all but the last */
     recall_shape shape; /* out */
     int64_t n_keys;     /* out */
 } recall_tensors;

@@ -16,6 +16,7 @@ enum { CHUNK = 64 };
 typedef struct {
     float *q, *k, *v; /* v NULL: not in the file */
     size_t heads, kv_heads, m, n, d;
+    size_t prompt; /* of the n keys */
     buf pos, table, freq, rows_q, rows_k, rows_v;
     float *host; /* [CHUNK][heads][d] */
 } tensors;
@@ -157,7 +158,7 @@ static attn_step step_at(tensors *t, follow *f, size_t first, size_t n, unsigned
                        .n_seq = 1,
                        .n_tok = n,
                        .flags = flags,
-                       .n_prompt = (int64_t)t->n - 1,
+                       .n_prompt = flags & ATTN_PROMPT ? (int64_t)t->prompt : 0,
                        .prompt_done = (int64_t)first,
                        .pos = t->pos,
                        .table = t->table,
@@ -165,14 +166,21 @@ static attn_step step_at(tensors *t, follow *f, size_t first, size_t n, unsigned
                        .mscale = 1};
 }
 
-/* All keys but the last one, as a prompt. */
+/* All keys but the last one: those of the prompt, then steps, whose queries are the first one. */
 static void fill(tensors *t, follow *f)
 {
-    for (size_t at = 0, n; at + 1 < t->n; at += n) {
-        n = t->n - 1 - at < CHUNK ? t->n - 1 - at : CHUNK;
-        attn_step step = step_at(t, f, at, n, ATTN_PROMPT | (at + n + 1 == t->n ? ATTN_PROMPT_END : 0));
+    for (size_t at = 0, n; at < t->prompt; at += n) {
+        n = t->prompt - at < CHUNK ? t->prompt - at : CHUNK;
+        attn_step step = step_at(t, f, at, n, ATTN_PROMPT | (at + n == t->prompt ? ATTN_PROMPT_END : 0));
         attn_begin(f->work, &step);
         attn_store(f->work, &step, 0, t->rows_k, t->rows_v);
+        attn_end(f->work, &step);
+    }
+    if (t->prompt + 1 < t->n) upload_rows(t, f->be, t->rows_q, t->q, t->heads, t->m, 0, 1);
+    for (size_t at = t->prompt; at + 1 < t->n; at++) {
+        attn_step step = step_at(t, f, at, 1, 0);
+        attn_begin(f->work, &step);
+        attn_layer(f->work, &step, 0, t->rows_q, t->rows_k, t->rows_v, f->out);
         attn_end(f->work, &step);
     }
 }
@@ -249,6 +257,11 @@ status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, e
     shape.scale = (float)(1 / sqrt((double)t.d));
     shape.max_positions = (int64_t)t.n;
     job->n_keys = (int64_t)t.n;
+    t.prompt = job->n_prompt ? (size_t)job->n_prompt : t.n - 1;
+    f.prompt = (int64_t)t.prompt;
+    if (t.prompt >= t.n)
+        TRY_GOTO(err_set(e, ST_USAGE, "--prompt-keys %lld: %s has %zu keys, of which the last is the current token",
+                         (long long)job->n_prompt, job->path, t.n));
     job->shape = (recall_shape){1, shape.n_heads, t.v != NULL};
     attn_limits lim = {.n_tokens = (int64_t)t.n, .chunk = CHUNK};
     TRY_GOTO(open_buffers(&t, job->be, e));
