@@ -243,7 +243,10 @@ attn_job attn_seg_job(const attn_view *v, const attn_seg *g)
                       .read = v->read,
                       .copied = g->copied,
                       .scores = g->scores,
-                      .score_stride = g->score_stride};
+                      .score_stride = g->score_stride,
+                      .bias = g->bias,
+                      .bias_stride = g->bias_stride,
+                      .pseudo = g->pseudo};
 }
 
 /* Attention of a group over its segments with index s, into dst (rows of the group; lse likewise). */
@@ -435,6 +438,7 @@ int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out
     for (int s = 0; s < sel->n_seg; s++) {
         size_t list = sel->seg[s].n_lists == heads ? (size_t)head : kv;
         int64_t from = n;
+        if (sel->seg[s].pseudo) continue;
         n += attn_last_list(w, i, s, list, out ? out + n : NULL);
         for (int64_t k = from; out && k < n; k++) out[k] += (int32_t)sel->seg[s].origin;
     }

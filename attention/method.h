@@ -157,8 +157,9 @@ typedef struct {
     int64_t kpos;
     buf at; /* neither masked nor at: every row is visible to every query */
     int64_t band;
-    buf scores; /* decode steps: as in attn_job; p NULL: not wanted */
-    size_t score_stride;
+    buf scores, bias; /* decode steps: as in attn_job; p NULL: none */
+    size_t score_stride, bias_stride;
+    bool pseudo;     /* no tokens: neither attended nor selected ones */
     buf table, qpos; /* queries are rotated and masked at these positions; p NULL: the step's */
 } attn_seg;
 

@@ -30,6 +30,14 @@ status backend_cpu_init(backend *be, int n_threads, err *e);
 /* index < 0: the first usable device. Errors: ST_UNSUPPORTED (built without CUDA), ST_DEVICE. */
 status backend_cuda_init(backend *be, int index, err *e) KERNELS_NOEXCEPT;
 
+/* False, and a fault: what attn_prefill was given has a bias. */
+static inline bool attn_no_bias(backend *be, const attn_job *j)
+{
+    if (!j->bias.p) return true;
+    err_set(&be->fault, ST_UNSUPPORTED, "attn_prefill: a bias, expected none: attn_decode alone adds one");
+    return false;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -112,11 +112,15 @@ enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_KINDS };
  * copied  rows is a working copy, which was counted as read when it was made: it does not count again.
  * scores  f32 [n_heads][score_stride]: attn_decode leaves the score of entry range.first + i in column i of each
  *         head, -INFINITY if it is not visible; p NULL: not wanted.
+ * bias    f32 [n_heads][bias_stride], attn_decode alone (attn_prefill: a fault): entry range.first + i has the score
+ *         scale * q.k + column i of its head; -INFINITY leaves it out; p NULL: 0. Four bytes for each head and entry
+ *         that it sees are added to `read` as index. Source: methods.md 0.2.10.
+ * pseudo  the rows stand for groups of tokens (means, centroids): what is read of them is added as index.
  * rounded attn_prefill may round q, k, v and the weights to bf16 for its products where the CPU multiplies these
  *         faster, but no rows of f32: 8 bits of mantissa, of 11 that f16 holds. Sums and the softmax stay in
  *         float32. Each of the four adds an NMSE of 2.4e-6 to the output, q and k times the variance of the
  *         scores; lse has the error of the scores. Bits then still depend on nothing but the query and its list.
- * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k, in float32. */
+ * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k + bias, in float32. */
 typedef struct {
     buf q, out, lse;
     size_t n_tok, n_heads;
@@ -130,9 +134,9 @@ typedef struct {
     float scale;
     buf read;
     bool copied;
-    buf scores;
-    size_t score_stride;
-    bool rounded;
+    buf scores, bias;
+    size_t score_stride, bias_stride;
+    bool rounded, pseudo;
 } attn_job;
 
 /* First entry and count of a list; for backends that read buffers in place. */

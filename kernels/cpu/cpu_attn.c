@@ -83,7 +83,7 @@ static size_t group_words(const attn_job *j)
 }
 
 typedef struct {
-    uint64_t k, v;
+    uint64_t k, v, index;
 } row_bytes;
 
 /* Bytes of entries [lo, hi), as ops.h has them counted. */
@@ -91,10 +91,10 @@ static row_bytes bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t 
 {
     const kv_codes *c = &j->rows.codes;
     size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), words = group_words(j);
-    if (c->bits == 0) return (row_bytes){(uint64_t)(hi - lo) * exact, (uint64_t)(hi - lo) * exact};
+    if (c->bits == 0) return (row_bytes){(uint64_t)(hi - lo) * exact, (uint64_t)(hi - lo) * exact, 0};
     row_source k = cpu_rows(&j->rows, false, u->kv_head), v = cpu_rows(&j->rows, true, u->kv_head);
     size_t by_run = 4 * codes_runs(c, d), k_row = k.row_bytes + (c->by_token ? by_run : 0);
-    row_bytes sum = {0, 0};
+    row_bytes sum = {0};
     if (words) memset(groups, 0, words * sizeof *groups);
     for (int64_t i = lo; i < hi; i++) {
         int64_t k_at = row_of(&k, u->list.idx, i), v_at = row_of(&v, u->list.idx, i);
@@ -113,7 +113,7 @@ static row_bytes list_read(const attn_job *j, size_t i, uint32_t *groups)
 {
     unit u = unit_of(j, i);
     int64_t from = INT64_MAX, to = 0;
-    row_bytes none = {0, 0};
+    row_bytes none = {0};
     if (!j->read.p || j->copied || (j->n_lists == 1 && i > 0)) return none;
     for (size_t t = 0; t < j->n_tok; t++) {
         int64_t lo, hi;
@@ -124,15 +124,17 @@ static row_bytes list_read(const attn_job *j, size_t i, uint32_t *groups)
     if (from >= to) return none;
     row_bytes b = bytes_of(j, &u, from, to, groups);
     uint64_t units = j->n_lists == 1 ? n_units(j) : 1;
-    return (row_bytes){b.k * units, b.v * units};
+    if (j->bias.p) b.index = (uint64_t)(to - from) * u.heads * sizeof(float);
+    return (row_bytes){b.k * units, b.v * units, b.index * units};
 }
 
 static void add_read(const attn_job *j, row_bytes b, bool values)
 {
     uint64_t *read = (uint64_t *)(void *)j->read.p;
     if (!read) return;
-    read[READ_K] += b.k;
-    if (values) read[READ_V] += b.v;
+    read[j->pseudo ? READ_INDEX : READ_K] += b.k;
+    if (values) read[j->pseudo ? READ_INDEX : READ_V] += b.v;
+    read[READ_INDEX] += b.index;
 }
 
 bool cpu_count_read(backend *be, const attn_job *j, bool values)
@@ -231,7 +233,9 @@ static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *gro
                       .sum = sum + p->part * p->heads,
                       .work = work,
                       .scores = piece_scores(p),
-                      .score_stride = j->score_stride};
+                      .bias = f32_at(j->bias, p->head * j->bias_stride + (size_t)(p->first - p->u.list.first)),
+                      .score_stride = j->score_stride,
+                      .bias_stride = j->bias_stride};
     if (p->n) k->decode(&c);
     else
         for (size_t h = 0; h < p->heads; h++) c.top[h] = -INFINITY;
@@ -374,7 +378,7 @@ void cpu_attn_prefill(backend *be, const attn_job *j)
     const cpu_kernels *k = c->k;
     size_t d = j->rows.head_dim, bytes = row_space_bytes(d), units = n_units(j);
     size_t rows = j->n_tok * (j->n_heads / units), threads = (size_t)be->n_threads;
-    if (rows == 0 || !cpu_dim_fits(be, d)) return;
+    if (rows == 0 || !cpu_dim_fits(be, d) || !attn_no_bias(be, j)) return;
     size_t piece_n = piece_rows(rows, units, threads, k->tile_rows), blocks = (rows + piece_n - 1) / piece_n;
     unsigned char *space = cpu_scratch(be, &c->parts, threads * bytes + 4 * group_words(j), 1, "attention work space");
     if (!space) return;

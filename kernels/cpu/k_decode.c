@@ -11,6 +11,7 @@
  * key tile * keys + key. */
 #include "config.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "kernels/cpu/k.h"
@@ -160,6 +161,26 @@ INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, c
     return vf_sum_each(acc);
 }
 
+/* Adds the biases of the block to its scores; returns their maxima, lane by lane. Out of the way of the loops of jobs
+ * without a bias. */
+static __attribute__((noinline)) VF add_biases(size_t heads, float *p, const decode_chunk *c, const block_rows *k,
+                                               size_t at, size_t h0)
+{
+    size_t keys = VF_LANES / heads;
+    float most[VF_LANES];
+    for (size_t i = 0; i < VF_LANES; i++) most[i] = -INFINITY;
+    for (size_t h = 0; h < heads; h++) {
+        const float *bias = c->bias + (h0 + h) * c->bias_stride + at;
+        for (size_t i = 0; i < k->n; i++) {
+            size_t lane = h * keys + i % keys;
+            float *s = p + i / keys * VF_LANES + lane;
+            *s += bias[entry_of(k->turns, i)];
+            if (*s > most[lane]) most[lane] = *s;
+        }
+    }
+    return vf_load(most);
+}
+
 /* The maximum over the lanes of each head, in all of them. */
 INLINE VF max_of_heads(const int heads, VF v)
 {
@@ -168,20 +189,22 @@ INLINE VF max_of_heads(const int heads, VF v)
 }
 
 /* Turns the block's scores with maximum `most` into weights. top and sum: vectors of the heads' lanes, of which
- * those of sum are still to be added. Returns what rescales the sums so far. */
-INLINE VF softmax_block(const int heads, float *p, size_t n, VF most, float *top, float *sum)
+ * those of sum are still to be added. may_hide: a head's scores may all be -INFINITY. Returns what rescales the sums so
+ * far. */
+INLINE VF softmax_block(const int heads, float *p, size_t n, VF most, float *top, float *sum, bool may_hide)
 {
     const size_t keys = (size_t)(VF_LANES / heads), tiles = (n + keys - 1) / keys;
     for (size_t i = n; i < tiles * keys; i++)
         for (size_t h = 0; h < (size_t)heads; h++) p[(tiles - 1) * VF_LANES + h * keys + i % keys] = -INFINITY;
     VF old = vf_load(top), now = vf_max(max_of_heads(heads, most), old), total = vf_zero();
+    vf_store(top, now);
+    if (may_hide) now = vf_max(now, vf_set1(-FLT_MAX)); /* of which -INFINITY may be subtracted from */
     for (size_t i = 0; i < tiles; i++) {
         VF e = vf_exp_down(vf_sub(vf_load(p + i * VF_LANES), now));
         vf_store(p + i * VF_LANES, e);
         total = vf_add(total, e);
     }
     VF factor = vf_exp_down(vf_sub(old, now)); /* exp(-inf) = 0 for the first block */
-    vf_store(top, now);
     vf_store(sum, vf_fma(vf_load(sum), factor, total));
     return factor;
 }
@@ -242,12 +265,13 @@ INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, d
         most = vf_max(most, score);
         vf_store(s->p + i / keys * VF_LANES, score);
     }
+    if (c->bias) most = add_biases((size_t)heads, s->p, c, k, at, h0);
     for (size_t h = 0; c->scores && h < (size_t)heads; h++)
         for (size_t i = 0; i < n; i++)
             c->scores[(h0 + h) * c->score_stride + at + entry_of(k->turns, i)] =
                 s->p[i / keys * VF_LANES + h * keys + i % keys];
     if (first && s->widen) widen_rows(&s->v, c, &c->v, at, c->work + DECODE_BLOCK * d);
-    vf_store(factor, softmax_block(heads, s->p, n, most, s->top[h0], s->sum[h0]));
+    vf_store(factor, softmax_block(heads, s->p, n, most, s->top[h0], s->sum[h0], c->bias));
     float *acc = s->acc + h0 * d;
     size_t wide = (size_t)vecs * VF_LANES, parts = d / wide + d % wide / VF_LANES + (d % VF_LANES != 0);
     asking ahead = {next, 0, keys, parts, 0}, *look = last && next->n ? &ahead : NULL;

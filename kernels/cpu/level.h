@@ -50,7 +50,8 @@ typedef struct {
     float *acc, *top, *sum; /* [group, head_dim] sum of exp(s - top) v, [group] max, [group] sum */
     float *work;            /* decode_work_floats(head_dim); used if rows have codes */
     float *scores;          /* NULL, or row h gets the scores of head h */
-    size_t score_stride;
+    const float *bias;      /* NULL, or row h is added to the scores of head h; -INFINITY leaves a key out */
+    size_t score_stride, bias_stride;
 } decode_chunk;
 
 /* K and V of one block out of codes. */

@@ -12,13 +12,14 @@ enum { HEAD_DIM_MAX = 256 };
 typedef struct {
     const float *q;
     float *out, *lse, *scores;
+    const float *bias;
     const void *k, *v;
     const int64_t *range, *qpos; /* range NULL: n entries from first on */
     int64_t first, count, kpos;
-    bool masked;
+    bool masked, pseudo;
     const int32_t *idx, *at;
     unsigned long long *read;
-    size_t cap, idx_stride, score_stride, row_bytes;
+    size_t cap, idx_stride, score_stride, bias_stride, row_bytes;
     int64_t band;
     int n_tok, n_heads, n_kv_heads, dim, n_lists, n_units;
     float scale;
@@ -122,8 +123,15 @@ static __device__ __forceinline__ half_rows half_of(const attn_args &j, bool val
 static __device__ __forceinline__ void count_read(const attn_args &j, int64_t n)
 {
     if (!j.read || n <= 0) return;
-    atomicAdd(&j.read[READ_K], (unsigned long long)n * j.row_bytes);
-    atomicAdd(&j.read[READ_V], (unsigned long long)n * j.row_bytes);
+    atomicAdd(&j.read[j.pseudo ? READ_INDEX : READ_K], (unsigned long long)n * j.row_bytes);
+    atomicAdd(&j.read[j.pseudo ? READ_INDEX : READ_V], (unsigned long long)n * j.row_bytes);
+}
+
+/* The same of the biases of n entries for the heads of a unit. */
+static __device__ __forceinline__ void count_bias(const attn_args &j, const attn_unit &u, int64_t n)
+{
+    if (j.bias && j.read && n > 0)
+        atomicAdd(&j.read[READ_INDEX], (unsigned long long)n * (unsigned)u.heads * sizeof(float));
 }
 
 /* False after a fault: rows that the kernels do not read. */

@@ -157,13 +157,15 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
     }
 };
 
-/* Scores of a head to weights, by one warp; returns the log of their sum, which they are divided by. */
+/* Scores of a head to weights, by one warp; returns the log of their sum, which they are divided by: where it is 0,
+ * they are not numbers. */
 static __device__ __forceinline__ float softmax_warp(float *score, int n)
 {
     float most = -INFINITY, sum = 0;
     int lane = threadIdx.x % 32;
     for (int i = lane; i < n; i += 32) most = fmaxf(most, score[i]);
     most = warp_max(most);
+    if (most == -INFINITY) most = 0; /* a bias leaves all of them out: the sum is 0 */
     for (int i = lane; i < n; i += 32) {
         float w = expf(score[i] - most);
         score[i] = w;
@@ -193,6 +195,7 @@ static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
     if (blockIdx.x == 0) {
         hide_scores(j, u, lo, hi);
         if (FORM != CODES && threadIdx.x == 0) count_read(j, hi - lo);
+        if (threadIdx.x == 0) count_bias(j, u, hi - lo);
     }
     int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
     if (first >= hi) return;
@@ -204,6 +207,9 @@ static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
         __syncthreads();
         p.products(room, h0);
         __syncthreads();
+        for (int i = threadIdx.x; j.bias && i < heads * n; i += BLOCK)
+            room[i] += j.bias[(u.head + h0 + i / n) * j.bias_stride + first + i % n];
+        if (j.bias) __syncthreads();
         for (int i = threadIdx.x; j.scores && i < heads * n; i += BLOCK)
             j.scores[(u.head + h0 + i / n) * j.score_stride + first + i % n] = room[i];
         if (j.scores) __syncthreads();

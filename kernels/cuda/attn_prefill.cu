@@ -156,7 +156,8 @@ template <class T> static cudaError_t prefill(backend *be, const attn_args *j)
 void cuda_attn_prefill(backend *be, const attn_job *job)
 {
     attn_args j;
-    if (job->n_tok == 0 || !cuda_begin(be, "attn_prefill") || !attn_args_of(be, &j, job)) return;
+    if (job->n_tok == 0 || !attn_no_bias(be, job) || !cuda_begin(be, "attn_prefill") || !attn_args_of(be, &j, job))
+        return;
     if (attn_has_codes(&j)) cuda_count_rows(be, &j, true);
     else if (j.read) {
         cudaError_t rc = launch(count_k, dim3((unsigned)j.n_units), dim3(32), 0, cuda_stream(be), j);
@@ -187,6 +188,9 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->out = ptr<float>(job->out);
     out->lse = ptr<float>(job->lse);
     out->scores = ptr<float>(job->scores);
+    out->bias = ptr<float>(job->bias);
+    out->bias_stride = job->bias_stride;
+    out->pseudo = job->pseudo;
     out->k = r->k.p;
     out->v = r->v.p;
     out->range = ptr<int64_t>(job->range);

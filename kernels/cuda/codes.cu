@@ -165,8 +165,8 @@ static __global__ void __launch_bounds__(BLOCK)
         atomicAdd(&j.near.count[NEAR_FOUND], found * times);
         atomicAdd(&j.near.count[NEAR_LINK], link * times);
     }
-    if (k) atomicAdd(&j.read[READ_K], k * times);
-    if (v) atomicAdd(&j.read[READ_V], v * times);
+    if (k) atomicAdd(&j.read[j.pseudo ? READ_INDEX : READ_K], k * times);
+    if (v) atomicAdd(&j.read[j.pseudo ? READ_INDEX : READ_V], v * times);
 }
 
 void cuda_count_rows(backend *be, const attn_args *j, bool values)

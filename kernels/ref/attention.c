@@ -38,13 +38,13 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
             double s = 0;
             ref_row(&j->rows, false, kv_head, slot, row);
             for (size_t c = 0; c < d; c++) s += (double)q[c] * (double)row[c];
-            s *= (double)j->scale;
+            s = s * (double)j->scale + (j->bias.p ? (double)f32_at(j->bias, 0)[head * j->bias_stride + (size_t)i] : 0);
             if (pass == 0) {
                 if (j->scores.p) ref_put(j->scores, DT_F32, at, (float)s);
                 top = fmax(top, s);
                 continue;
             }
-            double w = exp(s - top);
+            double w = s == -(double)INFINITY ? 0 : exp(s - top);
             sum += w;
             ref_row(&j->rows, true, kv_head, slot, row);
             for (size_t c = 0; c < d; c++) acc[c] += w * (double)row[c];
@@ -94,22 +94,28 @@ void ref_count_read(const attn_job *j, bool values)
         while (lo < hi && !seen(j, &l, lo)) lo++;
         while (hi > lo && !seen(j, &l, hi - 1)) hi--;
         for (int64_t i = lo; i < hi; i++) {
-            read[READ_K] += entry_bytes(j, &l, lo, i, false);
-            if (values) read[READ_V] += entry_bytes(j, &l, lo, i, true);
+            read[j->pseudo ? READ_INDEX : READ_K] += entry_bytes(j, &l, lo, i, false);
+            if (values) read[j->pseudo ? READ_INDEX : READ_V] += entry_bytes(j, &l, lo, i, true);
         }
+        if (j->bias.p) read[READ_INDEX] += (uint64_t)(hi - lo) * (j->n_heads / lists) * sizeof(float);
     }
 }
 
-void ref_attn_prefill(backend *be, const attn_job *j)
+static void attend(const attn_job *j)
 {
     ref_count_read(j, true);
     for (size_t t = 0; t < j->n_tok; t++)
         for (size_t h = 0; h < j->n_heads; h++) attend_one(j, t, h);
 }
 
+void ref_attn_prefill(backend *be, const attn_job *j)
+{
+    if (attn_no_bias(be, j)) attend(j);
+}
+
 void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
 {
-    for (size_t i = 0; i < n_jobs; i++) ref_attn_prefill(be, &jobs[i]);
+    for (size_t i = 0; i < n_jobs; i++) attend(&jobs[i]);
 }
 
 void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim)

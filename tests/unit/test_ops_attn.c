@@ -51,6 +51,59 @@ static void attend(op_run *x, const op_shape *s, bool prompt)
     if (s->bits && !s->rounded) as_floats(x, j, s, prompt);
 }
 
+/* One bias a head and entry of the list; of some heads it leaves out the first entries, or all. */
+static buf biases(op_run *x, const attn_job *j, size_t stride)
+{
+    float *b = random_f32(&x->r, j->n_heads * stride);
+    for (size_t i = 0; i < j->n_heads * stride; i++) {
+        size_t h = i / stride, at = i % stride;
+        bool none = h % 4 == 1 ? at < 70 : h % 4 == 3 || b[i] > 0.7f;
+        b[i] = none ? -INFINITY : 4 * b[i];
+    }
+    buf out = op_in(x, b, 4 * j->n_heads * stride);
+    free(b);
+    return out;
+}
+
+/* Attention by its formula, over the rows that a test holds as floats. */
+static void oracle(op_run *x, const attn_job *j, const float *bias, float *out, float *lse)
+{
+    const kv_rows *r = &j->rows;
+    size_t d = r->head_dim, row = 4 * d, n_rows = r->n_kv_heads * r->cap;
+    size_t words = j->n_lists * j->idx_stride;
+    float *q = op_see(x, j->q, j->n_heads * row), *k = op_see(x, r->k, n_rows * row),
+          *v = op_see(x, r->v, n_rows * row);
+    int32_t *idx = j->idx.p ? op_see(x, j->idx, 4 * words) : NULL;
+    int64_t *range = j->range.p ? op_see(x, j->range, 16 * j->n_lists) : NULL;
+    for (size_t h = 0; h < j->n_heads; h++) {
+        size_t kv = h / (j->n_heads / r->n_kv_heads), l = j->n_lists == 1 ? 0 : j->n_lists == j->n_heads ? h : kv;
+        int64_t first = range ? range[2 * l] : j->first, n = range ? range[2 * l + 1] : j->n_max;
+        double sum = 0, acc[256] = {0};
+        for (int64_t i = 0; i < n; i++) {
+            size_t at = (size_t)(first + i), slot = idx ? (size_t)idx[l * j->idx_stride + at] : at;
+            double s = 0;
+            for (size_t c = 0; c < d; c++) s += (double)q[h * d + c] * (double)k[(kv * r->cap + slot) * d + c];
+            double w = exp((double)j->scale * s) * exp((double)bias[h * j->bias_stride + (size_t)i]);
+            for (size_t c = 0; c < d; c++) acc[c] += w * (double)v[(kv * r->cap + slot) * d + c];
+            sum += w;
+        }
+        for (size_t c = 0; c < d; c++) out[h * d + c] = sum > 0 ? (float)(acc[c] / sum) : 0;
+        lse[h] = (float)log(sum);
+    }
+    free(q), free(k), free(v), free(idx), free(range);
+}
+
+static void against_oracle(op_run *x, const attn_job *j)
+{
+    size_t n = j->n_heads * j->rows.head_dim, heads = j->n_heads;
+    float *want = xmalloc(4 * n), *lse = xmalloc(4 * heads), *bias = op_see(x, j->bias, 4 * heads * j->bias_stride);
+    float *got = op_see(x, j->out, 4 * n), *got_lse = op_see(x, j->lse, 4 * heads);
+    oracle(x, j, bias, want, lse);
+    op_note(x, nmse(got, want, n) < 1e-10, "not the output of the formula: %g", nmse(got, want, n));
+    op_note(x, nmse(got_lse, lse, heads) < 1e-10, "not the log-sum-exp of the formula");
+    free(want), free(lse), free(bias), free(got), free(got_lse);
+}
+
 enum { P_DIM, P_GROUP, P_N, P_TYPE, P_LISTS, P_SEEN, P_BAND, P_BITS, P_TOK, P_ROUNDED };
 
 static op_shape shape_of(const int64_t *p)
@@ -82,6 +135,33 @@ static void prefill(op_run *x, const int64_t *p)
 {
     op_shape s = shape_of(p);
     attend(x, &s, true);
+}
+
+/* The last parameter: rows that are no tokens. A bias of 0 is none, to the bit. */
+static void decode_biased(op_run *x, const int64_t *p)
+{
+    op_shape s = shape_of(p);
+    s.rounded = false;
+    attn_job j = op_attn(x, &s), none;
+    size_t out = 4 * j.n_heads * s.dim;
+    none = j;
+    none.bias_stride = j.bias_stride = s.n + 5;
+    j.score_stride = s.n + 3;
+    j.bias = biases(x, &j, j.bias_stride);
+    j.pseudo = p[P_ROUNDED];
+    j.out = op_out(x, out, NMSE, 1e-10);
+    j.lse = op_out(x, 4 * j.n_heads, NMSE, 1e-10);
+    j.read = op_read(x);
+    j.scores = op_inout(x, NULL, 4 * j.n_heads * j.score_stride, UNIT, 1e-4);
+    run(x, &j, false);
+    if (s.type == DT_F32 && !s.bits && s.seen == SEEN_ALL) against_oracle(x, &j);
+    none.out = op_out(x, out, NMSE, 1e-10);
+    run(x, &none, false);
+    buf plain = none.out;
+    none.bias = op_in(x, NULL, 4 * j.n_heads * j.bias_stride);
+    none.out = op_out(x, out, NMSE, 1e-10);
+    run(x, &none, false);
+    op_same(x, plain, none.out, out, "a bias of 0");
 }
 
 /* f16 does not hold these queries as they are. */
@@ -156,6 +236,7 @@ static void batch(op_run *x, const int64_t *p)
                       .n = i == 1 ? (size_t)p[2] : 1 + i * 23,
                       .idx = i > 2 && i<5, .bits = i> 6 ? 4 : 0};
         job[i] = op_attn(x, &s);
+        if (i % 3 == 1) job[i].bias_stride = s.n, job[i].bias = biases(x, &job[i], s.n);
         bytes = 4 * job[i].n_heads * s.dim;
         job[i].out = op_out(x, bytes, NMSE, 1e-10);
         x->be->ops->attn_decode(x->be, &job[i], 1);
@@ -255,6 +336,18 @@ static const op_test tests[] = {
      2,
      0,
      {OP_P(8), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), OP_P(0, 2, 5), OP_P(1), NONE}},
+    {"decode with a bias",
+     decode_biased,
+     360,
+     7,
+     61,
+     {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, OP_P(0, 0, 2, 5), OP_P(1), OP_BOOL}},
+    {"decode with a bias, pieces",
+     decode_biased,
+     10,
+     2,
+     0,
+     {OP_P(8), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), OP_P(0, 2), OP_P(1), OP_BOOL}},
     {"prefill", prefill, 360, 13, 89, {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, NONE, TOKENS, OP_BOOL}},
     {"prefill with tensor cores",
      prefill,
@@ -288,6 +381,21 @@ static void test_fault(void)
     op_end(&x);
     backend_close(be);
 }
+
+static void test_biased_prompt(void)
+{
+    backend *be = open_level("generic", 1);
+    op_run x = {.be = be};
+    err e = {0};
+    op_shape s = {.n_tok = 2, .kv = 1, .group = 1, .dim = 8, .n = 4};
+    attn_job j = op_attn(&x, &s);
+    j.out = op_out(&x, 4 * s.n_tok * s.dim, IN, 0);
+    j.bias = op_floats(&x, s.n);
+    be->ops->attn_prefill(be, &j);
+    is_err(backend_fault(be, &e), &e, ST_UNSUPPORTED, "bias", "a bias in a prompt is a fault");
+    op_end(&x);
+    backend_close(be);
+}
 #endif
 
 int main(void)
@@ -295,6 +403,7 @@ int main(void)
     if (!op_table(tests, sizeof tests / sizeof *tests)) return 0;
 #ifndef ON_CUDA
     test_fault();
+    test_biased_prompt();
 #endif
     return tap_done();
 }
