@@ -30,7 +30,7 @@ static const attn_param params[] = {
     [P_MIN_PAGES] = {"min_pages", NULL, "pages attended at least, even beyond the budget", 3, 1, 1 << 20},
     [P_SCORE] = {"score", "sum maxch mean est",
                  "sum of the channels' largest products (the paper), or the largest (FIER's text); product with the "
-                 "page's mean key (half of the bytes); FIER's estimates of its tokens (FIER's Quest-w/quant)",
+                 "page's mean key (half of the bytes; loses single tokens); FIER's estimates of its tokens",
                  QUEST_SUM, 0, SCORE_EST},
     [P_EST] = {"est", "mean max lse",
                "score=est: a page has the mean of its tokens' estimates (FIER), their largest, or log-sum-exp",

@@ -41,9 +41,10 @@ const cli_option options_shared[] = {
             "itself keeps its own."},
     {MODEL, .name = "kv", .arg = "STORE", AT(kv),
      .help = "how keys and values are stored: f16 (default; logits: f32), bf16, f32, or in codes: kivi2, kivi4, "
-             "logquant, logquant4, with parameters as kivi2:r=64:g=32",
+             "logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32",
      .man = "How keys and values are stored: f16 (default; logits: f32), bf16, f32, or in codes of 2 or 4 bits: kivi2, "
-            "kivi4, logquant, logquant4, with parameters as kivi2:r=64:g=32. Inside a strategy it is written with a "
+            "kivi4, logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32. Inside a strategy it is written "
+            "with a "
             "slash: streaming:kv=kivi2/r=64."},
     {MODEL, .name = "kv-tier", .arg = "PLACE", AT(kv_tier),
      .help = "where keys and values are kept: device (default), host[:cache=SIZE][:window=N] (CPU: the same as device; "
