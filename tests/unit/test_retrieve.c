@@ -131,6 +131,28 @@ static void check_bytes(rig *r)
     }
 }
 
+/* Pages of one token by FIER's estimates are FIER with the current token forced (methods.md 6.11). */
+static void check_pages_of_one(rig *r)
+{
+    static head_rows want[T_LAYERS], got[T_LAYERS];
+    err e = {0};
+    attn_seq *pages, *tokens;
+    bool same = true;
+    is_ok(rig_seq(r, &pages, "quest:skip=0:budget=12:page=1:min_pages=1:score=est:g=8", DT_F16, T_MAX, &e), &e,
+          "pages of one");
+    is_ok(rig_seq(r, &tokens, "fier:skip=0:budget=12:g=8", DT_F16, T_MAX, &e), &e, "tokens");
+    rig_prompt(r, &pages, 1, 41, 16, NULL);
+    rig_prompt(r, &tokens, 1, 41, 16, NULL);
+    for (int t = 0; t < 12; t++) {
+        rig_decode(r, &pages, 1, got);
+        rig_decode(r, &tokens, 1, want);
+        same &= memcmp(got, want, sizeof got) == 0;
+    }
+    ok(same, "quest:score=est with pages of one token: the bits of fier");
+    attn_seq_free(pages);
+    attn_seq_free(tokens);
+}
+
 static void check_device(const char *device)
 {
     static const struct {
@@ -142,7 +164,9 @@ static void check_device(const char *device)
                 {"fier:skip=1:budget=16:g=8:coarse=12:coarse_keep=1", DT_F16},
                 {"fier:skip=1:budget=32:g=8", DT_F16},
                 {"fier:skip=2:budget=16:open=window", DT_BF16},
-                {"fier:skip=0:budget=16:open=exact:g=16", DT_F32}};
+                {"fier:skip=0:budget=16:open=exact:g=16", DT_F32},
+                {"quest:skip=0:budget=16:page=7:score=mean", DT_F16},
+                {"quest:skip=0:budget=16:page=4:score=est:g=16", DT_BF16}};
     static const char *const pools[] = {
         "quest:skip=1:page=2:budget=24:pool=entropy", "quest:skip=1:page=4:budget=40:pool=entropy:gqa=per_q",
         "fier:skip=1:g=8:budget=20:pool=entropy", "fier:skip=1:g=8:budget=20:pool=entropy:gqa=max_s"};
@@ -156,6 +180,7 @@ static void check_device(const char *device)
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) check_pool(&r, pools[i]);
     /* of 63 tokens the keys of the first 56 are quantized */
     check_coded(&r, "quest:skip=0:budget=16:page=12:kv=kivi2/g=4/r=8", 60);
+    check_pages_of_one(&r);
     check_coded(&r, "fier:skip=0:budget=16:g=20:kv=kivi2/g=4/r=8", 60);
     check_coded(&r, "quest:skip=0:budget=16:page=4:coarse=60:kv=kivi2/g=4/r=8", 60);
     check_bytes(&r);
