@@ -242,6 +242,7 @@ typedef struct {
 
 struct attn_method {
     const char *name, *summary, *source; /* source: paper, reference code, section of doc/methods.md */
+    const char *counts;                  /* attn_budget_counts, in one word; NULL: as its family */
     const attn_param *params;            /* ends with key NULL; NULL: none */
     const attn_family *family;           /* NULL: everything is kept and attended */
     const void *kind;                    /* what the family asks of its methods */

@@ -126,6 +126,7 @@ static const evict_kind snap_kind = {.least = 2, .rule = snap_rule, .vote = snap
 const attn_method attn_snapkv = {
     .name = "snapkv",
     .summary = "SnapKV: the prompt's last queries vote once for what is kept of it",
+    .counts = "prompt",
     .source = "Li et al. 2024 (arXiv 2404.14469); SnapKV snapkv_utils.py; doc/methods.md 4",
     .params = params,
     .family = &attn_evict,

@@ -116,6 +116,10 @@ void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store
 /* The strategy that was written so; ST_FORMAT or ST_USAGE where none is. */
 status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e);
 bool attn_has_budget(const attn_spec *s);
+/* What a budget counts, in a word: "kept" tokens between steps; "total", all that a step attends; "+forced", of these
+ * what is chosen, and forced tokens come on top; a method's own word; "-" without a budget. "/q" behind it: in a list
+ * of each query head. */
+void attn_budget_counts(const attn_spec *s, char out[16]);
 /* Whether it keeps everything and chooses anew in each step; slots are then positions. */
 bool attn_retrieves(const attn_spec *s);
 /* Whether it also chooses in prompts, window by window. */

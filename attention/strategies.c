@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/budget.h"
 #include "attention/format.h"
 #include "kernels/base/nearest.h"
 #include "kernels/ops_fier.h"
@@ -53,12 +54,43 @@ bool attn_by_window(const attn_spec *s)
     return s->method->family && s->method->family->windows;
 }
 
+/* Under these keys every strategy that retrieves takes its forced tokens, whatever it calls them itself. */
+static const struct {
+    const char *key, *own;
+} forced_keys[] = {{"force_sink", "sink"}, {"force_recent", "local"}};
+
+static int index_of(const attn_method *m, const char *key)
+{
+    const attn_param *p = attn_params(m);
+    for (int i = 0; p[i].key; i++)
+        if (strcmp(p[i].key, key) == 0) return i;
+    return -1;
+}
+
+/* The parameter of a key; -1: there is none. */
+static int find_param(const attn_method *m, const char *key)
+{
+    int at = index_of(m, key);
+    for (size_t i = 0; at < 0 && m->family && m->family->retrieves && i < sizeof forced_keys / sizeof *forced_keys; i++)
+        if (strcmp(forced_keys[i].key, key) == 0) at = index_of(m, forced_keys[i].own);
+    return at;
+}
+
 int64_t attn_value(const attn_spec *s, const char *key, int64_t none)
 {
-    const attn_param *p = attn_params(s->method);
-    for (int i = 0; p[i].key; i++)
-        if (strcmp(p[i].key, key) == 0) return s->value[i];
-    return none;
+    int i = find_param(s->method, key);
+    return i < 0 ? none : s->value[i];
+}
+
+void attn_budget_counts(const attn_spec *s, char out[16])
+{
+    const attn_method *m = s->method;
+    const char *word = "total";
+    if (m->counts) word = m->counts;
+    else if (m->family && m->family->drops) word = "kept";
+    else if (attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA) word = "+forced";
+    if (m->has_budget) snprintf(out, 16, "%s%s", word, attn_gqa(s) == GQA_PER_Q ? "/q" : "");
+    else snprintf(out, 16, "-");
 }
 
 gqa_mode attn_gqa(const attn_spec *s)
@@ -158,9 +190,8 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
     if (strcmp(key, "kv") == 0) return parse_kv(&s->kv, value, what, e);
     if (strcmp(key, "budget") == 0 && s->method->has_budget)
         return parse_int(&s->budget, value, 0, (int64_t)1 << 40, what, key, e);
-    for (int i = 0; p[i].key; i++)
-        if (strcmp(p[i].key, key) == 0) return attn_param_parse(&s->value[i], &p[i], value, what, e);
-    return unknown_key(s, key, what, e);
+    int i = find_param(s->method, key);
+    return i < 0 ? unknown_key(s, key, what, e) : attn_param_parse(&s->value[i], &p[i], value, what, e);
 }
 
 status attn_method_unknown(const char *option, const char *name, err *e)
@@ -344,6 +375,10 @@ void attn_print_help(FILE *f, const attn_method *m)
         print_param(f, &b);
     }
     for (const attn_param *p = attn_params(m); p->key; p++) print_param(f, p);
+    for (size_t i = 0; i < sizeof forced_keys / sizeof *forced_keys; i++)
+        if (index_of(m, forced_keys[i].key) < 0 && find_param(m, forced_keys[i].key) >= 0)
+            fprintf(f, "  %-12s %-12s another name of %s, which all strategies that retrieve know\n",
+                    forced_keys[i].key, "", forced_keys[i].own);
     attn_param skip = {"skip",      NULL, "leading layers that run full attention, or a list a+b+c; also --skip",
                        m->def_skip, 0,    0};
     print_param(f, &skip);

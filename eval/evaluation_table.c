@@ -34,13 +34,18 @@ void evaluation_table_close(evaluation_table *t)
 status evaluation_table_head(const evaluation_table *t, err *e)
 {
     const lineup *l = &t->ev->rows;
-    char budget[24];
+    char budget[24], counts[16];
     TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "strategy", "n"));
     for (size_t i = 0; i < l->n; i++) TRY(out_printf(e, "  %*s", t->width[i], l->run[i].spec.text));
     TRY(out_printf(e, "\n%-*s %5s", EVALUATION_NAME_WIDTH, "budget", ""));
     for (size_t i = 0; i < l->n; i++) {
         lineup_budget_text(budget, sizeof budget, &l->run[i].spec);
         TRY(out_printf(e, "  %*s", t->width[i], budget));
+    }
+    TRY(out_printf(e, "\n%-*s %5s", EVALUATION_NAME_WIDTH, "budget counts", ""));
+    for (size_t i = 0; i < l->n; i++) {
+        attn_budget_counts(&l->run[i].spec, counts);
+        TRY(out_printf(e, "  %*s", t->width[i], counts));
     }
     return out_printf(e, "\n\n");
 }

@@ -214,9 +214,9 @@ static status print_head(const bench *b, const lineup *l, err *e)
     const model *m = b->g.m;
     TRY(out_printf(e, "%s, %s, %.1f M parameters", m->name, dtype_name(m->type), (double)m->config.n_params / 1e6));
     TRY(lineup_print_terms(l, b->c, e));
-    return out_printf(e, "%-8s %-*s %7s %8s %5s %-9s %11s %8s %10s %9s %9s %9s %8s\n", "phase", b->width, "strategy",
-                      "budget", "ctx", "batch", "kv", "tokens/s ", "spread", "MB/token", "read GB/s", "GFLOP/s",
-                      "of limit", "samples");
+    return out_printf(e, "%-8s %-*s %7s %-10s %8s %5s %-9s %11s %8s %10s %9s %9s %9s %8s\n", "phase", b->width,
+                      "strategy", "budget", "counts", "ctx", "batch", "kv", "tokens/s ", "spread", "MB/token",
+                      "read GB/s", "GFLOP/s", "of limit", "samples");
 }
 
 /* A number that may be missing. */
@@ -229,13 +229,14 @@ static const char *cell(char out[24], bool there, const char *unit, int digits, 
 
 static status print_line(const bench *b, const bench_line *l, err *e)
 {
-    char budget[24], batch[24] = "-", bytes[24], read[24], product[24], share[24];
+    char budget[24], counts[16], batch[24] = "-", bytes[24], read[24], product[24], share[24];
     const sample_summary *m = &l->sum;
     const bench_samples *n = &l->r.samples;
     lineup_budget_text(budget, sizeof budget, &l->spec);
+    attn_budget_counts(&l->spec, counts);
     if (l->r.decode) snprintf(batch, sizeof batch, "%zu", l->r.batch);
-    TRY(out_printf(e, "%-8s %-*s %7s %8lld %5s %-9s %10.1f%c %6.1f %% %10s %9s %9s %9s %5zu/%zu\n",
-                   l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget, (long long)l->ctx, batch,
+    TRY(out_printf(e, "%-8s %-*s %7s %-10s %8lld %5s %-9s %10.1f%c %6.1f %% %10s %9s %9s %9s %5zu/%zu\n",
+                   l->r.decode ? "decode" : "prefill", b->width, l->spec.text, budget, counts, (long long)l->ctx, batch,
                    kv_format_name(&l->spec.kv), m->speed, n->enough ? ' ' : '?', 100 * m->spread,
                    cell(bytes, l->r.decode, "", 2, l->bytes / 1e6), cell(read, m->read_gbs > 0, "", 1, m->read_gbs),
                    cell(product, !l->r.decode && m->limit > 0, "", 0, m->limit),

@@ -23,16 +23,17 @@ static status print_costs(const passkey *p, const together_run *r, err *e)
 static status print_row(const passkey *p, size_t i, int width, err *e)
 {
     const together_run *run = &p->ev->rows.run[i];
-    char budget[24], share[24], interval[32];
+    char budget[24], counts[16], share[24], interval[32];
     double low, high;
     lineup_budget_text(budget, sizeof budget, &run->spec);
+    attn_budget_counts(&run->spec, counts);
     if (p->ev->rows.why[i].code != ST_OK)
-        return out_printf(e, "%-*s %8s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, run->spec.text, budget, "-",
-                          "-", "-", "-", "-", "-", "-", "-", "-");
+        return out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, run->spec.text, budget,
+                          counts, "-", "-", "-", "-", "-", "-", "-", "-", "-");
     stats_wilson((double)p->correct[i], p->n_trials, &low, &high);
     snprintf(share, sizeof share, "%lld/%lld", (long long)p->correct[i], (long long)p->n_trials);
     snprintf(interval, sizeof interval, "%.1f .. %.1f %%", 100 * low, 100 * high);
-    TRY(out_printf(e, "%-*s %8s %10s %7.1f %% %17s", width, run->spec.text, budget, share,
+    TRY(out_printf(e, "%-*s %8s %-10s %10s %7.1f %% %17s", width, run->spec.text, budget, counts, share,
                    100 * (double)p->correct[i] / (double)p->n_trials, interval));
     return print_costs(p, run, e);
 }
@@ -46,8 +47,9 @@ status passkey_print(const passkey *p, err *e)
                    (long long)p->at, (long long)p->n_chars, (long long)p->n_trials, p->n_trials == 1 ? "" : "s",
                    p->ev->prompter.decode ? "decode" : "prefill", (unsigned long long)p->c->seed));
     TRY(lineup_print_terms(&p->ev->rows, p->c, e));
-    TRY(out_printf(e, "%-*s %8s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy", "budget", "correct",
-                   "accuracy", "95 % interval", "attended", "KV MB", "index MB", "read MB", "index rd", "keys"));
+    TRY(out_printf(e, "%-*s %8s %-10s %10s %9s %17s %10s %9s %9s %9s %9s %7s\n", width, "strategy", "budget", "counts",
+                   "correct", "accuracy", "95 % interval", "attended", "KV MB", "index MB", "read MB", "index rd",
+                   "keys"));
     for (size_t i = 0; i < p->ev->rows.n; i++) TRY(print_row(p, i, width, e));
     TRY(lineup_print_why(&p->ev->rows, e));
     TRY(out_printf(e, "\n"));

@@ -122,18 +122,19 @@ static status print_means(const recall *r, const recall_shape *s, int64_t ctx, e
     bool codes = any_codes(r) && s->has_v;
     TRY(out_printf(e, "recall: %lld tokens, means over layers that are not dense, heads and queries", (long long)ctx));
     TRY(lineup_print_terms(&r->rows, r->c, e));
-    TRY(out_printf(e, "%-*s %8s %9s %8s %8s %8s %8s %8s%s\n", width, "strategy", "budget", "selected", "queries",
-                   "recall", "mass", "out err", "L1 err", codes ? "  evicted       L1" : ""));
+    TRY(out_printf(e, "%-*s %8s %-10s %9s %8s %8s %8s %8s %8s%s\n", width, "strategy", "budget", "counts", "selected",
+                   "queries", "recall", "mass", "out err", "L1 err", codes ? "  evicted       L1" : ""));
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
         bool has = codes && run->spec.kv.kind != KV_EXACT;
         const double *const x[] = {run->recall, run->mass, run->error, run->error_l1, run->evicted, run->evicted_l1};
-        char budget[24], selected[16] = "-", n[6][16];
+        char budget[24], counts[16], selected[16] = "-", n[6][16];
         double tokens = mean_of(run, s, run->selected);
         lineup_budget_text(budget, sizeof budget, &run->spec);
+        attn_budget_counts(&run->spec, counts);
         if (tokens >= 0) snprintf(selected, sizeof selected, "%.1f", tokens);
         for (int k = 0; k < 6; k++) number_text(n[k], k < 2 || (k < 4 && s->has_v) || has ? mean_of(run, s, x[k]) : -1);
-        TRY(out_printf(e, "%-*s %8s %9s %8lld %8s %8s %8s %8s", width, run->spec.text, budget, selected,
+        TRY(out_printf(e, "%-*s %8s %-10s %9s %8lld %8s %8s %8s %8s", width, run->spec.text, budget, counts, selected,
                        (long long)run->n_queries, n[0], n[1], n[2], n[3]));
         TRY(codes ? out_printf(e, " %8s %8s\n", n[4], n[5]) : out_printf(e, "\n"));
     }

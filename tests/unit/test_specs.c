@@ -189,8 +189,54 @@ static void check_gqa(void)
     }
 }
 
+/* Forced tokens have the same keys in every strategy that retrieves; what a budget counts has a word. */
+static void check_forced(void)
+{
+    static const char *const counts[][2] = {
+        {"full", "-"},
+        {"kivi", "-"},
+        {"streaming", "kept"},
+        {"h2o", "kept"},
+        {"h2o:gqa=per_q", "kept/q"},
+        {"snapkv", "prompt"},
+        {"quest", "total"},
+        {"quest:gqa=per_q:budget_mode=extra", "+forced/q"},
+        {"fier:budget_mode=extra", "+forced"},
+        {"pariskv", "+forced"},
+        {"pariskv:budget=833:budget_mode=total", "total"},
+        {"actqkv", "total"},
+    };
+    attn_spec s;
+    err e = {0};
+    char text[160], word[16];
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        is_ok(read_spec(&s, counts[i][0], NULL, &e), &e, "%s", counts[i][0]);
+        attn_budget_counts(&s, word);
+        is_str(word, counts[i][1], "what its budget counts");
+    }
+    for (size_t i = 0; attn_methods()[i]; i++) {
+        attn_options o = {.kv = kv_exact(DT_F16)};
+        const char *name = attn_method_name(attn_methods()[i]);
+        is_ok(attn_spec_parse(&s, name, &o, &e), &e, "%s", name);
+        if (!attn_retrieves(&s)) continue;
+        snprintf(text, sizeof text, "%s:force_sink=3:force_recent=5:budget_mode=extra:budget=4096", name);
+        is_ok(read_spec(&s, text, NULL, &e), &e, "%s", text);
+        attn_budget_counts(&s, word);
+        is_str(word, "+forced", "forced tokens on top");
+    }
+    is_ok(read_spec(&s, "pariskv:force_sink=3:force_recent=5", NULL, &e), &e, "pariskv's sinks and newest tokens");
+    attn_spec_params(&s, text, sizeof text);
+    ok(strstr(text, " sink=3 local=5 "), "are those of its own keys: %s", text);
+    is_ok(read_spec(&s, "actqkv:force_sink=3:force_recent=5", NULL, &e), &e, "those of actqkv");
+    attn_spec_params(&s, text, sizeof text);
+    ok(strstr(text, " sink=3 local=5 "), "too: %s", text);
+    is_err(read_spec(&s, "streaming:force_sink=3", NULL, &e), &e, ST_USAGE, "no parameter 'force_sink'",
+           "what evicts has no such keys");
+}
+
 int main(void)
 {
+    check_forced();
     check_texts();
     check_shapes();
     check_options();
