@@ -153,6 +153,38 @@ static void check_pages_of_one(rig *r)
     attn_seq_free(tokens);
 }
 
+/* The same keys force the same tokens in strategies that know nothing of each other: the first 3 and the newest 5 are
+ * in every head's selection. */
+static void check_forced(rig *r)
+{
+    static const char *const specs[] = {"quest:page=1:min_pages=1:budget=16", "fier:g=8:budget=16",
+                                        "pariskv:u=4:full_thr=0:budget=16", "actqkv:window=8:block=4:reps=2:budget=16"};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        char text[160];
+        err e = {0};
+        attn_seq *s;
+        bool all = true, chosen = false;
+        snprintf(text, sizeof text, "%s:force_sink=3:force_recent=5:budget_mode=total:skip=0", specs[i]);
+        if (!is_ok(rig_seq(r, &s, text, DT_F32, 120, &e), &e, "%s", text)) continue;
+        rig_prompt(r, &s, 1, 64, 64, NULL);
+        for (int t = 0; t < 9; t++) {
+            int32_t pos[T_MAX];
+            int64_t head_end, tail, n = attn_seq_length(s) + 1;
+            rig_decode(r, &s, 1, NULL);
+            for (int h = 0; h < T_HEADS; h++) {
+                int64_t k = attn_last_selection(r->work, 0, h, pos, &head_end, &tail);
+                bool there = k >= 8;
+                for (int64_t p = 0; there && p < 3; p++) there &= pos[p] == p;
+                for (int64_t p = 1; there && p <= 5; p++) there &= pos[k - p] == n - p;
+                all &= there;
+                chosen |= there && k < n;
+            }
+        }
+        ok(all && chosen, "%s: forced tokens are attended, and not all tokens", text);
+        attn_seq_free(s);
+    }
+}
+
 static void check_device(const char *device)
 {
     static const struct {
@@ -184,6 +216,7 @@ static void check_device(const char *device)
     check_coded(&r, "fier:skip=0:budget=16:g=20:kv=kivi2/g=4/r=8", 60);
     check_coded(&r, "quest:skip=0:budget=16:page=4:coarse=60:kv=kivi2/g=4/r=8", 60);
     check_bytes(&r);
+    check_forced(&r);
     for (size_t i = 0; i < sizeof oom / sizeof *oom; i++) rig_check_oom(&r, oom[i], 12);
     rig_close(&r);
 }
