@@ -56,6 +56,45 @@ fetch math500
 check "MATH-500" cmp "$math/test.jsonl" "$d/math500/test.jsonl"
 rm -r "$d"
 
+# GitHub: the commit, and git's blob id of a file in the list of its folder.
+gh="$h/openai/grade-school-math/$commit/grade_school_math/data" list="$h/repos/openai/grade-school-math"
+mkdir -p "$gh" "$list/commits" "$list/contents/grade_school_math"
+printf '{"question":"q","answer":"#### 1"}\n' >"$gh/test.jsonl"
+echo "{\"sha\":\"$commit\"}" >"$list/commits/HEAD"
+blob=$({ printf 'blob %s\0' "$(wc -c <"$gh/test.jsonl" | tr -d ' ')"; cat "$gh/test.jsonl"; } | sha1sum | cut -d' ' -f1)
+echo "[{\"name\":\"test.jsonl\",\"size\":$(wc -c <"$gh/test.jsonl"),\"sha\":\"$blob\"}]" >"$list/contents/grade_school_math/data"
+fetch gsm8k
+check "GSM8K" cmp "$gh/test.jsonl" "$d/gsm8k/test.jsonl"
+check "its commit is recorded" grep -q "openai/grade-school-math commit $commit" "$d/gsm8k/SHA256SUMS"
+fetch gsm8k
+err_has "all is there" "once"
+rm -r "$d"
+printf '{"question":"q","answer":"#### 2"}\n' >"$gh/test.jsonl"
+failed 1 "test.jsonl: its git is" "another content than GitHub's record" gsm8k
+check "is not kept" test ! -e "$d/gsm8k/test.jsonl"
+echo '[]' >"$list/contents/grade_school_math/data"
+failed 1 "no file grade_school_math/data/test.jsonl" "a commit of GitHub without the file" gsm8k
+
+# MMLU's archive: the folders dev and test.
+if command -v tar >/dev/null; then
+    mm="$h/datasets/cais/mmlu/resolve/$commit"
+    mkdir -p "$mm" "$tmp/t/data/dev" "$tmp/t/data/test" "$tmp/t/data/val"
+    for f in dev test val; do echo "q,a,b,c,d,A" >"$tmp/t/data/$f/anatomy_$f.csv"; done
+    tar -cf "$mm/data.tar" -C "$tmp/t" data
+    hub cais/mmlu data.tar
+    fetch mmlu
+    check "MMLU is unpacked" cmp "$tmp/t/data/test/anatomy_test.csv" "$d/mmlu/test/anatomy_test.csv"
+    check "what is needed of it, recorded" test "$(grep -c '\.csv$' "$d/mmlu/SHA256SUMS")" -eq 2
+    fetch mmlu
+    err_has "all is there" "once"
+else
+    skip "no tar"
+fi
+failed 2 "gpqa is gated" "data that need an account" gpqa
+failed 2 "openai/mrcr is parquet" "data in a format that is not read" mrcr
+failed 2 "under copyright" "data that are not to be had" essays
+failed 2 "bring the file" "data that nobody vouches for" hotpotqa
+
 # Wrong content: refused, and nothing is left.
 echo '[{"_id":"2"}]' >"$v2/data.json"
 failed 1 "data.json: its sha256 is" "another content than the host's record" longbench2
