@@ -11,11 +11,13 @@
 
 #include "attention/blocks.h"
 #include "attention/budget.h"
+#include "kernels/base/rng.h"
 #include "kernels/ops_select.h"
 
-enum { P_SINK, P_LOCAL, P_WINDOW, P_BLOCK, P_REPS, P_PROBE, P_GQA, P_POOL, P_POOL_PREFILL, P_MODE };
+enum { P_SINK, P_LOCAL, P_WINDOW, P_BLOCK, P_REPS, P_PROBE, P_GQA, P_POOL, P_POOL_PREFILL, P_MODE, P_CHOOSE, P_SEED };
 enum { PROBE_ACT, PROBE_MEAN };
 enum { BY_CONCAT, BY_MEAN };
+enum { CHOOSE_BEST, CHOOSE_ALL, CHOOSE_RANDOM, CHOOSE_NEWEST };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 64, 0, 1 << 20},
@@ -36,6 +38,11 @@ static const attn_param params[] = {
                         "(results then change with --chunk)",
                         0, 0, 1},
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
+    [P_CHOOSE] = {"choose", "best all random newest",
+                  "blocks by their scores; or controls that look at none: all blocks, whatever the budget; as many as "
+                  "it has room for, drawn by seed or the newest",
+                  CHOOSE_BEST, 0, 3},
+    [P_SEED] = {"seed", NULL, "choose=random: other numbers, other blocks", 42, 0, (int64_t)1 << 40},
     {.key = NULL},
 };
 
@@ -48,11 +55,19 @@ typedef struct {
     buf weights, probe, score;
 } act_memory;
 
+/* Blocks of a layer where none has more than another. */
 static int64_t nominal_of(const attn_spec *s)
 {
     const int64_t *v = s->value;
+    if (v[P_CHOOSE] == CHOOSE_ALL) return (int64_t)1 << 40;
     int64_t forced = v[P_MODE] == BUDGET_EXTRA ? 0 : v[P_SINK] + v[P_LOCAL];
     return (s->budget - forced) / v[P_BLOCK];
+}
+
+/* Controls take equally many blocks in every layer. */
+static int64_t pool_of(const attn_spec *s)
+{
+    return s->value[P_CHOOSE] == CHOOSE_BEST ? s->value[P_POOL] : POOL_FIXED;
 }
 
 static block_rule rule_of(const attn_spec *s)
@@ -63,7 +78,7 @@ static block_rule rule_of(const attn_spec *s)
                         .window = v[P_WINDOW],
                         .block = v[P_BLOCK],
                         .reps = v[P_REPS],
-                        .most = budget_most(v[P_POOL], nominal_of(s))};
+                        .most = budget_most(pool_of(s), nominal_of(s))};
 }
 
 static status act_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -106,11 +121,23 @@ static void act_declare(attn_decl *d)
     decl_bytes(d, MEM_SCRATCH, AT(score), "actqkv: scratch", n.blocks * f);
 }
 
+/* Controls: scores that follow from the numbers of blocks alone, in every layer, window and step. */
+static void rank_blindly(attn_view *v)
+{
+    const act_memory *c = v->own;
+    rng r = {(uint64_t)attn_get(v, P_SEED)};
+    for (size_t b = 0; b < c->b.n.blocks && attn_get(v, P_CHOOSE) != CHOOSE_BEST; b++) {
+        float score = attn_get(v, P_CHOOSE) == CHOOSE_RANDOM ? rng_float(&r) : (float)b;
+        v->be->ops->upload(v->be, buf_at(c->score, b * sizeof score), &score, sizeof score);
+    }
+}
+
 static void act_reset(attn_view *v)
 {
     act_memory *c = v->own;
     blocks_reset(v);
-    budget_reset(&c->budget, v, attn_get(v, P_POOL));
+    budget_reset(&c->budget, v, pool_of(v->spec));
+    rank_blindly(v);
     c->n_stat = 0;
     c->queried = false;
 }
@@ -166,19 +193,20 @@ static buf probe_of(const attn_view *v, const attn_part *p, int layer, bool want
 static void act_choose(attn_view *v, const attn_part *p, int layer, int64_t n)
 {
     act_memory *c = v->own;
-    buf probe = probe_of(v, p, layer, n > 0);
+    bool blind = attn_get(v, P_CHOOSE) != CHOOSE_BEST;
+    buf probe = probe_of(v, p, layer, n > 0 && !blind);
     if (n == 0) return;
     const block_index x = blocks_index(v, layer);
     size_t parts = attn_get(v, P_GQA) == BY_MEAN ? x.n_heads : 0, window = 0;
     item_scores scores = {
         .score = c->score, .n_lists = 1, .stride = x.cap, .items = blocks_candidates(v, layer, p->first)};
-    v->be->ops->block->score(v->be, c->score, probe, &x, parts, scores.items, attn_index_read(v));
+    if (!blind) v->be->ops->block->score(v->be, c->score, probe, &x, parts, scores.items, attn_index_read(v));
     if (p->flags & ATTN_PROMPT) window = (size_t)((p->first - v->length) / c->b.rule.window - windows_without(v));
     attn_choose(v,
                 &(choose_job){.score = c->score,
                               .items = scores.items,
                               .tail = scores.items.n_slots,
-                              .k = nominal_of(v->spec),
+                              .k = min64(nominal_of(v->spec), n),
                               .budget = budget_take(&c->budget, layer, window, &scores, 1),
                               .n_lists = 1,
                               .stride = x.cap,

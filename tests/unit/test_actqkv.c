@@ -157,6 +157,41 @@ static void check_chunk(rig *g)
     attn_seq_free(s);
 }
 
+/* A prompt and steps by a spec; got has the last step. */
+static bool play(rig *g, const char *text, int64_t chunk, head_rows *out, int32_t *pos, int64_t *n_pos)
+{
+    err e = {0};
+    attn_seq *s;
+    int64_t head, tail;
+    if (!is_ok(rig_seq(g, &s, text, DT_F32, 150, &e), &e, "%s", text)) return false;
+    rig_prompt(g, &s, 1, 100, chunk, NULL);
+    for (int t = 0; t < 9; t++) rig_decode(g, &s, 1, out + t * T_LAYERS);
+    *n_pos = attn_last_selection(g->work, 0, 0, pos, &head, &tail);
+    attn_seq_free(s);
+    return true;
+}
+
+/* choose=: what looks at no score. */
+static void check_controls(rig *g)
+{
+    static head_rows a[9 * T_LAYERS], b[9 * T_LAYERS], c[9 * T_LAYERS];
+    int32_t pos[T_MAX], again[T_MAX];
+    int64_t n, m;
+    if (!play(g, NUMBERS ":budget=179:pool=fixed", 64, a, pos, &n)) return;
+    if (!play(g, BASE ":choose=all", 64, b, again, &m)) return;
+    ok(memcmp(a, b, sizeof a) == 0 && n == m && n == 109, "all blocks: the bits of a budget that covers them");
+    if (!play(g, BASE ":choose=newest", 64, a, pos, &n)) return;
+    bool newest = n >= BUDGET && n <= BUDGET + BLOCK;
+    for (int64_t i = 0; newest && i < n; i++) newest &= pos[i] == (i < SINK ? i : 109 - n + i);
+    ok(newest, "the newest blocks: %d sinks, and the last of %d tokens", SINK, (int)n);
+    if (!play(g, BASE ":choose=random", 64, a, pos, &n) || !play(g, BASE ":choose=random", 8, b, again, &m)) return;
+    ok(memcmp(a, b, sizeof a) == 0 && n == m && memcmp(pos, again, (size_t)n * sizeof *pos) == 0,
+       "blocks drawn by a seed: the same for any chunk");
+    if (!play(g, BASE ":choose=random:seed=43", 64, c, again, &m)) return;
+    ok(n == m && n >= BUDGET && n <= BUDGET + BLOCK && memcmp(pos, again, (size_t)n * sizeof *pos) != 0,
+       "another seed: as many tokens, others");
+}
+
 int main(void)
 {
     err e = {0};
@@ -176,6 +211,7 @@ int main(void)
         check_stores(&g);
         check_mscale(&g);
         check_chunk(&g);
+        check_controls(&g);
         rig_check_oom(&g, BASE ":skip=1", strcmp(device, "cuda") == 0 ? 12 : 30); /* of the host */
         is_ok(backend_fault(g.be, &e), &e, "%s, no fault", device);
         rig_close(&g);

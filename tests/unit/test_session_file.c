@@ -45,6 +45,7 @@ static const char *const strategies[] = {
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:center=1:gqa=vote:skip=1",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool_prefill=1",
+    "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:choose=random",
     "kivi:bits=2:r=16:g=8",
     "logquant:bits=4:r=12:g=4",
     "logquant:r=24",

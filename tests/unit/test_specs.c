@@ -79,6 +79,7 @@ static const struct {
     {"actqkv:gqa=vote", "one of: layer_concat layer_mean", NULL},
     {"actqkv:block=8:reps=9", "at most block = 8", NULL},
     {"actqkv:window=0", "window='0'", NULL},
+    {"actqkv:choose=worst", "one of: best all random newest", NULL},
     {"actqkv:probe=max", "one of: act mean", NULL},
     {"kivi", "kivi: brings its own store, --kv kivi4 beside it", "kivi4"},
     {"logquant:kv=kivi2/r=64", "brings its own store, --kv kivi2", "f16"},
