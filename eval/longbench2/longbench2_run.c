@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
 
 /* The most tokens of the official pred.py's prompts; and what a chat template takes at most, with what a text grows by
  * when it is tokenized again (of ParisKV's script). */
@@ -97,6 +98,15 @@ static status encode(prompt_tokens *out, const longbench2_run *r, const prompt_t
     return ST_OK;
 }
 
+/* One stream for each seed, sample and pass. */
+static uint64_t random_of(uint64_t seed, int64_t index, bool second)
+{
+    rng r = {seed};
+    r.state = rng_next(&r) ^ (uint64_t)index;
+    r.state = rng_next(&r) ^ (uint64_t)second;
+    return rng_next(&r);
+}
+
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     longbench2_run *r = own;
@@ -106,6 +116,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     out->dataset = LONGBENCH2_DATASET;
     out->index = s->index;
     out->stop = &ev->eos;
+    out->random = random_of(ev->c->seed, s->index, second);
     out->n_new = first ? new_tokens[r->rules].reasoning : new_tokens[r->rules].answer;
     if (first) out->pass = LONGBENCH2_REASONING;
     if (second) {
@@ -124,8 +135,14 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const longbench2_run *r = own;
-    return json_pack("{s:s, s:s, s:I}", "prompt", longbench2_prompt_name(r->prompt), "rules",
-                     longbench2_rules_names[r->rules], "samples", (json_int_t)r->data.n);
+    json_t *own_config = json_pack("{s:s, s:s, s:I}", "prompt", longbench2_prompt_name(r->prompt), "rules",
+                                   longbench2_rules_names[r->rules], "samples", (json_int_t)r->data.n);
+    const sampler_options *s = r->ev->sampling;
+    if (!s || !own_config) return own_config;
+    json_object_set_new(own_config, "temp", json_real(s->temp));
+    json_object_set_new(own_config, "top_k", json_integer(s->top_k));
+    json_object_set_new(own_config, "top_p", json_real(s->top_p));
+    return own_config;
 }
 
 /* That of ParisKV's second pass, as it finds letters behind a chain of thought. */
@@ -208,6 +225,8 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 
 /* ---- the command ---- */
 
+static const sampler_options pariskv_sampling = {.temp = 0.1, .top_k = 20, .top_p = 0.95, .repeat_penalty = 1};
+
 /* Whose rules, and what they do not go with. */
 static status parse_rules(longbench2_run *r, evaluation *ev, err *e)
 {
@@ -222,6 +241,7 @@ static status parse_rules(longbench2_run *r, evaluation *ev, err *e)
     if (r->rules != LONGBENCH2_BY_PARISKV) return ST_OK;
     if (ev->c->template_name || (ev->c->wrap && ev->prompter.wrap != WRAP_RAW))
         return err_set(e, ST_USAGE, "--rules pariskv: its prompts are raw, without a chat template");
+    ev->sampling = &pariskv_sampling;
     ev->prompter.wrap = WRAP_RAW;
     ev->prompter.joined = false;
     return ST_OK;

@@ -53,6 +53,15 @@ check "two passes for each" test "$(grep -c '"pass":"answer"' "$tmp/paris.jsonl"
 prompts() { sed -n "s/.*\"pass\":\"$1\".*\"prompt_tokens\":\([0-9]*\).*/\1/p" "$tmp/paris.jsonl" | head -n 1; }
 check "the second with the document, and longer" test "$(prompts answer)" -gt "$(prompts reasoning)"
 check "no output is left out" test "$(grep '"pass":"answer"' "$tmp/paris.jsonl" | grep -c '"judge":null')" -eq 0
+check "it samples, which the configuration says" grep -q '"temp": *0.1' "$tmp/paris.jsonl"
+said() { sed -n 's/.*"prediction":"\(.*\)","answers.*/\1/p' "$1"; }
+said "$tmp/paris.jsonl" >"$tmp/paris.said"
+lb --rules pariskv --attn full,quest --skip 0 --budget 64 -o "$tmp/again.jsonl"
+said "$tmp/again.jsonl" >"$tmp/again.said"
+check "the same seed says the same" cmp "$tmp/paris.said" "$tmp/again.said"
+lb --rules pariskv --attn full,quest --skip 0 --budget 64 --seed 7 -o "$tmp/other.jsonl"
+said "$tmp/other.jsonl" >"$tmp/other.said"
+check "another seed something else" sh -c "test -s '$tmp/again.said' && ! cmp -s '$tmp/again.said' '$tmp/other.said'"
 lb --rules pariskv --max-length 101 --limit 2
 out_has "at most 101 tokens (2 cut" "it cuts in the middle"
 lb --rules kvpress --attn full,snapkv --skip 0 --budget 64 -o "$tmp/press.jsonl"
