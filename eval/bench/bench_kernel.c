@@ -287,7 +287,8 @@ static void quest_step(rig *r, size_t i)
 {
     const kernel_shape *s = r->s;
     size_t pages = (size_t)s->ctx / PAGE;
-    quest_index x = {buf_at(r->index, i * r->layer), DT_F16, s->n_kv_heads, s->head_dim, pages, PAGE, QUEST_SUM, {NULL}};
+    quest_index x = {
+        buf_at(r->index, i * r->layer), DT_F16, s->n_kv_heads, s->head_dim, pages, PAGE, QUEST_SUM, {NULL}};
     score_job j = score_all(r, &x, (int64_t)pages);
     r->be->ops->quest->score(r->be, &j, 1);
 }

@@ -157,6 +157,12 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
     }
 };
 
+/* Adds rows of biases, `stride` apart, to score [heads][n]. Apart, so that pieces without any keep their registers. */
+static __device__ __noinline__ void add_bias(float *score, int heads, int n, const float *bias, size_t stride)
+{
+    for (int i = threadIdx.x; i < heads * n; i += BLOCK) score[i] += bias[i / n * stride + i % n];
+}
+
 /* Scores of a head to weights, by one warp; returns the log of their sum, which they are divided by: where it is 0,
  * they are not numbers. */
 static __device__ __forceinline__ float softmax_warp(float *score, int n)
@@ -207,9 +213,10 @@ static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
         __syncthreads();
         p.products(room, h0);
         __syncthreads();
-        for (int i = threadIdx.x; j.bias && i < heads * n; i += BLOCK)
-            room[i] += j.bias[(u.head + h0 + i / n) * j.bias_stride + first + i % n];
-        if (j.bias) __syncthreads();
+        if (j.bias) {
+            add_bias(room, heads, n, j.bias + (u.head + h0) * j.bias_stride + first, j.bias_stride);
+            __syncthreads();
+        }
         for (int i = threadIdx.x; j.scores && i < heads * n; i += BLOCK)
             j.scores[(u.head + h0 + i / n) * j.score_stride + first + i % n] = room[i];
         if (j.scores) __syncthreads();
