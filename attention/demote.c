@@ -6,22 +6,35 @@
 #include <stddef.h>
 #include <string.h>
 
+/* Keys have a pair for each channel of a group of tokens. */
+static bool in_groups(int how)
+{
+    return how == DEMOTE_KIVI2 || how == DEMOTE_KIVI4;
+}
+
 demote_rule demote_rule_of(const attn_spec *s)
 {
-    return (demote_rule){.how = (int)attn_value(s, "demote", DEMOTE_NONE),
-                         .recall = attn_value(s, "recall", RECALL_ALL) == RECALL_ALL};
+    int how = (int)attn_value(s, "demote", DEMOTE_NONE);
+    return (demote_rule){.how = how,
+                         .recall = attn_value(s, "recall", RECALL_ALL) == RECALL_ALL,
+                         .group = in_groups(how) ? attn_value(s, "demote_g", 1) : 1};
 }
 
 static int bits_of(int how)
 {
-    return how == DEMOTE_TOKEN2 ? 2 : how == DEMOTE_TOKEN4 ? 4 : 0;
+    bool two = how == DEMOTE_TOKEN2 || how == DEMOTE_KIVI2, four = how == DEMOTE_TOKEN4 || how == DEMOTE_KIVI4;
+    return two ? 2 : four ? 4 : 0;
 }
 
-/* Half a row: rotary embedding pairs channel c with c + dim / 2. */
-static kv_codes codes_of(int how, const attn_shape *sh, int64_t cap)
+/* By token a run is half a row: rotary embedding pairs channel c with c + dim / 2. */
+static kv_codes codes_of(demote_rule r, const attn_shape *sh, int64_t cap)
 {
-    return (kv_codes){
-        .bits = bits_of(how), .by_token = true, .cap = (size_t)cap, .group = 1, .run = (size_t)sh->head_dim / 2};
+    bool groups = in_groups(r.how);
+    return (kv_codes){.bits = bits_of(r.how),
+                      .by_token = !groups,
+                      .cap = (size_t)cap,
+                      .group = (size_t)r.group,
+                      .run = groups ? (size_t)r.group : (size_t)sh->head_dim / 2};
 }
 
 status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, err *e)
@@ -32,7 +45,7 @@ status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, 
                        kv_format_name(&s->kv));
     if (attn_value(s, "pos", 0))
         return err_set(e, ST_USAGE, "%s: demote with pos=rank: a demoted key has no rank, expected pos=abs", s->text);
-    if (bits_of(r.how) > 0 && shape->head_dim % 2)
+    if (bits_of(r.how) > 0 && !in_groups(r.how) && shape->head_dim % 2)
         return err_set(e, ST_UNSUPPORTED,
                        "%s: demotion: head_dim %d, expected an even one: codes have runs of half a row", s->text,
                        shape->head_dim);
@@ -47,16 +60,18 @@ status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, 
 
 void demote_declare(attn_decl *d, size_t at, demote_rule r, int64_t cap)
 {
-    int64_t used = min64(d->n - d->entries, cap);
+    int64_t used = min64(d->n - d->entries, cap), g = r.group;
     size_t dim = (size_t)d->shape->head_dim, i32 = sizeof(int32_t);
-    kv_codes c = codes_of(r.how, d->shape, cap);
-    size_t row = c.bits ? codes_row_bytes(&c, dim) : dim * dtype_size(DT_F16), pairs = 4 * codes_runs(&c, dim);
+    kv_codes c = codes_of(r, d->shape, cap);
+    size_t row = c.bits ? codes_row_bytes(&c, dim) : dim * dtype_size(DT_F16), pair = 2 * dtype_size(DT_F16);
     if (r.how == DEMOTE_NONE) return;
 #define AT(member) at + offsetof(demoted, member)
     decl_regions(d, MEM_ROWS, AT(k), "demoted K", d->heads, row, cap, used);
     decl_regions(d, MEM_ROWS, AT(v), "demoted V", d->heads, row, cap, used);
-    if (c.bits) decl_regions(d, MEM_ROWS, AT(k_pair), "demoted K", d->heads, pairs, cap, used);
-    if (c.bits) decl_regions(d, MEM_ROWS, AT(v_pair), "demoted V", d->heads, pairs, cap, used);
+    size_t runs = c.bits ? codes_runs(&c, dim) : 0,
+           pairs = c.by_token ? runs : dim; /* of a value; of a group of keys */
+    if (c.bits) decl_regions(d, MEM_ROWS, AT(k_pair), "demoted K", d->heads, pairs * pair, cap / g, used / g);
+    if (c.bits) decl_regions(d, MEM_ROWS, AT(v_pair), "demoted V", d->heads, runs * pair, cap, used);
     decl_regions(d, MEM_STATE, AT(at), "demoted positions", d->lists, i32, cap, used);
     decl_scratch(d, AT(slot), "demoted slots", d->lists * i32, cap);
     if (c.bits) decl_scratch(d, AT(map), "demoted slots", i32, cap);
@@ -82,7 +97,7 @@ void demote_reset(demoted *m, const attn_view *v, demote_rule rule, size_t n_lis
                        .type = DT_F16,
                        .n_kv_heads = kv_store_rows(v->store, l)->n_kv_heads,
                        .head_dim = (size_t)sh->head_dim,
-                       .codes = codes_of(rule.how, sh, m->cap)};
+                       .codes = codes_of(rule, sh, m->cap)};
         if (!m->map.p) {
             r->cap = (size_t)m->cap;
             continue;

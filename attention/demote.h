@@ -11,14 +11,23 @@
 #include "kernels/ops_codes.h"
 #include "kernels/ops_evict.h"
 
-enum { DEMOTE_NONE, DEMOTE_TOKEN2, DEMOTE_TOKEN4, DEMOTE_F16 };
+enum { DEMOTE_NONE, DEMOTE_TOKEN2, DEMOTE_TOKEN4, DEMOTE_F16, DEMOTE_KIVI2, DEMOTE_KIVI4 };
 enum { RECALL_ALL, RECALL_NONE };
 
 /* What becomes of dropped rows, and which of them are attended, as parameters. */
 #define DEMOTE_PARAM                                                                                                   \
     {                                                                                                                  \
-        "demote", "none token2 token4 f16",                                                                            \
-            "what is dropped is kept: in codes of 2 or 4 bits for half a row of a token and head, or as f16", 0, 0, 3  \
+        "demote", "none token2 token4 f16 kivi2 kivi4",                                                                \
+            "what is dropped is kept: in codes of 2 or 4 bits for half a row of a token and head, as f16, or in "      \
+            "KIVI's codes for groups of tokens",                                                                       \
+            0, 0, DEMOTE_KIVI4                                                                                         \
+    }
+#define DEMOTE_G_PARAM                                                                                                 \
+    {                                                                                                                  \
+        "demote_g", NULL,                                                                                              \
+            "kivi2, kivi4: tokens (keys) and channels (values) of a group; tokens leave a list so many "               \
+            "at a time, and those before them wait exactly",                                                           \
+            32, 1, 1024                                                                                                \
     }
 #define RECALL_PARAM                                                                                                   \
     {                                                                                                                  \
@@ -26,8 +35,9 @@ enum { RECALL_ALL, RECALL_NONE };
     }
 
 typedef struct {
-    int how;     /* DEMOTE_* */
-    bool recall; /* they are attended */
+    int how;       /* DEMOTE_* */
+    bool recall;   /* they are attended */
+    int64_t group; /* as many rows of a list at a time */
 } demote_rule;
 
 /* A member of an evictor's struct. */

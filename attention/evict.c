@@ -24,10 +24,11 @@ static evict_rule rule_of(const attn_spec *s)
     return r;
 }
 
-/* Entries that a list keeps of n tokens. */
+/* Entries that a list keeps of n tokens; what is demoted in groups waits there until a group is full. */
 static int64_t budget_at(const attn_spec *s, int64_t n)
 {
-    return kind_of(s)->share ? kind_of(s)->share(s, n) : s->budget;
+    int64_t keep = kind_of(s)->share ? kind_of(s)->share(s, n) : s->budget;
+    return keep + max64(n - keep, 0) % demote_rule_of(s).group;
 }
 
 /* Entries of a list that are demoted of n tokens, at most. */
@@ -76,7 +77,8 @@ static int64_t chunk_of(const attn_limits *lim)
 /* Entries of a list at its peak: a whole prompt, or what is kept and one chunk. */
 static int64_t most_entries(const attn_spec *s, const attn_limits *lim, const evict_rule *r)
 {
-    int64_t chunked = chunk_of(lim) < lim->n_tokens - s->budget ? s->budget + chunk_of(lim) : lim->n_tokens;
+    int64_t most = s->budget + r->low.group - 1;
+    int64_t chunked = chunk_of(lim) < lim->n_tokens - most ? most + chunk_of(lim) : lim->n_tokens;
     return r->each_chunk && !r->once ? chunked : lim->n_tokens;
 }
 
@@ -502,6 +504,7 @@ static status evict_state(attn_view *v, attn_state *s, err *e)
     TRY(state_within("entries of a list", v->stored, 0, c->rule.once ? len : min64(len, budget_at(v->spec, len)), e));
     TRY(state_within("prompts", c->turns, 0, len, e));
     TRY(state_within("demoted rows", n_demoted(v), 0, c->low.cap, e));
+    if (n_demoted(v) % c->rule.low.group) return state_bad("the number of demoted rows", e);
     v->listed = evicted(v->stored, len);
     TRY(attn_walk(v, s, e));
     TRY(check_lists(v, &rows, e));

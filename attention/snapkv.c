@@ -10,7 +10,7 @@
 
 #include "attention/evict.h"
 
-enum { P_WINDOW, P_KERNEL, P_POOL, P_GQA, P_TURNS, P_DEMOTE, P_RECALL };
+enum { P_WINDOW, P_KERNEL, P_POOL, P_GQA, P_TURNS, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
     [P_WINDOW] = {"window", NULL, "last queries of the prompt, which vote and stay; -1: min(32, budget / 2)", -1, -1,
@@ -20,6 +20,7 @@ static const attn_param params[] = {
     [P_GQA] = EVICT_GQA_PARAM(GQA_MEAN_S),
     [P_TURNS] = {"recompress_on_turn", NULL, "1: evict at the end of later prompts too", 0, 0, 1},
     [P_DEMOTE] = DEMOTE_PARAM,
+    [P_DEMOTE_G] = DEMOTE_G_PARAM,
     [P_RECALL] = RECALL_PARAM,
     {.key = NULL},
 };

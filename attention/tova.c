@@ -6,13 +6,14 @@
 
 #include "attention/evict.h"
 
-enum { P_GQA, P_LAST, P_PREFILL, P_DEMOTE, P_RECALL };
+enum { P_GQA, P_LAST, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
     [P_GQA] = EVICT_GQA_PARAM(GQA_LAYER_MEAN),
     [P_LAST] = {"protect_last", NULL, "1: the newest token stays (kvpress)", 0, 0, 1},
     [P_PREFILL] = EVICT_PREFILL_PARAM,
     [P_DEMOTE] = DEMOTE_PARAM,
+    [P_DEMOTE_G] = DEMOTE_G_PARAM,
     [P_RECALL] = RECALL_PARAM,
     {.key = NULL},
 };

@@ -65,6 +65,14 @@ static bytes of_demoted(int64_t n)
     return (bytes){b.k + low, b.v + low, b.index};
 }
 
+/* Groups of 8: pairs by channel of a group of keys, one for all 8 channels of a value. 20 to 27 tokens are exact. */
+static bytes of_demoted_groups(int64_t n)
+{
+    int64_t low = (n - 1 - 20) / 8 * 8, exact = n - low, looked = (n - 20) % 8 == 0 ? exact - 10 : 0;
+    int64_t codes = low * (T_DIM / 4), k = codes + low / 8 * T_DIM * 4, v = codes + low * 4;
+    return (bytes){rows(exact) + T_KV * k, rows(exact) + T_KV * v, T_KV * 4 * (exact + looked)};
+}
+
 /* A fifth of the tokens before the step is exact. A token is demoted where that number stays: sums of its older half
  * are looked at. */
 static bytes of_mikv(int64_t n)
@@ -169,6 +177,7 @@ static const struct {
     {"tova:budget=20:gqa=mean_s", of_tova_group, 0},
     {"h2o:budget=20:demote=token2", of_demoted, 0},
     {"h2o:budget=20:demote=token2:recall=0", of_h2o, 0},
+    {"h2o:budget=20:demote=kivi2:demote_g=8", of_demoted_groups, 0},
     {"mikv", of_mikv, 0},
     {"tova:budget=20:demote=f16", of_demoted_rows, 0},
     {"snapkv:budget=20:window=8", of_snapkv, 0},

@@ -95,6 +95,24 @@ static void check_bytes(rig *r, const char *text, size_t row)
     attn_seq_free(s);
 }
 
+/* Codes of groups: a list's exact tokens are the budget and what does not fill a group. */
+static void check_groups(rig *r, const char *evictor)
+{
+    enum { G = 7, BUDGET = 20 };
+    char text[96];
+    bool same, full = true;
+    snprintf(text, sizeof text, "%s:demote=kivi4:demote_g=%d", evictor, G);
+    double four = distance(r, text, "full", &same);
+    check_partition(r, text);
+    attn_seq *s = open_seq(r, text);
+    rig_prompt(r, &s, 1, PROMPT, 16, NULL);
+    for (int l = 0; l < T_LAYERS; l++)
+        for (int h = 0; h < r->shape.n_kv_heads; h++)
+            full &= attn_seq_demoted(s, l, h, NULL) == (PROMPT - BUDGET) / G * G;
+    ok(full && 0 < four && four < 0.5, "%s, %s: whole groups, off by %g", r->be->name, text, four);
+    attn_seq_free(s);
+}
+
 /* What has no place for demoted rows is refused by name. */
 static void check_refused(rig *r)
 {
@@ -207,6 +225,10 @@ int main(void)
                 off = distance(&r, text, evictors[i], &same);
                 ok(off == 0 && same, "%s, %s: the evictor, to the bit", r.be->name, text);
             }
+            snprintf(text, sizeof text, "%s:demote=kivi2:demote_g=1:recall=0", evictors[i]);
+            off = distance(&r, text, evictors[i], &same);
+            ok(off == 0 && same, "%s, %s: the evictor, to the bit", r.be->name, text);
+            check_groups(&r, evictors[i]);
             snprintf(text, sizeof text, "%s:demote=token4", evictors[i]);
             double four = distance(&r, text, "full", &same);
             snprintf(text, sizeof text, "%s:demote=token2", evictors[i]);

@@ -112,6 +112,9 @@ static const strategy strategies[] = {
     {"quest:skip=0:budget=24:page=4:p=0.5:min=5:gqa=per_q", ":budget=100:p=off", 24, ONE_BY_ONE},
     {"fier:skip=0:budget=20:g=8:p=0.7:min=0:gqa=max_s:coarse=6:coarse_keep=2", ":budget=100:p=off", 20, ONE_BY_ONE},
     {"oracle:skip=0:budget=20:gqa=mean_q:pool=entropy", RETRIEVES, 0, POOLED},
+    {"h2o:budget=20:demote=kivi2:demote_g=4", EVICTS, 0, DEMOTES},
+    {"snapkv:budget=20:demote=kivi4:demote_g=6:recompress_on_turn=1:gqa=per_q", EVICTS, 0, DEMOTES},
+    {"tova:budget=20:demote=kivi2:demote_g=5:prefill_evict=chunk", EVICTS, 0, DEMOTES | BY_CHUNK},
     {"mikv", ":ratio=100", 0, DEMOTES},
     {"mikv:ratio=37:bits=4:skip=1", ":ratio=100", 0, DEMOTES},
     {"mikv:budget=20:balance=0", EVICTS, 0, DEMOTES},
@@ -354,17 +357,20 @@ static bool evicts(const strategy *s, const attn_spec *spec)
     return (s->most > 0 || (s->flags & DEMOTES)) && !attn_retrieves(spec);
 }
 
-/* Bytes of the demoted rows: each in two runs of codes, or as f16. */
+/* Bytes of the demoted rows: each in two runs of codes, or as f16, or in groups. */
 static size_t demoted(const attn_seq *s, const attn_shape *sh)
 {
     const char *text = attn_seq_spec(s)->text;
     size_t dim = (size_t)sh->head_dim, n = 0;
     bool rows = strstr(text, "f16") || strstr(text, "bits=16"), four = strstr(text, "token4") || strstr(text, "bits=4");
     size_t half = rows ? 2 * dim : (dim * (four ? 4 : 2) + 7) / 8 + 2 * 4;
+    const char *g = strstr(text, "demote_g=");
     for (int l = 0; l < T_LAYERS; l++)
         for (int h = 0; h < (strstr(text, "per_q") ? sh->n_heads : sh->n_kv_heads); h++)
             n += (size_t)attn_seq_demoted(s, l, h, NULL);
-    return 2 * n * half;
+    if (!g) return 2 * n * half;
+    size_t size = (size_t)atoi(strchr(g, '=') + 1), codes = (dim * (strstr(text, "kivi4") ? 4 : 2) + 7) / 8;
+    return 2 * n * codes + n / size * dim * 4 + n * ((dim + size - 1) / size) * 4;
 }
 
 /* U6: what is planned is what is allocated, what is held is what is stored. */

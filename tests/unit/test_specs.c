@@ -51,7 +51,7 @@ static const struct {
     {"h2o:gqa=mean_q", "each query has its own weights", NULL},
     {"h2o:gqa=layer_concat", "use layer_mean", NULL},
     {"h2o:mode=oracle", "one of: decode oneshot", NULL},
-    {"h2o:demote=kivi2", "one of: none token2 token4 f16", NULL},
+    {"h2o:demote=kivi", "one of: none token2 token4 f16 kivi2 kivi4", NULL},
     {"tova:demote=token2:recall=9", "one of: all 0", NULL},
     {"snapkv:budget=1", "budget 1 is too small, at least 2", NULL},
     {"snapkv:budget=8:window=8", "budget 8 is too small, at least window + 1 = 9", NULL},
@@ -120,12 +120,13 @@ static const struct {
 
 static const char *const params[][2] = {
     {"h2o:budget=9", "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end demote=none "
-                     "recall=all skip=0 kv=f16"},
+                     "demote_g=32 recall=all skip=0 kv=f16"},
     {"h2o:hh=4:recent=10", "budget=14 hh=4 recent=10 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end "
-                           "demote=none recall=all skip=0 kv=f16"},
-    {"snapkv:budget=9",
-     "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 demote=none recall=all skip=0 kv=f16"},
-    {"tova:budget=9", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none recall=all skip=0 kv=f16"},
+                           "demote=none demote_g=32 recall=all skip=0 kv=f16"},
+    {"snapkv:budget=9", "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 demote=none demote_g=32 "
+                        "recall=all skip=0 kv=f16"},
+    {"tova:budget=9",
+     "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all skip=0 kv=f16"},
     {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
      "budget=128 sink=8 pos=abs prefill=auto compat=none skip=0+2 kv=f16"},
     {"oracle:p=0.9:max=300",
