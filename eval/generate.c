@@ -149,7 +149,7 @@ static status next_token(reply *r, int i, int32_t *id, err *e)
     int ahead = r->last ? decoder_ahead(r->g->dec) : 0;
     if (!sampler_is_plain(r->sampler)) {
         TRY(feed_token(r, e));
-        *id = sampler_next(r->sampler, r->logits);
+        *id = sampler_next(r->sampler, r->logits, session_length(r->s));
         return ST_OK;
     }
     int64_t t = clock_ns();
@@ -178,7 +178,7 @@ static status drop_queued(reply *r, err *e)
 
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
 {
-    int32_t id = r->n_new > 0 ? sampler_next(r->sampler, r->logits) : 0;
+    int32_t id = r->n_new > 0 ? sampler_next(r->sampler, r->logits, session_length(r->s)) : 0;
     for (int i = 0; i < r->n_new; i++) {
         TRY(ranks_share(r->c->ranks, &id, sizeof id, e)); /* CPUs may differ in their last bits */
         sampler_accept(r->sampler, id);
@@ -297,10 +297,11 @@ status reply_report(const reply *r, json_t *results, err *e)
     attn_spec_params(spec, params, sizeof params);
     kv_format_text(&spec->kv, kv, sizeof kv);
     json_t *options = json_pack(
-        "{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s?}", "attn", spec->text, "params", params,
+        "{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s, s:s?}", "attn", spec->text, "params", params,
         "budget", attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
         (json_int_t)session_limit(r->s), "n", r->n_new, "temp", c->temp, "top_k", c->top_k, "top_p", c->top_p, "min_p",
-        c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed, "template", c->template_name);
+        c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed, "draw",
+        c->draw ? c->draw : draw_names[DRAW_GUMBEL], "template", c->template_name);
     return report_write(c, r->g, options, results, NULL, e);
 }
 
@@ -336,11 +337,21 @@ status reply_check(const cli *c, err *e)
     return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", c->template_name, list);
 }
 
+static status parse_draw(draw_how *how, const cli *c, err *e)
+{
+    for (int i = 0; i < DRAW_COUNT; i++) {
+        *how = (draw_how)i;
+        if (!c->draw ? i == DRAW_GUMBEL : strcmp(c->draw, draw_names[i]) == 0) return ST_OK;
+    }
+    return err_set(e, ST_USAGE, "--draw: '%.40s' is not one of: gumbel rank", c->draw);
+}
+
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
-    sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed};
+    sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed, DRAW_GUMBEL};
     const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
+    TRY(parse_draw(&so.draw, c, e));
     status st = session_check(g->m, &o, spec, session_of(n_tokens), e);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
     if (st == ST_OK) st = session_create(&r->s, g->dec, spec, session_of(n_tokens), e);

@@ -126,6 +126,13 @@ const cli_option options_shared[] = {
      .help = "most new tokens (generate: 256, chat: 512)"},
     {REPLY, .name = "temp", .arg = "T", .type = OPTION_NUMBER, AT(temp), .def = 0.8,
      .help = "temperature, 0 = greedy (default 0.8)"},
+    {REPLY, .name = "draw", .arg = "gumbel|rank", AT(draw),
+     .help = "how a token is drawn: logits with noise of their own (default), or by a share of the mass in their order",
+     .man =
+         "How a token is drawn. gumbel (default): the largest sum of logit / temperature and a noise that follows "
+         "from seed, position and token, so that close logits choose the same token: what drafts live on. rank: by a "
+         "random share of the mass of the tokens in the order of their logits, as versions before did. Both draw by "
+         "the same probabilities; for one seed they give other texts."},
     {REPLY, .name = "top-k", .arg = "K", WHOLE(0, MOST, 0), AT(top_k),
      .help = "keep the K most likely tokens (0: off)"},
     {REPLY, .name = "top-p", .arg = "P", .type = OPTION_NUMBER, AT(top_p), .def = 0.95,

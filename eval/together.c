@@ -105,7 +105,7 @@ static int32_t choose(const seat *t, float *logits, size_t vocab)
     if (first && p->n_only) return choose_only(p, logits);
     for (size_t i = 0; first && p->not_first && i < p->n_stop; i++)
         if (p->stop[i] >= 0 && (size_t)p->stop[i] < vocab) logits[p->stop[i]] = -INFINITY;
-    return t->by ? sampler_next(t->by, logits) : logits_argmax(logits, vocab);
+    return t->by ? sampler_next(t->by, logits, session_length(t->s)) : logits_argmax(logits, vocab);
 }
 
 /* ---- prefill ---- */

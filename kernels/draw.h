@@ -38,13 +38,22 @@ typedef struct {
 /* The first item in order up to which the mass exceeds `mass`, or 1 - 1e-9 of all mass if that is less. */
 draw_item draw_find(draw *d, double mass);
 
-/* How one of many is chosen at random: of the first top_k in order those whose masses reach the share top_p, and have
- * min_p of the largest each. */
+/* How one of many is chosen at random. GUMBEL: the largest x / temp + noise, where each item's noise follows from seed,
+ * position and index (gumbel.h): that draws from the masses, and close x choose the same item where these are the same
+ * (Daliri, Musco, Suresh, arXiv 2408.07978). RANK: by a share of the mass in order. */
+typedef enum { DRAW_GUMBEL, DRAW_RANK, DRAW_COUNT } draw_how;
+extern const char *const draw_names[DRAW_COUNT];
+
+/* The choice is among those of the first top_k in order whose masses reach the share top_p, and have min_p of the
+ * largest each. */
 struct draw_rule {
     float temp;          /* 0: the first in order, whatever follows */
     size_t top_k;        /* 0: all */
     double top_p, min_p; /* 1 and 0: all */
-    draw *work;          /* for backends that compute in the host's memory */
+    draw_how how;
+    uint64_t seed; /* GUMBEL, */
+    int64_t pos;   /* and the position that the choice is for */
+    draw *work;    /* for backends that compute in the host's memory */
 };
 
 /* Items that top_k leaves of n; least mass that min_p leaves, 0: any. */
@@ -59,7 +68,8 @@ static inline float draw_least(const draw_rule *r)
     return (double)least < r->min_p ? nextafterf(least, 1) : least;
 }
 
-/* Index of the item of x [n], which changes, in which `share` of the mass that the rule leaves ends; 0 <= share < 1. */
+/* Index of the item of x [n], which changes, that the rule chooses. share, in [0, 1), is for RANK: the item in which so
+ * much of the mass that the rule leaves ends. */
 size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float share);
 
 #ifdef __cplusplus

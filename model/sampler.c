@@ -86,23 +86,26 @@ bool sampler_is_plain(const sampler *s)
     return s->opt.repeat_penalty == 1;
 }
 
-draw_rule sampler_rule(const sampler *s)
+draw_rule sampler_rule(const sampler *s, int64_t pos)
 {
     return (draw_rule){.temp = (float)s->opt.temp,
                        .top_k = (size_t)s->opt.top_k,
                        .top_p = s->opt.top_p,
                        .min_p = s->opt.min_p,
+                       .how = s->opt.draw,
+                       .seed = s->random.state,
+                       .pos = pos,
                        .work = s->draw};
 }
 
 float sampler_share(sampler *s)
 {
-    return s->opt.temp == 0 ? 0 : rng_float(&s->random);
+    return s->opt.temp == 0 || s->opt.draw == DRAW_GUMBEL ? 0 : rng_float(&s->random);
 }
 
-int32_t sampler_next(sampler *s, float *logits)
+int32_t sampler_next(sampler *s, float *logits, int64_t pos)
 {
-    draw_rule r = sampler_rule(s);
+    draw_rule r = sampler_rule(s, pos);
     if (!sampler_is_plain(s)) penalize(s, logits);
     return (int32_t)draw_by_rule(&r, logits, s->vocab, sampler_share(s));
 }

@@ -14,6 +14,7 @@ typedef struct {
     double top_p, min_p;   /* 1 and 0: off */
     double repeat_penalty; /* 1: off; over all tokens seen (Keskar et al. 2019, as transformers does) */
     uint64_t seed;
+    draw_how draw; /* how it follows from random numbers */
 } sampler_options;
 
 typedef struct sampler sampler;
@@ -23,15 +24,15 @@ status sampler_create(sampler **out, const sampler_options *o, size_t vocab, err
 void sampler_free(sampler *s);
 /* Counts a token (prompt or generated) for the repetition penalty. */
 void sampler_accept(sampler *s, int32_t id);
-/* Chooses from logits [vocab], which are changed. Order: penalty, temperature, top-k, top-p, min-p.
- * Equal logits: the lower id first; NaN counts as -INFINITY. Does not allocate. */
-int32_t sampler_next(sampler *s, float *logits);
-/* The same in parts, for a choice that is made elsewhere: by the rule and the next random share of the mass. Only of a
- * plain sampler, which has no penalty for tokens that were seen. */
+/* Chooses the token of position pos from logits [vocab], which are changed. Order: penalty, temperature, top-k, top-p,
+ * min-p. Equal logits: the lower id first; NaN counts as -INFINITY. Does not allocate. */
+int32_t sampler_next(sampler *s, float *logits, int64_t pos);
+/* The same in parts, for a choice that is made elsewhere: by the rule and, with DRAW_RANK, the next random share of the
+ * mass. Only of a plain sampler, which has no penalty for tokens that were seen. */
 bool sampler_is_plain(const sampler *s);
-draw_rule sampler_rule(const sampler *s);
+draw_rule sampler_rule(const sampler *s, int64_t pos);
 float sampler_share(sampler *s);
-/* What random choices follow from; seen tokens are counted apart. */
+/* What random choices follow from: the seed, or where the random numbers are; seen tokens are counted apart. */
 uint64_t sampler_random(const sampler *s);
 void sampler_set_random(sampler *s, uint64_t state);
 /* The most likely id, the lower one of equals; 0 if all are NaN. */

@@ -535,7 +535,7 @@ static void queue_choice(decoder *d, size_t n, sampler *const *by)
 {
     const backend_ops *o = d->be->ops;
     for (size_t i = 0; i < n; i++) {
-        d->rules[i] = by ? sampler_rule(by[i]) : (draw_rule){.top_p = 1};
+        d->rules[i] = by ? sampler_rule(by[i], d->host_pos[i] + 1) : (draw_rule){.top_p = 1};
         d->host_share[i] = by ? sampler_share(by[i]) : 0;
     }
     o->upload(d->be, d->share, d->host_share, n * sizeof *d->host_share);

@@ -180,7 +180,7 @@ static bool on_prompt(void *ctx, int64_t done, int64_t total)
 /* Samples a token and feeds it; an end of text is a token like any other. */
 static status step(generation *g, bool judging, err *e)
 {
-    int32_t id = sampler_next(g->sampler, g->logits);
+    int32_t id = sampler_next(g->sampler, g->logits, session_length(g->s));
     TRY(token_list_push(&g->ids, id, e));
     g->judging = judging;
     int64_t t = clock_ns();

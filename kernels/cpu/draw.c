@@ -12,6 +12,9 @@
 
 #include "kernels/base/mem.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/gumbel.h"
+
+const char *const draw_names[DRAW_COUNT] = {"gumbel", "rank"};
 
 enum {
     SAMPLE = 512,
@@ -290,9 +293,49 @@ static double mass_kept(const draw_rule *r)
     return kept;
 }
 
+static void try_item(gumbel_best *best, const draw_rule *r, float x, size_t i)
+{
+    gumbel_try(best, r->seed, r->pos, (double)r->temp, x, (int32_t)i);
+}
+
+/* The best by the noise of all. The largest goes first, so that most others are left out by their bounds. */
+static size_t noisiest(const draw_rule *r, float *x, size_t n)
+{
+    gumbel_best best = {.id = -1};
+    r->work->k->clamp(x, n);
+    size_t first = draw_first(x, n);
+    try_item(&best, r, x[first], first);
+    for (size_t i = 0; i < n; i++)
+        if (i != first) try_item(&best, r, x[i], i);
+    return (size_t)best.id;
+}
+
+/* The same of what top-k, top-p and min-p leave. */
+static size_t noisiest_kept(const draw_rule *r, float *x, size_t n)
+{
+    draw *d = r->work;
+    gumbel_best best = {.id = -1};
+    draw_begin(d, x, n, draw_keep(r, n), r->temp);
+    const item_set *all = &d->all;
+    size_t last = n - 1; /* in order; in all of them without top-p */
+    float least = draw_least(r), from = -FLT_MAX;
+    if (r->top_p < 1) {
+        last = draw_find(d, nextafter(r->top_p * draw_mass(d, 0), 0)).at;
+        from = x[last];
+    }
+    for (size_t k = 0; k < all->n; k++) {
+        size_t i = all->at ? (size_t)all->at[k] : k;
+        if (all->x[k] < from || (all->x[k] == from && i > last) || all->p[k] < least) continue;
+        try_item(&best, r, all->x[k], i);
+    }
+    return (size_t)best.id;
+}
+
 size_t draw_by_rule(const draw_rule *r, float *x, size_t n, float share)
 {
+    bool cut = draw_keep(r, n) < n || r->top_p < 1 || r->min_p > 0;
     if (r->temp == 0) return draw_first(x, n);
+    if (r->how == DRAW_GUMBEL) return cut ? noisiest_kept(r, x, n) : noisiest(r, x, n);
     draw_begin(r->work, x, n, draw_keep(r, n), r->temp);
     return draw_find(r->work, (double)share * mass_kept(r)).at;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The next token from logits (kernels/draw.h): a block of threads has one row. The item at which the mass in order
+/* The next token from logits (kernels/draw.h): a block of threads has one row. The largest sum of a logit and its noise
+ * has the host's bits, whatever the order. The item at which the mass in order
  * passes a bound is found by a histogram over values, then within the bin that has it, until few items are left. Masses
  * are whole multiples of 2^-44, so that sums are exact and their order does not matter: a choice may differ from the
  * host's only where a bound lies within 1e-11 of all mass from an item's. */
@@ -9,16 +10,19 @@
 
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/draw.h"
+#include "kernels/gumbel.h"
 
 enum { ROWS = 16, BINS = 1024, FEW = 1024, MOST_THREADS = 1024, SMALL = 4096 };
 
 typedef unsigned long long u64;
 
 typedef struct {
-    bool greedy;
-    float by, least; /* factor of the exponent; masses below it are dropped */
+    bool greedy, noisy;
+    float temp, by, least; /* by: factor of the exponent; masses below `least` are dropped */
     unsigned keep;
     double top_p;
+    uint64_t seed;
+    int64_t pos;
 } draw_row;
 
 typedef struct {
@@ -49,7 +53,7 @@ typedef struct {
     int n;
     float top, by;
     unsigned last_key; /* the last item that is kept */
-    int last_at;
+    int last_at, first;
 } draw_items;
 
 static __device__ __forceinline__ unsigned key_of(float x)
@@ -315,6 +319,31 @@ static __device__ void search(const draw_room &r, const draw_items &s, bool by_m
     }
 }
 
+/* ---- by noise ---- */
+
+/* A double in the order of its values. */
+static __device__ __forceinline__ u64 score_key(double x)
+{
+    u64 b;
+    memcpy(&b, &x, sizeof b);
+    return b >> 63 ? ~b : b | 1ull << 63;
+}
+
+/* The item with the largest sum of value and noise, of those that are left and have a mass of `least`. */
+static __device__ int noisiest(const draw_room &r, const draw_items &s, const draw_row &rule)
+{
+    gumbel_best best = {0, -1};
+    gumbel_try(&best, rule.seed, rule.pos, (double)rule.temp, s.top, s.first); /* few can be above it */
+    for (int i = threadIdx.x; i < s.n; i += blockDim.x) {
+        float v = finite(s.x[i]);
+        if (i == s.first || !is_kept(s, key_of(v), i) || (rule.least > 0 && mass_of(s, v) < rule.least)) continue;
+        gumbel_try(&best, rule.seed, rule.pos, (double)rule.temp, v, i);
+    }
+    u64 most = block_most(r, score_key(best.score));
+    u64 id = block_most(r, score_key(best.score) == most ? 0xffffffffu - (unsigned)best.id : 0);
+    return (int)(0xffffffffu - (unsigned)id);
+}
+
 /* ---- the kernel ---- */
 
 static __device__ int draw_item_of(const draw_room &r, draw_items &s, const draw_row &rule, float share)
@@ -325,12 +354,18 @@ static __device__ int draw_item_of(const draw_room &r, draw_items &s, const draw
         s.last_key = key_of(finite(s.x[s.last_at]));
         __syncthreads();
     }
+    if (rule.noisy && !(rule.top_p < 1)) return noisiest(r, s, rule);
     double all = (double)mass_from(r, s, 0), kept = all;
     if (rule.top_p < 1) {
         double bound = nextafter(rule.top_p * all, 0.0);
         search(r, s, true, fmin(bound, all * (1 - 1e-9)));
         kept = fmin(kept, (double)r.found->before);
         __syncthreads();
+    }
+    if (rule.noisy) {
+        s.last_at = r.found->at;
+        s.last_key = key_of(finite(s.x[s.last_at]));
+        return noisiest(r, s, rule);
     }
     if (rule.least > 0) kept = fmin(kept, (double)mass_from(r, s, rule.least));
     search(r, s, true, fmin((double)share * kept, all * (1 - 1e-9)));
@@ -349,9 +384,9 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     SHARED(draw_found, found, [1]);
     const draw_room r = {sum, count, weight, key, at, word, found};
     const draw_row &rule = b.row[blockIdx.x];
-    draw_items s = {x + (size_t)blockIdx.x * vocab, vocab, 0, rule.by, 0, vocab};
-    u64 best = first_of(r, s.x, vocab, rule.greedy);
+    u64 best = first_of(r, x + (size_t)blockIdx.x * vocab, vocab, rule.greedy);
     int id = (int)(0xffffffffu - (unsigned)best);
+    draw_items s = {x + (size_t)blockIdx.x * vocab, vocab, 0, rule.by, 0, vocab, id};
     if (!rule.greedy) {
         s.top = of_key((unsigned)(best >> 32));
         id = draw_item_of(r, s, rule, share[blockIdx.x]);
@@ -367,7 +402,9 @@ void cuda_draw(backend *be, buf ids, buf x, size_t n, size_t vocab, const draw_r
         for (size_t k = 0; k < rows; k++) {
             const draw_rule *o = &rule[i + k];
             float by = 1.44269504f / o->temp;
-            b.row[k] = {o->temp == 0, by < 1e30f ? by : 1e30f, draw_least(o), (unsigned)draw_keep(o, vocab), o->top_p};
+            b.row[k] = {o->temp == 0,  o->how == DRAW_GUMBEL,         o->temp,  by < 1e30f ? by : 1e30f,
+                        draw_least(o), (unsigned)draw_keep(o, vocab), o->top_p, o->seed,
+                        o->pos};
         }
         if (!cuda_begin(be, "draw")) return;
         cudaError_t rc = launch(draw_k, dim3((unsigned)rows), dim3(vocab <= SMALL ? 128 : MOST_THREADS), 0,

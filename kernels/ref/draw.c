@@ -8,6 +8,7 @@
 
 #include "kernels/base/mem.h"
 #include "kernels/draw.h"
+#include "kernels/gumbel.h"
 #include "kernels/ref/ref.h"
 
 typedef struct {
@@ -39,10 +40,25 @@ static int32_t largest(const float *x, size_t n)
     return (int32_t)best;
 }
 
+/* The largest sum of value and noise of the items up to `last`, of those that min-p leaves. */
+static int32_t noisiest(const draw_rule *r, const item *it, const item *last)
+{
+    double most = 0;
+    int32_t id = -1;
+    for (const item *i = it; i <= last && i->mass >= r->min_p; i++) {
+        double score = (double)i->x / (double)r->temp + gumbel_noise(gumbel_bits(r->seed, r->pos, (uint32_t)i->id));
+        if (id >= 0 && (score < most || (score == most && i->id > id))) continue;
+        most = score;
+        id = i->id;
+    }
+    return id;
+}
+
 static int32_t choose(const draw_rule *r, item *it, const float *x, size_t n, float share)
 {
     size_t keep = draw_keep(r, n);
     double all = 0, most = 0, kept, up_to;
+    const item *last = &it[keep - 1];
     for (size_t i = 0; i < n; i++)
         it[i] = (item){isnan(x[i]) ? -FLT_MAX : fminf(fmaxf(x[i], -FLT_MAX), FLT_MAX), (int32_t)i, 0};
     qsort(it, n, sizeof *it, in_order);
@@ -53,9 +69,10 @@ static int32_t choose(const draw_rule *r, item *it, const float *x, size_t n, fl
     }
     kept = r->min_p > 0 ? most : all;
     if (r->top_p < 1) {
-        find(it, keep, nextafter(r->top_p * all, 0), &up_to);
+        last = find(it, keep, nextafter(r->top_p * all, 0), &up_to);
         kept = fmin(kept, up_to);
     }
+    if (r->how == DRAW_GUMBEL) return noisiest(r, it, last);
     return find(it, keep, fmin((double)share * kept, all * (1 - 1e-9)), &up_to)->id;
 }
 

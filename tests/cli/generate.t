@@ -30,6 +30,11 @@ run generate -m "$m" -p "Alice" -n 20 --seed 5
 check "the same seed gives the same text" cmp -s "$tmp/out" "$tmp/first"
 run generate -m "$m" -p "Alice" -n 20 --seed 6
 check "another seed gives another text" sh -c "! cmp -s '$tmp/out' '$tmp/first'"
+run generate -m "$m" -p "Alice" -n 20 --seed 5 --draw gumbel
+check "the draw by noise is the default" cmp -s "$tmp/out" "$tmp/first"
+run generate -m "$m" -p "Alice" -n 20 --seed 5 --draw rank
+check "the draw by rank gives another text" sh -c "test -s '$tmp/out' && ! cmp -s '$tmp/out' '$tmp/first'"
+refused 2 "--draw: 'ranks' is not one of: gumbel rank" "an unknown draw" generate -m "$m" -p x --draw ranks
 run generate -m "$m" -p "$(printf 'broken \377\376 bytes')" -n 4 --temp 0
 check "invalid UTF-8 is accepted" test "$status" -eq 0
 run generate -m "$m" -p "Alice" -n 4 --temp 0 --attn streaming --budget 8 --json "$tmp/r.json"

@@ -56,7 +56,7 @@ static status by_queue(const engine_parts *p, const char *strategy, sampler *by,
     session *s;
     TRY(session_new(&s, p, strategy, "f16", LIMIT, e));
     status st = live(s, N_PROMPT, 0, logits, e);
-    if (st == ST_OK) out[0] = by ? sampler_next(by, logits) : logits_argmax(logits, U_VOCAB);
+    if (st == ST_OK) out[0] = by ? sampler_next(by, logits, session_length(s)) : logits_argmax(logits, U_VOCAB);
     for (int queued = 0, got = 1; got < N_STEPS && st == ST_OK;) {
         while (queued < N_STEPS && queued < got + decoder_ahead(p->dec) && st == ST_OK) {
             costs from = now();
@@ -97,7 +97,7 @@ static status by_sampler(const engine_parts *p, sampler *by, int32_t *out, err *
     TRY(session_new(&s, p, "full", "f16", LIMIT, e));
     status st = live(s, N_PROMPT, 0, logits, e);
     for (int i = 0; i < N_STEPS && st == ST_OK; i++) {
-        out[i] = sampler_next(by, logits);
+        out[i] = sampler_next(by, logits, session_length(s));
         st = session_decode(&s, 1, &out[i], logits, e);
     }
     session_free(s);
@@ -109,6 +109,7 @@ static void test_sampled(const engine_parts *p)
     static const sampler_options options[] = {
         {.temp = 1, .top_p = 1, .repeat_penalty = 1, .seed = 5},
         {.temp = 0.8, .top_p = 0.9, .top_k = 50, .min_p = 0.01, .repeat_penalty = 1, .seed = 6},
+        {.temp = 0.8, .top_p = 0.9, .top_k = 50, .min_p = 0.01, .repeat_penalty = 1, .seed = 6, .draw = DRAW_RANK},
     };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         int32_t host[N_STEPS], device[N_STEPS];

@@ -30,14 +30,20 @@ static void make_row(float *x, size_t n, int kind, rng *r)
 
 static const draw_rule rules[] = {
     {.temp = 0, .top_p = 1},
+    {.temp = 1, .top_p = 1, .how = DRAW_RANK},
+    {.temp = 0.7f, .top_p = 0.9, .how = DRAW_RANK},
+    {.temp = 2, .top_p = 0.999, .min_p = 1e-4, .how = DRAW_RANK},
+    {.temp = 1, .top_p = 1, .top_k = 40, .how = DRAW_RANK},
+    {.temp = 3, .top_p = 0.5, .top_k = 7, .min_p = 0.3, .how = DRAW_RANK},
+    {.temp = 1e-30f, .top_p = 1, .how = DRAW_RANK},
+    {.temp = 100, .top_p = 1e-3, .how = DRAW_RANK},
+    {.temp = 1.5f, .top_p = 0.95, .top_k = 2000, .min_p = 0.01, .how = DRAW_RANK},
     {.temp = 1, .top_p = 1},
-    {.temp = 0.7f, .top_p = 0.9},
-    {.temp = 2, .top_p = 0.999, .min_p = 1e-4},
-    {.temp = 1, .top_p = 1, .top_k = 40},
-    {.temp = 3, .top_p = 0.5, .top_k = 7, .min_p = 0.3},
+    {.temp = 0.8f, .top_p = 0.95},
     {.temp = 1e-30f, .top_p = 1},
-    {.temp = 100, .top_p = 1e-3},
-    {.temp = 1.5f, .top_p = 0.95, .top_k = 2000, .min_p = 0.01},
+    {.temp = 100, .top_p = 1, .top_k = 40},
+    {.temp = 2, .top_p = 1, .min_p = 1e-3},
+    {.temp = 1.5f, .top_p = 0.9, .top_k = 2000, .min_p = 0.01},
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
 

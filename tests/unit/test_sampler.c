@@ -9,6 +9,7 @@
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/gumbel.h"
 #include "model/sampler.h"
 #include "tests/tap.h"
 
@@ -27,34 +28,35 @@ static void shares(const sampler_options *o, int32_t seen, double out[V])
     for (int i = 0; i < DRAWS; i++) {
         float l[V];
         memcpy(l, logits, sizeof l);
-        out[sampler_next(s, l)] += 1.0 / DRAWS;
+        out[sampler_next(s, l, i)] += 1.0 / DRAWS;
     }
     sampler_free(s);
 }
 
-static void check_softmax(double temp)
+static void check_softmax(double temp, draw_how how)
 {
     double got[V], sum = 0, worst = 0;
-    sampler_options o = {.temp = temp, .top_p = 1, .repeat_penalty = 1, .seed = 1};
+    sampler_options o = {.temp = temp, .top_p = 1, .repeat_penalty = 1, .seed = 1, .draw = how};
     shares(&o, -1, got);
     for (int i = 0; i < V; i++) sum += exp((double)logits[i] / temp);
     for (int i = 0; i < V; i++) worst = fmax(worst, fabs(got[i] - exp((double)logits[i] / temp) / sum));
-    ok(worst < 0.02, "temperature %g: shares follow the softmax (worst difference %.4f)", temp, worst);
+    ok(worst < 0.02, "temperature %g, %s: shares follow the softmax (worst difference %.4f)", temp, draw_names[how],
+       worst);
 }
 
-static void check_cuts(void)
+static void check_cuts(draw_how how)
 {
     double got[V];
-    sampler_options o = {.temp = 1, .top_p = 1, .repeat_penalty = 1, .top_k = 2, .seed = 1};
+    sampler_options o = {.temp = 1, .top_p = 1, .repeat_penalty = 1, .top_k = 2, .seed = 1, .draw = how};
     shares(&o, -1, got);
     ok(got[1] > 0.45 && got[3] > 0.45 && got[1] + got[3] > 0.9999, "top-k 2 keeps the two best");
     o.top_k = 1;
     shares(&o, -1, got);
     ok(got[1] > 0.9999, "of equals the lower id");
-    o = (sampler_options){.temp = 1, .top_p = 0.5, .repeat_penalty = 1, .seed = 1};
+    o = (sampler_options){.temp = 1, .top_p = 0.5, .repeat_penalty = 1, .seed = 1, .draw = how};
     shares(&o, -1, got);
     ok(got[1] + got[3] > 0.9999 && got[3] > 0.4, "top-p 0.5 keeps the two that reach it");
-    o = (sampler_options){.temp = 1, .top_p = 1, .min_p = 0.3, .repeat_penalty = 1, .seed = 1};
+    o = (sampler_options){.temp = 1, .top_p = 1, .min_p = 0.3, .repeat_penalty = 1, .seed = 1, .draw = how};
     shares(&o, -1, got);
     ok(got[2] > 0.1 && got[0] + got[4] == 0, "min-p 0.3 drops what is below 0.3 of the best");
     o = (sampler_options){.temp = 0, .top_p = 1, .repeat_penalty = 2};
@@ -82,8 +84,23 @@ static int by_logit(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* The id at share u of what the options leave. *near: rounding may decide. */
-static int32_t slow_next(const sampler_options *o, const float *l, size_t vocab, double u, bool *near)
+/* The id with the most of logit and noise, of k entries. */
+static int32_t noisiest(const sampler_options *o, const entry *e, size_t k, int64_t pos, bool *near)
+{
+    long double best = -INFINITY, next = -INFINITY;
+    int32_t id = -1;
+    for (size_t i = 0; i < k; i++) {
+        long double u = ((long double)gumbel_bits(o->seed, pos, (uint32_t)e[i].id) + 0.5L) * 0x1p-53L;
+        long double score = (long double)e[i].logit / (long double)(float)o->temp - logl(-logl(u));
+        if (score > best || (score >= best && e[i].id < id)) next = best, best = score, id = e[i].id;
+        else if (score > next) next = score;
+    }
+    *near |= best - next < 1e-9L * fmaxl(1, fabsl(best));
+    return id;
+}
+
+/* The id at share u of what the options leave, or by the noise of a position. *near: rounding may decide. */
+static int32_t slow_next(const sampler_options *o, const float *l, size_t vocab, double u, int64_t pos, bool *near)
 {
     static entry e[WIDE];
     double all = 0, kept = 0, at = 0;
@@ -103,6 +120,7 @@ static int32_t slow_next(const sampler_options *o, const float *l, size_t vocab,
         *near |= fabs(kept / all - o->top_p) < 1e-5 && o->top_p < 1;
         kept += e[k].p;
     }
+    if (o->draw == DRAW_GUMBEL) return noisiest(o, e, k, pos, near);
     for (size_t i = 0; i < k; i++) {
         at += e[i].p;
         *near |= fabs(at / kept - u) < 1e-5;
@@ -132,7 +150,7 @@ static void make_logits(float *l, size_t n, int kind, rng *r)
     if (kind == 2) l[rng_below(r, n)] = INFINITY;
 }
 
-static void check_sort(size_t vocab, int draws)
+static void check_sort(size_t vocab, int draws, draw_how how)
 {
     static const sampler_options options[] = {
         {.temp = 1, .top_p = 1, .repeat_penalty = 1},
@@ -151,6 +169,7 @@ static void check_sort(size_t vocab, int draws)
         sampler *s;
         sampler_options o = options[i];
         o.seed = 11;
+        o.draw = how;
         rng random = {o.seed};
         int wrong = 0, compared = 0, greedy = 0;
         if (!is_ok(sampler_create(&s, &o, vocab, &e), &e, "sampler %zu", i)) continue;
@@ -158,19 +177,19 @@ static void check_sort(size_t vocab, int draws)
             static float l[WIDE];
             bool near;
             make_logits(l, vocab, k % KINDS, &r);
-            int32_t want = slow_next(&o, l, vocab, (double)rng_float(&random), &near), first = -1;
+            int32_t want = slow_next(&o, l, vocab, (double)rng_float(&random), k, &near), first = -1;
             for (size_t j = 0; j < vocab; j++)
                 if (!isnan(l[j]) && (first < 0 || l[j] > l[first])) first = (int32_t)j;
             greedy += logits_argmax(l, vocab) != (first < 0 ? 0 : first);
             long before = mem_test_count();
-            int32_t got = sampler_next(s, l);
+            int32_t got = sampler_next(s, l, k);
             wrong += mem_test_count() != before;
             if (near) continue;
             compared++;
             wrong += got != want;
         }
-        ok(wrong == 0 && compared > draws, "%zu ids, options %zu: %d of %d draws differ from a whole sort", vocab, i,
-           wrong, compared);
+        ok(wrong == 0 && compared > draws, "%zu ids, %s, options %zu: %d of %d draws differ from a whole sort", vocab,
+           draw_names[how], i, wrong, compared);
         is_int(greedy, 0, "%zu ids: the most likely one", vocab);
         sampler_free(s);
     }
@@ -242,13 +261,15 @@ static void check_errors(void)
 
 int main(void)
 {
-    check_softmax(1);
-    check_softmax(0.5);
-    check_cuts();
-    check_sort(WIDE, 12);
-    check_sort(129, 40);
-    check_sort(7, 40);
-    check_sort(1, 40);
+    for (int how = 0; how < DRAW_COUNT; how++) {
+        check_softmax(1, (draw_how)how);
+        check_softmax(0.5, (draw_how)how);
+        check_cuts((draw_how)how);
+        check_sort(WIDE, 12, (draw_how)how);
+        check_sort(129, 40, (draw_how)how);
+        check_sort(7, 40, (draw_how)how);
+        check_sort(1, 40, (draw_how)how);
+    }
     check_kernels(&cpu_kernels_generic);
     check_kernels(cpu_best_kernels());
     check_errors();
