@@ -197,11 +197,17 @@ typedef struct {
     buf q, k, v, out;    /* from that row on */
 } layer_run;
 
-/* The part of sequence i in a run. */
+/* The sequence of selection i: with ATTN_VERIFY all are of one. */
+static size_t seq_at(const layer_run *r, size_t i)
+{
+    return r->step->flags & ATTN_VERIFY ? 0 : i;
+}
+
+/* The part of selection i in a run. */
 static attn_part run_part(const attn_work *w, const layer_run *r, size_t i)
 {
-    size_t row = r->n_sel == 1 ? r->row : i * r->n_tok;
-    attn_part p = part_of(w, r->step, i, row, r->row);
+    size_t row = r->n_sel == 1 ? r->row : i * r->n_tok, done = r->step->flags & ATTN_VERIFY ? i : r->row;
+    attn_part p = part_of(w, r->step, seq_at(r, i), row, done);
     p.n_tok = r->n_tok;
     p.prompt_done += (int64_t)r->row;
     return p;
@@ -268,7 +274,7 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
         const attn_seg *g = &w->sels[run.first + i].seg[s];
         size_t row = (run.first + i) * r->n_tok, to = i * r->n_tok;
         attn_job *j = &w->jobs[i];
-        *j = attn_seg_job(view_of(r->step->seq[run.first + i], r->layer), g);
+        *j = attn_seg_job(view_of(r->step->seq[seq_at(r, run.first + i)], r->layer), g);
         j->q = buf_at(own_queries(g) ? w->q[s + 1] : w->q[0], row * q_bytes(sh));
         j->out = buf_at(dst, to * q_bytes(sh));
         j->lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse;
@@ -299,12 +305,12 @@ static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
     w->be->ops->attn_merge(w->be, out, lse, w->parts, w->lses, (size_t)n_seg, heads, (size_t)sh->head_dim);
 }
 
-/* Sequence i in a run. */
+/* Selection i in a run. */
 static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
 {
     const attn_shape *sh = &w->shape;
     size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
-    return (attn_turn){.v = view_of(r->step->seq[i], r->layer),
+    return (attn_turn){.v = view_of(r->step->seq[seq_at(r, i)], r->layer),
                        .p = run_part(w, r, i),
                        .k_raw = buf_at(r->k, at),
                        .k = buf_at(w->k, r->row * kv_bytes(sh) + at),
@@ -322,17 +328,31 @@ static bool alike(const attn_view *a, const attn_view *b)
            s->kv.type == t->kv.type && memcmp(s->value, t->value, sizeof s->value) == 0;
 }
 
-/* Appends the rows of n sequences that are alike, and has the first n_sel of them select. */
-static void take_turns(const attn_turn *t, size_t n, size_t n_sel, int layer)
+static void append_turns(const attn_turn *t, size_t n, int layer)
 {
-    const attn_view *v = t->v;
-    (HOOK(v, append) ? HOOK(v, append) : full_append)(t, n, layer);
-    backend_mark(v->be, STAGE_INDEX);
-    if (n_sel == 0) return;
-    for (size_t i = 0; i < n_sel; i++) t[i].sel->head = t[i].sel->tail = 0;
-    (HOOK(v, select) ? HOOK(v, select) : full_select)(t, n_sel, layer);
-    for (size_t i = 0; i < n_sel; i++) t[i].v->attended[layer] = t[i].sel->attended;
-    backend_mark(v->be, STAGE_SCORE);
+    (HOOK(t->v, append) ? HOOK(t->v, append) : full_append)(t, n, layer);
+    backend_mark(t->v->be, STAGE_INDEX);
+}
+
+static void select_turns(const attn_turn *t, size_t n, int layer)
+{
+    if (n == 0) return;
+    for (size_t i = 0; i < n; i++) t[i].sel->head = t[i].sel->tail = 0;
+    (HOOK(t->v, select) ? HOOK(t->v, select) : full_select)(t, n, layer);
+    for (size_t i = 0; i < n; i++) t[i].v->attended[layer] += t[i].sel->attended;
+    backend_mark(t->v->be, STAGE_SCORE);
+}
+
+/* The rows of one sequence, all stored before the first of them attends: a row sees no more than those before it. */
+static void verify_rows(attn_work *w, const layer_run *r)
+{
+    attn_turn t[ATTN_TOGETHER], all = turn_of(w, r, 0);
+    all.p.n_tok = r->n_sel;
+    append_turns(&all, 1, r->layer);
+    for (size_t i = 0, n; i < r->n_sel; i += n) {
+        for (n = 0; n < ATTN_TOGETHER && i + n < r->n_sel; n++) t[n] = turn_of(w, r, i + n);
+        select_turns(t, n, r->layer);
+    }
 }
 
 /* Append and select of all sequences; whether any of them observes. */
@@ -340,13 +360,19 @@ static bool append_and_select(attn_work *w, const layer_run *r)
 {
     attn_turn t[ATTN_TOGETHER];
     bool observed = false;
+    for (size_t i = 0; i < r->step->n_seq; i++) view_of(r->step->seq[i], r->layer)->attended[r->layer] = 0;
+    if (r->step->flags & ATTN_VERIFY) {
+        verify_rows(w, r);
+        return false;
+    }
     for (size_t i = 0, n; i < r->step->n_seq; i += n) {
         for (n = 0; n < ATTN_TOGETHER && i + n < r->step->n_seq; n++) {
             t[n] = turn_of(w, r, i + n);
             if (!alike(t[0].v, t[n].v)) break;
             observed |= t[n].v->observes;
         }
-        take_turns(t, n, r->n_sel > i ? (r->n_sel - i < n ? r->n_sel - i : n) : 0, r->layer);
+        append_turns(t, n, r->layer);
+        select_turns(t, r->n_sel > i ? (r->n_sel - i < n ? r->n_sel - i : n) : 0, r->layer);
     }
     return observed;
 }
@@ -393,15 +419,16 @@ static size_t window_of(const attn_step *step, int layer)
 void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out)
 {
     const attn_shape *sh = &w->shape;
-    size_t n_sel = is_shared(step) ? 1 : step->n_seq, window = window_of(step, layer);
-    w->be->ops->rope(w->be, w->k, k, step->table, n_sel * step->n_tok, (size_t)sh->n_kv_heads,
-                     (size_t)sh->head_dim / 2);
-    for (size_t row = 0; row < step->n_tok; row += window) {
+    const bool verify = step->flags & ATTN_VERIFY;
+    size_t n_sel = verify ? step->n_tok : is_shared(step) ? 1 : step->n_seq, n_tok = verify ? 1 : step->n_tok;
+    size_t window = verify ? 1 : window_of(step, layer);
+    w->be->ops->rope(w->be, w->k, k, step->table, n_sel * n_tok, (size_t)sh->n_kv_heads, (size_t)sh->head_dim / 2);
+    for (size_t row = 0; row < n_tok; row += window) {
         layer_run r = {.step = step,
                        .layer = layer,
                        .row = row,
                        .n_sel = n_sel,
-                       .n_tok = step->n_tok - row < window ? step->n_tok - row : window,
+                       .n_tok = n_tok - row < window ? n_tok - row : window,
                        .q = buf_at(q, row * q_bytes(sh)),
                        .k = buf_at(k, row * kv_bytes(sh)),
                        .v = buf_at(v, row * kv_bytes(sh)),
@@ -493,7 +520,7 @@ void attn_end(attn_work *w, const attn_step *step)
         /* Codes of small groups take more than the rows that they stand for. */
         if (coded) seq_keep_peak(s, 0);
         if (step->flags & ATTN_PROMPT) seq_prompt_end(s);
-        else seq_count_step(s);
+        else seq_count_steps(s, (int64_t)step->n_tok);
     }
     show(w, &(attn_seen){.step = step, .layer = w->shape.n_layers});
 }

@@ -125,6 +125,27 @@ void attn_seq_free(attn_seq *s)
     mem_free(s);
 }
 
+/* Beside the rows nothing may follow from the steps before. */
+status attn_verify_check(const attn_spec *s, err *e)
+{
+    const attn_method *m = s->method;
+    const attn_hooks *family = m->family ? &m->family->hooks : NULL;
+    char store[64];
+    if (kv_has_codes(&s->kv)) {
+        kv_format_text(&s->kv, store, sizeof store);
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: store %s has codes, expected f32, f16 or bf16: what is in codes depends on how many tokens "
+                       "there are",
+                       s->text, store);
+    }
+    if (m->hooks.select || (family && family->select))
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: each of its steps chooses what it attends, expected a strategy that attends everything "
+                       "(full)",
+                       s->text);
+    return ST_OK;
+}
+
 const attn_spec *attn_seq_spec(const attn_seq *s)
 {
     return &s->spec;
@@ -337,12 +358,14 @@ void seq_prompt_end(attn_seq *s)
     s->in_prompts = tier_counts_since(row_place_counts(s->place), &steps);
 }
 
-void seq_count_step(attn_seq *s)
+/* The last n tokens were a step each. */
+void seq_count_steps(attn_seq *s, int64_t n)
 {
     size_t keys = (size_t)s->shape.n_kv_heads * (size_t)s->shape.head_dim * dtype_size(s->spec.kv.type);
-    s->stats.steps++;
+    s->stats.steps += n;
     for (int l = 0; l < s->shape.n_layers; l++) {
-        double visible = (double)attn_visible(&s->shape, l, s->length);
+        double visible = 0;
+        for (int64_t i = 0; i < n; i++) visible += (double)attn_visible(&s->shape, l, s->length - i);
         s->stats.attended += (double)s->attended[l];
         s->stats.visible += visible;
         s->stats.full_keys += visible * (double)keys;

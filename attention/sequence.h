@@ -122,6 +122,7 @@ enum {
     ATTN_PROMPT = 1,     /* prompt tokens; else one decode token a sequence */
     ATTN_PROMPT_END = 2, /* the last chunk of a prompt */
     ATTN_ROUNDED = 4,    /* attn_job.rounded; what observers multiply stays in float32 */
+    ATTN_VERIFY = 8,     /* n_tok rows of one sequence, each with the bits of a decode step of its own */
 };
 
 /* Positions [first, end) of a sequence; none where end <= first. */
@@ -137,7 +138,7 @@ typedef struct {
 
 /* A forward: in decode n_seq sequences (of any strategies) with n_tok = 1, rows in this order; in a
  * prompt n_tok rows, which are the same prompt of all n_seq sequences (attention is then computed
- * once, by the first: see attn_can_share). */
+ * once, by the first: see attn_can_share); with ATTN_VERIFY n_tok rows of one sequence (attn_verify_check). */
 typedef struct {
     attn_seq **seq;
     size_t n_seq, n_tok;
@@ -160,6 +161,16 @@ size_t attn_work_bytes(const attn_shape *shape, size_t max_rows);
  * strategies leave the prompt exact. How a store quantizes does not matter: it does so behind a prompt, and over
  * what is quantized already no prompt is exact. */
 bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt);
+
+/* Whether the next tokens of a sequence can go through a forward together and leave the bits of steps one by one: where
+ * everything is attended, over exact rows. ST_UNSUPPORTED with the reason. */
+status attn_verify_check(const attn_spec *s, err *e);
+
+/* Rows of a forward. */
+static inline size_t attn_step_rows(const attn_step *s)
+{
+    return s->flags & ATTN_PROMPT ? s->n_tok : s->n_seq * s->n_tok;
+}
 
 /* Called by the decoder, in this order: begin; for each layer `layer`; end. q [rows, n_heads, head_dim],
  * k, v [rows, n_kv_heads, head_dim], un-rotated, f32; out like q. */

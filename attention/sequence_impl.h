@@ -67,7 +67,7 @@ static inline int shares_of(const attn_seq *s, attn_share *out[SHARES])
 
 /* After a forward of n_tok tokens: what is held may be a new peak. */
 void seq_keep_peak(attn_seq *s, int64_t n_new);
-void seq_count_step(attn_seq *s);
+void seq_count_steps(attn_seq *s, int64_t n);
 void seq_prompt_begin(attn_seq *s);
 void seq_prompt_end(attn_seq *s);
 

@@ -57,8 +57,7 @@ static void ffn_block(decoder *d, int l, size_t n)
 
 void decoder_forward(decoder *d, const attn_step *step)
 {
-    /* A prompt's rows are the same for all its sequences. */
-    size_t n = step->flags & ATTN_PROMPT ? step->n_tok : step->n_seq;
+    size_t n = attn_step_rows(step);
     backend_mark(d->be, -1);
     d->be->ops->embed(d->be, d->x, d->m->embed, d->ids, n);
     backend_mark(d->be, STAGE_EMBED);

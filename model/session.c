@@ -21,14 +21,19 @@ static decoder_options with_defaults(const decoder_options *o)
     return r;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static size_t rows_of(const decoder_options *o)
 {
-    return o->chunk > o->max_batch ? o->chunk : o->max_batch;
+    return larger(o->chunk, larger(o->max_batch, o->verify));
 }
 
 static size_t logit_rows_of(const decoder_options *o)
 {
-    size_t r = rows_of(o), most = o->max_batch > LOGIT_ROWS ? o->max_batch : LOGIT_ROWS;
+    size_t r = rows_of(o), most = larger(o->max_batch, LOGIT_ROWS);
     return r < most ? r : most;
 }
 
@@ -243,7 +248,7 @@ static status reserve(decoder *d, int64_t n_tokens, err *e)
     if (!d->be->ops->reserve) return ST_OK;
     if (c->hidden > width) width = c->hidden;
     if (c->ffn > width) width = c->ffn;
-    const step_size most = {.rows = d->opt.max_batch,
+    const step_size most = {.rows = larger(d->opt.max_batch, d->opt.verify),
                             .n_heads = (size_t)c->n_heads,
                             .head_dim = (size_t)c->head_dim,
                             .width = (size_t)width,
@@ -530,16 +535,22 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
     return ST_OK;
 }
 
-/* Queues the choice of the next tokens from the step's logits, and sends them on their way. */
-static void queue_choice(decoder *d, size_t n, sampler *const *by)
+/* The logits of a row of the last step. */
+static buf logits_of(const decoder *d, size_t row)
+{
+    return buf_at(d->logits, row * (size_t)d->m->config.vocab * sizeof(float));
+}
+
+/* Queues the choice of tokens from n rows of the step's logits, and sends them on their way. */
+static void queue_choice(decoder *d, size_t row, size_t n, sampler *const *by)
 {
     const backend_ops *o = d->be->ops;
     for (size_t i = 0; i < n; i++) {
-        d->rules[i] = by ? sampler_rule(by[i], d->host_pos[i] + 1) : (draw_rule){.top_p = 1};
+        d->rules[i] = by ? sampler_rule(by[i], d->host_pos[row + i] + 1) : (draw_rule){.top_p = 1};
         d->host_share[i] = by ? sampler_share(by[i]) : 0;
     }
     o->upload(d->be, d->share, d->host_share, n * sizeof *d->host_share);
-    o->draw(d->be, d->next, d->logits, n, (size_t)d->m->config.vocab, d->rules, d->share);
+    o->draw(d->be, d->next, logits_of(d, row), n, (size_t)d->m->config.vocab, d->rules, d->share);
     backend_send(d->be, (unsigned)(d->n_queued % BACKEND_SLOTS), d->next, n * sizeof(int32_t));
     backend_mark(d->be, STAGE_LOGITS);
 }
@@ -554,7 +565,7 @@ status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *c
     if (ids) TRY(check_ids(d, ids, n, e));
     backend_step_begin(d->be);
     queue_step(s, n, ids);
-    queue_choice(d, n, by);
+    queue_choice(d, 0, n, by);
     backend_step_end(d->be);
     d->n_queued++;
     return d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
@@ -564,6 +575,60 @@ status session_take(decoder *d, size_t n, int32_t *ids, err *e)
 {
     backend_receive(d->be, ids, (unsigned)(d->n_taken++ % BACKEND_SLOTS), n * sizeof *ids);
     return backend_fault(d->be, e);
+}
+
+/* ---- steps of one session together ---- */
+
+static status check_verify(const session *s, size_t n, err *e)
+{
+    const decoder *d = s->d;
+    int64_t length = session_length(s);
+    TRY(attn_verify_check(attn_seq_spec(s->attn), e));
+    if (n > d->opt.verify)
+        return err_set(e, ST_USAGE, "%zu rows of a session in one step, at most %zu", n, d->opt.verify);
+    if (length + (int64_t)n > s->limit)
+        return err_set(e, ST_UNSUPPORTED, "%zu tokens behind %lld do not fit the context of %lld (see --ctx)", n,
+                       (long long)length, (long long)s->limit);
+    return ST_OK;
+}
+
+status session_verify(session *s, const int32_t *ids, size_t n, err *e)
+{
+    decoder *d = s->d;
+    TRY(check_verify(s, n, e));
+    TRY(check_ids(d, ids, n, e));
+    for (size_t i = 0; i < n; i++) d->host_pos[i] = session_length(s) + (int64_t)i;
+    backend_step_begin(d->be);
+    for (size_t i = 0; i < n; i++) set_freq(d, i, d->host_pos[i] + 1);
+    d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
+    d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
+    set_tables(d, n, 1);
+    attn_step step = make_step(d, &s, 1, n);
+    step.flags = ATTN_VERIFY;
+    decoder_forward(d, &step);
+    decoder_head(d, 0, n);
+    backend_step_end(d->be);
+    return d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
+}
+
+status session_verified_logits(session *s, size_t row, float *logits, err *e)
+{
+    decoder *d = s->d;
+    d->be->ops->download(d->be, logits, logits_of(d, row), (size_t)d->m->config.vocab * sizeof *logits);
+    return backend_fault(d->be, e);
+}
+
+status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e)
+{
+    decoder *d = s->d;
+    if (by && !sampler_is_plain(by)) {
+        TRY(session_verified_logits(s, row, d->host_logits, e));
+        *id = sampler_next(by, d->host_logits, d->host_pos[row] + 1);
+        return ST_OK;
+    }
+    queue_choice(d, row, 1, by ? &by : NULL);
+    d->n_queued++;
+    return session_take(d, 1, id, e);
 }
 
 int decoder_ahead(const decoder *d)

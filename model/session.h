@@ -26,8 +26,12 @@ static inline session_size session_of(int64_t n_tokens)
 typedef struct {
     size_t chunk;     /* prompt tokens of one forward; 0: DECODER_CHUNK */
     size_t max_batch; /* sequences of one decode step; 0: 1 */
+    size_t verify;    /* rows of session_verify, at most SESSION_VERIFY_ROWS; 0: none */
     bool exact;       /* built-in GEMM with float32 activations (reproducible for any chunk) */
 } decoder_options;
+
+/* Rows of which products have the bits of one row's on every backend: more may go to a vendor's library. */
+enum { SESSION_VERIFY_ROWS = 8 };
 
 /* One forward's scratch is allocated here, once. The model outlives the decoder. */
 status decoder_create(decoder **out, const model *m, const decoder_options *o, err *e);
@@ -105,6 +109,16 @@ status session_store(session *const *s, size_t n_sessions, const store_options *
 
 /* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. */
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e);
+
+/* Decode steps of one session in one forward, with the bits of n calls of session_decode: ids[i] is fed at position
+ * length + i. The logits of the rows stay here until the next forward. n: at most decoder_options.verify. Only over
+ * strategies that attn_verify_check allows. Allocates nothing. */
+status session_verify(session *s, const int32_t *ids, size_t n, err *e);
+/* Of those: the token that the sampler chooses from row `row`, once for each; by NULL: the most likely one. It is for
+ * the position behind the row's own. */
+status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e);
+/* The logits of row `row`: [vocab], before it was chosen from. */
+status session_verified_logits(session *s, size_t row, float *logits, err *e);
 
 /* Decode steps whose logits nobody looks at. session_queue feeds ids[i] to s[i], or with ids NULL what the step queued
  * last chose in row i; the next tokens are then chosen by the samplers, which must be plain, with by NULL the most
