@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "eval/cli.h"
+#include "eval/drafter.h"
 #include "eval/ranks.h"
 
 #include <errno.h>
@@ -190,7 +191,7 @@ status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact
     if (c->gemm && strcmp(c->gemm, "builtin") == 0) exact = true;
     else if (c->gemm && strcmp(c->gemm, "auto") == 0) exact = false;
     else if (c->gemm) return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
-    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = max_batch, .exact = exact};
+    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = max_batch, .verify = drafter_rows(c), .exact = exact};
     TRY(decoder_create(&g->dec, g->m, &o, e));
     say_start(g, c, exact);
     return ST_OK;

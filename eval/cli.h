@@ -20,7 +20,7 @@ typedef struct {
     const char *device, *gemm, *json, *csv, *output, *protocol, *template_name;
     const char *prompt, *prompt_file, *system, *input, *tensors;
     const char *data, *max_length, *wrap, *clean_up;
-    const char *save, *load, *draw;
+    const char *save, *load, *draw, *draft;
     const char *stop[8];
     void *own;
     comm *ranks; /* of the program; NULL: it does not know of any */

@@ -122,6 +122,7 @@ static bool has_ended(const reply *r)
 static status feed(reply *r, const token_list *ids, err *e)
 {
     r->n_prompt = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
+    if (r->draft) drafter_begin(r->draft);
     if (ids->n == 0) return r->unfed ? feed_token(r, e) : ST_OK;
     if (has_ended(r)) r->all.n--;
     size_t before = r->all.n;
@@ -142,11 +143,23 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
     return text_out_add(t, text, n, stopped, e);
 }
 
+/* As next_token, through drafts. */
+static status next_verified(reply *r, int i, int32_t *id, err *e)
+{
+    int64_t t = clock_ns();
+    TRY(drafter_next(r->draft, r->s, r->sampler, &r->all, (size_t)(r->n_new - i), id, e));
+    r->decode_ns += clock_ns() - t;
+    r->n_decoded++;
+    r->unfed = false;
+    return ST_OK;
+}
+
 /* Token number i of the reply, the one before it being the last of r->all. Steps are queued before the token that they
  * are fed is known here, as far as the device can be ahead. */
 static status next_token(reply *r, int i, int32_t *id, err *e)
 {
     int ahead = r->last ? decoder_ahead(r->g->dec) : 0;
+    if (r->draft) return next_verified(r, i, id, e);
     if (!sampler_is_plain(r->sampler)) {
         TRY(feed_token(r, e));
         *id = sampler_next(r->sampler, r->logits, session_length(r->s));
@@ -166,14 +179,21 @@ static status next_token(reply *r, int i, int32_t *id, err *e)
     return ST_OK;
 }
 
-/* Steps queued beyond the end of the reply: their tokens are dropped if the strategy can. */
+/* Steps queued or verified beyond the end of the reply: their tokens are dropped if the strategy can. */
 static status drop_queued(reply *r, err *e)
 {
     int32_t unused;
     int n = r->queued;
+    if (r->draft) return drafter_drop(r->draft, r->s, &r->all, e);
     for (; r->queued > 0; r->queued--) TRY(session_take(r->g->dec, 1, &unused, e));
     if (n > 0) (void)session_rewind(r->s, session_length(r->s) - n, NULL);
     return ST_OK;
+}
+
+/* Tokens before the one that was chosen last. */
+static int64_t fed_tokens(const reply *r)
+{
+    return r->draft ? (int64_t)r->all.n - 1 : session_length(r->s) - r->queued;
 }
 
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
@@ -188,9 +208,7 @@ static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *sto
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
         TRY(print_token(t, stream, id, stopped, e));
         /* Here alone, so that the last token of a reply is never fed. */
-        if (i + 1 == r->n_new || *stopped || cli_interrupted() ||
-            session_length(r->s) - r->queued >= session_limit(r->s))
-            break;
+        if (i + 1 == r->n_new || *stopped || cli_interrupted() || fed_tokens(r) >= session_limit(r->s)) break;
         TRY(next_token(r, i + 1, &id, e));
     }
     return drop_queued(r, e);
@@ -249,6 +267,24 @@ static void print_host(const reply *r, const attn_stats *a)
             (double)h.held / 1e6, h.read / 1e6 / steps, h.written / 1e6 / steps, 100 * host_hits(&h));
 }
 
+/* Tokens that a verification yields, its own included. */
+static double accepted_length(const draft_counts *n)
+{
+    return n->verifications > 0 ? (double)n->tokens / (double)n->verifications : 0;
+}
+
+static void print_draft(const reply *r)
+{
+    draft_counts n = drafter_counts(r->draft);
+    double alone = (double)n.tokens * n.single_ns;
+    fprintf(stderr,
+            "draft %s: %.2f tokens a verification | %lld of %lld drafted tokens accepted | %lld of %lld steps saved",
+            drafter_spec(r->draft), accepted_length(&n), (long long)n.accepted, (long long)n.proposed,
+            (long long)(n.tokens - n.verifications), (long long)n.tokens);
+    if (n.ns > 0 && alone > 0) fprintf(stderr, " | %.2f times the speed of single steps", alone / n.ns);
+    fputc('\n', stderr);
+}
+
 void reply_print_stats(const reply *r)
 {
     attn_stats a = attn_seq_stats(session_attn(r->s));
@@ -264,6 +300,15 @@ void reply_print_stats(const reply *r)
     kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
     if (place == KV_DISK) print_tier(r, &a);
     if (place == KV_HOST) print_host(r, &a);
+    if (r->draft) print_draft(r);
+}
+
+static json_t *draft_json(const drafter *d)
+{
+    draft_counts n = drafter_counts(d);
+    return json_pack("{s:s, s:I, s:I, s:I, s:f}", "spec", drafter_spec(d), "proposed", (json_int_t)n.proposed,
+                     "accepted", (json_int_t)n.accepted, "verifications", (json_int_t)n.verifications,
+                     "accepted_length", accepted_length(&n));
 }
 
 json_t *reply_json(const reply *r, err *e)
@@ -285,6 +330,7 @@ json_t *reply_json(const reply *r, err *e)
     kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
     if (j && place == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
     if (j && place == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
+    if (j && r->draft) json_object_set_new(j, "draft", draft_json(r->draft));
     if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
     return j;
 }
@@ -349,10 +395,11 @@ static status parse_draw(draw_how *how, const cli *c, err *e)
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed, DRAW_GUMBEL};
-    const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
+    const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c)};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
     TRY(parse_draw(&so.draw, c, e));
-    status st = session_check(g->m, &o, spec, session_of(n_tokens), e);
+    status st = drafter_create(&r->draft, c, spec, e);
+    if (st == ST_OK) st = session_check(g->m, &o, spec, session_of(n_tokens), e);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
     if (st == ST_OK) st = session_create(&r->s, g->dec, spec, session_of(n_tokens), e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
@@ -442,6 +489,7 @@ void reply_free(reply *r)
     session_free(r->s);
     token_list_free(&r->all);
     sampler_free(r->sampler);
+    drafter_free(r->draft);
     mem_free(r->logits);
     token_list_free(&r->said);
     *r = (reply){0};
@@ -504,7 +552,7 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
 {
     attn_spec spec;
     memory_plan p;
-    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1};
+    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c)};
     TRY(cli_parse_one_attn(&spec, c, e));
     TRY(session_plan(&p, g->m, &o, &spec, session_of(n_tokens), e));
     TRY(out_printf(e, "%lld tokens: weights %.1f MB (mapped)", (long long)n_tokens,

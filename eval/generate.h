@@ -4,6 +4,7 @@
 #define EVAL_GENERATE_H
 
 #include "eval/cli.h"
+#include "eval/drafter.h"
 
 typedef struct {
     const cli *c;
@@ -20,6 +21,7 @@ typedef struct {
     bool unfed;      /* the last of them was sampled, but not fed */
     bool last;       /* nothing follows this reply: the session may keep a token behind its end */
     int queued;      /* steps under way */
+    drafter *draft;  /* NULL: none */
 } reply;
 
 /* A session for n_tokens and a sampler from the options. */

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "model/propose.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+enum { LONGEST_MATCH = 3, RETRY = 16 };
+
+/* ---- look-up ---- */
+
+/* The latest place at which the last m ids stood before, as the index behind it; 0: nowhere. */
+static size_t find_before(const int32_t *ids, size_t n, size_t m)
+{
+    const int32_t *last = ids + n - m;
+    for (size_t end = n - 1; end >= m; end--)
+        if (ids[end - 1] == last[m - 1] && memcmp(ids + end - m, last, m * sizeof *ids) == 0) return end;
+    return 0;
+}
+
+size_t propose_lookup(const int32_t *ids, size_t n, int32_t *out, size_t most)
+{
+    for (size_t m = LONGEST_MATCH; m > 0; m--) {
+        size_t from = n > m ? find_before(ids, n, m) : 0;
+        if (from == 0) continue;
+        size_t k = n - from < most ? n - from : most;
+        memcpy(out, ids + from, k * sizeof *out);
+        return k;
+    }
+    return 0;
+}
+
+/* ---- how long ---- */
+
+/* What is left of old counts with each new token; what a shortest time grows by with each new one. */
+static const double fade = 0.97, grow = 1.1;
+
+void propose_start(propose_pace *p, size_t most)
+{
+    *p = (propose_pace){.most = most, .reached = 4, .accepted = 3};
+}
+
+void propose_judged(propose_pace *p, bool accepted)
+{
+    p->reached = fade * p->reached + 1;
+    p->accepted = fade * p->accepted + (accepted ? 1 : 0);
+}
+
+static void keep_shortest(double *best, double ns)
+{
+    *best = *best > 0 ? fmin(grow * *best, ns) : ns;
+}
+
+void propose_timed(propose_pace *p, size_t rows, int64_t step_ns, size_t drafted, int64_t draft_ns)
+{
+    p->seen++;
+    p->idle = rows > 1 ? 0 : p->idle + 1;
+    keep_shortest(&p->step_ns[rows], (double)step_ns);
+    if (drafted > 0) keep_shortest(&p->draft_ns, (double)draft_ns / (double)drafted);
+}
+
+double propose_step_ns(const propose_pace *p, size_t rows)
+{
+    size_t lo = rows, hi = rows, top = p->most + 1;
+    while (lo > 0 && !(p->step_ns[lo] > 0)) lo--;
+    while (hi <= top && !(p->step_ns[hi] > 0)) hi++;
+    if (hi > top) { /* beyond all that is known: from its last two */
+        hi = lo;
+        if (lo > 0) lo--;
+        while (lo > 0 && !(p->step_ns[lo] > 0)) lo--;
+    }
+    if (lo == 0 || lo == hi) return p->step_ns[hi];
+    double slope = (p->step_ns[hi] - p->step_ns[lo]) / (double)(hi - lo);
+    return p->step_ns[lo] + fmax(slope, 0) * (double)(rows - lo);
+}
+
+size_t propose_length(propose_pace *p)
+{
+    double h = p->accepted / p->reached, chance = 1, tokens = 1, best = 0;
+    size_t length = 0;
+    if (p->seen < 2) return 0; /* what a step of one row costs is to be known; the first one finds everything cold */
+    for (size_t g = 0; g <= p->most; g++) {
+        if (g > 0) tokens += chance *= h;
+        double rate = tokens / ((double)g * p->draft_ns + propose_step_ns(p, g + 1));
+        if (!(rate > best)) continue;
+        best = rate;
+        length = g;
+    }
+    return length == 0 && p->most > 0 && p->idle % RETRY == RETRY - 1 ? 1 : length;
+}

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+# --draft: tokens are proposed and verified, and the text is that without drafts, byte for byte.
+. "$SRCDIR/tests/cli/lib.sh"
+m=$models/llama31-f32-tied
+echo "Alice was beginning to get very tired. Alice was beginning to get very tired. Alice was beginning" >"$tmp/prompt"
+base="generate -m $m -f $tmp/prompt --threads 1 --quiet --ignore-eos"
+
+# same NAME DRAFT OPTION...: the bytes of the text without and with drafts.
+same() {
+    what=$1
+    draft=$2
+    shift 2
+    run $base "$@"
+    cp "$tmp/out" "$tmp/plain"
+    run $base "$@" --draft "$draft" --json "$tmp/draft.json"
+    check "$what: the same text" sh -c "test $status -eq 0 && test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
+}
+right=0
+for t in 0 0.8 1.2; do
+    for seed in 1 2 3; do
+        same "temperature $t, seed $seed" ngram -n 40 --temp $t --seed $seed
+        right=$((right + $(sed -n 's/.*"accepted": *\([0-9]*\).*/\1/p' "$tmp/draft.json")))
+    done
+done
+check "some of it was drafted ($right tokens)" test "$right" -gt 20
+same "without top-p" ngram:n=3 -n 40 --temp 1 --top-p 1
+same "top-k and min-p" ngram -n 40 --temp 1 --top-k 9 --min-p 0.05
+same "a repetition penalty" ngram -n 40 --temp 0.7 --repeat-penalty 1.2
+same "greedy with a penalty" ngram -n 40 --temp 0 --repeat-penalty 1.1
+same "the draw by rank" ngram -n 40 --temp 0.9 --draw rank
+same "a stop" ngram -n 40 --temp 0 --stop e
+same "a full context" ngram -n 400 --temp 0 --ctx 90
+same "one token" ngram -n 1 --temp 0
+same "two tokens" ngram -n 2 --temp 0
+same "rows of float32" ngram -n 40 --temp 0 --kv f32
+same "small chunks" ngram -n 40 --temp 0 --chunk 3
+same "rows on disk" ngram -n 60 --temp 0.8 --kv-tier "disk:window=0:cache=64k:$tmp"
+same "two ranks" ngram -n 40 --temp 0.8 --tp 2
+
+# An end of text inside a draft: the models of the tests hardly ever say one, so that a stop stands for it as well.
+base="generate -m $m -f $tmp/prompt --threads 1 --quiet"
+same "with ends of text" ngram -n 60 --temp 1.5 --seed 8
+
+run $base -n 40 --temp 0 --draft ngram --json "$tmp/draft.json"
+if command -v jq >/dev/null; then
+    holds() { check "$2" jq -e "$1" "$tmp/draft.json"; }
+    holds '.results[0].draft | .spec == "ngram" and .proposed >= .accepted and .accepted > 0' "the report has the counts"
+    holds '.results[0].draft | (.accepted + .verifications) / .verifications - .accepted_length | fabs < 1e-9' "and the length"
+    holds '.results[0] | .draft.accepted + .draft.verifications == .new_tokens - 1' "of every token but the first"
+else
+    skip "jq is not there"
+fi
+run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 40 --temp 0 --draft ngram
+err_has "draft ngram: " "the statistics have a line"
+err_has " tokens a verification | " "with the accepted length"
+err_has " steps saved" "and the steps saved"
+
+# What follows a session goes on as it would without drafts.
+run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --save "$tmp/plain.kv"
+run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --save "$tmp/draft.kv" --draft ngram
+run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv"
+cp "$tmp/out" "$tmp/plain"
+run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/draft.kv" --draft ngram
+check "a saved session goes on with the same text" cmp -s "$tmp/out" "$tmp/plain"
+
+turns='Hello there, Alice.\nHello there, Alice.\nOnce more, Hello there, Alice.\n'
+printf "$turns" | "$RUN" chat -m "$m" --threads 1 -n 12 --temp 0.8 --repeat-penalty 1.1 --quiet >"$tmp/plain"
+printf "$turns" | "$RUN" chat -m "$m" --threads 1 -n 12 --temp 0.8 --repeat-penalty 1.1 --quiet --draft ngram >"$tmp/out"
+check "a chat is the same" cmp -s "$tmp/out" "$tmp/plain"
+
+refused 2 "--draft: 'ngrams', expected ngram" "an unknown draft" $base --draft ngrams
+refused 2 "--draft: n '8', expected 1 to 7" "a long draft" $base --draft ngram:n=8
+refused 2 "'k=3' behind ngram" "another key" $base --draft ngram:k=3
+refused 1 "cannot be verified: quest: each of its steps chooses" "a verifier that chooses" $base --draft ngram --attn quest
+refused 1 "cannot be verified: full: store kivi4" "rows in codes" $base --draft ngram --kv kivi4
+finish

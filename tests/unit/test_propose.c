@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/* Proposed tokens: the look-up, and how many are worth it. */
+#include "config.h"
+
+#include <string.h>
+
+#include "model/propose.h"
+#include "tests/tap.h"
+
+enum { MOST = 7 };
+
+static void check_lookup(void)
+{
+    static const struct {
+        int32_t ids[16];
+        size_t n, most, n_want;
+        int32_t want[MOST];
+        const char *what;
+    } cases[] = {
+        {{1, 2, 3, 9, 1, 2, 3}, 7, 4, 4, {9, 1, 2, 3}, "three tokens match"},
+        {{1, 2, 3, 9, 1, 2, 3}, 7, 2, 2, {9, 1}, "at most so many"},
+        {{1, 2, 3, 9, 4, 2, 3}, 7, 4, 4, {9, 4, 2, 3}, "two tokens match"},
+        {{5, 2, 3, 9, 4, 2}, 6, 4, 4, {3, 9, 4, 2}, "one token matches"},
+        {{1, 2, 7, 1, 2, 8, 1, 2}, 8, 1, 1, {8}, "the latest place of several"},
+        {{3, 1, 2, 7, 5, 1, 2, 8, 3, 1, 2}, 11, 1, 1, {7}, "a longer match before a later one"},
+        {{4, 4, 4}, 3, 4, 1, {4}, "a match may overlap what is matched"},
+        {{1, 2, 3}, 3, 4, 0, {0}, "nothing stood before"},
+        {{1}, 1, 4, 0, {0}, "one token alone"},
+        {{1, 1}, 2, 0, 0, {0}, "none wanted"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int32_t got[MOST];
+        size_t n = propose_lookup(cases[i].ids, cases[i].n, got, cases[i].most);
+        ok(n == cases[i].n_want && memcmp(got, cases[i].want, n * sizeof *got) == 0, "%s", cases[i].what);
+    }
+}
+
+/* Steps of a hazard, for a machine on which a row more costs `row` of a step and a drafted token `draft` of one. */
+static size_t length_after(double hazard, double row, double draft)
+{
+    propose_pace p;
+    double sum = 0;
+    size_t g = 0;
+    propose_start(&p, MOST);
+    for (int i = 0; i < 300; i++) {
+        g = propose_length(&p);
+        propose_timed(&p, g + 1, (int64_t)(1e6 * (1 + row * (double)g)), g, (int64_t)(1e6 * draft * (double)g));
+        for (size_t k = 0; k < g; k++) {
+            bool hit = (sum += hazard) >= 1;
+            sum -= hit;
+            propose_judged(&p, hit);
+            if (!hit) break;
+        }
+    }
+    return g;
+}
+
+static void check_pace(void)
+{
+    propose_pace p;
+    propose_start(&p, MOST);
+    is_int((long long)propose_length(&p), 0, "first what a step alone costs");
+    is_int((long long)length_after(0.95, 0.02, 0), MOST, "sure and free: as many as there may be");
+    is_int((long long)length_after(0.8, 0, 0.25), 3, "a of 0.8 at a cost of 0.25: three");
+    is_int((long long)length_after(0.05, 0.9, 0), 0, "hopeless: none");
+    ok(length_after(0.6, 0.2, 0) < length_after(0.9, 0.2, 0), "the surer, the more");
+    ok(length_after(0.9, 0.6, 0) < length_after(0.9, 0.1, 0), "the cheaper a row, the more");
+    propose_start(&p, MOST);
+    p.accepted = 0;
+    int tried = 0;
+    for (int i = 0; i < 64; i++) {
+        size_t g = propose_length(&p);
+        tried += g > 0;
+        propose_timed(&p, g + 1, 1000 + 900 * (int64_t)g, 0, 0);
+        if (g > 0) propose_judged(&p, false);
+    }
+    ok(tried >= 2 && tried <= 8, "where nothing is right, one is tried now and then: %d times in 64 steps", tried);
+}
+
+static void check_times(void)
+{
+    propose_pace p;
+    propose_start(&p, MOST);
+    ok(propose_step_ns(&p, 3) == 0, "nothing is known");
+    propose_timed(&p, 1, 100, 0, 0);
+    ok(propose_step_ns(&p, 1) == 100 && propose_step_ns(&p, 5) == 100, "one number of rows: flat");
+    propose_timed(&p, 5, 180, 0, 0);
+    ok(propose_step_ns(&p, 3) == 140 && propose_step_ns(&p, 7) == 220, "two: a line");
+    propose_timed(&p, 5, 9999, 0, 0);
+    ok(propose_step_ns(&p, 5) < 200, "an interruption counts little");
+}
+
+int main(void)
+{
+    check_lookup();
+    check_pace();
+    check_times();
+    return tap_done();
+}
