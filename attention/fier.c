@@ -20,7 +20,8 @@ enum {
     P_SHARE,
     P_MIN,
     P_COARSE,
-    P_COARSE_KEEP
+    P_COARSE_KEEP,
+    P_TAIL
 };
 
 static const attn_param params[] = {
@@ -46,6 +47,7 @@ static const attn_param params[] = {
     [P_MIN] = RETRIEVE_MIN_PARAM,
     [P_COARSE] = COARSE_PARAM,
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
+    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 

@@ -28,7 +28,8 @@ enum {
     USES_KMEANS = 512,
     USES_PQ = 1024,
     USES_TOKEN = 2048,
-    USES_LSH = 4096
+    USES_LSH = 4096,
+    USES_TAIL = 8192
 };
 
 /* ---- buffers ---- */

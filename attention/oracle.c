@@ -6,7 +6,7 @@
 
 #include "attention/retrieve.h"
 
-enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN };
+enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN, P_TAIL };
 
 static const attn_param params[] = {
     [P_SINK] = {"force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20},
@@ -17,6 +17,7 @@ static const attn_param params[] = {
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
+    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 

@@ -12,7 +12,7 @@
 #include "kernels/ops_kmeans.h"
 #include "kernels/ops_pq.h"
 
-enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_MODE };
+enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_MODE, P_TAIL };
 
 static const attn_param params[] = {
     [P_M] = {"m", NULL, "sub-spaces of a key, each with a code of its own; they divide head_dim", 2, 1, PQ_PARTS},
@@ -26,6 +26,7 @@ static const attn_param params[] = {
                  0, 0, 1 << 20},
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
+    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 

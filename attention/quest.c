@@ -22,7 +22,8 @@ enum {
     P_COARSE,
     P_COARSE_KEEP,
     P_SINK,
-    P_RECENT
+    P_RECENT,
+    P_TAIL
 };
 enum { SCORE_EST = QUEST_MEAN + 1 }; /* behind those of quest_how */
 enum { FORCE_LAST, FORCE_NONE };
@@ -52,6 +53,7 @@ static const attn_param params[] = {
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
     [P_SINK] = {"force_sink", NULL, "tokens from the start whose pages are always attended", 0, 0, 1 << 20},
     [P_RECENT] = {"force_recent", NULL, "newest tokens whose pages are always attended", 0, 0, 1 << 20},
+    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 

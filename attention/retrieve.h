@@ -5,12 +5,13 @@
  * positions; rows behind a layer's sliding window are no candidates (0.2.11). A method says which items there are, and
  * scores them; the family combines the query heads of a group, chooses, counts, and goes over a second level
  * (coarse.h). Parameters that the family knows by their keys: gqa, pool, p, min, coarse,
- * coarse_keep. */
+ * coarse_keep, tail. */
 #ifndef ATTENTION_RETRIEVE_H
 #define ATTENTION_RETRIEVE_H
 
 #include "attention/budget.h"
 #include "attention/coarse.h"
+#include "attention/tail.h"
 
 #define RETRIEVE_GQA_PARAM                                                                                             \
     {                                                                                                                  \
@@ -72,7 +73,8 @@ typedef struct {
     int64_t granule, items; /* slots of an item; most items of a layer */
     size_t n_lists, idx_stride;
     gqa_mode gqa;
-    attn_budget budget;    /* pool=entropy */
+    attn_budget budget; /* pool=entropy */
+    attn_tail tail;
     float p;               /* 0: lists take all of k */
     coarse coarse;         /* rule.tokens 0: the whole index is scored */
     uint8_t pooled;        /* since the last reset: the budget's means hold decode steps */

@@ -272,6 +272,7 @@ static unsigned families(const attn_spec *s)
         if (c && strcmp(p->key, "pool") == 0 && strncmp(c, "entropy", len) == 0) uses |= USES_BLOCK;
         if (strcmp(p->key, "demote") == 0 && s->value[i] > 0) uses |= USES_CODES;
         if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST;
+        if (strcmp(p->key, "tail") == 0 && s->value[i] > 0) uses |= USES_TAIL;
     }
     return uses;
 }
@@ -293,7 +294,7 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
     } all[] = {{"codes", o->codes}, {"evict", o->evict},   {"select", o->select}, {"quest", o->quest},
                {"fier", o->fier},   {"paris", o->paris},   {"block", o->block},   {"tier", o->tier},
                {"host", o->host},   {"kmeans", o->kmeans}, {"pq", o->pq},         {"token", o->token},
-               {"lsh", o->lsh}};
+               {"lsh", o->lsh},     {"tail", o->tail}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)

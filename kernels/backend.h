@@ -14,6 +14,7 @@
 #include "kernels/ops_pq.h"
 #include "kernels/ops_quest.h"
 #include "kernels/ops_select.h"
+#include "kernels/ops_tail.h"
 #include "kernels/ops_tier.h"
 #include "kernels/ops_token.h"
 

@@ -103,6 +103,10 @@ size_t ref_kmeans_nearest(const float *x, size_t dim, buf centroid, dtype t, siz
 bool ref_kmeans_means(float *centroid, const double *sum, const double *count, size_t n, size_t dim,
                       kmeans_metric metric);
 
+/* What is left of a tail_rest_job, of a list whose rows add up to `attended`: the mean of m rows, and its bias. */
+void ref_tail_row(float *out, const tail_rest_job *j, size_t head, bool value, const float *attended, int64_t m);
+float ref_tail_bias(int64_t m);
+
 double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale);
 /* The share of a layer with n candidates whose entropy is theta. */
 void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k);

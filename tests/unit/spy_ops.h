@@ -129,7 +129,7 @@ static void spy_again(backend *be, const attn_job *j)
             memcpy(bias + h * MOST, (const float *)(const void *)j->bias.p + h * j->bias_stride,
                    (size_t)n * sizeof *bias);
         spy_shuffle(idx + l * MOST, j->bias.p ? bias + l * group * MOST : NULL, group, n);
-        for (size_t h = l * group; h < (l + 1) * group; h++) spy.head[h] += n;
+        for (size_t h = l * group; h < (l + 1) * group && !j->pseudo; h++) spy.head[h] += n;
         range[2 * l] = 0;
         range[2 * l + 1] = n;
         if (n > other.n_max) other.n_max = n;

@@ -14,7 +14,7 @@ enum { STEPS = 6, LIMIT = 96 };
 static const char *const strategies[] = {
     "full",
     "streaming:budget=24",
-    "oracle:budget=16:skip=0",
+    "oracle:budget=16:skip=0:tail=all",
     "quest:budget=16:page=4:skip=0",
     "fier:budget=16:g=8:skip=1",
     "h2o:budget=24:skip=0",
@@ -99,11 +99,12 @@ static const char *const alikes[] = {
     "h2o:budget=24:skip=0:gqa=per_q",
     "quest:budget=16:page=4:skip=0:score=est:g=8:est=lse",
     "oracle:budget=16:skip=0:p=0.8:min=4",
+    "quest:budget=16:page=4:skip=0:gqa=per_q:tail=all",
 #ifndef ON_CUDA /* time */
     "quest:budget=16:page=2:skip=0:gqa=sum_s:pool=entropy",
     "quest:budget=16:page=4:skip=1:score=mean",
     "fier:budget=16:g=8:skip=0",
-    "pqcache:budget=16:sink=4:bits=2",
+    "pqcache:budget=16:sink=4:bits=2:tail=all",
     "full",
     "h2o:budget=24:skip=0",
     "tova:budget=8:skip=0:demote=token4",

@@ -117,6 +117,14 @@ static bytes of_fier(int64_t n)
     return (bytes){rows(16), rows(16), T_KV * 4 * (n - 1) + rows(2 * pages(n - 1, 8))};
 }
 
+/* The rows of the lists twice; in f32 the sums of the layer, K and V, and a mean row of each kv head; a bias of each
+ * head. */
+static bytes of_tail(int64_t n)
+{
+    bytes b = of_fier(n);
+    return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
+}
+
 /* Two codes of each candidate, 8 centroids of a half number a channel. */
 static bytes of_pqcache(int64_t n)
 {
@@ -186,6 +194,7 @@ static const struct {
     {"quest:budget=32:page=8:skip=1", of_quest, 1},
     {"quest:budget=32:page=8:skip=0:gqa=per_q", of_quest_each, 0},
     {"fier:budget=16:g=8:skip=0", of_fier, 0},
+    {"fier:budget=16:g=8:skip=0:tail=all", of_tail, 0},
     {"pqcache:budget=16:sink=3:bits=3", of_pqcache, 0},
     {"pariskv:budget=8:sink=4:local=8:u=16:full_thr=0", of_pariskv, 0},
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool=fixed", of_blocks, 0},

@@ -172,18 +172,19 @@ static void check_level(const char *device, const char *level)
         const char *method;
         int every;           /* on the host's shim */
         const char *fixture; /* NULL: sequences */
-    } methods[] = {{"full", 1, NULL},          {"streaming", 11, NULL},
-                   {"kivi", 7, NULL},          {"logquant", 3, NULL},
-                   {"h2o", 13, NULL},          {"snapkv", 13, NULL},
-                   {"tova", 13, NULL},         {"quest", 11, NULL},
-                   {"fier", 13, NULL},         {"pariskv", 41, NULL},
-                   {"actqkv", 5, NULL},        {"quest", 3, "pages"},
-                   {"infllm", 3, "infllm"},    {"h2o", 3, "demote"},
-                   {"snapkv", 1, "demote"},    {"tova", 3, "demote"},
-                   {"mikv", 3, "mikv"},        {"actqkv", 2, "question"},
-                   {"actqkv", 2, "mask"},      {"infllm", 2, "mask"},
-                   {"pqcache", 1, "pq"},       {"tokenselect", 5, "tokenselect"},
-                   {"magicpig", 3, "magicpig"}};
+    } methods[] = {{"full", 1, NULL},           {"streaming", 11, NULL},
+                   {"kivi", 7, NULL},           {"logquant", 3, NULL},
+                   {"h2o", 13, NULL},           {"snapkv", 13, NULL},
+                   {"tova", 13, NULL},          {"quest", 11, NULL},
+                   {"fier", 13, NULL},          {"pariskv", 41, NULL},
+                   {"actqkv", 5, NULL},         {"quest", 3, "pages"},
+                   {"infllm", 3, "infllm"},     {"h2o", 3, "demote"},
+                   {"snapkv", 1, "demote"},     {"tova", 3, "demote"},
+                   {"mikv", 3, "mikv"},         {"actqkv", 2, "question"},
+                   {"actqkv", 2, "mask"},       {"infllm", 2, "mask"},
+                   {"pqcache", 1, "pq"},        {"tokenselect", 5, "tokenselect"},
+                   {"magicpig", 3, "magicpig"}, {"quest", 2, "tail"},
+                   {"fier", 2, "tail"},         {"pqcache", 2, "tail"}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);

@@ -131,7 +131,7 @@ static const char *const params[][2] = {
      "budget=128 sink=8 pos=abs prefill=auto compat=none skip=0+2 kv=f16"},
     {"oracle:p=0.9:max=300",
      "budget=300 force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=0.9 min=64 "
-     "skip=2 kv=f16"},
+     "tail=off skip=2 kv=f16"},
     {"pariskv",
      "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 gqa=mean_q rounds=1 center=0 tiers=6 alpha=1 "
      "rotate=1 budget_mode=extra skip=0 kv=f16"},

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "attention/tail.h"
+
+#include <stddef.h>
+
+#include "attention/place.h"
+
+#define AT(member) (at + offsetof(attn_tail, member))
+
+static bool asked(const attn_spec *s)
+{
+    return attn_value(s, "tail", TAIL_OFF) != TAIL_OFF;
+}
+
+/* A row for each query head with a list of its own, else for each kv head. */
+static size_t rows_of(const attn_shape *sh, size_t lists)
+{
+    return lists == (size_t)sh->n_heads ? lists : (size_t)sh->n_kv_heads;
+}
+
+void tail_declare(attn_decl *d, size_t at, size_t lists)
+{
+    const attn_shape *sh = d->shape;
+    size_t row = (size_t)sh->head_dim * sizeof(float), rows = rows_of(sh, lists);
+    if (!asked(d->spec)) return;
+    decl_regions(d, MEM_INDEX, AT(sum), "sums of rows", 2 * (size_t)sh->n_kv_heads, row, tail_blocks(d->lim->n_tokens),
+                 tail_blocks(d->n));
+    decl_bytes(d, MEM_HOST, AT(sums), "sums of rows", (size_t)sh->n_layers * sizeof(tail_sums));
+    decl_bytes(d, MEM_SCRATCH, AT(k), "mean rows", rows * row);
+    decl_bytes(d, MEM_SCRATCH, AT(v), "mean rows", rows * row);
+    decl_bytes(d, MEM_SCRATCH, AT(bias), "mean rows", (size_t)sh->n_heads * sizeof(float));
+}
+
+void tail_reset(attn_tail *t, attn_view *v, size_t lists)
+{
+    const attn_shape *sh = v->shape;
+    if (!asked(v->spec)) return;
+    for (int l = 0; l < sh->n_layers; l++)
+        t->sums[l] = (tail_sums){.sum = t->sum[l],
+                                 .type = v->spec->kv.type,
+                                 .n_kv_heads = (size_t)sh->n_kv_heads,
+                                 .head_dim = (size_t)sh->head_dim,
+                                 .cap = (size_t)tail_blocks(v->lim->n_tokens)};
+    t->rows = (kv_rows){.k = t->k,
+                        .v = t->v,
+                        .type = DT_F32,
+                        .n_kv_heads = rows_of(sh, lists),
+                        .head_dim = (size_t)sh->head_dim,
+                        .cap = 1};
+}
+
+/* Whether a layer has a tail. */
+static bool serves(const attn_tail *t, const attn_view *v, int layer)
+{
+    return t->rows.n_kv_heads > 0 && v->shape->window[layer] == 0;
+}
+
+void tail_add(attn_tail *const *t, const attn_turn *turns, size_t n, int layer)
+{
+    tail_add_job jobs[ATTN_TOGETHER];
+    if (!serves(t[0], turns->v, layer)) return;
+    for (size_t i = 0; i < n; i++)
+        jobs[i] = (tail_add_job){&t[i]->sums[layer], turns[i].p.first, turns[i].k, turns[i].val, turns[i].p.n_tok};
+    turns->v->be->ops->tail->add(turns->v->be, jobs, n);
+}
+
+void tail_select(attn_tail *const *t, const attn_turn *const *turns, size_t n, int layer)
+{
+    tail_rest_job jobs[ATTN_TOGETHER];
+    attn_job lists[ATTN_TOGETHER];
+    backend *be = turns[0]->v->be;
+    if (!serves(t[0], turns[0]->v, layer)) return;
+    for (size_t i = 0; i < n; i++) {
+        const attn_tail *x = t[i];
+        attn_sel *sel = turns[i]->sel;
+        lists[i] = attn_seg_job(turns[i]->v, &sel->seg[0]);
+        lists[i].n_tok = 1;
+        jobs[i] = (tail_rest_job){.sums = &x->sums[layer],
+                                  .of = lists[i],
+                                  .n = turns[i]->p.first + (int64_t)turns[i]->p.n_tok,
+                                  .k = x->k,
+                                  .v = x->v,
+                                  .bias = x->bias};
+        sel->seg[sel->n_seg++] = (attn_seg){.rows = &x->rows,
+                                            .n_lists = x->rows.n_kv_heads,
+                                            .n_max = 1,
+                                            .bias = x->bias,
+                                            .bias_stride = 1,
+                                            .pseudo = true};
+    }
+    row_place_before_read(be, lists, n, true);
+    be->ops->tail->rest(be, jobs, n);
+}
+
+int64_t tail_redo_from(const attn_tail *t, int64_t n)
+{
+    return t->rows.n_kv_heads ? n / TAIL_BLOCK * TAIL_BLOCK : n;
+}
+
+void tail_rewind(const attn_tail *t, attn_view *v, int64_t n)
+{
+    for (int l = 0; l < v->shape->n_layers; l++) {
+        const kv_rows *rows = kv_store_rows(v->store, l);
+        if (!v->layers[l] || !serves(t, v, l)) continue;
+        kv_need(v->be, rows, tail_redo_from(t, n), n);
+        v->be->ops->tail->redo(v->be, &t->sums[l], rows, n);
+    }
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* What a step does not attend, as one more row of each list: its mean key and value, with the logarithm of their number
+ * as bias. From running sums of all rows less those that the lists hold. methods.md 17.2. */
+#ifndef ATTENTION_TAIL_H
+#define ATTENTION_TAIL_H
+
+#include "attention/method.h"
+#include "kernels/ops_tail.h"
+
+typedef enum { TAIL_OFF, TAIL_ALL } tail_how;
+#define ATTN_TAIL_PARAM                                                                                                \
+    {                                                                                                                  \
+        "tail", "off all",                                                                                             \
+            "what a step does not attend: left out, or one row of each list, the mean of all of it (not in layers "    \
+            "with a sliding window)",                                                                                  \
+            TAIL_OFF, 0, TAIL_ALL                                                                                      \
+    }
+
+/* For methods that keep everything and whose slots are positions. */
+typedef struct {
+    buf *sum;        /* [n_layers] */
+    tail_sums *sums; /* [n_layers] */
+    buf k, v, bias;  /* of the layer at work */
+    kv_rows rows;    /* k and v: a row for each list; n_kv_heads 0: there is no tail */
+} attn_tail;
+
+/* Both do nothing without the parameter `tail`. at: offset of the attn_tail in the method's struct; lists: of a
+ * selection. */
+void tail_declare(attn_decl *d, size_t at, size_t lists);
+void tail_reset(attn_tail *t, attn_view *v, size_t lists);
+/* The tails of n sequences that are alike add their new rows. */
+void tail_add(attn_tail *const *t, const attn_turn *turns, size_t n, int layer);
+/* Adds to the selections of n steps, each of one segment of lists, the segment of what these leave. */
+void tail_select(attn_tail *const *t, const attn_turn *const *turns, size_t n, int layer);
+/* The first position whose rows a rewind to n tokens reads. */
+int64_t tail_redo_from(const attn_tail *t, int64_t n);
+/* After the store's. */
+void tail_rewind(const attn_tail *t, attn_view *v, int64_t n);
+
+#endif

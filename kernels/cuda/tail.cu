@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT */
+/* Sums of rows, and the mean of those that lists leave out (ops_tail.h). */
+#include "config.h"
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/ops_tail.h"
+
+enum {
+    HALVES = 2, /* K, V */
+    LANES = 32, /* channels of a block of threads */
+    ADDERS = 128,
+    AHEAD = 4, /* rows that are loaded before they are added up */
+    JOBS = 6   /* of one launch */
+};
+
+typedef struct {
+    float *sum;
+    size_t cap;
+    int heads, dim;
+} row_sums;
+
+static row_sums sums_of(const tail_sums *s)
+{
+    return {ptr<float>(s->sum), s->cap, (int)s->n_kv_heads, (int)s->head_dim};
+}
+
+static __device__ __forceinline__ float *block_of(const row_sums &s, int head, int half, int64_t block)
+{
+    return s.sum + ((size_t)(head * HALVES + half) * s.cap + (size_t)block) * s.dim;
+}
+
+/* Channel c of the rows of the positions [p, end), read by `row`, joins its sums. */
+template <class R>
+static __device__ __forceinline__ void join(const row_sums &s, int head, int half, int c, int64_t p, int64_t end,
+                                            R &&row)
+{
+    float sum = p % TAIL_BLOCK ? block_of(s, head, half, p / TAIL_BLOCK)[c] : 0;
+    while (p < end) {
+        float x[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) x[k] = p + k < end ? row(p + k) : 0;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++, p++) {
+            if (p >= end) break;
+            sum = __fadd_rn(sum, x[k]);
+            if ((p + 1) % TAIL_BLOCK && p + 1 < end) continue;
+            block_of(s, head, half, p / TAIL_BLOCK)[c] = sum;
+            sum = 0;
+        }
+    }
+}
+
+/* ---- adding ---- */
+
+typedef struct {
+    row_sums to;
+    const float *k, *v;
+    int64_t first, n;
+} row_adds;
+
+static row_adds row_adds_of(const tail_add_job &j)
+{
+    return {sums_of(j.to), ptr<float>(j.k), ptr<float>(j.v), j.first, (int64_t)j.n};
+}
+
+template <class T> static __device__ __forceinline__ float as_stored(float x)
+{
+    T y;
+    put_f32(&y, x);
+    return to_f32(y);
+}
+
+/* A thread has a channel of a half of a head of a job and takes the rows in order. */
+template <class T> static __global__ void sum_rows_k(job_list<row_adds> jobs)
+{
+    const row_adds &j = jobs.job[blockIdx.y];
+    int i = (int)(blockIdx.x * ADDERS + threadIdx.x), unit = i / j.to.dim, c = i % j.to.dim;
+    int head = unit / HALVES, half = unit % HALVES;
+    if (head >= j.to.heads) return;
+    const float *from = (half ? j.v : j.k) + head * j.to.dim + c;
+    size_t stride = (size_t)j.to.heads * j.to.dim;
+    join(j.to, head, half, c, j.first, j.first + j.n,
+         [&](int64_t p) { return as_stored<T>(from[(size_t)(p - j.first) * stride]); });
+}
+
+static unsigned adder_blocks(const tail_sums *s)
+{
+    return cuda_blocks(s->n_kv_heads * HALVES * s->head_dim, ADDERS);
+}
+
+void cuda_tail_add(backend *be, const tail_add_job *jobs, size_t n)
+{
+    const tail_sums *s = jobs->to;
+    if (!cuda_begin(be, "tail.add")) return;
+    by_type(s->type, [&](auto t) {
+        in_lists(jobs, n, row_adds_of, [&](auto &list, unsigned m) {
+            cudaError_t rc =
+                launch(sum_rows_k<decltype(t)>, dim3(adder_blocks(s), m), dim3(ADDERS), 0, cuda_stream(be), list);
+            cuda_check(be, rc, "tail.add [%zu, %zu, %zu]", jobs->n, s->n_kv_heads, s->head_dim);
+        });
+    });
+}
+
+template <class T>
+static __global__ void sum_again_k(row_sums s, half_rows keys, half_rows values, int64_t first, int64_t n)
+{
+    int i = (int)(blockIdx.x * ADDERS + threadIdx.x), unit = i / s.dim, c = i % s.dim;
+    int head = unit / HALVES, half = unit % HALVES;
+    if (head >= s.heads) return;
+    const half_rows &rows = half ? values : keys;
+    join(s, head, half, c, first, n, [&](int64_t p) { return element_of<T>(rows, head, p, c); });
+}
+
+void cuda_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t n)
+{
+    if (!cuda_begin(be, "tail.redo")) return;
+    by_type(rows->type, [&](auto t) {
+        cudaError_t rc = launch(sum_again_k<decltype(t)>, dim3(adder_blocks(s)), dim3(ADDERS), 0, cuda_stream(be),
+                                sums_of(s), rows_of(rows, false), rows_of(rows, true), n / TAIL_BLOCK * TAIL_BLOCK, n);
+        cuda_check(be, rc, "tail.redo [%zu, %zu]", s->n_kv_heads, s->head_dim);
+    });
+}
+
+/* ---- the rest ---- */
+
+typedef struct {
+    attn_args of;
+    row_sums sums;
+    int64_t n;
+    float *k, *v, *bias;
+} rest_args;
+
+typedef struct {
+    rest_args job[JOBS];
+} rest_batch;
+static_assert(sizeof(rest_batch) <= 4096, "what kernels take by value");
+
+/* The place of a slot's row near by, a negative number where there is none. */
+static __device__ __forceinline__ int64_t near_of_slot(const attn_args &j, int head, size_t slot)
+{
+    return j.near.k && !j.k_codes.at ? near_row(j.near, head, (int64_t)slot) : -1;
+}
+
+template <class T>
+static __device__ __forceinline__ float listed(const attn_args &j, const half_rows &rows, const attn_unit &u,
+                                               bool value, int64_t i, int c)
+{
+    size_t slot = slot_of(u, i);
+    int64_t row = near_of_slot(j, u.kv_head, slot);
+    if (row >= 0) return to_f32(((const T *)(const void *)(value ? j.near.v : j.near.k))[row * j.dim + c]);
+    return element_of<T>(rows, u.kv_head, (int64_t)slot, c);
+}
+
+/* A block has LANES channels of a half of a unit: a warp is a part of the list, a thread a channel. */
+template <class T> static __global__ void __launch_bounds__(LANES *TAIL_PARTS) rest_k(rest_batch b)
+{
+    SHARED(float, parts, [TAIL_PARTS][LANES]);
+    const rest_args &j = b.job[blockIdx.z];
+    attn_unit u = unit_of(j.of, blockIdx.y);
+    int half = blockIdx.x % HALVES, lane = threadIdx.x % LANES, part = threadIdx.x / LANES;
+    int c = (int)blockIdx.x / HALVES * LANES + lane;
+    half_rows rows = half_of(j.of, half);
+    float sum = 0;
+    for (int64_t i = part; i < u.n && c < j.of.dim; i += AHEAD * TAIL_PARTS) {
+        float x[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            x[k] = i + k * TAIL_PARTS < u.n ? listed<T>(j.of, rows, u, half, i + k * TAIL_PARTS, c) : 0;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) sum = __fadd_rn(sum, x[k]); /* a sum from 0 on is never -0 */
+    }
+    parts[part][lane] = sum;
+    __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        for (int h = 0; h < u.heads; h++) j.bias[u.head + h] = j.n > u.n ? (float)log((double)(j.n - u.n)) : -INFINITY;
+        if (!j.of.k_codes.at) count_read(j.of, u.n);
+    }
+    if (part > 0 || c >= j.of.dim) return;
+    float attended = parts[0][lane], all = 0;
+    for (int p = 1; p < TAIL_PARTS; p++) attended = __fadd_rn(attended, parts[p][lane]);
+    for (int64_t block = 0; block * TAIL_BLOCK < j.n; block++) {
+        float x = block_of(j.sums, u.kv_head, half, block)[c];
+        all = block ? __fadd_rn(all, x) : x;
+    }
+    int64_t m = j.n - u.n;
+    size_t to = (size_t)(j.of.n_units == j.of.n_kv_heads ? u.kv_head : u.head) * j.of.dim + c;
+    (half ? j.v : j.k)[to] = m > 0 ? __fdiv_rn(__fsub_rn(all, attended), (float)m) : 0;
+}
+
+static __global__ void count_sums_read_k(unsigned long long *read, unsigned long long bytes)
+{
+    add_read(read, bytes);
+}
+
+/* Counts what the kernel does not. */
+static void count_rest(backend *be, const rest_args *a, const tail_rest_job *j)
+{
+    if (!a->of.read) return;
+    if (attn_has_codes(&a->of)) cuda_count_rows(be, &a->of, true);
+    cudaError_t rc = launch(count_sums_read_k, dim3(1), dim3(1), 0, cuda_stream(be), a->of.read + READ_INDEX,
+                            (unsigned long long)tail_bytes(j->sums, j->n));
+    cuda_check(be, rc, "tail.rest");
+}
+
+void cuda_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
+{
+    if (!cuda_begin(be, "tail.rest")) return;
+    for (size_t i = 0; i < n; i += JOBS) {
+        rest_batch b = {};
+        size_t m = min(n - i, (size_t)JOBS);
+        for (size_t k = 0; k < m; k++) {
+            const tail_rest_job &j = jobs[i + k];
+            rest_args *a = &b.job[k];
+            if (!attn_args_of(be, &a->of, &j.of)) return;
+            a->sums = sums_of(j.sums);
+            a->n = j.n;
+            a->k = ptr<float>(j.k), a->v = ptr<float>(j.v), a->bias = ptr<float>(j.bias);
+            count_rest(be, a, &j);
+        }
+        const attn_args &of = b.job[0].of;
+        by_type(jobs->of.rows.type, [&](auto t) {
+            cudaError_t rc =
+                launch(rest_k<decltype(t)>,
+                       dim3(HALVES * cuda_blocks((size_t)of.dim, LANES), (unsigned)of.n_units, (unsigned)m),
+                       dim3(LANES * TAIL_PARTS), 0, cuda_stream(be), b);
+            cuda_check(be, rc, "tail.rest [%d, %d, %d]", of.n_units, of.n_kv_heads, of.dim);
+        });
+    }
+}

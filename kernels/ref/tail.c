@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ref/ref.h"
+
+enum { HALVES = 2 /* K, V */ };
+
+static float *sum_of(const tail_sums *s, size_t head, size_t half, int64_t block)
+{
+    return f32_at(s->sum, ((head * HALVES + half) * s->cap + (size_t)block) * s->head_dim);
+}
+
+/* The row of position p, of one half, joins its block. */
+static void join(const tail_sums *s, size_t head, size_t half, int64_t p, const float *row)
+{
+    float *sum = sum_of(s, head, half, p / TAIL_BLOCK);
+    if (p % TAIL_BLOCK == 0) memset(sum, 0, s->head_dim * sizeof *sum);
+    for (size_t c = 0; c < s->head_dim; c++) sum[c] += row[c];
+}
+
+void ref_tail_add(backend *be, const tail_add_job *jobs, size_t n)
+{
+    float row[256];
+    for (const tail_add_job *j = jobs; j < jobs + n; j++)
+        for (size_t i = 0; i < j->n * j->to->n_kv_heads * HALVES; i++) {
+            size_t half = i % HALVES, at = i / HALVES, head = at % j->to->n_kv_heads;
+            ref_round_row(row, half ? j->v : j->k, at, j->to->head_dim, j->to->type);
+            join(j->to, head, half, j->first + (int64_t)(at / j->to->n_kv_heads), row);
+        }
+}
+
+void ref_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t n)
+{
+    float row[256];
+    for (size_t i = 0; i < s->n_kv_heads * HALVES; i++)
+        for (int64_t p = n / TAIL_BLOCK * TAIL_BLOCK; p < n; p++) {
+            ref_row(rows, i % HALVES, i / HALVES, (size_t)p, row);
+            join(s, i / HALVES, i % HALVES, p, row);
+        }
+}
+
+/* out: the rows of a list, added up. */
+static void sum_list(float *out, const kv_rows *rows, bool value, size_t head, const attn_list *l)
+{
+    float part[TAIL_PARTS][256] = {{0}}, row[256];
+    size_t d = rows->head_dim;
+    for (int64_t i = 0; i < l->n; i++) {
+        ref_row(rows, value, head, list_slot(l, i), row);
+        for (size_t c = 0; c < d; c++) part[i % TAIL_PARTS][c] += row[c];
+    }
+    memcpy(out, part[0], d * sizeof *out);
+    for (int p = 1; p < TAIL_PARTS; p++)
+        for (size_t c = 0; c < d; c++) out[c] += part[p][c];
+}
+
+void ref_tail_row(float *out, const tail_rest_job *j, size_t head, bool value, const float *attended, int64_t m)
+{
+    size_t d = j->sums->head_dim;
+    memset(out, 0, d * sizeof *out);
+    if (m <= 0) return;
+    memcpy(out, sum_of(j->sums, head, value, 0), d * sizeof *out);
+    for (int64_t b = 1; b < tail_blocks(j->n); b++)
+        for (size_t c = 0; c < d; c++) out[c] += sum_of(j->sums, head, value, b)[c];
+    for (size_t c = 0; c < d; c++) out[c] = (out[c] - attended[c]) / (float)m;
+}
+
+float ref_tail_bias(int64_t m)
+{
+    return m > 0 ? (float)log((double)m) : -INFINITY;
+}
+
+/* The row of the query heads [h, h + share). */
+static void rest_of(const tail_rest_job *j, size_t h, size_t share)
+{
+    size_t head = h / (j->of.n_heads / j->sums->n_kv_heads), at = h / share * j->sums->head_dim;
+    attn_list l = ref_list_of(&j->of, h);
+    float attended[256];
+    for (size_t half = 0; half < HALVES; half++) {
+        sum_list(attended, &j->of.rows, half, head, &l);
+        ref_tail_row(f32_at(half ? j->v : j->k, at), j, head, half, attended, j->n - l.n);
+    }
+    for (size_t i = h; i < h + share; i++) *f32_at(j->bias, i) = ref_tail_bias(j->n - l.n);
+}
+
+void ref_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
+{
+    for (const tail_rest_job *j = jobs; j < jobs + n; j++) {
+        for (size_t h = 0; h < j->of.n_heads; h += tail_share(j)) rest_of(j, h, tail_share(j));
+        ref_count_read(&j->of, true);
+        if (j->of.read.p) add_bytes(buf_at(j->of.read, READ_INDEX * sizeof(uint64_t)), tail_bytes(j->sums, j->n));
+    }
+}

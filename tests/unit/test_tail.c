@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/* tail=all: a step attends what its lists hold and the mean of the rest, against sums in double; what has no tail. */
+/* Builds: shim race */
+#include "config.h"
+
+#include "tests/unit/attention_oracle.h"
+#include "tests/unit/ops_util.h"
+
+enum { PROMPT = 61, STEPS = 20 };
+typedef float head_rows[T_HEADS][T_DIM];
+
+static world w;
+
+/* Adds e^x times v to a sum [T_DIM + 1], the last one the weights'. */
+static void take(double *sum, double x, const double *v)
+{
+    for (int c = 0; c < T_DIM; c++) sum[c] += exp(x) * v[c];
+    sum[T_DIM] += exp(x);
+}
+
+/* Head h of position n - 1 in a layer over the positions pos [k] and the mean of the others. */
+static void attend(int layer, int h, int64_t n, const int32_t *pos, int64_t k, double out[T_DIM])
+{
+    int kv = h / (T_HEADS / T_KV);
+    double scale = 1 / sqrt((double)T_DIM), sum[T_DIM + 1] = {0}, mean[T_DIM] = {0}, logit = 0;
+    for (int64_t t = 0, i = 0; t < n; t++) {
+        double v[T_DIM], x = scale * rotated_dot(&w, w.q[layer][n - 1][h], n - 1, w.k[layer][t][kv], t);
+        for (int c = 0; c < T_DIM; c++) v[c] = (double)w.v[layer][t][kv][c];
+        if (i < k && pos[i] == t) {
+            take(sum, x, v);
+            i++;
+            continue;
+        }
+        logit += x / (double)(n - k);
+        for (int c = 0; c < T_DIM; c++) mean[c] += v[c] / (double)(n - k);
+    }
+    if (n > k) take(sum, logit + log((double)(n - k)), mean);
+    for (int c = 0; c < T_DIM; c++) out[c] = sum[c] / sum[T_DIM];
+}
+
+/* The last layer, whose selection can be asked for. */
+static double worst_of(rig *r, attn_seq *s, bool *whole)
+{
+    static head_rows got[T_LAYERS];
+    int32_t pos[T_MAX];
+    int64_t head_end, from;
+    double worst = 0, want[T_DIM];
+    rig_decode(r, &s, 1, got);
+    int64_t n = attn_seq_length(s);
+    for (int h = 0; h < T_HEADS; h++) {
+        int64_t k = attn_last_selection(r->work, 0, h, pos, &head_end, &from);
+        *whole |= k == n;
+        attend(T_LAYERS - 1, h, n, pos, k, want);
+        for (int c = 0; c < T_DIM; c++) worst = fmax(worst, fabs(want[c] - (double)got[T_LAYERS - 1][h][c]));
+    }
+    return worst;
+}
+
+static void check_spec(rig *r, const char *spec)
+{
+    err e = {0};
+    attn_seq *s;
+    double worst = 0;
+    bool whole = false;
+    if (left_out(2, 6) || !is_ok(rig_seq(r, &s, spec, DT_F32, T_MAX, &e), &e, "%s: created", spec)) return;
+    rig_prompt(r, &s, 1, PROMPT, 16, NULL);
+    for (int t = 0; t < STEPS; t++) worst = fmax(worst, worst_of(r, s, &whole));
+    is_ok(attn_seq_rewind(s, PROMPT + 3, &e), &e, "%s: back", spec);
+    for (int t = 0; t < 3; t++) worst = fmax(worst, worst_of(r, s, &whole));
+    ok(worst < 1e-5 && !whole, "%s, %s: the lists and the mean of the rest, off by %.1e", r->be->name, spec, worst);
+    attn_seq_free(s);
+}
+
+/* What attends the same with and without: n tokens, windows of layers. */
+static void check_none(rig *r, int window, int64_t budget, const char *what)
+{
+    static head_rows with[STEPS][T_LAYERS], without[STEPS][T_LAYERS];
+    for (int l = 0; l < T_LAYERS; l++) r->window[l] = window;
+    for (int tail = 0; tail < 2; tail++) {
+        char spec[64];
+        err e = {0};
+        attn_seq *s;
+        snprintf(spec, sizeof spec, "fier:skip=0:g=8:budget=%d:tail=%s", (int)budget, tail ? "all" : "off");
+        if (!is_ok(rig_seq(r, &s, spec, DT_F16, T_MAX, &e), &e, "%s: created", spec)) return;
+        rig_prompt(r, &s, 1, PROMPT, 16, NULL);
+        for (int t = 0; t < STEPS; t++) rig_decode(r, &s, 1, tail ? with[t] : without[t]);
+        attn_seq_free(s);
+    }
+    ok(memcmp(with, without, sizeof with) == 0, "%s: %s has no tail", r->be->name, what);
+    for (int l = 0; l < T_LAYERS; l++) r->window[l] = 0;
+}
+
+/* What a step attends counts tokens alone; the sums are held once a layer. */
+static void check_counts(rig *r)
+{
+    attn_stats with = {0}, without = {0};
+    attn_bytes held[2];
+    for (int tail = 0; tail < 2; tail++) {
+        err e = {0};
+        attn_seq *s;
+        rig_seq(r, &s, tail ? "fier:skip=1:budget=16:tail=all" : "fier:skip=1:budget=16", DT_F16, T_MAX, &e);
+        rig_prompt(r, &s, 1, PROMPT, 16, NULL);
+        for (int t = 0; t < STEPS; t++) rig_decode(r, &s, 1, NULL);
+        *(tail ? &with : &without) = attn_seq_stats(s);
+        held[tail] = attn_seq_held(s);
+        attn_seq_free(s);
+    }
+    ok(with.attended == without.attended, "%s: mean rows are not attended tokens: %g, %g", r->be->name, with.attended,
+       without.attended);
+    is_int((long long)(held[1].index - held[0].index), (T_LAYERS - 1) * 2 * T_KV * T_DIM * 4, "bytes of the sums");
+}
+
+static void check_device(const char *device)
+{
+    static const char *const specs[] = {"oracle:skip=0:budget=16:tail=all",
+                                        "oracle:skip=2:budget=16:gqa=per_q:p=0.6:min=2:tail=all",
+                                        "quest:skip=1:budget=16:page=4:tail=all",
+                                        "quest:skip=1:budget=16:page=4:gqa=per_q:tail=all",
+                                        "quest:skip=0:budget=16:page=4:gqa=layer_mean:tail=all",
+                                        "quest:skip=0:budget=16:page=4:force=none:score=est:g=8:tail=all",
+                                        "fier:skip=0:budget=16:g=8:coarse=8:coarse_keep=2:tail=all",
+                                        "fier:skip=0:budget=16:g=8:gqa=mean_q:budget_mode=extra:tail=all",
+                                        "pqcache:budget=16:sink=4:bits=3:tail=all"};
+    rig r;
+    err e = {0};
+    if (!is_ok(rig_open(&r, device, &w, 64, &e), &e, "%s opened", device)) return;
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) check_spec(&r, specs[i]);
+    check_none(&r, 0, T_MAX, "a budget that covers everything");
+    check_none(&r, 40, 16, "a layer with a window");
+    check_counts(&r);
+    rig_check_oom(&r, "fier:skip=1:budget=24:tail=all", 12);
+    is_ok(backend_fault(r.be, &e), &e, "%s, no fault", device);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    if (no_device()) return 0;
+    world_fill(&w, 41);
+    for (int d = 0; d < N_METHOD_DEVICES; d++) check_device(METHOD_DEVICES[d]);
+    check_races();
+    return tap_done();
+}
