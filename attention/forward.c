@@ -488,6 +488,16 @@ int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out
     return n;
 }
 
+bool attn_last_of_tokens(const attn_work *w, buf out)
+{
+    const attn_sel *sel = &w->sels[0];
+    size_t n = 0, heads = (size_t)w->shape.n_heads;
+    while (n < (size_t)sel->n_seg && !sel->seg[n].pseudo) n++;
+    if (n == (size_t)sel->n_seg) return false;
+    w->be->ops->attn_merge(w->be, out, (buf){NULL}, w->parts, w->lses, n, heads, (size_t)w->shape.head_dim);
+    return true;
+}
+
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
 {
     const attn_shape *sh = &w->shape;

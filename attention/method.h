@@ -165,7 +165,7 @@ typedef struct {
     int64_t band;
     buf scores, bias; /* decode steps: as in attn_job; p NULL: none */
     size_t score_stride, bias_stride;
-    bool pseudo;     /* no tokens: neither attended nor selected ones */
+    bool pseudo;     /* no tokens: neither attended nor selected ones; behind the segments of tokens */
     buf table, qpos; /* queries are rotated and masked at these positions; p NULL: the step's */
     buf factor; /* f32 [rows->n_kv_heads][head_dim]: queries at the step's positions are divided by it; p NULL: no */
 } attn_seg;

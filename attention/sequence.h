@@ -197,5 +197,8 @@ int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32
  * from *tail on. Only for strategies that retrieve (attn_retrieves). Of a prompt: what the last window found, before
  * each query's mask, and a position is there twice where its distance decides which segment shows it. */
 int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end, int64_t *tail);
+/* The output of the last attn_layer, a decode step of one sequence, without rows that stand for groups of tokens: out
+ * [n_heads][head_dim] f32. False: there were no such rows, and out stays as it is. */
+bool attn_last_of_tokens(const attn_work *w, buf out);
 
 #endif

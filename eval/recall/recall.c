@@ -96,6 +96,13 @@ static bool any_codes(const recall *r)
     return false;
 }
 
+static bool any_tail(const recall *r)
+{
+    for (size_t i = 0; i < r->n_runs; i++)
+        if (r->runs[i].has_tail) return true;
+    return false;
+}
+
 static int name_width(const recall *r)
 {
     int width = 8;
@@ -104,29 +111,33 @@ static int name_width(const recall *r)
     return width;
 }
 
-/* One line a strategy. The last two columns, of stores with codes: the errors if the tokens in codes were not there. */
+/* One line a strategy. Then, where there are such: the error with rows that stand for what was not attended; of stores
+ * with codes, the errors if the tokens in codes were not there. */
 static status print_means(const recall *r, const recall_shape *s, int64_t ctx, err *e)
 {
     int width = name_width(r);
-    bool codes = any_codes(r) && s->has_v;
+    bool codes = any_codes(r) && s->has_v, tail = any_tail(r);
     TRY(out_printf(e, "recall: %lld tokens, means over layers that are not dense, heads and queries", (long long)ctx));
     TRY(lineup_print_terms(&r->rows, r->c, e));
-    TRY(out_printf(e, "%-*s %8s %-10s %9s %8s %8s %8s %8s %8s%s\n", width, "strategy", "budget", "counts", "selected",
-                   "queries", "recall", "mass", "out err", "L1 err", codes ? "  evicted       L1" : ""));
+    TRY(out_printf(e, "%-*s %8s %-10s %9s %8s %8s %8s %8s %8s%s%s\n", width, "strategy", "budget", "counts", "selected",
+                   "queries", "recall", "mass", "out err", "L1 err", tail ? " tail err" : "",
+                   codes ? "  evicted       L1" : ""));
     for (size_t i = 0; i < r->n_runs; i++) {
         const recall_run *run = &r->runs[i];
         bool has = codes && run->spec.kv.kind != KV_EXACT;
-        const double *const x[] = {run->recall, run->mass, run->error, run->error_l1, run->evicted, run->evicted_l1};
-        char budget[24], counts[16], selected[16] = "-", n[6][16];
+        const double *const x[] = {run->recall,    run->mass,    run->error,     run->error_l1,
+                                   run->with_tail, run->evicted, run->evicted_l1};
+        const bool known[] = {true, true, s->has_v, s->has_v, run->has_tail, has, has};
+        char budget[24], counts[16], selected[16] = "-", n[7][16];
         double tokens = recall_mean(run, s, run->selected);
         lineup_budget_text(budget, sizeof budget, &run->spec);
         attn_budget_counts(&run->spec, counts);
         if (tokens >= 0) snprintf(selected, sizeof selected, "%.1f", tokens);
-        for (int k = 0; k < 6; k++)
-            number_text(n[k], k < 2 || (k < 4 && s->has_v) || has ? recall_mean(run, s, x[k]) : -1);
+        for (int k = 0; k < 7; k++) number_text(n[k], known[k] ? recall_mean(run, s, x[k]) : -1);
         TRY(out_printf(e, "%-*s %8s %-10s %9s %8lld %8s %8s %8s %8s", width, run->spec.text, budget, counts, selected,
                        (long long)run->n_queries, n[0], n[1], n[2], n[3]));
-        TRY(codes ? out_printf(e, " %8s %8s\n", n[4], n[5]) : out_printf(e, "\n"));
+        if (tail) TRY(out_printf(e, " %8s", n[4]));
+        TRY(codes ? out_printf(e, " %8s %8s\n", n[5], n[6]) : out_printf(e, "\n"));
     }
     return ST_OK;
 }
@@ -244,14 +255,15 @@ static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
         bool codes = s->has_v && run->spec.kv.kind != KV_EXACT;
         attn_spec_params(&run->spec, params, sizeof params);
         json_t *o = json_pack(
-            "{s:s, s:s, s:o, s:I, s:i, s:b, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:f, s:I, s:I, s:o, s:o}", "attn",
+            "{s:s, s:s, s:o, s:I, s:i, s:b, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:f, s:I, s:I, s:o, s:o}", "attn",
             run->spec.text, "params", params, "budget", lineup_budget_json(&run->spec), "ctx", (json_int_t)ctx, "layer",
             l, "dense", (int)run->dense[l], "queries", (json_int_t)run->n_queries, "recall",
             recall_layer_mean(run, s, run->recall, l), "mass", recall_layer_mean(run, s, run->mass, l), "out_err",
             mean_json(run, s, run->error, l, s->has_v), "out_err_l1", mean_json(run, s, run->error_l1, l, s->has_v),
-            "evicted_err", mean_json(run, s, run->evicted, l, codes), "evicted_err_l1",
-            mean_json(run, s, run->evicted_l1, l, codes), "selected", recall_layer_mean(run, s, run->selected, l),
-            "selected_p10", (json_int_t)recall_selected_at(run, s, l, 0.1), "selected_p90",
+            "tail_out_err", mean_json(run, s, run->with_tail, l, run->has_tail), "evicted_err",
+            mean_json(run, s, run->evicted, l, codes), "evicted_err_l1", mean_json(run, s, run->evicted_l1, l, codes),
+            "selected", recall_layer_mean(run, s, run->selected, l), "selected_p10",
+            (json_int_t)recall_selected_at(run, s, l, 0.1), "selected_p90",
             (json_int_t)recall_selected_at(run, s, l, 0.9), "recall_heads", heads_json(run, s, run->recall, l),
             "mass_heads", heads_json(run, s, run->mass, l));
         if (o && r->o->distributions) bad |= !add_distributions(o, run, s, l);

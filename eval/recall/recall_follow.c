@@ -27,6 +27,7 @@ void recall_runs_clear(recall_run *runs, size_t n)
         mem_free(r->error_l1);
         mem_free(r->evicted);
         mem_free(r->evicted_l1);
+        mem_free(r->with_tail);
         mem_free(r->selected);
         mem_free(r->lengths);
         mem_free(r->distance);
@@ -98,6 +99,7 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
     TRY(MEM_NEW(&r->error_l1, n, e));
     TRY(MEM_NEW(&r->evicted, n, e));
     TRY(MEM_NEW(&r->evicted_l1, n, e));
+    TRY(MEM_NEW(&r->with_tail, n, e));
     TRY(MEM_NEW(&r->selected, n, e));
     r->most_selected = lim->n_tokens;
     TRY(MEM_NEW(&r->lengths, (size_t)f->shape->n_layers * (size_t)(lim->n_tokens + 1), e));
@@ -187,13 +189,32 @@ static void find_selection(follow *f, int head, exact_choice *c)
         if (c->n == 0 || f->pos[c->n - 1] != f->selected[k]) f->pos[c->n++] = f->selected[k];
 }
 
-static void add_errors(follow *f, size_t i, int layer, int head, const exact_choice *c, const float *out)
+/* The outputs of all heads: as they are, and of the attended tokens alone. */
+typedef struct {
+    float *all, *tokens;
+} follow_out;
+
+static follow_out outputs(follow *f, size_t i, size_t row)
+{
+    size_t n = (size_t)f->shape->n_heads * (size_t)f->shape->head_dim;
+    follow_out o = {f->q + n, f->q + n};
+    if (!f->has_v) return o;
+    f->be->ops->download(f->be, o.all, buf_at(f->out, row * n * sizeof(float)), n * sizeof(float));
+    if (f->in_window || !attn_last_of_tokens(f->work, f->tokens)) return o;
+    o.tokens += n;
+    f->be->ops->download(f->be, o.tokens, f->tokens, n * sizeof(float));
+    f->runs[i].has_tail = true;
+    return o;
+}
+
+static void add_errors(follow *f, size_t i, int layer, int head, const exact_choice *c, follow_out out)
 {
     recall_run *r = &f->runs[i];
-    size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)head;
-    exact_diff d = exact_error(&f->query, head, out);
+    size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)head, from = (size_t)(head * f->shape->head_dim);
+    exact_diff d = exact_error(&f->query, head, out.tokens + from);
     r->error[at] += d.l2;
     r->error_l1[at] += d.l1;
+    r->with_tail[at] += exact_error(&f->query, head, out.all + from).l2;
     if (r->spec.kv.kind == KV_EXACT) return;
     d = exact_without(&f->query, head, c, f->exact + i * (size_t)f->cap);
     r->evicted[at] += d.l2;
@@ -228,9 +249,7 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
 {
     recall_run *r = &f->runs[i];
     int64_t current = f->rows[layer].n - 1;
-    size_t all = (size_t)f->shape->n_heads * (size_t)f->shape->head_dim;
-    float *out = f->q + all;
-    if (f->has_v) f->be->ops->download(f->be, out, buf_at(f->out, row * all * sizeof(float)), all * sizeof(float));
+    follow_out out = outputs(f, i, row);
     const float *held = f->distributions ? keys_held(f, i, layer) : NULL;
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)h;
@@ -248,7 +267,7 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
         r->mass[at] += exact_mass(&f->query, h, &c);
         r->selected[at] += (double)c.n;
         r->lengths[layer * (r->most_selected + 1) + c.n]++;
-        if (f->has_v) add_errors(f, i, layer, h, &c, out + h * f->shape->head_dim);
+        if (f->has_v) add_errors(f, i, layer, h, &c, out);
         if (f->distributions) add_distribution(f, i, at, h, &c, held);
         dump_list(f, r, layer, h, &c);
     }
@@ -283,11 +302,12 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
     if (!f->watched) {
         TRY(attn_work_create(&f->work, sh, f->host_rows, f->be, e));
         TRY(f->be->ops->alloc(f->be, &f->out, f->host_rows * heads * d * sizeof(float), "outputs", e));
+        TRY(f->be->ops->alloc(f->be, &f->tokens, heads * d * sizeof(float), "outputs", e));
     }
     TRY(MEM_NEW(&f->seqs, f->n_runs, e));
     TRY(MEM_NEW(&f->joins, f->n_runs, e));
     TRY(MEM_NEW(&f->rows, (size_t)sh->n_layers, e));
-    TRY(MEM_NEW(&f->q, 2 * heads * d, e));
+    TRY(MEM_NEW(&f->q, 3 * heads * d, e));
     TRY(MEM_NEW(&f->host, f->host_rows * row, e));
     TRY(size_mul(&n, (size_t)f->cap, row, "exact rows", e));
     for (int l = 0; l < sh->n_layers; l++) {
@@ -316,9 +336,10 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
 
 void follow_close(follow *f)
 {
-    size_t heads = (size_t)f->shape->n_heads;
+    size_t heads = (size_t)f->shape->n_heads, row = heads * (size_t)f->shape->head_dim * sizeof(float);
     if (!f->watched) attn_work_free(f->work);
-    if (f->out.p) f->be->ops->free(f->be, f->out, f->host_rows * heads * (size_t)f->shape->head_dim * sizeof(float));
+    if (f->out.p) f->be->ops->free(f->be, f->out, f->host_rows * row);
+    if (f->tokens.p) f->be->ops->free(f->be, f->tokens, row);
     if (f->keys.p) f->be->ops->free(f->be, f->keys, follow_key_bytes(f));
     mem_free(f->held);
     for (int l = 0; f->rows && l < f->shape->n_layers; l++) {

@@ -17,10 +17,11 @@ typedef struct {
     attn_work *work;
     bool watched;      /* the one run goes on by itself and is watched: its sequence and `work` are the caller's */
     buf out;           /* [rows][n_heads][head_dim]: the strategies' outputs */
+    buf tokens;        /* [n_heads][head_dim]: that of the attended tokens */
     attn_seq **seqs;   /* [n_runs] those of one step */
     exact_rows *rows;  /* [n_layers] */
     exact_query query; /* its arrays serve all layers */
-    float *q, *host;   /* [n_heads][head_dim]; rows on their way */
+    float *q, *host;   /* query and two outputs [3][n_heads][head_dim]; rows on their way */
     size_t host_rows;
     double *sorting;      /* [2 * cap] */
     int32_t *selected;    /* [2 * cap] */

@@ -20,6 +20,9 @@ typedef struct {
     bool *dense; /* [n_layers] */
     double *recall, *mass, *error, *error_l1, *selected;
     double *evicted, *evicted_l1; /* stores with codes: the errors if what is in codes were not there */
+    /* error and error_l1 are those of the attended tokens; with_tail: L2, with rows that stand for the others. */
+    double *with_tail;
+    bool has_tail;
     /* With distributions: L1 distance of attention from the exact one, that if what is in codes were not there; exact
      * tokens but 0 and 1, their mass, their mass over their number. */
     double *distance, *distance_evicted, *covering, *covered, *coverage;

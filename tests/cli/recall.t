@@ -71,6 +71,17 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
+run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier,fier:tail=all --budget 64 --skip 0 --json "$tmp/r.json" --quiet
+out_has "tail err" "a column for the error with a tail"
+if command -v jq >/dev/null; then
+    check "the tail's error stands beside that of the tokens, which stays as it is" jq -e '
+        def sum($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
+        (sum("fier"; "out_err") - sum("fier:tail=all"; "out_err") | fabs) < 1e-4 and
+        sum("fier:tail=all"; "tail_out_err") < 0.8 * sum("fier"; "out_err") and
+        sum("fier"; "tail_out_err") == null' "$tmp/r.json"
+else
+    skip "jq is not there"
+fi
 refused 2 "attends prompts without choosing" "--window of what does not choose there" \
     eval recall -f "$SRCDIR/README.md" --ctx 256 --attn quest --window
 refused 2 "has windows of 256 tokens" "more queries than a window" \
