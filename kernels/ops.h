@@ -90,6 +90,11 @@ typedef struct {
     int64_t n_slots, lo, hi;
 } item_range;
 
+/* The slots [first, first + n). */
+typedef struct {
+    int64_t first, n;
+} slot_range;
+
 /* What ops count: bytes read of K rows, of V rows, and of what a method holds beside them; tokens that decode steps
  * attend where only the device knows (count_lists). */
 enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_KINDS };

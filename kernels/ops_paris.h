@@ -52,11 +52,6 @@ typedef struct {
     bool alpha;    /* weights |k| r / alpha; false: |k| r */
 } paris_index;
 
-/* The slots [first, first + n). */
-typedef struct {
-    int64_t first, n;
-} slot_range;
-
 /* A search by one query a kv head; buffers as the ops below have them. */
 typedef struct {
     const paris_index *x;
