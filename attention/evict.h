@@ -9,6 +9,7 @@
 
 #include "attention/demote.h"
 #include "attention/method.h"
+#include "attention/tail.h"
 #include "kernels/ops_evict.h"
 #include "kernels/ops_select.h"
 
@@ -54,7 +55,8 @@ typedef struct {
     int64_t *counts;      /* host: as range */
     bool scored;          /* this forward's attention leaves its scores in logits */
     bool due;             /* this forward ends with pruning */
-    demoted low;          /* what was dropped */
+    demoted low;          /* what was dropped, */
+    attn_tail tail;       /* or its mean */
     int64_t attended;     /* entries of a list with this forward's; with windows at most */
     int64_t turns;        /* prompts so far */
 } evict_ctx;

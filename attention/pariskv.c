@@ -12,6 +12,7 @@
 
 #include "attention/budget.h"
 #include "attention/paris_index.h"
+#include "attention/tail.h"
 
 enum {
     P_SINK,
@@ -26,7 +27,8 @@ enum {
     P_LEVELS,
     P_ALPHA,
     P_ROTATE,
-    P_MODE
+    P_MODE,
+    P_TAIL
 };
 enum { GQA_MEAN, GQA_HEADS_VOTE };
 enum { LEVELS_6, LEVELS_1 };
@@ -51,6 +53,7 @@ static const attn_param params[] = {
     [P_ALPHA] = {"alpha", NULL, "0: weights without the factor 1/alpha", 1, 0, 1},
     [P_ROTATE] = {"rotate", NULL, "0: no rotation", 1, 0, 1},
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_EXTRA),
+    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 
@@ -59,6 +62,7 @@ typedef struct {
     int64_t prompt_end; /* tokens at the end of the last prompt */
     int64_t encoded;    /* tokens with codes, */
     int64_t to_encode;  /* and how many follow in this forward */
+    attn_tail tail;
 } paris_memory;
 
 /* ---- regions ---- */
@@ -144,9 +148,18 @@ static void paris_begin(attn_view *v, const attn_part *p)
         if (v->layers[l]) set_ranges(v, l, prompt, n);
 }
 
+static attn_tail *tail_of(const attn_view *v)
+{
+    paris_memory *c = v->own;
+    return &c->tail;
+}
+
 static void paris_append(const attn_turn *t, size_t n, int layer)
 {
+    attn_tail *tails[ATTN_TOGETHER];
     full_append(t, n, layer);
+    for (size_t i = 0; i < n; i++) tails[i] = tail_of(t[i].v);
+    tail_add(tails, t, n, layer);
     for (; n > 0; n--, t++) {
         const paris_memory *c = t->v->own;
         const kv_rows *rows = kv_store_rows(t->v->store, layer);
@@ -169,6 +182,7 @@ static void select_sparse(const attn_turn *t, int layer, const regions *r)
     sel->head = r->index.first;
     sel->tail = r->rest.first;
     sel->attended = r->sink.n + r->rest.n + wanted(t->v->spec, r);
+    tail_select(&(attn_tail *){tail_of(t->v)}, &t, 1, layer);
 }
 
 static void paris_select(const attn_turn *t, size_t n, int layer)
@@ -214,6 +228,7 @@ static void paris_declare_all(attn_decl *d)
 {
     const paris_options o = options_of(d->spec);
     paris_declare(d, offsetof(paris_memory, search), &o);
+    tail_declare(d, offsetof(paris_memory, tail), (size_t)d->shape->n_kv_heads);
 }
 
 /* Cuts the index to the first n tokens; the counts now, while the codes that they count are still there. */
@@ -234,12 +249,16 @@ static void paris_reset(attn_view *v)
     paris_memory *c = v->own;
     const paris_options o = options_of(v->spec);
     paris_open(v, &c->search, &o);
+    tail_reset(&c->tail, v, (size_t)v->shape->n_kv_heads);
     forget(v, 0);
 }
 
 static const char *paris_rewind(attn_view *v, int64_t n)
 {
+    const attn_tail *tail = tail_of(v);
+    if (kv_store_coded_in(v->store, tail_redo_from(tail, n), n)) return TAIL_NO_REWIND;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
+    tail_rewind(tail, v, n);
     forget(v, n);
     return NULL;
 }

@@ -43,6 +43,18 @@ bool kv_store_coded_in(const kv_store *s, int64_t from, int64_t to);
 /* The rows of a layer, as attn_job and attn_seg take them. */
 const kv_rows *kv_store_rows(const kv_store *s, int layer);
 
+/* Rows with a region for each query head as one region a kv head: while the regions of a group hold the same, reading
+ * the first of them is what `full` does. */
+static inline kv_rows kv_rows_together(const kv_rows *rows, size_t n_kv_heads)
+{
+    kv_rows r = *rows;
+    size_t copies = r.n_kv_heads / n_kv_heads;
+    r.n_kv_heads = n_kv_heads;
+    r.cap *= copies;
+    r.codes.cap *= copies;
+    return r;
+}
+
 /* What reads the slots [from, to) of a layer other than by attention over a segment calls this before: they may lie in
  * a file. */
 static inline void kv_need(backend *be, const kv_rows *rows, int64_t from, int64_t to)

@@ -16,9 +16,9 @@
 
 #include <stddef.h>
 
-#include "attention/method.h"
+#include "attention/tail.h"
 
-enum { P_SINK, P_POS, P_PREFILL, P_COMPAT };
+enum { P_SINK, P_POS, P_PREFILL, P_COMPAT, P_TAIL };
 enum { POS_REINDEX, POS_ABS };
 enum { PREFILL_AUTO, PREFILL_FULL, PREFILL_BANDED };
 enum { COMPAT_NONE, COMPAT_KVFACTORY };
@@ -33,6 +33,7 @@ static const attn_param params[] = {
     [P_COMPAT] = {"compat", "none kvfactory",
                   "kvfactory: evict once after the prompt, keep all that is generated (implies pos=abs)", COMPAT_NONE,
                   0, 1},
+    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 
@@ -50,6 +51,7 @@ typedef struct {
     int64_t move_from;          /* and its slot */
     buf qpos, table;
     int64_t *host; /* [chunk] for uploads */
+    attn_tail tail;
 } stream_ctx;
 
 static bool kvfactory(const attn_view *v)
@@ -101,6 +103,7 @@ static void stream_declare(attn_decl *d)
     decl_bytes(d, MEM_SCRATCH, AT(qpos), "positions of queries", chunk * sizeof(int64_t));
     decl_bytes(d, MEM_SCRATCH, AT(table), "rope table", chunk * (size_t)d->shape->head_dim * sizeof(float));
     decl_bytes(d, MEM_HOST, AT(host), "streaming", chunk * sizeof(int64_t));
+    tail_declare(d, AT(tail), 1);
 }
 
 static void stream_reset(attn_view *v)
@@ -112,6 +115,7 @@ static void stream_reset(attn_view *v)
     c->ring = c->banded = c->staging = false;
     c->shift = c->stage_pos = c->n_move = 0;
     c->ring_base = c->s;
+    tail_reset(&c->tail, v, 1);
 }
 
 /* ---- where rows lie ---- */
@@ -259,9 +263,15 @@ static size_t append_one(const attn_turn *t, int layer, kv_write_job jobs[2])
 static void stream_append(const attn_turn *t, size_t n, int layer)
 {
     kv_write_job jobs[2 * ATTN_TOGETHER];
+    attn_tail *tails[ATTN_TOGETHER];
     size_t count = 0;
-    for (size_t i = 0; i < n; i++) count += append_one(&t[i], layer, jobs + count);
+    for (size_t i = 0; i < n; i++) {
+        stream_ctx *c = t[i].v->own;
+        count += append_one(&t[i], layer, jobs + count);
+        tails[i] = &c->tail;
+    }
     t->v->be->ops->kv_write(t->v->be, jobs, count);
+    tail_add(tails, t, n, layer);
 }
 
 /* Rows of slots [first, first + n), the first of which is at position pos. */
@@ -337,10 +347,12 @@ static int64_t attended(const attn_view *v, int layer, int64_t len)
 static void stream_select(const attn_turn *t, size_t n, int layer)
 {
     for (; n > 0; n--, t++) {
-        const stream_ctx *c = t->v->own;
+        stream_ctx *c = t->v->own;
         if (c->ring) select_ring(t->v, &t->p, layer, t->sel);
         else select_linear(t->v, &t->p, layer, t->sel);
         t->sel->attended = attended(t->v, layer, t->p.first + (int64_t)t->p.n_tok);
+        bool drops = c->ring || c->shift > 0;
+        if (drops && !(t->p.flags & ATTN_PROMPT)) tail_select(&(attn_tail *){&c->tail}, &t, 1, layer);
     }
 }
 
@@ -390,8 +402,11 @@ static const char *stream_rewind(attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
     if (c->ring || c->shift > 0) return n == v->length ? NULL : "tokens were evicted";
+    if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     count_stored(v, n);
-    return kv_store_rewind(v->store, n) ? NULL : KV_NO_REWIND;
+    if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
+    tail_rewind(&c->tail, v, n);
+    return NULL;
 }
 
 static const attn_family windowed = {.drops = true};

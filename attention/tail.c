@@ -66,6 +66,25 @@ void tail_add(attn_tail *const *t, const attn_turn *turns, size_t n, int layer)
     turns->v->be->ops->tail->add(turns->v->be, jobs, n);
 }
 
+/* What the segments of a step leave: the one with lists, or the first, and the others. */
+static tail_rest_job rest_of(const attn_tail *x, const attn_turn *t, int layer)
+{
+    const attn_sel *sel = t->sel;
+    int lists = 0, n = 0;
+    for (int s = 0; s < sel->n_seg; s++)
+        if (sel->seg[s].range.p) lists = s;
+    tail_rest_job j = {.sums = &x->sums[layer],
+                       .of = attn_seg_job(t->v, &sel->seg[lists]),
+                       .n = t->p.first + (int64_t)t->p.n_tok,
+                       .k = x->k,
+                       .v = x->v,
+                       .bias = x->bias};
+    j.of.n_tok = 1;
+    for (int s = 0; s < sel->n_seg; s++)
+        if (s != lists) j.more[n++] = (slot_range){sel->seg[s].first, sel->seg[s].n_max};
+    return j;
+}
+
 void tail_select(attn_tail *const *t, const attn_turn *const *turns, size_t n, int layer)
 {
     tail_rest_job jobs[ATTN_TOGETHER];
@@ -75,14 +94,8 @@ void tail_select(attn_tail *const *t, const attn_turn *const *turns, size_t n, i
     for (size_t i = 0; i < n; i++) {
         const attn_tail *x = t[i];
         attn_sel *sel = turns[i]->sel;
-        lists[i] = attn_seg_job(turns[i]->v, &sel->seg[0]);
-        lists[i].n_tok = 1;
-        jobs[i] = (tail_rest_job){.sums = &x->sums[layer],
-                                  .of = lists[i],
-                                  .n = turns[i]->p.first + (int64_t)turns[i]->p.n_tok,
-                                  .k = x->k,
-                                  .v = x->v,
-                                  .bias = x->bias};
+        jobs[i] = rest_of(x, turns[i], layer);
+        lists[i] = jobs[i].of;
         sel->seg[sel->n_seg++] = (attn_seg){.rows = &x->rows,
                                             .n_lists = x->rows.n_kv_heads,
                                             .n_max = 1,
@@ -102,9 +115,9 @@ int64_t tail_redo_from(const attn_tail *t, int64_t n)
 void tail_rewind(const attn_tail *t, attn_view *v, int64_t n)
 {
     for (int l = 0; l < v->shape->n_layers; l++) {
-        const kv_rows *rows = kv_store_rows(v->store, l);
         if (!v->layers[l] || !serves(t, v, l)) continue;
-        kv_need(v->be, rows, tail_redo_from(t, n), n);
-        v->be->ops->tail->redo(v->be, &t->sums[l], rows, n);
+        const kv_rows rows = kv_rows_together(kv_store_rows(v->store, l), (size_t)v->shape->n_kv_heads);
+        kv_need(v->be, &rows, tail_redo_from(t, n), n);
+        v->be->ops->tail->redo(v->be, &t->sums[l], &rows, n);
     }
 }

@@ -16,7 +16,6 @@ typedef enum { TAIL_OFF, TAIL_ALL } tail_how;
             TAIL_OFF, 0, TAIL_ALL                                                                                      \
     }
 
-/* For methods that keep everything and whose slots are positions. */
 typedef struct {
     buf *sum;        /* [n_layers] */
     tail_sums *sums; /* [n_layers] */
@@ -30,11 +29,13 @@ void tail_declare(attn_decl *d, size_t at, size_t lists);
 void tail_reset(attn_tail *t, attn_view *v, size_t lists);
 /* The tails of n sequences that are alike add their new rows. */
 void tail_add(attn_tail *const *t, const attn_turn *turns, size_t n, int layer);
-/* Adds to the selections of n steps, each of one segment of lists, the segment of what these leave. */
+/* Adds to the selections of n steps the segment of what these leave. They have one to three segments of the same rows,
+ * of which at most one has lists; rows of the others are never away (attn_method.regions). */
 void tail_select(attn_tail *const *t, const attn_turn *const *turns, size_t n, int layer);
-/* The first position whose rows a rewind to n tokens reads. */
+/* The first position whose rows a rewind to n tokens reads; what a method says where one of them is in codes. */
+#define TAIL_NO_REWIND "rows that sums need again are quantized"
 int64_t tail_redo_from(const attn_tail *t, int64_t n);
-/* After the store's. */
+/* After the store's, while nothing is dropped and slots are positions. */
 void tail_rewind(const attn_tail *t, attn_view *v, int64_t n);
 
 #endif

@@ -8,7 +8,8 @@
 
 enum {
     TAIL_BLOCK = 4096, /* positions that are added up together */
-    TAIL_PARTS = 16    /* sums of the rows of a list, before they are added up */
+    TAIL_PARTS = 16,   /* sums of the rows of a list, before they are added up */
+    TAIL_RANGES = 2    /* beside a list */
 };
 
 /* Sums of the rows of one layer, K and V, block by block of positions.
@@ -29,20 +30,23 @@ typedef struct {
     size_t n;
 } tail_add_job;
 
-/* The rest of n tokens without those that the lists of `of` hold.
- * of    one decode step's attention, neither masked nor with `at`: its rows, range, idx, n_lists, idx_stride, n_max,
- *       n_heads and read are used. Slots are positions below n.
+/* The rest of n tokens without those that the lists of `of` hold, and `more` of every list.
+ * of    one decode step's attention, neither masked nor with `at`: its rows, range, idx, n_lists, idx_stride, first,
+ *       n_max, n_heads and read are used. rows has a region for each kv head, or for each query head
+ * more  slots of the same rows that no list holds
  * k, v  out f32 [n_heads / share][head_dim]: row h / share is query head h's, where `share` heads have a list in
  *       common: those of a kv head, or one where n_lists = n_heads
  * bias  out f32 [n_heads]
  *
- * Of a list with m = n - (its entries) > 0: a row is (all - attended) / m and a bias is log m. all: blocks ascending,
- * from the first one's sum on. attended: rows of the list as the store gives them; entry i goes to part
- * i % TAIL_PARTS, ascending from 0 on, and the parts are added up in ascending order from the first one on. All in
- * float32, the logarithm of m in double, rounded once. m = 0: a row of zeros with bias -INFINITY. */
+ * Of a list that with `more` has e entries, m = n - e > 0: a row is (all - attended) / m and a bias is log m. all:
+ * blocks ascending, from the first one's sum on. attended: rows of the list, then of each range, as the store gives
+ * them; entry i of each goes to part i % TAIL_PARTS, ascending from 0 on, and the parts are added up in ascending order
+ * from the first one on. All in float32, the logarithm of m in double, rounded once. m = 0: a row of zeros with bias
+ * -INFINITY. */
 typedef struct {
     const tail_sums *sums;
     attn_job of;
+    slot_range more[TAIL_RANGES];
     int64_t n;
     buf k, v, bias;
 } tail_rest_job;
@@ -68,6 +72,16 @@ static inline int64_t tail_blocks(int64_t n)
 static inline size_t tail_share(const tail_rest_job *j)
 {
     return j->of.n_lists == j->of.n_heads ? 1 : j->of.n_heads / j->sums->n_kv_heads;
+}
+
+/* The rows of range i as a job of its own, for what is counted. */
+static inline attn_job tail_range_job(const tail_rest_job *j, int i)
+{
+    attn_job x = j->of;
+    x.range.p = x.idx.p = NULL;
+    x.first = j->more[i].first;
+    x.n_max = j->more[i].n;
+    return x;
 }
 
 /* Bytes of the sums of n tokens. */

@@ -55,16 +55,29 @@ void cpu_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t
     }
 }
 
-/* out: the rows of a list, added up. */
-static void sum_list(const cpu_kernels *kn, float *out, const row_source *source, const attn_list *l)
+/* part: the rows of a list join its sums. */
+static void add_list(const cpu_kernels *kn, float *part, const row_source *source, const attn_list *l)
 {
     size_t d = source->head_dim;
-    float part[TAIL_PARTS * HEAD_DIM_MAX], x[TAIL_PARTS * HEAD_DIM_MAX];
-    memset(part, 0, TAIL_PARTS * d * sizeof *part);
+    float x[TAIL_PARTS * HEAD_DIM_MAX];
     for (int64_t i = 0; i < l->n; i += TAIL_PARTS) {
         size_t n = l->n - i < TAIL_PARTS ? (size_t)(l->n - i) : TAIL_PARTS;
         kn->rows(x, d, source, l->idx, l->first + i, n);
         for (size_t c = 0; c < n * d; c++) part[c] += x[c];
+    }
+}
+
+/* out: the attended rows of a query head, added up. */
+static void sum_lists(const cpu_kernels *kn, float *out, const tail_rest_job *j, bool value, size_t head)
+{
+    const kv_rows *rows = &j->of.rows;
+    row_source source = cpu_rows(rows, value, head / (j->of.n_heads / rows->n_kv_heads));
+    size_t d = rows->head_dim;
+    float part[TAIL_PARTS * HEAD_DIM_MAX];
+    memset(part, 0, TAIL_PARTS * d * sizeof *part);
+    for (int i = 0; i <= TAIL_RANGES; i++) {
+        attn_list l = ref_tail_list(j, head, i);
+        add_list(kn, part, &source, &l);
     }
     memcpy(out, part, d * sizeof *out);
     for (size_t p = 1; p < TAIL_PARTS; p++)
@@ -75,12 +88,11 @@ static void sum_list(const cpu_kernels *kn, float *out, const row_source *source
 static void rest_of(const cpu_kernels *kn, const tail_rest_job *j, size_t h, size_t share, size_t half)
 {
     size_t head = h / (j->of.n_heads / j->sums->n_kv_heads), at = h / share * j->sums->head_dim;
-    attn_list l = ref_list_of(&j->of, h);
-    row_source source = cpu_rows(&j->of.rows, half, head);
+    int64_t m = ref_tail_left(j, h);
     float attended[HEAD_DIM_MAX];
-    sum_list(kn, attended, &source, &l);
-    ref_tail_row(f32_at(half ? j->v : j->k, at), j, head, half, attended, j->n - l.n);
-    for (size_t i = h; i < h + share && !half; i++) *f32_at(j->bias, i) = ref_tail_bias(j->n - l.n);
+    sum_lists(kn, attended, j, half, h);
+    ref_tail_row(f32_at(half ? j->v : j->k, at), j, head, half, attended, m);
+    for (size_t i = h; i < h + share && !half; i++) *f32_at(j->bias, i) = ref_tail_bias(m);
 }
 
 void cpu_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
@@ -92,6 +104,10 @@ void cpu_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
     for (size_t i = 0; i < n * units; i++) rest_of(kn, &jobs[i / units], i % units / HALVES * share, share, i % HALVES);
     for (const tail_rest_job *j = jobs; j < jobs + n; j++) {
         if (!cpu_count_read(be, &j->of, true)) return;
+        for (int i = 0; i < TAIL_RANGES; i++) {
+            attn_job more = tail_range_job(j, i);
+            if (!cpu_count_read(be, &more, true)) return;
+        }
         if (j->of.read.p) add_bytes(buf_at(j->of.read, READ_INDEX * sizeof(uint64_t)), tail_bytes(j->sums, j->n));
     }
 }

@@ -101,24 +101,23 @@ void cuda_tail_add(backend *be, const tail_add_job *jobs, size_t n)
     });
 }
 
-template <class T>
-static __global__ void sum_again_k(row_sums s, half_rows keys, half_rows values, int64_t first, int64_t n)
+template <class T> static __global__ void sum_again_k(row_sums s, half_rows rows, int half, int64_t first, int64_t n)
 {
-    int i = (int)(blockIdx.x * ADDERS + threadIdx.x), unit = i / s.dim, c = i % s.dim;
-    int head = unit / HALVES, half = unit % HALVES;
+    int i = (int)(blockIdx.x * ADDERS + threadIdx.x), head = i / s.dim, c = i % s.dim;
     if (head >= s.heads) return;
-    const half_rows &rows = half ? values : keys;
     join(s, head, half, c, first, n, [&](int64_t p) { return element_of<T>(rows, head, p, c); });
 }
 
 void cuda_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t n)
 {
     if (!cuda_begin(be, "tail.redo")) return;
-    by_type(rows->type, [&](auto t) {
-        cudaError_t rc = launch(sum_again_k<decltype(t)>, dim3(adder_blocks(s)), dim3(ADDERS), 0, cuda_stream(be),
-                                sums_of(s), rows_of(rows, false), rows_of(rows, true), n / TAIL_BLOCK * TAIL_BLOCK, n);
-        cuda_check(be, rc, "tail.redo [%zu, %zu]", s->n_kv_heads, s->head_dim);
-    });
+    unsigned blocks = cuda_blocks(s->n_kv_heads * s->head_dim, ADDERS);
+    for (int half = 0; half < HALVES; half++)
+        by_type(rows->type, [&](auto t) {
+            cudaError_t rc = launch(sum_again_k<decltype(t)>, dim3(blocks), dim3(ADDERS), 0, cuda_stream(be),
+                                    sums_of(s), rows_of(rows, half), half, n / TAIL_BLOCK * TAIL_BLOCK, n);
+            cuda_check(be, rc, "tail.redo [%zu, %zu]", s->n_kv_heads, s->head_dim);
+        });
 }
 
 /* ---- the rest ---- */
@@ -126,6 +125,7 @@ void cuda_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_
 typedef struct {
     attn_args of;
     row_sums sums;
+    slot_range more[TAIL_RANGES];
     int64_t n;
     float *k, *v, *bias;
 } rest_args;
@@ -151,8 +151,25 @@ static __device__ __forceinline__ float listed(const attn_args &j, const half_ro
     return element_of<T>(rows, u.kv_head, (int64_t)slot, c);
 }
 
+/* Channel c of every TAIL_PARTS-th row of a unit's list, from `part` on, joins a sum. A sum from 0 on is never -0, so
+ * that adding 0 changes nothing. */
+template <class T>
+static __device__ __forceinline__ float add_list(float sum, const attn_args &j, const half_rows &rows,
+                                                 const attn_unit &u, bool value, int part, int c)
+{
+    for (int64_t i = part; i < u.n; i += AHEAD * TAIL_PARTS) {
+        float x[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            x[k] = i + k * TAIL_PARTS < u.n ? listed<T>(j, rows, u, value, i + k * TAIL_PARTS, c) : 0;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) sum = __fadd_rn(sum, x[k]);
+    }
+    return sum;
+}
+
 /* A block has LANES channels of a half of a unit: a warp is a part of the list, a thread a channel. */
-template <class T> static __global__ void __launch_bounds__(LANES *TAIL_PARTS) rest_k(rest_batch b)
+template <class T> static __global__ void __launch_bounds__(LANES *TAIL_PARTS, 1) rest_k(rest_batch b)
 {
     SHARED(float, parts, [TAIL_PARTS][LANES]);
     const rest_args &j = b.job[blockIdx.z];
@@ -161,28 +178,27 @@ template <class T> static __global__ void __launch_bounds__(LANES *TAIL_PARTS) r
     int c = (int)blockIdx.x / HALVES * LANES + lane;
     half_rows rows = half_of(j.of, half);
     float sum = 0;
-    for (int64_t i = part; i < u.n && c < j.of.dim; i += AHEAD * TAIL_PARTS) {
-        float x[AHEAD];
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            x[k] = i + k * TAIL_PARTS < u.n ? listed<T>(j.of, rows, u, half, i + k * TAIL_PARTS, c) : 0;
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) sum = __fadd_rn(sum, x[k]); /* a sum from 0 on is never -0 */
+    int64_t taken = 0;
+#pragma unroll 1
+    for (int r = 0; r <= TAIL_RANGES; r++) {
+        if (r) u.idx = NULL, u.first = j.more[r - 1].first, u.n = j.more[r - 1].n;
+        if (c < j.of.dim) sum = add_list<T>(sum, j.of, rows, u, half, part, c);
+        taken += u.n;
     }
+    int64_t m = j.n - taken;
     parts[part][lane] = sum;
     __syncthreads();
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-        for (int h = 0; h < u.heads; h++) j.bias[u.head + h] = j.n > u.n ? (float)log((double)(j.n - u.n)) : -INFINITY;
-        if (!j.of.k_codes.at) count_read(j.of, u.n);
+        for (int h = 0; h < u.heads; h++) j.bias[u.head + h] = m > 0 ? (float)log((double)m) : -INFINITY;
+        if (!j.of.k_codes.at) count_read(j.of, taken);
     }
     if (part > 0 || c >= j.of.dim) return;
     float attended = parts[0][lane], all = 0;
     for (int p = 1; p < TAIL_PARTS; p++) attended = __fadd_rn(attended, parts[p][lane]);
     for (int64_t block = 0; block * TAIL_BLOCK < j.n; block++) {
-        float x = block_of(j.sums, u.kv_head, half, block)[c];
+        float x = block_of(j.sums, u.head / (j.of.n_heads / j.sums.heads), half, block)[c];
         all = block ? __fadd_rn(all, x) : x;
     }
-    int64_t m = j.n - u.n;
     size_t to = (size_t)(j.of.n_units == j.of.n_kv_heads ? u.kv_head : u.head) * j.of.dim + c;
     (half ? j.v : j.k)[to] = m > 0 ? __fdiv_rn(__fsub_rn(all, attended), (float)m) : 0;
 }
@@ -196,7 +212,11 @@ static __global__ void count_sums_read_k(unsigned long long *read, unsigned long
 static void count_rest(backend *be, const rest_args *a, const tail_rest_job *j)
 {
     if (!a->of.read) return;
-    if (attn_has_codes(&a->of)) cuda_count_rows(be, &a->of, true);
+    for (int i = 0; i <= TAIL_RANGES && attn_has_codes(&a->of); i++) {
+        attn_args x = a->of;
+        if (i) x.range = NULL, x.idx = NULL, x.first = a->more[i - 1].first, x.count = a->more[i - 1].n;
+        cuda_count_rows(be, &x, true);
+    }
     cudaError_t rc = launch(count_sums_read_k, dim3(1), dim3(1), 0, cuda_stream(be), a->of.read + READ_INDEX,
                             (unsigned long long)tail_bytes(j->sums, j->n));
     cuda_check(be, rc, "tail.rest");
@@ -213,6 +233,7 @@ void cuda_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
             rest_args *a = &b.job[k];
             if (!attn_args_of(be, &a->of, &j.of)) return;
             a->sums = sums_of(j.sums);
+            for (int r = 0; r < TAIL_RANGES; r++) a->more[r] = j.more[r];
             a->n = j.n;
             a->k = ptr<float>(j.k), a->v = ptr<float>(j.v), a->bias = ptr<float>(j.bias);
             count_rest(be, a, &j);

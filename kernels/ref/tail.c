@@ -42,14 +42,31 @@ void ref_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t
         }
 }
 
-/* out: the rows of a list, added up. */
-static void sum_list(float *out, const kv_rows *rows, bool value, size_t head, const attn_list *l)
+attn_list ref_tail_list(const tail_rest_job *j, size_t head, int i)
 {
+    const slot_range *r = &j->more[i - 1];
+    return i ? (attn_list){.first = r->first, .n = r->n} : ref_list_of(&j->of, head);
+}
+
+int64_t ref_tail_left(const tail_rest_job *j, size_t head)
+{
+    int64_t m = j->n;
+    for (int i = 0; i <= TAIL_RANGES; i++) m -= ref_tail_list(j, head, i).n;
+    return m;
+}
+
+/* out: the attended rows of a query head, added up. */
+static void sum_lists(float *out, const tail_rest_job *j, bool value, size_t head)
+{
+    const kv_rows *rows = &j->of.rows;
     float part[TAIL_PARTS][256] = {{0}}, row[256];
-    size_t d = rows->head_dim;
-    for (int64_t i = 0; i < l->n; i++) {
-        ref_row(rows, value, head, list_slot(l, i), row);
-        for (size_t c = 0; c < d; c++) part[i % TAIL_PARTS][c] += row[c];
+    size_t d = rows->head_dim, region = head / (j->of.n_heads / rows->n_kv_heads);
+    for (int r = 0; r <= TAIL_RANGES; r++) {
+        attn_list l = ref_tail_list(j, head, r);
+        for (int64_t i = 0; i < l.n; i++) {
+            ref_row(rows, value, region, list_slot(&l, i), row);
+            for (size_t c = 0; c < d; c++) part[i % TAIL_PARTS][c] += row[c];
+        }
     }
     memcpy(out, part[0], d * sizeof *out);
     for (int p = 1; p < TAIL_PARTS; p++)
@@ -76,13 +93,13 @@ float ref_tail_bias(int64_t m)
 static void rest_of(const tail_rest_job *j, size_t h, size_t share)
 {
     size_t head = h / (j->of.n_heads / j->sums->n_kv_heads), at = h / share * j->sums->head_dim;
-    attn_list l = ref_list_of(&j->of, h);
+    int64_t m = ref_tail_left(j, h);
     float attended[256];
     for (size_t half = 0; half < HALVES; half++) {
-        sum_list(attended, &j->of.rows, half, head, &l);
-        ref_tail_row(f32_at(half ? j->v : j->k, at), j, head, half, attended, j->n - l.n);
+        sum_lists(attended, j, half, h);
+        ref_tail_row(f32_at(half ? j->v : j->k, at), j, head, half, attended, m);
     }
-    for (size_t i = h; i < h + share; i++) *f32_at(j->bias, i) = ref_tail_bias(j->n - l.n);
+    for (size_t i = h; i < h + share; i++) *f32_at(j->bias, i) = ref_tail_bias(m);
 }
 
 void ref_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
@@ -90,6 +107,10 @@ void ref_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
     for (const tail_rest_job *j = jobs; j < jobs + n; j++) {
         for (size_t h = 0; h < j->of.n_heads; h += tail_share(j)) rest_of(j, h, tail_share(j));
         ref_count_read(&j->of, true);
+        for (int i = 0; i < TAIL_RANGES; i++) {
+            attn_job more = tail_range_job(j, i);
+            ref_count_read(&more, true);
+        }
         if (j->of.read.p) add_bytes(buf_at(j->of.read, READ_INDEX * sizeof(uint64_t)), tail_bytes(j->sums, j->n));
     }
 }

@@ -125,6 +125,19 @@ static bytes of_tail(int64_t n)
     return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
 }
 
+static bytes of_streaming_tail(int64_t n)
+{
+    bytes b = of_streaming(n);
+    return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
+}
+
+/* One list for all: a mean row of each kv head. */
+static bytes of_tova_tail(int64_t n)
+{
+    bytes b = of_tova(n);
+    return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
+}
+
 /* Two codes of each candidate, 8 centroids of a half number a channel. */
 static bytes of_pqcache(int64_t n)
 {
@@ -179,10 +192,12 @@ static const struct {
     {"full", of_full, 0},
     {"streaming:budget=20", of_streaming, 0},
     {"streaming:budget=20:pos=abs", of_streaming, 0},
+    {"streaming:budget=20:tail=all", of_streaming_tail, 0},
     {"h2o:budget=20", of_h2o, 0},
     {"h2o:budget=20:pos=rank", of_h2o, 0},
     {"tova:budget=20", of_tova, 0},
     {"tova:budget=20:gqa=mean_s", of_tova_group, 0},
+    {"tova:budget=20:tail=all", of_tova_tail, 0},
     {"h2o:budget=20:demote=token2", of_demoted, 0},
     {"h2o:budget=20:demote=token2:recall=0", of_h2o, 0},
     {"h2o:budget=20:demote=kivi2:demote_g=8", of_demoted_groups, 0},

@@ -78,7 +78,9 @@ static void rest(op_run *x, const int64_t *p)
     tail_sums a = sums_of(x, s.dim, n, s.type);
     tail_add_job all = {&a, 0, op_floats(x, (size_t)n * KV * s.dim), op_floats(x, (size_t)n * KV * s.dim), (size_t)n};
     x->be->ops->tail->add(x->be, &all, 1);
-    const tail_rest_job jobs[] = {rest_of(x, &a, &s, n), rest_of(x, &a, &s, n)};
+    tail_rest_job jobs[] = {rest_of(x, &a, &s, n), rest_of(x, &a, &s, n)};
+    int64_t first = (int64_t)s.n / 3, last = (int64_t)s.n - 1;
+    if (p[9]) jobs[0].more[0] = (slot_range){0, first}, jobs[0].more[1] = jobs[1].more[0] = (slot_range){last, 1};
     x->be->ops->tail->rest(x->be, jobs, 2);
 }
 
@@ -115,7 +117,8 @@ static tail_rest_job fill(op_run *x, tail_sums *s, attn_job *j, const float *k, 
                         .cap = n};
     x->be->ops->kv_write(x->be, &(kv_write_job){.rows = &j->rows, .k = add.k, .v = add.v, .n = n}, 1);
     x->be->ops->tail->add(x->be, &add, 1);
-    tail_rest_job t = {s, *j, (int64_t)n, op_in(x, NULL, rows), op_in(x, NULL, rows), op_in(x, NULL, j->n_heads * 4)};
+    tail_rest_job t = {.sums = s, .of = *j, .n = (int64_t)n};
+    t.k = op_in(x, NULL, rows), t.v = op_in(x, NULL, rows), t.bias = op_in(x, NULL, j->n_heads * 4);
     x->be->ops->tail->rest(x->be, &t, 1);
     return t;
 }
@@ -199,7 +202,7 @@ static const op_test tests[] = {
      8,
      20,
      {OP_P(1, 2, 7), OP_P(16, 40, 64, 128), OP_P(1, 15, 33, 150), OP_TYPES, OP_P(ONE_LIST, LIST_PER_KV, LIST_PER_HEAD),
-      OP_P(0, 2, 4), OP_BOOL, OP_BOOL, OP_P(0, 200, TAIL_BLOCK + 5)}},
+      OP_P(0, 2, 4), OP_BOOL, OP_BOOL, OP_P(0, 200, TAIL_BLOCK + 5), OP_BOOL}},
     {"known rows", known, 12, 3, 6, {OP_P(ONE_LIST, LIST_PER_KV, LIST_PER_HEAD), OP_BOOL}},
     {"the example", example, 1, 1, 1, {OP_P(0)}},
 };

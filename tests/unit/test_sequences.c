@@ -184,7 +184,10 @@ static void check_level(const char *device, const char *level)
                    {"actqkv", 2, "mask"},       {"infllm", 2, "mask"},
                    {"pqcache", 1, "pq"},        {"tokenselect", 5, "tokenselect"},
                    {"magicpig", 3, "magicpig"}, {"quest", 2, "tail"},
-                   {"fier", 2, "tail"},         {"pqcache", 2, "tail"}};
+                   {"fier", 2, "tail"},         {"pqcache", 2, "tail"},
+                   {"pariskv", 1, "tail"},      {"streaming", 2, "tail"},
+                   {"h2o", 1, "tail"},          {"snapkv", 1, "tail"},
+                   {"tova", 2, "tail"}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);

@@ -52,6 +52,10 @@ static const struct {
     {"h2o:gqa=layer_concat", "use layer_mean", NULL},
     {"h2o:mode=oracle", "one of: decode oneshot", NULL},
     {"h2o:demote=kivi", "one of: none token2 token4 f16 kivi2 kivi4", NULL},
+    {"h2o:tail=all:demote=token2", "demote keeps what tail=all would stand for", NULL},
+    {"h2o:tail=all:pos=rank", "pos=rank gives kept keys other positions", NULL},
+    {"mikv:tail=all", "no parameter 'tail'", NULL},
+    {"fier:tail=some", "one of: off all", NULL},
     {"tova:demote=token2:recall=9", "one of: all 0", NULL},
     {"snapkv:budget=1", "budget 1 is too small, at least 2", NULL},
     {"snapkv:budget=8:window=8", "budget 8 is too small, at least window + 1 = 9", NULL},
@@ -120,21 +124,23 @@ static const struct {
 
 static const char *const params[][2] = {
     {"h2o:budget=9", "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end demote=none "
-                     "demote_g=32 recall=all skip=0 kv=f16"},
+                     "demote_g=32 recall=all tail=off skip=0 kv=f16"},
     {"h2o:hh=4:recent=10", "budget=14 hh=4 recent=10 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end "
-                           "demote=none demote_g=32 recall=all skip=0 kv=f16"},
+                           "demote=none demote_g=32 recall=all tail=off skip=0 kv=f16"},
     {"snapkv:budget=9", "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 demote=none demote_g=32 "
-                        "recall=all skip=0 kv=f16"},
+                        "recall=all tail=off skip=0 "
+                        "kv=f16"},
     {"tova:budget=9",
-     "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all skip=0 kv=f16"},
+     "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all tail=off "
+     "skip=0 kv=f16"},
     {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
-     "budget=128 sink=8 pos=abs prefill=auto compat=none skip=0+2 kv=f16"},
+     "budget=128 sink=8 pos=abs prefill=auto compat=none tail=off skip=0+2 kv=f16"},
     {"oracle:p=0.9:max=300",
      "budget=300 force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=0.9 min=64 "
      "tail=off skip=2 kv=f16"},
     {"pariskv",
      "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 gqa=mean_q rounds=1 center=0 tiers=6 alpha=1 "
-     "rotate=1 budget_mode=extra skip=0 kv=f16"},
+     "rotate=1 budget_mode=extra tail=off skip=0 kv=f16"},
     {"magicpig:force_sink=5", "K=10 L=150 sink=5 local=64 flush=0 seed=42 skip=0+16+32+48+64 kv=f16"},
     {"magicpig:skip=2:L=9", "K=10 L=9 sink=4 local=64 flush=0 seed=42 skip=2 kv=f16"},
     {"kivi:bits=4:r=64", "bits=4 g=32 r=64 key_residual=block sink_fp=0 skip=0 "
@@ -185,7 +191,7 @@ static void check_options(void)
                           &e),
           &e, "with options");
     attn_spec_params(&s, text, sizeof text);
-    is_str(text, "budget=128 sink=4 pos=abs prefill=auto compat=none skip=1 kv=bf16", "they count");
+    is_str(text, "budget=128 sink=4 pos=abs prefill=auto compat=none tail=off skip=1 kv=bf16", "they count");
     is_err(attn_spec_parse(&s, "quest", &(attn_options){.skip = "x", .kv = kv_exact(DT_F16)}, &e), &e, ST_USAGE,
            "--skip: 'x', expected", "--skip is what was written");
     for (size_t i = 0; attn_methods()[i]; i++) {

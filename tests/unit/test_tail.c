@@ -120,7 +120,9 @@ static void check_device(const char *device)
                                         "quest:skip=0:budget=16:page=4:force=none:score=est:g=8:tail=all",
                                         "fier:skip=0:budget=16:g=8:coarse=8:coarse_keep=2:tail=all",
                                         "fier:skip=0:budget=16:g=8:gqa=mean_q:budget_mode=extra:tail=all",
-                                        "pqcache:budget=16:sink=4:bits=3:tail=all"};
+                                        "pqcache:budget=16:sink=4:bits=3:tail=all",
+                                        "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:tail=all",
+                                        "pariskv:budget=6:sink=0:local=8:u=5:full_thr=0:gqa=vote:tail=all"};
     rig r;
     err e = {0};
     if (!is_ok(rig_open(&r, device, &w, 64, &e), &e, "%s opened", device)) return;
