@@ -11,6 +11,7 @@
 #define COMMANDS(X)                                                                                                    \
     X(generate)                                                                                                        \
     X(chat)                                                                                                            \
+    X(serve)                                                                                                           \
     X(passkey)                                                                                                         \
     X(niah)                                                                                                            \
     X(bench)                                                                                                           \

@@ -14,56 +14,25 @@
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
 
-/* ---- stop strings ---- */
-
-/* Text is held back while it could be the beginning of a stop string. Returns the bytes of t->held that
- * may be printed; *stopped when a stop string is complete (it is not printed). */
-static size_t releasable(const text_out *t, bool *stopped)
-{
-    size_t safe = t->n;
-    *stopped = false;
-    for (int i = 0; i < t->n_stop; i++) {
-        size_t len = strlen(t->stop[i]);
-        const char *hit = len ? memmem(t->held, t->n, t->stop[i], len) : NULL;
-        if (hit) {
-            *stopped = true;
-            if ((size_t)(hit - t->held) < safe) safe = (size_t)(hit - t->held);
-        }
-    }
-    if (*stopped) return safe;
-    for (int i = 0; i < t->n_stop; i++)
-        for (size_t k = strlen(t->stop[i]); k-- > 1;)
-            if (k <= t->n && memcmp(t->held + t->n - k, t->stop[i], k) == 0) {
-                if (t->n - k < safe) safe = t->n - k;
-                break;
-            }
-    return safe;
-}
+/* ---- text on its way out ---- */
 
 status text_out_add(text_out *t, const char *text, size_t n, bool *stopped, err *e)
 {
-    *stopped = false;
-    if (n == 0) return ST_OK; /* nothing new can be released */
-    if (t->n + n > t->cap) {
-        size_t cap = 2 * (t->n + n) + 64;
-        TRY(mem_resize((void **)&t->held, cap, 1, "text", e));
-        t->cap = cap;
-    }
-    memcpy(t->held + t->n, text, n);
-    t->n += n;
-    size_t k = releasable(t, stopped);
-    TRY(out_write(t->held, k, e));
-    memmove(t->held, t->held + k, t->n - k);
-    t->n -= k;
+    size_t k;
+    TRY(stop_text_add(&t->text, text, n, &text, &k, stopped, e));
+    if (n == 0) return ST_OK;
+    TRY(out_write(text, k, e));
     return out_flush(e);
 }
 
 status text_out_end(text_out *t, bool stopped, err *e)
 {
-    status st = stopped ? ST_OK : out_write(t->held, t->n, e);
+    const char *text;
+    size_t k;
+    stop_text_rest(&t->text, &text, &k);
+    status st = stopped ? ST_OK : out_write(text, k, e);
     if (st == ST_OK) st = out_flush(e);
-    mem_free(t->held);
-    *t = (text_out){0};
+    stop_text_free(&t->text);
     return st;
 }
 
@@ -227,7 +196,7 @@ static status prime(const reply *r, token_stream *stream, err *e)
 status reply_run(reply *r, const token_list *ids, err *e)
 {
     token_stream *stream = NULL;
-    text_out t = {.stop = r->c->stop, .n_stop = r->c->n_stop};
+    text_out t = {.text = {.stop = r->c->stop, .n_stop = r->c->n_stop}};
     bool stopped = false;
     const char *text;
     size_t n;

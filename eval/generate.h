@@ -5,6 +5,7 @@
 
 #include "eval/cli.h"
 #include "eval/drafter.h"
+#include "tokenizer/stop_text.h"
 
 typedef struct {
     const cli *c;
@@ -52,10 +53,7 @@ status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out,
 
 /* Prints text, but holds back what may be the beginning of a stop string. */
 typedef struct {
-    const char *const *stop;
-    int n_stop;
-    char *held;
-    size_t n, cap;
+    stop_text text;
 } text_out;
 status text_out_add(text_out *t, const char *text, size_t n, bool *stopped, err *e);
 status text_out_end(text_out *t, bool stopped, err *e); /* prints what is held, frees */

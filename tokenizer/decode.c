@@ -17,6 +17,7 @@ typedef struct {
 struct token_stream {
     const tokenizer *t;
     bool keep_special;
+    bool as_bytes; /* broken characters stay as they are */
     bool at_start; /* SentencePiece: the next piece may lose its space mark */
     bool printed;  /* something came out already */
     text_buf raw;  /* bytes not yet known to be characters: at most 3 between calls */
@@ -82,6 +83,7 @@ static status settle(token_stream *s, bool final, err *e)
 
 static status push_bytes(token_stream *s, const char *bytes, size_t n, err *e)
 {
+    if (s->as_bytes) return put(&s->out, bytes, n, e);
     TRY(put(&s->raw, bytes, n, e));
     return settle(s, false, e);
 }
@@ -190,6 +192,25 @@ status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool k
     if (len) *len = s->out.n;
     s->out.p = NULL;
 done:
+    token_stream_free(s);
+    return st;
+}
+
+status tokenizer_bytes(const tokenizer *t, int32_t id, char **out, size_t *len, err *e)
+{
+    token_stream *s;
+    *out = NULL;
+    *len = 0;
+    TRY(token_stream_create(&s, t, e));
+    s->keep_special = s->as_bytes = true;
+    s->at_start = false;
+    status st = push(s, id, e);
+    if (st == ST_OK) st = put(&s->out, "", 0, e);
+    if (st == ST_OK) {
+        *out = s->out.p;
+        *len = s->out.n;
+        s->out.p = NULL;
+    }
     token_stream_free(s);
     return st;
 }

@@ -62,6 +62,10 @@ status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned
 status tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool keep_special, char **out, size_t *len,
                         err *e);
 
+/* What one id adds in the middle of a text, as bytes that need not be characters; special tokens by their spelling.
+ * *out is NUL-terminated, freed with mem_free. */
+status tokenizer_bytes(const tokenizer *t, int32_t id, char **out, size_t *len, err *e);
+
 /* Hugging Face's clean-up of decoded text, in place: " ." becomes ".", " n't" becomes "n't", and so
  * on; *n is updated and a NUL put behind. tokenizer_cleans_up: whether tokenizer_config.json asks
  * for it (clean_up_tokenization_spaces true: Llama-3 yes, Mistral and Qwen no). Decoding itself

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# TAP: includes point down only (run -> eval -> model -> attention -> kernels; tokenizer is used by eval and run
+# TAP: includes point down only (run -> serve -> eval -> model -> attention -> kernels; tokenizer is used by eval and run
 # alone), files stay under 800 lines, every file names its licence.
 cd "${SRCDIR:-$(dirname "$0")/../..}" || exit 1
 n=0 failed=0
@@ -25,10 +25,11 @@ result "$(uses tokenizer kernels/base)" "tokenizer/ includes tokenizer/ and kern
 result "$(uses attention kernels)" "attention/ includes attention/ and kernels/ only"
 result "$(uses model attention kernels)" "model/ includes model/, attention/ and kernels/ only"
 result "$(uses eval model attention tokenizer kernels)" "eval/ includes what lies below it only"
+result "$(uses serve eval model attention tokenizer kernels)" "serve/ includes what lies below it only"
 result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes eval/ only"
 result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pqcache|pariskv|actqkv|infllm|tokenselect|mikv|kivi|logquant)\b' model/*.c model/*.h)" "model/ names no strategy"
-result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer eval run.c)" "OpenMP in kernels/cpu/ only"
-sources=$(find run.c attention eval kernels model tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
+result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer eval serve run.c)" "OpenMP in kernels/cpu/ only"
+sources=$(find run.c attention eval serve kernels model tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
     -o -name '*.py' -o -name '*.sh' -o -name '*.t' \))
 # Templates that kernels of two files share would else be made once, for one of the two types, and serve both.
 result "$(grep -rhoE '^\} [a-z_0-9]+;|^(template <.*> )?(struct|class|union) [a-z_0-9]+ *\{' kernels/cuda |

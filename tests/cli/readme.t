@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # README.md: its size, and its commands and those of doc/usage.md on the built-in model. Left out: what needs data of
-# the user's, takes long (bench, passkey), a terminal (chat), MPI (mpi.t has those) or a GPU.
+# the user's, takes long (bench, passkey), a terminal (chat), a client (serve), MPI (mpi.t has those) or a GPU.
 . "$SRCDIR/tests/cli/lib.sh"
 run tokenize
 grep -q 'built without SentencePiece' "$tmp/err" && skip_all "the built-in model needs SentencePiece"
@@ -8,7 +8,7 @@ cd "$tmp" || exit 1
 check "two screens: at most 120 lines" test "$(wc -l <"$SRCDIR/README.md")" -le 120
 check "of at most 100 columns" test -z "$(awk 'length > 100' "$SRCDIR/README.md")"
 sed -n 's/^    \(\$ \)\{0,1\}\(.*\.\/run .*\)$/\2/p' "$SRCDIR/README.md" "$SRCDIR/doc/usage.md" |
-    sed 's/ *#.*//' | awk '!seen[$0]++' | grep -vE 'run bench|passkey|chat|--data|mpirun|cuda' >commands
+    sed 's/ *#.*//' | awk '!seen[$0]++' | grep -vE 'run bench|passkey|chat|run serve|--data|mpirun|cuda' >commands
 check "they have commands" test "$(wc -l <commands)" -ge 12
 while read -r line; do
     line=$(echo "$line" | sed "s#\./run#\"\$RUN\"#; s# DIR# \"\$SRCDIR/model/demo\"#; s# TEXT# \"\$SRCDIR/README.md\"#")

@@ -46,7 +46,7 @@ static char *give_stdout(void)
 /* Prints pieces (separated by '|') until a stop string is complete. */
 static char *print_pieces(const char *const *stop, int n_stop, const char *pieces, bool *stopped)
 {
-    text_out t = {.stop = stop, .n_stop = n_stop};
+    text_out t = {.text = {.stop = stop, .n_stop = n_stop}};
     err e = {0};
     *stopped = false;
     take_stdout();

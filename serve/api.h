@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/* Requests and answers of OpenAI's HTTP interface, with fields of our own, as JSON in memory: no sockets, no model.
+ * Fields: doc/serve.md; the sources are OpenAI's API reference and what openai-python and lm-evaluation-harness send.
+ */
+#ifndef SERVE_API_H
+#define SERVE_API_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/base/err.h"
+#include "model/sampler.h"
+#include "tokenizer/tokenizer.h"
+
+enum {
+    API_MAX_DEPTH = 32,
+    API_MAX_PROMPTS = 256,
+    API_MAX_CHOICES = 16, /* n */
+    API_MAX_STOPS = 16,
+    API_MAX_LOGPROBS = 20,
+    API_MAX_BODY = 32 << 20
+};
+
+/* What was wrong with a request. http 0: nothing. The answer has type, param (NULL where empty) and code (the same). */
+typedef struct {
+    int http;
+    const char *type, *code;
+    char param[32];
+    char message[256];
+} api_error;
+
+/* Sets the error of a bad request (400 invalid_request_error) that names a field; returns false. */
+bool api_bad(api_error *e, const char *param, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Any other; type follows from the status. Returns false. */
+bool api_fail(api_error *e, int http, const char *code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* {"error":{"message","type","param","code"}}, freed with free(); NULL when out of memory. */
+char *api_error_text(const api_error *e);
+
+/* A text, or its ids. */
+typedef struct {
+    const char *text; /* NULL: ids */
+    size_t n;
+    token_list ids;
+} api_prompt;
+
+/* A completion or a chat completion. Strings live in body. */
+typedef struct {
+    json_t *body;
+    bool chat;
+    const char *model; /* as it was sent; NULL: the only one */
+    api_prompt *prompts;
+    size_t n_prompts;
+    chat_message *messages;
+    size_t n_messages;
+    int64_t max_tokens; /* -1: not given */
+    int n;
+    sampler_options sampling;
+    bool seeded;
+    const char *stop[API_MAX_STOPS];
+    int n_stop;
+    bool stream, include_usage, echo, ignore_eos, return_token_ids;
+    bool logprobs;
+    int top_logprobs;
+    const char *attn, *budget, *kv, *skip; /* words of the options of the same names; NULL: not given */
+    int64_t decode;                        /* tokens at the prompt's end that are fed as decode steps; -1: not given */
+    json_t *ignored;                       /* names of fields that nobody knows */
+    char **owned;                          /* texts that are not in the body as they are */
+    size_t n_owned;
+} api_request;
+
+/* Reads a body. false: *e says why, and r holds nothing. strict: unknown fields are refused. */
+bool api_read(api_request *r, bool chat, const char *body, size_t n, bool strict, api_error *e);
+void api_free(api_request *r);
+
+/* A body that is one JSON object, as the requests above read it; NULL: *e says why. */
+json_t *api_parse(const char *body, size_t n, api_error *e);
+/* {"messages": [...]} of a body, as a chat has them. */
+bool api_read_messages(api_request *r, const json_t *list, api_error *e);
+
+/* ---- answers ---- */
+
+/* A token and its logarithm of the softmax of raw logits, with the best ones of that row. */
+typedef struct {
+    int32_t id;
+    float logprob;
+} api_score;
+
+typedef struct {
+    api_score own;
+    bool known; /* false: the first token of all, which nothing predicts */
+    int n_top;
+    api_score top[API_MAX_LOGPROBS];
+} api_token;
+
+/* What of a choice goes into an answer, whole or the news of a stream. */
+typedef struct {
+    int index;
+    const char *text;
+    size_t n_text;
+    const api_token *tokens; /* of logprobs */
+    size_t n_tokens;
+    int64_t text_offset;       /* of the first of them, in characters */
+    const char *finish_reason; /* NULL: goes on */
+    const int32_t *ids;        /* return_token_ids */
+    size_t n_ids;
+    bool first; /* of a stream: the role is said */
+} api_choice;
+
+/* What every object of one answer says. */
+typedef struct {
+    const api_request *r;
+    const tokenizer *tok;
+    char id[40];
+    int64_t created;
+    const char *model, *fingerprint;
+} api_head;
+
+/* One choice as JSON; chunk: of a stream. NULL when out of memory. */
+json_t *api_choice_json(const api_head *h, const api_choice *c, bool chunk);
+/* The whole answer (takes choices, usage and kvasir); chunk: usage NULL leaves it out, or makes it null where the
+ * request asked for usage. */
+json_t *api_answer(const api_head *h, json_t *choices, json_t *usage, json_t *kvasir, bool chunk);
+/* Characters of valid UTF-8. */
+int64_t api_characters(const char *text, size_t n);
+
+#endif

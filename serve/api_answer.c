@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+/* Answers as JSON. */
+#include "config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "kernels/base/utf8.h"
+#include "serve/api.h"
+
+int64_t api_characters(const char *text, size_t n)
+{
+    int64_t k = 0;
+    for (size_t i = 0; i < n; i++) k += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return k;
+}
+
+static bool is_utf8(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        int k = utf8_valid_len((const unsigned char *)s + i, n - i);
+        if (k == 0) return false;
+        i += (size_t)k;
+    }
+    return true;
+}
+
+/* JSON has no infinity; the number is what OpenAI's servers say of tokens that cannot come. */
+static json_t *logprob_json(float x)
+{
+    return json_real(isfinite(x) ? (double)x : -9999.0);
+}
+
+/* The text of a token: as it is, or its bytes as bytes:\xe2\x80 where they are no characters alone. */
+static json_t *token_text(const char *bytes, size_t n)
+{
+    char out[6 + 4 * 64 + 1] = "bytes:";
+    size_t at = 6;
+    if (is_utf8(bytes, n)) return json_stringn(bytes, n);
+    for (size_t i = 0; i < n && i < 64; i++)
+        at += (size_t)snprintf(out + at, sizeof out - at, "\\x%02x", (unsigned char)bytes[i]);
+    return json_string(out);
+}
+
+/* One token of a chat's logprobs: {"token","logprob","bytes"}. */
+static json_t *chat_token(const api_head *h, const api_score *s)
+{
+    err e = {0};
+    char *bytes;
+    size_t n;
+    if (tokenizer_bytes(h->tok, s->id, &bytes, &n, &e) != ST_OK) return NULL;
+    json_t *list = json_array();
+    for (size_t i = 0; i < n && list; i++)
+        if (json_array_append_new(list, json_integer((unsigned char)bytes[i])) != 0) json_decref(list), list = NULL;
+    json_t *j =
+        json_pack("{s:o, s:o, s:o}", "token", token_text(bytes, n), "logprob", logprob_json(s->logprob), "bytes", list);
+    mem_free(bytes);
+    return j;
+}
+
+static json_t *chat_logprobs(const api_head *h, const api_choice *c)
+{
+    json_t *content = json_array();
+    for (size_t i = 0; i < c->n_tokens; i++) {
+        const api_token *t = &c->tokens[i];
+        json_t *one = chat_token(h, &t->own), *top = json_array();
+        for (int k = 0; k < t->n_top; k++) json_array_append_new(top, chat_token(h, &t->top[k]));
+        if (json_object_set_new(one, "top_logprobs", top) != 0 || json_array_append_new(content, one) != 0) {
+            json_decref(content);
+            return NULL;
+        }
+    }
+    return json_pack("{s:o, s:n}", "content", content, "refusal");
+}
+
+/* The best tokens of a row by their texts; of two with one text the more likely one. */
+static json_t *top_of(const api_head *h, const api_token *t)
+{
+    json_t *out = json_object();
+    for (int k = 0; k <= t->n_top; k++) {
+        const api_score *s = k < t->n_top ? &t->top[k] : &t->own;
+        err e = {0};
+        char *bytes;
+        size_t n;
+        if (tokenizer_bytes(h->tok, s->id, &bytes, &n, &e) != ST_OK) continue;
+        json_t *text = token_text(bytes, n);
+        const char *key = json_string_value(text);
+        if (key && !json_object_get(out, key)) json_object_set_new(out, key, logprob_json(s->logprob));
+        json_decref(text);
+        mem_free(bytes);
+    }
+    return out;
+}
+
+static json_t *completion_logprobs(const api_head *h, const api_choice *c)
+{
+    json_t *tokens = json_array(), *own = json_array(), *top = json_array(), *offset = json_array();
+    int64_t at = c->text_offset;
+    for (size_t i = 0; i < c->n_tokens; i++) {
+        const api_token *t = &c->tokens[i];
+        err e = {0};
+        char *bytes = NULL;
+        size_t n = 0;
+        (void)tokenizer_bytes(h->tok, t->own.id, &bytes, &n, &e);
+        json_array_append_new(tokens, token_text(bytes ? bytes : "", n));
+        json_array_append_new(own, t->known ? logprob_json(t->own.logprob) : json_null());
+        json_array_append_new(top, t->known ? top_of(h, t) : json_null());
+        json_array_append_new(offset, json_integer(at));
+        bool shown = !tokenizer_is_special(h->tok, t->own.id);
+        /* the first word of a text loses its space */
+        if (shown && at == 0 && n && bytes[0] == ' ' && c->n_text && c->text[0] != ' ') at = -1;
+        if (shown) at += api_characters(bytes ? bytes : "", n);
+        mem_free(bytes);
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", own, "top_logprobs", top,
+                     "text_offset", offset);
+}
+
+static json_t *ids_json(const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+json_t *api_choice_json(const api_head *h, const api_choice *c, bool chunk)
+{
+    json_t *logprobs = !h->r->logprobs ? json_null() : h->r->chat ? chat_logprobs(h, c) : completion_logprobs(h, c);
+    json_t *j;
+    if (!h->r->chat)
+        j = json_pack("{s:i, s:s%, s:o, s:s?}", "index", c->index, "text", c->text, c->n_text, "logprobs", logprobs,
+                      "finish_reason", c->finish_reason);
+    else if (!chunk)
+        j = json_pack("{s:i, s:{s:s, s:s%, s:n}, s:o, s:s?}", "index", c->index, "message", "role", "assistant",
+                      "content", c->text, c->n_text, "refusal", "logprobs", logprobs, "finish_reason",
+                      c->finish_reason);
+    else
+        j = json_pack("{s:i, s:{}, s:o, s:s?}", "index", c->index, "delta", "logprobs", logprobs, "finish_reason",
+                      c->finish_reason);
+    json_t *delta = chunk ? json_object_get(j, "delta") : NULL;
+    if (delta && c->first) json_object_set_new(delta, "role", json_string("assistant"));
+    if (delta && (c->first || c->n_text)) json_object_set_new(delta, "content", json_stringn(c->text, c->n_text));
+    if (j && h->r->return_token_ids) json_object_set_new(j, "token_ids", ids_json(c->ids, c->n_ids));
+    return j;
+}
+
+json_t *api_answer(const api_head *h, json_t *choices, json_t *usage, json_t *kvasir, bool chunk)
+{
+    const char *object = !h->r->chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion";
+    json_t *j =
+        json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", h->id, "object", object, "created", (json_int_t)h->created,
+                  "model", h->model, "system_fingerprint", h->fingerprint, "choices", choices);
+    if (usage) json_object_set_new(j, "usage", usage);
+    else if (chunk && h->r->include_usage) json_object_set_new(j, "usage", json_null());
+    if (kvasir) json_object_set_new(j, "kvasir", kvasir);
+    return j;
+}

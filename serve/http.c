@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT */
+/* Connections. One thread of libmicrohttpd reads and writes; it never waits for the model: a request whose answer is
+ * not there is suspended, and the scheduler's thread wakes it. The library is opened here, since it would cost every
+ * start of the program some milliseconds. */
+#include "config.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/base/mem.h"
+#include "serve/http.h"
+
+enum {
+    MOST_CONNECTIONS = 256,
+    SILENT_SECONDS = 30,
+    HEADER_BYTES = 32 << 10,
+    STREAM_BLOCK = 16 << 10,
+    LAST_BYTES_MS = 2000 /* that the last bytes have at the end */
+};
+
+#define MHD_FUNCTIONS(X)                                                                                               \
+    X(start_daemon)                                                                                                    \
+    X(stop_daemon)                                                                                                     \
+    X(quiesce_daemon)                                                                                                  \
+    X(get_daemon_info)                                                                                                 \
+    X(get_connection_info)                                                                                             \
+    X(get_connection_values)                                                                                           \
+    X(lookup_connection_value)                                                                                         \
+    X(suspend_connection)                                                                                              \
+    X(resume_connection)                                                                                               \
+    X(create_response_from_buffer)                                                                                     \
+    X(create_response_from_callback)                                                                                   \
+    X(add_response_header)                                                                                             \
+    X(queue_response)                                                                                                  \
+    X(destroy_response)
+
+typedef struct {
+    void *library;
+#define MEMBER(name) __typeof__(&MHD_##name) name;
+    MHD_FUNCTIONS(MEMBER)
+} mhd_api;
+
+static mhd_api mhd; /* of the one server that a program has */
+
+struct http {
+    http_options o;
+    struct MHD_Daemon *daemon;
+    int port, listening; /* listening: the socket, once it is ours to close; -1 */
+    int open;            /* exchanges under way */
+};
+
+/* A request on its way in, and its answer. */
+typedef struct {
+    http *h;
+    struct MHD_Connection *c;
+    char *body;
+    size_t n, cap;
+    size_t dropped; /* bytes beyond what a body may have */
+    bool ready, answered;
+    http_route route;
+    const char *rest, *origin;
+    api_error error;
+    job *j;
+} exchange;
+
+/* ---- answers ---- */
+
+static enum MHD_Result send_response(exchange *x, int http_status, struct MHD_Response *r, const char *type)
+{
+    if (!r) return MHD_NO;
+    mhd.add_response_header(r, "Content-Type", type);
+    mhd.add_response_header(r, "Cache-Control", "no-store");
+    if (x->origin && x->h->o.cors && strcmp(x->origin, x->h->o.cors) == 0) {
+        mhd.add_response_header(r, "Access-Control-Allow-Origin", x->h->o.cors);
+        mhd.add_response_header(r, "Access-Control-Allow-Headers", "authorization, content-type");
+        mhd.add_response_header(r, "Vary", "Origin");
+    }
+    if (http_status == 401) mhd.add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (http_status == 429) mhd.add_response_header(r, "Retry-After", "1");
+    if (x->error.code && strcmp(x->error.code, "memory_exceeded") == 0)
+        mhd.add_response_header(r, "x-should-retry", "false");
+    if (http_status == 413 || http_status == 400) mhd.add_response_header(r, "Connection", "close");
+    enum MHD_Result done = mhd.queue_response(x->c, (unsigned)http_status, r);
+    mhd.destroy_response(r);
+    x->answered = true;
+    return done;
+}
+
+/* Takes text, which malloc gave. */
+static enum MHD_Result send_text(exchange *x, int http_status, char *text, const char *type)
+{
+    if (!text) return MHD_NO;
+    struct MHD_Response *r = mhd.create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    if (!r) free(text);
+    return send_response(x, http_status, r, type);
+}
+
+static enum MHD_Result send_error(exchange *x, const api_error *e)
+{
+    x->error = *e;
+    return send_text(x, e->http, api_error_text(e), "application/json");
+}
+
+/* ---- jobs ---- */
+
+static void sleep_now(void *ctx)
+{
+    exchange *x = ctx;
+    mhd.suspend_connection(x->c);
+}
+
+static void wake_up(void *ctx)
+{
+    exchange *x = ctx;
+    mhd.resume_connection(x->c);
+}
+
+static ssize_t read_stream(void *ctx, uint64_t at, char *out, size_t n)
+{
+    exchange *x = ctx;
+    (void)at;
+    long k = job_read(x->j, out, n);
+    return k == -1 ? MHD_CONTENT_READER_END_OF_STREAM : k == -2 ? MHD_CONTENT_READER_END_WITH_ERROR : (ssize_t)k;
+}
+
+/* The answer of a job, if it can begin; else the connection sleeps. */
+static enum MHD_Result go_on(exchange *x)
+{
+    api_error e;
+    size_t n;
+    if (!job_start(x->j, &e)) return MHD_YES;
+    if (e.http) return send_error(x, &e);
+    if (!job_streams(x->j)) {
+        const char *text = job_text(x->j, &n);
+        return send_response(x, 200, mhd.create_response_from_buffer(n, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY),
+                             "application/json");
+    }
+    struct MHD_Response *r = mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+    if (r) mhd.add_response_header(r, "X-Accel-Buffering", "no");
+    return send_response(x, 200, r, "text/event-stream");
+}
+
+/* Whose request it is: the key's name, or the address. */
+static void name_client(exchange *x, job_client *client, const char *key)
+{
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(x->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *a = info ? info->client_addr : NULL;
+    *client = (job_client){sleep_now, wake_up, x, -1, ""};
+    if (*key) snprintf(client->client, sizeof client->client, "key %s", key);
+    else if (a && a->sa_family == AF_INET)
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)a)->sin_addr, client->client,
+                  sizeof client->client);
+    else if (a && a->sa_family == AF_INET6)
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, client->client,
+                  sizeof client->client);
+    info = mhd.get_connection_info(x->c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info) client->fd = info->connect_fd;
+}
+
+static enum MHD_Result complete(exchange *x, const char *key)
+{
+    api_request r;
+    api_error e = {0};
+    job_client client;
+    if (!api_read(&r, x->route == ROUTE_CHAT, x->body ? x->body : "", x->n, x->h->o.strict, &e))
+        return send_error(x, &e);
+    name_client(x, &client, key);
+    x->j = sched_submit(x->h->o.sched, &r, &client, &e);
+    return x->j ? go_on(x) : send_error(x, &e);
+}
+
+/* ---- requests ---- */
+
+static const char *header(exchange *x, const char *name)
+{
+    return mhd.lookup_connection_value(x->c, MHD_HEADER_KIND, name);
+}
+
+typedef struct {
+    int host, length, coding;
+} header_counts;
+
+static enum MHD_Result count_header(void *ctx, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    header_counts *n = ctx;
+    (void)kind;
+    (void)value;
+    n->host += strcasecmp(key, "Host") == 0;
+    n->length += strcasecmp(key, "Content-Length") == 0;
+    n->coding += strcasecmp(key, "Transfer-Encoding") == 0;
+    return MHD_YES;
+}
+
+/* What a proxy in front might read otherwise. */
+static bool check_headers(exchange *x, api_error *e)
+{
+    header_counts n = {0};
+    mhd.get_connection_values(x->c, MHD_HEADER_KIND, count_header, &n);
+    if (n.host > 1 || n.length > 1 || n.coding > 1 || (n.length && n.coding))
+        return api_fail(e, 400, NULL, "a header that says the host or the length is there twice");
+    const char *length = header(x, "Content-Length");
+    if (length && strtoull(length, NULL, 10) > API_MAX_BODY)
+        return api_fail(e, 413, NULL, "the body has %.20s bytes, at most %d are taken", length, API_MAX_BODY);
+    return true;
+}
+
+static bool check_names(exchange *x, api_error *e)
+{
+    const http *h = x->h;
+    const char *host = header(x, "Host");
+    x->origin = header(x, "Origin");
+    if (!http_check_host(&h->o, h->port, host))
+        return api_fail(e, 421, NULL, "'%.80s' is no name of this server (--host-name)", host);
+    if (!http_check_origin(&h->o, h->port, x->origin))
+        return api_fail(e, 403, NULL, "pages of '%.80s' may not ask (--cors)", x->origin);
+    return true;
+}
+
+static enum MHD_Result answer(exchange *x, const char *key)
+{
+    const http_options *o = &x->h->o;
+    const char *body = x->body ? x->body : "", *type = "application/json";
+    api_error e = {0};
+    char *text = NULL;
+    switch (x->route) {
+    case ROUTE_HEALTH: text = strdup("{\"status\":\"ok\"}"); break;
+    case ROUTE_MODELS: text = http_models(o, x->rest, &e); break;
+    case ROUTE_METRICS:
+        text = sched_metrics(o->sched);
+        type = "text/plain; version=0.0.4";
+        break;
+    case ROUTE_INFO: text = http_info(o); break;
+    case ROUTE_TOKENIZE: text = http_tokenize(o, body, x->n, &e); break;
+    case ROUTE_DETOKENIZE: text = http_detokenize(o, body, x->n, &e); break;
+    default: return complete(x, key);
+    }
+    return e.http ? send_error(x, &e) : send_text(x, 200, text, type);
+}
+
+/* All of a request is there. */
+static enum MHD_Result take(exchange *x, const char *method, const char *url)
+{
+    api_error e = {0};
+    x->ready = true;
+    if (x->dropped) api_fail(&e, 413, NULL, "the body has more than %d bytes", API_MAX_BODY);
+    else if (check_names(x, &e) && x->origin && x->h->o.cors && strcmp(method, "OPTIONS") == 0)
+        return send_text(x, 204, strdup(""), "text/plain");
+    if (e.http || !http_find(&x->route, method, url, &x->rest, &e)) return send_error(x, &e);
+    const char *key = http_check_key(&x->h->o, header(x, "Authorization"));
+    if (!key && x->route == ROUTE_HEALTH) key = "";
+    if (key) return answer(x, key);
+    api_fail(&e, 401, "invalid_api_key", "no valid key: Authorization: Bearer KEY");
+    return send_error(x, &e);
+}
+
+static enum MHD_Result add_body(exchange *x, const char *data, size_t *n)
+{
+    err e = {0};
+    if (x->n + *n > API_MAX_BODY) {
+        x->dropped += *n;
+        *n = 0;
+        return x->dropped > 4 * (size_t)API_MAX_BODY ? MHD_NO : MHD_YES;
+    }
+    if (x->cap - x->n < *n) {
+        size_t cap = 2 * (x->n + *n);
+        if (MEM_GROW(&x->body, cap, &e) != ST_OK) return MHD_NO;
+        x->cap = cap;
+    }
+    memcpy(x->body + x->n, data, *n);
+    x->n += *n;
+    *n = 0;
+    return MHD_YES;
+}
+
+/* Called with the headers, with each part of the body, when all is there, and when a sleeping connection wakes. */
+static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *url, const char *method,
+                              const char *version, const char *data, size_t *n_data, void **own)
+{
+    exchange *x = *own;
+    (void)version;
+    if (!x) {
+        err e = {0};
+        api_error bad = {0};
+        if (MEM_NEW(&x, 1, &e) != ST_OK) return MHD_NO;
+        *own = x;
+        x->h = ctx;
+        x->c = c;
+        __atomic_add_fetch(&x->h->open, 1, __ATOMIC_RELAXED);
+        return check_headers(x, &bad) ? MHD_YES : send_error(x, &bad);
+    }
+    if (x->answered) return MHD_YES;
+    if (*n_data) return add_body(x, data, n_data);
+    return x->ready ? go_on(x) : take(x, method, url);
+}
+
+static void completed(void *ctx, struct MHD_Connection *c, void **own, enum MHD_RequestTerminationCode why)
+{
+    exchange *x = *own;
+    (void)ctx;
+    (void)c;
+    (void)why;
+    if (!x) return;
+    if (x->j) job_leave(x->j);
+    __atomic_sub_fetch(&x->h->open, 1, __ATOMIC_RELAXED);
+    mem_free(x->body);
+    mem_free(x);
+    *own = NULL;
+}
+
+/* ---- the server ---- */
+
+static status open_library(err *e)
+{
+    if (mhd.library) return ST_OK;
+    void *library = dlopen("libmicrohttpd.so.12", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return err_set(e, ST_UNSUPPORTED, "serve needs libmicrohttpd: %.160s", dlerror());
+#define FIND(name)                                                                                                     \
+    if (!(*(void **)(void *)&mhd.name = dlsym(library, "MHD_" #name)))                                                 \
+        return err_set(e, ST_UNSUPPORTED, "libmicrohttpd has no MHD_" #name);
+    MHD_FUNCTIONS(FIND)
+    mhd.library = library;
+    return ST_OK;
+}
+
+static status read_address(struct sockaddr_in *v4, struct sockaddr_in6 *v6, const http_options *o, bool *six, err *e)
+{
+    const char *host = strcmp(o->host, "localhost") == 0 ? "127.0.0.1" : o->host;
+    *v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
+    *v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)o->port)};
+    *six = false;
+    if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) return ST_OK;
+    *six = true;
+    if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) return ST_OK;
+    return err_set(e, ST_USAGE, "--host: '%.80s' is not an address such as 127.0.0.1 or ::1", o->host);
+}
+
+static void be_quiet(void *ctx, const char *format, va_list args)
+{
+    (void)ctx;
+    (void)format;
+    (void)args;
+}
+
+status http_start(http **out, const http_options *o, int *port, err *e)
+{
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    bool six;
+    http *h;
+    *out = NULL;
+    TRY(open_library(e));
+    TRY(read_address(&v4, &v6, o, &six, e));
+    TRY(MEM_NEW(&h, 1, e));
+    h->o = *o;
+    h->listening = -1;
+    const void *address = six ? (const void *)&v6 : &v4;
+    h->daemon = mhd.start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
+                                     MHD_USE_ERROR_LOG | (six ? MHD_USE_IPv6 : 0),
+                                 0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, be_quiet, NULL,
+                                 MHD_OPTION_SOCK_ADDR, address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENT_SECONDS,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
+                                 1, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL, MHD_OPTION_END);
+    if (!h->daemon) {
+        mem_free(h);
+        return err_set(e, ST_IO, "cannot listen on %.80s port %d: in use, or not allowed", o->host, o->port);
+    }
+    const union MHD_DaemonInfo *info = mhd.get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    h->port = *port = info ? info->port : o->port;
+    *out = h;
+    return ST_OK;
+}
+
+void http_quiesce(http *h)
+{
+    if (h->listening < 0) h->listening = mhd.quiesce_daemon(h->daemon);
+}
+
+void http_stop(http *h)
+{
+    if (!h) return;
+    http_quiesce(h);
+    for (int ms = 0; ms < LAST_BYTES_MS && __atomic_load_n(&h->open, __ATOMIC_RELAXED) > 0; ms += 5) poll(NULL, 0, 5);
+    mhd.stop_daemon(h->daemon);
+    if (h->listening >= 0) close(h->listening);
+    mem_free(h);
+}

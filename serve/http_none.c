@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* A build without libmicrohttpd. */
+#include "config.h"
+
+#include "serve/http.h"
+
+status http_start(http **out, const http_options *o, int *port, err *e)
+{
+    (void)o;
+    *out = NULL;
+    *port = 0;
+    return err_set(e, ST_UNSUPPORTED, "this build has no HTTP server: libmicrohttpd was not there");
+}
+
+void http_quiesce(http *h)
+{
+    (void)h;
+}
+
+void http_stop(http *h)
+{
+    (void)h;
+}

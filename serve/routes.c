@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/* Paths, and the answers that need no model. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+#include "serve/http.h"
+
+bool http_find(http_route *out, const char *method, const char *path, const char **rest, api_error *e)
+{
+    static const struct {
+        const char *method, *path;
+        http_route route;
+    } all[] = {{"GET", "/health", ROUTE_HEALTH},
+               {"GET", "/v1/models", ROUTE_MODELS},
+               {"GET", "/metrics", ROUTE_METRICS},
+               {"GET", "/tokenizer_info", ROUTE_INFO},
+               {"POST", "/tokenize", ROUTE_TOKENIZE},
+               {"POST", "/detokenize", ROUTE_DETOKENIZE},
+               {"POST", "/v1/completions", ROUTE_COMPLETIONS},
+               {"POST", "/v1/chat/completions", ROUTE_CHAT}};
+    static const char models[] = "/v1/models/";
+    *rest = NULL;
+    if (strncmp(path, models, sizeof models - 1) == 0) {
+        *rest = path + sizeof models - 1;
+        path = "/v1/models";
+    }
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(all[i].path, path) != 0) continue;
+        *out = all[i].route;
+        if (strcmp(all[i].method, method) == 0) return true;
+        if (strcmp(all[i].method, "GET") == 0 && strcmp(method, "HEAD") == 0) return true;
+        return api_fail(e, 405, NULL, "%s takes %s, found %.16s", path, all[i].method, method);
+    }
+    return api_fail(e, 404, NULL, "there is no %.100s here", path);
+}
+
+static char *text_of(json_t *j)
+{
+    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+    json_decref(j);
+    return text;
+}
+
+char *http_models(const http_options *o, const char *id, api_error *e)
+{
+    if (id && strcmp(id, o->model) != 0) {
+        api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", id, o->model);
+        return NULL;
+    }
+    json_t *m = json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", o->model, "object", "model", "created",
+                          (json_int_t)o->created, "owned_by", "kvasir", "max_model_len", (json_int_t)o->ctx);
+    return text_of(id ? m : json_pack("{s:s, s:[o]}", "object", "list", "data", m));
+}
+
+/* The spelling of a token, or null. */
+static json_t *spelling(const tokenizer *t, int32_t id)
+{
+    err e = {0};
+    char *text;
+    size_t n;
+    if (id < 0 || tokenizer_bytes(t, id, &text, &n, &e) != ST_OK) return json_null();
+    json_t *j = json_stringn(text, n);
+    mem_free(text);
+    return j ? j : json_null();
+}
+
+char *http_info(const http_options *o)
+{
+    err e = {0};
+    token_list eos = {0};
+    (void)tokenizer_eos_ids(o->tok, &eos, &e);
+    json_t *j = json_pack("{s:o, s:o, s:n, s:n, s:I}", "bos_token", spelling(o->tok, tokenizer_bos(o->tok)),
+                          "eos_token", spelling(o->tok, eos.n ? eos.ids[0] : -1), "pad_token", "chat_template",
+                          "max_length", (json_int_t)o->ctx);
+    token_list_free(&eos);
+    return text_of(j);
+}
+
+static json_t *ids_of(const token_list *l)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < l->n; i++) json_array_append_new(list, json_integer(l->ids[i]));
+    return list;
+}
+
+/* Encodes the text, or the conversation, of a body. */
+static bool encode(const http_options *o, api_request *r, token_list *out, api_error *e)
+{
+    const json_t *text = json_object_get(r->body, "prompt"), *add = json_object_get(r->body, "add_special_tokens");
+    const json_t *list = json_object_get(r->body, "messages");
+    err why = {0};
+    status st;
+    if (!text) text = json_object_get(r->body, "content");
+    if (list) {
+        if (!api_read_messages(r, list, e)) return false;
+        st = sched_encode_chat(o->sched, r->messages, r->n_messages, out, &why);
+    } else {
+        if (!json_is_string(text)) return api_bad(e, "prompt", "prompt: expected a text");
+        bool bos = tokenizer_adds_bos(o->tok) && !json_is_false(add);
+        st = sched_encode(o->sched, json_string_value(text), json_string_length(text), TOKENIZE_SPECIAL, out, &why);
+        if (st == ST_OK && bos && (out->n == 0 || out->ids[0] != tokenizer_bos(o->tok))) {
+            st = token_list_push(out, 0, &why);
+            if (st == ST_OK) {
+                memmove(out->ids + 1, out->ids, (out->n - 1) * sizeof *out->ids);
+                out->ids[0] = tokenizer_bos(o->tok);
+            }
+        }
+    }
+    return st == ST_OK || api_bad(e, list ? "messages" : "prompt", "%s", why.msg);
+}
+
+char *http_tokenize(const http_options *o, const char *body, size_t n, api_error *e)
+{
+    api_request r = {.body = api_parse(body, n, e)};
+    token_list ids = {0};
+    char *text = NULL;
+    if (!r.body) return NULL;
+    if (encode(o, &r, &ids, e))
+        text = text_of(json_pack("{s:o, s:I, s:I}", "tokens", ids_of(&ids), "count", (json_int_t)ids.n, "max_model_len",
+                                 (json_int_t)o->ctx));
+    token_list_free(&ids);
+    api_free(&r);
+    return text;
+}
+
+static bool read_ids(token_list *out, const json_t *list, api_error *e)
+{
+    err why = {0};
+    if (!json_is_array(list)) return api_bad(e, "tokens", "tokens: expected a list of token ids");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
+            return api_bad(e, "tokens", "tokens: expected a list of token ids");
+        if (token_list_push(out, (int32_t)id, &why) != ST_OK) return api_fail(e, 500, NULL, "%s", why.msg);
+    }
+    return true;
+}
+
+char *http_detokenize(const http_options *o, const char *body, size_t n, api_error *e)
+{
+    json_t *j = api_parse(body, n, e);
+    token_list ids = {0};
+    char *text = NULL, *answer = NULL;
+    size_t len;
+    err why = {0};
+    if (!j) return NULL;
+    if (read_ids(&ids, json_object_get(j, "tokens"), e)) {
+        if (tokenizer_decode(o->tok, ids.ids, ids.n, true, &text, &len, &why) == ST_OK)
+            answer = text_of(json_pack("{s:s%}", "prompt", text, len));
+        else api_fail(e, 500, NULL, "%s", why.msg);
+    }
+    mem_free(text);
+    token_list_free(&ids);
+    json_decref(j);
+    return answer;
+}

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT */
+/* The thread that runs the model. */
+#include "config.h"
+
+#include "serve/sched.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/sha256.h"
+#include "serve/sched_impl.h"
+
+/* ---- ends ---- */
+
+/* Every choice of a job gives its place back. */
+static void release(scheduler *s, job *j)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < s->n_running; i++) {
+        choice *c = s->running[i];
+        if (c->j != j) {
+            s->running[k++] = c;
+            continue;
+        }
+        choice_close(c);
+        s->used -= c->bytes;
+    }
+    s->n_running = k;
+}
+
+/* A job that ended leaves the list; its client may still read. */
+static void drop(scheduler *s, job **at, int kind)
+{
+    job *j = *at;
+    release(s, j);
+    pthread_mutex_lock(&s->lock);
+    *at = j->next;
+    s->n_jobs--;
+    s->counts.requests[kind]++;
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&j->lock);
+    j->dropped = true;
+    bool last = j->left;
+    pthread_mutex_unlock(&j->lock);
+    if (last) job_free(j);
+}
+
+static void fail(job *j, const err *why)
+{
+    api_error e = {0};
+    api_fail(&e,
+             why->code == ST_NOMEM                                  ? 503
+             : why->code == ST_USAGE || why->code == ST_UNSUPPORTED ? 400
+                                                                    : 500,
+             why->code == ST_NOMEM ? "memory_exceeded" : NULL, "%s", why->msg);
+    pthread_mutex_lock(&j->lock);
+    job_fail(j, &e);
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* Whether the client is gone: it left, its socket says so, or it has not read for long. */
+static bool gone(job *j)
+{
+    pthread_mutex_lock(&j->lock);
+    bool yes = j->left;
+    struct pollfd p = {.fd = j->client.fd, .events = POLLRDHUP};
+    if (!yes && p.fd >= 0 && poll(&p, 1, 0) > 0) yes = (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    if (!yes && j->unread_ns) yes = clock_ns() - j->unread_ns > (int64_t)JOB_UNREAD_SECONDS * 1000000000;
+    pthread_mutex_unlock(&j->lock);
+    return yes;
+}
+
+static void drop_ended(scheduler *s)
+{
+    for (job **at = &s->jobs; *at;) {
+        job *j = *at;
+        pthread_mutex_lock(&j->lock);
+        bool ended = j->ended, failed = j->error.http != 0;
+        pthread_mutex_unlock(&j->lock);
+        if (ended) {
+            drop(s, at, failed);
+        } else if (gone(j)) {
+            api_error e = {0};
+            api_fail(&e, 499, NULL, "the client left");
+            pthread_mutex_lock(&j->lock);
+            job_fail(j, &e);
+            pthread_mutex_unlock(&j->lock);
+            drop(s, at, 2);
+        } else {
+            at = &j->next;
+        }
+    }
+}
+
+/* ---- admission ---- */
+
+static size_t running_of(const scheduler *s, const char *client)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s->n_running; i++) n += strcmp(s->running[i]->j->client.client, client) == 0;
+    return n;
+}
+
+static choice *waiting_of(job *j)
+{
+    for (size_t i = 0; i < j->n_choices; i++)
+        if (j->choices[i].state == CHOICE_WAITS) return &j->choices[i];
+    return NULL;
+}
+
+/* The oldest sequence of the client that has the fewest. */
+static choice *next_waiting(scheduler *s)
+{
+    choice *best = NULL;
+    size_t fewest = 0;
+    for (job *j = s->jobs; j; j = j->next) {
+        choice *c = j->ended ? NULL : waiting_of(j);
+        size_t n = c ? running_of(s, j->client.client) : 0;
+        if (c && (!best || n < fewest)) best = c, fewest = n;
+    }
+    return best;
+}
+
+static void admit(scheduler *s)
+{
+    choice *c;
+    while (s->n_running < s->o.batch && (c = next_waiting(s))) {
+        err e = {0};
+        if (s->n_running > 0 && c->bytes > s->o.memory - s->used) return;
+        s->running[s->n_running++] = c;
+        s->used += c->bytes;
+        if (choice_open(c, s, &e) != ST_OK) {
+            fail(c->j, &e);
+            release(s, c->j);
+            continue;
+        }
+        pthread_mutex_lock(&c->j->lock);
+        if (!c->j->admitted) c->j->admitted_ns = clock_ns();
+        c->j->admitted = true;
+        if (c->j->r.stream) job_wake(c->j);
+        pthread_mutex_unlock(&c->j->lock);
+    }
+}
+
+/* ---- steps ---- */
+
+static bool paused(job *j)
+{
+    pthread_mutex_lock(&j->lock);
+    bool yes = j->unread_ns != 0 && j->out.n - j->out.at >= JOB_BUFFER;
+    pthread_mutex_unlock(&j->lock);
+    return yes;
+}
+
+/* One decode step of all that decode; returns its time, 0 without one. */
+static int64_t decode(scheduler *s)
+{
+    size_t n = 0, vocab = (size_t)decoder_model(s->o.dec)->config.vocab;
+    err e = {0};
+    for (size_t i = 0; i < s->n_running; i++) {
+        choice *c = s->running[i];
+        if (c->state != CHOICE_DECODES || c->j->ended || paused(c->j)) continue;
+        s->stepped[n] = c;
+        s->sessions[n] = c->s;
+        s->ids[n++] = c->next;
+    }
+    if (n == 0) return 0;
+    int64_t t = clock_ns();
+    status st = session_decode(s->sessions, n, s->ids, s->logits, &e);
+    t = clock_ns() - t;
+    for (size_t i = 0; i < n; i++) {
+        choice *c = s->stepped[i];
+        c->j->decode_ns += t;
+        if (c->fed < c->prompt->n) c->fed++;
+        if (st == ST_OK && !c->j->ended) {
+            err own = {0};
+            if (choice_row(c, s, s->logits + i * vocab, &own) != ST_OK) fail(c->j, &own);
+        } else if (st != ST_OK) {
+            fail(c->j, &e);
+        }
+    }
+    pthread_mutex_lock(&s->lock);
+    s->counts.steps++;
+    s->counts.new_tokens += (int64_t)n;
+    pthread_mutex_unlock(&s->lock);
+    return t ? t : 1;
+}
+
+/* A piece of one prompt, each in turn; returns its time, 0 where there is none. */
+static int64_t prefill(scheduler *s)
+{
+    for (size_t k = 0; k < s->n_running; k++) {
+        choice *c = s->running[(s->turn + k) % s->n_running];
+        err e = {0};
+        if (c->state != CHOICE_PROMPT || c->j->ended) continue;
+        size_t before = c->fed;
+        int64_t t = clock_ns();
+        if (choice_prefill(c, s, &e) != ST_OK) fail(c->j, &e);
+        t = clock_ns() - t;
+        c->j->prefill_ns += t;
+        s->turn = (s->turn + k + 1) % s->n_running;
+        pthread_mutex_lock(&s->lock);
+        s->counts.prompt_tokens += (int64_t)(c->fed - before);
+        pthread_mutex_unlock(&s->lock);
+        return t;
+    }
+    return 0;
+}
+
+/* Sequences that are done give their places back before their requests end. */
+static void close_done(scheduler *s)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < s->n_running; i++) {
+        choice *c = s->running[i];
+        if (c->state != CHOICE_DONE) {
+            s->running[k++] = c;
+            continue;
+        }
+        choice_close(c);
+        s->used -= c->bytes;
+    }
+    s->n_running = k;
+}
+
+static void hand_out(scheduler *s)
+{
+    for (job *j = s->jobs; j; j = j->next) {
+        err e = {0};
+        pthread_mutex_lock(&j->lock);
+        status st = j->ended || !j->admitted ? ST_OK : job_hand_out(j, &e);
+        pthread_mutex_unlock(&j->lock);
+        if (st != ST_OK) fail(j, &e);
+    }
+}
+
+/* Decode steps run as long as a prompt's piece took before the next piece comes. Whether anything could be done. */
+static bool turn(scheduler *s)
+{
+    drop_ended(s);
+    admit(s);
+    int64_t step = decode(s), piece = 0;
+    s->owed_ns = step ? s->owed_ns - step : 0;
+    if (s->owed_ns <= 0) s->owed_ns = piece = prefill(s);
+    close_done(s);
+    hand_out(s);
+    pthread_mutex_lock(&s->lock);
+    s->counts.running = s->n_running;
+    s->counts.used = s->used;
+    pthread_mutex_unlock(&s->lock);
+    return step || piece;
+}
+
+/* ---- the thread ---- */
+
+static void take_incoming(scheduler *s)
+{
+    job **end = &s->jobs;
+    while (*end) end = &(*end)->next;
+    *end = s->incoming;
+    s->incoming = NULL;
+}
+
+/* Until there is work; a moment, where all that is there waits for its readers. */
+static bool wait_for_work(scheduler *s, bool idle)
+{
+    struct timespec until;
+    pthread_mutex_lock(&s->lock);
+    if (s->jobs && idle && !s->incoming && !s->stopping) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 5000000;
+        if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+        pthread_cond_timedwait(&s->work, &s->lock, &until);
+    }
+    while (!s->stopping && !s->incoming && !s->jobs) pthread_cond_wait(&s->work, &s->lock);
+    bool stop = s->stopping;
+    take_incoming(s);
+    pthread_mutex_unlock(&s->lock);
+    return !stop;
+}
+
+static void end_all(scheduler *s)
+{
+    api_error e = {0};
+    api_fail(&e, 503, "stopping", "the server stops");
+    for (job *j = s->jobs; j; j = j->next) {
+        pthread_mutex_lock(&j->lock);
+        job_fail(j, &e);
+        pthread_mutex_unlock(&j->lock);
+    }
+    while (s->jobs) drop(s, &s->jobs, 1);
+}
+
+static void *run(void *arg)
+{
+    scheduler *s = arg;
+    for (bool idle = false; wait_for_work(s, idle);) idle = !turn(s);
+    end_all(s);
+    return NULL;
+}
+
+/* ---- the scheduler ---- */
+
+static void name_build(scheduler *s)
+{
+    const model *m = decoder_model(s->o.dec);
+    sha256 sum;
+    char hex[SHA256_HEX], text[512];
+    snprintf(text, sizeof text, "%s %s %s %s %zu %d %d", PACKAGE_VERSION, m->name, dtype_name(m->type), m->be->about,
+             s->o.decoder.chunk, s->o.decoder.exact, m->be->n_threads);
+    sha256_init(&sum);
+    sha256_add(&sum, text, strlen(text));
+    sha256_hex(&sum, hex);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", hex);
+}
+
+static void free_all(scheduler *s)
+{
+    mem_free(s->running);
+    mem_free(s->stepped);
+    mem_free(s->sessions);
+    mem_free(s->ids);
+    mem_free(s->logits);
+    mem_free(s->row);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->encoding);
+    pthread_cond_destroy(&s->work);
+    mem_free(s);
+}
+
+static status allocate(scheduler *s, err *e)
+{
+    size_t vocab = (size_t)decoder_model(s->o.dec)->config.vocab;
+    TRY(MEM_NEW(&s->running, s->o.batch, e));
+    TRY(MEM_NEW(&s->stepped, s->o.batch, e));
+    TRY(MEM_NEW(&s->sessions, s->o.batch, e));
+    TRY(MEM_NEW(&s->ids, s->o.batch, e));
+    TRY(MEM_NEW(&s->row, vocab, e));
+    return MEM_NEW(&s->logits, s->o.batch * vocab, e);
+}
+
+status sched_start(scheduler **out, const sched_options *o, err *e)
+{
+    scheduler *s;
+    *out = NULL;
+    TRY(MEM_NEW(&s, 1, e));
+    s->o = *o;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->encoding, NULL);
+    pthread_cond_init(&s->work, NULL);
+    name_build(s);
+    status st = allocate(s, e);
+    if (st == ST_OK && pthread_create(&s->thread, NULL, run, s) != 0)
+        st = err_set(e, ST_NOMEM, "no thread for the model");
+    if (st != ST_OK) free_all(s);
+    else *out = s;
+    return st;
+}
+
+size_t sched_jobs(scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    size_t n = s->n_jobs;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+void sched_drain(scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sched_stop(scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->draining = s->stopping = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+}
+
+void sched_free(scheduler *s)
+{
+    if (s) free_all(s);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the scheduler share. */
+#ifndef SERVE_SCHED_IMPL_H
+#define SERVE_SCHED_IMPL_H
+
+#include <pthread.h>
+#include <time.h>
+
+#include "serve/sched.h"
+#include "tokenizer/stop_text.h"
+
+enum {
+    JOB_BUFFER = 64 << 10,   /* bytes that wait for a slow reader before its sequences pause */
+    JOB_UNREAD_SECONDS = 60, /* after which such a request is cancelled */
+    SERVE_ID = 40
+};
+
+typedef enum { CHOICE_WAITS, CHOICE_PROMPT, CHOICE_DECODES, CHOICE_DONE } choice_state;
+
+/* One answer of a request: a sequence. */
+typedef struct {
+    job *j;
+    int index;
+    const token_list *prompt;
+    choice_state state;
+    size_t bytes; /* that were planned for it */
+    session *s;
+    sampler *sampler;
+    token_stream *stream;
+    stop_text stops;
+    int64_t n_prefill; /* tokens of the prompt that are no decode steps */
+    size_t fed;        /* tokens of the prompt that are fed */
+    int32_t next;      /* to be fed by the next decode step */
+    token_list said;
+    char *text;
+    size_t n_text, cap_text, sent_text;
+    api_token *tokens; /* of logprobs */
+    size_t n_tokens, cap_tokens, sent_tokens, sent_ids;
+    int64_t sent_offset;
+    const char *finish;
+    bool opened, closed; /* of a stream: the first and the last chunk are out */
+    attn_stats stats;    /* when it was done */
+    attn_bytes held;
+    bool exact_prompt;
+} choice;
+
+typedef struct {
+    char *p;
+    size_t n, cap, at; /* bytes from `at` on are not read yet */
+} bytes;
+
+struct job {
+    scheduler *sched;
+    job *next;
+    api_request r;
+    job_client client;
+    attn_spec spec;
+    int64_t decode;
+    uint64_t seed;
+    token_list *prompts;
+    size_t n_prompts;
+    choice *choices;
+    size_t n_choices;
+    char id[SERVE_ID];
+    time_t created;
+    int64_t submitted_ns, admitted_ns, first_ns, prefill_ns, decode_ns;
+    /* under the lock */
+    pthread_mutex_t lock;
+    bytes out;
+    api_error error;
+    bool admitted, ended, asleep, left, dropped; /* left: by the client; dropped: by the scheduler */
+    int64_t unread_ns;                           /* since when the buffer is full; 0: it is not */
+};
+
+typedef struct {
+    int64_t requests[3]; /* answered, refused, cancelled */
+    int64_t prompt_tokens, new_tokens, steps;
+    size_t running, used; /* sequences, and the bytes planned for them */
+} sched_counts;
+
+struct scheduler {
+    sched_options o;
+    char fingerprint[16];
+    pthread_t thread;
+    pthread_mutex_t lock, encoding;
+    pthread_cond_t work;
+    job *incoming, *jobs; /* oldest first; the thread alone changes jobs, and the links under the lock */
+    size_t n_jobs;        /* of both, under the lock */
+    bool draining, stopping;
+    sched_counts counts; /* under the lock */
+    /* the thread's own */
+    choice **running;
+    size_t n_running, turn; /* turn: whose prompt goes on next */
+    size_t used;            /* bytes planned for what runs */
+    int64_t owed_ns;        /* decode steps come first until this is 0 */
+    float *logits, *row;    /* [batch, vocab], [vocab] */
+    session **sessions;
+    choice **stepped;
+    int32_t *ids;
+};
+
+/* choice.c: everything between logits and text. ST_NOMEM, or what the session said. */
+status choice_open(choice *c, scheduler *s, err *e);
+/* The next piece of its prompt. */
+status choice_prefill(choice *c, scheduler *s, err *e);
+/* The logits behind the token that was fed last, which are changed. */
+status choice_row(choice *c, scheduler *s, float *logits, err *e);
+void choice_close(choice *c); /* its session, with what it counted */
+void choice_free(choice *c);
+
+/* job.c: what goes to the client; under its lock. */
+status job_hand_out(job *j, err *e);
+void job_fail(job *j, const api_error *e);
+/* Wakes the client, if it sleeps. */
+void job_wake(job *j);
+void job_free(job *j);
+bool job_done(const job *j); /* all choices are */
+status bytes_add(bytes *b, const char *text, size_t n, err *e);
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/* ./run serve: OpenAI's HTTP interface to the model. */
+#include "config.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "eval/command.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "serve/http.h"
+
+enum { CHUNK = 64, MAX_ARGS = 512 };
+
+typedef struct {
+    const char *host, *host_name, *cors, *key_file, *memory;
+    int port, batch, max_new, queue, a_client;
+    double drain;
+    bool insecure, strict;
+} serve_options;
+
+#define OWN(field)                 AT_OWN(serve_options, field)
+#define WHOLE(low, high, default_) .type = OPTION_WHOLE, .min = low, .max = high, .def = default_
+
+static const cli_option own[] = {
+    {.name = "host", .arg = "ADDRESS", OWN(host), .help = "address to listen on (default 127.0.0.1)"},
+    {.name = "port", .arg = "N", WHOLE(0, 65535, 8080), OWN(port), .help = "port, 0: any free one (default 8080)"},
+    {.name = "batch", .arg = "N", WHOLE(1, 256, 8), OWN(batch), .help = "most sequences at once (default 8)"},
+    {.name = "memory",
+     .arg = "SIZE",
+     OWN(memory),
+     .help = "bytes that sequences may take together, such as 4000M (default: 80 % of what is available)"},
+    {.name = "max-new",
+     .arg = "N",
+     WHOLE(1, 1 << 30, 1024),
+     OWN(max_new),
+     .help = "tokens of a chat's reply that does not say how many (default 1024)"},
+    {.name = "queue", .arg = "N", WHOLE(0, 4096, 64), OWN(queue), .help = "requests that may wait (default 64)"},
+    {.name = "per-client",
+     .arg = "N",
+     WHOLE(0, 4096, 16),
+     OWN(a_client),
+     .help = "of these, of one client: a key's name, or an address (default 16)"},
+    {.name = "drain",
+     .arg = "SECONDS",
+     .type = OPTION_NUMBER,
+     OWN(drain),
+     .def = 30,
+     .help = "how long answers under way may go on behind SIGTERM (default 30)"},
+    {.name = "api-key-file",
+     .arg = "FILE",
+     OWN(key_file),
+     .help = "who may ask: lines `name key` in a file of mode 0600 (or one key in KVASIR_API_KEY)"},
+    {.name = "insecure",
+     .type = OPTION_FLAG,
+     OWN(insecure),
+     .help = "listen on an address of the network without a key"},
+    {.name = "host-name", .arg = "NAME", OWN(host_name), .help = "another name that clients may call this server by"},
+    {.name = "cors", .arg = "ORIGIN", OWN(cors), .help = "pages of this origin may ask"},
+    {.name = "template", .arg = "NAME", AT(template_name), .help = "chat template (default: the model's own)"},
+    {.name = "strict", .type = OPTION_FLAG, OWN(strict), .help = "refuse unknown fields of requests"},
+    {0}};
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t ended;
+
+static void on_end(int sig)
+{
+    (void)sig;
+    ended = 1;
+}
+
+static void catch_end(void)
+{
+    struct sigaction a = {.sa_handler = on_end};
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGINT, &a, NULL);
+}
+
+/* Threads of products spin between steps unless the environment says otherwise at the start, and starve the one that
+ * talks to clients. */
+static void start_again_passive(void)
+{
+    char *text, *args[MAX_ARGS];
+    size_t n, k = 0;
+    err e = {0};
+    if (getenv("OMP_WAIT_POLICY") || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+    if (file_read(&text, &n, "/proc/self/cmdline", 1 << 20, &e) != ST_OK) return;
+    for (size_t i = 0; i < n && k + 1 < MAX_ARGS; i += strlen(text + i) + 1) args[k++] = text + i;
+    args[k] = NULL;
+    if (k + 1 < MAX_ARGS) execv("/proc/self/exe", args);
+    mem_free(text); /* as it is, then */
+}
+
+/* ---- options ---- */
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+static status read_keys(const serve_options *o, http_key **keys, size_t *n, err *e)
+{
+    const char *key = getenv("KVASIR_API_KEY");
+    *keys = NULL;
+    *n = 0;
+    if (o->key_file) TRY(http_read_keys(keys, n, o->key_file, e));
+    else if (key && *key) {
+        TRY(MEM_NEW(keys, 1, e));
+        http_make_key(*keys, "environment", key);
+        *n = 1;
+    }
+    if (*n || o->insecure || is_loopback(o->host)) return ST_OK;
+    return err_set(e, ST_USAGE, "--host %s: the network could ask: --api-key-file FILE, or --insecure", o->host);
+}
+
+/* The name of the model in requests: its folder's. */
+static const char *model_name(const cli *c)
+{
+    const char *slash;
+    if (!c->model) return "demo";
+    slash = strrchr(c->model, '/');
+    return slash && slash[1] ? slash + 1 : c->model;
+}
+
+typedef struct {
+    engine g;
+    scheduler *sched;
+    http *http;
+    http_key *keys;
+} server;
+
+static status fill(sched_options *s, const cli *c, const engine *g, err *e)
+{
+    const serve_options *o = c->own;
+    int64_t ctx = g->m->config.max_positions, memory;
+    kv_format kv = kv_exact(DT_F16);
+    attn_spec spec;
+    int64_t budget = 0;
+    if (c->ctx) TRY(cli_parse_size(&ctx, c->ctx, "--ctx", e));
+    if (c->kv) TRY(kv_format_parse(&kv, c->kv, "--kv", e));
+    if (c->budget) TRY(cli_parse_size(&budget, c->budget, "--budget", e));
+    if (c->kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
+    memory = (int64_t)((double)g->be->ops->available(g->be) * 0.8);
+    if (o->memory) TRY(cli_parse_size(&memory, o->memory, "--memory", e));
+    *s = (sched_options){.dec = g->dec,
+                         .decoder = {.chunk = (size_t)c->chunk,
+                                     .max_batch = (size_t)o->batch,
+                                     .exact = c->gemm && strcmp(c->gemm, "builtin") == 0},
+                         .tok = g->tok,
+                         .model = model_name(c),
+                         .attn = {.budget = budget, .has_budget = c->budget != NULL, .skip = c->skip, .kv = kv},
+                         .strategy = c->attn ? c->attn : "full",
+                         .template = c->template_name,
+                         .ctx = ctx,
+                         .max_new = o->max_new,
+                         .batch = (size_t)o->batch,
+                         .memory = (size_t)memory,
+                         .queue = (size_t)o->queue,
+                         .a_client = (size_t)o->a_client};
+    TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
+    return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
+}
+
+static status start(server *v, const cli *c, err *e)
+{
+    const serve_options *o = c->own;
+    sched_options s;
+    http_options h = {.host = o->host,
+                      .port = o->port,
+                      .host_name = o->host_name,
+                      .cors = o->cors,
+                      .strict = o->strict,
+                      .created = (int64_t)time(NULL),
+                      .model = model_name(c)};
+    int port;
+    TRY(read_keys(o, &v->keys, &h.n_keys, e));
+    h.keys = v->keys;
+    TRY(engine_open(&v->g, c, (size_t)o->batch, false, true, e));
+    TRY(fill(&s, c, &v->g, e));
+    TRY(sched_start(&v->sched, &s, e));
+    h.tok = v->g.tok;
+    h.sched = v->sched;
+    h.ctx = s.ctx;
+    TRY(http_start(&v->http, &h, &port, e));
+    fprintf(stderr, strchr(o->host, ':') ? "listening on http://[%s]:%d\n" : "listening on http://%s:%d\n", o->host,
+            port);
+    return ST_OK;
+}
+
+static void stop(server *v, double drain)
+{
+    int64_t end = clock_ns() + (int64_t)(drain * 1e9);
+    if (v->http) {
+        http_quiesce(v->http);
+        sched_drain(v->sched);
+        while (sched_jobs(v->sched) > 0 && clock_ns() < end) poll(NULL, 0, 10);
+    }
+    if (v->sched) sched_stop(v->sched);
+    http_stop(v->http);
+    sched_free(v->sched);
+    engine_close(&v->g);
+    mem_free(v->keys);
+}
+
+static status cmd_serve(const cli *given, err *e)
+{
+    cli c = *given;
+    serve_options *o = c.own;
+    server v = {0};
+    if (!o->host) o->host = "127.0.0.1";
+    if (c.chunk == 0) c.chunk = CHUNK;
+    start_again_passive();
+    catch_end();
+    status st = start(&v, &c, e);
+    while (st == ST_OK && !ended) poll(NULL, 0, 1000);
+    stop(&v, st == ST_OK ? o->drain : 0);
+    return st;
+}
+
+const command serve_command = {.name = "serve",
+                               .args = "",
+                               .summary = "answer requests over HTTP, as OpenAI's interface has them",
+                               .groups = OPTIONS_MODEL | OPTIONS_LENGTH,
+                               .own = own,
+                               .own_size = sizeof(serve_options),
+                               .alone = true,
+                               .run = cmd_serve};

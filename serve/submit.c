@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* Requests on their way into the queue: tokens, strategy, length, memory. Runs in the thread of whoever brings them. */
+#include "config.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "eval/cli.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+#include "serve/sched_impl.h"
+
+status sched_encode(scheduler *s, const char *text, size_t n, unsigned flags, token_list *out, err *e)
+{
+    pthread_mutex_lock(&s->encoding);
+    status st = tokenizer_encode(s->o.tok, text, n, flags, out, e);
+    pthread_mutex_unlock(&s->encoding);
+    return st;
+}
+
+status sched_encode_chat(scheduler *s, const chat_message *m, size_t n, token_list *out, err *e)
+{
+    pthread_mutex_lock(&s->encoding);
+    status st = chat_encode(s->o.tok, s->o.template, m, n, out, e);
+    pthread_mutex_unlock(&s->encoding);
+    return st;
+}
+
+/* ---- the strategy ---- */
+
+/* The parts of `model@SPEC@decode=N`; text is cut up. */
+static status read_model(char *text, const char **spec, int64_t *decode, err *e)
+{
+    char *at = strchr(text, '@');
+    *spec = NULL;
+    if (!at) return ST_OK;
+    *at++ = 0;
+    char *end = strstr(at, "@decode=");
+    if (end) {
+        char *rest;
+        *decode = strtoll(end + 8, &rest, 10);
+        if (rest == end + 8 || *rest || *decode < 0)
+            return err_set(e, ST_USAGE, "model: '%s', expected @decode=N", end);
+        *end = 0;
+    }
+    *spec = *at ? at : NULL;
+    return ST_OK;
+}
+
+static status spec_of(const scheduler *s, const api_request *r, const char *spec, attn_spec *out, err *e)
+{
+    attn_options o = s->o.attn;
+    int64_t budget;
+    if (r->budget) {
+        TRY(cli_parse_size(&budget, r->budget, "budget", e));
+        o.budget = budget;
+        o.has_budget = true;
+    }
+    if (r->skip) o.skip = r->skip;
+    if (r->kv) TRY(kv_format_parse(&o.kv, r->kv, "kv", e));
+    const char *text = r->attn ? r->attn : spec ? spec : s->o.strategy;
+    TRY(attn_spec_parse(out, text, &o, e));
+    return attn_spec_check(out, decoder_attn_shape(s->o.dec), e);
+}
+
+status sched_spec(const scheduler *s, const api_request *r, attn_spec *out, int64_t *decode, err *e)
+{
+    const char *spec = NULL;
+    char *name = mem_strdup(r->model ? r->model : s->o.model);
+    *decode = 0;
+    if (!name) return err_set(e, ST_NOMEM, "out of memory for a request");
+    status st = read_model(name, &spec, decode, e);
+    if (st == ST_OK) st = spec_of(s, r, spec, out, e);
+    if (r->decode >= 0) *decode = r->decode;
+    mem_free(name);
+    return st;
+}
+
+/* The model's name, as far as a request gives one. */
+static bool is_ours(const scheduler *s, const char *name)
+{
+    size_t n = strlen(s->o.model);
+    return !name || (strncmp(name, s->o.model, n) == 0 && (name[n] == 0 || name[n] == '@'));
+}
+
+/* ---- tokens ---- */
+
+static bool said(api_error *e, const char *param, const err *why)
+{
+    if (why->code == ST_NOMEM) return api_fail(e, 500, NULL, "%s", why->msg);
+    return api_bad(e, param, "%s", why->msg);
+}
+
+static bool check_ids(const scheduler *s, const token_list *l, api_error *e)
+{
+    int vocab = decoder_model(s->o.dec)->config.vocab;
+    if (l->n == 0) return api_bad(e, "prompt", "prompt: there is no token in it");
+    for (size_t i = 0; i < l->n; i++)
+        if (l->ids[i] >= vocab)
+            return api_bad(e, "prompt", "prompt: token id %d is outside the vocabulary of %d", (int)l->ids[i], vocab);
+    return true;
+}
+
+static bool encode(scheduler *s, job *j, api_error *e)
+{
+    api_request *r = &j->r;
+    err why = {0};
+    size_t n = r->chat ? 1 : r->n_prompts;
+    if (MEM_NEW(&j->prompts, n, &why) != ST_OK) return said(e, "", &why);
+    j->n_prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        token_list *l = &j->prompts[i];
+        status st = ST_OK;
+        if (r->chat) st = sched_encode_chat(s, r->messages, r->n_messages, l, &why);
+        else if (r->prompts[i].text)
+            st = sched_encode(s, r->prompts[i].text, r->prompts[i].n, tokenizer_adds_bos(s->o.tok) ? TOKENIZE_BOS : 0,
+                              l, &why);
+        else *l = r->prompts[i].ids, r->prompts[i].ids = (token_list){0};
+        if (st != ST_OK) return said(e, r->chat ? "messages" : "prompt", &why);
+        if (!check_ids(s, l, e)) return false;
+    }
+    return true;
+}
+
+/* ---- lengths and memory ---- */
+
+static bool check_length(const scheduler *s, job *j, api_error *e)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < j->n_prompts; i++)
+        if (j->prompts[i].n > most) most = j->prompts[i].n;
+    int64_t room = s->o.ctx - (int64_t)most;
+    if (j->r.max_tokens < 0) j->r.max_tokens = room < s->o.max_new ? room : s->o.max_new;
+    if (room >= j->r.max_tokens && (j->r.max_tokens > 0 || j->r.echo)) return true;
+    api_bad(e, j->r.chat ? "messages" : "prompt",
+            "the context has %" PRId64 " tokens: the prompt has %zu and max_tokens is %" PRId64, s->o.ctx, most,
+            j->r.max_tokens > 0 ? j->r.max_tokens : 1);
+    e->code = "context_length_exceeded";
+    return false;
+}
+
+static bool plan(const scheduler *s, job *j, api_error *e)
+{
+    const model *m = decoder_model(s->o.dec);
+    err why = {0};
+    for (size_t i = 0; i < j->n_choices; i++) {
+        choice *c = &j->choices[i];
+        memory_plan p;
+        session_size size = session_of((int64_t)c->prompt->n + j->r.max_tokens);
+        if (session_plan(&p, m, &s->o.decoder, &j->spec, size, &why) != ST_OK) return said(e, "attn", &why);
+        c->bytes = p.kv + p.index;
+        if (c->bytes > s->o.memory)
+            return api_fail(e, 503, "memory_exceeded", "%.1f MB of KV and index are needed, %.1f MB are there for all",
+                            (double)c->bytes / 1e6, (double)s->o.memory / 1e6);
+    }
+    return true;
+}
+
+static bool make_choices(job *j, api_error *e)
+{
+    err why = {0};
+    size_t n = j->n_prompts * (size_t)j->r.n;
+    if (MEM_NEW(&j->choices, n, &why) != ST_OK) return said(e, "", &why);
+    j->n_choices = n;
+    for (size_t i = 0; i < n; i++)
+        j->choices[i] = (choice){.j = j, .index = (int)i, .prompt = &j->prompts[i / (size_t)j->r.n]};
+    return true;
+}
+
+static void name(job *j)
+{
+    uint64_t random[2] = {0};
+    if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)clock_ns();
+    snprintf(j->id, sizeof j->id, "%s-%016" PRIx64, j->r.chat ? "chatcmpl" : "cmpl", random[0]);
+    j->seed = j->r.seeded ? j->r.sampling.seed : random[1] >> 11; /* a number that JSON keeps */
+    j->created = time(NULL);
+    j->submitted_ns = clock_ns();
+}
+
+static bool prepare(scheduler *s, job *j, api_error *e)
+{
+    err why = {0};
+    if (!is_ours(s, j->r.model)) {
+        api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", j->r.model, s->o.model);
+        return false;
+    }
+    if (sched_spec(s, &j->r, &j->spec, &j->decode, &why) != ST_OK) return said(e, j->r.attn ? "attn" : "model", &why);
+    if (!encode(s, j, e) || !check_length(s, j, e) || !make_choices(j, e) || !plan(s, j, e)) return false;
+    name(j);
+    return true;
+}
+
+/* ---- the queue ---- */
+
+static bool enqueue(scheduler *s, job *j, api_error *e)
+{
+    size_t own = 0;
+    bool good = true;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < 2; i++)
+        for (const job *o = i ? s->jobs : s->incoming; o; o = o->next)
+            own += strcmp(o->client.client, j->client.client) == 0;
+    if (s->draining) good = api_fail(e, 503, "draining", "the server is about to stop");
+    else if (s->n_jobs >= s->o.queue + s->o.batch || own >= s->o.a_client + s->o.batch)
+        good = api_fail(e, 429, "queue_full", "%zu requests are waiting", s->n_jobs);
+    if (good) {
+        job **end = &s->incoming;
+        while (*end) end = &(*end)->next;
+        *end = j;
+        s->n_jobs++;
+        pthread_cond_signal(&s->work);
+    } else {
+        s->counts.requests[1]++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return good;
+}
+
+job *sched_submit(scheduler *s, api_request *r, const job_client *client, api_error *e)
+{
+    job *j;
+    err why = {0};
+    if (MEM_NEW(&j, 1, &why) != ST_OK) {
+        api_free(r);
+        said(e, "", &why);
+        return NULL;
+    }
+    j->sched = s;
+    j->r = *r;
+    *r = (api_request){0};
+    j->client = *client;
+    pthread_mutex_init(&j->lock, NULL);
+    if (prepare(s, j, e) && enqueue(s, j, e)) return j;
+    job_free(j);
+    return NULL;
+}
+
+/* ---- counts ---- */
+
+char *sched_metrics(scheduler *s)
+{
+    char *text = NULL;
+    pthread_mutex_lock(&s->lock);
+    sched_counts c = s->counts;
+    size_t jobs = s->n_jobs;
+    pthread_mutex_unlock(&s->lock);
+    int n = asprintf(&text,
+                     "# TYPE kvasir_requests_total counter\n"
+                     "kvasir_requests_total{result=\"answered\"} %" PRId64 "\n"
+                     "kvasir_requests_total{result=\"refused\"} %" PRId64 "\n"
+                     "kvasir_requests_total{result=\"cancelled\"} %" PRId64 "\n"
+                     "# TYPE kvasir_prompt_tokens_total counter\nkvasir_prompt_tokens_total %" PRId64 "\n"
+                     "# TYPE kvasir_new_tokens_total counter\nkvasir_new_tokens_total %" PRId64 "\n"
+                     "# TYPE kvasir_steps_total counter\nkvasir_steps_total %" PRId64 "\n"
+                     "# TYPE kvasir_requests gauge\nkvasir_requests %zu\n"
+                     "# TYPE kvasir_running gauge\nkvasir_running %zu\n"
+                     "# TYPE kvasir_kv_bytes gauge\nkvasir_kv_bytes %zu\n",
+                     c.requests[0], c.requests[1], c.requests[2], c.prompt_tokens, c.new_tokens, c.steps, jobs,
+                     c.running, c.used);
+    return n < 0 ? NULL : text;
+}

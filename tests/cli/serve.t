@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+command -v curl >/dev/null || skip_all "curl is not here"
+run serve -m "$m" --port 0 --host 999.1
+if grep -q 'libmicrohttpd' "$tmp/err"; then skip_all "built without libmicrohttpd"; fi
+trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
+server=
+
+# start ARGS...: a server; its address in $url.
+start() {
+    "$RUN" serve -m "$m" --port 0 --quiet "$@" >"$tmp/log.out" 2>"$tmp/log" </dev/null &
+    server=$!
+    for _ in $(seq 200); do
+        url=$(sed -n 's/^listening on //p' "$tmp/log")
+        [ -z "$url" ] || return 0
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.1
+    done
+    fail "the server starts"
+    sed 's/^/#   /' "$tmp/log"
+    finish
+    exit 1
+}
+# stop: ends it; its status in $status.
+stop() {
+    kill -TERM "$server"
+    wait "$server"
+    status=$?
+    server=
+}
+# get PATH [ARGS...]: the answer in $tmp/out, its status in $code.
+get() {
+    path=$1
+    shift
+    code=$(curl -s -o "$tmp/out" -w '%{http_code}' "$@" "$url$path" 2>"$tmp/err")
+    echo >>"$tmp/out"
+}
+is_code() { check "$2" test "$code" = "$1"; }
+
+start
+check "the first line says where" sh -c "head -n 1 '$tmp/log' | grep -qE '^listening on http://127\.0\.0\.1:[0-9]+$'"
+get /health
+out_has '"ok"' "/health"
+get /v1/models
+out_has '"id":"llama31-f32-tied"' "/v1/models"
+"$RUN" generate -m "$m" -p "Alice was beginning" -n 12 --temp 0 --chunk 64 --quiet >"$tmp/want" 2>/dev/null
+get /v1/completions -d '{"prompt":"Alice was beginning","max_tokens":12,"temperature":0}'
+jq -r '.choices[0].text' <"$tmp/out" | sed 's/^ //' >"$tmp/text"
+sed 's/^ //' "$tmp/want" >"$tmp/want2"
+check "a completion is the text of generate" cmp -s "$tmp/text" "$tmp/want2"
+check "usage" test "$(jq '.usage.completion_tokens' <"$tmp/out")" -eq 12
+get /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":8,"temperature":0}'
+cp "$tmp/out" "$tmp/chat"
+check "a chat" test "$(jq -r '.choices[0].message.role' <"$tmp/out")" = assistant
+"$RUN" generate -m "$m" --chat -p Hello -n 8 --temp 0 --chunk 64 --quiet >"$tmp/want" 2>/dev/null
+jq -r '.choices[0].message.content' <"$tmp/chat" >"$tmp/text"
+check "is the text of generate --chat" cmp -s "$tmp/text" "$tmp/want"
+get /v1/chat/completions -N -d '{"messages":[{"role":"user","content":"Hello"}],"max_tokens":8,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}'
+check "a stream ends" test "$(grep . "$tmp/out" | tail -n 1)" = "data: [DONE]"
+sed -n 's/^data: {/{/p' "$tmp/out" | jq -rj '.choices[].delta.content // ""' >"$tmp/text"
+jq -rj '.choices[0].message.content' <"$tmp/chat" >"$tmp/want"
+check "its pieces are the text" cmp -s "$tmp/text" "$tmp/want"
+check "usage at its end" test "$(sed -n 's/^data: {/{/p' "$tmp/out" | tail -n 1 | jq '.usage.completion_tokens')" -eq "$(jq '.usage.completion_tokens' <"$tmp/chat")"
+get /v1/completions -d '{"prompt":"Alice was beginning to get very tired","max_tokens":4,"attn":"quest","budget":64,"skip":0,"decode":3,"colour":1}'
+out_has '"exact_prompt":false' "the prompt's end as decode steps"
+out_has '"ignored":["colour"]' "a field that nobody knows is told"
+get /v1/completions -d '{"prompt":"Alice","max_tokens":4,"model":"llama31-f32-tied@streaming:budget=16@decode=1"}'
+out_has 'streaming' "a strategy in the model's name"
+get /tokenize -d '{"prompt":"Alice was"}'
+jq -c '{tokens: .tokens}' <"$tmp/out" >"$tmp/ids"
+get /detokenize -d "@$tmp/ids"
+out_has 'Alice was' "/tokenize and /detokenize"
+get /metrics
+out_has 'kvasir_requests_total{result="answered"}' "/metrics"
+get /v1/completions -d '{"prompt":'
+is_code 400 "broken JSON"
+check "an error has four keys" test "$(jq -c '.error | keys' <"$tmp/out")" = '["code","message","param","type"]'
+get /nothing
+is_code 404 "no such path"
+stop
+check "SIGTERM ends it" test "$status" -eq 0
+check "with nothing on standard output" test ! -s "$tmp/log.out"
+
+printf 'ann secret\n# nobody\nbob other\n' >"$tmp/keys"
+chmod 600 "$tmp/keys"
+start --api-key-file "$tmp/keys" --strict --memory 1k
+get /v1/models
+is_code 401 "no key"
+get /v1/models -H "Authorization: Bearer wrong"
+is_code 401 "a wrong key"
+get /v1/models -H "Authorization: Bearer other"
+is_code 200 "a key"
+get /health
+is_code 200 "/health needs none"
+get /v1/completions -H "Authorization: Bearer secret" -d '{"prompt":"a","colour":1}'
+is_code 400 "--strict"
+get /v1/completions -H "Authorization: Bearer secret" -d '{"prompt":"Alice","max_tokens":400}'
+is_code 503 "what can never fit is refused"
+out_has memory_exceeded "with the numbers"
+stop
+
+refused 2 "--api-key-file" "the network needs a key" serve -m "$m" --host 0.0.0.0 --port 0
+refused 2 "is not an address" "an address" serve -m "$m" --host nowhere --insecure --port 0
+chmod 644 "$tmp/keys"
+refused 2 "expected 0600" "keys that others can read" serve -m "$m" --api-key-file "$tmp/keys" --port 0
+refused 2 "nobody" "a strategy that there is not" serve -m "$m" --attn nobody --port 0
+finish

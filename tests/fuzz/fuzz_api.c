@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* A body of a request from outside: whatever is taken is within the limits that the scheduler relies on. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/api.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0) return 0;
+    api_request r;
+    api_error e = {0};
+    bool chat = data[0] & 1, strict = data[0] & 2;
+    if (!api_read(&r, chat, (const char *)data + 1, size - 1, strict, &e)) {
+        char *text = api_error_text(&e);
+        if (e.http < 400 || !text) abort();
+        free(text);
+        return 0;
+    }
+    if (r.n < 1 || r.n > API_MAX_CHOICES || r.n_stop > API_MAX_STOPS || r.top_logprobs > API_MAX_LOGPROBS) abort();
+    if (chat ? r.n_messages == 0 : r.n_prompts == 0 || r.n_prompts > API_MAX_PROMPTS) abort();
+    if (!(r.sampling.temp >= 0) || r.max_tokens < -1) abort();
+    for (size_t i = 0; i < r.n_messages; i++)
+        if (!r.messages[i].role || !r.messages[i].content) abort();
+    for (int i = 0; i < r.n_stop; i++)
+        if (!*r.stop[i]) abort();
+    api_free(&r);
+    return 0;
+}

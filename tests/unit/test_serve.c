@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+/* The server as its clients meet it: whole requests, broken ones, and clients that leave. */
+#include "config.h"
+
+#include <arpa/inet.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "serve/http.h"
+#include "tests/unit/session_util.h"
+
+enum { REPLY = 1 << 20, N_TEXTS = 5, WAIT_MS = 20000 };
+
+static struct {
+    engine_parts p;
+    tokenizer *tok;
+    scheduler *sched;
+    http *http;
+    int port;
+} v;
+
+/* ---- a client ---- */
+
+static int call(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)v.port)};
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static bool say(int fd, const char *text)
+{
+    for (size_t n = strlen(text); n > 0;) {
+        ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
+        if (k <= 0) return false;
+        text += k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+/* All until the server closes, or `until` came. */
+static char *hear(int fd, const char *until)
+{
+    char *text = calloc(1, REPLY);
+    size_t n = 0;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    while (text && n + 1 < REPLY && poll(&p, 1, WAIT_MS) > 0) {
+        ssize_t k = recv(fd, text + n, REPLY - n - 1, 0);
+        if (k <= 0) break;
+        n += (size_t)k;
+        text[n] = 0;
+        if (until && strstr(text, until)) break;
+    }
+    return text;
+}
+
+static void write_post(char *out, size_t size, const char *path, const char *body)
+{
+    snprintf(out, size, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+             path, strlen(body), body);
+}
+
+static char *post(const char *path, const char *body)
+{
+    char request[4096];
+    int fd = call();
+    write_post(request, sizeof request, path, body);
+    say(fd, request);
+    char *text = hear(fd, NULL);
+    close(fd);
+    return text;
+}
+
+/* The text of choice 0. */
+static char *text_of(const char *reply)
+{
+    const char *body = reply ? strstr(reply, "\r\n\r\n") : NULL;
+    json_t *j = body ? json_loads(body + 4, 0, NULL) : NULL;
+    const char *text = json_string_value(json_object_get(json_array_get(json_object_get(j, "choices"), 0), "text"));
+    char *copy = text ? strdup(text) : NULL;
+    json_decref(j);
+    return copy;
+}
+
+static bool wait_for_none(void)
+{
+    for (int ms = 0; ms < WAIT_MS; ms += 5) {
+        if (sched_jobs(v.sched) == 0) return true;
+        poll(NULL, 0, 5);
+    }
+    return false;
+}
+
+/* ---- answers ---- */
+
+static void body_of(char *out, size_t size, int i, bool stream)
+{
+    static const char *const attn[N_TEXTS] = {"full", "quest:budget=48:skip=0", "streaming:budget=16", "h2o:budget=16",
+                                              "full"};
+    snprintf(out, size,
+             "{\"prompt\":\"Alice was beginning to get very tired of sitting by her sister on the bank, and of having "
+             "nothing to do %d\",\"max_tokens\":24,\"temperature\":%d,\"seed\":%d,\"attn\":\"%s\",\"ignore_eos\":true,"
+             "\"stream\":%s}",
+             i, i % 2, i, attn[i], stream ? "true" : "false");
+}
+
+static void *ask_text(void *arg)
+{
+    char body[1024];
+    body_of(body, sizeof body, (int)(intptr_t)arg, false);
+    char *reply = post("/v1/completions", body), *text = text_of(reply);
+    free(reply);
+    return text;
+}
+
+static void check_together(void)
+{
+    char *alone[N_TEXTS];
+    void *both;
+    pthread_t t[N_TEXTS];
+    for (int i = 0; i < N_TEXTS; i++) alone[i] = ask_text((void *)(intptr_t)i);
+    for (int i = 0; i < N_TEXTS; i++) pthread_create(&t[i], NULL, ask_text, (void *)(intptr_t)i);
+    for (int i = 0; i < N_TEXTS; i++) {
+        pthread_join(t[i], &both);
+        ok(alone[i] && *alone[i], "request %d has a text", i);
+        is_str(both, alone[i], "request %d: the same text beside others", i);
+        free(both);
+        free(alone[i]);
+    }
+}
+
+static void check_stream(void)
+{
+    char body[1024], joined[4096] = "", *whole = ask_text((void *)0);
+    body_of(body, sizeof body, 0, true);
+    char *reply = post("/v1/completions", body);
+    for (char *at = reply; at && (at = strstr(at, "data: {"));) {
+        char *end = strstr(at, "\n\n");
+        json_t *j = json_loadb(at + 6, end ? (size_t)(end - at - 6) : 0, 0, NULL);
+        const char *text = json_string_value(json_object_get(json_array_get(json_object_get(j, "choices"), 0), "text"));
+        if (text) snprintf(joined + strlen(joined), sizeof joined - strlen(joined), "%s", text);
+        json_decref(j);
+        at = end;
+    }
+    is_str(joined, whole, "the pieces of a stream are the text");
+    ok(reply && strstr(reply, "data: [DONE]"), "and it ends");
+    free(reply);
+    free(whole);
+}
+
+/* An echoed prompt scores as decode steps what it scores as a prompt. */
+static void check_logprobs(void)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\":\"Alice was beginning\",\"max_tokens\":0,\"echo\":true,\"logprobs\":2}",
+        "{\"prompt\":\"Alice was beginning\",\"max_tokens\":0,\"echo\":true,\"logprobs\":2,\"decode\":99}"};
+    double sum[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        char *reply = post("/v1/completions", bodies[i]);
+        const char *at = reply ? strstr(reply, "\r\n\r\n") : NULL;
+        json_t *j = at ? json_loads(at + 4, 0, NULL) : NULL;
+        json_t *l = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs");
+        json_t *own = json_object_get(l, "token_logprobs"), *top = json_object_get(l, "top_logprobs");
+        ok(json_is_null(json_array_get(own, 0)) && json_array_size(own) > 2, "the first token has no logprob");
+        for (size_t k = 1; k < json_array_size(own); k++) {
+            const char *name;
+            json_t *x;
+            double best = -1e9, p = json_number_value(json_array_get(own, k));
+            json_object_foreach(json_array_get(top, k), name, x) best =
+                json_number_value(x) > best ? json_number_value(x) : best;
+            sum[i] += p;
+            if (p > best || json_object_size(json_array_get(top, k)) < 2) ok(false, "token %zu is among its best", k);
+        }
+        json_decref(j);
+        free(reply);
+    }
+    ok(sum[0] < 0 && fabs(sum[0] - sum[1]) < 1e-3 * -sum[0], "decode steps score as the prompt: %g, %g", sum[1],
+       sum[0]);
+}
+
+/* ---- clients that are slow, rude or gone ---- */
+
+static void check_bytes(void)
+{
+    char request[4096], body[1024], *whole = ask_text((void *)0);
+    body_of(body, sizeof body, 0, false);
+    write_post(request, sizeof request, "/v1/completions", body);
+    int fd = call();
+    for (size_t i = 0; request[i]; i++) {
+        char one[2] = {request[i], 0};
+        say(fd, one);
+    }
+    char *reply = hear(fd, NULL), *text = text_of(reply);
+    is_str(text, whole, "a request that comes byte by byte");
+    free(reply);
+    free(text);
+    free(whole);
+    close(fd);
+}
+
+static void check_pipeline(void)
+{
+    int fd = call();
+    say(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: "
+            "close\r\n\r\n");
+    char *reply = hear(fd, NULL), *second = reply ? strstr(reply + 1, "HTTP/1.1 404") : NULL;
+    ok(reply && strncmp(reply, "HTTP/1.1 200", 12) == 0 && second, "two requests at once have two answers");
+    free(reply);
+    close(fd);
+}
+
+static void check_status(const char *request, const char *want, const char *name)
+{
+    int fd = call();
+    say(fd, request);
+    char *reply = hear(fd, "\r\n\r\n");
+    ok(reply && strncmp(reply, want, strlen(want)) == 0, "%s (%.40s)", name, reply ? reply : "");
+    free(reply);
+    close(fd);
+}
+
+static void check_broken(void)
+{
+    check_status("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+                 "HTTP/1.1 400", "two lengths");
+    check_status(
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 400", "a length and chunks");
+    check_status("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n", "HTTP/1.1 413",
+                 "a length beyond the limit");
+    check_status("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.1 421", "another host");
+    check_status("GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\n\r\n", "HTTP/1.1 403",
+                 "another origin");
+    check_status("GET /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 405", "another method");
+    check_status("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{\"a", "HTTP/1.1 400",
+                 "half a body of JSON");
+    char *reply = post("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1000000}");
+    ok(reply && strstr(reply, "HTTP/1.1 400") && strstr(reply, "context_length_exceeded"), "beyond the context");
+    free(reply);
+    reply = post("/v1/completions", "{\"prompt\":\"a\",\"attn\":\"nobody\"}");
+    ok(reply && strstr(reply, "HTTP/1.1 400") && strstr(reply, "nobody"), "a strategy that there is not");
+    free(reply);
+    reply = post("/v1/completions", "{\"prompt\":\"a\",\"model\":\"other\"}");
+    ok(reply && strstr(reply, "HTTP/1.1 404") && strstr(reply, "model_not_found"), "a model that there is not");
+    free(reply);
+}
+
+static void check_leaving(void)
+{
+    static const char body[] = "{\"prompt\":\"Alice\",\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true}";
+    static const char waits[] = "{\"prompt\":\"Alice\",\"max_tokens\":400,\"ignore_eos\":true}";
+    char request[1024];
+    for (int i = 0; i < 4; i++) { /* while it streams, waits, half closed, before anything came */
+        write_post(request, sizeof request, "/v1/completions", i % 2 ? waits : body);
+        int fd = call();
+        say(fd, request);
+        if (i == 0) free(hear(fd, "data: "));
+        if (i == 2) shutdown(fd, SHUT_WR);
+        else close(fd);
+        ok(wait_for_none(), "a client that leaves (%d) frees its place", i);
+        if (i == 2) close(fd);
+    }
+}
+
+static void check_idle(void)
+{
+    int fds[40];
+    for (int i = 0; i < 40; i++) {
+        fds[i] = call();
+        if (i % 2) say(fds[i], "POST /v1/comp");
+    }
+    char *text = ask_text((void *)0);
+    ok(text && *text, "idle connections hold nobody up");
+    free(text);
+    for (int i = 0; i < 40; i++) close(fds[i]);
+}
+
+/* ---- the server ---- */
+
+static bool start(err *e)
+{
+    const char *dir = "llama31-f32-tied";
+    char rel[96];
+    snprintf(rel, sizeof rel, "tests/data/models/%s", dir);
+    if (!is_ok(parts_open(&v.p, dir, "cpu", e), e, "the model is opened")) return false;
+    if (!is_ok(tokenizer_open(&v.tok, tap_path(rel), e), e, "its tokenizer too")) return false;
+    const sched_options s = {.dec = v.p.dec,
+                             .decoder = {.chunk = U_CHUNK, .max_batch = U_BATCH, .exact = true},
+                             .tok = v.tok,
+                             .model = dir,
+                             .attn = {.kv = kv_exact(DT_F16)},
+                             .strategy = "full",
+                             .ctx = 512,
+                             .max_new = 64,
+                             .batch = 4,
+                             .memory = (size_t)1 << 30,
+                             .queue = 64,
+                             .a_client = 64};
+    if (!is_ok(sched_start(&v.sched, &s, e), e, "the scheduler is started")) return false;
+    const http_options h = {
+        .host = "127.0.0.1", .created = 1, .ctx = s.ctx, .model = dir, .tok = v.tok, .sched = v.sched};
+    status st = http_start(&v.http, &h, &v.port, e);
+    if (st == ST_UNSUPPORTED) tap_skip("%s", e->msg);
+    else is_ok(st, e, "it listens");
+    return st == ST_OK;
+}
+
+/* A stream that is under way when the server stops. */
+static void check_stop(void)
+{
+    char request[1024];
+    write_post(request, sizeof request, "/v1/completions",
+               "{\"prompt\":\"Alice\",\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true}");
+    int fd = call();
+    say(fd, request);
+    free(hear(fd, "data: "));
+    sched_stop(v.sched);
+    char *rest = hear(fd, NULL);
+    ok(rest && !strstr(rest, "[DONE]"), "a stream that was cut does not look whole");
+    free(rest);
+    close(fd);
+    http_stop(v.http);
+}
+
+int main(void)
+{
+    err e = {0};
+    bool up = start(&e);
+    if (up) {
+        check_together();
+        check_stream();
+        check_logprobs();
+        check_bytes();
+        check_pipeline();
+        check_broken();
+        check_leaving();
+        check_idle();
+        check_stop();
+    } else if (v.sched) {
+        sched_stop(v.sched);
+    }
+    sched_free(v.sched);
+    tokenizer_free(v.tok);
+    parts_close(&v.p);
+    return tap_done();
+}
