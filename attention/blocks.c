@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+#include "attention/listed.h"
 #include "kernels/ops_codes.h"
 #include "kernels/ops_evict.h"
 
@@ -243,13 +244,6 @@ void blocks_begin(attn_view *v, const attn_part *p)
     v->observes = true;
 }
 
-static void blocks_append(const attn_turn *t, size_t n, int layer)
-{
-    attn_turn raw[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) raw[i] = t[i], raw[i].k = t[i].k_raw;
-    full_append(raw, n, layer);
-}
-
 /* ---- segments ---- */
 
 /* Of equal length for all queries of a decode step, so that its rows need no mask. */
@@ -427,7 +421,7 @@ const attn_family attn_blocks = {
     .hooks = {.declare = blocks_declare,
               .reset = blocks_reset,
               .begin = blocks_begin,
-              .append = blocks_append,
+              .append = listed_append,
               .select = blocks_select,
               .observe = blocks_observe,
               .layer_end = blocks_layer_end,

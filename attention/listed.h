@@ -20,7 +20,7 @@ void listed_declare(attn_decl *d, size_t at, int64_t rows, int64_t table, bool b
 /* Shares in hooks of the same names. */
 void listed_reset(attn_view *v, listed_rows *r, int64_t rows, int64_t table);
 void listed_begin(const attn_view *v, listed_rows *r, const attn_part *p);
-/* Stores raw keys. */
+/* Stores raw keys; also an `append` on its own. */
 void listed_append(const attn_turn *t, size_t n, int layer);
 /* The n tokens of idx (i32 positions, ascending, the window's own last), or with p NULL the first n; kv_need was called
  * for them. */
