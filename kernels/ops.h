@@ -275,7 +275,7 @@ typedef struct {
     /* Prompt chunks: many queries a sequence, tiles of keys aligned to the entries of the list (without               \
      * one to slots), nothing of size n_tok x n stored; bits do not depend on the chunk. */                            \
     OP(own, void, attn_prefill, (backend *, const attn_job *job))                                                      \
-    /* Decode: jobs of one head layout, n_tok = 1 each, any mixture of lengths. */                                     \
+    /* Decode: jobs of one n_heads and head_dim, n_tok = 1 each, any mixture of lengths, kv heads and types. */        \
     OP(own, void, attn_decode, (backend *, const attn_job *jobs, size_t n_jobs))                                       \
     /* Merge of n_parts partial results over disjoint keys: out [n_rows, dim] with lse [n_rows];                       \
      * part i lies at parts + i * n_rows * dim, its lse at lses + i * n_rows. Parts with                               \

@@ -374,7 +374,8 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
 
 static bool same_form(const attn_job *a, const attn_job *b)
 {
-    return a->n_lists == b->n_lists && a->rows.type == b->rows.type && form_of(a) == form_of(b);
+    return a->n_lists == b->n_lists && a->rows.n_kv_heads == b->rows.n_kv_heads && a->rows.type == b->rows.type &&
+           form_of(a) == form_of(b);
 }
 
 size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max)

@@ -221,7 +221,8 @@ static void chunks(op_run *x, const int64_t *p)
     free(k), free(v), free(nan);
 }
 
-/* Sequences of other lengths, row types and lists in one call, more than a launch takes: the bits of each alone. */
+/* Sequences of other lengths, row types, kv heads and lists in one call, more than a launch takes: the bits of each
+ * alone. */
 static void batch(op_run *x, const int64_t *p)
 {
     enum { JOBS = 10 };
@@ -229,8 +230,8 @@ static void batch(op_run *x, const int64_t *p)
     size_t bytes = 0;
     for (size_t i = 0; i < JOBS; i++) {
         op_shape s = {.n_tok = 1,
-                      .kv = 2,
-                      .group = (size_t)p[1],
+                      .kv = i == 6 ? 2 * (size_t)p[1] : 2,
+                      .group = i == 6 ? 1 : (size_t)p[1],
                       .dim = 24,
                       .type = (dtype)((p[0] + (int64_t)i / 4) % 3),
                       .n = i == 1 ? (size_t)p[2] : 1 + i * 23,
