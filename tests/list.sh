@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 list=tests/list.mk
 # The longest ones first: they end beside the others.
 slow='tests/unit/test_product tests/unit/test_tier'
+slow_cli='tests/cli/mpi.t tests/cli/tp.t tests/cli/cuda.t tests/cli/recall.t tests/cli/bench.t'
 
 # programs VARIABLE NAME...: adds to a variable of make, a name a line.
 programs() {
@@ -50,7 +51,10 @@ all() {
     echo '# Written by tests/list.sh.'
     # shellcheck disable=SC2046,SC2086
     programs unit_tests $slow $(without_c tests/unit/test_*.c tests/mpi/test_*.c | grep -vxF "$(printf '%s\n' $slow)")
-    programs cli_tests tests/cli/*.t
+    # shellcheck disable=SC2046,SC2086
+    programs slow_cli_tests $slow_cli
+    # shellcheck disable=SC2046,SC2086
+    programs cli_tests $(printf '%s\n' tests/cli/*.t | grep -vxF "$(printf '%s\n' $slow_cli)")
     # shellcheck disable=SC2046
     programs fuzz_targets $(without_c tests/fuzz/fuzz_*.c)
     for f in tests/fuzz/fuzz_*.c; do

@@ -20,6 +20,7 @@ fuzz_ldflags = $(AM_LDFLAGS)
 fuzz_tests = $(fuzz_targets)
 endif
 unit_tests =
+slow_cli_tests =
 cli_tests =
 fuzz_targets =
 shim_tests =
@@ -33,8 +34,8 @@ $(srcdir)/tests/list.mk: look-for-tests
 	@cd $(srcdir) && $(SHELL) tests/list.sh
 compiled_tests = $(unit_tests) $(shim_tests) $(race_tests) $(device_tests)
 check_PROGRAMS += $(compiled_tests) $(fuzz_targets)
-TESTS = $(compiled_tests) $(fuzz_tests) $(cli_tests)
-EXTRA_DIST += $(cli_tests) %D%/list.sh %D%/data %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
+TESTS = $(slow_cli_tests) $(compiled_tests) $(fuzz_tests) $(cli_tests)
+EXTRA_DIST += $(slow_cli_tests) $(cli_tests) %D%/list.sh %D%/data %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
 list-tests:
 	@echo $(TESTS)
 device-tests: $(device_tests)

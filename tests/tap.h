@@ -23,6 +23,9 @@ bool is_near(const float *got, const float *want, size_t n, double nmse, const c
 
 void tap_skip(const char *why, ...) __attribute__((format(printf, 1, 2)));    /* one skipped check */
 int tap_skip_all(const char *why, ...) __attribute__((format(printf, 1, 2))); /* before any check; return its value */
+/* A case that is left out where $THIN is set: true there. CI sets it under sanitizers, and runs all cases without
+ * them. The plan is followed by their number. */
+bool tap_leaves_out(bool extra);
 int tap_done(void); /* prints the plan; the value main returns */
 
 /* SRCDIR joined with rel (static buffer, four in rotation): where test data lies. */

@@ -312,6 +312,14 @@ static UNUSED_OK int op_open(op_level level[N_ALL_LEVELS])
     return n;
 }
 
+/* Of two thirds of a table's cases. Where all run on a CPU, those that stay have every value of the first parameter. */
+static UNUSED_OK bool op_extra(const op_test *t, int i, int step)
+{
+    int n = (int)t->param[0].n;
+    if (step > 1) return i / step % 3 != 0;
+    return t->cases >= 3 * n && (i % n + i / n) % 3 != 0;
+}
+
 /* Runs a table on all backends; true: it can be (there is a device). */
 static UNUSED_OK bool op_table(const op_test *t, size_t n_tests)
 {
@@ -330,6 +338,7 @@ static UNUSED_OK bool op_table(const op_test *t, size_t n_tests)
         for (int i = 0; i < t[k].cases && step > 0; i += step) {
             op_run want, first = {0};
             int64_t p[OP_PARAMS] = {0};
+            if (tap_leaves_out(op_extra(&t[k], i, step))) continue;
             op_start(&want, ref, &t[k], i, p);
             op_tell(&own, &want, i, &t[k], p);
             for (int l = 0; l < n_levels; l++) op_case(&g[l], &level[l], &t[k], i, &want, &first);

@@ -135,17 +135,18 @@ static void run_case(rig *r, const char *name, group *g)
     for (const int32_t *chunk = p + PAR_TURN + p[PAR_TURNS]; chunk < end; chunk++) run(r, x, *chunk, g);
 }
 
-static void check_method(rig *r, const char *level, const char *method, int every)
+/* at: number of the level, 0: ref or a device. */
+static void check_method(rig *r, const char *level, int at, const char *method, int every)
 {
     group g = {0};
-    int seen = 0;
+    int seen = 0, n_cases = 0;
     for (size_t i = 0; i < st_count(fixture); i++) {
         char name[192];
         size_t n = strlen(st_at(fixture, i)->name);
         snprintf(name, sizeof name, "%.*s", n < 4 ? 0 : (int)n - 4, st_at(fixture, i)->name);
         if (strcmp(st_at(fixture, i)->name + strlen(name), ".par") != 0) continue;
-        if (strncmp(name + 4, method, strlen(method)) == 0 && !leaves_out(&seen, every, 4 * every))
-            run_case(r, name, &g);
+        if (strncmp(name + 4, method, strlen(method)) != 0 || leaves_out(&seen, every, 4 * every)) continue;
+        if (!tap_leaves_out(at > 0 && n_cases++ > 0 && (n_cases + at) % 2 != 0)) run_case(r, name, &g);
     }
     group_end(&g, method, level);
 }
@@ -166,7 +167,7 @@ static void fill_worlds(void)
 }
 
 /* ref, and every level of the CPU that is here; or a device. */
-static void check_level(const char *device, const char *level)
+static void check_level(const char *device, const char *level, int at)
 {
     static const struct {
         const char *method;
@@ -198,7 +199,7 @@ static void check_level(const char *device, const char *level)
     if (st != ST_OK) return;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         fixture_open(methods[i].fixture ? methods[i].fixture : "sequences");
-        check_method(&r, level ? level : device, methods[i].method, methods[i].every);
+        check_method(&r, level ? level : device, at, methods[i].method, methods[i].every);
         fixture_close();
     }
     is_ok(backend_fault(r.be, &e), &e, "%s, no fault", device);
@@ -211,7 +212,7 @@ int main(void)
     fill_worlds();
     for (int d = 0; d < N_METHOD_DEVICES; d++)
         for (int l = 0; l < (strcmp(METHOD_DEVICES[d], "cpu") == 0 ? N_ALL_LEVELS : 1); l++)
-            check_level(METHOD_DEVICES[d], strcmp(METHOD_DEVICES[d], "cpu") == 0 ? ALL_LEVELS[l] : NULL);
+            check_level(METHOD_DEVICES[d], strcmp(METHOD_DEVICES[d], "cpu") == 0 ? ALL_LEVELS[l] : NULL, d ? l + 1 : 0);
     check_races();
     return tap_done();
 }

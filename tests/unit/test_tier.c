@@ -152,6 +152,7 @@ static bool same_life(rig *r, const char *strategy, const char *store, const cha
 
 static void check_bits(const char *device, const world *w)
 {
+    /* Stores of 64 channels are for the middle one; of other pairs each meets one. Of ref, which is slow, a third. */
     static const struct {
         int heads, kv, dim;
         int64_t chunk;
@@ -167,8 +168,9 @@ static void check_bits(const char *device, const world *w)
         if (!is_ok(rig_layout(&r, shapes[i].heads, shapes[i].kv, shapes[i].dim, &e), &e, "layout")) return;
         for (size_t a = 0; a < sizeof strategies / sizeof *strategies; a++)
             for (size_t k = 0; k < sizeof stores / sizeof *stores; k++) {
-                bool few = strcmp(device, "cpu") != 0 || i > 0; /* every pair once, the first ones everywhere */
-                if ((strstr(stores[k], "hf") && shapes[i].dim != 64) || (few && (k + a) % 3 != 0)) continue;
+                if ((strstr(stores[k], "hf") ? 1 : (k + a) % 3) != i) continue;
+                size_t rest = strcmp(device, "cpu") == 0 ? 0 : k + 2 * a;
+                if (rest % 3 != 0 || tap_leaves_out(rest % 9 != 0)) continue;
                 tier_counts c;
                 bool same = same_life(&r, strategies[a], stores[k], shapes[i].tier, shapes[i].chunk, &c);
                 ok(same && c.written + c.in_file > 0, "%s: %s over %s, %s, head_dim %d: the same bits", device,
@@ -388,6 +390,7 @@ static void check_failures(const world *w, const char *store)
 {
     bool good = true;
     for (long n = 1; n < 2000; n++) {
+        if (tap_leaves_out(n % 3 != 1)) continue;
         rig r;
         attn_seq *s = NULL;
         err e = {0};
@@ -408,7 +411,7 @@ static void check_failures(const world *w, const char *store)
         attn_seq_free(s);
         rig_close(&r);
         if (left) {
-            ok(good && n > 20, "%s: each of %ld failing calls is an error that names the file", store, n - 1);
+            ok(good && n > 20, "%s: each failing call before %ld is an error that names the file", store, n);
             return;
         }
         good &= st == ST_IO && strstr(e.msg, "file of layer ") && strstr(e.msg, "Input/output error") &&
