@@ -16,7 +16,7 @@ demote_rule demote_rule_of(const attn_spec *s)
 {
     int how = (int)attn_value(s, "demote", DEMOTE_NONE);
     return (demote_rule){.how = how,
-                         .recall = attn_value(s, "recall", RECALL_ALL) == RECALL_ALL,
+                         .recall = attn_value(s, "recall", ATTN_ALL),
                          .group = in_groups(how) ? attn_value(s, "demote_g", 1) : 1};
 }
 
@@ -43,8 +43,6 @@ status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, 
     if (kv_has_codes(&s->kv))
         return err_set(e, ST_USAGE, "%s: demotion needs exact rows, found --kv %s, expected f16, bf16 or f32", s->text,
                        kv_format_name(&s->kv));
-    if (attn_value(s, "pos", 0))
-        return err_set(e, ST_USAGE, "%s: demote with pos=rank: a demoted key has no rank, expected pos=abs", s->text);
     if (bits_of(r.how) > 0 && !in_groups(r.how) && shape->head_dim % 2)
         return err_set(e, ST_UNSUPPORTED,
                        "%s: demotion: head_dim %d, expected an even one: codes have runs of half a row", s->text,
@@ -58,6 +56,18 @@ status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, 
 
 /* ---- memory ---- */
 
+/* What a step recalls some rows with. */
+static void declare_recall(attn_decl *d, size_t at, int64_t recall, int64_t cap)
+{
+    size_t scores = ((size_t)d->shape->n_heads + d->heads) * sizeof(float);
+#define AT(member) at + offsetof(demoted, member)
+    decl_scratch(d, AT(score), "recall", scores, cap);
+    decl_scratch(d, AT(idx), "recall", d->heads * sizeof(int32_t), min64(recall, cap));
+    decl_bytes(d, MEM_SCRATCH, AT(range), "recall", d->heads * 2 * sizeof(int64_t));
+    d->choose_lists = d->heads;
+    d->choose_items = cap;
+}
+
 void demote_declare(attn_decl *d, size_t at, demote_rule r, int64_t cap)
 {
     int64_t used = min64(d->n - d->entries, cap), g = r.group;
@@ -65,7 +75,6 @@ void demote_declare(attn_decl *d, size_t at, demote_rule r, int64_t cap)
     kv_codes c = codes_of(r, d->shape, cap);
     size_t row = c.bits ? codes_row_bytes(&c, dim) : dim * dtype_size(DT_F16), pair = 2 * dtype_size(DT_F16);
     if (r.how == DEMOTE_NONE) return;
-#define AT(member) at + offsetof(demoted, member)
     decl_regions(d, MEM_ROWS, AT(k), "demoted K", d->heads, row, cap, used);
     decl_regions(d, MEM_ROWS, AT(v), "demoted V", d->heads, row, cap, used);
     size_t runs = c.bits ? codes_runs(&c, dim) : 0,
@@ -77,6 +86,7 @@ void demote_declare(attn_decl *d, size_t at, demote_rule r, int64_t cap)
     if (c.bits) decl_scratch(d, AT(map), "demoted slots", i32, cap);
     if (c.bits) decl_bytes(d, MEM_HOST, AT(host), "demoted slots", (size_t)cap * i32);
     decl_bytes(d, MEM_HOST, AT(rows), "demoted rows", (size_t)d->shape->n_layers * sizeof(kv_rows));
+    if (r.recall > 0) declare_recall(d, at, r.recall, cap);
 #undef AT
 }
 
@@ -134,11 +144,55 @@ void demote_take(const demoted *m, const attn_view *v, int layer, int64_t first,
     v->be->ops->codes->demote(v->be, &j);
 }
 
-attn_seg demote_seg(const demoted *m, int layer, int64_t n)
+/* Of the n rows of a segment the best of each region: by the votes of the heads that read it, which see keys as they
+ * are kept. */
+static void choose_rows(const demoted *m, const attn_turn *t, attn_seg *s)
 {
+    const attn_view *v = t->v;
+    const backend_ops *o = v->be->ops;
+    size_t heads = (size_t)v->shape->n_heads, regions = s->rows->n_kv_heads, stride = (size_t)m->cap;
+    buf score = m->score, votes = buf_at(score, heads * stride * sizeof(float));
+    o->token->score(v->be, &(token_score_job){.q = t->q,
+                                              .n_heads = heads,
+                                              .rows = *s->rows,
+                                              .hi = s->n_max,
+                                              .score = score,
+                                              .stride = stride,
+                                              .read = v->read});
+    if (heads > regions) {
+        combine_job vote = {votes, score, stride, heads, regions, 0, s->n_max, GQA_VOTE, v->shape->scale};
+        o->select->combine(v->be, &vote, 1);
+        score = votes;
+    }
+    s->n_lists = regions;
+    s->idx_stride = (size_t)min64(m->rule.recall, m->cap);
+    s->idx = m->idx;
+    attn_choose(v,
+                &(choose_job){.score = score,
+                              .n_lists = regions,
+                              .stride = stride,
+                              .items = {s->n_max, 0, s->n_max},
+                              .tail = s->n_max,
+                              .k = m->rule.recall,
+                              .granule = 1,
+                              .most = m->cap,
+                              .idx_stride = (int64_t)s->idx_stride,
+                              .idx = m->idx,
+                              .range = m->range},
+                1);
+    s->n_max = m->rule.recall;
+}
+
+void demote_select(const demoted *m, const attn_turn *t, int layer, int64_t n)
+{
+    attn_sel *sel = t->sel;
+    int64_t recall = m->rule.recall;
+    if (m->rule.how == DEMOTE_NONE || n == 0 || recall == 0) return;
     attn_seg s = {.rows = &m->rows[layer], .n_lists = 1, .n_max = n};
     if (m->factor) s.factor = m->factor[layer];
-    return s;
+    if (recall > 0 && recall < n && !(t->p.flags & ATTN_PROMPT)) choose_rows(m, t, &s);
+    sel->seg[sel->n_seg++] = s;
+    sel->attended += s.n_max;
 }
 
 void demote_positions(const demoted *m, const attn_view *v, int layer, size_t list, int64_t n, int64_t *out)

@@ -10,9 +10,10 @@
 #include "attention/method.h"
 #include "kernels/ops_codes.h"
 #include "kernels/ops_evict.h"
+#include "kernels/ops_select.h"
+#include "kernels/ops_token.h"
 
 enum { DEMOTE_NONE, DEMOTE_TOKEN2, DEMOTE_TOKEN4, DEMOTE_F16, DEMOTE_KIVI2, DEMOTE_KIVI4 };
-enum { RECALL_ALL, RECALL_NONE };
 
 /* What becomes of dropped rows, and which of them are attended, as parameters. */
 #define DEMOTE_PARAM                                                                                                   \
@@ -31,13 +32,15 @@ enum { RECALL_ALL, RECALL_NONE };
     }
 #define RECALL_PARAM                                                                                                   \
     {                                                                                                                  \
-        "recall", "all 0", "demoted rows that are attended", RECALL_ALL, RECALL_ALL, RECALL_NONE                       \
+        "recall", attn_or_all,                                                                                         \
+            "demoted rows that a step attends: the best of each kv head by their keys as they are kept", ATTN_ALL, 0,  \
+            1 << 30                                                                                                    \
     }
 
 typedef struct {
-    int how;       /* DEMOTE_* */
-    bool recall;   /* they are attended */
-    int64_t group; /* as many rows of a list at a time */
+    int how;        /* DEMOTE_* */
+    int64_t recall; /* as many are attended; ATTN_ALL */
+    int64_t group;  /* as many rows of a list go at a time */
 } demote_rule;
 
 /* A member of an evictor's struct. */
@@ -53,8 +56,11 @@ typedef struct {
     int32_t *host; /* the same */
     kv_rows *rows; /* [n_layers] made of these */
     /* [n_layers] f32 [n_kv_heads][head_dim]: codes are those of keys times it, and queries are divided by it; NULL: as
-     * they are. Declared by a method that fills it before the first row is demoted. */
+     * they are. Declared by a method that fills it before the first row is demoted, and that recalls all. */
     buf *factor;
+    /* recall: f32 [n_heads][cap] scores, and behind them [regions][cap] votes; i32 [regions][recalled] rows that are
+     * chosen; i64 [regions][2]. A region is that of a kv head, or of a query head that has its own. */
+    buf score, idx, range;
 } demoted;
 
 /* What the parameters say. */
@@ -68,8 +74,8 @@ void demote_reset(demoted *m, const attn_view *v, demote_rule r, size_t n_lists,
 void demote_listen(const demoted *m, int layer, int64_t first, keep_rule *r);
 /* Encodes the n rows of each list that a pruning told. */
 void demote_take(const demoted *m, const attn_view *v, int layer, int64_t first, int64_t n);
-/* The n rows that are demoted, as a segment. */
-attn_seg demote_seg(const demoted *m, int layer, int64_t n);
+/* Adds to what a sequence attends those of its n demoted rows that are recalled. A prompt recalls all or none. */
+void demote_select(const demoted *m, const attn_turn *t, int layer, int64_t n);
 /* Positions of n rows of a list. */
 void demote_positions(const demoted *m, const attn_view *v, int layer, size_t list, int64_t n, int64_t *out);
 

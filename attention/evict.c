@@ -72,9 +72,13 @@ status evict_check(const attn_spec *s, const attn_shape *shape, err *e)
     int64_t least = kind_of(s)->least;
     if (bad) return err_set(e, ST_USAGE, "%s: %s", s->text, bad);
     TRY(check_tail(s, e));
-    if (s->budget >= least) return demote_check(s, rule_of(s).low, shape, e);
-    return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld", s->text, (long long)s->budget,
-                   (long long)least);
+    if (s->budget < least)
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld", s->text, (long long)s->budget,
+                       (long long)least);
+    evict_rule r = rule_of(s);
+    if (r.by_rank && r.low.how != DEMOTE_NONE)
+        return err_set(e, ST_USAGE, "%s: demote with pos=rank: a demoted key has no rank, expected pos=abs", s->text);
+    return demote_check(s, r.low, shape, e);
 }
 
 static size_t lists_of(const evict_rule *r, const attn_shape *sh)
@@ -318,9 +322,7 @@ static void evict_select(const attn_turn *t, size_t n, int layer)
         t->sel->n_seg = 1;
         t->sel->seg[0] = kept_seg(v, layer, v->listed, attn_masked(v, &t->p, layer));
         t->sel->attended = attn_visible(v->shape, layer, c->attended); /* lists with windows: set in end */
-        if (n_demoted(v) == 0 || !c->rule.low.recall) continue;
-        t->sel->seg[t->sel->n_seg++] = demote_seg(&c->low, layer, n_demoted(v));
-        t->sel->attended += n_demoted(v);
+        demote_select(&c->low, t, layer, n_demoted(v));
     }
     if (n_short > 0) tail_select(tails, short_of, n_short, layer);
 }

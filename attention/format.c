@@ -74,14 +74,17 @@ const char *attn_param_choice(const char *list, int64_t i, size_t *n)
     return list;
 }
 
+const char attn_or_all[] = "all or a number";
+
 static status parse_number(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
 {
     char *end;
+    bool or_all = p->choices == attn_or_all, all = or_all && strcmp(text, "all") == 0;
     errno = 0;
-    long long v = strtoll(text, &end, 10);
-    if (end == text || *end || errno || v < p->min || v > p->max)
-        return err_set(e, ST_USAGE, "%s: %s='%s', expected a number from %lld to %lld", what, p->key, text,
-                       (long long)p->min, (long long)p->max);
+    long long v = all ? ATTN_ALL : strtoll(text, &end, 10);
+    if (!all && (end == text || *end || errno || v < p->min || v > p->max))
+        return err_set(e, ST_USAGE, "%s: %s='%s', expected %sa number from %lld to %lld", what, p->key, text,
+                       or_all ? "all or " : "", (long long)p->min, (long long)p->max);
     *out = v;
     return ST_OK;
 }
@@ -104,10 +107,12 @@ static status parse_fraction(int64_t *out, const attn_param *p, const char *text
 
 void attn_param_text(char out[32], const attn_param *p, int64_t value)
 {
-    size_t n;
-    const char *c = attn_param_choice(p->choices, value, &n);
+    size_t n = 0;
+    bool or_all = p->choices == attn_or_all;
+    const char *c = attn_param_choice(or_all ? NULL : p->choices, value, &n);
     if (p->choices == attn_fraction && value == 0) snprintf(out, 32, "off");
     else if (p->choices == attn_fraction) snprintf(out, 32, "%.4g", (double)value / ATTN_FRACTION);
+    else if (or_all && value == ATTN_ALL) snprintf(out, 32, "all");
     else if (c) snprintf(out, 32, "%.*s", (int)n, c);
     else snprintf(out, 32, "%lld", (long long)value);
 }
@@ -116,7 +121,7 @@ status attn_param_parse(int64_t *out, const attn_param *p, const char *text, con
 {
     size_t n;
     if (p->choices == attn_fraction) return parse_fraction(out, p, text, what, e);
-    if (!p->choices) return parse_number(out, p, text, what, e);
+    if (!p->choices || p->choices == attn_or_all) return parse_number(out, p, text, what, e);
     for (int64_t i = 0; i <= p->max; i++) {
         const char *c = attn_param_choice(p->choices, i, &n);
         if (c && strlen(text) == n && strncmp(c, text, n) == 0) {

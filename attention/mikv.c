@@ -54,7 +54,7 @@ static void mikv_rule(const attn_spec *s, evict_rule *r)
 {
     static const int how[] = {DEMOTE_TOKEN2, DEMOTE_TOKEN4, DEMOTE_F16};
     r->sums = true;
-    r->low = (demote_rule){.how = how[s->value[P_BITS]], .recall = true, .group = 1};
+    r->low = (demote_rule){.how = how[s->value[P_BITS]], .recall = ATTN_ALL, .group = 1};
 }
 
 #define AT(member) offsetof(mikv_ctx, member)

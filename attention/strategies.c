@@ -271,6 +271,7 @@ static unsigned families(const attn_spec *s)
         const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;
         if (c && strcmp(p->key, "pool") == 0 && strncmp(c, "entropy", len) == 0) uses |= USES_BLOCK;
         if (strcmp(p->key, "demote") == 0 && s->value[i] > 0) uses |= USES_CODES;
+        if (strcmp(p->key, "recall") == 0 && s->value[i] > 0) uses |= USES_SELECT | USES_TOKEN;
         if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST;
         if (strcmp(p->key, "tail") == 0 && s->value[i] > 0) uses |= USES_TAIL;
     }

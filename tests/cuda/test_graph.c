@@ -187,6 +187,8 @@ static const char *const planned[] = {
     "h2o:budget=16:skip=0:demote=token2",
     "mikv:ratio=40:skip=0",
     "h2o:budget=16:skip=0:demote=kivi2:demote_g=4",
+    "h2o:budget=12:skip=0:demote=token2:recall=2",
+    "tova:budget=12:skip=0:demote=kivi4:demote_g=2:recall=3",
     "tova:budget=16:skip=0:demote=f16:gqa=per_q",
     "magicpig:K=3:L=12:sink=2:local=4:skip=0",
     "magicpig:K=3:L=12:sink=2:local=4:flush=3:skip=0",

@@ -65,6 +65,14 @@ static bytes of_demoted(int64_t n)
     return (bytes){b.k + low, b.v + low, b.index};
 }
 
+/* Keys of all that was dropped, then six of these rows. */
+static bytes of_recalled(int64_t n)
+{
+    bytes b = of_h2o(n);
+    int64_t row = T_DIM / 4 + 2 * 4, chosen = T_KV * 6 * row;
+    return (bytes){b.k + T_KV * (n - 1 - 20) * row + chosen, b.v + chosen, b.index};
+}
+
 /* Groups of 8: pairs by channel of a group of keys, one for all 8 channels of a value. 20 to 27 tokens are exact. */
 static bytes of_demoted_groups(int64_t n)
 {
@@ -200,6 +208,7 @@ static const struct {
     {"tova:budget=20:tail=all", of_tova_tail, 0},
     {"h2o:budget=20:demote=token2", of_demoted, 0},
     {"h2o:budget=20:demote=token2:recall=0", of_h2o, 0},
+    {"h2o:budget=20:demote=token2:recall=6", of_recalled, 0},
     {"h2o:budget=20:demote=kivi2:demote_g=8", of_demoted_groups, 0},
     {"mikv", of_mikv, 0},
     {"tova:budget=20:demote=f16", of_demoted_rows, 0},

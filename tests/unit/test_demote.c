@@ -113,6 +113,37 @@ static void check_groups(rig *r, const char *evictor)
     attn_seq_free(s);
 }
 
+/* As many rows as there are: all, to the bit. Fewer: what is attended tells, and the more the nearer to all. */
+static void check_recall(rig *r, const char *evictor)
+{
+    enum { SOME = 12 };
+    char text[128], all[96];
+    bool same;
+    snprintf(all, sizeof all, "%s:demote=kivi2:demote_g=4", evictor);
+    snprintf(text, sizeof text, "%s:recall=%d", all, T_MAX);
+    double off = distance(r, text, all, &same);
+    ok(off == 0 && same, "%s, %s: all, to the bit", r->be->name, text);
+    snprintf(all, sizeof all, "%s:demote=f16", evictor);
+    snprintf(text, sizeof text, "%s:recall=%d", all, SOME);
+    check_partition(r, text);
+    attn_seq *s = open_seq(r, text);
+    rig_prompt(r, &s, 1, PROMPT, 16, NULL);
+    bool right = true;
+    for (int i = 0; i < STEPS; i++) {
+        double exact = (double)attn_seq_positions(s, 0, 0, NULL) + 1, before = attn_seq_stats(s).attended;
+        rig_decode(r, &s, 1, NULL);
+        right &= attn_seq_stats(s).attended - before == T_LAYERS * (exact + SOME);
+    }
+    ok(right, "%s, %s: exact tokens and %d others are attended", r->be->name, text, SOME);
+    attn_seq_free(s);
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, "%s:recall=%d", all, i ? 1 : SOME);
+        double more = distance(r, text, all, &same);
+        ok(i == 0 ? more > 0 : more > off, "%s, %s: off by %g, with %d by %g", r->be->name, text, more, SOME, off);
+        off = more;
+    }
+}
+
 /* What has no place for demoted rows is refused by name. */
 static void check_refused(rig *r)
 {
@@ -225,6 +256,7 @@ int main(void)
                 off = distance(&r, text, evictors[i], &same);
                 ok(off == 0 && same, "%s, %s: the evictor, to the bit", r.be->name, text);
             }
+            check_recall(&r, evictors[i]);
             snprintf(text, sizeof text, "%s:demote=kivi2:demote_g=1:recall=0", evictors[i]);
             off = distance(&r, text, evictors[i], &same);
             ok(off == 0 && same, "%s, %s: the evictor, to the bit", r.be->name, text);

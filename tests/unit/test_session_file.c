@@ -37,6 +37,7 @@ static const char *const strategies[] = {
     "tova:budget=24:demote=f16:gqa=mean_s",
     "tova:budget=24:demote=kivi4:demote_g=4",
     "tova:budget=24:tail=all",
+    "h2o:budget=24:demote=token4:recall=5",
     "mikv:budget=24",
     "mikv:budget=20:bits=4:skip=1",
     "snapkv:budget=24:demote=token4:recall=0:recompress_on_turn=1",

@@ -56,7 +56,8 @@ static const struct {
     {"h2o:tail=all:pos=rank", "pos=rank gives kept keys other positions", NULL},
     {"mikv:tail=all", "no parameter 'tail'", NULL},
     {"fier:tail=some", "one of: off all", NULL},
-    {"tova:demote=token2:recall=9", "one of: all 0", NULL},
+    {"tova:demote=token2:recall=some", "recall='some', expected all or a number from 0 to 1073741824", NULL},
+    {"h2o:demote=token2:recall=-1", "recall='-1', expected all or a number from 0", NULL},
     {"snapkv:budget=1", "budget 1 is too small, at least 2", NULL},
     {"snapkv:budget=8:window=8", "budget 8 is too small, at least window + 1 = 9", NULL},
     {"snapkv:kernel=4", "kernel=4, expected an odd number", NULL},
@@ -128,8 +129,9 @@ static const char *const params[][2] = {
     {"h2o:hh=4:recent=10", "budget=14 hh=4 recent=10 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end "
                            "demote=none demote_g=32 recall=all tail=off skip=0 kv=f16"},
     {"snapkv:budget=9", "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 demote=none demote_g=32 "
-                        "recall=all tail=off skip=0 "
-                        "kv=f16"},
+                        "recall=all tail=off skip=0 kv=f16"},
+    {"tova:budget=9:demote=kivi4:demote_g=8:recall=3", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end "
+                                                       "demote=kivi4 demote_g=8 recall=3 tail=off skip=0 kv=f16"},
     {"tova:budget=9",
      "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all tail=off "
      "skip=0 kv=f16"},
