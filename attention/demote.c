@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "attention/demote.h"
+#include "attention/tail.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -40,6 +41,8 @@ static kv_codes codes_of(demote_rule r, const attn_shape *sh, int64_t cap)
 status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, err *e)
 {
     if (r.how == DEMOTE_NONE) return ST_OK;
+    if (attn_value(s, "tail", TAIL_OFF) != TAIL_OFF)
+        return err_set(e, ST_USAGE, "%s: demote keeps what tail=all would stand for: one of both is expected", s->text);
     if (kv_has_codes(&s->kv))
         return err_set(e, ST_USAGE, "%s: demotion needs exact rows, found --kv %s, expected f16, bf16 or f32", s->text,
                        kv_format_name(&s->kv));
@@ -81,7 +84,7 @@ void demote_declare(attn_decl *d, size_t at, demote_rule r, int64_t cap)
            pairs = c.by_token ? runs : dim; /* of a value; of a group of keys */
     if (c.bits) decl_regions(d, MEM_ROWS, AT(k_pair), "demoted K", d->heads, pairs * pair, cap / g, used / g);
     if (c.bits) decl_regions(d, MEM_ROWS, AT(v_pair), "demoted V", d->heads, runs * pair, cap, used);
-    decl_regions(d, MEM_STATE, AT(at), "demoted positions", d->lists, i32, cap, used);
+    if (!r.in_order) decl_regions(d, MEM_STATE, AT(at), "demoted positions", d->lists, i32, cap, used);
     decl_scratch(d, AT(slot), "demoted slots", d->lists * i32, cap);
     if (c.bits) decl_scratch(d, AT(map), "demoted slots", i32, cap);
     if (c.bits) decl_bytes(d, MEM_HOST, AT(host), "demoted slots", (size_t)cap * i32);

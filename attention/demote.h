@@ -41,6 +41,7 @@ typedef struct {
     int how;        /* DEMOTE_* */
     int64_t recall; /* as many are attended; ATTN_ALL */
     int64_t group;  /* as many rows of a list go at a time */
+    bool in_order;  /* tokens go in the order of their positions, which nothing needs to hold then */
 } demote_rule;
 
 /* A member of an evictor's struct. */
@@ -50,7 +51,7 @@ typedef struct {
     int64_t cap;    /* rows of a list */
     buf *k, *v;     /* [n_layers] codes, or rows of f16 */
     buf *k_pair, *v_pair;
-    buf *at;       /* [n_layers] i32 [n_lists][cap] positions, in the order of demotion */
+    buf *at;       /* [n_layers] i32 [n_lists][cap] positions, in the order of demotion; NULL: in_order */
     buf slot;      /* i32 [n_lists][cap] where the rows at work lie */
     buf map;       /* i32 [cap] kv_codes.k_at: all are in codes */
     int32_t *host; /* the same */

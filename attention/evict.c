@@ -53,8 +53,6 @@ static status check_tail(const attn_spec *s, err *e)
 {
     evict_rule r = rule_of(s);
     if (attn_value(s, "tail", TAIL_OFF) == TAIL_OFF) return ST_OK;
-    if (r.low.how != DEMOTE_NONE)
-        return err_set(e, ST_USAGE, "%s: demote keeps what tail=all would stand for: one of both is expected", s->text);
     if (r.by_rank)
         return err_set(e, ST_USAGE,
                        "%s: pos=rank gives kept keys other positions than dropped ones: tail=off is expected", s->text);

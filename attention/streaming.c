@@ -11,14 +11,18 @@
  * A prompt after an eviction, or a banded one, is staged: its rows lie behind the ring until it ends.
  *
  * Over a store by position a slot is a position (c->fixed): the sets are the same, the ring is the range of the
- * newest, the rows of a prompt follow it, and nothing is copied. */
+ * newest, the rows of a prompt follow it, and nothing is copied.
+ *
+ * What leaves the ring may be demoted (demote.h), in the order of positions. Where it goes in groups of g, the ring has
+ * r + g slots, and holds what waits too. */
 #include "config.h"
 
 #include <stddef.h>
 
+#include "attention/demote.h"
 #include "attention/tail.h"
 
-enum { P_SINK, P_POS, P_PREFILL, P_COMPAT, P_TAIL };
+enum { P_SINK, P_POS, P_PREFILL, P_COMPAT, P_DEMOTE, P_DEMOTE_G, P_RECALL, P_TAIL };
 enum { POS_REINDEX, POS_ABS };
 enum { PREFILL_AUTO, PREFILL_FULL, PREFILL_BANDED };
 enum { COMPAT_NONE, COMPAT_KVFACTORY };
@@ -33,12 +37,15 @@ static const attn_param params[] = {
     [P_COMPAT] = {"compat", "none kvfactory",
                   "kvfactory: evict once after the prompt, keep all that is generated (implies pos=abs)", COMPAT_NONE,
                   0, 1},
+    [P_DEMOTE] = DEMOTE_PARAM,
+    [P_DEMOTE_G] = DEMOTE_G_PARAM,
+    [P_RECALL] = RECALL_PARAM,
     [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 
 typedef struct {
-    int64_t s, r;
+    int64_t s, r, slots;        /* sinks, newest tokens, slots of the ring */
     bool fixed;                 /* the store goes by position */
     bool ring;                  /* evicted at least once */
     bool banded;                /* the prompt under way is banded */
@@ -51,8 +58,18 @@ typedef struct {
     int64_t move_from;          /* and its slot */
     buf qpos, table;
     int64_t *host; /* [chunk] for uploads */
+    demoted low;
+    int32_t *leaving;  /* [low.cap] slots of what this forward demotes: */
+    int64_t n_leaving; /* as many */
     attn_tail tail;
 } stream_ctx;
+
+static demote_rule low_rule(const attn_spec *s)
+{
+    demote_rule r = demote_rule_of(s);
+    r.in_order = true;
+    return r;
+}
 
 static bool kvfactory(const attn_view *v)
 {
@@ -66,11 +83,21 @@ static bool reindex(const attn_view *v)
 
 static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
-    (void)shape;
     if (s->budget < s->value[P_SINK] + 1)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + 1 = %lld", s->text,
                        (long long)s->budget, (long long)s->value[P_SINK] + 1);
-    return ST_OK;
+    if (s->value[P_DEMOTE] != DEMOTE_NONE && s->value[P_PREFILL] == PREFILL_BANDED)
+        return err_set(e, ST_USAGE,
+                       "%s: demote with prefill=banded: a prompt's tokens are demoted at its end, expected "
+                       "prefill=full",
+                       s->text);
+    return demote_check(s, low_rule(s), shape, e);
+}
+
+/* How prompts are attended: where tokens are demoted, exactly up to their end. */
+static int64_t prefill_of(const attn_spec *s)
+{
+    return s->value[P_DEMOTE] != DEMOTE_NONE ? PREFILL_FULL : s->value[P_PREFILL];
 }
 
 /* ---- memory ---- */
@@ -78,20 +105,27 @@ static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
 /* Rows behind the ring: a whole prompt, or one chunk of it where it is banded. */
 static int64_t stage_rows(const attn_decl *d)
 {
-    int64_t n = d->lim->n_tokens, mode = d->spec->value[P_PREFILL], dense = min64(n, d->shape->max_positions);
+    int64_t n = d->lim->n_tokens, mode = prefill_of(d->spec), dense = min64(n, d->shape->max_positions);
     if (mode == PREFILL_FULL) dense = n;
     if (mode == PREFILL_BANDED) dense = 0;
     return max64(dense, min64(d->lim->chunk, n));
 }
 
-/* Rows of one layer: the ring and what lies behind it. A dense prompt comes to lie there only after budget + 1
- * tokens, so that more rows than tokens are needed for banded ones alone. */
+/* Rows of one layer: the ring and what lies behind it. A dense prompt comes to lie there only once the ring is full, so
+ * that more rows than tokens are needed for banded ones alone. */
 static int64_t layer_rows(const attn_decl *d)
 {
-    int64_t n = d->lim->n_tokens, most = d->spec->budget + 1 + stage_rows(d), mode = d->spec->value[P_PREFILL];
+    int64_t n = d->lim->n_tokens, mode = prefill_of(d->spec);
+    int64_t most = d->spec->budget + low_rule(d->spec).group + stage_rows(d);
     bool all = kv_has_codes(&d->spec->kv) || d->spec->value[P_COMPAT] == COMPAT_KVFACTORY || n <= d->spec->budget;
     bool banded = mode == PREFILL_BANDED || (mode == PREFILL_AUTO && n > d->shape->max_positions);
     return all || (!banded && n < most) ? n : most;
+}
+
+/* Tokens that have left the ring of n, of r newest ones in groups. */
+static int64_t left_of(int64_t n, int64_t budget, int64_t group)
+{
+    return max64(n - budget, 0) / group * group;
 }
 
 #define AT(member) offsetof(stream_ctx, member)
@@ -99,10 +133,14 @@ static int64_t layer_rows(const attn_decl *d)
 static void stream_declare(attn_decl *d)
 {
     size_t chunk = (size_t)d->lim->chunk;
+    demote_rule low = low_rule(d->spec);
+    int64_t most = left_of(d->lim->n_tokens, d->spec->budget, low.group);
     d->slots = layer_rows(d);
     decl_bytes(d, MEM_SCRATCH, AT(qpos), "positions of queries", chunk * sizeof(int64_t));
     decl_bytes(d, MEM_SCRATCH, AT(table), "rope table", chunk * (size_t)d->shape->head_dim * sizeof(float));
     decl_bytes(d, MEM_HOST, AT(host), "streaming", chunk * sizeof(int64_t));
+    if (low.how != DEMOTE_NONE) decl_bytes(d, MEM_HOST, AT(leaving), "demoted slots", (size_t)most * sizeof(int32_t));
+    demote_declare(d, AT(low), low, most);
     tail_declare(d, AT(tail), 1);
 }
 
@@ -111,20 +149,35 @@ static void stream_reset(attn_view *v)
     stream_ctx *c = v->own;
     c->s = attn_get(v, P_SINK);
     c->r = v->spec->budget - c->s;
+    demote_rule low = low_rule(v->spec);
+    c->slots = c->r + low.group;
+    demote_reset(&c->low, v, low, 1, left_of(v->lim->n_tokens, v->spec->budget, low.group));
     c->fixed = kv_store_by_position(v->store);
     c->ring = c->banded = c->staging = false;
-    c->shift = c->stage_pos = c->n_move = 0;
+    c->shift = c->stage_pos = c->n_move = c->n_leaving = 0;
     c->ring_base = c->s;
     tail_reset(&c->tail, v, 1);
 }
 
 /* ---- where rows lie ---- */
 
+/* Tokens that are gone of n: behind the sinks, the first ones. */
+static int64_t gone(const stream_ctx *c, int64_t n)
+{
+    return left_of(n, c->s + c->r, c->low.rule.group);
+}
+
 /* First position behind the sinks that is stored of `length` tokens. */
 static int64_t first_recent(const stream_ctx *c, int64_t length)
 {
-    if (!c->ring) return c->s + c->shift;
-    return max64((c->staging ? c->stage_pos : length) - c->r, c->s);
+    return c->s + (c->ring ? gone(c, c->staging ? c->stage_pos : length) : c->shift);
+}
+
+/* Demoted rows, until the layers of a forward end. */
+static int64_t n_demoted(const attn_view *v)
+{
+    const stream_ctx *c = v->own;
+    return c->low.rule.how == DEMOTE_NONE ? 0 : first_recent(c, v->length) - c->s;
 }
 
 /* Keeps view->stored up, for `length` tokens. */
@@ -148,21 +201,30 @@ static int64_t stream_kept(const attn_view *v, int layer, size_t list, int64_t *
     return n;
 }
 
+static int64_t stream_demoted(const attn_view *v, int layer, size_t list, int64_t *out)
+{
+    (void)layer;
+    (void)list;
+    const stream_ctx *c = v->own;
+    int64_t n = n_demoted(v);
+    for (int64_t i = 0; out && i < n; i++) out[i] = c->s + i;
+    return n;
+}
+
 /* Slot of position p in RING. */
 static int64_t ring_slot(const stream_ctx *c, int64_t p)
 {
-    int64_t m = (p - c->ring_base) % (c->r + 1);
+    int64_t m = (p - c->ring_base) % c->slots;
     if (c->fixed || p < c->s) return p;
-    return c->s + (m < 0 ? m + c->r + 1 : m);
+    return c->s + (m < 0 ? m + c->slots : m);
 }
 
-/* Slot of a token of this forward. */
+/* Slot of a token that is stored. */
 static int64_t slot_of(const stream_ctx *c, int64_t p)
 {
     if (c->fixed) return p;
     if (!c->ring) return p - c->shift;
-    if (!c->staging) return ring_slot(c, p);
-    return p < c->s ? p : c->s + c->r + 1 + p - c->stage_pos;
+    return c->staging && p >= c->stage_pos ? c->s + c->slots + p - c->stage_pos : ring_slot(c, p);
 }
 
 /* ---- a forward ---- */
@@ -173,23 +235,33 @@ static void stage_begin(attn_view *v)
     stream_ctx *c = v->own;
     int64_t len = v->length, s = c->s;
     if (c->staging && !c->banded) return;
-    int64_t kept = min64(len, s + c->r); /* rows stored before */
     c->stage_pos = max64(len, s);
-    c->evicted = max64(len - s - c->r, 0);
-    c->lo = kept > s ? len - (kept - s) : len;
+    c->evicted = gone(c, len);
+    c->lo = min64(s + c->evicted, len);
     c->hi = len;
     c->staging = true;
 }
 
-/* Plans the copies at the end of this forward: the last r rows move into the ring. */
+/* Plans what this forward demotes at its end. */
+static void plan_leaving(attn_view *v, int64_t end)
+{
+    stream_ctx *c = v->own;
+    int64_t first = n_demoted(v);
+    if (c->low.rule.how == DEMOTE_NONE) return;
+    c->n_leaving = gone(c, end) - first;
+    for (int64_t i = 0; i < c->n_leaving; i++) c->leaving[i] = (int32_t)slot_of(c, c->s + first + i);
+    if (c->n_leaving > 0) v->be->ops->upload(v->be, c->low.slot, c->leaving, (size_t)c->n_leaving * sizeof *c->leaving);
+}
+
+/* Plans the copies at the end of this forward: the last rows move into the ring. */
 static void plan_moves(attn_view *v, int64_t end)
 {
     stream_ctx *c = v->own;
-    int64_t lo = max64(end - c->r, c->staging ? c->stage_pos : c->s);
+    int64_t lo = max64(c->s + gone(c, end), c->staging ? c->stage_pos : c->s);
     if (!c->staging) c->ring_base = lo;
     c->n_move = max64(end - lo, 0);
     c->move_lo = lo;
-    c->move_from = lo + (c->staging ? c->s + c->r + 1 - c->stage_pos : -c->shift);
+    c->move_from = lo + (c->staging ? c->s + c->slots - c->stage_pos : -c->shift);
 }
 
 /* Whether a prompt of n tokens that is about to begin is attended in bands. auto: where some token would be
@@ -197,7 +269,7 @@ static void plan_moves(attn_view *v, int64_t end)
 static bool is_banded(const attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
-    int64_t mode = attn_get(v, P_PREFILL), end = v->length + n, all = c->s + c->r;
+    int64_t mode = prefill_of(v->spec), end = v->length + n, all = c->s + c->r;
     int64_t last = c->ring && reindex(v) ? all + n : end;
     return end > all && !kvfactory(v) &&
            (mode == PREFILL_BANDED || (mode == PREFILL_AUTO && last > v->shape->max_positions));
@@ -220,7 +292,10 @@ static void prompt_begin(attn_view *v, const attn_part *p)
     if (c->ring) stage_begin(v);
     bool once = kvfactory(v) && v->length == p->prompt_done; /* the first prompt alone */
     bool last = p->flags & ATTN_PROMPT_END;
-    if (c->ring ? c->banded || last : last && end > c->s + c->r && (!kvfactory(v) || once)) plan_moves(v, end);
+    bool moves = c->ring ? c->banded || last : last && gone(c, end) > 0 && (!kvfactory(v) || once);
+    if (!moves) return;
+    plan_leaving(v, end);
+    plan_moves(v, end);
 }
 
 /* The queries' own slots in the cache; in a dense later prompt the evicted tokens stay what they were before it. */
@@ -229,7 +304,7 @@ static void place_queries(attn_view *v, const attn_part *p)
     stream_ctx *c = v->own;
     bool dense = c->staging && !c->banded;
     for (int64_t i = 0; i < (int64_t)p->n_tok; i++)
-        c->host[i] = dense ? p->first + i - c->evicted : min64(p->first + i, c->s + c->r);
+        c->host[i] = p->first + i - (dense ? c->evicted : gone(c, p->first + i));
     v->be->ops->upload(v->be, c->qpos, c->host, p->n_tok * sizeof(int64_t));
     v->be->ops->rope_table(v->be, c->table, c->qpos, p->n_tok, p->freq, (size_t)v->shape->head_dim / 2, p->mscale);
 }
@@ -237,8 +312,9 @@ static void place_queries(attn_view *v, const attn_part *p)
 static void stream_begin(attn_view *v, const attn_part *p)
 {
     stream_ctx *c = v->own;
-    c->n_move = 0;
+    c->n_move = c->n_leaving = 0;
     if (p->flags & ATTN_PROMPT) prompt_begin(v, p);
+    else if (!kvfactory(v)) plan_leaving(v, v->length + 1);
     if (c->ring && reindex(v)) place_queries(v, p);
     count_stored(v, v->length);
 }
@@ -297,13 +373,16 @@ static void select_linear(const attn_view *v, const attn_part *p, int layer, att
     sel->seg[sel->n_seg++] = seg_of(v, layer, mask, c->fixed ? from : from - c->shift, n, from);
 }
 
-/* Sinks first, then the ring (in a prompt: its two runs and the prompt's own rows). The layer's window,
- * if any, is wider than the budget: it can only cut sinks at absolute positions. */
+/* Sinks first, then the ring, in up to two runs (a full one is one run, in whatever order), and a prompt's own rows.
+ * The layer's window, if any, is wider than the budget: it can only cut sinks at absolute positions. Segments are few:
+ * where demoted rows are attended there are neither bands nor windows, so that a run that ends with the ring goes on
+ * with the prompt's rows, before which it is seen by all. */
 static void select_ring(const attn_view *v, const attn_part *p, int layer, attn_sel *sel)
 {
     const stream_ctx *c = v->own;
     bool shifted = reindex(v), mask = c->staging || (!shifted && v->shape->window[layer] > 0);
-    int64_t n = p->first + (int64_t)p->n_tok, held = max64(c->hi - c->lo, 0);
+    int64_t n = p->first + (int64_t)p->n_tok, lo = c->staging ? c->lo : first_recent(c, v->length);
+    int64_t held = max64((c->staging ? c->hi : n) - lo, 0);
     sel->n_seg = 0;
     if (c->s > 0) {
         attn_seg *sink = &sel->seg[sel->n_seg++];
@@ -313,15 +392,15 @@ static void select_ring(const attn_view *v, const attn_part *p, int layer, attn_
             sink->qpos = c->qpos;
         }
     }
-    if (!c->staging) {
-        sel->seg[sel->n_seg++] = seg_of(v, layer, false, c->fixed ? n - c->r - 1 : c->s, c->r + 1, 0);
-        return;
-    }
-    int64_t first = held ? ring_slot(c, c->lo) : c->s, room = c->fixed ? held : c->s + c->r + 1 - first;
-    int64_t old = min64(held, room), stage = c->fixed ? c->stage_pos : c->s + c->r + 1;
-    const attn_seg run[] = {seg_of(v, layer, true, first, old, c->lo),
-                            seg_of(v, layer, true, c->s, held - old, c->lo + old),
-                            seg_of(v, layer, true, stage, max64(n - c->stage_pos, 0), c->stage_pos)};
+    bool full = !c->fixed && !c->staging && held == c->slots;
+    int64_t first = held && !full ? ring_slot(c, lo) : c->s, room = c->fixed ? held : c->s + c->slots - first;
+    int64_t old = min64(held, room), stage = c->fixed ? c->stage_pos : c->s + c->slots;
+    bool low = n_demoted(v) > 0 && c->low.rule.recall != 0;
+    int64_t joined = c->staging && low && old < held ? old : 0;
+    attn_seg run[] = {seg_of(v, layer, c->staging, first, old - joined, lo),
+                      seg_of(v, layer, c->staging, c->s, held - old, lo + old),
+                      seg_of(v, layer, true, stage - joined, 0, c->stage_pos - joined)};
+    if (c->staging) run[2].n_max = max64(n - c->stage_pos, 0) + joined;
     for (int i = 0; i < 3; i++) {
         if (run[i].n_max == 0) continue;
         sel->seg[sel->n_seg] = run[i];
@@ -335,7 +414,7 @@ static void select_ring(const attn_view *v, const attn_part *p, int layer, attn_
 static int64_t attended(const attn_view *v, int layer, int64_t len)
 {
     const stream_ctx *c = v->own;
-    int64_t recent = c->ring ? c->r + 1 : len - c->shift - c->s, sinks = c->s, window = v->shape->window[layer];
+    int64_t recent = len - first_recent(c, v->length), sinks = c->s, window = v->shape->window[layer];
     if (len <= c->s + c->r && !c->shift) return len;
     if (window > 0 && !(c->ring && reindex(v))) {
         sinks = max64(sinks - max64(len - window, 0), 0);
@@ -351,6 +430,7 @@ static void stream_select(const attn_turn *t, size_t n, int layer)
         if (c->ring) select_ring(t->v, &t->p, layer, t->sel);
         else select_linear(t->v, &t->p, layer, t->sel);
         t->sel->attended = attended(t->v, layer, t->p.first + (int64_t)t->p.n_tok);
+        demote_select(&c->low, t, layer, n_demoted(t->v));
         bool drops = c->ring || c->shift > 0;
         if (drops && !(t->p.flags & ATTN_PROMPT)) tail_select(&(attn_tail *){&c->tail}, &t, 1, layer);
     }
@@ -361,13 +441,14 @@ static void stream_layer_end(attn_view *v, const attn_part *p, int layer)
     const stream_ctx *c = v->own;
     const kv_rows *rows = kv_store_rows(v->store, layer);
     int64_t to = ring_slot(c, c->move_lo),
-            n = min64(c->n_move, c->s + c->r + 1 - to); /* the rest begins the ring anew */
+            n = min64(c->n_move, c->s + c->slots - to); /* the rest begins the ring anew */
+    demote_take(&c->low, v, layer, n_demoted(v), c->n_leaving);
     if (c->n_move > 0 && !c->fixed) {
         v->be->ops->kv_move(v->be, rows, to, c->move_from, (size_t)n);
         v->be->ops->kv_move(v->be, rows, c->s, c->move_from + n, (size_t)(c->n_move - n));
     }
     if (c->n_move > 0 && (p->flags & ATTN_PROMPT_END) && !kvfactory(v))
-        kv_store_discard(v->store, layer, c->s + c->r + 1);
+        kv_store_discard(v->store, layer, c->s + c->slots);
 }
 
 static void stream_end(attn_view *v, const attn_part *p)
@@ -376,8 +457,8 @@ static void stream_end(attn_view *v, const attn_part *p)
     int64_t end = v->length + (int64_t)p->n_tok;
     if (p->flags & ATTN_PROMPT_END) c->staging = c->banded = false;
     if (kvfactory(v)) {
-        if (c->n_move > 0) c->shift = end - c->s - c->r;
-    } else if (end > c->s + c->r && (!(p->flags & ATTN_PROMPT) || c->n_move > 0)) {
+        if (c->n_move > 0) c->shift = gone(c, end);
+    } else if (gone(c, end) > 0 && (!(p->flags & ATTN_PROMPT) || c->n_move > 0)) {
         c->ring = true;
     }
     count_stored(v, end);
@@ -388,14 +469,16 @@ static void stream_end(attn_view *v, const attn_part *p)
 static status stream_state(attn_view *v, attn_state *s, err *e)
 {
     stream_ctx *c = v->own;
-    int64_t len = v->length, all = c->s + c->r;
+    int64_t len = v->length;
     TRY(STATE_HOST(s, "position of the ring", &c->ring_base, e));
     TRY(STATE_HOST(s, "dropped tokens", &c->shift, e));
     TRY(state_within("position of the ring", c->ring_base, 0, max64(c->s, len), e));
-    TRY(state_within("dropped tokens", c->shift, 0, kvfactory(v) ? max64(len - all, 0) : 0, e));
-    if (s->load) c->ring = !kvfactory(v) && len > all;
+    TRY(state_within("dropped tokens", c->shift, 0, kvfactory(v) ? gone(c, len) : 0, e));
+    if (c->shift % c->low.rule.group) return state_bad("dropped tokens", e);
+    if (s->load) c->ring = !kvfactory(v) && gone(c, len) > 0;
     count_stored(v, len);
-    return kv_store_state(v->store, s, len, c->ring ? all + 1 : len - c->shift, e);
+    TRY(attn_walk(v, s, e));
+    return kv_store_state(v->store, s, len, c->ring ? c->s + c->slots : len - c->shift, e);
 }
 
 static const char *stream_rewind(attn_view *v, int64_t n)
@@ -431,5 +514,6 @@ const attn_method attn_streaming = {
               .rewind = stream_rewind,
               .state = stream_state,
               .exact_prompt = stream_exact_prompt,
-              .kept = stream_kept},
+              .kept = stream_kept,
+              .demoted = stream_demoted},
 };

@@ -110,6 +110,7 @@ static const char *const alikes[] = {
     "tova:budget=8:skip=0:demote=token4",
     "h2o:budget=8:skip=0:demote=kivi2:demote_g=4",
     "tova:budget=8:skip=0:demote=token2:recall=3",
+    "streaming:budget=8:demote=kivi4:demote_g=3:recall=3",
     "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0",
     "actqkv:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",
     "infllm:sink=4:local=8:window=16:block=4:reps=2:budget=24:skip=0",

@@ -73,6 +73,12 @@ static bytes of_recalled(int64_t n)
     return (bytes){b.k + T_KV * (n - 1 - 20) * row + chosen, b.v + chosen, b.index};
 }
 
+static bytes of_streaming_demoted(int64_t n)
+{
+    int64_t low = T_KV * (n - 1 - 20) * (T_DIM / 4 + 2 * 4);
+    return (bytes){rows(21) + low, rows(21) + low, 0};
+}
+
 /* Groups of 8: pairs by channel of a group of keys, one for all 8 channels of a value. 20 to 27 tokens are exact. */
 static bytes of_demoted_groups(int64_t n)
 {
@@ -209,6 +215,7 @@ static const struct {
     {"h2o:budget=20:demote=token2", of_demoted, 0},
     {"h2o:budget=20:demote=token2:recall=0", of_h2o, 0},
     {"h2o:budget=20:demote=token2:recall=6", of_recalled, 0},
+    {"streaming:budget=20:demote=token2", of_streaming_demoted, 0},
     {"h2o:budget=20:demote=kivi2:demote_g=8", of_demoted_groups, 0},
     {"mikv", of_mikv, 0},
     {"tova:budget=20:demote=f16", of_demoted_rows, 0},

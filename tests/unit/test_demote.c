@@ -144,6 +144,43 @@ static void check_recall(rig *r, const char *evictor)
     }
 }
 
+/* A token that the query behind the prompt asks for, when it has long been dropped. */
+static void check_needle(rig *r, const char *evictor)
+{
+    enum { AT = 5, HALF = T_DIM / 2, VALUE = 3 };
+    static world needle;
+    needle = w;
+    for (int l = 0; l < T_LAYERS; l++)
+        for (int h = 0; h < r->shape.n_heads; h++) {
+            int kv = h / (r->shape.n_heads / r->shape.n_kv_heads);
+            for (int c = 0; c < HALF; c++) {
+                double a = (AT - PROMPT) * (double)w.freq[c], x = (double)w.k[l][AT][kv][c],
+                       y = (double)w.k[l][AT][kv][c + HALF];
+                needle.q[l][PROMPT][h][c] = (float)(20 * (x * cos(a) - y * sin(a)));
+                needle.q[l][PROMPT][h][c + HALF] = (float)(20 * (y * cos(a) + x * sin(a)));
+            }
+            for (int c = 0; c < T_DIM; c++) {
+                needle.k[l][AT][kv][c] = 3 * w.k[l][AT][kv][c];
+                needle.v[l][AT][kv][c] = VALUE;
+            }
+        }
+    r->w = &needle;
+    for (int recall = 0; recall < 2; recall++) {
+        char text[96];
+        bool right = true;
+        snprintf(text, sizeof text, "%s:demote=token4:recall=%d", evictor, recall);
+        attn_seq *s = open_seq(r, text);
+        rig_prompt(r, &s, 1, PROMPT, 16, NULL);
+        rig_decode(r, &s, 1, got);
+        for (int l = 0; l < T_LAYERS; l++)
+            for (int i = 0; i < r->shape.n_heads * T_DIM; i++)
+                right &= recall ? (&got[l][0][0])[i] > 0.9f * VALUE : (&got[l][0][0])[i] < 1;
+        ok(right, "%s, %s: a dropped token that is asked for", r->be->name, text);
+        attn_seq_free(s);
+    }
+    r->w = &w;
+}
+
 /* What has no place for demoted rows is refused by name. */
 static void check_refused(rig *r)
 {
@@ -155,6 +192,8 @@ static void check_refused(rig *r)
         {"h2o:budget=20:demote=token2:kv=kivi2/g=4/r=8", "demotion needs exact rows, found --kv kivi2", 0, ST_USAGE},
         {"snapkv:budget=20:demote=f16:kv=logquant/g=4/r=12", "expected f16, bf16 or f32", 0, ST_USAGE},
         {"h2o:budget=20:demote=token2:pos=rank", "demote with pos=rank", 0, ST_USAGE},
+        {"streaming:budget=20:demote=token2:prefill=banded", "demote with prefill=banded", 0, ST_USAGE},
+        {"streaming:budget=20:demote=token2", "layer 1 has a window of 40 tokens", 40, ST_UNSUPPORTED},
         {"tova:budget=20:demote=token4", "layer 1 has a window of 40 tokens", 40, ST_UNSUPPORTED}};
     attn_seq *s;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -235,7 +274,9 @@ int main(void)
                                            "tova:budget=20",
                                            "tova:budget=20:gqa=mean_s",
                                            "snapkv:budget=20",
-                                           "snapkv:budget=20:recompress_on_turn=1"};
+                                           "snapkv:budget=20:recompress_on_turn=1",
+                                           "streaming:budget=20:pos=abs",
+                                           "streaming:budget=20:compat=kvfactory"};
     static const char *const devices[] = {"ref", "cpu"};
     world_fill(&w, 5);
     for (int d = 0; d < 2; d++) {
@@ -244,6 +285,8 @@ int main(void)
         if (!is_ok(rig_open(&r, devices[d], &w, 64, &e), &e, "%s", devices[d])) return tap_done();
         check_refused(&r);
         check_loaded(&r);
+        check_needle(&r, "streaming:budget=20");
+        check_needle(&r, "h2o:budget=20:hh=0");
         for (size_t i = 0; i < sizeof evictors / sizeof *evictors; i++) {
             char text[96];
             bool same;

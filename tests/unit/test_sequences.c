@@ -188,7 +188,7 @@ static void check_level(const char *device, const char *level, int at)
                    {"fier", 2, "tail"},         {"pqcache", 2, "tail"},
                    {"pariskv", 1, "tail"},      {"streaming", 2, "tail"},
                    {"h2o", 1, "tail"},          {"snapkv", 1, "tail"},
-                   {"tova", 2, "tail"}};
+                   {"tova", 2, "tail"},         {"streaming", 2, "demote"}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);

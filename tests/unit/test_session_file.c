@@ -38,6 +38,8 @@ static const char *const strategies[] = {
     "tova:budget=24:demote=kivi4:demote_g=4",
     "tova:budget=24:tail=all",
     "h2o:budget=24:demote=token4:recall=5",
+    "streaming:budget=24:demote=kivi2:demote_g=4",
+    "streaming:budget=24:demote=token2:compat=kvfactory",
     "mikv:budget=24",
     "mikv:budget=20:bits=4:skip=1",
     "snapkv:budget=24:demote=token4:recall=0:recompress_on_turn=1",

@@ -52,6 +52,7 @@ static const struct {
     {"h2o:gqa=layer_concat", "use layer_mean", NULL},
     {"h2o:mode=oracle", "one of: decode oneshot", NULL},
     {"h2o:demote=kivi", "one of: none token2 token4 f16 kivi2 kivi4", NULL},
+    {"streaming:tail=all:demote=kivi2", "demote keeps what tail=all would stand for", NULL},
     {"h2o:tail=all:demote=token2", "demote keeps what tail=all would stand for", NULL},
     {"h2o:tail=all:pos=rank", "pos=rank gives kept keys other positions", NULL},
     {"mikv:tail=all", "no parameter 'tail'", NULL},
@@ -136,7 +137,7 @@ static const char *const params[][2] = {
      "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all tail=off "
      "skip=0 kv=f16"},
     {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
-     "budget=128 sink=8 pos=abs prefill=auto compat=none tail=off skip=0+2 kv=f16"},
+     "budget=128 sink=8 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all tail=off skip=0+2 kv=f16"},
     {"oracle:p=0.9:max=300",
      "budget=300 force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=0.9 min=64 "
      "tail=off skip=2 kv=f16"},
@@ -193,7 +194,10 @@ static void check_options(void)
                           &e),
           &e, "with options");
     attn_spec_params(&s, text, sizeof text);
-    is_str(text, "budget=128 sink=4 pos=abs prefill=auto compat=none tail=off skip=1 kv=bf16", "they count");
+    is_str(
+        text,
+        "budget=128 sink=4 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all tail=off skip=1 kv=bf16",
+        "they count");
     is_err(attn_spec_parse(&s, "quest", &(attn_options){.skip = "x", .kv = kv_exact(DT_F16)}, &e), &e, ST_USAGE,
            "--skip: 'x', expected", "--skip is what was written");
     for (size_t i = 0; attn_methods()[i]; i++) {
@@ -250,6 +254,7 @@ static void check_forced(void)
         {"h2o", "kept"},
         {"h2o:gqa=per_q", "kept/q"},
         {"tova:demote=token4", "exact"},
+        {"streaming:demote=token2", "exact"},
         {"snapkv", "prompt"},
         {"oracle", "total"},
         {"quest", "total"},
