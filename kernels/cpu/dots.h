@@ -9,11 +9,12 @@
 
 enum { PARTS = 16 / VF_LANES, DOTS = VF_LANES / PARTS };
 
-/* acc[p * DOTS + i] is part p of product i. */
+/* acc[p * DOTS + i] is part p of product i. Parts began without the zero of a sum, which could only have made a -0 of
+ * theirs 0: it is added last. */
 INLINE void dots_sums(const VF acc[VF_LANES], float out[DOTS])
 {
     float s[VF_LANES];
-    vf_store(s, vf_sum_each(acc));
+    vf_store(s, vf_add(vf_sum_each(acc), vf_zero()));
 #if CPU_LEVEL == 0
     out[0] = (s[0] + s[1]) + (s[2] + s[3]); /* quads of one product */
 #else
@@ -34,9 +35,10 @@ INLINE void dots_ask(const bool bound, const dtype t, size_t d, const unsigned c
     if (bound) prefetch(row + at + d * bytes);
 }
 
-/* Adds the products of channels [c, c + left) of at most 16; full: there are 16. */
-INLINE void dots_step(const bool full, const int heads, const int items, const bool bound, const dtype t,
-                      const float *q, size_t d, const void *const *row, size_t c, size_t left, VF acc[VF_LANES])
+/* Adds the products of channels [c, c + left) of at most 16; full: there are 16; first: to nothing. */
+INLINE void dots_step(const bool full, const bool first, const int heads, const int items, const bool bound,
+                      const dtype t, const float *q, size_t d, const void *const *row, size_t c, size_t left,
+                      VF acc[VF_LANES])
 {
     UNROLL for (int p = 0; p < PARTS; p++)
     {
@@ -51,7 +53,7 @@ INLINE void dots_step(const bool full, const int heads, const int items, const b
                 const float *qh = q + (size_t)h * d + e;
                 VF qv = full ? vf_load(qh) : vf_load_some(qh, n), x = bound ? vf_by_sign(qv, top, low) : top;
                 VF *a = &acc[p * DOTS + h * items + i];
-                *a = vf_add(*a, vf_mul(qv, x));
+                *a = first ? vf_mul(qv, x) : vf_add(*a, vf_mul(qv, x));
             }
         }
     }
@@ -63,13 +65,16 @@ INLINE void dots_tile(const int heads, const int items, const bool bound, const 
                       const void *const *row, float out[DOTS])
 {
     VF acc[VF_LANES];
-    size_t c = 0;
+    size_t c = 16;
     UNROLL for (int i = 0; i < VF_LANES; i++) acc[i] = vf_zero();
+    UNROLL for (int i = 0; i < items; i++) dots_ask(bound, t, d, row[i], 0);
+    if (d >= c) dots_step(true, true, heads, items, bound, t, q, d, row, 0, 16, acc);
+    else dots_step(false, false, heads, items, bound, t, q, d, row, 0, d, acc);
     for (; c + 16 <= d; c += 16) {
         UNROLL for (int i = 0; i < items; i++) dots_ask(bound, t, d, row[i], c);
-        dots_step(true, heads, items, bound, t, q, d, row, c, 16, acc);
+        dots_step(true, false, heads, items, bound, t, q, d, row, c, 16, acc);
     }
-    if (c < d) dots_step(false, heads, items, bound, t, q, d, row, c, d - c, acc);
+    if (c < d) dots_step(false, false, heads, items, bound, t, q, d, row, c, d - c, acc);
     dots_sums(acc, out);
 }
 

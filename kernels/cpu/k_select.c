@@ -93,6 +93,8 @@ void LEVEL(k_vote_exp)(float *e, float *top, float *sum, const float *x, float b
     *sum = (q[0] + q[1]) + (q[2] + q[3]);
 }
 
+enum { VOTE_VECS = 4 };
+
 /* The same sum from the scores themselves, where that of the votes underflows (methods.md 0.2.4: no ties by
  * underflow). */
 static VF vote_far(const vote_job *j, size_t i)
@@ -113,23 +115,11 @@ static VF vote_far(const vote_job *j, size_t i)
     return vf_load(l);
 }
 
-enum { VOTE_HEADS = 4 }; /* of a group, usually */
-
-INLINE VF vote_of(const bool full, const vote_job *j, size_t h, size_t i)
-{
-    const float *e = j->e + h * j->e_stride + i;
-    return vf_mul(full ? vf_load(e) : vf_load_n(e, j->n - i), vf_set1(j->factor[h]));
-}
-
-/* Items [i, i + VF_LANES); full: there are as many. */
-INLINE bool vote_items(const bool full, float *out, const vote_job *j, size_t heads, size_t i)
+/* The logs of the sums of VF_LANES items; full: there are as many. */
+INLINE bool put_votes(const bool full, float *out, const vote_job *j, VF sum, size_t i)
 {
     const VF least = vf_set1(1e-25f);
     const unsigned all = (1u << VF_LANES) - 1;
-    VF sum = vf_zero();
-    if (heads == VOTE_HEADS) UNROLL for (size_t h = 0; h < VOTE_HEADS; h++) sum = vf_add(sum, vote_of(full, j, h, i));
-    else
-        for (size_t h = 0; h < heads; h++) sum = vf_add(sum, vote_of(full, j, h, i));
     VF v = vf_log(vf_max(sum, least));
     unsigned good = vf_ge(sum, least);
     if (good != all) {
@@ -146,17 +136,31 @@ INLINE bool vote_items(const bool full, float *out, const vote_job *j, size_t he
     return true;
 }
 
-INLINE bool vote_heads(float *out, const vote_job *j, size_t heads)
+/* `vecs` vectors of items from i on, whose sums do not wait for each other; full: there are as many. */
+INLINE bool vote_items(const bool full, const int vecs, float *out, const vote_job *j, size_t heads, size_t i)
 {
-    size_t i = 0;
-    for (; i + VF_LANES <= j->n; i += VF_LANES)
-        if (!vote_items(true, out, j, heads, i)) return false;
-    return i >= j->n || vote_items(false, out, j, heads, i);
+    VF sum[VOTE_VECS];
+    UNROLL for (int k = 0; k < vecs; k++) sum[k] = vf_zero();
+    for (size_t h = 0; h < heads; h++) {
+        const float *e = j->e + h * j->e_stride + i;
+        UNROLL for (int k = 0; k < vecs; k++)
+        {
+            VF x = full ? vf_load(e + k * VF_LANES) : vf_load_n(e, j->n - i);
+            sum[k] = vf_add(sum[k], vf_mul(x, vf_set1(j->factor[h])));
+        }
+    }
+    UNROLL for (int k = 0; k < vecs; k++) if (!put_votes(full, out, j, sum[k], i + (size_t)k * VF_LANES)) return false;
+    return true;
 }
 
 bool LEVEL(k_vote_sum)(float *out, const vote_job *j)
 {
-    return j->heads == VOTE_HEADS ? vote_heads(out, j, VOTE_HEADS) : vote_heads(out, j, j->heads);
+    size_t i = 0;
+    for (; i + VOTE_VECS * VF_LANES <= j->n; i += VOTE_VECS * VF_LANES)
+        if (!vote_items(true, VOTE_VECS, out, j, j->heads, i)) return false;
+    for (; i + VF_LANES <= j->n; i += VF_LANES)
+        if (!vote_items(true, 1, out, j, j->heads, i)) return false;
+    return i >= j->n || vote_items(false, 1, out, j, j->heads, i);
 }
 
 void LEVEL(k_reduce_heads)(float *out, const float *x, size_t stride, size_t heads, size_t n, bool max, float by)
