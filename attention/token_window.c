@@ -129,18 +129,10 @@ static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
                          .score = c->score,
                          .stride = stride,
                          .state = state,
+                         .votes = c->votes,
+                         .scale = (c->rule.raw ? 1 : v->shape->scale) * t->p.mscale,
                          .read = v->read};
-    combine_job vote = {.out = c->votes,
-                        .in = c->score,
-                        .stride = stride,
-                        .n_heads = heads,
-                        .n_lists = 1,
-                        .lo = a->lo,
-                        .hi = a->tail,
-                        .mode = GQA_LAYER_VOTE,
-                        .scale = (c->rule.raw ? 1 : v->shape->scale) * t->p.mscale};
     o->token->score(v->be, &s);
-    o->select->combine(v->be, &vote, 1);
     if (!out.p) return c->votes;
     o->token->pool(v->be, out, c->votes, a->lo, a->tail, max64(c->rule.pool, 1), state);
     return out;

@@ -4,7 +4,7 @@
 #ifndef KERNELS_OPS_TOKEN_H
 #define KERNELS_OPS_TOKEN_H
 
-#include "kernels/ops.h"
+#include "kernels/ops_select.h"
 
 /* Scores of the slots [lo, hi).
  * q       f32 [n_heads][head_dim]
@@ -13,6 +13,8 @@
  *         that they give; no other column is touched
  * state   of a token_cache that was matched with the same lo and hi: not fresh: nothing is done and nothing is read;
  *         p NULL: fresh
+ * votes   f32 [>= hi] out: columns [lo, hi) of the scores of all heads combined with GQA_LAYER_VOTE and `scale`, to the
+ *         bit; what score holds is undefined then, as votes where the state is not fresh. p NULL: not wanted
  * read    u64 [READ_KINDS]: bytes of K rows are added as attn_job counts them; p NULL: not counted
  * Scores decide selections: products have the order of ops_select.h, to the bit. */
 typedef struct {
@@ -23,8 +25,21 @@ typedef struct {
     int64_t lo, hi;
     buf score;
     size_t stride;
-    buf state, read;
+    buf state, votes;
+    float scale;
+    buf read;
 } token_score_job;
+
+/* What makes the votes of the scores. */
+static inline combine_job token_votes(const token_score_job *j)
+{
+    combine_job c = {.out = j->votes, .in = j->score, .stride = j->stride, .n_heads = j->n_heads, .n_lists = 1};
+    c.lo = j->lo;
+    c.hi = j->hi;
+    c.mode = GQA_LAYER_VOTE;
+    c.scale = j->scale;
+    return c;
+}
 
 /* What a layer selected by, for later windows whose queries are alike.
  * probe   f32 [n_parts][part]: the query of that selection

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact scores of all keys, copies of chosen rows: threads around the level's serial kernels. */
+/* Exact scores of all keys and their votes, copies of chosen rows: threads around the level's serial kernels. */
 #include "config.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/threads.h"
+#include "kernels/cpu/votes.h"
 #include "kernels/ref/ref.h"
 
 enum {
@@ -11,47 +12,112 @@ enum {
     WIDE = 32    /* rows of codes that are widened at once, in memory of the stack */
 };
 
-/* Products of the heads of a kv head with rows [from, to) that lie at `rows`; slot r is column r + `at`. */
-static void dots(const cpu_kernels *k, const token_score_job *j, size_t kv_head, const void *rows, dtype t, size_t from,
-                 size_t to, size_t at)
+/* Query heads of a kv head: `n` from `first` on, each `step` behind the one before. */
+typedef struct {
+    size_t first, step, n;
+} heads_of;
+
+static heads_of heads_at(const token_score_job *j, size_t kv_head)
 {
-    size_t d = j->rows.head_dim, kv = j->rows.n_kv_heads, group = j->n_heads / kv;
-    if (!j->modulo) {
-        k->dots(f32_at(j->score, kv_head * group * j->stride + at), j->stride, f32_at(j->q, kv_head * group * d), group,
-                d, rows, t, from, to);
-        return;
-    }
-    for (size_t h = kv_head; h < j->n_heads; h += kv)
-        k->dots(f32_at(j->score, h * j->stride + at), j->stride, f32_at(j->q, h * d), 1, d, rows, t, from, to);
+    size_t kv = j->rows.n_kv_heads, n = j->n_heads / kv;
+    return j->modulo ? (heads_of){kv_head, kv, n} : (heads_of){kv_head * n, 1, n};
 }
 
-static void score_piece(const cpu_kernels *k, const token_score_job *j, size_t kv_head, size_t from, size_t to)
+/* Their products with n rows: out[i * stride + r]. */
+static void dots(const cpu_kernels *k, const token_score_job *j, heads_of h, const void *rows, dtype t, size_t n,
+                 float *out, size_t stride)
+{
+    size_t d = j->rows.head_dim, together = h.step == 1 ? h.n : 1;
+    for (size_t i = 0; i < h.n; i += together)
+        k->dots(out + i * stride, stride, f32_at(j->q, (h.first + i * h.step) * d), together, d, rows, t, 0, n);
+}
+
+/* Likewise with the n slots from `from` on. */
+static void score_slots(const cpu_kernels *k, const token_score_job *j, size_t kv_head, size_t from, size_t n,
+                        float *out, size_t stride)
 {
     float wide[WIDE * HEAD_DIM_MAX];
+    heads_of h = heads_at(j, kv_head);
     row_source s = cpu_rows(&j->rows, false, kv_head);
     if (s.bits == 0) {
-        dots(k, j, kv_head, s.exact, s.type, from, to, 0);
+        dots(k, j, h, s.exact + from * s.head_dim * dtype_size(s.type), s.type, n, out, stride);
         return;
     }
-    for (size_t n; from < to; from += n) {
-        n = to - from < WIDE ? to - from : WIDE;
-        k->rows(wide, s.head_dim, &s, NULL, (int64_t)from, n);
-        dots(k, j, kv_head, wide, DT_F32, 0, n, from);
+    for (size_t i = 0, some; i < n; i += some) {
+        some = n - i < WIDE ? n - i : WIDE;
+        k->rows(wide, s.head_dim, &s, NULL, (int64_t)(from + i), some);
+        dots(k, j, h, wide, DT_F32, some, out + i, stride);
+    }
+}
+
+static void score_all(backend *be, const token_score_job *j)
+{
+    size_t lo = (size_t)j->lo, n = (size_t)(j->hi - j->lo), kv = j->rows.n_kv_heads, pieces = (n + PIECE - 1) / PIECE;
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, n * j->n_heads * j->rows.head_dim * 2))
+    for (size_t i = 0; i < kv * pieces; i++) {
+        heads_of h = heads_at(j, i / pieces);
+        size_t at = i % pieces * PIECE, some = n - at < PIECE ? n - at : PIECE;
+        score_slots(cpu_of(be)->k, j, i / pieces, lo + at, some, f32_at(j->score, h.first * j->stride + lo + at),
+                    h.step * j->stride);
+    }
+}
+
+/* Their exp of chunk c of a kv head; piece [heads of it][VOTE_CHUNK] holds the scores. */
+static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t kv_head, size_t c,
+                      float *piece)
+{
+    heads_of h = heads_at(j, kv_head);
+    score_slots(k, j, kv_head, (size_t)j->lo + c * VOTE_CHUNK, vote_items(v->of, c), piece, VOTE_CHUNK);
+    for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i * h.step, c, piece + i * VOTE_CHUNK);
+}
+
+/* Votes of chunk c; piece [n_heads][VOTE_CHUNK]: its scores, made again where they are needed again. */
+static void sum_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t c, float *piece)
+{
+    if (vote_sum(k, v, c, NULL, 0)) return;
+    for (size_t kv_head = 0; kv_head < j->rows.n_kv_heads; kv_head++) {
+        heads_of h = heads_at(j, kv_head);
+        score_slots(k, j, kv_head, (size_t)j->lo + c * VOTE_CHUNK, vote_items(v->of, c), piece + h.first * VOTE_CHUNK,
+                    h.step * VOTE_CHUNK);
+    }
+    vote_sum(k, v, c, piece, VOTE_CHUNK);
+}
+
+/* Scores stay in a cache until their exp are known, which both passes find near their thread. */
+static void vote(backend *be, const token_score_job *j)
+{
+    const cpu_kernels *k = cpu_of(be)->k;
+    size_t n = (size_t)(j->hi - j->lo), kv = j->rows.n_kv_heads, room = j->n_heads * VOTE_CHUNK;
+    size_t team = (size_t)cpu_team(be, n * j->n_heads * j->rows.head_dim * 2);
+    vote_lists all = votes_of(f32_at(j->votes, (size_t)j->lo), 0, j->n_heads, n, j->scale);
+    float *work = cpu_scratch(be, &cpu_of(be)->parts, vote_floats(&all) + team * room, sizeof *work, "votes");
+    if (!work) return;
+    vote_list v = vote_at(&all, 0, work);
+#pragma omp parallel num_threads((int)team)
+    {
+        float *piece = work + vote_floats(&all) + (size_t)threads_id() * room;
+#pragma omp for schedule(static)
+        for (size_t i = 0; i < all.chunks * kv; i++) exp_chunk(k, j, &v, i % kv, i / kv, piece);
+#pragma omp for schedule(static)
+        for (size_t h = 0; h < j->n_heads; h++) vote_head(&v, h);
+#pragma omp for schedule(static)
+        for (size_t c = 0; c < all.chunks; c++) sum_chunk(k, j, &v, c, piece);
     }
 }
 
 void cpu_token_score(backend *be, const token_score_job *j)
 {
-    size_t lo = (size_t)j->lo, hi = (size_t)j->hi, d = j->rows.head_dim, kv = j->rows.n_kv_heads;
     attn_job read = ref_slots_job(&j->rows, j->lo, j->hi - j->lo, j->read);
-    if (j->hi <= j->lo || ref_token_again(j->state) || !cpu_dim_fits(be, d) || !cpu_count_read(be, &read, false))
+    if (j->hi <= j->lo || ref_token_again(j->state) || !cpu_dim_fits(be, j->rows.head_dim) ||
+        !cpu_count_read(be, &read, false))
         return;
-    size_t pieces = (hi - lo + PIECE - 1) / PIECE;
-#pragma omp parallel for schedule(static) num_threads(cpu_team(be, (hi - lo) * j->n_heads * d * 2))
-    for (size_t i = 0; i < kv * pieces; i++) {
-        size_t from = lo + i % pieces * PIECE;
-        score_piece(cpu_of(be)->k, j, i / pieces, from, hi - from < PIECE ? hi : from + PIECE);
+    if (j->votes.p && j->n_heads > 1 && j->n_heads <= VOTE_HEADS) {
+        vote(be, j);
+        return;
     }
+    const combine_job votes = token_votes(j);
+    score_all(be, j);
+    if (j->votes.p) cpu_select_combine(be, &votes, 1);
 }
 
 void cpu_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf pos, buf read)

@@ -92,6 +92,8 @@ void cuda_token_score(backend *be, const token_score_job *j)
                                 j->n_heads / kv * dim * sizeof(float), cuda_stream(be), a);
         cuda_check(be, rc, "token.score [%zu, %zu], %lld keys", j->n_heads, dim, (long long)(j->hi - j->lo));
     });
+    const combine_job votes = token_votes(j);
+    if (j->votes.p) cuda_select_combine(be, &votes, 1);
 }
 
 /* ---- selections that are used again ---- */

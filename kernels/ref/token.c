@@ -18,6 +18,8 @@ void ref_token_score(backend *be, const token_score_job *j)
             ref_k_row(k, &j->rows, j->modulo ? h % kv : h / (j->n_heads / kv), i);
             *f32_at(j->score, h * j->stride + (size_t)i) = ref_dot16(f32_at(j->q, h * d), k, d);
         }
+    const combine_job votes = token_votes(j);
+    if (j->votes.p) ref_select_combine(be, &votes, 1);
 }
 
 void ref_token_match(backend *be, const token_cache *c, buf u, int64_t lo, int64_t hi)

@@ -60,6 +60,32 @@ static void score(op_run *x, const int64_t *p)
     free(before), free(s), free(q), free(key);
 }
 
+/* Those of combine over the scores, also where all but a few tokens' exp underflow. */
+static void votes(op_run *x, const int64_t *p)
+{
+    size_t dim = (size_t)p[0], kv = (size_t)p[1], heads = kv * (size_t)p[2], cap = (size_t)p[3];
+    token_score_job j = {.q = op_floats(x, heads * dim),
+                         .n_heads = heads,
+                         .modulo = p[7],
+                         .rows = op_rows(x, kv, dim, cap, (dtype)p[4], (int)p[5], 0),
+                         .lo = p[6] < (int64_t)cap ? p[6] : 0,
+                         .hi = (int64_t)cap,
+                         .score = op_in(x, NULL, 4 * heads * cap),
+                         .stride = cap,
+                         .scale = p[8] ? 200 : 0.25f,
+                         .read = op_read(x)};
+    buf by_two = op_inout(x, NULL, 4 * cap, UNIT, p[8] ? 2e-3 : 2e-5),
+        at_once = op_inout(x, NULL, 4 * cap, UNIT, p[8] ? 2e-3 : 2e-5);
+    combine_job c;
+    x->be->ops->token->score(x->be, &j);
+    j.votes = by_two;
+    c = token_votes(&j);
+    x->be->ops->select->combine(x->be, &c, 1);
+    j.votes = at_once;
+    x->be->ops->token->score(x->be, &j);
+    op_same(x, by_two, at_once, 4 * cap, "votes are scores and combine");
+}
+
 /* Queries on both sides of the cosine, and as often as a selection may be used. */
 static void match(op_run *x, const int64_t *p)
 {
@@ -182,6 +208,13 @@ static const op_test tests[] = {
      37,
      {DIMS, OP_P(1, 2, 3), OP_P(1, 2, 4, 7), OP_P(1, 7, 40, 301, 700), OP_TYPES, OP_P(0, 0, 2, 4), OP_BOOL,
       OP_P(0, 3, 250), OP_BOOL, OP_P(0, 1, 2)}},
+    {"token: votes",
+     votes,
+     90,
+     9,
+     23,
+     {DIMS, OP_P(1, 2, 3), OP_P(1, 2, 4, 7), OP_P(1, 40, 2049, 4500), OP_TYPES, OP_P(0, 0, 4), OP_P(0, 3, 250), OP_BOOL,
+      OP_BOOL}},
     {"token: selections used again", match, 30, 4, 7, {OP_P(1, 2, 7, 32), OP_P(2, 16, 30, 64, 128)}},
     {"token: votes of neighbours",
      pool,
