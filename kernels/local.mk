@@ -43,7 +43,7 @@ cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/s
   %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c \
   %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h %D%/cpu/simd_pairs.h \
   %D%/cpu/k_block.c %D%/cpu/k_codes.c \
-  %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/k_kmeans.c %D%/cpu/k_pq.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
+  %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/k_kmeans.c %D%/cpu/k_pq.c %D%/cpu/k_lsh.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
 noinst_LIBRARIES += libkcpu_generic.a
 kernel_libs += libkcpu_generic.a
 libkcpu_generic_a_SOURCES = $(cpu_kernel_sources)

@@ -54,7 +54,7 @@ LSH_INLINE float lsh_bias(float cosine, size_t bits, size_t tables)
  * hold, and that are visible): the tokens that share its bucket in two tables or more, ascending.
  * idx   i32, bias f32 [n_heads][cap]; list i64 [n_heads][2]: 0 and their number
  * bias  -log(w + 1e-4), w the chance of that: p = 1 - acos(cosine of q and k - mean) / pi, u = p^bits,
- *       w = 1 - (1 - u)^tables - tables u (1 - u)^(tables - 1)
+ *       w = 1 - (1 - u)^tables - tables u (1 - u)^(tables - 1); to 5e-6
  * dots  f32 [n_heads][tables * bits], hits u8 [n_heads][lsh_hits(cap)]: room
  * read  u64 [READ_KINDS]: as READ_INDEX the entries of the buckets in the range, 4 bytes each, and the norms of the
  *       sample; as READ_K its keys, as in attn_job */

@@ -9,28 +9,34 @@
 #include "kernels/ops_lsh.h"
 #include "kernels/ref/ref.h"
 
-enum { TOKENS = 64, PLANES = 160, AHEAD = 8 }; /* of a piece of work; rows that are asked for early */
+enum {
+    TOKENS = 64,  /* of a piece of hashing, and */
+    TABLES = 4,   /* tables of it, whose planes, keys and products lie in L1 */
+    PLANES = 160, /* of a piece of a query's products */
+    ASKED = 64,   /* tables whose buckets are asked for before one is read */
+    ROWS = 32     /* samples whose keys are read together */
+};
 
-/* Codes and norms of n tokens from t0 on. The planes lie in L2, the centred keys in L1. */
+/* Codes and norms of n tokens from t0 on. */
 static void hash_block(const cpu_kernels *k, uint16_t *code, const lsh_index *x, const kv_rows *rows, size_t head,
                        int64_t t0, size_t n)
 {
-    size_t d = x->head_dim;
-    float key[TOKENS * 256], dots[LSH_BITS_MAX * TOKENS];
+    size_t d = x->head_dim, stride = TABLES * x->bits;
+    float key[TOKENS * HEAD_DIM_MAX], dots[TOKENS * TABLES * LSH_BITS_MAX], *norm = f32_at(x->norm, head * x->cap);
+    const float *mean = f32_at(x->mean, head * d);
+    row_source s = cpu_rows(rows, false, head);
+    k->rows(key, d, &s, NULL, t0, n);
     for (size_t i = 0; i < n; i++) {
-        float *v = key + i * d;
-        ref_k_row(v, rows, head, t0 + (int64_t)i);
-        for (size_t c = 0; c < d; c++) v[c] -= f32_at(x->mean, head * d)[c];
-        f32_at(x->norm, head * x->cap)[t0 + (int64_t)i] = sqrtf(ref_dot16(v, v, d));
+        float *v = key + i * d, square;
+        for (size_t c = 0; c < d; c++) v[c] -= mean[c];
+        k->dots(&square, 1, v, 1, d, v, DT_F32, 0, 1);
+        norm[t0 + (int64_t)i] = sqrtf(square);
     }
-    for (size_t l = 0; l < x->tables; l++) {
-        uint16_t *out = code + l * x->cap + t0;
-        k->dots(dots, TOKENS, f32_at(x->plane, l * x->bits * d), x->bits, d, key, DT_F32, 0, n);
-        for (size_t i = 0; i < n; i++) {
-            unsigned c = 0;
-            for (size_t b = 0; b < x->bits; b++) c |= (unsigned)(dots[b * TOKENS + i] > 0) << b;
-            out[i] = (uint16_t)c;
-        }
+    for (size_t l = 0; l < x->tables; l += TABLES) {
+        size_t some = x->tables - l < TABLES ? x->tables - l : TABLES;
+        k->dots(dots, stride, key, n, d, f32_at(x->plane, l * x->bits * d), DT_F32, 0, some * x->bits);
+        for (size_t i = 0; i < some; i++)
+            k->lsh_codes(code + (l + i) * x->cap + t0, dots + i * x->bits, stride, n, x->bits);
     }
 }
 
@@ -51,40 +57,100 @@ void cpu_lsh_fill(backend *be, const lsh_index *x, size_t head, buf code, slot_r
         ref_lsh_fill_table(x, head, l, (uint16_t *)(void *)code.p + l * x->cap, range, fresh);
 }
 
+/* The first of the entries [lo, hi) that is a token from t on. */
+static const int32_t *from(const int32_t *lo, const int32_t *hi, int64_t t)
+{
+    while (lo < hi && *lo < t) {
+        const int32_t *mid = lo + (hi - lo) / 2;
+        if (*mid < t) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* Reads all lines, which waits for none of them. Prefetches would be dropped where their page has no translation at
+ * hand, as here most have. */
+static void ask(const void *from, const void *to)
+{
+    for (const unsigned char *p = from; p < (const unsigned char *)to; p += 64)
+        (void)*(const volatile unsigned char *)p;
+}
+
+/* Tokens of a word of hits: bit i of its lower half is set by the first hit, of its upper half by more. */
+enum { WORD = 32 };
+
+/* Hits of query head h; the bytes of the entries that were read. Borders and entries come from all over the tables. */
+static size_t mark(const cpu_kernels *k, const lsh_job *j, size_t h, uint64_t *hits)
+{
+    const lsh_index *x = j->x;
+    size_t first = h / (j->n_heads / x->n_kv_heads) * x->tables, borders = lsh_buckets(x), read = 0;
+    const float *dots = f32_at(j->dots, h * x->tables * x->bits);
+    for (size_t l = 0; l < x->tables; l += ASKED) {
+        uint16_t code[ASKED];
+        size_t n = x->tables - l < ASKED ? x->tables - l : ASKED;
+        const int32_t *lo[ASKED], *hi[ASKED], *border[ASKED];
+        k->lsh_codes(code, dots + l * x->bits, x->bits, n, x->bits);
+        for (size_t i = 0; i < n; i++) {
+            border[i] = i32_at(x->start, (first + l + i) * borders + code[i]);
+            ask(border[i], border[i] + 2);
+        }
+        for (size_t i = 0; i < n; i++) {
+            const int32_t *entry = i32_at(x->entry, (first + l + i) * x->cap);
+            lo[i] = entry + border[i][0];
+            hi[i] = entry + border[i][1];
+            ask(lo[i], hi[i]);
+        }
+        for (size_t i = 0; i < n; i++) {
+            const int32_t *p = from(lo[i], hi[i], j->range.first);
+            read += (size_t)(hi[i] - p);
+            for (; p < hi[i]; p++) {
+                uint64_t *word = hits + (uint32_t)*p / WORD, bit = (uint64_t)1 << (uint32_t)*p % WORD;
+                *word |= (*word & bit) << WORD | bit;
+            }
+        }
+    }
+    return read * sizeof(int32_t);
+}
+
+/* The logs of the chances of the n tokens of a sample. */
+static void weigh(const cpu_kernels *k, const lsh_job *j, size_t h, const int32_t *idx, size_t n)
+{
+    const lsh_index *x = j->x;
+    size_t d = x->head_dim, head = h / (j->n_heads / x->n_kv_heads), bytes = d * dtype_size(j->rows->type);
+    const float *q = f32_at(j->q, h * d), *norm = f32_at(x->norm, head * x->cap);
+    float length = sqrtf(ref_dot16(q, q, d)), offset = ref_dot16(q, f32_at(x->mean, head * d), d);
+    float row[ROWS * HEAD_DIM_MAX], cosine[ROWS], *bias = f32_at(j->bias, h * x->cap);
+    row_source s = cpu_rows(j->rows, false, head);
+    for (size_t i = 0; i < n; i += ROWS) {
+        size_t some = n - i < ROWS ? n - i : ROWS;
+        for (size_t next = i + ROWS; next < n && next < i + 2 * ROWS && !s.bits; next++) {
+            ask(s.exact + (size_t)idx[next] * bytes, s.exact + (size_t)(idx[next] + 1) * bytes);
+            ask(norm + idx[next], norm + idx[next] + 1);
+        }
+        k->rows(row, d, &s, idx, (int64_t)i, some);
+        k->dots(cosine, ROWS, q, 1, d, row, DT_F32, 0, some);
+        for (size_t c = 0; c < some; c++) {
+            float by = length * norm[idx[i + c]];
+            cosine[c] = by > 0 ? (cosine[c] - offset) / by : 0;
+        }
+        k->lsh_bias(bias + i, cosine, some, x->bits, x->tables);
+    }
+}
+
 /* The list of query head h; returns the bytes that were read. */
 static size_t sample(const cpu_kernels *k, const lsh_job *j, size_t h)
 {
-    const lsh_index *x = j->x;
-    size_t d = x->head_dim, head = h / (j->n_heads / x->n_kv_heads), bytes;
-    const float *q = f32_at(j->q, h * d), *mean = f32_at(x->mean, head * d), *norm = f32_at(x->norm, head * x->cap);
-    float length = sqrtf(ref_dot16(q, q, d)), offset = ref_dot16(q, mean, d);
-    unsigned char *hits = j->hits.p + h * lsh_hits(x->cap);
-    int64_t n = 0, *list = i64_at(j->list, 2 * h), end = j->range.first + j->range.n;
-    int32_t *idx = i32_at(j->idx, h * x->cap);
-    float *bias = f32_at(j->bias, h * x->cap);
-    bytes = ref_lsh_hits(j, h, hits, f32_at(j->dots, h * x->tables * x->bits));
-    for (int64_t t = j->range.first; t < end;) {
-        uint64_t eight = 0;
-        size_t some = end - t < 8 ? (size_t)(end - t) : 8;
-        memcpy(&eight, hits + t, some);
-        for (size_t i = 0; (eight & 0x0202020202020202u) && i < some; i++)
-            if (hits[t + (int64_t)i] == 2) idx[n++] = (int32_t)(t + (int64_t)i);
-        t += (int64_t)some;
-    }
+    uint64_t *hits = (uint64_t *)(void *)(j->hits.p + h * lsh_hits(j->x->cap));
+    int32_t *idx = i32_at(j->idx, h * j->x->cap);
+    int64_t n = 0, *list = i64_at(j->list, 2 * h), first = j->range.first / WORD, end = j->range.first + j->range.n;
+    end = (end + WORD - 1) / WORD;
+    memset(hits + first, 0, (size_t)(end - first) * sizeof *hits);
+    size_t bytes = mark(k, j, h, hits);
+    for (int64_t w = first; w < end; w++)
+        for (uint64_t more = hits[w] >> WORD; more; more &= more - 1)
+            idx[n++] = (int32_t)(w * WORD) + __builtin_ctzll(more);
     list[0] = 0, list[1] = n;
-    for (int64_t i = 0; i < n; i++) {
-        float s[2], row[256], by = length * norm[idx[i]];
-        size_t size = d * dtype_size(j->rows->type), at = (head * j->rows->cap + (size_t)idx[i]) * size;
-        if (i + AHEAD < n && !j->rows->codes.bits) {
-            const unsigned char *next = j->rows->k.p + (head * j->rows->cap + (size_t)idx[i + AHEAD]) * size;
-            for (size_t b = 0; b < size; b += 64) __builtin_prefetch(next + b);
-        }
-        if (j->rows->codes.bits) ref_k_row(row, j->rows, head, idx[i]);
-        k->dot_norm(s, q, j->rows->codes.bits ? (void *)row : j->rows->k.p + at,
-                    j->rows->codes.bits ? DT_F32 : j->rows->type, d);
-        bias[i] = by > 0 ? (s[0] - offset) / by : 0;
-    }
-    for (int64_t i = 0; i < n; i++) bias[i] = lsh_bias(bias[i], x->bits, x->tables);
+    weigh(k, j, h, idx, (size_t)n);
     return bytes;
 }
 
@@ -92,8 +158,10 @@ void cpu_lsh_collide(backend *be, const lsh_job *j)
 {
     const cpu_kernels *k = cpu_of(be)->k;
     const lsh_index *x = j->x;
-    size_t planes = x->tables * x->bits, d = x->head_dim, bytes = 0;
-#pragma omp parallel num_threads(cpu_team(be, j->n_heads *planes *d * 2))
+    size_t planes = x->tables * x->bits, d = x->head_dim, bytes = 0, group = j->n_heads / x->n_kv_heads;
+    int team = cpu_team(be, j->n_heads * planes * d * 2);
+    size_t together = (size_t)team > x->n_kv_heads ? 1 : group; /* heads that read the same keys and norms */
+#pragma omp parallel num_threads(team)
     {
 #pragma omp for schedule(static)
         for (size_t p = 0; p < planes; p += PLANES)
@@ -103,7 +171,8 @@ void cpu_lsh_collide(backend *be, const lsh_job *j)
                         DT_F32, 0, n);
             }
 #pragma omp for schedule(dynamic, 1) reduction(+ : bytes)
-        for (size_t h = 0; h < j->n_heads; h++) bytes += sample(k, j, h);
+        for (size_t h = 0; h < j->n_heads; h += together)
+            for (size_t i = 0; i < together; i++) bytes += sample(k, j, h + i);
     }
     add_bytes(buf_at(j->read, READ_INDEX * sizeof(uint64_t)), bytes);
     ref_lsh_count(j);

@@ -206,6 +206,10 @@ typedef struct {
     /* Sums of the entries of a table [parts][words] that the codes [n][parts] of each token name. */                  \
     OP(void, pq_score,                                                                                                 \
        (float *out, const unsigned char *code, size_t n, size_t parts, const float *table, size_t words))              \
+    /* code[i]: bit b is dot[i * stride + b] > 0. bits <= 16, n > 0. */                                                \
+    OP(void, lsh_codes, (uint16_t * code, const float *dot, size_t stride, size_t n, size_t bits))                     \
+    /* ops_lsh.lsh_bias of n cosines, to 5e-6. */                                                                      \
+    OP(void, lsh_bias, (float *out, const float *cosine, size_t n, size_t bits, size_t tables))                        \
     OP(void, decode, (const decode_chunk *c))                                                                          \
     /* Merge of n_parts partial results of one query head: out = sum w_i acc_i / sum w_i sum_i with                    \
      * w_i = exp(top_i - max top). Strides in floats; parts with top = -INFINITY are skipped; sum                      \

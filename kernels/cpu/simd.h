@@ -7,7 +7,7 @@
  *   TILE_ROWS, TILE_VECS               accumulator tile of prefill (rows x vectors)
  *   PV_ACC                             accumulators of decode's P V (heads x vectors)
  *   DOT_X, DOT_W                       tile of dot products (x rows x w rows, DOT_ACC vectors each)
- *   vf_set1 vf_zero vf_add vf_sub vf_mul vf_div vf_fma vf_max
+ *   vf_set1 vf_zero vf_add vf_sub vf_mul vf_div vf_sqrt vf_fma vf_max
  *   vf_load vf_store                   unaligned
  *   vf_load_n vf_store_n               the first n < VF_LANES lanes; the others load as 0
  *   vf_load_{f16,bf16} vf_store_{f16,bf16}   with conversion, nearest even; unaligned

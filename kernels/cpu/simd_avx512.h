@@ -32,6 +32,10 @@ INLINE VF vf_div(VF a, VF b)
 {
     return _mm512_div_ps(a, b);
 }
+INLINE VF vf_sqrt(VF v)
+{
+    return _mm512_sqrt_ps(v);
+}
 INLINE VF vf_fma(VF a, VF b, VF c)
 {
     return _mm512_fmadd_ps(a, b, c);

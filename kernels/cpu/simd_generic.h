@@ -39,6 +39,10 @@ INLINE VF vf_div(VF a, VF b)
 {
     return a / b;
 }
+INLINE VF vf_sqrt(VF v)
+{
+    return (VF){sqrtf(v[0]), sqrtf(v[1]), sqrtf(v[2]), sqrtf(v[3])};
+}
 INLINE VF vf_fma(VF a, VF b, VF c)
 {
     return a * b + c;

@@ -39,6 +39,10 @@ INLINE VF vf_div(VF a, VF b)
 {
     return (VF){vdivq_f32(a.lo, b.lo), vdivq_f32(a.hi, b.hi)};
 }
+INLINE VF vf_sqrt(VF v)
+{
+    return (VF){vsqrtq_f32(v.lo), vsqrtq_f32(v.hi)};
+}
 INLINE VF vf_fma(VF a, VF b, VF c)
 {
     return (VF){vfmaq_f32(c.lo, a.lo, b.lo), vfmaq_f32(c.hi, a.hi, b.hi)};

@@ -56,45 +56,23 @@ static size_t bucket_of(const lsh_index *x, const float *dots, size_t l)
     return b;
 }
 
-/* Borders and entries come from all over the tables: they are asked for before they are used. */
-static void ask_tables(const lsh_index *x, size_t head, const float *dots)
-{
-    for (size_t l = 0; l < x->tables; l++)
-        __builtin_prefetch(i32_at(x->start, (head * x->tables + l) * lsh_buckets(x) + bucket_of(x, dots, l)));
-}
-
-/* The first of the entries [lo, hi) that is a token from t on. */
-static int32_t from(const int32_t *entry, int32_t lo, int32_t hi, int64_t t)
-{
-    while (lo < hi && entry[lo] < t) {
-        int32_t mid = lo + (hi - lo) / 2;
-        if (entry[mid] < t) lo = mid + 1;
-        else hi = mid;
-    }
-    return lo;
-}
-
-size_t ref_lsh_hits(const lsh_job *j, size_t h, unsigned char *hits, const float *dots)
+/* Hits of query head h, 2 where there are more; the bytes of the entries that were read. */
+static size_t hits_of(const lsh_job *j, size_t h, unsigned char *hits, const float *dots)
 {
     const lsh_index *x = j->x;
     size_t head = h / (j->n_heads / x->n_kv_heads), read = 0;
-    ask_tables(x, head, dots);
     memset(hits + j->range.first, 0, (size_t)j->range.n);
     for (size_t l = 0; l < x->tables; l++) {
         size_t at = head * x->tables + l;
         const int32_t *start = i32_at(x->start, at * lsh_buckets(x) + bucket_of(x, dots, l));
         const int32_t *entry = i32_at(x->entry, at * x->cap);
-        if (l + 4 < x->tables)
-            __builtin_prefetch(i32_at(x->entry, (at + 4) * x->cap) +
-                               *i32_at(x->start, (at + 4) * lsh_buckets(x) + bucket_of(x, dots, l + 4)));
-        int32_t i = from(entry, start[0], start[1], j->range.first);
-        read += (size_t)(start[1] - i);
-        for (; i < start[1]; i++) {
-            unsigned char *hit = hits + entry[i];
-            *hit = (unsigned char)(*hit + (*hit < 2));
+        for (int32_t i = start[0]; i < start[1]; i++) {
+            if (entry[i] < j->range.first) continue;
+            read += sizeof *entry;
+            if (hits[entry[i]] < 2) hits[entry[i]]++;
         }
     }
-    return read * sizeof(int32_t);
+    return read;
 }
 
 void ref_lsh_count(const lsh_job *j)
@@ -124,7 +102,7 @@ void ref_lsh_collide(backend *be, const lsh_job *j)
         unsigned char *hits = j->hits.p + h * lsh_hits(x->cap);
         int64_t n = 0, *list = i64_at(j->list, 2 * h);
         for (size_t i = 0; i < planes; i++) dots[i] = ref_dot16(f32_at(x->plane, i * d), q, d);
-        bytes = ref_lsh_hits(j, h, hits, dots);
+        bytes = hits_of(j, h, hits, dots);
         for (int64_t t = j->range.first; t < j->range.first + j->range.n; t++) {
             if (hits[t] < 2) continue;
             float by = length * f32_at(x->norm, head * x->cap)[t];

@@ -12,10 +12,8 @@
 CORE_OPS(OP_DECLARE, ref_, ref_)
 OP_FAMILIES(REF_DECLARE)
 TIER_OPS(OP_DECLARE, ref_tier_, ref_tier_)
-/* One table; hits of query head h, 2 where there are more: the bytes of the entries that were read; and what is read of
- * the samples. */
+/* One table; what is read of the samples. */
 void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, uint16_t *code, slot_range range, int64_t fresh);
-size_t ref_lsh_hits(const lsh_job *j, size_t h, unsigned char *hits, const float *dots);
 void ref_lsh_count(const lsh_job *j);
 extern const tier_ops ref_tier;
 extern const host_ops ref_host;
