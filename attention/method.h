@@ -29,7 +29,8 @@ enum {
     USES_PQ = 1024,
     USES_TOKEN = 2048,
     USES_LSH = 4096,
-    USES_TAIL = 8192
+    USES_TAIL = 8192,
+    USES_CLUSTER = 32768
 };
 
 /* ---- buffers ---- */

@@ -20,7 +20,9 @@
     X(snapkv)                                                                                                          \
     X(tova)                                                                                                            \
     X(oracle)                                                                                                          \
-    X(quest) X(fier) X(pqcache) X(pariskv) X(actqkv) X(infllm) X(tokenselect) X(magicpig) X(mikv) X(kivi) X(logquant)
+    X(quest)                                                                                                           \
+    X(fier)                                                                                                            \
+    X(pqcache) X(retroinfer) X(pariskv) X(actqkv) X(infllm) X(tokenselect) X(magicpig) X(mikv) X(kivi) X(logquant)
 #define DECLARE(name) extern const attn_method attn_##name;
 #define ROW(name)     &attn_##name,
 
@@ -292,10 +294,10 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
     const struct {
         const char *name;
         const void *ops;
-    } all[] = {{"codes", o->codes}, {"evict", o->evict},   {"select", o->select}, {"quest", o->quest},
-               {"fier", o->fier},   {"paris", o->paris},   {"block", o->block},   {"tier", o->tier},
-               {"host", o->host},   {"kmeans", o->kmeans}, {"pq", o->pq},         {"token", o->token},
-               {"lsh", o->lsh},     {"tail", o->tail}};
+    } all[] = {{"codes", o->codes}, {"evict", o->evict},   {"select", o->select},  {"quest", o->quest},
+               {"fier", o->fier},   {"paris", o->paris},   {"block", o->block},    {"tier", o->tier},
+               {"host", o->host},   {"kmeans", o->kmeans}, {"pq", o->pq},          {"token", o->token},
+               {"lsh", o->lsh},     {"tail", o->tail},     {"cluster", o->cluster}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)

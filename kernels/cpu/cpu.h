@@ -3,6 +3,8 @@
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
+#include <string.h>
+
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/level.h"
 #include "kernels/ref/ref.h"
@@ -51,6 +53,15 @@ void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *wh
 const cpu_kernels *cpu_best_kernels(void);
 /* The k-th largest of n numbers, 1 <= k <= n, or one between it and the next smaller one. No NaN. */
 float cpu_kth_largest(const cpu_kernels *kn, const float *x, size_t n, size_t k);
+
+/* Order of floats as order of integers; -0 counts as 0. */
+static inline uint32_t cpu_key(float x)
+{
+    uint32_t u;
+    x += 0.0f;
+    memcpy(&u, &x, sizeof u);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
 
 /* The K rows (value: V rows) of one kv head. */
 row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head);

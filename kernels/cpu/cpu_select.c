@@ -172,15 +172,6 @@ void cpu_select_page_reduce(backend *be, const page_reduce_job *jobs, size_t n)
 
 /* ---- choose ---- */
 
-/* Order of floats as order of integers; -0 counts as 0. */
-static uint32_t key_of(float x)
-{
-    uint32_t u;
-    x += 0.0f;
-    memcpy(&u, &x, sizeof u);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
 static float of_key(uint32_t u)
 {
     float x;
@@ -193,7 +184,7 @@ static float of_key(uint32_t u)
  * largest. 1 <= k <= n, no NaN; at least k reach `least`. */
 static float bound_of(const cpu_kernels *kn, const float *x, size_t n, size_t k, size_t most, float least)
 {
-    uint32_t lo = key_of(least), hi = key_of(kn->largest(x, n));
+    uint32_t lo = cpu_key(least), hi = cpu_key(kn->largest(x, n));
     while (lo < hi) {
         uint32_t mid = hi - (hi - lo) / 2;
         size_t count = kn->count_at_least(x, n, of_key(mid));
@@ -231,7 +222,7 @@ static choose_space space_at(void *p, size_t n)
 static void best_of(const cpu_kernels *kn, int32_t *best, const float *x, size_t n, size_t k, float least)
 {
     float limit = bound_of(kn, x, n, k, k, least);
-    kn->best(best, x, n, limit, k - kn->count_at_least(x, n, of_key(key_of(limit) + 1)));
+    kn->best(best, x, n, limit, k - kn->count_at_least(x, n, of_key(cpu_key(limit) + 1)));
 }
 
 /* A bound from below of the k-th largest that few scores reach: the k-th largest of the maxima of disjoint sets, where
@@ -266,7 +257,7 @@ static void mass_at(const cpu_kernels *kn, double sum[2], const choose_space *s,
 /* How many of the n largest, which lie in s->val with their masses in s->best, have the mass `want`, if all have. */
 static size_t fewest(const cpu_kernels *kn, const choose_space *s, size_t n, double want, float largest)
 {
-    uint32_t lo = key_of(-INFINITY), hi = key_of(largest);
+    uint32_t lo = cpu_key(-INFINITY), hi = cpu_key(largest);
     double sum[2];
     while (lo < hi) { /* the largest key with that mass from it on */
         uint32_t mid = hi - (hi - lo) / 2;

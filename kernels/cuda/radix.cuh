@@ -44,17 +44,17 @@ static __device__ __forceinline__ int64_t block_before(int64_t x, int64_t *room,
 }
 
 /* One digit of the k-th largest key: counts of the digits of those that agree above, then the largest digit down to
- * which there are k. Returns what of k is left within that digit. */
-template <class F>
-static __device__ int64_t next_digit(F key, int64_t lo, int64_t hi, unsigned *prefix, int shift, int64_t k, int *count,
-                                     int64_t *found)
+ * which there are k. Returns what of k is left within that digit. weight(i): as how many of them key(i) counts. */
+template <class F, class W>
+static __device__ int64_t next_digit(F key, W weight, int64_t lo, int64_t hi, unsigned *prefix, int shift, int64_t k,
+                                     int *count, int64_t *found)
 {
     for (int i = threadIdx.x; i < DIGITS; i += blockDim.x) count[i] = 0;
     __syncthreads();
     unsigned above = shift == 24 ? 0 : ~0u << (shift + 8);
     for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) {
         unsigned u = key(i);
-        if ((u & above) == *prefix) atomicAdd(&count[u >> shift & (DIGITS - 1)], 1);
+        if ((u & above) == *prefix) atomicAdd(&count[u >> shift & (DIGITS - 1)], weight(i));
     }
     __syncthreads();
     if (threadIdx.x < 32) {
@@ -76,15 +76,25 @@ static __device__ int64_t next_digit(F key, int64_t lo, int64_t hi, unsigned *pr
     return left;
 }
 
-/* The k-th largest of key(i), lo <= i < hi, 0 < *k <= hi - lo; *k becomes how many of those with that key are among the
- * k largest. count: int [DIGITS], found: int64_t [2] of shared memory. For whole blocks. */
+/* The k-th largest of key(i), lo <= i < hi, each as often as weight(i) says, which together are at least *k > 0; *k
+ * becomes how many of those with that key are among the k largest. count: int [DIGITS], found: int64_t [2] of shared
+ * memory. For whole blocks. */
+template <class F, class W>
+static __device__ __forceinline__ unsigned kth_key(F key, W weight, int64_t lo, int64_t hi, int64_t *k, int *count,
+                                                   int64_t *found)
+{
+    unsigned prefix = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) *k = next_digit(key, weight, lo, hi, &prefix, shift, *k, count, found);
+    return prefix;
+}
+
+/* Each once. */
 template <class F>
 static __device__ __forceinline__ unsigned kth_key(F key, int64_t lo, int64_t hi, int64_t *k, int *count,
                                                    int64_t *found)
 {
-    unsigned prefix = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) *k = next_digit(key, lo, hi, &prefix, shift, *k, count, found);
-    return prefix;
+    return kth_key(
+        key, [](int64_t) { return 1; }, lo, hi, k, count, found);
 }
 
 #endif

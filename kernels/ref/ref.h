@@ -108,6 +108,21 @@ int64_t ref_tail_left(const tail_rest_job *j, size_t head);
 void ref_tail_row(float *out, const tail_rest_job *j, size_t head, bool value, const float *attended, int64_t m);
 float ref_tail_bias(int64_t m);
 
+/* Sorts the tokens of one head of a cluster.fill. */
+void ref_cluster_sort(const cluster_index *x, const cluster_fill *j, size_t head);
+/* What cluster.choose is made of, for one kv head: begin; clusters are taken, or left to estimates in ascending order;
+ * then the list of all that were taken. */
+static inline int32_t ref_cluster_size(const cluster_choice *j, size_t head, int64_t c)
+{
+    const int32_t *start = i32_at(j->x->start, head * (j->x->mean.cap + 1) + (size_t)c);
+    return start[1] - start[0];
+}
+float ref_cluster_score(const cluster_choice *j, size_t head, int64_t c);
+void ref_cluster_begin(const cluster_choice *j, size_t head);
+void ref_cluster_take(const cluster_choice *j, size_t head, int64_t c);
+void ref_cluster_leave(const cluster_choice *j, size_t head, int64_t c);
+void ref_cluster_list(const cluster_choice *j, size_t head);
+
 double ref_entropy(const float *score, int64_t lo, int64_t hi, float scale);
 /* The share of a layer with n candidates whose entropy is theta. */
 void ref_take_share(const entropy_pool *p, size_t window, size_t layer, int64_t n, float theta, buf k);

@@ -27,7 +27,7 @@ result "$(uses model attention kernels)" "model/ includes model/, attention/ and
 result "$(uses eval model attention tokenizer kernels)" "eval/ includes what lies below it only"
 result "$(uses serve eval model attention tokenizer kernels)" "serve/ includes what lies below it only"
 result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes eval/ only"
-result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pqcache|pariskv|actqkv|infllm|tokenselect|mikv|kivi|logquant)\b' model/*.c model/*.h)" "model/ names no strategy"
+result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pqcache|retroinfer|pariskv|actqkv|infllm|tokenselect|mikv|kivi|logquant)\b' model/*.c model/*.h)" "model/ names no strategy"
 result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer eval serve run.c)" "OpenMP in kernels/cpu/ only"
 sources=$(find run.c attention eval serve kernels model tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
     -o -name '*.py' -o -name '*.sh' -o -name '*.t' \))

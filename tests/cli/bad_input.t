@@ -28,7 +28,7 @@ g "unknown option '--xyzzy'" --xyzzy
 g "generate takes one strategy, found" --attn all
 g "--budget: '-5' is not a size" --attn quest --budget -5
 # The smallest budgets of methods.md 0.2.3.
-for pair in streaming/5 h2o/2 snapkv/2 tova/1 quest/16 fier/1 pqcache/34 pariskv/1 actqkv/608 infllm/4352 tokenselect/1; do
+for pair in streaming/5 h2o/2 snapkv/2 tova/1 quest/16 fier/1 pqcache/34 retroinfer/85 pariskv/1 actqkv/608 infllm/4352 tokenselect/1; do
     method=${pair%/*} least=${pair#*/}
     run generate -m "$m" -p x -n 1 --attn "$method" --budget 0 --quiet
     check "$method: a budget of 0 is refused with the least one" grep -q "$method: budget 0 is too small, at least .*$least" "$tmp/err"

@@ -176,6 +176,7 @@ static const char *const planned[] = {
     "quest:budget=16:page=1:skip=0:coarse=1",
     "fier:budget=40:g=8:skip=0:pool=entropy:tail=all:kv=kivi4/g=4/r=8",
     "pariskv:budget=4:sink=1:local=4:u=4:full_thr=0:skip=0",
+    "retroinfer:budget=16:sink=1:local=4:size=2:update=4:skip=0",
     "actqkv:budget=18:sink=2:local=8:window=4:block=1:reps=1",
     "infllm:budget=18:sink=2:local=8:window=4:block=1:reps=1",
     "tokenselect:budget=8:sink=2:local=8:window=4:pos=abs",

@@ -27,7 +27,8 @@ static const char *const strategies[] = {"full",
                                          "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
                                          "infllm:sink=3:local=16:window=8:block=4:reps=2:budget=31",
                                          "mikv:skip=0:kv=f16",
-                                         "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50"};
+                                         "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50",
+                                         "retroinfer:budget=24:sink=3:local=5:size=4:update=8"};
 static const char *const stores[] = {"f16", "kivi2:r=16:g=8", "logquant:r=12:g=4"};
 enum {
     N_STRATEGIES = sizeof strategies / sizeof *strategies,

@@ -113,7 +113,8 @@ static void spy_shuffle(int32_t *idx, float *bias, size_t n_heads, int64_t n)
     }
 }
 
-/* The job once more, over its visible slots in a random order; counts them. With biases all slots are visible. */
+/* The job once more, over its visible slots in a random order; counts them, unless they stand for groups. With biases
+ * all slots are visible. */
 static void spy_again(backend *be, const attn_job *j)
 {
     enum { MOST = SPY_MOST };

@@ -50,6 +50,7 @@ typedef struct {
 #define TOKEN     "tokenselect:sink=3:local=16:window=8:budget=12"
 #define PARIS     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0"
 #define PIG       "magicpig:K=3:L=12:sink=3:local=6:skip=0"
+#define RETRO     "retroinfer:budget=24:sink=3:local=5:size=4:update=8"
 #define QUEST(x)                                                                                                       \
     {                                                                                                                  \
         "quest:skip=0:budget=24:page=4" x, RETRIEVES, 24, ONE_BY_ONE                                                   \
@@ -192,6 +193,10 @@ static const strategy strategies[] = {
     PQ(":gqa=mean_q:m=1"),
     PQ(":local=5:bits=2:retrain=1"),
     {"pqcache:budget=10:sink=4:bits=3:local=6:budget_mode=extra", RETRIEVES, 20, 0},
+    {RETRO, RETRIEVES, 24, 0},
+    {RETRO ":rank=size:est=100:skip=1", RETRIEVES, 24, 0},
+    {RETRO ":segment=16:iters=3:est=0", RETRIEVES, 24, 0},
+    {RETRO ":budget=10:budget_mode=extra", RETRIEVES, 10 + 3 + 5 + 8, 0},
     {PARIS, RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":tail=all", RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":gqa=vote:skip=1", RETRIEVES, 23, ONE_BY_ONE},
@@ -360,7 +365,11 @@ static void watched_steps(combination *c, attn_seq *s, head_rows out[][T_LAYERS]
         int64_t n = attn_seq_length(s) + 1, most = c->s->most ? c->s->most : n;
         if (c->s->flags & GROWS) most += generated + i + 1;
         bool plain = true;
-        for (int l = 0; l < T_LAYERS; l++) plain &= !attn_seq_spec(s)->skip.has[l];
+        for (int l = 0; l < T_LAYERS; l++) {
+            int64_t window = c->r->shape.window[l];
+            plain &= !attn_seq_spec(s)->skip.has[l];
+            if (attn_is_dense(attn_seq_spec(s), &c->r->shape, l) && window > most) most = window;
+        }
         spy_begin();
         rig_decode(c->r, &s, 1, out[i]);
         spy.on = false;

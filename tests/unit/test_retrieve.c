@@ -211,6 +211,7 @@ static void check_forced(rig *r)
                                         "quest:page=1:min_pages=1:budget=16",
                                         "fier:g=8:budget=16",
                                         "pariskv:u=4:full_thr=0:budget=16",
+                                        "retroinfer:size=2:budget=16",
                                         "actqkv:window=8:block=4:reps=2:budget=16",
                                         "infllm:window=8:block=4:reps=2:budget=16",
                                         "tokenselect:window=4:budget=16"};

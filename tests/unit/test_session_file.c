@@ -57,6 +57,8 @@ static const char *const strategies[] = {
     "pqcache:budget=20:sink=4:bits=2:m=4:retrain=1:skip=1",
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:center=1:gqa=vote:skip=1",
+    "retroinfer:budget=24:sink=3:local=5:size=4:update=8",
+    "retroinfer:budget=24:sink=3:local=5:size=4:update=8:rank=size:est=60:skip=1",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool_prefill=1",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:choose=random",

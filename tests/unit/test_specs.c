@@ -72,6 +72,7 @@ static const struct {
     {"pariskv:rho=101", "expected a number from 0 to 100", NULL},
     {"pariskv:tiers=2", "one of: 6 1", NULL},
     {"pariskv:gqa=per_q", "one of: mean_q vote", NULL},
+    {"retroinfer:gqa=per_q", "one of: vote", NULL},
     {"pariskv:rounds=3", "expected a number from 1 to 2", NULL},
     {"magicpig:K=15", "expected a number from 1 to 14", NULL},
     {"magicpig:L=1", "expected a number from 2 to 4096", NULL},
@@ -120,6 +121,9 @@ static const struct {
     {"kivi", "kivi: brings its own store, --kv kivi4 beside it", "kivi4"},
     {"logquant:kv=kivi2/r=64", "brings its own store, --kv kivi2", "f16"},
     {"streaming:budget=4", "at least sink + 1 = 5", NULL},
+    {"retroinfer:budget=84", "budget 84 is too small, at least sink + local + update + 1 = 85", NULL},
+    {"retroinfer:budget=100:update=32", "at least sink + local + update + 1 = 101", NULL},
+    {"retroinfer:update=100", "update 100, expected a multiple of size = 16", NULL},
     {"pariskv:budget=832:budget_mode=total", "budget 832 is too small, at least sink + local + u + 1 = 833", NULL},
     {"quest:skip=0+256", "list of layers", NULL},
 };
