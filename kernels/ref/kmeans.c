@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/base/mem.h"
 #include "kernels/ref/ref.h"
 
 float ref_kmeans_bias(const float *c, size_t dim, kmeans_metric metric)
@@ -81,20 +80,27 @@ static void row_of(float *out, const unit *u, int64_t slot)
         out[c] = j->less.p ? row[at + c] - *f32_at(j->less, u->head * d + at + c) : row[at + c];
 }
 
-/* false: nothing moved. */
-static bool step(const unit *u, float *centroid, double *sum)
+/* code [n]: room for the keys' centroids. false: nothing moved. */
+static bool step(const unit *u, float *centroid, int32_t *code)
 {
     const kmeans_job *j = u->j;
-    double *count = sum + j->count * u->dim;
     float x[256];
-    memset(sum, 0, j->count * (u->dim + 1) * sizeof *sum);
-    for (int64_t t = j->first; t < j->first + (int64_t)j->n; t++) {
-        row_of(x, u, t);
-        size_t i = ref_kmeans_nearest(x, u->dim, (buf){(unsigned char *)centroid}, DT_F32, j->count, j->metric);
-        for (size_t c = 0; c < u->dim; c++) sum[i * u->dim + c] += (double)x[c];
-        count[i]++;
+    bool moved = false;
+    for (size_t r = 0; r < j->n; r++) {
+        row_of(x, u, j->first + (int64_t)r);
+        code[r] = (int32_t)ref_kmeans_nearest(x, u->dim, (buf){(unsigned char *)centroid}, DT_F32, j->count, j->metric);
     }
-    return ref_kmeans_means(centroid, sum, count, j->count, u->dim, j->metric);
+    for (size_t i = 0; i < j->count; i++) {
+        double sum[256] = {0}, count = 0;
+        for (size_t r = 0; r < j->n; r++) {
+            if (code[r] != (int32_t)i) continue;
+            row_of(x, u, j->first + (int64_t)r);
+            for (size_t c = 0; c < u->dim; c++) sum[c] += (double)x[c];
+            count++;
+        }
+        moved |= ref_kmeans_means(centroid + i * u->dim, sum, &count, 1, u->dim, j->metric);
+    }
+    return moved;
 }
 
 static size_t units(const kmeans_job *j)
@@ -111,15 +117,12 @@ void ref_kmeans_train(backend *be, const kmeans_job *jobs, size_t n)
 {
     for (; n > 0; n--, jobs++) {
         size_t dim = jobs->rows->head_dim / jobs->parts;
-        double *sum;
-        if (MEM_NEW(&sum, jobs->count * (dim + 1), &be->fault) != ST_OK) return;
         for (size_t i = 0; i < units(jobs); i++) {
             unit u = unit_of(jobs, i);
             float *centroid = f32_at(jobs->centroid, i * jobs->cap * dim);
             for (size_t c = 0; c < jobs->count; c++) row_of(centroid + c * dim, &u, kmeans_slot(&jobs->start, c));
-            for (int t = 0; t < jobs->iters && step(&u, centroid, sum); t++) continue;
+            for (int t = 0; t < jobs->iters && step(&u, centroid, i32_at(jobs->work, i * jobs->n)); t++) continue;
         }
-        mem_free(sum);
     }
 }
 
