@@ -294,14 +294,17 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
     const struct {
         const char *name;
         const void *ops;
-    } all[] = {{"codes", o->codes}, {"evict", o->evict},   {"select", o->select},  {"quest", o->quest},
-               {"fier", o->fier},   {"paris", o->paris},   {"block", o->block},    {"tier", o->tier},
-               {"host", o->host},   {"kmeans", o->kmeans}, {"pq", o->pq},          {"token", o->token},
-               {"lsh", o->lsh},     {"tail", o->tail},     {"cluster", o->cluster}};
+        unsigned use;
+    } all[] = {
+        {"codes", o->codes, USES_CODES},    {"evict", o->evict, USES_EVICT}, {"select", o->select, USES_SELECT},
+        {"quest", o->quest, USES_QUEST},    {"fier", o->fier, USES_FIER},    {"paris", o->paris, USES_PARIS},
+        {"block", o->block, USES_BLOCK},    {"tier", o->tier, USES_TIER},    {"host", o->host, USES_HOST},
+        {"kmeans", o->kmeans, USES_KMEANS}, {"pq", o->pq, USES_PQ},          {"token", o->token, USES_TOKEN},
+        {"lsh", o->lsh, USES_LSH},          {"tail", o->tail, USES_TAIL},    {"cluster", o->cluster, USES_CLUSTER}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)
-        if ((uses >> i & 1) && !all[i].ops)
+        if ((uses & all[i].use) && !all[i].ops)
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", all[i].name);
     if (names[0])
         return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name,
