@@ -5,23 +5,71 @@
 #include "config.h"
 
 #include "kernels/ops_block.h"
+#include "kernels/ops_cluster.h"
+#include "kernels/ops_codes.h"
 #include "kernels/ops_evict.h"
 #include "kernels/ops_fier.h"
+#include "kernels/ops_kmeans.h"
 #include "kernels/ops_lsh.h"
+#include "kernels/ops_pq.h"
 #include "kernels/ops_quest.h"
+#include "kernels/ops_token.h"
 #include "tests/cuda/cuda_util.h"
 
 enum { DIM = 32, KV = 2, HEADS = 4, CAP = 600, PAGE = 16, PAGES = (CAP + PAGE - 1) / PAGE, GROUP = 8, JOBS = 3 };
 enum { WORDS = (CAP + 31) / 32 * 32, LEVELS = (CAP + GROUP - 1) / GROUP * 2 * DIM, STRIDE = CAP, BUDGET = 40 };
+enum { SUBS = 2, SUB_BITS = 3, CLUSTERS = 10, EACH = 5, COPIES = 40, RUN = DIM / 2, RUNS = 2 };
 
-/* Of each job: keys, queries, the two indexes, scores, combined ones, lists. Of all: counts that ops make. */
-enum { K, Q, BOUND, BITS, LEVEL, RING, SCORE, VOTES, RAW, MEAN, IDX, RANGE, LIST, SPAN, PARTS };
-static const size_t bytes_of[PARTS] = {
-    [K] = 4 * CAP * KV * DIM,     [Q] = 4 * HEADS * DIM,     [BOUND] = 4 * KV * PAGES * 2 * DIM,
-    [BITS] = 4 * KV * WORDS,      [LEVEL] = 4 * KV * LEVELS, [RING] = 4 * KV * GROUP * DIM,
-    [SCORE] = 4 * HEADS * STRIDE, [VOTES] = 4 * KV * STRIDE, [RAW] = 4 * HEADS * STRIDE,
-    [MEAN] = 4 * KV * STRIDE,     [IDX] = 4 * KV * STRIDE,   [RANGE] = 16 * KV,
-    [LIST] = 4 * KV * STRIDE,     [SPAN] = 16 * KV};
+/* Of each job: keys, queries, the indexes, scores, combined ones, lists. Of all: counts that ops make. */
+enum {
+    K,
+    Q,
+    BOUND,
+    BITS,
+    LEVEL,
+    RING,
+    SCORE,
+    VOTES,
+    RAW,
+    MEAN,
+    IDX,
+    RANGE,
+    LIST,
+    SPAN,
+    SUB,
+    SUB_SCORE,
+    MEMBERS,
+    N_MEMBERS,
+    REST_OF,
+    N_REST,
+    SIZES,
+    ORDER,
+    TAKEN_ONES,
+    PARTS
+};
+static const size_t bytes_of[PARTS] = {[K] = 4 * CAP * KV * DIM,
+                                       [Q] = 4 * HEADS * DIM,
+                                       [BOUND] = 4 * KV * PAGES * 2 * DIM,
+                                       [BITS] = 4 * KV * WORDS,
+                                       [LEVEL] = 4 * KV * LEVELS,
+                                       [RING] = 4 * KV * GROUP * DIM,
+                                       [SCORE] = 4 * HEADS * STRIDE,
+                                       [VOTES] = 4 * KV * STRIDE,
+                                       [RAW] = 4 * HEADS * STRIDE,
+                                       [MEAN] = 4 * KV * STRIDE,
+                                       [IDX] = 4 * KV * STRIDE,
+                                       [RANGE] = 16 * KV,
+                                       [LIST] = 4 * KV * STRIDE,
+                                       [SPAN] = 16 * KV,
+                                       [SUB] = KV * CAP * SUBS,
+                                       [SUB_SCORE] = 4 * HEADS * STRIDE,
+                                       [MEMBERS] = 4 * KV * STRIDE,
+                                       [N_MEMBERS] = 16 * KV,
+                                       [REST_OF] = 4 * KV * CLUSTERS,
+                                       [N_REST] = 16 * KV,
+                                       [SIZES] = 4 * HEADS * CLUSTERS,
+                                       [ORDER] = 4 * KV * STRIDE,
+                                       [TAKEN_ONES] = 4 * KV * ((CAP + 31) / 32)};
 enum { RING_OF = 90, BAND = 64, SIZE = 8, BLOCKS = CAP / SIZE, FAR = 8 * STRIDE };
 enum {
     THETA,
@@ -50,9 +98,30 @@ enum {
     HITS,
     SAMPLE,
     BIAS,
-    SAMPLES
+    SAMPLES,
+    WORD,
+    PROBE,
+    STATE,
+    PRODUCTS,
+    POOLED,
+    COPY_K,
+    COPY_V,
+    COPY_AT,
+    CODE_K,
+    CODE_V,
+    PAIR_K,
+    PAIR_V,
+    HALF_K,
+    HALF_V,
+    LESS,
+    CENTER,
+    NEAREST,
+    STARTS,
+    MEMBER,
+    MEAN_K,
+    MEAN_V
 };
-enum { REST = SAMPLES + 1, TABLES = 6, SIDES = 3 };
+enum { REST = MEAN_V + 1, TABLES = 6, SIDES = 3 };
 static const size_t rest_bytes[REST] = {[THETA] = 8,
                                         [SUMS] = 16,
                                         [COUNT] = 8,
@@ -79,7 +148,28 @@ static const size_t rest_bytes[REST] = {[THETA] = 8,
                                         [HITS] = HEADS * ((CAP + 31) / 32 * 32),
                                         [SAMPLE] = 4 * HEADS * CAP,
                                         [BIAS] = 4 * HEADS * CAP,
-                                        [SAMPLES] = 16 * HEADS};
+                                        [SAMPLES] = 16 * HEADS,
+                                        [WORD] = (2 * KV * DIM) << SUB_BITS,
+                                        [PROBE] = 4 * HEADS * DIM,
+                                        [STATE] = 8 * TOKEN_STATE,
+                                        [PRODUCTS] = 4 * HEADS * STRIDE,
+                                        [POOLED] = 4 * STRIDE,
+                                        [COPY_K] = 4 * KV * COPIES * DIM,
+                                        [COPY_V] = 4 * KV * COPIES * DIM,
+                                        [COPY_AT] = 8 * COPIES,
+                                        [CODE_K] = KV * CAP * DIM / 4,
+                                        [CODE_V] = KV * CAP * DIM / 4,
+                                        [PAIR_K] = 4 * KV * CAP * RUNS,
+                                        [PAIR_V] = 4 * KV * CAP * RUNS,
+                                        [HALF_K] = 2 * KV * CAP * DIM,
+                                        [HALF_V] = 2 * KV * CAP * DIM,
+                                        [LESS] = 4 * KV * DIM,
+                                        [CENTER] = 4 * KV * EACH * DIM,
+                                        [NEAREST] = 4 * KV * CAP,
+                                        [STARTS] = 4 * KV * (CLUSTERS + 1),
+                                        [MEMBER] = 4 * KV * CAP,
+                                        [MEAN_K] = 4 * KV * CLUSTERS * DIM,
+                                        [MEAN_V] = 4 * KV * CLUSTERS * DIM};
 
 typedef struct {
     backend *be;
@@ -125,6 +215,7 @@ static void room_open(room *o)
         }
     for (int p = 0; p < REST; p++) o->rest[p] = take_room(o->be, rest_bytes[p]);
     o->be->ops->upload(o->be, o->rest[POOL], &pool, sizeof pool);
+    o->be->ops->convert(o->be, o->rest[WORD], DT_F16, o->b[0][K], DT_F32, rest_bytes[WORD] / 2);
     const kept_rows kept = kept_of(o);
     o->be->ops->evict->open(o->be, &kept);
 }
@@ -209,6 +300,147 @@ static void run_tables(room *o, int64_t from, int64_t to)
     op->collide(o->be, &j);
 }
 
+/* Product-quantized keys of every job. */
+static void run_words(room *o, const int64_t *from, const int64_t *to, size_t at_once)
+{
+    pq_index words[JOBS];
+    index_add_job add[JOBS];
+    score_job score[JOBS];
+    for (int j = 0; j < JOBS; j++) {
+        const buf *b = o->b[j];
+        words[j] = (pq_index){b[SUB], o->rest[WORD], DT_F32, KV, DIM, CAP, SUBS, SUB_BITS, 1};
+        add[j] = (index_add_job){&words[j], from[j], buf_at(b[K], 4 * (size_t)from[j] * KV * DIM),
+                                 (size_t)(to[j] - from[j])};
+        score[j] = (score_job){.index = &words[j],
+                               .q = b[Q],
+                               .n_heads = HEADS,
+                               .score = b[SUB_SCORE],
+                               .stride = STRIDE,
+                               .items = {to[j], 2, to[j] - 1},
+                               .read = o->rest[READ]};
+    }
+    for (size_t j = 0; j < JOBS; j += at_once) {
+        o->be->ops->pq->add(o->be, &add[j], at_once);
+        o->be->ops->pq->score(o->be, &score[j], at_once);
+    }
+}
+
+/* Products with the keys before `to`, where the query is not that of the step before; votes of neighbours; copies of
+ * rows. */
+static void run_tokens(room *o, int64_t to)
+{
+    const token_ops *op = o->be->ops->token;
+    const kv_rows rows = {.k = o->b[0][K], .v = o->b[1][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP},
+                  copies = {
+                      .k = o->rest[COPY_K], .v = o->rest[COPY_V], .n_kv_heads = KV, .head_dim = DIM, .cap = COPIES};
+    const token_cache used = {o->rest[PROBE], o->rest[STATE], HEADS, DIM, 0.9f, 1};
+    const token_score_job j = {.q = o->b[0][Q],
+                               .n_heads = HEADS,
+                               .rows = rows,
+                               .lo = to / 9,
+                               .hi = to,
+                               .score = o->rest[PRODUCTS],
+                               .stride = STRIDE,
+                               .state = o->rest[STATE],
+                               .read = o->rest[READ]};
+    op->match(o->be, &used, j.q, j.lo, j.hi);
+    op->score(o->be, &j);
+    op->pool(o->be, o->rest[POOLED], j.score, j.lo, j.hi, 5, j.state);
+    op->gather(o->be, &copies, &rows, o->b[0][IDX], 20 + to % 7, o->rest[COPY_AT], o->rest[READ]);
+}
+
+/* Rows that lists name become codes, and f16. */
+static void run_demotion(room *o, int64_t from, int64_t to)
+{
+    const kv_rows rows = {.k = o->b[0][K], .v = o->b[1][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP},
+                  half = {.k = o->rest[HALF_K],
+                          .v = o->rest[HALF_V],
+                          .type = DT_F16,
+                          .n_kv_heads = KV,
+                          .head_dim = DIM,
+                          .cap = CAP};
+    const kv_rows coded = {.n_kv_heads = KV,
+                           .head_dim = DIM,
+                           .codes = {.bits = 2,
+                                     .by_token = true,
+                                     .cap = CAP,
+                                     .group = 1,
+                                     .run = RUN,
+                                     .k = o->rest[CODE_K],
+                                     .v = o->rest[CODE_V],
+                                     .k_pair = o->rest[PAIR_K],
+                                     .v_pair = o->rest[PAIR_V]}};
+    demote_job j = {.to = &coded,
+                    .from = &rows,
+                    .slot = o->b[0][IDX],
+                    .n_lists = KV,
+                    .stride = STRIDE,
+                    .first = (size_t)from,
+                    .n = (size_t)(to - from)};
+    o->be->ops->codes->demote(o->be, &j);
+    j.to = &half, j.exact = true, j.n_lists = 1;
+    o->be->ops->codes->demote(o->be, &j);
+}
+
+/* The tokens [from, to) become clusters behind others; choices among them. */
+static void run_clusters(room *o, int64_t from, int64_t to, size_t at_once)
+{
+    const kmeans_ops *means = o->be->ops->kmeans;
+    const size_t n = (size_t)(to - from), before = from > 0 ? CLUSTERS - EACH : 0;
+    const kv_rows rows = {.k = o->b[0][K], .v = o->b[1][K], .n_kv_heads = KV, .head_dim = DIM, .cap = CAP};
+    const cluster_index x = {
+        o->rest[STARTS],
+        o->rest[MEMBER],
+        CAP,
+        {.k = o->rest[MEAN_K], .v = o->rest[MEAN_V], .n_kv_heads = KV, .head_dim = DIM, .cap = CLUSTERS}};
+    const kmeans_job near = {.rows = &rows,
+                             .first = from,
+                             .n = n,
+                             .parts = 1,
+                             .count = EACH,
+                             .cap = EACH,
+                             .metric = KMEANS_DOT,
+                             .less = o->rest[LESS],
+                             .centroid = o->rest[CENTER],
+                             .start = {from, 0, n, EACH, true},
+                             .iters = 1,
+                             .work = o->rest[NEAREST],
+                             .code = o->rest[NEAREST],
+                             .code_cap = CAP,
+                             .wide = true};
+    const cluster_fill fill = {&rows, from, n, o->rest[NEAREST], CAP, before, EACH};
+    means->mean(o->be, near.less, &rows, from, n);
+    means->train(o->be, &near, 1);
+    means->assign(o->be, &near, 1);
+    o->be->ops->cluster->fill(o->be, &x, &fill);
+    cluster_choice c[JOBS];
+    for (int j = 0; j < JOBS; j++) {
+        const buf *b = o->b[j];
+        c[j] = (cluster_choice){.x = &x,
+                                .score = b[VOTES],
+                                .stride = STRIDE,
+                                .n = (int64_t)before + EACH - j,
+                                .n_slots = to,
+                                .scale = 0.5f,
+                                .by_size = j % 2,
+                                .k = to / 3 + 9 * j,
+                                .most = 1 + j,
+                                .head = j,
+                                .idx = b[MEMBERS],
+                                .range = b[N_MEMBERS],
+                                .idx_stride = STRIDE,
+                                .group = b[REST_OF],
+                                .groups = b[N_REST],
+                                .bias = b[SIZES],
+                                .group_stride = CLUSTERS,
+                                .n_heads = HEADS,
+                                .key = b[ORDER],
+                                .bits = b[TAKEN_ONES],
+                                .read = o->rest[READ]};
+    }
+    for (size_t j = 0; j < JOBS; j += at_once) o->be->ops->cluster->choose(o->be, &c[j], at_once);
+}
+
 /* Every op that takes what the host knows, on the tokens [from[j], to[j]) of each job, which are new; `at_once` jobs a
  * call. */
 static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_once)
@@ -289,6 +521,10 @@ static void run_ops(room *o, const int64_t *from, const int64_t *to, size_t at_o
     run_blocks(o, from[0], to[0]);
     run_kept(o, from[0], to[0]);
     run_tables(o, from[0], to[0]);
+    run_words(o, from, to, at_once);
+    run_tokens(o, to[0]);
+    run_demotion(o, from[0], to[0]);
+    run_clusters(o, from[0], to[0], at_once);
 }
 
 static bool same_rooms(const room *a, const room *b)
