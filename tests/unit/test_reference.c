@@ -8,6 +8,7 @@
 #include "kernels/ops_evict.h"
 #include "kernels/ops_fier.h"
 #include "kernels/ops_paris.h"
+#include "kernels/ops_pq.h"
 #include "kernels/ops_quest.h"
 #include "kernels/ops_select.h"
 #include "kernels/ref/ref.h"
@@ -326,6 +327,71 @@ static void test_fier(backend *be, const char *level)
     fixture_close();
 }
 
+/* ---- pqcache ---- */
+
+static void score_pq(backend *be, const void *ctx, float *score, size_t stride, float *q, size_t n_heads)
+{
+    const pq_index *x = ctx;
+    int64_t n = (int64_t)x->cap;
+    score_job j = score_of_items(x, score, stride, q, n_heads, (int64_t[]){n, 0, n}, NULL);
+    be->ops->pq->score(be, &j, 1);
+}
+
+/* Codes of all keys, added by ones and fives. */
+static pq_index pq_build(backend *be, const char *c, const int32_t *par)
+{
+    size_t heads = (size_t)par[1], n = (size_t)par[2], dim = (size_t)par[3];
+    float *rows = by_token(tensor("%s.k", c));
+    pq_index x = {.centroid = at(copy_of(tensor("%s.centroid", c))),
+                  .type = DT_F16,
+                  .n_kv_heads = heads,
+                  .head_dim = dim,
+                  .cap = n,
+                  .parts = (size_t)par[4],
+                  .bits = (size_t)par[5],
+                  .trained = (int64_t)n};
+    x.code = at(hold(heads * n * x.parts));
+    for (size_t i = 0, step; i < n; i += step) {
+        step = i % 2 ? 5 : 1;
+        if (step > n - i) step = n - i;
+        be->ops->pq->add(be, &(index_add_job){&x, (int64_t)i, at(rows + i * heads * dim), step}, 1);
+    }
+    return x;
+}
+
+static void pq_case(backend *be, const char *c, group *s, group *sel)
+{
+    static const char *const modes[] = {"vote", "per_q", "mean_q", "max_s", "sum_s"};
+    const int32_t *par = ints("%s.par", c);
+    size_t heads = (size_t)par[0], n = (size_t)par[2];
+    pq_index x = pq_build(be, c, par);
+    const st_tensor *code = tensor("%s.code", c);
+    float *est = hold(4 * heads * n), *want = floats("%s.est", c);
+    score_pq(be, &x, est, n, floats("%s.q", c), heads);
+    group_note(s, memcmp(x.code.p, code->data, code->bytes) == 0, "%s: codes", c);
+    for (size_t h = 0; h < heads; h++) group_note(s, near(est + h * n, want + h * n, n, TOL), "%s, head %zu", c, h);
+    for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
+        if (!has("%s.%s", c, modes[m])) continue;
+        int64_t lo = par[6], hi = par[2] - par[7];
+        scored t = score_items(be, mode_of(modes[m]), floats("%s.q", c), heads, x.n_kv_heads, x.head_dim, par[2], lo,
+                               hi, n, score_pq, &x);
+        group_note(s, scores_are(&t, lo, tensor("%s.%s", c, modes[m])), "%s, %s", c, modes[m]);
+        group_note(sel, choice_is(be, &t, par[2], 1, lo, hi, hi, par[8], tensor("%s.%s.sel", c, modes[m])), "%s, %s", c,
+                   modes[m]);
+    }
+}
+
+static void test_pq(backend *be, const char *level)
+{
+    static const char *const cases[] = {"random.m4.b4", "random.m2.b2", "dominant.m1.b5"};
+    group s = {0}, sel = {0};
+    fixture_open("pq");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) pq_case(be, cases[i], &s, &sel);
+    group_end(&s, "pqcache: codes and scores", level);
+    group_end(&sel, "pqcache: tokens chosen", level);
+    fixture_close();
+}
+
 /* ---- paris ---- */
 
 static const int64_t TAUS[] = {5, 15, 30, 50, 75, 100};
@@ -576,6 +642,8 @@ int main(void)
         else tap_skip("%s has no ops of quest", level);
         if (o->select && o->fier) test_fier(be, level);
         else tap_skip("%s has no ops of fier", level);
+        if (o->select && o->pq) test_pq(be, level);
+        else tap_skip("%s has no ops of pqcache", level);
         if (o->paris) test_paris(be, level);
         else tap_skip("%s has no ops of pariskv", level);
         if (o->block) test_actqkv(be, level);
