@@ -23,6 +23,8 @@ static const struct {
     {"fier:budget=16:g=8:skip=1", "logquant4:r=24", "host", N_PROMPT},
     {"pqcache:budget=16:sink=4:bits=3", "f16", "host:window=4:cache=4k", 0},
     {"pqcache:budget=16:sink=4:bits=3:retrain=1", "kivi4:g=4:r=8", "host", N_PROMPT},
+    {"retroinfer:budget=24:sink=3:local=5:size=4:update=8", "f16", "host:window=4:cache=4k", 0},
+    {"retroinfer:budget=24:sink=3:local=5:size=4:update=8", "kivi4:g=4:r=8", "host", N_PROMPT},
     {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", "f32", "host:window=0:cache=2k", 0},
     {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", "kivi2:g=4:r=8", "host", N_PROMPT},
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31", "f16", "host:window=4:cache=3k", 0},
