@@ -320,12 +320,18 @@ static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
                        .sel = &w->sels[i]};
 }
 
+/* Whether rows have the same layout: they can be an index. */
+static bool alike_stores(const kv_format *a, const kv_format *b)
+{
+    return a->kind == b->kind && a->type == b->type && a->bits == b->bits && a->group == b->group && a->hf == b->hf;
+}
+
 /* Whether two sequences can be in one call of append and select. */
 static bool alike(const attn_view *a, const attn_view *b)
 {
     const attn_spec *s = a->spec, *t = b->spec;
     return a->method == b->method && a->lim->n_tokens == b->lim->n_tokens && s->budget == t->budget &&
-           s->kv.type == t->kv.type && memcmp(s->value, t->value, sizeof s->value) == 0;
+           alike_stores(&s->kv, &t->kv) && memcmp(s->value, t->value, sizeof s->value) == 0;
 }
 
 static void append_turns(const attn_turn *t, size_t n, int layer)

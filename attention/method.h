@@ -30,7 +30,8 @@ enum {
     USES_TOKEN = 2048,
     USES_LSH = 4096,
     USES_TAIL = 8192,
-    USES_CLUSTER = 32768
+    USES_CLUSTER = 32768,
+    USES_CODED = 16384
 };
 
 /* ---- buffers ---- */

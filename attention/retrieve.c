@@ -168,7 +168,7 @@ static void begin_slots(attn_view *v, const attn_part *p, int64_t n)
         v->be->ops->upload(v->be, r->idx, r->slots, (size_t)(v->shape->n_layers * budget) * sizeof(int32_t));
 }
 
-static void retrieve_begin(attn_view *v, const attn_part *p)
+void retrieve_begin(attn_view *v, const attn_part *p)
 {
     retrieve *r = retrieve_of(v);
     int64_t n = v->length + (int64_t)p->n_tok;

@@ -53,7 +53,7 @@ struct retrieve_kind {
      * scores items. */
     const char *reduce;
     bool votes;  /* scores can give votes */
-    bool stored; /* the index is the store's rows: nothing is added to it */
+    bool stored; /* the index is the store's rows, exact or in codes: nothing is added to it */
     retrieve_range (*range)(const attn_spec *s, int64_t first, int64_t n);
     bool (*ready)(const attn_view *v); /* whether the index can score, else all is attended; NULL: always */
     size_t ops;                        /* offset in backend_ops of the index_ops that add to the index and score, */
@@ -97,6 +97,7 @@ status retrieve_check(const attn_spec *s, err *e);
 
 /* The family's share of a hook, for methods with one of their own. */
 void retrieve_reset(attn_view *v);
+void retrieve_begin(attn_view *v, const attn_part *p);
 const char *retrieve_rewind(attn_view *v, int64_t n);
 status retrieve_state(attn_view *v, attn_state *s, err *e);
 

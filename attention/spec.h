@@ -43,6 +43,8 @@ const char *kv_format_name(const kv_format *f); /* without parameters */
 /* exact[i] of the first n tokens: whether token i still has an exact key or value after a prompt of `prompt` tokens and
  * n - prompt steps. ST_NOMEM. */
 status kv_exact_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *exact, err *e);
+/* The newest tokens of which a step finds a key exact, at most; of LOGQUANT those that follow each other for sure. */
+int64_t kv_exact_newest(const kv_format *f);
 static inline kv_format kv_exact(dtype type)
 {
     return (kv_format){.kind = KV_EXACT, .type = type};

@@ -155,6 +155,12 @@ status kv_exact_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *exac
     return st;
 }
 
+int64_t kv_exact_newest(const kv_format *f)
+{
+    if (f->kind == KV_LOGQUANT) return log_window(f);
+    return f->residual + (f->kind == KV_KIVI && f->slide ? f->group : 0);
+}
+
 size_t kv_rule_list(const kv_format *f)
 {
     return f->kind == KV_LOGQUANT ? (size_t)(3 * log_window(f)) : 0;

@@ -6,6 +6,7 @@
 #include "kernels/ops.h"
 #include "kernels/ops_block.h"
 #include "kernels/ops_cluster.h"
+#include "kernels/ops_coded.h"
 #include "kernels/ops_codes.h"
 #include "kernels/ops_evict.h"
 #include "kernels/ops_fier.h"

@@ -185,8 +185,10 @@ typedef struct draw_rule draw_rule; /* draw.h */
     F(block, BLOCK_OPS, block_ops)                                                                                     \
     F(kmeans, KMEANS_OPS, kmeans_ops)                                                                                  \
     F(pq, INDEX_OPS, index_ops)                                                                                        \
+                                                                                                                       \
     F(token, TOKEN_OPS, token_ops)                                                                                     \
-    F(lsh, LSH_OPS, lsh_ops) F(tail, TAIL_OPS, tail_ops) F(cluster, CLUSTER_OPS, cluster_ops)
+    F(lsh, LSH_OPS, lsh_ops)                                                                                           \
+    F(tail, TAIL_OPS, tail_ops) F(cluster, CLUSTER_OPS, cluster_ops) F(coded, INDEX_OPS, index_ops)
 
 #define OP_TYPEDEF(name, OPS, type) typedef struct type type;
 #define OP_MEMBER(name, OPS, type)  const type *name;

@@ -210,6 +210,11 @@ typedef struct {
     OP(void, lsh_codes, (uint16_t * code, const float *dot, size_t stride, size_t n, size_t bits))                     \
     /* ops_lsh.lsh_bias of n cosines, to 5e-6. */                                                                      \
     OP(void, lsh_bias, (float *out, const float *cosine, size_t n, size_t bits, size_t tables))                        \
+    /* Products of `heads` queries, q_stride apart, with d codes of each of n rows, row_bytes apart:                   \
+     * out[h * stride + i]. */                                                                                         \
+    OP(void, code_dots,                                                                                                \
+       (float *out, size_t stride, const float *q, size_t q_stride, size_t heads, size_t d, const unsigned char *code, \
+        size_t row_bytes, int bits, size_t n))                                                                         \
     OP(void, decode, (const decode_chunk *c))                                                                          \
     /* Merge of n_parts partial results of one query head: out = sum w_i acc_i / sum w_i sum_i with                    \
      * w_i = exp(top_i - max top). Strides in floats; parts with top = -INFINITY are skipped; sum                      \

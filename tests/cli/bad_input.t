@@ -36,6 +36,10 @@ for pair in streaming/5 h2o/2 snapkv/2 tova/1 quest/16 fier/1 pqcache/34 retroin
     run generate -m "$m" -p x -n 1 --attn "$method" --budget "$least" --quiet
     check "$method: the least budget runs" test "$status" -eq 0
 done
+g "codes: store f16 has no codes that could be scored, expected one that has, as kivi4" --attn codes
+g "codes: budget 128 is too small, at least 129: store kivi4" --attn codes --kv kivi4 --budget 128
+run generate -m "$m" -p x -n 1 --attn codes --kv kivi4 --budget 129 --quiet
+check "codes: the least budget runs" test "$status" -eq 0
 run generate -m "$m" -p x -n 1 --temp 0 --bud 9 --quiet
 check "an option may be shortened" test "$status" -eq 0
 run generate -m "$m" -p --atn -n 1 --temp 0 --quiet
@@ -55,6 +59,7 @@ out_has "all        in lists: all of them" "the list of strategies names all"
 run bench -m "$m" --attn all --kv kivi2 --ctx 8 --phase decode --samples 1 --quiet
 check "bench: --attn all over a store with codes" test "$status" -eq 0
 out_has "  - kivi: brings its own store, --kv kivi2 beside it has no meaning" "why kivi is not there"
+out_has "  - oracle: store kivi2" "why oracle is not there"
 out_has "  - actqkv: budget 256 is too small" "why actqkv is not there"
 run eval recall -m "$m" -f "$SRCDIR/README.md" --attn all --kv kivi2 --ctx 64 --queries 2 --json "$tmp/r.json" --quiet
 check "eval recall: --attn all over a store with codes" test "$status" -eq 0

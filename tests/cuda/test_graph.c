@@ -17,6 +17,7 @@ static const char *const strategies[] = {
     "streaming:budget=24:pos=abs",
     "quest:budget=16:page=4:skip=0",
     "fier:budget=16:g=8:skip=1",
+    "codes:budget=16:skip=0:kv=kivi4/g=4/r=8",
     "pqcache:budget=16:sink=4:bits=3",
 };
 

@@ -21,6 +21,8 @@ static const struct {
     {"quest:budget=16:page=4:skip=1", "kivi4:g=4:r=8", "host:window=0:cache=0", 0},
     {"fier:budget=16:g=8:skip=0", "bf16", "host:window=4:cache=4k", 0},
     {"fier:budget=16:g=8:skip=1", "logquant4:r=24", "host", N_PROMPT},
+    {"codes:budget=16:skip=0", "kivi4:g=4:r=8", "host:window=0:cache=0", 0},
+    {"codes:budget=16:skip=1:gqa=per_q", "logquant4:r=24", "host", N_PROMPT},
     {"pqcache:budget=16:sink=4:bits=3", "f16", "host:window=4:cache=4k", 0},
     {"pqcache:budget=16:sink=4:bits=3:retrain=1", "kivi4:g=4:r=8", "host", N_PROMPT},
     {"retroinfer:budget=24:sink=3:local=5:size=4:update=8", "f16", "host:window=4:cache=4k", 0},

@@ -152,6 +152,14 @@ static bytes of_tova_tail(int64_t n)
     return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
 }
 
+/* Groups of one: 2 bits and a pair of f16 for each number of all keys but the newest 17, which are exact, and of the
+ * rows of the best 7. */
+static bytes of_codes(int64_t n)
+{
+    int64_t coded = T_KV * (T_DIM / 4 + 4 * T_DIM), best = 7 * coded + rows(17);
+    return (bytes){best, best, (n - 17) * coded};
+}
+
 /* Two codes of each candidate, 8 centroids of a half number a channel. */
 static bytes of_pqcache(int64_t n)
 {
@@ -232,6 +240,7 @@ static const struct {
     {"quest:budget=32:page=8:skip=0:gqa=per_q", of_quest_each, 0},
     {"fier:budget=16:g=8:skip=0", of_fier, 0},
     {"fier:budget=16:g=8:skip=0:tail=all", of_tail, 0},
+    {"codes:budget=24:skip=0:kv=kivi2/g=1/r=16/key_residual=slide", of_codes, 0},
     {"pqcache:budget=16:sink=3:bits=3", of_pqcache, 0},
     {"pariskv:budget=8:sink=4:local=8:u=16:full_thr=0", of_pariskv, 0},
     {"retroinfer:budget=49:budget_mode=extra:sink=4:local=6:size=4:update=40", of_retroinfer, 0},

@@ -188,6 +188,11 @@ static const strategy strategies[] = {
     FIER(":force_sink=3:force_recent=5"),
     FIER(":g=32"),
     {"fier:skip=0:budget=12:g=8:force_sink=3:force_recent=5:budget_mode=extra", RETRIEVES, 20, ONE_BY_ONE},
+    {"codes:skip=0:budget=40", RETRIEVES, 40, ONE_BY_ONE},
+    {"codes:skip=1:budget=40:gqa=per_q:force_sink=5:force_recent=6", RETRIEVES, 40, ONE_BY_ONE},
+    {"codes:skip=0:budget=40:gqa=mean_q:p=0.6:min=2", ":budget=100:p=off", 40, ONE_BY_ONE},
+    {"codes:skip=0:budget=40:gqa=max_s:pool=entropy", RETRIEVES, 0, POOLED},
+    {"codes:skip=0:budget=8:force_sink=3:budget_mode=extra", RETRIEVES, 43, ONE_BY_ONE},
     PQ(""),
     PQ(":gqa=per_q:skip=1"),
     PQ(":gqa=mean_q:m=1"),
@@ -253,13 +258,15 @@ static const char *const stores[] = {
 };
 enum { N_STORES = sizeof stores / sizeof *stores };
 
-/* Combinations without meaning, of a strategy (by its name) and a store with codes. */
+/* Combinations without meaning, of a strategy (by its name) and a store with codes, or without. */
 static const struct {
     const char *name, *why;
+    bool codes;
 } refused[] = {
-    {"kivi", "brings its own store"},
-    {"logquant", "brings its own store"},
-    {"oracle", "scores are of exact keys"},
+    {"kivi", "brings its own store", true},
+    {"logquant", "brings its own store", true},
+    {"oracle", "scores are of exact keys", true},
+    {"codes", "has no codes that could be scored", false},
 };
 
 /* Group sizes 1, 2, 3, 4, 7 and 8; `window` of the last two layers. */
@@ -597,7 +604,8 @@ static const char *refusal(const rig *r, const strategy *s, const kv_format *kv)
         return kv_has_codes(kv) ? "demotion needs exact rows" : r->window[1] > 0 ? "layer 1 has a window of" : NULL;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         size_t n = strcspn(s->spec, ":");
-        if (kv_has_codes(kv) && strncmp(s->spec, refused[i].name, n) == 0 && !refused[i].name[n]) return refused[i].why;
+        if (kv_has_codes(kv) == refused[i].codes && strncmp(s->spec, refused[i].name, n) == 0 && !refused[i].name[n])
+            return refused[i].why;
     }
     return NULL;
 }
@@ -613,8 +621,8 @@ static void check_one(rig *r, int s, int k)
     size_t rows = spy.rows, all = spy.rows + spy.codes + spy.other, rest = spy.other;
     status st = open_seq(r, &seq, c.s, false, &kv, &e);
     if (why) {
-        is_err(st, &e, kv_has_codes(&kv) ? ST_USAGE : ST_UNSUPPORTED, why, "%s over %s is refused", c.s->spec,
-               stores[k]);
+        is_err(st, &e, c.s->flags & DEMOTES && !kv_has_codes(&kv) ? ST_UNSUPPORTED : ST_USAGE, why,
+               "%s over %s is refused", c.s->spec, stores[k]);
         return;
     }
     if (!is_ok(st, &e, "%s over %s", c.s->spec, stores[k])) return;

@@ -260,8 +260,8 @@ static void check_device(const char *device)
                 {"quest:skip=0:budget=16:page=4:gqa=per_q:tail=all", DT_BF16}};
     static const char *const pools[] = {
         "quest:skip=1:page=2:budget=24:pool=entropy", "quest:skip=1:page=4:budget=40:pool=entropy:gqa=per_q",
-        "fier:skip=1:g=8:budget=20:pool=entropy", "fier:skip=1:g=8:budget=20:pool=entropy:gqa=max_s",
-        "oracle:skip=1:budget=20:pool=entropy"};
+        "fier:skip=1:g=8:budget=20:pool=entropy",     "fier:skip=1:g=8:budget=20:pool=entropy:gqa=max_s",
+        "oracle:skip=1:budget=20:pool=entropy",       "codes:skip=1:budget=20:pool=entropy:kv=kivi4/g=4/r=8"};
     static const char *const oom[] = {"quest:skip=1:budget=24:coarse=32",    "quest:skip=1:budget=24:gqa=mean_q",
                                       "quest:skip=1:budget=24:pool=entropy", "fier:skip=1:budget=24:coarse=16",
                                       "fier:skip=1:budget=24:gqa=mean_q",    "fier:skip=1:budget=24:pool=entropy"};

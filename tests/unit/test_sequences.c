@@ -205,7 +205,8 @@ static void check_level(const char *device, const char *level, int at)
                    {"snapkv", 1, "tail"},
                    {"tova", 2, "tail"},
                    {"streaming", 2, "demote"},
-                   {"retroinfer", 3, "retroinfer"}};
+                   {"retroinfer", 3, "retroinfer"},
+                   {"codes", 5, "codes"}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);

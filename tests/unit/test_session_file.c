@@ -53,6 +53,9 @@ static const char *const strategies[] = {
     "fier:skip=1:budget=20:g=8:open=window:score=int8",
     "quest:skip=0:budget=12:page=4:coarse=8:coarse_keep=1",
     "fier:skip=0:budget=12:g=8:coarse=8:coarse_keep=1",
+    "codes:budget=24:skip=1:kv=kivi4/r=16/g=8",
+    "codes:budget=24:skip=0:gqa=per_q:kv=logquant/r=12/g=4",
+    "codes:budget=24:skip=0:pool=entropy:kv=kivi2/r=16/g=8",
     "pqcache:budget=20:sink=4:bits=3",
     "pqcache:budget=20:sink=4:bits=2:m=4:retrain=1:skip=1",
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
@@ -129,6 +132,7 @@ static void check_going_on(const char *name, const char *device, int64_t ctx, si
             own |= strncmp(strategies[i], "oracle", 6) == 0; /* exact keys */
             err why = {0};
             bool good = true;
+            own |= strstr(strategies[i], ":kv=") != NULL;
             if ((own || strstr(strategies[i], "demote") || strstr(strategies[i], "mikv")) && k > 2)
                 continue; /* no other store with codes */
             for (int at = k == 0 ? 0 : 2; at < points; at++)

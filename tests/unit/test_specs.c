@@ -84,6 +84,11 @@ static const struct {
     {"kivi:budget=3", "no parameter 'budget'", NULL},
     {"oracle:budget=8:force_sink=4:force_recent=5", "budget 8 is too small, at least 9", NULL},
     {"oracle:kv=kivi2", "store kivi2", NULL},
+    {"codes", "has no codes that could be scored", NULL},
+    {"codes:budget=64:kv=kivi4", "budget 64 is too small, at least 129: store kivi4", NULL},
+    {"codes:budget=42:kv=logquant", "at least 43", NULL},
+    {"codes:budget=36:force_sink=4:kv=kivi4/r=32", "at least 37", NULL},
+    {"codes:p=0.9:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
     {"oracle:p=0", "p='0', expected off or a number in (0, 1]", NULL},
     {"quest:p=1.01", "p='1.01', expected off or a number in (0, 1]", NULL},
     {"quest:p=0.00001", "of up to 4 decimals", NULL},
@@ -188,6 +193,12 @@ static void check_shapes(void)
     shape.head_dim = 8;
 }
 
+/* What a strategy needs that does not run over every store. */
+static const char *store_of(const char *name)
+{
+    return strcmp(name, "codes") == 0 ? ":kv=kivi4" : "";
+}
+
 /* --budget, --skip, --kv. */
 static void check_options(void)
 {
@@ -208,7 +219,8 @@ static void check_options(void)
         attn_options zero = {.has_budget = true, .kv = kv_exact(DT_F16)};
         const char *name = attn_method_name(attn_methods()[i]);
         err none = {0};
-        is_ok(attn_spec_parse(&s, name, &zero, &none), &none, "%s", name);
+        snprintf(text, sizeof text, "%s%s", name, store_of(name));
+        is_ok(attn_spec_parse(&s, text, &zero, &none), &none, "%s", text);
         status st = attn_spec_check(&s, &shape, &none);
         ok(attn_has_budget(&s) ? st == ST_USAGE && strstr(none.msg, "at least") : st == ST_OK,
            "%s: a budget of 0 is refused with the least one (%s)", name, none.msg);
@@ -233,6 +245,7 @@ static void check_gqa(void)
         {"oracle", GQA_VOTE},
         {"quest", GQA_VOTE},
         {"fier:gqa=mean_q", GQA_MEAN_Q},
+        {"codes:kv=kivi4", GQA_VOTE},
         {"pqcache", GQA_VOTE},
         {"pariskv", GQA_MEAN_Q},
         {"magicpig", GQA_LAYER_VOTE},
@@ -264,6 +277,8 @@ static void check_forced(void)
         {"quest", "total"},
         {"quest:gqa=per_q:budget_mode=extra", "+forced/q"},
         {"fier:budget_mode=extra", "+forced"},
+        {"codes:kv=kivi4", "total"},
+        {"codes:kv=kivi4:budget_mode=extra", "+forced"},
         {"pqcache", "total"},
         {"pqcache:budget_mode=extra", "+forced"},
         {"pariskv", "+forced"},
@@ -288,7 +303,8 @@ static void check_forced(void)
         const char *name = attn_method_name(attn_methods()[i]);
         is_ok(attn_spec_parse(&s, name, &o, &e), &e, "%s", name);
         if (!attn_retrieves(&s) || s.budget == 0) continue;
-        snprintf(text, sizeof text, "%s:force_sink=3:force_recent=5:budget_mode=extra:budget=4096", name);
+        snprintf(text, sizeof text, "%s:force_sink=3:force_recent=5:budget_mode=extra:budget=4096%s", name,
+                 store_of(name));
         is_ok(read_spec(&s, text, NULL, &e), &e, "%s", text);
         attn_budget_counts(&s, word);
         is_str(word, "+forced", "forced tokens on top");

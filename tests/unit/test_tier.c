@@ -33,6 +33,7 @@ static const char *const strategies[] = {"quest:skip=0:budget=24:page=4",
                                          "fier:skip=0:budget=20:g=8:gqa=per_q:force_sink=3:force_recent=5:open=window",
                                          "fier:skip=0:budget=20:g=8:pool=entropy",
                                          "quest:skip=0:budget=24:page=4:gqa=per_q:tail=all",
+                                         "codes:skip=0:budget=40",
                                          "pqcache:budget=20:sink=4:bits=3",
                                          "pqcache:budget=20:sink=4:bits=3:retrain=1",
                                          "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
@@ -169,6 +170,7 @@ static void check_bits(const char *device, const world *w)
         if (!is_ok(rig_layout(&r, shapes[i].heads, shapes[i].kv, shapes[i].dim, &e), &e, "layout")) return;
         for (size_t a = 0; a < sizeof strategies / sizeof *strategies; a++)
             for (size_t k = 0; k < sizeof stores / sizeof *stores; k++) {
+                if (strncmp(strategies[a], "codes", 5) == 0 && !strchr(stores[k], ':')) continue;
                 if ((strstr(stores[k], "hf") ? 1 : (k + a) % 3) != i) continue;
                 size_t rest = strcmp(device, "cpu") == 0 ? 0 : k + 2 * a;
                 if (rest % 3 != 0 || tap_leaves_out(rest % 9 != 0)) continue;

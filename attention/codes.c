@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/* The best tokens by the codes of their keys in the store: no index beside it. doc/methods.md 7c.
+ *
+ * The newest rows, which are not in codes yet, are always attended. Exact rows among the codes (sink_fp of a store, the
+ * list of logquant) are candidates with exact scores. */
+#include "config.h"
+
+#include <stddef.h>
+
+#include "attention/retrieve.h"
+#include "kernels/ops_coded.h"
+
+enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN };
+
+static const attn_param params[] = {
+    [P_SINK] = {"force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20},
+    [P_RECENT] = {"force_recent", NULL,
+                  "newest tokens that are always attended, where fewer are exact (the current one always is)", 0, 0,
+                  1 << 20},
+    [P_GQA] = RETRIEVE_GQA_PARAM,
+    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
+    [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
+    [P_SHARE] = RETRIEVE_P_PARAM,
+    [P_MIN] = RETRIEVE_MIN_PARAM,
+    {.key = NULL},
+};
+
+typedef struct {
+    retrieve r;
+    coded_index *index;
+} codes_ctx;
+
+/* Most forced tokens at the end: the exact ones, or the recent ones. */
+static int64_t most_recent(const attn_spec *s)
+{
+    return max64(kv_exact_newest(&s->kv), s->value[P_RECENT]);
+}
+
+static bool extra(const attn_spec *s)
+{
+    return s->value[P_MODE] == BUDGET_EXTRA;
+}
+
+static status codes_check(const attn_spec *s, const attn_shape *shape, err *e)
+{
+    char store[64];
+    int64_t least = s->value[P_SINK] + most_recent(s) + 1;
+    (void)shape;
+    kv_format_text(&s->kv, store, sizeof store);
+    if (!kv_has_codes(&s->kv))
+        return err_set(e, ST_USAGE, "%s: store %s has no codes that could be scored, expected one that has, as kivi4",
+                       s->text, store);
+    if (!extra(s) && s->budget < least)
+        return err_set(e, ST_USAGE,
+                       "%s: budget %lld is too small, at least %lld: store %s keeps the newest %lld tokens exact (r), "
+                       "which are attended",
+                       s->text, (long long)s->budget, (long long)least, store, (long long)kv_exact_newest(&s->kv));
+    return retrieve_check(s, e);
+}
+
+static void codes_regions(const attn_spec *s, attn_regions *r)
+{
+    r->newest = most_recent(s);
+}
+
+static retrieve_range range_from(const attn_spec *s, int64_t first, int64_t n, int64_t tail)
+{
+    retrieve_range r = retrieve_items(s, first, n, min64(tail, n - 1), s->budget);
+    r.most = budget_most(s->value[P_POOL], s->budget) + (extra(s) ? s->value[P_SINK] + most_recent(s) : 0);
+    r.redo = n;
+    return r;
+}
+
+/* With as many exact rows as there may be. */
+static retrieve_range codes_range(const attn_spec *s, int64_t first, int64_t n)
+{
+    return range_from(s, first, n, max64(n - kv_exact_newest(&s->kv), 0));
+}
+
+static void codes_begin(attn_view *v, const attn_part *p)
+{
+    retrieve *r = retrieve_of(v);
+    int64_t n = v->length + (int64_t)p->n_tok, tail = max64(n - kv_exact_newest(&v->spec->kv), 0);
+    retrieve_begin(v, p);
+    while (tail < n - 1 && kv_store_coded_in(v->store, tail, tail + 1)) tail++;
+    for (int l = 0; l < v->shape->n_layers; l++)
+        r->range[l] = range_from(v->spec, n - attn_visible(v->shape, l, n), n, tail);
+}
+
+static void codes_declare(attn_decl *d)
+{
+    decl_bytes(d, MEM_HOST, offsetof(codes_ctx, index), "keys", (size_t)d->shape->n_layers * sizeof(coded_index));
+}
+
+static void codes_reset(attn_view *v)
+{
+    codes_ctx *c = v->own;
+    retrieve_reset(v);
+    for (int l = 0; l < v->shape->n_layers; l++) c->index[l].rows = kv_store_rows(v->store, l);
+}
+
+const attn_method attn_codes = {
+    .name = "codes",
+    .summary = "the best tokens by the store's codes of their keys",
+    .source =
+        "scores over KIVI's codes (arXiv 2402.02750); near it Self-Indexing KVCache (2603.14224); doc/methods.md 7c",
+    .params = params,
+    .family = &attn_retrieve,
+    .kind = &(const retrieve_kind){.stored = true,
+                                   .range = codes_range,
+                                   .ops = offsetof(backend_ops, coded),
+                                   .index = offsetof(codes_ctx, index),
+                                   .index_size = sizeof(coded_index)},
+    .size = sizeof(codes_ctx),
+    .uses = USES_CODED,
+    .has_budget = true,
+    .def_budget = 256,
+    .def_skip = 2,
+    .check = codes_check,
+    .regions = codes_regions,
+    .hooks = {.declare = codes_declare, .reset = codes_reset, .begin = codes_begin},
+};

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* Dot products with rows of codes, in the order that ops_select.h fixes: codes are widened to floats in registers, once
+ * for a few query heads. */
+#include "config.h"
+
+#include <string.h>
+
+#include "kernels/cpu/dots.h"
+#include "kernels/cpu/k.h"
+
+/* Codes [c, c + VF_LANES) of a row of d. */
+INLINE VF row_codes(const unsigned char *row, const int bits, size_t c, size_t d)
+{
+    const unsigned char *p = row + c * (size_t)bits / 8;
+    unsigned char last[VF_LANES] = {0};
+    if (c + VF_LANES <= d) return vf_codes(p, bits);
+    memcpy(last, p, ((d - c) * (size_t)bits + 7) / 8);
+    return vf_codes(last, bits);
+}
+
+/* Products of `heads` queries with `items` rows, heads * items <= DOTS; out[h * items + i]. */
+INLINE void code_tile(const int heads, const int items, const int bits, const float *q, size_t q_stride, size_t d,
+                      const unsigned char *const *row, float out[DOTS])
+{
+    VF acc[VF_LANES];
+    UNROLL for (int i = 0; i < VF_LANES; i++) acc[i] = vf_zero();
+    for (size_t c = 0; c < d; c += 16) {
+        UNROLL for (int p = 0; p < PARTS; p++)
+        {
+            const size_t e = c + (size_t)p * VF_LANES;
+            if (e >= d) continue;
+            UNROLL for (int i = 0; i < items; i++)
+            {
+                VF x = row_codes(row[i], bits, e, d);
+                UNROLL for (int h = 0; h < heads; h++)
+                {
+                    VF *a = &acc[p * DOTS + h * items + i];
+                    *a = vf_add(*a, vf_mul(vf_load_some(q + (size_t)h * q_stride + e, d - e), x));
+                }
+            }
+        }
+    }
+    dots_sums(acc, out);
+}
+
+/* n rows for `heads` query heads: out[h * stride + i]. */
+INLINE void code_heads(const int heads, const int bits, const float *q, size_t q_stride, size_t d,
+                       const unsigned char *code, size_t row_bytes, size_t n, float *out, size_t stride)
+{
+    enum { MOST = DOTS };
+    const int items = DOTS / heads;
+    for (size_t r = 0; r < n; r += (size_t)items) {
+        const unsigned char *row[MOST];
+        float sum[DOTS];
+        for (size_t i = 0; i < (size_t)items; i++) row[i] = code + (r + i < n ? r + i : n - 1) * row_bytes;
+        code_tile(heads, items, bits, q, q_stride, d, row, sum);
+        for (int h = 0; h < heads; h++) dots_put(out + (size_t)h * stride + r, sum + h * items, items, n - r);
+    }
+}
+
+/* Some rows at a time, so that they are read from memory once. */
+INLINE void code_rows(const int bits, float *out, size_t stride, const float *q, size_t q_stride, size_t heads,
+                      size_t d, const unsigned char *code, size_t row_bytes, size_t n)
+{
+    enum { BLOCK = 64 };
+    for (size_t r = 0; r < n; r += BLOCK) {
+        size_t some = n - r < BLOCK ? n - r : BLOCK, h = 0;
+        const unsigned char *rows = code + r * row_bytes;
+        for (; DOTS >= 4 && h + 4 <= heads; h += 4)
+            code_heads(DOTS >= 4 ? 4 : 1, bits, q + h * q_stride, q_stride, d, rows, row_bytes, some,
+                       out + h * stride + r, stride);
+        for (; h < heads; h++)
+            code_heads(1, bits, q + h * q_stride, q_stride, d, rows, row_bytes, some, out + h * stride + r, stride);
+    }
+}
+
+void LEVEL(k_code_dots)(float *out, size_t stride, const float *q, size_t q_stride, size_t heads, size_t d,
+                        const unsigned char *code, size_t row_bytes, int bits, size_t n)
+{
+    if (bits == 2) code_rows(2, out, stride, q, q_stride, heads, d, code, row_bytes, n);
+    else code_rows(4, out, stride, q, q_stride, heads, d, code, row_bytes, n);
+}
