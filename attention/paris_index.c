@@ -41,8 +41,9 @@ void paris_declare(attn_decl *d, size_t at, const paris_options *o)
         {AT(cand), kv * sizeof(int32_t), n},
         {AT(est), votes(o, sh) ? heads * f : 0, n},
         {AT(final), kv * f, n},
+        {AT(mass), o->p > 0 ? sizeof(int64_t) : 0, sh->n_kv_heads},
         {AT(idx), kv * sizeof(int32_t), min64(o->k, n)},
-        {AT(lists), 2 * sizeof(int64_t), sh->n_kv_heads},
+        {AT(lists), kv * 2 * sizeof(int64_t), sh->n_layers},
     };
     decl_regions(d, MEM_INDEX, AT(id), "ids", kv, nb, n, d->n);
     decl_regions(d, MEM_INDEX, AT(code), "codes", kv, nb * PARIS_CODE, n, d->n);
@@ -52,6 +53,7 @@ void paris_declare(attn_decl *d, size_t at, const paris_options *o)
     for (size_t i = 0; i < sizeof work / sizeof *work; i++)
         decl_scratch(d, work[i].at, "ParisKV's work space", work[i].item, work[i].n);
     decl_bytes(d, MEM_HOST, AT(ranges), "ParisKV's work space", layers * sizeof(paris_ranges));
+    decl_bytes(d, MEM_HOST, AT(finds), "ParisKV's work space", layers * sizeof(bool));
     d->choose_lists = kv;
     d->choose_items = n;
 }
@@ -177,6 +179,21 @@ static void rerank(const attn_view *v, const paris_search *s, const paris_index 
         v->be, &(combine_job){s->final, s->est, x->cap, heads, x->n_kv_heads, 0, m, GQA_VOTE, sh->scale}, 1);
 }
 
+/* How many of m candidates hold p, a list. */
+static void count_mass(const attn_view *v, const paris_search *s, int64_t m, int64_t k)
+{
+    mass_job j = {.score = s->final,
+                  .n_lists = (size_t)v->shape->n_kv_heads,
+                  .stride = (size_t)v->lim->n_tokens,
+                  .items = {m, 0, m},
+                  .scale = votes(&s->o, v->shape) ? 1 : v->shape->scale,
+                  .p = s->o.p,
+                  .least = s->o.least,
+                  .most = k,
+                  .k = s->mass};
+    v->be->ops->select->mass(v->be, &j, 1);
+}
+
 attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const kv_rows *rows, buf q)
 {
     const attn_shape *sh = v->shape;
@@ -185,7 +202,7 @@ attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const 
     const paris_ranges *r = &s->ranges[layer];
     size_t kv = x.n_kv_heads, stride = (size_t)min64(s->o.k, v->lim->n_tokens);
     int64_t m = candidates(s, r->index.n, r->k);
-    buf probe = q, read = attn_index_read(v);
+    buf probe = q, read = attn_index_read(v), lists = buf_at(s->lists, (size_t)layer * kv * 2 * sizeof(int64_t));
     bool vote = votes(&s->o, sh);
     if ((size_t)sh->n_heads > kv) {
         probe = s->probe;
@@ -207,20 +224,29 @@ attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const 
     set_limits(s, r->index.n, j.limit);
     o->search(v->be, &j);
     if (vote) rerank(v, s, &x, q, m);
+    if (s->o.p > 0) count_mass(v, s, m, r->k);
     attn_choose(v,
                 &(choose_job){.score = s->final,
                               .items = {m, 0, m},
                               .tail = m,
                               .k = r->k,
+                              .budget = s->o.p > 0 ? s->mass : (buf){NULL},
+                              .each = s->o.p > 0,
                               .n_lists = kv,
                               .stride = x.cap,
                               .granule = 1,
                               .most = m,
                               .idx_stride = (int64_t)stride,
                               .idx = s->idx,
-                              .range = s->lists},
+                              .range = lists},
                 1);
-    o->resolve(v->be, s->idx, stride, s->lists, kv, s->cand, x.cap);
-    return (attn_seg){
-        .rows = rows, .range = s->lists, .idx = s->idx, .n_lists = kv, .idx_stride = stride, .n_max = r->k};
+    o->resolve(v->be, s->idx, stride, lists, kv, s->cand, x.cap);
+    return (attn_seg){.rows = rows, .range = lists, .idx = s->idx, .n_lists = kv, .idx_stride = stride, .n_max = r->k};
+}
+
+void paris_count_found(const attn_view *v, const paris_search *s)
+{
+    if (s->o.p > 0)
+        v->be->ops->count_lists(v->be, buf_at(v->read, READ_ATTENDED * sizeof(uint64_t)), s->lists,
+                                (size_t)v->shape->n_layers, (size_t)v->shape->n_kv_heads, s->finds);
 }

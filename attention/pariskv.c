@@ -10,8 +10,8 @@
 
 #include <stddef.h>
 
-#include "attention/budget.h"
 #include "attention/paris_index.h"
+#include "attention/retrieve.h"
 #include "attention/tail.h"
 
 enum {
@@ -28,6 +28,8 @@ enum {
     P_ALPHA,
     P_ROTATE,
     P_MODE,
+    P_SHARE,
+    P_MIN,
     P_TAIL
 };
 enum { GQA_MEAN, GQA_HEADS_VOTE };
@@ -53,6 +55,8 @@ static const attn_param params[] = {
     [P_ALPHA] = {"alpha", NULL, "0: weights without the factor 1/alpha", 1, 0, 1},
     [P_ROTATE] = {"rotate", NULL, "0: no rotation", 1, 0, 1},
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_EXTRA),
+    [P_SHARE] = RETRIEVE_P_PARAM,
+    [P_MIN] = RETRIEVE_MIN_PARAM,
     [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
@@ -120,7 +124,7 @@ static status paris_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (s->value[P_MODE] == BUDGET_TOTAL && s->budget < fewest)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + u + 1 = %lld", s->text,
                        (long long)s->budget, (long long)fewest);
-    return ST_OK;
+    return retrieve_check(s, e);
 }
 
 /* ---- a forward ---- */
@@ -134,6 +138,7 @@ static void set_ranges(attn_view *v, int layer, bool prompt, int64_t n)
     /* center: the first prompt gives the mean; one that indexes nothing that of all its keys */
     if (prompt) s.mean = next.index.n > 0 ? next.index : (slot_range){0, n};
     c->search.ranges[layer] = s;
+    c->search.finds[layer] = !prompt && is_sparse(v, &now);
 }
 
 static void paris_begin(attn_view *v, const attn_part *p)
@@ -144,8 +149,10 @@ static void paris_begin(attn_view *v, const attn_part *p)
     /* Before the mean is known nothing can be encoded: the whole prompt is at its end, when all of its rows
      * are still exact. */
     c->to_encode = attn_get(v, P_CENTER) && c->encoded == 0 && open ? 0 : n - c->encoded;
-    for (int l = 0; l < v->shape->n_layers; l++)
+    for (int l = 0; l < v->shape->n_layers; l++) {
+        c->search.finds[l] = false;
         if (v->layers[l]) set_ranges(v, l, prompt, n);
+    }
 }
 
 static attn_tail *tail_of(const attn_view *v)
@@ -181,7 +188,7 @@ static void select_sparse(const attn_turn *t, int layer, const regions *r)
     sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->rest.first, .n_max = r->rest.n};
     sel->head = r->index.first;
     sel->tail = r->rest.first;
-    sel->attended = r->sink.n + r->rest.n + wanted(t->v->spec, r);
+    sel->attended = r->sink.n + r->rest.n + (c->search.o.p > 0 ? 0 : wanted(t->v->spec, r)); /* or counted in end */
     tail_select(&(attn_tail *){tail_of(t->v)}, &t, 1, layer);
 }
 
@@ -205,6 +212,7 @@ static void paris_layer_end(attn_view *v, const attn_part *p, int layer)
 static void paris_end(attn_view *v, const attn_part *p)
 {
     paris_memory *c = v->own;
+    paris_count_found(v, &c->search);
     c->encoded += c->to_encode;
     if (p->flags & ATTN_PROMPT_END) c->prompt_end = v->length + (int64_t)p->n_tok;
 }
@@ -221,7 +229,9 @@ static paris_options options_of(const attn_spec *s)
                            .n_levels = v[P_LEVELS] == LEVELS_1 ? 1 : PARIS_LEVELS,
                            .vote = v[P_GQA] == GQA_HEADS_VOTE,
                            .center = v[P_CENTER],
-                           .alpha = v[P_ALPHA]};
+                           .alpha = v[P_ALPHA],
+                           .p = (float)v[P_SHARE] / ATTN_FRACTION,
+                           .least = v[P_MIN]};
 }
 
 static void paris_declare_all(attn_decl *d)

@@ -12,7 +12,7 @@
 #include "kernels/ops_kmeans.h"
 #include "kernels/ops_pq.h"
 
-enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_MODE, P_TAIL };
+enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_MODE, P_SHARE, P_MIN, P_TAIL };
 
 static const attn_param params[] = {
     [P_M] = {"m", NULL, "sub-spaces of a key, each with a code of its own; they divide head_dim", 2, 1, PQ_PARTS},
@@ -26,6 +26,8 @@ static const attn_param params[] = {
                  0, 0, 1 << 20},
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
+    [P_SHARE] = RETRIEVE_P_PARAM,
+    [P_MIN] = RETRIEVE_MIN_PARAM,
     [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
@@ -58,7 +60,7 @@ static status pqcache_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (!extra(s) && s->budget < least)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + 1 = %lld", s->text,
                        (long long)s->budget, (long long)least);
-    return ST_OK;
+    return retrieve_check(s, e);
 }
 
 static void pqcache_regions(const attn_spec *s, attn_regions *r)

@@ -197,6 +197,7 @@ static const strategy strategies[] = {
     PQ(":gqa=per_q:skip=1"),
     PQ(":gqa=mean_q:m=1"),
     PQ(":local=5:bits=2:retrain=1"),
+    {"pqcache:skip=0:budget=24:sink=4:bits=3:p=0.6:min=2", ":budget=100:p=off", 24, 0},
     {"pqcache:budget=10:sink=4:bits=3:local=6:budget_mode=extra", RETRIEVES, 20, 0},
     {RETRO, RETRIEVES, 24, 0},
     {RETRO ":rank=size:est=100:skip=1", RETRIEVES, 24, 0},
@@ -210,6 +211,8 @@ static const strategy strategies[] = {
     {PARIS ":tiers=1:alpha=0", RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":rotate=0:rho=30:beta=40", RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":budget=22:budget_mode=total", RETRIEVES, 22, ONE_BY_ONE},
+    {PARIS ":p=0.5:min=2", ":budget=100:p=off", 23, ONE_BY_ONE},
+    {PARIS ":p=0.7:min=0:gqa=vote", ":budget=100:p=off", 23, ONE_BY_ONE},
     /* band, sinks, at most twice the nominal blocks, and a block that fills */
     {ACT, BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
     {ACT ":probe=mean:skip=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},

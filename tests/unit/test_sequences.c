@@ -206,7 +206,12 @@ static void check_level(const char *device, const char *level, int at)
                    {"tova", 2, "tail"},
                    {"streaming", 2, "demote"},
                    {"retroinfer", 3, "retroinfer"},
-                   {"codes", 5, "codes"}};
+                   {"codes", 5, "codes"},
+                   {"quest", 1, "mass"},
+                   {"fier", 1, "mass"},
+                   {"codes", 2, "mass"},
+                   {"pqcache", 2, "mass"},
+                   {"pariskv", 2, "mass"}};
     rig r;
     err e = {0};
     if (level) setenv("KVASIR_CPU", level, 1);

@@ -88,6 +88,8 @@ static const struct {
     {"codes:budget=64:kv=kivi4", "budget 64 is too small, at least 129: store kivi4", NULL},
     {"codes:budget=42:kv=logquant", "at least 43", NULL},
     {"codes:budget=36:force_sink=4:kv=kivi4/r=32", "at least 37", NULL},
+    {"pariskv:p=0.9:max=63", "min 64, expected at most the budget (max), 63", NULL},
+    {"pqcache:p=0.9:min=257", "min 257, expected at most the budget (max), 256", NULL},
     {"codes:p=0.9:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
     {"oracle:p=0", "p='0', expected off or a number in (0, 1]", NULL},
     {"quest:p=1.01", "p='1.01', expected off or a number in (0, 1]", NULL},
@@ -152,7 +154,7 @@ static const char *const params[][2] = {
      "tail=off skip=2 kv=f16"},
     {"pariskv",
      "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 gqa=mean_q rounds=1 center=0 tiers=6 alpha=1 "
-     "rotate=1 budget_mode=extra tail=off skip=0 kv=f16"},
+     "rotate=1 budget_mode=extra p=off min=64 tail=off skip=0 kv=f16"},
     {"magicpig:force_sink=5", "K=10 L=150 sink=5 local=64 flush=0 seed=42 skip=0+16+32+48+64 kv=f16"},
     {"magicpig:skip=2:L=9", "K=10 L=9 sink=4 local=64 flush=0 seed=42 skip=2 kv=f16"},
     {"kivi:bits=4:r=64", "bits=4 g=32 r=64 key_residual=block sink_fp=0 skip=0 "
