@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The best tokens by the codes of their keys in the store: no index beside it. doc/methods.md 7c.
+/* The best tokens by the codes of their keys in the store: no index beside it. doc/methods.md 7d.
  *
  * The newest rows, which are not in codes yet, are always attended. Exact rows among the codes (sink_fp of a store, the
  * list of logquant) are candidates with exact scores. */
@@ -103,7 +103,7 @@ const attn_method attn_codes = {
     .name = "codes",
     .summary = "the best tokens by the store's codes of their keys",
     .source =
-        "scores over KIVI's codes (arXiv 2402.02750); near it Self-Indexing KVCache (2603.14224); doc/methods.md 7c",
+        "scores over KIVI's codes (arXiv 2402.02750); near it Self-Indexing KVCache (2603.14224); doc/methods.md 7d",
     .params = params,
     .family = &attn_retrieve,
     .kind = &(const retrieve_kind){.stored = true,

@@ -21,10 +21,18 @@
     X(tova)                                                                                                            \
     X(oracle)                                                                                                          \
     X(quest)                                                                                                           \
-                                                                                                                       \
     X(fier)                                                                                                            \
-    X(codes) X(pqcache) X(retroinfer) X(pariskv) X(actqkv) X(infllm) X(tokenselect) X(magicpig) X(mikv) X(kivi)        \
-        X(logquant)
+    X(codes)                                                                                                           \
+    X(pqcache)                                                                                                         \
+    X(retroinfer)                                                                                                      \
+    X(pariskv)                                                                                                         \
+    X(actqkv)                                                                                                          \
+    X(infllm)                                                                                                          \
+    X(tokenselect)                                                                                                     \
+    X(magicpig)                                                                                                        \
+    X(mikv)                                                                                                            \
+    X(kivi)                                                                                                            \
+    X(logquant)
 #define DECLARE(name) extern const attn_method attn_##name;
 #define ROW(name)     &attn_##name,
 
@@ -297,22 +305,13 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
         const char *name;
         const void *ops;
         unsigned use;
-    } all[] = {{"codes", o->codes, USES_CODES},
-               {"evict", o->evict, USES_EVICT},
-               {"select", o->select, USES_SELECT},
-               {"quest", o->quest, USES_QUEST},
-               {"fier", o->fier, USES_FIER},
-               {"paris", o->paris, USES_PARIS},
-               {"block", o->block, USES_BLOCK},
-               {"tier", o->tier, USES_TIER},
-               {"host", o->host, USES_HOST},
-               {"kmeans", o->kmeans, USES_KMEANS},
-               {"pq", o->pq, USES_PQ},
-               {"token", o->token, USES_TOKEN},
-               {"lsh", o->lsh, USES_LSH},
-               {"tail", o->tail, USES_TAIL},
-               {"cluster", o->cluster, USES_CLUSTER},
-               {"coded", o->coded}};
+    } all[] = {
+        {"codes", o->codes, USES_CODES},    {"evict", o->evict, USES_EVICT}, {"select", o->select, USES_SELECT},
+        {"quest", o->quest, USES_QUEST},    {"fier", o->fier, USES_FIER},    {"paris", o->paris, USES_PARIS},
+        {"block", o->block, USES_BLOCK},    {"tier", o->tier, USES_TIER},    {"host", o->host, USES_HOST},
+        {"kmeans", o->kmeans, USES_KMEANS}, {"pq", o->pq, USES_PQ},          {"token", o->token, USES_TOKEN},
+        {"lsh", o->lsh, USES_LSH},          {"tail", o->tail, USES_TAIL},    {"cluster", o->cluster, USES_CLUSTER},
+        {"coded", o->coded, USES_CODED}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)

@@ -185,7 +185,6 @@ typedef struct draw_rule draw_rule; /* draw.h */
     F(block, BLOCK_OPS, block_ops)                                                                                     \
     F(kmeans, KMEANS_OPS, kmeans_ops)                                                                                  \
     F(pq, INDEX_OPS, index_ops)                                                                                        \
-                                                                                                                       \
     F(token, TOKEN_OPS, token_ops)                                                                                     \
     F(lsh, LSH_OPS, lsh_ops)                                                                                           \
     F(tail, TAIL_OPS, tail_ops) F(cluster, CLUSTER_OPS, cluster_ops) F(coded, INDEX_OPS, index_ops)

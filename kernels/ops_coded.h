@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The K rows of a store as an index of tokens, in codes where they are in codes (kv_codes in ops.h). methods.md 7c. */
+/* The K rows of a store as an index of tokens, in codes where they are in codes (kv_codes in ops.h). methods.md 7d. */
 #ifndef KERNELS_OPS_CODED_H
 #define KERNELS_OPS_CODED_H
 

@@ -68,7 +68,7 @@ static void decoded(op_run *x, const int64_t *p)
     free(a), free(b);
 }
 
-/* doc/methods.md 7c: channels with minima 0, -1 and steps 1, 1/2; codes 2 0 | 3 1; an exact row between them. */
+/* doc/methods.md 7d: channels with minima 0, -1 and steps 1, 1/2; codes 2 0 | 3 1; an exact row between them. */
 static void example(op_run *x, const int64_t *p)
 {
     static const float q[] = {1, -2}, exact[] = {0, 0, 1, 1, 0, 0}, pairs[] = {0, -1, 1, .5f}, want[] = {4, -1, 4};
