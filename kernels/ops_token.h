@@ -33,11 +33,15 @@ typedef struct {
 /* What makes the votes of the scores. */
 static inline combine_job token_votes(const token_score_job *j)
 {
-    combine_job c = {.out = j->votes, .in = j->score, .stride = j->stride, .n_heads = j->n_heads, .n_lists = 1};
-    c.lo = j->lo;
-    c.hi = j->hi;
-    c.mode = GQA_LAYER_VOTE;
-    c.scale = j->scale;
+    combine_job c = {.out = j->votes,
+                     .in = j->score,
+                     .stride = j->stride,
+                     .n_heads = j->n_heads,
+                     .n_lists = 1,
+                     .lo = j->lo,
+                     .hi = j->hi,
+                     .mode = GQA_LAYER_VOTE,
+                     .scale = j->scale};
     return c;
 }
 
