@@ -2,7 +2,7 @@
 . "$SRCDIR/tests/cli/lib.sh"
 m="$models/llama31-f32-tied"
 command -v curl >/dev/null || skip_all "curl is not here"
-run serve -m "$m" --port 0 --host 999.1
+run serve -m "$m" --port 0 --host 999.1 --insecure
 if grep -q 'libmicrohttpd' "$tmp/err"; then skip_all "built without libmicrohttpd"; fi
 trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
 server=
