@@ -24,7 +24,8 @@ static const char *type_of(int http)
                          : "invalid_request_error";
 }
 
-static void set(api_error *e, int http, const char *code, const char *param, const char *fmt, va_list args)
+__attribute__((format(printf, 5, 0))) static void set(api_error *e, int http, const char *code, const char *param,
+                                                      const char *fmt, va_list args)
 {
     err clean = {0};
     char text[256];
