@@ -15,16 +15,13 @@
 enum {
     BLOCK = 32,
     VECS = BLOCK / VF_LANES,
-    HEADS = SIMD_AVX512 ? 4 : 2, /* that share the loads of bits, as far as there are registers */
-    TABLES = FIER_HEADS * HEAD_DIM_MAX / 2 * VT_PAIR + VT_PAIR * VF_LANES / 2,
     AHEAD = 16 /* groups whose shared parts are made together: dots_rows multiplies several rows at a time */
 };
 
-/* One block for `heads` heads, whose tables are `apart` pairs apart: out[h * BLOCK + token]; a as in group_levels. */
-INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const float *t, size_t apart, const float *a,
-                        float *out)
+/* One block for `heads` heads: out[h * BLOCK + token]; a as in group_levels. */
+INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const float *w, const float *a, float *out)
 {
-    VF acc[HEADS * VECS];
+    VF acc[2 * VECS];
     UNROLL for (int h = 0; h < heads; h++) UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] =
         vf_set1(a[h * AHEAD]);
     for (size_t c = 0; c < d; c += 32) {
@@ -34,8 +31,8 @@ INLINE void block_heads(const int heads, const uint32_t *bits, size_t d, const f
         for (size_t j = 0; j < pairs; j++) {
             UNROLL for (int h = 0; h < heads; h++)
             {
-                VT sums = vt_make(t + ((size_t)h * apart + c / 2 + j) * VT_PAIR);
-                UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] = vf_add(acc[h * VECS + v], vt_get(sums, x[v]));
+                VT t = vt_make(w + (size_t)h * d + c + 2 * j);
+                UNROLL for (int v = 0; v < VECS; v++) acc[h * VECS + v] = vf_add(acc[h * VECS + v], vt_get(t, x[v]));
             }
             UNROLL for (int v = 0; v < VECS; v++) x[v] = vi_shr2(x[v]);
         }
@@ -108,38 +105,34 @@ INLINE size_t block_end(const fier_run *r, const some_groups *g, size_t t)
     return end < g->t1 ? end : g->t1;
 }
 
-/* Tables of what the bits of a group weigh for each head. A vector's tables may reach into the next head's, which come
- * after it. */
-INLINE void group_tables(const fier_run *r, const float *span, float *t)
+/* What the bits of a group weigh for each head. */
+INLINE void group_weights(const fier_run *r, const float *span, float *w)
 {
-    size_t d = r->head_dim, apart = (d + 1) / 2;
+    size_t d = r->head_dim;
     for (size_t h = 0; h < r->heads; h++)
         for (size_t c = 0; c < d; c += VF_LANES) {
             VF v = vf_mul(vf_load_some(r->q + h * d + c, d - c), vf_load_some(span + c, d - c));
-            vt_prepare(t + (h * apart + c / 2) * VT_PAIR, v);
+            vf_store_some(w + h * d + c, v, d - c);
         }
 }
 
 /* Tokens [t, end) of one group and block. */
-INLINE void block_float(const fier_run *r, const some_groups *g, const float *tables, size_t t, size_t end)
+INLINE void block_float(const fier_run *r, const some_groups *g, const float *w, size_t t, size_t end)
 {
     const float *a = g->shared + (t / r->group - g->first);
     const uint32_t *bits = bits_of(r, t);
-    size_t d = r->head_dim, apart = (d + 1) / 2, n;
-    for (size_t h = 0; h < r->heads; h += n) {
-        float out[HEADS * BLOCK];
-        const float *mine = tables + h * apart * VT_PAIR;
-        n = r->heads - h >= HEADS ? HEADS : r->heads - h >= 2 ? 2 : 1;
-        if (n == HEADS) block_heads(HEADS, bits, d, mine, apart, a + h * AHEAD, out);
-        else if (n == 2) block_heads(2, bits, d, mine, apart, a + h * AHEAD, out);
-        else block_heads(1, bits, d, mine, apart, a + h * AHEAD, out);
-        for (size_t k = 0; k < n; k++) put_block(r, t, end, h + k, out + k * BLOCK);
+    size_t d = r->head_dim;
+    for (size_t h = 0; h < r->heads; h += 2) {
+        float out[2 * BLOCK];
+        if (h + 2 <= r->heads) block_heads(2, bits, d, w + h * d, a + h * AHEAD, out);
+        else block_heads(1, bits, d, w + h * d, a + h * AHEAD, out);
+        for (size_t k = 0; k < 2 && h + k < r->heads; k++) put_block(r, t, end, h + k, out + k * BLOCK);
     }
 }
 
 INLINE void run_as(const dtype t, const fier_run *r)
 {
-    float span[HEAD_DIM_MAX], tables[TABLES];
+    float span[HEAD_DIM_MAX], w[FIER_HEADS * HEAD_DIM_MAX];
     some_groups g;
     for (size_t t0 = r->t0; t0 < r->t1; t0 = g.t1) {
         groups_begin(t, r, t0, &g);
@@ -147,10 +140,10 @@ INLINE void run_as(const dtype t, const fier_run *r)
             end = block_end(r, &g, i);
             if (i == t0 || i % r->group == 0) {
                 group_spans(t, r, i / r->group, span);
-                group_tables(r, span, tables);
+                group_weights(r, span, w);
             }
             prefetch_blocks(bits_of(r, i), r->head_dim, 1);
-            block_float(r, &g, tables, i, end);
+            block_float(r, &g, w, i, end);
         }
     }
 }

@@ -33,10 +33,8 @@
  *   vi_set1 vi_store
  *   vi_add_ge(s, c, a, b)              s + c in the lanes where a >= b, else s; vi_add_gt: where a > b
  *   vi_inc_less(s, a, b)               s + 1 in the lanes where a < b < 2^31, else s
- *   VT vt_get                          table of the 4 sums b0 w0 + b1 w1 of finite w0, w1; the entry of index
+ *   VT vt_make vt_get                  table of the 4 sums b0 w0 + b1 w1 of finite w0, w1; the entry of index
  *                                      bits b0, b1 = the lowest bits of each word
- *   vt_prepare(t, w) vt_make           what the tables of the pairs of lanes of w are made of, VT_PAIR floats each; the
- *                                      table of a pair
  *
  * Every operation is exact to the bit for a given level, so that a result depends only on the order
  * of operations in the kernel. x86's max(a, b) is b if one of them is NaN; so is every level's. */
@@ -126,14 +124,6 @@ INLINE void vf_store_n(float *p, VF v, size_t n)
     float f[VF_LANES];
     vf_store(f, v);
     copy_few(p, f, sizeof f, 4 * n);
-}
-#endif
-
-#if !SIMD_AVX
-enum { VT_PAIR = 2 };
-INLINE void vt_prepare(float *t, VF w)
-{
-    vf_store(t, w);
 }
 #endif
 

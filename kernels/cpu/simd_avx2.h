@@ -260,21 +260,11 @@ INLINE VF vt_get(VT t, VI i)
     return _mm256_permutevar_ps(t, i);
 } /* within 128 bits: twice as fast as across */
 
-enum { VT_PAIR = 4 };
-INLINE void vt_prepare(float *t, VF w)
+/* Products with 0 and 1 are exact, so fma rounds as the sum does. */
+INLINE VT vt_make(const float *w)
 {
-    const __m256i even = _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2);
-    for (int i = 0; i < 2; i++) {
-        const __m256i from = _mm256_add_epi32(even, _mm256_set1_epi32(4 * i));
-        __m256 first = _mm256_permutevar8x32_ps(w, from);
-        __m256 second = _mm256_permutevar8x32_ps(w, _mm256_add_epi32(from, _mm256_set1_epi32(1)));
-        first = _mm256_blend_ps(_mm256_setzero_ps(), first, 0xaa);
-        _mm256_storeu_ps(t + 8 * i, _mm256_add_ps(first, _mm256_blend_ps(_mm256_setzero_ps(), second, 0xcc)));
-    }
-}
-INLINE VT vt_make(const float *t)
-{
-    return _mm256_broadcast_ps((const __m128 *)(const void *)t);
+    const __m256 b0 = _mm256_setr_ps(0, 1, 0, 1, 0, 1, 0, 1), b1 = _mm256_setr_ps(0, 0, 1, 1, 0, 0, 1, 1);
+    return _mm256_fmadd_ps(_mm256_broadcast_ss(w + 1), b1, _mm256_mul_ps(_mm256_broadcast_ss(w), b0));
 }
 
 #endif

@@ -293,20 +293,12 @@ INLINE VF vt_get(VT t, VI i)
     return _mm512_permutevar_ps(t, i);
 }
 
-enum { VT_PAIR = 4 };
-INLINE void vt_prepare(float *t, VF w)
+/* Products with 0 and 1 are exact, so fma rounds as the sum does. */
+INLINE VT vt_make(const float *w)
 {
-    for (int i = 0; i < 2; i++) {
-        const __m512i even = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
-        const __m512i from = _mm512_add_epi32(even, _mm512_set1_epi32(8 * i));
-        __m512 first = _mm512_maskz_permutexvar_ps(0xaaaa, from, w);
-        __m512 second = _mm512_maskz_permutexvar_ps(0xcccc, _mm512_add_epi32(from, _mm512_set1_epi32(1)), w);
-        _mm512_storeu_ps(t + 16 * i, _mm512_add_ps(first, second));
-    }
-}
-INLINE VT vt_make(const float *t)
-{
-    return _mm512_broadcast_f32x4(_mm_loadu_ps(t));
+    const __m512 b0 = _mm512_setr_ps(0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1);
+    const __m512 b1 = _mm512_setr_ps(0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1);
+    return _mm512_fmadd_ps(_mm512_set1_ps(w[1]), b1, _mm512_mul_ps(_mm512_set1_ps(w[0]), b0));
 }
 
 #endif
