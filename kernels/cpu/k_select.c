@@ -122,6 +122,7 @@ INLINE bool put_votes(const bool full, float *out, const vote_job *j, VF sum, si
     const unsigned all = (1u << VF_LANES) - 1;
     VF v = vf_log(vf_max(sum, least));
     unsigned good = vf_ge(sum, least);
+    if (!full) good |= all << (j->n - i) & all; /* lanes of no item */
     if (good != all) {
         if (!j->x) return false;
         float near[VF_LANES], far[VF_LANES];
