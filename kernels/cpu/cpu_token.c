@@ -62,46 +62,33 @@ static void score_all(backend *be, const token_score_job *j)
     }
 }
 
-/* Their exp of chunk c of a kv head; piece [heads of it][VOTE_CHUNK] holds the scores. */
-static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t kv_head, size_t c,
-                      float *piece)
+/* Scores of chunk c of a kv head, and their exp while they lie in a cache. */
+static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t kv_head, size_t c)
 {
     heads_of h = heads_at(j, kv_head);
-    score_slots(k, j, kv_head, (size_t)j->lo + c * VOTE_CHUNK, vote_items(v->of, c), piece, VOTE_CHUNK);
-    for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i * h.step, c, piece + i * VOTE_CHUNK);
+    size_t from = (size_t)j->lo + c * VOTE_CHUNK;
+    float *score = f32_at(j->score, h.first * j->stride + from);
+    score_slots(k, j, kv_head, from, vote_items(v->of, c), score, h.step * j->stride);
+    for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i * h.step, c, score + i * h.step * j->stride);
 }
 
-/* Votes of chunk c; piece [n_heads][VOTE_CHUNK]: its scores, made again where they are needed again. */
-static void sum_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t c, float *piece)
-{
-    if (vote_sum(k, v, c, NULL, 0)) return;
-    for (size_t kv_head = 0; kv_head < j->rows.n_kv_heads; kv_head++) {
-        heads_of h = heads_at(j, kv_head);
-        score_slots(k, j, kv_head, (size_t)j->lo + c * VOTE_CHUNK, vote_items(v->of, c), piece + h.first * VOTE_CHUNK,
-                    h.step * VOTE_CHUNK);
-    }
-    vote_sum(k, v, c, piece, VOTE_CHUNK);
-}
-
-/* Scores stay in a cache until their exp are known, which both passes find near their thread. */
 static void vote(backend *be, const token_score_job *j)
 {
     const cpu_kernels *k = cpu_of(be)->k;
-    size_t n = (size_t)(j->hi - j->lo), kv = j->rows.n_kv_heads, room = j->n_heads * VOTE_CHUNK;
-    size_t team = (size_t)cpu_team(be, n * j->n_heads * j->rows.head_dim * 2);
+    size_t n = (size_t)(j->hi - j->lo), kv = j->rows.n_kv_heads;
     vote_lists all = votes_of(f32_at(j->votes, (size_t)j->lo), 0, j->n_heads, n, j->scale);
-    float *work = cpu_scratch(be, &cpu_of(be)->parts, vote_floats(&all) + team * room, sizeof *work, "votes");
+    float *work = cpu_scratch(be, &cpu_of(be)->parts, vote_floats(&all), sizeof *work, "votes");
     if (!work) return;
     vote_list v = vote_at(&all, 0, work);
-#pragma omp parallel num_threads((int)team)
+#pragma omp parallel num_threads(cpu_team(be, n * j->n_heads * j->rows.head_dim * 2))
     {
-        float *piece = work + vote_floats(&all) + (size_t)threads_id() * room;
 #pragma omp for schedule(static)
-        for (size_t i = 0; i < all.chunks * kv; i++) exp_chunk(k, j, &v, i % kv, i / kv, piece);
+        for (size_t i = 0; i < all.chunks * kv; i++) exp_chunk(k, j, &v, i % kv, i / kv);
 #pragma omp for schedule(static)
         for (size_t h = 0; h < j->n_heads; h++) vote_head(&v, h);
 #pragma omp for schedule(static)
-        for (size_t c = 0; c < all.chunks; c++) sum_chunk(k, j, &v, c, piece);
+        for (size_t c = 0; c < all.chunks; c++)
+            vote_sum(k, &v, c, f32_at(j->score, (size_t)j->lo + c * VOTE_CHUNK), j->stride);
     }
 }
 
