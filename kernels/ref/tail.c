@@ -44,8 +44,8 @@ void ref_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t
 
 attn_list ref_tail_list(const tail_rest_job *j, size_t head, int i)
 {
-    const slot_range *r = &j->more[i - 1];
-    return i ? (attn_list){.first = r->first, .n = r->n} : ref_list_of(&j->of, head);
+    if (i == 0) return ref_list_of(&j->of, head);
+    return (attn_list){.first = j->more[i - 1].first, .n = j->more[i - 1].n};
 }
 
 int64_t ref_tail_left(const tail_rest_job *j, size_t head)
