@@ -13,7 +13,7 @@
 enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN };
 
 static const attn_param params[] = {
-    [P_SINK] = {"force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20},
+    [P_SINK] = RETRIEVE_SINK_PARAM,
     [P_RECENT] = {"force_recent", NULL,
                   "newest tokens that are always attended, where fewer are exact (the current one always is)", 0, 0,
                   1 << 20},

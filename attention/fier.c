@@ -37,9 +37,8 @@ static const attn_param params[] = {
                  "numbers that the bits weigh: float32, or queries in 8 and levels in 7 bits: faster, nearly the same "
                  "ranks",
                  FIER_FLOAT, 0, 1},
-    [P_SINK] = {"force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20},
-    [P_RECENT] = {"force_recent", NULL, "newest tokens that are always attended (the current one always is)", 0, 0,
-                  1 << 20},
+    [P_SINK] = RETRIEVE_SINK_PARAM,
+    [P_RECENT] = RETRIEVE_RECENT_PARAM,
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),

@@ -9,9 +9,8 @@
 enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN, P_TAIL };
 
 static const attn_param params[] = {
-    [P_SINK] = {"force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20},
-    [P_RECENT] = {"force_recent", NULL, "newest tokens that are always attended (the current one always is)", 0, 0,
-                  1 << 20},
+    [P_SINK] = RETRIEVE_SINK_PARAM,
+    [P_RECENT] = RETRIEVE_RECENT_PARAM,
     [P_GQA] = RETRIEVE_GQA_PARAM,
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),

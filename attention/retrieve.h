@@ -20,6 +20,15 @@
             GQA_VOTE, 0, GQA_COUNT - 1                                                                                 \
     }
 
+#define RETRIEVE_SINK_PARAM                                                                                            \
+    {                                                                                                                  \
+        "force_sink", NULL, "tokens from the start that are always attended", 0, 0, 1 << 20                            \
+    }
+#define RETRIEVE_RECENT_PARAM                                                                                          \
+    {                                                                                                                  \
+        "force_recent", NULL, "newest tokens that are always attended (the current one always is)", 0, 0, 1 << 20      \
+    }
+
 /* How many of its budget's items a list takes: as many as hold the share p of the estimated attention (mass_job).
  * doc/methods.md 17.1 */
 #define RETRIEVE_P_PARAM                                                                                               \
