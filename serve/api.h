@@ -76,6 +76,8 @@ void api_free(api_request *r);
 
 /* A body that is one JSON object, as the requests above read it; NULL: *e says why. */
 json_t *api_parse(const char *body, size_t n, api_error *e);
+/* Token ids of a list; param: the field's name, for *e. */
+bool api_read_ids(token_list *out, const json_t *list, const char *param, api_error *e);
 /* {"messages": [...]} of a body, as a chat has them. */
 bool api_read_messages(api_request *r, const json_t *list, api_error *e);
 
@@ -122,6 +124,8 @@ json_t *api_choice_json(const api_head *h, const api_choice *c, bool chunk);
 /* The whole answer (takes choices, usage and kvasir); chunk: usage NULL leaves it out, or makes it null where the
  * request asked for usage. */
 json_t *api_answer(const api_head *h, json_t *choices, json_t *usage, json_t *kvasir, bool chunk);
+/* Ids as a list. */
+json_t *api_ids(const int32_t *ids, size_t n);
 /* Characters of valid UTF-8. */
 int64_t api_characters(const char *text, size_t n);
 

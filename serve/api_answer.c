@@ -118,7 +118,7 @@ static json_t *completion_logprobs(const api_head *h, const api_choice *c)
                      "text_offset", offset);
 }
 
-static json_t *ids_json(const int32_t *ids, size_t n)
+json_t *api_ids(const int32_t *ids, size_t n)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
@@ -142,7 +142,7 @@ json_t *api_choice_json(const api_head *h, const api_choice *c, bool chunk)
     json_t *delta = chunk ? json_object_get(j, "delta") : NULL;
     if (delta && c->first) json_object_set_new(delta, "role", json_string("assistant"));
     if (delta && (c->first || c->n_text)) json_object_set_new(delta, "content", json_stringn(c->text, c->n_text));
-    if (j && h->r->return_token_ids) json_object_set_new(j, "token_ids", ids_json(c->ids, c->n_ids));
+    if (j && h->r->return_token_ids) json_object_set_new(j, "token_ids", api_ids(c->ids, c->n_ids));
     return j;
 }
 

@@ -155,22 +155,23 @@ static bool get_word(const char **out, api_request *r, const char *name, api_err
 
 /* ---- prompts ---- */
 
-static bool read_ids(api_prompt *p, const json_t *list, api_error *e)
+bool api_read_ids(token_list *out, const json_t *list, const char *param, api_error *e)
 {
     err why = {0};
+    if (!json_is_array(list)) return api_bad(e, param, "%s: expected a list of token ids", param);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         int64_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
-            return api_bad(e, "prompt", "prompt: expected token ids, found %s", kind(v));
-        if (token_list_push(&p->ids, (int32_t)id, &why) != ST_OK) return api_fail(e, 500, NULL, "%s", why.msg);
+            return api_bad(e, param, "%s: expected token ids, found %s", param, kind(v));
+        if (token_list_push(out, (int32_t)id, &why) != ST_OK) return api_fail(e, 500, NULL, "%s", why.msg);
     }
     return true;
 }
 
 static bool read_prompt(api_prompt *p, const json_t *v, api_error *e)
 {
-    if (json_is_array(v)) return read_ids(p, v, e);
+    if (json_is_array(v)) return api_read_ids(&p->ids, v, "prompt", e);
     if (!json_is_string(v)) return api_bad(e, "prompt", "prompt: expected a text or token ids, found %s", kind(v));
     p->text = json_string_value(v);
     p->n = json_string_length(v);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/base/clock.h"
+#include "eval/perplexity.h"
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
@@ -75,14 +75,9 @@ static status add_token(choice *c, const api_token *t, err *e)
 static status score(choice *c, int32_t id, const float *logits, size_t vocab, err *e)
 {
     api_token t = {.own = {id, 0}, .known = true};
-    double sum = 0;
-    float most = -INFINITY;
     if (!c->j->r.logprobs) return ST_OK;
-    for (size_t i = 0; i < vocab; i++)
-        if (logits[i] > most) most = logits[i];
-    for (size_t i = 0; i < vocab; i++)
-        if (logits[i] > -INFINITY) sum += exp((double)logits[i] - (double)most);
-    const double norm = (double)most + log(sum);
+    const int32_t best = logits_argmax(logits, vocab);
+    const double norm = perplexity_nll(logits, vocab, best) + (double)logits[best];
     t.n_top = best_of(t.top, c->j->r.top_logprobs, logits, vocab);
     for (int k = 0; k < t.n_top; k++) t.top[k].logprob = (float)((double)t.top[k].logprob - norm);
     t.own.logprob = (float)((double)logits[id] - norm);

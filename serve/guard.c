@@ -91,9 +91,8 @@ static bool is_own(const http_options *o, const char *host, size_t n)
     return false;
 }
 
-bool http_check_host(const http_options *o, int port, const char *host)
+bool http_check_host(const http_options *o, const char *host)
 {
-    (void)port; /* a forwarded port has another number */
     if (!host) return true;
     const char *end = *host == '[' ? strchr(host, ']') : NULL;
     size_t n = end ? (size_t)(end + 1 - host) : strcspn(host, ":");

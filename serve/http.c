@@ -216,7 +216,7 @@ static bool check_names(exchange *x, api_error *e)
     const http *h = x->h;
     const char *host = header(x, "Host");
     x->origin = header(x, "Origin");
-    if (!http_check_host(&h->o, h->port, host))
+    if (!http_check_host(&h->o, host))
         return api_fail(e, 421, NULL, "'%.80s' is no name of this server (--host-name)", host);
     if (!http_check_origin(&h->o, h->port, x->origin))
         return api_fail(e, 403, NULL, "pages of '%.80s' may not ask (--cors)", x->origin);

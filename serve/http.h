@@ -41,8 +41,9 @@ void http_make_key(http_key *k, const char *name, const char *secret);
 /* The name of the key that an Authorization header has ("" where none is needed), NULL: refused. Takes as long for
  * every key. */
 const char *http_check_key(const http_options *o, const char *authorization);
-/* Whether a Host header names this server (NULL: HTTP/1.0 had none), and an Origin is its own page or --cors. */
-bool http_check_host(const http_options *o, int port, const char *host);
+/* Whether a Host header names this server, with any port, since a forwarded one has another number (NULL: HTTP/1.0 had
+ * none), and an Origin is its own page or --cors. */
+bool http_check_host(const http_options *o, const char *host);
 bool http_check_origin(const http_options *o, int port, const char *origin);
 
 /* ---- routes.c: answers that need no model; text is freed with free(), NULL: out of memory ---- */

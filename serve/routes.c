@@ -79,13 +79,6 @@ char *http_info(const http_options *o)
     return text_of(j);
 }
 
-static json_t *ids_of(const token_list *l)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < l->n; i++) json_array_append_new(list, json_integer(l->ids[i]));
-    return list;
-}
-
 /* Encodes the text, or the conversation, of a body. */
 static bool encode(const http_options *o, api_request *r, token_list *out, api_error *e)
 {
@@ -119,25 +112,11 @@ char *http_tokenize(const http_options *o, const char *body, size_t n, api_error
     char *text = NULL;
     if (!r.body) return NULL;
     if (encode(o, &r, &ids, e))
-        text = text_of(json_pack("{s:o, s:I, s:I}", "tokens", ids_of(&ids), "count", (json_int_t)ids.n, "max_model_len",
-                                 (json_int_t)o->ctx));
+        text = text_of(json_pack("{s:o, s:I, s:I}", "tokens", api_ids(ids.ids, ids.n), "count", (json_int_t)ids.n,
+                                 "max_model_len", (json_int_t)o->ctx));
     token_list_free(&ids);
     api_free(&r);
     return text;
-}
-
-static bool read_ids(token_list *out, const json_t *list, api_error *e)
-{
-    err why = {0};
-    if (!json_is_array(list)) return api_bad(e, "tokens", "tokens: expected a list of token ids");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id > INT32_MAX)
-            return api_bad(e, "tokens", "tokens: expected a list of token ids");
-        if (token_list_push(out, (int32_t)id, &why) != ST_OK) return api_fail(e, 500, NULL, "%s", why.msg);
-    }
-    return true;
 }
 
 char *http_detokenize(const http_options *o, const char *body, size_t n, api_error *e)
@@ -148,7 +127,7 @@ char *http_detokenize(const http_options *o, const char *body, size_t n, api_err
     size_t len;
     err why = {0};
     if (!j) return NULL;
-    if (read_ids(&ids, json_object_get(j, "tokens"), e)) {
+    if (api_read_ids(&ids, json_object_get(j, "tokens"), "tokens", e)) {
         if (tokenizer_decode(o->tok, ids.ids, ids.n, true, &text, &len, &why) == ST_OK)
             answer = text_of(json_pack("{s:s%}", "prompt", text, len));
         else api_fail(e, 500, NULL, "%s", why.msg);

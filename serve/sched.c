@@ -16,13 +16,13 @@
 
 /* ---- ends ---- */
 
-/* Every choice of a job gives its place back. */
-static void release(scheduler *s, job *j)
+/* Sequences that are done, and all of job j, give their places back; NULL: the first alone. */
+static void release(scheduler *s, const job *j)
 {
     size_t k = 0;
     for (size_t i = 0; i < s->n_running; i++) {
         choice *c = s->running[i];
-        if (c->j != j) {
+        if (c->j != j && c->state != CHOICE_DONE) {
             s->running[k++] = c;
             continue;
         }
@@ -172,8 +172,10 @@ static int64_t decode(scheduler *s)
     int64_t t = clock_ns();
     status st = session_decode(s->sessions, n, s->ids, s->logits, &e);
     t = clock_ns() - t;
+    int64_t said = 0;
     for (size_t i = 0; i < n; i++) {
         choice *c = s->stepped[i];
+        size_t before = c->said.n;
         c->j->decode_ns += t;
         if (c->fed < c->prompt->n) c->fed++;
         if (st == ST_OK && !c->j->ended) {
@@ -182,10 +184,11 @@ static int64_t decode(scheduler *s)
         } else if (st != ST_OK) {
             fail(c->j, &e);
         }
+        said += (int64_t)(c->said.n - before);
     }
     pthread_mutex_lock(&s->lock);
     s->counts.steps++;
-    s->counts.new_tokens += (int64_t)n;
+    s->counts.new_tokens += said;
     pthread_mutex_unlock(&s->lock);
     return t ? t : 1;
 }
@@ -205,26 +208,11 @@ static int64_t prefill(scheduler *s)
         s->turn = (s->turn + k + 1) % s->n_running;
         pthread_mutex_lock(&s->lock);
         s->counts.prompt_tokens += (int64_t)(c->fed - before);
+        s->counts.new_tokens += (int64_t)c->said.n; /* the first one follows from the prompt */
         pthread_mutex_unlock(&s->lock);
         return t;
     }
     return 0;
-}
-
-/* Sequences that are done give their places back before their requests end. */
-static void close_done(scheduler *s)
-{
-    size_t k = 0;
-    for (size_t i = 0; i < s->n_running; i++) {
-        choice *c = s->running[i];
-        if (c->state != CHOICE_DONE) {
-            s->running[k++] = c;
-            continue;
-        }
-        choice_close(c);
-        s->used -= c->bytes;
-    }
-    s->n_running = k;
 }
 
 static void hand_out(scheduler *s)
@@ -246,7 +234,7 @@ static bool turn(scheduler *s)
     int64_t step = decode(s), piece = 0;
     s->owed_ns = step ? s->owed_ns - step : 0;
     if (s->owed_ns <= 0) s->owed_ns = piece = prefill(s);
-    close_done(s);
+    release(s, NULL);
     hand_out(s);
     pthread_mutex_lock(&s->lock);
     s->counts.running = s->n_running;

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <arpa/inet.h>
+#include <inttypes.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -224,7 +225,7 @@ static void check_status(const char *request, const char *want, const char *name
     int fd = call();
     say(fd, request);
     char *reply = hear(fd, "\r\n\r\n");
-    ok(reply && strncmp(reply, want, strlen(want)) == 0, "%s (%.40s)", name, reply ? reply : "");
+    ok(reply && strncmp(reply, want, strlen(want)) == 0, "%s (%.12s)", name, reply ? reply : "");
     free(reply);
     close(fd);
 }
@@ -255,19 +256,36 @@ static void check_broken(void)
     free(reply);
 }
 
+static int64_t cancelled(void)
+{
+    static const char key[] = "{result=\"cancelled\"} ";
+    char *text = sched_metrics(v.sched);
+    const char *at = text ? strstr(text, key) : NULL;
+    int64_t n = at ? strtoll(at + strlen(key), NULL, 10) : -1;
+    free(text);
+    return n;
+}
+
+/* Requests of 7,680 tokens, whose clients stay for a few. */
 static void check_leaving(void)
 {
-    static const char body[] = "{\"prompt\":\"Alice\",\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true}";
-    static const char waits[] = "{\"prompt\":\"Alice\",\"max_tokens\":400,\"ignore_eos\":true}";
-    char request[1024];
-    for (int i = 0; i < 4; i++) { /* while it streams, waits, half closed, before anything came */
-        write_post(request, sizeof request, "/v1/completions", i % 2 ? waits : body);
+    static const char *const when[] = {"while it streams", "while it waits", "half closed", "before anything came"};
+    char body[256], request[1024];
+    for (int i = 0; i < 4; i++) {
+        int64_t before = cancelled();
+        snprintf(body, sizeof body,
+                 "{\"prompt\":\"Alice\",\"n\":16,\"max_tokens\":480,\"ignore_eos\":true,\"stream\":%s}",
+                 i % 2 ? "false" : "true");
+        write_post(request, sizeof request, "/v1/completions", body);
         int fd = call();
         say(fd, request);
         if (i == 0) free(hear(fd, "data: "));
+        for (int ms = 0; ms < WAIT_MS && sched_jobs(v.sched) == 0; ms++) poll(NULL, 0, 1);
         if (i == 2) shutdown(fd, SHUT_WR);
         else close(fd);
-        ok(wait_for_none(), "a client that leaves (%d) frees its place", i);
+        ok(wait_for_none(), "a client that leaves %s frees its place", when[i]);
+        ok(cancelled() == before + 1, "and its request is cancelled (%" PRId64 " before, %" PRId64 " now)", before,
+           cancelled());
         if (i == 2) close(fd);
     }
 }
