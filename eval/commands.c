@@ -12,6 +12,7 @@
     X(generate)                                                                                                        \
     X(chat)                                                                                                            \
     X(serve)                                                                                                           \
+    X(lens)                                                                                                            \
     X(passkey)                                                                                                         \
     X(niah)                                                                                                            \
     X(bench)                                                                                                           \

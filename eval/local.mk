@@ -8,3 +8,10 @@ $(srcdir)/eval/files.mk: $(if $(filter-out $(eval_sources),$(eval_sources_now))$
 	cd $(srcdir) && ./autogen.sh lists
 list-eval:
 .PHONY: list-eval
+# The page as a list of bytes, which page.c includes.
+EXTRA_DIST += %D%/lens/page.html
+CLEANFILES += %D%/lens/page.inc
+%D%/lens/page.$(OBJEXT): %D%/lens/page.inc
+%D%/lens/page.inc: %D%/lens/page.html
+	@mkdir -p %D%/lens
+	$(AM_V_GEN)od -An -v -tu1 $(srcdir)/%D%/lens/page.html | sed 's/[0-9][0-9]*/&,/g' >$@.tmp && mv $@.tmp $@

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* Base64 (RFC 4648, section 4), written. */
+#ifndef KERNELS_BASE_BASE64_H
+#define KERNELS_BASE_BASE64_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes of the text of n bytes, its NUL too. */
+static inline size_t base64_size(size_t n)
+{
+    return (n + 2) / 3 * 4 + 1;
+}
+
+/* out [base64_size(n)] */
+static inline void base64_write(char *out, const uint8_t *x, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t three = (uint32_t)x[i] << 16;
+        if (i + 1 < n) three |= (uint32_t)x[i + 1] << 8;
+        if (i + 2 < n) three |= x[i + 2];
+        for (int k = 0; k < 4; k++) *out++ = digits[three >> (18 - 6 * k) & 63];
+        if (i + 2 >= n) out[-1] = '=';
+        if (i + 1 >= n) out[-2] = '=';
+    }
+    *out = 0;
+}
+
+#endif

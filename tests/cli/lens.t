@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+# lens: records, the page with its data inside, and the page's own checks in a browser.
+. "$SRCDIR/tests/cli/lib.sh"
+m="$models/llama31-f32-tied"
+attn=quest:page=4,streaming
+text="Alice was beginning to get very tired of sitting by her sister on the bank"
+
+run lens -m "$m" -p "$text" --attn $attn --budget 16 -n 4 --ignore-eos --quiet
+check "records on standard output" test "$status" -eq 0 -a "$(grep -c '"kind":"step"' "$tmp/out")" -eq 8
+cp "$tmp/out" "$tmp/records"
+run lens -m "$m" -p "$text" --attn $attn --budget 16 -n 4 --ignore-eos --quiet -o "$tmp/lens.ndjson" --json "$tmp/r.json"
+check "the same in a file" cmp "$tmp/records" "$tmp/lens.ndjson"
+out_has "missed" "then a table is on standard output"
+run lens -m "$m" -p "$text" --attn $attn --budget 16 -n 4 --ignore-eos --quiet --threads 1 --chunk 8 --gemm builtin -o "$tmp/lens.html"
+check "a page" grep -q '^<!DOCTYPE html>' "$tmp/lens.html"
+check "with the records in it" test "$(grep -c '^{"kind":"step"' "$tmp/lens.html")" -eq 8
+check "is smaller than 150 KB" test "$(wc -c <"$tmp/lens.html")" -lt 150000
+check "and loads nothing" test -z "$(grep -E '(src|href)="' "$tmp/lens.html")"
+if command -v jq >/dev/null; then
+    check "every line is JSON" sh -c "jq -c . <'$tmp/records'"
+    check "texts are those of the prompt" test "$(jq -rj 'select(.kind == "prompt").texts[1:][]' <"$tmp/records" | sed 's/^ //')" = "$text"
+    "$RUN" generate -m "$m" -p "$text" -n 4 --temp 0 --ignore-eos --quiet >"$tmp/want" 2>/dev/null
+    jq -rj 'select(.kind == "step" and .s == 1).text' <"$tmp/records" | sed 's/^ //' >"$tmp/said"
+    sed 's/^ //' "$tmp/want" | tr -d '\n' >"$tmp/want2"
+    check "new tokens are those of generate" cmp "$tmp/said" "$tmp/want2"
+    check "a budget that is not all misses something, and the table's means are those of the records" jq -es --slurpfile r "$tmp/r.json" '
+        ([.[] | select(.kind == "step" and .s == 2).missed] | add / length) as $m | ($m > 0) and
+        (($r[0].results[1].missed - $m) | fabs < 1e-5)' "$tmp/records"
+else
+    skip "jq is not there"
+fi
+refused 2 "at most 3" "four strategies" lens -m "$m" -p "$text" --attn quest,fier,h2o,tova
+refused 2 "expected full or one of --attn" "a drive that is not there" lens -m "$m" -p "$text" --attn quest --drive h2o
+refused 2 "at least 2" "a prompt of one token" lens -m "$m" -p "" --attn quest
+refused 1 "not a regular file" "a device" lens -m "$m" -p "$text" --attn quest -o /dev/null
+check "a refused run leaves no file" test -z "$(ls "$tmp" | grep part)"
+
+browser=$(command -v chromium-headless-shell || command -v chromium) || browser=
+if [ -z "$browser" ]; then
+    skip "Chromium is not there"
+    finish
+    exit 0
+fi
+# opened URL: the page as the browser has it, once its script ran, in $tmp/dom.
+opened() {
+    HOME=$tmp timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$tmp/browser" \
+        --virtual-time-budget=30000 --dump-dom "$1" >"$tmp/dom" 2>"$tmp/err" </dev/null
+}
+opened "file://$tmp/lens.html?selftest"
+sed -n 's/.*<pre id="selftest">//; /^ok /p; /^not ok /p; /^1\.\./p' "$tmp/dom" >"$tmp/self"
+check "the page's own checks were run" grep -q '^1\.\.' "$tmp/self"
+sed -n 's/^not ok /  /p' "$tmp/self" >"$tmp/out"
+check "and hold" test ! -s "$tmp/out"
+opened "file://$tmp/lens.html"
+check "the page shows its data" grep -q 'aria-label="quest:page=4:budget=16: step 0, read' "$tmp/dom"
+finish
