@@ -20,6 +20,7 @@ enum {
     API_MAX_CHOICES = 16, /* n */
     API_MAX_STOPS = 16,
     API_MAX_LOGPROBS = 20,
+    API_MAX_STRATEGIES = 3, /* of a lens */
     API_MAX_BODY = 32 << 20
 };
 
@@ -45,7 +46,7 @@ typedef struct {
     token_list ids;
 } api_prompt;
 
-/* A completion or a chat completion. Strings live in body. */
+/* A completion, a chat completion, or a lens. Strings live in body. */
 typedef struct {
     json_t *body;
     bool chat;
@@ -65,13 +66,18 @@ typedef struct {
     int top_logprobs;
     const char *attn, *budget, *kv, *skip; /* words of the options of the same names; NULL: not given */
     int64_t decode;                        /* tokens at the prompt's end that are fed as decode steps; -1: not given */
-    json_t *ignored;                       /* names of fields that nobody knows */
-    char **owned;                          /* texts that are not in the body as they are */
+    bool lens;
+    const char *strategies[API_MAX_STRATEGIES], *drive;
+    int n_strategies;
+    json_t *ignored; /* names of fields that nobody knows */
+    char **owned;    /* texts that are not in the body as they are */
     size_t n_owned;
 } api_request;
 
 /* Reads a body. false: *e says why, and r holds nothing. strict: unknown fields are refused. */
 bool api_read(api_request *r, bool chat, const char *body, size_t n, bool strict, api_error *e);
+/* Reads the body of a lens: a prompt or a chat that strategies are looked at over. */
+bool api_read_lens(api_request *r, const char *body, size_t n, bool strict, api_error *e);
 void api_free(api_request *r);
 
 /* A body that is one JSON object, as the requests above read it; NULL: *e says why. */

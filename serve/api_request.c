@@ -375,14 +375,17 @@ static bool find_unknown(api_request *r, bool strict, api_error *e)
                                        "metadata"};
     static const char *const completion[] = {"prompt", "echo"};
     static const char *const chat[] = {"messages", "max_completion_tokens", "top_logprobs"};
+    static const char *const lens[] = {"model", "prompt", "messages",   "strategies", "max_tokens", "drive",   "budget",
+                                       "kv",    "skip",   "ignore_eos", "stream",     "user",       "metadata"};
     const char *name;
     json_t *v;
     json_object_foreach(r->body, name, v)
     {
         bool known = false;
-        for (size_t i = 0; i < sizeof both / sizeof *both; i++) known |= strcmp(name, both[i]) == 0;
-        for (size_t i = 0; i < 2 && !r->chat; i++) known |= strcmp(name, completion[i]) == 0;
-        for (size_t i = 0; i < 3 && r->chat; i++) known |= strcmp(name, chat[i]) == 0;
+        for (size_t i = 0; i < sizeof lens / sizeof *lens && r->lens; i++) known |= strcmp(name, lens[i]) == 0;
+        for (size_t i = 0; i < sizeof both / sizeof *both && !r->lens; i++) known |= strcmp(name, both[i]) == 0;
+        for (size_t i = 0; i < 2 && !r->chat && !r->lens; i++) known |= strcmp(name, completion[i]) == 0;
+        for (size_t i = 0; i < 3 && r->chat && !r->lens; i++) known |= strcmp(name, chat[i]) == 0;
         if (known || json_is_null(v)) continue;
         if (strict) return api_bad(e, name, "unknown field '%.60s'", name);
         if (json_array_append_new(r->ignored, json_string(name)) != 0)
@@ -438,6 +441,49 @@ bool api_read(api_request *r, bool chat, const char *body, size_t n, bool strict
     if (!r->body) return false;
     r->ignored = json_array();
     bool good = r->ignored ? read_all(r, strict, e) : api_fail(e, 500, NULL, "out of memory for a request");
+    if (!good) api_free(r);
+    return good;
+}
+
+/* ---- the lens ---- */
+
+static bool read_strategies(api_request *r, const json_t *list, api_error *e)
+{
+    size_t n = json_array_size(list);
+    if (!json_is_array(list) || n < 1 || n > API_MAX_STRATEGIES)
+        return api_bad(e, "strategies", "strategies: expected a list of 1 to %d texts", API_MAX_STRATEGIES);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *text = json_array_get(list, i);
+        if (!json_is_string(text) || !is_c_text(text))
+            return api_bad(e, "strategies", "strategies: expected texts, found %s", kind(text));
+        r->strategies[r->n_strategies++] = json_string_value(text);
+    }
+    return true;
+}
+
+static bool read_lens(api_request *r, bool strict, api_error *e)
+{
+    r->chat = field(r->body, "messages") != NULL;
+    r->lens = r->stream = true;
+    r->n = 1;
+    r->decode = -1;
+    r->max_tokens = 32;
+    if (r->chat ? !api_read_messages(r, field(r->body, "messages"), e) : !read_prompts(r, field(r->body, "prompt"), e))
+        return false;
+    if (r->n_prompts > 1) return api_bad(e, "prompt", "prompt: a lens has one, found %zu", r->n_prompts);
+    return get_text(&r->model, r->body, "model", e) && read_strategies(r, field(r->body, "strategies"), e) &&
+           get_text(&r->drive, r->body, "drive", e) &&
+           get_whole(&r->max_tokens, r->body, "max_tokens", 1, INT32_MAX, e) && get_word(&r->budget, r, "budget", e) &&
+           get_text(&r->kv, r->body, "kv", e) && get_word(&r->skip, r, "skip", e) &&
+           get_bool(&r->ignore_eos, r->body, "ignore_eos", e) && find_unknown(r, strict, e);
+}
+
+bool api_read_lens(api_request *r, const char *body, size_t n, bool strict, api_error *e)
+{
+    *r = (api_request){.body = api_parse(body, n, e)};
+    if (!r->body) return false;
+    r->ignored = json_array();
+    bool good = r->ignored ? read_lens(r, strict, e) : api_fail(e, 500, NULL, "out of memory for a request");
     if (!good) api_free(r);
     return good;
 }

@@ -91,6 +91,7 @@ status choice_open(choice *c, scheduler *s, err *e)
     const job *j = c->j;
     sampler_options so = j->r.sampling;
     so.seed = j->seed + (uint64_t)c->index;
+    if (j->lens) return choice_open_lens(c, s, e);
     TRY(session_create(&c->s, s->o.dec, &j->spec, session_of((int64_t)c->prompt->n + j->r.max_tokens), e));
     TRY(sampler_create(&c->sampler, &so, vocab_of(s), e));
     TRY(token_stream_create(&c->stream, s->o.tok, e));
@@ -107,6 +108,8 @@ status choice_open(choice *c, scheduler *s, err *e)
 /* The session is not needed any more. */
 void choice_close(choice *c)
 {
+    lens_close(c->lens);
+    c->lens = NULL;
     if (!c->s) return;
     c->stats = attn_seq_stats(session_attn(c->s));
     c->held = attn_seq_peak(session_attn(c->s));
@@ -116,6 +119,7 @@ void choice_close(choice *c)
 
 void choice_free(choice *c)
 {
+    lens_close(c->lens);
     session_free(c->s);
     sampler_free(c->sampler);
     token_stream_free(c->stream);
@@ -199,6 +203,7 @@ static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
 
 status choice_prefill(choice *c, scheduler *s, err *e)
 {
+    if (c->lens) return choice_piece_lens(c, s, e);
     rows_of rows = {c, s, ST_OK, e};
     bool all = c->j->r.echo && c->j->r.logprobs;
     size_t left = (size_t)c->n_prefill - c->fed, n = (size_t)decoder_chunk(s->o.dec);

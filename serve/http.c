@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "eval/lens/page.h"
 #include "kernels/base/mem.h"
 #include "serve/http.h"
 
@@ -102,6 +103,20 @@ static enum MHD_Result send_text(exchange *x, int http_status, char *text, const
     return send_response(x, http_status, r, type);
 }
 
+/* The page, which may run its own script and ask this server, and nothing else. */
+static enum MHD_Result send_page(exchange *x)
+{
+    size_t n;
+    char policy[PAGE_POLICY];
+    const char *text = page_text(&n);
+    struct MHD_Response *r = mhd.create_response_from_buffer(n, (void *)(uintptr_t)text, MHD_RESPMEM_PERSISTENT);
+    page_policy(policy, true);
+    if (r) mhd.add_response_header(r, "Content-Security-Policy", policy);
+    if (r) mhd.add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if (r) mhd.add_response_header(r, "Referrer-Policy", "no-referrer");
+    return send_response(x, 200, r, "text/html; charset=utf-8");
+}
+
 static enum MHD_Result send_error(exchange *x, const api_error *e)
 {
     x->error = *e;
@@ -144,7 +159,7 @@ static enum MHD_Result go_on(exchange *x)
     }
     struct MHD_Response *r = mhd.create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
     if (r) mhd.add_response_header(r, "X-Accel-Buffering", "no");
-    return send_response(x, 200, r, "text/event-stream");
+    return send_response(x, 200, r, x->route == ROUTE_LENS ? "application/x-ndjson" : "text/event-stream");
 }
 
 /* Whose request it is: the key's name, or the address. */
@@ -169,8 +184,10 @@ static enum MHD_Result complete(exchange *x, const char *key)
     api_request r;
     api_error e = {0};
     job_client client;
-    if (!api_read(&r, x->route == ROUTE_CHAT, x->body ? x->body : "", x->n, x->h->o.strict, &e))
-        return send_error(x, &e);
+    const char *body = x->body ? x->body : "";
+    bool good = x->route == ROUTE_LENS ? api_read_lens(&r, body, x->n, x->h->o.strict, &e)
+                                       : api_read(&r, x->route == ROUTE_CHAT, body, x->n, x->h->o.strict, &e);
+    if (!good) return send_error(x, &e);
     name_client(x, &client, key);
     x->j = sched_submit(x->h->o.sched, &r, &client, &e);
     return x->j ? go_on(x) : send_error(x, &e);
@@ -239,6 +256,10 @@ static enum MHD_Result answer(exchange *x, const char *key)
     case ROUTE_INFO: text = http_info(o); break;
     case ROUTE_TOKENIZE: text = http_tokenize(o, body, x->n, &e); break;
     case ROUTE_DETOKENIZE: text = http_detokenize(o, body, x->n, &e); break;
+    case ROUTE_PAGE: return send_page(x);
+    case ROUTE_LENS_MAP:
+        text = sched_lens_map(o->sched, x->rest, mhd.lookup_connection_value(x->c, MHD_GET_ARGUMENT_KIND, "s"), &e);
+        break;
     default: return complete(x, key);
     }
     return e.http ? send_error(x, &e) : send_text(x, 200, text, type);
@@ -254,7 +275,7 @@ static enum MHD_Result take(exchange *x, const char *method, const char *url)
         return send_text(x, 204, strdup(""), "text/plain");
     if (e.http || !http_find(&x->route, method, url, &x->rest, &e)) return send_error(x, &e);
     const char *key = http_check_key(&x->h->o, header(x, "Authorization"));
-    if (!key && x->route == ROUTE_HEALTH) key = "";
+    if (!key && (x->route == ROUTE_HEALTH || x->route == ROUTE_PAGE)) key = "";
     if (key) return answer(x, key);
     api_fail(&e, 401, "invalid_api_key", "no valid key: Authorization: Bearer KEY");
     return send_error(x, &e);

@@ -56,10 +56,14 @@ typedef enum {
     ROUTE_TOKENIZE,
     ROUTE_DETOKENIZE,
     ROUTE_COMPLETIONS,
-    ROUTE_CHAT
+    ROUTE_CHAT,
+    ROUTE_PAGE,
+    ROUTE_LENS,
+    ROUTE_LENS_MAP
 } http_route;
 
-/* The route of a method and a path; *e: 404 or 405. *rest: what follows a model's path. */
+/* The route of a method and a path; *e: 404 or 405. *rest: what follows the path of a model or a
+ * lens. */
 bool http_find(http_route *out, const char *method, const char *path, const char **rest, api_error *e);
 char *http_models(const http_options *o, const char *id, api_error *e);
 char *http_info(const http_options *o);

@@ -44,6 +44,7 @@ void job_free(job *j)
     mem_free(j->choices);
     mem_free(j->prompts);
     mem_free(j->out.p);
+    mem_free(j->lens);
     api_free(&j->r);
     pthread_mutex_destroy(&j->lock);
     mem_free(j);
@@ -207,7 +208,7 @@ static status stream(job *j, err *e)
 status job_hand_out(job *j, err *e)
 {
     bool done = job_done(j);
-    status st = j->r.stream ? stream(j, e) : done ? whole(j, e) : ST_OK;
+    status st = j->lens ? ST_OK : j->r.stream ? stream(j, e) : done ? whole(j, e) : ST_OK;
     if (st != ST_OK) return st;
     size_t unread = j->out.n - j->out.at;
     if (unread < JOB_BUFFER) j->unread_ns = 0;
@@ -223,8 +224,9 @@ void job_fail(job *j, const api_error *e)
     if (j->admitted && j->r.stream) {
         char *text = api_error_text(e);
         err no = {0};
-        if (text && bytes_add(&j->out, "data: ", 6, &no) == ST_OK &&
-            bytes_add(&j->out, text, strlen(text), &no) == ST_OK)
+        const char *before = j->lens ? "{\"kind\":\"error\"," : "data: ", *from = text ? text + (j->lens != NULL) : "";
+        if (text && bytes_add(&j->out, before, strlen(before), &no) == ST_OK &&
+            bytes_add(&j->out, from, strlen(from), &no) == ST_OK)
             (void)bytes_add(&j->out, "\n\n", 2, &no);
         free(text);
     }

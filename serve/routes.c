@@ -20,20 +20,29 @@ bool http_find(http_route *out, const char *method, const char *path, const char
                {"POST", "/tokenize", ROUTE_TOKENIZE},
                {"POST", "/detokenize", ROUTE_DETOKENIZE},
                {"POST", "/v1/completions", ROUTE_COMPLETIONS},
-               {"POST", "/v1/chat/completions", ROUTE_CHAT}};
-    static const char models[] = "/v1/models/";
+               {"POST", "/v1/chat/completions", ROUTE_CHAT},
+               {"GET", "/", ROUTE_PAGE},
+               {"GET", "/lens", ROUTE_PAGE},
+               {"POST", "/lens", ROUTE_LENS},
+               {"GET", "/lens/", ROUTE_LENS_MAP}};
+    static const char models[] = "/v1/models/", maps[] = "/lens/";
+    const char *takes = NULL;
     *rest = NULL;
     if (strncmp(path, models, sizeof models - 1) == 0) {
         *rest = path + sizeof models - 1;
         path = "/v1/models";
+    } else if (strncmp(path, maps, sizeof maps - 1) == 0) {
+        *rest = path + sizeof maps - 1;
+        path = maps;
     }
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (strcmp(all[i].path, path) != 0) continue;
         *out = all[i].route;
         if (strcmp(all[i].method, method) == 0) return true;
         if (strcmp(all[i].method, "GET") == 0 && strcmp(method, "HEAD") == 0) return true;
-        return api_fail(e, 405, NULL, "%s takes %s, found %.16s", path, all[i].method, method);
+        takes = all[i].method;
     }
+    if (takes) return api_fail(e, 405, NULL, "%s takes %s, found %.16s", path, takes, method);
     return api_fail(e, 404, NULL, "there is no %.100s here", path);
 }
 

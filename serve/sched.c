@@ -199,7 +199,7 @@ static int64_t prefill(scheduler *s)
     for (size_t k = 0; k < s->n_running; k++) {
         choice *c = s->running[(s->turn + k) % s->n_running];
         err e = {0};
-        if (c->state != CHOICE_PROMPT || c->j->ended) continue;
+        if (c->state != CHOICE_PROMPT || c->j->ended || (c->lens && paused(c->j))) continue;
         size_t before = c->fed;
         int64_t t = clock_ns();
         if (choice_prefill(c, s, &e) != ST_OK) fail(c->j, &e);
@@ -314,6 +314,7 @@ static void free_all(scheduler *s)
     mem_free(s->ids);
     mem_free(s->logits);
     mem_free(s->row);
+    sched_free_maps(s);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->encoding);
     pthread_cond_destroy(&s->work);

@@ -36,6 +36,10 @@ void sched_free(scheduler *s);
 /* Prometheus text of its counters, freed with free(); NULL when out of memory. */
 char *sched_metrics(scheduler *s);
 
+/* What a step of a lens read, as JSON, freed with free(): path is `ID/STEP`, strategy a number or NULL (1). NULL: *e
+ * says why, or out of memory. */
+char *sched_lens_map(scheduler *s, const char *path, const char *strategy, api_error *e);
+
 /* How a job reaches its client: called under the job's lock, sleep by job_read and job_start, wake by the scheduler and
  * only after sleep. fd: its socket, which shows that the client left; -1: none. */
 typedef struct {

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "eval/lens/lens.h"
 #include "serve/sched.h"
 #include "tokenizer/stop_text.h"
 
@@ -25,6 +26,7 @@ typedef struct {
     choice_state state;
     size_t bytes; /* that were planned for it */
     session *s;
+    lens *lens; /* of a lens, which has sessions of its own */
     sampler *sampler;
     token_stream *stream;
     stop_text stops;
@@ -49,12 +51,21 @@ typedef struct {
     size_t n, cap, at; /* bytes from `at` on are not read yet */
 } bytes;
 
+/* What a lens looks at. */
+typedef struct {
+    attn_spec full, spec[LENS_STRATEGIES];
+    size_t n, drive;
+} job_lens;
+
+typedef struct lens_map lens_map;
+
 struct job {
     scheduler *sched;
     job *next;
     api_request r;
     job_client client;
     attn_spec spec;
+    job_lens *lens; /* NULL: a completion */
     int64_t decode;
     uint64_t seed;
     token_list *prompts;
@@ -88,6 +99,8 @@ struct scheduler {
     size_t n_jobs;        /* of both, under the lock */
     bool draining, stopping;
     sched_counts counts; /* under the lock */
+    lens_map *maps;      /* likewise: bitmaps of lenses, the oldest first, and their bytes */
+    size_t map_bytes;
     /* the thread's own */
     choice **running;
     size_t n_running, turn; /* turn: whose prompt goes on next */
@@ -107,6 +120,13 @@ status choice_prefill(choice *c, scheduler *s, err *e);
 status choice_row(choice *c, scheduler *s, float *logits, err *e);
 void choice_close(choice *c); /* its session, with what it counted */
 void choice_free(choice *c);
+
+/* lens.c: the same of a lens. */
+bool job_read_lens(scheduler *s, job *j, api_error *e);
+status choice_plan_lens(choice *c, const scheduler *s, err *e);
+status choice_open_lens(choice *c, scheduler *s, err *e);
+status choice_piece_lens(choice *c, scheduler *s, err *e);
+void sched_free_maps(scheduler *s);
 
 /* job.c: what goes to the client; under its lock. */
 status job_hand_out(job *j, err *e);

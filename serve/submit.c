@@ -148,10 +148,11 @@ static bool plan(const scheduler *s, job *j, api_error *e)
     err why = {0};
     for (size_t i = 0; i < j->n_choices; i++) {
         choice *c = &j->choices[i];
-        memory_plan p;
+        memory_plan p = {0};
         session_size size = session_of((int64_t)c->prompt->n + j->r.max_tokens);
-        if (session_plan(&p, m, &s->o.decoder, &j->spec, size, &why) != ST_OK) return said(e, "attn", &why);
-        c->bytes = p.kv + p.index;
+        status st = j->lens ? choice_plan_lens(c, s, &why) : session_plan(&p, m, &s->o.decoder, &j->spec, size, &why);
+        if (st != ST_OK) return said(e, j->lens ? "prompt" : "attn", &why);
+        if (!j->lens) c->bytes = p.kv + p.index;
         if (c->bytes > s->o.memory)
             return api_fail(e, 503, "memory_exceeded", "%.1f MB of KV and index are needed, %.1f MB are there for all",
                             (double)c->bytes / 1e6, (double)s->o.memory / 1e6);
@@ -174,7 +175,7 @@ static void name(job *j)
 {
     uint64_t random[2] = {0};
     if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)clock_ns();
-    snprintf(j->id, sizeof j->id, "%s-%016" PRIx64, j->r.chat ? "chatcmpl" : "cmpl", random[0]);
+    snprintf(j->id, sizeof j->id, "%s-%016" PRIx64, j->lens ? "lens" : j->r.chat ? "chatcmpl" : "cmpl", random[0]);
     j->seed = j->r.seeded ? j->r.sampling.seed : random[1] >> 11; /* a number that JSON keeps */
     j->created = time(NULL);
     j->submitted_ns = clock_ns();
@@ -187,7 +188,9 @@ static bool prepare(scheduler *s, job *j, api_error *e)
         api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", j->r.model, s->o.model);
         return false;
     }
-    if (sched_spec(s, &j->r, &j->spec, &j->decode, &why) != ST_OK) return said(e, j->r.attn ? "attn" : "model", &why);
+    if (j->r.lens && !job_read_lens(s, j, e)) return false;
+    if (!j->lens && sched_spec(s, &j->r, &j->spec, &j->decode, &why) != ST_OK)
+        return said(e, j->r.attn ? "attn" : "model", &why);
     if (!encode(s, j, e) || !check_length(s, j, e) || !make_choices(j, e) || !plan(s, j, e)) return false;
     name(j);
     return true;

@@ -14,13 +14,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0) return 0;
     api_request r;
     api_error e = {0};
-    bool chat = data[0] & 1, strict = data[0] & 2;
-    if (!api_read(&r, chat, (const char *)data + 1, size - 1, strict, &e)) {
+    bool chat = data[0] & 1, strict = data[0] & 2, lens = data[0] & 4;
+    const char *body = (const char *)data + 1;
+    if (!(lens ? api_read_lens(&r, body, size - 1, strict, &e) : api_read(&r, chat, body, size - 1, strict, &e))) {
         char *text = api_error_text(&e);
         if (e.http < 400 || !text) abort();
         free(text);
         return 0;
     }
+    if (lens) chat = r.chat;
+    if (lens && (r.n_strategies < 1 || r.n_strategies > API_MAX_STRATEGIES || r.max_tokens < 1)) abort();
     if (r.n < 1 || r.n > API_MAX_CHOICES || r.n_stop > API_MAX_STOPS || r.top_logprobs > API_MAX_LOGPROBS) abort();
     if (chat ? r.n_messages == 0 : r.n_prompts == 0 || r.n_prompts > API_MAX_PROMPTS) abort();
     if (!(r.sampling.temp >= 0) || r.max_tokens < -1) abort();

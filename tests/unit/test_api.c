@@ -116,6 +116,36 @@ static void check_chat(void)
     api_free(&r);
 }
 
+static void check_lens(void)
+{
+    static const struct {
+        const char *body, *param;
+    } bad[] = {{"{\"prompt\":\"a\"}", "strategies"},
+               {"{\"prompt\":\"a\",\"strategies\":[]}", "strategies"},
+               {"{\"prompt\":\"a\",\"strategies\":[\"a\",\"b\",\"c\",\"d\"]}", "strategies"},
+               {"{\"prompt\":\"a\",\"strategies\":[1]}", "strategies"},
+               {"{\"prompt\":[\"a\",\"b\"],\"strategies\":[\"quest\"]}", "prompt"},
+               {"{\"strategies\":[\"quest\"]}", "prompt"},
+               {"{\"prompt\":\"a\",\"strategies\":[\"quest\"],\"max_tokens\":0}", "max_tokens"},
+               {"{\"prompt\":\"a\",\"strategies\":[\"quest\"],\"temperature\":1}", "temperature"}};
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"strategies\":[\"quest\",\"h2o\"],"
+        "\"drive\":\"h2o\",\"budget\":64}";
+    api_request r;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        api_error e = {0};
+        bool taken = api_read_lens(&r, bad[i].body, strlen(bad[i].body), true, &e);
+        ok(!taken && e.http == 400 && strcmp(e.param, bad[i].param) == 0, "a lens of %s: refused (%s)", bad[i].body,
+           e.message);
+        if (taken) api_free(&r);
+    }
+    api_error e = {0};
+    if (!ok(api_read_lens(&r, body, strlen(body), true, &e), "a lens is taken: %s", e.message)) return;
+    ok(r.lens && r.chat && r.n_strategies == 2 && r.max_tokens == 32 && strcmp(r.drive, "h2o") == 0,
+       "what it asks for");
+    api_free(&r);
+}
+
 static void check_errors(void)
 {
     api_error e = {0};
@@ -172,6 +202,10 @@ static void check_routes(void)
     api_error e = {0};
     ok(http_find(&r, "POST", "/v1/chat/completions", &rest, &e) && r == ROUTE_CHAT, "chat");
     ok(http_find(&r, "GET", "/v1/models/a/b", &rest, &e) && r == ROUTE_MODELS && strcmp(rest, "a/b") == 0, "one model");
+    ok(http_find(&r, "GET", "/", &rest, &e) && r == ROUTE_PAGE, "the page");
+    ok(http_find(&r, "GET", "/lens", &rest, &e) && r == ROUTE_PAGE, "and its lens");
+    ok(http_find(&r, "POST", "/lens", &rest, &e) && r == ROUTE_LENS, "a lens");
+    ok(http_find(&r, "GET", "/lens/a/3", &rest, &e) && r == ROUTE_LENS_MAP && strcmp(rest, "a/3") == 0, "a step of it");
     ok(!http_find(&r, "GET", "/v1/completions", &rest, &e) && e.http == 405, "another method");
     e = (api_error){0};
     ok(!http_find(&r, "GET", "/../etc/passwd", &rest, &e) && e.http == 404, "another path");
@@ -183,6 +217,7 @@ int main(void)
     check_deep();
     check_taken();
     check_chat();
+    check_lens();
     check_errors();
     check_guard();
     check_routes();

@@ -189,6 +189,103 @@ static void check_logprobs(void)
        sum[0]);
 }
 
+/* ---- the page and the lens ---- */
+
+static const char lens_body[] =
+    "{\"prompt\":\"Alice was beginning to get very tired of sitting by her sister on the bank\",\"max_tokens\":6,"
+    "\"strategies\":[\"quest:budget=16:page=4\",\"streaming:budget=16\"],\"ignore_eos\":true}";
+
+static char *get(const char *path)
+{
+    char request[512];
+    int fd = call();
+    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+    say(fd, request);
+    char *text = hear(fd, NULL);
+    close(fd);
+    return text;
+}
+
+/* The member `name` of a text of JSON, up to its quotation mark. */
+static void member_of(char out[64], const char *text, const char *name)
+{
+    char start[64];
+    snprintf(start, sizeof start, "\"%s\":\"", name);
+    const char *at = text ? strstr(text, start) : NULL;
+    snprintf(out, 64, "%.*s", at ? (int)strcspn(at + strlen(start), "\"") : 0, at ? at + strlen(start) : "");
+}
+
+static int times(const char *text, const char *part)
+{
+    int n = 0;
+    for (; text && (text = strstr(text, part)); text += strlen(part)) n++;
+    return n;
+}
+
+static void *ask_lens(void *arg)
+{
+    (void)arg;
+    return post("/lens", lens_body);
+}
+
+static void check_lens(void)
+{
+    char id[64], path[128], *alone = ask_text((void *)1), *beside, *reply;
+    pthread_t t;
+    void *lens;
+    pthread_create(&t, NULL, ask_lens, NULL);
+    beside = ask_text((void *)1);
+    pthread_join(t, &lens);
+    is_str(beside, alone, "beside a lens: the same text");
+    is_int(times(lens, "\"kind\":\"step\""), 12, "a lens has a record a step and strategy");
+    ok(lens && strstr(lens, "application/x-ndjson") && times(lens, "\"kind\":\"end\"") == 1, "and an end");
+    member_of(id, lens, "id");
+    snprintf(path, sizeof path, "/lens/%s/5?s=2", id);
+    reply = get(path);
+    ok(reply && strstr(reply, "200 OK") && strstr(reply, "\"layers\":[\""), "a step's bitmaps (%s)", path);
+    free(reply);
+    snprintf(path, sizeof path, "/lens/%s/6", id);
+    static const char *const none[] = {"/lens/nothing/0", "/lens/", "/lens/a", "/lens/a/x", NULL};
+    for (int i = 0; i < 5; i++) {
+        reply = get(none[i] ? none[i] : path);
+        ok(reply && strstr(reply, "HTTP/1.1 404"), "no such step: %s", none[i] ? none[i] : "behind the last");
+        free(reply);
+    }
+    free(lens);
+    free(alone);
+    free(beside);
+}
+
+static void check_lens_bad(void)
+{
+    static const char *const bad[] = {"{\"prompt\":\"Alice was\",\"strategies\":[\"nobody\"]}",
+                                      "{\"prompt\":[1],\"strategies\":[\"quest\"]}",
+                                      "{\"prompt\":\"Alice was\",\"strategies\":[\"quest\"],\"drive\":\"h2o\"}",
+                                      "{\"prompt\":\"Alice was\",\"strategies\":[\"quest\"],\"max_tokens\":9999}"};
+    char request[1024], *reply;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        reply = post("/lens", bad[i]);
+        ok(reply && strstr(reply, "HTTP/1.1 400"), "refused: %s", bad[i]);
+        free(reply);
+    }
+    write_post(request, sizeof request, "/lens",
+               "{\"prompt\":\"Alice was\",\"strategies\":[\"quest\"],\"max_tokens\":400,\"ignore_eos\":true}");
+    int fd = call();
+    say(fd, request);
+    free(hear(fd, "\"step\""));
+    close(fd);
+    ok(wait_for_none(), "a client that leaves its lens frees its place");
+}
+
+static void check_page(void)
+{
+    char *reply = get("/"), *lens = get("/lens");
+    ok(reply && strstr(reply, "text/html") && strstr(reply, "Content-Security-Policy: default-src 'none'"), "the page");
+    ok(reply && lens && strcmp(strstr(reply, "<!DOCTYPE"), strstr(lens, "<!DOCTYPE")) == 0, "is that of /lens too");
+    free(reply);
+    free(lens);
+}
+
 /* ---- clients that are slow, rude or gone ---- */
 
 static void check_bytes(void)
@@ -358,6 +455,9 @@ int main(void)
         check_together();
         check_stream();
         check_logprobs();
+        check_page();
+        check_lens();
+        check_lens_bad();
         check_bytes();
         check_pipeline();
         check_broken();

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/* Lenses over HTTP: a request's records as they come, and bitmaps of what its steps read. A lens takes one place of the
+ * batch and goes on a chunk of its prompt, or a step, at a time, as other requests' prompts do. */
+#include "config.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/base/base64.h"
+#include "kernels/base/mem.h"
+#include "serve/sched_impl.h"
+
+enum { MAP_BYTES = 64 << 20 }; /* bitmaps of all lenses; the oldest ones go first */
+
+/* What the steps of one lens read: [steps][n][layers][row], as lens_bits has it. */
+struct lens_map {
+    lens_map *next;
+    char id[SERVE_ID];
+    size_t n, layers, row, steps;
+    uint8_t *bits;
+};
+
+/* ---- requests ---- */
+
+static bool read_spec(const scheduler *s, const job *j, const char *text, const char *kv, attn_spec *out, api_error *e)
+{
+    err why = {0};
+    api_request r = {.attn = text, .budget = j->r.budget, .kv = kv, .skip = j->r.skip, .decode = -1};
+    int64_t decode;
+    if (!r.skip && !s->o.attn.skip) r.skip = "0"; /* one value for all that are compared */
+    return sched_spec(s, &r, out, &decode, &why) == ST_OK || api_bad(e, "strategies", "%s", why.msg);
+}
+
+static bool find_drive(job_lens *l, const char *drive, api_error *e)
+{
+    char name[512];
+    l->drive = 0;
+    if (!drive || strcmp(drive, "full") == 0) return true;
+    for (size_t i = 0; i < l->n; i++) {
+        lens_name(name, &l->spec[i]);
+        if (strcmp(drive, name) == 0 || strcmp(drive, l->spec[i].text) == 0) l->drive = i + 1;
+    }
+    return l->drive || api_bad(e, "drive", "drive: '%.80s', expected full or one of the strategies", drive);
+}
+
+bool job_read_lens(scheduler *s, job *j, api_error *e)
+{
+    err why = {0};
+    size_t n = (size_t)j->r.n_strategies;
+    if (1 + n > s->o.batch)
+        return api_bad(e, "strategies", "strategies: %zu and full are %zu sequences, --batch is %zu", n, n + 1,
+                       s->o.batch);
+    if (MEM_NEW(&j->lens, 1, &why) != ST_OK) return api_fail(e, 500, NULL, "%s", why.msg);
+    j->lens->n = n;
+    bool exact = s->o.attn.kv.kind == KV_EXACT && !j->r.kv; /* as the rows of full attention have to be */
+    bool good = read_spec(s, j, "full", exact ? NULL : "f16", &j->lens->full, e);
+    for (size_t i = 0; i < n && good; i++) good = read_spec(s, j, j->r.strategies[i], j->r.kv, &j->lens->spec[i], e);
+    return good && find_drive(j->lens, j->r.drive, e);
+}
+
+static lens_options options_of(const choice *c, const scheduler *s)
+{
+    const job *j = c->j;
+    return (lens_options){.dec = s->o.dec,
+                          .tok = s->o.tok,
+                          .model = s->o.model,
+                          .id = j->id,
+                          .full = &j->lens->full,
+                          .spec = j->lens->spec,
+                          .n = j->lens->n,
+                          .drive = j->lens->drive,
+                          .ids = c->prompt->ids,
+                          .n_ids = c->prompt->n,
+                          .n_new = (size_t)j->r.max_tokens,
+                          .ignore_eos = j->r.ignore_eos};
+}
+
+status choice_plan_lens(choice *c, const scheduler *s, err *e)
+{
+    const lens_options o = options_of(c, s);
+    if (o.n_ids < 2) return err_set(e, ST_USAGE, "prompt: %zu tokens, at least 2 are needed", o.n_ids);
+    return lens_plan(&c->bytes, &o, &s->o.decoder, e);
+}
+
+/* ---- records ---- */
+
+static status take_line(void *ctx, const char *text, size_t n, err *e)
+{
+    job *j = ctx;
+    pthread_mutex_lock(&j->lock);
+    status st = bytes_add(&j->out, text, n, e);
+    pthread_mutex_unlock(&j->lock);
+    return st;
+}
+
+/* ---- bitmaps ---- */
+
+static size_t bytes_of(const lens_map *m)
+{
+    return m->steps * m->n * m->layers * m->row;
+}
+
+static void drop_map(scheduler *s, lens_map **at)
+{
+    lens_map *m = *at;
+    s->map_bytes -= bytes_of(m);
+    *at = m->next;
+    mem_free(m->bits);
+    mem_free(m);
+}
+
+static lens_map *find_map(const scheduler *s, const char *id, size_t n)
+{
+    for (lens_map *m = s->maps; m; m = m->next)
+        if (strlen(m->id) == n && strncmp(m->id, id, n) == 0) return m;
+    return NULL;
+}
+
+static void begin_map(scheduler *s, const job *j, size_t row)
+{
+    lens_map *m, **end = &s->maps;
+    err e = {0};
+    if (MEM_NEW(&m, 1, &e) != ST_OK) return; /* there will be no bitmaps */
+    m->n = j->lens->n;
+    m->layers = (size_t)decoder_attn_shape(s->o.dec)->n_layers;
+    m->row = row;
+    snprintf(m->id, sizeof m->id, "%s", j->id);
+    while (*end) end = &(*end)->next;
+    *end = m;
+}
+
+/* Keeps what the last step read, if there is room: other lenses give way, the oldest first. */
+static void keep_map(scheduler *s, const choice *c)
+{
+    err e = {0};
+    size_t row;
+    (void)lens_bits(c->lens, 0, &row);
+    pthread_mutex_lock(&s->lock);
+    if (lens_steps(c->lens) == 1) begin_map(s, c->j, row);
+    lens_map *m = find_map(s, c->j->id, strlen(c->j->id));
+    size_t layers = m ? m->layers * m->row : 0, step = m ? m->n * layers : 0;
+    while (m && s->map_bytes + step > MAP_BYTES && s->maps != m) drop_map(s, &s->maps);
+    if (m && m->steps + 1 == lens_steps(c->lens) && s->map_bytes + step <= MAP_BYTES &&
+        MEM_GROW(&m->bits, bytes_of(m) + step, &e) == ST_OK) {
+        for (size_t i = 0; i < m->n; i++)
+            memcpy(m->bits + m->steps * step + i * layers, lens_bits(c->lens, i, &row), layers);
+        m->steps++;
+        s->map_bytes += step;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sched_free_maps(scheduler *s)
+{
+    while (s->maps) drop_map(s, &s->maps);
+}
+
+static json_t *layers_json(const lens_map *m, size_t step, size_t strategy)
+{
+    json_t *list = json_array();
+    const uint8_t *bits = m->bits + (step * m->n + strategy) * m->layers * m->row;
+    for (size_t l = 0; l < m->layers; l++) {
+        char *text = malloc(base64_size(m->row));
+        if (text) base64_write(text, bits + l * m->row, m->row);
+        json_array_append_new(list, json_string(text ? text : ""));
+        free(text);
+    }
+    return list;
+}
+
+char *sched_lens_map(scheduler *s, const char *path, const char *strategy, api_error *e)
+{
+    const char *slash = strchr(path, '/');
+    char *end = NULL, *text = NULL;
+    json_t *j = NULL;
+    unsigned long i = slash ? strtoul(slash + 1, &end, 10) : 0, k = strategy ? strtoul(strategy, NULL, 10) : 1;
+    if (!slash || end == slash + 1 || *end) {
+        api_fail(e, 404, NULL, "there is no /lens/%.80s here, expected /lens/ID/STEP", path);
+        return NULL;
+    }
+    pthread_mutex_lock(&s->lock);
+    const lens_map *m = find_map(s, path, (size_t)(slash - path));
+    if (!m || i >= m->steps || k < 1 || k > m->n)
+        api_fail(e, 404, NULL, "there is no step %lu of strategy %lu of this lens, or not any more", i, k);
+    else
+        j = json_pack("{s:s, s:I, s:I, s:o}", "id", m->id, "i", (json_int_t)i, "s", (json_int_t)k, "layers",
+                      layers_json(m, i, k - 1));
+    pthread_mutex_unlock(&s->lock);
+    if (j) text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+/* ---- a lens under way ---- */
+
+status choice_open_lens(choice *c, scheduler *s, err *e)
+{
+    lens_options o = options_of(c, s);
+    o.line = take_line;
+    o.ctx = c->j;
+    c->state = CHOICE_PROMPT;
+    return lens_open(&c->lens, &o, e);
+}
+
+status choice_piece_lens(choice *c, scheduler *s, err *e)
+{
+    size_t before = lens_steps(c->lens);
+    bool done;
+    TRY(lens_advance(c->lens, &done, e));
+    if (lens_steps(c->lens) > before) keep_map(s, c);
+    if (done) c->state = CHOICE_DONE;
+    return ST_OK;
+}
