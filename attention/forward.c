@@ -164,11 +164,24 @@ static bool is_exact(const attn_view *v, int64_t n_prompt)
 bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt)
 {
     attn_share *shares[2 * SHARES];
-    int n = shares_of(a, shares);
-    n += shares_of(b, shares + n);
+    int n = own_shares_of(a, shares);
+    n += own_shares_of(b, shares + n);
     for (int i = 0; i < n; i++)
         if (!is_exact(&shares[i]->v, n_prompt)) return false;
     return a->spec.kv.type == b->spec.kv.type && a->length == b->length;
+}
+
+/* The view that attends in a layer. */
+static attn_view *acting(const attn_step *step, const attn_seq *s, int layer)
+{
+    return step->flags & ATTN_DRAFT ? keeper_of(s, layer) : view_of(s, layer);
+}
+
+/* What a share is told of a step: to a draft's all but its own steps are rows that come, as those of a prompt do. */
+static attn_part part_for(const attn_view *v, attn_part p)
+{
+    if (v->guest && !(p.flags & ATTN_DRAFT)) p.flags |= ATTN_PROMPT;
+    return p;
 }
 
 void attn_begin(attn_work *w, const attn_step *step)
@@ -181,8 +194,9 @@ void attn_begin(attn_work *w, const attn_step *step)
         s->before = row_place_counts(s->place);
         for (int k = 0, n = shares_of(s, shares); k < n; k++) {
             attn_view *v = &shares[k]->v;
-            kv_store_begin(v->store, s->length, (int64_t)p.n_tok, p.flags);
-            if (HOOK(v, begin)) HOOK(v, begin)(v, &p);
+            attn_part own = part_for(v, p);
+            if (!v->guest) kv_store_begin(v->store, s->length, (int64_t)p.n_tok, p.flags);
+            if (HOOK(v, begin)) HOOK(v, begin)(v, &own);
         }
     }
     show(w, &(attn_seen){.step = step, .layer = -1});
@@ -274,7 +288,9 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
         const attn_seg *g = &w->sels[run.first + i].seg[s];
         size_t row = (run.first + i) * r->n_tok, to = i * r->n_tok;
         attn_job *j = &w->jobs[i];
-        *j = attn_seg_job(view_of(r->step->seq[seq_at(r, run.first + i)], r->layer), g);
+        const attn_view *v = acting(r->step, r->step->seq[seq_at(r, run.first + i)], r->layer);
+        *j = attn_seg_job(v, g);
+        if (r->step->flags & ATTN_DRAFT && !v->guest) j->read.p = NULL;
         j->q = buf_at(own_queries(g) ? w->q[s + 1] : w->q[0], row * q_bytes(sh));
         j->out = buf_at(dst, to * q_bytes(sh));
         j->lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse;
@@ -310,7 +326,7 @@ static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
 {
     const attn_shape *sh = &w->shape;
     size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
-    return (attn_turn){.v = view_of(r->step->seq[seq_at(r, i)], r->layer),
+    return (attn_turn){.v = acting(r->step, r->step->seq[seq_at(r, i)], r->layer),
                        .p = run_part(w, r, i),
                        .k_raw = buf_at(r->k, at),
                        .k = buf_at(w->k, r->row * kv_bytes(sh) + at),
@@ -334,10 +350,16 @@ static bool alike(const attn_view *a, const attn_view *b)
            alike_stores(&s->kv, &t->kv) && memcmp(s->value, t->value, sizeof s->value) == 0;
 }
 
-static void append_turns(const attn_turn *t, size_t n, int layer)
+/* n turns, of the selections from `first` on. */
+static void append_turns(const layer_run *r, size_t first, const attn_turn *t, size_t n)
 {
-    (HOOK(t->v, append) ? HOOK(t->v, append) : full_append)(t, n, layer);
-    backend_mark(t->v->be, STAGE_INDEX);
+    attn_turn a[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        a[i] = t[i];
+        a[i].v = keeper_of(r->step->seq[seq_at(r, first + i)], r->layer);
+    }
+    (HOOK(a->v, append) ? HOOK(a->v, append) : full_append)(a, n, r->layer);
+    backend_mark(a->v->be, STAGE_INDEX);
 }
 
 static void select_turns(const attn_turn *t, size_t n, int layer)
@@ -354,7 +376,7 @@ static void verify_rows(attn_work *w, const layer_run *r)
 {
     attn_turn t[ATTN_TOGETHER], all = turn_of(w, r, 0);
     all.p.n_tok = r->n_sel;
-    append_turns(&all, 1, r->layer);
+    append_turns(r, 0, &all, 1);
     for (size_t i = 0, n; i < r->n_sel; i += n) {
         for (n = 0; n < ATTN_TOGETHER && i + n < r->n_sel; n++) t[n] = turn_of(w, r, i + n);
         select_turns(t, n, r->layer);
@@ -366,7 +388,7 @@ static bool append_and_select(attn_work *w, const layer_run *r)
 {
     attn_turn t[ATTN_TOGETHER];
     bool observed = false;
-    for (size_t i = 0; i < r->step->n_seq; i++) view_of(r->step->seq[i], r->layer)->attended[r->layer] = 0;
+    for (size_t i = 0; i < r->step->n_seq; i++) r->step->seq[i]->attended[r->layer] = 0;
     if (r->step->flags & ATTN_VERIFY) {
         verify_rows(w, r);
         return false;
@@ -374,10 +396,12 @@ static bool append_and_select(attn_work *w, const layer_run *r)
     for (size_t i = 0, n; i < r->step->n_seq; i += n) {
         for (n = 0; n < ATTN_TOGETHER && i + n < r->step->n_seq; n++) {
             t[n] = turn_of(w, r, i + n);
-            if (!alike(t[0].v, t[n].v)) break;
+            if (!alike(t[0].v, t[n].v) ||
+                !alike(keeper_of(r->step->seq[i], r->layer), keeper_of(r->step->seq[i + n], r->layer)))
+                break;
             observed |= t[n].v->observes;
         }
-        append_turns(t, n, r->layer);
+        append_turns(r, i, t, n);
         select_turns(t, r->n_sel > i ? (r->n_sel - i < n ? r->n_sel - i : n) : 0, r->layer);
     }
     return observed;
@@ -407,9 +431,10 @@ static void run_layer(attn_work *w, const layer_run *r)
 static void end_layer(const attn_work *w, const attn_step *step, int layer)
 {
     for (size_t i = 0; i < step->n_seq; i++) {
-        attn_view *v = view_of(step->seq[i], layer);
-        attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
+        attn_view *v = view_of(step->seq[i], layer), *keeper = keeper_of(step->seq[i], layer);
+        attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0), own = part_for(keeper, p);
         if (HOOK(v, layer_end)) HOOK(v, layer_end)(v, &p, layer);
+        if (keeper != v && HOOK(keeper, layer_end)) HOOK(keeper, layer_end)(keeper, &own, layer);
         kv_store_layer_end(v->store, layer);
     }
 }
@@ -509,7 +534,7 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
     const attn_shape *sh = &w->shape;
     w->be->ops->rope(w->be, w->k, k, step->table, step->n_tok, (size_t)sh->n_kv_heads, (size_t)sh->head_dim / 2);
     for (size_t i = 0; i < step->n_seq; i++) {
-        attn_view *to = view_of(step->seq[i], layer);
+        attn_view *to = keeper_of(step->seq[i], layer);
         attn_turn t = {.v = to, .p = part_of(w, step, i, 0, 0), .k_raw = k, .k = w->k, .val = v};
         (HOOK(to, append) ? HOOK(to, append) : full_append)(&t, 1, layer);
     }
@@ -527,16 +552,17 @@ void attn_end(attn_work *w, const attn_step *step)
         seq_keep_peak(s, (int64_t)step->n_tok);
         for (int k = 0, n = shares_of(s, shares); k < n; k++) {
             attn_view *v = &shares[k]->v;
-            if (HOOK(v, end)) HOOK(v, end)(v, &p);
+            attn_part own = part_for(v, p);
+            if (HOOK(v, end)) HOOK(v, end)(v, &own);
             coded |= HOOK(v, demoted) != NULL;
-            kv_store_end(v->store);
+            if (!v->guest) kv_store_end(v->store);
             v->length += (int64_t)step->n_tok;
         }
         s->length += (int64_t)step->n_tok;
         /* Codes of small groups take more than the rows that they stand for. */
         if (coded) seq_keep_peak(s, 0);
         if (step->flags & ATTN_PROMPT) seq_prompt_end(s);
-        else seq_count_steps(s, (int64_t)step->n_tok);
+        else if (!(step->flags & ATTN_DRAFT)) seq_count_steps(s, (int64_t)step->n_tok);
     }
     show(w, &(attn_seen){.step = step, .layer = w->shape.n_layers});
 }

@@ -173,7 +173,7 @@ static void pig_regions(const attn_spec *s, attn_regions *r)
     *r = (attn_regions){.first = v[P_SINK], .newest = v[P_LOCAL] + max64(v[P_FLUSH], 1), .covers = v[P_LOCAL]};
 }
 
-static const attn_family everything_is_kept = {.retrieves = true};
+static const attn_family everything_is_kept = {.retrieves = true, .drafts = true};
 
 const attn_method attn_magicpig = {
     .name = "magicpig",

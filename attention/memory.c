@@ -161,7 +161,7 @@ status share_open(attn_share *share, row_place *place, err *e)
     TRY(check_chunk(d, e));
     TRY(mem_alloc(&v->own, own_size(v->method), 1, "strategy", e));
     for (int i = 0; i < d->n_mem; i++) TRY(open_mem(v, &d->mem[i], e));
-    TRY(kv_store_create(&v->store, &store, e));
+    if (!v->guest) TRY(kv_store_create(&v->store, &store, e));
     if (HOOK(v, kept)) TRY(MEM_NEW(&share->positions, (size_t)(d->slots + v->lim->chunk), e));
     if (d->choose_lists) TRY(so->reserve(v->be, d->choose_lists, d->choose_items, e));
     if (HOOK(v, reset)) HOOK(v, reset)(v);
@@ -173,7 +173,7 @@ void share_free(attn_share *share)
     if (!share) return;
     attn_view *v = &share->v;
     for (int i = 0; i < share->d.n_mem && v->own; i++) close_mem(v, &share->d.mem[i]);
-    kv_store_free(v->store);
+    if (!v->guest) kv_store_free(v->store);
     mem_free(share->positions);
     mem_free(v->own);
     mem_free(share);
@@ -223,7 +223,7 @@ attn_bytes share_held(const attn_share *share, int64_t n_new, bool most)
     attn_decl d;
     for (int l = 0; l < v->shape->n_layers; l++) {
         if (!v->layers[l]) continue;
-        out.kv += layer_bytes(share, l, n_new, most, &entries);
+        if (!v->guest) out.kv += layer_bytes(share, l, n_new, most, &entries);
         n_layers++;
     }
     entries /= n_layers * (int64_t)share->d.lists; /* their mean, where windows make them differ */

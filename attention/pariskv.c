@@ -283,7 +283,7 @@ static status paris_state(attn_view *v, attn_state *s, err *e)
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
 
-static const attn_family everything_is_kept = {.retrieves = true};
+static const attn_family everything_is_kept = {.retrieves = true, .drafts = true};
 
 const attn_method attn_pariskv = {
     .name = "pariskv",

@@ -438,6 +438,7 @@ const attn_family attn_retrieve = {
     .size = sizeof(retrieve),
     .uses = USES_SELECT,
     .retrieves = true,
+    .drafts = true,
     .alone = retrieve_alone,
     .hooks = {.declare = retrieve_declare,
               .reset = retrieve_reset,

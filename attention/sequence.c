@@ -2,6 +2,8 @@
 /* The life of a sequence: creation, counts, rewinding, saving. */
 #include "config.h"
 
+#include "attention/budget.h"
+#include "attention/demote.h"
 #include "attention/sequence_impl.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_codes.h"
@@ -25,6 +27,22 @@ static const attn_method *method_of(const attn_spec *s, int share)
     return share == SHARE_DENSE ? &attn_full : s->method;
 }
 
+/* Whether a share has a layer. */
+static bool serves(const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int share, int layer)
+{
+    bool dense = attn_is_dense(s, shape, layer);
+    if (share == SHARE_DRAFT) return lim->draft && !dense && !attn_is_dense(lim->draft, shape, layer);
+    return dense == (share == SHARE_DENSE);
+}
+
+/* Declares a share for the most tokens; a draft's rows are not its own. */
+static void declare_share(attn_decl *d, const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int share)
+{
+    const attn_spec *of = share == SHARE_DRAFT ? lim->draft : s;
+    share_declare(d, method_of(of, share), of, shape, lim, lim->n_tokens, lim->n_tokens);
+    if (share == SHARE_DRAFT) d->slots = 0;
+}
+
 /* ---- plans ---- */
 
 /* Bytes of the dense layers and of the others, in the device's memory and in the slower place. */
@@ -40,9 +58,9 @@ static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const
         attn_bytes part = {0};
         attn_decl d;
         int n = 0;
-        for (int l = 0; l < shape->n_layers; l++) n += layers[l] = attn_is_dense(s, shape, l) == (i == SHARE_DENSE);
+        for (int l = 0; l < shape->n_layers; l++) n += layers[l] = serves(s, lim, shape, i, l);
         if (n == 0) continue;
-        share_declare(&d, method_of(s, i), s, shape, lim, lim->n_tokens, lim->n_tokens);
+        declare_share(&d, s, lim, shape, i);
         st = share_plan(&part, &d, n, e);
         if (i == SHARE_METHOD) row_place_plan(&part, slow, s, shape, lim, layers);
         if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
@@ -70,21 +88,26 @@ status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, 
 static status open_share(attn_seq *s, int i, err *e)
 {
     attn_share *share;
-    const attn_method *m = method_of(&s->spec, i);
+    const bool draft = i == SHARE_DRAFT;
+    const attn_spec *spec = draft ? &s->draft : &s->spec;
     bool any = false, apart = s->spec.tier.place == KV_HOST && i == SHARE_METHOD;
     for (int l = 0; l < s->shape.n_layers; l++) any |= s->layers[i][l];
     if (!any) return ST_OK;
     TRY(MEM_NEW(&share, 1, e));
     s->share[i] = share;
-    share->v = (attn_view){.method = m,
-                           .spec = &s->spec,
+    share->v = (attn_view){.method = method_of(spec, i),
+                           .spec = spec,
                            .shape = &s->shape,
                            .lim = &s->lim,
                            .layers = s->layers[i],
                            .be = s->be,
-                           .read = apart ? buf_at(s->read, READ_BYTES) : s->read,
+                           .guest = draft,
+                           .store = draft ? s->share[SHARE_METHOD]->v.store : NULL,
+                           .read = buf_at(s->read, draft   ? 2 * READ_BYTES
+                                                   : apart ? READ_BYTES
+                                                           : 0),
                            .attended = s->attended};
-    share_declare(&share->d, m, &s->spec, &s->shape, &s->lim, s->lim.n_tokens, s->lim.n_tokens);
+    declare_share(&share->d, &s->spec, &s->lim, &s->shape, i);
     return share_open(share, i == SHARE_METHOD ? s->place : NULL, e);
 }
 
@@ -96,16 +119,20 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     *out = NULL;
     TRY(attn_spec_check(spec, shape, e));
     TRY(attn_backend_check(spec, be, e));
+    if (lim->draft) TRY(attn_draft_check(lim->draft, spec, shape, e));
+    if (lim->draft) TRY(attn_backend_check(lim->draft, be, e));
     TRY(MEM_NEW(&s, 1, e));
     *s = (attn_seq){.spec = *spec, .shape = *shape, .lim = *lim, .be = be};
+    if (lim->draft) {
+        s->draft = *lim->draft;
+        s->lim.draft = &s->draft;
+    }
     status st = MEM_NEW(&s->attended, n, e);
     for (int i = 0; i < SHARES && st == ST_OK; i++) st = MEM_NEW(&s->layers[i], n, e);
     if (st == ST_OK) st = be->ops->alloc(be, &s->read, SHARES * READ_BYTES, "counters", e);
     if (st != ST_OK) goto done;
-    for (int l = 0; l < shape->n_layers; l++) {
-        s->layers[SHARE_DENSE][l] = attn_is_dense(spec, shape, l);
-        s->layers[SHARE_METHOD][l] = !s->layers[SHARE_DENSE][l];
-    }
+    for (int i = 0; i < SHARES; i++)
+        for (int l = 0; l < shape->n_layers; l++) s->layers[i][l] = serves(spec, &s->lim, shape, i, l);
     TRY_GOTO(row_place_open(&s->place, spec, shape, lim, s->layers[SHARE_METHOD], be, e));
     for (int i = 0; i < SHARES; i++) TRY_GOTO(open_share(s, i, e));
     *out = s;
@@ -143,6 +170,26 @@ status attn_verify_check(const attn_spec *s, err *e)
                        "%s: each of its steps chooses what it attends, expected a strategy that attends everything "
                        "(full)",
                        s->text);
+    return ST_OK;
+}
+
+status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const attn_shape *shape, err *e)
+{
+    const attn_method *m = draft->method;
+    TRY(attn_verify_check(verifier, e));
+    TRY(attn_spec_check(draft, shape, e));
+    if (!m->family || !m->family->drafts)
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: it cannot draft: its rows are not the verifier's, or a step of it cannot be taken back",
+                       draft->text);
+    if (attn_value(draft, "pool", POOL_FIXED) != POOL_FIXED)
+        return err_set(e, ST_UNSUPPORTED, "%s: pool=entropy cannot draft: the means of its pool would hold drafts",
+                       draft->text);
+    if (attn_value(draft, "demote", DEMOTE_NONE) != DEMOTE_NONE)
+        return err_set(e, ST_UNSUPPORTED, "%s: demote cannot draft: rows that went to another store stay there",
+                       draft->text);
+    if (draft->kv.kind != verifier->kv.kind || draft->kv.type != verifier->kv.type)
+        return err_set(e, ST_USAGE, "%s: a draft has the verifier's rows: no kv of its own is expected", draft->text);
     return ST_OK;
 }
 
@@ -215,11 +262,14 @@ status attn_seq_state(attn_seq *s, attn_state *v, err *e)
 {
     attn_share *shares[SHARES];
     int64_t length = s->length;
+    if (v->load && s->lim.draft)
+        return err_set(e, ST_UNSUPPORTED, "%s: it cannot draft over a loaded session: its index is made as tokens come",
+                       s->draft.text);
     TRY(STATE_HOST(v, "length", &length, e));
     TRY(state_within("length", length, 0, s->lim.n_tokens, e));
     set_length(s, length);
     TRY(state_of_counters(s, v, e));
-    for (int i = 0, n = shares_of(s, shares); i < n; i++) TRY(share_state(shares[i], v, e));
+    for (int i = 0, n = own_shares_of(s, shares); i < n; i++) TRY(share_state(shares[i], v, e));
     return ST_OK;
 }
 
@@ -302,7 +352,7 @@ attn_stats attn_seq_stats(const attn_seq *s)
     attn_stats r = s->stats;
     uint64_t read[SHARES][READ_KINDS];
     s->be->ops->download(s->be, read, s->read, sizeof read);
-    for (int i = 0; i < SHARES; i++) {
+    for (int i = 0; i < SHARE_DRAFT; i++) {
         r.k_read += (double)read[i][READ_K];
         r.kv_read += (double)(read[i][READ_K] + read[i][READ_V]);
         r.index_read += (double)read[i][READ_INDEX];

@@ -21,7 +21,9 @@ typedef struct {
     int64_t chunk;    /* most tokens of one forward */
     int64_t prompt;   /* stores with codes: longest prompt; its rows stay exact until it ends, then they are quantized;
                        * 0: any */
-    bool at_once;     /* plans: memory is taken when it is allocated, not where it is written first (backend_ops) */
+    const attn_spec *draft; /* of a strategy that drafts over the same rows (ATTN_DRAFT); NULL: none; borrowed, and
+                             * copied by attn_seq_create */
+    bool at_once; /* plans: memory is taken when it is allocated, not where it is written first (backend_ops) */
 } attn_limits;
 
 /* Bytes by kind: held now, or planned. scratch: buffers of the sequence that hold no state. */
@@ -123,6 +125,7 @@ enum {
     ATTN_PROMPT_END = 2, /* the last chunk of a prompt */
     ATTN_ROUNDED = 4,    /* attn_job.rounded; what observers multiply stays in float32 */
     ATTN_VERIFY = 8,     /* n_tok rows of one sequence, each with the bits of a decode step of its own */
+    ATTN_DRAFT = 16, /* a decode step of limits.draft in place of the sequence's strategy, to be rewound: not counted */
 };
 
 /* Positions [first, end) of a sequence; none where end <= first. */
@@ -165,6 +168,9 @@ bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt);
 /* Whether the next tokens of a sequence can go through a forward together and leave the bits of steps one by one: where
  * everything is attended, over exact rows. ST_UNSUPPORTED with the reason. */
 status attn_verify_check(const attn_spec *s, err *e);
+/* Whether `draft` can draft over the rows of such a strategy: it keeps all rows as these are, and going back leaves no
+ * trace. ST_UNSUPPORTED with the reason, or what attn_spec_check finds. */
+status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const attn_shape *shape, err *e);
 
 /* Rows of a forward. */
 static inline size_t attn_step_rows(const attn_step *s)

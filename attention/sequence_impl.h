@@ -17,20 +17,23 @@ typedef struct {
     int64_t *positions; /* [slots + chunk] for counts of what is kept */
 } attn_share;
 
-/* Shares of a sequence: dense layers, which are those of `full`, and the method's. */
-enum { SHARE_DENSE, SHARE_METHOD, SHARES };
+/* Shares of a sequence: dense layers, which are those of `full`, and the method's; those that a draft reads in another
+ * way, whose rows are the method's. */
+enum { SHARE_DENSE, SHARE_METHOD, SHARE_DRAFT, SHARES };
 
 struct attn_seq {
-    attn_spec spec;
+    attn_spec spec, draft; /* draft: as lim.draft points to */
     attn_shape shape;
     attn_limits lim;
     backend *be;
     int64_t length;
-    bool *layers[SHARES];           /* [n_layers], complementary */
+    bool *layers[SHARES];           /* [n_layers]; the first two are complementary */
     attn_share *share[SHARES];      /* NULL: no layer */
     row_place *place;               /* of the method's rows; NULL: the device's memory */
     tier_counts before, in_prompts; /* of the place's files, at the start of a forward and by prompts */
-    buf read; /* u64 [SHARES][READ_KINDS]: counts of ops since the last prompt; apart where the host holds rows */
+    /* u64 [SHARES][READ_KINDS]: counts of ops since the last prompt; apart where the host holds rows, and of drafts,
+     * which nobody asks for */
+    buf read;
     int64_t *attended; /* [n_layers] of the decode step at hand */
     attn_stats stats;  /* but for what ops counted */
     attn_bytes peak;
@@ -41,6 +44,12 @@ enum { READ_BYTES = READ_KINDS * sizeof(uint64_t) };
 static inline attn_view *view_of(const attn_seq *s, int layer)
 {
     return &s->share[s->layers[SHARE_DENSE][layer] ? SHARE_DENSE : SHARE_METHOD]->v;
+}
+
+/* The view that keeps an index of a layer's rows up, and appends them. */
+static inline attn_view *keeper_of(const attn_seq *s, int layer)
+{
+    return s->layers[SHARE_DRAFT][layer] ? &s->share[SHARE_DRAFT]->v : view_of(s, layer);
 }
 
 /* memory.c */
@@ -63,6 +72,13 @@ static inline int shares_of(const attn_seq *s, attn_share *out[SHARES])
     for (int i = 0; i < SHARES; i++)
         if (s->share[i]) out[n++] = s->share[i];
     return n;
+}
+
+/* The same but for drafts. */
+static inline int own_shares_of(const attn_seq *s, attn_share *out[SHARES])
+{
+    int n = shares_of(s, out);
+    return s->share[SHARE_DRAFT] ? n - 1 : n;
 }
 
 /* After a forward of n_tok tokens: what is held may be a new peak. */

@@ -11,7 +11,8 @@
  * A prompt after an eviction, or a banded one, is staged: its rows lie behind the ring until it ends.
  *
  * Over a store by position a slot is a position (c->fixed): the sets are the same, the ring is the range of the
- * newest, the rows of a prompt follow it, and nothing is copied.
+ * newest, the rows of a prompt follow it, and nothing is copied. So it is for drafts over another strategy's rows,
+ * which are never told of a prompt.
  *
  * What leaves the ring may be demoted (demote.h), in the order of positions. Where it goes in groups of g, the ring has
  * r + g slots, and holds what waits too. */
@@ -152,7 +153,7 @@ static void stream_reset(attn_view *v)
     demote_rule low = low_rule(v->spec);
     c->slots = c->r + low.group;
     demote_reset(&c->low, v, low, 1, left_of(v->lim->n_tokens, v->spec->budget, low.group));
-    c->fixed = kv_store_by_position(v->store);
+    c->fixed = v->guest || kv_store_by_position(v->store);
     c->ring = c->banded = c->staging = false;
     c->shift = c->stage_pos = c->n_move = c->n_leaving = 0;
     c->ring_base = c->s;
@@ -313,7 +314,8 @@ static void stream_begin(attn_view *v, const attn_part *p)
 {
     stream_ctx *c = v->own;
     c->n_move = c->n_leaving = 0;
-    if (p->flags & ATTN_PROMPT) prompt_begin(v, p);
+    if (v->guest) c->ring = !kvfactory(v) && v->length > c->s + c->r;
+    else if (p->flags & ATTN_PROMPT) prompt_begin(v, p);
     else if (!kvfactory(v)) plan_leaving(v, v->length + 1);
     if (c->ring && reindex(v)) place_queries(v, p);
     count_stored(v, v->length);
@@ -484,6 +486,7 @@ static status stream_state(attn_view *v, attn_state *s, err *e)
 static const char *stream_rewind(attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
+    if (v->guest) return NULL;
     if (c->ring || c->shift > 0) return n == v->length ? NULL : "tokens were evicted";
     if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     count_stored(v, n);
@@ -492,7 +495,7 @@ static const char *stream_rewind(attn_view *v, int64_t n)
     return NULL;
 }
 
-static const attn_family windowed = {.drops = true};
+static const attn_family windowed = {.drops = true, .drafts = true};
 
 const attn_method attn_streaming = {
     .name = "streaming",

@@ -12,37 +12,94 @@
 
 enum { MOST = SESSION_VERIFY_ROWS - 1 };
 
+/* Where drafts come from. */
+enum { LOOKUP, STRATEGY, SOURCES };
+
 struct drafter {
     const char *spec;
     comm *ranks;
-    propose_pace pace;
-    /* The step at hand: ids that it was fed, the first of which is no draft; the next row to choose from. */
+    bool has[SOURCES];
+    attn_spec attn; /* STRATEGY */
+    propose_pace pace[SOURCES];
+    /* The step at hand: where its drafts come from; ids that it was fed, the first of which is no draft; the next row
+     * to choose from. */
+    int by;
     int32_t fed[SESSION_VERIFY_ROWS];
     size_t rows, at;
-    int64_t began_ns, draft_ns; /* of the step at hand */
+    int64_t began_ns, draft_ns;
     draft_counts counts;
 };
 
 /* ---- as users write it ---- */
 
-/* "n=K" behind a word's name; most: as it is without one. */
-static status read_length(size_t *most, const char *key, err *e)
+/* Takes the keys of drafts out of a word: n=K, and adapt=off, with which all K are drafted in each step. */
+static status take_keys(propose_pace *p, char *word, err *e)
 {
-    if (strncmp(key, "n=", 2) != 0)
-        return err_set(e, ST_USAGE, "--draft: '%.60s' behind ngram, expected n=1 to n=%d", key, (int)MOST);
-    if (key[2] < '1' || key[2] > '0' + MOST || key[3])
-        return err_set(e, ST_USAGE, "--draft: n '%.20s', expected 1 to %d drafted tokens", key + 2, (int)MOST);
-    *most = (size_t)(key[2] - '0');
+    char *to = word + strcspn(word, ":");
+    propose_start(p, MOST);
+    for (char *key = to, *end; *key; key = end) {
+        end = key + 1 + strcspn(key + 1, ":");
+        size_t n = (size_t)(end - key);
+        if (n == 10 && memcmp(key, ":adapt=off", n) == 0) {
+            p->fixed = true;
+        } else if (strncmp(key, ":n=", 3) != 0) {
+            memmove(to, key, n);
+            to += n;
+        } else if (n != 4 || key[3] < '1' || key[3] > '0' + MOST) {
+            return err_set(e, ST_USAGE, "--draft: '%.*s', expected n=1 to n=%d drafted tokens", (int)n - 1, key + 1,
+                           (int)MOST);
+        } else {
+            p->most = (size_t)(key[3] - '0');
+        }
+    }
+    *to = 0;
     return ST_OK;
 }
 
-static status parse(size_t *most, const char *text, err *e)
+static bool is_name(const char *word, const char *name)
 {
-    size_t name = strcspn(text, ":");
-    *most = MOST;
-    if (name != 5 || memcmp(text, "ngram", name) != 0)
-        return err_set(e, ST_USAGE, "--draft: '%.60s', expected ngram or ngram:n=K", text);
-    return text[name] ? read_length(most, text + name + 1, e) : ST_OK;
+    size_t n = strcspn(word, ":");
+    return strlen(name) == n && memcmp(word, name, n) == 0;
+}
+
+static bool is_strategy(const char *word)
+{
+    bool is = false;
+    for (const attn_method *const *m = attn_methods(); *m; m++) is |= is_name(word, attn_method_name(*m));
+    return is;
+}
+
+/* `ngram` or a strategy. */
+static status read_word(drafter *d, char *word, const attn_spec *verifier, err *e)
+{
+    const attn_options o = {.kv = verifier->kv};
+    err why = {0};
+    propose_pace pace;
+    TRY(take_keys(&pace, word, e));
+    int source = is_name(word, "ngram") ? LOOKUP : STRATEGY;
+    if (source == STRATEGY && !is_strategy(word))
+        return err_set(e, ST_USAGE, "--draft: '%.60s', expected ngram or a strategy (--help-attn list)", word);
+    if (d->has[source])
+        return err_set(e, ST_USAGE, "--draft: '%.60s', expected ngram, a strategy, or one of each", d->spec);
+    if (source == LOOKUP && word[5])
+        return err_set(e, ST_USAGE, "--draft: '%.60s' behind ngram, expected n=1 to n=%d, or adapt=off", word + 6,
+                       (int)MOST);
+    status st = source == STRATEGY ? attn_spec_parse(&d->attn, word, &o, &why) : ST_OK;
+    if (st != ST_OK) return err_set(e, st, "--draft: %s", why.msg);
+    d->has[source] = true;
+    d->pace[source] = pace;
+    return ST_OK;
+}
+
+static status read_spec(drafter *d, const attn_spec *verifier, err *e)
+{
+    char **word = NULL, *store = NULL;
+    size_t n;
+    status st = cli_split(&word, &n, &store, d->spec, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) st = read_word(d, word[i], verifier, e);
+    mem_free(word);
+    mem_free(store);
+    return st;
 }
 
 size_t drafter_rows(const cli *c)
@@ -54,22 +111,28 @@ status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, er
 {
     drafter *d;
     err why = {0};
-    size_t most;
     *out = NULL;
     if (!c->draft) return ST_OK;
-    TRY(parse(&most, c->draft, e));
-    status st = attn_verify_check(verifier, &why);
-    if (st != ST_OK) return err_set(e, st, "--draft cannot be verified: %s", why.msg);
     TRY(MEM_NEW(&d, 1, e));
     *d = (drafter){.spec = c->draft, .ranks = c->ranks};
-    propose_start(&d->pace, most);
-    *out = d;
-    return ST_OK;
+    status st = read_spec(d, verifier, e);
+    if (st == ST_OK && (st = attn_verify_check(verifier, &why)) != ST_OK)
+        err_set(e, st, "--draft cannot be verified: %s", why.msg);
+    if (st != ST_OK) drafter_free(d);
+    else *out = d;
+    return st;
 }
 
 void drafter_free(drafter *d)
 {
     mem_free(d);
+}
+
+session_size drafter_session(const drafter *d, int64_t n_tokens)
+{
+    session_size size = session_of(n_tokens);
+    if (d && d->has[STRATEGY]) size.draft = &d->attn;
+    return size;
 }
 
 /* ---- steps ---- */
@@ -79,16 +142,38 @@ void drafter_begin(drafter *d)
     d->counts = (draft_counts){0};
 }
 
-/* Proposes behind `all` and verifies. */
-static status step(drafter *d, session *s, const token_list *all, size_t most, err *e)
+/* Drafts of a source behind `all`, at most `most`, to d->fed; returns their number. */
+static status draft(drafter *d, int source, session *s, sampler *by, const token_list *all, size_t most, size_t *n,
+                    err *e)
 {
-    size_t room = (size_t)(session_limit(s) - session_length(s)), n = propose_length(&d->pace);
+    *n = 0;
+    if (!d->has[source]) return ST_OK;
+    size_t g = propose_length(&d->pace[source]);
+    if (g > most) g = most;
+    TRY(ranks_share(d->ranks, &g, sizeof g, e)); /* it follows from times */
+    if (source == LOOKUP) {
+        *n = propose_lookup(all->ids, all->n, d->fed + 1, g);
+        return ST_OK;
+    }
+    if (g == 0) return ST_OK;
+    TRY(session_draft(s, d->fed[0], g, by, d->fed + 1, e));
+    *n = g;
+    return ranks_share(d->ranks, d->fed + 1, g * sizeof *d->fed, e);
+}
+
+/* Proposes behind `all` and verifies. */
+static status step(drafter *d, session *s, sampler *by, const token_list *all, size_t most, err *e)
+{
+    size_t room = (size_t)(session_limit(s) - session_length(s)), n;
     if (most > room) most = room;
-    if (n > most - 1) n = most - 1;
-    TRY(ranks_share(d->ranks, &n, sizeof n, e)); /* it follows from times */
     d->began_ns = clock_ns();
     d->fed[0] = all->ids[all->n - 1];
-    n = propose_lookup(all->ids, all->n, d->fed + 1, n);
+    d->by = LOOKUP;
+    TRY(draft(d, LOOKUP, s, by, all, most - 1, &n, e));
+    if (n == 0) {
+        d->by = STRATEGY;
+        TRY(draft(d, STRATEGY, s, by, all, most - 1, &n, e));
+    }
     d->draft_ns = clock_ns() - d->began_ns;
     d->rows = n + 1;
     d->at = 0;
@@ -100,20 +185,22 @@ static status step(drafter *d, session *s, const token_list *all, size_t most, e
 /* After the first choice of a step, for which the device was waited for. */
 static void count_time(drafter *d)
 {
-    size_t drafted = d->rows - 1;
-    propose_timed(&d->pace, d->rows, clock_ns() - d->began_ns - d->draft_ns, drafted, d->draft_ns);
-    d->counts.ns += propose_step_ns(&d->pace, d->rows) + (double)drafted * d->pace.draft_ns;
+    const propose_pace *p = &d->pace[d->by];
+    int64_t ns = clock_ns() - d->began_ns - d->draft_ns;
+    for (int i = 0; i < SOURCES; i++)
+        propose_timed(&d->pace[i], d->rows, ns, i == d->by ? d->rows - 1 : 0, d->draft_ns);
+    d->counts.ns += propose_step_ns(p, d->rows) + (double)(d->rows - 1) * p->draft_ns;
 }
 
 status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e)
 {
     bool ahead = d->at < d->rows, right = ahead && d->fed[d->at] == all->ids[all->n - 1];
-    if (ahead) propose_judged(&d->pace, right);
+    if (ahead) propose_judged(&d->pace[d->by], right);
     if (right) {
         d->counts.accepted++;
     } else {
         TRY(drafter_drop(d, s, all, e));
-        TRY(step(d, s, all, most, e));
+        TRY(step(d, s, by, all, most, e));
     }
     TRY(session_verified(s, d->at, by, id, e));
     if (d->at++ == 0) count_time(d);
@@ -131,7 +218,7 @@ status drafter_drop(drafter *d, session *s, const token_list *all, err *e)
 draft_counts drafter_counts(const drafter *d)
 {
     draft_counts c = d->counts;
-    c.single_ns = propose_step_ns(&d->pace, 1);
+    c.single_ns = propose_step_ns(&d->pace[d->by], 1);
     return c;
 }
 

@@ -19,6 +19,8 @@ typedef struct {
  * what cannot be. */
 status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e);
 void drafter_free(drafter *d);
+/* The size of a session that it is for; d may be NULL. */
+session_size drafter_session(const drafter *d, int64_t n_tokens);
 /* Rows that a decoder needs for it (decoder_options.verify). */
 size_t drafter_rows(const cli *c);
 

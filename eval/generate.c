@@ -368,9 +368,10 @@ static status create_with(reply *r, const cli *c, engine *g, const attn_spec *sp
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
     TRY(parse_draw(&so.draw, c, e));
     status st = drafter_create(&r->draft, c, spec, e);
-    if (st == ST_OK) st = session_check(g->m, &o, spec, session_of(n_tokens), e);
+    session_size size = drafter_session(r->draft, n_tokens);
+    if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
-    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, session_of(n_tokens), e);
+    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, size, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
     if (st != ST_OK) reply_free(r);
@@ -522,8 +523,12 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
     attn_spec spec;
     memory_plan p;
     decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c)};
+    drafter *d;
     TRY(cli_parse_one_attn(&spec, c, e));
-    TRY(session_plan(&p, g->m, &o, &spec, session_of(n_tokens), e));
+    TRY(drafter_create(&d, c, &spec, e));
+    status st = session_plan(&p, g->m, &o, &spec, drafter_session(d, n_tokens), e);
+    drafter_free(d);
+    TRY(st);
     TRY(out_printf(e, "%lld tokens: weights %.1f MB (mapped)", (long long)n_tokens,
                    (double)(p.weights - p.weights_in_memory) / 1e6));
     if (p.weights_in_memory) TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));

@@ -141,16 +141,19 @@ const cli_option options_shared[] = {
      .help = "keep tokens with at least P times the best one's probability"},
     {REPLY, .name = "repeat-penalty", .arg = "R", .type = OPTION_NUMBER, AT(repeat_penalty), .def = 1,
      .help = "divide logits of tokens seen before (1: off)"},
-    {REPLY, .name = "draft", .arg = "ngram[:n=K]", AT(draft),
+    {REPLY, .name = "draft", .arg = "SPEC[:n=K]", AT(draft),
      .help =
-         "propose up to K tokens (at most 7) and verify them in one step: the same text in fewer steps; ngram: what "
-         "followed the last tokens earlier in the text",
+         "propose up to K tokens (at most 7) and verify them in one step: the same text in fewer steps; SPEC: ngram "
+         "(what followed the last tokens earlier in the text), a strategy as fier:budget=256, or ngram,STRATEGY",
      .man =
          "Proposes up to K tokens (1 to 7, by default 7) and verifies them in one step, whose rows have the bits of "
          "single steps: the text is that without drafts, byte for byte, greedy or drawn. ngram proposes what followed "
-         "the last three, two or one tokens where they stood last. How many are proposed follows from how many were "
-         "right, and from times. --attn full over rows of f32, f16 or bf16 verifies; others are refused. The "
-         "statistics say how many tokens a verification yields and how much faster that is."},
+         "the last three, two or one tokens where they stood last. A strategy, as fier:budget=256 or quest, proposes "
+         "what the model says under it, over the same keys and values; streaming, quest, fier, oracle, pqcache, "
+         "pariskv and magicpig can. ngram,STRATEGY asks the strategy where ngram finds nothing. How many are proposed "
+         "follows from how many were right, and from times; with adapt=off all K are. --attn full over rows of f32, "
+         "f16 or bf16 verifies; others are refused. The statistics say how many tokens a verification yields and how "
+         "much faster that is."},
     {REPLY, .name = "stop", .arg = "TEXT", .type = OPTION_TEXTS, .help = "stop at this text (up to 8 times)"},
     {REPLY, .name = "ignore-eos", .type = OPTION_FLAG, AT(ignore_eos), .help = "go on after end-of-text"},
     {REPLY, .name = "system", .arg = "TEXT", AT(system), .help = "system message"},

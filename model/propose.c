@@ -80,6 +80,7 @@ size_t propose_length(propose_pace *p)
 {
     double h = p->accepted / p->reached, chance = 1, tokens = 1, best = 0;
     size_t length = 0;
+    if (p->fixed) return p->most;
     if (p->seen < 2) return 0; /* what a step of one row costs is to be known; the first one finds everything cold */
     for (size_t g = 0; g <= p->most; g++) {
         if (g > 0) tokens += chance *= h;

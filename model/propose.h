@@ -18,6 +18,7 @@ size_t propose_lookup(const int32_t *ids, size_t n, int32_t *out, size_t most);
 enum { PROPOSE_MOST = 15 };
 typedef struct {
     size_t most;              /* longest proposal, at most PROPOSE_MOST */
+    bool fixed;               /* always so many */
     double reached, accepted; /* proposed tokens that all before them let through; and those that were the model's */
     double draft_ns;          /* of a proposed token, where it costs anything */
     double step_ns[PROPOSE_MOST + 2]; /* of a step of so many rows; 0: unknown */

@@ -57,6 +57,16 @@ void sampler_accept(sampler *s, int32_t id)
     s->seen[s->n_seen++] = id;
 }
 
+size_t sampler_seen(const sampler *s)
+{
+    return s->n_seen;
+}
+
+void sampler_forget(sampler *s, size_t n)
+{
+    while (s->n_seen > n) s->is_seen[s->seen[--s->n_seen]] = 0;
+}
+
 uint64_t sampler_random(const sampler *s)
 {
     return s->random.state;

@@ -24,6 +24,9 @@ status sampler_create(sampler **out, const sampler_options *o, size_t vocab, err
 void sampler_free(sampler *s);
 /* Counts a token (prompt or generated) for the repetition penalty. */
 void sampler_accept(sampler *s, int32_t id);
+/* How many tokens were counted so, and what was counted behind the first n of them no more. */
+size_t sampler_seen(const sampler *s);
+void sampler_forget(sampler *s, size_t n);
 /* Chooses the token of position pos from logits [vocab], which are changed. Order: penalty, temperature, top-k, top-p,
  * min-p. Equal logits: the lower id first; NaN counts as -INFINITY. Does not allocate. */
 int32_t sampler_next(sampler *s, float *logits, int64_t pos);

@@ -168,6 +168,7 @@ static attn_limits limits_of(const model *m, const decoder_options *o, session_s
     return (attn_limits){.n_tokens = size.n_tokens,
                          .chunk = (int64_t)o->chunk,
                          .prompt = size.longest_prompt,
+                         .draft = size.draft,
                          .at_once = m->be->ops->at_once};
 }
 
@@ -235,8 +236,10 @@ status session_check(const model *m, const decoder_options *o, const attn_spec *
     if (size.n_tokens < 1)
         return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed", (long long)size.n_tokens);
     TRY(attn_spec_check(spec, &shape, e));
+    if (size.draft) TRY(attn_draft_check(size.draft, spec, &shape, e));
     TRY(session_plan(&plan, m, o, spec, size, e));
     TRY(attn_backend_check(spec, m->be, e));
+    if (size.draft) TRY(attn_backend_check(size.draft, m->be, e));
     return memory_plan_check(&plan, m->be, e);
 }
 
@@ -509,7 +512,7 @@ static status check_step(session *const *s, size_t n, err *e)
 }
 
 /* Queues a step up to its logits; ids NULL: those that the step before chose. */
-static void queue_step(session *const *s, size_t n, const int32_t *ids)
+static void queue_step(session *const *s, size_t n, const int32_t *ids, unsigned flags)
 {
     decoder *d = s[0]->d;
     for (size_t i = 0; i < n; i++) set_freq(d, i, d->host_pos[i] + 1);
@@ -518,6 +521,7 @@ static void queue_step(session *const *s, size_t n, const int32_t *ids)
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
     set_tables(d, n, 1);
     attn_step step = make_step(d, s, n, 1);
+    step.flags = flags;
     decoder_forward(d, &step);
     decoder_head(d, 0, n);
 }
@@ -528,7 +532,7 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
     TRY(check_step(s, n, e));
     TRY(check_ids(d, ids, n, e));
     backend_step_begin(d->be);
-    queue_step(s, n, ids);
+    queue_step(s, n, ids, 0);
     backend_step_end(d->be);
     TRY(decoder_logits(d, n, e));
     memcpy(logits, d->host_logits, n * (size_t)d->m->config.vocab * sizeof(float));
@@ -555,6 +559,17 @@ static void queue_choice(decoder *d, size_t row, size_t n, sampler *const *by)
     backend_mark(d->be, STAGE_LOGITS);
 }
 
+/* Queues a step and its choice. */
+static void queue_chosen(session *const *s, size_t n, const int32_t *ids, sampler *const *by, unsigned flags)
+{
+    decoder *d = s[0]->d;
+    backend_step_begin(d->be);
+    queue_step(s, n, ids, flags);
+    queue_choice(d, 0, n, by);
+    backend_step_end(d->be);
+    d->n_queued++;
+}
+
 status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e)
 {
     decoder *d = s[0]->d;
@@ -563,11 +578,7 @@ status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *c
         return err_set(e, ST_USAGE, "%zu sessions in a queued step, at most %d, and %d steps", n, SESSION_QUEUE_ROWS,
                        BACKEND_SLOTS);
     if (ids) TRY(check_ids(d, ids, n, e));
-    backend_step_begin(d->be);
-    queue_step(s, n, ids);
-    queue_choice(d, 0, n, by);
-    backend_step_end(d->be);
-    d->n_queued++;
+    queue_chosen(s, n, ids, by, 0);
     return d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
 }
 
@@ -629,6 +640,53 @@ status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e
     queue_choice(d, row, 1, by ? &by : NULL);
     d->n_queued++;
     return session_take(d, 1, id, e);
+}
+
+/* ---- drafts ---- */
+
+/* A step whose choice needs the tokens before it on the host. */
+static status draft_one(session *s, int32_t fed, sampler *by, int32_t *id, err *e)
+{
+    decoder *d = s->d;
+    TRY(check_step(&s, 1, e));
+    backend_step_begin(d->be);
+    queue_step(&s, 1, &fed, ATTN_DRAFT);
+    backend_step_end(d->be);
+    TRY(decoder_logits(d, 1, e));
+    *id = sampler_next(by, d->host_logits, session_length(s));
+    sampler_accept(by, *id);
+    return ST_OK;
+}
+
+static status draft_all(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e)
+{
+    decoder *d = s->d;
+    size_t taken = 0;
+    if (by && !sampler_is_plain(by)) {
+        for (size_t i = 0; i < n; i++) TRY(draft_one(s, i ? ids[i - 1] : first, by, &ids[i], e));
+        return ST_OK;
+    }
+    for (size_t i = 0; i < n; i++) {
+        TRY(check_step(&s, 1, e));
+        if (i - taken == BACKEND_SLOTS) TRY(session_take(d, 1, &ids[taken++], e));
+        queue_chosen(&s, 1, i ? NULL : &first, by ? &by : NULL, ATTN_DRAFT);
+    }
+    while (taken < n) TRY(session_take(d, 1, &ids[taken++], e));
+    return ST_OK;
+}
+
+status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e)
+{
+    int64_t length = session_length(s);
+    size_t seen = by ? sampler_seen(by) : 0;
+    uint64_t random = by ? sampler_random(by) : 0;
+    TRY(check_ids(s->d, &first, 1, e));
+    status st = draft_all(s, first, n, by, ids, e);
+    if (by) {
+        sampler_forget(by, seen);
+        sampler_set_random(by, random);
+    }
+    return st == ST_OK ? session_rewind(s, length, e) : st;
 }
 
 int decoder_ahead(const decoder *d)

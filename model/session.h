@@ -13,14 +13,15 @@ typedef struct session session;
 enum { DECODER_CHUNK = 512 };
 
 /* What a session has room for. longest_prompt: no prompt is longer, so that a store with codes needs fewer exact rows;
- * 0: any. */
+ * 0: any. draft: what session_draft drafts with, borrowed until the session is created; NULL: nothing. */
 typedef struct {
     int64_t n_tokens, longest_prompt;
+    const attn_spec *draft;
 } session_size;
 
 static inline session_size session_of(int64_t n_tokens)
 {
-    return (session_size){n_tokens, 0};
+    return (session_size){.n_tokens = n_tokens};
 }
 
 typedef struct {
@@ -119,6 +120,11 @@ status session_verify(session *s, const int32_t *ids, size_t n, err *e);
 status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e);
 /* The logits of row `row`: [vocab], before it was chosen from. */
 status session_verified_logits(session *s, size_t row, float *logits, err *e);
+
+/* Drafts n tokens behind `first`, which was chosen and not fed: steps of the session's draft over its rows, each fed
+ * what the one before chose as the sampler would (by NULL: the most likely). What they stored is forgotten again, and
+ * the sampler is as it was. */
+status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e);
 
 /* Decode steps whose logits nobody looks at. session_queue feeds ids[i] to s[i], or with ids NULL what the step queued
  * last chose in row i; the next tokens are then chosen by the samplers, which must be plain, with by NULL the most

@@ -27,7 +27,7 @@ static int64_t limit_of(const bench_case *c)
 
 static session_size size_of(const bench_case *c)
 {
-    return (session_size){limit_of(c), c->longest_prompt};
+    return (session_size){.n_tokens = limit_of(c), .longest_prompt = c->longest_prompt};
 }
 
 /* Whether the sessions fit, before anything of their size is allocated. */

@@ -68,9 +68,32 @@ printf "$turns" | "$RUN" chat -m "$m" --threads 1 -n 12 --temp 0.8 --repeat-pena
 printf "$turns" | "$RUN" chat -m "$m" --threads 1 -n 12 --temp 0.8 --repeat-penalty 1.1 --quiet --draft ngram >"$tmp/out"
 check "a chat is the same" cmp -s "$tmp/out" "$tmp/plain"
 
-refused 2 "--draft: 'ngrams', expected ngram" "an unknown draft" $base --draft ngrams
-refused 2 "--draft: n '8', expected 1 to 7" "a long draft" $base --draft ngram:n=8
+# Strategies draft over the same rows. The models here have two layers, of which none is dense.
+for attn in fier:budget=24:g=8:skip=0 quest:budget=16:page=4:skip=1:n=3 streaming:budget=24 oracle:budget=12:skip=0 \
+    pqcache:budget=24:sink=4:bits=3 pariskv:budget=16:sink=4:local=8:u=5:full_thr=0 magicpig:K=3:L=12:sink=3:local=6:skip=0 \
+    ngram:n=2,fier:budget=24:g=8:skip=0; do
+    same "$attn" "$attn:adapt=off" -n 60 --temp 0.8
+done
+fier=fier:budget=24:g=8:skip=0:adapt=off
+same "fier, greedy" $fier -n 60 --temp 0
+same "fier, a penalty" $fier -n 60 --temp 0.9 --repeat-penalty 1.2
+same "fier, the draw by rank" $fier -n 60 --temp 0.9 --draw rank
+same "fier, a full context" $fier -n 400 --temp 0 --ctx 90
+same "fier, rows on disk" $fier -n 60 --temp 0.8 --kv-tier "disk:window=0:cache=64k:$tmp"
+same "fier, two ranks" $fier -n 40 --temp 0.8 --tp 2
+
+refused 2 "--draft: 'ngrams', expected ngram or a strategy" "an unknown draft" $base --draft ngrams
+refused 2 "--draft: 'n=8', expected n=1 to n=7" "a long draft" $base --draft ngram:n=8
 refused 2 "'k=3' behind ngram" "another key" $base --draft ngram:k=3
+refused 2 "--draft: 'quest,fier', expected ngram, a strategy, or one of each" "two strategies" $base --draft quest,fier
+for attn in h2o snapkv tova mikv actqkv infllm tokenselect full; do
+    refused 1 "$attn: it cannot draft: " "$attn" $base --draft $attn
+done
+refused 1 "pool=entropy cannot draft" "means of a pool" $base --draft quest:pool=entropy
+refused 1 "demote cannot draft" "rows that go elsewhere" $base --draft streaming:demote=token4
+refused 2 "a draft has the verifier's rows" "a store of its own" $base --draft quest:kv=f32
+refused 1 "cannot draft over a loaded session" "a loaded session" generate -m "$m" --threads 1 -n 4 --load "$tmp/draft.kv" \
+    --draft $fier
 refused 1 "cannot be verified: quest: each of its steps chooses" "a verifier that chooses" $base --draft ngram --attn quest
 refused 1 "cannot be verified: full: store kivi4" "rows in codes" $base --draft ngram --kv kivi4
 finish

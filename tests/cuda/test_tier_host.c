@@ -45,7 +45,7 @@ static status new_in(session **s, const engine_parts *p, const char *strategy, c
     TRY(kv_tier_parse(&where, place, e));
     TRY(kv_format_parse(&o.kv, store, "--kv", e));
     TRY(attn_spec_parse(&spec, strategy, &o, e));
-    return session_create(s, p->dec, &spec, (session_size){LIMIT, longest}, e);
+    return session_create(s, p->dec, &spec, (session_size){.n_tokens = LIMIT, .longest_prompt = longest}, e);
 }
 
 /* What queueing the steps behind the first `WARM` costs, and what a session reads. */
@@ -83,8 +83,8 @@ static status tokens(const engine_parts *p, int c, const char *place, int32_t *o
     cost->pinned = shim_pinned_held() - before;
     cost->held = shim_held() - held;
     const decoder_options o = {.chunk = U_CHUNK, .max_batch = U_BATCH};
-    status planned =
-        session_plan(&cost->plan, p->m, &o, attn_seq_spec(session_attn(s)), (session_size){LIMIT, cases[c].longest}, e);
+    status planned = session_plan(&cost->plan, p->m, &o, attn_seq_spec(session_attn(s)),
+                                  (session_size){.n_tokens = LIMIT, .longest_prompt = cases[c].longest}, e);
     if (planned != ST_OK) cost->pinned = 0;
     status st = queue_steps(p, s, out, cost, e);
     session_free(s);

@@ -244,8 +244,8 @@ static void check_longest(const engine_parts *p, const attn_spec *spec, const fi
 {
     session *s;
     err e = {0};
-    if (!is_ok(session_create(&s, p->dec, spec, (session_size){FILLED, CHUNK}, &e), &e, "%s, short prompts",
-               spec->text))
+    if (!is_ok(session_create(&s, p->dec, spec, (session_size){.n_tokens = FILLED, .longest_prompt = CHUNK}, &e), &e,
+               "%s, short prompts", spec->text))
         return;
     is_err(fill_sessions(&s, 1, o, &e), &e, ST_UNSUPPORTED, "the store has room for one of",
            "pieces that are too long");

@@ -65,6 +65,8 @@ static void check_pace(void)
     is_int((long long)length_after(0.05, 0.9, 0), 0, "hopeless: none");
     ok(length_after(0.6, 0.2, 0) < length_after(0.9, 0.2, 0), "the surer, the more");
     ok(length_after(0.9, 0.6, 0) < length_after(0.9, 0.1, 0), "the cheaper a row, the more");
+    p.fixed = true;
+    is_int((long long)propose_length(&p), MOST, "or, fixed, all from the start");
     propose_start(&p, MOST);
     p.accepted = 0;
     int tried = 0;
