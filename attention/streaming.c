@@ -486,8 +486,7 @@ static status stream_state(attn_view *v, attn_state *s, err *e)
 static const char *stream_rewind(attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
-    if (v->guest) return NULL;
-    if (c->ring || c->shift > 0) return n == v->length ? NULL : "tokens were evicted";
+    if (!v->guest && (c->ring || c->shift > 0)) return n == v->length ? NULL : "tokens were evicted";
     if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     count_stored(v, n);
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
