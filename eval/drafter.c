@@ -218,7 +218,7 @@ status drafter_drop(drafter *d, session *s, const token_list *all, err *e)
 draft_counts drafter_counts(const drafter *d)
 {
     draft_counts c = d->counts;
-    c.single_ns = propose_step_ns(&d->pace[d->by], 1);
+    c.single_ns = d->pace[d->by].step_ns[1];
     return c;
 }
 

@@ -11,8 +11,8 @@ typedef struct drafter drafter;
 /* Since drafter_begin. tokens: that verifications yielded, their own included. */
 typedef struct {
     int64_t proposed, accepted, verifications, tokens;
-    double ns,
-        single_ns; /* of all of it, and of a step of one token, by the shortest times of such steps; 0: unknown */
+    double ns;        /* of all of it, by the shortest times of such steps; */
+    double single_ns; /* of a step of one token likewise; 0: there was none */
 } draft_counts;
 
 /* Of --draft SPEC for a session of `verifier`; NULL without that option. ST_USAGE, ST_UNSUPPORTED: one line that says
