@@ -55,7 +55,7 @@ static status run_with(const command *cmd, cli *c, err *e)
 
 static int run_command(const command *cmd, int argc, char **argv)
 {
-    cli c = {.command = cmd->name, .compares = cmd->compares, .alone = cmd->alone};
+    cli c = {.command = cmd->name, .compares = cmd->compares, .alone = cmd->alone, .verifies = cmd->verifies};
     err e = {0};
     if (cmd->own_size && !(c.own = calloc(1, cmd->own_size))) return 1;
     status st = options_parse(&c, cmd, argc, argv, &e);

@@ -27,8 +27,9 @@ typedef struct {
     int tp, n_stop, n_new, threads, top_k, chunk, limit, trials, jobs;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed, sample_seed;
-    bool seeded, sampled; /* --seed, --sample-seed were given */
-    bool compares, alone; /* of the command: it takes several strategies; it is for one process */
+    bool seeded, sampled;           /* --seed, --sample-seed were given */
+    bool compares, alone, verifies; /* of the command: it takes several strategies; it is for one process; it verifies
+                                     * drafts */
     bool chat, special, quiet, plan, ignore_eos, no_weights_cache;
 } cli;
 

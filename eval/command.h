@@ -58,6 +58,7 @@ typedef struct {
     size_t own_size;       /* of what they fill: cli.own */
     bool compares;         /* takes several strategies: --skip is 0 for all of them unless it is given */
     bool alone;            /* for one process, not for several ranks */
+    bool verifies;         /* verifies drafts: the decoder has the rows for it, as with --draft */
     int n_new;             /* default of -n */
     status (*run)(const cli *, err *);
     const struct evaluation_kind *evaluation; /* instead of `run`: the loop that evaluations share */

@@ -25,6 +25,7 @@
     X(mrcr)                                                                                                            \
     X(pg19)                                                                                                            \
     X(agree)                                                                                                           \
+    X(accept)                                                                                                          \
     X(drift)                                                                                                           \
     X(gsm8k)                                                                                                           \
     X(math)                                                                                                            \

@@ -104,7 +104,7 @@ static status read_spec(drafter *d, const attn_spec *verifier, err *e)
 
 size_t drafter_rows(const cli *c)
 {
-    return c->draft ? SESSION_VERIFY_ROWS : 0;
+    return c->draft || c->verifies ? SESSION_VERIFY_ROWS : 0;
 }
 
 status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e)

@@ -50,19 +50,37 @@ void lineup_free(lineup *l)
     *l = (lineup){0};
 }
 
-status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e)
+status lineup_check_by(lineup *l, status (*can_run)(void *ctx, const attn_spec *s, err *why), void *ctx, err *e)
 {
     size_t n = 0;
     for (size_t i = 0; i < l->n; i++) {
-        decoder_options o = {.chunk = (size_t)c->chunk};
         err *why = &l->why[i];
         *why = (err){0};
         l->run[i] = (together_run){.spec = l->run[i].spec};
-        status st = session_check(g->m, &o, &l->run[i].spec, session_of(limit), why);
+        status st = can_run(ctx, &l->run[i].spec, why);
         if (st != ST_OK && l->n == 1) return err_set(e, st, "%s", why->msg);
         n += st == ST_OK;
     }
     return n > 0 ? ST_OK : err_set(e, l->why[0].code, "no strategy can run: %.200s", l->why[0].msg);
+}
+
+/* Sessions that are to be checked. */
+typedef struct {
+    const cli *c;
+    const engine *g;
+    int64_t limit;
+} checked;
+
+static status has_session(void *ctx, const attn_spec *s, err *why)
+{
+    const checked *x = ctx;
+    const decoder_options o = {.chunk = (size_t)x->c->chunk};
+    return session_check(x->g->m, &o, s, session_of(x->limit), why);
+}
+
+status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e)
+{
+    return lineup_check_by(l, has_session, &(checked){c, g, limit}, e);
 }
 
 void lineup_budget_text(char *out, size_t size, const attn_spec *s)

@@ -22,6 +22,8 @@ void lineup_free(lineup *l);
 /* Checks which rows can run with sessions of `limit` tokens, before anything runs. If no row can, the first row's
  * reason is the error: an empty table is no result. */
 status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e);
+/* The same where something else says whether a row can run. */
+status lineup_check_by(lineup *l, status (*can_run)(void *ctx, const attn_spec *s, err *why), void *ctx, err *e);
 
 /* "256", or "-" for a method without a budget; the same as JSON, or null. */
 void lineup_budget_text(char *out, size_t size, const attn_spec *s);

@@ -28,6 +28,13 @@ double stats_pass(size_t n, size_t c, size_t k)
     return 1 - fail;
 }
 
+double stats_accepted_length(const double *hazard, size_t n)
+{
+    double chance = 1, tokens = 1;
+    for (size_t i = 0; i < n && !isnan(hazard[i]); i++) tokens += chance *= hazard[i];
+    return tokens;
+}
+
 static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;

@@ -14,6 +14,10 @@ void stats_wilson(double k, int64_t n, double *low, double *high);
  * Source: Chen et al. 2021, "Evaluating large language models trained on code". */
 double stats_pass(size_t n, size_t c, size_t k);
 
+/* Mean tokens of a verification of n drafted tokens, its own included: 1 + h_1 + h_1 h_2 + ...; hazard [n]: the chance
+ * of each where those before it were right; NAN: they never were. Source: doc/evals.md 21.2. */
+double stats_accepted_length(const double *hazard, size_t n);
+
 /* The middle value, of an even number the mean of the two middle ones; sorts x. n = 0: 0. */
 double stats_median(double *x, size_t n);
 

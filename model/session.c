@@ -658,10 +658,11 @@ static status draft_one(session *s, int32_t fed, sampler *by, int32_t *id, err *
     return ST_OK;
 }
 
-static status draft_all(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e)
+status session_draft_on(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e)
 {
     decoder *d = s->d;
     size_t taken = 0;
+    TRY(check_ids(d, &first, 1, e));
     if (by && !sampler_is_plain(by)) {
         for (size_t i = 0; i < n; i++) TRY(draft_one(s, i ? ids[i - 1] : first, by, &ids[i], e));
         return ST_OK;
@@ -680,8 +681,7 @@ status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *
     int64_t length = session_length(s);
     size_t seen = by ? sampler_seen(by) : 0;
     uint64_t random = by ? sampler_random(by) : 0;
-    TRY(check_ids(s->d, &first, 1, e));
-    status st = draft_all(s, first, n, by, ids, e);
+    status st = session_draft_on(s, first, n, by, ids, e);
     if (by) {
         sampler_forget(by, seen);
         sampler_set_random(by, random);

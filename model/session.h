@@ -121,10 +121,13 @@ status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e
 /* The logits of row `row`: [vocab], before it was chosen from. */
 status session_verified_logits(session *s, size_t row, float *logits, err *e);
 
-/* Drafts n tokens behind `first`, which was chosen and not fed: steps of the session's draft over its rows, each fed
- * what the one before chose as the sampler would (by NULL: the most likely). What they stored is forgotten again, and
- * the sampler is as it was. */
+/* Drafts n tokens behind `first`, which was chosen and not fed: steps of the session's draft (without one: its own)
+ * over its rows, each fed what the one before chose as the sampler would (by NULL: the most likely). What they stored
+ * is forgotten again, and the sampler is as it was. */
 status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e);
+/* The same, but what they stored stays, and the sampler goes on: a further draft is one behind it. The caller goes back
+ * (session_rewind) before anything else. */
+status session_draft_on(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e);
 
 /* Decode steps whose logits nobody looks at. session_queue feeds ids[i] to s[i], or with ids NULL what the step queued
  * last chose in row i; the next tokens are then chosen by the samplers, which must be plain, with by NULL the most

@@ -91,6 +91,16 @@ static status verify(session *s, sampler *by, int k, const int32_t *ids, size_t 
     return session_rewind(s, PROMPT + *i, e);
 }
 
+/* The same drafts one by one, each behind the one before. */
+static status draft_one_by_one(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e)
+{
+    int64_t length = session_length(s);
+    size_t seen = sampler_seen(by);
+    for (size_t i = 0; i < n; i++) TRY(session_draft_on(s, i ? ids[i - 1] : first, 1, by, &ids[i], e));
+    sampler_forget(by, seen);
+    return session_rewind(s, length, e);
+}
+
 /* twin: fed by single steps. */
 static status run(session *s, session *twin, sampler *by, int k, outcome *o, err *e)
 {
@@ -103,7 +113,7 @@ static status run(session *s, session *twin, sampler *by, int k, outcome *o, err
         while (session_length(twin) < PROMPT + i)
             TRY(session_decode(&twin, 1, &text[k][session_length(twin) - PROMPT], row, e));
         TRY(session_draft(s, ids[0], g, by, ids + 1, e));
-        TRY(session_draft(twin, ids[0], g, by, again, e));
+        TRY(draft_one_by_one(twin, ids[0], g, by, again, e));
         o->other += memcmp(ids + 1, again, g * sizeof *again) != 0;
         o->drafted += (int)g;
         for (size_t d = 0; d < g && round % 4 == 3; d++) ids[1 + d] = (int32_t)rng_below(&r, 300); /* any others */

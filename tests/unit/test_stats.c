@@ -54,9 +54,21 @@ static void test_median(void)
     ok(near(stats_spread(one, 0), 0), "spread of nothing");
 }
 
+/* Of five drafts of four tokens 4, 0, 2, 4 and 1 were right: the mean is (5 + 1 + 3 + 5 + 2) / 5. */
+static void test_accepted_length(void)
+{
+    const double hazard[] = {4.0 / 5, 3.0 / 4, 2.0 / 3, 2.0 / 2}, sure[] = {1, 1, 1}, never[] = {0, (double)NAN};
+    ok(near(stats_accepted_length(hazard, 4), 3.2), "accepted length of four drafted tokens");
+    ok(near(stats_accepted_length(hazard, 1), 1.8), "of one");
+    ok(near(stats_accepted_length(hazard, 0), 1), "of none");
+    ok(near(stats_accepted_length(sure, 3), 4), "of three that are always right");
+    ok(near(stats_accepted_length(never, 2), 1), "of two where the first is never right");
+}
+
 int main(void)
 {
     test_wilson();
+    test_accepted_length();
     test_median();
     return tap_done();
 }
