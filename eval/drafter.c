@@ -8,6 +8,7 @@
 #include "eval/ranks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
 #include "model/propose.h"
 
 enum { MOST = SESSION_VERIFY_ROWS - 1 };
@@ -28,6 +29,9 @@ struct drafter {
     size_t rows, at;
     int64_t began_ns, draft_ns;
     draft_counts counts;
+    bool forced;
+    double share; /* forced: of the drafts */
+    rng chance;
 };
 
 /* ---- as users write it ---- */
@@ -182,6 +186,19 @@ static status step(drafter *d, session *s, sampler *by, const token_list *all, s
     return session_verify(s, d->fed, d->rows, e);
 }
 
+void drafter_force(drafter *d, double share, uint64_t seed)
+{
+    d->forced = true;
+    d->share = share;
+    d->chance = (rng){seed};
+}
+
+/* A drafted token by its chance, or another one. */
+static int32_t force(drafter *d, int32_t id)
+{
+    return (double)rng_float(&d->chance) < d->share ? id : id == 0;
+}
+
 /* After the first choice of a step, for which the device was waited for. */
 static void count_time(drafter *d)
 {
@@ -203,6 +220,7 @@ status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, 
         TRY(step(d, s, by, all, most, e));
     }
     TRY(session_verified(s, d->at, by, id, e));
+    if (d->forced && d->at + 1 < d->rows) *id = force(d, d->fed[d->at + 1]);
     if (d->at++ == 0) count_time(d);
     d->counts.tokens++;
     return ST_OK;

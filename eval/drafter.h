@@ -15,6 +15,9 @@ typedef struct {
     double single_ns; /* of a step of one token likewise; 0: there was none */
 } draft_counts;
 
+/* For `bench`: from now on a share of the reached drafts is right, by chance, whatever the session says. */
+void drafter_force(drafter *d, double share, uint64_t seed);
+
 /* Of --draft SPEC for a session of `verifier`; NULL without that option. ST_USAGE, ST_UNSUPPORTED: one line that says
  * what cannot be. */
 status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e);

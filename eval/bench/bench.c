@@ -710,20 +710,10 @@ static status run_shape_kernels(bench *b, const char *shape, err *e)
 /* A shape, or NULL: the model of -m; weights NULL: as in its files. */
 static status run_weights(bench *b, const char *shape, const char *weights, err *e)
 {
-    dtype type = DT_BF16;
-    cli one = *b->c;
-    one.weights = weights;
     close_engine(b); /* the model before: two may not fit */
-    if (!shape) {
-        TRY(engine_open(&b->g, &one, b->max_batch, false, false, e));
-        if (b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
-        return b->prefill || b->decode ? run_model(b, e) : ST_OK;
-    }
-    if (weights) TRY(cli_parse_weights(&type, weights, e));
-    TRY(cli_open_backend(&b->g.be, b->c, e));
-    TRY(model_open_shape(&b->g.m, shape, type, b->c->seed, b->g.be, e));
-    TRY(engine_open_decoder(&b->g, b->c, b->max_batch, false, e));
-    return run_model(b, e);
+    TRY(bench_engine(&b->g, b->c, shape, weights, b->max_batch, e));
+    if (!shape && b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
+    return shape || b->prefill || b->decode ? run_model(b, e) : ST_OK;
 }
 
 /* Every shape (n_shapes 0: the model alone) in every type. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
+#include "eval/bench/bench_draft.h"
 #include "eval/bench/bench_run.h"
 #include "eval/command.h"
 
@@ -22,7 +23,22 @@ static const cli_option options[] = {
      .type = OPTION_FLAG,
      AT_OWN(bench_options, fill),
      .help = "random rows as context instead of a real prompt (always so for prompts beyond 8k tokens)"},
+    {.name = "draft",
+     .arg = "SPEC[:n=K]",
+     AT(draft),
+     .help = "time decode steps with these drafts (generate --draft) against single steps"},
+    {.name = "accept",
+     .arg = "P",
+     .type = OPTION_NUMBER,
+     .def = 0.9,
+     AT_OWN(bench_options, accept),
+     .help = "with --draft: the share of drafted tokens that is taken as right, whatever the model says (default 0.9)"},
     {0}};
+
+static status run(const cli *c, err *e)
+{
+    return c->draft ? bench_drafts(c, e) : bench_all(c, e);
+}
 
 const command bench_command = {.name = "bench",
                                .args = "",
@@ -31,4 +47,4 @@ const command bench_command = {.name = "bench",
                                .own = options,
                                .own_size = sizeof(bench_options),
                                .compares = true,
-                               .run = bench_all};
+                               .run = run};

@@ -27,7 +27,7 @@ static int64_t limit_of(const bench_case *c)
 
 static session_size size_of(const bench_case *c)
 {
-    return (session_size){.n_tokens = limit_of(c), .longest_prompt = c->longest_prompt};
+    return (session_size){.n_tokens = limit_of(c), .longest_prompt = c->longest_prompt, .draft = c->draft};
 }
 
 /* Whether the sessions fit, before anything of their size is allocated. */
@@ -42,6 +42,18 @@ static status check_memory(const bench_case *c, err *e)
     TRY(size_mul(&p.host, p.host, c->max_batch, "host memory of the batch", e));
     TRY(size_add(&p.scratch, p.scratch, c->n_ids * sizeof *c->ids, "prompt", e));
     return memory_plan_check(&p, decoder_model(c->d)->be, e);
+}
+
+status bench_engine(engine *g, const cli *c, const char *shape, const char *weights, size_t max_batch, err *e)
+{
+    dtype type = DT_BF16;
+    cli one = *c;
+    one.weights = weights;
+    if (!shape) return engine_open(g, &one, max_batch, false, false, e);
+    if (weights) TRY(cli_parse_weights(&type, weights, e));
+    TRY(cli_open_backend(&g->be, c, e));
+    TRY(model_open_shape(&g->m, shape, type, c->seed, g->be, e));
+    return engine_open_decoder(g, c, max_batch, false, e);
 }
 
 status bench_open(bench_case *c, bool prefill, err *e)

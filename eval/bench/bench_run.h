@@ -34,7 +34,8 @@ typedef struct {
 typedef struct {
     decoder *d;
     attn_spec spec;
-    int64_t ctx; /* tokens before the first decode step; 0: one token */
+    const attn_spec *draft; /* session_size */
+    int64_t ctx;            /* tokens before the first decode step; 0: one token */
     size_t chunk, max_batch;
     int64_t longest_prompt; /* session_size; set here */
     bool fill;              /* the context is random rows instead of a real prompt; fill_sessions */
@@ -48,6 +49,9 @@ typedef struct {
     bool synthetic;                /* the first session's context began with random rows */
     size_t batch, n_steps;         /* of the decode samples under way */
 } bench_case;
+
+/* Opens a shape with random weights, or (NULL) the model of -m; weights NULL: as in its files, bf16 of a shape. */
+status bench_engine(engine *g, const cli *c, const char *shape, const char *weights, size_t max_batch, err *e);
 
 /* Creates the sessions. The prompt has ctx tokens; for 0, one chunk if prefill is wanted, else one
  * token. */
@@ -64,6 +68,7 @@ status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);
 /* Options of `bench` alone, and the command. */
 typedef struct {
     const char *phase, *batch;
+    double accept;
     int samples;
     bool fill;
 } bench_options;

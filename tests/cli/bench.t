@@ -37,6 +37,12 @@ if command -v jq >/dev/null; then
     run bench --shape tiny --threads 1 --ctx 64 --phase decode --attn full,actqkv:budget=64 --samples 3 --quiet --json "$tmp/r.json"
     holds '(.results | length == 1) and (.left_out | length == 1) and (.left_out[0] | .attn == "actqkv:budget=64" and
         .ctx == 64 and (.reason | test("budget")))' "what cannot run is listed with the reason"
+    drafts() { run bench --shape tiny --threads 1 --ctx 128 --samples 3 --quiet --json "$tmp/r.json" "$@"; }
+    drafts --draft fier:budget=64:skip=0:n=3:adapt=off --accept 1
+    holds '.results | length == 1 and (.[0] | .drafted == 3 and .accepted_length == 4 and .tokens_per_s > 0 and
+        ((.tokens_per_s / .single_tokens_per_s - .times | fabs) < 1e-3 * .times))' "drafts that are all right"
+    drafts --draft ngram:n=2:adapt=off,fier:budget=64:skip=0 --accept 0
+    holds '.results[0] | .drafted > 0 and .accepted_length == 1' "drafts that are all wrong"
     run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json"
     check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+ ' "$tmp/out")" -eq 12
     holds '(.model == "tiny") and (.results == []) and (.kernels | length == 12 and all(.ns > 0 and .ctx == 1024))' \
@@ -46,6 +52,8 @@ else
 fi
 refused 2 "unknown phase 'guess'" "an unknown phase" bench --shape tiny --phase guess
 refused 2 "--batch 0" "no sequence" bench --shape tiny --batch 0
+refused 2 "--accept 2: a share from 0 to 1" "more than all" bench --shape tiny --draft ngram --accept 2
+refused 2 "without --phase and --batch" "drafts of prompts" bench --shape tiny --draft ngram --phase prefill
 refused 2 "unknown" "an unknown shape" bench --shape none
 refused 2 "not both" "a model and a shape" bench --shape tiny -m "$models/llama31-f32-tied"
 refused 1 "r.json" "a report that cannot be written" bench --shape tiny --json "$tmp/none/r.json"

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+/* `bench --draft`: drafted tokens a second against single steps, where a given share of the drafts is right. It runs
+ * what --draft of generate runs, but for the choice of a token. */
+#include "config.h"
+
+#include "eval/bench/bench_draft.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/bench/bench_run.h"
+#include "eval/drafter.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+
+/* TOKENS: of a sample. The context's ids repeat themselves, so that a look-up finds some: PERIOD. */
+enum { TOKENS = 64, PERIOD = 64 };
+
+typedef struct {
+    const cli *c;
+    const bench_options *o;
+    engine g;
+    meter *meter;
+    attn_spec verifier;
+    int64_t *ctx;
+    size_t n_ctx;
+    progress *bar;
+    json_t *results;
+} drafts;
+
+/* One context. */
+typedef struct {
+    bench_case k;
+    drafter *by;
+    token_list all; /* ids of the context, and those behind it */
+    bench_samples samples;
+} drafted;
+
+static bool on_progress(void *ctx, double part)
+{
+    const drafts *d = ctx;
+    if (part < 1) progress_set(d->bar, (int64_t)(part * 1000), 1000);
+    return !cli_interrupted();
+}
+
+static bench_case case_of(drafts *d, int64_t ctx)
+{
+    return (bench_case){.d = d->g.dec,
+                        .spec = d->verifier,
+                        .ctx = ctx,
+                        .chunk = d->c->chunk > 0 ? (size_t)d->c->chunk : DECODER_CHUNK,
+                        .max_batch = 1,
+                        .fill = d->o->fill,
+                        .seed = d->c->seed,
+                        .timing = {.meter = d->meter,
+                                   .n_threads = d->g.be->n_threads,
+                                   .wanted = (size_t)d->o->samples,
+                                   .ranks = d->c->ranks},
+                        .progress = on_progress,
+                        .progress_ctx = d};
+}
+
+/* ---- single steps ---- */
+
+static status time_single(drafts *d, int64_t ctx, sample_summary *out, err *e)
+{
+    bench_case k = case_of(d, ctx);
+    bench_result r;
+    status st = bench_open(&k, false, e);
+    if (st == ST_OK) st = bench_fill(&k, e);
+    if (st == ST_OK) st = bench_decode(&k, 1, &r, e);
+    if (st == ST_OK) *out = samples_summary(&r.samples, (double)r.tokens, 0);
+    bench_close(&k);
+    return st;
+}
+
+/* ---- drafts ---- */
+
+static status prepare(void *ctx, err *e)
+{
+    drafted *x = ctx;
+    x->all.n = x->k.n_fill + 1;
+    return drafter_drop(x->by, x->k.s[0], &x->all, e);
+}
+
+static status run_drafted(void *ctx, int64_t *ns, err *e)
+{
+    drafted *x = ctx;
+    int64_t t0 = clock_ns();
+    for (size_t i = 0; i < TOKENS; i++) {
+        int32_t id;
+        TRY(drafter_next(x->by, x->k.s[0], NULL, &x->all, SESSION_VERIFY_ROWS, &id, e));
+        TRY(token_list_push(&x->all, id, e));
+        if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    *ns = clock_ns() - t0;
+    return ST_OK;
+}
+
+static status time_drafted(drafts *d, drafted *x, err *e)
+{
+    bench_timing *t = &x->k.timing;
+    int64_t ns;
+    TRY(bench_open(&x->k, false, e));
+    TRY(bench_fill(&x->k, e));
+    for (size_t i = 0; i <= x->k.n_fill; i++) TRY(token_list_push(&x->all, (int32_t)(i % PERIOD), e));
+    drafter_force(x->by, d->o->accept, d->c->seed);
+    t->prepare = prepare;
+    t->run = run_drafted;
+    t->ctx = x;
+    TRY(prepare(x, e));
+    TRY(run_drafted(x, &ns, e)); /* what steps cost is learned */
+    drafter_begin(x->by);
+    return bench_sample(&x->samples, t, e);
+}
+
+/* ---- results ---- */
+
+static status print_head(const drafts *d, err *e)
+{
+    const model *m = d->g.m;
+    return out_printf(e,
+                      "%s, %s, %.1f M parameters; of the drafted tokens a share of %.4g is right, by decree\n"
+                      "a verification yields `length` tokens, its own included, of `drafted` ones\n\n"
+                      "%8s %-6s %11s %8s %11s %8s %7s %8s %7s  %s\n",
+                      m->name, dtype_name(m->type), (double)m->config.n_params / 1e6, d->o->accept, "ctx", "kv",
+                      "single/s ", "spread", "drafted/s ", "spread", "times", "drafted", "length", "draft");
+}
+
+static status add_line(drafts *d, int64_t ctx, const sample_summary *single, const drafted *x, err *e)
+{
+    const sample_summary m = samples_summary(&x->samples, TOKENS, 0);
+    draft_counts n = drafter_counts(x->by);
+    double rounds = n.verifications > 0 ? (double)n.verifications : 1, times = m.speed / single->speed;
+    double proposed = (double)n.proposed / rounds, length = (double)n.tokens / rounds;
+    json_t *o = json_pack("{s:o, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b}", "model",
+                          report_model(d->g.m->name), "ctx", (json_int_t)ctx, "attn", d->verifier.text, "draft",
+                          drafter_spec(x->by), "weights", dtype_name(d->g.m->type), "kv",
+                          kv_format_name(&d->verifier.kv), "accept", d->o->accept, "single_tokens_per_s", single->speed,
+                          "single_spread", single->spread, "tokens_per_s", m.speed, "spread", m.spread, "times", times,
+                          "drafted", proposed, "accepted_length", length, "enough", x->samples.enough);
+    if (json_array_append_new(d->results, o) != 0) return err_set(e, ST_NOMEM, "out of memory for the report");
+    TRY(out_printf(e, "%8lld %-6s %10.1f  %6.1f %% %10.1f%c %6.1f %% %7.2f %8.2f %7.2f  %s\n", (long long)ctx,
+                   kv_format_name(&d->verifier.kv), single->speed, 100 * single->spread, m.speed,
+                   x->samples.enough ? ' ' : '?', 100 * m.spread, times, proposed, length, drafter_spec(x->by)));
+    return out_flush(e);
+}
+
+/* A bar would run into the table's lines: it lives for one context. */
+static status run_context(drafts *d, int64_t ctx, err *e)
+{
+    drafted x = {.k = case_of(d, ctx)};
+    sample_summary single;
+    TRY(drafter_create(&x.by, d->c, &d->verifier, e));
+    x.k.draft = drafter_session(x.by, 1).draft;
+    d->bar = progress_start(d->c, "bench, drafts");
+    status st = time_single(d, ctx, &single, e);
+    if (st == ST_OK) st = time_drafted(d, &x, e);
+    progress_end(d->bar);
+    d->bar = NULL;
+    if (st == ST_OK) st = add_line(d, ctx, &single, &x, e);
+    bench_close(&x.k);
+    token_list_free(&x.all);
+    drafter_free(x.by);
+    return st;
+}
+
+/* ---- the command ---- */
+
+static status run_all(drafts *d, err *e)
+{
+    const cli *c = d->c;
+    drafter *unused;
+    if (!(d->o->accept >= 0 && d->o->accept <= 1))
+        return err_set(e, ST_USAGE, "--accept %g: a share from 0 to 1 is expected", d->o->accept);
+    if (d->o->phase || d->o->batch)
+        return err_set(e, ST_USAGE, "--draft: times decode steps of one sequence, without --phase and --batch");
+    if (c->model && c->shape) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
+    TRY(cli_parse_sizes(&d->ctx, &d->n_ctx, c->ctx, "4k", "--ctx", e));
+    TRY(cli_parse_one_attn(&d->verifier, c, e));
+    TRY(drafter_create(&unused, c, &d->verifier, e)); /* a wrong word shows before anything is opened */
+    drafter_free(unused);
+    cli_catch_interrupt();
+    TRY(bench_engine(&d->g, c, c->shape, c->weights, 1, e));
+    TRY(meter_create(&d->meter, d->g.be, e));
+    for (size_t i = 0; i < d->n_ctx; i++) cli_warn_ctx(c, d->g.m, d->ctx[i]);
+    TRY(print_head(d, e));
+    for (size_t i = 0; i < d->n_ctx; i++) TRY(run_context(d, d->ctx[i], e));
+    if (!c->json) return ST_OK;
+    json_t *options = json_pack("{s:s, s:f, s:o, s:b, s:I}", "draft", c->draft, "accept", d->o->accept, "ctx",
+                                report_sizes(d->ctx, d->n_ctx), "fill", d->o->fill, "seed", (json_int_t)c->seed);
+    json_t *results = d->results;
+    d->results = NULL;
+    return report_write(c, &d->g, options, results, NULL, e);
+}
+
+status bench_drafts(const cli *c, err *e)
+{
+    drafts d = {.c = c, .o = c->own, .results = json_array()};
+    status st = run_all(&d, e);
+    cli_clear_interrupt();
+    json_decref(d.results);
+    mem_free(d.ctx);
+    meter_free(d.meter);
+    engine_close(&d.g);
+    return st;
+}
