@@ -9,16 +9,6 @@
 
 enum { FIRST_LENGTH = 128, MAX_STEPS = 256 };
 
-double perplexity_nll(const float *logits, size_t vocab, int32_t id)
-{
-    float top = logits[0];
-    double sum = 0;
-    for (size_t i = 1; i < vocab; i++)
-        if (logits[i] > top) top = logits[i];
-    for (size_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)top);
-    return (double)top + log(sum) - (double)logits[id];
-}
-
 static status not_finite(size_t at, err *e)
 {
     return err_set(e, ST_FORMAT, "the model gives no finite logits for token %zu of the text", at);
@@ -40,7 +30,7 @@ status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *id
         for (size_t k = 0; k < n_sessions; k++) feed[k] = ids[t];
         st = session_decode(s, n_sessions, feed, logits, e);
         for (size_t k = 0; k < n_sessions && st == ST_OK; k++) {
-            double nll = perplexity_nll(logits + k * vocab, vocab, ids[t + 1]);
+            double nll = logits_nll(logits + k * vocab, vocab, ids[t + 1]);
             if (!isfinite(nll)) st = not_finite(t + 1, e);
             else sink->take(sink->ctx, k, t + 1, nll);
         }
@@ -68,7 +58,7 @@ static void on_rows(void *ctx, int64_t first, size_t n, const float *logits)
     for (size_t i = 0; i < n; i++) {
         size_t at = (size_t)first + i + 1;
         if (at >= p->to || p->bad) return;
-        double nll = perplexity_nll(logits + i * p->vocab, p->vocab, p->ids[at]);
+        double nll = logits_nll(logits + i * p->vocab, p->vocab, p->ids[at]);
         if (!isfinite(nll)) p->bad = at;
         for (size_t k = 0; k < p->count && !p->bad; k++) p->sink->take(p->sink->ctx, p->index[k], at, nll);
     }

@@ -6,9 +6,6 @@
 
 #include "model/session.h"
 
-/* -log softmax(logits)[id], in double. */
-double perplexity_nll(const float *logits, size_t vocab, int32_t id);
-
 typedef struct {
     /* Gets the value of ids[at] for session i, for each of them, in the order of the text. */
     void (*take)(void *ctx, size_t i, size_t at, double nll);

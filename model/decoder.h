@@ -34,7 +34,8 @@ struct session {
     decoder *d;
     attn_seq *attn;
     int64_t limit, longest_prompt; /* session_size */
-    bool open;                     /* in the middle of a prompt */
+    bool open;                     /* in the middle of a prompt, */
+    int64_t opened;                /* which began behind so many tokens */
 };
 
 /* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */

@@ -82,6 +82,16 @@ int32_t logits_argmax(const float *logits, size_t vocab)
     return (int32_t)draw_first(logits, vocab);
 }
 
+double logits_nll(const float *logits, size_t vocab, int32_t id)
+{
+    float top = logits[0];
+    double sum = 0;
+    for (size_t i = 1; i < vocab; i++)
+        if (logits[i] > top) top = logits[i];
+    for (size_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)top);
+    return (double)top + log(sum) - (double)logits[id];
+}
+
 static void penalize(const sampler *s, float *logits)
 {
     float r = (float)s->opt.repeat_penalty;

@@ -40,5 +40,7 @@ uint64_t sampler_random(const sampler *s);
 void sampler_set_random(sampler *s, uint64_t state);
 /* The most likely id, the lower one of equals; 0 if all are NaN. */
 int32_t logits_argmax(const float *logits, size_t vocab);
+/* -log softmax(logits)[id], in double. */
+double logits_nll(const float *logits, size_t vocab, int32_t id);
 
 #endif

@@ -311,7 +311,9 @@ const attn_seq *session_attn(const session *s)
 
 status session_rewind(session *s, int64_t n, err *e)
 {
-    return attn_seq_rewind(s->attn, n, e);
+    TRY(attn_seq_rewind(s->attn, n, e));
+    if (n <= s->opened) s->open = false;
+    return ST_OK;
 }
 
 bool session_can_share(const session *a, const session *b, size_t n_ids)
@@ -396,7 +398,10 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     attn_step step = make_step(d, s, n_sessions, n);
     step.flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
     step.flags |= may_round(d) ? ATTN_ROUNDED : 0;
-    for (size_t i = 0; i < n_sessions; i++) s[i]->open = !(step.flags & ATTN_PROMPT_END);
+    for (size_t i = 0; i < n_sessions; i++) {
+        if (!s[i]->open) s[i]->opened = pos0;
+        s[i]->open = !(step.flags & ATTN_PROMPT_END);
+    }
     step.n_prompt = total;
     step.prompt_done = done;
     return step;

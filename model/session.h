@@ -68,7 +68,8 @@ int64_t session_length(const session *s);
 int64_t session_limit(const session *s);
 decoder *session_decoder(const session *s);
 const attn_seq *session_attn(const session *s);
-/* Forgets the tokens from position n on; ST_UNSUPPORTED when the strategy has evicted meanwhile. */
+/* Forgets the tokens from position n on, and a prompt that was stopped if all of it goes; ST_UNSUPPORTED when the
+ * strategy has evicted meanwhile. */
 status session_rewind(session *s, int64_t n, err *e);
 
 /* Which logits a prefill gives, and what it calls. rows gets [n, vocab] f32, valid during the call. */

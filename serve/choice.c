@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/perplexity.h"
+#include "model/sampler.h"
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
@@ -77,7 +77,7 @@ static status score(choice *c, int32_t id, const float *logits, size_t vocab, er
     api_token t = {.own = {id, 0}, .known = true};
     if (!c->j->r.logprobs) return ST_OK;
     const int32_t best = logits_argmax(logits, vocab);
-    const double norm = perplexity_nll(logits, vocab, best) + (double)logits[best];
+    const double norm = logits_nll(logits, vocab, best) + (double)logits[best];
     t.n_top = best_of(t.top, c->j->r.top_logprobs, logits, vocab);
     for (int k = 0; k < t.n_top; k++) t.top[k].logprob = (float)((double)t.top[k].logprob - norm);
     t.own.logprob = (float)((double)logits[id] - norm);

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "eval/drift/drift.h"
-#include "eval/perplexity.h"
 #include "eval/recall/recall_follow.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
@@ -73,7 +72,7 @@ static void on_seen(void *ctx, const attn_seen *seen)
 /* Sum of p log(p / q): p, q the distributions of two rows of logits. */
 static double divergence(const float *p, const float *q, size_t vocab)
 {
-    double p0 = perplexity_nll(p, vocab, 0), q0 = perplexity_nll(q, vocab, 0), sum = 0;
+    double p0 = logits_nll(p, vocab, 0), q0 = logits_nll(q, vocab, 0), sum = 0;
     for (size_t i = 0; i < vocab; i++) {
         double log_p = (double)p[i] - (double)p[0] - p0, log_q = (double)q[i] - (double)q[0] - q0;
         if (log_p > -700) sum += exp(log_p) * (log_p - log_q);

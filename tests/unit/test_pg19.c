@@ -28,12 +28,12 @@ static void test_nll(void)
     bool good = true;
     for (int shift = -80; shift <= 80; shift += 40) {
         for (int i = 0; i < 3; i++) logits[i] = (float)(log(p[i]) + shift);
-        for (int i = 0; i < 3; i++) good &= near(perplexity_nll(logits, 3, i), -log(p[i]), 1e-5);
+        for (int i = 0; i < 3; i++) good &= near(logits_nll(logits, 3, i), -log(p[i]), 1e-5);
     }
     ok(good, "-log softmax, wherever the logits lie");
     float same[4] = {7, 7, 7, 7}, far[2] = {3e38F, -3e38F};
-    ok(near(perplexity_nll(same, 4, 2), log(4), 1e-15), "equal logits");
-    ok(perplexity_nll(far, 2, 0) == 0 && perplexity_nll(far, 2, 1) == 2 * (double)3e38F, "the ends of float32");
+    ok(near(logits_nll(same, 4, 2), log(4), 1e-15), "equal logits");
+    ok(logits_nll(far, 2, 0) == 0 && logits_nll(far, 2, 1) == 2 * (double)3e38F, "the ends of float32");
 }
 
 /* evals.md 5: values 2, 1, 0 and the perplexities of their beginnings. */
@@ -45,7 +45,7 @@ static void test_worked(void)
     for (int i = 0; i < 3; i++) {
         double p = exp(i - 2);
         float logits[2] = {0, i == 2 ? -1000 : (float)log((1 - p) / p)};
-        sum += perplexity_nll(logits, 2, 0);
+        sum += logits_nll(logits, 2, 0);
         good &= near(exp(sum / (i + 1)), want[i], 1e-6);
     }
     ok(good, "the worked example");
