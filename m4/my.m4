@@ -52,6 +52,27 @@ AC_DEFUN([MY_FLAGS], [WARN_CFLAGS= SAN_FLAGS= AVX2_CFLAGS= AVX512_CFLAGS= AVX512
   AC_SUBST([WARN_CFLAGS]) AC_SUBST([SAN_FLAGS])
   AC_SUBST([AVX2_CFLAGS]) AC_SUBST([AVX512_CFLAGS]) AC_SUBST([AVX512BF16_CFLAGS]) AC_SUBST([NEON_CFLAGS]) AC_SUBST([NEON_DOT_CFLAGS])])
 
+# MY_SHARED: --disable-shared; whether objects as they are compiled can go into a shared library whose names are local but
+# for some (PIC_FLAGS: what they need for that; compilers that make PIE need nothing). Sets shared. The linker refuses
+# what does not fit.
+AC_DEFUN([MY_SHARED], [
+  AC_ARG_ENABLE([shared], [AS_HELP_STRING([--disable-shared], [no libkvasir.so])], [], [enable_shared=yes])
+  PIC_FLAGS= shared="switched off"
+  AS_IF([test "x$enable_sanitizers" != xno && test "x$enable_shared" != xno], [enable_shared=no shared="no (sanitizers)"])
+  AS_IF([test "x$enable_shared" != xno], [
+    shared="no, see config.log"
+    echo 'K { global: probe_*; local: *; };' >conftest.map
+    echo 'int outer@<:@8@:>@, inner = 1; int call(void); int call(void) { return inner++; }
+      int probe_call(int i); int probe_call(int i) { return call() + outer@<:@i & 7@:>@; }' >conftest.c
+    for f in "" "-fPIC -fvisibility=hidden"; do
+      AS_IF([AC_TRY_COMMAND([$CC $CFLAGS $f -c conftest.c -o conftest.$ac_objext >&AS_MESSAGE_LOG_FD 2>&1]) &&
+             AC_TRY_COMMAND([$CXX $CXXFLAGS $f $LDFLAGS -shared -Wl,--version-script=conftest.map -Wl,--no-undefined -o conftest.so conftest.$ac_objext >&AS_MESSAGE_LOG_FD 2>&1])],
+        [PIC_FLAGS=$f shared=yes; break])
+    done
+    rm -f conftest.map conftest.so])
+  AM_CONDITIONAL([SHARED], [test "$shared" = yes])
+  AC_SUBST([PIC_FLAGS])])
+
 # MY_OPTIONAL(NAME, VAR, PKG-CONFIG MODULES): --with-NAME=yes|no|check; sets have_VAR and why_VAR.
 AC_DEFUN([MY_OPTIONAL], [AC_ARG_WITH([$1], [AS_HELP_STRING([--without-$1], [build without it])], [], [with_$1=check])
   have_$2=no why_$2="switched off"

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the library share. */
+#ifndef API_IMPL_H
+#define API_IMPL_H
+
+#include <locale.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "api/kvasir.h"
+#include "model/session.h"
+#include "tokenizer/tokenizer.h"
+
+struct kvasir_model {
+    pthread_mutex_t lock;     /* who has it runs the decoder; it tells a callback that calls back */
+    pthread_mutex_t encoding; /* and who has that the tokenizer */
+    locale_t numbers, before; /* texts are read with decimal points, whatever the program has set */
+    atomic_int users;         /* the caller, sessions, texts */
+    backend *be;
+    model *m;
+    tokenizer *tok;
+    decoder *dec;
+    decoder_options decoder;
+    kvasir_options opt; /* without its texts */
+    float *logits;      /* [batch, vocab] of a step */
+    session **together; /* [batch] */
+};
+
+/* What a step read: a list for each query head of each layer. */
+typedef struct {
+    int32_t *pos;
+    size_t n, room;
+} read_list;
+
+struct kvasir_session {
+    kvasir_model *m;
+    session *s;
+    int32_t *ids; /* fed so far */
+    size_t n_ids, room;
+    float *logits, *work; /* [vocab] of the next token, and room to sample from them */
+    bool has_logits;
+    sampler *sampler; /* of the settings below; NULL: not made yet */
+    sampler_options sampling;
+    size_t n_sampler; /* of ids that it knows of */
+    int64_t prompt_ns, step_ns;
+    bool watched, has_read;
+    read_list *read; /* [layers * heads]; NULL: it was never watched */
+    int64_t *stored; /* [limit + 1] room for positions */
+    char strategy[ATTN_WRITTEN], store[128];
+};
+
+/* Whether an argument is there: ST_USAGE with its name. */
+status lib_need(const void *p, const char *name, err *e);
+/* What a function returns: the status, and the message to the caller's room. */
+kvasir_status lib_said(status st, const err *e, char *msg, size_t size);
+/* A struct of the caller, of another size maybe, as ours: zeros where it has nothing. ST_UNSUPPORTED where it asks for
+ * what is not known here. */
+status lib_take(void *to, size_t size, const void *from, const char *name, err *e);
+/* The other way: what is known here and has room there. */
+status lib_give(void *to, const void *from, size_t size, const char *name, err *e);
+
+/* Every use of the decoder stands between the two. ST_USAGE in a callback. */
+status lib_enter(kvasir_model *m, err *e);
+void lib_leave(kvasir_model *m);
+void lib_hold(kvasir_model *m); /* a user more */
+
+/* Notes what the next step of n sessions reads, those of them that are watched; NULL: no more. */
+typedef struct {
+    kvasir_session *const *sessions;
+    size_t n;
+    status st;
+    err e;
+} read_watch;
+void lib_watch(kvasir_model *m, read_watch *w);
+void lib_read_free(kvasir_session *s);
+
+#endif

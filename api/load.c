@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+/* Models of the library, and what all its functions do at their begin and end. */
+#include "config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/impl.h"
+#include "kernels/base/mem.h"
+
+enum { BATCH = 8, MOST_BATCH = 4096, MOST_CHUNK = 1 << 20 };
+
+/* ---- statuses and structs ---- */
+
+_Static_assert((int)KVASIR_INTERRUPTED == (int)ST_INTERRUPTED && (int)KVASIR_FORMAT == (int)ST_FORMAT,
+               "one list of statuses");
+
+kvasir_status lib_said(status st, const err *e, char *msg, size_t size)
+{
+    if (msg && size > 0) snprintf(msg, size, "%s", st == ST_OK ? "" : e->msg);
+    return (kvasir_status)st;
+}
+
+status lib_need(const void *p, const char *name, err *e)
+{
+    return p ? ST_OK : err_set(e, ST_USAGE, "%s: NULL", name);
+}
+
+/* The size that a struct says it has. */
+static status own_size(size_t *size, const void *p, const char *name, err *e)
+{
+    TRY(lib_need(p, name, e));
+    memcpy(size, p, sizeof *size);
+    if (*size >= sizeof *size && *size < 1 << 16) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: struct_size %zu, expected that of the struct", name, *size);
+}
+
+status lib_take(void *to, size_t size, const void *from, const char *name, err *e)
+{
+    size_t theirs;
+    TRY(own_size(&theirs, from, name, e));
+    memset(to, 0, size);
+    memcpy(to, from, theirs < size ? theirs : size);
+    for (size_t i = size; i < theirs; i++)
+        if (((const unsigned char *)from)[i] != 0)
+            return err_set(e, ST_UNSUPPORTED, "%s: byte %zu is not 0: this library (%s) knows %zu bytes of the struct",
+                           name, i, PACKAGE_VERSION, size);
+    return ST_OK;
+}
+
+status lib_give(void *to, const void *from, size_t size, const char *name, err *e)
+{
+    size_t theirs;
+    TRY(own_size(&theirs, to, name, e));
+    memset(to, 0, theirs);
+    memcpy(to, from, theirs < size ? theirs : size);
+    memcpy(to, &theirs, sizeof theirs);
+    return ST_OK;
+}
+
+const char *kvasir_version(void)
+{
+    return PACKAGE_VERSION;
+}
+
+/* ---- turns ---- */
+
+status lib_enter(kvasir_model *m, err *e)
+{
+    if (pthread_mutex_lock(&m->lock) == EDEADLK)
+        return err_set(e, ST_USAGE, "a callback may not use the model that called it");
+    m->before = uselocale(m->numbers);
+    return ST_OK;
+}
+
+void lib_leave(kvasir_model *m)
+{
+    uselocale(m->before);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void lib_hold(kvasir_model *m)
+{
+    atomic_fetch_add(&m->users, 1);
+}
+
+/* ---- models ---- */
+
+static status read_options(kvasir_model *m, const kvasir_options *given, kvasir_options *o, err *e)
+{
+    *o = (kvasir_options){0};
+    if (given) TRY(lib_take(o, sizeof *o, given, "options", e));
+    if (o->flags != 0) return err_set(e, ST_UNSUPPORTED, "options: flags %d, expected 0", (int)o->flags);
+    if (o->threads < 0 || o->batch < 0 || o->chunk < 0 || o->ctx < 0)
+        return err_set(e, ST_USAGE, "options: threads %d, batch %d, chunk %d, ctx %lld, expected 0 or more",
+                       (int)o->threads, (int)o->batch, (int)o->chunk, (long long)o->ctx);
+    if (o->batch > MOST_BATCH || o->chunk > MOST_CHUNK)
+        return err_set(e, ST_USAGE, "options: batch %d and chunk %d, expected at most %d and %d", (int)o->batch,
+                       (int)o->chunk, MOST_BATCH, MOST_CHUNK);
+    if (o->batch == 0) o->batch = BATCH;
+    if (o->chunk == 0) o->chunk = DECODER_CHUNK;
+    m->decoder = (decoder_options){.chunk = (size_t)o->chunk, .max_batch = (size_t)o->batch};
+    m->decoder.exact = o->gemm && strcmp(o->gemm, "builtin") == 0;
+    if (o->gemm && !m->decoder.exact && strcmp(o->gemm, "auto") != 0)
+        return err_set(e, ST_USAGE, "gemm: '%.40s' is not one of: auto builtin", o->gemm);
+    return ST_OK;
+}
+
+static void say(void *ctx, const char *line)
+{
+    const kvasir_model *m = ctx;
+    if (m->opt.log) m->opt.log(m->opt.arg, KVASIR_INFO, line);
+}
+
+/* Converts the matrices, if asked to. */
+static status hold(kvasir_model *m, const char *type, err *e)
+{
+    weights_options o = {.say = say, .ctx = m};
+    if (!type) return ST_OK;
+    for (o.type = DT_F32; o.type < DT_COUNT; o.type++)
+        if (strcmp(type, dtype_name(o.type)) == 0) return model_hold(m->m, &o, e);
+    return err_set(e, ST_USAGE, "weights: '%.40s' is not one of: bf16 f16 f32 q8 q4", type);
+}
+
+static void tell(const kvasir_model *m)
+{
+    char line[512];
+    const model *x = m->m;
+    snprintf(line, sizeof line, "%.80s: %s, %.1f M parameters, %s | %s: %s%s, %d threads", x->name, x->config.arch,
+             (double)x->config.n_params / 1e6, dtype_name(x->type), m->be->name, m->be->about,
+             m->decoder.exact ? ", built-in GEMM" : "", m->be->n_threads);
+    say((void *)(uintptr_t)m, line);
+}
+
+static status open_parts(kvasir_model *m, const char *dir, const kvasir_options *given, err *e)
+{
+    kvasir_options o;
+    TRY(lib_need(dir, "dir", e));
+    TRY(read_options(m, given, &o, e));
+    const backend_options device = {.device = o.device ? o.device : "auto", .n_threads = o.threads};
+    TRY(backend_open(&m->be, &device, e));
+    TRY(model_open(&m->m, dir, m->be, e));
+    TRY(tokenizer_open(&m->tok, dir, e));
+    m->opt = o;
+    m->opt.device = m->opt.weights = m->opt.gemm = NULL;
+    if (m->opt.ctx == 0) m->opt.ctx = m->m->config.max_positions;
+    TRY(hold(m, o.weights, e));
+    TRY(decoder_create(&m->dec, m->m, &m->decoder, e));
+    TRY(mem_alloc((void **)&m->logits, (size_t)o.batch * (size_t)m->m->config.vocab, sizeof(float), "logits", e));
+    TRY(MEM_NEW(&m->together, (size_t)o.batch, e));
+    tell(m);
+    return ST_OK;
+}
+
+static void free_all(kvasir_model *m)
+{
+    mem_free(m->together);
+    mem_free(m->logits);
+    decoder_free(m->dec);
+    tokenizer_free(m->tok);
+    model_close(m->m);
+    backend_close(m->be);
+    freelocale(m->numbers);
+    pthread_mutex_destroy(&m->lock);
+    pthread_mutex_destroy(&m->encoding);
+    mem_free(m);
+}
+
+static status load(kvasir_model **out, const char *dir, const kvasir_options *o, err *e)
+{
+    kvasir_model *m;
+    pthread_mutexattr_t kind;
+    locale_t numbers = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!numbers) return err_set(e, ST_NOMEM, "out of memory for a locale");
+    status st = MEM_NEW(&m, 1, e);
+    if (st != ST_OK) {
+        freelocale(numbers);
+        return st;
+    }
+    m->numbers = numbers;
+    atomic_init(&m->users, 1);
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ERRORCHECK);
+    pthread_mutex_init(&m->lock, &kind);
+    pthread_mutexattr_destroy(&kind);
+    pthread_mutex_init(&m->encoding, NULL);
+    st = lib_enter(m, e);
+    if (st == ST_OK) st = open_parts(m, dir, o, e);
+    lib_leave(m);
+    if (st != ST_OK) free_all(m);
+    else *out = m;
+    return st;
+}
+
+kvasir_status kvasir_model_load(kvasir_model **out, const char *dir, const kvasir_options *options, char *msg,
+                                size_t msg_size)
+{
+    err e = {0};
+    if (out) *out = NULL;
+    status st = lib_need(out, "out", &e);
+    if (st == ST_OK) st = load(out, dir, options, &e);
+    return lib_said(st, &e, msg, msg_size);
+}
+
+void kvasir_model_free(kvasir_model *m)
+{
+    if (m && atomic_fetch_sub(&m->users, 1) == 1) free_all(m);
+}
+
+static status info(const kvasir_model *m, kvasir_info *out, err *e)
+{
+    TRY(lib_need(m, "model", e));
+    const model_config *c = &m->m->config;
+    const kvasir_info known = {
+        .name = m->m->name,
+        .architecture = c->arch,
+        .weights = dtype_name(m->m->type),
+        .device = m->be->name,
+        .about = m->be->about,
+        .parameters = c->n_params,
+        .weight_bytes = (int64_t)m->m->weight_bytes,
+        .max_positions = c->max_positions,
+        .ctx = m->opt.ctx,
+        .vocab = c->vocab,
+        .layers = c->n_layers,
+        .heads = c->n_heads,
+        .kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .hidden = c->hidden,
+        .feed_forward = c->ffn,
+        .threads = m->be->n_threads,
+        .batch = m->opt.batch,
+        .chunk = m->opt.chunk,
+        .bos = tokenizer_bos(m->tok),
+        .adds_bos = tokenizer_adds_bos(m->tok),
+    };
+    return lib_give(out, &known, sizeof known, "info", e);
+}
+
+kvasir_status kvasir_model_info(const kvasir_model *m, kvasir_info *out, char *msg, size_t msg_size)
+{
+    err e = {0};
+    status st = info(m, out, &e);
+    return lib_said(st, &e, msg, msg_size);
+}

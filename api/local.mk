@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+# The library: the engine's objects as they are for the program, behind one header. Names but those of kvasir.h are
+# local (libkvasir.map). api_current goes up with a change that old programs do not survive.
+noinst_LIBRARIES += libapi.a
+libapi_a_SOURCES = %D%/kvasir.h %D%/impl.h %D%/load.c %D%/text.c %D%/sessions.c %D%/feed.c %D%/selection.c
+include_HEADERS = %D%/kvasir.h
+EXTRA_DIST += %D%/libkvasir.map examples/complete.c examples/compare.cc python/pyproject.toml \
+  $(wildcard $(srcdir)/python/kvasir/*.py $(srcdir)/python/tests/*.py)
+api_current = 0
+libkvasir_name = libkvasir.so.$(api_current)
+libkvasir_file = libkvasir.so.$(PACKAGE_VERSION)
+if SHARED
+libkvasirdir = $(libdir)
+libkvasir_DATA = $(libkvasir_file)
+pkgconfigdir = $(libdir)/pkgconfig
+pkgconfig_DATA = kvasir.pc
+CLEANFILES += $(libkvasir_file)
+engine_archives = libengine.a $(kernel_libs) libspm.a
+$(libkvasir_file): libapi.a $(engine_archives) $(srcdir)/%D%/libkvasir.map
+	$(AM_V_CXXLD)$(CXX) $(AM_CXXFLAGS) $(CXXFLAGS) $(AM_LDFLAGS) $(LDFLAGS) -shared -o $@ \
+	  -Wl,-soname,$(libkvasir_name) -Wl,--version-script=$(srcdir)/%D%/libkvasir.map -Wl,--no-undefined \
+	  -Wl,--whole-archive libapi.a -Wl,--no-whole-archive $(link_libs) $(LIBS)
+install-data-hook:
+	cd $(DESTDIR)$(libdir) && ln -sf $(libkvasir_file) $(libkvasir_name) && ln -sf $(libkvasir_name) libkvasir.so
+uninstall-hook:
+	rm -f $(DESTDIR)$(libdir)/$(libkvasir_name) $(DESTDIR)$(libdir)/libkvasir.so
+endif

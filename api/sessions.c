@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* Making sessions: new, from another one, from a file; and what they tell of themselves. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "api/impl.h"
+#include "kernels/base/mem.h"
+#include "model/session_copy.h"
+#include "model/session_file.h"
+
+/* ---- strategies ---- */
+
+static status read_spec(const kvasir_model *m, const char *strategy, const char *store, attn_spec *spec, err *e)
+{
+    attn_options o = {.kv = kv_exact(DT_F16)};
+    if (store) TRY(kv_format_parse(&o.kv, store, "store", e));
+    TRY(attn_spec_parse(spec, strategy ? strategy : "full", &o, e));
+    return attn_spec_check(spec, decoder_attn_shape(m->dec), e);
+}
+
+static status read_limit(const kvasir_model *m, int64_t *limit, err *e)
+{
+    if (*limit == 0) *limit = m->opt.ctx;
+    if (*limit > 0 && *limit < INT32_MAX) return ST_OK;
+    return err_set(e, ST_USAGE, "limit: %lld tokens, expected 1 to %d, or 0", (long long)*limit, INT32_MAX - 1);
+}
+
+static status plan(kvasir_model *m, const char *strategy, const char *store, int64_t limit, kvasir_plan *out, err *e)
+{
+    attn_spec spec;
+    memory_plan p;
+    TRY(read_limit(m, &limit, e));
+    TRY(read_spec(m, strategy, store, &spec, e));
+    TRY(session_plan(&p, m->m, &m->decoder, &spec, session_of(limit), e));
+    const kvasir_plan known = {.kv = (int64_t)p.kv,
+                               .index = (int64_t)p.index,
+                               .scratch = (int64_t)p.scratch,
+                               .available = (int64_t)m->be->ops->available(m->be)};
+    return lib_give(out, &known, sizeof known, "plan", e);
+}
+
+kvasir_status kvasir_session_plan(kvasir_model *m, const char *strategy, const char *store, int64_t limit,
+                                  kvasir_plan *out, char *msg, size_t msg_size)
+{
+    err e = {0};
+    status st = lib_need(m, "model", &e);
+    if (st == ST_OK) st = lib_enter(m, &e);
+    if (st == ST_OK) {
+        st = plan(m, strategy, store, limit, out, &e);
+        lib_leave(m);
+    }
+    return lib_said(st, &e, msg, msg_size);
+}
+
+/* ---- making and freeing ---- */
+
+/* Inside of a turn: all but the model's count of users. */
+static void free_parts(kvasir_session *s)
+{
+    lib_read_free(s);
+    session_free(s->s);
+    sampler_free(s->sampler);
+    mem_free(s->ids);
+    mem_free(s->logits);
+    mem_free(s->work);
+    mem_free(s);
+}
+
+static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec, int64_t limit, err *e)
+{
+    kvasir_session *s;
+    size_t vocab = (size_t)m->m->config.vocab;
+    TRY(MEM_NEW(&s, 1, e));
+    s->m = m;
+    status st = session_create(&s->s, m->dec, spec, session_of(limit), e);
+    if (st == ST_OK) st = MEM_NEW(&s->logits, vocab, e);
+    if (st == ST_OK) st = MEM_NEW(&s->work, vocab, e);
+    if (st != ST_OK) {
+        free_parts(s);
+        return st;
+    }
+    attn_spec_write(spec, s->strategy, s->store);
+    *out = s;
+    return ST_OK;
+}
+
+static status create(kvasir_session **out, kvasir_model *m, const char *strategy, const char *store, int64_t limit,
+                     err *e)
+{
+    attn_spec spec;
+    TRY(read_limit(m, &limit, e));
+    TRY(read_spec(m, strategy, store, &spec, e));
+    TRY(make(out, m, &spec, limit, e));
+    if (limit > m->m->config.max_positions && m->opt.log) {
+        char line[128];
+        snprintf(line, sizeof line, "limit %lld goes beyond the model's max_position_embeddings of %lld",
+                 (long long)limit, (long long)m->m->config.max_positions);
+        m->opt.log(m->opt.arg, KVASIR_WARNING, line);
+    }
+    return ST_OK;
+}
+
+kvasir_status kvasir_session_create(kvasir_session **out, kvasir_model *m, const char *strategy, const char *store,
+                                    int64_t limit, char *msg, size_t msg_size)
+{
+    err e = {0};
+    if (out) *out = NULL;
+    status st = lib_need(out, "out", &e);
+    if (st == ST_OK) st = lib_need(m, "model", &e);
+    if (st == ST_OK) st = lib_enter(m, &e);
+    if (st == ST_OK) {
+        st = create(out, m, strategy, store, limit, &e);
+        if (st == ST_OK) lib_hold(m);
+        lib_leave(m);
+    }
+    return lib_said(st, &e, msg, msg_size);
+}
+
+void kvasir_session_free(kvasir_session *s)
+{
+    err e = {0};
+    if (!s) return;
+    kvasir_model *m = s->m;
+    if (lib_enter(m, &e) != ST_OK) return; /* a callback: what runs may be this one */
+    free_parts(s);
+    lib_leave(m);
+    kvasir_model_free(m);
+}
+
+static status keep_ids(kvasir_session *s, const int32_t *ids, size_t n, err *e)
+{
+    if (n == 0) return ST_OK;
+    TRY(MEM_GROW(&s->ids, n, e));
+    memcpy(s->ids, ids, n * sizeof *ids);
+    s->n_ids = s->room = n;
+    return ST_OK;
+}
+
+static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
+{
+    session_copy *c = NULL;
+    TRY(keep_ids(to, from->ids, from->n_ids, e));
+    status st = session_copy_take(&c, from->s, e);
+    if (st == ST_OK) st = session_copy_give(to->s, c, e);
+    session_copy_free(c);
+    to->has_logits = from->has_logits;
+    memcpy(to->logits, from->logits, (size_t)from->m->m->config.vocab * sizeof *to->logits);
+    return st;
+}
+
+static status fork_session(kvasir_session **out, kvasir_session *from, err *e)
+{
+    TRY(make(out, from->m, attn_seq_spec(session_attn(from->s)), session_limit(from->s), e));
+    status st = copy_state(*out, from, e);
+    if (st != ST_OK) {
+        free_parts(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+kvasir_status kvasir_session_fork(kvasir_session **out, kvasir_session *s, char *msg, size_t msg_size)
+{
+    err e = {0};
+    if (out) *out = NULL;
+    status st = lib_need(out, "out", &e);
+    if (st == ST_OK) st = lib_need(s, "session", &e);
+    if (st == ST_OK) st = lib_enter(s->m, &e);
+    if (st == ST_OK) {
+        st = fork_session(out, s, &e);
+        if (st == ST_OK) lib_hold(s->m);
+        lib_leave(s->m);
+    }
+    return lib_said(st, &e, msg, msg_size);
+}
+
+/* ---- files ---- */
+
+static status save(kvasir_session *s, const char *path, err *e)
+{
+    session_notes n = {
+        .ids = s->ids, .n_ids = s->n_ids, .logits = s->has_logits ? s->logits : NULL, .random = s->sampling.seed};
+    if (s->n_ids > 0 && !s->has_logits)
+        return err_set(e, ST_USAGE, "a session that was rewound is saved after its next token");
+    return session_save(s->s, path, &n, e);
+}
+
+kvasir_status kvasir_session_save(kvasir_session *s, const char *path, char *msg, size_t msg_size)
+{
+    err e = {0};
+    status st = lib_need(s, "session", &e);
+    if (st == ST_OK) st = lib_need(path, "path", &e);
+    if (st == ST_OK) st = lib_enter(s->m, &e);
+    if (st == ST_OK) {
+        st = save(s, path, &e);
+        lib_leave(s->m);
+    }
+    return lib_said(st, &e, msg, msg_size);
+}
+
+/* Of a token that was chosen and not fed there is no place here: the file's program feeds it, so it is fed. */
+static status load_into(kvasir_session *s, const session_file *f, err *e)
+{
+    session_notes n;
+    size_t vocab = (size_t)s->m->m->config.vocab;
+    TRY(session_load(s->s, f, &n, e));
+    if (n.n_ids == 0 && session_length(s->s) > 0)
+        return err_set(e, ST_UNSUPPORTED, "the session was saved without its tokens");
+    TRY(keep_ids(s, n.ids, n.n_ids, e));
+    if (n.logits) memcpy(s->logits, n.logits, vocab * sizeof *s->logits);
+    else if (n.n_ids > 0) TRY(session_decode(&s->s, 1, &n.ids[n.n_ids - 1], s->logits, e));
+    s->has_logits = n.n_ids > 0;
+    return ST_OK;
+}
+
+static status load(kvasir_session **out, kvasir_model *m, const char *path, err *e)
+{
+    session_file *f;
+    attn_spec spec;
+    TRY(session_file_open(&f, path, e));
+    status st = attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e);
+    if (st == ST_OK) st = attn_spec_check(&spec, decoder_attn_shape(m->dec), e);
+    if (st == ST_OK) st = make(out, m, &spec, session_file_context(f), e);
+    if (st == ST_OK) st = load_into(*out, f, e);
+    session_file_close(f);
+    if (st != ST_OK && *out) {
+        free_parts(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+kvasir_status kvasir_session_load(kvasir_session **out, kvasir_model *m, const char *path, char *msg, size_t msg_size)
+{
+    err e = {0};
+    if (out) *out = NULL;
+    status st = lib_need(out, "out", &e);
+    if (st == ST_OK) st = lib_need(m, "model", &e);
+    if (st == ST_OK) st = lib_need(path, "path", &e);
+    if (st == ST_OK) st = lib_enter(m, &e);
+    if (st == ST_OK) {
+        st = load(out, m, path, &e);
+        if (st == ST_OK) lib_hold(m);
+        lib_leave(m);
+    }
+    return lib_said(st, &e, msg, msg_size);
+}
+
+/* ---- what is known of a session ---- */
+
+static status stats(const kvasir_session *s, kvasir_stats *out, err *e)
+{
+    const attn_seq *seq = session_attn(s->s);
+    double layers = s->m->m->config.n_layers;
+    attn_stats a = attn_seq_stats(seq);
+    attn_bytes held = attn_seq_held(seq), peak = attn_seq_peak(seq);
+    const kvasir_stats known = {
+        .length = session_length(s->s),
+        .limit = session_limit(s->s),
+        .steps = a.steps,
+        .attended = a.attended / layers,
+        .visible = a.visible / layers,
+        .kv_read_bytes = a.kv_read,
+        .index_read_bytes = a.index_read,
+        .kv_bytes = (int64_t)held.kv,
+        .kv_peak_bytes = (int64_t)peak.kv,
+        .index_bytes = (int64_t)held.index,
+        .prompt_seconds = (double)s->prompt_ns / 1e9,
+        .step_seconds = (double)s->step_ns / 1e9,
+        .strategy = s->strategy,
+        .store = s->store,
+    };
+    return lib_give(out, &known, sizeof known, "stats", e);
+}
+
+kvasir_status kvasir_session_stats(const kvasir_session *s, kvasir_stats *out, char *msg, size_t msg_size)
+{
+    err e = {0};
+    status st = lib_need(s, "session", &e);
+    if (st == ST_OK) st = lib_enter(s->m, &e);
+    if (st == ST_OK) {
+        st = stats(s, out, &e);
+        lib_leave(s->m);
+    }
+    return lib_said(st, &e, msg, msg_size);
+}
+
+kvasir_status kvasir_session_tokens(const kvasir_session *s, const int32_t **ids, size_t *n, char *msg, size_t msg_size)
+{
+    err e = {0};
+    status st = lib_need(s, "session", &e);
+    if (st == ST_OK) st = lib_need(ids, "ids", &e);
+    if (st == ST_OK) st = lib_need(n, "n", &e);
+    if (st == ST_OK) {
+        *ids = s->ids;
+        *n = s->n_ids;
+    }
+    return lib_said(st, &e, msg, msg_size);
+}
+
+kvasir_status kvasir_session_logits(const kvasir_session *s, const float **logits, char *msg, size_t msg_size)
+{
+    err e = {0};
+    status st = lib_need(s, "session", &e);
+    if (st == ST_OK) st = lib_need(logits, "logits", &e);
+    if (st == ST_OK && !s->has_logits)
+        st = err_set(&e, ST_USAGE, "there are no logits: nothing was fed, or the session was rewound");
+    if (st == ST_OK) *logits = s->logits;
+    return lib_said(st, &e, msg, msg_size);
+}
