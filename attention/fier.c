@@ -46,7 +46,7 @@ static const attn_param params[] = {
     [P_MIN] = RETRIEVE_MIN_PARAM,
     [P_COARSE] = COARSE_PARAM,
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
-    [P_TAIL] = ATTN_TAIL_PARAM,
+    [P_TAIL] = RETRIEVE_TAIL_PARAM,
     {.key = NULL},
 };
 

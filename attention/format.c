@@ -117,22 +117,44 @@ void attn_param_text(char out[32], const attn_param *p, int64_t value)
     else snprintf(out, 32, "%lld", (long long)value);
 }
 
+/* Words of a list, as far as values go. */
+static int64_t words_of(const attn_param *p)
+{
+    int64_t n = 0;
+    size_t len;
+    while (n <= p->max && attn_param_choice(p->choices, n, &len)) n++;
+    return n;
+}
+
+void attn_param_range(const attn_param *p, char out[64])
+{
+    out[0] = 0;
+    if (p->choices == attn_fraction || p->choices == attn_or_all) return;
+    int64_t words = words_of(p);
+    if (words <= p->max) snprintf(out, 64, " or a number from %lld to %lld", (long long)words, (long long)p->max);
+}
+
 status attn_param_parse(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
 {
     size_t n;
+    char range[64];
     if (p->choices == attn_fraction) return parse_fraction(out, p, text, what, e);
     if (!p->choices || p->choices == attn_or_all) return parse_number(out, p, text, what, e);
-    for (int64_t i = 0; i <= p->max; i++) {
+    int64_t words = words_of(p);
+    for (int64_t i = 0; i < words; i++) {
         const char *c = attn_param_choice(p->choices, i, &n);
-        if (c && strlen(text) == n && strncmp(c, text, n) == 0) {
+        if (strlen(text) == n && strncmp(c, text, n) == 0) {
             *out = i;
             return ST_OK;
         }
     }
+    const attn_param number = {.key = p->key, .min = words, .max = p->max};
+    if (words <= p->max && strspn(text, "-0123456789") > 0) return parse_number(out, &number, text, what, e);
+    attn_param_range(p, range);
     nearest near;
     nearest_start(&near, text);
     nearest_try_words(&near, p->choices);
-    return err_set(e, ST_USAGE, "%s: %s='%s', expected one of: %s%s", what, p->key, text, p->choices,
+    return err_set(e, ST_USAGE, "%s: %s='%s', expected one of: %s%s%s", what, p->key, text, p->choices, range,
                    nearest_hint(&near));
 }
 

@@ -16,7 +16,7 @@ static const attn_param params[] = {
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_TAIL] = ATTN_TAIL_PARAM,
+    [P_TAIL] = RETRIEVE_TAIL_PARAM,
     {.key = NULL},
 };
 

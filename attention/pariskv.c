@@ -57,7 +57,7 @@ static const attn_param params[] = {
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_EXTRA),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_TAIL] = ATTN_TAIL_PARAM,
+    [P_TAIL] = RETRIEVE_TAIL_PARAM,
     {.key = NULL},
 };
 

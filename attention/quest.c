@@ -53,7 +53,7 @@ static const attn_param params[] = {
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
     [P_SINK] = {"force_sink", NULL, "tokens from the start whose pages are always attended", 0, 0, 1 << 20},
     [P_RECENT] = {"force_recent", NULL, "newest tokens whose pages are always attended", 0, 0, 1 << 20},
-    [P_TAIL] = ATTN_TAIL_PARAM,
+    [P_TAIL] = RETRIEVE_TAIL_PARAM,
     {.key = NULL},
 };
 

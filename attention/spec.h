@@ -70,9 +70,9 @@ const char *kv_place_name(kv_place p);
 
 enum { ATTN_MAX_PARAMS = 24 };
 
-/* A parameter: a number from min to max, one of `choices` (words separated by spaces), or with attn_fraction a number
- * in (0, 1], written with up to 4 decimals and held in parts of ATTN_FRACTION, or `off`: 0; with attn_or_all a number
- * from min to max, or `all`: ATTN_ALL. */
+/* A parameter: a number from min to max, one of `choices` (words separated by spaces) or, where max is beyond their
+ * last one, a number from behind it to max, or with attn_fraction a number in (0, 1], written with up to 4 decimals and
+ * held in parts of ATTN_FRACTION, or `off`: 0; with attn_or_all a number from min to max, or `all`: ATTN_ALL. */
 typedef struct {
     const char *key, *choices, *help;
     int64_t def, min, max; /* choices: indexes into the list */

@@ -380,10 +380,13 @@ status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err
 
 static void print_param(FILE *f, const attn_param *p)
 {
-    char value[32];
+    char value[32], range[64] = "";
     attn_param_text(value, p, p->def);
     fprintf(f, "  %-12s %-12s %s", p->key, value, p->help);
-    if (p->choices) fprintf(f, " (one of: %s)", p->choices);
+    if (p->choices) {
+        attn_param_range(p, range);
+        fprintf(f, " (one of: %s%s)", p->choices, range);
+    }
     fprintf(f, "\n");
 }
 

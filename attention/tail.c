@@ -14,8 +14,21 @@ static bool asked(const attn_spec *s)
     return attn_value(s, "tail", TAIL_OFF) != TAIL_OFF;
 }
 
-/* A row for each query head with a list of its own, else for each kv head. */
-static size_t rows_of(const attn_shape *sh, size_t lists)
+/* Positions of a sum. */
+static int64_t block_of(const attn_spec *s)
+{
+    int64_t how = attn_value(s, "tail", TAIL_OFF);
+    return how == TAIL_ALL ? TAIL_BLOCK : how;
+}
+
+/* Rows that stand for what a list leaves of n tokens. */
+static int64_t rows_of_list(const attn_spec *s, int64_t n)
+{
+    return attn_value(s, "tail", TAIL_OFF) == TAIL_ALL ? 1 : tail_blocks(n, block_of(s));
+}
+
+/* Rows for each query head with a list of its own, else for each kv head. */
+static size_t regions_of(const attn_shape *sh, size_t lists)
 {
     return lists == (size_t)sh->n_heads ? lists : (size_t)sh->n_kv_heads;
 }
@@ -23,14 +36,15 @@ static size_t rows_of(const attn_shape *sh, size_t lists)
 void tail_declare(attn_decl *d, size_t at, size_t lists)
 {
     const attn_shape *sh = d->shape;
-    size_t row = (size_t)sh->head_dim * sizeof(float), rows = rows_of(sh, lists);
+    size_t row = (size_t)sh->head_dim * sizeof(float), regions = regions_of(sh, lists);
     if (!asked(d->spec)) return;
-    decl_regions(d, MEM_INDEX, AT(sum), "sums of rows", 2 * (size_t)sh->n_kv_heads, row, tail_blocks(d->lim->n_tokens),
-                 tail_blocks(d->n));
+    int64_t block = block_of(d->spec), rows = rows_of_list(d->spec, d->lim->n_tokens);
+    decl_regions(d, MEM_INDEX, AT(sum), "sums of rows", 2 * (size_t)sh->n_kv_heads, row,
+                 tail_blocks(d->lim->n_tokens, block), tail_blocks(d->n, block));
     decl_bytes(d, MEM_HOST, AT(sums), "sums of rows", (size_t)sh->n_layers * sizeof(tail_sums));
-    decl_bytes(d, MEM_SCRATCH, AT(k), "mean rows", rows * row);
-    decl_bytes(d, MEM_SCRATCH, AT(v), "mean rows", rows * row);
-    decl_bytes(d, MEM_SCRATCH, AT(bias), "mean rows", (size_t)sh->n_heads * sizeof(float));
+    decl_scratch(d, AT(k), "mean rows", regions * row, rows);
+    decl_scratch(d, AT(v), "mean rows", regions * row, rows);
+    decl_scratch(d, AT(bias), "mean rows", (size_t)sh->n_heads * sizeof(float), rows);
 }
 
 void tail_reset(attn_tail *t, attn_view *v, size_t lists)
@@ -39,16 +53,17 @@ void tail_reset(attn_tail *t, attn_view *v, size_t lists)
     if (!asked(v->spec)) return;
     for (int l = 0; l < sh->n_layers; l++)
         t->sums[l] = (tail_sums){.sum = t->sum[l],
+                                 .block = block_of(v->spec),
                                  .type = v->spec->kv.type,
                                  .n_kv_heads = (size_t)sh->n_kv_heads,
                                  .head_dim = (size_t)sh->head_dim,
-                                 .cap = (size_t)tail_blocks(v->lim->n_tokens)};
+                                 .cap = (size_t)tail_blocks(v->lim->n_tokens, block_of(v->spec))};
     t->rows = (kv_rows){.k = t->k,
                         .v = t->v,
                         .type = DT_F32,
-                        .n_kv_heads = rows_of(sh, lists),
+                        .n_kv_heads = regions_of(sh, lists),
                         .head_dim = (size_t)sh->head_dim,
-                        .cap = 1};
+                        .cap = (size_t)rows_of_list(v->spec, v->lim->n_tokens)};
 }
 
 /* Whether a layer has a tail. */
@@ -76,6 +91,7 @@ static tail_rest_job rest_of(const attn_tail *x, const attn_turn *t, int layer)
     tail_rest_job j = {.sums = &x->sums[layer],
                        .of = attn_seg_job(t->v, &sel->seg[lists]),
                        .n = t->p.first + (int64_t)t->p.n_tok,
+                       .rows = x->rows.cap,
                        .k = x->k,
                        .v = x->v,
                        .bias = x->bias};
@@ -98,9 +114,9 @@ void tail_select(attn_tail *const *t, const attn_turn *const *turns, size_t n, i
         lists[i] = jobs[i].of;
         sel->seg[sel->n_seg++] = (attn_seg){.rows = &x->rows,
                                             .n_lists = x->rows.n_kv_heads,
-                                            .n_max = 1,
+                                            .n_max = rows_of_list(turns[i]->v->spec, jobs[i].n),
                                             .bias = x->bias,
-                                            .bias_stride = 1,
+                                            .bias_stride = x->rows.cap,
                                             .pseudo = true};
     }
     row_place_before_read(be, lists, n, true);
@@ -109,7 +125,7 @@ void tail_select(attn_tail *const *t, const attn_turn *const *turns, size_t n, i
 
 int64_t tail_redo_from(const attn_tail *t, int64_t n)
 {
-    return t->rows.n_kv_heads ? n / TAIL_BLOCK * TAIL_BLOCK : n;
+    return t->rows.n_kv_heads ? n / t->sums->block * t->sums->block : n;
 }
 
 void tail_rewind(const attn_tail *t, attn_view *v, int64_t n)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a step does not attend, as one more row of each list: its mean key and value, with the logarithm of their number
- * as bias. From running sums of all rows less those that the lists hold. methods.md 17.2. */
+/* What a step does not attend, as one more row of each list, or of each group of tokens of a list: its mean key and
+ * value, with the logarithm of their number as bias. From running sums of all rows less those that the lists hold.
+ * methods.md 17.2. */
 #ifndef ATTENTION_TAIL_H
 #define ATTENTION_TAIL_H
 
@@ -8,6 +9,7 @@
 #include "kernels/ops_tail.h"
 
 typedef enum { TAIL_OFF, TAIL_ALL } tail_how;
+/* TAIL_ALL and below, or tokens of a group. */
 #define ATTN_TAIL_PARAM                                                                                                \
     {                                                                                                                  \
         "tail", "off all",                                                                                             \
@@ -15,12 +17,20 @@ typedef enum { TAIL_OFF, TAIL_ALL } tail_how;
             "with a sliding window)",                                                                                  \
             TAIL_OFF, 0, TAIL_ALL                                                                                      \
     }
+/* For methods whose slots are positions. */
+#define RETRIEVE_TAIL_PARAM                                                                                            \
+    {                                                                                                                  \
+        "tail", "off all",                                                                                             \
+            "what a step does not attend: left out, or one row of each list, the mean of all of it, or a row for "     \
+            "each group of so many tokens (not in layers with a sliding window)",                                      \
+            TAIL_OFF, 0, 4096                                                                                          \
+    }
 
 typedef struct {
     buf *sum;        /* [n_layers] */
     tail_sums *sums; /* [n_layers] */
     buf k, v, bias;  /* of the layer at work */
-    kv_rows rows;    /* k and v: a row for each list; n_kv_heads 0: there is no tail */
+    kv_rows rows;    /* k and v: cap rows for each list; n_kv_heads 0: there is no tail */
 } attn_tail;
 
 /* Both do nothing without the parameter `tail`. at: offset of the attn_tail in the method's struct; lists: of a

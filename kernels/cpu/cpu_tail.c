@@ -13,8 +13,8 @@ static void join(const tail_sums *s, size_t head, size_t half, int64_t p, const 
 {
     size_t d = s->head_dim;
     for (size_t i = 0; i < n; i++, p++, rows += d) {
-        float *sum = f32_at(s->sum, ((head * HALVES + half) * s->cap + (size_t)(p / TAIL_BLOCK)) * d);
-        if (p % TAIL_BLOCK == 0) memset(sum, 0, d * sizeof *sum);
+        float *sum = f32_at(s->sum, ((head * HALVES + half) * s->cap + (size_t)(p / s->block)) * d);
+        if (p % s->block == 0) memset(sum, 0, d * sizeof *sum);
         for (size_t c = 0; c < d; c++) sum[c] += rows[c];
     }
 }
@@ -41,7 +41,7 @@ void cpu_tail_add(backend *be, const tail_add_job *jobs, size_t n)
 void cpu_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t n)
 {
     const cpu_kernels *kn = cpu_of(be)->k;
-    int64_t first = n / TAIL_BLOCK * TAIL_BLOCK;
+    int64_t first = n / s->block * s->block;
     if (!cpu_dim_fits(be, s->head_dim)) return;
 #pragma omp parallel for num_threads(cpu_team(be, (size_t)(n - first) * s->n_kv_heads * s->head_dim))
     for (size_t i = 0; i < s->n_kv_heads * HALVES; i++) {
@@ -95,13 +95,59 @@ static void rest_of(const cpu_kernels *kn, const tail_rest_job *j, size_t h, siz
     for (size_t i = h; i < h + share && !half; i++) *f32_at(j->bias, i) = ref_tail_bias(m);
 }
 
+/* Rows of a list's range join those of their blocks in out [rows][d], and are counted in `taken` [rows]. */
+static void add_to_blocks(const cpu_kernels *kn, float *out, uint32_t *taken, const row_source *source,
+                          const attn_list *l, int64_t block)
+{
+    size_t d = source->head_dim;
+    float x[TAIL_PARTS * HEAD_DIM_MAX];
+    for (int64_t i = 0; i < l->n; i += TAIL_PARTS) {
+        size_t n = l->n - i < TAIL_PARTS ? (size_t)(l->n - i) : TAIL_PARTS;
+        kn->rows(x, d, source, l->idx, l->first + i, n);
+        for (size_t r = 0; r < n; r++) {
+            size_t b = list_slot(l, i + (int64_t)r) / (size_t)block;
+            for (size_t c = 0; c < d; c++) out[b * d + c] += x[r * d + c];
+            taken[b]++;
+        }
+    }
+}
+
+/* The same of rows of blocks. taken: [rows] of this thread. */
+static void rest_of_blocks(const cpu_kernels *kn, const tail_rest_job *j, size_t h, size_t share, size_t half,
+                           uint32_t *taken)
+{
+    const kv_rows *rows = &j->of.rows;
+    size_t d = rows->head_dim, n = (size_t)tail_blocks(j->n, j->sums->block), at = h / share * j->rows * d;
+    row_source source = cpu_rows(rows, half, h / (j->of.n_heads / rows->n_kv_heads));
+    float *out = f32_at(half ? j->v : j->k, at);
+    memset(out, 0, n * d * sizeof *out);
+    memset(taken, 0, n * sizeof *taken);
+    for (int i = 0; i <= TAIL_RANGES; i++) {
+        attn_list l = ref_tail_list(j, h, i);
+        add_to_blocks(kn, out, taken, &source, &l, j->sums->block);
+    }
+    for (size_t b = 0; b < n; b++) {
+        int64_t left = j->n - (int64_t)b * j->sums->block;
+        int64_t m = (left < j->sums->block ? left : j->sums->block) - (int64_t)taken[b];
+        ref_tail_block(out + b * d, j, h / (j->of.n_heads / j->sums->n_kv_heads), half, (int64_t)b, m);
+        for (size_t i = h; i < h + share && !half; i++) *f32_at(j->bias, i * j->rows + b) = ref_tail_bias(m);
+    }
+}
+
 void cpu_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
 {
     const cpu_kernels *kn = cpu_of(be)->k;
     size_t share = tail_share(jobs), units = jobs->of.n_heads / share * HALVES, d = jobs->sums->head_dim;
     if (!cpu_dim_fits(be, d)) return;
+    uint32_t *taken = cpu_scratch(be, &cpu_of(be)->parts, (size_t)be->n_threads * jobs->rows, sizeof *taken, "counts");
+    if (!taken) return;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(cpu_team(be, n *units *(size_t)jobs->of.n_max *d))
-    for (size_t i = 0; i < n * units; i++) rest_of(kn, &jobs[i / units], i % units / HALVES * share, share, i % HALVES);
+    for (size_t i = 0; i < n * units; i++) {
+        const tail_rest_job *j = &jobs[i / units];
+        size_t h = i % units / HALVES * share, half = i % HALVES;
+        if (j->rows > 1) rest_of_blocks(kn, j, h, share, half, taken + (size_t)threads_id() * jobs->rows);
+        else rest_of(kn, j, h, share, half);
+    }
     for (const tail_rest_job *j = jobs; j < jobs + n; j++) {
         if (!cpu_count_read(be, &j->of, true)) return;
         for (int i = 0; i < TAIL_RANGES; i++) {

@@ -15,13 +15,14 @@ enum {
 
 typedef struct {
     float *sum;
+    int64_t block;
     size_t cap;
     int heads, dim;
 } row_sums;
 
 static row_sums sums_of(const tail_sums *s)
 {
-    return {ptr<float>(s->sum), s->cap, (int)s->n_kv_heads, (int)s->head_dim};
+    return {ptr<float>(s->sum), s->block, s->cap, (int)s->n_kv_heads, (int)s->head_dim};
 }
 
 static __device__ __forceinline__ float *block_of(const row_sums &s, int head, int half, int64_t block)
@@ -34,7 +35,7 @@ template <class R>
 static __device__ __forceinline__ void join(const row_sums &s, int head, int half, int c, int64_t p, int64_t end,
                                             R &&row)
 {
-    float sum = p % TAIL_BLOCK ? block_of(s, head, half, p / TAIL_BLOCK)[c] : 0;
+    float sum = p % s.block ? block_of(s, head, half, p / s.block)[c] : 0;
     while (p < end) {
         float x[AHEAD];
 #pragma unroll
@@ -43,8 +44,8 @@ static __device__ __forceinline__ void join(const row_sums &s, int head, int hal
         for (int k = 0; k < AHEAD; k++, p++) {
             if (p >= end) break;
             sum = __fadd_rn(sum, x[k]);
-            if ((p + 1) % TAIL_BLOCK && p + 1 < end) continue;
-            block_of(s, head, half, p / TAIL_BLOCK)[c] = sum;
+            if ((p + 1) % s.block && p + 1 < end) continue;
+            block_of(s, head, half, p / s.block)[c] = sum;
             sum = 0;
         }
     }
@@ -115,7 +116,7 @@ void cuda_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_
     for (int half = 0; half < HALVES; half++)
         by_type(rows->type, [&](auto t) {
             cudaError_t rc = launch(sum_again_k<decltype(t)>, dim3(blocks), dim3(ADDERS), 0, cuda_stream(be),
-                                    sums_of(s), rows_of(rows, half), half, n / TAIL_BLOCK * TAIL_BLOCK, n);
+                                    sums_of(s), rows_of(rows, half), half, n / s->block * s->block, n);
             cuda_check(be, rc, "tail.redo [%zu, %zu]", s->n_kv_heads, s->head_dim);
         });
 }
@@ -127,6 +128,7 @@ typedef struct {
     row_sums sums;
     slot_range more[TAIL_RANGES];
     int64_t n;
+    size_t rows;
     float *k, *v, *bias;
 } rest_args;
 
@@ -168,6 +170,13 @@ static __device__ __forceinline__ float add_list(float sum, const attn_args &j, 
     return sum;
 }
 
+/* Row i of a unit's. */
+static __device__ __forceinline__ float *rest_row(const rest_args &j, const attn_unit &u, int half, int64_t i)
+{
+    size_t list = (size_t)(j.of.n_units == j.of.n_kv_heads ? u.kv_head : u.head);
+    return (half ? j.v : j.k) + (list * j.rows + (size_t)i) * j.of.dim;
+}
+
 /* A block has LANES channels of a half of a unit: a warp is a part of the list, a thread a channel. */
 template <class T> static __global__ void __launch_bounds__(LANES *TAIL_PARTS, 1) rest_k(rest_batch b)
 {
@@ -195,12 +204,48 @@ template <class T> static __global__ void __launch_bounds__(LANES *TAIL_PARTS, 1
     if (part > 0 || c >= j.of.dim) return;
     float attended = parts[0][lane], all = 0;
     for (int p = 1; p < TAIL_PARTS; p++) attended = __fadd_rn(attended, parts[p][lane]);
-    for (int64_t block = 0; block * TAIL_BLOCK < j.n; block++) {
+    for (int64_t block = 0; block * j.sums.block < j.n; block++) {
         float x = block_of(j.sums, u.head / (j.of.n_heads / j.sums.heads), half, block)[c];
         all = block ? __fadd_rn(all, x) : x;
     }
-    size_t to = (size_t)(j.of.n_units == j.of.n_kv_heads ? u.kv_head : u.head) * j.of.dim + c;
-    (half ? j.v : j.k)[to] = m > 0 ? __fdiv_rn(__fsub_rn(all, attended), (float)m) : 0;
+    rest_row(j, u, half, 0)[c] = m > 0 ? __fdiv_rn(__fsub_rn(all, attended), (float)m) : 0;
+}
+
+/* First entry of a list, which ascends, whose slot is at least `slot`. */
+static __device__ __forceinline__ int64_t first_from(const attn_unit &u, int64_t slot)
+{
+    int64_t lo = 0, hi = u.n;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if ((int64_t)slot_of(u, mid) < slot) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+/* A warp has LANES channels of a half of a unit's block of positions. */
+template <class T> static __global__ void __launch_bounds__(LANES *TAIL_PARTS) rest_blocks_k(rest_batch b)
+{
+    const rest_args &j = b.job[blockIdx.z];
+    attn_unit u = unit_of(j.of, blockIdx.y);
+    int runs = (j.of.dim + LANES - 1) / LANES, half = blockIdx.x % HALVES, at = blockIdx.x / HALVES;
+    int c = at % runs * LANES + (int)(threadIdx.x % LANES);
+    int64_t block = at / runs * TAIL_PARTS + (int)(threadIdx.x / LANES), from = block * j.sums.block;
+    half_rows rows = half_of(j.of, half);
+    float sum = 0;
+    int64_t m = min(j.sums.block, j.n - from), taken = 0;
+    for (int r = 0; r <= TAIL_RANGES; r++) {
+        if (r) u.idx = NULL, u.first = j.more[r - 1].first, u.n = j.more[r - 1].n;
+        int64_t i = first_from(u, from), end = first_from(u, from + j.sums.block);
+        m -= end - i, taken += u.n;
+        for (; i < end && c < j.of.dim; i++) sum = __fadd_rn(sum, listed<T>(j.of, rows, u, half, i, c));
+    }
+    if (block == 0 && blockIdx.x == 0 && threadIdx.x == 0 && !j.of.k_codes.at) count_read(j.of, taken);
+    if (from >= j.n || c >= j.of.dim) return;
+    float *all = block_of(j.sums, u.head / (j.of.n_heads / j.sums.heads), half, block);
+    rest_row(j, u, half, block)[c] = m > 0 ? __fdiv_rn(__fsub_rn(all[c], sum), (float)m) : 0;
+    for (int h = 0; h < u.heads && c == 0 && !half; h++)
+        j.bias[(size_t)(u.head + h) * j.rows + block] = m > 0 ? (float)log((double)m) : -INFINITY;
 }
 
 static __global__ void count_sums_read_k(unsigned long long *read, unsigned long long bytes)
@@ -222,6 +267,19 @@ static void count_rest(backend *be, const rest_args *a, const tail_rest_job *j)
     cuda_check(be, rc, "tail.rest");
 }
 
+/* The kernels of m jobs. */
+static void run_rest(backend *be, const tail_rest_job *jobs, const rest_batch &b, unsigned m)
+{
+    const attn_args &of = b.job[0].of;
+    unsigned tiles = jobs->rows > 1 ? cuda_blocks(jobs->rows, TAIL_PARTS) : 1;
+    dim3 grid(HALVES * cuda_blocks((size_t)of.dim, LANES) * tiles, (unsigned)of.n_units, m);
+    by_type(jobs->of.rows.type, [&](auto t) {
+        auto kernel = jobs->rows > 1 ? rest_blocks_k<decltype(t)> : rest_k<decltype(t)>;
+        cudaError_t rc = launch(kernel, grid, dim3(LANES * TAIL_PARTS), 0, cuda_stream(be), b);
+        cuda_check(be, rc, "tail.rest [%d, %d, %d]", of.n_units, of.n_kv_heads, of.dim);
+    });
+}
+
 void cuda_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
 {
     if (!cuda_begin(be, "tail.rest")) return;
@@ -235,16 +293,10 @@ void cuda_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
             a->sums = sums_of(j.sums);
             for (int r = 0; r < TAIL_RANGES; r++) a->more[r] = j.more[r];
             a->n = j.n;
+            a->rows = j.rows;
             a->k = ptr<float>(j.k), a->v = ptr<float>(j.v), a->bias = ptr<float>(j.bias);
             count_rest(be, a, &j);
         }
-        const attn_args &of = b.job[0].of;
-        by_type(jobs->of.rows.type, [&](auto t) {
-            cudaError_t rc =
-                launch(rest_k<decltype(t)>,
-                       dim3(HALVES * cuda_blocks((size_t)of.dim, LANES), (unsigned)of.n_units, (unsigned)m),
-                       dim3(LANES * TAIL_PARTS), 0, cuda_stream(be), b);
-            cuda_check(be, rc, "tail.rest [%d, %d, %d]", of.n_units, of.n_kv_heads, of.dim);
-        });
+        run_rest(be, jobs, b, (unsigned)m);
     }
 }

@@ -107,6 +107,8 @@ attn_list ref_tail_list(const tail_rest_job *j, size_t head, int i);
 int64_t ref_tail_left(const tail_rest_job *j, size_t head);
 void ref_tail_row(float *out, const tail_rest_job *j, size_t head, bool value, const float *attended, int64_t m);
 float ref_tail_bias(int64_t m);
+/* The mean of the m rows that are left of block b; out: those that are attended, added up. */
+void ref_tail_block(float *out, const tail_rest_job *j, size_t head, bool value, int64_t b, int64_t m);
 
 /* Sorts the tokens of one head of a cluster.fill. */
 void ref_cluster_sort(const cluster_index *x, const cluster_fill *j, size_t head);

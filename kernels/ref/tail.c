@@ -16,8 +16,8 @@ static float *sum_of(const tail_sums *s, size_t head, size_t half, int64_t block
 /* The row of position p, of one half, joins its block. */
 static void join(const tail_sums *s, size_t head, size_t half, int64_t p, const float *row)
 {
-    float *sum = sum_of(s, head, half, p / TAIL_BLOCK);
-    if (p % TAIL_BLOCK == 0) memset(sum, 0, s->head_dim * sizeof *sum);
+    float *sum = sum_of(s, head, half, p / s->block);
+    if (p % s->block == 0) memset(sum, 0, s->head_dim * sizeof *sum);
     for (size_t c = 0; c < s->head_dim; c++) sum[c] += row[c];
 }
 
@@ -36,7 +36,7 @@ void ref_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_t
 {
     float row[256];
     for (size_t i = 0; i < s->n_kv_heads * HALVES; i++)
-        for (int64_t p = n / TAIL_BLOCK * TAIL_BLOCK; p < n; p++) {
+        for (int64_t p = n / s->block * s->block; p < n; p++) {
             ref_row(rows, i % HALVES, i / HALVES, (size_t)p, row);
             join(s, i / HALVES, i % HALVES, p, row);
         }
@@ -79,7 +79,7 @@ void ref_tail_row(float *out, const tail_rest_job *j, size_t head, bool value, c
     memset(out, 0, d * sizeof *out);
     if (m <= 0) return;
     memcpy(out, sum_of(j->sums, head, value, 0), d * sizeof *out);
-    for (int64_t b = 1; b < tail_blocks(j->n); b++)
+    for (int64_t b = 1; b < tail_blocks(j->n, j->sums->block); b++)
         for (size_t c = 0; c < d; c++) out[c] += sum_of(j->sums, head, value, b)[c];
     for (size_t c = 0; c < d; c++) out[c] = (out[c] - attended[c]) / (float)m;
 }
@@ -87,6 +87,42 @@ void ref_tail_row(float *out, const tail_rest_job *j, size_t head, bool value, c
 float ref_tail_bias(int64_t m)
 {
     return m > 0 ? (float)log((double)m) : -INFINITY;
+}
+
+void ref_tail_block(float *out, const tail_rest_job *j, size_t head, bool value, int64_t b, int64_t m)
+{
+    const float *sum = sum_of(j->sums, head, value, b);
+    for (size_t c = 0; c < j->sums->head_dim; c++) out[c] = m > 0 ? (sum[c] - out[c]) / (float)m : 0;
+}
+
+/* The rows of block b of the query heads [h, h + share). */
+static void rest_of_block(const tail_rest_job *j, size_t h, size_t share, int64_t b)
+{
+    const kv_rows *rows = &j->of.rows;
+    size_t d = j->sums->head_dim, at = (h / share * j->rows + (size_t)b) * d;
+    int64_t left = j->n - b * j->sums->block, m = left < j->sums->block ? left : j->sums->block;
+    float *out[HALVES] = {f32_at(j->k, at), f32_at(j->v, at)}, row[256];
+    for (int half = 0; half < HALVES; half++) memset(out[half], 0, d * sizeof(float));
+    for (int r = 0; r <= TAIL_RANGES; r++) {
+        attn_list l = ref_tail_list(j, h, r);
+        for (int64_t i = 0; i < l.n; i++) {
+            size_t slot = list_slot(&l, i);
+            if ((int64_t)slot / j->sums->block != b) continue;
+            for (int half = 0; half < HALVES; half++) {
+                ref_row(rows, half, h / (j->of.n_heads / rows->n_kv_heads), slot, row);
+                for (size_t c = 0; c < d; c++) out[half][c] += row[c];
+            }
+            m--;
+        }
+    }
+    for (int half = 0; half < HALVES; half++)
+        ref_tail_block(out[half], j, h / (j->of.n_heads / j->sums->n_kv_heads), half, b, m);
+    for (size_t i = h; i < h + share; i++) *f32_at(j->bias, i * j->rows + (size_t)b) = ref_tail_bias(m);
+}
+
+static void rest_of_blocks(const tail_rest_job *j, size_t h, size_t share)
+{
+    for (int64_t b = 0; b < tail_blocks(j->n, j->sums->block); b++) rest_of_block(j, h, share, b);
 }
 
 /* The row of the query heads [h, h + share). */
@@ -105,7 +141,8 @@ static void rest_of(const tail_rest_job *j, size_t h, size_t share)
 void ref_tail_rest(backend *be, const tail_rest_job *jobs, size_t n)
 {
     for (const tail_rest_job *j = jobs; j < jobs + n; j++) {
-        for (size_t h = 0; h < j->of.n_heads; h += tail_share(j)) rest_of(j, h, tail_share(j));
+        for (size_t h = 0; h < j->of.n_heads; h += tail_share(j))
+            (j->rows > 1 ? rest_of_blocks : rest_of)(j, h, tail_share(j));
         ref_count_read(&j->of, true);
         for (int i = 0; i < TAIL_RANGES; i++) {
             attn_job more = tail_range_job(j, i);

@@ -103,6 +103,7 @@ static const char *const alikes[] = {
     "quest:budget=16:page=4:skip=0:score=est:g=8:est=lse",
     "oracle:budget=16:skip=0:p=0.8:min=4",
     "quest:budget=16:page=4:skip=0:gqa=per_q:tail=all",
+    "fier:budget=16:g=8:skip=0:tail=7",
 #ifndef ON_CUDA /* time */
     "quest:budget=16:page=2:skip=0:gqa=sum_s:pool=entropy",
     "quest:budget=16:page=4:skip=1:score=mean",

@@ -34,6 +34,7 @@ static const char *const drafts[] = {
     "streaming:budget=16:pos=abs:sink=2",
     "streaming:budget=16:tail=all",
     "fier:budget=16:g=8:skip=0:tail=all",
+    "oracle:budget=16:skip=0:tail=6",
     "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0:tail=all",
 };
 enum { N_DRAFTS = sizeof drafts / sizeof *drafts };

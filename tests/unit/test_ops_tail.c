@@ -8,9 +8,10 @@
 
 enum { KV = 3, MORE = 3 /* tokens that a rewind drops, of the same block: sums of later ones stay behind */ };
 
-static tail_sums sums_of(op_run *x, size_t dim, int64_t n, dtype type)
+static tail_sums sums_of(op_run *x, size_t dim, int64_t n, dtype type, int64_t block)
 {
-    tail_sums s = {.type = type, .n_kv_heads = KV, .head_dim = dim, .cap = (size_t)tail_blocks(n + MORE)};
+    tail_sums s = {
+        .block = block, .type = type, .n_kv_heads = KV, .head_dim = dim, .cap = (size_t)tail_blocks(n + MORE, block)};
     s.sum = op_out(x, KV * 2 * s.cap * dim * 4, BITS, 0);
     return s;
 }
@@ -30,10 +31,10 @@ static tail_add_job add_of(const tail_sums *to, buf k, buf v, int64_t from, int6
 static void add(op_run *x, const int64_t *p)
 {
     const tail_ops *o = x->be->ops->tail;
-    int64_t n = p[0], left = (TAIL_BLOCK - n % TAIL_BLOCK) % TAIL_BLOCK, more = n + (left < MORE ? left : MORE);
+    int64_t n = p[0], block = p[4], left = (block - n % block) % block, more = n + (left < MORE ? left : MORE);
     size_t dim = (size_t)p[1];
     dtype type = (dtype)p[2];
-    tail_sums a = sums_of(x, dim, n, type), b = sums_of(x, dim, n, type);
+    tail_sums a = sums_of(x, dim, n, type, block), b = sums_of(x, dim, n, type, block);
     buf k = op_floats(x, (size_t)more * KV * dim), v = op_floats(x, (size_t)more * KV * dim);
     kv_rows rows = op_rows(x, KV, dim, (size_t)more, type, 0, false);
     const tail_add_job both[] = {add_of(&a, k, v, 0, n), add_of(&b, k, v, 0, n / 3)};
@@ -47,22 +48,23 @@ static void add(op_run *x, const int64_t *p)
     if (more > n) o->redo(x->be, &b, &rows, n);
     op_same(x, a.sum, b.sum, sum_bytes(&a), "sums in pieces");
     kv_rows codes = op_rows(x, KV, dim, (size_t)n, type, p[3] ? 4 : 2, p[3]);
-    tail_sums c = sums_of(x, dim, n, type);
+    tail_sums c = sums_of(x, dim, n, type, block);
     o->redo(x->be, &c, &codes, n);
 }
 
 static tail_rest_job rest_of(op_run *x, const tail_sums *s, const op_shape *shape, int64_t n)
 {
-    tail_rest_job j = {.sums = s, .of = op_attn(x, shape), .n = n};
+    tail_rest_job j = {.sums = s, .of = op_attn(x, shape), .n = n, .rows = s->block < TAIL_BLOCK ? s->cap : 1};
     j.of.read = op_read(x);
-    size_t rows = j.of.n_heads / tail_share(&j);
+    size_t rows = j.of.n_heads / tail_share(&j) * j.rows;
     j.k = op_out(x, rows * s->head_dim * 4, BITS, 0);
     j.v = op_out(x, rows * s->head_dim * 4, BITS, 0);
-    j.bias = op_out(x, j.of.n_heads * 4, UNIT, 1e-6);
+    j.bias = op_out(x, j.of.n_heads * j.rows * 4, UNIT, 1e-6);
     return j;
 }
 
-static void rest(op_run *x, const int64_t *p)
+/* Of n tokens, where 0 as many as the store holds: then nothing may be left. */
+static void leave(op_run *x, const int64_t *p, int64_t n, int64_t block)
 {
     op_shape s = {.n_tok = 1,
                   .kv = KV,
@@ -74,14 +76,24 @@ static void rest(op_run *x, const int64_t *p)
                   .bits = (int)p[5],
                   .idx = p[6],
                   .by_token = p[7]};
-    int64_t n = p[8] ? p[8] : (int64_t)s.n; /* of these nothing may be left */
-    tail_sums a = sums_of(x, s.dim, n, s.type);
+    n = n ? n : (int64_t)s.n;
+    tail_sums a = sums_of(x, s.dim, n, s.type, block);
     tail_add_job all = {&a, 0, op_floats(x, (size_t)n * KV * s.dim), op_floats(x, (size_t)n * KV * s.dim), (size_t)n};
     x->be->ops->tail->add(x->be, &all, 1);
     tail_rest_job jobs[] = {rest_of(x, &a, &s, n), rest_of(x, &a, &s, n)};
     int64_t first = (int64_t)s.n / 3, last = (int64_t)s.n - 1;
     if (p[9]) jobs[0].more[0] = (slot_range){0, first}, jobs[0].more[1] = jobs[1].more[0] = (slot_range){last, 1};
     x->be->ops->tail->rest(x->be, jobs, 2);
+}
+
+static void rest(op_run *x, const int64_t *p)
+{
+    leave(x, p, p[8], TAIL_BLOCK);
+}
+
+static void rest_of_blocks(op_run *x, const int64_t *p)
+{
+    leave(x, p, p[2] + 70, p[8]); /* every slot of op_attn lies below */
 }
 
 /* ---- stores whose rows are known ---- */
@@ -117,7 +129,7 @@ static tail_rest_job fill(op_run *x, tail_sums *s, attn_job *j, const float *k, 
                         .cap = n};
     x->be->ops->kv_write(x->be, &(kv_write_job){.rows = &j->rows, .k = add.k, .v = add.v, .n = n}, 1);
     x->be->ops->tail->add(x->be, &add, 1);
-    tail_rest_job t = {.sums = s, .of = *j, .n = (int64_t)n};
+    tail_rest_job t = {.sums = s, .of = *j, .n = (int64_t)n, .rows = 1};
     t.k = op_in(x, NULL, rows), t.v = op_in(x, NULL, rows), t.bias = op_in(x, NULL, j->n_heads * 4);
     x->be->ops->tail->rest(x->be, &t, 1);
     return t;
@@ -152,7 +164,7 @@ static void known(op_run *x, const int64_t *p)
     }
     attn_job j = {.n_tok = 1, .n_heads = HEADS, .n_lists = lists, .idx_stride = N, .n_max = N, .scale = 0.25f};
     j.idx = op_in(x, idx, sizeof idx), j.range = op_in(x, range, sizeof range), j.q = op_floats(x, HEADS * DIM);
-    tail_sums s = {.type = DT_F32, .n_kv_heads = KV, .head_dim = DIM, .cap = 1};
+    tail_sums s = {.type = DT_F32, .n_kv_heads = KV, .head_dim = DIM, .block = TAIL_BLOCK, .cap = 1};
     tail_rest_job t = fill(x, &s, &j, &k[0][0][0], &v[0][0][0], N);
     float *mean = op_see(x, t.k, HEADS * DIM * 4), *bias = op_see(x, t.bias, HEADS * 4);
     for (size_t h = 0; h < HEADS; h++) {
@@ -179,7 +191,7 @@ static void example(op_run *x, const int64_t *p)
 {
     static const float k[3][4] = {{2}, {0}, {1}}, v[3][4] = {{1}, {3}, {5}}, q[4] = {1};
     attn_job j = {.n_tok = 1, .n_heads = 1, .n_lists = 1, .n_max = 1, .scale = 1, .q = op_in(x, q, sizeof q)};
-    tail_sums s = {.type = DT_F32, .n_kv_heads = 1, .head_dim = 4, .cap = 1};
+    tail_sums s = {.type = DT_F32, .n_kv_heads = 1, .head_dim = 4, .block = TAIL_BLOCK, .cap = 1};
     (void)p;
     tail_rest_job t = fill(x, &s, &j, &k[0][0], &v[0][0], 3);
     float *out = attend(x, j, &t), *row = op_see(x, t.k, 16), *value = op_see(x, t.v, 16), *bias = op_see(x, t.bias, 4);
@@ -195,7 +207,8 @@ static const op_test tests[] = {
      40,
      8,
      20,
-     {OP_P(1, 50, 1000, TAIL_BLOCK - 1, TAIL_BLOCK, TAIL_BLOCK + 1, 9000), OP_P(8, 16, 40, 64), OP_TYPES, OP_BOOL}},
+     {OP_P(1, 50, 1000, TAIL_BLOCK - 1, TAIL_BLOCK, TAIL_BLOCK + 1, 9000), OP_P(8, 16, 40, 64), OP_TYPES, OP_BOOL,
+      OP_P(TAIL_BLOCK, 16, 7)}},
     {"what lists leave",
      rest,
      80,
@@ -203,6 +216,13 @@ static const op_test tests[] = {
      20,
      {OP_P(1, 2, 7), OP_P(16, 40, 64, 128), OP_P(1, 15, 33, 150), OP_TYPES, OP_P(ONE_LIST, LIST_PER_KV, LIST_PER_HEAD),
       OP_P(0, 2, 4), OP_BOOL, OP_BOOL, OP_P(0, 200, TAIL_BLOCK + 5), OP_BOOL}},
+    {"what lists leave of blocks",
+     rest_of_blocks,
+     80,
+     8,
+     20,
+     {OP_P(1, 2, 7), OP_P(16, 40, 64, 128), OP_P(1, 15, 33, 150), OP_TYPES, OP_P(ONE_LIST, LIST_PER_KV, LIST_PER_HEAD),
+      OP_P(0, 2, 4), OP_BOOL, OP_BOOL, OP_P(3, 16, 40, 1000), OP_BOOL}},
     {"known rows", known, 12, 3, 6, {OP_P(ONE_LIST, LIST_PER_KV, LIST_PER_HEAD), OP_BOOL}},
     {"the example", example, 1, 1, 1, {OP_P(0)}},
 };

@@ -139,6 +139,8 @@ static const strategy strategies[] = {
     QUEST(":tail=all:gqa=layer_mean:coarse=8:coarse_keep=2"),
     FIER(":tail=all"),
     FIER(":tail=all:gqa=mean_q:skip=1:open=keep"),
+    FIER(":tail=8:gqa=per_q"),
+    QUEST(":tail=4"),
     {"fier:skip=0:budget=20:g=8:p=0.7:min=0:gqa=per_q:tail=all", ":budget=100:p=off", 20, ONE_BY_ONE},
     PQ(":tail=all"),
     QUEST(":gqa=per_q"),

@@ -50,6 +50,7 @@ static const char *const strategies[] = {
     "quest:skip=1:budget=24:page=4:score=est:g=8",
     "fier:skip=0:budget=20:g=8",
     "fier:skip=0:budget=20:g=8:tail=all",
+    "quest:skip=0:budget=24:page=4:tail=5",
     "fier:skip=1:budget=20:g=8:open=window:score=int8",
     "quest:skip=0:budget=12:page=4:coarse=8:coarse_keep=1",
     "fier:skip=0:budget=12:g=8:coarse=8:coarse_keep=1",

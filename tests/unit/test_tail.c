@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tail=all: a step attends what its lists hold and the mean of the rest, against sums in double; what has no tail. */
+/* tail: a step attends what its lists hold and the mean of the rest, against sums in double; what has no tail. */
 /* Builds: shim race */
 #include "config.h"
 
@@ -18,28 +18,32 @@ static void take(double *sum, double x, const double *v)
     sum[T_DIM] += exp(x);
 }
 
-/* Head h of position n - 1 in a layer over the positions pos [k] and the mean of the others. */
-static void attend(int layer, int h, int64_t n, const int32_t *pos, int64_t k, double out[T_DIM])
+/* Head h of position n - 1 in a layer over the positions pos [k] and, of each group of `size` tokens, the mean of the
+ * others. */
+static void attend(int layer, int h, int64_t n, const int32_t *pos, int64_t k, int64_t size, double out[T_DIM])
 {
     int kv = h / (T_HEADS / T_KV);
-    double scale = 1 / sqrt((double)T_DIM), sum[T_DIM + 1] = {0}, mean[T_DIM] = {0}, logit = 0;
-    for (int64_t t = 0, i = 0; t < n; t++) {
-        double v[T_DIM], x = scale * rotated_dot(&w, w.q[layer][n - 1][h], n - 1, w.k[layer][t][kv], t);
-        for (int c = 0; c < T_DIM; c++) v[c] = (double)w.v[layer][t][kv][c];
-        if (i < k && pos[i] == t) {
-            take(sum, x, v);
-            i++;
-            continue;
+    double scale = 1 / sqrt((double)T_DIM), sum[T_DIM + 1] = {0};
+    for (int64_t first = 0, i = 0, t = 0; first < n; first += size) {
+        double mean[T_DIM] = {0}, logit = 0, m = 0;
+        for (; t < n && t < first + size; t++) {
+            double v[T_DIM], x = scale * rotated_dot(&w, w.q[layer][n - 1][h], n - 1, w.k[layer][t][kv], t);
+            bool listed = i < k && pos[i] == t;
+            for (int c = 0; c < T_DIM; c++) v[c] = (double)w.v[layer][t][kv][c];
+            if (listed) take(sum, x, v);
+            for (int c = 0; c < T_DIM && !listed; c++) mean[c] += v[c];
+            logit += listed ? 0 : x;
+            m += !listed;
+            i += listed;
         }
-        logit += x / (double)(n - k);
-        for (int c = 0; c < T_DIM; c++) mean[c] += v[c] / (double)(n - k);
+        for (int c = 0; c < T_DIM && m > 0; c++) mean[c] /= m;
+        if (m > 0) take(sum, logit / m + log(m), mean);
     }
-    if (n > k) take(sum, logit + log((double)(n - k)), mean);
     for (int c = 0; c < T_DIM; c++) out[c] = sum[c] / sum[T_DIM];
 }
 
 /* The last layer, whose selection can be asked for. */
-static double worst_of(rig *r, attn_seq *s, bool *whole)
+static double worst_of(rig *r, attn_seq *s, int64_t size, bool *whole)
 {
     static head_rows got[T_LAYERS];
     int32_t pos[T_MAX];
@@ -50,7 +54,7 @@ static double worst_of(rig *r, attn_seq *s, bool *whole)
     for (int h = 0; h < T_HEADS; h++) {
         int64_t k = attn_last_selection(r->work, 0, h, pos, &head_end, &from);
         *whole |= k == n;
-        attend(T_LAYERS - 1, h, n, pos, k, want);
+        attend(T_LAYERS - 1, h, n, pos, k, size, want);
         for (int c = 0; c < T_DIM; c++) worst = fmax(worst, fabs(want[c] - (double)got[T_LAYERS - 1][h][c]));
     }
     return worst;
@@ -62,11 +66,12 @@ static void check_spec(rig *r, const char *spec)
     attn_seq *s;
     double worst = 0;
     bool whole = false;
+    const int64_t groups = atoll(strstr(spec, ":tail=") + strlen(":tail=")), size = groups ? groups : T_MAX;
     if (left_out(2, 6) || !is_ok(rig_seq(r, &s, spec, DT_F32, T_MAX, &e), &e, "%s: created", spec)) return;
     rig_prompt(r, &s, 1, PROMPT, 16, NULL);
-    for (int t = 0; t < STEPS; t++) worst = fmax(worst, worst_of(r, s, &whole));
+    for (int t = 0; t < STEPS; t++) worst = fmax(worst, worst_of(r, s, size, &whole));
     is_ok(attn_seq_rewind(s, PROMPT + 3, &e), &e, "%s: back", spec);
-    for (int t = 0; t < 3; t++) worst = fmax(worst, worst_of(r, s, &whole));
+    for (int t = 0; t < 3; t++) worst = fmax(worst, worst_of(r, s, size, &whole));
     ok(worst < 1e-5 && !whole, "%s, %s: the lists and the mean of the rest, off by %.1e", r->be->name, spec, worst);
     attn_seq_free(s);
 }
@@ -121,6 +126,8 @@ static void check_device(const char *device)
                                         "fier:skip=0:budget=16:g=8:coarse=8:coarse_keep=2:tail=all",
                                         "fier:skip=0:budget=16:g=8:gqa=mean_q:budget_mode=extra:tail=all",
                                         "pqcache:budget=16:sink=4:bits=3:tail=all",
+                                        "oracle:skip=1:budget=16:tail=9",
+                                        "quest:skip=0:budget=16:page=4:gqa=per_q:tail=2",
                                         "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:tail=all",
                                         "pariskv:budget=6:sink=0:local=8:u=5:full_thr=0:gqa=vote:tail=all"};
     rig r;
