@@ -109,7 +109,8 @@ const cli_option options_shared[] = {
     /* ---- of those that choose a length ---- */
     {LENGTH, .name = "ctx", .arg = "N", AT(ctx),
      .help = "most tokens of a session; passkey, bench, eval recall, agree, accept and niah: a list of lengths",
-     .man = "Most tokens of a session, prompt and new ones together. passkey, bench, eval recall, agree, accept and niah: the "
+     .man = "Most tokens of a session, prompt and new ones together. passkey, bench, eval recall, agree, accept and "
+            "niah: the "
             "lengths to run, a list. eval longbench, longbench2, infinitebench, scbench and mrcr: the window, by "
             "default the model's. Sizes may be written as 4k and 1M."},
     {.groups = OPTIONS_LENGTH | OPTIONS_RESULTS,

@@ -16,8 +16,14 @@ namespace
 constexpr int kNew = 24;
 
 struct Free {
-    void operator()(kvasir_model *m) const { kvasir_model_free(m); }
-    void operator()(kvasir_session *s) const { kvasir_session_free(s); }
+    void operator()(kvasir_model *m) const
+    {
+        kvasir_model_free(m);
+    }
+    void operator()(kvasir_session *s) const
+    {
+        kvasir_session_free(s);
+    }
 };
 using Model = std::unique_ptr<kvasir_model, Free>;
 using Session = std::unique_ptr<kvasir_session, Free>;
