@@ -4,7 +4,7 @@
 noinst_LIBRARIES += libapi.a
 libapi_a_SOURCES = %D%/kvasir.h %D%/impl.h %D%/load.c %D%/text.c %D%/sessions.c %D%/feed.c %D%/selection.c
 include_HEADERS = %D%/kvasir.h
-EXTRA_DIST += %D%/libkvasir.map examples/complete.c examples/compare.cc python/pyproject.toml \
+EXTRA_DIST += %D%/libkvasir.map examples/complete.c examples/compare.cc python/pyproject.toml python/setup.py \
   $(wildcard $(srcdir)/python/kvasir/*.py $(srcdir)/python/tests/*.py)
 api_current = 0
 libkvasir_name = libkvasir.so.$(api_current)

@@ -93,7 +93,7 @@ cd "$SRCDIR" || exit 1
 # shellcheck disable=SC2086
 find $dirs -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.t' -o -name '*.md' -o \
     -name '*.sh' -o -name '*.mk' \) ! -path tests/cli/docs.t ! -path '*/data/*' >"$tmp/files"
-for file in README.md CONTRIBUTING.md kvasir.1 run.c; do [ ! -e "$file" ] || echo "$file" >>"$tmp/files"; done
+for file in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md kvasir.1 run.c; do [ ! -e "$file" ] || echo "$file" >>"$tmp/files"; done
 "$RUN" --help-attn list | sed -n 's/^  \([a-z0-9]*\) .*/\1/p' | grep -v '^all$' >"$tmp/strategies"
 mkdir "$tmp/help"
 while read -r strategy; do "$RUN" --help-attn "$strategy" >"$tmp/help/$strategy" </dev/null; done <"$tmp/strategies"

@@ -33,6 +33,15 @@ if command -v bash >/dev/null; then
 else
     skip "bash is not there"
 fi
+if command -v zsh >/dev/null; then
+    # shellcheck disable=SC2016
+    zsh -fc 'compadd() { print -l "${next[@]}"; }; _files() { echo files; }; words=("$RUN" eval lo) CURRENT=3
+        . "$SRCDIR/_kvasir"; words=("$RUN" passkey --json "") CURRENT=4; _kvasir' >"$tmp/out" 2>"$tmp/err"
+    check "zsh gets words" grep -qx longbench2 "$tmp/out"
+    check "or completes names of files" test "$(tail -n 1 "$tmp/out")" = files
+else
+    skip "zsh is not there"
+fi
 
 run --help
 sed -n '/^usage/,/^run COMMAND/s/^  \(eval [a-z0-9]*\|[a-z]*\) .*/\1/p' "$tmp/out" >"$tmp/commands"
