@@ -65,8 +65,8 @@ AC_DEFUN([MY_SHARED], [
     echo 'int outer@<:@8@:>@, inner = 1; int call(void); int call(void) { return inner++; }
       int probe_call(int i); int probe_call(int i) { return call() + outer@<:@i & 7@:>@; }' >conftest.c
     for f in "" "-fPIC -fvisibility=hidden"; do
-      AS_IF([AC_TRY_COMMAND([$CC $CFLAGS $f -c conftest.c -o conftest.$ac_objext >&AS_MESSAGE_LOG_FD 2>&1]) &&
-             AC_TRY_COMMAND([$CXX $CXXFLAGS $f $LDFLAGS -shared -Wl,--version-script=conftest.map -Wl,--no-undefined -o conftest.so conftest.$ac_objext >&AS_MESSAGE_LOG_FD 2>&1])],
+      AS_IF([AC_TRY_COMMAND([$CC $f $CFLAGS -c conftest.c -o conftest.$ac_objext >&AS_MESSAGE_LOG_FD 2>&1]) &&
+             AC_TRY_COMMAND([$CXX $f $CXXFLAGS $LDFLAGS -shared -Wl,--version-script=conftest.map -Wl,--no-undefined -o conftest.so conftest.$ac_objext >&AS_MESSAGE_LOG_FD 2>&1])],
         [PIC_FLAGS=$f shared=yes; break])
     done
     rm -f conftest.map conftest.so])
