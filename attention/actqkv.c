@@ -191,6 +191,7 @@ const attn_method attn_actqkv = {
     .size = sizeof(act_memory),
     .has_budget = true,
     .def_budget = 2048,
+    .reuse = ATTN_REUSE_END,
     .check = act_check,
     .regions = blocks_regions,
     .hooks = {.declare = act_declare, .reset = act_reset, .begin = act_begin, .end = act_end, .state = act_state},

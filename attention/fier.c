@@ -126,6 +126,7 @@ const attn_method attn_fier = {
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,
+    .reuse = ATTN_REUSE_ANY,
     .check = fier_check,
     .regions = fier_regions,
     .hooks = {.declare = fier_declare, .reset = fier_reset},

@@ -8,4 +8,5 @@ const attn_method attn_full = {
     .name = "full",
     .summary = "keep and read everything (the reference)",
     .source = "Vaswani et al. 2017; doc/methods.md 1",
+    .reuse = ATTN_REUSE_ANY,
 };

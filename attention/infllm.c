@@ -41,6 +41,7 @@ const attn_method attn_infllm = {
     .kind = &kind,
     .has_budget = true,
     .def_budget = 6272,
+    .reuse = ATTN_REUSE_END,
     .check = blocks_check,
     .regions = blocks_regions,
 };

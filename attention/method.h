@@ -8,6 +8,7 @@
 #ifndef ATTENTION_METHOD_H
 #define ATTENTION_METHOD_H
 
+#include "attention/reuse.h"
 #include "attention/sequence.h"
 #include "attention/state.h"
 #include "attention/store.h"
@@ -262,9 +263,11 @@ struct attn_method {
     size_t size;                         /* bytes of its struct; 0: the family's */
     bool has_budget;
     int64_t def_budget;
-    int def_skip;     /* leading dense layers, */
-    const char *skip; /* or a list, "0+16" */
-    unsigned uses;    /* families of ops that it calls beside its family's, whatever its parameters */
+    int def_skip;             /* leading dense layers, */
+    const char *skip;         /* or a list, "0+16" */
+    unsigned uses;            /* families of ops that it calls beside its family's, whatever its parameters */
+    attn_reuse reuse;         /* of the first tokens of a prompt, over exact rows; */
+    const char *reuse_unless; /* ATTN_REUSE_NEVER where this parameter is not 0; NULL: none */
     /* After the parameters were read: derives values, and the store where the method brings one. */
     status (*parse)(attn_spec *s, err *e);
     status (*check)(const attn_spec *s, const attn_shape *shape, err *e);

@@ -91,6 +91,7 @@ const attn_method attn_oracle = {
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,
+    .reuse = ATTN_REUSE_ANY,
     .check = oracle_check,
     .hooks = {.declare = oracle_declare, .reset = oracle_reset},
 };

@@ -295,6 +295,8 @@ const attn_method attn_pariskv = {
     .uses = USES_SELECT | USES_PARIS,
     .has_budget = true,
     .def_budget = 512,
+    .reuse = ATTN_REUSE_ANY,
+    .reuse_unless = "center",
     .check = paris_check,
     .regions = paris_regions,
     .hooks = {.declare = paris_declare_all,

@@ -190,6 +190,7 @@ const attn_method attn_pqcache = {
     .uses = USES_KMEANS | USES_PQ,
     .has_budget = true,
     .def_budget = 256,
+    .reuse = ATTN_REUSE_ANY,
     .check = pqcache_check,
     .regions = pqcache_regions,
     .hooks = {.declare = pqcache_declare,

@@ -162,6 +162,7 @@ const attn_method attn_quest = {
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,
+    .reuse = ATTN_REUSE_ANY,
     .check = quest_check,
     .hooks = {.declare = quest_declare, .reset = quest_reset},
 };

@@ -165,6 +165,7 @@ const attn_method attn_retroinfer = {
     .uses = USES_SELECT | USES_QUEST | USES_KMEANS | USES_CLUSTER,
     .has_budget = true,
     .def_budget = 512,
+    .reuse = ATTN_REUSE_ANY,
     .check = retro_check,
     .regions = retro_regions,
     .hooks = {.declare = retro_declare,

@@ -56,6 +56,13 @@ const attn_method *attn_method_find(const char *name)
     return NULL;
 }
 
+attn_reuse attn_reuse_of(const attn_spec *s)
+{
+    const attn_method *m = s->method;
+    if (s->kv.kind != KV_EXACT || s->tier.place != KV_DEVICE) return ATTN_REUSE_NEVER;
+    return m->reuse_unless && attn_value(s, m->reuse_unless, 0) != 0 ? ATTN_REUSE_NEVER : m->reuse;
+}
+
 bool attn_has_budget(const attn_spec *s)
 {
     return s->method->has_budget;

@@ -128,6 +128,8 @@ const attn_method attn_tokenselect = {
     .uses = USES_CODES | USES_SELECT | USES_BLOCK | USES_TOKEN,
     .has_budget = true,
     .def_budget = 2048,
+    .reuse = ATTN_REUSE_ANY,
+    .reuse_unless = "reuse",
     .check = select_check,
     .regions = select_regions,
     .hooks = {.declare = select_declare,

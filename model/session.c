@@ -178,6 +178,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     decoder_options opt = with_defaults(o);
     attn_shape shape = shape_of(&m->config);
     attn_limits lim = limits_of(m, &opt, size);
+    if (size.reach > 0 && size.reach < lim.n_tokens && !lim.at_once) lim.n_tokens = size.reach;
     attn_bytes kv;
     size_t slow;
     decoder unused;

@@ -13,9 +13,10 @@ typedef struct session session;
 enum { DECODER_CHUNK = 512 };
 
 /* What a session has room for. longest_prompt: no prompt is longer, so that a store with codes needs fewer exact rows;
- * 0: any. draft: what session_draft drafts with, borrowed until the session is created; NULL: nothing. */
+ * 0: any. draft: what session_draft drafts with, borrowed until the session is created; NULL: nothing. reach: no more
+ * tokens will come, so that plans count no more of the room, where memory is taken as it is written; 0: n_tokens. */
 typedef struct {
-    int64_t n_tokens, longest_prompt;
+    int64_t n_tokens, longest_prompt, reach;
     const attn_spec *draft;
 } session_size;
 
@@ -43,7 +44,7 @@ attn_work *decoder_attn_work(decoder *d);
 /* Most tokens of one forward. */
 int64_t decoder_chunk(const decoder *d);
 
-/* What a decoder and one session of n_tokens will hold, in bytes, before anything is allocated. */
+/* What a decoder and one session of that size will hold, in bytes, before anything is allocated. */
 typedef struct {
     size_t weights, weights_in_memory; /* all, and those of them that are not mapped from files */
     size_t to_load;                    /* of the weights, which will take memory that is still available (model_find) */

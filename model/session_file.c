@@ -2,8 +2,11 @@
 /* Writing sessions, and what writing and reading share. */
 #include "config.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "attention/reuse.h"
 #include "kernels/base/draft.h"
 #include "kernels/base/mem.h"
 #include "model/decoder.h"
@@ -195,10 +198,9 @@ static status write_rows(saver *s, file_draft *d, uint64_t start, err *e)
     return st;
 }
 
-/* Directory and state behind the header, as one piece. */
-static status write_file(saver *s, const char *path, session_header *h, err *e)
+/* Directory and state behind the header, as one piece, then the rows. */
+static status write_file(saver *s, file_draft *d, session_header *h, err *e)
 {
-    file_draft d = {.fd = -1};
     unsigned char *head = NULL, *rest;
     size_t list = s->n_items * sizeof *s->item, bytes = list + s->state_bytes;
     h->n_items = s->n_items;
@@ -210,12 +212,9 @@ static status write_file(saver *s, const char *path, session_header *h, err *e)
     if (s->state_bytes) memcpy(rest + list, s->state, s->state_bytes);
     session_sum(h->sum, h, rest, bytes);
     memcpy(head, h, sizeof *h);
-    status st = file_draft_open(&d, path, e);
-    if (st == ST_OK) st = file_draft_write(&d, 0, head, SESSION_HEADER + bytes, e);
-    if (st == ST_OK) st = write_rows(s, &d, session_rows_at(h), e);
+    status st = file_draft_write(d, 0, head, SESSION_HEADER + bytes, e);
+    if (st == ST_OK) st = write_rows(s, d, session_rows_at(h), e);
     if (st == ST_OK) st = backend_fault(s->be, e);
-    if (st == ST_OK) st = file_draft_commit(&d, h->file_bytes, e);
-    file_draft_close(&d);
     mem_free(head);
     return st;
 }
@@ -229,18 +228,43 @@ static status walk(saver *s, const session *from, const session_notes *n, err *e
     return attn_seq_state(from->attn, &s->base, e);
 }
 
-status session_save(const session *s, const char *path, const session_notes *notes, err *e)
+/* *bytes: what the file is to have. */
+static status save_to(file_draft *d, const session *s, const session_notes *notes, uint64_t *bytes, err *e)
 {
     session_header h;
     saver v = {.base = {.host = save_host, .mem = save_mem, .rows = save_rows}, .be = s->d->be};
-    if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be saved in the middle of a prompt");
     TRY(session_header_of(&h, s, e));
     h.n_ids = notes->n_ids;
     h.random = notes->random;
     status st = walk(&v, s, notes, e);
-    if (st == ST_OK) st = write_file(&v, path, &h, e);
+    if (st == ST_OK) st = write_file(&v, d, &h, e);
+    *bytes = h.file_bytes;
     mem_free(v.item);
     mem_free(v.rows);
     mem_free(v.state);
     return st;
+}
+
+status session_save(const session *s, const char *path, const session_notes *notes, err *e)
+{
+    file_draft d;
+    uint64_t bytes = 0;
+    if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be saved in the middle of a prompt");
+    status st = file_draft_open(&d, path, e);
+    if (st == ST_OK) st = save_to(&d, s, notes, &bytes, e);
+    if (st == ST_OK) st = file_draft_commit(&d, bytes, e);
+    file_draft_close(&d);
+    return st;
+}
+
+status session_save_part(const session *s, int fd, const char *name, const session_notes *notes, err *e)
+{
+    file_draft d = {.path = (char *)(uintptr_t)name, .fd = fd}; /* only read */
+    uint64_t bytes = 0;
+    if (attn_reuse_of(attn_seq_spec(s->attn)) == ATTN_REUSE_NEVER)
+        return err_set(e, ST_UNSUPPORTED, "%s: the first tokens of a prompt are no use to another one",
+                       attn_seq_spec(s->attn)->text);
+    TRY(save_to(&d, s, notes, &bytes, e));
+    if (ftruncate(fd, (off_t)bytes) == 0) return ST_OK;
+    return err_set(e, ST_IO, "%s: making it %llu bytes long: %s", name, (unsigned long long)bytes, strerror(errno));
 }

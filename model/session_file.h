@@ -23,17 +23,25 @@ typedef struct {
 /* Writes a session between two prompts or steps. Nothing stands at `path` before it is complete. ST_IO with the file
  * and the byte; ST_UNSUPPORTED in the middle of a prompt; ST_NOMEM. */
 status session_save(const session *s, const char *path, const session_notes *notes, err *e);
+/* What the tokens of a prompt left that were fed so far (attn_reuse_of is not NEVER), to an open, empty file, which may
+ * be in memory; name: for errors. Loaded, it goes on as if they had been fed: prefill_options.before. notes: their ids,
+ * and the next one. Only what was written is on the disk. */
+status session_save_part(const session *s, int fd, const char *name, const session_notes *notes, err *e);
 
 typedef struct session_file session_file;
 
 /* Opens a file and checks all of it but rows, codes and indices. Errors: ST_IO, ST_FORMAT (not a session, cut, damaged,
  * of another version: with the file, what was found and what was expected), ST_NOMEM. */
 status session_file_open(session_file **out, const char *path, err *e);
+/* The same of an open file, which is closed with it, or after an error: its first `bytes` bytes; 0: all. */
+status session_file_take(session_file **out, int fd, const char *name, uint64_t bytes, err *e);
 void session_file_close(session_file *f);
 /* How it was saved: attn_spec_write's words, and the most tokens of the session. Valid while it is open. */
 const char *session_file_strategy(const session_file *f);
 const char *session_file_store(const session_file *f);
 int64_t session_file_context(const session_file *f);
+/* The ids that were saved with it, n of them; not checked to be of a model's vocabulary. */
+const int32_t *session_file_ids(const session_file *f, size_t *n);
 
 /* Gives a session what the file holds, and notes whose ids (within the vocabulary) and logits are valid while the file
  * is open. The session must be of the same model (a hash of its shape and of pieces of its weights), strategy, store,

@@ -83,19 +83,23 @@ static status read_rest(session_file *f, err *e)
                    f->h.sum);
 }
 
-static status read_header(session_file *f, err *e)
+static status read_header(session_file *f, uint64_t bytes, err *e)
 {
     static const unsigned char zero[SESSION_HEADER];
     unsigned char head[SESSION_HEADER];
     struct stat s;
     if (fstat(f->fd, &s) != 0 || !S_ISREG(s.st_mode))
         return err_set(e, ST_IO, "%s: not a regular file", path_tail(f->path));
-    if (s.st_size < SESSION_HEADER)
+    uint64_t size = bytes ? bytes : (uint64_t)s.st_size;
+    if (s.st_size < SESSION_HEADER || size < SESSION_HEADER)
         return err_set(e, ST_FORMAT, "%s: %lld bytes, a session has at least %d", path_tail(f->path),
                        (long long)s.st_size, SESSION_HEADER);
+    if (size > (uint64_t)s.st_size)
+        return err_set(e, ST_FORMAT, "%s: %lld bytes, expected %llu", path_tail(f->path), (long long)s.st_size,
+                       (unsigned long long)size);
     TRY(read_at(f, 0, head, sizeof head, e));
     memcpy(&f->h, head, sizeof f->h);
-    TRY(check_header(f, (uint64_t)s.st_size, e));
+    TRY(check_header(f, size, e));
     session_header *h = &f->h;
     bool ended = !h->model[sizeof h->model - 1] && !h->store[sizeof h->store - 1] &&
                  !h->strategy[sizeof h->strategy - 1] && !h->sum[sizeof h->sum - 1];
@@ -104,26 +108,35 @@ static status read_header(session_file *f, err *e)
     return read_rest(f, e);
 }
 
-status session_file_open(session_file **out, const char *path, err *e)
+status session_file_take(session_file **out, int fd, const char *name, uint64_t bytes, err *e)
 {
     session_file *f;
     *out = NULL;
-    TRY(MEM_NEW(&f, 1, e));
-    f->fd = -1;
-    f->path = mem_strdup(path);
-    status st = f->path ? ST_OK : err_set(e, ST_NOMEM, "session file: out of memory");
-    if (st == ST_OK && (f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0)
-        st = err_set(e, ST_IO, "%s: %s", path_tail(path), strerror(errno));
-    if (st == ST_OK) st = read_header(f, e);
+    status st = MEM_NEW(&f, 1, e);
+    if (st != ST_OK) {
+        close(fd);
+        return st;
+    }
+    f->fd = fd;
+    f->path = mem_strdup(name);
+    st = f->path ? read_header(f, bytes, e) : err_set(e, ST_NOMEM, "session file: out of memory");
     if (st != ST_OK) session_file_close(f);
     else *out = f;
     return st;
 }
 
+status session_file_open(session_file **out, const char *path, err *e)
+{
+    *out = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return err_set(e, ST_IO, "%s: %s", path_tail(path), strerror(errno));
+    return session_file_take(out, fd, path, 0, e);
+}
+
 void session_file_close(session_file *f)
 {
     if (!f) return;
-    if (f->fd >= 0) close(f->fd);
+    close(f->fd);
     mem_free(f->rest);
     mem_free(f->path);
     mem_free(f);
@@ -142,6 +155,13 @@ const char *session_file_store(const session_file *f)
 int64_t session_file_context(const session_file *f)
 {
     return f->h.context;
+}
+
+const int32_t *session_file_ids(const session_file *f, size_t *n)
+{
+    const session_header *h = &f->h;
+    *n = h->n_items > 0 && h->n_ids <= h->state_bytes / sizeof(int32_t) ? (size_t)h->n_ids : 0;
+    return (const int32_t *)(const void *)(f->rest + h->n_items * sizeof(session_item));
 }
 
 /* ---- whose it is ---- */

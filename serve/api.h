@@ -66,6 +66,8 @@ typedef struct {
     int top_logprobs;
     const char *attn, *budget, *kv, *skip; /* words of the options of the same names; NULL: not given */
     int64_t decode;                        /* tokens at the prompt's end that are fed as decode steps; -1: not given */
+    bool no_prefix;                        /* the prefix store neither serves nor keeps it */
+    const char *cache_salt;                /* only requests with the same text serve each other; NULL: none */
     bool lens;
     const char *strategies[API_MAX_STRATEGIES], *drive;
     int n_strategies;

@@ -359,6 +359,8 @@ static bool find_unknown(api_request *r, bool strict, api_error *e)
                                        "kv",
                                        "skip",
                                        "decode",
+                                       "cache_prefix",
+                                       "cache_salt",
                                        "tools",
                                        "tool_choice",
                                        "draft",
@@ -396,7 +398,11 @@ static bool find_unknown(api_request *r, bool strict, api_error *e)
 
 static bool read_ours(api_request *r, api_error *e)
 {
+    bool cache = true;
     r->decode = -1;
+    if (!get_bool(&cache, r->body, "cache_prefix", e) || !get_text(&r->cache_salt, r->body, "cache_salt", e))
+        return false;
+    r->no_prefix = !cache;
     return get_text(&r->attn, r->body, "attn", e) && get_word(&r->budget, r, "budget", e) &&
            get_text(&r->kv, r->body, "kv", e) && get_word(&r->skip, r, "skip", e) &&
            get_whole(&r->decode, r->body, "decode", 0, INT32_MAX, e);

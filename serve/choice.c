@@ -92,16 +92,15 @@ status choice_open(choice *c, scheduler *s, err *e)
     sampler_options so = j->r.sampling;
     so.seed = j->seed + (uint64_t)c->index;
     if (j->lens) return choice_open_lens(c, s, e);
-    TRY(session_create(&c->s, s->o.dec, &j->spec, session_of((int64_t)c->prompt->n + j->r.max_tokens), e));
+    TRY(session_create(&c->s, s->o.dec, &j->spec, known_size(c), e));
     TRY(sampler_create(&c->sampler, &so, vocab_of(s), e));
     TRY(token_stream_create(&c->stream, s->o.tok, e));
     c->stops = (stop_text){.stop = j->r.stop, .n_stop = j->r.n_stop};
-    c->n_prefill = (int64_t)c->prompt->n - (j->decode > 0 ? j->decode : 0);
-    if (c->n_prefill < 1) c->n_prefill = 1;
     c->exact_prompt = session_can_share(c->s, c->s, (size_t)c->n_prefill);
     for (size_t i = 0; i < c->prompt->n; i++) sampler_accept(c->sampler, c->prompt->ids[i]);
     if (j->r.echo && j->r.logprobs) TRY(add_token(c, &(api_token){.own = {c->prompt->ids[0], 0}}, e));
     c->state = CHOICE_PROMPT;
+    known_load(c, s);
     return begin_text(c, e);
 }
 
@@ -110,11 +109,13 @@ void choice_close(choice *c)
 {
     lens_close(c->lens);
     c->lens = NULL;
-    if (!c->s) return;
-    c->stats = attn_seq_stats(session_attn(c->s));
-    c->held = attn_seq_peak(session_attn(c->s));
+    if (c->s) {
+        c->stats = attn_seq_stats(session_attn(c->s));
+        c->held = attn_seq_peak(session_attn(c->s));
+    }
     session_free(c->s);
     c->s = NULL;
+    known_let_go(c);
 }
 
 void choice_free(choice *c)
@@ -213,6 +214,7 @@ status choice_prefill(choice *c, scheduler *s, err *e)
     TRY(session_prefill(&c->s, 1, c->prompt->ids + c->fed, n, &o, e));
     TRY(rows.st);
     c->fed += n;
+    known_keep(c, s);
     if (n < left) return ST_OK;
     c->state = CHOICE_DECODES;
     return choice_row(c, s, s->logits, e);

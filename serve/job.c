@@ -70,12 +70,13 @@ static api_head head_of(const job *j)
 
 static json_t *usage_of(const job *j)
 {
-    int64_t prompt = 0, said = 0;
+    int64_t prompt = 0, said = 0, known = 0;
     for (size_t i = 0; i < j->n_prompts; i++) prompt += (int64_t)j->prompts[i].n;
     for (size_t i = 0; i < j->n_choices; i++) said += (int64_t)j->choices[i].said.n;
-    return json_pack("{s:I, s:I, s:I, s:{s:i}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
+    for (size_t i = 0; i < j->n_choices; i += (size_t)j->r.n) known += (int64_t)j->choices[i].n_known;
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
                      (json_int_t)said, "total_tokens", (json_int_t)(prompt + said), "prompt_tokens_details",
-                     "cached_tokens", 0);
+                     "cached_tokens", (json_int_t)known);
 }
 
 static double seconds(int64_t ns)
@@ -88,7 +89,7 @@ static json_t *kvasir_of(const job *j)
 {
     char params[512], attn[1024];
     double steps = 0, attended = 0, visible = 0, read = 0;
-    size_t kv = 0, index = 0;
+    size_t kv = 0, index = 0, known = 0;
     bool exact = true;
     int layers = decoder_model(j->sched->o.dec)->config.n_layers;
     for (size_t i = 0; i < j->n_choices; i++) {
@@ -99,15 +100,16 @@ static json_t *kvasir_of(const job *j)
         read += c->stats.kv_read + c->stats.index_read;
         kv += c->held.kv;
         index += c->held.index;
+        known += c->n_known;
         exact &= c->exact_prompt;
     }
     attn_spec_params(&j->spec, params, sizeof params);
     snprintf(attn, sizeof attn, "%s%s%s", j->spec.text, *params ? " " : "", params);
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:b, s:O, s:f, s:f, s:f}", "attn", attn, "kv_bytes", (json_int_t)kv,
-                          "index_bytes", (json_int_t)index, "seed", (json_int_t)j->seed, "exact_prompt",
-                          exact && j->decode <= 0, "ignored", j->r.ignored, "queue_seconds",
-                          seconds(j->admitted_ns - j->submitted_ns), "prefill_seconds", seconds(j->prefill_ns),
-                          "decode_seconds", seconds(j->decode_ns));
+    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:b, s:O, s:f, s:f, s:f}", "attn", attn, "kv_bytes",
+                          (json_int_t)kv, "index_bytes", (json_int_t)index, "prefix_tokens", (json_int_t)known, "seed",
+                          (json_int_t)j->seed, "exact_prompt", exact && j->decode <= 0, "ignored", j->r.ignored,
+                          "queue_seconds", seconds(j->admitted_ns - j->submitted_ns), "prefill_seconds",
+                          seconds(j->prefill_ns), "decode_seconds", seconds(j->decode_ns));
     if (o && steps > 0) {
         json_object_set_new(o, "attended", json_real(attended / steps / layers));
         json_object_set_new(o, "visible", json_real(visible / steps / layers));

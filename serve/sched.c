@@ -12,6 +12,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/sha256.h"
+#include "model/session_file.h"
 #include "serve/sched_impl.h"
 
 /* ---- ends ---- */
@@ -130,7 +131,7 @@ static void admit(scheduler *s)
     choice *c;
     while (s->n_running < s->o.batch && (c = next_waiting(s))) {
         err e = {0};
-        if (s->n_running > 0 && c->bytes > s->o.memory - s->used) return;
+        if (!known_admit(c, s)) return;
         s->running[s->n_running++] = c;
         s->used += c->bytes;
         if (choice_open(c, s, &e) != ST_OK) {
@@ -297,17 +298,18 @@ static void name_build(scheduler *s)
 {
     const model *m = decoder_model(s->o.dec);
     sha256 sum;
-    char hex[SHA256_HEX], text[512];
+    char text[512];
     snprintf(text, sizeof text, "%s %s %s %s %zu %d %d", PACKAGE_VERSION, m->name, dtype_name(m->type), m->be->about,
              s->o.decoder.chunk, s->o.decoder.exact, m->be->n_threads);
     sha256_init(&sum);
     sha256_add(&sum, text, strlen(text));
-    sha256_hex(&sum, hex);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", hex);
+    sha256_hex(&sum, s->build);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", s->build);
 }
 
 static void free_all(scheduler *s)
 {
+    prefix_close(s->prefix);
     mem_free(s->running);
     mem_free(s->stepped);
     mem_free(s->sessions);
@@ -321,9 +323,19 @@ static void free_all(scheduler *s)
     mem_free(s);
 }
 
+/* Sessions that share what is kept have room for the whole context, which must cost nothing until it is written. */
+static status open_prefix(scheduler *s, err *e)
+{
+    const prefix_options o = {.memory = s->o.prefix_memory, .chunk = (size_t)decoder_chunk(s->o.dec)};
+    if (o.memory == 0 || decoder_model(s->o.dec)->be->ops->at_once) return ST_OK;
+    TRY(model_fingerprint(s->weights, decoder_model(s->o.dec), e));
+    return prefix_open(&s->prefix, &o, e);
+}
+
 static status allocate(scheduler *s, err *e)
 {
     size_t vocab = (size_t)decoder_model(s->o.dec)->config.vocab;
+    TRY(open_prefix(s, e));
     TRY(MEM_NEW(&s->running, s->o.batch, e));
     TRY(MEM_NEW(&s->stepped, s->o.batch, e));
     TRY(MEM_NEW(&s->sessions, s->o.batch, e));

@@ -22,6 +22,9 @@ typedef struct {
     int64_t ctx, max_new;   /* most tokens of a sequence; of a chat's reply, where it does not say */
     size_t batch, memory;   /* most sequences at once; bytes that they may take together */
     size_t queue, a_client; /* most requests that wait, in all and of one client */
+    /* Prompts that are kept: bytes of `memory`, 0: none; fewest tokens that make another one; whether clients share. */
+    size_t prefix_memory, prefix_least;
+    bool prefix_shared;
 } sched_options;
 
 status sched_start(scheduler **out, const sched_options *o, err *e);

@@ -6,7 +6,9 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "attention/reuse.h"
 #include "eval/lens/lens.h"
+#include "serve/prefix.h"
 #include "serve/sched.h"
 #include "tokenizer/stop_text.h"
 
@@ -30,9 +32,12 @@ typedef struct {
     sampler *sampler;
     token_stream *stream;
     stop_text stops;
-    int64_t n_prefill; /* tokens of the prompt that are no decode steps */
-    size_t fed;        /* tokens of the prompt that are fed */
-    int32_t next;      /* to be fed by the next decode step */
+    int64_t n_prefill;   /* tokens of the prompt that are no decode steps */
+    size_t fed;          /* tokens of the prompt that are fed */
+    prefix_entry *known; /* what the first n_known of them came from, while its session lives; NULL: nothing */
+    size_t n_known;
+    size_t keep_at; /* tokens after which the session is kept for other prompts; 0: it is not */
+    int32_t next;   /* to be fed by the next decode step */
     token_list said;
     char *text;
     size_t n_text, cap_text, sent_text;
@@ -67,6 +72,8 @@ struct job {
     attn_spec spec;
     job_lens *lens; /* NULL: a completion */
     int64_t decode;
+    attn_reuse reuse;
+    char key[SHA256_HEX]; /* of what the prefix store has for it */
     uint64_t seed;
     token_list *prompts;
     size_t n_prompts;
@@ -84,14 +91,17 @@ struct job {
 };
 
 typedef struct {
-    int64_t requests[3]; /* answered, refused, cancelled */
-    int64_t prompt_tokens, new_tokens, steps;
-    size_t running, used; /* sequences, and the bytes planned for them */
+    int64_t requests[3];                                    /* answered, refused, cancelled */
+    int64_t prompt_tokens, known_tokens, new_tokens, steps; /* prompt_tokens: those that were computed */
+    int64_t lookups[2];                                     /* in the prefix store: misses, hits */
+    size_t running, used;                                   /* sequences, and the bytes planned for them */
 } sched_counts;
 
 struct scheduler {
     sched_options o;
+    char weights[SHA256_HEX], build[SHA256_HEX]; /* what bits depend on: the model's, and all else */
     char fingerprint[16];
+    prefix_store *prefix; /* NULL: none. The thread's own but for its counts */
     pthread_t thread;
     pthread_mutex_t lock, encoding;
     pthread_cond_t work;
@@ -127,6 +137,16 @@ status choice_plan_lens(choice *c, const scheduler *s, err *e);
 status choice_open_lens(choice *c, scheduler *s, err *e);
 status choice_piece_lens(choice *c, scheduler *s, err *e);
 void sched_free_maps(scheduler *s);
+
+/* known.c: prompts that begin as one before did. */
+void known_key(job *j); /* spec, client and request are set */
+/* Whether there is memory for a choice, for which entries go that it does not need; what is known of its prompt then
+ * stays until known_let_go. */
+bool known_admit(choice *c, scheduler *s);
+session_size known_size(const choice *c);       /* of its session; entries are loaded into those of one size */
+void known_load(choice *c, scheduler *s);       /* into the new session */
+void known_keep(const choice *c, scheduler *s); /* behind each piece */
+void known_let_go(choice *c);                   /* behind its session */
 
 /* job.c: what goes to the client; under its lock. */
 status job_hand_out(job *j, err *e);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,10 +20,10 @@
 enum { CHUNK = 64, MAX_ARGS = 512 };
 
 typedef struct {
-    const char *host, *host_name, *cors, *key_file, *memory;
-    int port, batch, max_new, queue, a_client;
+    const char *host, *host_name, *cors, *key_file, *memory, *prefix_ram;
+    int port, batch, max_new, queue, a_client, prefix_min;
     double drain;
-    bool insecure, strict;
+    bool insecure, strict, prefix_shared;
 } serve_options;
 
 #define OWN(field)                 AT_OWN(serve_options, field)
@@ -36,6 +37,19 @@ static const cli_option own[] = {
      .arg = "SIZE",
      OWN(memory),
      .help = "bytes that sequences may take together, such as 4000M (default: 80 % of what is available)"},
+    {.name = "prefix-ram",
+     .arg = "SIZE",
+     OWN(prefix_ram),
+     .help = "of these bytes, those for prompts that are kept for others that begin alike; 0: none is (default: 25 %)"},
+    {.name = "prefix-min",
+     .arg = "N",
+     WHOLE(1, 1 << 30, 1024),
+     OWN(prefix_min),
+     .help = "tokens that nobody asked with before, from which on a prompt is kept (default 1024)"},
+    {.name = "prefix-shared",
+     .type = OPTION_FLAG,
+     OWN(prefix_shared),
+     .help = "prompts that are kept serve all clients, not just whose they are"},
     {.name = "max-new",
      .arg = "N",
      WHOLE(1, 1 << 30, 1024),
@@ -99,6 +113,13 @@ static void start_again_passive(void)
     mem_free(text); /* as it is, then */
 }
 
+/* Sessions that share prompts have room for the whole context and write a part of each head's: with huge pages they
+ * would take more than is planned. The weights have theirs already. */
+static void use_small_pages(void)
+{
+    (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+}
+
 /* ---- options ---- */
 
 static bool is_loopback(const char *host)
@@ -140,7 +161,7 @@ typedef struct {
 static status fill(sched_options *s, const cli *c, const engine *g, err *e)
 {
     const serve_options *o = c->own;
-    int64_t ctx = g->m->config.max_positions, memory;
+    int64_t ctx = g->m->config.max_positions, memory, kept;
     kv_format kv = kv_exact(DT_F16);
     attn_spec spec;
     int64_t budget = 0;
@@ -150,6 +171,8 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
     if (c->kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
     memory = (int64_t)((double)g->be->ops->available(g->be) * 0.8);
     if (o->memory) TRY(cli_parse_size(&memory, o->memory, "--memory", e));
+    kept = memory / 4;
+    if (o->prefix_ram) TRY(cli_parse_size(&kept, o->prefix_ram, "--prefix-ram", e));
     *s = (sched_options){.dec = g->dec,
                          .decoder = {.chunk = (size_t)c->chunk,
                                      .max_batch = (size_t)o->batch,
@@ -164,7 +187,10 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
                          .batch = (size_t)o->batch,
                          .memory = (size_t)memory,
                          .queue = (size_t)o->queue,
-                         .a_client = (size_t)o->a_client};
+                         .a_client = (size_t)o->a_client,
+                         .prefix_memory = (size_t)kept,
+                         .prefix_least = (size_t)o->prefix_min,
+                         .prefix_shared = o->prefix_shared};
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
 }
@@ -185,6 +211,7 @@ static status start(server *v, const cli *c, err *e)
     h.keys = v->keys;
     TRY(engine_open(&v->g, c, (size_t)o->batch, false, true, e));
     TRY(fill(&s, c, &v->g, e));
+    if (s.prefix_memory > 0) use_small_pages();
     TRY(sched_start(&v->sched, &s, e));
     h.tok = v->g.tok;
     h.sched = v->sched;

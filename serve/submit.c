@@ -149,7 +149,7 @@ static bool plan(const scheduler *s, job *j, api_error *e)
     for (size_t i = 0; i < j->n_choices; i++) {
         choice *c = &j->choices[i];
         memory_plan p = {0};
-        session_size size = session_of((int64_t)c->prompt->n + j->r.max_tokens);
+        session_size size = session_of((int64_t)c->prompt->n + j->r.max_tokens); /* known_size: the same plan */
         status st = j->lens ? choice_plan_lens(c, s, &why) : session_plan(&p, m, &s->o.decoder, &j->spec, size, &why);
         if (st != ST_OK) return said(e, j->lens ? "prompt" : "attn", &why);
         if (!j->lens) c->bytes = p.kv + p.index;
@@ -166,8 +166,11 @@ static bool make_choices(job *j, api_error *e)
     size_t n = j->n_prompts * (size_t)j->r.n;
     if (MEM_NEW(&j->choices, n, &why) != ST_OK) return said(e, "", &why);
     j->n_choices = n;
-    for (size_t i = 0; i < n; i++)
-        j->choices[i] = (choice){.j = j, .index = (int)i, .prompt = &j->prompts[i / (size_t)j->r.n]};
+    for (size_t i = 0; i < n; i++) {
+        const token_list *prompt = &j->prompts[i / (size_t)j->r.n];
+        int64_t exact = (int64_t)prompt->n - (j->decode > 0 ? j->decode : 0);
+        j->choices[i] = (choice){.j = j, .index = (int)i, .prompt = prompt, .n_prefill = exact < 1 ? 1 : exact};
+    }
     return true;
 }
 
@@ -192,6 +195,7 @@ static bool prepare(scheduler *s, job *j, api_error *e)
     if (!j->lens && sched_spec(s, &j->r, &j->spec, &j->decode, &why) != ST_OK)
         return said(e, j->r.attn ? "attn" : "model", &why);
     if (!encode(s, j, e) || !check_length(s, j, e) || !make_choices(j, e) || !plan(s, j, e)) return false;
+    known_key(j);
     name(j);
     return true;
 }
@@ -250,18 +254,26 @@ char *sched_metrics(scheduler *s)
     sched_counts c = s->counts;
     size_t jobs = s->n_jobs;
     pthread_mutex_unlock(&s->lock);
+    prefix_counts kept = s->prefix ? prefix_count(s->prefix) : (prefix_counts){0};
     int n = asprintf(&text,
                      "# TYPE kvasir_requests_total counter\n"
                      "kvasir_requests_total{result=\"answered\"} %" PRId64 "\n"
                      "kvasir_requests_total{result=\"refused\"} %" PRId64 "\n"
                      "kvasir_requests_total{result=\"cancelled\"} %" PRId64 "\n"
-                     "# TYPE kvasir_prompt_tokens_total counter\nkvasir_prompt_tokens_total %" PRId64 "\n"
+                     "# TYPE kvasir_prompt_tokens_total counter\n"
+                     "kvasir_prompt_tokens_total{source=\"computed\"} %" PRId64 "\n"
+                     "kvasir_prompt_tokens_total{source=\"prefix\"} %" PRId64 "\n"
+                     "# TYPE kvasir_prefix_lookups_total counter\n"
+                     "kvasir_prefix_lookups_total{result=\"miss\"} %" PRId64 "\n"
+                     "kvasir_prefix_lookups_total{result=\"hit\"} %" PRId64 "\n"
+                     "# TYPE kvasir_prefix_entries gauge\nkvasir_prefix_entries %zu\n"
+                     "# TYPE kvasir_prefix_bytes gauge\nkvasir_prefix_bytes{tier=\"memory\"} %zu\n"
                      "# TYPE kvasir_new_tokens_total counter\nkvasir_new_tokens_total %" PRId64 "\n"
                      "# TYPE kvasir_steps_total counter\nkvasir_steps_total %" PRId64 "\n"
                      "# TYPE kvasir_requests gauge\nkvasir_requests %zu\n"
                      "# TYPE kvasir_running gauge\nkvasir_running %zu\n"
                      "# TYPE kvasir_kv_bytes gauge\nkvasir_kv_bytes %zu\n",
-                     c.requests[0], c.requests[1], c.requests[2], c.prompt_tokens, c.new_tokens, c.steps, jobs,
-                     c.running, c.used);
+                     c.requests[0], c.requests[1], c.requests[2], c.prompt_tokens, c.known_tokens, c.lookups[0],
+                     c.lookups[1], kept.entries, kept.bytes, c.new_tokens, c.steps, jobs, c.running, c.used);
     return n < 0 ? NULL : text;
 }

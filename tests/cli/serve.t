@@ -100,6 +100,39 @@ is_code 503 "what can never fit is refused"
 out_has memory_exceeded "with the numbers"
 stop
 
+# known KEY: asks for the same text with a key; how many tokens of it were known in $known.
+known() {
+    get /v1/completions -H "Authorization: Bearer $1" -d "{\"prompt\":\"$long\",\"max_tokens\":8,\"temperature\":0,\"logprobs\":2}"
+    known=$(jq '.kvasir.prefix_tokens' <"$tmp/out")
+    jq -c '.choices' <"$tmp/out" >"$tmp/choices"
+}
+long=$(yes 'Alice was beginning to get very tired of sitting by her sister on the bank.' | head -n 8 | tr '\n' ' ')
+start --api-key-file "$tmp/keys" --prefix-min 128 --ctx 1024
+known secret
+check "nothing is known of a first prompt" test "$known" -eq 0
+cp "$tmp/choices" "$tmp/cold"
+known secret
+check "the same prompt again is known" test "$known" -ge 128
+check "up to its last chunk" test $((known % 64)) -eq 0
+check "usage says so" test "$(jq '.usage.prompt_tokens_details.cached_tokens' <"$tmp/out")" -eq "$known"
+check "and the answer is the same" cmp -s "$tmp/choices" "$tmp/cold"
+known other
+check "nothing is known to another key" test "$known" -eq 0
+get /metrics -H "Authorization: Bearer other"
+out_has 'kvasir_prefix_lookups_total{result="hit"} 1' "/metrics counts what was known"
+stop
+start --api-key-file "$tmp/keys" --prefix-min 128 --ctx 1024 --prefix-shared
+known secret
+known other
+check "--prefix-shared: it is" test "$known" -ge 128
+check "with the same answer" cmp -s "$tmp/choices" "$tmp/cold"
+stop
+start --prefix-ram 0 --prefix-min 128 --ctx 1024
+known secret
+known secret
+check "--prefix-ram 0: nothing is kept" test "$known" -eq 0
+stop
+
 refused 2 "--api-key-file" "the network needs a key" serve -m "$m" --host 0.0.0.0 --port 0
 refused 2 "is not an address" "an address" serve -m "$m" --host nowhere --insecure --port 0
 chmod 644 "$tmp/keys"

@@ -47,6 +47,8 @@ static void check_refused(void)
         {0, 1, "{\"prompt\":\"a\",\"colour\":1}", 400, "colour", "unknown field 'colour'"},
         {0, 0, "{\"prompt\":\"a\",\"attn\":1}", 400, "attn", "text"},
         {0, 0, "{\"prompt\":\"a\",\"decode\":-3}", 400, "decode", "from 0"},
+        {0, 0, "{\"prompt\":\"a\",\"cache_prefix\":1}", 400, "cache_prefix", "true or false"},
+        {0, 0, "{\"prompt\":\"a\",\"cache_salt\":1}", 400, "cache_salt", "text"},
         {1, 0, "{\"messages\":[]}", 400, "messages", "expected a list"},
         {1, 0, "{\"messages\":[{}]}", 400, "messages", "without a role"},
         {1, 0, "{\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]}", 400, "messages", "unknown role 'tool'"},

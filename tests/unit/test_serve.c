@@ -286,6 +286,86 @@ static void check_page(void)
     free(lens);
 }
 
+/* ---- prompts that begin alike ---- */
+
+/* Asks with a strategy and more fields: text and logprobs as one text, and how many tokens were known. */
+static char *ask_known(const char *attn, int end, const char *fields, long long *known)
+{
+    char body[1024];
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"CHAPTER I. Alice was beginning to get very tired of sitting by her sister on the bank, and "
+             "of having "
+             "nothing to do: once or twice she had peeped into the book %d\",\"max_tokens\":12,\"temperature\":0,"
+             "\"logprobs\":3,\"attn\":\"%s\",\"ignore_eos\":true%s}",
+             end, attn, fields);
+    char *reply = post("/v1/completions", body), *at = reply ? strstr(reply, "\r\n\r\n") : NULL;
+    json_t *j = at ? json_loads(at + 4, 0, NULL) : NULL;
+    json_t *usage = json_object_get(json_object_get(j, "usage"), "prompt_tokens_details");
+    char *text = json_dumps(json_object_get(j, "choices"), JSON_COMPACT);
+    *known = json_integer_value(json_object_get(json_object_get(j, "kvasir"), "prefix_tokens"));
+    if (json_integer_value(json_object_get(usage, "cached_tokens")) != *known) ok(false, "both numbers are the same");
+    json_decref(j);
+    free(reply);
+    return text;
+}
+
+static void *ask_warm(void *arg)
+{
+    long long known;
+    char *text = ask_known("quest:budget=48:skip=0", (int)(intptr_t)arg, "", &known);
+    if (known == 0) ok(false, "prompt %d is known", (int)(intptr_t)arg);
+    return text;
+}
+
+static void check_known(const char *attn, bool any, bool end)
+{
+    long long known;
+    char *cold = ask_known(attn, 1, ",\"cache_prefix\":false", &known), *again;
+    is_int(known, 0, "%s: nothing is known where nothing is to be", attn);
+    again = ask_known(attn, 1, "", &known);
+    ok(known == 0 && cold && again && strcmp(cold, again) == 0, "%s: nor was anything kept", attn);
+    free(again);
+    again = ask_known(attn, 1, "", &known);
+    ok(end ? known >= 64 && known % U_CHUNK == 0 : known == 0, "%s: once more: %lld tokens are known", attn, known);
+    is_str(again, cold, "%s: and the answer is the same, with its logprobs", attn);
+    free(again);
+    again = ask_known(attn, 1, ",\"cache_salt\":\"x\"", &known);
+    ok(known == 0 && again && strcmp(cold, again) == 0, "%s: but not with another salt", attn);
+    free(again);
+    free(cold);
+    cold = ask_known(attn, 2, ",\"cache_prefix\":false", &known);
+    again = ask_known(attn, 2, "", &known);
+    ok(any ? known >= 64 : true, "%s: a prompt that begins so: %lld tokens", attn, known);
+    is_str(again, cold, "%s: and the answer is the same", attn);
+    free(again);
+    free(cold);
+    again = ask_known(attn, 1, ",\"echo\":true", &known);
+    is_int(known, 0, "%s: scores of a prompt read nothing", attn);
+    free(again);
+}
+
+static void check_prefix(void)
+{
+    char *alone[N_TEXTS];
+    pthread_t t[N_TEXTS];
+    long long known;
+    void *both;
+    check_known("full", true, true);
+    check_known("quest:budget=48:skip=0", true, true);
+    check_known("pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", true, true);
+    check_known("actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31", false, true);
+    check_known("streaming:budget=16", false, false);
+    for (int i = 0; i < N_TEXTS; i++)
+        alone[i] = ask_known("quest:budget=48:skip=0", 3 + i, ",\"cache_prefix\":false", &known);
+    for (int i = 0; i < N_TEXTS; i++) pthread_create(&t[i], NULL, ask_warm, (void *)(intptr_t)(3 + i));
+    for (int i = 0; i < N_TEXTS; i++) {
+        pthread_join(t[i], &both);
+        is_str(both, alone[i], "the same beside others, in part known");
+        free(both);
+        free(alone[i]);
+    }
+}
+
 /* ---- clients that are slow, rude or gone ---- */
 
 static void check_bytes(void)
@@ -420,7 +500,9 @@ static bool start(err *e)
                              .batch = 4,
                              .memory = (size_t)1 << 30,
                              .queue = 64,
-                             .a_client = 64};
+                             .a_client = 64,
+                             .prefix_memory = (size_t)1 << 26,
+                             .prefix_least = 64};
     if (!is_ok(sched_start(&v.sched, &s, e), e, "the scheduler is started")) return false;
     const http_options h = {
         .host = "127.0.0.1", .created = 1, .ctx = s.ctx, .model = dir, .tok = v.tok, .sched = v.sched};
@@ -458,6 +540,7 @@ int main(void)
         check_page();
         check_lens();
         check_lens_bad();
+        check_prefix();
         check_bytes();
         check_pipeline();
         check_broken();
