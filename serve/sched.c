@@ -326,7 +326,10 @@ static void free_all(scheduler *s)
 /* Sessions that share what is kept have room for the whole context, which must cost nothing until it is written. */
 static status open_prefix(scheduler *s, err *e)
 {
-    const prefix_options o = {.memory = s->o.prefix_memory, .chunk = (size_t)decoder_chunk(s->o.dec)};
+    const prefix_options o = {.memory = s->o.prefix_memory,
+                              .chunk = (size_t)decoder_chunk(s->o.dec),
+                              .dir = s->o.prefix_dir,
+                              .disk = s->o.prefix_disk};
     if (o.memory == 0 || decoder_model(s->o.dec)->be->ops->at_once) return ST_OK;
     TRY(model_fingerprint(s->weights, decoder_model(s->o.dec), e));
     return prefix_open(&s->prefix, &o, e);

@@ -25,6 +25,8 @@ typedef struct {
     /* Prompts that are kept: bytes of `memory`, 0: none; fewest tokens that make another one; whether clients share. */
     size_t prefix_memory, prefix_least;
     bool prefix_shared;
+    const char *prefix_dir; /* a folder that has them too; NULL: none */
+    uint64_t prefix_disk;   /* bytes of it */
 } sched_options;
 
 status sched_start(scheduler **out, const sched_options *o, err *e);

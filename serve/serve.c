@@ -20,7 +20,7 @@
 enum { CHUNK = 64, MAX_ARGS = 512 };
 
 typedef struct {
-    const char *host, *host_name, *cors, *key_file, *memory, *prefix_ram;
+    const char *host, *host_name, *cors, *key_file, *memory, *prefix_ram, *prefix_disk;
     int port, batch, max_new, queue, a_client, prefix_min;
     double drain;
     bool insecure, strict, prefix_shared;
@@ -41,6 +41,10 @@ static const cli_option own[] = {
      .arg = "SIZE",
      OWN(prefix_ram),
      .help = "of these bytes, those for prompts that are kept for others that begin alike; 0: none is (default: 25 %)"},
+    {.name = "prefix-disk",
+     .arg = "DIR[:SIZE]",
+     OWN(prefix_disk),
+     .help = "these prompts also in a folder, and found again after a restart: at most SIZE bytes (default 8192M)"},
     {.name = "prefix-min",
      .arg = "N",
      WHOLE(1, 1 << 30, 1024),
@@ -156,6 +160,7 @@ typedef struct {
     scheduler *sched;
     http *http;
     http_key *keys;
+    char *prefix_dir;
 } server;
 
 static status fill(sched_options *s, const cli *c, const engine *g, err *e)
@@ -195,6 +200,24 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
 }
 
+/* `DIR[:SIZE]`; what is behind the last colon and no size is part of the name. */
+static status read_prefix_disk(server *v, sched_options *s, const char *text, err *e)
+{
+    int64_t bytes = (int64_t)8192 << 20;
+    if (!text) return ST_OK;
+    if (s->prefix_memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
+    if (decoder_model(s->dec)->be->ops->at_once)
+        return err_set(e, ST_UNSUPPORTED, "--prefix-disk: prompts are kept on the CPU only");
+    v->prefix_dir = mem_strdup(text);
+    if (!v->prefix_dir) return err_set(e, ST_NOMEM, "out of memory");
+    char *colon = strrchr(v->prefix_dir, ':');
+    err no = {0};
+    if (colon && cli_parse_size(&bytes, colon + 1, "--prefix-disk", &no) == ST_OK) *colon = 0;
+    s->prefix_dir = v->prefix_dir;
+    s->prefix_disk = (uint64_t)bytes;
+    return ST_OK;
+}
+
 static status start(server *v, const cli *c, err *e)
 {
     const serve_options *o = c->own;
@@ -211,6 +234,7 @@ static status start(server *v, const cli *c, err *e)
     h.keys = v->keys;
     TRY(engine_open(&v->g, c, (size_t)o->batch, false, true, e));
     TRY(fill(&s, c, &v->g, e));
+    TRY(read_prefix_disk(v, &s, o->prefix_disk, e));
     if (s.prefix_memory > 0) use_small_pages();
     TRY(sched_start(&v->sched, &s, e));
     h.tok = v->g.tok;
@@ -235,6 +259,7 @@ static void stop(server *v, double drain)
     sched_free(v->sched);
     engine_close(&v->g);
     mem_free(v->keys);
+    mem_free(v->prefix_dir);
 }
 
 static status cmd_serve(const cli *given, err *e)

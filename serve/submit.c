@@ -268,12 +268,13 @@ char *sched_metrics(scheduler *s)
                      "kvasir_prefix_lookups_total{result=\"hit\"} %" PRId64 "\n"
                      "# TYPE kvasir_prefix_entries gauge\nkvasir_prefix_entries %zu\n"
                      "# TYPE kvasir_prefix_bytes gauge\nkvasir_prefix_bytes{tier=\"memory\"} %zu\n"
+                     "kvasir_prefix_bytes{tier=\"disk\"} %zu\n"
                      "# TYPE kvasir_new_tokens_total counter\nkvasir_new_tokens_total %" PRId64 "\n"
                      "# TYPE kvasir_steps_total counter\nkvasir_steps_total %" PRId64 "\n"
                      "# TYPE kvasir_requests gauge\nkvasir_requests %zu\n"
                      "# TYPE kvasir_running gauge\nkvasir_running %zu\n"
                      "# TYPE kvasir_kv_bytes gauge\nkvasir_kv_bytes %zu\n",
                      c.requests[0], c.requests[1], c.requests[2], c.prompt_tokens, c.known_tokens, c.lookups[0],
-                     c.lookups[1], kept.entries, kept.bytes, c.new_tokens, c.steps, jobs, c.running, c.used);
+                     c.lookups[1], kept.entries, kept.bytes, kept.disk, c.new_tokens, c.steps, jobs, c.running, c.used);
     return n < 0 ? NULL : text;
 }

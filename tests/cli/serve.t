@@ -133,6 +133,43 @@ known secret
 check "--prefix-ram 0: nothing is kept" test "$known" -eq 0
 stop
 
+# Killed while it answers, keeps and writes: what is in the folder serves, and no answer changes. KILLS=100 for more.
+start --prefix-disk "$tmp/store:64M" --prefix-min 128 --ctx 1024
+known secret
+stop
+start --prefix-disk "$tmp/store:64M" --prefix-min 128 --ctx 1024
+known secret
+check "--prefix-disk: a prompt is known after a restart" test "$known" -ge 128
+check "with the same answer" cmp -s "$tmp/choices" "$tmp/cold"
+refused 2 "another process uses it" "one server a folder" serve -m "$m" --port 0 --prefix-disk "$tmp/store"
+stop
+bad=0
+for i in $(seq "${KILLS:-4}"); do
+    start --prefix-disk "$tmp/store" --prefix-min 128 --ctx 1024
+    for k in 1 2 3; do
+        curl -s -o /dev/null "$url/v1/completions" -d "{\"prompt\":\"$i $k $long\",\"max_tokens\":4}" &
+    done
+    sleep "0.$(awk -v seed="$i$$" 'BEGIN { srand(seed); printf "%03d", 200 * rand() }')"
+    kill -9 "$server"
+    wait 2>/dev/null
+    start --prefix-disk "$tmp/store" --prefix-min 128 --ctx 1024
+    known secret
+    cmp -s "$tmp/choices" "$tmp/cold" && [ "$known" -ge 128 ] || bad=$((bad + 1))
+    grep -q 'prefix-disk' "$tmp/log" && bad=$((bad + 1))
+    ls "$tmp/store" | grep -q part && bad=$((bad + 1))
+    stop
+done
+check "killed ${KILLS:-4} times: what was kept serves, nothing is broken" test "$bad" -eq 0
+for f in "$tmp"/store/*; do printf x | dd of="$f" bs=1 seek=5000 conv=notrunc 2>/dev/null; done
+start --prefix-disk "$tmp/store" --prefix-min 128 --ctx 1024
+known secret
+check "damaged entries serve nobody" test "$known" -eq 0
+check "the answer stays" cmp -s "$tmp/choices" "$tmp/cold"
+check "and a line says so" grep -q '^--prefix-disk: .*damaged' "$tmp/log"
+stop
+chmod 755 "$tmp/store"
+refused 2 "expected 0700" "prompts that others can read" serve -m "$m" --port 0 --prefix-disk "$tmp/store"
+
 refused 2 "--api-key-file" "the network needs a key" serve -m "$m" --host 0.0.0.0 --port 0
 refused 2 "is not an address" "an address" serve -m "$m" --host nowhere --insecure --port 0
 chmod 644 "$tmp/keys"

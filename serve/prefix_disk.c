@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "serve/prefix_disk.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/base/draft.h"
+#include "kernels/base/mem.h"
+
+#define FOOTER_MAGIC    "kvasir prefix\n"
+#define BYTE_ORDER_MARK 0x01020304u
+
+struct prefix_disk {
+    char *dir;
+    int fd; /* of the folder, which is locked by it */
+};
+
+/* ---- names ---- */
+
+static void name_of(char out[SHA256_HEX], const prefix_name *name)
+{
+    sha256 sum;
+    sha256_init(&sum);
+    sha256_add(&sum, name->key, strlen(name->key));
+    sha256_add(&sum, name->ids, name->n * sizeof *name->ids);
+    sha256_hex(&sum, out);
+}
+
+static bool is_hex(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isdigit((unsigned char)text[i]) && !(text[i] >= 'a' && text[i] <= 'f')) return false;
+    return true;
+}
+
+/* Names of entries, and of what may be left of one in the making. */
+static bool is_name(const char *text)
+{
+    return is_hex(text, strnlen(text, SHA256_HEX)) && strlen(text) == SHA256_HEX - 1;
+}
+
+static bool is_part(const char *text)
+{
+    size_t n = strlen(text);
+    return n > SHA256_HEX + 5 && text[SHA256_HEX - 1] == '.' && is_hex(text, SHA256_HEX - 1) &&
+           strcmp(text + n - 5, ".part") == 0;
+}
+
+static void say(const char *name, const char *what)
+{
+    fprintf(stderr, "--prefix-disk: %.16s...: %s\n", name, what);
+}
+
+/* ---- sums ---- */
+
+/* Fletcher 1982, over words of 64 bits. */
+static uint64_t sum_of(const unsigned char *p, size_t n)
+{
+    uint64_t a = 1, b = 0, x;
+    for (size_t i = 0; i + sizeof x <= n; i += sizeof x) {
+        memcpy(&x, p + i, sizeof x);
+        a += x;
+        b += a;
+    }
+    return a ^ (b << 32 | b >> 32);
+}
+
+/* Up to n bytes at `at`; how many there were. */
+static size_t read_at(int fd, uint64_t at, void *to, size_t n)
+{
+    size_t done = 0;
+    while (done < n) {
+        ssize_t k = pread(fd, (char *)to + done, n - done, (off_t)(at + done));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) break;
+        done += (size_t)k;
+    }
+    return done;
+}
+
+static void seal(char out[72], const prefix_footer *f, const prefix_sum *sums)
+{
+    prefix_footer zero = *f;
+    sha256 sum;
+    memset(zero.sum, 0, sizeof zero.sum);
+    sha256_init(&sum);
+    sha256_add(&sum, &zero, sizeof zero);
+    sha256_add(&sum, sums, f->n_sums * sizeof *sums);
+    memset(out, 0, 72);
+    sha256_hex(&sum, out);
+}
+
+status prefix_footer_read(prefix_footer *f, prefix_sum **sums, int fd, err *e)
+{
+    char sum[72];
+    struct stat s;
+    *sums = NULL;
+    if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) return err_set(e, ST_FORMAT, "not a regular file");
+    uint64_t size = (uint64_t)s.st_size, list;
+    if (size < sizeof *f || read_at(fd, size - sizeof *f, f, sizeof *f) != sizeof *f ||
+        memcmp(f->magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0)
+        return err_set(e, ST_FORMAT, "damaged: no footer at its end");
+    if (f->version != PREFIX_DISK_VERSION || f->order != BYTE_ORDER_MARK)
+        return err_set(e, ST_FORMAT, "version %u, expected %d", (unsigned)f->version, PREFIX_DISK_VERSION);
+    size -= sizeof *f;
+    if (f->n_sums > size / sizeof **sums) return err_set(e, ST_FORMAT, "damaged: more sums than bytes");
+    list = f->n_sums * sizeof **sums;
+    if (f->session_bytes != size - list || !is_name(f->key)) return err_set(e, ST_FORMAT, "damaged: the footer");
+    TRY(mem_alloc((void **)sums, f->n_sums, sizeof **sums, "sums of an entry", e));
+    if (read_at(fd, f->session_bytes, *sums, list) == list) {
+        seal(sum, f, *sums);
+        if (memcmp(sum, f->sum, sizeof sum) == 0) return ST_OK;
+    }
+    mem_free(*sums);
+    *sums = NULL;
+    return err_set(e, ST_FORMAT, "damaged: the sum of its sums");
+}
+
+/* Whether every piece that was written has the sum that it had. */
+static status check_pieces(int fd, const prefix_footer *f, const prefix_sum *sums, err *e)
+{
+    unsigned char *piece;
+    status st = ST_OK;
+    TRY(mem_alloc((void **)&piece, PREFIX_PIECE, 1, "piece of an entry", e));
+    for (uint64_t i = 0; i < f->n_sums && st == ST_OK; i++) {
+        uint64_t at = sums[i].piece * PREFIX_PIECE, left = f->session_bytes - at;
+        size_t n = left < PREFIX_PIECE ? (size_t)left : PREFIX_PIECE;
+        if (sums[i].piece > f->session_bytes / PREFIX_PIECE || read_at(fd, at, piece, n) != n ||
+            sum_of(piece, n) != sums[i].sum)
+            st = err_set(e, ST_FORMAT, "damaged: MiB %llu", (unsigned long long)sums[i].piece);
+    }
+    mem_free(piece);
+    return st;
+}
+
+/* ---- entries ---- */
+
+static int open_at(const prefix_disk *d, const char *name)
+{
+    return openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+/* The session in a file, whose key goes to `key`. */
+static status open_entry(session_file **out, char key[SHA256_HEX], const prefix_disk *d, const char *name, bool check,
+                         err *e)
+{
+    prefix_footer f;
+    prefix_sum *sums = NULL;
+    *out = NULL;
+    int fd = open_at(d, name);
+    if (fd < 0) return err_set(e, ST_IO, "%s", strerror(errno));
+    status st = prefix_footer_read(&f, &sums, fd, e);
+    if (st == ST_OK && check) st = check_pieces(fd, &f, sums, e);
+    mem_free(sums);
+    if (st != ST_OK) {
+        close(fd);
+        return st;
+    }
+    memcpy(key, f.key, SHA256_HEX);
+    return session_file_take(out, fd, name, f.session_bytes, e);
+}
+
+status prefix_disk_read(prefix_disk *d, const prefix_name *name, bool check, session_file **out, err *e)
+{
+    char file[SHA256_HEX], key[SHA256_HEX];
+    name_of(file, name);
+    return open_entry(out, key, d, file, check, e);
+}
+
+void prefix_disk_touch(prefix_disk *d, const prefix_name *name)
+{
+    char file[SHA256_HEX];
+    name_of(file, name);
+    (void)utimensat(d->fd, file, NULL, AT_SYMLINK_NOFOLLOW);
+}
+
+void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why)
+{
+    char file[SHA256_HEX];
+    name_of(file, name);
+    if (why) say(file, why);
+    (void)unlinkat(d->fd, file, 0);
+}
+
+/* ---- writing ---- */
+
+typedef struct {
+    int fd;
+    file_draft draft;
+    unsigned char *piece;
+    uint64_t session_bytes, at, have; /* at: which piece is in memory, have: its bytes */
+    prefix_sum *sums;
+    size_t n_sums, cap;
+} writer;
+
+static status next_piece(writer *w, uint64_t piece, err *e)
+{
+    if (w->n_sums > 0 && w->at == piece) return ST_OK;
+    w->at = piece;
+    w->have = read_at(w->fd, piece * PREFIX_PIECE, w->piece, PREFIX_PIECE);
+    if (w->n_sums == w->cap) {
+        w->cap = 2 * w->cap + 64;
+        TRY(MEM_GROW(&w->sums, w->cap, e));
+    }
+    w->sums[w->n_sums++] = (prefix_sum){piece, sum_of(w->piece, w->have)};
+    return ST_OK;
+}
+
+static status copy(writer *w, const prefix_extent *x, err *e)
+{
+    for (uint64_t at = (uint64_t)x->at, end; at < (uint64_t)x->end; at = end) {
+        uint64_t piece = at / PREFIX_PIECE, from = piece * PREFIX_PIECE;
+        TRY(next_piece(w, piece, e));
+        end = from + w->have < (uint64_t)x->end ? from + w->have : (uint64_t)x->end;
+        if (end <= at) return err_set(e, ST_IO, "the file in memory is cut");
+        TRY(file_draft_write(&w->draft, at, w->piece + (at - from), end - at, e));
+    }
+    return ST_OK;
+}
+
+static status write_all(writer *w, const char *key, const prefix_extent *written, size_t n_written, err *e)
+{
+    prefix_footer f = {.version = PREFIX_DISK_VERSION, .order = BYTE_ORDER_MARK, .session_bytes = w->session_bytes};
+    for (size_t i = 0; i < n_written; i++) TRY(copy(w, &written[i], e));
+    size_t list = w->n_sums * sizeof *w->sums;
+    memcpy(f.magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC);
+    memcpy(f.key, key, SHA256_HEX);
+    f.n_sums = w->n_sums;
+    seal(f.sum, &f, w->sums);
+    TRY(file_draft_write(&w->draft, w->session_bytes, w->sums, list, e));
+    TRY(file_draft_write(&w->draft, w->session_bytes + list, &f, sizeof f, e));
+    return file_draft_commit(&w->draft, w->session_bytes + list + sizeof f, e);
+}
+
+static char *path_of(const prefix_disk *d, const prefix_name *name, err *e)
+{
+    char *path = NULL;
+    size_t n = strlen(d->dir);
+    if (MEM_NEW(&path, n + 1 + SHA256_HEX, e) != ST_OK) return NULL;
+    memcpy(path, d->dir, n);
+    path[n] = '/';
+    name_of(path + n + 1, name);
+    return path;
+}
+
+status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const prefix_extent *written,
+                         size_t n_written, size_t *bytes, err *e)
+{
+    struct stat s;
+    writer w = {.fd = fd, .draft = {.fd = -1}};
+    *bytes = 0;
+    if (fstat(fd, &s) != 0) return err_set(e, ST_IO, "%s", strerror(errno));
+    w.session_bytes = (uint64_t)s.st_size;
+    char *path = path_of(d, name, e);
+    status st = path ? mem_alloc((void **)&w.piece, PREFIX_PIECE, 1, "piece of an entry", e) : ST_NOMEM;
+    if (st == ST_OK) st = file_draft_open(&w.draft, path, e);
+    if (st == ST_OK) st = write_all(&w, name->key, written, n_written, e);
+    if (st == ST_OK && stat(path, &s) == 0) *bytes = (size_t)s.st_blocks * 512;
+    file_draft_close(&w.draft);
+    mem_free(w.sums);
+    mem_free(w.piece);
+    mem_free(path);
+    return st;
+}
+
+/* ---- the folder ---- */
+
+static status open_folder(prefix_disk *d, const char *dir, err *e)
+{
+    struct stat s;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return err_set(e, ST_IO, "--prefix-disk: %.200s: %s", dir, strerror(errno));
+    d->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->fd < 0 || fstat(d->fd, &s) != 0) return err_set(e, ST_IO, "--prefix-disk: %.200s: %s", dir, strerror(errno));
+    if (s.st_uid != geteuid() || (s.st_mode & 077) != 0)
+        return err_set(e, ST_USAGE, "--prefix-disk: %.200s: mode %04o, expected 0700 and yours: prompts lie in it", dir,
+                       (unsigned)s.st_mode & 07777);
+    if (flock(d->fd, LOCK_EX | LOCK_NB) != 0)
+        return err_set(e, ST_USAGE, "--prefix-disk: %.200s: another process uses it", dir);
+    return ST_OK;
+}
+
+/* An entry that is there is shown; else the reason. */
+static status look_at(prefix_disk *d, const char *file, const prefix_found *found, err *e)
+{
+    char key[SHA256_HEX], right[SHA256_HEX];
+    session_file *f;
+    struct stat s;
+    size_t n;
+    if (fstatat(d->fd, file, &s, AT_SYMLINK_NOFOLLOW) != 0) return err_set(e, ST_IO, "%s", strerror(errno));
+    TRY(open_entry(&f, key, d, file, false, e));
+    prefix_name name = {.key = key, .ids = session_file_ids(f, &n)};
+    name.n = n > 0 ? n - 1 : 0;
+    name_of(right, &name);
+    uint64_t used = (uint64_t)s.st_mtim.tv_sec * 1000000000u + (uint64_t)s.st_mtim.tv_nsec;
+    status st = ST_OK;
+    if (name.n == 0 || strcmp(right, file) != 0) st = err_set(e, ST_FORMAT, "damaged: the name of another one");
+    else if (!found->entry(found->ctx, &name, (size_t)s.st_blocks * 512, used)) st = err_set(e, ST_NOMEM, "not wanted");
+    session_file_close(f);
+    return st;
+}
+
+static void scan(prefix_disk *d, const prefix_found *found)
+{
+    size_t foreign = 0;
+    int fd = dup(d->fd);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    for (struct dirent *x; (x = readdir(dir));) {
+        err e = {0};
+        if (is_part(x->d_name)) {
+            unlinkat(d->fd, x->d_name, 0);
+        } else if (!is_name(x->d_name)) {
+            foreign += strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
+        } else if (look_at(d, x->d_name, found, &e) != ST_OK) {
+            say(x->d_name, e.msg);
+            if (e.code != ST_IO) unlinkat(d->fd, x->d_name, 0);
+        }
+    }
+    closedir(dir);
+    if (foreign) fprintf(stderr, "--prefix-disk: %zu files there are no entries: they are left alone\n", foreign);
+}
+
+status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_found *found, err *e)
+{
+    prefix_disk *d;
+    *out = NULL;
+    TRY(MEM_NEW(&d, 1, e));
+    d->fd = -1;
+    d->dir = mem_strdup(dir);
+    status st = d->dir ? open_folder(d, dir, e) : err_set(e, ST_NOMEM, "out of memory");
+    if (st != ST_OK) {
+        prefix_disk_close(d);
+        return st;
+    }
+    scan(d, found);
+    *out = d;
+    return ST_OK;
+}
+
+void prefix_disk_close(prefix_disk *d)
+{
+    if (!d) return;
+    if (d->fd >= 0) close(d->fd);
+    mem_free(d->dir);
+    mem_free(d);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/* Entries of the prefix store in a folder, which is found again after a restart. An entry is a session file, the sums
+ * of each piece of it that was written, and a footer with its key. Its name is a hash of key and ids, so that no file
+ * can pass for another one. One process uses a folder at a time. */
+#ifndef SERVE_PREFIX_DISK_H
+#define SERVE_PREFIX_DISK_H
+
+#include <sys/types.h>
+
+#include "model/session_file.h"
+
+enum { PREFIX_DISK_VERSION = 1, PREFIX_PIECE = 1 << 20 };
+
+typedef struct prefix_disk prefix_disk;
+
+/* Whose rows they are: a key (SHA256_HEX) and the ids. */
+typedef struct {
+    const char *key;
+    const int32_t *ids;
+    size_t n;
+} prefix_name;
+
+/* A range of bytes of a file that holds something. */
+typedef struct {
+    off_t at, end;
+} prefix_extent;
+
+/* Opens a folder, which is made where there is none; it must be the user's alone (0700). found: each entry in it, whose
+ * rows are not looked at yet; used: when it last was, in nanoseconds; false: it is not wanted, and goes. Other files
+ * are left alone, damaged entries go; standard error has a line of both. ST_USAGE, also where another process has the
+ * folder; ST_IO. */
+typedef struct {
+    bool (*entry)(void *ctx, const prefix_name *name, size_t bytes, uint64_t used);
+    void *ctx;
+} prefix_found;
+status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_found *found, err *e);
+void prefix_disk_close(prefix_disk *d);
+
+/* Copies an entry from the file `fd`, of which `written` holds something. It is whole and on the disk afterwards, or
+ * not there. *bytes: those that it takes. */
+status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const prefix_extent *written,
+                         size_t n_written, size_t *bytes, err *e);
+/* Opens an entry; check: all that was written is read and compared with its sums. ST_FORMAT, ST_IO. */
+status prefix_disk_read(prefix_disk *d, const prefix_name *name, bool check, session_file **out, err *e);
+/* It was used now. */
+void prefix_disk_touch(prefix_disk *d, const prefix_name *name);
+/* why: for the line on standard error; NULL: none. */
+void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why);
+
+/* The footer of an open file, and the sums before it, freed with mem_free. For tests. */
+typedef struct {
+    uint64_t piece, sum;
+} prefix_sum;
+typedef struct {
+    char magic[16];
+    uint32_t version, order;
+    uint64_t session_bytes, n_sums;
+    char key[72], sum[72]; /* sum: SHA-256 of the footer with zeros in its place, and of the sums */
+} prefix_footer;
+status prefix_footer_read(prefix_footer *f, prefix_sum **sums, int fd, err *e);
+
+#endif
