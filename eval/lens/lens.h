@@ -35,7 +35,7 @@ typedef struct {
     void *ctx;
 } lens_options;
 
-/* A strategy's means over the steps so far. */
+/* A strategy's means over the steps so far; zeros where all its layers are dense. */
 typedef struct {
     double attended, missed;
 } lens_means;

@@ -104,18 +104,17 @@ static status print_means(const lens_run_cmd *r, err *e)
         char budget[24];
         lens_means m = lens_mean(r->lens, i);
         lineup_budget_text(budget, sizeof budget, &r->spec[i]);
-        TRY(out_printf(e, "%-*s %8s %9.1f %8.4f\n", width, r->spec[i].text, budget, m.attended, m.missed));
+        if (m.attended > 0)
+            TRY(out_printf(e, "%-*s %8s %9.1f %8.4f\n", width, r->spec[i].text, budget, m.attended, m.missed));
+        else TRY(out_printf(e, "%-*s %8s %9s %8s\n", width, r->spec[i].text, budget, "-", "-"));
     }
     return out_flush(e);
 }
 
 static status write_report(const lens_run_cmd *r, err *e)
 {
+    if (!r->c->json) return ST_OK;
     json_t *results = json_array();
-    if (!r->c->json) {
-        json_decref(results);
-        return ST_OK;
-    }
     for (size_t i = 0; i < r->rows.n; i++) {
         lens_means m = lens_mean(r->lens, i);
         json_array_append_new(results,

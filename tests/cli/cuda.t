@@ -42,6 +42,19 @@ for attn in full streaming:budget=16 quest:budget=16:page=4:skip=0 fier:budget=4
     unset SHIM_GUARD
     check "$attn: the text of the CPU" cmp -s "$tmp/out" "$tmp/cpu"
 done
+# What a lens shows as read is what it shows on the CPU.
+reads() { grep -o '"reads":"[^"]*"' "$tmp/out"; }
+set -- lens -m "$m" -p "$p" -n 3 --kv f32 --gemm builtin --quiet --ignore-eos --attn quest:page=4,h2o,streaming --budget 16
+RUN=$cpu
+run "$@"
+RUN=$shim
+reads >"$tmp/cpu"
+export SHIM_GUARD=1
+run "$@" --device cuda
+unset SHIM_GUARD
+reads >"$tmp/cuda"
+check "lens: nine records" test "$(wc -l <"$tmp/cuda")" -eq 9
+check "lens: what was read is that of the CPU" cmp -s "$tmp/cuda" "$tmp/cpu"
 # Rows in the host's memory: the same text as on the device.
 for attn in full quest:budget=16:page=4:skip=0 quest:budget=16:page=4:skip=0:tail=all fier:budget=40:g=8:skip=0:kv=kivi4/g=4/r=8 \
     pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 actqkv:budget=18:sink=2:local=8:window=4:block=4:reps=2 \

@@ -29,6 +29,8 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
+run lens -m "$m" -p "$text" --attn quest --skip 2 --budget 16 -n 2 --quiet -o "$tmp/dense.html"
+check "where all layers are dense nothing is chosen" grep -q '^quest  *16  *-  *-$' "$tmp/out"
 refused 2 "at most 3" "four strategies" lens -m "$m" -p "$text" --attn quest,fier,h2o,tova
 refused 2 "expected full or one of --attn" "a drive that is not there" lens -m "$m" -p "$text" --attn quest --drive h2o
 refused 2 "at least 2" "a prompt of one token" lens -m "$m" -p "" --attn quest
