@@ -49,6 +49,9 @@ typedef struct {
 json_t *accept_identity(const accept_run *r, const accept_case *x);
 const json_t *accept_result(const accept_run *r, const accept_case *x);
 
+/* {"n", "right", "tokens", "differences"}; NULL: out of memory. */
+json_t *accept_counts(const accept_sums *s);
+
 /* What a strategy is measured with: a session of full attention over rows of the same type, in which it drafts; `full`
  * drafts as what it is. */
 typedef struct {

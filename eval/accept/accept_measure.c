@@ -114,13 +114,8 @@ static status take_piece(measured *m, const accept_case *x, err *e)
 
 static json_t *result_json(const measured *m, const accept_case *x)
 {
-    const accept_sums *s = &m->sums;
-    json_t *o = accept_identity(m->r, x), *right = json_array();
-    int bad = 0;
-    for (size_t i = 0; i < ACCEPT_AHEAD; i++) bad |= json_array_append_new(right, json_integer(s->right[i]));
-    json_t *counts = json_pack("{s:I, s:o, s:I, s:I}", "n", (json_int_t)s->n, "right", right, "tokens",
-                               (json_int_t)s->tokens, "differences", (json_int_t)s->differences);
-    bool good = !bad && o && counts && json_object_update(o, counts) == 0;
+    json_t *o = accept_identity(m->r, x), *counts = accept_counts(&m->sums);
+    bool good = o && counts && json_object_update(o, counts) == 0;
     json_decref(counts);
     if (good) return o;
     json_decref(o);

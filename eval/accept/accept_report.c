@@ -123,16 +123,36 @@ static json_t *list_json(const double *x, size_t n)
     return NULL;
 }
 
-static json_t *figures_json(const accept_sums *s)
+json_t *accept_counts(const accept_sums *s)
+{
+    json_t *right = json_array();
+    int bad = 0;
+    for (size_t i = 0; i < ACCEPT_AHEAD; i++)
+        bad |= json_array_append_new(right, json_integer((json_int_t)s->right[i]));
+    json_t *o = json_pack("{s:I, s:o, s:I, s:I}", "n", (json_int_t)s->n, "right", right, "tokens",
+                          (json_int_t)s->tokens, "differences", (json_int_t)s->differences);
+    if (!bad) return o;
+    json_decref(o);
+    return NULL;
+}
+
+/* Takes o, to which the counts are added, and what follows from them. */
+static json_t *with_figures(json_t *o, const accept_sums *s)
 {
     figures f = figures_of(s);
     double all[ACCEPT_AHEAD];
     for (size_t i = 0; i < ACCEPT_AHEAD; i++) all[i] = length_of(s, &f, i + 1);
-    return json_pack("{s:I, s:o, s:[f, f], s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "n", (json_int_t)s->n, "agreement",
-                     results_real(f.hazard[0]), "ci95", f.low, f.high, "h8", results_real(f.hazard[ACCEPT_AHEAD - 1]),
-                     "run", results_real(f.run), "accepted_length", results_real(all[REPORTED - 1]), "hazards",
-                     list_json(f.hazard, ACCEPT_AHEAD), "accepted_lengths", list_json(all, ACCEPT_AHEAD), "tokens",
-                     (json_int_t)s->tokens, "differences", (json_int_t)s->differences);
+    json_t *counts = accept_counts(s);
+    json_t *more = json_pack("{s:o, s:[f, f], s:o, s:o, s:o, s:o, s:o}", "agreement", results_real(f.hazard[0]), "ci95",
+                             f.low, f.high, "h8", results_real(f.hazard[ACCEPT_AHEAD - 1]), "run", results_real(f.run),
+                             "accepted_length", results_real(all[REPORTED - 1]), "hazards",
+                             list_json(f.hazard, ACCEPT_AHEAD), "accepted_lengths", list_json(all, ACCEPT_AHEAD));
+    bool good = o && counts && more && json_object_update(o, counts) == 0 && json_object_update(o, more) == 0;
+    json_decref(counts);
+    json_decref(more);
+    if (good) return o;
+    json_decref(o);
+    return NULL;
 }
 
 static json_t *by_context(const accept_run *r, size_t row, double temp)
@@ -141,8 +161,7 @@ static json_t *by_context(const accept_run *r, size_t row, double temp)
     int bad = 0;
     for (size_t i = 0; i < r->n_ctx; i++) {
         accept_sums s = sums_of(r, row, temp, i);
-        json_t *o = figures_json(&s);
-        bad |= !o || json_object_set_new(o, "ctx", json_integer((json_int_t)r->ctx[i])) != 0;
+        json_t *o = with_figures(json_pack("{s:I}", "ctx", (json_int_t)r->ctx[i]), &s);
         bad |= json_array_append_new(list, o);
     }
     if (!bad) return list;
@@ -162,12 +181,7 @@ static json_t *row_json(const accept_run *r, size_t row, double temp)
     json_t *o = json_pack("{s:s, s:s, s:o, s:s, s:f, s:o, s:s*}", "attn", spec->text, "params", params, "budget",
                           lineup_budget_json(spec), "kv", kv, "temp", temp, "by_context", by_context(r, row, temp),
                           "reason", why->code == ST_OK ? NULL : why->msg);
-    json_t *all = figures_json(&s);
-    bool good = o && all && json_object_update(o, all) == 0;
-    json_decref(all);
-    if (good) return o;
-    json_decref(o);
-    return NULL;
+    return with_figures(o, &s);
 }
 
 static status write_json(const accept_run *r, err *e)

@@ -298,6 +298,7 @@ sub plot_passkey {
     score      => [\&plot_score, 'eval longbench', 'eval longbench2', 'eval infinitebench', 'eval scbench',
         'eval mrcr', 'passkey', 'eval ruler', 'eval niah'],
     recall     => [\&plot_recall, 'eval recall'],
+    accept     => [\&plot_accept, 'eval accept'],
     passkey    => [\&plot_passkey, 'passkey', 'eval niah'],
     speed      => [\&plot_speed, 'bench'],
 );

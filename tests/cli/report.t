@@ -40,6 +40,14 @@ report "$tmp/one.jsonl"
 out_has "| 24.00 |" "one book has no interval"
 report "$d/recall.json"
 out_has "| quest 64 | 1k | 64.0 | 0.4000 | 0.5000 | - |" "recall: mean over the layers that are not dense"
+# 10 of 20: Wilson's interval of tests/unit/test_stats.c; E(4) = 1 + (10 + 8 + 6 + 4) / 20.
+report "$d/accept.json"
+out_has "| quest 64 | 0 | 20 | 0.5000 [0.299, 0.701] | 0.7500 | 2.5 | 2.400 |" "accepted drafts"
+out_has "| full | 0 | 20 | 1.0000 [0.839, 1.000] | 1.0000 | - | 5.000 |" "without a difference there is no run"
+check "what did not run is not there" sh -c "! grep -q h2o '$tmp/out'"
+sed 's/"n": 20, "right": \[10, /"n": 30, "right": [10, /' "$d/accept.json" >"$tmp/accept.json"
+report "$d/accept.json" "$tmp/accept.json"
+out_has "| quest 64 | 0 | 50 | 0.4000 [" "several texts are added up"
 report "$d/bench.json"
 out_has "| decode, quest 64 | small | - | - | 4k | 1 | 800.0 | 1.250 | 2.0 % | - | - |" "speed"
 out_has "| quest 64 | 1.25 | 1.25 | 1.25 | 1.250 | 0.00 | - | - | - |" "a step that costs the same at every context"
@@ -158,6 +166,7 @@ picture perplexity pg19.jsonl "Length (tokens)" "Perplexity" "quest 256" ">128<"
 picture score longbench.jsonl "Budget (tokens)" "Average score, 2 datasets (%)" ">quest<" ">full<"
 picture score ruler.jsonl "Length (tokens)" "RULER, mean of 2 tasks" ">1k<" ">2k<" ">full<" ">quest 64<"
 picture recall recall.json "Budget (tokens)" "Recall of the best tokens" ">32<" ">64<" ">fier<"
+picture accept accept.json "Budget (tokens)" "Tokens that are full attention's" ">64<" ">128<" ">quest<" ">full<"
 picture passkey passkey.jsonl "Context length (tokens)" "Depth (%)" "Found (%)" "streaming 64" ">1k<" ">2k<"
 picture speed bench.json "Context length (tokens)" "Time of a decode step (ms)" ">1k<" ">4k<" "quest 64"
 {
@@ -198,9 +207,10 @@ check "which are still there" cmp "$d/longbench.jsonl" "$tmp/mine.jsonl"
 # The commands of doc/reports.md, on the results beside it.
 cd "$SRCDIR" || exit 1
 sed -n 's/^    scripts\/report --plot \([a-z]*\) -o \([^ ]*\) \(.*\)$/\1 \3/p' doc/reports.md >"$tmp/commands"
-check "a documented command for each picture" test "$(cut -d' ' -f1 "$tmp/commands" | sort -u | wc -l)" -eq 5
-while read -r kind file; do
-    report --plot "$kind" -o "$tmp/$kind.svg" "$file"
-    check "as documented: $kind of $file" test "$status" -eq 0
+check "a documented command for each picture" test "$(cut -d' ' -f1 "$tmp/commands" | sort -u | wc -l)" -eq 6
+while read -r kind files; do
+    # shellcheck disable=SC2086
+    report --plot "$kind" -o "$tmp/$kind.svg" $files
+    check "as documented: $kind of $files" test "$status" -eq 0
 done <"$tmp/commands"
 finish
