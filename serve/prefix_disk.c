@@ -87,7 +87,7 @@ static size_t read_at(int fd, uint64_t at, void *to, size_t n)
     return done;
 }
 
-static void seal(char out[72], const prefix_footer *f, const prefix_sum *sums)
+void prefix_footer_seal(char out[72], const prefix_footer *f, const prefix_sum *sums)
 {
     prefix_footer zero = *f;
     sha256 sum;
@@ -117,7 +117,7 @@ status prefix_footer_read(prefix_footer *f, prefix_sum **sums, int fd, err *e)
     if (f->session_bytes != size - list || !is_name(f->key)) return err_set(e, ST_FORMAT, "damaged: the footer");
     TRY(mem_alloc((void **)sums, f->n_sums, sizeof **sums, "sums of an entry", e));
     if (read_at(fd, f->session_bytes, *sums, list) == list) {
-        seal(sum, f, *sums);
+        prefix_footer_seal(sum, f, *sums);
         if (memcmp(sum, f->sum, sizeof sum) == 0) return ST_OK;
     }
     mem_free(*sums);
@@ -235,7 +235,7 @@ static status write_all(writer *w, const char *key, const prefix_extent *written
     memcpy(f.magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC);
     memcpy(f.key, key, SHA256_HEX);
     f.n_sums = w->n_sums;
-    seal(f.sum, &f, w->sums);
+    prefix_footer_seal(f.sum, &f, w->sums);
     TRY(file_draft_write(&w->draft, w->session_bytes, w->sums, list, e));
     TRY(file_draft_write(&w->draft, w->session_bytes + list, &f, sizeof f, e));
     return file_draft_commit(&w->draft, w->session_bytes + list + sizeof f, e);

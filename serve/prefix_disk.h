@@ -58,5 +58,7 @@ typedef struct {
     char key[72], sum[72]; /* sum: SHA-256 of the footer with zeros in its place, and of the sums */
 } prefix_footer;
 status prefix_footer_read(prefix_footer *f, prefix_sum **sums, int fd, err *e);
+/* What its `sum` should be. */
+void prefix_footer_seal(char out[72], const prefix_footer *f, const prefix_sum *sums);
 
 #endif
