@@ -4,7 +4,18 @@
 noinst_LIBRARIES += libapi.a
 libapi_a_SOURCES = %D%/kvasir.h %D%/impl.h %D%/load.c %D%/text.c %D%/sessions.c %D%/feed.c %D%/selection.c
 include_HEADERS = %D%/kvasir.h
-EXTRA_DIST += %D%/libkvasir.map examples/complete.c examples/compare.cc python/pyproject.toml python/setup.py \
+# Manual pages: one of the whole header, and a link to it for each function.
+man3_functions := $(shell sed -n 's/^KVASIR_API [a-z0-9_ ]*[ *]\(kvasir_[a-z_]*\)[^a-z_].*/\1/p' $(srcdir)/%D%/kvasir.h)
+man3_links = $(man3_functions:%=man3/%.3)
+man3_MANS = man3/kvasir.3 $(man3_links)
+CLEANFILES += $(man3_MANS)
+man3/kvasir.3: %D%/kvasir.h %D%/man3.awk
+	@mkdir -p man3
+	$(AM_V_GEN)$(AWK) -v version=$(PACKAGE_VERSION) -f $(srcdir)/%D%/man3.awk \
+	  $(srcdir)/%D%/kvasir.h >$@.tmp && mv $@.tmp $@
+$(man3_links): man3/kvasir.3
+	@echo '.so man3/kvasir.3' >$@
+EXTRA_DIST += %D%/libkvasir.map %D%/man3.awk examples/complete.c examples/compare.cc python/pyproject.toml python/setup.py \
   $(wildcard $(srcdir)/python/kvasir/*.py $(srcdir)/python/tests/*.py)
 api_current = 0
 libkvasir_name = libkvasir.so.$(api_current)

@@ -184,7 +184,7 @@ const attn_method attn_actqkv = {
     .name = "actqkv",
     .summary = "ActQKV: blocks chosen by activated queries, budgets that travel across layers",
     .source = "ActQKV (github.com/MrXiaoaa/ActQKV) on InfLLM (Xiao et al. 2024, arXiv 2402.04617); "
-              "doc/methods.md 9 and 12.1",
+              "doc/methods.md 9 and 12.1, deviations 9.7 and 12.1",
     .params = params,
     .family = &attn_blocks,
     .kind = &kind,

@@ -10,7 +10,7 @@
 void bits_declare(attn_decl *d, size_t at, int64_t g)
 {
     size_t dim = (size_t)d->shape->head_dim, kv = (size_t)d->shape->n_kv_heads,
-           row = dim * dtype_size(d->spec->kv.type);
+           row = dim * dtype_size(kv_number_type(&d->spec->kv));
     int64_t cap = d->lim->n_tokens, n = d->n;
     decl_regions(d, MEM_INDEX, AT(bits), "bits", kv, fier_words(dim) * 32 * sizeof(uint32_t), (cap + 31) / 32,
                  (n + 31) / 32);
@@ -26,7 +26,7 @@ void bits_reset(key_bits *b, const attn_view *v, int64_t group)
         b->index[l] = (fier_index){.bits = b->bits[l],
                                    .levels = b->levels[l],
                                    .ring = b->ring[l],
-                                   .type = v->spec->kv.type,
+                                   .type = kv_number_type(&v->spec->kv),
                                    .n_kv_heads = (size_t)v->shape->n_kv_heads,
                                    .head_dim = (size_t)v->shape->head_dim,
                                    .cap = (size_t)v->lim->n_tokens,

@@ -112,8 +112,8 @@ static void blocks_declare(attn_decl *d)
     const block_sizes n = blocks_sizes(d->spec, d->shape, d->lim);
     size_t head = (size_t)d->shape->head_dim, heads = (size_t)d->shape->n_heads, f = sizeof(float);
     size_t kv = (size_t)d->shape->n_kv_heads * head * f, pos = sizeof(int64_t);
-    decl_regions(d, MEM_INDEX, AT(rep), "representatives", 1, n.dim * dtype_size(d->spec->kv.type), (int64_t)n.blocks,
-                 blocks_after(&r, d->n));
+    decl_regions(d, MEM_INDEX, AT(rep), "representatives", 1, n.dim * dtype_size(kv_number_type(&d->spec->kv)),
+                 (int64_t)n.blocks, blocks_after(&r, d->n));
     decl_layers(d, MEM_INDEX, AT(mass), "masses", heads * n.ring * f);
     const struct {
         size_t at, bytes;
@@ -147,6 +147,7 @@ void blocks_reset(attn_view *v)
     b->rule = rule_of(v->spec);
     b->n = blocks_sizes(v->spec, v->shape, v->lim);
     b->observed = false;
+    b->table_from = b->table_to = 0;
     b->band.type = b->keys.type = DT_F32;
     b->band.n_kv_heads = b->keys.n_kv_heads = (size_t)v->shape->n_kv_heads;
     b->band.head_dim = b->keys.head_dim = (size_t)v->shape->head_dim;
@@ -160,7 +161,7 @@ block_index blocks_index(const attn_view *v, int layer)
 {
     const block_memory *b = v->own;
     return (block_index){.rep = b->rep[layer],
-                         .type = v->spec->kv.type,
+                         .type = kv_number_type(&v->spec->kv),
                          .n_heads = (size_t)v->shape->n_heads,
                          .n_kv_heads = (size_t)v->shape->n_kv_heads,
                          .head_dim = (size_t)v->shape->head_dim,
@@ -227,8 +228,31 @@ static size_t place(const attn_view *v, int64_t pos)
     return (size_t)(pos - (v->length - b->n.back));
 }
 
-/* The table rotates keys of the band at their positions, the far table queries at the fixed distance. A raw key has no
- * factor mscale of its own, so the query there carries both. */
+/* The table rotates keys of the band at their positions [first, end). Frequencies last as long as a sequence: a decode
+ * step adds its own row. */
+static void turn_band(attn_view *v, const attn_part *p, int64_t first, int64_t end)
+{
+    block_memory *b = v->own;
+    size_t row = (size_t)v->shape->head_dim * sizeof(float);
+    bool held = !(p->flags & ATTN_PROMPT) && b->table_from <= first && first < b->table_to &&
+                end - b->table_from <= (int64_t)b->n.table;
+    if (!held) b->table_from = b->table_to = first;
+    if (b->table_to < end)
+        v->be->ops->rope_table(v->be, buf_at(b->table, (size_t)(b->table_to - b->table_from) * row),
+                               buf_at(b->at, place(v, b->table_to) * sizeof(int64_t)), (size_t)(end - b->table_to),
+                               p->freq, (size_t)v->shape->head_dim / 2, p->mscale);
+    b->table_to = max64(b->table_to, end);
+}
+
+/* The row of the table for a position. */
+static buf turn_at(const attn_view *v, int64_t pos)
+{
+    const block_memory *b = v->own;
+    return buf_at(b->table, (size_t)(pos - b->table_from) * (size_t)v->shape->head_dim * sizeof(float));
+}
+
+/* The far table rotates queries at the fixed distance. A raw key has no factor mscale of its own, so the query there
+ * carries both. */
 void blocks_begin(attn_view *v, const attn_part *p)
 {
     block_memory *b = v->own;
@@ -238,40 +262,49 @@ void blocks_begin(attn_view *v, const attn_part *p)
     size_t n = place(v, end);
     for (size_t i = 0; i < n; i++) b->pos[i] = end - (int64_t)(n - i);
     o->upload(v->be, b->at, b->pos, n * sizeof *b->pos);
-    o->rope_table(v->be, b->table, buf_at(b->at, place(v, first) * sizeof *b->pos), (size_t)(end - first), p->freq,
-                  half, p->mscale);
+    turn_band(v, p, first, end);
     o->rope_table(v->be, b->far_table, b->far_pos, rows, p->freq, half, p->mscale * p->mscale);
     v->observes = true;
 }
 
 /* ---- segments ---- */
 
-/* Of equal length for all queries of a decode step, so that its rows need no mask. */
-static attn_seg band_segment(attn_view *v, const attn_part *p, int layer)
+/* The band of a decode step's query, of which it sees all rows. */
+static attn_seg band_of_step(const attn_view *v, const attn_part *p, int layer)
 {
-    block_memory *b = v->own;
+    const block_memory *b = v->own;
+    int64_t first = band_from(&b->rule, p->first);
+    return (attn_seg){.rows = kv_store_rows(v->store, layer),
+                      .n_lists = 1,
+                      .first = first,
+                      .n_max = p->first + 1 - first,
+                      .turn = turn_at(v, first),
+                      .scores = b->sums,
+                      .score_stride = b->n.band};
+}
+
+/* The bands of a prompt window's queries. */
+static attn_seg band_of_window(const attn_view *v, const attn_part *p, int layer)
+{
+    const block_memory *b = v->own;
     const backend_ops *o = v->be->ops;
     const kv_rows *rows = kv_store_rows(v->store, layer);
     int64_t first = band_from(&b->rule, p->first), n = p->first + (int64_t)p->n_tok - first;
     size_t d = b->band.head_dim;
-    bool prompt = p->flags & ATTN_PROMPT;
-    buf table = buf_at(b->table, (size_t)(first - band_from(&b->rule, v->length)) * d * sizeof(float));
     kv_need(v->be, rows, first, first + n);
     o->codes->fetch(v->be, &b->band, rows, first, n, v->read);
     for (size_t h = 0; h < b->band.n_kv_heads; h++) {
         buf k = buf_at(b->band.k, h * b->band.cap * d * sizeof(float));
-        o->rope(v->be, k, k, table, (size_t)n, 1, d / 2);
+        o->rope(v->be, k, k, turn_at(v, first), (size_t)n, 1, d / 2);
     }
     return (attn_seg){.rows = &b->band,
                       .copied = true,
                       .n_lists = 1,
                       .n_max = n,
                       .origin = first,
-                      .masked = prompt,
+                      .masked = true,
                       .kpos = first,
-                      .band = b->rule.local,
-                      .scores = prompt ? (buf){NULL} : b->sums,
-                      .score_stride = b->n.band};
+                      .band = b->rule.local};
 }
 
 /* Sinks, chosen blocks and pending tokens. In a prompt window the tokens that leave the band inside it are far for some
@@ -323,7 +356,7 @@ static void select_one(const attn_turn *t, int layer)
     kind_of(v->spec)->choose(v, p, layer, n);
     sel->n_seg = 0;
     if (end > b->rule.local) sel->seg[sel->n_seg++] = far_segment(v, p, layer, n > 0);
-    sel->seg[sel->n_seg++] = band_segment(v, p, layer);
+    sel->seg[sel->n_seg++] = prompt ? band_of_window(v, p, layer) : band_of_step(v, p, layer);
     sel->head = b->rule.sink;
     sel->tail = b->rule.sink + b->rule.block * n;
     sel->attended = min64(end, b->rule.local); /* ops count what is far */

@@ -5,10 +5,10 @@
  * Rows are stored raw, slot = position. Of n tokens the last `local` are the band of the newest query. What left the
  * band are first the sinks, then full memory blocks, then pending tokens that fill no block yet: all counts follow from
  * n. Sinks, chosen blocks and pending tokens stand at the distance local - 1: their keys stay raw and queries are
- * rotated there. Band rows are fetched from the store (any store) for each layer and window and rotated in a scratch
- * copy. Blocks are formed behind a window from the attention that their tokens received in the band, which a ring
- * keeps; over a store with codes, from the keys that the codes give. While everything fits into the band, it is the
- * only segment, contiguous as in `full`.
+ * rotated there. Keys of the band are rotated where attention reads them; those of a prompt window in a scratch copy of
+ * its band, which all its queries read. Blocks are formed behind a window from the attention that their tokens received
+ * in the band, which a ring keeps; over a store with codes, from the keys that the codes give. While everything fits
+ * into the band, it is the only segment, contiguous as in `full`.
  *
  * A method embeds block_memory first in its struct and calls blocks_reset and blocks_begin in these hooks. */
 #ifndef ATTENTION_BLOCKS_H
@@ -82,9 +82,10 @@ typedef struct {
     buf score;          /* f32 [blocks] */
     buf chosen;         /* i64 [2]: first entry and count of the chosen blocks, whose i32 numbers follow */
     buf at, table, far_pos, far_table, sums;
-    buf list;      /* i64 [2]: first entry and count of the far tokens, whose i32 positions follow */
-    int64_t *pos;  /* for uploads: at */
-    bool observed; /* the layer at work had queries */
+    buf list;                     /* i64 [2]: first entry and count of the far tokens, whose i32 positions follow */
+    int64_t *pos;                 /* for uploads: at */
+    int64_t table_from, table_to; /* positions that table holds */
+    bool observed;                /* the layer at work had queries */
 } block_memory;
 
 /* Shares in hooks of the same names. */

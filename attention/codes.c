@@ -10,7 +10,7 @@
 #include "attention/retrieve.h"
 #include "kernels/ops_coded.h"
 
-enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN };
+enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN, P_OF, P_CERTIFY };
 
 static const attn_param params[] = {
     [P_SINK] = RETRIEVE_SINK_PARAM,
@@ -22,6 +22,8 @@ static const attn_param params[] = {
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
+    [P_OF] = RETRIEVE_OF_PARAM,
+    [P_CERTIFY] = CERTIFY_PARAM,
     {.key = NULL},
 };
 
@@ -56,6 +58,14 @@ static status codes_check(const attn_spec *s, const attn_shape *shape, err *e)
                        "which are attended",
                        s->text, (long long)s->budget, (long long)least, store, (long long)kv_exact_newest(&s->kv));
     return retrieve_check(s, e);
+}
+
+/* With a certificate a list ends where it holds: the budget bounds it only where the strategy says so itself. */
+static status codes_parse(attn_spec *s, err *e)
+{
+    (void)e;
+    if (s->value[P_CERTIFY] && !s->own_budget) s->budget = ATTN_NO_BUDGET;
+    return ST_OK;
 }
 
 static void codes_regions(const attn_spec *s, attn_regions *r)
@@ -102,8 +112,8 @@ static void codes_reset(attn_view *v)
 const attn_method attn_codes = {
     .name = "codes",
     .summary = "the best tokens by the store's codes of their keys",
-    .source =
-        "scores over KIVI's codes (arXiv 2402.02750); near it Self-Indexing KVCache (2603.14224); doc/methods.md 7d",
+    .source = "scores over KIVI's codes (arXiv 2402.02750); near it Self-Indexing KVCache (2603.14224); doc/methods.md "
+              "7d, deviations 7d.7",
     .params = params,
     .family = &attn_retrieve,
     .kind = &(const retrieve_kind){.stored = true,
@@ -116,6 +126,7 @@ const attn_method attn_codes = {
     .has_budget = true,
     .def_budget = 256,
     .def_skip = 2,
+    .parse = codes_parse,
     .check = codes_check,
     .regions = codes_regions,
     .hooks = {.declare = codes_declare, .reset = codes_reset, .begin = codes_begin},

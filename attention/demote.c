@@ -43,7 +43,7 @@ status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, 
     if (r.how == DEMOTE_NONE) return ST_OK;
     if (attn_value(s, "tail", TAIL_OFF) != TAIL_OFF)
         return err_set(e, ST_USAGE, "%s: demote keeps what tail=all would stand for: one of both is expected", s->text);
-    if (kv_has_codes(&s->kv))
+    if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
         return err_set(e, ST_USAGE, "%s: demotion needs exact rows, found --kv %s, expected f16, bf16 or f32", s->text,
                        kv_format_name(&s->kv));
     if (bits_of(r.how) > 0 && !in_groups(r.how) && shape->head_dim % 2)
@@ -115,7 +115,7 @@ void demote_reset(demoted *m, const attn_view *v, demote_rule rule, size_t n_lis
             r->cap = (size_t)m->cap;
             continue;
         }
-        r->type = v->spec->kv.type; /* of no row */
+        r->type = kv_number_type(&v->spec->kv); /* of no row */
         r->codes.k = m->k[l], r->codes.v = m->v[l];
         r->codes.k_pair = m->k_pair[l], r->codes.v_pair = m->v_pair[l];
         r->codes.k_at = r->codes.v_at = m->map;

@@ -19,9 +19,12 @@ enum {
     P_POOL,
     P_SHARE,
     P_MIN,
+    P_OF,
+    P_CALIBRATE,
     P_COARSE,
     P_COARSE_KEEP,
-    P_TAIL
+    P_TAIL,
+    P_TAIL_SEED
 };
 
 static const attn_param params[] = {
@@ -30,9 +33,10 @@ static const attn_param params[] = {
                 "tokens of the newest, incomplete group: levels anew at each token, scored by their keys, levels of "
                 "the newest g tokens, or always attended",
                 FIER_REQUANT, 0, 3},
-    [P_LEVELS] = {"levels", "range mad two_mean",
-                  "minimum and maximum (the paper); mean and mean deviation; means of the two classes", FIER_RANGE, 0,
-                  2},
+    [P_LEVELS] = {"levels", "range mad two_mean middle",
+                  "minimum and maximum (the paper); mean and mean deviation; means of the two classes; middles of the "
+                  "two halves",
+                  FIER_RANGE, 0, 3},
     [P_SCORE] = {"score", "float int8",
                  "numbers that the bits weigh: float32, or queries in 8 and levels in 7 bits: faster, nearly the same "
                  "ranks",
@@ -44,9 +48,12 @@ static const attn_param params[] = {
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
+    [P_OF] = RETRIEVE_OF_PARAM,
+    [P_CALIBRATE] = RETRIEVE_CALIBRATE_PARAM,
     [P_COARSE] = COARSE_PARAM,
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
     [P_TAIL] = RETRIEVE_TAIL_PARAM,
+    [P_TAIL_SEED] = TAIL_SEED_PARAM,
     {.key = NULL},
 };
 
@@ -113,7 +120,7 @@ static void fier_reset(attn_view *v)
 const attn_method attn_fier = {
     .name = "fier",
     .summary = "FIER: tokens by one-bit keys",
-    .source = "FIER v2 (EMNLP 2025), section 3.3 and Alg. 1; no public code; doc/methods.md 7",
+    .source = "FIER v2 (EMNLP 2025), section 3.3 and Alg. 1; no public code; doc/methods.md 7, deviations 7.7",
     .params = params,
     .family = &attn_retrieve,
     .kind = &(const retrieve_kind){.votes = true,

@@ -10,8 +10,12 @@
 
 #include "attention/format.h"
 #include "kernels/base/nearest.h"
+#include "kernels/ops_tail.h"
 
 enum { P_BITS, P_G, P_R, P_VARIANT, P_SINK };
+enum { P_ROT = 1, ROT_KV = 2 };
+static const char rotations[] = "off k kv";
+static const unsigned turned_of[] = {0, KV_TURNED_K, KV_TURNED_K | KV_TURNED_V};
 enum { HF_RUN = 64 }; /* channels of a run of quanto's, which has no other */
 
 const attn_param kv_kivi_params[] = {
@@ -42,6 +46,16 @@ static const attn_param hf_params[] = {
     {"sink_fp", NULL, "first tokens that stay exact (LogQuant's KiViSink: 2)", 0, 0, 1 << 20},
     {.key = NULL},
 };
+static const attn_param q8_params[] = {
+    [P_BITS] = {"bits", "8", "bits of a code", 0, 0, 0},
+    [P_ROT] = {"rot", rotations, "rows that a Hadamard matrix turns: none, keys, keys and values", ROT_KV, 0, 2},
+    {.key = NULL},
+};
+static const attn_param q4_params[] = {
+    [P_BITS] = {"bits", "4", "bits of a code", 0, 0, 0},
+    [P_ROT] = {"rot", rotations, "rows that a Hadamard matrix turns: none, keys, keys and values", ROT_KV, 0, 2},
+    {.key = NULL},
+};
 static const attn_param rows_param = {"rows", "f16 bf16 f32", "type of the rows that are not quantized", 0, 0, 2};
 static const dtype row_types[] = {DT_F16, DT_BF16, DT_F32};
 
@@ -55,6 +69,8 @@ static const struct {
     {"f16", KV_EXACT, DT_F16, 0, NULL},
     {"bf16", KV_EXACT, DT_BF16, 0, NULL},
     {"f32", KV_EXACT, DT_F32, 0, NULL},
+    {"q8", KV_EXACT, DT_Q8, 8, q8_params},
+    {"q4", KV_EXACT, DT_Q4, 4, q4_params},
     {"kivi2", KV_KIVI, DT_F16, 2, kv_kivi_params},
     {"kivi4", KV_KIVI, DT_F16, 4, kv_kivi_params},
     {"logquant", KV_LOGQUANT, DT_F16, 2, kv_logquant_params},
@@ -89,6 +105,25 @@ static status parse_number(int64_t *out, const attn_param *p, const char *text, 
     return ST_OK;
 }
 
+const char attn_or_sample[] = "off all";
+static const char sample_word[] = "sample:";
+
+static bool is_sample(const attn_param *p, const char *text)
+{
+    return p->choices == attn_or_sample && strncmp(text, sample_word, strlen(sample_word)) == 0;
+}
+
+static status parse_sample(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
+{
+    const attn_param number = {.key = p->key, .min = 2, .max = TAIL_SAMPLE_MAX};
+    char where[ATTN_TEXT + 64];
+    snprintf(where, sizeof where, "%s: %s=%s", what, p->key, sample_word);
+    where[strlen(where) - 1] = 0;
+    TRY(parse_number(out, &number, text + strlen(sample_word), where, e));
+    *out += ATTN_SAMPLE;
+    return ST_OK;
+}
+
 const char attn_fraction[] = "off or a number in (0, 1]";
 
 static status parse_fraction(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
@@ -98,9 +133,9 @@ static status parse_fraction(int64_t *out, const attn_param *p, const char *text
     bool plain = strspn(text, "0123456789.") == strlen(text);
     *out = 0;
     if (strcmp(text, "off") == 0) return ST_OK;
-    if (end == text || *end || !plain || !(x > 0 && x <= 1) || fabs(x * ATTN_FRACTION - parts) > 1e-6)
+    if (end == text || *end || !plain || !(x > 0 && parts <= (double)p->max) || fabs(x * ATTN_FRACTION - parts) > 1e-6)
         return err_set(e, ST_USAGE, "%s: %s='%.40s', expected %s of up to 4 decimals", what, p->key, text,
-                       attn_fraction);
+                       p->max < ATTN_FRACTION ? "off or a number in (0, 1)" : attn_fraction);
     *out = (int64_t)parts;
     return ST_OK;
 }
@@ -112,6 +147,8 @@ void attn_param_text(char out[32], const attn_param *p, int64_t value)
     const char *c = attn_param_choice(or_all ? NULL : p->choices, value, &n);
     if (p->choices == attn_fraction && value == 0) snprintf(out, 32, "off");
     else if (p->choices == attn_fraction) snprintf(out, 32, "%.4g", (double)value / ATTN_FRACTION);
+    else if (p->choices == attn_or_sample && value > ATTN_SAMPLE)
+        snprintf(out, 32, "%s%lld", sample_word, (long long)value - ATTN_SAMPLE);
     else if (or_all && value == ATTN_ALL) snprintf(out, 32, "all");
     else if (c) snprintf(out, 32, "%.*s", (int)n, c);
     else snprintf(out, 32, "%lld", (long long)value);
@@ -132,13 +169,15 @@ void attn_param_range(const attn_param *p, char out[64])
     if (p->choices == attn_fraction || p->choices == attn_or_all) return;
     int64_t words = words_of(p);
     if (words <= p->max) snprintf(out, 64, " or a number from %lld to %lld", (long long)words, (long long)p->max);
+    if (p->choices == attn_or_sample) snprintf(out + strlen(out), 64 - strlen(out), " or %sN", sample_word);
 }
 
 status attn_param_parse(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
 {
-    size_t n;
+    size_t n = 0;
     char range[64];
     if (p->choices == attn_fraction) return parse_fraction(out, p, text, what, e);
+    if (is_sample(p, text)) return parse_sample(out, p, text, what, e);
     if (!p->choices || p->choices == attn_or_all) return parse_number(out, p, text, what, e);
     int64_t words = words_of(p);
     for (int64_t i = 0; i < words; i++) {
@@ -189,15 +228,29 @@ status kv_format_own(attn_spec *s, kv_kind kind, err *e)
 {
     char what[ATTN_TEXT + 16];
     snprintf(what, sizeof what, "--attn %s", s->text);
-    s->two_stores = s->kv.kind != KV_EXACT;
+    s->two_stores = s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv);
     if (s->two_stores) return ST_OK;
     TRY(from_values(&s->kv, kind, attn_params(s->method), s->value, s->kv.type, what, e));
     s->value[P_G] = s->kv.group; /* quant=hf_axis0_g64 has its own */
     return ST_OK;
 }
 
+static const char *rotation_name(const kv_format *f)
+{
+    return f->turned == 0 ? "off" : f->turned & KV_TURNED_V ? "kv" : "k";
+}
+
 status kv_format_check(const kv_format *f, const attn_shape *shape, const char *what, err *e)
 {
+    const int d = shape->head_dim;
+    if (kv_in_blocks(f) && d % ROW_BLOCK)
+        return err_set(e, ST_UNSUPPORTED, "%s: %s needs a head_dim that is a multiple of %d, this model has %d", what,
+                       kv_format_name(f), ROW_BLOCK, d);
+    if (f->turned && (d & (d - 1)))
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: %s needs a head_dim that is a power of two for rot=%s, this model has %d: rot=off is "
+                       "expected",
+                       what, kv_format_name(f), rotation_name(f), d);
     if (f->hf && shape->head_dim % HF_RUN)
         return err_set(e, ST_UNSUPPORTED, "%s: %s needs a head_dim that is a multiple of %d, this model has %d", what,
                        f->kind == KV_HF ? kv_format_name(f) : "quant=hf_axis0_g64", HF_RUN, shape->head_dim);
@@ -233,7 +286,7 @@ static status unknown_key(int store, const char *key, const char *what, err *e)
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s ", p[i].key);
     }
-    strcat(list, rows_param.key);
+    if (stores[store].kind != KV_EXACT) strcat(list, rows_param.key);
     nearest_start(&near, key);
     nearest_try_words(&near, list);
     return err_set(e, ST_USAGE, "%s: store '%s' has no parameter '%s'%s; known: %s", what, stores[store].name, key,
@@ -248,7 +301,7 @@ static status parse_key(int64_t *value, dtype *type, int store, char *text, cons
     if (!p) return unknown_key(store, text, what, e);
     if (!eq) return err_set(e, ST_USAGE, "%s: '%s' is not key=value", what, text);
     *eq = 0;
-    if (strcmp(text, rows_param.key) == 0) {
+    if (stores[store].kind != KV_EXACT && strcmp(text, rows_param.key) == 0) {
         TRY(attn_param_parse(&row_type, &rows_param, eq + 1, what, e));
         *type = row_types[row_type];
         return ST_OK;
@@ -275,6 +328,7 @@ status kv_format_parse(kv_format *f, const char *text, const char *what, err *e)
     for (char *key; (key = strtok_r(NULL, ":", &save));) TRY(parse_key(value, &type, i, key, what, e));
     if (stores[i].kind != KV_EXACT) return from_values(f, stores[i].kind, p, value, type, what, e);
     *f = kv_exact(type);
+    if (p) f->turned = turned_of[value[P_ROT]];
     return ST_OK;
 }
 
@@ -290,7 +344,8 @@ void kv_format_text(const kv_format *f, char *out, size_t size)
 {
     const char *name = kv_format_name(f), *rows = dtype_name(f->type);
     long long g = f->group, r = f->residual;
-    if (f->kind == KV_EXACT) snprintf(out, size, "%s", name);
+    if (kv_in_blocks(f)) snprintf(out, size, "%s:rot=%s", name, rotation_name(f));
+    else if (f->kind == KV_EXACT) snprintf(out, size, "%s", name);
     else if (f->kind == KV_KIVI)
         snprintf(out, size, "%s:g=%lld:r=%lld:key_residual=%s:sink_fp=%lld:rows=%s", name, g, r,
                  f->slide ? "slide" : "block", (long long)f->sink, rows);

@@ -7,6 +7,7 @@
 
 #include "attention/sequence_impl.h"
 #include "kernels/ops_codes.h"
+#include "kernels/ops_tail.h"
 #include "kernels/base/mem.h"
 
 struct attn_work {
@@ -16,6 +17,7 @@ struct attn_work {
     /* Queries at the step's positions; then for segments with positions of their own. */
     buf q[ATTN_MAX_SEGS + 1];
     buf k;                                           /* keys rotated at the step's positions */
+    buf held[2];                                     /* keys and values as rows in blocks hold them */
     buf parts, lses;                                 /* [ATTN_MAX_SEGS][rows] partial results */
     buf lse;                                         /* [rows][n_heads] of the whole attention, for observers */
     void (*watch)(void *ctx, const attn_seen *seen); /* may be NULL */
@@ -83,7 +85,7 @@ static size_t table_bytes(const attn_shape *sh)
 
 size_t attn_work_bytes(const attn_shape *shape, size_t max_rows)
 {
-    return max_rows * ((2 * ATTN_MAX_SEGS + 1) * q_bytes(shape) + kv_bytes(shape) +
+    return max_rows * ((2 * ATTN_MAX_SEGS + 1) * q_bytes(shape) + 3 * kv_bytes(shape) +
                        (ATTN_MAX_SEGS + 1) * lse_bytes(shape) + sizeof(attn_sel) + sizeof(attn_job));
 }
 
@@ -98,6 +100,8 @@ status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_row
     status st = ST_OK;
     for (int i = 0; i <= ATTN_MAX_SEGS && st == ST_OK; i++) st = o->alloc(be, &w->q[i], q, "queries", e);
     if (st == ST_OK) st = o->alloc(be, &w->k, max_rows * kv_bytes(shape), "keys", e);
+    for (int i = 0; i < 2 && st == ST_OK; i++)
+        st = o->alloc(be, &w->held[i], max_rows * kv_bytes(shape), "rounded keys and values", e);
     if (st == ST_OK) st = o->alloc(be, &w->parts, ATTN_MAX_SEGS * q, "partial attention", e);
     if (st == ST_OK) st = o->alloc(be, &w->lses, ATTN_MAX_SEGS * lse, "partial attention", e);
     if (st == ST_OK) st = o->alloc(be, &w->lse, lse, "log-sum-exp", e);
@@ -116,6 +120,8 @@ void attn_work_free(attn_work *w)
     for (int i = 0; i <= ATTN_MAX_SEGS; i++)
         if (w->q[i].p) o->free(w->be, w->q[i], q);
     if (w->k.p) o->free(w->be, w->k, w->max_rows * kv_bytes(&w->shape));
+    for (int i = 0; i < 2; i++)
+        if (w->held[i].p) o->free(w->be, w->held[i], w->max_rows * kv_bytes(&w->shape));
     if (w->parts.p) o->free(w->be, w->parts, ATTN_MAX_SEGS * q);
     if (w->lses.p) o->free(w->be, w->lses, ATTN_MAX_SEGS * lse);
     if (w->lse.p) o->free(w->be, w->lse, lse);
@@ -168,7 +174,7 @@ bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt)
     n += own_shares_of(b, shares + n);
     for (int i = 0; i < n; i++)
         if (!is_exact(&shares[i]->v, n_prompt)) return false;
-    return a->spec.kv.type == b->spec.kv.type && a->length == b->length;
+    return kv_same_rows(&a->spec.kv, &b->spec.kv) && a->length == b->length;
 }
 
 /* The view that attends in a layer. */
@@ -276,6 +282,7 @@ attn_job attn_seg_job(const attn_view *v, const attn_seg *g)
                       .scores = g->scores,
                       .score_stride = g->score_stride,
                       .bias = g->bias,
+                      .turn = g->turn,
                       .bias_stride = g->bias_stride,
                       .pseudo = g->pseudo};
 }
@@ -303,6 +310,24 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
     else w->be->ops->attn_decode(w->be, w->jobs, run.n);
 }
 
+/* What the samples of a group measured, whose last segment was attended by w->jobs. */
+static void measure_samples(const attn_work *w, sel_run run, int n_seg)
+{
+    tail_missed_job jobs[ATTN_TOGETHER];
+    size_t heads = run.n * (size_t)w->shape.n_heads, n = 0;
+    for (size_t i = 0; i < run.n; i++) {
+        const attn_seg *g = &w->sels[run.first + i].seg[n_seg - 1];
+        if (g->missed.p)
+            jobs[n++] = (tail_missed_job){.of = w->jobs[i],
+                                          .left = g->left,
+                                          .parts = buf_at(w->lses, i * lse_bytes(&w->shape)),
+                                          .n_parts = (size_t)n_seg,
+                                          .stride = heads,
+                                          .out = g->missed};
+        if (n == ATTN_TOGETHER || (i + 1 == run.n && n > 0)) w->be->ops->tail->missed(w->be, jobs, n), n = 0;
+    }
+}
+
 /* lse: of the whole attention, rows of the group; p NULL: not wanted. */
 static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
 {
@@ -319,6 +344,7 @@ static void attend_group(attn_work *w, const layer_run *r, sel_run run, buf lse)
         attend_segment(w, r, run, s, buf_at(w->parts, (size_t)s * rows * q_bytes(sh)),
                        buf_at(w->lses, (size_t)s * heads * sizeof(float)));
     w->be->ops->attn_merge(w->be, out, lse, w->parts, w->lses, (size_t)n_seg, heads, (size_t)sh->head_dim);
+    if (!(r->step->flags & ATTN_PROMPT)) measure_samples(w, run, n_seg);
 }
 
 /* Selection i in a run. */
@@ -339,7 +365,7 @@ static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
 /* Whether rows have the same layout: they can be an index. */
 static bool alike_stores(const kv_format *a, const kv_format *b)
 {
-    return a->kind == b->kind && a->type == b->type && a->bits == b->bits && a->group == b->group && a->hf == b->hf;
+    return a->kind == b->kind && kv_same_rows(a, b) && a->bits == b->bits && a->group == b->group && a->hf == b->hf;
 }
 
 /* Whether two sequences can be in one call of append and select. */
@@ -350,13 +376,30 @@ static bool alike(const attn_view *a, const attn_view *b)
            alike_stores(&s->kv, &t->kv) && memcmp(s->value, t->value, sizeof s->value) == 0;
 }
 
+/* What is built of rows in blocks is built of the rows as they are held: keys and values of a turn as these give them.
+ * Held again they are the same numbers, but where a scale is a subnormal number of f16. */
+static void round_turn(attn_work *w, attn_turn *t, int layer, size_t row)
+{
+    kv_rows rows = *kv_store_rows(t->v->store, layer);
+    const codes_ops *o = w->be->ops->codes;
+    size_t at = row * kv_bytes(&w->shape);
+    if (!dtype_in_qblocks(rows.type) || !HOOK(t->v, append)) return;
+    rows.n_kv_heads = (size_t)w->shape.n_kv_heads; /* a store may have a region for each query head */
+    buf k = buf_at(w->held[0], at), val = buf_at(w->held[1], at);
+    o->round(w->be, k, t->k, &rows, false, t->p.n_tok);
+    o->round(w->be, val, t->val, &rows, true, t->p.n_tok);
+    t->k = k;
+    t->val = val;
+}
+
 /* n turns, of the selections from `first` on. */
-static void append_turns(const layer_run *r, size_t first, const attn_turn *t, size_t n)
+static void append_turns(attn_work *w, const layer_run *r, size_t first, const attn_turn *t, size_t n)
 {
     attn_turn a[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) {
         a[i] = t[i];
         a[i].v = keeper_of(r->step->seq[seq_at(r, first + i)], r->layer);
+        round_turn(w, &a[i], r->layer, r->n_sel == 1 ? 0 : (first + i) * r->n_tok);
     }
     (HOOK(a->v, append) ? HOOK(a->v, append) : full_append)(a, n, r->layer);
     backend_mark(a->v->be, STAGE_INDEX);
@@ -376,7 +419,7 @@ static void verify_rows(attn_work *w, const layer_run *r)
 {
     attn_turn t[ATTN_TOGETHER], all = turn_of(w, r, 0);
     all.p.n_tok = r->n_sel;
-    append_turns(r, 0, &all, 1);
+    append_turns(w, r, 0, &all, 1);
     for (size_t i = 0, n; i < r->n_sel; i += n) {
         for (n = 0; n < ATTN_TOGETHER && i + n < r->n_sel; n++) t[n] = turn_of(w, r, i + n);
         select_turns(t, n, r->layer);
@@ -401,7 +444,7 @@ static bool append_and_select(attn_work *w, const layer_run *r)
                 break;
             observed |= t[n].v->observes;
         }
-        append_turns(r, i, t, n);
+        append_turns(w, r, i, t, n);
         select_turns(t, r->n_sel > i ? (r->n_sel - i < n ? r->n_sel - i : n) : 0, r->layer);
     }
     return observed;
@@ -501,6 +544,12 @@ int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32
     return range[1];
 }
 
+/* Whether a segment holds what was selected. */
+static bool of_tokens(const attn_seg *g)
+{
+    return !g->pseudo && !g->missed.p;
+}
+
 int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end, int64_t *tail)
 {
     const attn_sel *sel = &w->sels[i];
@@ -509,7 +558,7 @@ int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out
     for (int s = 0; s < sel->n_seg; s++) {
         size_t list = sel->seg[s].n_lists == heads ? (size_t)head : kv;
         int64_t from = n;
-        if (sel->seg[s].pseudo) continue;
+        if (!of_tokens(&sel->seg[s])) continue;
         n += attn_last_list(w, i, s, list, out ? out + n : NULL);
         for (int64_t k = from; out && k < n; k++) out[k] += (int32_t)sel->seg[s].origin;
     }
@@ -523,10 +572,19 @@ bool attn_last_of_tokens(const attn_work *w, buf out)
 {
     const attn_sel *sel = &w->sels[0];
     size_t n = 0, heads = (size_t)w->shape.n_heads;
-    while (n < (size_t)sel->n_seg && !sel->seg[n].pseudo) n++;
+    while (n < (size_t)sel->n_seg && of_tokens(&sel->seg[n])) n++;
     if (n == (size_t)sel->n_seg) return false;
     w->be->ops->attn_merge(w->be, out, (buf){NULL}, w->parts, w->lses, n, heads, (size_t)w->shape.head_dim);
     return true;
+}
+
+int64_t attn_last_missed(const attn_work *w, float *out)
+{
+    const attn_sel *sel = &w->sels[0];
+    const attn_seg *g = sel->n_seg > 0 ? &sel->seg[sel->n_seg - 1] : NULL;
+    if (!g || !g->missed.p) return 0;
+    w->be->ops->download(w->be, out, g->missed, 2 * lse_bytes(&w->shape));
+    return g->n_max;
 }
 
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
@@ -536,6 +594,7 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_view *to = keeper_of(step->seq[i], layer);
         attn_turn t = {.v = to, .p = part_of(w, step, i, 0, 0), .k_raw = k, .k = w->k, .val = v};
+        round_turn(w, &t, layer, 0);
         (HOOK(to, append) ? HOOK(to, append) : full_append)(&t, 1, layer);
     }
     end_layer(w, step, layer);

@@ -7,6 +7,6 @@
 const attn_method attn_full = {
     .name = "full",
     .summary = "keep and read everything (the reference)",
-    .source = "Vaswani et al. 2017; doc/methods.md 1",
+    .source = "Vaswani et al. 2017; doc/methods.md 1, deviations 1.7",
     .reuse = ATTN_REUSE_ANY,
 };

@@ -61,7 +61,7 @@ static const evict_kind h2o_kind = {.least = 2, .rule = h2o_rule};
 const attn_method attn_h2o = {
     .name = "h2o",
     .summary = "H2O: heavy hitters by accumulated attention, and the most recent tokens",
-    .source = "Zhang et al. 2023 (arXiv 2306.14048); H2O utils_real_drop; doc/methods.md 3",
+    .source = "Zhang et al. 2023 (arXiv 2306.14048); H2O utils_real_drop; doc/methods.md 3, deviations 3.7",
     .params = params,
     .family = &attn_evict,
     .kind = &h2o_kind,

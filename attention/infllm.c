@@ -35,7 +35,7 @@ static const block_kind kind = {.choose = infllm_choose};
 const attn_method attn_infllm = {
     .name = "infllm",
     .summary = "InfLLM: memory blocks by their representatives, windowed prompts",
-    .source = "Xiao et al. 2024 (arXiv 2402.04617); code thunlp/InfLLM; doc/methods.md 12.1",
+    .source = "Xiao et al. 2024 (arXiv 2402.04617); code thunlp/InfLLM; doc/methods.md 12.1, deviations 12.1",
     .params = params,
     .family = &attn_blocks,
     .kind = &kind,

@@ -13,7 +13,7 @@ static status kivi_parse(attn_spec *s, err *e)
 const attn_method attn_kivi = {
     .name = "kivi",
     .summary = "KIVI: all tokens, old ones in 2 or 4 bits (keys by channel, values by token)",
-    .source = "Liu et al. 2024 (arXiv 2402.02750); KIVI quant/new_pack.py; doc/methods.md 10",
+    .source = "Liu et al. 2024 (arXiv 2402.02750); KIVI quant/new_pack.py; doc/methods.md 10, deviations 10.7",
     .params = kv_kivi_params,
     .parse = kivi_parse,
 };

@@ -60,11 +60,30 @@ static void rotate(const attn_view *v, const listed_rows *r, buf table, int64_t 
     }
 }
 
+/* Its rows as they lie: attention rotates their keys, at their places in the list. */
+static attn_seg in_place(const attn_view *v, const listed_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
+{
+    return (attn_seg){.rows = kv_store_rows(v->store, layer),
+                      .n_lists = 1,
+                      .n_max = n,
+                      .idx = idx,
+                      .idx_stride = r->rows.cap,
+                      .at = idx,
+                      .masked = !idx.p && attn_masked(v, p, layer),
+                      .band = v->shape->window[layer],
+                      .turn = r->table};
+}
+
+/* The query's place, which is the list's last. */
+static buf own_place(const listed_rows *r, const attn_part *p, int64_t n)
+{
+    return buf_at(r->table, (size_t)(n - (int64_t)p->n_tok) * r->rows.head_dim * sizeof(float));
+}
+
 attn_seg listed_segment(attn_view *v, const listed_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
 {
     const backend_ops *o = v->be->ops;
     const kv_rows *from = kv_store_rows(v->store, layer);
-    size_t d = r->rows.head_dim;
     attn_seg seg = {.rows = &r->rows,
                     .copied = true,
                     .n_lists = 1,
@@ -72,6 +91,11 @@ attn_seg listed_segment(attn_view *v, const listed_rows *r, const attn_part *p, 
                     .idx_stride = r->rows.cap,
                     .at = idx,
                     .band = v->shape->window[layer]};
+    if (!(p->flags & ATTN_PROMPT) && !r->pos.p) {
+        seg = in_place(v, r, p, layer, idx, n);
+        if (idx.p) seg.table = own_place(r, p, n);
+        return seg;
+    }
     if (!idx.p) {
         o->codes->fetch(v->be, &r->rows, from, 0, n, v->read);
         rotate(v, r, r->table, n);
@@ -79,8 +103,8 @@ attn_seg listed_segment(attn_view *v, const listed_rows *r, const attn_part *p, 
         return seg;
     }
     o->token->gather(v->be, &r->rows, from, idx, n, r->pos, v->read);
-    if (r->pos.p) o->rope_table(v->be, r->own, r->pos, (size_t)n, p->freq, d / 2, p->mscale);
-    else seg.table = buf_at(r->table, (size_t)(n - (int64_t)p->n_tok) * d * sizeof(float));
+    if (r->pos.p) o->rope_table(v->be, r->own, r->pos, (size_t)n, p->freq, r->rows.head_dim / 2, p->mscale);
+    else seg.table = own_place(r, p, n);
     rotate(v, r, r->pos.p ? r->own : r->table, n);
     return seg;
 }

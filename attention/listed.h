@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Lists of rows that are stored raw, attended as if they stood side by side: each window reads its rows into a scratch
- * copy (of any store, as float32) and rotates the keys there, at their places in the list or at their positions. */
+/* Lists of rows that are stored raw, attended as if they stood side by side: keys are rotated at their places in the
+ * list or at their positions. A decode step reads its rows where they lie and rotates keys by place as it reads them; a
+ * window of a prompt, and a step that rotates by position, read them into a scratch copy (of any store, as float32). */
 #ifndef ATTENTION_LISTED_H
 #define ATTENTION_LISTED_H
 

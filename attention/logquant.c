@@ -13,7 +13,8 @@ static status logquant_parse(attn_spec *s, err *e)
 const attn_method attn_logquant = {
     .name = "logquant",
     .summary = "LogQuant: all tokens, exact ones spaced by the logarithm of their age, none of them old",
-    .source = "Chen et al. 2025 (arXiv 2503.19950), Algorithm 1; doc/methods.md 11",
+    .source =
+        "Chen et al. 2025 (arXiv 2503.19950), Algorithm 1; Concyclics/LogQuantKV; doc/methods.md 11, deviations 11.7",
     .params = kv_logquant_params,
     .parse = logquant_parse,
 };

@@ -178,7 +178,7 @@ static const attn_family everything_is_kept = {.retrieves = true, .drafts = true
 const attn_method attn_magicpig = {
     .name = "magicpig",
     .summary = "MagicPIG: tokens sampled by hashes, their weights corrected by their chances",
-    .source = "MagicPIG (Chen et al. 2024; Infini-AI-Lab/MagicPIG); doc/methods.md 20",
+    .source = "MagicPIG (Chen et al. 2024; Infini-AI-Lab/MagicPIG); doc/methods.md 20, deviations 20.7",
     .params = params,
     .family = &everything_is_kept,
     .size = sizeof(pig_memory),

@@ -32,7 +32,8 @@ enum {
     USES_LSH = 4096,
     USES_TAIL = 8192,
     USES_CLUSTER = 32768,
-    USES_CODED = 16384
+    USES_CODED = 16384,
+    USES_CERTIFY = 65536
 };
 
 /* ---- buffers ---- */
@@ -167,10 +168,12 @@ typedef struct {
     int64_t kpos;
     buf at; /* neither masked nor at: every row is visible to every query */
     int64_t band;
-    buf scores, bias; /* decode steps: as in attn_job; p NULL: none */
+    buf scores, bias, turn; /* decode steps: as in attn_job; p NULL: none */
     size_t score_stride, bias_stride;
-    bool pseudo;     /* no tokens: neither attended nor selected ones; behind the segments of tokens */
-    buf table, qpos; /* queries are rotated and masked at these positions; p NULL: the step's */
+    bool pseudo;      /* no tokens: neither attended nor selected ones; behind the segments of tokens */
+    buf left, missed; /* a sample of other tokens, which is the last segment and counts as `pseudo` does, though its
+                       * rows are read: as in tail_missed_job; p NULL: it is none */
+    buf table, qpos;  /* queries are rotated and masked at these positions; p NULL: the step's */
     buf factor; /* f32 [rows->n_kv_heads][head_dim]: queries at the step's positions are divided by it; p NULL: no */
 } attn_seg;
 
@@ -239,6 +242,8 @@ typedef struct {
     int64_t (*kept)(const attn_view *v, int layer, size_t list, int64_t *out);
     /* The same of tokens whose rows went to a cheaper store, in the order in which they went. NULL: none. */
     int64_t (*demoted)(const attn_view *v, int layer, size_t list, int64_t *out);
+    /* What certifies its selections (certify.h). NULL, or what it returns: nothing. */
+    const struct attn_certify *(*certifies)(const attn_view *v);
 } attn_hooks;
 
 /* What related methods share. */

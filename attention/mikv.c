@@ -135,7 +135,7 @@ static const evict_kind mikv_kind = {.rule = mikv_rule, .share = mikv_share};
 const attn_method attn_mikv = {
     .name = "mikv",
     .summary = "MiKV: importance decides the precision of a token",
-    .source = "Yang et al. 2024 (arXiv 2402.18096); no official code; doc/methods.md 14b",
+    .source = "Yang et al. 2024 (arXiv 2402.18096); no official code; doc/methods.md 14b, deviations 14b",
     .params = params,
     .family = &attn_evict,
     .kind = &mikv_kind,

@@ -6,7 +6,7 @@
 
 #include "attention/retrieve.h"
 
-enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN, P_TAIL };
+enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN, P_OF, P_TAIL, P_TAIL_SEED };
 
 static const attn_param params[] = {
     [P_SINK] = RETRIEVE_SINK_PARAM,
@@ -16,7 +16,9 @@ static const attn_param params[] = {
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
+    [P_OF] = RETRIEVE_OF_PARAM,
     [P_TAIL] = RETRIEVE_TAIL_PARAM,
+    [P_TAIL_SEED] = TAIL_SEED_PARAM,
     {.key = NULL},
 };
 
@@ -36,7 +38,7 @@ static status oracle_check(const attn_spec *s, const attn_shape *shape, err *e)
     char store[64];
     (void)shape;
     kv_format_text(&s->kv, store, sizeof store);
-    if (kv_has_codes(&s->kv))
+    if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
         return err_set(e, ST_USAGE, "%s: store %s has codes, expected f32, f16 or bf16: scores are of exact keys",
                        s->text, store);
     if (s->value[P_MODE] == BUDGET_TOTAL && s->budget < forced(s))
@@ -78,7 +80,7 @@ static void oracle_reset(attn_view *v)
 const attn_method attn_oracle = {
     .name = "oracle",
     .summary = "the best tokens by exact scores (reads all keys: a reference)",
-    .source = "Twilight (arXiv 2502.02770) and others, as a reference; doc/methods.md 7a",
+    .source = "Twilight (arXiv 2502.02770) and others, as a reference; doc/methods.md 7a, deviations 7a",
     .params = params,
     .family = &attn_retrieve,
     .kind = &(const retrieve_kind){.stored = true,

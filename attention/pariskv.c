@@ -2,17 +2,13 @@
 /* ParisKV: all rows are kept; a step attends the first `sink` tokens, the newest ones, and of the tokens between
  * (the indexed ones) the `budget` best by an index of 6 bits a channel. doc/methods.md section 8.
  *
- * Rows, prompts, and steps that attend everything are those of `full`. Regions: sink | indexed | local and
- * update buffer. They follow in closed form (8.3) from the token count and the end of the last prompt, so that no
- * counter can differ between layers (8.7). Every token is encoded when it is appended, since a store may
- * quantize its row before it is indexed: the codes of tokens in the buffer exist but are not scored. */
+ * Here: its parameters, memory and state. A forward: paris_steps.c; the index: paris_index.c. */
 #include "config.h"
 
 #include <stddef.h>
 
-#include "attention/paris_index.h"
+#include "attention/paris_steps.h"
 #include "attention/retrieve.h"
-#include "attention/tail.h"
 
 enum {
     P_SINK,
@@ -30,7 +26,8 @@ enum {
     P_MODE,
     P_SHARE,
     P_MIN,
-    P_TAIL
+    P_TAIL,
+    P_TAIL_SEED
 };
 enum { GQA_MEAN, GQA_HEADS_VOTE };
 enum { LEVELS_6, LEVELS_1 };
@@ -58,163 +55,37 @@ static const attn_param params[] = {
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
     [P_TAIL] = RETRIEVE_TAIL_PARAM,
+    [P_TAIL_SEED] = TAIL_SEED_PARAM,
     {.key = NULL},
 };
 
-typedef struct {
-    paris_search search;
-    int64_t prompt_end; /* tokens at the end of the last prompt */
-    int64_t encoded;    /* tokens with codes, */
-    int64_t to_encode;  /* and how many follow in this forward */
-    attn_tail tail;
-} paris_memory;
-
-/* ---- regions ---- */
-
-/* Fewer visible tokens are all attended. */
-static int64_t threshold(const attn_spec *s)
+static paris_sizes sizes_of(const attn_spec *s)
 {
-    int64_t forced = s->value[P_SINK] + s->value[P_LOCAL];
-    int64_t k = s->value[P_MODE] == BUDGET_EXTRA ? s->budget : s->budget - forced;
-    return max64(s->value[P_FULL_THR], forced + 2 * k);
-}
-
-/* First token and count of each. */
-typedef struct {
-    slot_range sink, index, rest;
-} regions;
-
-/* Of a layer, as the query sees them that is token n - 1, after a prompt that ended with prompt_end tokens.
- * Source: doc/methods.md 8.3; tokens before the layer's window are in none (0.2.11). */
-static regions regions_of(const attn_view *v, int layer, int64_t prompt_end, int64_t n)
-{
-    int64_t u = attn_get(v, P_U), local = attn_get(v, P_LOCAL), window = v->shape->window[layer];
-    int64_t sink = min64(attn_get(v, P_SINK), n), from = window > 0 ? max64(0, n - window) : 0;
-    int64_t n0 = max64(prompt_end, sink + local), flushes = n > n0 ? (n - n0 - 1) / u : 0;
-    int64_t end = sink + max64(0, prompt_end - sink - local) + u * flushes;
-    int64_t index = max64(sink, from), rest = max64(end, from);
-    return (regions){
-        .sink = {from, max64(0, sink - from)}, .index = {index, max64(0, end - index)}, .rest = {rest, n - rest}};
-}
-
-static bool is_sparse(const attn_view *v, const regions *r)
-{
-    bool short_of = !v->spec->forced && r->sink.n + r->index.n + r->rest.n < threshold(v->spec);
-    return !short_of && r->index.n > 0;
-}
-
-/* Indexed tokens to find beside the other regions. */
-static int64_t wanted(const attn_spec *s, const regions *r)
-{
-    int64_t forced = s->value[P_MODE] == BUDGET_EXTRA ? 0 : r->sink.n + r->rest.n;
-    return min64(s->budget - forced, r->index.n);
+    const int64_t *v = s->value;
+    return (paris_sizes){.sink = v[P_SINK],
+                         .local = v[P_LOCAL],
+                         .u = v[P_U],
+                         .full_thr = v[P_FULL_THR],
+                         .budget = s->budget,
+                         .extra = v[P_MODE] == BUDGET_EXTRA};
 }
 
 static void paris_regions(const attn_spec *s, attn_regions *r)
 {
-    const int64_t *v = s->value;
-    *r = (attn_regions){.first = v[P_SINK], .newest = v[P_LOCAL] + v[P_U], .covers = threshold(s) - 1};
+    paris_sizes z = sizes_of(s);
+    *r = (attn_regions){.first = z.sink, .newest = z.local + z.u, .covers = paris_covers(&z) - 1};
 }
 
 static status paris_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (shape->head_dim > PARIS_DIM_MAX)
         return err_set(e, ST_UNSUPPORTED, "%s: head_dim %d, at most %d", s->text, shape->head_dim, (int)PARIS_DIM_MAX);
-    int64_t fewest = s->value[P_SINK] + s->value[P_LOCAL] + s->value[P_U] + 1;
-    if (s->value[P_MODE] == BUDGET_TOTAL && s->budget < fewest)
+    paris_sizes z = sizes_of(s);
+    int64_t fewest = z.sink + z.local + z.u + 1;
+    if (!z.extra && s->budget < fewest)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + u + 1 = %lld", s->text,
                        (long long)s->budget, (long long)fewest);
     return retrieve_check(s, e);
-}
-
-/* ---- a forward ---- */
-
-static void set_ranges(attn_view *v, int layer, bool prompt, int64_t n)
-{
-    paris_memory *c = v->own;
-    regions now = regions_of(v, layer, c->prompt_end, n), next = regions_of(v, layer, n, n + 1); /* if a prompt ends */
-    paris_ranges s = {
-        .index = now.index, .next = next.index, .encode = {c->encoded, c->to_encode}, .k = wanted(v->spec, &now)};
-    /* center: the first prompt gives the mean; one that indexes nothing that of all its keys */
-    if (prompt) s.mean = next.index.n > 0 ? next.index : (slot_range){0, n};
-    c->search.ranges[layer] = s;
-    c->search.finds[layer] = !prompt && is_sparse(v, &now);
-}
-
-static void paris_begin(attn_view *v, const attn_part *p)
-{
-    paris_memory *c = v->own;
-    int64_t n = v->length + (int64_t)p->n_tok;
-    bool prompt = p->flags & ATTN_PROMPT, open = prompt && !(p->flags & ATTN_PROMPT_END);
-    /* Before the mean is known nothing can be encoded: the whole prompt is at its end, when all of its rows
-     * are still exact. */
-    c->to_encode = attn_get(v, P_CENTER) && c->encoded == 0 && open ? 0 : n - c->encoded;
-    for (int l = 0; l < v->shape->n_layers; l++) {
-        c->search.finds[l] = false;
-        if (v->layers[l]) set_ranges(v, l, prompt, n);
-    }
-}
-
-static attn_tail *tail_of(const attn_view *v)
-{
-    paris_memory *c = v->own;
-    return &c->tail;
-}
-
-static void paris_append(const attn_turn *t, size_t n, int layer)
-{
-    attn_tail *tails[ATTN_TOGETHER];
-    full_append(t, n, layer);
-    for (size_t i = 0; i < n; i++) tails[i] = tail_of(t[i].v);
-    tail_add(tails, t, n, layer);
-    for (; n > 0; n--, t++) {
-        const paris_memory *c = t->v->own;
-        const kv_rows *rows = kv_store_rows(t->v->store, layer);
-        if (c->to_encode == 0) continue;
-        kv_need(t->v->be, rows, c->encoded, c->encoded + c->to_encode);
-        paris_encode(t->v, &c->search, layer, rows, c->encoded == 0);
-    }
-}
-
-static void select_sparse(const attn_turn *t, int layer, const regions *r)
-{
-    const paris_memory *c = t->v->own;
-    attn_sel *sel = t->sel;
-    const kv_rows *rows = sel->seg[0].rows;
-    sel->n_seg = 0;
-    if (attn_get(t->v, P_SINK) > 0)
-        sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->sink.first, .n_max = r->sink.n};
-    sel->seg[sel->n_seg++] = paris_find(t->v, &c->search, layer, rows, t->q);
-    sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->rest.first, .n_max = r->rest.n};
-    sel->head = r->index.first;
-    sel->tail = r->rest.first;
-    sel->attended = r->sink.n + r->rest.n + (c->search.o.p > 0 ? 0 : wanted(t->v->spec, r)); /* or counted in end */
-    tail_select(&(attn_tail *){tail_of(t->v)}, &t, 1, layer);
-}
-
-static void paris_select(const attn_turn *t, size_t n, int layer)
-{
-    full_select(t, n, layer);
-    for (; n > 0; n--, t++) {
-        const paris_memory *c = t->v->own;
-        regions r = regions_of(t->v, layer, c->prompt_end, t->p.first + (int64_t)t->p.n_tok);
-        if (!(t->p.flags & ATTN_PROMPT) && is_sparse(t->v, &r)) select_sparse(t, layer, &r);
-    }
-}
-
-/* The counts of a prompt's tokens are taken with the prompt, not with the first step after it. */
-static void paris_layer_end(attn_view *v, const attn_part *p, int layer)
-{
-    const paris_memory *c = v->own;
-    if (p->flags & ATTN_PROMPT_END) paris_count(v, &c->search, layer);
-}
-
-static void paris_end(attn_view *v, const attn_part *p)
-{
-    paris_memory *c = v->own;
-    paris_count_found(v, &c->search);
-    c->encoded += c->to_encode;
-    if (p->flags & ATTN_PROMPT_END) c->prompt_end = v->length + (int64_t)p->n_tok;
 }
 
 /* ---- life ---- */
@@ -241,35 +112,23 @@ static void paris_declare_all(attn_decl *d)
     tail_declare(d, offsetof(paris_memory, tail), (size_t)d->shape->n_kv_heads);
 }
 
-/* Cuts the index to the first n tokens; the counts now, while the codes that they count are still there. */
-static void forget(attn_view *v, int64_t n)
-{
-    paris_memory *c = v->own;
-    c->prompt_end = min64(c->prompt_end, n);
-    c->encoded = min64(c->encoded, n);
-    for (int l = 0; l < v->shape->n_layers; l++) {
-        if (!v->layers[l]) continue;
-        c->search.ranges[l].next = regions_of(v, l, c->prompt_end, n).index;
-        paris_count(v, &c->search, l);
-    }
-}
-
 static void paris_reset(attn_view *v)
 {
     paris_memory *c = v->own;
     const paris_options o = options_of(v->spec);
+    c->sizes = sizes_of(v->spec);
     paris_open(v, &c->search, &o);
     tail_reset(&c->tail, v, (size_t)v->shape->n_kv_heads);
-    forget(v, 0);
+    paris_forget(v, 0);
 }
 
 static const char *paris_rewind(attn_view *v, int64_t n)
 {
-    const attn_tail *tail = tail_of(v);
-    if (kv_store_coded_in(v->store, tail_redo_from(tail, n), n)) return TAIL_NO_REWIND;
+    const paris_memory *c = v->own;
+    if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
-    tail_rewind(tail, v, n);
-    forget(v, n);
+    tail_rewind(&c->tail, v, n);
+    paris_forget(v, n);
     return NULL;
 }
 
@@ -288,7 +147,7 @@ static const attn_family everything_is_kept = {.retrieves = true, .drafts = true
 const attn_method attn_pariskv = {
     .name = "pariskv",
     .summary = "ParisKV: sink, newest tokens, and the best others by sign collisions and 4-bit codes",
-    .source = "ParisKV (paper, whose budget is 100; cache_hub/polar_cache.py); doc/methods.md 8",
+    .source = "ParisKV (paper, whose budget is 100; cache_hub/polar_cache.py); doc/methods.md 8, deviations 8.7",
     .params = params,
     .family = &everything_is_kept,
     .size = sizeof(paris_memory),

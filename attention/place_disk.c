@@ -7,7 +7,7 @@
 /* Exact rows as blocks. */
 static tier_area exact_area(const kv_rows *r, int64_t first)
 {
-    size_t row = r->head_dim * dtype_size(r->type), block = TIER_PAGE * row;
+    size_t row = kv_row_bytes(r->type, r->head_dim), block = TIER_PAGE * row;
     return (tier_area){.plane = {{r->k, block, r->cap * row}, {r->v, block, r->cap * row}},
                        .n_planes = 2,
                        .rows = TIER_PAGE,

@@ -58,7 +58,7 @@ status host_open(row_place *p, const attn_spec *s, const attn_shape *shape, cons
 {
     kv_near places = {.first = 0};
     p->n_heads = (size_t)shape->n_kv_heads;
-    p->row_bytes = (size_t)shape->head_dim * dtype_size(s->kv.type);
+    p->row_bytes = kv_row_bytes(s->kv.type, (size_t)shape->head_dim);
     p->exact_near = kv_has_codes(&s->kv) && lim->prompt > 0;
     TRY(p->be->ops->alloc(p->be, &p->moved, NEAR_KINDS * sizeof(uint64_t), "counters", e));
     TRY(MEM_NEW(&p->near, (size_t)shape->n_layers, e));

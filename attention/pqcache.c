@@ -12,7 +12,7 @@
 #include "kernels/ops_kmeans.h"
 #include "kernels/ops_pq.h"
 
-enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_MODE, P_SHARE, P_MIN, P_TAIL };
+enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_MODE, P_SHARE, P_MIN, P_OF, P_BETA, P_TAIL, P_SEED };
 
 static const attn_param params[] = {
     [P_M] = {"m", NULL, "sub-spaces of a key, each with a code of its own; they divide head_dim", 2, 1, PQ_PARTS},
@@ -28,7 +28,10 @@ static const attn_param params[] = {
     [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
+    [P_OF] = RETRIEVE_OF_PARAM,
+    [P_BETA] = RETRIEVE_CALIBRATE_PARAM,
     [P_TAIL] = RETRIEVE_TAIL_PARAM,
+    [P_SEED] = TAIL_SEED_PARAM,
     {.key = NULL},
 };
 
@@ -77,14 +80,10 @@ static retrieve_range pqcache_range(const attn_spec *s, int64_t first, int64_t n
     return r;
 }
 
-static size_t words_of(const attn_spec *s)
-{
-    return (size_t)1 << s->value[P_BITS];
-}
-
 static void pqcache_declare(attn_decl *d)
 {
-    size_t kv = (size_t)d->shape->n_kv_heads, numbers = kv * words_of(d->spec) * (size_t)d->shape->head_dim;
+    size_t kv = (size_t)d->shape->n_kv_heads,
+           numbers = kv * ((size_t)1 << d->spec->value[P_BITS]) * (size_t)d->shape->head_dim;
     decl_regions(d, MEM_INDEX, offsetof(pqcache, code), "codes of keys", kv, (size_t)d->spec->value[P_M],
                  d->lim->n_tokens, d->n);
     decl_layers(d, MEM_INDEX, offsetof(pqcache, centroid), "centroids", numbers * sizeof(uint16_t));
@@ -101,7 +100,7 @@ static void pqcache_reset(attn_view *v)
     for (int l = 0; l < v->shape->n_layers; l++)
         c->index[l] = (pq_index){.code = c->code[l],
                                  .centroid = c->centroid[l],
-                                 .type = v->spec->kv.type,
+                                 .type = kv_number_type(&v->spec->kv),
                                  .n_kv_heads = (size_t)v->shape->n_kv_heads,
                                  .head_dim = (size_t)v->shape->head_dim,
                                  .cap = (size_t)v->lim->n_tokens,
@@ -178,7 +177,7 @@ static status pqcache_state(attn_view *v, attn_state *s, err *e)
 const attn_method attn_pqcache = {
     .name = "pqcache",
     .summary = "PQCache: tokens by product-quantized keys",
-    .source = "Zhang et al. 2024 (arXiv 2407.12820); HugoZHL/PQCache pq_search.py; doc/methods.md 7b",
+    .source = "Zhang et al. 2024 (arXiv 2407.12820); HugoZHL/PQCache pq_search.py; doc/methods.md 7b, deviations 7b.7",
     .params = params,
     .family = &attn_retrieve,
     .kind = &(const retrieve_kind){.range = pqcache_range,

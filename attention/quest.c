@@ -19,11 +19,13 @@ enum {
     P_POOL,
     P_SHARE,
     P_MIN,
+    P_OF,
     P_COARSE,
     P_COARSE_KEEP,
     P_SINK,
     P_RECENT,
-    P_TAIL
+    P_TAIL,
+    P_TAIL_SEED
 };
 enum { SCORE_EST = QUEST_MEAN + 1 }; /* behind those of quest_how */
 enum { FORCE_LAST, FORCE_NONE };
@@ -49,11 +51,13 @@ static const attn_param params[] = {
     [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
+    [P_OF] = RETRIEVE_OF_PARAM,
     [P_COARSE] = COARSE_PARAM,
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
     [P_SINK] = {"force_sink", NULL, "tokens from the start whose pages are always attended", 0, 0, 1 << 20},
     [P_RECENT] = {"force_recent", NULL, "newest tokens whose pages are always attended", 0, 0, 1 << 20},
     [P_TAIL] = RETRIEVE_TAIL_PARAM,
+    [P_TAIL_SEED] = TAIL_SEED_PARAM,
     {.key = NULL},
 };
 
@@ -148,7 +152,8 @@ static const retrieve_kind *quest_kind(const attn_spec *s)
 const attn_method attn_quest = {
     .name = "quest",
     .summary = "Quest: pages of tokens by bounds of their keys",
-    .source = "Tang et al. 2024 (arXiv 2406.10774), Alg. 1; quest kernels decode_page.cuh; doc/methods.md 6",
+    .source =
+        "Tang et al. 2024 (arXiv 2406.10774), Alg. 1; quest kernels decode_page.cuh; doc/methods.md 6, deviations 6.7",
     .params = params,
     .family = &attn_retrieve,
     .kind = &(const retrieve_kind){.of = quest_kind,

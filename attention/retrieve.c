@@ -24,14 +24,38 @@ static const char *retrieve_alone(const attn_spec *s)
                : NULL;
 }
 
+/* Parameters that say how p is meant. */
+static status check_share(const attn_spec *s, err *e)
+{
+    int64_t draws = attn_value(s, "calibrate", 0), all = attn_value(s, "of", SHARE_CANDIDATES) == SHARE_ALL;
+    char store[64];
+    if (!draws && !all) return ST_OK;
+    kv_format_text(&s->kv, store, sizeof store);
+    if (!attn_value(s, "p", 0))
+        return err_set(e, ST_USAGE, "%s: %s says how p is meant, and there is no p", s->text, all ? "of" : "calibrate");
+    if (attn_value(s, "coarse", 0))
+        return err_set(e, ST_USAGE, "%s: %s needs scores of all tokens, and coarse leaves some out", s->text,
+                       all ? "of=all" : "calibrate");
+    if (draws == 1) return err_set(e, ST_USAGE, "%s: calibrate=1: one token has no slope, at least 2", s->text);
+    if (draws && (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv)))
+        return err_set(e, ST_USAGE, "%s: calibrate over store %s: exact keys are expected, f32, f16 or bf16", s->text,
+                       store);
+    if (draws && s->tier.place != KV_DEVICE)
+        return err_set(e, ST_USAGE, "%s: calibrate reads some keys of each step, which --kv-tier %s has elsewhere",
+                       s->text, kv_place_name(s->tier.place));
+    return ST_OK;
+}
+
 status retrieve_check(const attn_spec *s, err *e)
 {
-    int64_t least = attn_value(s, "min", 0);
-    if (!attn_value(s, "p", 0)) return ST_OK;
+    int64_t least = attn_value(s, "min", 0), share = attn_value(s, "p", 0);
+    TRY(check_share(s, e));
+    TRY(certify_check(s, e));
+    if (!share && !attn_value(s, "certify", 0)) return ST_OK;
     if (least > s->budget)
         return err_set(e, ST_USAGE, "%s: min %lld, expected at most the budget (max), %lld", s->text, (long long)least,
                        (long long)s->budget);
-    if (attn_value(s, "pool", POOL_FIXED) == POOL_ENTROPY)
+    if (share && attn_value(s, "pool", POOL_FIXED) == POOL_ENTROPY)
         return err_set(e, ST_USAGE, "%s: pool=entropy and p both say how many tokens a layer takes: one is expected",
                        s->text);
     return ST_OK;
@@ -109,7 +133,11 @@ static void retrieve_declare(attn_decl *d)
     if (kind_of(d->spec)->reduce)
         decl_bytes(d, MEM_SCRATCH, AT(token_score), "scores of tokens", heads * (size_t)n * sizeof(float));
     decl_bytes(d, MEM_SCRATCH, AT(idx), "selected slots", lists * (size_t)most * sizeof(int32_t));
-    if (attn_value(d->spec, "p", 0)) decl_bytes(d, MEM_SCRATCH, AT(mass), "selected slots", lists * sizeof(int64_t));
+    if (attn_value(d->spec, "p", 0) || attn_value(d->spec, "certify", 0))
+        decl_bytes(d, MEM_SCRATCH, AT(mass), "selected slots", lists * sizeof(int64_t));
+    if (attn_value(d->spec, "calibrate", 0))
+        decl_bytes(d, MEM_SCRATCH, AT(slope), "slopes of estimates", lists * sizeof(float));
+    certify_declare(d, AT(certify), items);
     decl_bytes(d, MEM_SCRATCH, AT(ranges), "selected slots", layers * lists * 2 * sizeof(int64_t));
     tail_declare(d, AT(tail), lists);
     if (gqa == GQA_MEAN_Q)
@@ -129,6 +157,7 @@ void retrieve_reset(attn_view *v)
     r->gqa = attn_gqa(v->spec);
     r->granule = granule_of(v->spec);
     r->p = (float)attn_value(v->spec, "p", 0) / ATTN_FRACTION;
+    certify_reset(&r->certify, v);
     r->items = (n + r->granule - 1) / r->granule;
     r->places = (size_t)(rule.tokens ? coarse_places(&rule, n) : r->items);
     r->n_lists = gqa_lists(r->gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
@@ -140,11 +169,13 @@ void retrieve_reset(attn_view *v)
 
 /* ---- a forward ---- */
 
-/* Whether the step chooses in a layer that sees `seen` tokens. */
+/* Whether the step chooses in a layer that sees `seen` tokens. With a certificate it always does: it may need fewer
+ * than the budget. */
 static bool chooses(const attn_view *v, const attn_part *p, int64_t seen)
 {
     bool (*ready)(const attn_view *) = kind_of(v->spec)->ready;
-    return !(p->flags & ATTN_PROMPT) && (seen > v->spec->budget || v->spec->forced) && (!ready || ready(v));
+    bool all = seen <= v->spec->budget && !v->spec->forced && !attn_value(v->spec, "certify", 0);
+    return !(p->flags & ATTN_PROMPT) && !all && (!ready || ready(v));
 }
 
 /* The pool of a step that sees n tokens holds as many candidates a layer as the tightest layer may take. */
@@ -204,6 +235,34 @@ static void retrieve_append(const attn_turn *t, size_t n, int layer)
     if (r->coarse.rule.tokens) v->be->ops->quest->add(v->be, bounds, n);
 }
 
+/* All that a step sees. */
+static item_range seen_by(const attn_turn *t, int layer)
+{
+    int64_t n = t->p.first + (int64_t)t->p.n_tok;
+    return (item_range){n, n - attn_visible(t->v->shape, layer, n), n};
+}
+
+/* Whether p is a share of all that a step sees, which is scored then. */
+static bool of_all(const attn_view *v)
+{
+    return attn_value(v->spec, "of", SHARE_CANDIDATES) == SHARE_ALL;
+}
+
+/* The items of all that. */
+static slot_range all_items(const attn_turn *t, int layer)
+{
+    int64_t g = retrieve_of(t->v)->granule;
+    item_range seen = seen_by(t, layer);
+    return (slot_range){seen.lo / g, (seen.hi + g - 1) / g - seen.lo / g};
+}
+
+/* What can be chosen. */
+static item_range candidates_of(const attn_turn *t, int layer)
+{
+    const retrieve_range *a = &retrieve_of(t->v)->range[layer];
+    return (item_range){t->p.first + (int64_t)t->p.n_tok, a->lo, a->hi};
+}
+
 /* A step of one sequence: the mean queries are made, if they are asked for. */
 static score_job score_of(const attn_turn *t, int layer)
 {
@@ -216,14 +275,14 @@ static score_job score_of(const attn_turn *t, int layer)
                    .n_heads = (size_t)sh->n_heads,
                    .score = r->score,
                    .stride = r->places,
-                   .items = {t->p.first + (int64_t)t->p.n_tok, r->range[layer].lo, r->range[layer].hi},
+                   .items = candidates_of(t, layer),
                    .scale = sh->scale,
                    .read = attn_index_read(v)};
     if (r->gqa == GQA_MEAN_Q) {
         v->be->ops->select->mean_heads(v->be, r->probe, t->q, 1, j.n_heads, kv, (size_t)sh->head_dim);
         j.q = r->probe;
         j.n_heads = kv;
-    } else if (r->gqa == GQA_VOTE && combines(v, r) && r->kind->votes && !r->coarse.rule.tokens) {
+    } else if (r->gqa == GQA_VOTE && combines(v, r) && r->kind->votes && !r->coarse.rule.tokens && !r->slope.p) {
         j.votes = combined_of(v);
     }
     return j;
@@ -257,6 +316,29 @@ static void score_tokens(const attn_turn *const *t, size_t n, const score_job *j
     v->be->ops->select->page_reduce(v->be, reduce, n);
 }
 
+/* How exact scores follow the estimates of n steps. */
+static void find_slopes(const attn_turn *const *t, size_t n, int layer, const score_job *s)
+{
+    slope_job jobs[ATTN_TOGETHER];
+    const attn_view *v = t[0]->v;
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = retrieve_of(t[i]->v);
+        jobs[i] = (slope_job){.q = s[i].q,
+                              .score = s[i].score,
+                              .n_heads = s[i].n_heads,
+                              .n_lists = r->n_lists,
+                              .stride = r->places,
+                              .rows = *kv_store_rows(t[i]->v->store, layer),
+                              .items = candidates_of(t[i], layer),
+                              .count = (size_t)attn_value(v->spec, "calibrate", 0),
+                              .seed = (uint64_t)attn_value(v->spec, "tail_seed", 0),
+                              .layer = layer,
+                              .slope = r->slope,
+                              .read = attn_index_read(t[i]->v)};
+    }
+    v->be->ops->select->slope(v->be, jobs, n);
+}
+
 /* Scores of n steps: leaves in jobs[i].score what is combined, in the columns [lo, hi). */
 static void score_items(const attn_turn *const *t, size_t n, int layer, score_job *jobs, item_range *columns)
 {
@@ -264,15 +346,27 @@ static void score_items(const attn_turn *const *t, size_t n, int layer, score_jo
     const retrieve *r = retrieve_of(v);
     combine_job combine[ATTN_TOGETHER];
     coarse *spans[ATTN_TOGETHER];
+    const attn_certify *bounds[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) {
         jobs[i] = score_of(t[i], layer);
         columns[i] = jobs[i].items;
-        if (r->kind->stored) kv_need(v->be, kv_store_rows(t[i]->v->store, layer), columns[i].lo, columns[i].hi);
+        if (r->certify.eps > 0) jobs[i].items = seen_by(t[i], layer);
+        if (of_all(v)) {
+            slot_range all = all_items(t[i], layer);
+            columns[i].lo = all.first;
+            columns[i].hi = all.first + all.n;
+            jobs[i].items = columns[i];
+        }
+        if (r->kind->stored) kv_need(v->be, kv_store_rows(t[i]->v->store, layer), jobs[i].items.lo, jobs[i].items.hi);
+        bounds[i] = &retrieve_of(t[i]->v)->certify;
         spans[i] = &retrieve_of(t[i]->v)->coarse;
     }
     if (r->coarse.rule.tokens) coarse_choose(spans, v, layer, jobs, columns, n);
     if (r->kind->reduce) score_tokens(t, n, jobs);
     else ops_of(v)->score(v->be, jobs, n);
+    if (r->certify.eps > 0) certify_errors(bounds, v->be, jobs, n);
+    if (r->slope.p) find_slopes(t, n, layer, jobs);
+    for (size_t i = 0; i < n && (r->certify.eps > 0 || of_all(v)); i++) jobs[i].items = candidates_of(t[i], layer);
     if (!combines(v, r)) return;
     for (size_t i = 0; i < n; i++) {
         buf out = combined_of(t[i]->v);
@@ -311,7 +405,7 @@ static choose_job choice_of(const attn_turn *t, int layer, const score_job *s, i
                     .idx = r->idx,
                     .range = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t))};
     if (r->budget.sum.p) j.budget = budget_take(&r->budget, layer, 0, &scores, scale_of(t->v));
-    if (r->p > 0) j.budget = r->mass, j.each = true;
+    if (r->p > 0 || r->certify.eps > 0) j.budget = r->mass, j.each = true;
     return j;
 }
 
@@ -332,9 +426,31 @@ static void count_mass(const attn_turn *const *t, size_t n, int layer, const sco
                              .p = r->p,
                              .least = (least + r->granule - 1) / r->granule,
                              .most = max64(r->range[layer].k, 0),
+                             .slope = r->slope,
                              .k = r->mass};
+        if (of_all(v)) jobs[i].all = all_items(t[i], layer);
     }
     v->be->ops->select->mass(v->be, jobs, n);
+}
+
+/* How many items certify their lists, of n steps. */
+static void count_certified(const attn_turn *const *t, size_t n, int layer, const score_job *s)
+{
+    certify_job jobs[ATTN_TOGETHER];
+    backend *be = t[0]->v->be;
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = retrieve_of(t[i]->v);
+        jobs[i] = certify_job_of(&r->certify, t[i]->v, layer);
+        jobs[i].score = r->score;
+        jobs[i].order = s[i].score;
+        jobs[i].stride = r->places;
+        jobs[i].n_lists = r->n_lists;
+        jobs[i].first = seen_by(t[i], layer).lo;
+        jobs[i].items = s[i].items;
+        jobs[i].most = max64(r->range[layer].k, 0);
+        jobs[i].k = r->mass;
+    }
+    be->ops->certify->choose(be, jobs, n);
 }
 
 /* Lists of the best items of n steps. */
@@ -346,6 +462,7 @@ static void select_best(const attn_turn *const *t, size_t n, int layer)
     attn_tail *tails[ATTN_TOGETHER];
     score_items(t, n, layer, score, columns);
     if (retrieve_of(t[0]->v)->p > 0) count_mass(t, n, layer, score);
+    if (retrieve_of(t[0]->v)->certify.eps > 0) count_certified(t, n, layer, score);
     for (size_t i = 0; i < n; i++) choose[i] = choice_of(t[i], layer, &score[i], columns[i]);
     attn_choose(t[0]->v, choose, n);
     for (size_t i = 0; i < n; i++) {
@@ -434,6 +551,12 @@ status retrieve_state(attn_view *v, attn_state *s, err *e)
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
 
+static const attn_certify *retrieve_certifies(const attn_view *v)
+{
+    const retrieve *r = retrieve_of(v);
+    return r->certify.eps > 0 ? &r->certify : NULL;
+}
+
 const attn_family attn_retrieve = {
     .size = sizeof(retrieve),
     .uses = USES_SELECT,
@@ -447,5 +570,6 @@ const attn_family attn_retrieve = {
               .select = retrieve_select,
               .end = retrieve_end,
               .rewind = retrieve_rewind,
-              .state = retrieve_state},
+              .state = retrieve_state,
+              .certifies = retrieve_certifies},
 };

@@ -4,12 +4,13 @@
  * Prompts, and steps with at most `budget` tokens, are attended as by `full`, to the bit (methods.md 0.2.3). Slots are
  * positions; rows behind a layer's sliding window are no candidates (0.2.11). A method says which items there are, and
  * scores them; the family combines the query heads of a group, chooses, counts, and goes over a second level
- * (coarse.h). Parameters that the family knows by their keys: gqa, pool, p, min, coarse,
- * coarse_keep, tail. */
+ * (coarse.h). Parameters that the family knows by their keys: gqa, pool, p, min, certify, coarse,
+ * coarse_keep, tail, of, calibrate. */
 #ifndef ATTENTION_RETRIEVE_H
 #define ATTENTION_RETRIEVE_H
 
 #include "attention/budget.h"
+#include "attention/certify.h"
 #include "attention/coarse.h"
 #include "attention/tail.h"
 
@@ -40,7 +41,23 @@
     }
 #define RETRIEVE_MIN_PARAM                                                                                             \
     {                                                                                                                  \
-        "min", NULL, "with p: tokens that a list chooses at least", 64, 0, 1 << 30                                     \
+        "min", NULL, "with p or certify: tokens that a list chooses at least", 64, 0, 1 << 30                          \
+    }
+
+/* What p speaks of, and what estimates are held against (mass_job.all, slope_job). */
+typedef enum { SHARE_CANDIDATES, SHARE_ALL } share_of;
+#define RETRIEVE_OF_PARAM                                                                                              \
+    {                                                                                                                  \
+        "of", "candidates all",                                                                                        \
+            "with p: the share is of what can be chosen, or of everything, tokens that are always attended included",  \
+            SHARE_CANDIDATES, 0, SHARE_ALL                                                                             \
+    }
+#define RETRIEVE_CALIBRATE_PARAM                                                                                       \
+    {                                                                                                                  \
+        "calibrate", NULL,                                                                                             \
+            "with p: candidates that are drawn in each step, whose exact scores tell by how much the estimates are "   \
+            "spread too wide; 0: estimates are taken as they are",                                                     \
+            0, 0, SLOPE_MOST                                                                                           \
     }
 
 /* Items that a step's selection is about, in a layer that sees the slots [first, n). */
@@ -85,6 +102,7 @@ typedef struct {
     attn_budget budget; /* pool=entropy */
     attn_tail tail;
     float p;               /* 0: lists take all of k */
+    attn_certify certify;  /* of an index with bounds */
     coarse coarse;         /* rule.tokens 0: the whole index is scored */
     uint8_t pooled;        /* since the last reset: the budget's means hold decode steps */
     retrieve_range *range; /* [n_layers] of the step at hand */
@@ -94,7 +112,8 @@ typedef struct {
     buf score;
     size_t places;
     buf token_score; /* kind->reduce: f32 [n_heads][n_tokens] */
-    buf mass;        /* p: i64 [n_lists] of the layer at work */
+    buf mass;        /* p, certify: i64 [n_lists] of the layer at work */
+    buf slope;       /* calibrate: f32 [n_lists] likewise */
     buf idx, ranges; /* i32 [n_lists][idx_stride] of the layer at work; i64 [n_layers][n_lists][2] */
     buf probe;       /* f32 [n_kv_heads][head_dim]: gqa=mean_q */
     int32_t *slots;  /* kind->slots: [n_layers][budget], as idx then is, */

@@ -158,7 +158,8 @@ static const attn_family everything_is_kept = {.retrieves = true};
 const attn_method attn_retroinfer = {
     .name = "retroinfer",
     .summary = "RetroInfer: the best clusters of tokens, and means of the next ones",
-    .source = "RetroInfer (arXiv 2505.02922); RetrievalAttention, cache_hub/retroinfer_cache.py; doc/methods.md 7c",
+    .source = "RetroInfer (arXiv 2505.02922); RetrievalAttention, cache_hub/retroinfer_cache.py; doc/methods.md 7c, "
+              "deviations 7c.7",
     .params = params,
     .family = &everything_is_kept,
     .size = sizeof(retro),

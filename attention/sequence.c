@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "attention/budget.h"
+#include "attention/certify.h"
 #include "attention/demote.h"
 #include "attention/sequence_impl.h"
 #include "kernels/base/mem.h"
@@ -188,7 +189,7 @@ status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const
     if (attn_value(draft, "demote", DEMOTE_NONE) != DEMOTE_NONE)
         return err_set(e, ST_UNSUPPORTED, "%s: demote cannot draft: rows that went to another store stay there",
                        draft->text);
-    if (draft->kv.kind != verifier->kv.kind || draft->kv.type != verifier->kv.type)
+    if (draft->kv.kind != verifier->kv.kind || !kv_same_rows(&draft->kv, &verifier->kv))
         return err_set(e, ST_USAGE, "%s: a draft has the verifier's rows: no kv of its own is expected", draft->text);
     return ST_OK;
 }
@@ -252,7 +253,8 @@ static status state_of_counters(attn_seq *s, attn_state *v, err *e)
     TRY(STATE_HOST(v, "peak", &s->peak, e));
     TRY(v->mem(v, "bytes read", -1, s->read, READ_BYTES, e));
     const double x[] = {s->stats.attended, s->stats.visible,    s->stats.kv_read,
-                        s->stats.k_read,   s->stats.index_read, s->stats.full_keys};
+                        s->stats.k_read,   s->stats.index_read, s->stats.full_keys,
+                        s->stats.missed,   s->stats.missed_var, s->stats.measured};
     for (size_t i = 0; i < sizeof x / sizeof *x; i++)
         if (!(x[i] >= 0 && x[i] < 1e300)) return state_bad("a count is not a number", e);
     return ST_OK;
@@ -357,8 +359,32 @@ attn_stats attn_seq_stats(const attn_seq *s)
         r.kv_read += (double)(read[i][READ_K] + read[i][READ_V]);
         r.index_read += (double)read[i][READ_INDEX];
         r.attended += (double)read[i][READ_ATTENDED];
+        r.missed += (double)read[i][READ_MISSED] / READ_ONE;
+        r.missed_var += (double)read[i][READ_MISSED_VAR] / READ_ONE;
+        r.measured += (double)read[i][READ_MEASURED];
     }
     return r;
+}
+
+static const attn_certify *certifies(const attn_view *v)
+{
+    return HOOK(v, certifies) ? HOOK(v, certifies)(v) : NULL;
+}
+
+bool attn_seq_certified(const attn_seq *s, attn_certified *out)
+{
+    const attn_share *share = s->share[SHARE_METHOD];
+    const attn_certify *c = share ? certifies(&share->v) : NULL;
+    if (c) *out = certify_counted(c, s->be);
+    return c != NULL;
+}
+
+bool attn_seq_bounds(const attn_seq *s, int layer, float *bound)
+{
+    size_t bytes = (size_t)s->shape.n_heads * sizeof *bound;
+    const attn_certify *c = certifies(view_of(s, layer));
+    if (c) s->be->ops->download(s->be, bound, buf_at(c->bound, (size_t)layer * bytes), bytes);
+    return c != NULL;
 }
 
 host_counts attn_seq_host(const attn_seq *s)
@@ -411,7 +437,7 @@ void seq_prompt_end(attn_seq *s)
 /* The last n tokens were a step each. */
 void seq_count_steps(attn_seq *s, int64_t n)
 {
-    size_t keys = (size_t)s->shape.n_kv_heads * (size_t)s->shape.head_dim * dtype_size(s->spec.kv.type);
+    size_t keys = (size_t)s->shape.n_kv_heads * kv_row_bytes(s->spec.kv.type, (size_t)s->shape.head_dim);
     s->stats.steps += n;
     for (int l = 0; l < s->shape.n_layers; l++) {
         double visible = 0;

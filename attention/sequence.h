@@ -69,8 +69,25 @@ typedef struct {
     int64_t steps;
     double attended, visible;
     double kv_read, k_read, index_read, full_keys;
+    /* With tail=sample:N: shares of attention that steps missed, as samples measured them, added up over layers and
+     * query heads; the variance of that sum, at most; how many shares there are. */
+    double missed, missed_var, measured;
 } attn_stats;
 attn_stats attn_seq_stats(const attn_seq *s);
+/* What certify= gave in decode steps, over layers and steps: query heads of selections, and those of them that were
+ * certified, with the mean and the largest of their bounds on the share of attention that was missed; lists, those that
+ * attend everything, and the tokens of a list. */
+typedef struct {
+    int64_t heads, certified;
+    double bound_mean, bound_most;
+    int64_t lists, whole;
+    double tokens_mean;
+    int64_t tokens_p10, tokens_p90, tokens_most; /* p10, p90: to a thirty-second */
+} attn_certified;
+/* False: the strategy certifies nothing. */
+bool attn_seq_certified(const attn_seq *s, attn_certified *out);
+/* Bounds [n_heads] of the last decode step in a layer; false: there are none. */
+bool attn_seq_bounds(const attn_seq *s, int layer, float *bound);
 /* The same of what moved between memory and files in decode steps, and what is in files now; zeros without any. */
 tier_counts attn_seq_tier(const attn_seq *s);
 /* --kv-tier host: bytes of the rows of its layers now; by decode steps: bytes that came from the host's memory and that
@@ -206,5 +223,8 @@ int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out
 /* The output of the last attn_layer, a decode step of one sequence, without rows that stand for groups of tokens: out
  * [n_heads][head_dim] f32. False: there were no such rows, and out stays as it is. */
 bool attn_last_of_tokens(const attn_work *w, buf out);
+/* What the sample of that step says of the share of attention that was missed: out [n_heads][2], the share and sigma of
+ * tail_missed_job. Returns the tokens of a list's sample; 0: there was none, and out stays as it is. */
+int64_t attn_last_missed(const attn_work *w, float *out);
 
 #endif

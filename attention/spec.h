@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/ops_rows.h"
 #include "kernels/ops_select.h"
 
 typedef struct attn_method attn_method;
@@ -23,11 +24,12 @@ typedef struct {
 
 /* ---- what the user asks for ---- */
 
-/* How rows are held. */
+/* How rows are held. KV_EXACT: each for itself, as numbers or in blocks of 8 or 4 bits (ops_rows.h). */
 typedef enum { KV_EXACT, KV_KIVI, KV_LOGQUANT, KV_HF } kv_kind;
 typedef struct {
     kv_kind kind;
     dtype type;                    /* of exact rows */
+    unsigned turned;               /* rows in blocks: KV_TURNED_* */
     int bits;                      /* all but EXACT: 2 or 4 */
     int64_t group, residual, sink; /* g and R of methods.md 10 and 11; first tokens that stay exact */
     bool slide;                    /* KIVI: key_residual=slide */
@@ -48,6 +50,24 @@ int64_t kv_exact_newest(const kv_format *f);
 static inline kv_format kv_exact(dtype type)
 {
     return (kv_format){.kind = KV_EXACT, .type = type};
+}
+
+/* Rows of 8 or 4 bits in blocks. */
+static inline bool kv_in_blocks(const kv_format *f)
+{
+    return dtype_in_qblocks(f->type);
+}
+
+/* The type of numbers that indexes of a store's rows hold. */
+static inline dtype kv_number_type(const kv_format *f)
+{
+    return kv_in_blocks(f) ? DT_F16 : f->type;
+}
+
+/* Whether rows are the same bytes for the same keys and values. */
+static inline bool kv_same_rows(const kv_format *a, const kv_format *b)
+{
+    return a->type == b->type && a->turned == b->turned;
 }
 
 /* Where rows lie, those of dense layers apart, which stay in the device's memory. HOST: all in the memory of the host,
@@ -72,7 +92,8 @@ enum { ATTN_MAX_PARAMS = 24 };
 
 /* A parameter: a number from min to max, one of `choices` (words separated by spaces) or, where max is beyond their
  * last one, a number from behind it to max, or with attn_fraction a number in (0, 1], written with up to 4 decimals and
- * held in parts of ATTN_FRACTION, or `off`: 0; with attn_or_all a number from min to max, or `all`: ATTN_ALL. */
+ * held in parts of ATTN_FRACTION, of which it has at most max, or `off`: 0; with attn_or_all a number from min to max,
+ * or `all`: ATTN_ALL. */
 typedef struct {
     const char *key, *choices, *help;
     int64_t def, min, max; /* choices: indexes into the list */
@@ -81,6 +102,9 @@ enum { ATTN_FRACTION = 10000 };
 extern const char attn_fraction[];
 enum { ATTN_ALL = -1 };
 extern const char attn_or_all[];
+/* Words and numbers of the parameter `tail`, or sample:N with N from 2 to TAIL_SAMPLE_MAX: ATTN_SAMPLE + N. */
+enum { ATTN_SAMPLE = 1 << 20 };
+extern const char attn_or_sample[];
 
 /* A set of layers. */
 enum { ATTN_MAX_LAYERS = 256, ATTN_TEXT = 256 };
@@ -88,23 +112,28 @@ typedef struct {
     bool has[ATTN_MAX_LAYERS];
 } attn_layers;
 
+#define ATTN_NO_BUDGET ((int64_t)1 << 40)
+
 typedef struct {
     const attn_method *method;
     int64_t value[ATTN_MAX_PARAMS]; /* in the order of method->params */
-    int64_t budget;                 /* tokens; 0 for a method without one */
+    int64_t budget;                 /* tokens; 0 for a method without one; from ATTN_NO_BUDGET on: any number */
     attn_layers skip;               /* these are dense */
     kv_format kv;
     kv_tier tier;
     bool two_stores;      /* --kv asks for codes beside a method that is a store: attn_spec_check refuses */
+    bool own_budget;      /* it says its budget itself */
+    bool uncertified;     /* --certify was asked of a method that cannot: attn_spec_check refuses */
     bool forced;          /* retrieval: select even where the budget covers everything (tests, recall of tensors) */
     char text[ATTN_TEXT]; /* as written on the command line */
 } attn_spec;
 
 /* Values of the options that apply to every strategy of a list; a key inside a strategy wins. */
 typedef struct {
-    int64_t budget;   /* 0: the method's default, */
-    bool has_budget;  /* unless 0 is what was asked for, which attn_spec_check refuses */
-    const char *skip; /* NULL: the method's default; "2" = the first two, "0+16" = a list */
+    int64_t budget;      /* 0: the method's default, */
+    bool has_budget;     /* unless 0 is what was asked for, which attn_spec_check refuses */
+    const char *skip;    /* NULL: the method's default; "2" = the first two, "0+16" = a list */
+    const char *certify; /* the parameter certify of strategies that choose; NULL: their default */
     kv_format kv;
     const kv_tier *tier; /* NULL: in the device's memory */
 } attn_options;
@@ -124,6 +153,8 @@ void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store
 /* The strategy that was written so; ST_FORMAT or ST_USAGE where none is. */
 status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e);
 bool attn_has_budget(const attn_spec *s);
+/* The share of attention that its selections certify that no head misses more; 0: it certifies nothing. */
+double attn_certify_eps(const attn_spec *s);
 /* What a budget counts, in a word: "kept" tokens between steps; "exact", of these those that are not demoted; "total",
  * all that a step attends; "+forced", of these what is chosen, and forced tokens come on top; a method's own word; "-"
  * without a budget. "/q" behind it: in a list of each query head. */

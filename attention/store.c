@@ -6,7 +6,7 @@
 
 size_t kv_exact_bytes(const kv_format *f, size_t n_heads, size_t head_dim, int64_t n)
 {
-    return 2 * n_heads * head_dim * dtype_size(f->type) * (size_t)n;
+    return 2 * n_heads * kv_row_bytes(f->type, head_dim) * (size_t)n;
 }
 
 status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, const attn_limits *lim, size_t n_heads,
@@ -33,7 +33,7 @@ status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, c
 
 size_t kv_exact_half_bytes(const kv_rows *r)
 {
-    return r->cap * r->n_kv_heads * r->head_dim * dtype_size(r->type);
+    return r->cap * r->n_kv_heads * kv_row_bytes(r->type, r->head_dim);
 }
 
 void kv_code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS])
@@ -59,7 +59,11 @@ static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
     int64_t align = kv_on_disk(s) ? DISK_CAP : 1, rows = s->coded ? kv_exact_rows(&s->f, s->prompt, cap) : cap;
     cap = (cap + align - 1) / align * align;
     rows = (rows + align - 1) / align * align;
-    *r = (kv_rows){.type = s->f.type, .n_kv_heads = s->n_heads, .head_dim = s->head_dim, .cap = (size_t)rows};
+    *r = (kv_rows){.type = s->f.type,
+                   .turned = s->f.turned,
+                   .n_kv_heads = s->n_heads,
+                   .head_dim = s->head_dim,
+                   .cap = (size_t)rows};
     if (cap == 0) return ST_OK;
     TRY(size_mul(&bytes, (size_t)cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
     TRY(row_place_alloc(s->place, s->be, &r->k, kv_exact_half_bytes(r), true, "K rows", e));
@@ -177,7 +181,7 @@ kv_write_job kv_store_job(const kv_store *s, int layer, kv_target to, buf k, buf
 /* Rows [from, to) of each region. */
 static void discard_rows(backend *be, const kv_rows *r, int64_t from, int64_t to)
 {
-    size_t row = r->head_dim * dtype_size(r->type), bytes = (size_t)(to - from) * row;
+    size_t row = kv_row_bytes(r->type, r->head_dim), bytes = (size_t)(to - from) * row;
     for (size_t h = 0; h < r->n_kv_heads; h++) {
         size_t at = (h * r->cap + (size_t)from) * row;
         be->ops->discard(be, buf_at(r->k, at), bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* K/V rows of some layers of one sequence. Selections name rows by slots.
  *
- * Exact stores (f32, f16, bf16): a slot is a row; the method decides which, may reuse and move them.
+ * Exact stores (f32, f16, bf16, q8, q4): a slot is a row; the method decides which, may reuse and move them.
  * Stores with codes (kivi, logquant, hf): the slot of a token is its position for ever (kv_store_by_position); which
  * rows are exact follows from the count of tokens, and of hf from where prompts ended, and is the same in all layers
  * and heads. */

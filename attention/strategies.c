@@ -7,10 +7,13 @@
 #include <string.h>
 
 #include "attention/budget.h"
+#include "attention/certify.h"
 #include "attention/format.h"
 #include "kernels/base/nearest.h"
 #include "kernels/ops_fier.h"
 #include "kernels/ops_quest.h"
+
+static const attn_param certify_param = CERTIFY_PARAM;
 
 /* The table: a row is the name of a file, and of the attn_method in it. */
 #define METHODS(X)                                                                                                     \
@@ -65,7 +68,7 @@ attn_reuse attn_reuse_of(const attn_spec *s)
 
 bool attn_has_budget(const attn_spec *s)
 {
-    return s->method->has_budget;
+    return s->method->has_budget && s->budget < ATTN_NO_BUDGET;
 }
 
 bool attn_retrieves(const attn_spec *s)
@@ -106,6 +109,11 @@ int64_t attn_value(const attn_spec *s, const char *key, int64_t none)
     return i < 0 ? none : s->value[i];
 }
 
+double attn_certify_eps(const attn_spec *s)
+{
+    return (double)attn_value(s, certify_param.key, 0) / ATTN_FRACTION;
+}
+
 void attn_budget_counts(const attn_spec *s, char out[16])
 {
     const attn_method *m = s->method;
@@ -114,7 +122,7 @@ void attn_budget_counts(const attn_spec *s, char out[16])
     else if (attn_value(s, "demote", 0) > 0) word = "exact";
     else if (m->family && m->family->drops) word = "kept";
     else if (attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA) word = "+forced";
-    if (m->has_budget) snprintf(out, 16, "%s%s", word, attn_gqa(s) == GQA_PER_Q ? "/q" : "");
+    if (attn_has_budget(s)) snprintf(out, 16, "%s%s", word, attn_gqa(s) == GQA_PER_Q ? "/q" : "");
     else snprintf(out, 16, "-");
 }
 
@@ -214,7 +222,12 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
     }
     if (strcmp(key, "kv") == 0) return parse_kv(&s->kv, value, what, e);
     bool budget = strcmp(key, "budget") == 0 || (strcmp(key, "max") == 0 && index_of(s->method, "p") >= 0);
-    if (budget && s->method->has_budget) return parse_int(&s->budget, value, 0, (int64_t)1 << 40, what, key, e);
+    s->own_budget |= budget;
+    if (budget && s->method->has_budget) return parse_int(&s->budget, value, 0, ATTN_NO_BUDGET, what, key, e);
+    bool sample = strcmp(key, "tail") == 0 && strncmp(value, "sample:", strlen("sample:")) == 0;
+    if (sample && s->method->family && s->method->family->drops)
+        return err_set(e, ST_USAGE, "%s: a sample is of rows that %s drops: tail=all is expected", what,
+                       s->method->name);
     int i = find_param(s->method, key);
     return i < 0 ? unknown_key(s, key, what, e) : attn_param_parse(&s->value[i], &p[i], value, what, e);
 }
@@ -231,6 +244,38 @@ status attn_method_unknown(const char *option, const char *name, err *e)
     }
     return err_set(e, ST_USAGE, "%s: unknown strategy '%.40s'%s; known:%s, or all", option, name, nearest_hint(&near),
                    list);
+}
+
+/* The next key=value; of tail=sample:N the number belongs to it. */
+static char *next_word(char **save)
+{
+    char *word = strtok_r(NULL, ":", save);
+    if (word && strcmp(word, "tail=sample") == 0 && **save) {
+        char *end = word + strlen(word);
+        strtok_r(NULL, ":", save);
+        *end = ':';
+    }
+    return word;
+}
+
+/* A method without a family attends everything, and misses nothing. */
+static status set_certify(attn_spec *s, const char *eps, err *e)
+{
+    int i = index_of(s->method, certify_param.key);
+    int64_t value;
+    TRY(attn_param_parse(&value, &certify_param, eps, "--certify", e));
+    if (i >= 0) s->value[i] = value;
+    s->uncertified = i < 0 && s->method->family && value > 0;
+    return ST_OK;
+}
+
+static status certify_refused(const attn_spec *s, err *e)
+{
+    const char *why = s->method->family->drops
+                          ? "it drops tokens, and what they would receive is not known"
+                          : "bounds from pages or single bits certify nothing (measured: 1.0), and other indices of "
+                            "keys have none";
+    return err_set(e, ST_USAGE, "%s: --certify: %s; codes over --kv kivi4 can", s->text, why);
 }
 
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e)
@@ -251,7 +296,8 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
     first_layers(&s->skip, s->method->def_skip);
     if (s->method->skip) read_skip(&s->skip, s->method->skip);
     if (o->skip) TRY(parse_skip(&s->skip, o->skip, "--skip: ", e));
-    for (char *kv; (kv = strtok_r(NULL, ":", &save));) {
+    if (o->certify) TRY(set_certify(s, o->certify, e));
+    for (char *kv; (kv = next_word(&save));) {
         char *eq = strchr(kv, '=');
         if (!eq) return err_set(e, ST_USAGE, "%s: '%s' is not key=value", what, kv);
         *eq = 0;
@@ -265,6 +311,7 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (s->two_stores)
         return err_set(e, ST_USAGE, "%s: brings its own store, --kv %s beside it has no meaning", s->text,
                        kv_format_name(&s->kv));
+    if (s->uncertified) return certify_refused(s, e);
     TRY(kv_format_check(&s->kv, shape, s->text, e));
     if (s->tier.place != KV_DEVICE && s->method->family && s->method->family->drops)
         return err_set(e, ST_UNSUPPORTED,
@@ -282,7 +329,7 @@ static unsigned families(const attn_spec *s)
     const attn_family *f = s->method->family;
     unsigned uses = s->method->uses | (f ? f->uses : 0);
     size_t len;
-    if (s->kv.kind != KV_EXACT) uses |= USES_CODES;
+    if (s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv)) uses |= USES_CODES;
     if (s->tier.place == KV_DISK) uses |= USES_TIER;
     if (s->tier.place == KV_HOST) uses |= USES_HOST;
     for (int i = 0; attn_params(s->method)[i].key; i++) {
@@ -293,6 +340,7 @@ static unsigned families(const attn_spec *s)
         if (strcmp(p->key, "recall") == 0 && s->value[i] > 0) uses |= USES_SELECT | USES_TOKEN;
         if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST;
         if (strcmp(p->key, "tail") == 0 && s->value[i] > 0) uses |= USES_TAIL;
+        if (strcmp(p->key, "certify") == 0 && s->value[i] > 0) uses |= USES_CERTIFY;
     }
     return uses;
 }
@@ -312,13 +360,23 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
         const char *name;
         const void *ops;
         unsigned use;
-    } all[] = {
-        {"codes", o->codes, USES_CODES},    {"evict", o->evict, USES_EVICT}, {"select", o->select, USES_SELECT},
-        {"quest", o->quest, USES_QUEST},    {"fier", o->fier, USES_FIER},    {"paris", o->paris, USES_PARIS},
-        {"block", o->block, USES_BLOCK},    {"tier", o->tier, USES_TIER},    {"host", o->host, USES_HOST},
-        {"kmeans", o->kmeans, USES_KMEANS}, {"pq", o->pq, USES_PQ},          {"token", o->token, USES_TOKEN},
-        {"lsh", o->lsh, USES_LSH},          {"tail", o->tail, USES_TAIL},    {"cluster", o->cluster, USES_CLUSTER},
-        {"coded", o->coded, USES_CODED}};
+    } all[] = {{"codes", o->codes, USES_CODES},
+               {"evict", o->evict, USES_EVICT},
+               {"select", o->select, USES_SELECT},
+               {"quest", o->quest, USES_QUEST},
+               {"fier", o->fier, USES_FIER},
+               {"paris", o->paris, USES_PARIS},
+               {"block", o->block, USES_BLOCK},
+               {"tier", o->tier, USES_TIER},
+               {"host", o->host, USES_HOST},
+               {"kmeans", o->kmeans, USES_KMEANS},
+               {"pq", o->pq, USES_PQ},
+               {"token", o->token, USES_TOKEN},
+               {"lsh", o->lsh, USES_LSH},
+               {"tail", o->tail, USES_TAIL},
+               {"cluster", o->cluster, USES_CLUSTER},
+               {"coded", o->coded, USES_CODED},
+               {"certify", o->certify, USES_CERTIFY}};
     unsigned uses = families(s);
     char names[64] = "";
     for (size_t i = 0, n = 0; i < sizeof all / sizeof *all; i++)
@@ -327,6 +385,9 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
     if (names[0])
         return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name,
                        names);
+    if (kv_in_blocks(&s->kv) && !o->row_blocks)
+        return err_set(e, ST_UNSUPPORTED, "%s: store %s does not run on %s yet (missing: rows in blocks)", s->text,
+                       kv_format_name(&s->kv), be->name);
     return ranks_check(s, be, e);
 }
 
@@ -336,7 +397,7 @@ void attn_spec_params(const attn_spec *s, char *out, size_t size)
     char value[32];
     out[0] = 0;
 #define ADD(...) n += n < size ? (size_t)snprintf(out + n, size - n, __VA_ARGS__) : 0
-    if (s->method->has_budget) ADD("budget=%lld ", (long long)s->budget);
+    if (attn_has_budget(s)) ADD("budget=%lld ", (long long)s->budget);
     for (int i = 0; attn_params(s->method)[i].key; i++) {
         const attn_param *p = &attn_params(s->method)[i];
         attn_param_text(value, p, s->value[i]);

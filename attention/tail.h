@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What a step does not attend, as one more row of each list, or of each group of tokens of a list: its mean key and
  * value, with the logarithm of their number as bias. From running sums of all rows less those that the lists hold.
- * methods.md 17.2. */
+ * Or a sample of these tokens, each with the logarithm of the number that it stands for. methods.md 17.2. */
 #ifndef ATTENTION_TAIL_H
 #define ATTENTION_TAIL_H
 
@@ -9,7 +9,7 @@
 #include "kernels/ops_tail.h"
 
 typedef enum { TAIL_OFF, TAIL_ALL } tail_how;
-/* TAIL_ALL and below, or tokens of a group. */
+/* TAIL_ALL and below, or tokens of a group, or ATTN_SAMPLE and the tokens of a sample. */
 #define ATTN_TAIL_PARAM                                                                                                \
     {                                                                                                                  \
         "tail", "off all",                                                                                             \
@@ -20,17 +20,25 @@ typedef enum { TAIL_OFF, TAIL_ALL } tail_how;
 /* For methods whose slots are positions. */
 #define RETRIEVE_TAIL_PARAM                                                                                            \
     {                                                                                                                  \
-        "tail", "off all",                                                                                             \
+        "tail", attn_or_sample,                                                                                        \
             "what a step does not attend: left out, or one row of each list, the mean of all of it, or a row for "     \
-            "each group of so many tokens (not in layers with a sliding window)",                                      \
+            "each group of so many tokens, or so many of these tokens, drawn anew in each step (not in layers with a " \
+            "sliding window)",                                                                                         \
             TAIL_OFF, 0, 4096                                                                                          \
+    }
+#define TAIL_SEED_PARAM                                                                                                \
+    {                                                                                                                  \
+        "tail_seed", NULL, "tail=sample: of what is drawn", 42, 0, (int64_t)1 << 40                                    \
     }
 
 typedef struct {
-    buf *sum;        /* [n_layers] */
-    tail_sums *sums; /* [n_layers] */
-    buf k, v, bias;  /* of the layer at work */
-    kv_rows rows;    /* k and v: cap rows for each list; n_kv_heads 0: there is no tail */
+    buf *sum;                             /* [n_layers] */
+    tail_sums *sums;                      /* [n_layers] */
+    buf k, v, bias;                       /* of the layer at work */
+    kv_rows rows;                         /* k and v: cap rows for each list; n_kv_heads 0: there are no mean rows */
+    buf idx, range, left, scores, missed; /* of a sample: ops_tail.h */
+    int64_t most;                         /* its tokens; 0: there is none */
+    uint64_t seed;
 } attn_tail;
 
 /* Both do nothing without the parameter `tail`. at: offset of the attn_tail in the method's struct; lists: of a

@@ -121,7 +121,8 @@ static const attn_family windows_of_tokens = {.retrieves = true, .windows = true
 const attn_method attn_tokenselect = {
     .name = "tokenselect",
     .summary = "TokenSelect: first and newest tokens, and the best others by a vote of all heads over all keys",
-    .source = "TokenSelect (Wu et al. 2024, arXiv 2411.02886; patcher/token_retrieval.py); doc/methods.md 12.4",
+    .source = "TokenSelect (Wu et al. 2024, arXiv 2411.02886; patcher/token_retrieval.py); doc/methods.md 12.4, "
+              "deviations 12.4",
     .params = params,
     .family = &windows_of_tokens,
     .size = sizeof(token_select),

@@ -41,7 +41,7 @@ static const evict_kind tova_kind = {.rule = tova_rule};
 const attn_method attn_tova = {
     .name = "tova",
     .summary = "TOVA: drop what the latest query attends least",
-    .source = "Oren et al. 2024 (arXiv 2401.06104); TOVA tova_cache.py; doc/methods.md 5",
+    .source = "Oren et al. 2024 (arXiv 2401.06104); TOVA tova_cache.py; doc/methods.md 5, deviations 5.7",
     .params = params,
     .family = &attn_evict,
     .kind = &tova_kind,

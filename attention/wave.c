@@ -60,7 +60,8 @@ int64_t wave_most(const wave_rule *r, int64_t n)
 void wave_declare(attn_decl *d, size_t at, const wave_rule *r)
 {
     const attn_shape *sh = d->shape;
-    size_t kv = (size_t)sh->n_kv_heads, dim = (size_t)sh->head_dim, row = dim * dtype_size(d->spec->kv.type);
+    size_t kv = (size_t)sh->n_kv_heads, dim = (size_t)sh->head_dim,
+           row = dim * dtype_size(kv_number_type(&d->spec->kv));
     int64_t n = d->lim->n_tokens, cap = wave_most(r, n), used = wave_most(r, d->n);
     decl_regions(d, MEM_INDEX, AT(mean_k), "mean keys of clusters", kv, row, cap, used);
     decl_regions(d, MEM_INDEX, AT(mean_v), "mean values of clusters", kv, row, cap, used);
@@ -85,7 +86,7 @@ void wave_open(const attn_view *v, wave *w, const wave_rule *r)
                                       (size_t)v->lim->n_tokens,
                                       {.k = w->mean_k[l],
                                        .v = w->mean_v[l],
-                                       .type = v->spec->kv.type,
+                                       .type = kv_number_type(&v->spec->kv),
                                        .n_kv_heads = (size_t)sh->n_kv_heads,
                                        .head_dim = (size_t)sh->head_dim,
                                        .cap = cap}};

@@ -219,5 +219,5 @@ done:
 const command chat_command = {.name = "chat",
                               .args = "",
                               .summary = "talk, turn by turn",
-                              .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY,
+                              .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PREFIX,
                               .run = cmd_chat};

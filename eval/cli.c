@@ -12,6 +12,7 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/ops_weights.h"
 
 enum { MAX_TEXT_BYTES = 1 << 28 };
 
@@ -86,7 +87,8 @@ status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def,
     const char **name = NULL;
     size_t n_words = 0;
     kv_tier place;
-    attn_options o = {.budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = cli_skip(c)};
+    attn_options o = {
+        .budget = budget < 0 ? 0 : budget, .has_budget = budget >= 0, .skip = cli_skip(c), .certify = c->certify};
     *out = NULL;
     *n = 0;
     /* The parity tool keeps f32 rows unless told otherwise. */
@@ -191,7 +193,11 @@ status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact
     if (c->gemm && strcmp(c->gemm, "builtin") == 0) exact = true;
     else if (c->gemm && strcmp(c->gemm, "auto") == 0) exact = false;
     else if (c->gemm) return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
-    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = max_batch, .verify = drafter_rows(c), .exact = exact};
+    decoder_options o = {.chunk = (size_t)c->chunk,
+                         .max_batch = max_batch,
+                         .verify = drafter_rows(c),
+                         .exact = exact,
+                         .draft = g->draft};
     TRY(decoder_create(&g->dec, g->m, &o, e));
     say_start(g, c, exact);
     return ST_OK;
@@ -203,20 +209,36 @@ status engine_find(engine *g, const cli *c, bool need_tokenizer, err *e)
     *g = (engine){0};
     dtype unused; /* a wrong word shows before anything is read */
     if (c->weights) TRY(cli_parse_weights(&unused, c->weights, e));
+    TRY(cli_check_draft_weights(c, e));
     TRY(cli_model_dir(c, &dir, e));
     status st = cli_open_backend(&g->be, c, e);
     if (st == ST_OK) st = model_find(&g->m, dir, g->be, e);
     if (st == ST_OK && need_tokenizer) st = tokenizer_open(&g->tok, dir, e);
     if (st == ST_OK) st = cli_hold_weights(g->m, c, true, e);
+    if (st == ST_OK) st = cli_hold_draft(&g->draft, g->m, g->m->type, c, true, e);
     if (st != ST_OK) engine_close(g);
     return st;
+}
+
+/* Matrices in the types that were asked for. Blocks are made of those in the files, which quantizing the model gives
+ * up: the draft's come first then. A float type converts the embedding too, which the draft shares: they come last. */
+static status hold_all(engine *g, const cli *c, err *e)
+{
+    dtype type = g->m->type;
+    if (c->weights) TRY(cli_parse_weights(&type, c->weights, e));
+    bool first = dtype_in_qblocks(type);
+    model_close(g->draft); /* of the plan */
+    g->draft = NULL;
+    if (first) TRY(cli_hold_draft(&g->draft, g->m, type, c, false, e));
+    TRY(cli_hold_weights(g->m, c, false, e));
+    return first ? ST_OK : cli_hold_draft(&g->draft, g->m, type, c, false, e);
 }
 
 status engine_load(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e)
 {
     if (g->dec) return ST_OK;
     TRY(model_load(g->m, e));
-    TRY(cli_hold_weights(g->m, c, false, e));
+    TRY(hold_all(g, c, e));
     return engine_open_decoder(g, c, max_batch, exact_by_default, e);
 }
 
@@ -226,6 +248,19 @@ status engine_open(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
     status st = engine_load(g, c, max_batch, exact_by_default, e);
     if (st != ST_OK) engine_close(g);
     return st;
+}
+
+status cli_check_template(const cli *c, err *e)
+{
+    const char *const *name = chat_template_names();
+    char list[160] = "";
+    size_t n = 0;
+    if (!c->template_name) return ST_OK;
+    for (; *name && n < sizeof list; name++) {
+        if (strcmp(*name, c->template_name) == 0) return ST_OK;
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *name);
+    }
+    return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", c->template_name, list);
 }
 
 status cli_read_text(char **text, size_t *n, const cli *c, err *e)
@@ -245,6 +280,7 @@ void engine_close(engine *g)
 {
     decoder_free(g->dec);
     tokenizer_free(g->tok);
+    model_close(g->draft);
     model_close(g->m);
     backend_close(g->be);
     *g = (engine){0};

@@ -16,15 +16,15 @@
 typedef struct {
     const char *command;
     const char *model, *shape; /* -m DIR; bench: --shape LIST */
-    const char *attn, *budget, *skip, *ctx, *kv, *kv_tier, *weights;
+    const char *attn, *budget, *skip, *certify, *ctx, *kv, *kv_tier, *weights;
     const char *device, *gemm, *json, *csv, *output, *protocol, *template_name;
     const char *prompt, *prompt_file, *system, *input, *tensors;
     const char *data, *max_length, *wrap, *clean_up;
-    const char *save, *load, *draw, *draft;
+    const char *save, *load, *draw, *draft, *draft_weights, *prefix_disk;
     const char *stop[8];
     void *own;
     comm *ranks; /* of the program; NULL: it does not know of any */
-    int tp, n_stop, n_new, threads, top_k, chunk, limit, trials, jobs;
+    int tp, n_stop, n_new, threads, top_k, chunk, limit, trials, jobs, prefix_min;
     double temp, top_p, min_p, repeat_penalty;
     uint64_t seed, sample_seed;
     bool seeded, sampled;           /* --seed, --sample-seed were given */
@@ -37,6 +37,7 @@ typedef struct {
 typedef struct {
     backend *be;
     model *m;
+    model *draft; /* the same in the weights of --draft-weights; NULL: drafts run with those of m */
     tokenizer *tok;
     decoder *dec;
 } engine;
@@ -59,6 +60,8 @@ status engine_load(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e);
 void engine_close(engine *g);
 
+/* Whether there is a template such as --template names. ST_USAGE. */
+status cli_check_template(const cli *c, err *e);
 /* The text of -p, of the file of -f, or of standard input; *text is freed with mem_free. */
 status cli_read_text(char **text, size_t *n, const cli *c, err *e);
 
@@ -73,10 +76,17 @@ status cli_parse_weights(dtype *out, const char *text, err *e);
 /* Converts the model's matrices to the type of --weights (one word), in the cache file unless --no-weights-cache;
  * plan: sets the sizes only. Without --weights they stay as in the files. */
 status cli_hold_weights(model *m, const cli *c, bool plan, err *e);
+/* Whether --draft-weights is a type and has a --draft. */
+status cli_check_draft_weights(const cli *c, err *e);
+/* The type of --draft-weights, smaller than `type`, that of the model's. */
+status cli_draft_type(dtype *out, dtype type, const cli *c, err *e);
+/* Makes the model of --draft-weights beside m, whose matrices are float (plan: of any type); NULL without that option.
+ * type: in which m's are held; larger ones are expected. */
+status cli_hold_draft(model **out, const model *m, dtype type, const cli *c, bool plan, err *e);
 /* The dense layers of all strategies: --skip, else 0 where several are compared, so that none has an advantage; NULL:
  * each strategy's own. */
 const char *cli_skip(const cli *c);
-/* --attn as a list (the word "all": the whole table; NULL: def) with --skip and --kv applied; budget -1
+/* --attn as a list (the word "all": the whole table; NULL: def) with --skip, --certify and --kv applied; budget -1
  * for each method's own (or the key in the text). *out is freed with mem_free. */
 status cli_parse_attn(attn_spec **out, size_t *n, const cli *c, const char *def, int64_t budget, err *e);
 /* For commands that run one: --attn (default: full) with --budget. */

@@ -29,7 +29,8 @@ enum {
     OPTIONS_SAMPLES = 32, /* of evaluations with samples */
     OPTIONS_RESULTS = 64, /* of those that go on where a file ends */
     OPTIONS_TRIALS = 128, /* of those that make their prompts */
-    OPTIONS_JOBS = 256    /* of other evaluations that answer prompts side by side */
+    OPTIONS_JOBS = 256,   /* of other evaluations that answer prompts side by side */
+    OPTIONS_PREFIX = 512  /* of those that keep prompts */
 };
 
 typedef struct {

@@ -17,10 +17,11 @@ enum { MOST = SESSION_VERIFY_ROWS - 1 };
 enum { LOOKUP, STRATEGY, SOURCES };
 
 struct drafter {
-    const char *spec;
+    const char *spec, *what; /* what: its name in errors */
     comm *ranks;
     bool has[SOURCES];
     attn_spec attn; /* STRATEGY */
+    bool own;       /* which is the verifier's, with other weights: no share of its own */
     propose_pace pace[SOURCES];
     /* The step at hand: where its drafts come from; ids that it was fed, the first of which is no draft; the next row
      * to choose from. */
@@ -31,13 +32,15 @@ struct drafter {
     draft_counts counts;
     bool forced;
     double share; /* forced: of the drafts */
+    int32_t period;
     rng chance;
+    float *row; /* of drafter_copy_logits */
 };
 
 /* ---- as users write it ---- */
 
 /* Takes the keys of drafts out of a word: n=K, and adapt=off, with which all K are drafted in each step. */
-static status take_keys(propose_pace *p, char *word, err *e)
+static status take_keys(propose_pace *p, char *word, const char *what, err *e)
 {
     char *to = word + strcspn(word, ":");
     propose_start(p, MOST);
@@ -50,7 +53,7 @@ static status take_keys(propose_pace *p, char *word, err *e)
             memmove(to, key, n);
             to += n;
         } else if (n != 4 || key[3] < '1' || key[3] > '0' + MOST) {
-            return err_set(e, ST_USAGE, "--draft: '%.*s', expected n=1 to n=%d drafted tokens", (int)n - 1, key + 1,
+            return err_set(e, ST_USAGE, "%s: '%.*s', expected n=1 to n=%d drafted tokens", what, (int)n - 1, key + 1,
                            (int)MOST);
         } else {
             p->most = (size_t)(key[3] - '0');
@@ -79,17 +82,17 @@ static status read_word(drafter *d, char *word, const attn_spec *verifier, err *
     const attn_options o = {.kv = verifier->kv};
     err why = {0};
     propose_pace pace;
-    TRY(take_keys(&pace, word, e));
+    TRY(take_keys(&pace, word, d->what, e));
     int source = is_name(word, "ngram") ? LOOKUP : STRATEGY;
     if (source == STRATEGY && !is_strategy(word))
-        return err_set(e, ST_USAGE, "--draft: '%.60s', expected ngram or a strategy (--help-attn list)", word);
+        return err_set(e, ST_USAGE, "%s: '%.60s', expected ngram or a strategy (--help-attn list)", d->what, word);
     if (d->has[source])
-        return err_set(e, ST_USAGE, "--draft: '%.60s', expected ngram, a strategy, or one of each", d->spec);
+        return err_set(e, ST_USAGE, "%s: '%.60s', expected ngram, a strategy, or one of each", d->what, d->spec);
     if (source == LOOKUP && word[5])
-        return err_set(e, ST_USAGE, "--draft: '%.60s' behind ngram, expected n=1 to n=%d, or adapt=off", word + 6,
+        return err_set(e, ST_USAGE, "%s: '%.60s' behind ngram, expected n=1 to n=%d, or adapt=off", d->what, word + 6,
                        (int)MOST);
     status st = source == STRATEGY ? attn_spec_parse(&d->attn, word, &o, &why) : ST_OK;
-    if (st != ST_OK) return err_set(e, st, "--draft: %s", why.msg);
+    if (st != ST_OK) return err_set(e, st, "%s: %s", d->what, why.msg);
     d->has[source] = true;
     d->pace[source] = pace;
     return ST_OK;
@@ -106,24 +109,47 @@ static status read_spec(drafter *d, const attn_spec *verifier, err *e)
     return st;
 }
 
+/* With weights of their own drafts may be the verifier's steps. */
+static status take_weights(drafter *d, const cli *c, const attn_spec *verifier, err *e)
+{
+    if (!d->has[STRATEGY])
+        return err_set(e, ST_USAGE, "--draft-weights %s: ngram drafts without the model, a strategy is expected (full)",
+                       c->draft_weights);
+    d->own = d->attn.method == verifier->method && d->attn.kv.kind == verifier->kv.kind &&
+             d->attn.kv.type == verifier->kv.type;
+    return ST_OK;
+}
+
 size_t drafter_rows(const cli *c)
 {
     return c->draft || c->verifies ? SESSION_VERIFY_ROWS : 0;
 }
 
-status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e)
+status drafter_open(drafter **out, const char *spec, const char *what, comm *ranks, const attn_spec *verifier, err *e)
 {
     drafter *d;
     err why = {0};
     *out = NULL;
-    if (!c->draft) return ST_OK;
     TRY(MEM_NEW(&d, 1, e));
-    *d = (drafter){.spec = c->draft, .ranks = c->ranks};
+    *d = (drafter){.spec = spec, .what = what, .ranks = ranks};
     status st = read_spec(d, verifier, e);
     if (st == ST_OK && (st = attn_verify_check(verifier, &why)) != ST_OK)
-        err_set(e, st, "--draft cannot be verified: %s", why.msg);
+        err_set(e, st, "%s cannot be verified: %s", what, why.msg);
     if (st != ST_OK) drafter_free(d);
     else *out = d;
+    return st;
+}
+
+status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e)
+{
+    *out = NULL;
+    if (!c->draft) return ST_OK;
+    TRY(drafter_open(out, c->draft, "--draft", c->ranks, verifier, e));
+    status st = c->draft_weights ? take_weights(*out, c, verifier, e) : ST_OK;
+    if (st != ST_OK) {
+        drafter_free(*out);
+        *out = NULL;
+    }
     return st;
 }
 
@@ -135,7 +161,7 @@ void drafter_free(drafter *d)
 session_size drafter_session(const drafter *d, int64_t n_tokens)
 {
     session_size size = session_of(n_tokens);
-    if (d && d->has[STRATEGY]) size.draft = &d->attn;
+    if (d && d->has[STRATEGY] && !d->own) size.draft = &d->attn;
     return size;
 }
 
@@ -186,17 +212,20 @@ static status step(drafter *d, session *s, sampler *by, const token_list *all, s
     return session_verify(s, d->fed, d->rows, e);
 }
 
-void drafter_force(drafter *d, double share, uint64_t seed)
+void drafter_force(drafter *d, double share, int32_t period, uint64_t seed)
 {
     d->forced = true;
     d->share = share;
+    d->period = period;
     d->chance = (rng){seed};
 }
 
-/* A drafted token by its chance, or another one. */
-static int32_t force(drafter *d, int32_t id)
+/* The token behind `last`: a drafted one by its chance, or one half a period away; where none was drafted, the next. */
+static int32_t force(drafter *d, int32_t last)
 {
-    return (double)rng_float(&d->chance) < d->share ? id : id == 0;
+    if (d->at + 1 == d->rows) return (last + 1) % d->period;
+    int32_t id = d->fed[d->at + 1];
+    return (double)rng_float(&d->chance) < d->share ? id : (id + d->period / 2) % d->period;
 }
 
 /* After the first choice of a step, for which the device was waited for. */
@@ -206,12 +235,24 @@ static void count_time(drafter *d)
     int64_t ns = clock_ns() - d->began_ns - d->draft_ns;
     for (int i = 0; i < SOURCES; i++)
         propose_timed(&d->pace[i], d->rows, ns, i == d->by ? d->rows - 1 : 0, d->draft_ns);
+    d->counts.draft_ns += d->draft_ns;
+    d->counts.verify_ns += ns;
     d->counts.ns += propose_step_ns(p, d->rows) + (double)(d->rows - 1) * p->draft_ns;
+}
+
+bool drafter_ready(const drafter *d, const token_list *all)
+{
+    return d->at < d->rows && d->fed[d->at] == all->ids[all->n - 1];
+}
+
+void drafter_copy_logits(drafter *d, float *row)
+{
+    d->row = row;
 }
 
 status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e)
 {
-    bool ahead = d->at < d->rows, right = ahead && d->fed[d->at] == all->ids[all->n - 1];
+    bool ahead = d->at < d->rows, right = drafter_ready(d, all);
     if (ahead) propose_judged(&d->pace[d->by], right);
     if (right) {
         d->counts.accepted++;
@@ -219,8 +260,9 @@ status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, 
         TRY(drafter_drop(d, s, all, e));
         TRY(step(d, s, by, all, most, e));
     }
+    if (d->row) TRY(session_verified_logits(s, d->at, d->row, e));
     TRY(session_verified(s, d->at, by, id, e));
-    if (d->forced && d->at + 1 < d->rows) *id = force(d, d->fed[d->at + 1]);
+    if (d->forced) *id = force(d, all->ids[all->n - 1]);
     if (d->at++ == 0) count_time(d);
     d->counts.tokens++;
     return ST_OK;
@@ -243,4 +285,28 @@ draft_counts drafter_counts(const drafter *d)
 const char *drafter_spec(const drafter *d)
 {
     return d->spec;
+}
+
+double draft_length(const draft_counts *n)
+{
+    return n->verifications > 0 ? (double)n->tokens / (double)n->verifications : 0;
+}
+
+json_t *draft_json(const char *spec, const draft_counts *n)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:f}", "spec", spec, "proposed", (json_int_t)n->proposed, "accepted",
+                     (json_int_t)n->accepted, "verifications", (json_int_t)n->verifications, "accepted_length",
+                     draft_length(n));
+}
+
+json_t *drafter_json(const drafter *d, const engine *g)
+{
+    draft_counts n = drafter_counts(d);
+    json_t *o = draft_json(d->spec, &n);
+    const model *m = g->draft;
+    if (o && m) {
+        json_object_set_new(o, "weights", json_string(dtype_name(m->type)));
+        json_object_set_new(o, "weights_bytes", json_integer((json_int_t)m->weight_bytes));
+    }
+    return o;
 }

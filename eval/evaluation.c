@@ -46,6 +46,8 @@ static status start(evaluation *ev, err *e)
     const evaluation_kind *k = ev->kind;
     TRY(cli_data_dir(&ev->data_dir, e));
     TRY(parse_prompter(ev, e));
+    if (ev->c->draft && ev->c->jobs > 1)
+        return err_set(e, ST_USAGE, "--jobs %d: with --draft answers come one by one", ev->c->jobs);
     TRY(lineup_read_budgets(&ev->rows, ev->c, k->attn ? k->attn : "full", k->budget, e));
     TRY(parse_source(ev, e));
     return k->load(ev->own, ev, e);
@@ -248,7 +250,9 @@ static status begin(evaluation *ev, bool first, err *e)
     json_t *config, *tables;
     if (first || !ev->passes) TRY(lineup_check(&ev->rows, ev->c, &ev->g, ev->limit, e));
     if (!first) return ST_OK;
+    if (ev->c->prefix_disk) TRY(lineup_check_reuse(&ev->rows, ev->c, e));
     TRY(engine_load(&ev->g, ev->c, (size_t)ev->c->jobs, false, e));
+    TRY(reuse_open(&ev->reuse, ev->c, &ev->g, e));
     if (ev->kind->own_samples) {
         TRY(tables_json(&tables, ev, e));
         config = config_json(ev, tables);
@@ -330,6 +334,7 @@ static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a
     json_t *line = identity_json(ev, row, x),
            *costs = (ev->kind->costs ? ev->kind->costs : evaluation_costs_of)(ev, x, a);
     bool good = line && own && costs && json_object_update(line, own) == 0 && json_object_update(line, costs) == 0;
+    if (a->draft) good = good && json_object_set_new(line, "draft", drafter_json(a->draft, &ev->g)) == 0;
     json_decref(own);
     json_decref(costs);
     if (good) st = results_add(ev->out, line, e); /* takes it */
@@ -370,6 +375,8 @@ static status ask(evaluation *ev, err *e)
                         .max_together = (size_t)decoder_chunk(ev->g.dec),
                         .jobs = (size_t)c->jobs,
                         .share = true,
+                        .drafts = c,
+                        .reuse = ev->reuse,
                         .sampling = ev->sampling,
                         .ends = on_token,
                         .skip = skip,
@@ -416,6 +423,7 @@ status evaluation_run(const evaluation_kind *kind, const cli *c, err *e)
     status st = run_passes(&ev, e);
     cli_clear_interrupt();
     results_close(ev.out);
+    reuse_close(ev.reuse);
     free_items(&ev);
     kind->free(ev.own);
     mem_free(ev.own);

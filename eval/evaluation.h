@@ -93,6 +93,7 @@ struct evaluation {
     size_t n_items;
     size_t n_truncated; /* prompts of all passes */
     results *out;
+    reuse *reuse; /* of --prefix-disk */
     /* The rest is of evaluation.c. */
     char *own_path;
     together_prompt *prompts; /* [n_items] */

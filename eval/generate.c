@@ -5,6 +5,7 @@
 #include "eval/command.h"
 #include "eval/generate.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "eval/ranks.h"
@@ -52,20 +53,58 @@ static void take_logits(void *ctx, int64_t first, size_t n, const float *logits)
     memcpy(r->logits, logits + (n - 1) * (size_t)r->g->m->config.vocab, (size_t)r->g->m->config.vocab * sizeof(float));
 }
 
+/* The rest of the prompt that begins at `from`; what is kept of it is kept on the way. */
+static status prefill_rest(reply *r, size_t from, err *e)
+{
+    prefill_options o = {.which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
+    for (size_t at = (size_t)session_length(r->s), end; at < r->all.n; at = end) {
+        end = r->known.keep > at ? r->known.keep : r->all.n;
+        o.before = at - from;
+        o.after = r->all.n - end;
+        TRY(session_prefill(&r->s, 1, r->all.ids + at, end - at, &o, e));
+        if (end == r->known.keep) reuse_keep(&r->known, r->reuse, r->s);
+    }
+    return ST_OK;
+}
+
+/* What is known of the prompt that begins at *from; it begins the session where that was lost. */
+static void find_known(reply *r, size_t *from)
+{
+    if (*from == 0) r->before[0] = 0;
+    reuse_let_go(&r->known, r->reuse);
+    reuse_find(&r->known, r->reuse, r->s,
+               &(reuse_prompt){.ids = r->all.ids, .from = *from, .n = r->all.n, .before = r->before});
+    if (r->known.known < *from) *from = r->before[0] = 0;
+    r->n_known = (int64_t)(r->known.known - *from);
+}
+
+/* The rows behind a prompt are those of steps: what goes on from there is told from what was prompted as a whole. */
+static void note_prompt(reply *r, size_t from)
+{
+    sha256 sum;
+    char text[64];
+    snprintf(text, sizeof text, "%zu-%zu ", from, r->all.n);
+    sha256_init(&sum);
+    sha256_add(&sum, r->before, strlen(r->before));
+    sha256_add(&sum, text, strlen(text));
+    sha256_hex(&sum, r->before);
+}
+
 /* All that the session does not hold yet, as a prompt; its end's logits are in r->logits. */
 static status feed_prompt(reply *r, err *e)
 {
-    prefill_options o = {.which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
-    size_t from = (size_t)session_length(r->s), n = r->all.n - from;
+    size_t from = (size_t)session_length(r->s), accepted = from;
     int64_t t0 = clock_ns();
     r->bar = progress_start(r->c, "prompt");
-    status st = session_prefill(&r->s, 1, r->all.ids + from, n, &o, e);
+    if (r->reuse) find_known(r, &from);
+    status st = prefill_rest(r, from, e);
     progress_end(r->bar);
     r->bar = NULL;
     TRY(st);
+    if (r->reuse) note_prompt(r, from);
     r->prompt_ns = clock_ns() - t0;
-    r->n_prompt = (int64_t)n;
-    for (size_t i = from; i < r->all.n; i++) sampler_accept(r->sampler, r->all.ids[i]);
+    r->n_prompt = (int64_t)(r->all.n - from);
+    for (size_t i = accepted; i < r->all.n; i++) sampler_accept(r->sampler, r->all.ids[i]);
     return ST_OK;
 }
 
@@ -90,7 +129,7 @@ static bool has_ended(const reply *r)
  * is not fed before a prompt. */
 static status feed(reply *r, const token_list *ids, err *e)
 {
-    r->n_prompt = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
+    r->n_prompt = r->n_known = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
     if (r->draft) drafter_begin(r->draft);
     if (ids->n == 0) return r->unfed ? feed_token(r, e) : ST_OK;
     if (has_ended(r)) r->all.n--;
@@ -236,22 +275,46 @@ static void print_host(const reply *r, const attn_stats *a)
             (double)h.held / 1e6, h.read / 1e6 / steps, h.written / 1e6 / steps, 100 * host_hits(&h));
 }
 
-/* Tokens that a verification yields, its own included. */
-static double accepted_length(const draft_counts *n)
-{
-    return n->verifications > 0 ? (double)n->tokens / (double)n->verifications : 0;
-}
-
 static void print_draft(const reply *r)
 {
     draft_counts n = drafter_counts(r->draft);
     double alone = (double)n.tokens * n.single_ns;
     fprintf(stderr,
             "draft %s: %.2f tokens a verification | %lld of %lld drafted tokens accepted | %lld of %lld steps saved",
-            drafter_spec(r->draft), accepted_length(&n), (long long)n.accepted, (long long)n.proposed,
+            drafter_spec(r->draft), draft_length(&n), (long long)n.accepted, (long long)n.proposed,
             (long long)(n.tokens - n.verifications), (long long)n.tokens);
     if (n.ns > 0 && alone > 0) fprintf(stderr, " | %.2f times the speed of single steps", alone / n.ns);
+    const model *m = r->g->draft;
+    if (m) fprintf(stderr, " | weights of drafts %s, %.2f MB", dtype_name(m->type), (double)m->weight_bytes / 1e6);
     fputc('\n', stderr);
+}
+
+/* Half of the 95 % interval of the mean share of attention that was missed, as samples measured it. */
+static double missed_error(const attn_stats *a)
+{
+    return 1.96 * sqrt(a->missed_var) / a->measured;
+}
+
+static void print_missed(const attn_stats *a)
+{
+    if (a->measured > 0)
+        fprintf(stderr, "missed %.2f +- %.2f %% of the attention in decode steps, by samples (95 %% interval)\n",
+                100 * a->missed / a->measured, 100 * missed_error(a));
+}
+
+static void print_certified(const attn_certified *x)
+{
+    double heads = x->heads > 0 ? (double)x->heads : 1, lists = x->lists > 0 ? (double)x->lists : 1;
+    fprintf(
+        stderr,
+        "certified %.1f %% of %lld heads of steps and layers: they miss at most %.4f of their attention in the mean, "
+        "%.4f in the worst; outputs are off by at most %.4f of the longest value\n",
+        100 * (double)x->certified / heads, (long long)x->heads, x->bound_mean, x->bound_most, 2 * x->bound_most);
+    fprintf(stderr,
+            "selections of %.1f tokens in the mean, 10 %% at most %lld, 90 %% at most %lld, the longest %lld | %.1f %% "
+            "attend everything\n",
+            x->tokens_mean, (long long)x->tokens_p10, (long long)x->tokens_p90, (long long)x->tokens_most,
+            100 * (double)x->whole / lists);
 }
 
 void reply_print_stats(const reply *r)
@@ -259,25 +322,35 @@ void reply_print_stats(const reply *r)
     attn_stats a = attn_seq_stats(session_attn(r->s));
     attn_bytes held = attn_seq_held(session_attn(r->s)), peak = attn_seq_peak(session_attn(r->s));
     double prompt_s = (double)r->prompt_ns / 1e9, decode_s = (double)r->decode_ns / 1e9;
-    fprintf(stderr,
-            "prompt %lld tokens, %.1f tokens/s | first token after %.3f s | decode %lld tokens, "
-            "%.1f tokens/s\n",
-            (long long)r->n_prompt, prompt_s > 0 ? (double)r->n_prompt / prompt_s : 0, prompt_s,
-            (long long)r->n_decoded, decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
+    fprintf(stderr, "prompt %lld tokens, ", (long long)r->n_prompt);
+    if (r->reuse) fprintf(stderr, "%lld of them known, ", (long long)r->n_known);
+    fprintf(stderr, "%.1f tokens/s | first token after %.3f s | decode %lld tokens, %.1f tokens/s\n",
+            prompt_s > 0 ? (double)(r->n_prompt - r->n_known) / prompt_s : 0, prompt_s, (long long)r->n_decoded,
+            decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
     fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
+    print_missed(&a);
     kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
     if (place == KV_DISK) print_tier(r, &a);
     if (place == KV_HOST) print_host(r, &a);
+    attn_certified sure;
+    if (attn_seq_certified(session_attn(r->s), &sure)) print_certified(&sure);
     if (r->draft) print_draft(r);
 }
 
-static json_t *draft_json(const drafter *d)
+static json_t *missed_ci_json(const attn_stats *a)
 {
-    draft_counts n = drafter_counts(d);
-    return json_pack("{s:s, s:I, s:I, s:I, s:f}", "spec", drafter_spec(d), "proposed", (json_int_t)n.proposed,
-                     "accepted", (json_int_t)n.accepted, "verifications", (json_int_t)n.verifications,
-                     "accepted_length", accepted_length(&n));
+    double mean = a->missed / a->measured, off = missed_error(a);
+    return json_pack("[f, f]", fmax(mean - off, 0), fmin(mean + off, 1));
+}
+
+static json_t *certified_json(const attn_certified *x)
+{
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "heads", (json_int_t)x->heads,
+                     "certified", (json_int_t)x->certified, "bound_mean", x->bound_mean, "bound_most", x->bound_most,
+                     "output_bound", 2 * x->bound_most, "lists", (json_int_t)x->lists, "whole", (json_int_t)x->whole,
+                     "tokens_mean", x->tokens_mean, "tokens_p10", (json_int_t)x->tokens_p10, "tokens_p90",
+                     (json_int_t)x->tokens_p90, "tokens_most", (json_int_t)x->tokens_most);
 }
 
 json_t *reply_json(const reply *r, err *e)
@@ -299,7 +372,14 @@ json_t *reply_json(const reply *r, err *e)
     kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
     if (j && place == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
     if (j && place == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
-    if (j && r->draft) json_object_set_new(j, "draft", draft_json(r->draft));
+    if (j && r->draft) json_object_set_new(j, "draft", drafter_json(r->draft, r->g));
+    if (j && a.measured > 0) {
+        json_object_set_new(j, "missed_mass", json_real(a.missed / a.measured));
+        json_object_set_new(j, "ci95", missed_ci_json(&a));
+    }
+    attn_certified sure;
+    if (j && attn_seq_certified(session_attn(r->s), &sure)) json_object_set_new(j, "certify", certified_json(&sure));
+    if (j && r->reuse) json_object_set_new(j, "prefix_tokens", json_integer(r->n_known));
     if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
     return j;
 }
@@ -320,6 +400,11 @@ status reply_report(const reply *r, json_t *results, err *e)
     return report_write(c, r->g, options, results, NULL, e);
 }
 
+static const char *kept_by(const cli *c)
+{
+    return c->save ? "--save" : c->load ? "--load" : "--prefix-disk";
+}
+
 /* Whether --save FILE can be written, before anything runs for hours. */
 static status check_save(const cli *c, err *e)
 {
@@ -327,9 +412,9 @@ static status check_save(const cli *c, err *e)
     err why = {0};
     kv_tier place = {.place = KV_DEVICE};
     if (c->kv_tier) TRY(kv_tier_parse(&place, c->kv_tier, e));
-    if (place.place != KV_DEVICE && (c->save || c->load))
-        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded",
-                       c->save ? "--save" : "--load", kv_place_name(place.place));
+    if (place.place != KV_DEVICE && (c->save || c->load || c->prefix_disk))
+        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded", kept_by(c),
+                       kv_place_name(place.place));
     if (!c->save) return ST_OK;
     status st = file_draft_open(&d, c->save, &why);
     file_draft_close(&d);
@@ -338,18 +423,13 @@ static status check_save(const cli *c, err *e)
 
 status reply_check(const cli *c, err *e)
 {
-    const char *const *name = chat_template_names();
-    char list[160] = "";
-    size_t n = 0;
     TRY(check_save(c, e));
+    if (c->load && c->prefix_disk)
+        return err_set(e, ST_USAGE, "--prefix-disk and --load exclude each other: the session has begun already");
+    if (c->prefix_disk) TRY(reuse_check_folder(c->prefix_disk, e));
     if (c->load && c->system)
         return err_set(e, ST_USAGE, "--system and --load exclude each other: the session has begun already");
-    if (!c->template_name) return ST_OK;
-    for (; *name && n < sizeof list; name++) {
-        if (strcmp(*name, c->template_name) == 0) return ST_OK;
-        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? ", " : "", *name);
-    }
-    return err_set(e, ST_USAGE, "--template: unknown template '%.40s' (%s)", c->template_name, list);
+    return cli_check_template(c, e);
 }
 
 static status parse_draw(draw_how *how, const cli *c, err *e)
@@ -364,13 +444,16 @@ static status parse_draw(draw_how *how, const cli *c, err *e)
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed, DRAW_GUMBEL};
-    const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c)};
+    const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c), .draft = g->draft};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
     TRY(parse_draw(&so.draw, c, e));
     status st = drafter_create(&r->draft, c, spec, e);
     session_size size = drafter_session(r->draft, n_tokens);
+    if (st == ST_OK && c->prefix_disk) st = reuse_check(spec, size.draft, e);
     if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
+    if (st == ST_OK) st = reuse_open(&r->reuse, c, g, e);
+    size = reuse_size(r->reuse, size);
     if (st == ST_OK) st = session_create(&r->s, g->dec, spec, size, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
     if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
@@ -393,7 +476,7 @@ static status load_from(reply *r, const cli *c, engine *g, const session_file *f
     attn_spec spec;
     session_notes n;
     int64_t n_tokens = session_file_context(f);
-    if (c->attn || c->budget || c->skip || c->kv) TRY(cli_parse_one_attn(&spec, c, e));
+    if (c->attn || c->budget || c->skip || c->certify || c->kv) TRY(cli_parse_one_attn(&spec, c, e));
     else TRY(attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e));
     if (c->ctx) TRY(cli_parse_size(&n_tokens, c->ctx, "--ctx", e));
     TRY(create_with(r, c, g, &spec, n_tokens, e));
@@ -457,6 +540,8 @@ status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list
 void reply_free(reply *r)
 {
     session_free(r->s);
+    reuse_let_go(&r->known, r->reuse);
+    reuse_close(r->reuse);
     token_list_free(&r->all);
     sampler_free(r->sampler);
     drafter_free(r->draft);
@@ -522,7 +607,7 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
 {
     attn_spec spec;
     memory_plan p;
-    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c)};
+    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c), .draft = g->draft};
     drafter *d;
     TRY(cli_parse_one_attn(&spec, c, e));
     TRY(drafter_create(&d, c, &spec, e));
@@ -532,6 +617,7 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
     TRY(out_printf(e, "%lld tokens: weights %.1f MB (mapped)", (long long)n_tokens,
                    (double)(p.weights - p.weights_in_memory) / 1e6));
     if (p.weights_in_memory) TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));
+    if (p.draft_weights) TRY(out_printf(e, " (those of drafts %.1f MB)", (double)p.draft_weights / 1e6));
     TRY(out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB", (double)p.kv / 1e6,
                    (double)p.index / 1e6, (double)p.scratch / 1e6, (double)g->be->ops->available(g->be) / 1e6));
     if (p.disk)
@@ -611,6 +697,7 @@ done:
 const command generate_command = {.name = "generate",
                                   .args = "",
                                   .summary = "continue a prompt",
-                                  .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PROMPT,
+                                  .groups =
+                                      OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PROMPT | OPTIONS_PREFIX,
                                   .n_new = 256,
                                   .run = cmd_generate};

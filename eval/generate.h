@@ -5,6 +5,7 @@
 
 #include "eval/cli.h"
 #include "eval/drafter.h"
+#include "eval/reuse.h"
 #include "tokenizer/stop_text.h"
 
 typedef struct {
@@ -15,7 +16,7 @@ typedef struct {
     float *logits; /* [vocab] of the next token */
     int n_new;     /* most tokens of the reply */
     progress *bar;
-    int64_t n_prompt, n_decoded;
+    int64_t n_prompt, n_known, n_decoded; /* n_known: of the prompt, from --prefix-disk */
     int64_t prompt_ns, decode_ns;
     token_list said; /* ids of the reply */
     token_list all;  /* ids of the session, and those that it is still to be fed */
@@ -23,6 +24,9 @@ typedef struct {
     bool last;       /* nothing follows this reply: the session may keep a token behind its end */
     int queued;      /* steps under way */
     drafter *draft;  /* NULL: none */
+    reuse *reuse;    /* NULL: no --prefix-disk */
+    reuse_known known;
+    char before[SHA256_HEX]; /* how what the session has came */
 } reply;
 
 /* A session for n_tokens and a sampler from the options. */

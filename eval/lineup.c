@@ -74,8 +74,12 @@ typedef struct {
 static status has_session(void *ctx, const attn_spec *s, err *why)
 {
     const checked *x = ctx;
-    const decoder_options o = {.chunk = (size_t)x->c->chunk};
-    return session_check(x->g->m, &o, s, session_of(x->limit), why);
+    const decoder_options o = {.chunk = (size_t)x->c->chunk, .verify = drafter_rows(x->c), .draft = x->g->draft};
+    drafter *d;
+    TRY(drafter_create(&d, x->c, s, why));
+    status st = session_check(x->g->m, &o, s, drafter_session(d, x->limit), why);
+    drafter_free(d);
+    return st;
 }
 
 status lineup_check(lineup *l, const cli *c, const engine *g, int64_t limit, err *e)
@@ -147,8 +151,29 @@ status lineup_print_why(const lineup *l, err *e)
     return ST_OK;
 }
 
+status lineup_check_reuse(const lineup *l, const cli *c, err *e)
+{
+    size_t n = 0;
+    err why = {0};
+    drafter *d; /* over any row */
+    TRY(drafter_create(&d, c, &l->run[0].spec, e));
+    const attn_spec *draft = drafter_session(d, 0).draft;
+    status st = draft ? reuse_check(&l->run[0].spec, draft, e) : ST_OK;
+    drafter_free(d);
+    TRY(st);
+    for (size_t i = 0; i < l->n; i++) n += l->why[i].code == ST_OK && reuse_check(&l->run[i].spec, NULL, &why) == ST_OK;
+    if (n == 0) return err_set(e, why.code, "%s", why.msg);
+    for (size_t i = 0; i < l->n && !c->quiet; i++)
+        if (l->why[i].code == ST_OK && reuse_check(&l->run[i].spec, NULL, &why) != ST_OK)
+            fprintf(stderr, "%s\n", why.msg);
+    return ST_OK;
+}
+
 void lineup_say_shared(const cli *c, const char *what, const together_job *job)
 {
+    if (!c->quiet && job->reuse)
+        fprintf(stderr, "%s: %lld of %lld prompt tokens were known\n", what, (long long)job->known_tokens,
+                (long long)job->prompt_tokens);
     if (c->quiet || job->prefills == job->prefills_done) return;
     fprintf(stderr, "%s: %lld prompts took %lld prefills, since strategies shared them; about %.1f s saved\n", what,
             (long long)job->prefills, (long long)job->prefills_done, (double)job->saved_ns * 1e-9);

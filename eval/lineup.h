@@ -36,7 +36,10 @@ status lineup_print_terms(const lineup *l, const cli *c, err *e);
 /* Prints the reason of each row that cannot run, once. */
 status lineup_print_why(const lineup *l, err *e);
 
-/* On stderr, unless --quiet: how many prefills the prompts took, where strategies shared them. */
+/* Of --prefix-disk: ST_UNSUPPORTED where no strategy can leave prompts there; those that cannot are named. */
+status lineup_check_reuse(const lineup *l, const cli *c, err *e);
+/* On stderr, unless --quiet: how many prefills the prompts took, where strategies shared them, and how much of them the
+ * store had. */
 void lineup_say_shared(const cli *c, const char *what, const together_job *job);
 
 #endif

@@ -8,8 +8,10 @@
 #define MODEL                      .groups = OPTIONS_MODEL
 #define LENGTH                     .groups = OPTIONS_LENGTH
 #define REPLY                      .groups = OPTIONS_REPLY
+#define DRAFTS                     .groups = OPTIONS_REPLY | OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS
 #define PROMPT                     .groups = OPTIONS_PROMPT
 #define SAMPLES                    .groups = OPTIONS_SAMPLES
+#define PREFIX                     .groups = OPTIONS_PREFIX
 #define WHOLE(low, high, default_) .type = OPTION_WHOLE, .min = low, .max = high, .def = default_
 
 enum { MOST = 1 << 30 };
@@ -39,13 +41,21 @@ const cli_option options_shared[] = {
             "(passkey, bench, eval) the default is 0 for all of them, and the table says so; generate and chat take "
             "the default of the strategy's paper (2 for quest and fier, else 0). A strategy that sets skip or budget "
             "itself keeps its own."},
+    {MODEL, .name = "certify", .arg = "EPS", AT(certify),
+     .help = "no query head misses more than this share of its attention, for sure (--attn codes --kv kivi4)",
+     .man = "No query head of a layer that selects misses more than the share EPS of its attention: a step attends as "
+            "many tokens as it takes to be sure of that, whatever --budget says; max=N inside the strategy bounds "
+            "them, and heads that need more then count as not certified. The bound is that of the keys as they were "
+            "before they became codes. For codes over kivi4, logquant4 or hf4:zero=float, on a CPU; strategies whose "
+            "bounds certify nothing (pages, single bits) and those that drop tokens are refused."},
     {MODEL, .name = "kv", .arg = "STORE", AT(kv),
-     .help = "how keys and values are stored: f16 (default; logits: f32), bf16, f32, or in codes: kivi2, kivi4, "
-             "logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32",
-     .man = "How keys and values are stored: f16 (default; logits: f32), bf16, f32, or in codes of 2 or 4 bits: kivi2, "
-            "kivi4, logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32. Inside a strategy it is written "
-            "with a "
-            "slash: streaming:kv=kivi2/r=64."},
+     .help =
+         "how keys and values are stored: f16 (default; logits: f32), bf16, f32, in blocks of 8 or 4 bits: q8, q4, or "
+         "in codes: kivi2, kivi4, logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32",
+     .man = "How keys and values are stored: f16 (default; logits: f32), bf16, f32, in blocks of 8 or 4 bits: q8, q4, "
+            "or in "
+            "codes of 2 or 4 bits: kivi2, kivi4, logquant, logquant4, hf2, hf4, with parameters as kivi2:r=64:g=32. "
+            "Inside a strategy it is written with a slash: streaming:kv=kivi2/r=64."},
     {MODEL, .name = "kv-tier", .arg = "PLACE", AT(kv_tier),
      .help = "where keys and values are kept: device (default), host[:cache=SIZE][:window=N] (CPU: the same as device; "
              "cuda: pinned memory that kernels read), or disk[:cache=SIZE][:window=N][:DIR]: older tokens in files in "
@@ -142,7 +152,7 @@ const cli_option options_shared[] = {
      .help = "keep tokens with at least P times the best one's probability"},
     {REPLY, .name = "repeat-penalty", .arg = "R", .type = OPTION_NUMBER, AT(repeat_penalty), .def = 1,
      .help = "divide logits of tokens seen before (1: off)"},
-    {REPLY, .name = "draft", .arg = "SPEC[:n=K]", AT(draft),
+    {DRAFTS, .name = "draft", .arg = "SPEC[:n=K]", AT(draft),
      .help =
          "propose up to K tokens (at most 7) and verify them in one step: the same text in fewer steps; SPEC: ngram "
          "(what followed the last tokens earlier in the text), a strategy as fier:budget=256, or ngram,STRATEGY",
@@ -155,6 +165,12 @@ const cli_option options_shared[] = {
          "follows from how many were right, and from times; with adapt=off all K are. --attn full over rows of f32, "
          "f16 or bf16 verifies; others are refused. The statistics say how many tokens a verification yields and how "
          "much faster that is."},
+    {DRAFTS, .name = "draft-weights", .arg = "q8|q4", AT(draft_weights),
+     .help = "--draft STRATEGY: drafts run with the model's matrices in 8 or 4 bits, verification with its own; "
+             "'--draft full' too",
+     .man = "With --draft STRATEGY the steps of drafts run with the matrices of the model quantized to 8 or 4 bits (as "
+            "--weights does), over the same keys and values; verification runs with the model's own. Both are in "
+            "memory. The strategy may be full: then the weights alone are cheaper."},
     {REPLY, .name = "stop", .arg = "TEXT", .type = OPTION_TEXTS, .help = "stop at this text (up to 8 times)"},
     {REPLY, .name = "ignore-eos", .type = OPTION_FLAG, AT(ignore_eos), .help = "go on after end-of-text"},
     {REPLY, .name = "system", .arg = "TEXT", AT(system), .help = "system message"},
@@ -181,6 +197,22 @@ const cli_option options_shared[] = {
     {PROMPT, .name = "special", .type = OPTION_FLAG, AT(special),
      .help = "read the spellings of special tokens as these tokens"},
     {PROMPT, .name = "plan", .type = OPTION_FLAG, AT(plan), .help = "print the memory that is needed, and stop"},
+
+    /* ---- prompts that are kept ---- */
+    {PREFIX, .name = "prefix-disk", .arg = "DIR[:SIZE]", AT(prefix_disk),
+     .help = "keep prompts in a folder, and take from there what later ones begin with: at most SIZE bytes (default "
+             "8192M)",
+     .man =
+         "Keeps what prompts left in the KV cache, and in the strategy's index, in a folder, which is made where "
+         "there is none (mode 0700: prompts lie in it in the clear). A later prompt of the same model, strategy, "
+         "store, --ctx, --chunk, --gemm and --threads that begins with the same tokens takes them from there, and "
+         "only the rest is computed; texts do not change by it. Strategies that evict, and stores with codes, are "
+         "refused; where several strategies are compared they compute their prompts. At most SIZE bytes are kept "
+         "(default 8192M), the least recently used go. Several processes may use a folder; that of serve, with "
+         "--prefix-shared and the same --ctx and --chunk, is the same. A folder whose name has a colon is written with "
+         "a slash behind it."},
+    {PREFIX, .name = "prefix-min", .arg = "N", WHOLE(1, MOST, 1024), AT(prefix_min),
+     .help = "tokens that nobody asked with before, from which on a prompt is kept (default 1024)"},
 
     /* ---- evaluations ---- */
     {SAMPLES, .name = "data", .arg = "PATH,...", AT(data),

@@ -19,14 +19,14 @@ static size_t vocab_of(const session *s)
     return (size_t)decoder_model(session_decoder(s))->config.vocab;
 }
 
-status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t n, float *logits,
+status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t from, size_t n, float *logits,
                          const perplexity_sink *sink, err *e)
 {
     size_t vocab = vocab_of(s[0]);
     int32_t *feed;
     TRY(MEM_NEW(&feed, n_sessions, e));
     status st = ST_OK;
-    for (size_t t = 0; t + 1 < n && st == ST_OK; t++) {
+    for (size_t t = from; t + 1 < n && st == ST_OK; t++) {
         for (size_t k = 0; k < n_sessions; k++) feed[k] = ids[t];
         st = session_decode(s, n_sessions, feed, logits, e);
         for (size_t k = 0; k < n_sessions && st == ST_OK; k++) {

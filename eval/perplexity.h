@@ -14,9 +14,9 @@ typedef struct {
     void *ctx;
 } perplexity_sink;
 
-/* Feeds ids[0..n-1) token by token to empty sessions side by side, and takes the values of ids[1..n). logits: room
- * for [n_sessions, vocab]. ST_FORMAT where the model gives no finite logits. */
-status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t n, float *logits,
+/* Feeds ids[from..n-1) token by token to sessions side by side, which were fed ids[0..from), and takes the values of
+ * ids[from+1..n). logits: room for [n_sessions, vocab]. ST_FORMAT where the model gives no finite logits. */
+status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t from, size_t n, float *logits,
                          const perplexity_sink *sink, err *e);
 
 /* Feeds ids[0..n_fed) as a prompt to empty sessions, once for those whose strategies leave it exact, and takes the

@@ -118,6 +118,10 @@ static status common_config(json_t **out, const cli *c, const engine *g, const l
                      "weights", dtype_name(g->m->type), "device", g->be->name, "backend", g->be->about, "gemm",
                      c->gemm ? c->gemm : "auto", "chunk", (json_int_t)decoder_chunk(g->dec), "seed",
                      (json_int_t)c->seed, "runs", runs);
+    if (*out && c->draft)
+        bad |= json_object_set_new(*out, "draft", json_string(c->draft)) != 0 ||
+               json_object_set_new(*out, "draft_weights",
+                                   c->draft_weights ? json_string(c->draft_weights) : json_null()) != 0;
     return *out && !bad ? ST_OK : err_set(e, ST_NOMEM, "out of memory for the configuration");
 }
 

@@ -80,6 +80,7 @@ status ranks_refuse(const cli *c, const char *option, err *e)
 static status check_command(const cli *c, err *e)
 {
     if (c->alone) return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", c->ranks->size);
+    if (c->prefix_disk) return ranks_refuse(c, "--prefix-disk", e);
     return c->save || c->load ? ranks_refuse(c, c->save ? "--save" : "--load", e) : ST_OK;
 }
 

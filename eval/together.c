@@ -21,7 +21,9 @@ typedef struct {
 /* One answer under way. */
 typedef struct {
     session *s;
-    sampler *by; /* NULL: the most likely tokens */
+    sampler *by;    /* NULL: the most likely tokens */
+    drafter *draft; /* NULL: step by step */
+    token_list all; /* with a draft: what was fed, and the token that is to be */
     const together_prompt *p;
     branch *branch;          /* of its run */
     size_t prompt, at, keep; /* tokens of the head that are fed; where the branch is made, 0: nowhere */
@@ -31,6 +33,7 @@ typedef struct {
     bool wanted, stopped;
     int64_t time_ns;
     attn_stats before; /* of the answers that its prompt follows */
+    reuse_known known; /* of its head's first prompt */
 } seat;
 
 /* Runs whose sessions exist at the same time. */
@@ -131,6 +134,14 @@ static size_t prompt_end(const together_prompt *p, size_t at)
     return p->n_head;
 }
 
+/* Where it begins. */
+static size_t prompt_start(const together_prompt *p, size_t at)
+{
+    size_t start = 0;
+    for (size_t i = 0; i < p->n_breaks && p->breaks[i] <= at; i++) start = p->breaks[i];
+    return start;
+}
+
 /* The batch of seat i of n: it, and those behind it that can share its prompt up to `end`. */
 static size_t gather(group *g, seat *const *row, size_t i, size_t n, size_t end)
 {
@@ -158,13 +169,46 @@ static status keep_branch(const seat *t, err *e)
     return ST_OK;
 }
 
-/* The next prompt in the head of seat i of n, and of those that share it. */
+/* What the store has of the first prompt of a head. */
+static void find_known(group *g, seat *t)
+{
+    together_job *job = g->job;
+    const together_prompt *p = t->p;
+    size_t n = p->n_head ? prompt_end(p, 0) : 0;
+    if (!job->reuse || n == 0 || attn_reuse_of(attn_seq_spec(session_attn(t->s))) == ATTN_REUSE_NEVER) return;
+    reuse_find(&t->known, job->reuse, t->s, &(reuse_prompt){.ids = p->head, .n = n, .before = "", .hint = p->hint});
+    t->at = t->known.known;
+    job->prompt_tokens += (int64_t)n;
+    job->known_tokens += (int64_t)t->at;
+}
+
+/* How far the batch of `count` goes in one prefill: to `end`, or to where a prompt is kept. */
+static size_t piece_end(const group *g, size_t count, size_t end)
+{
+    for (size_t k = 0; k < count; k++) {
+        size_t keep = g->of[k]->known.keep;
+        if (keep > g->of[k]->at && keep < end) end = keep;
+    }
+    return end;
+}
+
+static void keep_known(const group *g, seat *t)
+{
+    if (t->known.keep == 0 || t->at != t->known.keep) return;
+    reuse_keep(&t->known, g->job->reuse, t->s);
+    reuse_settle(g->job->reuse);
+}
+
+/* The next prompt, or a piece of it, in the head of seat i of n, and of those that share it. */
 static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *e)
 {
     together_job *job = g->job;
     const together_prompt *p = row[i]->p;
     prefill_options o = {.which = LOGITS_LAST, .progress = on_chunk, .ctx = g, .hint = p->hint};
-    size_t at = row[i]->at, end = prompt_end(p, at), count = gather(g, row, i, n, end);
+    size_t at = row[i]->at, whole = prompt_end(p, at), count = gather(g, row, i, n, whole);
+    size_t end = piece_end(g, count, whole);
+    o.before = at - prompt_start(p, at);
+    o.after = whole - end;
     if (end == p->n_head && p->n_tail == 0) o.rows = on_logits;
     g->filling = row[i];
     g->weight = (double)count * g->unit / 2 * (double)(end - at) / (double)p->n_head;
@@ -177,11 +221,11 @@ static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *
         t->next = g->first;
         if (t != row[i] && t->by && o.rows) sampler_share(t->by); /* it drew the same */
         t->at = end;
+        keep_known(g, t);
         TRY(keep_branch(t, e));
     }
     g->done += g->weight;
-    job->prefills += (int64_t)count;
-    job->prefills_done++;
+    if (end == whole) job->prefills += (int64_t)count, job->prefills_done++;
     job->saved_ns += ns * (int64_t)(count - 1);
     return ST_OK;
 }
@@ -200,6 +244,22 @@ static status prefill_all(group *g, seat *const *row, size_t n, err *e)
 
 /* ---- decode ---- */
 
+/* What a seat's session is fed, for its drafts. */
+static status note(seat *t, const int32_t *ids, size_t n, err *e)
+{
+    for (size_t i = 0; t->draft && i < n; i++) TRY(token_list_push(&t->all, ids[i], e));
+    return ST_OK;
+}
+
+/* The end of an answer: what was verified ahead of it goes. Its last token is not fed. */
+static status forget_ahead(seat *t, err *e)
+{
+    if (!t->draft || t->all.n == 0) return ST_OK;
+    TRY(drafter_drop(t->draft, t->s, &t->all, e));
+    t->all.n--;
+    return ST_OK;
+}
+
 /* The token that a seat feeds next; none when its answer is complete. */
 static status next_token(const together_job *job, seat *t, int32_t *id, bool *feeds, err *e)
 {
@@ -208,9 +268,10 @@ static status next_token(const together_job *job, seat *t, int32_t *id, bool *fe
     if (t->fed < t->p->n_tail) {
         *id = t->p->tail[t->fed++];
         *feeds = true;
-        return ST_OK;
+        return note(t, id, 1, e);
     }
     if (t->n == t->p->n_new || t->stopped) return ST_OK;
+    TRY(note(t, &t->next, 1, e));
     t->stopped = is_stop(t->p, t->next);
     if (t->stopped) return ST_OK;
     *id = t->ids[t->n++] = t->next;
@@ -234,6 +295,9 @@ static bool needs_logits(const group *g, size_t n)
 static status feed_seats(group *g, size_t n, err *e)
 {
     bool look = needs_logits(g, n);
+    seat *one = g->of[0];
+    if (one->draft && one->n > 0)
+        return drafter_next(one->draft, one->s, one->by, &one->all, one->p->n_new - one->n, &one->next, e);
     if (look) {
         TRY(session_decode(g->batch, n, g->feed, g->logits, e));
     } else {
@@ -327,9 +391,10 @@ static attn_stats stats_since(attn_stats now, const attn_stats *from)
     return now;
 }
 
-static status hand_over(group *g, size_t i, const seat *t, err *e)
+static status hand_over(group *g, size_t i, seat *t, err *e)
 {
     const attn_seq *a = session_attn(t->s);
+    TRY(forget_ahead(t, e));
     if (!is_wanted(g->job, g->run[i], t->prompt)) return ST_OK;
     together_reply r = {.ids = t->ids,
                         .n = t->n,
@@ -337,7 +402,8 @@ static status hand_over(group *g, size_t i, const seat *t, err *e)
                         .stats = stats_since(attn_seq_stats(a), &t->before),
                         .held = attn_seq_held(a),
                         .peak = attn_seq_peak(a),
-                        .time_ns = t->time_ns};
+                        .time_ns = t->time_ns,
+                        .draft = t->draft};
     together_add(&g->all[g->run[i]], &r);
     return g->job->done(g->job->ctx, g->run[i], t->prompt, &r, e);
 }
@@ -366,8 +432,10 @@ static status follow(group *g, size_t i, seat *t, err *e)
     TRY(MEM_NEW(&ids, ends + p->n_head, e));
     if (ends) ids[0] = p->ends;
     memcpy(ids + ends, p->head, p->n_head * sizeof *ids);
+    if (t->draft) drafter_begin(t->draft);
     int64_t t0 = clock_ns();
-    status st = session_prefill(&t->s, 1, ids, ends + p->n_head, &o, e);
+    status st = note(t, ids, ends + p->n_head, e);
+    if (st == ST_OK) st = session_prefill(&t->s, 1, ids, ends + p->n_head, &o, e);
     mem_free(ids);
     t->time_ns = clock_ns() - t0;
     t->next = g->first;
@@ -451,15 +519,20 @@ static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
 {
     const together_job *job = g->job;
     branch *f = &g->branches[i];
-    *t = (seat){.s = t->s, .by = t->by, .ids = t->ids, .branch = f, .prompt = prompt};
+    reuse_let_go(&t->known, job->reuse);
+    *t = (seat){.s = t->s, .by = t->by, .draft = t->draft, .all = t->all, .ids = t->ids, .branch = f, .prompt = prompt};
+    t->all.n = 0;
     t->wanted = prompt < job->n_prompts && is_needed(job, g->run[i], prompt);
     if (!t->wanted) return ST_OK;
     t->p = &job->prompts[prompt];
     if (t->by) sampler_set_random(t->by, t->p->random);
+    if (t->draft) drafter_begin(t->draft);
+    TRY(note(t, t->p->head, t->p->n_head, e));
     if (!g->alone) t->keep = keep_of(job, g->run[i], prompt);
     bool goes_on = f->at > 0 && f->prompt + 1 == prompt && f->at == common_head(&job->prompts[prompt - 1], t->p);
     if (!goes_on) {
         session_reset(t->s);
+        find_known(g, t);
         return ST_OK;
     }
     t->at = f->at;
@@ -503,11 +576,12 @@ status together_fit(size_t *fit, const together_fitting *f, const together_run *
     /* Memory is touched as sessions grow: what is available must be divided now. */
     backend *be = decoder_model(f->d)->be;
     size_t have = be->ops->available(be), used = 0;
+    const session_size size = {.n_tokens = f->limit, .draft = f->draft};
     TRY(ranks_share(be->ranks, &have, sizeof have, e)); /* all must come to the same */
     have -= have / 10;
     for (*fit = 0; *fit < n; ++*fit) {
         memory_plan p;
-        TRY(session_plan(&p, decoder_model(f->d), &f->options, &all[run[*fit]].spec, session_of(f->limit), e));
+        TRY(session_plan(&p, decoder_model(f->d), &f->options, &all[run[*fit]].spec, size, e));
         used += (p.kv + p.index) * f->sessions;
         if (*fit == 0) used += p.scratch;
         if (have == 0 || used <= have) continue;
@@ -528,6 +602,14 @@ static size_t most_new(const together_job *job)
     return most;
 }
 
+static status seat_open(const group *g, seat *t, const attn_spec *spec, err *e)
+{
+    const together_job *job = g->job;
+    if (job->drafts) TRY(drafter_create(&t->draft, job->drafts, spec, e));
+    TRY(session_create(&t->s, job->d, spec, reuse_size(job->reuse, drafter_session(t->draft, job->limit)), e));
+    return job->sampling ? sampler_create(&t->by, job->sampling, vocab_of(g), e) : ST_OK;
+}
+
 static status group_open(group *g, err *e)
 {
     size_t jobs = g->job->jobs, n_seats = g->n * jobs, widest = g->n > jobs ? g->n : jobs, n_new = most_new(g->job);
@@ -541,8 +623,7 @@ static status group_open(group *g, err *e)
     TRY(MEM_NEW(&g->ids, n_seats * n_new, e));
     for (size_t i = 0; i < n_seats; i++) {
         g->seats[i].ids = g->ids + i * n_new;
-        TRY(session_create(&g->seats[i].s, g->job->d, &g->all[g->run[i / jobs]].spec, session_of(g->job->limit), e));
-        if (g->job->sampling) TRY(sampler_create(&g->seats[i].by, g->job->sampling, vocab_of(g), e));
+        TRY(seat_open(g, &g->seats[i], &g->all[g->run[i / jobs]].spec, e));
     }
     return ST_OK;
 }
@@ -551,7 +632,10 @@ static void group_close(group *g)
 {
     for (size_t i = 0; g->seats && i < g->n * g->job->jobs; i++) {
         session_free(g->seats[i].s);
+        reuse_let_go(&g->seats[i].known, g->job->reuse);
         sampler_free(g->seats[i].by);
+        drafter_free(g->seats[i].draft);
+        token_list_free(&g->seats[i].all);
     }
     for (size_t i = 0; g->branches && i < g->n; i++) session_copy_free(g->branches[i].copy);
     mem_free(g->seats);
@@ -576,11 +660,22 @@ static bool has_branches(const together_job *job)
 static status fit_group(group *g, size_t n, err *e)
 {
     const together_job *job = g->job;
-    together_fitting f = {job->d, {.chunk = job->max_together, .max_batch = job->jobs}, job->limit, job->jobs + 1};
+    const cli *c = job->drafts;
+    drafter *draft = NULL; /* of the first run, as large as those of others */
+    if (c) TRY(drafter_create(&draft, c, &g->all[g->run[0]].spec, e));
+    together_fitting f = {.d = job->d,
+                          .options = {.chunk = job->max_together, .max_batch = job->jobs},
+                          .limit = job->limit,
+                          .sessions = job->jobs + 1,
+                          .draft = drafter_session(draft, 0).draft};
     err why = {0};
-    g->alone = !has_branches(job) || together_fit(&g->n, &f, g->all, g->run, n, &why) != ST_OK;
+    if (c) f.options.verify = drafter_rows(c);
+    /* A copy of a session has no index of drafts. */
+    g->alone = draft || !has_branches(job) || together_fit(&g->n, &f, g->all, g->run, n, &why) != ST_OK;
     f.sessions = job->jobs;
-    return g->alone ? together_fit(&g->n, &f, g->all, g->run, n, e) : ST_OK;
+    status st = g->alone ? together_fit(&g->n, &f, g->all, g->run, n, e) : ST_OK;
+    drafter_free(draft);
+    return st;
 }
 
 /* Runs with an answer that is wanted, into `run`; and the number of such answers. */
@@ -600,7 +695,7 @@ status together_execute(together_job *job, together_run *runs, size_t n_runs, er
 {
     size_t *run, answers;
     double done = 0;
-    job->prefills = job->prefills_done = job->saved_ns = 0;
+    job->prefills = job->prefills_done = job->saved_ns = job->prompt_tokens = job->known_tokens = 0;
     if (job->jobs > job->n_prompts && job->n_prompts > 0) job->jobs = job->n_prompts;
     TRY(MEM_NEW(&run, n_runs, e));
     size_t n = list_wanted(job, n_runs, run, &answers);

@@ -6,7 +6,8 @@
 #ifndef EVAL_TOGETHER_H
 #define EVAL_TOGETHER_H
 
-#include "model/session.h"
+#include "eval/drafter.h"
+#include "eval/reuse.h"
 
 /* A strategy at a budget, with the sums of time and memory over its prompts. */
 typedef struct {
@@ -43,6 +44,7 @@ typedef struct {
     attn_stats stats;
     attn_bytes held, peak;
     int64_t time_ns;
+    const drafter *draft; /* through which it came; NULL: step by step */
 } together_reply;
 
 typedef struct {
@@ -53,6 +55,10 @@ typedef struct {
     size_t max_together; /* most sessions of one prefill, at least 1 */
     size_t jobs;         /* prompts side by side, whose decode steps are one batch; at least 1 */
     bool share;          /* prefill a prompt once for all strategies that can share it */
+    /* Answers come through its --draft: then jobs is 1, and every strategy one that drafter_create takes. NULL, or
+     * without that option: step by step. */
+    const cli *drafts;
+    reuse *reuse; /* where the first prompts of heads are looked up, and kept; NULL: nowhere */
     /* How tokens are drawn; NULL: the most likely ones. */
     const sampler_options *sampling;
     /* Whether an answer ends behind the tokens ids [n], beside its stops; NULL: it does not. */
@@ -64,7 +70,8 @@ typedef struct {
     status (*done)(void *ctx, size_t run, size_t prompt, const together_reply *r, err *e);
     bool (*progress)(void *ctx, double part); /* 0 to 1 of all; false: ST_INTERRUPTED */
     void *ctx;
-    int64_t prefills, prefills_done; /* out: prompts fed, and prefills that were computed for them */
+    int64_t prompt_tokens, known_tokens; /* out: of those that the store was asked for, and had */
+    int64_t prefills, prefills_done;     /* out: prompts fed, and prefills that were computed for them */
     /* Out: what the prefills that were shared took, times the others in each. A little too much: what a session does
      * by itself, its copy and its index, was done and counts as saved. */
     int64_t saved_ns;
@@ -83,8 +90,9 @@ status together_execute(together_job *job, together_run *runs, size_t n_runs, er
 typedef struct {
     const decoder *d;
     decoder_options options;
-    int64_t limit;   /* tokens of a session */
-    size_t sessions; /* of each run */
+    int64_t limit;          /* tokens of a session */
+    size_t sessions;        /* of each run */
+    const attn_spec *draft; /* session_size */
 } together_fitting;
 /* How many of the runs run[0..n) fit in memory together; at least one. ST_NOMEM if not even the sessions of one fit; a
  * single session is left to session_create. */

@@ -8,6 +8,16 @@
 #include "eval/cli.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/ops_weights.h"
+
+status cli_check_draft_weights(const cli *c, err *e)
+{
+    const char *text = c->draft_weights;
+    if (!text) return ST_OK;
+    if (strcmp(text, dtype_name(DT_Q8)) != 0 && strcmp(text, dtype_name(DT_Q4)) != 0)
+        return err_set(e, ST_USAGE, "--draft-weights: '%.40s' is not one of: q8 q4", text);
+    return c->draft ? ST_OK : err_set(e, ST_USAGE, "--draft-weights %s: needs --draft with a strategy", text);
+}
 
 status cli_parse_weights(dtype *out, const char *text, err *e)
 {
@@ -38,15 +48,47 @@ static void say(void *ctx, const char *line)
     if (!c->quiet) fprintf(stderr, "%s\n", line);
 }
 
+/* The folder of files that hold quantized weights; NULL: none, or not wanted. mem_free. */
+static char *cache_of(const cli *c)
+{
+    return c->no_weights_cache ? NULL : cache_folder();
+}
+
 status cli_hold_weights(model *m, const cli *c, bool plan, err *e)
 {
     weights_options o = {.plan = plan, .say = say, .ctx = (void *)(uintptr_t)c};
-    char *dir = NULL;
     if (!c->weights) return ST_OK;
     TRY(cli_parse_weights(&o.type, c->weights, e));
-    if (!c->no_weights_cache) dir = cache_folder();
+    char *dir = cache_of(c);
     o.cache_dir = dir;
     status st = model_hold(m, &o, e);
+    mem_free(dir);
+    return st;
+}
+
+/* Bytes of a block. */
+static size_t size_of(dtype t)
+{
+    return weight_bytes(t, QBLOCK_ROWS, QBLOCK_COLS);
+}
+
+status cli_draft_type(dtype *out, dtype type, const cli *c, err *e)
+{
+    TRY(cli_parse_weights(out, c->draft_weights, e));
+    if (size_of(*out) < size_of(type)) return ST_OK;
+    return err_set(e, ST_USAGE, "--draft-weights %s: smaller ones than the model's are expected, which are %s",
+                   c->draft_weights, dtype_name(type));
+}
+
+status cli_hold_draft(model **out, const model *m, dtype type, const cli *c, bool plan, err *e)
+{
+    weights_options o = {.option = "--draft-weights", .plan = plan, .say = say, .ctx = (void *)(uintptr_t)c};
+    *out = NULL;
+    if (!c->draft_weights) return ST_OK;
+    TRY(cli_draft_type(&o.type, type, c, e));
+    char *dir = cache_of(c);
+    o.cache_dir = dir;
+    status st = model_hold_beside(out, m, &o, e);
     mem_free(dir);
     return st;
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/ops_block.h"
+#include "kernels/ops_certify.h"
 #include "kernels/ops_cluster.h"
 #include "kernels/ops_coded.h"
 #include "kernels/ops_codes.h"
@@ -37,11 +38,13 @@ status backend_cpu_init(backend *be, int n_threads, err *e);
 /* index < 0: the first usable device. Errors: ST_UNSUPPORTED (built without CUDA), ST_DEVICE. */
 status backend_cuda_init(backend *be, int index, err *e) KERNELS_NOEXCEPT;
 
-/* False, and a fault: what attn_prefill was given has a bias. */
-static inline bool attn_no_bias(backend *be, const attn_job *j)
+/* False, and a fault: what attn_prefill was given has a bias, or keys to turn. */
+static inline bool attn_is_plain(backend *be, const attn_job *j)
 {
-    if (!j->bias.p) return true;
-    err_set(&be->fault, ST_UNSUPPORTED, "attn_prefill: a bias, expected none: attn_decode alone adds one");
+    if (!j->bias.p && !j->turn.p) return true;
+    err_set(&be->fault, ST_UNSUPPORTED,
+            j->bias.p ? "attn_prefill: a bias, expected none: attn_decode alone adds one"
+                      : "attn_prefill: keys to turn, expected none: attn_decode alone turns them");
     return false;
 }
 

@@ -3,10 +3,10 @@ engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h 
   %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/rng.h \
   %D%/base/sha256.c %D%/base/sha256.h %D%/base/base64.h %D%/base/draft.c %D%/base/draft.h \
   %D%/base/reader.c %D%/base/reader.h %D%/base/reader_impl.h %D%/base/reader_threads.c \
-  %D%/ops.h %D%/ops_coded.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_kmeans.h %D%/ops_lsh.h %D%/ops_pq.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_cluster.h %D%/ops_token.h %D%/ops_tail.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h %D%/gumbel.h \
+  %D%/ops.h %D%/ops_certify.h %D%/ops_coded.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_kmeans.h %D%/ops_lsh.h %D%/ops_pq.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_cluster.h %D%/ops_token.h %D%/ops_tail.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h %D%/gumbel.h \
   %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c %D%/comm_local.c \
-  %D%/ref/ref.h %D%/ref/memory.c %D%/ref/ranks.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/coded.c %D%/ref/codes.c %D%/ref/evict.c \
-  %D%/ref/block.c %D%/ref/cluster.c %D%/ref/token.c %D%/ref/draw.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/kmeans.c %D%/ref/lsh.c %D%/ref/pq.c %D%/ref/tail.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c
+  %D%/ref/ref.h %D%/ref/memory.c %D%/ref/ranks.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/certify.c %D%/ref/coded.c %D%/ref/codes.c %D%/ref/evict.c \
+  %D%/ref/block.c %D%/ref/cluster.c %D%/ref/token.c %D%/ref/draw.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/kmeans.c %D%/ref/lsh.c %D%/ref/pq.c %D%/ref/tail.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c %D%/ref/rows.c %D%/ops_rows.h
 
 # Ranks in other processes
 if HAVE_MPI
@@ -17,7 +17,7 @@ endif
 
 # CPU: what splits work over threads, then the same kernels once a SIMD level
 engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c %D%/cpu/cpu_evict.c \
-  %D%/cpu/cpu_block.c %D%/cpu/cpu_cluster.c %D%/cpu/cpu_token.c %D%/cpu/cpu_coded.c %D%/cpu/cpu_codes.c \
+  %D%/cpu/cpu_block.c %D%/cpu/cpu_cluster.c %D%/cpu/cpu_token.c %D%/cpu/cpu_certify.c %D%/cpu/cpu_coded.c %D%/cpu/cpu_codes.c \
   %D%/cpu/cpu_select.c %D%/cpu/votes.h %D%/cpu/votes.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_kmeans.c %D%/cpu/cpu_lsh.c %D%/cpu/cpu_pq.c %D%/cpu/cpu_tail.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c \
   %D%/cpu/level.h %D%/cpu/limits.h %D%/cpu/limits.c %D%/cpu/threads.h %D%/cpu/threads.c %D%/cpu/gemm.h
 noinst_LIBRARIES += libkgemm.a
@@ -42,7 +42,7 @@ EXTRA_DIST += %D%/cpu/gemm_onednn.c %D%/cpu/gemm_blas.c %D%/cpu/gemm_none.c
 cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h %D%/cpu/simd_neon.h \
   %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c \
   %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h %D%/cpu/simd_pairs.h \
-  %D%/cpu/k_block.c %D%/cpu/k_coded.c %D%/cpu/k_codes.c \
+  %D%/cpu/rows.h %D%/cpu/k_rows.c %D%/cpu/k_block.c %D%/cpu/k_coded.c %D%/cpu/k_codes.c \
   %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/k_kmeans.c %D%/cpu/k_pq.c %D%/cpu/k_lsh.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
 noinst_LIBRARIES += libkcpu_generic.a
 kernel_libs += libkcpu_generic.a
@@ -87,6 +87,7 @@ kernel_libs += libkcuda.a
 cuda_shim_sources = \
   kernels/cuda/backend.cu \
   kernels/cuda/step.cu \
+  kernels/cuda/library.cu \
   kernels/cuda/draw.cu \
   kernels/cuda/elementwise.cu \
   kernels/cuda/linear.cu \
@@ -114,7 +115,7 @@ cuda_shim_sources = \
   kernels/cuda/ranks.cu \
   kernels/cuda/nccl.cu
 cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu
-EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/codes.cuh %D%/cuda/near.cuh %D%/cuda/nearest.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/README.md
+EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/library.h %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/codes.cuh %D%/cuda/near.cuh %D%/cuda/nearest.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/README.md
 if HAVE_CUDA
 libkcuda_a_SOURCES = $(cuda_sources)
 else

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* Types of elements, then of matrices in blocks (ops_weights.h). */
+/* Types of elements, then of what is held in blocks: matrices (ops_weights.h), and K and V rows (ops_rows.h). */
 typedef enum { DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4, DT_COUNT } dtype;
 
 /* Of an element. */
@@ -50,6 +50,8 @@ typedef struct {
     size_t rows, cols;
 } weight;
 
+enum { LINEAR_ALIKE = 16 }; /* rows of x */
+
 /* One product of `linear`: out [n, w.rows] f32 = x w^T + bias. */
 typedef struct {
     buf out;
@@ -74,11 +76,16 @@ typedef struct {
     buf k, v, k_pair, v_pair, k_at, v_at;
 } kv_codes;
 
-/* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. tier: of which some may be
- * away (ops_tier.h), so that whoever reads them says so before; NULL: all are there. */
+/* Halves of a store whose rows are held rotated (ops_rows.h). */
+enum { KV_TURNED_K = 1, KV_TURNED_V = 2 };
+
+/* K and V rows of one layer: n_kv_heads regions of `cap` rows of head_dim elements each. type: of elements, or DT_Q8 or
+ * DT_Q4 for rows in blocks, which may be turned (ops_rows.h). tier: of which some may be away (ops_tier.h), so that
+ * whoever reads them says so before; NULL: all are there. */
 typedef struct {
     buf k, v;
     dtype type;
+    unsigned turned;
     size_t n_kv_heads, head_dim, cap;
     kv_codes codes;
     struct tier_layer *tier;
@@ -96,8 +103,10 @@ typedef struct {
 } slot_range;
 
 /* What ops count: bytes read of K rows, of V rows, and of what a method holds beside them; tokens that decode steps
- * attend where only the device knows (count_lists). */
-enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_KINDS };
+ * attend where only the device knows (count_lists); what samples measured, in parts of READ_ONE: shares of attention
+ * that were missed, variances of their sums over the heads of a list, and how many shares there are (tail.missed). */
+enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_MISSED, READ_MISSED_VAR, READ_MEASURED, READ_KINDS };
+#define READ_ONE 4294967296.0
 
 /* Attention of one sequence's queries over one set of stored rows.
  * q       [n_tok, n_heads, head_dim] f32, rotated; out has this shape too and may not alias q.
@@ -120,10 +129,12 @@ enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_KINDS };
  * bias    f32 [n_heads][bias_stride], attn_decode alone (attn_prefill: a fault): entry range.first + i has the score
  *         scale * q.k + column i of its head; -INFINITY leaves it out; p NULL: 0. Four bytes for each head and entry
  *         that it sees are added to `read` as index. Source: methods.md 0.2.10.
+ * turn    f32 [>= n_max][head_dim], attn_decode alone (attn_prefill: a fault): the key of entry range.first + i counts
+ *         as rotated by row i, a row of rope_table, in float32 as `rope` does it; p NULL: as it is stored.
  * pseudo  the rows stand for groups of tokens (means, centroids): what is read of them is added as index.
  * rounded attn_prefill may round q, k, v and the weights to bf16 for its products where the CPU multiplies these
- *         faster, but no rows of f32: 8 bits of mantissa, of 11 that f16 holds. Sums and the softmax stay in
- *         float32. Each of the four adds an NMSE of 2.4e-6 to the output, q and k times the variance of the
+ *         faster (CUDA: to the rows' type), but no rows of f32: 8 bits of mantissa, of 11 that f16 holds. Sums and the
+ * softmax stay in float32. Each of the four adds an NMSE of 2.4e-6 to the output, q and k times the variance of the
  *         scores; lse has the error of the scores. Bits then still depend on nothing but the query and its list.
  * Query head h reads kv head h / (n_heads / n_kv_heads). Scores are scale * q.k + bias, in float32. */
 typedef struct {
@@ -139,7 +150,7 @@ typedef struct {
     float scale;
     buf read;
     bool copied;
-    buf scores, bias;
+    buf scores, bias, turn;
     size_t score_stride, bias_stride;
     bool rounded, pseudo;
 } attn_job;
@@ -195,6 +206,7 @@ typedef struct draw_rule draw_rule; /* draw.h */
 OP_FAMILIES(OP_TYPEDEF)
 typedef struct tier_ops tier_ops; /* rows of which some lie in a file */
 typedef struct host_ops host_ops; /* rows in the host's memory */
+typedef struct certify_ops certify_ops;
 
 typedef struct backend backend;
 typedef struct comm comm; /* comm.h */
@@ -240,7 +252,7 @@ typedef struct {
     /* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w; out may be x. x, out [n, w.cols] f32. */                          \
     OP(own, void, rmsnorm, (backend *, buf out, buf x, weight w, size_t n, float eps))                                 \
     /* All jobs share x [n, cols] f32. exact: no vendor GEMM and float32 activations. Weights in blocks:               \
-     * ops_weights.h says how they are multiplied. */                                                                  \
+     * ops_weights.h says how they are multiplied. On CPUs a row of at most LINEAR_ALIKE has the bits of one alone. */ \
     OP(own, void, linear, (backend *, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact))             \
     /* out becomes w, a matrix of elements, in type DT_Q8 or DT_Q4: weight_bytes(type, w.rows, w.cols) bytes. */       \
     OP(own, void, quantize, (backend *, buf out, dtype type, weight w))                                                \
@@ -291,8 +303,11 @@ typedef struct {
     bool at_once;         /* alloc takes all its memory, not what is written, and discard gives none back */
     bool imports_copy;    /* import takes memory: what `available` tells */
     bool queues;          /* ops run behind the call that queues them */
+    bool row_blocks;      /* K and V rows in blocks (ops_rows.h) */
+    bool rounds_f16;      /* products of f16 weights round x to f16, and attention over f16 rows may */
     const tier_ops *tier; /* NULL, as a family: the backend lacks it */
     const host_ops *host;
+    const certify_ops *certify;
     CORE_OPS(OP_POINTER, , )
     OP_FAMILIES(OP_MEMBER)
 } backend_ops;

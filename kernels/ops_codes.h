@@ -38,9 +38,12 @@ typedef struct {
     /* out[i] = sqrt(q[i] / k[i]), 1 where one of them is 0 or the root is no finite number above 0; [n] f32 each. */  \
     OP(plain, void, balance, (backend *, buf out, buf q, buf k, size_t n))                                             \
     /* out = x / factor; out, x f32 [n][n_heads][dim], factor f32 [n_groups][dim], of which each head takes its        \
-     * group's. */                                                                                                     \
+     * group's. out may be x. */                                                                                       \
     OP(plain, void, divide_channels,                                                                                   \
        (backend *, buf out, buf x, buf factor, size_t n, size_t n_heads, size_t n_groups, size_t dim))                 \
+    /* out = n rows as rows->type holds them (ops_rows.h), of K or, value, V; out, in f32 [n][n_kv_heads][head_dim].   \
+     */                                                                                                                \
+    OP(own, void, round, (backend *, buf out, buf in, const kv_rows *rows, bool value, size_t n))                      \
     /* out (f32 rows, exact) gets the slots [first, first + n) of all heads as rows 0 to n - 1; V only if out->v.p.    \
      * read as in attn_job. */                                                                                         \
     OP(own, void, fetch, (backend *, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read))

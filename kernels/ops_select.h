@@ -133,6 +133,9 @@ typedef struct {
  * k       i64 [n_lists] out: the fewest of the candidates, in the order of choose_job, that have at least p of the sum
  *         over all of exp(scale * score), but at least `least` and at most `most` of them. p >= 1, or a largest score
  *         that is not finite: `most`
+ * all     not empty: exp(scale * score) of the items of it that are no candidates, without spans, are held besides and
+ *         count into both sums
+ * slope   f32 [n_lists] by which the scale is multiplied; p NULL: by 1
  * NaN counts as -INFINITY. Sums are to 1e-5 of themselves: that near to p, one more or one less.
  * Source: Twilight (arXiv 2502.02770), section 4, without its stop; doc/methods.md 17.1. */
 typedef struct {
@@ -142,8 +145,51 @@ typedef struct {
     const item_spans *spans;
     float scale, p;
     int64_t least, most;
+    slot_range all;
+    buf slope;
     buf k;
 } mass_job;
+
+/* By how much estimates are spread too wide: of each list the slope of exact scores on them, within [1/4, 1].
+ * score   f32 [n_heads][stride] of the queries q f32 [n_heads][head_dim]: column t is the estimate of token t
+ * rows    whose keys are the exact ones, of f32, f16 or bf16
+ * items   the tokens [lo, hi), of which `count` are drawn, 2 to SLOPE_MOST, as ops_tail.h draws a sample: one of each
+ *         of min(hi - lo, count) strata, by seed, position n_slots - 1, layer and list
+ * slope   f32 [n_lists] out: cov(x, x^) / var(x^) over the draws of all heads of the list, of each head about its own
+ *         means, in double; draws with an estimate or a product that is not finite are left out; 1 where var is 0
+ * read    u64 [1], the bytes of the drawn keys are added; p NULL: not counted
+ * Source: methods.md 17.1. */
+enum { SLOPE_MOST = 1024 };
+typedef struct {
+    buf q, score;
+    size_t n_heads, n_lists, stride;
+    kv_rows rows;
+    item_range items;
+    size_t count;
+    uint64_t seed;
+    int layer;
+    buf slope, read;
+} slope_job;
+
+#ifdef __CUDACC__
+#define SELECT_FN static __host__ __device__ __forceinline__
+#else
+#define SELECT_FN static inline
+#endif
+
+SELECT_FN double slope_within(double cov, double var)
+{
+    double slope = var > 0 ? cov / var : 1;
+    return slope < 0.25 ? 0.25 : slope > 1 ? 1 : slope;
+}
+
+/* Bytes of the keys that are drawn: of each list those of its kv heads. */
+static inline uint64_t slope_bytes(const slope_job *j)
+{
+    int64_t m = j->items.hi - j->items.lo, b = m < (int64_t)j->count ? m : (int64_t)j->count;
+    size_t regions = j->n_lists < j->rows.n_kv_heads ? j->rows.n_kv_heads : j->n_lists;
+    return (uint64_t)(b > 0 ? b : 0) * regions * j->rows.head_dim * dtype_size(j->rows.type);
+}
 
 /* An index of keys, by pages (ops_quest.h) or tokens (ops_fier.h): `index` and `x` are a quest_index or a fier_index.
  */
@@ -165,6 +211,7 @@ struct index_ops {
     OP(own, void, combine, (backend *, const combine_job *jobs, size_t n))                                             \
     OP(own, void, page_reduce, (backend *, const page_reduce_job *jobs, size_t n))                                     \
     OP(own, void, mass, (backend *, const mass_job *jobs, size_t n))                                                   \
+    OP(plain, void, slope, (backend *, const slope_job *jobs, size_t n))                                               \
     OP(own, void, choose, (backend *, const choose_job *jobs, size_t n))                                               \
     /* Takes the scratch of choices of up to n_lists lists of n_items items now, so that they take none. ST_NOMEM. */  \
     OP(plain, status, reserve, (backend *, size_t n_lists, int64_t n_items, err * e))

@@ -9,7 +9,8 @@
 enum {
     TAIL_BLOCK = 4096, /* positions that are added up together where a row stands for all */
     TAIL_PARTS = 16,   /* sums of the rows of a list, before they are added up */
-    TAIL_RANGES = 2    /* beside a list */
+    TAIL_RANGES = 2,   /* beside a list */
+    TAIL_SAMPLE_MAX = 1024
 };
 
 /* Sums of the rows of one layer, K and V, block by block of positions.
@@ -54,13 +55,48 @@ typedef struct {
     buf k, v, bias;
 } tail_rest_job;
 
+/* A sample of the rest of n tokens, for each list of rest.of, drawn where it lies.
+ * rest  of, more and n as above; rows: tokens of a list's sample at most; bias out f32 [n_heads][rows]; no sums, k, v.
+ *       Lists ascend
+ * seed, layer  of the draws
+ * idx   out i32 [n_lists][rows], ascending; range out i64 [n_lists][2]: 0 and the number b; left out i64 [n_lists]: m
+ *
+ * The m tokens that a list leaves, in ascending order, fall into b = min(m, rows) strata: stratum i has those from
+ * floor(i m / b) to floor((i + 1) m / b), of which one is drawn: tail_draw. Its bias is the logarithm of their number,
+ * in double, rounded once. vAttention (Desai et al. 2025) draws from all at once; strata are ours. */
+typedef struct {
+    tail_rest_job rest;
+    uint64_t seed;
+    int layer;
+    buf idx, range, left;
+} tail_sample_job;
+
+/* What a sample says of the share of attention that its list missed, after a decode step's attention over it.
+ * of     that attention: scores, range, n_heads, n_lists and read are used
+ * left   i64 [n_lists], of the sample
+ * parts  f32 [n_parts][stride]: log-sum-exps of all that the step attends, the sample's included: entry h of a part is
+ *        query head h's
+ * out    f32 [n_heads][2]: the share tau; sigma, the standard error of the estimated weight of all that was missed, in
+ *        units of that weight. log(tau / (1 - tau)) has it, tau itself tau (1 - tau) sigma
+ *
+ * With y_i = e^(score i) over the sum of the parts' e^lse: tau = sum y; sigma^2 tau^2 = (1 - b / m) b / (2 (b - 1))
+ * sum (y_(i+1) - y_i)^2, successive differences of strata. b = m: sigma = 0. m = 0: both are 0. In double; of each list
+ * the shares, the squared sum of its heads' errors and their number are added to `read`. */
+typedef struct {
+    attn_job of;
+    buf left, parts, out;
+    size_t n_parts, stride;
+} tail_missed_job;
+
 /* Jobs of a call have type, block, n_kv_heads, head_dim, n_heads, n_lists and rows in common. */
 #define TAIL_OPS(OP, own, plain)                                                                                       \
     OP(own, void, add, (backend *, const tail_add_job *jobs, size_t n))                                                \
     /* After a rewind to n tokens: the sum of the last block, of the rows that the store holds. */                     \
     OP(own, void, redo, (backend *, const tail_sums *, const kv_rows *rows, int64_t n))                                \
     /* The rows of the lists are counted as read, and the sums of n tokens as index. */                                \
-    OP(own, void, rest, (backend *, const tail_rest_job *jobs, size_t n))
+    OP(own, void, rest, (backend *, const tail_rest_job *jobs, size_t n))                                              \
+    OP(plain, void, sample, (backend *, const tail_sample_job *jobs, size_t n))                                        \
+    OP(plain, void, missed, (backend *, const tail_missed_job *jobs, size_t n))
 
 struct tail_ops {
     TAIL_OPS(OP_POINTER, , )
@@ -69,6 +105,24 @@ struct tail_ops {
 static inline int64_t tail_blocks(int64_t n, int64_t block)
 {
     return (n + block - 1) / block;
+}
+
+#ifdef __CUDACC__
+#define TAIL_FN static __host__ __device__ __forceinline__
+#else
+#define TAIL_FN static inline
+#endif
+
+/* A number from 0 to size - 1, size > 0, for draw i of list `list` of `layer` in the step whose newest token is at
+ * `pos`: output 1 + ((pos 2^8 + layer) 2^16 + list) 2^12 + i of SplitMix64 (base/rng.h) from `seed`, times size over
+ * 2^64. */
+TAIL_FN int64_t tail_draw(uint64_t seed, int64_t pos, int layer, size_t list, size_t i, int64_t size)
+{
+    uint64_t k = 1 + (((((uint64_t)pos << 8) + (uint64_t)layer) << 16) + list) * 4096 + i;
+    uint64_t z = seed + k * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (int64_t)(((unsigned __int128)(z ^ (z >> 31)) * (uint64_t)size) >> 64);
 }
 
 /* Query heads that have a row in common. */

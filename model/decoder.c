@@ -17,7 +17,7 @@ static buf row(buf b, size_t i, size_t width)
 static void attention_block(decoder *d, const attn_step *step, int l, size_t n)
 {
     const backend_ops *o = d->be->ops;
-    const layer_weights *w = &d->m->layers[l];
+    const layer_weights *w = &d->w->layers[l];
     const model_config *c = &d->m->config;
     bool exact = d->opt.exact;
     const linear_job qkv[] = {{d->q, w->q, w->q_bias}, {d->k, w->k, w->k_bias}, {d->v, w->v, w->v_bias}};
@@ -39,7 +39,7 @@ static void attention_block(decoder *d, const attn_step *step, int l, size_t n)
 static void ffn_block(decoder *d, int l, size_t n)
 {
     const backend_ops *o = d->be->ops;
-    const layer_weights *w = &d->m->layers[l];
+    const layer_weights *w = &d->w->layers[l];
     const model_config *c = &d->m->config;
     bool exact = d->opt.exact;
     const linear_job in[] = {{d->gate, w->gate, w->gate_bias}, {d->up, w->up, w->up_bias}};
@@ -59,7 +59,7 @@ void decoder_forward(decoder *d, const attn_step *step)
 {
     size_t n = attn_step_rows(step);
     backend_mark(d->be, -1);
-    d->be->ops->embed(d->be, d->x, d->m->embed, d->ids, n);
+    d->be->ops->embed(d->be, d->x, d->w->embed, d->ids, n);
     backend_mark(d->be, STAGE_EMBED);
     attn_begin(d->work, step);
     backend_mark(d->be, STAGE_INDEX);
@@ -78,7 +78,7 @@ static status check_finite(decoder *d, size_t n, err *e)
     for (size_t i = 0; i < total; i++) {
         if (isfinite(d->host_logits[i])) continue;
         char name[160];
-        if (model_find_nonfinite(d->m, name, sizeof name) == ST_FORMAT)
+        if (model_find_nonfinite(d->w, name, sizeof name) == ST_FORMAT)
             return err_set(e, ST_FORMAT, "%s: tensor %s holds NaN or infinity", d->m->name, name);
         return err_set(e, ST_FORMAT, "%s: the first logits are not finite", d->m->name);
     }
@@ -91,10 +91,10 @@ void decoder_head(decoder *d, size_t first, size_t n)
     const backend_ops *o = d->be->ops;
     const model_config *c = &d->m->config;
     backend_mark(d->be, -1);
-    o->rmsnorm(d->be, d->xn, row(d->x, first, (size_t)c->hidden), d->m->norm, n, c->rms_eps);
-    const linear_job head = {d->logits, d->m->lm_head, {.p = {NULL}}};
+    o->rmsnorm(d->be, d->xn, row(d->x, first, (size_t)c->hidden), d->w->norm, n, c->rms_eps);
+    const linear_job head = {d->logits, d->w->lm_head, {.p = {NULL}}};
     o->linear(d->be, &head, 1, d->xn, n, d->opt.exact);
-    o->gather_columns(d->be, d->logits, n, d->m->lm_head.rows, (size_t)c->vocab);
+    o->gather_columns(d->be, d->logits, n, d->w->lm_head.rows, (size_t)c->vocab);
     backend_mark(d->be, STAGE_LOGITS);
 }
 

@@ -8,6 +8,7 @@
 
 struct decoder {
     const model *m;
+    const model *w; /* of the step at hand: m, or opt.draft */
     backend *be;
     decoder_options opt;
     attn_shape shape;

@@ -15,6 +15,7 @@
 
 typedef struct {
     model *m;
+    const model *of; /* whose files and matrices they are made of: m, or the one beside which m is held */
     const weights_options *o;
     size_t bytes, largest; /* of what is converted, together and of one */
     unsigned char *at;     /* where the next matrix goes */
@@ -22,6 +23,11 @@ typedef struct {
     bool convert;          /* false: what lies at `at` is there already */
     sha256 hash;
 } holder;
+
+static const char *option_of(const holder *h)
+{
+    return h->o->option ? h->o->option : "--weights";
+}
 
 /* What is converted: matrices, but with blocks not the embedding. */
 static bool is_converted(const holder *h, const weight_spec *w)
@@ -62,9 +68,9 @@ static status add_size(void *ctx, const weight_spec *w, err *e)
     holder *h = ctx;
     size_t size = weight_size(w, h->o->type);
     if (weight_in_columns(w) && dtype_in_qblocks(h->o->type) && w->cols % QBLOCK_COLS)
-        return err_set(e, ST_USAGE,
-                       "--weights %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
-                       dtype_name(h->o->type), w->name, w->all_cols, backend_ranks(h->m->be), w->cols, QBLOCK_COLS);
+        return err_set(e, ST_USAGE, "%s %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
+                       option_of(h), dtype_name(h->o->type), w->name, w->all_cols, backend_ranks(h->m->be), w->cols,
+                       QBLOCK_COLS);
     if (size > h->largest) h->largest = size;
     return size_add(&h->bytes, h->bytes, weight_room(w, h->o->type), "weights", e);
 }
@@ -90,6 +96,16 @@ static void give_up_copy(holder *h, const weight_spec *w)
     f->column_bytes -= bytes;
 }
 
+/* What the slot held is no longer needed, unless it is another model's or what a tied output matrix was made of. */
+static void give_up(holder *h, const weight_spec *w)
+{
+    const backend *be = h->m->be;
+    if (h->of != h->m) return;
+    if (weight_in_columns(w)) give_up_copy(h, w);
+    if (w->slot != &h->m->lm_head || !h->m->config.tied)
+        be->ops->release(h->m->be, w->slot->p, weight_size(w, w->slot->type));
+}
+
 /* The slot's matrix from h->at on; a tied output matrix leaves the embedding as it is. */
 static status take(void *ctx, const weight_spec *w, err *e)
 {
@@ -99,9 +115,7 @@ static status take(void *ctx, const weight_spec *w, err *e)
     buf p = {NULL};
     if (h->convert) convert(h, w);
     if (!h->o->plan) TRY(be->ops->import(be, &p, h->at, weight_size(w, t), e));
-    if (weight_in_columns(w)) give_up_copy(h, w);
-    if (w->slot != &h->m->lm_head || !h->m->config.tied)
-        be->ops->release(be, w->slot->p, weight_size(w, w->slot->type));
+    give_up(h, w);
     *w->slot = (weight){p, t, w->rows, w->cols};
     if (h->at) h->at += weight_room(w, t);
     return ST_OK;
@@ -144,7 +158,7 @@ static status hash_matrix(void *ctx, const weight_spec *w, err *e)
 /* What decides the content: format, names, sizes and times of the files, the matrices and parts of them. */
 static status make_key(holder *h, weights_key *key, err *e)
 {
-    const model_files *f = h->m->files;
+    const model_files *f = h->of->files;
     char line[128];
     sha256_init(&h->hash);
     snprintf(line, sizeof line, "kvasir %d %s\n", WEIGHTS_CACHE_VERSION, dtype_name(h->o->type));
@@ -233,8 +247,8 @@ static status hold_in_memory(holder *h, err *e)
     void *p;
     size_t room = mem_available();
     if (room && h->bytes > room)
-        return err_set(e, ST_NOMEM, "--weights %s: %.2f GB are needed, %.2f GB are available", dtype_name(h->o->type),
-                       (double)h->bytes * 1e-9, (double)room * 1e-9);
+        return err_set(e, ST_NOMEM, "%s %s: %.2f GB are needed, %.2f GB are available", option_of(h),
+                       dtype_name(h->o->type), (double)h->bytes * 1e-9, (double)room * 1e-9);
     TRY(mem_map_anon(&p, h->bytes, "converted weights", e));
     f->held = p;
     f->held_bytes = h->bytes;
@@ -254,7 +268,7 @@ static status hold(holder *h, err *e)
 
 status model_hold(model *m, const weights_options *o, err *e)
 {
-    holder h = {.m = m, .o = o};
+    holder h = {.m = m, .of = m, .o = o};
     TRY(each_matrix(&h, add_size, e));
     if (h.bytes == 0) return ST_OK;
     if (o->plan) TRY(each_matrix(&h, take, e));
@@ -262,4 +276,30 @@ status model_hold(model *m, const weights_options *o, err *e)
     model_finish(m);
     if (o->plan && !(o->cache_dir && dtype_in_qblocks(o->type))) m->memory_bytes += h.bytes;
     return ST_OK;
+}
+
+/* What is converted of m into a model beside it. */
+static status hold_beside(holder *h, err *e)
+{
+    model *m = h->m;
+    bool cached = h->o->cache_dir != NULL;
+    TRY(each_matrix(h, add_size, e));
+    if (h->o->plan) TRY(each_matrix(h, take, e));
+    else TRY(hold(h, e));
+    model_finish(m);
+    m->weight_bytes = h->bytes;
+    if (m->be->ops->imports_copy || (h->o->plan && !cached)) m->memory_bytes = h->bytes;
+    return ST_OK;
+}
+
+status model_hold_beside(model **out, const model *m, const weights_options *o, err *e)
+{
+    model *beside;
+    *out = NULL;
+    TRY(model_share(&beside, m, e));
+    holder h = {.m = beside, .of = m, .o = o};
+    status st = hold_beside(&h, e);
+    if (st != ST_OK) model_close(beside);
+    else *out = beside;
+    return st;
 }

@@ -85,7 +85,7 @@ static void print_files(const model_files *files, FILE *f)
     for (size_t i = 0; i < files->n_shards; i++)
         fprintf(f, "%-14s %s (%.2f MB, %zu tensors)\n", i ? "" : "files", st_path(files->shards[i]),
                 (double)st_size(files->shards[i]) * 1e-6, st_count(files->shards[i]));
-    if (files->random) fprintf(f, "%-14s none: random weights in memory\n", "files");
+    if (files->random_bytes) fprintf(f, "%-14s none: random weights in memory\n", "files");
     if (files->cache) fprintf(f, "%-14s %s\n", "mapped from", files->cache);
     if (files->n_unused) fprintf(f, "%-14s %zu tensors of these files\n", "not used", files->n_unused);
     if (files->n_copies) fprintf(f, "%-14s %zu tensors (not aligned in the file)\n", "copied", files->n_copies);

@@ -65,7 +65,7 @@ struct model {
     weight embed, norm, lm_head; /* tied: lm_head equals embed, or is embed in blocks; a rank has some rows of it */
     layer_weights *layers;       /* [config.n_layers] */
     dtype type;                  /* of the large matrices */
-    size_t weight_bytes;         /* all weights, counted once */
+    size_t weight_bytes;         /* all weights, counted once; of model_hold_beside: its own */
     size_t memory_bytes;         /* of these, in memory that no file backs */
     size_t decode_bytes;         /* weights that one decoded token reads: all but embedding rows not looked up */
     char *name;                  /* folder or shape, for reports */
@@ -86,7 +86,8 @@ status model_load(model *m, err *e);
 /* How matrices are to be held, if not as they lie in the files. */
 typedef struct {
     dtype type;
-    bool plan; /* only the sizes: the model cannot run then */
+    const char *option; /* that asked for it, for messages; NULL: --weights */
+    bool plan;          /* only the sizes: the model cannot run then */
     /* DT_Q8, DT_Q4: folder of files that hold quantized weights. They are mapped from there; a file that
      * is not there or not of this model is made first, whole or not at all. NULL: memory. */
     const char *cache_dir;
@@ -100,6 +101,10 @@ typedef struct {
  * quantized. A cache that cannot be used costs a line, not the model.
  * Errors: ST_NOMEM, with the numbers. The model is as it was, or can only be closed. */
 status model_hold(model *m, const weights_options *o, err *e);
+/* The same model with matrices of DT_Q8 or DT_Q4 made of m's, which are float, beside m: what is not converted is
+ * m's, which outlives it. Its weight_bytes and memory_bytes are those of the converted matrices alone. With plan, m may
+ * be one that model_find gave, in any type. Errors: as model_hold; m stays as it was. */
+status model_hold_beside(model **out, const model *m, const weights_options *o, err *e);
 /* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
 const char *const *model_shape_names(void); /* NULL-terminated */

@@ -86,7 +86,7 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
     buf_size list[N_BUFS];
     *out = NULL;
     TRY(MEM_NEW(&d, 1, e));
-    d->m = m;
+    d->m = d->w = m;
     d->be = m->be;
     d->opt = with_defaults(o);
     d->shape = shape_of(&m->config);
@@ -128,6 +128,11 @@ void decoder_free(decoder *d)
 const model *decoder_model(const decoder *d)
 {
     return d->m;
+}
+
+backend *decoder_backend(const decoder *d)
+{
+    return d->be;
 }
 
 const attn_shape *decoder_attn_shape(const decoder *d)
@@ -172,6 +177,15 @@ static attn_limits limits_of(const model *m, const decoder_options *o, session_s
                          .at_once = m->be->ops->at_once};
 }
 
+/* The weights of drafts, some of which may lie in a file. */
+static void add_draft(memory_plan *p, const model *m, const model *draft)
+{
+    p->draft_weights = draft->weight_bytes;
+    p->weights += draft->weight_bytes;
+    p->weights_in_memory += draft->memory_bytes;
+    if (m->source) p->to_load += draft->memory_bytes;
+}
+
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec, session_size size,
                     err *e)
 {
@@ -185,6 +199,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     buf_size list[N_BUFS];
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
     if (m->source) p->to_load = m->be->ops->imports_copy ? m->weight_bytes : m->memory_bytes;
+    if (opt.draft) add_draft(p, m, opt.draft);
     TRY(attn_plan(&kv, spec, &shape, &lim, e));
     TRY(attn_plan_slow(&slow, spec, &shape, &lim, e));
     snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
@@ -354,6 +369,7 @@ static void set_tables(decoder *d, size_t n_seq, size_t n_tok)
 static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n_tok)
 {
     for (size_t i = 0; i < n_seq; i++) d->seqs[i] = s[i]->attn;
+    d->w = d->m;
     return (attn_step){.seq = d->seqs,
                        .n_seq = n_seq,
                        .n_tok = n_tok,
@@ -381,10 +397,14 @@ static status give_logits(decoder *d, const prefill_options *o, int64_t done, si
 }
 
 /* Whether attention may round as the products around it do. Beside matrices of float32 or float16, whose products
- * do not, it would be most of the logits' error: 1e-5 to 6e-5 (NMSE) of two layers of random weights. */
-static bool may_round(const decoder *d)
+ * do not, it would be most of the logits' error: 1e-5 to 6e-5 (NMSE) of two layers of random weights. On a device those
+ * of float16 do, to float16, and so may attention over such rows. */
+static bool may_round(const session *s)
 {
-    return !d->opt.exact && (d->m->type == DT_BF16 || dtype_in_qblocks(d->m->type));
+    const decoder *d = s->d;
+    const kv_format *rows = &attn_seq_spec(s->attn)->kv;
+    bool f16 = d->m->type == DT_F16 && d->be->ops->rounds_f16 && rows->kind == KV_EXACT && rows->type == DT_F16;
+    return !d->opt.exact && (d->m->type == DT_BF16 || dtype_in_qblocks(d->m->type) || f16);
 }
 
 /* Positions and tables of n rows of a prompt of `total`, of which `done` are stored. */
@@ -398,7 +418,7 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     set_tables(d, 1, n);
     attn_step step = make_step(d, s, n_sessions, n);
     step.flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
-    step.flags |= may_round(d) ? ATTN_ROUNDED : 0;
+    step.flags |= may_round(s[0]) ? ATTN_ROUNDED : 0;
     for (size_t i = 0; i < n_sessions; i++) {
         if (!s[i]->open) s[i]->opened = pos0;
         s[i]->open = !(step.flags & ATTN_PROMPT_END);
@@ -462,18 +482,14 @@ static attn_step store_step(session *const *s, size_t n_sessions, size_t n, int6
     return prompt_step(s, n_sessions, n, done - from, total);
 }
 
-/* One chunk in every layer; rows: [2][n, kv_heads, head_dim] of room. */
-static void store_chunk(session *const *s, size_t n_sessions, size_t n, int64_t done, const store_options *o,
-                        float *rows)
+/* One chunk in every layer. */
+static void store_chunk(session *const *s, size_t n_sessions, size_t n, int64_t done, const store_options *o)
 {
     decoder *d = s[0]->d;
-    size_t kv = n * (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim;
     attn_step step = store_step(s, n_sessions, n, done, o);
     attn_begin(d->work, &step);
     for (int l = 0; l < d->shape.n_layers; l++) {
-        o->rows(o->source, l, done, n, rows);
-        d->be->ops->upload(d->be, d->k, rows, kv * sizeof *rows);
-        d->be->ops->upload(d->be, d->v, rows + kv, kv * sizeof *rows);
+        o->rows(o->source, l, done, n, d->k, d->v);
         attn_store(d->work, &step, l, d->k, d->v);
     }
     attn_end(d->work, &step);
@@ -483,23 +499,20 @@ status session_store(session *const *s, size_t n_sessions, const store_options *
 {
     decoder *d = s[0]->d;
     int64_t chunk = (int64_t)d->opt.chunk;
-    size_t kv = (size_t)d->shape.n_kv_heads * (size_t)d->shape.head_dim * d->opt.chunk;
-    float *rows;
+    status st = ST_OK;
     if (n_sessions > d->max_rows || session_length(s[0]) + o->n_tokens > s[0]->limit)
         return err_set(e, ST_UNSUPPORTED, "%lld tokens do not fit the context of %lld", (long long)o->n_tokens,
                        (long long)s[0]->limit);
     for (size_t i = 0; i < n_sessions; i++)
         TRY(check_waiting(s[i], o->piece > 0 ? o->piece : o->n_tokens + o->after, e));
-    status st = MEM_NEW(&rows, 2 * kv, e);
     for (int64_t done = 0; done < o->n_tokens && st == ST_OK;) {
         size_t n = (size_t)(o->n_tokens - done < chunk ? o->n_tokens - done : chunk);
-        store_chunk(s, n_sessions, n, done, o, rows);
+        store_chunk(s, n_sessions, n, done, o);
         done += (int64_t)n;
         st = backend_fault(d->be, e);
         if (st == ST_OK && o->progress && !o->progress(o->ctx, done, o->n_tokens))
             st = err_set(e, ST_INTERRUPTED, "interrupted");
     }
-    mem_free(rows);
     return st;
 }
 
@@ -528,6 +541,7 @@ static void queue_step(session *const *s, size_t n, const int32_t *ids, unsigned
     set_tables(d, n, 1);
     attn_step step = make_step(d, s, n, 1);
     step.flags = flags;
+    if (flags & ATTN_DRAFT && d->opt.draft) d->w = d->opt.draft;
     decoder_forward(d, &step);
     decoder_head(d, 0, n);
 }
@@ -609,9 +623,17 @@ static status check_verify(const session *s, size_t n, err *e)
     return ST_OK;
 }
 
+/* After a step that failed: back to the first n tokens, with nothing queued. The backend keeps the fault. */
+static void take_back(session *s, int64_t n)
+{
+    s->d->n_taken = s->d->n_queued;
+    if (session_length(s) > n) (void)session_rewind(s, n, NULL);
+}
+
 status session_verify(session *s, const int32_t *ids, size_t n, err *e)
 {
     decoder *d = s->d;
+    int64_t length = session_length(s);
     TRY(check_verify(s, n, e));
     TRY(check_ids(d, ids, n, e));
     for (size_t i = 0; i < n; i++) d->host_pos[i] = session_length(s) + (int64_t)i;
@@ -625,7 +647,9 @@ status session_verify(session *s, const int32_t *ids, size_t n, err *e)
     decoder_forward(d, &step);
     decoder_head(d, 0, n);
     backend_step_end(d->be);
-    return d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
+    status st = d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
+    if (st != ST_OK) take_back(s, length);
+    return st;
 }
 
 status session_verified_logits(session *s, size_t row, float *logits, err *e)
@@ -692,7 +716,9 @@ status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *
         sampler_forget(by, seen);
         sampler_set_random(by, random);
     }
-    return st == ST_OK ? session_rewind(s, length, e) : st;
+    if (st == ST_OK) return session_rewind(s, length, e);
+    take_back(s, length);
+    return st;
 }
 
 int decoder_ahead(const decoder *d)

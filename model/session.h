@@ -30,6 +30,8 @@ typedef struct {
     size_t max_batch; /* sequences of one decode step; 0: 1 */
     size_t verify;    /* rows of session_verify, at most SESSION_VERIFY_ROWS; 0: none */
     bool exact;       /* built-in GEMM with float32 activations (reproducible for any chunk) */
+    /* The same model in other weights (model_hold_beside), with which the steps of drafts run; NULL: its own. */
+    const model *draft;
 } decoder_options;
 
 /* Rows of which products have the bits of one row's on every backend: more may go to a vendor's library. */
@@ -40,6 +42,7 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
 void decoder_free(decoder *d);
 const model *decoder_model(const decoder *d);
 const attn_shape *decoder_attn_shape(const decoder *d);
+backend *decoder_backend(const decoder *d);
 attn_work *decoder_attn_work(decoder *d);
 /* Most tokens of one forward. */
 int64_t decoder_chunk(const decoder *d);
@@ -48,6 +51,7 @@ int64_t decoder_chunk(const decoder *d);
 typedef struct {
     size_t weights, weights_in_memory; /* all, and those of them that are not mapped from files */
     size_t to_load;                    /* of the weights, which will take memory that is still available (model_find) */
+    size_t draft_weights;              /* of drafts, beside those */
     size_t disk;                       /* in files of the folder tier_dir: of rows (--kv-tier) */
     char tier_dir[256];
     size_t host;               /* of rows in the host's memory, where that is not the device's */
@@ -101,9 +105,9 @@ typedef struct {
     /* Not 0: as prompts of so many tokens (a multiple of the chunk) one after the other, so that a store with codes
      * need not hold all rows in full at once; kv_format's prompt plans with that. Then after is 0. */
     int64_t piece;
-    /* Gives a layer's keys, which are then rotated at their positions, and values of n tokens from `first` on:
-     * [2][n, kv_heads, head_dim]. */
-    void (*rows)(void *source, int layer, int64_t first, size_t n, float *kv);
+    /* Queues on the backend what gives a layer's keys, which are then rotated at their positions, and values of n
+     * tokens from `first` on: f32 [n, kv_heads, head_dim] each. */
+    void (*rows)(void *source, int layer, int64_t first, size_t n, buf k, buf v);
     void *source;
     bool (*progress)(void *ctx, int64_t done, int64_t total); /* as of prefill_options */
     void *ctx;
@@ -115,7 +119,8 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
 
 /* Decode steps of one session in one forward, with the bits of n calls of session_decode: ids[i] is fed at position
  * length + i. The logits of the rows stay here until the next forward. n: at most decoder_options.verify. Only over
- * strategies that attn_verify_check allows. Allocates nothing. */
+ * strategies that attn_verify_check allows. Allocates nothing. A failed step is taken back: the session has the tokens
+ * that it had. */
 status session_verify(session *s, const int32_t *ids, size_t n, err *e);
 /* Of those: the token that the sampler chooses from row `row`, once for each; by NULL: the most likely one. It is for
  * the position behind the row's own. */
@@ -125,7 +130,8 @@ status session_verified_logits(session *s, size_t row, float *logits, err *e);
 
 /* Drafts n tokens behind `first`, which was chosen and not fed: steps of the session's draft (without one: its own)
  * over its rows, each fed what the one before chose as the sampler would (by NULL: the most likely). What they stored
- * is forgotten again, and the sampler is as it was. */
+ * is forgotten again, also after a step that failed, and the sampler is as it was. The steps run with the weights of
+ * decoder_options.draft. */
 status session_draft(session *s, int32_t first, size_t n, sampler *by, int32_t *ids, err *e);
 /* The same, but what they stored stays, and the sampler goes on: a further draft is one behind it. The caller goes back
  * (session_rewind) before anything else. */

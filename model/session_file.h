@@ -10,7 +10,7 @@
 #include "kernels/base/sha256.h"
 #include "model/session.h"
 
-enum { SESSION_FILE_VERSION = 3 };
+enum { SESSION_FILE_VERSION = 4 };
 
 /* What those who feed a session keep beside it. */
 typedef struct {

@@ -67,8 +67,9 @@ enum { BLOCK = 1 << 20 };
 typedef struct {
     model *m;
     dtype type;
-    unsigned char *at;     /* where the next weight goes */
+    unsigned char *at;     /* where the next weight goes; NULL: the backend has memory of its own */
     void *block[DT_COUNT]; /* BLOCK random values of a type, copied from varying offsets */
+    buf there[DT_COUNT];   /* the same in the backend's memory, where that is another one */
     rng r;
 } filler;
 
@@ -137,23 +138,73 @@ static status add_size(void *ctx, const weight_spec *w, err *e)
     return size_add(&files->random_bytes, files->random_bytes, weight_room(w, type_of(f, w)), "random weights", e);
 }
 
+static status fill_ones(filler *f, dtype t, buf to, size_t n, err *e)
+{
+    backend *be = f->m->be;
+    void *ones = to.p;
+    if (!f->at) TRY(mem_alloc(&ones, n, dtype_size(t), "norms", e));
+    for (size_t i = 0; i < n; i++) put(ones, t, i, 1);
+    if (f->at) return ST_OK;
+    be->ops->upload(be, to, ones, n * dtype_size(t));
+    mem_free(ones);
+    return ST_OK;
+}
+
+static void fill_values(filler *f, dtype t, buf to, size_t n)
+{
+    size_t unit = unit_of(t), pool = units_in(t);
+    for (size_t i = 0; i < n;) {
+        size_t from = rng_below(&f->r, pool / 2), len = pool - from < n - i ? pool - from : n - i;
+        if (f->at) memcpy(to.p + i * unit, (const unsigned char *)f->block[t] + from * unit, len * unit);
+        else f->m->be->ops->copy(f->m->be, buf_at(to, i * unit), buf_at(f->there[t], from * unit), len * unit);
+        i += len;
+    }
+}
+
 static status fill(void *ctx, const weight_spec *w, err *e)
 {
     filler *f = ctx;
     backend *be = f->m->be;
     dtype t = type_of(f, w);
-    size_t unit = unit_of(t), n = weight_size(w, t) / unit, pool = units_in(t);
-    for (size_t i = 0; w->norm && i < n; i++) put(f->at, t, i, 1);
-    for (size_t i = 0; !w->norm && i < n;) {
-        size_t from = rng_below(&f->r, pool / 2), len = pool - from < n - i ? pool - from : n - i;
-        memcpy(f->at + i * unit, (const unsigned char *)f->block[t] + from * unit, len * unit);
-        i += len;
-    }
-    buf p;
-    TRY(be->ops->import(be, &p, f->at, n * unit, e));
+    size_t bytes = weight_size(w, t), n = bytes / unit_of(t);
+    buf p = {f->at};
+    if (!f->at) TRY(be->ops->alloc(be, &p, bytes, "weights", e));
+    if (!f->at) *w->slot = (weight){p, t, w->rows, w->cols}; /* whatever comes: it is given back with the model */
+    if (w->norm) TRY(fill_ones(f, t, p, n, e));
+    else fill_values(f, t, p, n);
+    if (!f->at) return backend_fault(be, e);
+    TRY(be->ops->import(be, &p, f->at, bytes, e));
     *w->slot = (weight){p, t, w->rows, w->cols};
     f->at += weight_room(w, t);
     return ST_OK;
+}
+
+/* Memory for all weights in the host's memory; for a backend that has its own, the random values there. */
+static status make_room(filler *f, err *e)
+{
+    backend *be = f->m->be;
+    model_files *files = f->m->files;
+    if (!be->ops->imports_copy) {
+        TRY(mem_map_anon(&files->random, files->random_bytes, "random weights", e));
+        f->at = files->random;
+        return ST_OK;
+    }
+    for (dtype t = DT_F32; t < DT_COUNT; t++) {
+        size_t bytes = units_in(t) * unit_of(t);
+        if (!f->block[t]) continue;
+        TRY(be->ops->alloc(be, &f->there[t], bytes, "random block", e));
+        be->ops->upload(be, f->there[t], f->block[t], bytes);
+    }
+    return backend_fault(be, e);
+}
+
+static void drop_blocks(filler *f)
+{
+    backend *be = f->m->be;
+    for (dtype t = DT_F32; t < DT_COUNT; t++) {
+        mem_free(f->block[t]);
+        if (f->there[t].p) be->ops->free(be, f->there[t], units_in(t) * unit_of(t));
+    }
 }
 
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e)
@@ -168,7 +219,7 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
     status st;
     if (m->config.tied && dtype_in_qblocks(type)) m->lm_head.type = type; /* then it is one of the weights */
     TRY_GOTO(model_each_weight(m, add_size, &f, e));
-    size_t room = mem_available(), bytes = files->random_bytes;
+    size_t room = be->ops->imports_copy ? be->ops->available(be) : mem_available(), bytes = files->random_bytes;
     if (room && bytes > room) {
         files->random_bytes = 0;
         st = err_set(e, ST_NOMEM, "%s in %s needs %.2f GB for its weights, %.2f GB are available", shape,
@@ -176,14 +227,12 @@ status model_open_shape(model **out, const char *shape, dtype type, uint64_t see
         goto done;
     }
     TRY_GOTO(make_blocks(&f, e));
-    TRY_GOTO(mem_map_anon(&files->random, bytes, "random weights", e));
-    f.at = files->random;
+    TRY_GOTO(make_room(&f, e));
     TRY_GOTO(model_each_weight(m, fill, &f, e));
     model_finish(m);
-    *out = m;
-    m = NULL;
 done:
-    for (dtype t = DT_F32; t < DT_COUNT; t++) mem_free(f.block[t]);
-    model_close(m);
+    drop_blocks(&f);
+    if (st == ST_OK) *out = m;
+    else model_close(m);
     return st;
 }

@@ -410,8 +410,9 @@ status model_create(model **out, model_config *c, const char *name, backend *be,
     *c = (model_config){0};
     m->be = be;
     TRY_GOTO(split(&m->config, name, be, e));
-    TRY_GOTO(MEM_NEW(&m->layers, (size_t)m->config.n_layers, e));
+    /* What model_close asks of each weight of a layer. */
     TRY_GOTO(mem_alloc(&m->files, 1, sizeof(model_files), "model files", e));
+    TRY_GOTO(MEM_NEW(&m->layers, (size_t)m->config.n_layers, e));
     m->name = mem_strdup(name);
     if (!m->name) {
         st = err_set(e, ST_NOMEM, "%s: out of memory", path_tail(name));
@@ -425,13 +426,6 @@ done:
     return st;
 }
 
-static status count_bytes(void *ctx, const weight_spec *w, err *e)
-{
-    (void)e;
-    *(size_t *)ctx += weight_size(w, w->slot->type);
-    return ST_OK;
-}
-
 /* This rank's rows. */
 static weight head_of_embed(const model *m)
 {
@@ -439,6 +433,45 @@ static weight head_of_embed(const model *m)
     w.rows = model_head_rows(m);
     if (w.p.p) w.p = buf_at(w.p, weight_bytes(w.type, model_head_first(m), w.cols));
     return w;
+}
+
+static status copy_window(int **out, const model_config *c, err *e)
+{
+    TRY(MEM_NEW(out, (size_t)c->n_layers, e));
+    memcpy(*out, c->window, (size_t)c->n_layers * sizeof **out);
+    return ST_OK;
+}
+
+status model_share(model **out, const model *m, err *e)
+{
+    model *s;
+    TRY(MEM_NEW(&s, 1, e));
+    *s = *m;
+    s->files = s->source = s->name = NULL;
+    s->layers = NULL;
+    s->config.window = NULL;
+    status st = copy_window(&s->config.window, &m->config, e);
+    if (st == ST_OK) st = MEM_NEW(&s->layers, (size_t)m->config.n_layers, e);
+    if (st == ST_OK) st = mem_alloc(&s->files, 1, sizeof(model_files), "model files", e);
+    if (st == ST_OK && !(s->name = mem_strdup(m->name))) st = err_set(e, ST_NOMEM, "out of memory");
+    if (st != ST_OK) {
+        mem_free(s->layers);
+        s->layers = NULL; /* nothing in them is its own */
+        model_close(s);
+        return st;
+    }
+    memcpy(s->layers, m->layers, (size_t)m->config.n_layers * sizeof *m->layers);
+    *(model_files *)s->files = (model_files){.beside = m};
+    if (m->config.tied) s->lm_head = head_of_embed(m);
+    *out = s;
+    return ST_OK;
+}
+
+static status count_bytes(void *ctx, const weight_spec *w, err *e)
+{
+    (void)e;
+    *(size_t *)ctx += weight_size(w, w->slot->type);
+    return ST_OK;
 }
 
 void model_finish(model *m)
@@ -514,9 +547,10 @@ status model_open(model **out, const char *dir, backend *be, err *e)
 
 static status release(void *ctx, const weight_spec *w, err *e)
 {
-    backend *be = ctx;
+    const model *m = ctx;
+    bool own = !files_of(m)->beside || dtype_in_qblocks(w->slot->type);
     (void)e;
-    if (w->slot->p.p) be->ops->release(be, w->slot->p, weight_size(w, w->slot->type));
+    if (own && w->slot->p.p) m->be->ops->release(m->be, w->slot->p, weight_size(w, w->slot->type));
     return ST_OK;
 }
 
@@ -524,7 +558,7 @@ void model_close(model *m)
 {
     if (!m) return;
     model_files *f = files_of(m);
-    if (m->layers) model_each_weight(m, release, m->be, NULL);
+    if (m->layers) model_each_weight(m, release, m, NULL);
     forget_source(m->source);
     for (size_t i = 0; f && i < f->n_shards; i++) st_close(f->shards[i]);
     for (size_t i = 0; f && i < f->n_copies; i++) mem_free(f->copies[i]);

@@ -15,12 +15,13 @@ typedef struct {
     void **copies; /* tensors whose place in the file is not aligned to their type */
     size_t n_copies;
     size_t column_bytes; /* of copies of columns: a rank's part of rows */
-    void *random;        /* model_open_shape; else NULL */
+    void *random;        /* model_open_shape, where the backend has no memory of its own; else NULL */
     size_t random_bytes;
     void *held; /* model_hold: converted matrices, in memory or mapped; else NULL */
     size_t held_bytes;
-    char *cache;     /* the file that held is mapped from; else NULL */
-    size_t n_unused; /* tensors of the opened files that the config does not ask for */
+    char *cache;         /* the file that held is mapped from; else NULL */
+    size_t n_unused;     /* tensors of the opened files that the config does not ask for */
+    const model *beside; /* model_hold_beside: whose weights are those that are not in blocks; else NULL */
 } model_files;
 
 /* One weight that the config asks for. The name is valid during the call. */
@@ -68,6 +69,8 @@ size_t model_head_first(const model *m);
 /* A model without weights: takes over c (frees it on failure too), which becomes this rank's share. Errors: ST_USAGE
  * where the ranks do not divide the KV heads or the feed-forward. */
 status model_create(model **out, model_config *c, const char *name, backend *be, err *e);
+/* A model with the weights of m, to be converted one by one (model_files.beside). */
+status model_share(model **out, const model *m, err *e);
 /* Fills in lm_head (tied: unless it lies in blocks), type and the byte counts once every slot is set. */
 void model_finish(model *m);
 

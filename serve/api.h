@@ -65,6 +65,7 @@ typedef struct {
     bool logprobs;
     int top_logprobs;
     const char *attn, *budget, *kv, *skip; /* words of the options of the same names; NULL: not given */
+    const char *draft;                     /* the word of --draft; NULL: none */
     int64_t decode;                        /* tokens at the prompt's end that are fed as decode steps; -1: not given */
     bool no_prefix;                        /* the prefix store neither serves nor keeps it */
     const char *cache_salt;                /* only requests with the same text serve each other; NULL: none */

@@ -317,7 +317,7 @@ static bool read_length(api_request *r, api_error *e)
 /* Fields that change an answer and that nothing here does. */
 static bool refuse(const json_t *body, api_error *e)
 {
-    static const char *const never[] = {"tools", "tool_choice", "functions", "suffix", "logit_bias", "draft"};
+    static const char *const never[] = {"tools", "tool_choice", "functions", "suffix", "logit_bias"};
     static const char *const zero[] = {"presence_penalty", "frequency_penalty"};
     for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
         const json_t *v = field(body, never[i]);
@@ -405,7 +405,7 @@ static bool read_ours(api_request *r, api_error *e)
     r->no_prefix = !cache;
     return get_text(&r->attn, r->body, "attn", e) && get_word(&r->budget, r, "budget", e) &&
            get_text(&r->kv, r->body, "kv", e) && get_word(&r->skip, r, "skip", e) &&
-           get_whole(&r->decode, r->body, "decode", 0, INT32_MAX, e);
+           get_text(&r->draft, r->body, "draft", e) && get_whole(&r->decode, r->body, "decode", 0, INT32_MAX, e);
 }
 
 static bool read_choices(api_request *r, api_error *e)

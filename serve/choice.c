@@ -86,22 +86,36 @@ static status score(choice *c, int32_t id, const float *logits, size_t vocab, er
 
 /* ---- a sequence ---- */
 
+/* From where the first choice of the prompt was behind it. */
+static status go_on(choice *c, scheduler *s, err *e)
+{
+    const choice *first = &c->j->choices[c->index / c->j->r.n * c->j->r.n];
+    size_t n_tokens;
+    TRY(known_give(c, s, &n_tokens, e));
+    for (size_t i = 0; i < n_tokens; i++) TRY(add_token(c, &first->tokens[i], e));
+    c->state = CHOICE_DECODES;
+    return choice_row(c, s, s->logits, e);
+}
+
 status choice_open(choice *c, scheduler *s, err *e)
 {
     const job *j = c->j;
     sampler_options so = j->r.sampling;
     so.seed = j->seed + (uint64_t)c->index;
     if (j->lens) return choice_open_lens(c, s, e);
+    if (j->draft) TRY(drafter_open(&c->draft, j->r.draft, "draft", NULL, &j->spec, e));
     TRY(session_create(&c->s, s->o.dec, &j->spec, known_size(c), e));
     TRY(sampler_create(&c->sampler, &so, vocab_of(s), e));
     TRY(token_stream_create(&c->stream, s->o.tok, e));
     c->stops = (stop_text){.stop = j->r.stop, .n_stop = j->r.n_stop};
     c->exact_prompt = session_can_share(c->s, c->s, (size_t)c->n_prefill);
     for (size_t i = 0; i < c->prompt->n; i++) sampler_accept(c->sampler, c->prompt->ids[i]);
+    TRY(begin_text(c, e));
+    if (known_forked(c)) return go_on(c, s, e);
     if (j->r.echo && j->r.logprobs) TRY(add_token(c, &(api_token){.own = {c->prompt->ids[0], 0}}, e));
     c->state = CHOICE_PROMPT;
     known_load(c, s);
-    return begin_text(c, e);
+    return ST_OK;
 }
 
 /* The session is not needed any more. */
@@ -126,6 +140,8 @@ void choice_free(choice *c)
     token_stream_free(c->stream);
     stop_text_free(&c->stops);
     token_list_free(&c->said);
+    token_list_free(&c->all);
+    drafter_free(c->draft);
     mem_free(c->text);
     mem_free(c->tokens);
 }
@@ -180,6 +196,37 @@ status choice_row(choice *c, scheduler *s, float *logits, err *e)
     return say(c, s, id, e);
 }
 
+/* ---- drafts ---- */
+
+bool choice_drafts(const choice *c)
+{
+    return c->draft && c->state == CHOICE_DECODES && c->fed == c->prompt->n;
+}
+
+/* Its prompt and what it said. */
+static status join(choice *c, err *e)
+{
+    for (size_t i = 0; i < c->prompt->n; i++) TRY(token_list_push(&c->all, c->prompt->ids[i], e));
+    for (size_t i = 0; i < c->said.n; i++) TRY(token_list_push(&c->all, c->said.ids[i], e));
+    return ST_OK;
+}
+
+status choice_draft(choice *c, scheduler *s, err *e)
+{
+    const api_request *r = &c->j->r;
+    int32_t id;
+    if (c->all.n == 0) TRY(join(c, e));
+    if (r->logprobs) drafter_copy_logits(c->draft, s->row);
+    do {
+        size_t most = (size_t)r->max_tokens - c->said.n;
+        TRY(drafter_next(c->draft, c->s, c->sampler, &c->all, most, &id, e));
+        TRY(token_list_push(&c->all, id, e));
+        TRY(score(c, id, s->row, vocab_of(s), e));
+        TRY(say(c, s, id, e));
+    } while (c->state == CHOICE_DECODES && drafter_ready(c->draft, &c->all));
+    return ST_OK;
+}
+
 /* ---- prompts ---- */
 
 typedef struct {
@@ -216,6 +263,7 @@ status choice_prefill(choice *c, scheduler *s, err *e)
     c->fed += n;
     known_keep(c, s);
     if (n < left) return ST_OK;
+    known_fork(c, s);
     c->state = CHOICE_DECODES;
     return choice_row(c, s, s->logits, e);
 }

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +16,15 @@
 #include <unistd.h>
 
 #include "eval/lens/page.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "serve/http.h"
 
 enum {
     MOST_CONNECTIONS = 256,
+    SPARE_CONNECTIONS = 16, /* of these: where fewer are left, those that ask nothing are closed, the oldest first */
     SILENT_SECONDS = 30,
+    REQUEST_SECONDS = 30, /* in which a whole request comes */
     HEADER_BYTES = 32 << 10,
     STREAM_BLOCK = 16 << 10,
     LAST_BYTES_MS = 2000 /* that the last bytes have at the end */
@@ -50,11 +54,24 @@ typedef struct {
 
 static mhd_api mhd; /* of the one server that a program has */
 
+/* A connection, from which one request comes after the other. */
+typedef struct connection {
+    struct connection *next, **at; /* at: what points to it */
+    int fd;
+    bool busy;     /* a whole request is there, and its answer is not out */
+    int64_t since; /* when it last became so, or free */
+} connection;
+
 struct http {
     http_options o;
+    pthread_mutex_t lock; /* of the connections: those in the list have open sockets */
+    connection *connections;
+    size_t n_connections;
     struct MHD_Daemon *daemon;
     int port, listening; /* listening: the socket, once it is ours to close; -1 */
     int open;            /* exchanges under way */
+    bool draining;
+    http_counts counts; /* of the library's thread */
 };
 
 /* A request on its way in, and its answer. */
@@ -65,11 +82,76 @@ typedef struct {
     size_t n, cap;
     size_t dropped; /* bytes beyond what a body may have */
     bool ready, answered;
+    int http_status; /* of the answer, once there is one */
     http_route route;
     const char *rest, *origin;
     api_error error;
     job *j;
 } exchange;
+
+/* ---- connections ---- */
+
+/* Those that wait for a request, or have a part of one, hold places that others want. */
+static void cut_oldest(http *h)
+{
+    connection *oldest = NULL;
+    for (connection *k = h->connections; k; k = k->next)
+        if (!k->busy && (!oldest || k->since < oldest->since)) oldest = k;
+    if (!oldest) return;
+    shutdown(oldest->fd, SHUT_RDWR);
+    oldest->busy = true; /* nothing more comes from it */
+}
+
+void http_tick(http *h, int64_t now)
+{
+    pthread_mutex_lock(&h->lock);
+    for (connection *k = h->connections; k; k = k->next)
+        if (!k->busy && now - k->since > (int64_t)REQUEST_SECONDS * 1000000000) shutdown(k->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void add_connection(http *h, struct MHD_Connection *c, void **own)
+{
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    connection *k;
+    err e = {0};
+    if (!info || MEM_NEW(&k, 1, &e) != ST_OK) return;
+    *k = (connection){.next = h->connections, .at = &h->connections, .fd = info->connect_fd, .since = clock_ns()};
+    if (k->next) k->next->at = &k->next;
+    h->connections = k;
+    if (++h->n_connections > MOST_CONNECTIONS - SPARE_CONNECTIONS) cut_oldest(h);
+    *own = k;
+}
+
+static void remove_connection(http *h, connection *k)
+{
+    if (!k) return;
+    *k->at = k->next;
+    if (k->next) k->next->at = k->at;
+    h->n_connections--;
+    mem_free(k);
+}
+
+/* Its socket is open in both calls. */
+static void notify(void *ctx, struct MHD_Connection *c, void **own, enum MHD_ConnectionNotificationCode what)
+{
+    http *h = ctx;
+    pthread_mutex_lock(&h->lock);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) add_connection(h, c, own);
+    else remove_connection(h, *own);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void set_busy(http *h, struct MHD_Connection *c, bool busy)
+{
+    const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    connection *k = info ? info->socket_context : NULL;
+    if (!k) return;
+    pthread_mutex_lock(&h->lock);
+    k->busy = busy;
+    k->since = clock_ns();
+    pthread_mutex_unlock(&h->lock);
+}
 
 /* ---- answers ---- */
 
@@ -91,6 +173,7 @@ static enum MHD_Result send_response(exchange *x, int http_status, struct MHD_Re
     enum MHD_Result done = mhd.queue_response(x->c, (unsigned)http_status, r);
     mhd.destroy_response(r);
     x->answered = true;
+    x->http_status = http_status;
     return done;
 }
 
@@ -240,6 +323,13 @@ static bool check_names(exchange *x, api_error *e)
     return true;
 }
 
+static enum MHD_Result send_health(exchange *x)
+{
+    bool draining = __atomic_load_n(&x->h->draining, __ATOMIC_RELAXED);
+    return send_text(x, draining ? 503 : 200, strdup(draining ? "{\"status\":\"draining\"}" : "{\"status\":\"ok\"}"),
+                     "application/json");
+}
+
 static enum MHD_Result answer(exchange *x, const char *key)
 {
     const http_options *o = &x->h->o;
@@ -247,10 +337,10 @@ static enum MHD_Result answer(exchange *x, const char *key)
     api_error e = {0};
     char *text = NULL;
     switch (x->route) {
-    case ROUTE_HEALTH: text = strdup("{\"status\":\"ok\"}"); break;
+    case ROUTE_HEALTH: return send_health(x);
     case ROUTE_MODELS: text = http_models(o, x->rest, &e); break;
     case ROUTE_METRICS:
-        text = sched_metrics(o->sched);
+        text = http_metrics(&x->h->counts, o->sched);
         type = "text/plain; version=0.0.4";
         break;
     case ROUTE_INFO: text = http_info(o); break;
@@ -270,6 +360,7 @@ static enum MHD_Result take(exchange *x, const char *method, const char *url)
 {
     api_error e = {0};
     x->ready = true;
+    set_busy(x->h, x->c, true);
     if (x->dropped) api_fail(&e, 413, NULL, "the body has more than %d bytes", API_MAX_BODY);
     else if (check_names(x, &e) && x->origin && x->h->o.cors && strcmp(method, "OPTIONS") == 0)
         return send_text(x, 204, strdup(""), "text/plain");
@@ -324,11 +415,11 @@ static enum MHD_Result handle(void *ctx, struct MHD_Connection *c, const char *u
 static void completed(void *ctx, struct MHD_Connection *c, void **own, enum MHD_RequestTerminationCode why)
 {
     exchange *x = *own;
-    (void)ctx;
-    (void)c;
     (void)why;
     if (!x) return;
+    set_busy(ctx, c, false);
     if (x->j) job_leave(x->j);
+    http_count(&x->h->counts, x->route, x->http_status, x->error.code);
     __atomic_sub_fetch(&x->h->open, 1, __ATOMIC_RELAXED);
     mem_free(x->body);
     mem_free(x);
@@ -381,15 +472,18 @@ status http_start(http **out, const http_options *o, int *port, err *e)
     TRY(MEM_NEW(&h, 1, e));
     h->o = *o;
     h->listening = -1;
+    pthread_mutex_init(&h->lock, NULL);
     const void *address = six ? (const void *)&v6 : &v4;
-    h->daemon = mhd.start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
-                                     MHD_USE_ERROR_LOG | (six ? MHD_USE_IPv6 : 0),
-                                 0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, be_quiet, NULL,
-                                 MHD_OPTION_SOCK_ADDR, address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENT_SECONDS,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
-                                 1, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL, MHD_OPTION_END);
+    h->daemon =
+        mhd.start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME |
+                             MHD_USE_ERROR_LOG | (six ? MHD_USE_IPv6 : 0),
+                         0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, be_quiet, NULL, MHD_OPTION_SOCK_ADDR,
+                         address, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MOST_CONNECTIONS,
+                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENT_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)HEADER_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, completed,
+                         h, MHD_OPTION_NOTIFY_CONNECTION, notify, h, MHD_OPTION_END);
     if (!h->daemon) {
+        pthread_mutex_destroy(&h->lock);
         mem_free(h);
         return err_set(e, ST_IO, "cannot listen on %.80s port %d: in use, or not allowed", o->host, o->port);
     }
@@ -401,6 +495,7 @@ status http_start(http **out, const http_options *o, int *port, err *e)
 
 void http_quiesce(http *h)
 {
+    __atomic_store_n(&h->draining, true, __ATOMIC_RELAXED);
     if (h->listening < 0) h->listening = mhd.quiesce_daemon(h->daemon);
 }
 
@@ -411,5 +506,6 @@ void http_stop(http *h)
     for (int ms = 0; ms < LAST_BYTES_MS && __atomic_load_n(&h->open, __ATOMIC_RELAXED) > 0; ms += 5) poll(NULL, 0, 5);
     mhd.stop_daemon(h->daemon);
     if (h->listening >= 0) close(h->listening);
+    pthread_mutex_destroy(&h->lock);
     mem_free(h);
 }

@@ -22,6 +22,8 @@ typedef struct {
     bool strict;           /* unknown fields are refused */
     int64_t created, ctx;
     const char *model;
+    const sched_alias *aliases;
+    size_t n_aliases;
     const tokenizer *tok;
     scheduler *sched;
 } http_options;
@@ -30,6 +32,8 @@ typedef struct {
 status http_start(http **out, const http_options *o, int *port, err *e);
 /* Takes no new connections; what is under way goes on. */
 void http_quiesce(http *h);
+/* Now and then, with the time (clock_ns): closes connections on which a request takes too long to come. */
+void http_tick(http *h, int64_t now);
 /* Behind sched_stop: waits for the last bytes for a moment, closes, frees. */
 void http_stop(http *h);
 
@@ -49,6 +53,7 @@ bool http_check_origin(const http_options *o, int port, const char *origin);
 /* ---- routes.c: answers that need no model; text is freed with free(), NULL: out of memory ---- */
 
 typedef enum {
+    ROUTE_NONE,
     ROUTE_HEALTH,
     ROUTE_MODELS,
     ROUTE_METRICS,
@@ -59,12 +64,23 @@ typedef enum {
     ROUTE_CHAT,
     ROUTE_PAGE,
     ROUTE_LENS,
-    ROUTE_LENS_MAP
+    ROUTE_LENS_MAP,
+    N_ROUTES
 } http_route;
 
 /* The route of a method and a path; *e: 404 or 405. *rest: what follows the path of a model or a
  * lens. */
 bool http_find(http_route *out, const char *method, const char *path, const char **rest, api_error *e);
+/* What was asked, and how it was answered: of the one thread that talks to clients. */
+enum { HTTP_STATUSES = 14, HTTP_REASONS = 6 };
+typedef struct {
+    int64_t requests[N_ROUTES][HTTP_STATUSES], refused[HTTP_REASONS];
+} http_counts;
+
+/* http_status 0: the client left before an answer. code: of an error, or NULL. */
+void http_count(http_counts *c, http_route route, int http_status, const char *code);
+/* All of /metrics. */
+char *http_metrics(const http_counts *c, scheduler *s);
 char *http_models(const http_options *o, const char *id, api_error *e);
 char *http_info(const http_options *o);
 char *http_tokenize(const http_options *o, const char *body, size_t n, api_error *e);

@@ -21,3 +21,9 @@ void http_stop(http *h)
 {
     (void)h;
 }
+
+void http_tick(http *h, int64_t now)
+{
+    (void)h;
+    (void)now;
+}

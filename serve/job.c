@@ -42,9 +42,11 @@ void job_free(job *j)
     for (size_t i = 0; i < j->n_choices; i++) choice_free(&j->choices[i]);
     for (size_t i = 0; i < j->n_prompts; i++) token_list_free(&j->prompts[i]);
     mem_free(j->choices);
+    mem_free(j->forks);
     mem_free(j->prompts);
     mem_free(j->out.p);
     mem_free(j->lens);
+    drafter_free(j->draft);
     api_free(&j->r);
     pthread_mutex_destroy(&j->lock);
     mem_free(j);
@@ -84,6 +86,21 @@ static double seconds(int64_t ns)
     return (double)ns / 1e9;
 }
 
+/* Of all choices together. */
+static json_t *draft_of(const job *j)
+{
+    draft_counts all = {0};
+    for (size_t i = 0; i < j->n_choices; i++) {
+        if (!j->choices[i].draft) continue;
+        const draft_counts n = drafter_counts(j->choices[i].draft);
+        all.proposed += n.proposed;
+        all.accepted += n.accepted;
+        all.verifications += n.verifications;
+        all.tokens += n.tokens;
+    }
+    return draft_json(j->r.draft, &all);
+}
+
 /* Our own object: sums of all choices; counts are of decode steps, means over layers. */
 static json_t *kvasir_of(const job *j)
 {
@@ -110,6 +127,7 @@ static json_t *kvasir_of(const job *j)
                           (json_int_t)j->seed, "exact_prompt", exact && j->decode <= 0, "ignored", j->r.ignored,
                           "queue_seconds", seconds(j->admitted_ns - j->submitted_ns), "prefill_seconds",
                           seconds(j->prefill_ns), "decode_seconds", seconds(j->decode_ns));
+    if (o && j->draft) json_object_set_new(o, "draft", draft_of(j));
     if (o && steps > 0) {
         json_object_set_new(o, "attended", json_real(attended / steps / layers));
         json_object_set_new(o, "visible", json_real(visible / steps / layers));

@@ -7,24 +7,26 @@
 
 #include "kernels/base/mem.h"
 #include "serve/http.h"
+#include "serve/metrics.h"
+
+static const struct {
+    const char *method, *path;
+    http_route route;
+} paths[] = {{"GET", "/health", ROUTE_HEALTH},
+             {"GET", "/v1/models", ROUTE_MODELS},
+             {"GET", "/metrics", ROUTE_METRICS},
+             {"GET", "/tokenizer_info", ROUTE_INFO},
+             {"POST", "/tokenize", ROUTE_TOKENIZE},
+             {"POST", "/detokenize", ROUTE_DETOKENIZE},
+             {"POST", "/v1/completions", ROUTE_COMPLETIONS},
+             {"POST", "/v1/chat/completions", ROUTE_CHAT},
+             {"GET", "/", ROUTE_PAGE},
+             {"GET", "/lens", ROUTE_PAGE},
+             {"POST", "/lens", ROUTE_LENS},
+             {"GET", "/lens/", ROUTE_LENS_MAP}};
 
 bool http_find(http_route *out, const char *method, const char *path, const char **rest, api_error *e)
 {
-    static const struct {
-        const char *method, *path;
-        http_route route;
-    } all[] = {{"GET", "/health", ROUTE_HEALTH},
-               {"GET", "/v1/models", ROUTE_MODELS},
-               {"GET", "/metrics", ROUTE_METRICS},
-               {"GET", "/tokenizer_info", ROUTE_INFO},
-               {"POST", "/tokenize", ROUTE_TOKENIZE},
-               {"POST", "/detokenize", ROUTE_DETOKENIZE},
-               {"POST", "/v1/completions", ROUTE_COMPLETIONS},
-               {"POST", "/v1/chat/completions", ROUTE_CHAT},
-               {"GET", "/", ROUTE_PAGE},
-               {"GET", "/lens", ROUTE_PAGE},
-               {"POST", "/lens", ROUTE_LENS},
-               {"GET", "/lens/", ROUTE_LENS_MAP}};
     static const char models[] = "/v1/models/", maps[] = "/lens/";
     const char *takes = NULL;
     *rest = NULL;
@@ -35,16 +37,66 @@ bool http_find(http_route *out, const char *method, const char *path, const char
         *rest = path + sizeof maps - 1;
         path = maps;
     }
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (strcmp(all[i].path, path) != 0) continue;
-        *out = all[i].route;
-        if (strcmp(all[i].method, method) == 0) return true;
-        if (strcmp(all[i].method, "GET") == 0 && strcmp(method, "HEAD") == 0) return true;
-        takes = all[i].method;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        if (strcmp(paths[i].path, path) != 0) continue;
+        *out = paths[i].route;
+        if (strcmp(paths[i].method, method) == 0) return true;
+        if (strcmp(paths[i].method, "GET") == 0 && strcmp(method, "HEAD") == 0) return true;
+        takes = paths[i].method;
     }
     if (takes) return api_fail(e, 405, NULL, "%s takes %s, found %.16s", path, takes, method);
     return api_fail(e, 404, NULL, "there is no %.100s here", path);
 }
+
+/* ---- counts ---- */
+
+static const int statuses[HTTP_STATUSES] = {200, 204, 400, 401, 403, 404, 405, 413, 421, 429, 499, 500, 503, 0};
+static const char *const reasons[HTTP_REASONS] = {
+    "queue_full", "memory_exceeded", "draining", "context_length_exceeded", "invalid_api_key", "other"};
+
+void http_count(http_counts *c, http_route route, int http_status, const char *code)
+{
+    int i = 0, k = 0;
+    if (http_status == 0) http_status = 499;
+    while (i < HTTP_STATUSES - 1 && statuses[i] != http_status) i++;
+    c->requests[route][i]++;
+    while (k < HTTP_REASONS - 1 && (!code || strcmp(code, reasons[k]) != 0)) k++;
+    if (http_status >= 400 && http_status != 499) c->refused[k]++;
+}
+
+static const char *path_of(int route)
+{
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if ((int)paths[i].route == route) return paths[i].path;
+    return "other";
+}
+
+char *http_metrics(const http_counts *c, scheduler *s)
+{
+    metric all[N_ROUTES * HTTP_STATUSES], refused[HTTP_REASONS];
+    size_t n = 0, size;
+    char *text = NULL;
+    FILE *f = open_memstream(&text, &size);
+    if (!f) return NULL;
+    for (int r = 0; r < N_ROUTES; r++)
+        for (int i = 0; i < HTTP_STATUSES; i++) {
+            if (c->requests[r][i] == 0) continue;
+            metric *m = &all[n++];
+            *m = (metric){"kvasir_requests_total", "", c->requests[r][i]};
+            snprintf(m->label, sizeof m->label, "endpoint=\"%s\",status=\"%d\"", path_of(r), statuses[i]);
+        }
+    for (int i = 0; i < HTTP_REASONS; i++) {
+        refused[i] = (metric){"kvasir_refused_total", "", c->refused[i]};
+        snprintf(refused[i].label, sizeof refused[i].label, "reason=\"%s\"", reasons[i]);
+    }
+    metrics_write(f, "counter", all, n);
+    metrics_write(f, "counter", refused, HTTP_REASONS);
+    sched_metrics(s, f);
+    fclose(f);
+    return text;
+}
+
+/* ---- answers ---- */
 
 static char *text_of(json_t *j)
 {
@@ -53,15 +105,27 @@ static char *text_of(json_t *j)
     return text;
 }
 
+static json_t *model_json(const http_options *o, const char *id)
+{
+    return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", id, "object", "model", "created", (json_int_t)o->created,
+                     "owned_by", "kvasir", "max_model_len", (json_int_t)o->ctx);
+}
+
 char *http_models(const http_options *o, const char *id, api_error *e)
 {
-    if (id && strcmp(id, o->model) != 0) {
-        api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", id, o->model);
-        return NULL;
+    json_t *list = json_array();
+    for (size_t i = 0; i <= o->n_aliases; i++) {
+        const char *name = i ? o->aliases[i - 1].name : o->model;
+        if (id && strcmp(id, name) == 0) {
+            json_decref(list);
+            return text_of(model_json(o, name));
+        }
+        json_array_append_new(list, model_json(o, name));
     }
-    json_t *m = json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", o->model, "object", "model", "created",
-                          (json_int_t)o->created, "owned_by", "kvasir", "max_model_len", (json_int_t)o->ctx);
-    return text_of(id ? m : json_pack("{s:s, s:[o]}", "object", "list", "data", m));
+    if (!id) return text_of(json_pack("{s:s, s:o}", "object", "list", "data", list));
+    json_decref(list);
+    api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", id, o->model);
+    return NULL;
 }
 
 /* The spelling of a token, or null. */

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/reuse.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/sha256.h"
 #include "model/session_file.h"
 #include "serve/sched_impl.h"
 
@@ -34,14 +34,16 @@ static void release(scheduler *s, const job *j)
 }
 
 /* A job that ended leaves the list; its client may still read. */
-static void drop(scheduler *s, job **at, int kind)
+static void drop(scheduler *s, job **at, bool cancelled)
 {
     job *j = *at;
     release(s, j);
+    known_drop(j, s);
     pthread_mutex_lock(&s->lock);
     *at = j->next;
     s->n_jobs--;
-    s->counts.requests[kind]++;
+    s->counts.cancelled += cancelled;
+    s->counts.admitted -= j->admitted;
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_lock(&j->lock);
     j->dropped = true;
@@ -80,17 +82,17 @@ static void drop_ended(scheduler *s)
     for (job **at = &s->jobs; *at;) {
         job *j = *at;
         pthread_mutex_lock(&j->lock);
-        bool ended = j->ended, failed = j->error.http != 0;
+        bool ended = j->ended;
         pthread_mutex_unlock(&j->lock);
         if (ended) {
-            drop(s, at, failed);
+            drop(s, at, false);
         } else if (gone(j)) {
             api_error e = {0};
             api_fail(&e, 499, NULL, "the client left");
             pthread_mutex_lock(&j->lock);
             job_fail(j, &e);
             pthread_mutex_unlock(&j->lock);
-            drop(s, at, 2);
+            drop(s, at, true);
         } else {
             at = &j->next;
         }
@@ -109,7 +111,7 @@ static size_t running_of(const scheduler *s, const char *client)
 static choice *waiting_of(job *j)
 {
     for (size_t i = 0; i < j->n_choices; i++)
-        if (j->choices[i].state == CHOICE_WAITS) return &j->choices[i];
+        if (j->choices[i].state == CHOICE_WAITS && !known_waits(&j->choices[i])) return &j->choices[i];
     return NULL;
 }
 
@@ -126,6 +128,19 @@ static choice *next_waiting(scheduler *s)
     return best;
 }
 
+/* A sequence of j has its place; it may have its first token, which follows from the prompt, if that is known. */
+static void count_admitted(scheduler *s, job *j, int64_t tokens)
+{
+    pthread_mutex_lock(&s->lock);
+    s->counts.new_tokens += tokens;
+    if (!j->admitted) {
+        j->admitted_ns = clock_ns();
+        s->counts.admitted++;
+        histogram_add(&s->counts.queue, j->admitted_ns - j->submitted_ns);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void admit(scheduler *s)
 {
     choice *c;
@@ -139,8 +154,8 @@ static void admit(scheduler *s)
             release(s, c->j);
             continue;
         }
+        count_admitted(s, c->j, (int64_t)c->said.n);
         pthread_mutex_lock(&c->j->lock);
-        if (!c->j->admitted) c->j->admitted_ns = clock_ns();
         c->j->admitted = true;
         if (c->j->r.stream) job_wake(c->j);
         pthread_mutex_unlock(&c->j->lock);
@@ -157,6 +172,19 @@ static bool paused(job *j)
     return yes;
 }
 
+/* A step of n sequences, in equal parts on a CPU: products with many rows are a vendor's there, with other bits. */
+static status step_all(scheduler *s, size_t n, err *e)
+{
+    const model *m = decoder_model(s->o.dec);
+    size_t vocab = (size_t)m->config.vocab, most = m->be->ops->at_once ? n : LINEAR_ALIKE;
+    size_t parts = (n + most - 1) / most;
+    for (size_t i = 0; i < parts; i++) {
+        size_t at = i * n / parts, k = (i + 1) * n / parts - at;
+        TRY(session_decode(s->sessions + at, k, s->ids + at, s->logits + at * vocab, e));
+    }
+    return ST_OK;
+}
+
 /* One decode step of all that decode; returns its time, 0 without one. */
 static int64_t decode(scheduler *s)
 {
@@ -164,14 +192,14 @@ static int64_t decode(scheduler *s)
     err e = {0};
     for (size_t i = 0; i < s->n_running; i++) {
         choice *c = s->running[i];
-        if (c->state != CHOICE_DECODES || c->j->ended || paused(c->j)) continue;
+        if (c->state != CHOICE_DECODES || choice_drafts(c) || c->j->ended || paused(c->j)) continue;
         s->stepped[n] = c;
         s->sessions[n] = c->s;
         s->ids[n++] = c->next;
     }
     if (n == 0) return 0;
     int64_t t = clock_ns();
-    status st = session_decode(s->sessions, n, s->ids, s->logits, &e);
+    status st = step_all(s, n, &e);
     t = clock_ns() - t;
     int64_t said = 0;
     for (size_t i = 0; i < n; i++) {
@@ -190,8 +218,35 @@ static int64_t decode(scheduler *s)
     pthread_mutex_lock(&s->lock);
     s->counts.steps++;
     s->counts.new_tokens += said;
+    histogram_add(&s->counts.step, t);
     pthread_mutex_unlock(&s->lock);
     return t ? t : 1;
+}
+
+/* Steps of sequences that draft, each in turn: as many as take the time `most`, at least one. Returns their time. */
+static int64_t draft(scheduler *s, int64_t most)
+{
+    int64_t t = 0, said = 0, steps = 0;
+    for (size_t k = 0, first = s->draft_turn; k < s->n_running && t <= most; k++) {
+        size_t i = (first + k) % s->n_running;
+        choice *c = s->running[i];
+        err e = {0};
+        if (!choice_drafts(c) || c->j->ended || paused(c->j)) continue;
+        size_t before = c->said.n;
+        int64_t began = clock_ns();
+        if (choice_draft(c, s, &e) != ST_OK) fail(c->j, &e);
+        int64_t took = clock_ns() - began;
+        c->j->decode_ns += took;
+        t += took > 0 ? took : 1;
+        said += (int64_t)(c->said.n - before);
+        steps++;
+        s->draft_turn = i + 1;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->counts.steps += steps;
+    s->counts.new_tokens += said;
+    pthread_mutex_unlock(&s->lock);
+    return t;
 }
 
 /* A piece of one prompt, each in turn; returns its time, 0 where there is none. */
@@ -216,10 +271,23 @@ static int64_t prefill(scheduler *s)
     return 0;
 }
 
+/* The time of a request's first token of all. */
+static void count_first(scheduler *s, job *j)
+{
+    bool said = false;
+    for (size_t i = 0; i < j->n_choices && !j->first_ns && !said; i++) said = j->choices[i].said.n > 0;
+    if (!said) return;
+    j->first_ns = clock_ns();
+    pthread_mutex_lock(&s->lock);
+    histogram_add(&s->counts.first_token, j->first_ns - j->submitted_ns);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void hand_out(scheduler *s)
 {
     for (job *j = s->jobs; j; j = j->next) {
         err e = {0};
+        count_first(s, j);
         pthread_mutex_lock(&j->lock);
         status st = j->ended || !j->admitted ? ST_OK : job_hand_out(j, &e);
         pthread_mutex_unlock(&j->lock);
@@ -227,14 +295,21 @@ static void hand_out(scheduler *s)
     }
 }
 
-/* Decode steps run as long as a prompt's piece took before the next piece comes. Whether anything could be done. */
+/* How long decode steps run behind a prompt's piece that took so long. */
+static int64_t owed(const scheduler *s, int64_t piece)
+{
+    return (int64_t)((double)piece * (1 - s->o.prefill_share) / s->o.prefill_share);
+}
+
+/* Whether anything could be done. */
 static bool turn(scheduler *s)
 {
     drop_ended(s);
     admit(s);
     int64_t step = decode(s), piece = 0;
+    step += draft(s, step);
     s->owed_ns = step ? s->owed_ns - step : 0;
-    if (s->owed_ns <= 0) s->owed_ns = piece = prefill(s);
+    if (s->owed_ns <= 0) s->owed_ns = owed(s, piece = prefill(s));
     release(s, NULL);
     hand_out(s);
     pthread_mutex_lock(&s->lock);
@@ -281,7 +356,7 @@ static void end_all(scheduler *s)
         job_fail(j, &e);
         pthread_mutex_unlock(&j->lock);
     }
-    while (s->jobs) drop(s, &s->jobs, 1);
+    while (s->jobs) drop(s, &s->jobs, false);
 }
 
 static void *run(void *arg)
@@ -293,19 +368,6 @@ static void *run(void *arg)
 }
 
 /* ---- the scheduler ---- */
-
-static void name_build(scheduler *s)
-{
-    const model *m = decoder_model(s->o.dec);
-    sha256 sum;
-    char text[512];
-    snprintf(text, sizeof text, "%s %s %s %s %zu %d %d", PACKAGE_VERSION, m->name, dtype_name(m->type), m->be->about,
-             s->o.decoder.chunk, s->o.decoder.exact, m->be->n_threads);
-    sha256_init(&sum);
-    sha256_add(&sum, text, strlen(text));
-    sha256_hex(&sum, s->build);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", s->build);
-}
 
 static void free_all(scheduler *s)
 {
@@ -356,7 +418,8 @@ status sched_start(scheduler **out, const sched_options *o, err *e)
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->encoding, NULL);
     pthread_cond_init(&s->work, NULL);
-    name_build(s);
+    reuse_build(s->build, o->dec, o->decoder.exact);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", s->build);
     status st = allocate(s, e);
     if (st == ST_OK && pthread_create(&s->thread, NULL, run, s) != 0)
         st = err_set(e, ST_NOMEM, "no thread for the model");

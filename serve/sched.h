@@ -5,11 +5,18 @@
 #ifndef SERVE_SCHED_H
 #define SERVE_SCHED_H
 
+#include <stdio.h>
+
 #include "model/session.h"
 #include "serve/api.h"
 
 typedef struct scheduler scheduler;
 typedef struct job job; /* a request under way */
+
+/* Another name of the model in requests, and what it stands for behind the model's own: SPEC, SPEC@decode=N. */
+typedef struct {
+    const char *name, *words;
+} sched_alias;
 
 typedef struct {
     decoder *dec;
@@ -21,7 +28,10 @@ typedef struct {
     const char *template;   /* of chats; NULL: the tokenizer's own */
     int64_t ctx, max_new;   /* most tokens of a sequence; of a chat's reply, where it does not say */
     size_t batch, memory;   /* most sequences at once; bytes that they may take together */
+    double prefill_share;   /* of the time, where sequences decode and prompts wait: above 0, below 1 */
     size_t queue, a_client; /* most requests that wait, in all and of one client */
+    const sched_alias *aliases;
+    size_t n_aliases;
     /* Prompts that are kept: bytes of `memory`, 0: none; fewest tokens that make another one; whether clients share. */
     size_t prefix_memory, prefix_least;
     bool prefix_shared;
@@ -38,8 +48,8 @@ void sched_drain(scheduler *s);
 void sched_stop(scheduler *s);
 /* Behind sched_stop, and behind job_leave of every job. */
 void sched_free(scheduler *s);
-/* Prometheus text of its counters, freed with free(); NULL when out of memory. */
-char *sched_metrics(scheduler *s);
+/* Its part of /metrics. */
+void sched_metrics(scheduler *s, FILE *f);
 
 /* What a step of a lens read, as JSON, freed with free(): path is `ID/STEP`, strategy a number or NULL (1). NULL: *e
  * says why, or out of memory. */

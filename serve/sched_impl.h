@@ -7,8 +7,11 @@
 #include <time.h>
 
 #include "attention/reuse.h"
+#include "eval/drafter.h"
 #include "eval/lens/lens.h"
-#include "serve/prefix.h"
+#include "eval/prefix.h"
+#include "serve/fork.h"
+#include "serve/metrics.h"
 #include "serve/sched.h"
 #include "tokenizer/stop_text.h"
 
@@ -39,6 +42,8 @@ typedef struct {
     size_t keep_at; /* tokens after which the session is kept for other prompts; 0: it is not */
     int32_t next;   /* to be fed by the next decode step */
     token_list said;
+    drafter *draft; /* NULL: none */
+    token_list all; /* of a choice that drafts: its prompt, then what it said */
     char *text;
     size_t n_text, cap_text, sent_text;
     api_token *tokens; /* of logprobs */
@@ -56,6 +61,15 @@ typedef struct {
     size_t n, cap, at; /* bytes from `at` on are not read yet */
 } bytes;
 
+/* Of a prompt with several choices: the first one computes it, the others go on from there. */
+typedef struct {
+    prompt_fork *of;    /* NULL: not yet, or not any more */
+    bool each;          /* it could not be taken: each choice computes the prompt */
+    size_t bytes, left; /* planned for it; choices that did not take it yet */
+    size_t n_tokens;    /* scores of the prompt: the first of the first choice's `tokens` */
+    session_size size;  /* of their sessions */
+} job_fork;
+
 /* What a lens looks at. */
 typedef struct {
     attn_spec full, spec[LENS_STRATEGIES];
@@ -70,6 +84,7 @@ struct job {
     api_request r;
     job_client client;
     attn_spec spec;
+    drafter *draft; /* what its choices draft with, which have their own; NULL: nothing */
     job_lens *lens; /* NULL: a completion */
     int64_t decode;
     attn_reuse reuse;
@@ -79,6 +94,7 @@ struct job {
     size_t n_prompts;
     choice *choices;
     size_t n_choices;
+    job_fork *forks; /* [n_prompts]; NULL: one choice a prompt. The scheduler's thread's */
     char id[SERVE_ID];
     time_t created;
     int64_t submitted_ns, admitted_ns, first_ns, prefill_ns, decode_ns;
@@ -91,10 +107,12 @@ struct job {
 };
 
 typedef struct {
-    int64_t requests[3];                                    /* answered, refused, cancelled */
+    int64_t cancelled;                                      /* requests */
     int64_t prompt_tokens, known_tokens, new_tokens, steps; /* prompt_tokens: those that were computed */
     int64_t lookups[2];                                     /* in the prefix store: misses, hits */
+    size_t admitted;                                        /* requests under way that do not wait any more */
     size_t running, used;                                   /* sequences, and the bytes planned for them */
+    histogram queue, first_token, step;                     /* the first two: since the request came */
 } sched_counts;
 
 struct scheduler {
@@ -113,10 +131,10 @@ struct scheduler {
     size_t map_bytes;
     /* the thread's own */
     choice **running;
-    size_t n_running, turn; /* turn: whose prompt goes on next */
-    size_t used;            /* bytes planned for what runs */
-    int64_t owed_ns;        /* decode steps come first until this is 0 */
-    float *logits, *row;    /* [batch, vocab], [vocab] */
+    size_t n_running, turn, draft_turn; /* whose prompt goes on next, and who drafts next */
+    size_t used;                        /* bytes planned for what runs */
+    int64_t owed_ns;                    /* decode steps come first until this is 0 */
+    float *logits, *row;                /* [batch, vocab], [vocab] */
     session **sessions;
     choice **stepped;
     int32_t *ids;
@@ -128,6 +146,9 @@ status choice_open(choice *c, scheduler *s, err *e);
 status choice_prefill(choice *c, scheduler *s, err *e);
 /* The logits behind the token that was fed last, which are changed. */
 status choice_row(choice *c, scheduler *s, float *logits, err *e);
+/* Whether its next token comes by choice_draft, a step that verifies drafts: the tokens that it yields. */
+bool choice_drafts(const choice *c);
+status choice_draft(choice *c, scheduler *s, err *e);
 void choice_close(choice *c); /* its session, with what it counted */
 void choice_free(choice *c);
 
@@ -138,7 +159,7 @@ status choice_open_lens(choice *c, scheduler *s, err *e);
 status choice_piece_lens(choice *c, scheduler *s, err *e);
 void sched_free_maps(scheduler *s);
 
-/* known.c: prompts that begin as one before did. */
+/* known.c: prompts that begin as one before did, and choices of one prompt. */
 void known_key(job *j); /* spec, client and request are set */
 /* Whether there is memory for a choice, for which entries go that it does not need; what is known of its prompt then
  * stays until known_let_go. */
@@ -147,6 +168,13 @@ session_size known_size(const choice *c);       /* of its session; entries are l
 void known_load(choice *c, scheduler *s);       /* into the new session */
 void known_keep(const choice *c, scheduler *s); /* behind each piece */
 void known_let_go(choice *c);                   /* behind its session */
+
+bool known_waits(const choice *c);        /* for the first choice of its prompt */
+bool known_forked(const choice *c);       /* its prompt is there as a fork */
+void known_fork(choice *c, scheduler *s); /* behind a prompt, whose last logits are in s->logits */
+/* Into the new session, with those logits; *n_tokens: the first choice's scores that are the prompt's. */
+status known_give(choice *c, scheduler *s, size_t *n_tokens, err *e);
+void known_drop(job *j, scheduler *s); /* the forks that are left */
 
 /* job.c: what goes to the client; under its lock. */
 status job_hand_out(job *j, err *e);

@@ -7,11 +7,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "eval/command.h"
+#include "eval/drafter.h"
+#include "eval/reuse.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
@@ -20,9 +21,9 @@
 enum { CHUNK = 64, MAX_ARGS = 512 };
 
 typedef struct {
-    const char *host, *host_name, *cors, *key_file, *memory, *prefix_ram, *prefix_disk;
-    int port, batch, max_new, queue, a_client, prefix_min;
-    double drain;
+    const char *host, *host_name, *cors, *key_file, *memory, *prefix_ram, *alias;
+    int port, batch, max_new, queue, a_client;
+    double drain, prefill_share;
     bool insecure, strict, prefix_shared;
 } serve_options;
 
@@ -33,6 +34,16 @@ static const cli_option own[] = {
     {.name = "host", .arg = "ADDRESS", OWN(host), .help = "address to listen on (default 127.0.0.1)"},
     {.name = "port", .arg = "N", WHOLE(0, 65535, 8080), OWN(port), .help = "port, 0: any free one (default 8080)"},
     {.name = "batch", .arg = "N", WHOLE(1, 256, 8), OWN(batch), .help = "most sequences at once (default 8)"},
+    {.name = "prefill-share",
+     .arg = "SHARE",
+     .type = OPTION_NUMBER,
+     OWN(prefill_share),
+     .def = 0.5,
+     .help = "of the time, for prompts, while others get answers; above 0, below 1 (default 0.5)"},
+    {.name = "alias",
+     .arg = "NAME=SPEC[@decode=N],..",
+     OWN(alias),
+     .help = "other names of the model, each for a strategy, such as q64=quest:budget=64@decode=64"},
     {.name = "memory",
      .arg = "SIZE",
      OWN(memory),
@@ -41,15 +52,6 @@ static const cli_option own[] = {
      .arg = "SIZE",
      OWN(prefix_ram),
      .help = "of these bytes, those for prompts that are kept for others that begin alike; 0: none is (default: 25 %)"},
-    {.name = "prefix-disk",
-     .arg = "DIR[:SIZE]",
-     OWN(prefix_disk),
-     .help = "these prompts also in a folder, and found again after a restart: at most SIZE bytes (default 8192M)"},
-    {.name = "prefix-min",
-     .arg = "N",
-     WHOLE(1, 1 << 30, 1024),
-     OWN(prefix_min),
-     .help = "tokens that nobody asked with before, from which on a prompt is kept (default 1024)"},
     {.name = "prefix-shared",
      .type = OPTION_FLAG,
      OWN(prefix_shared),
@@ -117,13 +119,6 @@ static void start_again_passive(void)
     mem_free(text); /* as it is, then */
 }
 
-/* Sessions that share prompts have room for the whole context and write a part of each head's: with huge pages they
- * would take more than is planned. The weights have theirs already. */
-static void use_small_pages(void)
-{
-    (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-}
-
 /* ---- options ---- */
 
 static bool is_loopback(const char *host)
@@ -160,8 +155,41 @@ typedef struct {
     scheduler *sched;
     http *http;
     http_key *keys;
-    char *prefix_dir;
+    sched_alias *aliases;
+    size_t n_aliases;
+    char *prefix_dir, *alias_text, **alias_words;
 } server;
+
+static status read_aliases(server *v, const cli *c, err *e)
+{
+    const serve_options *o = c->own;
+    if (!o->alias) return ST_OK;
+    TRY(cli_split(&v->alias_words, &v->n_aliases, &v->alias_text, o->alias, e));
+    TRY(MEM_NEW(&v->aliases, v->n_aliases, e));
+    for (size_t i = 0; i < v->n_aliases; i++) {
+        char *name = v->alias_words[i], *words = name + strcspn(name, "@=");
+        if (words == name || *words != '=' || strcmp(name, model_name(c)) == 0)
+            return err_set(e, ST_USAGE, "--alias: '%.80s', expected NAME=SPEC with a name that is not the model's",
+                           name);
+        *words++ = 0;
+        v->aliases[i] = (sched_alias){name, words};
+    }
+    return ST_OK;
+}
+
+/* Whether what aliases stand for is there. */
+static status check_aliases(const server *v, err *e)
+{
+    for (size_t i = 0; i < v->n_aliases; i++) {
+        const api_request r = {.model = v->aliases[i].name, .decode = -1};
+        attn_spec unused;
+        int64_t decode;
+        err why = {0};
+        status st = sched_spec(v->sched, &r, &unused, &decode, &why);
+        if (st != ST_OK) return err_set(e, st, "--alias %s: %s", r.model, why.msg);
+    }
+    return ST_OK;
+}
 
 static status fill(sched_options *s, const cli *c, const engine *g, err *e)
 {
@@ -176,11 +204,14 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
     if (c->kv_tier) return err_set(e, ST_UNSUPPORTED, "--kv-tier: serve keeps rows in memory");
     memory = (int64_t)((double)g->be->ops->available(g->be) * 0.8);
     if (o->memory) TRY(cli_parse_size(&memory, o->memory, "--memory", e));
+    if (!(o->prefill_share > 0 && o->prefill_share < 1))
+        return err_set(e, ST_USAGE, "--prefill-share: %g, expected above 0 and below 1", o->prefill_share);
     kept = memory / 4;
     if (o->prefix_ram) TRY(cli_parse_size(&kept, o->prefix_ram, "--prefix-ram", e));
     *s = (sched_options){.dec = g->dec,
                          .decoder = {.chunk = (size_t)c->chunk,
                                      .max_batch = (size_t)o->batch,
+                                     .verify = drafter_rows(c),
                                      .exact = c->gemm && strcmp(c->gemm, "builtin") == 0},
                          .tok = g->tok,
                          .model = model_name(c),
@@ -191,30 +222,24 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
                          .max_new = o->max_new,
                          .batch = (size_t)o->batch,
                          .memory = (size_t)memory,
+                         .prefill_share = o->prefill_share,
                          .queue = (size_t)o->queue,
                          .a_client = (size_t)o->a_client,
                          .prefix_memory = (size_t)kept,
-                         .prefix_least = (size_t)o->prefix_min,
+                         .prefix_least = (size_t)c->prefix_min,
                          .prefix_shared = o->prefix_shared};
+    s->attn.certify = c->certify;
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
 }
 
-/* `DIR[:SIZE]`; what is behind the last colon and no size is part of the name. */
-static status read_prefix_disk(server *v, sched_options *s, const char *text, err *e)
+static status read_prefix_disk(server *v, sched_options *s, const cli *c, err *e)
 {
-    int64_t bytes = (int64_t)8192 << 20;
-    if (!text) return ST_OK;
+    if (!c->prefix_disk) return ST_OK;
     if (s->prefix_memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
-    if (decoder_model(s->dec)->be->ops->at_once)
-        return err_set(e, ST_UNSUPPORTED, "--prefix-disk: prompts are kept on the CPU only");
-    v->prefix_dir = mem_strdup(text);
-    if (!v->prefix_dir) return err_set(e, ST_NOMEM, "out of memory");
-    char *colon = strrchr(v->prefix_dir, ':');
-    err no = {0};
-    if (colon && cli_parse_size(&bytes, colon + 1, "--prefix-disk", &no) == ST_OK) *colon = 0;
+    TRY(reuse_check_device(decoder_model(s->dec)->be, e));
+    TRY(reuse_parse_folder(&v->prefix_dir, &s->prefix_disk, c->prefix_disk, e));
     s->prefix_dir = v->prefix_dir;
-    s->prefix_disk = (uint64_t)bytes;
     return ST_OK;
 }
 
@@ -230,13 +255,18 @@ static status start(server *v, const cli *c, err *e)
                       .created = (int64_t)time(NULL),
                       .model = model_name(c)};
     int port;
+    TRY(cli_check_template(c, e));
     TRY(read_keys(o, &v->keys, &h.n_keys, e));
     h.keys = v->keys;
     TRY(engine_open(&v->g, c, (size_t)o->batch, false, true, e));
     TRY(fill(&s, c, &v->g, e));
-    TRY(read_prefix_disk(v, &s, o->prefix_disk, e));
-    if (s.prefix_memory > 0) use_small_pages();
+    TRY(read_prefix_disk(v, &s, c, e));
+    TRY(read_aliases(v, c, e));
+    s.aliases = h.aliases = v->aliases;
+    s.n_aliases = h.n_aliases = v->n_aliases;
+    if (s.prefix_memory > 0) reuse_small_pages();
     TRY(sched_start(&v->sched, &s, e));
+    TRY(check_aliases(v, e));
     h.tok = v->g.tok;
     h.sched = v->sched;
     h.ctx = s.ctx;
@@ -260,6 +290,9 @@ static void stop(server *v, double drain)
     engine_close(&v->g);
     mem_free(v->keys);
     mem_free(v->prefix_dir);
+    mem_free(v->aliases);
+    mem_free(v->alias_words);
+    mem_free(v->alias_text);
 }
 
 static status cmd_serve(const cli *given, err *e)
@@ -272,7 +305,10 @@ static status cmd_serve(const cli *given, err *e)
     start_again_passive();
     catch_end();
     status st = start(&v, &c, e);
-    while (st == ST_OK && !ended) poll(NULL, 0, 1000);
+    while (st == ST_OK && !ended) {
+        poll(NULL, 0, 1000);
+        http_tick(v.http, clock_ns());
+    }
     stop(&v, st == ST_OK ? o->drain : 0);
     return st;
 }
@@ -280,8 +316,9 @@ static status cmd_serve(const cli *given, err *e)
 const command serve_command = {.name = "serve",
                                .args = "",
                                .summary = "answer requests over HTTP, as OpenAI's interface has them",
-                               .groups = OPTIONS_MODEL | OPTIONS_LENGTH,
+                               .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_PREFIX,
                                .own = own,
                                .own_size = sizeof(serve_options),
                                .alone = true,
+                               .verifies = true,
                                .run = cmd_serve};

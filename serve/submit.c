@@ -31,23 +31,28 @@ status sched_encode_chat(scheduler *s, const chat_message *m, size_t n, token_li
 
 /* ---- the strategy ---- */
 
-/* The parts of `model@SPEC@decode=N`; text is cut up. */
-static status read_model(char *text, const char **spec, int64_t *decode, err *e)
+/* The parts of `SPEC@decode=N`, with a @ before it or without; words is cut up. */
+static status read_words(char *words, const char **spec, int64_t *decode, err *e)
 {
-    char *at = strchr(text, '@');
-    *spec = NULL;
-    if (!at) return ST_OK;
-    *at++ = 0;
-    char *end = strstr(at, "@decode=");
+    static const char last[] = "@decode=";
+    char *end = strstr(words, last);
     if (end) {
-        char *rest;
-        *decode = strtoll(end + 8, &rest, 10);
-        if (rest == end + 8 || *rest || *decode < 0)
-            return err_set(e, ST_USAGE, "model: '%s', expected @decode=N", end);
+        char *number = end + sizeof last - 1, *rest;
+        *decode = strtoll(number, &rest, 10);
+        if (rest == number || *rest || *decode < 0) return err_set(e, ST_USAGE, "model: '%s', expected @decode=N", end);
         *end = 0;
     }
-    *spec = *at ? at : NULL;
+    if (*words == '@') words++;
+    *spec = *words ? words : NULL;
     return ST_OK;
+}
+
+/* NULL: name is no alias. */
+static const sched_alias *alias_of(const scheduler *s, const char *name)
+{
+    for (size_t i = 0; i < s->o.n_aliases; i++)
+        if (strcmp(s->o.aliases[i].name, name) == 0) return &s->o.aliases[i];
+    return NULL;
 }
 
 static status spec_of(const scheduler *s, const api_request *r, const char *spec, attn_spec *out, err *e)
@@ -68,14 +73,15 @@ static status spec_of(const scheduler *s, const api_request *r, const char *spec
 
 status sched_spec(const scheduler *s, const api_request *r, attn_spec *out, int64_t *decode, err *e)
 {
-    const char *spec = NULL;
-    char *name = mem_strdup(r->model ? r->model : s->o.model);
+    const char *spec = NULL, *name = r->model ? r->model : s->o.model, *at = strchr(name, '@');
+    const sched_alias *alias = alias_of(s, name);
+    char *words = mem_strdup(alias ? alias->words : at ? at : "");
     *decode = 0;
-    if (!name) return err_set(e, ST_NOMEM, "out of memory for a request");
-    status st = read_model(name, &spec, decode, e);
+    if (!words) return err_set(e, ST_NOMEM, "out of memory for a request");
+    status st = read_words(words, &spec, decode, e);
     if (st == ST_OK) st = spec_of(s, r, spec, out, e);
     if (r->decode >= 0) *decode = r->decode;
-    mem_free(name);
+    mem_free(words);
     return st;
 }
 
@@ -83,7 +89,7 @@ status sched_spec(const scheduler *s, const api_request *r, attn_spec *out, int6
 static bool is_ours(const scheduler *s, const char *name)
 {
     size_t n = strlen(s->o.model);
-    return !name || (strncmp(name, s->o.model, n) == 0 && (name[n] == 0 || name[n] == '@'));
+    return !name || alias_of(s, name) || (strncmp(name, s->o.model, n) == 0 && (name[n] == 0 || name[n] == '@'));
 }
 
 /* ---- tokens ---- */
@@ -149,7 +155,7 @@ static bool plan(const scheduler *s, job *j, api_error *e)
     for (size_t i = 0; i < j->n_choices; i++) {
         choice *c = &j->choices[i];
         memory_plan p = {0};
-        session_size size = session_of((int64_t)c->prompt->n + j->r.max_tokens); /* known_size: the same plan */
+        session_size size = drafter_session(j->draft, (int64_t)c->prompt->n + j->r.max_tokens); /* as of known_size */
         status st = j->lens ? choice_plan_lens(c, s, &why) : session_plan(&p, m, &s->o.decoder, &j->spec, size, &why);
         if (st != ST_OK) return said(e, j->lens ? "prompt" : "attn", &why);
         if (!j->lens) c->bytes = p.kv + p.index;
@@ -160,11 +166,24 @@ static bool plan(const scheduler *s, job *j, api_error *e)
     return true;
 }
 
+/* Whether what the request drafts with can, and whether its strategy verifies. */
+static bool check_draft(const scheduler *s, job *j, api_error *e)
+{
+    err why = {0};
+    if (!j->r.draft) return true;
+    status st = drafter_open(&j->draft, j->r.draft, "draft", NULL, &j->spec, &why);
+    const attn_spec *by = st == ST_OK ? drafter_session(j->draft, 1).draft : NULL;
+    if (by) st = attn_draft_check(by, &j->spec, decoder_attn_shape(s->o.dec), &why);
+    if (by && st == ST_OK) st = attn_backend_check(by, decoder_model(s->o.dec)->be, &why);
+    return st == ST_OK || said(e, "draft", &why);
+}
+
 static bool make_choices(job *j, api_error *e)
 {
     err why = {0};
     size_t n = j->n_prompts * (size_t)j->r.n;
     if (MEM_NEW(&j->choices, n, &why) != ST_OK) return said(e, "", &why);
+    if (j->r.n > 1 && MEM_NEW(&j->forks, j->n_prompts, &why) != ST_OK) return said(e, "", &why);
     j->n_choices = n;
     for (size_t i = 0; i < n; i++) {
         const token_list *prompt = &j->prompts[i / (size_t)j->r.n];
@@ -194,6 +213,7 @@ static bool prepare(scheduler *s, job *j, api_error *e)
     if (j->r.lens && !job_read_lens(s, j, e)) return false;
     if (!j->lens && sched_spec(s, &j->r, &j->spec, &j->decode, &why) != ST_OK)
         return said(e, j->r.attn ? "attn" : "model", &why);
+    if (!check_draft(s, j, e)) return false;
     if (!encode(s, j, e) || !check_length(s, j, e) || !make_choices(j, e) || !plan(s, j, e)) return false;
     known_key(j);
     name(j);
@@ -219,8 +239,6 @@ static bool enqueue(scheduler *s, job *j, api_error *e)
         *end = j;
         s->n_jobs++;
         pthread_cond_signal(&s->work);
-    } else {
-        s->counts.requests[1]++;
     }
     pthread_mutex_unlock(&s->lock);
     return good;
@@ -247,34 +265,31 @@ job *sched_submit(scheduler *s, api_request *r, const job_client *client, api_er
 
 /* ---- counts ---- */
 
-char *sched_metrics(scheduler *s)
+#define ALL(list) (list), sizeof(list) / sizeof *(list)
+
+void sched_metrics(scheduler *s, FILE *f)
 {
-    char *text = NULL;
     pthread_mutex_lock(&s->lock);
     sched_counts c = s->counts;
     size_t jobs = s->n_jobs;
     pthread_mutex_unlock(&s->lock);
     prefix_counts kept = s->prefix ? prefix_count(s->prefix) : (prefix_counts){0};
-    int n = asprintf(&text,
-                     "# TYPE kvasir_requests_total counter\n"
-                     "kvasir_requests_total{result=\"answered\"} %" PRId64 "\n"
-                     "kvasir_requests_total{result=\"refused\"} %" PRId64 "\n"
-                     "kvasir_requests_total{result=\"cancelled\"} %" PRId64 "\n"
-                     "# TYPE kvasir_prompt_tokens_total counter\n"
-                     "kvasir_prompt_tokens_total{source=\"computed\"} %" PRId64 "\n"
-                     "kvasir_prompt_tokens_total{source=\"prefix\"} %" PRId64 "\n"
-                     "# TYPE kvasir_prefix_lookups_total counter\n"
-                     "kvasir_prefix_lookups_total{result=\"miss\"} %" PRId64 "\n"
-                     "kvasir_prefix_lookups_total{result=\"hit\"} %" PRId64 "\n"
-                     "# TYPE kvasir_prefix_entries gauge\nkvasir_prefix_entries %zu\n"
-                     "# TYPE kvasir_prefix_bytes gauge\nkvasir_prefix_bytes{tier=\"memory\"} %zu\n"
-                     "kvasir_prefix_bytes{tier=\"disk\"} %zu\n"
-                     "# TYPE kvasir_new_tokens_total counter\nkvasir_new_tokens_total %" PRId64 "\n"
-                     "# TYPE kvasir_steps_total counter\nkvasir_steps_total %" PRId64 "\n"
-                     "# TYPE kvasir_requests gauge\nkvasir_requests %zu\n"
-                     "# TYPE kvasir_running gauge\nkvasir_running %zu\n"
-                     "# TYPE kvasir_kv_bytes gauge\nkvasir_kv_bytes %zu\n",
-                     c.requests[0], c.requests[1], c.requests[2], c.prompt_tokens, c.known_tokens, c.lookups[0],
-                     c.lookups[1], kept.entries, kept.bytes, kept.disk, c.new_tokens, c.steps, jobs, c.running, c.used);
-    return n < 0 ? NULL : text;
+    const metric counters[] = {{"kvasir_cancelled_total", "", c.cancelled},
+                               {"kvasir_prompt_tokens_total", "source=\"computed\"", c.prompt_tokens},
+                               {"kvasir_prompt_tokens_total", "source=\"prefix\"", c.known_tokens},
+                               {"kvasir_prefix_lookups_total", "result=\"miss\"", c.lookups[0]},
+                               {"kvasir_prefix_lookups_total", "result=\"hit\"", c.lookups[1]},
+                               {"kvasir_new_tokens_total", "", c.new_tokens},
+                               {"kvasir_steps_total", "", c.steps}};
+    const metric gauges[] = {{"kvasir_running", "", (int64_t)c.running},
+                             {"kvasir_waiting", "", (int64_t)(jobs - c.admitted)},
+                             {"kvasir_kv_bytes", "", (int64_t)c.used},
+                             {"kvasir_prefix_entries", "", (int64_t)kept.entries},
+                             {"kvasir_prefix_bytes", "tier=\"memory\"", (int64_t)kept.bytes},
+                             {"kvasir_prefix_bytes", "tier=\"disk\"", (int64_t)kept.disk}};
+    metrics_write(f, "counter", ALL(counters));
+    metrics_write(f, "gauge", ALL(gauges));
+    histogram_write(f, "kvasir_queue_seconds", &c.queue);
+    histogram_write(f, "kvasir_first_token_seconds", &c.first_token);
+    histogram_write(f, "kvasir_step_seconds", &c.step);
 }

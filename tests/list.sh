@@ -39,13 +39,25 @@ variants() {
         case $1 in
         shim) p=tests/cuda/$base ;;
         race) p=tests/cuda/${base}_race ;;
-        device) p=tests/cuda/device_${base#test_} ;;
         esac
         variant "$2" "$3" "$p" "$f"
         names="$names $p"
     done
     # shellcheck disable=SC2086
     programs "$1_tests" $names
+}
+# Those of a device are one program (tests/cuda/devices.c), which has the name of each.
+device_variants() {
+    names='' table=''
+    for f in tests/unit/test_*.c tests/cuda/test_*.c; do
+        case " $(builds "$f") " in *" device "*) ;; *) continue ;; esac
+        base=device_$(basename "$f" .c | sed 's/^test_//')
+        printf 'tests/cuda/%s.o: %s\n\t@$(MKDIR_P) $(@D)/$(DEPDIR)\n\t$(AM_V_CC)$(device_compile)\n' "$base" "$f"
+        names="$names tests/cuda/$base" table="${table}X($base)"
+    done
+    echo "device_table = $table"
+    # shellcheck disable=SC2086
+    programs device_tests $names
 }
 all() {
     echo '# Written by tests/list.sh.'
@@ -68,7 +80,7 @@ all() {
     echo 'endif CURACE'
     echo 'endif CUSHIM'
     echo 'if HAVE_CUDA'
-    variants device '' -DCUDA_DEVICE
+    device_variants
     echo 'endif HAVE_CUDA'
 }
 now=$(all)

@@ -32,10 +32,10 @@ include tests/list.mk
 # The list is written anew where a test has come or gone; what has not changed is not touched.
 $(srcdir)/tests/list.mk: look-for-tests
 	@cd $(srcdir) && $(SHELL) tests/list.sh
-compiled_tests = $(unit_tests) $(shim_tests) $(race_tests) $(device_tests)
+compiled_tests = $(unit_tests) $(shim_tests) $(race_tests)
 check_PROGRAMS += $(compiled_tests) $(fuzz_targets)
-TESTS = $(slow_cli_tests) $(compiled_tests) $(fuzz_tests) $(cli_tests)
-EXTRA_DIST += $(slow_cli_tests) $(cli_tests) %D%/list.sh %D%/data %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
+TESTS = $(slow_cli_tests) $(compiled_tests) $(device_tests) $(fuzz_tests) $(cli_tests)
+EXTRA_DIST += $(slow_cli_tests) $(cli_tests) %D%/list.sh %D%/data $(wildcard $(srcdir)/tests/clients/*.py) %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
 list-tests:
 	@echo $(TESTS)
 device-tests: $(device_tests)

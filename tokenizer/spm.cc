@@ -24,8 +24,8 @@ struct spm {
     SentencePieceProcessor main;
     // The same model without the dummy prefix: made when invalid UTF-8 is met for the first time.
     mutable SentencePieceProcessor bare;
-    mutable std::once_flag bare_once;
-    mutable bool bare_ok = false;
+    mutable std::mutex bare_lock;
+    mutable bool bare_made = false, bare_ok = false;
     std::string unknown; // what the library prints for an unknown piece
     int32_t byte_ids[256];
     spm_strip strip = SPM_KEEP_SPACE;
@@ -151,11 +151,16 @@ void fill(spm *s)
 
 // Protobuf merges a message field that comes twice, so appending normalizer_spec {
 // add_dummy_prefix: false } (field 3 in field 3) to the serialised model overrides that flag alone.
-void make_bare(const spm *s)
+// (std::call_once would need a place in the static TLS block, which a Python with many libraries has no more.)
+bool have_bare(const spm *s)
 {
+    const std::lock_guard<std::mutex> hold(s->bare_lock);
+    if (s->bare_made) return s->bare_ok;
     std::string model = s->main.serialized_model_proto();
     model.append("\x1a\x02\x18\x00", 4);
     s->bare_ok = s->bare.LoadFromSerializedProto(model).ok();
+    s->bare_made = true;
+    return s->bare_ok;
 }
 
 // Encodes text, part by part; only the very first part may get the dummy prefix.
@@ -166,8 +171,7 @@ sentencepiece::util::Status encode_parts(const spm *s, std::string_view text, bo
         to = next_cut(s, text, from);
         const SentencePieceProcessor *p = &s->main;
         if (!prefix || from > 0) {
-            std::call_once(s->bare_once, make_bare, s);
-            if (!s->bare_ok) return s->bare.status();
+            if (!have_bare(s)) return s->bare.status();
             p = &s->bare;
         }
         const auto st = p->Encode(text.substr(from, to - from), &part);

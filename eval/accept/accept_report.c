@@ -190,8 +190,8 @@ static status write_json(const accept_run *r, err *e)
     int bad = 0;
     for (size_t i = 0; i < r->rows.n * r->n_temp; i++)
         bad |= json_array_append_new(list, row_json(r, i / r->n_temp, r->temp[i % r->n_temp]));
-    json_t *options = json_pack("{s:s?, s:o, s:i, s:i, s:o, s:I}", "attn", r->c->attn, "ctx",
-                                report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials, "n", r->o->n, "temp",
+    json_t *options = json_pack("{s:s, s:s?, s:o, s:i, s:i, s:o, s:I}", "text_sha256", r->sha256, "attn", r->c->attn,
+                                "ctx", report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials, "n", r->o->n, "temp",
                                 list_json(r->temp, r->n_temp), "seed", (json_int_t)r->c->seed);
     if (!bad) return report_write(r->c, &r->g, options, list, NULL, e);
     json_decref(list);

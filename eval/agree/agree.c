@@ -8,9 +8,11 @@
 
 #include "eval/command.h"
 #include "eval/evaluation_table.h"
+#include "eval/provenance.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
+#include "kernels/base/sha256.h"
 
 /* NEW: tokens that are generated. CUE: prompt tokens that protocol decode feeds one by one. */
 enum { NEW = 64, CUE = 16, LEAST = 2 * (NEW + CUE), MAX_TEXT_BYTES = 1 << 28 };
@@ -21,15 +23,16 @@ typedef struct {
     size_t n_ctx, n_trials;
     char *text;
     size_t n;
-    token_list ids; /* of the text */
-    size_t full;    /* the row of full attention */
+    char sha256[SHA256_HEX]; /* of the text */
+    token_list ids;          /* of the text */
+    size_t full;             /* the row of full attention */
 } agree_run;
 
 static json_t *config(const void *own)
 {
     const agree_run *r = own;
-    return json_pack("{s:o, s:I, s:s, s:I}", "ctx", report_sizes(r->ctx, r->n_ctx), "trials", (json_int_t)r->n_trials,
-                     "protocol", r->ev->prompter.decode ? "decode" : "prefill", "text_tokens", (json_int_t)r->ids.n);
+    return json_pack("{s:o, s:I, s:s, s:s}", "ctx", report_sizes(r->ctx, r->n_ctx), "trials", (json_int_t)r->n_trials,
+                     "protocol", r->ev->prompter.decode ? "decode" : "prefill", "text_sha256", r->sha256);
 }
 
 /* ---- the text ---- */
@@ -46,7 +49,9 @@ static status load(void *own, evaluation *ev, err *e)
     if (r->full == ev->rows.n)
         return err_set(e, ST_USAGE, "--attn: 'full' is needed, with which the others are compared");
     char *path = path_join(ev->data_dir, "pg19/10146.txt");
-    status st = file_read(&r->text, &r->n, c->prompt_file ? c->prompt_file : path, MAX_TEXT_BYTES, e);
+    const char *text = c->prompt_file ? c->prompt_file : path;
+    status st = file_read(&r->text, &r->n, text, MAX_TEXT_BYTES, e);
+    if (st == ST_OK) st = file_sha256(text, r->sha256, e);
     mem_free(path);
     return st;
 }

@@ -27,6 +27,10 @@ static const cli_option options[] = {
      .arg = "SPEC[:n=K]",
      AT(draft),
      .help = "time decode steps with these drafts (generate --draft) against single steps"},
+    {.name = "draft-weights",
+     .arg = "q8|q4",
+     AT(draft_weights),
+     .help = "with --draft STRATEGY: drafts run with the model's matrices in 8 or 4 bits (generate --draft-weights)"},
     {.name = "accept",
      .arg = "P",
      .type = OPTION_NUMBER,
@@ -37,6 +41,7 @@ static const cli_option options[] = {
 
 static status run(const cli *c, err *e)
 {
+    TRY(cli_check_draft_weights(c, e));
     return c->draft ? bench_drafts(c, e) : bench_all(c, e);
 }
 

@@ -13,7 +13,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
-/* TOKENS: of a sample. The context's ids repeat themselves, so that a look-up finds some: PERIOD. */
+/* TOKENS: of a sample. The text repeats itself after PERIOD ids, so that a look-up finds some. */
 enum { TOKENS = 64, PERIOD = 64 };
 
 typedef struct {
@@ -104,7 +104,7 @@ static status time_drafted(drafts *d, drafted *x, err *e)
     TRY(bench_open(&x->k, false, e));
     TRY(bench_fill(&x->k, e));
     for (size_t i = 0; i <= x->k.n_fill; i++) TRY(token_list_push(&x->all, (int32_t)(i % PERIOD), e));
-    drafter_force(x->by, d->o->accept, d->c->seed);
+    drafter_force(x->by, d->o->accept, PERIOD, d->c->seed);
     t->prepare = prepare;
     t->run = run_drafted;
     t->ctx = x;
@@ -116,15 +116,24 @@ static status time_drafted(drafts *d, drafted *x, err *e)
 
 /* ---- results ---- */
 
+/* "": the model's own. */
+static const char *draft_weights(const drafts *d)
+{
+    return d->g.draft ? dtype_name(d->g.draft->type) : "";
+}
+
 static status print_head(const drafts *d, err *e)
 {
     const model *m = d->g.m;
-    return out_printf(e,
-                      "%s, %s, %.1f M parameters; of the drafted tokens a share of %.4g is right, by decree\n"
-                      "a verification yields `length` tokens, its own included, of `drafted` ones\n\n"
-                      "%8s %-6s %11s %8s %11s %8s %7s %8s %7s  %s\n",
-                      m->name, dtype_name(m->type), (double)m->config.n_params / 1e6, d->o->accept, "ctx", "kv",
-                      "single/s ", "spread", "drafted/s ", "spread", "times", "drafted", "length", "draft");
+    return out_printf(
+        e,
+        "%s, %s, %.1f M parameters; of the drafted tokens a share of %.4g is right, by decree\n"
+        "a verification yields `length` tokens, its own included, of `drafted` ones%s%s; `draft`, `verify`: "
+        "mean time of a\ndrafted token and of a verification, in single steps\n\n"
+        "%8s %-6s %11s %8s %11s %8s %7s %8s %7s %7s %7s  %s\n",
+        m->name, dtype_name(m->type), (double)m->config.n_params / 1e6, d->o->accept,
+        d->g.draft ? "; drafts run with weights " : "", draft_weights(d), "ctx", "kv", "single/s ", "spread",
+        "drafted/s ", "spread", "times", "drafted", "length", "draft", "verify", "drafts");
 }
 
 static status add_line(drafts *d, int64_t ctx, const sample_summary *single, const drafted *x, err *e)
@@ -132,17 +141,22 @@ static status add_line(drafts *d, int64_t ctx, const sample_summary *single, con
     const sample_summary m = samples_summary(&x->samples, TOKENS, 0);
     draft_counts n = drafter_counts(x->by);
     double rounds = n.verifications > 0 ? (double)n.verifications : 1, times = m.speed / single->speed;
-    double proposed = (double)n.proposed / rounds, length = (double)n.tokens / rounds;
-    json_t *o = json_pack("{s:o, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b}", "model",
-                          report_model(d->g.m->name), "ctx", (json_int_t)ctx, "attn", d->verifier.text, "draft",
-                          drafter_spec(x->by), "weights", dtype_name(d->g.m->type), "kv",
-                          kv_format_name(&d->verifier.kv), "accept", d->o->accept, "single_tokens_per_s", single->speed,
-                          "single_spread", single->spread, "tokens_per_s", m.speed, "spread", m.spread, "times", times,
-                          "drafted", proposed, "accepted_length", length, "enough", x->samples.enough);
+    double proposed = (double)n.proposed / rounds, length = (double)n.tokens / rounds, step_ns = 1e9 / single->speed;
+    double draft = n.proposed > 0 ? (double)n.draft_ns / (double)n.proposed / step_ns : 0;
+    double verify = (double)n.verify_ns / rounds / step_ns;
+    json_t *o =
+        json_pack("{s:o, s:I, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b}", "model",
+                  report_model(d->g.m->name), "ctx", (json_int_t)ctx, "attn", d->verifier.text, "draft",
+                  drafter_spec(x->by), "weights", dtype_name(d->g.m->type), "kv", kv_format_name(&d->verifier.kv),
+                  "accept", d->o->accept, "single_tokens_per_s", single->speed, "single_spread", single->spread,
+                  "tokens_per_s", m.speed, "spread", m.spread, "times", times, "drafted", proposed, "accepted_length",
+                  length, "draft_steps", draft, "verify_steps", verify, "enough", x->samples.enough);
+    if (o) json_object_set_new(o, "draft_weights", d->g.draft ? json_string(draft_weights(d)) : json_null());
     if (json_array_append_new(d->results, o) != 0) return err_set(e, ST_NOMEM, "out of memory for the report");
-    TRY(out_printf(e, "%8lld %-6s %10.1f  %6.1f %% %10.1f%c %6.1f %% %7.2f %8.2f %7.2f  %s\n", (long long)ctx,
-                   kv_format_name(&d->verifier.kv), single->speed, 100 * single->spread, m.speed,
-                   x->samples.enough ? ' ' : '?', 100 * m.spread, times, proposed, length, drafter_spec(x->by)));
+    TRY(out_printf(e, "%8lld %-6s %10.1f  %6.1f %% %10.1f%c %6.1f %% %7.2f %8.2f %7.2f %7.2f %7.2f  %s\n",
+                   (long long)ctx, kv_format_name(&d->verifier.kv), single->speed, 100 * single->spread, m.speed,
+                   x->samples.enough ? ' ' : '?', 100 * m.spread, times, proposed, length, draft, verify,
+                   drafter_spec(x->by)));
     return out_flush(e);
 }
 

@@ -4,10 +4,10 @@
 #include "eval/bench/bench_fill.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
+#include "kernels/ops_codes.h"
 
 /* Standard normal numbers, enough that every (layer, chunk) can take rows from a place of its own. */
 enum { POOL = 1 << 21 };
@@ -22,49 +22,79 @@ static void fill_pool(float *pool, rng *r)
     }
 }
 
-/* n numbers from random places of the pool. */
-static void take_rows(float *out, const float *pool, size_t n, rng *r)
-{
-    for (size_t i = 0; i < n;) {
-        size_t at = rng_below(r, POOL), run = POOL - at < n - i ? POOL - at : n - i;
-        memcpy(out + i, pool + at, run * sizeof *out);
-        i += run;
-    }
-}
+typedef struct {
+    backend *be;
+    const attn_shape *shape;
+    buf pool;      /* f32 [POOL], where the rows are */
+    buf narrow;    /* f32 [kv_heads][head_dim]: what a layer's keys are divided by */
+    float *factor; /* the same in the host's memory */
+    uint64_t seed;
+} filler;
 
-/* Keys of n rows of a layer: the same channels stand out in all of them. */
-static void widen_outliers(float *k, const attn_shape *sh, size_t n, rng r)
+/* n keys and n values, numbers from random places of the pool. */
+static void take_rows(const filler *f, buf k, buf v, size_t n, rng *r)
 {
-    size_t dim = (size_t)sh->head_dim, width = (size_t)sh->n_kv_heads * dim;
-    size_t n_out = (dim * FILL_OUTLIERS + 99) / 100;
-    for (size_t h = 0; h < (size_t)sh->n_kv_heads; h++) {
-        size_t first = rng_below(&r, dim);
-        for (size_t i = 0; i < n_out; i++) {
-            size_t c = h * dim + (first + i * (dim / n_out)) % dim; /* apart from each other, so each once */
-            for (size_t t = 0; t < n; t++) k[t * width + c] *= FILL_SCALE;
+    for (size_t i = 0; i < 2 * n;) {
+        size_t at = rng_below(r, POOL), run = POOL - at < 2 * n - i ? POOL - at : 2 * n - i;
+        for (size_t end = i + run; i < end;) {
+            size_t in_half = i < n ? n - i : 2 * n - i, m = end - i < in_half ? end - i : in_half;
+            buf to = i < n ? buf_at(k, i * sizeof(float)) : buf_at(v, (i - n) * sizeof(float));
+            f->be->ops->copy(f->be, to, buf_at(f->pool, at * sizeof(float)), m * sizeof(float));
+            i += m, at += m;
         }
     }
 }
 
-typedef struct {
-    const attn_shape *shape;
-    float *pool; /* [POOL] */
-    uint64_t seed;
-} filler;
+/* Keys of n rows of a layer: the same channels stand out in all of them. */
+static void widen_outliers(const filler *f, buf k, size_t n, rng r)
+{
+    size_t dim = (size_t)f->shape->head_dim, heads = (size_t)f->shape->n_kv_heads;
+    size_t n_out = (dim * FILL_OUTLIERS + 99) / 100;
+    for (size_t i = 0; i < heads * dim; i++) f->factor[i] = 1;
+    for (size_t h = 0; h < heads; h++) {
+        size_t first = rng_below(&r, dim);
+        for (size_t i = 0; i < n_out; i++) /* apart from each other, so each once */
+            f->factor[h * dim + (first + i * (dim / n_out)) % dim] = 1.0f / FILL_SCALE;
+    }
+    f->be->ops->upload(f->be, f->narrow, f->factor, heads * dim * sizeof(float));
+    f->be->ops->codes->divide_channels(f->be, k, k, f->narrow, n, heads, heads, dim);
+}
 
-static void give_rows(void *source, int layer, int64_t first, size_t n, float *out)
+static void give_rows(void *source, int layer, int64_t first, size_t n, buf k, buf v)
 {
     const filler *f = source;
-    size_t kv = n * (size_t)f->shape->n_kv_heads * (size_t)f->shape->head_dim;
     rng of_layer = {f->seed ^ (uint64_t)(layer + 1) << 40}, r = {rng_next(&of_layer) + (uint64_t)first};
-    take_rows(out, f->pool, 2 * kv, &r);
-    widen_outliers(out, f->shape, n, of_layer);
+    take_rows(f, k, v, n * (size_t)f->shape->n_kv_heads * (size_t)f->shape->head_dim, &r);
+    widen_outliers(f, k, n, of_layer);
+}
+
+/* The pool where the rows are: a device then copies within its own memory. */
+static status open_filler(filler *f, size_t channels, err *e)
+{
+    rng r = {f->seed};
+    float *pool;
+    TRY(MEM_NEW(&f->factor, channels, e));
+    TRY(f->be->ops->alloc(f->be, &f->narrow, channels * sizeof(float), "random rows", e));
+    TRY(f->be->ops->alloc(f->be, &f->pool, POOL * sizeof(float), "random rows", e));
+    TRY(MEM_NEW(&pool, POOL, e));
+    fill_pool(pool, &r);
+    f->be->ops->upload(f->be, f->pool, pool, POOL * sizeof(float));
+    mem_free(pool);
+    return backend_fault(f->be, e);
+}
+
+static void close_filler(filler *f, size_t channels)
+{
+    if (f->pool.p) f->be->ops->free(f->be, f->pool, POOL * sizeof(float));
+    if (f->narrow.p) f->be->ops->free(f->be, f->narrow, channels * sizeof(float));
+    mem_free(f->factor);
 }
 
 status fill_sessions(session *const *s, size_t n_sessions, const fill_options *o, err *e)
 {
-    filler f = {.shape = decoder_attn_shape(session_decoder(s[0])), .seed = o->seed};
-    rng r = {o->seed};
+    decoder *d = session_decoder(s[0]);
+    filler f = {.be = decoder_backend(d), .shape = decoder_attn_shape(d), .seed = o->seed};
+    size_t channels = (size_t)f.shape->n_kv_heads * (size_t)f.shape->head_dim;
     store_options store = {.n_tokens = o->n_tokens,
                            .after = o->after,
                            .piece = o->piece,
@@ -72,9 +102,8 @@ status fill_sessions(session *const *s, size_t n_sessions, const fill_options *o
                            .source = &f,
                            .progress = o->progress,
                            .ctx = o->ctx};
-    TRY(MEM_NEW(&f.pool, POOL, e));
-    fill_pool(f.pool, &r);
-    status st = session_store(s, n_sessions, &store, e);
-    mem_free(f.pool);
+    status st = open_filler(&f, channels, e);
+    if (st == ST_OK) st = session_store(s, n_sessions, &store, e);
+    close_filler(&f, channels);
     return st;
 }

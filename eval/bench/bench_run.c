@@ -53,6 +53,10 @@ status bench_engine(engine *g, const cli *c, const char *shape, const char *weig
     if (weights) TRY(cli_parse_weights(&type, weights, e));
     TRY(cli_open_backend(&g->be, c, e));
     TRY(model_open_shape(&g->m, shape, type, c->seed, g->be, e));
+    if (c->draft_weights) {
+        TRY(cli_draft_type(&type, g->m->type, c, e));
+        TRY(model_open_shape(&g->draft, shape, type, c->seed, g->be, e));
+    }
     return engine_open_decoder(g, c, max_batch, false, e);
 }
 

@@ -429,7 +429,8 @@ static const cli_option options[] = {
 const command infinitebench_command = {.name = "eval infinitebench",
                                        .args = "",
                                        .summary = "InfiniteBench: retrieval at any length, and tasks of its data",
-                                       .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,
+                                       .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS |
+                                                 OPTIONS_PREFIX,
                                        .own = options,
                                        .own_size = sizeof(infinitebench_options),
                                        .compares = true,

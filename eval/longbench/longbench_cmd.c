@@ -120,7 +120,8 @@ static const cli_option options[] = {
 const command longbench_command = {.name = "eval longbench",
                                    .args = "",
                                    .summary = "LongBench v1: strategies and budgets compared, or predictions scored",
-                                   .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,
+                                   .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS |
+                                             OPTIONS_PREFIX,
                                    .own = options,
                                    .own_size = sizeof(longbench_options),
                                    .compares = true,

@@ -295,7 +295,8 @@ static const cli_option options[] = {
 const command longbench2_command = {.name = "eval longbench2",
                                     .args = "",
                                     .summary = "LongBench v2, multiple choice: strategies and budgets compared",
-                                    .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,
+                                    .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS |
+                                              OPTIONS_PREFIX,
                                     .own = options,
                                     .own_size = sizeof(longbench2_options),
                                     .compares = true,

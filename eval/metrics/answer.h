@@ -38,8 +38,9 @@ extern const answer_rule answer_gpqa, answer_gpqa_cot, answer_gpqa_simple_evals,
 status math_same_hendrycks(bool *same, utf8_text a, utf8_text b, bool like_lmeval, err *e);
 /* Whether they mean the same: the rules of evals.md 17.3. */
 status math_same(bool *same, utf8_text a, utf8_text b, err *e);
-/* Rewrites an answer to plain LaTeX without units, dollars and decoration. */
-void math_clean(str *t);
+/* Rewrites an answer to plain LaTeX without units, dollars and decoration. keep: "x =" in front and a text at the end
+ * stay. */
+void math_clean(str *t, bool keep);
 /* The value of n bytes of LaTeX, with values of round `round` for its variables; false: it is no expression that can
  * be computed, or has no finite value. value: real and imaginary part. */
 bool math_value(double value[2], const char *s, size_t n, int round);

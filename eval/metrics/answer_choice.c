@@ -201,12 +201,19 @@ static status extract_simple_evals(str *out, bool *found, utf8_text s, err *e)
     return put(out, found, letter, e);
 }
 
-/* The last "(X)" of any capital. */
+/* The last "(X)" of any capital, else the last of A to D behind a colon and spaces. */
 static status extract_lmeval(str *out, bool *found, utf8_text s, err *e)
 {
     char letter = 0;
     for (size_t at = 0; at + 2 < s.n; at++)
         if (s.s[at] == '(' && s.s[at + 1] >= 'A' && s.s[at + 1] <= 'Z' && s.s[at + 2] == ')') letter = s.s[at + 1];
+    if (letter) return put(out, found, letter, e);
+    for (size_t at = 0; at < s.n; at++) {
+        if (s.s[at] != ':') continue;
+        utf8_text rest = {s.s + at + 1, s.n - at - 1};
+        trim_python(&rest.s, &rest.n);
+        if (rest.n && is_letter(*rest.s)) letter = *rest.s;
+    }
     return put(out, found, letter, e);
 }
 

@@ -100,6 +100,18 @@ static void replace_command(str *t, const char *name, const char *to)
 static void rewrite_commands(str *t)
 {
     static const char *const plain[][2] = {{"\xe2\x88\x92", "-"},
+                                           {"\xcf\x80", "\\pi "},
+                                           {"\xe2\x88\x9e", "\\infty "},
+                                           {"\xe2\x88\xaa", "\\cup "},
+                                           {"\xc3\x97", "\\times "},
+                                           {"\xc2\xb7", "\\cdot "},
+                                           {"\xe2\x89\xa4", "\\le "},
+                                           {"\xe2\x89\xa5", "\\ge "},
+                                           {"<=", "\\le "},
+                                           {">=", "\\ge "},
+                                           {"\xc2\xb2", "^2"},
+                                           {"\xc2\xb3", "^3"},
+                                           {"**", "^"},
                                            {",\\!", ""},
                                            {"\\!", ""},
                                            {"\\,", " "},
@@ -122,16 +134,81 @@ static void rewrite_commands(str *t)
                                            {"\\text{ or }", ","},
                                            {"\\text{and}", ","},
                                            {"\\text{ and }", ","}};
-    static const char *const commands[][2] = {{"\\left", ""},        {"\\right", ""},       {"\\displaystyle", ""},
-                                              {"\\quad", " "},       {"\\qquad", " "},      {"\\dfrac", "\\frac"},
-                                              {"\\tfrac", "\\frac"}, {"\\cfrac", "\\frac"}, {"\\lvert", "|"},
-                                              {"\\rvert", "|"},      {"\\degree", ""}};
+    static const char *const commands[][2] = {
+        {"\\left", ""},        {"\\right", ""},       {"\\displaystyle", ""},
+        {"\\quad", " "},       {"\\qquad", " "},      {"\\dfrac", "\\frac"},
+        {"\\tfrac", "\\frac"}, {"\\cfrac", "\\frac"}, {"\\lvert", "|"},
+        {"\\rvert", "|"},      {"\\degree", ""},      {"\\leq", "\\le"},
+        {"\\geq", "\\ge"},     {"\\neq", "\\ne"},     {"\\varnothing", "\\emptyset"},
+        {"\\lbrace", "\\{"},   {"\\rbrace", "\\}"}};
     str_replace(t, "\\\\", "\x01"); /* the end of a matrix's row begins no other command */
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) str_replace(t, plain[i][0], plain[i][1]);
     str_replace(t, "\x01", "\\\\");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) replace_command(t, commands[i][0], commands[i][1]);
     for (size_t i = 0; i < t->n; i++)
         if (t->s[i] == '\n' || t->s[i] == '\t' || t->s[i] == '\r') t->s[i] = ' ';
+}
+
+/* Where the root's argument ends that begins at i: "(...)" or digits; i: neither. */
+static size_t root_end(const str *t, size_t i)
+{
+    size_t depth = 0, end = i;
+    if (at(t, i) != '(') {
+        while (is_digit(at(t, end))) end++;
+        return end;
+    }
+    for (; end < t->n; end++) {
+        depth += t->s[end] == '(';
+        if (t->s[end] == ')' && --depth == 0) return end + 1;
+    }
+    return i;
+}
+
+/* "sqrt(13)" and the sign before "13" or "(13)" to \sqrt{13}. */
+static void write_roots(str *t)
+{
+    str out = {0};
+    size_t from = 0;
+    str_replace(t, "\xe2\x88\x9a", "\x01");
+    str_replace(t, "\\sqrt(", "\x01(");
+    str_replace(t, "sqrt(", "\x01(");
+    for (size_t hit; (hit = str_find(t, from, "\x01")) <= t->n;) {
+        size_t end = root_end(t, hit + 1);
+        bool group = at(t, hit + 1) == '(' && end > hit + 1;
+        str_add(&out, t->s + from, hit - from);
+        str_add(&out, "\\sqrt ", end > hit + 1 ? 5 : 6);
+        if (end > hit + 1) {
+            str_add(&out, "{", 1);
+            str_add(&out, t->s + hit + 1 + group, end - hit - 1 - 2 * group);
+            str_add(&out, "}", 1);
+        }
+        from = end > hit + 1 ? end : hit + 1;
+    }
+    if (from == 0) return;
+    str_add(&out, t->s + from, t->n - from);
+    str_free(t);
+    *t = out;
+}
+
+/* "(0,1) U (2,3)": the letter between brackets of intervals. */
+static void write_unions(str *t)
+{
+    str out = {0};
+    size_t from = 0;
+    for (size_t i = 1; i < t->n; i++) {
+        size_t before = i, next = skip_spaces(t, i + 1);
+        while (before > 0 && t->s[before - 1] == ' ') before--;
+        if (t->s[i] != 'U' || before == 0 || !strchr(")]", t->s[before - 1]) || next == t->n ||
+            !strchr("([", t->s[next]))
+            continue;
+        str_add(&out, t->s + from, i - from);
+        str_add(&out, "\\cup ", 5);
+        from = i + 1;
+    }
+    if (from == 0) return;
+    str_add(&out, t->s + from, t->n - from);
+    str_free(t);
+    *t = out;
 }
 
 /* Behind "^2" or "^{2}" at i, spaces in front; i: there is none. */
@@ -244,17 +321,19 @@ static void drop_name(str *t)
     if (skip_spaces(t, i) < t->n) str_cut(t, 0, i);
 }
 
-void math_clean(str *t)
+void math_clean(str *t, bool keep)
 {
     str_strip(t);
     while (!t->failed && peel_once(t)) continue;
     rewrite_commands(t);
-    drop_trailing_text(t);
+    if (!keep) drop_trailing_text(t);
     unwrap_texts(t);
+    write_roots(t);
+    write_unions(t);
     write_mixed(t);
     drop_units(t);
     join_digits(t);
     str_strip(t);
-    drop_name(t);
+    if (!keep) drop_name(t);
     str_strip(t);
 }

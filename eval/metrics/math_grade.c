@@ -357,8 +357,10 @@ static bool same_structures(utf8_text a, utf8_text b, int depth, bool *decided)
     split(&y, b, "\\cup");
     if (x.n > 1 || y.n > 1) return same_parts(&x, &y, depth);
     if (is_matrix(&m, a) && is_matrix(&o, b)) return same_matrices(m, o, depth);
-    bool lists = is_list(&x, a, &open[0], &close[0]);
-    if (is_list(&y, b, &open[1], &close[1]) && lists) return same_lists(a, &x, b, &y, open, close, depth);
+    bool list = is_list(&x, a, &open[0], &close[0]), other = is_list(&y, b, &open[1], &close[1]);
+    if (list && other) return same_lists(a, &x, b, &y, open, close, depth);
+    if (list && open[0] == 2) return same((utf8_text){a.s + 2, a.n - 2 - close[0]}, b, depth);
+    if (other && open[1] == 2) return same(a, (utf8_text){b.s + 2, b.n - 2 - close[1]}, depth);
     split(&x, a, ",");
     split(&y, b, ",");
     if (x.n > 1 || y.n > 1) return same_parts(&x, &y, depth);
@@ -378,15 +380,14 @@ static bool same(utf8_text a, utf8_text b, int depth)
     return decided ? equal : same_items(a, b);
 }
 
-status math_same(bool *equal, utf8_text a, utf8_text b, err *e)
+/* Whether they are the same once both are cleaned. */
+static status same_cleaned(bool *equal, utf8_text a, utf8_text b, bool keep, err *e)
 {
     str x = {0}, y = {0};
-    TRY(math_same_hendrycks(equal, a, b, false, e));
-    if (*equal || a.n > MAX_ANSWER || b.n > MAX_ANSWER) return ST_OK;
     str_set(&x, a.s, a.n);
     str_set(&y, b.s, b.n);
-    math_clean(&x);
-    math_clean(&y);
+    math_clean(&x, keep);
+    math_clean(&y, keep);
     status st = str_check(&x, e);
     if (st == ST_OK) st = str_check(&y, e);
     if (st == ST_OK && x.n > 0 && x.n <= MAX_ANSWER && y.n <= MAX_ANSWER)
@@ -394,4 +395,12 @@ status math_same(bool *equal, utf8_text a, utf8_text b, err *e)
     str_free(&x);
     str_free(&y);
     return st;
+}
+
+status math_same(bool *equal, utf8_text a, utf8_text b, err *e)
+{
+    TRY(math_same_hendrycks(equal, a, b, false, e));
+    if (*equal || a.n > MAX_ANSWER || b.n > MAX_ANSWER) return ST_OK;
+    TRY(same_cleaned(equal, a, b, true, e));
+    return *equal ? ST_OK : same_cleaned(equal, a, b, false, e);
 }

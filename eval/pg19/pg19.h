@@ -35,7 +35,7 @@ typedef enum { PG19_DECODE, PG19_WINDOW, PG19_TRUNCATE } pg19_protocol;
 extern const char *const pg19_protocols[]; /* their names */
 
 typedef struct {
-    const char *stride, *tokens;
+    const char *stride, *tokens, *prompt;
 } pg19_options;
 
 typedef struct {
@@ -48,6 +48,7 @@ typedef struct {
     int64_t *length; /* decode: one, tokens fed; else the windows' lengths */
     size_t n_lengths;
     int64_t stride, tokens; /* of windows; most tokens of a book, 0: all */
+    int64_t prompt;         /* decode: tokens fed in one prompt, whose values do not count */
     double tolerance;       /* most relative difference of the perplexities of decode path and chunked pass */
     results *out;
     progress *bar;

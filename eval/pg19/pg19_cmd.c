@@ -25,6 +25,8 @@ static status check_options(const pg19_run *r, err *e)
                        c->max_length ? "--max-length" : "--tokens");
     if (r->protocol != PG19_DECODE && c->ctx)
         return err_set(e, ST_USAGE, "--ctx: --protocol %s takes its length from --max-length N", name);
+    if (r->protocol != PG19_DECODE && r->o->prompt)
+        return err_set(e, ST_USAGE, "--prompt: --protocol %s feeds windows, --protocol decode has a prompt", name);
     if (r->protocol != PG19_WINDOW && r->o->stride)
         return err_set(e, ST_USAGE, "--stride: --protocol %s has none", name);
     return ST_OK;
@@ -52,6 +54,8 @@ static status parse_lengths(pg19_run *r, err *e)
     r->stride = r->protocol == PG19_WINDOW ? DEFAULT_STRIDE : 0;
     if (r->o->stride) TRY(cli_parse_size(&r->stride, r->o->stride, "--stride", e));
     if (r->o->tokens) TRY(cli_parse_size(&r->tokens, r->o->tokens, "--tokens", e));
+    if (r->o->prompt) TRY(cli_parse_size(&r->prompt, r->o->prompt, "--prompt", e));
+    if (r->o->prompt && r->prompt < 1) return err_set(e, ST_USAGE, "--prompt %s: at least 1 is needed", r->o->prompt);
     if (r->o->stride && r->stride < 1) return err_set(e, ST_USAGE, "--stride %s: at least 1 is needed", r->o->stride);
     if (r->o->tokens && r->tokens < 2) return err_set(e, ST_USAGE, "--tokens %s: at least 2 are needed", r->o->tokens);
     for (size_t i = 0; text && i < r->n_lengths; i++)
@@ -90,6 +94,9 @@ static status finish_lengths(pg19_run *r, err *e)
         if (r->stride > r->length[i] - bos)
             return err_set(e, ST_USAGE, "--stride %lld: windows of %lld tokens%s would leave gaps in the text",
                            (long long)r->stride, (long long)r->length[i], bos ? ", one of them BOS," : "");
+        if (r->prompt >= r->length[i])
+            return err_set(e, ST_USAGE, "--prompt %lld: less than --ctx %lld is expected", (long long)r->prompt,
+                           (long long)r->length[i]);
     }
     return ST_OK;
 }
@@ -106,6 +113,9 @@ static status tokenize(pg19_run *r, size_t i, err *e)
     mem_free(b->text);
     b->text = NULL;
     bool before = r->protocol != PG19_DECODE && tokenizer_bos(r->g.tok) >= 0; /* BOS of a window */
+    if (r->prompt > 0 && (int64_t)b->ids.n <= r->prompt)
+        return err_set(e, ST_USAGE, "--prompt %lld: %.100s has %zu tokens, more are needed", (long long)r->prompt,
+                       b->name, b->ids.n);
     if (b->ids.n + before >= 2) return ST_OK;
     return err_set(e, ST_FORMAT, "%.100s: the text is too short: no token follows another one", b->name);
 }
@@ -176,6 +186,7 @@ static status open_results(pg19_run *r, err *e)
         json_pack("{s:s, s:o, s:o, s:o, s:o}", "protocol", pg19_protocols[r->protocol], "lengths",
                   report_sizes(r->length, r->n_lengths), "stride", r->stride ? json_integer(r->stride) : json_null(),
                   "tokens", r->tokens ? json_integer(r->tokens) : json_null(), "data", books_json(r));
+    if (own && r->prompt) json_object_set_new(own, "prompt", json_integer(r->prompt));
     return provenance_open(&r->out, r->c, &r->g, &r->rows, own, identity, e);
 }
 
@@ -245,6 +256,10 @@ static const cli_option options[] = {
      AT(protocol),
      .help = "token by token through the strategy (default; Quest), YaRN's sliding window, or its first window"},
     {.name = "ctx", .arg = "N", AT(ctx), .help = "decode: tokens of a book (default: the model's window, at most 4k)"},
+    {.name = "prompt",
+     .arg = "N",
+     AT_OWN(pg19_options, prompt),
+     .help = "decode: the first N tokens are a prompt, and those behind it are scored (default: there is none)"},
     {.name = "max-length", .arg = "N,...", AT(max_length), .help = "tokens of a window (default: as --ctx)"},
     {.name = "stride",
      .arg = "N",

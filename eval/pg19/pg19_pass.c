@@ -65,6 +65,12 @@ static size_t fed_tokens(const pg19_run *r, const pg19_book *b)
     return smaller((size_t)r->length[0], b->ids.n - 1);
 }
 
+/* Tokens before the first one whose value counts. */
+static size_t before(const pg19_run *r)
+{
+    return r->prompt > 0 ? (size_t)r->prompt - 1 : 0;
+}
+
 /* How the text of a book is cut in windows of `length` tokens. */
 typedef struct {
     size_t n, room, stride;
@@ -159,7 +165,7 @@ static void on_decoded(void *ctx, size_t i, size_t at, double nll)
     const group *g = ctx;
     seat *t = &g->seats[i];
     t->sum += nll;
-    if ((int64_t)at == g->points[t->n_at]) t->at[t->n_at++] = t->sum;
+    if ((int64_t)(at - before(g->r)) == g->points[t->n_at]) t->at[t->n_at++] = t->sum;
 }
 
 static bool on_fed(void *ctx, size_t fed)
@@ -216,7 +222,7 @@ static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
         g->index[n] = i;
         g->batch[n++] = g->s[i];
     }
-    return n ? perplexity_pass(g->batch, n, ids, n_fed, 1, n_fed + 1, &sink, e) : ST_OK;
+    return n ? perplexity_pass(g->batch, n, ids, n_fed, before(g->r) + 1, n_fed + 1, &sink, e) : ST_OK;
 }
 
 static json_t *curve_json(const group *g, const seat *t)
@@ -249,15 +255,16 @@ static status decode_group(group *g, const size_t *row, err *e)
 {
     const pg19_book *b = &g->r->books.book[g->book];
     const perplexity_sink sink = {.take = on_decoded, .progress = on_fed, .ctx = g};
-    size_t n = fed_tokens(g->r, b);
-    g->n_points = perplexity_lengths(n, NULL);
+    size_t n = fed_tokens(g->r, b), prompt = (size_t)g->r->prompt, n_values = n - before(g->r);
+    g->n_points = perplexity_lengths(n_values, NULL);
     TRY(group_open(g, row, (int64_t)n, e));
-    perplexity_lengths(n, g->points);
+    perplexity_lengths(n_values, g->points);
     int64_t t0 = clock_ns();
-    TRY(perplexity_decode(g->s, g->n, b->ids.ids, n + 1, g->logits, &sink, e));
+    if (prompt > 0) TRY(perplexity_pass(g->s, g->n, b->ids.ids, prompt, prompt, prompt + 1, &sink, e));
+    TRY(perplexity_decode(g->s, g->n, b->ids.ids, prompt, n + 1, g->logits, &sink, e));
     g->ns = clock_ns() - t0;
     TRY(pass_whole(g, b->ids.ids, n, e));
-    for (size_t i = 0; i < g->n; i++) TRY(add_result(g, &g->seats[i], decoded_json(g, &g->seats[i], n), e));
+    for (size_t i = 0; i < g->n; i++) TRY(add_result(g, &g->seats[i], decoded_json(g, &g->seats[i], n_values), e));
     g->r->done += (int64_t)(n * g->n);
     return ST_OK;
 }
@@ -328,7 +335,10 @@ static void say_groups(const pg19_run *r, size_t n, size_t of)
 static status run_groups(pg19_run *r, size_t book, int64_t length, int64_t limit,
                          status (*run)(group *, const size_t *, err *), err *e)
 {
-    const together_fitting fitting = {r->g.dec, {.chunk = (size_t)r->c->chunk, .max_batch = r->rows.n}, limit, 1};
+    const together_fitting fitting = {.d = r->g.dec,
+                                      .options = {.chunk = (size_t)r->c->chunk, .max_batch = r->rows.n},
+                                      .limit = limit,
+                                      .sessions = 1};
     size_t *row;
     TRY(MEM_NEW(&row, r->rows.n, e));
     size_t n = count_wanted(r, book, length, row);

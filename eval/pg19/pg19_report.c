@@ -170,6 +170,7 @@ static status print_title(const pg19_run *r, size_t book, err *e)
     switch (r->protocol) {
     case PG19_DECODE:
         TRY(out_printf(e, "%s, token by token: perplexity of the first L tokens", b ? "" : " together"));
+        if (r->prompt) TRY(out_printf(e, " behind a prompt of %lld", (long long)r->prompt));
         break;
     case PG19_WINDOW:
         TRY(out_printf(e, ", windows every %lld tokens: perplexity by length of the windows", (long long)r->stride));

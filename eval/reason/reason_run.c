@@ -7,6 +7,7 @@
 #include "eval/reason/reason_run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
@@ -143,6 +144,9 @@ static status ready(void *own, evaluation *ev, err *e)
     (void)e;
     if (r->protocol.thinks && !ev->prompter.chat_template && folder && strcmp(folder, "qwen3") == 0)
         ev->prompter.chat_template = "chatml";
+    if (!ev->c->quiet && r->task != REASON_MMLU)
+        fprintf(stderr, "%s: at most %zu new tokens: problems %zu, samples %zu, rows %zu, tokens %zu\n", ev->kind->name,
+                ev->n_samples * ev->rows.n * r->n_new, r->data.n, r->n_samples, ev->rows.n, r->n_new);
     return ST_OK;
 }
 

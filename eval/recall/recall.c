@@ -4,6 +4,7 @@
  * tensors of a file every query sees all keys. */
 #include "config.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "eval/command.h"
@@ -103,6 +104,14 @@ static bool any_tail(const recall *r)
     return false;
 }
 
+static bool any_missed(const recall *r, const recall_shape *s)
+{
+    recall_missed m;
+    for (size_t i = 0; i < r->n_runs; i++)
+        if (recall_missed_mass(&r->runs[i], s, -1, &m)) return true;
+    return false;
+}
+
 static int name_width(const recall *r)
 {
     int width = 8;
@@ -155,6 +164,52 @@ static status print_lengths(const recall *r, const recall_shape *s, err *e)
     return ST_OK;
 }
 
+/* Of layers that are not dense, or of one: heads and queries, those with a certificate, means and maxima of theirs. */
+typedef struct {
+    double all, certified, bound, missed, bound_most, missed_most;
+} certificates;
+
+static certificates certificates_of(const recall_run *run, const recall_shape *s, int layer)
+{
+    certificates c = {0};
+    for (int i = 0; i < s->n_layers * s->n_heads; i++) {
+        int l = i / s->n_heads;
+        if (run->dense[l] || (layer >= 0 && l != layer)) continue;
+        c.all += (double)run->n_queries;
+        c.certified += run->certified[i];
+        c.bound += run->bound[i];
+        c.missed += run->sure_missed[i];
+        c.bound_most = fmax(c.bound_most, run->bound_most[i]);
+        c.missed_most = fmax(c.missed_most, run->missed_most[i]);
+    }
+    if (c.certified > 0) c.bound /= c.certified, c.missed /= c.certified;
+    return c;
+}
+
+/* What selections certify that they miss at most, beside what they miss. */
+static status print_certificates(const recall *r, const recall_shape *s, err *e)
+{
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        if (!run->certified) continue;
+        certificates c = certificates_of(run, s, -1);
+        TRY(out_printf(
+            e,
+            "%s: %.1f %% certified; their bound is %.4f in the mean, %.4f at most, and they miss %.4f in the "
+            "mean, %.4f at most\n",
+            run->spec.text, c.all > 0 ? 100 * c.certified / c.all : 0, c.bound, c.bound_most, c.missed, c.missed_most));
+    }
+    return ST_OK;
+}
+
+static json_t *certificates_json(const recall_run *run, const recall_shape *s, int layer)
+{
+    if (!run->certified || run->dense[layer]) return json_null();
+    certificates c = certificates_of(run, s, layer);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "share", c.all > 0 ? c.certified / c.all : 0, "bound", c.bound,
+                     "bound_most", c.bound_most, "missed", c.missed, "missed_most", c.missed_most);
+}
+
 /* One line a strategy: distances of attention from the exact one, and what the exact tokens hold of it. */
 static status print_distributions(const recall *r, const recall_shape *s, err *e)
 {
@@ -188,10 +243,33 @@ static status print_distributions(const recall *r, const recall_shape *s, err *e
     return ST_OK;
 }
 
+/* One line a strategy with a sample: the mass that it says was missed, with its interval, and what was missed. */
+static status print_missed(const recall *r, const recall_shape *s, err *e)
+{
+    if (!any_missed(r, s)) return ST_OK;
+    TRY(out_printf(
+        e,
+        "\nmissed mass, as samples measured it: mean, its 95 %% interval, what exact scores say, and the share "
+        "of the\n95 %% intervals of one head and query that hold that\n%-*s %8s %8s %8s %8s %8s %8s\n",
+        name_width(r), "strategy", "budget", "missed", "from", "to", "exact", "hold it"));
+    for (size_t i = 0; i < r->n_runs; i++) {
+        const recall_run *run = &r->runs[i];
+        char budget[24];
+        recall_missed m;
+        if (!recall_missed_mass(run, s, -1, &m)) continue;
+        lineup_budget_text(budget, sizeof budget, &run->spec);
+        TRY(out_printf(e, "%-*s %8s %8.4f %8.4f %8.4f %8.4f %8.3f\n", name_width(r), run->spec.text, budget, m.mean,
+                       m.lo, m.hi, 1 - recall_mean(run, s, run->mass), m.covers));
+    }
+    return ST_OK;
+}
+
 static status print_runs(const recall *r, const recall_shape *s, int64_t ctx, err *e)
 {
     TRY(print_means(r, s, ctx, e));
     TRY(print_lengths(r, s, e));
+    TRY(print_missed(r, s, e));
+    TRY(print_certificates(r, s, e));
     for (size_t i = 0; i < r->n_refused; i++) TRY(out_printf(e, "  - %s\n", r->refused[i].why));
     TRY(out_printf(e, "\nrecall by layer\n"));
     for (size_t i = 0; i < r->n_runs; i++) {
@@ -244,6 +322,19 @@ static bool add_distributions(json_t *o, const recall_run *run, const recall_sha
     return bad == 0;
 }
 
+/* What samples say of a layer; bad: there is no memory for it. */
+static bool add_missed(json_t *o, const recall_run *run, const recall_shape *s, int l)
+{
+    recall_missed m;
+    int bad = 0;
+    if (!recall_missed_mass(run, s, l, &m)) return true;
+    bad |= json_object_set_new(o, "missed_mass", json_real(m.mean));
+    bad |= json_object_set_new(o, "ci95", json_pack("[f, f]", m.lo, m.hi));
+    bad |= json_object_set_new(o, "missed_mass_exact", json_real(1 - recall_layer_mean(run, s, run->mass, l)));
+    bad |= json_object_set_new(o, "ci95_holds", json_real(m.covers));
+    return bad == 0;
+}
+
 /* One object a strategy, budget, length and layer. */
 static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
 {
@@ -266,7 +357,9 @@ static status add_json(recall *r, const recall_shape *s, int64_t ctx, err *e)
             (json_int_t)recall_selected_at(run, s, l, 0.1), "selected_p90",
             (json_int_t)recall_selected_at(run, s, l, 0.9), "recall_heads", heads_json(run, s, run->recall, l),
             "mass_heads", heads_json(run, s, run->mass, l));
+        if (o) bad |= json_object_set_new(o, "certified", certificates_json(run, s, l)) != 0;
         if (o && r->o->distributions) bad |= !add_distributions(o, run, s, l);
+        if (o) bad |= !add_missed(o, run, s, l);
         bad |= !o || json_array_append_new(r->results, o);
     }
     return bad ? err_set(e, ST_NOMEM, "out of memory for the report") : ST_OK;

@@ -4,6 +4,7 @@
 #include "eval/recall/recall_follow.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,10 @@ void recall_runs_clear(recall_run *runs, size_t n)
         mem_free(r->evicted);
         mem_free(r->evicted_l1);
         mem_free(r->with_tail);
+        mem_free(r->missed);
+        mem_free(r->missed_var);
+        mem_free(r->covers);
+        mem_free(r->measured);
         mem_free(r->selected);
         mem_free(r->lengths);
         mem_free(r->distance);
@@ -35,6 +40,11 @@ void recall_runs_clear(recall_run *runs, size_t n)
         mem_free(r->covering);
         mem_free(r->covered);
         mem_free(r->coverage);
+        mem_free(r->certified);
+        mem_free(r->bound);
+        mem_free(r->sure_missed);
+        mem_free(r->bound_most);
+        mem_free(r->missed_most);
         *r = (recall_run){.spec = r->spec};
     }
 }
@@ -88,6 +98,22 @@ int64_t recall_selected_at(const recall_run *run, const recall_shape *s, int lay
     return -1;
 }
 
+bool recall_missed_mass(const recall_run *run, const recall_shape *s, int layer, recall_missed *out)
+{
+    double mean = 0, var = 0, covers = 0, n = 0;
+    for (int l = 0; l < s->n_layers; l++)
+        for (int h = 0; h < s->n_heads && (layer < 0 ? !run->dense[l] : l == layer); h++) {
+            mean += run->missed[l * s->n_heads + h];
+            var += run->missed_var[l * s->n_heads + h];
+            covers += run->covers[l * s->n_heads + h];
+            n += run->measured[l * s->n_heads + h];
+        }
+    if (n == 0) return false;
+    double off = 1.96 * sqrt(var) / n;
+    *out = (recall_missed){mean / n, fmax(mean / n - off, 0), fmin(mean / n + off, 1), covers / n};
+    return true;
+}
+
 static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
 {
     size_t n = (size_t)f->shape->n_layers * (size_t)f->shape->n_heads;
@@ -100,11 +126,18 @@ static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
     TRY(MEM_NEW(&r->evicted, n, e));
     TRY(MEM_NEW(&r->evicted_l1, n, e));
     TRY(MEM_NEW(&r->with_tail, n, e));
+    TRY(MEM_NEW(&r->missed, n, e));
+    TRY(MEM_NEW(&r->missed_var, n, e));
+    TRY(MEM_NEW(&r->covers, n, e));
+    TRY(MEM_NEW(&r->measured, n, e));
     TRY(MEM_NEW(&r->selected, n, e));
     r->most_selected = lim->n_tokens;
     TRY(MEM_NEW(&r->lengths, (size_t)f->shape->n_layers * (size_t)(lim->n_tokens + 1), e));
     double **const more[] = {&r->distance, &r->distance_evicted, &r->covering, &r->covered, &r->coverage};
     for (size_t i = 0; i < sizeof more / sizeof *more && f->distributions; i++) TRY(MEM_NEW(more[i], n, e));
+    double **const sure[] = {&r->certified, &r->bound, &r->sure_missed, &r->bound_most, &r->missed_most};
+    for (size_t i = 0; i < sizeof sure / sizeof *sure && attn_certify_eps(&r->spec) > 0; i++)
+        TRY(MEM_NEW(sure[i], n, e));
     for (int l = 0; l < f->shape->n_layers; l++) r->dense[l] = attn_is_dense(&r->spec, f->shape, l);
     return f->watched ? ST_OK : attn_seq_create(&r->seq, &r->spec, f->shape, lim, f->be, e);
 }
@@ -221,6 +254,27 @@ static void add_errors(follow *f, size_t i, int layer, int head, const exact_cho
     r->evicted_l1[at] += d.l1;
 }
 
+/* What a step's sample measured of the mass that the heads missed, which hold `held` [n_heads]. */
+static void add_missed(follow *f, size_t i, int layer, const double *held)
+{
+    recall_run *r = &f->runs[i];
+    gqa_mode gqa = attn_gqa(&r->spec);
+    int heads = f->shape->n_heads, group = heads / f->shape->n_kv_heads;
+    int share = gqa == GQA_PER_Q ? 1 : gqa >= GQA_LAYER_MEAN ? heads : group;
+    float *said = f->missed;
+    int64_t n = f->in_window ? 0 : attn_last_missed(f->work, said);
+    double off = 0;
+    for (int h = 0; h < heads && n > 0; h++) {
+        size_t at = (size_t)(layer * heads + h);
+        double tau = (double)said[2 * h], sigma = (double)said[2 * h + 1], missed = fmax(1 - held[h], 0);
+        off = (h % share ? off : 0) + tau * (1 - tau) * sigma;
+        if (h % share == share - 1) r->missed_var[at] += off * off;
+        r->missed[at] += tau;
+        r->covers[at] += exact_covers(tau, sigma, n, missed);
+        r->measured[at]++;
+    }
+}
+
 /* The keys of run i in a layer as its store holds them, to f->held; NULL where they are exact, or not at hand. */
 static const float *keys_held(follow *f, size_t i, int layer)
 {
@@ -245,12 +299,25 @@ static void add_distribution(follow *f, size_t i, size_t at, int head, const exa
     r->coverage[at] += n ? mass / (double)n : 0;
 }
 
+/* What the certificates of a layer say, bound [n_heads], beside what was missed. */
+static void add_certificate(recall_run *r, size_t at, double bound, double mass)
+{
+    double missed = fmax(0, 1 - mass);
+    if (bound > attn_certify_eps(&r->spec)) return;
+    r->certified[at]++;
+    r->bound[at] += bound;
+    r->sure_missed[at] += missed;
+    r->bound_most[at] = fmax(r->bound_most[at], bound);
+    r->missed_most[at] = fmax(r->missed_most[at], missed);
+}
+
 void follow_judge(follow *f, size_t i, int layer, size_t row)
 {
     recall_run *r = &f->runs[i];
     int64_t current = f->rows[layer].n - 1;
     follow_out out = outputs(f, i, row);
     const float *held = f->distributions ? keys_held(f, i, layer) : NULL;
+    bool sure = r->certified && !f->in_window && !r->dense[layer] && attn_seq_bounds(r->seq, layer, f->bounds);
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)h;
         exact_choice c = {.gqa = attn_gqa(&r->spec), .tail = current};
@@ -264,13 +331,15 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
             c.n = f->n_kept[k];
         }
         r->recall[at] += exact_recall(&f->query, h, &c, f->sorting);
-        r->mass[at] += exact_mass(&f->query, h, &c);
+        r->mass[at] += f->mass[h] = exact_mass(&f->query, h, &c);
+        if (sure) add_certificate(r, at, (double)f->bounds[h], f->mass[h]);
         r->selected[at] += (double)c.n;
         r->lengths[layer * (r->most_selected + 1) + c.n]++;
         if (f->has_v) add_errors(f, i, layer, h, &c, out);
         if (f->distributions) add_distribution(f, i, at, h, &c, held);
         dump_list(f, r, layer, h, &c);
     }
+    add_missed(f, i, layer, f->mass);
 }
 
 /* ---- exact rows ---- */
@@ -324,6 +393,9 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
     TRY(MEM_NEW(&f->query.share, heads * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->sorting, 2 * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->pos, (size_t)f->cap, e));
+    TRY(MEM_NEW(&f->mass, heads, e));
+    TRY(MEM_NEW(&f->missed, 2 * heads, e));
+    TRY(MEM_NEW(&f->bounds, heads, e));
     /* in a prompt window a position may be listed twice */
     TRY(MEM_NEW(&f->selected, 2 * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->exact, f->n_runs * (size_t)f->cap, e));
@@ -355,7 +427,10 @@ void follow_close(follow *f)
     mem_free(f->query.score);
     mem_free(f->query.share);
     mem_free(f->sorting);
+    mem_free(f->mass);
+    mem_free(f->missed);
     mem_free(f->pos);
+    mem_free(f->bounds);
     mem_free(f->selected);
     mem_free(f->exact);
     mem_free(f->kept);

@@ -24,6 +24,8 @@ typedef struct {
     float *q, *host;   /* query and two outputs [3][n_heads][head_dim]; rows on their way */
     size_t host_rows;
     double *sorting;      /* [2 * cap] */
+    double *mass;         /* [n_heads] that a step's choice holds */
+    float *missed;        /* [n_heads][2] as its sample says */
     int32_t *selected;    /* [2 * cap] */
     int64_t *pos, **kept; /* [cap]; [n_runs * n_heads] stored before the step, current token included */
     int64_t *n_kept;      /* [n_runs * n_heads] */
@@ -33,9 +35,10 @@ typedef struct {
     int64_t prompt;        /* tokens that were fed as a prompt */
     bool has_v, in_window; /* the queries are a prompt window */
     bool distributions;
-    buf keys;    /* [n_kv_heads][cap][head_dim] of a run, and on the host: where distributions are asked for */
-    float *held; /* and stores have codes */
-    status st;   /* of what cannot return one */
+    buf keys;      /* [n_kv_heads][cap][head_dim] of a run, and on the host: where distributions are asked for */
+    float *held;   /* and stores have codes */
+    float *bounds; /* [n_heads] of certificates */
+    status st;     /* of what cannot return one */
     err e;
 } follow;
 

@@ -23,6 +23,12 @@ typedef struct {
     /* error and error_l1 are those of the attended tokens; with_tail: L2, with rows that stand for the others. */
     double *with_tail;
     bool has_tail;
+    /* With tail=sample: of all heads the missed mass as samples measured it, the variance of that sum, at most, and how
+     * many intervals of one head hold the mass that was missed, of how many. */
+    double *missed, *missed_var, *covers, *measured;
+    /* Of heads with a certificate of missed attention: how many, sums of the bound and of what was missed (1 - mass),
+     * and the largest of both. p NULL: the strategy certifies nothing. */
+    double *certified, *bound, *sure_missed, *bound_most, *missed_most;
     /* With distributions: L1 distance of attention from the exact one, that if what is in codes were not there; exact
      * tokens but 0 and 1, their mass, their mass over their number. */
     double *distance, *distance_evicted, *covering, *covered, *coverage;
@@ -41,6 +47,13 @@ bool recall_has_distance(const attn_spec *s);
 double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer);
 /* Mean over the layers that are not dense, heads and queries of a sum x; -1 when there are none. */
 double recall_mean(const recall_run *run, const recall_shape *s, const double *x);
+
+/* The missed mass of a layer (-1: of all that are not dense), as samples measured it, with its 95 % interval, and the
+ * share of the intervals of single heads that hold what was missed. False: there was no sample. */
+typedef struct {
+    double mean, lo, hi, covers;
+} recall_missed;
+bool recall_missed_mass(const recall_run *run, const recall_shape *s, int layer, recall_missed *out);
 
 /* The number of tokens that a share of the selections of a layer has at most (-1: of all that are not dense); -1 where
  * there are none. */

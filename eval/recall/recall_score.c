@@ -123,6 +123,22 @@ double exact_mass(const exact_query *x, int head, const exact_choice *c)
     return sum;
 }
 
+/* The 97.5 % quantile of Student's distribution (Abramowitz and Stegun, 26.7.5). */
+static double student(double degrees)
+{
+    double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+    return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees) +
+           (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * degrees * degrees * degrees);
+}
+
+bool exact_covers(double tau, double sigma, int64_t n, double missed)
+{
+    const double nothing = 1e-6;
+    double x = fmin(fmax(missed, nothing), 1 - nothing), y = fmin(fmax(tau, nothing), 1 - nothing);
+    double off = student(2.0 / 3 * (double)(n - 1)) * sigma;
+    return fabs(log(x / (1 - x)) - log(y / (1 - y))) <= off + 1e-3;
+}
+
 double exact_distance(const exact_query *x, int head, const exact_choice *c, const bool *kept, const float *held)
 {
     const exact_rows *r = x->rows;

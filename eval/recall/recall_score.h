@@ -38,6 +38,11 @@ void exact_fill(exact_query *x);
 double exact_recall(const exact_query *x, int head, const exact_choice *c, double *work);
 /* Sum of the head's softmax over the choice. */
 double exact_mass(const exact_query *x, int head, const exact_choice *c);
+/* Whether the 95 % interval of a sample of n tokens, which says that the share tau was missed, with the error sigma of
+ * tail_missed_job, holds `missed`: log(tau / (1 - tau)) +- t sigma, t of Student's distribution with 2 (n - 1) / 3
+ * degrees of freedom, which successive differences have about. What is below 1e-6 is nothing, and 0.001 is added for
+ * what rounding does where a sample has all. */
+bool exact_covers(double tau, double sigma, int64_t n, double missed);
 /* Sum over the visible positions of |p - p^|, 0 to 2: p the head's softmax, p^ that over the choice, or over those
  * positions of it that `kept` [n] holds (NULL: all), of the keys `held`, laid out as rows->k (NULL: the exact ones).
  * With exact keys it is 2 (1 - the mass of what is left). */

@@ -338,7 +338,7 @@ static const cli_option options[] = {
 const command ruler_command = {.name = "eval ruler",
                                .args = "",
                                .summary = "RULER: 13 tasks at any length, prompts as the official generator makes them",
-                               .groups = OPTIONS_MODEL | OPTIONS_RESULTS | OPTIONS_JOBS,
+                               .groups = OPTIONS_MODEL | OPTIONS_RESULTS | OPTIONS_JOBS | OPTIONS_PREFIX,
                                .own = options,
                                .own_size = sizeof(ruler_options),
                                .compares = true,

@@ -441,12 +441,12 @@ static const cli_option options[] = {
      .help = "turns follow the model's own answers, which stay in its memory, and not the right ones"},
     {0}};
 
-const command scbench_command = {.name = "eval scbench",
-                                 .args = "",
-                                 .summary =
-                                     "SCBench, several questions on one context: strategies and budgets compared",
-                                 .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS,
-                                 .own = options,
-                                 .own_size = sizeof(scbench_options),
-                                 .compares = true,
-                                 .evaluation = &evaluation_of_scbench};
+const command scbench_command = {
+    .name = "eval scbench",
+    .args = "",
+    .summary = "SCBench, several questions on one context: strategies and budgets compared",
+    .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_SAMPLES | OPTIONS_RESULTS | OPTIONS_PREFIX,
+    .own = options,
+    .own_size = sizeof(scbench_options),
+    .compares = true,
+    .evaluation = &evaluation_of_scbench};

@@ -175,8 +175,11 @@ static void cpu_close(backend *be)
 
 OP_FAMILIES(CPU_TABLE)
 
-static const backend_ops cpu_ops = {
-    .tier = &ref_tier, .host = &ref_host, CORE_OPS(OP_ENTRY, cpu_, ref_) OP_FAMILIES(CPU_FAMILY)};
+static const backend_ops cpu_ops = {.row_blocks = true,
+                                    .tier = &ref_tier,
+                                    .host = &ref_host,
+                                    .certify = &cpu_certify,
+                                    CORE_OPS(OP_ENTRY, cpu_, ref_) OP_FAMILIES(CPU_FAMILY)};
 
 status backend_cpu_init(backend *be, int n_threads, err *e)
 {

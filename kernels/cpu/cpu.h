@@ -12,6 +12,8 @@
 #define CPU_DECLARE(name, OPS, type) OPS(OP_DECLARE, cpu_##name##_, ref_##name##_)
 CORE_OPS(OP_DECLARE, cpu_, ref_)
 OP_FAMILIES(CPU_DECLARE)
+CERTIFY_OPS(OP_DECLARE, cpu_certify_, ref_certify_)
+extern const certify_ops cpu_certify;
 
 /* Scratch memory of one purpose; grows, never shrinks, dies with the backend. */
 typedef struct {
@@ -65,6 +67,9 @@ static inline uint32_t cpu_key(float x)
 
 /* The K rows (value: V rows) of one kv head. */
 row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head);
+/* How many of the slots [from, to) have rows that follow each other: exact ones, or codes, of one group if they have
+ * groups. */
+size_t cpu_rows_alike(const row_source *s, size_t from, size_t to);
 /* As ref_count_read; false after a fault. */
 bool cpu_count_read(backend *be, const attn_job *job, bool values);
 /* Entries [*lo, *hi) of a list that token t sees. */

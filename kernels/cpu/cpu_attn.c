@@ -11,8 +11,10 @@
 #include "kernels/ops_codes.h"
 
 enum {
-    CHUNK = 2048,     /* keys of a decode piece: part of the result's definition */
-    BLOCK_ROWS = 1032 /* query rows of a prefill piece at most; a multiple of every level's tile_rows */
+    CHUNK = 2048,       /* keys of a decode piece: part of the result's definition */
+    TOGETHER = 16,      /* jobs whose pieces are looked through for the same rows */
+    TASKS_A_THREAD = 4, /* at least, before pieces with the same rows are put into one task */
+    BLOCK_ROWS = 1032   /* query rows of a prefill piece at most; a multiple of every level's tile_rows */
 };
 
 /* The query heads that read one kv head's rows through one list: a whole group, or a single head
@@ -90,7 +92,7 @@ typedef struct {
 static row_bytes bytes_of(const attn_job *j, const unit *u, int64_t lo, int64_t hi, uint32_t *groups)
 {
     const kv_codes *c = &j->rows.codes;
-    size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), words = group_words(j);
+    size_t d = j->rows.head_dim, exact = kv_row_bytes(j->rows.type, d), words = group_words(j);
     if (c->bits == 0) return (row_bytes){(uint64_t)(hi - lo) * exact, (uint64_t)(hi - lo) * exact, 0};
     row_source k = cpu_rows(&j->rows, false, u->kv_head), v = cpu_rows(&j->rows, true, u->kv_head);
     size_t by_run = 4 * codes_runs(c, d), k_row = k.row_bytes + (c->by_token ? by_run : 0);
@@ -146,8 +148,8 @@ bool cpu_count_read(backend *be, const attn_job *j, bool values)
 
 /* ---- decode ---- */
 
-/* Query heads [head, head + heads) of one job over entries [first, first + n): one parallel item. */
-typedef struct {
+/* Query heads [head, head + heads) of one job over entries [first, first + n). */
+typedef struct piece {
     const attn_job *job;
     unit u;
     int64_t first;
@@ -156,13 +158,15 @@ typedef struct {
     size_t part, n_parts; /* this piece of the n_parts of these heads */
     float *out;           /* of piece 0: [n_parts][heads][dim], then [n_parts][heads] top, and sum */
     size_t unit;
-    row_bytes read; /* of the unit's list, with its first piece */
+    row_bytes read;     /* of the unit's list, with its first piece */
+    struct piece *next; /* of the same task, or NULL */
 } piece;
 
-/* The pieces of some jobs, and a work area for each thread. */
+/* The pieces of some jobs, and a work area for each thread. A task is a parallel item: pieces of several jobs that read
+ * the same rows run one behind the other, while these lie in the thread's cache. */
 typedef struct {
-    piece *list;
-    size_t n, flops;
+    piece *list, **task; /* task: the first piece of each */
+    size_t n, n_tasks, flops;
     float *work;
     size_t work_floats, group_words; /* of one thread: decode_work_floats, then bits of groups */
 } decode_plan;
@@ -217,7 +221,7 @@ static float *piece_scores(const piece *p)
 static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *groups)
 {
     const attn_job *j = p->job;
-    size_t d = j->rows.head_dim;
+    size_t d = j->rows.head_dim, at = (size_t)(p->first - p->u.list.first);
     float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
     decode_chunk c = {.q = f32_at(j->q, 0) + p->head * d,
                       .scale = j->scale,
@@ -233,7 +237,8 @@ static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *gro
                       .sum = sum + p->part * p->heads,
                       .work = work,
                       .scores = piece_scores(p),
-                      .bias = f32_at(j->bias, p->head * j->bias_stride + (size_t)(p->first - p->u.list.first)),
+                      .bias = f32_at(j->bias, p->head * j->bias_stride + at),
+                      .turn = f32_at(j->turn, at * d),
                       .score_stride = j->score_stride,
                       .bias_stride = j->bias_stride};
     if (p->n) k->decode(&c);
@@ -253,6 +258,58 @@ static void piece_merge(const cpu_kernels *k, const piece *p)
                  p->out + h * d, top + h, sum + h, p->n_parts, p->heads * d, p->heads, d);
 }
 
+/* Whether two jobs may read the same rows: queries of one sequence. */
+static bool same_rows(const attn_job *a, const attn_job *b)
+{
+    return a->rows.k.p == b->rows.k.p && a->rows.v.p == b->rows.v.p && n_units(a) == n_units(b) &&
+           a->n_heads == b->n_heads;
+}
+
+/* Orders the pieces of a job, which lie in this order: pieces of two jobs that are equal here read the same rows, or
+ * nearly, where these come from lists. */
+static int64_t rank_of(const piece *p)
+{
+    return (int64_t)((uint64_t)p->head << 32 | p->part);
+}
+
+/* Tasks of n jobs with the same rows, whose pieces end at end[i] and follow each other from `from` on. */
+static void share_rows(decode_plan *p, piece *from, piece *const *end, size_t n, size_t most)
+{
+    piece *at[TOGETHER];
+    for (size_t i = 0; i < n; i++) at[i] = i ? end[i - 1] : from;
+    for (;;) {
+        int64_t least = INT64_MAX;
+        size_t chained = 0;
+        piece *last = NULL;
+        for (size_t i = 0; i < n; i++)
+            if (at[i] < end[i] && rank_of(at[i]) < least) least = rank_of(at[i]);
+        if (least == INT64_MAX) return;
+        for (size_t i = 0; i < n; i++) {
+            if (at[i] == end[i] || rank_of(at[i]) != least) continue;
+            if (chained++ % most == 0) p->task[p->n_tasks++] = at[i];
+            else last->next = at[i];
+            last = at[i]++;
+        }
+    }
+}
+
+/* Puts the pieces into tasks. */
+static void decode_tasks(decode_plan *p, size_t threads)
+{
+    size_t most = p->n / (TASKS_A_THREAD * threads);
+    piece *at = p->list, *all = p->list + p->n;
+    while (at < all) {
+        piece *from = at, *end[TOGETHER];
+        size_t n = 0;
+        while (at < all && n < TOGETHER && same_rows(from->job, at->job)) {
+            const attn_job *j = at->job;
+            while (at < all && at->job == j) at++;
+            end[n++] = at;
+        }
+        share_rows(p, from, end, n, most ? most : 1);
+    }
+}
+
 /* Fills the list of pieces; false after a fault. Sizes follow n_max, which moves less than n. */
 static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, decode_plan *p)
 {
@@ -265,19 +322,21 @@ static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, deco
         size_t chunks = (size_t)j->n_max / CHUNK + 1, units = n_units(j), heads = j->n_heads / units;
         max += chunks * units * ((heads + DECODE_GROUP - 1) / DECODE_GROUP);
         floats += chunks * part_floats(j->n_heads, j->rows.head_dim);
-        if (j->rows.codes.bits && decode_work_floats(j->rows.head_dim) > p->work_floats)
+        if ((j->rows.codes.bits || j->turn.p) && decode_work_floats(j->rows.head_dim) > p->work_floats)
             p->work_floats = decode_work_floats(j->rows.head_dim);
         if (group_words(j) > p->group_words) p->group_words = group_words(j);
     }
     size_t per_thread = p->work_floats + p->group_words;
-    p->list = cpu_scratch(be, &c->tasks, max, sizeof *p->list, "attention pieces");
+    p->list = cpu_scratch(be, &c->tasks, max, sizeof *p->list + sizeof *p->task, "attention pieces");
     float *parts = cpu_scratch(be, &c->parts, floats + (size_t)be->n_threads * per_thread, sizeof *parts,
                                "partial attention results");
     if (!p->list || !parts) return false;
     p->work = parts + floats;
+    p->task = (piece **)(void *)(p->list + max);
     for (size_t i = 0; i < n_jobs; i++)
         for (size_t u = 0; u < n_units(&jobs[i]); u++) p->n += unit_pieces(p->list + p->n, &jobs[i], u, &parts);
     for (size_t i = 0; i < p->n; i++) p->flops += p->list[i].n * p->list[i].heads * p->list[i].job->rows.head_dim * 4;
+    decode_tasks(p, (size_t)be->n_threads);
     return true;
 }
 
@@ -290,7 +349,9 @@ void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
     {
         float *work = p.work + (size_t)threads_id() * (p.work_floats + p.group_words);
 #pragma omp for schedule(dynamic, 1)
-        for (size_t i = 0; i < p.n; i++) piece_run(k, &p.list[i], work, (uint32_t *)(void *)(work + p.work_floats));
+        for (size_t i = 0; i < p.n_tasks; i++)
+            for (piece *x = p.task[i]; x; x = x->next)
+                piece_run(k, x, work, (uint32_t *)(void *)(work + p.work_floats));
 #pragma omp for schedule(static)
         for (size_t i = 0; i < p.n; i++)
             if (p.list[i].part == 0) piece_merge(k, &p.list[i]);
@@ -331,6 +392,7 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
     unit u = unit_of(j, i);
     size_t d = j->rows.head_dim, pad = prefill_dim_pad(d);
     size_t padded = (n + k->tile_rows - 1) / k->tile_rows * k->tile_rows;
+    row_source keys = cpu_rows(&j->rows, false, u.kv_head), values = cpu_rows(&j->rows, true, u.kv_head);
     for (size_t r = 0; r < padded; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
         s->lo[r] = s->hi[r] = 0;
@@ -338,12 +400,15 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
         if (r >= n) continue;
         cpu_visible(j, &u.list, t, &s->lo[r], &s->hi[r]);
         k->scale(s->q + r * pad, f32_at(j->q, 0) + row * d, j->scale, d);
+        if (keys.turned) k->turn(s->q + r * pad, d);
     }
+    const bool turned = values.turned;
+    keys.turned = values.turned = false; /* as they are held: queries are turned, and results turned back */
     prefill_block b = {.q = s->q,
                        .lo = s->lo,
                        .hi = s->hi,
-                       .k = cpu_rows(&j->rows, false, u.kv_head),
-                       .v = cpu_rows(&j->rows, true, u.kv_head),
+                       .k = keys,
+                       .v = values,
                        .idx = u.list.idx,
                        .n_rows = padded,
                        .head_dim = d,
@@ -358,6 +423,7 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
     for (size_t r = 0; r < n; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
         bool empty = s->top[r] == -INFINITY;
+        if (turned) k->turn(s->acc + r * pad, d);
         k->scale(f32_at(j->out, 0) + row * d, s->acc + r * pad, empty ? 0 : 1 / s->sum[r], d);
         if (j->lse.p) f32_at(j->lse, 0)[row] = empty ? -INFINITY : s->top[r] + logf(s->sum[r]);
     }
@@ -378,7 +444,7 @@ void cpu_attn_prefill(backend *be, const attn_job *j)
     const cpu_kernels *k = c->k;
     size_t d = j->rows.head_dim, bytes = row_space_bytes(d), units = n_units(j);
     size_t rows = j->n_tok * (j->n_heads / units), threads = (size_t)be->n_threads;
-    if (rows == 0 || !cpu_dim_fits(be, d) || !attn_no_bias(be, j)) return;
+    if (rows == 0 || !cpu_dim_fits(be, d) || !attn_is_plain(be, j)) return;
     size_t piece_n = piece_rows(rows, units, threads, k->tile_rows), blocks = (rows + piece_n - 1) / piece_n;
     unsigned char *space = cpu_scratch(be, &c->parts, threads * bytes + 4 * group_words(j), 1, "attention work space");
     if (!space) return;

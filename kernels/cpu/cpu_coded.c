@@ -71,9 +71,7 @@ static void by_run(const head_group *g, const row_source *s, size_t row, size_t 
     }
 }
 
-/* How many of the slots [from, to) have rows that follow each other: exact ones, or codes, of one group if they have
- * groups. */
-static size_t alike(const row_source *s, size_t from, size_t to)
+size_t cpu_rows_alike(const row_source *s, size_t from, size_t to)
 {
     size_t n = 1, most = to - from;
     if (!s->bits) return most;
@@ -94,7 +92,7 @@ static void score_slots(const cpu_kernels *k, const score_job *j, size_t part, s
     size_t d = s.head_dim, heads = j->n_heads / parts, row_bytes = d * dtype_size(s.type);
     const float *q = f32_at(j->q, part * heads * d);
     for (size_t t = from, n; t < to; t += n, out += n) {
-        n = alike(&s, t, to);
+        n = cpu_rows_alike(&s, t, to);
         int64_t row = s.bits ? s.at[t] : (int64_t)t;
         if (row >= 0) {
             k->dots(out, j->stride, q, heads, d, s.exact + (size_t)row * row_bytes, s.type, 0, n);

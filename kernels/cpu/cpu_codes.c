@@ -12,8 +12,12 @@ enum { FETCH_ROWS = 256, ENCODE_ROWS = 64 };
 row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head)
 {
     const kv_codes *c = &r->codes;
-    size_t d = r->head_dim, region = kv_head * r->cap * d * dtype_size(r->type);
-    row_source s = {.exact = (value ? r->v : r->k).p + region, .type = r->type, .head_dim = d, .bits = c->bits};
+    size_t d = r->head_dim, region = kv_head * r->cap * kv_row_bytes(r->type, d);
+    row_source s = {.exact = (value ? r->v : r->k).p + region,
+                    .type = r->type,
+                    .turned = r->turned & (value ? KV_TURNED_V : KV_TURNED_K),
+                    .head_dim = d,
+                    .bits = c->bits};
     if (c->bits == 0) return s;
     bool by_token = value || c->by_token;
     size_t pair_bytes = by_token ? c->cap * codes_runs(c, d) * 4 : c->cap / c->group * d * 4;
@@ -50,15 +54,15 @@ static void demote_some(const cpu_kernels *kernels, const demote_job *j, bool va
 {
     row_source to = cpu_rows(j->to, value, h), from = cpu_rows(j->from, value, h);
     const int32_t *slot = i32_at(j->slot, (j->n_lists == 1 ? 0 : h) * j->stride) + i0;
-    size_t d = to.head_dim, row = d * dtype_size(j->to->type);
+    size_t d = to.head_dim, row = kv_row_bytes(j->to->type, d);
     unsigned char *rows = (value ? j->to->v : j->to->k).p, *code = (value ? j->to->codes.v : j->to->codes.k).p,
                   *pair = (value ? j->to->codes.v_pair : j->to->codes.k_pair).p;
     if (j->exact) {
         float x[HEAD_DIM_MAX];
         rows += (h * j->to->cap + j->first + i0) * row;
         for (size_t i = 0; i < n; i++) {
-            kernels->widen(x, from.exact + (size_t)slot[i] * d * dtype_size(from.type), from.type, d);
-            kernels->narrow(rows + i * row, x, j->to->type, d);
+            kernels->get_row(x, from.exact + (size_t)slot[i] * kv_row_bytes(from.type, d), from.type, from.turned, d);
+            kernels->put_row(rows + i * row, x, j->to->type, to.turned, d);
         }
         return;
     }
@@ -67,6 +71,7 @@ static void demote_some(const cpu_kernels *kernels, const demote_job *j, bool va
     code += to.code - code, pair += to.pair - pair;
     to.exact = from.exact;
     to.type = from.type;
+    to.turned = from.turned;
     to.factor = value ? NULL : f32_at(j->factor, h * d);
     kernels->encode(code, pair, &to, src, j->first + i0, n);
 }
@@ -101,5 +106,19 @@ void cpu_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64
         row_source k = cpu_rows(rows, false, head), v = cpu_rows(rows, true, head);
         kernels->rows(f32_at(out->k, 0) + to, d, &k, NULL, first + (int64_t)at, some);
         if (out->v.p) kernels->rows(f32_at(out->v, 0) + to, d, &v, NULL, first + (int64_t)at, some);
+    }
+}
+
+void cpu_codes_round(backend *be, buf out, buf in, const kv_rows *rows, bool value, size_t n)
+{
+    const cpu_kernels *kernels = cpu_of(be)->k;
+    size_t d = rows->head_dim, all = n * rows->n_kv_heads;
+    bool turned = rows->turned & (value ? KV_TURNED_V : KV_TURNED_K);
+    if (!cpu_dim_fits(be, d)) return;
+#pragma omp parallel for schedule(static) num_threads(cpu_team(be, all *d * 8))
+    for (size_t i = 0; i < all; i++) {
+        unsigned char row[HEAD_DIM_MAX * sizeof(float)];
+        kernels->put_row(row, f32_at(in, i * d), rows->type, turned, d);
+        kernels->get_row(f32_at(out, i * d), row, rows->type, turned, d);
     }
 }

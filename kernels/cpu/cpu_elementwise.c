@@ -85,13 +85,13 @@ void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, si
 static void write_head(const cpu_kernels *kn, const kv_write_job *j, size_t h)
 {
     const kv_rows *rows = j->rows;
-    size_t d = rows->head_dim, heads = rows->n_kv_heads, row = d * dtype_size(rows->type);
+    size_t d = rows->head_dim, heads = rows->n_kv_heads, row = kv_row_bytes(rows->type, d);
     for (size_t i = 0; i < j->n; i++) {
         size_t slot =
             j->slots.p ? (size_t)i64_at(j->slots, 0)[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
         size_t to = (h * rows->cap + slot) * row, from = (i * heads + h) * d;
-        kn->narrow(rows->k.p + to, f32_at(j->k, 0) + from, rows->type, d);
-        if (j->v.p) kn->narrow(rows->v.p + to, f32_at(j->v, 0) + from, rows->type, d);
+        kn->put_row(rows->k.p + to, f32_at(j->k, from), rows->type, rows->turned & KV_TURNED_K, d);
+        if (j->v.p) kn->put_row(rows->v.p + to, f32_at(j->v, from), rows->type, rows->turned & KV_TURNED_V, d);
     }
 }
 

@@ -10,7 +10,7 @@
 #include "kernels/cpu/threads.h"
 
 enum {
-    VENDOR_FROM = 16,             /* rows of x */
+    WIDEN_ABOVE = 48,             /* rows of x: for fewer ones it takes longer than a vendor's product saves */
     SLICE = 512,                  /* rows of x that our own products take at a time: they stay in the caches */
     PANEL_BYTES = 4 * 1024 * 1024 /* of widened w: stays in L3 between widening and use */
 };
@@ -213,22 +213,25 @@ static void linear_vendor(backend *be, const linear_job *jobs, size_t n_jobs, co
     }
 }
 
-/* Whether our own products are taken for any number of rows. */
-static bool is_ours(backend *be, const linear_job *jobs, size_t n_jobs)
+/* Rows of x that our own products are taken for. */
+static size_t own_rows(backend *be, const linear_job *jobs, size_t n_jobs)
 {
     const cpu_ctx *c = cpu_of(be);
-    bool all = true;
+    size_t least = SIZE_MAX;
     for (size_t j = 0; j < n_jobs; j++) {
         dtype t = jobs[j].w.type;
-        all &= (t == DT_Q8 && c->k->q8_gemm) || (t == DT_Q4 && c->k->q4_gemm);
+        bool ours = (t == DT_Q8 && c->k->q8_gemm) || (t == DT_Q4 && c->k->q4_gemm) || !c->gemm;
+        bool as_stored = t == DT_F32 || (t == DT_BF16 && c->bf16_gemm);
+        size_t rows = ours ? SIZE_MAX : as_stored ? LINEAR_ALIKE : WIDEN_ABOVE;
+        if (rows < least) least = rows;
     }
-    return all || !c->gemm;
+    return least;
 }
 
 void cpu_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
     if (n == 0 || n_jobs == 0) return;
-    if (n < VENDOR_FROM || exact || is_ours(be, jobs, n_jobs)) linear_builtin(be, jobs, n_jobs, f32_at(x, 0), n, exact);
+    if (exact || n <= own_rows(be, jobs, n_jobs)) linear_builtin(be, jobs, n_jobs, f32_at(x, 0), n, exact);
     else linear_vendor(be, jobs, n_jobs, f32_at(x, 0), n);
 }
 

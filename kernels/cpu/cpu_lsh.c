@@ -116,7 +116,7 @@ static size_t mark(const cpu_kernels *k, const lsh_job *j, size_t h, uint64_t *h
 static void weigh(const cpu_kernels *k, const lsh_job *j, size_t h, const int32_t *idx, size_t n)
 {
     const lsh_index *x = j->x;
-    size_t d = x->head_dim, head = h / (j->n_heads / x->n_kv_heads), bytes = d * dtype_size(j->rows->type);
+    size_t d = x->head_dim, head = h / (j->n_heads / x->n_kv_heads), bytes = kv_row_bytes(j->rows->type, d);
     const float *q = f32_at(j->q, h * d), *norm = f32_at(x->norm, head * x->cap);
     float length = sqrtf(ref_dot16(q, q, d)), offset = ref_dot16(q, f32_at(x->mean, head * d), d);
     float row[ROWS * HEAD_DIM_MAX], cosine[ROWS], *bias = f32_at(j->bias, h * x->cap);

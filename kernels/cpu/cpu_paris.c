@@ -25,7 +25,8 @@ static void encode_row(const cpu_kernels *k, const paris_index *x, const kv_rows
     size_t nb = paris_subspaces(x->head_dim), d = x->head_dim, at = head * x->cap + (size_t)slot;
     int64_t row = rows->codes.bits ? ((const int32_t *)(void *)rows->codes.k_at.p)[slot] : slot;
     float v[PARIS_DIM_MAX] = {0};
-    k->widen(v, rows->k.p + (head * rows->cap + (size_t)row) * d * dtype_size(rows->type), rows->type, d);
+    k->get_row(v, rows->k.p + (head * rows->cap + (size_t)row) * kv_row_bytes(rows->type, d), rows->type,
+               rows->turned & KV_TURNED_K, d);
     for (size_t c = 0; x->mean.p && c < d; c++) v[c] -= f32_at(x->mean, 0)[head * d + c];
     float norm = normalise(k, x, v);
     unsigned char *code = x->code.p + at * PARIS_CODE * nb;

@@ -278,7 +278,7 @@ static int64_t mass_of(const cpu_kernels *kn, const mass_job *j, size_t list, co
     if (j->spans) l = ref_span_list(j->spans, list, j->items.lo, j->items.hi);
     int64_t n = l.end > l.first ? l.end - l.first : 0, most = j->most < n ? j->most : n;
     const float *x = f32_at(j->score, list * j->stride + (size_t)l.first);
-    float top, all, few, by = j->scale * 1.44269504f, *mass = (float *)(void *)s->best;
+    float top, all, few, by = ref_mass_scale(j, list) * 1.44269504f, *mass = (float *)(void *)s->best;
     if (most <= j->least || j->p >= 1) return most;
     kn->vote_exp(mass, &top, &all, x, by, (size_t)n);
     if (!isfinite(top)) return most;
@@ -286,7 +286,9 @@ static int64_t mass_of(const cpu_kernels *kn, const mass_job *j, size_t list, co
     size_t count = kn->at_least(s->idx, s->val, x, (size_t)n, least);
     float largest = kn->clamp(s->val, count);
     kn->vote_exp(mass, &top, &few, s->val, by, count);
-    double want = (double)j->p * (double)all;
+    double held = ref_mass_held(j, list, (double)top * M_LN2 + log((double)all));
+    double want = ((double)j->p * (1 + held) - held) * (double)all;
+    if (want <= 0) return j->least;
     if ((double)few < want) return most;
     int64_t k = (int64_t)fewest(kn, s, count, want, largest);
     return k < j->least ? j->least : k < most ? k : most;

@@ -39,7 +39,7 @@ static void score_slots(const cpu_kernels *k, const token_score_job *j, size_t k
     float wide[WIDE * HEAD_DIM_MAX];
     heads_of h = heads_at(j, kv_head);
     row_source s = cpu_rows(&j->rows, false, kv_head);
-    if (s.bits == 0) {
+    if (s.bits == 0 && !dtype_in_qblocks(s.type)) {
         dots(k, j, h, s.exact + from * s.head_dim * dtype_size(s.type), s.type, n, out, stride);
         return;
     }
@@ -62,33 +62,47 @@ static void score_all(backend *be, const token_score_job *j)
     }
 }
 
-/* Scores of chunk c of a kv head, and their exp while they lie in a cache. */
-static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t kv_head, size_t c)
+/* Scores of chunk c of a kv head, into a thread's `piece` [heads][VOTE_CHUNK], and their exp. */
+static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t kv_head, size_t c,
+                      float *piece)
 {
     heads_of h = heads_at(j, kv_head);
+    score_slots(k, j, kv_head, (size_t)j->lo + c * VOTE_CHUNK, vote_items(v->of, c), piece, VOTE_CHUNK);
+    for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i * h.step, c, piece + i * VOTE_CHUNK);
+}
+
+/* The votes of chunk c; scores are made again where they are needed again. */
+static void vote_chunk(const cpu_kernels *k, const token_score_job *j, const vote_list *v, size_t c)
+{
     size_t from = (size_t)j->lo + c * VOTE_CHUNK;
-    float *score = f32_at(j->score, h.first * j->stride + from);
-    score_slots(k, j, kv_head, from, vote_items(v->of, c), score, h.step * j->stride);
-    for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i * h.step, c, score + i * h.step * j->stride);
+    if (vote_sum(k, v, c, NULL, 0)) return;
+    for (size_t kv = 0; kv < j->rows.n_kv_heads; kv++) {
+        heads_of h = heads_at(j, kv);
+        score_slots(k, j, kv, from, vote_items(v->of, c), f32_at(j->score, h.first * j->stride + from),
+                    h.step * j->stride);
+    }
+    vote_sum(k, v, c, f32_at(j->score, from), j->stride);
 }
 
 static void vote(backend *be, const token_score_job *j)
 {
     const cpu_kernels *k = cpu_of(be)->k;
-    size_t n = (size_t)(j->hi - j->lo), kv = j->rows.n_kv_heads;
+    size_t n = (size_t)(j->hi - j->lo), kv = j->rows.n_kv_heads, piece = j->n_heads / kv * VOTE_CHUNK;
+    int team = cpu_team(be, n * j->n_heads * j->rows.head_dim * 2);
     vote_lists all = votes_of(f32_at(j->votes, (size_t)j->lo), 0, j->n_heads, n, j->scale);
-    float *work = cpu_scratch(be, &cpu_of(be)->parts, vote_floats(&all), sizeof *work, "votes");
+    size_t own = vote_floats(&all);
+    float *work = cpu_scratch(be, &cpu_of(be)->parts, own + (size_t)team * piece, sizeof *work, "votes");
     if (!work) return;
     vote_list v = vote_at(&all, 0, work);
-#pragma omp parallel num_threads(cpu_team(be, n * j->n_heads * j->rows.head_dim * 2))
+#pragma omp parallel num_threads(team)
     {
+        float *mine = work + own + (size_t)threads_id() * piece;
 #pragma omp for schedule(static)
-        for (size_t i = 0; i < all.chunks * kv; i++) exp_chunk(k, j, &v, i % kv, i / kv);
+        for (size_t i = 0; i < all.chunks * kv; i++) exp_chunk(k, j, &v, i % kv, i / kv, mine);
 #pragma omp for schedule(static)
         for (size_t h = 0; h < j->n_heads; h++) vote_head(&v, h);
 #pragma omp for schedule(static)
-        for (size_t c = 0; c < all.chunks; c++)
-            vote_sum(k, &v, c, f32_at(j->score, (size_t)j->lo + c * VOTE_CHUNK), j->stride);
+        for (size_t c = 0; c < all.chunks; c++) vote_chunk(k, j, &v, c);
     }
 }
 

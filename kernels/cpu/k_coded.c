@@ -8,14 +8,35 @@
 #include "kernels/cpu/dots.h"
 #include "kernels/cpu/k.h"
 
-/* Codes [c, c + VF_LANES) of a row of d. */
-INLINE VF row_codes(const unsigned char *row, const int bits, size_t c, size_t d)
+/* Codes [c, c + left) of a row, at most VF_LANES of them. */
+INLINE VF row_codes(const bool full, const unsigned char *row, const int bits, size_t c, size_t left)
 {
     const unsigned char *p = row + c * (size_t)bits / 8;
     unsigned char last[VF_LANES] = {0};
-    if (c + VF_LANES <= d) return vf_codes(p, bits);
-    memcpy(last, p, ((d - c) * (size_t)bits + 7) / 8);
+    if (full || left >= VF_LANES) return vf_codes(p, bits);
+    memcpy(last, p, (left * (size_t)bits + 7) / 8);
     return vf_codes(last, bits);
+}
+
+/* Adds the products of channels [c, c + left) of at most 16; full: there are 16. */
+INLINE void code_step(const bool full, const int heads, const int items, const int bits, const float *q,
+                      size_t q_stride, const unsigned char *const *row, size_t c, size_t left, VF acc[VF_LANES])
+{
+    UNROLL for (int p = 0; p < PARTS; p++)
+    {
+        const size_t e = c + (size_t)p * VF_LANES, n = left - (size_t)p * VF_LANES;
+        if (!full && left <= (size_t)p * VF_LANES) continue;
+        UNROLL for (int i = 0; i < items; i++)
+        {
+            VF x = row_codes(full, row[i], bits, e, n);
+            UNROLL for (int h = 0; h < heads; h++)
+            {
+                const float *qh = q + (size_t)h * q_stride + e;
+                VF *a = &acc[p * DOTS + h * items + i];
+                *a = vf_add(*a, vf_mul(full ? vf_load(qh) : vf_load_some(qh, n), x));
+            }
+        }
+    }
 }
 
 /* Products of `heads` queries with `items` rows, heads * items <= DOTS; out[h * items + i]. */
@@ -23,23 +44,10 @@ INLINE void code_tile(const int heads, const int items, const int bits, const fl
                       const unsigned char *const *row, float out[DOTS])
 {
     VF acc[VF_LANES];
+    size_t c = 0;
     UNROLL for (int i = 0; i < VF_LANES; i++) acc[i] = vf_zero();
-    for (size_t c = 0; c < d; c += 16) {
-        UNROLL for (int p = 0; p < PARTS; p++)
-        {
-            const size_t e = c + (size_t)p * VF_LANES;
-            if (e >= d) continue;
-            UNROLL for (int i = 0; i < items; i++)
-            {
-                VF x = row_codes(row[i], bits, e, d);
-                UNROLL for (int h = 0; h < heads; h++)
-                {
-                    VF *a = &acc[p * DOTS + h * items + i];
-                    *a = vf_add(*a, vf_mul(vf_load_some(q + (size_t)h * q_stride + e, d - e), x));
-                }
-            }
-        }
-    }
+    for (; c + 16 <= d; c += 16) code_step(true, heads, items, bits, q, q_stride, row, c, 16, acc);
+    if (c < d) code_step(false, heads, items, bits, q, q_stride, row, c, d - c, acc);
     dots_sums(acc, out);
 }
 

@@ -101,14 +101,14 @@ static size_t neighbours(const row_source *s, const int32_t *idx, int64_t first,
 void LEVEL(k_rows)(float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n)
 {
     group_pairs g;
-    size_t bytes = s->head_dim * dtype_size(s->type), done;
+    size_t bytes = kv_row_bytes(s->type, s->head_dim), done;
     int64_t end = first + (int64_t)n;
     for (size_t i = 0; i < PAIR_WAYS; i++) g.group[i] = SIZE_MAX;
     for (int64_t i = first; i < end; i += (int64_t)done, out += done * stride) {
         int64_t row = row_of(s, idx, i);
         size_t code = (size_t)(-1 - row);
         done = row >= 0 || s->group ? 1 : neighbours(s, idx, i, end, row);
-        if (row >= 0) LEVEL(k_widen)(out, s->exact + (size_t)row * bytes, s->type, s->head_dim);
+        if (row >= 0) LEVEL(k_get_row)(out, s->exact + (size_t)row * bytes, s->type, s->turned, s->head_dim);
         else if (s->group) decode_by_groups(out, s, code, &g);
         else decode_by_runs(out, stride, s, code, done);
     }
@@ -151,7 +151,7 @@ static void put_codes(unsigned char *code, const float q[ROW_PAD], size_t d, int
 static void source_row(float *x, const row_source *s, int64_t row)
 {
     size_t d = s->head_dim;
-    LEVEL(k_widen)(x, s->exact + (size_t)row * d * dtype_size(s->type), s->type, d);
+    LEVEL(k_get_row)(x, s->exact + (size_t)row * kv_row_bytes(s->type, d), s->type, s->turned, d);
     for (size_t c = 0; s->factor && c < d; c += VF_LANES)
         vf_store_some(x + c, vf_mul(vf_load_some(x + c, d - c), vf_load_some(s->factor + c, d - c)), d - c);
 }

@@ -3,8 +3,9 @@
  * K rows are read once for all query heads of the group, then its V rows. What a block reads from
  * memory was asked for one phase earlier (V during Q K, the next K during P V): without that the kernel
  * waits for memory and computes in turn (design: cpu-kernels 2, 3).
+ * Rows in blocks become floats in registers; turned ones meet turned queries, and the sum of V's is turned back.
  * A block with code rows is widened to float first, K when it begins, V before P V, and then has the
- * bits of a block of float rows.
+ * bits of a block of float rows. Where keys are turned, K alone is widened so and rotated, and V stays as it is.
  *
  * Query heads are taken 4, 2 or 1 at a time with VF_LANES / heads keys: VF_LANES dot products whose
  * sums one transposition puts into a vector. Lane head * keys + key of score vector `tile` belongs to
@@ -15,6 +16,7 @@
 #include <math.h>
 
 #include "kernels/cpu/k.h"
+#include "kernels/cpu/rows.h"
 
 enum { ROWS = DECODE_BLOCK + VF_LANES, LINE = 64, SHORT_ROW = 2 * LINE };
 
@@ -35,7 +37,7 @@ typedef struct {
     size_t q_stride;
     float p[DECODE_BLOCK * VF_LANES]; /* scores, then weights, of the heads at work */
     block_rows k[2], v;               /* K of this block and of the next one, in turn */
-    bool widen;                       /* this block's rows become floats in the chunk's work area */
+    bool widen;                       /* this block's V rows become floats in the chunk's work area */
 } decode_state;
 
 /* Whether the n entries at first, a block's, are taken from all over it in turn: streams that the hardware takes
@@ -44,7 +46,7 @@ typedef struct {
 static bool in_turns(const decode_chunk *c, int64_t first, size_t n)
 {
     if (!c->idx || n < DECODE_BLOCK) return false;
-    return c->head_dim * dtype_size(c->k.type) <= SHORT_ROW || c->idx[first + 1] == c->idx[first] + 1;
+    return kv_row_bytes(c->k.type, c->head_dim) <= SHORT_ROW || c->idx[first + 1] == c->idx[first] + 1;
 }
 
 /* The entry of its block that is number i. */
@@ -57,7 +59,7 @@ INLINE size_t entry_of(bool turns, size_t i)
 /* Rows of block `at`; addresses behind the chunk's end are left out (n = 0). */
 static void rows_of(block_rows *b, const decode_chunk *c, const row_source *from, size_t at)
 {
-    size_t bytes = c->head_dim * dtype_size(from->type), most = bytes;
+    size_t bytes = kv_row_bytes(from->type, c->head_dim), most = bytes;
     int64_t first = c->first + (int64_t)at;
     b->n = at >= c->n ? 0 : c->n - at < DECODE_BLOCK ? c->n - at : DECODE_BLOCK;
     b->coded = false;
@@ -88,6 +90,42 @@ static void widen_rows(block_rows *b, const decode_chunk *c, const row_source *f
     LEVEL(k_rows)(to, c->head_dim, from, c->idx, c->first + (int64_t)at, b->n);
     for (size_t i = 0; i < ROWS; i++)
         b->row[i] = (const unsigned char *)(to + entry_of(b->turns, i < b->n ? i : b->n - 1) * c->head_dim);
+}
+
+/* Channels [k, k + VF_LANES) of both halves of a row of type t, or those that are left, rotated. */
+INLINE void turn_channels(const dtype t, float *out, const void *row, const float *table, size_t half, size_t k,
+                          const bool whole)
+{
+    const size_t n = whole ? VF_LANES : half - k;
+    float co[VF_LANES] = {0}, si[VF_LANES] = {0};
+    for (size_t l = 0; l < n; l++) co[l] = table[2 * (k + l)], si[l] = table[2 * (k + l) + 1];
+    VF a = whole ? vf_load_as(row, k, t) : vf_load_as_n(row, k, t, n);
+    VF b = whole ? vf_load_as(row, half + k, t) : vf_load_as_n(row, half + k, t, n);
+    vf_store_some(out + k, vf_sub(vf_mul(a, vf_load(co)), vf_mul(b, vf_load(si))), n);
+    vf_store_some(out + half + k, vf_add(vf_mul(b, vf_load(co)), vf_mul(a, vf_load(si))), n);
+}
+
+INLINE void turn_as(const dtype t, const block_rows *b, const decode_chunk *c, size_t at)
+{
+    const size_t half = c->head_dim / 2, full = half / VF_LANES * VF_LANES;
+    for (size_t i = 0; i < b->n; i++) {
+        size_t entry = entry_of(b->turns, i);
+        const float *table = c->turn + (at + entry) * c->head_dim;
+        float *out = c->work + entry * c->head_dim;
+        for (size_t k = 0; k < full; k += VF_LANES) turn_channels(t, out, b->row[i], table, half, k, true);
+        if (full < half) turn_channels(t, out, b->row[i], table, half, full, false);
+    }
+}
+
+/* The rows of K of block `at` as float, rotated; at first as they are stored, or widened. */
+static void turn_rows(block_rows *b, const decode_chunk *c, size_t at, bool widened)
+{
+    const dtype t = widened ? DT_F32 : c->k.type;
+    if (t == DT_F32) turn_as(DT_F32, b, c, at);
+    else if (t == DT_F16) turn_as(DT_F16, b, c, at);
+    else turn_as(DT_BF16, b, c, at);
+    for (size_t i = 0; i < ROWS; i++)
+        b->row[i] = (const unsigned char *)(c->work + entry_of(b->turns, i < b->n ? i : b->n - 1) * c->head_dim);
 }
 
 /* Rows to ask for, `by` of them in `parts` steps: evenly, because memory has few requests at work at a time, and
@@ -121,15 +159,27 @@ static void pack_queries(float *to, const float *q, size_t heads, size_t d)
         for (size_t h = 0; h < heads; h++, to += VF_LANES) vf_store(to, vf_load_some(q + h * d + c, d - c));
 }
 
+/* Bytes from an element of a row to the next one; of a row in blocks, whose elements are found by their number: 1. */
+INLINE size_t step_of(const dtype t)
+{
+    return dtype_in_qblocks(t) ? 1 : dtype_size(t);
+}
+
+/* The elements from number i behind `at` on, of a row of d. */
+INLINE VF row_load(const unsigned char *row, size_t at, size_t i, const dtype t, size_t d)
+{
+    return dtype_in_qblocks(t) ? vf_load_block(row, at + i, t, d) : vf_load_as(row + at, i, t);
+}
+
 /* acc[h * keys + j] += q of head h times row j, over `vecs` vectors. */
 INLINE void products(const int heads, const int vecs, const dtype t, VF acc[VF_LANES], const float *q,
-                     const unsigned char *const row[VF_LANES], size_t at)
+                     const unsigned char *const row[VF_LANES], size_t at, size_t d)
 {
     const int keys = VF_LANES / heads;
     UNROLL for (int i = 0; i < vecs; i++)
     {
         VF kv[VF_LANES];
-        UNROLL for (int j = 0; j < keys; j++) kv[j] = vf_load_as(row[j] + at, (size_t)(i * VF_LANES), t);
+        UNROLL for (int j = 0; j < keys; j++) kv[j] = row_load(row[j], at, (size_t)(i * VF_LANES), t, d);
         UNROLL for (int h = 0; h < heads; h++)
         {
             VF qv = vf_held(vf_load(q + (i * heads + h) * VF_LANES));
@@ -143,15 +193,15 @@ INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, c
 {
     enum { STEP = 4 };
     const int keys = VF_LANES / heads;
-    const size_t bytes = dtype_size(t), full = d / VF_LANES * VF_LANES * bytes;
+    const size_t bytes = step_of(t), full = d / VF_LANES * VF_LANES * bytes;
     const unsigned char *row[VF_LANES];
     VF acc[VF_LANES];
     UNROLL for (int j = 0; j < keys; j++) row[j] = rows[j];
     UNROLL for (int a = 0; a < VF_LANES; a++) acc[a] = vf_zero();
     size_t at = 0;
     for (; at + STEP * VF_LANES * bytes <= full; at += STEP * VF_LANES * bytes, q += STEP * heads * VF_LANES)
-        products(heads, STEP, t, acc, q, row, at);
-    for (; at < full; at += VF_LANES * bytes, q += heads * VF_LANES) products(heads, 1, t, acc, q, row, at);
+        products(heads, STEP, t, acc, q, row, at, d);
+    for (; at < full; at += VF_LANES * bytes, q += heads * VF_LANES) products(heads, 1, t, acc, q, row, at, d);
     if (d % VF_LANES) UNROLL for (int j = 0; j < keys; j++)
         {
             VF kv = vf_load_as_n(row[j] + at, 0, t, d % VF_LANES);
@@ -221,17 +271,16 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
         const float *from = acc + (size_t)h * d + c + (size_t)j * VF_LANES;
         a[h * vecs + j] = vf_mul(n_tail ? vf_load_n(from, n_tail) : vf_load(from), vf_set1(factor[h * keys]));
     }
-    const size_t at = c * dtype_size(t);
+    const size_t at = c * step_of(t);
     const float *w = s->p;
     const unsigned char *const *row = s->v.row, *const *end = row + s->v.n;
     for (; row < end; row += keys, w += VF_LANES) {
         if (next) ask(next);
         UNROLL for (int i = 0; i < keys; i++)
         {
-            const unsigned char *p = row[i] + at;
             VF v[PV_ACC];
             UNROLL for (int j = 0; j < vecs; j++) v[j] =
-                n_tail ? vf_load_as_n(p, 0, t, n_tail) : vf_load_as(p, (size_t)(j * VF_LANES), t);
+                n_tail ? vf_load_as_n(row[i] + at, 0, t, n_tail) : row_load(row[i], at, (size_t)(j * VF_LANES), t, d);
             UNROLL for (int h = 0; h < heads; h++)
             {
                 VF wv = vf_held(vf_set1(w[h * keys + i]));
@@ -248,8 +297,8 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
 }
 
 /* Block `at` for query heads [h0, h0 + heads): one of the group's passes over it. */
-INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, decode_state *s, const block_rows *k,
-                        const block_rows *next, size_t at, size_t h0)
+INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const decode_chunk *c, decode_state *s,
+                        const block_rows *k, const block_rows *next, size_t at, size_t h0)
 {
     const size_t keys = (size_t)(VF_LANES / heads), d = c->head_dim;
     const int vecs = PV_ACC / heads;
@@ -261,7 +310,7 @@ INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, d
     const float *q = s->q + h0 * s->q_stride;
     for (size_t i = 0; i < n; i += keys) {
         if (first) ask(&v);
-        VF score = score_tile(heads, t, q, d, k->row + i);
+        VF score = score_tile(heads, kt, q, d, k->row + i);
         most = vf_max(most, score);
         vf_store(s->p + i / keys * VF_LANES, score);
     }
@@ -277,9 +326,9 @@ INLINE void block_heads(const int heads, const dtype t, const decode_chunk *c, d
     asking ahead = {next, 0, keys, parts, 0}, *look = last && next->n ? &ahead : NULL;
     for (size_t ch = 0, end; ch < d; ch = end) {
         end = ch + wide <= d ? ch + wide : ch + VF_LANES <= d ? ch + VF_LANES : d;
-        if (ch + wide <= d) values_tile(heads, vecs, t, s, acc, d, ch, 0, factor, look);
-        else if (ch + VF_LANES <= d) values_tile(heads, 1, t, s, acc, d, ch, 0, factor, look);
-        else values_tile(heads, 1, t, s, acc, d, ch, d - ch, factor, look);
+        if (ch + wide <= d) values_tile(heads, vecs, vt, s, acc, d, ch, 0, factor, look);
+        else if (ch + VF_LANES <= d) values_tile(heads, 1, vt, s, acc, d, ch, 0, factor, look);
+        else values_tile(heads, 1, vt, s, acc, d, ch, d - ch, factor, look);
     }
 }
 
@@ -292,29 +341,45 @@ INLINE size_t pass_heads(size_t left)
 /* Functions of their own: in a common one the loops spill addresses. */
 typedef void pass_fn(const decode_chunk *c, decode_state *s, const block_rows *k, const block_rows *next, size_t at,
                      size_t h0);
-#define PASS(heads, type)                                                                                              \
-    static __attribute__((noinline)) void pass_##heads##_##type(                                                       \
+#define PASS(heads, k_type, v_type)                                                                                    \
+    static __attribute__((noinline)) void pass_##heads##_##k_type##_##v_type(                                          \
         const decode_chunk *c, decode_state *s, const block_rows *k, const block_rows *next, size_t at, size_t h0)     \
     {                                                                                                                  \
-        block_heads(heads, DT_##type, c, s, k, next, at, h0);                                                          \
+        block_heads(heads, DT_##k_type, DT_##v_type, c, s, k, next, at, h0);                                           \
     }
-#define PASSES(type) PASS(1, type) PASS(2, type) PASS(4, type)
-PASSES(F32)
-PASSES(F16)
-PASSES(BF16)
+#define PASSES(k_type, v_type) PASS(1, k_type, v_type) PASS(2, k_type, v_type) PASS(4, k_type, v_type)
+PASSES(F32, F32)
+PASSES(F16, F16)
+PASSES(BF16, BF16)
+PASSES(F32, F16)
+PASSES(F32, BF16)
+PASSES(Q8, Q8)
+PASSES(Q4, Q4)
 
-static pass_fn *const passes[][3] = {
-    /* of 1, 2 and 4 heads */
-    [DT_F32] = {pass_1_F32, pass_2_F32, pass_4_F32},
-    [DT_F16] = {pass_1_F16, pass_2_F16, pass_4_F16},
-    [DT_BF16] = {pass_1_BF16, pass_2_BF16, pass_4_BF16},
+/* K as V, by its type, and K that was turned; of 1, 2 and 4 heads. */
+static pass_fn *const passes[][DT_Q4 + 1][3] = {
+    {[DT_F32] = {pass_1_F32_F32, pass_2_F32_F32, pass_4_F32_F32},
+     [DT_F16] = {pass_1_F16_F16, pass_2_F16_F16, pass_4_F16_F16},
+     [DT_BF16] = {pass_1_BF16_BF16, pass_2_BF16_BF16, pass_4_BF16_BF16},
+     [DT_Q8] = {pass_1_Q8_Q8, pass_2_Q8_Q8, pass_4_Q8_Q8},
+     [DT_Q4] = {pass_1_Q4_Q4, pass_2_Q4_Q4, pass_4_Q4_Q4}},
+    {[DT_F32] = {pass_1_F32_F32, pass_2_F32_F32, pass_4_F32_F32},
+     [DT_F16] = {pass_1_F32_F16, pass_2_F32_F16, pass_4_F32_F16},
+     [DT_BF16] = {pass_1_F32_BF16, pass_2_F32_BF16, pass_4_F32_BF16}},
 };
+
+/* Rows in blocks whose keys are rotated as they are read become floats, turned back. */
+static bool all_widened(const decode_chunk *c)
+{
+    return c->turn && dtype_in_qblocks(c->k.type);
+}
 
 static void decode_start(decode_state *s, const decode_chunk *c)
 {
     size_t d = c->head_dim, g = c->group;
     float scaled[DECODE_GROUP * HEAD_DIM_MAX];
     LEVEL(k_scale)(scaled, c->q, c->scale, g * d);
+    for (size_t h = 0; h < g && c->k.turned && !all_widened(c); h++) LEVEL(k_turn)(scaled + h * d, d);
     s->q_stride = (d + VF_LANES - 1) / VF_LANES * VF_LANES;
     memset(s->acc, 0, g * d * sizeof *s->acc);
     for (size_t h = 0; h < g; h += pass_heads(g - h)) {
@@ -327,6 +392,8 @@ static void decode_start(decode_state *s, const decode_chunk *c)
 static void decode_end(const decode_state *s, const decode_chunk *c)
 {
     memcpy(c->acc, s->acc, c->group * c->head_dim * sizeof *s->acc);
+    for (size_t h = 0; h < c->group && c->v.turned && !all_widened(c); h++)
+        LEVEL(k_turn)(c->acc + h * c->head_dim, c->head_dim);
     for (size_t h = 0, heads; h < c->group; h += heads) {
         heads = pass_heads(c->group - h);
         size_t keys = VF_LANES / heads;
@@ -349,10 +416,11 @@ void LEVEL(k_decode)(const decode_chunk *c)
         block_rows *k = &s.k[turn], *next = &s.k[turn ^ 1];
         rows_of(&s.v, c, &c->v, at);
         rows_of(next, c, &c->k, at + DECODE_BLOCK);
-        s.widen = k->coded || s.v.coded;
+        s.widen = k->coded || s.v.coded || all_widened(c);
         if (s.widen) widen_rows(k, c, &c->k, at, c->work);
+        if (c->turn) turn_rows(k, c, at, s.widen);
         for (size_t h = 0; h < c->group; h += pass_heads(c->group - h))
-            passes[s.widen ? DT_F32 : c->k.type][pass_heads(c->group - h) / 2](c, &s, k, next, at, h);
+            passes[c->turn != NULL][s.widen ? DT_F32 : c->k.type][pass_heads(c->group - h) / 2](c, &s, k, next, at, h);
     }
     decode_end(&s, c);
 }

@@ -351,6 +351,10 @@ void LEVEL(k_fier_levels)(float *z, float *lo, float *hi, const float *x, size_t
             dev = vf_div(dev, n);
             least = vf_sub(mid, dev);
             most = vf_add(mid, dev);
+        } else if (how == FIER_MIDDLE) {
+            VF r = vf_mul(vf_set1(0.25f), vf_sub(most, least));
+            least = vf_add(least, r);
+            most = vf_sub(most, r);
         }
         vf_store_some(z + c, mid, left);
         vf_store_some(lo + c, least, left);

@@ -42,17 +42,23 @@ static void round_block(int8_t *code, float *scale, int32_t *sum, const float x[
     *sum = (int32_t)vf_sum(total);
 }
 
-/* Rows of x lie in tiles of INT8_X, in which each block has its rows side by side: a pass over a tile goes
- * straight through memory. The last tile may have fewer rows. */
-static size_t tile_rows_at(const x8_rows *x, size_t r)
+/* Rows of x lie in tiles of at most INT8_X, of nearly the same number of rows, in which each block has its rows side by
+ * side: a pass over a tile goes straight through memory. The last tile may have fewer rows. */
+static size_t tiles_of(const x8_rows *x)
 {
-    size_t from = r / INT8_X * INT8_X;
-    return x->n - from < INT8_X ? x->n - from : INT8_X;
+    return (x->n + INT8_X - 1) / INT8_X;
+}
+
+static size_t tile_rows(const x8_rows *x)
+{
+    return (x->n + tiles_of(x) - 1) / tiles_of(x);
 }
 
 void LEVEL(k_round_x)(const x8_rows *out, size_t r, const float *x, size_t cols, size_t b0, size_t b1)
 {
-    size_t in_tile = r % INT8_X, first = (r - in_tile) * out->blocks + in_tile, rows = tile_rows_at(out, r);
+    size_t in_tile = r % tile_rows(out), from_row = r - in_tile, rows = tile_rows(out);
+    size_t first = from_row * out->blocks + in_tile;
+    if (rows > out->n - from_row) rows = out->n - from_row;
     for (size_t b = b0; b < b1; b++) {
         size_t at = first + b * rows, from = b * QBLOCK_COLS;
         float last[QBLOCK_COLS] = {0};
@@ -64,24 +70,38 @@ void LEVEL(k_round_x)(const x8_rows *out, size_t r, const float *x, size_t cols,
 
 /* ---- the product ---- */
 
-/* acc[g][i] = 16 rows of group g times row i of the tile x of mx rows. */
-INLINE void tile_sums(const int mx, const int mg, const dtype t, const unsigned char *w, size_t group, const x8_rows *x,
-                      VF acc[INT8_G][INT8_X][PARTS16])
+/* Memory's part of a pass over weights. A single tile of x asks for what it reads soon itself. Tiles that share a panel
+ * ask for the next panel, each for every `every`-th block from number `turn` on, so that memory works as evenly as the
+ * products do. */
+typedef struct {
+    size_t ahead, every, turn; /* bytes; blocks */
+} asked;
+
+static asked asked_of(size_t tile, size_t tiles, size_t panel_bytes)
+{
+    return tiles == 1 ? (asked){AHEAD, 1, 0} : (asked){panel_bytes, tiles, tile};
+}
+
+/* acc[i] = 16 rows of a group times row i of the tile x of mx rows. */
+INLINE void tile_sums(const int mx, const dtype t, const unsigned char *w, const x8_rows *x, const asked *a,
+                      VF acc[INT8_X][PARTS16])
 {
     const size_t bytes = qblock_bytes(t);
-    UNROLL for (int g = 0; g < mg; g++) UNROLL for (int i = 0; i < mx; i++) UNROLL for (int p = 0; p < PARTS16; p++)
-        acc[g][i][p] = vf_zero();
+    size_t due = a->turn;
+    UNROLL for (int i = 0; i < mx; i++) UNROLL for (int p = 0; p < PARTS16; p++) acc[i][p] = vf_zero();
     for (size_t b = 0; b < x->blocks; b++, w += bytes) {
-        D16 s[INT8_G][INT8_X];
+        D16 s[INT8_X];
         const float *scale = x->scale + b * mx;
-        UNROLL for (int g = 0; g < mg; g++) UNROLL for (size_t c = 0; c < bytes; c += LINE)
-            prefetch(w + (size_t)g * group + AHEAD + c);
-        d16_sums(mx, mg, t, s, w + QBLOCK_SCALES, group, x->code + b * mx * QBLOCK_COLS, x->sum + b * mx);
-        UNROLL for (int g = 0; g < mg; g++) UNROLL for (int p = 0; p < PARTS16; p++)
+        if (b == due) {
+            UNROLL for (size_t c = 0; c < bytes; c += LINE) prefetch(w + a->ahead + c);
+            due += a->every;
+        }
+        d16_sums(mx, t, s, w + QBLOCK_SCALES, x->code + b * mx * QBLOCK_COLS, x->sum + b * mx);
+        UNROLL for (int p = 0; p < PARTS16; p++)
         {
-            VF d = vf_load_f16(w + (size_t)g * group + 2 * VF_LANES * p);
-            UNROLL for (int i = 0; i < mx; i++) acc[g][i][p] =
-                vf_fma(vf_mul(d, vf_set1(scale[i])), d16_part(s[g][i], p), acc[g][i][p]);
+            VF d = vf_load_f16(w + 2 * VF_LANES * p);
+            UNROLL for (int i = 0; i < mx; i++) acc[i][p] =
+                vf_fma(vf_mul(d, vf_set1(scale[i])), d16_part(s[i], p), acc[i][p]);
         }
     }
 }
@@ -92,31 +112,27 @@ typedef struct {
     x8_rows x; /* of the tile */
     const weight *w, *bias;
     size_t g0, g1;
+    asked ask;
 } span;
 
-/* Groups [g, g + mg). */
-INLINE void span_groups(const int mx, const int mg, const dtype t, const span *s, size_t g)
+INLINE void span_group(const int mx, const dtype t, const span *s, size_t g)
 {
-    size_t rows = s->w->rows, group = qblock_group_bytes(t, s->w->cols);
-    VF acc[INT8_G][INT8_X][PARTS16];
-    tile_sums(mx, mg, t, s->w->p.p + g * group, group, &s->x, acc);
-    UNROLL for (int j = 0; j < mg * PARTS16; j++)
+    size_t rows = s->w->rows;
+    VF acc[INT8_X][PARTS16];
+    tile_sums(mx, t, s->w->p.p + g * qblock_group_bytes(t, s->w->cols), &s->x, &s->ask, acc);
+    UNROLL for (int p = 0; p < PARTS16; p++)
     {
-        size_t r = g * QBLOCK_ROWS + (size_t)j * VF_LANES;
+        size_t r = g * QBLOCK_ROWS + (size_t)p * VF_LANES;
         if (r >= rows) break;
         VF bias = s->bias->p.p ? vf_load_some_as(s->bias->p.p, r, s->bias->type, rows - r) : vf_zero();
-        UNROLL for (int i = 0; i < mx; i++) vf_store_some(s->out + (size_t)i * s->out_stride + r,
-                                                          vf_add(acc[j / PARTS16][i][j % PARTS16], bias), rows - r);
+        UNROLL for (int i = 0; i < mx; i++)
+            vf_store_some(s->out + (size_t)i * s->out_stride + r, vf_add(acc[i][p], bias), rows - r);
     }
 }
 
-/* One row of x reads memory, in which one stream is faster than two. */
 INLINE void span_tile(const int mx, const dtype t, const span *s)
 {
-    const int mg = mx > 1 ? INT8_G : 1;
-    size_t g = s->g0;
-    for (; g + (size_t)mg <= s->g1; g += (size_t)mg) span_groups(mx, mg, t, s, g);
-    for (; mg > 1 && g < s->g1; g++) span_groups(mx, 1, t, s, g);
+    for (size_t g = s->g0; g < s->g1; g++) span_group(mx, t, s, g);
 }
 
 INLINE void span_any(const dtype t, const span *s, size_t mx)
@@ -141,21 +157,29 @@ INLINE void span_any(const dtype t, const span *s, size_t mx)
     }
 }
 
-static x8_rows tile_of(const x8_rows *x, size_t i)
+static x8_rows tile_of(const x8_rows *x, size_t tile)
 {
-    size_t at = i * x->blocks;
-    return (x8_rows){x->code + at * QBLOCK_COLS, x->scale + at, x->sum + at, tile_rows_at(x, i), x->blocks};
+    size_t i = tile * tile_rows(x), at = i * x->blocks, left = x->n - i, rows = tile_rows(x);
+    return (x8_rows){x->code + at * QBLOCK_COLS, x->scale + at, x->sum + at, left < rows ? left : rows, x->blocks};
 }
 
 void LEVEL(k_linear_qblocks)(float *out, size_t out_stride, const x8_rows *x, const weight *w, const weight *bias,
                              size_t g0, size_t g1)
 {
-    size_t panel = PANEL_BYTES / qblock_group_bytes(w->type, w->cols) / INT8_G * INT8_G;
-    if (panel < INT8_G) panel = INT8_G;
-    if (x->n <= INT8_X) panel = g1 - g0;
+    const size_t tiles = tiles_of(x), group = qblock_group_bytes(w->type, w->cols);
+    size_t panel = PANEL_BYTES / group;
+    if (panel == 0) panel = 1;
+    if (tiles == 1) panel = g1 - g0;
     for (size_t g = g0; g < g1; g += panel)
-        for (size_t i = 0; i < x->n; i += INT8_X) {
-            span s = {out + i * out_stride, out_stride, tile_of(x, i), w, bias, g, g + panel < g1 ? g + panel : g1};
+        for (size_t i = 0; i < tiles; i++) {
+            span s = {.out = out + i * tile_rows(x) * out_stride,
+                      .out_stride = out_stride,
+                      .x = tile_of(x, i),
+                      .w = w,
+                      .bias = bias,
+                      .g0 = g,
+                      .g1 = g + panel < g1 ? g + panel : g1,
+                      .ask = asked_of(i, tiles, panel * group)};
             if (w->type == DT_Q8) span_any(DT_Q8, &s, s.x.n);
             else span_any(DT_Q4, &s, s.x.n);
         }

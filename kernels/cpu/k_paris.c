@@ -31,7 +31,7 @@ static void butterflies(float *x, size_t dim, size_t span)
 void LEVEL(k_paris_rotate)(float *x, const float *sign, size_t rounds, float by, size_t dim)
 {
     for (size_t r = 0; r < rounds; r++) {
-        for (size_t i = 0; i < dim; i += PARIS_SUBSPACE)
+        for (size_t i = 0; sign && i < dim; i += PARIS_SUBSPACE)
             v8_store(x + i, v8_mul(v8_load(x + i), v8_load(sign + r * dim + i)));
         for (size_t span = 1; span < dim; span *= 2) butterflies(x, dim, span);
         for (size_t i = 0; i < dim; i += PARIS_SUBSPACE) v8_store(x + i, v8_mul(v8_load(x + i), v8_set1(by)));

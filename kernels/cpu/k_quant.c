@@ -74,8 +74,7 @@ static uint16_t scale_q8(float largest, float *d)
     return h;
 }
 
-/* Codes less their offset; returns the scale's bits. */
-static uint16_t quantize_block(int8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS], dtype t)
+uint16_t LEVEL(k_quantize_block)(int8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS], dtype t)
 {
     VF most = vf_load(w), least = most, odd = vf_zero();
     for (int c = 0; c < QBLOCK_COLS; c += VF_LANES) {
@@ -126,7 +125,7 @@ static void quantize_row(unsigned char *group, dtype t, size_t r, const weight *
         LEVEL(k_widen)(x, w->p.p + (row * w->cols + from) * dtype_size(w->type), w->type, n);
         memset(x + n, 0, sizeof x - n * sizeof *x);
         for (size_t i = 0; i < PIECE && b + i < blocks; i++) {
-            uint16_t d = quantize_block(code, x + i * QBLOCK_COLS, t);
+            uint16_t d = LEVEL(k_quantize_block)(code, x + i * QBLOCK_COLS, t);
             put_row(group + (b + i) * qblock_bytes(t), t, r, d, code);
         }
     }

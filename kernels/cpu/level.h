@@ -6,7 +6,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/ops_fier.h"
-#include "kernels/ops_weights.h"
+#include "kernels/ops_rows.h"
 
 enum {
     DECODE_BLOCK = 64,  /* keys of one step of the online softmax */
@@ -21,7 +21,8 @@ enum {
 /* K or V rows of one kv head, exact or in codes (kv_rows, kv_codes). */
 typedef struct {
     const unsigned char *exact;
-    dtype type; /* of exact rows */
+    dtype type;  /* of exact rows */
+    bool turned; /* these (ops_rows.h) */
     size_t head_dim;
     int bits;          /* 0: a slot is an exact row, and what follows is not used */
     const int32_t *at; /* slots */
@@ -49,9 +50,10 @@ typedef struct {
     size_t n;
     size_t group, head_dim;
     float *acc, *top, *sum; /* [group, head_dim] sum of exp(s - top) v, [group] max, [group] sum */
-    float *work;            /* decode_work_floats(head_dim); used if rows have codes */
+    float *work;            /* decode_work_floats(head_dim); used if rows have codes or are turned */
     float *scores;          /* NULL, or row h gets the scores of head h */
     const float *bias;      /* NULL, or row h is added to the scores of head h; -INFINITY leaves a key out */
+    const float *turn;      /* NULL, or row i rotates the key of entry first + i */
     size_t score_stride, bias_stride;
 } decode_chunk;
 
@@ -180,6 +182,10 @@ typedef struct {
     OP(void, rope, (float *out, const float *x, const float *table, size_t heads, size_t half, size_t r0, size_t r1))  \
     OP(void, widen, (float *out, const void *in, dtype t, size_t n))                                                   \
     OP(void, narrow, (void *out, const float *in, dtype t, size_t n))                                                  \
+    /* Of K and V rows of any type: one row of n elements, turned or not (ops_rows.h). */                              \
+    OP(void, get_row, (float *out, const unsigned char *in, dtype t, bool turned, size_t n))                           \
+    OP(void, put_row, (unsigned char *out, const float *in, dtype t, bool turned, size_t n))                           \
+    OP(void, turn, (float *x, size_t n))                                                                               \
     /* out = by * in */                                                                                                \
     OP(void, scale, (float *out, const float *in, float by, size_t n))                                                 \
     /* out[i * out_stride + r] = x[i] . w[r] + bias[r] for i < n and r0 <= r < r1. */                                  \
@@ -195,6 +201,8 @@ typedef struct {
     OP(void, unpack, (void *out, dtype to, const weight *w, size_t r0, size_t r1))                                     \
     /* Group g of out from the same rows of w. */                                                                      \
     OP(void, quantize, (unsigned char *out, dtype type, const weight *w, size_t g))                                    \
+    /* One block of weights: codes less their offset; returns the scale's bits. */                                     \
+    OP(uint16_t, quantize_block, (int8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS], dtype t))                      \
     /* Entries [first, first + n) of a list as float, to rows of out that are `stride` apart. */                       \
     OP(void, rows, (float *out, size_t stride, const row_source *s, const int32_t *idx, int64_t first, size_t n))      \
     /* Exact rows src[0..n) to code rows first + i, whose codes and pairs lie at code and pair as s says. */           \

@@ -12,6 +12,7 @@
  *   vf_load_n vf_store_n               the first n < VF_LANES lanes; the others load as 0
  *   vf_load_{f16,bf16} vf_store_{f16,bf16}   with conversion, nearest even; unaligned
  *   vf_codes                           VF_LANES unsigned numbers of 2 or 4 bits, lowest first
+ *   vf_set1_f16                        one f16 number in all lanes
  *   vf_bytes                           VF_LANES unsigned bytes as floats
  *   vf_store_s8                        whole numbers of at most 8 bits as signed bytes
  *   vf_sum vf_hmax                     over the lanes, in a fixed order

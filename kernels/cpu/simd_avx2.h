@@ -6,7 +6,7 @@
 #include <immintrin.h>
 
 typedef __m256 VF;
-enum { VF_LANES = 8, TILE_ROWS = 6, TILE_VECS = 2, DOT_X = 3, DOT_W = 2, PV_ACC = 8 };
+enum { VF_LANES = 8, TILE_ROWS = 6, TILE_VECS = 2, DOT_X = 3, DOT_W = 1, PV_ACC = 8 };
 
 INLINE VF vf_set1(float x)
 {
@@ -79,6 +79,13 @@ INLINE void vf_store_n(float *p, VF v, size_t n)
 INLINE VF vf_load_f16(const void *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+INLINE VF vf_set1_f16(const void *p)
+{
+    int16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm256_cvtph_ps(_mm_set1_epi16(h));
 }
 
 INLINE VF vf_load_bf16(const void *p)

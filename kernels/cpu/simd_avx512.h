@@ -78,6 +78,13 @@ INLINE VF vf_load_f16(const void *p)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
+INLINE VF vf_set1_f16(const void *p)
+{
+    int16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+}
+
 INLINE VF vf_load_bf16(const void *p)
 {
     __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));

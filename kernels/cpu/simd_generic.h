@@ -73,6 +73,14 @@ INLINE VF vf_load_f16(const void *p)
     return (VF){f16_to_f32(h[0]), f16_to_f32(h[1]), f16_to_f32(h[2]), f16_to_f32(h[3])};
 }
 
+INLINE VF vf_set1_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    float x = f16_to_f32(h);
+    return (VF){x, x, x, x};
+}
+
 INLINE VF vf_load_bf16(const void *p)
 {
     uint16_t h[VF_LANES];

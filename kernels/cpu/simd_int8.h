@@ -2,11 +2,10 @@
 /* Products of bytes: a block of weights (ops_weights.h) times a block of x in 8 bits, for 16 rows.
  *
  *   D16                   16 sums of int32
- *   d16_sums              sums of (code - offset) x over the 32 columns of a block of mg <= INT8_G neighbouring groups,
- *                         `group` bytes apart, for mx <= INT8_X rows of x; x + QBLOCK_COLS i is row i, sum[i] the sum
- *                         of its codes. Exact. d16_q8, d16_q4: the same of one group.
+ *   d16_sums              sums of (code - offset) x over the 32 columns of a block for mx <= INT8_X rows of x;
+ *                         x + QBLOCK_COLS i is row i, sum[i] the sum of its codes. Exact. d16_q8, d16_q4: of one type.
  *   d16_part              sums [p * VF_LANES, (p + 1) * VF_LANES) as floats
- *   INT8_X, INT8_G        rows of x that share a pass over a block; groups that share a pass over x
+ *   INT8_X                rows of x that share a pass over a block
  *   INT8_GEMM_Q8, _Q4     level.h's q8_gemm, q4_gemm */
 #ifndef KERNELS_CPU_SIMD_INT8_H
 #define KERNELS_CPU_SIMD_INT8_H
@@ -26,13 +25,7 @@ INLINE int32_t x_quad(const int8_t *x)
 
 #if SIMD_AVX512
 
-#if CPU_LEVEL == 3
-#define INT8_X 4
-#define INT8_G 2
-#else
 #define INT8_X 8
-#define INT8_G 1
-#endif
 enum { INT8_GEMM_Q8 = CPU_LEVEL == 3, INT8_GEMM_Q4 = 1 };
 typedef __m512i D16;
 
@@ -55,65 +48,51 @@ INLINE __m512i less_offset(const int32_t *sum, unsigned log2)
     return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_set1_epi32(*sum), log2));
 }
 
-INLINE void d16_q8_groups(const int mx, const int mg, D16 s[INT8_G][INT8_X], const uint8_t *line, size_t group,
-                          const int8_t *x, const int32_t *sum)
+INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, const int32_t *sum)
 {
-    UNROLL for (int i = 0; i < mx; i++) UNROLL for (int g = 0; g < mg; g++) s[g][i] = less_offset(sum + i, 7);
+    UNROLL for (int i = 0; i < mx; i++) s[i] = less_offset(sum + i, 7);
     UNROLL for (int l = 0; l < 8; l++)
     {
-        __m512i w[INT8_G];
-        UNROLL for (int g = 0; g < mg; g++) w[g] = line_of(line + (size_t)g * group, l);
-        UNROLL for (int i = 0; i < mx; i++)
-        {
-            __m512i quad = _mm512_set1_epi32(x_quad(x + QBLOCK_COLS * i + 4 * l));
-            UNROLL for (int g = 0; g < mg; g++) s[g][i] = _mm512_dpbusd_epi32(s[g][i], w[g], quad);
-        }
+        __m512i w = line_of(line, l);
+        UNROLL for (int i = 0; i < mx; i++) s[i] =
+            _mm512_dpbusd_epi32(s[i], w, _mm512_set1_epi32(x_quad(x + QBLOCK_COLS * i + 4 * l)));
     }
 }
 
 /* High halves stay where they are, 16 times too large, and are summed apart. */
-INLINE void d16_q4_groups(const int mx, const int mg, D16 s[INT8_G][INT8_X], const uint8_t *line, size_t group,
-                          const int8_t *x, const int32_t *sum)
+INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, const int32_t *sum)
 {
     const __m512i low = _mm512_set1_epi8(15);
-    D16 high[INT8_G][INT8_X];
-    UNROLL for (int i = 0; i < mx; i++) UNROLL for (int g = 0; g < mg; g++)
+    D16 high[INT8_X];
+    UNROLL for (int i = 0; i < mx; i++)
     {
-        s[g][i] = less_offset(sum + i, 3);
-        high[g][i] = _mm512_setzero_si512();
+        s[i] = less_offset(sum + i, 3);
+        high[i] = _mm512_setzero_si512();
     }
     UNROLL for (int l = 0; l < 4; l++)
     {
-        __m512i w0[INT8_G], w1[INT8_G];
-        UNROLL for (int g = 0; g < mg; g++)
-        {
-            __m512i q = line_of(line + (size_t)g * group, l);
-            w0[g] = _mm512_and_si512(q, low);
-            w1[g] = _mm512_andnot_si512(low, q);
-        }
+        __m512i q = line_of(line, l), w0 = _mm512_and_si512(q, low), w1 = _mm512_andnot_si512(low, q);
         UNROLL for (int i = 0; i < mx; i++)
         {
             const int8_t *xi = x + QBLOCK_COLS * i + 4 * l;
-            __m512i x0 = _mm512_set1_epi32(x_quad(xi)), x1 = _mm512_set1_epi32(x_quad(xi + 16));
-            UNROLL for (int g = 0; g < mg; g++)
-            {
-                s[g][i] = _mm512_dpbusd_epi32(s[g][i], w0[g], x0);
-                high[g][i] = _mm512_dpbusd_epi32(high[g][i], w1[g], x1);
-            }
+            s[i] = _mm512_dpbusd_epi32(s[i], w0, _mm512_set1_epi32(x_quad(xi)));
+            high[i] = _mm512_dpbusd_epi32(high[i], w1, _mm512_set1_epi32(x_quad(xi + 16)));
         }
     }
-    UNROLL for (int i = 0; i < mx; i++) UNROLL for (int g = 0; g < mg; g++) s[g][i] =
-        _mm512_add_epi32(s[g][i], _mm512_srai_epi32(high[g][i], 4));
-}
-
-INLINE void d16_sums(const int mx, const int mg, const dtype t, D16 s[INT8_G][INT8_X], const uint8_t *line,
-                     size_t group, const int8_t *x, const int32_t *sum)
-{
-    if (t == DT_Q8) d16_q8_groups(mx, mg, s, line, group, x, sum);
-    else d16_q4_groups(mx, mg, s, line, group, x, sum);
+    UNROLL for (int i = 0; i < mx; i++) s[i] = _mm512_add_epi32(s[i], _mm512_srai_epi32(high[i], 4));
 }
 
 #else
+
+/* A sum, before anything that is added to it later is made: the compiler would otherwise make all of a block's
+ * products first, for which there are no registers. */
+INLINE __m512i sum_now(__m512i s)
+{
+#ifndef __clang__
+    __asm__("" : "+v"(s));
+#endif
+    return s;
+}
 
 /* As AVX2 below; what vpsignb does there is a subtraction under a mask. */
 INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, const int32_t *sum)
@@ -129,7 +108,7 @@ INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
             __m512i xv = _mm512_set1_epi32(x_quad(x + QBLOCK_COLS * i + 4 * l));
             __m512i signed_w = _mm512_mask_sub_epi8(w, _mm512_movepi8_mask(xv), zero, w);
             __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(xv), signed_w);
-            s[i] = _mm512_add_epi32(s[i], _mm512_madd_epi16(pairs, ones));
+            s[i] = sum_now(_mm512_add_epi32(s[i], _mm512_madd_epi16(pairs, ones)));
         }
     }
 }
@@ -145,8 +124,8 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
         UNROLL for (int i = 0; i < mx; i++)
         {
             const int8_t *xi = x + QBLOCK_COLS * i + 4 * l;
-            s[i] = _mm512_add_epi16(s[i], _mm512_maddubs_epi16(w0, _mm512_set1_epi32(x_quad(xi))));
-            s[i] = _mm512_add_epi16(s[i], _mm512_maddubs_epi16(w1, _mm512_set1_epi32(x_quad(xi + 16))));
+            s[i] = sum_now(_mm512_add_epi16(s[i], _mm512_maddubs_epi16(w0, _mm512_set1_epi32(x_quad(xi)))));
+            s[i] = sum_now(_mm512_add_epi16(s[i], _mm512_maddubs_epi16(w1, _mm512_set1_epi32(x_quad(xi + 16)))));
         }
     }
     UNROLL for (int i = 0; i < mx; i++) s[i] =
@@ -158,7 +137,6 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
 #elif CPU_LEVEL == 1
 
 #define INT8_X 3
-#define INT8_G 1
 enum { INT8_GEMM_Q8 = 1, INT8_GEMM_Q4 = 1 };
 typedef struct {
     __m256i r[2];
@@ -172,6 +150,16 @@ INLINE VF d16_part(D16 s, int p)
 INLINE __m256i half_line(const uint8_t *line, int l, int h)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)(line + QBLOCK_LINE * l + 32 * h));
+}
+
+/* A sum, before anything that is added to it later is made: the compiler would otherwise make all of a block's
+ * products first, for which there are no registers. */
+INLINE __m256i sum_now(__m256i s)
+{
+#ifndef __clang__
+    __asm__("" : "+x"(s));
+#endif
+    return s;
 }
 
 /* vpmaddubsw saturates at 16 bits: 2 * 255 * 127 would not fit, 2 * 128 * 127 does. Hence |x| without
@@ -191,7 +179,7 @@ INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
             UNROLL for (int h = 0; h < 2; h++)
             {
                 __m256i pairs = _mm256_maddubs_epi16(xa, _mm256_sign_epi8(w[h], xv));
-                s[i].r[h] = _mm256_add_epi32(s[i].r[h], _mm256_madd_epi16(pairs, ones));
+                s[i].r[h] = sum_now(_mm256_add_epi32(s[i].r[h], _mm256_madd_epi16(pairs, ones)));
             }
         }
     }
@@ -210,8 +198,8 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
         {
             const int8_t *xi = x + QBLOCK_COLS * i + 4 * l;
             __m256i *a = &s[i].r[h];
-            *a = _mm256_add_epi16(*a, _mm256_maddubs_epi16(w0, _mm256_set1_epi32(x_quad(xi))));
-            *a = _mm256_add_epi16(*a, _mm256_maddubs_epi16(w1, _mm256_set1_epi32(x_quad(xi + 16))));
+            *a = sum_now(_mm256_add_epi16(*a, _mm256_maddubs_epi16(w0, _mm256_set1_epi32(x_quad(xi)))));
+            *a = sum_now(_mm256_add_epi16(*a, _mm256_maddubs_epi16(w1, _mm256_set1_epi32(x_quad(xi + 16)))));
         }
     }
     UNROLL for (int i = 0; i < mx; i++)
@@ -259,7 +247,6 @@ INLINE int8x16_t x_quads(const int8_t *x)
 #if CPU_LEVEL == 5
 
 #define INT8_X 4
-#define INT8_G 1
 enum { INT8_GEMM_Q8 = 1, INT8_GEMM_Q4 = 1 };
 
 INLINE void d16_q8(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_t *x, const int32_t *sum)
@@ -298,7 +285,6 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
 
 /* By instructions a product, q8 gains nothing over float32, q4 half. */
 #define INT8_X 2
-#define INT8_G 1
 enum { INT8_GEMM_Q8 = 0, INT8_GEMM_Q4 = 1 };
 
 /* 16 bits hold two products, 2 * 128 * 127; then sums of two columns each, two a row. */
@@ -367,7 +353,6 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
 #else
 
 #define INT8_X 2
-#define INT8_G 1
 enum { INT8_GEMM_Q8 = 0, INT8_GEMM_Q4 = 0 };
 typedef struct {
     int32_t r[QBLOCK_ROWS];
@@ -418,14 +403,11 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
 
 #endif
 
-#if CPU_LEVEL != 3
-INLINE void d16_sums(const int mx, const int mg, const dtype t, D16 s[INT8_G][INT8_X], const uint8_t *line,
-                     size_t group, const int8_t *x, const int32_t *sum)
+INLINE void d16_sums(const int mx, const dtype t, D16 s[INT8_X], const uint8_t *line, const int8_t *x,
+                     const int32_t *sum)
 {
-    (void)mg, (void)group;
-    if (t == DT_Q8) d16_q8(mx, s[0], line, x, sum);
-    else d16_q4(mx, s[0], line, x, sum);
+    if (t == DT_Q8) d16_q8(mx, s, line, x, sum);
+    else d16_q4(mx, s, line, x, sum);
 }
-#endif
 
 #endif

@@ -88,6 +88,14 @@ INLINE VF vf_load_f16(const void *p)
     return (VF){vcvt_f32_f16(vget_low_f16(h)), vcvt_high_f32_f16(h)};
 }
 
+INLINE VF vf_set1_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    float32x4_t v = vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
+    return (VF){v, v};
+}
+
 INLINE VF vf_load_bf16(const void *p)
 {
     const uint16x8_t zero = vdupq_n_u16(0), h = halves_load(p);

@@ -12,7 +12,7 @@ enum { HEAD_DIM_MAX = 256 };
 typedef struct {
     const float *q;
     float *out, *lse, *scores;
-    const float *bias;
+    const float *bias, *turn;
     const void *k, *v;
     const int64_t *range, *qpos; /* range NULL: n entries from first on */
     int64_t first, count, kpos;

@@ -12,7 +12,6 @@ enum {
     JOBS = 8, /* of one launch */
     WARPS = 4,
     BLOCK = 32 * WARPS,
-    UNROLL = 4, /* rows that a group of lanes has under way */
     MERGE_BLOCK = 128
 };
 
@@ -44,19 +43,21 @@ static size_t most_pieces(int64_t n_max)
 
 /* ---- one piece ---- */
 
-/* L lanes have UNROLL neighbouring rows: lane l of each the N elements from column (l + L i) N on, i < NV. */
-template <class T, int N, int L, int NV, int G, int FORM> struct piece {
-    enum { ROWS = BLOCK / L };
+/* L lanes have UNROLL neighbouring rows under way: lane l of each the N elements from column (l + L i) N on, i < NV.
+ * TURN: keys are rotated, so that a lane also reads their elements half a row away. */
+template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piece {
+    enum { ROWS = BLOCK / L, UNROLL = !TURN ? 4 : N == 1 ? 1 : 2 };
     typedef std::conditional_t<FORM == NEAR, near_reader<T, N>, row_reader<T, N, FORM == CODES>> reader;
     typedef group_pairs<N> pairs;
     const attn_args &j;
     const attn_unit &u;
-    int from; /* of the list's room, its first included */
+    int from;      /* of the list's room, its first included */
+    int64_t entry; /* of the list, its first not included */
     int n, lane, row0;
     bool mine[NV]; /* columns within the row */
 
     __device__ piece(const attn_args &job, const attn_unit &unit, int64_t first, int count)
-        : j(job), u(unit), from((int)(unit.first + first)), n(count), lane(threadIdx.x % L),
+        : j(job), u(unit), from((int)(unit.first + first)), entry(first), n(count), lane(threadIdx.x % L),
           row0(threadIdx.x / L * UNROLL)
     {
 #pragma unroll
@@ -69,7 +70,15 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
         else return {rows, u.kv_head};
     }
 
+    /* Of a lane's vector, or of what a rotation mixes with it. */
+    __device__ __forceinline__ int column(int v, bool other) const
+    {
+        int c = (lane + L * v) * N, half = j.dim / 2;
+        return !other ? c : c < half ? c + half : c - half;
+    }
+
     /* UNROLL rows from row `at` on: all loads before the first use. What lies outside is finite. */
+    template <bool OTHER>
     __device__ __forceinline__ void load(float x[UNROLL][NV * N], const reader &rows, pairs kept[NV], int at) const
     {
         int64_t row[UNROLL];
@@ -81,13 +90,30 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
 #pragma unroll
             for (int v = 0; v < NV; v++) {
                 bits[k][v].bits = make_uint4(0, 0, 0, 0);
-                if (mine[v] && at + k < n) rows.load(bits[k][v], row[k], (lane + L * v) * N);
+                if (mine[v] && at + k < n) rows.load(bits[k][v], row[k], column(v, OTHER));
             }
 #pragma unroll
         for (int k = 0; k < UNROLL; k++)
 #pragma unroll
             for (int v = 0; v < NV; v++)
-                rows.widen(x[k] + v * N, bits[k][v], row[k], mine[v] ? (lane + L * v) * N : 0, kept[v]);
+                rows.widen(x[k] + v * N, bits[k][v], row[k], mine[v] ? column(v, OTHER) : 0, kept[v]);
+    }
+
+    /* x: the rows from row `at` on, y: what the rotation mixes with them. */
+    __device__ __forceinline__ void rotate(float x[UNROLL][NV * N], const float y[UNROLL][NV * N], int at) const
+    {
+        int half = j.dim / 2;
+#pragma unroll
+        for (int k = 0; k < UNROLL; k++) {
+            const float2 *table = (const float2 *)j.turn + (size_t)(entry + (at + k < n ? at + k : 0)) * half;
+#pragma unroll
+            for (int i = 0; i < NV * N; i++) {
+                int c = column(i / N, false) + i % N;
+                if (!mine[i / N]) continue;
+                float2 t = table[c < half ? c : c - half];
+                x[k][i] = fmaf(x[k][i], t.x, c < half ? -y[k][i] * t.y : y[k][i] * t.y);
+            }
+        }
     }
 
     /* score [G][n]: scaled products of heads [h0, h0 + G). */
@@ -103,13 +129,19 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
             }
         const half_rows rows = half_of(j, false);
         const reader keys = reader_of(rows, j.near.k);
-        pairs kept[NV];
+        pairs kept[NV], other[TURN ? NV : 1];
 #pragma unroll
         for (int v = 0; v < NV; v++) kept[v].group = -1;
+        for (int v = 0; TURN && v < NV; v++) other[v].group = -1;
 #pragma unroll 1
         for (int at = row0; at - row0 < n; at += UNROLL * ROWS) {
             float x[UNROLL][NV * N];
-            load(x, keys, kept, at);
+            load<false>(x, keys, kept, at);
+            if constexpr (TURN) {
+                float y[UNROLL][NV * N];
+                load<true>(y, keys, other, at);
+                rotate(x, y, at);
+            }
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) {
                 float s[G] = {};
@@ -133,7 +165,7 @@ template <class T, int N, int L, int NV, int G, int FORM> struct piece {
 #pragma unroll 1
         for (int at = row0; at - row0 < n; at += UNROLL * ROWS) {
             float x[UNROLL][NV * N];
-            load(x, all, kept, at);
+            load<false>(x, all, kept, at);
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) {
                 int i = at + k;
@@ -190,7 +222,7 @@ static __device__ void hide_scores(const attn_args &j, const attn_unit &u, int64
             if (i < lo || i >= hi) j.scores[h * j.score_stride + i] = -INFINITY;
 }
 
-template <class T, int N, int L, int NV, int G, int FORM>
+template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
 static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
 {
     SHARED_DYN(float, room);
@@ -206,7 +238,7 @@ static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
     int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
     if (first >= hi) return;
     int n = (int)min(size, hi - first), warp = threadIdx.x / 32;
-    piece<T, N, L, NV, G, FORM> p(j, u, first, n);
+    piece<T, N, L, NV, G, FORM, TURN> p(j, u, first, n);
     for (int h0 = 0; h0 < u.heads; h0 += G) {
         size_t row = ((size_t)blockIdx.z * j.n_heads + u.head + h0) * b.most + blockIdx.x;
         int heads = min(G, u.heads - h0);
@@ -300,36 +332,46 @@ typedef struct {
     int64_t n_max;
 } extents;
 
-template <class T, int N, int L, int NV, int G, int FORM>
+template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
 static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
 {
     size_t scores = G * (size_t)piece_of(x->n_max), parts = (size_t)WARPS * G * b->job[0].dim;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
-    return launch(decode_k<T, N, L, NV, G, FORM>, grid, dim3(BLOCK), (scores > parts ? scores : parts) * sizeof(float),
-                  cuda_stream(be), *b);
+    return launch(decode_k<T, N, L, NV, G, FORM, TURN>, grid, dim3(BLOCK),
+                  (scores > parts ? scores : parts) * sizeof(float), cuda_stream(be), *b);
 }
 
-template <class T, int L, int NV, int FORM>
+/* Few methods turn keys: theirs are taken for 4 heads at a time, whatever the group. */
+template <class T, int L, int NV, int FORM, bool TURN>
 static cudaError_t by_group(backend *be, const decode_batch *b, const extents *x)
 {
     constexpr int N = pack<T>::N;
     unsigned group = x->heads / x->units;
-    if (group == 1) return run<T, N, L, NV, 1, FORM>(be, b, x);
-    if (group == 2) return run<T, N, L, NV, 2, FORM>(be, b, x);
-    if (group <= 4) return run<T, N, L, NV, 4, FORM>(be, b, x);
-    return run<T, N, L, NV, 8, FORM>(be, b, x);
+    if constexpr (!TURN) {
+        if (group == 1) return run<T, N, L, NV, 1, FORM, false>(be, b, x);
+        if (group == 2) return run<T, N, L, NV, 2, FORM, false>(be, b, x);
+        if (group > 4) return run<T, N, L, NV, 8, FORM, false>(be, b, x);
+    }
+    return run<T, N, L, NV, 4, FORM, TURN>(be, b, x);
+}
+
+template <class T, int FORM, bool TURN>
+static cudaError_t decode_as(backend *be, const decode_batch *b, const extents *x, bool wide)
+{
+    int vectors = b->job[0].dim / pack<T>::N;
+    if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, FORM, TURN>(be, b, x);
+    if constexpr (sizeof(T) == 4)
+        return vectors <= 32 ? by_group<T, 32, 1, FORM, TURN>(be, b, x) : by_group<T, 32, 2, FORM, TURN>(be, b, x);
+    else
+        return vectors <= 8    ? by_group<T, 8, 1, FORM, TURN>(be, b, x)
+               : vectors <= 16 ? by_group<T, 16, 1, FORM, TURN>(be, b, x)
+                               : by_group<T, 32, 1, FORM, TURN>(be, b, x);
 }
 
 template <class T, int FORM> static cudaError_t decode(backend *be, const decode_batch *b, const extents *x, bool wide)
 {
-    int vectors = b->job[0].dim / pack<T>::N;
-    if (!wide) return run<T, 1, 32, HEAD_DIM_MAX / 32, 4, FORM>(be, b, x);
-    if constexpr (sizeof(T) == 4)
-        return vectors <= 32 ? by_group<T, 32, 1, FORM>(be, b, x) : by_group<T, 32, 2, FORM>(be, b, x);
-    else
-        return vectors <= 8    ? by_group<T, 8, 1, FORM>(be, b, x)
-               : vectors <= 16 ? by_group<T, 16, 1, FORM>(be, b, x)
-                               : by_group<T, 32, 1, FORM>(be, b, x);
+    if (!b->job[0].turn) return decode_as<T, FORM, false>(be, b, x, wide);
+    return decode_as<T, FORM, true>(be, b, x, wide && b->job[0].dim / 2 % pack<T>::N == 0);
 }
 
 static int form_of(const attn_job *j)
@@ -375,7 +417,7 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
 static bool same_form(const attn_job *a, const attn_job *b)
 {
     return a->n_lists == b->n_lists && a->rows.n_kv_heads == b->rows.n_kv_heads && a->rows.type == b->rows.type &&
-           form_of(a) == form_of(b);
+           form_of(a) == form_of(b) && !a->turn.p == !b->turn.p;
 }
 
 size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max)

@@ -156,7 +156,7 @@ template <class T> static cudaError_t prefill(backend *be, const attn_args *j)
 void cuda_attn_prefill(backend *be, const attn_job *job)
 {
     attn_args j;
-    if (job->n_tok == 0 || !attn_no_bias(be, job) || !cuda_begin(be, "attn_prefill") || !attn_args_of(be, &j, job))
+    if (job->n_tok == 0 || !attn_is_plain(be, job) || !cuda_begin(be, "attn_prefill") || !attn_args_of(be, &j, job))
         return;
     if (attn_has_codes(&j)) cuda_count_rows(be, &j, true);
     else if (j.read) {
@@ -189,6 +189,7 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->lse = ptr<float>(job->lse);
     out->scores = ptr<float>(job->scores);
     out->bias = ptr<float>(job->bias);
+    out->turn = ptr<float>(job->turn);
     out->bias_stride = job->bias_stride;
     out->pseudo = job->pseudo;
     out->k = r->k.p;

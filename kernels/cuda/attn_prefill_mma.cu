@@ -332,8 +332,6 @@ bool attn_mma_fits(const attn_args *j, const attn_job *job)
 template <class T, int D> static cudaError_t prefill(backend *be, const attn_args *j)
 {
     typedef tile<T, D> t;
-    cudaError_t rc = cudaFuncSetAttribute(prefill_mma_k<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, t::BYTES);
-    if (rc != cudaSuccess) return rc;
     unsigned blocks = cuda_blocks((size_t)j->n_tok * (j->n_heads / j->n_units), t::ROWS);
     return launch(prefill_mma_k<T, D>, dim3(blocks, (unsigned)j->n_units), dim3(BLOCK), t::BYTES, cuda_stream(be), *j);
 }

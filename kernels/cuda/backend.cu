@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/base/mem.h"
 #include "kernels/comm.h"
@@ -99,35 +100,26 @@ status cuda_alloc(backend *be, buf *out, size_t bytes, const char *what, err *e)
     return ST_OK;
 }
 
-/* What is not pinned is copied while the call lasts or waited for. */
-static void copy_in(backend *be, buf dst, const void *src, size_t bytes)
-{
-    cuda_step_end(be);
-    if (cuda_check(be, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, cuda_stream(be)),
-                   "upload of %zu bytes", bytes))
-        wait(be, "upload");
-}
-
 status cuda_import(backend *be, buf *out, const void *host, size_t bytes, err *e)
 {
     void *p;
     out->p = NULL;
     TRY(device_alloc(be, &p, bytes, "weights", e));
     *out = (buf){(unsigned char *)p};
-    copy_in(be, *out, host, bytes);
+    cuda_load(be, *out, host, bytes);
     if (be->fault.code == ST_OK) return ST_OK;
     cudaFree(p);
     out->p = NULL;
     return backend_fault(be, e);
 }
 
-/* Small uploads queue behind what came before, without a wait. */
+/* Uploads queue behind what came before, without a wait. */
 void cuda_upload(backend *be, buf dst, const void *src, size_t bytes)
 {
     unsigned char *by = cuda_staging(be, bytes);
     if (be->fault.code != ST_OK) return;
     if (!by) {
-        copy_in(be, dst, src, bytes);
+        cuda_load(be, dst, src, bytes);
         return;
     }
     memcpy(by, src, bytes);
@@ -232,6 +224,7 @@ static void close_backend(backend *be)
     cuda_ctx *c = cuda_of(be);
     if (!c) return;
     cuda_step_end(be);
+    cuda_step_close(c); /* first its graphs, which may hold kernels of the libraries */
     cuda_gemm_destroy(c->gemm);
     cuda_nccl_free(c->nccl);
     /* After a fault these fail as well: there is nothing left to tell. */
@@ -240,7 +233,6 @@ static void close_backend(backend *be)
     cudaFree(c->panel.p);
     cudaFree(c->gathered.p);
     cudaFree(c->digits.p);
-    cuda_step_close(c);
     if (c->stream) cudaStreamDestroy(c->stream);
     mem_free(c);
     be->ctx = NULL;
@@ -254,8 +246,11 @@ OP_FAMILIES(CUDA_TABLE)
 static const backend_ops cuda_ops = {.at_once = true,
                                      .imports_copy = true,
                                      .queues = true,
+                                     .row_blocks = false,
+                                     .rounds_f16 = true,
                                      .tier = NULL, /* files */
                                      .host = &cuda_host,
+                                     .certify = NULL,
                                      CORE_OPS(OP_ENTRY, cuda_, cuda_) OP_FAMILIES(CUDA_FAMILY)};
 
 static status find_device(const backend *be, int *index, err *e)
@@ -301,6 +296,18 @@ static status join_ranks(backend *be, err *e)
     return err_set(e, st, "%s", why.msg);
 }
 
+/* Once a process: without it prompts take 30 to 100 times as long, by count. */
+static void tell_no_gemm(const backend *be)
+{
+    static bool told;
+    if (!told)
+        dprintf(STDERR_FILENO,
+                "%s: cublasLt was not found: prompts are computed 8 rows at a time, which is slow (CUDA_HOME or "
+                "LD_LIBRARY_PATH may say where it lies)\n",
+                be->name);
+    told = true;
+}
+
 extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
 {
     cuda_ctx *c;
@@ -326,6 +333,7 @@ extern "C" status backend_cuda_init(backend *be, int index, err *e) noexcept
         return st;
     }
     c->gemm = cuda_gemm_create(index, c->stream);
+    if (!c->gemm) tell_no_gemm(be);
     be->ops = &cuda_ops;
     be->close = close_backend;
     be->n_threads = 1;

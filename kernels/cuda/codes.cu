@@ -350,3 +350,9 @@ void cuda_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int6
         cuda_check(be, rc, "fetch [%zu, %zu], %lld rows", rows->n_kv_heads, rows->head_dim, (long long)n);
     });
 }
+
+void cuda_codes_round(backend *be, buf out, buf in, const kv_rows *rows, bool value, size_t n)
+{
+    (void)out, (void)in, (void)value, (void)n;
+    err_set(&be->fault, ST_UNSUPPORTED, "%s: rows of type %s", be->name, dtype_name(rows->type));
+}

@@ -19,7 +19,7 @@ typedef struct {
 typedef struct cuda_gemm cuda_gemm;
 typedef struct cuda_nccl cuda_nccl;
 
-enum { CUDA_PARTS = 4, CUDA_GRAPHS = 4 };
+enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2 };
 
 /* A step that can be launched; exec NULL: none yet. */
 typedef struct {
@@ -36,7 +36,10 @@ typedef struct {
     unsigned char *pinned;
     cudaEvent_t passed[CUDA_PARTS], sent[BACKEND_SLOTS];
     int part;
-    size_t used;             /* bytes of the part */
+    size_t used;         /* bytes of the part */
+    unsigned char *load; /* pinned, for large uploads, in CUDA_LOADS pieces; NULL: there was none */
+    cudaEvent_t loaded[CUDA_LOADS];
+    int next_load;
     bool due[BACKEND_SLOTS]; /* sent in the step that is recorded */
     bool recording, no_graphs;
     cuda_graph graph[CUDA_GRAPHS];
@@ -79,6 +82,8 @@ status cuda_reserved(backend *be, err *e);
 
 /* step.cu. Pinned memory for an upload of so many bytes; NULL after a fault, and if they are too many. */
 unsigned char *cuda_staging(backend *be, size_t bytes);
+/* Queues an upload of any size; src may change at once. */
+void cuda_load(backend *be, buf dst, const void *src, size_t bytes);
 cudaError_t cuda_step_open(cuda_ctx *c);
 void cuda_step_close(cuda_ctx *c);
 /* Also where something inside a step cannot be recorded: what was recorded so far runs, the rest is queued op by op. */
@@ -123,7 +128,8 @@ template <class T> static inline T *ptr(buf b)
 cuda_gemm *cuda_gemm_create(int device, cudaStream_t s);
 void cuda_gemm_destroy(cuda_gemm *g);
 const char *cuda_gemm_name(const cuda_gemm *g);
-/* 0, or a code of the library. */
+/* 0; CUDA_GEMM_REFUSED: the library has no kernel for it, and nothing was queued; or a code of the library. */
+enum { CUDA_GEMM_REFUSED = -1 };
 int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype type, size_t n, size_t rows,
                   size_t cols);
 

@@ -21,6 +21,10 @@
 
 #define ALL_LANES 0xffffffffu
 
+/* Dynamic shared memory that every kernel may have: 48 KB with its arrays of fixed size, which stay below 8. */
+enum { FREE_SHARED = 40 << 10 };
+
+/* More shared memory is asked for; what the device does not have is an error. */
 template <class... P, class... A>
 static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s, A &&...a)
 {
@@ -29,6 +33,9 @@ static inline cudaError_t launch(void (*k)(P...), dim3 grid, dim3 block, size_t 
     c.blockDim = block;
     c.dynamicSmemBytes = shared;
     c.stream = s;
+    cudaError_t rc = cudaSuccess;
+    if (shared > FREE_SHARED) rc = cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (rc != cudaSuccess) return rc;
     return cudaLaunchKernelEx(&c, k, static_cast<A &&>(a)...);
 }
 

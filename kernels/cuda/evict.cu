@@ -422,7 +422,8 @@ static __device__ int64_t keep(const lists &l, const scoring &s, const cut &c, i
     return kept;
 }
 
-static __global__ void prune_k(lists all, int64_t pos, keep_rule rule, int32_t *gone, told t)
+static __global__ void __launch_bounds__(WIDE_BLOCK)
+    prune_k(lists all, int64_t pos, keep_rule rule, int32_t *gone, told t)
 {
     SHARED(int, count, [DIGITS]);
     SHARED(int64_t, found, [2]);
@@ -498,7 +499,8 @@ static __device__ int64_t gather(const int32_t *slot, int64_t from, int64_t to, 
 
 /* Entries beyond the limit get free slots below it: moves [list][3][stride] has where from and where to; then the free
  * slots begin with what is left below the limit. */
-static __global__ void compact_k(lists all, int64_t limit, int32_t *moves, int64_t *n_moves)
+static __global__ void __launch_bounds__(WIDE_BLOCK)
+    compact_k(lists all, int64_t limit, int32_t *moves, int64_t *n_moves)
 {
     SHARED(int64_t, room, [MOST_WARPS]);
     lists l = list_at(all, blockIdx.x);

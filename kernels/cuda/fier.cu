@@ -67,6 +67,13 @@ template <class T> static __device__ levels range_of(const channel<T> &k, int64_
     return {__fmul_rn(0.5f, __fadd_rn(lo, hi)), lo, hi};
 }
 
+template <class T> static __device__ levels middle_of(const channel<T> &k, int64_t from, int64_t to)
+{
+    levels l = range_of(k, from, to);
+    float r = __fmul_rn(0.25f, __fsub_rn(l.hi, l.lo));
+    return {l.z, __fadd_rn(l.lo, r), __fsub_rn(l.hi, r)};
+}
+
 template <class T> static __device__ levels mad_of(const channel<T> &k, int64_t from, int64_t to)
 {
     float sum = 0, dev = 0, m = (float)(to - from);
@@ -104,6 +111,7 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
     channel<T> keys = {x, k, first, head, inside ? c : 0};
     levels l = x.how == FIER_MAD        ? mad_of(keys, from, to)
                : x.how == FIER_TWO_MEAN ? two_means_of(keys, from, to)
+               : x.how == FIER_MIDDLE   ? middle_of(keys, from, to)
                                         : range_of(keys, from, to);
     T *out = (T *)x.levels + (head * x.groups + (size_t)(begin / g)) * 2 * x.dim;
     if (inside) put_f32(&out[c], l.lo), put_f32(&out[x.dim + c], l.hi);

@@ -9,8 +9,10 @@
 
 #include "kernels/base/mem.h"
 #include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/library.h"
 
-enum { WORKSPACE = 32 << 20 };
+/* The calls below are the same since the oldest version. */
+enum { WORKSPACE = 32 << 20, OLDEST = 11 };
 
 #define LT_CALLS(X)                                                                                                    \
     X(cublasLtCreate)                                                                                                  \
@@ -38,9 +40,7 @@ struct cuda_gemm {
 
 static bool find_calls(cuda_gemm *g)
 {
-    char name[32];
-    snprintf(name, sizeof name, "libcublasLt.so.%d", CUBLAS_VER_MAJOR);
-    g->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    g->library = cuda_library("libcublasLt", CUBLAS_VER_MAJOR, OLDEST, CUBLAS_VER_MAJOR + 2);
     if (!g->library) return false;
 #define LT_FIND(f)                                                                                                     \
     *(void **)&g->f##_p = dlsym(g->library, #f);                                                                       \
@@ -153,5 +153,5 @@ int cuda_gemm_run(cuda_gemm *g, float *out, const void *x, const void *w, dtype 
     int rc = describe(g, &d, type, n, rows, cols);
     if (rc == 0) rc = multiply(g, &d, out, x, w);
     forget(g, &d);
-    return rc;
+    return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_ARCH_MISMATCH ? CUDA_GEMM_REFUSED : rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Products with weight matrices. Few rows of x: our own kernel, bound by the bytes of the weights. Many: the vendor's
- * library; without it, or with `exact`, the same kernel over again for each MOST_X rows. */
+ * library; without it, where it refuses, or with `exact`, the same kernel over again for each MOST_X rows. */
 #include "config.h"
 
 #include "kernels/cuda/cuda.cuh"
@@ -169,6 +169,10 @@ static void multiply_many(backend *be, const linear_job *jobs, size_t n_jobs, co
         const linear_job *j = &jobs[i];
         size_t all = n * j->w.rows;
         int rc = cuda_gemm_run(cuda_of(be)->gemm, ptr<float>(j->out), in, j->w.p.p, j->w.type, n, j->w.rows, cols);
+        if (rc == CUDA_GEMM_REFUSED) {
+            multiply_few(be, j, 1, x, n);
+            continue;
+        }
         if (rc != 0) {
             err_set(&be->fault, ST_DEVICE, "%s: linear [%zu, %zu] x [%zu, %zu]: cublasLt error %d", be->name, n, cols,
                     j->w.rows, cols, rc);

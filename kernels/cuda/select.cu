@@ -4,9 +4,11 @@
 
 #include "kernels/cuda/choose.cuh"
 #include "kernels/cuda/groups.cuh"
+#include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/scores.cuh"
+#include "kernels/ops_tail.h"
 
-enum { BLOCK = 256, GROUP_MAX = 1024, SMALL = 4096 };
+enum { BLOCK = 256, WIDE = 1024, GROUP_MAX = 1024, SMALL = 4096 };
 
 /* ---- queries ---- */
 
@@ -192,13 +194,16 @@ typedef struct {
     item_range items;
     list_groups of;
     float scale, p;
-    int64_t least, most, *k;
+    int64_t least, most;
+    slot_range all;
+    const float *slope;
+    int64_t *k;
 } mass_args;
 
 static mass_args mass_args_of(const mass_job &j)
 {
-    return {ptr<float>(j.score), j.stride, j.items, groups_of(j.spans), j.scale, j.p, j.least, j.most,
-            ptr<int64_t>(j.k)};
+    return {ptr<float>(j.score), j.stride,         j.items, groups_of(j.spans), j.scale, j.p, j.least, j.most, j.all,
+            ptr<float>(j.slope), ptr<int64_t>(j.k)};
 }
 
 /* Of the scores [lo, hi) with a key of at least `least`: their mass, and their number. */
@@ -212,8 +217,17 @@ static __device__ double mass_from(const float *s, int64_t lo, int64_t hi, unsig
     return block_sum(mass, part);
 }
 
+/* What is held beside the candidates. */
+static __device__ double mass_held(const float *s, const mass_args &a, float scale, float top, double *part)
+{
+    double mass = 0;
+    for (int64_t i = a.all.first + threadIdx.x; i < a.all.first + a.all.n; i += blockDim.x)
+        if (i < a.items.lo || i >= a.items.hi) mass += exp((double)logit(s[i], scale) - (double)top);
+    return fmin(block_sum(mass, part), 1e300);
+}
+
 /* A block has a list. Sums of doubles of fixed order: what is added never makes one smaller. */
-template <bool GROUPS> static __global__ void mass_k(job_list<mass_args> jobs)
+template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) mass_k(job_list<mass_args> jobs)
 {
     SHARED(float, room, [MOST_WARPS]);
     SHARED(double, part, [MOST_WARPS]);
@@ -225,18 +239,19 @@ template <bool GROUPS> static __global__ void mass_k(job_list<mass_args> jobs)
         lo = in.first, hi = in.end;
     }
     int64_t n = max(hi - lo, (int64_t)0), most = min(a.most, n), k = most;
-    float top = -INFINITY;
-    for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) top = fmaxf(top, logit(s[i], a.scale));
+    float top = -INFINITY, scale = a.slope ? a.scale * a.slope[blockIdx.x] : a.scale;
+    for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) top = fmaxf(top, logit(s[i], scale));
     top = block_max(top, room);
     if (most > a.least && a.p < 1 && !isinf(top)) {
-        double above, from, want = (double)a.p * mass_from(s, lo, hi, 0, a.scale, top, part, &from);
+        double above, from, held = mass_held(s, a, scale, top, part),
+                            want = (double)a.p * (mass_from(s, lo, hi, 0, scale, top, part, &from) + held) - held;
         unsigned key = 0;
         for (unsigned bit = 1u << 31; bit; bit >>= 1)
-            if (mass_from(s, lo, hi, key | bit, a.scale, top, part, &from) >= want) key |= bit;
-        double all = mass_from(s, lo, hi, key, a.scale, top, part, &from),
-               over = mass_from(s, lo, hi, key + 1, a.scale, top, part, &above);
+            if (mass_from(s, lo, hi, key | bit, scale, top, part, &from) >= want) key |= bit;
+        double all = mass_from(s, lo, hi, key, scale, top, part, &from),
+               over = mass_from(s, lo, hi, key + 1, scale, top, part, &above);
         double ties = from - above, more = ceil((want - over) / ((all - over) / ties));
-        k = (int64_t)(above + fmin(fmax(more, 1.0), ties));
+        k = want > 0 ? (int64_t)(above + fmin(fmax(more, 1.0), ties)) : 0;
         k = min(max(k, a.least), most);
     }
     if (threadIdx.x == 0) a.k[blockIdx.x] = k;
@@ -250,9 +265,79 @@ void cuda_select_mass(backend *be, const mass_job *jobs, size_t n)
         most = max(most, j->spans ? j->spans->n_max * j->spans->per : j->items.hi - j->items.lo);
     auto kernel = jobs->spans ? mass_k<true> : mass_k<false>;
     in_lists(jobs, n, mass_args_of, [&](auto &list, unsigned m) {
-        cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : 1024), 0,
+        cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : WIDE), 0,
                                 cuda_stream(be), list);
         cuda_check(be, rc, "mass [%zu lists], up to %lld scores", jobs->n_lists, (long long)most);
+    });
+}
+
+/* ---- slopes ---- */
+
+typedef struct {
+    const float *q, *score;
+    half_rows rows;
+    size_t stride;
+    item_range items;
+    int64_t count;
+    uint64_t seed;
+    int layer, share, group;
+    float *slope;
+    unsigned long long *read;
+    uint64_t bytes;
+} slope_args;
+
+static slope_args slope_args_of(const slope_job &j)
+{
+    slope_args a = {};
+    a.q = ptr<float>(j.q), a.score = ptr<float>(j.score);
+    a.rows = rows_of(&j.rows, false);
+    a.stride = j.stride, a.items = j.items;
+    a.count = min((int64_t)j.count, j.items.hi - j.items.lo);
+    a.seed = j.seed, a.layer = j.layer;
+    a.share = (int)(j.n_heads / j.n_lists), a.group = (int)(j.n_heads / j.rows.n_kv_heads);
+    a.slope = ptr<float>(j.slope), a.read = ptr<unsigned long long>(j.read);
+    a.bytes = slope_bytes(&j);
+    return a;
+}
+
+/* A block has a list, a thread some of its draws, of one head after another. */
+template <class T> static __global__ void slope_k(job_list<slope_args> jobs)
+{
+    SHARED(double, part, [MOST_WARPS]);
+    const slope_args &a = jobs.job[blockIdx.y];
+    int list = (int)blockIdx.x;
+    int64_t m = a.items.hi - a.items.lo;
+    double cov = 0, var = 0;
+    for (int head = list * a.share; head < (list + 1) * a.share; head++) {
+        double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+        for (int64_t i = threadIdx.x; i < a.count; i += blockDim.x) {
+            int64_t lo = i * m / a.count, size = (i + 1) * m / a.count - lo;
+            int64_t t =
+                a.items.lo + lo + tail_draw(a.seed, a.items.n_slots - 1, a.layer, (size_t)list, (size_t)i, size);
+            double exact = 0, score = (double)a.score[head * a.stride + t];
+            for (int c = 0; c < a.rows.dim; c++)
+                exact += (double)a.q[head * a.rows.dim + c] * (double)element_of<T>(a.rows, head / a.group, t, c);
+            if (!isfinite(score) || !isfinite(exact)) continue;
+            n++, x += score, y += exact, xx += score * score, xy += score * exact;
+        }
+        n = block_sum(n, part), x = block_sum(x, part), y = block_sum(y, part);
+        xx = block_sum(xx, part), xy = block_sum(xy, part);
+        if (n > 0) cov += xy - x * y / n, var += xx - x * x / n;
+    }
+    if (threadIdx.x > 0) return;
+    a.slope[list] = (float)slope_within(cov, var);
+    if (list == 0 && a.read) atomicAdd(a.read, (unsigned long long)a.bytes);
+}
+
+void cuda_select_slope(backend *be, const slope_job *jobs, size_t n)
+{
+    if (jobs->n_lists == 0 || !cuda_begin(be, "slope")) return;
+    by_type(jobs->rows.type, [&](auto t) {
+        in_lists(jobs, n, slope_args_of, [&](auto &list, unsigned m) {
+            cudaError_t rc =
+                launch(slope_k<decltype(t)>, dim3((unsigned)jobs->n_lists, m), dim3(128), 0, cuda_stream(be), list);
+            cuda_check(be, rc, "slope [%zu lists], %zu draws", jobs->n_lists, jobs->count);
+        });
     });
 }
 
@@ -283,7 +368,7 @@ template <bool GROUPS> static __device__ __forceinline__ spot spot_of(const entr
     return {item_of(e.in, place), place};
 }
 
-template <bool GROUPS> static __global__ void choose_k(job_list<choose_args> jobs)
+template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) choose_k(job_list<choose_args> jobs)
 {
     SHARED(int, count, [DIGITS]);
     SHARED(int64_t, found, [2]);
@@ -351,7 +436,7 @@ void cuda_select_choose(backend *be, const choose_job *jobs, size_t n)
     }
     auto kernel = jobs->spans ? choose_k<true> : choose_k<false>;
     in_lists(jobs, n, args_of, [&](auto &list, unsigned m) {
-        cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : 1024), 0,
+        cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : WIDE), 0,
                                 cuda_stream(be), list);
         cuda_check(be, rc, "choose [%zu lists], up to %lld scores", jobs->n_lists, (long long)most);
     });

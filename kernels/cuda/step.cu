@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps that are queued whole: the stream is recorded between step_begin and step_end, and runs as one graph. Each step
  * is recorded anew, since bounds and addresses of uploads differ, into an executable graph of an earlier one where both
- * have the same launches; the host does so while the step before runs. Uploads pass through pinned memory that nobody
+ * have the same launches; the host does so while the step before runs, whose graph is not touched: two of a size take
+ * turns. Uploads pass through pinned memory that nobody
  * touches until they have happened. */
 #include "config.h"
 
@@ -9,7 +10,10 @@
 
 #include "kernels/cuda/cuda.cuh"
 
-enum { PART = 256 << 10 }; /* of pinned memory, for uploads */
+enum {
+    PART = 256 << 10, /* of pinned memory, for uploads */
+    LOAD = 8 << 20    /* the same, for large ones */
+};
 
 cudaError_t cuda_step_open(cuda_ctx *c)
 {
@@ -18,6 +22,8 @@ cudaError_t cuda_step_open(cuda_ctx *c)
         rc = cudaEventCreateWithFlags(&c->passed[i], cudaEventDisableTiming);
     for (int i = 0; i < BACKEND_SLOTS && rc == cudaSuccess; i++)
         rc = cudaEventCreateWithFlags(&c->sent[i], cudaEventDisableTiming);
+    for (int i = 0; i < CUDA_LOADS && rc == cudaSuccess; i++)
+        rc = cudaEventCreateWithFlags(&c->loaded[i], cudaEventDisableTiming);
     return rc;
 }
 
@@ -30,19 +36,22 @@ void cuda_step_close(cuda_ctx *c)
         if (c->passed[i]) cudaEventDestroy(c->passed[i]);
     for (int i = 0; i < BACKEND_SLOTS; i++)
         if (c->sent[i]) cudaEventDestroy(c->sent[i]);
+    for (int i = 0; i < CUDA_LOADS; i++)
+        if (c->loaded[i]) cudaEventDestroy(c->loaded[i]);
+    if (c->load) cudaFreeHost(c->load);
     if (c->pinned) cudaFreeHost(c->pinned);
 }
 
 /* ---- graphs ---- */
 
-/* The executable graph for a step of n nodes: that of the same size, an empty place, or the one that was not used for
- * longest. */
+/* The executable graph for a step of n nodes: one of the same size that the step before did not use, an empty place, or
+ * the one that was not used for longest. */
 static cuda_graph *place_of(cuda_ctx *c, size_t n)
 {
     cuda_graph *best = &c->graph[0];
     for (int i = 0; i < CUDA_GRAPHS; i++) {
         cuda_graph *g = &c->graph[i];
-        if (g->exec && g->nodes == n) return g;
+        if (g->exec && g->nodes == n && g->used < c->n_steps) return g;
         if (g->used < best->used) best = g;
     }
     return best;
@@ -123,6 +132,28 @@ unsigned char *cuda_staging(backend *be, size_t bytes)
     unsigned char *p = c->pinned + c->part * PART + c->used;
     c->used += (bytes + 63) / 64 * 64;
     return p;
+}
+
+/* One piece of pinned memory is filled while the other one is copied. */
+void cuda_load(backend *be, buf dst, const void *src, size_t bytes)
+{
+    cuda_ctx *c = cuda_of(be);
+    cuda_step_end(be);
+    if (be->fault.code != ST_OK) return;
+    if (!c->load && !cuda_check(be, cudaMallocHost((void **)&c->load, CUDA_LOADS * LOAD), "pinned memory for uploads"))
+        return;
+    for (size_t at = 0; at < bytes; at += LOAD) {
+        size_t n = bytes - at < LOAD ? bytes - at : (size_t)LOAD;
+        unsigned char *by = c->load + c->next_load * LOAD;
+        if (!cuda_check(be, cudaEventSynchronize(c->loaded[c->next_load]), "waiting for an upload after %s", c->last))
+            return;
+        memcpy(by, (const unsigned char *)src + at, n);
+        if (!cuda_check(be, cudaMemcpyAsync(dst.p + at, by, n, cudaMemcpyHostToDevice, c->stream),
+                        "upload of %zu bytes", bytes) ||
+            !cuda_check(be, cudaEventRecord(c->loaded[c->next_load], c->stream), "marking an upload"))
+            return;
+        c->next_load = (c->next_load + 1) % CUDA_LOADS;
+    }
 }
 
 static unsigned char *slot_of(const cuda_ctx *c, unsigned slot)

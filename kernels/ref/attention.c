@@ -20,6 +20,16 @@ bool ref_sees(const attn_job *j, const attn_list *l, size_t t, int64_t i)
     return at <= p && (j->band <= 0 || p - at < j->band);
 }
 
+/* Rotates a key of d channels. */
+static void turn(float *row, const float *table, size_t d)
+{
+    for (size_t c = 0; c < d / 2; c++) {
+        float a = row[c], b = row[c + d / 2];
+        row[c] = a * table[2 * c] - b * table[2 * c + 1];
+        row[c + d / 2] = b * table[2 * c] + a * table[2 * c + 1];
+    }
+}
+
 /* One query head of one token: two passes over the visible keys, the maximum first. */
 static void attend_one(const attn_job *j, size_t t, size_t head)
 {
@@ -37,6 +47,7 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
             size_t slot = list_slot(&l, i);
             double s = 0;
             ref_row(&j->rows, false, kv_head, slot, row);
+            if (j->turn.p) turn(row, f32_at(j->turn, (size_t)i * d), d);
             for (size_t c = 0; c < d; c++) s += (double)q[c] * (double)row[c];
             s = s * (double)j->scale + (j->bias.p ? (double)f32_at(j->bias, 0)[head * j->bias_stride + (size_t)i] : 0);
             if (pass == 0) {
@@ -78,7 +89,7 @@ static size_t entry_bytes(const attn_job *j, const attn_list *l, int64_t lo, int
     const kv_codes *c = &j->rows.codes;
     size_t d = j->rows.head_dim, code = codes_row_bytes(c, d);
     buf at = value ? c->v_at : c->k_at;
-    if (c->bits == 0 || *i32_at(at, list_slot(l, i)) >= 0) return d * dtype_size(j->rows.type);
+    if (c->bits == 0 || *i32_at(at, list_slot(l, i)) >= 0) return kv_row_bytes(j->rows.type, d);
     if (value || c->by_token) return code + 4 * codes_runs(c, d);
     return code + (first_of_group(c, l, lo, i) ? 4 * d : 0);
 }
@@ -110,7 +121,7 @@ static void attend(const attn_job *j)
 
 void ref_attn_prefill(backend *be, const attn_job *j)
 {
-    if (attn_no_bias(be, j)) attend(j);
+    if (attn_is_plain(be, j)) attend(j);
 }
 
 void ref_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)

@@ -12,14 +12,15 @@
 typedef struct {
     buf exact, code, pair;
     const int32_t *at;
-    bool by_token;
+    bool by_token, turned;
 } half_rows;
 
 static half_rows half_of(const kv_rows *r, bool value)
 {
     const kv_codes *c = &r->codes;
-    if (value) return (half_rows){r->v, c->v, c->v_pair, (const int32_t *)(void *)c->v_at.p, true};
-    return (half_rows){r->k, c->k, c->k_pair, (const int32_t *)(void *)c->k_at.p, c->by_token};
+    bool k_turned = r->turned & KV_TURNED_K, v_turned = r->turned & KV_TURNED_V;
+    if (value) return (half_rows){r->v, c->v, c->v_pair, (const int32_t *)(void *)c->v_at.p, true, v_turned};
+    return (half_rows){r->k, c->k, c->k_pair, (const int32_t *)(void *)c->k_at.p, c->by_token, k_turned};
 }
 
 /* Index of the f16 number a of a code row's channel; that of b, behind it. */
@@ -44,7 +45,7 @@ void ref_row(const kv_rows *r, bool value, size_t head, size_t slot, float *out)
     size_t d = r->head_dim, bits = (size_t)c->bits;
     int64_t row = bits ? h.at[slot] : (int64_t)slot;
     if (row >= 0) {
-        ref_floats(out, h.exact, r->type, (head * r->cap + (size_t)row) * d, d);
+        ref_get_row(out, h.exact.p + (head * r->cap + (size_t)row) * kv_row_bytes(r->type, d), r->type, h.turned, d);
         return;
     }
     row = -1 - row;
@@ -74,18 +75,26 @@ static void put_code(const kv_rows *r, buf code, size_t head, size_t row, size_t
 /* Exact rows of one head that become codes. */
 typedef struct {
     const kv_rows *rows;
-    buf exact; /* K or V of them */
+    bool value; /* V of them */
     size_t head;
     const int64_t *all;  /* which: a list for all heads, */
     const int32_t *each; /* or this head's */
     const float *factor; /* of each channel; NULL: 1 */
 } source;
 
+static void source_row(float *x, const source *s, size_t i)
+{
+    kv_rows exact = *s->rows;
+    exact.codes.bits = 0;
+    ref_row(&exact, s->value, s->head, (size_t)(s->all ? s->all[i] : s->each[i]), x);
+    for (size_t c = 0; s->factor && c < exact.head_dim; c++) x[c] *= s->factor[c];
+}
+
 static float channel_of(const source *s, size_t i, size_t c)
 {
-    size_t row = (size_t)(s->all ? s->all[i] : s->each[i]);
-    float x = ref_get(s->exact, s->rows->type, (s->head * s->rows->cap + row) * s->rows->head_dim + c);
-    return s->factor ? x * s->factor[c] : x;
+    float x[256];
+    source_row(x, s, i);
+    return x[c];
 }
 
 /* The group of code rows [row, row + n) and channels [ch, end), made of the rows [i0, i0 + n) of the source. */
@@ -125,7 +134,7 @@ static void encode_head(const kv_rows *r, bool value, const source *s, size_t fi
 void ref_codes_encode(backend *be, const kv_rows *rows, bool value, buf src, size_t first, size_t n)
 {
     for (size_t h = 0; h < rows->n_kv_heads; h++) {
-        source s = {.rows = rows, .exact = value ? rows->v : rows->k, .head = h, .all = (const int64_t *)(void *)src.p};
+        source s = {.rows = rows, .value = value, .head = h, .all = (const int64_t *)(void *)src.p};
         encode_head(rows, value, &s, first, n);
     }
 }
@@ -133,10 +142,13 @@ void ref_codes_encode(backend *be, const kv_rows *rows, bool value, buf src, siz
 /* Exact rows to exact rows. */
 static void copy_head(const kv_rows *to, bool value, const source *s, size_t first, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        for (size_t c = 0; c < to->head_dim; c++)
-            ref_put(value ? to->v : to->k, to->type, (s->head * to->cap + first + i) * to->head_dim + c,
-                    channel_of(s, i, c));
+    size_t d = to->head_dim, row = kv_row_bytes(to->type, d);
+    for (size_t i = 0; i < n; i++) {
+        float x[256];
+        unsigned char *at = (value ? to->v : to->k).p + (s->head * to->cap + first + i) * row;
+        source_row(x, s, i);
+        ref_put_row(at, to->type, to->turned & (value ? KV_TURNED_V : KV_TURNED_K), x, d);
+    }
 }
 
 void ref_codes_demote(backend *be, const demote_job *j)
@@ -144,7 +156,7 @@ void ref_codes_demote(backend *be, const demote_job *j)
     for (size_t h = 0; h < j->to->n_kv_heads; h++)
         for (int value = 0; value < 2; value++) {
             source s = {.rows = j->from,
-                        .exact = value ? j->from->v : j->from->k,
+                        .value = value,
                         .head = h,
                         .each = i32_at(j->slot, (j->n_lists == 1 ? 0 : h) * j->stride),
                         .factor = value || j->exact ? NULL : f32_at(j->factor, h * j->to->head_dim)};

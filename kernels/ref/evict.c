@@ -36,7 +36,7 @@ static float combined(float sum, float x, int how)
 static uint64_t key_bytes(const attn_job *j, const attn_list *l)
 {
     const kv_codes *c = &j->rows.codes;
-    size_t d = j->rows.head_dim, exact = d * dtype_size(j->rows.type), code = codes_row_bytes(c, d);
+    size_t d = j->rows.head_dim, exact = kv_row_bytes(j->rows.type, d), code = codes_row_bytes(c, d);
     int64_t group = -1;
     uint64_t sum = 0;
     if (c->bits == 0) return (uint64_t)l->n * exact;
@@ -281,7 +281,7 @@ void ref_evict_prune(backend *be, const kept_rows *l, int64_t pos, const keep_ru
 /* Copies a row of all regions of list k. */
 static void move_row(const kv_rows *r, const kept_rows *l, size_t k, int32_t to, int32_t from)
 {
-    size_t row = r->head_dim * dtype_size(r->type), first = l->n_lists == 1 ? 0 : k;
+    size_t row = kv_row_bytes(r->type, r->head_dim), first = l->n_lists == 1 ? 0 : k;
     size_t end = l->n_lists == 1 ? r->n_kv_heads : k + 1;
     for (size_t h = first; h < end; h++) {
         size_t a = (h * r->cap + (size_t)to) * row, b = (h * r->cap + (size_t)from) * row;

@@ -150,8 +150,11 @@ OP_FAMILIES(REF_TABLE)
 const tier_ops ref_tier = {TIER_OPS(OP_ENTRY, ref_tier_, ref_tier_)};
 const host_ops ref_host = {.alloc = ref_alloc, .free = ref_free};
 
-static const backend_ops ref_ops = {
-    .tier = &ref_tier, .host = &ref_host, CORE_OPS(OP_ENTRY, ref_, ref_) OP_FAMILIES(REF_FAMILY)};
+static const backend_ops ref_ops = {.row_blocks = true,
+                                    .tier = &ref_tier,
+                                    .host = &ref_host,
+                                    .certify = &ref_certify,
+                                    CORE_OPS(OP_ENTRY, ref_, ref_) OP_FAMILIES(REF_FAMILY)};
 
 status backend_ref_init(backend *be, err *e)
 {

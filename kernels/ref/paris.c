@@ -19,19 +19,6 @@ static const int64_t *i64s(buf b)
     return (const int64_t *)(void *)b.p;
 }
 
-static void hadamard(float *x, size_t dim)
-{
-    for (size_t span = 1; span < dim; span *= 2)
-        for (size_t i = 0; i < dim; i++) {
-            if (i & span) continue;
-            float a = x[i], b = x[i + span];
-            x[i] = a + b;
-            x[i + span] = a - b;
-        }
-    float by = (float)(1 / sqrt((double)dim));
-    for (size_t i = 0; i < dim; i++) x[i] *= by;
-}
-
 /* Normalises and rotates x (dim elements, padded) in place; returns the norm. */
 static float rotate(const paris_index *x, float *v)
 {
@@ -40,7 +27,7 @@ static float rotate(const paris_index *x, float *v)
     for (size_t i = 0; i < dim; i++) v[i] *= by;
     for (size_t r = 0; r < x->rounds; r++) {
         for (size_t i = 0; i < dim; i++) v[i] *= ref_get(x->sign, DT_F32, r * dim + i);
-        hadamard(v, dim);
+        ref_turn(v, dim);
     }
     return norm;
 }

@@ -71,8 +71,7 @@ static uint16_t best_q8(float code[QBLOCK_COLS], const float w[QBLOCK_COLS], flo
     return h;
 }
 
-/* Returns the bits of the scale; code[c] is offset, of 8 bits also for Q4. */
-static uint16_t quantize_block(uint8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS], dtype t)
+uint16_t ref_quantize_block(uint8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS], dtype t)
 {
     float f[QBLOCK_COLS] = {0};
     uint16_t d = QBLOCK_NAN;
@@ -114,7 +113,7 @@ void ref_quantize(backend *be, buf out, dtype type, weight w)
             uint8_t code[QBLOCK_COLS];
             for (size_t c = 0; c < QBLOCK_COLS && b * QBLOCK_COLS + c < w.cols && r < w.rows; c++)
                 v[c] = ref_get(w.p, w.type, r * w.cols + b * QBLOCK_COLS + c);
-            uint16_t d = quantize_block(code, v, type);
+            uint16_t d = ref_quantize_block(code, v, type);
             put_row(block_of(out, type, w.cols, r, b), type, r, d, code);
         }
 }

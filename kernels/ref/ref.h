@@ -4,6 +4,7 @@
 #define KERNELS_REF_REF_H
 
 #include "kernels/backend.h"
+#include "kernels/ops_rows.h"
 
 /* The lists dictate arguments that one backend or another does not need. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -12,11 +13,15 @@
 CORE_OPS(OP_DECLARE, ref_, ref_)
 OP_FAMILIES(REF_DECLARE)
 TIER_OPS(OP_DECLARE, ref_tier_, ref_tier_)
+CERTIFY_OPS(OP_DECLARE, ref_certify_, ref_certify_)
 /* One table; what is read of the samples. */
 void ref_lsh_fill_table(const lsh_index *x, size_t head, size_t l, uint16_t *code, slot_range range, int64_t fresh);
 void ref_lsh_count(const lsh_job *j);
 extern const tier_ops ref_tier;
 extern const host_ops ref_host;
+extern const certify_ops ref_certify;
+/* Adds a finished job to its counts. */
+void ref_certify_count(const certify_job *j);
 
 static inline void add_bytes(buf read, uint64_t bytes)
 {
@@ -49,6 +54,13 @@ void ref_put(buf b, dtype t, size_t i, float x);
 /* n of them from element at on, as f32. */
 void ref_floats(float *out, buf b, dtype t, size_t at, size_t n);
 
+/* K and V rows of any type (ops_rows.h): a row at `at` of n elements, turned or not, from and to x. */
+void ref_put_row(unsigned char *at, dtype t, bool turned, const float *x, size_t n);
+void ref_get_row(float *x, const unsigned char *at, dtype t, bool turned, size_t n);
+/* The orthonormal Walsh-Hadamard transform in place; n is a power of two. */
+void ref_turn(float *x, size_t n);
+/* A block of weights: the bits of the scale; code[c] is offset, of 8 bits also for DT_Q4. */
+uint16_t ref_quantize_block(uint8_t code[QBLOCK_COLS], const float w[QBLOCK_COLS], dtype t);
 /* Row r of in [..][n] f32, rounded to type t. */
 void ref_round_row(float *out, buf in, size_t r, size_t n, dtype t);
 /* Sum of 16 partial sums, and a dot product of f32 rows, in the order that ops_select.h fixes. */
@@ -138,6 +150,10 @@ typedef struct {
 } span_list;
 /* lo, hi: the candidates. */
 span_list ref_span_list(const item_spans *g, size_t list, int64_t lo, int64_t hi);
+/* The scale of a list; the weight of what is held beside candidates, in units of these, the log of whose sum is `all`.
+ */
+float ref_mass_scale(const mass_job *j, size_t list);
+double ref_mass_held(const mass_job *j, size_t list, double all);
 /* Item of a place. */
 static inline int64_t span_item(const span_list *l, int64_t place)
 {

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "kernels/half.h"
+#include "kernels/ops_tail.h"
 #include "kernels/ref/ref.h"
 
 float ref_sum16(const float p[16])
@@ -163,17 +164,33 @@ static int64_t next_best(const float *s, const span_list *l, int64_t last)
     return best;
 }
 
+float ref_mass_scale(const mass_job *j, size_t list)
+{
+    return j->slope.p ? j->scale * *f32_at(j->slope, list) : j->scale;
+}
+
+double ref_mass_held(const mass_job *j, size_t list, double all)
+{
+    const float *s = f32_at(j->score, list * j->stride);
+    double sum = 0;
+    for (int64_t i = j->all.first; i < j->all.first + j->all.n; i++)
+        if (i < j->items.lo || i >= j->items.hi) sum += exp(logit(s + i, ref_mass_scale(j, list)) - all);
+    return fmin(sum, 1e300);
+}
+
 static int64_t mass_of(const mass_job *j, size_t list)
 {
     const float *s = f32_at(j->score, list * j->stride);
     span_list l = {.first = j->items.lo, .end = j->items.hi};
     if (j->spans) l = ref_span_list(j->spans, list, j->items.lo, j->items.hi);
-    double all = head_lse(s, l.first, l.end, j->scale), sum = 0;
+    float scale = ref_mass_scale(j, list);
+    double all = head_lse(s, l.first, l.end, scale), held = ref_mass_held(j, list, all), sum = 0;
+    double want = (double)j->p * (1 + held) - held;
     int64_t n = l.end > l.first ? l.end - l.first : 0, most = j->most < n ? j->most : n, m = 0;
     if (j->p >= 1 || isinf(all)) return most;
-    for (int64_t p = -1; m < most && (m < j->least || sum < (double)j->p); m++) {
+    for (int64_t p = -1; m < most && (m < j->least || sum < want); m++) {
         p = next_best(s, &l, p);
-        sum += exp(logit(s + p, j->scale) - all);
+        sum += exp(logit(s + p, scale) - all);
     }
     return m;
 }
@@ -182,6 +199,49 @@ void ref_select_mass(backend *be, const mass_job *jobs, size_t n)
 {
     for (const mass_job *j = jobs; j < jobs + n; j++)
         for (size_t l = 0; l < j->n_lists; l++) ((int64_t *)(void *)j->k.p)[l] = mass_of(j, l);
+}
+
+/* ---- slopes ---- */
+
+/* Sums over the draws of one head, about its means. */
+static void add_slope(const slope_job *j, size_t list, size_t head, double *cov, double *var)
+{
+    size_t d = j->rows.head_dim, group = j->n_heads / j->rows.n_kv_heads, n = 0;
+    int64_t m = j->items.hi - j->items.lo, b = m < (int64_t)j->count ? m : (int64_t)j->count;
+    const float *q = f32_at(j->q, head * d);
+    double x[SLOPE_MOST], y[SLOPE_MOST], mean_x = 0, mean_y = 0;
+    float row[256];
+    for (int64_t i = 0; i < b; i++) {
+        int64_t lo = i * m / b, size = (i + 1) * m / b - lo;
+        int64_t t = j->items.lo + lo + tail_draw(j->seed, j->items.n_slots - 1, j->layer, list, (size_t)i, size);
+        double exact = 0;
+        ref_k_row(row, &j->rows, head / group, t);
+        for (size_t c = 0; c < d; c++) exact += (double)q[c] * (double)row[c];
+        x[n] = (double)*f32_at(j->score, head * j->stride + (size_t)t);
+        y[n] = exact;
+        if (!isfinite(x[n]) || !isfinite(exact)) continue;
+        mean_x += x[n];
+        mean_y += y[n++];
+    }
+    mean_x /= n ? (double)n : 1;
+    mean_y /= n ? (double)n : 1;
+    for (size_t i = 0; i < n; i++) {
+        *cov += (x[i] - mean_x) * (y[i] - mean_y);
+        *var += (x[i] - mean_x) * (x[i] - mean_x);
+    }
+}
+
+void ref_select_slope(backend *be, const slope_job *jobs, size_t n)
+{
+    for (const slope_job *j = jobs; j < jobs + n; j++) {
+        size_t share = j->n_heads / j->n_lists;
+        for (size_t l = 0; l < j->n_lists; l++) {
+            double cov = 0, var = 0;
+            for (size_t h = l * share; h < (l + 1) * share; h++) add_slope(j, l, h, &cov, &var);
+            *f32_at(j->slope, l) = (float)slope_within(cov, var);
+        }
+        if (j->read.p) add_bytes(j->read, slope_bytes(j));
+    }
 }
 
 span_list ref_span_list(const item_spans *g, size_t list, int64_t lo, int64_t hi)

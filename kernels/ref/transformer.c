@@ -101,15 +101,14 @@ static void write_rows(const kv_write_job *j)
 {
     const kv_rows *rows = j->rows;
     const int64_t *slot = (const int64_t *)(void *)j->slots.p;
-    size_t d = rows->head_dim, heads = rows->n_kv_heads;
+    size_t d = rows->head_dim, heads = rows->n_kv_heads, row = kv_row_bytes(rows->type, d);
     for (size_t i = 0; i < j->n; i++)
-        for (size_t h = 0; h < heads; h++)
-            for (size_t c = 0; c < d; c++) {
-                size_t at = slot ? (size_t)slot[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
-                size_t to = (h * rows->cap + at) * d + c, from = (i * heads + h) * d + c;
-                ref_put(rows->k, rows->type, to, ref_get(j->k, DT_F32, from));
-                if (j->v.p) ref_put(rows->v, rows->type, to, ref_get(j->v, DT_F32, from));
-            }
+        for (size_t h = 0; h < heads; h++) {
+            size_t at = slot ? (size_t)slot[j->n_lists == 1 ? i : i * heads + h] : (size_t)j->first + i;
+            size_t to = (h * rows->cap + at) * row, from = (i * heads + h) * d;
+            ref_put_row(rows->k.p + to, rows->type, rows->turned & KV_TURNED_K, f32_at(j->k, from), d);
+            if (j->v.p) ref_put_row(rows->v.p + to, rows->type, rows->turned & KV_TURNED_V, f32_at(j->v, from), d);
+        }
 }
 
 void ref_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
@@ -119,7 +118,7 @@ void ref_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
 
 void ref_kv_move(backend *be, const kv_rows *r, int64_t to, int64_t from, size_t n)
 {
-    size_t row = r->head_dim * dtype_size(r->type);
+    size_t row = kv_row_bytes(r->type, r->head_dim);
     for (size_t h = 0; h < r->n_kv_heads; h++) {
         size_t t = (h * r->cap + (size_t)to) * row, f = (h * r->cap + (size_t)from) * row;
         memmove(r->k.p + t, r->k.p + f, n * row);

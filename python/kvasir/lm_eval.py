@@ -7,6 +7,7 @@ What is scored comes as decode steps behind a context that is a prompt, since st
 exact. decode=N: of each text the last N tokens are steps, and at least all that is scored (as with `@decode=N` in
 requests to the server, where N covers it); decode=0: none, which scores a prompt.
 """
+import lm_eval.models  # noqa: F401: the harness looks for its own models only where there are no others
 import numpy as np
 from lm_eval import utils
 from lm_eval.api.model import TemplateLM

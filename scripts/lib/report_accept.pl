@@ -2,6 +2,7 @@
 # Table and picture of `eval accept` in scripts/report. Part of that script: it reads files and checks options.
 use strict;
 use warnings;
+use Digest::MD5 qw(md5_hex);
 
 # Wilson's 95 % interval of k in n, as the command prints it.
 sub wilson {
@@ -12,14 +13,34 @@ sub wilson {
     return map { $_ / $scale } $middle - $half, $middle + $half;
 }
 
+# What tells a file's pieces of text from those of others: the text and the seed; where it names no text, its numbers.
+sub pieces_of {
+    my ($f) = @_;
+    my $o = $f->{options};
+    my $text = $o->{text_sha256} // md5_hex(JSON::PP->new->canonical->encode(
+        [map { my %r = %$_; delete $r{where}; \%r } @{ $f->{results} }]));
+    return "$text " . ($o->{seed} // '');
+}
+
+# Whether the pieces of a result were counted before: all of them, or (an error) some.
+sub accept_repeats {
+    my ($seen, $key, $r) = @_;
+    my @ctx = map { $_->{ctx} // 0 } @{ $r->{by_context} // [{}] };
+    my @again = grep { $seen->{"$key $_"}++ } @ctx or return 0;
+    @again == @ctx or fail("$r->{where}: its pieces of $again[0] tokens are in another file too, but not all of its pieces");
+    note('results that are there several times count once');
+    return 1;
+}
+
 # Counts of a strategy at a temperature, added up over the files: of several texts, say.
 sub collect_accept {
-    my (%by, @rows);
-    for my $r (map { @{ $_->{results} } } @_) {
+    my (%by, @rows, %seen);
+    for my $r (map { my $of = pieces_of($_); map { { %$_, of => $of } } @{ $_->{results} } } @_) {
         my $w = $r->{where};
         my ($attn, $budget, $name) = row_of($r);
         my ($temp, $n) = map { field($r, $_, 'number', $w) } qw(temp n);
         next if !wanted_row($attn) || !$n;
+        next if accept_repeats(\%seen, join(' ', $r->{of}, $name, $temp, $r->{kv} // ''), $r);
         my $e = $by{"$name $temp"} //= do {
             push @rows, my $new = { name => $name, attn => $attn, budget => $budget, temp => $temp };
             $new;

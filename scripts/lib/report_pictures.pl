@@ -71,7 +71,8 @@ set tics nomirror out
 set grid ytics lc rgb '#dddddd' lt 1 lw 0.8
 END
 
-# Curves {label, attn, points: [x, y, low, high]}, or flat: a level line. x in powers of two.
+# Curves {label, attn, points: [x, y, low, high]}, or flat: a level line. x in powers of two. Long labels (`below`) are
+# under the picture, one a line.
 sub plot_curves {
     my ($png, $o, @curves) = @_;
     my @look = looks(map { $_->{attn} } @curves);
@@ -80,10 +81,11 @@ sub plot_curves {
     my ($low, $high) = (min(@x), max(@x));
     my $pad = $low == $high ? 1.5 : ($high / $low)**0.04;
     my $closer = $png ? '' : "set xlabel offset 0,0.6\nset ylabel offset 0.8\nset xtics offset 0,0.3\n";
-    my $s = terminal($png, 640, 380) . $closer . $frame . "set logscale x 2\nset xtics " . ticks(@x) . "\n"
+    my $key = $o->{below} ? 'outside below left maxcols 1' : 'outside right center';
+    my $s = terminal($png, 640, $o->{below} ? 340 + 22 * @curves : 380) . $closer . $frame . "set logscale x 2\nset xtics " . ticks(@x) . "\n"
         . sprintf("set xrange [%g:%g]\nset yrange [%s]\n", $low / $pad, $high * $pad, $o->{yrange} // '*:*')
         . 'set xlabel ' . quoted($o->{xlabel}) . "\nset ylabel " . quoted($o->{ylabel})
-        . "\nset key outside right center Left reverse samplen 3.5 spacing " . ($png ? 1.25 : 0.95) . " width 1\n";
+        . "\nset key $key Left reverse samplen 3.5 spacing " . ($png ? 1.25 : 0.95) . " width 1\n";
     my @plots;
     for my $i (0 .. $#curves) {
         my $c = $curves[$i];
@@ -132,7 +134,8 @@ sub plot_lengths {
     for my $part (each_length(@files)) {
         my ($n, @of) = @$part;
         my $t = evaluate(collect_scores($command, @of));
-        $tasks{ scalar @{ $t->{columns} } } = 1;
+        my $n_tasks = @{ $t->{columns} };
+        $tasks{ $n_tasks == 1 ? $t->{columns}[0] : "mean of $n_tasks tasks" } = 1;
         for my $r (@{ $t->{rows} }) {
             push @order, $r->{name} unless $curve{ $r->{name} };
             my $c = $curve{ $r->{name} } //= { label => $r->{name}, attn => $r->{attn} };
@@ -142,8 +145,8 @@ sub plot_lengths {
     }
     my @curves = grep { $_->{points} } @curve{@order} or fail('--plot score: no result of eval ruler with a length');
     keys %tasks == 1 or note('--plot score: the lengths have different numbers of tasks');
-    my %o = (xlabel => 'Length (tokens)', ylabel => 'RULER, mean of ' . join(' or ', sort { $a <=> $b } keys %tasks)
-        . ' tasks', yrange => percent_range(@curves));
+    my %o = (xlabel => 'Length (tokens)', ylabel => 'RULER, ' . join(' or ', sort keys %tasks),
+        yrange => percent_range(@curves));
     return plot_curves($png, \%o, @curves);
 }
 
@@ -193,6 +196,7 @@ sub plot_perplexity {
 sub plot_speed {
     my ($png, $command, @files) = @_;
     my $rows = collect_bench({ decode => 1 }, @files);
+    @$rows or fail('no result of bench is left');
     @$rows = grep { $_->{ctx} > 0 } @$rows or fail('--plot speed: no result with a context');
     my %models = map { $_->{model} => 1 } @$rows;
     my %batches = map { $_->{batch} => 1 } @$rows;
@@ -205,6 +209,40 @@ sub plot_speed {
         push @{ $c->{points} }, [$r->{ctx}, step_ms($r)];
     }
     my %o = (xlabel => 'Context length (tokens)', ylabel => 'Time of a decode step (ms)', yrange => '0:*');
+    return plot_curves($png, \%o, map { $curve{$_} } @order);
+}
+
+# Tokens a second: full attention step by step, through drafts, and strategies by themselves. Rows are [label, strategy
+# whose look it has, context, tokens a second]; of a context that several files have the fastest single steps count.
+sub draft_points {
+    my (@files) = @_;
+    my $drafts = collect_drafts(@files);
+    @$drafts or fail('--plot drafts: no result of bench --draft');
+    my @alone = grep { $_->{batch} == 1 } @{ collect_bench({ decode => 1 }, @files) };
+    my %several = map { my $k = $_; my %v = map { $_->{$k} ne '-' ? ($_->{$k} => 1) : () } @$drafts, @alone; $k => keys %v > 1 }
+        qw(model weights kv);
+    my %accept = map { $_->{accept} => 1 } @$drafts;
+    my $of = sub { my ($r) = @_; join '', map { $several{$_} ? ", $r->{$_}" : () } qw(model weights kv) };
+    my @rows = map { ["$_->{attn}" . $of->($_), $_->{attn}, $_->{ctx}, $_->{single_tokens_per_s}] } @$drafts;
+    push @rows, map { my $r = $_; ["$r->{attn}, drafts by " . $r->{name} =~ s/:budget=/ /r
+        . (keys %accept > 1 ? " ($r->{accept} right)" : '') . $of->($r), $r->{draft} =~ s/^ngram,//r, $r->{ctx}, $r->{tokens_per_s}] } @$drafts;
+    push @rows, map { [($_->{attn} eq 'full' ? 'full' : "$_->{name} alone") . $of->($_), $_->{attn}, $_->{ctx},
+        $_->{tokens_per_s}] } @alone;
+    return grep { $_->[2] > 0 } @rows;
+}
+
+sub plot_drafts {
+    my ($png, $command, @files) = @_;
+    my (%curve, %best, @order);
+    for my $r (draft_points(@files)) {
+        my ($label, $attn, $ctx, $speed) = @$r;
+        push @order, $label unless $curve{$label};
+        $curve{$label} //= { label => $label, attn => $attn };
+        $best{$label}{$ctx} = max($speed, $best{$label}{$ctx} // 0);
+    }
+    @order or fail('--plot drafts: no result with a context');
+    for my $l (@order) { $curve{$l}{points} = [map { [$_, $best{$l}{$_}] } keys %{ $best{$l} }] }
+    my %o = (xlabel => 'Context length (tokens)', ylabel => 'Tokens a second', yrange => '0:*', below => 1);
     return plot_curves($png, \%o, map { $curve{$_} } @order);
 }
 
@@ -299,8 +337,10 @@ sub plot_passkey {
         'eval mrcr', 'passkey', 'eval ruler', 'eval niah'],
     recall     => [\&plot_recall, 'eval recall'],
     accept     => [\&plot_accept, 'eval accept'],
+    drift      => [\&plot_drift, 'eval drift'],
     passkey    => [\&plot_passkey, 'passkey', 'eval niah'],
     speed      => [\&plot_speed, 'bench'],
+    drafts     => [\&plot_drafts, 'bench'],
 );
 
 sub have_gnuplot { grep { -x "$_/gnuplot" } split /:/, $ENV{PATH} // '' }

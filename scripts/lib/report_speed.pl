@@ -8,7 +8,7 @@ use List::Util qw(max min sum0);
 sub collect_bench {
     my ($phases, @files) = @_;
     my @rows;
-    for my $r (map { @{ $_->{results} } } @files) {
+    for my $r (grep { !exists $_->{draft} } map { @{ $_->{results} } } @files) {
         my $w = $r->{where};
         my %e;
         @e{qw(attn budget name)} = row_of($r);
@@ -23,8 +23,32 @@ sub collect_bench {
             if defined $r->{samples} && !field(field($r, 'samples', 'object', $w), 'enough', 'boolean', "$w samples");
         push @rows, \%e if wanted_row($e{attn}) && $phases->{ $e{phase} };
     }
-    @rows or fail('no result of bench is left');
     return \@rows;
+}
+
+# Rows of `bench --draft`: speed with drafts, and that of single steps beside it.
+sub collect_drafts {
+    my @rows;
+    for my $r (grep { exists $_->{draft} } map { @{ $_->{results} } } @_) {
+        my $w = $r->{where};
+        my %e;
+        $e{$_} = field($r, $_, 'number', $w)
+            for qw(ctx accept single_tokens_per_s tokens_per_s times drafted accepted_length spread);
+        $e{$_} = field($r, $_, 'string', $w) for qw(model attn draft weights kv);
+        $e{draft_weights} = field($r, 'draft_weights', 'string|null', $w) if exists $r->{draft_weights};
+        $e{unsure} = !field($r, 'enough', 'boolean', $w);
+        $e{$_} > 0 or fail("$w: '$_' is not positive") for qw(single_tokens_per_s tokens_per_s);
+        $e{name} = $e{draft} . (defined $e{draft_weights} ? ", weights $e{draft_weights}" : '');
+        push @rows, \%e if wanted_row($e{draft}) || wanted_row($e{attn});
+    }
+    return \@rows;
+}
+
+# Whether files have what a picture of `bench` needs.
+sub has_speed {
+    my ($kind, @files) = @_;
+    return @{ collect_drafts(@files) } > 0 if $kind eq 'drafts';
+    return grep { $_->{ctx} > 0 } @{ collect_bench({ decode => 1 }, @files) };
 }
 
 # Milliseconds of a decode step: of all sequences of its batch.
@@ -102,7 +126,19 @@ sub slope_table {
             'floor'], rows => \@rows };
 }
 
-sub bench_tables {
+sub draft_table {
+    my ($rows) = @_;
+    my @rows = map { my $r = $_; [$r->{name}, @$r{qw(model weights kv)}, length_label($r->{ctx}), "$r->{accept}",
+        sprintf('%.1f', $r->{single_tokens_per_s}), sprintf('%.1f%s', $r->{tokens_per_s}, $r->{unsure} ? '?' : ''),
+        sprintf('%.2f', $r->{times}), sprintf('%.2f', $r->{drafted}), sprintf('%.2f', $r->{accepted_length})] } @$rows;
+    my $note = 'Full attention through drafts, of which a given share is right, against its single steps; drafted and'
+        . ' length: tokens of a verification, its own included in the latter.';
+    $note .= ' ?: too few samples counted, all were taken.' if grep { $_->{unsure} } @$rows;
+    return { title => 'Drafts', note => $note, head => ['draft', 'model', 'weights', 'KV', 'context', 'right',
+        'single/s', 'tokens/s', 'times', 'drafted', 'length'], rows => \@rows };
+}
+
+sub speed_tables {
     my ($rows) = @_;
     my $optional = sub { my ($r, $k, $f, $scale) = @_; defined $r->{$k} ? sprintf $f, $scale * $r->{$k} : '-' };
     my @rows = map { my $r = $_; ["$r->{phase}, $r->{name}", @$r{qw(model weights kv)}, length_label($r->{ctx}),
@@ -115,6 +151,14 @@ sub bench_tables {
     my $slopes = slope_table($rows);
     return ({ title => 'Speed', note => $note, head => ['phase, strategy', 'model', 'weights', 'KV', 'context', 'batch',
         'tokens/s', 'ms a step', 'spread', 'GB/s', 'share'], rows => \@rows }, $slopes ? $slopes : ());
+}
+
+# Of all the files have: strategies, drafts.
+sub bench_tables {
+    my (@files) = @_;
+    my ($rows, $drafts) = (collect_bench({ prefill => 1, decode => 1 }, @files), collect_drafts(@files));
+    @$rows || @$drafts or fail('no result of bench is left');
+    return (@$rows ? speed_tables($rows) : (), @$drafts ? draft_table($drafts) : ());
 }
 
 1;

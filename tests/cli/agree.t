@@ -30,6 +30,10 @@ agree --attn full,quest --budget 64 --jobs 3 -o "$tmp/c.jsonl"
 sed 1d "$tmp/c.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/c"
 check "trials side by side give the same" cmp "$tmp/a" "$tmp/c"
 
+for w in one two; do yes "$w of them" | head -n 300 >"$tmp/$w"; done
+agree --attn full -f "$tmp/one" -o "$tmp/t.jsonl"
+refused 2 "'text_sha256' is" "another text is another run" eval agree --attn full --ctx 512 --trials 4 -f "$tmp/two" -o "$tmp/t.jsonl"
+
 printf 'A short text.' >"$tmp/short"
 refused 2 "--ctx 512: the text has only" "a text that is too short" eval agree -f "$tmp/short" --ctx 512
 refused 2 "--ctx 64: at least 160 tokens are needed" "a length that is too short" eval agree --ctx 64

@@ -38,6 +38,15 @@ for pair in streaming/5 h2o/2 snapkv/2 tova/1 quest/16 fier/1 pqcache/34 retroin
 done
 g "codes: store f16 has no codes that could be scored, expected one that has, as kivi4" --attn codes
 g "codes: budget 128 is too small, at least 129: store kivi4" --attn codes --kv kivi4 --budget 128
+for eps in 0 1 1.5 -0.1 x 0.00001 nan; do
+    g "--certify: certify='$eps', expected off or a number in (0, 1) of up to 4 decimals" --certify=$eps --attn codes --kv kivi4
+done
+g "quest: --certify: bounds from pages or single bits certify nothing" --certify 0.1 --attn quest
+g "h2o: --certify: it drops tokens" --certify 0.1 --attn h2o
+g "codes: store f16 has no codes" --certify 0.1 --attn codes
+g "codes: certify over store kivi2" --certify 0.1 --attn codes --kv kivi2
+run generate -m "$m" -p x -n 1 --certify 0.1 --quiet
+check "what attends everything misses nothing" test "$status" -eq 0
 run generate -m "$m" -p x -n 1 --attn codes --kv kivi4 --budget 129 --quiet
 check "codes: the least budget runs" test "$status" -eq 0
 run generate -m "$m" -p x -n 1 --temp 0 --bud 9 --quiet

@@ -43,6 +43,16 @@ if command -v jq >/dev/null; then
         ((.tokens_per_s / .single_tokens_per_s - .times | fabs) < 1e-3 * .times))' "drafts that are all right"
     drafts --draft ngram:n=2:adapt=off,fier:budget=64:skip=0 --accept 0
     holds '.results[0] | .drafted > 0 and .accepted_length == 1' "drafts that are all wrong"
+    holds '.results[0] | .draft_steps > 0 and .verify_steps > 0' "and what drafts and verifications take"
+    drafts --draft ngram:n=4:adapt=off --accept 1
+    holds '.results[0] | .drafted > 3.5 and .accepted_length > 4.5' "look-ups in a text that goes on as it was"
+    drafts --draft ngram:n=4:adapt=off --accept 0.9
+    holds '.results[0] | .drafted > 3.5 and .accepted_length > 3.4 and .accepted_length < 4.7' "and where a tenth of them is wrong"
+    drafts --draft full:n=3:adapt=off --draft-weights q4 --weights q8 --accept 1
+    holds '.results[0] | .weights == "q8" and .draft_weights == "q4" and .accepted_length == 4' "drafts with other weights"
+    out_has "drafts run with weights q4" "the table's head names them"
+    run bench --shape tiny --threads 1 --ctx 64,128 --samples 3 --quiet --json "$tmp/r.json" --draft fier:budget=64:skip=0:n=3:adapt=off --draft-weights q8
+    holds '[.results[] | [.ctx, .weights, .draft_weights]] == [[64, "bf16", "q8"], [128, "bf16", "q8"]]' "at several contexts"
     run bench --shape tiny --threads 1 --phase kernel --ctx 256,1k --budget 64 --samples 3 --quiet --json "$tmp/r.json"
     check "single kernels" test "$status" -eq 0 -a "$(grep -cE ' [0-9]+/[0-9]+ ' "$tmp/out")" -eq 12
     holds '(.model == "tiny") and (.results == []) and (.kernels | length == 12 and all(.ns > 0 and .ctx == 1024))' \
@@ -53,6 +63,8 @@ fi
 refused 2 "unknown phase 'guess'" "an unknown phase" bench --shape tiny --phase guess
 refused 2 "--batch 0" "no sequence" bench --shape tiny --batch 0
 refused 2 "--accept 2: a share from 0 to 1" "more than all" bench --shape tiny --draft ngram --accept 2
+refused 2 "--draft-weights q4: needs --draft" "weights of no drafts" bench --shape tiny --draft-weights q4
+refused 2 "smaller ones than the model's are expected, which are q4" "weights as large" bench --shape tiny --weights q4 --draft full --draft-weights q4
 refused 2 "without --phase and --batch" "drafts of prompts" bench --shape tiny --draft ngram --phase prefill
 refused 2 "unknown" "an unknown shape" bench --shape none
 refused 2 "not both" "a model and a shape" bench --shape tiny -m "$models/llama31-f32-tied"

@@ -17,11 +17,23 @@ RUN=$shim
 refused 1 "out of memory: weights 0." "what does not fit beside the weights, before they are copied" \
     generate -m "$m" -p x -n 2 --device cuda --ctx 90M
 refused 2 "--device cuda:9: the last GPU of this machine is cuda:1" "a device beyond the last" generate -m "$m" -p x --device cuda:9
+refused 1 "codes: does not run on cuda:0 yet (missing operations: certify)" "certificates" \
+    generate -m "$m" -p x --device cuda --attn codes --kv kivi4 --certify 0.1
 run generate -m "$m" -p "Alice was beginning" -n 12 --temp 0 --kv f32 --gemm builtin --quiet --device cuda
 check "the text of the CPU" cmp -s "$tmp/out" "$tmp/cpu"
 run generate -m "$m" -p "Alice was" -n 3 --temp 0 --device cuda:1 --weights q8
 check "weights of 8 bits" test "$status" -eq 0
 err_has "cuda:1" "the device is named at the start"
+
+# Drafts: the text of the same device without them, by a look-up, a strategy, and weights of their own.
+set -- generate -m "$m" -p "Alice was. Alice was. Alice" -n 12 --temp 0.8 --ignore-eos --quiet --device cuda
+run "$@"
+cp "$tmp/out" "$tmp/plain"
+for draft in ngram:adapt=off fier:budget=8:g=4:skip=0:adapt=off "full:n=3:adapt=off --draft-weights q4 --no-weights-cache"; do
+    # shellcheck disable=SC2086
+    run "$@" --draft $draft
+    check "--draft $draft: the same text" sh -c "test $status -eq 0 && test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
+done
 
 # Device memory that the host cannot touch: strategies that run choose and write as the CPU does.
 p="Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do"

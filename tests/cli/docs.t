@@ -53,6 +53,9 @@ dangling() {
     sections "$page" "$@" | while read -r num file; do grep -qxF -- "$num" "$tmp/headings" || echo "$file cites $page.md $num"; done
 }
 
+# section NUMBER: a section of doc/methods.md, to the next heading.
+section() { awk -v n="$1" '/^##* [0-9]/ { num = $2; sub(/\.$/, "", num); in_it = num == n } in_it' doc/methods.md; }
+
 # Anchors of a page as its hosts make them: lower case, no punctuation, - for a space.
 anchors() { sed -n 's/^##* //p' "$1" | tr 'A-Z ' 'a-z-' | sed 's/[^a-z0-9_-]//g'; }
 
@@ -106,6 +109,9 @@ done
 none "every section that --help-attn cites exists" dangling methods doc "$tmp"/help/*
 while read -r strategy; do
     check "--help-attn $strategy names its section" grep -q '^  source: .*; doc/methods\.md [0-9]' "$tmp/help/$strategy"
+    of=$(sed -n 's/^  source: .*, deviations \([0-9][0-9a-z.]*\).*/\1/p' "$tmp/help/$strategy")
+    section "$of" >"$tmp/section"
+    check "--help-attn $strategy names the section of its deviations" grep -qE '^#+ .* Deviations$|^\*Deviations\.\*' "$tmp/section"
     check "doc/methods.md has a section of $strategy" grep -qE "[Ss]trategy \`$strategy\`|^\`$strategy\` keeps" doc/methods.md
 done <"$tmp/strategies"
 

@@ -5,14 +5,15 @@ m=$models/llama31-f32-tied
 echo "Alice was beginning to get very tired. Alice was beginning to get very tired. Alice was beginning" >"$tmp/prompt"
 base="generate -m $m -f $tmp/prompt --threads 1 --quiet --ignore-eos"
 
-# same NAME DRAFT OPTION...: the bytes of the text without and with drafts.
+# same NAME DRAFT OPTION...: the bytes of the text without and with drafts. weights: options of drafts.
+weights=
 same() {
     what=$1
     draft=$2
     shift 2
     run $base "$@"
     cp "$tmp/out" "$tmp/plain"
-    run $base "$@" --draft "$draft" --json "$tmp/draft.json"
+    run $base "$@" --draft "$draft" $weights --json "$tmp/draft.json"
     check "$what: the same text" sh -c "test $status -eq 0 && test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
 }
 right=0
@@ -73,14 +74,68 @@ for attn in fier:budget=24:g=8:skip=0 quest:budget=16:page=4:skip=1:n=3 streamin
     pqcache:budget=24:sink=4:bits=3 pariskv:budget=16:sink=4:local=8:u=5:full_thr=0 magicpig:K=3:L=12:sink=3:local=6:skip=0 \
     ngram:n=2,fier:budget=24:g=8:skip=0; do
     same "$attn" "$attn:adapt=off" -n 60 --temp 0.8
+    same "$attn, greedy" "$attn:adapt=off" -n 40 --temp 0
 done
 fier=fier:budget=24:g=8:skip=0:adapt=off
 same "fier, greedy" $fier -n 60 --temp 0
 same "fier, a penalty" $fier -n 60 --temp 0.9 --repeat-penalty 1.2
 same "fier, the draw by rank" $fier -n 60 --temp 0.9 --draw rank
+same "fier, a stop" $fier -n 60 --temp 0.8 --stop e
 same "fier, a full context" $fier -n 400 --temp 0 --ctx 90
 same "fier, rows on disk" $fier -n 60 --temp 0.8 --kv-tier "disk:window=0:cache=64k:$tmp"
 same "fier, two ranks" $fier -n 40 --temp 0.8 --tp 2
+
+printf "$turns" | "$RUN" chat -m "$m" --threads 1 -n 12 --temp 0.8 --repeat-penalty 1.1 --quiet --draft $fier >"$tmp/out"
+printf "$turns" | "$RUN" chat -m "$m" --threads 1 -n 12 --temp 0.8 --repeat-penalty 1.1 --quiet >"$tmp/plain"
+check "fier: a chat is the same" sh -c "test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
+run generate -m "$m" -f "$tmp/prompt" --threads 1 --quiet -n 20 --temp 0.8 --save "$tmp/fier.kv" --draft $fier
+run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv"
+cp "$tmp/out" "$tmp/plain"
+run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/fier.kv"
+check "fier: a saved session goes on with the same text" sh -c "test -s '$tmp/plain' && cmp -s '$tmp/out' '$tmp/plain'"
+
+# Drafts with weights of their own, which the whole session verifies with the model's.
+weights="--draft-weights q4 --no-weights-cache"
+for t in 0 0.8 1.2; do
+    same "weights of 4 bits, temperature $t" full:adapt=off -n 40 --temp $t
+done
+same "another strategy and other weights" fier:budget=24:g=8:skip=0:adapt=off -n 60 --temp 0.8
+same "ngram and other weights" ngram:n=2,full -n 60 --temp 0.8
+same "weights of 4 bits, a penalty" full:adapt=off -n 40 --temp 0.7 --repeat-penalty 1.2
+same "weights of 4 bits, a full context" full -n 400 --temp 0 --ctx 90
+same "weights of 4 bits, rows on disk" full:adapt=off -n 60 --temp 0.8 --kv-tier "disk:window=0:cache=64k:$tmp"
+same "weights of 8 and 4 bits" full:adapt=off -n 40 --temp 0.8 --weights q8
+same "weights of 16 and 4 bits" full:adapt=off -n 40 --temp 0.8 --weights bf16
+weights="--draft-weights q8 --no-weights-cache"
+same "weights of 8 bits" full:adapt=off -n 40 --temp 0.8
+near=$(sed -n 's/.*"accepted": *\([0-9]*\).*/\1/p' "$tmp/draft.json")
+check "drafts in 8 bits are mostly right ($near of 39 tokens)" test "$near" -gt 20
+if command -v jq >/dev/null; then
+    holds '.weights == "f32" and (.results[0].draft | .weights == "q8" and .weights_bytes > 0)' "the report has their type and bytes"
+else
+    skip "jq is not there"
+fi
+of_tests=$base base="generate -m $SRCDIR/model/demo -p Alice --threads 1 --quiet --ignore-eos"
+same "weights of 8 bits, two ranks" full:adapt=off -n 40 --temp 0.8 --tp 2
+weights= base=$of_tests
+run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --draft full --draft-weights q8 --no-weights-cache
+err_has " | weights of drafts q8, " "the statistics have them too"
+run $base --plan --draft full --draft-weights q8 --no-weights-cache
+out_has " MB in memory (those of drafts " "and the plan"
+XDG_CACHE_HOME="$tmp/cache" run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --draft full --draft-weights q4
+err_has "weights: quantizing to q4" "they are kept in a file"
+XDG_CACHE_HOME="$tmp/cache" run generate -m "$m" -f "$tmp/prompt" --threads 1 -n 8 --weights q4
+err_has "weights: q4, mapped from" "which is that of --weights"
+run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv"
+cp "$tmp/out" "$tmp/plain"
+run generate -m "$m" --threads 1 --quiet -n 20 --temp 0.8 --load "$tmp/plain.kv" --draft full --draft-weights q8 --no-weights-cache
+check "they draft over a loaded session" cmp -s "$tmp/out" "$tmp/plain"
+refused 2 "--draft-weights q4: needs --draft" "weights of no drafts" $base --draft-weights q4
+refused 2 "--draft-weights q4: ngram drafts without the model" "weights of ngram" $base --draft ngram --draft-weights q4
+refused 2 "--draft-weights: 'bf16' is not one of: q8 q4" "other weights" $base --draft full --draft-weights bf16
+refused 2 "--draft-weights q8: smaller ones than the model's are expected, which are q8" "weights that are not smaller" $base \
+    --weights q8 --draft full --draft-weights q8
+refused 1 "full:kv=f32: it cannot draft: " "rows of its own" $base --draft full:kv=f32 --draft-weights q8
 
 refused 2 "--draft: 'ngrams', expected ngram or a strategy" "an unknown draft" $base --draft ngrams
 refused 2 "--draft: 'n=8', expected n=1 to n=7" "a long draft" $base --draft ngram:n=8

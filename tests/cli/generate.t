@@ -60,6 +60,21 @@ refused 2 "unknown device" "an unknown device" generate -m "$m" -p x --device tp
 refused 2 "--kv: unknown" "an unknown KV type" generate -m "$m" -p x --kv f8
 refused 1 "--json $tmp/no/r.json" "a report that cannot be written, before anything runs" generate -m "$m" -p x --json "$tmp/no/r.json"
 refused 1 "nowhere.txt" "a missing prompt file" generate -m "$m" -f "$tmp/nowhere.txt"
+# A certificate for each step, layer and head, whatever the threads.
+cert="generate -m $m -f $SRCDIR/LICENSE --ctx 2k -n 12 --temp 0 --attn codes:min=1 --kv kivi4:g=4:r=8 --skip 0 --certify 0.2"
+run $cert --threads 1 --json "$tmp/r.json"
+check "generate with certificates runs" test "$status" -eq 0
+err_has "certified 100.0 % of" "all heads are certified"
+err_has "selections of" "and how long their lists are is said"
+cp "$tmp/out" "$tmp/one"
+run $cert --threads 3 --quiet
+check "the text does not depend on the threads" cmp -s "$tmp/out" "$tmp/one"
+if command -v jq >/dev/null; then
+    check "its report has them" jq -e '.results[0].certify | .heads == .certified and .bound_most <= 0.2 and
+        .bound_mean <= .bound_most and .tokens_p10 <= .tokens_p90 and .tokens_p90 <= .tokens_most' "$tmp/r.json"
+else
+    skip "jq is not there"
+fi
 "$RUN" generate -m "$m" -p Alice -n 8 --quiet >&- 2>"$tmp/err"
 check "a closed stdout is exit status 1" test $? -eq 1
 err_has "standard output: Bad file descriptor" "and is said"

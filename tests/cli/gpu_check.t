@@ -23,6 +23,9 @@ END
 gpu --out "$tmp/none"
 is_refusal 1 "no CUDA device: nvidia-smi -i 0 says: NVIDIA-SMI has failed" "without a GPU"
 check "nothing is made" test ! -e "$tmp/none"
+printf '#!/bin/sh\necho kvasir 1.2.3\n' | program "$pre/run"
+gpu --out "$tmp/none" --prebuilt "$pre"
+is_refusal 1 "(the program itself says: kvasir 1.2.3)" "a pack says whether its program starts"
 gpu test --out "$tmp/none" --prebuilt "$tmp/nowhere"
 is_refusal 1 "no program 'run' there" "a build that is not there"
 gpu tset
@@ -35,14 +38,29 @@ gpu --device x
 is_refusal 2 "--device x" "a device that is no number"
 gpu pack
 is_refusal 2 "--prebuilt DIR says where to" "pack without a place"
+gpu sanitize --tool memchek
+is_refusal 2 "--tool memchek" "a tool that is none"
+gpu pack --prebuilt "$tmp/there" -o pack.zip
+is_refusal 2 "a name that ends in .tar.xz" "a pack of another kind"
+gpu pack --prebuilt "$tmp/there" --build "$tmp/nowhere"
+is_refusal 1 "/nowhere/run is not there, stage build makes it" "a pack of nothing"
 gpu --help
 check "--help" test "$status" -eq 0 -a ! -s "$tmp/err"
 
 # ---- the plan ----
 
-gpu --dry-run --host-gb 100
+gpu --dry-run first second third
+check "the first calls, in their order" test "$(grep '^#' "$tmp/out" | tr -d '\n')" = \
+    "# library# ops# memcheck# decode# profile# racecheck# kernel# far# texts# prompt# tier# peer"
+out_has "ncu --clock-control none --kernel-name regex:gemv" "products in detail"
+gpu --dry-run bench
+check "bench: one shape, four strategies, one budget" sh -c \
+    "! grep -e '--phase' '$tmp/out' | grep -vE -- '--shape llama-3.1-8b .*--budget 1024 .*--attn (full|full,quest,fier,pariskv) --device cuda:0'"
+for c in 16 1k 128k; do check "bench: decode at $c" grep -qE -- "--phase decode --fill --ctx $c --" "$tmp/out"; done
+for c in 512 2048; do check "bench: prompts in chunks of $c" grep -qE -- "--phase prefill --ctx 8k --chunk $c --" "$tmp/out"; done
+gpu --dry-run build library test sanitize rows --host-gb 100
 check "a plan needs no GPU" test "$status" -eq 0 -a ! -s "$tmp/err"
-check "stages in their order" test "$(grep '^#' "$tmp/out" | tr -d '\n')" = "# build# test# sanitize# bench"
+check "stages in their order" test "$(grep '^#' "$tmp/out" | tr -d '\n')" = "# build# library# test# sanitize# rows"
 check "every command has a limit within the stage's time" sh -c \
     "grep -v '^#' '$tmp/out' | grep -vE '^(build: |perl )' | awk '\$1 != \"timeout\" || \$2 < 1 || \$2 > 540 { bad = 1 } END { exit bad || NR < 40 }'"
 out_has "--with-cuda --with-cuda-arch=ARCH" "configured for the card"
@@ -78,9 +96,9 @@ program "$pre/run" <<END
 #!/bin/sh
 echo "\$*" >>"$tmp/calls"
 case "\$*" in
-*--help*) cat "$tmp/help"; exit ;;
 *--attn*h2o*cuda*) echo "run: h2o: does not run on cuda:0 yet (missing operations: evict)" >&2; exit 1 ;;
-generate*tova*cuda*) echo "another text"; exit ;;
+generate*tova*cuda* | generate*--attn\ kivi\ *cuda*) echo "a test"; exit ;;
+generate*-n\ 1\ *) cat "$tmp/library" >&2; exit ;;
 generate*) echo "a text"; exit ;;
 passkey*cpu*) echo "full  -  4/4  100 %  12.5 MB"; exit ;;
 passkey*) echo "full  -  4/4  100 %  12.9 MB"; exit ;;
@@ -91,33 +109,51 @@ kind=decode
 case "\$*" in *--phase\ prefill*) kind=prefill ;; *--phase\ kernel*) kind=kernel ;; esac
 while [ \$# -gt 1 ]; do shift; [ "\$1" != --json ] || cp "$data/\$kind.json" "\$2"; done
 END
-echo "  --kv=STORE" >"$tmp/help"
 echo fier >"$tmp/bad"
-printf '#!/bin/sh\necho "ok 1 - a"\necho "ok 2 # SKIP b"\necho "1..2"\n' | program "$pre/tests/cuda/device_ops"
+# The tests, one program: what each says is a file; its calls are counted.
+program "$pre/tests/cuda/devices" <<END
+#!/bin/sh
+[ \$# -gt 0 ] || { cd "$tmp/taps" && ls; exit; }
+echo "\$1" >>"$tmp/calls"
+cat "$tmp/taps/\$1"
+! grep -q '^not ok' "$tmp/taps/\$1"
+END
+mkdir "$tmp/taps"
+printf 'ok 1 - a\nok 2 # SKIP b\n1..2\n' >"$tmp/taps/device_ops"
 o="$tmp/results"
 
-gpu build test --prebuilt "$pre" --out "$o"
+echo "cuda:0: cublasLt was not found: prompts are computed 8 rows at a time" >"$tmp/library"
+gpu library --prebuilt "$pre" --out "$o"
+out_has "library: FAILED: cublasLt is not in use: cuda:0: cublasLt was not found" "without cublasLt all that is measured is slow"
+echo "on cuda:0 (NVIDIA Test 9000, cublasLt 13.1)" >"$tmp/library"
+gpu library --prebuilt "$pre" --out "$o"
+out_has "library: cublasLt 13.1 is in use" "with it"
+gpu build test --prebuilt "$pre" --out "$o" --results "$tmp/all.tar.gz"
 check "a text that differs is a failure" test "$status" -eq 1
 out_has "test device_ops: 2 ok, 1 skipped" "tests are counted"
 out_has "generate, full: as on the CPU" "the CPU's text"
 out_has "generate, tova: FAILED: differs from the CPU's" "and another one"
+out_has "generate, kivi: differs from byte 5 on, as rounding may" "where rounding may change a text it is told"
+check "all results are one file" test "$(tar tzf "$tmp/all.tar.gz" | grep -c '^results/\(log\|test.jsonl\|system.json\)$')" -eq 2
 out_has "generate, h2o: skipped, run: h2o: does not run on cuda:0 yet" "what the backend lacks is skipped"
 out_has "generate --tp 1: as on the CPU" "ranks, too"
 out_has "passkey, full: as on the CPU" "passkeys: what was found counts, not bytes"
 out_has "gpu_check: 1 failed, 0 cut" "a count"
-sed -i 's/^generate\*tova.*//' "$pre/run"
+sed -i 's/^generate\*tova\*cuda. |/xxx |/' "$pre/run"
+: >"$tmp/calls"
 gpu test --prebuilt "$pre" --out "$o"
 check "all is well" test "$status" -eq 0
-printf '#!/bin/sh\necho "ok 1 - a"\necho "1..2"\n' | program "$pre/tests/cuda/device_attn"
+check "what passed is not run again" test "$(wc -l <"$tmp/calls")" -eq 2 -a "$(grep -c tova "$tmp/calls")" -eq 2
+printf 'ok 1 - a\n1..2\n' >"$tmp/taps/device_attn"
 gpu test --prebuilt "$pre" --out "$o"
 out_has "test device_attn: FAILED: 1 ok, 0 not ok of 2" "a test that ends early"
-printf '#!/bin/sh\necho "not ok 1 - a sum"\necho "1..1"\nexit 1\n' | program "$pre/tests/cuda/device_attn"
+printf 'not ok 1 - a sum\n1..1\n' >"$tmp/taps/device_attn"
 gpu test --prebuilt "$pre" --out "$o"
 out_has "test device_attn: FAILED: 0 ok, 1 not ok of 1, status 1: not ok 1 - a sum" "a test that fails"
-printf '#!/bin/sh\necho "1..0 # SKIP no usable GPU"\n' | program "$pre/tests/cuda/device_attn"
+printf '1..0 # SKIP no usable GPU\n' >"$tmp/taps/device_attn"
 gpu test --prebuilt "$pre" --out "$o"
 out_has "test device_attn: FAILED: skipped itself: 1..0 # SKIP no usable GPU" "where there is a card, no test may skip itself"
-rm "$pre/tests/cuda/device_attn"
+rm "$tmp/taps/device_attn"
 program "$bin/compute-sanitizer" <<'END'
 #!/bin/sh
 case "$*" in *racecheck*generate*) echo "========= ERROR SUMMARY: 3 errors"; exit 86 ;; esac
@@ -126,13 +162,14 @@ END
 gpu sanitize --prebuilt "$pre" --out "$o"
 out_has "memcheck device_ops: ERROR SUMMARY: 0 errors" "sanitize: no error"
 out_has "racecheck generate: FAILED: ERROR SUMMARY: 3 errors" "sanitize: errors"
+gpu sanitize --tool racecheck --prebuilt "$pre" --out "$o"
+check "a tool alone, and only what failed" test "$(grep -c check "$tmp/out")" -eq 3 -a "$(grep -c 'racecheck generate' "$tmp/out")" -eq 1
 
 : >"$tmp/calls"
-gpu bench --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
+gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b --host-gb 100
 check "bench: a strategy that fails is a failure" test "$status" -eq 1
 out_has "bench decode-llama-3.1-8b-1k: run: a fault of fier" "all together fail"
 check "then each runs alone" test -e "$o/decode-llama-3.1-8b-1k.quest.json" -a -e "$o/decode-llama-3.1-8b-1k.fier.failed"
-out_has "bench host tier: not available" "no tier in this build"
 out_has "bench peer: skipped" "no PyTorch"
 out_has "card NVIDIA Test 9000, driver 999.1" "the table names the card"
 check "a row of the table" grep -qE '^decode +tiny +device +f16 +1k +8 +quest +64 +11911\.4 +0\.672 +0\.1 +- +- +- +1\.41 +2\.0 +0\.9 +1\.5 +0\.7 +1\.3$' "$tmp/out"
@@ -144,7 +181,7 @@ cp "$tmp/out" "$tmp/first"
 gpu table --out "$o"
 check "the table alone" test "$status" -eq 0 -a "$(grep -c tiny "$tmp/out")" -eq "$(grep -c tiny "$tmp/first")"
 : >"$tmp/calls"
-gpu bench --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
+gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b --host-gb 100
 check "what was measured is not measured again" test "$(grep -c -- --json "$tmp/calls")" -eq 0
 
 # Ten seconds are over at each look at the clock: the stage is cut, the next call goes on.
@@ -156,18 +193,17 @@ t=\$(cat "$tmp/clock" 2>/dev/null || echo 1000)
 echo \$((t + 10)) >"$tmp/clock"
 echo \$t
 END
-gpu bench --minutes 1 --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
+gpu rows --minutes 1 --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
 check "no time is left" test "$status" -eq 1
 out_has ": cut, the stage's time is over" "which is said"
 check "some were measured" test "$(find "$o" -name '*.json' | wc -l)" -gt 1
 rm "$bin/date"
 echo none >"$tmp/bad"
 sed -i 's/| \*--phase\\ decode\*--attn\\ all\*//' "$pre/run"
-echo "  --kv-tier=TIER" >"$tmp/help"
 before=$(find "$o" -name '*.json' | wc -l)
 find "$o" \( -name '*.failed' -o -name '*.split' \) -exec rm {} +
 : >"$tmp/calls"
-gpu bench --minutes 1 --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
+gpu rows --minutes 1 --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
 check "the next call goes on" test "$status" -eq 0 -a "$(find "$o" -name '*.json' | wc -l)" -gt "$before"
 check "rows on the host are their own" grep -qE '^decode +tiny +host +f16 ' "$tmp/out"
 
@@ -179,7 +215,7 @@ case "$*" in *--phase\ prefill* | *generate*quest*cuda*) exit 124 ;; esac
 shift 3
 exec "$@"
 END
-gpu bench --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
+gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
 check "what takes too long" grep -qE '^prefill-llama-3.1-8b-8k.quest +took more than 200 s$' "$tmp/out"
 gpu test --prebuilt "$pre" --out "$o"
 out_has "generate, quest: FAILED: took more than 120 s" "a text too"

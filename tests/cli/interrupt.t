@@ -6,7 +6,7 @@ env --default-signal=INT true 2>/dev/null || skip_all "env cannot reset SIGINT, 
 m="$models/llama31-f32-tied"
 long="--threads 1 -n 4000000 --ctx 4000000 --attn streaming --budget 64 --ignore-eos --seed 7"
 pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; remove_tmp' EXIT
 
 # start ARGS...: the program in the background, reading $tmp/in, as a terminal would start it.
 start() {
@@ -52,6 +52,19 @@ until_true larger 200
 kill -INT "$pid"
 finished 130 "Ctrl-C with --json"
 check "part of a reply is not reported" test ! -e "$tmp/r.json"
+
+# With drafts: what was printed is the text without them.
+long_kept=$long
+long="--threads 1 -n 4000000 --ctx 100000 --ignore-eos --seed 7 --draft fier:budget=24:g=8:skip=0:adapt=off"
+start generate -m "$m" -f "$tmp/in"
+until_true larger 200
+kill -INT "$pid"
+finished 130 "Ctrl-C with drafts"
+head -c 200 "$tmp/out" >"$tmp/drafted"
+run generate -m "$m" -f "$tmp/in" --threads 1 -n 400 --ctx 100000 --ignore-eos --seed 7 --quiet
+head -c 200 "$tmp/out" >"$tmp/plain"
+check "what it printed is the text without drafts" cmp -s "$tmp/drafted" "$tmp/plain"
+long=$long_kept
 
 # Shells start background jobs with SIGINT ignored, and nohup-like wrappers too: it stays so.
 "$RUN" generate -m "$m" --threads 1 -n 8000 --ctx 9000 --ignore-eos --attn streaming --budget 64 <"$tmp/in" >"$tmp/out" 2>"$tmp/err" &

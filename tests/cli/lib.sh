@@ -4,7 +4,9 @@
 n=0
 models="$SRCDIR/tests/data/models"
 tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
+own_tmp=$tmp
+remove_tmp() { rm -rf "$own_tmp"; } # what this made, whatever $tmp is by then
+trap remove_tmp EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$tmp/sanitizer"

@@ -135,6 +135,16 @@ mkdir "$tmp/dir"
 refused 1 "no file of a dataset" "an empty folder" eval longbench -m "$m" --data "$tmp/dir"
 refused 2 "nearest name is qasper" "a wrong name" eval longbench -m "$m" --dataset quasper
 refused 2 "the window has 600" "prompts beyond the window" eval longbench -m "$m" --ctx 600 --max-length 590 --dataset gov_report
+for data in qasper lcc; do
+    drafted="eval longbench -m $m --ctx 8192 --dataset $data --limit 2 --threads 1 --quiet"
+    # shellcheck disable=SC2086
+    run $drafted -o "$tmp/plain-$data.jsonl"
+    # shellcheck disable=SC2086
+    run $drafted -o "$tmp/draft-$data.jsonl" --draft ngram:adapt=off,full --draft-weights q8 --no-weights-cache
+    for f in plain draft; do sed '1d; s/"seconds":.*//' "$tmp/$f-$data.jsonl" >"$tmp/$f"; done
+    check "--draft, $data: the same answers" sh -c "test -s '$tmp/plain' && cmp '$tmp/plain' '$tmp/draft'"
+    check "with its counts" test "$(grep -c '"draft":{"spec":"ngram:adapt=off,full"' "$tmp/draft-$data.jsonl")" -eq 2
+done
 refused 2 "--wrap: 'chat'" "a wrong wrap" eval longbench -m "$m" --wrap chat
 refused 2 "--clean-up" "a wrong switch" eval longbench -m "$m" --clean-up maybe
 refused 2 "--protocol" "a wrong protocol" eval longbench -m "$m" --protocol both

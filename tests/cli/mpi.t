@@ -5,7 +5,7 @@
 comm="$(dirname "$RUN")/tests/unit/test_comm"
 m="$models/llama31-f32-tied"
 pid='' again=''
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; remove_tmp' EXIT
 [ -n "$(command -v mpirun)" ] || skip_all "no mpirun"
 export TMPDIR=/tmp XDG_CACHE_HOME="$tmp/cache" # a long path of TMPDIR is too long for Open MPI's sockets
 # Open MPI's libraries keep memory at their end.

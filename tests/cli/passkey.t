@@ -55,6 +55,27 @@ check "and the same report" same_report "$tmp/whole.json" "$tmp/jobs.json"
     refused 2 "eval longbench" "results of another command" $cases -o "$tmp/other.jsonl"
     refused 1 "No such file" "no folder" $cases -o "$tmp/no/r.jsonl"
 }
+# Through drafts: the same replies, with their counts.
+replies() { sed '1d; s/.*"trial":\([0-9]*\).*"reply":\(.*\),"correct".*/\1 \2/' "$1"; }
+plain="passkey -m $SRCDIR/model/demo --ctx 512 --attn full --trials 3 --threads 1 --quiet --skip 0"
+# shellcheck disable=SC2086
+{
+    run $plain -o "$tmp/plain.jsonl"
+    replies "$tmp/plain.jsonl" >"$tmp/replies"
+    for draft in ngram:adapt=off "fier:budget=64:skip=0:adapt=off --draft-weights q4 --no-weights-cache"; do
+        rm -f "$tmp/draft.jsonl"
+        run $plain -o "$tmp/draft.jsonl" --draft $draft
+        replies "$tmp/draft.jsonl" >"$tmp/drafted"
+        check "--draft $draft: the same replies" sh -c "test -s '$tmp/replies' && cmp '$tmp/replies' '$tmp/drafted'"
+        check "and the counts" test "$(grep -cE '"draft":\{"spec":.*"accepted":[1-9]' "$tmp/draft.jsonl")" -eq 3
+    done
+    check "with the weights of drafts" grep -q '"weights":"q4","weights_bytes":' "$tmp/draft.jsonl"
+    refused 2 "'draft' is " "other drafts" $plain -o "$tmp/draft.jsonl" --draft ngram
+    refused 2 "--jobs 2: with --draft answers come one by one" "drafts side by side" $plain --draft ngram --jobs 2
+    refused 1 "quest: each of its steps chooses what it attends" "what cannot verify" passkey -m "$m" --ctx 512 --attn quest --draft ngram
+    refused 2 "--draft-weights q4: needs --draft" "weights of no drafts" $plain --draft-weights q4
+    refused 2 "unknown option '--draft'" "an evaluation that generates nothing" eval pg19 --draft ngram
+}
 # A strategy that hears the question: only where prompts ask first, and with a weight.
 blocks=actqkv:sink=4:local=32:window=16:block=4:budget=60
 for first in '' --ask-first; do

@@ -38,6 +38,18 @@ mean=$(sed -n 's/.*"budget":null.*"tokens":\([0-9]*\),"nll":\([0-9.]*\),.*/\1 \2
 check "the mean over all tokens" sh -c "grep -A9 'together, token' '$tmp/out' | grep '^full ' | grep -qF ' $mean '"
 check "a text in the budget is full attention's" sh -c "grep -q '\"attn\":\"quest\".*\"attended\":3' '$tmp/whole.jsonl'"
 
+# Behind a prompt.
+pg --data "$tmp/books" --limit 1 --ctx 200 --prompt 100 --attn full,snapkv --budget 40 --skip 0 -o "$tmp/p.jsonl"
+check "a prompt" test "$status" -eq 0
+out_has "perplexity of the first L tokens behind a prompt of 100" "a table behind a prompt"
+check "the value of its last token and those behind it" grep -q '"attn":"full".*"tokens":101,' "$tmp/p.jsonl"
+check "what chooses at its end has chosen" sh -c "grep -q '\"attn\":\"snapkv\".*\"chunked_ppl\":null' '$tmp/p.jsonl'"
+refused 2 "'prompt'" "another prompt" eval pg19 -m "$m" --gemm builtin --data "$tmp/books" --limit 1 --ctx 200 --prompt 90 \
+    --attn full,snapkv --budget 40 --skip 0 -o "$tmp/p.jsonl"
+refused 2 "--prompt 0: at least 1" "an empty prompt" eval pg19 -m "$m" --prompt 0
+refused 2 "--prompt 300: less than --ctx 300" "a prompt of all" eval pg19 -m "$m" --data "$tmp/books" --ctx 300 --prompt 300
+refused 2 "--prompt: --protocol window feeds windows" "a prompt of windows" eval pg19 -m "$m" --protocol window --prompt 3
+
 # Killed at several moments.
 # shellcheck disable=SC2086
 killed "$tmp/part.jsonl" "1 2 6 7 11" eval pg19 -m "$m" --threads 1 --gemm builtin --quiet $cases

@@ -13,4 +13,22 @@ check "its version is the program's" grep -qx "version = \"$(cat "$tmp/out")\"" 
 check "the package's tests pass" test $? -eq 0
 sed 's/^/# /' "$tmp/err" | grep -E '(FAIL|ERROR|Error|\.\.\.)'
 check "there are some" test "$(grep -c '\.\.\. ok$' "$tmp/err")" -ge 10
+
+# A wheel that has the library in it needs nothing else of this tree.
+if "$PYTHON" -c 'import setuptools, wheel, pip' 2>/dev/null; then
+    cp -R "$SRCDIR/python" package && chmod -R u+w package && cp "$KVASIR_LIBRARY" package/kvasir/libkvasir.so.0
+    "$PYTHON" -m pip wheel --quiet --no-deps --no-index --no-build-isolation -w wheels ./package >"$tmp/out" 2>"$tmp/err" &&
+        "$PYTHON" -m pip install --quiet --no-deps --no-index --target site wheels/*.whl >>"$tmp/out" 2>>"$tmp/err"
+    check "a wheel is built and installed" test $? -eq 0
+    check "of this platform, for any Python 3" sh -c "ls wheels | grep -q '^kvasir-.*-py3-none-linux'"
+    (unset KVASIR_LIBRARY && PYTHONPATH=site "$PYTHON" -c '
+import sys, kvasir
+assert "site" in kvasir.__file__
+model = kvasir.Model.from_pretrained(sys.argv[1], threads=1)
+print("".join(model.session("quest:budget=32:page=4", limit=64).generate("one two", 4, temperature=0)))' \
+        "$models/llama31-f32-tied") >"$tmp/out" 2>"$tmp/err"
+    check "and generates" test $? -eq 0 -a -s "$tmp/out"
+else
+    skip "Python has no pip, setuptools and wheel"
+fi
 finish

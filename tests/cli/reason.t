@@ -42,6 +42,8 @@ out_has "gsm8k_logquant_commas" "commas of the label left out"
 run eval aime -m "$m" --threads 1 --gemm builtin --ctx 600 --quiet --data "$own/aime.jsonl" --limit 1 --samples 1
 out_has "at most 38912 tokens (the window leaves " "a window that is too small for the rules shortens answers"
 
+run eval aime -m "$m" --threads 1 --gemm builtin --ctx 600 --data "$own/aime.jsonl" --limit 1 --samples 2 -n 4 --attn full,streaming --budget 64
+err_has "aime: at most 16 new tokens: problems 1, samples 2, rows 2, tokens 4" "how much it may generate is said first"
 go aime --rules pariskv_tests --limit 1 --samples 1 -n 4
 out_has "aime_tests" "the rules of ParisKV's other script"
 

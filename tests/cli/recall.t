@@ -82,6 +82,36 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
+run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier:tail=sample:16,fier:gqa=per_q:tail=sample:256 --budget 64 --skip 0 \
+    --json "$tmp/r.json" --quiet
+out_has "missed mass, as samples measured it" "a table of what was missed"
+if command -v jq >/dev/null; then
+    check "what a sample says was missed, its interval, and what was missed" jq -e '
+        [.results[] | .ci95[0] <= .missed_mass and .missed_mass <= .ci95[1] and
+         (.missed_mass_exact + .mass - 1 | fabs) < 1e-9 and .ci95_holds >= 0 and .ci95_holds <= 1] | all' "$tmp/r.json"
+    check "a sample of all that was missed is exact" jq -e '[.results[] | select(.attn | test("256")) |
+        .ci95[1] - .ci95[0] == 0 and (.missed_mass - .missed_mass_exact | fabs) < 1e-3 and .tail_out_err < 1e-2 and .ci95_holds == 1] | all' "$tmp/r.json"
+else
+    skip "jq is not there"
+fi
+run eval recall -f "$SRCDIR/README.md" --ctx 700 --queries 3 --attn full,quest,codes,codes:max=140:min=1 --kv kivi4:r=64 \
+    --certify 0.1 --skip 0 --json "$tmp/r.json" --quiet
+check "recall with certificates runs" test "$status" -eq 0
+out_has "quest: --certify: bounds from pages" "what certifies nothing is left out"
+out_has "codes: 100.0 % certified; their bound is" "all heads are certified"
+if command -v jq >/dev/null; then
+    check "what is missed is below the bound, and that below what was asked for" jq -e '
+        [.results[] | .certified // empty | select(.share > 0) | .missed_most <= .bound_most and .bound_most <= 0.1] |
+        length > 6 and all' "$tmp/r.json"
+    check "not everything is attended" jq -e '[.results[] | select(.attn == "codes") | .selected] | min < 600' "$tmp/r.json"
+    check "with a bound on tokens some heads miss it" jq -e '
+        [.results[] | select(.attn == "codes:max=140:min=1") | .certified.share] | add / length | . > 0 and . < 1' "$tmp/r.json"
+    check "full attention has no certificate" jq -e '[.results[] | select(.attn == "full") | .certified] | unique == [null]' "$tmp/r.json"
+else
+    skip "jq is not there"
+fi
+refused 2 "the offset of a run is one byte and may wrap" "codes without a bound" \
+    eval recall -f "$SRCDIR/README.md" --ctx 256 --attn codes --kv hf4 --certify 0.1
 refused 2 "attends prompts without choosing" "--window of what does not choose there" \
     eval recall -f "$SRCDIR/README.md" --ctx 256 --attn quest --window
 refused 2 "has windows of 256 tokens" "more queries than a window" \

@@ -46,6 +46,29 @@ out_has "| quest 64 | 0 | 20 | 0.5000 [0.299, 0.701] | 0.7500 | 2.5 | 2.400 |" "
 out_has "| full | 0 | 20 | 1.0000 [0.839, 1.000] | 1.0000 | - | 5.000 |" "without a difference there is no run"
 check "what did not run is not there" sh -c "! grep -q h2o '$tmp/out'"
 sed 's/"n": 20, "right": \[10, /"n": 30, "right": [10, /' "$d/accept.json" >"$tmp/accept.json"
+report "$d/accept.json" "$d/accept.json"
+err_has "count once" "the same text twice counts once"
+out_has "| quest 64 | 0 | 20 | 0.5000 [" "and has the numbers of one"
+with_text() { # with_text FILE SHA256 CTX: the results, of a text with a name
+    sed "s/\"results\":/\"options\": {\"text_sha256\": \"$2\", \"seed\": 42}, \"results\":/; s/\"n\": 20/\"by_context\": [$3], &/" "$d/accept.json" >"$tmp/$1"
+}
+with_text one.json aa '{"ctx": 512}'
+sed 's/\[10, 8/[11, 8/' "$tmp/one.json" >"$tmp/again.json"
+report "$tmp/one.json" "$tmp/again.json"
+out_has "| quest 64 | 0 | 20 | 0.5000 [" "so does a text by its sum"
+with_text other.json bb '{"ctx": 512}'
+report "$tmp/one.json" "$tmp/other.json"
+out_has "| quest 64 | 0 | 40 | 0.5000 [" "another text adds to it"
+with_text longer.json aa '{"ctx": 1024}'
+report "$tmp/one.json" "$tmp/longer.json"
+out_has "| quest 64 | 0 | 40 | 0.5000 [" "and so do its longer pieces"
+with_text both.json aa '{"ctx": 512}, {"ctx": 1024}'
+wrong 1 "pieces of 512 tokens are in another file too" "some pieces of another file" "$tmp/one.json" "$tmp/both.json"
+report "$d/drafts.json"
+out_has "| fier:budget=1024, weights q4 | small | bf16 | f16 | 1k | 0.9 | 800.0 | 960.0 | 1.20 | 4.00 | 4.10 |" "drafts of bench"
+report "$d/drafts.json" "$d/bench.json"
+out_has "## Drafts" "beside its speeds: the drafts"
+out_has "## Speed" "and the speeds"
 report "$d/accept.json" "$tmp/accept.json"
 out_has "| quest 64 | 0 | 50 | 0.4000 [" "several texts are added up"
 report "$d/bench.json"
@@ -56,6 +79,23 @@ out_has "RULER, scores (1k tokens)" "RULER: a table for each length"
 out_has '| strategy | niah\_single\_1 | vt | mean of 2 tasks |' "a mean of some tasks says so"
 out_has "| quest 64 | 50.00 [25.0, 75.0] | 0.00 [0.0, 0.0] | 25.00 [12.5, 37.5] |" "its means and intervals"
 out_has "| full | 100.00 [100.0, 100.0] | 0.00 [0.0, 0.0] | 50.00 [50.0, 50.0] |" "and those of the other length"
+# Two samples of 16 problems. Half of the problems right in both: as 8 of 16 samples; one sample right of each: no spread.
+report "$d/math.jsonl"
+out_has "math, right answers in %, by rule" "long generations: a table by rule"
+out_has "16 problems; of several samples the mean." "samples of one problem count once"
+out_has "| quest 64 | 50.00 [25.0, 75.0] | 50.00 [50.0, 50.0] |" "their means, and intervals over problems"
+out_has "| full | 32 | 0.0 | 0.0 | 0.0 | 125.0 | 250.0 |" "lengths and speeds of answers"
+out_has "| quest 64 | 32 | 25.0 | 12.5 | 6.2 | 125.0 | 250.0 |" "answers without an answer, at the limit, in loops"
+out_has "| quest 64 | 32 | 64.0 | 2.00 |" "costs of long generations"
+head -n 9 "$d/math.jsonl" >"$tmp/part.jsonl"
+report "$tmp/part.jsonl"
+out_has "100.00\\* [100.0, 100.0]" "problems that are missing have a star"
+sed '2s/"scores":{[^}]*}/"scores":7/' "$d/math.jsonl" >"$tmp/bad.jsonl"
+wrong 1 "bad.jsonl line 2: 'scores' is 7, expected a object" "scores that are none" "$tmp/bad.jsonl"
+report "$d/drift.jsonl"
+out_has "| quest 256 | 1k | 1000 | 1.0 | 0.10 | 256 | 0.500 | 0.750 | 12.5 |" "drift: the first interval"
+out_has "| quest 256 | 3k | 333 | 3.0 | 0.30 | 256 | 0.167 | 0.250 | 12.5 |" "the middle one"
+out_has "| full | 5k | 200 | 5.0 | 0.00 | 256 | 1.000 | 1.000 | - |" "and the last one"
 # slopes FILE READ ENOUGH: steps of 2 ms and 50 ns for each token of context; 40 MB and 1,000 bytes.
 slopes() {
     perl -MJSON::PP -e '
@@ -165,9 +205,19 @@ picture() { # picture KIND FILE TEXT...
 picture perplexity pg19.jsonl "Length (tokens)" "Perplexity" "quest 256" ">128<" ">512<" "0, 158, 115"
 picture score longbench.jsonl "Budget (tokens)" "Average score, 2 datasets (%)" ">quest<" ">full<"
 picture score ruler.jsonl "Length (tokens)" "RULER, mean of 2 tasks" ">1k<" ">2k<" ">full<" ">quest 64<"
+report --plot score --dataset vt "$d/ruler.jsonl" -o "$tmp/vt.svg"
+cp "$tmp/vt.svg" "$tmp/out"
+out_has ">RULER, vt<" "the picture of one task names it"
 picture recall recall.json "Budget (tokens)" "Recall of the best tokens" ">32<" ">64<" ">fier<"
 picture accept accept.json "Budget (tokens)" "Tokens that are full attention's" ">64<" ">128<" ">quest<" ">full<"
+picture drift drift.jsonl "New tokens" "Mass of exact attention" ">1k<" ">4k<" ">full<" ">quest 256<"
 picture passkey passkey.jsonl "Context length (tokens)" "Depth (%)" "Found (%)" "streaming 64" ">1k<" ">2k<"
+picture drafts drafts.json "Context length (tokens)" "Tokens a second" ">1k<" ">4k<" ">full<" ">full, drafts by fier 1024<" \
+    ">full, drafts by fier 1024, weights q4<" ">full, drafts by ngram<"
+report --plot drafts "$d/drafts.json" "$d/bench.json" -o "$tmp/both.svg"
+cp "$tmp/both.svg" "$tmp/out"
+out_has ">quest 64 alone<" "drafts: beside retrieval alone"
+wrong 1 "no result of bench --draft" "drafts of other results" --plot drafts "$d/bench.json"
 picture speed bench.json "Context length (tokens)" "Time of a decode step (ms)" ">1k<" ">4k<" "quest 64"
 {
     echo '{"kvasir":"eval scbench","config":{"version":"1","samples":{"scbench_kv":3}},"started":{"model":"m"}}'
@@ -207,7 +257,7 @@ check "which are still there" cmp "$d/longbench.jsonl" "$tmp/mine.jsonl"
 # The commands of doc/reports.md, on the results beside it.
 cd "$SRCDIR" || exit 1
 sed -n 's/^    scripts\/report --plot \([a-z]*\) -o \([^ ]*\) \(.*\)$/\1 \3/p' doc/reports.md >"$tmp/commands"
-check "a documented command for each picture" test "$(cut -d' ' -f1 "$tmp/commands" | sort -u | wc -l)" -eq 6
+check "a documented command for each picture" test "$(cut -d' ' -f1 "$tmp/commands" | sort -u | wc -l)" -eq 7
 while read -r kind files; do
     # shellcheck disable=SC2086
     report --plot "$kind" -o "$tmp/$kind.svg" $files

@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 # Files of results, and runs that are killed. After lib.sh.
 pid=
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; remove_tmp' EXIT
 
 # Results without what differs from run to run.
 timeless() { sed 's/"seconds":[^,]*,//; s/"together":[^,}]*//; s/,"started":{[^}]*}//' "$1"; }

@@ -4,11 +4,12 @@ m="$models/llama31-f32-tied"
 command -v curl >/dev/null || skip_all "curl is not here"
 run serve -m "$m" --port 0 --host 999.1 --insecure
 if grep -q 'libmicrohttpd' "$tmp/err"; then skip_all "built without libmicrohttpd"; fi
-trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
+trap 'kill "$server" 2>/dev/null; remove_tmp' EXIT
 server=
 
 # start ARGS...: a server; its address in $url.
 start() {
+    : >"$tmp/log" # that of the server before says another address
     "$RUN" serve -m "$m" --port 0 --quiet "$@" >"$tmp/log.out" 2>"$tmp/log" </dev/null &
     server=$!
     for _ in $(seq 200); do
@@ -38,7 +39,7 @@ get() {
 }
 is_code() { check "$2" test "$code" = "$1"; }
 
-start
+start --alias q3=quest:budget=64:skip=0@decode=3,small=streaming:budget=16
 check "the first line says where" sh -c "head -n 1 '$tmp/log' | grep -qE '^listening on http://127\.0\.0\.1:[0-9]+$'"
 get /health
 out_has '"ok"' "/health"
@@ -65,14 +66,50 @@ check "usage at its end" test "$(sed -n 's/^data: {/{/p' "$tmp/out" | tail -n 1 
 get /v1/completions -d '{"prompt":"Alice was beginning to get very tired","max_tokens":4,"attn":"quest","budget":64,"skip":0,"decode":3,"colour":1}'
 out_has '"exact_prompt":false' "the prompt's end as decode steps"
 out_has '"ignored":["colour"]' "a field that nobody knows is told"
+get /v1/completions -d '{"prompt":"Alice was beginning to get very tired","max_tokens":4,"model":"q3","seed":1}'
+out_has '"exact_prompt":false' "an alias with its decode steps"
+out_has '"attn":"quest' "and its strategy"
+get /v1/models/small
+out_has '"id":"small"' "an alias is a model"
+get /v1/models
+check "of the list, behind the model itself" jq -e '[.data[].id] == ["llama31-f32-tied", "q3", "small"]' "$tmp/out"
 get /v1/completions -d '{"prompt":"Alice","max_tokens":4,"model":"llama31-f32-tied@streaming:budget=16@decode=1"}'
 out_has 'streaming' "a strategy in the model's name"
+again="Alice was beginning to get very tired. Alice was beginning to get very tired. Alice was"
+for sampling in '"temperature":0' '"temperature":0.9,"seed":4'; do
+    ask="\"prompt\":\"$again\",\"max_tokens\":40,\"ignore_eos\":true,$sampling"
+    get /v1/completions -d "{$ask}"
+    jq -c .choices <"$tmp/out" >"$tmp/want"
+    for draft in ngram:adapt=off fier:budget=24:g=8:skip=0:adapt=off; do
+        get /v1/completions -d "{$ask,\"draft\":\"$draft\"}"
+        jq -c .choices <"$tmp/out" >"$tmp/text"
+        check "draft $draft, $sampling: the same text" sh -c "test -s '$tmp/want' && cmp -s '$tmp/text' '$tmp/want'"
+        check "and what was drafted" jq -e '.kvasir.draft | .spec == "'$draft'" and .proposed >= .accepted and
+            .accepted + .verifications == 39' "$tmp/out"
+    done
+    get /v1/completions -N -d "{$ask,\"draft\":\"ngram:adapt=off\",\"stream\":true}"
+    sed -n 's/^data: {/{/p' "$tmp/out" | jq -rj '.choices[].text' >"$tmp/text"
+    jq -rj '.[0].text' <"$tmp/want" >"$tmp/want2"
+    check "a stream of it too" cmp -s "$tmp/text" "$tmp/want2"
+done
+get /v1/completions -d '{"prompt":"Alice","draft":"ngram","attn":"h2o"}'
+is_code 400 "a strategy that cannot verify"
+check "the error names the field" jq -e '.error.param == "draft"' "$tmp/out"
+get /v1/completions -d "{$ask,\"n\":3}"
+jq -c '.choices[].text' <"$tmp/out" >"$tmp/text"
+for seed in 4 5 6; do
+    get /v1/completions -d "{\"prompt\":\"$again\",\"max_tokens\":40,\"ignore_eos\":true,\"temperature\":0.9,\"seed\":$seed}"
+    jq -c '.choices[0].text' <"$tmp/out"
+done >"$tmp/want"
+check "n choices are n requests whose seeds follow each other" sh -c "test -s '$tmp/want' && cmp -s '$tmp/text' '$tmp/want'"
 get /tokenize -d '{"prompt":"Alice was"}'
 jq -c '{tokens: .tokens}' <"$tmp/out" >"$tmp/ids"
 get /detokenize -d "@$tmp/ids"
 out_has 'Alice was' "/tokenize and /detokenize"
 get /metrics
-out_has 'kvasir_requests_total{result="answered"}' "/metrics"
+out_has 'kvasir_requests_total{endpoint="/v1/completions",status="200"} ' "/metrics counts requests"
+out_has 'kvasir_first_token_seconds_bucket{le="+Inf"} ' "and how long they took"
+check "each series is there once" test -z "$(grep -v '^#' "$tmp/out" | sed 's/ [^ ]*$//' | sort | uniq -d)"
 get /v1/completions -d '{"prompt":'
 is_code 400 "broken JSON"
 check "an error has four keys" test "$(jq -c '.error | keys' <"$tmp/out")" = '["code","message","param","type"]'
@@ -98,6 +135,16 @@ is_code 400 "--strict"
 get /v1/completions -H "Authorization: Bearer secret" -d '{"prompt":"Alice","max_tokens":400}'
 is_code 503 "what can never fit is refused"
 out_has memory_exceeded "with the numbers"
+stop
+
+# More sequences in a step than one product of a vendor's leaves their bits.
+start --batch 16
+ask="\"prompt\":\"$again\",\"max_tokens\":24,\"ignore_eos\":true,\"temperature\":0,\"logprobs\":5"
+get /v1/completions -d "{$ask}"
+jq -c '.choices[0] | del(.index)' <"$tmp/out" >"$tmp/want"
+get /v1/completions -d "{$ask,\"n\":16}"
+jq -c '.choices[] | del(.index)' <"$tmp/out" | sort -u >"$tmp/text"
+check "16 sequences at once have the text and logprobs of one alone" sh -c "test -s '$tmp/want' && cmp -s '$tmp/text' '$tmp/want'"
 stop
 
 # known KEY: asks for the same text with a key; how many tokens of it were known in $known.
@@ -141,13 +188,12 @@ start --prefix-disk "$tmp/store:64M" --prefix-min 128 --ctx 1024
 known secret
 check "--prefix-disk: a prompt is known after a restart" test "$known" -ge 128
 check "with the same answer" cmp -s "$tmp/choices" "$tmp/cold"
-refused 2 "another process uses it" "one server a folder" serve -m "$m" --port 0 --prefix-disk "$tmp/store"
 stop
 bad=0
 for i in $(seq "${KILLS:-4}"); do
     start --prefix-disk "$tmp/store" --prefix-min 128 --ctx 1024
     for k in 1 2 3; do
-        curl -s -o /dev/null "$url/v1/completions" -d "{\"prompt\":\"$i $k $long\",\"max_tokens\":4}" &
+        curl -s -o /dev/null "$url/v1/completions" -d "{\"prompt\":\"$i $k $long\",\"max_tokens\":40,\"stream\":true}" &
     done
     sleep "0.$(awk -v seed="$i$$" 'BEGIN { srand(seed); printf "%03d", 200 * rand() }')"
     kill -9 "$server"
@@ -174,5 +220,9 @@ refused 2 "--api-key-file" "the network needs a key" serve -m "$m" --host 0.0.0.
 refused 2 "is not an address" "an address" serve -m "$m" --host nowhere --insecure --port 0
 chmod 644 "$tmp/keys"
 refused 2 "expected 0600" "keys that others can read" serve -m "$m" --api-key-file "$tmp/keys" --port 0
+refused 2 "--template: unknown template 'nobody'" "a template that there is not" serve -m "$m" --template nobody --port 0
 refused 2 "nobody" "a strategy that there is not" serve -m "$m" --attn nobody --port 0
+refused 2 "--alias q: " "an alias of a strategy that there is not" serve -m "$m" --alias q=nobody --port 0 --quiet
+refused 2 "--alias: '=quest', expected NAME=SPEC" "an alias without a name" serve -m "$m" --alias =quest --port 0 --quiet
+refused 2 "--prefill-share: 1, expected above 0" "a share for prompts alone" serve -m "$m" --prefill-share 1 --port 0 --quiet
 finish

@@ -5,7 +5,7 @@
 build=$(dirname "$RUN")
 m="$models/llama31-f32-tied"
 pid=''
-trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; rm -rf "$tmp"' EXIT
+trap '[ -z "$pid" ] || kill -9 "$pid" 2>/dev/null; remove_tmp' EXIT
 export XDG_CACHE_HOME="$tmp/cache"
 
 for ranks in 2 3; do

@@ -23,3 +23,19 @@ mostlyclean-local: clean-fake-nccl
 clean-fake-nccl:
 	-rm -rf %D%/nccl
 endif
+# All device tests as one program; tests/cuda/device_NAME is a link to it.
+EXTRA_DIST += %D%/devices.c
+if HAVE_CUDA
+check_PROGRAMS += %D%/devices
+%C%_devices_SOURCES = %D%/devices.c
+%C%_devices_CPPFLAGS = $(AM_CPPFLAGS) '-DDEVICE_TESTS=$(device_table)'
+%C%_devices_LDADD = $(device_tests:=.o) $(LDADD)
+check_SCRIPTS = $(device_tests)
+device_compile = $(CC) $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS) $(AM_CFLAGS) -Wno-missing-prototypes $(CFLAGS) -DCUDA_DEVICE \
+  -Dmain=$(basename $(@F))_main -MD -MP -MT $@ -MF $(@D)/$(DEPDIR)/$(basename $(@F)).Po -c -o $@ $<
+$(device_tests): %D%/devices
+	@cd $(@D) && rm -f $(@F) && $(LN_S) devices $(@F)
+mostlyclean-local: clean-devices
+clean-devices:
+	-rm -f $(device_tests) $(device_tests:=.o)
+endif

@@ -23,13 +23,13 @@ static const char *const strategies[] = {
 
 /* What a life of a session costs after its first `warm` steps. */
 typedef struct {
-    long waits, allocs, single, graphs, made;
+    long waits, allocs, single, graphs, made, stalls;
 } costs;
 
 static costs now(void)
 {
-    return (costs){shim_count(SHIM_WAITS), shim_count(SHIM_ALLOCS), shim_count(SHIM_SINGLE), shim_count(SHIM_GRAPHS),
-                   shim_count(SHIM_MADE)};
+    return (costs){shim_count(SHIM_WAITS),  shim_count(SHIM_ALLOCS), shim_count(SHIM_SINGLE),
+                   shim_count(SHIM_GRAPHS), shim_count(SHIM_MADE),   shim_count(SHIM_STALLS)};
 }
 
 /* Greedy ids behind a prompt, through logits on the host. */
@@ -68,6 +68,7 @@ static status by_queue(const engine_parts *p, const char *strategy, sampler *by,
             cost->allocs += to.allocs - from.allocs;
             cost->single += to.single - from.single;
             cost->graphs += to.graphs - from.graphs;
+            cost->stalls += to.stalls - from.stalls;
         }
         if (st == ST_OK) st = session_take(p->dec, 1, &out[got++], e);
     }
@@ -87,6 +88,7 @@ static void test_queue(const engine_parts *p, const char *strategy, const int32_
     is_int(c.graphs, N_STEPS - WARM, "%s, queued, a graph a step", strategy);
     is_int(c.waits, 0, "%s, queueing waits for nothing", strategy);
     is_int(c.allocs, 0, "%s, and takes no memory", strategy);
+    is_int(c.stalls, 0, "%s, and updates no graph that still runs", strategy);
     is_int(c.single, 0, "%s, and nothing is queued beside the graph", strategy);
 }
 
@@ -140,7 +142,7 @@ static void test_decode(const engine_parts *p, const char *strategy, bool queue)
     costs from = now();
     is_ok(by_logits(p, strategy, graph, &e), &e, "%s, in graphs", strategy);
     is_int(shim_count(SHIM_GRAPHS) - from.graphs, N_STEPS, "%s, a graph a step", strategy);
-    ok(shim_count(SHIM_MADE) - from.made <= 4, "%s, most of them updated: %ld made", strategy,
+    ok(shim_count(SHIM_MADE) - from.made <= 8, "%s, most of them updated: %ld made", strategy,
        shim_count(SHIM_MADE) - from.made);
     ok(memcmp(plain, graph, sizeof plain) == 0, "%s, the same tokens", strategy);
     if (queue) test_queue(p, strategy, plain);
@@ -176,6 +178,7 @@ static const char *const planned[] = {
     "oracle:budget=16:skip=0:p=0.9:min=4:tail=all",
     "pariskv:budget=8:sink=1:local=4:u=4:full_thr=0:skip=0:p=0.8:min=1",
     "quest:budget=16:page=1:skip=0:coarse=1:tail=8",
+    "fier:budget=16:g=8:skip=0:tail=sample:4",
     "fier:budget=40:g=8:skip=0:pool=entropy:tail=all:kv=kivi4/g=4/r=8",
     "pariskv:budget=4:sink=1:local=4:u=4:full_thr=0:skip=0",
     "retroinfer:budget=16:sink=1:local=4:size=2:update=4:skip=0",
@@ -211,5 +214,6 @@ int main(void)
         parts_close(&p);
     }
     is_int((long long)shim_held(), 0, "nothing is held");
+    is_int(shim_count(SHIM_LATE), 0, "graphs are given back before the library whose kernels they may hold");
     return tap_done();
 }

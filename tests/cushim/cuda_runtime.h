@@ -22,7 +22,10 @@
 #define __host__
 #define __forceinline__ inline
 #define __noinline__
-#define __launch_bounds__(...)
+/* Kernels with bounds begin with empty instructions, by which a launch knows them. */
+#define SHIM_NOPS              5
+#define __launch_bounds__(...) __attribute__((patchable_function_entry(5)))
+
 #define SHARED(T, name, dims)                                                                                          \
     static const char name##_tag = 0;                                                                                  \
     typedef T name##_t dims;                                                                                           \
@@ -416,6 +419,21 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 
+/* Without bounds a kernel may take 255 registers, of which a block of more than 256 threads does not have enough. */
+static inline bool shim_has_registers(const void *kernel, dim3 block)
+{
+    if (block.x * block.y * block.z <= 256) return true;
+#ifdef __x86_64__
+    const unsigned char *code = (const unsigned char *)kernel, enter[] = {0xf3, 0x0f, 0x1e, 0xfa};
+    if (memcmp(code, enter, sizeof enter) == 0) code += sizeof enter;
+    for (int i = 0; i < SHIM_NOPS; i++)
+        if (code[i] != 0x90) return false;
+#else
+    (void)kernel;
+#endif
+    return true;
+}
+
 /* Dynamic shared memory above 48 KiB that a kernel asked for; one a kernel. */
 template <class... P> size_t &shim_most_shared(void (*k)(P...))
 {
@@ -449,7 +467,8 @@ template <class... P, class... A> cudaError_t cudaLaunchKernelEx(const cudaLaunc
                      c->dynamicSmemBytes,
                      call::run,
                      NULL};
-    if (!shim_fits(&l, shim_most_shared(k))) return cudaErrorInvalidConfiguration;
+    if (!shim_fits(&l, shim_most_shared(k)) || !shim_has_registers((const void *)k, c->blockDim))
+        return cudaErrorInvalidConfiguration;
     return shim_submit((const void *)k, [l, call_now]() mutable {
         l.args = &call_now;
         shim_run(&l);

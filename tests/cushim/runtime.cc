@@ -181,6 +181,7 @@ bool lazy, recording, broken;
 std::shared_ptr<node_list> record;
 std::deque<std::function<void()>> kept;
 long n_kept, n_done; /* since the start */
+long n_executable;   /* graphs */
 
 bool is_pinned(const void *p, size_t n)
 {
@@ -218,6 +219,7 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
     std::shared_ptr<node_list> nodes;
+    long behind; /* its last launch */
 };
 
 void shim_lazy(bool on)
@@ -240,6 +242,7 @@ bool shim_capture_broken(void)
 
 cudaError_t shim_submit(const void *what, std::function<void()> work)
 {
+    counts[SHIM_QUEUED]++;
     if (recording) {
         if (broken) return cudaErrorStreamCaptureInvalidated;
         record->push_back({what, std::move(work)});
@@ -340,7 +343,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
 {
     SHIM_CALL();
     counts[SHIM_MADE]++;
-    *x = new CUgraphExec_st{g->nodes};
+    *x = new CUgraphExec_st{g->nodes, 0};
+    n_executable++;
     return cudaSuccess;
 }
 
@@ -350,6 +354,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t x, cudaGraph_t g, cudaGraphExecU
     bool same = x->nodes->size() == g->nodes->size();
     for (size_t i = 0; same && i < x->nodes->size(); i++) same = (*x->nodes)[i].what == (*g->nodes)[i].what;
     if (!same) return cudaErrorGraphExecUpdateFailure;
+    counts[SHIM_STALLS] += x->behind > n_done;
     x->nodes = g->nodes; /* launches before this one keep what they had */
     return cudaSuccess;
 }
@@ -362,7 +367,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
     keep([nodes] {
         for (auto &n : *nodes) n.work();
     });
+    x->behind = n_kept;
     return cudaSuccess;
+}
+
+void shim_library_closes(void)
+{
+    counts[SHIM_LATE] += n_executable;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t g)
@@ -375,6 +386,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g)
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
 {
     delete x;
+    n_executable--;
     SHIM_CALL();
     return cudaSuccess;
 }

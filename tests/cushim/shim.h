@@ -36,12 +36,18 @@ enum {
     SHIM_SINGLE, /* launches and copies outside graphs */
     SHIM_GRAPHS, /* launches of graphs */
     SHIM_MADE,   /* executable graphs */
+    SHIM_STALLS, /* executable graphs that were updated before their last launch was done */
+    SHIM_LATE,   /* executable graphs that outlived the library whose kernels they may hold */
+    SHIM_QUEUED, /* launches and copies, in graphs that are recorded too */
     SHIM_COUNTS
 };
 long shim_count(int what);
 /* Races found so far; each place is told once on stderr. Always 0 but in the race build. */
 long shim_races(void);
 bool shim_sees_races(void);
+/* What becomes of products by the vendor's library from now on, and whether opening a device finds it. */
+enum { SHIM_GEMM, SHIM_GEMM_REFUSES, SHIM_GEMM_MISSING };
+void shim_gemm(int how);
 
 /* ---- for the stand-in headers ---- */
 
@@ -96,6 +102,7 @@ void shim_pinned(size_t bytes);
 size_t shim_pinned_held(void);
 int shim_copy(void *to, const void *from, size_t n, int kind);
 void shim_wait(void); /* does all work that was kept */
+void shim_library_closes(void);
 /* Whether a stream is being recorded; the record is void then. */
 bool shim_capture_broken(void);
 /* With SHIM_GUARD in the environment, device memory can be read and written between these two alone: what else touches

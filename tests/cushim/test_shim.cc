@@ -36,6 +36,11 @@ static __global__ void counts_k(int *sum)
     atomicAdd(sum, 1);
 }
 
+template <class T> static __global__ void __launch_bounds__(512) wide_k(T *sum)
+{
+    atomicAdd(sum, 1);
+}
+
 /* ---- wrong ---- */
 
 static __global__ void no_barrier_k(int *out)
@@ -283,9 +288,10 @@ int main()
     for (auto &c : cases) is_int(outcome(c.kernel, c.blocks), c.want, "%s", c.name);
     ok(launch(counts_k, dim3(1), dim3(1025), 0, NULL, data) != cudaSuccess, "1025 threads are refused");
     ok(launch(counts_k, dim3(0), dim3(32), 0, NULL, data) != cudaSuccess, "an empty grid is refused");
-    ok(launch(counts_k, dim3(1), dim3(32), 49 << 10, NULL, data) != cudaSuccess, "49 KiB without asking are refused");
-    cudaFuncSetAttribute(counts_k, cudaFuncAttributeMaxDynamicSharedMemorySize, 50 << 10);
-    ok(launch(counts_k, dim3(1), dim3(32), 49 << 10, NULL, data) == cudaSuccess, "and taken after asking");
+    ok(launch(counts_k, dim3(1), dim3(32), 49 << 10, NULL, data) == cudaSuccess, "49 KiB are asked for");
+    ok(launch(counts_k, dim3(1), dim3(32), 228 << 10, NULL, data) != cudaSuccess, "228 KiB are refused");
+    ok(launch(counts_k, dim3(1), dim3(512), 0, NULL, data) != cudaSuccess, "512 threads without bounds are refused");
+    ok(launch(wide_k<int>, dim3(1), dim3(512), 0, NULL, data) == cudaSuccess, "and taken with them");
     test_copies();
     test_products();
     return tap_done();

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/base/mem.h"
-#include "serve/prefix_disk.h"
+#include "eval/prefix_disk.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -122,7 +122,8 @@ static shard make_shard(int rank, int size)
     s.n = TOKENS - s.at < step ? TOKENS - s.at : step;
     s.last = s.n > 0 && s.at + s.n == TOKENS;
     size_t n = (size_t)s.n + 1, row = 2 * KV * DIM;
-    s.rows = (kv_rows){room(n * row), room(n * row), DT_F16, KV, DIM, n, {0}, NULL, NULL};
+    s.rows =
+        (kv_rows){.k = room(n * row), .v = room(n * row), .type = DT_F16, .n_kv_heads = KV, .head_dim = DIM, .cap = n};
     s.pages = (quest_index){.type = DT_F16, .n_kv_heads = KV, .head_dim = DIM, .cap = n / PAGE + 1, .page = PAGE};
     s.pages.bound = room((n / PAGE + 1) * 2 * row);
     s.bits = (fier_index){.type = DT_F16, .n_kv_heads = KV, .head_dim = DIM, .cap = n, .group = GROUP};

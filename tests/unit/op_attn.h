@@ -4,6 +4,7 @@
 #define TESTS_UNIT_OP_ATTN_H
 
 #include "kernels/ops_codes.h"
+#include "kernels/ops_rows.h"
 #include "tests/unit/op_table.h"
 
 enum { CODE_GROUP = 16, CODE_RUN = 32 };
@@ -40,13 +41,31 @@ static UNUSED_OK buf op_pairs(op_run *x, size_t n_pairs, size_t dim, bool by_cha
     return out;
 }
 
-/* A store of kv heads and cap slots. Of one with codes two rows of three of K and three of five of V are codes, in
- * other places than their exact rows. */
+/* n rows of any type; of those in blocks any codes, and scales with which they give numbers of about that size. */
+static UNUSED_OK buf op_held(op_run *x, size_t n, size_t dim, dtype type)
+{
+    if (!dtype_in_qblocks(type)) return op_as(x, n * dim, type);
+    size_t row = kv_row_bytes(type, dim), codes = row_code_bytes(type, dim);
+    unsigned char *p = xmalloc(n * row);
+    for (size_t i = 0; i < n * row; i++) p[i] = (unsigned char)rng_next(&x->r);
+    for (size_t i = 0; i < n; i++)
+        for (size_t at = i * row + codes; at < (i + 1) * row; at += 2) {
+            uint16_t d = f32_to_f16(rng_float(&x->r) / (float)qblock_offset(type));
+            memcpy(p + at, &d, sizeof d);
+        }
+    buf out = op_in(x, p, n * row);
+    free(p);
+    return out;
+}
+
+/* A store of kv heads and cap slots; rows in blocks are turned in both halves, in one, or in none. Of one with codes
+ * two rows of three of K and three of five of V are codes, in other places than their exact rows. */
 static UNUSED_OK kv_rows op_rows(op_run *x, size_t kv, size_t dim, size_t cap, dtype type, int bits, bool by_token)
 {
     kv_rows r = {.type = type, .n_kv_heads = kv, .head_dim = dim, .cap = cap};
-    r.k = op_as(x, kv * cap * dim, type);
-    r.v = op_as(x, kv * cap * dim, type);
+    r.turned = dtype_in_qblocks(type) ? cap % 4 : 0;
+    r.k = op_held(x, kv * cap, dim, type);
+    r.v = op_held(x, kv * cap, dim, type);
     if (!bits) return r;
     size_t code_cap = (cap + CODE_GROUP - 1) / CODE_GROUP * CODE_GROUP, n = kv * code_cap;
     bool zero = by_token && cap % 2; /* the other half as hf2:zero=float has them */

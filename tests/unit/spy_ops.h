@@ -11,6 +11,7 @@
 #include "attention/sequence.h"
 #include "kernels/base/rng.h"
 #include "kernels/ops.h"
+#include "kernels/ops_tail.h"
 
 enum { SPY_HEADS = 16 };
 
@@ -24,6 +25,8 @@ static struct {
     int64_t most;              /* in any layer */
     double sum, loose;         /* of all layers: mean over heads; how far a mean may be rounded */
     bool reordered;            /* another order gave the same up to rounding */
+    tail_ops tail;
+    const unsigned char *sample; /* the list that was drawn last: its tokens do not count as attended */
     rng r;
 } spy;
 
@@ -97,8 +100,8 @@ static bool spy_near(const float *a, const float *b, size_t n)
 
 enum { SPY_MOST = 256 }; /* entries of a list, numbers of a row */
 
-/* A list of n slots in a random order, and n_heads rows of biases, if any, with it. */
-static void spy_shuffle(int32_t *idx, float *bias, size_t n_heads, int64_t n)
+/* A list of n slots in a random order, and with it n_heads rows of biases, if any, and turns of dim numbers, if any. */
+static void spy_shuffle(int32_t *idx, float *bias, size_t n_heads, float *turn, size_t dim, int64_t n)
 {
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t k = (int64_t)(rng_next(&spy.r) % (uint64_t)(i + 1));
@@ -110,27 +113,35 @@ static void spy_shuffle(int32_t *idx, float *bias, size_t n_heads, int64_t n)
             row[i] = row[k];
             row[k] = x;
         }
+        for (size_t c = 0; turn && c < dim; c++) {
+            float x = turn[(size_t)i * dim + c];
+            turn[(size_t)i * dim + c] = turn[(size_t)k * dim + c];
+            turn[(size_t)k * dim + c] = x;
+        }
     }
 }
 
-/* The job once more, over its visible slots in a random order; counts them, unless they stand for groups. With biases
- * all slots are visible. */
+/* The job once more, over its visible slots in a random order; counts them, unless they stand for groups or were drawn.
+ * With biases all slots are visible. */
 static void spy_again(backend *be, const attn_job *j)
 {
     enum { MOST = SPY_MOST };
     static int32_t idx[SPY_HEADS * MOST];
     static int64_t range[2 * SPY_HEADS];
-    static float out[SPY_HEADS * MOST], lse[SPY_HEADS], bias[SPY_HEADS * MOST];
+    static float out[SPY_HEADS * MOST], lse[SPY_HEADS], bias[SPY_HEADS * MOST], turn[MOST * MOST];
     size_t dim = j->rows.head_dim, group = j->n_heads / j->n_lists;
+    bool drawn = spy.sample && j->idx.p == spy.sample;
     attn_job other = *j;
     other.n_max = 0;
+    /* one list, all of which the query sees */
+    if (j->turn.p) memcpy(turn, j->turn.p, (size_t)j->n_max * dim * sizeof *turn), other.turn.p = (void *)turn;
     for (size_t l = 0; l < j->n_lists; l++) {
         int64_t n = spy_list(j, l, idx + l * MOST);
         for (size_t h = l * group; j->bias.p && h < (l + 1) * group; h++)
             memcpy(bias + h * MOST, (const float *)(const void *)j->bias.p + h * j->bias_stride,
                    (size_t)n * sizeof *bias);
-        spy_shuffle(idx + l * MOST, j->bias.p ? bias + l * group * MOST : NULL, group, n);
-        for (size_t h = l * group; h < (l + 1) * group && !j->pseudo; h++) spy.head[h] += n;
+        spy_shuffle(idx + l * MOST, j->bias.p ? bias + l * group * MOST : NULL, group, j->turn.p ? turn : NULL, dim, n);
+        for (size_t h = l * group; h < (l + 1) * group && !j->pseudo && !drawn; h++) spy.head[h] += n;
         range[2 * l] = 0;
         range[2 * l + 1] = n;
         if (n > other.n_max) other.n_max = n;
@@ -190,8 +201,15 @@ static void spy_layer(void *ctx, const attn_seen *seen)
     spy.head[0] = 0;
 }
 
+static void spy_sample(backend *be, const tail_sample_job *jobs, size_t n)
+{
+    spy.real->tail->sample(be, jobs, n);
+    spy.sample = jobs[n - 1].idx.p;
+}
+
 static void spy_begin(void)
 {
+    spy.sample = NULL;
     memset(spy.head, 0, sizeof spy.head);
     spy.most = 0;
     spy.sum = spy.loose = 0;
@@ -208,6 +226,9 @@ static void spy_open(backend *be)
     spy.ops.discard = spy_discard;
     spy.ops.attn_decode = spy_decode;
     spy.ops.attn_merge = spy_merge;
+    spy.tail = *spy.real->tail;
+    spy.tail.sample = spy_sample;
+    spy.ops.tail = &spy.tail;
     be->ops = &spy.ops;
 }
 

@@ -146,6 +146,13 @@ static bytes of_tail_groups(int64_t n)
     return (bytes){2 * b.k, 2 * b.v, b.index + pages(n, 8) * (2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4)};
 }
 
+/* Six rows more of each kv head, and a bias of each for each head. */
+static bytes of_tail_sample(int64_t n)
+{
+    bytes b = of_fier(n);
+    return (bytes){b.k + rows(6), b.v + rows(6), b.index + T_HEADS * 6 * 4};
+}
+
 static bytes of_streaming_tail(int64_t n)
 {
     bytes b = of_streaming(n);
@@ -249,6 +256,7 @@ static const struct {
     {"fier:budget=16:g=8:skip=0:tail=all", of_tail, 0},
     {"codes:budget=24:skip=0:kv=kivi2/g=1/r=16/key_residual=slide", of_codes, 0},
     {"fier:budget=16:g=8:skip=0:tail=8", of_tail_groups, 0},
+    {"fier:budget=16:g=8:skip=0:tail=sample:6", of_tail_sample, 0},
     {"pqcache:budget=16:sink=3:bits=3", of_pqcache, 0},
     {"pariskv:budget=8:sink=4:local=8:u=16:full_thr=0", of_pariskv, 0},
     {"retroinfer:budget=49:budget_mode=extra:sink=4:local=6:size=4:update=40", of_retroinfer, 0},

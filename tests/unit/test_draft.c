@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "kernels/base/rng.h"
+#include "kernels/ops_weights.h"
 #include "model/sampler.h"
 #include "tests/unit/devices.h"
 #include "tests/unit/session_util.h"
@@ -27,6 +28,7 @@ static const char *const drafts[] = {
     "quest:budget=16:page=4:skip=0:score=est:g=8",
     "quest:budget=16:page=4:skip=0:p=0.8:min=4",
     "oracle:budget=8:skip=0",
+    "fier:budget=16:g=8:skip=0:p=0.7:min=2:calibrate=9:of=all",
     "pqcache:budget=16:sink=4:bits=3",
     "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0",
     "magicpig:K=3:L=12:sink=3:local=6:skip=0:flush=5",
@@ -35,6 +37,7 @@ static const char *const drafts[] = {
     "streaming:budget=16:tail=all",
     "fier:budget=16:g=8:skip=0:tail=all",
     "oracle:budget=16:skip=0:tail=6",
+    "fier:budget=16:g=8:skip=0:tail=sample:6",
     "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0:tail=all",
 };
 enum { N_DRAFTS = sizeof drafts / sizeof *drafts };
@@ -155,6 +158,48 @@ static void check_draft(const engine_parts *p, const char *device, const char *d
     session_free(twin);
 }
 
+/* Drafts of the verifier's own steps with the weights that the decoder has for them. */
+static void check_weights(const char *device, dtype t, int k)
+{
+    const weights_options w = {.type = t};
+    decoder_options opt = {.chunk = U_CHUNK, .max_batch = 1, .verify = SESSION_VERIFY_ROWS};
+    engine_parts p;
+    session *s = NULL, *twin = NULL;
+    sampler *by = NULL;
+    model *small = NULL;
+    outcome o = {0};
+    err e = {0};
+    if (!is_ok(parts_open_with(&p, "qwen2-f16", (backend_options){.device = device, .n_threads = 2}, opt, &e), &e, "%s",
+               device))
+        return;
+    decoder_free(p.dec);
+    p.dec = NULL;
+    status st = model_hold_beside(&small, p.m, &w, &e);
+    opt.draft = small;
+    opt.exact = true; /* as parts_open_with */
+    if (st == ST_OK) st = decoder_create(&p.dec, p.m, &opt, &e);
+    if (st == ST_OK) st = session_new(&s, &p, "full", "f16", LIMIT, &e);
+    if (st == ST_OK) st = session_new(&twin, &p, "full", "f16", LIMIT, &e);
+    if (st == ST_OK) st = sampler_create(&by, &sampling[k], U_VOCAB, &e);
+    if (st == ST_OK) st = live(twin, PROMPT, 0, row, &e);
+    if (st == ST_OK) st = live(s, PROMPT, 0, row, &e);
+    if (st == ST_OK) st = run(s, twin, by, k, &o, &e);
+    if (is_ok(st, &e, "%s, drafts in %s, sampling %d", device, dtype_name(t), k)) {
+        attn_stats after = attn_seq_stats(session_attn(s));
+        is_int(o.wrong, 0, "%s, drafts in %s, sampling %d: text and logits of single steps", device, dtype_name(t), k);
+        is_int(o.other, 0, "and they leave no trace (%d of %d were right)", o.right, o.drafted);
+        ok(small->type == t && small->weight_bytes < p.m->weight_bytes && after.attended == after.visible,
+           "their weights are smaller, and their steps are not counted");
+    }
+    sampler_free(by);
+    session_free(s);
+    session_free(twin);
+    decoder_free(p.dec);
+    p.dec = NULL;
+    model_close(small);
+    parts_close(&p);
+}
+
 static void check_device(const char *device)
 {
     static const decoder_options opt = {.chunk = U_CHUNK, .max_batch = 1, .verify = SESSION_VERIFY_ROWS};
@@ -167,6 +212,8 @@ static void check_device(const char *device)
     for (int i = 0; i < N_DRAFTS; i += APART) check_draft(&p, device, drafts[i], i % N_SAMPLING);
     for (int k = 1; k < N_SAMPLING; k += APART) check_draft(&p, device, drafts[0], k);
     parts_close(&p);
+    check_weights(device, DT_Q4, 1);
+    check_weights(device, DT_Q8, 2);
 }
 
 int main(void)

@@ -138,7 +138,7 @@ static void kv_write(op_run *x, const int64_t *p)
     size_t n = (size_t)p[1], dim = (size_t)p[0], heads = (size_t)p[2], row = n * heads * dim;
     dtype t = (dtype)p[3];
     size_t bytes = heads * CAP * dim * dtype_size(t);
-    kv_rows a = {op_out(x, bytes, BITS, 0), op_out(x, bytes, BITS, 0), t, heads, dim, CAP, {0}, NULL, NULL}, c = a;
+    kv_rows a = {op_out(x, bytes, BITS, 0), op_out(x, bytes, BITS, 0), t, 0, heads, dim, CAP, {0}, NULL, NULL}, c = a;
     c.k = op_out(x, bytes, BITS, 0), c.v = op_out(x, bytes, BITS, 0);
     float *f = hard_floats(x, 2 * row);
     int64_t one[16], each[16 * 3], last[3];
@@ -195,10 +195,17 @@ static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held
     return q;
 }
 
+/* Rows of x that have the bits of one alone, on all backends of this program. */
+#ifdef ON_CUDA
+enum { ALIKE = 8 };
+#else
+enum { ALIKE = LINEAR_ALIKE };
+#endif
+
 /* NMSE of products: of x in 8 bits and of float32, of what a library or many rows may round. */
 static double linear_error(const op_run *x, const product *q, dtype held, bool exact)
 {
-    if (exact || q->n <= 8) return 1e-11;
+    if (exact || q->n <= ALIKE) return 1e-11;
     if (dtype_in_qblocks(held)) return op_on_cuda(x) ? 1e-11 : 2e-5;
     return held == DT_BF16 ? 1e-5 : held == DT_F16 && op_on_cuda(x) ? 1e-6 : 1e-10;
 }
@@ -206,7 +213,7 @@ static double linear_error(const op_run *x, const product *q, dtype held, bool e
 static void linear(op_run *x, const int64_t *p)
 {
     dtype held = (dtype)p[3], type = dtype_in_qblocks(held) ? (dtype)p[4] : held;
-    bool exact = p[5], many = !exact && p[1] > 8;
+    bool exact = p[5], many = !exact && (size_t)p[1] > ALIKE;
     product q = product_of(x, (size_t)p[1], (size_t)p[2], (size_t)p[0], held, type);
     x->any_bits = many;
     for (int k = 0; k < 3; k++) q.job[k].out = op_out(x, 4 * q.n * q.m[k], NMSE, linear_error(x, &q, held, exact));
@@ -297,7 +304,7 @@ static const op_test tests[] = {
      212,
      11,
      53,
-     {TAILS, OP_P(1, 2, 3, 4, 5, 6, 7, 8), OP_P(1, 15, 17, 50), OP_P(DT_Q8, DT_Q4), OP_TYPES, OP_BOOL}},
+     {TAILS, OP_P(1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16), OP_P(1, 15, 17, 50), OP_P(DT_Q8, DT_Q4), OP_TYPES, OP_BOOL}},
     {"linear, many rows, weights of 8 and 4 bits",
      linear,
      48,

@@ -26,7 +26,7 @@ static void as_floats(op_run *x, attn_job j, const op_shape *s, bool prompt)
 {
     size_t n = s->kv * j.rows.cap * s->dim, out = 4 * s->n_tok * j.n_heads * s->dim;
     kv_rows plain = {
-        op_out(x, 4 * n, BITS, 0), op_out(x, 4 * n, BITS, 0), DT_F32, s->kv, s->dim, j.rows.cap, {0}, NULL, NULL};
+        op_out(x, 4 * n, BITS, 0), op_out(x, 4 * n, BITS, 0), DT_F32, 0, s->kv, s->dim, j.rows.cap, {0}, NULL, NULL};
     x->be->ops->codes->fetch(x->be, &plain, &j.rows, 0, (int64_t)j.rows.cap, op_read(x));
     buf stored = j.out;
     j.rows = plain;
@@ -137,6 +137,16 @@ static void prefill(op_run *x, const int64_t *p)
     attend(x, &s, true);
 }
 
+/* A list may have so many keys that the weights of its pieces take more shared memory than every kernel has. */
+static void decode_far(op_run *x, const int64_t *p)
+{
+    op_shape s = {.n_tok = 1, .kv = 1, .group = 1, .dim = 16, .n = 50, .type = (dtype)p[0], .lists = ONE_LIST};
+    attn_job j = op_attn(x, &s);
+    j.out = op_out(x, 4 * s.dim, NMSE, 1e-10);
+    j.n_max = 13000000;
+    run(x, &j, false);
+}
+
 /* The last parameter: rows that are no tokens. A bias of 0 is none, to the bit. */
 static void decode_biased(op_run *x, const int64_t *p)
 {
@@ -162,6 +172,60 @@ static void decode_biased(op_run *x, const int64_t *p)
     none.out = op_out(x, out, NMSE, 1e-10);
     run(x, &none, false);
     op_same(x, plain, none.out, out, "a bias of 0");
+}
+
+/* A rope table of n rows for random positions. */
+static buf turns(op_run *x, size_t n, size_t dim)
+{
+    int64_t *pos = xmalloc(8 * n);
+    float *freq = xmalloc(4 * dim / 2);
+    for (size_t i = 0; i < n; i++) pos[i] = (int64_t)(rng_next(&x->r) % 40000);
+    for (size_t c = 0; c < dim / 2; c++) freq[c] = powf(10000, -2 * (float)c / (float)dim);
+    buf out = op_out(x, 4 * n * dim, NMSE, 1e-10);
+    x->be->ops->rope_table(x->be, out, op_in(x, pos, 8 * n), n, op_in(x, freq, 2 * dim), dim / 2, 1.1f);
+    free(pos), free(freq);
+    return out;
+}
+
+/* The rows of a job that has no list, in their order as floats, with keys that were rotated before. */
+static kv_rows turned(op_run *x, const attn_job *j)
+{
+    size_t kv = j->rows.n_kv_heads, d = j->rows.head_dim, n = (size_t)j->n_max, bytes = 4 * kv * n * d;
+    kv_rows r = {op_out(x, bytes, NMSE, 1e-10), op_out(x, bytes, BITS, 0), DT_F32, 0, kv, d, n, {0}, NULL, NULL};
+    x->be->ops->codes->fetch(x->be, &r, &j->rows, j->first, j->n_max, op_read(x));
+    for (size_t h = 0; h < kv; h++) {
+        buf k = buf_at(r.k, 4 * h * n * d);
+        x->be->ops->rope(x->be, k, k, j->turn, n, 1, d / 2);
+    }
+    return r;
+}
+
+/* Keys that are turned as they are read: as keys that were turned before, on the CPU to the bit. */
+static void decode_turned(op_run *x, const int64_t *p)
+{
+    op_shape s = shape_of(p);
+    s.rounded = false;
+    attn_job j = op_attn(x, &s);
+    size_t out = 4 * j.n_heads * s.dim;
+    j.turn = turns(x, s.n, s.dim);
+    j.out = op_out(x, out, NMSE, 1e-10);
+    j.lse = op_out(x, 4 * j.n_heads, NMSE, 1e-10);
+    j.read = op_read(x);
+    j.score_stride = s.n + 3;
+    j.scores = op_inout(x, NULL, 4 * j.n_heads * j.score_stride, UNIT, 1e-4);
+    if (p[P_ROUNDED]) j.bias_stride = s.n + 5, j.bias = biases(x, &j, j.bias_stride);
+    run(x, &j, false);
+    if (s.idx || j.range.p) return;
+    attn_job plain = j;
+    plain.rows = turned(x, &j);
+    plain.first = 0;
+    plain.turn = plain.read = (buf){NULL};
+    plain.out = op_out(x, out, NMSE, 1e-10);
+    run(x, &plain, false);
+    if (!op_on_cuda(x)) op_same(x, j.out, plain.out, out, "keys turned before");
+    float *a = op_see(x, j.out, out), *b = op_see(x, plain.out, out);
+    op_note(x, nmse(a, b, out / 4) < 1e-10, "not the keys turned before: %g", nmse(a, b, out / 4));
+    free(a), free(b);
 }
 
 /* f16 does not hold these queries as they are. */
@@ -237,6 +301,7 @@ static void batch(op_run *x, const int64_t *p)
                       .n = i == 1 ? (size_t)p[2] : 1 + i * 23,
                       .idx = i > 2 && i<5, .bits = i> 6 ? 4 : 0};
         job[i] = op_attn(x, &s);
+        if (i % 4 == 3) job[i].turn = turns(x, s.n, s.dim);
         if (i % 3 == 1) job[i].bias_stride = s.n, job[i].bias = biases(x, &job[i], s.n);
         bytes = 4 * job[i].n_heads * s.dim;
         job[i].out = op_out(x, bytes, NMSE, 1e-10);
@@ -246,6 +311,43 @@ static void batch(op_run *x, const int64_t *p)
     for (size_t i = 0; i < JOBS; i++) alone[i] = job[i].out, job[i].out = op_out(x, bytes, IN, 0);
     x->be->ops->attn_decode(x->be, job, JOBS);
     for (size_t i = 0; i < JOBS; i++) op_same(x, alone[i], job[i].out, bytes, "in a batch");
+}
+
+/* Numbers of keys. A CPU splits them into chunks of 2,048; the shim is too slow for so many. */
+#ifdef ON_CUDA
+#define TOGETHER OP_P(40, 300, 700)
+#else
+#define TOGETHER OP_P(40, 2055, 4200)
+#endif
+
+/* Queries of one sequence in one call, each of which sees one key more, and in between one of another sequence: the
+ * bits of each alone. */
+static void together(op_run *x, const int64_t *p)
+{
+    enum { JOBS = 19 };
+    attn_job job[JOBS];
+    buf alone[JOBS];
+    op_shape s = {.n_tok = 1,
+                  .kv = 2,
+                  .group = (size_t)p[1],
+                  .dim = 24,
+                  .type = (dtype)p[0],
+                  .n = (size_t)p[2],
+                  .lists = p[3] ? LIST_PER_HEAD : ONE_LIST,
+                  .idx = p[3],
+                  .bits = (int)p[4]};
+    attn_job first = op_attn(x, &s);
+    size_t bytes = 4 * first.n_heads * s.dim;
+    for (size_t i = 0; i < JOBS; i++) {
+        job[i] = i == 5 ? op_attn(x, &s) : first;
+        job[i].q = op_floats(x, first.n_heads * s.dim);
+        if (!s.idx) job[i].range = (buf){NULL}, job[i].first = 0, job[i].n_max = (int64_t)(s.n - JOBS + i);
+        job[i].out = alone[i] = op_out(x, bytes, NMSE, 1e-10);
+        x->be->ops->attn_decode(x->be, &job[i], 1);
+        job[i].out = op_out(x, bytes, IN, 0);
+    }
+    x->be->ops->attn_decode(x->be, job, JOBS);
+    for (size_t i = 0; i < JOBS; i++) op_same(x, alone[i], job[i].out, bytes, "beside others of its sequence");
 }
 
 /* Rows in the order of slots. */
@@ -308,6 +410,8 @@ static void merge(op_run *x, const int64_t *p)
 
 #define DIMS        OP_P(2, 6, 8, 18, 32, 64, 80, 96, 128, 256)
 #define TENSOR_DIMS OP_P(64, 96, 128, 256)
+#define BLOCK_DIMS  OP_P(32, 64, 128, 256)
+#define BLOCK_TYPES OP_P(DT_Q8, DT_Q4)
 #define GROUPS      OP_P(1, 2, 3, 4, 5, 6, 7, 8, 21)
 #define LENGTHS     OP_P(1, 2, 5, 7, 31, 63, 64, 65, 128, 129, 130, 191, 200)
 #define LISTS       OP_P(0, 1, 2, 3, 4, 5)
@@ -337,6 +441,7 @@ static const op_test tests[] = {
      2,
      0,
      {OP_P(8), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), OP_P(0, 2, 5), OP_P(1), NONE}},
+    {"decode, room for very many keys", decode_far, 3, 1, 0, {OP_TYPES}},
     {"decode with a bias",
      decode_biased,
      360,
@@ -349,7 +454,39 @@ static const op_test tests[] = {
      2,
      0,
      {OP_P(8), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), OP_P(0, 2), OP_P(1), OP_BOOL}},
+    {"decode with turned keys",
+     decode_turned,
+     360,
+     7,
+     61,
+     {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, OP_P(0, 0, 2, 5), OP_P(1), OP_BOOL}},
+    {"decode with turned keys, pieces",
+     decode_turned,
+     12,
+     2,
+     0,
+     {OP_P(8, 72), OP_P(2, 4), LONG, OP_TYPES, LISTS, SEEN, OP_P(0, 4000), OP_P(0, 2), OP_P(1), OP_BOOL}},
     {"prefill", prefill, 360, 13, 89, {DIMS, GROUPS, LENGTHS, OP_TYPES, LISTS, SEEN, BANDS, NONE, TOKENS, OP_BOOL}},
+#ifndef ON_CUDA /* which has no rows in blocks yet */
+    {"decode over rows in blocks",
+     decode,
+     200,
+     0,
+     0,
+     {BLOCK_DIMS, GROUPS, LENGTHS, BLOCK_TYPES, LISTS, SEEN, BANDS, NONE, OP_P(1), NONE}},
+    {"decode over rows in blocks, pieces",
+     decode,
+     10,
+     0,
+     0,
+     {OP_P(32, 64), OP_P(2, 4), LONG, BLOCK_TYPES, LISTS, SEEN, OP_P(0, 4000), NONE, OP_P(1), NONE}},
+    {"prefill over rows in blocks",
+     prefill,
+     120,
+     0,
+     0,
+     {BLOCK_DIMS, GROUPS, LENGTHS, BLOCK_TYPES, LISTS, SEEN, BANDS, NONE, TOKENS, OP_BOOL}},
+#endif
     {"prefill with tensor cores",
      prefill,
      60,
@@ -365,6 +502,7 @@ static const op_test tests[] = {
     {"prefill, queries beyond f16", wide_queries, 2, 1, 0, {OP_BOOL}},
     {"prefill in chunks", chunks, 36, 7, 0, {OP_P(1, 7, 33, 64), OP_P(40, 64), OP_TYPES, OP_P(0, 30, 90)}},
     {"decode, a batch", batch, 12, 3, 0, {OP_P(0, 1, 2), OP_P(1, 3, 4), OP_P(24, 5000)}},
+    {"decode, queries of one sequence", together, 12, 3, 0, {OP_TYPES, OP_P(1, 3, 20), TOGETHER, OP_BOOL, OP_P(0, 2)}},
     {"rows that are all exact in a store with codes", all_exact, 12, 3, 0, {OP_BOOL, OP_TYPES}},
     {"attn_merge", merge, 60, 5, 17, {OP_P(2, 6, 8, 10, 32, 64, 80, 96, 128, 256), OP_P(1, 2, 3, 4, 5)}},
 };
@@ -383,7 +521,8 @@ static void test_fault(void)
     backend_close(be);
 }
 
-static void test_biased_prompt(void)
+/* What attn_decode alone knows. */
+static void test_prompt_fault(bool turned, const char *what)
 {
     backend *be = open_level("generic", 1);
     op_run x = {.be = be};
@@ -391,9 +530,9 @@ static void test_biased_prompt(void)
     op_shape s = {.n_tok = 2, .kv = 1, .group = 1, .dim = 8, .n = 4};
     attn_job j = op_attn(&x, &s);
     j.out = op_out(&x, 4 * s.n_tok * s.dim, IN, 0);
-    j.bias = op_floats(&x, s.n);
+    *(turned ? &j.turn : &j.bias) = op_floats(&x, s.n * s.dim);
     be->ops->attn_prefill(be, &j);
-    is_err(backend_fault(be, &e), &e, ST_UNSUPPORTED, "bias", "a bias in a prompt is a fault");
+    is_err(backend_fault(be, &e), &e, ST_UNSUPPORTED, what, "in a prompt a fault: %s", what);
     op_end(&x);
     backend_close(be);
 }
@@ -404,7 +543,8 @@ int main(void)
     if (!op_table(tests, sizeof tests / sizeof *tests)) return 0;
 #ifndef ON_CUDA
     test_fault();
-    test_biased_prompt();
+    test_prompt_fault(false, "a bias");
+    test_prompt_fault(true, "keys to turn");
 #endif
     return tap_done();
 }

@@ -187,18 +187,26 @@ static void choose(op_run *x, const int64_t *p)
 
 /* ---- mass ---- */
 
-/* Whether k is right for the ranked scores: the first k hold p of the sum, but k - 1 do not. */
-static bool holds(const ranked *list, int64_t n, const mass_job *j, int64_t k)
+static double weight_of(float score, double top, double scale)
 {
-    double all = 0, before = 0, top = n > 0 ? (double)list[0].score : 0;
+    return isnan(score) ? 0 : exp(((double)score - top) * scale);
+}
+
+/* Whether k is right for the ranked scores: the first k hold p of the sum, but k - 1 do not. s: all of the list. */
+static bool holds(const ranked *list, int64_t n, const mass_job *j, const float *s, double scale, int64_t k)
+{
+    double all = 0, held = 0, before = 0, top = n > 0 ? (double)list[0].score : 0;
     int64_t most = j->most < n ? j->most : n;
     if (j->p >= 1 || isinf(top) || most <= j->least) return k == most;
     if (k < j->least || k > most) return false;
-    for (int64_t i = 0; i < n; i++) all += exp(((double)list[i].score - top) * (double)j->scale);
-    for (int64_t i = 0; i < k - 1; i++) before += exp(((double)list[i].score - top) * (double)j->scale);
-    double with = before + (k > 0 ? exp(((double)list[k - 1].score - top) * (double)j->scale) : 0);
-    return (with >= ((double)j->p - 1e-5) * all || k == most) &&
-           (before < ((double)j->p + 1e-5) * all || k == j->least);
+    for (int64_t i = j->all.first; i < j->all.first + j->all.n; i++)
+        if (i < j->items.lo || i >= j->items.hi) held += weight_of(s[i], top, scale);
+    if (isinf(held)) return k == j->least;
+    for (int64_t i = 0; i < n; i++) all += weight_of(list[i].score, top, scale);
+    for (int64_t i = 0; i < k - 1; i++) before += weight_of(list[i].score, top, scale);
+    double with = held + before + (k > 0 ? weight_of(list[k - 1].score, top, scale) : 0), near = 1e-5 * (all + held);
+    double want = (double)j->p * (all + held);
+    return (with >= want - near || k == most) && (held + before < want + near || k == j->least);
 }
 
 /* How many items hold a share, in order. */
@@ -218,16 +226,20 @@ static void mass(op_run *x, const int64_t *p)
                   .least = p[3] / 8,
                   .most = p[3],
                   .k = op_in(x, NULL, 8 * lists)};
+    static const float slopes[] = {0.5f, 1, 0.25f};
+    if (p[5]) j.all = (slot_range){0, (int64_t)n};
+    if (p[0] % 2) j.slope = op_in(x, slopes, sizeof slopes);
     x->be->ops->select->mass(x->be, &j, 1);
     int64_t *k = op_see(x, j.k, 8 * lists);
     for (size_t l = 0; l < lists; l++) {
+        double scale = (double)(p[0] % 2 ? j.scale * slopes[l] : j.scale);
         int64_t m = 0;
         for (int64_t i = j.items.lo; i < j.items.hi; i++) {
             float s = score[l * stride + (size_t)i];
             list[m++] = (ranked){isnan(s) ? -INFINITY : s, i};
         }
         qsort(list, (size_t)m, sizeof *list, by_rank);
-        op_note(x, holds(list, m, &j, k[l]), "list %zu: %d of %d", l, (int)k[l], (int)m);
+        op_note(x, holds(list, m, &j, score + l * stride, scale, k[l]), "list %zu: %d of %d", l, (int)k[l], (int)m);
     }
     free(score), free(list), free(k);
 }
@@ -451,6 +463,27 @@ static void fier(op_run *x, const int64_t *p)
     j.votes = vote, j.scale = 0.25f, j.read = op_read(x);
     o->score(x->be, &j, 1);
     if (!p[8]) op_same(x, by_two, vote, 4 * KV * stride, "vote is score and combine");
+}
+
+/* Bits of range, and levels a quarter further in. */
+static void fier_middle(op_run *x, const int64_t *p)
+{
+    enum { D = 34, N = 96 };
+    const int64_t range[] = {p[0], FIER_RANGE, FIER_REQUANT, FIER_FLOAT},
+                  middle[] = {p[0], FIER_MIDDLE, FIER_REQUANT, FIER_FLOAT};
+    size_t groups = (N + (size_t)p[0] - 1) / (size_t)p[0], bits = KV * (N / 32) * fier_words(D) * 128;
+    fier_index a = bits_of(x, N, D, range, DT_F32), b = bits_of(x, N, D, middle, DT_F32);
+    buf k = keys_of(x, N, D, false);
+    x->be->ops->fier->add(x->be, &(index_add_job){&a, 0, k, N}, 1);
+    x->be->ops->fier->add(x->be, &(index_add_job){&b, 0, k, N}, 1);
+    op_same(x, a.bits, b.bits, bits, "bits");
+    float *of = op_see(x, a.levels, KV * groups * 2 * D * 4), *is = op_see(x, b.levels, KV * groups * 2 * D * 4);
+    for (size_t i = 0; i < KV * groups * 2 * D; i++) {
+        bool lower = i / D % 2 == 0;
+        float lo = of[lower ? i : i - D], hi = of[lower ? i + D : i], r = 0.25f * (hi - lo);
+        op_note(x, is[i] == (lower ? lo + r : hi - r), "level %zu", i);
+    }
+    free(of), free(is);
 }
 
 /* Whole numbers that 8 and 7 bits hold, also where all are as large as can be: products are exact. */
@@ -699,15 +732,15 @@ static const op_test tests[] = {
      260,
      13,
      89,
-     {DIMS, GROUPS, OP_P(1, 7, 33, 60, 80), OP_TYPES, OP_P(1, 2, 7, 16, 32, 33, 64), OP_P(0, 1, 2), OP_P(0, 1, 2, 3),
+     {DIMS, GROUPS, OP_P(1, 7, 33, 60, 80), OP_TYPES, OP_P(1, 2, 7, 16, 32, 33, 64), OP_P(0, 1, 2, 3), OP_P(0, 1, 2, 3),
       OP_P(FIER_FLOAT), OP_P(0), OP_BOOL}},
     {"fier: products of 8 bits",
      fier,
      130,
      13,
      89,
-     {DIMS, GROUPS, OP_P(1, 33, 60, 97), OP_TYPES, OP_P(1, 7, 16, 32, 33, 64), OP_P(0, 1, 2), OP_P(0), OP_P(FIER_INT8),
-      OP_BOOL, OP_BOOL}},
+     {DIMS, GROUPS, OP_P(1, 33, 60, 97), OP_TYPES, OP_P(1, 7, 16, 32, 33, 64), OP_P(0, 1, 2, 3), OP_P(0),
+      OP_P(FIER_INT8), OP_BOOL, OP_BOOL}},
     {"fier: votes in chunks",
      fier,
      9,
@@ -715,6 +748,7 @@ static const op_test tests[] = {
      0,
      {OP_P(16), OP_P(2, 3, 17), OP_P(4300), OP_TYPES, OP_P(32, 7, 2000), OP_P(0), OP_P(0, 1), OP_BOOL, OP_P(0),
       OP_BOOL}},
+    {"fier: middles of halves", fier_middle, 3, 1, 0, {OP_P(1, 7, 32)}},
     {"fier: whole numbers", fier_whole, 2, 1, 0, {OP_BOOL}},
     {"spans of items",
      spans,

@@ -102,6 +102,12 @@ static const op_test tests[] = {
      31,
      {OP_P(2, 13, 16, 22, 32, 64, 80, 96, 128, 256), OP_P(1, 2, 17, 40, 130, 700), OP_P(1, 2, 3, 4, 9, 12), OP_TYPES,
       OP_P(2, 4), OP_BOOL, OP_BOOL, OP_P(0, 1, 4)}},
+    {"scores by codes of a wide group",
+     score,
+     2,
+     1,
+     0,
+     {OP_P(256), OP_P(40), OP_P(60), OP_TYPES, OP_P(4), OP_BOOL, OP_P(0), OP_P(0)}},
     {"scores by codes and by the keys that they give", decoded, 24, 4, 7, {OP_P(16, 40, 64, 128), OP_P(2, 4), OP_BOOL}},
     {"the example", example, 1, 1, 1, {OP_P(0)}},
 };

@@ -421,7 +421,7 @@ static void compact(op_run *x, const int64_t *p)
     static lists l;
     kept_rows kept = kept_of(x, false);
     size_t bytes = sizeof(float[LISTS][STRIDE][DIM]);
-    kv_rows rows = {op_in(x, NULL, bytes), op_in(x, NULL, bytes), DT_F32, LISTS, DIM, STRIDE, {0}, NULL, NULL};
+    kv_rows rows = {op_in(x, NULL, bytes), op_in(x, NULL, bytes), DT_F32, 0, LISTS, DIM, STRIDE, {0}, NULL, NULL};
     buf slots = op_in(x, NULL, sizeof(int64_t[STRIDE][LISTS])),
         fresh = op_in(x, NULL, sizeof(float[STRIDE][LISTS][DIM]));
     const backend_ops *o = x->be->ops;

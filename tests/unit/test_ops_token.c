@@ -198,6 +198,7 @@ static void example(op_run *x, const int64_t *p)
     free(v);
 }
 
+#define NONE OP_P(0)
 #define DIMS OP_P(2, 6, 16, 18, 64, 80, 128, 256)
 
 static const op_test tests[] = {
@@ -208,6 +209,12 @@ static const op_test tests[] = {
      37,
      {DIMS, OP_P(1, 2, 3), OP_P(1, 2, 4, 7), OP_P(1, 7, 40, 301, 700), OP_TYPES, OP_P(0, 0, 2, 4), OP_BOOL,
       OP_P(0, 3, 250), OP_BOOL, OP_P(0, 1, 2)}},
+    {"token: scores of a wide group",
+     score,
+     3,
+     1,
+     0,
+     {OP_P(256), OP_P(1), OP_P(60), OP_P(40), OP_TYPES, NONE, NONE, NONE, NONE, NONE}},
     {"token: votes",
      votes,
      90,

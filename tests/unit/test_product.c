@@ -118,6 +118,8 @@ static const strategy strategies[] = {
     {"oracle:skip=0:budget=20:p=0.6:min=2", ":budget=100:p=off", 20, ONE_BY_ONE},
     {"quest:skip=0:budget=24:page=4:p=0.5:min=5:gqa=per_q", ":budget=100:p=off", 24, ONE_BY_ONE},
     {"fier:skip=0:budget=20:g=8:p=0.7:min=0:gqa=max_s:coarse=6:coarse_keep=2", ":budget=100:p=off", 20, ONE_BY_ONE},
+    {"fier:skip=0:budget=20:g=8:p=0.7:min=0:calibrate=9", ":budget=100:p=off:calibrate=0", 20, ONE_BY_ONE},
+    {"quest:skip=1:budget=24:page=4:p=0.5:min=5:of=all", ":budget=100:p=off:of=candidates", 24, ONE_BY_ONE},
     {"oracle:skip=0:budget=20:gqa=mean_q:pool=entropy", RETRIEVES, 0, POOLED},
     {"h2o:budget=20:demote=kivi2:demote_g=4", EVICTS, 0, DEMOTES},
     {"snapkv:budget=20:demote=kivi4:demote_g=6:recompress_on_turn=1:gqa=per_q", EVICTS, 0, DEMOTES},
@@ -140,6 +142,9 @@ static const strategy strategies[] = {
     FIER(":tail=all"),
     FIER(":tail=all:gqa=mean_q:skip=1:open=keep"),
     FIER(":tail=8:gqa=per_q"),
+    FIER(":tail=sample:6:gqa=per_q"),
+    QUEST(":tail=sample:3"),
+    PQ(":tail=sample:200"),
     QUEST(":tail=4"),
     {"fier:skip=0:budget=20:g=8:p=0.7:min=0:gqa=per_q:tail=all", ":budget=100:p=off", 20, ONE_BY_ONE},
     PQ(":tail=all"),
@@ -187,6 +192,7 @@ static const strategy strategies[] = {
     FIER(":score=int8:open=window:levels=mad"),
     FIER(":levels=mad"),
     FIER(":levels=two_mean:skip=1"),
+    FIER(":levels=middle:open=exact"),
     FIER(":force_sink=3:force_recent=5"),
     FIER(":g=32"),
     {"fier:skip=0:budget=12:g=8:force_sink=3:force_recent=5:budget_mode=extra", RETRIEVES, 20, ONE_BY_ONE},
@@ -194,6 +200,10 @@ static const strategy strategies[] = {
     {"codes:skip=1:budget=40:gqa=per_q:force_sink=5:force_recent=6", RETRIEVES, 40, ONE_BY_ONE},
     {"codes:skip=0:budget=40:gqa=mean_q:p=0.6:min=2", ":budget=100:p=off", 40, ONE_BY_ONE},
     {"codes:skip=0:budget=40:gqa=max_s:pool=entropy", RETRIEVES, 0, POOLED},
+#ifndef ON_CUDA /* no such ops */
+    {"codes:skip=0:certify=0.3:min=2", ":certify=off:budget=100", 0, ONE_BY_ONE},
+    {"codes:skip=1:certify=0.1:max=50:min=2:gqa=per_q:force_sink=2", ":certify=off:budget=100", 50, ONE_BY_ONE},
+#endif
     {"codes:skip=0:budget=8:force_sink=3:budget_mode=extra", RETRIEVES, 43, ONE_BY_ONE},
     PQ(""),
     PQ(":gqa=per_q:skip=1"),
@@ -207,6 +217,7 @@ static const strategy strategies[] = {
     {RETRO ":budget=10:budget_mode=extra", RETRIEVES, 10 + 3 + 5 + 8, 0},
     {PARIS, RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":tail=all", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":tail=sample:5", RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":gqa=vote:skip=1", RETRIEVES, 23, ONE_BY_ONE},
     {PARIS ":rounds=2:sink=0", RETRIEVES, 19, ONE_BY_ONE},
     {PARIS ":center=1", RETRIEVES, 23, 0}, /* the mean is that of the first prompt */
@@ -260,10 +271,13 @@ static const char *const stores[] = {
     "logquant:quant=hf_axis0_g64:r=12",
     "hf2:r=12",
     "hf4:r=5:zero=float:sink_fp=3:rows=f32",
+    "q8:rot=k",
+    "q8:rot=off",
+    "q4:rot=kv",
 };
 enum { N_STORES = sizeof stores / sizeof *stores };
 
-/* Combinations without meaning, of a strategy (by its name) and a store with codes, or without. */
+/* Combinations without meaning, of a strategy (by its name) and a store with codes or in blocks, or without codes. */
 static const struct {
     const char *name, *why;
     bool codes;
@@ -291,6 +305,8 @@ static life alone, other, full;
 static int layout_of(int s, int k)
 {
     bool wide = strstr(strategies[s].spec, "hf_axis0") || strstr(stores[k], "hf");
+    static const int of_blocks[] = {0, 2, WIDE};
+    if (stores[k][0] == 'q' && !wide) return of_blocks[(s + k) % 3];
     return wide ? WIDE : (s + k) % N_LAYOUTS;
 }
 
@@ -424,7 +440,7 @@ static void check_bytes(combination *c, const attn_seq *s, size_t rows, size_t r
     const attn_spec *spec = attn_seq_spec(s);
     attn_limits lim = {.n_tokens = ALL, .chunk = (int64_t)c->r->rows};
     attn_bytes plan, held = attn_seq_held(s), peak = attn_seq_peak(s);
-    size_t stored = 0, row = 2 * (size_t)sh->head_dim * dtype_size(spec->kv.type);
+    size_t stored = 0, row = 2 * kv_row_bytes(spec->kv.type, (size_t)sh->head_dim);
     note(c, attn_plan(&plan, spec, sh, &lim, &e) == ST_OK, "U6: no plan");
     bool each = strstr(spec->text, "per_q") && !attn_retrieves(spec);
     for (int l = 0; l < T_LAYERS; l++) {
@@ -436,8 +452,8 @@ static void check_bytes(combination *c, const attn_seq *s, size_t rows, size_t r
     note(c, peak.kv >= held.kv && plan.kv >= peak.kv && plan.index >= peak.index, "U6: held <= peak <= planned");
     bool wide = kv_has_codes(&spec->kv) && spec->kv.group < 4; /* codes take more than rows */
     note(c, plan.scratch == held.scratch && (wide ? plan.kv >= rows : plan.kv == rows), "U6: planned");
-    /* but for the counters of the sequence, two sets, and of its parts */
-    size_t counters = 2 * READ_KINDS * sizeof(uint64_t) + 32;
+    /* but for the counters of the sequence: of its layers, of those apart from them, of drafts */
+    size_t counters = 3 * READ_KINDS * sizeof(uint64_t);
     note(c, rest >= plan.index + plan.scratch && rest <= plan.index + plan.scratch + counters,
          "U6: planned index, scratch");
     c->held = held.kv;
@@ -550,6 +566,7 @@ static bool raw_is_full(const combination *c, const attn_spec *spec)
             num += (x - y) * (x - y);
             den += y * y;
         }
+    if (kv_in_blocks(&spec->kv)) return num <= den * (spec->kv.type == DT_Q8 ? 1e-4 : 3e-2);
     return num <= den * (spec->kv.type == DT_F32 ? 0 : spec->kv.type == DT_F16 ? 1e-6 : 1e-4);
 }
 
@@ -602,15 +619,24 @@ static struct {
 } kept[N_STRATEGIES * N_STORES];
 static int n_kept;
 
+/* Not a number each. */
+static bool packed(const kv_format *kv)
+{
+    return kv_has_codes(kv) || kv_in_blocks(kv);
+}
+
 /* Why a strategy is refused over a store, in the layout at work. */
 static const char *refusal(const rig *r, const strategy *s, const kv_format *kv)
 {
     if (s->flags & DEMOTES)
-        return kv_has_codes(kv) ? "demotion needs exact rows" : r->window[1] > 0 ? "layer 1 has a window of" : NULL;
+        return packed(kv) ? "demotion needs exact rows" : r->window[1] > 0 ? "layer 1 has a window of" : NULL;
+    if (strstr(s->spec, "certify") && kv_has_codes(kv) && (kv->bits < 4 || (kv->hf && !kv->float_zero)))
+        return "certify over store";
+    if (strstr(s->spec, "calibrate") && packed(kv)) return "calibrate over store";
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         size_t n = strcspn(s->spec, ":");
-        if (kv_has_codes(kv) == refused[i].codes && strncmp(s->spec, refused[i].name, n) == 0 && !refused[i].name[n])
-            return refused[i].why;
+        bool found = refused[i].codes ? packed(kv) : !kv_has_codes(kv);
+        if (found && strncmp(s->spec, refused[i].name, n) == 0 && !refused[i].name[n]) return refused[i].why;
     }
     return NULL;
 }
@@ -626,8 +652,8 @@ static void check_one(rig *r, int s, int k)
     size_t rows = spy.rows, all = spy.rows + spy.codes + spy.other, rest = spy.other;
     status st = open_seq(r, &seq, c.s, false, &kv, &e);
     if (why) {
-        is_err(st, &e, c.s->flags & DEMOTES && !kv_has_codes(&kv) ? ST_UNSUPPORTED : ST_USAGE, why,
-               "%s over %s is refused", c.s->spec, stores[k]);
+        is_err(st, &e, c.s->flags & DEMOTES && !packed(&kv) ? ST_UNSUPPORTED : ST_USAGE, why, "%s over %s is refused",
+               c.s->spec, stores[k]);
         return;
     }
     if (!is_ok(st, &e, "%s over %s", c.s->spec, stores[k])) return;
@@ -674,8 +700,8 @@ static bool prompt_together(rig *r, const batch *b)
         unsigned first = strategies[kept[b->at[0]].strategy].flags, flags = strategies[kept[b->at[i]].strategy].flags;
         bool exact = !((first | flags) & (WINDOWED | BANDED | BY_CHUNK));
         bool can = attn_can_share(b->seq[0], b->seq[i], P1);
-        dtype type = attn_seq_spec(b->seq[i])->kv.type;
-        expected &= can == (exact && type == attn_seq_spec(b->seq[0])->kv.type);
+        bool same = kv_same_rows(&attn_seq_spec(b->seq[i])->kv, &attn_seq_spec(b->seq[0])->kv);
+        expected &= can == (exact && same);
         attn_seq *one = b->seq[i];
         if (can) shared[n++] = one;
         else rig_prompt(r, &one, 1, P1, 64, NULL);

@@ -30,6 +30,7 @@ static const struct {
     {"fier:skip=0:budget=20:g=8:tail=all", ATTN_REUSE_ANY},
     {"fier:skip=0:budget=20:g=8:tail=3", ATTN_REUSE_ANY},
     {"quest:skip=0:budget=24:page=4:tail=5", ATTN_REUSE_ANY},
+    {"fier:skip=0:budget=20:g=8:tail=sample:6", ATTN_REUSE_ANY},
     {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0:tail=7", ATTN_REUSE_ANY},
     {"fier:skip=0:budget=12:g=8:coarse=8:coarse_keep=1", ATTN_REUSE_ANY},
     {"pqcache:budget=20:sink=4:bits=3:p=0.7:min=1", ATTN_REUSE_ANY},

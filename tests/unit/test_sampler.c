@@ -87,7 +87,7 @@ static int by_logit(const void *a, const void *b)
 /* The id with the most of logit and noise, of k entries. */
 static int32_t noisiest(const sampler_options *o, const entry *e, size_t k, int64_t pos, bool *near)
 {
-    long double best = -INFINITY, next = -INFINITY;
+    long double best = (long double)-INFINITY, next = (long double)-INFINITY;
     int32_t id = -1;
     for (size_t i = 0; i < k; i++) {
         long double u = ((long double)gumbel_bits(o->seed, pos, (uint32_t)e[i].id) + 0.5L) * 0x1p-53L;

@@ -1,128 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* The server as its clients meet it: whole requests, broken ones, and clients that leave. */
+/* The server as its clients meet it: whole requests, alone and beside others. */
 #include "config.h"
 
-#include <arpa/inet.h>
-#include <inttypes.h>
+#include <ctype.h>
 #include <math.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "serve/http.h"
-#include "tests/unit/session_util.h"
-
-enum { REPLY = 1 << 20, N_TEXTS = 5, WAIT_MS = 20000 };
-
-static struct {
-    engine_parts p;
-    tokenizer *tok;
-    scheduler *sched;
-    http *http;
-    int port;
-} v;
-
-/* ---- a client ---- */
-
-static int call(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)v.port)};
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0) return fd;
-    if (fd >= 0) close(fd);
-    return -1;
-}
-
-static bool say(int fd, const char *text)
-{
-    for (size_t n = strlen(text); n > 0;) {
-        ssize_t k = send(fd, text, n, MSG_NOSIGNAL);
-        if (k <= 0) return false;
-        text += k;
-        n -= (size_t)k;
-    }
-    return true;
-}
-
-/* All until the server closes, or `until` came. */
-static char *hear(int fd, const char *until)
-{
-    char *text = calloc(1, REPLY);
-    size_t n = 0;
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    while (text && n + 1 < REPLY && poll(&p, 1, WAIT_MS) > 0) {
-        ssize_t k = recv(fd, text + n, REPLY - n - 1, 0);
-        if (k <= 0) break;
-        n += (size_t)k;
-        text[n] = 0;
-        if (until && strstr(text, until)) break;
-    }
-    return text;
-}
-
-static void write_post(char *out, size_t size, const char *path, const char *body)
-{
-    snprintf(out, size, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
-             path, strlen(body), body);
-}
-
-static char *post(const char *path, const char *body)
-{
-    char request[4096];
-    int fd = call();
-    write_post(request, sizeof request, path, body);
-    say(fd, request);
-    char *text = hear(fd, NULL);
-    close(fd);
-    return text;
-}
-
-/* The text of choice 0. */
-static char *text_of(const char *reply)
-{
-    const char *body = reply ? strstr(reply, "\r\n\r\n") : NULL;
-    json_t *j = body ? json_loads(body + 4, 0, NULL) : NULL;
-    const char *text = json_string_value(json_object_get(json_array_get(json_object_get(j, "choices"), 0), "text"));
-    char *copy = text ? strdup(text) : NULL;
-    json_decref(j);
-    return copy;
-}
-
-static bool wait_for_none(void)
-{
-    for (int ms = 0; ms < WAIT_MS; ms += 5) {
-        if (sched_jobs(v.sched) == 0) return true;
-        poll(NULL, 0, 5);
-    }
-    return false;
-}
+#include "tests/unit/serve_util.h"
 
 /* ---- answers ---- */
-
-static void body_of(char *out, size_t size, int i, bool stream)
-{
-    static const char *const attn[N_TEXTS] = {"full", "quest:budget=48:skip=0", "streaming:budget=16", "h2o:budget=16",
-                                              "full"};
-    snprintf(out, size,
-             "{\"prompt\":\"Alice was beginning to get very tired of sitting by her sister on the bank, and of having "
-             "nothing to do %d\",\"max_tokens\":24,\"temperature\":%d,\"seed\":%d,\"attn\":\"%s\",\"ignore_eos\":true,"
-             "\"stream\":%s}",
-             i, i % 2, i, attn[i], stream ? "true" : "false");
-}
-
-static void *ask_text(void *arg)
-{
-    char body[1024];
-    body_of(body, sizeof body, (int)(intptr_t)arg, false);
-    char *reply = post("/v1/completions", body), *text = text_of(reply);
-    free(reply);
-    return text;
-}
 
 static void check_together(void)
 {
@@ -194,17 +79,6 @@ static void check_logprobs(void)
 static const char lens_body[] =
     "{\"prompt\":\"Alice was beginning to get very tired of sitting by her sister on the bank\",\"max_tokens\":6,"
     "\"strategies\":[\"quest:budget=16:page=4\",\"streaming:budget=16\"],\"ignore_eos\":true}";
-
-static char *get(const char *path)
-{
-    char request[512];
-    int fd = call();
-    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
-    say(fd, request);
-    char *text = hear(fd, NULL);
-    close(fd);
-    return text;
-}
 
 /* The member `name` of a text of JSON, up to its quotation mark. */
 static void member_of(char out[64], const char *text, const char *name)
@@ -366,161 +240,180 @@ static void check_prefix(void)
     }
 }
 
-/* ---- clients that are slow, rude or gone ---- */
+/* ---- drafts ---- */
 
-static void check_bytes(void)
+#define ALICE "Alice was beginning to get very tired. Alice was beginning to get very tired. Alice was"
+
+/* Asks for what goes on behind ALICE: the choices as one text, and the whole answer in *all (free with json_decref). */
+static char *ask(const char *fields, json_t **all)
 {
-    char request[4096], body[1024], *whole = ask_text((void *)0);
-    body_of(body, sizeof body, 0, false);
-    write_post(request, sizeof request, "/v1/completions", body);
-    int fd = call();
-    for (size_t i = 0; request[i]; i++) {
-        char one[2] = {request[i], 0};
-        say(fd, one);
+    char body[1024];
+    snprintf(body, sizeof body, "{\"prompt\":\"" ALICE "\",\"ignore_eos\":true,\"logprobs\":2,%s}", fields);
+    char *reply = post("/v1/completions", body), *at = reply ? strstr(reply, "\r\n\r\n") : NULL;
+    json_t *j = at ? json_loads(at + 4, 0, NULL) : NULL;
+    char *text = json_dumps(json_object_get(j, "choices"), JSON_COMPACT);
+    free(reply);
+    if (all) *all = j;
+    else json_decref(j);
+    return text;
+}
+
+static const char *const drafted[] = {
+    "\"max_tokens\":40,\"temperature\":0,\"draft\":\"ngram:adapt=off\"",
+    "\"max_tokens\":40,\"temperature\":0.8,\"seed\":5,\"draft\":\"fier:budget=24:g=8:skip=0:adapt=off\"",
+    "\"max_tokens\":40,\"temperature\":1.1,\"seed\":6,\"repeat_penalty\":1.2,\"draft\":\"ngram:n=3\"",
+    "\"max_tokens\":24,\"temperature\":0.9,\"seed\":7,\"n\":3,\"draft\":\"ngram:adapt=off\"",
+    "\"max_tokens\":24,\"temperature\":0.9,\"seed\":8,\"n\":2,\"draft\":\"streaming:budget=24:adapt=off\"",
+    "\"max_tokens\":24,\"temperature\":0,\"decode\":5,\"echo\":true,\"draft\":\"ngram:adapt=off\"",
+    "\"max_tokens\":1,\"temperature\":0,\"draft\":\"ngram:adapt=off\""};
+enum { N_DRAFTED = sizeof drafted / sizeof *drafted };
+
+static char *ask_plain(int i)
+{
+    char fields[256];
+    const char *draft = strstr(drafted[i], ",\"draft\"");
+    snprintf(fields, sizeof fields, "%.*s", (int)(draft - drafted[i]), drafted[i]);
+    return ask(fields, NULL);
+}
+
+static void *ask_drafted(void *arg)
+{
+    return ask(drafted[(intptr_t)arg], NULL);
+}
+
+/* A token that was no draft came from a verification, or is the first. */
+static void check_draft_counts(json_t *all, int i)
+{
+    json_t *d = json_object_get(json_object_get(all, "kvasir"), "draft");
+    json_int_t proposed = json_integer_value(json_object_get(d, "proposed")),
+               accepted = json_integer_value(json_object_get(d, "accepted")),
+               steps = json_integer_value(json_object_get(d, "verifications")),
+               said = json_integer_value(json_object_get(json_object_get(all, "usage"), "completion_tokens"));
+    json_int_t choices = (json_int_t)json_array_size(json_object_get(all, "choices"));
+    ok(d && accepted <= proposed && accepted + steps == said - choices && (steps == 0) == (said == choices),
+       "draft %d: %lld of %lld drafted tokens, %lld verifications, %lld tokens", i, (long long)accepted,
+       (long long)proposed, (long long)steps, (long long)said);
+}
+
+static void check_draft(void)
+{
+    char *alone[N_DRAFTED];
+    pthread_t t[N_DRAFTED], beside[N_TEXTS];
+    void *text;
+    for (int i = 0; i < N_DRAFTED; i++) {
+        json_t *all;
+        alone[i] = ask_plain(i);
+        char *with = ask(drafted[i], &all);
+        ok(alone[i] && strstr(alone[i], "text"), "draft %d: there is an answer", i);
+        is_str(with, alone[i], "draft %d: the same text and logprobs", i);
+        check_draft_counts(all, i);
+        json_decref(all);
+        free(with);
     }
-    char *reply = hear(fd, NULL), *text = text_of(reply);
-    is_str(text, whole, "a request that comes byte by byte");
-    free(reply);
-    free(text);
-    free(whole);
-    close(fd);
-}
-
-static void check_pipeline(void)
-{
-    int fd = call();
-    say(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: "
-            "close\r\n\r\n");
-    char *reply = hear(fd, NULL), *second = reply ? strstr(reply + 1, "HTTP/1.1 404") : NULL;
-    ok(reply && strncmp(reply, "HTTP/1.1 200", 12) == 0 && second, "two requests at once have two answers");
-    free(reply);
-    close(fd);
-}
-
-static void check_status(const char *request, const char *want, const char *name)
-{
-    int fd = call();
-    say(fd, request);
-    char *reply = hear(fd, "\r\n\r\n");
-    ok(reply && strncmp(reply, want, strlen(want)) == 0, "%s (%.12s)", name, reply ? reply : "");
-    free(reply);
-    close(fd);
-}
-
-static void check_broken(void)
-{
-    check_status("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-                 "HTTP/1.1 400", "two lengths");
-    check_status(
-        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "HTTP/1.1 400", "a length and chunks");
-    check_status("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n", "HTTP/1.1 413",
-                 "a length beyond the limit");
-    check_status("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.1 421", "another host");
-    check_status("GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\n\r\n", "HTTP/1.1 403",
-                 "another origin");
-    check_status("GET /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 405", "another method");
-    check_status("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n{\"a", "HTTP/1.1 400",
-                 "half a body of JSON");
-    char *reply = post("/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1000000}");
-    ok(reply && strstr(reply, "HTTP/1.1 400") && strstr(reply, "context_length_exceeded"), "beyond the context");
-    free(reply);
-    reply = post("/v1/completions", "{\"prompt\":\"a\",\"attn\":\"nobody\"}");
-    ok(reply && strstr(reply, "HTTP/1.1 400") && strstr(reply, "nobody"), "a strategy that there is not");
-    free(reply);
-    reply = post("/v1/completions", "{\"prompt\":\"a\",\"model\":\"other\"}");
-    ok(reply && strstr(reply, "HTTP/1.1 404") && strstr(reply, "model_not_found"), "a model that there is not");
-    free(reply);
-}
-
-static int64_t cancelled(void)
-{
-    static const char key[] = "{result=\"cancelled\"} ";
-    char *text = sched_metrics(v.sched);
-    const char *at = text ? strstr(text, key) : NULL;
-    int64_t n = at ? strtoll(at + strlen(key), NULL, 10) : -1;
-    free(text);
-    return n;
-}
-
-/* Requests of 7,680 tokens, whose clients stay for a few. */
-static void check_leaving(void)
-{
-    static const char *const when[] = {"while it streams", "while it waits", "half closed", "before anything came"};
-    char body[256], request[1024];
-    for (int i = 0; i < 4; i++) {
-        int64_t before = cancelled();
-        snprintf(body, sizeof body,
-                 "{\"prompt\":\"Alice\",\"n\":16,\"max_tokens\":480,\"ignore_eos\":true,\"stream\":%s}",
-                 i % 2 ? "false" : "true");
-        write_post(request, sizeof request, "/v1/completions", body);
-        int fd = call();
-        say(fd, request);
-        if (i == 0) free(hear(fd, "data: "));
-        for (int ms = 0; ms < WAIT_MS && sched_jobs(v.sched) == 0; ms++) poll(NULL, 0, 1);
-        if (i == 2) shutdown(fd, SHUT_WR);
-        else close(fd);
-        ok(wait_for_none(), "a client that leaves %s frees its place", when[i]);
-        ok(cancelled() == before + 1, "and its request is cancelled (%" PRId64 " before, %" PRId64 " now)", before,
-           cancelled());
-        if (i == 2) close(fd);
+    for (int i = 0; i < N_TEXTS; i++) pthread_create(&beside[i], NULL, ask_text, (void *)(intptr_t)i);
+    for (int i = 0; i < N_DRAFTED; i++) pthread_create(&t[i], NULL, ask_drafted, (void *)(intptr_t)i);
+    for (int i = 0; i < N_DRAFTED; i++) {
+        pthread_join(t[i], &text);
+        is_str(text, alone[i], "draft %d: the same beside others", i);
+        free(text);
+        free(alone[i]);
+    }
+    for (int i = 0; i < N_TEXTS; i++) {
+        pthread_join(beside[i], &text);
+        char *own = ask_text((void *)(intptr_t)i);
+        is_str(text, own, "request %d: the same text beside drafts", i);
+        free(own);
+        free(text);
     }
 }
 
-static void check_idle(void)
+/* A text ends at a stop that is inside a draft as it does without. */
+static void check_draft_stop(void)
 {
-    int fds[40];
-    for (int i = 0; i < 40; i++) {
-        fds[i] = call();
-        if (i % 2) say(fds[i], "POST /v1/comp");
+    char fields[128], *plain = ask(drafted[0], NULL), *text_of[2], stop = 0;
+    json_t *j = json_loads(plain, 0, NULL);
+    const char *text = json_string_value(json_object_get(json_array_get(j, 0), "text"));
+    for (size_t i = 0; text && text[i]; i++)
+        if (i >= strlen(text) / 2 && isalnum((unsigned char)text[i]) && !stop) stop = text[i];
+    json_decref(j);
+    for (int i = 0; i < 2; i++) {
+        snprintf(fields, sizeof fields, "\"max_tokens\":40,\"temperature\":0,\"stop\":\"%c\"%s", stop ? stop : 'e',
+                 i ? ",\"draft\":\"ngram:adapt=off\"" : "");
+        text_of[i] = ask(fields, NULL);
     }
-    char *text = ask_text((void *)0);
-    ok(text && *text, "idle connections hold nobody up");
-    free(text);
-    for (int i = 0; i < 40; i++) close(fds[i]);
+    ok(stop && strstr(text_of[0], "\"finish_reason\":\"stop\""), "'%c' ends a text", stop);
+    is_str(text_of[1], text_of[0], "and one with drafts");
+    free(plain);
+    free(text_of[0]);
+    free(text_of[1]);
 }
 
-/* ---- the server ---- */
-
-static bool start(err *e)
+static void check_draft_bad(void)
 {
-    const char *dir = "llama31-f32-tied";
-    char rel[96];
-    snprintf(rel, sizeof rel, "tests/data/models/%s", dir);
-    if (!is_ok(parts_open(&v.p, dir, "cpu", e), e, "the model is opened")) return false;
-    if (!is_ok(tokenizer_open(&v.tok, tap_path(rel), e), e, "its tokenizer too")) return false;
-    const sched_options s = {.dec = v.p.dec,
-                             .decoder = {.chunk = U_CHUNK, .max_batch = U_BATCH, .exact = true},
-                             .tok = v.tok,
-                             .model = dir,
-                             .attn = {.kv = kv_exact(DT_F16)},
-                             .strategy = "full",
-                             .ctx = 512,
-                             .max_new = 64,
-                             .batch = 4,
-                             .memory = (size_t)1 << 30,
-                             .queue = 64,
-                             .a_client = 64,
-                             .prefix_memory = (size_t)1 << 26,
-                             .prefix_least = 64};
-    if (!is_ok(sched_start(&v.sched, &s, e), e, "the scheduler is started")) return false;
-    const http_options h = {
-        .host = "127.0.0.1", .created = 1, .ctx = s.ctx, .model = dir, .tok = v.tok, .sched = v.sched};
-    status st = http_start(&v.http, &h, &v.port, e);
-    if (st == ST_UNSUPPORTED) tap_skip("%s", e->msg);
-    else is_ok(st, e, "it listens");
-    return st == ST_OK;
+    static const char *const bad[][2] = {{"\"draft\":\"nobody\"", "expected ngram or a strategy"},
+                                         {"\"draft\":\"ngram:n=8\"", "expected n=1 to n=7"},
+                                         {"\"draft\":7", "expected a text"},
+                                         {"\"draft\":\"h2o\"", "it cannot draft"},
+                                         {"\"draft\":\"fier:kv=f32\"", "verifier's rows"},
+                                         {"\"draft\":\"ngram\",\"attn\":\"quest\"", "cannot be verified"},
+                                         {"\"draft\":\"ngram\",\"attn\":\"h2o\"", "cannot be verified"},
+                                         {"\"draft\":\"ngram\",\"kv\":\"kivi4\"", "cannot be verified"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{\"prompt\":\"Alice\",%s}", bad[i][0]);
+        char *reply = post("/v1/completions", body);
+        ok(reply && strstr(reply, "HTTP/1.1 400") && strstr(reply, bad[i][1]) && strstr(reply, "\"param\":\"draft\""),
+           "refused: %s", bad[i][0]);
+        free(reply);
+    }
+}
+
+/* ---- choices of one prompt ---- */
+
+/* n choices are n requests with seeds that follow each other, and their prompt is computed once. */
+static void check_choices(const char *fields, int n)
+{
+    static const char computed[] = "kvasir_prompt_tokens_total{source=\"computed\"} ";
+    char some[256];
+    json_t *all, *one;
+    int64_t before = metric(computed);
+    snprintf(some, sizeof some, "%s,\"cache_prefix\":false,\"temperature\":1.3,\"seed\":40,\"n\":%d", fields, n);
+    free(ask(some, &all));
+    int64_t prompt = metric(computed) - before;
+    json_t *choices = json_object_get(all, "choices");
+    is_int((long long)json_array_size(choices), n, "%s: %d choices", fields, n);
+    for (int i = 0; i < n; i++) {
+        snprintf(some, sizeof some, "%s,\"cache_prefix\":false,\"temperature\":1.3,\"seed\":%d", fields, 40 + i);
+        before = metric(computed);
+        free(ask(some, &one));
+        is_int(metric(computed) - before, prompt, "%s: the prompt of %d choices was computed once", fields, n);
+        json_t *got = json_array_get(choices, (size_t)i), *want = json_array_get(json_object_get(one, "choices"), 0);
+        json_object_del(got, "index");
+        json_object_del(want, "index");
+        ok(want && json_equal(got, want), "%s: choice %d is that of its seed", fields, i);
+        json_decref(one);
+    }
+    json_decref(all);
 }
 
 /* A stream that is under way when the server stops. */
 static void check_stop(void)
 {
+    static const char health[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     char request[1024];
     write_post(request, sizeof request, "/v1/completions",
                "{\"prompt\":\"Alice\",\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true}");
-    int fd = call();
+    int fd = call(), kept = call();
+    say(kept, health);
+    free(hear(kept, "\"ok\""));
     say(fd, request);
     free(hear(fd, "data: "));
+    http_quiesce(v.http);
+    say(kept, health);
+    char *said = hear(kept, "\"draining\"");
+    ok(said && strncmp(said, "HTTP/1.1 503", 12) == 0, "a server that is about to stop says so");
+    free(said);
+    close(kept);
     sched_stop(v.sched);
     char *rest = hear(fd, NULL);
     ok(rest && !strstr(rest, "[DONE]"), "a stream that was cut does not look whole");
@@ -541,17 +434,18 @@ int main(void)
         check_lens();
         check_lens_bad();
         check_prefix();
-        check_bytes();
-        check_pipeline();
-        check_broken();
-        check_leaving();
-        check_idle();
+        check_draft();
+        check_draft_stop();
+        check_draft_bad();
+        check_choices("\"max_tokens\":12", 6);
+        check_choices("\"max_tokens\":12,\"attn\":\"h2o:budget=16\"", 3);
+        check_choices("\"max_tokens\":6,\"echo\":true", 3);
+        check_choices("\"max_tokens\":6,\"attn\":\"quest:budget=48:skip=0\",\"decode\":4", 3);
+        check_choices("\"max_tokens\":1", 3);
         check_stop();
     } else if (v.sched) {
         sched_stop(v.sched);
     }
-    sched_free(v.sched);
-    tokenizer_free(v.tok);
-    parts_close(&v.p);
+    stop();
     return tap_done();
 }

@@ -58,6 +58,13 @@ static const struct {
     {"mikv:tail=all", "no parameter 'tail'", NULL},
     {"fier:tail=some", "one of: off all or a number from 2 to 4096", NULL},
     {"fier:tail=1", "tail='1', expected a number from 2 to 4096", NULL},
+    {"fier:tail=sample", "one of: off all or a number from 2 to 4096 or sample:N", NULL},
+    {"fier:tail=sample:g=8", "tail='g=8', expected a number from 2 to 1024", NULL},
+    {"fier:tail=sample:1", "tail='1', expected a number from 2 to 1024", NULL},
+    {"fier:tail=sample:1025:g=8", "tail='1025', expected a number from 2 to 1024", NULL},
+    {"fier:tail=sample:8:8", "'8' is not key=value", NULL},
+    {"snapkv:tail=sample:32", "a sample is of rows that snapkv drops: tail=all is expected", NULL},
+    {"streaming:tail=sample:32", "a sample is of rows that streaming drops: tail=all is expected", NULL},
     {"h2o:tail=16", "tail='16', expected one of: off all", NULL},
     {"tova:demote=token2:recall=some", "recall='some', expected all or a number from 0 to 1073741824", NULL},
     {"h2o:demote=token2:recall=-1", "recall='-1', expected all or a number from 0", NULL},
@@ -93,11 +100,23 @@ static const struct {
     {"pariskv:p=0.9:max=63", "min 64, expected at most the budget (max), 63", NULL},
     {"pqcache:p=0.9:min=257", "min 257, expected at most the budget (max), 256", NULL},
     {"codes:p=0.9:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
+    {"codes:certify=0.1:max=200:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
+    {"codes:certify=0.1", "has no codes that could be scored", NULL},
+    {"codes:certify=1:kv=kivi4", "certify='1', expected off or a number in (0, 1) of up to 4 decimals", NULL},
+    {"codes:certify=0.1:kv=kivi2", "certify over store kivi2:g=32:r=128", NULL},
+    {"codes:certify=0.1:p=0.9:kv=kivi4", "p and certify both say", NULL},
+    {"codes:certify=0.1:pool=entropy:kv=kivi4", "pool=entropy and certify both say", NULL},
+    {"codes:certify=0.1:gqa=mean_q:kv=kivi4", "certify needs scores of each query head", NULL},
     {"oracle:p=0", "p='0', expected off or a number in (0, 1]", NULL},
     {"quest:p=1.01", "p='1.01', expected off or a number in (0, 1]", NULL},
     {"quest:p=0.00001", "of up to 4 decimals", NULL},
     {"fier:p=nan", "p='nan'", NULL},
     {"fier:p=0.9x", "p='0.9x'", NULL},
+    {"fier:calibrate=64", "calibrate says how p is meant, and there is no p", NULL},
+    {"quest:of=all", "of says how p is meant, and there is no p", NULL},
+    {"fier:p=0.9:calibrate=1", "one token has no slope, at least 2", NULL},
+    {"fier:p=0.9:calibrate=8:coarse=64", "calibrate needs scores of all tokens, and coarse leaves some out", NULL},
+    {"fier:p=0.9:calibrate=8:kv=kivi4", "calibrate over store kivi4", NULL},
     {"fier:p=0.9:max=63", "min 64, expected at most the budget (max), 63", NULL},
     {"quest:p=.5:pool=entropy", "pool=entropy and p", NULL},
     {"streaming:max=3", "no parameter 'max'", NULL},
@@ -152,11 +171,14 @@ static const char *const params[][2] = {
     {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
      "budget=128 sink=8 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all tail=off skip=0+2 kv=f16"},
     {"oracle:p=0.9:max=300",
-     "budget=300 force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=0.9 min=64 "
-     "tail=off skip=2 kv=f16"},
+     "budget=300 force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=0.9 min=64 of=candidates "
+     "tail=off tail_seed=42 skip=2 kv=f16"},
     {"pariskv",
      "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 gqa=mean_q rounds=1 center=0 tiers=6 alpha=1 "
-     "rotate=1 budget_mode=extra p=off min=64 tail=off skip=0 kv=f16"},
+     "rotate=1 budget_mode=extra p=off min=64 tail=off tail_seed=42 skip=0 kv=f16"},
+    {"codes:kv=kivi4/r=32:certify=0.05",
+     "force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=off min=64 of=candidates certify=0.05 "
+     "skip=2 kv=kivi4/g=32/r=32/key_residual=block/sink_fp=0/rows=f16"},
     {"magicpig:force_sink=5", "K=10 L=150 sink=5 local=64 flush=0 seed=42 skip=0+16+32+48+64 kv=f16"},
     {"magicpig:skip=2:L=9", "K=10 L=9 sink=4 local=64 flush=0 seed=42 skip=2 kv=f16"},
     {"kivi:bits=4:r=64", "bits=4 g=32 r=64 key_residual=block sink_fp=0 skip=0 "
@@ -191,6 +213,14 @@ static void check_shapes(void)
            "head_dim 8 with quant=hf_axis0_g64");
     is_err(read_spec(&s, "fier:kv=hf4/r=32", NULL, &e), &e, ST_UNSUPPORTED,
            "hf4 needs a head_dim that is a multiple of 64", "head_dim 8 over hf4");
+    is_err(read_spec(&s, "full:kv=q8", NULL, &e), &e, ST_UNSUPPORTED, "q8 needs a head_dim that is a multiple of 32",
+           "head_dim 8 over q8");
+    shape.head_dim = 96;
+    is_err(read_spec(&s, "full:kv=q4/rot=k", NULL, &e), &e, ST_UNSUPPORTED,
+           "q4 needs a head_dim that is a power of two for rot=k, this model has 96: rot=off is expected",
+           "head_dim 96 over q4:rot=k");
+    is_ok(read_spec(&s, "full:kv=q4/rot=off", NULL, &e), &e, "head_dim 96 over q4:rot=off");
+    is_err(read_spec(&s, "kivi:kv=q8", NULL, &e), &e, ST_USAGE, "brings its own store", "kivi over q8");
     shape.head_dim = 258;
     is_err(read_spec(&s, "pariskv", NULL, &e), &e, ST_UNSUPPORTED, "head_dim 258, at most 256",
            "a head that is too wide");
@@ -283,6 +313,8 @@ static void check_forced(void)
         {"fier:budget_mode=extra", "+forced"},
         {"codes:kv=kivi4", "total"},
         {"codes:kv=kivi4:budget_mode=extra", "+forced"},
+        {"codes:kv=kivi4:certify=0.1", "-"},
+        {"codes:kv=kivi4:certify=0.1:max=300", "total"},
         {"pqcache", "total"},
         {"pqcache:budget_mode=extra", "+forced"},
         {"pariskv", "+forced"},

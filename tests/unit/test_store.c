@@ -488,6 +488,9 @@ static void check_formats(void)
         {"f16", "f16", "f16"},
         {"bf16", "bf16", "bf16"},
         {"f32", "f32", "f32"},
+        {"q8", "q8:rot=kv", "q8"},
+        {"q4:rot=off", "q4:rot=off", "q4"},
+        {"q4:rot=k", "q4:rot=k", "q4"},
         {"kivi2", "kivi2:g=32:r=128:key_residual=block:sink_fp=0:rows=f16", "kivi2"},
         {"kivi4:r=64", "kivi4:g=32:r=64:key_residual=block:sink_fp=0:rows=f16", "kivi4"},
         {"kivi2:g=16:r=48:key_residual=slide:sink_fp=4:rows=bf16",
@@ -501,7 +504,7 @@ static void check_formats(void)
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"", "known: f16 bf16 f32 kivi2 kivi4 logquant logquant4 hf2 hf4"},
+        {"", "known: f16 bf16 f32 q8 q4 kivi2 kivi4 logquant logquant4 hf2 hf4"},
         {"hqq", "the HQQ backend"},
         {"HQQ4:r=8", "store 'HQQ4': the HQQ backend of Hugging Face's cache is not here"},
         {"hf2:g=32", "no parameter 'g'; known: r zero sink_fp rows"},
@@ -511,6 +514,10 @@ static void check_formats(void)
         {"kivi", "unknown store 'kivi'"},
         {"kivi3:r=32", "unknown store 'kivi3'"},
         {"F16", "unknown store 'F16'"},
+        {"q8:rot=v", "--kv: rot='v', expected one of: off k kv"},
+        {"q4:rows=f16", "store 'q4' has no parameter 'rows'; known: rot"},
+        {"q4:bits=8", "no parameter 'bits'; known: rot"},
+        {"q5", "unknown store 'q5'"},
         {"f16:r=3", "store 'f16' has no parameters"},
         {"kivi2:r", "'r' is not key=value"},
         {"kivi2:bits=4", "no parameter 'bits'; known: g r key_residual sink_fp rows"},

@@ -53,7 +53,9 @@ static const char *const stores[] = {"f16",
                                      "kivi4:g=4:r=8:sink_fp=3",
                                      "logquant:g=8:r=24:rows=f32",
                                      "logquant4:r=12:quant=hf_axis0_g64",
-                                     "hf2:r=12:sink_fp=3"};
+                                     "hf2:r=12:sink_fp=3",
+                                     "q8",
+                                     "q4"};
 
 static status open_seq(rig *r, attn_seq **out, const char *text, const char *store, const kv_tier *place, err *e)
 {
@@ -154,7 +156,8 @@ static bool same_life(rig *r, const char *strategy, const char *store, const cha
 
 static void check_bits(const char *device, const world *w)
 {
-    /* Stores of 64 channels are for the middle one; of other pairs each meets one. Of ref, which is slow, a third. */
+    /* Stores of 64 channels and rows in blocks are for the middle one; of other pairs each meets one. Of ref, which is
+     * slow, a third. */
     static const struct {
         int heads, kv, dim;
         int64_t chunk;
@@ -171,7 +174,7 @@ static void check_bits(const char *device, const world *w)
         for (size_t a = 0; a < sizeof strategies / sizeof *strategies; a++)
             for (size_t k = 0; k < sizeof stores / sizeof *stores; k++) {
                 if (strncmp(strategies[a], "codes", 5) == 0 && !strchr(stores[k], ':')) continue;
-                if ((strstr(stores[k], "hf") ? 1 : (k + a) % 3) != i) continue;
+                if ((strstr(stores[k], "hf") || stores[k][0] == 'q' ? 1 : (k + a) % 3) != i) continue;
                 size_t rest = strcmp(device, "cpu") == 0 ? 0 : k + 2 * a;
                 if (rest % 3 != 0 || tap_leaves_out(rest % 9 != 0)) continue;
                 tier_counts c;
@@ -483,6 +486,7 @@ static void check_refusals(const world *w)
     without = *r.be->ops;
     without.tier = NULL;
     without.host = NULL;
+    without.row_blocks = false;
     r.be->ops = &without;
     e = (err){0};
     t = tier_of("disk");
@@ -491,6 +495,12 @@ static void check_refusals(const world *w)
     e = (err){0};
     t = tier_of("host");
     ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: host"),
+       "%s", e.msg);
+    e = (err){0};
+    t = (kv_tier){.place = KV_DEVICE};
+    is_ok(rig_layout(&r, 4, 2, 64, &e), &e, "layout");
+    ok(open_seq(&r, &s, "full", "q8", &t, &e) == ST_UNSUPPORTED &&
+           strstr(e.msg, "full: store q8 does not run on cpu yet (missing: rows in blocks)"),
        "%s", e.msg);
     rig_close(&r);
 }

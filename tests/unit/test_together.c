@@ -508,7 +508,7 @@ static void test_fitting(void)
     size_t n = make_runs(runs), fit = 0;
     const size_t order[MAX_RUNS] = {0, 1, 2, 3, 4, 5};
     if (is_ok(fixture_open(&f, 0, &e), &e, "a model for what fits")) {
-        together_fitting x = {f.d, {.chunk = 64, .max_batch = 1}, 1024, 1};
+        together_fitting x = {.d = f.d, .options = {.chunk = 64, .max_batch = 1}, .limit = 1024, .sessions = 1};
         is_ok(together_fit(&fit, &x, runs, order, n, &e), &e, "one session of each");
         is_int((int64_t)fit, (int64_t)n, "all of them fit");
         x.sessions = (size_t)1 << 32;

@@ -3,6 +3,8 @@
 /* Builds: shim race */
 #include "config.h"
 
+#include <stdlib.h>
+
 #include "kernels/base/rng.h"
 #include "model/sampler.h"
 #include "tests/unit/devices.h"
@@ -47,18 +49,24 @@ static status together(session *s, size_t rows, int *wrong, err *e)
     return ST_OK;
 }
 
-static void some_rows(void *source, int layer, int64_t first, size_t n, float *kv)
+static void some_rows(void *source, int layer, int64_t first, size_t n, buf k, buf v)
 {
-    const attn_shape *sh = source;
+    const engine_parts *p = source;
+    const attn_shape *sh = decoder_attn_shape(p->dec);
     rng r = {(uint64_t)(first * 64 + layer)};
-    for (size_t i = 0; i < 2 * n * (size_t)(sh->n_kv_heads * sh->head_dim); i++) kv[i] = 4 * rng_float(&r) - 2;
+    size_t half = n * (size_t)(sh->n_kv_heads * sh->head_dim);
+    float *kv = malloc(2 * half * sizeof *kv);
+    if (!kv) abort();
+    for (size_t i = 0; i < 2 * half; i++) kv[i] = 4 * rng_float(&r) - 2;
+    p->be->ops->upload(p->be, k, kv, half * sizeof *kv);
+    p->be->ops->upload(p->be, v, kv + half, half * sizeof *kv);
+    free(kv);
 }
 
 /* A prompt of n tokens; many of them are rows that nobody computed. */
-static status begin(session *s, size_t n, err *e)
+static status begin(const engine_parts *p, session *s, size_t n, err *e)
 {
-    const attn_shape *sh = decoder_attn_shape(session_decoder(s));
-    const store_options o = {.n_tokens = (int64_t)n, .rows = some_rows, .source = (void *)(uintptr_t)sh};
+    const store_options o = {.n_tokens = (int64_t)n, .rows = some_rows, .source = (void *)(uintptr_t)p};
     return n <= 64 ? live(s, n, 0, row, e) : session_store(&s, 1, &o, e);
 }
 
@@ -72,11 +80,11 @@ static void check_rows(const engine_parts *p, const char *store, size_t n_prompt
     err e = {0};
     status st = session_new(&a, p, "full", store, limit, &e);
     if (st == ST_OK) st = session_new(&b, p, "full", store, limit, &e);
-    if (st == ST_OK) st = begin(a, n_prompt, &e);
-    if (st == ST_OK) st = begin(b, n_prompt, &e);
+    if (st == ST_OK) st = begin(p, a, n_prompt, &e);
+    if (st == ST_OK) st = begin(p, b, n_prompt, &e);
     if (st == ST_OK) st = one_by_one(a, &e);
     if (st == ST_OK) st = together(b, rows, &wrong, &e);
-    int32_t id = some_id(session_length(a));
+    int32_t id = st == ST_OK ? some_id(session_length(a)) : 0;
     if (st == ST_OK) st = session_decode(&a, 1, &id, last[0], &e);
     if (st == ST_OK) st = session_decode(&b, 1, &id, last[1], &e);
     if (is_ok(st, &e, "%s, %s, %zu rows behind %zu tokens", what, store, rows, n_prompt)) {
@@ -155,6 +163,7 @@ static void check_products(const char *device)
         if (st == ST_OK) st = decoder_create(&p.dec, p.m, &opt, &e);
         if (!is_ok(st, &e, "%s", what)) continue;
         check_rows(&p, "f16", 30, SESSION_VERIFY_ROWS, what);
+        if (p.be->ops->row_blocks) check_rows(&p, types[i] == DT_Q4 ? "q4" : "q8:rot=k", 30, SESSION_VERIFY_ROWS, what);
         if (types[i] == DT_BF16) check_rows(&p, "f16", PIECES - 6, 5, what);
         parts_close(&p);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include "serve/prefix_disk.h"
+#include "eval/prefix_disk.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -21,12 +21,14 @@
 
 struct prefix_disk {
     char *dir;
-    int fd; /* of the folder, which is locked by it */
+    int fd; /* of the folder; who writes holds a shared lock of it */
+    bool looked;
+    struct timespec changed; /* when files had last come or gone when it was looked at */
 };
 
 /* ---- names ---- */
 
-static void name_of(char out[SHA256_HEX], const prefix_name *name)
+void prefix_disk_name(char out[SHA256_HEX], const prefix_name *name)
 {
     sha256 sum;
     sha256_init(&sum);
@@ -172,21 +174,21 @@ static status open_entry(session_file **out, char key[SHA256_HEX], const prefix_
 status prefix_disk_read(prefix_disk *d, const prefix_name *name, bool check, session_file **out, err *e)
 {
     char file[SHA256_HEX], key[SHA256_HEX];
-    name_of(file, name);
+    prefix_disk_name(file, name);
     return open_entry(out, key, d, file, check, e);
 }
 
 void prefix_disk_touch(prefix_disk *d, const prefix_name *name)
 {
     char file[SHA256_HEX];
-    name_of(file, name);
+    prefix_disk_name(file, name);
     (void)utimensat(d->fd, file, NULL, AT_SYMLINK_NOFOLLOW);
 }
 
 void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why)
 {
     char file[SHA256_HEX];
-    name_of(file, name);
+    prefix_disk_name(file, name);
     if (why) say(file, why);
     (void)unlinkat(d->fd, file, 0);
 }
@@ -248,7 +250,7 @@ static char *path_of(const prefix_disk *d, const prefix_name *name, err *e)
     if (MEM_NEW(&path, n + 1 + SHA256_HEX, e) != ST_OK) return NULL;
     memcpy(path, d->dir, n);
     path[n] = '/';
-    name_of(path + n + 1, name);
+    prefix_disk_name(path + n + 1, name);
     return path;
 }
 
@@ -262,10 +264,12 @@ status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const 
     w.session_bytes = (uint64_t)s.st_size;
     char *path = path_of(d, name, e);
     status st = path ? mem_alloc((void **)&w.piece, PREFIX_PIECE, 1, "piece of an entry", e) : ST_NOMEM;
+    (void)flock(d->fd, LOCK_SH); /* without locks drafts may be lost, no more */
     if (st == ST_OK) st = file_draft_open(&w.draft, path, e);
     if (st == ST_OK) st = write_all(&w, name->key, written, n_written, e);
     if (st == ST_OK && stat(path, &s) == 0) *bytes = (size_t)s.st_blocks * 512;
     file_draft_close(&w.draft);
+    (void)flock(d->fd, LOCK_UN);
     mem_free(w.sums);
     mem_free(w.piece);
     mem_free(path);
@@ -284,9 +288,17 @@ static status open_folder(prefix_disk *d, const char *dir, err *e)
     if (s.st_uid != geteuid() || (s.st_mode & 077) != 0)
         return err_set(e, ST_USAGE, "--prefix-disk: %.200s: mode %04o, expected 0700 and yours: prompts lie in it", dir,
                        (unsigned)s.st_mode & 07777);
-    if (flock(d->fd, LOCK_EX | LOCK_NB) != 0)
-        return err_set(e, ST_USAGE, "--prefix-disk: %.200s: another process uses it", dir);
+    if (faccessat(d->fd, ".", W_OK | X_OK, AT_EACCESS) != 0)
+        return err_set(e, ST_IO, "--prefix-disk: %.200s: cannot be written: %s", dir, strerror(errno));
     return ST_OK;
+}
+
+status prefix_disk_check(const char *dir, err *e)
+{
+    prefix_disk d = {.fd = -1};
+    status st = open_folder(&d, dir, e);
+    if (d.fd >= 0) close(d.fd);
+    return st;
 }
 
 /* An entry that is there is shown; else the reason. */
@@ -300,7 +312,7 @@ static status look_at(prefix_disk *d, const char *file, const prefix_found *foun
     TRY(open_entry(&f, key, d, file, false, e));
     prefix_name name = {.key = key, .ids = session_file_ids(f, &n)};
     name.n = n > 0 ? n - 1 : 0;
-    name_of(right, &name);
+    prefix_disk_name(right, &name);
     uint64_t used = (uint64_t)s.st_mtim.tv_sec * 1000000000u + (uint64_t)s.st_mtim.tv_nsec;
     status st = ST_OK;
     if (name.n == 0 || strcmp(right, file) != 0) st = err_set(e, ST_FORMAT, "damaged: the name of another one");
@@ -309,28 +321,63 @@ static status look_at(prefix_disk *d, const char *file, const prefix_found *foun
     return st;
 }
 
+static DIR *list(const prefix_disk *d)
+{
+    int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir && fd >= 0) close(fd);
+    return dir;
+}
+
+/* What is left of drafts, where nobody is writing one. */
+static void remove_parts(prefix_disk *d)
+{
+    DIR *dir = list(d);
+    if (dir && flock(d->fd, LOCK_EX | LOCK_NB) == 0) {
+        for (struct dirent *x; (x = readdir(dir));)
+            if (is_part(x->d_name)) unlinkat(d->fd, x->d_name, 0);
+        (void)flock(d->fd, LOCK_UN);
+    }
+    if (dir) closedir(dir);
+}
+
+/* Whether the store has a file already. */
+static bool is_there(const prefix_disk *d, const char *file, const prefix_found *found)
+{
+    struct stat s;
+    if (fstatat(d->fd, file, &s, AT_SYMLINK_NOFOLLOW) != 0) return false;
+    uint64_t used = (uint64_t)s.st_mtim.tv_sec * 1000000000u + (uint64_t)s.st_mtim.tv_nsec;
+    return found->has(found->ctx, file, (size_t)s.st_blocks * 512, used);
+}
+
 static void scan(prefix_disk *d, const prefix_found *found)
 {
     size_t foreign = 0;
-    int fd = dup(d->fd);
-    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-    if (!dir) {
-        if (fd >= 0) close(fd);
-        return;
-    }
+    DIR *dir = list(d);
+    if (!dir) return;
     for (struct dirent *x; (x = readdir(dir));) {
         err e = {0};
-        if (is_part(x->d_name)) {
-            unlinkat(d->fd, x->d_name, 0);
-        } else if (!is_name(x->d_name)) {
-            foreign += strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
-        } else if (look_at(d, x->d_name, found, &e) != ST_OK) {
-            say(x->d_name, e.msg);
+        if (!is_name(x->d_name)) {
+            foreign += !is_part(x->d_name) && strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
+        } else if (!is_there(d, x->d_name, found) && look_at(d, x->d_name, found, &e) != ST_OK) {
+            if (e.code != ST_IO || !d->looked) say(x->d_name, e.msg);
             if (e.code != ST_IO) unlinkat(d->fd, x->d_name, 0);
         }
     }
     closedir(dir);
-    if (foreign) fprintf(stderr, "--prefix-disk: %zu files there are no entries: they are left alone\n", foreign);
+    if (foreign && !d->looked)
+        fprintf(stderr, "--prefix-disk: %zu files there are no entries: they are left alone\n", foreign);
+    d->looked = true;
+}
+
+bool prefix_disk_look(prefix_disk *d, const prefix_found *found)
+{
+    struct stat s;
+    if (fstat(d->fd, &s) != 0) return false;
+    if (d->looked && s.st_mtim.tv_sec == d->changed.tv_sec && s.st_mtim.tv_nsec == d->changed.tv_nsec) return false;
+    d->changed = s.st_mtim;
+    scan(d, found);
+    return true;
 }
 
 status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_found *found, err *e)
@@ -345,7 +392,8 @@ status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_found *
         prefix_disk_close(d);
         return st;
     }
-    scan(d, found);
+    remove_parts(d);
+    (void)prefix_disk_look(d, found);
     *out = d;
     return ST_OK;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Entries of the prefix store in a folder, which is found again after a restart. An entry is a session file, the sums
  * of each piece of it that was written, and a footer with its key. Its name is a hash of key and ids, so that no file
- * can pass for another one. One process uses a folder at a time. */
-#ifndef SERVE_PREFIX_DISK_H
-#define SERVE_PREFIX_DISK_H
+ * can pass for another one. Several processes may use a folder: files come whole and go whole, what one of them maps
+ * stays until it is done, and all look at what the others did. */
+#ifndef EVAL_PREFIX_DISK_H
+#define EVAL_PREFIX_DISK_H
 
 #include <sys/types.h>
 
@@ -25,15 +26,23 @@ typedef struct {
     off_t at, end;
 } prefix_extent;
 
-/* Opens a folder, which is made where there is none; it must be the user's alone (0700). found: each entry in it, whose
- * rows are not looked at yet; used: when it last was, in nanoseconds; false: it is not wanted, and goes. Other files
- * are left alone, damaged entries go; standard error has a line of both. ST_USAGE, also where another process has the
- * folder; ST_IO. */
+/* The name of an entry's file. */
+void prefix_disk_name(char out[SHA256_HEX], const prefix_name *name);
+
+/* What is in a folder. `has`: the store knows the file; else `entry`: one whose rows are not looked at yet; false: it
+ * is not wanted, and goes. used: when it last was, in nanoseconds. */
 typedef struct {
+    bool (*has)(void *ctx, const char *file, size_t bytes, uint64_t used);
     bool (*entry)(void *ctx, const prefix_name *name, size_t bytes, uint64_t used);
     void *ctx;
 } prefix_found;
+/* Opens a folder, which is made where there is none; it must be the user's alone (0700). Files that are no entries are
+ * left alone, damaged entries go; standard error has a line of both. ST_USAGE, ST_IO. */
 status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_found *found, err *e);
+/* Whether prefix_disk_open would take a folder, which is made where there is none. */
+status prefix_disk_check(const char *dir, err *e);
+/* What is there now, where files came or went since the last time; false: none did. */
+bool prefix_disk_look(prefix_disk *d, const prefix_found *found);
 void prefix_disk_close(prefix_disk *d);
 
 /* Copies an entry from the file `fd`, of which `written` holds something. It is whole and on the disk afterwards, or

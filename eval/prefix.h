@@ -5,8 +5,8 @@
  * looked at.
  *
  * One thread calls prefix_find to prefix_shrink; counts may be asked for from any. Another one writes to the disk. */
-#ifndef SERVE_PREFIX_H
-#define SERVE_PREFIX_H
+#ifndef EVAL_PREFIX_H
+#define EVAL_PREFIX_H
 
 #include "kernels/base/sha256.h"
 #include "model/session.h"
@@ -47,6 +47,9 @@ status prefix_keep(prefix_store *p, const prefix_prompt *of, const session *s, s
 /* Entries leave the memory until the others take at most so many bytes of it; false, and all stay, where those in use
  * take more. */
 bool prefix_shrink(prefix_store *p, size_t bytes);
+
+/* Waits until all is on the disk that is to be. */
+void prefix_flush(prefix_store *p);
 
 typedef struct {
     size_t entries, bytes, disk; /* bytes of memory, and of the disk */

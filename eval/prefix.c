@@ -2,7 +2,7 @@
 /* The entries, and which of them go. */
 #include "config.h"
 
-#include "serve/prefix.h"
+#include "eval/prefix.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,11 +16,11 @@
 
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
-#include "serve/prefix_disk.h"
+#include "eval/prefix_disk.h"
 
 struct prefix_entry {
     prefix_entry *next;
-    char key[SHA256_HEX];
+    char key[SHA256_HEX], file_name[SHA256_HEX];
     int32_t *ids;
     size_t n;
     /* in memory, if bytes is not 0 */
@@ -31,6 +31,7 @@ struct prefix_entry {
     /* on the disk, if disk is not 0 */
     session_file *read; /* once it was wanted */
     size_t disk;
+    bool there;    /* when the folder was last looked at */
     bool checked;  /* its bytes are those that were written */
     bool to_write; /* it goes there */
     uint64_t used; /* when: nanoseconds that grow */
@@ -44,7 +45,7 @@ struct prefix_store {
     prefix_disk *disk; /* NULL: none */
     pthread_t writer;
     pthread_mutex_t lock; /* of all that follows, and of entries but for their files */
-    pthread_cond_t work;
+    pthread_cond_t work, written;
     bool stopping;
     prefix_counts counts;
     prefix_entry *list;
@@ -80,6 +81,7 @@ static status entry_new(prefix_entry **out, const prefix_name *name, err *e)
     memcpy(x->key, name->key, sizeof x->key);
     memcpy(x->ids, name->ids, name->n * sizeof *x->ids);
     x->n = name->n;
+    prefix_disk_name(x->file_name, name);
     *out = x;
     return ST_OK;
 }
@@ -256,6 +258,23 @@ static status fill(prefix_entry *x, const prefix_prompt *of, const session *s, e
 
 /* ---- the disk ---- */
 
+/* Another process may have used it, or written it again. */
+static bool has_found(void *ctx, const char *file, size_t bytes, uint64_t used)
+{
+    prefix_store *p = ctx;
+    for (prefix_entry *x = p->list; x; x = x->next) {
+        if (strcmp(x->file_name, file) != 0) continue;
+        x->there = true;
+        if (used > x->used) x->used = used;
+        if (x->disk == 0 && !x->to_write && !x->gone) {
+            x->disk = bytes;
+            p->counts.disk += bytes;
+        }
+        return true;
+    }
+    return false;
+}
+
 static bool add_found(void *ctx, const prefix_name *name, size_t bytes, uint64_t used)
 {
     prefix_store *p = ctx;
@@ -263,10 +282,26 @@ static bool add_found(void *ctx, const prefix_name *name, size_t bytes, uint64_t
     err e = {0};
     if (entry_new(&x, name, &e) != ST_OK) return false;
     x->disk = bytes;
+    x->there = true;
     x->used = used;
     if (used > p->clock) p->clock = used;
     insert(p, x);
     return true;
+}
+
+/* Under the lock: what other processes did in the folder. */
+static void look_again(prefix_store *p)
+{
+    const prefix_found found = {has_found, add_found, p};
+    if (!p->disk) return;
+    for (prefix_entry *x = p->list; x; x = x->next) x->there = false;
+    if (!prefix_disk_look(p->disk, &found)) return;
+    for (prefix_entry *x = p->list; x; x = x->next) {
+        if (x->there || x->disk == 0) continue;
+        p->counts.disk -= x->disk;
+        x->disk = 0;
+    }
+    sweep(p);
 }
 
 static prefix_entry *next_to_write(const prefix_store *p)
@@ -294,7 +329,9 @@ static void write_one(prefix_store *p, prefix_entry *x)
     x->to_write = false;
     x->users--;
     sweep(p);
+    look_again(p);
     shrink_disk(p);
+    pthread_cond_signal(&p->written);
 }
 
 static void *write_all(void *arg)
@@ -313,7 +350,7 @@ static void *write_all(void *arg)
 
 static status open_disk(prefix_store *p, err *e)
 {
-    const prefix_found found = {add_found, p};
+    const prefix_found found = {has_found, add_found, p};
     if (!p->o.dir) return ST_OK;
     TRY(prefix_disk_open(&p->disk, p->o.dir, &found, e));
     shrink_disk(p);
@@ -333,6 +370,7 @@ status prefix_open(prefix_store **out, const prefix_options *o, err *e)
     p->o = *o;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
+    pthread_cond_init(&p->written, NULL);
     status st = open_disk(p, e);
     if (st != ST_OK) prefix_close(p);
     else *out = p;
@@ -353,6 +391,7 @@ void prefix_close(prefix_store *p)
     }
     prefix_disk_close(p->disk);
     pthread_cond_destroy(&p->work);
+    pthread_cond_destroy(&p->written);
     pthread_mutex_destroy(&p->lock);
     mem_free(p);
 }
@@ -371,6 +410,7 @@ prefix_entry *prefix_find(prefix_store *p, const prefix_prompt *of, size_t *know
     prefix_entry *best = NULL;
     *known = 0;
     pthread_mutex_lock(&p->lock);
+    look_again(p);
     for (prefix_entry *x = p->list; x; x = x->next) {
         size_t n = serves(p, x, of);
         if (n > *known) best = x, *known = n;
@@ -457,6 +497,13 @@ status prefix_keep(prefix_store *p, const prefix_prompt *of, const session *s, s
     if (st != ST_OK) entry_free(x);
     else add(p, x, of->any, memory);
     return st;
+}
+
+void prefix_flush(prefix_store *p)
+{
+    pthread_mutex_lock(&p->lock);
+    while (next_to_write(p)) pthread_cond_wait(&p->written, &p->lock);
+    pthread_mutex_unlock(&p->lock);
 }
 
 prefix_counts prefix_count(prefix_store *p)

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "attention/budget.h"
+#include "attention/certify.h"
+
+#define AT(member) (at + offsetof(attn_certify, member))
+
+/* Why no bound of a store's keys certifies anything; NULL: it can. */
+static const char *without_bound(const kv_format *f)
+{
+    if (f->bits < 4) return "a bound from 2 bits certifies nothing; use 4";
+    if (f->hf && !f->float_zero) return "the offset of a run is one byte and may wrap, so its keys have no bound";
+    return NULL;
+}
+
+status certify_check(const attn_spec *s, err *e)
+{
+    char store[64];
+    gqa_mode gqa = attn_gqa(s);
+    if (!attn_value(s, "certify", 0)) return ST_OK;
+    kv_format_text(&s->kv, store, sizeof store);
+    if (without_bound(&s->kv))
+        return err_set(e, ST_USAGE, "%s: certify over store %s: %s", s->text, store, without_bound(&s->kv));
+    if (gqa == GQA_MEAN_Q || gqa >= GQA_LAYER_MEAN)
+        return err_set(e, ST_USAGE,
+                       "%s: certify needs scores of each query head: gqa per_q, mean_s, sum_s, max_s or vote", s->text);
+    if (attn_value(s, "p", 0))
+        return err_set(e, ST_USAGE, "%s: p and certify both say how many tokens a list takes: one is expected",
+                       s->text);
+    if (attn_value(s, "pool", POOL_FIXED) == POOL_ENTROPY)
+        return err_set(e, ST_USAGE,
+                       "%s: pool=entropy and certify both say how many tokens a layer takes: one is expected", s->text);
+    return ST_OK;
+}
+
+void certify_declare(attn_decl *d, size_t at, int64_t places)
+{
+    size_t heads = (size_t)d->shape->n_heads, layers = (size_t)d->shape->n_layers;
+    if (!attn_value(d->spec, "certify", 0)) return;
+    decl_scratch(d, AT(error), "bounds of keys", heads * sizeof(float), places);
+    decl_bytes(d, MEM_SCRATCH, AT(bound), "certificates", layers * heads * sizeof(float));
+    decl_bytes(d, MEM_SCRATCH, AT(counts), "certificates", CERTIFY_COUNTS * sizeof(uint64_t));
+}
+
+void certify_reset(attn_certify *c, const attn_view *v)
+{
+    static const uint64_t zero[CERTIFY_COUNTS];
+    int64_t eps = attn_value(v->spec, "certify", 0);
+    c->eps = nextafterf((float)eps / ATTN_FRACTION, 0); /* not above what was asked for */
+    if (eps) v->be->ops->upload(v->be, c->counts, zero, sizeof zero);
+}
+
+void certify_errors(const attn_certify *const *c, backend *be, const score_job *scores, size_t n)
+{
+    score_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        jobs[i] = scores[i];
+        jobs[i].score = c[i]->error;
+        jobs[i].read = (buf){NULL};
+    }
+    be->ops->certify->bound(be, jobs, n);
+}
+
+certify_job certify_job_of(const attn_certify *c, const attn_view *v, int layer)
+{
+    size_t heads = (size_t)v->shape->n_heads;
+    return (certify_job){.error = c->error,
+                         .n_heads = heads,
+                         .scale = v->shape->scale,
+                         .eps = c->eps,
+                         .least = attn_value(v->spec, "min", 0),
+                         .bound = buf_at(c->bound, (size_t)layer * heads * sizeof(float)),
+                         .counts = c->counts};
+}
+
+/* The number of tokens that a share of the lists has at most, to a thirty-second. */
+static int64_t tokens_at(const uint64_t *counts, double share)
+{
+    uint64_t n = 0;
+    int bin = 0;
+    for (; bin < CERTIFY_COUNTS - CERTIFY_BINS; bin++) {
+        n += counts[CERTIFY_BINS + bin];
+        if (n > 0 && (double)n >= share * (double)counts[CERTIFY_LISTS]) break;
+    }
+    return min64(certify_bin_most(bin), (int64_t)counts[CERTIFY_MOST]);
+}
+
+attn_certified certify_counted(const attn_certify *c, backend *be)
+{
+    uint64_t n[CERTIFY_COUNTS];
+    be->ops->download(be, n, c->counts, sizeof n);
+    double lists = n[CERTIFY_LISTS] ? (double)n[CERTIFY_LISTS] : 1,
+           done = n[CERTIFY_DONE] ? (double)n[CERTIFY_DONE] : 1;
+    return (attn_certified){.heads = (int64_t)n[CERTIFY_HEADS],
+                            .certified = (int64_t)n[CERTIFY_DONE],
+                            .bound_mean = (double)n[CERTIFY_BOUNDS] * 0x1p-32 / done,
+                            .bound_most = (double)n[CERTIFY_LARGEST] * 0x1p-32,
+                            .lists = (int64_t)n[CERTIFY_LISTS],
+                            .whole = (int64_t)n[CERTIFY_WHOLE],
+                            .tokens_mean = (double)n[CERTIFY_TOKENS] / lists,
+                            .tokens_p10 = tokens_at(n, 0.1),
+                            .tokens_p90 = tokens_at(n, 0.9),
+                            .tokens_most = (int64_t)n[CERTIFY_MOST]};
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* Where a vendor's library lies that is opened at run time: a driver brings none, toolkits and PyTorch bring their own.
+ */
+#include "config.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/library.h"
+
+/* Adds what is there of a folder's libraries and of those that pip puts beside a python3 of that folder. */
+static void add_places(glob_t *all, const char *prefix, size_t len)
+{
+    static const char *const below[] = {"lib64", "lib", "targets/*/lib", "lib/python3*/*-packages/nvidia/*/lib"};
+    char pattern[4096];
+    if (len == 0 || len > sizeof pattern / 2) return;
+    for (size_t i = 0; i < sizeof below / sizeof *below; i++) {
+        snprintf(pattern, sizeof pattern, "%.*s/%s", (int)len, prefix, below[i]);
+        glob(pattern, GLOB_APPEND, NULL, all);
+    }
+}
+
+/* Folders to look in behind those of the loader; globfree frees them. */
+static glob_t find_places(void)
+{
+    static const char *const homes[] = {"CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"};
+    const char *path = getenv("PATH");
+    glob_t all = {};
+    for (size_t i = 0; i < sizeof homes / sizeof *homes; i++) {
+        const char *home = getenv(homes[i]);
+        if (home) add_places(&all, home, strlen(home));
+    }
+    for (const char *p = path; p && *p;) { /* .../bin lies beside .../lib */
+        size_t n = strcspn(p, ":"), up = n;
+        while (up > 0 && p[up - 1] != '/') up--;
+        if (up > 1) add_places(&all, p, up - 1);
+        p += n + (p[n] == ':');
+    }
+    add_places(&all, "/usr/local/cuda", strlen("/usr/local/cuda"));
+    return all;
+}
+
+static void *open_version(const char *stem, int version, const glob_t *places)
+{
+    char name[4096];
+    snprintf(name, sizeof name, "%s.so.%d", stem, version);
+    void *found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < places->gl_pathc && !found; i++) {
+        snprintf(name, sizeof name, "%s/%s.so.%d", places->gl_pathv[i], stem, version);
+        found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
+    return found;
+}
+
+void *cuda_library(const char *stem, int version, int oldest, int newest)
+{
+    glob_t places = find_places();
+    void *found = open_version(stem, version, &places);
+    for (int v = newest; v >= oldest && !found; v--) found = v == version ? NULL : open_version(stem, v, &places);
+    globfree(&places);
+    return found;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/* Launches of a layer in a decode step, which scripts/dev/cuda_counts takes from here: no more than are said to be. */
+/* Builds: shim */
+#include "config.h"
+
+#include "tests/cushim/shim.h"
+#include "tests/unit/session_util.h"
+
+/* Room for so many tokens that a choice among them is made by many blocks of threads. */
+enum { N_PROMPT = 40, ROOM = 20000 };
+
+typedef struct {
+    const char *model, *strategy;
+    size_t n; /* sequences */
+    long most;
+} step_case;
+
+static const step_case cases[] = {
+    {"qwen2-f16", "full", 1, 14},
+    {"qwen3-bf16", "full", 1, 16},
+    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 1, 19},
+    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 1, 24},
+    {"qwen2-f16", "full", 8, 14},
+    {"qwen3-bf16", "full", 8, 16},
+    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 8, 19},
+    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 8, 59},
+};
+
+/* What had been queued by the end of attention in the first two layers. */
+static void note(void *ctx, const attn_seen *seen)
+{
+    if (seen->layer >= 0 && seen->layer < 2) ((long *)ctx)[seen->layer] = shim_count(SHIM_QUEUED);
+}
+
+static status step_of(const engine_parts *p, const step_case *c, session **s, long at[2], err *e)
+{
+    static float logits[(U_BATCH + 1) * U_VOCAB];
+    int32_t ids[U_BATCH];
+    for (size_t i = 0; i < c->n; i++) {
+        TRY(session_new(&s[i], p, c->strategy, "f16", ROOM, e));
+        TRY(live(s[i], N_PROMPT, 1, logits, e));
+        ids[i] = (int32_t)i + 1;
+    }
+    attn_watch(decoder_attn_work(p->dec), note, at);
+    status st = session_decode(s, c->n, ids, logits, e);
+    attn_watch(decoder_attn_work(p->dec), NULL, NULL);
+    return st;
+}
+
+static void count(const step_case *c)
+{
+    engine_parts p;
+    session *s[U_BATCH] = {NULL};
+    long at[2] = {0};
+    err e = {0};
+    if (is_ok(parts_open(&p, c->model, "cuda", &e), &e, "%s", c->model)) {
+        is_ok(step_of(&p, c, s, at, &e), &e, "a step of %zu, %s", c->n, c->strategy);
+        printf("# launches: %s, %s, batch %zu: %ld\n", c->model, c->strategy, c->n, at[1] - at[0]);
+        ok(at[1] - at[0] > 0 && at[1] - at[0] <= c->most, "%s, %s, batch %zu: %ld launches a layer, at most %ld",
+           c->model, c->strategy, c->n, at[1] - at[0], c->most);
+        for (size_t i = 0; i < c->n; i++) session_free(s[i]);
+    }
+    parts_close(&p);
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) count(&cases[i]);
+    return tap_done();
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+/* The vendor's library: where it is looked for, and what becomes of products that it refuses, or without it. */
+/* Builds: shim */
+#include "config.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/cuda/library.h"
+#include "tests/cuda/cuda_util.h"
+
+enum { N = 20, ROWS = 24, COLS = 40 };
+
+/* ---- products ---- */
+
+/* out [N][ROWS] of weights of a type, with a bias; exact or not. */
+static void multiply(backend *be, dtype t, bool exact, float *out)
+{
+    rng r = {7};
+    device d = {.be = be};
+    float *x = random_f32(&r, N * COLS), *w = random_f32(&r, ROWS * COLS), *bias = random_f32(&r, ROWS);
+    linear_job j = {.out = put(&d, out, N * ROWS * sizeof *out)};
+    buf from = put(&d, w, ROWS * COLS * sizeof *w), in = put(&d, x, N * COLS * sizeof *x);
+    j.w = (weight){put(&d, w, ROWS * COLS * dtype_size(t)), t, ROWS, COLS};
+    j.bias = (weight){put(&d, bias, ROWS * sizeof *bias), DT_F32, 1, ROWS};
+    be->ops->convert(be, j.w.p, t, from, DT_F32, ROWS * COLS);
+    be->ops->linear(be, &j, 1, in, N, exact);
+    be->ops->download(be, out, j.out, N * ROWS * sizeof *out);
+    drop(&d);
+    free(x), free(w), free(bias);
+}
+
+/* Where the library refuses, and where it is missing, our own kernel multiplies: the bits of `exact`. */
+static void test_refusal(int how, const char *name)
+{
+    static float got[N * ROWS], want[N * ROWS];
+    shim_gemm(how);
+    backend *be = open_cuda();
+    err e = {0};
+    for (dtype t = DT_F32; t <= DT_BF16; t++) {
+        multiply(be, t, true, want);
+        multiply(be, t, false, got);
+        ok(how == SHIM_GEMM || memcmp(got, want, sizeof got) == 0, "%s, %s: products all the same", name,
+           dtype_name(t));
+    }
+    is_ok(backend_fault(be, &e), &e, "%s: no fault", name);
+    is_int(strstr(be->about, "built-in GEMM") != NULL, how == SHIM_GEMM_MISSING, "%s: %s", name, be->about);
+    backend_close(be);
+    shim_gemm(SHIM_GEMM);
+}
+
+/* It is told once a process. */
+static void test_missing(void)
+{
+    FILE *taken = tmpfile();
+    char line[400] = "", more[40] = "";
+    int real = dup(STDERR_FILENO);
+    if (!taken || real < 0 || dup2(fileno(taken), STDERR_FILENO) < 0) exit(1);
+    test_refusal(SHIM_GEMM_MISSING, "missing");
+    test_refusal(SHIM_GEMM_MISSING, "missing again");
+    dup2(real, STDERR_FILENO);
+    rewind(taken);
+    bool said = fgets(line, sizeof line, taken), again = fgets(more, sizeof more, taken);
+    ok(said && strncmp(line, "cuda:0: cublasLt was not found: prompts", 39) == 0, "it is said: %s", line);
+    ok(!again, "once: %s", more);
+    fclose(taken);
+    close(real);
+}
+
+/* ---- where it lies ---- */
+
+/* A file that the loader takes under a name of no other library: a link to one that is there. */
+static void place(const char *root, const char *folder, const char *name)
+{
+    Dl_info here;
+    char path[600], make[700];
+    if (!dladdr((void *)(uintptr_t)&dlopen, &here)) exit(1);
+    snprintf(make, sizeof make, "mkdir -p '%s/%s'", root, folder);
+    snprintf(path, sizeof path, "%s/%s/%s", root, folder, name);
+    if (system(make) != 0 || symlink(here.dli_fname, path) != 0) exit(1);
+}
+
+static void check_found(bool want, int version, const char *name)
+{
+    void *lib = cuda_library("libshimvendor", version, 11, version + 2);
+    ok((lib != NULL) == want, "%s", name);
+    if (lib) dlclose(lib);
+}
+
+static void test_places(void)
+{
+    char root[] = "/tmp/kvasir-library-XXXXXX", path[100], remove[100];
+    if (!mkdtemp(root)) exit(1);
+    check_found(false, 13, "a library that is nowhere");
+    place(root, "venv/lib/python3.12/site-packages/nvidia/cu13/lib", "libshimvendor.so.13");
+    snprintf(path, sizeof path, "/nowhere/bin:%s/venv/bin:/usr/bin", root);
+    setenv("PATH", path, 1);
+    check_found(true, 13, "PyTorch's copy, beside the python3 on PATH");
+    check_found(true, 14, "an older version, where that of the build is not there");
+    check_found(true, 12, "a newer one");
+    check_found(false, 10, "but not one that is too new");
+    setenv("PATH", "/usr/bin", 1);
+    check_found(false, 13, "without it on PATH");
+    place(root, "toolkit/lib64", "libshimvendor.so.13");
+    snprintf(path, sizeof path, "%s/toolkit", root);
+    setenv("CUDA_HOME", path, 1);
+    check_found(true, 13, "in CUDA_HOME");
+    unsetenv("CUDA_HOME");
+    snprintf(remove, sizeof remove, "rm -r '%s'", root);
+    ok(system(remove) == 0, "the folder is gone");
+}
+
+int main(void)
+{
+    test_refusal(SHIM_GEMM, "the library");
+    test_refusal(SHIM_GEMM_REFUSES, "refused");
+    test_missing();
+    test_places();
+    is_int((long long)shim_held(), 0, "all device memory was given back");
+    return tap_done();
+}
