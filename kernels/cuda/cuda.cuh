@@ -144,8 +144,11 @@ const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t c
 
 /* x [n] on the device becomes the sum over the ranks, as part of an op that has begun. */
 void cuda_sum(backend *be, float *x, size_t n);
-/* linear's jobs whose weights lie in blocks. */
-void cuda_linear_qblocks(backend *be, const linear_job *job, const float *x, size_t n, bool exact);
+/* Calls whose weights lie in blocks; others of few rows. At most MOST_JOBS weights of one type. What stands around the
+ * products is done where these kernels are for so many rows, and the call is aligned. */
+void cuda_linear_qblocks(backend *be, const projection *c);
+void cuda_few(backend *be, const projection *c);
+bool cuda_few_aligned(const projection *c);
 /* Numbers of scratch that decode steps of up to n_rows sequences and n_max keys take. */
 size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
 void cuda_bring(backend *be, const attn_job *job);

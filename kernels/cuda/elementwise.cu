@@ -3,8 +3,9 @@
 #include "config.h"
 
 #include "kernels/cuda/near.cuh"
+#include "kernels/cuda/norm.cuh"
 
-enum { BLOCK = 256, MOST_WARPS = BLOCK / 32, COPY_ROWS = 8 };
+enum { BLOCK = NORM_THREADS, COPY_ROWS = 8 };
 
 static __device__ __forceinline__ size_t thread_id()
 {
@@ -39,12 +40,12 @@ void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n)
 /* out may be x: a thread reads what it writes. */
 template <class T> static __global__ void rmsnorm_k(float *out, const float *x, const T *w, size_t cols, float eps)
 {
-    SHARED(float, part, [MOST_WARPS]);
+    SHARED(float, part, [NORM_WARPS]);
+    SHARED(float, scale, [1]);
     const float *in = x + blockIdx.x * cols;
-    float sum = 0;
-    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) sum += in[c] * in[c];
-    float scale = 1 / sqrtf(block_sum(sum, part) / (float)cols + eps);
-    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) out[blockIdx.x * cols + c] = in[c] * scale * to_f32(w[c]);
+    norm_scale(scale, part, in, cols, eps);
+    for (size_t c = threadIdx.x; c < cols; c += blockDim.x)
+        out[blockIdx.x * cols + c] = normed(in[c], scale[0], to_f32(w[c]));
 }
 
 void cuda_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
@@ -81,7 +82,7 @@ void cuda_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n)
 static __global__ void swiglu_k(float *out, const float *gate, const float *up, size_t n)
 {
     size_t i = thread_id();
-    if (i < n) out[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
+    if (i < n) out[i] = swiglu_of(gate[i], up[i]);
 }
 
 void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
