@@ -90,6 +90,7 @@ cuda_shim_sources = \
   kernels/cuda/library.cu \
   kernels/cuda/draw.cu \
   kernels/cuda/elementwise.cu \
+  kernels/cuda/heads.cu \
   kernels/cuda/linear.cu \
   kernels/cuda/linear_few.cu \
   kernels/cuda/linear_blocks.cu \

@@ -19,7 +19,7 @@ typedef struct {
 typedef struct cuda_gemm cuda_gemm;
 typedef struct cuda_nccl cuda_nccl;
 
-enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2 };
+enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2, CUDA_HELD = 2, CUDA_HELD_DIM = 512 };
 
 /* A step that can be launched; exec NULL: none yet. */
 typedef struct {
@@ -27,6 +27,15 @@ typedef struct {
     size_t nodes;
     unsigned long long used; /* the last step that it was launched for */
 } cuda_graph;
+
+/* Rows of heads that wait to be normed in place and rotated (heads.cu); norm or table NULL: they are not. */
+typedef struct {
+    float *x, *out;
+    const void *norm, *table;
+    size_t rows, heads, dim;
+    float eps;
+    dtype norm_type;
+} cuda_heads;
 
 typedef struct {
     cudaStream_t stream;
@@ -51,7 +60,9 @@ typedef struct {
     cuda_scratch gathered; /* ranks: what they gave */
     cuda_nccl *nccl;       /* NULL: nothing to exchange */
     cuda_gemm *gemm;       /* NULL: no cuBLAS; our own kernels do prompts too */
-    const char *last;      /* the op queued last: a fault may show later */
+    cuda_heads held[CUDA_HELD];
+    int n_held;
+    const char *last; /* the op queued last: a fault may show later */
     char name[16];
 } cuda_ctx;
 
@@ -65,9 +76,15 @@ static inline cudaStream_t cuda_stream(backend *be)
     return cuda_of(be)->stream;
 }
 
+/* Queues what heads.cu holds back. */
+void cuda_release_held(backend *be);
+/* The norm of n rows of w.cols each, in place; false: it is not held back. */
+bool cuda_hold_norm(backend *be, float *x, weight w, size_t n, float eps);
+
 /* False once a fault is recorded: ops then queue nothing. Otherwise `op` is what a later fault names. */
 static inline bool cuda_begin(backend *be, const char *op)
 {
+    cuda_release_held(be);
     if (be->fault.code != ST_OK) return false;
     cuda_of(be)->last = op;
     return true;

@@ -158,6 +158,64 @@ static void kv_write(op_run *x, const int64_t *p)
     free(f);
 }
 
+/* One layer's rows of heads: norms, rotations, writing. wait: for each op before the next. */
+static void make_rows(op_run *x, const int64_t *p, buf q[2], buf k[2], buf v, const kv_rows *rows, bool wait)
+{
+    enum { N = 5, Q_HEADS = 4 };
+    const backend_ops *o = x->be->ops;
+    size_t half = (size_t)p[0], heads = (size_t)p[1], token = 4 * heads * 2 * half;
+    dtype t = (dtype)p[3];
+    weight w = {op_as(x, 2 * half, t), t, 1, 2 * half};
+    int64_t slots[N] = {7, 2, 9, 0, 4};
+    float turns[N * 128 * 2];
+    for (size_t i = 0; i < 2 * N * half; i++) turns[i] = cosf((float)i);
+    buf table = op_in(x, turns, 8 * N * half), slot = op_in(x, slots, sizeof slots);
+    kv_write_job jobs[N];
+    size_t n_jobs = p[4] ? N : 1;
+    for (size_t i = 0; i < n_jobs; i++)
+        jobs[i] = (kv_write_job){rows, 0, buf_at(slot, 8 * i), 1, buf_at(k[1], i * token), buf_at(v, i * token), N};
+    for (size_t i = 0; i < n_jobs && n_jobs == N; i++) jobs[i].n = 1;
+    if (p[2] & 1) o->rmsnorm(x->be, q[0], q[0], w, N * Q_HEADS, 1e-5f);
+    if (wait) o->sync(x->be);
+    if (p[2] & 2) o->rmsnorm(x->be, k[0], k[0], w, N * heads, 1e-5f);
+    if (wait) o->sync(x->be);
+    o->rope(x->be, k[1], k[0], table, N, heads, half);
+    if (wait) o->sync(x->be);
+    o->rope(x->be, q[1], q[0], table, N, Q_HEADS, half);
+    if (wait) o->sync(x->be);
+    o->kv_write(x->be, jobs, n_jobs);
+    if (p[2] & 4) o->rope(x->be, k[1], k[1], table, N, heads, half);
+    if (p[2] & 8) o->rope(x->be, q[0], k[1], table, N, heads < Q_HEADS ? heads : Q_HEADS, half);
+}
+
+/* The ops of rows of heads one after the other, and each waited for: the same bits. */
+static void rows_of_heads(op_run *x, const int64_t *p)
+{
+    enum { N = 5, CAP = 12 };
+    size_t dim = 2 * (size_t)p[0], heads = (size_t)p[1], nq = 4 * N * 4 * dim, nk = 4 * N * heads * dim;
+    dtype t = (dtype)p[3];
+    size_t bytes = heads * CAP * dim * dtype_size(t);
+    float *f = random_f32(&x->r, (nq + nk) / 4);
+    buf q[2][2], k[2][2], v = op_in(x, f + 1, nk);
+    kv_rows rows[2];
+    rng at = x->r;
+    for (int i = 0; i < 2; i++) {
+        q[i][0] = op_inout(x, f, nq, NMSE, 1e-12), q[i][1] = op_out(x, nq, NMSE, 1e-12);
+        k[i][0] = op_inout(x, f + nq / 4, nk, NMSE, 1e-12), k[i][1] = op_out(x, nk, NMSE, 1e-12);
+        rows[i] = (kv_rows){
+            op_inout(x, NULL, bytes, IN, 0), op_inout(x, NULL, bytes, IN, 0), t, 0, heads, dim, CAP, {0}, NULL, NULL};
+        x->r = at; /* the same weights */
+        make_rows(x, p, q[i], k[i], v, &rows[i], i);
+    }
+    for (int i = 0; i < 2; i++) {
+        op_same(x, q[0][i], q[1][i], nq, "queries");
+        op_same(x, k[0][i], k[1][i], nk, "keys");
+    }
+    op_same(x, rows[0].k, rows[1].k, bytes, "rows of keys");
+    op_same(x, rows[0].v, rows[1].v, bytes, "rows of values");
+    free(f);
+}
+
 /* ---- products ---- */
 
 /* Three products of one x: of rows m, 40 and 1. Weights of two bytes lie at odd addresses of these where `odd`, those
@@ -322,6 +380,12 @@ static const op_test tests[] = {
     {"convert", convert, 200, 11, 61, {TAILS, OP_TYPES, OP_TYPES}},
     {"rope_table, rope", rope, 19, 3, 7, {OP_P(1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 48, 64, 128)}},
     {"kv_write, kv_move", kv_write, 120, 3, 17, {HEAD_DIMS, OP_P(1, 2, 7, 11), OP_P(1, 2, 3), OP_TYPES}},
+    {"rows of heads",
+     rows_of_heads,
+     96,
+     5,
+     19,
+     {OP_P(1, 2, 7, 16, 32, 33, 64, 65, 128), OP_P(1, 2, 3), OP_P(0, 1, 2, 3, 7, 11), OP_TYPES, OP_BOOL}},
     {"linear, all tails",
      linear,
      530,
