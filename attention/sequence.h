@@ -125,7 +125,7 @@ static inline double attn_key_access(const attn_stats *s)
 /* Stages of a forward, marked by backend_mark: the decoder's and, where it attends, attention's. */
 enum {
     STAGE_EMBED,
-    STAGE_NORM, /* and rotation */
+    STAGE_NORM, /* rotation: a norm is part of the products of what it norms */
     STAGE_QKV,
     STAGE_INDEX,     /* rows stored, index and statistics kept up, eviction, quantizing */
     STAGE_SCORE,     /* of what can be selected */

@@ -59,6 +59,24 @@ typedef struct {
     weight bias; /* [1, w.rows]; p NULL: none */
 } linear_job;
 
+/* Products and what stands around them in a layer, each with the bits of its op where it is there:
+ * norm  p not NULL: the jobs multiply rmsnorm(x) with it and eps; room [n, cols] f32 for that, undefined afterwards.
+ * gated two jobs of one shape, gate and up: the first's out is swiglu of both, the second's is undefined afterwards.
+ * into  [n, w.rows] f32 of the one job; p not NULL: out is summed over the ranks and added to it, and undefined then.
+ * No buffer but these is written, and none twice; into may be x where there is no norm. */
+typedef struct {
+    const linear_job *jobs;
+    size_t n_jobs;
+    buf x; /* [n, cols] f32 */
+    size_t n;
+    bool exact;
+    weight norm;
+    float eps;
+    buf room;
+    bool gated;
+    buf into;
+} projection;
+
 /* Codes of quantized rows; n_kv_heads regions of `cap` code rows each. A pair (a, b) of f16 numbers
  * gives x = a + code * b, with zero_point x = b * (code - a).
  * k, v    u8 [n_kv_heads][cap][row_bytes], code i of a row in bits [i * bits, (i + 1) * bits) of it,
@@ -254,6 +272,8 @@ typedef struct {
     /* All jobs share x [n, cols] f32. exact: no vendor GEMM and float32 activations. Weights in blocks:               \
      * ops_weights.h says how they are multiplied. On CPUs a row of at most LINEAR_ALIKE has the bits of one alone. */ \
     OP(own, void, linear, (backend *, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact))             \
+    /* rmsnorm, linear, swiglu, all_reduce and add in this order, as far as they are wanted. */                        \
+    OP(plain, void, project, (backend *, const projection *))                                                          \
     /* out becomes w, a matrix of elements, in type DT_Q8 or DT_Q4: weight_bytes(type, w.rows, w.cols) bytes. */       \
     OP(own, void, quantize, (backend *, buf out, dtype type, weight w))                                                \
     /* out[i] = in[i] for i < n, from one element type to another, nearest even. */                                    \

@@ -19,39 +19,45 @@ static void attention_block(decoder *d, const attn_step *step, int l, size_t n)
     const backend_ops *o = d->be->ops;
     const layer_weights *w = &d->w->layers[l];
     const model_config *c = &d->m->config;
-    bool exact = d->opt.exact;
     const linear_job qkv[] = {{d->q, w->q, w->q_bias}, {d->k, w->k, w->k_bias}, {d->v, w->v, w->v_bias}};
-    const linear_job out = {d->xn, w->o, w->o_bias};
+    const linear_job to_x = {d->xn, w->o, w->o_bias};
+    const projection in = {.jobs = qkv,
+                           .n_jobs = 3,
+                           .x = d->x,
+                           .n = n,
+                           .exact = d->opt.exact,
+                           .norm = w->attn_norm,
+                           .eps = c->rms_eps,
+                           .room = d->xn};
+    const projection out = {.jobs = &to_x, .n_jobs = 1, .x = d->att, .n = n, .exact = d->opt.exact, .into = d->x};
 
-    o->rmsnorm(d->be, d->xn, d->x, w->attn_norm, n, c->rms_eps);
-    backend_mark(d->be, STAGE_NORM);
-    o->linear(d->be, qkv, 3, d->xn, n, exact);
+    o->project(d->be, &in);
     if (w->q_norm.p.p) o->rmsnorm(d->be, d->q, d->q, w->q_norm, n * (size_t)c->n_heads, c->rms_eps);
     if (w->k_norm.p.p) o->rmsnorm(d->be, d->k, d->k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
     backend_mark(d->be, STAGE_QKV);
     attn_layer(d->work, step, l, d->q, d->k, d->v, d->att);
-    o->linear(d->be, &out, 1, d->att, n, exact);
-    o->all_reduce(d->be, d->xn, n * (size_t)c->hidden);
-    o->add(d->be, d->x, d->xn, n * (size_t)c->hidden);
+    o->project(d->be, &out);
     backend_mark(d->be, STAGE_OUT);
 }
 
 static void ffn_block(decoder *d, int l, size_t n)
 {
-    const backend_ops *o = d->be->ops;
     const layer_weights *w = &d->w->layers[l];
-    const model_config *c = &d->m->config;
-    bool exact = d->opt.exact;
-    const linear_job in[] = {{d->gate, w->gate, w->gate_bias}, {d->up, w->up, w->up_bias}};
+    const linear_job gate_up[] = {{d->gate, w->gate, w->gate_bias}, {d->up, w->up, w->up_bias}};
     const linear_job down = {d->xn, w->down, w->down_bias};
+    const projection in = {.jobs = gate_up,
+                           .n_jobs = 2,
+                           .x = d->x,
+                           .n = n,
+                           .exact = d->opt.exact,
+                           .norm = w->ffn_norm,
+                           .eps = d->m->config.rms_eps,
+                           .room = d->xn,
+                           .gated = true};
+    const projection out = {.jobs = &down, .n_jobs = 1, .x = d->gate, .n = n, .exact = d->opt.exact, .into = d->x};
 
-    o->rmsnorm(d->be, d->xn, d->x, w->ffn_norm, n, c->rms_eps);
-    backend_mark(d->be, STAGE_NORM);
-    o->linear(d->be, in, 2, d->xn, n, exact);
-    o->swiglu(d->be, d->gate, d->gate, d->up, n * (size_t)c->ffn);
-    o->linear(d->be, &down, 1, d->gate, n, exact);
-    o->all_reduce(d->be, d->xn, n * (size_t)c->hidden);
-    o->add(d->be, d->x, d->xn, n * (size_t)c->hidden);
+    d->be->ops->project(d->be, &in);
+    d->be->ops->project(d->be, &out);
     backend_mark(d->be, STAGE_FFN);
 }
 
@@ -91,9 +97,16 @@ void decoder_head(decoder *d, size_t first, size_t n)
     const backend_ops *o = d->be->ops;
     const model_config *c = &d->m->config;
     backend_mark(d->be, -1);
-    o->rmsnorm(d->be, d->xn, row(d->x, first, (size_t)c->hidden), d->w->norm, n, c->rms_eps);
     const linear_job head = {d->logits, d->w->lm_head, {.p = {NULL}}};
-    o->linear(d->be, &head, 1, d->xn, n, d->opt.exact);
+    const projection p = {.jobs = &head,
+                          .n_jobs = 1,
+                          .x = row(d->x, first, (size_t)c->hidden),
+                          .n = n,
+                          .exact = d->opt.exact,
+                          .norm = d->w->norm,
+                          .eps = c->rms_eps,
+                          .room = d->xn};
+    o->project(d->be, &p);
     o->gather_columns(d->be, d->logits, n, d->w->lm_head.rows, (size_t)c->vocab);
     backend_mark(d->be, STAGE_LOGITS);
 }

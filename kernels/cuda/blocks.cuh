@@ -13,13 +13,21 @@ static __device__ __forceinline__ int signed_nibbles(unsigned v)
     return (int)((((v & 0x0f0f0f0fu) | 0x80808080u) - 0x08080808u) ^ 0x80808080u);
 }
 
+/* 1.5 * 2^23 as an integer: a whole number below 2^22 that is added to these bits is added to the float. */
+#define FLOAT_BIAS 0x4b400000
+
+static __device__ __forceinline__ float biased_float(int sum)
+{
+    return __uint_as_float((unsigned)sum) - 0x1.8p23f;
+}
+
 typedef struct {
     float *out;
     const unsigned char *w;
     const void *bias;
     dtype bias_type;
     const int8_t *code;
-    const float *scale, *x; /* x: exact */
+    const float *scale;
     size_t n, rows, blocks;
 } block_product;
 

@@ -19,7 +19,7 @@ typedef struct {
 typedef struct cuda_gemm cuda_gemm;
 typedef struct cuda_nccl cuda_nccl;
 
-enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2 };
+enum { CUDA_PARTS = 4, CUDA_GRAPHS = 8, CUDA_LOADS = 2, CUDA_HELD = 2, CUDA_HELD_DIM = 512 };
 
 /* A step that can be launched; exec NULL: none yet. */
 typedef struct {
@@ -27,6 +27,15 @@ typedef struct {
     size_t nodes;
     unsigned long long used; /* the last step that it was launched for */
 } cuda_graph;
+
+/* Rows of heads that wait to be normed in place and rotated (heads.cu); norm or table NULL: they are not. */
+typedef struct {
+    float *x, *out;
+    const void *norm, *table;
+    size_t rows, heads, dim;
+    float eps;
+    dtype norm_type;
+} cuda_heads;
 
 typedef struct {
     cudaStream_t stream;
@@ -51,7 +60,9 @@ typedef struct {
     cuda_scratch gathered; /* ranks: what they gave */
     cuda_nccl *nccl;       /* NULL: nothing to exchange */
     cuda_gemm *gemm;       /* NULL: no cuBLAS; our own kernels do prompts too */
-    const char *last;      /* the op queued last: a fault may show later */
+    cuda_heads held[CUDA_HELD];
+    int n_held;
+    const char *last; /* the op queued last: a fault may show later */
     char name[16];
 } cuda_ctx;
 
@@ -65,9 +76,15 @@ static inline cudaStream_t cuda_stream(backend *be)
     return cuda_of(be)->stream;
 }
 
+/* Queues what heads.cu holds back. */
+void cuda_release_held(backend *be);
+/* The norm of n rows of w.cols each, in place; false: it is not held back. */
+bool cuda_hold_norm(backend *be, float *x, weight w, size_t n, float eps);
+
 /* False once a fault is recorded: ops then queue nothing. Otherwise `op` is what a later fault names. */
 static inline bool cuda_begin(backend *be, const char *op)
 {
+    cuda_release_held(be);
     if (be->fault.code != ST_OK) return false;
     cuda_of(be)->last = op;
     return true;
@@ -144,8 +161,11 @@ const char *cuda_nccl_gather(cuda_nccl *n, float *out, const float *in, size_t c
 
 /* x [n] on the device becomes the sum over the ranks, as part of an op that has begun. */
 void cuda_sum(backend *be, float *x, size_t n);
-/* linear's jobs whose weights lie in blocks. */
-void cuda_linear_qblocks(backend *be, const linear_job *job, const float *x, size_t n, bool exact);
+/* Calls whose weights lie in blocks; others of few rows. At most MOST_JOBS weights of one type. What stands around the
+ * products is done where these kernels are for so many rows, and the call is aligned. */
+void cuda_linear_qblocks(backend *be, const projection *c);
+void cuda_few(backend *be, const projection *c);
+bool cuda_few_aligned(const projection *c);
 /* Numbers of scratch that decode steps of up to n_rows sequences and n_max keys take. */
 size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
 void cuda_bring(backend *be, const attn_job *job);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops without products of matrices: lookup, norms, activations, positions, rotation, KV rows. */
+/* Ops without products of matrices: lookup, norms, activations, positions, tables of rotations, moves of KV rows. */
 #include "config.h"
 
-#include "kernels/cuda/near.cuh"
+#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/norm.cuh"
 
-enum { BLOCK = 256, MOST_WARPS = BLOCK / 32, COPY_ROWS = 8 };
+enum { BLOCK = NORM_THREADS, COPY_ROWS = 8 };
 
 static __device__ __forceinline__ size_t thread_id()
 {
@@ -39,17 +40,18 @@ void cuda_embed(backend *be, buf out, weight table, buf ids, size_t n)
 /* out may be x: a thread reads what it writes. */
 template <class T> static __global__ void rmsnorm_k(float *out, const float *x, const T *w, size_t cols, float eps)
 {
-    SHARED(float, part, [MOST_WARPS]);
+    SHARED(float, part, [NORM_WARPS]);
+    SHARED(float, scale, [1]);
     const float *in = x + blockIdx.x * cols;
-    float sum = 0;
-    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) sum += in[c] * in[c];
-    float scale = 1 / sqrtf(block_sum(sum, part) / (float)cols + eps);
-    for (size_t c = threadIdx.x; c < cols; c += blockDim.x) out[blockIdx.x * cols + c] = in[c] * scale * to_f32(w[c]);
+    norm_scale(scale, part, in, cols, eps);
+    for (size_t c = threadIdx.x; c < cols; c += blockDim.x)
+        out[blockIdx.x * cols + c] = normed(in[c], scale[0], to_f32(w[c]));
 }
 
 void cuda_rmsnorm(backend *be, buf out, buf x, weight w, size_t n, float eps)
 {
-    if (n == 0 || !cuda_begin(be, "rmsnorm")) return;
+    if (n == 0 || (out.p == x.p && be->fault.code == ST_OK && cuda_hold_norm(be, ptr<float>(x), w, n, eps))) return;
+    if (!cuda_begin(be, "rmsnorm")) return;
     by_type(w.type, [&](auto t) {
         typedef decltype(t) T;
         cudaError_t rc = launch(rmsnorm_k<T>, dim3((unsigned)n), block_for(w.cols), 0, cuda_stream(be), ptr<float>(out),
@@ -81,7 +83,7 @@ void cuda_convert(backend *be, buf out, dtype to, buf in, dtype from, size_t n)
 static __global__ void swiglu_k(float *out, const float *gate, const float *up, size_t n)
 {
     size_t i = thread_id();
-    if (i < n) out[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
+    if (i < n) out[i] = swiglu_of(gate[i], up[i]);
 }
 
 void cuda_swiglu(backend *be, buf out, buf gate, buf up, size_t n)
@@ -155,92 +157,7 @@ void cuda_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t h
     cuda_check(be, rc, "rope_table [%zu, %zu]", n, half);
 }
 
-/* out may be x: a thread has both numbers of its pair. */
-static __global__ void rope_k(float *out, const float *x, const float2 *table, size_t n, size_t heads, size_t half)
-{
-    size_t i = thread_id();
-    if (i >= n * heads * half) return;
-    size_t c = i % half, row = i / half, at = row * 2 * half + c;
-    float a = x[at], b = x[at + half];
-    float2 t = table[row / heads * half + c];
-    out[at] = a * t.x - b * t.y;
-    out[at + half] = b * t.x + a * t.y;
-}
-
-void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
-{
-    size_t all = n * heads * half;
-    if (all == 0 || !cuda_begin(be, "rope")) return;
-    cudaError_t rc = launch(rope_k, dim3(cuda_blocks(all, BLOCK)), dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out),
-                            ptr<float>(x), ptr<float2>(table), n, heads, half);
-    cuda_check(be, rc, "rope [%zu, %zu, %zu]", n, heads, 2 * half);
-}
-
-/* ---- KV rows ---- */
-
-/* Channel c of a row that the device keeps a copy of; newest: no later row of the call has its place. What was read of
- * the slot before is no copy any more. */
-template <class T>
-static __device__ void write_near(const near_args &n, int head, int64_t slot, size_t c, size_t d, bool newest, float k,
-                                  float v)
-{
-    bool kept = slot < n.first, ring = !kept && n.window && newest;
-    unsigned s = (unsigned)slot & (n.window - 1), place = (unsigned)slot & (n.slots - 1);
-    if (kept || ring) {
-        size_t to = ((size_t)(head * n.rows) + (size_t)(kept ? slot : n.first + s)) * d + c;
-        put_f32(&((T *)n.k)[to], k);
-        put_f32(&((T *)n.v)[to], v);
-    }
-    if (c != 0) return;
-    if (ring && head == 0) n.ring[s] = (int32_t)(slot + 1);
-    if (n.slots) atomicCAS(&n.tag[(size_t)head * n.slots + place], (int)(slot + 1), 0);
-}
-
-typedef struct {
-    void *k_rows, *v_rows;
-    int64_t first;
-    const int64_t *slot;
-    const float *k, *v;
-    size_t n, cap;
-    near_args near;
-    bool by_head;
-} row_writes;
-
-template <class T> static __global__ void kv_write_k(job_list<row_writes> jobs, size_t heads, size_t d)
-{
-    const row_writes &j = jobs.job[blockIdx.y];
-    size_t i = thread_id();
-    if (i >= j.n * heads * d) return;
-    size_t row = i / d, head = row % heads,
-           at = j.slot ? (size_t)j.slot[j.by_head ? row : row / heads] : (size_t)j.first + row / heads;
-    size_t to = (head * j.cap + at) * d + i % d;
-    put_f32(&((T *)j.k_rows)[to], j.k[i]);
-    if (j.v) put_f32(&((T *)j.v_rows)[to], j.v[i]);
-    if (j.near.k)
-        write_near<T>(j.near, (int)head, (int64_t)at, i % d, d, row / heads + j.near.window >= j.n, j.k[i], j.v[i]);
-}
-
-static row_writes writes_of(const kv_write_job &j)
-{
-    return {j.rows->k.p,     j.rows->v.p, j.first,     ptr<int64_t>(j.slots), ptr<float>(j.k),
-            ptr<float>(j.v), j.n,         j.rows->cap, near_of(j.rows),       j.n_lists > 1};
-}
-
-void cuda_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
-{
-    const kv_rows *r = jobs->rows;
-    size_t most = 0;
-    for (size_t i = 0; i < n_jobs; i++) most = max(most, jobs[i].n * r->n_kv_heads * r->head_dim);
-    if (most == 0 || !cuda_begin(be, "kv_write")) return;
-    by_type(r->type, [&](auto t) {
-        typedef decltype(t) T;
-        in_lists(jobs, n_jobs, writes_of, [&](auto &list, unsigned m) {
-            cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(most, BLOCK), m), dim3(BLOCK), 0, cuda_stream(be),
-                                    list, r->n_kv_heads, r->head_dim);
-            cuda_check(be, rc, "kv_write [%zu, %zu]", most, r->head_dim);
-        });
-    });
-}
+/* ---- KV rows: how they are written is in heads.cu ---- */
 
 /* Rows of `units` units of type U. A thread has one unit of a row and copies it for rows [first, first + count) in
  * order: where a row may be written after it was read, a block has all rows. */

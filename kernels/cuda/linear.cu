@@ -1,124 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Products with weight matrices. Few rows of x: our own kernel, bound by the bytes of the weights. Many: the vendor's
- * library; without it, where it refuses, or with `exact`, the same kernel over again for each MOST_X rows. */
+/* Products with weight matrices. Few rows of x: our own kernels, with what stands around the product in a layer. Many:
+ * the vendor's library; without it, where it refuses, or with `exact`, our kernels over again for some rows each. */
 #include "config.h"
 
-#include "kernels/cuda/cuda.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/product.cuh"
 #include "kernels/ops_weights.h"
-
-enum {
-    MOST_JOBS = 4, /* products of one launch */
-    WARPS = 8,     /* of a block; each has rows of w of its own */
-    ROWS = 2,      /* of a warp */
-    BLOCK = 32 * WARPS
-};
-
-/* ---- few rows ---- */
-
-typedef struct {
-    float *out;
-    const void *w, *bias;
-    size_t rows;
-    dtype bias_type;
-    unsigned first; /* block */
-} product;
-
-typedef struct {
-    product job[MOST_JOBS];
-    int n_jobs;
-    const float *x;
-    size_t n, cols;
-} products;
-
-/* N elements of a row as floats: 16 bytes, or one where rows do not start at a multiple of 16 bytes. */
-template <class T, int N> static __device__ __forceinline__ void load_weights(float w[N], const T *p)
-{
-    if constexpr (N == 1) w[0] = to_f32(p[0]);
-    else unpack(w, load16(p), (const T *)0);
-}
-
-template <int N> static __device__ __forceinline__ void load_x(float v[N], const float *p)
-{
-    if constexpr (N == 1) v[0] = p[0];
-    else
-#pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            float4 f = load_f4(p + i);
-            v[i] = f.x, v[i + 1] = f.y, v[i + 2] = f.z, v[i + 3] = f.w;
-        }
-}
-
-/* A warp multiplies ROWS rows of w by M rows of x. Lane l sums columns (32 i + l) N .. + N of each i, ascending, then
- * the lanes are added: an order that the number of rows of x does not change. */
-template <class T, int N, int M> static __global__ void __launch_bounds__(BLOCK) gemv_k(products p)
-{
-    int job = 0, lane = threadIdx.x % 32;
-    while (job + 1 < p.n_jobs && blockIdx.x >= p.job[job + 1].first) job++;
-    const product &j = p.job[job];
-    size_t row0 = ((blockIdx.x - j.first) * (size_t)WARPS + threadIdx.x / 32) * ROWS, x0 = (size_t)blockIdx.y * M;
-    if (row0 >= j.rows) return;
-    const T *row[ROWS];
-    const float *x[M];
-    float sum[M * ROWS] = {};
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) row[r] = (const T *)j.w + (row0 + r < j.rows ? row0 + r : row0) * p.cols;
-#pragma unroll
-    for (int m = 0; m < M; m++) x[m] = p.x + (x0 + m < p.n ? x0 + m : x0) * p.cols;
-#pragma unroll(M < 4 ? 4 : 2)
-    for (size_t c = (size_t)lane * N; c < p.cols; c += 32 * N) {
-        float w[ROWS][N];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) load_weights<T, N>(w[r], row[r] + c);
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            float v[N];
-            load_x<N>(v, x[m] + c);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int i = 0; i < N; i++) sum[m * ROWS + r] = fmaf(w[r][i], v[i], sum[m * ROWS + r]);
-        }
-    }
-    int mine = fold_sums<M * ROWS, 32>(sum, lane);
-    size_t m = x0 + mine / ROWS, r = row0 + mine % ROWS;
-    if (lane % (32 / (M * ROWS)) == 0 && m < p.n && r < j.rows)
-        j.out[m * j.rows + r] = sum[0] + (j.bias ? element(j.bias, j.bias_type, r) : 0);
-}
-
-template <class T, int N> static cudaError_t gemv(backend *be, const products *p, unsigned blocks)
-{
-    cudaError_t rc = cudaSuccess;
-    by_rows(p->n, [&](auto m) {
-        constexpr int M = decltype(m)::value;
-        rc = launch(gemv_k<T, N, M>, dim3(blocks, cuda_blocks(p->n, M)), dim3(BLOCK), 0, cuda_stream(be), *p);
-    });
-    return rc;
-}
-
-/* Up to MOST_JOBS products whose weights have one type. */
-static void multiply_few(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n)
-{
-    products p = {};
-    unsigned blocks = 0;
-    dtype t = jobs[0].w.type;
-    bool wide = jobs[0].w.cols * dtype_size(t) % 16 == 0;
-    for (size_t i = 0; i < n_jobs; i++) {
-        const linear_job *j = &jobs[i];
-        p.job[i] = {ptr<float>(j->out), j->w.p.p, j->bias.p.p, j->w.rows, j->bias.type, blocks};
-        blocks += cuda_blocks(j->w.rows, WARPS * ROWS);
-        wide = wide && (uintptr_t)j->w.p.p % 16 == 0 && (uintptr_t)x % 16 == 0;
-    }
-    p.n_jobs = (int)n_jobs;
-    p.x = x;
-    p.n = n;
-    p.cols = jobs[0].w.cols;
-    by_type(t, [&](auto e) {
-        typedef decltype(e) T;
-        cudaError_t rc = wide ? gemv<T, pack<T>::N>(be, &p, blocks) : gemv<T, 1>(be, &p, blocks);
-        cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu]", n, p.cols, jobs[0].w.rows, p.cols);
-    });
-}
 
 /* ---- many rows, by the library ---- */
 
@@ -160,17 +46,19 @@ static const void *round_x(backend *be, dtype t, const float *x, size_t n, size_
     return cuda_check(be, rc, "linear: rounding [%zu, %zu]", n, cols) ? room : NULL;
 }
 
-static void multiply_many(backend *be, const linear_job *jobs, size_t n_jobs, const float *x, size_t n)
+static void multiply_many(backend *be, const projection *c)
 {
     float *scale;
-    size_t cols = jobs[0].w.cols;
-    const void *in = round_x(be, jobs[0].w.type, x, n, cols, &scale);
-    for (size_t i = 0; in && i < n_jobs; i++) {
-        const linear_job *j = &jobs[i];
+    size_t n = c->n, cols = c->jobs[0].w.cols;
+    const void *in = round_x(be, c->jobs[0].w.type, ptr<float>(c->x), n, cols, &scale);
+    for (size_t i = 0; in && i < c->n_jobs; i++) {
+        const linear_job *j = &c->jobs[i];
         size_t all = n * j->w.rows;
         int rc = cuda_gemm_run(cuda_of(be)->gemm, ptr<float>(j->out), in, j->w.p.p, j->w.type, n, j->w.rows, cols);
         if (rc == CUDA_GEMM_REFUSED) {
-            multiply_few(be, j, 1, x, n);
+            projection one = *c;
+            one.jobs = j, one.n_jobs = 1;
+            cuda_few(be, &one);
             continue;
         }
         if (rc != 0) {
@@ -186,20 +74,50 @@ static void multiply_many(backend *be, const linear_job *jobs, size_t n_jobs, co
     }
 }
 
+/* ---- calls ---- */
+
+/* One launch, or one a job: all weights have one type. */
+static void multiply(backend *be, const projection *c)
+{
+    dtype t = c->jobs[0].w.type;
+    if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c);
+    else if (c->n > most_x(t) && !c->exact && cuda_of(be)->gemm) multiply_many(be, c);
+    else cuda_few(be, c);
+}
+
 void cuda_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size_t n, bool exact)
 {
-    bool many = n > MOST_X && !exact && cuda_of(be)->gemm;
     if (n == 0 || !cuda_begin(be, "linear")) return;
-    for (size_t i = 0; i < n_jobs;) {
-        dtype t = jobs[i].w.type;
-        size_t k = 1;
-        if (dtype_in_qblocks(t)) {
-            cuda_linear_qblocks(be, &jobs[i], ptr<float>(x), n, exact);
-        } else {
-            while (i + k < n_jobs && k < MOST_JOBS && jobs[i + k].w.type == t) k++;
-            if (many) multiply_many(be, jobs + i, k, ptr<float>(x), n);
-            else multiply_few(be, jobs + i, k, ptr<float>(x), n);
-        }
-        i += k;
+    for (size_t i = 0, k; i < n_jobs; i += k) {
+        for (k = 1; i + k < n_jobs && k < MOST_JOBS && jobs[i + k].w.type == jobs[i].w.type;) k++;
+        projection c = {jobs + i, k, x, n, exact, {}, 0, {}, false, {}};
+        multiply(be, &c);
     }
+}
+
+/* Whether the kernels of few rows do all of a call at once. */
+static bool at_once(const backend *be, const projection *c)
+{
+    dtype t = c->jobs[0].w.type;
+    bool blocks = dtype_in_qblocks(t), alike = c->n_jobs <= MOST_JOBS;
+    for (size_t i = 1; i < c->n_jobs; i++) alike = alike && c->jobs[i].w.type == t;
+    if (!alike || c->n > most_x(t) || (c->into.p && ((const cuda_ctx *)be->ctx)->nccl)) return false;
+    if (blocks) return !c->gated || !c->exact;
+    return cuda_few_aligned(c) && (c->norm.p.p ? c->norm.type == t : !c->gated);
+}
+
+void cuda_project(backend *be, const projection *c)
+{
+    const linear_job *j = c->jobs;
+    size_t all = c->n * j->w.rows;
+    if (c->n > 0 && at_once(be, c)) {
+        if (cuda_begin(be, "project")) multiply(be, c);
+        return;
+    }
+    if (c->norm.p.p) cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
+    cuda_linear(be, j, c->n_jobs, c->norm.p.p ? c->room : c->x, c->n, c->exact);
+    if (c->gated) cuda_swiglu(be, j[0].out, j[0].out, j[1].out, all);
+    if (!c->into.p) return;
+    cuda_all_reduce(be, j->out, all);
+    cuda_add(be, c->into, j->out, all);
 }

@@ -3,20 +3,35 @@
 #include "config.h"
 
 #include "kernels/cuda/blocks.cuh"
+#include "kernels/cuda/product.cuh"
 
-enum { WARPS = 8, BLOCK = 32 * WARPS, WORDS = QBLOCK_COLS / 4 };
+enum { WORDS = QBLOCK_COLS / 4 };
 
 /* ---- x in blocks ---- */
 
-/* A warp has one block of a row: 8 bits and a scale (ops_weights.h), or with code NULL the numbers themselves, padded.
- * scale: of block b of row r at r * by_row + b * by_block. */
-static __global__ void round_blocks_k(int8_t *code, float *scale, float *padded, const float *x, size_t cols,
-                                      size_t blocks, size_t by_row, size_t by_block, size_t all)
+/* Rows of x, normed where norm has weights; scales go to [blocks][padded]. */
+typedef struct {
+    const float *x;
+    size_t cols, blocks, padded;
+    const void *norm;
+    dtype norm_type;
+    float eps;
+} x_rows;
+
+/* Of the blocks of threads of a row, a warp has one block of its columns: 8 bits and a scale (ops_weights.h), or with
+ * code NULL the numbers themselves, padded. */
+static __global__ void __launch_bounds__(BLOCK) round_blocks_k(int8_t *code, float *scale, float *padded, x_rows x)
 {
-    size_t i = (size_t)blockIdx.x * WARPS + threadIdx.x / 32, c = i % blocks * QBLOCK_COLS + threadIdx.x % 32;
-    if (i >= all) return;
-    float v = c < cols ? x[i / blocks * cols + c] : 0;
-    size_t at = i * QBLOCK_COLS + threadIdx.x % 32;
+    SHARED(float, part, [WARPS]);
+    SHARED(float, by, [1]);
+    const size_t of_row = (x.blocks + WARPS - 1) / WARPS, row = blockIdx.x / of_row;
+    const size_t b = blockIdx.x % of_row * WARPS + threadIdx.x / 32, c = b * QBLOCK_COLS + threadIdx.x % 32;
+    const float *in = x.x + row * x.cols;
+    if (x.norm) norm_scale(by, part, in, x.cols, x.eps);
+    if (b >= x.blocks) return;
+    float v = c < x.cols ? in[c] : 0;
+    size_t at = row * x.blocks * QBLOCK_COLS + c;
+    if (x.norm && c < x.cols) v = normed(v, by[0], element(x.norm, x.norm_type, c));
     if (!code) {
         padded[at] = v;
         return;
@@ -24,104 +39,203 @@ static __global__ void round_blocks_k(int8_t *code, float *scale, float *padded,
     bool finite = __all_sync(ALL_LANES, fabsf(v) < INFINITY);
     float most = warp_max(fabsf(v)), inverse = finite && most >= 0x1p-100f ? __fdiv_rn(127, most) : 0;
     code[at] = (int8_t)(inverse > 0 ? (int)rintf(__fmul_rn(v, inverse)) : 0);
-    if (threadIdx.x % 32 == 0)
-        scale[i / blocks * by_row + i % blocks * by_block] = !finite ? NAN : inverse > 0 ? __fdiv_rn(most, 127) : 0;
+    if (threadIdx.x % 32 == 0) scale[b * x.padded + row] = !finite ? NAN : inverse > 0 ? __fdiv_rn(most, 127) : 0;
 }
 
-/* ---- products ---- */
+/* ---- products, x in 8 bits ---- */
 
-/* Four weights, as bytes, times four columns of x from column c of block b of row m. */
-template <bool EXACT>
-static __device__ __forceinline__ float dot4(const block_product &p, size_t m, size_t b, int c, int w)
+/* What a lane has of a block of w, as the left side of a product on tensor cores: rows 2 g and 2 g + 1 of its group,
+ * with g = lane / 4 and t = lane % 4, of line t and for 8 bits of line t + 4 too, and their scales. */
+template <dtype TYPE> struct w_block {
+    uint2 line[TYPE == DT_Q8 ? 2 : 1] = {};
+    unsigned scales = 0;
+
+    __device__ __forceinline__ void load(const unsigned char *block, int g, int t, bool inside)
+    {
+        const unsigned char *at = block + QBLOCK_SCALES + QBLOCK_LINE * t + 8 * g;
+        load_stream(line[0], at, inside);
+        if constexpr (TYPE == DT_Q8) load_stream(line[1], at + 4 * QBLOCK_LINE, inside);
+        load_stream(scales, block + 4 * g, inside);
+    }
+    __device__ __forceinline__ void left(unsigned a[4]) const
+    {
+        if constexpr (TYPE == DT_Q8) {
+            a[0] = line[0].x ^ 0x80808080u, a[1] = line[0].y ^ 0x80808080u;
+            a[2] = line[1].x ^ 0x80808080u, a[3] = line[1].y ^ 0x80808080u;
+        } else {
+            a[0] = (unsigned)signed_nibbles(line[0].x), a[1] = (unsigned)signed_nibbles(line[0].y);
+            a[2] = (unsigned)signed_nibbles(line[0].x >> 4), a[3] = (unsigned)signed_nibbles(line[0].y >> 4);
+        }
+    }
+};
+
+/* Adds block b by the same columns of x, whose 8 bits are right and whose scales, of rows 2 t and 2 t + 1, are by. */
+template <dtype TYPE>
+static __device__ __forceinline__ void add_block(float sum[4], const w_block<TYPE> &w, const unsigned right[2],
+                                                 float2 by)
 {
-    size_t at = (m * p.blocks + b) * QBLOCK_COLS + c;
-    if (!EXACT) return (float)__dp4a(w, *reinterpret_cast<const int *>(p.code + at), 0);
-    float4 v = load_f4(p.x + at);
+    unsigned a[4];
+    int dot[4];
+    w.left(a);
+    mma_bytes(dot, a, right, FLOAT_BIAS);
+    const float d[2] = {__half2float(__ushort_as_half((unsigned short)(w.scales & 0xffff))),
+                        __half2float(__ushort_as_half((unsigned short)(w.scales >> 16)))};
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] = fmaf(d[i / 2] * (i % 2 ? by.y : by.x), biased_float(dot[i]), sum[i]);
+}
+
+/* A block of threads has a group of 16 rows of each of JOBS; its warps take the matrix's blocks in turn, AHEAD of them
+ * under way: one is asked for as soon as one is used. Behind the last one x is 0. Each warp adds in ascending order,
+ * then the warps are added. */
+template <dtype TYPE, int JOBS> static __global__ void __launch_bounds__(BLOCK, 3) gemv_blocks_k(products p)
+{
+    SHARED(float, part, [WARPS][JOBS * TILE][MOST_X]);
+    constexpr int AHEAD = (TYPE == DT_Q8 ? 6 : 10) / JOBS;
+    constexpr size_t BYTES = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2);
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, job = job_of<JOBS>(p);
+    const int n = (int)p.n, blocks = (int)(p.cols / QBLOCK_COLS);
+    const size_t group = blockIdx.x - p.job[job].first;
+    const int8_t *x = p.code + (g < n ? g : 0) * p.cols + warp * QBLOCK_COLS + 4 * t;
+    const float *scale = p.scale + warp * MOST_X + 2 * t;
+    const unsigned char *w[JOBS];
+    w_block<TYPE> held[AHEAD][JOBS];
+    float sum[JOBS][4] = {};
+#pragma unroll
+    for (int j = 0; j < JOBS; j++) {
+        w[j] = p.job[JOBS == 2 ? j : job].w + (group * blocks + warp) * BYTES;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) held[a][j].load(w[j] + a * WARPS * BYTES, g, t, warp + a * WARPS < blocks);
+    }
+    for (int b = warp; b - warp < blocks; b += AHEAD * WARPS) {
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            const bool inside = b + a * WARPS < blocks, next = b + (a + AHEAD) * WARPS < blocks;
+            unsigned right[2] = {0, 0};
+            float2 by = make_float2(0, 0);
+            if (inside && g < n) {
+                right[0] = *reinterpret_cast<const unsigned *>(x + a * WARPS * QBLOCK_COLS);
+                right[1] = *reinterpret_cast<const unsigned *>(x + a * WARPS * QBLOCK_COLS + QBLOCK_COLS / 2);
+            }
+            if (inside && 2 * t < n) by = *reinterpret_cast<const float2 *>(scale + a * WARPS * MOST_X);
+#pragma unroll
+            for (int j = 0; j < JOBS; j++) {
+                add_block<TYPE>(sum[j], held[a][j], right, by);
+                held[a][j].load(w[j] + (a + AHEAD) * WARPS * BYTES, g, t, next);
+            }
+        }
+        x += AHEAD * WARPS * QBLOCK_COLS;
+        scale += AHEAD * WARPS * MOST_X;
+#pragma unroll
+        for (int j = 0; j < JOBS; j++) w[j] += AHEAD * WARPS * BYTES;
+    }
+#pragma unroll
+    for (int j = 0; j < JOBS; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) part[warp][TILE * j + 2 * g + i / 2][2 * t + i % 2] = sum[j][i];
+    __syncthreads();
+    finish<JOBS, MOST_X>(p, job, part, group * TILE, 0);
+}
+
+/* ---- exact products ---- */
+
+/* Four weights, as bytes, times four columns of x from v on. */
+static __device__ __forceinline__ float dot4(const float *x, int w)
+{
+    float4 v = load_f4(x);
     return (float)(int8_t)w * v.x + (float)(int8_t)(w >> 8) * v.y + (float)(int8_t)(w >> 16) * v.z +
            (float)(int8_t)(w >> 24) * v.w;
 }
 
-/* Adds what 16 bytes of codes, rows 4 quarter .. + 4 of one line, give with M rows of x. */
-template <dtype TYPE, bool EXACT, int M>
-static __device__ __forceinline__ void add_line(float sum[4][M], const block_product &p, const unsigned char *block,
-                                                size_t x0, size_t b, int line, int quarter)
+/* The same tiles with x in float32, a row of x after the other: a lane has rows 4 quarter .. + 4 of one line. */
+template <dtype TYPE> static __global__ void __launch_bounds__(BLOCK) gemv_exact_k(products p)
 {
-    uint4 codes = *reinterpret_cast<const uint4 *>(block + QBLOCK_SCALES + QBLOCK_LINE * line + 16 * quarter);
-    uint2 d = *reinterpret_cast<const uint2 *>(block + 8 * quarter);
-    const unsigned word[4] = {codes.x, codes.y, codes.z, codes.w}, half[2] = {d.x, d.y};
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        size_t row = x0 + m < p.n ? x0 + m : x0;
-        float by = EXACT ? 1 : p.scale[row * p.blocks + b];
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            float w = __half2float(__ushort_as_half((unsigned short)(half[r / 2] >> 16 * (r % 2)))), dot;
-            if (TYPE == DT_Q8) dot = dot4<EXACT>(p, row, b, 4 * line, (int)(word[r] ^ 0x80808080u));
-            else
-                dot = dot4<EXACT>(p, row, b, 4 * line, signed_nibbles(word[r])) +
-                      dot4<EXACT>(p, row, b, 4 * line + QBLOCK_COLS / 2, signed_nibbles(word[r] >> 4));
-            sum[r][m] += w * by * dot;
-        }
-    }
-}
-
-/* A block of threads has a group of 16 rows; its warps take the matrix's blocks in turn, Q4 two at a time. Lanes, then
- * warps are added in a fixed order. */
-template <dtype TYPE, bool EXACT, int M> static __global__ void __launch_bounds__(BLOCK) gemv_blocks_k(block_product p)
-{
-    SHARED(float, part, [WARPS][QBLOCK_ROWS][M]);
+    SHARED(float, part, [WARPS][TILE][1]);
     constexpr int LANES = TYPE == DT_Q8 ? 32 : 16, AT_ONCE = 32 / LANES;
     constexpr size_t BYTES = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2);
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, line = lane % LANES / 4, quarter = lane % 4;
-    size_t x0 = (size_t)blockIdx.y * M;
-    const unsigned char *group = p.w + blockIdx.x * p.blocks * BYTES;
-    float sum[4][M] = {};
-#pragma unroll 2
-    for (size_t b = (size_t)warp * AT_ONCE + lane / LANES; b < p.blocks; b += WARPS * AT_ONCE)
-        add_line<TYPE, EXACT, M>(sum, p, group + b * BYTES, x0, b, line, quarter);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, line = lane % LANES / 4, quarter = lane % 4;
+    const int job = job_of<1>(p);
+    const size_t tile = blockIdx.x - p.job[job].first, blocks = p.cols / QBLOCK_COLS;
+    const unsigned char *w = p.job[job].w + tile * blocks * BYTES;
+    float sum[4] = {};
+    for (size_t b = (size_t)warp * AT_ONCE + lane / LANES; b < blocks; b += WARPS * AT_ONCE) {
+        const unsigned char *block = w + b * BYTES;
+        const float *x = p.x + blockIdx.y * p.cols + b * QBLOCK_COLS + 4 * line;
+        uint4 codes = load16(block + QBLOCK_SCALES + QBLOCK_LINE * line + 16 * quarter);
+        uint2 d = *reinterpret_cast<const uint2 *>(block + 8 * quarter);
+        const unsigned word[4] = {codes.x, codes.y, codes.z, codes.w}, half[2] = {d.x, d.y};
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            float by = __half2float(__ushort_as_half((unsigned short)(half[r / 2] >> 16 * (r % 2))));
+            float dot = TYPE == DT_Q8 ? dot4(x, (int)(word[r] ^ 0x80808080u))
+                                      : dot4(x, signed_nibbles(word[r])) +
+                                            dot4(x + QBLOCK_COLS / 2, signed_nibbles(word[r] >> 4));
+            sum[r] += by * dot;
+        }
+    }
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-        int mine = fold_sums<M, 8>(sum[r], lane / 4, 4);
-        if (lane / 4 % (8 / M) == 0) part[warp][4 * quarter + r][mine] = sum[r][0];
+        for (int m = 4; m < 32; m *= 2) sum[r] += __shfl_xor_sync(ALL_LANES, sum[r], m);
+        if (lane < 4) part[warp][4 * quarter + r][0] = sum[r];
     }
     __syncthreads();
-    int r = threadIdx.x % QBLOCK_ROWS, m = threadIdx.x / QBLOCK_ROWS;
-    size_t row = blockIdx.x * (size_t)QBLOCK_ROWS + r;
-    if (m >= M || row >= p.rows || x0 + m >= p.n) return;
-    float s = p.bias ? element(p.bias, p.bias_type, row) : 0;
-    for (int w = 0; w < WARPS; w++) s += part[w][r][m];
-    p.out[(x0 + m) * p.rows + row] = s;
+    finish<1, 1>(p, job, part, tile * TILE, blockIdx.y);
 }
 
-template <dtype TYPE, bool EXACT> static cudaError_t gemv_blocks(backend *be, const block_product *p)
+template <dtype TYPE> static cudaError_t few(backend *be, const products *p, unsigned blocks, const projection *c)
+{
+    cudaStream_t s = cuda_stream(be);
+    if (c->exact) return launch(gemv_exact_k<TYPE>, dim3(blocks, (unsigned)p->n), dim3(BLOCK), 0, s, *p);
+    if (c->gated) return launch(gemv_blocks_k<TYPE, 2>, dim3(blocks), dim3(BLOCK), 0, s, *p);
+    return launch(gemv_blocks_k<TYPE, 1>, dim3(blocks), dim3(BLOCK), 0, s, *p);
+}
+
+/* ---- calls ---- */
+
+/* Where x in 8 bits lies, and its scales by block: of all rows, padded, as these kernels or gemm_blocks read them. */
+static cudaError_t round_x(backend *be, products *p, const projection *c, float *at, size_t padded)
+{
+    const weight *w = &c->jobs[0].w;
+    size_t blocks = qblock_count(w->cols);
+    int8_t *code = c->exact ? NULL : (int8_t *)at;
+    float *scale = at + c->n * blocks * WORDS;
+    x_rows x = {ptr<float>(c->x), w->cols, blocks, padded, c->norm.p.p, c->norm.type, c->eps};
+    p->x = at;
+    p->n = c->n;
+    p->cols = blocks * QBLOCK_COLS;
+    p->code = code;
+    p->scale = scale;
+    return launch(round_blocks_k, dim3((unsigned)c->n * cuda_blocks(blocks, WARPS)), dim3(BLOCK), 0, cuda_stream(be),
+                  code, scale, at, x);
+}
+
+static cudaError_t multiply_many(backend *be, const products *p, const projection *c)
 {
     cudaError_t rc = cudaSuccess;
-    by_rows(p->n, [&](auto m) {
-        constexpr int M = decltype(m)::value;
-        rc = launch(gemv_blocks_k<TYPE, EXACT, M>, dim3((unsigned)qblock_groups(p->rows), cuda_blocks(p->n, M)),
-                    dim3(BLOCK), 0, cuda_stream(be), *p);
-    });
+    for (size_t i = 0; i < c->n_jobs && rc == cudaSuccess; i++) {
+        const product *j = &p->job[i];
+        block_product one = {j->out,   j->w, j->bias, j->bias_type,         p->code,
+                             p->scale, p->n, j->rows, p->cols / QBLOCK_COLS};
+        rc = gemm_blocks(be, c->jobs[0].w.type, &one);
+    }
     return rc;
 }
 
-void cuda_linear_qblocks(backend *be, const linear_job *j, const float *x, size_t n, bool exact)
+void cuda_linear_qblocks(backend *be, const projection *c)
 {
-    bool many = n > MOST_X && !exact;
-    size_t blocks = qblock_count(j->w.cols), all = n * blocks, padded = many ? scales_padded(n) : n;
-    size_t room = exact ? all * QBLOCK_COLS : all * WORDS + padded * blocks;
+    const weight *w = &c->jobs[0].w;
+    bool many = c->n > MOST_X && !c->exact;
+    size_t blocks = qblock_count(w->cols), padded = many ? scales_padded(c->n) : (size_t)MOST_X;
+    size_t room = c->exact ? c->n * blocks * QBLOCK_COLS : (c->n * WORDS + padded) * blocks;
     float *at = (float *)cuda_room(be, &cuda_of(be)->rounded, room, sizeof(float), "rounded activations");
+    products p = {};
     if (!at) return;
-    int8_t *code = exact ? NULL : (int8_t *)at;
-    float *scale = at + all * WORDS;
-    cudaError_t rc = launch(round_blocks_k, dim3(cuda_blocks(all, WARPS)), dim3(BLOCK), 0, cuda_stream(be), code, scale,
-                            at, x, j->w.cols, blocks, many ? 1 : blocks, many ? padded : 1, all);
-    if (!cuda_check(be, rc, "linear: rounding [%zu, %zu]", n, j->w.cols)) return;
-    block_product p = {ptr<float>(j->out), j->w.p.p, j->bias.p.p, j->bias.type, code, scale, at, n, j->w.rows, blocks};
-    if (many) rc = gemm_blocks(be, j->w.type, &p);
-    else if (j->w.type == DT_Q8) rc = exact ? gemv_blocks<DT_Q8, true>(be, &p) : gemv_blocks<DT_Q8, false>(be, &p);
-    else rc = exact ? gemv_blocks<DT_Q4, true>(be, &p) : gemv_blocks<DT_Q4, false>(be, &p);
-    cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", n, j->w.cols, j->w.rows, j->w.cols,
-               dtype_name(j->w.type));
+    unsigned tiles = lay_out(&p, c->jobs, c->n_jobs, c->gated);
+    if (c->into.p) p.job[0].out = ptr<float>(c->into), p.add = true;
+    cudaError_t rc = round_x(be, &p, c, at, padded);
+    if (!cuda_check(be, rc, "linear: rounding [%zu, %zu]", c->n, w->cols)) return;
+    if (many) rc = multiply_many(be, &p, c);
+    else rc = w->type == DT_Q8 ? few<DT_Q8>(be, &p, tiles, c) : few<DT_Q4>(be, &p, tiles, c);
+    cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", c->n, w->cols, w->rows, w->cols, dtype_name(w->type));
 }
 
 /* ---- weights to blocks: ref/quant.c, operation by operation ---- */

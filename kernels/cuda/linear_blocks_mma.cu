@@ -79,8 +79,6 @@ template <int X>
 static __device__ __forceinline__ void add_block(float sum[X / 8][4], const unsigned a[4], const float d[2],
                                                  const unsigned char *x, int stride, const float *scale)
 {
-    /* 1.5 * 2^23 as an integer: a whole number below 2^22 that is added to these bits is added to the float. */
-    constexpr int BIAS = 0x4b400000;
     const int lane = threadIdx.x % 32;
     x += (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 16;
 #pragma unroll
@@ -91,11 +89,11 @@ static __device__ __forceinline__ void add_block(float sum[X / 8][4], const unsi
         for (int h = 0; h < 2; h++) {
             int dot[4];
             float2 by = *reinterpret_cast<const float2 *>(scale + 16 * n + 8 * h + lane % 4 * 2);
-            mma_bytes(dot, a, b + 2 * h, BIAS);
+            mma_bytes(dot, a, b + 2 * h, FLOAT_BIAS);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &s = sum[2 * n + h][i];
-                s = fmaf(d[i / 2] * (i % 2 ? by.y : by.x), __uint_as_float((unsigned)dot[i]) - 0x1.8p23f, s);
+                s = fmaf(d[i / 2] * (i % 2 ? by.y : by.x), biased_float(dot[i]), s);
             }
         }
     }

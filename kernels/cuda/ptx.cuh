@@ -54,6 +54,29 @@ static __device__ __forceinline__ void mma_bytes(int d[4], const unsigned a[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
 }
 
+/* 16, 8 or 4 bytes that are read once; with inside = false v stays. volatile keeps such loads in their order, before
+ * what uses the first of them. */
+static __device__ __forceinline__ void load_stream(uint4 &v, const void *p, bool inside)
+{
+    asm volatile("{.reg .pred in; setp.ne.b32 in, %5, 0; "
+                 "@in ld.global.nc.L1::no_allocate.L2::256B.v4.b32 {%0, %1, %2, %3}, [%4];}"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(__cvta_generic_to_global(p)), "r"((int)inside));
+}
+static __device__ __forceinline__ void load_stream(uint2 &v, const void *p, bool inside)
+{
+    asm volatile("{.reg .pred in; setp.ne.b32 in, %3, 0; "
+                 "@in ld.global.nc.L1::no_allocate.L2::256B.v2.b32 {%0, %1}, [%2];}"
+                 : "+r"(v.x), "+r"(v.y)
+                 : "l"(__cvta_generic_to_global(p)), "r"((int)inside));
+}
+static __device__ __forceinline__ void load_stream(unsigned &v, const void *p, bool inside)
+{
+    asm volatile("{.reg .pred in; setp.ne.b32 in, %2, 0; @in ld.global.nc.L1::no_allocate.L2::256B.b32 %0, [%1];}"
+                 : "+r"(v)
+                 : "l"(__cvta_generic_to_global(p)), "r"((int)inside));
+}
+
 static __device__ __forceinline__ unsigned shared_address(const void *p)
 {
     return (unsigned)__cvta_generic_to_shared(p);

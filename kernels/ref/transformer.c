@@ -61,6 +61,19 @@ void ref_add(backend *be, buf x, buf y, size_t n)
     for (size_t i = 0; i < n; i++) a[i] += b[i];
 }
 
+void ref_project(backend *be, const projection *p)
+{
+    const backend_ops *o = be->ops;
+    const linear_job *j = p->jobs;
+    size_t all = p->n * j->w.rows;
+    if (p->norm.p.p) o->rmsnorm(be, p->room, p->x, p->norm, p->n, p->eps);
+    o->linear(be, j, p->n_jobs, p->norm.p.p ? p->room : p->x, p->n, p->exact);
+    if (p->gated) o->swiglu(be, j[0].out, j[0].out, j[1].out, all);
+    if (!p->into.p) return;
+    o->all_reduce(be, j->out, all);
+    o->add(be, p->into, j->out, all);
+}
+
 void ref_count_lists(backend *be, buf total, buf range, size_t n, size_t n_lists, const bool *chose)
 {
     const int64_t *r = (const int64_t *)(void *)range.p;

@@ -44,6 +44,11 @@ static inline void mma_bytes(int d[4], const unsigned a[4], const unsigned b[2],
     shim_mma(d, a, b, SHIM_MMA_S8, f, l);
 }
 
+template <class T> void load_stream(T &v, const void *p, bool inside)
+{
+    if (inside) v = *(const T *)p;
+}
+
 static inline void load_matrices(unsigned r[4], const void *row, SHIM_HERE)
 {
     for (int i = 0; i < 4; i++) {

@@ -158,17 +158,75 @@ static void kv_write(op_run *x, const int64_t *p)
     free(f);
 }
 
+/* One layer's rows of heads: norms, rotations, writing. wait: for each op before the next. */
+static void make_rows(op_run *x, const int64_t *p, buf q[2], buf k[2], buf v, const kv_rows *rows, bool wait)
+{
+    enum { N = 5, Q_HEADS = 4 };
+    const backend_ops *o = x->be->ops;
+    size_t half = (size_t)p[0], heads = (size_t)p[1], token = 4 * heads * 2 * half;
+    dtype t = (dtype)p[3];
+    weight w = {op_as(x, 2 * half, t), t, 1, 2 * half};
+    int64_t slots[N] = {7, 2, 9, 0, 4};
+    float turns[N * 128 * 2];
+    for (size_t i = 0; i < 2 * N * half; i++) turns[i] = cosf((float)i);
+    buf table = op_in(x, turns, 8 * N * half), slot = op_in(x, slots, sizeof slots);
+    kv_write_job jobs[N];
+    size_t n_jobs = p[4] ? N : 1;
+    for (size_t i = 0; i < n_jobs; i++)
+        jobs[i] = (kv_write_job){rows, 0, buf_at(slot, 8 * i), 1, buf_at(k[1], i * token), buf_at(v, i * token), N};
+    for (size_t i = 0; i < n_jobs && n_jobs == N; i++) jobs[i].n = 1;
+    if (p[2] & 1) o->rmsnorm(x->be, q[0], q[0], w, N * Q_HEADS, 1e-5f);
+    if (wait) o->sync(x->be);
+    if (p[2] & 2) o->rmsnorm(x->be, k[0], k[0], w, N * heads, 1e-5f);
+    if (wait) o->sync(x->be);
+    o->rope(x->be, k[1], k[0], table, N, heads, half);
+    if (wait) o->sync(x->be);
+    o->rope(x->be, q[1], q[0], table, N, Q_HEADS, half);
+    if (wait) o->sync(x->be);
+    o->kv_write(x->be, jobs, n_jobs);
+    if (p[2] & 4) o->rope(x->be, k[1], k[1], table, N, heads, half);
+    if (p[2] & 8) o->rope(x->be, q[0], k[1], table, N, heads < Q_HEADS ? heads : Q_HEADS, half);
+}
+
+/* The ops of rows of heads one after the other, and each waited for: the same bits. */
+static void rows_of_heads(op_run *x, const int64_t *p)
+{
+    enum { N = 5, CAP = 12 };
+    size_t dim = 2 * (size_t)p[0], heads = (size_t)p[1], nq = 4 * N * 4 * dim, nk = 4 * N * heads * dim;
+    dtype t = (dtype)p[3];
+    size_t bytes = heads * CAP * dim * dtype_size(t);
+    float *f = random_f32(&x->r, (nq + nk) / 4);
+    buf q[2][2], k[2][2], v = op_in(x, f + 1, nk);
+    kv_rows rows[2];
+    rng at = x->r;
+    for (int i = 0; i < 2; i++) {
+        q[i][0] = op_inout(x, f, nq, NMSE, 1e-12), q[i][1] = op_out(x, nq, NMSE, 1e-12);
+        k[i][0] = op_inout(x, f + nq / 4, nk, NMSE, 1e-12), k[i][1] = op_out(x, nk, NMSE, 1e-12);
+        rows[i] = (kv_rows){
+            op_inout(x, NULL, bytes, IN, 0), op_inout(x, NULL, bytes, IN, 0), t, 0, heads, dim, CAP, {0}, NULL, NULL};
+        x->r = at; /* the same weights */
+        make_rows(x, p, q[i], k[i], v, &rows[i], i);
+    }
+    for (int i = 0; i < 2; i++) {
+        op_same(x, q[0][i], q[1][i], nq, "queries");
+        op_same(x, k[0][i], k[1][i], nk, "keys");
+    }
+    op_same(x, rows[0].k, rows[1].k, bytes, "rows of keys");
+    op_same(x, rows[0].v, rows[1].v, bytes, "rows of values");
+    free(f);
+}
+
 /* ---- products ---- */
 
-/* Three products of one x: of rows m, 40 and 1. Weights of elements lie at odd addresses of two bytes, those in blocks
- * are made by `quantize`. */
+/* Three products of one x: of rows m, 40 and 1. Weights of two bytes lie at odd addresses of these where `odd`, those
+ * in blocks are made by `quantize`. */
 typedef struct {
     size_t n, cols, m[3];
     linear_job job[3];
     buf x;
 } product;
 
-static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held, dtype type)
+static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held, dtype type, bool odd)
 {
     product q = {.n = n, .cols = cols, .m = {m, 40, 1}};
     float *f = random_f32(&x->r, n * cols);
@@ -176,7 +234,7 @@ static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held
     q.x = op_in(x, f, 4 * n * cols);
     free(f);
     for (int k = 0; k < 3; k++) {
-        size_t skip = type == DT_F32 ? 0 : 2, size = q.m[k] * cols * dtype_size(type);
+        size_t skip = type == DT_F32 || !odd ? 0 : 2, size = q.m[k] * cols * dtype_size(type);
         unsigned char *room = xmalloc(size + skip);
         float *w = random_f32(&x->r, q.m[k] * cols);
         for (size_t i = 0; i < q.m[k] * cols; i++) {
@@ -214,7 +272,7 @@ static void linear(op_run *x, const int64_t *p)
 {
     dtype held = (dtype)p[3], type = dtype_in_qblocks(held) ? (dtype)p[4] : held;
     bool exact = p[5], many = !exact && (size_t)p[1] > ALIKE;
-    product q = product_of(x, (size_t)p[1], (size_t)p[2], (size_t)p[0], held, type);
+    product q = product_of(x, (size_t)p[1], (size_t)p[2], (size_t)p[0], held, type, p[6]);
     x->any_bits = many;
     for (int k = 0; k < 3; k++) q.job[k].out = op_out(x, 4 * q.n * q.m[k], NMSE, linear_error(x, &q, held, exact));
 #ifndef ON_CUDA /* the CPU may round less than 8 bits of x where there are many rows */
@@ -239,13 +297,48 @@ static void linear(op_run *x, const int64_t *p)
                 "a part of w");
 }
 
+/* What stands around the products: the bits of its ops, one after the other. p: columns, rows of x, of w, how weights
+ * are held, of elements of which type, exact, what is wanted, the norm's type. */
+static void project(op_run *x, const int64_t *p)
+{
+    const backend_ops *o = x->be->ops;
+    dtype held = (dtype)p[3], type = dtype_in_qblocks(held) ? DT_F32 : held;
+    product q = product_of(x, (size_t)p[1], 40, (size_t)p[0], held, type, false);
+    bool norm = p[4] & 1, gated = p[4] & 2, into = p[4] & 4, many = q.n > ALIKE;
+    size_t n_jobs = gated ? 2 : into ? 1 : 3, all = 40 * q.n, bytes = 4 * all;
+    linear_job alone[3];
+    buf room = op_out(x, 4 * q.n * q.cols, IN, 0), in = room, sum = op_out(x, bytes, IN, 0);
+    weight w = {op_as(x, q.cols, (dtype)p[6]), (dtype)p[6], 1, q.cols};
+    x->any_bits = many;
+    for (int k = 0; k < 3; k++) {
+        alone[k] = q.job[k];
+        q.job[k].out = op_out(x, 4 * q.n * q.m[k], IN, 0), alone[k].out = op_out(x, 4 * q.n * q.m[k], IN, 0);
+    }
+    float *f = random_f32(&x->r, all);
+    buf to = op_inout(x, f, bytes, NMSE, many ? 1e-4 : 1e-10);
+    free(f);
+    o->copy(x->be, sum, to, bytes);
+    if (norm) o->rmsnorm(x->be, in, q.x, w, q.n, 1e-5f);
+    o->linear(x->be, alone, n_jobs, norm ? in : q.x, q.n, p[5]);
+    if (gated) o->swiglu(x->be, alone[0].out, alone[0].out, alone[1].out, all);
+    o->add(x->be, sum, alone[0].out, all);
+    projection c = {.jobs = q.job, .n_jobs = n_jobs, .x = q.x, .n = q.n, .exact = p[5], .eps = 1e-5f, .gated = gated};
+    if (norm) c.norm = w, c.room = room;
+    if (into) c.into = to;
+    o->project(x->be, &c);
+    if (!into) o->add(x->be, to, q.job[0].out, all);
+    op_same(x, to, sum, bytes, "op by op");
+    for (size_t k = 0; k < n_jobs && !gated && !into; k++)
+        op_same(x, q.job[k].out, alone[k].out, 4 * q.n * q.m[k], "a product");
+}
+
 /* An odd number stays in its row of x: others are as without it. */
 static void odd_x(op_run *x, const int64_t *p)
 {
-    enum { N = 3, M = 20, COLS = 70 };
+    enum { N = 3, M = 20, COLS = 72 };
     static const float odd[] = {0, 1e-35f, 1e30f, INFINITY, NAN};
     dtype held = (dtype)p[1];
-    product q = product_of(x, N, M, COLS, held, dtype_in_qblocks(held) ? DT_F32 : held);
+    product q = product_of(x, N, M, COLS, held, dtype_in_qblocks(held) ? DT_F32 : held, p[3]);
     buf plain = op_out(x, 4 * N * M, NMSE, 1e-11), out = op_out(x, 4 * N * M, IN, 0);
     q.job[0].out = plain;
     x->be->ops->linear(x->be, q.job, 1, q.x, N, p[2]);
@@ -287,18 +380,25 @@ static const op_test tests[] = {
     {"convert", convert, 200, 11, 61, {TAILS, OP_TYPES, OP_TYPES}},
     {"rope_table, rope", rope, 19, 3, 7, {OP_P(1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 48, 64, 128)}},
     {"kv_write, kv_move", kv_write, 120, 3, 17, {HEAD_DIMS, OP_P(1, 2, 7, 11), OP_P(1, 2, 3), OP_TYPES}},
+    {"rows of heads",
+     rows_of_heads,
+     96,
+     5,
+     19,
+     {OP_P(1, 2, 7, 16, 32, 33, 64, 65, 128), OP_P(1, 2, 3), OP_P(0, 1, 2, 3, 7, 11), OP_TYPES, OP_BOOL}},
     {"linear, all tails",
      linear,
      530,
      13,
      101,
-     {TAILS, OP_P(1, 2, 3, 4, 5, 8, 9, 16), OP_P(1, 2, 3, 17, 33), OP_TYPES, OP_TYPES, OP_P(1)}},
+     {TAILS, OP_P(1, 2, 3, 4, 5, 8, 9, 16), OP_P(1, 2, 3, 17, 33), OP_TYPES, OP_TYPES, OP_P(1), OP_BOOL}},
     {"linear, many rows",
      linear,
      60,
      7,
      31,
-     {OP_P(1, 20, 31, 64, 200, 300), OP_P(16, 31, 33, 127, 130), OP_P(16, 33, 129), OP_TYPES, OP_TYPES, OP_BOOL}},
+     {OP_P(1, 20, 31, 64, 200, 300), OP_P(16, 31, 33, 127, 130), OP_P(16, 33, 129), OP_TYPES, OP_TYPES, OP_BOOL,
+      OP_BOOL}},
     {"linear, weights of 8 and 4 bits",
      linear,
      212,
@@ -312,12 +412,19 @@ static const op_test tests[] = {
      23,
      {OP_P(1, 31, 32, 97, 128, 200, 300, 1000), OP_P(9, 16, 31, 32, 33, 127), OP_P(16, 33, 129), OP_P(DT_Q8, DT_Q4),
       OP_TYPES, OP_BOOL}},
+    {"project",
+     project,
+     240,
+     7,
+     59,
+     {OP_P(1, 8, 31, 64, 72, 100, 256, 520, 1032), OP_P(1, 2, 3, 8, 9, 16), OP_P(40),
+      OP_P(DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4), OP_P(0, 1, 2, 3, 4, 5), OP_BOOL, OP_TYPES}},
     {"linear, odd numbers in x",
      odd_x,
      50,
      5,
      0,
-     {OP_P(0, 1, 2, 3, 4), OP_P(DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4), OP_BOOL}},
+     {OP_P(0, 1, 2, 3, 4), OP_P(DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4), OP_BOOL, OP_BOOL}},
     {"quantize",
      quantize,
      132,

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows of heads: their norms, rotation, and how K and V rows get to where they are kept. These ops follow each other in
+ * every layer and are small. So the norms in place and the rotations are held back until an op comes that is none of
+ * them (cuda_begin), or a kv_write of rows that they make: all that is held is one launch then. */
+#include "config.h"
+
+#include "kernels/cuda/near.cuh"
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/rows.cuh"
+
+enum { WARPS = NORM_WARPS, BLOCK = 32 * WARPS };
+
+/* ---- kernels ---- */
+
+/* Channel c of a row that the device keeps a copy of; newest: no later row of the call has its place. What was read of
+ * the slot before is no copy any more. */
+template <class T>
+static __device__ void write_near(const near_args &n, int head, int64_t slot, size_t c, size_t d, bool newest, float k,
+                                  float v)
+{
+    bool kept = slot < n.first, ring = !kept && n.window && newest;
+    unsigned s = (unsigned)slot & (n.window - 1), place = (unsigned)slot & (n.slots - 1);
+    if (kept || ring) {
+        size_t to = ((size_t)(head * n.rows) + (size_t)(kept ? slot : n.first + s)) * d + c;
+        put_f32(&((T *)n.k)[to], k);
+        put_f32(&((T *)n.v)[to], v);
+    }
+    if (c != 0) return;
+    if (ring && head == 0) n.ring[s] = (int32_t)(slot + 1);
+    if (n.slots) atomicCAS(&n.tag[(size_t)head * n.slots + place], (int)(slot + 1), 0);
+}
+
+typedef struct {
+    void *k_rows, *v_rows;
+    int64_t first;
+    const int64_t *slot;
+    const float *k, *v;
+    size_t n, cap;
+    near_args near;
+    bool by_head;
+} row_writes;
+
+/* Channel c of row `row` of a job: of token row / heads. */
+template <class T>
+static __device__ __forceinline__ void write_channel(const row_writes &j, size_t row, size_t heads, size_t d, size_t c,
+                                                     float k)
+{
+    size_t head = row % heads,
+           at = j.slot ? (size_t)j.slot[j.by_head ? row : row / heads] : (size_t)j.first + row / heads;
+    size_t to = (head * j.cap + at) * d + c;
+    float v = j.v ? j.v[row * d + c] : 0;
+    put_f32(&((T *)j.k_rows)[to], k);
+    if (j.v) put_f32(&((T *)j.v_rows)[to], v);
+    if (j.near.k) write_near<T>(j.near, (int)head, (int64_t)at, c, d, row / heads + j.near.window >= j.n, k, v);
+}
+
+template <class T> static __global__ void kv_write_k(job_list<row_writes> jobs, size_t heads, size_t d)
+{
+    const row_writes &j = jobs.job[blockIdx.y];
+    size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i < j.n * heads * d) write_channel<T>(j, i / d, heads, d, i % d, j.k[i]);
+}
+
+typedef struct {
+    cuda_heads of[CUDA_HELD];
+    job_list<row_writes> jobs;
+    int written, n_jobs; /* which of them the jobs write */
+} held_rows;
+
+/* By what rmsnorm multiplies a row of a warp: its sums, in their order. */
+static __device__ __forceinline__ float head_scale(const float *x, size_t d, float eps)
+{
+    float all = 0;
+    for (size_t q = 0; q < d; q += 128) {
+        float sum = 0;
+        size_t c = q + threadIdx.x % 32 * 4;
+        for (size_t i = c; i < c + 4; i++) sum = i < d ? fmaf(x[i], x[i], sum) : sum;
+        all += warp_sum(sum);
+    }
+    return 1 / sqrtf(all / (float)d + eps);
+}
+
+/* A warp has a row; a lane both numbers of its pairs. */
+template <class T> static __global__ void __launch_bounds__(BLOCK) heads_k(held_rows p)
+{
+    size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int e = 0, job = 0;
+    while (e + 1 < CUDA_HELD && row >= p.of[e].rows) row -= p.of[e++].rows;
+    const cuda_heads &h = p.of[e];
+    if (row >= h.rows) return;
+    const size_t half = h.dim / 2;
+    const float2 *table = h.table ? (const float2 *)h.table + row / h.heads * half : NULL;
+    float *x = h.x + row * h.dim, *out = h.out + row * h.dim, scale = 1;
+    size_t at = row; /* of the job */
+    bool write = e == p.written;
+    while (write && job + 1 < p.n_jobs && at >= p.jobs.job[job].n * h.heads) at -= p.jobs.job[job++].n * h.heads;
+    write = write && at < p.jobs.job[job].n * h.heads;
+    if (h.norm) {
+        scale = head_scale(x, h.dim, h.eps);
+        __syncwarp();
+    }
+    for (size_t c = threadIdx.x % 32; c < half; c += 32) {
+        float a = x[c], b = x[c + half];
+        if (h.norm) {
+            a = normed(a, scale, element(h.norm, h.norm_type, c));
+            b = normed(b, scale, element(h.norm, h.norm_type, c + half));
+            x[c] = a, x[c + half] = b;
+        }
+        if (table) {
+            float2 t = table[c];
+            float first = __fsub_rn(__fmul_rn(a, t.x), __fmul_rn(b, t.y));
+            b = __fadd_rn(__fmul_rn(b, t.x), __fmul_rn(a, t.y)), a = first;
+            out[c] = a, out[c + half] = b;
+        }
+        if (!write) continue;
+        write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c, a);
+        write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c + half, b);
+    }
+}
+
+/* ---- what is held ---- */
+
+template <class T> static cudaError_t run_held(backend *be, const held_rows *p)
+{
+    size_t rows = 0;
+    for (const cuda_heads &h : p->of) rows += h.rows;
+    return launch(heads_k<T>, dim3(cuda_blocks(rows, WARPS)), dim3(BLOCK), 0, cuda_stream(be), *p);
+}
+
+static held_rows take_held(backend *be)
+{
+    cuda_ctx *c = cuda_of(be);
+    held_rows p = {};
+    for (int i = 0; i < c->n_held; i++) p.of[i] = c->held[i];
+    p.written = -1;
+    c->n_held = 0;
+    return p;
+}
+
+void cuda_release_held(backend *be)
+{
+    if (cuda_of(be)->n_held == 0) return;
+    held_rows p = take_held(be);
+    if (be->fault.code != ST_OK) return;
+    cuda_check(be, run_held<float>(be, &p), "norm and rope [%zu, %zu]", p.of[0].rows, p.of[0].dim);
+}
+
+static bool overlap(const float *a, size_t n, const float *b, size_t m)
+{
+    return a < b + m && b < a + n;
+}
+
+/* Whether one writes what the other reads or writes. */
+static bool conflict(const cuda_heads *a, const cuda_heads *b)
+{
+    size_t n = a->rows * a->dim, m = b->rows * b->dim;
+    return overlap(a->out, n, b->out, m) || overlap(a->out, n, b->x, m) || overlap(a->x, n, b->out, m) ||
+           ((a->norm || b->norm) && overlap(a->x, n, b->x, m));
+}
+
+static void hold(backend *be, const cuda_heads *h)
+{
+    cuda_ctx *c = cuda_of(be);
+    bool fits = c->n_held < CUDA_HELD;
+    for (int i = 0; i < c->n_held; i++) fits = fits && !conflict(&c->held[i], h);
+    if (!fits) cuda_release_held(be);
+    c->held[c->n_held++] = *h;
+}
+
+bool cuda_hold_norm(backend *be, float *x, weight w, size_t n, float eps)
+{
+    if (w.cols > CUDA_HELD_DIM || w.cols % 2) return false;
+    cuda_heads h = {x, x, w.p.p, NULL, n, 1, w.cols, eps, w.type};
+    hold(be, &h);
+    return true;
+}
+
+void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
+{
+    cuda_ctx *c = cuda_of(be);
+    cuda_heads h = {ptr<float>(x), ptr<float>(out), NULL, ptr<void>(table), n * heads, heads, 2 * half, 0, DT_F32};
+    if (h.rows * half == 0 || be->fault.code != ST_OK) return;
+    c->last = "rope";
+    for (int i = 0; i < c->n_held; i++) { /* behind its norm */
+        cuda_heads *of = &c->held[i], both = h;
+        both.norm = of->norm, both.eps = of->eps, both.norm_type = of->norm_type;
+        if (of->table || of->x != h.x || of->rows != h.rows || of->dim != h.dim) continue;
+        if (c->n_held == CUDA_HELD && conflict(&c->held[1 - i], &both)) break;
+        *of = both;
+        return;
+    }
+    hold(be, &h);
+}
+
+/* ---- KV rows ---- */
+
+static row_writes writes_of(const kv_write_job &j)
+{
+    return {j.rows->k.p,     j.rows->v.p, j.first,     ptr<int64_t>(j.slots), ptr<float>(j.k),
+            ptr<float>(j.v), j.n,         j.rows->cap, near_of(j.rows),       j.n_lists > 1};
+}
+
+/* What is held, whose rows the jobs write one after the other; -1: nothing. */
+static int held_source(const cuda_ctx *c, const kv_write_job *jobs, size_t n_jobs)
+{
+    const kv_rows *r = jobs->rows;
+    size_t width = r->n_kv_heads * r->head_dim, n = 0;
+    int e = 0;
+    while (e < c->n_held && c->held[e].out != ptr<float>(jobs->k)) e++;
+    if (e == c->n_held || n_jobs > CUDA_JOBS) return -1;
+    const cuda_heads *h = &c->held[e];
+    if (!h->table || h->heads != r->n_kv_heads || h->dim != r->head_dim) return -1;
+    for (size_t i = 0; i < n_jobs; n += jobs[i++].n) {
+        if (ptr<float>(jobs[i].k) != h->out + n * width) return -1;
+        for (int o = 0; o < c->n_held && jobs[i].v.p; o++) {
+            const cuda_heads *other = &c->held[o];
+            size_t m = other->rows * other->dim;
+            if (overlap(other->out, m, ptr<float>(jobs[i].v), jobs[i].n * width) ||
+                overlap(other->x, m, ptr<float>(jobs[i].v), jobs[i].n * width))
+                return -1;
+        }
+    }
+    return n * h->heads <= h->rows ? e : -1;
+}
+
+static bool write_held(backend *be, const kv_write_job *jobs, size_t n_jobs)
+{
+    const kv_rows *r = jobs->rows;
+    int e = held_source(cuda_of(be), jobs, n_jobs);
+    if (e < 0) return false;
+    held_rows p = take_held(be);
+    p.written = e;
+    p.n_jobs = (int)n_jobs;
+    for (size_t i = 0; i < n_jobs; i++) p.jobs.job[i] = writes_of(jobs[i]);
+    cuda_of(be)->last = "kv_write";
+    by_type(r->type, [&](auto t) {
+        cudaError_t rc = run_held<decltype(t)>(be, &p);
+        cuda_check(be, rc, "rope and kv_write [%zu, %zu]", p.of[e].rows, r->head_dim);
+    });
+    return true;
+}
+
+void cuda_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
+{
+    const kv_rows *r = jobs->rows;
+    size_t most = 0;
+    for (size_t i = 0; i < n_jobs; i++) most = max(most, jobs[i].n * r->n_kv_heads * r->head_dim);
+    if (most == 0 || be->fault.code != ST_OK || write_held(be, jobs, n_jobs) || !cuda_begin(be, "kv_write")) return;
+    by_type(r->type, [&](auto t) {
+        typedef decltype(t) T;
+        in_lists(jobs, n_jobs, writes_of, [&](auto &list, unsigned m) {
+            cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(most, BLOCK), m), dim3(BLOCK), 0, cuda_stream(be),
+                                    list, r->n_kv_heads, r->head_dim);
+            cuda_check(be, rc, "kv_write [%zu, %zu]", most, r->head_dim);
+        });
+    });
+}
