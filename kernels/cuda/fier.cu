@@ -3,10 +3,12 @@
 #include "config.h"
 
 #include "kernels/cuda/groups.cuh"
+#include "kernels/cuda/last.cuh"
 #include "kernels/cuda/scores.cuh"
+#include "kernels/cuda/votes.cuh"
 #include "kernels/ops_fier.h"
 
-enum { WORD = 32, MOST_PAIRS = HEAD_DIM_MAX / 2 };
+enum { WORD = 32 };
 
 typedef struct {
     uint32_t *bits;
@@ -123,24 +125,20 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
     }
 }
 
-/* A job may have fewer groups of tokens than the grid. */
-template <class T> static __global__ void add_k(job_list<index_adds<ones>> jobs)
-{
-    const index_adds<ones> &j = jobs.job[blockIdx.z];
-    int64_t g = (int64_t)j.x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
-    if (begin < end) set_group<T>(j.x, j.k, j.pos, begin, min(begin + g, end));
-}
-
-/* The newest keys into the ring, once no group reads it. */
-template <class T> static __global__ void ring_k(job_list<index_adds<ones>> jobs)
+/* A job may have fewer groups of tokens than the grid. The newest keys go into the ring once no group reads it: in the
+ * block of a head that is done last. done [jobs][heads]. */
+template <class T> static __global__ void add_k(job_list<index_adds<ones>> jobs, int *done)
 {
     const index_adds<ones> &j = jobs.job[blockIdx.z];
     const ones x = j.x;
-    int64_t end = j.pos + j.n, p = max(end - (int64_t)x.group, j.pos) + blockIdx.x;
+    int64_t g = (int64_t)x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
     int c = (int)threadIdx.x, head = blockIdx.y;
-    if (p >= end || c >= x.dim) return;
-    put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
-            j.k[((size_t)(p - j.pos) * x.heads + head) * x.dim + c]);
+    if (begin >= end) return;
+    set_group<T>(x, j.k, j.pos, begin, min(begin + g, end));
+    if (!is_last(&done[blockIdx.z * x.heads + head], (int)((end - 1) / g - j.pos / g + 1)) || c >= x.dim) return;
+    for (int64_t p = max(end - g, j.pos); p < end; p++)
+        put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
+                j.k[((size_t)(p - j.pos) * x.heads + head) * x.dim + c]);
 }
 
 static dim3 channels(const ones *x)
@@ -155,14 +153,14 @@ void cuda_fier_add(backend *be, const index_add_job *jobs, size_t n)
     size_t most = 0;
     for (size_t i = 0; i < n; i++) most = max(most, jobs[i].n);
     if (most == 0 || !cuda_begin(be, "fier.add")) return;
+    int *done = cuda_zeros(be, CUDA_JOBS * index->n_kv_heads, "fier.add");
+    if (!done) return;
     by_type(index->type, [&](auto t) {
         typedef decltype(t) T;
-        unsigned groups = (unsigned)(most / x.group + 2), newest = (unsigned)min(most, x.group);
+        unsigned groups = (unsigned)((most - 1) / x.group + 2);
         in_lists(jobs, n, adds_of(ones_of), [&](auto &list, unsigned m) {
             cudaError_t rc =
-                launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
-            if (rc == cudaSuccess)
-                rc = launch(ring_k<T>, dim3(newest, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
+                launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list, done);
             cuda_check(be, rc, "fier.add [%zu, %d, %d]", most, x.heads, x.dim);
         });
     });
@@ -203,16 +201,6 @@ void cuda_fier_redo(backend *be, const void *redone, const kv_rows *rows, int64_
 
 /* ---- scores ---- */
 
-/* What a group of tokens scores with one query: a, and for each pair of channels the sum that its two bits stand for,
- * as floats or as whole numbers, which `scale` turns into scores. */
-typedef struct {
-    float a, scale;
-    union {
-        float f;
-        int i;
-    } pair[MOST_PAIRS][4];
-} table;
-
 /* round to nearest of x (127 / most), within [least, 127]. NaN becomes least. */
 static __device__ __forceinline__ int whole(float x, float most, float least)
 {
@@ -222,72 +210,140 @@ static __device__ __forceinline__ int whole(float x, float most, float least)
     return (int)rintf(v);
 }
 
-/* Made by a whole block; part: a float a warp. Ends with a barrier. */
-template <class T>
-static __device__ void make_table(table *t, const ones &x, int head, size_t group, const float *q, float *part)
+/* G neighbouring numbers of shared memory, aligned to them. */
+template <int G> static __device__ __forceinline__ void get(float v[G], const float *p)
 {
-    const T *lo = (const T *)x.levels + (head * x.groups + group) * 2 * x.dim, *hi = lo + x.dim;
-    float most = 0, largest = 0;
-    for (int c = threadIdx.x; x.bytes && c < x.dim; c += SCORE_BLOCK) {
-        float span = __fsub_rn(to_f32(hi[c]), to_f32(lo[c]));
-        if (span > most) most = span;
-        if (fabsf(q[c]) > largest) largest = fabsf(q[c]);
-    }
-    if (x.bytes) most = block_max(most, part), largest = block_max(largest, part);
-    for (int i = threadIdx.x; i < (x.dim + 1) / 2; i += SCORE_BLOCK) {
-        float w[2] = {0, 0};
-        int u[2] = {0, 0};
-        for (int b = 0; b < 2 && 2 * i + b < x.dim; b++) {
-            int c = 2 * i + b;
-            float span = __fsub_rn(to_f32(hi[c]), to_f32(lo[c]));
-            w[b] = __fmul_rn(q[c], span);
-            if (x.bytes) u[b] = whole(span, most, 0) * whole(q[c], largest, -127);
-        }
-        for (int bits = 0; bits < 4; bits++) {
-            if (x.bytes) t->pair[i][bits].i = (bits & 1 ? u[0] : 0) + (bits & 2 ? u[1] : 0);
-            else t->pair[i][bits].f = __fadd_rn(bits & 1 ? w[0] : 0, bits & 2 ? w[1] : 0);
-        }
-    }
-    if (threadIdx.x < 32) { /* both halves of the warp do the same */
-        float v[MOST_CHANNELS];
-        load_part(v, lo, threadIdx.x % PARTS, x.dim);
-        float a = dot_parts(v, q, threadIdx.x % PARTS, x.dim);
-        if (threadIdx.x == 0) t->a = a, t->scale = __fmul_rn(__fdiv_rn(most, 127), __fdiv_rn(largest, 127));
-    }
-    __syncthreads();
+    if constexpr (G == 4) {
+        float4 x = *reinterpret_cast<const float4 *>(p);
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    } else if constexpr (G == 2) {
+        float2 x = *reinterpret_cast<const float2 *>(p);
+        v[0] = x.x, v[1] = x.y;
+    } else v[0] = *p;
+}
+template <int G> static __device__ __forceinline__ void put(float *p, const float v[G])
+{
+    if constexpr (G == 4) *reinterpret_cast<float4 *>(p) = make_float4(v[0], v[1], v[2], v[3]);
+    else if constexpr (G == 2) *reinterpret_cast<float2 *>(p) = make_float2(v[0], v[1]);
+    else *p = v[0];
 }
 
-static __device__ __forceinline__ float estimate(const table *t, const ones &x, int head, int64_t token)
-{
-    const uint32_t *word = x.bits + (head * x.blocks + (size_t)token / WORD) * x.words * WORD + (size_t)token % WORD;
-    float sum = t->a;
-    int whole_sum = 0;
-    for (int w = 0; w < x.words; w++) {
-        uint32_t bits = word[w * WORD];
-        int pairs = min(WORD / 2, (x.dim - w * WORD + 1) / 2);
-        for (int i = 0; i < pairs; i++, bits >>= 2) {
-            if (x.bytes) whole_sum += t->pair[w * WORD / 2 + i][bits & 3].i;
-            else sum = __fadd_rn(sum, t->pair[w * WORD / 2 + i][bits & 3].f);
+/* What a group of tokens scores with G queries: a, and for each pair of channels the sums that its two bits stand for,
+ * as floats or as whole numbers, which `scale` turns into scores. A warp has one. The sums of two bits lie `step`
+ * numbers apart, in banks of their own, so that lanes never wait for each other. */
+template <class T, int G> struct table {
+    const ones &x;
+    float *sums; /* [4][pairs][G] of shared memory, rows of `step` */
+    int step;
+    float a[G], scale[G];
+
+    static __host__ __device__ __forceinline__ int step_of(int words)
+    {
+        return (words * WORD / 2 + 1) * G;
+    }
+
+    /* Numbers for 8 bits: the largest span of levels, and of each query the largest channel. */
+    __device__ __forceinline__ void extents(const T *lo, const float *q, int n, float *most, float largest[G])
+    {
+        *most = 0;
+        for (int g = 0; g < G; g++) largest[g] = 0;
+        for (int c = threadIdx.x % 32; c < x.dim; c += 32) {
+            float span = __fsub_rn(to_f32(lo[x.dim + c]), to_f32(lo[c]));
+            if (span > *most) *most = span;
+#pragma unroll
+            for (int g = 0; g < G; g++) {
+                float y = fabsf(q[min(g, n - 1) * x.dim + c]);
+                if (y > largest[g]) largest[g] = y;
+            }
+        }
+        *most = warp_max(*most);
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            largest[g] = warp_max(largest[g]);
+            scale[g] = __fmul_rn(__fdiv_rn(*most, 127), __fdiv_rn(largest[g], 127));
         }
     }
-    return x.bytes ? __fadd_rn(t->a, __fmul_rn((float)whole_sum, t->scale)) : sum;
-}
 
-/* Tokens of an incomplete group that are scored by their keys. out: from `from` on. */
-template <class T>
-static __device__ void score_exactly(const ones &x, float *out, const float *q, int head, int64_t from, int64_t to)
-{
-    for (int64_t t0 = from; t0 < to; t0 += SCORE_ROWS) {
-        int64_t t = t0 + threadIdx.x / PARTS;
-        int lane = threadIdx.x % PARTS;
-        bool inside = t < to;
-        float k[MOST_CHANNELS];
-        load_part(k, (const T *)x.ring + (head * x.group + (inside ? (size_t)t % x.group : 0)) * x.dim, lane,
-                  inside ? x.dim : 0);
-        float s = dot_parts(k, q, lane, x.dim);
-        if (inside && lane == 0) out[t - from] = s;
+    /* The sums of one pair of channels for each value of its two bits. */
+    __device__ __forceinline__ void set_pair(int i, const T *lo, const float *q, int n, float most,
+                                             const float largest[G]) const
+    {
+        float sum[4][G], span[2] = {0, 0};
+#pragma unroll
+        for (int b = 0; b < 2; b++)
+            if (2 * i + b < x.dim) span[b] = __fsub_rn(to_f32(lo[x.dim + 2 * i + b]), to_f32(lo[2 * i + b]));
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            const float *at = q + min(g, n - 1) * x.dim + 2 * i;
+            float y[2] = {at[0], 2 * i + 1 < x.dim ? at[1] : 0};
+            int u[2];
+            for (int b = 0; b < 2 && x.bytes; b++)
+                u[b] = 2 * i + b < x.dim ? whole(span[b], most, 0) * whole(y[b], largest[g], -127) : 0;
+#pragma unroll
+            for (int bits = 0; bits < 4; bits++) {
+                if (x.bytes) sum[bits][g] = __uint_as_float((unsigned)((bits & 1 ? u[0] : 0) + (bits & 2 ? u[1] : 0)));
+                else
+                    sum[bits][g] = __fadd_rn(bits & 1 ? __fmul_rn(y[0], span[0]) : 0,
+                                             bits & 2 && 2 * i + 1 < x.dim ? __fmul_rn(y[1], span[1]) : 0);
+            }
+        }
+#pragma unroll
+        for (int bits = 0; bits < 4; bits++) put<G>(sums + bits * step + i * G, sum[bits]);
     }
-}
+
+    /* For n <= G queries [n][dim]. Ends with the warp together. */
+    __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
+    {
+        const T *lo = (const T *)x.levels + (head * x.groups + group) * 2 * x.dim;
+        float most = 0, largest[G] = {}, v[MOST_CHANNELS];
+        int lane = threadIdx.x % 32;
+        if (x.bytes) extents(lo, q, n, &most, largest);
+        for (int i = lane; i < (x.dim + 1) / 2; i += 32) set_pair(i, lo, q, n, most, largest);
+        load_part(v, lo, lane % PARTS, x.dim);
+#pragma unroll
+        for (int g = 0; g < G; g += 2) { /* half a warp has a query */
+            float s = dot_parts(v, q + min(g + lane / PARTS, n - 1) * x.dim, lane % PARTS, x.dim);
+            a[g] = __shfl_sync(ALL_LANES, s, 0);
+            if (g + 1 < G) a[g + 1] = __shfl_sync(ALL_LANES, s, PARTS);
+        }
+        __syncwarp();
+    }
+
+    /* Adds the pairs of one word to the sums of a token. */
+    template <bool BYTES> __device__ __forceinline__ void add_pair(float s[G], int d[G], unsigned bits, int i) const
+    {
+        float v[G];
+        get<G>(v, sums + (bits & 3) * step + i * G);
+#pragma unroll
+        for (int g = 0; g < G; g++)
+            if (BYTES) d[g] += (int)__float_as_uint(v[g]);
+            else s[g] = __fadd_rn(s[g], v[g]);
+    }
+
+    /* s: scores of the token whose first word is there, WORD words apart. */
+    template <bool BYTES> __device__ __forceinline__ void estimate(float s[G], const uint32_t *word) const
+    {
+        int d[G] = {};
+        uint32_t next = word[0];
+#pragma unroll
+        for (int g = 0; g < G; g++) s[g] = a[g];
+#pragma unroll 1
+        for (int w = 0; w < x.words; w++) {
+            uint32_t bits = next;
+            int pairs = min(WORD / 2, (x.dim - w * WORD + 1) / 2);
+            if (w + 1 < x.words) next = word[(w + 1) * WORD];
+            if (pairs == WORD / 2) {
+#pragma unroll
+                for (int i = 0; i < WORD / 2; i++) add_pair<BYTES>(s, d, bits >> 2 * i, w * WORD / 2 + i);
+            } else {
+                for (int i = 0; i < pairs; i++) add_pair<BYTES>(s, d, bits >> 2 * i, w * WORD / 2 + i);
+            }
+        }
+#pragma unroll
+        for (int g = 0; g < G; g++)
+            if (BYTES) s[g] = __fadd_rn(a[g], __fmul_rn((float)d[g], scale[g]));
+    }
+};
 
 /* What fier_head_bytes counts of the tokens [from, end). */
 template <class T>
@@ -297,20 +353,6 @@ static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int
     unsigned long long row = x.dim * sizeof(T), bytes = exact > 0 ? (unsigned long long)exact * row : 0;
     if (to > from) bytes += (to - from) * 4ull * x.words + ((to - 1) / g - from / g + 1) * 2ull * row;
     return bytes;
-}
-
-/* Tokens [from, to) of one group of x, out from `from` on. For a whole block. */
-template <class T>
-static __device__ void score_tokens(table *t, float *part, const ones &x, float *out, const float *q, int head,
-                                    int64_t from, int64_t to, int64_t open)
-{
-    if (from >= open) {
-        score_exactly<T>(x, out, q, head, from, to);
-        return;
-    }
-    make_table<T>(t, x, head, (size_t)from / x.group, q, part);
-    for (int64_t i = from + threadIdx.x; i < to; i += SCORE_BLOCK) out[i - from] = estimate(t, x, head, i);
-    __syncthreads();
 }
 
 typedef struct {
@@ -323,37 +365,131 @@ typedef struct {
     unsigned long long *read;
 } fier_scores;
 
-/* A row of blocks has `group` heads of a job that read the bits of one KV head together. A block has one group of
- * tokens: of x, or of the list that the heads follow (groups.cuh), which may touch several of x. */
-template <class T, bool GROUPS>
-static __global__ void __launch_bounds__(SCORE_BLOCK, GROUPS ? 5 : 9) /* without numbers ptxas spills for one more */
-    score_k(job_list<fier_scores> jobs, int group)
+/* A token a lane: its number where it is scored. */
+typedef struct {
+    int token;
+    bool inside, exact; /* exact: by its key in the ring */
+} lane_token;
+
+/* Scores of a warp's tokens that have levels, with n <= G queries: one table after the other for the groups that they
+ * touch, most often one. */
+template <class T, int G>
+static __device__ __forceinline__ void score_by_levels(float s[G], table<T, G> &t, const lane_token &l, int head,
+                                                       const float *q, int n)
 {
-    SHARED(table, t, [1]);
-    SHARED(float, part, [SCORE_BLOCK / 32]);
+    const ones &x = t.x;
+    unsigned todo = __ballot_sync(ALL_LANES, l.inside && !l.exact), lane = threadIdx.x % 32;
+    int group = (int)((unsigned)l.token / (unsigned)x.group);
+    const uint32_t *word =
+        x.bits + (head * x.blocks + (size_t)l.token / WORD) * x.words * WORD + (size_t)l.token % WORD;
+    while (todo) {
+        int now = __shfl_sync(ALL_LANES, group, __ffs((int)todo) - 1);
+        bool mine = (todo >> lane & 1) && group == now;
+        t.make(head, (size_t)now, q, n);
+        if (mine && x.bytes) t.template estimate<true>(s, word);
+        else if (mine) t.template estimate<false>(s, word);
+        todo &= ~__ballot_sync(ALL_LANES, mine);
+        __syncwarp(); /* nobody reads the table any more */
+    }
+}
+
+/* Tokens of an incomplete group that are scored by their keys: two at a time, half a warp each. */
+template <class T, int G>
+static __device__ __forceinline__ void score_by_keys(float s[G], const ones &x, const lane_token &l, int head,
+                                                     const float *q, int n)
+{
+    unsigned todo = __ballot_sync(ALL_LANES, l.exact), lane = threadIdx.x % 32, part = lane % PARTS;
+    for (unsigned pair = 0; pair < 16 && todo; pair++) {
+        unsigned whose = 2 * pair + lane / PARTS;
+        size_t at = (unsigned)__shfl_sync(ALL_LANES, l.token, (int)whose) % x.group;
+        float k[MOST_CHANNELS];
+        if (!(todo >> 2 * pair & 3)) continue;
+        load_part(k, (const T *)x.ring + (head * x.group + at) * x.dim, (int)part, todo >> whose & 1 ? x.dim : 0);
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            float y = dot_parts(k, q + min(g, n - 1) * x.dim, (int)part, x.dim);
+            y = __shfl_sync(ALL_LANES, y, (int)(lane % 2 * PARTS));
+            if (lane / 2 == pair && l.exact) s[g] = y;
+        }
+    }
+}
+
+/* What is read of the tokens of a place's group, or by the first of all blocks of the whole job. */
+template <class T>
+static __device__ void count_scored(const fier_scores &j, const places &in, int64_t place, int64_t open)
+{
+    if (!j.read) return;
+    if (!j.of.group) {
+        if (place == 0 && blockIdx.y == 0) atomicAdd(j.read, bytes_read<T>(j.x, j.lo, j.hi, open) * j.x.heads);
+    } else if (place < in.n * in.per && place % in.per == 0) {
+        int64_t begin = item_of(in, place);
+        atomicAdd(j.read, bytes_read<T>(j.x, max(begin, j.lo), min(begin + in.per, j.hi), open));
+    }
+}
+
+/* The block's share of the votes of heads [first, first + n) of all jobs', logits of its tokens x; parts: shared memory
+ * [VOTE_WARPS][G]. */
+template <int G>
+static __device__ __forceinline__ void leave_votes(const vote_room &v, vote_part *parts, const float s[G], bool inside,
+                                                   size_t first, int n, int chunk)
+{
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        vote_part p = part_of_warp(inside ? logit(s[g], v.scale) : -INFINITY);
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32 * G + g] = p;
+    }
+    __syncthreads();
+    if ((int)threadIdx.x < n) {
+        vote_part p = parts[threadIdx.x];
+        for (int w = 1; w < VOTE_WARPS; w++) p = join_parts(p, parts[w * G + threadIdx.x]);
+        v.parts[(first + threadIdx.x) * v.most + chunk] = p;
+    }
+    __syncthreads();
+}
+
+/* A row of blocks has `group` heads of a job that read the bits of one KV head together, G at a time. A warp has 32
+ * places: tokens, or those of the list that the heads follow (groups.cuh). */
+template <class T, int G>
+static __global__ void __launch_bounds__(VOTE_ITEMS) score_k(job_list<fier_scores> jobs, int group, vote_room votes)
+{
+    SHARED_DYN(float, mine); /* the queries, tables behind them */
+    SHARED(vote_part, parts, [VOTE_WARPS * G]);
     const fier_scores &j = jobs.job[blockIdx.z];
     const ones x = j.x;
-    int head = (int)blockIdx.y * x.heads / (int)gridDim.y;
+    int head = (int)blockIdx.y * x.heads / (int)gridDim.y, first, chunks = chunks_of(j.lo, j.hi, &first);
     int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? j.n / g * g : j.n;
-    int64_t per = GROUPS ? j.of.per : g, place = blockIdx.x * per, begin = place;
-    if (GROUPS) {
-        size_t list = list_of_part(j.of);
-        if ((int64_t)blockIdx.x >= j.of.range[2 * list + 1]) return;
-        begin = j.of.group[list * j.of.stride + blockIdx.x] * per;
+    int64_t begin = (int64_t)blockIdx.x * VOTE_ITEMS, place = begin + threadIdx.x;
+    places in = {NULL, 1, j.hi, j.lo, j.hi};
+    if (j.of.group) in = places_of(j.of, list_of_part(j.of), j.lo, j.hi);
+    count_scored<T>(j, in, place, open);
+    if (j.of.group ? begin >= in.n * in.per : begin + VOTE_ITEMS <= j.lo || begin >= j.hi) return;
+    bool inside = place >= in.first && place < in.end, blank = j.of.group && place < in.n * in.per;
+    int64_t token = !inside ? 0 : j.of.group ? item_of(in, place) : place;
+    lane_token l = {(int)token, inside, inside && token >= open};
+    int step = table<T, G>::step_of(x.words), room = (group * x.dim + 3) / 4 * 4;
+    table<T, G> t = {x, mine + room + threadIdx.x / 32 * 4 * step, step, {}, {}};
+    for (int i = threadIdx.x; i < group * x.dim; i += VOTE_ITEMS) mine[i] = j.q[(size_t)blockIdx.y * group * x.dim + i];
+    __syncthreads();
+    for (int h = 0; h < group; h += G) {
+        const float *q = mine + h * x.dim;
+        size_t all = blockIdx.y * (size_t)group + h;
+        int n = min(G, group - h);
+        float s[G];
+        for (int i = 0; i < G; i++) s[i] = -INFINITY;
+        score_by_levels<T, G>(s, t, l, head, q, n);
+        score_by_keys<T, G>(s, x, l, head, q, n);
+#pragma unroll
+        for (int i = 0; i < G; i++)
+            if (i < n && (inside || blank)) j.score[(all + i) * j.stride + place] = s[i];
+        if (votes.parts)
+            leave_votes<G>(votes, parts, s, inside, blockIdx.z * (size_t)gridDim.y * group + all, n,
+                           (int)blockIdx.x - first);
     }
-    int64_t from = max(begin, j.lo), to = min(begin + per, j.hi);
-    if (j.read && threadIdx.x == 0) {
-        if (GROUPS) atomicAdd(j.read, bytes_read<T>(x, from, to, open));
-        else if (blockIdx.x == 0 && head == 0) atomicAdd(j.read, bytes_read<T>(x, j.lo, j.hi, open) * x.heads);
-    }
-    for (int h = blockIdx.y * group; h < (int)(blockIdx.y + 1) * group; h++) {
-        float *out = j.score + h * j.stride + place;
-        for (int64_t i = begin + threadIdx.x; GROUPS && i < begin + per; i += SCORE_BLOCK)
-            if (i < from || i >= to) out[i - begin] = -INFINITY;
-        for (int64_t a = from, b; a < to; a = b) {
-            b = GROUPS ? min((a / g + 1) * g, to) : to;
-            score_tokens<T>(t, part, x, out + (a - begin), j.q + (size_t)h * x.dim, head, a, b, open);
-        }
+    size_t row = blockIdx.z * gridDim.y + blockIdx.y;
+    if (!votes.parts || !is_last(&votes.done[row], chunks)) return;
+    for (int h = threadIdx.x / 32; h < group; h += VOTE_WARPS) {
+        float lse = lse_of_parts(votes.parts + (row * group + h) * votes.most, chunks);
+        if (threadIdx.x % 32 == 0) votes.lse[row * group + h] = lse;
     }
 }
 
@@ -383,22 +519,37 @@ static combine_job votes_of(const score_job &j)
             .scale = j.scale};
 }
 
-void cuda_fier_score(backend *be, const score_job *jobs, size_t n)
+template <class T, int G>
+static cudaError_t score(backend *be, dim3 grid, const job_list<fier_scores> &list, size_t group, const vote_room &v)
+{
+    const ones &x = list.job[0].x;
+    size_t room = (group * (size_t)x.dim + 3) / 4 * 4 + VOTE_WARPS * 4 * (size_t)table<T, G>::step_of(x.words);
+    return launch(score_k<T, G>, grid, dim3(VOTE_ITEMS), room * sizeof(float), cuda_stream(be), list, (int)group, v);
+}
+
+static void score_list(backend *be, const score_job *jobs, size_t n, int64_t most)
 {
     const fier_index *x = (const fier_index *)jobs->index;
-    size_t parts = parts_of(jobs, x->n_kv_heads);
-    int64_t most = most_places(jobs, n), per = jobs->spans ? jobs->spans->per : (int64_t)x->group;
-    unsigned blocks = cuda_blocks((size_t)max(most, (int64_t)1), (size_t)per);
-    if (!cuda_begin(be, "fier.score")) return;
-    by_type(x->type, [&](auto t) {
-        typedef decltype(t) T;
-        auto kernel = jobs->spans ? score_k<T, true> : score_k<T, false>;
-        in_lists(jobs, n, fier_scores_of, [&](auto &list, unsigned m) {
-            cudaError_t rc = launch(kernel, dim3(blocks, (unsigned)parts, m), dim3(SCORE_BLOCK), 0, cuda_stream(be),
-                                    list, (int)(jobs->n_heads / parts));
-            cuda_check(be, rc, "fier.score [%zu, %zu], up to %u groups", jobs->n_heads, x->head_dim, blocks);
+    size_t parts = parts_of(jobs, x->n_kv_heads), group = jobs->n_heads / parts;
+    vote_room v = {};
+    if (jobs->votes.p && !vote_room_of(be, &v, n * jobs->n_heads, most, jobs->scale)) return;
+    in_lists(jobs, n, fier_scores_of, [&](auto &list, unsigned m) {
+        by_type(x->type, [&](auto t) {
+            typedef decltype(t) T;
+            dim3 grid(cuda_blocks((size_t)max(most, (int64_t)1), VOTE_ITEMS), (unsigned)parts, m);
+            cudaError_t rc = group == 1   ? score<T, 1>(be, grid, list, group, v)
+                             : group == 2 ? score<T, 2>(be, grid, list, group, v)
+                                          : score<T, 4>(be, grid, list, group, v);
+            cuda_check(be, rc, "fier.score [%zu, %zu], up to %lld tokens", jobs->n_heads, x->head_dim, (long long)most);
         });
     });
-    if (jobs->votes.p)
-        in_lists(jobs, n, votes_of, [&](auto &list, unsigned m) { cuda_select_combine(be, list.job, m); });
+    if (!jobs->votes.p || be->fault.code != ST_OK) return;
+    in_lists(jobs, n, votes_of, [&](auto &list, unsigned m) { cuda_combine_votes(be, list.job, m, &v); });
+}
+
+void cuda_fier_score(backend *be, const score_job *jobs, size_t n)
+{
+    int64_t most = most_places(jobs, n);
+    if (!cuda_begin(be, "fier.score")) return;
+    for (size_t i = 0; i < n; i += CUDA_JOBS) score_list(be, jobs + i, min(n - i, (size_t)CUDA_JOBS), most);
 }

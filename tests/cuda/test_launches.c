@@ -18,12 +18,12 @@ typedef struct {
 static const step_case cases[] = {
     {"qwen2-f16", "full", 1, 14},
     {"qwen3-bf16", "full", 1, 16},
-    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 1, 19},
-    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 1, 24},
+    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 1, 18},
+    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 1, 18},
     {"qwen2-f16", "full", 8, 14},
     {"qwen3-bf16", "full", 8, 16},
-    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 8, 19},
-    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 8, 59},
+    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 8, 18},
+    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 8, 18},
 };
 
 /* What had been queued by the end of attention in the first two layers. */
