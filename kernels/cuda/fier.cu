@@ -8,7 +8,7 @@
 #include "kernels/cuda/votes.cuh"
 #include "kernels/ops_fier.h"
 
-enum { WORD = 32 };
+enum { WORD = 32, MOST_WORDS = HEAD_DIM_MAX / WORD };
 
 typedef struct {
     uint32_t *bits;
@@ -228,45 +228,42 @@ template <int G> static __device__ __forceinline__ void put(float *p, const floa
     else *p = v[0];
 }
 
-/* What a group of tokens scores with G queries: a, and for each pair of channels the sums that its two bits stand for,
- * as floats or as whole numbers, which `scale` turns into scores. A warp has one. The sums of two bits lie `step`
- * numbers apart, in banks of their own, so that lanes never wait for each other. */
-template <class T, int G> struct table {
+/* a of G queries and a row of lower levels; n <= G there are. Half a warp has a query. */
+template <class T, int G>
+static __device__ __forceinline__ void products_of(float a[G], const T *lo, const float *q, int n, int dim)
+{
+    float v[MOST_CHANNELS];
+    int lane = threadIdx.x % 32;
+    load_part(v, lo, lane % PARTS, dim);
+#pragma unroll
+    for (int g = 0; g < G; g += 2) {
+        float s = dot_parts(v, q + min(g + lane / PARTS, n - 1) * dim, lane % PARTS, dim);
+        a[g] = __shfl_sync(ALL_LANES, s, 0);
+        if (g + 1 < G) a[g + 1] = __shfl_sync(ALL_LANES, s, PARTS);
+    }
+}
+
+template <class T> static __device__ __forceinline__ const T *levels_of(const ones &x, int head, size_t group)
+{
+    return (const T *)x.levels + (head * x.groups + group) * 2 * x.dim;
+}
+
+/* What a group of tokens scores with G queries: a, and for each pair of channels the sums that its two bits stand for.
+ * A warp has one. The sums of two bits lie `step` numbers apart, in banks of their own, so that lanes never wait for
+ * each other. */
+template <class T, int G> struct float_sums {
     const ones &x;
     float *sums; /* [4][pairs][G] of shared memory, rows of `step` */
     int step;
-    float a[G], scale[G];
+    float a[G];
 
     static __host__ __device__ __forceinline__ int step_of(int words)
     {
         return (words * WORD / 2 + 1) * G;
     }
 
-    /* Numbers for 8 bits: the largest span of levels, and of each query the largest channel. */
-    __device__ __forceinline__ void extents(const T *lo, const float *q, int n, float *most, float largest[G])
-    {
-        *most = 0;
-        for (int g = 0; g < G; g++) largest[g] = 0;
-        for (int c = threadIdx.x % 32; c < x.dim; c += 32) {
-            float span = __fsub_rn(to_f32(lo[x.dim + c]), to_f32(lo[c]));
-            if (span > *most) *most = span;
-#pragma unroll
-            for (int g = 0; g < G; g++) {
-                float y = fabsf(q[min(g, n - 1) * x.dim + c]);
-                if (y > largest[g]) largest[g] = y;
-            }
-        }
-        *most = warp_max(*most);
-#pragma unroll
-        for (int g = 0; g < G; g++) {
-            largest[g] = warp_max(largest[g]);
-            scale[g] = __fmul_rn(__fdiv_rn(*most, 127), __fdiv_rn(largest[g], 127));
-        }
-    }
-
     /* The sums of one pair of channels for each value of its two bits. */
-    __device__ __forceinline__ void set_pair(int i, const T *lo, const float *q, int n, float most,
-                                             const float largest[G]) const
+    __device__ __forceinline__ void set_pair(int i, const T *lo, const float *q, int n) const
     {
         float sum[4][G], span[2] = {0, 0};
 #pragma unroll
@@ -275,17 +272,9 @@ template <class T, int G> struct table {
 #pragma unroll
         for (int g = 0; g < G; g++) {
             const float *at = q + min(g, n - 1) * x.dim + 2 * i;
-            float y[2] = {at[0], 2 * i + 1 < x.dim ? at[1] : 0};
-            int u[2];
-            for (int b = 0; b < 2 && x.bytes; b++)
-                u[b] = 2 * i + b < x.dim ? whole(span[b], most, 0) * whole(y[b], largest[g], -127) : 0;
+            float w0 = __fmul_rn(at[0], span[0]), w1 = 2 * i + 1 < x.dim ? __fmul_rn(at[1], span[1]) : 0;
 #pragma unroll
-            for (int bits = 0; bits < 4; bits++) {
-                if (x.bytes) sum[bits][g] = __uint_as_float((unsigned)((bits & 1 ? u[0] : 0) + (bits & 2 ? u[1] : 0)));
-                else
-                    sum[bits][g] = __fadd_rn(bits & 1 ? __fmul_rn(y[0], span[0]) : 0,
-                                             bits & 2 && 2 * i + 1 < x.dim ? __fmul_rn(y[1], span[1]) : 0);
-            }
+            for (int bits = 0; bits < 4; bits++) sum[bits][g] = __fadd_rn(bits & 1 ? w0 : 0, bits & 2 ? w1 : 0);
         }
 #pragma unroll
         for (int bits = 0; bits < 4; bits++) put<G>(sums + bits * step + i * G, sum[bits]);
@@ -294,56 +283,140 @@ template <class T, int G> struct table {
     /* For n <= G queries [n][dim]. Ends with the warp together. */
     __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
     {
-        const T *lo = (const T *)x.levels + (head * x.groups + group) * 2 * x.dim;
-        float most = 0, largest[G] = {}, v[MOST_CHANNELS];
-        int lane = threadIdx.x % 32;
-        if (x.bytes) extents(lo, q, n, &most, largest);
-        for (int i = lane; i < (x.dim + 1) / 2; i += 32) set_pair(i, lo, q, n, most, largest);
-        load_part(v, lo, lane % PARTS, x.dim);
-#pragma unroll
-        for (int g = 0; g < G; g += 2) { /* half a warp has a query */
-            float s = dot_parts(v, q + min(g + lane / PARTS, n - 1) * x.dim, lane % PARTS, x.dim);
-            a[g] = __shfl_sync(ALL_LANES, s, 0);
-            if (g + 1 < G) a[g + 1] = __shfl_sync(ALL_LANES, s, PARTS);
-        }
+        const T *lo = levels_of<T>(x, head, group);
+        for (int i = threadIdx.x % 32; i < (x.dim + 1) / 2; i += 32) set_pair(i, lo, q, n);
+        products_of<T, G>(a, lo, q, n, x.dim);
         __syncwarp();
     }
 
-    /* Adds the pairs of one word to the sums of a token. */
-    template <bool BYTES> __device__ __forceinline__ void add_pair(float s[G], int d[G], unsigned bits, int i) const
+    /* Adds a pair of channels to the sums of a token. */
+    __device__ __forceinline__ void add_pair(float s[G], unsigned bits, int i) const
     {
         float v[G];
         get<G>(v, sums + (bits & 3) * step + i * G);
 #pragma unroll
-        for (int g = 0; g < G; g++)
-            if (BYTES) d[g] += (int)__float_as_uint(v[g]);
-            else s[g] = __fadd_rn(s[g], v[g]);
+        for (int g = 0; g < G; g++) s[g] = __fadd_rn(s[g], v[g]);
     }
 
-    /* s: scores of the token whose first word is there, WORD words apart. */
-    template <bool BYTES> __device__ __forceinline__ void estimate(float s[G], const uint32_t *word) const
+    /* s: scores of the token whose words are there, WORD apart. */
+    __device__ __forceinline__ void estimate(float s[G], const uint32_t *word) const
     {
-        int d[G] = {};
-        uint32_t next = word[0];
 #pragma unroll
         for (int g = 0; g < G; g++) s[g] = a[g];
 #pragma unroll 1
         for (int w = 0; w < x.words; w++) {
-            uint32_t bits = next;
+            uint32_t bits = word[w * WORD];
             int pairs = min(WORD / 2, (x.dim - w * WORD + 1) / 2);
-            if (w + 1 < x.words) next = word[(w + 1) * WORD];
             if (pairs == WORD / 2) {
 #pragma unroll
-                for (int i = 0; i < WORD / 2; i++) add_pair<BYTES>(s, d, bits >> 2 * i, w * WORD / 2 + i);
+                for (int i = 0; i < WORD / 2; i++) add_pair(s, bits >> 2 * i, w * WORD / 2 + i);
             } else {
-                for (int i = 0; i < pairs; i++) add_pair<BYTES>(s, d, bits >> 2 * i, w * WORD / 2 + i);
+                for (int i = 0; i < pairs; i++) add_pair(s, bits >> 2 * i, w * WORD / 2 + i);
             }
         }
-#pragma unroll
-        for (int g = 0; g < G; g++)
-            if (BYTES) s[g] = __fadd_rn(a[g], __fmul_rn((float)d[g], scale[g]));
     }
 };
+
+/* The same in whole numbers, on tensor cores: bits by weights u_c p_c, of at most 127 * 127. A weight is 256 times a
+ * byte and a byte, which are two columns of a product: 4 queries have 8, and the sums are exact. A warp has its 32
+ * tokens as rows. */
+template <class T, int G> struct whole_sums {
+    const ones &x;
+    unsigned *u;          /* [words][8]: u of 4 channels each, of a warp's group */
+    const unsigned *p;    /* [n][words][8]: p of the queries at hand */
+    const float *largest; /* [n] channels of theirs */
+    float a[G], most;
+
+    __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
+    {
+        const T *lo = levels_of<T>(x, head, group);
+        float span[MOST_WORDS];
+        int lane = threadIdx.x % 32;
+        most = 0;
+#pragma unroll
+        for (int w = 0; w < MOST_WORDS; w++) {
+            int c = w * WORD + lane;
+            span[w] = c < x.dim ? __fsub_rn(to_f32(lo[x.dim + c]), to_f32(lo[c])) : 0;
+            if (span[w] > most) most = span[w];
+        }
+        most = warp_max(most);
+#pragma unroll
+        for (int w = 0; w < MOST_WORDS; w++)
+            if (w < x.words)
+                ((unsigned char *)u)[w * WORD + lane] =
+                    (unsigned char)(w * WORD + lane < x.dim ? whole(span[w], most, 0) : 0);
+        products_of<T, G>(a, lo, q, n, x.dim);
+        __syncwarp();
+    }
+
+    /* This lane's 4 channels of its column. */
+    __device__ __forceinline__ unsigned weights(int at, int n) const
+    {
+        int column = threadIdx.x % 32 / 4, head = min(column / 2, n - 1);
+        unsigned of_levels = u[at], of_query = p[head * x.words * 8 + at], out = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int y = (int)(of_levels >> 8 * i & 255) * (int)(signed char)(of_query >> 8 * i & 255);
+            out |= ((unsigned)(column % 2 ? y : (y + 128) >> 8) & 255) << 8 * i;
+        }
+        return out;
+    }
+
+    /* Four bits as four bytes. */
+    static __device__ __forceinline__ unsigned spread(unsigned bits)
+    {
+        return (bits & 15) * 0x00204081u & 0x01010101u;
+    }
+
+    /* s: scores of this lane's token where it is in the group; word: the warp's, [words][WORD]. */
+    __device__ __forceinline__ void estimate(float s[G], const uint32_t *word, bool mine, int n) const
+    {
+        int sum[2][4] = {}, lane = threadIdx.x % 32, y[4];
+        for (int w = 0; w < x.words; w++) {
+            unsigned b[2] = {weights(w * 8 + lane % 4, n), weights(w * 8 + 4 + lane % 4, n)};
+#pragma unroll
+            for (int tile = 0; tile < 2; tile++) {
+                int d[4];
+                unsigned upper = word[w * WORD + 16 * tile + lane / 4] >> 4 * (lane % 4);
+                unsigned lower = word[w * WORD + 16 * tile + 8 + lane / 4] >> 4 * (lane % 4);
+                unsigned bits[4] = {spread(upper), spread(lower), spread(upper >> 16), spread(lower >> 16)};
+                mma_bytes(d, bits, b, 0);
+#pragma unroll
+                for (int i = 0; i < 4; i++) sum[tile][i] += d[i];
+            }
+        }
+        /* A lane has four tokens, 8 apart, of one query. */
+#pragma unroll
+        for (int r = 0; r < 4; r++) y[r] = 256 * sum[r / 2][r % 2 * 2] + sum[r / 2][r % 2 * 2 + 1];
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            int mine_of = 0;
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                int other = __shfl_sync(ALL_LANES, y[r], lane % 8 * 4 + g);
+                if (r == lane / 8) mine_of = other;
+            }
+            float scale = __fmul_rn(__fdiv_rn(most, 127), __fdiv_rn(largest[min(g, n - 1)], 127));
+            if (mine) s[g] = __fadd_rn(a[g], __fmul_rn((float)mine_of, scale));
+        }
+    }
+};
+
+/* Queries [group][dim] in 8 bits, and the largest channel of each; a warp has one after the other. */
+static __device__ __forceinline__ void round_queries(signed char *p, float *largest, const float *q, int group,
+                                                     const ones &x)
+{
+    int lane = threadIdx.x % 32, channels = x.words * WORD;
+    for (int h = threadIdx.x / 32; h < group; h += VOTE_WARPS) {
+        float most = 0;
+        for (int c = lane; c < x.dim; c += 32)
+            if (fabsf(q[h * x.dim + c]) > most) most = fabsf(q[h * x.dim + c]);
+        most = warp_max(most);
+        for (int c = lane; c < channels; c += 32)
+            p[h * channels + c] = (signed char)(c < x.dim ? whole(q[h * x.dim + c], most, -127) : 0);
+        if (lane == 0) largest[h] = most;
+    }
+}
 
 /* What fier_head_bytes counts of the tokens [from, end). */
 template <class T>
@@ -371,26 +444,51 @@ typedef struct {
     bool inside, exact; /* exact: by its key in the ring */
 } lane_token;
 
-/* Scores of a warp's tokens that have levels, with n <= G queries: one table after the other for the groups that they
- * touch, most often one. */
-template <class T, int G>
-static __device__ __forceinline__ void score_by_levels(float s[G], table<T, G> &t, const lane_token &l, int head,
-                                                       const float *q, int n)
+/* The words of a lane's token, WORD apart, into shared memory. */
+static __device__ __forceinline__ void stage_words(uint32_t *to, const ones &x, int head, const lane_token &l)
 {
-    const ones &x = t.x;
-    unsigned todo = __ballot_sync(ALL_LANES, l.inside && !l.exact), lane = threadIdx.x % 32;
-    int group = (int)((unsigned)l.token / (unsigned)x.group);
     const uint32_t *word =
         x.bits + (head * x.blocks + (size_t)l.token / WORD) * x.words * WORD + (size_t)l.token % WORD;
+    uint32_t bits[MOST_WORDS];
+#pragma unroll
+    for (int w = 0; w < MOST_WORDS; w++)
+        if (w < x.words) bits[w] = word[w * WORD];
+#pragma unroll
+    for (int w = 0; w < MOST_WORDS; w++)
+        if (w < x.words) to[w * WORD] = bits[w];
+}
+
+/* Scores of a warp's tokens that have levels, with n <= G queries: for one group after the other of those that they
+ * touch, most often one. estimate(mine, group): of the lanes that are in it. */
+template <class F> static __device__ __forceinline__ void by_groups(const ones &x, const lane_token &l, F estimate)
+{
+    unsigned todo = __ballot_sync(ALL_LANES, l.inside && !l.exact), lane = threadIdx.x % 32;
+    int group = (int)((unsigned)l.token / (unsigned)x.group);
     while (todo) {
         int now = __shfl_sync(ALL_LANES, group, __ffs((int)todo) - 1);
         bool mine = (todo >> lane & 1) && group == now;
-        t.make(head, (size_t)now, q, n);
-        if (mine && x.bytes) t.template estimate<true>(s, word);
-        else if (mine) t.template estimate<false>(s, word);
+        estimate(mine, (size_t)now);
         todo &= ~__ballot_sync(ALL_LANES, mine);
-        __syncwarp(); /* nobody reads the table any more */
+        __syncwarp(); /* nobody reads what was made for the group any more */
     }
+}
+
+/* Shared memory of the scores, in numbers of 4 bytes: queries, for bytes the same rounded and their largest, then of
+ * each warp what a group of tokens takes and the words of the tokens. */
+typedef struct {
+    int rounded, largest, first, per_warp, words, all;
+} score_room;
+
+static __host__ __device__ __forceinline__ score_room score_room_of(const ones &x, int group, int step)
+{
+    score_room r;
+    r.rounded = (group * x.dim + 3) / 4 * 4;
+    r.largest = r.rounded + (x.bytes ? group * x.words * 8 : 0);
+    r.first = (r.largest + (x.bytes ? group : 0) + 3) / 4 * 4;
+    r.per_warp = x.bytes ? x.words * 8 : 4 * step;
+    r.words = r.first + VOTE_WARPS * r.per_warp;
+    r.all = r.words + VOTE_WARPS * x.words * WORD;
+    return r;
 }
 
 /* Tokens of an incomplete group that are scored by their keys: two at a time, half a warp each. */
@@ -450,9 +548,10 @@ static __device__ __forceinline__ void leave_votes(const vote_room &v, vote_part
 /* A row of blocks has `group` heads of a job that read the bits of one KV head together, G at a time. A warp has 32
  * places: tokens, or those of the list that the heads follow (groups.cuh). */
 template <class T, int G>
-static __global__ void __launch_bounds__(VOTE_ITEMS) score_k(job_list<fier_scores> jobs, int group, vote_room votes)
+static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
+    score_k(job_list<fier_scores> jobs, int group, vote_room votes)
 {
-    SHARED_DYN(float, mine); /* the queries, tables behind them */
+    SHARED_DYN(float, mine); /* the queries, behind them tables, then words */
     SHARED(vote_part, parts, [VOTE_WARPS * G]);
     const fier_scores &j = jobs.job[blockIdx.z];
     const ones x = j.x;
@@ -466,17 +565,40 @@ static __global__ void __launch_bounds__(VOTE_ITEMS) score_k(job_list<fier_score
     bool inside = place >= in.first && place < in.end, blank = j.of.group && place < in.n * in.per;
     int64_t token = !inside ? 0 : j.of.group ? item_of(in, place) : place;
     lane_token l = {(int)token, inside, inside && token >= open};
-    int step = table<T, G>::step_of(x.words), room = (group * x.dim + 3) / 4 * 4;
-    table<T, G> t = {x, mine + room + threadIdx.x / 32 * 4 * step, step, {}, {}};
+    int step = float_sums<T, G>::step_of(x.words), warp = threadIdx.x / 32;
+    score_room at = score_room_of(x, group, step);
+    uint32_t *word = (uint32_t *)mine + at.words + warp * x.words * WORD;
+    stage_words(word + threadIdx.x % 32, x, head, l);
     for (int i = threadIdx.x; i < group * x.dim; i += VOTE_ITEMS) mine[i] = j.q[(size_t)blockIdx.y * group * x.dim + i];
     __syncthreads();
+    if (x.bytes) {
+        round_queries((signed char *)(mine + at.rounded), mine + at.largest, mine, group, x);
+        __syncthreads();
+    }
     for (int h = 0; h < group; h += G) {
         const float *q = mine + h * x.dim;
         size_t all = blockIdx.y * (size_t)group + h;
         int n = min(G, group - h);
         float s[G];
         for (int i = 0; i < G; i++) s[i] = -INFINITY;
-        score_by_levels<T, G>(s, t, l, head, q, n);
+        if (x.bytes) {
+            whole_sums<T, G> t = {x,
+                                  (unsigned *)mine + at.first + warp * at.per_warp,
+                                  (const unsigned *)mine + at.rounded + h * x.words * 8,
+                                  mine + at.largest + h,
+                                  {},
+                                  0};
+            by_groups(x, l, [&](bool in_group, size_t now) {
+                t.make(head, now, q, n);
+                t.estimate(s, word, in_group, n);
+            });
+        } else {
+            float_sums<T, G> t = {x, mine + at.first + warp * at.per_warp, step, {}};
+            by_groups(x, l, [&](bool in_group, size_t now) {
+                t.make(head, now, q, n);
+                if (in_group) t.estimate(s, word + threadIdx.x % 32);
+            });
+        }
         score_by_keys<T, G>(s, x, l, head, q, n);
 #pragma unroll
         for (int i = 0; i < G; i++)
@@ -523,7 +645,7 @@ template <class T, int G>
 static cudaError_t score(backend *be, dim3 grid, const job_list<fier_scores> &list, size_t group, const vote_room &v)
 {
     const ones &x = list.job[0].x;
-    size_t room = (group * (size_t)x.dim + 3) / 4 * 4 + VOTE_WARPS * 4 * (size_t)table<T, G>::step_of(x.words);
+    size_t room = (size_t)score_room_of(x, (int)group, float_sums<T, G>::step_of(x.words)).all;
     return launch(score_k<T, G>, grid, dim3(VOTE_ITEMS), room * sizeof(float), cuda_stream(be), list, (int)group, v);
 }
 
