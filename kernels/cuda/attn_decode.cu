@@ -359,9 +359,16 @@ static __device__ __forceinline__ void attend(const decode_batch &b, const attn_
     }
 }
 
+/* Blocks that a processor is to have, where ptxas would leave it one less; 0: as it sees fit. */
+template <int N, int NV, int G, int FORM, bool TURN> static constexpr int blocks_wanted()
+{
+    return FORM == EXACT && !TURN && G <= 4 && N > 1 && NV == 1 ? 5 : 0;
+}
+
 /* room: numbers of shared memory before the places of rows. */
 template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
-static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b, int room)
+static __global__ void __launch_bounds__(BLOCK, blocks_wanted<N, NV, G, FORM, TURN>())
+    decode_k(decode_batch b, int room)
 {
     SHARED_DYN(float, shared);
     const attn_args &j = b.job[blockIdx.z];
