@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention of one query a sequence, split over its keys, and the merge of parts. A list is cut into pieces whose size
  * follows from its own length alone; a block of threads has one piece of one unit (attention.cuh) and reads each byte
- * of K and V once for up to 8 heads. Source: flash-decoding's split and merge; methods.md 0.2.10. */
+ * of K and V once for up to 8 heads. Of FAN pieces the block that is done last merges the parts, of FAN such merges
+ * the last one again, and so on: no launch of its own, and no long sum in series. Source: flash-decoding's split and
+ * merge; methods.md 0.2.10. */
 #include "config.h"
 
 #include <type_traits>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/last.cuh"
 
 enum {
     JOBS = 8, /* of one launch */
     WARPS = 4,
     BLOCK = 32 * WARPS,
+    FAN = 16,
+    MERGED = BLOCK / FAN, /* heads at once */
+    LEVELS = 8,           /* more merges than any list takes, one behind the other */
     MERGE_BLOCK = 128
 };
 
@@ -21,6 +27,7 @@ enum { EXACT, CODES, NEAR };
 typedef struct {
     attn_args job[JOBS];
     float *parts, *lses; /* [job][head][piece], rows of dim floats and one number */
+    int *done;           /* [job][unit][most + LEVELS]: blocks that are done, of the pieces from one on */
     size_t most;         /* pieces a list may have */
 } decode_batch;
 
@@ -44,21 +51,29 @@ static size_t most_pieces(int64_t n_max)
 /* ---- one piece ---- */
 
 /* L lanes have UNROLL neighbouring rows under way: lane l of each the N elements from column (l + L i) N on, i < NV.
- * TURN: keys are rotated, so that a lane also reads their elements half a row away. */
+ * AHEAD: and those of the next trip. TURN: keys are rotated, so that a lane also reads their elements half a row away.
+ */
 template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piece {
-    enum { ROWS = BLOCK / L, UNROLL = !TURN ? 4 : N == 1 ? 1 : 2 };
+    enum { ROWS = BLOCK / L, UNROLL = !TURN ? 4 : N == 1 ? 1 : 2, TRIP = UNROLL * ROWS };
+    enum : bool { AHEAD = N > 1 && !TURN };
     typedef std::conditional_t<FORM == NEAR, near_reader<T, N>, row_reader<T, N, FORM == CODES>> reader;
     typedef group_pairs<N> pairs;
+    /* What a trip loads. */
+    typedef struct {
+        int row[UNROLL];
+        loaded bits[UNROLL][NV];
+    } trip;
     const attn_args &j;
     const attn_unit &u;
     int from;      /* of the list's room, its first included */
     int64_t entry; /* of the list, its first not included */
     int n, lane, row0;
     bool mine[NV]; /* columns within the row */
+    int *staged;   /* [n] where rows lie, in shared memory: so that no trip waits for that first */
 
-    __device__ piece(const attn_args &job, const attn_unit &unit, int64_t first, int count)
+    __device__ piece(const attn_args &job, const attn_unit &unit, int64_t first, int count, int *rows)
         : j(job), u(unit), from((int)(unit.first + first)), entry(first), n(count), lane(threadIdx.x % L),
-          row0(threadIdx.x / L * UNROLL)
+          row0(threadIdx.x / L * UNROLL), staged(FORM != EXACT || unit.idx ? rows : NULL)
     {
 #pragma unroll
         for (int i = 0; i < NV; i++) mine[i] = (lane + L * i) * N < j.dim;
@@ -70,6 +85,15 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
         else return {rows, u.kv_head};
     }
 
+    /* Codes of K and of V lie at places of their own. */
+    __device__ __forceinline__ void stage(bool value) const
+    {
+        const half_rows rows = half_of(j, value);
+        const reader r = reader_of(rows, NULL);
+        for (int i = threadIdx.x; staged && i < n; i += BLOCK) staged[i] = (int)r.row_at(slot_at(u, from + i));
+        if (staged) __syncthreads();
+    }
+
     /* Of a lane's vector, or of what a rotation mixes with it. */
     __device__ __forceinline__ int column(int v, bool other) const
     {
@@ -77,81 +101,100 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
         return !other ? c : c < half ? c + half : c - half;
     }
 
-    /* UNROLL rows from row `at` on: all loads before the first use. What lies outside is finite. */
-    template <bool OTHER>
-    __device__ __forceinline__ void load(float x[UNROLL][NV * N], const reader &rows, pairs kept[NV], int at) const
+    /* UNROLL rows from row `at` on. What lies outside is finite. */
+    __device__ __forceinline__ void load(trip &t, const reader &rows, int at, bool other) const
     {
-        int64_t row[UNROLL];
-        loaded bits[UNROLL][NV];
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++) row[k] = rows.row_at(slot_at(u, from + (at + k < n ? at + k : 0)));
+        for (int k = 0; k < UNROLL; k++) {
+            int i = at + k < n ? at + k : 0;
+            t.row[k] = staged ? staged[i] : from + i;
+        }
 #pragma unroll
         for (int k = 0; k < UNROLL; k++)
 #pragma unroll
             for (int v = 0; v < NV; v++) {
-                bits[k][v].bits = make_uint4(0, 0, 0, 0);
-                if (mine[v] && at + k < n) rows.load(bits[k][v], row[k], column(v, OTHER));
+                t.bits[k][v].bits = make_uint4(0, 0, 0, 0);
+                if (mine[v] && at + k < n) rows.load(t.bits[k][v], t.row[k], column(v, other));
             }
-#pragma unroll
-        for (int k = 0; k < UNROLL; k++)
-#pragma unroll
-            for (int v = 0; v < NV; v++)
-                rows.widen(x[k] + v * N, bits[k][v], row[k], mine[v] ? column(v, OTHER) : 0, kept[v]);
     }
 
-    /* x: the rows from row `at` on, y: what the rotation mixes with them. */
-    __device__ __forceinline__ void rotate(float x[UNROLL][NV * N], const float y[UNROLL][NV * N], int at) const
+    /* Row k of a trip. */
+    __device__ __forceinline__ void widen(float x[NV * N], const trip &t, const reader &rows, pairs kept[NV], int k,
+                                          bool other) const
+    {
+#pragma unroll
+        for (int v = 0; v < NV; v++)
+            rows.widen(x + v * N, t.bits[k][v], t.row[k], mine[v] ? column(v, other) : 0, kept[v]);
+    }
+
+    /* x: row number i, y: what the rotation mixes with it. */
+    __device__ __forceinline__ void rotate(float x[NV * N], const float y[NV * N], int i) const
     {
         int half = j.dim / 2;
+        const float2 *table = (const float2 *)j.turn + (size_t)(entry + (i < n ? i : 0)) * half;
 #pragma unroll
-        for (int k = 0; k < UNROLL; k++) {
-            const float2 *table = (const float2 *)j.turn + (size_t)(entry + (at + k < n ? at + k : 0)) * half;
-#pragma unroll
-            for (int i = 0; i < NV * N; i++) {
-                int c = column(i / N, false) + i % N;
-                if (!mine[i / N]) continue;
-                float2 t = table[c < half ? c : c - half];
-                x[k][i] = fmaf(x[k][i], t.x, c < half ? -y[k][i] * t.y : y[k][i] * t.y);
-            }
+        for (int e = 0; e < NV * N; e++) {
+            int c = column(e / N, false) + e % N;
+            if (!mine[e / N]) continue;
+            float2 t = table[c < half ? c : c - half];
+            x[e] = fmaf(x[e], t.x, c < half ? -y[e] * t.y : y[e] * t.y);
         }
+    }
+
+    /* Heads [h0, h0 + G), the lane's columns. */
+    __device__ __forceinline__ void load_queries(float q[G][NV * N], int h0) const
+    {
+        constexpr int W = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+        for (int g = 0; g < G; g++)
+#pragma unroll
+            for (int i = 0; i < NV * N; i += W) {
+                float4 x = make_float4(0, 0, 0, 0);
+                const float *at = j.q + (size_t)(u.head + h0 + g) * j.dim + column(i / N, false) + i % N;
+                if (h0 + g < u.heads && mine[i / N]) {
+                    if constexpr (W == 4) x = load_f4(at);
+                    else x.x = *at;
+                }
+                q[g][i] = x.x;
+                if constexpr (W == 4) q[g][i + 1] = x.y, q[g][i + 2] = x.z, q[g][i + 3] = x.w;
+            }
     }
 
     /* score [G][n]: scaled products of heads [h0, h0 + G). */
     __device__ void products(float *score, int h0) const
     {
         float q[G][NV * N];
-#pragma unroll
-        for (int g = 0; g < G; g++)
-#pragma unroll
-            for (int i = 0; i < NV * N; i++) {
-                int c = (lane + L * (i / N)) * N + i % N;
-                q[g][i] = h0 + g < u.heads && c < j.dim ? j.q[(size_t)(u.head + h0 + g) * j.dim + c] : 0;
-            }
         const half_rows rows = half_of(j, false);
         const reader keys = reader_of(rows, j.near.k);
         pairs kept[NV], other[TURN ? NV : 1];
+        trip now, next, turned;
+        if (AHEAD) load(now, keys, row0, false);
+        load_queries(q, h0);
 #pragma unroll
         for (int v = 0; v < NV; v++) kept[v].group = -1;
         for (int v = 0; TURN && v < NV; v++) other[v].group = -1;
 #pragma unroll 1
-        for (int at = row0; at - row0 < n; at += UNROLL * ROWS) {
-            float x[UNROLL][NV * N];
-            load<false>(x, keys, kept, at);
-            if constexpr (TURN) {
-                float y[UNROLL][NV * N];
-                load<true>(y, keys, other, at);
-                rotate(x, y, at);
-            }
+        for (int at = row0; at - row0 < n; at += TRIP) {
+            if (AHEAD) load(next, keys, at + TRIP, false);
+            else load(now, keys, at, false);
+            if (TURN) load(turned, keys, at, true);
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) {
-                float s[G] = {};
+                float s[G] = {}, x[NV * N];
+                widen(x, now, keys, kept, k, false);
+                if constexpr (TURN) {
+                    float y[NV * N];
+                    widen(y, turned, keys, other, k, true);
+                    rotate(x, y, at + k);
+                }
 #pragma unroll
                 for (int g = 0; g < G; g++)
 #pragma unroll
-                    for (int i = 0; i < NV * N; i++) s[g] = fmaf(q[g][i], x[k][i], s[g]);
+                    for (int i = 0; i < NV * N; i++) s[g] = fmaf(q[g][i], x[i], s[g]);
                 int head = fold_sums<G, L>(s, lane), i = at + k;
                 if (i < n && lane % (L / G) == 0) score[head * n + i] = s[0] * j.scale;
             }
+            if (AHEAD) now = next;
         }
     }
 
@@ -162,20 +205,25 @@ template <class T, int N, int L, int NV, int G, int FORM, bool TURN> struct piec
         const half_rows rows = half_of(j, true);
         const reader all = reader_of(rows, j.near.v);
         pairs kept[NV]; /* of V go by runs */
+        trip now, next;
+        if (AHEAD) load(now, all, row0, false);
 #pragma unroll 1
-        for (int at = row0; at - row0 < n; at += UNROLL * ROWS) {
-            float x[UNROLL][NV * N];
-            load<false>(x, all, kept, at);
+        for (int at = row0; at - row0 < n; at += TRIP) {
+            if (AHEAD) load(next, all, at + TRIP, false);
+            else load(now, all, at, false);
 #pragma unroll
             for (int k = 0; k < UNROLL; k++) {
+                float x[NV * N];
                 int i = at + k;
+                widen(x, now, all, kept, k, false);
 #pragma unroll
                 for (int g = 0; g < G; g++) {
                     float w = i < n ? weight[g * n + i] : 0;
 #pragma unroll
-                    for (int c = 0; c < NV * N; c++) sum[g][c] = fmaf(w, x[k][c], sum[g][c]);
+                    for (int c = 0; c < NV * N; c++) sum[g][c] = fmaf(w, x[c], sum[g][c]);
                 }
             }
+            if (AHEAD) now = next;
         }
         __syncthreads(); /* part takes the place of weight */
 #pragma unroll
@@ -222,27 +270,70 @@ static __device__ void hide_scores(const attn_args &j, const attn_unit &u, int64
             if (i < lo || i >= hi) j.scores[h * j.score_stride + i] = -INFINITY;
 }
 
-template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
-static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
+/* ---- the merge of a list's parts ---- */
+
+/* Parts of `members` pieces of all heads of a unit, `apart` pieces from each other, become one in place of the first,
+ * or what attention gives. A part with the sum 0 may hold anything. */
+static __device__ void merge_pieces(const decode_batch &b, const attn_args &j, const attn_unit &u, size_t first,
+                                    size_t apart, int members, bool all)
 {
-    SHARED_DYN(float, room);
-    const attn_args &j = b.job[blockIdx.z];
-    attn_unit u = unit_of(j, blockIdx.y);
-    int64_t lo, hi;
-    visible(j, u, 0, lo, hi);
-    if (blockIdx.x == 0) {
-        hide_scores(j, u, lo, hi);
-        if (FORM != CODES && threadIdx.x == 0) count_read(j, hi - lo);
-        if (threadIdx.x == 0) count_bias(j, u, hi - lo);
+    SHARED(float, weight, [BLOCK]);
+    int mine = threadIdx.x / FAN, i = threadIdx.x % FAN, dim = j.dim;
+    for (int h0 = 0; h0 < u.heads; h0 += MERGED) {
+        int heads = min((int)MERGED, u.heads - h0);
+        size_t head = (size_t)(u.head + h0), row = (blockIdx.z * j.n_heads + head) * b.most + first;
+        bool inside = mine < heads && i < members;
+        float l = inside ? b.lses[row + mine * b.most + i * apart] : -INFINITY, top = l;
+        for (int m = FAN / 2; m > 0; m /= 2) top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, m));
+        float w = l == -INFINITY ? 0 : expf(l - top), sum = w;
+        for (int m = FAN / 2; m > 0; m /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, m);
+        weight[threadIdx.x] = sum == 0 ? 0 : w / sum;
+        float *lse = !all ? b.lses + row + mine * b.most : j.lse ? j.lse + head + mine : NULL;
+        if (lse && i == 0 && mine < heads) *lse = sum == 0 ? -INFINITY : top + logf(sum);
+        __syncthreads();
+        for (int c = threadIdx.x; c < heads * dim; c += BLOCK) {
+            float x[FAN], acc = 0, *part = b.parts + (row + c / dim * b.most) * dim + c % dim;
+            const float *by = weight + c / dim * FAN;
+#pragma unroll
+            for (int m = 0; m < FAN; m++) x[m] = by[m] != 0 ? part[m * apart * dim] : 0;
+#pragma unroll
+            for (int m = 0; m < FAN; m++) acc = fmaf(by[m], x[m], acc);
+            if (all) j.out[head * dim + c] = acc;
+            else *part = acc;
+        }
+        __syncthreads();
     }
-    int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
-    if (first >= hi) return;
-    int n = (int)min(size, hi - first), warp = threadIdx.x / 32;
-    piece<T, N, L, NV, G, FORM, TURN> p(j, u, first, n);
+}
+
+/* A block behind its piece of a list of n: goes on where it is the last of those whose parts become one. */
+static __device__ __forceinline__ void finish(const decode_batch &b, const attn_args &j, const attn_unit &u, size_t n)
+{
+    size_t at = blockIdx.x, apart = 1;
+    int *done = b.done + (blockIdx.z * (size_t)j.n_units + blockIdx.y) * (b.most + LEVELS);
+    for (int level = 0;; level++) {
+        size_t first = at / FAN * FAN, members = min((size_t)FAN, n - first);
+        if (!is_last(&done[first * apart + level], (int)members)) return;
+        merge_pieces(b, j, u, first * apart, apart, (int)members, n <= FAN);
+        if (n <= FAN) return;
+        at /= FAN;
+        apart *= FAN;
+        n = (n + FAN - 1) / FAN;
+    }
+}
+
+/* A piece: its part and the log of its sum. */
+template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
+static __device__ __forceinline__ void attend(const decode_batch &b, const attn_args &j, const attn_unit &u,
+                                              float *room, int64_t first, int n, int64_t most)
+{
+    int warp = threadIdx.x / 32;
+    piece<T, N, L, NV, G, FORM, TURN> p(j, u, first, n, (int *)room + most);
+    if (FORM != CODES) p.stage(false);
     for (int h0 = 0; h0 < u.heads; h0 += G) {
         size_t row = ((size_t)blockIdx.z * j.n_heads + u.head + h0) * b.most + blockIdx.x;
         int heads = min(G, u.heads - h0);
         __syncthreads();
+        if (FORM == CODES) p.stage(false);
         p.products(room, h0);
         __syncthreads();
         if (j.bias) {
@@ -256,6 +347,7 @@ static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
             float lse = softmax_warp(room + g * n, n);
             if (g < heads && threadIdx.x % 32 == 0) b.lses[row + g * b.most] = lse;
         }
+        if (FORM == CODES) p.stage(true);
         __syncthreads();
         p.values(room, room);
         __syncthreads();
@@ -267,7 +359,34 @@ static __global__ void __launch_bounds__(BLOCK) decode_k(decode_batch b)
     }
 }
 
-/* ---- the merge ---- */
+/* Blocks that a processor is to have, where ptxas would leave it one less; 0: as it sees fit. */
+template <int N, int NV, int G, int FORM, bool TURN> static constexpr int blocks_wanted()
+{
+    return FORM == EXACT && !TURN && G <= 4 && N > 1 && NV == 1 ? 5 : 0;
+}
+
+/* room: numbers of shared memory before the places of rows. */
+template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
+static __global__ void __launch_bounds__(BLOCK, blocks_wanted<N, NV, G, FORM, TURN>())
+    decode_k(decode_batch b, int room)
+{
+    SHARED_DYN(float, shared);
+    const attn_args &j = b.job[blockIdx.z];
+    attn_unit u = unit_of(j, blockIdx.y);
+    int64_t lo, hi;
+    visible(j, u, 0, lo, hi);
+    if (blockIdx.x == 0) {
+        hide_scores(j, u, lo, hi);
+        if (FORM != CODES && threadIdx.x == 0) count_read(j, hi - lo);
+        if (threadIdx.x == 0) count_bias(j, u, hi - lo);
+    }
+    int64_t size = piece_of(hi - lo), first = lo + blockIdx.x * size;
+    if (first >= hi && blockIdx.x > 0) return;
+    if (first < hi) attend<T, N, L, NV, G, FORM, TURN>(b, j, u, shared, first, (int)min(size, hi - first), room);
+    finish(b, j, u, (size_t)((hi - lo + size - 1) / size));
+}
+
+/* ---- the merge of parts of several lists ---- */
 
 /* out [dim] and *lse of n parts, `stride` rows apart; weight: room for n. A part with the sum 0 may hold anything. */
 static __device__ void merge_row(float *out, float *lse, const float *parts, const float *lses, size_t n, size_t stride,
@@ -293,20 +412,6 @@ static __device__ void merge_row(float *out, float *lse, const float *parts, con
     if (lse && threadIdx.x == 0) *lse = sum == 0 ? -INFINITY : top + logf(sum);
 }
 
-static __global__ void __launch_bounds__(MERGE_BLOCK) merge_pieces_k(decode_batch b)
-{
-    SHARED_DYN(float, weight);
-    const attn_args &j = b.job[blockIdx.y];
-    int head = blockIdx.x;
-    attn_unit u = unit_of(j, j.n_units == j.n_heads ? head : head / (j.n_heads / j.n_kv_heads));
-    int64_t lo, hi;
-    visible(j, u, 0, lo, hi);
-    size_t size = (size_t)piece_of(hi - lo), n = ((size_t)(hi - lo) + size - 1) / size;
-    size_t row = ((size_t)blockIdx.y * j.n_heads + head) * b.most;
-    merge_row(j.out + (size_t)head * j.dim, j.lse ? j.lse + head : NULL, b.parts + row * j.dim, b.lses + row, n, 1,
-              j.dim, weight);
-}
-
 static __global__ void __launch_bounds__(MERGE_BLOCK)
     merge_parts_k(float *out, float *lse, const float *parts, const float *lses, size_t n, size_t rows, int dim)
 {
@@ -330,15 +435,17 @@ void cuda_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t 
 typedef struct {
     unsigned n_jobs, units, heads;
     int64_t n_max;
+    bool listed;
 } extents;
 
 template <class T, int N, int L, int NV, int G, int FORM, bool TURN>
 static cudaError_t run(backend *be, const decode_batch *b, const extents *x)
 {
-    size_t scores = G * (size_t)piece_of(x->n_max), parts = (size_t)WARPS * G * b->job[0].dim;
+    size_t keys = (size_t)piece_of(x->n_max), room = max(G * keys, (size_t)WARPS * G * b->job[0].dim);
+    size_t staged = FORM != EXACT || x->listed ? keys : 0;
     dim3 grid((unsigned)b->most, x->units, x->n_jobs);
-    return launch(decode_k<T, N, L, NV, G, FORM, TURN>, grid, dim3(BLOCK),
-                  (scores > parts ? scores : parts) * sizeof(float), cuda_stream(be), *b);
+    return launch(decode_k<T, N, L, NV, G, FORM, TURN>, grid, dim3(BLOCK), (room + staged) * sizeof(float),
+                  cuda_stream(be), *b, (int)room);
 }
 
 /* Few methods turn keys: theirs are taken for 4 heads at a time, whatever the group. */
@@ -383,7 +490,7 @@ static int form_of(const attn_job *j)
 static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
 {
     decode_batch b = {};
-    extents x = {(unsigned)n, 0, 0, 0};
+    extents x = {(unsigned)n, 0, 0, 0, false};
     bool wide = true;
     int form = form_of(&jobs[0]);
     for (size_t i = 0; i < n; i++) {
@@ -392,13 +499,15 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
         x.units = (unsigned)b.job[i].n_units;
         x.heads = (unsigned)b.job[i].n_heads;
         x.n_max = max(x.n_max, jobs[i].n_max);
+        x.listed = x.listed || jobs[i].idx.p;
         if (form == CODES) cuda_count_rows(be, &b.job[i], true);
     }
     size_t dim = (size_t)b.job[0].dim;
     b.most = most_pieces(x.n_max);
     size_t rows = n * x.heads * b.most;
     b.parts = (float *)cuda_room(be, &cuda_of(be)->parts, rows * (dim + 1), sizeof(float), "attention");
-    if (!b.parts) return;
+    b.done = cuda_zeros(be, n * x.units * (b.most + LEVELS), "attention");
+    if (!b.parts || !b.done) return;
     b.lses = b.parts + rows * dim;
     by_type(jobs[0].rows.type, [&](auto t) {
         typedef decltype(t) T;
@@ -408,10 +517,6 @@ static void decode_jobs(backend *be, const attn_job *jobs, size_t n)
         cuda_check(be, rc, "attn_decode [%zu jobs, %u heads, %zu], up to %lld keys", n, x.heads, dim,
                    (long long)x.n_max);
     });
-    if (be->fault.code != ST_OK) return;
-    cudaError_t rc = launch(merge_pieces_k, dim3(x.heads, (unsigned)n), dim3(MERGE_BLOCK), b.most * sizeof(float),
-                            cuda_stream(be), b);
-    cuda_check(be, rc, "attn_decode: merge of %zu pieces", b.most);
 }
 
 static bool same_form(const attn_job *a, const attn_job *b)
@@ -420,9 +525,11 @@ static bool same_form(const attn_job *a, const attn_job *b)
            form_of(a) == form_of(b) && !a->turn.p == !b->turn.p;
 }
 
-size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max)
+void cuda_decode_reserve(backend *be, size_t n_rows, size_t n_heads, size_t dim, int64_t n_max)
 {
-    return (n_rows < JOBS ? n_rows : (size_t)JOBS) * n_heads * most_pieces(n_max) * (dim + 1);
+    size_t heads = (n_rows < JOBS ? n_rows : (size_t)JOBS) * n_heads, most = most_pieces(n_max);
+    if (cuda_room(be, &cuda_of(be)->parts, heads * most * (dim + 1), sizeof(float), "attention"))
+        cuda_zeros(be, heads * (most + LEVELS), "attention");
 }
 
 void cuda_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)

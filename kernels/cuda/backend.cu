@@ -70,6 +70,15 @@ void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char 
     return s->p;
 }
 
+int *cuda_zeros(backend *be, size_t n, const char *what)
+{
+    cuda_scratch *s = &cuda_of(be)->zeros;
+    size_t before = s->bytes;
+    int *p = (int *)cuda_room(be, s, n, sizeof(int), what);
+    if (!p || s->bytes == before) return p;
+    return cuda_check(be, cudaMemsetAsync(p, 0, s->bytes, cuda_stream(be)), "%s: clearing", what) ? p : NULL;
+}
+
 status cuda_reserved(backend *be, err *e)
 {
     if (be->fault.code != ST_NOMEM) return backend_fault(be, e);
@@ -152,8 +161,9 @@ void cuda_discard(backend *be, buf b, size_t bytes)
 status cuda_reserve(backend *be, const step_size *s, err *e)
 {
     cuda_ctx *c = cuda_of(be);
-    size_t parts = cuda_decode_room(s->rows, s->n_heads, s->head_dim, s->n_keys);
-    if (cuda_room(be, &c->parts, parts, sizeof(float), "attention"))
+    c->most_jobs = max(c->most_jobs, min(s->rows, (size_t)CUDA_JOBS));
+    cuda_decode_reserve(be, s->rows, s->n_heads, s->head_dim, s->n_keys);
+    if (be->fault.code == ST_OK)
         cuda_room(be, &c->rounded, 2 * s->rows * s->width, sizeof(float), "rounded activations");
     return cuda_reserved(be, e);
 }
@@ -232,7 +242,7 @@ static void close_backend(backend *be)
     cudaFree(c->rounded.p);
     cudaFree(c->panel.p);
     cudaFree(c->gathered.p);
-    cudaFree(c->digits.p);
+    cudaFree(c->zeros.p);
     if (c->stream) cudaStreamDestroy(c->stream);
     mem_free(c);
     be->ctx = NULL;

@@ -91,8 +91,29 @@ static __device__ int64_t walk(const choose_args &a, const float *s, const choic
     return at;
 }
 
-/* Lists of many items, their launches and scratch. */
+/* List l of the items where(0) .. where(n - 1), which ascend and hold all that c chooses. A warp has a run of them;
+ * ties, then slots of the runs before it. room: int64_t [MOST_WARPS]. For whole blocks. */
+template <class F>
+static __device__ void list_best(const choose_args &a, size_t l, const float *s, const choice &c, int64_t n,
+                                 int64_t *room, F where)
+{
+    int64_t warps = blockDim.x / 32, run = (n + warps - 1) / warps, from = threadIdx.x / 32 * run, all;
+    int64_t to = min(from + run, n), ties = 0;
+    for (int64_t i = from; i < to; i += 32) {
+        bool tie = i + threadIdx.x % 32 < to && is_tie(s, c, where(i + threadIdx.x % 32));
+        ties += __popc(__ballot_sync(ALL_LANES, tie));
+    }
+    ties = block_before(ties, room, &all);
+    int64_t at = block_before(walk(a, s, c, from, to, ties, 0, NULL, where), room, &all);
+    walk(a, s, c, from, to, ties, at, a.idx + l * a.idx_stride, where);
+    if (threadIdx.x == 0) {
+        a.range[2 * l] = 0;
+        a.range[2 * l + 1] = all;
+    }
+}
+
+/* Lists of many items: the launches and scratch of n jobs. */
 bool choose_is_wide(int64_t most);
-void choose_wide(backend *be, const choose_job *j, const choose_args *a);
+void choose_wide(backend *be, const job_list<choose_args> &list, unsigned n, size_t n_lists, int64_t most);
 
 #endif

@@ -53,10 +53,11 @@ typedef struct {
     bool recording, no_graphs;
     cuda_graph graph[CUDA_GRAPHS];
     unsigned long long n_steps;
+    size_t most_jobs;      /* sequences of a step */
     cuda_scratch parts;    /* attention: partial results of pieces */
     cuda_scratch rounded;  /* linear: x in 8 or 16 bits */
     cuda_scratch panel;    /* linear: a dequantized matrix, the library's work space */
-    cuda_scratch digits;   /* choose: counts, which each use leaves at 0 */
+    cuda_scratch zeros;    /* counts, which each use leaves at 0 */
     cuda_scratch gathered; /* ranks: what they gave */
     cuda_nccl *nccl;       /* NULL: nothing to exchange */
     cuda_gemm *gemm;       /* NULL: no cuBLAS; our own kernels do prompts too */
@@ -94,6 +95,8 @@ static inline bool cuda_begin(backend *be, const char *op)
 bool cuda_check(backend *be, cudaError_t rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* At least n * size bytes, content undefined; NULL after a fault, which is recorded. */
 void *cuda_room(backend *be, cuda_scratch *s, size_t n, size_t size, const char *what);
+/* At least n counts, all 0, as who uses them leaves them; NULL after a fault. */
+int *cuda_zeros(backend *be, size_t n, const char *what);
 /* What became of cuda_room outside of steps: too little memory is then an error of the caller's and no fault. */
 status cuda_reserved(backend *be, err *e);
 
@@ -166,8 +169,8 @@ void cuda_sum(backend *be, float *x, size_t n);
 void cuda_linear_qblocks(backend *be, const projection *c);
 void cuda_few(backend *be, const projection *c);
 bool cuda_few_aligned(const projection *c);
-/* Numbers of scratch that decode steps of up to n_rows sequences and n_max keys take. */
-size_t cuda_decode_room(size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
+/* Takes the scratch of decode steps of up to n_rows sequences and n_max keys. */
+void cuda_decode_reserve(backend *be, size_t n_rows, size_t n_heads, size_t dim, int64_t n_max);
 void cuda_bring(backend *be, const attn_job *job);
 
 #endif

@@ -3,10 +3,12 @@
 #include "config.h"
 
 #include "kernels/cuda/groups.cuh"
+#include "kernels/cuda/last.cuh"
 #include "kernels/cuda/scores.cuh"
+#include "kernels/cuda/votes.cuh"
 #include "kernels/ops_fier.h"
 
-enum { WORD = 32, MOST_PAIRS = HEAD_DIM_MAX / 2 };
+enum { WORD = 32, MOST_WORDS = HEAD_DIM_MAX / WORD };
 
 typedef struct {
     uint32_t *bits;
@@ -123,24 +125,20 @@ static __device__ void set_group(const ones &x, const float *k, int64_t first, i
     }
 }
 
-/* A job may have fewer groups of tokens than the grid. */
-template <class T> static __global__ void add_k(job_list<index_adds<ones>> jobs)
-{
-    const index_adds<ones> &j = jobs.job[blockIdx.z];
-    int64_t g = (int64_t)j.x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
-    if (begin < end) set_group<T>(j.x, j.k, j.pos, begin, min(begin + g, end));
-}
-
-/* The newest keys into the ring, once no group reads it. */
-template <class T> static __global__ void ring_k(job_list<index_adds<ones>> jobs)
+/* A job may have fewer groups of tokens than the grid. The newest keys go into the ring once no group reads it: in the
+ * block of a head that is done last. done [jobs][heads]. */
+template <class T> static __global__ void add_k(job_list<index_adds<ones>> jobs, int *done)
 {
     const index_adds<ones> &j = jobs.job[blockIdx.z];
     const ones x = j.x;
-    int64_t end = j.pos + j.n, p = max(end - (int64_t)x.group, j.pos) + blockIdx.x;
+    int64_t g = (int64_t)x.group, begin = (j.pos / g + blockIdx.x) * g, end = j.pos + j.n;
     int c = (int)threadIdx.x, head = blockIdx.y;
-    if (p >= end || c >= x.dim) return;
-    put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
-            j.k[((size_t)(p - j.pos) * x.heads + head) * x.dim + c]);
+    if (begin >= end) return;
+    set_group<T>(x, j.k, j.pos, begin, min(begin + g, end));
+    if (!is_last(&done[blockIdx.z * x.heads + head], (int)((end - 1) / g - j.pos / g + 1)) || c >= x.dim) return;
+    for (int64_t p = max(end - g, j.pos); p < end; p++)
+        put_f32(&((T *)x.ring)[(head * x.group + (size_t)p % x.group) * x.dim + c],
+                j.k[((size_t)(p - j.pos) * x.heads + head) * x.dim + c]);
 }
 
 static dim3 channels(const ones *x)
@@ -155,14 +153,14 @@ void cuda_fier_add(backend *be, const index_add_job *jobs, size_t n)
     size_t most = 0;
     for (size_t i = 0; i < n; i++) most = max(most, jobs[i].n);
     if (most == 0 || !cuda_begin(be, "fier.add")) return;
+    int *done = cuda_zeros(be, CUDA_JOBS * index->n_kv_heads, "fier.add");
+    if (!done) return;
     by_type(index->type, [&](auto t) {
         typedef decltype(t) T;
-        unsigned groups = (unsigned)(most / x.group + 2), newest = (unsigned)min(most, x.group);
+        unsigned groups = (unsigned)((most - 1) / x.group + 2);
         in_lists(jobs, n, adds_of(ones_of), [&](auto &list, unsigned m) {
             cudaError_t rc =
-                launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
-            if (rc == cudaSuccess)
-                rc = launch(ring_k<T>, dim3(newest, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list);
+                launch(add_k<T>, dim3(groups, (unsigned)x.heads, m), channels(&x), 0, cuda_stream(be), list, done);
             cuda_check(be, rc, "fier.add [%zu, %d, %d]", most, x.heads, x.dim);
         });
     });
@@ -203,16 +201,6 @@ void cuda_fier_redo(backend *be, const void *redone, const kv_rows *rows, int64_
 
 /* ---- scores ---- */
 
-/* What a group of tokens scores with one query: a, and for each pair of channels the sum that its two bits stand for,
- * as floats or as whole numbers, which `scale` turns into scores. */
-typedef struct {
-    float a, scale;
-    union {
-        float f;
-        int i;
-    } pair[MOST_PAIRS][4];
-} table;
-
 /* round to nearest of x (127 / most), within [least, 127]. NaN becomes least. */
 static __device__ __forceinline__ int whole(float x, float most, float least)
 {
@@ -222,70 +210,211 @@ static __device__ __forceinline__ int whole(float x, float most, float least)
     return (int)rintf(v);
 }
 
-/* Made by a whole block; part: a float a warp. Ends with a barrier. */
-template <class T>
-static __device__ void make_table(table *t, const ones &x, int head, size_t group, const float *q, float *part)
+/* G neighbouring numbers of shared memory, aligned to them. */
+template <int G> static __device__ __forceinline__ void get(float v[G], const float *p)
 {
-    const T *lo = (const T *)x.levels + (head * x.groups + group) * 2 * x.dim, *hi = lo + x.dim;
-    float most = 0, largest = 0;
-    for (int c = threadIdx.x; x.bytes && c < x.dim; c += SCORE_BLOCK) {
-        float span = __fsub_rn(to_f32(hi[c]), to_f32(lo[c]));
-        if (span > most) most = span;
-        if (fabsf(q[c]) > largest) largest = fabsf(q[c]);
-    }
-    if (x.bytes) most = block_max(most, part), largest = block_max(largest, part);
-    for (int i = threadIdx.x; i < (x.dim + 1) / 2; i += SCORE_BLOCK) {
-        float w[2] = {0, 0};
-        int u[2] = {0, 0};
-        for (int b = 0; b < 2 && 2 * i + b < x.dim; b++) {
-            int c = 2 * i + b;
-            float span = __fsub_rn(to_f32(hi[c]), to_f32(lo[c]));
-            w[b] = __fmul_rn(q[c], span);
-            if (x.bytes) u[b] = whole(span, most, 0) * whole(q[c], largest, -127);
-        }
-        for (int bits = 0; bits < 4; bits++) {
-            if (x.bytes) t->pair[i][bits].i = (bits & 1 ? u[0] : 0) + (bits & 2 ? u[1] : 0);
-            else t->pair[i][bits].f = __fadd_rn(bits & 1 ? w[0] : 0, bits & 2 ? w[1] : 0);
-        }
-    }
-    if (threadIdx.x < 32) { /* both halves of the warp do the same */
-        float v[MOST_CHANNELS];
-        load_part(v, lo, threadIdx.x % PARTS, x.dim);
-        float a = dot_parts(v, q, threadIdx.x % PARTS, x.dim);
-        if (threadIdx.x == 0) t->a = a, t->scale = __fmul_rn(__fdiv_rn(most, 127), __fdiv_rn(largest, 127));
-    }
-    __syncthreads();
+    if constexpr (G == 4) {
+        float4 x = *reinterpret_cast<const float4 *>(p);
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    } else if constexpr (G == 2) {
+        float2 x = *reinterpret_cast<const float2 *>(p);
+        v[0] = x.x, v[1] = x.y;
+    } else v[0] = *p;
+}
+template <int G> static __device__ __forceinline__ void put(float *p, const float v[G])
+{
+    if constexpr (G == 4) *reinterpret_cast<float4 *>(p) = make_float4(v[0], v[1], v[2], v[3]);
+    else if constexpr (G == 2) *reinterpret_cast<float2 *>(p) = make_float2(v[0], v[1]);
+    else *p = v[0];
 }
 
-static __device__ __forceinline__ float estimate(const table *t, const ones &x, int head, int64_t token)
+/* a of G queries and a row of lower levels; n <= G there are. Half a warp has a query. */
+template <class T, int G>
+static __device__ __forceinline__ void products_of(float a[G], const T *lo, const float *q, int n, int dim)
 {
-    const uint32_t *word = x.bits + (head * x.blocks + (size_t)token / WORD) * x.words * WORD + (size_t)token % WORD;
-    float sum = t->a;
-    int whole_sum = 0;
-    for (int w = 0; w < x.words; w++) {
-        uint32_t bits = word[w * WORD];
-        int pairs = min(WORD / 2, (x.dim - w * WORD + 1) / 2);
-        for (int i = 0; i < pairs; i++, bits >>= 2) {
-            if (x.bytes) whole_sum += t->pair[w * WORD / 2 + i][bits & 3].i;
-            else sum = __fadd_rn(sum, t->pair[w * WORD / 2 + i][bits & 3].f);
-        }
+    float v[MOST_CHANNELS];
+    int lane = threadIdx.x % 32;
+    load_part(v, lo, lane % PARTS, dim);
+#pragma unroll
+    for (int g = 0; g < G; g += 2) {
+        float s = dot_parts(v, q + min(g + lane / PARTS, n - 1) * dim, lane % PARTS, dim);
+        a[g] = __shfl_sync(ALL_LANES, s, 0);
+        if (g + 1 < G) a[g + 1] = __shfl_sync(ALL_LANES, s, PARTS);
     }
-    return x.bytes ? __fadd_rn(t->a, __fmul_rn((float)whole_sum, t->scale)) : sum;
 }
 
-/* Tokens of an incomplete group that are scored by their keys. out: from `from` on. */
-template <class T>
-static __device__ void score_exactly(const ones &x, float *out, const float *q, int head, int64_t from, int64_t to)
+template <class T> static __device__ __forceinline__ const T *levels_of(const ones &x, int head, size_t group)
 {
-    for (int64_t t0 = from; t0 < to; t0 += SCORE_ROWS) {
-        int64_t t = t0 + threadIdx.x / PARTS;
-        int lane = threadIdx.x % PARTS;
-        bool inside = t < to;
-        float k[MOST_CHANNELS];
-        load_part(k, (const T *)x.ring + (head * x.group + (inside ? (size_t)t % x.group : 0)) * x.dim, lane,
-                  inside ? x.dim : 0);
-        float s = dot_parts(k, q, lane, x.dim);
-        if (inside && lane == 0) out[t - from] = s;
+    return (const T *)x.levels + (head * x.groups + group) * 2 * x.dim;
+}
+
+/* What a group of tokens scores with G queries: a, and for each pair of channels the sums that its two bits stand for.
+ * A warp has one. The sums of two bits lie `step` numbers apart, in banks of their own, so that lanes never wait for
+ * each other. */
+template <class T, int G> struct float_sums {
+    const ones &x;
+    float *sums; /* [4][pairs][G] of shared memory, rows of `step` */
+    int step;
+    float a[G];
+
+    static __host__ __device__ __forceinline__ int step_of(int words)
+    {
+        return (words * WORD / 2 + 1) * G;
+    }
+
+    /* The sums of one pair of channels for each value of its two bits. */
+    __device__ __forceinline__ void set_pair(int i, const T *lo, const float *q, int n) const
+    {
+        float sum[4][G], span[2] = {0, 0};
+#pragma unroll
+        for (int b = 0; b < 2; b++)
+            if (2 * i + b < x.dim) span[b] = __fsub_rn(to_f32(lo[x.dim + 2 * i + b]), to_f32(lo[2 * i + b]));
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            const float *at = q + min(g, n - 1) * x.dim + 2 * i;
+            float w0 = __fmul_rn(at[0], span[0]), w1 = 2 * i + 1 < x.dim ? __fmul_rn(at[1], span[1]) : 0;
+#pragma unroll
+            for (int bits = 0; bits < 4; bits++) sum[bits][g] = __fadd_rn(bits & 1 ? w0 : 0, bits & 2 ? w1 : 0);
+        }
+#pragma unroll
+        for (int bits = 0; bits < 4; bits++) put<G>(sums + bits * step + i * G, sum[bits]);
+    }
+
+    /* For n <= G queries [n][dim]. Ends with the warp together. */
+    __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
+    {
+        const T *lo = levels_of<T>(x, head, group);
+        for (int i = threadIdx.x % 32; i < (x.dim + 1) / 2; i += 32) set_pair(i, lo, q, n);
+        products_of<T, G>(a, lo, q, n, x.dim);
+        __syncwarp();
+    }
+
+    /* Adds a pair of channels to the sums of a token. */
+    __device__ __forceinline__ void add_pair(float s[G], unsigned bits, int i) const
+    {
+        float v[G];
+        get<G>(v, sums + (bits & 3) * step + i * G);
+#pragma unroll
+        for (int g = 0; g < G; g++) s[g] = __fadd_rn(s[g], v[g]);
+    }
+
+    /* s: scores of the token whose words are there, WORD apart. */
+    __device__ __forceinline__ void estimate(float s[G], const uint32_t *word) const
+    {
+#pragma unroll
+        for (int g = 0; g < G; g++) s[g] = a[g];
+#pragma unroll 1
+        for (int w = 0; w < x.words; w++) {
+            uint32_t bits = word[w * WORD];
+            int pairs = min(WORD / 2, (x.dim - w * WORD + 1) / 2);
+            if (pairs == WORD / 2) {
+#pragma unroll
+                for (int i = 0; i < WORD / 2; i++) add_pair(s, bits >> 2 * i, w * WORD / 2 + i);
+            } else {
+                for (int i = 0; i < pairs; i++) add_pair(s, bits >> 2 * i, w * WORD / 2 + i);
+            }
+        }
+    }
+};
+
+/* The same in whole numbers, on tensor cores: bits by weights u_c p_c, of at most 127 * 127. A weight is 256 times a
+ * byte and a byte, which are two columns of a product: 4 queries have 8, and the sums are exact. A warp has its 32
+ * tokens as rows. */
+template <class T, int G> struct whole_sums {
+    const ones &x;
+    unsigned *u;          /* [words][8]: u of 4 channels each, of a warp's group */
+    const unsigned *p;    /* [n][words][8]: p of the queries at hand */
+    const float *largest; /* [n] channels of theirs */
+    float a[G], most;
+
+    __device__ __forceinline__ void make(int head, size_t group, const float *q, int n)
+    {
+        const T *lo = levels_of<T>(x, head, group);
+        float span[MOST_WORDS];
+        int lane = threadIdx.x % 32;
+        most = 0;
+#pragma unroll
+        for (int w = 0; w < MOST_WORDS; w++) {
+            int c = w * WORD + lane;
+            span[w] = c < x.dim ? __fsub_rn(to_f32(lo[x.dim + c]), to_f32(lo[c])) : 0;
+            if (span[w] > most) most = span[w];
+        }
+        most = warp_max(most);
+#pragma unroll
+        for (int w = 0; w < MOST_WORDS; w++)
+            if (w < x.words)
+                ((unsigned char *)u)[w * WORD + lane] =
+                    (unsigned char)(w * WORD + lane < x.dim ? whole(span[w], most, 0) : 0);
+        products_of<T, G>(a, lo, q, n, x.dim);
+        __syncwarp();
+    }
+
+    /* This lane's 4 channels of its column. */
+    __device__ __forceinline__ unsigned weights(int at, int n) const
+    {
+        int column = threadIdx.x % 32 / 4, head = min(column / 2, n - 1);
+        unsigned of_levels = u[at], of_query = p[head * x.words * 8 + at], out = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int y = (int)(of_levels >> 8 * i & 255) * (int)(signed char)(of_query >> 8 * i & 255);
+            out |= ((unsigned)(column % 2 ? y : (y + 128) >> 8) & 255) << 8 * i;
+        }
+        return out;
+    }
+
+    /* Four bits as four bytes. */
+    static __device__ __forceinline__ unsigned spread(unsigned bits)
+    {
+        return (bits & 15) * 0x00204081u & 0x01010101u;
+    }
+
+    /* s: scores of this lane's token where it is in the group; word: the warp's, [words][WORD]. */
+    __device__ __forceinline__ void estimate(float s[G], const uint32_t *word, bool mine, int n) const
+    {
+        int sum[2][4] = {}, lane = threadIdx.x % 32, y[4];
+        for (int w = 0; w < x.words; w++) {
+            unsigned b[2] = {weights(w * 8 + lane % 4, n), weights(w * 8 + 4 + lane % 4, n)};
+#pragma unroll
+            for (int tile = 0; tile < 2; tile++) {
+                int d[4];
+                unsigned upper = word[w * WORD + 16 * tile + lane / 4] >> 4 * (lane % 4);
+                unsigned lower = word[w * WORD + 16 * tile + 8 + lane / 4] >> 4 * (lane % 4);
+                unsigned bits[4] = {spread(upper), spread(lower), spread(upper >> 16), spread(lower >> 16)};
+                mma_bytes(d, bits, b, 0);
+#pragma unroll
+                for (int i = 0; i < 4; i++) sum[tile][i] += d[i];
+            }
+        }
+        /* A lane has four tokens, 8 apart, of one query. */
+#pragma unroll
+        for (int r = 0; r < 4; r++) y[r] = 256 * sum[r / 2][r % 2 * 2] + sum[r / 2][r % 2 * 2 + 1];
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            int mine_of = 0;
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                int other = __shfl_sync(ALL_LANES, y[r], lane % 8 * 4 + g);
+                if (r == lane / 8) mine_of = other;
+            }
+            float scale = __fmul_rn(__fdiv_rn(most, 127), __fdiv_rn(largest[min(g, n - 1)], 127));
+            if (mine) s[g] = __fadd_rn(a[g], __fmul_rn((float)mine_of, scale));
+        }
+    }
+};
+
+/* Queries [group][dim] in 8 bits, and the largest channel of each; a warp has one after the other. */
+static __device__ __forceinline__ void round_queries(signed char *p, float *largest, const float *q, int group,
+                                                     const ones &x)
+{
+    int lane = threadIdx.x % 32, channels = x.words * WORD;
+    for (int h = threadIdx.x / 32; h < group; h += VOTE_WARPS) {
+        float most = 0;
+        for (int c = lane; c < x.dim; c += 32)
+            if (fabsf(q[h * x.dim + c]) > most) most = fabsf(q[h * x.dim + c]);
+        most = warp_max(most);
+        for (int c = lane; c < channels; c += 32)
+            p[h * channels + c] = (signed char)(c < x.dim ? whole(q[h * x.dim + c], most, -127) : 0);
+        if (lane == 0) largest[h] = most;
     }
 }
 
@@ -299,20 +428,6 @@ static __device__ unsigned long long bytes_read(const ones &x, int64_t from, int
     return bytes;
 }
 
-/* Tokens [from, to) of one group of x, out from `from` on. For a whole block. */
-template <class T>
-static __device__ void score_tokens(table *t, float *part, const ones &x, float *out, const float *q, int head,
-                                    int64_t from, int64_t to, int64_t open)
-{
-    if (from >= open) {
-        score_exactly<T>(x, out, q, head, from, to);
-        return;
-    }
-    make_table<T>(t, x, head, (size_t)from / x.group, q, part);
-    for (int64_t i = from + threadIdx.x; i < to; i += SCORE_BLOCK) out[i - from] = estimate(t, x, head, i);
-    __syncthreads();
-}
-
 typedef struct {
     ones x;
     float *score;
@@ -323,37 +438,180 @@ typedef struct {
     unsigned long long *read;
 } fier_scores;
 
-/* A row of blocks has `group` heads of a job that read the bits of one KV head together. A block has one group of
- * tokens: of x, or of the list that the heads follow (groups.cuh), which may touch several of x. */
-template <class T, bool GROUPS>
-static __global__ void __launch_bounds__(SCORE_BLOCK, GROUPS ? 5 : 9) /* without numbers ptxas spills for one more */
-    score_k(job_list<fier_scores> jobs, int group)
+/* A token a lane: its number where it is scored. */
+typedef struct {
+    int token;
+    bool inside, exact; /* exact: by its key in the ring */
+} lane_token;
+
+/* The words of a lane's token, WORD apart, into shared memory. */
+static __device__ __forceinline__ void stage_words(uint32_t *to, const ones &x, int head, const lane_token &l)
 {
-    SHARED(table, t, [1]);
-    SHARED(float, part, [SCORE_BLOCK / 32]);
+    const uint32_t *word =
+        x.bits + (head * x.blocks + (size_t)l.token / WORD) * x.words * WORD + (size_t)l.token % WORD;
+    uint32_t bits[MOST_WORDS];
+#pragma unroll
+    for (int w = 0; w < MOST_WORDS; w++)
+        if (w < x.words) bits[w] = word[w * WORD];
+#pragma unroll
+    for (int w = 0; w < MOST_WORDS; w++)
+        if (w < x.words) to[w * WORD] = bits[w];
+}
+
+/* Scores of a warp's tokens that have levels, with n <= G queries: for one group after the other of those that they
+ * touch, most often one. estimate(mine, group): of the lanes that are in it. */
+template <class F> static __device__ __forceinline__ void by_groups(const ones &x, const lane_token &l, F estimate)
+{
+    unsigned todo = __ballot_sync(ALL_LANES, l.inside && !l.exact), lane = threadIdx.x % 32;
+    int group = (int)((unsigned)l.token / (unsigned)x.group);
+    while (todo) {
+        int now = __shfl_sync(ALL_LANES, group, __ffs((int)todo) - 1);
+        bool mine = (todo >> lane & 1) && group == now;
+        estimate(mine, (size_t)now);
+        todo &= ~__ballot_sync(ALL_LANES, mine);
+        __syncwarp(); /* nobody reads what was made for the group any more */
+    }
+}
+
+/* Shared memory of the scores, in numbers of 4 bytes: queries, for bytes the same rounded and their largest, then of
+ * each warp what a group of tokens takes and the words of the tokens. */
+typedef struct {
+    int rounded, largest, first, per_warp, words, all;
+} score_room;
+
+static __host__ __device__ __forceinline__ score_room score_room_of(const ones &x, int group, int step)
+{
+    score_room r;
+    r.rounded = (group * x.dim + 3) / 4 * 4;
+    r.largest = r.rounded + (x.bytes ? group * x.words * 8 : 0);
+    r.first = (r.largest + (x.bytes ? group : 0) + 3) / 4 * 4;
+    r.per_warp = x.bytes ? x.words * 8 : 4 * step;
+    r.words = r.first + VOTE_WARPS * r.per_warp;
+    r.all = r.words + VOTE_WARPS * x.words * WORD;
+    return r;
+}
+
+/* Tokens of an incomplete group that are scored by their keys: two at a time, half a warp each. */
+template <class T, int G>
+static __device__ __forceinline__ void score_by_keys(float s[G], const ones &x, const lane_token &l, int head,
+                                                     const float *q, int n)
+{
+    unsigned todo = __ballot_sync(ALL_LANES, l.exact), lane = threadIdx.x % 32, part = lane % PARTS;
+    for (unsigned pair = 0; pair < 16 && todo; pair++) {
+        unsigned whose = 2 * pair + lane / PARTS;
+        size_t at = (unsigned)__shfl_sync(ALL_LANES, l.token, (int)whose) % x.group;
+        float k[MOST_CHANNELS];
+        if (!(todo >> 2 * pair & 3)) continue;
+        load_part(k, (const T *)x.ring + (head * x.group + at) * x.dim, (int)part, todo >> whose & 1 ? x.dim : 0);
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            float y = dot_parts(k, q + min(g, n - 1) * x.dim, (int)part, x.dim);
+            y = __shfl_sync(ALL_LANES, y, (int)(lane % 2 * PARTS));
+            if (lane / 2 == pair && l.exact) s[g] = y;
+        }
+    }
+}
+
+/* What is read of the tokens of a place's group, or by the first of all blocks of the whole job. */
+template <class T>
+static __device__ void count_scored(const fier_scores &j, const places &in, int64_t place, int64_t open)
+{
+    if (!j.read) return;
+    if (!j.of.group) {
+        if (place == 0 && blockIdx.y == 0) atomicAdd(j.read, bytes_read<T>(j.x, j.lo, j.hi, open) * j.x.heads);
+    } else if (place < in.n * in.per && place % in.per == 0) {
+        int64_t begin = item_of(in, place);
+        atomicAdd(j.read, bytes_read<T>(j.x, max(begin, j.lo), min(begin + in.per, j.hi), open));
+    }
+}
+
+/* The block's share of the votes of heads [first, first + n) of all jobs', logits of its tokens x; parts: shared memory
+ * [VOTE_WARPS][G]. */
+template <int G>
+static __device__ __forceinline__ void leave_votes(const vote_room &v, vote_part *parts, const float s[G], bool inside,
+                                                   size_t first, int n, int chunk)
+{
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        vote_part p = part_of_warp(inside ? logit(s[g], v.scale) : -INFINITY);
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32 * G + g] = p;
+    }
+    __syncthreads();
+    if ((int)threadIdx.x < n) {
+        vote_part p = parts[threadIdx.x];
+        for (int w = 1; w < VOTE_WARPS; w++) p = join_parts(p, parts[w * G + threadIdx.x]);
+        v.parts[(first + threadIdx.x) * v.most + chunk] = p;
+    }
+    __syncthreads();
+}
+
+/* A row of blocks has `group` heads of a job that read the bits of one KV head together, G at a time. A warp has 32
+ * places: tokens, or those of the list that the heads follow (groups.cuh). */
+template <class T, int G>
+static __global__ void __launch_bounds__(VOTE_ITEMS, G == 2 ? 2 : 3)
+    score_k(job_list<fier_scores> jobs, int group, vote_room votes)
+{
+    SHARED_DYN(float, mine); /* the queries, behind them tables, then words */
+    SHARED(vote_part, parts, [VOTE_WARPS * G]);
     const fier_scores &j = jobs.job[blockIdx.z];
     const ones x = j.x;
-    int head = (int)blockIdx.y * x.heads / (int)gridDim.y;
+    int head = (int)blockIdx.y * x.heads / (int)gridDim.y, first, chunks = chunks_of(j.lo, j.hi, &first);
     int64_t g = (int64_t)x.group, open = x.open == FIER_EXACT ? j.n / g * g : j.n;
-    int64_t per = GROUPS ? j.of.per : g, place = blockIdx.x * per, begin = place;
-    if (GROUPS) {
-        size_t list = list_of_part(j.of);
-        if ((int64_t)blockIdx.x >= j.of.range[2 * list + 1]) return;
-        begin = j.of.group[list * j.of.stride + blockIdx.x] * per;
+    int64_t begin = (int64_t)blockIdx.x * VOTE_ITEMS, place = begin + threadIdx.x;
+    places in = {NULL, 1, j.hi, j.lo, j.hi};
+    if (j.of.group) in = places_of(j.of, list_of_part(j.of), j.lo, j.hi);
+    count_scored<T>(j, in, place, open);
+    if (j.of.group ? begin >= in.n * in.per : begin + VOTE_ITEMS <= j.lo || begin >= j.hi) return;
+    bool inside = place >= in.first && place < in.end, blank = j.of.group && place < in.n * in.per;
+    int64_t token = !inside ? 0 : j.of.group ? item_of(in, place) : place;
+    lane_token l = {(int)token, inside, inside && token >= open};
+    int step = float_sums<T, G>::step_of(x.words), warp = threadIdx.x / 32;
+    score_room at = score_room_of(x, group, step);
+    uint32_t *word = (uint32_t *)mine + at.words + warp * x.words * WORD;
+    stage_words(word + threadIdx.x % 32, x, head, l);
+    for (int i = threadIdx.x; i < group * x.dim; i += VOTE_ITEMS) mine[i] = j.q[(size_t)blockIdx.y * group * x.dim + i];
+    __syncthreads();
+    if (x.bytes) {
+        round_queries((signed char *)(mine + at.rounded), mine + at.largest, mine, group, x);
+        __syncthreads();
     }
-    int64_t from = max(begin, j.lo), to = min(begin + per, j.hi);
-    if (j.read && threadIdx.x == 0) {
-        if (GROUPS) atomicAdd(j.read, bytes_read<T>(x, from, to, open));
-        else if (blockIdx.x == 0 && head == 0) atomicAdd(j.read, bytes_read<T>(x, j.lo, j.hi, open) * x.heads);
-    }
-    for (int h = blockIdx.y * group; h < (int)(blockIdx.y + 1) * group; h++) {
-        float *out = j.score + h * j.stride + place;
-        for (int64_t i = begin + threadIdx.x; GROUPS && i < begin + per; i += SCORE_BLOCK)
-            if (i < from || i >= to) out[i - begin] = -INFINITY;
-        for (int64_t a = from, b; a < to; a = b) {
-            b = GROUPS ? min((a / g + 1) * g, to) : to;
-            score_tokens<T>(t, part, x, out + (a - begin), j.q + (size_t)h * x.dim, head, a, b, open);
+    for (int h = 0; h < group; h += G) {
+        const float *q = mine + h * x.dim;
+        size_t all = blockIdx.y * (size_t)group + h;
+        int n = min(G, group - h);
+        float s[G];
+        for (int i = 0; i < G; i++) s[i] = -INFINITY;
+        if (x.bytes) {
+            whole_sums<T, G> t = {x,
+                                  (unsigned *)mine + at.first + warp * at.per_warp,
+                                  (const unsigned *)mine + at.rounded + h * x.words * 8,
+                                  mine + at.largest + h,
+                                  {},
+                                  0};
+            by_groups(x, l, [&](bool in_group, size_t now) {
+                t.make(head, now, q, n);
+                t.estimate(s, word, in_group, n);
+            });
+        } else {
+            float_sums<T, G> t = {x, mine + at.first + warp * at.per_warp, step, {}};
+            by_groups(x, l, [&](bool in_group, size_t now) {
+                t.make(head, now, q, n);
+                if (in_group) t.estimate(s, word + threadIdx.x % 32);
+            });
         }
+        score_by_keys<T, G>(s, x, l, head, q, n);
+#pragma unroll
+        for (int i = 0; i < G; i++)
+            if (i < n && (inside || blank)) j.score[(all + i) * j.stride + place] = s[i];
+        if (votes.parts)
+            leave_votes<G>(votes, parts, s, inside, blockIdx.z * (size_t)gridDim.y * group + all, n,
+                           (int)blockIdx.x - first);
+    }
+    size_t row = blockIdx.z * gridDim.y + blockIdx.y;
+    if (!votes.parts || !is_last(&votes.done[row], chunks)) return;
+    for (int h = threadIdx.x / 32; h < group; h += VOTE_WARPS) {
+        float lse = lse_of_parts(votes.parts + (row * group + h) * votes.most, chunks);
+        if (threadIdx.x % 32 == 0) votes.lse[row * group + h] = lse;
     }
 }
 
@@ -383,22 +641,37 @@ static combine_job votes_of(const score_job &j)
             .scale = j.scale};
 }
 
-void cuda_fier_score(backend *be, const score_job *jobs, size_t n)
+template <class T, int G>
+static cudaError_t score(backend *be, dim3 grid, const job_list<fier_scores> &list, size_t group, const vote_room &v)
+{
+    const ones &x = list.job[0].x;
+    size_t room = (size_t)score_room_of(x, (int)group, float_sums<T, G>::step_of(x.words)).all;
+    return launch(score_k<T, G>, grid, dim3(VOTE_ITEMS), room * sizeof(float), cuda_stream(be), list, (int)group, v);
+}
+
+static void score_list(backend *be, const score_job *jobs, size_t n, int64_t most)
 {
     const fier_index *x = (const fier_index *)jobs->index;
-    size_t parts = parts_of(jobs, x->n_kv_heads);
-    int64_t most = most_places(jobs, n), per = jobs->spans ? jobs->spans->per : (int64_t)x->group;
-    unsigned blocks = cuda_blocks((size_t)max(most, (int64_t)1), (size_t)per);
-    if (!cuda_begin(be, "fier.score")) return;
-    by_type(x->type, [&](auto t) {
-        typedef decltype(t) T;
-        auto kernel = jobs->spans ? score_k<T, true> : score_k<T, false>;
-        in_lists(jobs, n, fier_scores_of, [&](auto &list, unsigned m) {
-            cudaError_t rc = launch(kernel, dim3(blocks, (unsigned)parts, m), dim3(SCORE_BLOCK), 0, cuda_stream(be),
-                                    list, (int)(jobs->n_heads / parts));
-            cuda_check(be, rc, "fier.score [%zu, %zu], up to %u groups", jobs->n_heads, x->head_dim, blocks);
+    size_t parts = parts_of(jobs, x->n_kv_heads), group = jobs->n_heads / parts;
+    vote_room v = {};
+    if (jobs->votes.p && !vote_room_of(be, &v, n * jobs->n_heads, most, jobs->scale)) return;
+    in_lists(jobs, n, fier_scores_of, [&](auto &list, unsigned m) {
+        by_type(x->type, [&](auto t) {
+            typedef decltype(t) T;
+            dim3 grid(cuda_blocks((size_t)max(most, (int64_t)1), VOTE_ITEMS), (unsigned)parts, m);
+            cudaError_t rc = group == 1   ? score<T, 1>(be, grid, list, group, v)
+                             : group == 2 ? score<T, 2>(be, grid, list, group, v)
+                                          : score<T, 4>(be, grid, list, group, v);
+            cuda_check(be, rc, "fier.score [%zu, %zu], up to %lld tokens", jobs->n_heads, x->head_dim, (long long)most);
         });
     });
-    if (jobs->votes.p)
-        in_lists(jobs, n, votes_of, [&](auto &list, unsigned m) { cuda_select_combine(be, list.job, m); });
+    if (!jobs->votes.p || be->fault.code != ST_OK) return;
+    in_lists(jobs, n, votes_of, [&](auto &list, unsigned m) { cuda_combine_votes(be, list.job, m, &v); });
+}
+
+void cuda_fier_score(backend *be, const score_job *jobs, size_t n)
+{
+    int64_t most = most_places(jobs, n);
+    if (!cuda_begin(be, "fier.score")) return;
+    for (size_t i = 0; i < n; i += CUDA_JOBS) score_list(be, jobs + i, min(n - i, (size_t)CUDA_JOBS), most);
 }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/scores.cuh"
+#include "kernels/cuda/votes.cuh"
 #include "kernels/ops_tail.h"
 
 enum { BLOCK = 256, WIDE = 1024, GROUP_MAX = 1024, SMALL = 4096 };
@@ -32,11 +33,6 @@ void cuda_select_mean_heads(backend *be, buf out, buf q, size_t n_rows, size_t n
 
 /* ---- combination of heads ---- */
 
-static __device__ __forceinline__ float logit(float x, float scale)
-{
-    return isnan(x) ? -INFINITY : x * scale;
-}
-
 typedef struct {
     float *out;
     const float *in;
@@ -44,18 +40,25 @@ typedef struct {
     int64_t lo, hi;
 } combine_args;
 
-/* Log of the sum of exp of one head's candidates; a block has a head. */
-static __global__ void head_lse_k(job_list<combine_args> jobs, float *lse, float scale)
+/* A block has a chunk of one head. */
+static __global__ void __launch_bounds__(VOTE_ITEMS) lse_k(job_list<combine_args> jobs, vote_room v)
 {
-    SHARED(float, part, [BLOCK / 32]);
-    const combine_args &j = jobs.job[blockIdx.y];
-    const float *x = j.in + blockIdx.x * j.stride;
-    float top = -INFINITY, sum = 0;
-    for (int64_t i = j.lo + threadIdx.x; i < j.hi; i += BLOCK) top = fmaxf(top, logit(x[i], scale));
-    top = block_max(top, part);
-    for (int64_t i = j.lo + threadIdx.x; i < j.hi && !isinf(top); i += BLOCK) sum += expf(logit(x[i], scale) - top);
-    sum = block_sum(sum, part);
-    if (threadIdx.x == 0) lse[blockIdx.y * gridDim.x + blockIdx.x] = isinf(top) ? top : top + logf(sum);
+    SHARED(vote_part, part, [VOTE_WARPS]);
+    const combine_args &j = jobs.job[blockIdx.z];
+    size_t head = blockIdx.z * gridDim.y + blockIdx.y;
+    int64_t i = (int64_t)blockIdx.x * VOTE_ITEMS + threadIdx.x;
+    int first, n = chunks_of(j.lo, j.hi, &first), chunk = (int)blockIdx.x - first;
+    if (chunk < 0 || chunk >= n) return;
+    vote_part mine = part_of_warp(i >= j.lo && i < j.hi ? logit(j.in[blockIdx.y * j.stride + i], v.scale) : -INFINITY);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < VOTE_WARPS; w++) mine = join_parts(mine, part[w]);
+        v.parts[head * v.most + chunk] = mine;
+    }
+    if (!is_last(&v.done[head], n) || threadIdx.x >= 32) return;
+    float lse = lse_of_parts(v.parts + head * v.most, n);
+    if (threadIdx.x == 0) v.lse[head] = lse;
 }
 
 /* A head without a finite score has no vote. */
@@ -99,30 +102,66 @@ static combine_args combine_args_of(const combine_job &j)
     return {ptr<float>(j.out), ptr<float>(j.in), j.stride, j.lo, j.hi};
 }
 
-static void combine_list(backend *be, const combine_job *first, const job_list<combine_args> &list, unsigned n)
+static int64_t most_columns(const combine_job *jobs, size_t n)
 {
-    size_t group = first->n_heads / first->n_lists;
-    gqa_mode mode = first->mode;
-    float *lse = NULL, by = (float)group * (mode == GQA_LAYER_MEAN ? (float)backend_ranks(be) : 1);
-    cudaError_t rc = cudaSuccess;
     int64_t most = 1;
-    for (unsigned i = 0; i < n; i++) most = max(most, list.job[i].hi);
-    if (group > 1 && (mode == GQA_VOTE || mode == GQA_LAYER_VOTE)) {
-        lse = (float *)cuda_room(be, &cuda_of(be)->parts, CUDA_JOBS * first->n_heads, sizeof(float), "votes");
-        if (!lse) return;
-        rc = launch(head_lse_k, dim3((unsigned)first->n_heads, n), dim3(BLOCK), 0, cuda_stream(be), list, lse,
-                    first->scale);
-    }
-    if (!cuda_check(be, rc, "votes of %zu heads", first->n_heads)) return;
-    rc = launch(combine_k, dim3(cuda_blocks((size_t)most, BLOCK), (unsigned)first->n_lists, n), dim3(BLOCK), 0,
-                cuda_stream(be), list, (const float *)lse, (int)group, mode, by, first->scale);
-    cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", first->n_lists, first->n_heads, (long long)most);
+    for (size_t i = 0; i < n; i++) most = max(most, jobs[i].hi);
+    return most;
+}
+
+bool vote_room_of(backend *be, vote_room *v, size_t n_heads, int64_t n_items, float scale)
+{
+    size_t most = cuda_blocks((size_t)max(n_items, (int64_t)1), VOTE_ITEMS);
+    v->parts = (vote_part *)cuda_room(be, &cuda_of(be)->parts, n_heads * (most * 2 + 1), sizeof(float), "votes");
+    v->done = cuda_zeros(be, n_heads, "votes");
+    if (!v->parts || !v->done) return false;
+    v->lse = (float *)(void *)(v->parts + n_heads * most);
+    v->most = most;
+    v->scale = scale;
+    return true;
+}
+
+/* lse NULL: no vote. */
+static void combine_list(backend *be, const combine_job *jobs, size_t n, const float *lse)
+{
+    size_t group = jobs->n_heads / jobs->n_lists;
+    float by = (float)group * (jobs->mode == GQA_LAYER_MEAN ? (float)backend_ranks(be) : 1);
+    int64_t most = most_columns(jobs, n);
+    in_lists(jobs, n, combine_args_of, [&](auto &list, unsigned m) {
+        cudaError_t rc = launch(combine_k, dim3(cuda_blocks((size_t)most, BLOCK), (unsigned)jobs->n_lists, m),
+                                dim3(BLOCK), 0, cuda_stream(be), list, lse, (int)group, jobs->mode, by, jobs->scale);
+        cuda_check(be, rc, "combine [%zu of %zu heads], up to %lld items", jobs->n_lists, jobs->n_heads,
+                   (long long)most);
+    });
+}
+
+void cuda_combine_votes(backend *be, const combine_job *jobs, size_t n, const vote_room *v)
+{
+    combine_list(be, jobs, n, v->lse);
+}
+
+static void vote_lists(backend *be, const combine_job *jobs, size_t n)
+{
+    vote_room v;
+    int64_t most = most_columns(jobs, n);
+    if (!vote_room_of(be, &v, n * jobs->n_heads, most, jobs->scale)) return;
+    in_lists(jobs, n, combine_args_of, [&](auto &list, unsigned m) {
+        cudaError_t rc = launch(lse_k, dim3((unsigned)v.most, (unsigned)jobs->n_heads, m), dim3(VOTE_ITEMS), 0,
+                                cuda_stream(be), list, v);
+        cuda_check(be, rc, "votes of %zu heads", jobs->n_heads);
+    });
+    if (be->fault.code == ST_OK) cuda_combine_votes(be, jobs, n, &v);
 }
 
 void cuda_select_combine(backend *be, const combine_job *jobs, size_t n)
 {
     if (!cuda_begin(be, "combine")) return;
-    in_lists(jobs, n, combine_args_of, [&](auto &list, unsigned m) { combine_list(be, jobs, list, m); });
+    bool vote = jobs->n_heads > jobs->n_lists && (jobs->mode == GQA_VOTE || jobs->mode == GQA_LAYER_VOTE);
+    for (size_t i = 0; i < n; i += CUDA_JOBS) {
+        size_t m = min(n - i, (size_t)CUDA_JOBS);
+        if (vote) vote_lists(be, jobs + i, m);
+        else combine_list(be, jobs + i, m, NULL);
+    }
     for (size_t i = 0; jobs->mode >= GQA_LAYER_MEAN && i < n; i++)
         cuda_sum(be, ptr<float>(jobs[i].out), jobs[i].stride);
 }
@@ -378,7 +417,7 @@ template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) choose_k(j
     const float *s = a.score + l * a.stride;
     choice c = forced_of(a);
     entries e = entries_of<GROUPS>(c, a.of, l);
-    int64_t all, k = to_take(a, l, e.hi - e.lo, &c);
+    int64_t k = to_take(a, l, e.hi - e.lo, &c);
     auto where = [&e](int64_t i) { return spot_of<GROUPS>(e, i); };
     if (k > 0) {
         auto key = [&](int64_t i) { return key_of(s[where(i).place]); };
@@ -386,20 +425,7 @@ template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) choose_k(j
         c.least = prefix;
         c.ties = k;
     }
-    /* A warp has a run of items; ties, then slots of the runs before it. */
-    int64_t warps = blockDim.x / 32, run = (e.n + warps - 1) / warps, from = threadIdx.x / 32 * run;
-    int64_t to = min(from + run, e.n), ties = 0;
-    for (int64_t i = from; i < to; i += 32) {
-        bool tie = i + threadIdx.x % 32 < to && is_tie(s, c, where(i + threadIdx.x % 32));
-        ties += __popc(__ballot_sync(ALL_LANES, tie));
-    }
-    ties = block_before(ties, room, &all);
-    int64_t at = block_before(walk(a, s, c, from, to, ties, 0, NULL, where), room, &all);
-    walk(a, s, c, from, to, ties, at, a.idx + l * a.idx_stride, where);
-    if (threadIdx.x == 0) {
-        a.range[2 * l] = 0;
-        a.range[2 * l + 1] = all;
-    }
+    list_best(a, l, s, c, e.n, room, where);
 }
 
 static choose_args args_of(const choose_job &j)
@@ -427,15 +453,12 @@ void cuda_select_choose(backend *be, const choose_job *jobs, size_t n)
     int64_t most = 0;
     for (const choose_job *j = jobs; j < jobs + n; j++)
         most = max(most, j->spans ? j->spans->n_max * j->spans->per : j->most);
-    if (!jobs->spans && choose_is_wide(most)) {
-        for (const choose_job *j = jobs; j < jobs + n; j++) {
-            choose_args a = args_of(*j);
-            choose_wide(be, j, &a);
-        }
-        return;
-    }
     auto kernel = jobs->spans ? choose_k<true> : choose_k<false>;
     in_lists(jobs, n, args_of, [&](auto &list, unsigned m) {
+        if (!jobs->spans && choose_is_wide(most)) {
+            choose_wide(be, list, m, jobs->n_lists, most);
+            return;
+        }
         cudaError_t rc = launch(kernel, dim3((unsigned)jobs->n_lists, m), dim3(most <= SMALL ? 128 : WIDE), 0,
                                 cuda_stream(be), list);
         cuda_check(be, rc, "choose [%zu lists], up to %lld scores", jobs->n_lists, (long long)most);

@@ -144,6 +144,7 @@ template <class T> unsigned __match_any_sync(unsigned mask, T v, SHIM_HERE)
 
 static inline void __threadfence()
 {
+    shim_fence();
 }
 
 /* Kernels add, or, and compare whole numbers only. */

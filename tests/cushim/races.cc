@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The race build: kernels are compiled with -fsanitize=thread, and its calls are answered here with CUDA's rules.
  * Each byte remembers its last write and two reads. Two accesses, one of them a write and not both atomic, must be
- * ordered: by the end of a launch, by a barrier of the block, or by __syncwarp. Blocks of one launch are never
- * ordered: kernels here do not wait for each other's blocks. */
+ * ordered: by the end of a launch, by a barrier of the block, or by __syncwarp. Blocks of one launch do not wait for
+ * each other. One thing orders them: the threads of a block fence, then behind a barrier one of them changes a number
+ * by an atomic operation; a block that changes the same number later sees all that, and what that block had seen,
+ * behind its next barrier and a fence. */
 #include "tests/cushim/races.h"
 
 #include <dlfcn.h>
@@ -10,17 +12,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
+#include <vector>
 
 namespace
 {
 
 struct access {
-    uint32_t block, barrier, clock;
+    uint32_t block, barrier, clock, fences;
     uint16_t thread;
     bool atomic;
 };
+
+enum { MOST_THREADS = 1024 };
+typedef std::unordered_map<uint32_t, uint32_t> barriers; /* of blocks: accesses before so many barriers */
+
+/* A block that has fenced: fences of each thread, and the barrier count at the last one; what it has seen of others,
+ * and its own barrier count then. */
+struct fenced_block {
+    uint32_t fences[MOST_THREADS], at[MOST_THREADS];
+    barriers seen, since;
+};
+
+uint32_t fenced_launch;
+std::unordered_map<uint32_t, fenced_block> fenced;
+std::unordered_map<uintptr_t, barriers> released; /* by atomic operations on an address */
 
 struct cell {
     access write, read[2];
@@ -49,10 +67,40 @@ page *page_of(uintptr_t a, bool make)
     return p;
 }
 
+fenced_block *block_of(uint32_t block)
+{
+    if (fenced_launch != shim_now.launch_first) return NULL;
+    auto it = fenced.find(block);
+    return it == fenced.end() ? NULL : &it->second;
+}
+
+/* Whether fences and atomic operations order an access of another block. */
+bool published(const access &o)
+{
+    const fenced_block *by = block_of(o.block), *to = block_of(shim_now.block);
+    if (!by || !to || by->fences[o.thread] <= o.fences) return false;
+    auto seen = to->seen.find(o.block);
+    return seen != to->seen.end() && o.barrier < seen->second &&
+           to->at[shim_now.thread] > to->since.find(o.block)->second;
+}
+
+/* An atomic operation of this thread gives and takes. */
+void exchange_seen(uintptr_t a)
+{
+    fenced_block *b = block_of(shim_now.block);
+    if (!b || b->fences[shim_now.thread] == 0) return;
+    barriers &all = released[a];
+    for (auto &x : all)
+        if (x.first != shim_now.block && b->seen[x.first] < x.second)
+            b->seen[x.first] = x.second, b->since[x.first] = shim_now.barrier;
+    for (auto &x : b->seen) all[x.first] = std::max(all[x.first], x.second);
+    all[shim_now.block] = shim_now.barrier;
+}
+
 bool ordered(const access &o)
 {
     if (o.block < shim_now.launch_first) return true; /* none, or an earlier launch */
-    if (o.block != shim_now.block) return false;
+    if (o.block != shim_now.block) return published(o);
     if (o.thread == shim_now.thread || o.barrier < shim_now.barrier) return true;
     return o.thread / 32 == shim_now.thread / 32 && shim_now.clocks[shim_now.thread][o.thread % 32] >= o.clock;
 }
@@ -74,7 +122,8 @@ void visit(uintptr_t a, size_t n, bool write, bool atomic, const void *pc)
     const char *c = (const char *)a;
     if (shim_now.block == 0 || (c >= shim_now.stack && c < shim_now.stack_end)) return;
     uint16_t t = shim_now.thread;
-    access now = {shim_now.block, shim_now.barrier, shim_now.clocks[t][t % 32], t, atomic};
+    const fenced_block *own = block_of(shim_now.block);
+    access now = {shim_now.block, shim_now.barrier, shim_now.clocks[t][t % 32], own ? own->fences[t] : 0, t, atomic};
     page *of = page_of(a, true);
     for (size_t i = 0; i < n; i++) {
         if ((a + i) % PAGE == 0) of = page_of(a + i, true);
@@ -95,6 +144,15 @@ void visit(uintptr_t a, size_t n, bool write, bool atomic, const void *pc)
 }
 
 } // namespace
+
+void shim_fence(void)
+{
+    if (fenced_launch != shim_now.launch_first) fenced.clear(), released.clear();
+    fenced_launch = shim_now.launch_first;
+    fenced_block &b = fenced[shim_now.block]; /* zeros at first */
+    b.fences[shim_now.thread]++;
+    b.at[shim_now.thread] = shim_now.barrier;
+}
 
 void races_fresh(const void *p, size_t bytes)
 {
@@ -152,6 +210,7 @@ bool shim_sees_races(void)
     {                                                                                                                  \
         visit((uintptr_t)p, bits / 8, false, true, PC);                                                                \
         visit((uintptr_t)p, bits / 8, true, true, PC);                                                                 \
+        exchange_seen((uintptr_t)p);                                                                                   \
         uint##bits##_t old = *p;                                                                                       \
         *p = (uint##bits##_t)(expr);                                                                                   \
         return old;                                                                                                    \
@@ -161,6 +220,7 @@ bool shim_sees_races(void)
     {                                                                                                                  \
         visit((uintptr_t)p, bits / 8, false, true, PC);                                                                \
         visit((uintptr_t)p, bits / 8, true, true, PC);                                                                 \
+        exchange_seen((uintptr_t)p);                                                                                   \
         bool same = *p == *want;                                                                                       \
         if (same) *p = v;                                                                                              \
         else *want = *p;                                                                                               \

@@ -88,6 +88,8 @@ void shim_copy_later(void *to, const void *from, bool inside);
 void shim_copies_end_group(void);
 /* The thread's oldest copy that is not of its last `under_way` groups; false: none. */
 bool shim_copy_due(int under_way, shim_late_copy *out);
+/* __threadfence, for the race check. */
+void shim_fence(void);
 /* One in four atomics lets others go first. */
 void shim_yield(void);
 int shim_next_call(void); /* 0, or the error that this runtime call returns */

@@ -36,6 +36,20 @@ static __global__ void counts_k(int *sum)
     atomicAdd(sum, 1);
 }
 
+/* The last block reads what all have written. Wrong without any of the three. */
+template <bool FENCE, bool BARRIER, bool FENCE_AGAIN> static __global__ void last_block_k(int *out)
+{
+    SHARED(int, last, [1]);
+    int t = (int)threadIdx.x, half = N / 2;
+    if (t < half) out[blockIdx.x * half + t] = t;
+    if (FENCE) __threadfence();
+    if (BARRIER) __syncthreads();
+    if (t == 0) last[0] = atomicAdd(&out[2 * N - 1], 1) == (int)gridDim.x - 1;
+    __syncthreads();
+    if (FENCE_AGAIN) __threadfence();
+    if (last[0] && t < half) out[N + t] = out[t] + out[half + t];
+}
+
 template <class T> static __global__ void __launch_bounds__(512) wide_k(T *sum)
 {
     atomicAdd(sum, 1);
@@ -142,6 +156,7 @@ static int outcome(void (*k)(int *), unsigned blocks)
     pid_t pid = fork();
     if (pid == 0) {
         if (!freopen("/dev/null", "w", stderr)) _exit(9);
+        for (int &x : data) x = 0;
         run(k, blocks);
         _exit(shim_races() ? 1 : 0);
     }
@@ -273,6 +288,10 @@ int main()
         {"a plain store beside atomics", plain_and_atomic_k, 2, 1},
         {"shared memory that was never written", never_written_k, 1, 1},
         {"a copy over what is still read", copied_too_soon_k, 1, 1},
+        {"the last block, fenced", last_block_k<true, true, true>, 2, 0},
+        {"the last block without a fence of those that write", last_block_k<false, true, true>, 2, 1},
+        {"the last block without a barrier", last_block_k<true, false, true>, 2, 1},
+        {"the last block without a fence of its own", last_block_k<true, true, false>, 2, 1},
         {"a barrier after an exit", early_exit_k, 1, SHIM_EXIT},
         {"two barriers in one", two_barriers_k, 1, SHIM_EXIT},
         {"a mask without the lane", bad_mask_k, 1, SHIM_EXIT},
