@@ -630,7 +630,7 @@ static const char *refusal(const rig *r, const strategy *s, const kv_format *kv)
 {
     if (s->flags & DEMOTES)
         return packed(kv) ? "demotion needs exact rows" : r->window[1] > 0 ? "layer 1 has a window of" : NULL;
-    if (strstr(s->spec, "certify") && packed(kv) && (kv->bits < 4 || (kv->hf && !kv->float_zero)))
+    if (strstr(s->spec, "certify") && kv_has_codes(kv) && (kv->bits < 4 || (kv->hf && !kv->float_zero)))
         return "certify over store";
     if (strstr(s->spec, "calibrate") && packed(kv)) return "calibrate over store";
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
