@@ -12,6 +12,7 @@
 /* Why no bound of a store's keys certifies anything; NULL: it can. */
 static const char *without_bound(const kv_format *f)
 {
+    if (kv_in_blocks(f)) return NULL;
     if (f->bits < 4) return "a bound from 2 bits certifies nothing; use 4";
     if (f->hf && !f->float_zero) return "the offset of a run is one byte and may wrap, so its keys have no bound";
     return NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The best tokens by the codes of their keys in the store: no index beside it. doc/methods.md 7d.
  *
- * The newest rows, which are not in codes yet, are always attended. Exact rows among the codes (sink_fp of a store, the
+ * In a store of blocks (q8, q4) every row is in codes, and all but the current one are candidates. In the others the
+ * newest rows, which are not in codes yet, are always attended. Exact rows among the codes (sink_fp of a store, the
  * list of logquant) are candidates with exact scores. */
 #include "config.h"
 
@@ -32,10 +33,10 @@ typedef struct {
     coded_index *index;
 } codes_ctx;
 
-/* Most forced tokens at the end: the exact ones, or the recent ones. */
+/* Most forced tokens at the end: the exact ones, or the recent ones, the current one among them. */
 static int64_t most_recent(const attn_spec *s)
 {
-    return max64(kv_exact_newest(&s->kv), s->value[P_RECENT]);
+    return max64(max64(kv_exact_newest(&s->kv), s->value[P_RECENT]), 1);
 }
 
 static bool extra(const attn_spec *s)
@@ -49,14 +50,15 @@ static status codes_check(const attn_spec *s, const attn_shape *shape, err *e)
     int64_t least = s->value[P_SINK] + most_recent(s) + 1;
     (void)shape;
     kv_format_text(&s->kv, store, sizeof store);
-    if (!kv_has_codes(&s->kv))
-        return err_set(e, ST_USAGE, "%s: store %s has no codes that could be scored, expected one that has, as kivi4",
-                       s->text, store);
+    if (!kv_has_codes(&s->kv) && !kv_in_blocks(&s->kv))
+        return err_set(e, ST_USAGE,
+                       "%s: store %s has no codes that could be scored, expected one that has, as kivi4 or q8", s->text,
+                       store);
     if (!extra(s) && s->budget < least)
         return err_set(e, ST_USAGE,
-                       "%s: budget %lld is too small, at least %lld: store %s keeps the newest %lld tokens exact (r), "
-                       "which are attended",
-                       s->text, (long long)s->budget, (long long)least, store, (long long)kv_exact_newest(&s->kv));
+                       "%s: budget %lld is too small, at least %lld: the newest %lld tokens, which are forced or which "
+                       "store %s keeps exact (r), are always attended",
+                       s->text, (long long)s->budget, (long long)least, (long long)most_recent(s), store);
     return retrieve_check(s, e);
 }
 

@@ -108,7 +108,8 @@ static void pqcache_reset(attn_view *v)
                                  .bits = (size_t)attn_get(v, P_BITS)};
 }
 
-/* Trains on the keys behind the sinks, and gives them codes by the centroids as they are held. */
+/* Trains on the keys behind the sinks, and gives all their codes by the centroids as they are held: sinks are scored
+ * with of=all. */
 static void pqcache_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     pqcache *c = v->own;
@@ -127,12 +128,14 @@ static void pqcache_layer_end(attn_view *v, const attn_part *p, int layer)
                     .start = {.base = from, .n = (size_t)(n - from), .count = (size_t)words},
                     .iters = (int)attn_get(v, P_ITERS),
                     .work = c->work};
-    kv_need(v->be, j.rows, from, n);
+    kv_need(v->be, j.rows, 0, n);
     o->train(v->be, &j, 1);
     v->be->ops->convert(v->be, x->centroid, DT_F16, c->trained, DT_F32, (size_t)words * x->n_kv_heads * x->head_dim);
     j.centroid = x->centroid;
     j.type = DT_F16;
-    j.code = buf_at(x->code, (size_t)from * x->parts);
+    j.first = 0;
+    j.n = (size_t)n;
+    j.code = x->code;
     j.code_cap = x->cap;
     o->assign(v->be, &j, 1);
     x->trained = n;

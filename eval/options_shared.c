@@ -46,7 +46,8 @@ const cli_option options_shared[] = {
      .man = "No query head of a layer that selects misses more than the share EPS of its attention: a step attends as "
             "many tokens as it takes to be sure of that, whatever --budget says; max=N inside the strategy bounds "
             "them, and heads that need more then count as not certified. The bound is that of the keys as they were "
-            "before they became codes. For codes over kivi4, logquant4 or hf4:zero=float, on a CPU; strategies whose "
+            "before they became codes. For codes over q8, q4, kivi4, logquant4 or hf4:zero=float, on a CPU; strategies "
+            "whose "
             "bounds certify nothing (pages, single bits) and those that drop tokens are refused."},
     {MODEL, .name = "kv", .arg = "STORE", AT(kv),
      .help =

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "kernels/ops_coded.h"
+#include "kernels/ops_rows.h"
 
 /* What certify.choose counts, u64 each: query heads of lists, those that are certified, the sum of their bounds and the
  * largest one of them in units of 2^-32, lists, those that attend everything, tokens that lists attend, most of one
@@ -52,6 +53,10 @@ typedef struct {
  * before it became a code, is from the score at most; both rounded. With |q| for the absolute values of q, dot products
  * in the order of ops_select.h, and the numbers of certify_rule:
  * - an exact row x: sum * (|q| . |x|).
+ * - a row in blocks: |q| . w, of turned rows |H q| . w, w_c = ((step_c + sum |n_c|) |d| + turn D) + least, with n_c the
+ *   number code - offset and d the scale of its block, step_c its clipped or inner step, D the sum of |d| over the
+ *   blocks, ascending, and the numbers of certify_blocks; infinite where a scale of a row is f16's largest number or
+ *   none.
  * - a code row with pairs (a_c, b_c) by channel: |q| . w, w_c = (step * |b_c| + pair * |a_c|) + least.
  * - a code row by_token: the sum over its runs, ascending from the first one's number on, of ((step * |b_r| + pair *
  *   |a_r|) + least) * s_r, s_r = |q| . 1 over the channels of the run, the first of which is in partial sum 0.
@@ -86,6 +91,42 @@ static inline certify_rule certify_rule_of(int bits, size_t head_dim)
 static inline float certify_width(const certify_rule *r, float a, float b)
 {
     return (r->step * fabsf(b) + r->pair * fabsf(a)) + r->least;
+}
+
+/* A key x of a row in blocks, as it is or turned, is held as d n, n = code - offset. n is x / d rounded, in float32, so
+ * that it is off by (1/2 + 3e-5) |d|; of DT_Q4, |x| <= s |d| with s = 9 at most, or 2^-25 s more where d is subnormal,
+ * and n is cut off at -8 and 7: there it is off by (s - 8) |d| or (s - 7) |d|. A scale that is f16's largest number may
+ * be one that was cut off. float32 sums of d products add (d + 16) 2^-23 |d n|. Turning a row or a query rounds each of
+ * log2(d) + 2 times to 2^-24 of its length, of which the query's is at most the sum over |H q| and the row's D times
+ * sqrt(32) times the largest |x / d|. */
+typedef struct {
+    float sum, inner, low, high, turn, least;
+} certify_blocks;
+
+static inline certify_blocks certify_blocks_of(dtype t, bool turned, size_t head_dim)
+{
+    const float more = 1.0001f, s = 9 * (1 + 0x1p-11f * 1.001f), length = 5.657f * (t == DT_Q8 ? 127.5f : s);
+    float inner = (0.5f + 3e-5f) * more, rounds = 2;
+    for (size_t n = head_dim; n > 1; n /= 2) rounds++;
+    return (certify_blocks){.sum = (float)(head_dim + 16) * 0x1p-23f * more,
+                            .inner = inner,
+                            .low = t == DT_Q8 ? inner : (s - 8) * more,
+                            .high = t == DT_Q8 ? inner : (s - 7) * more,
+                            .turn = turned ? 2 * rounds * 0x1p-24f * length * 1.01f : 0,
+                            .least = t == DT_Q8 ? 0 : s * 0x1p-25f * 1.01f};
+}
+
+/* Number n of a block with scale d: w_c but for what the row adds to all channels. */
+static inline float certify_block_width(const certify_blocks *r, dtype t, float d, int n)
+{
+    float step = t == DT_Q4 && n == 7 ? r->high : t == DT_Q4 && n == -8 ? r->low : r->inner;
+    return (step + r->sum * (float)(n < 0 ? -n : n)) * fabsf(d);
+}
+
+/* What a scale adds to D. */
+static inline float certify_block_scale(float d)
+{
+    return fabsf(d) < 65504 ? fabsf(d) : INFINITY;
 }
 
 /* Bin of a list that attends so many tokens, and the most tokens of lists of a bin. */

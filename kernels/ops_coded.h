@@ -11,6 +11,7 @@
  * The ops are INDEX_OPS. add, redo: nothing, a store keeps its rows itself. score, of token t with query q; all dot
  * products in the order of ops_select.h, every product and sum rounded to float32:
  * - an exact row x: q . x.
+ * - a row in blocks (ops_rows.h): q . x with the row x = d (code - offset) that is held; turned rows: (H q) . x.
  * - a code row with pairs (a_c, b_c) by channel: q . a + f . code, with f_c = q_c * b_c; zero_point: f . code - f . a.
  * - a code row by_token: the sum over its runs r, ascending, from the first one's number on, of a_r * s_r + b_r * p_r,
  *   with p_r = q . code and s_r = q . 1 over the channels of the run, the first of which is in partial sum 0;

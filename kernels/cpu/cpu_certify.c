@@ -55,6 +55,33 @@ static void bound_exact(const bound_group *g, const row_source *s, size_t row, f
     fill(g, bound, 1, out);
 }
 
+/* Rows [row, row + n) in blocks, some at a time: their widths as rows of floats. */
+static void bound_blocks(const bound_group *g, const row_source *s, size_t row, size_t n, float *out)
+{
+    enum { WIDE = 16 };
+    size_t d = s->head_dim, bytes = kv_row_bytes(s->type, d);
+    const certify_blocks rule = certify_blocks_of(s->type, s->turned, d);
+    float w[WIDE * HEAD_DIM_MAX], scale[HEAD_DIM_MAX / ROW_BLOCK], all[WIDE];
+    for (size_t at = 0; at < n; at += WIDE) {
+        size_t some = n - at < WIDE ? n - at : WIDE;
+        for (size_t i = 0; i < some; i++) {
+            const unsigned char *in = s->exact + (row + at + i) * bytes;
+            g->k->widen(scale, in + row_code_bytes(s->type, d), DT_F16, d / ROW_BLOCK);
+            all[i] = 0;
+            for (size_t b = 0; b < d / ROW_BLOCK; b++) all[i] += certify_block_scale(scale[b]);
+            float turn = rule.turn * all[i];
+            for (size_t c = 0; c < d; c++) {
+                int code = s->type == DT_Q8 ? in[c] : in[c / 2] >> c % 2 * 4 & 15;
+                float x = certify_block_width(&rule, s->type, scale[c / ROW_BLOCK], code - qblock_offset(s->type));
+                w[i * d + c] = (x + turn) + rule.least;
+            }
+        }
+        g->k->dots(out + at, g->stride, g->q, g->heads, d, w, DT_F32, 0, some);
+        for (size_t i = 0; i < some; i++)
+            for (size_t h = 0; h < g->heads && !(all[i] < INFINITY); h++) out[h * g->stride + at + i] = INFINITY;
+    }
+}
+
 static void bound_runs(const bound_group *g, const row_source *s, size_t row, size_t n, float *out)
 {
     size_t d = s->head_dim, runs = (d + s->run - 1) / s->run;
@@ -86,7 +113,13 @@ static void bound_slots(const cpu_kernels *k, const score_job *j, size_t part, s
         bound_group g = {k, q, all - h < HEADS ? all - h : HEADS, j->stride, certify_rule_of(s.bits, d)};
         const float *in = f32_at(j->q, (part * all + h) * d);
         float *to_head = out + h * j->stride;
-        for (size_t c = 0; c < g.heads * d; c++) q[c] = fabsf(in[c]);
+        memcpy(q, in, g.heads * d * sizeof *q);
+        for (size_t i = 0; i < g.heads && s.turned; i++) k->turn(q + i * d, d);
+        for (size_t c = 0; c < g.heads * d; c++) q[c] = fabsf(q[c]);
+        if (dtype_in_qblocks(s.type)) {
+            bound_blocks(&g, &s, from, to - from, to_head);
+            continue;
+        }
         for (size_t t = from, n; t < to; t += n) {
             int64_t row = s.bits ? s.at[t] : (int64_t)t;
             n = row < 0 ? cpu_rows_alike(&s, t, to) : 1;

@@ -3,6 +3,8 @@
  * rows are dot products with codes. */
 #include "config.h"
 
+#include <string.h>
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops_coded.h"
 #include "kernels/ref/ref.h"
@@ -84,13 +86,32 @@ size_t cpu_rows_alike(const row_source *s, size_t from, size_t to)
     return n;
 }
 
+/* Rows that are turned, none of which is in codes: queries are turned as they are. */
+static void score_turned(const cpu_kernels *k, const score_job *j, const row_source *s, const float *q, size_t heads,
+                         size_t from, size_t to, float *out)
+{
+    size_t d = s->head_dim;
+    float turned[HEADS * HEAD_DIM_MAX];
+    for (size_t h = 0; h < heads; h += HEADS) {
+        size_t some = heads - h < HEADS ? heads - h : HEADS;
+        memcpy(turned, q + h * d, some * d * sizeof *q);
+        for (size_t i = 0; i < some; i++) k->turn(turned + i * d, d);
+        k->dots(out + h * j->stride, j->stride, turned, some, d, s->exact + from * kv_row_bytes(s->type, d), s->type, 0,
+                to - from);
+    }
+}
+
 static void score_slots(const cpu_kernels *k, const score_job *j, size_t part, size_t parts, size_t from, size_t to,
                         float *out)
 {
     const kv_rows *rows = ((const coded_index *)j->index)->rows;
     row_source s = cpu_rows(rows, false, part);
-    size_t d = s.head_dim, heads = j->n_heads / parts, row_bytes = d * dtype_size(s.type);
+    size_t d = s.head_dim, heads = j->n_heads / parts, row_bytes = kv_row_bytes(s.type, d);
     const float *q = f32_at(j->q, part * heads * d);
+    if (s.turned) {
+        score_turned(k, j, &s, q, heads, from, to, out);
+        return;
+    }
     for (size_t t = from, n; t < to; t += n, out += n) {
         n = cpu_rows_alike(&s, t, to);
         int64_t row = s.bits ? s.at[t] : (int64_t)t;

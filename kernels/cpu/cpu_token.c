@@ -39,8 +39,8 @@ static void score_slots(const cpu_kernels *k, const token_score_job *j, size_t k
     float wide[WIDE * HEAD_DIM_MAX];
     heads_of h = heads_at(j, kv_head);
     row_source s = cpu_rows(&j->rows, false, kv_head);
-    if (s.bits == 0 && !dtype_in_qblocks(s.type)) {
-        dots(k, j, h, s.exact + from * s.head_dim * dtype_size(s.type), s.type, n, out, stride);
+    if (s.bits == 0 && !s.turned) {
+        dots(k, j, h, s.exact + from * kv_row_bytes(s.type, s.head_dim), s.type, n, out, stride);
         return;
     }
     for (size_t i = 0, some; i < n; i += some) {

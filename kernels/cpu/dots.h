@@ -5,6 +5,7 @@
 #ifndef KERNELS_CPU_DOTS_H
 #define KERNELS_CPU_DOTS_H
 
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
 
 enum { PARTS = 16 / VF_LANES, DOTS = VF_LANES / PARTS };
@@ -29,10 +30,18 @@ enum { DOTS_AHEAD = 4096, DOTS_LINE = 64 };
 /* Asks for the lines that lie ahead of 16 channels from c on, once a line. */
 INLINE void dots_ask(const bool bound, const dtype t, size_t d, const unsigned char *row, size_t c)
 {
-    const size_t bytes = dtype_size(t), at = DOTS_AHEAD + c * bytes;
+    const size_t bytes = dtype_in_qblocks(t) ? 1 : dtype_size(t);
+    const size_t at = DOTS_AHEAD + (dtype_in_qblocks(t) ? row_code_bytes(t, c) : c * bytes);
     if (bytes < 4 && c % (DOTS_LINE / bytes)) return;
     prefetch(row + at);
     if (bound) prefetch(row + at + d * bytes);
+}
+
+/* Elements [c, c + VF_LANES) of a row of d, of which there are n; full: there are as many. */
+INLINE VF dots_load(const bool full, const dtype t, const void *row, size_t c, size_t d, size_t n)
+{
+    if (dtype_in_qblocks(t)) return vf_load_block(row, c, t, d); /* d is a multiple of a block */
+    return full ? vf_load_as(row, c, t) : vf_load_some_as(row, c, t, n);
 }
 
 /* Adds the products of channels [c, c + left) of at most 16; full: there are 16; first: to nothing. */
@@ -46,8 +55,8 @@ INLINE void dots_step(const bool full, const bool first, const int heads, const 
         if (!full && left <= (size_t)p * VF_LANES) continue;
         UNROLL for (int i = 0; i < items; i++)
         {
-            VF top = full ? vf_load_as(row[i], e, t) : vf_load_some_as(row[i], e, t, n), low = top;
-            if (bound) low = full ? vf_load_as(row[i], d + e, t) : vf_load_some_as(row[i], d + e, t, n);
+            VF top = dots_load(full, t, row[i], e, d, n), low = top;
+            if (bound) low = dots_load(full, t, row[i], d + e, d, n);
             UNROLL for (int h = 0; h < heads; h++)
             {
                 const float *qh = q + (size_t)h * d + e;

@@ -11,8 +11,10 @@
 void LEVEL(k_dots)(float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t,
                    size_t r0, size_t r1)
 {
-    size_t bytes = d * dtype_size(t);
-    if (t == DT_F32) dots_rows(false, DT_F32, q, heads, d, rows, bytes, r0, r1, out, stride);
+    size_t bytes = kv_row_bytes(t, d);
+    if (t == DT_Q8) dots_rows(false, DT_Q8, q, heads, d, rows, bytes, r0, r1, out, stride);
+    else if (t == DT_Q4) dots_rows(false, DT_Q4, q, heads, d, rows, bytes, r0, r1, out, stride);
+    else if (t == DT_F32) dots_rows(false, DT_F32, q, heads, d, rows, bytes, r0, r1, out, stride);
     else if (t == DT_F16) dots_rows(false, DT_F16, q, heads, d, rows, bytes, r0, r1, out, stride);
     else dots_rows(false, DT_BF16, q, heads, d, rows, bytes, r0, r1, out, stride);
 }

@@ -242,8 +242,8 @@ typedef struct {
     OP(void, dot_norm, (float out[2], const float *x, const void *y, dtype t, size_t n))                               \
     OP(void, colsum, (const colsum_tile *b))                                                                           \
     OP(void, weigh, (const weigh_run *w))                                                                              \
-    /* out[h * stride + r] = q[h] . row r for r0 <= r < r1, in the order of ops_select.h; bounds: of pages, the        \
-     * larger of the products with a channel's maximum and minimum (quest_index). */                                   \
+    /* out[h * stride + r] = q[h] . row r, of any type, for r0 <= r < r1, in the order of ops_select.h; bounds: of     \
+     * pages, the larger of the products with a channel's maximum and minimum (quest_index). */                        \
     OP(void, dots,                                                                                                     \
        (float *out, size_t stride, const float *q, size_t heads, size_t d, const void *rows, dtype t, size_t r0,       \
         size_t r1))                                                                                                    \

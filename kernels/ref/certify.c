@@ -2,11 +2,29 @@
 #include "config.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/ops_certify.h"
 #include "kernels/ref/ref.h"
 
 /* ---- bound ---- */
+
+/* q: turned as the rows are, without signs. */
+static float bound_in_blocks(const kv_rows *r, size_t head, size_t slot, const float *q)
+{
+    const certify_blocks rule = certify_blocks_of(r->type, r->turned & KV_TURNED_K, r->head_dim);
+    size_t d = r->head_dim;
+    const unsigned char *row = r->k.p + (head * r->cap + slot) * kv_row_bytes(r->type, d);
+    float w[256], scale[256 / ROW_BLOCK], all = 0;
+    ref_floats(scale, (buf){(unsigned char *)(uintptr_t)row}, DT_F16, row_code_bytes(r->type, d) / 2, d / ROW_BLOCK);
+    for (size_t b = 0; b < d / ROW_BLOCK; b++) all += certify_block_scale(scale[b]);
+    for (size_t c = 0; c < d; c++) {
+        int code = r->type == DT_Q8 ? row[c] : row[c / 2] >> c % 2 * 4 & 15;
+        w[c] = certify_block_width(&rule, r->type, scale[c / ROW_BLOCK], code - qblock_offset(r->type));
+        w[c] = (w[c] + rule.turn * all) + rule.least;
+    }
+    return all < INFINITY ? ref_dot16(q, w, d) : INFINITY;
+}
 
 static float bound_of(const kv_rows *r, size_t head, size_t slot, const float *q)
 {
@@ -15,6 +33,7 @@ static float bound_of(const kv_rows *r, size_t head, size_t slot, const float *q
     size_t d = r->head_dim, runs = c->bits ? codes_runs(c, d) : 0;
     int64_t row = c->bits ? i32_at(c->k_at, 0)[slot] : (int64_t)slot;
     float a[256], b[256], one[256], bound = 0;
+    if (dtype_in_qblocks(r->type)) return bound_in_blocks(r, head, slot, q);
     if (row >= 0) {
         ref_floats(a, r->k, r->type, (head * r->cap + (size_t)row) * d, d);
         for (size_t i = 0; i < d; i++) a[i] = fabsf(a[i]);
@@ -43,7 +62,9 @@ void ref_certify_bound(backend *be, const score_job *jobs, size_t n)
         const kv_rows *r = ((const coded_index *)j->index)->rows;
         for (size_t h = 0; h < j->n_heads; h++) {
             float q[256];
-            for (size_t c = 0; c < r->head_dim; c++) q[c] = fabsf(f32_at(j->q, h * r->head_dim)[c]);
+            memcpy(q, f32_at(j->q, h * r->head_dim), r->head_dim * sizeof *q);
+            if (r->turned & KV_TURNED_K) ref_turn(q, r->head_dim);
+            for (size_t c = 0; c < r->head_dim; c++) q[c] = fabsf(q[c]);
             for (int64_t t = j->items.lo; t < j->items.hi; t++)
                 f32_at(j->score, h * j->stride)[t] = bound_of(r, h / (j->n_heads / r->n_kv_heads), (size_t)t, q);
         }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
+#include <string.h>
+
 #include "kernels/ops_coded.h"
+#include "kernels/ops_rows.h"
 #include "kernels/ref/ref.h"
 
 void ref_coded_add(backend *be, const index_add_job *jobs, size_t n)
@@ -50,12 +53,14 @@ static float score_by_run(const kv_rows *r, size_t head, size_t row, const float
     return score;
 }
 
+/* q: turned as the rows are. */
 static float score_of(const kv_rows *r, size_t head, size_t slot, const float *q)
 {
     int64_t row = r->codes.bits ? i32_at(r->codes.k_at, 0)[slot] : (int64_t)slot;
     if (row < 0) return (r->codes.by_token ? score_by_run : score_by_channel)(r, head, (size_t)(-1 - row), q);
     float x[256];
-    ref_floats(x, r->k, r->type, (head * r->cap + (size_t)row) * r->head_dim, r->head_dim);
+    ref_get_row(x, r->k.p + (head * r->cap + (size_t)row) * kv_row_bytes(r->type, r->head_dim), r->type, false,
+                r->head_dim);
     return ref_dot16(q, x, r->head_dim);
 }
 
@@ -65,10 +70,13 @@ void ref_coded_score(backend *be, const score_job *jobs, size_t n)
         const kv_rows *r = ((const coded_index *)j->index)->rows;
         int64_t lo = j->items.lo, hi = j->items.hi;
         uint64_t count[READ_KINDS] = {0};
-        for (size_t h = 0; h < j->n_heads; h++)
+        for (size_t h = 0; h < j->n_heads; h++) {
+            float q[256];
+            memcpy(q, f32_at(j->q, h * r->head_dim), r->head_dim * sizeof *q);
+            if (r->turned & KV_TURNED_K) ref_turn(q, r->head_dim);
             for (int64_t t = lo; t < hi; t++)
-                f32_at(j->score, h * j->stride)[t] =
-                    score_of(r, h / (j->n_heads / r->n_kv_heads), (size_t)t, f32_at(j->q, h * r->head_dim));
+                f32_at(j->score, h * j->stride)[t] = score_of(r, h / (j->n_heads / r->n_kv_heads), (size_t)t, q);
+        }
         attn_job read = ref_slots_job(r, lo, hi > lo ? hi - lo : 0, (buf){(unsigned char *)count});
         ref_count_read(&read, false);
         add_bytes(j->read, count[READ_K]);

@@ -36,8 +36,8 @@ for pair in streaming/5 h2o/2 snapkv/2 tova/1 quest/16 fier/1 pqcache/34 retroin
     run generate -m "$m" -p x -n 1 --attn "$method" --budget "$least" --quiet
     check "$method: the least budget runs" test "$status" -eq 0
 done
-g "codes: store f16 has no codes that could be scored, expected one that has, as kivi4" --attn codes
-g "codes: budget 128 is too small, at least 129: store kivi4" --attn codes --kv kivi4 --budget 128
+g "codes: store f16 has no codes that could be scored, expected one that has, as kivi4 or q8" --attn codes
+g "codes: budget 128 is too small, at least 129: the newest 128 tokens, which are forced or which store kivi4" --attn codes --kv kivi4 --budget 128
 for eps in 0 1 1.5 -0.1 x 0.00001 nan; do
     g "--certify: certify='$eps', expected off or a number in (0, 1) of up to 4 decimals" --certify=$eps --attn codes --kv kivi4
 done

@@ -41,6 +41,33 @@ static void bound(op_run *x, const int64_t *p)
     }
 }
 
+/* The same of rows in blocks, of one that is not a number too. */
+static void bound_blocks(op_run *x, const int64_t *p)
+{
+    const certify_ops *o = x->be->ops->certify;
+    size_t dim = (size_t)p[0], n = (size_t)p[1], heads = KV * (size_t)p[2], stride = n + 3;
+    kv_rows a = op_rows(x, KV, dim, n, (dtype)p[3], 0, false);
+    uint16_t odd = p[5] ? QBLOCK_NAN : QBLOCK_LARGEST;
+    int64_t mid = (int64_t)n / 2;
+    a.turned = (unsigned)p[4];
+    x->be->ops->upload(x->be, buf_at(a.k, kv_row_bytes(a.type, dim) - sizeof odd), &odd, sizeof odd);
+    coded_index blocks = {&a};
+    score_job all = scored(x, &blocks, op_floats(x, heads * dim), heads, 0, (int64_t)n, stride), again = all;
+    o->bound(x->be, &all, 1);
+    again.score = op_out(x, 4 * heads * stride, BITS, 0);
+    again.items.hi = mid;
+    o->bound(x->be, &again, 1);
+    again.items.lo = mid, again.items.hi = (int64_t)n;
+    o->bound(x->be, &again, 1);
+    float *got = op_see(x, all.score, 4 * heads * stride);
+    for (size_t h = 0; h < heads; h++) {
+        op_note(x, isinf(got[h * stride]) == (h < heads / KV), "head %zu: %g", h, (double)got[h * stride]);
+        op_same(x, buf_at(all.score, 4 * h * stride), buf_at(again.score, 4 * h * stride), 4 * n,
+                "bounds in two pieces");
+    }
+    free(got);
+}
+
 /* ---- keys that become codes ---- */
 
 enum { KEYS_EVEN, KEYS_OUTLIERS, KEYS_FAR, KEYS_EQUAL, KEYS_TINY, KEYS_STEEP, KEYS_KINDS };
@@ -87,6 +114,25 @@ static key_store keys_of(op_run *x, int64_t kind, size_t n, size_t coded, size_t
     s.rows.codes = c;
     if (coded) x->be->ops->codes->encode(x->be, &s.rows, false, op_in(x, src, 8 * n), 0, coded);
     free(row), free(at), free(src);
+    return s;
+}
+
+/* All of them in blocks. */
+static key_store keys_in_blocks(op_run *x, int64_t kind, size_t n, size_t dim, dtype type, unsigned turned)
+{
+    key_store s = {.rows = {.type = type, .turned = turned, .n_kv_heads = KV, .head_dim = dim, .cap = n},
+                   .k = xmalloc(4 * KV * n * dim)};
+    float *written = xmalloc(4 * KV * n * dim); /* [n][KV][dim] */
+    for (size_t i = 0; i < KV * n * dim; i++) {
+        size_t t = i / dim % n, h = i / dim / n;
+        s.k[i] = some_key(x, kind, (int64_t)t, i % dim);
+        written[(t * KV + h) * dim + i % dim] = s.k[i];
+    }
+    buf k = op_in(x, written, 4 * KV * n * dim);
+    s.rows.k = op_in(x, NULL, KV * n * kv_row_bytes(type, dim));
+    s.rows.v = op_in(x, NULL, KV * n * kv_row_bytes(type, dim));
+    x->be->ops->kv_write(x->be, &(kv_write_job){.rows = &s.rows, .n_lists = 1, .k = k, .v = k, .n = n}, 1);
+    free(written);
     return s;
 }
 
@@ -185,7 +231,9 @@ static void certified(op_run *x, const int64_t *p)
 {
     size_t n = (size_t)p[1], dim = (size_t)p[2], heads = KV * (size_t)p[3], lists = p[7] ? KV : heads, stride = n + 5;
     if (n > 500 && strcmp(x->be->name, "ref") == 0) return;
-    key_store s = keys_of(x, p[0], n, n / CODE_GROUP * CODE_GROUP, dim, p[4] ? DT_F32 : DT_F16, p[5] ? 4 : 2, p[6]);
+    key_store s =
+        p[9] ? keys_in_blocks(x, p[0], n, dim, p[4] ? DT_Q8 : DT_Q4, p[5] ? KV_TURNED_K : 0)
+             : keys_of(x, p[0], n, n / CODE_GROUP * CODE_GROUP, dim, p[4] ? DT_F32 : DT_F16, p[5] ? 4 : 2, p[6]);
     float *q = random_f32(&x->r, heads * dim), *order = xmalloc(4 * lists * stride);
     coded_index index = {&s.rows};
     int64_t first = (int64_t)n / 9, sinks = op_int(x, 0, 2), newest = op_int(x, 1, 20);
@@ -288,7 +336,21 @@ static const op_test tests[] = {
      0,
      0,
      {OP_P(KEYS_EVEN, KEYS_OUTLIERS, KEYS_FAR, KEYS_EQUAL, KEYS_TINY, KEYS_STEEP), OP_P(40, 130, 301, 1500),
-      OP_P(32, 64, 80, 128), OP_P(1, 2, 5, 12), OP_BOOL, OP_BOOL, OP_BOOL, OP_BOOL, OP_P(0, 0, 0, 1)}},
+      OP_P(32, 64, 80, 128), OP_P(1, 2, 5, 12), OP_BOOL, OP_BOOL, OP_BOOL, OP_BOOL, OP_P(0, 0, 0, 1), OP_P(0)}},
+    {"bounds of rows in blocks",
+     bound_blocks,
+     72,
+     0,
+     0,
+     {OP_P(32, 64, 128, 256), OP_P(1, 17, 130, 700), OP_P(1, 3, 9, 12), OP_P(DT_Q8, DT_Q4), OP_P(0, KV_TURNED_K),
+      OP_BOOL}},
+    {"no list over rows in blocks misses more than its bound",
+     certified,
+     240,
+     0,
+     0,
+     {OP_P(KEYS_EVEN, KEYS_OUTLIERS, KEYS_FAR, KEYS_EQUAL, KEYS_TINY, KEYS_STEEP), OP_P(40, 130, 301, 1500),
+      OP_P(32, 64, 128, 256), OP_P(1, 2, 5, 12), OP_BOOL, OP_BOOL, OP_P(0), OP_BOOL, OP_P(0, 0, 0, 1), OP_P(1)}},
     {"the example", example, 1, 0, 0, {OP_P(0)}},
 };
 

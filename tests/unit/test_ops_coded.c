@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include "kernels/ops_coded.h"
+#include "kernels/ref/ref.h"
 #include "tests/unit/op_attn.h"
 
 enum { KV = 2 };
@@ -68,6 +69,44 @@ static void decoded(op_run *x, const int64_t *p)
     free(a), free(b);
 }
 
+#ifndef ON_CUDA /* no such rows */
+/* Rows in blocks: the product in the order of ops_select.h with the row as it is held, to the bit, also in two pieces;
+ * the bytes of all rows are read. */
+static void blocks(op_run *x, const int64_t *p)
+{
+    size_t dim = (size_t)p[0], n = (size_t)p[2], heads = KV * (size_t)p[3], row;
+    kv_rows r = op_rows(x, KV, dim, n, (dtype)p[1], 0, false);
+    int64_t lo = p[5] ? (int64_t)n / 3 : 0, mid = (lo + (int64_t)n) / 2;
+    uint64_t read = 0;
+    r.turned = (unsigned)p[4];
+    row = kv_row_bytes(r.type, dim);
+    coded_index index = {&r};
+    score_job j = job_of(x, &index, op_floats(x, heads * dim), heads, lo, (int64_t)n), again = j;
+    j.read = op_in(x, &read, sizeof read);
+    x->be->ops->coded->score(x->be, &j, 1);
+    again.score = op_out(x, 4 * heads * j.stride, BITS, 0);
+    again.items.hi = mid;
+    x->be->ops->coded->score(x->be, &again, 1);
+    again.items.lo = mid, again.items.hi = (int64_t)n;
+    x->be->ops->coded->score(x->be, &again, 1);
+    float *q = op_see(x, j.q, 4 * heads * dim), *got = op_see(x, j.score, 4 * heads * j.stride), k[256];
+    unsigned char *held = op_see(x, r.k, KV * n * row);
+    for (size_t h = 0; h < heads; h++) {
+        size_t at = 4 * (h * j.stride + (size_t)lo);
+        if (r.turned & KV_TURNED_K) ref_turn(q + h * dim, dim);
+        for (size_t t = (size_t)lo; t < n; t++) {
+            ref_get_row(k, held + (h / (size_t)p[3] * n + t) * row, r.type, false, dim);
+            op_note(x, got[h * j.stride + t] == ref_dot16(q + h * dim, k, dim), "head %zu, token %zu: %g", h, t,
+                    (double)got[h * j.stride + t]);
+        }
+        op_same(x, buf_at(j.score, at), buf_at(again.score, at), 4 * (n - (size_t)lo), "scores in two pieces");
+    }
+    x->be->ops->download(x->be, &read, j.read, sizeof read);
+    op_note(x, read == KV * (n - (size_t)lo) * row, "%d bytes are read", (int)read);
+    free(q), free(got), free(held);
+}
+#endif
+
 /* doc/methods.md 7d: channels with minima 0, -1 and steps 1, 1/2; codes 2 0 | 3 1; an exact row between them. */
 static void example(op_run *x, const int64_t *p)
 {
@@ -109,6 +148,15 @@ static const op_test tests[] = {
      0,
      {OP_P(256), OP_P(40), OP_P(60), OP_TYPES, OP_P(4), OP_BOOL, OP_P(0), OP_P(0)}},
     {"scores by codes and by the keys that they give", decoded, 24, 4, 7, {OP_P(16, 40, 64, 128), OP_P(2, 4), OP_BOOL}},
+#ifndef ON_CUDA
+    {"scores by rows in blocks",
+     blocks,
+     120,
+     0,
+     0,
+     {OP_P(32, 64, 128, 256), OP_P(DT_Q8, DT_Q4), OP_P(1, 2, 17, 130, 700), OP_P(1, 2, 3, 4, 9, 12),
+      OP_P(0, KV_TURNED_K, KV_TURNED_K | KV_TURNED_V), OP_BOOL}},
+#endif
     {"the example", example, 1, 1, 1, {OP_P(0)}},
 };
 

@@ -635,7 +635,7 @@ static const char *refusal(const rig *r, const strategy *s, const kv_format *kv)
     if (strstr(s->spec, "calibrate") && packed(kv)) return "calibrate over store";
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         size_t n = strcspn(s->spec, ":");
-        bool found = refused[i].codes ? packed(kv) : !kv_has_codes(kv);
+        bool found = refused[i].codes ? packed(kv) : !packed(kv);
         if (found && strncmp(s->spec, refused[i].name, n) == 0 && !refused[i].name[n]) return refused[i].why;
     }
     return NULL;

@@ -130,8 +130,8 @@ static bool goes_on(const engine_parts *p, const engine_parts *other, const char
 static void check_blocks(const char *name)
 {
     static const char *const over[] = {"full", "h2o:budget=24", "quest:budget=24:page=4",
-                                       "tokenselect:sink=3:local=8:window=8:budget=12"};
-    static const char *const blocks[] = {"q8", "q4:rot=k", "q8:rot=off", "q4"};
+                                       "tokenselect:sink=3:local=8:window=8:budget=12", "codes:budget=24"};
+    static const char *const blocks[] = {"q8", "q4:rot=k", "q8:rot=off", "q4", "q8"};
     engine_parts p, q;
     err e = {0};
     if (!is_ok(parts_open(&p, name, "cpu", &e), &e, "%s opens", name)) return;

@@ -173,7 +173,7 @@ static void check_bits(const char *device, const world *w)
         if (!is_ok(rig_layout(&r, shapes[i].heads, shapes[i].kv, shapes[i].dim, &e), &e, "layout")) return;
         for (size_t a = 0; a < sizeof strategies / sizeof *strategies; a++)
             for (size_t k = 0; k < sizeof stores / sizeof *stores; k++) {
-                if (strncmp(strategies[a], "codes", 5) == 0 && !strchr(stores[k], ':')) continue;
+                if (strncmp(strategies[a], "codes", 5) == 0 && !strchr(stores[k], ':') && stores[k][0] != 'q') continue;
                 if ((strstr(stores[k], "hf") || stores[k][0] == 'q' ? 1 : (k + a) % 3) != i) continue;
                 size_t rest = strcmp(device, "cpu") == 0 ? 0 : k + 2 * a;
                 if (rest % 3 != 0 || tap_leaves_out(rest % 9 != 0)) continue;
