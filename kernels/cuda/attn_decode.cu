@@ -359,10 +359,10 @@ static __device__ __forceinline__ void attend(const decode_batch &b, const attn_
     }
 }
 
-/* Blocks that a processor is to have, where ptxas would leave it one less; 0: as it sees fit. */
+/* Blocks that a processor is to have, where ptxas would leave it one less; 1: any number. */
 template <int N, int NV, int G, int FORM, bool TURN> static constexpr int blocks_wanted()
 {
-    return FORM == EXACT && !TURN && G <= 4 && N > 1 && NV == 1 ? 5 : 0;
+    return FORM == EXACT && !TURN && G <= 4 && N > 1 && NV == 1 ? 5 : 1;
 }
 
 /* room: numbers of shared memory before the places of rows. */
