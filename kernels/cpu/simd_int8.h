@@ -136,7 +136,7 @@ INLINE void d16_q4(const int mx, D16 s[INT8_X], const uint8_t *line, const int8_
 
 #elif CPU_LEVEL == 1
 
-#define INT8_X 3
+#define INT8_X 4
 enum { INT8_GEMM_Q8 = 1, INT8_GEMM_Q4 = 1 };
 typedef struct {
     __m256i r[2];
