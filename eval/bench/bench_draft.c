@@ -205,7 +205,7 @@ static status run_all(drafts *d, err *e)
                                 report_sizes(d->ctx, d->n_ctx), "fill", d->o->fill, "seed", (json_int_t)c->seed);
     json_t *results = d->results;
     d->results = NULL;
-    return report_write(c, &d->g, options, results, NULL, e);
+    return report_write(c, &d->g, options, results, json_pack("{s:s}", "cpu", d->g.be->about), e);
 }
 
 status bench_drafts(const cli *c, err *e)
