@@ -13,7 +13,7 @@
 enum { LANES = 4 };
 
 /* N elements of a row of w: 16 bytes, or one element where rows do not start at multiples of 16 bytes. */
-template <class T, int N> struct piece {
+template <class T, int N> struct weight_piece {
     uint4 v = {0, 0, 0, 0};
     __device__ __forceinline__ void load(const T *p, bool inside)
     {
@@ -24,7 +24,7 @@ template <class T, int N> struct piece {
         unpack(w, v, (const T *)0);
     }
 };
-template <class T> struct piece<T, 1> {
+template <class T> struct weight_piece<T, 1> {
     float v = 0;
     __device__ __forceinline__ void load(const T *p, bool inside)
     {
@@ -73,7 +73,7 @@ template <class T, int M> struct x_tile {
 template <class T, int N, int M, int JOBS, bool NORM> struct sums {
     float s[2 * JOBS][M] = {};
 
-    __device__ __forceinline__ void add(const piece<T, N> w[2 * JOBS], const x_tile<T, M> &x, int c, bool inside)
+    __device__ __forceinline__ void add(const weight_piece<T, N> w[2 * JOBS], const x_tile<T, M> &x, int c, bool inside)
     {
 #pragma unroll
         for (int m = 0; m < M; m++) {
@@ -124,8 +124,8 @@ static __device__ __forceinline__ void split_x(unsigned part[3][4], const float 
 template <int M, int JOBS, bool NORM> struct sums<__nv_bfloat16, 8, M, JOBS, NORM> {
     float high[JOBS][M / 8][4] = {}, low[JOBS][M / 8][4] = {};
 
-    __device__ __forceinline__ void add(const piece<__nv_bfloat16, 8> w[2 * JOBS], const x_tile<__nv_bfloat16, M> &x,
-                                        int c, bool inside)
+    __device__ __forceinline__ void add(const weight_piece<__nv_bfloat16, 8> w[2 * JOBS],
+                                        const x_tile<__nv_bfloat16, M> &x, int c, bool inside)
     {
 #pragma unroll
         for (int h = 0; h < M / 8; h++) {
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(BLOCK, FIT<T, N, M, JOBS>) gemv_k(produ
     const size_t row0 = (size_t)(blockIdx.x - p.job[job].first) * TILE, x0 = (size_t)blockIdx.y * M;
     const x_tile<T, M> x = {p.x + x0 * p.cols, scale, (const T *)p.norm, (int)p.cols, (int)min(p.n - x0, (size_t)M)};
     const T *row[2 * JOBS];
-    piece<T, N> w[AHEAD][2 * JOBS];
+    weight_piece<T, N> w[AHEAD][2 * JOBS];
     sums<T, N, M, JOBS, NORM> sum;
     int c = LANES * N * warp + N * (threadIdx.x % LANES), left = (int)p.cols - c;
 #pragma unroll
