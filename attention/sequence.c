@@ -161,10 +161,11 @@ status attn_verify_check(const attn_spec *s, err *e)
     char store[64];
     if (kv_has_codes(&s->kv)) {
         kv_format_text(&s->kv, store, sizeof store);
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: store %s has codes, expected f32, f16 or bf16: what is in codes depends on how many tokens "
-                       "there are",
-                       s->text, store);
+        return err_set(
+            e, ST_UNSUPPORTED,
+            "%s: store %s has codes, expected f32, f16, bf16, q8 or q4: what is in codes depends on how many tokens "
+            "there are",
+            s->text, store);
     }
     if (m->hooks.select || (family && family->select))
         return err_set(e, ST_UNSUPPORTED,

@@ -48,6 +48,6 @@ refused 2 "--ctx 2048: the text has only" "a text that is too short" eval accept
 refused 2 "--ctx 64: at least 2 tokens are needed before the 64 of -n" "no prompt" eval accept --ctx 64
 refused 2 "--temp: 'x', expected temperatures from 0 on" "a temperature" eval accept --temp 0,x
 refused 2 "--temp: '-1', expected temperatures from 0 on" "a negative one" eval accept --temp -1
-refused 1 "has codes, expected f32, f16 or bf16" "rows in codes" eval accept --attn quest --kv kivi4
+refused 1 "has codes, expected f32, f16, bf16, q8 or q4" "rows in codes" eval accept --attn quest --kv kivi4
 refused 1 "no-such-file" "a file that is not there" eval accept -f "$tmp/no-such-file"
 finish
