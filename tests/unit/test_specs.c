@@ -94,7 +94,7 @@ static const struct {
     {"oracle:budget=8:force_sink=4:force_recent=5", "budget 8 is too small, at least 9", NULL},
     {"oracle:kv=kivi2", "store kivi2", NULL},
     {"codes", "has no codes that could be scored", NULL},
-    {"codes:budget=64:kv=kivi4", "budget 64 is too small, at least 129: store kivi4", NULL},
+    {"codes:budget=64:kv=kivi4", "budget 64 is too small, at least 129: the newest 128 tokens, which are forced", NULL},
     {"codes:budget=42:kv=logquant", "at least 43", NULL},
     {"codes:budget=36:force_sink=4:kv=kivi4/r=32", "at least 37", NULL},
     {"pariskv:p=0.9:max=63", "min 64, expected at most the budget (max), 63", NULL},
