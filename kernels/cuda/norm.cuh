@@ -19,7 +19,7 @@ static __device__ __forceinline__ void square_sums(float *part, const float *x, 
 #pragma unroll
         for (int m = 0; m < R; m++) {
             const float *from = x + m * cols + c;
-            if (m >= n) v[m] = make_float4(0, 0, 0, 0);
+            if ((size_t)m >= n) v[m] = make_float4(0, 0, 0, 0);
             else if (WIDE) v[m] = load_f4(from);
             else
                 v[m] = make_float4(from[0], c + 1 < cols ? from[1] : 0, c + 2 < cols ? from[2] : 0,
