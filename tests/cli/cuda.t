@@ -45,7 +45,7 @@ for attn in full streaming:budget=16 quest:budget=16:page=4:skip=0 fier:budget=4
     pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 actqkv:budget=18:sink=2:local=8:window=4:block=4:reps=2 \
     infllm:budget=18:sink=2:local=8:window=4:block=4:reps=2 \
     tokenselect:budget=8:sink=2:local=8:window=4; do
-    ! thin 3 || continue # tests/cuda has all of them
+    ! thin 8 || continue # tests/cuda has all of them
     set -- generate -m "$m" -p "$p" -n 8 --temp 0 --kv f32 --gemm builtin --quiet --attn "$attn"
     run "$@"
     cp "$tmp/out" "$tmp/cpu"
@@ -72,7 +72,7 @@ for attn in full quest:budget=16:page=4:skip=0 quest:budget=16:page=4:skip=0:tai
     pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 actqkv:budget=18:sink=2:local=8:window=4:block=4:reps=2 \
     infllm:budget=18:sink=2:local=8:window=4:block=4:reps=2 \
     tokenselect:budget=8:sink=2:local=8:window=4; do
-    ! thin 3 || continue
+    ! thin 8 || continue
     set -- generate -m "$m" -p "$p" -n 8 --temp 0 --device cuda --attn "$attn"
     run "$@" --quiet
     cp "$tmp/out" "$tmp/device"

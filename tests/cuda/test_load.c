@@ -190,6 +190,7 @@ int main(void)
     check_rounded("qwen2-f16", "f16", true, false);
     check_rounded("qwen2-f16", "f32", false, false);
     check_rounded("qwen2-f16", "bf16", false, false);
+    check_chunk("cuda", 2048);
     is_int((long long)shim_held(), 0, "nothing is held");
     return tap_done();
 }

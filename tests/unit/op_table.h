@@ -317,7 +317,7 @@ static UNUSED_OK int op_open(op_level level[N_ALL_LEVELS])
 static UNUSED_OK bool op_extra(const op_test *t, int i, int step)
 {
     int n = (int)t->param[0].n;
-    if (step > 1) return i / step % 6 != 0;
+    if (step > 1) return i / step % 12 != 0;
     return t->cases >= 3 * n && (i % n + i / n) % 3 != 0;
 }
 

@@ -40,6 +40,17 @@ static inline void parts_close(engine_parts *p)
     backend_close(p->be);
 }
 
+/* Chunks where no number is asked for: `want` tokens. */
+static inline void check_chunk(const char *device, int64_t want)
+{
+    engine_parts p;
+    err e = {0};
+    status st = parts_open_with(&p, "qwen2-f16", (backend_options){.device = device, .n_threads = 1},
+                                (decoder_options){.max_batch = 1}, &e);
+    if (is_ok(st, &e, "%s", device)) is_int(decoder_chunk(p.dec), want, "%s: prompt tokens of a chunk", device);
+    parts_close(&p);
+}
+
 static inline status session_new(session **s, const engine_parts *p, const char *strategy, const char *store, int64_t n,
                                  err *e)
 {

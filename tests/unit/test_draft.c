@@ -209,7 +209,8 @@ static void check_device(const char *device)
                device))
         return;
     for (int k = 0; k < N_SAMPLING; k++) is_ok(single_steps(&p, k, &e), &e, "%s, sampling %d", device, k);
-    for (int i = 0; i < N_DRAFTS; i += APART) check_draft(&p, device, drafts[i], i % N_SAMPLING);
+    for (int i = 0; i < N_DRAFTS; i += APART)
+        if (!tap_leaves_out(APART > 1 && i / APART % 3 != 0)) check_draft(&p, device, drafts[i], i % N_SAMPLING);
     for (int k = 1; k < N_SAMPLING; k += APART) check_draft(&p, device, drafts[0], k);
     parts_close(&p);
     check_weights(device, DT_Q4, 1);

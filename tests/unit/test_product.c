@@ -754,7 +754,7 @@ static void check_layout(rig *r, int i)
     n_kept = 0;
     for (int s = 0; s < N_STRATEGIES; s++)
         for (int k = 0; k < N_STORES; k++)
-            if (layout_of(s, k) == i && !tap_leaves_out((s + 2 * k) % 3 != 0)) check_one(r, s, k);
+            if (layout_of(s, k) == i && !tap_leaves_out((s + 2 * k) % 6 != 0)) check_one(r, s, k);
     int groups = (n_kept + BATCH - 1) / BATCH;
     for (int g = 0; g < groups; g++) check_batch(r, g, groups);
 }

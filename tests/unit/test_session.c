@@ -175,6 +175,7 @@ int main(void)
     check_bits("llama-dynamic-f32", "full");
     check_batch("qwen3-bf16");
     check_batch("llama-dynamic-f32");
+    check_chunk("cpu", 512);
     check_memory();
     check_oom();
     check_limits();

@@ -163,6 +163,7 @@ static void check_going_on(const char *name, const char *device, int64_t ctx, si
     is_ok(parts_open(&q, name, device, &e), &e, "and once more");
     for (size_t i = 0; i < N_STRATEGIES; i++)
         for (size_t k = 0; k < n_stores; k++) {
+            if (tap_leaves_out((i + k) % 3 != 0)) continue;
             bool own = strncmp(strategies[i], "kivi", 4) == 0 || strncmp(strategies[i], "logq", 4) == 0;
             own |= strncmp(strategies[i], "oracle", 6) == 0; /* exact keys */
             err why = {0};

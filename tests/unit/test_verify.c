@@ -204,7 +204,8 @@ int main(void)
 {
     for (size_t d = 0; d < N_METHOD_DEVICES; d++) {
         for (size_t i = 0; i < sizeof MODEL_NAMES / sizeof *MODEL_NAMES; i += MODELS_APART)
-            check_device(MODEL_NAMES[i], METHOD_DEVICES[d], 1 + (int)(i % 2));
+            if (!tap_leaves_out(MODELS_APART > 1 && i > 0))
+                check_device(MODEL_NAMES[i], METHOD_DEVICES[d], 1 + (int)(i % 2));
         check_products(METHOD_DEVICES[d]);
         check_refusals(METHOD_DEVICES[d]);
     }
