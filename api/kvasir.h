@@ -62,7 +62,7 @@ typedef struct {
     const char *gemm;    /* products of prompts: "auto" (default), or "builtin", the same bits on every machine */
     int32_t threads;     /* of the CPU; default: its cores */
     int32_t batch;       /* most sessions of one kvasir_decode; default 8 */
-    int32_t chunk;       /* tokens of a prompt that go through the model together; default 512 */
+    int32_t chunk;       /* tokens of a prompt that go through the model together; default 512, on a GPU 2048 */
     int32_t flags;       /* 0 */
     int64_t ctx;         /* most tokens of sessions that do not say so themselves; default: the model's context */
     /* One line, without its end. NULL: not wanted. */

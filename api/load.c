@@ -99,7 +99,6 @@ static status read_options(kvasir_model *m, const kvasir_options *given, kvasir_
         return err_set(e, ST_USAGE, "options: batch %d and chunk %d, expected at most %d and %d", (int)o->batch,
                        (int)o->chunk, MOST_BATCH, MOST_CHUNK);
     if (o->batch == 0) o->batch = BATCH;
-    if (o->chunk == 0) o->chunk = DECODER_CHUNK;
     m->decoder = (decoder_options){.chunk = (size_t)o->chunk, .max_batch = (size_t)o->batch};
     m->decoder.exact = o->gemm && strcmp(o->gemm, "builtin") == 0;
     if (o->gemm && !m->decoder.exact && strcmp(o->gemm, "auto") != 0)
@@ -144,6 +143,7 @@ static status open_parts(kvasir_model *m, const char *dir, const kvasir_options 
     TRY(tokenizer_open(&m->tok, dir, e));
     m->opt = o;
     m->opt.device = m->opt.weights = m->opt.gemm = NULL;
+    if (m->opt.chunk == 0) m->opt.chunk = (int32_t)m->be->ops->chunk;
     if (m->opt.ctx == 0) m->opt.ctx = m->m->config.max_positions;
     TRY(hold(m, o.weights, e));
     TRY(decoder_create(&m->dec, m->m, &m->decoder, e));

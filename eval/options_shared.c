@@ -100,7 +100,7 @@ const cli_option options_shared[] = {
             "cache. Sums and the softmax stay in float32. The error (NMSE) of attention is 1e-5, that of the built-in "
             "model's logits 5e-6, of which 4e-6 come from the other products. Models of f32 and f16 keep float32."},
     {MODEL, .name = "chunk", .arg = "N", WHOLE(1, 65536, 0), AT(chunk),
-     .help = "prompt tokens of one forward pass (default 512)"},
+     .help = "prompt tokens of one forward pass (default 512; on a GPU 2048)"},
     {MODEL, .name = "device", .arg = "NAME", AT(device), .help = "auto, cpu, cuda, cuda:N",
      .man =
          "auto, cpu, cuda or cuda:N. On cuda all strategies run over all stores. No part of the CUDA backend has been "

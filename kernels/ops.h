@@ -320,6 +320,7 @@ typedef struct {
        (backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim))
 
 typedef struct {
+    size_t chunk;         /* prompt tokens of one forward where the user names no number */
     bool at_once;         /* alloc takes all its memory, not what is written, and discard gives none back */
     bool imports_copy;    /* import takes memory: what `available` tells */
     bool queues;          /* ops run behind the call that queues them */

@@ -13,10 +13,10 @@ enum { LOGIT_ROWS = 16 };
 
 /* ---- the decoder's memory ---- */
 
-static decoder_options with_defaults(const decoder_options *o)
+static decoder_options with_defaults(const decoder_options *o, const backend *be)
 {
     decoder_options r = *o;
-    if (r.chunk == 0) r.chunk = DECODER_CHUNK;
+    if (r.chunk == 0) r.chunk = be->ops->chunk;
     if (r.max_batch == 0) r.max_batch = 1;
     return r;
 }
@@ -88,7 +88,7 @@ status decoder_create(decoder **out, const model *m, const decoder_options *o, e
     TRY(MEM_NEW(&d, 1, e));
     d->m = d->w = m;
     d->be = m->be;
-    d->opt = with_defaults(o);
+    d->opt = with_defaults(o, m->be);
     d->shape = shape_of(&m->config);
     d->max_rows = rows_of(&d->opt);
     d->logit_rows = logit_rows_of(&d->opt);
@@ -189,7 +189,7 @@ static void add_draft(memory_plan *p, const model *m, const model *draft)
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec, session_size size,
                     err *e)
 {
-    decoder_options opt = with_defaults(o);
+    decoder_options opt = with_defaults(o, m->be);
     attn_shape shape = shape_of(&m->config);
     attn_limits lim = limits_of(m, &opt, size);
     if (size.reach > 0 && size.reach < lim.n_tokens && !lim.at_once) lim.n_tokens = size.reach;

@@ -10,8 +10,6 @@
 typedef struct decoder decoder;
 typedef struct session session;
 
-enum { DECODER_CHUNK = 512 };
-
 /* What a session has room for. longest_prompt: no prompt is longer, so that a store with codes needs fewer exact rows;
  * 0: any. draft: what session_draft drafts with, borrowed until the session is created; NULL: nothing. reach: no more
  * tokens will come, so that plans count no more of the room, where memory is taken as it is written; 0: n_tokens. */
@@ -26,7 +24,7 @@ static inline session_size session_of(int64_t n_tokens)
 }
 
 typedef struct {
-    size_t chunk;     /* prompt tokens of one forward; 0: DECODER_CHUNK */
+    size_t chunk;     /* prompt tokens of one forward; 0: as the backend has it */
     size_t max_batch; /* sequences of one decode step; 0: 1 */
     size_t verify;    /* rows of session_verify, at most SESSION_VERIFY_ROWS; 0: none */
     bool exact;       /* built-in GEMM with float32 activations (reproducible for any chunk) */

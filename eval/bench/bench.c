@@ -153,6 +153,11 @@ static double bytes_per_token(const model *m, const bench_line *l)
     return weights / (double)l->r.batch + l->r.kv_read + l->r.index_read;
 }
 
+static size_t chunk_of(const bench *b)
+{
+    return b->c->chunk > 0 ? (size_t)b->c->chunk : b->g.be->ops->chunk;
+}
+
 /* The product that prompts use. */
 static product_kind gemm_kind(const bench *b)
 {
@@ -554,7 +559,7 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
                                .ranks = b->c->ranks},
                     .progress = on_progress,
                     .progress_ctx = b};
-    k.chunk = b->c->chunk > 0 ? (size_t)b->c->chunk : DECODER_CHUNK;
+    k.chunk = chunk_of(b);
     status st = attn_spec_check(spec, decoder_attn_shape(b->g.dec), &why);
     if (st == ST_OK) st = open_case(b, &k, &why);
     if (st != ST_OK) {
@@ -747,8 +752,8 @@ static status write_report(bench *b, err *e)
     json_t *options =
         json_pack("{s:o, s:o, s:o, s:s, s:i, s:s, s:I, s:b}", "ctx", report_sizes(b->ctx, b->n_ctx), "budget",
                   report_sizes(b->budget, b->n_budget), "batch", report_sizes(b->batch, b->n_batch), "attn",
-                  b->c->attn ? b->c->attn : "full", "chunk", b->c->chunk > 0 ? b->c->chunk : DECODER_CHUNK, "gemm",
-                  b->c->gemm ? b->c->gemm : "auto", "seed", (json_int_t)b->c->seed, "fill", b->o->fill);
+                  b->c->attn ? b->c->attn : "full", "chunk", (int)chunk_of(b), "gemm", b->c->gemm ? b->c->gemm : "auto",
+                  "seed", (json_int_t)b->c->seed, "fill", b->o->fill);
     json_t *results = b->results, *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
     if (b->kernel) json_object_set(extra, "kernels", b->kernels);
     json_object_set(extra, "left_out", b->left_out);
