@@ -218,33 +218,50 @@ static float *piece_scores(const piece *p)
     return out;
 }
 
-static void piece_run(const cpu_kernels *k, piece *p, float *work, uint32_t *groups)
+/* Whether the heads of `p` can be at work together with those of a. */
+static bool goes_with(const piece *a, const piece *p)
 {
-    const attn_job *j = p->job;
-    size_t d = j->rows.head_dim, at = (size_t)(p->first - p->u.list.first);
-    float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
-    decode_chunk c = {.q = f32_at(j->q, 0) + p->head * d,
-                      .scale = j->scale,
-                      .k = cpu_rows(&j->rows, false, p->u.kv_head),
-                      .v = cpu_rows(&j->rows, true, p->u.kv_head),
-                      .idx = p->u.list.idx,
-                      .first = p->first,
-                      .n = p->n,
-                      .group = p->heads,
+    const attn_job *j = a->job, *k = p->job;
+    return p->head == a->head && p->heads == a->heads && p->first == a->first && p->n && !a->u.list.idx &&
+           !p->u.list.idx && !j->turn.p && !k->turn.p && j->scale == k->scale && j->score_stride == k->score_stride &&
+           j->bias_stride == k->bias_stride;
+}
+
+/* Runs a piece and those behind it that go with it; returns the first that does not. */
+static piece *pieces_run(const cpu_kernels *k, piece *from, float *work, uint32_t *groups)
+{
+    const attn_job *j = from->job;
+    size_t d = j->rows.head_dim;
+    piece *p = from;
+    decode_chunk c = {.scale = j->scale,
+                      .k = cpu_rows(&j->rows, false, from->u.kv_head),
+                      .v = cpu_rows(&j->rows, true, from->u.kv_head),
+                      .idx = from->u.list.idx,
+                      .first = from->first,
+                      .group = from->heads,
                       .head_dim = d,
-                      .acc = p->out + p->part * p->heads * d,
-                      .top = top + p->part * p->heads,
-                      .sum = sum + p->part * p->heads,
                       .work = work,
-                      .scores = piece_scores(p),
-                      .bias = f32_at(j->bias, p->head * j->bias_stride + at),
-                      .turn = f32_at(j->turn, at * d),
+                      .turn = f32_at(j->turn, (size_t)(from->first - from->u.list.first) * d),
                       .score_stride = j->score_stride,
                       .bias_stride = j->bias_stride};
-    if (p->n) k->decode(&c);
-    else
-        for (size_t h = 0; h < p->heads; h++) c.top[h] = -INFINITY;
-    if (p->part == 0 && p->head == p->u.head) p->read = list_read(j, p->unit, groups);
+    do {
+        float *top = p->out + p->n_parts * p->heads * d, *sum = top + p->n_parts * p->heads;
+        size_t at = (size_t)(p->first - p->u.list.first);
+        j = p->job;
+        decode_query q = {.q = f32_at(j->q, 0) + p->head * d,
+                          .n = p->n,
+                          .acc = p->out + p->part * p->heads * d,
+                          .top = top + p->part * p->heads,
+                          .sum = sum + p->part * p->heads,
+                          .scores = piece_scores(p),
+                          .bias = f32_at(j->bias, p->head * j->bias_stride + at)};
+        for (size_t h = 0; p->n == 0 && h < p->heads; h++) q.top[h] = -INFINITY;
+        if (p->n) c.of[c.n_queries++] = q;
+        if (p->part == 0 && p->head == p->u.head) p->read = list_read(j, p->unit, groups);
+        p = p->next;
+    } while (p && from->n && (c.n_queries + 1) * c.group <= DECODE_GROUP && goes_with(from, p));
+    if (c.n_queries) k->decode(&c);
+    return p;
 }
 
 /* Run for piece 0 of its heads, after all pieces. */
@@ -322,7 +339,7 @@ static bool decode_pieces(backend *be, const attn_job *jobs, size_t n_jobs, deco
         size_t chunks = (size_t)j->n_max / CHUNK + 1, units = n_units(j), heads = j->n_heads / units;
         max += chunks * units * ((heads + DECODE_GROUP - 1) / DECODE_GROUP);
         floats += chunks * part_floats(j->n_heads, j->rows.head_dim);
-        if ((j->rows.codes.bits || j->turn.p) && decode_work_floats(j->rows.head_dim) > p->work_floats)
+        if (decode_work_floats(j->rows.head_dim) > p->work_floats)
             p->work_floats = decode_work_floats(j->rows.head_dim);
         if (group_words(j) > p->group_words) p->group_words = group_words(j);
     }
@@ -350,8 +367,7 @@ void cpu_attn_decode(backend *be, const attn_job *jobs, size_t n_jobs)
         float *work = p.work + (size_t)threads_id() * (p.work_floats + p.group_words);
 #pragma omp for schedule(dynamic, 1)
         for (size_t i = 0; i < p.n_tasks; i++)
-            for (piece *x = p.task[i]; x; x = x->next)
-                piece_run(k, x, work, (uint32_t *)(void *)(work + p.work_floats));
+            for (piece *x = p.task[i]; x;) x = pieces_run(k, x, work, (uint32_t *)(void *)(work + p.work_floats));
 #pragma omp for schedule(static)
         for (size_t i = 0; i < p.n; i++)
             if (p.list[i].part == 0) piece_merge(k, &p.list[i]);

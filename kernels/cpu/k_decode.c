@@ -3,7 +3,8 @@
  * K rows are read once for all query heads of the group, then its V rows. What a block reads from
  * memory was asked for one phase earlier (V during Q K, the next K during P V): without that the kernel
  * waits for memory and computes in turn (design: cpu-kernels 2, 3).
- * Rows in blocks become floats in registers; turned ones meet turned queries, and the sum of V's is turned back.
+ * Rows in blocks become floats in registers, or, where several passes read them, before the first of these; turned
+ * ones meet turned queries, and the sum of V's is turned back.
  * A block with code rows is widened to float first, K when it begins, V before P V, and then has the
  * bits of a block of float rows. Where keys are turned, K alone is widened so and rotated, and V stays as it is.
  *
@@ -37,7 +38,9 @@ typedef struct {
     size_t q_stride;
     float p[DECODE_BLOCK * VF_LANES]; /* scores, then weights, of the heads at work */
     block_rows k[2], v;               /* K of this block and of the next one, in turn */
-    bool widen;                       /* this block's V rows become floats in the chunk's work area */
+    row_source from_k, from_v;        /* as they become floats */
+    bool widen;                       /* this block's V rows do, in the chunk's work area */
+    size_t heads, end;                /* of the queries at this block: [heads, end) */
 } decode_state;
 
 /* Whether the n entries at first, a block's, are taken from all over it in turn: streams that the hardware takes
@@ -56,12 +59,12 @@ INLINE size_t entry_of(bool turns, size_t i)
     return turns ? i % STREAMS * (DECODE_BLOCK / STREAMS) + i / STREAMS : i;
 }
 
-/* Rows of block `at`; addresses behind the chunk's end are left out (n = 0). */
-static void rows_of(block_rows *b, const decode_chunk *c, const row_source *from, size_t at)
+/* Rows of block `at` of a chunk that ends at `end`; addresses behind it are left out (n = 0). */
+static void rows_of(block_rows *b, const decode_chunk *c, const row_source *from, size_t at, size_t end)
 {
     size_t bytes = kv_row_bytes(from->type, c->head_dim), most = bytes;
     int64_t first = c->first + (int64_t)at;
-    b->n = at >= c->n ? 0 : c->n - at < DECODE_BLOCK ? c->n - at : DECODE_BLOCK;
+    b->n = at >= end ? 0 : end - at < DECODE_BLOCK ? end - at : DECODE_BLOCK;
     b->coded = false;
     b->turns = in_turns(c, first, b->n);
     if (!from->bits && !c->idx)
@@ -213,14 +216,14 @@ INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, c
 
 /* Adds the biases of the block to its scores; returns their maxima, lane by lane. Out of the way of the loops of jobs
  * without a bias. */
-static __attribute__((noinline)) VF add_biases(size_t heads, float *p, const decode_chunk *c, const block_rows *k,
-                                               size_t at, size_t h0)
+static __attribute__((noinline)) VF add_biases(size_t heads, float *p, const float *biases, const decode_chunk *c,
+                                               const block_rows *k)
 {
     size_t keys = VF_LANES / heads;
     float most[VF_LANES];
     for (size_t i = 0; i < VF_LANES; i++) most[i] = -INFINITY;
     for (size_t h = 0; h < heads; h++) {
-        const float *bias = c->bias + (h0 + h) * c->bias_stride + at;
+        const float *bias = biases + h * c->bias_stride;
         for (size_t i = 0; i < k->n; i++) {
             size_t lane = h * keys + i % keys;
             float *s = p + i / keys * VF_LANES + lane;
@@ -302,7 +305,9 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
 {
     const size_t keys = (size_t)(VF_LANES / heads), d = c->head_dim;
     const int vecs = PV_ACC / heads;
-    const bool first = h0 == 0, last = h0 + (size_t)heads == c->group;
+    const bool first = h0 == s->heads, last = h0 + (size_t)heads == s->end;
+    const decode_query *of = &c->of[h0 / c->group];
+    const size_t own = h0 % c->group;
     float factor[VF_LANES];
     VF most = vf_set1(-INFINITY);
     size_t n = k->n;
@@ -314,13 +319,13 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
         most = vf_max(most, score);
         vf_store(s->p + i / keys * VF_LANES, score);
     }
-    if (c->bias) most = add_biases((size_t)heads, s->p, c, k, at, h0);
-    for (size_t h = 0; c->scores && h < (size_t)heads; h++)
+    if (of->bias) most = add_biases((size_t)heads, s->p, of->bias + own * c->bias_stride + at, c, k);
+    for (size_t h = 0; of->scores && h < (size_t)heads; h++)
         for (size_t i = 0; i < n; i++)
-            c->scores[(h0 + h) * c->score_stride + at + entry_of(k->turns, i)] =
+            of->scores[(own + h) * c->score_stride + at + entry_of(k->turns, i)] =
                 s->p[i / keys * VF_LANES + h * keys + i % keys];
-    if (first && s->widen) widen_rows(&s->v, c, &c->v, at, c->work + DECODE_BLOCK * d);
-    vf_store(factor, softmax_block(heads, s->p, n, most, s->top[h0], s->sum[h0], c->bias));
+    if (first && s->widen) widen_rows(&s->v, c, &s->from_v, at, c->work + DECODE_BLOCK * d);
+    vf_store(factor, softmax_block(heads, s->p, n, most, s->top[h0], s->sum[h0], of->bias));
     float *acc = s->acc + h0 * d;
     size_t wide = (size_t)vecs * VF_LANES, parts = d / wide + d % wide / VF_LANES + (d % VF_LANES != 0);
     asking ahead = {next, 0, keys, parts, 0}, *look = last && next->n ? &ahead : NULL;
@@ -332,9 +337,10 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
     }
 }
 
-/* Query heads of a pass where `left` are left. */
-INLINE size_t pass_heads(size_t left)
+/* Query heads of the pass that begins at head h: of one query. */
+INLINE size_t pass_heads(const decode_chunk *c, size_t h)
 {
+    size_t left = c->group - h % c->group;
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
@@ -374,16 +380,25 @@ static bool all_widened(const decode_chunk *c)
     return c->turn && dtype_in_qblocks(c->k.type);
 }
 
+/* Whether n queries read a block's rows so often that these had better be made floats once. */
+static bool worth_widening(const decode_chunk *c, size_t n)
+{
+    size_t passes_of = (n * c->group + 3) / 4;
+    return dtype_in_qblocks(c->k.type) && passes_of > 2;
+}
+
 static void decode_start(decode_state *s, const decode_chunk *c)
 {
-    size_t d = c->head_dim, g = c->group;
+    const size_t d = c->head_dim, g = c->group;
     float scaled[DECODE_GROUP * HEAD_DIM_MAX];
-    LEVEL(k_scale)(scaled, c->q, c->scale, g * d);
-    for (size_t h = 0; h < g && c->k.turned && !all_widened(c); h++) LEVEL(k_turn)(scaled + h * d, d);
+    s->from_k = c->k, s->from_v = c->v;
+    if (!all_widened(c)) s->from_k.turned = s->from_v.turned = false; /* as they are held: queries are turned */
+    for (size_t i = 0; i < c->n_queries; i++) LEVEL(k_scale)(scaled + i * g * d, c->of[i].q, c->scale, g * d);
+    for (size_t h = 0; h < c->n_queries * g && c->k.turned && !all_widened(c); h++) LEVEL(k_turn)(scaled + h * d, d);
     s->q_stride = (d + VF_LANES - 1) / VF_LANES * VF_LANES;
-    memset(s->acc, 0, g * d * sizeof *s->acc);
-    for (size_t h = 0; h < g; h += pass_heads(g - h)) {
-        pack_queries(s->q + h * s->q_stride, scaled + h * d, pass_heads(g - h), d);
+    memset(s->acc, 0, c->n_queries * g * d * sizeof *s->acc);
+    for (size_t h = 0; h < c->n_queries * g; h += pass_heads(c, h)) {
+        pack_queries(s->q + h * s->q_stride, scaled + h * d, pass_heads(c, h), d);
         vf_store(s->top[h], vf_set1(-INFINITY));
         vf_store(s->sum[h], vf_zero());
     }
@@ -391,36 +406,59 @@ static void decode_start(decode_state *s, const decode_chunk *c)
 
 static void decode_end(const decode_state *s, const decode_chunk *c)
 {
-    memcpy(c->acc, s->acc, c->group * c->head_dim * sizeof *s->acc);
-    for (size_t h = 0; h < c->group && c->v.turned && !all_widened(c); h++)
-        LEVEL(k_turn)(c->acc + h * c->head_dim, c->head_dim);
-    for (size_t h = 0, heads; h < c->group; h += heads) {
-        heads = pass_heads(c->group - h);
+    const size_t d = c->head_dim, g = c->group;
+    for (size_t i = 0; i < c->n_queries; i++) {
+        memcpy(c->of[i].acc, s->acc + i * g * d, g * d * sizeof *s->acc);
+        for (size_t h = 0; h < g && c->v.turned && !all_widened(c); h++) LEVEL(k_turn)(c->of[i].acc + h * d, d);
+    }
+    for (size_t h = 0, heads; h < c->n_queries * g; h += heads) {
+        const decode_query *of = &c->of[h / g];
+        heads = pass_heads(c, h);
         size_t keys = VF_LANES / heads;
         for (size_t i = 0; i < heads; i++) {
-            c->top[h + i] = s->top[h][i * keys];
-            c->sum[h + i] = 0;
-            for (size_t j = 0; j < keys; j++) c->sum[h + i] += s->sum[h][i * keys + j];
+            of->top[h % g + i] = s->top[h][i * keys];
+            of->sum[h % g + i] = 0;
+            for (size_t j = 0; j < keys; j++) of->sum[h % g + i] += s->sum[h][i * keys + j];
         }
     }
+}
+
+/* Block `at` for the queries [i, i + n), which all see its rows up to `end`. */
+static void block_queries(const decode_chunk *c, decode_state *s, block_rows *k, block_rows *next, size_t at, size_t i,
+                          size_t n, size_t end)
+{
+    rows_of(&s->v, c, &c->v, at, end);
+    rows_of(next, c, &c->k, at + DECODE_BLOCK, end);
+    s->heads = i * c->group, s->end = (i + n) * c->group;
+    s->widen = k->coded || s->v.coded || all_widened(c) || worth_widening(c, n);
+    if (s->widen) widen_rows(k, c, &s->from_k, at, c->work);
+    if (c->turn) turn_rows(k, c, at, s->widen);
+    for (size_t h = s->heads; h < s->end; h += pass_heads(c, h))
+        passes[c->turn != NULL][s->widen ? DT_F32 : c->k.type][pass_heads(c, h) / 2](c, s, k, next, at, h);
 }
 
 void LEVEL(k_decode)(const decode_chunk *c)
 {
     decode_state s;
+    size_t least = c->of[0].n, most = 0, turn = 0;
+    for (size_t i = 0; i < c->n_queries; i++) {
+        if (c->of[i].n < least) least = c->of[i].n;
+        if (c->of[i].n > most) most = c->of[i].n;
+    }
     decode_start(&s, c);
-    rows_of(&s.k[0], c, &c->k, 0);
+    rows_of(&s.k[0], c, &c->k, 0, most);
     asking begin = {&s.k[0], 0, s.k[0].n, 1, 0};
     ask(&begin);
-    for (size_t at = 0, turn = 0; at < c->n; at += DECODE_BLOCK, turn ^= 1) {
-        block_rows *k = &s.k[turn], *next = &s.k[turn ^ 1];
-        rows_of(&s.v, c, &c->v, at);
-        rows_of(next, c, &c->k, at + DECODE_BLOCK);
-        s.widen = k->coded || s.v.coded || all_widened(c);
-        if (s.widen) widen_rows(k, c, &c->k, at, c->work);
-        if (c->turn) turn_rows(k, c, at, s.widen);
-        for (size_t h = 0; h < c->group; h += pass_heads(c->group - h))
-            passes[c->turn != NULL][s.widen ? DT_F32 : c->k.type][pass_heads(c->group - h) / 2](c, &s, k, next, at, h);
+    for (size_t at = 0; at < most; at += DECODE_BLOCK, turn ^= 1) {
+        if (least == most || at + DECODE_BLOCK <= least) {
+            block_queries(c, &s, &s.k[turn], &s.k[turn ^ 1], at, 0, c->n_queries, most);
+            continue;
+        }
+        for (size_t i = 0; i < c->n_queries; i++) { /* the end, of which each sees its own part */
+            if (at >= c->of[i].n) continue;
+            rows_of(&s.k[turn], c, &c->k, at, c->of[i].n);
+            block_queries(c, &s, &s.k[turn], &s.k[turn ^ 1], at, i, 1, c->of[i].n);
+        }
     }
     decode_end(&s, c);
 }

@@ -40,24 +40,30 @@ static inline int64_t row_of(const row_source *s, const int32_t *idx, int64_t i)
     return s->bits ? s->at[slot] : slot;
 }
 
-/* One chunk of keys for `group` query heads of one query (decode). */
+/* The `group` heads of one query at a chunk of keys, of which it sees n > 0. */
 typedef struct {
     const float *q; /* [group, head_dim] */
-    float scale;
-    row_source k, v;
-    const int32_t *idx; /* slots, or NULL */
-    int64_t first;      /* entries [first, first + n), n > 0 */
     size_t n;
-    size_t group, head_dim;
     float *acc, *top, *sum; /* [group, head_dim] sum of exp(s - top) v, [group] max, [group] sum */
-    float *work;            /* decode_work_floats(head_dim); used if rows have codes or are turned */
     float *scores;          /* NULL, or row h gets the scores of head h */
     const float *bias;      /* NULL, or row h is added to the scores of head h; -INFINITY leaves a key out */
-    const float *turn;      /* NULL, or row i rotates the key of entry first + i */
+} decode_query;
+
+/* One chunk of keys, entries from `first` on, for queries of one sequence (decode), n_queries * group of whose heads
+ * are at most DECODE_GROUP. A query's bits do not depend on the others. */
+typedef struct {
+    decode_query of[DECODE_GROUP];
+    size_t n_queries, group, head_dim;
+    float scale;
+    row_source k, v;
+    const int32_t *idx; /* slots, or NULL: as with several queries */
+    int64_t first;
+    float *work;       /* decode_work_floats(head_dim) */
+    const float *turn; /* NULL, or row i rotates the key of entry first + i, for one query */
     size_t score_stride, bias_stride;
 } decode_chunk;
 
-/* K and V of one block out of codes. */
+/* K and V of one block as floats. */
 static inline size_t decode_work_floats(size_t head_dim)
 {
     return 2 * DECODE_BLOCK * head_dim;
