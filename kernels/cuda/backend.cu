@@ -253,7 +253,7 @@ static void close_backend(backend *be)
 
 OP_FAMILIES(CUDA_TABLE)
 
-/* A chunk reads all weights: 2,048 rows multiply each byte of bf16 2,048 times, of which an H100 needs 300. */
+/* A chunk reads all weights: 2,048 rows are 2,048 operations for each byte of bf16, of which an H100 needs 300. */
 static const backend_ops cuda_ops = {.chunk = 2048,
                                      .at_once = true,
                                      .imports_copy = true,
