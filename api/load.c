@@ -143,7 +143,7 @@ static status open_parts(kvasir_model *m, const char *dir, const kvasir_options 
     TRY(tokenizer_open(&m->tok, dir, e));
     m->opt = o;
     m->opt.device = m->opt.weights = m->opt.gemm = NULL;
-    if (m->opt.chunk == 0) m->opt.chunk = (int32_t)m->be->ops->chunk;
+    m->opt.chunk = (int32_t)backend_chunk(m->be, (size_t)o.chunk);
     if (m->opt.ctx == 0) m->opt.ctx = m->m->config.max_positions;
     TRY(hold(m, o.weights, e));
     TRY(decoder_create(&m->dec, m->m, &m->decoder, e));

@@ -320,7 +320,7 @@ typedef struct {
        (backend *, buf out, buf lse, buf parts, buf lses, size_t n_parts, size_t n_rows, size_t dim))
 
 typedef struct {
-    size_t chunk;         /* prompt tokens of one forward where the user names no number */
+    size_t chunk;         /* backend_chunk of 0 */
     bool at_once;         /* alloc takes all its memory, not what is written, and discard gives none back */
     bool imports_copy;    /* import takes memory: what `available` tells */
     bool queues;          /* ops run behind the call that queues them */
@@ -364,6 +364,11 @@ void backend_mark(backend *be, int stage);
 /* How many ranks compute together, and which of them this is: 1 and 0 for one process alone. */
 int backend_ranks(const backend *be);
 int backend_rank(const backend *be);
+/* Prompt tokens of one forward: `asked`, or what suits the device where that is 0. */
+static inline size_t backend_chunk(const backend *be, size_t asked)
+{
+    return asked ? asked : be->ops->chunk;
+}
 
 /* What is queued between the two is a step: it may be held back until its end and then run as a whole. What waits
  * inside it (download, sync, alloc, free) is allowed, but then what was held back runs first, and the rest is queued as

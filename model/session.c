@@ -16,7 +16,7 @@ enum { LOGIT_ROWS = 16 };
 static decoder_options with_defaults(const decoder_options *o, const backend *be)
 {
     decoder_options r = *o;
-    if (r.chunk == 0) r.chunk = be->ops->chunk;
+    r.chunk = backend_chunk(be, o->chunk);
     if (r.max_batch == 0) r.max_batch = 1;
     return r;
 }

@@ -24,7 +24,7 @@ static inline session_size session_of(int64_t n_tokens)
 }
 
 typedef struct {
-    size_t chunk;     /* prompt tokens of one forward; 0: as the backend has it */
+    size_t chunk;     /* prompt tokens of one forward; 0: as backend_chunk says */
     size_t max_batch; /* sequences of one decode step; 0: 1 */
     size_t verify;    /* rows of session_verify, at most SESSION_VERIFY_ROWS; 0: none */
     bool exact;       /* built-in GEMM with float32 activations (reproducible for any chunk) */

@@ -155,7 +155,7 @@ static double bytes_per_token(const model *m, const bench_line *l)
 
 static size_t chunk_of(const bench *b)
 {
-    return b->c->chunk > 0 ? (size_t)b->c->chunk : b->g.be->ops->chunk;
+    return backend_chunk(b->g.be, (size_t)b->c->chunk);
 }
 
 /* The product that prompts use. */

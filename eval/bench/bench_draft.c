@@ -48,7 +48,7 @@ static bench_case case_of(drafts *d, int64_t ctx)
     return (bench_case){.d = d->g.dec,
                         .spec = d->verifier,
                         .ctx = ctx,
-                        .chunk = d->c->chunk > 0 ? (size_t)d->c->chunk : d->g.be->ops->chunk,
+                        .chunk = backend_chunk(d->g.be, (size_t)d->c->chunk),
                         .max_batch = 1,
                         .fill = d->o->fill,
                         .seed = d->c->seed,

@@ -218,7 +218,7 @@ static float *piece_scores(const piece *p)
     return out;
 }
 
-/* Whether the heads of `p` can be at work together with those of a. */
+/* Whether the level's kernel can take the heads of p, of a job with the rows of a's, together with those of a. */
 static bool goes_with(const piece *a, const piece *p)
 {
     const attn_job *j = a->job, *k = p->job;
@@ -278,7 +278,8 @@ static void piece_merge(const cpu_kernels *k, const piece *p)
 /* Whether two jobs may read the same rows: queries of one sequence. */
 static bool same_rows(const attn_job *a, const attn_job *b)
 {
-    return a->rows.k.p == b->rows.k.p && a->rows.v.p == b->rows.v.p && n_units(a) == n_units(b) &&
+    return a->rows.k.p == b->rows.k.p && a->rows.v.p == b->rows.v.p && a->rows.type == b->rows.type &&
+           a->rows.turned == b->rows.turned && a->rows.codes.bits == b->rows.codes.bits && n_units(a) == n_units(b) &&
            a->n_heads == b->n_heads;
 }
 

@@ -462,13 +462,13 @@ static __device__ __forceinline__ void stage_words(uint32_t *to, const ones &x, 
  * touch, most often one. estimate(mine, group): of the lanes that are in it. */
 template <class F> static __device__ __forceinline__ void by_groups(const ones &x, const lane_token &l, F estimate)
 {
-    unsigned todo = __ballot_sync(ALL_LANES, l.inside && !l.exact), lane = threadIdx.x % 32;
+    unsigned left = __ballot_sync(ALL_LANES, l.inside && !l.exact), lane = threadIdx.x % 32;
     int group = (int)((unsigned)l.token / (unsigned)x.group);
-    while (todo) {
-        int now = __shfl_sync(ALL_LANES, group, __ffs((int)todo) - 1);
-        bool mine = (todo >> lane & 1) && group == now;
+    while (left) {
+        int now = __shfl_sync(ALL_LANES, group, __ffs((int)left) - 1);
+        bool mine = (left >> lane & 1) && group == now;
         estimate(mine, (size_t)now);
-        todo &= ~__ballot_sync(ALL_LANES, mine);
+        left &= ~__ballot_sync(ALL_LANES, mine);
         __syncwarp(); /* nobody reads what was made for the group any more */
     }
 }
@@ -496,13 +496,13 @@ template <class T, int G>
 static __device__ __forceinline__ void score_by_keys(float s[G], const ones &x, const lane_token &l, int head,
                                                      const float *q, int n)
 {
-    unsigned todo = __ballot_sync(ALL_LANES, l.exact), lane = threadIdx.x % 32, part = lane % PARTS;
-    for (unsigned pair = 0; pair < 16 && todo; pair++) {
+    unsigned left = __ballot_sync(ALL_LANES, l.exact), lane = threadIdx.x % 32, part = lane % PARTS;
+    for (unsigned pair = 0; pair < 16 && left; pair++) {
         unsigned whose = 2 * pair + lane / PARTS;
         size_t at = (unsigned)__shfl_sync(ALL_LANES, l.token, (int)whose) % x.group;
         float k[MOST_CHANNELS];
-        if (!(todo >> 2 * pair & 3)) continue;
-        load_part(k, (const T *)x.ring + (head * x.group + at) * x.dim, (int)part, todo >> whose & 1 ? x.dim : 0);
+        if (!(left >> 2 * pair & 3)) continue;
+        load_part(k, (const T *)x.ring + (head * x.group + at) * x.dim, (int)part, left >> whose & 1 ? x.dim : 0);
 #pragma unroll
         for (int g = 0; g < G; g++) {
             float y = dot_parts(k, q + min(g, n - 1) * x.dim, (int)part, x.dim);

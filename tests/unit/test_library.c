@@ -404,6 +404,18 @@ static void check_callbacks(void)
     kvasir_model_free(c.m);
 }
 
+static void check_defaults(void)
+{
+    kvasir_options o = plain();
+    kvasir_info info = {.struct_size = sizeof info};
+    o.chunk = 0;
+    kvasir_model *m = open_model(MODEL, &o);
+    if (!m) return;
+    good(kvasir_model_info(m, &info, msg, MSG), "info");
+    is_int(info.chunk, 512, "the chunk where none is asked for");
+    kvasir_model_free(m);
+}
+
 /* ---- text ---- */
 
 static void check_text(kvasir_model *m)
@@ -675,6 +687,7 @@ int main(void)
     check_selection(m, "streaming:budget=20:skip=0", 21);
     check_selection(m, "h2o:budget=24:skip=0", 25);
     check_callbacks();
+    check_defaults();
     check_text(m);
     check_sizes(m);
     check_wrong_models();

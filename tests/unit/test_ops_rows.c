@@ -129,10 +129,41 @@ static void attend(op_run *x, const int64_t *p)
     free(q), free(k), free(v), free(score), free(out);
 }
 
+/* Queries of one sequence in one call, each of which sees one key more, all or some with a bias: results and scores
+ * have the bits of each alone. */
+static void together(op_run *x, const int64_t *p)
+{
+    enum { JOBS = 6 };
+    op_shape s = {.n_tok = 1, .kv = KV, .group = (size_t)p[2], .dim = (size_t)p[0], .n = 131, .type = (dtype)p[1]};
+    attn_job job[JOBS], first = op_attn(x, &s);
+    buf out[JOBS], scores[JOBS];
+    size_t heads = first.n_heads, bytes = 4 * heads * s.dim;
+    first.range = (buf){NULL}, first.first = 0;
+    first.rows.turned = (unsigned)p[3];
+    first.score_stride = first.bias_stride = s.n;
+    for (size_t i = 0; i < JOBS; i++) {
+        job[i] = first;
+        job[i].q = op_floats(x, heads * s.dim);
+        job[i].n_max = (int64_t)(s.n - JOBS + i); /* 125 to 130: across the end of a block */
+        if (i % 2 == 0) job[i].bias = op_floats(x, heads * s.n);
+        job[i].out = out[i] = op_out(x, bytes, NMSE, 1e-10);
+        job[i].scores = scores[i] = op_inout(x, NULL, 4 * heads * s.n, UNIT, 1e-4);
+        x->be->ops->attn_decode(x->be, &job[i], 1);
+        job[i].out = op_out(x, bytes, IN, 0);
+        job[i].scores = op_inout(x, NULL, 4 * heads * s.n, IN, 0);
+    }
+    x->be->ops->attn_decode(x->be, job, JOBS);
+    for (size_t i = 0; i < JOBS; i++) {
+        op_same(x, out[i], job[i].out, bytes, "beside others of its sequence");
+        op_same(x, scores[i], job[i].scores, 4 * heads * s.n, "scores beside others");
+    }
+}
+
 static const op_test tests[] = {
     {"rows in blocks: held and read", hold, 48, 0, 0, {DIMS, TYPES, TURNED, OP_BOOL}},
     {"rows in blocks: what they lose", loses, 24, 0, 0, {DIMS, TYPES, TURNED}},
     {"rows in blocks: attention", attend, 60, 0, 0, {DIMS, TYPES, OP_P(1, 3, 4), OP_P(0, 1, 2, 3)}},
+    {"rows in blocks: queries of one sequence", together, 36, 0, 0, {DIMS, TYPES, OP_P(1, 3, 4, 8), OP_P(0, 1, 2, 3)}},
 };
 
 int main(void)
