@@ -322,6 +322,7 @@ static void write_one(prefix_store *p, prefix_entry *x)
         status st = prefix_disk_write(p->disk, &name, x->fd, x->written, x->n_written, &bytes, &e);
         pthread_mutex_lock(&p->lock);
         if (st != ST_OK) fprintf(stderr, "--prefix-disk: %s\n", e.msg);
+        else prefix_disk_touch(p->disk, &name, x->used);
     }
     x->disk = bytes;
     p->counts.disk += bytes;
@@ -446,7 +447,7 @@ status prefix_load(prefix_store *p, prefix_entry *x, session *s, size_t n, err *
     if (st == ST_OK) {
         x->used = now(p);
         x->served = x->checked = true;
-        if (x->disk) prefix_disk_touch(p->disk, &name);
+        if (x->disk) prefix_disk_touch(p->disk, &name, x->used);
     } else {
         x->gone = true;
         leave_disk(p, x, e->msg);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/base/draft.h"
@@ -18,11 +19,12 @@
 
 #define FOOTER_MAGIC    "kvasir prefix\n"
 #define BYTE_ORDER_MARK 0x01020304u
+#define NS              1000000000u /* of a second */
 
 struct prefix_disk {
     char *dir;
-    int fd; /* of the folder; who writes holds a shared lock of it */
-    bool looked;
+    int fd;                  /* of the folder; who writes holds a shared lock of it */
+    bool looked, settled;    /* settled: a file that comes or goes now changes the folder's time for sure */
     struct timespec changed; /* when files had last come or gone when it was looked at */
 };
 
@@ -178,11 +180,12 @@ status prefix_disk_read(prefix_disk *d, const prefix_name *name, bool check, ses
     return open_entry(out, key, d, file, check, e);
 }
 
-void prefix_disk_touch(prefix_disk *d, const prefix_name *name)
+void prefix_disk_touch(prefix_disk *d, const prefix_name *name, uint64_t used)
 {
     char file[SHA256_HEX];
+    const struct timespec at = {(time_t)(used / NS), (long)(used % NS)};
     prefix_disk_name(file, name);
-    (void)utimensat(d->fd, file, NULL, AT_SYMLINK_NOFOLLOW);
+    (void)utimensat(d->fd, file, (const struct timespec[]){at, at}, AT_SYMLINK_NOFOLLOW);
 }
 
 void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why)
@@ -301,6 +304,11 @@ status prefix_disk_check(const char *dir, err *e)
     return st;
 }
 
+static uint64_t ns_of(const struct timespec *t)
+{
+    return (uint64_t)t->tv_sec * NS + (uint64_t)t->tv_nsec;
+}
+
 /* An entry that is there is shown; else the reason. */
 static status look_at(prefix_disk *d, const char *file, const prefix_found *found, err *e)
 {
@@ -313,10 +321,10 @@ static status look_at(prefix_disk *d, const char *file, const prefix_found *foun
     prefix_name name = {.key = key, .ids = session_file_ids(f, &n)};
     name.n = n > 0 ? n - 1 : 0;
     prefix_disk_name(right, &name);
-    uint64_t used = (uint64_t)s.st_mtim.tv_sec * 1000000000u + (uint64_t)s.st_mtim.tv_nsec;
     status st = ST_OK;
     if (name.n == 0 || strcmp(right, file) != 0) st = err_set(e, ST_FORMAT, "damaged: the name of another one");
-    else if (!found->entry(found->ctx, &name, (size_t)s.st_blocks * 512, used)) st = err_set(e, ST_NOMEM, "not wanted");
+    else if (!found->entry(found->ctx, &name, (size_t)s.st_blocks * 512, ns_of(&s.st_mtim)))
+        st = err_set(e, ST_NOMEM, "not wanted");
     session_file_close(f);
     return st;
 }
@@ -346,8 +354,7 @@ static bool is_there(const prefix_disk *d, const char *file, const prefix_found 
 {
     struct stat s;
     if (fstatat(d->fd, file, &s, AT_SYMLINK_NOFOLLOW) != 0) return false;
-    uint64_t used = (uint64_t)s.st_mtim.tv_sec * 1000000000u + (uint64_t)s.st_mtim.tv_nsec;
-    return found->has(found->ctx, file, (size_t)s.st_blocks * 512, used);
+    return found->has(found->ctx, file, (size_t)s.st_blocks * 512, ns_of(&s.st_mtim));
 }
 
 static void scan(prefix_disk *d, const prefix_found *found)
@@ -370,12 +377,20 @@ static void scan(prefix_disk *d, const prefix_found *found)
     d->looked = true;
 }
 
+/* Times of files are those of the system's last tick: two changes in one tick have one time. */
+static bool is_long_ago(const struct timespec *t)
+{
+    struct timespec now;
+    return clock_gettime(CLOCK_REALTIME, &now) == 0 && ns_of(t) + NS < ns_of(&now);
+}
+
 bool prefix_disk_look(prefix_disk *d, const prefix_found *found)
 {
     struct stat s;
     if (fstat(d->fd, &s) != 0) return false;
-    if (d->looked && s.st_mtim.tv_sec == d->changed.tv_sec && s.st_mtim.tv_nsec == d->changed.tv_nsec) return false;
+    if (d->looked && d->settled && ns_of(&s.st_mtim) == ns_of(&d->changed)) return false;
     d->changed = s.st_mtim;
+    d->settled = is_long_ago(&s.st_mtim);
     scan(d, found);
     return true;
 }
