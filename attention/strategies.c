@@ -385,9 +385,6 @@ status attn_backend_check(const attn_spec *s, const backend *be, err *e)
     if (names[0])
         return err_set(e, ST_UNSUPPORTED, "%s: does not run on %s yet (missing operations: %s)", s->text, be->name,
                        names);
-    if (kv_in_blocks(&s->kv) && !o->row_blocks)
-        return err_set(e, ST_UNSUPPORTED, "%s: store %s does not run on %s yet (missing: rows in blocks)", s->text,
-                       kv_format_name(&s->kv), be->name);
     return ranks_check(s, be, e);
 }
 

@@ -40,7 +40,7 @@ endif
 EXTRA_DIST += %D%/base/reader_uring.c %D%/base/reader_uring_none.c
 EXTRA_DIST += %D%/cpu/gemm_onednn.c %D%/cpu/gemm_blas.c %D%/cpu/gemm_none.c
 cpu_kernel_sources = %D%/cpu/k.h %D%/cpu/simd.h %D%/cpu/simd_generic.h %D%/cpu/simd_avx2.h %D%/cpu/simd_avx512.h %D%/cpu/simd_neon.h \
-  %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/k_decode.c %D%/cpu/k_prefill.c \
+  %D%/cpu/k_table.c %D%/cpu/k_elementwise.c %D%/cpu/k_linear.c %D%/cpu/decode.h %D%/cpu/codes_avx2.h %D%/cpu/codes_vbmi.h %D%/cpu/k_decode.c %D%/cpu/k_decode_codes.c %D%/cpu/k_prefill.c \
   %D%/cpu/k_evict.c %D%/cpu/k_quant.c %D%/cpu/k_linear_blocks.c %D%/cpu/simd_int8.h %D%/cpu/simd_pairs.h \
   %D%/cpu/rows.h %D%/cpu/k_rows.c %D%/cpu/k_block.c %D%/cpu/k_coded.c %D%/cpu/k_codes.c \
   %D%/cpu/dots.h %D%/cpu/k_select.c %D%/cpu/k_quest.c %D%/cpu/k_fier.c %D%/cpu/k_kmeans.c %D%/cpu/k_pq.c %D%/cpu/k_lsh.c %D%/cpu/simd_bits.h %D%/cpu/simd8.h %D%/cpu/simd8_vbmi.h %D%/cpu/k_paris.c %D%/cpu/k_draw.c
@@ -96,6 +96,10 @@ cuda_shim_sources = \
   kernels/cuda/linear_blocks.cu \
   kernels/cuda/linear_blocks_mma.cu \
   kernels/cuda/attn_decode.cu \
+  kernels/cuda/attn_decode_exact.cu \
+  kernels/cuda/attn_decode_codes.cu \
+  kernels/cuda/attn_decode_blocks.cu \
+  kernels/cuda/attn_decode_near.cu \
   kernels/cuda/attn_prefill.cu \
   kernels/cuda/attn_prefill_mma.cu \
   kernels/cuda/codes.cu \
@@ -117,7 +121,7 @@ cuda_shim_sources = \
   kernels/cuda/ranks.cu \
   kernels/cuda/nccl.cu
 cuda_sources = $(cuda_shim_sources) %D%/cuda/gemm_lt.cu
-EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/library.h %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/product.cuh %D%/cuda/norm.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/last.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/codes.cuh %D%/cuda/near.cuh %D%/cuda/nearest.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/votes.cuh %D%/cuda/README.md
+EXTRA_DIST += $(cuda_sources) %D%/cuda/cuda.cuh %D%/cuda/library.h %D%/cuda/dev.cuh %D%/cuda/ptx.cuh %D%/cuda/rows.cuh %D%/cuda/product.cuh %D%/cuda/norm.cuh %D%/cuda/scores.cuh %D%/cuda/choose.cuh %D%/cuda/groups.cuh %D%/cuda/last.cuh %D%/cuda/blocks.cuh %D%/cuda/attention.cuh %D%/cuda/attn_decode.cuh %D%/cuda/attn_pieces.cuh %D%/cuda/codes.cuh %D%/cuda/row_blocks.cuh %D%/cuda/near.cuh %D%/cuda/nearest.cuh %D%/cuda/tiles.cuh %D%/cuda/radix.cuh %D%/cuda/votes.cuh %D%/cuda/README.md
 if HAVE_CUDA
 libkcuda_a_SOURCES = $(cuda_sources)
 else

@@ -324,7 +324,6 @@ typedef struct {
     bool at_once;         /* alloc takes all its memory, not what is written, and discard gives none back */
     bool imports_copy;    /* import takes memory: what `available` tells */
     bool queues;          /* ops run behind the call that queues them */
-    bool row_blocks;      /* K and V rows in blocks (ops_rows.h) */
     bool rounds_f16;      /* products of f16 weights round x to f16, and attention over f16 rows may */
     const tier_ops *tier; /* NULL, as a family: the backend lacks it */
     const host_ops *host;

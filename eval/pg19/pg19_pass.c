@@ -214,7 +214,7 @@ static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
         t->stats = attn_seq_stats(session_attn(g->s[i]));
         t->held = attn_seq_held(session_attn(g->s[i]));
         t->peak = attn_seq_peak(session_attn(g->s[i]));
-        t->whole = t->stats.attended == t->stats.visible && spec->kv.kind == KV_EXACT &&
+        t->whole = t->stats.attended == t->stats.visible && spec->kv.kind == KV_EXACT && spec->kv.type != DT_Q4 &&
                    !has_demoted(session_attn(g->s[i]), (int)g->r->g.m->config.n_layers) &&
                    !depends_on_length(&g->r->g.m->config, n_fed);
         if (!t->whole) continue;

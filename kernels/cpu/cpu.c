@@ -176,7 +176,6 @@ static void cpu_close(backend *be)
 OP_FAMILIES(CPU_TABLE)
 
 static const backend_ops cpu_ops = {.chunk = 512,
-                                    .row_blocks = true,
                                     .tier = &ref_tier,
                                     .host = &ref_host,
                                     .certify = &cpu_certify,

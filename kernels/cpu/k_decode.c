@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Decode attention over one chunk of keys: online softmax in blocks of DECODE_BLOCK keys. A block's
  * K rows are read once for all query heads of the group, then its V rows. What a block reads from
- * memory was asked for one phase earlier (V during Q K, the next K during P V): without that the kernel
- * waits for memory and computes in turn (design: cpu-kernels 2, 3).
+ * memory was asked for one phase earlier (V during Q K, the next K during P V; of rows in codes, whose bytes are few,
+ * two): without that the kernel waits for memory and computes in turn (design: cpu-kernels 2, 3).
  * Rows in blocks become floats in registers, or, where several passes read them, before the first of these; turned
  * ones meet turned queries, and the sum of V's is turned back.
  * A block with code rows is widened to float first, K when it begins, V before P V, and then has the
  * bits of a block of float rows. Where keys are turned, K alone is widened so and rotated, and V stays as it is.
+ * Levels that multiply whole numbers take blocks all of whose rows are codes, or in blocks of 8 or 4 bits, as they are
+ * (decode.h), and bring the two sums together in the end.
  *
  * Query heads are taken 4, 2 or 1 at a time with VF_LANES / heads keys: VF_LANES dot products whose
  * sums one transposition puts into a vector. Lane head * keys + key of score vector `tile` belongs to
@@ -16,20 +18,9 @@
 #include <float.h>
 #include <math.h>
 
+#include "kernels/cpu/decode.h"
 #include "kernels/cpu/k.h"
 #include "kernels/cpu/rows.h"
-
-enum { ROWS = DECODE_BLOCK + VF_LANES, LINE = 64, SHORT_ROW = 2 * LINE };
-
-/* The rows of one block as they are stored, where they may be prefetched; later perhaps as float. The last
- * one is repeated behind the end, so that a tile of keys need not look for it. */
-typedef struct {
-    const unsigned char *row[ROWS];
-    size_t n, lines;  /* of a row that are worth asking for */
-    bool coded;       /* some of them are code rows */
-    bool turns;       /* row i is that of entry_of(true, i) */
-    bool short_jumps; /* rows of a list, of two lines at most */
-} block_rows;
 
 typedef struct {
     float acc[DECODE_GROUP * HEAD_DIM_MAX];                         /* [group, head_dim] */
@@ -37,51 +28,52 @@ typedef struct {
     float q[DECODE_GROUP * HEAD_DIM_MAX];                           /* of the passes (pack_queries), q_stride a head */
     size_t q_stride;
     float p[DECODE_BLOCK * VF_LANES]; /* scores, then weights, of the heads at work */
-    block_rows k[2], v;               /* K of this block and of the next one, in turn */
+    block_rows k[2], values[2], *v;   /* of this block and of the next one, in turn; V of this one */
     row_source from_k, from_v;        /* as they become floats */
-    bool widen;                       /* this block's V rows do, in the chunk's work area */
-    size_t heads, end;                /* of the queries at this block: [heads, end) */
+    code_sums codes;
+    float scaled[DECODE_GROUP * HEAD_DIM_MAX];
+    bool widen;        /* this block's V rows do, in the chunk's work area */
+    size_t heads, end; /* of the queries at this block: [heads, end) */
 } decode_state;
 
 /* Whether the n entries at first, a block's, are taken from all over it in turn: streams that the hardware takes
  * pages or ascending rows for would run past their ends, which costs up to half of the bandwidth. Long rows that
- * are no neighbours are better off in order. */
-static bool in_turns(const decode_chunk *c, int64_t first, size_t n)
+ * are no neighbours are better off in order, and so are pages of code rows: those of one group stay together. */
+INLINE bool in_turns(const decode_chunk *c, int64_t first, size_t n)
 {
-    if (!c->idx || n < DECODE_BLOCK) return false;
-    return kv_row_bytes(c->k.type, c->head_dim) <= SHORT_ROW || c->idx[first + 1] == c->idx[first] + 1;
+    if (!c->idx || c->moved || n < DECODE_BLOCK) return false;
+    bool neighbours = c->idx[first + 1] == c->idx[first] + 1;
+    if (c->k.bits && c->k.group && neighbours) return false;
+    return kv_row_bytes(c->k.type, c->head_dim) <= SHORT_ROW || neighbours;
 }
 
-/* The entry of its block that is number i. */
-INLINE size_t entry_of(bool turns, size_t i)
+/* Those of a store with codes. */
+static void rows_of_both(block_rows *b, const decode_chunk *c, const row_source *from, size_t first, size_t bytes)
 {
-    enum { STREAMS = 8 };
-    return turns ? i % STREAMS * (DECODE_BLOCK / STREAMS) + i / STREAMS : i;
+    for (size_t i = 0; i < b->n; i++) {
+        size_t entry = first + entry_of(b->turns, i);
+        int32_t row = from->at[c->idx ? (size_t)c->idx[entry] : entry];
+        b->code[i] = -1 - row;
+        b->coded += row < 0;
+        b->row[i] = row < 0 ? from->code + (size_t)(-1 - row) * from->row_bytes : from->exact + (size_t)row * bytes;
+    }
 }
 
 /* Rows of block `at` of a chunk that ends at `end`; addresses behind it are left out (n = 0). */
 static void rows_of(block_rows *b, const decode_chunk *c, const row_source *from, size_t at, size_t end)
 {
-    size_t bytes = kv_row_bytes(from->type, c->head_dim), most = bytes;
+    size_t bytes = kv_row_bytes(from->type, c->head_dim);
     int64_t first = c->first + (int64_t)at;
     b->n = at >= end ? 0 : end - at < DECODE_BLOCK ? end - at : DECODE_BLOCK;
-    b->coded = false;
+    b->coded = 0;
     b->turns = in_turns(c, first, b->n);
-    if (!from->bits && !c->idx)
+    if (from->bits) rows_of_both(b, c, from, (size_t)first, bytes);
+    else if (!c->idx)
         for (size_t i = 0, p = (size_t)first * bytes; i < b->n; i++, p += bytes) b->row[i] = from->exact + p;
-    else if (!from->bits)
+    else
         for (size_t i = 0; i < b->n; i++)
             b->row[i] = from->exact + (size_t)c->idx[(size_t)first + entry_of(b->turns, i)] * bytes;
-    for (size_t i = 0; from->bits && i < b->n; i++) {
-        int64_t row = row_of(from, c->idx, first + (int64_t)entry_of(b->turns, i));
-        if (row >= 0) {
-            b->row[i] = from->exact + (size_t)row * bytes;
-        } else {
-            b->row[i] = from->code + (size_t)(-1 - row) * from->row_bytes;
-            most = from->row_bytes;
-            b->coded = true;
-        }
-    }
+    size_t most = b->coded ? from->row_bytes : bytes;
     for (size_t i = b->n; b->n && i < ROWS; i++) b->row[i] = b->row[b->n - 1];
     b->lines = b->n ? (most + LINE - 1) / LINE : 0;
     b->short_jumps = c->idx && most <= SHORT_ROW;
@@ -129,30 +121,6 @@ static void turn_rows(block_rows *b, const decode_chunk *c, size_t at, bool wide
     else turn_as(DT_BF16, b, c, at);
     for (size_t i = 0; i < ROWS; i++)
         b->row[i] = (const unsigned char *)(c->work + entry_of(b->turns, i < b->n ? i : b->n - 1) * c->head_dim);
-}
-
-/* Rows to ask for, `by` of them in `parts` steps: evenly, because memory has few requests at work at a time, and
- * a whole row at once, whose lines lie side by side. Short rows from anywhere are asked into L2 alone: while L1
- * waits for all the lines it can, the arithmetic waits too (17 instead of 11 GB/s; longer rows gain nothing). */
-typedef struct {
-    const block_rows *b;
-    size_t next, by, parts, due;
-} asking;
-
-INLINE void ask(asking *a)
-{
-    const block_rows *b = a->b;
-    for (a->due += a->by; a->due >= a->parts; a->due -= a->parts) {
-        const unsigned char *p = b->row[a->next++];
-        if (b->short_jumps) {
-            __builtin_prefetch(p, 0, 2);
-            __builtin_prefetch(p + (b->lines - 1) * LINE, 0, 2);
-            continue;
-        }
-        prefetch(p);
-        if (b->lines > 1) prefetch(p + LINE);
-        for (size_t l = 2; l < b->lines; l++) prefetch(p + l * LINE);
-    }
 }
 
 /* Queries as score_tile reads them: vectors of `heads` heads side by side, the last ones filled up with zeros. */
@@ -217,7 +185,7 @@ INLINE VF score_tile(const int heads, const dtype t, const float *q, size_t d, c
 /* Adds the biases of the block to its scores; returns their maxima, lane by lane. Out of the way of the loops of jobs
  * without a bias. */
 static __attribute__((noinline)) VF add_biases(size_t heads, float *p, const float *biases, const decode_chunk *c,
-                                               const block_rows *k)
+                                               const block_rows *k, size_t at)
 {
     size_t keys = VF_LANES / heads;
     float most[VF_LANES];
@@ -227,7 +195,7 @@ static __attribute__((noinline)) VF add_biases(size_t heads, float *p, const flo
         for (size_t i = 0; i < k->n; i++) {
             size_t lane = h * keys + i % keys;
             float *s = p + i / keys * VF_LANES + lane;
-            *s += bias[entry_of(k->turns, i)];
+            *s += bias[column_of(c, k, at, i)];
             if (*s > most[lane]) most[lane] = *s;
         }
     }
@@ -276,7 +244,7 @@ INLINE void values_tile(const int heads, const int vecs, const dtype t, const de
     }
     const size_t at = c * step_of(t);
     const float *w = s->p;
-    const unsigned char *const *row = s->v.row, *const *end = row + s->v.n;
+    const unsigned char *const *row = s->v->row, *const *end = row + s->v->n;
     for (; row < end; row += keys, w += VF_LANES) {
         if (next) ask(next);
         UNROLL for (int i = 0; i < keys; i++)
@@ -311,7 +279,7 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
     float factor[VF_LANES];
     VF most = vf_set1(-INFINITY);
     size_t n = k->n;
-    asking v = {&s->v, 0, keys, 1, 0};
+    asking v = {s->v, 0, keys, 1, 0};
     const float *q = s->q + h0 * s->q_stride;
     for (size_t i = 0; i < n; i += keys) {
         if (first) ask(&v);
@@ -319,12 +287,12 @@ INLINE void block_heads(const int heads, const dtype kt, const dtype vt, const d
         most = vf_max(most, score);
         vf_store(s->p + i / keys * VF_LANES, score);
     }
-    if (of->bias) most = add_biases((size_t)heads, s->p, of->bias + own * c->bias_stride + at, c, k);
+    if (of->bias) most = add_biases((size_t)heads, s->p, of->bias + own * c->bias_stride, c, k, at);
     for (size_t h = 0; of->scores && h < (size_t)heads; h++)
         for (size_t i = 0; i < n; i++)
-            of->scores[(own + h) * c->score_stride + at + entry_of(k->turns, i)] =
+            of->scores[(own + h) * c->score_stride + column_of(c, k, at, i)] =
                 s->p[i / keys * VF_LANES + h * keys + i % keys];
-    if (first && s->widen) widen_rows(&s->v, c, &s->from_v, at, c->work + DECODE_BLOCK * d);
+    if (first && s->widen) widen_rows(s->v, c, &s->from_v, at, c->work + DECODE_BLOCK * d);
     vf_store(factor, softmax_block(heads, s->p, n, most, s->top[h0], s->sum[h0], of->bias));
     float *acc = s->acc + h0 * d;
     size_t wide = (size_t)vecs * VF_LANES, parts = d / wide + d % wide / VF_LANES + (d % VF_LANES != 0);
@@ -390,7 +358,7 @@ static bool worth_widening(const decode_chunk *c, size_t n)
 static void decode_start(decode_state *s, const decode_chunk *c)
 {
     const size_t d = c->head_dim, g = c->group;
-    float scaled[DECODE_GROUP * HEAD_DIM_MAX];
+    float *scaled = s->scaled;
     s->from_k = c->k, s->from_v = c->v;
     if (!all_widened(c)) s->from_k.turned = s->from_v.turned = false; /* as they are held: queries are turned */
     for (size_t i = 0; i < c->n_queries; i++) LEVEL(k_scale)(scaled + i * g * d, c->of[i].q, c->scale, g * d);
@@ -402,62 +370,83 @@ static void decode_start(decode_state *s, const decode_chunk *c)
         vf_store(s->top[h], vf_set1(-INFINITY));
         vf_store(s->sum[h], vf_zero());
     }
+    LEVEL(codes_open)(&s->codes, c, scaled);
 }
 
-static void decode_end(const decode_state *s, const decode_chunk *c)
+/* The sum over the lanes of each head, and what of its keys was multiplied in codes. */
+static void decode_end(decode_state *s, const decode_chunk *c)
 {
     const size_t d = c->head_dim, g = c->group;
-    for (size_t i = 0; i < c->n_queries; i++) {
-        memcpy(c->of[i].acc, s->acc + i * g * d, g * d * sizeof *s->acc);
-        for (size_t h = 0; h < g && c->v.turned && !all_widened(c); h++) LEVEL(k_turn)(c->of[i].acc + h * d, d);
-    }
     for (size_t h = 0, heads; h < c->n_queries * g; h += heads) {
         const decode_query *of = &c->of[h / g];
         heads = pass_heads(c, h);
         size_t keys = VF_LANES / heads;
         for (size_t i = 0; i < heads; i++) {
-            of->top[h % g + i] = s->top[h][i * keys];
-            of->sum[h % g + i] = 0;
-            for (size_t j = 0; j < keys; j++) of->sum[h % g + i] += s->sum[h][i * keys + j];
+            size_t own = h % g + i;
+            float *acc = s->acc + (h + i) * d;
+            of->top[own] = s->top[h][i * keys];
+            of->sum[own] = 0;
+            for (size_t j = 0; j < keys; j++) of->sum[own] += s->sum[h][i * keys + j];
+            if (s->codes.on) LEVEL(codes_close)(&s->codes, h + i, acc, of->top + own, of->sum + own);
+            memcpy(of->acc + own * d, acc, d * sizeof *acc);
+            if (c->v.turned && !all_widened(c)) LEVEL(k_turn)(of->acc + own * d, d);
         }
     }
 }
 
-/* Block `at` for the queries [i, i + n), which all see its rows up to `end`. */
-static void block_queries(const decode_chunk *c, decode_state *s, block_rows *k, block_rows *next, size_t at, size_t i,
-                          size_t n, size_t end)
+/* The rows of block `at`, which is at work or the next one, up to `end`. */
+static void both_rows_of(decode_state *s, const decode_chunk *c, size_t at, size_t end)
 {
-    rows_of(&s->v, c, &c->v, at, end);
-    rows_of(next, c, &c->k, at + DECODE_BLOCK, end);
+    size_t turn = at / DECODE_BLOCK % 2;
+    rows_of(&s->k[turn], c, &c->k, at, end);
+    rows_of(&s->values[turn], c, &c->v, at, end);
+}
+
+/* Block `at` for the queries [i, i + n), which all see its rows up to `end`. */
+static void block_queries(const decode_chunk *c, decode_state *s, size_t at, size_t i, size_t n, size_t end)
+{
+    size_t turn = at / DECODE_BLOCK % 2;
+    block_rows *k = &s->k[turn];
+    const block_rows *next = &s->k[turn ^ 1];
+    s->v = &s->values[turn];
+    both_rows_of(s, c, at + DECODE_BLOCK, end);
     s->heads = i * c->group, s->end = (i + n) * c->group;
-    s->widen = k->coded || s->v.coded || all_widened(c) || worth_widening(c, n);
+    if (s->codes.on && (!c->k.bits || (k->coded == k->n && s->v->coded == k->n)) &&
+        LEVEL(codes_block)(&s->codes, k, s->v, next, &s->values[turn ^ 1], at, s->heads, s->end))
+        return;
+    s->widen = k->coded || s->v->coded || all_widened(c) || worth_widening(c, n);
     if (s->widen) widen_rows(k, c, &s->from_k, at, c->work);
     if (c->turn) turn_rows(k, c, at, s->widen);
     for (size_t h = s->heads; h < s->end; h += pass_heads(c, h))
         passes[c->turn != NULL][s->widen ? DT_F32 : c->k.type][pass_heads(c, h) / 2](c, s, k, next, at, h);
 }
 
-void LEVEL(k_decode)(const decode_chunk *c)
+void LEVEL(k_decode)(const decode_chunk *job)
 {
     decode_state s;
-    size_t least = c->of[0].n, most = 0, turn = 0;
+    decode_chunk ordered;
+    int32_t slot[CODE_CHUNK];
+    const decode_chunk *c = job;
+    size_t least = c->of[0].n, most = 0;
     for (size_t i = 0; i < c->n_queries; i++) {
         if (c->of[i].n < least) least = c->of[i].n;
         if (c->of[i].n > most) most = c->of[i].n;
     }
+    if (LEVEL(codes_order)(&ordered, slot, c, least, most)) c = &ordered;
     decode_start(&s, c);
-    rows_of(&s.k[0], c, &c->k, 0, most);
-    asking begin = {&s.k[0], 0, s.k[0].n, 1, 0};
+    both_rows_of(&s, c, 0, most);
+    asking begin = {&s.k[0], 0, s.k[0].n, 1, 0}, then = {&s.values[0], 0, s.k[0].n, 1, 0};
     ask(&begin);
-    for (size_t at = 0; at < most; at += DECODE_BLOCK, turn ^= 1) {
+    if (s.codes.on) ask(&then);
+    for (size_t at = 0; at < most; at += DECODE_BLOCK) {
         if (least == most || at + DECODE_BLOCK <= least) {
-            block_queries(c, &s, &s.k[turn], &s.k[turn ^ 1], at, 0, c->n_queries, most);
+            block_queries(c, &s, at, 0, c->n_queries, most);
             continue;
         }
         for (size_t i = 0; i < c->n_queries; i++) { /* the end, of which each sees its own part */
             if (at >= c->of[i].n) continue;
-            rows_of(&s.k[turn], c, &c->k, at, c->of[i].n);
-            block_queries(c, &s, &s.k[turn], &s.k[turn ^ 1], at, i, 1, c->of[i].n);
+            both_rows_of(&s, c, at, c->of[i].n);
+            block_queries(c, &s, at, i, 1, c->of[i].n);
         }
     }
     decode_end(&s, c);

@@ -58,6 +58,8 @@ typedef struct {
     row_source k, v;
     const int32_t *idx; /* slots, or NULL: as with several queries */
     int64_t first;
+    bool moved; /* by the kernel: entries are in another order than the slots from `origin` on, as which they count */
+    int64_t origin;
     float *work;       /* decode_work_floats(head_dim) */
     const float *turn; /* NULL, or row i rotates the key of entry first + i, for one query */
     size_t score_stride, bias_stride;

@@ -68,6 +68,7 @@
 #define SIMD_AVX    (CPU_LEVEL >= 1 && CPU_LEVEL <= 3) /* all of x86: they have AVX2 */
 #define SIMD_AVX512 (CPU_LEVEL == 2 || CPU_LEVEL == 3)
 #define SIMD_VBMI   (CPU_LEVEL == 3)
+#define SIMD_CODES  (CPU_LEVEL == 1 || CPU_LEVEL == 3) /* decode attention multiplies codes as they are (decode.h) */
 #define SIMD_NEON   (CPU_LEVEL >= 4)
 
 /* bytes even, <= all, a power of two. No call, for which the tile around it would give up its registers. */

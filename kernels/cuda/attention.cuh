@@ -17,6 +17,7 @@ typedef struct {
     const int64_t *range, *qpos; /* range NULL: n entries from first on */
     int64_t first, count, kpos;
     bool masked, pseudo;
+    unsigned char turned; /* KV_TURNED_* */
     const int32_t *idx, *at;
     unsigned long long *read;
     size_t cap, idx_stride, score_stride, bias_stride, row_bytes;
@@ -113,7 +114,8 @@ static __device__ __forceinline__ size_t query_at(const attn_args &j, const attn
 
 static __device__ __forceinline__ half_rows half_of(const attn_args &j, bool value)
 {
-    half_rows r = {value ? j.v : j.k, j.cap, j.dim, value ? j.v_codes : j.k_codes};
+    bool turned = j.turned & (value ? KV_TURNED_V : KV_TURNED_K);
+    half_rows r = {value ? j.v : j.k, j.cap, j.dim, turned, value ? j.v_codes : j.k_codes};
     if (value) r.codes.group = 0; /* as it is, and the compiler knows it */
     return r;
 }

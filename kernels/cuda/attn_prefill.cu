@@ -90,6 +90,18 @@ static __device__ __forceinline__ void put_out(const carried &x, const attn_args
     if (j.lse && mine == 0) j.lse[at] = x.sum == 0 ? -INFINITY : x.most + logf(x.sum);
 }
 
+/* Sums of rows of V that are held turned, by the block that wrote them. */
+static __device__ __forceinline__ void turn_out(const attn_args &j, const attn_unit &u, int64_t row0)
+{
+    __syncthreads();
+    for (int i = threadIdx.x / 32; i < ROWS && row0 + i < (int64_t)j.n_tok * u.heads; i += BLOCK / 32) {
+        float *out = j.out + query_at(j, u, row0 + i) * j.dim, x[ROW_BLOCKS_MAX];
+        load_lanes(x, out, j.dim);
+        turn_lanes(x, j.dim);
+        store_lanes(out, x, j.dim);
+    }
+}
+
 template <class T, int N, bool CODES, int KEYS> static __global__ void __launch_bounds__(BLOCK) prefill_k(attn_args j)
 {
     SHARED_DYN(float, room);
@@ -102,6 +114,11 @@ template <class T, int N, bool CODES, int KEYS> static __global__ void __launch_
     if (threadIdx.x % PER_ROW == 0) seen[row_in][0] = lo, seen[row_in][1] = hi;
     load_queries(q, j, u, row0);
     __syncthreads();
+    if constexpr (in_blocks<T>)
+        if (j.turned & KV_TURNED_K) {
+            turn_rows(q, q, ROWS, (size_t)stride, j.dim);
+            __syncthreads();
+        }
     int64_t from = 0, to = 0; /* what any query of the block sees */
     for (int i = 0; i < ROWS; i++) {
         if (seen[i][0] >= seen[i][1]) continue;
@@ -121,6 +138,8 @@ template <class T, int N, bool CODES, int KEYS> static __global__ void __launch_
         __syncthreads();
     }
     put_out(x, j, u, row);
+    if constexpr (in_blocks<T>)
+        if (j.turned & KV_TURNED_V) turn_out(j, u, row0);
 }
 
 /* What each list's rows count as read: from the first entry to the last that a query sees. A warp has a list. */
@@ -149,8 +168,9 @@ template <class T, int N, bool CODES> static cudaError_t by_dim(backend *be, con
 template <class T> static cudaError_t prefill(backend *be, const attn_args *j)
 {
     constexpr int N = pack<T>::N;
-    if (attn_has_codes(j)) return attn_wide(j) ? by_dim<T, N, true>(be, j) : by_dim<T, 1, true>(be, j);
-    return attn_wide(j) ? by_dim<T, N, false>(be, j) : by_dim<T, 1, false>(be, j);
+    if constexpr (in_blocks<T>) return by_dim<T, N, false>(be, j);
+    else if (attn_has_codes(j)) return attn_wide(j) ? by_dim<T, N, true>(be, j) : by_dim<T, 1, true>(be, j);
+    else return attn_wide(j) ? by_dim<T, N, false>(be, j) : by_dim<T, 1, false>(be, j);
 }
 
 void cuda_attn_prefill(backend *be, const attn_job *job)
@@ -168,7 +188,7 @@ void cuda_attn_prefill(backend *be, const attn_job *job)
                    j.n_heads, j.dim, (long long)job->n_max);
         return;
     }
-    by_type(job->rows.type, [&](auto t) {
+    by_rows(job->rows.type, [&](auto t) {
         cudaError_t rc = prefill<decltype(t)>(be, &j);
         cuda_check(be, rc, "attn_prefill [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads, j.dim,
                    (long long)job->n_max);
@@ -192,6 +212,7 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->turn = ptr<float>(job->turn);
     out->bias_stride = job->bias_stride;
     out->pseudo = job->pseudo;
+    out->turned = (unsigned char)r->turned;
     out->k = r->k.p;
     out->v = r->v.p;
     out->range = ptr<int64_t>(job->range);
@@ -206,7 +227,7 @@ bool attn_args_of(backend *be, attn_args *out, const attn_job *job)
     out->cap = r->cap;
     out->idx_stride = job->idx_stride;
     out->score_stride = job->score_stride;
-    out->row_bytes = r->head_dim * dtype_size(r->type);
+    out->row_bytes = kv_row_bytes(r->type, r->head_dim);
     out->band = job->band;
     out->n_tok = (int)job->n_tok;
     out->n_heads = (int)job->n_heads;

@@ -325,7 +325,8 @@ template <class T, int D> static __global__ void __launch_bounds__(BLOCK) prefil
 bool attn_mma_fits(const attn_args *j, const attn_job *job)
 {
     bool size = j->dim == 64 || j->dim == 96 || j->dim == 128 || j->dim == 256;
-    return size && !attn_has_codes(j) && job->rounded && job->rows.type != DT_F32 && attn_wide(j) &&
+    bool type = job->rows.type == DT_F16 || job->rows.type == DT_BF16;
+    return size && type && !attn_has_codes(j) && job->rounded && attn_wide(j) &&
            ((uintptr_t)j->q | (uintptr_t)j->out) % 8 == 0;
 }
 

@@ -258,7 +258,6 @@ static const backend_ops cuda_ops = {.chunk = 2048,
                                      .at_once = true,
                                      .imports_copy = true,
                                      .queues = true,
-                                     .row_blocks = false,
                                      .rounds_f16 = true,
                                      .tier = NULL, /* files */
                                      .host = &cuda_host,

@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(BLOCK) cluster_place_k(cluster_lists x)
 }
 
 /* A block has a cluster of one head, a thread its channels. empty: the mean of no members. */
-template <class T>
+template <class T, class R>
 static __global__ void __launch_bounds__(MEAN_BLOCK)
     cluster_mean_k(cluster_lists x, half_rows rows, T *mean, float empty)
 {
@@ -81,9 +81,18 @@ static __global__ void __launch_bounds__(MEAN_BLOCK)
     mean += (head * x.cap + c) * rows.dim;
     for (int i = threadIdx.x; i < rows.dim; i += MEAN_BLOCK) {
         double sum = 0;
-        for (int m = from; m < to; m++) sum += (double)element_of<T>(rows, head, member[m], i);
+        for (int m = from; m < to; m++) sum += (double)element_of<R>(rows, head, member[m], i);
         put_f32(mean + i, to > from ? (float)(sum / (to - from)) : empty);
     }
+}
+
+/* Means have the type of the rows, but for those of rows in blocks. */
+template <class F> static void by_means(dtype mean, dtype rows, F &&f)
+{
+    by_rows(rows, [&](auto r) {
+        if constexpr (in_blocks<decltype(r)>) by_type(mean, [&](auto t) { f(t, r); });
+        else f(r, r);
+    });
 }
 
 void cuda_cluster_fill(backend *be, const cluster_index *x, const cluster_fill *j)
@@ -104,10 +113,11 @@ void cuda_cluster_fill(backend *be, const cluster_index *x, const cluster_fill *
     if (rc == cudaSuccess) rc = launch(cluster_start_k, dim3((unsigned)heads), dim3(WIDE), 0, cuda_stream(be), l);
     if (rc == cudaSuccess) rc = launch(cluster_place_k, by_warp, dim3(BLOCK), 0, cuda_stream(be), l);
     if (!cuda_check(be, rc, "cluster.fill [%zu, %zu], %zu tokens", heads, j->count, j->n)) return;
-    by_type(x->mean.type, [&](auto t) {
+    by_means(x->mean.type, j->rows->type, [&](auto t, auto r) {
         typedef decltype(t) T;
+        typedef decltype(r) R;
         for (int value = 0; value < 2 && rc == cudaSuccess; value++)
-            rc = launch(cluster_mean_k<T>, dim3((unsigned)j->count, (unsigned)heads), dim3(MEAN_BLOCK), 0,
+            rc = launch(cluster_mean_k<T, R>, dim3((unsigned)j->count, (unsigned)heads), dim3(MEAN_BLOCK), 0,
                         cuda_stream(be), l, rows_of(j->rows, value), ptr<T>(value ? x->mean.v : x->mean.k) + skipped,
                         value ? 0.0f : NAN);
         cuda_check(be, rc, "cluster.fill [%zu, %zu], means", heads, j->count);

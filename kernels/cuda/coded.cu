@@ -38,13 +38,13 @@ static __device__ __forceinline__ float code_at(const half_codes &h, int head, i
     return code_f32(byte >> bit % 8 & ((1u << h.bits) - 1));
 }
 
-/* A lane's partial sum of q and exact row `row`. */
+/* A lane's partial sum of q and exact row `row` as it is held. */
 template <class T>
 static __device__ __forceinline__ float exact_part(const half_rows &r, int head, int64_t row, const float *q, int lane)
 {
-    const T *x = (const T *)r.exact + (head * r.cap + (size_t)row) * r.dim;
+    const T *x = row_of<T>(r.exact, head * r.cap + (size_t)row, r.dim);
     float p = 0;
-    for (int c = lane; c < r.dim; c += PARTS) p = __fadd_rn(p, __fmul_rn(q[c], to_f32(x[c])));
+    for (int c = lane; c < r.dim; c += PARTS) p = __fadd_rn(p, __fmul_rn(q[c], element_in(x, r.dim, c, false)));
     return p;
 }
 
@@ -121,6 +121,10 @@ static __global__ void __launch_bounds__(SCORE_BLOCK) score_k(job_list<coded_sco
     int head = blockIdx.y, lane = threadIdx.x % PARTS;
     int64_t first = ((int64_t)blockIdx.x * SCORE_ROWS + threadIdx.x / PARTS) * SCORE_TURNS;
     load_group(mine, j.q, head, group, r.dim);
+    if (in_blocks<T> && r.turned) {
+        turn_rows(mine, mine, group, (size_t)r.dim, r.dim);
+        __syncthreads();
+    }
     for (int h = 0; h < group; h++) {
         const float *q = mine + h * r.dim;
         coded_fold fold = {};
@@ -163,7 +167,7 @@ void cuda_coded_score(backend *be, const score_job *jobs, size_t n)
     int64_t most = 0;
     for (size_t i = 0; i < n; i++) most = max(most, jobs[i].items.hi);
     if (!cuda_begin(be, "coded.score")) return;
-    by_type(rows->type, [&](auto t) {
+    by_rows(rows->type, [&](auto t) {
         typedef decltype(t) T;
         auto kernel = rows->codes.by_token ? score_k<T, true> : score_k<T, false>;
         in_lists(jobs, n, coded_scores_of, [&](auto &list, unsigned m) {

@@ -330,6 +330,27 @@ static __global__ void fetch_k(float *k, float *v, size_t cap, half_rows keys, h
     if (v) v[to] = element_of<T>(values, head, first + (int64_t)i, c);
 }
 
+/* The same of rows in blocks; a warp has a row, blockIdx.z: of K or of V. */
+template <class T>
+static __global__ void __launch_bounds__(32 * WARPS)
+    fetch_blocks_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, int64_t first, int64_t n)
+{
+    const void *rows = blockIdx.z ? values.exact : keys.exact;
+    int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    int head = blockIdx.y, dim = keys.dim;
+    bool turned = blockIdx.z ? values.turned : keys.turned;
+    float x[ROW_BLOCKS_MAX];
+    if (i >= n) return;
+    get_row(x, row_of<T>(rows, head * keys.cap + (size_t)(first + i), dim), dim, turned);
+    store_lanes((blockIdx.z ? v : k) + (head * cap + (size_t)i) * dim, x, dim);
+}
+
+template <class T> static constexpr auto fetcher_of()
+{
+    if constexpr (in_blocks<T>) return fetch_blocks_k<T>;
+    else return fetch_k<T>;
+}
+
 void cuda_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read)
 {
     attn_args j;
@@ -342,17 +363,54 @@ void cuda_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int6
     job.read = read;
     if (!cuda_begin(be, "fetch") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, out->v.p != NULL);
-    by_type(rows->type, [&](auto t) {
-        cudaError_t rc = launch(fetch_k<decltype(t)>,
-                                dim3(max(1u, cuda_blocks((size_t)n * rows->head_dim, BLOCK)), (unsigned)j.n_units),
-                                dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,
-                                rows_of(rows, false), rows_of(rows, true), first, n);
+    by_rows(rows->type, [&](auto t) {
+        typedef decltype(t) T;
+        dim3 grid(max(1u, cuda_blocks((size_t)n * rows->head_dim, BLOCK)), (unsigned)j.n_units), block(BLOCK);
+        if (in_blocks<T>)
+            grid = dim3(max(1u, cuda_blocks((size_t)n, WARPS)), (unsigned)j.n_units, out->v.p ? 2 : 1),
+            block = dim3(32 * WARPS);
+        cudaError_t rc = launch(fetcher_of<T>(), grid, block, 0, cuda_stream(be), ptr<float>(out->k),
+                                ptr<float>(out->v), out->cap, rows_of(rows, false), rows_of(rows, true), first, n);
         cuda_check(be, rc, "fetch [%zu, %zu], %lld rows", rows->n_kv_heads, rows->head_dim, (long long)n);
     });
 }
 
+/* A warp has a row. */
+template <class T>
+static __global__ void __launch_bounds__(32 * WARPS)
+    round_k(float *out, const float *in, size_t n, int dim, bool turned)
+{
+    size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    float x[ROW_BLOCKS_MAX];
+    if (row >= n) return;
+    load_lanes(x, in + row * dim, dim);
+    round_lanes<T>(x, dim, turned);
+    store_lanes(out + row * dim, x, dim);
+}
+
+template <class T> static __global__ void round_numbers_k(float *out, const float *in, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
+    T x;
+    if (i >= n) return;
+    put_f32(&x, in[i]);
+    out[i] = to_f32(x);
+}
+
 void cuda_codes_round(backend *be, buf out, buf in, const kv_rows *rows, bool value, size_t n)
 {
-    (void)out, (void)in, (void)value, (void)n;
-    err_set(&be->fault, ST_UNSUPPORTED, "%s: rows of type %s", be->name, dtype_name(rows->type));
+    size_t all = n * rows->n_kv_heads, dim = rows->head_dim;
+    bool turned = rows->turned & (value ? KV_TURNED_V : KV_TURNED_K);
+    if (all == 0 || !cuda_begin(be, "round")) return;
+    by_rows(rows->type, [&](auto t) {
+        typedef decltype(t) T;
+        cudaError_t rc;
+        if constexpr (in_blocks<T>)
+            rc = launch(round_k<T>, dim3(cuda_blocks(all, WARPS)), dim3(32 * WARPS), 0, cuda_stream(be),
+                        ptr<float>(out), ptr<float>(in), all, (int)dim, turned);
+        else
+            rc = launch(round_numbers_k<T>, dim3(cuda_blocks(all * dim, BLOCK)), dim3(BLOCK), 0, cuda_stream(be),
+                        ptr<float>(out), ptr<float>(in), all * dim);
+        cuda_check(be, rc, "round [%zu, %zu]", all, dim);
+    });
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of a store as kernels read them: exact ones, and codes (kv_codes in ops.h), which are widened in registers. */
+/* Rows of a store as kernels read them: exact ones, as numbers or in blocks, and codes (kv_codes in ops.h), which are
+ * widened in registers. */
 #ifndef KERNELS_CUDA_CODES_CUH
 #define KERNELS_CUDA_CODES_CUH
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/row_blocks.cuh"
 #include "kernels/ops_codes.h"
 
 /* Where the codes of K, or of V, lie. */
@@ -21,6 +22,7 @@ typedef struct {
     const void *exact;
     size_t cap;
     int dim;
+    bool turned; /* exact rows in blocks are held so */
     half_codes codes;
 } half_rows;
 
@@ -44,7 +46,8 @@ static inline half_codes codes_of(const kv_rows *r, bool value)
 
 static inline half_rows rows_of(const kv_rows *r, bool value)
 {
-    return {value ? r->v.p : r->k.p, r->cap, (int)r->head_dim, codes_of(r, value)};
+    bool turned = r->turned & (value ? KV_TURNED_V : KV_TURNED_K);
+    return {value ? r->v.p : r->k.p, r->cap, (int)r->head_dim, turned, codes_of(r, value)};
 }
 
 /* Codes may be read by neighbours of `n` channels, 4 or 8. */
@@ -83,17 +86,21 @@ static __device__ __forceinline__ float from_code(const half_codes &h, float cod
     return h.zero_point ? b * (code - a) : fmaf(code, b, a);
 }
 
-/* Channel c of a slot. */
+/* Channel c of a slot; of rows in blocks, none of which is in codes, turned back. */
 template <class T> static __device__ __forceinline__ float element_of(const half_rows &r, int head, int64_t slot, int c)
 {
-    int64_t row = r.codes.at ? r.codes.at[slot] : slot;
-    if (row >= 0) return to_f32(((const T *)r.exact)[(head * r.cap + row) * r.dim + c]);
-    const half_codes &h = r.codes;
-    int apart, bit = c * h.bits;
-    row = -1 - row;
-    const __half *p = pair_of(h, r.dim, head, row, c, &apart);
-    unsigned byte = h.code[(head * h.cap + row) * h.row_bytes + bit / 8];
-    return from_code(h, code_f32(byte >> bit % 8 & ((1u << h.bits) - 1)), to_f32(p[0]), to_f32(p[apart]));
+    if constexpr (in_blocks<T>)
+        return element_in(row_of<T>(r.exact, head * r.cap + (size_t)slot, r.dim), r.dim, c, r.turned);
+    else {
+        int64_t row = r.codes.at ? r.codes.at[slot] : slot;
+        if (row >= 0) return to_f32(((const T *)r.exact)[(head * r.cap + row) * r.dim + c]);
+        const half_codes &h = r.codes;
+        int apart, bit = c * h.bits;
+        row = -1 - row;
+        const __half *p = pair_of(h, r.dim, head, row, c, &apart);
+        unsigned byte = h.code[(head * h.cap + row) * h.row_bytes + bit / 8];
+        return from_code(h, code_f32(byte >> bit % 8 & ((1u << h.bits) - 1)), to_f32(p[0]), to_f32(p[apart]));
+    }
 }
 
 /* ---- N neighbouring channels of a row: loaded first, widened later ---- */
@@ -188,6 +195,26 @@ template <class T, int N, bool CODES> struct row_reader {
             load_halves<N>(kept.b, p + r.dim);
         }
         widen_codes<N>(x, from.bits.x, h, kept.a, kept.b, 1);
+    }
+};
+
+/* The same of rows in blocks as they are held, turned or not. */
+template <class T> struct block_reader {
+    const half_rows &r;
+    int head;
+
+    __device__ __forceinline__ int64_t row_at(size_t slot) const
+    {
+        return (int64_t)slot;
+    }
+    __device__ __forceinline__ void load(loaded &to, int64_t row, int c) const
+    {
+        size_t aligned = (size_t)(uintptr_t)r.exact | block_row_bytes<T>(r.dim);
+        to.bits = load_eight(row_of<T>(r.exact, head * r.cap + (size_t)row, r.dim), r.dim, c, aligned);
+    }
+    __device__ __forceinline__ void widen(float x[8], const loaded &from, int64_t, int, group_pairs<8> &) const
+    {
+        widen_eight<T>(x, from.bits);
     }
 };
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cuda.cuh"
 #include "kernels/cuda/norm.cuh"
+#include "kernels/ops_rows.h"
 
 enum { BLOCK = NORM_THREADS, COPY_ROWS = 8 };
 
@@ -174,7 +175,7 @@ static __global__ void kv_move_k(U *rows, int64_t to, int64_t from, size_t n, si
 template <class U>
 static cudaError_t move_rows(backend *be, buf half, const kv_rows *r, int64_t to, int64_t from, size_t n)
 {
-    size_t units = r->head_dim * dtype_size(r->type) / sizeof(U);
+    size_t units = kv_row_bytes(r->type, r->head_dim) / sizeof(U);
     size_t count = to <= from && to + (int64_t)n > from ? n : (size_t)COPY_ROWS;
     return launch(kv_move_k<U>, dim3(cuda_blocks(n, count), (unsigned)r->n_kv_heads), block_for(units), 0,
                   cuda_stream(be), ptr<U>(half), to, from, n, count, r->cap, units);
@@ -182,7 +183,7 @@ static cudaError_t move_rows(backend *be, buf half, const kv_rows *r, int64_t to
 
 void cuda_kv_move(backend *be, const kv_rows *r, int64_t to, int64_t from, size_t n)
 {
-    bool wide = r->head_dim * dtype_size(r->type) % sizeof(uint4) == 0;
+    bool wide = kv_row_bytes(r->type, r->head_dim) % sizeof(uint4) == 0;
     if (n == 0 || !cuda_begin(be, "kv_move")) return;
     for (buf half : {r->k, r->v}) {
         cudaError_t rc =

@@ -105,6 +105,10 @@ static __global__ void __launch_bounds__(BLOCK) colsum_k(attn_args j, columns c)
             }
             load_tokens(q, j, t0, u.head + h);
             __syncthreads();
+            if (in_blocks<T> && j.turned & KV_TURNED_K) {
+                turn_rows(q, q, ROWS, (size_t)stride, j.dim);
+                __syncthreads();
+            }
             float lse = lo < hi ? j.lse[(size_t)(t0 + row) * j.n_heads + u.head + h] : -INFINITY;
             tile_products<KEYS, PER_ROW>(s, q + row * stride, tile, mine, stride);
 #pragma unroll
@@ -187,9 +191,10 @@ static cudaError_t by_dim(backend *be, const attn_args *j, const columns *c, int
 template <class T> static cudaError_t sum_columns(backend *be, const attn_args *j, const columns *c, int64_t n_max)
 {
     constexpr int N = pack<T>::N;
-    if (attn_has_codes(j))
+    if constexpr (in_blocks<T>) return by_dim<T, N, false>(be, j, c, n_max);
+    else if (attn_has_codes(j))
         return attn_wide(j) ? by_dim<T, N, true>(be, j, c, n_max) : by_dim<T, 1, true>(be, j, c, n_max);
-    return attn_wide(j) ? by_dim<T, N, false>(be, j, c, n_max) : by_dim<T, 1, false>(be, j, c, n_max);
+    else return attn_wide(j) ? by_dim<T, N, false>(be, j, c, n_max) : by_dim<T, 1, false>(be, j, c, n_max);
 }
 
 void cuda_evict_colsum(backend *be, const attn_job *job, size_t n_groups, int how, bool add, buf sum, size_t stride)
@@ -204,7 +209,7 @@ void cuda_evict_colsum(backend *be, const attn_job *job, size_t n_groups, int ho
         cuda_check(be, rc, "colsum of scores [%zu], up to %lld keys", job->n_heads, (long long)job->n_max);
         return;
     }
-    by_type(job->rows.type, [&](auto t) {
+    by_rows(job->rows.type, [&](auto t) {
         cudaError_t rc = sum_columns<decltype(t)>(be, &j, &c, job->n_max);
         cuda_check(be, rc, "colsum [%d, %d, %d], up to %lld keys", j.n_tok, j.n_heads, j.dim, (long long)job->n_max);
     });
@@ -537,7 +542,7 @@ static __global__ void move_rows_k(T *k, T *v, size_t cap, size_t units, const i
 
 void cuda_evict_compact(backend *be, const kv_rows *rows, const kept_rows *l, int64_t limit)
 {
-    size_t bytes = rows->head_dim * dtype_size(rows->type), regions = l->n_lists == 1 ? rows->n_kv_heads : l->n_lists;
+    size_t bytes = kv_row_bytes(rows->type, rows->head_dim), regions = l->n_lists == 1 ? rows->n_kv_heads : l->n_lists;
     if (l->n_lists == 0 || !cuda_begin(be, "compact")) return;
     int32_t *moves = slot_room(be, l, 3 + 2); /* and a count for each list */
     if (!moves) return;
@@ -596,7 +601,7 @@ void cuda_evict_by_rank(backend *be, const kv_rows *out, const kv_rows *rows, co
     job.read = read;
     if (l->n_lists == 0 || !cuda_begin(be, "by_rank") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, true);
-    by_type(rows->type, [&](auto t) {
+    by_rows(rows->type, [&](auto t) {
         cudaError_t rc = launch(by_rank_k<decltype(t)>,
                                 dim3(cuda_blocks(l->stride * (rows->head_dim / 2), BLOCK), (unsigned)l->n_lists),
                                 dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,

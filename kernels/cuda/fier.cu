@@ -187,7 +187,7 @@ void cuda_fier_redo(backend *be, const void *redone, const kv_rows *rows, int64_
     int64_t g = (int64_t)x.group, begin = n / g * g, from = x.open != FIER_WINDOW ? begin : n > g ? n - g : 0;
     if (from == n || !cuda_begin(be, "fier.redo")) return;
     by_type(index->type, [&](auto t) {
-        by_type(rows->type, [&](auto r) {
+        by_rows(rows->type, [&](auto r) {
             typedef decltype(t) T;
             typedef decltype(r) R;
             cudaError_t rc = launch(redo_ring_k<T, R>, dim3((unsigned)(n - from), (unsigned)x.heads), channels(&x), 0,

@@ -12,22 +12,33 @@ enum { WARPS = NORM_WARPS, BLOCK = 32 * WARPS };
 
 /* ---- kernels ---- */
 
-/* Channel c of a row that the device keeps a copy of; newest: no later row of the call has its place. What was read of
- * the slot before is no copy any more. */
+/* The row of a head's copies that a slot's goes to, -1: none. newest: no later row of the call has its place. */
+static __device__ __forceinline__ int64_t near_place(const near_args &n, int64_t slot, bool newest)
+{
+    if (slot < n.first) return slot;
+    return n.window && newest ? n.first + ((unsigned)slot & (n.window - 1)) : -1;
+}
+
+/* What is kept of a slot whose copy, in near_place, is written. What was read of it before is no copy any more. */
+static __device__ __forceinline__ void settle_near(const near_args &n, int head, int64_t slot, int64_t copy)
+{
+    unsigned s = (unsigned)slot & (n.window - 1), place = (unsigned)slot & (n.slots - 1);
+    if (copy >= 0 && slot >= n.first && head == 0) n.ring[s] = (int32_t)(slot + 1);
+    if (n.slots) atomicCAS(&n.tag[(size_t)head * n.slots + place], (int)(slot + 1), 0);
+}
+
+/* Channel c of a row that the device keeps a copy of. */
 template <class T>
 static __device__ void write_near(const near_args &n, int head, int64_t slot, size_t c, size_t d, bool newest, float k,
                                   float v)
 {
-    bool kept = slot < n.first, ring = !kept && n.window && newest;
-    unsigned s = (unsigned)slot & (n.window - 1), place = (unsigned)slot & (n.slots - 1);
-    if (kept || ring) {
-        size_t to = ((size_t)(head * n.rows) + (size_t)(kept ? slot : n.first + s)) * d + c;
+    int64_t copy = near_place(n, slot, newest);
+    if (copy >= 0) {
+        size_t to = ((size_t)(head * n.rows) + (size_t)copy) * d + c;
         put_f32(&((T *)n.k)[to], k);
         put_f32(&((T *)n.v)[to], v);
     }
-    if (c != 0) return;
-    if (ring && head == 0) n.ring[s] = (int32_t)(slot + 1);
-    if (n.slots) atomicCAS(&n.tag[(size_t)head * n.slots + place], (int)(slot + 1), 0);
+    if (c == 0) settle_near(n, head, slot, copy);
 }
 
 typedef struct {
@@ -38,6 +49,7 @@ typedef struct {
     size_t n, cap;
     near_args near;
     bool by_head;
+    unsigned char turned; /* KV_TURNED_* of rows in blocks */
 } row_writes;
 
 /* Channel c of row `row` of a job: of token row / heads. */
@@ -59,6 +71,38 @@ template <class T> static __global__ void kv_write_k(job_list<row_writes> jobs, 
     const row_writes &j = jobs.job[blockIdx.y];
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i < j.n * heads * d) write_channel<T>(j, i / d, heads, d, i % d, j.k[i]);
+}
+
+/* Row `row` of a job by a warp, in blocks: k [d] and j.v's. */
+template <class T>
+static __device__ __forceinline__ void write_blocks(const row_writes &j, size_t row, size_t heads, size_t d,
+                                                    const float *k)
+{
+    size_t head = row % heads,
+           at = j.slot ? (size_t)j.slot[j.by_head ? row : row / heads] : (size_t)j.first + row / heads;
+    int64_t copy = -1;
+    if (j.near.k) {
+        copy = near_place(j.near, (int64_t)at, row / heads + j.near.window >= j.n);
+        if (threadIdx.x % 32 == 0) settle_near(j.near, (int)head, (int64_t)at, copy);
+        copy = copy < 0 ? copy : (int64_t)head * j.near.rows + copy;
+    }
+    for (int value = 0; value < (j.v ? 2 : 1); value++) {
+        float x[ROW_BLOCKS_MAX];
+        const void *rows = value ? j.v_rows : j.k_rows, *near = value ? j.near.v : j.near.k;
+        load_lanes(x, value ? j.v + row * d : k, (int)d);
+        if (j.turned & (value ? KV_TURNED_V : KV_TURNED_K)) turn_lanes(x, (int)d);
+        put_lanes((T *)row_of<T>(rows, head * j.cap + at, (int)d),
+                  copy < 0 ? NULL : (T *)row_of<T>(near, (size_t)copy, (int)d), x, (int)d);
+    }
+}
+
+/* A warp has a row. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK) write_blocks_k(job_list<row_writes> jobs, size_t heads, size_t d)
+{
+    const row_writes &j = jobs.job[blockIdx.y];
+    size_t row = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row < j.n * heads) write_blocks<T>(j, row, heads, d, j.k + row * d);
 }
 
 typedef struct {
@@ -112,9 +156,15 @@ template <class T> static __global__ void __launch_bounds__(BLOCK) heads_k(held_
             b = __fadd_rn(__fmul_rn(b, t.x), __fmul_rn(a, t.y)), a = first;
             out[c] = a, out[c + half] = b;
         }
-        if (!write) continue;
-        write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c, a);
-        write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c + half, b);
+        if constexpr (!in_blocks<T>) {
+            if (!write) continue;
+            write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c, a);
+            write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c + half, b);
+        }
+    }
+    if constexpr (in_blocks<T>) {
+        __syncwarp();
+        if (write) write_blocks<T>(p.jobs.job[job], at, h.heads, h.dim, out);
     }
 }
 
@@ -196,8 +246,17 @@ void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, s
 
 static row_writes writes_of(const kv_write_job &j)
 {
-    return {j.rows->k.p,     j.rows->v.p, j.first,     ptr<int64_t>(j.slots), ptr<float>(j.k),
-            ptr<float>(j.v), j.n,         j.rows->cap, near_of(j.rows),       j.n_lists > 1};
+    return {j.rows->k.p,
+            j.rows->v.p,
+            j.first,
+            ptr<int64_t>(j.slots),
+            ptr<float>(j.k),
+            ptr<float>(j.v),
+            j.n,
+            j.rows->cap,
+            near_of(j.rows),
+            j.n_lists > 1,
+            (unsigned char)j.rows->turned};
 }
 
 /* What is held, whose rows the jobs write one after the other; -1: nothing. */
@@ -233,11 +292,17 @@ static bool write_held(backend *be, const kv_write_job *jobs, size_t n_jobs)
     p.n_jobs = (int)n_jobs;
     for (size_t i = 0; i < n_jobs; i++) p.jobs.job[i] = writes_of(jobs[i]);
     cuda_of(be)->last = "kv_write";
-    by_type(r->type, [&](auto t) {
+    by_rows(r->type, [&](auto t) {
         cudaError_t rc = run_held<decltype(t)>(be, &p);
         cuda_check(be, rc, "rope and kv_write [%zu, %zu]", p.of[e].rows, r->head_dim);
     });
     return true;
+}
+
+template <class T> static constexpr auto writer_of()
+{
+    if constexpr (in_blocks<T>) return write_blocks_k<T>;
+    else return kv_write_k<T>;
 }
 
 void cuda_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
@@ -246,11 +311,12 @@ void cuda_kv_write(backend *be, const kv_write_job *jobs, size_t n_jobs)
     size_t most = 0;
     for (size_t i = 0; i < n_jobs; i++) most = max(most, jobs[i].n * r->n_kv_heads * r->head_dim);
     if (most == 0 || be->fault.code != ST_OK || write_held(be, jobs, n_jobs) || !cuda_begin(be, "kv_write")) return;
-    by_type(r->type, [&](auto t) {
+    by_rows(r->type, [&](auto t) {
         typedef decltype(t) T;
         in_lists(jobs, n_jobs, writes_of, [&](auto &list, unsigned m) {
-            cudaError_t rc = launch(kv_write_k<T>, dim3(cuda_blocks(most, BLOCK), m), dim3(BLOCK), 0, cuda_stream(be),
-                                    list, r->n_kv_heads, r->head_dim);
+            unsigned blocks = cuda_blocks(most, in_blocks<T> ? WARPS * r->head_dim : (size_t)BLOCK);
+            cudaError_t rc = launch(writer_of<T>(), dim3(blocks, m), dim3(BLOCK), 0, cuda_stream(be), list,
+                                    r->n_kv_heads, r->head_dim);
             cuda_check(be, rc, "kv_write [%zu, %zu]", most, r->head_dim);
         });
     });

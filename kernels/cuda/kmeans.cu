@@ -78,7 +78,7 @@ template <class T> static __global__ void mean_k(float *out, half_rows rows, int
 void cuda_kmeans_mean(backend *be, buf out, const kv_rows *rows, int64_t first, size_t n)
 {
     if (!cuda_begin(be, "kmeans.mean")) return;
-    by_type(rows->type, [&](auto t) {
+    by_rows(rows->type, [&](auto t) {
         cudaError_t rc = launch(mean_k<decltype(t)>, dim3(cuda_blocks(rows->head_dim, 32), (unsigned)rows->n_kv_heads),
                                 dim3(32), 0, cuda_stream(be), ptr<float>(out), rows_of(rows, false), first, (int64_t)n);
         cuda_check(be, rc, "kmeans.mean [%zu, %zu, %zu]", n, rows->n_kv_heads, rows->head_dim);
@@ -188,7 +188,7 @@ void cuda_kmeans_train(backend *be, const kmeans_job *jobs, size_t n)
 {
     kmeans_sizes s = sizes_of(jobs, n);
     if (s.rows == 0 || !cuda_begin(be, "kmeans.train")) return;
-    by_type(jobs->rows->type, [&](auto type) {
+    by_rows(jobs->rows->type, [&](auto type) {
         typedef decltype(type) T;
         in_lists(jobs, n, args_of, [&](auto &list, unsigned m) {
             dim3 each((unsigned)s.count, (unsigned)s.units, m), channels((unsigned)(s.dim + 31) / 32 * 32);
@@ -207,7 +207,7 @@ void cuda_kmeans_assign(backend *be, const kmeans_job *jobs, size_t n)
 {
     kmeans_sizes s = sizes_of(jobs, n);
     if (s.rows == 0 || !cuda_begin(be, "kmeans.assign")) return;
-    by_type(jobs->rows->type, [&](auto type) {
+    by_rows(jobs->rows->type, [&](auto type) {
         in_lists(jobs, n, args_of, [&](auto &list, unsigned m) {
             cudaError_t rc = launch(code_k<decltype(type)>, near_grid((int64_t)s.rows, s.units, m), dim3(NEAR_BLOCK), 0,
                                     cuda_stream(be), list, -1);

@@ -8,19 +8,32 @@
 
 /* ---- many rows, by the library ---- */
 
+/* x as it comes; norm NULL: it is not normed. */
+typedef struct {
+    const float *x;
+    size_t cols;
+    const void *norm;
+    dtype norm_type;
+    float eps;
+} plain_x;
+
 /* A row of x in 16 bits. f16 does not hold all that x may be: the row is scaled by a power of two then. */
-template <class T> static __global__ void round_k(T *out, float *scale, const float *x, size_t cols)
+template <class T> static __global__ void __launch_bounds__(BLOCK) round_k(T *out, float *scale, plain_x x)
 {
     SHARED(float, part, [WARPS]);
-    const float *in = x + blockIdx.x * cols;
+    SHARED(float, squares, [WARPS]);
+    SHARED(float, by, [1]);
+    const float *in = x.x + blockIdx.x * x.cols;
     float most = 0, s = 1;
+    if (x.norm) norm_scale(by, squares, in, x.cols, x.eps);
+    auto number = [&](size_t c) { return x.norm ? normed(in[c], by[0], element(x.norm, x.norm_type, c)) : in[c]; };
     if (scale) {
-        for (size_t c = threadIdx.x; c < cols; c += BLOCK) most = fmaxf(most, fabsf(in[c]));
+        for (size_t c = threadIdx.x; c < x.cols; c += BLOCK) most = fmaxf(most, fabsf(number(c)));
         most = block_max(most, part);
         while (most * s > 32768 && s > 0) s *= 0.5f;
         if (threadIdx.x == 0) scale[blockIdx.x] = 1 / s;
     }
-    for (size_t c = threadIdx.x; c < cols; c += BLOCK) put_f32(&out[blockIdx.x * cols + c], in[c] * s);
+    for (size_t c = threadIdx.x; c < x.cols; c += BLOCK) put_f32(&out[blockIdx.x * x.cols + c], number(c) * s);
 }
 
 static __global__ void finish_k(float *out, const float *scale, const void *bias, dtype bias_type, size_t rows,
@@ -31,34 +44,48 @@ static __global__ void finish_k(float *out, const float *scale, const void *bias
 }
 
 /* x as the library is to read it; *scale is NULL where there is none. */
-static const void *round_x(backend *be, dtype t, const float *x, size_t n, size_t cols, float **scale)
+static const void *round_x(backend *be, const projection *c, float **scale)
 {
+    size_t n = c->n, cols = c->jobs[0].w.cols, halves = (n * cols + 1) / 2; /* in floats */
+    dtype t = c->jobs[0].w.type;
+    plain_x x = {ptr<float>(c->x), cols, c->norm.p.p, c->norm.type, c->eps};
     *scale = NULL;
-    if (t == DT_F32) return x;
-    size_t halves = (n * cols + 1) / 2; /* in floats */
+    if (t == DT_F32) return x.x;
     float *room = (float *)cuda_room(be, &cuda_of(be)->rounded, halves + n, sizeof(float), "rounded activations");
     if (!room) return NULL;
     if (t == DT_F16) *scale = room + halves;
-    cudaError_t rc = t == DT_F16 ? launch(round_k<__half>, dim3((unsigned)n), dim3(BLOCK), 0, cuda_stream(be),
-                                          (__half *)room, *scale, x, cols)
-                                 : launch(round_k<__nv_bfloat16>, dim3((unsigned)n), dim3(BLOCK), 0, cuda_stream(be),
-                                          (__nv_bfloat16 *)room, *scale, x, cols);
+    dim3 grid((unsigned)n);
+    cudaError_t rc =
+        t == DT_F16
+            ? launch(round_k<__half>, grid, dim3(BLOCK), 0, cuda_stream(be), (__half *)room, *scale, x)
+            : launch(round_k<__nv_bfloat16>, grid, dim3(BLOCK), 0, cuda_stream(be), (__nv_bfloat16 *)room, *scale, x);
     return cuda_check(be, rc, "linear: rounding [%zu, %zu]", n, cols) ? room : NULL;
 }
 
+/* What the library refuses. */
+static void multiply_ours(backend *be, const projection *c, const linear_job *j)
+{
+    projection one = *c;
+    one.jobs = j, one.n_jobs = 1, one.gated = false, one.into.p = NULL;
+    if (c->norm.p.p) {
+        cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
+        one.x = c->room, one.norm.p.p = NULL;
+    }
+    if (cuda_begin(be, "linear")) cuda_few(be, &one);
+}
+
+/* The norm and the products, nothing else of what c says. */
 static void multiply_many(backend *be, const projection *c)
 {
     float *scale;
     size_t n = c->n, cols = c->jobs[0].w.cols;
-    const void *in = round_x(be, c->jobs[0].w.type, ptr<float>(c->x), n, cols, &scale);
+    const void *in = round_x(be, c, &scale);
     for (size_t i = 0; in && i < c->n_jobs; i++) {
         const linear_job *j = &c->jobs[i];
         size_t all = n * j->w.rows;
         int rc = cuda_gemm_run(cuda_of(be)->gemm, ptr<float>(j->out), in, j->w.p.p, j->w.type, n, j->w.rows, cols);
         if (rc == CUDA_GEMM_REFUSED) {
-            projection one = *c;
-            one.jobs = j, one.n_jobs = 1;
-            cuda_few(be, &one);
+            multiply_ours(be, c, j);
             continue;
         }
         if (rc != 0) {
@@ -76,12 +103,18 @@ static void multiply_many(backend *be, const projection *c)
 
 /* ---- calls ---- */
 
+/* Whether the library multiplies weights of a type. */
+static bool by_library(const backend *be, const projection *c, dtype t)
+{
+    return !dtype_in_qblocks(t) && c->n > most_x(t) && !c->exact && ((const cuda_ctx *)be->ctx)->gemm;
+}
+
 /* One launch, or one a job: all weights have one type. */
 static void multiply(backend *be, const projection *c)
 {
     dtype t = c->jobs[0].w.type;
     if (dtype_in_qblocks(t)) cuda_linear_qblocks(be, c);
-    else if (c->n > most_x(t) && !c->exact && cuda_of(be)->gemm) multiply_many(be, c);
+    else if (by_library(be, c, t)) multiply_many(be, c);
     else cuda_few(be, c);
 }
 
@@ -95,27 +128,39 @@ void cuda_linear(backend *be, const linear_job *jobs, size_t n_jobs, buf x, size
     }
 }
 
+/* Whether all weights of a call are of one type, and so few that one launch may do them. */
+static bool alike(const projection *c)
+{
+    bool same = c->n_jobs <= MOST_JOBS;
+    for (size_t i = 1; i < c->n_jobs; i++) same = same && c->jobs[i].w.type == c->jobs[0].w.type;
+    return same;
+}
+
 /* Whether the kernels of few rows do all of a call at once. */
 static bool at_once(const backend *be, const projection *c)
 {
     dtype t = c->jobs[0].w.type;
-    bool blocks = dtype_in_qblocks(t), alike = c->n_jobs <= MOST_JOBS;
-    for (size_t i = 1; i < c->n_jobs; i++) alike = alike && c->jobs[i].w.type == t;
-    if (!alike || c->n > most_x(t) || (c->into.p && ((const cuda_ctx *)be->ctx)->nccl)) return false;
-    if (blocks) return !c->gated || !c->exact;
+    if (!alike(c) || c->n > most_x(t) || (c->into.p && ((const cuda_ctx *)be->ctx)->nccl)) return false;
+    if (c->into.p && c->into.p == c->x.p) return false; /* a block of threads reads what another writes */
+    if (dtype_in_qblocks(t)) return !c->gated || !c->exact;
     return cuda_few_aligned(c) && (c->norm.p.p ? c->norm.type == t : !c->gated);
 }
 
 void cuda_project(backend *be, const projection *c)
 {
     const linear_job *j = c->jobs;
+    dtype t = j->w.type;
     size_t all = c->n * j->w.rows;
     if (c->n > 0 && at_once(be, c)) {
         if (cuda_begin(be, "project")) multiply(be, c);
         return;
     }
-    if (c->norm.p.p) cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
-    cuda_linear(be, j, c->n_jobs, c->norm.p.p ? c->room : c->x, c->n, c->exact);
+    if (c->norm.p.p && t != DT_F32 && alike(c) && by_library(be, c, t)) {
+        if (cuda_begin(be, "project")) multiply_many(be, c); /* which norms x where it rounds it */
+    } else {
+        if (c->norm.p.p) cuda_rmsnorm(be, c->room, c->x, c->norm, c->n, c->eps);
+        cuda_linear(be, j, c->n_jobs, c->norm.p.p ? c->room : c->x, c->n, c->exact);
+    }
     if (c->gated) cuda_swiglu(be, j[0].out, j[0].out, j[1].out, all);
     if (!c->into.p) return;
     cuda_all_reduce(be, j->out, all);

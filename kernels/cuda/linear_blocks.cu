@@ -5,7 +5,10 @@
 #include "kernels/cuda/blocks.cuh"
 #include "kernels/cuda/product.cuh"
 
-enum { WORDS = QBLOCK_COLS / 4 };
+enum {
+    WORDS = QBLOCK_COLS / 4,
+    MOST_OWN = 8192 /* numbers of x that a block of threads rounds itself: about 1 us by count, a launch takes more */
+};
 
 /* ---- x in blocks ---- */
 
@@ -17,6 +20,15 @@ typedef struct {
     dtype norm_type;
     float eps;
 } x_rows;
+
+/* 32 columns of a row, a lane has one of them: its 8 bits, and the scale (ops_weights.h). */
+static __device__ __forceinline__ int8_t code_of(float v, float *scale)
+{
+    bool finite = __all_sync(ALL_LANES, fabsf(v) < INFINITY);
+    float most = warp_max(fabsf(v)), inverse = finite && most >= 0x1p-100f ? __fdiv_rn(127, most) : 0;
+    *scale = !finite ? NAN : inverse > 0 ? __fdiv_rn(most, 127) : 0;
+    return (int8_t)(inverse > 0 ? (int)rintf(__fmul_rn(v, inverse)) : 0);
+}
 
 /* Of the blocks of threads of a row, a warp has one block of its columns: 8 bits and a scale (ops_weights.h), or with
  * code NULL the numbers themselves, padded. */
@@ -36,10 +48,29 @@ static __global__ void __launch_bounds__(BLOCK) round_blocks_k(int8_t *code, flo
         padded[at] = v;
         return;
     }
-    bool finite = __all_sync(ALL_LANES, fabsf(v) < INFINITY);
-    float most = warp_max(fabsf(v)), inverse = finite && most >= 0x1p-100f ? __fdiv_rn(127, most) : 0;
-    code[at] = (int8_t)(inverse > 0 ? (int)rintf(__fmul_rn(v, inverse)) : 0);
-    if (threadIdx.x % 32 == 0) scale[b * x.padded + row] = !finite ? NAN : inverse > 0 ? __fdiv_rn(most, 127) : 0;
+    float s;
+    code[at] = code_of(v, &s);
+    if (threadIdx.x % 32 == 0) scale[b * x.padded + row] = s;
+}
+
+/* The same of all rows of x, by one block of threads, to shared memory: code [n][cols], scale [blocks][MOST_X]. The row
+ * behind the last has scales of 0. part: WARPS x MOST_X numbers, unused before. Ends with a barrier. */
+static __device__ __forceinline__ void round_here(int8_t *code, float *scale, float *part, const products &p)
+{
+    SHARED(float, by, [MOST_X]);
+    const int lane = threadIdx.x % 32, cols = (int)p.cols, n = (int)p.n;
+    if (p.norm) norm_scales<true, MOST_X>(by, part, p.x, p.n, p.cols, p.eps);
+    for (int m = 0; m < n; m++)
+#pragma unroll 4
+        for (int c = threadIdx.x; c < cols; c += BLOCK) {
+            float s, v = p.x[m * cols + c];
+            if (p.norm) v = normed(v, by[m], element(p.norm, p.norm_type, c));
+            code[m * cols + c] = code_of(v, &s);
+            float *to = scale + c / QBLOCK_COLS * MOST_X + m;
+            if (lane == 0) *to = s;
+            else if (lane == 1 && m + 1 == n && n < MOST_X) to[1] = 0;
+        }
+    __syncthreads();
 }
 
 /* ---- products, x in 8 bits ---- */
@@ -69,71 +100,101 @@ template <dtype TYPE> struct w_block {
     }
 };
 
-/* Adds block b by the same columns of x, whose 8 bits are right and whose scales, of rows 2 t and 2 t + 1, are by. */
-template <dtype TYPE>
-static __device__ __forceinline__ void add_block(float sum[4], const w_block<TYPE> &w, const unsigned right[2],
-                                                 float2 by)
+/* The same columns of M rows of x: for each 8 of them, 8 bits of row g, and the scales of rows 2 t and 2 t + 1. */
+template <int M> struct x_block {
+    unsigned right[M / 8][2] = {};
+    float2 by[M / 8] = {};
+
+    /* left: rows from g on, and from 2 t on. */
+    __device__ __forceinline__ void load(const int8_t *x, size_t cols, const float *scale, int n, int g, int t,
+                                         bool inside)
+    {
+#pragma unroll
+        for (int h = 0; h < M / 8; h++) {
+            const unsigned *code = reinterpret_cast<const unsigned *>(x + 8 * h * cols);
+            if (inside && 8 * h + g < n) right[h][0] = code[0], right[h][1] = code[QBLOCK_COLS / 2 / sizeof *code];
+            if (inside && 8 * h + 2 * t < n) by[h] = *reinterpret_cast<const float2 *>(scale + 8 * h);
+        }
+    }
+};
+
+/* Adds a block of w by the same columns of x. */
+template <dtype TYPE, int M>
+static __device__ __forceinline__ void add_block(float (*sum)[4], const w_block<TYPE> &w, const x_block<M> &x)
 {
     unsigned a[4];
-    int dot[4];
     w.left(a);
-    mma_bytes(dot, a, right, FLOAT_BIAS);
-    const float d[2] = {__half2float(__ushort_as_half((unsigned short)(w.scales & 0xffff))),
-                        __half2float(__ushort_as_half((unsigned short)(w.scales >> 16)))};
 #pragma unroll
-    for (int i = 0; i < 4; i++) sum[i] = fmaf(d[i / 2] * (i % 2 ? by.y : by.x), biased_float(dot[i]), sum[i]);
+    for (int h = 0; h < M / 8; h++) {
+        int dot[4];
+        mma_bytes(dot, a, x.right[h], FLOAT_BIAS);
+        const float d[2] = {__half2float(__ushort_as_half((unsigned short)(w.scales & 0xffff))),
+                            __half2float(__ushort_as_half((unsigned short)(w.scales >> 16)))};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum[h][i] = fmaf(d[i / 2] * (i % 2 ? x.by[h].y : x.by[h].x), biased_float(dot[i]), sum[h][i]);
+    }
 }
+
+/* Blocks of w under way in a warp: as many as the registers have room for beside sums and x. */
+template <int JOBS, int M, bool DEEP>
+constexpr int Q8_LOADS = DEEP                   ? 12
+                         : M == 16 && JOBS == 1 ? 8
+                         : M == 32              ? (JOBS == 2 ? 4 : 5)
+                                                : 6;
+template <int JOBS, int M, bool DEEP> constexpr int Q4_LOADS = DEEP ? 16 : M == 32 && JOBS == 2 ? 6 : 10;
 
 /* A block of threads has a group of 16 rows of each of JOBS; its warps take the matrix's blocks in turn, AHEAD of them
  * under way: one is asked for as soon as one is used. Behind the last one x is 0. Each warp adds in ascending order,
- * then the warps are added. */
-template <dtype TYPE, int JOBS> static __global__ void __launch_bounds__(BLOCK, 3) gemv_blocks_k(products p)
+ * then the warps are added. DEEP: for launches that leave registers unused. OWN: x is rounded here. */
+template <dtype TYPE, int JOBS, int M, bool DEEP, bool OWN>
+static __global__ void __launch_bounds__(BLOCK, DEEP || M > MOST_X ? 2 : 3) gemv_blocks_k(products p)
 {
-    SHARED(float, part, [WARPS][JOBS * TILE][MOST_X]);
-    constexpr int AHEAD = (TYPE == DT_Q8 ? 6 : 10) / JOBS;
+    SHARED(float, part, [WARPS][JOBS * TILE][M]);
+    constexpr int AHEAD = (TYPE == DT_Q8 ? Q8_LOADS<JOBS, M, DEEP> : Q4_LOADS<JOBS, M, DEEP>) / JOBS;
     constexpr size_t BYTES = QBLOCK_SCALES + (size_t)QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, job = job_of<JOBS>(p);
     const int n = (int)p.n, blocks = (int)(p.cols / QBLOCK_COLS);
     const size_t group = blockIdx.x - p.job[job].first;
-    const int8_t *x = p.code + (g < n ? g : 0) * p.cols + warp * QBLOCK_COLS + 4 * t;
-    const float *scale = p.scale + warp * MOST_X + 2 * t;
+    SHARED_DYN(float, own); /* scales and codes */
+    const int8_t *x = OWN ? (const int8_t *)(own + blocks * M) : p.code;
+    const float *scale = (OWN ? own : p.scale) + warp * M + 2 * t;
     const unsigned char *w[JOBS];
     w_block<TYPE> held[AHEAD][JOBS];
-    float sum[JOBS][4] = {};
+    float sum[JOBS][M / 8][4] = {};
 #pragma unroll
     for (int j = 0; j < JOBS; j++) {
         w[j] = p.job[JOBS == 2 ? j : job].w + (group * blocks + warp) * BYTES;
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) held[a][j].load(w[j] + a * WARPS * BYTES, g, t, warp + a * WARPS < blocks);
     }
+    if constexpr (OWN) round_here((int8_t *)x, own, part[0][0], p);
+    x += (g < n ? g : 0) * p.cols + warp * QBLOCK_COLS + 4 * t;
     for (int b = warp; b - warp < blocks; b += AHEAD * WARPS) {
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             const bool inside = b + a * WARPS < blocks, next = b + (a + AHEAD) * WARPS < blocks;
-            unsigned right[2] = {0, 0};
-            float2 by = make_float2(0, 0);
-            if (inside && g < n) {
-                right[0] = *reinterpret_cast<const unsigned *>(x + a * WARPS * QBLOCK_COLS);
-                right[1] = *reinterpret_cast<const unsigned *>(x + a * WARPS * QBLOCK_COLS + QBLOCK_COLS / 2);
-            }
-            if (inside && 2 * t < n) by = *reinterpret_cast<const float2 *>(scale + a * WARPS * MOST_X);
+            x_block<M> v;
+            v.load(x + a * WARPS * QBLOCK_COLS, p.cols, scale + a * WARPS * M, n, g, t, inside);
 #pragma unroll
             for (int j = 0; j < JOBS; j++) {
-                add_block<TYPE>(sum[j], held[a][j], right, by);
+                add_block<TYPE, M>(sum[j], held[a][j], v);
                 held[a][j].load(w[j] + (a + AHEAD) * WARPS * BYTES, g, t, next);
             }
         }
         x += AHEAD * WARPS * QBLOCK_COLS;
-        scale += AHEAD * WARPS * MOST_X;
+        scale += AHEAD * WARPS * M;
 #pragma unroll
         for (int j = 0; j < JOBS; j++) w[j] += AHEAD * WARPS * BYTES;
     }
 #pragma unroll
     for (int j = 0; j < JOBS; j++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) part[warp][TILE * j + 2 * g + i / 2][2 * t + i % 2] = sum[j][i];
+        for (int h = 0; h < M / 8; h++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) part[warp][TILE * j + 2 * g + i / 2][8 * h + 2 * t + i % 2] = sum[j][h][i];
     __syncthreads();
-    finish<JOBS, MOST_X>(p, job, part, group * TILE, 0);
+    finish<JOBS, M>(p, job, part, group * TILE, 0);
 }
 
 /* ---- exact products ---- */
@@ -181,12 +242,28 @@ template <dtype TYPE> static __global__ void __launch_bounds__(BLOCK) gemv_exact
     finish<1, 1>(p, job, part, tile * TILE, blockIdx.y);
 }
 
+template <dtype TYPE, int JOBS, bool DEEP> static auto by_own(bool own)
+{
+    return own ? gemv_blocks_k<TYPE, JOBS, MOST_X, DEEP, true> : gemv_blocks_k<TYPE, JOBS, MOST_X, DEEP, false>;
+}
+
+template <dtype TYPE, int M> static auto by_rows(bool gated)
+{
+    return gated ? gemv_blocks_k<TYPE, 2, M, false, false> : gemv_blocks_k<TYPE, 1, M, false, false>;
+}
+
 template <dtype TYPE> static cudaError_t few(backend *be, const products *p, unsigned blocks, const projection *c)
 {
     cudaStream_t s = cuda_stream(be);
     if (c->exact) return launch(gemv_exact_k<TYPE>, dim3(blocks, (unsigned)p->n), dim3(BLOCK), 0, s, *p);
-    if (c->gated) return launch(gemv_blocks_k<TYPE, 2>, dim3(blocks), dim3(BLOCK), 0, s, *p);
-    return launch(gemv_blocks_k<TYPE, 1>, dim3(blocks), dim3(BLOCK), 0, s, *p);
+    bool own = !p->code;
+    auto run = p->n > 2 * MOST_X  ? by_rows<TYPE, 4 * MOST_X>(c->gated)
+               : p->n > MOST_X    ? by_rows<TYPE, 2 * MOST_X>(c->gated)
+               : c->gated         ? by_own<TYPE, 2, false>(own)
+               : deep(be, blocks) ? by_own<TYPE, 1, true>(own)
+                                  : by_own<TYPE, 1, false>(own);
+    size_t room = own ? p->n * p->cols + p->cols / QBLOCK_COLS * MOST_X * sizeof(float) : 0;
+    return launch(run, dim3(blocks), dim3(BLOCK), room, s, *p);
 }
 
 /* ---- calls ---- */
@@ -208,6 +285,23 @@ static cudaError_t round_x(backend *be, products *p, const projection *c, float 
                   code, scale, at, x);
 }
 
+/* Whether the blocks of threads of a product round x themselves, which then is as it came: not where so many follow
+ * each other on a processor that a launch before them is little. */
+static bool rounds_itself(backend *be, products *p, const projection *c, unsigned tiles)
+{
+    size_t cols = c->jobs[0].w.cols;
+    if (tiles > 8 * (unsigned)cuda_of(be)->n_sm) return false;
+    if (c->exact || c->n > MOST_X || c->n * cols > MOST_OWN || cols % QBLOCK_COLS != 0 || (uintptr_t)c->x.p % 16 != 0)
+        return false;
+    p->x = ptr<float>(c->x);
+    p->n = c->n;
+    p->cols = cols;
+    p->norm = c->norm.p.p;
+    p->norm_type = c->norm.type;
+    p->eps = c->eps;
+    return true;
+}
+
 static cudaError_t multiply_many(backend *be, const products *p, const projection *c)
 {
     cudaError_t rc = cudaSuccess;
@@ -223,16 +317,20 @@ static cudaError_t multiply_many(backend *be, const products *p, const projectio
 void cuda_linear_qblocks(backend *be, const projection *c)
 {
     const weight *w = &c->jobs[0].w;
-    bool many = c->n > MOST_X && !c->exact;
-    size_t blocks = qblock_count(w->cols), padded = many ? scales_padded(c->n) : (size_t)MOST_X;
+    bool many = c->n > most_x(w->type) && !c->exact;
+    size_t blocks = qblock_count(w->cols);
+    size_t padded = many ? scales_padded(c->n) : (size_t)MOST_X;
+    while (padded < c->n && !c->exact) padded *= 2;
     size_t room = c->exact ? c->n * blocks * QBLOCK_COLS : (c->n * WORDS + padded) * blocks;
-    float *at = (float *)cuda_room(be, &cuda_of(be)->rounded, room, sizeof(float), "rounded activations");
     products p = {};
-    if (!at) return;
     unsigned tiles = lay_out(&p, c->jobs, c->n_jobs, c->gated);
     if (c->into.p) p.job[0].out = ptr<float>(c->into), p.add = true;
-    cudaError_t rc = round_x(be, &p, c, at, padded);
-    if (!cuda_check(be, rc, "linear: rounding [%zu, %zu]", c->n, w->cols)) return;
+    cudaError_t rc = cudaSuccess;
+    if (many || !rounds_itself(be, &p, c, tiles)) {
+        float *at = (float *)cuda_room(be, &cuda_of(be)->rounded, room, sizeof(float), "rounded activations");
+        if (at) rc = round_x(be, &p, c, at, padded);
+        if (!at || !cuda_check(be, rc, "linear: rounding [%zu, %zu]", c->n, w->cols)) return;
+    }
     if (many) rc = multiply_many(be, &p, c);
     else rc = w->type == DT_Q8 ? few<DT_Q8>(be, &p, tiles, c) : few<DT_Q4>(be, &p, tiles, c);
     cuda_check(be, rc, "linear [%zu, %zu] x [%zu, %zu] of %s", c->n, w->cols, w->rows, w->cols, dtype_name(w->type));

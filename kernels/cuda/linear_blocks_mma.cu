@@ -3,21 +3,21 @@
  * it, exact sums over the 32 columns of a block, then blocks in ascending order in float32. A warp multiplies one group
  * of 16 rows of w, whose lines are the left side of mma.m16n8k32 as they lie, with all rows of x of its block of
  * threads; a block of w is one instruction for 8 rows of x. The other rows of x have no part in the sums of one, so
- * that its bits do not depend on them, nor on their number while it is above MOST_X.
+ * that its bits do not depend on them, nor on their number while it is above most_x.
  *
  * What bounds it, by count: each mma needs 12 instructions for its 4 results a thread (off the bias, times two scales,
  * added), 24 cycles of a scheduler's float32 units on sm_80 and 12 on sm_90, where the product takes 8 and 4. So it
  * reaches at most a third of the peak for bytes, which is two thirds of that for bf16. A tile of 128 x 128 reads 8.6
  * KiB a block of columns for 2^19 products. Loops that copy are not unrolled, so that 128 registers do and two blocks
- * of threads fit on a processor. Few rows of x: the weights are read once, in tiles of 32 x 32, which bounds it. */
+ * of threads fit on a processor. */
 #include "config.h"
 
 #include "kernels/cuda/blocks.cuh"
 
 /* A tile: X rows of x by WARPS groups of w, STEP blocks of columns at a time, two such stages in shared memory. */
-template <dtype TYPE, int X, int WARPS> struct stage {
+enum { X = 128, WARPS = 8, STEP = 2 };
+template <dtype TYPE> struct stage {
     enum {
-        STEP = X > 32 ? 2 : 4,
         BLOCK_BYTES = QBLOCK_SCALES + QBLOCK_ROWS * QBLOCK_COLS / (TYPE == DT_Q8 ? 1 : 2),
         X_STRIDE = STEP * QBLOCK_COLS + 16, /* 16 bytes more: eight rows then lie in different banks */
         W_AT = X * X_STRIDE,
@@ -27,12 +27,11 @@ template <dtype TYPE, int X, int WARPS> struct stage {
 };
 
 /* Starts to copy blocks b, b + 1, ... of x and w; behind the ends there are zeros. */
-template <dtype TYPE, int X, int WARPS>
+template <dtype TYPE>
 static __device__ __forceinline__ void start_stage(unsigned char *to, const block_product &p, size_t b)
 {
-    typedef stage<TYPE, X, WARPS> s;
-    constexpr int PER_ROW = s::STEP * QBLOCK_COLS / 16, PER_BLOCK = s::BLOCK_BYTES / 16,
-                  PER_GROUP = s::STEP * PER_BLOCK;
+    typedef stage<TYPE> s;
+    constexpr int PER_ROW = STEP * QBLOCK_COLS / 16, PER_BLOCK = s::BLOCK_BYTES / 16, PER_GROUP = STEP * PER_BLOCK;
     size_t x0 = (size_t)blockIdx.y * X, group0 = (size_t)blockIdx.x * WARPS;
 #pragma unroll 1
     for (int i = threadIdx.x; i < X * PER_ROW; i += 32 * WARPS) {
@@ -49,7 +48,7 @@ static __device__ __forceinline__ void start_stage(unsigned char *to, const bloc
         copy16_async(to + s::W_AT + i * 16, p.w + from, inside);
     }
 #pragma unroll 1
-    for (int i = threadIdx.x; i < s::STEP * X / 4; i += 32 * WARPS) {
+    for (int i = threadIdx.x; i < STEP * X / 4; i += 32 * WARPS) {
         size_t at = b + i / (X / 4), row = x0 + i % (X / 4) * 4;
         bool inside = at < p.blocks && row < p.n; /* up to three scales behind the last row: nobody reads their sums */
         copy16_async(to + s::SCALE_AT + i * 16, p.scale + (inside ? at * scales_padded(p.n) + row : 0), inside);
@@ -75,7 +74,6 @@ template <dtype TYPE> static __device__ __forceinline__ void load_codes(unsigned
 }
 
 /* One block of the warp's group by one of all rows of x, added to sum. */
-template <int X>
 static __device__ __forceinline__ void add_block(float sum[X / 8][4], const unsigned a[4], const float d[2],
                                                  const unsigned char *x, int stride, const float *scale)
 {
@@ -99,7 +97,6 @@ static __device__ __forceinline__ void add_block(float sum[X / 8][4], const unsi
     }
 }
 
-template <int X>
 static __device__ __forceinline__ void put_sums(const float sum[X / 8][4], const block_product &p, size_t group)
 {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -116,46 +113,44 @@ static __device__ __forceinline__ void put_sums(const float sum[X / 8][4], const
     }
 }
 
-template <dtype TYPE, int X, int WARPS>
-static __global__ void __launch_bounds__(32 * WARPS, X > 32 ? 2 : 8) gemm_blocks_k(block_product p)
+template <dtype TYPE> static __global__ void __launch_bounds__(32 * WARPS, 2) gemm_blocks_k(block_product p)
 {
-    typedef stage<TYPE, X, WARPS> s;
+    typedef stage<TYPE> s;
     SHARED_DYN(unsigned char, room);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
     float sum[X / 8][4] = {};
     unsigned char *now = room, *next = room + s::BYTES;
-    start_stage<TYPE, X, WARPS>(now, p, 0);
+    start_stage<TYPE>(now, p, 0);
     copies_end_group();
-    for (size_t b = 0; b < p.blocks; b += s::STEP) {
-        if (b + s::STEP < p.blocks) start_stage<TYPE, X, WARPS>(next, p, b + s::STEP);
+    for (size_t b = 0; b < p.blocks; b += STEP) {
+        if (b + STEP < p.blocks) start_stage<TYPE>(next, p, b + STEP);
         copies_end_group();
         copies_wait<1>();
         __syncthreads();
 #pragma unroll 1
-        for (int i = 0; i < s::STEP; i++) {
-            const unsigned char *block = now + s::W_AT + (warp * s::STEP + i) * s::BLOCK_BYTES;
+        for (int i = 0; i < STEP; i++) {
+            const unsigned char *block = now + s::W_AT + (warp * STEP + i) * s::BLOCK_BYTES;
             const __half *scale = reinterpret_cast<const __half *>(block);
             const float d[2] = {to_f32(scale[g]), to_f32(scale[g + 8])};
             unsigned a[4];
             load_codes<TYPE>(a, block);
             const float *by = reinterpret_cast<const float *>(now + s::SCALE_AT) + i * X;
-            add_block<X>(sum, a, d, now + i * QBLOCK_COLS, s::X_STRIDE, by);
+            add_block(sum, a, d, now + i * QBLOCK_COLS, s::X_STRIDE, by);
         }
         __syncthreads();
         unsigned char *done = now;
         now = next, next = done;
     }
-    put_sums<X>(sum, p, (size_t)blockIdx.x * WARPS + warp);
+    put_sums(sum, p, (size_t)blockIdx.x * WARPS + warp);
 }
 
-template <dtype TYPE, int X, int WARPS> static cudaError_t run(backend *be, const block_product *p)
+template <dtype TYPE> static cudaError_t run(backend *be, const block_product *p)
 {
-    return launch(gemm_blocks_k<TYPE, X, WARPS>, dim3(cuda_blocks(qblock_groups(p->rows), WARPS), cuda_blocks(p->n, X)),
-                  dim3(32 * WARPS), 2 * stage<TYPE, X, WARPS>::BYTES, cuda_stream(be), *p);
+    return launch(gemm_blocks_k<TYPE>, dim3(cuda_blocks(qblock_groups(p->rows), WARPS), cuda_blocks(p->n, X)),
+                  dim3(32 * WARPS), 2 * stage<TYPE>::BYTES, cuda_stream(be), *p);
 }
 
 cudaError_t gemm_blocks(backend *be, dtype type, const block_product *p)
 {
-    if (type == DT_Q8) return p->n <= 32 ? run<DT_Q8, 32, 2>(be, p) : run<DT_Q8, 128, 8>(be, p);
-    return p->n <= 32 ? run<DT_Q4, 32, 2>(be, p) : run<DT_Q4, 128, 8>(be, p);
+    return type == DT_Q8 ? run<DT_Q8>(be, p) : run<DT_Q4>(be, p);
 }

@@ -161,15 +161,15 @@ template <int M, int JOBS, bool NORM> struct sums<__nv_bfloat16, 8, M, JOBS, NOR
 
 /* Whether the products are of the tensor cores; blocks of threads that fit on a processor, by registers. */
 template <class T, int N> constexpr bool TENSOR = std::is_same<T, __nv_bfloat16>::value &&N == 8;
-template <class T, int N, int M, int JOBS>
-constexpr int FIT = M == 1 || (TENSOR<T, N> && M == MOST_X && JOBS == 1) ? 3 : 2;
+template <class T, int N, int M, int JOBS, bool DEEP>
+constexpr int FIT = !DEEP && (M == 1 || (TENSOR<T, N> && M == MOST_X && JOBS == 1)) ? 3 : 2;
 
 /* Warps take pieces of LANES x N columns in turn, AHEAD of them under way: one is asked for as soon as one is used.
- * Each adds its own in ascending order, then the warps are added. */
-template <class T, int N, int M, int JOBS, bool NORM>
-static __global__ void __launch_bounds__(BLOCK, FIT<T, N, M, JOBS>) gemv_k(products p)
+ * Each adds its own in ascending order, then the warps are added. DEEP: for launches that leave registers unused. */
+template <class T, int N, int M, int JOBS, bool NORM, bool DEEP>
+static __global__ void __launch_bounds__(BLOCK, FIT<T, N, M, JOBS, DEEP>) gemv_k(products p)
 {
-    constexpr int AHEAD = TENSOR<T, N> || M == 1 ? 4 / JOBS : 1, STEP = LANES * N * WARPS;
+    constexpr int AHEAD = (TENSOR<T, N> || M == 1 ? 4 / JOBS : 1) * (DEEP ? 2 : 1), STEP = LANES * N * WARPS;
     SHARED(float, part, [WARPS][JOBS * TILE][M]);
     SHARED(float, scale, [M]);
     const int job = job_of<JOBS>(p), warp = threadIdx.x / 32, g = threadIdx.x % 32 / LANES;
@@ -213,9 +213,12 @@ static __global__ void __launch_bounds__(BLOCK, FIT<T, N, M, JOBS>) gemv_k(produ
 template <class T, int N, int JOBS, bool NORM> static cudaError_t by_n(backend *be, const products *p, unsigned blocks)
 {
     constexpr int FEW = TENSOR<T, N> ? MOST_X : 1, MANY = TENSOR<T, N> ? 2 * MOST_X : MOST_X;
-    if (p->n <= FEW) return launch(gemv_k<T, N, FEW, JOBS, NORM>, dim3(blocks), dim3(BLOCK), 0, cuda_stream(be), *p);
-    return launch(gemv_k<T, N, MANY, JOBS, NORM>, dim3(blocks, cuda_blocks(p->n, MANY)), dim3(BLOCK), 0,
-                  cuda_stream(be), *p);
+    constexpr bool MAY = TENSOR<T, N> && JOBS == 1 && !NORM;
+    dim3 grid(blocks, cuda_blocks(p->n, p->n <= FEW ? FEW : MANY));
+    auto run = p->n > FEW                ? gemv_k<T, N, MANY, JOBS, NORM, false>
+               : MAY && deep(be, blocks) ? gemv_k<T, N, FEW, JOBS, NORM, MAY>
+                                         : gemv_k<T, N, FEW, JOBS, NORM, false>;
+    return launch(run, grid, dim3(BLOCK), 0, cuda_stream(be), *p);
 }
 
 bool cuda_few_aligned(const projection *c)

@@ -96,7 +96,20 @@ static __global__ void __launch_bounds__(32 * HASH_WARPS)
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t first = range.first + (int64_t)blockIdx.x * TOKENS, end = range.first + range.n, t = first + lane;
     float *plane = key + width * TOKENS + warp * PLANES * width;
-    for (int i = threadIdx.x; i < TOKENS * width; i += 32 * HASH_WARPS) {
+    if constexpr (in_blocks<T>) /* a warp has a row */
+        for (int i = warp; i < TOKENS; i += HASH_WARPS) {
+            float k[ROW_BLOCKS_MAX];
+            size_t slot = (size_t)(first + i < end ? first + i : first);
+            get_row(k, row_of<T>(rows.exact, head * rows.cap + slot, x.dim), x.dim, rows.turned);
+#pragma unroll
+            for (int b = 0; b < ROW_BLOCKS_MAX; b++) {
+                int c = b * ROW_BLOCK + lane;
+                if (c >= width) continue;
+                bool inside = first + i < end && c < x.dim;
+                key[c * TOKENS + i] = inside ? __fsub_rn(k[b], x.mean[head * x.dim + c]) : 0;
+            }
+        }
+    for (int i = threadIdx.x; !in_blocks<T> && i < TOKENS * width; i += 32 * HASH_WARPS) {
         int64_t slot = first + i / width;
         int c = i % width;
         bool inside = slot < end && c < x.dim;
@@ -126,7 +139,7 @@ void cuda_lsh_hash(backend *be, buf code, const lsh_index *index, const kv_rows 
     int width = ((int)index->head_dim + PARTS - 1) / PARTS * PARTS;
     size_t shared = (size_t)width * (TOKENS + HASH_WARPS * PLANES) * sizeof(float);
     if (range.n <= 0 || !cuda_begin(be, "lsh.hash")) return;
-    by_type(rows->type, [&](auto t) {
+    by_rows(rows->type, [&](auto t) {
         typedef decltype(t) T;
         cudaError_t rc = launch(hash_k<T>, dim3(cuda_blocks((size_t)range.n, TOKENS), HASH_PARTS),
                                 dim3(32 * HASH_WARPS), shared, cuda_stream(be), args_of(index), rows_of(rows, false),
@@ -297,7 +310,14 @@ template <class T> static __global__ void __launch_bounds__(32 * BIAS_WARPS) bia
          i += (int64_t)gridDim.x * BIAS_WARPS) {
         int32_t t = j.idx[h * x.cap + i];
         float dot = 0, by = length * x.norm[kv_head * x.cap + t];
-        for (int c = lane; c < x.dim; c += 32) dot += q[c] * (element_of<T>(j.rows, kv_head, t, c) - mean[c]);
+        if constexpr (in_blocks<T>) {
+            float k[ROW_BLOCKS_MAX];
+            get_row(k, row_of<T>(j.rows.exact, kv_head * j.rows.cap + (size_t)t, x.dim), x.dim, j.rows.turned);
+#pragma unroll
+            for (int b = 0; b < ROW_BLOCKS_MAX; b++)
+                if (b * ROW_BLOCK < x.dim) dot += q[b * ROW_BLOCK + lane] * (k[b] - mean[b * ROW_BLOCK + lane]);
+        } else
+            for (int c = lane; c < x.dim; c += 32) dot += q[c] * (element_of<T>(j.rows, kv_head, t, c) - mean[c]);
         dot = warp_sum(dot);
         if (lane == 0) j.bias[h * x.cap + i] = lsh_bias(by > 0 ? dot / by : 0, (size_t)x.bits, (size_t)x.tables);
     }
@@ -327,7 +347,7 @@ void cuda_lsh_collide(backend *be, const lsh_job *job)
                      ptr<int64_t>(job->list),
                      ptr<unsigned>(job->hits),
                      (x->cap + 31) / 32,
-                     x->head_dim * dtype_size(job->rows->type),
+                     kv_row_bytes(job->rows->type, x->head_dim),
                      ptr<unsigned long long>(job->read)};
     if (!cuda_begin(be, "lsh.collide")) return;
     cudaError_t rc = cudaMemsetAsync(j.hits, 0, 2 * heads * j.words * sizeof *j.hits, cuda_stream(be));
@@ -335,7 +355,7 @@ void cuda_lsh_collide(backend *be, const lsh_job *job)
         rc = launch(mark_k, dim3(cuda_blocks(x->tables, MARK_WARPS), heads), dim3(32 * MARK_WARPS), 0, cuda_stream(be),
                     j);
     if (rc == cudaSuccess) rc = launch(list_k, dim3(heads), dim3(LIST_BLOCK), 0, cuda_stream(be), j);
-    by_type(job->rows->type, [&](auto t) {
+    by_rows(job->rows->type, [&](auto t) {
         typedef decltype(t) T;
         unsigned grid = max(1u, min((unsigned)BIAS_GRID, cuda_blocks((size_t)max(j.range.n, (int64_t)1), BIAS_WARPS)));
         if (rc == cudaSuccess) rc = launch(bias_k<T>, dim3(grid, heads), dim3(32 * BIAS_WARPS), 0, cuda_stream(be), j);

@@ -46,7 +46,7 @@ static __device__ __forceinline__ int64_t near_row(const near_args &n, int head,
     return row < 0 ? -1 : head * n.rows + row;
 }
 
-/* As row_reader of exact rows, from where they are nearest. */
+/* As row_reader of exact rows, or block_reader, from where they are nearest. */
 template <class T, int N> struct near_reader {
     const half_rows &r;
     int head;
@@ -61,14 +61,21 @@ template <class T, int N> struct near_reader {
     }
     __device__ __forceinline__ void load(loaded &to, int64_t row, int c) const
     {
-        const T *p =
-            row < 0 ? near + (size_t)(-1 - row) * r.dim : (const T *)r.exact + (head * r.cap + (size_t)row) * r.dim;
-        if constexpr (N == 1) to.bits.x = __float_as_uint(to_f32(p[c]));
-        else to.bits = load16(p + c);
+        const void *rows = row < 0 ? (const void *)near : r.exact;
+        const size_t i = row < 0 ? (size_t)(-1 - row) : head * r.cap + (size_t)row;
+        if constexpr (in_blocks<T>) {
+            size_t aligned = (size_t)(uintptr_t)r.exact | (size_t)(uintptr_t)near | block_row_bytes<T>(r.dim);
+            to.bits = load_eight(row_of<T>(rows, i, r.dim), r.dim, c, aligned);
+        } else {
+            const T *p = (const T *)rows + i * r.dim + c;
+            if constexpr (N == 1) to.bits.x = __float_as_uint(to_f32(*p));
+            else to.bits = load16(p);
+        }
     }
     __device__ __forceinline__ void widen(float x[N], const loaded &from, int64_t, int, group_pairs<N> &) const
     {
-        if constexpr (N == 1) x[0] = __uint_as_float(from.bits.x);
+        if constexpr (in_blocks<T>) widen_eight<T>(x, from.bits);
+        else if constexpr (N == 1) x[0] = __uint_as_float(from.bits.x);
         else unpack(x, from.bits, (const T *)0);
     }
 };

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/cuda.cuh"
+#include "kernels/cuda/row_blocks.cuh"
 #include "kernels/ops_paris.h"
 
 enum {
@@ -141,16 +141,36 @@ template <class T> struct key_rows {
     const int32_t *at; /* NULL: a slot is a row */
     size_t cap;
     int dim;
+    bool turned;
 
     __device__ const T *row(int head, int64_t slot) const
     {
-        return k + (head * cap + (size_t)(at ? at[slot] : slot)) * dim;
+        return row_of<T>(k, head * cap + (size_t)(at ? at[slot] : slot), dim);
+    }
+    /* Channels l + 32 i into numbers i of lane l. */
+    template <int N> __device__ __forceinline__ void load(float (&x)[N], int head, int64_t slot) const
+    {
+        if constexpr (in_blocks<T>) {
+            float all[ROW_BLOCKS_MAX];
+            get_row(all, row(head, slot), dim, turned);
+            for (int i = 0; i < N; i++) x[i] = all[i];
+        } else {
+            int lane = (int)threadIdx.x % 32;
+            const T *at = row(head, slot);
+#pragma unroll
+            for (int i = 0; i < N; i++) x[i] = lane + 32 * i < dim ? to_f32(at[lane + 32 * i]) : 0;
+        }
+    }
+    __device__ float element(int head, int64_t slot, int c) const
+    {
+        return element_in(row(head, slot), dim, c, turned);
     }
 };
 
 template <class T> static key_rows<T> rows_of(const kv_rows *r)
 {
-    return {ptr<T>(r->k), r->codes.bits ? ptr<int32_t>(r->codes.k_at) : NULL, r->cap, (int)r->head_dim};
+    return {ptr<T>(r->k), r->codes.bits ? ptr<int32_t>(r->codes.k_at) : NULL, r->cap, (int)r->head_dim,
+            (r->turned & KV_TURNED_K) != 0};
 }
 
 /* A block has 32 channels of a head, a warp a slice of the tokens. */
@@ -161,7 +181,7 @@ static __global__ void __launch_bounds__(32 * SLICES) mean_k(paris x, key_rows<T
     int lane = threadIdx.x % 32, slice = threadIdx.x / 32, c = blockIdx.x * 32 + lane, head = blockIdx.y;
     double sum = 0;
     for (int64_t t = range.first + slice; t < range.first + range.n; t += SLICES)
-        if (c < x.dim) sum += (double)to_f32(rows.row(head, t)[c]);
+        if (c < x.dim) sum += (double)rows.element(head, t, c);
     part[slice][lane] = sum;
     __syncthreads();
     if (slice > 0 || c >= x.dim) return;
@@ -173,7 +193,7 @@ void cuda_paris_mean(backend *be, const paris_index *index, const kv_rows *rows,
 {
     paris x = paris_of(index);
     if (!cuda_begin(be, "paris.mean")) return;
-    by_type(rows->type, [&](auto t) {
+    by_rows(rows->type, [&](auto t) {
         typedef decltype(t) T;
         cudaError_t rc = launch(mean_k<T>, dim3(cuda_blocks(index->head_dim, 32), (unsigned)x.heads), dim3(32 * SLICES),
                                 0, cuda_stream(be), x, rows_of<T>(rows), range);
@@ -226,12 +246,11 @@ static __global__ void __launch_bounds__(BLOCK) encode_k(paris x, key_rows<T> ro
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
     int64_t i = (int64_t)blockIdx.x * WARPS + warp, t = range.first + i;
     if (i >= range.n) return;
-    const T *key = rows.row(head, t);
     vec<NB> v;
+    rows.load(v.x, head, t);
 #pragma unroll
     for (int r = 0; r < v.N; r++) {
         int c = lane + 32 * r;
-        v.x[r] = c < x.dim ? to_f32(key[c]) : 0;
         if (x.mean && c < x.dim) v.x[r] = __fsub_rn(v.x[r], x.mean[head * x.dim + c]);
     }
     float norm = rotate(x, v);
@@ -248,7 +267,7 @@ void cuda_paris_encode(backend *be, const paris_index *index, const kv_rows *row
 {
     paris x = paris_of(index);
     if (range.n <= 0 || !cuda_begin(be, "paris.encode")) return;
-    by_type(rows->type, [&](auto t) {
+    by_rows(rows->type, [&](auto t) {
         by_blocks(index->head_dim, [&](auto nb) {
             typedef decltype(t) T;
             cudaError_t rc = launch(encode_k<T, nb.value>, dim3(cuda_blocks((size_t)range.n, WARPS), (unsigned)x.heads),

@@ -31,9 +31,11 @@ typedef struct {
     bool add; /* to what lies in out */
     const float *x;
     size_t n, cols;
-    const void *norm; /* weights of x's norm, of w's type; NULL: none */
+    const void *norm; /* weights of x's norm; NULL: none */
+    dtype norm_type;  /* of weights in elements: theirs */
     float eps;
-    const int8_t *code; /* weights in blocks: x in 8 bits and its scales; x is padded to whole blocks then */
+    const int8_t *code; /* weights in blocks: x in 8 bits and its scales, NULL: the kernel makes them; x is padded to
+                           whole blocks then */
     const float *scale;
 } products;
 
@@ -70,6 +72,13 @@ static __device__ __forceinline__ void finish(const products &p, int job, const 
         float *out = &j.out[(x0 + m) * j.rows + row0 + r];
         *out = p.add ? *out + s : s;
     }
+}
+
+/* Whether a launch has so few blocks of threads that each may have a whole half of a processor's registers: `o` and
+ * `down` of an 8B shape are 256. More loads are under way then, and the bits are the same. */
+static inline bool deep(backend *be, unsigned blocks)
+{
+    return blocks <= 2 * (unsigned)cuda_of(be)->n_sm;
 }
 
 /* Fills the jobs of a launch, of which each has blocks of threads of its own; returns how many those are. */

@@ -11,7 +11,7 @@ enum { MOST_X = 8 };
 /* Rows of x up to which our own kernels are taken. */
 static inline size_t most_x(dtype t)
 {
-    return t == DT_BF16 ? 2 * MOST_X : MOST_X;
+    return t == DT_F32 || t == DT_F16 ? MOST_X : t == DT_BF16 ? 2 * MOST_X : 4 * MOST_X;
 }
 
 static __device__ __forceinline__ float element(const void *p, dtype t, size_t i)

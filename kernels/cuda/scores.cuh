@@ -26,6 +26,33 @@ static __device__ __forceinline__ void load_part(float x[MOST_CHANNELS], const T
     }
 }
 
+/* The same of a row of the store, of each half of a warp; inside: there is one. All lanes of a warp call it. */
+template <class T>
+static __device__ __forceinline__ void load_stored(float x[MOST_CHANNELS], const half_rows &r, int head, int64_t slot,
+                                                   bool inside)
+{
+    int lane = threadIdx.x % PARTS;
+    if constexpr (in_blocks<T>)
+        if (r.turned) { /* all of the warp has a row, one after the other */
+            for (int half = 0; half < 2; half++) {
+                float all[ROW_BLOCKS_MAX];
+                long long at = __shfl_sync(ALL_LANES, (long long)(inside ? slot : -1), PARTS * half);
+                get_row(all, row_of<T>(r.exact, head * r.cap + (size_t)max(at, 0ll), r.dim), r.dim, true);
+#pragma unroll
+                for (int i = 0; i < MOST_CHANNELS; i++) {
+                    float y = __shfl_sync(ALL_LANES, all[i / 2], lane + PARTS * (i % 2));
+                    if ((int)threadIdx.x % 32 / PARTS == half) x[i] = y;
+                }
+            }
+            return;
+        }
+#pragma unroll
+    for (int i = 0; i < MOST_CHANNELS; i++) {
+        int c = lane + PARTS * i;
+        x[i] = inside && c < r.dim ? element_of<T>(r, head, slot, c) : 0;
+    }
+}
+
 /* (q0 + q1) + (q2 + q3) with q_i = (p_4i + p_4i+2) + (p_4i+1 + p_4i+3), in all 16 lanes. */
 static __device__ __forceinline__ float sum_parts(float p)
 {
@@ -33,6 +60,22 @@ static __device__ __forceinline__ float sum_parts(float p)
     p = __fadd_rn(p, __shfl_xor_sync(ALL_LANES, p, 1));
     p = __fadd_rn(p, __shfl_xor_sync(ALL_LANES, p, 4));
     return __fadd_rn(p, __shfl_xor_sync(ALL_LANES, p, 8));
+}
+
+/* The same where a lane of 16 / N has N of them, in order; the largest of them. In all lanes. */
+template <int N> static __device__ __forceinline__ float sum_packed(const float p[N])
+{
+    float s = __fadd_rn(__fadd_rn(p[0], p[2]), __fadd_rn(p[1], p[3]));
+    if constexpr (N == 8) s = __fadd_rn(s, __fadd_rn(__fadd_rn(p[4], p[6]), __fadd_rn(p[5], p[7])));
+    for (int m = 1; m < PARTS / N; m *= 2) s = __fadd_rn(s, __shfl_xor_sync(ALL_LANES, s, m));
+    return s;
+}
+template <int N> static __device__ __forceinline__ float largest_part(const float p[N])
+{
+    float best = p[0];
+    for (int i = 1; i < N; i++) best = fmaxf(best, p[i]);
+    for (int m = 1; m < PARTS / N; m *= 2) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, m));
+    return best;
 }
 
 static __device__ __forceinline__ float dot_parts(const float x[MOST_CHANNELS], const float *q, int lane, int dim)

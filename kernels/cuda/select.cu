@@ -371,7 +371,7 @@ template <class T> static __global__ void slope_k(job_list<slope_args> jobs)
 void cuda_select_slope(backend *be, const slope_job *jobs, size_t n)
 {
     if (jobs->n_lists == 0 || !cuda_begin(be, "slope")) return;
-    by_type(jobs->rows.type, [&](auto t) {
+    by_rows(jobs->rows.type, [&](auto t) {
         in_lists(jobs, n, slope_args_of, [&](auto &list, unsigned m) {
             cudaError_t rc =
                 launch(slope_k<decltype(t)>, dim3((unsigned)jobs->n_lists, m), dim3(128), 0, cuda_stream(be), list);

@@ -114,7 +114,7 @@ void cuda_tail_redo(backend *be, const tail_sums *s, const kv_rows *rows, int64_
     if (!cuda_begin(be, "tail.redo")) return;
     unsigned blocks = cuda_blocks(s->n_kv_heads * s->head_dim, ADDERS);
     for (int half = 0; half < HALVES; half++)
-        by_type(rows->type, [&](auto t) {
+        by_rows(rows->type, [&](auto t) {
             cudaError_t rc = launch(sum_again_k<decltype(t)>, dim3(blocks), dim3(ADDERS), 0, cuda_stream(be),
                                     sums_of(s), rows_of(rows, half), half, n / s->block * s->block, n);
             cuda_check(be, rc, "tail.redo [%zu, %zu]", s->n_kv_heads, s->head_dim);
@@ -149,7 +149,8 @@ static __device__ __forceinline__ float listed(const attn_args &j, const half_ro
 {
     size_t slot = slot_of(u, i);
     int64_t row = near_of_slot(j, u.kv_head, slot);
-    if (row >= 0) return to_f32(((const T *)(const void *)(value ? j.near.v : j.near.k))[row * j.dim + c]);
+    const void *near = value ? j.near.v : j.near.k;
+    if (row >= 0) return element_in(row_of<T>(near, (size_t)row, j.dim), j.dim, c, rows.turned);
     return element_of<T>(rows, u.kv_head, (int64_t)slot, c);
 }
 
@@ -273,7 +274,7 @@ static void run_rest(backend *be, const tail_rest_job *jobs, const rest_batch &b
     const attn_args &of = b.job[0].of;
     unsigned tiles = jobs->rows > 1 ? cuda_blocks(jobs->rows, TAIL_PARTS) : 1;
     dim3 grid(HALVES * cuda_blocks((size_t)of.dim, LANES) * tiles, (unsigned)of.n_units, m);
-    by_type(jobs->of.rows.type, [&](auto t) {
+    by_rows(jobs->of.rows.type, [&](auto t) {
         auto kernel = jobs->rows > 1 ? rest_blocks_k<decltype(t)> : rest_k<decltype(t)>;
         cudaError_t rc = launch(kernel, grid, dim3(LANES * TAIL_PARTS), 0, cuda_stream(be), b);
         cuda_check(be, rc, "tail.rest [%d, %d, %d]", of.n_units, of.n_kv_heads, of.dim);

@@ -3,6 +3,8 @@
 #ifndef KERNELS_CUDA_TILES_CUH
 #define KERNELS_CUDA_TILES_CUH
 
+#include <type_traits>
+
 #include "kernels/cuda/attention.cuh"
 
 enum { PAD = 4 };
@@ -13,14 +15,15 @@ static __host__ __device__ __forceinline__ int stride_of(int dim)
     return (dim + 3) / 4 * 4 + PAD;
 }
 
-/* Entries [at, at + KEYS) of the list as floats, N channels at once; what lies outside [lo, hi) may hold anything and
- * becomes 0. */
+/* Entries [at, at + KEYS) of the list as floats, those in blocks as they are held, N channels at once; what lies
+ * outside [lo, hi) may hold anything and becomes 0. */
 template <class T, int N, bool CODES, int KEYS, int BLOCK>
 static __device__ void load_tile(float *tile, const half_rows &rows, const attn_unit &u, int64_t at, int64_t lo,
                                  int64_t hi)
 {
     const int stride = stride_of(rows.dim), vectors = (stride - PAD) / N;
-    const row_reader<T, N, CODES> from = {rows, u.kv_head};
+    typedef std::conditional_t<in_blocks<T>, block_reader<T>, row_reader<T, N, CODES>> reader;
+    const reader from = {rows, u.kv_head};
     for (int i = threadIdx.x; i < KEYS * vectors; i += BLOCK) {
         int key = i / vectors, c = i % vectors * N;
         float x[N] = {};

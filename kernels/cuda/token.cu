@@ -44,11 +44,7 @@ template <class T> static __global__ void __launch_bounds__(SCORE_BLOCK) score_k
         int64_t slot = j.lo + ((int64_t)blockIdx.x * SCORE_TURNS + turn) * SCORE_ROWS + (int64_t)(threadIdx.x / PARTS);
         bool inside = slot < j.hi;
         float x[MOST_CHANNELS];
-#pragma unroll
-        for (int i = 0; i < MOST_CHANNELS; i++) {
-            int c = lane + PARTS * i;
-            x[i] = inside && c < dim ? element_of<T>(j.rows, kv_head, slot, c) : 0;
-        }
+        load_stored<T>(x, j.rows, kv_head, slot, inside);
         for (int i = 0; i < group; i++) {
             float s = dot_parts(x, mine + i * dim, lane, dim);
             if (inside && lane == 0) j.score[(size_t)query_of(j, kv_head, i) * j.stride + slot] = s;
@@ -87,7 +83,7 @@ void cuda_token_score(backend *be, const token_score_job *j)
                       (int)j->n_heads,
                       j->modulo,
                       ptr<int64_t>(j->state)};
-    by_type(j->rows.type, [&](auto t) {
+    by_rows(j->rows.type, [&](auto t) {
         cudaError_t rc = launch(score_k<decltype(t)>, score_grid(j->hi - j->lo, kv, 1), dim3(SCORE_BLOCK),
                                 j->n_heads / kv * dim * sizeof(float), cuda_stream(be), a);
         cuda_check(be, rc, "token.score [%zu, %zu], %lld keys", j->n_heads, dim, (long long)(j->hi - j->lo));
@@ -195,6 +191,30 @@ static __global__ void gather_k(float *k, float *v, size_t cap, half_rows keys, 
     if (pos && head == 0 && c == 0) pos[i] = slot;
 }
 
+/* The same of rows in blocks; a warp has a row, blockIdx.z: of K or of V. */
+template <class T>
+static __global__ void __launch_bounds__(BLOCK)
+    gather_blocks_k(float *k, float *v, size_t cap, half_rows keys, half_rows values, const int32_t *idx, int64_t n,
+                    int64_t *pos)
+{
+    const void *rows = blockIdx.z ? values.exact : keys.exact;
+    int64_t i = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / 32;
+    int head = blockIdx.y, dim = keys.dim;
+    bool turned = blockIdx.z ? values.turned : keys.turned;
+    float x[ROW_BLOCKS_MAX];
+    if (i >= n) return;
+    size_t slot = (size_t)idx[i];
+    get_row(x, row_of<T>(rows, head * keys.cap + slot, dim), dim, turned);
+    store_lanes((blockIdx.z ? v : k) + (head * cap + (size_t)i) * dim, x, dim);
+    if (pos && head == 0 && blockIdx.z == 0 && threadIdx.x % 32 == 0) pos[i] = (int64_t)slot;
+}
+
+template <class T> static constexpr auto gatherer_of()
+{
+    if constexpr (in_blocks<T>) return gather_blocks_k<T>;
+    else return gather_k<T>;
+}
+
 void cuda_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf idx, int64_t n, buf pos, buf read)
 {
     attn_args j;
@@ -202,11 +222,13 @@ void cuda_token_gather(backend *be, const kv_rows *out, const kv_rows *rows, buf
     job.idx = idx;
     if (n <= 0 || !cuda_begin(be, "token.gather") || !attn_args_of(be, &j, &job)) return;
     cuda_count_rows(be, &j, true);
-    by_type(rows->type, [&](auto t) {
+    by_rows(rows->type, [&](auto t) {
+        typedef decltype(t) T;
+        dim3 grid(cuda_blocks((size_t)n * rows->head_dim, BLOCK), (unsigned)j.n_units);
+        if (in_blocks<T>) grid = dim3(cuda_blocks((size_t)n * 32, BLOCK), (unsigned)j.n_units, 2);
         cudaError_t rc =
-            launch(gather_k<decltype(t)>, dim3(cuda_blocks((size_t)n * rows->head_dim, BLOCK), (unsigned)j.n_units),
-                   dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v), out->cap,
-                   rows_of(rows, false), rows_of(rows, true), ptr<int32_t>(idx), n, ptr<int64_t>(pos));
+            launch(gatherer_of<T>(), grid, dim3(BLOCK), 0, cuda_stream(be), ptr<float>(out->k), ptr<float>(out->v),
+                   out->cap, rows_of(rows, false), rows_of(rows, true), ptr<int32_t>(idx), n, ptr<int64_t>(pos));
         cuda_check(be, rc, "token.gather [%zu, %zu], %lld rows", rows->n_kv_heads, rows->head_dim, (long long)n);
     });
 }

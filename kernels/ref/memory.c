@@ -151,7 +151,6 @@ const tier_ops ref_tier = {TIER_OPS(OP_ENTRY, ref_tier_, ref_tier_)};
 const host_ops ref_host = {.alloc = ref_alloc, .free = ref_free};
 
 static const backend_ops ref_ops = {.chunk = 512,
-                                    .row_blocks = true,
                                     .tier = &ref_tier,
                                     .host = &ref_host,
                                     .certify = &ref_certify,

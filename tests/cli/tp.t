@@ -165,7 +165,11 @@ fi
 # ---- GPUs: the host's, with NCCL of the tests ----
 
 shim="$build/tests/cuda/run_shim"
-[ -e "$build/tests/cuda/nccl/libnccl.so.2" ] || { skip "no host build of the CUDA kernels"; finish; exit 0; }
+if [ ! -x "$shim" ] || [ ! -e "$build/tests/cuda/nccl/libnccl.so.2" ]; then
+    skip "no host build of the CUDA kernels"
+    finish
+    exit 0
+fi
 cpu=$RUN
 mkdir "$tmp/none" && echo x >"$tmp/none/libnccl.so.2"
 export LD_LIBRARY_PATH="$tmp/none"

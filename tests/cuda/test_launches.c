@@ -13,18 +13,36 @@ typedef struct {
     const char *model, *strategy;
     size_t n; /* sequences */
     long most;
+    dtype held; /* weights: of the file, or in blocks */
 } step_case;
 
 static const step_case cases[] = {
-    {"qwen2-f16", "full", 1, 6},
-    {"qwen3-bf16", "full", 1, 6},
-    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 1, 11},
-    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 1, 11},
-    {"qwen2-f16", "full", 8, 6},
-    {"qwen3-bf16", "full", 8, 6},
-    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 8, 11},
-    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 8, 11},
+    {"qwen2-f16", "full", 1, 6, DT_F16},
+    {"qwen3-bf16", "full", 1, 6, DT_BF16},
+    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 1, 11, DT_F16},
+    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 1, 11, DT_F16},
+    {"qwen2-f16", "full", 8, 6, DT_F16},
+    {"qwen3-bf16", "full", 8, 6, DT_BF16},
+    {"qwen2-f16", "quest:budget=16:page=4:skip=0:gqa=vote", 8, 11, DT_F16},
+    {"qwen2-f16", "fier:budget=16:g=8:skip=0:gqa=vote", 8, 11, DT_F16},
+    {"qwen3-bf16", "full", 1, 6, DT_Q8},
+    {"qwen3-bf16", "full", 1, 6, DT_Q4},
+    {"qwen3-bf16", "full", 16, 11, DT_Q8}, /* x is rounded before each call; attention takes 8 sequences a launch */
 };
+
+static status open_as(engine_parts *p, const step_case *c, err *e)
+{
+    const backend_options bo = {.device = "cuda", .n_threads = 1};
+    const decoder_options opt = {.chunk = U_CHUNK, .max_batch = U_BATCH};
+    const weights_options w = {.type = c->held};
+    char rel[128];
+    snprintf(rel, sizeof rel, "tests/data/models/%s", c->model);
+    *p = (engine_parts){0};
+    TRY(backend_open(&p->be, &bo, e));
+    TRY(model_open(&p->m, tap_path(rel), p->be, e));
+    if (dtype_in_qblocks(c->held)) TRY(model_hold(p->m, &w, e));
+    return decoder_create(&p->dec, p->m, &opt, e);
+}
 
 /* What had been queued by the end of attention in the first two layers. */
 static void note(void *ctx, const attn_seen *seen)
@@ -53,11 +71,12 @@ static void count(const step_case *c)
     session *s[U_BATCH] = {NULL};
     long at[2] = {0};
     err e = {0};
-    if (is_ok(parts_open(&p, c->model, "cuda", &e), &e, "%s", c->model)) {
+    const char *held = dtype_name(c->held);
+    if (is_ok(open_as(&p, c, &e), &e, "%s in %s", c->model, held)) {
         is_ok(step_of(&p, c, s, at, &e), &e, "a step of %zu, %s", c->n, c->strategy);
-        printf("# launches: %s, %s, batch %zu: %ld\n", c->model, c->strategy, c->n, at[1] - at[0]);
-        ok(at[1] - at[0] > 0 && at[1] - at[0] <= c->most, "%s, %s, batch %zu: %ld launches a layer, at most %ld",
-           c->model, c->strategy, c->n, at[1] - at[0], c->most);
+        printf("# launches: %s in %s, %s, batch %zu: %ld\n", c->model, held, c->strategy, c->n, at[1] - at[0]);
+        ok(at[1] - at[0] > 0 && at[1] - at[0] <= c->most, "%s in %s, %s, batch %zu: %ld launches a layer, at most %ld",
+           c->model, held, c->strategy, c->n, at[1] - at[0], c->most);
         for (size_t i = 0; i < c->n; i++) session_free(s[i]);
     }
     parts_close(&p);

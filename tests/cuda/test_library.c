@@ -15,8 +15,8 @@ enum { N = 20, ROWS = 24, COLS = 40 };
 
 /* ---- products ---- */
 
-/* out [N][ROWS] of weights of a type, with a bias; exact or not. */
-static void multiply(backend *be, dtype t, bool exact, float *out)
+/* out [N][ROWS] of weights of a type, with a bias; exact or not, of x or of its norm. */
+static void multiply(backend *be, dtype t, bool exact, bool norm, float *out)
 {
     rng r = {7};
     device d = {.be = be};
@@ -26,7 +26,11 @@ static void multiply(backend *be, dtype t, bool exact, float *out)
     j.w = (weight){put(&d, w, ROWS * COLS * dtype_size(t)), t, ROWS, COLS};
     j.bias = (weight){put(&d, bias, ROWS * sizeof *bias), DT_F32, 1, ROWS};
     be->ops->convert(be, j.w.p, t, from, DT_F32, ROWS * COLS);
-    be->ops->linear(be, &j, 1, in, N, exact);
+    projection c = {.jobs = &j, .n_jobs = 1, .x = in, .n = N, .exact = exact, .eps = 1e-5f};
+    if (norm)
+        c.norm = (weight){put(&d, w, COLS * sizeof *w), DT_F32, 1, COLS}, c.room = put(&d, x, N * COLS * sizeof *x);
+    if (norm) be->ops->project(be, &c);
+    else be->ops->linear(be, &j, 1, in, N, exact);
     be->ops->download(be, out, j.out, N * ROWS * sizeof *out);
     drop(&d);
     free(x), free(w), free(bias);
@@ -39,11 +43,12 @@ static void test_refusal(int how, const char *name)
     shim_gemm(how);
     backend *be = open_cuda();
     err e = {0};
-    for (dtype t = DT_F32; t <= DT_BF16; t++) {
-        multiply(be, t, true, want);
-        multiply(be, t, false, got);
-        ok(how == SHIM_GEMM || memcmp(got, want, sizeof got) == 0, "%s, %s: products all the same", name,
-           dtype_name(t));
+    for (int i = 0; i < 2 * (DT_BF16 + 1); i++) {
+        dtype t = (dtype)(i / 2);
+        multiply(be, t, true, i % 2, want);
+        multiply(be, t, false, i % 2, got);
+        ok(how == SHIM_GEMM || memcmp(got, want, sizeof got) == 0, "%s, %s%s: products all the same", name,
+           dtype_name(t), i % 2 ? ", normed" : "");
     }
     is_ok(backend_fault(be, &e), &e, "%s: no fault", name);
     is_int(strstr(be->about, "built-in GEMM") != NULL, how == SHIM_GEMM_MISSING, "%s: %s", name, be->about);

@@ -4,6 +4,7 @@
 /* Builds: shim race device */
 #include "config.h"
 
+#include "kernels/ops_rows.h"
 #include "kernels/ops_tier.h"
 #include "tests/cuda/cuda_util.h"
 
@@ -13,6 +14,7 @@ typedef struct {
     size_t dim, n_lists, group; /* n_lists 0: a range without a choice */
     dtype type;
     int64_t first, window, slots;
+    unsigned turned;
 } shape;
 
 /* Which slot has which place. */
@@ -33,7 +35,7 @@ typedef struct {
 
 static size_t row_bytes(const shape *s)
 {
-    return s->dim * dtype_size(s->type);
+    return kv_row_bytes(s->type, s->dim);
 }
 
 static bool is_kept(const rig *r, int64_t slot)
@@ -202,6 +204,7 @@ static bool rig_open(rig *r, backend *be, const shape *s)
     r->plain = (kv_rows){.k = put(&r->d, zero, rows),
                          .v = put(&r->d, zero, rows),
                          .type = s->type,
+                         .turned = s->turned,
                          .n_kv_heads = KV,
                          .head_dim = s->dim,
                          .cap = CAP};
@@ -237,9 +240,12 @@ static void test_shape(backend *be, const shape *s, int order)
 int main(void)
 {
     static const shape shapes[] = {
-        {8, 2, 2, DT_F16, 3, 8, 16}, {6, 2, 1, DT_BF16, 0, 4, 8}, {64, 2, 3, DT_F32, 2, 1, 4},
-        {8, 4, 2, DT_F16, 2, 4, 8},  {8, 1, 1, DT_F16, 1, 2, 16}, {8, 2, 2, DT_F16, 0, 0, 8},
-        {8, 2, 2, DT_F16, 4, 8, 0},  {8, 0, 2, DT_F16, 4, 8, 8},
+        {8, 2, 2, DT_F16, 3, 8, 16, 0},          {6, 2, 1, DT_BF16, 0, 4, 8, 0},
+        {64, 2, 3, DT_F32, 2, 1, 4, 0},          {8, 4, 2, DT_F16, 2, 4, 8, 0},
+        {8, 1, 1, DT_F16, 1, 2, 16, 0},          {8, 2, 2, DT_F16, 0, 0, 8, 0},
+        {8, 2, 2, DT_F16, 4, 8, 0, 0},           {8, 0, 2, DT_F16, 4, 8, 8, 0},
+        {64, 2, 3, DT_Q8, 2, 4, 8, KV_TURNED_K}, {32, 2, 2, DT_Q4, 2, 4, 8, KV_TURNED_K | KV_TURNED_V},
+        {96, 0, 2, DT_Q4, 4, 8, 8, 0},
     };
     backend *be = open_cuda();
     if (!be) return 0; /* which has said so */

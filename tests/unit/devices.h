@@ -30,6 +30,13 @@ static inline bool rows_agree(const float *got, const float *want, size_t n)
 #endif
 }
 
+/* Whether attention of decode steps multiplies codes as they are, with queries and weights of 16 bits (ops_rows.h), on
+ * a backend that says this about itself. */
+static inline bool multiplies_codes(const char *about)
+{
+    return strstr(about, "AVX-512 VNNI") || strstr(about, "AVX2");
+}
+
 enum { N_METHOD_DEVICES = sizeof METHOD_DEVICES / sizeof METHOD_DEVICES[0] };
 
 #endif

@@ -254,16 +254,20 @@ static product product_of(op_run *x, size_t n, size_t m, size_t cols, dtype held
 }
 
 /* Rows of x that have the bits of one alone, on all backends of this program. */
+static size_t alike(dtype held)
+{
 #ifdef ON_CUDA
-enum { ALIKE = 8 };
-#else
-enum { ALIKE = LINEAR_ALIKE };
+    if (held == DT_F32 || held == DT_F16) return LINEAR_ALIKE / 2;
+    if (dtype_in_qblocks(held)) return 2 * LINEAR_ALIKE;
 #endif
+    (void)held;
+    return LINEAR_ALIKE;
+}
 
 /* NMSE of products: of x in 8 bits and of float32, of what a library or many rows may round. */
 static double linear_error(const op_run *x, const product *q, dtype held, bool exact)
 {
-    if (exact || q->n <= ALIKE) return 1e-11;
+    if (exact || q->n <= alike(held)) return 1e-11;
     if (dtype_in_qblocks(held)) return op_on_cuda(x) ? 1e-11 : 2e-5;
     return held == DT_BF16 ? 1e-5 : held == DT_F16 && op_on_cuda(x) ? 1e-6 : 1e-10;
 }
@@ -271,7 +275,7 @@ static double linear_error(const op_run *x, const product *q, dtype held, bool e
 static void linear(op_run *x, const int64_t *p)
 {
     dtype held = (dtype)p[3], type = dtype_in_qblocks(held) ? (dtype)p[4] : held;
-    bool exact = p[5], many = !exact && (size_t)p[1] > ALIKE;
+    bool exact = p[5], many = !exact && (size_t)p[1] > alike(held);
     product q = product_of(x, (size_t)p[1], (size_t)p[2], (size_t)p[0], held, type, p[6]);
     x->any_bits = many;
     for (int k = 0; k < 3; k++) q.job[k].out = op_out(x, 4 * q.n * q.m[k], NMSE, linear_error(x, &q, held, exact));
@@ -304,7 +308,7 @@ static void project(op_run *x, const int64_t *p)
     const backend_ops *o = x->be->ops;
     dtype held = (dtype)p[3], type = dtype_in_qblocks(held) ? DT_F32 : held;
     product q = product_of(x, (size_t)p[1], 40, (size_t)p[0], held, type, false);
-    bool norm = p[4] & 1, gated = p[4] & 2, into = p[4] & 4, many = q.n > ALIKE;
+    bool norm = p[4] & 1, gated = p[4] & 2, into = p[4] & 4, many = q.n > alike(held);
     size_t n_jobs = gated ? 2 : into ? 1 : 3, all = 40 * q.n, bytes = 4 * all;
     linear_job alone[3];
     buf room = op_out(x, 4 * q.n * q.cols, IN, 0), in = room, sum = op_out(x, bytes, IN, 0);
@@ -412,12 +416,19 @@ static const op_test tests[] = {
      23,
      {OP_P(1, 31, 32, 97, 128, 200, 300, 1000), OP_P(9, 16, 31, 32, 33, 127), OP_P(16, 33, 129), OP_P(DT_Q8, DT_Q4),
       OP_TYPES, OP_BOOL}},
+    {"linear, w of many rows and a part of it", /* the cuda backend has a kernel for each */
+     linear,
+     48,
+     5,
+     13,
+     {OP_P(300, 1032, 2112, 4512), OP_P(1, 3, 8, 11, 16), OP_P(121), OP_P(DT_F16, DT_BF16, DT_BF16, DT_Q8, DT_Q4),
+      OP_TYPES, OP_P(0), OP_BOOL}},
     {"project",
      project,
      240,
      7,
      59,
-     {OP_P(1, 8, 31, 64, 72, 100, 256, 520, 1032), OP_P(1, 2, 3, 8, 9, 16), OP_P(40),
+     {OP_P(1, 8, 31, 64, 72, 100, 256, 520, 1032), OP_P(1, 2, 3, 8, 9, 16, 33), OP_P(40),
       OP_P(DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4), OP_P(0, 1, 2, 3, 4, 5), OP_BOOL, OP_TYPES}},
     {"linear, odd numbers in x",
      odd_x,

@@ -69,7 +69,6 @@ static void decoded(op_run *x, const int64_t *p)
     free(a), free(b);
 }
 
-#ifndef ON_CUDA /* no such rows */
 /* Rows in blocks: the product in the order of ops_select.h with the row as it is held, to the bit, also in two pieces;
  * the bytes of all rows are read. */
 static void blocks(op_run *x, const int64_t *p)
@@ -105,7 +104,6 @@ static void blocks(op_run *x, const int64_t *p)
     op_note(x, read == KV * (n - (size_t)lo) * row, "%d bytes are read", (int)read);
     free(q), free(got), free(held);
 }
-#endif
 
 /* doc/methods.md 7d: channels with minima 0, -1 and steps 1, 1/2; codes 2 0 | 3 1; an exact row between them. */
 static void example(op_run *x, const int64_t *p)
@@ -148,15 +146,13 @@ static const op_test tests[] = {
      0,
      {OP_P(256), OP_P(40), OP_P(60), OP_TYPES, OP_P(4), OP_BOOL, OP_P(0), OP_P(0)}},
     {"scores by codes and by the keys that they give", decoded, 24, 4, 7, {OP_P(16, 40, 64, 128), OP_P(2, 4), OP_BOOL}},
-#ifndef ON_CUDA
     {"scores by rows in blocks",
      blocks,
      120,
-     0,
-     0,
+     7,
+     41,
      {OP_P(32, 64, 128, 256), OP_P(DT_Q8, DT_Q4), OP_P(1, 2, 17, 130, 700), OP_P(1, 2, 3, 4, 9, 12),
       OP_P(0, KV_TURNED_K, KV_TURNED_K | KV_TURNED_V), OP_BOOL}},
-#endif
     {"the example", example, 1, 1, 1, {OP_P(0)}},
 };
 

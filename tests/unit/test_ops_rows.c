@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows in blocks of 8 and 4 bits: what is held, what is read, and what attention over them may differ by. */
+/* Builds: shim race device */
 #include "config.h"
 
 #include "kernels/ref/ref.h"
@@ -80,53 +81,183 @@ static void loses(op_run *x, const int64_t *p)
     free(f), free(got);
 }
 
-/* Attention against sums in double over the rows that are held: within ops_rows.h's tolerance. */
+static double allowed(const op_run *x)
+{
+    return multiplies_codes(x->be->about) ? 1e-8 : 1e-10;
+}
+
+/* A job's results as floats, its scores, and what it reads. */
+typedef struct {
+    float *q, *k, *v, *score, *out, *bias;
+    int32_t *slot;
+} seen;
+
+static seen see(op_run *x, const attn_job *j, const kv_rows *row)
+{
+    size_t d = row->head_dim, heads = j->n_heads, bytes = 4 * KV * row->cap * d;
+    seen f = {.q = op_see(x, j->q, 4 * heads * d),
+              .k = op_see(x, row->k, bytes),
+              .v = op_see(x, row->v, bytes),
+              .score = op_see(x, j->scores, 4 * heads * j->score_stride),
+              .out = op_see(x, j->out, 4 * heads * d)};
+    if (j->bias.p) f.bias = op_see(x, j->bias, 4 * heads * j->bias_stride);
+    if (j->idx.p) f.slot = op_see(x, j->idx, 4 * j->idx_stride);
+    for (size_t h = 0; h < heads; h++) {
+        if (j->rows.turned & KV_TURNED_K) ref_turn(f.q + h * d, d);
+        if (j->rows.turned & KV_TURNED_V) ref_turn(f.out + h * d, d);
+    }
+    return f;
+}
+
+static void forget(seen *f)
+{
+    free(f->q), free(f->k), free(f->v), free(f->score), free(f->out), free(f->bias), free(f->slot);
+}
+
+/* The scores of head h, within the tolerance of sums in double; w: as the job has them. */
+static void scores_fit(op_run *x, const attn_job *j, const seen *f, size_t h, size_t cap, double *w)
+{
+    size_t d = j->rows.head_dim, shared = j->n_heads / KV, n = (size_t)j->n_max;
+    double most = 0;
+    for (size_t c = 0; c < d; c++) most = fmax(most, fabs((double)f->q[h * d + c]));
+    for (size_t i = 0; i < n; i++) {
+        const float *k = f->k + (h / shared * cap + (f->slot ? (size_t)f->slot[i] : i)) * d;
+        double dot = 0, size = 0, got = w[i] = (double)f->score[h * j->score_stride + i];
+        for (size_t c = 0; c < d; c++) {
+            dot += (double)f->q[h * d + c] * (double)k[c];
+            size += most * fabs((double)k[c]);
+        }
+        dot *= (double)j->scale, size *= (double)j->scale;
+        if (f->bias) dot += (double)f->bias[h * j->bias_stride + i], size += fabs(dot);
+        op_note(x, (isinf(dot) && got < 0 && isinf(got)) || fabs(got - dot) <= 0x1p-15 * size,
+                "a score is off by %g of %g", fabs(got - dot), size);
+    }
+}
+
+/* Attention against sums in double over the rows that are held, `row`: within ops_rows.h's tolerance. */
+static void by_formula(op_run *x, const attn_job *j, const kv_rows *row)
+{
+    enum { MOST = 256 };
+    seen f = see(x, j, row);
+    size_t d = row->head_dim, shared = j->n_heads / KV, n = (size_t)j->n_max;
+    for (size_t h = 0; h < j->n_heads; h++) {
+        double w[MOST], top = (double)-INFINITY, sum = 0, acc[256] = {0}, size = 0;
+        scores_fit(x, j, &f, h, row->cap, w);
+        for (size_t i = 0; i < n; i++) top = fmax(top, w[i]);
+        for (size_t i = 0; i < n; i++) sum += w[i] = exp(w[i] - top);
+        for (size_t i = 0; i < n; i++) {
+            const float *v = f.v + (h / shared * row->cap + (f.slot ? (size_t)f.slot[i] : i)) * d;
+            double largest = 0;
+            for (size_t c = 0; c < d; c++) {
+                acc[c] += w[i] / sum * (double)v[c];
+                largest = fmax(largest, fabs((double)v[c]));
+            }
+            size += w[i] / sum * largest;
+        }
+        for (size_t c = 0; c < d; c++)
+            op_note(x, fabs((double)f.out[h * d + c] - acc[c]) <= 0x1p-10 * size, "an output is off by %g of %g",
+                    fabs((double)f.out[h * d + c] - acc[c]), size);
+    }
+    forget(&f);
+}
+
 static void attend(op_run *x, const int64_t *p)
 {
-    op_shape s = {.n_tok = 1, .kv = KV, .group = (size_t)p[2], .dim = (size_t)p[0], .n = 37, .type = (dtype)p[1]};
+    op_shape s = {.n_tok = 1, .kv = KV, .group = (size_t)p[2], .dim = (size_t)p[0], .n = 137, .type = (dtype)p[1]};
     attn_job j = op_attn(x, &s);
-    size_t d = s.dim, cap = j.rows.cap, heads = j.n_heads, bytes = 4 * KV * cap * d;
+    size_t d = s.dim, cap = j.rows.cap, heads = j.n_heads;
     kv_rows row = floats(x, d, cap);
     j.range = (buf){NULL}, j.first = 0, j.n_max = (int64_t)s.n;
     j.rows.turned = (unsigned)p[3];
-    j.out = op_out(x, 4 * heads * d, NMSE, 1e-10);
+    j.out = op_out(x, 4 * heads * d, NMSE, allowed(x));
     j.score_stride = s.n;
     j.scores = op_out(x, 4 * heads * s.n, UNIT, 1e-4);
     x->be->ops->attn_decode(x->be, &j, 1);
     kv_rows held = j.rows;
     held.turned = 0; /* as it is held */
     x->be->ops->codes->fetch(x->be, &row, &held, 0, (int64_t)cap, (buf){NULL});
-    float *q = op_see(x, j.q, 4 * heads * d), *k = op_see(x, row.k, bytes), *v = op_see(x, row.v, bytes),
-          *score = op_see(x, j.scores, 4 * heads * s.n), *out = op_see(x, j.out, 4 * heads * d);
-    for (size_t h = 0; h < heads; h++) {
-        double w[64], top = (double)-INFINITY, sum = 0, acc[256] = {0}, terms[256] = {0}, largest = 0;
-        if (j.rows.turned & KV_TURNED_K) ref_turn(q + h * d, d);
-        if (j.rows.turned & KV_TURNED_V) ref_turn(out + h * d, d);
-        for (size_t i = 0; i < s.n; i++) {
-            double dot = 0, size = 0;
-            for (size_t c = 0; c < d; c++) {
-                double t = (double)q[h * d + c] * (double)k[(h / s.group * cap + i) * d + c];
-                dot += t, size += fabs(t);
-            }
-            dot *= (double)j.scale, size *= (double)j.scale;
-            op_note(x, fabs((double)score[h * s.n + i] - dot) <= 0x1p-16 * size, "a score is off by %g of %g",
-                    fabs((double)score[h * s.n + i] - dot), size);
-            w[i] = (double)score[h * s.n + i];
-            top = fmax(top, w[i]);
-        }
-        for (size_t i = 0; i < s.n; i++) sum += w[i] = exp(w[i] - top);
-        for (size_t c = 0; c < d; c++) {
-            for (size_t i = 0; i < s.n; i++) {
-                double t = w[i] / sum * (double)v[(h / s.group * cap + i) * d + c];
-                acc[c] += t, terms[c] += fabs(t);
-            }
-            largest = fmax(largest, terms[c]);
-        }
-        for (size_t c = 0; c < d; c++)
-            op_note(x, fabs((double)out[h * d + c] - acc[c]) <= 0x1p-16 * largest, "an output is off by %g of %g",
-                    fabs((double)out[h * d + c] - acc[c]), largest);
+    by_formula(x, &j, &row);
+}
+
+/* A row of V with a block that is not finite: so are the channels of that block, and no others. */
+static void spoilt(op_run *x, const int64_t *p)
+{
+    enum { N = 70, ROOM = 72, BAD = 40 };
+    size_t d = (size_t)p[0], heads = 2 * KV, bytes = KV * ROOM * kv_row_bytes((dtype)p[1], d);
+    kv_rows r = {.type = (dtype)p[1], .n_kv_heads = KV, .head_dim = d, .cap = ROOM};
+    r.k = op_out(x, bytes, BITS, 0), r.v = op_out(x, bytes, BITS, 0);
+    float *f = random_f32(&x->r, 2 * N * KV * d);
+    f[(N + BAD) * KV * d + d - 1] = NAN; /* of head 0 */
+    buf k = op_in(x, f, 4 * N * KV * d), v = op_in(x, f + N * KV * d, 4 * N * KV * d);
+    x->be->ops->kv_write(x->be, &(kv_write_job){.rows = &r, .n_lists = 1, .k = k, .v = v, .n = N}, 1);
+    attn_job j = {.n_tok = 1, .n_heads = heads, .n_lists = 1, .n_max = N, .scale = 0.2f, .rows = r};
+    j.q = op_floats(x, heads * d);
+    j.out = op_inout(x, NULL, 4 * heads * d, IN, 0);
+    x->be->ops->attn_decode(x->be, &j, 1);
+    float *out = op_see(x, j.out, 4 * heads * d);
+    for (size_t i = 0; i < heads * d; i++) {
+        bool bad = i / d < heads / KV && i % d >= d - ROW_BLOCK;
+        op_note(x, bad == !isfinite(out[i]), "channel %zu of head %zu is %g", i % d, i / d, (double)out[i]);
     }
-    free(q), free(k), free(v), free(score), free(out);
+    free(f), free(out);
+}
+
+/* Code rows of the slots: in their order; pages in another one; every other token first. The last are exact. */
+enum { IN_ORDER, PAGES, APART };
+enum { BY_CHANNEL, BY_RUN, BY_ZERO_POINT };
+
+static kv_rows in_codes(op_run *x, size_t dim, int bits, int how, int order)
+{
+    enum { CODED = 256, EXACT = 9, GROUP = 32 };
+    kv_rows r = {.type = DT_F16, .n_kv_heads = KV, .head_dim = dim, .cap = CODED};
+    int32_t at[CODED];
+    int64_t src[CODED];
+    for (int i = 0; i < CODED; i++) {
+        int row = order == PAGES ? i / 16 * 7 % 16 * 16 + i % 16 : order == APART ? i % 2 * CODED / 2 + i / 2 : i;
+        src[i] = i, at[i] = i < CODED - EXACT ? -1 - row : i;
+    }
+    r.k = op_as(x, KV * CODED * dim, r.type), r.v = op_as(x, KV * CODED * dim, r.type);
+    kv_codes c = {.bits = bits, .by_token = how != BY_CHANNEL, .zero_point = how == BY_ZERO_POINT, .cap = CODED};
+    c.group = c.by_token ? 1 : GROUP, c.run = how == BY_RUN && dim > 64 ? 2 * GROUP : GROUP;
+    size_t n = KV * CODED, bytes = n * codes_row_bytes(&c, dim), pairs = 4 * n * codes_runs(&c, dim);
+    c.k = op_out(x, bytes, BITS, 0), c.v = op_out(x, bytes, BITS, 0);
+    c.k_pair = op_out(x, c.by_token ? pairs : 4 * n / GROUP * dim, BITS, 0), c.v_pair = op_out(x, pairs, BITS, 0);
+    c.k_at = c.v_at = op_in(x, at, sizeof at);
+    r.codes = c;
+    buf from = op_in(x, src, sizeof src);
+    x->be->ops->codes->encode(x->be, &r, false, from, 0, CODED);
+    x->be->ops->codes->encode(x->be, &r, true, from, 0, CODED);
+    return r;
+}
+
+/* Attention over blocks of code rows: by the formula, of all rows or of pages of 16 among them, with a bias that hides
+ * a whole block from one head. */
+static void coded(op_run *x, const int64_t *p)
+{
+    size_t d = (size_t)p[0], heads = 3 * KV;
+    attn_job j = {.n_tok = 1, .n_heads = heads, .n_lists = 1, .scale = 1.5f / sqrtf((float)d)};
+    j.rows = in_codes(x, d, (int)p[1], (int)p[2], (int)p[3]);
+    j.n_max = (int64_t)j.rows.cap - (p[3] == PAGES ? 0 : 11);
+    j.q = op_floats(x, heads * d);
+    j.score_stride = j.bias_stride = j.idx_stride = j.rows.cap;
+    if (p[4] == 1) {
+        int32_t idx[256], n = 0;
+        for (int32_t i = 0; i < 256; i++)
+            if (i / 16 % 3 != 1) idx[n++] = i;
+        j.idx = op_in(x, idx, sizeof idx);
+        j.n_max = n - 5;
+    } else if (p[4] == 2) {
+        float *b = random_f32(&x->r, heads * j.bias_stride);
+        for (size_t i = 0; i < 70; i++) b[j.bias_stride + i] = -INFINITY;
+        j.bias = op_in(x, b, 4 * heads * j.bias_stride);
+        free(b);
+    }
+    j.out = op_out(x, 4 * heads * d, NMSE, allowed(x));
+    j.scores = op_inout(x, NULL, 4 * heads * j.score_stride, UNIT, 1e-4);
+    x->be->ops->attn_decode(x->be, &j, 1);
+    kv_rows row = floats(x, d, j.rows.cap);
+    x->be->ops->codes->fetch(x->be, &row, &j.rows, 0, (int64_t)j.rows.cap, (buf){NULL});
+    by_formula(x, &j, &row);
 }
 
 /* Queries of one sequence in one call, each of which sees one key more, all or some with a bias: results and scores
@@ -146,7 +277,7 @@ static void together(op_run *x, const int64_t *p)
         job[i].q = op_floats(x, heads * s.dim);
         job[i].n_max = (int64_t)(s.n - JOBS + i); /* 125 to 130: across the end of a block */
         if (i % 2 == 0) job[i].bias = op_floats(x, heads * s.n);
-        job[i].out = out[i] = op_out(x, bytes, NMSE, 1e-10);
+        job[i].out = out[i] = op_out(x, bytes, NMSE, allowed(x));
         job[i].scores = scores[i] = op_inout(x, NULL, 4 * heads * s.n, UNIT, 1e-4);
         x->be->ops->attn_decode(x->be, &job[i], 1);
         job[i].out = op_out(x, bytes, IN, 0);
@@ -160,10 +291,17 @@ static void together(op_run *x, const int64_t *p)
 }
 
 static const op_test tests[] = {
-    {"rows in blocks: held and read", hold, 48, 0, 0, {DIMS, TYPES, TURNED, OP_BOOL}},
-    {"rows in blocks: what they lose", loses, 24, 0, 0, {DIMS, TYPES, TURNED}},
-    {"rows in blocks: attention", attend, 60, 0, 0, {DIMS, TYPES, OP_P(1, 3, 4), OP_P(0, 1, 2, 3)}},
-    {"rows in blocks: queries of one sequence", together, 36, 0, 0, {DIMS, TYPES, OP_P(1, 3, 4, 8), OP_P(0, 1, 2, 3)}},
+    {"rows in blocks: held and read", hold, 48, 1, 6, {DIMS, TYPES, TURNED, OP_BOOL}},
+    {"rows in blocks: what they lose", loses, 24, 3, 0, {DIMS, TYPES, TURNED}},
+    {"rows in blocks: attention", attend, 60, 1, 12, {DIMS, TYPES, OP_P(1, 3, 4), OP_P(0, 1, 2, 3)}},
+    {"rows in blocks: not finite", spoilt, 8, 1, 4, {DIMS, TYPES}},
+    {"blocks of codes: attention",
+     coded,
+     108,
+     0,
+     0,
+     {OP_P(64, 128), OP_P(2, 4), OP_P(BY_CHANNEL, BY_RUN, BY_ZERO_POINT), OP_P(IN_ORDER, PAGES, APART), OP_P(0, 1, 2)}},
+    {"rows in blocks: queries of one sequence", together, 36, 2, 12, {DIMS, TYPES, OP_P(1, 3, 4, 8), OP_P(0, 1, 2, 3)}},
 };
 
 int main(void)

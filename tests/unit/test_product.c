@@ -11,6 +11,7 @@
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 #include "tests/unit/attention_oracle.h"
+#include "tests/unit/devices.h"
 #include "tests/unit/spy_ops.h"
 
 typedef float head_rows[T_HEADS][T_DIM];
@@ -570,8 +571,9 @@ static bool raw_is_full(const combination *c, const attn_spec *spec)
     return num <= den * (spec->kv.type == DT_F32 ? 0 : spec->kv.type == DT_F16 ? 1e-6 : 1e-4);
 }
 
-/* U1: the life of `full` over the same store. What keeps all holds its bytes (U6), and evictors over codes at most
- * those, since a group stays while one of its tokens does, and those that demote to rows of the same bytes. */
+/* U1: the life of `full` over the same store; over 4 bits, whose numbers may have two codes, to rounding. What keeps
+ * all holds its bytes (U6), and evictors over codes at most those, since a group stays while one of its tokens does,
+ * and those that demote to rows of the same bytes. */
 static void check_all(combination *c)
 {
     err e = {0};
@@ -581,7 +583,9 @@ static void check_all(combination *c)
     live(r, s, 64, &other);
     if (!note(c, open_seq(r, &f, &strategies[0], false, &attn_seq_spec(s)->kv, &e) == ST_OK, "U1: full")) return;
     live(r, f, 64, &full);
-    bool everything = c->s->flags & RAW ? raw_is_full(c, attn_seq_spec(s)) : same_life(r, &other, &full);
+    bool everything = c->s->flags & RAW      ? raw_is_full(c, attn_seq_spec(s))
+                      : c->kv->type == DT_Q4 ? close_life(r, &other, &full)
+                                             : same_life(r, &other, &full);
     note(c, everything, "U1: everything");
     bool exact = !(c->s->flags & (RAW | BANDED));
     note(c, !exact || same(r, alone.prompt1, full.prompt1, T_LAYERS * P1), "U1: first prompt");
@@ -648,6 +652,7 @@ static void check_one(rig *r, int s, int k)
     kv_format kv;
     combination c = {.r = r, .s = &strategies[s], .kv = &kv};
     kv_format_parse(&kv, stores[k], "--kv", &e);
+    spy.by_codes = (kv_has_codes(&kv) || kv_in_blocks(&kv)) && multiplies_codes(r->be->about);
     const char *why = refusal(r, c.s, &kv);
     size_t rows = spy.rows, all = spy.rows + spy.codes + spy.other, rest = spy.other;
     status st = open_seq(r, &seq, c.s, false, &kv, &e);

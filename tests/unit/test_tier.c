@@ -486,7 +486,6 @@ static void check_refusals(const world *w)
     without = *r.be->ops;
     without.tier = NULL;
     without.host = NULL;
-    without.row_blocks = false;
     r.be->ops = &without;
     e = (err){0};
     t = tier_of("disk");
@@ -495,12 +494,6 @@ static void check_refusals(const world *w)
     e = (err){0};
     t = tier_of("host");
     ok(open_seq(&r, &s, "fier:skip=0", "f16", &t, &e) == ST_UNSUPPORTED && strstr(e.msg, "missing operations: host"),
-       "%s", e.msg);
-    e = (err){0};
-    t = (kv_tier){.place = KV_DEVICE};
-    is_ok(rig_layout(&r, 4, 2, 64, &e), &e, "layout");
-    ok(open_seq(&r, &s, "full", "q8", &t, &e) == ST_UNSUPPORTED &&
-           strstr(e.msg, "full: store q8 does not run on cpu yet (missing: rows in blocks)"),
        "%s", e.msg);
     rig_close(&r);
 }

@@ -163,7 +163,7 @@ static void check_products(const char *device)
         if (st == ST_OK) st = decoder_create(&p.dec, p.m, &opt, &e);
         if (!is_ok(st, &e, "%s", what)) continue;
         check_rows(&p, "f16", 30, SESSION_VERIFY_ROWS, what);
-        if (p.be->ops->row_blocks) check_rows(&p, types[i] == DT_Q4 ? "q4" : "q8:rot=k", 30, SESSION_VERIFY_ROWS, what);
+        check_rows(&p, types[i] == DT_Q4 ? "q4" : "q8:rot=k", 30, SESSION_VERIFY_ROWS, what);
         if (types[i] == DT_BF16) check_rows(&p, "f16", PIECES - 6, 5, what);
         parts_close(&p);
     }

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention of one query a sequence over rows of which some are in codes. */
+#include "config.h"
+
+#include "kernels/cuda/attn_pieces.cuh"
+
+cudaError_t attn_decode_codes(backend *be, const decode_batch *b, const extents *x, dtype type)
+{
+    return decode<CODES>(be, b, x, type);
+}

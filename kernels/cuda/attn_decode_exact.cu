@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+/* Attention of one query a sequence over rows that are all exact and in one place. */
+#include "config.h"
+
+#include "kernels/cuda/attn_pieces.cuh"
+
+cudaError_t attn_decode_exact(backend *be, const decode_batch *b, const extents *x, dtype type)
+{
+    return decode<EXACT>(be, b, x, type);
+}
