@@ -125,7 +125,7 @@ start() {
         --quiet --tp 2 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null &
     pid=$!
     tries=0
-    until [ "$(wc -c <"$tmp/out")" -gt 20 ] || [ $tries -gt 300 ]; do tries=$((tries + 1)) && sleep 0.02; done
+    until [ "$(wc -c <"$tmp/out")" -gt 20 ] || [ $tries -gt 1500 ]; do tries=$((tries + 1)) && sleep 0.02; done
     # shellcheck disable=SC2046
     set -- $(grep -ls "^PPid:[[:space:]]*$pid\$" /proc/[0-9]*/status | cut -d/ -f3 | sort -n)
     rank0=$1 rank1=$2
