@@ -212,7 +212,7 @@ static size_t bytes_of(int fd)
     return fstat(fd, &s) == 0 ? (size_t)s.st_blocks * 512 : 0;
 }
 
-/* Which parts of the file were written. */
+/* Which parts of the file were written: all, where the system does not tell. */
 static status find_written(prefix_entry *x, err *e)
 {
     size_t cap = 0;
@@ -224,6 +224,10 @@ static status find_written(prefix_entry *x, err *e)
         }
         x->written[x->n_written++] = (prefix_extent){at, end};
     }
+    struct stat s;
+    if (x->n_written > 0 || fstat(x->fd, &s) != 0) return ST_OK;
+    TRY(MEM_GROW(&x->written, 1, e));
+    x->written[x->n_written++] = (prefix_extent){0, s.st_size};
     return ST_OK;
 }
 

@@ -6,7 +6,7 @@ simulation="$(dirname "$RUN")/tests/mpi/test_context"
 [ -x "$simulation" ] || skip_all "no simulation was built"
 for ranks in 2 4; do
     # Open MPI's libraries keep memory at their end.
-    ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" timeout 120 mpirun --allow-run-as-root --oversubscribe -n "$ranks" "$simulation" \
+    ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" timeout 400 mpirun --allow-run-as-root --oversubscribe -n "$ranks" "$simulation" \
         >"$tmp/out" 2>"$tmp/err" </dev/null
     status=$?
     ! grep -q 'built without MPI' "$tmp/out" || skip_all "built without MPI"

@@ -203,7 +203,7 @@ sed -i 's/| \*--phase\\ decode\*--attn\\ all\*//' "$pre/run"
 before=$(find "$o" -name '*.json' | wc -l)
 find "$o" \( -name '*.failed' -o -name '*.split' \) -exec rm {} +
 : >"$tmp/calls"
-gpu rows --minutes 1 --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
+gpu rows --prebuilt "$pre" --out "$o" --shape llama-3.1-8b
 check "the next call goes on" test "$status" -eq 0 -a "$(find "$o" -name '*.json' | wc -l)" -gt "$before"
 check "rows on the host are their own" grep -qE '^decode +tiny +host +f16 ' "$tmp/out"
 

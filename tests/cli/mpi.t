@@ -19,7 +19,7 @@ mpi() {
     ranks=$1
     shift
     # shellcheck disable=SC2086
-    timeout 200 $MPIRUN -n "$ranks" "$@" >"$tmp/out" 2>"$tmp/all" </dev/null
+    timeout 540 $MPIRUN -n "$ranks" "$@" >"$tmp/out" 2>"$tmp/all" </dev/null
     status=$?
     strip
 }
@@ -108,7 +108,7 @@ set -- generate -m "$m" -p x
 mpi_refused 2 "mpirun started 2 ranks" "another --tp" "$@" --tp 4
 mpi_refused 2 "unknown option" "an unknown option" "$@" --nonsense
 # shellcheck disable=SC2086
-timeout 60 $MPIRUN -n 1 "$RUN" "$@" -n 2 : -n 1 "$RUN" "$@" -n 3 >"$tmp/out" 2>"$tmp/all" </dev/null
+timeout 200 $MPIRUN -n 1 "$RUN" "$@" -n 2 : -n 1 "$RUN" "$@" -n 3 >"$tmp/out" 2>"$tmp/all" </dev/null
 status=$?
 strip
 is_refusal 2 "rank 1 was started with other options" "ranks with different options"
@@ -133,6 +133,7 @@ is_refusal 1 "neither model.safetensors nor" "a rank without a model ends all"
 # start: two ranks that would go on for hours; their ids in $ranks.
 start() {
     : >"$tmp/out" # what an earlier one printed
+    rm -f "$tmp/rank.0" "$tmp/rank.1"
     # shellcheck disable=SC2086
     env --default-signal=INT $MPIRUN -n 2 sh -c 'echo $$ >"$0.$OMPI_COMM_WORLD_RANK" && exec "$@"' "$tmp/rank" "$RUN" generate \
         -m "$m" -p x -n 4000000 --ctx 4000000 --attn streaming --budget 64 --ignore-eos --quiet >"$tmp/out" 2>"$tmp/err" </dev/null &

@@ -97,7 +97,7 @@ class OpenAITest(unittest.TestCase):
 
     def test_cancel(self):
         before = self.server.metric("kvasir_cancelled_total")
-        s = self.complete(max_tokens=400, stream=True, extra_body={"ignore_eos": True})
+        s = self.complete(n=16, max_tokens=400, stream=True, extra_body={"ignore_eos": True})
         next(iter(s))
         s.close()
         self.assertTrue(self.server.idle())
@@ -123,9 +123,11 @@ class OpenAITest(unittest.TestCase):
 
     def test_many(self):
         """64 clients at once: answered, or told to come again."""
+        o = {"max_tokens": 200, "temperature": 0, "extra_body": {"ignore_eos": True}}
+
         async def ask(client, i):
             try:
-                r = await client.completions.create(model=self.model, prompt=LONG, max_tokens=16, temperature=0)
+                r = await client.completions.create(model=self.model, prompt=LONG, **o)
                 return r.choices[0].text
             except openai.RateLimitError as e:
                 return e.code
@@ -134,7 +136,7 @@ class OpenAITest(unittest.TestCase):
             async with openai.AsyncOpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0) as client:
                 return await asyncio.gather(*(ask(client, i) for i in range(64)))
 
-        alone = self.complete(max_tokens=16).choices[0].text
+        alone = self.complete(**o).choices[0].text
         said = asyncio.run(all_of_them())
         self.assertEqual(set(said), {alone, "queue_full"})
         self.assertTrue(self.server.idle())
@@ -143,7 +145,7 @@ class OpenAITest(unittest.TestCase):
         """What was cut off does not look whole."""
         server = Server("-m", os.environ["MODEL"])
         with openai.OpenAI(base_url=server.url + "/v1", api_key="none") as client:
-            s = client.completions.create(model=self.model, prompt=LONG, max_tokens=400, stream=True,
+            s = client.completions.create(model=self.model, prompt=LONG, n=16, max_tokens=400, stream=True,
                                           extra_body={"ignore_eos": True})
             parts = iter(s)
             next(parts)

@@ -546,7 +546,7 @@ static void check_wrong_sessions(kvasir_model *m)
     refused(kvasir_session_create(&s, m, "full", "f8", 0, msg, MSG), KVASIR_USAGE, "f8", "no such store");
     refused(kvasir_session_create(&s, m, "full", "f16", -5, msg, MSG), KVASIR_USAGE, "-5", "a negative limit");
     refused(kvasir_session_create(&s, m, "full", "f16", INT64_MAX, msg, MSG), KVASIR_USAGE, "limit", "a limit too far");
-    refused(kvasir_session_create(&s, m, "full", "f16", INT32_MAX - 1, msg, MSG), KVASIR_NOMEM, "needed",
+    refused(kvasir_session_create(&s, m, "full", "f32", INT32_MAX - 1, msg, MSG), KVASIR_NOMEM, "needed",
             "more than there is memory");
     ok(s == NULL, "which makes no session");
     refused(kvasir_session_create(&s, NULL, NULL, NULL, 0, msg, MSG), KVASIR_USAGE, "model", "no model");

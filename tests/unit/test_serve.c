@@ -402,7 +402,7 @@ static void check_stop(void)
     static const char health[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     char request[1024];
     write_post(request, sizeof request, "/v1/completions",
-               "{\"prompt\":\"Alice\",\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true}");
+               "{\"prompt\":\"Alice\",\"n\":16,\"max_tokens\":480,\"ignore_eos\":true,\"stream\":true}");
     int fd = call(), kept = call();
     say(kept, health);
     free(hear(kept, "\"ok\""));

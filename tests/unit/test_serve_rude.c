@@ -156,11 +156,16 @@ static void check_leaving(void)
 static void check_idle(void)
 {
     enum { MANY = 1000 };
-    struct rlimit files;
+    struct rlimit files = {0};
     int *fds = calloc(MANY, sizeof *fds);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (files.rlim_cur < MANY + 400) { /* of both sides */
+        tap_skip("%llu open files at most", (unsigned long long)files.rlim_cur);
+        free(fds);
+        return;
     }
     for (int i = 0; i < MANY && fds; i++) {
         fds[i] = call();
