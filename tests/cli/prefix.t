@@ -228,7 +228,7 @@ echo "Once more. $(cat "$tmp/long")" >"$tmp/other"
 ask "$tmp/other"
 check "it keeps another prompt" test "$known" -eq 0
 for _ in $(seq 100); do
-    [ "$(ls "$kv" | grep -vc part)" -lt 2 ] || break
+    [ "$(find "$kv" -type f ! -name '*.part' | wc -l)" -lt 2 ] || break
     sleep 0.1
 done
 gen a -f "$tmp/other" --temp 0 --prefix-disk "$kv"
