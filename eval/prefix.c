@@ -11,9 +11,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
 #include "eval/prefix_disk.h"
@@ -56,9 +56,7 @@ struct prefix_store {
 
 static uint64_t now(prefix_store *p)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    uint64_t ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    uint64_t ns = (uint64_t)clock_real_ns();
     p->clock = ns > p->clock ? ns : p->clock + 1;
     return p->clock;
 }

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/draft.h"
 #include "kernels/base/mem.h"
 
@@ -377,11 +378,10 @@ static void scan(prefix_disk *d, const prefix_found *found)
     d->looked = true;
 }
 
-/* Times of files are those of the system's last tick: two changes in one tick have one time. */
+/* Over a second. A time of a file is that of the system's last tick: two changes in one tick have one time. */
 static bool is_long_ago(const struct timespec *t)
 {
-    struct timespec now;
-    return clock_gettime(CLOCK_REALTIME, &now) == 0 && ns_of(t) + NS < ns_of(&now);
+    return ns_of(t) + NS < (uint64_t)clock_real_ns();
 }
 
 bool prefix_disk_look(prefix_disk *d, const prefix_found *found)

@@ -51,8 +51,8 @@ status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const 
                          size_t n_written, size_t *bytes, err *e);
 /* Opens an entry; check: all that was written is read and compared with its sums. ST_FORMAT, ST_IO. */
 status prefix_disk_read(prefix_disk *d, const prefix_name *name, bool check, session_file **out, err *e);
-/* When it was last used, in nanoseconds of the real-time clock: the time of its file, of which the system alone knows
- * no more than its last tick. */
+/* Sets the time of an entry's file to `used` (clock_real_ns). The system's own times of files are those of its last
+ * tick, and do not tell which of two entries was used last. */
 void prefix_disk_touch(prefix_disk *d, const prefix_name *name, uint64_t used);
 /* why: for the line on standard error; NULL: none. */
 void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why);

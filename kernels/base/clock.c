@@ -17,6 +17,11 @@ int64_t clock_ns(void)
     return read_ns(CLOCK_MONOTONIC);
 }
 
+int64_t clock_real_ns(void)
+{
+    return read_ns(CLOCK_REALTIME);
+}
+
 int64_t clock_thread_ns(void)
 {
     return read_ns(CLOCK_THREAD_CPUTIME_ID);
