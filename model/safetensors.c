@@ -130,6 +130,7 @@ static status check_metadata(const st_file *f, json_t *meta, err *e)
 {
     const char *key;
     json_t *v;
+    if (json_is_null(meta)) return ST_OK; /* the reference reads null as absent */
     if (!json_is_object(meta)) return err_set(e, ST_FORMAT, "%s: \"__metadata__\" is not a JSON object", label(f));
     json_object_foreach(meta, key, v)
     {
@@ -177,6 +178,7 @@ static status read_header(st_file *f, err *e)
 {
     const char *key;
     json_t *v;
+    TRY(file_check_pointer(f->bytes, f->size, label(f), e));
     if (f->size < 8)
         return err_set(e, ST_FORMAT,
                        "%s: truncated header: %zu bytes, a safetensors file begins with 8 "

@@ -122,6 +122,7 @@ static status detect_files(tokenizer *t, const char *dir, err *e)
     if (!path) return err_set(e, ST_NOMEM, "chat_template.jinja: out of memory");
     status st = ST_OK;
     if (file_exists(path)) TRY_GOTO(file_read(&text, &n, path, CONFIG_MAX_FILE, e));
+    if (text) TRY_GOTO(file_check_pointer(text, n, path, e));
     if (text) t->chat = chat_detect(t, text, n);
     TRY_GOTO(read_optional(&j, dir, "chat_template.json", e));
     detect_in(t, j);

@@ -124,6 +124,7 @@ static status open_model(tokenizer *t, const char *path, err *e)
     TRY(file_map_open(&m, path, e));
     const char *data = (const char *)m.data;
     status st;
+    TRY_GOTO(file_check_pointer(data, m.size, path, e));
     if (m.size == 0 || m.size > TOKENIZER_MAX_FILE) {
         st = err_set(e, ST_FORMAT, "%s: %zu bytes; 1 to %d expected", path, m.size, TOKENIZER_MAX_FILE);
     } else if (tiktoken_looks_like(data, m.size)) {
@@ -133,6 +134,7 @@ static status open_model(tokenizer *t, const char *path, err *e)
         snprintf(t->describe, sizeof t->describe, "SentencePiece (tokenizer.model)");
         st = spm_model_load(t, data, m.size, path, e);
     }
+done:
     file_map_close(&m);
     return st;
 }
@@ -160,6 +162,7 @@ static status open_files(tokenizer *t, const char *vocab_path, const char *merge
     TRY(json_read_object(&vocab, vocab_path, TOKENIZER_MAX_FILE, JSON_DEPTH, e));
     status st;
     TRY_GOTO(file_read(&merges, &n, merges_path, TOKENIZER_MAX_FILE, e));
+    TRY_GOTO(file_check_text(merges, n, merges_path, e));
     TRY_GOTO(bpe_files_load(t, vocab, merges, n, vocab_path, merges_path, e));
     TRY_GOTO(guess_qwen_added(t, vocab_path, e));
     snprintf(t->describe, sizeof t->describe, "byte-level BPE (vocab.json, merges.txt)");

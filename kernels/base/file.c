@@ -102,6 +102,27 @@ status file_read(char **out, size_t *size, const char *path, size_t max, err *e)
     return st;
 }
 
+status file_check_pointer(const void *data, size_t n, const char *name, err *e)
+{
+    static const char first[] = "version https://git-lfs.github.com/spec/";
+    if (n < sizeof first - 1 || memcmp(data, first, sizeof first - 1) != 0) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: a Git LFS pointer, not the file itself; run `git lfs pull` in its folder",
+                   path_tail(name));
+}
+
+status file_check_text(const char *text, size_t n, const char *name, err *e)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    TRY(file_check_pointer(text, n, name, e));
+    if (n >= 3 && memcmp(s, "\xef\xbb\xbf", 3) == 0)
+        return err_set(e, ST_FORMAT, "%s: begins with a byte order mark; save it as UTF-8 without one",
+                       path_tail(name));
+    if (n >= 2 && (!s[0] || !s[1] || (s[0] == 0xff && s[1] == 0xfe) || (s[0] == 0xfe && s[1] == 0xff)))
+        return err_set(e, ST_FORMAT, "%s: encoded as UTF-16 or UTF-32; save it as UTF-8 without a byte order mark",
+                       path_tail(name));
+    return ST_OK;
+}
+
 char *path_join(const char *dir, const char *name)
 {
     size_t a = strlen(dir), b = strlen(name);

@@ -26,6 +26,12 @@ status file_read(char **out, size_t *size, const char *path, size_t max, err *e)
 /* The same for an open stream such as stdin; name is used in messages. */
 status file_read_stream(char **out, size_t *size, FILE *f, const char *name, size_t max, err *e);
 
+/* Refuses data, the start of a file, if it is a Git LFS pointer: a clone without Git LFS has one in place of each large
+ * file. Errors: ST_FORMAT. Source: git-lfs, docs/spec.md. */
+status file_check_pointer(const void *data, size_t n, const char *name, err *e);
+/* Also refuses a text that begins with a byte order mark or is encoded as UTF-16 or UTF-32. */
+status file_check_text(const char *text, size_t n, const char *name, err *e);
+
 /* "dir/name" in a new string (mem_free), NULL when out of memory. */
 char *path_join(const char *dir, const char *name);
 /* The last components of a path, at most 100 bytes where they allow it: for messages of fixed size. */

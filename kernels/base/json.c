@@ -3,28 +3,89 @@
 
 #include "kernels/base/json.h"
 
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-/* Deepest nesting of brackets outside strings: checked before the recursive parser sees the text. */
-static int nesting(const char *s, size_t n)
+/* Form in which Jansson gets a number. It refuses integers beyond 64 bits, reals beyond double, NaN and Infinity. */
+typedef enum { NUMBER_AS_IS, NUMBER_AS_REAL, NUMBER_AS_STRING } number_form;
+
+/* Returns the length of the number or of Python's NaN, Infinity or -Infinity at s, at least 1. A number at the end of
+ * the text stays as it is: no JSON object ends so. */
+static size_t number_length(const char *s, size_t n, number_form *form)
 {
-    int depth = 0, most = 0, in_string = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (in_string) {
-            if (s[i] == '\\') i++;
-            else if (s[i] == '"') in_string = 0;
-        } else if (s[i] == '"') {
-            in_string = 1;
-        } else if (s[i] == '{' || s[i] == '[') {
-            if (++depth > most) most = depth;
-        } else if (s[i] == '}' || s[i] == ']') {
-            depth--;
-        }
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        size_t len = strlen(words[i]);
+        if (n <= len || memcmp(s, words[i], len) != 0) continue;
+        *form = NUMBER_AS_STRING;
+        return len;
     }
-    return most;
+    size_t len = 1;
+    bool integer = true, exponent = false;
+    for (; len < n && s[len] && strchr("+-.0123456789eE", s[len]); len++) {
+        exponent |= s[len] == 'e' || s[len] == 'E';
+        integer &= s[len] >= '0' && s[len] <= '9';
+    }
+    char copy[512], *end;
+    if (len == n || (len < 19 && !exponent)) return len;
+    if (len >= sizeof copy) {
+        if (integer) *form = NUMBER_AS_STRING;
+        return len;
+    }
+    memcpy(copy, s, len);
+    copy[len] = 0;
+    double v = strtod(copy, &end);
+    if (*end) return len;
+    errno = 0;
+    if (isinf(v)) *form = NUMBER_AS_STRING;
+    else if (integer && (strtoll(copy, NULL, 10), errno == ERANGE)) *form = NUMBER_AS_REAL;
+    return len;
+}
+
+/* Returns the length of the string at s, with its quotes. */
+static size_t string_length(const char *s, size_t n)
+{
+    size_t i = 1;
+    while (i < n && s[i] != '"') i += s[i] == '\\' ? 2 : 1;
+    return i < n ? i + 1 : n;
+}
+
+/* Rewrites the numbers that Jansson refuses. An integer gets an exponent, which makes it a real. A number that no
+ * double holds becomes a string of its spelling, so that a key that needs a number refuses it.
+ * out    room for the result, or NULL to measure.
+ * depth  deepest nesting of brackets; the parser is recursive.
+ * Returns the length of the result: n if nothing changes. */
+static size_t rewrite(const char *s, size_t n, char *out, int *depth)
+{
+    size_t size = 0;
+    int level = 0;
+    *depth = 0;
+    for (size_t i = 0, len; i < n; i += len) {
+        number_form form = NUMBER_AS_IS;
+        len = 1;
+        if (s[i] == '"') len = string_length(s + i, n - i);
+        else if ((s[i] >= '0' && s[i] <= '9') || s[i] == '-' || s[i] == 'N' || s[i] == 'I')
+            len = number_length(s + i, n - i, &form);
+        else if (s[i] == '{' || s[i] == '[') level++;
+        else if (s[i] == '}' || s[i] == ']') level--;
+        if (level > *depth) *depth = level;
+        const char *ends = form == NUMBER_AS_STRING ? "\"" : "e0";
+        size_t before = form == NUMBER_AS_STRING, after = form == NUMBER_AS_IS ? 0 : strlen(ends);
+        if (out) {
+            memcpy(out + size, ends, before);
+            memcpy(out + size + before, s + i, len);
+            memcpy(out + size + before + len, ends, after);
+        }
+        size += before + len + after;
+    }
+    return size;
 }
 
 /* The key of the object's member in which the first n bytes end, as ", in 'key'"; "" where there is none. */
@@ -54,13 +115,9 @@ static void member_at(const char *s, size_t n, char out[48])
     if (key) snprintf(out, 48, ", in '%.*s'", n_key < 32 ? (int)n_key : 32, key);
 }
 
-static status parse(json_t **out, const char *text, size_t n, const char *name, int max_depth, size_t flags, err *e)
+static status parse(json_t **out, const char *text, size_t n, const char *name, size_t flags, err *e)
 {
     json_error_t je;
-    *out = NULL;
-    int depth = nesting(text, n);
-    if (depth > max_depth)
-        return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth, max_depth);
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | flags, &je);
     if (!j && json_error_code(&je) == json_error_out_of_memory) return err_set(e, ST_NOMEM, "%s: out of memory", name);
     if (!j) {
@@ -78,14 +135,36 @@ static status parse(json_t **out, const char *text, size_t n, const char *name, 
     return ST_OK;
 }
 
+static status check_depth(int depth, int max_depth, const char *name, err *e)
+{
+    if (depth <= max_depth) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: JSON nested %d deep, at most %d allowed", name, depth, max_depth);
+}
+
 status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
 {
-    return parse(out, text, n, name, max_depth, 0, e);
+    char *copy = NULL;
+    int depth;
+    *out = NULL;
+    TRY(file_check_text(text, n, name, e));
+    size_t size = rewrite(text, n, NULL, &depth);
+    TRY(check_depth(depth, max_depth, name, e));
+    if (size != n) {
+        TRY(mem_alloc((void **)&copy, size, 1, name, e));
+        rewrite(text, n, copy, &depth);
+    }
+    status st = parse(out, copy ? copy : text, size, name, 0, e);
+    mem_free(copy);
+    return st;
 }
 
 status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e)
 {
-    return parse(out, text, n, name, max_depth, JSON_ALLOW_NUL, e);
+    int depth;
+    *out = NULL;
+    rewrite(text, n, NULL, &depth);
+    TRY(check_depth(depth, max_depth, name, e));
+    return parse(out, text, n, name, JSON_ALLOW_NUL, e);
 }
 
 status json_read_object(json_t **out, const char *path, size_t max_bytes, int max_depth, err *e)

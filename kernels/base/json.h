@@ -8,11 +8,14 @@
 
 #include "kernels/base/err.h"
 
-/* Parses one JSON object from memory; name is the file's name for messages. Errors: ST_FORMAT with
- * line and column; nesting deeper than max_depth. The caller frees *out with json_decref. */
+/* Parses one JSON object from memory; name is the file's name for messages. Accepts what Python's json module writes:
+ * an integer beyond 64 bits is read as a real; NaN, Infinity and numbers beyond double are read as strings of their
+ * spelling ("NaN"). Errors: ST_FORMAT for bad syntax, with line and column; for nesting deeper than max_depth; for a
+ * byte order mark, UTF-16 or a Git LFS pointer. The caller frees *out with json_decref. */
 status json_parse_object(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e);
 
-/* The same for data: its texts may hold U+0000 (json_string_length tells their ends), and errors name the member. */
+/* Parses one JSON object of data strictly, without Python's extensions. Its texts may hold U+0000 (json_string_length
+ * returns their lengths), and errors name the member. */
 status json_parse_data(json_t **out, const char *text, size_t n, const char *name, int max_depth, err *e);
 
 /* The first from a file of at most max_bytes. */

@@ -74,6 +74,26 @@ static void test_good(void)
     free(b.p);
 }
 
+/* Headers that the reference, safetensors 0.8, accepts too. */
+static void test_metadata(void)
+{
+    static const char *const headers[] = {
+        "{" T("a", "U8", "[1]", "[0,1]") "}",
+        "{\"__metadata__\":null," T("a", "U8", "[1]", "[0,1]") "}",
+        "{" T("a", "U8", "[1]", "[0,1]") ",\"__metadata__\":{}}",
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"size\":100000000000000000000}}",
+    };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        err e = {0};
+        st_file *f;
+        blob b = make(headers[i], 1);
+        if (is_ok(st_open_memory(&f, b.p, b.size, "mem", &e), &e, "%s", headers[i]))
+            ok(st_count(f) == 1 && st_find(f, "a"), "  one tensor");
+        st_close(f);
+        free(b.p);
+    }
+}
+
 static const struct {
     const char *name, *header;
     size_t n_data;
@@ -86,6 +106,9 @@ static const struct {
     {"duplicate tensor", "{" T("a", "F32", "[1]", "[0,4]") "," T("a", "F32", "[1]", "[4,8]") "}", 8, "uplicate"},
     {"metadata is a list", "{\"__metadata__\":[]}", 0, "\"__metadata__\" is not a JSON object"},
     {"metadata value", "{\"__metadata__\":{\"k\":1}}", 0, "\"__metadata__\": \"k\" is not a string"},
+    {"metadata is false", "{\"__metadata__\":false}", 0, "\"__metadata__\" is not a JSON object"},
+    {"metadata value is null", "{\"__metadata__\":{\"k\":null}}", 0, "\"__metadata__\": \"k\" is not a string"},
+    {"entry is null", "{\"a\":null}", 0, "tensor \"a\": the entry is not"},
     {"entry is a number", "{\"a\":1}", 0, "tensor \"a\": the entry is not"},
     {"no dtype", "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "tensor \"a\": \"dtype\" is missing"},
     {"dtype is a number", "{\"a\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
@@ -97,7 +120,9 @@ static const struct {
     {"real dimension", "{" T("a", "U8", "[1.0]", "[0,1]") "}", 1, "\"shape\" must hold integers"},
     {"shape overflow", "{" T("a", "U8", "[4294967296,4294967296,2]", "[0,1]") "}", 1, "\"shape\" overflows"},
     {"shape overflow in bits", "{" T("a", "F64", "[9223372036854775807]", "[0,1]") "}", 1, "\"shape\" overflows"},
-    {"integer beyond 64 bits", "{" T("a", "U8", "[99999999999999999999]", "[0,1]") "}", 1, "not valid JSON"},
+    {"integer beyond 64 bits", "{" T("a", "U8", "[99999999999999999999]", "[0,1]") "}", 1,
+     "\"shape\" must hold integers"},
+    {"offset beyond 64 bits", "{" T("a", "U8", "[1]", "[0,18446744073709551617]") "}", 1, "must hold integers >= 0"},
     {"half a byte", "{" T("a", "F4", "[3]", "[0,1]") "}", 1, "tensor \"a\": \"shape\" does not fill"},
     {"no offsets", "{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "tensor \"a\": \"data_offsets\" is missing"},
     {"three offsets", "{" T("a", "U8", "[1]", "[0,1,2]") "}", 1, "\"data_offsets\" is missing or not"},
@@ -181,6 +206,11 @@ static void test_files(void)
     write_file(path, "", 0);
     e = (err){0};
     is_err(st_open(&f, path, &e), &e, ST_FORMAT, "truncated header", "an empty file");
+    const char *pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 273672\n";
+    write_file(path, pointer, strlen(pointer));
+    e = (err){0};
+    is_err(st_open(&f, path, &e), &e, ST_FORMAT, "a Git LFS pointer, not the file itself; run `git lfs pull`",
+           "a pointer");
     unlink(path);
     e = (err){0};
     is_err(st_open(&f, path, &e), &e, ST_IO, path, "a file that is not there");
@@ -234,6 +264,7 @@ static void test_out_of_memory(void)
 int main(void)
 {
     test_good();
+    test_metadata();
     test_bad();
     test_long_path();
     test_files();
