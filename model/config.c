@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* config.json of the supported families. Source: transformers 5,
- * models/{llama,mistral,qwen2,qwen3}: configuration_*.py (keys and defaults) and modeling_*.py
+ * models/{llama,mistral,ministral,qwen2,qwen3}: configuration_*.py (keys and defaults) and modeling_*.py
  * (what they mean). */
 #include "config.h"
 
@@ -22,7 +22,8 @@ enum {
     CONFIG_DEPTH = 32
 };
 
-/* Which layers a sliding window binds. */
+/* Layers that a sliding window binds: none; those of layer_types, else all; those of layer_types, else those from
+ * max_window_layers on, if use_sliding_window is true. */
 typedef enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_BY_LAYER } window_rule;
 
 typedef struct {
@@ -39,35 +40,44 @@ typedef struct {
 static const family families[] = {
     {"LlamaForCausalLM", "llama", 2048, 0, WINDOW_NEVER, false, true, true, false},
     {"MistralForCausalLM", "mistral", 131072, 0, WINDOW_ALL, false, false, false, false},
+    {"MinistralForCausalLM", "ministral", 131072, 0, WINDOW_ALL, false, false, false, false},
     {"Qwen2ForCausalLM", "qwen2", 32768, 0, WINDOW_BY_LAYER, true, false, false, false},
     {"Qwen3ForCausalLM", "qwen3", 32768, 128, WINDOW_BY_LAYER, false, true, false, true},
 };
 
-/* By the first of "architectures", else by "model_type". */
-static status find_family(const family **out, const keys *k)
+/* The class of a model without its output matrix has the same config: AutoModel's save_pretrained names that class. */
+static bool is_arch(const char *name, const family *f)
 {
-    json_t *list;
-    const char *name = NULL, *key = "architectures";
-    TRY(keys_array(k, key, &list));
-    if (json_array_size(list)) {
-        const json_t *first = json_array_get(list, 0);
-        if (!json_is_string(first)) return keys_wrong(k, "architectures[0]", first, "a string");
-        name = json_string_value(first);
-    } else {
-        key = "model_type";
-        TRY(keys_string(k, key, &name));
-        if (!name) return keys_missing(k, "architectures");
-    }
+    size_t stem = strlen(f->arch) - strlen("ForCausalLM");
+    return strcmp(name, f->arch) == 0 || (strncmp(name, f->arch, stem) == 0 && strcmp(name + stem, "Model") == 0);
+}
+
+static status look_up(const family **out, const keys *k, const char *key, const char *name, bool by_type)
+{
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         const family *f = &families[i];
-        if (strcmp(name, list && json_array_size(list) ? f->arch : f->model_type) != 0) continue;
+        if (by_type ? strcmp(name, f->model_type) != 0 : !is_arch(name, f)) continue;
         *out = f;
         return ST_OK;
     }
     return err_set(k->e, ST_UNSUPPORTED,
                    "%s: \"%s\" names %.60s; supported: LlamaForCausalLM, MistralForCausalLM, "
-                   "Qwen2ForCausalLM, Qwen3ForCausalLM",
+                   "MinistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
                    k->file, key, name);
+}
+
+/* Where "model_type" and the first of "architectures" differ, the former decides, as in transformers' AutoModel. */
+static status find_family(const family **out, const keys *k)
+{
+    json_t *list;
+    const char *type = NULL;
+    TRY(keys_array(k, "architectures", &list));
+    TRY(keys_string(k, "model_type", &type));
+    const json_t *first = json_array_get(list, 0);
+    if (first && !json_is_string(first)) return keys_wrong(k, "architectures[0]", first, "a string");
+    if (!first && !type) return keys_missing(k, "architectures");
+    if (first) TRY(look_up(out, k, "architectures", json_string_value(first), false));
+    return type ? look_up(out, k, "model_type", type, true) : ST_OK;
 }
 
 /* Things that would change the numbers and are not built here. */
@@ -84,7 +94,7 @@ static status refuse_unsupported(const keys *k)
                        k->file, method);
     }
     TRY(keys_string(k, "hidden_act", &act));
-    if (strcmp(act, "silu") != 0)
+    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0) /* two names of one function */
         return err_set(k->e, ST_UNSUPPORTED, "%s: \"hidden_act\" is \"%.40s\"; supported: silu", k->file, act);
     return ST_OK;
 }
@@ -144,13 +154,12 @@ static status read_switches(model_config *c, const family *f, const keys *k)
     return ST_OK;
 }
 
-/* layer_types decides where it is given, else max_window_layers. */
-static status read_layer_windows(model_config *c, const keys *k, int64_t window)
+/* layer_types decides where it is given; else the layers from the first one on slide. Transformers' AutoModel reads
+ * Mistral with layer_types as Ministral. */
+static status read_layer_windows(model_config *c, const keys *k, int64_t window, int64_t first)
 {
     json_t *types;
-    int64_t first = 28;
     TRY(keys_array(k, "layer_types", &types));
-    TRY(keys_int(k, "max_window_layers", 0, INT32_MAX, &first));
     if (types && json_array_size(types) != (size_t)c->n_layers)
         return err_set(k->e, ST_FORMAT, "%s: \"layer_types\" has %zu entries, expected one for each of %d layers",
                        k->file, json_array_size(types), c->n_layers);
@@ -166,7 +175,7 @@ static status read_layer_windows(model_config *c, const keys *k, int64_t window)
                                "\"use_sliding_window\" or \"sliding_window\" switches it off",
                                k->file);
             slides = true;
-        } else if (types && strcmp(s, "full_attention") != 0) {
+        } else if (types && strcmp(s, "full_attention") != 0 && strcmp(s, "attention") != 0) { /* "attention": old */
             return err_set(k->e, ST_UNSUPPORTED,
                            "%s: \"layer_types\" has \"%.40s\"; supported: "
                            "full_attention, sliding_attention",
@@ -180,17 +189,18 @@ static status read_layer_windows(model_config *c, const keys *k, int64_t window)
 static status read_window(model_config *c, const family *f, const keys *k)
 {
     /* null switches the window off, an absent key means the families' default */
-    int64_t window = json_object_get(k->obj, "sliding_window") ? 0 : 4096;
+    int64_t window = json_object_get(k->obj, "sliding_window") ? 0 : 4096, first = 0;
     bool use = false;
     TRY(MEM_NEW(&c->window, (size_t)c->n_layers, k->e));
     if (f->window == WINDOW_NEVER) return ST_OK;
     TRY(keys_int(k, "sliding_window", 1, INT32_MAX, &window));
     if (f->window == WINDOW_BY_LAYER) {
+        first = 28;
         TRY(keys_bool(k, "use_sliding_window", &use));
-        return read_layer_windows(c, k, use ? window : 0);
+        TRY(keys_int(k, "max_window_layers", 0, INT32_MAX, &first));
+        if (!use) window = 0;
     }
-    for (int i = 0; i < c->n_layers; i++) c->window[i] = (int)window;
-    return ST_OK;
+    return read_layer_windows(c, k, window, first);
 }
 
 /* The caps keep this far below 2^63. */

@@ -100,6 +100,43 @@ static void test_spellings(void)
     GOOD("{" QWEN2 "}", c.qkv_bias && !c.o_bias && !c.qk_norm && c.head_dim == 8);
     GOOD("{" QWEN3 "}", !c.qkv_bias && c.qk_norm && c.head_dim == 128);
     GOOD("{" QWEN3 ",\"attention_bias\":true,\"head_dim\":null}", c.qkv_bias && c.o_bias && c.head_dim == 8);
+    GOOD("{\"hidden_act\":\"swish\"}", c.hidden == 64);
+    GOOD("{\"eos_token_id\":[1,2],\"pad_token_id\":-1,\"rope_scaling\":null,\"auto_map\":{}}", c.hidden == 64);
+}
+
+/* Keys that are not read may have values that C cannot hold. A key that is read is not mistaken for an absent one. */
+static void test_numbers(void)
+{
+    static const struct {
+        const char *more, *want; /* want NULL: it parses */
+    } cases[] = {
+        {"\"x\":NaN,\"y\":[-Infinity,1e999],\"z\":1000000000000000019884624838656", NULL},
+        {"\"rope_theta\":NaN", "\"rope_theta\" is the string \"NaN\", expected a number"},
+        {"\"rms_norm_eps\":-Infinity", "\"rms_norm_eps\" is the string \"-Infinity\", expected a number"},
+        {"\"head_dim\":100000000000000000000", "\"head_dim\" is the number 1e+20, expected an integer"},
+        {"\"tie_word_embeddings\":NaN", "\"tie_word_embeddings\" is the string \"NaN\", expected true or false"},
+        {"\"partial_rotary_factor\":1e999", "\"partial_rotary_factor\" is the string \"1e999\", expected a number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        err e = {0};
+        model_config c;
+        snprintf(text, sizeof text, "%.*s,%s}", (int)strlen(base) - 1, base, cases[i].more);
+        status st = model_config_parse(&c, text, strlen(text), "config.json", &e);
+        if (cases[i].want) is_err(st, &e, ST_FORMAT, cases[i].want, "%s", cases[i].more);
+        else is_ok(st, &e, "%s", cases[i].more);
+        model_config_free(&c);
+    }
+}
+
+/* AutoModel's rules: model_type decides; the class without an output matrix has the same config. */
+static void test_families(void)
+{
+    GOOD("{\"architectures\":[\"Qwen3Model\"],\"model_type\":\"qwen3\"}", strcmp(c.arch, "Qwen3ForCausalLM") == 0);
+    GOOD("{\"architectures\":[\"LlamaModel\"]}", strcmp(c.arch, "LlamaForCausalLM") == 0);
+    GOOD("{" LLAMA ",\"model_type\":\"mistral\"}", c.window[0] == 4096);
+    GOOD("{" MISTRAL ",\"model_type\":\"llama\"}", c.window[0] == 0);
+    GOOD("{\"architectures\":null,\"model_type\":\"ministral\"}", c.window[3] == 4096);
 }
 
 static void test_windows(void)
@@ -120,6 +157,21 @@ static void test_windows(void)
     GOOD("{" QWEN3 ",\"layer_types\":[\"full_attention\",\"full_attention\",\"full_attention\","
          "\"full_attention\"]}",
          c.window[3] == 0);
+}
+
+#define FSFS "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"attention\",\"sliding_attention\"]"
+
+/* Mistral with layer_types is Ministral; "attention" is an old name of full attention. */
+static void test_mistral_layers(void)
+{
+    GOOD("{" MISTRAL ",\"sliding_window\":64," FSFS "}",
+         c.window[0] == 0 && c.window[1] == 64 && c.window[2] == 0 && c.window[3] == 64);
+    GOOD("{" MISTRAL "," FSFS "}", c.window[0] == 0 && c.window[1] == 4096);
+    GOOD("{\"architectures\":[\"MinistralForCausalLM\"],\"sliding_window\":64," FSFS "}",
+         c.window[0] == 0 && c.window[3] == 64);
+    GOOD("{" MISTRAL ",\"sliding_window\":64,\"layer_types\":null}", c.window[0] == 64 && c.window[3] == 64);
+    GOOD("{" MISTRAL ",\"sliding_window\":64,\"use_sliding_window\":false,\"max_window_layers\":2}", c.window[0] == 64);
+    GOOD("{" LLAMA ",\"sliding_window\":64," FSFS "}", c.window[1] == 0);
 }
 
 #define YARN "\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":256"
@@ -214,6 +266,14 @@ static const struct {
     {ST_FORMAT, "{\"rope_parameters\":{\"full_attention\":{},\"rope_type\":\"default\"}}",
      "\"rope_parameters.rope_type\" is the string"},
     {ST_FORMAT, "{" MISTRAL ",\"sliding_window\":0}", "\"sliding_window\" is 0, expected"},
+    {ST_FORMAT, "{" MISTRAL ",\"sliding_window\":null," FSFS "}", "\"layer_types\" has sliding_attention, but"},
+    {ST_FORMAT, "{" MISTRAL ",\"layer_types\":[\"full_attention\"]}",
+     "\"layer_types\" has 1 entries, expected one for"},
+    {ST_UNSUPPORTED, "{" MISTRAL ",\"layer_types\":[\"chunked_attention\",\"x\",\"x\",\"x\"]}",
+     "\"layer_types\" has \"chunked_attention\"; supported"},
+    {ST_UNSUPPORTED, "{" LLAMA ",\"model_type\":\"llama4\"}", "\"model_type\" names llama4; supported"},
+    {ST_UNSUPPORTED, "{\"architectures\":[\"LlamaForSequenceClassification\"],\"model_type\":\"llama\"}",
+     "\"architectures\" names LlamaForSequenceClassification; supported"},
     {ST_FORMAT, "{" QWEN2 ",\"use_sliding_window\":\"yes\"}", "\"use_sliding_window\" is the string \"yes\""},
     {ST_FORMAT, "{" QWEN2 ",\"layer_types\":[\"full_attention\"]}",
      "\"layer_types\" has 1 entries, expected one for each of 4"},
@@ -232,17 +292,17 @@ static void test_bad(void)
         is_err(parse(&c, bad[i].change, &e), &e, bad[i].st, bad[i].want, "%s", bad[i].change);
         ok(strncmp(e.msg, "dir/config.json: ", 17) == 0 && !c.window, "  names the file, frees all");
     }
+    err e = {0};
+    model_config c;
     const char *const texts[] = {"", "[]", "{\"a\":1,\"a\":2}", "{\"hidden_size\":1e999}", "{", "\xff\xfe"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        err e = {0};
-        model_config c;
+        e = (err){0};
         is_err(model_config_parse(&c, texts[i], strlen(texts[i]), "config.json", &e), &e, ST_FORMAT,
                "config.json: ", "not a JSON object: text %zu", i);
     }
     char deep[128] = "{\"a\":";
     for (int i = 0; i < 40; i++) strcat(deep, "[");
-    err e = {0};
-    model_config c;
+    e = (err){0};
     is_err(model_config_parse(&c, deep, strlen(deep), "config.json", &e), &e, ST_FORMAT, "nested 41 deep", "nesting");
 }
 
@@ -290,7 +350,10 @@ int main(void)
 {
     test_defaults();
     test_spellings();
+    test_numbers();
+    test_families();
     test_windows();
+    test_mistral_layers();
     test_rope();
     test_bad();
     test_folders();
