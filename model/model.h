@@ -34,7 +34,7 @@ typedef struct {
     int n_layers, n_heads, n_kv_heads, head_dim;
     int hidden, ffn, vocab;
     float rms_eps;
-    bool tied; /* the output matrix is the embedding */
+    bool tied; /* the output matrix is the embedding; model_find clears it if the files hold two different ones */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     int64_t max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
     int *window;           /* [n_layers]: sliding window of each layer, 0 for none */

@@ -12,7 +12,9 @@
 #include "kernels/base/mem.h"
 #include "kernels/comm.h"
 
-enum { INDEX_BYTES_MAX = 64 << 20, INDEX_DEPTH = 8 };
+enum { INDEX_BYTES_MAX = 64 << 20, INDEX_DEPTH = 8, NAME_BYTES = 96 };
+
+static const char EMBED_NAME[] = "model.embed_tokens.weight", HEAD_NAME[] = "lm_head.weight";
 
 /* ---- which weights there are ---- */
 
@@ -26,7 +28,7 @@ typedef struct {
 
 static status visit(const walk *k, weight_spec w, const char *name)
 {
-    char full[96];
+    char full[NAME_BYTES];
     if (k->layer >= 0) snprintf(full, sizeof full, "model.layers.%d.%s", k->layer, name);
     else snprintf(full, sizeof full, "%s", name);
     w.name = full;
@@ -121,7 +123,7 @@ status model_each_weight(const model *m, weight_visitor visitor, void *ctx, err 
               .rank = (size_t)backend_rank(m->be),
               .ranks = (size_t)backend_ranks(m->be),
               .e = e};
-    TRY(matrix(&k, &w->embed, "model.embed_tokens.weight", c->vocab, c->hidden));
+    TRY(matrix(&k, &w->embed, EMBED_NAME, c->vocab, c->hidden));
     for (int i = 0; i < c->n_layers; i++) {
         k.layer = i;
         TRY(each_of_attention(&k, c, &m->layers[i]));
@@ -136,7 +138,7 @@ status model_each_weight(const model *m, weight_visitor visitor, void *ctx, err 
                                .slot = &w->lm_head,
                                .all_rows = c->vocab,
                                .first_row = model_head_first(m)},
-                 "lm_head.weight");
+                 HEAD_NAME);
 }
 
 size_t model_head_rows(const model *m)
@@ -200,9 +202,7 @@ static status find_shard(source *s, const char *tensor, st_file **out, err *e)
 {
     model_files *f = files_of(s->m);
     const char *index = path_tail(s->index_path);
-    const json_t *j = json_object_get(s->map, tensor);
-    if (!j) return err_set(e, ST_FORMAT, "%s: \"weight_map\" lacks tensor %s", index, tensor);
-    const char *name = json_string_value(j);
+    const char *name = json_string_value(json_object_get(s->map, tensor));
     if (!name || !*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return err_set(e, ST_FORMAT, "%s: \"weight_map\": %s is in \"%.40s\", expected a plain file name", index,
                        tensor, name ? name : "(not a string)");
@@ -277,22 +277,75 @@ static void add_to_identity(source *s, const st_tensor *t)
         sha256_add(&s->identity, t->data + sample_at(t->bytes, i), sample_bytes(t->bytes));
 }
 
-/* The tensor of a weight, checked, and the name of its file. */
+static bool has_tensor(const source *s, const char *name)
+{
+    return s->map ? json_object_get(s->map, name) != NULL : st_find(files_of(s->m)->shards[0], name) != NULL;
+}
+
+/* Writes the spelling of a weight's name that the files use, or "". The base model's prefix may be missing, or may be
+ * one too many. Errors: ST_FORMAT for two spellings. Source: transformers 5, rename_source_key. */
+static status find_name(const source *s, const char *name, char found[NAME_BYTES], err *e)
+{
+    static const char prefix[] = "model.";
+    const size_t n = sizeof prefix - 1;
+    char more[NAME_BYTES];
+    snprintf(more, sizeof more, "%s%s", prefix, name);
+    const char *const spellings[] = {name, more, strncmp(name, prefix, n) == 0 ? name + n : NULL};
+    found[0] = 0;
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
+        if (!spellings[i] || !has_tensor(s, spellings[i])) continue;
+        if (found[0])
+            return err_set(e, ST_FORMAT, "%s: tensors %s and %s are the same weight; remove one of them",
+                           path_tail(s->map ? s->index_path : st_path(files_of(s->m)->shards[0])), found, spellings[i]);
+        snprintf(found, NAME_BYTES, "%s", spellings[i]);
+    }
+    return ST_OK;
+}
+
+static status missing(const source *s, const char *name, err *e)
+{
+    if (s->map) return err_set(e, ST_FORMAT, "%s: \"weight_map\" lacks tensor %s", path_tail(s->index_path), name);
+    return err_set(e, ST_FORMAT, "%s: tensor %s is missing%s", path_tail(st_path(files_of(s->m)->shards[0])), name,
+                   strcmp(name, HEAD_NAME) == 0 ? " and config.json does not say \"tie_word_embeddings\": true" : "");
+}
+
+/* Finds the tensor of a weight and the name of its file, and checks type and shape. Of two tied matrices the files may
+ * have either. */
 static status locate(source *s, const weight_spec *w, const st_tensor **t, dtype *type, const char **file, err *e)
 {
-    st_file *f = NULL;
-    if (s->map) TRY(find_shard(s, w->name, &f, e));
-    else f = files_of(s->m)->shards[0];
+    char name[NAME_BYTES];
+    TRY(find_name(s, w->name, name, e));
+    if (!name[0] && s->m->config.tied && strcmp(w->name, EMBED_NAME) == 0) TRY(find_name(s, HEAD_NAME, name, e));
+    if (!name[0]) return missing(s, w->name, e);
+    st_file *f = s->map ? NULL : files_of(s->m)->shards[0];
+    if (s->map) TRY(find_shard(s, name, &f, e));
     *file = path_tail(st_path(f));
-    *t = st_find(f, w->name);
-    if (!*t)
-        return err_set(e, ST_FORMAT, "%s: tensor %s is missing%s", *file, w->name,
-                       s->map ? ", though the index says it is here"
-                       : strcmp(w->name, "lm_head.weight") == 0
-                           ? " and config.json does not say \"tie_word_embeddings\": true"
-                           : "");
+    *t = st_find(f, name);
+    if (!*t) return err_set(e, ST_FORMAT, "%s: tensor %s is missing, though the index says it is here", *file, name);
     TRY(check_type(type, *file, *t, e));
     return check_shape(w, *file, *t, e);
+}
+
+/* Clears config.tied if the files hold two different matrices. Source: transformers 5, tie_weights. */
+static status untie(source *s, err *e)
+{
+    model_config *c = &s->m->config;
+    const st_tensor *embed = NULL, *head = NULL;
+    const char *file;
+    char name[NAME_BYTES];
+    dtype type;
+    if (!c->tied) return ST_OK;
+    TRY(find_name(s, HEAD_NAME, name, e));
+    if (!name[0]) return ST_OK;
+    weight_spec w = {.all_rows = (size_t)c->vocab, .all_cols = (size_t)c->hidden};
+    w.name = EMBED_NAME;
+    TRY(locate(s, &w, &embed, &type, &file, e));
+    w.name = HEAD_NAME;
+    TRY(locate(s, &w, &head, &type, &file, e));
+    if (strcmp(embed->type, head->type) == 0 && memcmp(embed->data, head->data, embed->bytes) == 0) return ST_OK;
+    c->tied = false;
+    c->n_params += (int64_t)c->vocab * c->hidden;
+    return ST_OK;
 }
 
 static status load(void *ctx, const weight_spec *w, err *e)
@@ -507,6 +560,7 @@ status model_find(model **out, const char *dir, backend *be, err *e)
     TRY_GOTO(mem_alloc(&m->source, 1, sizeof(source), "model files", e));
     *(source *)m->source = (source){.m = m, .dir = m->name};
     TRY_GOTO(open_source(m->source, e));
+    TRY_GOTO(untie(m->source, e));
     TRY_GOTO(model_each_weight(m, measure, m->source, e));
     model_finish(m);
     TRY_GOTO(check_room(m, e));

@@ -29,6 +29,7 @@ typedef struct {
     size_t rank, shape[2];
     int shard; /* 0 or 1, when sharded */
     bool absent;
+    const char *like; /* the tensor whose values it has; NULL: its own */
 } tensor;
 
 static tensor tensors[64];
@@ -48,6 +49,8 @@ static tensor *get(const char *name)
         if (strcmp(tensors[i].name, name) == 0) return &tensors[i];
     exit(1);
 }
+
+#define TIED ",\"tie_word_embeddings\":true"
 
 static const char *const config = "{\"architectures\":[\"LlamaForCausalLM\"],\"num_hidden_layers\":"
                                   "2,\"hidden_size\":8,\"head_dim\":4,"
@@ -123,7 +126,7 @@ static void write_weights(const char *name, int shard, size_t pad)
         if (t->absent || (shard >= 0 && t->shard != shard)) continue;
         size_t count = t->rank == 2 ? t->shape[0] * t->shape[1] : t->shape[0];
         for (size_t i = 0; i < count; i++) {
-            float x = (float)(100 * k + i);
+            float x = (float)(100 * (size_t)(t->like ? get(t->like) - tensors : (ptrdiff_t)k) + i);
             uint16_t half = strcmp(t->type, "F16") == 0 ? f32_to_f16(x) : f32_to_bf16(x);
             if (strcmp(t->type, "F32") == 0 || strcmp(t->type, "I32") == 0) fwrite(&x, 4, 1, f);
             else fwrite(&half, 2, 1, f);
@@ -215,14 +218,86 @@ static void test_tied(void)
 {
     err e = {0};
     model *m;
-    for (int present = 0; present < 2; present++) {
-        write_good(",\"tie_word_embeddings\":true", present);
-        if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "tied, lm_head %s", present ? "present" : "absent")) continue;
+    /* The files may have either matrix, or both with the same values. */
+    for (int kind = 0; kind < 3; kind++) {
+        write_good(TIED, kind > 0);
+        if (kind == 1) get("model.embed_tokens.weight")->absent = true;
+        if (kind == 2) get("lm_head.weight")->like = "model.embed_tokens.weight";
+        write_weights("model.safetensors", -1, 0);
+        if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "tied, kind %d", kind)) continue;
+        ok(element(&m->embed, 3) == (kind == 1 ? 2003 : 3), "the embedding");
         ok(m->lm_head.p.p == m->embed.p.p, "lm_head is the embedding");
         is_int((long long)m->weight_bytes, 4 * m->config.n_params, "counted once");
         is_int((long long)m->decode_bytes, (long long)m->weight_bytes, "a token reads all of it");
         model_close(m);
     }
+}
+
+/* Transformers ties only equal matrices. */
+static void test_not_tied(void)
+{
+    err e = {0};
+    model *m;
+    for (int kind = 0; kind < 2; kind++) {
+        write_good(TIED, true);
+        if (kind == 1) strcpy(get("lm_head.weight")->type, "F16");
+        write_weights("model.safetensors", -1, 0);
+        if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "tied by config.json, another lm_head")) continue;
+        ok(!m->config.tied && element(&m->lm_head, 3) == 2003, "is not tied");
+        ok(kind || (long long)m->weight_bytes == 4 * m->config.n_params, "counted");
+        model_close(m);
+    }
+}
+
+/* The names of all tensors of one layer (-1: all tensors) lose the base model's prefix. */
+static void strip(int layer)
+{
+    char part[32];
+    snprintf(part, sizeof part, ".layers.%d.", layer);
+    for (size_t k = 0; k < n_tensors; k++) {
+        tensor *t = &tensors[k];
+        if (strncmp(t->name, "model.", 6) != 0 || (layer >= 0 && !strstr(t->name, part))) continue;
+        memmove(t->name, t->name + 6, strlen(t->name) - 5);
+    }
+}
+
+static void opens(const char *name)
+{
+    err e = {0};
+    model *m;
+    if (is_ok(model_open(&m, DIR_NAME, be, &e), &e, "%s", name))
+        ok(element(&m->embed, 1) == 1 && element(&m->layers[1].down, 5) == 1805 && element(&m->norm, 7) == 1907 &&
+               element(&m->lm_head, 79) == 2079,
+           "  values are those of the file");
+    model_close(m);
+}
+
+/* Names that transformers accepts: the base model's prefix is missing, or is one too many. */
+static void test_names(void)
+{
+    write_good("", true);
+    strip(-1);
+    write_weights("model.safetensors", -1, 0);
+    opens("no prefix");
+    plan(true);
+    strip(1);
+    write_weights("model.safetensors", -1, 0);
+    opens("one layer without a prefix");
+    plan(true);
+    for (size_t k = 0; k < n_tensors; k++) {
+        memmove(tensors[k].name + 6, tensors[k].name, strlen(tensors[k].name) + 1);
+        memcpy(tensors[k].name, "model.", 6);
+    }
+    write_weights("model.safetensors", -1, 0);
+    opens("a prefix too many");
+    clear_folder();
+    plan(true);
+    strip(-1);
+    write_config("");
+    write_weights("model-00001.safetensors", 0, 0);
+    write_weights("model-00002.safetensors", 1, 0);
+    write_index(NULL);
+    opens("shards without a prefix");
 }
 
 static void test_mixed_and_unused(void)
@@ -319,6 +394,10 @@ static void test_bad_tensors(void)
     write_weights("model.safetensors", -1, 0);
     refuse(ST_UNSUPPORTED, file, "tensor model.embed_tokens.weight has dtype I32; supported: F32, F16, BF16",
            "wrong dtype");
+    write_good("", true);
+    add("norm.weight", 0, 8);
+    write_weights("model.safetensors", -1, 0);
+    refuse(ST_FORMAT, file, "tensors model.norm.weight and norm.weight are the same weight; remove one", "two names");
     write_good(",\"attention_bias\":true", true);
     refuse(ST_FORMAT, file, "tensor model.layers.0.self_attn.q_proj.bias is missing", "missing bias");
 }
@@ -499,6 +578,8 @@ int main(void)
     mkdir(DIR_NAME, 0777);
     test_single();
     test_tied();
+    test_not_tied();
+    test_names();
     test_mixed_and_unused();
     test_unaligned();
     test_sharded();
