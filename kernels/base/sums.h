@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* Checksums of blocks of large files (XXH3, 64 bits: Collet, xxHash 0.8). They detect damage, not forgery: the table of
+ * checksums itself belongs under a SHA-256. */
+#ifndef BASE_SUMS_H
+#define BASE_SUMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/base/err.h"
+
+enum { SUMS_BLOCK = 256 << 10 };
+
+/* n pieces of `used` bytes, one every `stride` bytes from offset `at` of a file, which is mapped at p. Each piece is a
+ * whole number of blocks and a last one that may be shorter; `sum` has the checksums of all blocks in their order. */
+typedef struct {
+    uint64_t at, n, stride, used;
+    const unsigned char *p;
+    const uint64_t *sum;
+} sums_part;
+
+/* A damaged block: index of its part, offset and length in bytes. */
+typedef struct {
+    size_t part;
+    uint64_t at, bytes;
+} sums_bad;
+
+/* True if all n bytes are 0; n > 0. */
+bool sums_zero(const unsigned char *p, size_t n);
+/* Returns the checksum of n bytes, n > 0. It is 0 if and only if all of them are 0. */
+uint64_t sums_of(const void *p, size_t n);
+/* Returns the number of blocks of n pieces of `used` bytes. */
+uint64_t sums_count(uint64_t n, uint64_t used);
+/* Writes the checksums of n bytes to sum, sums_count(1, n) of them. */
+void sums_make(uint64_t *sum, const unsigned char *p, uint64_t n);
+/* Compares the checksums of all parts with at most n_threads threads. A block whose checksum is 0 is not read where the
+ * file fd has a hole; -1: all are read. ST_FORMAT: the first block that differs is in *bad, e stays as it is; ST_NOMEM.
+ */
+status sums_check(int fd, const sums_part *part, size_t n_parts, int n_threads, sums_bad *bad, err *e);
+
+#endif
