@@ -224,7 +224,8 @@ KVASIR_API kvasir_status kvasir_session_selection(const kvasir_session *session,
                                                   const int32_t **positions, size_t *n, char *msg, size_t msg_size);
 
 /* Writes a session to a file, and makes one of a file that was written by the same model, by the library or by
- * `kvasir generate --save`; what the file holds is then mapped. chunk must be the same. */
+ * `kvasir generate --save`; what the file holds is then mapped. chunk must be the same. Loading reads the whole file
+ * and compares its checksums: KVASIR_FORMAT names the layer and the bytes that are damaged. */
 KVASIR_API kvasir_status kvasir_session_save(kvasir_session *session, const char *path, char *msg, size_t msg_size);
 KVASIR_API kvasir_status kvasir_session_load(kvasir_session **out, kvasir_model *model, const char *path, char *msg,
                                              size_t msg_size);

@@ -201,7 +201,7 @@ kvasir_status kvasir_session_save(kvasir_session *s, const char *path, char *msg
 }
 
 /* Of a token that was chosen and not fed there is no place here: the file's program feeds it, so it is fed. */
-static status load_into(kvasir_session *s, const session_file *f, err *e)
+static status load_into(kvasir_session *s, session_file *f, err *e)
 {
     session_notes n;
     size_t vocab = (size_t)s->m->m->config.vocab;

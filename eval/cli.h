@@ -30,7 +30,7 @@ typedef struct {
     bool seeded, sampled;           /* --seed, --sample-seed were given */
     bool compares, alone, verifies; /* of the command: it takes several strategies; it is for one process; it verifies
                                      * drafts */
-    bool chat, special, quiet, plan, ignore_eos, no_weights_cache;
+    bool chat, special, quiet, plan, ignore_eos, no_weights_cache, no_verify;
 } cli;
 
 /* The parts that commands share; engine_close frees what is open. */

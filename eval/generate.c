@@ -427,6 +427,7 @@ status reply_check(const cli *c, err *e)
     if (c->load && c->prefix_disk)
         return err_set(e, ST_USAGE, "--prefix-disk and --load exclude each other: the session has begun already");
     if (c->prefix_disk) TRY(reuse_check_folder(c->prefix_disk, e));
+    if (c->no_verify && !c->load) return err_set(e, ST_USAGE, "--no-verify: needs --load");
     if (c->load && c->system)
         return err_set(e, ST_USAGE, "--system and --load exclude each other: the session has begun already");
     return cli_check_template(c, e);
@@ -471,7 +472,7 @@ status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
 
 /* ---- sessions on disk ---- */
 
-static status load_from(reply *r, const cli *c, engine *g, const session_file *f, err *e)
+static status load_from(reply *r, const cli *c, engine *g, session_file *f, err *e)
 {
     attn_spec spec;
     session_notes n;
@@ -480,7 +481,11 @@ static status load_from(reply *r, const cli *c, engine *g, const session_file *f
     else TRY(attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e));
     if (c->ctx) TRY(cli_parse_size(&n_tokens, c->ctx, "--ctx", e));
     TRY(create_with(r, c, g, &spec, n_tokens, e));
+    if (c->no_verify) session_file_trust(f);
     TRY(session_load(r->s, f, &n, e));
+    if (!session_file_summed(f))
+        fprintf(stderr, "warning: --load %s: saved by an earlier version: rows are not checksummed\n",
+                path_tail(c->load));
     for (size_t i = 0; i < n.n_ids; i++) {
         TRY(token_list_push(&r->all, n.ids[i], e));
         sampler_accept(r->sampler, n.ids[i]);

@@ -189,7 +189,11 @@ const cli_option options_shared[] = {
     {REPLY, .name = "load", .arg = "FILE", AT(load), .help = "start from a saved session of this model",
      .man = "Starts from such a file. generate goes on where it ended; with -p or -f, behind it (with --chat as a "
             "further turn). chat goes on talking. Strategy, store and context are those of the file; options that "
-            "name others are refused."},
+            "name others are refused. The whole file is read first and its checksums are compared."},
+    {REPLY, .name = "no-verify", .type = OPTION_FLAG, AT(no_verify),
+     .help = "--load: do not compare the checksums of keys and values",
+     .man = "With --load, does not compare the checksums of keys, values and indices, so that they are read only where "
+            "they are attended. For sessions larger than memory."},
 
     /* ---- prompts ---- */
     {PROMPT, .letter = 'p', .arg = "TEXT", AT(prompt), .help = "prompt (default: standard input)"},

@@ -9,6 +9,7 @@
 #include "attention/reuse.h"
 #include "kernels/base/draft.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/sums.h"
 #include "model/decoder.h"
 #include "model/session_file_impl.h"
 #include "model/weights.h"
@@ -84,7 +85,7 @@ typedef struct {
     row_buffer *rows;
     unsigned char *state;
     size_t n_items, items_cap, n_rows, rows_cap, state_bytes, state_cap;
-    uint64_t rows_bytes;
+    uint64_t rows_bytes, n_sums;
 } saver;
 
 /* Room for one more of something. */
@@ -145,76 +146,81 @@ static status save_rows(attn_state *v, const char *name, int layer, buf b, size_
                                    .n = part[i].n,
                                    .stride = part[i].stride,
                                    .used = part[i].used};
+        s->n_sums += sums_count(item.n, item.used);
         TRY(add_item(s, &item, name, e));
     }
     s->rows_bytes = session_align(s->rows_bytes + bytes);
     return ST_OK;
 }
 
-static bool is_zero(const unsigned char *p, size_t n)
+/* A block of rows from ops memory to offset `to` of the file; pages of zeros stay holes. work: SUMS_BLOCK bytes. */
+static status write_block(saver *s, file_draft *d, uint64_t to, buf b, size_t n, unsigned char *work, uint64_t *sum,
+                          err *e)
 {
-    return p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
+    enum { PAGE = 4096 };
+    s->be->ops->download(s->be, work, b, n);
+    *sum = sums_of(work, n);
+    for (size_t i = 0, m, end; i < n; i = end) {
+        for (end = i; end < n; end += m) { /* pages of the file up to one of zeros */
+            m = PAGE - (to + end) % PAGE;
+            if (m > n - end) m = n - end;
+            if (sums_zero(work + end, m)) break;
+        }
+        if (end > i) TRY(file_draft_write(d, to + i, work + i, end - i, e));
+        if (end < n) end += m;
+    }
+    return ST_OK;
 }
 
-/* n bytes of ops memory at `to` of the file; blocks of zeros stay holes. work: PIECE bytes. */
-enum { PIECE = 1 << 20, BLOCK = 4096 };
-static status write_run(saver *s, file_draft *d, uint64_t to, buf b, size_t n, unsigned char *work, err *e)
+/* The pieces of a directory's entry, which lie in a buffer that begins at offset `first` of all rows; *sum advances. */
+static status write_item(saver *s, file_draft *d, uint64_t start, const session_item *p, buf b, uint64_t first,
+                         unsigned char *work, uint64_t **sum, err *e)
 {
-    for (size_t done = 0, k; done < n; done += k) {
-        k = PIECE - (to + done) % BLOCK;
-        if (k > n - done) k = n - done;
-        s->be->ops->download(s->be, work, buf_at(b, done), k);
-        for (size_t i = 0, m, end; i < k; i = end) {
-            for (end = i; end < k; end += m) { /* blocks of the file up to one of zeros */
-                m = BLOCK - (to + done + end) % BLOCK;
-                if (m > k - end) m = k - end;
-                if (is_zero(work + end, m)) break;
-            }
-            if (end > i) TRY(file_draft_write(d, to + done + i, work + i, end - i, e));
-            if (end < k) end += m;
+    for (size_t g = 0; g < p->n; g++) {
+        uint64_t at = p->at + g * p->stride;
+        for (size_t done = 0, n; done < p->used; done += n) {
+            n = p->used - done < SUMS_BLOCK ? p->used - done : SUMS_BLOCK;
+            TRY(write_block(s, d, start + at + done, buf_at(b, at - first + done), n, work, (*sum)++, e));
         }
     }
     return ST_OK;
 }
 
-static status write_rows(saver *s, file_draft *d, uint64_t start, err *e)
+static status write_rows(saver *s, file_draft *d, uint64_t start, uint64_t *sum, err *e)
 {
     unsigned char *work;
     status st = ST_OK;
-    TRY(mem_alloc((void **)&work, PIECE, 1, "session file", e));
+    TRY(mem_alloc((void **)&work, SUMS_BLOCK, 1, "session file", e));
     for (size_t i = 0; i < s->n_rows && st == ST_OK; i++) {
         const row_buffer *r = &s->rows[i];
         size_t end = i + 1 < s->n_rows ? s->rows[i + 1].item : s->n_items;
-        uint64_t at = session_align(s->item[r->item].at + 1) - SESSION_ALIGN;
-        for (size_t k = r->item; k < end && s->item[k].kind == SESSION_ROWS; k++) {
-            const session_item *p = &s->item[k];
-            for (size_t g = 0; g < p->n && st == ST_OK; g++) {
-                uint64_t to = p->at + g * p->stride;
-                st = write_run(s, d, start + to, buf_at(r->b, to - at), p->used, work, e);
-            }
-        }
+        uint64_t first = session_align(s->item[r->item].at + 1) - SESSION_ALIGN;
+        for (size_t k = r->item; k < end && s->item[k].kind == SESSION_ROWS && st == ST_OK; k++)
+            st = write_item(s, d, start, &s->item[k], r->b, first, work, &sum, e);
     }
     mem_free(work);
     return st;
 }
 
-/* Directory and state behind the header, as one piece, then the rows. */
+/* The rows, then everything before them in one piece, which has their checksums. */
 static status write_file(saver *s, file_draft *d, session_header *h, err *e)
 {
     unsigned char *head = NULL, *rest;
-    size_t list = s->n_items * sizeof *s->item, bytes = list + s->state_bytes;
+    size_t list = s->n_items * sizeof *s->item;
     h->n_items = s->n_items;
+    h->n_sums = s->n_sums;
     h->state_bytes = s->state_bytes;
     h->file_bytes = session_rows_at(h) + s->rows_bytes;
+    size_t tables = (size_t)session_tables(h), bytes = tables + s->state_bytes;
     TRY(mem_alloc((void **)&head, SESSION_HEADER + bytes, 1, "session file", e));
     rest = head + SESSION_HEADER;
     memcpy(rest, s->item, list);
-    if (s->state_bytes) memcpy(rest + list, s->state, s->state_bytes);
+    if (s->state_bytes) memcpy(rest + tables, s->state, s->state_bytes);
+    status st = write_rows(s, d, session_rows_at(h), (uint64_t *)(void *)(rest + list), e);
+    if (st == ST_OK) st = backend_fault(s->be, e);
     session_sum(h->sum, h, rest, bytes);
     memcpy(head, h, sizeof *h);
-    status st = file_draft_write(d, 0, head, SESSION_HEADER + bytes, e);
-    if (st == ST_OK) st = write_rows(s, d, session_rows_at(h), e);
-    if (st == ST_OK) st = backend_fault(s->be, e);
+    if (st == ST_OK) st = file_draft_write(d, 0, head, SESSION_HEADER + bytes, e);
     mem_free(head);
     return st;
 }

@@ -2,15 +2,16 @@
 /* Sessions on disk: what a session holds, to go on later with the same bits.
  *
  * Rows, codes and indices lie in the file as they do in memory, so that loading maps them: they are read where they
- * are attended. Everything that other things are looked up by is copied, summed and checked. The file is sparse: it
- * is as long as the context has room, and takes the disk space of what was written. */
+ * are attended. Everything that other things are looked up by is copied. All of it has checksums: those of rows are
+ * compared when the session is loaded. The file is sparse: it is as long as the context has room, and takes the disk
+ * space of what was written. */
 #ifndef MODEL_SESSION_FILE_H
 #define MODEL_SESSION_FILE_H
 
 #include "kernels/base/sha256.h"
 #include "model/session.h"
 
-enum { SESSION_FILE_VERSION = 4 };
+enum { SESSION_FILE_VERSION = 5, SESSION_FILE_UNSUMMED = 4 /* rows have no checksums; still loaded */ };
 
 /* What those who feed a session keep beside it. */
 typedef struct {
@@ -30,12 +31,16 @@ status session_save_part(const session *s, int fd, const char *name, const sessi
 
 typedef struct session_file session_file;
 
-/* Opens a file and checks all of it but rows, codes and indices. Errors: ST_IO, ST_FORMAT (not a session, cut, damaged,
- * of another version: with the file, what was found and what was expected), ST_NOMEM. */
+/* Opens a file and checks all of it but rows, codes and indices, which session_load checks. Errors: ST_IO, ST_FORMAT
+ * (not a session, cut, damaged, of another version: with the file, what was found and what was expected), ST_NOMEM. */
 status session_file_open(session_file **out, const char *path, err *e);
 /* The same of an open file, which is closed with it, or after an error: its first `bytes` bytes; 0: all. */
 status session_file_take(session_file **out, int fd, const char *name, uint64_t bytes, err *e);
 void session_file_close(session_file *f);
+/* Makes session_load skip the check of rows: nobody else can have changed the file, or it is larger than memory. */
+void session_file_trust(session_file *f);
+/* True unless the file is of the version whose rows have no checksums. */
+bool session_file_summed(const session_file *f);
 /* How it was saved: attn_spec_write's words, and the most tokens of the session. Valid while it is open. */
 const char *session_file_strategy(const session_file *f);
 const char *session_file_store(const session_file *f);
@@ -45,8 +50,10 @@ const int32_t *session_file_ids(const session_file *f, size_t *n);
 
 /* Gives a session what the file holds, and notes whose ids (within the vocabulary) and logits are valid while the file
  * is open. The session must be of the same model (a hash of its shape and of pieces of its weights), strategy, store,
- * context and chunk: else ST_FORMAT with what was found and what was expected. After any other error it is empty. */
-status session_load(session *s, const session_file *f, session_notes *notes, err *e);
+ * context and chunk: else ST_FORMAT with what was found and what was expected. After any other error it is empty.
+ * The first call reads all rows with the backend's threads and compares their checksums: ST_FORMAT names the rows, the
+ * layer and the bytes of the first block that differs. Bytes that change after that are not detected. */
+status session_load(session *s, session_file *f, session_notes *notes, err *e);
 
 /* 64 hexadecimal digits that tell a model with its weights from others. */
 status model_fingerprint(char out[SHA256_HEX], const model *m, err *e);

@@ -2,8 +2,9 @@
 /* Inside of session files. Included by session_file*.c and their tests.
  *
  * header | directory: one entry for each thing that is shown by the walk over the state (attention/state.h), in its
- * order | what is copied, one after the other | from the next multiple of SESSION_ALIGN on: buffers of values, each at
- * such a multiple and as long as it is in memory. Numbers in the machine's order. */
+ * order | checksums of the blocks of all rows (base/sums.h), in the order of the directory | what is copied, one after
+ * the other | from the next multiple of SESSION_ALIGN on: buffers of values, each at such a multiple and as long as it
+ * is in memory. Numbers in the machine's order. Version 4 had no checksums of rows. */
 #ifndef MODEL_SESSION_FILE_IMPL_H
 #define MODEL_SESSION_FILE_IMPL_H
 
@@ -21,7 +22,8 @@ typedef struct {
     int64_t context, chunk;
     uint64_t n_ids, random;
     char model[72], store[128], strategy[ATTN_WRITTEN];
-    char sum[SESSION_SUM]; /* SHA-256 of header, directory and what is copied, with zeros in its own place */
+    char sum[SESSION_SUM]; /* SHA-256 of everything before the rows, with zeros in its own place */
+    uint64_t n_sums;       /* of the rows; 0 in version 4 */
 } session_header;
 
 enum { SESSION_STATE, SESSION_ROWS };
@@ -40,10 +42,16 @@ static inline uint64_t session_align(uint64_t x)
     return (x + SESSION_ALIGN - 1) / SESSION_ALIGN * SESSION_ALIGN;
 }
 
-/* Where the first buffer begins. */
+/* Returns the bytes of directory and checksums, after which comes what is copied. */
+static inline uint64_t session_tables(const session_header *h)
+{
+    return h->n_items * sizeof(session_item) + h->n_sums * sizeof(uint64_t);
+}
+
+/* Returns the offset of the first buffer. */
 static inline uint64_t session_rows_at(const session_header *h)
 {
-    return session_align(SESSION_HEADER + h->n_items * sizeof(session_item) + h->state_bytes);
+    return session_align(SESSION_HEADER + session_tables(h) + h->state_bytes);
 }
 
 /* The sum of a header and of what follows it up to the rows, zeros behind it. */

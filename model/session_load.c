@@ -11,13 +11,15 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/sums.h"
 #include "model/decoder.h"
 #include "model/session_file_impl.h"
 
 struct session_file {
     session_header h;
-    unsigned char *rest; /* directory and state */
+    unsigned char *rest; /* directory, checksums of rows, state */
     size_t rest_bytes;
+    bool trusted; /* rows are not to be checked, or were */
     char *path;
     int fd;
 };
@@ -51,27 +53,29 @@ static status check_header(session_file *f, uint64_t size, err *e)
     if (h->order != SESSION_ORDER)
         return err_set(e, ST_FORMAT, "%s: byte order %08x, expected %08x: saved on another kind of machine", name,
                        (unsigned)h->order, SESSION_ORDER);
-    if (h->version != SESSION_FILE_VERSION)
+    if (h->version != SESSION_FILE_VERSION && h->version != SESSION_FILE_UNSUMMED)
         return err_set(e, ST_FORMAT, "%s: version %u of session files, expected %d", name, (unsigned)h->version,
                        SESSION_FILE_VERSION);
     if (h->file_bytes != size)
         return err_set(e, ST_FORMAT, "%s: %llu bytes, expected %llu", name, (unsigned long long)size,
                        (unsigned long long)h->file_bytes);
     uint64_t room = size - SESSION_HEADER;
-    if (h->n_items > room / sizeof(session_item) || h->state_bytes > room - h->n_items * sizeof(session_item))
-        return err_set(e, ST_FORMAT, "%s: damaged: %llu entries and %llu bytes of state in %llu bytes", name,
-                       (unsigned long long)h->n_items, (unsigned long long)h->state_bytes, (unsigned long long)size);
+    if (h->n_items > room / sizeof(session_item) || h->n_sums > room / sizeof(uint64_t) || session_tables(h) > room ||
+        h->state_bytes > room - session_tables(h) || (h->version == SESSION_FILE_UNSUMMED && h->n_sums > 0))
+        return err_set(e, ST_FORMAT, "%s: damaged: %llu entries, %llu checksums and %llu bytes of state in %llu bytes",
+                       name, (unsigned long long)h->n_items, (unsigned long long)h->n_sums,
+                       (unsigned long long)h->state_bytes, (unsigned long long)size);
     if (h->context < 1 || h->context > (int64_t)1 << 40)
         return err_set(e, ST_FORMAT, "%s: damaged: a context of %lld tokens", name, (long long)h->context);
     return ST_OK;
 }
 
-/* Directory and state as a copy of our own: nobody can change it after it was checked. */
+/* Reads everything before the rows, as a copy that nobody can change after it was checked. */
 static status read_rest(session_file *f, err *e)
 {
     char sum[SESSION_SUM];
     size_t have = mem_available();
-    f->rest_bytes = (size_t)(f->h.n_items * sizeof(session_item) + f->h.state_bytes);
+    f->rest_bytes = (size_t)(session_tables(&f->h) + f->h.state_bytes);
     if (have && f->rest_bytes > have)
         return err_set(e, ST_NOMEM, "%s: %zu bytes of state, %zu are available", path_tail(f->path), f->rest_bytes,
                        have);
@@ -142,6 +146,16 @@ void session_file_close(session_file *f)
     mem_free(f);
 }
 
+void session_file_trust(session_file *f)
+{
+    f->trusted = true;
+}
+
+bool session_file_summed(const session_file *f)
+{
+    return f->h.version != SESSION_FILE_UNSUMMED;
+}
+
 const char *session_file_strategy(const session_file *f)
 {
     return f->h.strategy;
@@ -161,7 +175,7 @@ const int32_t *session_file_ids(const session_file *f, size_t *n)
 {
     const session_header *h = &f->h;
     *n = h->n_items > 0 && h->n_ids <= h->state_bytes / sizeof(int32_t) ? (size_t)h->n_ids : 0;
-    return (const int32_t *)(const void *)(f->rest + h->n_items * sizeof(session_item));
+    return (const int32_t *)(const void *)(f->rest + session_tables(h));
 }
 
 /* ---- whose it is ---- */
@@ -208,7 +222,8 @@ typedef struct {
     attn_state base;
     const session_file *f;
     backend *be;
-    uint64_t next, state_at, rows_at; /* what was read so far: entries, bytes */
+    uint64_t next, state_at, rows_at, n_sums; /* what was read so far: entries, bytes, bytes, checksums */
+    sums_part *mapped;                        /* [entries]: rows to be checked, in the file; n 0: none */
 } loader;
 
 /* The next entry, which must be this one. */
@@ -233,7 +248,7 @@ static status take_state(loader *v, const char *name, int layer, size_t bytes, c
         .layer = layer, .kind = SESSION_STATE, .at = v->state_at, .n = 1, .stride = bytes, .used = bytes};
     TRY(take_item(v, &want, name, e));
     if (bytes > v->f->h.state_bytes - v->state_at) return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
-    *from = v->f->rest + v->f->h.n_items * sizeof want + v->state_at;
+    *from = v->f->rest + session_tables(&v->f->h) + v->state_at;
     v->state_at += bytes;
     return ST_OK;
 }
@@ -255,28 +270,46 @@ static status load_mem(attn_state *s, const char *name, int layer, buf b, size_t
     return ST_OK;
 }
 
-/* Where mapping is not possible; buffers of that kind hold zeros beside the parts. */
-static status copy_rows(loader *v, uint64_t start, buf b, const state_part *part, size_t n_parts, err *e)
+/* ST_FORMAT for a block of rows that belongs to entry `item` and begins at offset `at` of the file. */
+static status bad_block(const loader *v, uint64_t item, uint64_t at, uint64_t bytes, err *e)
 {
-    enum { MOST = 1 << 20 };
+    const session_item *of = (const session_item *)(const void *)v->f->rest + item;
+    return err_set(e, ST_FORMAT,
+                   "damaged: '%.23s' of layer %d: bytes %llu to %llu do not have their checksum; write the file again",
+                   of->name, (int)of->layer, (unsigned long long)at, (unsigned long long)(at + bytes - 1));
+}
+
+/* Copies the rows of an entry to a buffer that begins at offset `start` of the file; sum NULL: without a check. Bytes
+ * between the pieces stay 0. */
+static status copy_rows(loader *v, uint64_t start, buf b, const state_part *p, uint64_t item, const uint64_t *sum,
+                        err *e)
+{
     unsigned char *work;
-    size_t longest = 1;
     status st = ST_OK;
-    for (size_t i = 0; i < n_parts; i++)
-        if (part[i].used > longest) longest = part[i].used;
-    size_t piece = longest < MOST ? longest : MOST;
-    TRY(mem_alloc((void **)&work, piece, 1, "session file", e));
-    for (size_t i = 0; i < n_parts; i++)
-        for (size_t g = 0; g < part[i].n; g++) {
-            size_t at = part[i].at + g * part[i].stride;
-            for (size_t done = 0, n; done < part[i].used && st == ST_OK; done += n) {
-                n = part[i].used - done < piece ? part[i].used - done : piece;
-                st = read_at(v->f, start + at + done, work, n, e);
-                if (st == ST_OK) v->be->ops->upload(v->be, buf_at(b, at + done), work, n);
-            }
+    TRY(mem_alloc((void **)&work, p->used < SUMS_BLOCK ? p->used : SUMS_BLOCK, 1, "session file", e));
+    for (size_t g = 0; g < p->n; g++) {
+        size_t at = p->at + g * p->stride;
+        for (size_t done = 0, n; done < p->used && st == ST_OK; done += n) {
+            n = p->used - done < SUMS_BLOCK ? p->used - done : SUMS_BLOCK;
+            st = read_at(v->f, start + at + done, work, n, e);
+            if (st == ST_OK && sum && sums_of(work, n) != *sum++) st = bad_block(v, item, start + at + done, n, e);
+            if (st == ST_OK) v->be->ops->upload(v->be, buf_at(b, at + done), work, n);
         }
+    }
     mem_free(work);
     return st;
+}
+
+/* The checksums of the next `n` blocks; *sum stays NULL where none are to be compared. */
+static status take_sums(loader *v, uint64_t n, const uint64_t **sum, err *e)
+{
+    const session_header *h = &v->f->h;
+    if (!session_file_summed(v->f)) return ST_OK;
+    if (n > h->n_sums - v->n_sums) return err_set(e, ST_FORMAT, "damaged: checksums are missing");
+    const void *all = v->f->rest + h->n_items * sizeof(session_item);
+    if (!v->f->trusted) *sum = (const uint64_t *)all + v->n_sums;
+    v->n_sums += n;
+    return ST_OK;
 }
 
 static status load_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, const state_part *part,
@@ -284,7 +317,7 @@ static status load_rows(attn_state *s, const char *name, int layer, buf b, size_
 {
     loader *v = (loader *)s;
     const backend_ops *o = v->be->ops;
-    uint64_t start = session_rows_at(&v->f->h), at = start + v->rows_at;
+    uint64_t start = session_rows_at(&v->f->h) + v->rows_at, item = v->next;
     for (size_t i = 0; i < n_parts; i++) {
         session_item want = {.layer = layer,
                              .kind = SESSION_ROWS,
@@ -294,11 +327,18 @@ static status load_rows(attn_state *s, const char *name, int layer, buf b, size_
                              .used = part[i].used};
         TRY(take_item(v, &want, name, e));
     }
-    if (at > v->f->h.file_bytes || bytes > v->f->h.file_bytes - at)
+    if (start > v->f->h.file_bytes || bytes > v->f->h.file_bytes - start)
         return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
     v->rows_at = session_align(v->rows_at + bytes);
-    if (o->map_file && o->map_file(v->be, b, bytes, v->f->fd, at)) return ST_OK;
-    return copy_rows(v, at, b, part, n_parts, e);
+    bool mapped = o->map_file && o->map_file(v->be, b, bytes, v->f->fd, start);
+    for (size_t i = 0; i < n_parts; i++, item++) {
+        const state_part *p = &part[i];
+        const uint64_t *sum = NULL;
+        TRY(take_sums(v, sums_count(p->n, p->used), &sum, e));
+        if (!mapped) TRY(copy_rows(v, start, b, p, item, sum, e));
+        else if (sum) v->mapped[item] = (sums_part){start + p->at, p->n, p->stride, p->used, b.p + p->at, sum};
+    }
+    return ST_OK;
 }
 
 /* All tokens of the session and at most one that was not fed, or else the logits that give it. */
@@ -327,7 +367,7 @@ static status load_all(loader *v, session *s, session_notes *n, err *e)
     TRY(load_notes(v, s, n, e));
     TRY(attn_seq_state(s->attn, &v->base, e));
     uint64_t length = (uint64_t)session_length(s);
-    if (v->next != v->f->h.n_items || v->state_at != v->f->h.state_bytes ||
+    if (v->next != v->f->h.n_items || v->state_at != v->f->h.state_bytes || v->n_sums != v->f->h.n_sums ||
         session_rows_at(&v->f->h) + v->rows_at != v->f->h.file_bytes)
         return err_set(e, ST_FORMAT, "damaged: more entries or bytes than a session has");
     if (n->n_ids != length + (n->logits ? 0 : 1) && n->n_ids != 0)
@@ -335,14 +375,28 @@ static status load_all(loader *v, session *s, session_notes *n, err *e)
     return backend_fault(v->be, e);
 }
 
-status session_load(session *s, const session_file *f, session_notes *notes, err *e)
+/* Compares the checksums of rows that were mapped, which only backends in host memory do. */
+static status check_mapped(const loader *v, err *e)
+{
+    sums_bad bad;
+    status st = sums_check(v->f->fd, v->mapped, (size_t)v->f->h.n_items, v->be->n_threads, &bad, e);
+    return st == ST_FORMAT ? bad_block(v, bad.part, bad.at, bad.bytes, e) : st;
+}
+
+status session_load(session *s, session_file *f, session_notes *notes, err *e)
 {
     err why = {0};
     loader v = {.base = {.load = true, .host = load_host, .mem = load_mem, .rows = load_rows}, .f = f, .be = s->d->be};
     TRY(check_identity(f, s, e));
     session_reset(s);
-    status st = load_all(&v, s, notes, &why);
-    if (st == ST_OK) return ST_OK;
+    status st = MEM_NEW(&v.mapped, (size_t)f->h.n_items, &why);
+    if (st == ST_OK) st = load_all(&v, s, notes, &why);
+    if (st == ST_OK && !f->trusted) st = check_mapped(&v, &why);
+    mem_free(v.mapped);
+    if (st == ST_OK) {
+        f->trusted = true;
+        return ST_OK;
+    }
     session_reset(s);
     return err_set(e, st, "%.100s: %s", path_tail(f->path), why.msg);
 }

@@ -38,9 +38,13 @@ static status save(prompt_fork *f, const session *s, err *e)
     int fd = memfd_create("fork", MFD_CLOEXEC);
     if (fd < 0) return err_set(e, ST_NOMEM, "no file in memory: %s", strerror(errno));
     status st = session_save_part(s, fd, "fork", &none, e);
-    if (st == ST_OK) return session_file_take(&f->file, fd, "fork", 0, e);
-    close(fd);
-    return st;
+    if (st != ST_OK) {
+        close(fd);
+        return st;
+    }
+    TRY(session_file_take(&f->file, fd, "fork", 0, e));
+    session_file_trust(f->file);
+    return ST_OK;
 }
 
 status fork_take(prompt_fork **out, session *s, const float *logits, err *e)

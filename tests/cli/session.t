@@ -82,6 +82,29 @@ refused 1 "cut.kv: 5000 bytes, expected" "a file that is cut" generate -m "$m" -
 cp "$kv" "$tmp/cut.kv"
 printf 'x' | dd of="$tmp/cut.kv" bs=1 seek=4500 conv=notrunc 2>/dev/null
 refused 1 "cut.kv: damaged: checksum" "a damaged byte" generate -m "$m" --load "$tmp/cut.kv"
+
+# Keys and values that changed: the first buffer of rows begins at byte 65536.
+cp --sparse=always "$kv" "$tmp/cut.kv"
+printf '\125\052\125' | dd of="$tmp/cut.kv" bs=1 seek=65637 conv=notrunc 2>/dev/null
+for c in generate chat; do
+    refused 1 "cut.kv: damaged: 'K rows' of layer 0: bytes 65536 to" "$c: changed keys" "$c" -m "$m" --load "$tmp/cut.kv"
+    run "$c" -m "$m" -n 1 --load "$tmp/cut.kv" --no-verify </dev/null
+    check "$c --no-verify loads them" test "$status" -eq 0
+done
+printf 'x' | dd of="$tmp/cut.kv" bs=1 seek=4500 conv=notrunc 2>/dev/null
+refused 1 "cut.kv: damaged: checksum" "--no-verify checks everything else" generate -m "$m" --load "$tmp/cut.kv" --no-verify
+refused 2 "--no-verify: needs --load" "--no-verify alone" generate -m "$m" -p x --no-verify
+cp --sparse=never "$kv" "$tmp/cut.kv"
+run generate -m "$m" -n 1 --load "$tmp/cut.kv"
+check "a copy without holes is loaded" test "$status" -eq 0
+
+# A file that a program of version 4 of the format wrote: quest.
+gzip -dc "$SRCDIR/tests/data/sessions/version4.kv.gz" >"$tmp/cut.kv"
+run generate -m "$m" -n 3 --ignore-eos --load "$tmp/cut.kv" --save "$tmp/cut.kv"
+check "a session of an earlier version is loaded" test "$status" -eq 0
+check "with one warning" test "$(grep -c '^warning: --load .*cut.kv: saved by an earlier version: rows are not checksummed' "$tmp/err")" -eq 1
+run generate -m "$m" -n 3 --ignore-eos --load "$tmp/cut.kv"
+check "saved again it has checksums" sh -c "test $status -eq 0 && ! grep -q warning '$tmp/err'"
 refused 1 "--save $tmp/no/a.kv: cannot make it" "a folder that is not there, before anything runs" \
     generate -m "$m" -p x -n 1 --save "$tmp/no/a.kv"
 refused 1 "--save /dev/null: not a regular file" "a device to write to" generate -m "$m" -p x -n 1 --save /dev/null

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A session file from outside, its sum made right again: whatever is loaded must run. The input is a strategy, a store,
- * a point of a session's life, and bytes of its file that are changed, five bytes each: place, value. A session of each
- * strategy and store is made once and reset. */
+ * a point of a session's life (plus 3: checksums of rows are compared), and bytes of its file that are changed, five
+ * bytes each: place, value. A session of each strategy and store is made once and reset. */
 #include "config.h"
 
 #include <stdlib.h>
@@ -68,18 +68,29 @@ static void make(sample *s, session *live_one, int point)
     unlink(tmp);
     memcpy(&h, s->as_saved, sizeof h);
     memcpy(s->p, s->as_saved, s->bytes);
-    s->state = SESSION_HEADER + (size_t)(h.n_items * sizeof(session_item) + h.state_bytes);
+    s->state = SESSION_HEADER + (size_t)(session_tables(&h) + h.state_bytes);
     s->fd = memfd_create("session", 0);
     snprintf(s->path, sizeof s->path, "/proc/self/fd/%d", s->fd);
     if (write(s->fd, s->p, s->bytes) != (ssize_t)s->bytes) abort();
 }
 
-static void run(const sample *s, session *it)
+static status load(session *it, const char *path, bool check, err *e)
+{
+    session_file *f;
+    session_notes n;
+    TRY(session_file_open(&f, path, e));
+    if (!check) session_file_trust(f);
+    status st = session_load(it, f, &n, e);
+    session_file_close(f);
+    return st;
+}
+
+static void run(const sample *s, session *it, bool check)
 {
     err e = {0};
     static int64_t positions[CTX];
     session_reset(it);
-    if (load_plain(it, s->path, &e) == ST_OK) {
+    if (load(it, s->path, check, &e) == ST_OK) {
         attn_seq_held(session_attn(it));
         for (int l = 0; l < 2; l++) {
             int64_t n = attn_seq_positions(session_attn(it), l, 1, positions);
@@ -131,7 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     edit(s, data + 3, size - 3, true);
     seal(s->p, s->bytes);
     put(s, 0, SESSION_HEADER);
-    run(s, *it);
+    run(s, *it, data[2] / N_POINTS % 2 == 1);
     memcpy(s->p, s->as_saved, SESSION_HEADER);
     edit(s, data + 3, size - 3, false);
     put(s, 0, SESSION_HEADER);

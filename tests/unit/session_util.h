@@ -107,8 +107,10 @@ static inline void seal(unsigned char *file, size_t bytes)
 {
     session_header h;
     memcpy(&h, file, sizeof h);
-    uint64_t rest = h.n_items * sizeof(session_item) + h.state_bytes;
-    if (bytes < SESSION_HEADER || h.n_items > bytes || h.state_bytes > bytes || rest > bytes - SESSION_HEADER) return;
+    uint64_t rest = session_tables(&h) + h.state_bytes;
+    if (bytes < SESSION_HEADER || h.n_items > bytes || h.n_sums > bytes || h.state_bytes > bytes ||
+        rest > bytes - SESSION_HEADER)
+        return;
     session_sum(h.sum, &h, file + SESSION_HEADER, (size_t)rest);
     memcpy(file, &h, sizeof h);
 }

@@ -2,6 +2,7 @@
 /* libkvasir: the bits of the engine behind one header, and what it does with wrong arguments. */
 #include "config.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -219,8 +220,11 @@ static void check_copies(kvasir_model *m, const char *strategy, const char *path
     ok(t && u && same_steps(t, u) && same_logits(s, t), "%s: and so does what was saved", strategy);
     good(kvasir_session_tokens(t, &ids, &n, msg, MSG), "tokens");
     ok(n == N + STEPS && memcmp(ids, text_ids, n * sizeof *ids) == 0, "its tokens are known");
-    kvasir_session_free(s);
+    int fd = open(path, O_WRONLY);
+    ok(pwrite(fd, "damage", 6, SESSION_ALIGN + 100) == 6 && close(fd) == 0, "rows are changed");
     kvasir_session_free(t);
+    refused(kvasir_session_load(&t, m, path, msg, MSG), KVASIR_FORMAT, "bytes 65536 to", "a file that was changed");
+    kvasir_session_free(s);
     kvasir_session_free(u);
 }
 

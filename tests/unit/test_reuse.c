@@ -127,7 +127,7 @@ static status keep(session_file **f, const engine_parts *p, const char *spec, er
 }
 
 /* A prompt that is the same up to `same`, as a whole and behind what is known of it. */
-static bool serves(const engine_parts *p, const char *spec, const session_file *f, size_t same, err *e)
+static bool serves(const engine_parts *p, const char *spec, session_file *f, size_t same, err *e)
 {
     static outcome cold, warm;
     session *a = NULL, *b = NULL;

@@ -322,7 +322,7 @@ static void check_damage(void)
     unsigned char *file = read_all(&n);
     session_header h;
     memcpy(&h, file, sizeof h);
-    size_t state = SESSION_HEADER + (size_t)(h.n_items * sizeof(session_item) + h.state_bytes);
+    size_t state = SESSION_HEADER + (size_t)(session_tables(&h) + h.state_bytes);
     session_reset(s);
     /* One by one in place, which is quicker than whole files. */
     int fd = open(path, O_RDWR);
@@ -332,7 +332,8 @@ static void check_damage(void)
         if (pwrite(fd, &x, 1, (off_t)i) != 1 || !is_refused(s, ST_FORMAT)) bad++;
         if (pwrite(fd, &file[i], 1, (off_t)i) != 1) bad++;
     }
-    is_int((long long)bad, 0, "each of %zu bytes of header, directory and state, damaged, is refused", state);
+    is_int((long long)bad, 0, "each of %zu bytes of header, directory, checksums and state, damaged, is refused",
+           state);
     is_ok(load_plain(s, path, &e), &e, "the file as it was is not");
     session_reset(s);
     bad = 0;
@@ -419,7 +420,7 @@ static void check_foreign(void)
     seal(file, n);
     write_all(file, n);
     why = (err){0};
-    is_err(load_plain(s, path, &why), &why, ST_FORMAT, "version 5 of session files, expected 4", "a later version");
+    is_err(load_plain(s, path, &why), &why, ST_FORMAT, "version 6 of session files, expected 5", "a later version");
     h->version--;
     h->order = 0x04030201u;
     seal(file, n);
