@@ -32,7 +32,7 @@ struct prefix_entry {
     session_file *read; /* once it was wanted */
     size_t disk;
     bool there;    /* when the folder was last looked at */
-    bool checked;  /* its bytes are those that were written */
+    bool checked;  /* this process wrote its rows or compared their checksums */
     bool to_write; /* it goes there */
     uint64_t used; /* when: nanoseconds that grow */
     bool served;   /* somebody */
@@ -253,6 +253,7 @@ static status fill(prefix_entry *x, const prefix_prompt *of, const session *s, e
         return st;
     }
     TRY(session_file_take(&x->file, fd, "prefix", 0, e));
+    session_file_trust(x->file);
     x->fd = fd;
     x->bytes = bytes_of(fd);
     return find_written(x, e);
@@ -435,7 +436,10 @@ static status load(prefix_store *p, prefix_entry *x, session *s, size_t n, err *
 {
     const prefix_name name = name_of(x);
     session_notes notes;
-    if (!x->bytes && !x->read) TRY(prefix_disk_read(p->disk, &name, !x->checked, &x->read, e));
+    if (!x->bytes && !x->read) {
+        TRY(prefix_disk_read(p->disk, &name, &x->read, e));
+        if (x->checked) session_file_trust(x->read);
+    }
     TRY(session_load(s, x->bytes ? x->file : x->read, &notes, e));
     return n < x->n ? session_rewind(s, (int64_t)n, e) : ST_OK;
 }

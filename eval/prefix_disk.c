@@ -22,6 +22,8 @@
 #define BYTE_ORDER_MARK 0x01020304u
 #define NS              1000000000u /* of a second */
 
+enum { PIECE = 1 << 20 };
+
 struct prefix_disk {
     char *dir;
     int fd;                  /* of the folder; who writes holds a shared lock of it */
@@ -65,19 +67,7 @@ static void say(const char *name, const char *what)
     fprintf(stderr, "--prefix-disk: %.16s...: %s\n", name, what);
 }
 
-/* ---- sums ---- */
-
-/* Fletcher 1982, over words of 64 bits. */
-static uint64_t sum_of(const unsigned char *p, size_t n)
-{
-    uint64_t a = 1, b = 0, x;
-    for (size_t i = 0; i + sizeof x <= n; i += sizeof x) {
-        memcpy(&x, p + i, sizeof x);
-        a += x;
-        b += a;
-    }
-    return a ^ (b << 32 | b >> 32);
-}
+/* ---- footers ---- */
 
 /* Up to n bytes at `at`; how many there were. */
 static size_t read_at(int fd, uint64_t at, void *to, size_t n)
@@ -92,59 +82,32 @@ static size_t read_at(int fd, uint64_t at, void *to, size_t n)
     return done;
 }
 
-void prefix_footer_seal(char out[72], const prefix_footer *f, const prefix_sum *sums)
+void prefix_footer_seal(char out[72], const prefix_footer *f)
 {
     prefix_footer zero = *f;
     sha256 sum;
     memset(zero.sum, 0, sizeof zero.sum);
     sha256_init(&sum);
     sha256_add(&sum, &zero, sizeof zero);
-    sha256_add(&sum, sums, f->n_sums * sizeof *sums);
     memset(out, 0, 72);
     sha256_hex(&sum, out);
 }
 
-status prefix_footer_read(prefix_footer *f, prefix_sum **sums, int fd, err *e)
+status prefix_footer_read(prefix_footer *f, int fd, err *e)
 {
     char sum[72];
     struct stat s;
-    *sums = NULL;
     if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) return err_set(e, ST_FORMAT, "not a regular file");
-    uint64_t size = (uint64_t)s.st_size, list;
+    uint64_t size = (uint64_t)s.st_size;
     if (size < sizeof *f || read_at(fd, size - sizeof *f, f, sizeof *f) != sizeof *f ||
         memcmp(f->magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0)
         return err_set(e, ST_FORMAT, "damaged: no footer at its end");
     if (f->version != PREFIX_DISK_VERSION || f->order != BYTE_ORDER_MARK)
         return err_set(e, ST_FORMAT, "version %u, expected %d", (unsigned)f->version, PREFIX_DISK_VERSION);
-    size -= sizeof *f;
-    if (f->n_sums > size / sizeof **sums) return err_set(e, ST_FORMAT, "damaged: more sums than bytes");
-    list = f->n_sums * sizeof **sums;
-    if (f->session_bytes != size - list || !is_name(f->key)) return err_set(e, ST_FORMAT, "damaged: the footer");
-    TRY(mem_alloc((void **)sums, f->n_sums, sizeof **sums, "sums of an entry", e));
-    if (read_at(fd, f->session_bytes, *sums, list) == list) {
-        prefix_footer_seal(sum, f, *sums);
-        if (memcmp(sum, f->sum, sizeof sum) == 0) return ST_OK;
-    }
-    mem_free(*sums);
-    *sums = NULL;
-    return err_set(e, ST_FORMAT, "damaged: the sum of its sums");
-}
-
-/* Whether every piece that was written has the sum that it had. */
-static status check_pieces(int fd, const prefix_footer *f, const prefix_sum *sums, err *e)
-{
-    unsigned char *piece;
-    status st = ST_OK;
-    TRY(mem_alloc((void **)&piece, PREFIX_PIECE, 1, "piece of an entry", e));
-    for (uint64_t i = 0; i < f->n_sums && st == ST_OK; i++) {
-        uint64_t at = sums[i].piece * PREFIX_PIECE, left = f->session_bytes - at;
-        size_t n = left < PREFIX_PIECE ? (size_t)left : PREFIX_PIECE;
-        if (sums[i].piece > f->session_bytes / PREFIX_PIECE || read_at(fd, at, piece, n) != n ||
-            sum_of(piece, n) != sums[i].sum)
-            st = err_set(e, ST_FORMAT, "damaged: MiB %llu", (unsigned long long)sums[i].piece);
-    }
-    mem_free(piece);
-    return st;
+    prefix_footer_seal(sum, f);
+    if (memcmp(sum, f->sum, sizeof sum) != 0 || f->session_bytes != size - sizeof *f || !is_name(f->key))
+        return err_set(e, ST_FORMAT, "damaged: the footer");
+    return ST_OK;
 }
 
 /* ---- entries ---- */
@@ -155,17 +118,13 @@ static int open_at(const prefix_disk *d, const char *name)
 }
 
 /* The session in a file, whose key goes to `key`. */
-static status open_entry(session_file **out, char key[SHA256_HEX], const prefix_disk *d, const char *name, bool check,
-                         err *e)
+static status open_entry(session_file **out, char key[SHA256_HEX], const prefix_disk *d, const char *name, err *e)
 {
     prefix_footer f;
-    prefix_sum *sums = NULL;
     *out = NULL;
     int fd = open_at(d, name);
     if (fd < 0) return err_set(e, ST_IO, "%s", strerror(errno));
-    status st = prefix_footer_read(&f, &sums, fd, e);
-    if (st == ST_OK && check) st = check_pieces(fd, &f, sums, e);
-    mem_free(sums);
+    status st = prefix_footer_read(&f, fd, e);
     if (st != ST_OK) {
         close(fd);
         return st;
@@ -174,11 +133,11 @@ static status open_entry(session_file **out, char key[SHA256_HEX], const prefix_
     return session_file_take(out, fd, name, f.session_bytes, e);
 }
 
-status prefix_disk_read(prefix_disk *d, const prefix_name *name, bool check, session_file **out, err *e)
+status prefix_disk_read(prefix_disk *d, const prefix_name *name, session_file **out, err *e)
 {
     char file[SHA256_HEX], key[SHA256_HEX];
     prefix_disk_name(file, name);
-    return open_entry(out, key, d, file, check, e);
+    return open_entry(out, key, d, file, e);
 }
 
 void prefix_disk_touch(prefix_disk *d, const prefix_name *name, uint64_t used)
@@ -199,52 +158,30 @@ void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why
 
 /* ---- writing ---- */
 
-typedef struct {
-    int fd;
-    file_draft draft;
+static status copy(file_draft *d, int fd, const prefix_extent *x, unsigned char *piece, err *e)
+{
+    for (off_t at = x->at; at < x->end;) {
+        size_t n = read_at(fd, (uint64_t)at, piece, x->end - at < PIECE ? (size_t)(x->end - at) : PIECE);
+        if (n == 0) return err_set(e, ST_IO, "the file in memory is cut");
+        TRY(file_draft_write(d, (uint64_t)at, piece, n, e));
+        at += (off_t)n;
+    }
+    return ST_OK;
+}
+
+static status write_all(file_draft *d, const char *key, int fd, uint64_t bytes, const prefix_extent *written,
+                        size_t n_written, err *e)
+{
+    prefix_footer f = {.version = PREFIX_DISK_VERSION, .order = BYTE_ORDER_MARK, .session_bytes = bytes};
     unsigned char *piece;
-    uint64_t session_bytes, at, have; /* at: which piece is in memory, have: its bytes */
-    prefix_sum *sums;
-    size_t n_sums, cap;
-} writer;
-
-static status next_piece(writer *w, uint64_t piece, err *e)
-{
-    if (w->n_sums > 0 && w->at == piece) return ST_OK;
-    w->at = piece;
-    w->have = read_at(w->fd, piece * PREFIX_PIECE, w->piece, PREFIX_PIECE);
-    if (w->n_sums == w->cap) {
-        w->cap = 2 * w->cap + 64;
-        TRY(MEM_GROW(&w->sums, w->cap, e));
-    }
-    w->sums[w->n_sums++] = (prefix_sum){piece, sum_of(w->piece, w->have)};
-    return ST_OK;
-}
-
-static status copy(writer *w, const prefix_extent *x, err *e)
-{
-    for (uint64_t at = (uint64_t)x->at, end; at < (uint64_t)x->end; at = end) {
-        uint64_t piece = at / PREFIX_PIECE, from = piece * PREFIX_PIECE;
-        TRY(next_piece(w, piece, e));
-        end = from + w->have < (uint64_t)x->end ? from + w->have : (uint64_t)x->end;
-        if (end <= at) return err_set(e, ST_IO, "the file in memory is cut");
-        TRY(file_draft_write(&w->draft, at, w->piece + (at - from), end - at, e));
-    }
-    return ST_OK;
-}
-
-static status write_all(writer *w, const char *key, const prefix_extent *written, size_t n_written, err *e)
-{
-    prefix_footer f = {.version = PREFIX_DISK_VERSION, .order = BYTE_ORDER_MARK, .session_bytes = w->session_bytes};
-    for (size_t i = 0; i < n_written; i++) TRY(copy(w, &written[i], e));
-    size_t list = w->n_sums * sizeof *w->sums;
+    status st = mem_alloc((void **)&piece, PIECE, 1, "piece of an entry", e);
+    for (size_t i = 0; i < n_written && st == ST_OK; i++) st = copy(d, fd, &written[i], piece, e);
+    mem_free(piece);
     memcpy(f.magic, FOOTER_MAGIC, sizeof FOOTER_MAGIC);
     memcpy(f.key, key, SHA256_HEX);
-    f.n_sums = w->n_sums;
-    prefix_footer_seal(f.sum, &f, w->sums);
-    TRY(file_draft_write(&w->draft, w->session_bytes, w->sums, list, e));
-    TRY(file_draft_write(&w->draft, w->session_bytes + list, &f, sizeof f, e));
-    return file_draft_commit(&w->draft, w->session_bytes + list + sizeof f, e);
+    prefix_footer_seal(f.sum, &f);
+    if (st == ST_OK) st = file_draft_write(d, bytes, &f, sizeof f, e);
+    return st == ST_OK ? file_draft_commit(d, bytes + sizeof f, e) : st;
 }
 
 static char *path_of(const prefix_disk *d, const prefix_name *name, err *e)
@@ -262,20 +199,17 @@ status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const 
                          size_t n_written, size_t *bytes, err *e)
 {
     struct stat s;
-    writer w = {.fd = fd, .draft = {.fd = -1}};
+    file_draft draft = {.fd = -1};
     *bytes = 0;
     if (fstat(fd, &s) != 0) return err_set(e, ST_IO, "%s", strerror(errno));
-    w.session_bytes = (uint64_t)s.st_size;
     char *path = path_of(d, name, e);
-    status st = path ? mem_alloc((void **)&w.piece, PREFIX_PIECE, 1, "piece of an entry", e) : ST_NOMEM;
+    status st = path ? ST_OK : ST_NOMEM;
     (void)flock(d->fd, LOCK_SH); /* without locks drafts may be lost, no more */
-    if (st == ST_OK) st = file_draft_open(&w.draft, path, e);
-    if (st == ST_OK) st = write_all(&w, name->key, written, n_written, e);
+    if (st == ST_OK) st = file_draft_open(&draft, path, e);
+    if (st == ST_OK) st = write_all(&draft, name->key, fd, (uint64_t)s.st_size, written, n_written, e);
     if (st == ST_OK && stat(path, &s) == 0) *bytes = (size_t)s.st_blocks * 512;
-    file_draft_close(&w.draft);
+    file_draft_close(&draft);
     (void)flock(d->fd, LOCK_UN);
-    mem_free(w.sums);
-    mem_free(w.piece);
     mem_free(path);
     return st;
 }
@@ -318,7 +252,7 @@ static status look_at(prefix_disk *d, const char *file, const prefix_found *foun
     struct stat s;
     size_t n;
     if (fstatat(d->fd, file, &s, AT_SYMLINK_NOFOLLOW) != 0) return err_set(e, ST_IO, "%s", strerror(errno));
-    TRY(open_entry(&f, key, d, file, false, e));
+    TRY(open_entry(&f, key, d, file, e));
     prefix_name name = {.key = key, .ids = session_file_ids(f, &n)};
     name.n = n > 0 ? n - 1 : 0;
     prefix_disk_name(right, &name);

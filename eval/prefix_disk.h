@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Entries of the prefix store in a folder, which is found again after a restart. An entry is a session file, the sums
- * of each piece of it that was written, and a footer with its key. Its name is a hash of key and ids, so that no file
- * can pass for another one. Several processes may use a folder: files come whole and go whole, what one of them maps
- * stays until it is done, and all look at what the others did. */
+/* Entries of the prefix store in a folder, which is found again after a restart. An entry is a session file
+ * and a footer with its key. Its name is a hash of key and ids, so that no file can pass for another one. Several
+ * processes may use a folder: files come whole and go whole, what one of them maps stays until it is done, and all look
+ * at what the others did. */
 #ifndef EVAL_PREFIX_DISK_H
 #define EVAL_PREFIX_DISK_H
 
@@ -10,7 +10,7 @@
 
 #include "model/session_file.h"
 
-enum { PREFIX_DISK_VERSION = 1, PREFIX_PIECE = 1 << 20 };
+enum { PREFIX_DISK_VERSION = 2 };
 
 typedef struct prefix_disk prefix_disk;
 
@@ -49,26 +49,23 @@ void prefix_disk_close(prefix_disk *d);
  * not there. *bytes: those that it takes. */
 status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const prefix_extent *written,
                          size_t n_written, size_t *bytes, err *e);
-/* Opens an entry; check: all that was written is read and compared with its sums. ST_FORMAT, ST_IO. */
-status prefix_disk_read(prefix_disk *d, const prefix_name *name, bool check, session_file **out, err *e);
+/* Opens an entry. ST_FORMAT, ST_IO. */
+status prefix_disk_read(prefix_disk *d, const prefix_name *name, session_file **out, err *e);
 /* Sets the time of an entry's file to `used` (clock_real_ns). The system's own times of files are those of its last
  * tick, and do not tell which of two entries was used last. */
 void prefix_disk_touch(prefix_disk *d, const prefix_name *name, uint64_t used);
 /* why: for the line on standard error; NULL: none. */
 void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why);
 
-/* The footer of an open file, and the sums before it, freed with mem_free. For tests. */
-typedef struct {
-    uint64_t piece, sum;
-} prefix_sum;
+/* Reads the footer of an open file. For tests. */
 typedef struct {
     char magic[16];
     uint32_t version, order;
-    uint64_t session_bytes, n_sums;
-    char key[72], sum[72]; /* sum: SHA-256 of the footer with zeros in its place, and of the sums */
+    uint64_t session_bytes;
+    char key[72], sum[72]; /* sum: SHA-256 of the footer with zeros in its place */
 } prefix_footer;
-status prefix_footer_read(prefix_footer *f, prefix_sum **sums, int fd, err *e);
-/* What its `sum` should be. */
-void prefix_footer_seal(char out[72], const prefix_footer *f, const prefix_sum *sums);
+status prefix_footer_read(prefix_footer *f, int fd, err *e);
+/* Returns the right `sum` of a footer. */
+void prefix_footer_seal(char out[72], const prefix_footer *f);
 
 #endif

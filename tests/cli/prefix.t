@@ -76,8 +76,8 @@ check "the text stays" cmp -s "$tmp/b" "$tmp/want"
 check "one line says so" test "$(grep -c '^--prefix-disk: .*damaged' "$tmp/err")" -eq 1
 check "and it goes" test "$(ls "$kv" | wc -l)" -eq 0
 cp "$tmp/entry" "$f"
-# The version is the first word behind the magic of the footer, which has 16 + 2 * 4 + 2 * 8 + 2 * 72 bytes.
-printf '\377' | dd of="$f" bs=1 seek=$(($(stat -c %s "$f") - 184 + 16)) conv=notrunc 2>/dev/null
+# The version is the first word behind the magic of the footer, which has 16 + 2 * 4 + 8 + 2 * 72 bytes.
+printf '\377' | dd of="$f" bs=1 seek=$(($(stat -c %s "$f") - 176 + 16)) conv=notrunc 2>/dev/null
 gen b -f "$tmp/long" --temp 0 --prefix-disk "$kv" --prefix-min 100000
 check "another version serves nobody" test "$known" -eq 0
 check "one line says so" test "$(grep -c '^--prefix-disk: .*version 255, expected' "$tmp/err")" -eq 1
@@ -207,13 +207,16 @@ fi
 trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
 rm -rf "$kv"
 gen a -f "$tmp/long" --temp 0 --prefix-disk "$kv"
-"$RUN" serve -m "$m" --port 0 --quiet --prefix-shared --prefix-min 64 --prefix-disk "$kv" >"$tmp/log.out" 2>"$tmp/log" </dev/null &
-server=$!
-for _ in $(seq 200); do
-    url=$(sed -n 's/^listening on //p' "$tmp/log")
-    [ -z "$url" ] || break
-    sleep 0.1
-done
+serve() {
+    "$RUN" serve -m "$m" --port 0 --quiet --prefix-shared --prefix-min 64 --prefix-disk "$kv" >"$tmp/log.out" 2>"$tmp/log" </dev/null &
+    server=$!
+    for _ in $(seq 200); do
+        url=$(sed -n 's/^listening on //p' "$tmp/log")
+        [ -z "$url" ] || break
+        sleep 0.1
+    done
+}
+serve
 ask() { # ask FILE: how many tokens the server knew, its text
     jq -Rs '{prompt: ., max_tokens: 16, temperature: 0, ignore_eos: true}' <"$1" |
         curl -s "$url/v1/completions" -d @- >"$tmp/answer"
@@ -242,4 +245,18 @@ check "and the server what generate keeps beside it" test "$known" -ge 320
 kill -TERM "$server"
 wait "$server"
 check "no complaints" test "$(grep -c prefix-disk "$tmp/log")" -eq 0
+# Keys that changed: the first buffer of rows begins at byte 65536.
+for f in "$kv"/*; do printf '\125\052\125' | dd of="$f" bs=1 seek=65637 conv=notrunc 2>/dev/null; done
+entries=$(find "$kv" -type f | wc -l)
+serve
+ask "$tmp/other"
+check "a server computes the prompt of a damaged entry" test "$known" -eq 0
+check "with the same text" cmp -s "$tmp/text" "$tmp/want"
+check "one line says so" test "$(grep -c "^--prefix-disk: .*: damaged: 'K rows' of layer 0: bytes 65536 to" "$tmp/log")" -eq 1
+ask "$tmp/other"
+ask "$tmp/other"
+check "the next request keeps it again" test "$known" -ge 320
+kill -TERM "$server"
+wait "$server"
+check "in place of the damaged file" test "$(find "$kv" -type f | wc -l)" -eq "$entries"
 finish
