@@ -198,7 +198,7 @@ static status take_cached(holder *h, const weights_key *key, bool *used, err *e)
 {
     weights_cache c;
     err why = {0};
-    status st = weights_cache_open(&c, h->o->cache_dir, key, &why);
+    status st = weights_cache_open(&c, h->o->cache_dir, key, h->m->be->n_threads, &why);
     *used = st == ST_OK && c.map;
     if (st != ST_OK) {
         err_set(e, st, "%s", why.msg);
@@ -226,7 +226,7 @@ static status make_cached(holder *h, const weights_key *key, bool *used, err *e)
         say(h, "weights: quantizing to %s, %.1f MB, kept in %s", dtype_name(key->type), (double)key->bytes / 1e6,
             c.path);
         st = convert_all(h, c.map + WEIGHTS_CACHE_HEADER, e);
-        if (st == ST_OK && weights_cache_commit(&c, &why) != ST_OK) say(h, "warning: weights cache %s", why.msg);
+        if (st == ST_OK && weights_cache_commit(&c, key, &why) != ST_OK) say(h, "warning: weights cache %s", why.msg);
         else if (st == ST_OK) say(h, "weights: quantized in %.1f s", (double)(clock_ns() - start) / 1e9);
         keep(h, &c);
     } else if (st == ST_IO) {

@@ -13,24 +13,45 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/sums.h"
 
 /* The whole header; numbers in the machine's order, as the weights are. */
 typedef struct {
     char magic[16];
     uint32_t version, type;
     uint64_t file_bytes;
-    char model[SHA256_HEX];
+    char model[SHA256_HEX], sums[SHA256_HEX];
 } header;
 
-static void make_header(unsigned char out[WEIGHTS_CACHE_HEADER], const weights_key *key)
+static size_t sums_bytes(const weights_key *key)
+{
+    return (size_t)sums_count(1, key->bytes) * sizeof(uint64_t);
+}
+
+/* Returns the offset of the checksums. */
+static size_t sums_at(const weights_key *key)
+{
+    return WEIGHTS_CACHE_HEADER + (key->bytes + 7) / 8 * 8;
+}
+
+static size_t file_bytes(const weights_key *key)
+{
+    return sums_at(key) + sums_bytes(key);
+}
+
+static void make_header(unsigned char out[WEIGHTS_CACHE_HEADER], const weights_key *key, const unsigned char *sums)
 {
     header h;
+    sha256 sum;
     memset(&h, 0, sizeof h);
     memcpy(h.magic, "kvasir weights\n", 16);
     h.version = WEIGHTS_CACHE_VERSION;
     h.type = (uint32_t)key->type;
-    h.file_bytes = WEIGHTS_CACHE_HEADER + key->bytes;
+    h.file_bytes = file_bytes(key);
     memcpy(h.model, key->model, sizeof h.model);
+    sha256_init(&sum);
+    sha256_add(&sum, sums, sums_bytes(key));
+    sha256_hex(&sum, h.sums);
     memset(out, 0, WEIGHTS_CACHE_HEADER);
     memcpy(out, &h, sizeof h);
 }
@@ -44,18 +65,28 @@ static status name_file(weights_cache *c, const char *dir, const weights_key *ke
     return ST_OK;
 }
 
-/* What is wrong with a file, or ST_OK. */
-static status check(const file_map *m, const weights_key *key, err *e)
+/* ST_FORMAT with the reason why a file is not of a key, or damaged; ST_NOMEM. */
+static status check(const file_map *m, const weights_key *key, int n_threads, err *e)
 {
     unsigned char want[WEIGHTS_CACHE_HEADER];
-    size_t size = WEIGHTS_CACHE_HEADER + key->bytes;
-    if (m->size != size) return err_set(e, ST_FORMAT, "%zu bytes, expected %zu", m->size, size);
-    make_header(want, key);
-    if (memcmp(m->data, want, sizeof want) == 0) return ST_OK;
-    return err_set(e, ST_FORMAT, "the header is not that of this model and version");
+    const unsigned char *map = m->data;
+    sums_bad bad;
+    if (m->size != file_bytes(key)) return err_set(e, ST_FORMAT, "%zu bytes, expected %zu", m->size, file_bytes(key));
+    make_header(want, key, map + sums_at(key));
+    if (memcmp(map, want, sizeof want) != 0)
+        return err_set(e, ST_FORMAT, "the header is not that of this model and version");
+    const sums_part all = {.at = WEIGHTS_CACHE_HEADER,
+                           .n = 1,
+                           .used = key->bytes,
+                           .p = map + WEIGHTS_CACHE_HEADER,
+                           .sum = (const uint64_t *)(const void *)(map + sums_at(key))};
+    status st = sums_check(-1, &all, 1, n_threads, &bad, e);
+    if (st != ST_FORMAT) return st;
+    return err_set(e, ST_FORMAT, "damaged: bytes %llu to %llu do not have their checksum", (unsigned long long)bad.at,
+                   (unsigned long long)(bad.at + bad.bytes - 1));
 }
 
-status weights_cache_open(weights_cache *c, const char *dir, const weights_key *key, err *e)
+status weights_cache_open(weights_cache *c, const char *dir, const weights_key *key, int n_threads, err *e)
 {
     file_map m;
     err why = {0};
@@ -65,7 +96,7 @@ status weights_cache_open(weights_cache *c, const char *dir, const weights_key *
         err_set(e, ST_OK, "%s", why.msg);
         return ST_OK;
     }
-    if (check(&m, key, &why) != ST_OK) {
+    if (check(&m, key, n_threads, &why) != ST_OK) {
         err_set(e, ST_OK, "%s: %s", path_tail(c->path), why.msg);
         file_map_close(&m);
         return ST_OK;
@@ -97,7 +128,7 @@ status weights_cache_create(weights_cache *c, const weights_key *key, const char
     TRY(name_file(c, dir, key, e));
     TRY(make_folder(dir, e));
     TRY(file_draft_open(&c->draft, c->path, e));
-    size_t bytes = WEIGHTS_CACHE_HEADER + key->bytes;
+    size_t bytes = file_bytes(key);
     /* reserved now: a full disk is an error here and not a signal when the mapping is written */
     int why = posix_fallocate(c->draft.fd, 0, (off_t)bytes);
     if (why != 0) return err_set(e, ST_IO, "%s: %zu bytes: %s", path_tail(c->path), bytes, strerror(why));
@@ -105,12 +136,13 @@ status weights_cache_create(weights_cache *c, const weights_key *key, const char
     if (p == MAP_FAILED) return err_set(e, ST_IO, "%s: cannot map: %s", path_tail(c->path), strerror(errno));
     c->map = p;
     c->map_bytes = bytes;
-    make_header(c->map, key);
     return ST_OK;
 }
 
-status weights_cache_commit(weights_cache *c, err *e)
+status weights_cache_commit(weights_cache *c, const weights_key *key, err *e)
 {
+    sums_make((uint64_t *)(void *)(c->map + sums_at(key)), c->map + WEIGHTS_CACHE_HEADER, key->bytes);
+    make_header(c->map, key, c->map + sums_at(key));
     if (msync(c->map, c->map_bytes, MS_SYNC) != 0)
         return err_set(e, ST_IO, "%s: %s", path_tail(c->path), strerror(errno));
     TRY(file_draft_commit(&c->draft, 0, e));
