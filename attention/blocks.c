@@ -228,13 +228,13 @@ static size_t place(const attn_view *v, int64_t pos)
     return (size_t)(pos - (v->length - b->n.back));
 }
 
-/* The table rotates keys of the band at their positions [first, end). Frequencies last as long as a sequence: a decode
- * step adds its own row. */
+/* Makes the table that rotates keys of the band at their positions [first, end). A decode step adds its own row, unless
+ * it has other frequencies than the step before. */
 static void turn_band(attn_view *v, const attn_part *p, int64_t first, int64_t end)
 {
     block_memory *b = v->own;
     size_t row = (size_t)v->shape->head_dim * sizeof(float);
-    bool held = !(p->flags & ATTN_PROMPT) && b->table_from <= first && first < b->table_to &&
+    bool held = !(p->flags & (ATTN_PROMPT | ATTN_FREQ_MOVES)) && b->table_from <= first && first < b->table_to &&
                 end - b->table_from <= (int64_t)b->n.table;
     if (!held) b->table_from = b->table_to = first;
     if (b->table_to < end)

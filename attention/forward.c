@@ -150,6 +150,7 @@ static void show(const attn_work *w, const attn_seen *seen)
 /* The part of sequence i whose first row is `row` of the step, `done` tokens behind the forward's first. */
 static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, size_t row, size_t done)
 {
+    size_t freq_row = step->flags & ATTN_PROMPT ? 0 : row;
     return (attn_part){.n_tok = step->n_tok,
                        .first = step->seq[i]->length + (int64_t)done,
                        .n_prompt = step->n_prompt,
@@ -158,7 +159,7 @@ static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, si
                        .hint = step->hint,
                        .pos = buf_at(step->pos, row * sizeof(int64_t)),
                        .table = buf_at(step->table, row * table_bytes(&w->shape)),
-                       .freq = step->freq,
+                       .freq = buf_at(step->freq, freq_row * table_bytes(&w->shape) / 2),
                        .mscale = step->mscale};
 }
 

@@ -36,10 +36,11 @@ void listed_reset(attn_view *v, listed_rows *r, int64_t rows, int64_t table)
     v->be->ops->upload(v->be, r->count, r->host, r->n * sizeof *r->host);
 }
 
-/* Frequencies last as long as a sequence; decode steps have the table of the prompt before them. */
+/* Makes the table for each prompt. Decode steps use the table of the prompt before them, unless their frequencies
+ * differ. */
 void listed_begin(const attn_view *v, listed_rows *r, const attn_part *p)
 {
-    if (r->ready && !(p->flags & ATTN_PROMPT)) return;
+    if (r->ready && !(p->flags & (ATTN_PROMPT | ATTN_FREQ_MOVES))) return;
     v->be->ops->rope_table(v->be, r->table, r->count, r->n, p->freq, r->rows.head_dim / 2, p->mscale);
     r->ready = true;
 }

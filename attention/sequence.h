@@ -143,6 +143,7 @@ enum {
     ATTN_ROUNDED = 4,    /* attn_job.rounded; what observers multiply stays in float32 */
     ATTN_VERIFY = 8,     /* n_tok rows of one sequence, each with the bits of a decode step of its own */
     ATTN_DRAFT = 16, /* a decode step of limits.draft in place of the sequence's strategy, to be rewound: not counted */
+    ATTN_FREQ_MOVES = 32, /* frequencies depend on the length (dynamic RoPE): tables of earlier forwards are stale */
 };
 
 /* Positions [first, end) of a sequence; none where end <= first. */
@@ -167,7 +168,7 @@ typedef struct {
     attn_hint hint; /* prompts: of all of it, in each forward */
     buf pos;        /* i64 [rows] absolute positions */
     buf table;      /* rope table [rows, head_dim/2, 2] of these positions */
-    buf freq;       /* f32 [head_dim/2]: for tables of other positions */
+    buf freq;       /* f32 [rows, head_dim/2], for tables of other positions; a prompt: [1, head_dim/2] */
     float mscale;   /* factor of the tables */
 } attn_step;
 

@@ -366,13 +366,14 @@ static void set_tables(decoder *d, size_t n_seq, size_t n_tok)
                                buf_at(d->freq, i * half * sizeof(float)), half, d->mscale);
 }
 
-static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n_tok)
+static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n_tok, unsigned flags)
 {
     for (size_t i = 0; i < n_seq; i++) d->seqs[i] = s[i]->attn;
     d->w = d->m;
     return (attn_step){.seq = d->seqs,
                        .n_seq = n_seq,
                        .n_tok = n_tok,
+                       .flags = flags | (d->m->config.rope.kind == ROPE_DYNAMIC ? ATTN_FREQ_MOVES : 0),
                        .pos = d->pos,
                        .table = d->table,
                        .freq = d->freq,
@@ -416,9 +417,8 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
     set_freq(d, 0, pos0 - done + total);
     set_tables(d, 1, n);
-    attn_step step = make_step(d, s, n_sessions, n);
-    step.flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
-    step.flags |= may_round(s[0]) ? ATTN_ROUNDED : 0;
+    unsigned flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
+    attn_step step = make_step(d, s, n_sessions, n, flags | (may_round(s[0]) ? ATTN_ROUNDED : 0));
     for (size_t i = 0; i < n_sessions; i++) {
         if (!s[i]->open) s[i]->opened = pos0;
         s[i]->open = !(step.flags & ATTN_PROMPT_END);
@@ -539,8 +539,7 @@ static void queue_step(session *const *s, size_t n, const int32_t *ids, unsigned
     else d->be->ops->copy(d->be, d->ids, d->next, n * sizeof *ids);
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
     set_tables(d, n, 1);
-    attn_step step = make_step(d, s, n, 1);
-    step.flags = flags;
+    attn_step step = make_step(d, s, n, 1, flags);
     if (flags & ATTN_DRAFT && d->opt.draft) d->w = d->opt.draft;
     decoder_forward(d, &step);
     decoder_head(d, 0, n);
@@ -642,8 +641,7 @@ status session_verify(session *s, const int32_t *ids, size_t n, err *e)
     d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
     set_tables(d, n, 1);
-    attn_step step = make_step(d, &s, 1, n);
-    step.flags = ATTN_VERIFY;
+    attn_step step = make_step(d, &s, 1, n, ATTN_VERIFY);
     decoder_forward(d, &step);
     decoder_head(d, 0, n);
     backend_step_end(d->be);

@@ -24,7 +24,7 @@
 #ifndef T_DIM
 #define T_DIM 8
 #endif
-enum { T_LAYERS = 3, T_MAX = 160 };
+enum { T_LAYERS = 3, T_MAX = 160, RIG_SEQS = 8 };
 
 /* Random but fixed q, k, v for every layer and position. */
 typedef struct {
@@ -100,7 +100,7 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
     size_t q = rows * sizeof w->q[0][0], kv = rows * sizeof w->k[0][0];
     TRY(op->alloc(r->be, &r->pos, rows * sizeof(int64_t), "pos", e));
     TRY(op->alloc(r->be, &r->table, rows * T_DIM * sizeof(float), "table", e));
-    TRY(op->alloc(r->be, &r->freq, sizeof w->freq, "freq", e));
+    TRY(op->alloc(r->be, &r->freq, RIG_SEQS * sizeof w->freq, "freq", e));
     TRY(op->alloc(r->be, &r->q, q, "q", e));
     TRY(op->alloc(r->be, &r->k, kv, "k", e));
     TRY(op->alloc(r->be, &r->v, kv, "v", e));
@@ -139,7 +139,7 @@ static inline void rig_close(rig *r)
     attn_work_free(r->work);
     op->free(r->be, r->pos, r->rows * sizeof(int64_t));
     op->free(r->be, r->table, r->rows * T_DIM * sizeof(float));
-    op->free(r->be, r->freq, sizeof r->w->freq);
+    op->free(r->be, r->freq, RIG_SEQS * sizeof r->w->freq);
     op->free(r->be, r->q, q);
     op->free(r->be, r->k, kv);
     op->free(r->be, r->v, kv);
@@ -152,7 +152,10 @@ static inline void rig_forward(rig *r, attn_step *step, const int64_t *pos, size
 {
     const backend_ops *op = r->be->ops;
     op->upload(r->be, r->pos, pos, n_rows * sizeof *pos);
+    size_t freq_row = (size_t)r->shape.head_dim / 2 * sizeof(float);
     op->rope_table(r->be, r->table, r->pos, n_rows, r->freq, (size_t)r->shape.head_dim / 2, r->mscale);
+    for (size_t i = 1; i < step->n_seq && !(step->flags & ATTN_PROMPT); i++)
+        op->copy(r->be, buf_at(r->freq, i * freq_row), r->freq, freq_row);
     step->pos = r->pos;
     step->table = r->table;
     step->freq = r->freq;
@@ -197,7 +200,7 @@ static inline void rig_prompt(rig *r, attn_seq **seq, size_t n_seq, int64_t n, i
 /* One decode step of n_seq sequences; out [T_LAYERS][n_seq]. */
 static inline void rig_decode(rig *r, attn_seq **seq, size_t n_seq, float (*out)[T_HEADS][T_DIM])
 {
-    int64_t pos[8];
+    int64_t pos[RIG_SEQS];
     attn_step step = {.seq = seq, .n_seq = n_seq, .n_tok = 1};
     for (size_t i = 0; i < n_seq; i++) pos[i] = attn_seq_length(seq[i]);
     rig_forward(r, &step, pos, n_seq, out);

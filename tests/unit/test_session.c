@@ -166,6 +166,81 @@ static void check_limits(void)
     parts_close(&p);
 }
 
+/* ---- dynamic RoPE: frequencies follow each sequence's length ---- */
+
+static const char *const rotating[] = {
+    "full",
+    "streaming:budget=16",
+    "streaming:budget=16:pos=abs",
+    "h2o:budget=16:pos=rank",
+    "infllm:budget=40:window=16:block=4:local=16:sink=4:reps=2",
+    "actqkv:budget=40:window=16:block=4:local=16:sink=4:reps=2",
+    "tokenselect:budget=8:window=16:local=16:sink=4",
+    "tokenselect:budget=8:window=16:local=16:sink=4:pos=abs",
+};
+enum { N_ROTATING = sizeof rotating / sizeof *rotating, SEQS = 2 * N_ROTATING, LONGEST = 80 };
+
+/* Returns the length of prompt i: 20 to 79 tokens. The model was trained for 48. */
+static size_t length_of(size_t i)
+{
+    return 20 + i * 13 % 60;
+}
+
+static status feed_some(session *s, size_t n, err *e)
+{
+    int32_t ids[LONGEST];
+    for (size_t i = 0; i < n; i++) ids[i] = some_id((int64_t)i);
+    return session_prefill(&s, 1, ids, n, &(prefill_options){.which = LOGITS_LAST}, e);
+}
+
+/* Decodes STEPS tokens of n sessions in one batch; out [STEPS][n]. */
+static status step_some(session *const *s, size_t n, float (*out)[U_VOCAB], err *e)
+{
+    int32_t ids[SEQS];
+    for (int t = 0; t < STEPS; t++) {
+        for (size_t i = 0; i < n; i++) ids[i] = some_id(session_length(s[i]));
+        TRY(session_decode(s, n, ids, out[(size_t)t * n], e));
+    }
+    return ST_OK;
+}
+
+/* Compares steps of a session alone with its steps in a batch. Repeats them after a rewind, where the strategy has one.
+ */
+static void check_alone(session *s, size_t i, float (*batch)[U_VOCAB])
+{
+    static float alone[STEPS][U_VOCAB];
+    err e = {0}, why = {0};
+    bool same = true;
+    bool back = session_rewind(s, (int64_t)length_of(i), &why) == ST_OK;
+    for (int again = 0; again < 1 + back; again++) {
+        if (again || !back) {
+            session_reset(s);
+            is_ok(feed_some(s, length_of(i), &e), &e, "prompt");
+        }
+        is_ok(step_some(&s, 1, alone, &e), &e, "steps");
+        for (int t = 0; t < STEPS; t++) same &= memcmp(batch[(size_t)t * SEQS], alone[t], sizeof alone[t]) == 0;
+    }
+    ok(same, "dynamic RoPE, %s, prompt of %zu: a batch of other lengths gives the bits of a session alone",
+       rotating[i % N_ROTATING], length_of(i));
+}
+
+static void check_lengths(void)
+{
+    static float batch[STEPS * SEQS][U_VOCAB];
+    engine_parts p;
+    err e = {0};
+    session *s[SEQS] = {0};
+    if (!is_ok(open_parts(&p, "llama-dynamic-f32", 1, 16, SEQS, &e), &e, "model")) return;
+    for (size_t i = 0; i < SEQS; i++) {
+        is_ok(new_session(&s[i], &p, rotating[i % N_ROTATING], LONGEST + 2 * N, &e), &e, "session");
+        is_ok(feed_some(s[i], length_of(i), &e), &e, "prompt");
+    }
+    is_ok(step_some(s, SEQS, batch, &e), &e, "a batch");
+    for (size_t i = 0; i < SEQS; i++) check_alone(s[i], i, batch + i);
+    for (size_t i = 0; i < SEQS; i++) session_free(s[i]);
+    parts_close(&p);
+}
+
 int main(void)
 {
     for (int i = 0; i < N; i++) prompt[i] = (7 * i + 11) % 300;
@@ -179,5 +254,6 @@ int main(void)
     check_memory();
     check_oom();
     check_limits();
+    check_lengths();
     return tap_done();
 }
