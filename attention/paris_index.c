@@ -86,14 +86,15 @@ void paris_open(const attn_view *v, paris_search *s, const paris_options *o)
     if (n > 0) v->be->ops->upload(v->be, s->sign, sign, n * sizeof *sign);
 }
 
-/* Bucket counts are told by a range of tokens, which `count` will subtract again. */
+/* Checks the range of counted tokens, which `count` subtracts again, and the bucket counts. An empty range may begin
+ * anywhere: behind a prompt of fewer tokens than `sink` it begins behind the next token. */
 static status check_counts(const attn_view *v, const paris_search *s, int layer, err *e)
 {
     const backend_ops *o = v->be->ops;
     int32_t count[PARIS_PATTERNS];
     int64_t range[2];
     o->download(v->be, range, s->counted[layer], sizeof range);
-    if (range[0] < 0 || range[1] < 0 || range[0] > v->length || range[1] > v->length - range[0])
+    if (range[1] < 0 || (range[1] > 0 && (range[0] < 0 || range[0] > v->length - range[1])))
         return state_bad("the tokens that were counted", e);
     for (size_t i = 0; i < tables(v->shape); i++) {
         int64_t sum = 0;
