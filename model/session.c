@@ -302,6 +302,7 @@ void session_free(session *s)
 void session_reset(session *s)
 {
     s->open = false;
+    s->stretched = (attn_span){0};
     attn_seq_reset(s->attn);
 }
 
@@ -325,10 +326,26 @@ const attn_seq *session_attn(const session *s)
     return s->attn;
 }
 
+/* Records a prompt whose rows have frequencies that depend on its end. */
+static void stretch(session *s, int64_t first, int64_t end)
+{
+    const rope_config *r = &s->d->m->config.rope;
+    if (r->kind == ROPE_DYNAMIC && end > r->original_max) s->stretched = (attn_span){first, end};
+}
+
 status session_rewind(session *s, int64_t n, err *e)
 {
+    const attn_span p = s->stretched;
+    if (n > 0 && n < p.end && n < session_length(s) && n != p.first)
+        return err_set(e, ST_UNSUPPORTED,
+                       "cannot go back to %lld tokens: dynamic RoPE rotated keys by the length of a prompt of %lld",
+                       (long long)n, (long long)p.end);
     TRY(attn_seq_rewind(s->attn, n, e));
     if (n <= s->opened) s->open = false;
+    if (n <= p.first) {
+        s->stretched = (attn_span){0};
+        stretch(s, n, n); /* earlier prompts are not recorded */
+    }
     return ST_OK;
 }
 
@@ -422,6 +439,7 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     for (size_t i = 0; i < n_sessions; i++) {
         if (!s[i]->open) s[i]->opened = pos0;
         s[i]->open = !(step.flags & ATTN_PROMPT_END);
+        stretch(s[i], pos0 - done, pos0 - done + total);
     }
     step.n_prompt = total;
     step.prompt_done = done;

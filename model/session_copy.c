@@ -12,6 +12,7 @@
 struct session_copy {
     unsigned char *p;
     size_t n, room;
+    attn_span stretched; /* of the session */
 };
 
 /* What a walk over the state does with each piece. */
@@ -90,6 +91,7 @@ static status take(session_copy *c, session *s, err *e)
         c->room = n;
     }
     c->n = n;
+    c->stretched = s->stretched;
     return walk(c, s, COPY_TAKE, &n, e);
 }
 
@@ -106,6 +108,7 @@ status session_copy_give(session *s, session_copy *c, err *e)
     session_reset(s);
     status st = walk(c, s, COPY_GIVE, &n, e);
     if (st != ST_OK) session_reset(s);
+    else s->stretched = c->stretched;
     return st;
 }
 

@@ -2,7 +2,10 @@
 /* Sessions: bits that must not depend on chunks, batches, threads or sharing; memory; limits. */
 #include "config.h"
 
+#include <stdio.h>
+
 #include "kernels/base/mem.h"
+#include "model/session_copy.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/session_util.h"
 
@@ -241,6 +244,49 @@ static void check_lengths(void)
     parts_close(&p);
 }
 
+/* Checks that a fork and a loaded session refuse the same rewinds as the session. */
+static void check_copies(const engine_parts *p, session *s)
+{
+    static const char path[] = "test_session.kv";
+    session_copy *copy = NULL;
+    session *other;
+    err e = {0}, bad = {0}, worse = {0};
+    is_ok(session_new(&other, p, "full", "f16", 3 * LONGEST, &e), &e, "another session");
+    is_ok(session_copy_take(&copy, s, &e), &e, "a copy");
+    is_ok(session_copy_give(other, copy, &e), &e, "a fork");
+    is_err(session_rewind(other, 50, &bad), &bad, ST_UNSUPPORTED, "dynamic RoPE", "a fork does not go back either");
+    is_ok(save_plain(s, path, &e), &e, "saved");
+    is_ok(load_plain(other, path, &e), &e, "loaded");
+    is_err(session_rewind(other, 50, &worse), &worse, ST_UNSUPPORTED, "dynamic RoPE", "nor does a loaded session");
+    is_ok(session_rewind(other, 30, &e), &e, "but to the start of the prompt");
+    remove(path);
+    session_copy_free(copy);
+    session_free(other);
+}
+
+/* Checks rewinds into prompts that end beyond the trained length of 48. */
+static void check_going_back(void)
+{
+    engine_parts p;
+    err e = {0}, bad = {0};
+    session *s;
+    if (!is_ok(open_parts(&p, "llama-dynamic-f32", 1, 16, 1, &e), &e, "model")) return;
+    is_ok(new_session(&s, &p, "full", 3 * LONGEST, &e), &e, "session");
+    is_ok(feed_some(s, 40, &e), &e, "a prompt of 40");
+    is_ok(session_rewind(s, 30, &e), &e, "back into it");
+    is_ok(feed_some(s, 30, &e), &e, "a second prompt, up to 60");
+    is_err(session_rewind(s, 50, &bad), &bad, ST_UNSUPPORTED, "dynamic RoPE", "not back into a prompt beyond 48");
+    is_int(session_length(s), 60, "which changes nothing");
+    check_copies(&p, s);
+    is_ok(feed_some(s, 20, &e), &e, "a third one, up to 80");
+    is_ok(session_rewind(s, 60, &e), &e, "back to where it began");
+    bad = (err){0};
+    is_err(session_rewind(s, 40, &bad), &bad, ST_UNSUPPORTED, "dynamic RoPE", "not further");
+    is_ok(session_rewind(s, 0, &e), &e, "back to nothing");
+    session_free(s);
+    parts_close(&p);
+}
+
 int main(void)
 {
     for (int i = 0; i < N; i++) prompt[i] = (7 * i + 11) % 300;
@@ -255,5 +301,6 @@ int main(void)
     check_oom();
     check_limits();
     check_lengths();
+    check_going_back();
     return tap_done();
 }
