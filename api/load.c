@@ -124,11 +124,12 @@ static status hold(kvasir_model *m, const char *type, err *e)
 
 static void tell(const kvasir_model *m)
 {
-    char line[512];
+    char line[512], threads[BACKEND_THREADS_TEXT];
     const model *x = m->m;
-    snprintf(line, sizeof line, "%.80s: %s, %.1f M parameters, %s | %s: %s%s, %d threads", x->name, x->config.arch,
+    backend_threads_text(threads, m->be);
+    snprintf(line, sizeof line, "%.80s: %s, %.1f M parameters, %s | %s: %s%s, %s", x->name, x->config.arch,
              (double)x->config.n_params / 1e6, dtype_name(x->type), m->be->name, m->be->about,
-             m->decoder.exact ? ", built-in GEMM" : "", m->be->n_threads);
+             m->decoder.exact ? ", built-in GEMM" : "", threads);
     say((void *)(uintptr_t)m, line);
 }
 

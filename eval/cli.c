@@ -180,11 +180,12 @@ status cli_open_backend(backend **be, const cli *c, err *e)
 static void say_start(const engine *g, const cli *c, bool exact)
 {
     if (c->quiet) return;
-    char ranks[32] = "";
+    char ranks[32] = "", threads[BACKEND_THREADS_TEXT];
+    backend_threads_text(threads, g->be);
     if (backend_ranks(g->be) > 1) snprintf(ranks, sizeof ranks, "%d ranks, each ", backend_ranks(g->be));
-    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s, %s%d thread%s\n", g->m->name, g->m->config.arch,
+    fprintf(stderr, "%s: %s, %.1f M parameters, %s | %s: %s%s, %s%s\n", g->m->name, g->m->config.arch,
             (double)g->m->config.n_params / 1e6, dtype_name(g->m->type), g->be->name, g->be->about,
-            exact ? ", built-in GEMM" : "", ranks, g->be->n_threads, g->be->n_threads == 1 ? "" : "s");
+            exact ? ", built-in GEMM" : "", ranks, threads);
 }
 
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e)

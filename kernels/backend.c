@@ -3,6 +3,7 @@
 
 #include "kernels/backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,13 @@ void backend_mark(backend *be, int stage)
     int64_t now = clock_ns();
     if (stage >= 0) be->stage_ns[stage] += now - be->marked_ns;
     be->marked_ns = now;
+}
+
+void backend_threads_text(char out[BACKEND_THREADS_TEXT], const backend *be)
+{
+    const char *s = be->n_threads == 1 ? "" : "s";
+    if (be->n_promised <= be->n_threads) snprintf(out, BACKEND_THREADS_TEXT, "%d thread%s", be->n_threads, s);
+    else snprintf(out, BACKEND_THREADS_TEXT, "%d of %d threads (OpenMP grants no more)", be->n_threads, be->n_promised);
 }
 
 int backend_ranks(const backend *be)

@@ -336,7 +336,8 @@ struct backend {
     const char *name; /* "ref", "cpu", "cuda:0" */
     char about[128];  /* SIMD level and GEMM, on which last bits depend; for the start-up message */
     const backend_ops *ops;
-    int n_threads;
+    int n_threads;                /* of the host's CPU that compute */
+    int n_promised;               /* number asked for or chosen; larger than n_threads where OpenMP grants fewer */
     comm *ranks;                  /* borrowed; NULL: one process alone */
     err fault;                    /* the first failure of a compute op */
     int64_t *stage_ns, marked_ns; /* backend_mark; stage_ns NULL: off */
@@ -360,6 +361,9 @@ status backend_fault(const backend *be, err *e);
 /* Where time goes: waits for the ops so far and adds the time since the last mark to stage_ns[stage]; stage -1: to
  * none. The stages are the callers'. Nothing while stage_ns is NULL. */
 void backend_mark(backend *be, int stage);
+/* Writes "2 threads", or "1 of 2 threads (OpenMP grants no more)", for start-up messages. */
+enum { BACKEND_THREADS_TEXT = 80 };
+void backend_threads_text(char out[BACKEND_THREADS_TEXT], const backend *be);
 /* How many ranks compute together, and which of them this is: 1 and 0 for one process alone. */
 int backend_ranks(const backend *be);
 int backend_rank(const backend *be);

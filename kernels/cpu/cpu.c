@@ -187,7 +187,8 @@ status backend_cpu_init(backend *be, int n_threads, err *e)
     cpu_ctx *c;
     TRY(choose_level(&level, e));
     TRY(MEM_NEW(&c, 1, e));
-    be->n_threads = threads_choose(n_threads, be->ranks ? be->ranks->local_size : 1);
+    be->n_promised = threads_choose(n_threads, be->ranks ? be->ranks->local_size : 1);
+    be->n_threads = threads_granted(be->n_promised);
     status st = gemm_create(&c->gemm, be->n_threads, e);
     if (st != ST_OK) {
         mem_free(c);

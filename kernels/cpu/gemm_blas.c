@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "kernels/base/mem.h"
+#include "kernels/cpu/threads.h"
 
 struct gemm {
     int n_threads;
@@ -53,9 +54,11 @@ status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, s
 {
     if (n > INT_MAX || m > INT_MAX || k > INT_MAX || out_stride > INT_MAX)
         return err_set(e, ST_UNSUPPORTED, "OpenBLAS: a product of %zu x %zu x %zu is too large", n, m, k);
-    openblas_set_num_threads(g->n_threads);
+    thread_loan loan;
+    openblas_set_num_threads(threads_lend(&loan, g->n_threads));
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)n, (int)m, (int)k, 1, x, (int)k, w, (int)k, 0, out,
                 (int)out_stride);
+    threads_return(&loan);
     return ST_OK;
 }
 

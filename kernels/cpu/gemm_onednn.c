@@ -15,6 +15,7 @@ enum { CACHE_MAX = 64 }; /* shapes of one model x the few chunk lengths in use *
 
 typedef struct {
     size_t n, m, k, out_stride;
+    int team; /* threads that the primitive shares its work among, fixed when it is created */
     dnnl_primitive_t primitive;
     dnnl_memory_t x, w, out; /* handles are set at each call */
 } bf16_product;
@@ -113,10 +114,11 @@ bool gemm_has_s8(const gemm *g)
 status gemm_f32(gemm *g, const float *x, const float *w, float *out, size_t n, size_t m, size_t k, size_t out_stride,
                 err *e)
 {
-    int before = threads_set_default(g->n_threads);
+    thread_loan loan;
+    threads_lend(&loan, g->n_threads);
     dnnl_status_t s = dnnl_sgemm('N', 'T', (dnnl_dim_t)n, (dnnl_dim_t)m, (dnnl_dim_t)k, 1, x, (dnnl_dim_t)k, w,
                                  (dnnl_dim_t)k, 0, out, (dnnl_dim_t)out_stride);
-    threads_set_default(before);
+    threads_return(&loan);
     if (s != dnnl_success) return err_set(e, ST_DEVICE, "oneDNN: status %d from sgemm", (int)s);
     return ST_OK;
 }
@@ -154,7 +156,8 @@ static status product_find(gemm *g, bf16_product **out, const bf16_product *shap
 {
     for (size_t i = 0; i < g->n_cached; i++) {
         bf16_product *p = &g->cache[i];
-        if (p->n == shape->n && p->m == shape->m && p->k == shape->k && p->out_stride == shape->out_stride) {
+        if (p->n == shape->n && p->m == shape->m && p->k == shape->k && p->out_stride == shape->out_stride &&
+            p->team == shape->team) {
             *out = p;
             return ST_OK;
         }
@@ -183,23 +186,24 @@ status gemm_bf16(gemm *g, const uint16_t *x, const uint16_t *w, float *out, size
                  size_t out_stride, err *e)
 {
     if (!g->has_bf16) return err_set(e, ST_UNSUPPORTED, "oneDNN: this CPU has no bf16 products");
-    const bf16_product shape = {.n = n, .m = m, .k = k, .out_stride = out_stride};
+    thread_loan loan;
+    const bf16_product shape = {
+        .n = n, .m = m, .k = k, .out_stride = out_stride, .team = threads_lend(&loan, g->n_threads)};
     bf16_product *p;
-    /* A primitive remembers the thread count of its creation. */
-    int before = threads_set_default(g->n_threads);
     status st = product_find(g, &p, &shape, e);
     if (st == ST_OK) st = product_run(g, p, x, w, out, e);
-    threads_set_default(before);
+    threads_return(&loan);
     return st;
 }
 
 status gemm_s8(gemm *g, const int8_t *x, const int8_t *w, int32_t *out, size_t n, size_t m, size_t k, err *e)
 {
-    int before = threads_set_default(g->n_threads);
     const int32_t zero = 0;
+    thread_loan loan;
+    threads_lend(&loan, g->n_threads);
     dnnl_status_t s = dnnl_gemm_s8s8s32('N', 'T', 'F', (dnnl_dim_t)n, (dnnl_dim_t)m, (dnnl_dim_t)k, 1, x, (dnnl_dim_t)k,
                                         0, w, (dnnl_dim_t)k, 0, 0, out, (dnnl_dim_t)m, &zero);
-    threads_set_default(before);
+    threads_return(&loan);
     if (s != dnnl_success) return err_set(e, ST_UNSUPPORTED, "oneDNN: status %d from gemm_s8s8s32", (int)s);
     return ST_OK;
 }

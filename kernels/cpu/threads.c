@@ -3,9 +3,11 @@
 
 #include "kernels/cpu/threads.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -82,13 +84,79 @@ int threads_count(void)
 #endif
 }
 
-int threads_set_default(int n)
+#ifdef _OPENMP
+/* Threads that a parallel region of n gets from here. */
+static int team_of(int n)
+{
+    int team = 1;
+#pragma omp parallel num_threads(n)
+#pragma omp master
+    team = omp_get_num_threads();
+    return team;
+}
+
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool end;
+} probe;
+
+static void *wait_for_end(void *arg)
+{
+    probe *p = arg;
+    pthread_mutex_lock(&p->lock);
+    while (!p->end) pthread_cond_wait(&p->ended, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* Threads up to n, the caller's with them, that the system lets this process have at a time. */
+static int startable(int n)
+{
+    probe p = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+    pthread_t *threads = calloc((size_t)n, sizeof *threads);
+    int started = 0;
+    while (threads && started < n - 1 && pthread_create(&threads[started], NULL, wait_for_end, &p) == 0) started++;
+    pthread_mutex_lock(&p.lock);
+    p.end = true;
+    pthread_cond_broadcast(&p.ended);
+    pthread_mutex_unlock(&p.lock);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    free(threads);
+    return started + 1;
+}
+#endif
+
+int threads_granted(int n)
 {
 #ifdef _OPENMP
-    int before = omp_get_max_threads();
-    omp_set_num_threads(n);
-    return before;
+    n = startable(n);
+    return omp_in_parallel() ? n : team_of(n);
 #else
-    return n;
+    return 1;
+#endif
+}
+
+int threads_lend(thread_loan *loan, int n)
+{
+#ifdef _OPENMP
+    *loan = (thread_loan){omp_get_max_threads(), omp_get_dynamic()};
+    int team = omp_in_parallel() ? 1 : team_of(n);
+    omp_set_dynamic(0);
+    omp_set_num_threads(team);
+    return team;
+#else
+    *loan = (thread_loan){n, 0};
+    return 1;
+#endif
+}
+
+void threads_return(const thread_loan *loan)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(loan->threads);
+    omp_set_dynamic(loan->dynamic);
+#else
+    (void)loan;
 #endif
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* OpenMP behind four functions, so that a build without it has one thread and no #ifdef elsewhere. */
+/* OpenMP behind a few functions, so that a build without it has one thread and no #ifdef elsewhere.
+ *
+ * A parallel region may get fewer threads than it asks for: OMP_THREAD_LIMIT, OMP_DYNAMIC, OMP_MAX_ACTIVE_LEVELS, a
+ * region around it, a limit on threads or processes. Kernels here split work by the team that runs (threads_split).
+ * Libraries split it by the count that they are given, so they are given the team that runs (threads_lend). */
 #ifndef KERNELS_CPU_THREADS_H
 #define KERNELS_CPU_THREADS_H
 
@@ -25,7 +29,18 @@ static inline void threads_split(size_t n, size_t unit, size_t *from, size_t *to
     if (*to > n) *to = n;
 }
 
-/* Sets the thread count of the libraries that share OpenMP; returns the one before. */
-int threads_set_default(int n);
+/* Threads, at most n, that parallel regions of n get: where the system starts no more, OpenMP would end the program.
+ * Inside a parallel region of the caller: those that the system starts. */
+int threads_granted(int n);
+
+/* OpenMP's settings of the calling thread before threads_lend. */
+typedef struct {
+    int threads, dynamic;
+} thread_loan;
+
+/* Prepares a call of a library that runs OpenMP regions of a count that it reads or is given: returns that count, at
+ * most n, which its regions get until threads_return. 1 inside a parallel region. */
+int threads_lend(thread_loan *loan, int n);
+void threads_return(const thread_loan *loan);
 
 #endif
