@@ -45,7 +45,6 @@ struct kvasir_session {
     int64_t prompt_ns, step_ns;
     bool watched, has_read;
     read_list *read; /* [layers * heads]; NULL: it was never watched */
-    int64_t *stored; /* [limit + 1] room for positions */
     char strategy[ATTN_WRITTEN], store[128];
 };
 

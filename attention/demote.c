@@ -193,6 +193,9 @@ void demote_select(const demoted *m, const attn_turn *t, int layer, int64_t n)
     if (m->rule.how == DEMOTE_NONE || n == 0 || recall == 0) return;
     attn_seg s = {.rows = &m->rows[layer], .n_lists = 1, .n_max = n};
     if (m->factor) s.factor = m->factor[layer];
+    if (m->rule.in_order) s.origin = m->origin;
+    else s.pos = m->at[layer], s.pos_lists = m->n_lists, s.pos_stride = (size_t)m->cap;
+    s.by_row = true;
     if (recall > 0 && recall < n && !(t->p.flags & ATTN_PROMPT)) choose_rows(m, t, &s);
     sel->seg[sel->n_seg++] = s;
     sel->attended += s.n_max;

@@ -48,6 +48,7 @@ typedef struct {
 typedef struct {
     demote_rule rule;
     size_t n_lists; /* of a layer */
+    int64_t origin; /* in_order: position of the first row */
     int64_t cap;    /* rows of a list */
     buf *k, *v;     /* [n_layers] codes, or rows of f16 */
     buf *k_pair, *v_pair;

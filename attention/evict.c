@@ -287,6 +287,9 @@ static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
     s.copied = c->rule.by_rank;
     if (!c->rule.by_rank) s.idx = l->slot.p ? l->slot : l->at;
     if (mask) s.at = l->at;
+    s.pos = l->at;
+    s.pos_lists = l->n_lists;
+    s.pos_stride = l->stride;
     return s;
 }
 

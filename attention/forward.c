@@ -24,6 +24,7 @@ struct attn_work {
     void *watch_ctx;
     attn_sel *sels; /* [max_rows] one a sequence */
     attn_job *jobs; /* [max_rows] */
+    buf pos;        /* i64 [rows] positions of the queries of the last decode step; p NULL: it was a prompt */
 };
 
 /* ---- what `full` does ---- */
@@ -472,7 +473,7 @@ static void run_layer(attn_work *w, const layer_run *r)
     }
 }
 
-static void end_layer(const attn_work *w, const attn_step *step, int layer)
+void attn_layer_end(const attn_work *w, const attn_step *step, int layer)
 {
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_view *v = view_of(step->seq[i], layer), *keeper = keeper_of(step->seq[i], layer);
@@ -481,6 +482,7 @@ static void end_layer(const attn_work *w, const attn_step *step, int layer)
         if (keeper != v && HOOK(keeper, layer_end)) HOOK(keeper, layer_end)(keeper, &own, layer);
         kv_store_layer_end(v->store, layer);
     }
+    backend_mark(w->be, STAGE_INDEX);
 }
 
 /* Tokens of one window: only a sequence alone in its prompt has more than one. */
@@ -491,9 +493,10 @@ static size_t window_of(const attn_step *step, int layer)
     return !whole && n > 0 && n < step->n_tok ? n : step->n_tok;
 }
 
-void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out)
+void attn_attend(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out)
 {
     const attn_shape *sh = &w->shape;
+    w->pos = step->flags & ATTN_PROMPT ? (buf){NULL} : step->pos;
     const bool verify = step->flags & ATTN_VERIFY;
     size_t n_sel = verify ? step->n_tok : is_shared(step) ? 1 : step->n_seq, n_tok = verify ? 1 : step->n_tok;
     size_t window = verify ? 1 : window_of(step, layer);
@@ -510,9 +513,13 @@ void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, bu
                        .out = buf_at(out, row * q_bytes(sh))};
         run_layer(w, &r);
     }
-    end_layer(w, step, layer);
-    backend_mark(w->be, STAGE_INDEX);
     show(w, &(attn_seen){step, layer, q, k, w->q[0], w->k, v, out});
+}
+
+void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out)
+{
+    attn_attend(w, step, layer, q, k, v, out);
+    attn_layer_end(w, step, layer);
 }
 
 void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void *ctx)
@@ -551,17 +558,49 @@ static bool of_tokens(const attn_seg *g)
     return !g->pseudo && !g->missed.p;
 }
 
+/* Returns the list of a query head, of n_lists lists of a layer. */
+static size_t list_of(const attn_shape *sh, size_t n_lists, int head)
+{
+    size_t heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
+    return n_lists == heads ? (size_t)head : n_lists == 1 ? 0 : (size_t)head / (heads / kv);
+}
+
+/* Keeps the positions that a segment's mask shows to a query at p; returns their number. */
+static int64_t visible_to(const attn_seg *g, int64_t p, int32_t *pos, int64_t n)
+{
+    int64_t kept = 0;
+    if (!g->masked && !g->at.p) return n;
+    for (int64_t k = 0; k < n; k++)
+        if (pos[k] <= p && (g->band <= 0 || p - pos[k] < g->band)) pos[kept++] = pos[k];
+    return kept;
+}
+
+/* Replaces the slots of n entries of a segment, as a query head reads them, by their positions. */
+static void to_positions(const attn_work *w, const attn_seg *g, int head, int32_t *out, int64_t n)
+{
+    buf pos = buf_at(g->pos, list_of(&w->shape, g->pos_lists, head) * g->pos_stride * sizeof *out);
+    for (int64_t k = 0; k < n && !g->pos.p; k++) out[k] += (int32_t)g->origin;
+    if (!g->pos.p) return;
+    if (!g->by_row || !g->idx.p) {
+        w->be->ops->download(w->be, out, buf_at(pos, (size_t)g->first * sizeof *out), (size_t)n * sizeof *out);
+        return;
+    }
+    for (int64_t k = 0; k < n; k++)
+        w->be->ops->download(w->be, &out[k], buf_at(pos, (size_t)out[k] * sizeof *out), sizeof *out);
+}
+
 int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end, int64_t *tail)
 {
     const attn_sel *sel = &w->sels[i];
-    size_t heads = (size_t)w->shape.n_heads, kv = (size_t)head / (heads / (size_t)w->shape.n_kv_heads);
-    int64_t n = 0;
+    int64_t n = 0, p = 0;
+    if (w->pos.p) w->be->ops->download(w->be, &p, buf_at(w->pos, i * sizeof p), sizeof p);
     for (int s = 0; s < sel->n_seg; s++) {
-        size_t list = sel->seg[s].n_lists == heads ? (size_t)head : kv;
-        int64_t from = n;
-        if (!of_tokens(&sel->seg[s])) continue;
-        n += attn_last_list(w, i, s, list, out ? out + n : NULL);
-        for (int64_t k = from; out && k < n; k++) out[k] += (int32_t)sel->seg[s].origin;
+        const attn_seg *g = &sel->seg[s];
+        if (!of_tokens(g)) continue;
+        int64_t count = attn_last_list(w, i, s, list_of(&w->shape, g->n_lists, head), out ? out + n : NULL);
+        if (out) to_positions(w, g, head, out + n, count);
+        if (out && w->pos.p) count = visible_to(g, p, out + n, count);
+        n += count;
     }
     if (out) qsort(out, (size_t)n, sizeof *out, by_value);
     *head_end = sel->head;
@@ -598,7 +637,7 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
         round_turn(w, &t, layer, 0);
         (HOOK(to, append) ? HOOK(to, append) : full_append)(&t, 1, layer);
     }
-    end_layer(w, step, layer);
+    attn_layer_end(w, step, layer);
 }
 
 void attn_end(attn_work *w, const attn_step *step)

@@ -184,6 +184,7 @@ const attn_method attn_magicpig = {
     .size = sizeof(pig_memory),
     .uses = USES_KMEANS | USES_LSH,
     .skip = "0+16+32+48+64",
+    .per_head = true,
     .reuse = ATTN_REUSE_ANY,
     .check = pig_check,
     .regions = pig_regions,

@@ -163,7 +163,11 @@ typedef struct {
     buf range, idx; /* range.p NULL: entries [first, first + n_max) of every list */
     size_t n_lists, idx_stride;
     int64_t first, n_max;
-    int64_t origin; /* position of slot 0: 0 where slots are positions */
+    int64_t origin; /* position of slot 0 */
+    buf pos;        /* i32 [lists][pos_stride] positions of the entries, or of the rows where idx names rows of a list
+                     * of their own (by_row); p NULL: an entry's slot plus origin */
+    size_t pos_lists, pos_stride;
+    bool by_row;
     bool masked;
     int64_t kpos;
     buf at; /* neither masked nor at: every row is visible to every query */
@@ -266,6 +270,7 @@ struct attn_method {
     const attn_family *family;           /* NULL: everything is kept and attended */
     const void *kind;                    /* what the family asks of its methods */
     size_t size;                         /* bytes of its struct; 0: the family's */
+    bool per_head;                       /* each query head chooses for itself, without a parameter gqa */
     bool has_budget;
     int64_t def_budget;
     int def_skip;             /* leading dense layers, */

@@ -200,11 +200,14 @@ static inline size_t attn_step_rows(const attn_step *s)
  * k, v [rows, n_kv_heads, head_dim], un-rotated, f32; out like q. */
 void attn_begin(attn_work *w, const attn_step *step);
 void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out);
+/* The two halves of attn_layer. Between them attn_last_selection tells what the step reads: the second half evicts. */
+void attn_attend(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out);
+void attn_layer_end(const attn_work *w, const attn_step *step, int layer);
 void attn_end(attn_work *w, const attn_step *step);
 /* In place of attn_layer, in prompt steps: stores the rows and attends nothing (synthetic contexts). */
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v);
 
-/* What a layer was given and gave, called at the end of attn_layer; layer -1 in attn_begin, n_layers in attn_end
+/* What a layer was given and gave, called at the end of attn_attend; layer -1 in attn_begin, n_layers in attn_end
  * (then without buffers). q and k are rotated. fn NULL: nobody watches. */
 typedef struct {
     const attn_step *step;
@@ -216,10 +219,11 @@ void attn_watch(attn_work *w, void (*fn)(void *ctx, const attn_seen *seen), void
 /* The slots of list `list` of segment `seg` of sequence i in the last attn_layer, in their order; returns their
  * number, -1 without such a segment. out may be NULL. */
 int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32_t *out);
-/* Positions that query head `head` of sequence i attended in the last attn_layer of a decode step, ascending;
- * returns their number, out may be NULL. Taken whatever their score were those before *head_end and
- * from *tail on. Only for strategies that retrieve (attn_retrieves). Of a prompt: what the last window found, before
- * each query's mask, and a position is there twice where its distance decides which segment shows it. */
+/* Writes the positions that query head `head` of sequence i reads in the last attn_attend of a decode step, ascending,
+ * to out and returns their number; out NULL: returns a bound on it. Every layer of every strategy has them, until
+ * attn_layer_end. Means and samples that stand for other tokens are left out. Positions before *head_end and from *tail
+ * on are read whatever their score is. Of a prompt: what the last window found, before each query's mask, and a
+ * position is listed twice where its distance decides which segment shows it; only for strategies that retrieve. */
 int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out, int64_t *head_end, int64_t *tail);
 /* The output of the last attn_layer, a decode step of one sequence, without rows that stand for groups of tokens: out
  * [n_heads][head_dim] f32. False: there were no such rows, and out stays as it is. */

@@ -129,6 +129,7 @@ void attn_budget_counts(const attn_spec *s, char out[16])
 gqa_mode attn_gqa(const attn_spec *s)
 {
     size_t n, m;
+    if (s->method->per_head) return GQA_PER_Q;
     for (int i = 0; attn_params(s->method)[i].key; i++) {
         const char *c = attn_param_choice(attn_params(s->method)[i].choices, s->value[i], &n), *name;
         if (strcmp(attn_params(s->method)[i].key, "gqa") != 0 || !c) continue;

@@ -200,6 +200,7 @@ static attn_seg seg_of(const attn_view *v, int layer, bool masked, int64_t first
                       .n_lists = 1,
                       .first = first,
                       .n_max = n,
+                      .origin = pos - first,
                       .masked = masked,
                       .kpos = pos,
                       .band = v->shape->window[layer]};

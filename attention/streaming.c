@@ -104,6 +104,7 @@ static void stream_reset(attn_view *v)
     demote_rule low = low_rule(v->spec);
     c->slots = c->r + low.group;
     demote_reset(&c->low, v, low, 1, stream_left(v->lim->n_tokens, v->spec->budget, low.group));
+    c->low.origin = c->s;
     c->fixed = v->guest || kv_store_by_position(v->store);
     c->ring = c->banded = c->staging = false;
     c->shift = c->stage_pos = c->n_move = c->n_leaving = 0;

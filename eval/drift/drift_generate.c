@@ -50,7 +50,6 @@ static void judge_layer(generation *g, const attn_seen *seen)
     g->n_newest++;
 }
 
-/* Eviction is a layer's last act, so what it keeps is asked for before its turn: behind the layer in front of it. */
 static void on_seen(void *ctx, const attn_seen *seen)
 {
     generation *g = ctx;
@@ -63,8 +62,6 @@ static void on_seen(void *ctx, const attn_seen *seen)
         rows->n += (int64_t)n;
         if (g->judging) judge_layer(g, seen);
     }
-    if (g->judging && seen->layer + 1 < f->shape->n_layers)
-        follow_before(f, 0, seen->layer + 1, f->rows[seen->layer + 1].n);
 }
 
 /* ---- full attention over the same tokens ---- */

@@ -33,8 +33,7 @@ status lens_plan(size_t *bytes, const lens_options *o, const decoder_options *d,
         TRY(session_plan(&p, m, d, i == 0 ? o->full : &o->spec[i - 1], session_of(cap), e));
         *bytes += p.kv + p.index;
     }
-    size_t lists = (size_t)sh->n_layers * (1 + (size_t)sh->n_heads);
-    *bytes += o->n * (lists * ((size_t)cap + 7) / 8 + (size_t)cap * sizeof(double));
+    *bytes += o->n * ((size_t)sh->n_layers * ((size_t)cap + 7) / 8 + (size_t)cap * sizeof(double));
     return ST_OK;
 }
 
@@ -44,10 +43,7 @@ static status run_open(lens *l, lens_run *r, const attn_spec *spec, session *s, 
     size_t layers = (size_t)sh->n_layers;
     r->spec = spec;
     r->s = s;
-    r->chooses = attn_retrieves(spec);
-    r->lists = r->chooses ? 0 : (size_t)(attn_gqa(spec) == GQA_PER_Q ? sh->n_heads : sh->n_kv_heads);
     TRY(MEM_NEW(&r->dense, layers, e));
-    TRY(MEM_NEW(&r->kept, layers * r->lists * l->row, e));
     TRY(MEM_NEW(&r->bits, layers * l->row, e));
     TRY(MEM_NEW(&r->reads, l->n_bins, e));
     TRY(MEM_NEW(&r->missed_at, (size_t)l->cap, e));
@@ -59,7 +55,6 @@ static status run_open(lens *l, lens_run *r, const attn_spec *spec, session *s, 
 static void run_close(lens_run *r)
 {
     mem_free(r->dense);
-    mem_free(r->kept);
     mem_free(r->bits);
     mem_free(r->reads);
     mem_free(r->missed_at);
@@ -79,7 +74,6 @@ void lens_close(lens *l)
     mem_free(l->query.share);
     mem_free(l->selected);
     mem_free(l->mark);
-    mem_free(l->pos);
     token_stream_free(l->stream);
     mem_free(l);
 }
@@ -95,7 +89,6 @@ static status open_arrays(lens *l, err *e)
     TRY(MEM_NEW(&l->query.share, heads * cap, e));
     TRY(MEM_NEW(&l->selected, 2 * cap, e));
     TRY(MEM_NEW(&l->mark, cap, e));
-    TRY(MEM_NEW(&l->pos, cap, e));
     TRY(MEM_NEW(&l->logits, (1 + l->o.n) * vocab_of(l), e));
     l->rows = (exact_rows){.shape = sh, .k = l->k, .cap = l->cap};
     l->query.rows = &l->rows;

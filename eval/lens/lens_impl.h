@@ -11,9 +11,6 @@ typedef struct {
     const attn_spec *spec;
     session *s;
     bool *dense;             /* [n_layers] */
-    bool chooses;            /* it retrieves; else `kept` says what it reads */
-    size_t lists;            /* lists of a layer in `kept` */
-    uint8_t *kept;           /* [n_layers][lists][row] bits: positions stored before the step */
     uint8_t *bits;           /* [n_layers][row] bits: positions that some head read */
     uint32_t *reads;         /* [n_bins] positions of the prompt that were read, over layers and heads */
     double *missed_at;       /* [cap] softmax of full attention on what was not read, summed over layers and heads */
@@ -45,7 +42,6 @@ struct lens {
     exact_query query;
     int32_t *selected; /* [2 * cap] */
     uint8_t *mark;     /* [cap] whether a head read a position */
-    int64_t *pos;      /* [cap] */
     bool ended;
 };
 

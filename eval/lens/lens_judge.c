@@ -6,11 +6,6 @@
 
 #include "eval/lens/lens_impl.h"
 
-static bool has_bit(const uint8_t *bits, int64_t i)
-{
-    return bits[i / 8] >> (i % 8) & 1;
-}
-
 static void set_bit(uint8_t *bits, int64_t i)
 {
     bits[i / 8] |= (uint8_t)(1 << (i % 8));
@@ -18,26 +13,12 @@ static void set_bit(uint8_t *bits, int64_t i)
 
 /* ---- before a step ---- */
 
-/* What the heads of list k of a layer find stored, exact or in codes. Eviction comes after attention. */
-static void take_kept(lens *l, lens_run *r, int layer, size_t k)
-{
-    const attn_seq *seq = session_attn(r->s);
-    uint8_t *bits = r->kept + ((size_t)layer * r->lists + k) * l->row;
-    memset(bits, 0, l->row);
-    int64_t n = attn_seq_positions(seq, layer, (int)k, l->pos);
-    for (int64_t i = 0; i < n; i++) set_bit(bits, l->pos[i]);
-    n = attn_seq_demoted(seq, layer, (int)k, l->pos);
-    for (int64_t i = 0; i < n; i++) set_bit(bits, l->pos[i]);
-}
-
 void lens_before(lens *l)
 {
     size_t heads = (size_t)l->shape->n_layers * (size_t)l->shape->n_kv_heads;
     l->n = session_length(l->s[0]) + 1;
     for (size_t i = 0; i < l->o.n; i++) {
         lens_run *r = &l->run[i];
-        for (int layer = 0; layer < l->shape->n_layers; layer++)
-            for (size_t k = 0; k < r->lists; k++) take_kept(l, r, layer, k);
         memset(r->bits, 0, (size_t)l->shape->n_layers * l->row);
         memset(r->reads, 0, l->n_bins * sizeof *r->reads);
         memset(r->missed_at, 0, (size_t)l->cap * sizeof *r->missed_at);
@@ -64,23 +45,13 @@ static void take_full(lens *l, const attn_seen *seen)
     exact_fill(&l->query);
 }
 
-/* Marks what a query head of strategy i read. */
-static void mark_read(lens *l, size_t i, int layer, int head)
+/* Marks what a query head of strategy i reads in the layer at work. */
+static void mark_read(lens *l, size_t i, int head)
 {
-    const lens_run *r = &l->run[i];
+    int64_t head_end, tail;
+    int64_t n = attn_last_selection(decoder_attn_work(l->o.dec), 1 + i, head, l->selected, &head_end, &tail);
     memset(l->mark, 0, (size_t)l->cap);
-    if (r->chooses) {
-        int64_t head_end, tail, n;
-        n = attn_last_selection(decoder_attn_work(l->o.dec), 1 + i, head, l->selected, &head_end, &tail);
-        for (int64_t k = 0; k < n; k++)
-            if (l->selected[k] < l->n) l->mark[l->selected[k]] = 1; /* whole pages may end behind the current token */
-        return;
-    }
-    size_t list = r->lists == (size_t)l->shape->n_heads ? (size_t)head
-                                                        : (size_t)(head / (l->shape->n_heads / l->shape->n_kv_heads));
-    const uint8_t *bits = r->kept + ((size_t)layer * r->lists + list) * l->row;
-    for (int64_t k = l->query.first; k + 1 < l->n; k++) l->mark[k] = has_bit(bits, k);
-    l->mark[l->n - 1] = 1;
+    for (int64_t k = 0; k < n; k++) l->mark[l->selected[k]] = 1;
 }
 
 static void judge_head(lens *l, lens_run *r, int layer, int head)
@@ -115,7 +86,7 @@ void lens_watch(void *ctx, const attn_seen *seen)
             continue;
         }
         for (int h = 0; h < l->shape->n_heads; h++) {
-            mark_read(l, i, seen->layer, h);
+            mark_read(l, i, h);
             judge_head(l, r, seen->layer, h);
         }
     }

@@ -195,31 +195,32 @@ static size_t follow_key_bytes(const follow *f)
     return (size_t)f->shape->n_kv_heads * (size_t)f->cap * (size_t)f->shape->head_dim * sizeof(float);
 }
 
-/* What every head keeps before the step; eviction comes after attention. */
-void follow_before(follow *f, size_t i, int layer, int64_t current)
+/* Finds which tokens have exact rows in a step whose token is at `current`. */
+static void find_exact(follow *f, size_t i, int64_t current)
 {
-    const recall_run *r = &f->runs[i];
-    int group = f->shape->n_heads / f->shape->n_kv_heads;
     bool *exact = f->exact + i * (size_t)f->cap;
-    if (layer == 0 && f->st == ST_OK) f->st = kv_exact_tokens(&r->spec.kv, f->prompt, current, exact, &f->e);
+    if (f->st == ST_OK) f->st = kv_exact_tokens(&f->runs[i].spec.kv, f->prompt, current, exact, &f->e);
     exact[current] = true;
-    for (int h = 0; h < f->shape->n_heads; h++) {
-        size_t at = i * (size_t)f->shape->n_heads + (size_t)h;
-        int list = attn_gqa(&r->spec) == GQA_PER_Q ? h : h / group;
-        f->n_kept[at] = attn_seq_positions(r->seq, layer, list, f->kept[at]);
-        f->kept[at][f->n_kept[at]++] = current;
-    }
 }
 
-/* What a head attended, ascending, in f->pos. A prompt window's list is cut to what the query sees. */
-static void find_selection(follow *f, int head, exact_choice *c)
+/* Returns what a head reads, ascending, in f->pos. A prompt window's list is cut to what the query sees. */
+static exact_choice find_selection(follow *f, size_t i, int layer, int head)
 {
-    int64_t current = c->tail, n = attn_last_selection(f->work, 0, head, f->selected, &c->head_end, &c->tail);
-    c->pos = f->pos;
-    c->n = 0;
-    if (c->tail > current) c->tail = current + 1; /* whole pages may end behind it */
+    const recall_run *r = &f->runs[i];
+    exact_choice c = {.gqa = attn_gqa(&r->spec), .pos = f->pos, .tail = f->rows[layer].n - 1};
+    int64_t current = c.tail, head_end, tail, n;
+    bool chooses = attn_retrieves(&r->spec) && !r->dense[layer];
+    if (f->in_window && !chooses) {
+        for (int64_t p = f->query.first; p <= current; p++) f->pos[c.n++] = p;
+        return c;
+    }
+    n = attn_last_selection(f->work, 0, head, f->selected, &head_end, &tail);
     for (int64_t k = 0; k < n && f->selected[k] <= current; k++)
-        if (c->n == 0 || f->pos[c->n - 1] != f->selected[k]) f->pos[c->n++] = f->selected[k];
+        if (c.n == 0 || f->pos[c.n - 1] != f->selected[k]) f->pos[c.n++] = f->selected[k];
+    if (!chooses) return c;
+    c.head_end = head_end;
+    c.tail = tail > current ? current + 1 : tail; /* whole pages may end behind it */
+    return c;
 }
 
 /* The outputs of all heads: as they are, and of the attended tokens alone. */
@@ -314,22 +315,13 @@ static void add_certificate(recall_run *r, size_t at, double bound, double mass)
 void follow_judge(follow *f, size_t i, int layer, size_t row)
 {
     recall_run *r = &f->runs[i];
-    int64_t current = f->rows[layer].n - 1;
     follow_out out = outputs(f, i, row);
+    if (layer == 0 && !f->in_window) find_exact(f, i, f->rows[layer].n - 1);
     const float *held = f->distributions ? keys_held(f, i, layer) : NULL;
     bool sure = r->certified && !f->in_window && !r->dense[layer] && attn_seq_bounds(r->seq, layer, f->bounds);
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)h;
-        exact_choice c = {.gqa = attn_gqa(&r->spec), .tail = current};
-        if (attn_retrieves(&r->spec) && !r->dense[layer]) {
-            find_selection(f, h, &c);
-        } else if (f->in_window) {
-            for (c.pos = f->pos; c.n <= current; c.n++) f->pos[c.n] = c.n;
-        } else {
-            size_t k = i * (size_t)f->shape->n_heads + (size_t)h;
-            c.pos = f->kept[k];
-            c.n = f->n_kept[k];
-        }
+        exact_choice c = find_selection(f, i, layer, h);
         r->recall[at] += exact_recall(&f->query, h, &c, f->sorting);
         r->mass[at] += f->mass[h] = exact_mass(&f->query, h, &c);
         if (sure) add_certificate(r, at, (double)f->bounds[h], f->mass[h]);
@@ -399,9 +391,6 @@ status follow_open(follow *f, const attn_limits *lim, bool has_v, err *e)
     /* in a prompt window a position may be listed twice */
     TRY(MEM_NEW(&f->selected, 2 * (size_t)f->cap, e));
     TRY(MEM_NEW(&f->exact, f->n_runs * (size_t)f->cap, e));
-    TRY(MEM_NEW(&f->kept, f->n_runs * heads, e));
-    TRY(MEM_NEW(&f->n_kept, f->n_runs * heads, e));
-    for (size_t i = 0; i < f->n_runs * heads; i++) TRY(MEM_NEW(&f->kept[i], (size_t)f->cap + 1, e));
     for (size_t i = 0; i < f->n_runs; i++) TRY(run_open(&f->runs[i], f, lim, e));
     return ST_OK;
 }
@@ -418,7 +407,6 @@ void follow_close(follow *f)
         mem_free(f->rows[l].k);
         mem_free(f->rows[l].v);
     }
-    for (size_t i = 0; f->kept && i < f->n_runs * heads; i++) mem_free(f->kept[i]);
     mem_free(f->rows);
     mem_free(f->seqs);
     mem_free(f->joins);
@@ -433,8 +421,6 @@ void follow_close(follow *f)
     mem_free(f->bounds);
     mem_free(f->selected);
     mem_free(f->exact);
-    mem_free(f->kept);
-    mem_free(f->n_kept);
 }
 
 void follow_query(follow *f, int layer, buf q)

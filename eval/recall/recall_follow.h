@@ -23,14 +23,13 @@ typedef struct {
     exact_query query; /* its arrays serve all layers */
     float *q, *host;   /* query and two outputs [3][n_heads][head_dim]; rows on their way */
     size_t host_rows;
-    double *sorting;      /* [2 * cap] */
-    double *mass;         /* [n_heads] that a step's choice holds */
-    float *missed;        /* [n_heads][2] as its sample says */
-    int32_t *selected;    /* [2 * cap] */
-    int64_t *pos, **kept; /* [cap]; [n_runs * n_heads] stored before the step, current token included */
-    int64_t *n_kept;      /* [n_runs * n_heads] */
-    bool *joins;          /* [n_runs] goes through the prompt with the run before it */
-    bool *exact;          /* [n_runs * cap] whether a token has an exact key or value, before the step */
+    double *sorting;   /* [2 * cap] */
+    double *mass;      /* [n_heads] that a step's choice holds */
+    float *missed;     /* [n_heads][2] as its sample says */
+    int32_t *selected; /* [2 * cap] */
+    int64_t *pos;      /* [cap] */
+    bool *joins;       /* [n_runs] goes through the prompt with the run before it */
+    bool *exact;       /* [n_runs * cap] whether a token has an exact key or value, before the step */
     int64_t cap, query_index;
     int64_t prompt;        /* tokens that were fed as a prompt */
     bool has_v, in_window; /* the queries are a prompt window */
@@ -50,9 +49,8 @@ void follow_close(follow *f);
 void follow_keep_rows(follow *f, float *to, const exact_rows *r, buf from, int64_t first, size_t n, dtype type);
 /* Makes [n_heads][head_dim] rotated queries in ops memory the query of a layer. */
 void follow_query(follow *f, int layer, buf q);
-/* Run i was shown the query in a decode step: before the step, whose token is at `current`, and after it with its
- * output in f->out. Or the query was row `row` of a prompt window. */
-void follow_before(follow *f, size_t i, int layer, int64_t current);
+/* Judges what run i reads for the query, with its output in row `row` of f->out: in a decode step between attn_attend
+ * and attn_layer_end, or as that row of a prompt window. */
 void follow_judge(follow *f, size_t i, int layer, size_t row);
 
 #endif

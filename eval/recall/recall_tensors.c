@@ -196,11 +196,11 @@ static status ask(tensors *t, follow *f, size_t run, err *e)
         attn_step step = step_at(t, f, t->n - 1, 1, 0);
         upload_rows(t, f->be, t->rows_q, t->q, t->heads, t->m, i, 1);
         attn_begin(f->work, &step);
-        follow_before(f, run, 0, f->rows[0].n - 1);
-        attn_layer(f->work, &step, 0, t->rows_q, t->rows_k, t->rows_v, f->out);
-        attn_end(f->work, &step);
+        attn_attend(f->work, &step, 0, t->rows_q, t->rows_k, t->rows_v, f->out);
         follow_query(f, 0, t->rows_q);
         follow_judge(f, run, 0, 0);
+        attn_layer_end(f->work, &step, 0);
+        attn_end(f->work, &step);
         f->runs[run].n_queries++;
         if (i + 1 < t->m && attn_seq_rewind(s, (int64_t)t->n - 1, NULL) != ST_OK) {
             attn_seq_reset(s);

@@ -35,10 +35,10 @@ static void judge_window(follow *f, const attn_seen *seen, size_t run)
 static void follow_layer(follow *f, const attn_seen *seen, const attn_step *step, size_t first)
 {
     bool decode = !(step->flags & ATTN_PROMPT);
-    if (decode) follow_before(f, first, seen->layer, f->rows[seen->layer].n - 1);
-    attn_layer(f->work, step, seen->layer, seen->q_raw, seen->k_raw, seen->v, f->out);
+    attn_attend(f->work, step, seen->layer, seen->q_raw, seen->k_raw, seen->v, f->out);
     if (decode) follow_judge(f, first, seen->layer, 0);
     else if (f->in_window) judge_window(f, seen, first);
+    attn_layer_end(f->work, step, seen->layer);
 }
 
 /* The exact rows and, in decode steps, the query of this layer. */

@@ -25,6 +25,8 @@ static struct {
     int64_t most;              /* in any layer */
     double sum, loose;         /* of all layers: mean over heads; how far a mean may be rounded */
     bool reordered;            /* another order gave the same up to rounding */
+    const attn_work *work;     /* of these steps: */
+    bool listed;               /* it lists as many tokens as each head attended */
     bool by_codes;             /* which is to 16 bits where the level multiplies codes as they are (ops_rows.h) */
     tail_ops tail;
     const unsigned char *sample; /* the list that was drawn last: its tokens do not count as attended */
@@ -185,6 +187,14 @@ static void spy_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t
     spy.reordered &= spy_near((const float *)(const void *)out.p, again, n_rows * dim);
 }
 
+/* True if the step at work lists as many tokens for a head as the ops saw. */
+static bool spy_lists(int head)
+{
+    static int32_t pos[2 * SPY_MOST];
+    int64_t head_end, tail;
+    return attn_last_selection(spy.work, 0, head, pos, &head_end, &tail) == spy.head[head];
+}
+
 /* The end of a layer. ctx: the shape. */
 static void spy_layer(void *ctx, const attn_seen *seen)
 {
@@ -194,6 +204,7 @@ static void spy_layer(void *ctx, const attn_seen *seen)
     if (!spy.on || seen->layer < 0 || seen->layer == sh->n_layers) return;
     for (int h = 0; h < sh->n_heads; h++) {
         if (spy.head[h] > spy.most) spy.most = spy.head[h];
+        if (spy.work) spy.listed &= spy_lists(h);
         even &= spy.head[h] == spy.head[0];
         sum += (double)spy.head[h] / sh->n_heads;
         spy.head[h] = h > 0 ? 0 : spy.head[0];
@@ -215,7 +226,7 @@ static void spy_begin(void)
     memset(spy.head, 0, sizeof spy.head);
     spy.most = 0;
     spy.sum = spy.loose = 0;
-    spy.reordered = spy.on = true;
+    spy.reordered = spy.listed = spy.on = true;
 }
 
 /* For the rest of its life. */

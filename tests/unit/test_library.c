@@ -336,6 +336,17 @@ static void check_selection(kvasir_model *m, const char *strategy, int64_t most)
     kvasir_session_free(s);
 }
 
+/* Layers with a window of 16 tokens that is wider than the budget: sinks are read at their places in the cache. */
+static void check_windows(const kvasir_options *o)
+{
+    kvasir_model *m = open_model("mistral-swa-bf16", o);
+    if (!m) return;
+    check_selection(m, "streaming:budget=12:skip=0", 13);
+    check_selection(m, "streaming:budget=12:skip=0:pos=abs", 13);
+    check_selection(m, "h2o:budget=12:skip=0", 13);
+    kvasir_model_free(m);
+}
+
 /* ---- callbacks ---- */
 
 typedef struct {
@@ -690,6 +701,9 @@ int main(void)
     check_selection(m, "quest:budget=16:page=4", N + STEPS);
     check_selection(m, "streaming:budget=20:skip=0", 21);
     check_selection(m, "h2o:budget=24:skip=0", 25);
+    check_selection(m, "tova:budget=20:skip=0:demote=token4:recall=0", 21);
+    check_selection(m, "h2o:budget=20:skip=0:demote=token4:recall=7", 28);
+    check_windows(&o);
     check_callbacks();
     check_defaults();
     check_text(m);

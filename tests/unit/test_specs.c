@@ -282,7 +282,7 @@ static void check_gqa(void)
         {"codes:kv=kivi4", GQA_VOTE},
         {"pqcache", GQA_VOTE},
         {"pariskv", GQA_MEAN_Q},
-        {"magicpig", GQA_LAYER_VOTE},
+        {"magicpig", GQA_PER_Q},
         {"actqkv", GQA_LAYER_CONCAT},
         {"actqkv:gqa=layer_mean", GQA_LAYER_MEAN},
         {"tokenselect", GQA_LAYER_VOTE},

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT */
+/* Strategies and stores whose product is tested, and the combinations that are refused. */
+#ifndef TESTS_UNIT_PRODUCT_H
+#define TESTS_UNIT_PRODUCT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "attention/store.h"
+
+enum {
+    GROWS = 1,       /* what is generated is never evicted: U7 is about the first prompt */
+    MISSES = 2,      /* the current token may be missed (force=none, as in Quest's evaluation code): no U8 */
+    BY_CHUNK = 4,    /* results change with the chunk, which is what the option is for: no U2 */
+    WINDOWED = 8,    /* prompts are attended in windows of 8: chunks are multiples (U2), no exact prompt */
+    BANDED = 16,     /* prompts attend bands in segments that the chunk cuts: the same up to rounding (U2) */
+    ONE_BY_ONE = 32, /* tokens one by one = at once (U3); the others depend on when the prompt ended, */
+    IN_A_RING = 64,  /* and these have the same rows at other slots: the same up to rounding */
+    POOLED = 256,    /* means of budgets hold every step: no way back */
+    DEMOTES = 512,   /* what is evicted is kept in another store */
+    RAW = 128        /* stores hold keys before rotation: other bits than `full` over stores that round (U1) */
+};
+
+typedef struct {
+    const char *spec, *all; /* all: what makes it attend everything (U1) */
+    int64_t most;           /* tokens that a head may attend in a step (U7), 0: all */
+    unsigned flags;
+} strategy;
+
+#define EVICTS    ":budget=100"
+#define RETRIEVES ":budget=100"
+#define BLOCKS    ":local=100:budget=200"
+#define ACT       "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31"
+#define INF       "infllm:sink=3:local=16:window=8:block=4:reps=2"
+#define TOKEN     "tokenselect:sink=3:local=16:window=8:budget=12"
+#define PARIS     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0"
+#define PIG       "magicpig:K=3:L=12:sink=3:local=6:skip=0"
+#define RETRO     "retroinfer:budget=24:sink=3:local=5:size=4:update=8"
+#define QUEST(x)                                                                                                       \
+    {                                                                                                                  \
+        "quest:skip=0:budget=24:page=4" x, RETRIEVES, 24, ONE_BY_ONE                                                   \
+    }
+#define FIER(x)                                                                                                        \
+    {                                                                                                                  \
+        "fier:skip=0:budget=20:g=8" x, RETRIEVES, 20, ONE_BY_ONE                                                       \
+    }
+#define PQ(x)                                                                                                          \
+    {                                                                                                                  \
+        "pqcache:budget=20:sink=4:bits=3" x, RETRIEVES, 20, 0                                                          \
+    }
+
+static const strategy strategies[] = {
+    {"full", "", 0, ONE_BY_ONE},
+    {"streaming:budget=24", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:sink=0:skip=1", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:pos=abs", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:prefill=full", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:prefill=banded", EVICTS, 25, BANDED},
+    {"streaming:budget=24:prefill=banded:pos=abs", EVICTS, 25, BANDED},
+    {"streaming:budget=24:compat=kvfactory", EVICTS, 24, GROWS},
+    {"streaming:budget=24:tail=all", EVICTS, 25, IN_A_RING},
+    {"streaming:budget=24:compat=kvfactory:tail=all:skip=1", EVICTS, 24, GROWS},
+    {"h2o:budget=20:tail=all", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=per_q:tail=all", EVICTS, 21, 0},
+    {"snapkv:budget=20:tail=all:recompress_on_turn=1", EVICTS, 20, GROWS},
+    {"tova:budget=20:tail=all", EVICTS, 21, 0},
+    {"h2o:budget=20", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=sum_s:skip=1", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=max_s", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=layer_mean", EVICTS, 21, 0},
+    {"h2o:budget=20:gqa=per_q", EVICTS, 21, 0},
+    {"h2o:budget=20:hh=5", EVICTS ":hh=50", 21, 0},
+    {"h2o:budget=20:norm=count", EVICTS, 21, 0},
+    {"h2o:budget=20:mode=oneshot", EVICTS, 20, GROWS},
+    {"h2o:budget=20:mode=oneshot:gqa=per_q", EVICTS, 20, GROWS},
+    {"h2o:budget=20:pos=rank", EVICTS, 21, 0},
+    {"h2o:budget=20:pos=rank:gqa=per_q:mode=oneshot", EVICTS, 20, GROWS},
+    {"h2o:budget=20:prefill_evict=chunk", EVICTS, 21, BY_CHUNK},
+    {"snapkv:budget=20:kernel=3", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=max_s:skip=1", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=per_q:window=5", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:pool=avg", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=sum_s", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:gqa=layer_mean", EVICTS, 20, GROWS},
+    {"snapkv:budget=20:recompress_on_turn=1", EVICTS, 20, GROWS},
+    {"tova:budget=20", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=mean_s", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=sum_s", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=max_s", EVICTS, 21, 0},
+    {"tova:budget=20:gqa=per_q", EVICTS, 21, 0},
+    {"tova:budget=20:protect_last=1", EVICTS, 21, 0},
+    {"tova:budget=20:prefill_evict=chunk", EVICTS, 21, BY_CHUNK},
+    {"h2o:budget=20:demote=token2", EVICTS, 0, DEMOTES},
+    {"h2o:budget=20:demote=token4:gqa=per_q:skip=1", EVICTS, 0, DEMOTES},
+    {"h2o:budget=20:demote=f16:mode=oneshot", EVICTS, 0, DEMOTES},
+    {"h2o:budget=20:demote=token2:recall=0", EVICTS, 21, DEMOTES},
+    {"snapkv:budget=20:demote=token4", EVICTS, 0, DEMOTES},
+    {"snapkv:budget=20:demote=token2:recompress_on_turn=1", EVICTS, 0, DEMOTES},
+    {"tova:budget=20:demote=token2", EVICTS, 0, DEMOTES},
+    {"tova:budget=20:demote=f16:prefill_evict=chunk", EVICTS, 0, DEMOTES | BY_CHUNK},
+    {"oracle:skip=0:budget=20", RETRIEVES, 20, ONE_BY_ONE},
+    {"oracle:skip=1:budget=20:gqa=per_q:force_sink=5:force_recent=6", RETRIEVES, 20, ONE_BY_ONE},
+    {"oracle:skip=0:budget=20:p=0.6:min=2", ":budget=100:p=off", 20, ONE_BY_ONE},
+    {"quest:skip=0:budget=24:page=4:p=0.5:min=5:gqa=per_q", ":budget=100:p=off", 24, ONE_BY_ONE},
+    {"fier:skip=0:budget=20:g=8:p=0.7:min=0:gqa=max_s:coarse=6:coarse_keep=2", ":budget=100:p=off", 20, ONE_BY_ONE},
+    {"fier:skip=0:budget=20:g=8:p=0.7:min=0:calibrate=9", ":budget=100:p=off:calibrate=0", 20, ONE_BY_ONE},
+    {"quest:skip=1:budget=24:page=4:p=0.5:min=5:of=all", ":budget=100:p=off:of=candidates", 24, ONE_BY_ONE},
+    {"oracle:skip=0:budget=20:gqa=mean_q:pool=entropy", RETRIEVES, 0, POOLED},
+    {"h2o:budget=20:demote=kivi2:demote_g=4", EVICTS, 0, DEMOTES},
+    {"snapkv:budget=20:demote=kivi4:demote_g=6:recompress_on_turn=1:gqa=per_q", EVICTS, 0, DEMOTES},
+    {"tova:budget=20:demote=kivi2:demote_g=5:prefill_evict=chunk", EVICTS, 0, DEMOTES | BY_CHUNK},
+    {"h2o:budget=20:demote=token2:recall=5", EVICTS, 26, DEMOTES},
+    {"streaming:budget=24:demote=token2", EVICTS, 0, DEMOTES | IN_A_RING},
+    {"streaming:budget=24:demote=f16:recall=6:pos=abs:skip=1", EVICTS, 31, DEMOTES | IN_A_RING},
+    {"streaming:budget=24:demote=token4:recall=0:sink=0", EVICTS, 25, DEMOTES | IN_A_RING},
+    {"streaming:budget=24:demote=kivi2:demote_g=3", EVICTS, 0, DEMOTES | IN_A_RING},
+    {"streaming:budget=24:demote=kivi4:demote_g=6:compat=kvfactory:recall=3", EVICTS, 0, DEMOTES},
+    {"tova:budget=20:demote=f16:recall=9:gqa=per_q:skip=1", EVICTS, 30, DEMOTES},
+    {"snapkv:budget=20:demote=kivi2:demote_g=4:recall=1:recompress_on_turn=1", EVICTS, 0, DEMOTES},
+    {"mikv", ":ratio=100", 0, DEMOTES},
+    {"mikv:ratio=37:bits=4:skip=1", ":ratio=100", 0, DEMOTES},
+    {"mikv:budget=20:balance=0", EVICTS, 0, DEMOTES},
+    {"mikv:bits=16:gqa=max_s", ":ratio=100", 0, DEMOTES},
+    {"oracle:skip=0:budget=20:tail=all", RETRIEVES, 20, ONE_BY_ONE},
+    QUEST(":tail=all:gqa=per_q"),
+    QUEST(":tail=all:gqa=layer_mean:coarse=8:coarse_keep=2"),
+    FIER(":tail=all"),
+    FIER(":tail=all:gqa=mean_q:skip=1:open=keep"),
+    FIER(":tail=8:gqa=per_q"),
+    FIER(":tail=sample:6:gqa=per_q"),
+    QUEST(":tail=sample:3"),
+    PQ(":tail=sample:200"),
+    QUEST(":tail=4"),
+    {"fier:skip=0:budget=20:g=8:p=0.7:min=0:gqa=per_q:tail=all", ":budget=100:p=off", 20, ONE_BY_ONE},
+    PQ(":tail=all"),
+    QUEST(":gqa=per_q"),
+    QUEST(":gqa=mean_q"),
+    QUEST(":gqa=mean_s"),
+    QUEST(":gqa=sum_s"),
+    QUEST(":gqa=max_s"),
+    QUEST(""),
+    QUEST(":gqa=layer_mean"),
+    QUEST(":gqa=layer_vote"),
+    QUEST(":gqa=layer_concat"),
+    QUEST(":score=maxch"),
+    QUEST(":score=mean"),
+    QUEST(":score=mean:gqa=per_q:coarse=8:coarse_keep=2"),
+    QUEST(":score=est:g=8"),
+    QUEST(":score=est:g=2:est=max:gqa=mean_q:skip=1"),
+    QUEST(":score=est:g=4:est=lse:force_sink=5:force_recent=6"),
+    QUEST(":page=3"),
+    {"quest:skip=1:budget=8:page=8", RETRIEVES, 24, ONE_BY_ONE}, /* three pages at least */
+    {"quest:skip=1:budget=16:page=8:min_pages=1", RETRIEVES, 16, ONE_BY_ONE},
+    {"quest:skip=0:budget=24:page=4:budget_mode=extra", RETRIEVES, 28, ONE_BY_ONE},
+    {"quest:skip=0:budget=24:page=4:force_sink=5:force_recent=6", RETRIEVES, 24, ONE_BY_ONE},
+    {"quest:skip=0:budget=24:page=4:force=none", RETRIEVES, 24, ONE_BY_ONE | MISSES},
+    QUEST(":coarse=8:coarse_keep=1"),
+    QUEST(":coarse=12:coarse_keep=2:gqa=per_q"),
+    {"quest:skip=0:budget=24:page=4:pool=entropy:coarse=8:coarse_keep=2", RETRIEVES, 0, POOLED},
+    FIER(":coarse=6:coarse_keep=1"),
+    FIER(":coarse=8:coarse_keep=2:gqa=layer_vote"),
+    FIER(":gqa=per_q"),
+    FIER(":gqa=mean_q"),
+    FIER(":gqa=mean_s"),
+    FIER(":gqa=sum_s"),
+    FIER(":gqa=max_s"),
+    FIER(""),
+    FIER(":gqa=layer_mean"),
+    FIER(":gqa=layer_vote"),
+    FIER(":gqa=layer_concat"),
+    FIER(":open=exact"),
+    FIER(":open=window"),
+    FIER(":open=keep"),
+    {"fier:skip=0:budget=20:g=8:pool=entropy", RETRIEVES, 0, POOLED},
+    {"quest:skip=0:budget=24:page=4:pool=entropy", RETRIEVES, 0, POOLED},
+    FIER(":score=int8"),
+    FIER(":score=int8:open=window:levels=mad"),
+    FIER(":levels=mad"),
+    FIER(":levels=two_mean:skip=1"),
+    FIER(":levels=middle:open=exact"),
+    FIER(":force_sink=3:force_recent=5"),
+    FIER(":g=32"),
+    {"fier:skip=0:budget=12:g=8:force_sink=3:force_recent=5:budget_mode=extra", RETRIEVES, 20, ONE_BY_ONE},
+    {"codes:skip=0:budget=40", RETRIEVES, 40, ONE_BY_ONE},
+    {"codes:skip=1:budget=40:gqa=per_q:force_sink=5:force_recent=6", RETRIEVES, 40, ONE_BY_ONE},
+    {"codes:skip=0:budget=40:gqa=mean_q:p=0.6:min=2", ":budget=100:p=off", 40, ONE_BY_ONE},
+    {"codes:skip=0:budget=40:gqa=max_s:pool=entropy", RETRIEVES, 0, POOLED},
+#ifndef ON_CUDA /* no such ops */
+    {"codes:skip=0:certify=0.3:min=2", ":certify=off:budget=100", 0, ONE_BY_ONE},
+    {"codes:skip=1:certify=0.1:max=50:min=2:gqa=per_q:force_sink=2", ":certify=off:budget=100", 50, ONE_BY_ONE},
+#endif
+    {"codes:skip=0:budget=8:force_sink=3:budget_mode=extra", RETRIEVES, 43, ONE_BY_ONE},
+    PQ(""),
+    PQ(":gqa=per_q:skip=1"),
+    PQ(":gqa=mean_q:m=1"),
+    PQ(":local=5:bits=2:retrain=1"),
+    {"pqcache:skip=0:budget=24:sink=4:bits=3:p=0.6:min=2", ":budget=100:p=off", 24, 0},
+    {"pqcache:budget=10:sink=4:bits=3:local=6:budget_mode=extra", RETRIEVES, 20, 0},
+    {RETRO, RETRIEVES, 24, 0},
+    {RETRO ":rank=size:est=100:skip=1", RETRIEVES, 24, 0},
+    {RETRO ":segment=16:iters=3:est=0", RETRIEVES, 24, 0},
+    {RETRO ":budget=10:budget_mode=extra", RETRIEVES, 10 + 3 + 5 + 8, 0},
+    {PARIS, RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":tail=all", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":tail=sample:5", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":gqa=vote:skip=1", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":rounds=2:sink=0", RETRIEVES, 19, ONE_BY_ONE},
+    {PARIS ":center=1", RETRIEVES, 23, 0}, /* the mean is that of the first prompt */
+    {PARIS ":tiers=1:alpha=0", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":rotate=0:rho=30:beta=40", RETRIEVES, 23, ONE_BY_ONE},
+    {PARIS ":budget=22:budget_mode=total", RETRIEVES, 22, ONE_BY_ONE},
+    {PARIS ":p=0.5:min=2", ":budget=100:p=off", 23, ONE_BY_ONE},
+    {PARIS ":p=0.7:min=0:gqa=vote", ":budget=100:p=off", 23, ONE_BY_ONE},
+    /* band, sinks, at most twice the nominal blocks, and a block that fills */
+    {ACT, BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":probe=mean:skip=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":gqa=layer_mean", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":pool=fixed", BLOCKS, 31 + 4, WINDOWED | RAW},
+    {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=12:budget_mode=extra", BLOCKS, 3 + 16 + 2 * 12 + 4,
+     WINDOWED | RAW},
+    {ACT ":pool_prefill=1", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW | BY_CHUNK},
+    {ACT ":question=4", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {ACT ":mask=code", BLOCKS, 3 + 16 + 2 * 12 + 4, WINDOWED | RAW},
+    {INF ":budget=31", BLOCKS, 31 + 4, WINDOWED | RAW},
+    {INF ":budget=31:mask=code", BLOCKS, 31 + 4, WINDOWED | RAW},
+    {INF ":budget=8:budget_mode=extra:skip=1", BLOCKS, 3 + 16 + 8 + 4, WINDOWED | RAW},
+    {TOKEN, RETRIEVES, 31, WINDOWED | RAW},
+    {TOKEN ":pos=abs:skip=1", RETRIEVES, 31, WINDOWED | RAW},
+    {TOKEN ":local=5:local_from=start:heads=mod:scale=raw", RETRIEVES, 20, WINDOWED | RAW},
+    {TOKEN ":budget=31:budget_mode=total:pool=5", RETRIEVES, 31, WINDOWED | RAW},
+    {TOKEN ":local=3", RETRIEVES, 18, WINDOWED | RAW},
+    {TOKEN ":reuse=20:reuse_most=3", RETRIEVES, 31, WINDOWED | RAW},
+    {PIG, ":local=1000", 0, 0},
+    {PIG ":flush=4", ":local=1000", 0, 0},
+    {PIG ":K=1:L=40:skip=1", ":local=1000", 0, 0},
+    {PIG ":K=7:L=60:sink=0:local=0:seed=1", ":local=1000", 0, 0},
+    {"kivi:g=8:r=16", "", 0, ONE_BY_ONE},
+    {"kivi:bits=4:g=8:r=24:key_residual=slide", "", 0, ONE_BY_ONE},
+    {"kivi:g=4:r=8:sink_fp=3:skip=1", "", 0, ONE_BY_ONE},
+    {"logquant:g=8:r=24", "", 0, ONE_BY_ONE},
+    {"logquant:bits=4:g=4:r=13", "", 0, ONE_BY_ONE},
+    {"logquant:g=1:r=12", "", 0, ONE_BY_ONE},
+    {"logquant:quant=hf_axis0_g64:r=12", "", 0, ONE_BY_ONE},
+};
+enum { N_STRATEGIES = sizeof strategies / sizeof *strategies };
+
+static const char *const stores[] = {
+    "f32",
+    "f16",
+    "bf16",
+    "kivi2:g=8:r=16",
+    "kivi4:g=8:r=24:key_residual=slide:rows=bf16",
+    "logquant:g=8:r=24:rows=f32",
+    "logquant4:g=4:r=13",
+    "kivi2:g=4:r=8:sink_fp=3",
+    "logquant:quant=hf_axis0_g64:r=12",
+    "hf2:r=12",
+    "hf4:r=5:zero=float:sink_fp=3:rows=f32",
+    "q8:rot=k",
+    "q8:rot=off",
+    "q4:rot=kv",
+};
+enum { N_STORES = sizeof stores / sizeof *stores };
+
+/* Combinations without meaning, of a strategy (by its name) and a store with codes or in blocks, or without codes. */
+static const struct {
+    const char *name, *why;
+    bool codes;
+} refused[] = {
+    {"kivi", "brings its own store", true},
+    {"logquant", "brings its own store", true},
+    {"oracle", "scores are of exact keys", true},
+    {"codes", "has no codes that could be scored", false},
+};
+
+/* True if tokens leave the store that they came to. */
+static inline bool evicts(const strategy *s, const attn_spec *spec)
+{
+    return (s->most > 0 || (s->flags & DEMOTES)) && !attn_retrieves(spec);
+}
+
+/* True if rows do not hold a number each. */
+static inline bool packed(const kv_format *kv)
+{
+    return kv_has_codes(kv) || kv_in_blocks(kv);
+}
+
+/* Why a strategy is refused over a store, in the layout at work. */
+static inline const char *refusal(const int *window, const strategy *s, const kv_format *kv)
+{
+    if (s->flags & DEMOTES)
+        return packed(kv) ? "demotion needs exact rows" : window[1] > 0 ? "layer 1 has a window of" : NULL;
+    if (strstr(s->spec, "certify") && kv_has_codes(kv) && (kv->bits < 4 || (kv->hf && !kv->float_zero)))
+        return "certify over store";
+    if (strstr(s->spec, "calibrate") && packed(kv)) return "calibrate over store";
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        size_t n = strcspn(s->spec, ":");
+        bool found = refused[i].codes ? packed(kv) : !packed(kv);
+        if (found && strncmp(s->spec, refused[i].name, n) == 0 && !refused[i].name[n]) return refused[i].why;
+    }
+    return NULL;
+}
+
+#endif
