@@ -408,7 +408,7 @@ static const char *evict_rewind(attn_view *v, int64_t n)
     const evict_ctx *c = v->own;
     if (n == v->length) return NULL;
     if (v->listed) return "tokens were evicted";
-    if (c->rule.sums) return "the sums hold the weights of later queries";
+    if (c->rule.sums && observes(v, false)) return "the sums hold the weights of later queries";
     if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     tail_rewind(&c->tail, v, n);

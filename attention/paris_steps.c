@@ -134,13 +134,15 @@ void paris_end(attn_view *v, const attn_part *p)
     paris_memory *c = v->own;
     paris_count_found(v, &c->search);
     c->encoded += c->to_encode;
-    if (p->flags & ATTN_PROMPT_END) c->prompt_end = v->length + (int64_t)p->n_tok;
+    int64_t end = v->length + (int64_t)p->n_tok;
+    if (p->flags & ATTN_PROMPT_END) c->prompt_end = end;
+    for (int64_t n = v->length + 1; n <= end; n++) c->ends[n] = p->n_prompt > 0 ? n : c->prompt_end;
 }
 
 void paris_forget(attn_view *v, int64_t n)
 {
     paris_memory *c = v->own;
-    c->prompt_end = min64(c->prompt_end, n);
+    c->prompt_end = c->ends[n];
     c->encoded = min64(c->encoded, n);
     for (int l = 0; l < v->shape->n_layers; l++) {
         if (!v->layers[l]) continue;

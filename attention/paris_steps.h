@@ -18,7 +18,8 @@ typedef struct {
 typedef struct {
     paris_search search;
     paris_sizes sizes;
-    int64_t prompt_end; /* tokens at the end of the last prompt */
+    int64_t prompt_end; /* tokens at the end of the last prompt, */
+    int64_t *ends;      /* [n_tokens + 1] and when the sequence had so many: in a prompt as if it had ended there */
     int64_t encoded;    /* tokens with codes, */
     int64_t to_encode;  /* and how many follow in this forward */
     attn_tail tail;
@@ -26,7 +27,7 @@ typedef struct {
 
 /* Fewer visible tokens are all attended. */
 int64_t paris_covers(const paris_sizes *s);
-/* The first n tokens are those that have codes; counts them now, while the codes that they count are still there. */
+/* Goes back to n tokens: the codes of the first n are counted now, while they are still there. */
 void paris_forget(attn_view *v, int64_t n);
 
 void paris_begin(attn_view *v, const attn_part *p);

@@ -110,6 +110,8 @@ static void paris_declare_all(attn_decl *d)
     const paris_options o = options_of(d->spec);
     paris_declare(d, offsetof(paris_memory, search), &o);
     tail_declare(d, offsetof(paris_memory, tail), (size_t)d->shape->n_kv_heads);
+    decl_bytes(d, MEM_HOST, offsetof(paris_memory, ends), "ends of prompts",
+               (size_t)(d->lim->n_tokens + 1) * sizeof(int64_t));
 }
 
 static void paris_reset(attn_view *v)
@@ -119,12 +121,22 @@ static void paris_reset(attn_view *v)
     c->sizes = sizes_of(v->spec);
     paris_open(v, &c->search, &o);
     tail_reset(&c->tail, v, (size_t)v->shape->n_kv_heads);
+    c->ends[0] = 0;
     paris_forget(v, 0);
+}
+
+/* True if the tokens up to n were the start of a longer prompt, whose mean is then that of later keys too. */
+static bool in_first_prompt(const paris_memory *c, int64_t n, int64_t length)
+{
+    for (int64_t i = 1; i <= n; i++)
+        if (c->ends[i] < i) return false;
+    return n < length && c->ends[n + 1] > n;
 }
 
 static const char *paris_rewind(attn_view *v, int64_t n)
 {
     const paris_memory *c = v->own;
+    if (c->search.o.center && in_first_prompt(c, n, v->length)) return "the mean key is that of the whole prompt";
     if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     tail_rewind(&c->tail, v, n);
@@ -135,8 +147,10 @@ static const char *paris_rewind(attn_view *v, int64_t n)
 static status paris_state(attn_view *v, attn_state *s, err *e)
 {
     paris_memory *c = v->own;
-    TRY(STATE_HOST(s, "end of the prompt", &c->prompt_end, e));
-    TRY(state_within("end of the prompt", c->prompt_end, 0, v->length, e));
+    TRY(s->host(s, "ends of prompts", -1, c->ends, (size_t)(v->length + 1) * sizeof *c->ends, e));
+    for (int64_t n = 0; n <= v->length; n++)
+        TRY(state_within("end of the prompt", c->ends[n], n ? c->ends[n - 1] : 0, n, e));
+    c->prompt_end = c->ends[v->length];
     c->encoded = v->length;
     TRY(paris_walk(v, &c->search, s, e));
     return kv_store_state(v->store, s, v->length, v->length, e);

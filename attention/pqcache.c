@@ -41,6 +41,7 @@ typedef struct {
     buf trained;          /* f32, the centroids of a layer while they are made */
     buf work;             /* kmeans_job.work */
     pq_index *index;      /* [n_layers] */
+    int64_t first;        /* tokens at the end of the first training; 0: there was none */
 } pqcache;
 
 static bool extra(const attn_spec *s)
@@ -97,6 +98,7 @@ static void pqcache_reset(attn_view *v)
 {
     pqcache *c = v->own;
     retrieve_reset(v);
+    c->first = 0;
     for (int l = 0; l < v->shape->n_layers; l++)
         c->index[l] = (pq_index){.code = c->code[l],
                                  .centroid = c->centroid[l],
@@ -139,6 +141,7 @@ static void pqcache_layer_end(attn_view *v, const attn_part *p, int layer)
     j.code_cap = x->cap;
     o->assign(v->be, &j, 1);
     x->trained = n;
+    if (c->first == 0) c->first = n;
 }
 
 static void set_trained(attn_view *v, int64_t trained)
@@ -163,16 +166,24 @@ static bool pqcache_ready(const attn_view *v)
 
 static const char *pqcache_rewind(attn_view *v, int64_t n)
 {
+    pqcache *c = v->own;
+    bool trained = n >= c->first;
+    if (trained && n < trained_of(v)) return "centroids were trained again since";
     const char *why = retrieve_rewind(v, n);
-    if (!why && n < trained_of(v)) set_trained(v, 0);
-    return why;
+    if (why || trained) return why;
+    set_trained(v, 0);
+    c->first = 0;
+    return NULL;
 }
 
 static status pqcache_state(attn_view *v, attn_state *s, err *e)
 {
+    pqcache *c = v->own;
     int64_t trained = trained_of(v);
     TRY(STATE_HOST(s, "end of the training", &trained, e));
     TRY(state_within("end of the training", trained, 0, v->length, e));
+    TRY(STATE_HOST(s, "first training", &c->first, e));
+    TRY(state_within("end of the first training", c->first, trained > 0, trained, e));
     set_trained(v, trained);
     return retrieve_state(v, s, e);
 }

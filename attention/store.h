@@ -79,12 +79,12 @@ void kv_store_end(kv_store *s);
 /* Exact stores: the rows of a layer from `from` on hold nothing any more; their memory is given back. Stores with
  * codes do so by themselves with what a prompt leaves quantized. */
 void kv_store_discard(kv_store *s, int layer, int64_t from);
-/* Tokens from n on are dropped; false: one of them is quantized, nothing was done. Earlier tokens that
- * are quantized stay so. */
+/* Drops the tokens from n on. False: a token was quantized since the sequence had n tokens, so that its exact row is
+ * gone; nothing changes. Otherwise the store is as if it had never held more than n tokens. */
 bool kv_store_rewind(kv_store *s, int64_t n);
 
-/* What a method says then. */
-#define KV_NO_REWIND "tokens before that are quantized"
+/* Reason for a refusal of kv_store_rewind. */
+#define KV_NO_REWIND "tokens were quantized since"
 
 /* Walks over the rows of n tokens (state.h); exact stores: the slots [0, n_rows). */
 status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err *e);

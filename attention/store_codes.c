@@ -223,11 +223,9 @@ void kv_coded_end(kv_coded *s)
 
 bool kv_coded_rewind(kv_coded *s, int64_t n)
 {
-    for (int64_t j = n; j < s->n; j++)
-        if (s->at[KV_K][j] < 0 || s->at[KV_V][j] < 0) return false;
+    if (!kv_rule_rewind(s, n)) return false;
     for (int64_t j = n; j < s->n; j++) release_row(s, s->at[KV_K][j]);
     s->n = n;
-    kv_rule_rewind(s, n);
     return true;
 }
 

@@ -93,8 +93,8 @@ size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos,
 /* store_rules.c: adds to `due` what is quantized once the sequence has n tokens, all settled; prompt_end: the last one
  * ended a prompt. */
 void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end);
-/* Forgets the tokens from n on, none of which is quantized. */
-void kv_rule_rewind(kv_coded *s, int64_t n);
+/* Forgets the tokens from n on; false: a token was quantized since there were n, and nothing changes. */
+bool kv_rule_rewind(kv_coded *s, int64_t n);
 /* Whether what is loaded could come from the rule: n, at, n_coded, list and staged. */
 status kv_rule_check(kv_coded *s, err *e);
 /* Room of list and staged; 0 where the rule needs none. */

@@ -12,14 +12,20 @@ static void add_due(kv_coded *s, int half, int64_t token)
     s->due[half][s->n_due[half]++] = (int32_t)token;
 }
 
-/* methods.md 10.3, the closed form; tokens behind the sinks count from 0. */
+/* Tokens behind the sinks that are in codes once the sequence has n tokens. methods.md 10.3, the closed form. */
+static void kivi_coded(const kv_format *f, int64_t n, int64_t coded[KV_HALVES])
+{
+    int64_t m = n > f->sink ? n - f->sink : 0, old = m > f->residual ? m - f->residual : 0;
+    coded[KV_K] = f->slide ? old / f->group * f->group : m / f->residual * f->residual;
+    coded[KV_V] = old;
+}
+
 static void kivi_due(kv_coded *s, int64_t n)
 {
-    int64_t g = s->f.group, r = s->f.residual, sink = s->f.sink;
-    int64_t m = n > sink ? n - sink : 0, old = m > r ? m - r : 0;
-    int64_t border[KV_HALVES] = {s->f.slide ? old / g * g : m / r * r, old};
+    int64_t border[KV_HALVES];
+    kivi_coded(&s->f, n, border);
     for (int h = 0; h < KV_HALVES; h++)
-        for (int64_t j = s->n_coded[h]; j < border[h]; j++) add_due(s, h, sink + j);
+        for (int64_t j = s->n_coded[h]; j < border[h]; j++) add_due(s, h, s->f.sink + j);
 }
 
 /* methods.md 11.11 (transformers' QuantizedCache): a prompt whole, then what was fed once there are R of them. */
@@ -72,19 +78,31 @@ void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end)
     s->n_settled = n;
 }
 
-static int64_t keep_below(int32_t *list, int64_t n, int64_t below)
+/* Makes the lists of n tokens again; returns how many of these are in codes. */
+static int64_t logquant_replay(kv_coded *s, int64_t n)
 {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] < below) list[kept++] = list[i];
-    return kept;
+    s->n_settled = s->n_list = s->n_staged = 0;
+    logquant_due(s, n);
+    s->n_settled = n;
+    int64_t coded = s->n_due[KV_K];
+    s->n_due[KV_K] = s->n_due[KV_V] = 0;
+    return coded;
 }
 
-void kv_rule_rewind(kv_coded *s, int64_t n)
+bool kv_rule_rewind(kv_coded *s, int64_t n)
 {
-    if (s->n_settled > n) s->n_settled = n;
-    s->n_list = keep_below(s->list, s->n_list, n);
-    s->n_staged = keep_below(s->staged, s->n_staged, n);
+    int64_t coded[KV_HALVES] = {0}, settled = s->n_settled;
+    if (n >= settled) return true;
+    if (s->f.kind == KV_LOGQUANT) coded[KV_K] = coded[KV_V] = logquant_replay(s, n);
+    else if (s->f.kind == KV_KIVI) kivi_coded(&s->f, n, coded);
+    /* HF: of the tokens in codes the last was then the newest. */
+    else if (n >= s->f.sink + s->n_coded[KV_K]) coded[KV_K] = coded[KV_V] = s->n_coded[KV_K];
+    if (coded[KV_K] == s->n_coded[KV_K] && coded[KV_V] == s->n_coded[KV_V]) {
+        s->n_settled = n;
+        return true;
+    }
+    if (s->f.kind == KV_LOGQUANT) (void)logquant_replay(s, settled);
+    return false;
 }
 
 /* Tokens behind the sinks, oldest first; HF: both halves become codes together. */

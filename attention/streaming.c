@@ -134,8 +134,8 @@ static const char *stream_rewind(attn_view *v, int64_t n)
     const stream_ctx *c = v->own;
     if (!v->guest && (c->ring || c->shift > 0)) return n == v->length ? NULL : "tokens were evicted";
     if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
-    stream_count(v, n);
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
+    stream_count(v, n);
     tail_rewind(&c->tail, v, n);
     return NULL;
 }

@@ -18,7 +18,7 @@ typedef enum {
  *         order; the mean is sum / number, rounded to the type
  * The ops are INDEX_OPS:
  * add     the first token of a page starts it anew
- * redo    the last, partial page again, from the rows of the slots [n / page * page, n)
+ * redo    the last, partial page again, as `add` does it, from the rows of the slots [n / page * page, n)
  * score   of a page. No votes */
 typedef struct {
     buf bound;

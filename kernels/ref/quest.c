@@ -51,6 +51,7 @@ void ref_quest_redo(backend *be, const void *index, const kv_rows *rows, int64_t
         for (int64_t p = n / (int64_t)x->page * (int64_t)x->page; p < n; p++) {
             float row[256];
             ref_k_row(row, rows, h, p);
+            ref_round_row(row, (buf){(unsigned char *)row}, 0, x->head_dim, x->type);
             add_key(x, h, p, row);
         }
 }

@@ -228,6 +228,22 @@ static void check_copies(kvasir_model *m, const char *strategy, const char *path
     kvasir_session_free(u);
 }
 
+/* Over codes: back to where no token was quantized since, or not at all. */
+static void check_rewind_codes(kvasir_model *m, const char *store, bool back)
+{
+    kvasir_session *s = open_session(m, "full", store), *t;
+    kvasir_session_feed(s, text_ids, N, KVASIR_PROMPT, NULL, msg, MSG);
+    kvasir_session_fork(&t, s, msg, MSG);
+    kvasir_session_feed(t, text_ids + N, 3, KVASIR_STEPS, NULL, msg, MSG);
+    if (back) good(kvasir_session_rewind(t, N, msg, MSG), store);
+    else refused(kvasir_session_rewind(t, N, msg, MSG), KVASIR_UNSUPPORTED, "tokens were quantized since", store);
+    if (back) kvasir_session_feed(t, text_ids + N, 3, KVASIR_STEPS, NULL, msg, MSG);
+    kvasir_session_feed(s, text_ids + N, 3, KVASIR_STEPS, NULL, msg, MSG);
+    ok(same_steps(s, t), "%s: the bits of one that was not asked to go back", store);
+    kvasir_session_free(s);
+    kvasir_session_free(t);
+}
+
 static void check_rewind(kvasir_model *m)
 {
     kvasir_session *s = open_session(m, "full", "f16"), *h = open_session(m, "h2o:budget=24", "f16"), *t;
@@ -695,6 +711,9 @@ int main(void)
     check_copies(m, "quest:budget=16:page=4:skip=0", path);
     check_copies(m, "h2o:budget=24", path);
     check_rewind(m);
+    check_rewind_codes(m, "kivi2:g=8:r=16", false);
+    check_rewind_codes(m, "logquant:g=16:r=15", true);
+    check_rewind_codes(m, "q4", true);
     check_sampling(m);
     check_selection(m, "full", N + STEPS);
     check_selection(m, "quest:budget=16:page=4:skip=0", 16 + 4);

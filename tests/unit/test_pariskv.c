@@ -65,9 +65,8 @@ static void check_rewind(rig *r)
         for (int k = 0; k < 6; k++) {
             err e = {0};
             attn_seq *s, *direct;
-            bool center = strstr(variants[i], "center");
             if (left_out(7, 20)) continue;
-            if (center && to[k] > 0 && to[k] < 50) continue; /* the mean stays that of the longer prompt */
+            bool mean = strstr(variants[i], "center") && to[k] > 0 && to[k] < 50;
             rig_seq(r, &s, variants[i], DT_F16, 120, &e);
             if (!is_ok(rig_seq(r, &direct, variants[i], DT_F16, 120, &e), &e, "%s", variants[i])) return;
             play(r, s, 50, 16, to[k] > 50 ? (int)to[k] - 50 : 0, got);
@@ -75,10 +74,14 @@ static void check_rewind(rig *r)
             r->w = &other;
             play(r, s, 0, 0, 25, got);
             r->w = &w;
-            is_ok(attn_seq_rewind(s, to[k], &e), &e, "%s: rewind to %d", variants[i], (int)to[k]);
-            play(r, s, 20, 64, 20, a);
-            play(r, direct, 20, 64, 20, b);
-            ok(same(a, b, 20), "%s: after a rewind to %d", variants[i], (int)to[k]);
+            status st = attn_seq_rewind(s, to[k], &e);
+            if (mean) {
+                is_err(st, &e, ST_UNSUPPORTED, "the mean key", "%s: no rewind to %d", variants[i], (int)to[k]);
+            } else if (is_ok(st, &e, "%s: rewind to %d", variants[i], (int)to[k])) {
+                play(r, s, 20, 64, 20, a);
+                play(r, direct, 20, 64, 20, b);
+                ok(same(a, b, 20), "%s: after a rewind to %d", variants[i], (int)to[k]);
+            }
             attn_seq_free(s);
             attn_seq_free(direct);
         }

@@ -262,8 +262,7 @@ static void check_single(combination *c, attn_seq *s)
     note(c, equal, "U3: one by one");
 }
 
-/* The last token taken back and fed again. Over codes that may be refused, and what was quantized meanwhile stays so:
- * the step itself then differs, those behind it do not. */
+/* The last token taken back and fed again. Over codes that may be refused. */
 static void check_back(combination *c, attn_seq *s)
 {
     err e = {0};
@@ -278,7 +277,7 @@ static void check_back(combination *c, attn_seq *s)
         note(c, back || !exact, "going back is refused");
         if (!back) continue;
         steps(r, s, other.step1 + n - 1, 2);
-        note(c, !exact || same(r, other.step1[n - 1], alone.step1[n - 1], T_LAYERS), "a step again");
+        note(c, same(r, other.step1[n - 1], alone.step1[n - 1], T_LAYERS), "a step again");
         note(c, same(r, other.step1[n], alone.step1[n], T_LAYERS), "after a step again");
     }
 }
