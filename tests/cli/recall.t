@@ -124,6 +124,11 @@ check "a prompt window is judged" test "$status" -eq 0
 check "with one set of positions a layer and query" test "$(grep -c '"kv_head": -1' "$tmp/d.jsonl")" -eq 768
 run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 2 --attn $probes,streaming --budget 132 --skip 0 \
     --dump "$tmp/d.jsonl" --quiet
+run eval recall -m "$models/llama31-f32-tied" -f "$SRCDIR/README.md" --ctx 200 --queries 2 --skip 0 --budget 40 \
+    --attn magicpig:K=3:L=12:local=16,h2o:demote=token4:recall=5 --dump "$tmp/e.jsonl" --quiet
+check "magicpig: a set of each query head" test "$(grep -c '"magicpig.*"head": [0-3],' "$tmp/e.jsonl")" -eq 16
+check "a step selects what it keeps, its own token and the demoted rows that it recalls" \
+    grep -q '^h2o:demote=token4:recall=5 .* 46\.0 ' "$tmp/out"
 check "one set of all heads of a layer in decode steps" test "$(grep -c '"kv_head": -1' "$tmp/d.jsonl")" -eq 24 -a "$(wc -l <"$tmp/d.jsonl")" -eq 24
 refused 2 "the text has only" "a text that is too short" eval recall -p "a few words" --ctx 512 --attn fier
 finish

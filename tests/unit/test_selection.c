@@ -20,6 +20,7 @@ static struct {
     bool on, read;
     double listed; /* means over the heads of each layer, summed */
     double uneven; /* layers whose heads read different numbers of tokens */
+    int64_t most;  /* most positions of a head since it was set to 0 */
 } seen;
 
 static void see(void *ctx, const attn_seen *s)
@@ -36,11 +37,12 @@ static void see(void *ctx, const attn_seen *s)
         bool listed[T_DIM] = {false};
         int64_t n = attn_last_selection(r->work, 0, h, pos, &head_end, &tail);
         for (int64_t i = 0; i < n; i++) {
-            seen.read &= pos[i] >= 0 && pos[i] < T_DIM && (i == 0 || pos[i] > pos[i - 1]);
+            seen.read &= pos[i] >= 0 && (i == 0 || pos[i] > pos[i - 1]);
             listed[pos[i] % T_DIM] = true;
         }
         for (int c = 0; c < T_DIM; c++) seen.read &= listed[c] == (out[h][c] > 1e-5f); /* weights are near 1 / n */
         if (h == 0) first = n;
+        if (n > seen.most) seen.most = n;
         even &= n == first;
         seen.listed += (double)n / T_HEADS;
     }
@@ -118,6 +120,53 @@ static const struct {
     {"tokenselect:sink=3:local=8:window=8:budget=8:pos=abs", "f32", true},
 };
 
+/* Bounds of doc/methods.md 0.2.3, 9.6 and 14a on what a decode step attends, here without snapkv, which grows. */
+static const struct {
+    const char *spec;
+    int64_t most;
+    bool reached;
+} bounds[] = {
+    {"streaming:budget=20", 20 + 1, true},
+    {"streaming:budget=20:demote=token4:recall=3", 20 + 1 + 3, true},
+    {"h2o:budget=16", 16 + 1, true},
+    {"h2o:budget=16:demote=kivi4:demote_g=4:recall=0", 16 + 3 + 1, true},
+    {"tova:budget=16", 16 + 1, true},
+    {"oracle:budget=16:skip=0", 16, true},
+    {"quest:budget=26:page=4:skip=0", 24, true},
+    {"quest:budget=8:page=8:skip=0", 3 * 8, true},
+    {"quest:budget=24:page=4:skip=0:force_sink=5:force_recent=6", 24, true},
+    {"fier:budget=20:g=8:skip=0", 20, true},
+    {"fier:budget=20:g=8:skip=0:open=keep", 20, true},
+    {"fier:budget=12:g=8:skip=0:force_sink=3:force_recent=5:budget_mode=extra", 12 + 3 + 5, true},
+    {"pqcache:budget=16:sink=3:bits=2", 16, true},
+    {"retroinfer:budget=24:sink=3:local=5:size=4:update=8", 24, false},
+    {"pariskv:budget=6:sink=4:local=8:u=5:full_thr=0", 4 + 6 + 8 + 5, true},
+    {"pariskv:budget=20:sink=4:local=8:u=5:full_thr=0:budget_mode=total", 20, true},
+    {"tokenselect:sink=3:local=8:window=8:budget=8", 3 + 8 + 8, true},
+    {"tokenselect:sink=3:local=8:window=8:budget=20:budget_mode=total", 20, true},
+    {"infllm:sink=3:local=12:window=8:block=4:reps=2:budget=23", 23 + 4, true},
+    {"infllm:sink=3:local=12:window=8:block=4:reps=2:budget=8:budget_mode=extra", 3 + 12 + 8 + 4, true},
+    {"actqkv:sink=3:local=12:window=8:block=4:reps=2:budget=23:pool=fixed", 23 + 4, true},
+    {"actqkv:sink=3:local=12:window=8:block=4:reps=2:budget=23", 3 + 12 + 2 * 8 + 4, false},
+};
+
+static void check_bound(rig *r, const char *spec, int64_t most, bool reached)
+{
+    enum { MANY = 60 };
+    attn_seq *s;
+    err e = {0};
+    r->window[1] = r->window[2] = 0;
+    if (!is_ok(rig_seq(r, &s, spec, DT_F32, PROMPT + MANY, &e), &e, "%s", spec)) return;
+    rig_prompt(r, &s, 1, PROMPT, 16, NULL);
+    seen.most = 0;
+    seen.on = true;
+    for (int i = 0; i < MANY; i++) rig_decode(r, &s, 1, NULL);
+    seen.on = false;
+    ok(reached ? seen.most == most : seen.most <= most, "%s: a step attends at most %d tokens (%d)", spec, (int)most,
+       (int)seen.most);
+    attn_seq_free(s);
+}
+
 int main(void)
 {
     rig r;
@@ -135,6 +184,8 @@ int main(void)
         check(&r, cases[i].spec, cases[i].store, 0);
         if (cases[i].window) check(&r, cases[i].spec, cases[i].store, WIDE);
     }
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
+        check_bound(&r, bounds[i].spec, bounds[i].most, bounds[i].reached);
     rig_close(&r);
     return tap_done();
 }
