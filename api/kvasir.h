@@ -219,9 +219,10 @@ KVASIR_API kvasir_status kvasir_session_sample(kvasir_session *session, const kv
 /* Whether kvasir_session_selection will be asked for: from now on steps note what they read, which takes time and
  * 4 bytes for each token that a head reads. */
 KVASIR_API kvasir_status kvasir_session_watch(kvasir_session *session, int32_t on, char *msg, size_t msg_size);
-/* Positions of the tokens that query head `head` of a layer read in the session's last step, ascending, the step's own
- * token with them: *n of them, valid until the session's next call. Layers that the strategy leaves dense read all, or
- * all of their window. KVASIR_USAGE where no step was watched since the last prompt. */
+/* Returns the positions of the tokens whose rows query head `head` of a layer read in the session's last step,
+ * ascending, the step's own token included: *n positions, valid until the session's next call. Layers that the strategy
+ * leaves dense read all tokens, or those of their window. Tokens that a mean or a sample stands for are not listed.
+ * KVASIR_USAGE if no step was watched since the last prompt. */
 KVASIR_API kvasir_status kvasir_session_selection(const kvasir_session *session, int32_t layer, int32_t head,
                                                   const int32_t **positions, size_t *n, char *msg, size_t msg_size);
 

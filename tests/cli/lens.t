@@ -29,6 +29,12 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
+# What strategies without a choice read: sinks beside a sliding window of 16, and demoted rows that are recalled.
+run lens -m "$models/mistral-swa-bf16" -p "$text" --attn streaming --budget 12 -n 3 --ignore-eos --quiet
+check "the sinks of streaming are read in layers with windows" test "$(grep -c '"attended":13.0,' "$tmp/out")" -eq 3
+run lens -m "$m" -p "$text" --attn h2o:demote=token4:recall=0,h2o:demote=token4:recall=3 --budget 12 -n 3 --ignore-eos --quiet
+check "demoted rows are read as far as they are recalled" \
+    test "$(grep -c '"attended":13.0,' "$tmp/out")" -eq 3 -a "$(grep -c '"attended":16.0,' "$tmp/out")" -eq 3
 run lens -m "$m" -p "$text" --attn quest --skip 2 --budget 16 -n 2 --quiet -o "$tmp/dense.html"
 check "where all layers are dense nothing is chosen" grep -q '^quest  *16  *-  *-$' "$tmp/out"
 refused 2 "at most 3" "four strategies" lens -m "$m" -p "$text" --attn quest,fier,h2o,tova
