@@ -200,7 +200,7 @@ static inline size_t attn_step_rows(const attn_step *s)
  * k, v [rows, n_kv_heads, head_dim], un-rotated, f32; out like q. */
 void attn_begin(attn_work *w, const attn_step *step);
 void attn_layer(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out);
-/* The two halves of attn_layer. Between them attn_last_selection tells what the step reads: the second half evicts. */
+/* Run the two halves of attn_layer. attn_last_selection is valid between them: the second half evicts. */
 void attn_attend(attn_work *w, const attn_step *step, int layer, buf q, buf k, buf v, buf out);
 void attn_layer_end(const attn_work *w, const attn_step *step, int layer);
 void attn_end(attn_work *w, const attn_step *step);

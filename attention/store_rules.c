@@ -12,7 +12,7 @@ static void add_due(kv_coded *s, int half, int64_t token)
     s->due[half][s->n_due[half]++] = (int32_t)token;
 }
 
-/* Tokens behind the sinks that are in codes once the sequence has n tokens. methods.md 10.3, the closed form. */
+/* Counts the tokens after the sinks that are quantized once the sequence has n tokens. Source: methods.md 10.3. */
 static void kivi_coded(const kv_format *f, int64_t n, int64_t coded[KV_HALVES])
 {
     int64_t m = n > f->sink ? n - f->sink : 0, old = m > f->residual ? m - f->residual : 0;
@@ -78,7 +78,7 @@ void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end)
     s->n_settled = n;
 }
 
-/* Makes the lists of n tokens again; returns how many of these are in codes. */
+/* Rebuilds the lists of n tokens; returns the number of these that are quantized. */
 static int64_t logquant_replay(kv_coded *s, int64_t n)
 {
     s->n_settled = s->n_list = s->n_staged = 0;
@@ -95,7 +95,7 @@ bool kv_rule_rewind(kv_coded *s, int64_t n)
     if (n >= settled) return true;
     if (s->f.kind == KV_LOGQUANT) coded[KV_K] = coded[KV_V] = logquant_replay(s, n);
     else if (s->f.kind == KV_KIVI) kivi_coded(&s->f, n, coded);
-    /* HF: of the tokens in codes the last was then the newest. */
+    /* HF: the last quantized token was then the newest one. */
     else if (n >= s->f.sink + s->n_coded[KV_K]) coded[KV_K] = coded[KV_V] = s->n_coded[KV_K];
     if (coded[KV_K] == s->n_coded[KV_K] && coded[KV_V] == s->n_coded[KV_V]) {
         s->n_settled = n;

@@ -228,7 +228,7 @@ static void check_copies(kvasir_model *m, const char *strategy, const char *path
     kvasir_session_free(u);
 }
 
-/* Over codes: back to where no token was quantized since, or not at all. */
+/* Rewinds over quantized rows: to where no token was quantized since, or not at all. */
 static void check_rewind_codes(kvasir_model *m, const char *store, bool back)
 {
     kvasir_session *s = open_session(m, "full", store), *t;

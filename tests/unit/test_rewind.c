@@ -25,7 +25,7 @@ typedef struct {
     int rewound, refused;
 } run;
 
-/* Steps up to n tokens, whose outputs must be those of the life. */
+/* Steps up to n tokens and compares the outputs with those of the sequence that was never longer. */
 static void steps_to(run *x, int64_t n)
 {
     while (attn_seq_length(x->s) < n) {
@@ -60,7 +60,7 @@ static bool back(run *x, int64_t n)
     return done;
 }
 
-/* Back by a few steps again and again, then into the prompt, the rest of which is fed again as a prompt. */
+/* Rewinds a few steps several times, then a part of the prompt, which is fed again as a prompt. */
 static void check_steps(run *x, bool windows)
 {
     static const int64_t to[] = {P1 + 8, P1 + 7, P1 + 5, P1 + 2, P1, P1 + 1};
@@ -75,13 +75,13 @@ static void check_steps(run *x, bool windows)
     steps_to(x, P1 + 3);
 }
 
-/* Back to n and up to `end`; after a refusal a step further. */
+/* Rewinds to n and steps up to `end`; after a refusal it steps once. */
 static void again(run *x, int64_t n, int64_t end)
 {
     if (n < attn_seq_length(x->s)) steps_to(x, back(x, n) ? end : attn_seq_length(x->s) + 1);
 }
 
-/* Back over steps after a second prompt, into it, and to where it began or before. */
+/* Rewinds steps after a second prompt, then a part of that prompt, then all of it. */
 static void check_prompt(run *x, bool windows)
 {
     first_part(x);

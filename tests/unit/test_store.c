@@ -350,7 +350,7 @@ static void check_given(backend *be, const char *kv)
     be->ops = real;
 }
 
-/* From 58 tokens back to `least` or more: as if there had never been more; to fewer: refused, and nothing changes. */
+/* Rewinds 58 tokens to `least` or more, as if there had never been more; to fewer is refused and changes nothing. */
 static void check_rewind(backend *be, const char *kv, int64_t least)
 {
     enum { FULL = 58 };
