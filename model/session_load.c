@@ -399,5 +399,8 @@ status session_load(session *s, session_file *f, session_notes *notes, err *e)
         return ST_OK;
     }
     session_reset(s);
+    if (st == ST_FORMAT && !session_file_summed(f))
+        return err_set(e, st, "%.100s: saved by an earlier version, which this one does not read; save it again (%s)",
+                       path_tail(f->path), why.msg);
     return err_set(e, st, "%.100s: %s", path_tail(f->path), why.msg);
 }
