@@ -129,7 +129,8 @@ enum { READ_K, READ_V, READ_INDEX, READ_ATTENDED, READ_MISSED, READ_MISSED_VAR, 
 /* Attention of one sequence's queries over one set of stored rows.
  * q       [n_tok, n_heads, head_dim] f32, rotated; out has this shape too and may not alias q.
  * lse     [n_tok, n_heads] f32: log sum of exp of the scaled scores; p NULL: not wanted.
- *         A query that sees no key gives out = 0, lse = -INFINITY.
+ *         A query that sees no key gives out = 0, lse = -INFINITY. On ref and cpu a score that is NaN makes out
+ *         and lse of its head NaN.
  * range   i64 [n_lists][2]: first entry and count n, which ops computed; n_max is the host's bound on n. p NULL: the
  *         n_max entries from `first` on, in every list.
  * idx     i32 [n_lists][idx_stride]: slots in the order of positions; p NULL: entry i is slot i.

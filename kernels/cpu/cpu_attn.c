@@ -439,7 +439,7 @@ static void prefill_piece(const cpu_kernels *k, const attn_job *j, size_t i, siz
     k->prefill(&b);
     for (size_t r = 0; r < n; r++) {
         size_t t = (r0 + r) / u.heads, row = t * j->n_heads + u.head + (r0 + r) % u.heads;
-        bool empty = s->top[r] == -INFINITY;
+        bool empty = s->sum[r] == 0;
         if (turned) k->turn(s->acc + r * pad, d);
         k->scale(f32_at(j->out, 0) + row * d, s->acc + r * pad, empty ? 0 : 1 / s->sum[r], d);
         if (j->lse.p) f32_at(j->lse, 0)[row] = empty ? -INFINITY : s->top[r] + logf(s->sum[r]);

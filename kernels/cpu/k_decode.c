@@ -217,7 +217,7 @@ INLINE VF softmax_block(const int heads, float *p, size_t n, VF most, float *top
     const size_t keys = (size_t)(VF_LANES / heads), tiles = (n + keys - 1) / keys;
     for (size_t i = n; i < tiles * keys; i++)
         for (size_t h = 0; h < (size_t)heads; h++) p[(tiles - 1) * VF_LANES + h * keys + i % keys] = -INFINITY;
-    VF old = vf_load(top), now = vf_max(max_of_heads(heads, most), old), total = vf_zero();
+    VF old = vf_load(top), now = vf_max(old, max_of_heads(heads, most)), total = vf_zero(); /* NaN in most stays */
     vf_store(top, now);
     if (may_hide) now = vf_max(now, vf_set1(-FLT_MAX)); /* of which -INFINITY may be subtracted from */
     for (size_t i = 0; i < tiles; i++) {
@@ -472,6 +472,6 @@ void LEVEL(k_merge)(float *out, float *lse, const float *acc, const float *top, 
             else vf_store_n(out + c, vf_fma(vf_set1(w[0]), vf_load_n(a + c, left), vf_load_n(out + c, left)), left);
         }
     }
-    if (lse) *lse = total > 0 ? max + logf(total) : -INFINITY;
+    if (lse) *lse = total == 0 ? -INFINITY : max + logf(total); /* NaN stays NaN */
     if (!(total == 0)) LEVEL(k_scale)(out, out, 1 / total, dim);
 }

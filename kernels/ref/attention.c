@@ -60,8 +60,8 @@ static void attend_one(const attn_job *j, size_t t, size_t head)
             ref_row(&j->rows, true, kv_head, slot, row);
             for (size_t c = 0; c < d; c++) acc[c] += w * (double)row[c];
         }
-    for (size_t c = 0; c < d; c++) ref_put(j->out, DT_F32, q_row * d + c, sum > 0 ? (float)(acc[c] / sum) : 0);
-    if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
+    for (size_t c = 0; c < d; c++) ref_put(j->out, DT_F32, q_row * d + c, sum == 0 ? 0 : (float)(acc[c] / sum));
+    if (j->lse.p) ref_put(j->lse, DT_F32, q_row, sum == 0 ? -INFINITY : (float)(top + log(sum)));
 }
 
 static bool seen(const attn_job *j, const attn_list *l, int64_t i)
@@ -144,8 +144,8 @@ void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n
                 sum += w;
                 acc += w * (double)ref_get(parts, DT_F32, (i * n_rows + r) * dim + c);
             }
-            ref_put(out, DT_F32, r * dim + c, sum > 0 ? (float)(acc / sum) : 0);
+            ref_put(out, DT_F32, r * dim + c, sum == 0 ? 0 : (float)(acc / sum));
         }
-        if (lse.p) ref_put(lse, DT_F32, r, sum > 0 ? (float)(top + log(sum)) : -INFINITY);
+        if (lse.p) ref_put(lse, DT_F32, r, sum == 0 ? -INFINITY : (float)(top + log(sum)));
     }
 }
