@@ -120,18 +120,29 @@ static status feed_prompt(feeding *f, err *e)
     return ST_OK;
 }
 
+/* The error of a step of n sessions; where the logits of one are not finite, the message names it. */
+static status step_error(const kvasir_model *m, size_t n, status st, const err *why, err *e)
+{
+    size_t i = 0;
+    if (st != ST_FORMAT || n == 1) return err_set(e, st, "%s", why->msg);
+    while (i + 1 < n && draw_finite(m->logits + i * vocab_of(m), vocab_of(m))) i++;
+    return err_set(e, st, "session %zu: %s", i, why->msg);
+}
+
 /* One step of several sessions, which have room for it. */
 static status step(kvasir_session *const *sessions, size_t n, const int32_t *ids, err *e)
 {
     kvasir_model *m = sessions[0]->m;
     size_t vocab = vocab_of(m);
     read_watch watch = {.sessions = sessions, .n = n};
+    err why = {0};
     for (size_t i = 0; i < n; i++) m->together[i] = sessions[i]->s;
     lib_watch(m, &watch);
     int64_t t = clock_ns();
-    status st = session_decode(m->together, n, ids, m->logits, e);
+    status st = session_decode(m->together, n, ids, m->logits, &why);
     t = clock_ns() - t;
     lib_watch(m, NULL);
+    if (st != ST_OK) (void)step_error(m, n, st, &why, e);
     if (st == ST_OK && watch.st != ST_OK) st = err_set(e, watch.st, "%s", watch.e.msg);
     for (size_t i = 0; i < n; i++) {
         kvasir_session *s = sessions[i];

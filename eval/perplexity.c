@@ -3,16 +3,9 @@
 
 #include "eval/perplexity.h"
 
-#include <math.h>
-
 #include "kernels/base/mem.h"
 
 enum { FIRST_LENGTH = 128, MAX_STEPS = 256 };
-
-static status not_finite(size_t at, err *e)
-{
-    return err_set(e, ST_FORMAT, "the model gives no finite logits for token %zu of the text", at);
-}
 
 static size_t vocab_of(const session *s)
 {
@@ -29,11 +22,8 @@ status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *id
     for (size_t t = from; t + 1 < n && st == ST_OK; t++) {
         for (size_t k = 0; k < n_sessions; k++) feed[k] = ids[t];
         st = session_decode(s, n_sessions, feed, logits, e);
-        for (size_t k = 0; k < n_sessions && st == ST_OK; k++) {
-            double nll = logits_nll(logits + k * vocab, vocab, ids[t + 1]);
-            if (!isfinite(nll)) st = not_finite(t + 1, e);
-            else sink->take(sink->ctx, k, t + 1, nll);
-        }
+        for (size_t k = 0; k < n_sessions && st == ST_OK; k++)
+            sink->take(sink->ctx, k, t + 1, logits_nll(logits + k * vocab, vocab, ids[t + 1]));
         if (st == ST_OK && sink->progress && !sink->progress(sink->ctx, t + 1))
             st = err_set(e, ST_INTERRUPTED, "interrupted");
     }
@@ -49,7 +39,6 @@ typedef struct {
     size_t to, vocab;
     session **batch;      /* those of the pass under way, */
     size_t *index, count; /* which they are, and how many */
-    size_t bad;           /* the first token without a finite value, 0: none */
 } pass;
 
 static void on_rows(void *ctx, int64_t first, size_t n, const float *logits)
@@ -57,10 +46,9 @@ static void on_rows(void *ctx, int64_t first, size_t n, const float *logits)
     pass *p = ctx;
     for (size_t i = 0; i < n; i++) {
         size_t at = (size_t)first + i + 1;
-        if (at >= p->to || p->bad) return;
+        if (at >= p->to) return;
         double nll = logits_nll(logits + i * p->vocab, p->vocab, p->ids[at]);
-        if (!isfinite(nll)) p->bad = at;
-        for (size_t k = 0; k < p->count && !p->bad; k++) p->sink->take(p->sink->ctx, p->index[k], at, nll);
+        for (size_t k = 0; k < p->count; k++) p->sink->take(p->sink->ctx, p->index[k], at, nll);
     }
 }
 
@@ -68,7 +56,7 @@ static bool on_chunk(void *ctx, int64_t done, int64_t total)
 {
     const pass *p = ctx;
     (void)total;
-    return !p->bad && (!p->sink->progress || p->sink->progress(p->sink->ctx, (size_t)done));
+    return !p->sink->progress || p->sink->progress(p->sink->ctx, (size_t)done);
 }
 
 /* Session i and those behind it that can share its prompt; `fed` marks them. */
@@ -96,11 +84,7 @@ status perplexity_pass(session *const *s, size_t n_sessions, const int32_t *ids,
     for (size_t i = 0; i < n_sessions; i++) {
         if (fed[i]) continue;
         gather(&p, s, i, n_sessions, n_fed, fed);
-        err inner = {0};
-        st = session_prefill(p.batch, p.count, ids, n_fed, &o, &inner);
-        if (p.bad) st = not_finite(p.bad, e);
-        else if (st != ST_OK) err_set(e, st, "%s", inner.msg);
-        if (st != ST_OK) break;
+        TRY_GOTO(session_prefill(p.batch, p.count, ids, n_fed, &o, e));
     }
 done:
     mem_free(p.batch);

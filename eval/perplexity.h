@@ -15,7 +15,7 @@ typedef struct {
 } perplexity_sink;
 
 /* Feeds ids[from..n-1) token by token to sessions side by side, which were fed ids[0..from), and takes the values of
- * ids[from+1..n). logits: room for [n_sessions, vocab]. ST_FORMAT where the model gives no finite logits. */
+ * ids[from+1..n). logits: room for [n_sessions, vocab]. Errors: those of session_decode. */
 status perplexity_decode(session *const *s, size_t n_sessions, const int32_t *ids, size_t from, size_t n, float *logits,
                          const perplexity_sink *sink, err *e);
 

@@ -14,6 +14,8 @@
 extern "C" {
 #endif
 
+/* True if no number of x [n] is NaN or infinite. */
+bool draw_finite(const float *x, size_t n);
 /* Index of the first item in order; n > 0. */
 size_t draw_first(const float *x, size_t n);
 

@@ -4,7 +4,7 @@
 
 #include "model/decoder.h"
 
-#include <math.h>
+#include "kernels/draw.h"
 
 const char *const stage_names[STAGE_COUNT] = {"embed", "norm",      "qkv", "index", "score",
                                               "topk",  "attention", "out", "ffn",   "logits"};
@@ -77,25 +77,11 @@ void decoder_forward(decoder *d, const attn_step *step)
     backend_mark(d->be, STAGE_INDEX);
 }
 
-/* Weights are not read through at open; broken ones show in the first logits. */
-static status check_finite(decoder *d, size_t n, err *e)
-{
-    size_t total = n * (size_t)d->m->config.vocab;
-    for (size_t i = 0; i < total; i++) {
-        if (isfinite(d->host_logits[i])) continue;
-        char name[160];
-        if (model_find_nonfinite(d->w, name, sizeof name) == ST_FORMAT)
-            return err_set(e, ST_FORMAT, "%s: tensor %s holds NaN or infinity", d->m->name, name);
-        return err_set(e, ST_FORMAT, "%s: the first logits are not finite", d->m->name);
-    }
-    d->checked = true;
-    return ST_OK;
-}
-
 void decoder_head(decoder *d, size_t first, size_t n)
 {
     const backend_ops *o = d->be->ops;
     const model_config *c = &d->m->config;
+    d->head_first = first;
     backend_mark(d->be, -1);
     const linear_job head = {d->logits, d->w->lm_head, {.p = {NULL}}};
     const projection p = {.jobs = &head,
@@ -111,10 +97,16 @@ void decoder_head(decoder *d, size_t first, size_t n)
     backend_mark(d->be, STAGE_LOGITS);
 }
 
-status decoder_logits(decoder *d, size_t n, err *e)
+status decoder_logits(decoder *d, float *out, size_t row, size_t n, err *e)
 {
-    d->be->ops->download(d->be, d->host_logits, d->logits, n * (size_t)d->m->config.vocab * sizeof(float));
+    size_t vocab = (size_t)d->m->config.vocab;
+    d->be->ops->download(d->be, out, buf_at(d->logits, row * vocab * sizeof *out), n * vocab * sizeof *out);
     backend_mark(d->be, STAGE_LOGITS);
     TRY(backend_fault(d->be, e));
-    return d->checked ? ST_OK : check_finite(d, n, e);
+    d->checked = draw_finite(out, n * vocab);
+    if (d->checked) return ST_OK;
+    size_t i = 0;
+    while (draw_finite(out + i * vocab, vocab)) i++;
+    attn_seq *seq = d->seqs[d->n_tok == 1 ? row + i : 0];
+    return decoder_not_finite(d, seq, d->host_pos[d->head_first + row + i], out + i * vocab, e);
 }

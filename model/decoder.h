@@ -22,11 +22,13 @@ struct decoder {
     float host_freq[128];
     float mscale;
     attn_seq **seqs;              /* [max_batch] */
+    size_t n_tok, head_first;     /* tokens of a sequence in the last step; the row of it that logits row 0 is for */
     buf next, share;              /* i32, f32 [max_batch]: what a step chose, and by which shares */
     float *host_share;            /* [max_batch] */
     draw_rule *rules;             /* [max_batch] */
     uint64_t n_queued, n_taken;   /* steps of session_queue */
-    bool checked;                 /* the first logits were finite */
+    bool checked;                 /* the logits that were checked last were finite */
+    const model *scanned;         /* holds no weight that is not finite, as a scan found */
     char fingerprint[SHA256_HEX]; /* of the model, once a session file needed it */
     int64_t stage[STAGE_COUNT];
 };
@@ -44,7 +46,12 @@ struct session {
 void decoder_forward(decoder *d, const attn_step *step);
 /* Final norm and output matrix for rows [first, first + n) of d->x into d->logits; n <= logit_rows. */
 void decoder_head(decoder *d, size_t first, size_t n);
-/* The first n rows of d->logits into host_logits. */
-status decoder_logits(decoder *d, size_t n, err *e);
+/* Copies rows [row, row + n) of d->logits to out [n, vocab], also where it fails for them. Errors: ST_FORMAT for logits
+ * that are not finite, as decoder_not_finite; else the fault of the backend. */
+status decoder_logits(decoder *d, float *out, size_t row, size_t n, err *e);
+/* Explains a row of logits [vocab] that holds NaN or infinity, of a sequence whose last token is at position pos.
+ * Scans the weights, once, and the rows of all layers. Returns ST_FORMAT with the tensor, or with the first layer that
+ * is not finite and, where keys or values exceed the range of f16 rows, the remedy. finite.c. */
+status decoder_not_finite(decoder *d, attn_seq *seq, int64_t pos, const float *row, err *e);
 
 #endif

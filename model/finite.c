@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* The search for values that are not finite. */
+/* The search for values that are not finite, in weights and in the rows of a session. */
 #include "config.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "attention/state.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_weights.h"
+#include "model/decoder.h"
 #include "model/weights.h"
 
 enum { CHUNK_BYTES = 1 << 20 };
@@ -62,4 +66,130 @@ status model_find_nonfinite(const model *m, char *name, size_t size)
     status st = model_each_weight(m, scan_weight, &s, NULL);
     mem_free(s.chunk);
     return st;
+}
+
+/* ---- rows ---- */
+
+/* What the rows of a layer hold. */
+typedef struct {
+    int layer;        /* -1: all numbers are finite */
+    const char *what; /* "keys" or "values" */
+    bool f16, infinite;
+} row_fault;
+
+typedef struct {
+    attn_state base;
+    backend *be;
+    dtype type; /* of exact rows */
+    void *chunk;
+    row_fault first; /* of the lowest layer; keys before values */
+} row_scan;
+
+static bool holds_infinity(const void *p, dtype t, size_t bytes)
+{
+    const uint32_t *a = p;
+    const uint16_t *b = p;
+    const uint16_t infinity = t == DT_BF16 ? 0x7f80 : 0x7c00;
+    bool found = false;
+    for (size_t i = 0; t == DT_F32 && i < bytes / 4; i++) found |= (a[i] & 0x7fffffff) == 0x7f800000;
+    for (size_t i = 0; t != DT_F32 && i < bytes / 2; i++) found |= (b[i] & 0x7fff) == infinity;
+    return found;
+}
+
+static status skip_host(attn_state *v, const char *name, int layer, void *p, size_t bytes, err *e)
+{
+    (void)v, (void)name, (void)layer, (void)p, (void)bytes, (void)e;
+    return ST_OK;
+}
+
+static status skip_mem(attn_state *v, const char *name, int layer, buf b, size_t bytes, err *e)
+{
+    (void)v, (void)name, (void)layer, (void)b, (void)bytes, (void)e;
+    return ST_OK;
+}
+
+/* Type of the numbers in a buffer of rows; DT_COUNT: it holds something else. Pairs are scales of quantized rows. */
+static dtype numbers_in(const row_scan *s, const char *name)
+{
+    if (strcmp(name, "K pairs") == 0 || strcmp(name, "V pairs") == 0) return DT_F16;
+    bool rows = strcmp(name, "K rows") == 0 || strcmp(name, "V rows") == 0;
+    return rows && !dtype_in_qblocks(s->type) ? s->type : DT_COUNT;
+}
+
+/* True if every number is finite; else *infinite is set where one is an infinity. */
+static bool run_finite(const row_scan *s, dtype t, buf b, size_t bytes, bool *infinite)
+{
+    bool good = true;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
+        s->be->ops->download(s->be, s->chunk, buf_at(b, at), n);
+        if (all_finite(s->chunk, t, n)) continue;
+        good = false;
+        *infinite |= holds_infinity(s->chunk, t, n);
+    }
+    return good;
+}
+
+static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_t bytes, const state_part *part,
+                        size_t n_parts, err *e)
+{
+    row_scan *s = (row_scan *)v;
+    dtype t = numbers_in(s, name);
+    row_fault found = {.layer = layer, .what = name[0] == 'K' ? "keys" : "values", .f16 = t == DT_F16};
+    bool good = true;
+    (void)bytes, (void)e;
+    if (t == DT_COUNT || (s->first.layer >= 0 && s->first.layer <= layer)) return ST_OK;
+    for (size_t i = 0; i < n_parts; i++)
+        for (size_t g = 0; g < part[i].n; g++)
+            good &= run_finite(s, t, buf_at(b, part[i].at + g * part[i].stride), part[i].used, &found.infinite);
+    if (!good) s->first = found;
+    return ST_OK;
+}
+
+/* Finds the first layer with a fault in its rows. False: the rows cannot be scanned. */
+static bool find_row_fault(const decoder *d, attn_seq *seq, row_fault *first)
+{
+    row_scan s = {.base = {.host = skip_host, .mem = skip_mem, .rows = scan_rows},
+                  .be = d->be,
+                  .type = attn_seq_spec(seq)->kv.type,
+                  .first = {.layer = -1}};
+    if (mem_alloc(&s.chunk, CHUNK_BYTES, 1, "scan", NULL) != ST_OK) return false;
+    status st = attn_seq_state(seq, &s.base, NULL);
+    mem_free(s.chunk);
+    *first = s.first;
+    return st == ST_OK;
+}
+
+/* ---- logits ---- */
+
+/* The cause of a row of logits that is not finite, as text. */
+static void explain(const decoder *d, attn_seq *seq, const float *row, char *out, size_t size)
+{
+    static const char remedy[] = "use bf16 rows (--kv bf16; \"kv\" in a request, store in the library)";
+    const model_config *c = &d->m->config;
+    const kv_format *kv = &attn_seq_spec(seq)->kv;
+    row_fault at;
+    bool scanned = find_row_fault(d, seq, &at);
+    if (!scanned && (kv->kind != KV_EXACT || kv->type == DT_F16))
+        snprintf(out, size, "if keys or values exceed 65504, the range of f16 rows, %s", remedy);
+    else if (!scanned) snprintf(out, size, "the rows of its layers cannot be scanned");
+    else if (at.layer >= 0 && at.infinite && at.f16)
+        snprintf(out, size, "the %s of layer %d exceed 65504, the range of f16 rows; %s", at.what, at.layer, remedy);
+    else if (at.layer == 0 || (at.layer > 0 && at.infinite))
+        snprintf(out, size, "the %s of layer %d are not finite", at.what, at.layer);
+    else if (at.layer > 0) snprintf(out, size, "the output of layer %d is not finite", at.layer - 1);
+    else if (isnan(row[0]) && isnan(row[c->vocab - 1]))
+        snprintf(out, size, "the output of layer %d is not finite", c->n_layers - 1);
+    else snprintf(out, size, "the output matrix gives values beyond the range of float32");
+}
+
+status decoder_not_finite(decoder *d, attn_seq *seq, int64_t pos, const float *row, err *e)
+{
+    char text[176];
+    if (d->scanned != d->w && model_find_nonfinite(d->w, text, sizeof text) == ST_FORMAT)
+        return err_set(e, ST_FORMAT, "%s: tensor %s holds NaN or infinity", d->m->name, text);
+    d->scanned = d->w;
+    explain(d, seq, row, text, sizeof text);
+    return err_set(e, ST_FORMAT, "%.40s: the logits of position %lld are not finite: %s", d->m->name, (long long)pos,
+                   text);
 }

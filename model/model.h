@@ -112,9 +112,8 @@ const char *const *model_shape_names(void); /* NULL-terminated */
 status model_shape_config(model_config *c, const char *shape, err *e);
 void model_close(model *m);
 
-/* Whether every weight is finite is not checked at open (that would read them all): the session
- * reports it at the first logits. model_find_nonfinite scans and names the first such tensor: ST_OK
- * and an empty name when all are finite, else ST_FORMAT; ST_NOMEM. */
+/* Scans all weights and names the first tensor that is not finite. Opening a model does not: sessions scan once logits
+ * are not finite. ST_OK and an empty name when all are finite, else ST_FORMAT; ST_NOMEM. */
 status model_find_nonfinite(const model *m, char *name, size_t size);
 
 /* Prints what `info` shows: config, tensors, dtype, files, sizes. */

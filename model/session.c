@@ -387,6 +387,7 @@ static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n
 {
     for (size_t i = 0; i < n_seq; i++) d->seqs[i] = s[i]->attn;
     d->w = d->m;
+    d->n_tok = n_tok;
     return (attn_step){.seq = d->seqs,
                        .n_seq = n_seq,
                        .n_tok = n_tok,
@@ -407,7 +408,7 @@ static status give_logits(decoder *d, const prefill_options *o, int64_t done, si
     for (size_t i = from; i < n;) {
         size_t k = n - i < d->logit_rows ? n - i : d->logit_rows;
         decoder_head(d, i, k);
-        TRY(decoder_logits(d, k, e));
+        TRY(decoder_logits(d, d->host_logits, 0, k, e));
         o->rows(o->ctx, done + (int64_t)i, k, d->host_logits);
         i += k;
     }
@@ -571,9 +572,7 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
     backend_step_begin(d->be);
     queue_step(s, n, ids, 0);
     backend_step_end(d->be);
-    TRY(decoder_logits(d, n, e));
-    memcpy(logits, d->host_logits, n * (size_t)d->m->config.vocab * sizeof(float));
-    return ST_OK;
+    return decoder_logits(d, logits, 0, n, e);
 }
 
 /* The logits of a row of the last step. */
@@ -596,15 +595,24 @@ static void queue_choice(decoder *d, size_t row, size_t n, sampler *const *by)
     backend_mark(d->be, STAGE_LOGITS);
 }
 
-/* Queues a step and its choice. */
-static void queue_chosen(session *const *s, size_t n, const int32_t *ids, sampler *const *by, unsigned flags)
+/* True if logits are checked before each choice. A backend that queues would have to wait: it checks once. */
+static bool checks_choices(const decoder *d)
+{
+    return !d->be->ops->queues;
+}
+
+/* Queues a step and its choice; nothing is chosen after an error. */
+static status queue_chosen(session *const *s, size_t n, const int32_t *ids, sampler *const *by, unsigned flags, err *e)
 {
     decoder *d = s[0]->d;
     backend_step_begin(d->be);
     queue_step(s, n, ids, flags);
-    queue_choice(d, 0, n, by);
+    status st = checks_choices(d) ? decoder_logits(d, d->host_logits, 0, n, e) : ST_OK;
+    if (st == ST_OK) queue_choice(d, 0, n, by);
     backend_step_end(d->be);
+    TRY(st);
     d->n_queued++;
+    return d->checked ? backend_fault(d->be, e) : decoder_logits(d, d->host_logits, 0, n, e);
 }
 
 status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e)
@@ -615,8 +623,7 @@ status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *c
         return err_set(e, ST_USAGE, "%zu sessions in a queued step, at most %d, and %d steps", n, SESSION_QUEUE_ROWS,
                        BACKEND_SLOTS);
     if (ids) TRY(check_ids(d, ids, n, e));
-    queue_chosen(s, n, ids, by, 0);
-    return d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
+    return queue_chosen(s, n, ids, by, 0, e);
 }
 
 status session_take(decoder *d, size_t n, int32_t *ids, err *e)
@@ -663,16 +670,15 @@ status session_verify(session *s, const int32_t *ids, size_t n, err *e)
     decoder_forward(d, &step);
     decoder_head(d, 0, n);
     backend_step_end(d->be);
-    status st = d->checked ? backend_fault(d->be, e) : decoder_logits(d, n, e);
+    bool later = d->checked || checks_choices(d);
+    status st = later ? backend_fault(d->be, e) : decoder_logits(d, d->host_logits, 0, n, e);
     if (st != ST_OK) take_back(s, length);
     return st;
 }
 
 status session_verified_logits(session *s, size_t row, float *logits, err *e)
 {
-    decoder *d = s->d;
-    d->be->ops->download(d->be, logits, logits_of(d, row), (size_t)d->m->config.vocab * sizeof *logits);
-    return backend_fault(d->be, e);
+    return decoder_logits(s->d, logits, row, 1, e);
 }
 
 status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e)
@@ -683,6 +689,7 @@ status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e
         *id = sampler_next(by, d->host_logits, d->host_pos[row] + 1);
         return ST_OK;
     }
+    if (checks_choices(d)) TRY(decoder_logits(d, d->host_logits, row, 1, e));
     queue_choice(d, row, 1, by ? &by : NULL);
     d->n_queued++;
     return session_take(d, 1, id, e);
@@ -698,7 +705,7 @@ static status draft_one(session *s, int32_t fed, sampler *by, int32_t *id, err *
     backend_step_begin(d->be);
     queue_step(&s, 1, &fed, ATTN_DRAFT);
     backend_step_end(d->be);
-    TRY(decoder_logits(d, 1, e));
+    TRY(decoder_logits(d, d->host_logits, 0, 1, e));
     *id = sampler_next(by, d->host_logits, session_length(s));
     sampler_accept(by, *id);
     return ST_OK;
@@ -716,7 +723,7 @@ status session_draft_on(session *s, int32_t first, size_t n, sampler *by, int32_
     for (size_t i = 0; i < n; i++) {
         TRY(check_step(&s, 1, e));
         if (i - taken == BACKEND_SLOTS) TRY(session_take(d, 1, &ids[taken++], e));
-        queue_chosen(&s, 1, i ? NULL : &first, by ? &by : NULL, ATTN_DRAFT);
+        TRY(queue_chosen(&s, 1, i ? NULL : &first, by ? &by : NULL, ATTN_DRAFT, e));
     }
     while (taken < n) TRY(session_take(d, 1, &ids[taken++], e));
     return ST_OK;

@@ -75,7 +75,8 @@ const attn_seq *session_attn(const session *s);
  * strategy has evicted meanwhile, or inside a prompt longer than dynamic RoPE was trained for. */
 status session_rewind(session *s, int64_t n, err *e);
 
-/* Which logits a prefill gives, and what it calls. rows gets [n, vocab] f32, valid during the call. */
+/* Which logits a prefill gives, and what it calls. rows gets [n, vocab] f32, valid during the call,
+ * all finite. */
 typedef struct {
     enum { LOGITS_LAST, LOGITS_ALL } which;
     size_t from; /* LOGITS_ALL: the first row of the prompt that is wanted */
@@ -91,7 +92,8 @@ typedef struct {
 
 /* Feeds a prompt to one session, or the same prompt to several whose strategies leave it exact
  * (session_can_share): projections and attention are then computed once. Errors: ST_UNSUPPORTED when it
- * does not fit the limit, ST_FORMAT for weights that give no finite logits. */
+ * does not fit the limit, ST_FORMAT for logits that are not finite: the sessions then hold the prompt up to their
+ * chunk. */
 status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids, const prefill_options *o,
                        err *e);
 bool session_can_share(const session *a, const session *b, size_t n_ids);
@@ -112,7 +114,9 @@ typedef struct {
 } store_options;
 status session_store(session *const *s, size_t n_sessions, const store_options *o, err *e);
 
-/* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. */
+/* One decode step: ids[i] is fed to s[i]; logits [n, vocab] f32 of the next tokens. Allocates nothing. Errors:
+ * ST_FORMAT if the logits of a session are not finite. Every session then holds its token, and logits has all rows:
+ * finite ones are those of a step without the others. */
 status session_decode(session *const *s, size_t n, const int32_t *ids, float *logits, err *e);
 
 /* Decode steps of one session in one forward, with the bits of n calls of session_decode: ids[i] is fed at position
@@ -120,6 +124,9 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
  * strategies that attn_verify_check allows. Allocates nothing. A failed step is taken back: the session has the tokens
  * that it had. */
 status session_verify(session *s, const int32_t *ids, size_t n, err *e);
+/* These two fail with ST_FORMAT if the row's logits are not finite; the rows stay in the session. A backend that queues
+ * (backend_ops) checks the logits of session_verified and session_queue only once, before the first choice: to check
+ * each time, it would have to wait. */
 /* Of those: the token that the sampler chooses from row `row`, once for each; by NULL: the most likely one. It is for
  * the position behind the row's own. */
 status session_verified(session *s, size_t row, sampler *by, int32_t *id, err *e);
@@ -139,7 +146,8 @@ status session_draft_on(session *s, int32_t first, size_t n, sampler *by, int32_
  * last chose in row i; the next tokens are then chosen by the samplers, which must be plain, with by NULL the most
  * likely ones. Nothing waits: session_take gives the choices of the steps in the order in which they were queued, n as
  * then. Choices are those of session_decode and sampler_next. A step more than decoder_ahead is no use; after it all
- * must be taken before other calls. Errors: as session_decode; a fault may show in a later call. */
+ * must be taken before other calls. Errors: as session_decode, but nothing is chosen; a fault may show in a later call.
+ */
 enum { SESSION_QUEUE_ROWS = BACKEND_SLOT_BYTES / (int)sizeof(int32_t) };
 status session_queue(session *const *s, size_t n, const int32_t *ids, sampler *const *by, err *e);
 status session_take(decoder *d, size_t n, int32_t *ids, err *e);

@@ -358,7 +358,9 @@ static status load_notes(loader *v, const session *s, session_notes *n, err *e)
     const session_item *next = (const session_item *)(const void *)v->f->rest + v->next;
     size_t bytes = v->next < h->n_items && next->used > 0 ? (size_t)vocab * sizeof *n->logits : 0;
     TRY(take_state(v, "logits", -1, bytes, &logits, e));
-    if (bytes) n->logits = (const float *)(const void *)logits;
+    if (!bytes) return ST_OK;
+    n->logits = (const float *)(const void *)logits;
+    if (!draw_finite(n->logits, (size_t)vocab)) return err_set(e, ST_FORMAT, "damaged: logits that are not finite");
     return ST_OK;
 }
 

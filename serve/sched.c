@@ -172,17 +172,20 @@ static bool paused(job *j)
     return yes;
 }
 
-/* A step of n sequences, in equal parts on a CPU: products with many rows are a vendor's there, with other bits. */
+/* A step of n sequences, in equal parts on a CPU: products with many rows are a vendor's there, with other bits.
+ * ST_FORMAT: some rows of logits are not finite; all are there. */
 static status step_all(scheduler *s, size_t n, err *e)
 {
     const model *m = decoder_model(s->o.dec);
     size_t vocab = (size_t)m->config.vocab, most = m->be->ops->at_once ? n : LINEAR_ALIKE;
     size_t parts = (n + most - 1) / most;
-    for (size_t i = 0; i < parts; i++) {
+    status st = ST_OK;
+    for (size_t i = 0; i < parts && (st == ST_OK || st == ST_FORMAT); i++) {
         size_t at = i * n / parts, k = (i + 1) * n / parts - at;
-        TRY(session_decode(s->sessions + at, k, s->ids + at, s->logits + at * vocab, e));
+        status part = session_decode(s->sessions + at, k, s->ids + at, s->logits + at * vocab, e);
+        if (part != ST_OK) st = part;
     }
-    return ST_OK;
+    return st;
 }
 
 /* One decode step of all that decode; returns its time, 0 without one. */
@@ -207,11 +210,12 @@ static int64_t decode(scheduler *s)
         size_t before = c->said.n;
         c->j->decode_ns += t;
         if (c->fed < c->prompt->n) c->fed++;
-        if (st == ST_OK && !c->j->ended) {
-            err own = {0};
-            if (choice_row(c, s, s->logits + i * vocab, &own) != ST_OK) fail(c->j, &own);
-        } else if (st != ST_OK) {
+        float *row = s->logits + i * vocab;
+        if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, vocab))) {
             fail(c->j, &e);
+        } else if (!c->j->ended) {
+            err own = {0};
+            if (choice_row(c, s, row, &own) != ST_OK) fail(c->j, &own);
         }
         said += (int64_t)(c->said.n - before);
     }

@@ -94,6 +94,11 @@ static float largest_of(const cpu_kernels *k, const float *x, size_t n)
     return best;
 }
 
+bool draw_finite(const float *x, size_t n)
+{
+    return cpu_best_kernels()->finite(x, n);
+}
+
 size_t draw_first(const float *x, size_t n)
 {
     const cpu_kernels *k = cpu_best_kernels();

@@ -8,6 +8,22 @@
 
 enum { TWO = 2 * VF_LANES };
 
+bool LEVEL(k_finite)(const float *x, size_t n)
+{
+    VF a = vf_zero(), b = a; /* x - x is 0, or NaN where x is not finite */
+    size_t i = 0;
+    for (; i + TWO <= n; i += TWO) {
+        VF v = vf_load(x + i), w = vf_load(x + i + VF_LANES);
+        a = vf_add(a, vf_sub(v, v));
+        b = vf_add(b, vf_sub(w, w));
+    }
+    for (; i < n; i += VF_LANES) {
+        VF v = vf_load_some(x + i, n - i);
+        a = vf_add(a, vf_sub(v, v));
+    }
+    return vf_sum(vf_add(a, b)) == 0;
+}
+
 float LEVEL(k_clamp)(float *x, size_t n)
 {
     const VF most = vf_set1(FLT_MAX), least = vf_set1(-FLT_MAX);

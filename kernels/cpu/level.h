@@ -276,6 +276,8 @@ typedef struct {
     /* Indexes, ascending, of what is > limit and of the first `ties` that equal it; NaN is taken for -INFINITY.       \
      * The list has room for a vector more. */                                                                         \
     OP(size_t, best, (int32_t * idx, const float *x, size_t n, float limit, size_t ties))                              \
+    /* True if no number is NaN or infinite. */                                                                        \
+    OP(bool, finite, (const float *x, size_t n))                                                                       \
     /* What is not finite becomes so; NaN counts as -INFINITY. Returns the largest. */                                 \
     OP(float, clamp, (float *x, size_t n))                                                                             \
     /* p[i] = 2^(by * (x[i] - top)) of x[i] <= top, and their part_sums. */                                            \

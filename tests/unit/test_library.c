@@ -12,7 +12,8 @@
 
 #include "api/kvasir.h"
 #include "tests/unit/oom.h"
-#include "tests/unit/session_util.h"
+#include "api/impl.h"
+#include "tests/unit/poison.h"
 
 enum { N = 50, STEPS = 6, LIMIT = 80, MSG = 256 };
 #define MODEL "qwen3-bf16"
@@ -307,6 +308,48 @@ static void check_sampling(kvasir_model *m)
     p.top_p = 2;
     refused(kvasir_session_sample(s, &p, &a, msg, MSG), KVASIR_USAGE, "top-p", "top_p 2");
     kvasir_session_free(s);
+}
+
+/* ---- logits that are not finite ---- */
+
+static void check_length(const kvasir_session *s, size_t want, const char *name)
+{
+    const int32_t *ids;
+    size_t n = 0;
+    kvasir_session_tokens(s, &ids, &n, msg, MSG);
+    is_int((long long)n, (long long)want, "%s", name);
+}
+
+static void check_not_finite(void)
+{
+    kvasir_options o = plain();
+    kvasir_model *m = open_model(POISON_MODEL, &o);
+    if (!m) return;
+    poison(m->m, POISON_VALUES, 1, 192);
+    kvasir_session *s = open_session(m, "full", "f16"), *h2o = open_session(m, "h2o:budget=8", "f16");
+    kvasir_session *both[] = {h2o, s};
+    const int32_t ids[] = {1, 2, 3, 300}, step[] = {4, 300};
+    kvasir_score scores[4];
+    int32_t before, after;
+    good(kvasir_session_feed(s, ids, 3, KVASIR_PROMPT, NULL, msg, MSG), "a prompt");
+    good(kvasir_session_feed(h2o, ids, 3, KVASIR_PROMPT, NULL, msg, MSG), "another");
+    kvasir_session_sample(s, NULL, &before, msg, MSG);
+    refused(kvasir_session_feed(s, ids, 4, KVASIR_PROMPT, scores, msg, MSG), KVASIR_FORMAT,
+            "values of layer 1 exceed 65504", "scores of a prompt beyond f16");
+    check_length(s, 3, "the prompt is taken back");
+    good(kvasir_session_sample(s, NULL, &after, msg, MSG), "the logits before it stay");
+    is_int(after, before, "and their choice");
+    refused(kvasir_decode(both, 2, step, msg, MSG), KVASIR_FORMAT, "session 1: ", "a step of two sessions");
+    check_length(s, 3, "the step is taken back");
+    refused(kvasir_session_feed(s, step, 2, KVASIR_STEPS, NULL, msg, MSG), KVASIR_FORMAT, "store in the library",
+            "the second step");
+    check_length(s, 4, "the first step stays");
+    kvasir_session_free(s);
+    s = open_session(m, "full", "bf16");
+    good(kvasir_session_feed(s, ids, 4, KVASIR_PROMPT, scores, msg, MSG), "over bf16 it is fed");
+    kvasir_session_free(s);
+    kvasir_session_free(h2o);
+    kvasir_model_free(m);
 }
 
 /* ---- what steps read ---- */
@@ -727,6 +770,7 @@ int main(void)
     check_defaults();
     check_text(m);
     check_sizes(m);
+    check_not_finite();
     check_wrong_models();
     check_wrong_sessions(m);
     check_threads(m);

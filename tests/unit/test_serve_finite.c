@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* Requests whose logits stop being finite: an error in the form of the request, and none for the others. */
+#include "config.h"
+
+#include "tests/unit/poison.h"
+#include "tests/unit/serve_util.h"
+
+/* `last` of the prompt, and as many of its tokens are fed in steps. */
+static char *ask(int last, int steps, const char *more)
+{
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"prompt\":[1,2,3,4,5,6,7,8,%d],\"decode\":%d,\"max_tokens\":24,\"seed\":5,\"ignore_eos\":true%s}", last,
+             steps, more);
+    return post("/v1/completions", body);
+}
+
+static void check_error(int last, int steps, const char *more)
+{
+    char *reply = ask(last, steps, more);
+    bool named = reply && strstr(reply, "\"error\"") && strstr(reply, "keys of layer 0 exceed 65504") &&
+                 strstr(reply, "--kv bf16");
+    ok(reply && strncmp(reply, "HTTP/1.1 500", 12) == 0 && named, "token %d, %d steps%s: 500, with layer and remedy",
+       last, steps, more);
+    free(reply);
+    reply = ask(last, steps, ",\"kv\":\"bf16\"");
+    ok(reply && strncmp(reply, "HTTP/1.1 200", 12) == 0, "its remedy helps");
+    free(reply);
+}
+
+static void *ask_good(void *arg)
+{
+    return ask(100 + (int)(intptr_t)arg, 0, ",\"temperature\":0");
+}
+
+/* Requests that run beside one that fails give what they give alone. */
+static void check_beside(void)
+{
+    enum { GOOD = 3 };
+    pthread_t t[GOOD];
+    for (int i = 0; i < GOOD; i++) pthread_create(&t[i], NULL, ask_good, (void *)(intptr_t)i);
+    for (int i = 0; i < 4; i++) check_error(U_VOCAB - 1, 1 + i, "");
+    for (int i = 0; i < GOOD; i++) {
+        void *beside;
+        pthread_join(t[i], &beside);
+        char *alone = ask_good((void *)(intptr_t)i), *a = text_of(alone), *b = text_of(beside);
+        ok(a && b && strcmp(a, b) == 0, "request %d: the text of alone", i);
+        free(alone), free(beside), free(a), free(b);
+    }
+}
+
+/* Tokens, then an error event and the end. */
+static void check_stream(void)
+{
+    char *reply = ask(9, 0, ",\"temperature\":2,\"stream\":true");
+    const char *text = reply ? strstr(reply, "\"text\"") : NULL,
+               *error = reply ? strstr(reply, "data: {\"error\"") : NULL;
+    ok(text && error && text < error && strstr(error, "keys of layer 0"), "a stream ends with an error event");
+    ok(reply && !strstr(reply, "[DONE]"), "and does not look whole");
+    free(reply);
+}
+
+int main(void)
+{
+    err e = {0};
+    bool up = start(&e);
+    if (up) {
+        poison(v.p.m, POISON_KEYS, 0, U_VOCAB - 1);
+        check_beside();
+        check_error(U_VOCAB - 1, 0, "");
+        check_error(U_VOCAB - 1, 2, ",\"n\":4");
+        check_error(U_VOCAB - 1, 1, ",\"logprobs\":2");
+        check_error(U_VOCAB - 1, 0, ",\"logprobs\":2,\"echo\":true");
+        check_error(U_VOCAB - 1, 1, ",\"draft\":\"ngram\"");
+        check_error(U_VOCAB - 1, 1, ",\"repeat_penalty\":1.2");
+        poison(v.p.m, POISON_KEYS, 0, U_VOCAB / 2);
+        check_stream();
+        check_error(9, 0, ",\"temperature\":2");
+        check_error(9, 0, ",\"temperature\":2,\"draft\":\"ngram\"");
+        http_stop(v.http);
+    }
+    if (v.sched) sched_stop(v.sched);
+    stop();
+    return tap_done();
+}
