@@ -17,20 +17,32 @@ $(man3_links): man3/kvasir.3
 	@echo '.so man3/kvasir.3' >$@
 EXTRA_DIST += %D%/libkvasir.map %D%/man3.awk examples/complete.c examples/compare.cc python/pyproject.toml python/setup.py \
   $(wildcard $(srcdir)/python/kvasir/*.py $(srcdir)/python/tests/*.py)
+EXTRA_DIST += %D%/wait/before.c
+noinst_LIBRARIES += libwait.a
+libwait_a_SOURCES = %D%/wait/wait.h %D%/wait/after.c
 api_current = 0
 libkvasir_name = libkvasir.so.$(api_current)
 libkvasir_file = libkvasir.so.$(PACKAGE_VERSION)
+# libkvasir finds libkvasir-wait beside it. Debian's build sets this to nothing.
+libkvasir_runpath = -Wl,-rpath,'$$ORIGIN'
+libwait_file = libkvasir-wait.so.$(api_current)
 if SHARED
 libkvasirdir = $(libdir)
-libkvasir_DATA = $(libkvasir_file)
+libkvasir_DATA = $(libkvasir_file) $(libwait_file)
 pkgconfigdir = $(libdir)/pkgconfig
 pkgconfig_DATA = kvasir.pc
-CLEANFILES += $(libkvasir_file)
+CLEANFILES += $(libkvasir_file) $(libwait_file)
 engine_archives = libengine.a $(kernel_libs) libspm.a
-$(libkvasir_file): libapi.a $(engine_archives) $(srcdir)/%D%/libkvasir.map
+# No OpenMP and no sanitizer: what it needs would be initialized before it.
+$(libwait_file): %D%/wait/before.c %D%/wait/wait.h kernels/base/spin.c kernels/base/spin.h
+	$(AM_V_CCLD)$(CC) $(DEFS) -I$(top_srcdir) -I$(top_builddir) $(CPPFLAGS) -std=c11 $(WARN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden \
+	  $(LDFLAGS) -shared -o $@ -Wl,-soname,$@ $(filter %.c,$^)
+# Of libraries that do not need each other the dynamic linker initializes the last one first: OpenMP's comes before.
+openmp_lib = $(if $(OPENMP_CFLAGS),$(if $(findstring clang,$(CC)),-lomp,-lgomp))
+$(libkvasir_file): libapi.a $(engine_archives) libwait.a $(libwait_file) $(srcdir)/%D%/libkvasir.map
 	$(AM_V_CXXLD)$(CXX) $(AM_CXXFLAGS) $(CXXFLAGS) $(AM_LDFLAGS) $(LDFLAGS) -shared -o $@ \
 	  -Wl,-soname,$(libkvasir_name) -Wl,--version-script=$(srcdir)/%D%/libkvasir.map -Wl,--no-undefined \
-	  -Wl,--whole-archive libapi.a -Wl,--no-whole-archive $(link_libs) $(LIBS)
+	  $(libkvasir_runpath) -Wl,--whole-archive libapi.a libwait.a -Wl,--no-whole-archive $(link_libs) $(LIBS) -Wl,--no-as-needed $(openmp_lib) $(libwait_file)
 install-data-hook:
 	cd $(DESTDIR)$(libdir) && ln -sf $(libkvasir_file) $(libkvasir_name) && ln -sf $(libkvasir_name) libkvasir.so
 uninstall-hook:

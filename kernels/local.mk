@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h %D%/base/nearest.c %D%/base/nearest.h %D%/base/mem.c %D%/base/mem.h \
-  %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/rng.h \
+  %D%/base/file.c %D%/base/file.h %D%/base/json.c %D%/base/json.h %D%/base/clock.c %D%/base/clock.h %D%/base/spin.c %D%/base/spin.h %D%/base/rng.h \
   %D%/base/sha256.c %D%/base/sha256.h %D%/base/sums.c %D%/base/sums.h %D%/base/base64.h %D%/base/draft.c %D%/base/draft.h \
   %D%/base/reader.c %D%/base/reader.h %D%/base/reader_impl.h %D%/base/reader_threads.c \
   %D%/ops.h %D%/ops_certify.h %D%/ops_coded.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_kmeans.h %D%/ops_lsh.h %D%/ops_pq.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_cluster.h %D%/ops_token.h %D%/ops_tail.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h %D%/gumbel.h \

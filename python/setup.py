@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """A wheel of Python alone, or of this platform where the library was copied into the package:
 
-    cp libkvasir.so.0.1.0 python/kvasir/libkvasir.so.0 && pip wheel ./python
+    cp libkvasir.so.0.1.0 python/kvasir/libkvasir.so.0 && cp libkvasir-wait.so.0 python/kvasir/ && pip wheel ./python
 """
 from pathlib import Path
 
 from setuptools import setup
 from wheel.bdist_wheel import bdist_wheel
 
-LIBRARY = sorted(Path(__file__).parent.glob("kvasir/libkvasir.so*"))
+LIBRARY = sorted(Path(__file__).parent.glob("kvasir/libkvasir*.so*"))
 
 
 class Wheel(bdist_wheel):

@@ -8,17 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "eval/command.h"
 #include "eval/drafter.h"
 #include "eval/reuse.h"
 #include "kernels/base/clock.h"
-#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "serve/http.h"
 
-enum { CHUNK = 64, MAX_ARGS = 512 };
+enum { CHUNK = 64 };
 
 typedef struct {
     const char *host, *host_name, *cors, *key_file, *memory, *prefix_ram, *alias;
@@ -102,21 +100,6 @@ static void catch_end(void)
     struct sigaction a = {.sa_handler = on_end};
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGINT, &a, NULL);
-}
-
-/* Threads of products spin between steps unless the environment says otherwise at the start, and starve the one that
- * talks to clients. */
-static void start_again_passive(void)
-{
-    char *text, *args[MAX_ARGS];
-    size_t n, k = 0;
-    err e = {0};
-    if (getenv("OMP_WAIT_POLICY") || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
-    if (file_read(&text, &n, "/proc/self/cmdline", 1 << 20, &e) != ST_OK) return;
-    for (size_t i = 0; i < n && k + 1 < MAX_ARGS; i += strlen(text + i) + 1) args[k++] = text + i;
-    args[k] = NULL;
-    if (k + 1 < MAX_ARGS) execv("/proc/self/exe", args);
-    mem_free(text); /* as it is, then */
 }
 
 /* ---- options ---- */
@@ -302,7 +285,6 @@ static status cmd_serve(const cli *given, err *e)
     server v = {0};
     if (!o->host) o->host = "127.0.0.1";
     if (c.chunk == 0) c.chunk = CHUNK;
-    start_again_passive();
     catch_end();
     status st = start(&v, &c, e);
     while (st == ST_OK && !ended) {

@@ -16,7 +16,8 @@ check "there are some" test "$(grep -c '\.\.\. ok$' "$tmp/err")" -ge 10
 
 # A wheel that has the library in it needs nothing else of this tree.
 if "$PYTHON" -c 'import setuptools, wheel, pip' 2>/dev/null; then
-    cp -R "$SRCDIR/python" package && chmod -R u+w package && cp "$KVASIR_LIBRARY" package/kvasir/libkvasir.so.0
+    cp -R "$SRCDIR/python" package && chmod -R u+w package && cp "$KVASIR_LIBRARY" package/kvasir/libkvasir.so.0 &&
+        cp "$(dirname "$KVASIR_LIBRARY")"/libkvasir-wait.so.* package/kvasir/
     "$PYTHON" -m pip wheel --quiet --no-deps --no-index --no-build-isolation -w wheels ./package >"$tmp/out" 2>"$tmp/err" &&
         "$PYTHON" -m pip install --quiet --no-deps --no-index --target site wheels/*.whl >>"$tmp/out" 2>>"$tmp/err"
     check "a wheel is built and installed" test $? -eq 0
