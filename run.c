@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "eval/cli.h"
 #include "eval/command.h"
 #include "eval/evaluation.h"
 #include "eval/ranks.h"
-#include "kernels/base/spin.h"
 
 static void print_usage(FILE *f)
 {
@@ -89,13 +89,6 @@ static void hold_standard_files(void)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) _exit(1);
 }
 
-/* Starts the program again with a bound on how long idle threads spin: libgomp has read its environment already. Goes
- * on without one where that fails. */
-static void bound_spin(char **argv)
-{
-    if (spin_bound()) execv("/proc/self/exe", argv);
-}
-
 /* Options that stand instead of a command; -1: there is none. */
 static int run_option(int argc, char **argv)
 {
@@ -112,7 +105,7 @@ static int run_option(int argc, char **argv)
 int main(int argc, char **argv)
 {
     hold_standard_files();
-    if (argc > 1 && argv[1][0] != '-') bound_spin(argv);
+    if (argc > 1 && argv[1][0] != '-') cli_bound_spin(argv);
     ranks_hush();
     signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error message, not a silent end */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that reached the limit of its size */

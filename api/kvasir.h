@@ -183,13 +183,13 @@ typedef struct {
     int32_t best;  /* the most likely token there; -1 likewise */
 } kvasir_score;
 
-/* Logits are always finite: prompts and steps whose logits hold NaN or infinity fail with KVASIR_FORMAT. The message
- * names the first layer that is not finite, and the remedy where keys or values exceed 65504, the range of store "f16":
- * store "bf16". */
-
 /* Feeds ids[0..n) (n 0: nothing happens); the logits are then those of the next token. scores: [n], or NULL: not
  * wanted. After an error no token of a prompt is left: where the strategy cannot go back, the session is empty. Of
- * steps those before the error stay. */
+ * steps those before the error stay.
+ *
+ * Logits are always finite: a prompt or step whose logits hold NaN or infinity fails with KVASIR_FORMAT. The message
+ * names the first layer that is not finite, and the remedy where keys or values exceed 65504, the range of store "f16":
+ * store "bf16". */
 KVASIR_API kvasir_status kvasir_session_feed(kvasir_session *session, const int32_t *ids, size_t n, int32_t how,
                                              kvasir_score *scores, char *msg, size_t msg_size);
 /* One step of n different sessions of one model together, at most kvasir_info.batch: ids[i] is fed to sessions[i]. Each

@@ -9,9 +9,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/spin.h"
 #include "kernels/ops_weights.h"
 
 enum { MAX_TEXT_BYTES = 1 << 28 };
@@ -167,6 +169,11 @@ status cli_data_dir(const char **dir, err *e)
     static const char *const places[] = {SRCDIR "/eval", PKGDATADIR "/eval"};
     if ((*dir = first_with(places, "DATA.md"))) return ST_OK;
     return err_set(e, ST_IO, "the evaluation data is not there (looked for %s)", places[1]);
+}
+
+void cli_bound_spin(char **argv)
+{
+    if (spin_bound()) execv("/proc/self/exe", argv);
 }
 
 status cli_open_backend(backend **be, const cli *c, err *e)

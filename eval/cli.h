@@ -47,6 +47,9 @@ typedef struct {
 status cli_model_dir(const cli *c, const char **dir, err *e);
 /* Folder of the built-in evaluation data: eval of the sources, else under pkgdatadir; as above. */
 status cli_data_dir(const char **dir, err *e);
+/* Starts the program again with a bound on how long idle OpenMP threads spin, unless the environment has a setting:
+ * the runtime has read it already. Returns if there is such a setting, or if that fails. */
+void cli_bound_spin(char **argv);
 /* The backend of --device and --threads. */
 status cli_open_backend(backend **be, const cli *c, err *e);
 /* Opens backend, model and decoder (for max_batch sequences); the tokenizer too where need_tokenizer.

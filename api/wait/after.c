@@ -4,17 +4,14 @@
 
 #include "api/wait/wait.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "kernels/base/spin.h"
+#include "kernels/cpu/threads.h"
 
 __attribute__((constructor)) static void after_openmp(void)
 {
     if (!kvasir_wait_bounded()) return;
-#ifdef _OPENMP
-    omp_get_max_threads(); /* libomp reads its environment at the first call */
-#endif
+    thread_loan loan;
+    threads_lend(&loan, 1); /* some runtimes read their environment at the first call */
+    threads_return(&loan);
     spin_unbound();
 }
