@@ -173,7 +173,12 @@ status cli_data_dir(const char **dir, err *e)
 
 void cli_bound_spin(char **argv)
 {
-    if (spin_bound()) execv("/proc/self/exe", argv);
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    if (!spin_bound() || n < 0 || (size_t)n == sizeof path) return;
+    path[n] = 0;
+    execv(path, argv); /* by its own name, which tools show */
+    execv("/proc/self/exe", argv);
 }
 
 status cli_open_backend(backend **be, const cli *c, err *e)

@@ -168,19 +168,22 @@ static void explain(const decoder *d, attn_seq *seq, const float *row, char *out
     static const char remedy[] = "use bf16 rows (--kv bf16; \"kv\" in a request, store in the library)";
     const model_config *c = &d->m->config;
     const kv_format *kv = &attn_seq_spec(seq)->kv;
+    const bool f16 = kv->kind != KV_EXACT || kv->type == DT_F16;
     row_fault at;
     bool scanned = find_row_fault(d, seq, &at);
-    if (!scanned && (kv->kind != KV_EXACT || kv->type == DT_F16))
-        snprintf(out, size, "if keys or values exceed 65504, the range of f16 rows, %s", remedy);
+    if (!scanned && f16) snprintf(out, size, "if keys or values exceed 65504, the range of f16 rows, %s", remedy);
     else if (!scanned) snprintf(out, size, "the rows of its layers cannot be scanned");
     else if (at.layer >= 0 && at.infinite && at.f16)
         snprintf(out, size, "the %s of layer %d exceed 65504, the range of f16 rows; %s", at.what, at.layer, remedy);
     else if (at.layer == 0 || (at.layer > 0 && at.infinite))
         snprintf(out, size, "the %s of layer %d are not finite", at.what, at.layer);
-    else if (at.layer > 0) snprintf(out, size, "the output of layer %d is not finite", at.layer - 1);
-    else if (isnan(row[0]) && isnan(row[c->vocab - 1]))
-        snprintf(out, size, "the output of layer %d is not finite", c->n_layers - 1);
-    else snprintf(out, size, "the output matrix gives values beyond the range of float32");
+    else if (at.layer > 0 || (isnan(row[0]) && isnan(row[c->vocab - 1]))) {
+        int layer = (at.layer > 0 ? at.layer : c->n_layers) - 1;
+        if (f16 && backend_ranks(d->be) > 1) /* their rows are not scanned */
+            snprintf(out, size, "the output of layer %d is not finite; if rows of another rank exceed 65504, %s", layer,
+                     remedy);
+        else snprintf(out, size, "the output of layer %d is not finite", layer);
+    } else snprintf(out, size, "the output matrix gives values beyond the range of float32");
 }
 
 status decoder_not_finite(decoder *d, attn_seq *seq, int64_t pos, const float *row, err *e)
