@@ -166,9 +166,11 @@ KVASIR_API void kvasir_session_free(kvasir_session *session);
 /* Another session that goes on from here with the same bits. */
 KVASIR_API kvasir_status kvasir_session_fork(kvasir_session **out, kvasir_session *session, char *msg, size_t msg_size);
 /* Forgets the tokens from position n on; then there are no logits. The session continues with the bits of one that
- * never held more than n tokens. KVASIR_UNSUPPORTED, and no change, if the strategy or the store cannot restore that
- * state: tokens were evicted or quantized since, for example, or n lies inside a prompt that is longer than dynamic
- * RoPE was trained for. n = 0 always works. */
+ * never held more than n tokens, with one exception: an index that is made at the end of a prompt (magicpig, pqcache,
+ * retroinfer) is dropped by a rewind into that prompt, and all tokens are attended until a prompt ends again.
+ * KVASIR_UNSUPPORTED, and no change, if the strategy or the store cannot restore that state: tokens were evicted or
+ * quantized since, or n lies inside a prompt whose rows depend on later tokens of it (dynamic RoPE beyond the trained
+ * length, tokenselect). n = 0 always works. */
 KVASIR_API kvasir_status kvasir_session_rewind(kvasir_session *session, int64_t n, char *msg, size_t msg_size);
 
 /* How kvasir_session_feed takes tokens. Most strategies that retrieve do so in steps only: they leave prompts exact. */

@@ -163,6 +163,9 @@ void attn_budget_counts(const attn_spec *s, char out[16]);
 bool attn_retrieves(const attn_spec *s);
 /* Whether it also chooses in prompts, window by window. */
 bool attn_by_window(const attn_spec *s);
+/* Returns n such that the first k n rows of a prompt that ends at position `end` depend on no later tokens of it: 1, or
+ * the length of a window, whose queries choose together what each of them attends. */
+int64_t attn_prompt_grain(const attn_spec *s, int64_t end);
 /* Whether a layer runs full attention: skip, or a window within the budget. */
 bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer);
 /* How heads share what is attended: the parameter gqa. Methods without one treat all heads alike: GQA_LAYER_VOTE. */

@@ -81,6 +81,12 @@ bool attn_by_window(const attn_spec *s)
     return s->method->family && s->method->family->windows;
 }
 
+int64_t attn_prompt_grain(const attn_spec *s, int64_t end)
+{
+    bool chooses = attn_by_window(s) && (s->forced || end > attn_regions_of(s).covers);
+    return chooses ? attn_value(s, "window", 1) : 1;
+}
+
 /* Under these keys every strategy that retrieves takes its forced tokens, whatever it calls them itself. */
 static const struct {
     const char *key, *own;

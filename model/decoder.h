@@ -39,7 +39,7 @@ struct session {
     int64_t limit, longest_prompt; /* session_size */
     bool open;                     /* in the middle of a prompt, */
     int64_t opened;                /* which began behind so many tokens */
-    attn_span stretched;           /* the last prompt whose length scaled its frequencies (dynamic RoPE) */
+    attn_span bound;               /* the last prompt with rows that depend on later tokens of it */
 };
 
 /* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */

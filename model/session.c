@@ -302,7 +302,7 @@ void session_free(session *s)
 void session_reset(session *s)
 {
     s->open = false;
-    s->stretched = (attn_span){0};
+    s->bound = (attn_span){0};
     attn_seq_reset(s->attn);
 }
 
@@ -326,26 +326,34 @@ const attn_seq *session_attn(const session *s)
     return s->attn;
 }
 
-/* Records a prompt whose rows have frequencies that depend on its end. */
-static void stretch(session *s, int64_t first, int64_t end)
+/* Returns n such that a prompt that ends at `end` can lose its last rows where k n of them stay: dynamic RoPE rotates
+ * the keys of a prompt beyond the trained length by its end. */
+static int64_t grain_of(const session *s, int64_t end)
 {
     const rope_config *r = &s->d->m->config.rope;
-    if (r->kind == ROPE_DYNAMIC && end > r->original_max) s->stretched = (attn_span){first, end};
+    if (r->kind == ROPE_DYNAMIC && end > r->original_max) return INT64_MAX;
+    return attn_prompt_grain(attn_seq_spec(s->attn), end);
 }
 
+/* Records a prompt whose rows depend on later tokens of it. */
+static void bind_prompt(session *s, int64_t first, int64_t end)
+{
+    if (grain_of(s, end) > 1) s->bound = (attn_span){first, end};
+}
+
+/* Earlier prompts than the last bound one are not recorded. */
 status session_rewind(session *s, int64_t n, err *e)
 {
-    const attn_span p = s->stretched;
-    if (n > 0 && n < p.end && n < session_length(s) && n != p.first)
+    const attn_span p = s->bound;
+    if (n > 0 && n < p.end && n < session_length(s) && (n < p.first || (n - p.first) % grain_of(s, p.end) != 0))
         return err_set(e, ST_UNSUPPORTED,
-                       "cannot go back to %lld tokens: dynamic RoPE rotated keys by the length of a prompt of %lld",
+                       "cannot go back to %lld tokens: rows of the prompt that ends at %lld depend on its later tokens",
                        (long long)n, (long long)p.end);
     TRY(attn_seq_rewind(s->attn, n, e));
     if (n <= s->opened) s->open = false;
-    if (n <= p.first) {
-        s->stretched = (attn_span){0};
-        stretch(s, n, n); /* earlier prompts are not recorded */
-    }
+    if (n >= p.end) return ST_OK;
+    s->bound = (attn_span){0};
+    bind_prompt(s, n < p.first ? n : p.first, n);
     return ST_OK;
 }
 
@@ -440,7 +448,7 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     for (size_t i = 0; i < n_sessions; i++) {
         if (!s[i]->open) s[i]->opened = pos0;
         s[i]->open = !(step.flags & ATTN_PROMPT_END);
-        stretch(s[i], pos0 - done, pos0 - done + total);
+        bind_prompt(s[i], pos0 - done, pos0 - done + total);
     }
     step.n_prompt = total;
     step.prompt_done = done;

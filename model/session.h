@@ -72,7 +72,8 @@ int64_t session_limit(const session *s);
 decoder *session_decoder(const session *s);
 const attn_seq *session_attn(const session *s);
 /* Forgets the tokens from position n on, and a prompt that was stopped if all of it goes; ST_UNSUPPORTED when the
- * strategy has evicted meanwhile, or inside a prompt longer than dynamic RoPE was trained for. */
+ * strategy has evicted meanwhile, or inside a prompt whose rows depend on its later tokens (dynamic RoPE beyond the
+ * trained length, attn_prompt_grain). */
 status session_rewind(session *s, int64_t n, err *e);
 
 /* Which logits a prefill gives, and what it calls. rows gets [n, vocab] f32, valid during the call,

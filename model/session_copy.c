@@ -12,7 +12,7 @@
 struct session_copy {
     unsigned char *p;
     size_t n, room;
-    attn_span stretched; /* of the session */
+    attn_span bound; /* of the session */
 };
 
 /* What a walk over the state does with each piece. */
@@ -91,7 +91,7 @@ static status take(session_copy *c, session *s, err *e)
         c->room = n;
     }
     c->n = n;
-    c->stretched = s->stretched;
+    c->bound = s->bound;
     return walk(c, s, COPY_TAKE, &n, e);
 }
 
@@ -108,7 +108,7 @@ status session_copy_give(session *s, session_copy *c, err *e)
     session_reset(s);
     status st = walk(c, s, COPY_GIVE, &n, e);
     if (st != ST_OK) session_reset(s);
-    else s->stretched = c->stretched;
+    else s->bound = c->bound;
     return st;
 }
 

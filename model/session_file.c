@@ -242,7 +242,7 @@ static status save_to(file_draft *d, const session *s, const session_notes *note
     TRY(session_header_of(&h, s, e));
     h.n_ids = notes->n_ids;
     h.random = notes->random;
-    h.stretched = s->stretched;
+    h.bound = s->bound;
     status st = walk(&v, s, notes, e);
     if (st == ST_OK) st = write_file(&v, d, &h, e);
     *bytes = h.file_bytes;

@@ -24,7 +24,7 @@ typedef struct {
     char model[72], store[128], strategy[ATTN_WRITTEN];
     char sum[SESSION_SUM]; /* SHA-256 of everything before the rows, with zeros in its own place */
     uint64_t n_sums;       /* of the rows; 0 in version 4 */
-    attn_span stretched;   /* of the session; zeros in files of older programs */
+    attn_span bound;       /* of the session; zeros in files of older programs */
 } session_header;
 
 enum { SESSION_STATE, SESSION_ROWS };

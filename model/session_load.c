@@ -374,7 +374,7 @@ static status load_all(loader *v, session *s, session_notes *n, err *e)
         return err_set(e, ST_FORMAT, "damaged: more entries or bytes than a session has");
     if (n->n_ids != length + (n->logits ? 0 : 1) && n->n_ids != 0)
         return err_set(e, ST_FORMAT, "damaged: %zu token ids for %llu tokens", n->n_ids, (unsigned long long)length);
-    s->stretched = v->f->h.stretched;
+    s->bound = v->f->h.bound;
     return backend_fault(v->be, e);
 }
 

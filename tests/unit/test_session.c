@@ -254,10 +254,12 @@ static void check_copies(const engine_parts *p, session *s)
     is_ok(session_new(&other, p, "full", "f16", 3 * LONGEST, &e), &e, "another session");
     is_ok(session_copy_take(&copy, s, &e), &e, "a copy");
     is_ok(session_copy_give(other, copy, &e), &e, "a fork");
-    is_err(session_rewind(other, 50, &bad), &bad, ST_UNSUPPORTED, "dynamic RoPE", "a fork does not go back either");
+    is_err(session_rewind(other, 50, &bad), &bad, ST_UNSUPPORTED, "depend on its later tokens",
+           "a fork does not go back either");
     is_ok(save_plain(s, path, &e), &e, "saved");
     is_ok(load_plain(other, path, &e), &e, "loaded");
-    is_err(session_rewind(other, 50, &worse), &worse, ST_UNSUPPORTED, "dynamic RoPE", "nor does a loaded session");
+    is_err(session_rewind(other, 50, &worse), &worse, ST_UNSUPPORTED, "depend on its later tokens",
+           "nor does a loaded session");
     is_ok(session_rewind(other, 30, &e), &e, "but to the start of the prompt");
     remove(path);
     session_copy_free(copy);
@@ -275,14 +277,33 @@ static void check_going_back(void)
     is_ok(feed_some(s, 40, &e), &e, "a prompt of 40");
     is_ok(session_rewind(s, 30, &e), &e, "back into it");
     is_ok(feed_some(s, 30, &e), &e, "a second prompt, up to 60");
-    is_err(session_rewind(s, 50, &bad), &bad, ST_UNSUPPORTED, "dynamic RoPE", "not back into a prompt beyond 48");
+    is_err(session_rewind(s, 50, &bad), &bad, ST_UNSUPPORTED, "depend on its later tokens",
+           "not back into a prompt beyond 48");
     is_int(session_length(s), 60, "which changes nothing");
     check_copies(&p, s);
     is_ok(feed_some(s, 20, &e), &e, "a third one, up to 80");
     is_ok(session_rewind(s, 60, &e), &e, "back to where it began");
     bad = (err){0};
-    is_err(session_rewind(s, 40, &bad), &bad, ST_UNSUPPORTED, "dynamic RoPE", "not further");
+    is_err(session_rewind(s, 40, &bad), &bad, ST_UNSUPPORTED, "depend on its later tokens", "not further");
     is_ok(session_rewind(s, 0, &e), &e, "back to nothing");
+    session_free(s);
+    parts_close(&p);
+}
+
+/* Checks rewinds into prompts of a strategy whose windows choose together: only what attended everything goes back. */
+static void check_windows(void)
+{
+    engine_parts p;
+    err e = {0}, bad = {0};
+    session *s;
+    if (!is_ok(open_parts(&p, "llama31-f32-tied", 1, 16, 1, &e), &e, "model")) return;
+    is_ok(new_session(&s, &p, "tokenselect:budget=28:window=16:local=16:sink=4", 3 * LONGEST, &e), &e, "tokenselect");
+    is_ok(feed_some(s, 28, &e), &e, "a prompt that is attended whole");
+    is_ok(session_rewind(s, 21, &e), &e, "back into it");
+    is_ok(feed_some(s, 40, &e), &e, "a longer one, up to 61");
+    is_err(session_rewind(s, 50, &bad), &bad, ST_UNSUPPORTED, "depend on its later tokens", "not back into that one");
+    is_ok(session_rewind(s, 37, &e), &e, "but by whole windows");
+    is_ok(session_rewind(s, 21, &e), &e, "and to where it began");
     session_free(s);
     parts_close(&p);
 }
@@ -302,5 +323,6 @@ int main(void)
     check_limits();
     check_lengths();
     check_going_back();
+    check_windows();
     return tap_done();
 }
