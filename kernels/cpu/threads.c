@@ -133,6 +133,7 @@ int threads_granted(int n)
     n = startable(n);
     return omp_in_parallel() ? n : team_of(n);
 #else
+    (void)n;
     return 1;
 #endif
 }
