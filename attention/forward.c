@@ -151,7 +151,8 @@ static void show(const attn_work *w, const attn_seen *seen)
 /* The part of sequence i whose first row is `row` of the step, `done` tokens behind the forward's first. */
 static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, size_t row, size_t done)
 {
-    size_t freq_row = step->flags & ATTN_PROMPT ? 0 : row;
+    const size_t freq_row = step->flags & ATTN_PROMPT ? 0 : row;
+    const buf freq = step->freq; /* p NULL: no strategy of the step rotates rows */
     return (attn_part){.n_tok = step->n_tok,
                        .first = step->seq[i]->length + (int64_t)done,
                        .n_prompt = step->n_prompt,
@@ -160,7 +161,7 @@ static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, si
                        .hint = step->hint,
                        .pos = buf_at(step->pos, row * sizeof(int64_t)),
                        .table = buf_at(step->table, row * table_bytes(&w->shape)),
-                       .freq = buf_at(step->freq, freq_row * table_bytes(&w->shape) / 2),
+                       .freq = freq.p ? buf_at(freq, freq_row * table_bytes(&w->shape) / 2) : freq,
                        .mscale = step->mscale};
 }
 
@@ -578,9 +579,9 @@ static int64_t visible_to(const attn_seg *g, int64_t p, int32_t *pos, int64_t n)
 /* Replaces the slots of n entries of a segment, as a query head reads them, by their positions. */
 static void to_positions(const attn_work *w, const attn_seg *g, int head, int32_t *out, int64_t n)
 {
-    buf pos = buf_at(g->pos, list_of(&w->shape, g->pos_lists, head) * g->pos_stride * sizeof *out);
     for (int64_t k = 0; k < n && !g->pos.p; k++) out[k] += (int32_t)g->origin;
     if (!g->pos.p) return;
+    buf pos = buf_at(g->pos, list_of(&w->shape, g->pos_lists, head) * g->pos_stride * sizeof *out);
     if (!g->by_row || !g->idx.p) {
         w->be->ops->download(w->be, out, buf_at(pos, (size_t)g->first * sizeof *out), (size_t)n * sizeof *out);
         return;
