@@ -22,15 +22,20 @@ typedef struct {
     size_t size;
 } scan;
 
+/* True if a number of p is infinite or, unless only_infinite, NaN. */
+static bool holds(const void *p, dtype t, size_t bytes, bool only_infinite)
+{
+    const uint32_t *a = p, exponent = 0x7f800000, bits = only_infinite ? 0x7fffffff : exponent;
+    const uint16_t *b = p, half = t == DT_BF16 ? 0x7f80 : 0x7c00, half_bits = only_infinite ? 0x7fff : half;
+    bool found = false;
+    for (size_t i = 0; t == DT_F32 && i < bytes / 4; i++) found |= (a[i] & bits) == exponent;
+    for (size_t i = 0; t != DT_F32 && i < bytes / 2; i++) found |= (b[i] & half_bits) == half;
+    return found;
+}
+
 static bool all_finite(const void *p, dtype t, size_t bytes)
 {
-    const uint32_t *a = p;
-    const uint16_t *b = p;
-    const uint16_t mask = t == DT_BF16 ? 0x7f80 : 0x7c00;
-    bool bad = false;
-    for (size_t i = 0; t == DT_F32 && i < bytes / 4; i++) bad |= (a[i] & 0x7f800000) == 0x7f800000;
-    for (size_t i = 0; t != DT_F32 && i < bytes / 2; i++) bad |= (b[i] & mask) == mask;
-    return !bad;
+    return !holds(p, t, bytes, false);
 }
 
 /* Of blocks only the scales may be something else than numbers. */
@@ -85,17 +90,6 @@ typedef struct {
     row_fault first; /* of the lowest layer; keys before values */
 } row_scan;
 
-static bool holds_infinity(const void *p, dtype t, size_t bytes)
-{
-    const uint32_t *a = p;
-    const uint16_t *b = p;
-    const uint16_t infinity = t == DT_BF16 ? 0x7f80 : 0x7c00;
-    bool found = false;
-    for (size_t i = 0; t == DT_F32 && i < bytes / 4; i++) found |= (a[i] & 0x7fffffff) == 0x7f800000;
-    for (size_t i = 0; t != DT_F32 && i < bytes / 2; i++) found |= (b[i] & 0x7fff) == infinity;
-    return found;
-}
-
 static status skip_host(attn_state *v, const char *name, int layer, void *p, size_t bytes, err *e)
 {
     (void)v, (void)name, (void)layer, (void)p, (void)bytes, (void)e;
@@ -125,7 +119,7 @@ static bool run_finite(const row_scan *s, dtype t, buf b, size_t bytes, bool *in
         s->be->ops->download(s->be, s->chunk, buf_at(b, at), n);
         if (all_finite(s->chunk, t, n)) continue;
         good = false;
-        *infinite |= holds_infinity(s->chunk, t, n);
+        *infinite |= holds(s->chunk, t, n, true);
     }
     return good;
 }
