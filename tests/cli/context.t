@@ -13,8 +13,5 @@ for ranks in 2 4; do
     check "$ranks ranks" test "$status" -eq 0
     check "$ranks ranks: all checks" test "$(grep -c '^ok' "$tmp/out")" -eq 56
     grep '^# \|^not ok' "$tmp/out"
-    # What the model of doc/scaling.md takes a rank to give.
-    for rule in threshold candidates quotas; do "$SRCDIR/scripts/scaling" sent $rule 8 2 64 255; done | tr '\n' ',' >"$tmp/model"
-    check "$ranks ranks: the bytes of the model" grep -qF "fier  vote  ranks $ranks: sent $(sed 's/,$//; s/,/, /g' "$tmp/model") bytes" "$tmp/out"
 done
 finish
