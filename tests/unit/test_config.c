@@ -11,6 +11,7 @@
 
 #include "kernels/base/mem.h"
 #include "model/model.h"
+#include "model/weights.h"
 #include "tests/unit/oom.h"
 #include "tests/tap.h"
 
@@ -335,6 +336,39 @@ static void test_folders(void)
     }
 }
 
+/* Saved sessions, prefix stores and converted weights on disk are found by these hashes. */
+static void test_hashes(void)
+{
+    static const struct {
+        const char *change, *hash;
+    } of[] = {
+        {"{}", "939ae5852a11b0b2"},
+        {"{\"architectures\":[\"LlamaForCausalLM\"],\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+         "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":256}}",
+         "9128a536dad75847"},
+        {"{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":16}", "8e638a816aba8f08"},
+        {"{\"architectures\":[\"MinistralForCausalLM\"],\"layer_types\":[\"sliding_attention\",\"full_attention\","
+         "\"sliding_attention\",\"full_attention\"]}",
+         "487e6104bf7fc027"},
+        {"{\"architectures\":[\"Qwen2ForCausalLM\"],\"use_sliding_window\":true,\"max_window_layers\":2}",
+         "c4d46aa6671d5419"},
+        {"{\"architectures\":[\"Qwen3ForCausalLM\"],\"head_dim\":16,\"rope_scaling\":{" YARN "}}", "5ad5050d410c0ef3"},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        err e;
+        model_config c;
+        sha256 sum;
+        char hex[SHA256_HEX];
+        if (!is_ok(parse(&c, of[i].change, &e), &e, "config %zu", i)) continue;
+        sha256_init(&sum);
+        config_hash(&sum, &c);
+        sha256_hex(&sum, hex);
+        hex[16] = 0;
+        is_str(hex, of[i].hash, "hash of a %s", c.arch);
+        model_config_free(&c);
+    }
+}
+
 static void test_out_of_memory(void)
 {
     oom_run o = {0};
@@ -357,6 +391,7 @@ int main(void)
     test_rope();
     test_bad();
     test_folders();
+    test_hashes();
     test_out_of_memory();
     return tap_done();
 }
