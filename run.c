@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/cli.h"
-#include "eval/command.h"
+#include "cli/cli.h"
+#include "cli/command.h"
 #include "eval/evaluation.h"
-#include "eval/ranks.h"
+#include "cli/ranks.h"
 
 static void print_usage(FILE *f)
 {

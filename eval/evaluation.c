@@ -2,10 +2,10 @@
 #include "config.h"
 
 #include "eval/evaluation.h"
+#include "generate/prefix_reuse.h"
 
 #include <string.h>
 
-#include "eval/generate.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
@@ -26,7 +26,8 @@ static status parse_prompter(evaluation *ev, err *e)
         return err_set(e, ST_USAGE, "--clean-up: '%.40s' is not one of: on off", c->clean_up);
     if (c->wrap) TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
     if (p->wrap == WRAP_RAW && c->template_name) return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
-    return reply_check(c, e);
+    if (c->prefix_disk) TRY(reuse_check_folder(c->prefix_disk, e));
+    return cli_check_template(c, e);
 }
 
 static status parse_source(evaluation *ev, err *e)

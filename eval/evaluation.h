@@ -5,7 +5,7 @@
 #ifndef EVAL_EVALUATION_H
 #define EVAL_EVALUATION_H
 
-#include "eval/lineup.h"
+#include "cli/lineup.h"
 #include "eval/prompter.h"
 #include "eval/results.h"
 #include "eval/samples.h"

@@ -3,7 +3,7 @@
 #ifndef EVAL_PROVENANCE_H
 #define EVAL_PROVENANCE_H
 
-#include "eval/lineup.h"
+#include "cli/lineup.h"
 #include "eval/results.h"
 #include "kernels/base/sha256.h"
 

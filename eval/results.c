@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "eval/prediction.h"
-#include "eval/ranks.h"
+#include "cli/ranks.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/cli.h"
+#include "cli/cli.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/command.h"
-#include "eval/cli.h"
+#include "cli/command.h"
+#include "cli/cli.h"
 #include "eval/prediction.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"

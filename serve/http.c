@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/lens/page.h"
+#include "lens/page.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "serve/http.h"

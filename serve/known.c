@@ -2,7 +2,7 @@
 /* What of a prompt is known, between the scheduler and the prefix store. */
 #include "config.h"
 
-#include "eval/reuse.h"
+#include "generate/prefix_reuse.h"
 #include "serve/sched_impl.h"
 
 /* Whose the rows of a prompt are, and what they depend on. */

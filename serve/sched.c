@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/reuse.h"
+#include "generate/prefix_reuse.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "model/session_file.h"

@@ -7,9 +7,9 @@
 #include <time.h>
 
 #include "attention/reuse.h"
-#include "eval/drafter.h"
-#include "eval/lens/lens.h"
-#include "eval/prefix.h"
+#include "generate/drafter.h"
+#include "lens/lens.h"
+#include "generate/prefix.h"
 #include "serve/fork.h"
 #include "serve/metrics.h"
 #include "serve/sched.h"

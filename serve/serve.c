@@ -9,9 +9,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "eval/command.h"
-#include "eval/drafter.h"
-#include "eval/reuse.h"
+#include "cli/command.h"
+#include "generate/drafter.h"
+#include "generate/prefix_reuse.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "serve/http.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "eval/cli.h"
+#include "cli/cli.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"

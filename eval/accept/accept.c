@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"

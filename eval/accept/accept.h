@@ -4,7 +4,7 @@
 #ifndef EVAL_ACCEPT_H
 #define EVAL_ACCEPT_H
 
-#include "eval/lineup.h"
+#include "cli/lineup.h"
 #include "eval/results.h"
 #include "kernels/base/sha256.h"
 

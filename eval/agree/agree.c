@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/evaluation_table.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"

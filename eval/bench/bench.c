@@ -7,7 +7,7 @@
 
 #include "eval/bench/bench_kernel.h"
 #include "eval/bench/bench_run.h"
-#include "eval/lineup.h"
+#include "cli/lineup.h"
 #include "kernels/base/mem.h"
 #include "kernels/meter.h"
 

@@ -3,7 +3,7 @@
 
 #include "eval/bench/bench_draft.h"
 #include "eval/bench/bench_run.h"
-#include "eval/command.h"
+#include "cli/command.h"
 
 static const cli_option options[] = {
     {.name = "shape", .arg = "NAME,...", AT(shape), .help = "random weights of known shapes, e.g. llama-3.2-1b"},

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "eval/bench/bench_run.h"
-#include "eval/drafter.h"
+#include "generate/drafter.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 

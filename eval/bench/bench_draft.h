@@ -3,7 +3,7 @@
 #ifndef EVAL_BENCH_DRAFT_H
 #define EVAL_BENCH_DRAFT_H
 
-#include "eval/cli.h"
+#include "cli/cli.h"
 
 /* `bench --draft SPEC --accept P`: single steps against drafted ones, at each context. */
 status bench_drafts(const cli *c, err *e);

@@ -3,7 +3,7 @@
 
 #include "eval/bench/bench_run.h"
 
-#include "eval/ranks.h"
+#include "cli/ranks.h"
 #include "eval/bench/bench_fill.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"

@@ -4,7 +4,7 @@
 #define EVAL_BENCH_RUN_H
 
 #include "eval/bench/bench_sample.h"
-#include "eval/cli.h"
+#include "cli/cli.h"
 #include "model/session.h"
 
 /* Most steps of a sample; of prompts beyond BENCH_REAL all but the last chunk is random rows. */

@@ -3,7 +3,7 @@
 
 #include "eval/bench/bench_sample.h"
 
-#include "eval/ranks.h"
+#include "cli/ranks.h"
 #include "eval/stats.h"
 #include "kernels/base/clock.h"
 

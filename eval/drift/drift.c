@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/drift/drift.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"

@@ -2,7 +2,7 @@
 /* `eval infinitebench`: samples read or made, prompts in, predictions and their scores out, one line each. */
 #include "config.h"
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/infinitebench/infinitebench_run.h"
 
 #include <stdlib.h>

@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/command.h"
-#include "eval/cli.h"
+#include "cli/command.h"
+#include "cli/cli.h"
 #include "eval/longbench/longbench_run.h"
-#include "eval/ranks.h"
+#include "cli/ranks.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 

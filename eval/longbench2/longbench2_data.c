@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "eval/cli.h"
+#include "cli/cli.h"
 #include "eval/records.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"

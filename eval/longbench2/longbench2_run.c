@@ -2,7 +2,7 @@
 /* `eval longbench2`: one pass of prompts, or with --cot two, whose second one has what came of the first. */
 #include "config.h"
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/longbench2/longbench2_run.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/evaluation_table.h"
 #include "eval/mrcr/mrcr.h"
 #include "eval/scores.h"

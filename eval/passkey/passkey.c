@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/passkey/passkey_run.h"
 #include "kernels/base/mem.h"
 

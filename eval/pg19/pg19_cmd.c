@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/pg19/pg19.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"

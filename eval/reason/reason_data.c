@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/cli.h"
+#include "cli/cli.h"
 #include "eval/records.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"

@@ -3,7 +3,7 @@
  */
 #include "config.h"
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/reason/reason_run.h"
 
 #include <math.h>

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/command.h"
-#include "eval/lineup.h"
+#include "cli/command.h"
+#include "cli/lineup.h"
 #include "eval/recall/recall_run.h"
 #include "kernels/base/mem.h"
 

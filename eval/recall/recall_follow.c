@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/cli.h"
+#include "cli/cli.h"
 #include "kernels/base/mem.h"
 #include "kernels/half.h"
 

@@ -5,7 +5,7 @@
 #define EVAL_RECALL_FOLLOW_H
 
 #include "eval/recall/recall_run.h"
-#include "eval/recall/recall_score.h"
+#include "lens/recall_score.h"
 
 /* A job's strategies, and what exact attention is computed from. */
 typedef struct {

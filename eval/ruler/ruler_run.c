@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/ruler/ruler_run.h"
 #include "kernels/base/mem.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/cli.h"
+#include "cli/cli.h"
 #include "eval/ruler/ruler.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"

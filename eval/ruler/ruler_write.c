@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "eval/ranks.h"
+#include "cli/ranks.h"
 #include "eval/ruler/ruler_run.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/command.h"
+#include "cli/command.h"
 #include "eval/scbench/scbench_run.h"
 #include "kernels/base/mem.h"
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# TAP: includes point down only (run -> serve -> eval -> model -> attention -> kernels; tokenizer is used by eval and run
-# alone; api, the library, beside eval), files stay under 800 lines, every file names its licence.
+# TAP: includes point down only (run, commands -> serve, eval -> lens -> cli -> generate -> model, tokenizer -> attention ->
+# kernels; api, the library, -> generate), files stay under 800 lines, every file names its licence.
 cd "${SRCDIR:-$(dirname "$0")/../..}" || exit 1
 n=0 failed=0
 result() { # result LIST NAME: ok when LIST is empty
@@ -24,14 +24,22 @@ result "$(uses kernels/base kernels/base | grep -v '"kernels/base/')" "kernels/b
 result "$(uses tokenizer kernels/base)" "tokenizer/ includes tokenizer/ and kernels/base/ only"
 result "$(uses attention kernels)" "attention/ includes attention/ and kernels/ only"
 result "$(uses model attention kernels)" "model/ includes model/, attention/ and kernels/ only"
-result "$(uses eval model attention tokenizer kernels)" "eval/ includes what lies below it only"
-result "$(uses serve eval model attention tokenizer kernels)" "serve/ includes what lies below it only"
-result "$(uses api model attention tokenizer kernels)" "api/ includes what lies below it only"
+below="model attention tokenizer kernels"
+# shellcheck disable=SC2086
+{
+    result "$(uses generate cli $below)" "generate/ includes what lies below it only"
+    result "$(uses cli generate $below)" "cli/ includes what lies below it only"
+    result "$(uses lens cli generate $below)" "lens/ includes what lies below it only"
+    result "$(uses eval lens cli generate $below)" "eval/ includes what lies below it only"
+    result "$(uses serve lens cli generate $below)" "serve/ includes what lies below it only"
+    result "$(uses commands serve eval lens cli generate $below)" "commands/ includes what lies below it only"
+    result "$(uses api $below)" "api/ includes what lies below it only"
+}
 result "$(grep -nE '^#include ' api/kvasir.h | grep -v '<std[a-z]*\.h>')" "api/kvasir.h stands alone"
-result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes eval/ only"
+result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes none of the engine"
 result "$(grep -nE '\b(streaming|h2o|snapkv|tova|quest|fier|pqcache|retroinfer|pariskv|actqkv|infllm|tokenselect|mikv|kivi|logquant)\b' model/*.c model/*.h)" "model/ names no strategy"
-result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer eval serve api run.c)" "OpenMP in kernels/cpu/ only"
-sources=$(find run.c api attention eval examples serve kernels model python tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
+result "$(grep -rn 'omp ' --include='*.c' --include='*.h' attention model tokenizer generate cli lens eval serve commands api run.c)" "OpenMP in kernels/cpu/ only"
+sources=$(find run.c api attention cli commands eval examples generate lens serve kernels model python tokenizer tests scripts \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
     -o -name '*.py' -o -name '*.sh' -o -name '*.t' \))
 # Templates that kernels of two files share would else be made once, for one of the two types, and serve both.
 result "$(grep -rhoE '^\} [a-z_0-9]+;|^(template <.*> )?(struct|class|union) [a-z_0-9]+ *\{' kernels/cuda |

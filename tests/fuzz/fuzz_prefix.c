@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/base/mem.h"
-#include "eval/prefix_disk.h"
+#include "generate/prefix_disk.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_UNIT_PREFIX_UTIL_H
 #define TESTS_UNIT_PREFIX_UTIL_H
 
-#include "eval/prefix.h"
+#include "generate/prefix.h"
 #include "tests/unit/session_util.h"
 
 enum { CTX = 20000, FEW = 64, MORE = 96 };

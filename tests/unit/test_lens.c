@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/lens/lens_impl.h"
-#include "eval/lens/page.h"
+#include "lens/lens_impl.h"
+#include "lens/page.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/session_util.h"
 

@@ -13,7 +13,7 @@
 #include "kernels/base/draft.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "eval/prefix_disk.h"
+#include "generate/prefix_disk.h"
 #include "tests/unit/prefix_util.h"
 
 enum { STEPS = 4 };

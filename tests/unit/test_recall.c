@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "eval/recall/recall_run.h"
-#include "eval/recall/recall_score.h"
+#include "lens/recall_score.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/half.h"

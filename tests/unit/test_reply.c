@@ -9,7 +9,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "eval/generate.h"
+#include "commands/generate.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tests/tap.h"

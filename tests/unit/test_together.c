@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "eval/passkey/passkey_prompt.h"
-#include "eval/together.h"
+#include "generate/batch.h"
 #include "kernels/base/mem.h"
 #include "tests/unit/oom.h"
 #include "tests/tap.h"

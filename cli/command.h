@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* The commands and their options, as tables. Parsing, --help, the man page and completion follow from them.
+ *
+ * A command is a constant of this type, NAME_command, in a file or folder of its own, and a line in commands.c. */
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+
+#include <stddef.h>
+
+#include "cli/cli.h"
+
+typedef enum {
+    OPTION_TEXT,     /* const char * */
+    OPTION_TEXTS,    /* --stop: cli.stop */
+    OPTION_FLAG,     /* bool */
+    OPTION_WHOLE,    /* int, from min to max */
+    OPTION_NUMBER,   /* double */
+    OPTION_SEED,     /* uint64_t */
+    OPTION_HELP_ATTN /* --help-attn: prints and ends */
+} option_type;
+
+/* Options that several commands take. */
+enum {
+    OPTIONS_COMMON = 1, /* of every command */
+    OPTIONS_MODEL = 2,  /* of those that run a model */
+    OPTIONS_LENGTH = 4,
+    OPTIONS_REPLY = 8,
+    OPTIONS_PROMPT = 16,
+    OPTIONS_SAMPLES = 32, /* of evaluations with samples */
+    OPTIONS_RESULTS = 64, /* of those that go on where a file ends */
+    OPTIONS_TRIALS = 128, /* of those that make their prompts */
+    OPTIONS_JOBS = 256,   /* of other evaluations that answer prompts side by side */
+    OPTIONS_PREFIX = 512  /* of those that keep prompts */
+};
+
+typedef struct {
+    unsigned groups;  /* of OPTIONS_COMMON ...; 0: of one command, which has it in its own list */
+    const char *name; /* NULL: the letter alone */
+    int letter;       /* 0: the name alone */
+    const char *arg;  /* its value, as --help shows it; words separated by | are all there are; NULL: a flag */
+    option_type type;
+    size_t at;            /* where the value goes: AT or AT_OWN */
+    bool own;             /* in cli.own, not in cli */
+    size_t given;         /* OPTION_SEED: a bool of cli that says that it was given */
+    double min, max, def; /* of numbers */
+    const char *help;     /* a line of --help */
+    const char *man;      /* of the man page, which else has `help`; paragraphs end with \n */
+} cli_option;
+
+#define AT(field)           .at = offsetof(cli, field)
+#define AT_OWN(type, field) .at = offsetof(type, field), .own = true
+
+struct evaluation_kind;
+
+typedef struct {
+    const char *name, *args, *summary;
+    unsigned groups;       /* OPTIONS_MODEL ... */
+    const cli_option *own; /* its other options; ends with a row without help */
+    size_t own_size;       /* of what they fill: cli.own */
+    bool compares;         /* takes several strategies: --skip is 0 for all of them unless it is given */
+    bool alone;            /* for one process, not for several ranks */
+    bool verifies;         /* verifies drafts: the decoder has the rows for it, as with --draft */
+    int n_new;             /* default of -n */
+    status (*run)(const cli *, err *);
+    const struct evaluation_kind *evaluation; /* instead of `run`: the loop that evaluations share */
+} command;
+
+/* All commands; ends with NULL. */
+extern const command *const commands[];
+/* The command of argv[1], or of argv[1] and argv[2] ("eval recall"); *n: words it takes. NULL: there is none. */
+const command *command_find(char **argv, int argc, int *n);
+/* To stderr: there is no such command, with the nearest name. */
+void command_unknown(char **argv, int argc);
+
+/* Fills c and its `own`, which has cmd->own_size bytes. Wrong usage, --help and --help-attn end the program. */
+status options_parse(cli *c, const command *cmd, int argc, char **argv, err *e);
+/* Option i of a command, shared ones first; NULL: there are no more. */
+const cli_option *options_of(const command *cmd, size_t i);
+/* The shared options; ends with a row without help. */
+extern const cli_option options_shared[];
+
+/* The exit status of `--help-attn NAME`. */
+int options_help_attn(const char *name);
+/* The exit status of what only prints. */
+int options_printed(void);
+
+/* The section OPTIONS of the man page. */
+void options_print_man(void);
+/* What may come next after the words of a command line, a line each: for completion. */
+void options_complete(int n, char **words);
+
+#endif

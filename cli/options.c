@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* From the words of a command line to the fields of cli. argp reads them and prints --help. */
+#include "config.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "kernels/base/nearest.h"
+
+/* FIRST_KEY: argp's keys of options without a letter are numbered from here. */
+enum { MAX_OPTIONS = 80, FIRST_KEY = 256 };
+
+/* The options of a command as argp has them: argp[i] is row[i]. */
+typedef struct {
+    struct argp_option argp[MAX_OPTIONS + 1];
+    const cli_option *row[MAX_OPTIONS];
+    size_t n;
+    const command *cmd;
+    cli *c;
+} parsing;
+
+const cli_option *options_of(const command *cmd, size_t i)
+{
+    for (const cli_option *o = options_shared; o->help; o++)
+        if (o->groups & (OPTIONS_COMMON | cmd->groups) && i-- == 0) return o;
+    for (const cli_option *o = cmd->own; o && o->help; o++)
+        if (i-- == 0) return o;
+    return NULL;
+}
+
+/* Where --help lists an option: with those of the model, of replies, or of the command. */
+static int section_of(const cli_option *o)
+{
+    if (o->groups & (OPTIONS_COMMON | OPTIONS_MODEL | OPTIONS_LENGTH)) return 1;
+    return o->groups & OPTIONS_REPLY ? 2 : 3;
+}
+
+static void collect(parsing *p)
+{
+    for (const cli_option *o; p->n < MAX_OPTIONS && (o = options_of(p->cmd, p->n)); p->n++) {
+        p->row[p->n] = o;
+        p->argp[p->n] = (struct argp_option){
+            o->name, o->letter ? o->letter : FIRST_KEY + (int)p->n, o->arg, 0, o->help, section_of(o)};
+    }
+}
+
+/* ---- names that nobody knows ---- */
+
+/* Options that argp adds by itself. */
+static const struct argp_option argp_own[] = {{"help", '?', 0, 0, 0, 0}, {"usage", 1, 0, 0, 0, 0}, {0}};
+
+/* The option of a word "--name" or "--name=value", n bytes of a name that may be shortened; NULL: there is none. */
+static const struct argp_option *find_option(const struct argp_option *o, const char *name, size_t n, nearest *near)
+{
+    for (; o->name || o->key; o++) {
+        if (!o->name) continue;
+        if (strncmp(o->name, name, n) == 0) return o;
+        nearest_try(near, o->name, strlen(o->name));
+    }
+    return NULL;
+}
+
+static const struct argp_option *find_letter(const struct argp_option *o, int letter)
+{
+    for (; o->name || o->key; o++)
+        if (o->key == letter) return o;
+    return NULL;
+}
+
+/* Unknown long options, which argp would report without a hint and in two lines. Options may be shortened, as
+ * getopt_long has it; argp reports whatever else is wrong. */
+static status check_names(const struct argp_option *options, int argc, char **argv, err *e)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const struct argp_option *o = NULL;
+        const char *name = argv[i] + 2;
+        bool joined = false; /* its value is in the same word */
+        char word[NEAREST_MAX + 1];
+        nearest near;
+        if (strncmp(argv[i], "--", 2) == 0) {
+            size_t n = strcspn(name, "=");
+            snprintf(word, sizeof word, "%.*s", n < sizeof word ? (int)n : 0, name);
+            nearest_start(&near, word);
+            joined = name[n] == '=';
+            o = find_option(options, name, n, &near);
+            if (!o) o = find_option(argp_own, name, n, &near);
+            if (!o && near.name[0])
+                return err_set(e, ST_USAGE, "unknown option '--%.*s' (did you mean '--%s'?)", (int)n, name, near.name);
+            if (!o) return err_set(e, ST_USAGE, "unknown option '--%.*s', see --help", (int)n, name);
+        } else if (argv[i][0] == '-' && argv[i][1]) {
+            o = find_letter(options, argv[i][1]);
+            joined = argv[i][2];
+        }
+        if (o && o->arg && !joined) i++;
+    }
+    return ST_OK;
+}
+
+/* ---- values ---- */
+
+/* One line, where argp_error adds others. */
+#define wrong_usage(state, ...) argp_failure(state, 2, 0, __VA_ARGS__)
+
+/* "--name", or "-n" without one. */
+static const char *spelling(const cli_option *o, char out[64])
+{
+    if (o->name) snprintf(out, 64, "--%s", o->name);
+    else snprintf(out, 64, "-%c", o->letter);
+    return out;
+}
+
+static double number(struct argp_state *state, const cli_option *o, const char *text)
+{
+    char *end, name[64];
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end == text || *end || errno) wrong_usage(state, "%s: '%s' is not a number", spelling(o, name), text);
+    return v;
+}
+
+static int whole(struct argp_state *state, const cli_option *o, const char *text)
+{
+    char *end, name[64];
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (end == text || *end || errno || (double)v < o->min || (double)v > o->max)
+        wrong_usage(state, "%s: '%s', expected a whole number from %d to %d", spelling(o, name), text, (int)o->min,
+                    (int)o->max);
+    return (int)v;
+}
+
+static uint64_t seed(struct argp_state *state, const cli_option *o, const char *text)
+{
+    char *end, name[64];
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (end == text || *end || errno || text[0] == '-')
+        wrong_usage(state, "%s: '%s' is not a whole number", spelling(o, name), text);
+    return v;
+}
+
+static void *field(cli *c, const cli_option *o)
+{
+    return (char *)(o->own ? c->own : (void *)c) + o->at;
+}
+
+static void set_default(cli *c, const cli_option *o)
+{
+    if (o->type == OPTION_WHOLE) *(int *)field(c, o) = (int)o->def;
+    if (o->type == OPTION_NUMBER) *(double *)field(c, o) = o->def;
+    if (o->type == OPTION_SEED) *(uint64_t *)field(c, o) = (uint64_t)o->def;
+}
+
+static void take(struct argp_state *state, cli *c, const cli_option *o, char *arg)
+{
+    switch (o->type) {
+    case OPTION_TEXT: *(const char **)field(c, o) = arg; return;
+    case OPTION_FLAG: *(bool *)field(c, o) = true; return;
+    case OPTION_WHOLE: *(int *)field(c, o) = whole(state, o, arg); return;
+    case OPTION_NUMBER: *(double *)field(c, o) = number(state, o, arg); return;
+    case OPTION_SEED:
+        *(uint64_t *)field(c, o) = seed(state, o, arg);
+        *(bool *)((char *)c + o->given) = true;
+        return;
+    case OPTION_TEXTS:
+        if (c->n_stop == sizeof c->stop / sizeof *c->stop) wrong_usage(state, "--stop: at most 8 texts");
+        c->stop[c->n_stop++] = arg;
+        return;
+    case OPTION_HELP_ATTN: exit(options_help_attn(arg));
+    }
+}
+
+static error_t on_key(int key, char *arg, struct argp_state *state)
+{
+    parsing *p = state->input;
+    for (size_t i = 0; i < p->n; i++)
+        if (p->argp[i].key == key) return take(state, p->c, p->row[i], arg), 0;
+    if (key != ARGP_KEY_ARG) return ARGP_ERR_UNKNOWN;
+    if (!p->cmd->args[0] || p->c->input) wrong_usage(state, "unexpected argument '%s'", arg);
+    p->c->input = arg;
+    return 0;
+}
+
+status options_parse(cli *c, const command *cmd, int argc, char **argv, err *e)
+{
+    static char name[64]; /* argp keeps it in argv[0] */
+    parsing p = {.cmd = cmd, .c = c};
+    collect(&p);
+    for (size_t i = 0; i < p.n; i++) set_default(c, p.row[i]);
+    c->n_new = cmd->n_new;
+    struct argp argp = {p.argp, on_key, cmd->args, cmd->summary, NULL, NULL, NULL};
+    snprintf(name, sizeof name, "run %s", cmd->name);
+    argv[0] = name;
+    argp_err_exit_status = 2;
+    TRY(check_names(p.argp, argc, argv, e));
+    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &p);
+    return ST_OK;
+}
+
+/* ---- --help-attn ---- */
+
+int options_printed(void)
+{
+    err e = {0};
+    if (out_flush(&e) == ST_OK) return 0;
+    fprintf(stderr, "run: %s\n", e.msg);
+    return 1;
+}
+
+int options_help_attn(const char *name)
+{
+    const attn_method *m = attn_method_find(name);
+    if (!m && strcmp(name, "list") != 0 && strcmp(name, "all") != 0) {
+        err e = {0};
+        attn_method_unknown("--help-attn", name, &e);
+        fprintf(stderr, "run: %s\n", e.msg);
+        return 2;
+    }
+    attn_print_help(stdout, m);
+    return options_printed();
+}

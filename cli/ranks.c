@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "cli/ranks.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/base/mem.h"
+#include "kernels/base/sha256.h"
+
+/* ---- silence ---- */
+
+static int own_stderr = -1;
+
+void ranks_hush(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!rank) rank = getenv("PMIX_RANK");
+    if (!rank || strtol(rank, NULL, 10) <= 0) return;
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    own_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || dup2(null, STDERR_FILENO) < 0) _exit(1);
+    close(null);
+}
+
+/* Errors are printed again. */
+static void end_hush(void)
+{
+    if (own_stderr < 0) return;
+    dup2(own_stderr, STDERR_FILENO);
+    close(own_stderr);
+    own_stderr = -1;
+}
+
+/* ---- what ranks have in common ---- */
+
+typedef struct {
+    char version[32], options[SHA256_HEX];
+} start;
+
+static status check_same(const cli *c, int argc, char **argv, err *e)
+{
+    const comm *ranks = c->ranks;
+    start own = {.version = PACKAGE_VERSION}, *all;
+    sha256 hash;
+    sha256_init(&hash);
+    sha256_add(&hash, c->command, strlen(c->command) + 1);
+    for (int i = 1; i < argc; i++) sha256_add(&hash, argv[i], strlen(argv[i]) + 1);
+    sha256_hex(&hash, own.options);
+    TRY(MEM_NEW(&all, (size_t)ranks->size, e));
+    status st = comm_all_gather(c->ranks, all, &own, sizeof own, e);
+    for (int r = 1; r < ranks->size && st == ST_OK; r++) {
+        if (strcmp(all[r].version, all[0].version) != 0)
+            st = err_set(e, ST_USAGE, "rank %d is version %.31s, rank 0 version %.31s", r, all[r].version,
+                         all[0].version);
+        else if (strcmp(all[r].options, all[0].options) != 0)
+            st = err_set(e, ST_USAGE, "rank %d was started with other options than rank 0", r);
+    }
+    mem_free(all);
+    return st;
+}
+
+static status check_number(const cli *c, err *e)
+{
+    int n = c->ranks->size;
+    if (c->tp == 0 || c->tp == n) return ST_OK;
+    return err_set(e, ST_USAGE, "--tp %d: mpirun started %d rank%s; leave --tp out, or say mpirun -n %d", c->tp, n,
+                   n == 1 ? "" : "s", c->tp);
+}
+
+status ranks_refuse(const cli *c, const char *option, err *e)
+{
+    if (!c->ranks || c->ranks->size == 1) return ST_OK;
+    return err_set(e, ST_USAGE, "%s: it is for one process, not for %d ranks", option, c->ranks->size);
+}
+
+static status check_command(const cli *c, err *e)
+{
+    if (c->alone) return err_set(e, ST_USAGE, "it is for one process, not for %d ranks", c->ranks->size);
+    if (c->prefix_disk) return ranks_refuse(c, "--prefix-disk", e);
+    return c->save || c->load ? ranks_refuse(c, c->save ? "--save" : "--load", e) : ST_OK;
+}
+
+int ranks_launch(cli *c)
+{
+    bool launched;
+    int rc = 0;
+    err e = {0};
+    if (c->tp < 2 || comm_launched(&launched, NULL) != ST_OK || launched) return -1;
+    status st = comm_fork(&c->ranks, c->tp, &rc, &e);
+    if (c->ranks) return -1;
+    if (e.msg[0]) fprintf(stderr, "run %s: %s\n", c->command, e.msg);
+    return st == ST_OK ? rc : st == ST_USAGE ? 2 : 1;
+}
+
+status ranks_open(cli *c, int argc, char **argv, err *e)
+{
+    if (!c->ranks) TRY(comm_open(&c->ranks, e));
+    end_hush();
+    if (c->ranks->size > 1) {
+        cli_leave_interrupt();
+        TRY(check_same(c, argc, argv, e));
+        TRY(check_command(c, e));
+    }
+    TRY(check_number(c, e));
+    if (c->ranks->rank > 0) {
+        c->quiet = true;
+        c->json = c->csv = NULL;
+    }
+    return ST_OK;
+}
+
+bool ranks_speaks(const cli *c, int rc)
+{
+    return c->ranks ? comm_speaker(c->ranks, rc) == c->ranks->rank : own_stderr < 0;
+}
+
+int ranks_close(cli *c, int rc)
+{
+    rc = comm_close(c->ranks, rc);
+    c->ranks = NULL;
+    return rc;
+}
+
+/* ---- from the first to all ---- */
+
+status ranks_share(comm *c, void *p, size_t bytes, err *e)
+{
+    return c ? comm_broadcast(c, p, bytes, 0, e) : ST_OK;
+}
+
+status ranks_share_text(comm *c, char **text, size_t *n, err *e)
+{
+    int64_t size = *text ? (int64_t)*n : -1;
+    if (!c || c->size == 1) return ST_OK;
+    TRY(comm_broadcast(c, &size, sizeof size, 0, e));
+    if (c->rank > 0) {
+        *text = NULL;
+        *n = size > 0 ? (size_t)size : 0;
+        if (size >= 0) TRY(mem_alloc((void **)text, *n + 1, 1, "text", e));
+    }
+    return *n ? comm_broadcast(c, *text, *n, 0, e) : ST_OK;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+/* ./run chat: a conversation; what is in the KV cache is not fed again. */
+#include "config.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "commands/generate.h"
+#include "cli/ranks.h"
+#include "kernels/base/mem.h"
+
+enum { CHAT_CTX = 8192, REPLY_TOKENS = 512, READ_BYTES = 4096 };
+
+typedef struct {
+    chat_message *msg;
+    size_t n, cap;
+    json_t *results; /* --json: one reply each */
+} conversation;
+
+static status add_message(conversation *v, const char *role, const char *text, err *e)
+{
+    if (v->n == v->cap) {
+        size_t cap = 2 * v->cap + 8;
+        TRY(MEM_GROW(&v->msg, cap, e));
+        v->cap = cap;
+    }
+    char *copy = mem_strdup(text);
+    if (!copy) return err_set(e, ST_NOMEM, "out of memory");
+    v->msg[v->n++] = (chat_message){role, copy};
+    return ST_OK;
+}
+
+static void drop_messages(conversation *v, size_t from)
+{
+    while (v->n > from) mem_free((void *)(uintptr_t)v->msg[--v->n].content);
+}
+
+/* ---- lines ---- */
+
+/* Standard input, with the bytes that were read beyond the end of a line. */
+typedef struct {
+    char *text;
+    size_t at, n, cap; /* the next line begins at `at` */
+    bool ended;
+    char *shared; /* the last line, where there are ranks */
+} input;
+
+static status read_more(input *in, err *e)
+{
+    if (in->at) memmove(in->text, in->text + in->at, in->n - in->at);
+    in->n -= in->at;
+    in->at = 0;
+    if (in->cap - in->n < READ_BYTES) {
+        size_t cap = 2 * in->cap + READ_BYTES;
+        TRY(MEM_GROW(&in->text, cap, e));
+        in->cap = cap;
+    }
+    if (!cli_wait_input(STDIN_FILENO)) {
+        in->n = 0; /* what was typed so far is dropped, as a terminal does */
+        return ST_INTERRUPTED;
+    }
+    ssize_t k = read(STDIN_FILENO, in->text + in->n, in->cap - in->n - 1);
+    if (k < 0 && errno != EINTR) return err_set(e, ST_IO, "standard input: %s", strerror(errno));
+    in->ended = k == 0;
+    in->n += k > 0 ? (size_t)k : 0;
+    return ST_OK;
+}
+
+/* One line of any length, valid until the next call; NULL at the end of input. ST_INTERRUPTED
+ * (without a message) at Ctrl-C. */
+static status read_line(input *in, const char **line, err *e)
+{
+    char *end = NULL;
+    *line = NULL;
+    while (!(end = in->n > in->at ? memchr(in->text + in->at, '\n', in->n - in->at) : NULL)) {
+        if (in->ended) break;
+        TRY(read_more(in, e));
+    }
+    if (!end && in->n == in->at) return ST_OK;
+    if (!end) end = in->text + in->n++; /* the last line has no end: there is room for one */
+    *end = 0;
+    *line = in->text + in->at;
+    in->at = (size_t)(end + 1 - in->text);
+    return ST_OK;
+}
+
+/* The line of the first rank, on all. */
+static status next_line(input *in, comm *ranks, const char **line, err *e)
+{
+    if (!ranks || ranks->size == 1) return read_line(in, line, e);
+    char *text = NULL;
+    *line = NULL;
+    if (ranks->rank == 0) TRY(read_line(in, line, e));
+    if (*line && !(text = mem_strdup(*line))) return err_set(e, ST_NOMEM, "out of memory");
+    size_t n = text ? strlen(text) : 0;
+    status st = ranks_share_text(ranks, &text, &n, e);
+    mem_free(in->shared);
+    *line = in->shared = text;
+    return st;
+}
+
+/* ---- turns ---- */
+
+/* One turn: only what the session does not hold yet is fed. */
+static status turn(reply *r, conversation *v, const char *user, err *e)
+{
+    token_list ids = {0};
+    size_t n_before = v->n;
+    char *text = NULL;
+    TRY(add_message(v, "user", user, e));
+    status st = r->all.n == 0 ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
+                              : reply_encode_turn(r, v->msg, v->n, &ids, e);
+    if (st != ST_OK) goto done;
+    r->said.n = 0;
+    TRY_GOTO(reply_run(r, &ids, e));
+    TRY_GOTO(out_write("\n", 1, e));
+    TRY_GOTO(out_flush(e));
+    TRY_GOTO(tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, NULL, e));
+    TRY_GOTO(add_message(v, "assistant", text, e));
+done:
+    if (st != ST_OK) drop_messages(v, n_before);
+    mem_free(text);
+    token_list_free(&ids);
+    return st;
+}
+
+/* A turn and its end: Ctrl-C stops the reply, not the chat. */
+static status take_turn(reply *r, conversation *v, const char *line, err *e)
+{
+    err why = {0};
+    status st = turn(r, v, line, &why);
+    cli_clear_interrupt();
+    if (st == ST_INTERRUPTED) { /* while the prompt was read: half of it is in the cache, */
+        session_reset(r->s);    /* and the next turn feeds all tokens anew */
+        fputs("\n(stopped: this message is not part of the conversation)\n", stderr);
+        return ST_OK;
+    }
+    if (st != ST_OK) return err_set(e, st, "%s", why.msg);
+    if (!r->c->quiet) reply_print_stats(r);
+    if (!r->c->json) return ST_OK;
+    json_t *result = reply_json(r, e);
+    if (!result) return e->code;
+    return json_array_append_new(v->results, result) == 0 ? ST_OK
+                                                          : err_set(e, ST_NOMEM, "out of memory for the report");
+}
+
+static status converse(reply *r, conversation *v, err *e)
+{
+    const bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+    input in = {0};
+    const char *line = NULL;
+    bool warned = false;
+    status st = ST_OK;
+    while (st == ST_OK) {
+        if (terminal) fputs("> ", stderr);
+        st = next_line(&in, r->c->ranks, &line, e);
+        if (st == ST_INTERRUPTED) {
+            cli_clear_interrupt();
+            st = ST_OK;
+            if (warned) break;
+            warned = true;
+            fputs("\n(Ctrl-C again, or Ctrl-D, ends the chat)\n", stderr);
+            continue;
+        }
+        warned = false;
+        if (st != ST_OK || !line) break;
+        if (line[0]) st = take_turn(r, v, line, e);
+    }
+    if (terminal) fputc('\n', stderr);
+    mem_free(in.text);
+    mem_free(in.shared);
+    return st;
+}
+
+static status cmd_chat(const cli *c, err *e)
+{
+    engine g;
+    reply r = {0};
+    conversation v = {0};
+    int64_t n_tokens, most;
+    TRY(reply_check(c, e));
+    TRY(engine_find(&g, c, true, e));
+    most = g.m->config.max_positions < CHAT_CTX ? g.m->config.max_positions : CHAT_CTX;
+    status st = session_tokens(c, &g, most, &n_tokens, e);
+    if (st != ST_OK) goto done;
+    if (!c->template_name && !tokenizer_chat_template(g.tok)) {
+        chat_message probe = {"user", "x"};
+        token_list unused = {0};
+        st = chat_encode(g.tok, NULL, &probe, 1, &unused, e); /* its message lists the templates */
+        token_list_free(&unused);
+        if (st != ST_OK) goto done;
+    }
+    TRY_GOTO(c->load ? reply_load(&r, c, &g, e) : reply_create(&r, c, &g, n_tokens, e));
+    if (r.all.n) { /* what was said: a turn needs nothing but its end */
+        TRY_GOTO(add_message(&v, "user", "x", e));
+        TRY_GOTO(add_message(&v, "assistant", "", e));
+    }
+    if (r.n_new == 0) r.n_new = REPLY_TOKENS;
+    cli_catch_interrupt();
+    if (c->system) TRY_GOTO(add_message(&v, "system", c->system, e));
+    v.results = json_array();
+    TRY_GOTO(converse(&r, &v, e));
+    TRY_GOTO(reply_save(&r, e));
+    if (c->json) {
+        st = reply_report(&r, v.results, e);
+        v.results = NULL;
+    }
+done:
+    json_decref(v.results);
+    drop_messages(&v, 0);
+    mem_free(v.msg);
+    reply_free(&r);
+    engine_close(&g);
+    return st;
+}
+
+const command chat_command = {.name = "chat",
+                              .args = "",
+                              .summary = "talk, turn by turn",
+                              .groups = OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PREFIX,
+                              .run = cmd_chat};

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "kernels/base/nearest.h"
+
+/* Every command, in the order of the help: X defines `const command X_command` in its own file or folder. */
+#define COMMANDS(X)                                                                                                    \
+    X(generate)                                                                                                        \
+    X(chat)                                                                                                            \
+    X(serve)                                                                                                           \
+    X(lens)                                                                                                            \
+    X(passkey)                                                                                                         \
+    X(niah)                                                                                                            \
+    X(bench)                                                                                                           \
+    X(recall)                                                                                                          \
+    X(longbench)                                                                                                       \
+    X(longbench2)                                                                                                      \
+    X(infinitebench)                                                                                                   \
+    X(ruler)                                                                                                           \
+    X(scbench)                                                                                                         \
+    X(mrcr)                                                                                                            \
+    X(pg19)                                                                                                            \
+    X(agree)                                                                                                           \
+    X(accept)                                                                                                          \
+    X(drift)                                                                                                           \
+    X(gsm8k)                                                                                                           \
+    X(math)                                                                                                            \
+    X(aime)                                                                                                            \
+    X(gpqa)                                                                                                            \
+    X(mmlu)                                                                                                            \
+    X(score)                                                                                                           \
+    X(info)                                                                                                            \
+    X(tokenize)                                                                                                        \
+    X(logits)
+
+#define DECLARE(name) extern const command name##_command;
+#define ROW(name)     &name##_command,
+COMMANDS(DECLARE)
+const command *const commands[] = {COMMANDS(ROW) NULL};
+
+/* argv[1], with argv[2] behind it. */
+static void two_words(char out[64], char **argv, int argc)
+{
+    snprintf(out, 64, "%s %s", argv[1], argc > 2 ? argv[2] : "");
+}
+
+const command *command_find(char **argv, int argc, int *n)
+{
+    char two[64];
+    two_words(two, argv, argc);
+    for (const command *const *c = commands; *c; c++) {
+        *n = strchr((*c)->name, ' ') ? 2 : 1;
+        if (strcmp((*c)->name, *n == 2 ? two : argv[1]) == 0) return *c;
+    }
+    return NULL;
+}
+
+void command_unknown(char **argv, int argc)
+{
+    char two[64];
+    nearest near;
+    two_words(two, argv, argc);
+    const char *found = strcmp(argv[1], "eval") == 0 && argc > 2 && argv[2][0] != '-' ? two : argv[1];
+    nearest_start(&near, found);
+    for (const command *const *c = commands; *c; c++) nearest_try(&near, (*c)->name, strlen((*c)->name));
+    fprintf(stderr, "run: unknown command '%s'%s\n\n", found, nearest_hint(&near));
+}

@@ -1,0 +1,708 @@
+/* SPDX-License-Identifier: MIT */
+/* ./run generate: a prompt, then tokens as they come. */
+#include "config.h"
+
+#include "cli/command.h"
+#include "commands/generate.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cli/ranks.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/draft.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "model/session_file.h"
+
+/* ---- text on its way out ---- */
+
+status text_out_add(text_out *t, const char *text, size_t n, bool *stopped, err *e)
+{
+    size_t k;
+    TRY(stop_text_add(&t->text, text, n, &text, &k, stopped, e));
+    if (n == 0) return ST_OK;
+    TRY(out_write(text, k, e));
+    return out_flush(e);
+}
+
+status text_out_end(text_out *t, bool stopped, err *e)
+{
+    const char *text;
+    size_t k;
+    stop_text_rest(&t->text, &text, &k);
+    status st = stopped ? ST_OK : out_write(text, k, e);
+    if (st == ST_OK) st = out_flush(e);
+    stop_text_free(&t->text);
+    return st;
+}
+
+/* ---- one reply ---- */
+
+static bool keep_going(void *ctx, int64_t done, int64_t total)
+{
+    reply *r = ctx;
+    progress_set(r->bar, done, total);
+    return !cli_interrupted();
+}
+
+static void take_logits(void *ctx, int64_t first, size_t n, const float *logits)
+{
+    reply *r = ctx;
+    (void)first;
+    memcpy(r->logits, logits + (n - 1) * (size_t)r->g->m->config.vocab, (size_t)r->g->m->config.vocab * sizeof(float));
+}
+
+/* The rest of the prompt that begins at `from`; what is kept of it is kept on the way. */
+static status prefill_rest(reply *r, size_t from, err *e)
+{
+    prefill_options o = {.which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
+    for (size_t at = (size_t)session_length(r->s), end; at < r->all.n; at = end) {
+        end = r->known.keep > at ? r->known.keep : r->all.n;
+        o.before = at - from;
+        o.after = r->all.n - end;
+        TRY(session_prefill(&r->s, 1, r->all.ids + at, end - at, &o, e));
+        if (end == r->known.keep) reuse_keep(&r->known, r->reuse, r->s);
+    }
+    return ST_OK;
+}
+
+/* What is known of the prompt that begins at *from; it begins the session where that was lost. */
+static void find_known(reply *r, size_t *from)
+{
+    if (*from == 0) r->before[0] = 0;
+    reuse_let_go(&r->known, r->reuse);
+    reuse_find(&r->known, r->reuse, r->s,
+               &(reuse_prompt){.ids = r->all.ids, .from = *from, .n = r->all.n, .before = r->before});
+    if (r->known.known < *from) *from = r->before[0] = 0;
+    r->n_known = (int64_t)(r->known.known - *from);
+}
+
+/* The rows behind a prompt are those of steps: what goes on from there is told from what was prompted as a whole. */
+static void note_prompt(reply *r, size_t from)
+{
+    sha256 sum;
+    char text[64];
+    snprintf(text, sizeof text, "%zu-%zu ", from, r->all.n);
+    sha256_init(&sum);
+    sha256_add(&sum, r->before, strlen(r->before));
+    sha256_add(&sum, text, strlen(text));
+    sha256_hex(&sum, r->before);
+}
+
+/* All that the session does not hold yet, as a prompt; its end's logits are in r->logits. */
+static status feed_prompt(reply *r, err *e)
+{
+    size_t from = (size_t)session_length(r->s), accepted = from;
+    int64_t t0 = clock_ns();
+    r->bar = progress_start(r->c, "prompt");
+    if (r->reuse) find_known(r, &from);
+    status st = prefill_rest(r, from, e);
+    progress_end(r->bar);
+    r->bar = NULL;
+    TRY(st);
+    if (r->reuse) note_prompt(r, from);
+    r->prompt_ns = clock_ns() - t0;
+    r->n_prompt = (int64_t)(r->all.n - from);
+    for (size_t i = accepted; i < r->all.n; i++) sampler_accept(r->sampler, r->all.ids[i]);
+    return ST_OK;
+}
+
+/* One token that was sampled; the next one's logits are in r->logits. */
+static status feed_token(reply *r, err *e)
+{
+    int64_t t = clock_ns();
+    TRY(session_decode(&r->s, 1, &r->all.ids[r->all.n - 1], r->logits, e));
+    r->decode_ns += clock_ns() - t;
+    r->n_decoded++;
+    r->unfed = false;
+    return ST_OK;
+}
+
+/* Whether the last reply ended with an end-of-text. */
+static bool has_ended(const reply *r)
+{
+    return r->unfed && tokenizer_is_eos(r->g->tok, r->all.ids[r->all.n - 1]);
+}
+
+/* What comes before the first token of a reply. The template writes the end of a reply itself, so that of the last one
+ * is not fed before a prompt. */
+static status feed(reply *r, const token_list *ids, err *e)
+{
+    r->n_prompt = r->n_known = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
+    if (r->draft) drafter_begin(r->draft);
+    if (ids->n == 0) return r->unfed ? feed_token(r, e) : ST_OK;
+    if (has_ended(r)) r->all.n--;
+    size_t before = r->all.n;
+    status st = ST_OK;
+    for (size_t i = 0; i < ids->n && st == ST_OK; i++) st = token_list_push(&r->all, ids->ids[i], e);
+    if (st == ST_OK) st = feed_prompt(r, e);
+    if (st != ST_OK) r->all.n = before;
+    r->unfed = false;
+    return st;
+}
+
+/* Prints one token; *stopped at a stop string. */
+static status print_token(text_out *t, token_stream *stream, int32_t id, bool *stopped, err *e)
+{
+    const char *text;
+    size_t n;
+    TRY(token_stream_push(stream, id, &text, &n, e));
+    return text_out_add(t, text, n, stopped, e);
+}
+
+/* As next_token, through drafts. */
+static status next_verified(reply *r, int i, int32_t *id, err *e)
+{
+    int64_t t = clock_ns();
+    TRY(drafter_next(r->draft, r->s, r->sampler, &r->all, (size_t)(r->n_new - i), id, e));
+    r->decode_ns += clock_ns() - t;
+    r->n_decoded++;
+    r->unfed = false;
+    return ST_OK;
+}
+
+/* Token number i of the reply, the one before it being the last of r->all. Steps are queued before the token that they
+ * are fed is known here, as far as the device can be ahead. */
+static status next_token(reply *r, int i, int32_t *id, err *e)
+{
+    int ahead = r->last ? decoder_ahead(r->g->dec) : 0;
+    if (r->draft) return next_verified(r, i, id, e);
+    if (!sampler_is_plain(r->sampler)) {
+        TRY(feed_token(r, e));
+        *id = sampler_next(r->sampler, r->logits, session_length(r->s));
+        return ST_OK;
+    }
+    int64_t t = clock_ns();
+    while (r->queued <= ahead && i + r->queued < r->n_new &&
+           (r->queued == 0 || session_length(r->s) < session_limit(r->s))) {
+        TRY(session_queue(&r->s, 1, r->queued ? NULL : &r->all.ids[r->all.n - 1], &r->sampler, e));
+        r->queued++;
+    }
+    TRY(session_take(r->g->dec, 1, id, e));
+    r->queued--;
+    r->decode_ns += clock_ns() - t;
+    r->n_decoded++;
+    r->unfed = false;
+    return ST_OK;
+}
+
+/* Steps queued or verified beyond the end of the reply: their tokens are dropped if the strategy can. */
+static status drop_queued(reply *r, err *e)
+{
+    int32_t unused;
+    int n = r->queued;
+    if (r->draft) return drafter_drop(r->draft, r->s, &r->all, e);
+    for (; r->queued > 0; r->queued--) TRY(session_take(r->g->dec, 1, &unused, e));
+    if (n > 0) (void)session_rewind(r->s, session_length(r->s) - n, NULL);
+    return ST_OK;
+}
+
+/* Tokens before the one that was chosen last. */
+static int64_t fed_tokens(const reply *r)
+{
+    return r->draft ? (int64_t)r->all.n - 1 : session_length(r->s) - r->queued;
+}
+
+static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
+{
+    int32_t id = r->n_new > 0 ? sampler_next(r->sampler, r->logits, session_length(r->s)) : 0;
+    for (int i = 0; i < r->n_new; i++) {
+        TRY(ranks_share(r->c->ranks, &id, sizeof id, e)); /* CPUs may differ in their last bits */
+        sampler_accept(r->sampler, id);
+        TRY(token_list_push(&r->said, id, e));
+        TRY(token_list_push(&r->all, id, e));
+        r->unfed = true;
+        if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
+        TRY(print_token(t, stream, id, stopped, e));
+        /* Here alone, so that the last token of a reply is never fed. */
+        if (i + 1 == r->n_new || *stopped || cli_interrupted() || fed_tokens(r) >= session_limit(r->s)) break;
+        TRY(next_token(r, i + 1, &id, e));
+    }
+    return drop_queued(r, e);
+}
+
+/* Text that goes on: its first word has a space before it if it has one in the whole. A few tokens, since special ones
+ * give no text. */
+static status prime(const reply *r, token_stream *stream, err *e)
+{
+    const char *text;
+    size_t n, few = r->all.n < 16 ? r->all.n : 16;
+    for (size_t i = r->all.n - few; i < r->all.n; i++) TRY(token_stream_push(stream, r->all.ids[i], &text, &n, e));
+    return ST_OK;
+}
+
+status reply_run(reply *r, const token_list *ids, err *e)
+{
+    token_stream *stream = NULL;
+    text_out t = {.text = {.stop = r->c->stop, .n_stop = r->c->n_stop}};
+    bool stopped = false;
+    const char *text;
+    size_t n;
+    if (ids->n == 0 && has_ended(r) && !r->c->ignore_eos) return ST_OK;
+    TRY(feed(r, ids, e));
+    TRY(token_stream_create(&stream, r->g->tok, e));
+    status st = ids->n == 0 ? prime(r, stream, e) : ST_OK;
+    if (st == ST_OK) st = decode_loop(r, &t, stream, &stopped, e);
+    if (st == ST_OK && !stopped) {
+        st = token_stream_end(stream, &text, &n, e);
+        if (st == ST_OK) st = text_out_add(&t, text, n, &stopped, e);
+    }
+    status end = text_out_end(&t, stopped, st == ST_OK ? e : NULL);
+    token_stream_free(stream);
+    return st != ST_OK ? st : end;
+}
+
+static void print_tier(const reply *r, const attn_stats *a)
+{
+    tier_counts t = attn_seq_tier(session_attn(r->s));
+    double steps = a->steps > 0 ? (double)a->steps : 1;
+    fprintf(stderr,
+            "KV in files %.2f MB, %.2f MB of it in memory | a decode step read %.3f MB in %.0f blocks (%.2f a selected "
+            "row), wrote %.3f MB, waited %.2f ms | %.1f %% of the blocks were in memory\n",
+            (double)t.in_file / 1e6, (double)t.here / 1e6, (double)t.read / 1e6 / steps, (double)t.missed / steps,
+            tier_per_row(&t), (double)t.written / 1e6 / steps, (double)t.stall_ns / 1e6 / steps, 100 * tier_hits(&t));
+}
+
+static void print_host(const reply *r, const attn_stats *a)
+{
+    host_counts h = attn_seq_host(session_attn(r->s));
+    double steps = a->steps > 0 ? (double)a->steps : 1;
+    fprintf(stderr,
+            "KV in the host's memory %.2f MB | a decode step read %.3f MB of it, wrote %.3f MB, waited for none | %.1f "
+            "%% of the "
+            "rows were on the device\n",
+            (double)h.held / 1e6, h.read / 1e6 / steps, h.written / 1e6 / steps, 100 * host_hits(&h));
+}
+
+static void print_draft(const reply *r)
+{
+    draft_counts n = drafter_counts(r->draft);
+    double alone = (double)n.tokens * n.single_ns;
+    fprintf(stderr,
+            "draft %s: %.2f tokens a verification | %lld of %lld drafted tokens accepted | %lld of %lld steps saved",
+            drafter_spec(r->draft), draft_length(&n), (long long)n.accepted, (long long)n.proposed,
+            (long long)(n.tokens - n.verifications), (long long)n.tokens);
+    if (n.ns > 0 && alone > 0) fprintf(stderr, " | %.2f times the speed of single steps", alone / n.ns);
+    const model *m = r->g->draft;
+    if (m) fprintf(stderr, " | weights of drafts %s, %.2f MB", dtype_name(m->type), (double)m->weight_bytes / 1e6);
+    fputc('\n', stderr);
+}
+
+/* Half of the 95 % interval of the mean share of attention that was missed, as samples measured it. */
+static double missed_error(const attn_stats *a)
+{
+    return 1.96 * sqrt(a->missed_var) / a->measured;
+}
+
+static void print_missed(const attn_stats *a)
+{
+    if (a->measured > 0)
+        fprintf(stderr, "missed %.2f +- %.2f %% of the attention in decode steps, by samples (95 %% interval)\n",
+                100 * a->missed / a->measured, 100 * missed_error(a));
+}
+
+static void print_certified(const attn_certified *x)
+{
+    double heads = x->heads > 0 ? (double)x->heads : 1, lists = x->lists > 0 ? (double)x->lists : 1;
+    fprintf(
+        stderr,
+        "certified %.1f %% of %lld heads of steps and layers: they miss at most %.4f of their attention in the mean, "
+        "%.4f in the worst; outputs are off by at most %.4f of the longest value\n",
+        100 * (double)x->certified / heads, (long long)x->heads, x->bound_mean, x->bound_most, 2 * x->bound_most);
+    fprintf(stderr,
+            "selections of %.1f tokens in the mean, 10 %% at most %lld, 90 %% at most %lld, the longest %lld | %.1f %% "
+            "attend everything\n",
+            x->tokens_mean, (long long)x->tokens_p10, (long long)x->tokens_p90, (long long)x->tokens_most,
+            100 * (double)x->whole / lists);
+}
+
+void reply_print_stats(const reply *r)
+{
+    attn_stats a = attn_seq_stats(session_attn(r->s));
+    attn_bytes held = attn_seq_held(session_attn(r->s)), peak = attn_seq_peak(session_attn(r->s));
+    double prompt_s = (double)r->prompt_ns / 1e9, decode_s = (double)r->decode_ns / 1e9;
+    fprintf(stderr, "prompt %lld tokens, ", (long long)r->n_prompt);
+    if (r->reuse) fprintf(stderr, "%lld of them known, ", (long long)r->n_known);
+    fprintf(stderr, "%.1f tokens/s | first token after %.3f s | decode %lld tokens, %.1f tokens/s\n",
+            prompt_s > 0 ? (double)(r->n_prompt - r->n_known) / prompt_s : 0, prompt_s, (long long)r->n_decoded,
+            decode_s > 0 ? (double)r->n_decoded / decode_s : 0);
+    fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
+            (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
+    print_missed(&a);
+    kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
+    if (place == KV_DISK) print_tier(r, &a);
+    if (place == KV_HOST) print_host(r, &a);
+    attn_certified sure;
+    if (attn_seq_certified(session_attn(r->s), &sure)) print_certified(&sure);
+    if (r->draft) print_draft(r);
+}
+
+static json_t *missed_ci_json(const attn_stats *a)
+{
+    double mean = a->missed / a->measured, off = missed_error(a);
+    return json_pack("[f, f]", fmax(mean - off, 0), fmin(mean + off, 1));
+}
+
+static json_t *certified_json(const attn_certified *x)
+{
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "heads", (json_int_t)x->heads,
+                     "certified", (json_int_t)x->certified, "bound_mean", x->bound_mean, "bound_most", x->bound_most,
+                     "output_bound", 2 * x->bound_most, "lists", (json_int_t)x->lists, "whole", (json_int_t)x->whole,
+                     "tokens_mean", x->tokens_mean, "tokens_p10", (json_int_t)x->tokens_p10, "tokens_p90",
+                     (json_int_t)x->tokens_p90, "tokens_most", (json_int_t)x->tokens_most);
+}
+
+json_t *reply_json(const reply *r, err *e)
+{
+    attn_stats a = attn_seq_stats(session_attn(r->s));
+    double steps = (double)a.steps * r->g->m->config.n_layers;
+    char *text;
+    size_t n;
+    if (tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK) return NULL;
+    json_t *j = json_pack("{s:s%, s:I, s:I, s:f, s:f, s:o, s:I, s:I}", "text", text, n, "prompt_tokens",
+                          (json_int_t)r->n_prompt, "new_tokens", (json_int_t)r->said.n, "prompt_seconds",
+                          (double)r->prompt_ns / 1e9, "decode_seconds", (double)r->decode_ns / 1e9, "attended",
+                          steps > 0 ? json_real(a.attended / steps) : json_null(), "kv_bytes",
+                          (json_int_t)attn_seq_held(session_attn(r->s)).kv, "kv_bytes_peak",
+                          (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
+    mem_free(text);
+    tier_counts t = attn_seq_tier(session_attn(r->s));
+    host_counts h = attn_seq_host(session_attn(r->s));
+    kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
+    if (j && place == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
+    if (j && place == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
+    if (j && r->draft) json_object_set_new(j, "draft", drafter_json(r->draft, r->g));
+    if (j && a.measured > 0) {
+        json_object_set_new(j, "missed_mass", json_real(a.missed / a.measured));
+        json_object_set_new(j, "ci95", missed_ci_json(&a));
+    }
+    attn_certified sure;
+    if (j && attn_seq_certified(session_attn(r->s), &sure)) json_object_set_new(j, "certify", certified_json(&sure));
+    if (j && r->reuse) json_object_set_new(j, "prefix_tokens", json_integer(r->n_known));
+    if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
+    return j;
+}
+
+status reply_report(const reply *r, json_t *results, err *e)
+{
+    const cli *c = r->c;
+    const attn_spec *spec = attn_seq_spec(session_attn(r->s));
+    char params[512], kv[128];
+    attn_spec_params(spec, params, sizeof params);
+    kv_format_text(&spec->kv, kv, sizeof kv);
+    json_t *options = json_pack(
+        "{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s, s:s?}", "attn", spec->text, "params", params,
+        "budget", attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
+        (json_int_t)session_limit(r->s), "n", r->n_new, "temp", c->temp, "top_k", c->top_k, "top_p", c->top_p, "min_p",
+        c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed, "draw",
+        c->draw ? c->draw : draw_names[DRAW_GUMBEL], "template", c->template_name);
+    return report_write(c, r->g, options, results, NULL, e);
+}
+
+static const char *kept_by(const cli *c)
+{
+    return c->save ? "--save" : c->load ? "--load" : "--prefix-disk";
+}
+
+/* Whether --save FILE can be written, before anything runs for hours. */
+static status check_save(const cli *c, err *e)
+{
+    file_draft d;
+    err why = {0};
+    kv_tier place = {.place = KV_DEVICE};
+    if (c->kv_tier) TRY(kv_tier_parse(&place, c->kv_tier, e));
+    if (place.place != KV_DEVICE && (c->save || c->load || c->prefix_disk))
+        return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded", kept_by(c),
+                       kv_place_name(place.place));
+    if (!c->save) return ST_OK;
+    status st = file_draft_open(&d, c->save, &why);
+    file_draft_close(&d);
+    return st == ST_OK ? ST_OK : err_set(e, st, "--save %s", why.msg);
+}
+
+status reply_check(const cli *c, err *e)
+{
+    TRY(check_save(c, e));
+    if (c->load && c->prefix_disk)
+        return err_set(e, ST_USAGE, "--prefix-disk and --load exclude each other: the session has begun already");
+    if (c->prefix_disk) TRY(reuse_check_folder(c->prefix_disk, e));
+    if (c->no_verify && !c->load) return err_set(e, ST_USAGE, "--no-verify: needs --load");
+    if (c->load && c->system)
+        return err_set(e, ST_USAGE, "--system and --load exclude each other: the session has begun already");
+    return cli_check_template(c, e);
+}
+
+static status parse_draw(draw_how *how, const cli *c, err *e)
+{
+    for (int i = 0; i < DRAW_COUNT; i++) {
+        *how = (draw_how)i;
+        if (!c->draw ? i == DRAW_GUMBEL : strcmp(c->draw, draw_names[i]) == 0) return ST_OK;
+    }
+    return err_set(e, ST_USAGE, "--draw: '%.40s' is not one of: gumbel rank", c->draw);
+}
+
+static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
+{
+    sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed, DRAW_GUMBEL};
+    const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c), .draft = g->draft};
+    *r = (reply){.c = c, .g = g, .n_new = c->n_new};
+    TRY(parse_draw(&so.draw, c, e));
+    status st = drafter_create(&r->draft, c, spec, e);
+    session_size size = drafter_session(r->draft, n_tokens);
+    if (st == ST_OK && c->prefix_disk) st = reuse_check(spec, size.draft, e);
+    if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
+    if (st == ST_OK) st = engine_load(g, c, 1, false, e);
+    if (st == ST_OK) st = reuse_open(&r->reuse, c, g, e);
+    size = reuse_size(r->reuse, size);
+    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, size, e);
+    if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
+    if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
+    if (st != ST_OK) reply_free(r);
+    return st;
+}
+
+status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e)
+{
+    attn_spec spec;
+    *r = (reply){0};
+    TRY(cli_parse_one_attn(&spec, c, e));
+    return create_with(r, c, g, &spec, n_tokens, e);
+}
+
+/* ---- sessions on disk ---- */
+
+static status load_from(reply *r, const cli *c, engine *g, session_file *f, err *e)
+{
+    attn_spec spec;
+    session_notes n;
+    int64_t n_tokens = session_file_context(f);
+    if (c->attn || c->budget || c->skip || c->certify || c->kv) TRY(cli_parse_one_attn(&spec, c, e));
+    else TRY(attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e));
+    if (c->ctx) TRY(cli_parse_size(&n_tokens, c->ctx, "--ctx", e));
+    TRY(create_with(r, c, g, &spec, n_tokens, e));
+    if (c->no_verify) session_file_trust(f);
+    TRY(session_load(r->s, f, &n, e));
+    if (!session_file_summed(f))
+        fprintf(stderr, "warning: --load %s: saved by an earlier version: rows are not checksummed\n",
+                path_tail(c->load));
+    for (size_t i = 0; i < n.n_ids; i++) {
+        TRY(token_list_push(&r->all, n.ids[i], e));
+        sampler_accept(r->sampler, n.ids[i]);
+    }
+    r->unfed = (int64_t)n.n_ids > session_length(r->s);
+    if (n.logits) memcpy(r->logits, n.logits, (size_t)g->m->config.vocab * sizeof *r->logits);
+    if (!c->seeded) sampler_set_random(r->sampler, n.random);
+    return ST_OK;
+}
+
+status reply_load(reply *r, const cli *c, engine *g, err *e)
+{
+    session_file *f;
+    err why = {0};
+    *r = (reply){0};
+    status st = session_file_open(&f, c->load, &why);
+    if (st == ST_OK) st = load_from(r, c, g, f, &why);
+    session_file_close(f);
+    if (st == ST_OK) return ST_OK;
+    reply_free(r);
+    return err_set(e, st, "--load %s", why.msg);
+}
+
+status reply_save(reply *r, err *e)
+{
+    err why = {0};
+    if (!r->c->save) return ST_OK;
+    /* After a prompt that was stopped the session is to be fed anew. */
+    if (session_length(r->s) + r->unfed < (int64_t)r->all.n) TRY(feed_prompt(r, e));
+    session_notes n = {.ids = r->all.ids,
+                       .n_ids = r->all.n,
+                       .logits = r->unfed || r->all.n == 0 ? NULL : r->logits,
+                       .random = sampler_random(r->sampler)};
+    status st = session_save(r->s, r->c->save, &n, &why);
+    return st == ST_OK ? ST_OK : err_set(e, st, "--save %s", why.msg);
+}
+
+/* The reply itself is in the cache as it was generated; encoding its text again could give other ids. So the
+ * conversation is encoded with an empty reply, and what it shares with the prompt of the turn before is dropped. */
+status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e)
+{
+    token_list before = {0}, with = {0};
+    const char *name = r->c->template_name;
+    chat_message last = msg[n - 2];
+    status st = chat_encode(r->g->tok, name, msg, n - 2, &before, e);
+    msg[n - 2].content = "";
+    if (st == ST_OK) st = chat_encode(r->g->tok, name, msg, n, &with, e);
+    msg[n - 2] = last;
+    size_t same = 0;
+    while (same < before.n && same < with.n && before.ids[same] == with.ids[same]) same++;
+    for (size_t i = same; st == ST_OK && i < with.n; i++) st = token_list_push(out, with.ids[i], e);
+    token_list_free(&before);
+    token_list_free(&with);
+    return st;
+}
+
+void reply_free(reply *r)
+{
+    session_free(r->s);
+    reuse_let_go(&r->known, r->reuse);
+    reuse_close(r->reuse);
+    token_list_free(&r->all);
+    sampler_free(r->sampler);
+    drafter_free(r->draft);
+    mem_free(r->logits);
+    token_list_free(&r->said);
+    *r = (reply){0};
+}
+
+/* ---- the command ---- */
+
+/* A turn behind a session; only the session's end matters here. */
+static status encode_later_turn(const reply *r, const char *text, token_list *ids, err *e)
+{
+    chat_message msg[] = {{"user", "x"}, {"assistant", ""}, {"user", text}};
+    return reply_encode_turn(r, msg, 3, ids, e);
+}
+
+/* r: the session that it is for, without one or an empty one NULL. */
+static status encode_prompt(const cli *c, const engine *g, const reply *r, token_list *ids, err *e)
+{
+    char *text;
+    size_t n;
+    TRY(cli_read_text(&text, &n, c, e));
+    status st;
+    if (c->chat && r) {
+        st = encode_later_turn(r, text, ids, e);
+    } else if (c->chat) {
+        chat_message msg[2];
+        size_t k = 0;
+        if (c->system) msg[k++] = (chat_message){"system", c->system};
+        msg[k++] = (chat_message){"user", text};
+        st = chat_encode(g->tok, c->template_name, msg, k, ids, e);
+    } else {
+        unsigned flags = tokenizer_adds_bos(g->tok) && !r ? TOKENIZE_BOS : 0;
+        st = tokenizer_encode(g->tok, text, n, flags | (c->special ? TOKENIZE_SPECIAL : 0), ids, e);
+    }
+    mem_free(text);
+    if (st == ST_OK && ids->n == 0)
+        st = err_set(e, ST_USAGE, "the prompt is empty and the model has no BOS token to start from");
+    return st;
+}
+
+status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e)
+{
+    enum { ROOM = 8192 }; /* tokens behind a session that is saved */
+    int64_t max = g->m->config.max_positions;
+    *out = need;
+    if (c->save && need < max) *out = max - need < ROOM ? max : need + ROOM;
+    if (c->ctx) {
+        TRY(cli_parse_size(out, c->ctx, "--ctx", e));
+        if (*out < 1) return err_set(e, ST_USAGE, "--ctx %s: at least 1 token is needed", c->ctx);
+        cli_warn_ctx(c, g->m, *out);
+    } else if (need > max) {
+        return err_set(e, ST_UNSUPPORTED,
+                       "%lld tokens (prompt and new ones) exceed the model's "
+                       "max_position_embeddings of %lld; --ctx N goes beyond it",
+                       (long long)need, (long long)max);
+    }
+    return ST_OK;
+}
+
+static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e)
+{
+    attn_spec spec;
+    memory_plan p;
+    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c), .draft = g->draft};
+    drafter *d;
+    TRY(cli_parse_one_attn(&spec, c, e));
+    TRY(drafter_create(&d, c, &spec, e));
+    status st = session_plan(&p, g->m, &o, &spec, drafter_session(d, n_tokens), e);
+    drafter_free(d);
+    TRY(st);
+    TRY(out_printf(e, "%lld tokens: weights %.1f MB (mapped)", (long long)n_tokens,
+                   (double)(p.weights - p.weights_in_memory) / 1e6));
+    if (p.weights_in_memory) TRY(out_printf(e, " and %.1f MB in memory", (double)p.weights_in_memory / 1e6));
+    if (p.draft_weights) TRY(out_printf(e, " (those of drafts %.1f MB)", (double)p.draft_weights / 1e6));
+    TRY(out_printf(e, ", KV %.1f MB, index %.1f MB, scratch %.1f MB; available %.1f MB", (double)p.kv / 1e6,
+                   (double)p.index / 1e6, (double)p.scratch / 1e6, (double)g->be->ops->available(g->be) / 1e6));
+    if (p.disk)
+        TRY(out_printf(e, "; in files in %s %.1f MB, available %.1f MB", p.tier_dir, (double)p.disk / 1e6,
+                       (double)g->be->ops->tier->room(g->be, p.tier_dir) / 1e6));
+    if (p.host)
+        TRY(out_printf(e, "; in the host's memory %.1f MB, available %.1f MB", (double)p.host / 1e6,
+                       (double)g->be->ops->host->room(g->be) / 1e6));
+    return out_printf(e, "\n");
+}
+
+static status check_options(const cli *c, err *e)
+{
+    bool prompt = c->prompt || c->prompt_file;
+    if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (!c->chat && (c->system || c->template_name))
+        return err_set(e, ST_USAGE, "%s needs --chat", c->system ? "--system" : "--template");
+    if (c->load && c->plan) return err_set(e, ST_USAGE, "--plan and --load exclude each other");
+    if (c->load && c->chat && !prompt) return err_set(e, ST_USAGE, "--chat with --load needs -p or -f");
+    return reply_check(c, e);
+}
+
+/* A saved session and what is to be asked of it: without -p and -f it goes on. */
+static status start_loaded(reply *r, const cli *c, engine *g, token_list *ids, err *e)
+{
+    bool prompt = c->prompt || c->prompt_file;
+    TRY(reply_load(r, c, g, e));
+    if (prompt) return encode_prompt(c, g, r->all.n ? r : NULL, ids, e);
+    if (r->all.n == 0)
+        return err_set(e, ST_USAGE, "--load %s: the session is empty, -p or -f is needed", path_tail(c->load));
+    if (has_ended(r) && !c->ignore_eos && !c->quiet)
+        fprintf(stderr, "the reply of this session has ended: -p or -f asks on, --ignore-eos goes on\n");
+    return ST_OK;
+}
+
+/* The session and its prompt; with --plan no session is made. */
+static status start(reply *r, const cli *c, engine *g, token_list *ids, err *e)
+{
+    int64_t n_tokens;
+    if (c->load) return start_loaded(r, c, g, ids, e);
+    TRY(encode_prompt(c, g, NULL, ids, e));
+    TRY(session_tokens(c, g, (int64_t)ids->n + c->n_new, &n_tokens, e));
+    return c->plan ? print_plan(c, g, n_tokens, e) : reply_create(r, c, g, n_tokens, e);
+}
+
+static status cmd_generate(const cli *c, err *e)
+{
+    engine g;
+    reply r = {0};
+    token_list ids = {0};
+    TRY(check_options(c, e));
+    TRY(engine_find(&g, c, true, e));
+    status st = start(&r, c, &g, &ids, e);
+    if (st != ST_OK || c->plan) goto done;
+    r.last = !c->save;
+    cli_catch_interrupt();
+    TRY_GOTO(reply_run(&r, &ids, e));
+    TRY_GOTO(out_write("\n", 1, e));
+    TRY_GOTO(out_flush(e));
+    if (!c->quiet) reply_print_stats(&r);
+    if (cli_interrupted()) {
+        st = err_set(e, ST_INTERRUPTED, "interrupted");
+        goto done; /* part of a reply is no result: no report, no session */
+    }
+    TRY_GOTO(reply_save(&r, e));
+    if (c->json) {
+        json_t *result = reply_json(&r, e);
+        st = result ? reply_report(&r, json_pack("[o]", result), e) : e->code;
+    }
+done:
+    reply_free(&r);
+    token_list_free(&ids);
+    engine_close(&g);
+    return st;
+}
+
+const command generate_command = {.name = "generate",
+                                  .args = "",
+                                  .summary = "continue a prompt",
+                                  .groups =
+                                      OPTIONS_MODEL | OPTIONS_LENGTH | OPTIONS_REPLY | OPTIONS_PROMPT | OPTIONS_PREFIX,
+                                  .n_new = 256,
+                                  .run = cmd_generate};

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* One reply of a model, printed as it comes: what generate and chat share. */
+#ifndef COMMANDS_GENERATE_H
+#define COMMANDS_GENERATE_H
+
+#include "cli/cli.h"
+#include "generate/drafter.h"
+#include "generate/prefix_reuse.h"
+#include "tokenizer/stop_text.h"
+
+typedef struct {
+    const cli *c;
+    engine *g;
+    session *s;
+    sampler *sampler;
+    float *logits; /* [vocab] of the next token */
+    int n_new;     /* most tokens of the reply */
+    progress *bar;
+    int64_t n_prompt, n_known, n_decoded; /* n_known: of the prompt, from --prefix-disk */
+    int64_t prompt_ns, decode_ns;
+    token_list said; /* ids of the reply */
+    token_list all;  /* ids of the session, and those that it is still to be fed */
+    bool unfed;      /* the last of them was sampled, but not fed */
+    bool last;       /* nothing follows this reply: the session may keep a token behind its end */
+    int queued;      /* steps under way */
+    drafter *draft;  /* NULL: none */
+    reuse *reuse;    /* NULL: no --prefix-disk */
+    reuse_known known;
+    char before[SHA256_HEX]; /* how what the session has came */
+} reply;
+
+/* A session for n_tokens and a sampler from the options. */
+status reply_create(reply *r, const cli *c, engine *g, int64_t n_tokens, err *e);
+/* The session of --load FILE, with the strategy and store that it was saved with unless the options name one, and with
+ * its sampler's random state unless --seed was given. */
+status reply_load(reply *r, const cli *c, engine *g, err *e);
+/* Writes --save FILE, if that was asked for. */
+status reply_save(reply *r, err *e);
+void reply_free(reply *r);
+/* The ids of the last of n messages in the template, to be fed behind the session; the message before it is the last
+ * reply. */
+status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list *out, err *e);
+/* Feeds ids (none: it goes on where the session ended, unless that was an EOS), then prints tokens until EOS, a stop
+ * string, n_new tokens, a full context or Ctrl-C. */
+status reply_run(reply *r, const token_list *ids, err *e);
+void reply_print_stats(const reply *r); /* to stderr */
+/* The reply as an object of a report; NULL: e says why. */
+json_t *reply_json(const reply *r, err *e);
+/* Writes --json FILE with the options of replies; takes results. */
+status reply_report(const reply *r, json_t *results, err *e);
+/* Checks options before anything is opened. */
+status reply_check(const cli *c, err *e);
+
+/* Tokens of a session: --ctx, else need, with room for more behind a session that is to be saved; refuses need beyond
+ * the model's maximum. */
+status session_tokens(const cli *c, const engine *g, int64_t need, int64_t *out, err *e);
+
+/* Prints text, but holds back what may be the beginning of a stop string. */
+typedef struct {
+    stop_text text;
+} text_out;
+status text_out_add(text_out *t, const char *text, size_t n, bool *stopped, err *e);
+status text_out_end(text_out *t, bool stopped, err *e); /* prints what is held, frees */
+
+#endif

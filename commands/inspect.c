@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: MIT */
+/* ./run info, tokenize and logits: looking into a model folder. */
+#include "config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/cli.h"
+#include "cli/ranks.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+
+enum { MAX_TEXT = 1 << 30, N_BEST = 10 };
+
+static json_t *info_json(const model *m, const tokenizer *t)
+{
+    const model_config *c = &m->config;
+    return json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:b, s:s, s:I, s:I, s:s?, s:s?}",
+                     "architecture", c->arch, "parameters", (json_int_t)c->n_params, "layers", c->n_layers, "heads",
+                     c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "hidden", c->hidden,
+                     "feed_forward", c->ffn, "vocabulary", c->vocab, "max_positions", (json_int_t)c->max_positions,
+                     "tied", (int)c->tied, "dtype", dtype_name(m->type), "weight_bytes", (json_int_t)m->weight_bytes,
+                     "bytes_per_token", (json_int_t)m->decode_bytes, "tokenizer", t ? tokenizer_describe(t) : NULL,
+                     "chat_template", t ? tokenizer_chat_template(t) : NULL);
+}
+
+static status show_model(const cli *c, engine *g, err *e)
+{
+    err why = {0};
+    model_print_info(g->m, stdout);
+    if (tokenizer_open(&g->tok, g->m->name, &why) == ST_OK) {
+        const char *name = tokenizer_chat_template(g->tok);
+        TRY(out_printf(e, "tokenizer      %s\nchat template  %s\n", tokenizer_describe(g->tok), name ? name : "none"));
+    } else {
+        TRY(out_printf(e, "tokenizer      none (%s)\n", why.msg));
+    }
+    TRY(out_flush(e));
+    return c->json ? report_write(c, g, NULL, json_pack("[o]", info_json(g->m, g->tok)), NULL, e) : ST_OK;
+}
+
+static status cmd_info(const cli *c, err *e)
+{
+    engine g = {0};
+    cli named = *c;
+    const char *dir;
+    if (c->input && c->model)
+        return err_set(e, ST_USAGE, "-m %.100s and %.100s: one of them, not both", c->model, c->input);
+    if (c->input) named.model = c->input;
+    TRY(cli_model_dir(&named, &dir, e));
+    backend_options o = {.device = "cpu"};
+    status st = backend_open(&g.be, &o, e);
+    if (st == ST_OK) st = model_open(&g.m, dir, g.be, e);
+    if (st == ST_OK) st = cli_hold_weights(g.m, c, true, e);
+    if (st == ST_OK) st = show_model(c, &g, e);
+    engine_close(&g);
+    return st;
+}
+
+/* ---- tokenize ---- */
+
+typedef struct {
+    bool jsonl, decode, bos;
+} tokenize_options;
+
+typedef struct {
+    const cli *c;
+    const tokenize_options *o;
+    const tokenizer *t;
+    int64_t n_texts, n_tokens, n_bytes; /* of text */
+} converter;
+
+static void count(converter *v, size_t n_tokens, size_t n_bytes)
+{
+    v->n_texts++;
+    v->n_tokens += (int64_t)n_tokens;
+    v->n_bytes += (int64_t)n_bytes;
+}
+
+static status print_ids(const token_list *l, err *e)
+{
+    for (size_t i = 0; i < l->n; i++) TRY(out_printf(e, i ? " %d" : "%d", (int)l->ids[i]));
+    return out_write("\n", 1, e);
+}
+
+static status encode_text(converter *v, const char *text, size_t n, err *e)
+{
+    token_list l = {0};
+    unsigned flags = (v->o->bos ? TOKENIZE_BOS : 0) | (unsigned)(v->c->special ? TOKENIZE_SPECIAL : 0);
+    status st = tokenizer_encode(v->t, text, n, flags, &l, e);
+    if (st == ST_OK) st = print_ids(&l, e);
+    count(v, l.n, n);
+    token_list_free(&l);
+    return st;
+}
+
+static status push_id(token_list *l, const tokenizer *t, long long id, err *e)
+{
+    if (id < 0 || id >= tokenizer_n_ids(t))
+        return err_set(e, ST_FORMAT, "standard input: id %lld is outside the vocabulary of %d", id,
+                       (int)tokenizer_n_ids(t));
+    return token_list_push(l, (int32_t)id, e);
+}
+
+/* Ids separated by white space. */
+static status read_ids(token_list *l, const tokenizer *t, const char *text, size_t n, err *e)
+{
+    const char *p = text;
+    for (;;) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(p, &end, 10);
+        if (end == p) break;
+        if (errno) id = -1;
+        TRY(push_id(l, t, id, e));
+        p = end;
+    }
+    p += strspn(p, " \t\r\n");
+    if (p == text + n) return ST_OK;
+    return err_set(e, ST_FORMAT, "standard input: '%.20s' is not a token id", p);
+}
+
+/* The text alone, without anything behind it. */
+static status decode_text(converter *v, const char *text, size_t n, err *e)
+{
+    token_list l = {0};
+    char *out = NULL;
+    size_t len = 0;
+    status st = read_ids(&l, v->t, text, n, e);
+    if (st == ST_OK) st = tokenizer_decode(v->t, l.ids, l.n, v->c->special, &out, &len, e);
+    if (st == ST_OK) st = out_write(out, len, e);
+    count(v, l.n, len);
+    mem_free(out);
+    token_list_free(&l);
+    return st;
+}
+
+static status decode_list(converter *v, const json_t *ids, err *e)
+{
+    token_list l = {0};
+    char *out = NULL, *dump = NULL;
+    json_t *result = NULL;
+    size_t len = 0;
+    status st = ST_OK;
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id)) {
+            st = err_set(e, ST_FORMAT, "standard input: \"ids\" holds something but integers");
+            goto done;
+        }
+        TRY_GOTO(push_id(&l, v->t, json_integer_value(id), e));
+    }
+    TRY_GOTO(tokenizer_decode(v->t, l.ids, l.n, v->c->special, &out, &len, e));
+    result = json_pack("{s:s%}", "text", out, len);
+    dump = json_dumps(result, JSON_ENSURE_ASCII);
+    st = dump ? out_printf(e, "%s\n", dump) : err_set(e, ST_NOMEM, "out of memory");
+    count(v, l.n, len);
+done:
+    free(dump);
+    json_decref(result);
+    mem_free(out);
+    token_list_free(&l);
+    return st;
+}
+
+/* A line {"text": "..."} gives one of ids; with --decode {"ids": [...]} gives one of {"text"}. */
+static status convert_line(converter *v, const char *line, size_t n, err *e)
+{
+    json_error_t je;
+    json_t *j = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
+    const json_t *text = json_object_get(j, "text"), *ids = json_object_get(j, "ids");
+    status st;
+    if (!j) st = err_set(e, ST_FORMAT, "standard input: not valid JSON: %.100s", je.text);
+    else if (v->o->decode)
+        st = json_is_array(ids) ? decode_list(v, ids, e) : err_set(e, ST_FORMAT, "standard input: no list \"ids\"");
+    else
+        st = json_is_string(text) ? encode_text(v, json_string_value(text), json_string_length(text), e)
+                                  : err_set(e, ST_FORMAT, "standard input: no string \"text\"");
+    json_decref(j);
+    return st;
+}
+
+static status convert_lines(converter *v, const char *text, size_t n, err *e)
+{
+    size_t number = 0;
+    for (size_t at = 0; at < n;) {
+        const char *nl = memchr(text + at, '\n', n - at);
+        size_t len = nl ? (size_t)(nl - text) - at : n - at;
+        err why = {0};
+        number++;
+        status st = len > 0 ? convert_line(v, text + at, len, &why) : ST_OK;
+        if (st != ST_OK) return err_set(e, st, "line %zu of %s", number, why.msg);
+        at += len + 1;
+    }
+    return ST_OK;
+}
+
+static status convert(converter *v, err *e)
+{
+    char *text;
+    size_t n;
+    TRY(file_read_stream(&text, &n, stdin, "standard input", MAX_TEXT, e));
+    status st = v->o->jsonl    ? convert_lines(v, text, n, e)
+                : v->o->decode ? decode_text(v, text, n, e)
+                               : encode_text(v, text, n, e);
+    mem_free(text);
+    return st == ST_OK ? out_flush(e) : st;
+}
+
+static status cmd_tokenize(const cli *c, err *e)
+{
+    const char *dir;
+    engine g = {0};
+    TRY(cli_model_dir(c, &dir, e));
+    TRY(tokenizer_open(&g.tok, dir, e));
+    converter v = {.c = c, .o = c->own, .t = g.tok};
+    status st = convert(&v, e);
+    if (st == ST_OK && c->json) {
+        json_t *result = json_pack("{s:I, s:I, s:I}", "texts", (json_int_t)v.n_texts, "tokens", (json_int_t)v.n_tokens,
+                                   "bytes", (json_int_t)v.n_bytes);
+        st = report_write(c, &g, NULL, json_pack("[o]", result), NULL, e);
+    }
+    engine_close(&g);
+    return st;
+}
+
+/* ---- logits ---- */
+
+typedef struct {
+    const char *ids;
+    bool last;
+} logits_options;
+
+typedef struct {
+    FILE *f;
+    size_t vocab;
+    int failed;  /* errno of a failed write */
+    float *last; /* [vocab] */
+} logits_sink;
+
+static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
+{
+    logits_sink *s = ctx;
+    (void)first;
+    if (s->f && fwrite(logits, sizeof(float) * s->vocab, n, s->f) != n) s->failed = errno;
+    memcpy(s->last, logits + (n - 1) * s->vocab, s->vocab * sizeof(float));
+}
+
+/* NumPy's format 1.0: magic, version, header length, a Python dict padded to 64 bytes. */
+static bool write_npy_header(FILE *f, size_t rows, size_t cols)
+{
+    char head[128];
+    memset(head, ' ', sizeof head);
+    memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
+    int n = snprintf(head + 10, sizeof head - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }",
+                     rows, cols);
+    head[10 + n] = ' ';
+    head[127] = '\n';
+    return fwrite(head, 1, sizeof head, f) == sizeof head;
+}
+
+static status parse_ids(const char *text, token_list *out, err *e)
+{
+    for (const char *p = text;;) {
+        char *end;
+        errno = 0;
+        long v = strtol(p, &end, 10);
+        if (end == p || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
+            return err_set(e, ST_USAGE, "--ids: '%.30s' is not a list of token ids such as 1,2,3", p);
+        TRY(token_list_push(out, (int32_t)v, e));
+        if (!*end) return ST_OK;
+        p = end + 1;
+    }
+}
+
+/* The most likely next tokens, printed unless the logits go to a file; list (may be NULL) gets them
+ * too. Changes the logits. */
+static status show_best(const engine *g, float *logits, bool print, json_t *list, err *e)
+{
+    size_t vocab = (size_t)g->m->config.vocab;
+    double sum = 0;
+    float top = logits[logits_argmax(logits, vocab)];
+    for (size_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)top);
+    double lse = (double)top + log(sum);
+    for (size_t k = 0; k < N_BEST && k < vocab; k++) {
+        int32_t id = logits_argmax(logits, vocab);
+        double logprob = (double)logits[id] - lse;
+        char *text = NULL;
+        if (g->tok) TRY(tokenizer_decode(g->tok, &id, 1, true, &text, NULL, e));
+        json_t *quoted = json_string(text ? text : "");
+        char *shown = json_dumps(quoted, JSON_ENCODE_ANY);
+        status st = print ? out_printf(e, "%8d  %9.4f  %s\n", (int)id, logprob, shown ? shown : "") : ST_OK;
+        if (list)
+            json_array_append_new(list,
+                                  json_pack("{s:i, s:f, s:O}", "id", (int)id, "logprob", logprob, "text", quoted));
+        free(shown);
+        json_decref(quoted);
+        mem_free(text);
+        TRY(st);
+        logits[id] = -INFINITY;
+    }
+    return out_flush(e);
+}
+
+static status report_logits(const cli *c, const engine *g, const session *s, json_t *best, err *e)
+{
+    const logits_options *o = c->own;
+    const attn_spec *spec = attn_seq_spec(session_attn(s));
+    char params[512];
+    attn_spec_params(spec, params, sizeof params);
+    json_t *options = json_pack("{s:s, s:s, s:s}", "ids", o->ids, "attn", spec->text, "params", params);
+    json_t *result =
+        json_pack("{s:I, s:s?, s:O}", "tokens", (json_int_t)session_length(s), "file", c->output, "best", best);
+    return report_write(c, g, options, json_pack("[o]", result), NULL, e);
+}
+
+/* Logits into the file of -o, the last row into sink->last. */
+static status run_logits(const cli *c, session *s, const token_list *ids, logits_sink *sink, err *e)
+{
+    const logits_options *o = c->own;
+    char *tmp = NULL;
+    status st = ST_OK;
+    bool file = c->output && (!c->ranks || c->ranks->rank == 0);
+    if (file) {
+        TRY(out_check_regular("-o", c->output, e));
+        if (asprintf(&tmp, "%s.part", c->output) < 0) return err_set(e, ST_NOMEM, "out of memory");
+        sink->f = fopen(tmp, "wb");
+        if (!sink->f || !write_npy_header(sink->f, o->last ? 1 : ids->n, sink->vocab)) {
+            st = err_set(e, ST_IO, "-o %s: %s", tmp, strerror(errno));
+            goto done;
+        }
+    }
+    prefill_options p = {.which = o->last || !c->output ? LOGITS_LAST : LOGITS_ALL, .rows = take_rows, .ctx = sink};
+    TRY_GOTO(session_prefill(&s, 1, ids->ids, ids->n, &p, e));
+    if (!file) goto done;
+    if (fclose(sink->f) != 0 && !sink->failed) sink->failed = errno;
+    sink->f = NULL;
+    if (!sink->failed && rename(tmp, c->output) != 0) sink->failed = errno;
+    if (sink->failed) st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(sink->failed));
+done:
+    if (sink->f) fclose(sink->f);
+    if (st != ST_OK && tmp) unlink(tmp);
+    free(tmp);
+    return st;
+}
+
+static status cmd_logits(const cli *c, err *e)
+{
+    const logits_options *o = c->own;
+    engine g;
+    token_list ids = {0};
+    attn_spec spec;
+    session *s = NULL;
+    logits_sink sink = {0};
+    err tok_error = {0};
+    if (!o->ids) return err_set(e, ST_USAGE, "logits: --ids 1,2,3 is needed");
+    TRY(cli_parse_one_attn(&spec, c, e));
+    TRY(engine_open(&g, c, 1, true, false, e));
+    status st = parse_ids(o->ids, &ids, e);
+    if (st == ST_OK) st = session_create(&s, g.dec, &spec, session_of((int64_t)ids.n), e);
+    sink.vocab = (size_t)g.m->config.vocab;
+    if (st == ST_OK) st = MEM_NEW(&sink.last, sink.vocab, e);
+    if (st == ST_OK && (!c->output || c->json))
+        tokenizer_open(&g.tok, g.m->name, &tok_error); /* spellings, where there are any */
+    if (st == ST_OK) st = run_logits(c, s, &ids, &sink, e);
+    json_t *best = c->json ? json_array() : NULL;
+    if (st == ST_OK && (!c->output || c->json)) st = show_best(&g, sink.last, !c->output, best, e);
+    if (st == ST_OK && c->json) st = report_logits(c, &g, s, best, e);
+    json_decref(best);
+    mem_free(sink.last);
+    session_free(s);
+    token_list_free(&ids);
+    engine_close(&g);
+    return st;
+}
+
+/* ---- options ---- */
+
+static const cli_option info_options[] = {
+    {.name = "weights", .arg = "TYPE", AT(weights), .help = "sizes with matrices as bf16, f16, f32, q8 or q4"}, {0}};
+
+static const cli_option tokenize_rows[] = {
+    {.name = "jsonl",
+     .type = OPTION_FLAG,
+     AT_OWN(tokenize_options, jsonl),
+     .help = "lines {\"text\": ...} in, one line of ids each"},
+    {.name = "decode", .type = OPTION_FLAG, AT_OWN(tokenize_options, decode), .help = "ids to text"},
+    {.name = "bos", .type = OPTION_FLAG, AT_OWN(tokenize_options, bos), .help = "put BOS in front"},
+    {.name = "special",
+     .type = OPTION_FLAG,
+     AT(special),
+     .help = "read the spellings of special tokens as these tokens"},
+    {0}};
+
+static const cli_option logits_rows[] = {
+    {.name = "ids", .arg = "1,2,3", AT_OWN(logits_options, ids), .help = "token ids to feed"},
+    {.name = "last", .type = OPTION_FLAG, AT_OWN(logits_options, last), .help = "the last row only"},
+    {.letter = 'o',
+     .arg = "FILE.npy",
+     AT(output),
+     .help = "write float32 [tokens, vocab]; without it the ten most likely next tokens are printed"},
+    {0}};
+
+const command info_command = {.name = "info",
+                              .args = "[DIR]",
+                              .summary = "what a model folder holds",
+                              .own = info_options,
+                              .alone = true,
+                              .run = cmd_info};
+
+const command tokenize_command = {.name = "tokenize",
+                                  .args = "",
+                                  .summary = "text on standard input to token ids, and back",
+                                  .own = tokenize_rows,
+                                  .own_size = sizeof(tokenize_options),
+                                  .alone = true,
+                                  .run = cmd_tokenize};
+
+const command logits_command = {.name = "logits",
+                                .args = "",
+                                .summary = "logits of given ids",
+                                .groups = OPTIONS_MODEL,
+                                .own = logits_rows,
+                                .own_size = sizeof(logits_options),
+                                .run = cmd_logits};

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/* `lens`: what strategies read while a text is generated, as records or as a page that shows them. */
+#include "config.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "cli/command.h"
+#include "lens/lens.h"
+#include "lens/page.h"
+#include "cli/lineup.h"
+#include "kernels/base/mem.h"
+
+typedef struct {
+    const char *drive;
+} lens_cmd_options;
+
+typedef struct {
+    const cli *c;
+    engine g;
+    lineup rows;
+    attn_spec full, spec[LENS_STRATEGIES];
+    token_list ids;
+    out_file out;  /* of -o */
+    bool page;     /* it gets the page, else the records */
+    json_t *model; /* its name */
+    lens *lens;
+} lens_run_cmd;
+
+/* ---- the output ---- */
+
+static status take_line(void *ctx, const char *text, size_t n, err *e)
+{
+    lens_run_cmd *r = ctx;
+    if (!r->c->output) return out_write(text, n, e);
+    bool good = r->page ? page_line(r->out.f, text, n) : fwrite(text, 1, n, r->out.f) == n;
+    return good ? ST_OK : err_set(e, ST_IO, "-o %s: %s", r->c->output, strerror(errno));
+}
+
+static status open_output(lens_run_cmd *r, err *e)
+{
+    const char *path = r->c->output, *end = path ? strrchr(path, '.') : NULL;
+    if (!path) return ST_OK;
+    r->page = end && (strcmp(end, ".html") == 0 || strcmp(end, ".htm") == 0);
+    TRY(out_file_open(&r->out, "-o", path, e));
+    return !r->page || page_begin(r->out.f) ? ST_OK : err_set(e, ST_IO, "-o %s: %s", path, strerror(errno));
+}
+
+/* ---- what is asked ---- */
+
+static status read_rows(lens_run_cmd *r, err *e)
+{
+    attn_options exact = {.kv = kv_exact(DT_F16)};
+    TRY(lineup_read_budgets(&r->rows, r->c, "quest,streaming", "256", e));
+    if (r->rows.n > LENS_STRATEGIES)
+        return err_set(e, ST_USAGE, "--attn and --budget: %zu strategies beside full, expected at most %d", r->rows.n,
+                       LENS_STRATEGIES);
+    for (size_t i = 0; i < r->rows.n; i++) r->spec[i] = r->rows.run[i].spec;
+    if (r->c->kv) TRY(kv_format_parse(&exact.kv, r->c->kv, "--kv", e));
+    if (exact.kv.kind != KV_EXACT) exact.kv = kv_exact(DT_F16);
+    return attn_spec_parse(&r->full, "full", &exact, e);
+}
+
+/* --drive: `full`, or one of the strategies as the records name it. */
+static status find_drive(const lens_run_cmd *r, size_t *out, err *e)
+{
+    const lens_cmd_options *o = r->c->own;
+    char name[512];
+    *out = 0;
+    if (!o->drive || strcmp(o->drive, "full") == 0) return ST_OK;
+    for (size_t i = 0; i < r->rows.n; i++) {
+        lens_name(name, &r->spec[i]);
+        if (strcmp(o->drive, name) == 0 || strcmp(o->drive, r->spec[i].text) == 0) *out = i + 1;
+    }
+    return *out ? ST_OK : err_set(e, ST_USAGE, "--drive %s: expected full or one of --attn", o->drive);
+}
+
+static status read_prompt(lens_run_cmd *r, err *e)
+{
+    const cli *c = r->c;
+    char *text;
+    size_t n;
+    if (c->prompt && c->prompt_file) return err_set(e, ST_USAGE, "-p and -f exclude each other");
+    if (!c->chat && c->template_name) return err_set(e, ST_USAGE, "--template needs --chat");
+    TRY(cli_read_text(&text, &n, c, e));
+    const chat_message m = {"user", text};
+    unsigned bos = tokenizer_adds_bos(r->g.tok) ? TOKENIZE_BOS : 0;
+    status st = c->chat ? chat_encode(r->g.tok, c->template_name, &m, 1, &r->ids, e)
+                        : tokenizer_encode(r->g.tok, text, n, bos, &r->ids, e);
+    mem_free(text);
+    return st;
+}
+
+/* ---- results ---- */
+
+static status print_means(const lens_run_cmd *r, err *e)
+{
+    int width = lineup_width(&r->rows);
+    if (!r->c->output) return out_flush(e);
+    TRY(out_printf(e, "lens: %zu tokens of prompt, means over steps, layers that are not dense, and heads", r->ids.n));
+    TRY(lineup_print_terms(&r->rows, r->c, e));
+    TRY(out_printf(e, "%-*s %8s %9s %8s\n", width, "strategy", "budget", "read", "missed"));
+    for (size_t i = 0; i < r->rows.n; i++) {
+        char budget[24];
+        lens_means m = lens_mean(r->lens, i);
+        lineup_budget_text(budget, sizeof budget, &r->spec[i]);
+        if (m.attended > 0)
+            TRY(out_printf(e, "%-*s %8s %9.1f %8.4f\n", width, r->spec[i].text, budget, m.attended, m.missed));
+        else TRY(out_printf(e, "%-*s %8s %9s %8s\n", width, r->spec[i].text, budget, "-", "-"));
+    }
+    return out_flush(e);
+}
+
+static status write_report(const lens_run_cmd *r, err *e)
+{
+    if (!r->c->json) return ST_OK;
+    json_t *results = json_array();
+    for (size_t i = 0; i < r->rows.n; i++) {
+        lens_means m = lens_mean(r->lens, i);
+        json_array_append_new(results,
+                              json_pack("{s:s, s:o, s:f, s:f}", "attn", r->spec[i].text, "budget",
+                                        lineup_budget_json(&r->spec[i]), "attended", m.attended, "missed", m.missed));
+    }
+    return report_write(r->c, &r->g, json_pack("{s:I}", "prompt_tokens", (json_int_t)r->ids.n), results, NULL, e);
+}
+
+/* ---- the command ---- */
+
+static status run(lens_run_cmd *r, err *e)
+{
+    const cli *c = r->c;
+    bool done = false;
+    int64_t behind, all;
+    lens_options o = {.tok = r->g.tok,
+                      .dec = r->g.dec,
+                      .model = r->model ? json_string_value(r->model) : "",
+                      .id = "0",
+                      .full = &r->full,
+                      .spec = r->spec,
+                      .n = r->rows.n,
+                      .ids = r->ids.ids,
+                      .n_ids = r->ids.n,
+                      .n_new = (size_t)c->n_new,
+                      .ignore_eos = c->ignore_eos,
+                      .line = take_line,
+                      .ctx = r};
+    TRY(find_drive(r, &o.drive, e));
+    TRY(lens_open(&r->lens, &o, e));
+    progress *bar = progress_start(c, "lens");
+    status st = ST_OK;
+    while (st == ST_OK && !done) {
+        st = lens_advance(r->lens, &done, e);
+        lens_progress(r->lens, &behind, &all);
+        progress_set(bar, behind, all);
+        if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
+    }
+    progress_end(bar);
+    return st;
+}
+
+static status start(lens_run_cmd *r, err *e)
+{
+    TRY(report_check(r->c, e));
+    TRY(read_rows(r, e));
+    TRY(engine_find(&r->g, r->c, true, e));
+    r->model = report_model(r->g.m->name);
+    TRY(read_prompt(r, e));
+    cli_warn_length(r->c, r->g.m, "the prompt and -n together,", (int64_t)r->ids.n + r->c->n_new);
+    TRY(engine_load(&r->g, r->c, 1 + r->rows.n, false, e));
+    for (size_t i = 0; i < r->rows.n; i++) TRY(attn_spec_check(&r->spec[i], decoder_attn_shape(r->g.dec), e));
+    return open_output(r, e);
+}
+
+static status cmd_lens(const cli *c, err *e)
+{
+    lens_run_cmd r = {.c = c};
+    cli_catch_interrupt();
+    status st = start(&r, e);
+    if (st == ST_OK) st = run(&r, e);
+    if (st == ST_OK && r.page && !page_end(r.out.f)) st = err_set(e, ST_IO, "-o %s: %s", c->output, strerror(errno));
+    if (r.out.f) {
+        status closed = out_file_close(&r.out, st == ST_OK, st == ST_OK ? e : NULL);
+        if (st == ST_OK) st = closed;
+    }
+    if (st == ST_OK) st = print_means(&r, e);
+    if (st == ST_OK) st = write_report(&r, e);
+    cli_clear_interrupt();
+    lens_close(r.lens);
+    json_decref(r.model);
+    lineup_free(&r.rows);
+    token_list_free(&r.ids);
+    engine_close(&r.g);
+    return st;
+}
+
+static const cli_option options[] = {
+    {.letter = 'p', .arg = "TEXT", AT(prompt), .help = "prompt (default: standard input)"},
+    {.letter = 'f', .arg = "FILE", AT(prompt_file), .help = "prompt from a file"},
+    {.name = "chat", .type = OPTION_FLAG, AT(chat), .help = "wrap the prompt in the model's chat template"},
+    {.name = "template", .arg = "NAME", AT(template_name), .help = "chat template (default: the model's own)"},
+    {.letter = 'n',
+     .arg = "N",
+     .type = OPTION_WHOLE,
+     .min = 1,
+     .max = 1 << 20,
+     .def = 32,
+     AT(n_new),
+     .help = "most new tokens (default 32)"},
+    {.name = "drive",
+     .arg = "NAME",
+     AT_OWN(lens_cmd_options, drive),
+     .help = "whose most likely tokens are generated: full (default) or a strategy of --attn"},
+    {.name = "ignore-eos", .type = OPTION_FLAG, AT(ignore_eos), .help = "go on after end-of-text"},
+    {.letter = 'o',
+     .arg = "FILE",
+     AT(output),
+     .help = "FILE.html: a page that shows it, for a browser; else records, a line of JSON each (default: to standard "
+             "output)"},
+    {0}};
+
+const command lens_command = {.name = "lens",
+                              .args = "",
+                              .summary = "show what strategies read of a prompt, against full attention",
+                              .groups = OPTIONS_MODEL,
+                              .own = options,
+                              .own_size = sizeof(lens_cmd_options),
+                              .compares = true,
+                              .alone = true,
+                              .n_new = 32,
+                              .run = cmd_lens};

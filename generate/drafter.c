@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "generate/drafter.h"
+
+#include <string.h>
+
+#include "cli/ranks.h"
+#include "kernels/base/clock.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/rng.h"
+#include "model/propose.h"
+
+enum { MOST = SESSION_VERIFY_ROWS - 1 };
+
+/* Where drafts come from. */
+enum { LOOKUP, STRATEGY, SOURCES };
+
+struct drafter {
+    const char *spec, *what; /* what: its name in errors */
+    comm *ranks;
+    bool has[SOURCES];
+    attn_spec attn; /* STRATEGY */
+    bool own;       /* which is the verifier's, with other weights: no share of its own */
+    propose_pace pace[SOURCES];
+    /* The step at hand: where its drafts come from; ids that it was fed, the first of which is no draft; the next row
+     * to choose from. */
+    int by;
+    int32_t fed[SESSION_VERIFY_ROWS];
+    size_t rows, at;
+    int64_t began_ns, draft_ns;
+    draft_counts counts;
+    bool forced;
+    double share; /* forced: of the drafts */
+    int32_t period;
+    rng chance;
+    float *row; /* of drafter_copy_logits */
+};
+
+/* ---- as users write it ---- */
+
+/* Takes the keys of drafts out of a word: n=K, and adapt=off, with which all K are drafted in each step. */
+static status take_keys(propose_pace *p, char *word, const char *what, err *e)
+{
+    char *to = word + strcspn(word, ":");
+    propose_start(p, MOST);
+    for (char *key = to, *end; *key; key = end) {
+        end = key + 1 + strcspn(key + 1, ":");
+        size_t n = (size_t)(end - key);
+        if (n == 10 && memcmp(key, ":adapt=off", n) == 0) {
+            p->fixed = true;
+        } else if (strncmp(key, ":n=", 3) != 0) {
+            memmove(to, key, n);
+            to += n;
+        } else if (n != 4 || key[3] < '1' || key[3] > '0' + MOST) {
+            return err_set(e, ST_USAGE, "%s: '%.*s', expected n=1 to n=%d drafted tokens", what, (int)n - 1, key + 1,
+                           (int)MOST);
+        } else {
+            p->most = (size_t)(key[3] - '0');
+        }
+    }
+    *to = 0;
+    return ST_OK;
+}
+
+static bool is_name(const char *word, const char *name)
+{
+    size_t n = strcspn(word, ":");
+    return strlen(name) == n && memcmp(word, name, n) == 0;
+}
+
+static bool is_strategy(const char *word)
+{
+    bool is = false;
+    for (const attn_method *const *m = attn_methods(); *m; m++) is |= is_name(word, attn_method_name(*m));
+    return is;
+}
+
+/* `ngram` or a strategy. */
+static status read_word(drafter *d, char *word, const attn_spec *verifier, err *e)
+{
+    const attn_options o = {.kv = verifier->kv};
+    err why = {0};
+    propose_pace pace;
+    TRY(take_keys(&pace, word, d->what, e));
+    int source = is_name(word, "ngram") ? LOOKUP : STRATEGY;
+    if (source == STRATEGY && !is_strategy(word))
+        return err_set(e, ST_USAGE, "%s: '%.60s', expected ngram or a strategy (--help-attn list)", d->what, word);
+    if (d->has[source])
+        return err_set(e, ST_USAGE, "%s: '%.60s', expected ngram, a strategy, or one of each", d->what, d->spec);
+    if (source == LOOKUP && word[5])
+        return err_set(e, ST_USAGE, "%s: '%.60s' behind ngram, expected n=1 to n=%d, or adapt=off", d->what, word + 6,
+                       (int)MOST);
+    status st = source == STRATEGY ? attn_spec_parse(&d->attn, word, &o, &why) : ST_OK;
+    if (st != ST_OK) return err_set(e, st, "%s: %s", d->what, why.msg);
+    d->has[source] = true;
+    d->pace[source] = pace;
+    return ST_OK;
+}
+
+static status read_spec(drafter *d, const attn_spec *verifier, err *e)
+{
+    char **word = NULL, *store = NULL;
+    size_t n;
+    status st = cli_split(&word, &n, &store, d->spec, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) st = read_word(d, word[i], verifier, e);
+    mem_free(word);
+    mem_free(store);
+    return st;
+}
+
+/* With weights of their own drafts may be the verifier's steps. */
+static status take_weights(drafter *d, const cli *c, const attn_spec *verifier, err *e)
+{
+    if (!d->has[STRATEGY])
+        return err_set(e, ST_USAGE, "--draft-weights %s: ngram drafts without the model, a strategy is expected (full)",
+                       c->draft_weights);
+    d->own = d->attn.method == verifier->method && d->attn.kv.kind == verifier->kv.kind &&
+             d->attn.kv.type == verifier->kv.type;
+    return ST_OK;
+}
+
+size_t drafter_rows(const cli *c)
+{
+    return c->draft || c->verifies ? SESSION_VERIFY_ROWS : 0;
+}
+
+status drafter_open(drafter **out, const char *spec, const char *what, comm *ranks, const attn_spec *verifier, err *e)
+{
+    drafter *d;
+    err why = {0};
+    *out = NULL;
+    TRY(MEM_NEW(&d, 1, e));
+    *d = (drafter){.spec = spec, .what = what, .ranks = ranks};
+    status st = read_spec(d, verifier, e);
+    if (st == ST_OK && (st = attn_verify_check(verifier, &why)) != ST_OK)
+        err_set(e, st, "%s cannot be verified: %s", what, why.msg);
+    if (st != ST_OK) drafter_free(d);
+    else *out = d;
+    return st;
+}
+
+status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e)
+{
+    *out = NULL;
+    if (!c->draft) return ST_OK;
+    TRY(drafter_open(out, c->draft, "--draft", c->ranks, verifier, e));
+    status st = c->draft_weights ? take_weights(*out, c, verifier, e) : ST_OK;
+    if (st != ST_OK) {
+        drafter_free(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
+void drafter_free(drafter *d)
+{
+    mem_free(d);
+}
+
+session_size drafter_session(const drafter *d, int64_t n_tokens)
+{
+    session_size size = session_of(n_tokens);
+    if (d && d->has[STRATEGY] && !d->own) size.draft = &d->attn;
+    return size;
+}
+
+/* ---- steps ---- */
+
+void drafter_begin(drafter *d)
+{
+    d->counts = (draft_counts){0};
+}
+
+/* Drafts of a source behind `all`, at most `most`, to d->fed; returns their number. */
+static status draft(drafter *d, int source, session *s, sampler *by, const token_list *all, size_t most, size_t *n,
+                    err *e)
+{
+    *n = 0;
+    if (!d->has[source]) return ST_OK;
+    size_t g = propose_length(&d->pace[source]);
+    if (g > most) g = most;
+    TRY(ranks_share(d->ranks, &g, sizeof g, e)); /* it follows from times */
+    if (source == LOOKUP) {
+        *n = propose_lookup(all->ids, all->n, d->fed + 1, g);
+        return ST_OK;
+    }
+    if (g == 0) return ST_OK;
+    TRY(session_draft(s, d->fed[0], g, by, d->fed + 1, e));
+    *n = g;
+    return ranks_share(d->ranks, d->fed + 1, g * sizeof *d->fed, e);
+}
+
+/* Proposes behind `all` and verifies. */
+static status step(drafter *d, session *s, sampler *by, const token_list *all, size_t most, err *e)
+{
+    size_t room = (size_t)(session_limit(s) - session_length(s)), n;
+    if (most > room) most = room;
+    d->began_ns = clock_ns();
+    d->fed[0] = all->ids[all->n - 1];
+    d->by = LOOKUP;
+    TRY(draft(d, LOOKUP, s, by, all, most - 1, &n, e));
+    if (n == 0) {
+        d->by = STRATEGY;
+        TRY(draft(d, STRATEGY, s, by, all, most - 1, &n, e));
+    }
+    d->draft_ns = clock_ns() - d->began_ns;
+    d->rows = n + 1;
+    d->at = 0;
+    d->counts.proposed += (int64_t)n;
+    d->counts.verifications++;
+    return session_verify(s, d->fed, d->rows, e);
+}
+
+void drafter_force(drafter *d, double share, int32_t period, uint64_t seed)
+{
+    d->forced = true;
+    d->share = share;
+    d->period = period;
+    d->chance = (rng){seed};
+}
+
+/* The token behind `last`: a drafted one by its chance, or one half a period away; where none was drafted, the next. */
+static int32_t force(drafter *d, int32_t last)
+{
+    if (d->at + 1 == d->rows) return (last + 1) % d->period;
+    int32_t id = d->fed[d->at + 1];
+    return (double)rng_float(&d->chance) < d->share ? id : (id + d->period / 2) % d->period;
+}
+
+/* After the first choice of a step, for which the device was waited for. */
+static void count_time(drafter *d)
+{
+    const propose_pace *p = &d->pace[d->by];
+    int64_t ns = clock_ns() - d->began_ns - d->draft_ns;
+    for (int i = 0; i < SOURCES; i++)
+        propose_timed(&d->pace[i], d->rows, ns, i == d->by ? d->rows - 1 : 0, d->draft_ns);
+    d->counts.draft_ns += d->draft_ns;
+    d->counts.verify_ns += ns;
+    d->counts.ns += propose_step_ns(p, d->rows) + (double)(d->rows - 1) * p->draft_ns;
+}
+
+bool drafter_ready(const drafter *d, const token_list *all)
+{
+    return d->at < d->rows && d->fed[d->at] == all->ids[all->n - 1];
+}
+
+void drafter_copy_logits(drafter *d, float *row)
+{
+    d->row = row;
+}
+
+status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e)
+{
+    bool ahead = d->at < d->rows, right = drafter_ready(d, all);
+    if (ahead) propose_judged(&d->pace[d->by], right);
+    if (right) {
+        d->counts.accepted++;
+    } else {
+        TRY(drafter_drop(d, s, all, e));
+        TRY(step(d, s, by, all, most, e));
+    }
+    if (d->row) TRY(session_verified_logits(s, d->at, d->row, e));
+    TRY(session_verified(s, d->at, by, id, e));
+    if (d->forced) *id = force(d, all->ids[all->n - 1]);
+    if (d->at++ == 0) count_time(d);
+    d->counts.tokens++;
+    return ST_OK;
+}
+
+status drafter_drop(drafter *d, session *s, const token_list *all, err *e)
+{
+    int64_t n = (int64_t)all->n - 1;
+    d->rows = d->at = 0;
+    return session_length(s) > n ? session_rewind(s, n, e) : ST_OK;
+}
+
+draft_counts drafter_counts(const drafter *d)
+{
+    draft_counts c = d->counts;
+    c.single_ns = d->pace[d->by].step_ns[1];
+    return c;
+}
+
+const char *drafter_spec(const drafter *d)
+{
+    return d->spec;
+}
+
+double draft_length(const draft_counts *n)
+{
+    return n->verifications > 0 ? (double)n->tokens / (double)n->verifications : 0;
+}
+
+json_t *draft_json(const char *spec, const draft_counts *n)
+{
+    return json_pack("{s:s, s:I, s:I, s:I, s:f}", "spec", spec, "proposed", (json_int_t)n->proposed, "accepted",
+                     (json_int_t)n->accepted, "verifications", (json_int_t)n->verifications, "accepted_length",
+                     draft_length(n));
+}
+
+json_t *drafter_json(const drafter *d, const engine *g)
+{
+    draft_counts n = drafter_counts(d);
+    json_t *o = draft_json(d->spec, &n);
+    const model *m = g->draft;
+    if (o && m) {
+        json_object_set_new(o, "weights", json_string(dtype_name(m->type)));
+        json_object_set_new(o, "weights_bytes", json_integer((json_int_t)m->weight_bytes));
+    }
+    return o;
+}

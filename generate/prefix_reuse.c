@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "generate/prefix_reuse.h"
+
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "generate/prefix_disk.h"
+#include "kernels/base/mem.h"
+#include "model/session_file.h"
+
+struct reuse {
+    prefix_store *store;
+    const decoder *d;
+    char weights[SHA256_HEX], build[SHA256_HEX];
+    int64_t ctx;
+    size_t least;
+    bool quiet;
+};
+
+/* ---- keys ---- */
+
+void reuse_build(char out[SHA256_HEX], const decoder *d, bool exact)
+{
+    const model *m = decoder_model(d);
+    sha256 sum;
+    char text[512];
+    snprintf(text, sizeof text, "%s %s %s %s %lld %d %d", PACKAGE_VERSION, m->name, dtype_name(m->type), m->be->about,
+             (long long)decoder_chunk(d), exact, m->be->n_threads);
+    sha256_init(&sum);
+    sha256_add(&sum, text, strlen(text));
+    sha256_hex(&sum, out);
+}
+
+static void add_text(sha256 *sum, const char *text)
+{
+    char n[24];
+    sha256_add(sum, n, (size_t)snprintf(n, sizeof n, "%zu:", strlen(text)));
+    sha256_add(sum, text, strlen(text));
+}
+
+void reuse_key(char out[SHA256_HEX], const reuse_origin *o)
+{
+    char strategy[ATTN_WRITTEN], store[128], sizes[64];
+    sha256 sum;
+    attn_spec_write(o->spec, strategy, store);
+    snprintf(sizes, sizeof sizes, "%lld %lld %d", (long long)o->ctx, (long long)decoder_chunk(o->d),
+             SESSION_FILE_VERSION);
+    sha256_init(&sum);
+    add_text(&sum, o->client);
+    add_text(&sum, o->salt);
+    add_text(&sum, o->weights);
+    add_text(&sum, o->build);
+    add_text(&sum, strategy);
+    add_text(&sum, store);
+    add_text(&sum, sizes);
+    if (o->before[0]) add_text(&sum, o->before);
+    sha256_hex(&sum, out);
+}
+
+attn_reuse reuse_of(const decoder *d, const attn_spec *spec, size_t n)
+{
+    const rope_config *rope = &decoder_model(d)->config.rope;
+    if (rope->kind == ROPE_DYNAMIC && (int64_t)n > rope->original_max) return ATTN_REUSE_NEVER;
+    return attn_reuse_of(spec);
+}
+
+/* ---- options ---- */
+
+status reuse_parse_folder(char **dir, uint64_t *bytes, const char *text, err *e)
+{
+    int64_t size = (int64_t)8192 << 20;
+    const char *colon = strrchr(text, ':');
+    err why = {0};
+    *dir = NULL;
+    if (colon && strchr(colon, '/')) colon = NULL;
+    if (colon && (cli_parse_size(&size, colon + 1, "--prefix-disk", &why) != ST_OK || size < 1))
+        return err_set(e, ST_USAGE, "--prefix-disk: '%.40s' behind the folder, expected a size such as 500M",
+                       colon + 1);
+    if (colon == text || !*text) return err_set(e, ST_USAGE, "--prefix-disk: '%.40s' names no folder", text);
+    if (!(*dir = mem_strdup(text))) return err_set(e, ST_NOMEM, "out of memory");
+    if (colon) (*dir)[colon - text] = 0;
+    *bytes = (uint64_t)size;
+    return ST_OK;
+}
+
+status reuse_check_folder(const char *text, err *e)
+{
+    char *dir;
+    uint64_t bytes;
+    TRY(reuse_parse_folder(&dir, &bytes, text, e));
+    status st = prefix_disk_check(dir, e);
+    mem_free(dir);
+    return st;
+}
+
+status reuse_check_device(const backend *be, err *e)
+{
+    if (!be->ops->at_once) return ST_OK;
+    return err_set(e, ST_UNSUPPORTED, "--prefix-disk: prompts are kept on the CPU only");
+}
+
+void reuse_small_pages(void)
+{
+    (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+}
+
+status reuse_check(const attn_spec *spec, const attn_spec *draft, err *e)
+{
+    if (draft)
+        return err_set(e, ST_UNSUPPORTED, "--prefix-disk: --draft %s: its index is made as tokens come", draft->text);
+    if (attn_reuse_of(spec) != ATTN_REUSE_NEVER) return ST_OK;
+    return err_set(e, ST_UNSUPPORTED, "--prefix-disk: %s: the first tokens of a prompt are no use to another one",
+                   spec->text);
+}
+
+static status open_store(reuse *u, const cli *c, const engine *g, err *e)
+{
+    char *dir;
+    prefix_options o = {.memory = SIZE_MAX, .chunk = (size_t)decoder_chunk(g->dec)};
+    u->ctx = g->m->config.max_positions;
+    if (c->ctx) TRY(cli_parse_size(&u->ctx, c->ctx, "--ctx", e));
+    TRY(model_fingerprint(u->weights, g->m, e));
+    reuse_build(u->build, g->dec, c->gemm && strcmp(c->gemm, "builtin") == 0);
+    TRY(reuse_parse_folder(&dir, &o.disk, c->prefix_disk, e));
+    o.dir = dir;
+    status st = prefix_open(&u->store, &o, e);
+    mem_free(dir);
+    return st;
+}
+
+status reuse_open(reuse **out, const cli *c, const engine *g, err *e)
+{
+    reuse *u;
+    *out = NULL;
+    if (!c->prefix_disk) return ST_OK;
+    TRY(reuse_check_device(g->be, e));
+    reuse_small_pages();
+    TRY(MEM_NEW(&u, 1, e));
+    u->d = g->dec;
+    u->least = (size_t)c->prefix_min;
+    u->quiet = c->quiet;
+    status st = open_store(u, c, g, e);
+    if (st != ST_OK) reuse_close(u);
+    else *out = u;
+    return st;
+}
+
+void reuse_close(reuse *u)
+{
+    if (!u) return;
+    prefix_close(u->store);
+    mem_free(u);
+}
+
+session_size reuse_size(const reuse *u, session_size size)
+{
+    if (!u) return size;
+    size.reach = size.n_tokens;
+    if (size.n_tokens < u->ctx) size.n_tokens = u->ctx;
+    return size;
+}
+
+/* ---- prompts ---- */
+
+/* Whose marks of a question a strategy may have in its rows, where not any part of them serves. */
+static void write_before(char *out, size_t size, const reuse_prompt *p, attn_reuse how)
+{
+    attn_span q = p->hint.question;
+    if (how == ATTN_REUSE_ANY || q.end <= q.first) snprintf(out, size, "%s", p->before);
+    else snprintf(out, size, "%s ?%lld-%lld", p->before, (long long)q.first, (long long)q.end);
+}
+
+void reuse_find(reuse_known *k, reuse *u, session *s, const reuse_prompt *p)
+{
+    const attn_spec *spec = attn_seq_spec(session_attn(s));
+    char before[SHA256_HEX + 64];
+    size_t chunk, end;
+    err e = {0};
+    *k = (reuse_known){.known = p->from};
+    if (!u || p->n <= p->from) return;
+    attn_reuse how = reuse_of(u->d, spec, p->n);
+    chunk = (size_t)decoder_chunk(u->d);
+    end = p->from + (p->n - p->from - 1) / chunk * chunk;
+    if (how == ATTN_REUSE_NEVER || end == p->from) return;
+    write_before(before, sizeof before, p, how);
+    reuse_key(k->key, &(reuse_origin){u->d, u->weights, u->build, spec, session_limit(s), "", "", before});
+    k->kept = (prefix_prompt){k->key, how == ATTN_REUSE_ANY && p->from == 0, p->ids, end};
+    k->entry = prefix_find(u->store, &k->kept, &k->known);
+    if (k->known <= p->from) { /* the session has as much */
+        reuse_let_go(k, u);
+        k->known = p->from;
+    } else if (prefix_load(u->store, k->entry, s, k->known, &e) != ST_OK) {
+        reuse_let_go(k, u);
+        k->known = 0;
+        return;
+    }
+    if (end >= k->known + u->least) k->keep = end;
+}
+
+/* What finds no room is computed again when it comes again. */
+void reuse_keep(reuse_known *k, reuse *u, const session *s)
+{
+    backend *be = decoder_model(u->d)->be;
+    size_t have = be->ops->available(be);
+    err e = {0};
+    k->keep = 0;
+    if (prefix_keep(u->store, &k->kept, s, have ? have - have / 10 : SIZE_MAX, &e) != ST_OK && !u->quiet)
+        fprintf(stderr, "--prefix-disk: this prompt is not kept: %s\n", e.msg);
+}
+
+void reuse_let_go(reuse_known *k, reuse *u)
+{
+    if (k->entry) prefix_let_go(u->store, k->entry);
+    k->entry = NULL;
+}
+
+void reuse_settle(reuse *u)
+{
+    prefix_flush(u->store);
+    (void)prefix_shrink(u->store, 0);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* Prompts of commands and the prefix store: what tells their rows from others', and --prefix-disk, with which a prompt
+ * takes what is known of it from a folder and leaves itself there. The server's folder is the same. */
+#ifndef GENERATE_PREFIX_REUSE_H
+#define GENERATE_PREFIX_REUSE_H
+
+#include "attention/reuse.h"
+#include "cli/cli.h"
+#include "generate/prefix.h"
+
+/* ---- keys ---- */
+
+/* What bits depend on beside model and strategy: this program, the device, how it multiplies. */
+void reuse_build(char out[SHA256_HEX], const decoder *d, bool exact);
+
+/* Everything that the rows of a prompt depend on, beside its ids, and whose they are. */
+typedef struct {
+    const decoder *d;
+    const char *weights, *build; /* model_fingerprint, reuse_build */
+    const attn_spec *spec;
+    int64_t ctx;               /* session_limit */
+    const char *client, *salt; /* "": anybody's; none */
+    const char *before;        /* how the tokens before the prompt came; "": it begins the session */
+} reuse_origin;
+void reuse_key(char out[SHA256_HEX], const reuse_origin *o);
+
+/* attn_reuse_of; never where the rows of a prompt of n tokens are rotated by its length. */
+attn_reuse reuse_of(const decoder *d, const attn_spec *spec, size_t n);
+
+/* `DIR[:SIZE]` of --prefix-disk; *dir: a new string. ST_USAGE: no size. */
+status reuse_parse_folder(char **dir, uint64_t *bytes, const char *text, err *e);
+/* What can be wrong with it, before anything runs for hours. */
+status reuse_check_folder(const char *text, err *e);
+/* Sessions that share prompts have room for the whole context, which must cost nothing until it is written:
+ * ST_UNSUPPORTED where a device takes all of it at once. */
+status reuse_check_device(const backend *be, err *e);
+/* Before such sessions: they write a part of each head's room, and with huge pages would take more than is planned. The
+ * weights have theirs already. */
+void reuse_small_pages(void);
+
+/* ---- the store of a command ---- */
+
+typedef struct reuse reuse;
+
+/* The folder of --prefix-disk for sessions that are for reuse_size. NULL without that option. */
+status reuse_open(reuse **out, const cli *c, const engine *g, err *e);
+/* Once all that is to be in the folder is there. */
+void reuse_close(reuse *u);
+/* ST_UNSUPPORTED, by name, where no prompt of the strategy serves another one, or something drafts over its rows (NULL:
+ * nothing does). */
+status reuse_check(const attn_spec *spec, const attn_spec *draft, err *e);
+/* A session for `size`, whose context must be the same in all runs that share: --ctx, else the model's, or what it is
+ * for if that is more. u may be NULL. */
+session_size reuse_size(const reuse *u, session_size size);
+
+/* A prompt of a session: ids [from, n) behind the `from` tokens that the session has. */
+typedef struct {
+    const int32_t *ids;
+    size_t from, n;
+    const char *before; /* as in reuse_origin */
+    attn_hint hint;
+} reuse_prompt;
+
+/* What is known of it. */
+typedef struct {
+    prefix_entry *entry; /* NULL: nothing */
+    size_t known;        /* tokens that the session has now, in place of `from` */
+    size_t keep;         /* where reuse_keep is called; 0: nowhere */
+    prefix_prompt kept;
+    char key[SHA256_HEX];
+} reuse_known;
+
+/* Gives the session what the store has of the prompt. The rest is fed with prefill_options.before, in two calls where
+ * `keep` lies in it. After a damaged entry the session is empty, and known 0. reuse_let_go once the session is reset or
+ * freed. */
+void reuse_find(reuse_known *k, reuse *u, session *s, const reuse_prompt *p);
+void reuse_keep(reuse_known *k, reuse *u, const session *s);
+void reuse_let_go(reuse_known *k, reuse *u);
+/* Waits until what was kept is in the folder, and only there. */
+void reuse_settle(reuse *u);
+
+#endif
