@@ -41,7 +41,7 @@ static block_rule rule_of(const attn_spec *s)
 
 status blocks_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
-    (void)shape;
+    TRY(attn_check_ropes(s, shape, false, e));
     const int64_t *v = s->value;
     int64_t least = v[BLOCKS_BLOCK] + (extra(s) ? 0 : v[BLOCKS_SINK] + v[BLOCKS_LOCAL]);
     if (s->budget < least)
@@ -119,9 +119,9 @@ static void blocks_declare(attn_decl *d)
         size_t at, bytes;
     } scratch[] = {
         {AT(at), n.at * pos},
-        {AT(table), n.table * head * f},
+        {AT(table), n.table * 2 * attn_pairs(d->shape) * f},
         {AT(far_pos), n.rows * pos},
-        {AT(far_table), n.rows * head * f},
+        {AT(far_table), n.rows * 2 * attn_pairs(d->shape) * f},
         {AT(sums), heads * n.band * f},
         {AT(list), 2 * pos + n.far * sizeof(int32_t)},
         {AT(band.k), n.band * kv},
@@ -233,14 +233,14 @@ static size_t place(const attn_view *v, int64_t pos)
 static void turn_band(attn_view *v, const attn_part *p, int64_t first, int64_t end)
 {
     block_memory *b = v->own;
-    size_t row = (size_t)v->shape->head_dim * sizeof(float);
+    size_t row = 2 * attn_pairs(v->shape) * sizeof(float);
     bool held = !(p->flags & (ATTN_PROMPT | ATTN_FREQ_MOVES)) && b->table_from <= first && first < b->table_to &&
                 end - b->table_from <= (int64_t)b->n.table;
     if (!held) b->table_from = b->table_to = first;
     if (b->table_to < end)
         v->be->ops->rope_table(v->be, buf_at(b->table, (size_t)(b->table_to - b->table_from) * row),
                                buf_at(b->at, place(v, b->table_to) * sizeof(int64_t)), (size_t)(end - b->table_to),
-                               p->freq, (size_t)v->shape->head_dim / 2, p->mscale);
+                               p->freq, attn_pairs(v->shape), p->mscale);
     b->table_to = max64(b->table_to, end);
 }
 
@@ -248,7 +248,7 @@ static void turn_band(attn_view *v, const attn_part *p, int64_t first, int64_t e
 static buf turn_at(const attn_view *v, int64_t pos)
 {
     const block_memory *b = v->own;
-    return buf_at(b->table, (size_t)(pos - b->table_from) * (size_t)v->shape->head_dim * sizeof(float));
+    return buf_at(b->table, (size_t)(pos - b->table_from) * 2 * attn_pairs(v->shape) * sizeof(float));
 }
 
 /* The far table rotates queries at the fixed distance. A raw key has no factor mscale of its own, so the query there
@@ -258,7 +258,7 @@ void blocks_begin(attn_view *v, const attn_part *p)
     block_memory *b = v->own;
     const backend_ops *o = v->be->ops;
     int64_t end = v->length + (int64_t)p->n_tok, first = band_from(&b->rule, v->length);
-    size_t half = (size_t)v->shape->head_dim / 2, rows = p->n_tok < b->n.rows ? p->n_tok : b->n.rows;
+    size_t half = attn_pairs(v->shape), rows = p->n_tok < b->n.rows ? p->n_tok : b->n.rows;
     size_t n = place(v, end);
     for (size_t i = 0; i < n; i++) b->pos[i] = end - (int64_t)(n - i);
     o->upload(v->be, b->at, b->pos, n * sizeof *b->pos);
@@ -295,7 +295,7 @@ static attn_seg band_of_window(const attn_view *v, const attn_part *p, int layer
     o->codes->fetch(v->be, &b->band, rows, first, n, v->read);
     for (size_t h = 0; h < b->band.n_kv_heads; h++) {
         buf k = buf_at(b->band.k, h * b->band.cap * d * sizeof(float));
-        o->rope(v->be, k, k, turn_at(v, first), (size_t)n, 1, d / 2);
+        o->rope(v->be, k, k, turn_at(v, first), (size_t)n, 1, d, attn_pairs(v->shape));
     }
     return (attn_seg){.rows = &b->band,
                       .copied = true,
@@ -351,8 +351,8 @@ static void select_one(const attn_turn *t, int layer)
     int64_t end = p->first + (int64_t)p->n_tok, n = blocks_after(&b->rule, p->first);
     bool prompt = p->flags & ATTN_PROMPT;
     if (prompt || n > 0)
-        v->be->ops->rope(v->be, b->queries, t->q_raw, b->far_table, p->n_tok, (size_t)sh->n_heads,
-                         (size_t)sh->head_dim / 2);
+        v->be->ops->rope(v->be, b->queries, t->q_raw, b->far_table, p->n_tok, (size_t)sh->n_heads, (size_t)sh->head_dim,
+                         attn_pairs(sh));
     kind_of(v->spec)->choose(v, p, layer, n);
     sel->n_seg = 0;
     if (end > b->rule.local) sel->seg[sel->n_seg++] = far_segment(v, p, layer, n > 0);

@@ -76,6 +76,7 @@ status evict_check(const attn_spec *s, const attn_shape *shape, err *e)
     evict_rule r = rule_of(s);
     if (r.by_rank && r.low.how != DEMOTE_NONE)
         return err_set(e, ST_USAGE, "%s: demote with pos=rank: a demoted key has no rank, expected pos=abs", s->text);
+    if (r.by_rank) TRY(attn_check_ropes(s, shape, true, e));
     return demote_check(s, r.low, shape, e);
 }
 

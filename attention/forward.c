@@ -81,7 +81,13 @@ static size_t lse_bytes(const attn_shape *sh)
 
 static size_t table_bytes(const attn_shape *sh)
 {
-    return (size_t)sh->head_dim * sizeof(float);
+    return 2 * attn_pairs(sh) * sizeof(float);
+}
+
+/* Rotates rows of heads by the rows of a table. */
+static void rotate(const attn_work *w, buf out, buf x, buf table, size_t n, int heads)
+{
+    w->be->ops->rope(w->be, out, x, table, n, (size_t)heads, (size_t)w->shape.head_dim, attn_pairs(&w->shape));
 }
 
 size_t attn_work_bytes(const attn_shape *shape, size_t max_rows)
@@ -252,7 +258,7 @@ static void make_own_queries(attn_work *w, const layer_run *r)
             const attn_seg *g = &w->sels[i].seg[s];
             size_t at = i * r->n_tok * q_bytes(&w->shape);
             buf q = buf_at(w->q[s + 1], at);
-            if (g->table.p) o->rope(w->be, q, buf_at(r->q, at), g->table, r->n_tok, heads, dim / 2);
+            if (g->table.p) rotate(w, q, buf_at(r->q, at), g->table, r->n_tok, w->shape.n_heads);
             if (g->factor.p)
                 o->codes->divide_channels(w->be, q, buf_at(w->q[0], at), g->factor, r->n_tok, heads,
                                           g->rows->n_kv_heads, dim);
@@ -457,8 +463,7 @@ static bool append_and_select(attn_work *w, const layer_run *r)
 static void run_layer(attn_work *w, const layer_run *r)
 {
     const attn_shape *sh = &w->shape;
-    w->be->ops->rope(w->be, w->q[0], r->q, buf_at(r->step->table, r->row * table_bytes(sh)), r->n_sel * r->n_tok,
-                     (size_t)sh->n_heads, (size_t)sh->head_dim / 2);
+    rotate(w, w->q[0], r->q, buf_at(r->step->table, r->row * table_bytes(sh)), r->n_sel * r->n_tok, sh->n_heads);
     backend_mark(w->be, STAGE_NORM);
     bool observed = append_and_select(w, r);
     make_own_queries(w, r);
@@ -501,7 +506,7 @@ void attn_attend(attn_work *w, const attn_step *step, int layer, buf q, buf k, b
     const bool verify = step->flags & ATTN_VERIFY;
     size_t n_sel = verify ? step->n_tok : is_shared(step) ? 1 : step->n_seq, n_tok = verify ? 1 : step->n_tok;
     size_t window = verify ? 1 : window_of(step, layer);
-    w->be->ops->rope(w->be, w->k, k, step->table, n_sel * n_tok, (size_t)sh->n_kv_heads, (size_t)sh->head_dim / 2);
+    rotate(w, w->k, k, step->table, n_sel * n_tok, sh->n_kv_heads);
     for (size_t row = 0; row < n_tok; row += window) {
         layer_run r = {.step = step,
                        .layer = layer,
@@ -630,8 +635,7 @@ int64_t attn_last_missed(const attn_work *w, float *out)
 
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
 {
-    const attn_shape *sh = &w->shape;
-    w->be->ops->rope(w->be, w->k, k, step->table, step->n_tok, (size_t)sh->n_kv_heads, (size_t)sh->head_dim / 2);
+    rotate(w, w->k, k, step->table, step->n_tok, w->shape.n_kv_heads);
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_view *to = keeper_of(step->seq[i], layer);
         attn_turn t = {.v = to, .p = part_of(w, step, i, 0, 0), .k_raw = k, .k = w->k, .val = v};

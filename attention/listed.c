@@ -57,7 +57,7 @@ static void rotate(const attn_view *v, const listed_rows *r, buf table, int64_t 
     size_t region = r->rows.cap * r->rows.head_dim * sizeof(float);
     for (size_t h = 0; h < r->rows.n_kv_heads; h++) {
         buf k = buf_at(r->rows.k, h * region);
-        v->be->ops->rope(v->be, k, k, table, (size_t)n, 1, r->rows.head_dim / 2);
+        v->be->ops->rope(v->be, k, k, table, (size_t)n, 1, r->rows.head_dim, r->rows.head_dim / 2);
     }
 }
 

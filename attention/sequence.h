@@ -167,8 +167,8 @@ typedef struct {
     unsigned flags;
     attn_hint hint; /* prompts: of all of it, in each forward */
     buf pos;        /* i64 [rows] absolute positions */
-    buf table;      /* rope table [rows, head_dim/2, 2] of these positions */
-    buf freq;       /* f32 [rows, head_dim/2], for tables of other positions; a prompt: [1, head_dim/2] */
+    buf table;      /* rope table [rows, attn_pairs, 2] of these positions */
+    buf freq;       /* f32 [rows, attn_pairs], for tables of other positions; a prompt: [1, attn_pairs] */
     float mscale;   /* factor of the tables */
 } attn_step;
 

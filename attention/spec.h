@@ -16,11 +16,19 @@ typedef struct attn_method attn_method;
 
 /* What attention needs to know of a model. */
 typedef struct {
-    int n_layers, n_heads, n_kv_heads, head_dim;
-    float scale;           /* softmax scale */
-    const int *window;     /* [n_layers] sliding window of a layer, 0: none; borrowed */
-    int64_t max_positions; /* context the model was made for */
+    int n_layers, n_heads, n_kv_heads, head_dim; /* n_layers: that keep keys and values */
+    int rotary;                                  /* first channels of a head that are rotated; 0: all */
+    int n_ropes;                                 /* rotary embeddings, each of some layers; 0: one for all */
+    float scale;                                 /* softmax scale */
+    const int *window;                           /* [n_layers] sliding window of a layer, 0: none; borrowed */
+    int64_t max_positions;                       /* context the model was made for */
 } attn_shape;
+
+/* Returns the pairs of channels that a rotation turns in each head. */
+static inline size_t attn_pairs(const attn_shape *s)
+{
+    return (size_t)(s->rotary ? s->rotary : s->head_dim) / 2;
+}
 
 /* ---- what the user asks for ---- */
 

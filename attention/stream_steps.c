@@ -148,7 +148,7 @@ static void place_queries(attn_view *v, const attn_part *p)
     for (int64_t i = 0; i < (int64_t)p->n_tok; i++)
         c->host[i] = p->first + i - (dense ? c->evicted : stream_gone(c, p->first + i));
     v->be->ops->upload(v->be, c->qpos, c->host, p->n_tok * sizeof(int64_t));
-    v->be->ops->rope_table(v->be, c->table, c->qpos, p->n_tok, p->freq, (size_t)v->shape->head_dim / 2, p->mscale);
+    v->be->ops->rope_table(v->be, c->table, c->qpos, p->n_tok, p->freq, attn_pairs(v->shape), p->mscale);
 }
 
 void stream_begin(attn_view *v, const attn_part *p)

@@ -46,6 +46,7 @@ static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
                        "%s: demote with prefill=banded: a prompt's tokens are demoted at its end, expected "
                        "prefill=full",
                        s->text);
+    TRY(attn_check_ropes(s, shape, false, e));
     return demote_check(s, low_rule(s), shape, e);
 }
 
@@ -86,7 +87,7 @@ static void stream_declare(attn_decl *d)
     int64_t most = stream_left(d->lim->n_tokens, d->spec->budget, low.group);
     d->slots = layer_rows(d);
     decl_bytes(d, MEM_SCRATCH, AT(qpos), "positions of queries", chunk * sizeof(int64_t));
-    decl_bytes(d, MEM_SCRATCH, AT(table), "rope table", chunk * (size_t)d->shape->head_dim * sizeof(float));
+    decl_bytes(d, MEM_SCRATCH, AT(table), "rope table", chunk * 2 * attn_pairs(d->shape) * sizeof(float));
     decl_bytes(d, MEM_HOST, AT(host), "streaming", chunk * sizeof(int64_t));
     if (low.how != DEMOTE_NONE) decl_bytes(d, MEM_HOST, AT(leaving), "demoted slots", (size_t)most * sizeof(int32_t));
     demote_declare(d, AT(low), low, most);

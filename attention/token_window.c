@@ -98,7 +98,7 @@ static buf probe_of(const attn_turn *t)
     const backend_ops *o = t->v->be->ops;
     size_t heads = (size_t)t->v->shape->n_heads, d = (size_t)t->v->shape->head_dim;
     buf table = buf_at(c->rows.table, (size_t)c->rule.local * d * sizeof(float)), none = {NULL};
-    o->rope(t->v->be, c->queries, t->q_raw, table, t->p.n_tok, heads, d / 2);
+    o->rope(t->v->be, c->queries, t->q_raw, table, t->p.n_tok, heads, d, d / 2);
     if (t->p.n_tok == 1) return c->queries;
     o->block->probe(t->v->be, c->probe, c->weights, c->queries, t->p.n_tok, heads * d, none, none, 0);
     return c->probe;

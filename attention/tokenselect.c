@@ -53,8 +53,8 @@ static void select_regions(const attn_spec *s, attn_regions *r)
 
 static status select_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
-    (void)shape;
     const token_rule r = rule_of(s);
+    TRY(attn_check_ropes(s, shape, true, e));
     if (r.k < 1)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %s = %lld", s->text, (long long)s->budget,
                        s->value[P_MODE] == BUDGET_EXTRA ? "one token" : "sink + local + 1",

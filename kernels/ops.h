@@ -301,8 +301,9 @@ typedef struct {
     /* out [n, half, 2] f32 = {cos, sin}(pos[i] * freq[c]) * mscale; angles reduced in double.                         \
      * pos i64 [n], freq f32 [half]. Source: Su et al. 2021 (RoFormer), transformers' rotate_half. */                  \
     OP(own, void, rope_table, (backend *, buf out, buf pos, size_t n, buf freq, size_t half, float mscale))            \
-    /* out, x [n, heads, 2*half] f32; row i uses table row i. out may be x. */                                         \
-    OP(own, void, rope, (backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t half))                   \
+    /* out, x [n, heads, dim] f32; row i uses table row i. Rotates the first 2*half channels of a head and copies the  \
+     * others. out may be x. */                                                                                        \
+    OP(own, void, rope, (backend *, buf out, buf x, buf table, size_t n, size_t heads, size_t dim, size_t half))       \
     /* ---- KV rows ---- */                                                                                            \
     OP(own, void, kv_write, (backend *, const kv_write_job *jobs, size_t n_jobs))                                      \
     /* Exact rows [to, to + n) become those of [from, from + n); the two lie apart, or to <= from. */                  \

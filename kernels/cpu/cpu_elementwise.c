@@ -72,13 +72,13 @@ void cpu_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t ha
     }
 }
 
-void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
+void cpu_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t dim, size_t half)
 {
 #pragma omp parallel num_threads(cpu_team(be, n *heads *half * 4))
     {
         size_t a, b;
         threads_split(n * heads, 1, &a, &b);
-        cpu_of(be)->k->rope(f32_at(out, 0), f32_at(x, 0), f32_at(table, 0), heads, half, a, b);
+        cpu_of(be)->k->rope(f32_at(out, 0), f32_at(x, 0), f32_at(table, 0), heads, dim, half, a, b);
     }
 }
 

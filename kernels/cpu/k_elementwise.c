@@ -67,7 +67,7 @@ void LEVEL(k_scale)(float *out, const float *in, float by, size_t n)
 }
 
 /* The table's pairs (cos, sin) are split once per token and used for all its heads. */
-static void rope_token(float *out, const float *x, const float *table, size_t h0, size_t h1, size_t half)
+static void rope_token(float *out, const float *x, const float *table, size_t h0, size_t h1, size_t dim, size_t half)
 {
     float cs[HEAD_DIM_MAX / 2], sn[HEAD_DIM_MAX / 2];
     for (size_t c = 0; c < half; c++) {
@@ -75,8 +75,8 @@ static void rope_token(float *out, const float *x, const float *table, size_t h0
         sn[c] = table[2 * c + 1];
     }
     for (size_t h = h0; h < h1; h++) {
-        const float *in = x + h * 2 * half;
-        float *o = out + h * 2 * half;
+        const float *in = x + h * dim;
+        float *o = out + h * dim;
         for (size_t c = 0; c < half; c += VF_LANES) {
             size_t left = half - c;
             VF a = vf_load_some(in + c, left), b = vf_load_some(in + half + c, left);
@@ -84,15 +84,17 @@ static void rope_token(float *out, const float *x, const float *table, size_t h0
             vf_store_some(o + c, vf_sub(vf_mul(a, co), vf_mul(b, si)), left);
             vf_store_some(o + half + c, vf_add(vf_mul(b, co), vf_mul(a, si)), left);
         }
+        for (size_t c = 2 * half; c < dim && o != in; c++) o[c] = in[c];
     }
 }
 
-void LEVEL(k_rope)(float *out, const float *x, const float *table, size_t heads, size_t half, size_t r0, size_t r1)
+void LEVEL(k_rope)(float *out, const float *x, const float *table, size_t heads, size_t dim, size_t half, size_t r0,
+                   size_t r1)
 {
     while (r0 < r1) {
         size_t token = r0 / heads, h0 = r0 % heads, left = r1 - r0;
-        size_t h1 = heads - h0 < left ? heads : h0 + left, at = token * heads * 2 * half;
-        rope_token(out + at, x + at, table + token * 2 * half, h0, h1, half);
+        size_t h1 = heads - h0 < left ? heads : h0 + left, at = token * heads * dim;
+        rope_token(out + at, x + at, table + token * 2 * half, h0, h1, dim, half);
         r0 += h1 - h0;
     }
 }

@@ -187,7 +187,8 @@ typedef struct {
     OP(void, swiglu, (float *out, const float *gate, const float *up, size_t n))                                       \
     OP(void, add, (float *x, const float *y, size_t n))                                                                \
     /* Rows [r0, r1) of n * heads rows of 2 * half. */                                                                 \
-    OP(void, rope, (float *out, const float *x, const float *table, size_t heads, size_t half, size_t r0, size_t r1))  \
+    OP(void, rope,                                                                                                     \
+       (float *out, const float *x, const float *table, size_t heads, size_t dim, size_t half, size_t r0, size_t r1))  \
     OP(void, widen, (float *out, const void *in, dtype t, size_t n))                                                   \
     OP(void, narrow, (void *out, const float *in, dtype t, size_t n))                                                  \
     /* Of K and V rows of any type: one row of n elements, turned or not (ops_rows.h). */                              \

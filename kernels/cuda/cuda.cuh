@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     float *x, *out;
     const void *norm, *table;
-    size_t rows, heads, dim;
+    size_t rows, heads, dim, half; /* half: pairs that are rotated; without a table dim / 2 */
     float eps;
     dtype norm_type;
 } cuda_heads;

@@ -132,8 +132,8 @@ template <class T> static __global__ void __launch_bounds__(BLOCK) heads_k(held_
     while (e + 1 < CUDA_HELD && row >= p.of[e].rows) row -= p.of[e++].rows;
     const cuda_heads &h = p.of[e];
     if (row >= h.rows) return;
-    const size_t half = h.dim / 2;
-    const float2 *table = h.table ? (const float2 *)h.table + row / h.heads * half : NULL;
+    const size_t pairs = h.dim / 2, rest = pairs - h.half;
+    const float2 *table = h.table ? (const float2 *)h.table + row / h.heads * h.half : NULL;
     float *x = h.x + row * h.dim, *out = h.out + row * h.dim, scale = 1;
     size_t at = row; /* of the job */
     bool write = e == p.written;
@@ -143,23 +143,25 @@ template <class T> static __global__ void __launch_bounds__(BLOCK) heads_k(held_
         scale = head_scale(x, h.dim, h.eps);
         __syncwarp();
     }
-    for (size_t c = threadIdx.x % 32; c < half; c += 32) {
-        float a = x[c], b = x[c + half];
+    for (size_t i = threadIdx.x % 32; i < pairs; i += 32) {
+        const bool turns = i < h.half; /* the channels behind the rotated ones go in pairs of their own */
+        const size_t c = turns ? i : i + h.half, d = turns ? i + h.half : c + rest;
+        float a = x[c], b = x[d];
         if (h.norm) {
             a = normed(a, scale, element(h.norm, h.norm_type, c));
-            b = normed(b, scale, element(h.norm, h.norm_type, c + half));
-            x[c] = a, x[c + half] = b;
+            b = normed(b, scale, element(h.norm, h.norm_type, d));
+            x[c] = a, x[d] = b;
         }
-        if (table) {
+        if (table && turns) {
             float2 t = table[c];
             float first = __fsub_rn(__fmul_rn(a, t.x), __fmul_rn(b, t.y));
             b = __fadd_rn(__fmul_rn(b, t.x), __fmul_rn(a, t.y)), a = first;
-            out[c] = a, out[c + half] = b;
         }
+        if (table) out[c] = a, out[d] = b;
         if constexpr (!in_blocks<T>) {
             if (!write) continue;
             write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c, a);
-            write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, c + half, b);
+            write_channel<T>(p.jobs.job[job], at, h.heads, h.dim, d, b);
         }
     }
     if constexpr (in_blocks<T>) {
@@ -220,15 +222,15 @@ static void hold(backend *be, const cuda_heads *h)
 bool cuda_hold_norm(backend *be, float *x, weight w, size_t n, float eps)
 {
     if (w.cols > CUDA_HELD_DIM || w.cols % 2) return false;
-    cuda_heads h = {x, x, w.p.p, NULL, n, 1, w.cols, eps, w.type};
+    cuda_heads h = {x, x, w.p.p, NULL, n, 1, w.cols, w.cols / 2, eps, w.type};
     hold(be, &h);
     return true;
 }
 
-void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
+void cuda_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t dim, size_t half)
 {
     cuda_ctx *c = cuda_of(be);
-    cuda_heads h = {ptr<float>(x), ptr<float>(out), NULL, ptr<void>(table), n * heads, heads, 2 * half, 0, DT_F32};
+    cuda_heads h = {ptr<float>(x), ptr<float>(out), NULL, ptr<void>(table), n * heads, heads, dim, half, 0, DT_F32};
     if (h.rows * half == 0 || be->fault.code != ST_OK) return;
     c->last = "rope";
     for (int i = 0; i < c->n_held; i++) { /* behind its norm */

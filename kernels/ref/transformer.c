@@ -97,17 +97,19 @@ void ref_rope_table(backend *be, buf out, buf pos, size_t n, buf freq, size_t ha
         }
 }
 
-void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t half)
+void ref_rope(backend *be, buf out, buf x, buf table, size_t n, size_t heads, size_t dim, size_t half)
 {
     const float *in = (const float *)(void *)x.p, *t = (const float *)(void *)table.p;
     float *o = (float *)(void *)out.p;
     for (size_t i = 0; i < n; i++, t += 2 * half)
-        for (size_t h = 0; h < heads; h++, in += 2 * half, o += 2 * half)
+        for (size_t h = 0; h < heads; h++, in += dim, o += dim) {
             for (size_t c = 0; c < half; c++) {
                 float a = in[c], b = in[c + half];
                 o[c] = a * t[2 * c] - b * t[2 * c + 1];
                 o[c + half] = b * t[2 * c] + a * t[2 * c + 1];
             }
+            for (size_t c = 2 * half; c < dim; c++) o[c] = in[c];
+        }
 }
 
 static void write_rows(const kv_write_job *j)

@@ -117,14 +117,14 @@ static void rope(op_run *x, const int64_t *p)
 {
     static const int64_t pos[] = {0, 1, 17, 4095, 131071, 1000003, 8000000};
     enum { N = 7, HEADS = 3 };
-    size_t half = (size_t)p[0], n = N * HEADS * 2 * half;
+    size_t half = (size_t)p[0], dim = 2 * half + (size_t)p[1], n = N * HEADS * dim;
     float freq[128], *f = random_f32(&x->r, n);
     for (size_t c = 0; c < half; c++) freq[c] = powf(500000, -(float)c / (float)half);
     buf table = op_out(x, 8 * N * half, NMSE, 1e-13), out = op_out(x, 4 * n, NMSE, 1e-13);
     buf in_place = op_inout(x, f, 4 * n, IN, 0);
     x->be->ops->rope_table(x->be, table, op_in(x, pos, sizeof pos), N, op_in(x, freq, 4 * half), half, 1.25f);
-    x->be->ops->rope(x->be, out, in_place, table, N, HEADS, half);
-    x->be->ops->rope(x->be, in_place, in_place, table, N, HEADS, half);
+    x->be->ops->rope(x->be, out, in_place, table, N, HEADS, dim, half);
+    x->be->ops->rope(x->be, in_place, in_place, table, N, HEADS, dim, half);
     op_same(x, out, in_place, 4 * n, "in place");
     free(f);
 }
@@ -164,6 +164,7 @@ static void make_rows(op_run *x, const int64_t *p, buf q[2], buf k[2], buf v, co
     enum { N = 5, Q_HEADS = 4 };
     const backend_ops *o = x->be->ops;
     size_t half = (size_t)p[0], heads = (size_t)p[1], token = 4 * heads * 2 * half;
+    size_t pairs = p[5] ? (half + 1) / 2 : half;
     dtype t = (dtype)p[3];
     weight w = {op_as(x, 2 * half, t), t, 1, 2 * half};
     int64_t slots[N] = {7, 2, 9, 0, 4};
@@ -179,13 +180,13 @@ static void make_rows(op_run *x, const int64_t *p, buf q[2], buf k[2], buf v, co
     if (wait) o->sync(x->be);
     if (p[2] & 2) o->rmsnorm(x->be, k[0], k[0], w, N * heads, 1e-5f);
     if (wait) o->sync(x->be);
-    o->rope(x->be, k[1], k[0], table, N, heads, half);
+    o->rope(x->be, k[1], k[0], table, N, heads, 2 * half, pairs);
     if (wait) o->sync(x->be);
-    o->rope(x->be, q[1], q[0], table, N, Q_HEADS, half);
+    o->rope(x->be, q[1], q[0], table, N, Q_HEADS, 2 * half, pairs);
     if (wait) o->sync(x->be);
     o->kv_write(x->be, jobs, n_jobs);
-    if (p[2] & 4) o->rope(x->be, k[1], k[1], table, N, heads, half);
-    if (p[2] & 8) o->rope(x->be, q[0], k[1], table, N, heads < Q_HEADS ? heads : Q_HEADS, half);
+    if (p[2] & 4) o->rope(x->be, k[1], k[1], table, N, heads, 2 * half, pairs);
+    if (p[2] & 8) o->rope(x->be, q[0], k[1], table, N, heads < Q_HEADS ? heads : Q_HEADS, 2 * half, pairs);
 }
 
 /* The ops of rows of heads one after the other, and each waited for: the same bits. */
@@ -382,14 +383,19 @@ static const op_test tests[] = {
     {"embed", embed, 6, 2, 0, {OP_TYPES, OP_P(37, 64)}},
     {"swiglu, add", swiglu, 300, 17, 61, {TAILS, OP_P(0, 0, 1, 2)}},
     {"convert", convert, 200, 11, 61, {TAILS, OP_TYPES, OP_TYPES}},
-    {"rope_table, rope", rope, 19, 3, 7, {OP_P(1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 48, 64, 128)}},
+    {"rope_table, rope",
+     rope,
+     57,
+     3,
+     7,
+     {OP_P(1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 48, 64, 128), OP_P(0, 2, 22)}},
     {"kv_write, kv_move", kv_write, 120, 3, 17, {HEAD_DIMS, OP_P(1, 2, 7, 11), OP_P(1, 2, 3), OP_TYPES}},
     {"rows of heads",
      rows_of_heads,
      96,
      5,
      19,
-     {OP_P(1, 2, 7, 16, 32, 33, 64, 65, 128), OP_P(1, 2, 3), OP_P(0, 1, 2, 3, 7, 11), OP_TYPES, OP_BOOL}},
+     {OP_P(1, 2, 7, 16, 32, 33, 64, 65, 128), OP_P(1, 2, 3), OP_P(0, 1, 2, 3, 7, 11), OP_TYPES, OP_BOOL, OP_BOOL}},
     {"linear, all tails",
      linear,
      530,

@@ -202,7 +202,7 @@ static kv_rows turned(op_run *x, const attn_job *j)
     x->be->ops->codes->fetch(x->be, &r, &j->rows, j->first, j->n_max, op_read(x));
     for (size_t h = 0; h < kv; h++) {
         buf k = buf_at(r.k, 4 * h * n * d);
-        x->be->ops->rope(x->be, k, k, j->turn, n, 1, d / 2);
+        x->be->ops->rope(x->be, k, k, j->turn, n, 1, d, d / 2);
     }
     return r;
 }
