@@ -206,7 +206,7 @@ void attn_begin(attn_work *w, const attn_step *step)
         attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
         if (step->flags & ATTN_PROMPT) seq_prompt_begin(s);
-        s->before = row_place_counts(s->place);
+        s->before = row_tier_counts(s->tier);
         for (int k = 0, n = shares_of(s, shares); k < n; k++) {
             attn_view *v = &shares[k]->v;
             attn_part own = part_for(v, p);
@@ -314,7 +314,7 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
         j->rounded = r->step->flags & ATTN_ROUNDED;
         if (!j->qpos.p) j->qpos = buf_at(r->step->pos, (r->row + row) * sizeof(int64_t));
     }
-    row_place_before_read(w->be, w->jobs, run.n, !(r->step->flags & ATTN_PROMPT));
+    row_tier_before_read(w->be, w->jobs, run.n, !(r->step->flags & ATTN_PROMPT));
     if (r->step->flags & ATTN_PROMPT) w->be->ops->attn_prefill(w->be, &w->jobs[0]);
     else w->be->ops->attn_decode(w->be, w->jobs, run.n);
 }

@@ -91,7 +91,7 @@ status share_plan(attn_bytes *out, const attn_decl *d, int64_t n_layers, err *e)
 /* ---- life ---- */
 
 /* Where the method's struct has a buffer. */
-static buf *place_of(const attn_view *v, const mem_decl *m, int layer)
+static buf *buffer_of(const attn_view *v, const mem_decl *m, int layer)
 {
     void *at = (char *)v->own + m->at;
     if (!m->each_layer) return at;
@@ -118,10 +118,10 @@ static status open_mem(attn_view *v, const mem_decl *m, err *e)
         memcpy((char *)v->own + m->at, &host, sizeof host);
         return ST_OK;
     }
-    if (!m->each_layer) return v->be->ops->alloc(v->be, place_of(v, m, 0), bytes, m->name, e);
+    if (!m->each_layer) return v->be->ops->alloc(v->be, buffer_of(v, m, 0), bytes, m->name, e);
     TRY(open_list(v, m, e));
     for (int l = 0; l < v->shape->n_layers; l++)
-        if (v->layers[l]) TRY(v->be->ops->alloc(v->be, place_of(v, m, l), bytes, m->name, e));
+        if (v->layers[l]) TRY(v->be->ops->alloc(v->be, buffer_of(v, m, l), bytes, m->name, e));
     return ST_OK;
 }
 
@@ -131,7 +131,7 @@ static void close_mem(attn_view *v, const mem_decl *m)
     void *host;
     if (bytes_of(&bytes, m, NULL) != ST_OK) return;
     for (int l = 0; l < (m->each_layer ? v->shape->n_layers : 1) && m->kind != MEM_HOST; l++) {
-        buf *b = place_of(v, m, l);
+        buf *b = buffer_of(v, m, l);
         if (b && b->p) v->be->ops->free(v->be, *b, bytes);
     }
     if (!m->each_layer && m->kind != MEM_HOST) return;
@@ -144,7 +144,7 @@ static size_t own_size(const attn_method *m)
     return m->size ? m->size : m->family && m->family->size ? m->family->size : 1;
 }
 
-status share_open(attn_share *share, row_place *place, err *e)
+status share_open(attn_share *share, row_tier *where, err *e)
 {
     attn_view *v = &share->v;
     const attn_decl *d = &share->d;
@@ -156,7 +156,7 @@ status share_open(attn_share *share, row_place *place, err *e)
                                     .layers = v->layers,
                                     .n_heads = d->heads,
                                     .slots = d->slots,
-                                    .place = place};
+                                    .tier = where};
     v->window = d->window;
     TRY(check_chunk(d, e));
     TRY(mem_alloc(&v->own, own_size(v->method), 1, "strategy", e));
@@ -242,7 +242,7 @@ attn_bytes share_held(const attn_share *share, int64_t n_new, bool most)
 static status walk_mem(attn_view *v, attn_state *s, const mem_decl *m, int layer, err *e)
 {
     size_t stride = (size_t)m->cap * m->item, used = (size_t)(m->whole ? m->cap : m->used) * m->item;
-    buf b = *place_of(v, m, m->each_layer ? layer : 0);
+    buf b = *buffer_of(v, m, m->each_layer ? layer : 0);
     const state_part part = {0, m->regions, stride, used};
     if (m->kind == MEM_INDEX || m->kind == MEM_ROWS)
         return s->rows(s, m->name, layer, b, m->regions * stride, &part, 1, e);

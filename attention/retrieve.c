@@ -40,9 +40,9 @@ static status check_share(const attn_spec *s, err *e)
     if (draws && (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv)))
         return err_set(e, ST_USAGE, "%s: calibrate over store %s: exact keys are expected, f32, f16 or bf16", s->text,
                        store);
-    if (draws && s->tier.place != KV_DEVICE)
+    if (draws && s->tier.kind != KV_DEVICE)
         return err_set(e, ST_USAGE, "%s: calibrate reads some keys of each step, which --kv-tier %s has elsewhere",
-                       s->text, kv_place_name(s->tier.place));
+                       s->text, kv_tier_name(s->tier.kind));
     return ST_OK;
 }
 

@@ -46,7 +46,7 @@ static void declare_share(attn_decl *d, const attn_spec *s, const attn_limits *l
 
 /* ---- plans ---- */
 
-/* Bytes of the dense layers and of the others, in the device's memory and in the slower place. */
+/* Bytes of the dense layers and of the others, in the device's memory and in the slower tier. */
 static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const attn_shape *shape,
                         const attn_limits *lim, err *e)
 {
@@ -63,7 +63,7 @@ static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const
         if (n == 0) continue;
         declare_share(&d, s, lim, shape, i);
         st = share_plan(&part, &d, n, e);
-        if (i == SHARE_METHOD) row_place_plan(&part, slow, s, shape, lim, layers);
+        if (i == SHARE_METHOD) row_tier_plan(&part, slow, s, shape, lim, layers);
         if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
         if (st == ST_OK) st = size_add(&out->index, out->index, part.index, "KV plan", e);
         if (st == ST_OK) st = size_add(&out->scratch, out->scratch, part.scratch, "KV plan", e);
@@ -91,7 +91,7 @@ static status open_share(attn_seq *s, int i, err *e)
     attn_share *share;
     const bool draft = i == SHARE_DRAFT;
     const attn_spec *spec = draft ? &s->draft : &s->spec;
-    bool any = false, apart = s->spec.tier.place == KV_HOST && i == SHARE_METHOD;
+    bool any = false, apart = s->spec.tier.kind == KV_HOST && i == SHARE_METHOD;
     for (int l = 0; l < s->shape.n_layers; l++) any |= s->layers[i][l];
     if (!any) return ST_OK;
     TRY(MEM_NEW(&share, 1, e));
@@ -109,7 +109,7 @@ static status open_share(attn_seq *s, int i, err *e)
                                                            : 0),
                            .attended = s->attended};
     declare_share(&share->d, &s->spec, &s->lim, &s->shape, i);
-    return share_open(share, i == SHARE_METHOD ? s->place : NULL, e);
+    return share_open(share, i == SHARE_METHOD ? s->tier : NULL, e);
 }
 
 status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *shape, const attn_limits *lim,
@@ -134,7 +134,7 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     if (st != ST_OK) goto done;
     for (int i = 0; i < SHARES; i++)
         for (int l = 0; l < shape->n_layers; l++) s->layers[i][l] = serves(spec, &s->lim, shape, i, l);
-    TRY_GOTO(row_place_open(&s->place, spec, shape, lim, s->layers[SHARE_METHOD], be, e));
+    TRY_GOTO(row_tier_open(&s->tier, spec, shape, lim, s->layers[SHARE_METHOD], be, e));
     for (int i = 0; i < SHARES; i++) TRY_GOTO(open_share(s, i, e));
     *out = s;
 done:
@@ -146,7 +146,7 @@ void attn_seq_free(attn_seq *s)
 {
     if (!s) return;
     for (int i = 0; i < SHARES; i++) share_free(s->share[i]);
-    row_place_close(s->place);
+    row_tier_close(s->tier);
     if (s->read.p) s->be->ops->free(s->be, s->read, SHARES * READ_BYTES);
     for (int i = 0; i < SHARES; i++) mem_free(s->layers[i]);
     mem_free(s->attended);
@@ -282,7 +282,7 @@ static attn_bytes bytes_with(const attn_seq *s, int64_t n_new, bool most)
 {
     attn_share *shares[SHARES];
     attn_bytes all = {0};
-    tier_counts t = row_place_counts(s->place);
+    tier_counts t = row_tier_counts(s->tier);
     for (int i = 0, n = shares_of(s, shares); i < n; i++) {
         attn_bytes part = share_held(shares[i], n_new, most);
         all.kv += part.kv;
@@ -393,16 +393,16 @@ host_counts attn_seq_host(const attn_seq *s)
     host_counts c = {0};
     uint64_t read[READ_KINDS], moved[NEAR_KINDS];
     const attn_share *share = s->share[SHARE_METHOD];
-    if (s->spec.tier.place != KV_HOST || !share) return c;
+    if (s->spec.tier.kind != KV_HOST || !share) return c;
     s->be->ops->download(s->be, read, share->v.read, sizeof read);
     c.held = share_held(share, 0, false).kv;
     c.read = (double)(read[READ_K] + read[READ_V]);
-    if (!row_place_moved(s->place).p) return c;
-    s->be->ops->download(s->be, moved, row_place_moved(s->place), sizeof moved);
+    if (!row_tier_moved(s->tier).p) return c;
+    s->be->ops->download(s->be, moved, row_tier_moved(s->tier), sizeof moved);
     c.read = (double)moved[NEAR_LINK];
     c.asked = (double)moved[NEAR_ASKED];
     c.found = (double)moved[NEAR_FOUND];
-    size_t far = row_place_far_bytes(&s->spec.kv, &s->shape, &s->lim);
+    size_t far = row_tier_far_bytes(&s->spec.kv, &s->shape, &s->lim);
     for (int l = 0; l < s->shape.n_layers; l++)
         if (s->layers[SHARE_METHOD][l]) c.written += (double)(s->stats.steps * (int64_t)far);
     return c;
@@ -410,13 +410,13 @@ host_counts attn_seq_host(const attn_seq *s)
 
 tier_counts attn_seq_tier(const attn_seq *s)
 {
-    return tier_counts_since(row_place_counts(s->place), &s->in_prompts);
+    return tier_counts_since(row_tier_counts(s->tier), &s->in_prompts);
 }
 
 static void clear_read(attn_seq *s)
 {
     uint64_t zero[SHARES][READ_KINDS] = {{0}}, none[NEAR_KINDS] = {0};
-    buf moved = row_place_moved(s->place);
+    buf moved = row_tier_moved(s->tier);
     s->be->ops->upload(s->be, s->read, zero, sizeof zero);
     if (moved.p) s->be->ops->upload(s->be, moved, none, sizeof none);
 }
@@ -432,7 +432,7 @@ void seq_prompt_end(attn_seq *s)
 {
     tier_counts steps = tier_counts_since(s->before, &s->in_prompts);
     clear_read(s);
-    s->in_prompts = tier_counts_since(row_place_counts(s->place), &steps);
+    s->in_prompts = tier_counts_since(row_tier_counts(s->tier), &steps);
 }
 
 /* The last n tokens were a step each. */
@@ -455,7 +455,7 @@ void attn_seq_reset(attn_seq *s)
     for (int i = 0, n = shares_of(s, shares); i < n; i++) reset_share(shares[i]);
     s->length = 0;
     s->stats = (attn_stats){0};
-    s->in_prompts = row_place_counts(s->place);
+    s->in_prompts = row_tier_counts(s->tier);
     s->peak = (attn_bytes){0};
     clear_read(s);
 }

@@ -33,7 +33,7 @@ typedef struct {
 
 /* Bytes that a sequence will hold at its peak, without allocating. */
 status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
-/* Bytes beside those that its files will hold, or the host's memory: spec->tier.place says which. */
+/* Bytes beside those that its files will hold, or the host's memory: spec->tier.kind says which. */
 status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
 status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, backend *be,
                        err *e);

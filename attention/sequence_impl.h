@@ -4,7 +4,7 @@
 #define ATTENTION_SEQUENCE_IMPL_H
 
 #include "attention/method.h"
-#include "attention/place.h"
+#include "attention/tier.h"
 
 /* A hook of the method of a view: its own, else its family's, else NULL. */
 #define HOOK(v, name)                                                                                                  \
@@ -29,8 +29,8 @@ struct attn_seq {
     int64_t length;
     bool *layers[SHARES];           /* [n_layers]; the first two are complementary */
     attn_share *share[SHARES];      /* NULL: no layer */
-    row_place *place;               /* of the method's rows; NULL: the device's memory */
-    tier_counts before, in_prompts; /* of the place's files, at the start of a forward and by prompts */
+    row_tier *tier;                 /* of the method's rows; NULL: the device's memory */
+    tier_counts before, in_prompts; /* of the tier's files, at the start of a forward and by prompts */
     /* u64 [SHARES][READ_KINDS]: counts of ops since the last prompt; apart where the host holds rows, and of drafts,
      * which nobody asks for */
     buf read;
@@ -59,7 +59,7 @@ void share_declare(attn_decl *d, const attn_method *m, const attn_spec *s, const
 status share_plan(attn_bytes *out, const attn_decl *d, int64_t n_layers, err *e);
 /* Allocates what share->d declares, and the store. share->v is set but for these. After a failure share_free releases
  * it. */
-status share_open(attn_share *share, row_place *place, err *e);
+status share_open(attn_share *share, row_tier *where, err *e);
 void share_free(attn_share *share);
 /* Bytes held while a forward of n_new tokens is not yet ended; most: or more, without a download. */
 attn_bytes share_held(const attn_share *share, int64_t n_new, bool most);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the user asks for: a strategy with its parameters, a store for keys and values, a place for its rows; and the
+/* What the user asks for: a strategy with its parameters, a store for keys and values, a tier for its rows; and the
  * table of strategies. What the decoder calls is in sequence.h. */
 #ifndef ATTENTION_SPEC_H
 #define ATTENTION_SPEC_H
@@ -83,9 +83,9 @@ static inline bool kv_same_rows(const kv_format *a, const kv_format *b)
  * device as well, and `cache` bytes of rows that were read; of stores with codes exact rows alone, where they are few.
  * On a CPU it is the device's memory. DISK: all but the newest `window` tokens and what a strategy always attends in
  * files in `dir` ("": $TMPDIR, else the current folder), of which `cache` bytes of blocks stay in memory. */
-typedef enum { KV_DEVICE, KV_HOST, KV_DISK } kv_place;
+typedef enum { KV_DEVICE, KV_HOST, KV_DISK } kv_tier_kind;
 typedef struct {
-    kv_place place;
+    kv_tier_kind kind;
     int64_t window;
     size_t cache;
     char dir[256];
@@ -94,7 +94,7 @@ typedef struct {
 /* Parses `disk`, `disk:cache=512M:window=256:DIR`, `host:cache=512M:window=256`. Errors: ST_USAGE. */
 status kv_tier_parse(kv_tier *t, const char *text, err *e);
 const char *kv_tier_dir(const kv_tier *t);
-const char *kv_place_name(kv_place p);
+const char *kv_tier_name(kv_tier_kind p);
 
 enum { ATTN_MAX_PARAMS = 24 };
 

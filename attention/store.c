@@ -66,17 +66,17 @@ static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
                    .cap = (size_t)rows};
     if (cap == 0) return ST_OK;
     TRY(size_mul(&bytes, (size_t)cap, 16 * s->n_heads * s->head_dim, "KV rows", e));
-    TRY(row_place_alloc(s->place, s->be, &r->k, kv_exact_half_bytes(r), true, "K rows", e));
-    TRY(row_place_alloc(s->place, s->be, &r->v, kv_exact_half_bytes(r), true, "V rows", e));
+    TRY(row_tier_alloc(s->tier, s->be, &r->k, kv_exact_half_bytes(r), true, "K rows", e));
+    TRY(row_tier_alloc(s->tier, s->be, &r->v, kv_exact_half_bytes(r), true, "V rows", e));
     if (s->coded) {
         r->codes = kv_codes_of(&s->f, cap);
         r->codes.k_at = s->coded->at_buf[KV_K];
         r->codes.v_at = s->coded->at_buf[KV_V];
         kv_code_bufs(r, codes);
         for (int i = 0; i < N_CODE_BUFS; i++)
-            TRY(row_place_alloc(s->place, s->be, codes[i].b, codes[i].bytes, false, "KV codes", e));
+            TRY(row_tier_alloc(s->tier, s->be, codes[i].b, codes[i].bytes, false, "KV codes", e));
     }
-    return row_place_add(s->place, r, layer, &s->f, e);
+    return row_tier_add(s->tier, r, layer, &s->f, e);
 }
 
 /* While nothing is quantized every slot is its own exact row: kernels then take the shorter way. */
@@ -93,7 +93,7 @@ status kv_store_create(kv_store **out, const kv_store_options *o, err *e)
     TRY(MEM_NEW(&s, 1, e));
     *s = (kv_store){.be = o->be,
                     .f = o->spec->kv,
-                    .place = o->place,
+                    .tier = o->tier,
                     .prompt = o->lim->prompt,
                     .n_layers = sh->n_layers,
                     .n_heads = o->n_heads,
@@ -112,13 +112,13 @@ status kv_store_create(kv_store **out, const kv_store_options *o, err *e)
 static void free_layer(kv_store *s, kv_rows *r)
 {
     sized_buf codes[N_CODE_BUFS];
-    if (r->k.p) row_place_free(s->place, s->be, r->k, kv_exact_half_bytes(r), true);
-    if (r->v.p) row_place_free(s->place, s->be, r->v, kv_exact_half_bytes(r), true);
+    if (r->k.p) row_tier_free(s->tier, s->be, r->k, kv_exact_half_bytes(r), true);
+    if (r->v.p) row_tier_free(s->tier, s->be, r->v, kv_exact_half_bytes(r), true);
     if (!s->coded || r->codes.cap == 0) return;
     r->codes.bits = s->f.bits;
     kv_code_bufs(r, codes);
     for (int i = 0; i < N_CODE_BUFS; i++)
-        if (codes[i].b->p) row_place_free(s->place, s->be, *codes[i].b, codes[i].bytes, false);
+        if (codes[i].b->p) row_tier_free(s->tier, s->be, *codes[i].b, codes[i].bytes, false);
 }
 
 void kv_store_free(kv_store *s)
@@ -244,9 +244,9 @@ static status state_of_codes(kv_store *s, attn_state *v, int layer, err *e)
 
 status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err *e)
 {
-    if (s->place)
+    if (s->tier)
         return err_set(e, ST_UNSUPPORTED, "a session in --kv-tier %s cannot be saved or loaded",
-                       kv_place_name(s->place->where.place));
+                       kv_tier_name(s->tier->where.kind));
     if (s->coded) {
         TRY(kv_coded_state(s->coded, v, n, &n_rows, e));
         if (v->load) show_codes(s, !kv_store_exact(s));

@@ -12,7 +12,7 @@
 #include "attention/state.h"
 
 typedef struct kv_store kv_store;
-typedef struct row_place row_place; /* place.h */
+typedef struct row_tier row_tier; /* tier.h */
 
 /* Whether a format quantizes: its stores go by position and need a slot for every token. */
 static inline bool kv_has_codes(const kv_format *f)
@@ -28,7 +28,7 @@ typedef struct {
     const bool *layers; /* [n_layers]: those that have rows */
     size_t n_heads;     /* regions of a layer */
     int64_t slots;      /* of a layer */
-    row_place *place;   /* NULL: the device's memory; borrowed */
+    row_tier *tier;     /* NULL: the device's memory; borrowed */
 } kv_store_options;
 
 /* Address space is reserved, memory taken as rows are written. On failure nothing is held. */

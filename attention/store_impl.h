@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Inside of stores and of the places below them. Included by store*.c, place*.c and the store's test. */
+/* Inside of stores and of the tiers below them. Included by store*.c, tier*.c and the store's test. */
 #ifndef ATTENTION_STORE_IMPL_H
 #define ATTENTION_STORE_IMPL_H
 
-#include "attention/place.h"
+#include "attention/tier.h"
 #include "kernels/ops_codes.h"
 
 enum { KV_K, KV_V, KV_HALVES, KV_RUN = 64 };
@@ -47,12 +47,12 @@ struct kv_store {
     kv_format f;
     int n_layers;
     size_t n_heads, head_dim;
-    int64_t prompt;   /* longest prompt; 0: any */
-    kv_rows *layer;   /* [n_layers]; k.p NULL: nothing stored for this layer */
-    kv_coded *coded;  /* NULL: all rows are exact */
-    row_place *place; /* NULL: the device's memory */
-    int64_t n;        /* tokens with those of the forward under way */
-    unsigned flags;   /* of it */
+    int64_t prompt;  /* longest prompt; 0: any */
+    kv_rows *layer;  /* [n_layers]; k.p NULL: nothing stored for this layer */
+    kv_coded *coded; /* NULL: all rows are exact */
+    row_tier *tier;  /* NULL: the device's memory */
+    int64_t n;       /* tokens with those of the forward under way */
+    unsigned flags;  /* of it */
 };
 
 /* A buffer and its size. */
@@ -101,9 +101,9 @@ status kv_rule_check(kv_coded *s, err *e);
 size_t kv_rule_list(const kv_format *f);
 size_t kv_rule_staged(const kv_format *f);
 
-/* ---- places (place.h) ---- */
+/* ---- tiers (tier.h) ---- */
 
-struct row_place {
+struct row_tier {
     backend *be;
     kv_tier where;
     /* DISK: tokens that never leave memory are the first `first` and the newest `newest`; in decode steps others go
@@ -121,34 +121,34 @@ struct row_place {
 
 static inline bool kv_on_disk(const kv_store *s)
 {
-    return s->place && s->place->files;
+    return s->tier && s->tier->files;
 }
 
 /* Memory for exact rows, or for codes. p NULL: the device's. */
-status row_place_alloc(row_place *p, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e);
-void row_place_free(row_place *p, backend *be, buf b, size_t bytes, bool exact);
+status row_tier_alloc(row_tier *p, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e);
+void row_tier_free(row_tier *p, backend *be, buf b, size_t bytes, bool exact);
 /* A layer whose rows were allocated. */
-status row_place_add(row_place *p, kv_rows *r, int layer, const kv_format *f, err *e);
+status row_tier_add(row_tier *p, kv_rows *r, int layer, const kv_format *f, err *e);
 
-/* place_disk.c: the store's calls, which keep the order of kv_store_*. */
+/* tier_disk.c: the store's calls, which keep the order of kv_store_*. */
 void disk_before_codes(kv_store *s, int layer);
 void disk_layer_end(kv_store *s, int layer);
 void disk_step_end(kv_store *s);
 void disk_rewind(kv_store *s, int64_t n);
 void disk_forget_all(kv_store *s);
-status disk_add(row_place *p, kv_rows *r, int layer, const kv_format *f, err *e);
-void disk_plan(attn_bytes *part, size_t *slow, const row_place *regions, const attn_spec *s, const attn_shape *shape,
+status disk_add(row_tier *p, kv_rows *r, int layer, const kv_format *f, err *e);
+void disk_plan(attn_bytes *part, size_t *slow, const row_tier *regions, const attn_spec *s, const attn_shape *shape,
                const attn_limits *lim, int n);
 
-/* place_host.c */
-status host_open(row_place *p, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, const bool *layers,
+/* tier_host.c */
+status host_open(row_tier *p, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, const bool *layers,
                  err *e);
-void host_close(row_place *p);
+void host_close(row_tier *p);
 void host_plan(attn_bytes *part, size_t *slow, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
                const bool *layers);
 
 /* Tokens that stay in memory or near. */
-void row_place_regions(row_place *p, const attn_spec *s);
-int row_place_count(const bool *layers, int n_layers);
+void row_tier_regions(row_tier *p, const attn_spec *s);
+int row_tier_count(const bool *layers, int n_layers);
 
 #endif

@@ -62,7 +62,7 @@ const attn_method *attn_method_find(const char *name)
 attn_reuse attn_reuse_of(const attn_spec *s)
 {
     const attn_method *m = s->method;
-    if (s->kv.kind != KV_EXACT || s->tier.place != KV_DEVICE) return ATTN_REUSE_NEVER;
+    if (s->kv.kind != KV_EXACT || s->tier.kind != KV_DEVICE) return ATTN_REUSE_NEVER;
     return m->reuse_unless && attn_value(s, m->reuse_unless, 0) != 0 ? ATTN_REUSE_NEVER : m->reuse;
 }
 
@@ -332,10 +332,10 @@ status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
                        kv_format_name(&s->kv));
     if (s->uncertified) return certify_refused(s, e);
     TRY(kv_format_check(&s->kv, shape, s->text, e));
-    if (s->tier.place != KV_DEVICE && s->method->family && s->method->family->drops)
+    if (s->tier.kind != KV_DEVICE && s->method->family && s->method->family->drops)
         return err_set(e, ST_UNSUPPORTED,
                        "%s: --kv-tier %s: it drops tokens, and all that it keeps is read in every step", s->text,
-                       kv_place_name(s->tier.place));
+                       kv_tier_name(s->tier.kind));
     if (s->method->check) TRY(s->method->check(s, shape, e));
     if (s->method->has_budget && s->budget < 1)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least 1", s->text, (long long)s->budget);
@@ -349,8 +349,8 @@ static unsigned families(const attn_spec *s)
     unsigned uses = s->method->uses | (f ? f->uses : 0);
     size_t len;
     if (s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv)) uses |= USES_CODES;
-    if (s->tier.place == KV_DISK) uses |= USES_TIER;
-    if (s->tier.place == KV_HOST) uses |= USES_HOST;
+    if (s->tier.kind == KV_DISK) uses |= USES_TIER;
+    if (s->tier.kind == KV_HOST) uses |= USES_HOST;
     for (int i = 0; attn_params(s->method)[i].key; i++) {
         const attn_param *p = &attn_params(s->method)[i];
         const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;

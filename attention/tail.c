@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "attention/place.h"
+#include "attention/tier.h"
 
 #define AT(member) (at + offsetof(attn_tail, member))
 
@@ -171,7 +171,7 @@ static void select_means(attn_tail *const *t, const attn_turn *const *turns, siz
                                             .bias_stride = x->rows.cap,
                                             .pseudo = true};
     }
-    row_place_before_read(be, lists, n, true);
+    row_tier_before_read(be, lists, n, true);
     be->ops->tail->rest(be, jobs, n);
 }
 

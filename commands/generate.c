@@ -330,9 +330,9 @@ void reply_print_stats(const reply *r)
     fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
     print_missed(&a);
-    kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
-    if (place == KV_DISK) print_tier(r, &a);
-    if (place == KV_HOST) print_host(r, &a);
+    kv_tier_kind kind = attn_seq_spec(session_attn(r->s))->tier.kind;
+    if (kind == KV_DISK) print_tier(r, &a);
+    if (kind == KV_HOST) print_host(r, &a);
     attn_certified sure;
     if (attn_seq_certified(session_attn(r->s), &sure)) print_certified(&sure);
     if (r->draft) print_draft(r);
@@ -369,9 +369,9 @@ json_t *reply_json(const reply *r, err *e)
     mem_free(text);
     tier_counts t = attn_seq_tier(session_attn(r->s));
     host_counts h = attn_seq_host(session_attn(r->s));
-    kv_place place = attn_seq_spec(session_attn(r->s))->tier.place;
-    if (j && place == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
-    if (j && place == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
+    kv_tier_kind kind = attn_seq_spec(session_attn(r->s))->tier.kind;
+    if (j && kind == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
+    if (j && kind == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
     if (j && r->draft) json_object_set_new(j, "draft", drafter_json(r->draft, r->g));
     if (j && a.measured > 0) {
         json_object_set_new(j, "missed_mass", json_real(a.missed / a.measured));
@@ -410,11 +410,11 @@ static status check_save(const cli *c, err *e)
 {
     file_draft d;
     err why = {0};
-    kv_tier place = {.place = KV_DEVICE};
-    if (c->kv_tier) TRY(kv_tier_parse(&place, c->kv_tier, e));
-    if (place.place != KV_DEVICE && (c->save || c->load || c->prefix_disk))
+    kv_tier where = {.kind = KV_DEVICE};
+    if (c->kv_tier) TRY(kv_tier_parse(&where, c->kv_tier, e));
+    if (where.kind != KV_DEVICE && (c->save || c->load || c->prefix_disk))
         return err_set(e, ST_UNSUPPORTED, "%s: a session in --kv-tier %s cannot be saved or loaded", kept_by(c),
-                       kv_place_name(place.place));
+                       kv_tier_name(where.kind));
     if (!c->save) return ST_OK;
     status st = file_draft_open(&d, c->save, &why);
     file_draft_close(&d);

@@ -204,7 +204,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     TRY(attn_plan_slow(&slow, spec, &shape, &lim, e));
     snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
     p->kv = kv.kv;
-    if (spec->tier.place == KV_DISK) p->disk = slow;
+    if (spec->tier.kind == KV_DISK) p->disk = slow;
     else if (has_host_memory(m->be)) p->host = slow;
     else p->kv += slow;
     p->index = kv.index + kv.scratch;

@@ -323,7 +323,7 @@ static status print_parts(const bench *b, err *e)
 
 static bool is_on_disk(const bench_line *l)
 {
-    return l->r.decode && l->spec.tier.place == KV_DISK;
+    return l->r.decode && l->spec.tier.kind == KV_DISK;
 }
 
 static status print_bytes(const bench *b, err *e)
@@ -376,7 +376,7 @@ static status print_disk(const bench *b, err *e)
 
 static bool is_hosted(const bench_line *l)
 {
-    return l->r.decode && l->spec.tier.place == KV_HOST;
+    return l->r.decode && l->spec.tier.kind == KV_HOST;
 }
 
 static status print_hosted(const bench *b, err *e)

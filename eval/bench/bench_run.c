@@ -250,7 +250,7 @@ static status go_back(void *ctx, err *e)
     (void)e;
     for (size_t i = 0; i < c->batch; i++) {
         c->next[i] = (int32_t)(i % vocab_of(c));
-        if (c->spec.tier.place == KV_DEVICE) (void)session_rewind(c->s[i], (int64_t)c->n_fill, NULL);
+        if (c->spec.tier.kind == KV_DEVICE) (void)session_rewind(c->s[i], (int64_t)c->n_fill, NULL);
     }
     return ST_OK;
 }

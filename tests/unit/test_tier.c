@@ -57,10 +57,10 @@ static const char *const stores[] = {"f16",
                                      "q8",
                                      "q4"};
 
-static status open_seq(rig *r, attn_seq **out, const char *text, const char *store, const kv_tier *place, err *e)
+static status open_seq(rig *r, attn_seq **out, const char *text, const char *store, const kv_tier *where, err *e)
 {
     static attn_spec spec;
-    attn_options o = {.tier = place};
+    attn_options o = {.tier = where};
     attn_limits lim = {.n_tokens = ALL, .chunk = (int64_t)r->rows};
     TRY(kv_format_parse(&o.kv, store, "--kv", e));
     TRY(attn_spec_parse(&spec, text, &o, e));
@@ -469,10 +469,10 @@ static void check_refusals(const world *w)
            e.msg);
     }
     t = tier_of("disk:window=1k:cache=2M:/a/b:c");
-    ok(t.place == KV_DISK && t.window == 1024 && t.cache == 2 << 20 && strcmp(t.dir, "/a/b:c") == 0,
+    ok(t.kind == KV_DISK && t.window == 1024 && t.cache == 2 << 20 && strcmp(t.dir, "/a/b:c") == 0,
        "all words are read");
     t = tier_of("host:window=8:cache=0");
-    ok(t.place == KV_HOST && t.window == 8 && t.cache == 0, "also behind host");
+    ok(t.kind == KV_HOST && t.window == 8 && t.cache == 0, "also behind host");
     if (!is_ok(rig_open(&r, "cpu", w, 80, &e), &e, "opened")) return;
     t = tier_of("disk");
     for (size_t i = 0; i < sizeof evict / sizeof *evict; i++) {

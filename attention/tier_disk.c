@@ -32,7 +32,7 @@ static tier_area code_area(const kv_rows *r)
     return a;
 }
 
-status disk_add(row_place *p, kv_rows *r, int layer, const kv_format *f, err *e)
+status disk_add(row_tier *p, kv_rows *r, int layer, const kv_format *f, err *e)
 {
     kv_rows bits = *r;
     bits.codes.bits = f->bits;
@@ -92,7 +92,7 @@ void disk_before_codes(kv_store *s, int layer)
 /* In prompts a layer leaves memory when it was attended; codes take the place of exact rows at the end. */
 void disk_layer_end(kv_store *s, int layer)
 {
-    const row_place *t = s->place;
+    const row_tier *t = s->tier;
     if (s->flags & ATTN_PROMPT) {
         if (!s->coded) write_blocks(s, layer, TIER_EXACT, s->n > t->newest ? (s->n - t->newest) / TIER_PAGE : 0);
         else if (s->flags & ATTN_PROMPT_END)
@@ -107,11 +107,11 @@ void disk_step_end(kv_store *s)
 {
     int area = s->coded ? TIER_CODES : TIER_EXACT;
     int64_t rows = s->coded ? code_block(s) : TIER_PAGE,
-            left = s->coded ? coded_tokens(s->coded, false) : s->n - s->place->newest;
+            left = s->coded ? coded_tokens(s->coded, false) : s->n - s->tier->newest;
     if (s->flags & ATTN_PROMPT) return;
     for (int l = 0; l < s->n_layers; l++) {
         tier_layer *t = s->layer[l].tier;
-        if (!t || left / rows * rows < s->be->ops->tier->written(t, area) * rows + s->place->flush) continue;
+        if (!t || left / rows * rows < s->be->ops->tier->written(t, area) * rows + s->tier->flush) continue;
         write_blocks(s, l, area, left / rows);
         s->be->ops->tier->trim(s->be, t);
     }
@@ -134,7 +134,7 @@ void disk_rewind(kv_store *s, int64_t n)
 }
 
 /* In a prompt one layer at a time is whole in memory, and what its chunk brings is in all of them. */
-void disk_plan(attn_bytes *part, size_t *slow, const row_place *t, const attn_spec *s, const attn_shape *shape,
+void disk_plan(attn_bytes *part, size_t *slow, const row_tier *t, const attn_spec *s, const attn_shape *shape,
                const attn_limits *lim, int n)
 {
     const kv_format *f = &s->kv;

@@ -48,8 +48,8 @@ status kv_tier_parse(kv_tier *t, const char *text, err *e)
     *t = (kv_tier){.window = WINDOW, .cache = CACHE};
     size_t n = strcspn(text, ":");
     bool disk = n == 4 && memcmp(text, "disk", n) == 0, host = n == 4 && memcmp(text, "host", n) == 0;
-    if (disk) t->place = KV_DISK;
-    else if (host) t->place = KV_HOST;
+    if (disk) t->kind = KV_DISK;
+    else if (host) t->kind = KV_HOST;
     else if (strcmp(text, "device") != 0)
         return err_set(
             e, ST_USAGE,
@@ -81,22 +81,22 @@ const char *kv_tier_dir(const kv_tier *t)
     return tmp && *tmp ? tmp : ".";
 }
 
-const char *kv_place_name(kv_place p)
+const char *kv_tier_name(kv_tier_kind p)
 {
     static const char *const names[] = {[KV_DEVICE] = "device", [KV_HOST] = "host", [KV_DISK] = "disk"};
     return names[p];
 }
 
-/* ---- a place ---- */
+/* ---- a tier ---- */
 
-int row_place_count(const bool *layers, int n_layers)
+int row_tier_count(const bool *layers, int n_layers)
 {
     int n = 0;
     for (int l = 0; l < n_layers; l++) n += layers[l];
     return n;
 }
 
-void row_place_regions(row_place *p, const attn_spec *s)
+void row_tier_regions(row_tier *p, const attn_spec *s)
 {
     attn_regions r = attn_regions_of(s);
     p->first = r.first;
@@ -104,29 +104,29 @@ void row_place_regions(row_place *p, const attn_spec *s)
     p->flush = max64(s->tier.window / 2, TIER_PAGE);
 }
 
-status row_place_open(row_place **out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                      const bool *layers, backend *be, err *e)
+status row_tier_open(row_tier **out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                     const bool *layers, backend *be, err *e)
 {
-    row_place *p;
-    int n = row_place_count(layers, shape->n_layers);
+    row_tier *p;
+    int n = row_tier_count(layers, shape->n_layers);
     *out = NULL;
-    if (s->tier.place == KV_DEVICE || n == 0) return ST_OK;
+    if (s->tier.kind == KV_DEVICE || n == 0) return ST_OK;
     TRY(MEM_NEW(&p, 1, e));
-    *p = (row_place){.be = be, .where = s->tier, .n_layers = shape->n_layers};
-    row_place_regions(p, s);
+    *p = (row_tier){.be = be, .where = s->tier, .n_layers = shape->n_layers};
+    row_tier_regions(p, s);
     status st = ST_OK;
-    if (s->tier.place == KV_DISK) {
+    if (s->tier.kind == KV_DISK) {
         const tier_options o = {kv_tier_dir(&s->tier), s->tier.cache / (size_t)n, (size_t)shape->n_kv_heads};
         st = be->ops->tier->open(be, &p->files, &o, e);
     } else if (be->ops->host->bring) {
         st = host_open(p, s, shape, lim, layers, e);
     }
-    if (st != ST_OK) row_place_close(p);
+    if (st != ST_OK) row_tier_close(p);
     else *out = p;
     return st;
 }
 
-void row_place_close(row_place *p)
+void row_tier_close(row_tier *p)
 {
     if (!p) return;
     if (p->files) p->be->ops->tier->close(p->be, p->files);
@@ -134,39 +134,39 @@ void row_place_close(row_place *p)
     mem_free(p);
 }
 
-void row_place_plan(attn_bytes *part, size_t *slow, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-                    const bool *layers)
+void row_tier_plan(attn_bytes *part, size_t *slow, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
+                   const bool *layers)
 {
-    row_place p;
-    int n = row_place_count(layers, shape->n_layers);
-    row_place_regions(&p, s);
-    if (s->tier.place == KV_DISK) disk_plan(part, slow, &p, s, shape, lim, n);
-    if (s->tier.place == KV_HOST) host_plan(part, slow, s, shape, lim, layers);
+    row_tier p;
+    int n = row_tier_count(layers, shape->n_layers);
+    row_tier_regions(&p, s);
+    if (s->tier.kind == KV_DISK) disk_plan(part, slow, &p, s, shape, lim, n);
+    if (s->tier.kind == KV_HOST) host_plan(part, slow, s, shape, lim, layers);
 }
 
 /* Whether a buffer lies in the host's memory. */
-static bool is_far(const row_place *p, bool exact)
+static bool is_far(const row_tier *p, bool exact)
 {
-    return p && p->where.place == KV_HOST && !(exact && p->exact_near && p->near);
+    return p && p->where.kind == KV_HOST && !(exact && p->exact_near && p->near);
 }
 
-status row_place_alloc(row_place *p, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e)
+status row_tier_alloc(row_tier *p, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e)
 {
     return (is_far(p, exact) ? be->ops->host->alloc : be->ops->alloc)(be, out, bytes, what, e);
 }
 
-void row_place_free(row_place *p, backend *be, buf b, size_t bytes, bool exact)
+void row_tier_free(row_tier *p, backend *be, buf b, size_t bytes, bool exact)
 {
     (is_far(p, exact) ? be->ops->host->free : be->ops->free)(be, b, bytes);
 }
 
-status row_place_add(row_place *p, kv_rows *r, int layer, const kv_format *f, err *e)
+status row_tier_add(row_tier *p, kv_rows *r, int layer, const kv_format *f, err *e)
 {
     if (p && p->near) r->near = &p->near[layer];
     return p && p->files ? disk_add(p, r, layer, f, e) : ST_OK;
 }
 
-void row_place_before_read(backend *be, const attn_job *jobs, size_t n, bool decode)
+void row_tier_before_read(backend *be, const attn_job *jobs, size_t n, bool decode)
 {
     for (size_t i = 0; i < n; i++) {
         if (jobs[i].rows.tier) be->ops->tier->need(be, &jobs[i]);
@@ -174,19 +174,19 @@ void row_place_before_read(backend *be, const attn_job *jobs, size_t n, bool dec
     }
 }
 
-tier_counts row_place_counts(const row_place *p)
+tier_counts row_tier_counts(const row_tier *p)
 {
     tier_counts c = {0};
     if (p && p->files) p->be->ops->tier->counts(p->files, &c);
     return c;
 }
 
-buf row_place_moved(const row_place *p)
+buf row_tier_moved(const row_tier *p)
 {
     return p ? p->moved : (buf){NULL};
 }
 
-size_t row_place_far_bytes(const kv_format *f, const attn_shape *shape, const attn_limits *lim)
+size_t row_tier_far_bytes(const kv_format *f, const attn_shape *shape, const attn_limits *lim)
 {
     size_t d = (size_t)shape->head_dim, heads = (size_t)shape->n_kv_heads, sum = 0;
     int64_t group = kv_code_group(f);
