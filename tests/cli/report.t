@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 # scripts/report: tables of small files whose means and intervals are known, pictures, bad input.
 . "$SRCDIR/tests/cli/lib.sh"
-perl -MJSON::PP -MIO::Uncompress::Gunzip -e 1 2>/dev/null || skip_all "perl with its core modules is not there"
+PYTHON=${PYTHON:-python3}
+"$PYTHON" -c 1 2>/dev/null || skip_all "python3 is missing"
 d="$SRCDIR/tests/data/report"
 
 report() { # report ARGS...: as run of lib.sh
-    perl "$SRCDIR/scripts/report" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    "$PYTHON" "$SRCDIR/scripts/report" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     status=$?
 }
 wrong() { # wrong STATUS TEXT NAME ARGS...: as refused of lib.sh
@@ -44,10 +45,10 @@ out_has "| quest 64 | 1k | 64.0 | 0.4000 | 0.5000 | - |" "recall: mean over the 
 report "$d/accept.json"
 out_has "| quest 64 | 0 | 20 | 0.5000 [0.299, 0.701] | 0.7500 | 2.5 | 2.400 |" "accepted drafts"
 out_has "| full | 0 | 20 | 1.0000 [0.839, 1.000] | 1.0000 | - | 5.000 |" "without a difference there is no run"
-check "what did not run is not there" sh -c "! grep -q h2o '$tmp/out'"
+check "a strategy that did not run is missing" sh -c "! grep -q h2o '$tmp/out'"
 sed 's/"n": 20, "right": \[10, /"n": 30, "right": [10, /' "$d/accept.json" >"$tmp/accept.json"
 report "$d/accept.json" "$d/accept.json"
-err_has "count once" "the same text twice counts once"
+err_has "counted once" "the same text twice counts once"
 out_has "| quest 64 | 0 | 20 | 0.5000 [" "and has the numbers of one"
 with_text() { # with_text FILE SHA256 CTX: the results, of a text with a name
     sed "s/\"results\":/\"options\": {\"text_sha256\": \"$2\", \"seed\": 42}, \"results\":/; s/\"n\": 20/\"by_context\": [$3], &/" "$d/accept.json" >"$tmp/$1"
@@ -91,20 +92,21 @@ head -n 9 "$d/math.jsonl" >"$tmp/part.jsonl"
 report "$tmp/part.jsonl"
 out_has "100.00\\* [100.0, 100.0]" "problems that are missing have a star"
 sed '2s/"scores":{[^}]*}/"scores":7/' "$d/math.jsonl" >"$tmp/bad.jsonl"
-wrong 1 "bad.jsonl line 2: 'scores' is 7, expected a object" "scores that are none" "$tmp/bad.jsonl"
+wrong 1 "bad.jsonl line 2: 'scores' is 7, expected an object" "scores that are none" "$tmp/bad.jsonl"
 report "$d/drift.jsonl"
 out_has "| quest 256 | 1k | 1000 | 1.0 | 0.10 | 256 | 0.500 | 0.750 | 12.5 |" "drift: the first interval"
 out_has "| quest 256 | 3k | 333 | 3.0 | 0.30 | 256 | 0.167 | 0.250 | 12.5 |" "the middle one"
 out_has "| full | 5k | 200 | 5.0 | 0.00 | 256 | 1.000 | 1.000 | - |" "and the last one"
 # slopes FILE READ ENOUGH: steps of 2 ms and 50 ns for each token of context; 40 MB and 1,000 bytes.
 slopes() {
-    perl -MJSON::PP -e '
-        my ($read, $enough) = @ARGV;
-        my @results = map { { model => "small", weights => "q8", kv => "f16", phase => "decode", attn => "full", budget => undef,
-            ctx => $_, batch => 1, spread => 0.01, tokens_per_s => 1e9 / (2e6 + 50 * $_), bytes_per_token => 40e6 + 1000 * $_,
-            read_gbps => $read * ($_ == 16384 ? 1 : 40) / 40, limit_share => 0.5,
-            samples => { enough => $enough ? JSON::PP::true : JSON::PP::false } } } 1024, 4096, 16384;
-        print JSON::PP->new->canonical->encode({ command => "bench", version => "1", model => "small", results => \@results });' "$2" "$3" >"$1"
+    "$PYTHON" -c '
+import json, sys
+path, read, enough = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "1"
+same = {"model": "small", "weights": "q8", "kv": "f16", "phase": "decode", "attn": "full", "budget": None, "batch": 1, "spread": 0.01,
+        "limit_share": 0.5, "samples": {"enough": enough}}
+results = [{**same, "ctx": n, "tokens_per_s": 1e9 / (2e6 + 50 * n), "bytes_per_token": 40e6 + 1000 * n,
+            "read_gbps": read * (1 if n == 16384 else 40) / 40} for n in (1024, 4096, 16384)]
+json.dump({"command": "bench", "version": "1", "model": "small", "results": results}, open(path, "w"), separators=(",", ":"))' "$1" "$2" "$3"
 }
 slopes "$tmp/slopes.json" 40 1
 report "$tmp/slopes.json"
@@ -113,7 +115,7 @@ out_has "| 25.00 | 50 % |" "and what its bytes cost at least"
 slopes "$tmp/slopes.json" 40 0
 report "$tmp/slopes.json"
 out_has "| full | 2.05? |" "steps of too few samples are marked"
-out_has "?: too few samples counted" "and explained"
+out_has "?: too few valid samples" "and explained"
 sed 's/"enough":false/"enough":3/' "$tmp/slopes.json" >"$tmp/bad.json"
 wrong 1 "'enough' is 3, expected a boolean" "samples that say nothing" "$tmp/bad.json"
 
@@ -124,7 +126,7 @@ report --dataset trec --attn quest "$d/longbench.jsonl"
 out_has "| quest 64 | 10.00 [0.0, 25.0] |" "one dataset, one strategy"
 check "and no other" test "$(grep -c full "$tmp/out")" -eq 0
 report "$d/longbench.jsonl" "$d/longbench.jsonl"
-err_has "count once" "a file given twice counts once"
+err_has "counted once" "a file given twice counts once"
 report "$d/longbench.jsonl" "$d/passkey.jsonl" --format html
 check "HTML" test "$status" -eq 0
 out_has "<td>50.00 <small>[25.0, 75.0]</small></td>" "with the same numbers"
@@ -137,7 +139,7 @@ check "-o" cmp "$tmp/t.md" "$tmp/first"
 head -c 9000 "$d/longbench.jsonl" >"$tmp/cut.jsonl"
 report "$tmp/cut.jsonl"
 check "a killed run" test "$status" -eq 0
-err_has "last line is not whole" "an incomplete last line is left out, with a note"
+err_has "incomplete last line ignored" "an incomplete last line is ignored, with a note"
 check "what is missing shows" grep -qF 'than the run is to have' "$tmp/out"
 grep -v '"dataset":"trec"' "$d/longbench.jsonl" >"$tmp/half.jsonl"
 report "$tmp/half.jsonl"
@@ -159,11 +161,11 @@ bad "{\"dataset\":\"qasper\",\"index\":0,\"attn\":\"full\",\"score\":1}" "'budge
 wrong 1 "empty: empty" "an empty file" "$tmp/empty"
 printf '{"kvasir":"eval longb' >"$tmp/half"
 report "$tmp/half"
-err_has "no whole line" "half of a first line"
+err_has "no complete line" "half of a first line"
 echo "some text" >"$tmp/text"
-wrong 1 "text: no results of kvasir" "another file" "$tmp/text"
+wrong 1 "text: not a result file" "another file" "$tmp/text"
 wrong 1 "No such file" "no file" "$tmp/none"
-wrong 1 "is a folder" "a folder" "$tmp"
+wrong 1 "Is a directory" "a folder" "$tmp"
 sed 's/aaaaaaaa/bbbbbbbb/' "$d/fier.jsonl" >"$tmp/model.jsonl"
 wrong 1 "cannot share a table: 'model_sha256' is" "another model" "$d/longbench.jsonl" "$tmp/model.jsonl"
 sed 's/"max_length":3500/"max_length":7500/' "$d/fier.jsonl" >"$tmp/length.jsonl"
@@ -178,7 +180,7 @@ report "$tmp/names.jsonl"
 out_has "| strategy | 质量é | trec | average |" "names of any script"
 check "without a warning" test ! -s "$tmp/err"
 head -c 300 "$tmp/z.jsonl.gz" >"$tmp/half.gz"
-wrong 1 "not a whole gzip file" "half of a packed file" "$tmp/half.gz"
+wrong 1 "not a complete gzip file" "half of a packed file" "$tmp/half.gz"
 echo '{"command":"eval longbench","results":[]}' >"$tmp/lb.json"
 wrong 1 "give the file of its -o" "a report without samples" "$tmp/lb.json"
 wrong 1 "no result" "no strategy of that name" --attn h2o "$d/longbench.jsonl"
@@ -188,12 +190,12 @@ wrong 2 "--plot: 'pie' is not one of" "no such picture" --plot pie "$d/bench.jso
 wrong 2 "--format: 'tex'" "no such format" --format tex "$d/bench.json"
 wrong 2 "needs --plot KIND" "a picture of what?" -o "$tmp/x.png" "$d/bench.json"
 wrong 1 "--plot passkey needs results of passkey" "a picture of other results" --plot passkey "$d/bench.json"
-mkdir "$tmp/bin" && ln -s "$(command -v perl)" "$tmp/bin/perl"
-(PATH="$tmp/bin" && report --plot speed "$d/bench.json") 2>/dev/null
-err_has "gnuplot-nox" "without gnuplot: the package to install"
+"$PYTHON" -S "$SRCDIR/scripts/report" --plot speed "$d/bench.json" >"$tmp/out" 2>"$tmp/err" </dev/null
+status=$?
+is_refusal 1 "pictures need matplotlib" "without matplotlib: the package to install"
 
 # Pictures: each has what its axes need; whether they look well, people have to see.
-command -v gnuplot >/dev/null || { skip "pictures: no gnuplot"; finish; exit; }
+"$PYTHON" -c "import matplotlib" 2>/dev/null || { skip "pictures: no matplotlib"; finish; exit; }
 picture() { # picture KIND FILE TEXT...
     kind=$1 file=$2
     shift 2
@@ -202,17 +204,17 @@ picture() { # picture KIND FILE TEXT...
     cp "$tmp/$kind.svg" "$tmp/out"
     for text; do out_has "$text" "$kind: '$text'"; done
 }
-picture perplexity pg19.jsonl "Length (tokens)" "Perplexity" "quest 256" ">128<" ">512<" "0, 158, 115"
+picture perplexity pg19.jsonl "Length (tokens)" "Perplexity" "quest 256" ">128<" ">512<" "#009e73"
 picture score longbench.jsonl "Budget (tokens)" "Average score, 2 datasets (%)" ">quest<" ">full<"
 picture score ruler.jsonl "Length (tokens)" "RULER, mean of 2 tasks" ">1k<" ">2k<" ">full<" ">quest 64<"
 report --plot score --dataset vt "$d/ruler.jsonl" -o "$tmp/vt.svg"
 cp "$tmp/vt.svg" "$tmp/out"
 out_has ">RULER, vt<" "the picture of one task names it"
 picture recall recall.json "Budget (tokens)" "Recall of the best tokens" ">32<" ">64<" ">fier<"
-picture accept accept.json "Budget (tokens)" "Tokens that are full attention's" ">64<" ">128<" ">quest<" ">full<"
+picture accept accept.json "Budget (tokens)" "Tokens equal to full attention's" ">64<" ">128<" ">quest<" ">full<"
 picture drift drift.jsonl "New tokens" "Mass of exact attention" ">1k<" ">4k<" ">full<" ">quest 256<"
 picture passkey passkey.jsonl "Context length (tokens)" "Depth (%)" "Found (%)" "streaming 64" ">1k<" ">2k<"
-picture drafts drafts.json "Context length (tokens)" "Tokens a second" ">1k<" ">4k<" ">full<" ">full, drafts by fier 1024<" \
+picture drafts drafts.json "Context length (tokens)" "Tokens per second" ">1k<" ">4k<" ">full<" ">full, drafts by fier 1024<" \
     ">full, drafts by fier 1024, weights q4<" ">full, drafts by ngram<"
 report --plot drafts "$d/drafts.json" "$d/bench.json" -o "$tmp/both.svg"
 cp "$tmp/both.svg" "$tmp/out"
