@@ -23,27 +23,17 @@ bool answer_last_number(utf8_text *out, utf8_text output);
 
 /* ---- MATH and AIME: answers in boxes ---- */
 
-extern const answer_rule answer_math, answer_math_hendrycks, answer_math_lmeval, answer_math_kvpress, answer_aime,
-    answer_aime_tests, answer_aime_lmeval, answer_aime_kvpress;
-/* What the last \boxed{...}, else the last \fbox{...}, holds; false: there is none, or its braces do not match. */
+/* The rule of all math and aime metrics. */
+extern const answer_rule answer_boxed;
+/* Finds the contents of the last \boxed{...}, else of the last \fbox{...}; false: none, or unbalanced braces. */
 bool answer_box(utf8_text *out, utf8_text output);
+/* Rewrites an answer to LaTeX without units, dollars and decoration. */
+void answer_clean(str *t);
+/* Returns the offset of the brace that closes the one at `open`; s.n: unbalanced. */
+size_t answer_brace(utf8_text s, size_t open);
 
 /* ---- multiple choice ---- */
 
 extern const answer_rule answer_gpqa, answer_gpqa_cot, answer_gpqa_simple_evals, answer_gpqa_lmeval;
-
-/* ---- equality of mathematical answers ---- */
-
-/* Whether two answers are the same after Hendrycks' normalization. like_lmeval: as lm-eval's copy has it. */
-status math_same_hendrycks(bool *same, utf8_text a, utf8_text b, bool like_lmeval, err *e);
-/* Whether they mean the same: the rules of evals.md 17.3. */
-status math_same(bool *same, utf8_text a, utf8_text b, err *e);
-/* Rewrites an answer to plain LaTeX without units, dollars and decoration. keep: "x =" in front and a text at the end
- * stay. */
-void math_clean(str *t, bool keep);
-/* The value of n bytes of LaTeX, with values of round `round` for its variables; false: it is no expression that can
- * be computed, or has no finite value. value: real and imaginary part. */
-bool math_value(double value[2], const char *s, size_t n, int round);
-enum { MATH_ROUNDS = 3 };
 
 #endif

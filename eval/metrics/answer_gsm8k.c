@@ -244,7 +244,7 @@ static bool number_of(double *x, str *t)
 {
     char *end;
     if (t->n > MOST_NUMBER) return false;
-    math_clean(t, false);
+    answer_clean(t);
     if (t->failed || t->n == 0) return false;
     const char *digits = t->s + (t->s[0] == '-' || t->s[0] == '+');
     if (digits[strspn(digits, "0123456789.")] || !strpbrk(digits, "0123456789")) return false;

@@ -14,10 +14,15 @@ struct metrics {
     bool undecided;
 };
 
-/* Those that take an answer out of a long output. */
+/* Metrics that extract an answer from a long output. */
 #define ANSWERS(name)                                                                                                  \
     {                                                                                                                  \
 #name, score_answer, true, false, &answer_##name                                                               \
+    }
+
+#define BOXED(name)                                                                                                    \
+    {                                                                                                                  \
+#name, score_answer, true, false, &answer_boxed                                                                \
     }
 
 static const metric table[] = {
@@ -60,14 +65,14 @@ static const metric table[] = {
     ANSWERS(gsm8k_official),
     ANSWERS(gsm8k_logquant),
     ANSWERS(gsm8k_logquant_commas),
-    ANSWERS(math),
-    ANSWERS(math_hendrycks),
-    ANSWERS(math_lmeval),
-    ANSWERS(math_kvpress),
-    ANSWERS(aime),
-    ANSWERS(aime_tests),
-    ANSWERS(aime_lmeval),
-    ANSWERS(aime_kvpress),
+    BOXED(math),
+    BOXED(math_hendrycks),
+    BOXED(math_lmeval),
+    BOXED(math_kvpress),
+    BOXED(aime),
+    BOXED(aime_tests),
+    BOXED(aime_lmeval),
+    BOXED(aime_kvpress),
     ANSWERS(gpqa),
     ANSWERS(gpqa_cot),
     ANSWERS(gpqa_simple_evals),
