@@ -2,7 +2,6 @@
 #include "config.h"
 
 #include "attention/demote.h"
-#include "attention/tail.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -41,8 +40,6 @@ static kv_codes codes_of(demote_rule r, const attn_shape *sh, int64_t cap)
 status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, err *e)
 {
     if (r.how == DEMOTE_NONE) return ST_OK;
-    if (attn_value(s, "tail", TAIL_OFF) != TAIL_OFF)
-        return err_set(e, ST_USAGE, "%s: demote keeps what tail=all would stand for: one of both is expected", s->text);
     if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
         return err_set(e, ST_USAGE, "%s: demotion needs exact rows, found --kv %s, expected f16, bf16 or f32", s->text,
                        kv_format_name(&s->kv));

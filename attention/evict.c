@@ -49,16 +49,6 @@ static const char *evict_alone(const attn_spec *s)
     return r.sums && by_layer(&r) ? "the sums of all heads that gqa=layer_mean keeps; use gqa=mean_s" : NULL;
 }
 
-static status check_tail(const attn_spec *s, err *e)
-{
-    evict_rule r = rule_of(s);
-    if (attn_value(s, "tail", TAIL_OFF) == TAIL_OFF) return ST_OK;
-    if (r.by_rank)
-        return err_set(e, ST_USAGE,
-                       "%s: pos=rank gives kept keys other positions than dropped ones: tail=off is expected", s->text);
-    return ST_OK;
-}
-
 status evict_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     static const char *const why[GQA_COUNT] = {
@@ -69,7 +59,6 @@ status evict_check(const attn_spec *s, const attn_shape *shape, err *e)
     const char *bad = why[attn_gqa(s)];
     int64_t least = kind_of(s)->least;
     if (bad) return err_set(e, ST_USAGE, "%s: %s", s->text, bad);
-    TRY(check_tail(s, e));
     if (s->budget < least)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld", s->text, (long long)s->budget,
                        (long long)least);
@@ -141,7 +130,6 @@ static void evict_declare(attn_decl *d)
     if (each) decl_scratch(d, AT(k), "K rows of all heads", heads * dim * f32, chunk);
     if (each) decl_scratch(d, AT(v), "V rows of all heads", heads * dim * f32, chunk);
     demote_declare(d, AT(low), r.low, most_demoted(d->spec, d->lim->n_tokens));
-    tail_declare(d, AT(tail), lists);
 }
 
 /* Entries of all lists: the first n positions. */
@@ -181,7 +169,6 @@ void evict_reset(attn_view *v)
     for (int l = 0; l < v->shape->n_layers; l++)
         if (v->layers[l]) c->kept[l] = kept_of(v, l);
     demote_reset(&c->low, v, c->rule.low, c->n_lists, most_demoted(v->spec, v->lim->n_tokens));
-    tail_reset(&c->tail, v, c->n_lists);
     c->scored = c->due = false;
     c->attended = c->turns = 0;
     set_counts(v, 0);
@@ -255,14 +242,8 @@ static kv_write_job append_one(const attn_turn *t, int layer)
 void evict_append(const attn_turn *t, size_t n, int layer)
 {
     kv_write_job jobs[ATTN_TOGETHER];
-    attn_tail *tails[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) {
-        evict_ctx *c = t[i].v->own;
-        jobs[i] = append_one(&t[i], layer);
-        tails[i] = &c->tail;
-    }
+    for (size_t i = 0; i < n; i++) jobs[i] = append_one(&t[i], layer);
     t->v->be->ops->kv_write(t->v->be, jobs, n);
-    tail_add(tails, t, n, layer);
 }
 
 /* All that a layer keeps; listed: through its lists. */
@@ -309,15 +290,9 @@ static int64_t n_demoted(const attn_view *v)
 
 static void evict_select(const attn_turn *t, size_t n, int layer)
 {
-    const attn_turn *short_of[ATTN_TOGETHER];
-    attn_tail *tails[ATTN_TOGETHER];
-    size_t n_short = 0;
     for (; n > 0; n--, t++) {
         attn_view *v = t->v;
         evict_ctx *c = v->own;
-        tails[n_short] = &c->tail;
-        short_of[n_short] = t;
-        n_short += v->listed && !(t->p.flags & ATTN_PROMPT);
         if (v->listed && c->rule.by_rank)
             v->be->ops->evict->by_rank(v->be, &c->ranked, kv_store_rows(v->store, layer), &c->kept[layer],
                                        newest(&t->p), t->p.freq, v->read);
@@ -326,7 +301,6 @@ static void evict_select(const attn_turn *t, size_t n, int layer)
         t->sel->attended = attn_visible(v->shape, layer, c->attended); /* lists with windows: set in end */
         demote_select(&c->low, t, layer, n_demoted(v));
     }
-    if (n_short > 0) tail_select(tails, short_of, n_short, layer);
 }
 
 attn_job evict_job(const attn_view *v, int layer, bool listed, size_t n_tok, buf q, buf lse, buf qpos)
@@ -410,9 +384,7 @@ static const char *evict_rewind(attn_view *v, int64_t n)
     if (n == v->length) return NULL;
     if (v->listed) return "tokens were evicted";
     if (c->rule.sums && observes(v, false)) return "the sums hold the weights of later queries";
-    if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
-    tail_rewind(&c->tail, v, n);
     set_counts(v, n);
     return NULL;
 }

@@ -9,7 +9,6 @@
 
 #include "attention/demote.h"
 #include "attention/method.h"
-#include "attention/tail.h"
 #include "kernels/ops_evict.h"
 #include "kernels/ops_select.h"
 
@@ -55,8 +54,7 @@ typedef struct {
     int64_t *counts;      /* host: as range */
     bool scored;          /* this forward's attention leaves its scores in logits */
     bool due;             /* this forward ends with pruning */
-    demoted low;          /* what was dropped, */
-    attn_tail tail;       /* or its mean */
+    demoted low;          /* what was dropped */
     int64_t attended;     /* entries of a list with this forward's; with windows at most */
     int64_t turns;        /* prompts so far */
 } evict_ctx;

@@ -10,7 +10,6 @@
 
 #include "attention/format.h"
 #include "kernels/base/nearest.h"
-#include "kernels/ops_tail.h"
 
 enum { P_BITS, P_G, P_R, P_VARIANT, P_SINK };
 enum { P_ROT = 1, ROT_KV = 2 };
@@ -105,7 +104,7 @@ static status parse_number(int64_t *out, const attn_param *p, const char *text, 
     return ST_OK;
 }
 
-const char attn_or_sample[] = "off all";
+const char attn_or_sample[] = "off";
 static const char sample_word[] = "sample:";
 
 static bool is_sample(const attn_param *p, const char *text)
@@ -115,13 +114,11 @@ static bool is_sample(const attn_param *p, const char *text)
 
 static status parse_sample(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
 {
-    const attn_param number = {.key = p->key, .min = 2, .max = TAIL_SAMPLE_MAX};
+    const attn_param number = {.key = p->key, .min = 2, .max = p->max};
     char where[ATTN_TEXT + 64];
     snprintf(where, sizeof where, "%s: %s=%s", what, p->key, sample_word);
     where[strlen(where) - 1] = 0;
-    TRY(parse_number(out, &number, text + strlen(sample_word), where, e));
-    *out += ATTN_SAMPLE;
-    return ST_OK;
+    return parse_number(out, &number, text + strlen(sample_word), where, e);
 }
 
 const char attn_fraction[] = "off or a number in (0, 1]";
@@ -147,8 +144,7 @@ void attn_param_text(char out[32], const attn_param *p, int64_t value)
     const char *c = attn_param_choice(or_all ? NULL : p->choices, value, &n);
     if (p->choices == attn_fraction && value == 0) snprintf(out, 32, "off");
     else if (p->choices == attn_fraction) snprintf(out, 32, "%.4g", (double)value / ATTN_FRACTION);
-    else if (p->choices == attn_or_sample && value > ATTN_SAMPLE)
-        snprintf(out, 32, "%s%lld", sample_word, (long long)value - ATTN_SAMPLE);
+    else if (p->choices == attn_or_sample && value > 0) snprintf(out, 32, "%s%lld", sample_word, (long long)value);
     else if (or_all && value == ATTN_ALL) snprintf(out, 32, "all");
     else if (c) snprintf(out, 32, "%.*s", (int)n, c);
     else snprintf(out, 32, "%lld", (long long)value);
@@ -168,8 +164,8 @@ void attn_param_range(const attn_param *p, char out[64])
     out[0] = 0;
     if (p->choices == attn_fraction || p->choices == attn_or_all) return;
     int64_t words = words_of(p);
-    if (words <= p->max) snprintf(out, 64, " or a number from %lld to %lld", (long long)words, (long long)p->max);
-    if (p->choices == attn_or_sample) snprintf(out + strlen(out), 64 - strlen(out), " or %sN", sample_word);
+    if (p->choices == attn_or_sample) snprintf(out, 64, " or %sN", sample_word);
+    else if (words <= p->max) snprintf(out, 64, " or a number from %lld to %lld", (long long)words, (long long)p->max);
 }
 
 status attn_param_parse(int64_t *out, const attn_param *p, const char *text, const char *what, err *e)
@@ -188,7 +184,8 @@ status attn_param_parse(int64_t *out, const attn_param *p, const char *text, con
         }
     }
     const attn_param number = {.key = p->key, .min = words, .max = p->max};
-    if (words <= p->max && strspn(text, "-0123456789") > 0) return parse_number(out, &number, text, what, e);
+    if (p->choices != attn_or_sample && words <= p->max && strspn(text, "-0123456789") > 0)
+        return parse_number(out, &number, text, what, e);
     attn_param_range(p, range);
     nearest near;
     nearest_start(&near, text);

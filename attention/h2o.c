@@ -10,7 +10,7 @@
 
 #include "attention/evict.h"
 
-enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_POS, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL, P_TAIL };
+enum { P_HH, P_RECENT, P_GQA, P_NORM, P_MODE, P_POS, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
     [P_HH] = {"hh", NULL, "heavy hitters kept; -1: half of the budget, or what recent leaves", -1, -1, 1 << 30},
@@ -27,7 +27,6 @@ static const attn_param params[] = {
     [P_DEMOTE] = DEMOTE_PARAM,
     [P_DEMOTE_G] = DEMOTE_G_PARAM,
     [P_RECALL] = RECALL_PARAM,
-    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 

@@ -83,10 +83,7 @@ void paris_begin(attn_view *v, const attn_part *p)
 
 void paris_append(const attn_turn *t, size_t n, int layer)
 {
-    attn_tail *tails[ATTN_TOGETHER];
     full_append(t, n, layer);
-    for (size_t i = 0; i < n; i++) tails[i] = &((paris_memory *)t[i].v->own)->tail;
-    tail_add(tails, t, n, layer);
     for (; n > 0; n--, t++) {
         const paris_memory *c = t->v->own;
         const kv_rows *rows = kv_store_rows(t->v->store, layer);

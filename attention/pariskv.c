@@ -109,7 +109,7 @@ static void paris_declare_all(attn_decl *d)
 {
     const paris_options o = options_of(d->spec);
     paris_declare(d, offsetof(paris_memory, search), &o);
-    tail_declare(d, offsetof(paris_memory, tail), (size_t)d->shape->n_kv_heads);
+    tail_declare(d, offsetof(paris_memory, tail), (size_t)d->shape->n_kv_heads, d->spec->value[P_TAIL]);
     decl_bytes(d, MEM_HOST, offsetof(paris_memory, ends), "ends of prompts",
                (size_t)(d->lim->n_tokens + 1) * sizeof(int64_t));
 }
@@ -120,7 +120,7 @@ static void paris_reset(attn_view *v)
     const paris_options o = options_of(v->spec);
     c->sizes = sizes_of(v->spec);
     paris_open(v, &c->search, &o);
-    tail_reset(&c->tail, v, (size_t)v->shape->n_kv_heads);
+    tail_reset(&c->tail, attn_get(v, P_TAIL), attn_get(v, P_TAIL_SEED));
     c->ends[0] = 0;
     paris_forget(v, 0);
 }
@@ -137,9 +137,7 @@ static const char *paris_rewind(attn_view *v, int64_t n)
 {
     const paris_memory *c = v->own;
     if (c->search.o.center && in_first_prompt(c, n, v->length)) return "the mean key is that of the whole prompt";
-    if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
-    tail_rewind(&c->tail, v, n);
     paris_forget(v, n);
     return NULL;
 }

@@ -139,7 +139,7 @@ static void retrieve_declare(attn_decl *d)
         decl_bytes(d, MEM_SCRATCH, AT(slope), "slopes of estimates", lists * sizeof(float));
     certify_declare(d, AT(certify), items);
     decl_bytes(d, MEM_SCRATCH, AT(ranges), "selected slots", layers * lists * 2 * sizeof(int64_t));
-    tail_declare(d, AT(tail), lists);
+    tail_declare(d, AT(tail), lists, attn_value(d->spec, "tail", 0));
     if (gqa == GQA_MEAN_Q)
         decl_bytes(d, MEM_SCRATCH, AT(probe), "mean queries", kv * (size_t)sh->head_dim * sizeof(float));
     if (attn_value(d->spec, "pool", POOL_FIXED) == POOL_ENTROPY) budget_declare(d, AT(budget), MEM_COUNTS, 1);
@@ -163,7 +163,7 @@ void retrieve_reset(attn_view *v)
     r->n_lists = gqa_lists(r->gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
     r->idx_stride = (size_t)min64(r->kind->range(v->spec, 0, n).most, n);
     if (rule.tokens) coarse_reset(&r->coarse, v, &rule, r->gqa);
-    tail_reset(&r->tail, v, r->n_lists);
+    tail_reset(&r->tail, attn_value(v->spec, "tail", 0), attn_value(v->spec, "tail_seed", 0));
     if (r->budget.sum.p) budget_reset(&r->budget, v, POOL_ENTROPY);
 }
 
@@ -218,12 +218,9 @@ void retrieve_begin(attn_view *v, const attn_part *p)
 static void retrieve_append(const attn_turn *t, size_t n, int layer)
 {
     index_add_job index[ATTN_TOGETHER], bounds[ATTN_TOGETHER];
-    attn_tail *tails[ATTN_TOGETHER];
     const attn_view *v = t->v;
     const retrieve *r = retrieve_of(v);
     full_append(t, n, layer);
-    for (size_t i = 0; i < n; i++) tails[i] = &retrieve_of(t[i].v)->tail;
-    tail_add(tails, t, n, layer);
     if (r->kind->slots || r->kind->stored) return;
     for (size_t i = 0; i < n; i++) {
         const attn_turn *x = &t[i];
@@ -526,7 +523,6 @@ const char *retrieve_rewind(attn_view *v, int64_t n)
     if (r->kind->slots) return kv_store_rewind(v->store, n) ? NULL : KV_NO_REWIND;
     int64_t from = r->kind->range(v->spec, 0, n).redo, span = r->coarse.rule.tokens;
     if (span) from = min64(from, n / span * span);
-    from = min64(from, tail_redo_from(&r->tail, n));
     if (r->pooled) return "the means of the budget pool hold later steps";
     if (kv_store_coded_in(v->store, from, n)) return "keys that the index needs again are quantized";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
@@ -537,7 +533,6 @@ const char *retrieve_rewind(attn_view *v, int64_t n)
         ops_of(v)->redo(v->be, index_of(v, l), rows, n);
         if (span) v->be->ops->quest->redo(v->be, &r->coarse.bounds.index[l], rows, n);
     }
-    tail_rewind(&r->tail, v, n);
     return NULL;
 }
 

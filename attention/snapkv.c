@@ -10,7 +10,7 @@
 
 #include "attention/evict.h"
 
-enum { P_WINDOW, P_KERNEL, P_POOL, P_GQA, P_TURNS, P_DEMOTE, P_DEMOTE_G, P_RECALL, P_TAIL };
+enum { P_WINDOW, P_KERNEL, P_POOL, P_GQA, P_TURNS, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
     [P_WINDOW] = {"window", NULL, "last queries of the prompt, which vote and stay; -1: min(32, budget / 2)", -1, -1,
@@ -22,7 +22,6 @@ static const attn_param params[] = {
     [P_DEMOTE] = DEMOTE_PARAM,
     [P_DEMOTE_G] = DEMOTE_G_PARAM,
     [P_RECALL] = RECALL_PARAM,
-    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 

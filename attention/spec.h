@@ -110,8 +110,7 @@ enum { ATTN_FRACTION = 10000 };
 extern const char attn_fraction[];
 enum { ATTN_ALL = -1 };
 extern const char attn_or_all[];
-/* Words and numbers of the parameter `tail`, or sample:N with N from 2 to TAIL_SAMPLE_MAX: ATTN_SAMPLE + N. */
-enum { ATTN_SAMPLE = 1 << 20 };
+/* `off`: 0, or sample:N with N from 2 to max: N. */
 extern const char attn_or_sample[];
 
 /* A set of layers. */

@@ -209,9 +209,33 @@ static status parse_kv(kv_format *f, const char *value, const char *what, err *e
     return kv_format_parse(f, text, where, e);
 }
 
+/* True if a list of words, separated by spaces, has `word`. */
+static bool has_word(const char *list, const char *word)
+{
+    size_t n, len = strlen(word);
+    const char *c;
+    for (int64_t i = 0; (c = attn_param_choice(list, i, &n)); i++)
+        if (n == len && strncmp(c, word, n) == 0) return true;
+    return false;
+}
+
+/* Parameters of earlier versions. */
+static const struct {
+    const char *method, *keys;
+} removed[] = {{"streaming", "tail"}, {"h2o", "tail"}, {"snapkv", "tail"}, {"tova", "tail"}};
+
+static bool was_removed(const char *method, const char *key)
+{
+    for (size_t i = 0; i < sizeof removed / sizeof *removed; i++)
+        if (strcmp(removed[i].method, method) == 0 && has_word(removed[i].keys, key)) return true;
+    return false;
+}
+
 static status unknown_key(const attn_spec *s, const char *key, const char *what, err *e)
 {
     nearest n;
+    if (was_removed(s->method->name, key))
+        return err_set(e, ST_USAGE, "%s: %s: parameter '%s' was removed, leave it out", what, s->method->name, key);
     nearest_start(&n, key);
     for (const attn_param *p = attn_params(s->method); p->key; p++) nearest_try(&n, p->key, strlen(p->key));
     nearest_try_words(&n, s->method->has_budget ? "budget skip kv" : "skip kv");
@@ -231,10 +255,6 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
     bool budget = strcmp(key, "budget") == 0 || (strcmp(key, "max") == 0 && index_of(s->method, "p") >= 0);
     s->own_budget |= budget;
     if (budget && s->method->has_budget) return parse_int(&s->budget, value, 0, ATTN_NO_BUDGET, what, key, e);
-    bool sample = strcmp(key, "tail") == 0 && strncmp(value, "sample:", strlen("sample:")) == 0;
-    if (sample && s->method->family && s->method->family->drops)
-        return err_set(e, ST_USAGE, "%s: a sample is of rows that %s drops: tail=all is expected", what,
-                       s->method->name);
     int i = find_param(s->method, key);
     return i < 0 ? unknown_key(s, key, what, e) : attn_param_parse(&s->value[i], &p[i], value, what, e);
 }

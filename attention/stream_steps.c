@@ -182,15 +182,9 @@ static size_t append_one(const attn_turn *t, int layer, kv_write_job jobs[2])
 void stream_append(const attn_turn *t, size_t n, int layer)
 {
     kv_write_job jobs[2 * ATTN_TOGETHER];
-    attn_tail *tails[ATTN_TOGETHER];
     size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        stream_ctx *c = t[i].v->own;
-        count += append_one(&t[i], layer, jobs + count);
-        tails[i] = &c->tail;
-    }
+    for (size_t i = 0; i < n; i++) count += append_one(&t[i], layer, jobs + count);
     t->v->be->ops->kv_write(t->v->be, jobs, count);
-    tail_add(tails, t, n, layer);
 }
 
 /* Rows of slots [first, first + n), the first of which is at position pos. */
@@ -275,8 +269,6 @@ void stream_select(const attn_turn *t, size_t n, int layer)
         else select_linear(t->v, &t->p, layer, t->sel);
         t->sel->attended = attended(t->v, layer, t->p.first + (int64_t)t->p.n_tok);
         demote_select(&c->low, t, layer, n_demoted(t->v));
-        bool drops = c->ring || c->shift > 0;
-        if (drops && !(t->p.flags & ATTN_PROMPT)) tail_select(&(attn_tail *){&c->tail}, &t, 1, layer);
     }
 }
 

@@ -20,7 +20,6 @@
 #define ATTENTION_STREAM_STEPS_H
 
 #include "attention/demote.h"
-#include "attention/tail.h"
 
 enum { PREFILL_AUTO, PREFILL_FULL, PREFILL_BANDED };
 
@@ -44,7 +43,6 @@ typedef struct {
     demoted low;
     int32_t *leaving;  /* [low.cap] slots of what this forward demotes: */
     int64_t n_leaving; /* as many */
-    attn_tail tail;
 } stream_ctx;
 
 /* Tokens that have left the ring of n, of r newest ones in groups. */

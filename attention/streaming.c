@@ -8,7 +8,7 @@
 
 #include "attention/stream_steps.h"
 
-enum { P_SINK, P_POS, P_PREFILL, P_COMPAT, P_DEMOTE, P_DEMOTE_G, P_RECALL, P_TAIL };
+enum { P_SINK, P_POS, P_PREFILL, P_COMPAT, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 enum { POS_REINDEX, POS_ABS };
 enum { COMPAT_NONE, COMPAT_KVFACTORY };
 
@@ -25,7 +25,6 @@ static const attn_param params[] = {
     [P_DEMOTE] = DEMOTE_PARAM,
     [P_DEMOTE_G] = DEMOTE_G_PARAM,
     [P_RECALL] = RECALL_PARAM,
-    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 
@@ -91,7 +90,6 @@ static void stream_declare(attn_decl *d)
     decl_bytes(d, MEM_HOST, AT(host), "streaming", chunk * sizeof(int64_t));
     if (low.how != DEMOTE_NONE) decl_bytes(d, MEM_HOST, AT(leaving), "demoted slots", (size_t)most * sizeof(int32_t));
     demote_declare(d, AT(low), low, most);
-    tail_declare(d, AT(tail), 1);
 }
 
 static void stream_reset(attn_view *v)
@@ -110,7 +108,6 @@ static void stream_reset(attn_view *v)
     c->ring = c->banded = c->staging = false;
     c->shift = c->stage_pos = c->n_move = c->n_leaving = 0;
     c->ring_base = c->s;
-    tail_reset(&c->tail, v, 1);
 }
 
 /* ---- between forwards ---- */
@@ -134,10 +131,8 @@ static const char *stream_rewind(attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
     if (!v->guest && (c->ring || c->shift > 0)) return n == v->length ? NULL : "tokens were evicted";
-    if (kv_store_coded_in(v->store, tail_redo_from(&c->tail, n), n)) return TAIL_NO_REWIND;
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     stream_count(v, n);
-    tail_rewind(&c->tail, v, n);
     return NULL;
 }
 

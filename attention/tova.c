@@ -6,7 +6,7 @@
 
 #include "attention/evict.h"
 
-enum { P_GQA, P_LAST, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL, P_TAIL };
+enum { P_GQA, P_LAST, P_PREFILL, P_DEMOTE, P_DEMOTE_G, P_RECALL };
 
 static const attn_param params[] = {
     [P_GQA] = EVICT_GQA_PARAM(GQA_LAYER_MEAN),
@@ -15,7 +15,6 @@ static const attn_param params[] = {
     [P_DEMOTE] = DEMOTE_PARAM,
     [P_DEMOTE_G] = DEMOTE_G_PARAM,
     [P_RECALL] = RECALL_PARAM,
-    [P_TAIL] = ATTN_TAIL_PARAM,
     {.key = NULL},
 };
 

@@ -18,7 +18,7 @@ endif
 # CPU: what splits work over threads, then the same kernels once a SIMD level
 engine_sources += %D%/cpu/cpu.h %D%/cpu/cpu.c %D%/cpu/cpu_attn.c %D%/cpu/cpu_elementwise.c %D%/cpu/cpu_linear.c %D%/cpu/cpu_evict.c \
   %D%/cpu/cpu_block.c %D%/cpu/cpu_cluster.c %D%/cpu/cpu_token.c %D%/cpu/cpu_certify.c %D%/cpu/cpu_coded.c %D%/cpu/cpu_codes.c \
-  %D%/cpu/cpu_select.c %D%/cpu/votes.h %D%/cpu/votes.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_kmeans.c %D%/cpu/cpu_lsh.c %D%/cpu/cpu_pq.c %D%/cpu/cpu_tail.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c \
+  %D%/cpu/cpu_select.c %D%/cpu/votes.h %D%/cpu/votes.c %D%/cpu/cpu_quest.c %D%/cpu/cpu_fier.c %D%/cpu/cpu_kmeans.c %D%/cpu/cpu_lsh.c %D%/cpu/cpu_pq.c %D%/cpu/cpu_paris.c %D%/cpu/draw.c \
   %D%/cpu/level.h %D%/cpu/limits.h %D%/cpu/limits.c %D%/cpu/threads.h %D%/cpu/threads.c %D%/cpu/gemm.h
 noinst_LIBRARIES += libkgemm.a
 kernel_libs += libkgemm.a

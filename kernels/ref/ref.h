@@ -113,15 +113,6 @@ size_t ref_kmeans_nearest(const float *x, size_t dim, buf centroid, dtype t, siz
 bool ref_kmeans_means(float *centroid, const double *sum, const double *count, size_t n, size_t dim,
                       kmeans_metric metric);
 
-/* Of a tail_rest_job: list 0 and ranges 1 to TAIL_RANGES of a query head; how many rows they leave; the mean of these m
- * rows, of a list whose rows add up to `attended`, and its bias. */
-attn_list ref_tail_list(const tail_rest_job *j, size_t head, int i);
-int64_t ref_tail_left(const tail_rest_job *j, size_t head);
-void ref_tail_row(float *out, const tail_rest_job *j, size_t head, bool value, const float *attended, int64_t m);
-float ref_tail_bias(int64_t m);
-/* The mean of the m rows that are left of block b; out: those that are attended, added up. */
-void ref_tail_block(float *out, const tail_rest_job *j, size_t head, bool value, int64_t b, int64_t m);
-
 /* Sorts the tokens of one head of a cluster.fill. */
 void ref_cluster_sort(const cluster_index *x, const cluster_fill *j, size_t head);
 /* What cluster.choose is made of, for one kv head: begin; clusters are taken, or left to estimates in ascending order;

@@ -71,13 +71,13 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
-run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier,fier:tail=all --budget 64 --skip 0 --json "$tmp/r.json" --quiet
-out_has "tail err" "a column for the error with a tail"
+run eval recall -f "$SRCDIR/README.md" --ctx 256 --queries 3 --attn fier,fier:tail=sample:64 --budget 64 --skip 0 --json "$tmp/r.json" --quiet
+out_has "tail err" "a column for the error with a sample"
 if command -v jq >/dev/null; then
-    check "the tail's error stands beside that of the tokens, which stays as it is" jq -e '
+    check "the sample's error stands beside that of the tokens, which stays as it is" jq -e '
         def sum($a; $k): [.results[] | select(.attn == $a) | .[$k]] | add;
-        (sum("fier"; "out_err") - sum("fier:tail=all"; "out_err") | fabs) < 1e-4 and
-        sum("fier:tail=all"; "tail_out_err") < 0.8 * sum("fier"; "out_err") and
+        (sum("fier"; "out_err") - sum("fier:tail=sample:64"; "out_err") | fabs) < 1e-4 and
+        sum("fier:tail=sample:64"; "tail_out_err") < 0.8 * sum("fier"; "out_err") and
         sum("fier"; "tail_out_err") == null' "$tmp/r.json"
 else
     skip "jq is not there"

@@ -93,7 +93,13 @@ static inline status rig_open(rig *r, const char *device, const world *w, size_t
     r->w = w;
     r->rows = rows;
     r->mscale = 1;
-    r->shape = (attn_shape){T_LAYERS, T_HEADS, T_KV, T_DIM, (float)(1 / sqrt((double)T_DIM)), r->window, T_MAX};
+    r->shape = (attn_shape){.n_layers = T_LAYERS,
+                            .n_heads = T_HEADS,
+                            .n_kv_heads = T_KV,
+                            .head_dim = T_DIM,
+                            .scale = (float)(1 / sqrt((double)T_DIM)),
+                            .window = r->window,
+                            .max_positions = T_MAX};
     TRY(backend_open(&r->be, &o, e));
     TRY(attn_work_create(&r->work, &r->shape, rows, r->be, e));
     const backend_ops *op = r->be->ops;

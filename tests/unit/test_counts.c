@@ -131,39 +131,11 @@ static bytes of_fier(int64_t n)
     return (bytes){rows(16), rows(16), T_KV * 4 * (n - 1) + rows(2 * pages(n - 1, 8))};
 }
 
-/* The rows of the lists twice; in f32 the sums of the layer, K and V, and a mean row of each kv head; a bias of each
- * head. */
-static bytes of_tail(int64_t n)
-{
-    bytes b = of_fier(n);
-    return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
-}
-
-/* Sums of each 8 tokens, and as many mean rows with their biases. */
-static bytes of_tail_groups(int64_t n)
-{
-    bytes b = of_fier(n);
-    return (bytes){2 * b.k, 2 * b.v, b.index + pages(n, 8) * (2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4)};
-}
-
 /* Six rows more of each kv head, and a bias of each for each head. */
 static bytes of_tail_sample(int64_t n)
 {
     bytes b = of_fier(n);
     return (bytes){b.k + rows(6), b.v + rows(6), b.index + T_HEADS * 6 * 4};
-}
-
-static bytes of_streaming_tail(int64_t n)
-{
-    bytes b = of_streaming(n);
-    return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
-}
-
-/* One list for all: a mean row of each kv head. */
-static bytes of_tova_tail(int64_t n)
-{
-    bytes b = of_tova(n);
-    return (bytes){2 * b.k, 2 * b.v, b.index + 2 * T_KV * 2 * T_DIM * 4 + T_HEADS * 4};
 }
 
 /* Groups of one: 2 bits and a pair of f16 for each number of all keys but the newest 17, which are exact, and of the
@@ -234,12 +206,10 @@ static const struct {
     {"full", of_full, 0},
     {"streaming:budget=20", of_streaming, 0},
     {"streaming:budget=20:pos=abs", of_streaming, 0},
-    {"streaming:budget=20:tail=all", of_streaming_tail, 0},
     {"h2o:budget=20", of_h2o, 0},
     {"h2o:budget=20:pos=rank", of_h2o, 0},
     {"tova:budget=20", of_tova, 0},
     {"tova:budget=20:gqa=mean_s", of_tova_group, 0},
-    {"tova:budget=20:tail=all", of_tova_tail, 0},
     {"h2o:budget=20:demote=token2", of_demoted, 0},
     {"h2o:budget=20:demote=token2:recall=0", of_h2o, 0},
     {"h2o:budget=20:demote=token2:recall=6", of_recalled, 0},
@@ -253,9 +223,7 @@ static const struct {
     {"quest:budget=32:page=8:skip=1", of_quest, 1},
     {"quest:budget=32:page=8:skip=0:gqa=per_q", of_quest_each, 0},
     {"fier:budget=16:g=8:skip=0", of_fier, 0},
-    {"fier:budget=16:g=8:skip=0:tail=all", of_tail, 0},
     {"codes:budget=24:skip=0:kv=kivi2/g=1/r=16/key_residual=slide", of_codes, 0},
-    {"fier:budget=16:g=8:skip=0:tail=8", of_tail_groups, 0},
     {"fier:budget=16:g=8:skip=0:tail=sample:6", of_tail_sample, 0},
     {"pqcache:budget=16:sink=3:bits=3", of_pqcache, 0},
     {"pariskv:budget=8:sink=4:local=8:u=16:full_thr=0", of_pariskv, 0},

@@ -34,11 +34,9 @@ static const char *const drafts[] = {
     "magicpig:K=3:L=12:sink=3:local=6:skip=0:flush=5",
     "streaming:budget=16",
     "streaming:budget=16:pos=abs:sink=2",
-    "streaming:budget=16:tail=all",
-    "fier:budget=16:g=8:skip=0:tail=all",
-    "oracle:budget=16:skip=0:tail=6",
+    "oracle:budget=16:skip=0:tail=sample:4",
     "fier:budget=16:g=8:skip=0:tail=sample:6",
-    "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0:tail=all",
+    "pariskv:budget=16:sink=4:local=8:u=5:full_thr=0:tail=sample:4",
 };
 enum { N_DRAFTS = sizeof drafts / sizeof *drafts };
 

@@ -228,7 +228,7 @@ static void check_strategies(const engine_parts *p)
         "snapkv:budget=24",
         "tova:budget=24",
         "quest:budget=24:page=4:skip=1",
-        "fier:budget=24:g=8:skip=0:tail=all",
+        "fier:budget=24:g=8:skip=0:tail=sample:5",
         "pqcache:budget=24:sink=4:bits=3",
         "pariskv:budget=24:sink=4:local=8:u=5:full_thr=0",
         "magicpig:K=3:L=12:sink=3:local=6:skip=0:flush=5",

@@ -34,7 +34,13 @@ static void scene_fill(scene *s, int heads, int kv_heads, int64_t n, uint64_t se
 {
     rng r = {seed};
     memset(s, 0, sizeof *s);
-    s->shape = (attn_shape){1, heads, kv_heads, DIM, (float)(1 / sqrt(DIM)), window0, MAX_N};
+    s->shape = (attn_shape){.n_layers = 1,
+                            .n_heads = heads,
+                            .n_kv_heads = kv_heads,
+                            .head_dim = DIM,
+                            .scale = (float)(1 / sqrt(DIM)),
+                            .window = window0,
+                            .max_positions = MAX_N};
     for (size_t i = 0; i < HEADS * DIM; i++) s->q[i] = 4 * rng_float(&r) - 2;
     for (size_t i = 0; i < HEADS * MAX_N * DIM; i++) {
         s->k[i] = 4 * rng_float(&r) - 2;

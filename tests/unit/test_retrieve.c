@@ -255,9 +255,7 @@ static void check_device(const char *device)
                 {"fier:skip=0:budget=16:open=exact:g=16", DT_F32},
                 {"quest:skip=0:budget=16:page=7:score=mean", DT_F16},
                 {"quest:skip=0:budget=16:page=4:score=est:g=16", DT_BF16},
-                {"oracle:skip=1:budget=16", DT_F16},
-                {"fier:skip=1:budget=16:g=8:tail=all", DT_F16},
-                {"quest:skip=0:budget=16:page=4:gqa=per_q:tail=all", DT_BF16}};
+                {"oracle:skip=1:budget=16", DT_F16}};
     static const char *const pools[] = {
         "quest:skip=1:page=2:budget=24:pool=entropy", "quest:skip=1:page=4:budget=40:pool=entropy:gqa=per_q",
         "fier:skip=1:g=8:budget=20:pool=entropy",     "fier:skip=1:g=8:budget=20:pool=entropy:gqa=max_s",

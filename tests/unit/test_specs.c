@@ -52,20 +52,16 @@ static const struct {
     {"h2o:gqa=layer_concat", "use layer_mean", NULL},
     {"h2o:mode=oracle", "one of: decode oneshot", NULL},
     {"h2o:demote=kivi", "one of: none token2 token4 f16 kivi2 kivi4", NULL},
-    {"streaming:tail=all:demote=kivi2", "demote keeps what tail=all would stand for", NULL},
-    {"h2o:tail=all:demote=token2", "demote keeps what tail=all would stand for", NULL},
-    {"h2o:tail=all:pos=rank", "pos=rank gives kept keys other positions", NULL},
     {"mikv:tail=all", "no parameter 'tail'", NULL},
-    {"fier:tail=some", "one of: off all or a number from 2 to 4096", NULL},
-    {"fier:tail=1", "tail='1', expected a number from 2 to 4096", NULL},
-    {"fier:tail=sample", "one of: off all or a number from 2 to 4096 or sample:N", NULL},
+    {"streaming:tail=off", "streaming: parameter 'tail' was removed", NULL},
+    {"tova:tail=sample:32", "tova: parameter 'tail' was removed", NULL},
+    {"fier:tail=all", "tail='all', expected one of: off or sample:N", NULL},
+    {"fier:tail=16", "tail='16', expected one of: off or sample:N", NULL},
+    {"fier:tail=sample", "tail='sample', expected one of: off or sample:N", NULL},
     {"fier:tail=sample:g=8", "tail='g=8', expected a number from 2 to 1024", NULL},
     {"fier:tail=sample:1", "tail='1', expected a number from 2 to 1024", NULL},
     {"fier:tail=sample:1025:g=8", "tail='1025', expected a number from 2 to 1024", NULL},
     {"fier:tail=sample:8:8", "'8' is not key=value", NULL},
-    {"snapkv:tail=sample:32", "a sample is of rows that snapkv drops: tail=all is expected", NULL},
-    {"streaming:tail=sample:32", "a sample is of rows that streaming drops: tail=all is expected", NULL},
-    {"h2o:tail=16", "tail='16', expected one of: off all", NULL},
     {"tova:demote=token2:recall=some", "recall='some', expected all or a number from 0 to 1073741824", NULL},
     {"h2o:demote=token2:recall=-1", "recall='-1', expected all or a number from 0", NULL},
     {"snapkv:budget=1", "budget 1 is too small, at least 2", NULL},
@@ -158,18 +154,17 @@ static const struct {
 
 static const char *const params[][2] = {
     {"h2o:budget=9", "budget=9 hh=4 recent=5 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end demote=none "
-                     "demote_g=32 recall=all tail=off skip=0 kv=f16"},
+                     "demote_g=32 recall=all skip=0 kv=f16"},
     {"h2o:hh=4:recent=10", "budget=14 hh=4 recent=10 gqa=mean_s norm=none mode=decode pos=abs prefill_evict=end "
-                           "demote=none demote_g=32 recall=all tail=off skip=0 kv=f16"},
+                           "demote=none demote_g=32 recall=all skip=0 kv=f16"},
     {"snapkv:budget=9", "budget=9 window=4 kernel=7 pool=max gqa=mean_s recompress_on_turn=0 demote=none demote_g=32 "
-                        "recall=all tail=off skip=0 kv=f16"},
+                        "recall=all skip=0 kv=f16"},
     {"tova:budget=9:demote=kivi4:demote_g=8:recall=3", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end "
-                                                       "demote=kivi4 demote_g=8 recall=3 tail=off skip=0 kv=f16"},
-    {"tova:budget=9",
-     "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all tail=off "
-     "skip=0 kv=f16"},
+                                                       "demote=kivi4 demote_g=8 recall=3 skip=0 kv=f16"},
+    {"tova:budget=9", "budget=9 gqa=layer_mean protect_last=0 prefill_evict=end demote=none demote_g=32 recall=all "
+                      "skip=0 kv=f16"},
     {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
-     "budget=128 sink=8 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all tail=off skip=0+2 kv=f16"},
+     "budget=128 sink=8 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all skip=0+2 kv=f16"},
     {"oracle:p=0.9:max=300",
      "budget=300 force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=0.9 min=64 of=candidates "
      "tail=off tail_seed=42 skip=2 kv=f16"},
@@ -243,10 +238,8 @@ static void check_options(void)
                           &e),
           &e, "with options");
     attn_spec_params(&s, text, sizeof text);
-    is_str(
-        text,
-        "budget=128 sink=4 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all tail=off skip=1 kv=bf16",
-        "they count");
+    is_str(text, "budget=128 sink=4 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all skip=1 kv=bf16",
+           "they count");
     is_err(attn_spec_parse(&s, "quest", &(attn_options){.skip = "x", .kv = kv_exact(DT_F16)}, &e), &e, ST_USAGE,
            "--skip: 'x', expected", "--skip is what was written");
     for (size_t i = 0; attn_methods()[i]; i++) {
