@@ -86,7 +86,7 @@ static double mean(double sum, size_t n)
     return n ? sum / (double)n : (double)NAN;
 }
 
-status evaluation_table_costs(evaluation_table *t, const evaluation_costs *costs, err *e)
+status evaluation_table_costs(const evaluation_table *t, const evaluation_costs *costs, err *e)
 {
     size_t n = t->ev->rows.n;
     for (size_t i = 0; i < n; i++) t->x[i] = mean(costs[i].attended, costs[i].n_attended);

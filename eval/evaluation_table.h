@@ -33,7 +33,7 @@ typedef struct {
 
 void evaluation_costs_add(evaluation_costs *c, const json_t *line);
 /* Three lines of means; costs [rows.n]. */
-status evaluation_table_costs(evaluation_table *t, const evaluation_costs *costs, err *e);
+status evaluation_table_costs(const evaluation_table *t, const evaluation_costs *costs, err *e);
 
 /* {"attn", "params", "budget"} of a row, and "reason" where it cannot run; NULL: out of memory. */
 json_t *evaluation_row_json(const evaluation *ev, size_t row);

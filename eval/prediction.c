@@ -91,21 +91,16 @@ static status prefix_class(prediction *p, const json_t *prefix, const char *wher
                : err_set(e, ST_FORMAT, "%s: 'random_string_to_prepend': expected a text", where);
 }
 
-static status read_line(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
-                        const char *labels, err *e)
+status prediction_of(prediction *p, json_t *root, const char *field, const char *labels, const char *where, err *e)
 {
-    char where[128];
-    *p = (prediction){.length = -1};
-    snprintf(where, sizeof where, "%.90s line %zu", path_tail(r->name), r->number);
-    TRY(json_parse_data(&p->root, line, n, where, MAX_DEPTH, e));
-    if (!text_of(&p->text, json_object_get(p->root, field)))
-        return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
     const char *key = labels ? labels : "answers";
-    const json_t *answers = json_object_get(p->root, key);
+    const json_t *answers = json_object_get(root, key), *classes = json_object_get(root, "all_classes"),
+                 *length = json_object_get(root, "length"), *prefix = json_object_get(root, "random_string_to_prepend");
+    *p = (prediction){.length = -1};
+    if (!text_of(&p->text, json_object_get(root, field)))
+        return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
     if (labels && answers) TRY(labels_spell(&p->spelled, answers, where, key, e));
     TRY(text_list(&p->answers, &p->n_answers, p->spelled ? p->spelled : answers, where, key, e));
-    const json_t *classes = json_object_get(p->root, "all_classes"), *length = json_object_get(p->root, "length"),
-                 *prefix = json_object_get(p->root, "random_string_to_prepend");
     if (classes && !json_is_null(classes)) TRY(text_list(&p->classes, &p->n_classes, classes, where, "all_classes", e));
     else if (prefix) TRY(prefix_class(p, prefix, where, e));
     if (!length) return ST_OK;
@@ -115,15 +110,17 @@ static status read_line(prediction *p, const line_reader *r, const char *line, s
                : err_set(e, ST_FORMAT, "%s: 'length': expected a whole number", where);
 }
 
-status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n, const char *field, err *e)
+status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
+                       const char *labels, err *e)
 {
-    return read_line(p, r, line, n, field, NULL, e);
-}
-
-status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
-                              const char *answers, err *e)
-{
-    return read_line(p, r, line, n, field, answers, e);
+    char where[128];
+    json_t *root;
+    *p = (prediction){0};
+    snprintf(where, sizeof where, "%.90s line %zu", path_tail(r->name), r->number);
+    TRY(json_parse_data(&root, line, n, where, MAX_DEPTH, e));
+    status st = prediction_of(p, root, field, labels, where, e);
+    p->root = root;
+    return st;
 }
 
 void prediction_free(prediction *p)

@@ -23,21 +23,22 @@ typedef struct {
 bool next_line(line_reader *r, const char **line, size_t *n);
 
 typedef struct {
-    json_t *root;                       /* holds the texts */
+    json_t *root;                       /* record of a line that prediction_read took; else NULL */
     utf8_text text, *answers, *classes; /* text: of the field that was asked for */
-    size_t n_answers, n_classes;        /* n_classes 0 where all_classes is null or not there */
-    int64_t length;                     /* -1: not there */
-    json_t *spelled;                    /* labels as texts; NULL: the answers are those of root */
+    size_t n_answers, n_classes;        /* n_classes 0 where all_classes is null or missing */
+    int64_t length;                     /* -1: missing */
+    json_t *spelled;                    /* labels as texts; NULL: the answers are those of the record */
 } prediction;
 
-/* The line that r gave last; `field` is the key of the text. ST_FORMAT names line and field. prediction_free
- * also after an error. */
-status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n, const char *field, err *e);
-/* The same with labels as answers, under the key `answers`: a text, a number, a list of these, or such a list alone in
- * a list. A number becomes a text that tells 5 from 5.0. */
-status prediction_read_labels(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
-                              const char *answers, err *e);
-/* Labels as a list of texts, a new reference, as prediction_read_labels reads them. ST_FORMAT names `field`. */
+/* Reads a record, which holds the texts: `field` is the key of the text. labels NULL: answers are texts, under the key
+ * "answers"; else the key of labels, which are a text, a number, a list of these, or such a list alone in a list. A
+ * number becomes a text that tells 5 from 5.0. ST_FORMAT names `where` and the field. prediction_free also after an
+ * error. */
+status prediction_of(prediction *p, json_t *root, const char *field, const char *labels, const char *where, err *e);
+/* The same of the line that r gave last. */
+status prediction_read(prediction *p, const line_reader *r, const char *line, size_t n, const char *field,
+                       const char *labels, err *e);
+/* Labels as a new list of texts. ST_FORMAT names `field`. */
 status labels_spell(json_t **out, const json_t *labels, const char *where, const char *field, err *e);
 void prediction_free(prediction *p);
 

@@ -3,15 +3,197 @@
 
 #include "eval/samples.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/cli.h"
+#include "eval/records.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/nearest.h"
 #include "kernels/base/rng.h"
 #include "kernels/base/sha256.h"
 
 static const size_t MAX_FILE_BYTES = (size_t)1 << 30;
+
+/* ---- datasets ---- */
+
+status dataset_find(size_t *out, const dataset_names *names, const char *name, size_t n, err *e)
+{
+    size_t best = 0, least = SIZE_MAX, rest = n > NEAREST_MAX ? n - NEAREST_MAX : 0;
+    *out = DATASET_UNKNOWN;
+    n -= rest;
+    for (size_t i = 0; i < names->n; i++) {
+        const char *known = names->name(names->own, i);
+        size_t d = nearest_distance(name, n, known, strlen(known)) + rest;
+        if (d < least) {
+            least = d;
+            best = i;
+        }
+    }
+    if (least > 0)
+        return err_set(e, ST_USAGE, "'%.*s' is no dataset of %s; the nearest name is %s", (int)n, name, names->bench,
+                       names->name(names->own, best));
+    *out = best;
+    return ST_OK;
+}
+
+/* Returns the length of a name without its ending. */
+static size_t without_ending(const dataset_names *names, const char *name, size_t n)
+{
+    size_t k = names->ending ? strlen(names->ending) : 0;
+    return k && n > k && strncmp(name + n - k, names->ending, k) == 0 ? n - k : n;
+}
+
+status datasets_mark(bool *wanted, const dataset_names *names, const char *option, const char *datasets, err *e)
+{
+    char **word = NULL, *store = NULL;
+    size_t n, d;
+    status st = cli_split(&word, &n, &store, datasets, e);
+    for (size_t i = 0; st == ST_OK && i < n; i++) {
+        err inner = {0};
+        st = dataset_find(&d, names, word[i], without_ending(names, word[i], strlen(word[i])), &inner);
+        if (st != ST_OK) err_set(e, st, "%s: %.200s", option, inner.msg);
+        else wanted[d] = true;
+    }
+    mem_free(word);
+    mem_free(store);
+    return st;
+}
+
+/* Sets *d to the dataset of the record's member "dataset", which must not be another one than the file's. */
+static status dataset_of(size_t *d, const dataset_names *names, const json_t *root, const char *where, err *e)
+{
+    const json_t *field = json_object_get(root, "dataset");
+    const char *name = json_string_value(field);
+    size_t of_file = *d;
+    err inner = {0};
+    if (!field && of_file != DATASET_UNKNOWN) return ST_OK;
+    if (!name) return err_set(e, ST_FORMAT, "%s: 'dataset': expected a text", where);
+    if (dataset_find(d, names, name, without_ending(names, name, strlen(name)), &inner) != ST_OK)
+        return err_set(e, ST_FORMAT, "%s: 'dataset': %.120s", where, inner.msg);
+    if (of_file == DATASET_UNKNOWN || of_file == *d) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: 'dataset' is %s in a file of %s", where, names->name(names->own, *d),
+                   names->name(names->own, of_file));
+}
+
+/* ---- lists ---- */
+
+static void drop(const sample_list *l, void *s)
+{
+    if (l->drop) l->drop(s);
+    json_decref(((sample_head *)s)->root);
+}
+
+status samples_push(sample_list *l, void *s, err *e)
+{
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 64;
+        status st = mem_resize((void **)&l->s, cap, l->size, "samples", e);
+        if (st != ST_OK) {
+            drop(l, s);
+            return st;
+        }
+        l->cap = cap;
+    }
+    memcpy(samples_at(l, l->n++), s, l->size);
+    return ST_OK;
+}
+
+typedef struct {
+    sample_head at;
+    uint64_t draw;
+    size_t number;
+} drawn;
+
+static int by_draw(const void *a, const void *b)
+{
+    const drawn *x = a, *y = b;
+    if (x->at.dataset != y->at.dataset) return x->at.dataset < y->at.dataset ? -1 : 1;
+    if (x->draw != y->draw) return x->draw < y->draw ? -1 : 1;
+    return x->at.index < y->at.index ? -1 : x->at.index > y->at.index;
+}
+
+static uint64_t draw_of(uint64_t seed, const sample_head *s)
+{
+    rng r = {seed};
+    r.state = rng_next(&r) ^ (uint64_t)s->dataset;
+    r.state = rng_next(&r) ^ (uint64_t)s->index;
+    return rng_next(&r);
+}
+
+/* Sorts `all` by draw, drops samples beyond the limit, and sorts the rest by index; returns their number. */
+static size_t choose(drawn *all, const sample_list *l, const sample_source *from)
+{
+    size_t kept = 0;
+    int64_t of_dataset = 0;
+    qsort(all, l->n, sizeof *all, by_draw);
+    for (size_t i = 0; i < l->n; i++) {
+        of_dataset = i > 0 && all[i].at.dataset == all[i - 1].at.dataset ? of_dataset + 1 : 0;
+        if (from->limit == 0 || of_dataset < from->limit) all[kept++] = all[i];
+        else drop(l, samples_at(l, all[i].number));
+    }
+    for (size_t i = 0; i < kept; i++) all[i].draw = 0;
+    qsort(all, kept, sizeof *all, by_draw);
+    return kept;
+}
+
+status samples_keep(sample_list *l, const sample_source *from, err *e)
+{
+    drawn *all;
+    char *sorted;
+    TRY(mem_alloc((void **)&sorted, l->n, l->size, "samples", e));
+    status st = MEM_NEW(&all, l->n, e);
+    if (st != ST_OK) {
+        mem_free(sorted);
+        return st;
+    }
+    for (size_t i = 0; i < l->n; i++) {
+        const sample_head *s = samples_at(l, i);
+        all[i] = (drawn){*s, from->sampled ? draw_of(from->seed, s) : 0, i};
+    }
+    l->cap = l->n;
+    size_t kept = choose(all, l, from);
+    for (size_t i = 0; i < kept; i++) memcpy(sorted + i * l->size, samples_at(l, all[i].number), l->size);
+    mem_free(l->s);
+    mem_free(all);
+    l->s = sorted;
+    l->n = kept;
+    return ST_OK;
+}
+
+size_t samples_count(const sample_list *l, size_t dataset)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < l->n; i++) n += ((const sample_head *)samples_at(l, i))->dataset == dataset;
+    return n;
+}
+
+json_t *samples_counts(const sample_list *l, const dataset_names *names)
+{
+    json_t *o = json_object();
+    for (size_t i = 0; i < l->n; i++) {
+        size_t d = ((const sample_head *)samples_at(l, i))->dataset;
+        json_object_set_new(o, names->name(names->own, d), json_integer((json_int_t)samples_count(l, d)));
+    }
+    return o;
+}
+
+void sample_forget(sample_head *s, const char *field)
+{
+    json_object_del(s->root, field);
+}
+
+void samples_free(sample_list *l)
+{
+    for (size_t i = 0; i < l->n; i++) drop(l, samples_at(l, i));
+    mem_free(l->s);
+    json_decref(l->files);
+    l->s = NULL;
+    l->files = NULL;
+    l->n = l->cap = 0;
+}
 
 /* ---- files ---- */
 
@@ -52,80 +234,164 @@ status samples_file(char **text, size_t *n, const char *path, json_t *files, err
     return st;
 }
 
-/* ---- which samples ---- */
+/* ---- reading ---- */
 
+/* What the records of one file go through. */
 typedef struct {
-    sample_key key;
-    uint64_t draw;
-    size_t number;
-} drawn;
+    sample_list *l;
+    const sample_reader *r;
+    const sample_source *from; /* NULL: every sample is kept */
+    int64_t *count;            /* [datasets] samples so far */
+    const char *path;
+    size_t of_file; /* dataset of the file, or DATASET_UNKNOWN */
+    bool any;       /* the file has samples */
+} reading;
 
-static int by_draw(const void *a, const void *b)
+static status read_sample(reading *g, void *s, const char *where, err *e)
 {
-    const drawn *x = a, *y = b;
-    if (x->key.dataset != y->key.dataset) return x->key.dataset < y->key.dataset ? -1 : 1;
-    if (x->draw != y->draw) return x->draw < y->draw ? -1 : 1;
-    return x->key.index < y->key.index ? -1 : x->key.index > y->key.index;
+    const sample_reader *r = g->r;
+    sample_head *at = s;
+    if (r->names) at->dataset = g->of_file;
+    if (r->dataset) TRY(r->dataset(&at->dataset, at->root, g->path, where, e));
+    else if (r->names) TRY(dataset_of(&at->dataset, r->names, at->root, where, e));
+    return r->read(r->own, s, g->path, where, e);
 }
 
-static int by_index(const void *a, const void *b)
+/* Samples that the limit leaves out are not kept: official files are large. */
+static bool is_kept(const reading *g, const sample_head *s)
 {
-    const drawn *x = a, *y = b;
-    if (x->key.dataset != y->key.dataset) return x->key.dataset < y->key.dataset ? -1 : 1;
-    return x->key.index < y->key.index ? -1 : x->key.index > y->key.index;
+    const sample_source *from = g->from;
+    if (g->r->wanted && !g->r->wanted[s->dataset]) return false;
+    return !from || from->limit == 0 || from->sampled || s->index < from->limit;
 }
 
-static uint64_t draw_of(uint64_t seed, const sample_key *k)
+static status take(void *own, json_t *root, const char *where, err *e)
 {
-    rng r = {seed};
-    r.state = rng_next(&r) ^ (uint64_t)k->dataset;
-    r.state = rng_next(&r) ^ (uint64_t)k->index;
-    return rng_next(&r);
-}
-
-status samples_choose(size_t *keep, size_t *kept, const sample_key *k, size_t n, const sample_source *s, err *e)
-{
-    drawn *all;
-    size_t n_kept = 0;
-    int64_t of_dataset = 0;
-    TRY(MEM_NEW(&all, n, e));
-    for (size_t i = 0; i < n; i++) all[i] = (drawn){k[i], s->sampled ? draw_of(s->seed, &k[i]) : 0, i};
-    qsort(all, n, sizeof *all, by_draw);
-    for (size_t i = 0; i < n; i++) {
-        of_dataset = i > 0 && all[i].key.dataset == all[i - 1].key.dataset ? of_dataset + 1 : 0;
-        if (s->limit == 0 || of_dataset < s->limit) all[n_kept++] = all[i];
+    reading *g = own;
+    sample_head *s;
+    status st = mem_alloc((void **)&s, 1, g->l->size, "sample", e);
+    if (st != ST_OK) {
+        json_decref(root);
+        return st;
     }
-    qsort(all, n_kept, sizeof *all, by_index);
-    for (size_t i = 0; i < n_kept; i++) keep[i] = all[i].number;
-    *kept = n_kept;
-    mem_free(all);
-    return ST_OK;
-}
-
-status samples_keep(void *s, size_t size, size_t *n, const sample_key *k, const sample_source *from,
-                    void (*drop)(void *), err *e)
-{
-    size_t *keep = NULL, kept;
-    char *old = s, *all = NULL;
-    bool *taken = NULL;
-    status st;
-    TRY_GOTO(MEM_NEW(&keep, *n, e));
-    TRY_GOTO(MEM_NEW(&taken, *n, e));
-    TRY_GOTO(mem_alloc((void **)&all, *n, size, "samples", e));
-    TRY_GOTO(samples_choose(keep, &kept, k, *n, from, e));
-    for (size_t i = 0; i < kept; i++) {
-        memcpy(all + i * size, old + keep[i] * size, size);
-        taken[keep[i]] = true;
-    }
-    for (size_t i = 0; i < *n; i++)
-        if (!taken[i]) drop(old + i * size);
-    memcpy(s, all, kept * size);
-    *n = kept;
-done:
-    mem_free(keep);
-    mem_free(taken);
-    mem_free(all);
+    s->root = root;
+    g->any = true;
+    st = read_sample(g, s, where, e);
+    if (st == ST_OK) s->index = g->count[s->dataset]++;
+    if (st == ST_OK && is_kept(g, s)) st = samples_push(g->l, s, e);
+    else drop(g->l, s);
+    mem_free(s);
     return st;
+}
+
+static status read_text(reading *g, const char *path, size_t of_file, const char *text, size_t n, err *e)
+{
+    g->path = path;
+    g->of_file = of_file;
+    g->any = false;
+    TRY(records_read(&(record_reader){.take = take, .own = g}, path, text, n, e));
+    return g->any ? ST_OK : err_set(e, ST_FORMAT, "%s: no samples", path_tail(path));
+}
+
+status samples_add(sample_list *l, const sample_reader *r, const char *name, const char *text, size_t n, err *e)
+{
+    reading g = {.l = l, .r = r};
+    TRY(MEM_NEW(&g.count, r->names ? r->names->n : 1, e));
+    status st = read_text(&g, name, DATASET_UNKNOWN, text, n, e);
+    mem_free(g.count);
+    return st;
+}
+
+static status read_file(reading *g, const char *path, size_t of_file, err *e)
+{
+    char *text;
+    size_t n;
+    TRY(samples_file(&text, &n, path, g->l->files, e));
+    status st = read_text(g, path, of_file, text, n, e);
+    mem_free(text);
+    return st;
+}
+
+/* Reads DIR/NAME where it exists, which *there says. */
+static status read_within(reading *g, const char *dir, const char *name, size_t of_file, bool *there, err *e)
+{
+    char *path = path_join(dir, name);
+    if (!path) return err_set(e, ST_NOMEM, "out of memory");
+    *there = file_exists(path);
+    status st = *there ? read_file(g, path, of_file, e) : ST_OK;
+    mem_free(path);
+    return st;
+}
+
+static bool is_packed(const char *dir, const char *dataset)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.jsonl.xz", dataset);
+    char *path = path_join(dir, name);
+    bool there = path && file_exists(path);
+    mem_free(path);
+    return there;
+}
+
+static status read_datasets(reading *g, const char *dir, err *e)
+{
+    const dataset_names *names = g->r->names;
+    const char *first = "", *suffix = g->r->suffix ? g->r->suffix : "";
+    bool any = false, packed = false;
+    for (size_t i = 0; i < names->n; i++) {
+        bool there = false;
+        const char *dataset = names->name(names->own, i);
+        char name[96];
+        if (g->r->wanted && !g->r->wanted[i]) continue;
+        if (!*first) first = dataset;
+        snprintf(name, sizeof name, "%s%s.jsonl", dataset, suffix);
+        TRY(read_within(g, dir, name, i, &there, e));
+        any |= there;
+        packed |= !there && is_packed(dir, dataset);
+        if (!there && g->r->datasets)
+            return err_set(e, ST_IO, "--data %s: no file %s%s", path_tail(dir), name,
+                           packed ? " (unpack the .xz first)" : "");
+    }
+    return any ? ST_OK
+               : err_set(e, ST_IO, "--data %s: no file of a dataset (%s%s.jsonl, ...)%s", path_tail(dir), first, suffix,
+                         packed ? "; unpack the .xz first" : "");
+}
+
+static status read_folder(reading *g, const char *dir, err *e)
+{
+    const char *const *name = g->r->in_folder;
+    bool there = false;
+    if (g->r->names) return read_datasets(g, dir, e);
+    if (!name) return err_set(e, ST_IO, "--data %s: a folder, expected files", path_tail(dir));
+    for (; *name && !there; name++) TRY(read_within(g, dir, *name, 0, &there, e));
+    return there ? ST_OK
+                 : err_set(e, ST_IO, "--data %s: no %s, no %s", path_tail(dir), g->r->in_folder[0], g->r->in_folder[1]);
+}
+
+/* Returns the dataset that a file is named after. */
+static size_t dataset_of_name(const dataset_names *names, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t d = DATASET_UNKNOWN;
+    if (names) dataset_find(&d, names, name, without_ending(names, name, strcspn(name, ".")), NULL);
+    return d;
+}
+
+status samples_read(sample_list *l, const sample_reader *r, const sample_source *from, err *e)
+{
+    reading g = {.l = l, .r = r, .from = from};
+    char **word = NULL, *store = NULL;
+    size_t n;
+    if (!(l->files = json_array())) return err_set(e, ST_NOMEM, "out of memory");
+    TRY(MEM_NEW(&g.count, r->names ? r->names->n : 1, e));
+    status st = cli_split(&word, &n, &store, from->data, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        st = dir_exists(word[i]) ? read_folder(&g, word[i], e)
+                                 : read_file(&g, word[i], dataset_of_name(r->names, word[i]), e);
+    mem_free(word);
+    mem_free(store);
+    mem_free(g.count);
+    return st == ST_OK ? samples_keep(l, from, e) : st;
 }
 
 /* ---- texts ---- */
@@ -135,9 +401,9 @@ bool sample_has_nul(utf8_text s)
     return s.n && memchr(s.s, 0, s.n);
 }
 
-status sample_text(utf8_text *out, const json_t *sample, const char *field, const char *where, err *e)
+status sample_text(utf8_text *out, const json_t *root, const char *field, const char *where, err *e)
 {
-    const json_t *j = json_object_get(sample, field);
+    const json_t *j = json_object_get(root, field);
     if (!json_is_string(j)) return err_set(e, ST_FORMAT, "%s: '%s': expected a text", where, field);
     *out = (utf8_text){json_string_value(j), json_string_length(j)};
     return sample_has_nul(*out) ? err_set(e, ST_FORMAT, "%s: '%s' holds the character U+0000", where, field) : ST_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Samples from files: which files are read, which samples are taken, and their texts. Files are not trusted. */
+/* Samples of benchmarks, read from files that are not trusted. A benchmark is a table of datasets; a dataset is a file
+ * of records in a folder, a file named after it, or records with a member "dataset". */
 #ifndef EVAL_SAMPLES_H
 #define EVAL_SAMPLES_H
 
@@ -8,9 +9,8 @@
 #include <stdint.h>
 
 #include "eval/metrics/metrics.h"
-#include "eval/prediction.h"
 
-/* What is read. */
+/* Which samples are read. */
 typedef struct {
     const char *data; /* files and folders, separated by commas */
     int64_t limit;    /* most samples of a dataset; 0: all */
@@ -18,28 +18,90 @@ typedef struct {
     uint64_t seed;
 } sample_source;
 
-/* A whole file in memory. Its name and sum go into `files`, a list [{"name", "sha256"}]: ST_USAGE if a file
- * with the same content was read, whose samples would count twice. *text is freed with mem_free. */
+/* ---- datasets ---- */
+
+/* The datasets of a benchmark. */
+typedef struct {
+    const char *bench;  /* for messages: "LongBench" */
+    const char *ending; /* suffix that does not change a dataset's name ("_e"); NULL: none */
+    size_t n;
+    const char *(*name)(const void *own, size_t i); /* of at most NEAREST_MAX bytes */
+    const void *own;
+} dataset_names;
+
+#define DATASET_UNKNOWN SIZE_MAX
+
+/* Finds a dataset by its name, whose n bytes need no end. ST_USAGE names the nearest one. */
+status dataset_find(size_t *out, const dataset_names *names, const char *name, size_t n, err *e);
+/* Marks the datasets of a list separated by commas; option: for messages ("--dataset"). */
+status datasets_mark(bool *wanted, const dataset_names *names, const char *option, const char *datasets, err *e);
+
+/* ---- samples ---- */
+
+/* The beginning of every sample. */
+typedef struct {
+    size_t dataset; /* row of the benchmark's table */
+    int64_t index;  /* number within its dataset, from 0, in the order of the data */
+    json_t *root;   /* record that holds the texts; NULL: none */
+} sample_head;
+
+/* Samples of one type. Zeroed but for size and drop: empty. samples_free also after an error. */
+typedef struct {
+    size_t size;          /* bytes of a sample, which begins with a sample_head */
+    void (*drop)(void *); /* frees what a sample holds besides its record; NULL: nothing */
+    char *s;              /* samples, after samples_read by dataset, then by index */
+    size_t n, cap;
+    json_t *files; /* [{"name", "sha256"}] of the files that were read */
+} sample_list;
+
+static inline void *samples_at(const sample_list *l, size_t i)
+{
+    return l->s + i * l->size;
+}
+
+/* Takes what the sample holds, also after an error. */
+status samples_push(sample_list *l, void *s, err *e);
+/* Keeps the samples that the source asks for: the first of each dataset, or those that its seed draws, which follow
+ * from seed, dataset and index alone. Sorts them by dataset, then by index. */
+status samples_keep(sample_list *l, const sample_source *from, err *e);
+/* Returns the number of samples of a dataset. */
+size_t samples_count(const sample_list *l, size_t dataset);
+/* Returns {name: number of samples} of the datasets that have some, in the order of the list. */
+json_t *samples_counts(const sample_list *l, const dataset_names *names);
+/* Frees the record's member, a large text. */
+void sample_forget(sample_head *s, const char *field);
+void samples_free(sample_list *l);
+
+/* ---- reading ---- */
+
+/* How the records of a benchmark become samples. */
+typedef struct {
+    const dataset_names *names; /* NULL: one dataset, number 0 */
+    const char *datasets;       /* --dataset, names that must have files in a folder; NULL: any that are found */
+    const bool *wanted;         /* [names->n] datasets that are kept; NULL: all */
+    const char *suffix;         /* of files in folders, before ".jsonl"; NULL: none */
+    const char *const
+        *in_folder; /* without names: files of which a folder's first is read; NULL: folders are refused */
+    /* The dataset of a record, with that of its file or DATASET_UNKNOWN in *out; NULL: by the member "dataset". */
+    status (*dataset)(size_t *out, const json_t *root, const char *path, const char *where, err *e);
+    /* Fills a zeroed sample from its record, dataset and file. ST_FORMAT names `where` and the field. */
+    status (*read)(void *own, void *s, const char *path, const char *where, err *e);
+    void *own;
+} sample_reader;
+
+/* Reads the samples of the source's files and keeps those it asks for. Errors: ST_IO for a folder without files, or
+ * without that of a dataset that was named; ST_FORMAT naming file, line and field; ST_USAGE. */
+status samples_read(sample_list *l, const sample_reader *r, const sample_source *from, err *e);
+/* Adds the samples of one file's text. */
+status samples_add(sample_list *l, const sample_reader *r, const char *name, const char *text, size_t n, err *e);
+
+/* Reads a whole file and adds its name and checksum to `files`. ST_USAGE if a file with the same content was read,
+ * whose samples would count twice. *text is freed with mem_free. */
 status samples_file(char **text, size_t *n, const char *path, json_t *files, err *e);
 
-/* Identifies a sample. */
-typedef struct {
-    size_t dataset;
-    int64_t index; /* within its dataset */
-} sample_key;
-
-/* Which of n samples are taken: their numbers into keep [n], by dataset, then by index; *kept: how many. A draw
- * depends on seed, dataset and index alone. */
-status samples_choose(size_t *keep, size_t *kept, const sample_key *k, size_t n, const sample_source *s, err *e);
-
-/* The same with an array of n elements of `size` bytes: it keeps those that are taken, in order; `drop` frees others.
- */
-status samples_keep(void *s, size_t size, size_t *n, const sample_key *k, const sample_source *from,
-                    void (*drop)(void *), err *e);
-
-/* The text of a field; one that cannot be a prompt (none there, no text, U+0000 in it) is ST_FORMAT with `where`
- * ("qasper.jsonl line 3") in front. */
-status sample_text(utf8_text *out, const json_t *sample, const char *field, const char *where, err *e);
+/* The text of a field. ST_FORMAT, with `where` ("qasper.jsonl line 3") first, for one that cannot be a prompt: missing,
+ * no text, or with U+0000 in it. */
+status sample_text(utf8_text *out, const json_t *root, const char *field, const char *where, err *e);
 bool sample_has_nul(utf8_text s);
 
 #endif

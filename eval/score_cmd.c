@@ -37,25 +37,18 @@ static status find_metric(const metric **out, const char *name, err *e)
                    name ? name : "METRIC", nearest_hint(&near), known);
 }
 
-/* Some take numbers for answers too. */
-static status read_one(prediction *p, const metric *k, const line_reader *r, const char *line, size_t n, err *e)
-{
-    return metric_takes_labels(k) ? prediction_read_labels(p, r, line, n, "prediction", "answers", e)
-                                  : prediction_read(p, r, line, n, "prediction", e);
-}
-
 static status score_lines(const cli *c, metrics *m, const metric *k, line_reader r, err *e)
 {
     const score_options *o = c->own;
+    const char *line, *labels = metric_takes_labels(k) ? "answers" : NULL; /* some take numbers */
     prediction p = {0};
-    const char *line;
     double sum = 0, score;
     size_t n, count = 0;
     status st = ST_OK;
     for (; next_line(&r, &line, &n); count++) {
         err inner = {0};
         prediction_free(&p);
-        TRY_GOTO(read_one(&p, k, &r, line, n, e));
+        TRY_GOTO(prediction_read(&p, &r, line, n, "prediction", labels, e));
         metric_case one = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
         st = metric_score(m, k, &one, &score, &inner);
         if (st != ST_OK) {

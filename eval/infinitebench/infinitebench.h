@@ -4,9 +4,11 @@
 #ifndef EVAL_INFINITEBENCH_H
 #define EVAL_INFINITEBENCH_H
 
+#include "eval/made.h"
+#include "eval/prediction.h"
 #include "eval/prompt_file.h"
 #include "eval/prompter.h"
-#include "eval/sample_files.h"
+#include "eval/samples.h"
 
 enum { INFINITEBENCH_TASKS = 12 };
 
@@ -61,8 +63,7 @@ const char *infinitebench_prompts_name(const infinitebench_prompts *p);
 enum { INFINITEBENCH_FIELDS = 5 };
 
 typedef struct {
-    size_t task;
-    int64_t index;                            /* within its task, from 0 */
+    sample_head at;                           /* its dataset is a task */
     prediction p;                             /* its text is the context, its answers are labels */
     json_t *answers;                          /* labels as the data has them; an option with its letter */
     prompt_field field[INFINITEBENCH_FIELDS]; /* what fills the template beside the context */
@@ -72,12 +73,11 @@ typedef struct {
     double depth;   /* in percent, where in the context the answer stands; else -1 */
 } infinitebench_sample;
 
-/* A line of a file: {"context", "input", "answer", "options", "id"}. Labels are texts or numbers; of the tasks with
- * options the right one's text, alone or with its letter. ST_FORMAT names line and field. infinitebench_sample_free
- * also after an error. */
-status infinitebench_sample_read(infinitebench_sample *s, const infinitebench_prompts *p, const line_reader *r,
-                                 const char *line, size_t n, size_t of_file, err *e);
-void infinitebench_sample_free(infinitebench_sample *s);
+/* Reads a record {"context", "input", "answer", "options", "id"} for the prompts p. Labels are texts or numbers; of the
+ * tasks with options the right one's text, alone or with its letter. ST_FORMAT names `where` and the field. */
+status infinitebench_read(infinitebench_sample *s, const infinitebench_prompts *p, const char *where, err *e);
+/* Frees what a sample holds besides its record. */
+void infinitebench_drop(void *s);
 /* Frees the context, which is large. */
 void infinitebench_sample_forget(infinitebench_sample *s);
 
@@ -90,20 +90,12 @@ status infinitebench_prompt_make(prompt_tokens *out, const infinitebench_prompts
 
 /* ---- samples that are made ---- */
 
-/* Which one. */
-typedef struct {
-    size_t task; /* one with `generated` */
-    uint64_t seed;
-    int64_t length;        /* most tokens of prompt and answer */
-    int64_t number, count; /* it is number 0..count-1 of so many, which are spread over the depths */
-} infinitebench_place;
-
-/* The line of a sample with so many units, sentences of noise or pairs of key and value: at least 1. What is hidden
- * depends on the place alone; *depth: in percent, where. *line is freed with mem_free. */
-status infinitebench_generate(char **line, double *depth, const infinitebench_place *at, size_t units, err *e);
+/* The record of a sample with so many units, sentences of noise or pairs of key and value: at least 1. What is hidden
+ * depends on the place alone; *depth: in percent, where. */
+status infinitebench_generate(json_t **root, double *depth, const made_place *at, size_t units, err *e);
 /* The longest sample whose prompt fits into the length with its answer; how: one that does not cut. ST_USAGE where none
  * does. */
 status infinitebench_sample_make(infinitebench_sample *s, const infinitebench_prompts *p, const prompter *how,
-                                 const infinitebench_place *at, err *e);
+                                 const made_place *at, err *e);
 
 #endif

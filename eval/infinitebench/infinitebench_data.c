@@ -7,7 +7,6 @@
 
 #include "eval/infinitebench/infinitebench.h"
 #include "eval/metrics/text.h"
-#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tokenizer/chars.h"
 
@@ -24,7 +23,7 @@ static void add_field(infinitebench_sample *s, const char *name, const char *val
 static status read_options(infinitebench_sample *s, const char *where, err *e)
 {
     static const char *const names[N_OPTIONS] = {"{OPTION_A}", "{OPTION_B}", "{OPTION_C}", "{OPTION_D}"};
-    const json_t *list = json_object_get(s->p.root, "options");
+    const json_t *list = json_object_get(s->at.root, "options");
     if (json_array_size(list) != N_OPTIONS)
         return err_set(e, ST_FORMAT, "%s: 'options': expected a list of four texts", where);
     for (size_t i = 0; i < N_OPTIONS; i++) {
@@ -39,7 +38,7 @@ static status read_options(infinitebench_sample *s, const char *where, err *e)
 
 static size_t option_of(const infinitebench_sample *s, utf8_text answer)
 {
-    const json_t *list = json_object_get(s->p.root, "options");
+    const json_t *list = json_object_get(s->at.root, "options");
     size_t i = 0;
     for (; i < N_OPTIONS; i++) {
         const json_t *one = json_array_get(list, i);
@@ -134,16 +133,16 @@ static status read_key(infinitebench_sample *s, const infinitebench_prompts *p, 
     size_t n = strlen(input), a = prompt_character_at(input, n, FIRST), b = prompt_character_at(input, n, LAST);
     bool there = b < n && input[a] == '"' && input[b] == '"';
     if (there) add_field(s, "{key}", input + a, b + 1 - a);
-    else if (strstr(p->template[s->task], "{key}"))
+    else if (strstr(p->template[s->at.dataset], "{key}"))
         return err_set(e, ST_FORMAT, "%s: 'input' has no key in quotes at characters %d to %d", where, FIRST, LAST);
     return ST_OK;
 }
 
 static status read_fields(infinitebench_sample *s, const infinitebench_prompts *p, const char *where, err *e)
 {
-    unsigned f = infinitebench_tasks[s->task].fields;
+    unsigned f = infinitebench_tasks[s->at.dataset].fields;
     utf8_text input = {"", 0};
-    if (f & ~(unsigned)FIELD_OPTIONS) TRY(sample_text(&input, s->p.root, "input", where, e));
+    if (f & ~(unsigned)FIELD_OPTIONS) TRY(sample_text(&input, s->at.root, "input", where, e));
     if (f & FIELD_INPUT) add_field(s, "{input}", input.s, input.n);
     if (f & FIELD_QUESTION) add_field(s, "{question}", input.s, input.n);
     if (f & FIELD_FUNCTION) TRY(read_function(s, input.s, where, e));
@@ -153,21 +152,16 @@ static status read_fields(infinitebench_sample *s, const infinitebench_prompts *
         TRY(read_options(s, where, e));
         return read_choice(s, where, e);
     }
-    s->answers = json_incref(json_object_get(s->p.root, "answer"));
+    s->answers = json_incref(json_object_get(s->at.root, "answer"));
     return ST_OK;
 }
 
 /* ---- a sample ---- */
 
-status infinitebench_sample_read(infinitebench_sample *s, const infinitebench_prompts *p, const line_reader *r,
-                                 const char *line, size_t n, size_t of_file, err *e)
+status infinitebench_read(infinitebench_sample *s, const infinitebench_prompts *p, const char *where, err *e)
 {
-    dataset_names names = infinitebench_names();
-    char where[128];
-    *s = (infinitebench_sample){.depth = -1};
-    snprintf(where, sizeof where, "%.90s line %zu", path_tail(r->name), r->number);
-    TRY(prediction_read_labels(&s->p, r, line, n, "context", "answer", e));
-    TRY(sample_dataset(&s->task, &names, s->p.root, of_file, where, e));
+    s->depth = -1;
+    TRY(prediction_of(&s->p, s->at.root, "context", "answer", where, e));
     if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
     size_t bytes = 0;
     for (size_t i = 0; i < s->p.n_answers; i++) bytes += s->p.answers[i].n;
@@ -175,16 +169,16 @@ status infinitebench_sample_read(infinitebench_sample *s, const infinitebench_pr
     return read_fields(s, p, where, e);
 }
 
-void infinitebench_sample_free(infinitebench_sample *s)
+void infinitebench_drop(void *own_sample)
 {
+    infinitebench_sample *s = own_sample;
     prediction_free(&s->p);
     json_decref(s->answers);
     mem_free(s->own);
-    *s = (infinitebench_sample){0};
 }
 
 void infinitebench_sample_forget(infinitebench_sample *s)
 {
-    json_object_del(s->p.root, "context");
+    sample_forget(&s->at, "context");
     s->p.text = (utf8_text){0};
 }

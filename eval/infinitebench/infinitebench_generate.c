@@ -17,24 +17,16 @@
 
 enum { PASSKEY, NUMBER_STRING, KV_RETRIEVAL }; /* in the order of infinitebench_tasks */
 
-static const char NOISE[] =
-    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n";
-
-/* The random numbers of a place: they do not depend on how many units there are. */
-static rng rng_of(const infinitebench_place *at)
+/* Closes the context and makes the record. */
+static status make_record(json_t **root, FILE *context, char **text, const made_place *at, const char *input,
+                          const char *answer, err *e)
 {
-    rng r = {at->seed};
-    r.state = rng_next(&r) ^ (uint64_t)at->task;
-    r.state = rng_next(&r) ^ (uint64_t)at->length;
-    r.state = rng_next(&r) ^ (uint64_t)at->number;
-    return r;
-}
-
-static size_t put(char *out, size_t at, const char *s)
-{
-    size_t n = strlen(s);
-    memcpy(out + at, s, n + 1);
-    return at + n;
+    bool good = context && fclose(context) == 0;
+    *root = good ? json_pack("{s:s, s:s, s:s, s:s}", "dataset", infinitebench_tasks[at->dataset].name, "context", *text,
+                             "input", input, "answer", answer)
+                 : NULL;
+    free(*text);
+    return *root ? ST_OK : err_set(e, ST_NOMEM, "out of memory for a sample");
 }
 
 /* ---- a sentence among noise ---- */
@@ -57,94 +49,80 @@ static void double_digits(char key[2 * KEY_DIGITS + 1], rng *r)
     }
 }
 
-static status make_hidden(char **line, double *depth, const infinitebench_place *at, size_t units, err *e)
+static status make_hidden(json_t **root, double *depth, const made_place *at, size_t units, err *e)
 {
-    bool number = at->task == NUMBER_STRING;
-    rng r = rng_of(at);
-    char key[2 * KEY_DIGITS + 1], hidden[128], *s;
+    bool number = at->dataset == NUMBER_STRING;
+    rng r = made_rng(at);
+    char key[2 * KEY_DIGITS + 1], hidden[128], *text = NULL;
     int64_t last = at->count - 1;
-    size_t before = last > 0 ? (size_t)((double)units * (double)at->number / (double)last) : units / 2, room, n;
+    size_t before = last > 0 ? (size_t)((double)units * (double)at->number / (double)last) : units / 2, n;
+    FILE *context = open_memstream(&text, &n);
     draw_digits(key, &r);
     if (number) double_digits(key, &r);
     snprintf(hidden, sizeof hidden,
              number ? "The sequence of digits is %s. Remember it. %s is the sequence of digits.\n"
                     : "The pass key is %s. Remember it. %s is the pass key.\n",
              key, key);
-    TRY(size_mul(&room, units, strlen(NOISE), "noise", e));
-    TRY(mem_alloc((void **)&s, room + sizeof hidden, 1, "noise", e));
-    n = 0;
-    for (size_t i = 0; i < units; i++) {
-        if (i == before) n = put(s, n, hidden);
-        n = put(s, n, NOISE);
+    for (size_t i = 0; context && i <= units; i++) {
+        if (i == before) fputs(hidden, context);
+        if (i < units) fputs(MADE_NOISE, context);
     }
-    if (before == units) put(s, n, hidden);
     *depth = 100.0 * (double)before / (double)units;
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "dataset", infinitebench_tasks[at->task].name, "context", s, "input",
-                          number ? "What is the sequence of digits?" : "What is the pass key?", "answer", key);
-    mem_free(s);
-    *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    json_decref(o);
-    return *line ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    return make_record(root, context, &text, at, number ? "What is the sequence of digits?" : "What is the pass key?",
+                       key, e);
 }
 
 /* ---- pairs of keys and values ---- */
 
-enum { PAIR_CHARS = 2 * (UUID_CHARS + 2) + 4 };
-
-static status make_pairs(char **line, double *depth, const infinitebench_place *at, size_t units, err *e)
+static status make_pairs(json_t **root, double *depth, const made_place *at, size_t units, err *e)
 {
-    static const char begin[] = "JSON data:\n{";
-    rng r = rng_of(at);
-    char key[UUID_CHARS + 1], value[UUID_CHARS + 1], pair[PAIR_CHARS + 1], question[160] = "",
-                                                                           answer[UUID_CHARS + 1] = "", *s;
-    size_t asked = (size_t)((double)units * (double)at->number / (double)at->count), room, n = strlen(begin);
-    TRY(size_mul(&room, units, PAIR_CHARS, "pairs", e));
-    TRY(mem_alloc((void **)&s, room + sizeof begin, 1, "pairs", e));
-    put(s, 0, begin);
-    for (size_t i = 0; i < units; i++) {
+    rng r = made_rng(at);
+    char key[UUID_CHARS + 1], value[UUID_CHARS + 1], question[160] = "", answer[UUID_CHARS + 1] = "", *text = NULL;
+    size_t asked = (size_t)((double)units * (double)at->number / (double)at->count), n;
+    FILE *context = open_memstream(&text, &n);
+    if (context) fputs("JSON data:\n{", context);
+    for (size_t i = 0; context && i < units; i++) {
         uuid_draw(key, &r);
         uuid_draw(value, &r);
-        snprintf(pair, sizeof pair, "\"%s\": \"%s\"%s", key, value, i + 1 < units ? ", " : "}");
-        n = put(s, n, pair);
+        fprintf(context, "\"%s\": \"%s\"%s", key, value, i + 1 < units ? ", " : "}");
         if (i != asked) continue;
         snprintf(question, sizeof question, "\nKey: \"%s\"\nThe value associated with the specified key is: ", key);
         memcpy(answer, value, sizeof answer);
     }
     *depth = 100.0 * (double)asked / (double)units;
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "dataset", infinitebench_tasks[at->task].name, "context", s, "input",
-                          question, "answer", answer);
-    mem_free(s);
-    *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    json_decref(o);
-    return *line ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    return make_record(root, context, &text, at, question, answer, e);
 }
 
-status infinitebench_generate(char **line, double *depth, const infinitebench_place *at, size_t units, err *e)
+status infinitebench_generate(json_t **root, double *depth, const made_place *at, size_t units, err *e)
 {
-    return at->task == KV_RETRIEVAL ? make_pairs(line, depth, at, units, e) : make_hidden(line, depth, at, units, e);
+    return (at->dataset == KV_RETRIEVAL ? make_pairs : make_hidden)(root, depth, at, units, e);
 }
 
 /* ---- as many units as fit ---- */
 
+static void drop(infinitebench_sample *s)
+{
+    infinitebench_drop(s);
+    json_decref(s->at.root);
+}
+
 /* A sample with so many units, and the tokens that it leaves (below 0: lacks). */
 static status try_units(infinitebench_sample *s, int64_t *left, const infinitebench_prompts *p, const prompter *how,
-                        const infinitebench_place *at, size_t units, err *e)
+                        const made_place *at, size_t units, err *e)
 {
-    line_reader r = {.name = "generated", .number = (size_t)at->number + 1};
     prompt_tokens t = {0};
-    char *line = NULL;
     double depth;
-    TRY(infinitebench_generate(&line, &depth, at, units, e));
-    status st = infinitebench_sample_read(s, p, &r, line, strlen(line), at->task, e);
-    free(line);
+    json_t *root;
+    TRY(infinitebench_generate(&root, &depth, at, units, e));
+    *s = (infinitebench_sample){.at = {at->dataset, at->number, root}};
+    status st = infinitebench_read(s, p, "generated", e);
     if (st == ST_OK) st = infinitebench_prompt_make(&t, p, how, s, e);
-    int64_t n = (int64_t)(t.head.n + t.tail.n) + p->n_new[at->task];
+    int64_t n = (int64_t)(t.head.n + t.tail.n) + p->n_new[at->dataset];
     *left = at->length - n;
     prompt_tokens_free(&t);
-    s->index = at->number;
     s->length = at->length;
     s->depth = depth;
-    if (st != ST_OK) infinitebench_sample_free(s);
+    if (st != ST_OK) drop(s);
     return st;
 }
 
@@ -157,19 +135,19 @@ static size_t next_units(size_t units, int64_t left, double unit, size_t low, si
 }
 
 status infinitebench_sample_make(infinitebench_sample *s, const infinitebench_prompts *p, const prompter *how,
-                                 const infinitebench_place *at, err *e)
+                                 const made_place *at, err *e)
 {
     enum { STEP = 16, MOST = 1 << 28 };
     size_t low = 0, high = MOST, units = 1;
     int64_t left, first;
     TRY(try_units(s, &first, p, how, at, units, e));
     if (first < 0) {
-        infinitebench_sample_free(s);
+        drop(s);
         return err_set(e, ST_USAGE, "--length (or --ctx) %lld: too short for %s, at least %lld tokens",
-                       (long long)at->length, infinitebench_tasks[at->task].name, (long long)(at->length - first));
+                       (long long)at->length, infinitebench_tasks[at->dataset].name, (long long)(at->length - first));
     }
     low = units;
-    infinitebench_sample_free(s);
+    drop(s);
     units += STEP;
     TRY(try_units(s, &left, p, how, at, units, e));
     double unit = (double)(first - left) / STEP;
@@ -178,11 +156,11 @@ status infinitebench_sample_make(infinitebench_sample *s, const infinitebench_pr
         if (left >= 0) low = units;
         else high = units;
         if (high == low + 1) break;
-        infinitebench_sample_free(s);
+        drop(s);
         units = next_units(units, left, unit, low, high);
         TRY(try_units(s, &left, p, how, at, units, e));
     }
     if (units == low) return ST_OK;
-    infinitebench_sample_free(s);
+    drop(s);
     return try_units(s, &left, p, how, at, low, e);
 }

@@ -5,7 +5,6 @@
 #include "cli/command.h"
 #include "eval/infinitebench/infinitebench_run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base/file.h"
@@ -41,7 +40,7 @@ static status parse_tasks(infinitebench_run *r, err *e)
     const infinitebench_options *o = r->o;
     const dataset_names names = infinitebench_names();
     bool all = o->dataset && strcmp(o->dataset, "all") == 0, any = false;
-    if (o->dataset && !all) TRY(datasets_mark(r->wanted, &names, o->dataset, e));
+    if (o->dataset && !all) TRY(datasets_mark(r->wanted, &names, "--dataset", o->dataset, e));
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
         const infinitebench_task *t = &infinitebench_tasks[i];
         if (!o->dataset || all) r->wanted[i] = all || t->in_table;
@@ -63,65 +62,18 @@ static const metric *metric_of(const infinitebench_run *r, size_t task)
     return metric_find(r->infllm_rules ? t->infllm : t->name);
 }
 
-/* Takes the sample. */
-static status push(infinitebench_run *r, infinitebench_sample *s, err *e)
-{
-    if (r->n == r->cap) {
-        size_t cap = r->cap ? 2 * r->cap : 64;
-        status st = MEM_GROW(&r->s, cap, e);
-        if (st != ST_OK) {
-            infinitebench_sample_free(s);
-            return st;
-        }
-        r->cap = cap;
-    }
-    r->s[r->n++] = *s;
-    return ST_OK;
-}
-
 /* Labels that cannot be scored are found before anything runs. */
-static status judge_labels(const infinitebench_run *r, const infinitebench_sample *s, const line_reader *lines, err *e)
+static status read_sample(void *own, void *own_sample, const char *path, const char *where, err *e)
 {
-    metric_case c = {{"", 0}, s->p.answers, s->p.n_answers, NULL, 0};
+    const infinitebench_run *r = own;
+    infinitebench_sample *s = own_sample;
     double score;
     err inner = {0};
-    status st = metric_score(r->m, metric_of(r, s->task), &c, &score, &inner);
-    return st == ST_OK ? ST_OK : prediction_failed(lines, &inner, e);
-}
-
-/* Samples that --limit leaves out are not kept: official files are large. */
-static bool may_be_chosen(const infinitebench_run *r, const infinitebench_sample *s)
-{
-    const sample_source *from = &r->ev->source;
-    return from->limit == 0 || from->sampled || s->index < from->limit;
-}
-
-static status take_line(void *own, const line_reader *lines, const char *line, size_t n, size_t of_file, err *e)
-{
-    infinitebench_run *r = own;
-    infinitebench_sample s;
-    status st = infinitebench_sample_read(&s, &r->prompts, lines, line, n, of_file, e);
-    if (st == ST_OK) st = judge_labels(r, &s, lines, e);
-    if (st == ST_OK) s.index = r->count[s.task]++;
-    if (st == ST_OK && r->wanted[s.task] && !r->made[s.task] && may_be_chosen(r, &s)) return push(r, &s, e);
-    infinitebench_sample_free(&s);
-    return st;
-}
-
-static void drop_sample(void *sample)
-{
-    infinitebench_sample_free(sample);
-}
-
-/* Keeps the samples that --limit and --sample-seed ask for, in order. */
-static status choose(infinitebench_run *r, err *e)
-{
-    sample_key *key;
-    TRY(MEM_NEW(&key, r->n, e));
-    for (size_t i = 0; i < r->n; i++) key[i] = (sample_key){r->s[i].task, r->s[i].index};
-    status st = samples_keep(r->s, sizeof *r->s, &r->n, key, &r->ev->source, drop_sample, e);
-    mem_free(key);
-    return st;
+    (void)path;
+    TRY(infinitebench_read(s, &r->prompts, where, e));
+    metric_case c = {{"", 0}, s->p.answers, s->p.n_answers, NULL, 0};
+    status st = metric_score(r->m, metric_of(r, s->at.dataset), &c, &score, &inner);
+    return st == ST_OK ? ST_OK : err_set(e, st, "%s: %.140s", where, inner.msg);
 }
 
 static status read_samples(infinitebench_run *r, err *e)
@@ -135,21 +87,14 @@ static status read_samples(infinitebench_run *r, err *e)
         any |= of_files[i];
         all_made &= !of_files[i];
     }
-    if (!(r->files = json_array())) return err_set(e, ST_NOMEM, "out of memory");
     if (c->data && all_made) return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
     if (!any && c->sampled) return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
-    if (!any) return ST_OK;
+    if (!any) return (r->list.files = json_array()) ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
     bool named = o->dataset && strcmp(o->dataset, "all") != 0;
-    sample_files files = {.names = &names,
-                          .datasets = named ? o->dataset : NULL,
-                          .wanted = of_files,
-                          .suffix = "",
-                          .files = r->files,
-                          .line = take_line,
-                          .own = r};
-    TRY(sample_files_read(&files, r->ev->source.data, e));
-    if (r->n == 0) return err_set(e, ST_USAGE, "--data: no samples of the tasks");
-    return choose(r, e);
+    const sample_reader reader = {
+        .names = &names, .datasets = named ? o->dataset : NULL, .wanted = of_files, .read = read_sample, .own = r};
+    TRY(samples_read(&r->list, &reader, &r->ev->source, e));
+    return r->list.n > 0 ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
 }
 
 /* ---- samples that are made ---- */
@@ -157,20 +102,13 @@ static status read_samples(infinitebench_run *r, err *e)
 static status make_one(infinitebench_run *r, size_t task, size_t length, int64_t number, int64_t count, err *e)
 {
     infinitebench_sample s;
-    infinitebench_place at = {task, r->ev->c->seed, r->length[length], number, count};
+    made_place at = {task, r->ev->c->seed, r->length[length], number, count};
     prompter how = r->ev->prompter;
     how.max_length = UNCUT;
     if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     TRY(infinitebench_sample_make(&s, &r->prompts, &how, &at, e));
-    s.index = (int64_t)length * count + number;
-    return push(r, &s, e);
-}
-
-static int by_task(const void *a, const void *b)
-{
-    const infinitebench_sample *x = a, *y = b;
-    if (x->task != y->task) return x->task < y->task ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
+    s.at.index = (int64_t)length * count + number;
+    return samples_push(&r->list, &s, e);
 }
 
 /* Where --length is not given, prompts fill the window of --ctx, else at most 4k of the model's. */
@@ -213,7 +151,7 @@ static status make_samples(infinitebench_run *r, err *e)
                 progress_set(bar, ++done, n_tasks * (int64_t)r->n_length * count);
             }
     progress_end(bar);
-    if (st == ST_OK) qsort(r->s, r->n, sizeof *r->s, by_task);
+    if (st == ST_OK) made_sort(r->list.s, r->list.n, r->list.size);
     return st;
 }
 
@@ -229,9 +167,7 @@ static size_t new_tokens(const infinitebench_run *r, size_t task, int64_t window
 /* Does the task have samples, or will it? */
 static bool has_task(const infinitebench_run *r, size_t task)
 {
-    bool there = r->made[task];
-    for (size_t i = 0; i < r->n; i++) there |= r->s[i].task == task;
-    return there;
+    return r->made[task] || samples_count(&r->list, task) > 0;
 }
 
 /* Tokens of a task's prompts without --max-length: at most those that the official code keeps, which InfLLM keeps all;
@@ -280,7 +216,7 @@ static prompter prompter_of(const infinitebench_run *r, const infinitebench_samp
 {
     prompter p = r->ev->prompter;
     if (s->length) p.max_length = UNCUT;
-    else if (!r->ev->c->max_length) p.max_length = (size_t)longest_prompt(r, s->task, r->ev->window);
+    else if (!r->ev->c->max_length) p.max_length = (size_t)longest_prompt(r, s->at.dataset, r->ev->window);
     return p;
 }
 
@@ -297,12 +233,12 @@ static utf8_text question_of(const infinitebench_sample *s)
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     infinitebench_run *r = own;
-    infinitebench_sample *s = &r->s[i];
+    infinitebench_sample *s = infinitebench_at(r, i);
     prompter how = prompter_of(r, s);
-    out->dataset = infinitebench_tasks[s->task].name;
-    out->index = s->index;
+    out->dataset = infinitebench_tasks[s->at.dataset].name;
+    out->index = s->at.index;
     out->stop = &ev->eos;
-    out->n_new = new_tokens(r, s->task, ev->window);
+    out->n_new = new_tokens(r, s->at.dataset, ev->window);
     TRY(infinitebench_prompt_make(&out->tokens, &r->prompts, &how, s, e));
     TRY(prompt_tokens_find(&out->hint.question, &out->tokens, ev->g.tok, question_of(s), e));
     infinitebench_sample_forget(s);
@@ -312,15 +248,10 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const infinitebench_run *r = own;
-    json_t *counts = json_object(), *lengths = report_sizes(r->length, r->n_length);
-    for (size_t i = 0; i < r->n; i++) {
-        const char *name = infinitebench_tasks[r->s[i].task].name;
-        json_int_t n = json_integer_value(json_object_get(counts, name));
-        json_object_set_new(counts, name, json_integer(n + 1));
-    }
+    const dataset_names names = infinitebench_names();
     json_t *o = json_pack("{s:I, s:s, s:s, s:o, s:o}", "window", (json_int_t)r->ev->window, "prompts",
                           infinitebench_prompts_name(&r->prompts), "rules", r->infllm_rules ? "infllm" : "official",
-                          "lengths", lengths, "samples", counts);
+                          "lengths", report_sizes(r->length, r->n_length), "samples", samples_counts(&r->list, &names));
     if (!o || !r->prompts.file.name || prompt_file_config(&r->prompts.file, o)) return o;
     json_decref(o);
     return NULL;
@@ -330,11 +261,11 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
 {
     (void)ev;
     const infinitebench_run *r = own;
-    const infinitebench_sample *s = &r->s[i];
+    const infinitebench_sample *s = infinitebench_at(r, i);
     metric_case c = {answer, s->p.answers, s->p.n_answers, NULL, 0};
     double score;
-    TRY(metric_score(r->m, metric_of(r, s->task), &c, &score, e));
-    *members = json_pack("{s:O*, s:s%, s:O, s:f}", "id", json_object_get(s->p.root, "id"), "prediction", answer.s,
+    TRY(metric_score(r->m, metric_of(r, s->at.dataset), &c, &score, e));
+    *members = json_pack("{s:O*, s:s%, s:O, s:f}", "id", json_object_get(s->at.root, "id"), "prediction", answer.s,
                          answer.n, "answers", s->answers, "score", score);
     if (metrics_undecided(r->m)) json_object_set_new(*members, "undecided", json_true());
     if (s->length == 0) return ST_OK;
@@ -363,12 +294,13 @@ static status load(void *own, evaluation *ev, err *e)
     infinitebench_run *r = own;
     r->o = ev->c->own;
     r->ev = ev;
+    r->list = (sample_list){.size = sizeof(infinitebench_sample), .drop = infinitebench_drop};
     TRY(metrics_open(&r->m, ev->data_dir, e));
     TRY(parse_prompts(r, ev->data_dir, e));
     TRY(parse_tasks(r, e));
     if (r->prompts.file.name) TRY(infinitebench_prompts_take(&r->prompts, r->wanted, e));
     TRY(read_samples(r, e));
-    ev->files = r->files;
+    ev->files = r->list.files;
     return ST_OK;
 }
 
@@ -377,17 +309,15 @@ static status ready(void *own, evaluation *ev, err *e)
     infinitebench_run *r = own;
     TRY(make_samples(r, e));
     say_shortened(r);
-    ev->n_samples = r->n;
+    ev->n_samples = r->list.n;
     return ST_OK;
 }
 
 static void free_run(void *own)
 {
     infinitebench_run *r = own;
-    for (size_t i = 0; i < r->n; i++) infinitebench_sample_free(&r->s[i]);
-    mem_free(r->s);
+    samples_free(&r->list);
     mem_free(r->length);
-    json_decref(r->files);
     infinitebench_prompts_close(&r->prompts);
     metrics_destroy(r->m);
 }

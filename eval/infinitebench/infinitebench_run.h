@@ -18,13 +18,15 @@ typedef struct {
     bool wanted[INFINITEBENCH_TASKS], made[INFINITEBENCH_TASKS];
     int64_t *length; /* [n_length] of samples that are made, in tokens */
     size_t n_length;
-    infinitebench_sample *s; /* by task, then by index */
-    size_t n, cap;
-    int64_t count[INFINITEBENCH_TASKS]; /* samples so far, while they are read */
-    json_t *files;
+    sample_list list;
     size_t n_wrap; /* tokens that the chat template puts around a prompt */
     metrics *m;
 } infinitebench_run;
+
+static inline infinitebench_sample *infinitebench_at(const infinitebench_run *r, size_t i)
+{
+    return samples_at(&r->list, i);
+}
 
 /* The table of tasks and strategies on standard output, and --json. */
 status infinitebench_report(void *run, evaluation *ev, err *e);

@@ -137,7 +137,7 @@ status infinitebench_fill(prompt_text *out, const infinitebench_prompts *p, cons
     prompt_field field[INFINITEBENCH_FIELDS + 1];
     memcpy(field, s->field, sizeof s->field);
     field[s->n_fields] = (prompt_field){"{context}", s->p.text};
-    return prompt_fill(out, p->template[s->task], field, s -> n_fields + 1, e);
+    return prompt_fill(out, p->template[s->at.dataset], field, s -> n_fields + 1, e);
 }
 
 static status encode(prompt_tokens *out, const prompter *how, prompt_text *text, err *e)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* LongBench v1: what its 21 datasets are, and scoring as its official eval.py does. Source: evals.md 1.2 and
- * 1.6; THUDM/LongBench eval.py. */
+/* LongBench v1: its datasets, samples, prompts, and scoring as its official eval.py does. Source: evals.md 1;
+ * THUDM/LongBench pred.py and eval.py, mit-han-lab/Quest. */
 #ifndef EVAL_LONGBENCH_H
 #define EVAL_LONGBENCH_H
 
@@ -9,7 +9,9 @@
 #include <stdint.h>
 
 #include "eval/metrics/metrics.h"
-#include "eval/sample_files.h"
+#include "eval/prediction.h"
+#include "eval/prompter.h"
+#include "eval/samples.h"
 #include "eval/scores.h"
 
 typedef struct {
@@ -34,10 +36,52 @@ typedef struct {
  * an error. */
 status longbench_open(longbench_table *t, const char *data_dir, err *e);
 void longbench_close(longbench_table *t);
-/* For files of samples; borrows t. */
+/* The names of its datasets; borrows t. */
 dataset_names longbench_names(const longbench_table *t);
 /* dataset_find's terms. */
 status longbench_find(const longbench_dataset **out, const longbench_table *t, const char *name, size_t n, err *e);
+
+/* ---- samples ---- */
+
+typedef struct {
+    sample_head at;
+    prediction p; /* its text is the context, until longbench_sample_forget */
+    utf8_text input;
+    const char *id; /* "" where there is none */
+} longbench_sample;
+
+/* Which data are read. */
+typedef struct {
+    sample_source from;
+    const char *datasets; /* names separated by commas; NULL: all that are found */
+    bool longbench_e;     /* LongBench-E: its datasets alone, NAME_e.jsonl in a folder; lengths are needed */
+} longbench_source;
+
+/* Reads records {"input", "context", "answers", "length", "all_classes", "dataset", "_id"}. samples_free also after an
+ * error. */
+status longbench_read(sample_list *out, const longbench_table *t, const longbench_source *s, err *e);
+/* Frees the context, which is large; it is empty then. */
+void longbench_sample_forget(longbench_sample *s);
+
+/* ---- prompts ---- */
+
+/* prompt_tokens_free also after an error. */
+status longbench_prompt_make(prompt_tokens *out, const prompter *p, const longbench_dataset *d, utf8_text context,
+                             utf8_text input, err *e);
+
+/* Where Quest's decoding part begins in a whole prompt, in bytes: at the last occurrence of the dataset's question, at
+ * most 100 characters from the end (a prompt shorter than that without a question: its last character). */
+size_t longbench_cut(const longbench_dataset *d, const char *s, size_t n);
+
+/* Appends the ids that end an answer: the model's, and the newline where it ends one. */
+status longbench_stops(token_list *out, const tokenizer *tok, const longbench_dataset *d, err *e);
+
+/* The default of max_length for a window of this many tokens: the window in thousands, less 500, as the published
+ * tables have it (4k: 3500, 8k: 7500, 16k: 15500, 32k: 31500); below 2,000 tokens the window less 500. ST_USAGE for
+ * less than 600. */
+status longbench_max_length(size_t *out, int64_t window, err *e);
+
+/* ---- scores ---- */
 
 /* The score in 0..1 of one raw prediction, post-processed as the dataset wants it: metric_score's terms. */
 status longbench_score(metrics *m, const longbench_dataset *d, metric_case c, double *score, err *e);

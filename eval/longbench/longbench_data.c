@@ -1,151 +1,170 @@
 /* SPDX-License-Identifier: MIT */
+/* The table of datasets, and their samples. */
 #include "config.h"
 
-#include "eval/longbench/longbench_data.h"
+#include "eval/longbench/longbench.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#include "eval/sample_files.h"
 #include "kernels/base/file.h"
+#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+#include "kernels/base/nearest.h"
+
+enum { MAX_TABLE_BYTES = 1 << 20, MAX_DEPTH = 8 };
+
+static status read_dataset(longbench_dataset *d, const char *name, json_t *row, const json_t *prompts, err *e)
+{
+    const char *metric_text;
+    int chat, first_line, longbench_e, newline_stops = 0;
+    json_error_t je;
+    d->name = name;
+    d->question = NULL;
+    if (strlen(name) > NEAREST_MAX ||
+        json_unpack_ex(row, &je, 0, "{s:s, s:s, s:i, s:b, s:b, s:b, s?b, s?s}", "group", &d->group, "metric",
+                       &metric_text, "max_new_tokens", &d->max_new_tokens, "chat", &chat, "first_line", &first_line,
+                       "longbench_e", &longbench_e, "newline_stops", &newline_stops, "question", &d->question) != 0)
+        return err_set(e, ST_FORMAT, "datasets.json: '%.63s': %.100s", name,
+                       strlen(name) > NEAREST_MAX ? "name too long" : je.text);
+    d->chat = chat;
+    d->first_line = first_line;
+    d->longbench_e = longbench_e;
+    d->newline_stops = newline_stops;
+    d->metric = metric_find(metric_text);
+    if (!d->metric) return err_set(e, ST_FORMAT, "datasets.json: '%s': unknown metric '%.63s'", name, metric_text);
+    if (d->max_new_tokens < 1)
+        return err_set(e, ST_FORMAT, "datasets.json: '%s': max_new_tokens is %d", name, d->max_new_tokens);
+    d->prompt = json_string_value(json_object_get(prompts, name));
+    return d->prompt ? ST_OK : err_set(e, ST_FORMAT, "prompts.json: '%s' is missing", name);
+}
+
+static status read_file(json_t **out, const char *data_dir, const char *name, err *e)
+{
+    char *path = path_join(data_dir, name);
+    status st =
+        path ? json_read_object(out, path, MAX_TABLE_BYTES, MAX_DEPTH, e) : err_set(e, ST_NOMEM, "out of memory");
+    mem_free(path);
+    return st;
+}
+
+status longbench_open(longbench_table *t, const char *data_dir, err *e)
+{
+    const char *name;
+    json_t *row;
+    *t = (longbench_table){0};
+    TRY(read_file(&t->source, data_dir, "longbench/datasets.json", e));
+    TRY(read_file(&t->prompts, data_dir, "longbench/prompts.json", e));
+    TRY(MEM_NEW(&t->d, json_object_size(t->source), e));
+    json_object_foreach(t->source, name, row)
+    {
+        TRY(read_dataset(&t->d[t->n], name, row, t->prompts, e));
+        t->n++;
+    }
+    return t->n ? ST_OK : err_set(e, ST_FORMAT, "datasets.json: no dataset");
+}
+
+void longbench_close(longbench_table *t)
+{
+    mem_free(t->d);
+    json_decref(t->source);
+    json_decref(t->prompts);
+    *t = (longbench_table){0};
+}
+
+static const char *name_of(const void *own, size_t i)
+{
+    const longbench_table *t = own;
+    return t->d[i].name;
+}
+
+dataset_names longbench_names(const longbench_table *t)
+{
+    return (dataset_names){"LongBench", "_e", t->n, name_of, t};
+}
+
+status longbench_find(const longbench_dataset **out, const longbench_table *t, const char *name, size_t n, err *e)
+{
+    dataset_names names = longbench_names(t);
+    size_t d;
+    *out = NULL;
+    TRY(dataset_find(&d, &names, name, n, e));
+    *out = &t->d[d];
+    return ST_OK;
+}
+
+/* ---- samples ---- */
 
 typedef struct {
-    longbench_data *out;
     const longbench_table *t;
-    const longbench_source *s;
-    bool *wanted;   /* [t->n] */
-    int64_t *count; /* [t->n] samples so far */
+    bool longbench_e;
 } reader;
 
-/* ---- one line ---- */
-
-/* What a run needs beside what prediction_read has judged. */
+/* Checks what a run needs in addition to prediction_of. */
 static status check_sample(const reader *r, const longbench_sample *s, const char *where, err *e)
 {
     size_t n = 0;
     for (size_t i = 0; i < s->p.n_answers; i++) n += s->p.answers[i].n;
     if (n == 0) return err_set(e, ST_FORMAT, "%s: 'answers': all of them are empty", where);
     if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
-    if (s->p.n_classes == 0 && strcmp(metric_name(s->d->metric), "classification") == 0)
+    if (s->p.n_classes == 0 && strcmp(metric_name(r->t->d[s->at.dataset].metric), "classification") == 0)
         return err_set(e, ST_FORMAT, "%s: 'all_classes' is missing", where);
-    if (s->p.length < 0 && r->s->longbench_e) return err_set(e, ST_FORMAT, "%s: 'length' is missing", where);
+    if (s->p.length < 0 && r->longbench_e) return err_set(e, ST_FORMAT, "%s: 'length' is missing", where);
     return ST_OK;
 }
 
-static status read_sample(reader *r, const line_reader *lines, const char *line, size_t n, size_t of_file,
-                          longbench_sample *s, err *e)
+static status read_sample(void *own, void *own_sample, const char *path, const char *where, err *e)
 {
-    char where[128];
-    dataset_names names = longbench_names(r->t);
-    size_t d;
-    snprintf(where, sizeof where, "%.90s line %zu", path_tail(lines->name), lines->number);
-    TRY(prediction_read(&s->p, lines, line, n, "context", e));
-    TRY(sample_dataset(&d, &names, s->p.root, of_file, where, e));
-    s->d = &r->t->d[d];
-    TRY(sample_text(&s->input, s->p.root, "input", where, e));
-    const json_t *id = json_object_get(s->p.root, "_id");
+    longbench_sample *s = own_sample;
+    const json_t *id = json_object_get(s->at.root, "_id");
+    (void)path;
+    TRY(prediction_of(&s->p, s->at.root, "context", NULL, where, e));
+    TRY(sample_text(&s->input, s->at.root, "input", where, e));
     if (id && !json_is_string(id)) return err_set(e, ST_FORMAT, "%s: '_id': expected a text", where);
     s->id = id ? json_string_value(id) : "";
-    return check_sample(r, s, where, e);
+    return check_sample(own, s, where, e);
 }
 
-static status push(reader *r, longbench_sample *s, err *e)
+static status list_wanted(bool *wanted, const longbench_table *t, const longbench_source *s, const dataset_names *names,
+                          err *e)
 {
-    longbench_data *out = r->out;
-    size_t i = (size_t)(s->d - r->t->d);
-    s->index = r->count[i]++;
-    if (!r->wanted[i]) {
-        prediction_free(&s->p);
-        return ST_OK;
-    }
-    if (out->n == out->cap) {
-        size_t cap = out->cap ? 2 * out->cap : 64;
-        TRY(MEM_GROW(&out->s, cap, e));
-        out->cap = cap;
-    }
-    out->s[out->n++] = *s;
-    return ST_OK;
-}
-
-static status take_line(void *own, const line_reader *lines, const char *line, size_t n, size_t of_file, err *e)
-{
-    longbench_sample s = {0};
-    status st = read_sample(own, lines, line, n, of_file, &s, e);
-    if (st == ST_OK) st = push(own, &s, e);
-    if (st != ST_OK) prediction_free(&s.p);
-    return st;
-}
-
-static status read_files(reader *r, const dataset_names *names, err *e)
-{
-    sample_files files = {.names = names,
-                          .datasets = r->s->datasets,
-                          .wanted = r->wanted,
-                          .suffix = r->s->longbench_e ? "_e" : "",
-                          .files = r->out->files,
-                          .line = take_line,
-                          .own = r};
-    return sample_files_read(&files, r->s->from.data, e);
-}
-
-/* ---- which samples ---- */
-
-static status list_wanted(reader *r, const dataset_names *names, err *e)
-{
-    bool part = r->s->longbench_e;
-    if (r->s->datasets) TRY(datasets_mark(r->wanted, names, r->s->datasets, e));
-    for (size_t i = 0; i < r->t->n; i++) {
-        if (!r->s->datasets) r->wanted[i] = !part || r->t->d[i].longbench_e;
-        else if (r->wanted[i] && part && !r->t->d[i].longbench_e)
-            return err_set(e, ST_USAGE, "--dataset: %s is not in LongBench-E", r->t->d[i].name);
+    bool part = s->longbench_e;
+    if (s->datasets) TRY(datasets_mark(wanted, names, "--dataset", s->datasets, e));
+    for (size_t i = 0; i < t->n; i++) {
+        if (!s->datasets) wanted[i] = !part || t->d[i].longbench_e;
+        else if (wanted[i] && part && !t->d[i].longbench_e)
+            return err_set(e, ST_USAGE, "--dataset: %s is not in LongBench-E", t->d[i].name);
     }
     return ST_OK;
 }
 
-static void drop_sample(void *sample)
+static void drop(void *s)
 {
-    longbench_sample *s = sample;
-    prediction_free(&s->p);
+    prediction_free(&((longbench_sample *)s)->p);
 }
 
-/* Keeps the samples that the source asks for, in order. */
-static status choose(reader *r, err *e)
+status longbench_read(sample_list *out, const longbench_table *t, const longbench_source *s, err *e)
 {
-    longbench_data *out = r->out;
-    sample_key *key;
-    TRY(MEM_NEW(&key, out->n, e));
-    for (size_t i = 0; i < out->n; i++) key[i] = (sample_key){(size_t)(out->s[i].d - r->t->d), out->s[i].index};
-    status st = samples_keep(out->s, sizeof *out->s, &out->n, key, &r->s->from, drop_sample, e);
-    mem_free(key);
-    return st;
-}
-
-status longbench_data_read(longbench_data *out, const longbench_table *t, const longbench_source *s, err *e)
-{
-    reader r = {.out = out, .t = t, .s = s};
-    dataset_names names = longbench_names(t);
-    *out = (longbench_data){.files = json_array()};
-    status st = out->files ? MEM_NEW(&r.wanted, t->n, e) : err_set(e, ST_NOMEM, "out of memory");
-    if (st == ST_OK) st = MEM_NEW(&r.count, t->n, e);
-    if (st == ST_OK) st = list_wanted(&r, &names, e);
-    if (st == ST_OK) st = read_files(&r, &names, e);
+    const dataset_names names = longbench_names(t);
+    reader own = {t, s->longbench_e};
+    bool *wanted;
+    *out = (sample_list){.size = sizeof(longbench_sample), .drop = drop};
+    TRY(MEM_NEW(&wanted, t->n, e));
+    const sample_reader r = {.names = &names,
+                             .datasets = s->datasets,
+                             .wanted = wanted,
+                             .suffix = s->longbench_e ? "_e" : "",
+                             .read = read_sample,
+                             .own = &own};
+    status st = list_wanted(wanted, t, s, &names, e);
+    if (st == ST_OK) st = samples_read(out, &r, &s->from, e);
     if (st == ST_OK && out->n == 0) st = err_set(e, ST_USAGE, "--data: no samples of --dataset");
-    if (st == ST_OK) st = choose(&r, e);
-    mem_free(r.wanted);
-    mem_free(r.count);
+    mem_free(wanted);
     return st;
-}
-
-void longbench_data_free(longbench_data *d)
-{
-    for (size_t i = 0; i < d->n; i++) prediction_free(&d->s[i].p);
-    mem_free(d->s);
-    json_decref(d->files);
-    *d = (longbench_data){0};
 }
 
 void longbench_sample_forget(longbench_sample *s)
 {
-    json_object_del(s->p.root, "context");
+    sample_forget(&s->at, "context");
     s->p.text = (utf8_text){0};
 }

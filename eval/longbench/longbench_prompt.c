@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include "eval/longbench/longbench_prompt.h"
+#include "eval/longbench/longbench.h"
 
 #include <string.h>
 

@@ -4,8 +4,7 @@
 #define EVAL_LONGBENCH_RUN_H
 
 #include "eval/evaluation.h"
-#include "eval/longbench/longbench_data.h"
-#include "eval/longbench/longbench_prompt.h"
+#include "eval/longbench/longbench.h"
 #include "eval/prompt_file.h"
 
 typedef struct {
@@ -17,11 +16,22 @@ typedef struct {
     const longbench_options *o;
     const evaluation *ev; /* an item for each sample */
     longbench_table t;
-    longbench_data data;
+    sample_list list;
     prompt_file file;  /* --prompts */
     token_list *stops; /* [t.n] */
     metrics *m;
 } longbench_run;
+
+static inline longbench_sample *longbench_at(const longbench_run *r, size_t i)
+{
+    return samples_at(&r->list, i);
+}
+
+/* The dataset of a sample. */
+static inline longbench_dataset *longbench_of(const longbench_run *r, const longbench_sample *s)
+{
+    return &r->t.d[s->at.dataset];
+}
 
 /* The table of datasets and strategies on standard output, and --json. */
 status longbench_report(void *run, evaluation *ev, err *e);

@@ -93,7 +93,7 @@ static status read_last(prediction *p, line_reader r, err *e)
     }
     if (!last) return err_set(e, ST_FORMAT, "%s: no predictions", path_tail(r.name));
     r.number = number;
-    return prediction_read(p, &r, last, last_n, "pred", e);
+    return prediction_read(p, &r, last, last_n, "pred", NULL, e);
 }
 
 static status score_lines(metrics *m, const longbench_dataset *d, line_reader r, bool need_length, scores *out, err *e)
@@ -107,7 +107,7 @@ static status score_lines(metrics *m, const longbench_dataset *d, line_reader r,
         double score;
         err inner = {0};
         prediction_free(&p);
-        TRY_GOTO(prediction_read(&p, &r, line, n, "pred", e));
+        TRY_GOTO(prediction_read(&p, &r, line, n, "pred", NULL, e));
         metric_case c = {p.text, p.answers, p.n_answers, last.classes, last.n_classes};
         st = longbench_score(m, d, c, &score, &inner);
         if (st == ST_OK && need_length && p.length < 0) st = err_set(&inner, ST_FORMAT, "'length' is missing");

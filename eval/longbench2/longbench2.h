@@ -12,28 +12,14 @@ enum { LONGBENCH2_CHOICES = 4 };
 /* ---- samples ---- */
 
 typedef struct {
-    int64_t index; /* from 0, in the order of the data */
-    json_t *root;  /* holds the texts */
+    sample_head at;
     utf8_text context, question, choice[LONGBENCH2_CHOICES];
     const char *id, *difficulty, *length; /* easy or hard; short, medium or long */
     char answer;                          /* A to D */
 } longbench2_sample;
 
-typedef struct {
-    longbench2_sample *s; /* by index */
-    size_t n, cap;
-    json_t *files; /* [{"name", "sha256"}] */
-} longbench2_data;
-
-/* Files are JSON lines or one array of objects, as data.json is published; of a folder data.json or data.jsonl is read.
- * Errors: ST_FORMAT naming file, line or record, and field; ST_USAGE; ST_IO. longbench2_data_free also after an error.
- */
-status longbench2_data_read(longbench2_data *out, const sample_source *s, err *e);
-/* Adds the samples of one file's text. */
-status longbench2_data_add(longbench2_data *out, const char *name, const char *text, size_t n, err *e);
-void longbench2_data_free(longbench2_data *d);
-/* Frees the context, which is large; it is empty then. */
-void longbench2_sample_forget(longbench2_sample *s);
+/* Of a folder data.json or data.jsonl is read, as data.json is published. */
+extern const sample_reader longbench2_reader;
 
 /* ---- prompts ---- */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* LongBench v2's prompts, and the choice that an output makes. */
+/* LongBench v2's samples, prompts, and the choice that an output makes. */
 #include "config.h"
 
 #include "eval/longbench2/longbench2.h"
@@ -11,6 +11,43 @@
 #include "tokenizer/chars.h"
 
 enum { MAX_TEMPLATE_BYTES = 1 << 20 };
+
+/* ---- samples ---- */
+
+static status read_answer(longbench2_sample *s, const char *where, err *e)
+{
+    utf8_text a;
+    TRY(sample_text(&a, s->at.root, "answer", where, e));
+    if (a.n != 1 || a.s[0] < 'A' || a.s[0] >= 'A' + LONGBENCH2_CHOICES)
+        return err_set(e, ST_FORMAT, "%s: 'answer' is '%.20s', expected A, B, C or D", where, a.s);
+    s->answer = a.s[0];
+    return ST_OK;
+}
+
+static status read_record(void *own, void *own_sample, const char *path, const char *where, err *e)
+{
+    longbench2_sample *s = own_sample;
+    const json_t *root = s->at.root;
+    (void)own;
+    (void)path;
+    utf8_text id, difficulty, length;
+    TRY(sample_text(&id, root, "_id", where, e));
+    TRY(sample_text(&difficulty, root, "difficulty", where, e));
+    TRY(sample_text(&length, root, "length", where, e));
+    TRY(sample_text(&s->context, root, "context", where, e));
+    TRY(sample_text(&s->question, root, "question", where, e));
+    for (int i = 0; i < LONGBENCH2_CHOICES; i++) {
+        const char field[] = {'c', 'h', 'o', 'i', 'c', 'e', '_', (char)('A' + i), 0};
+        TRY(sample_text(&s->choice[i], root, field, where, e));
+    }
+    s->id = id.s;
+    s->difficulty = difficulty.s;
+    s->length = length.s;
+    return read_answer(s, where, e);
+}
+
+static const char *const in_folder[] = {"data.json", "data.jsonl", NULL};
+const sample_reader longbench2_reader = {.in_folder = in_folder, .read = read_record};
 
 /* ---- templates ---- */
 
@@ -78,9 +115,8 @@ status longbench2_fill(prompt_text *out, const longbench2_templates *t, longbenc
 {
     const prompt_text *template = &t->text[p];
     if (p == LONGBENCH2_PARISKV) return fill_pariskv(out, template->s, s, e);
-    *out = (prompt_text){.n = template->n};
-    TRY(mem_alloc((void **)&out->s, template->n + 1, 1, "prompt", e));
-    memcpy(out->s, template->s, template->n);
+    *out = (prompt_text){0};
+    TRY(prompt_add(out, template->s, template->n, e));
     status st = replace_all(out, s, reasoning, e);
     if (st == ST_OK) return ST_OK;
     mem_free(out->s);

@@ -43,20 +43,11 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
 /* What a row reasoned. A chat template has no room for U+0000. */
 static status reasoning_of(prompt_text *out, const evaluation *ev, size_t row, const longbench2_sample *s, err *e)
 {
-    const json_t *said =
-        json_object_get(evaluation_result(ev, row, LONGBENCH2_DATASET, s->index, LONGBENCH2_REASONING), "prediction");
-    *out = (prompt_text){.n = json_string_length(said)};
-    TRY(mem_alloc((void **)&out->s, out->n + 1, 1, "reasoning", e));
-    memcpy(out->s, json_string_value(said), out->n);
+    const json_t *said = json_object_get(
+        evaluation_result(ev, row, LONGBENCH2_DATASET, s->at.index, LONGBENCH2_REASONING), "prediction");
+    *out = (prompt_text){0};
+    TRY(prompt_add(out, json_string_value(said), json_string_length(said), e));
     return prompt_replace(out, (utf8_text){"", 1}, (utf8_text){"\xef\xbf\xbd", 3}, e);
-}
-
-static status append(prompt_text *text, const prompt_text *more, err *e)
-{
-    TRY(mem_resize((void **)&text->s, text->n + more->n + 1, 1, "prompt", e));
-    memcpy(text->s + text->n, more->s, more->n + 1);
-    text->n += more->n;
-    return ST_OK;
 }
 
 /* The text of a prompt, cut and wrapped. Of the second pass the reasoning stands in the template; by ParisKV's rules
@@ -70,7 +61,7 @@ static status make_text(prompt_text *out, longbench2_run *r, evaluation_item *x,
     status st = second ? reasoning_of(&reasoning, r->ev, x->row, s, e) : ST_OK;
     if (st == ST_OK) st = longbench2_fill(out, &r->templates, r->prompt, s, (utf8_text){reasoning.s, reasoning.n}, e);
     if (st == ST_OK) st = prompter_wrap(&x->tokens, how, true, out, e);
-    if (st == ST_OK && second && pariskv) st = append(out, &reasoning, e);
+    if (st == ST_OK && second && pariskv) st = prompt_add(out, reasoning.s, reasoning.n, e);
     mem_free(reasoning.s);
     return st;
 }
@@ -101,12 +92,12 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 {
     longbench2_run *r = own;
     bool second = r->second_pass, first = ev->passes && !second;
-    longbench2_sample *s = &r->data.s[second ? r->reasoned[i].sample : i];
+    longbench2_sample *s = longbench2_at(r, second ? r->reasoned[i].sample : i);
     prompt_text text;
     out->dataset = LONGBENCH2_DATASET;
-    out->index = s->index;
+    out->index = s->at.index;
     out->stop = &ev->eos;
-    out->random = evaluation_random(ev->c->seed, s->index, second);
+    out->random = evaluation_random(ev->c->seed, s->at.index, second);
     out->n_new = first ? new_tokens[r->rules].reasoning : new_tokens[r->rules].answer;
     if (first) out->pass = LONGBENCH2_REASONING;
     if (second) {
@@ -114,7 +105,10 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
         out->row = r->reasoned[i].row;
     }
     status st = make_text(&text, r, out, s, e);
-    if (r->rules != LONGBENCH2_BY_PARISKV) longbench2_sample_forget(s); /* the second pass has no document */
+    if (r->rules != LONGBENCH2_BY_PARISKV) { /* the second pass has no document */
+        sample_forget(&s->at, "context");
+        s->context = (utf8_text){0};
+    }
     if (st == ST_OK) st = encode(&out->tokens, r, &text, e);
     mem_free(text.s);
     return st;
@@ -126,7 +120,7 @@ static json_t *config(const void *own)
 {
     const longbench2_run *r = own;
     json_t *own_config = json_pack("{s:s, s:s, s:I}", "prompt", longbench2_prompt_name(r->prompt), "rules",
-                                   longbench2_rules_names[r->rules], "samples", (json_int_t)r->data.n);
+                                   longbench2_rules_names[r->rules], "samples", (json_int_t)r->list.n);
     const sampler_options *s = r->ev->sampling;
     if (!s || !own_config) return own_config;
     json_object_set_new(own_config, "temp", json_real(s->temp));
@@ -172,7 +166,7 @@ static status judgement(json_t **out, const longbench2_run *r, const longbench2_
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text output, json_t **members, err *e)
 {
     const longbench2_run *r = own;
-    const longbench2_sample *s = &r->data.s[r->second_pass ? r->reasoned[i].sample : i];
+    const longbench2_sample *s = longbench2_at(r, r->second_pass ? r->reasoned[i].sample : i);
     if (!ev->passes || r->second_pass) return judgement(members, r, s, output, e);
     *members = json_pack("{s:s, s:s%}", "id", s->id, "prediction", output.s, output.n);
     return ST_OK;
@@ -187,11 +181,11 @@ static const char *const tables[] = {"longbench2/0shot.txt",       "longbench2/0
 /* Whoever reasoned is asked for the answer; by ParisKV's rules also who said nothing. */
 static status list_reasoned(longbench2_run *r, err *e)
 {
-    TRY(MEM_NEW(&r->reasoned, r->ev->rows.n * r->data.n, e));
+    TRY(MEM_NEW(&r->reasoned, r->ev->rows.n * r->list.n, e));
     for (size_t row = 0; row < r->ev->rows.n; row++)
-        for (size_t i = 0; i < r->data.n; i++) {
+        for (size_t i = 0; i < r->list.n; i++) {
             const json_t *line =
-                evaluation_result(r->ev, row, LONGBENCH2_DATASET, r->data.s[i].index, LONGBENCH2_REASONING);
+                evaluation_result(r->ev, row, LONGBENCH2_DATASET, longbench2_at(r, i)->at.index, LONGBENCH2_REASONING);
             bool said = json_string_length(json_object_get(line, "prediction")) > 0;
             if (said || (line && r->rules == LONGBENCH2_BY_PARISKV))
                 r->reasoned[r->n_reasoned++] = (longbench2_reasoned){row, i};
@@ -203,7 +197,7 @@ static status list_reasoned(longbench2_run *r, err *e)
 static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     longbench2_run *r = own;
-    if (k == 0) *n = r->data.n;
+    if (k == 0) *n = r->list.n;
     if (k != 1 || !ev->passes) return ST_OK;
     TRY(list_reasoned(r, e));
     r->second_pass = true;
@@ -250,8 +244,9 @@ static status load(void *own, evaluation *ev, err *e)
                                                   : LONGBENCH2_0SHOT;
     ev->passes = o->cot || r->rules == LONGBENCH2_BY_PARISKV;
     TRY(longbench2_templates_read(&r->templates, ev->data_dir, e));
-    TRY(longbench2_data_read(&r->data, &ev->source, e));
-    ev->files = r->data.files;
+    r->list = (sample_list){.size = sizeof(longbench2_sample)};
+    TRY(samples_read(&r->list, &longbench2_reader, &ev->source, e));
+    ev->files = r->list.files;
     return ST_OK;
 }
 
@@ -259,7 +254,7 @@ static void free_run(void *own)
 {
     longbench2_run *r = own;
     mem_free(r->reasoned);
-    longbench2_data_free(&r->data);
+    samples_free(&r->list);
     longbench2_templates_free(&r->templates);
 }
 

@@ -30,13 +30,18 @@ typedef struct {
     longbench2_rules rules;
     const evaluation *ev; /* an item for each sample; in the second pass for each of `reasoned` */
     longbench2_templates templates;
-    longbench2_data data;
-    longbench2_prompt prompt;      /* of the pass that is under way */
+    sample_list list;
+    longbench2_prompt prompt;      /* of the current pass */
     bool second_pass;              /* it is the one of answers behind reasoning */
-    longbench2_reasoned *reasoned; /* [rows.n * data.n at most] */
+    longbench2_reasoned *reasoned; /* [rows.n * list.n at most] */
     size_t n_reasoned;
     size_t n_cut; /* prompts of the first of two passes */
 } longbench2_run;
+
+static inline longbench2_sample *longbench2_at(const longbench2_run *r, size_t i)
+{
+    return samples_at(&r->list, i);
+}
 
 /* The table of accuracies on standard output, and --json. */
 status longbench2_report(void *run, evaluation *ev, err *e);

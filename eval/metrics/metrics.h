@@ -41,7 +41,7 @@ void metrics_destroy(metrics *m);
  * ruler_part; mrcr, mrcr_v2; scbench_kv, scbench_qa_eng, scbench_vt, scbench_mf; gsm8k..., math..., aime..., gpqa...:
  * the rules of evals.md 17. NULL: unknown. */
 const metric *metric_find(const char *name);
-/* Whether its answers are labels, texts or numbers (prediction_read_labels). */
+/* Whether its answers are labels, texts or numbers (labels of prediction_of). */
 bool metric_takes_labels(const metric *k);
 const char *metric_name(const metric *k);
 /* All of them: the first one behind NULL; NULL behind the last one. */

@@ -7,13 +7,12 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "eval/evaluation_table.h"
+#include "eval/answers.h"
 #include "eval/mrcr/mrcr.h"
-#include "eval/scores.h"
 #include "kernels/base/mem.h"
 
 /* NEW: tokens of an answer, at most. FIRST_BIN: the shortest bin of lengths begins at 2^12 tokens. */
-enum { NEW = 1024, FIRST_BIN = 12, BINS = 12, DECIMALS = 2 };
+enum { NEW = 1024, FIRST_BIN = 12, BINS = 12 };
 #define DATASET "mrcr"
 
 typedef struct {
@@ -22,12 +21,17 @@ typedef struct {
 
 typedef struct {
     sampler_options sampling;
-    mrcr_data data;
-    prompt_tokens *prompts; /* [data.n] */
-    size_t *n_tokens;       /* [data.n] of prompt and answer, which make the length */
+    sample_list list;
+    prompt_tokens *prompts; /* [list.n] */
+    size_t *n_tokens;       /* [list.n] of prompt and answer, which make the length */
     size_t n_new, left_out; /* samples beyond the window */
     metrics *m;
 } mrcr_run;
+
+static mrcr_sample *sample_at(const mrcr_run *r, size_t i)
+{
+    return samples_at(&r->list, i);
+}
 
 /* ---- prompts ---- */
 
@@ -44,7 +48,7 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
 static status make_prompt(mrcr_run *r, const evaluation *ev, size_t i, err *e)
 {
     const prompter *how = &ev->prompter;
-    mrcr_sample *s = &r->data.s[i];
+    mrcr_sample *s = sample_at(r, i);
     prompt_tokens *t = &r->prompts[i];
     token_list answer = {0};
     prompt_text text;
@@ -59,30 +63,25 @@ static status make_prompt(mrcr_run *r, const evaluation *ev, size_t i, err *e)
     return st;
 }
 
-static void drop(mrcr_run *r, size_t i)
-{
-    prompt_tokens_free(&r->prompts[i]);
-    json_decref(r->data.s[i].root);
-    json_decref(r->data.s[i].messages);
-}
-
 /* Keeps the prompts that fit: nothing of a conversation may be cut. */
 static status keep_fitting(mrcr_run *r, const evaluation *ev, err *e)
 {
-    size_t kept = 0, shortest = SIZE_MAX, n = r->data.n;
+    size_t kept = 0, shortest = SIZE_MAX, n = r->list.n;
     for (size_t i = 0; i < n; i++) {
         size_t tokens = r->prompts[i].head.n;
         if (tokens < shortest) shortest = tokens;
         if (tokens > ev->prompter.max_length || tokens + r->n_new > (size_t)ev->window) {
-            drop(r, i);
+            prompt_tokens_free(&r->prompts[i]);
+            mrcr_drop(sample_at(r, i));
+            json_decref(sample_at(r, i)->at.root);
             continue;
         }
-        r->data.s[kept] = r->data.s[i];
+        *sample_at(r, kept) = *sample_at(r, i);
         r->n_tokens[kept] = r->n_tokens[i];
         r->prompts[kept++] = r->prompts[i];
     }
     r->left_out = n - kept;
-    r->data.n = kept;
+    r->list.n = kept;
     memset(r->prompts + kept, 0, (n - kept) * sizeof *r->prompts);
     if (kept > 0) return ST_OK;
     return err_set(e, ST_USAGE,
@@ -95,20 +94,20 @@ static status ready(void *own, evaluation *ev, err *e)
 {
     mrcr_run *r = own;
     status st = ST_OK;
-    TRY(MEM_NEW(&r->prompts, r->data.n, e));
-    TRY(MEM_NEW(&r->n_tokens, r->data.n, e));
+    TRY(MEM_NEW(&r->prompts, r->list.n, e));
+    TRY(MEM_NEW(&r->n_tokens, r->list.n, e));
     progress *bar = progress_start(ev->c, "reading conversations");
-    for (size_t i = 0; i < r->data.n && st == ST_OK; i++) {
+    for (size_t i = 0; i < r->list.n && st == ST_OK; i++) {
         err inner = {0};
         st = make_prompt(r, ev, i, &inner);
-        if (st != ST_OK) err_set(e, st, "mrcr sample %lld: %.180s", (long long)r->data.s[i].index, inner.msg);
-        progress_set(bar, (int64_t)i, (int64_t)r->data.n);
+        if (st != ST_OK) err_set(e, st, "mrcr sample %lld: %.180s", (long long)sample_at(r, i)->at.index, inner.msg);
+        progress_set(bar, (int64_t)i, (int64_t)r->list.n);
         if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
     }
     progress_end(bar);
     if (st != ST_OK) return st;
     TRY(keep_fitting(r, ev, e));
-    ev->n_samples = r->data.n;
+    ev->n_samples = r->list.n;
     return ST_OK;
 }
 
@@ -117,7 +116,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     mrcr_run *r = own;
     (void)e;
     out->dataset = DATASET;
-    out->index = r->data.s[i].index;
+    out->index = sample_at(r, i)->at.index;
     out->stop = &ev->eos;
     out->random = evaluation_random(ev->c->seed, out->index, 0);
     out->n_new = r->n_new;
@@ -131,14 +130,14 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const mrcr_run *r = own;
-    return json_pack("{s:I, s:I, s:I, s:f}", "new_tokens", (json_int_t)r->n_new, "samples", (json_int_t)r->data.n,
+    return json_pack("{s:I, s:I, s:I, s:f}", "new_tokens", (json_int_t)r->n_new, "samples", (json_int_t)r->list.n,
                      "left_out", (json_int_t)r->left_out, "temp", r->sampling.temp);
 }
 
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
 {
     const mrcr_run *r = own;
-    const mrcr_sample *s = &r->data.s[i];
+    const mrcr_sample *s = sample_at(r, i);
     bool v2 = mrcr_is_v2(s);
     metric_case c = {answer, &s->answer, 1, v2 ? NULL : &s->prefix, !v2};
     double score;
@@ -152,12 +151,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
 
 /* ---- the report ---- */
 
-typedef struct {
-    double mean; /* percent; NAN: none */
-    evaluation_costs costs;
-} cell;
-
-/* Of a number of tokens: 0 below 2^12, else the doubling that it lies in, whose end belongs to it. */
+/* Returns 0 for lengths below 2^12 tokens, else the number of the doubling, whose end belongs to it. */
 static int bin_of(size_t n)
 {
     int k = 0;
@@ -166,143 +160,76 @@ static int bin_of(size_t n)
     return k + 1;
 }
 
-static void bin_name(char out[48], int bin)
+static void answer_of(const void *own, size_t i, answer_id *out)
 {
-    if (bin == 0) snprintf(out, 48, "under %dk tokens", (1 << FIRST_BIN) / 1024);
-    else snprintf(out, 48, "%dk to %dk tokens", 1 << (FIRST_BIN + bin - 11), 1 << (FIRST_BIN + bin - 10));
+    const mrcr_run *r = own;
+    const mrcr_sample *s = sample_at(r, i);
+    *out = (answer_id){DATASET, NULL, s->at.index, {s->needles, bin_of(r->n_tokens[i])}};
 }
 
-/* bin -1: of all lengths. */
-static bool is_of(const mrcr_run *r, size_t i, int64_t needles, int bin)
-{
-    return r->data.s[i].needles == needles && (bin < 0 || bin_of(r->n_tokens[i]) == bin);
-}
-
-static size_t n_of(const mrcr_run *r, int64_t needles, int bin)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < r->data.n; i++) n += is_of(r, i, needles, bin);
-    return n;
-}
-
-static status fill_cell(cell *out, const mrcr_run *r, const evaluation *ev, size_t row, int64_t needles, int bin,
-                        err *e)
-{
-    scores s = {0};
-    status st = ST_OK;
-    *out = (cell){0};
-    for (size_t i = 0; i < r->data.n && st == ST_OK; i++) {
-        const json_t *line = evaluation_result(ev, row, DATASET, r->data.s[i].index, NULL);
-        if (!line || !is_of(r, i, needles, bin)) continue;
-        st = scores_add(&s, results_number(line, "score"), 0, e);
-        evaluation_costs_add(&out->costs, line);
-    }
-    out->mean = scores_mean(&s);
-    scores_free(&s);
-    return st;
-}
-
-/* The next larger number of needles that samples have; -1: there is none. */
+/* Returns the next larger number of needles that samples have; -1: there is none. */
 static int64_t next_needles(const mrcr_run *r, int64_t after)
 {
     int64_t next = -1;
-    for (size_t i = 0; i < r->data.n; i++) {
-        int64_t n = r->data.s[i].needles;
+    for (size_t i = 0; i < r->list.n; i++) {
+        int64_t n = sample_at(r, i)->needles;
         if (n > after && (next < 0 || n < next)) next = n;
     }
     return next;
 }
 
-static status print_line(evaluation_table *t, const mrcr_run *r, int64_t needles, int bin, err *e)
+static status print_needles(const answers *a, int64_t needles, err *e)
 {
-    char name[48];
-    cell c;
-    for (size_t row = 0; row < t->ev->rows.n; row++) {
-        TRY(fill_cell(&c, r, t->ev, row, needles, bin, e));
-        t->x[row] = c.mean;
-    }
-    if (bin >= 0) bin_name(name, bin);
-    else if (needles > 0) snprintf(name, sizeof name, "%lld needles", (long long)needles);
-    else snprintf(name, sizeof name, "needles not told");
-    return evaluation_table_line(t, bin >= 0 ? 2 : 0, name, n_of(r, needles, bin), DECIMALS, e);
-}
-
-static status print_costs(evaluation_table *t, err *e)
-{
-    evaluation_costs *costs;
-    const mrcr_run *r = t->ev->own;
-    TRY(MEM_NEW(&costs, t->ev->rows.n, e));
-    for (size_t row = 0; row < t->ev->rows.n; row++)
-        for (size_t i = 0; i < r->data.n; i++) {
-            const json_t *line = evaluation_result(t->ev, row, DATASET, r->data.s[i].index, NULL);
-            if (line) evaluation_costs_add(&costs[row], line);
-        }
-    status st = evaluation_table_costs(t, costs, e);
-    mem_free(costs);
-    return st;
-}
-
-static status print_table(evaluation_table *t, err *e)
-{
-    const evaluation *ev = t->ev;
-    const mrcr_run *r = ev->own;
-    TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", r->data.n,
-                   r->left_out, prompt_wrap_name(ev->prompter.wrap)));
-    if (ev->sampling)
-        TRY(out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->c->seed));
-    TRY(lineup_print_terms(&ev->rows, ev->c, e));
-    TRY(evaluation_table_head(t, e));
-    for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k)) {
-        TRY(print_line(t, r, k, -1, e));
-        for (int bin = 0; bin <= BINS; bin++)
-            if (n_of(r, k, bin)) TRY(print_line(t, r, k, bin, e));
-    }
-    TRY(out_printf(e, "\n"));
-    TRY(print_costs(t, e));
-    return evaluation_table_end(t, e);
-}
-
-static status add_cells(json_t *list, const evaluation *ev, size_t row, int64_t needles, err *e)
-{
-    const mrcr_run *r = ev->own;
+    char name[48] = "needles not told";
+    if (needles > 0) snprintf(name, sizeof name, "%lld needles", (long long)needles);
+    TRY(answers_line(a, 0, name, ANSWERS(needles, ANSWER_ANY, ANSWER_ANY), e));
     for (int bin = 0; bin <= BINS; bin++) {
-        cell c;
-        if (n_of(r, needles, bin) == 0) continue;
-        TRY(fill_cell(&c, r, ev, row, needles, bin, e));
-        json_t *o = evaluation_row_json(ev, row);
-        json_object_set_new(o, "needles", needles ? json_integer((json_int_t)needles) : json_null());
-        json_object_set_new(o, "from", json_integer(bin ? 1 << (FIRST_BIN + bin - 1) : 0));
-        json_object_set_new(o, "to", json_integer(1 << (FIRST_BIN + bin)));
-        json_object_set_new(o, "n", json_integer((json_int_t)c.costs.n));
-        json_object_set_new(o, "score", results_real(c.mean));
-        evaluation_costs_json(o, &c.costs);
-        if (json_array_append_new(list, o) != 0) return err_set(e, ST_NOMEM, "out of memory for the report");
+        int k = FIRST_BIN + bin - 11;
+        if (bin == 0) snprintf(name, sizeof name, "under %dk tokens", (1 << FIRST_BIN) / 1024);
+        else snprintf(name, sizeof name, "%dk to %dk tokens", 1 << k, 2 << k);
+        TRY(answers_line(a, 2, name, ANSWERS(needles, bin, ANSWER_ANY), e));
     }
     return ST_OK;
 }
 
-static status write_json(const evaluation *ev, err *e)
+static status print_table(const answers *a, err *e)
 {
+    const evaluation *ev = a->t.ev;
+    const mrcr_run *r = ev->own;
+    TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", r->list.n,
+                   r->left_out, prompt_wrap_name(ev->prompter.wrap)));
+    if (ev->sampling)
+        TRY(out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->c->seed));
+    TRY(lineup_print_terms(&ev->rows, ev->c, e));
+    TRY(evaluation_table_head(&a->t, e));
+    for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k)) TRY(print_needles(a, k, e));
+    TRY(out_printf(e, "\n"));
+    TRY(answers_costs(a, ANSWERS(ANSWER_ANY, ANSWER_ANY, ANSWER_ANY), e));
+    return evaluation_table_end(&a->t, e);
+}
+
+static status write_json(const answers *a, err *e)
+{
+    const evaluation *ev = a->t.ev;
     const mrcr_run *r = ev->own;
     json_t *list = json_array();
-    status st = ST_OK;
     for (size_t row = 0; row < ev->rows.n; row++)
-        for (int64_t k = next_needles(r, -1); k >= 0 && st == ST_OK; k = next_needles(r, k))
-            st = add_cells(list, ev, row, k, e);
-    if (st == ST_OK) return evaluation_report_json(ev, r->data.n, config(r), list, json_object(), e);
-    json_decref(list);
-    return st;
+        for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k))
+            for (int bin = 0; bin <= BINS; bin++) {
+                const answer_group g = ANSWERS(k, bin, ANSWER_ANY);
+                if (answers_count(a, g) == 0) continue;
+                json_t *more = json_pack("{s:o, s:i, s:i}", "needles", k ? json_integer((json_int_t)k) : json_null(),
+                                         "from", bin ? 1 << (FIRST_BIN + bin - 1) : 0, "to", 1 << (FIRST_BIN + bin));
+                answers_json(&list, a, row, g, json_object(), more);
+            }
+    return evaluation_report_json(ev, r->list.n, config(r), list, json_object(), e);
 }
 
 static status report(void *own, evaluation *ev, err *e)
 {
-    evaluation_table t;
-    (void)own;
-    status st = evaluation_table_open(&t, ev, e);
-    if (st == ST_OK) st = print_table(&t, e);
-    if (st == ST_OK && ev->c->json) st = write_json(ev, e);
-    evaluation_table_close(&t);
-    return st;
+    answers a;
+    const mrcr_run *r = own;
+    return answers_report(&a, answers_open(&a, ev, r->list.n, answer_of, e), print_table, write_json, e);
 }
 
 /* ---- the command ---- */
@@ -313,8 +240,8 @@ static status parse_sampling(mrcr_run *r, evaluation *ev, err *e)
     const mrcr_options *o = ev->c->own;
     sampler *unused;
     size_t v2 = 0;
-    for (size_t i = 0; i < r->data.n; i++) v2 += mrcr_is_v2(&r->data.s[i]);
-    if (isnan(o->temp) && v2 > 0 && v2 < r->data.n)
+    for (size_t i = 0; i < r->list.n; i++) v2 += mrcr_is_v2(sample_at(r, i));
+    if (isnan(o->temp) && v2 > 0 && v2 < r->list.n)
         return err_set(e, ST_USAGE,
                        "--data: samples of version 2 are drawn with temperature 1, the others are greedy: "
                        "--temp T for all, or runs apart");
@@ -329,18 +256,19 @@ static status load(void *own, evaluation *ev, err *e)
 {
     mrcr_run *r = own;
     TRY(metrics_open(&r->m, ev->data_dir, e));
-    TRY(mrcr_data_read(&r->data, &ev->source, e));
-    ev->files = r->data.files;
+    r->list = (sample_list){.size = sizeof(mrcr_sample), .drop = mrcr_drop};
+    TRY(samples_read(&r->list, &mrcr_reader, &ev->source, e));
+    ev->files = r->list.files;
     return parse_sampling(r, ev, e);
 }
 
 static void free_run(void *own)
 {
     mrcr_run *r = own;
-    for (size_t i = 0; r->prompts && i < r->data.n; i++) prompt_tokens_free(&r->prompts[i]);
+    for (size_t i = 0; r->prompts && i < r->list.n; i++) prompt_tokens_free(&r->prompts[i]);
     mem_free(r->prompts);
     mem_free(r->n_tokens);
-    mrcr_data_free(&r->data);
+    samples_free(&r->list);
     metrics_destroy(r->m);
 }
 

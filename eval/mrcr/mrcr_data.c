@@ -6,10 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
-#include "eval/records.h"
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 
 /* ---- one record ---- */
@@ -30,7 +26,7 @@ static status check_message(const json_t *m, size_t i, const char *where, err *e
 /* The list of messages, or the text of one. */
 static status read_messages(mrcr_sample *s, const char *where, err *e)
 {
-    json_t *prompt = json_object_get(s->root, "prompt"), *parsed = NULL;
+    json_t *prompt = json_object_get(s->at.root, "prompt"), *parsed = NULL;
     size_t i;
     json_t *m;
     if (json_is_string(prompt)) {
@@ -47,7 +43,7 @@ static status read_messages(mrcr_sample *s, const char *where, err *e)
 /* A whole number, or its text as CSV has it. */
 static status read_needles(mrcr_sample *s, const char *where, err *e)
 {
-    const json_t *n = json_object_get(s->root, "n_needles");
+    const json_t *n = json_object_get(s->at.root, "n_needles");
     if (!n) return ST_OK;
     s->needles = json_is_string(n) ? strtoll(json_string_value(n), NULL, 10) : json_integer_value(n);
     return s->needles >= 1 && s->needles <= 1 << 20
@@ -55,119 +51,41 @@ static status read_needles(mrcr_sample *s, const char *where, err *e)
                : err_set(e, ST_FORMAT, "%s: 'n_needles': expected a whole number of at least 1", where);
 }
 
-/* Takes root also after an error. */
-static status read_record(mrcr_sample *s, json_t *root, const char *where, err *e)
+/* Returns the number in front of "needle" in the name of a CSV file; 0: there is none. */
+static int64_t needles_of_name(const char *name)
 {
-    s->root = root;
+    const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name, *mark = strstr(base, "needle"), *d = mark;
+    size_t n = strlen(base);
+    if (!mark || n < 4 || strcmp(base + n - 4, ".csv") != 0) return 0;
+    while (d > base && d[-1] >= '0' && d[-1] <= '9' && mark - d < 6) d--;
+    return strtoll(d, NULL, 10);
+}
+
+static status read_record(void *own, void *own_sample, const char *path, const char *where, err *e)
+{
+    mrcr_sample *s = own_sample;
+    const json_t *root = s->at.root;
+    (void)own;
     TRY(sample_text(&s->answer, root, "answer", where, e));
     if (s->answer.n == 0) return err_set(e, ST_FORMAT, "%s: 'answer' is empty", where);
     TRY(read_needles(s, where, e));
+    if (s->needles == 0) s->needles = needles_of_name(path);
     if (json_object_get(root, "queries")) return sample_text(&s->queries, root, "queries", where, e);
     TRY(sample_text(&s->prefix, root, "random_string_to_prepend", where, e));
     return read_messages(s, where, e);
 }
 
-static void drop_sample(void *sample)
+const sample_reader mrcr_reader = {.read = read_record};
+
+void mrcr_drop(void *s)
 {
-    mrcr_sample *s = sample;
-    json_decref(s->root);
-    json_decref(s->messages);
-}
-
-/* Takes root. */
-static status push(mrcr_data *out, json_t *root, const char *where, err *e)
-{
-    mrcr_sample s = {.index = (int64_t)out->n};
-    status st = read_record(&s, root, where, e);
-    if (st == ST_OK && out->n == out->cap) {
-        size_t cap = out->cap ? 2 * out->cap : 64;
-        st = MEM_GROW(&out->s, cap, e);
-        if (st == ST_OK) out->cap = cap;
-    }
-    if (st == ST_OK) out->s[out->n++] = s;
-    else drop_sample(&s);
-    return st;
-}
-
-/* ---- files ---- */
-
-/* The number in front of "needle" in a file's name; 0: there is none. */
-static int64_t needles_of_name(const char *name)
-{
-    const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name, *mark = strstr(base, "needle"), *d = mark;
-    while (mark && d > base && d[-1] >= '0' && d[-1] <= '9' && mark - d < 6) d--;
-    return mark ? strtoll(d, NULL, 10) : 0;
-}
-
-typedef struct {
-    mrcr_data *out;
-    int64_t needles; /* where a record has no number of its own */
-} reading;
-
-static status take(void *own, json_t *record, const char *where, err *e)
-{
-    const reading *r = own;
-    TRY(push(r->out, record, where, e));
-    mrcr_sample *s = &r->out->s[r->out->n - 1];
-    if (s->needles == 0) s->needles = r->needles;
-    return ST_OK;
-}
-
-status mrcr_data_add(mrcr_data *out, const char *name, const char *text, size_t n, err *e)
-{
-    size_t before = out->n, length = strlen(name);
-    bool csv = length > 4 && strcmp(name + length - 4, ".csv") == 0;
-    reading into = {out, csv ? needles_of_name(name) : 0};
-    TRY(records_read(&(record_reader){.take = take, .own = &into}, name, text, n, e));
-    return out->n > before ? ST_OK : err_set(e, ST_FORMAT, "%s: no samples", path_tail(name));
-}
-
-static status read_file(mrcr_data *out, const char *path, err *e)
-{
-    char *text;
-    size_t n;
-    if (dir_exists(path)) return err_set(e, ST_IO, "--data %s: a folder, expected files", path_tail(path));
-    TRY(samples_file(&text, &n, path, out->files, e));
-    status st = mrcr_data_add(out, path, text, n, e);
-    mem_free(text);
-    return st;
-}
-
-static status choose(mrcr_data *d, const sample_source *from, err *e)
-{
-    sample_key *key;
-    TRY(MEM_NEW(&key, d->n, e));
-    for (size_t i = 0; i < d->n; i++) key[i].index = d->s[i].index;
-    status st = samples_keep(d->s, sizeof *d->s, &d->n, key, from, drop_sample, e);
-    mem_free(key);
-    return st;
-}
-
-status mrcr_data_read(mrcr_data *out, const sample_source *from, err *e)
-{
-    char **word = NULL, *store = NULL;
-    size_t n;
-    *out = (mrcr_data){.files = json_array()};
-    if (!out->files) return err_set(e, ST_NOMEM, "out of memory");
-    status st = cli_split(&word, &n, &store, from->data, e);
-    for (size_t i = 0; i < n && st == ST_OK; i++) st = read_file(out, word[i], e);
-    mem_free(word);
-    mem_free(store);
-    return st == ST_OK ? choose(out, from, e) : st;
-}
-
-void mrcr_data_free(mrcr_data *d)
-{
-    for (size_t i = 0; i < d->n; i++) drop_sample(&d->s[i]);
-    mem_free(d->s);
-    json_decref(d->files);
-    *d = (mrcr_data){0};
+    json_decref(((mrcr_sample *)s)->messages);
 }
 
 void mrcr_sample_forget(mrcr_sample *s)
 {
-    json_object_del(s->root, "prompt");
-    json_object_del(s->root, "queries");
+    sample_forget(&s->at, "prompt");
+    sample_forget(&s->at, "queries");
     json_decref(s->messages);
     s->messages = NULL;
     s->queries = (utf8_text){0};
@@ -191,42 +109,25 @@ static status to_chat(prompt_text *out, const mrcr_sample *s, const tokenizer *t
     return st;
 }
 
-/* "user: ...\n\nassistant: ...\n\n", and "assistant:" at the end. Writes to out where it is not NULL; the bytes. */
-static size_t put_raw(char *out, const json_t *messages)
+/* Writes "user: ...\n\nassistant: ...\n\n", and "assistant:" at the end. */
+static status to_raw(prompt_text *out, const json_t *messages, err *e)
 {
-    size_t i, n = 0;
+    size_t i;
     const json_t *m;
     json_array_foreach(messages, i, m)
     {
         const char *part[] = {json_string_value(json_object_get(m, "role")), ": ",
                               json_string_value(json_object_get(m, "content")), "\n\n"};
-        for (size_t k = 0; k < 4; k++) {
-            size_t bytes = strlen(part[k]);
-            if (out) memcpy(out + n, part[k], bytes);
-            n += bytes;
-        }
+        for (size_t k = 0; k < 4; k++) TRY(prompt_add(out, part[k], strlen(part[k]), e));
     }
-    if (out) strcpy(out + n, "assistant:");
-    return n + strlen("assistant:");
-}
-
-static status copy_text(prompt_text *out, utf8_text from, err *e)
-{
-    TRY(mem_alloc((void **)&out->s, from.n + 1, 1, "prompt", e));
-    memcpy(out->s, from.s, from.n);
-    out->n = from.n;
-    return ST_OK;
+    return prompt_add(out, "assistant:", strlen("assistant:"), e);
 }
 
 status mrcr_text(prompt_text *out, const mrcr_sample *s, const tokenizer *tok, const char *name, bool chat, err *e)
 {
     *out = (prompt_text){0};
     if (s->messages && chat) return to_chat(out, s, tok, name, e);
-    if (s->messages) {
-        TRY(mem_alloc((void **)&out->s, put_raw(NULL, s->messages) + 1, 1, "prompt", e));
-        out->n = put_raw(out->s, s->messages);
-        return ST_OK;
-    }
-    TRY(copy_text(out, s->queries, e));
+    if (s->messages) return to_raw(out, s->messages, e);
+    TRY(prompt_add(out, s->queries.s, s->queries.n, e));
     return chat ? prompt_to_chat(out, tok, name, e) : ST_OK;
 }

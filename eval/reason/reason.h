@@ -16,8 +16,7 @@ const char *reason_task_name(reason_task t); /* "gsm8k" */
 /* ---- problems ---- */
 
 typedef struct {
-    int64_t index; /* from 0, in the order of the data */
-    json_t *root;  /* holds the texts; labels that are numbers become texts in it */
+    sample_head at; /* labels that are numbers become texts in its record */
     utf8_text question, answer, choice[REASON_CHOICES];
     utf8_text id;    /* n 0: none */
     utf8_text group; /* a level or subject; n 0: none */

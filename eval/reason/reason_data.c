@@ -44,8 +44,8 @@ static status read_optional(utf8_text *out, json_t *record, const char *field, c
 
 static status read_gsm8k(reason_problem *p, const char *where, err *e)
 {
-    TRY(sample_text(&p->question, p->root, "question", where, e));
-    return read_label(&p->answer, p->root, "answer", where, e);
+    TRY(sample_text(&p->question, p->at.root, "question", where, e));
+    return read_label(&p->answer, p->at.root, "answer", where, e);
 }
 
 /* "level 5" of a number or of "Level 5". */
@@ -53,52 +53,52 @@ static status read_level(reason_problem *p, const char *where, err *e)
 {
     utf8_text level = {0};
     char name[40];
-    TRY(read_optional(&level, p->root, "level", where, e));
+    TRY(read_optional(&level, p->at.root, "level", where, e));
     if (level.n == 0) return ST_OK;
     bool digits = strspn(level.s, "0123456789") == level.n;
     snprintf(name, sizeof name, "%s%.20s", digits ? "level " : "", level.s);
     for (char *c = name; *c; c++)
         if (*c >= 'A' && *c <= 'Z') *c += 'a' - 'A';
-    if (json_object_set_new(p->root, "level", json_string(name)) != 0)
+    if (json_object_set_new(p->at.root, "level", json_string(name)) != 0)
         return err_set(e, ST_FORMAT, "%s: 'level': expected a whole number", where);
-    return sample_text(&p->group, p->root, "level", where, e);
+    return sample_text(&p->group, p->at.root, "level", where, e);
 }
 
 static status read_math(reason_problem *p, const char *where, err *e)
 {
-    TRY(sample_text(&p->question, p->root, "problem", where, e));
-    TRY(read_label(&p->answer, p->root, "answer", where, e));
-    TRY(read_optional(&p->id, p->root, "unique_id", where, e));
+    TRY(sample_text(&p->question, p->at.root, "problem", where, e));
+    TRY(read_label(&p->answer, p->at.root, "answer", where, e));
+    TRY(read_optional(&p->id, p->at.root, "unique_id", where, e));
     return read_level(p, where, e);
 }
 
 static status read_aime(reason_problem *p, const char *where, err *e)
 {
-    const char *field = json_object_get(p->root, "problem") ? "problem" : "question";
-    TRY(sample_text(&p->question, p->root, field, where, e));
-    TRY(read_label(&p->answer, p->root, "answer", where, e));
+    const char *field = json_object_get(p->at.root, "problem") ? "problem" : "question";
+    TRY(sample_text(&p->question, p->at.root, field, where, e));
+    TRY(read_label(&p->answer, p->at.root, "answer", where, e));
     if (p->answer.n == 0 || p->answer.n > 8 || strspn(p->answer.s, "0123456789") != p->answer.n)
         return err_set(e, ST_FORMAT, "%s: 'answer' is '%.20s', expected a whole number", where, p->answer.s);
-    return read_optional(&p->id, p->root, "id", where, e);
+    return read_optional(&p->id, p->at.root, "id", where, e);
 }
 
 static status read_gpqa(reason_problem *p, const char *where, err *e)
 {
     static const char *const fields[] = {"Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2",
                                          "Incorrect Answer 3"};
-    TRY(sample_text(&p->question, p->root, "Question", where, e));
+    TRY(sample_text(&p->question, p->at.root, "Question", where, e));
     for (int i = 0; i < REASON_CHOICES; i++) {
-        TRY(read_label(&p->choice[i], p->root, fields[i], where, e));
+        TRY(read_label(&p->choice[i], p->at.root, fields[i], where, e));
         trim_python(&p->choice[i].s, &p->choice[i].n);
     }
-    return read_optional(&p->id, p->root, "Record ID", where, e);
+    return read_optional(&p->id, p->at.root, "Record ID", where, e);
 }
 
 /* A to D, or 0 to 3. */
 static status read_letter(reason_problem *p, const char *where, err *e)
 {
     static const char letters[] = "A\0B\0C\0D";
-    TRY(read_label(&p->answer, p->root, "answer", where, e));
+    TRY(read_label(&p->answer, p->at.root, "answer", where, e));
     trim_python(&p->answer.s, &p->answer.n);
     char c = p->answer.n == 1 ? p->answer.s[0] : 0;
     int at = c >= 'A' && c <= 'D' ? c - 'A' : c >= '0' && c <= '3' ? c - '0' : -1;
@@ -111,16 +111,16 @@ static status read_letter(reason_problem *p, const char *where, err *e)
 static status read_mmlu(reason_problem *p, const char *where, err *e)
 {
     static const char *const fields[] = {"A", "B", "C", "D"};
-    json_t *list = json_object_get(p->root, "choices");
-    TRY(sample_text(&p->question, p->root, "question", where, e));
+    json_t *list = json_object_get(p->at.root, "choices");
+    TRY(sample_text(&p->question, p->at.root, "question", where, e));
     if (list && json_array_size(list) != REASON_CHOICES)
         return err_set(e, ST_FORMAT, "%s: 'choices': expected a list of four texts", where);
     for (size_t i = 0; i < REASON_CHOICES; i++) {
         json_t *j = list ? json_incref(json_array_get(list, i)) : NULL;
-        if (j && json_object_set_new(p->root, fields[i], j) != 0) return err_set(e, ST_NOMEM, "out of memory");
-        TRY(read_label(&p->choice[i], p->root, fields[i], where, e));
+        if (j && json_object_set_new(p->at.root, fields[i], j) != 0) return err_set(e, ST_NOMEM, "out of memory");
+        TRY(read_label(&p->choice[i], p->at.root, fields[i], where, e));
     }
-    TRY(sample_text(&p->group, p->root, "subject", where, e));
+    TRY(sample_text(&p->group, p->at.root, "subject", where, e));
     return read_letter(p, where, e);
 }
 
@@ -144,7 +144,7 @@ static status grow(reason_problem **s, size_t n, size_t *cap, err *e)
 static status keep(file *f, const reason_problem *p, err *e)
 {
     reason_data *d = f->out;
-    const char *split = json_string_value(json_object_get(p->root, "split"));
+    const char *split = json_string_value(json_object_get(p->at.root, "split"));
     if (f->shots || (d->task == REASON_MMLU && split && strcmp(split, "dev") == 0)) {
         TRY(grow(&d->shot, d->n_shots, &d->cap_shots, e));
         d->shot[d->n_shots++] = *p;
@@ -160,7 +160,7 @@ static status push(void *own, json_t *record, const char *where, err *e)
     static status (*const read[REASON_TASKS])(reason_problem *, const char *,
                                               err *) = {read_gsm8k, read_math, read_aime, read_gpqa, read_mmlu};
     file *f = own;
-    reason_problem p = {.index = (int64_t)f->out->n, .root = record};
+    reason_problem p = {.at = {0, (int64_t)f->out->n, record}};
     status st = ST_OK;
     if (f->subject[0] && json_object_set_new(record, "subject", json_string(f->subject)) != 0)
         st = err_set(e, ST_FORMAT, "%s: the file's name is not UTF-8", where);
@@ -257,19 +257,13 @@ static status read_source(reason_data *out, const char *path, err *e)
 
 /* ---- which problems ---- */
 
-static void drop_problem(void *problem)
-{
-    reason_problem *p = problem;
-    json_decref(p->root);
-}
-
 static status choose(reason_data *d, const sample_source *from, err *e)
 {
-    sample_key *key;
-    TRY(MEM_NEW(&key, d->n, e));
-    for (size_t i = 0; i < d->n; i++) key[i].index = d->s[i].index;
-    status st = samples_keep(d->s, sizeof *d->s, &d->n, key, from, drop_problem, e);
-    mem_free(key);
+    sample_list l = {.size = sizeof *d->s, .s = (char *)d->s, .n = d->n, .cap = d->cap};
+    status st = samples_keep(&l, from, e);
+    d->s = (void *)l.s;
+    d->n = l.n;
+    d->cap = l.cap;
     return st;
 }
 
@@ -295,7 +289,7 @@ status reason_data_read_shots(reason_data *out, const char *option, const char *
     if (st == ST_OK && json_array_extend(out->files, shots.files) != 0) st = err_set(&inner, ST_NOMEM, "out of memory");
     if (st != ST_OK) err_set(e, st, "%s: %.200s", option, inner.msg);
     json_decref(shots.files);
-    for (size_t i = 0; i < out->n_shots; i++) json_decref(out->shot[i].root);
+    for (size_t i = 0; i < out->n_shots; i++) json_decref(out->shot[i].at.root);
     mem_free(out->shot);
     out->shot = shots.s;
     out->n_shots = shots.n;
@@ -304,8 +298,8 @@ status reason_data_read_shots(reason_data *out, const char *option, const char *
 
 void reason_data_free(reason_data *d)
 {
-    for (size_t i = 0; i < d->n; i++) json_decref(d->s[i].root);
-    for (size_t i = 0; i < d->n_shots; i++) json_decref(d->shot[i].root);
+    for (size_t i = 0; i < d->n; i++) json_decref(d->s[i].at.root);
+    for (size_t i = 0; i < d->n_shots; i++) json_decref(d->shot[i].at.root);
     mem_free(d->s);
     mem_free(d->shot);
     json_decref(d->files);

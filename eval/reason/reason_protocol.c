@@ -155,7 +155,7 @@ status reason_draw(uint32_t (*draw)[REASON_DRAWN], const reason_protocol *p, con
     int64_t at = 0;
     for (size_t i = 0; i < d->n; at++) {
         TRY(python_sample(&stream, drawn, d->n_shots, (size_t)p->drawn, e));
-        for (; i < d->n && d->s[i].index == at; i++) memcpy(draw[i], drawn, sizeof drawn);
+        for (; i < d->n && d->s[i].at.index == at; i++) memcpy(draw[i], drawn, sizeof drawn);
     }
     return ST_OK;
 }

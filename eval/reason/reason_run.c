@@ -79,10 +79,10 @@ static status find_orders(reason_run *r, err *e)
     TRY(MEM_NEW(&r->order, r->n_samples * n, e));
     for (size_t i = 0; i < r->n_samples * n; i++) {
         const reason_problem *x = &r->data.s[i % n];
-        size_t at = i / n * n + (size_t)x->index;
+        size_t at = i / n * n + (size_t)x->at.index;
         err inner = {0};
         status st = reason_order_of(r->order[i], r->protocol.order, x, at, &inner);
-        if (st != ST_OK) return err_set(e, st, "record %lld: %.180s", (long long)x->index + 1, inner.msg);
+        if (st != ST_OK) return err_set(e, st, "record %lld: %.180s", (long long)x->at.index + 1, inner.msg);
     }
     return ST_OK;
 }
@@ -270,7 +270,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     out->index = (int64_t)i;
     out->stop = &ev->eos;
     out->stop_text = r->stop;
-    out->random = evaluation_random(ev->c->seed, r->data.s[i % r->data.n].index, i / r->data.n);
+    out->random = evaluation_random(ev->c->seed, r->data.s[i % r->data.n].at.index, i / r->data.n);
     TRY(r->task == REASON_MMLU ? reason_mmlu_item(r, i, out, e) : make_prompt(r, i, out, e));
     set_new(r, out);
     return ST_OK;
@@ -284,7 +284,7 @@ static json_t *identity(const void *own, const evaluation_item *x)
 {
     const reason_run *r = own;
     size_t i = (size_t)x->index, n = r->data.n;
-    return json_pack("{s:I, s:I}", "index", (json_int_t)r->data.s[i % n].index, "sample", (json_int_t)(i / n));
+    return json_pack("{s:I, s:I}", "index", (json_int_t)r->data.s[i % n].at.index, "sample", (json_int_t)(i / n));
 }
 
 static json_t *stops_json(const reason_run *r)

@@ -15,7 +15,7 @@
 #include "eval/ruler/ruler_sentences.h"
 #include "eval/ruler/ruler_text.h"
 #include "eval/ruler/ruler_words.h"
-#include "eval/sample_files.h"
+#include "eval/samples.h"
 #include "kernels/base/sha256.h"
 
 static inline utf8_text utf8_of(const char *s)
@@ -43,7 +43,7 @@ typedef struct {
 
 /* In the order of the official list. */
 extern const ruler_task ruler_tasks[RULER_TASKS];
-dataset_names ruler_names(void);
+extern const dataset_names ruler_names;
 
 /* ---- prompts ---- */
 

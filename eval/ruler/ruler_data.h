@@ -8,30 +8,21 @@
 #include "eval/samples.h"
 
 typedef struct {
-    json_t *root, *answers; /* root holds the texts; answers: a list of texts */
-    size_t task;
+    sample_head at;                      /* its dataset is a task */
+    json_t *answers;                     /* a list of texts */
     utf8_text context, question, prefix; /* of RULER's lines the question is in the context, and empty here */
     int n_new;                           /* 0: the task's own */
 } ruler_record;
 
-/* A line: {"input", "outputs", "answer_prefix"} or {"context", "question", "answer_prefix", "answer",
- * "max_new_tokens"}. Its task is its member "task", else `of_file`, else the name of the file's folder. ST_FORMAT names
- * line and field. ruler_record_free also after an error. */
-status ruler_record_read(ruler_record *out, const line_reader *r, const char *line, size_t n, size_t of_file, err *e);
-void ruler_record_free(ruler_record *x);
+/* Records {"input", "outputs", "answer_prefix"} or {"context", "question", "answer_prefix", "answer",
+ * "max_new_tokens"}. The task is the member "task", else that of the file's name, else of its folder's. */
+extern const sample_reader ruler_reader;
+void ruler_drop(void *record);
 
-typedef struct {
-    ruler_record *x; /* by task, in the order of the files */
-    size_t n, cap;
-    size_t count[RULER_TASKS], first[RULER_TASKS];
-    json_t *files; /* [{"name", "sha256"}] */
-    const bool *wanted;
-    size_t most; /* of a task; 0: all */
-} ruler_data;
-
-/* Files and folders with TASK.jsonl, of the tasks [RULER_TASKS] that are wanted; named: they were asked for by name.
- * ruler_data_close also after an error. */
-status ruler_data_open(ruler_data *d, const char *paths, const bool *wanted, bool named, size_t most, err *e);
-void ruler_data_close(ruler_data *d);
+/* Reads files and folders with TASK.jsonl, of the tasks [RULER_TASKS] that are wanted, at most `most` of each (0: all);
+ * named: they were asked for by name. samples_free also after an error. */
+status ruler_data_open(sample_list *l, const char *paths, const bool *wanted, bool named, int64_t most, err *e);
+/* Record i of a task. */
+const ruler_record *ruler_data_at(const sample_list *l, size_t task, size_t i);
 
 #endif

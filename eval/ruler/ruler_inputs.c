@@ -20,10 +20,9 @@ static const char *data_of(const ruler_options *o, const ruler_task *t)
 static status parse_tasks(ruler_inputs *in, err *e)
 {
     const ruler_options *o = in->o;
-    const dataset_names names = ruler_names();
     in->named = o->task && strcmp(o->task, "all") != 0;
     for (size_t i = 0; i < RULER_TASKS; i++) in->runs[i] = !in->named;
-    return in->named ? datasets_mark_of(in->runs, &names, "--task", o->task, e) : ST_OK;
+    return in->named ? datasets_mark(in->runs, &ruler_names, "--task", o->task, e) : ST_OK;
 }
 
 /* Tasks without their data do not run; one that was named is an error. */
@@ -109,9 +108,9 @@ static status open_data(ruler_inputs *in, const char *paths, err *e)
     if (makes) return err_set(e, ST_USAGE, "%s makes prompts, which --data has already", makes);
     TRY(MEM_NEW(&in->length, 1, e));
     in->n_length = 1;
-    TRY(ruler_data_open(&in->data, paths, in->runs, in->named, (size_t)o->samples, e));
+    TRY(ruler_data_open(&in->data, paths, in->runs, in->named, o->samples, e));
     for (size_t i = 0; i < RULER_TASKS; i++) {
-        in->samples[i] = in->data.count[i];
+        in->samples[i] = samples_count(&in->data, i);
         if (in->runs[i] && in->samples[i] == 0)
             err_set(&in->why[i], ST_USAGE, "--data has no samples of %s", ruler_tasks[i].name);
         if (in->named && in->why[i].code != ST_OK) return err_set(e, ST_USAGE, "%s", in->why[i].msg);
@@ -135,7 +134,7 @@ status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e)
 void ruler_inputs_close(ruler_inputs *in)
 {
     ruler_templates_close(&in->templates);
-    ruler_data_close(&in->data);
+    samples_free(&in->data);
     ruler_words_free(in->words);
     ruler_essay_close(&in->essay);
     for (size_t i = 0; i < 2; i++) ruler_qa_close(&in->qa[i]);

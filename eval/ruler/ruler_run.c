@@ -159,7 +159,7 @@ static status make_prompt(ruler_run *r, prompt_tokens *out, json_t **answers, er
 static status take_prompt(const ruler_run *r, prompt_tokens *out, const ruler_record *x, json_t **answers, err *e)
 {
     grown_text t = {0};
-    size_t cut = x->question.n ? x->context.n : question_at(&ruler_tasks[x->task], x->context.s, x->context.n);
+    size_t cut = x->question.n ? x->context.n : question_at(&ruler_tasks[x->at.dataset], x->context.s, x->context.n);
     status st = grown_put(&t, x->context.s, x->context.n, e);
     if (st == ST_OK && x->question.n) st = grown_put(&t, x->question.s, x->question.n, e);
     if (st == ST_OK && x->question.n) st = grown_put(&t, "\n", 1, e);
@@ -174,13 +174,12 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 {
     ruler_run *r = own;
     const ruler_task *task = &ruler_tasks[r->at_task];
-    const ruler_data *d = &r->in.data;
     out->dataset = task->name;
     out->index = (int64_t)(i * r->in.n_length + r->at_length);
     out->stop = &ev->eos;
     out->n_new = (size_t)r->in.templates.n_new[task->family];
     if (!ev->c->data) return make_prompt(r, &out->tokens, &r->answers[i], e);
-    const ruler_record *x = &d->x[d->first[r->at_task] + i];
+    const ruler_record *x = ruler_data_at(&r->in.data, r->at_task, i);
     if (x->n_new) out->n_new = (size_t)x->n_new;
     return take_prompt(r, &out->tokens, x, &r->answers[i], e);
 }
@@ -209,7 +208,6 @@ static status drop_controls(grown_text *out, utf8_text s, err *e)
 static status score_answer(double *score, const ruler_run *r, size_t i, utf8_text answer, err *e)
 {
     const json_t *list = r->answers[i];
-    const ruler_data *d = &r->in.data;
     utf8_text *answers;
     grown_text kept = {0};
     size_t n = json_array_size(list);
@@ -219,7 +217,7 @@ static status score_answer(double *score, const ruler_run *r, size_t i, utf8_tex
         answers[k] = (utf8_text){json_string_value(one), json_string_length(one)};
     }
     status st = ST_OK;
-    if (r->ev->c->data && d->x[d->first[r->at_task] + i].question.n) {
+    if (r->ev->c->data && ruler_data_at(&r->in.data, r->at_task, i)->question.n) {
         st = drop_controls(&kept, answer, e);
         answer = (utf8_text){kept.s, kept.n};
     }

@@ -23,7 +23,7 @@ typedef struct {
     bool lacks[RULER_TASKS];     /* data of the user, without which it does not run */
     err why[RULER_TASKS];        /* another reason; code ST_OK: none */
     size_t samples[RULER_TASKS]; /* of each length */
-    ruler_data data;             /* of --data; else they are made */
+    sample_list data;            /* of --data; else they are made */
     int64_t *length;             /* [n_length]; of --data one, 0 */
     size_t n_length;
     ruler_templates templates;

@@ -47,10 +47,7 @@ static const char *name_of(const void *own, size_t i)
     return t[i].name;
 }
 
-dataset_names ruler_names(void)
-{
-    return (dataset_names){"RULER", NULL, RULER_TASKS, name_of, ruler_tasks};
-}
+const dataset_names ruler_names = {"RULER", NULL, RULER_TASKS, name_of, ruler_tasks};
 
 const char *ruler_value_name(const ruler_task *task)
 {

@@ -4,8 +4,9 @@
 #ifndef EVAL_SCBENCH_H
 #define EVAL_SCBENCH_H
 
+#include "eval/made.h"
 #include "eval/prompter.h"
-#include "eval/sample_files.h"
+#include "eval/samples.h"
 
 enum { SCBENCH_TASKS = 16, SCBENCH_TURNS = 5, SCBENCH_OPTIONS = 4 };
 
@@ -40,19 +41,17 @@ typedef struct {
 } scbench_turn;
 
 typedef struct {
-    size_t task;
-    int64_t index; /* within its task, from 0 */
-    json_t *root;  /* holds the texts */
+    sample_head at; /* its dataset is a task */
     utf8_text context;
     scbench_turn turn[SCBENCH_TURNS];
     size_t n_turns;
 } scbench_sample;
 
-/* A line of a file: {"context" (a text, or a list of whole numbers) or "input", "multi_turns": [{"input", "answer",
- * "options", "task"}]}, of which five turns at most count. ST_FORMAT names line, turn and field. scbench_sample_free
- * also after an error. */
-status scbench_sample_read(scbench_sample *s, const line_reader *r, const char *line, size_t n, size_t of_file, err *e);
-void scbench_sample_free(scbench_sample *s);
+/* Reads a record {"context" (a text, or a list of whole numbers) or "input", "multi_turns": [{"input", "answer",
+ * "options", "task"}]}, of which five turns at most count. ST_FORMAT names `where`, turn and field. */
+status scbench_read(scbench_sample *s, const char *where, err *e);
+/* Frees what a sample holds besides its record. */
+void scbench_drop(void *s);
 
 /* Most new tokens of a turn. */
 int scbench_new_tokens(const scbench_prompts *p, const scbench_sample *s, size_t turn);
@@ -87,14 +86,8 @@ status scbench_part_text(prompt_text *out, const scbench_asking *a, const scbenc
 
 /* ---- samples that are made ---- */
 
-typedef struct {
-    size_t task; /* one with `generated` */
-    uint64_t seed;
-    int64_t length, number;
-} scbench_place;
-
-/* The line of a sample with so many units (pairs, sentences, numbers, words), at least SCBENCH_TURNS: free(*line). It
- * depends on the place and the units alone. */
-status scbench_generate(char **line, const scbench_place *at, size_t units, err *e);
+/* The record of a sample with so many units (pairs, sentences, numbers, words), at least SCBENCH_TURNS. It depends on
+ * the place and the units alone. */
+status scbench_generate(json_t **root, const made_place *at, size_t units, err *e);
 
 #endif

@@ -6,13 +6,10 @@
 #include <string.h>
 
 #include "eval/metrics/text.h"
+#include "eval/prediction.h"
 #include "eval/scbench/scbench.h"
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 #include "tokenizer/chars.h"
-
-enum { MAX_DEPTH = 16 };
 
 const scbench_task scbench_tasks[SCBENCH_TASKS] = {
     {"scbench_kv", "scbench_kv", .in_table = true, .generated = true},
@@ -153,30 +150,25 @@ static status spell_numbers(json_t *root, err *e)
     return st;
 }
 
-status scbench_sample_read(scbench_sample *s, const line_reader *r, const char *line, size_t n, size_t of_file, err *e)
+status scbench_read(scbench_sample *s, const char *where, err *e)
 {
-    dataset_names names = scbench_names();
-    char where[128], of_turn[160];
-    *s = (scbench_sample){0};
-    snprintf(where, sizeof where, "%.90s line %zu", path_tail(r->name), r->number);
-    TRY(json_parse_data(&s->root, line, n, where, MAX_DEPTH, e));
-    TRY(sample_dataset(&s->task, &names, s->root, of_file, where, e));
-    if (scbench_tasks[s->task].refused) return refuse(&scbench_tasks[s->task], where, e);
-    TRY(spell_numbers(s->root, e));
-    TRY(sample_text(&s->context, s->root, json_object_get(s->root, "context") ? "context" : "input", where, e));
-    const json_t *turns = json_object_get(s->root, "multi_turns");
+    json_t *root = s->at.root;
+    char of_turn[160];
+    if (scbench_tasks[s->at.dataset].refused) return refuse(&scbench_tasks[s->at.dataset], where, e);
+    TRY(spell_numbers(root, e));
+    TRY(sample_text(&s->context, root, json_object_get(root, "context") ? "context" : "input", where, e));
+    const json_t *turns = json_object_get(root, "multi_turns");
     if (json_array_size(turns) == 0) return err_set(e, ST_FORMAT, "%s: 'multi_turns': expected a list of turns", where);
     for (size_t i = 0; i < json_array_size(turns) && i < SCBENCH_TURNS; i++) {
         snprintf(of_turn, sizeof of_turn, "%s turn %zu", where, i + 1);
         s->n_turns++;
-        TRY(read_turn(&s->turn[i], s->task, json_array_get(turns, i), of_turn, e));
+        TRY(read_turn(&s->turn[i], s->at.dataset, json_array_get(turns, i), of_turn, e));
     }
     return ST_OK;
 }
 
-void scbench_sample_free(scbench_sample *s)
+void scbench_drop(void *own_sample)
 {
+    scbench_sample *s = own_sample;
     for (size_t i = 0; i < s->n_turns; i++) json_decref(s->turn[i].labels);
-    json_decref(s->root);
-    *s = (scbench_sample){0};
 }

@@ -14,9 +14,6 @@
 
 enum { N = SCBENCH_TURNS, HOPS = 3, AFFIX = 4, MOST_WORD = 20, NUMBERS = 1000000 };
 
-static const char NOISE[] =
-    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n";
-
 /* What is asked for: turn i asks for the thing at place order[i]. */
 typedef struct {
     rng r;
@@ -115,7 +112,7 @@ static void make_vt(made *m)
             if (h == 0) fprintf(m->context, "VAR %s = %d\n", name[q][0], value[q]);
             else fprintf(m->context, "VAR %s = VAR %s\n", name[q][h], name[q][h - 1]);
         }
-        fputs(NOISE, m->context);
+        fputs(MADE_NOISE, m->context);
     }
     for (size_t i = 0; i < N; i++) {
         size_t q = m->order[i];
@@ -169,7 +166,7 @@ static void make_passkey(made *m)
         for (size_t q = 0; q < N; q++)
             if (is_here(m, i, q, N))
                 fprintf(m->context, "Remember this: the code of the %s is %d.\n", things[thing[q]], key[q]);
-        fputs(NOISE, m->context);
+        fputs(MADE_NOISE, m->context);
     }
     for (size_t i = 0; i < N; i++) {
         snprintf(input, sizeof input, "What is the code of the %s? It is", things[thing[m->order[i]]]);
@@ -187,33 +184,20 @@ static const struct {
               {"scbench_mf", make_mf},
               {"scbench_passkey", make_passkey}};
 
-static rng rng_of(const scbench_place *at)
+status scbench_generate(json_t **root, const made_place *at, size_t units, err *e)
 {
-    rng r = {at->seed};
-    r.state = rng_next(&r) ^ (uint64_t)at->task;
-    r.state = rng_next(&r) ^ (uint64_t)at->length;
-    r.state = rng_next(&r) ^ (uint64_t)at->number;
-    return r;
-}
-
-status scbench_generate(char **line, const scbench_place *at, size_t units, err *e)
-{
-    made m = {.r = rng_of(at), .units = units, .turns = json_array()};
-    const char *name = scbench_tasks[at->task].name;
+    made m = {.r = made_rng(at), .units = units, .turns = json_array()};
+    const char *name = scbench_tasks[at->dataset].name;
     char *text = NULL;
     size_t n = 0, k = 0;
-    *line = NULL;
     for (size_t i = 0; i < N; i++) m.order[i] = i;
     shuffle(m.order, N, &m.r);
     m.context = open_memstream(&text, &n);
     while (strcmp(makers[k].name, name) != 0) k++;
     if (m.context) makers[k].make(&m);
     bool good = m.context && fclose(m.context) == 0 && json_array_size(m.turns) == N;
-    json_t *o =
-        good ? json_pack("{s:s, s:s%, s:O}", "dataset", name, "context", text, n, "multi_turns", m.turns) : NULL;
-    *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    json_decref(o);
+    *root = good ? json_pack("{s:s, s:s%, s:O}", "dataset", name, "context", text, n, "multi_turns", m.turns) : NULL;
     json_decref(m.turns);
     free(text);
-    return *line ? ST_OK : err_set(e, ST_NOMEM, "out of memory for a sample");
+    return *root ? ST_OK : err_set(e, ST_NOMEM, "out of memory for a sample");
 }

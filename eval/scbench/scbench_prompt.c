@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "eval/metrics/text.h"
+#include "eval/prediction.h"
 #include "eval/scbench/scbench.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
@@ -47,7 +48,7 @@ static const char *template_of(const scbench_prompts *p, const char *group, size
 
 int scbench_new_tokens(const scbench_prompts *p, const scbench_sample *s, size_t turn)
 {
-    const json_t *t = json_object_get(json_object_get(p->root, "max_new_tokens"), scbench_tasks[s->task].name);
+    const json_t *t = json_object_get(json_object_get(p->root, "max_new_tokens"), scbench_tasks[s->at.dataset].name);
     if (json_is_object(t)) t = json_object_get(t, scbench_tasks[s->turn[turn].task].name);
     json_int_t n = json_integer_value(t);
     return n < 1 || n > MAX_NEW ? 1 : (int)n;
@@ -228,12 +229,12 @@ static status request_text(prompt_text *out, const scbench_asking *a, const scbe
                            err *e)
 {
     if (part == 0) {
-        TRY(fill(out, template_of(a->prompts, "context_and_query", s->task, 0), s, &s->turn[0], NULL, NULL, e));
+        TRY(fill(out, template_of(a->prompts, "context_and_query", s->at.dataset, 0), s, &s->turn[0], NULL, NULL, e));
         return chat ? open_message(out, a->how, e) : ST_OK;
     }
     const scbench_turn *t = &s->turn[part - 1];
-    const char *query = template_of(a->prompts, "context_and_query", s->task, 1);
-    if (!query) query = template_of(a->prompts, "follow_up_chat", s->task, 0);
+    const char *query = template_of(a->prompts, "context_and_query", s->at.dataset, 1);
+    if (!query) query = template_of(a->prompts, "follow_up_chat", s->at.dataset, 0);
     TRY(fill(out, query, s, t, NULL, t, e));
     return chat ? close_message(out, a->how, e) : ST_OK;
 }
@@ -245,14 +246,14 @@ static status turn_text(prompt_text *out, const scbench_asking *a, const scbench
 {
     const scbench_turn *t = &s->turn[part], *last = &s->turn[s->n_turns - 1];
     if (part == 0) {
-        TRY(fill(out, template_of(a->prompts, "first_turn", s->task, 0), s, t, NULL, t, e));
+        TRY(fill(out, template_of(a->prompts, "first_turn", s->at.dataset, 0), s, t, NULL, t, e));
         return chat ? prompt_to_chat(out, a->how->tok, a->how->chat_template, e) : ST_OK;
     }
     const char *group = chat || a->own ? "follow_up_chat" : "follow_up_plain";
-    TRY(fill(out, template_of(a->prompts, group, s->task, 0), s, t, t - 1, chat ? last : t, e));
+    TRY(fill(out, template_of(a->prompts, group, s->at.dataset, 0), s, t, t - 1, chat ? last : t, e));
     if (!chat) return ST_OK;
     TRY(a->own ? behind_answer(out, a->how, e) : next_message(out, a->how, t - 1, e));
-    return is_named(s->task, "scbench_summary") ? prompt_add(out, "This paper", strlen("This paper"), e) : ST_OK;
+    return is_named(s->at.dataset, "scbench_summary") ? prompt_add(out, "This paper", strlen("This paper"), e) : ST_OK;
 }
 
 status scbench_part_text(prompt_text *out, const scbench_asking *a, const scbench_sample *s, size_t part, err *e)

@@ -26,7 +26,7 @@ static status parse_options(scbench_run *r, err *e)
         return err_set(e, ST_USAGE, "--mode: '%.40s' is not one of: multi-turn multi-request", o->mode);
     if (o->own && r->requests)
         return err_set(e, ST_USAGE, "--disable-golden-context: --mode multi-request has no answers between questions");
-    if (o->dataset) TRY(datasets_mark(r->wanted, &names, o->dataset, e));
+    if (o->dataset) TRY(datasets_mark(r->wanted, &names, "--dataset", o->dataset, e));
     for (size_t i = 0; i < SCBENCH_TASKS; i++) {
         const scbench_task *t = &scbench_tasks[i];
         if (o->dataset && r->wanted[i] && t->refused)
@@ -50,22 +50,6 @@ static const metric *metric_of(const scbench_sample *s, size_t turn)
     return metric_find(scbench_tasks[s->turn[turn].task].metric);
 }
 
-/* Takes the sample. */
-static status push(scbench_run *r, scbench_sample *s, err *e)
-{
-    if (r->n == r->cap) {
-        size_t cap = r->cap ? 2 * r->cap : 64;
-        status st = MEM_GROW(&r->s, cap, e);
-        if (st != ST_OK) {
-            scbench_sample_free(s);
-            return st;
-        }
-        r->cap = cap;
-    }
-    r->s[r->n++] = *s;
-    return ST_OK;
-}
-
 static status score_turn(double *score, const scbench_run *r, const scbench_sample *s, size_t turn, utf8_text said,
                          err *e)
 {
@@ -84,70 +68,33 @@ static status score_turn(double *score, const scbench_run *r, const scbench_samp
 }
 
 /* Labels that cannot be scored are found before anything runs. */
-static status judge_labels(const scbench_run *r, const scbench_sample *s, const line_reader *lines, err *e)
+static status read_sample(void *own, void *s, const char *path, const char *where, err *e)
 {
-    for (size_t i = 0; i < s->n_turns; i++) {
+    (void)path;
+    TRY(scbench_read(s, where, e));
+    for (size_t i = 0; i < ((scbench_sample *)s)->n_turns; i++) {
         err inner = {0};
         double score;
-        if (score_turn(&score, r, s, i, (utf8_text){"", 0}, &inner) != ST_OK)
-            return prediction_failed(lines, &inner, e);
+        status st = score_turn(&score, own, s, i, (utf8_text){"", 0}, &inner);
+        if (st != ST_OK) return err_set(e, st, "%s: %.140s", where, inner.msg);
     }
     return ST_OK;
-}
-
-static bool may_be_chosen(const scbench_run *r, const scbench_sample *s)
-{
-    const sample_source *from = &r->ev->source;
-    return from->limit == 0 || from->sampled || s->index < from->limit;
-}
-
-static status take_line(void *own, const line_reader *lines, const char *line, size_t n, size_t of_file, err *e)
-{
-    scbench_run *r = own;
-    scbench_sample s;
-    status st = scbench_sample_read(&s, lines, line, n, of_file, e);
-    if (st == ST_OK) st = judge_labels(r, &s, lines, e);
-    if (st == ST_OK) s.index = r->count[s.task]++;
-    if (st == ST_OK && r->wanted[s.task] && !r->made[s.task] && may_be_chosen(r, &s)) return push(r, &s, e);
-    scbench_sample_free(&s);
-    return st;
-}
-
-static void drop_sample(void *sample)
-{
-    scbench_sample_free(sample);
-}
-
-static status choose(scbench_run *r, err *e)
-{
-    sample_key *key;
-    TRY(MEM_NEW(&key, r->n, e));
-    for (size_t i = 0; i < r->n; i++) key[i] = (sample_key){r->s[i].task, r->s[i].index};
-    status st = samples_keep(r->s, sizeof *r->s, &r->n, key, &r->ev->source, drop_sample, e);
-    mem_free(key);
-    return st;
 }
 
 static status read_samples(scbench_run *r, err *e)
 {
     const dataset_names names = scbench_names();
     bool of_files[SCBENCH_TASKS], any = false;
-    if (!(r->files = json_array())) return err_set(e, ST_NOMEM, "out of memory");
     for (size_t i = 0; i < SCBENCH_TASKS; i++) {
         of_files[i] = r->wanted[i] && !r->made[i];
         any |= of_files[i];
     }
-    if (!any) return ST_OK;
-    sample_files files = {.names = &names,
-                          .datasets = r->o->dataset,
-                          .wanted = of_files,
-                          .suffix = "",
-                          .files = r->files,
-                          .line = take_line,
-                          .own = r};
-    TRY(sample_files_read(&files, r->ev->source.data, e));
-    if (r->n == 0 && r->ev->c->data) return err_set(e, ST_USAGE, "--data: no samples of the tasks");
-    return choose(r, e);
+    if (!any) return (r->list.files = json_array()) ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    const sample_reader reader = {
+        .names = &names, .datasets = r->o->dataset, .wanted = of_files, .read = read_sample, .own = r};
+    TRY(samples_read(&r->list, &reader, &r->ev->source, e));
+    if (r->list.n > 0 || !r->ev->c->data) return ST_OK;
+    return err_set(e, ST_USAGE, "--data: no samples of the tasks");
 }
 
 /* ---- what is fed ---- */
@@ -189,7 +136,7 @@ static status make_parts(scbench_parts *p, const scbench_run *r, const scbench_s
 /* The parts of sample i, whose first one leaves room for the others in the window. */
 static status load_parts(scbench_run *r, size_t i, err *e)
 {
-    const scbench_sample *s = &r->s[i];
+    const scbench_sample *s = scbench_at(r, i);
     scbench_parts *p = &r->parts;
     size_t most = r->ev->prompter.max_length, taken = sum_new(r, s) + (r->requests ? REQUESTS_SPARE : 0);
     if (r->parts_of == i + 1) return ST_OK;
@@ -206,22 +153,24 @@ static status load_parts(scbench_run *r, size_t i, err *e)
 
 /* ---- samples that are made ---- */
 
-static status try_units(scbench_sample *s, size_t *tokens, const scbench_run *r, const scbench_place *at, size_t units,
+static void drop(scbench_sample *s)
+{
+    scbench_drop(s);
+    json_decref(s->at.root);
+}
+
+static status try_units(scbench_sample *s, size_t *tokens, const scbench_run *r, const made_place *at, size_t units,
                         err *e)
 {
-    line_reader lines = {.name = "generated", .number = (size_t)at->number + 1};
-    scbench_parts p;
-    char *line;
-    TRY(scbench_generate(&line, at, units, e));
-    status st = scbench_sample_read(s, &lines, line, strlen(line), at->task, e);
-    free(line);
-    if (st == ST_OK) {
-        st = make_parts(&p, r, s, false, UNCUT, e); /* the same samples whatever stands between turns */
-        *tokens = st == ST_OK ? tokens_of(r, s, &p, false) : 0;
-        scbench_parts_free(&p);
-    }
-    s->index = at->number;
-    if (st != ST_OK) scbench_sample_free(s);
+    scbench_parts p = {0};
+    json_t *root;
+    TRY(scbench_generate(&root, at, units, e));
+    *s = (scbench_sample){.at = {at->dataset, at->number, root}};
+    status st = scbench_read(s, "generated", e);
+    if (st == ST_OK) st = make_parts(&p, r, s, false, UNCUT, e); /* the same samples whatever stands between turns */
+    *tokens = st == ST_OK ? tokens_of(r, s, &p, false) : 0;
+    scbench_parts_free(&p);
+    if (st != ST_OK) drop(s);
     return st;
 }
 
@@ -229,12 +178,12 @@ static status try_units(scbench_sample *s, size_t *tokens, const scbench_run *r,
 static status make_one(scbench_run *r, size_t task, int64_t number, err *e)
 {
     enum { FEW = 8, STEP = 64 };
-    const scbench_place at = {task, r->ev->c->seed, r->length, number};
+    const made_place at = {task, r->ev->c->seed, r->length, number, 0};
     scbench_sample s;
     size_t least, more, n, length = (size_t)r->length;
     if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     TRY(try_units(&s, &least, r, &at, FEW, e));
-    scbench_sample_free(&s);
+    drop(&s);
     if (least > length)
         return err_set(e, ST_USAGE, "--length (or --ctx) %zu: too short for %s, at least %zu tokens", length,
                        scbench_tasks[task].name, least);
@@ -242,18 +191,11 @@ static status make_one(scbench_run *r, size_t task, int64_t number, err *e)
     double unit = more > least ? (double)(more - least) / STEP : 1;
     size_t units = FEW + (size_t)((double)(length - least) / unit);
     for (;; units -= units / 50 + 1) {
-        scbench_sample_free(&s);
+        drop(&s);
         if (units < FEW) units = FEW;
         TRY(try_units(&s, &n, r, &at, units, e));
-        if (n <= length || units == FEW) return push(r, &s, e);
+        if (n <= length || units == FEW) return samples_push(&r->list, &s, e);
     }
-}
-
-static int by_task(const void *a, const void *b)
-{
-    const scbench_sample *x = a, *y = b;
-    if (x->task != y->task) return x->task < y->task ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
 }
 
 static status make_samples(scbench_run *r, err *e)
@@ -267,7 +209,7 @@ static status make_samples(scbench_run *r, err *e)
                        (long long)ev->window);
     for (size_t t = 0; t < SCBENCH_TASKS; t++)
         for (int64_t k = 0; r->made[t] && k < count && st == ST_OK; k++) st = make_one(r, t, k, e);
-    if (st == ST_OK) qsort(r->s, r->n, sizeof *r->s, by_task);
+    if (st == ST_OK) made_sort(r->list.s, r->list.n, r->list.size);
     return st;
 }
 
@@ -286,8 +228,9 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
     (void)k;
     (void)e;
     r->first = r->last;
-    while (r->last < r->n && r->s[r->last].task == r->s[r->first].task) *n += r->s[r->last++].n_turns;
-    if (*n) snprintf(ev->label, sizeof ev->label, "%s", scbench_tasks[r->s[r->first].task].name);
+    while (r->last < r->list.n && scbench_at(r, r->last)->at.dataset == scbench_at(r, r->first)->at.dataset)
+        *n += scbench_at(r, r->last++)->n_turns;
+    if (*n) snprintf(ev->label, sizeof ev->label, "%s", scbench_tasks[scbench_at(r, r->first)->at.dataset].name);
     return ST_OK;
 }
 
@@ -295,7 +238,7 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 static size_t sample_of(const scbench_run *r, size_t item, size_t *turn)
 {
     size_t i = r->first;
-    for (; item >= r->s[i].n_turns; i++) item -= r->s[i].n_turns;
+    for (; item >= scbench_at(r, i)->n_turns; i++) item -= scbench_at(r, i)->n_turns;
     *turn = item;
     return i;
 }
@@ -312,8 +255,8 @@ static status make_item(void *own, const evaluation *ev, size_t item, evaluation
 {
     scbench_run *r = own;
     size_t turn, i = sample_of(r, item, &turn);
-    const scbench_sample *s = &r->s[i];
-    out->dataset = scbench_tasks[s->task].name;
+    const scbench_sample *s = scbench_at(r, i);
+    out->dataset = scbench_tasks[s->at.dataset].name;
     out->index = scbench_index(s, turn);
     out->stop = &ev->eos;
     out->n_new = new_tokens(r, s, turn);
@@ -346,11 +289,11 @@ static status judge(void *own, const evaluation *ev, size_t item, utf8_text answ
 {
     const scbench_run *r = own;
     size_t turn;
-    const scbench_sample *s = &r->s[sample_of(r, item, &turn)];
+    const scbench_sample *s = scbench_at(r, sample_of(r, item, &turn));
     double score;
     (void)ev;
     TRY(score_turn(&score, r, s, turn, answer, e));
-    *members = json_pack("{s:O*, s:s, s:s%, s:O, s:f}", "id", json_object_get(s->root, "id"), "task",
+    *members = json_pack("{s:O*, s:s, s:s%, s:O, s:f}", "id", json_object_get(s->at.root, "id"), "task",
                          scbench_tasks[s->turn[turn].task].name, "prediction", answer.s, answer.n, "answers",
                          s->turn[turn].labels, "score", score);
     return ST_OK;
@@ -360,10 +303,10 @@ static json_t *config(const void *own)
 {
     const scbench_run *r = own;
     json_t *counts = json_object(), *made = json_array();
-    for (size_t i = 0; i < r->n; i++) {
-        const char *name = scbench_tasks[r->s[i].task].name;
+    for (size_t i = 0; i < r->list.n; i++) {
+        const char *name = scbench_tasks[scbench_at(r, i)->at.dataset].name;
         json_int_t n = json_integer_value(json_object_get(counts, name));
-        json_object_set_new(counts, name, json_integer(n + (json_int_t)r->s[i].n_turns));
+        json_object_set_new(counts, name, json_integer(n + (json_int_t)scbench_at(r, i)->n_turns));
     }
     for (size_t t = 0; t < SCBENCH_TASKS; t++)
         if (r->made[t]) json_array_append_new(made, json_string(scbench_tasks[t].name));
@@ -379,11 +322,12 @@ static status load(void *own, evaluation *ev, err *e)
     scbench_run *r = own;
     r->o = ev->c->own;
     r->ev = ev;
+    r->list = (sample_list){.size = sizeof(scbench_sample), .drop = scbench_drop};
     TRY(metrics_open(&r->m, ev->data_dir, e));
     TRY(scbench_prompts_open(&r->prompts, ev->data_dir, e));
     TRY(parse_options(r, e));
     TRY(read_samples(r, e));
-    ev->files = r->files;
+    ev->files = r->list.files;
     return ST_OK;
 }
 
@@ -396,9 +340,7 @@ static status ready(void *own, evaluation *ev, err *e)
 static void free_run(void *own)
 {
     scbench_run *r = own;
-    for (size_t i = 0; i < r->n; i++) scbench_sample_free(&r->s[i]);
-    mem_free(r->s);
-    json_decref(r->files);
+    samples_free(&r->list);
     scbench_parts_free(&r->parts);
     scbench_prompts_close(&r->prompts);
     metrics_destroy(r->m);

@@ -16,7 +16,7 @@ static metrics *m;
 
 static void use(const infinitebench_prompts *p, const infinitebench_sample *s)
 {
-    const infinitebench_task *t = &infinitebench_tasks[s->task];
+    const infinitebench_task *t = &infinitebench_tasks[s->at.dataset];
     metric_case c = {s->p.text, s->p.answers, s->p.n_answers, NULL, 0};
     prompt_text text;
     double x = 0;
@@ -28,20 +28,27 @@ static void use(const infinitebench_prompts *p, const infinitebench_sample *s)
     if (st == ST_OK ? !(x >= 0 && x <= 1) : !e.msg[0]) abort();
 }
 
+static status read_own(void *own, void *s, const char *path, const char *where, err *e)
+{
+    (void)path;
+    return infinitebench_read(s, own, where, e);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    line_reader r = {.name = "input", .number = 1};
+    const dataset_names names = infinitebench_names();
     if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();
     for (int i = 0; i < 3; i++) {
-        infinitebench_sample s;
+        const sample_reader r = {.names = &names, .read = read_own, .own = &sets[i]};
+        sample_list l = {.size = sizeof(infinitebench_sample), .drop = infinitebench_drop};
         err e = {0};
         if (!sets[i].prompts &&
             infinitebench_prompts_open(&sets[i], tap_path("eval"), (infinitebench_set)i, &e) != ST_OK)
             abort();
-        status st = infinitebench_sample_read(&s, &sets[i], &r, (const char *)data, n, DATASET_UNKNOWN, &e);
+        status st = samples_add(&l, &r, "input", (const char *)data, n, &e);
         if ((st == ST_OK) == (e.msg[0] != 0)) abort();
-        if (st == ST_OK) use(&sets[i], &s);
-        infinitebench_sample_free(&s);
+        for (size_t k = 0; k < l.n; k++) use(&sets[i], samples_at(&l, k));
+        samples_free(&l);
     }
     return 0;
 }

@@ -28,12 +28,12 @@ static void use(const longbench2_sample *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    longbench2_data d = {0};
+    sample_list d = {.size = sizeof(longbench2_sample)};
     err e = {0};
     if (!templates.text[0].s && longbench2_templates_read(&templates, tap_path("eval"), &e) != ST_OK) abort();
-    status st = longbench2_data_add(&d, "input", (const char *)data, n, &e);
+    status st = samples_add(&d, &longbench2_reader, "input", (const char *)data, n, &e);
     if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && d.n == 0)) abort();
-    for (size_t i = 0; i < d.n; i++) use(&d.s[i]);
-    longbench2_data_free(&d);
+    for (size_t i = 0; i < d.n; i++) use(samples_at(&d, i));
+    samples_free(&d);
     return 0;
 }

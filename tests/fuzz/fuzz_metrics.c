@@ -51,14 +51,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     err e = {0};
     line_reader r = {.name = "input", .number = 1};
     const uint8_t *split = n ? memchr(data, 0xff, n) : NULL;
-    status st = prediction_read_labels(&p, &r, (const char *)data, n, "pred", "label", &e);
+    status st = prediction_read(&p, &r, (const char *)data, n, "pred", "label", &e);
     if (st == ST_OK) {
         metric_case c = {p.text, p.answers, p.n_answers, NULL, 0};
         score_all(&c);
     }
     prediction_free(&p);
     e = (err){0};
-    st = prediction_read(&p, &r, (const char *)data, n, "pred", &e);
+    st = prediction_read(&p, &r, (const char *)data, n, "pred", NULL, &e);
     if (st == ST_OK) {
         metric_case c = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
         score_all(&c);

@@ -13,17 +13,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static void add(const char *name, const uint8_t *data, size_t n)
 {
-    mrcr_data d = {0};
+    sample_list d = {.size = sizeof(mrcr_sample), .drop = mrcr_drop};
     err e = {0};
-    status st = mrcr_data_add(&d, name, (const char *)data, n, &e);
+    status st = samples_add(&d, &mrcr_reader, name, (const char *)data, n, &e);
     if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && d.n == 0)) abort();
     for (size_t i = 0; i < d.n; i++) {
+        const mrcr_sample *s = samples_at(&d, i);
         prompt_text t;
-        if (mrcr_text(&t, &d.s[i], NULL, NULL, false, &e) != ST_OK || t.s[t.n] || strlen(t.s) != t.n) abort();
-        if (d.s[i].answer.n == 0 || d.s[i].needles < 0) abort();
+        if (mrcr_text(&t, s, NULL, NULL, false, &e) != ST_OK || t.s[t.n] || strlen(t.s) != t.n) abort();
+        if (s->answer.n == 0 || s->needles < 0) abort();
         mem_free(t.s);
     }
-    mrcr_data_free(&d);
+    samples_free(&d);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -12,15 +12,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static punkt *p;
 
-static void read_record(const char *s, size_t n)
+static void read_records(const char *s, size_t n)
 {
-    line_reader r = {.name = "input", .number = 1};
-    ruler_record x;
+    sample_list l = {.size = sizeof(ruler_record), .drop = ruler_drop};
     err e = {0};
-    status st = ruler_record_read(&x, &r, s, n, DATASET_UNKNOWN, &e);
-    if ((st == ST_OK) == (e.msg[0] != 0)) abort();
-    if (st == ST_OK && (x.task >= RULER_TASKS || json_array_size(x.answers) == 0 || x.n_new < 0)) abort();
-    ruler_record_free(&x);
+    status st = samples_add(&l, &ruler_reader, "input", s, n, &e);
+    if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && l.n == 0)) abort();
+    for (size_t i = 0; i < l.n; i++) {
+        const ruler_record *x = samples_at(&l, i);
+        if (x->at.dataset >= RULER_TASKS || json_array_size(x->answers) == 0 || x->n_new < 0) abort();
+    }
+    samples_free(&l);
 }
 
 static void read_questions(ruler_qa_format format, const char *s, size_t n)
@@ -61,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const char *s = n ? (const char *)data : "";
     if (!p && punkt_read(&p, tap_path("eval"), NULL) != ST_OK) abort();
-    read_record(s, n);
+    read_records(s, n);
     read_questions(RULER_SQUAD, s, n);
     read_questions(RULER_HOTPOTQA, s, n);
     split(s, n);

@@ -41,20 +41,30 @@ static void score(const scbench_sample *s)
     }
 }
 
+static status read_own(void *own, void *s, const char *path, const char *where, err *e)
+{
+    (void)own;
+    (void)path;
+    return scbench_read(s, where, e);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    line_reader r = {.name = "input", .number = 1};
-    scbench_sample s;
+    const dataset_names names = scbench_names();
+    const sample_reader r = {.names = &names, .read = read_own};
+    sample_list l = {.size = sizeof(scbench_sample), .drop = scbench_drop};
     err e = {0};
     if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();
     if (!prompts.root && scbench_prompts_open(&prompts, tap_path("eval"), &e) != ST_OK) abort();
-    status st = scbench_sample_read(&s, &r, (const char *)data, n, DATASET_UNKNOWN, &e);
-    if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && s.n_turns == 0)) abort();
-    if (st == ST_OK) {
-        fill(&s, false);
-        fill(&s, true);
-        score(&s);
+    status st = samples_add(&l, &r, "input", (const char *)data, n, &e);
+    if ((st == ST_OK) == (e.msg[0] != 0) || (st == ST_OK && l.n == 0)) abort();
+    for (size_t i = 0; i < l.n; i++) {
+        const scbench_sample *s = samples_at(&l, i);
+        if (s->n_turns == 0) abort();
+        fill(s, false);
+        fill(s, true);
+        score(s);
     }
-    scbench_sample_free(&s);
+    samples_free(&l);
     return 0;
 }

@@ -25,11 +25,31 @@ static size_t task_of(const char *name)
 
 /* ---- lines ---- */
 
+/* Reads for the set of prompts that `own` is. */
+static status read_own(void *own, void *s, const char *path, const char *where, err *e)
+{
+    (void)path;
+    return infinitebench_read(s, own, where, e);
+}
+
 static status read_line(infinitebench_sample *s, infinitebench_set set, const char *line, err *e)
 {
-    line_reader r = {.name = "x.jsonl", .number = 7};
+    const dataset_names names = infinitebench_names();
+    const sample_reader r = {.names = &names, .read = read_own, .own = &sets[set]};
+    sample_list l = {.size = sizeof *s, .drop = infinitebench_drop};
     *e = (err){0};
-    return infinitebench_sample_read(s, &sets[set], &r, line, strlen(line), DATASET_UNKNOWN, e);
+    *s = (infinitebench_sample){0};
+    status st = samples_add(&l, &r, "x.jsonl", line, strlen(line), e);
+    if (st == ST_OK) *s = *(infinitebench_sample *)samples_at(&l, 0);
+    l.n = 0; /* the caller has it */
+    samples_free(&l);
+    return st;
+}
+
+static void free_sample(infinitebench_sample *s)
+{
+    infinitebench_drop(s);
+    json_decref(s->at.root);
 }
 
 static const char *field_of(const infinitebench_sample *s, const char *name)
@@ -103,9 +123,9 @@ static void test_fields(void)
             is_str(field_of(&s, cases[i].field), cases[i].want, "%s", cases[i].field);
         } else {
             is_err(st, &e, ST_FORMAT, cases[i].want, "line %zu", i);
-            ok(strncmp(e.msg, "x.jsonl line 7: ", 16) == 0, "which says where: %s", e.msg);
+            ok(strncmp(e.msg, "x.jsonl line 1: ", 16) == 0, "which says where: %s", e.msg);
         }
-        infinitebench_sample_free(&s);
+        free_sample(&s);
     }
 }
 
@@ -124,7 +144,7 @@ static void test_long_line(void)
     strcpy(at, end);
     is_ok(read_line(&s, PROMPTS_OFFICIAL, line, &e), &e, "a long line without a match");
     is_str(field_of(&s, "{prefix}"), "What is the last in the following list?", "the next one's");
-    infinitebench_sample_free(&s);
+    free_sample(&s);
     free(line);
 }
 
@@ -139,47 +159,40 @@ static void test_labels(void)
           &e, "an option");
     ok(s.p.n_answers == 2 && s.p.answers[1].n == 1 && s.p.answers[1].s[0] == 'D', "gets its letter");
     ok(json_array_size(s.answers) == 2, "in the results too");
-    infinitebench_sample_free(&s);
+    free_sample(&s);
     is_ok(read_line(&s, PROMPTS_OFFICIAL,
                     "{\"dataset\":\"math_find\",\"context\":\"c\",\"input\":\"The x of\",\"answer\":[5.0]}", &e),
           &e, "a number");
     ok(s.p.n_answers == 1 && strcmp(s.p.answers[0].s, "5.0") == 0 && json_is_real(json_array_get(s.answers, 0)),
        "stays what it is");
-    infinitebench_sample_free(&s);
+    free_sample(&s);
     is_err(read_line(&s, PROMPTS_INFLLM,
                      "{\"dataset\":\"kv_retrieval\",\"context\":\"c\",\"input\":\"which?\","
                      "\"answer\":\"1\"}",
                      &e),
            &e, ST_FORMAT, "no key in quotes", "InfLLM's prompt needs the key");
-    infinitebench_sample_free(&s);
+    free_sample(&s);
 }
 
 /* ---- samples that are made ---- */
 
-static const char NOISE[] =
-    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n";
-
-static json_t *generate(const infinitebench_place *at, size_t units, double *depth)
+static json_t *generate(const made_place *at, size_t units, double *depth)
 {
-    char *line = NULL;
     json_t *j = NULL;
-    err e = {0};
-    if (infinitebench_generate(&line, depth, at, units, &e) == ST_OK) j = json_loads(line, 0, NULL);
-    free(line);
-    if (!j) abort();
+    if (infinitebench_generate(&j, depth, at, units, NULL) != ST_OK) abort();
     return j;
 }
 
 /* The context of a sentence between `before` and `after` sentences of noise. */
 static bool is_hidden(const char *s, const char *hidden, size_t before, size_t after)
 {
-    size_t n = strlen(NOISE);
+    size_t n = strlen(MADE_NOISE);
     for (size_t i = 0; i < before; i++, s += n)
-        if (strncmp(s, NOISE, n) != 0) return false;
+        if (strncmp(s, MADE_NOISE, n) != 0) return false;
     if (strncmp(s, hidden, strlen(hidden)) != 0) return false;
     s += strlen(hidden);
     for (size_t i = 0; i < after; i++, s += n)
-        if (strncmp(s, NOISE, n) != 0) return false;
+        if (strncmp(s, MADE_NOISE, n) != 0) return false;
     return *s == 0;
 }
 
@@ -192,7 +205,7 @@ static size_t runs(const char *s)
 
 static void test_hidden(const char *name, const char *what, size_t digits)
 {
-    infinitebench_place at = {task_of(name), 42, 4096, 0, 5};
+    made_place at = {task_of(name), 42, 4096, 0, 5};
     char last[16] = "";
     int same = 0;
     for (at.number = 0; at.number < at.count; at.number++) {
@@ -218,7 +231,7 @@ static void test_hidden(const char *name, const char *what, size_t digits)
     is_int(same, 0, "each number has its key");
 }
 
-static bool keys_differ(infinitebench_place a, infinitebench_place b)
+static bool keys_differ(made_place a, made_place b)
 {
     double depth;
     json_t *x = generate(&a, 3, &depth), *y = generate(&b, 3, &depth);
@@ -230,14 +243,14 @@ static bool keys_differ(infinitebench_place a, infinitebench_place b)
 
 static void test_places(void)
 {
-    infinitebench_place a = {task_of("kv_retrieval"), 42, 4096, 1, 5}, seed = a, length = a, number = a, count = a;
+    made_place a = {task_of("kv_retrieval"), 42, 4096, 1, 5}, seed = a, length = a, number = a, count = a;
     double depth;
     seed.seed = 43;
     length.length = 4097;
     number.number = 2;
     ok(keys_differ(a, seed) && keys_differ(a, length) && keys_differ(a, number),
        "seed, length and number change what is hidden");
-    count.task = task_of("passkey");
+    count.dataset = task_of("passkey");
     count.number = 0;
     count.count = 1;
     json_decref(generate(&count, 9, &depth));
@@ -260,7 +273,7 @@ static bool is_uuid(const char *s)
 static void test_pairs(void)
 {
     enum { UNITS = 2500 };
-    infinitebench_place at = {task_of("kv_retrieval"), 42, 131072, 3, 10};
+    made_place at = {task_of("kv_retrieval"), 42, 131072, 3, 10};
     double depth;
     json_t *j = generate(&at, UNITS, &depth), *few = generate(&at, 7, &depth), *value;
     const char *context = string_in(j, "context"), *begin = "JSON data:\n", *key, *asked = "";
@@ -291,7 +304,7 @@ static void test_pairs(void)
 /* Sentences of noise, or pairs. */
 static size_t units_of(const infinitebench_sample *s)
 {
-    const char *part = s->task == task_of("kv_retrieval") ? "\": \"" : NOISE;
+    const char *part = s->at.dataset == task_of("kv_retrieval") ? "\": \"" : MADE_NOISE;
     size_t n = 0;
     for (const char *c = s->p.text.s; (c = strstr(c, part)); c++) n++;
     return n;
@@ -306,27 +319,23 @@ static size_t tokens_of(const infinitebench_prompts *p, const prompter *how, con
     return n;
 }
 
-static void check_longest(const prompter *how, const infinitebench_prompts *p, const infinitebench_place *at)
+static void check_longest(const prompter *how, const infinitebench_prompts *p, const made_place *at)
 {
     infinitebench_sample s, more;
-    line_reader r = {.name = "x", .number = 1};
-    char *line = NULL;
     double depth;
     err e = {0};
-    size_t room = (size_t)(at->length - p->n_new[at->task]);
+    size_t room = (size_t)(at->length - p->n_new[at->dataset]);
     if (!is_ok(infinitebench_sample_make(&s, p, how, at, &e), &e, "%s of %lld tokens",
-               infinitebench_tasks[at->task].name, (long long)at->length))
+               infinitebench_tasks[at->dataset].name, (long long)at->length))
         return;
     size_t units = units_of(&s), n = tokens_of(p, how, &s);
-    if (infinitebench_generate(&line, &depth, at, units + 1, &e) != ST_OK ||
-        infinitebench_sample_read(&more, p, &r, line, strlen(line), at->task, &e) != ST_OK)
-        abort();
+    more = (infinitebench_sample){.at = {at->dataset, 0, generate(at, units + 1, &depth)}};
+    if (infinitebench_read(&more, p, "x", &e) != ST_OK) abort();
     ok(n <= room && tokens_of(p, how, &more) > room, "%zu units fill %zu of %zu tokens, one more does not fit", units,
        n, room);
-    ok(s.length == at->length && s.index == at->number && s.depth >= 0, "it knows its place");
-    free(line);
-    infinitebench_sample_free(&s);
-    infinitebench_sample_free(&more);
+    ok(s.length == at->length && s.at.index == at->number && s.depth >= 0, "it knows its place");
+    free_sample(&s);
+    free_sample(&more);
 }
 
 static void test_longest(void)
@@ -338,12 +347,12 @@ static void test_longest(void)
     for (size_t task = 0; t && task < INFINITEBENCH_TASKS; task++) {
         if (!infinitebench_tasks[task].generated) continue;
         for (int set = 0; set < 3; set++) {
-            infinitebench_place at = {task, 1, 1500 + 777 * set, set, 3};
+            made_place at = {task, 1, 1500 + 777 * set, set, 3};
             how.wrap = set == PROMPTS_OFFICIAL ? WRAP_RAW : WRAP_TEMPLATE;
             check_longest(&how, &sets[set], &at);
         }
     }
-    infinitebench_place at = {task_of("passkey"), 1, 60, 0, 3};
+    made_place at = {task_of("passkey"), 1, 60, 0, 3};
     if (t)
         is_err(infinitebench_sample_make(&s, &sets[0], &how, &at, &e), &e, ST_USAGE,
                "60: too short for passkey, at least", "a length that holds none");
@@ -355,13 +364,13 @@ static void test_memory(void)
 {
     tokenizer *t = open_small("llama3");
     prompter how = {.tok = t, .max_length = 1 << 30, .wrap = WRAP_RAW};
-    infinitebench_place at = {task_of("kv_retrieval"), 1, 4000, 0, 3};
+    made_place at = {task_of("kv_retrieval"), 1, 4000, 0, 3};
     oom_run o = {0};
     while (t && o.n < 400 && oom_next(&o)) {
         infinitebench_sample s;
         status st = infinitebench_sample_make(&s, &sets[0], &how, &at, &o.e);
         oom_saw(&o, st, NULL);
-        if (st == ST_OK) infinitebench_sample_free(&s);
+        if (st == ST_OK) free_sample(&s);
     }
     if (t) ok((o.done || o.n == 400) && !o.bad, "out of memory at each of %ld allocations", o.n);
     tokenizer_free(t);
@@ -388,7 +397,7 @@ static void test_last_token(void)
        "InfLLM feeds the last token of the prompt by itself");
     prompt_tokens_free(&chat);
     prompt_tokens_free(&infllm);
-    infinitebench_sample_free(&s);
+    free_sample(&s);
     tokenizer_free(t);
 }
 
@@ -415,15 +424,17 @@ static bool read_sample(infinitebench_sample *s, const char *rel, size_t index, 
 {
     line_reader r = {.name = rel};
     const char *line;
-    char *text = NULL;
+    char *text = NULL, *one = NULL;
     size_t n;
     err e = {0};
     if (file_read(&text, &r.size, tap_path(rel), 1 << 24, &e) != ST_OK) return false;
     r.s = text;
     bool there = next_line(&r, &line, &n);
     for (size_t i = 0; i < index && there; i++) there = next_line(&r, &line, &n);
-    there = there && infinitebench_sample_read(s, &sets[set], &r, line, n, DATASET_UNKNOWN, &e) == ST_OK;
+    if (there) one = strndup(line, n);
+    there = one && read_line(s, set, one, &e) == ST_OK;
     if (!there) printf("# %s\n", e.msg);
+    free(one);
     mem_free(text);
     return there;
 }
@@ -447,7 +458,7 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
     if (!read_sample(&s, own ? "eval/infinitebench/samples.jsonl" : "tests/data/infinitebench/odd.jsonl", index, set))
         return false;
     status st = infinitebench_prompt_make(&out, &sets[set], &how, &s, NULL);
-    infinitebench_sample_free(&s);
+    free_sample(&s);
     return is_prompt(j, &out, st);
 }
 

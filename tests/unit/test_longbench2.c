@@ -113,20 +113,31 @@ static utf8_text text_in(const json_t *j)
     return (utf8_text){json_string_value(j), json_string_length(j)};
 }
 
+static const longbench2_sample *nth(const sample_list *l, size_t i)
+{
+    return samples_at(l, i);
+}
+
+static status read_source(sample_list *l, const sample_source *s, err *e)
+{
+    *l = (sample_list){.size = sizeof(longbench2_sample)};
+    return samples_read(l, &longbench2_reader, s, e);
+}
+
 /* Reads one of our files of samples. */
-static bool read_samples(longbench2_data *d, const char *rel)
+static bool read_samples(sample_list *d, const char *rel)
 {
     char path[4096];
     err e = {0};
     snprintf(path, sizeof path, "%s", tap_path(rel));
     sample_source s = {.data = path};
-    return is_ok(longbench2_data_read(d, &s, &e), &e, "%s", rel);
+    return is_ok(read_source(d, &s, &e), &e, "%s", rel);
 }
 
 /* The filled prompts (of the benchmark itself) that stand beside the format's samples. */
 static void test_fill(void)
 {
-    longbench2_data d;
+    sample_list d;
     size_t n = 0, good = 0;
     err e = {0};
     if (read_samples(&d, "tests/data/longbench2/format_samples.jsonl"))
@@ -135,15 +146,15 @@ static void test_fill(void)
                 char key[64];
                 prompt_text t;
                 snprintf(key, sizeof key, "expected_prompt_%s", longbench2_prompt_name((longbench2_prompt)p));
-                utf8_text want = text_in(json_object_get(d.s[i].root, key));
+                utf8_text want = text_in(json_object_get(nth(&d, i)->at.root, key));
                 n++;
-                if (longbench2_fill(&t, &templates, (longbench2_prompt)p, &d.s[i],
+                if (longbench2_fill(&t, &templates, (longbench2_prompt)p, nth(&d, i),
                                     text_of(" I looked at the window. \n"), &e) != ST_OK)
                     continue;
                 good += want.s && want.n == t.n && memcmp(want.s, t.s, t.n) == 0;
                 mem_free(t.s);
             }
-    longbench2_data_free(&d);
+    samples_free(&d);
     is_int((long long)n, 12, "filled prompts");
     is_int((long long)good, 12, "as they were written out by hand");
 }
@@ -206,35 +217,35 @@ static void test_truncation(void)
 #define GOOD "{" RECORD "\"answer\":\"A\",\"context\":\"c\"}"
 
 /* The data as a file of that name, in a folder of its own where the name is of a published one. */
-static status read_text(longbench2_data *d, const char *text, size_t n, int64_t limit, err *e)
+static status read_text(sample_list *d, const char *text, size_t n, int64_t limit, err *e)
 {
     char dir[64], path[128];
     make_dir(dir, sizeof dir);
     snprintf(path, sizeof path, "%s/x", dir);
     write_file(path, text, n);
     sample_source s = {.data = path, .limit = limit};
-    status st = longbench2_data_read(d, &s, e);
+    status st = read_source(d, &s, e);
     remove_dir(dir);
     return st;
 }
 
 static void reads(const char *text, size_t want)
 {
-    longbench2_data d;
+    sample_list d;
     err e = {0};
     is_ok(read_text(&d, text, strlen(text), 0, &e), &e, "%zu bytes", strlen(text));
     is_int((long long)d.n, (long long)want, "samples");
-    for (size_t i = 0; i < d.n; i++) ok(d.s[i].index == (int64_t)i, "index %zu", i);
-    longbench2_data_free(&d);
+    for (size_t i = 0; i < d.n; i++) ok(nth(&d, i)->at.index == (int64_t)i, "index %zu", i);
+    samples_free(&d);
 }
 
 static void refuses_bytes(const char *text, size_t n, const char *part)
 {
-    longbench2_data d;
+    sample_list d;
     err e = {0};
     status st = read_text(&d, text, n, 0, &e);
     is_err(st, &e, ST_FORMAT, part, "%s", part);
-    longbench2_data_free(&d);
+    samples_free(&d);
 }
 
 static void refuses(const char *text, const char *part)
@@ -278,35 +289,35 @@ static void test_data(void)
 static void test_limit(void)
 {
     char text[40 * sizeof GOOD], *at = text;
-    longbench2_data d;
+    sample_list d;
     err e = {0};
     for (int i = 0; i < 30; i++) at += sprintf(at, "%s\n", GOOD);
     is_ok(read_text(&d, text, strlen(text), 7, &e), &e, "thirty samples, at most seven");
     is_int((long long)d.n, 7, "are seven");
-    ok(d.n == 7 && d.s[6].index == 6, "the first ones");
-    longbench2_data_free(&d);
+    ok(d.n == 7 && nth(&d, 6)->at.index == 6, "the first ones");
+    samples_free(&d);
 }
 
 static void test_folders(void)
 {
     char dir[64], path[128], both[200];
-    longbench2_data d;
+    sample_list d;
     err e = {0};
     make_dir(dir, sizeof dir);
     sample_source s = {.data = dir};
-    is_err(longbench2_data_read(&d, &s, &e), &e, ST_IO, "no data.json", "an empty folder");
-    longbench2_data_free(&d);
+    is_err(read_source(&d, &s, &e), &e, ST_IO, "no data.json", "an empty folder");
+    samples_free(&d);
     snprintf(path, sizeof path, "%s/data.json", dir);
     write_file(path, "[" GOOD "]", sizeof GOOD + 1);
-    is_ok(longbench2_data_read(&d, &s, &e), &e, "data.json of a folder");
+    is_ok(read_source(&d, &s, &e), &e, "data.json of a folder");
     is_int((long long)d.n, 1, "its sample");
     is_str(json_string_value(json_object_get(json_array_get(d.files, 0), "name")), "data.json", "is noted");
-    longbench2_data_free(&d);
+    samples_free(&d);
     snprintf(both, sizeof both, "%s,%s", dir, path);
     s.data = both;
     e = (err){0};
-    is_err(longbench2_data_read(&d, &s, &e), &e, ST_USAGE, "of another file of the list", "the same samples twice");
-    longbench2_data_free(&d);
+    is_err(read_source(&d, &s, &e), &e, ST_USAGE, "of another file of the list", "the same samples twice");
+    samples_free(&d);
     unlink(path);
     remove_dir(dir);
 }
@@ -321,13 +332,13 @@ static void test_memory(void)
     write_file(path, "[" GOOD "," GOOD "]", 2 * sizeof GOOD + 1);
     while (oom_next(&o)) {
         sample_source s = {.data = path};
-        longbench2_data d;
+        sample_list d;
         prompt_text t = {0};
-        status st = longbench2_data_read(&d, &s, &o.e);
-        if (st == ST_OK) st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, &d.s[1], text_of("r"), &o.e);
+        status st = read_source(&d, &s, &o.e);
+        if (st == ST_OK) st = longbench2_fill(&t, &templates, LONGBENCH2_COT_ANSWER, nth(&d, 1), text_of("r"), &o.e);
         oom_saw(&o, st, NULL);
         mem_free(t.s);
-        longbench2_data_free(&d);
+        samples_free(&d);
     }
     remove_dir(dir);
     oom_ok(&o, 10, "reading and filling");
@@ -341,11 +352,11 @@ static const char *const sources[] = {"format", "odd", "own"}, *const source_fil
                                                                    "eval/longbench2/samples.jsonl"};
 enum { N_SOURCES = 3 };
 
-static const longbench2_sample *sample_of(const longbench2_data *data, const json_t *j)
+static const longbench2_sample *sample_of(const sample_list *data, const json_t *j)
 {
     size_t i = (size_t)json_integer_value(json_object_get(j, "index"));
     for (int k = 0; k < N_SOURCES; k++)
-        if (strcmp(string_in(j, "source"), sources[k]) == 0 && i < data[k].n) return &data[k].s[i];
+        if (strcmp(string_in(j, "source"), sources[k]) == 0 && i < data[k].n) return nth(&data[k], i);
     return NULL;
 }
 
@@ -382,11 +393,11 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
 
 static void test_real(void)
 {
-    longbench2_data data[N_SOURCES] = {0};
+    sample_list data[N_SOURCES] = {0};
     bool there = true;
     for (int k = 0; k < N_SOURCES; k++) there &= read_samples(&data[k], source_files[k]);
     if (there) check_real_prompts("tests/data/longbench2/prompts.jsonl", 240, agrees, data);
-    for (int k = 0; k < N_SOURCES; k++) longbench2_data_free(&data[k]);
+    for (int k = 0; k < N_SOURCES; k++) samples_free(&data[k]);
 }
 
 int main(void)

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/longbench/longbench_data.h"
-#include "eval/longbench/longbench_prompt.h"
+#include "eval/longbench/longbench.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "tests/unit/prompt_fixture.h"
@@ -48,32 +47,32 @@ static void test_fill(void)
 /* The filled prompts that were written out by hand with the samples. */
 static void test_samples(void)
 {
-    longbench_data data;
+    sample_list data;
     err e = {0};
     char path[4096];
     snprintf(path, sizeof path, "%s", tap_path("eval/longbench/samples.jsonl"));
     longbench_source s = {.from = {.data = path}};
     size_t n_prompts = 0, last = 0, n_datasets = 0;
     bool same = true;
-    if (!is_ok(longbench_data_read(&data, &table, &s, &e), &e, "the samples")) {
-        longbench_data_free(&data);
+    if (!is_ok(longbench_read(&data, &table, &s, &e), &e, "the samples")) {
+        samples_free(&data);
         return;
     }
     for (size_t i = 0; i < data.n; i++) {
-        const longbench_sample *x = &data.s[i];
+        const longbench_sample *x = samples_at(&data, i);
         const prompt_field f[] = {{"{context}", x->p.text}, {"{input}", x->input}};
-        const char *want = json_string_value(json_object_get(x->p.root, "expected_prompt"));
+        const char *want = json_string_value(json_object_get(x->at.root, "expected_prompt"));
         prompt_text t;
-        if (i == 0 || data.s[last].d != x->d) n_datasets++;
-        last = i;
-        if (!want || prompt_fill(&t, x->d->prompt, f, 2, &e) != ST_OK) continue;
+        if (i == 0 || last != x->at.dataset) n_datasets++;
+        last = x->at.dataset;
+        if (!want || prompt_fill(&t, table.d[x->at.dataset].prompt, f, 2, &e) != ST_OK) continue;
         same &= strcmp(t.s, want) == 0;
         n_prompts++;
         mem_free(t.s);
     }
     is_int((long long)n_datasets, 21, "there are some of each dataset");
     ok(same && n_prompts == 21, "the filled prompts (%zu)", n_prompts);
-    longbench_data_free(&data);
+    samples_free(&data);
 }
 
 /* ---- truncation ---- */
@@ -246,7 +245,7 @@ static void test_prompts(void)
 /* ---- against the official steps ---- */
 
 /* The data of a fixture: unpacked files of the real data, or our own samples. */
-static bool read_real(longbench_data *out, const char *dir)
+static bool read_real(sample_list *out, const char *dir)
 {
     static const char *const names[] = {
         "2wikimqa", "gov_report",  "hotpotqa",      "multifieldqa_en",      "multifieldqa_zh",
@@ -262,19 +261,21 @@ static bool read_real(longbench_data *out, const char *dir)
         if (system(cmd) != 0) return false;
     }
     longbench_source s = {.from = {.data = dir, .limit = 5}};
-    return is_ok(longbench_data_read(out, &table, &s, &e), &e, "the real data");
+    return is_ok(longbench_read(out, &table, &s, &e), &e, "the real data");
 }
 
-static const longbench_sample *find_sample(const longbench_data *data, const char *name, int64_t index)
+static const longbench_sample *find_sample(const sample_list *data, const char *name, int64_t index)
 {
-    for (size_t i = 0; i < data->n; i++)
-        if (strcmp(data->s[i].d->name, name) == 0 && data->s[i].index == index) return &data->s[i];
+    for (size_t i = 0; i < data->n; i++) {
+        const longbench_sample *s = samples_at(data, i);
+        if (strcmp(table.d[s->at.dataset].name, name) == 0 && s->at.index == index) return s;
+    }
     return NULL;
 }
 
 /* The data of the fixture. */
 typedef struct {
-    longbench_data real, own;
+    sample_list real, own;
 } fixture_data;
 
 static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, const tokenizer *t)
@@ -292,7 +293,7 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
                   .clean = r->clean};
     prompt_tokens out;
     if (!s) return false;
-    status st = longbench_prompt_make(&out, &p, s->d, s->p.text, s->input, NULL);
+    status st = longbench_prompt_make(&out, &p, &table.d[s->at.dataset], s->p.text, s->input, NULL);
     return is_prompt(j, &out, st);
 }
 
@@ -308,10 +309,10 @@ static void test_real(void)
     snprintf(path, sizeof path, "%s", tap_path("eval/longbench/samples.jsonl"));
     longbench_source s = {.from = {.data = path}};
     if (ok(read_real(&d.real, dir), "the data unpacks") &&
-        ok(longbench_data_read(&d.own, &table, &s, NULL) == ST_OK, "our own samples"))
+        ok(longbench_read(&d.own, &table, &s, NULL) == ST_OK, "our own samples"))
         check_real_prompts("tests/data/longbench/prompts.jsonl", 284, agrees, &d);
-    longbench_data_free(&d.real);
-    longbench_data_free(&d.own);
+    samples_free(&d.real);
+    samples_free(&d.own);
     snprintf(cmd, sizeof cmd, "rm -rf '%s'", dir);
     if (system(cmd) != 0) abort();
 }

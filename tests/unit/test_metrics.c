@@ -27,8 +27,8 @@ static void test_fixture(const metric *k)
         err e = {0};
         double got = -1, want = json_number_value(json_object_get(j, "score"));
         status st = metric_takes_labels(k)
-                        ? prediction_read_labels(&p, &rows.r, rows.line, rows.n, "prediction", "answers", &e)
-                        : prediction_read(&p, &rows.r, rows.line, rows.n, "prediction", &e);
+                        ? prediction_read(&p, &rows.r, rows.line, rows.n, "prediction", "answers", &e)
+                        : prediction_read(&p, &rows.r, rows.line, rows.n, "prediction", NULL, &e);
         bool undecided = json_is_true(json_object_get(j, "undecided"));
         metric_case c = {p.text, p.answers, p.n_answers, p.classes, p.n_classes};
         if (st == ST_OK) st = metric_score(m, k, &c, &got, &e);
@@ -196,7 +196,7 @@ static void read_labels(const char *answer, const char *want)
     line_reader r = {.name = "x", .number = 3};
     err e = {0};
     size_t n = (size_t)snprintf(line, sizeof line, "{\"pred\":\"y\",\"answer\":%s}", answer);
-    status st = prediction_read_labels(&p, &r, line, n, "pred", "answer", &e);
+    status st = prediction_read(&p, &r, line, n, "pred", "answer", &e);
     for (size_t i = 0; st == ST_OK && i < p.n_answers; i++)
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", i ? " " : "", p.answers[i].s);
     if (want) is_str(st == ST_OK ? got : e.msg, want, "the labels %s", answer);

@@ -9,14 +9,39 @@
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 
+static status read_own(void *own, void *s, const char *path, const char *where, err *e)
+{
+    (void)own;
+    (void)path;
+    return scbench_read(s, where, e);
+}
+
+static status read_line(scbench_sample *s, const char *line, err *e)
+{
+    const dataset_names names = scbench_names();
+    const sample_reader r = {.names = &names, .read = read_own};
+    sample_list l = {.size = sizeof *s, .drop = scbench_drop};
+    *s = (scbench_sample){0};
+    status st = samples_add(&l, &r, "line", line, strlen(line), e);
+    if (st == ST_OK) *s = *(scbench_sample *)samples_at(&l, 0);
+    l.n = 0; /* the caller has it */
+    samples_free(&l);
+    return st;
+}
+
+static void free_sample(scbench_sample *s)
+{
+    scbench_drop(s);
+    json_decref(s->at.root);
+}
+
 /* The parts of a line in a mode, one behind the other with " | " between. */
 static void parts_are(const scbench_asking *a, const char *line, const char *want)
 {
     char got[1024] = "";
     scbench_sample s;
-    line_reader r = {.name = "line", .number = 1};
     err e = {0};
-    if (is_ok(scbench_sample_read(&s, &r, line, strlen(line), DATASET_UNKNOWN, &e), &e, "a line of SCBench"))
+    if (is_ok(read_line(&s, line, &e), &e, "a line of SCBench"))
         for (size_t i = 0; i < s.n_turns + a->requests; i++) {
             prompt_text t;
             if (!is_ok(scbench_part_text(&t, a, &s, i, &e), &e, "part %zu", i)) break;
@@ -24,7 +49,7 @@ static void parts_are(const scbench_asking *a, const char *line, const char *wan
             mem_free(t.s);
         }
     is_str(got, want, "its parts");
-    scbench_sample_free(&s);
+    free_sample(&s);
 }
 
 /* Behind the model's own answer: the tokens of part 1, and the one that ends an answer. */
@@ -32,11 +57,10 @@ static void own_part_is(const scbench_asking *a, const char *line, const char *w
 {
     scbench_sample s;
     scbench_parts p = {0};
-    line_reader r = {.name = "line", .number = 1};
     err e = {0};
     char *text = NULL;
     size_t n;
-    if (is_ok(scbench_sample_read(&s, &r, line, strlen(line), DATASET_UNKNOWN, &e), &e, "a line of SCBench") &&
+    if (is_ok(read_line(&s, line, &e), &e, "a line of SCBench") &&
         is_ok(scbench_parts_make(&p, a, &s, 1000, &e), &e, "its parts") &&
         is_ok(tokenizer_decode(a->how->tok, p.part[1].ids, p.part[1].n, true, &text, &n, &e), &e, "the second")) {
         is_str(text, want, "what follows an answer of the model's own");
@@ -44,7 +68,7 @@ static void own_part_is(const scbench_asking *a, const char *line, const char *w
     }
     mem_free(text);
     scbench_parts_free(&p);
-    scbench_sample_free(&s);
+    free_sample(&s);
 }
 
 /* Prompts as evals.md 16.1 has them, in Llama-3's template and without one. */

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/answers.h"
+
+#include <math.h>
+
+#include "eval/scores.h"
+#include "kernels/base/mem.h"
+
+static double score_of(const json_t *line)
+{
+    return results_number(line, "score");
+}
+
+static bool is_undecided(const json_t *line)
+{
+    return json_is_true(json_object_get(line, "undecided"));
+}
+
+status answers_open(answers *a, const evaluation *ev, size_t n, void (*of)(const void *own, size_t i, answer_id *out),
+                    err *e)
+{
+    *a = (answers){.n = n, .decimals = 2, .rounded = true, .score = score_of, .is_marked = is_undecided};
+    TRY(evaluation_table_open(&a->t, ev, e));
+    TRY(MEM_NEW(&a->id, n, e));
+    TRY(MEM_NEW(&a->line, ev->rows.n * n, e));
+    for (size_t i = 0; i < n; i++) {
+        answer_id *x = &a->id[i];
+        of(ev->own, i, x);
+        for (size_t row = 0; row < ev->rows.n; row++)
+            a->line[row * n + i] = evaluation_result(ev, row, x->dataset, x->index, x->pass);
+    }
+    return ST_OK;
+}
+
+void answers_close(answers *a)
+{
+    mem_free(a->id);
+    mem_free(a->line);
+    evaluation_table_close(&a->t);
+}
+
+status answers_report(answers *a, status st, status (*print)(const answers *a, err *e),
+                      status (*json)(const answers *a, err *e), err *e)
+{
+    if (st == ST_OK) st = print(a, e);
+    if (st == ST_OK && a->t.ev->c->json) st = json(a, e);
+    answers_close(a);
+    return st;
+}
+
+/* ---- numbers ---- */
+
+bool answers_has(const answers *a, size_t i, answer_group g)
+{
+    for (int k = 0; k < ANSWER_KEYS; k++)
+        if (g.key[k] != ANSWER_ANY && g.key[k] != a->id[i].key[k]) return false;
+    return true;
+}
+
+size_t answers_count(const answers *a, answer_group g)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < a->n; i++) n += answers_has(a, i, g);
+    return n;
+}
+
+answer_cell answers_cell(const answers *a, size_t row, answer_group g)
+{
+    answer_cell c = {0};
+    for (size_t i = 0; i < a->n; i++) {
+        const json_t *line = a->line[row * a->n + i];
+        if (!line || !answers_has(a, i, g)) continue;
+        evaluation_costs_add(&c.costs, line);
+        double score = a->score(line);
+        if (isnan(score)) continue;
+        c.n++;
+        c.sum += score;
+        c.marked += a->is_marked(line);
+    }
+    c.mean = c.n == 0     ? (double)NAN
+             : a->rounded ? round_decimals(100 * c.sum / (double)c.n, 2)
+                          : 100 * (c.sum / (double)c.n);
+    return c;
+}
+
+double answers_average(const answers *a, size_t row, size_t n, const bool *among)
+{
+    double sum = 0;
+    size_t count = 0;
+    for (size_t d = 0; d < n; d++) {
+        answer_cell c = {0};
+        if (!among || among[d]) c = answers_cell(a, row, ANSWERS((int64_t)d, ANSWER_ANY, ANSWER_ANY));
+        if (c.n == 0) continue;
+        sum += c.mean;
+        count++;
+    }
+    return count ? sum / (double)count : (double)NAN;
+}
+
+/* ---- text ---- */
+
+status answers_line(const answers *a, int indent, const char *name, answer_group g, err *e)
+{
+    size_t n = answers_count(a, g);
+    if (n == 0) return ST_OK;
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) a->t.x[row] = answers_cell(a, row, g).mean;
+    return evaluation_table_line(&a->t, indent, name, n, a->decimals, e);
+}
+
+status answers_average_line(const answers *a, const char *name, size_t n, const bool *among, err *e)
+{
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) a->t.x[row] = answers_average(a, row, n, among);
+    return evaluation_table_line(&a->t, 0, name, 0, a->decimals, e);
+}
+
+status answers_costs(const answers *a, answer_group g, err *e)
+{
+    evaluation_costs *costs;
+    size_t rows = a->t.ev->rows.n;
+    TRY(MEM_NEW(&costs, rows, e));
+    for (size_t row = 0; row < rows; row++) costs[row] = answers_cell(a, row, g).costs;
+    status st = evaluation_table_costs(&a->t, costs, e);
+    mem_free(costs);
+    return st;
+}
+
+/* ---- JSON ---- */
+
+/* Adds the members of `from`, which it takes. */
+static bool add_members(json_t *o, json_t *from)
+{
+    bool good = json_object_update(o, from) == 0;
+    json_decref(from);
+    return good;
+}
+
+void json_add(json_t **list, json_t *element)
+{
+    if (*list && element && json_array_append(*list, element) == 0) {
+        json_decref(element);
+        return;
+    }
+    json_decref(element);
+    json_decref(*list);
+    *list = NULL;
+}
+
+void answers_json(json_t **list, const answers *a, size_t row, answer_group g, json_t *head, json_t *more)
+{
+    const answer_cell c = answers_cell(a, row, g);
+    bool good = add_members(head, evaluation_row_json(a->t.ev, row));
+    if (more) good &= add_members(head, more);
+    json_object_set_new(head, "n", json_integer((json_int_t)c.costs.n));
+    json_object_set_new(head, "score", results_real(c.mean));
+    if (c.marked) json_object_set_new(head, "undecided", json_integer((json_int_t)c.marked));
+    evaluation_costs_json(head, &c.costs);
+    if (!good) {
+        json_decref(head);
+        head = NULL;
+    }
+    json_add(list, head);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/* Answers of a run in groups (a dataset, a turn, a range of lengths): their means in the table and in --json. */
+#ifndef EVAL_ANSWERS_H
+#define EVAL_ANSWERS_H
+
+#include "eval/evaluation_table.h"
+
+enum { ANSWER_KEYS = 3, ANSWER_ANY = -1 };
+
+/* One answer of every row of the lineup. */
+typedef struct {
+    const char *dataset, *pass; /* identify its results, with index */
+    int64_t index;
+    int64_t key[ANSWER_KEYS]; /* what groups are made of */
+} answer_id;
+
+/* Answers with these keys; ANSWER_ANY matches every one. */
+typedef struct {
+    int64_t key[ANSWER_KEYS];
+} answer_group;
+#define ANSWERS(...) ((answer_group){{__VA_ARGS__}})
+
+typedef struct {
+    evaluation_table t;
+    answer_id *id; /* [n] */
+    size_t n;
+    const json_t **line;                   /* [rows, n] results; NULL: none */
+    int decimals;                          /* of scores in the table */
+    bool rounded;                          /* means are rounded to two decimals, as Python rounds them */
+    double (*score)(const json_t *line);   /* NULL: the member "score"; NAN: does not count */
+    bool (*is_marked)(const json_t *line); /* NULL: the member "undecided" */
+} answers;
+
+/* What a row of the lineup got in a group. */
+typedef struct {
+    size_t n, marked;       /* answers with a score; of these, marked ones */
+    double sum, mean;       /* of scores; the mean in percent, NAN: none */
+    evaluation_costs costs; /* of all its answers */
+} answer_cell;
+
+/* Opens n answers, which `of` describes. answers_close also after an error. */
+status answers_open(answers *a, const evaluation *ev, size_t n, void (*of)(const void *own, size_t i, answer_id *out),
+                    err *e);
+void answers_close(answers *a);
+/* Prints a report with `print` and writes --json with `json`, of answers that answers_open opened with status st. */
+status answers_report(answers *a, status st, status (*print)(const answers *a, err *e),
+                      status (*json)(const answers *a, err *e), err *e);
+
+bool answers_has(const answers *a, size_t i, answer_group g);
+size_t answers_count(const answers *a, answer_group g);
+answer_cell answers_cell(const answers *a, size_t row, answer_group g);
+/* Returns the mean of the means of the datasets, whose number is key 0, that `among` [n] marks (NULL: all). */
+double answers_average(const answers *a, size_t row, size_t n, const bool *among);
+
+/* Prints the lines of a group's means; nothing where it has no answers. */
+status answers_line(const answers *a, int indent, const char *name, answer_group g, err *e);
+status answers_average_line(const answers *a, const char *name, size_t n, const bool *among, err *e);
+/* Prints three lines of means, of a group's time and memory. */
+status answers_costs(const answers *a, answer_group g, err *e);
+
+/* Appends a new element to a list. Out of memory for either, the list becomes NULL, as evaluation_report_json expects.
+ */
+void json_add(json_t **list, json_t *element);
+/* Appends a group's cell: the members of `head`, the row's, those of `more`, "n", "score", "undecided" if some answers
+ * are marked, and costs. Takes head and more, which may be NULL. */
+void answers_json(json_t **list, const answers *a, size_t row, answer_group g, json_t *head, json_t *more);
+
+#endif
