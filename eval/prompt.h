@@ -3,7 +3,7 @@
 #ifndef EVAL_PROMPT_H
 #define EVAL_PROMPT_H
 
-#include "eval/metrics/metrics.h"
+#include "tokenizer/chars.h"
 #include "tokenizer/tokenizer.h"
 
 /* A text of its own: s is NUL-terminated and freed with mem_free. */

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Single characters of UTF-8 text. */
+/* UTF-8 text and its characters. */
 #ifndef TOKENIZER_CHARS_H
 #define TOKENIZER_CHARS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* Borrowed UTF-8 text, which may contain NUL. */
+typedef struct {
+    const char *s;
+    size_t n;
+} utf8_text;
 
 /* Length in bytes of the valid character at s and its code point; 0 if there is none. */
 int char_at(const char *s, size_t n, int32_t *c);

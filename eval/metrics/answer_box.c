@@ -14,16 +14,6 @@ enum { MOST_BARE = 256 };
 
 /* ---- extraction ---- */
 
-size_t answer_brace(utf8_text s, size_t open)
-{
-    size_t depth = 0, i = open;
-    for (; i < s.n; i++) {
-        depth += s.s[i] == '{';
-        if (s.s[i] == '}' && --depth == 0) break;
-    }
-    return i;
-}
-
 /* Returns the offset after the last `word`; 0: none. */
 static size_t after_last(utf8_text s, const char *word)
 {

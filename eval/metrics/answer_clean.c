@@ -6,6 +6,16 @@
 
 #include "eval/metrics/answer.h"
 
+size_t answer_brace(utf8_text s, size_t open)
+{
+    size_t depth = 0, i = open;
+    for (; i < s.n; i++) {
+        depth += s.s[i] == '{';
+        if (s.s[i] == '}' && --depth == 0) break;
+    }
+    return i;
+}
+
 static bool is_digit(char c)
 {
     return c >= '0' && c <= '9';

@@ -5,14 +5,7 @@
 
 #include <string.h>
 
-#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-
-struct metrics {
-    char *jieba_dir;
-    segmenter *words;
-    bool undecided;
-};
 
 /* Metrics that extract an answer from a long output. */
 #define ANSWERS(name)                                                                                                  \
@@ -103,53 +96,6 @@ bool metric_takes_labels(const metric *k)
     return k->labels;
 }
 
-bool metrics_undecided(const metrics *m)
-{
-    return m->undecided;
-}
-
-void metrics_set_undecided(metrics *m, bool undecided)
-{
-    m->undecided = undecided;
-}
-
-status metrics_create(metrics **out, const char *jieba_dir, err *e)
-{
-    metrics *m;
-    *out = NULL;
-    TRY(MEM_NEW(&m, 1, e));
-    if (!(m->jieba_dir = mem_strdup(jieba_dir))) {
-        mem_free(m);
-        return err_set(e, ST_NOMEM, "out of memory");
-    }
-    *out = m;
-    return ST_OK;
-}
-
-status metrics_open(metrics **out, const char *data_dir, err *e)
-{
-    char *jieba = path_join(data_dir, "jieba");
-    *out = NULL;
-    status st = jieba ? metrics_create(out, jieba, e) : err_set(e, ST_NOMEM, "out of memory");
-    mem_free(jieba);
-    return st;
-}
-
-void metrics_destroy(metrics *m)
-{
-    if (!m) return;
-    segmenter_destroy(m->words);
-    mem_free(m->jieba_dir);
-    mem_free(m);
-}
-
-status metrics_segmenter(metrics *m, const segmenter **out, err *e)
-{
-    if (!m->words) TRY(segmenter_create(&m->words, m->jieba_dir, e));
-    *out = m->words;
-    return ST_OK;
-}
-
 status score_answer(const metric_pair *p, double *score, err *e)
 {
     str answer = {0};
@@ -212,7 +158,7 @@ status metric_score(metrics *m, const metric *k, const metric_case *c, double *s
     TRY_GOTO(decode_texts(t, s, &c->prediction, 1, e));
     TRY_GOTO(decode_texts(t + 1, s + 1, c->answers, c->n_answers, e));
     TRY_GOTO(decode_texts(t + 1 + c->n_answers, s + 1 + c->n_answers, c->classes, c->n_classes, e));
-    m->undecided = false;
+    metrics_set_undecided(m, false);
     for (size_t i = 0; i < (k->whole && c->n_answers ? 1 : c->n_answers); i++) {
         double one = 0;
         metric_pair p = {.m = m,

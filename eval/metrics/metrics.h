@@ -10,12 +10,7 @@
 #include <stddef.h>
 
 #include "kernels/base/err.h"
-
-/* Borrowed UTF-8; NUL is a character like any other. */
-typedef struct {
-    const char *s;
-    size_t n;
-} utf8_text;
+#include "tokenizer/chars.h"
 
 typedef struct {
     utf8_text prediction;

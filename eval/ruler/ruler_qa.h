@@ -7,9 +7,9 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "eval/metrics/metrics.h"
 #include "eval/ruler/ruler_text.h"
 #include "kernels/base/sha256.h"
+#include "tokenizer/chars.h"
 
 typedef struct {
     const char *text;
