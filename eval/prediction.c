@@ -123,6 +123,18 @@ status prediction_read(prediction *p, const line_reader *r, const char *line, si
     return st;
 }
 
+status labels_score(double *score, metrics *m, const metric *k, utf8_text said, const json_t *labels, err *e)
+{
+    size_t n = json_array_size(labels);
+    utf8_text *answers;
+    TRY(MEM_NEW(&answers, n, e));
+    for (size_t i = 0; i < n; i++) text_of(&answers[i], json_array_get(labels, i));
+    const metric_case c = {said, answers, n, NULL, 0};
+    status st = metric_score(m, k, &c, score, e);
+    mem_free(answers);
+    return st;
+}
+
 void prediction_free(prediction *p)
 {
     json_decref(p->root);

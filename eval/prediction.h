@@ -40,6 +40,8 @@ status prediction_read(prediction *p, const line_reader *r, const char *line, si
                        const char *labels, err *e);
 /* Labels as a new list of texts. ST_FORMAT names `field`. */
 status labels_spell(json_t **out, const json_t *labels, const char *where, const char *field, err *e);
+/* metric_score of a text against a list of texts. */
+status labels_score(double *score, metrics *m, const metric *k, utf8_text said, const json_t *labels, err *e);
 void prediction_free(prediction *p);
 
 /* metric_score's or longbench_score's error with name and line of r in front. */

@@ -27,6 +27,10 @@ status prompt_replace(prompt_text *text, utf8_text marker, utf8_text value, err 
 status prompt_add(prompt_text *text, const char *s, size_t n, err *e);
 status prompt_add_repr(prompt_text *text, utf8_text s, err *e);
 
+/* Asks for the first match of the regular expression "The .+ LAST" of a text, as InfiniteBench does: "What is the
+ * largest number" and `tail` of "The largest number is", LAST being "is". *found false: there is none. */
+status prompt_ask(prompt_text *out, utf8_text text, const char *last, const char *tail, bool *found, err *e);
+
 /* How a text that is too long is cut. */
 typedef struct {
     size_t most;        /* longer texts are cut */

@@ -12,6 +12,16 @@
 
 enum { MAX_BYTES = 1 << 20, MAX_DEPTH = 8 };
 
+status prompt_table_read(json_t **out, const char *data_dir, const char *name, err *e)
+{
+    char *path = path_join(data_dir, name);
+    *out = NULL;
+    if (!path) return err_set(e, ST_NOMEM, "out of memory");
+    status st = json_read_object(out, path, MAX_BYTES, MAX_DEPTH, e);
+    mem_free(path);
+    return st;
+}
+
 status prompt_file_parse(prompt_file *f, const char *text, size_t n, const char *name, err *e)
 {
     const char *slash = strrchr(name, '/');

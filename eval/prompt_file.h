@@ -16,6 +16,9 @@ typedef struct {
     json_t *texts;
 } prompt_file;
 
+/* Reads a table of a benchmark, DIR/NAME of the folder of evaluation data: a JSON object. */
+status prompt_table_read(json_t **out, const char *data_dir, const char *name, err *e);
+
 /* prompt_file_close also after an error; name is borrowed. */
 status prompt_file_read(prompt_file *f, const char *path, err *e);
 status prompt_file_parse(prompt_file *f, const char *text, size_t n, const char *name, err *e);

@@ -408,3 +408,17 @@ status sample_text(utf8_text *out, const json_t *root, const char *field, const 
     *out = (utf8_text){json_string_value(j), json_string_length(j)};
     return sample_has_nul(*out) ? err_set(e, ST_FORMAT, "%s: '%s' holds the character U+0000", where, field) : ST_OK;
 }
+
+status sample_options(utf8_text out[SAMPLE_OPTIONS], const json_t *root, const char *where, err *e)
+{
+    const json_t *list = json_object_get(root, "options");
+    if (json_array_size(list) != SAMPLE_OPTIONS)
+        return err_set(e, ST_FORMAT, "%s: 'options': expected a list of four texts", where);
+    for (size_t i = 0; i < SAMPLE_OPTIONS; i++) {
+        const json_t *one = json_array_get(list, i);
+        out[i] = (utf8_text){json_string_value(one), json_string_length(one)};
+        if (!out[i].s || sample_has_nul(out[i]))
+            return err_set(e, ST_FORMAT, "%s: 'options': number %zu is no text", where, i + 1);
+    }
+    return ST_OK;
+}

@@ -103,5 +103,8 @@ status samples_file(char **text, size_t *n, const char *path, json_t *files, err
  * no text, or with U+0000 in it. */
 status sample_text(utf8_text *out, const json_t *root, const char *field, const char *where, err *e);
 bool sample_has_nul(utf8_text s);
+/* The four texts of the list "options". */
+enum { SAMPLE_OPTIONS = 4 };
+status sample_options(utf8_text out[SAMPLE_OPTIONS], const json_t *root, const char *where, err *e);
 
 #endif

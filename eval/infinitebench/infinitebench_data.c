@@ -6,11 +6,9 @@
 #include <string.h>
 
 #include "eval/infinitebench/infinitebench.h"
-#include "eval/metrics/text.h"
 #include "kernels/base/mem.h"
-#include "tokenizer/chars.h"
 
-enum { N_OPTIONS = 4 };
+enum { N_OPTIONS = SAMPLE_OPTIONS };
 static const char *const letters[N_OPTIONS] = {"A", "B", "C", "D"};
 
 static void add_field(infinitebench_sample *s, const char *name, const char *value, size_t n)
@@ -23,16 +21,9 @@ static void add_field(infinitebench_sample *s, const char *name, const char *val
 static status read_options(infinitebench_sample *s, const char *where, err *e)
 {
     static const char *const names[N_OPTIONS] = {"{OPTION_A}", "{OPTION_B}", "{OPTION_C}", "{OPTION_D}"};
-    const json_t *list = json_object_get(s->at.root, "options");
-    if (json_array_size(list) != N_OPTIONS)
-        return err_set(e, ST_FORMAT, "%s: 'options': expected a list of four texts", where);
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        const json_t *one = json_array_get(list, i);
-        utf8_text option = {json_string_value(one), json_string_length(one)};
-        if (!option.s || sample_has_nul(option))
-            return err_set(e, ST_FORMAT, "%s: 'options': number %zu is no text", where, i + 1);
-        add_field(s, names[i], option.s, option.n);
-    }
+    utf8_text option[N_OPTIONS];
+    TRY(sample_options(option, s->at.root, where, e));
+    for (int i = 0; i < N_OPTIONS; i++) add_field(s, names[i], option[i].s, option[i].n);
     return ST_OK;
 }
 
@@ -87,42 +78,16 @@ static status read_function(infinitebench_sample *s, const char *input, const ch
     return err_set(e, ST_FORMAT, "%s: 'input' has no call of a function like func_1(2)", where);
 }
 
-/* The text as UTF-8 behind `before` and in front of `after`. */
-static status put_between(char **out, const char *before, span s, const char *after, err *e)
+static status read_prefix(infinitebench_sample *s, utf8_text input, const char *where, err *e)
 {
-    size_t n = strlen(before);
-    TRY(mem_alloc((void **)out, n + 4 * s.n + strlen(after) + 1, 1, "prompt", e));
-    memcpy(*out, before, n);
-    for (size_t i = 0; i < s.n; i++) n += (size_t)char_put(*out + n, s.c[i]);
-    memcpy(*out + n, after, strlen(after) + 1);
-    return ST_OK;
-}
-
-static status make_prefix(infinitebench_sample *s, const char *match, size_t n, err *e)
-{
-    static const char tail[] = " of";
-    text t, low = {0};
-    TRY(text_decode(&t, match, n, e));
-    status st = text_lower(&low, text_span(&t), e);
-    if (st == ST_OK)
-        st = put_between(&s->own, "What is ", (span){low.c, low.n - strlen(tail)}, " in the following list?", e);
-    if (st == ST_OK) add_field(s, "{prefix}", s->own, strlen(s->own));
-    text_free(&t);
-    text_free(&low);
+    bool found;
+    prompt_text t;
+    status st = prompt_ask(&t, input, "of", " in the following list?", &found, e);
+    s->own = t.s;
+    if (st == ST_OK && !found)
+        return err_set(e, ST_FORMAT, "%s: 'input' asks for nothing like \"The largest number of\"", where);
+    if (st == ST_OK) add_field(s, "{prefix}", t.s, t.n);
     return st;
-}
-
-/* From the first match of "The .+ of", which takes as much of its line as it can: where a line's first "The " has none,
- * no other one of the line has. */
-static status read_prefix(infinitebench_sample *s, const char *input, const char *where, err *e)
-{
-    size_t line;
-    for (const char *f = input; (f = strstr(f, "The ")); f += line) {
-        line = strcspn(f, "\n");
-        for (size_t end = line; end >= strlen("The x of"); end--)
-            if (memcmp(f + end - 3, " of", 3) == 0) return make_prefix(s, f, end, e);
-    }
-    return err_set(e, ST_FORMAT, "%s: 'input' asks for nothing like \"The largest number of\"", where);
 }
 
 /* Characters 6 to 43 of the input, quotes included; only InfLLM's template asks for it. */
@@ -146,7 +111,7 @@ static status read_fields(infinitebench_sample *s, const infinitebench_prompts *
     if (f & FIELD_INPUT) add_field(s, "{input}", input.s, input.n);
     if (f & FIELD_QUESTION) add_field(s, "{question}", input.s, input.n);
     if (f & FIELD_FUNCTION) TRY(read_function(s, input.s, where, e));
-    if (f & FIELD_PREFIX) TRY(read_prefix(s, input.s, where, e));
+    if (f & FIELD_PREFIX) TRY(read_prefix(s, input, where, e));
     if (f & FIELD_KEY) TRY(read_key(s, p, input.s, where, e));
     if (f & FIELD_OPTIONS) {
         TRY(read_options(s, where, e));

@@ -5,11 +5,7 @@
 #include <string.h>
 
 #include "eval/infinitebench/infinitebench.h"
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
-
-enum { MAX_TABLE_BYTES = 1 << 20, MAX_DEPTH = 8 };
 
 const infinitebench_task infinitebench_tasks[INFINITEBENCH_TASKS] = {
     {"passkey", "Retrieve.PassKey", "passkey", true, true, FIELD_INPUT},
@@ -42,9 +38,9 @@ dataset_names infinitebench_names(void)
 static const struct {
     const char *name, *prompts, *group, *lengths; /* group: of the file's prompts; NULL: all of it */
 } sets[] = {
-    {"official", "official_prompts.json", "yarn_mistral", "official_max_new_tokens.json"},
-    {"chat", "official_prompts.json", "gpt4", "official_max_new_tokens.json"},
-    {"infllm", "infllm_dataset2prompt.json", NULL, "infllm_dataset2maxlen.json"},
+    {"official", "infinitebench/official_prompts.json", "yarn_mistral", "infinitebench/official_max_new_tokens.json"},
+    {"chat", "infinitebench/official_prompts.json", "gpt4", "infinitebench/official_max_new_tokens.json"},
+    {"infllm", "infinitebench/infllm_dataset2prompt.json", NULL, "infinitebench/infllm_dataset2maxlen.json"},
 };
 
 status infinitebench_set_parse(infinitebench_set *out, const char *text, err *e)
@@ -62,22 +58,11 @@ const char *infinitebench_set_name(infinitebench_set s)
     return sets[s].name;
 }
 
-static status read_table(json_t **out, const char *data_dir, const char *name, err *e)
-{
-    char rel[96];
-    snprintf(rel, sizeof rel, "infinitebench/%s", name);
-    char *path = path_join(data_dir, rel);
-    status st =
-        path ? json_read_object(out, path, MAX_TABLE_BYTES, MAX_DEPTH, e) : err_set(e, ST_NOMEM, "out of memory");
-    mem_free(path);
-    return st;
-}
-
 status infinitebench_prompts_open(infinitebench_prompts *p, const char *data_dir, infinitebench_set set, err *e)
 {
     *p = (infinitebench_prompts){.set = set};
-    TRY(read_table(&p->prompts, data_dir, sets[set].prompts, e));
-    TRY(read_table(&p->lengths, data_dir, sets[set].lengths, e));
+    TRY(prompt_table_read(&p->prompts, data_dir, sets[set].prompts, e));
+    TRY(prompt_table_read(&p->lengths, data_dir, sets[set].lengths, e));
     const json_t *group = sets[set].group ? json_object_get(p->prompts, sets[set].group) : p->prompts;
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
         const char *name = infinitebench_tasks[i].name;

@@ -7,12 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
+#include "eval/prompt_file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"
-
-enum { MAX_TABLE_BYTES = 1 << 20, MAX_DEPTH = 8 };
 
 static status read_dataset(longbench_dataset *d, const char *name, json_t *row, const json_t *prompts, err *e)
 {
@@ -39,22 +36,13 @@ static status read_dataset(longbench_dataset *d, const char *name, json_t *row, 
     return d->prompt ? ST_OK : err_set(e, ST_FORMAT, "prompts.json: '%s' is missing", name);
 }
 
-static status read_file(json_t **out, const char *data_dir, const char *name, err *e)
-{
-    char *path = path_join(data_dir, name);
-    status st =
-        path ? json_read_object(out, path, MAX_TABLE_BYTES, MAX_DEPTH, e) : err_set(e, ST_NOMEM, "out of memory");
-    mem_free(path);
-    return st;
-}
-
 status longbench_open(longbench_table *t, const char *data_dir, err *e)
 {
     const char *name;
     json_t *row;
     *t = (longbench_table){0};
-    TRY(read_file(&t->source, data_dir, "longbench/datasets.json", e));
-    TRY(read_file(&t->prompts, data_dir, "longbench/prompts.json", e));
+    TRY(prompt_table_read(&t->source, data_dir, "longbench/datasets.json", e));
+    TRY(prompt_table_read(&t->prompts, data_dir, "longbench/prompts.json", e));
     TRY(MEM_NEW(&t->d, json_object_size(t->source), e));
     json_object_foreach(t->source, name, row)
     {

@@ -67,9 +67,15 @@ static double percent(double k, size_t n, int decimals)
     return n ? round_decimals(100 * k / (double)n, decimals) : (double)NAN;
 }
 
-static double accuracy(const answer_cell *c, int decimals)
+static double accuracy(const answer_cell *c)
 {
-    return percent(c->sum, c->n, decimals);
+    return percent(c->sum, c->n, 1);
+}
+
+/* As ParisKV's Table 3 rounds it. */
+static double accuracy_of_cell(const answer_cell *c)
+{
+    return percent(c->sum, c->n, 2);
 }
 
 /* An output without a choice gets what guessing would. */
@@ -78,65 +84,59 @@ static double compensated(const answer_cell *c)
     return percent(c->sum + 0.25 * (double)c->marked, c->n, 1);
 }
 
-/* Returns the number of samples with an empty output, at once or as reasoning. */
-static size_t empty_of(const answers *a, size_t row, const answer_cell *overall)
+static double without_choice(const answer_cell *c)
 {
-    return answers_cell(a, row, a->t.ev->passes ? reasoning : all).costs.n - overall->n;
+    return c->n ? (double)c->marked : (double)NAN;
+}
+
+/* Returns the number of samples with an empty output, at once or as reasoning; NAN: no samples. */
+static double empty_of(const answers *a, size_t row)
+{
+    size_t n = answers_cell(a, row, a->t.ev->passes ? reasoning : all).costs.n;
+    return n ? (double)(n - answers_cell(a, row, all).n) : (double)NAN;
 }
 
 /* ---- text ---- */
 
-static status print_scores(const answers *a, err *e)
+/* Prints a line of one value of a group; its number of samples where `counted`. */
+static status print_line(const answers *a, int indent, const char *name, answer_group g, bool counted, int decimals,
+                         double (*value)(const answer_cell *c), err *e)
 {
-    size_t rows = a->t.ev->rows.n, empty = 0;
-    double *x = a->t.x;
-    for (int k = 0; k < CELLS; k++) {
-        for (size_t i = 0; i < rows; i++) {
-            const answer_cell c = answers_cell(a, i, group_of(k));
-            x[i] = accuracy(&c, 1);
-        }
-        TRY(evaluation_table_line(&a->t, k == OVERALL ? 0 : 2, names[k], answers_count(a, group_of(k)), 1, e));
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) {
+        const answer_cell c = answers_cell(a, row, g);
+        a->t.x[row] = value(&c);
     }
-    for (size_t i = 0; i < rows; i++) {
-        const answer_cell c = answers_cell(a, i, all);
-        x[i] = compensated(&c);
-    }
-    TRY(evaluation_table_line(&a->t, 0, "overall, compensated", 0, 1, e));
-    for (size_t i = 0; i < rows; i++) {
-        const answer_cell c = answers_cell(a, i, all);
-        x[i] = c.n ? (double)c.marked : (double)NAN;
-        empty += empty_of(a, i, &c);
-    }
-    TRY(evaluation_table_line(&a->t, 0, "outputs without a choice", 0, 0, e));
-    if (empty == 0) return ST_OK;
-    for (size_t i = 0; i < rows; i++) {
-        const answer_cell c = answers_cell(a, i, all);
-        size_t n = empty_of(a, i, &c);
-        x[i] = c.n + n > 0 ? (double)n : (double)NAN;
-    }
-    return evaluation_table_line(&a->t, 0, "empty, not counted", 0, 0, e);
+    return evaluation_table_line(&a->t, indent, name, counted ? answers_count(a, g) : 0, decimals, e);
 }
 
-/* Prints, of each length and difficulty, accuracies as ParisKV's Table 3 rounds them, and right answers of all. */
+static status print_scores(const answers *a, err *e)
+{
+    double empty = 0;
+    for (int k = 0; k < CELLS; k++)
+        TRY(print_line(a, k == OVERALL ? 0 : 2, names[k], group_of(k), true, 1, accuracy, e));
+    TRY(print_line(a, 0, "overall, compensated", all, false, 1, compensated, e));
+    TRY(print_line(a, 0, "outputs without a choice", all, false, 0, without_choice, e));
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) {
+        a->t.x[row] = empty_of(a, row);
+        if (a->t.x[row] > 0) empty += a->t.x[row];
+    }
+    return empty > 0 ? evaluation_table_line(&a->t, 0, "empty, not counted", 0, 0, e) : ST_OK;
+}
+
+/* Prints accuracies and right answers of all, of each length and difficulty. */
 static status print_cells(const answers *a, err *e)
 {
-    const evaluation_table *t = &a->t;
-    size_t rows = t->ev->rows.n;
     TRY(out_printf(e, "\nlength, difficulty\n"));
     for (int k = CELLS; k < CATEGORIES; k++) {
         const answer_group g = group_of(k);
         if (answers_count(a, g) == 0) continue;
-        for (size_t i = 0; i < rows; i++) {
-            const answer_cell c = answers_cell(a, i, g);
-            t->x[i] = accuracy(&c, 2);
-        }
-        TRY(evaluation_table_line(t, 2, names[k], answers_count(a, g), 2, e));
+        TRY(print_line(a, 2, names[k], g, true, 2, accuracy_of_cell, e));
         TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "    right", ""));
-        for (size_t i = 0; i < rows; i++) {
-            const answer_cell c = answers_cell(a, i, g);
+        for (size_t row = 0; row < a->t.ev->rows.n; row++) {
+            const answer_cell c = answers_cell(a, row, g);
             char counts[48];
             snprintf(counts, sizeof counts, "%.0f/%zu", c.sum, c.n);
-            TRY(out_printf(e, "  %*s", t->width[i], c.n ? counts : "-"));
+            TRY(out_printf(e, "  %*s", a->t.width[row], c.n ? counts : "-"));
         }
         TRY(out_printf(e, "\n"));
     }
@@ -178,7 +178,7 @@ static json_t *cells_json(const answers *a, size_t row)
         const answer_cell c = answers_cell(a, row, group_of(k));
         json_array_append_new(cells, json_pack("{s:s, s:s, s:I, s:I, s:o}", "length", names[SHORT + (k - CELLS) / 2],
                                                "difficulty", names[EASY + (k - CELLS) % 2], "right", (json_int_t)c.sum,
-                                               "n", (json_int_t)c.n, "accuracy", results_real(accuracy(&c, 2))));
+                                               "n", (json_int_t)c.n, "accuracy", results_real(accuracy_of_cell(&c))));
     }
     return cells;
 }
@@ -187,17 +187,18 @@ static json_t *row_json(const answers *a, size_t row)
 {
     const evaluation *ev = a->t.ev;
     const answer_cell overall = answers_cell(a, row, all);
+    const double empty = empty_of(a, row);
     json_t *o = evaluation_row_json(ev, row);
     if (ev->rows.why[row].code != ST_OK) return o;
     json_object_set_new(o, "n", json_integer((json_int_t)overall.n));
     for (int k = 0; k < CELLS; k++) {
         const answer_cell c = answers_cell(a, row, group_of(k));
-        json_object_set_new(o, names[k], results_real(accuracy(&c, 1)));
+        json_object_set_new(o, names[k], results_real(accuracy(&c)));
     }
     json_object_set_new(o, "cells", cells_json(a, row));
     json_object_set_new(o, "compensated", results_real(compensated(&overall)));
     json_object_set_new(o, "no_choice", json_integer((json_int_t)overall.marked));
-    json_object_set_new(o, "empty", json_integer((json_int_t)empty_of(a, row, &overall)));
+    json_object_set_new(o, "empty", json_integer(empty > 0 ? (json_int_t)empty : 0));
     evaluation_costs_json(o, &overall.costs);
     if (!ev->passes) return o;
     const answer_cell first = answers_cell(a, row, reasoning);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "eval/prediction.h"
 #include "eval/ruler/ruler_run.h"
 #include "kernels/base/mem.h"
 
@@ -207,24 +208,15 @@ static status drop_controls(grown_text *out, utf8_text s, err *e)
 
 static status score_answer(double *score, const ruler_run *r, size_t i, utf8_text answer, err *e)
 {
-    const json_t *list = r->answers[i];
-    utf8_text *answers;
+    const metric *k = metric_find(ruler_tasks[r->at_task].metric);
     grown_text kept = {0};
-    size_t n = json_array_size(list);
-    TRY(MEM_NEW(&answers, n, e));
-    for (size_t k = 0; k < n; k++) {
-        const json_t *one = json_array_get(list, k);
-        answers[k] = (utf8_text){json_string_value(one), json_string_length(one)};
-    }
     status st = ST_OK;
     if (r->ev->c->data && ruler_data_at(&r->in.data, r->at_task, i)->question.n) {
         st = drop_controls(&kept, answer, e);
         answer = (utf8_text){kept.s, kept.n};
     }
-    const metric_case c = {answer, answers, n, NULL, 0};
-    if (st == ST_OK) st = metric_score(r->m, metric_find(ruler_tasks[r->at_task].metric), &c, score, e);
+    if (st == ST_OK) st = labels_score(score, r->m, k, answer, r->answers[i], e);
     grown_free(&kept);
-    mem_free(answers);
     return st;
 }
 

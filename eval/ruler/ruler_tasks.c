@@ -6,14 +6,11 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "eval/prompt_file.h"
 #include "eval/ruler/ruler.h"
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/nearest.h"
 #include "tokenizer/chars.h"
-
-enum { MAX_BYTES = 1 << 20, MAX_DEPTH = 8 };
 
 #define NIAH(name, option, haystack, uuid_keys, uuid_values, keys, values, queries)                                    \
     {                                                                                                                  \
@@ -94,12 +91,9 @@ static status find_texts(ruler_templates *t, bool old, err *e)
 status ruler_templates_open(ruler_templates *t, const char *data_dir, bool old, const char *wrapper, err *e)
 {
     *t = (ruler_templates){0};
-    char *path = path_join(data_dir, "ruler/templates.json");
-    status st =
-        path ? json_read_object(&t->root, path, MAX_BYTES, MAX_DEPTH, e) : err_set(e, ST_NOMEM, "out of memory");
-    mem_free(path);
-    if (st == ST_OK) st = find_texts(t, old, e);
-    return st == ST_OK ? find_wrapper(t, wrapper, e) : st;
+    TRY(prompt_table_read(&t->root, data_dir, "ruler/templates.json", e));
+    TRY(find_texts(t, old, e));
+    return find_wrapper(t, wrapper, e);
 }
 
 void ruler_templates_close(ruler_templates *t)

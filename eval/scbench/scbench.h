@@ -8,7 +8,7 @@
 #include "eval/prompter.h"
 #include "eval/samples.h"
 
-enum { SCBENCH_TASKS = 16, SCBENCH_TURNS = 5, SCBENCH_OPTIONS = 4 };
+enum { SCBENCH_TASKS = 16, SCBENCH_TURNS = 5, SCBENCH_OPTIONS = SAMPLE_OPTIONS };
 
 typedef struct {
     const char *name;        /* of its file */

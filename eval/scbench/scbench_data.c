@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "eval/metrics/text.h"
 #include "eval/prediction.h"
 #include "eval/scbench/scbench.h"
 #include "kernels/base/mem.h"
@@ -82,20 +81,6 @@ static status read_labels(scbench_turn *t, const char *where, err *e)
 
 /* ---- turns ---- */
 
-static status read_options(scbench_turn *t, const json_t *turn, const char *where, err *e)
-{
-    const json_t *list = json_object_get(turn, "options");
-    if (json_array_size(list) != SCBENCH_OPTIONS)
-        return err_set(e, ST_FORMAT, "%s: 'options': expected a list of four texts", where);
-    for (size_t i = 0; i < SCBENCH_OPTIONS; i++) {
-        const json_t *one = json_array_get(list, i);
-        t->option[i] = (utf8_text){json_string_value(one), json_string_length(one)};
-        if (!t->option[i].s || sample_has_nul(t->option[i]))
-            return err_set(e, ST_FORMAT, "%s: 'options': number %zu is no text", where, i + 1);
-    }
-    return ST_OK;
-}
-
 /* The task that a turn of a mixed one is of. */
 static status read_task(scbench_turn *t, const json_t *turn, const char *where, err *e)
 {
@@ -113,7 +98,7 @@ static status read_turn(scbench_turn *t, size_t task, const json_t *turn, const 
     t->answer = json_object_get(turn, "answer");
     TRY(sample_text(&t->input, turn, "input", where, e));
     if (!scbench_tasks[task].metric) TRY(read_task(t, turn, where, e));
-    if (scbench_tasks[t->task].options) TRY(read_options(t, turn, where, e));
+    if (scbench_tasks[t->task].options) TRY(sample_options(t->option, turn, where, e));
     return read_labels(t, where, e);
 }
 

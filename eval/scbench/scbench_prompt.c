@@ -4,32 +4,25 @@
 
 #include <string.h>
 
-#include "eval/metrics/text.h"
 #include "eval/prediction.h"
+#include "eval/prompt_file.h"
 #include "eval/scbench/scbench.h"
-#include "kernels/base/file.h"
-#include "kernels/base/json.h"
 #include "kernels/base/mem.h"
-#include "tokenizer/chars.h"
 
-enum { MAX_TABLE_BYTES = 1 << 20, MAX_DEPTH = 8, MAX_NEW = 1 << 16, N_FIELDS = 9 };
+enum { MAX_NEW = 1 << 16, N_FIELDS = 9 };
 
 /* ---- the tables ---- */
 
 status scbench_prompts_open(scbench_prompts *p, const char *data_dir, err *e)
 {
     static const char *const groups[] = {"first_turn", "context_and_query", "follow_up_plain", "follow_up_chat"};
-    char *path = path_join(data_dir, "scbench/prompts.json");
-    p->root = NULL;
-    status st =
-        path ? json_read_object(&p->root, path, MAX_TABLE_BYTES, MAX_DEPTH, e) : err_set(e, ST_NOMEM, "out of memory");
-    mem_free(path);
-    for (size_t t = 0; t < SCBENCH_TASKS && st == ST_OK; t++)
-        for (size_t g = 0; g < 4 && st == ST_OK && !scbench_tasks[t].refused; g++)
+    TRY(prompt_table_read(&p->root, data_dir, "scbench/prompts.json", e));
+    for (size_t t = 0; t < SCBENCH_TASKS; t++)
+        for (size_t g = 0; g < 4 && !scbench_tasks[t].refused; g++)
             if (!json_object_get(json_object_get(p->root, groups[g]), scbench_tasks[t].name))
-                st = err_set(e, ST_FORMAT, "scbench/prompts.json: '%s' of '%s' is missing", scbench_tasks[t].name,
-                             groups[g]);
-    return st;
+                return err_set(e, ST_FORMAT, "scbench/prompts.json: '%s' of '%s' is missing", scbench_tasks[t].name,
+                               groups[g]);
+    return ST_OK;
 }
 
 void scbench_prompts_close(scbench_prompts *p)
@@ -78,40 +71,12 @@ static status answer_text(prompt_text *out, const scbench_turn *t, err *e)
     return st;
 }
 
-/* Where in c[0..n) "The .+ is" ends, which takes as much of its line as it can; *begin: where it begins. 0: nowhere. */
-static size_t find_subject(span s, size_t *begin)
-{
-    static const int32_t the[] = {'T', 'h', 'e', ' '}, is[] = {' ', 'i', 's'};
-    size_t line;
-    for (size_t at = 0; (at = span_find(s, at, (span){the, 4})) <= s.n; at++) {
-        for (line = at; line < s.n && s.c[line] != '\n';) line++;
-        for (size_t end = line; end >= at + 8; end--)
-            if (span_equal(span_from(s, end - 3, end), (span){is, 3})) {
-                *begin = at;
-                return end;
-            }
-    }
-    return 0;
-}
-
-/* "What is the largest number?" of "The largest number of the list is": mf's prefix. */
+/* Makes "What is the largest number?" of "The largest number of the list is": mf's prefix. */
 static status prefix_text(prompt_text *out, const scbench_turn *t, err *e)
 {
-    text all = {0}, low = {0};
-    size_t begin = 0;
-    char utf8[4];
-    *out = (prompt_text){0};
-    TRY(text_decode(&all, t->input.s, t->input.n, e));
-    size_t end = find_subject(text_span(&all), &begin);
-    status st = end ? text_lower(&low, span_from(text_span(&all), begin, end), e)
-                    : err_set(e, ST_FORMAT, "'input' asks for nothing like \"The largest number is\"");
-    if (st == ST_OK) st = prompt_add(out, "What is ", strlen("What is "), e);
-    for (size_t i = 0; i + 3 < low.n && st == ST_OK; i++)
-        st = prompt_add(out, utf8, (size_t)char_put(utf8, low.c[i]), e);
-    if (st == ST_OK) st = prompt_add(out, "?", 1, e);
-    text_free(&all);
-    text_free(&low);
-    return st;
+    bool found;
+    TRY(prompt_ask(out, t->input, "is", "?", &found, e));
+    return found ? ST_OK : err_set(e, ST_FORMAT, "'input' asks for nothing like \"The largest number is\"");
 }
 
 /* Fills a template for a turn; before: the turn whose answer is put in. */

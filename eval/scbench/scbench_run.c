@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "eval/prediction.h"
 #include "eval/scbench/scbench_run.h"
 #include "kernels/base/mem.h"
 
@@ -53,18 +54,7 @@ static const metric *metric_of(const scbench_sample *s, size_t turn)
 static status score_turn(double *score, const scbench_run *r, const scbench_sample *s, size_t turn, utf8_text said,
                          err *e)
 {
-    const json_t *labels = s->turn[turn].labels;
-    size_t n = json_array_size(labels);
-    utf8_text *answers;
-    TRY(MEM_NEW(&answers, n, e));
-    for (size_t i = 0; i < n; i++) {
-        const json_t *one = json_array_get(labels, i);
-        answers[i] = (utf8_text){json_string_value(one), json_string_length(one)};
-    }
-    metric_case c = {said, answers, n, NULL, 0};
-    status st = metric_score(r->m, metric_of(s, turn), &c, score, e);
-    mem_free(answers);
-    return st;
+    return labels_score(score, r->m, metric_of(s, turn), said, s->turn[turn].labels, e);
 }
 
 /* Labels that cannot be scored are found before anything runs. */
