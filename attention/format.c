@@ -351,3 +351,81 @@ void kv_format_text(const kv_format *f, char *out, size_t size)
                  (long long)f->sink, rows);
     else snprintf(out, size, "%s:g=%lld:r=%lld:quant=%s:rows=%s", name, g, r, f->hf ? "hf_axis0_g64" : "kivi", rows);
 }
+
+/* ---- tiers ---- */
+
+enum { TIER_WINDOW = 256 };
+#define TIER_CACHE ((size_t)512 << 20)
+
+/* A number with k, M or G behind it, up to `end`. */
+static bool read_size(uint64_t *out, const char *text, const char *end)
+{
+    char *stop;
+    if (text == end || *text < '0' || *text > '9') return false;
+    errno = 0;
+    unsigned long long v = strtoull(text, &stop, 10);
+    int shift = *stop == 'k' || *stop == 'K' ? 10 : *stop == 'm' || *stop == 'M' ? 20 : *stop == 'G' ? 30 : 0;
+    if (shift) stop++;
+    if (stop != end || errno || v > (UINT64_MAX >> 1) >> shift) return false;
+    *out = (uint64_t)v << shift;
+    return true;
+}
+
+/* The word at `text` up to `end` as key=value; 0: it is none, -1: it has no such value. */
+static int read_key(kv_tier *t, const char *text, const char *end)
+{
+    const char *value = memchr(text, '=', (size_t)(end - text));
+    uint64_t v;
+    if (!value) return 0;
+    size_t n = (size_t)(value++ - text);
+    bool cache = n == 5 && memcmp(text, "cache", n) == 0, window = n == 6 && memcmp(text, "window", n) == 0;
+    if (!cache && !window) return 0;
+    if (!read_size(&v, value, end) || (window && v > (uint64_t)1 << 40)) return -1;
+    if (cache) t->cache = (size_t)v;
+    else t->window = (int64_t)v;
+    return 1;
+}
+
+status kv_tier_parse(kv_tier *t, const char *text, err *e)
+{
+    *t = (kv_tier){.window = TIER_WINDOW, .cache = TIER_CACHE};
+    size_t n = strcspn(text, ":");
+    bool disk = n == 4 && memcmp(text, "disk", n) == 0, host = n == 4 && memcmp(text, "host", n) == 0;
+    if (disk) t->kind = KV_DISK;
+    else if (host) t->kind = KV_HOST;
+    else if (strcmp(text, "device") != 0)
+        return err_set(
+            e, ST_USAGE,
+            "--kv-tier: '%.60s' is not one of: device host[:cache=SIZE][:window=N] disk[:cache=SIZE][:window=N][:DIR]",
+            text);
+    for (text += n; *text == ':';) {
+        text++;
+        const char *end = text + strcspn(text, ":");
+        int is = read_key(t, text, end);
+        if (is < 0) return err_set(e, ST_USAGE, "--kv-tier: '%.60s': expected a number such as 512M or 256", text);
+        if (is > 0) {
+            text = end;
+            continue;
+        }
+        if (host)
+            return err_set(e, ST_USAGE, "--kv-tier: '%.60s' behind 'host:', expected cache=SIZE or window=N", text);
+        if (!*text || strlen(text) >= sizeof t->dir)
+            return err_set(e, ST_USAGE, "--kv-tier: the folder behind 'disk:' is %s", *text ? "too long" : "missing");
+        strcpy(t->dir, text);
+        break;
+    }
+    return ST_OK;
+}
+
+const char *kv_tier_dir(const kv_tier *t)
+{
+    const char *tmp = getenv("TMPDIR");
+    if (t->dir[0]) return t->dir;
+    return tmp && *tmp ? tmp : ".";
+}
+
+const char *kv_tier_name(kv_tier_kind p)
+{
+    static const char *const names[] = {[KV_DEVICE] = "device", [KV_HOST] = "host", [KV_DISK] = "disk"};
+    return names[p];
+}

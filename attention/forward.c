@@ -27,41 +27,6 @@ struct attn_work {
     buf pos;        /* i64 [rows] positions of the queries of the last decode step; p NULL: it was a prompt */
 };
 
-/* ---- what `full` does ---- */
-
-void full_append(const attn_turn *t, size_t n, int layer)
-{
-    kv_write_job jobs[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) {
-        int64_t first = t[i].p.first;
-        jobs[i] = kv_store_job(t[i].v->store, layer, (kv_target){.pos = first, .first = first, .n_lists = 1}, t[i].k,
-                               t[i].val, t[i].p.n_tok);
-    }
-    t->v->be->ops->kv_write(t->v->be, jobs, n);
-}
-
-/* A decode query sees all rows unless its layer has a window. */
-void full_select(const attn_turn *t, size_t n, int layer)
-{
-    for (; n > 0; n--, t++) {
-        int64_t visible = t->p.first + (int64_t)t->p.n_tok;
-        t->sel->n_seg = 1;
-        t->sel->seg[0] = (attn_seg){.rows = kv_store_rows(t->v->store, layer),
-                                    .n_lists = 1,
-                                    .n_max = visible,
-                                    .masked = attn_masked(t->v, &t->p, layer),
-                                    .band = t->v->shape->window[layer]};
-        t->sel->attended = attn_visible(t->v->shape, layer, visible);
-    }
-}
-
-void attn_choose(const attn_view *v, const choose_job *jobs, size_t n)
-{
-    backend_mark(v->be, STAGE_SCORE);
-    v->be->ops->select->choose(v->be, jobs, n);
-    backend_mark(v->be, STAGE_TOPK);
-}
-
 /* ---- work space ---- */
 
 static size_t q_bytes(const attn_shape *sh)
@@ -269,32 +234,6 @@ static void make_own_queries(attn_work *w, const layer_run *r)
 typedef struct {
     size_t first, n;
 } sel_run;
-
-attn_job attn_seg_job(const attn_view *v, const attn_seg *g)
-{
-    return (attn_job){.n_heads = (size_t)v->shape->n_heads,
-                      .rows = *g->rows,
-                      .range = g->range,
-                      .first = g->first,
-                      .idx = g->idx,
-                      .n_lists = g->n_lists,
-                      .idx_stride = g->idx_stride,
-                      .n_max = g->n_max,
-                      .qpos = g->qpos,
-                      .masked = g->masked,
-                      .kpos = g->kpos,
-                      .at = g->at,
-                      .band = g->band,
-                      .scale = v->shape->scale,
-                      .read = v->read,
-                      .copied = g->copied,
-                      .scores = g->scores,
-                      .score_stride = g->score_stride,
-                      .bias = g->bias,
-                      .turn = g->turn,
-                      .bias_stride = g->bias_stride,
-                      .pseudo = g->pseudo};
-}
 
 /* Attention of a group over its segments with index s, into dst (rows of the group; lse likewise). */
 static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s, buf dst, buf lse)

@@ -9,20 +9,6 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_codes.h"
 
-attn_regions attn_regions_of(const attn_spec *s)
-{
-    attn_regions r = {
-        .first = attn_value(s, "force_sink", 0), .newest = attn_value(s, "force_recent", 0), .covers = s->budget};
-    if (s->method->regions) s->method->regions(s, &r);
-    return r;
-}
-
-bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
-{
-    int64_t window = shape->window[layer];
-    return (layer < ATTN_MAX_LAYERS && s->skip.has[layer]) || (window > 0 && window <= attn_regions_of(s).covers);
-}
-
 static const attn_method *method_of(const attn_spec *s, int share)
 {
     return share == SHARE_DENSE ? &attn_full : s->method;
@@ -134,7 +120,7 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
     if (st != ST_OK) goto done;
     for (int i = 0; i < SHARES; i++)
         for (int l = 0; l < shape->n_layers; l++) s->layers[i][l] = serves(spec, &s->lim, shape, i, l);
-    TRY_GOTO(row_tier_open(&s->tier, spec, shape, lim, s->layers[SHARE_METHOD], be, e));
+    TRY_GOTO(row_tier_open(&s->tier, &s->spec, &s->shape, &s->lim, s->layers[SHARE_METHOD], be, e));
     for (int i = 0; i < SHARES; i++) TRY_GOTO(open_share(s, i, e));
     *out = s;
 done:

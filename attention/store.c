@@ -4,59 +4,15 @@
 #include "attention/store_impl.h"
 #include "kernels/base/mem.h"
 
-size_t kv_exact_bytes(const kv_format *f, size_t n_heads, size_t head_dim, int64_t n)
-{
-    return 2 * n_heads * kv_row_bytes(f->type, head_dim) * (size_t)n;
-}
-
-status kv_plan_bytes(size_t *out, const kv_format *f, const attn_shape *shape, const attn_limits *lim, size_t n_heads,
-                     int64_t n, err *e)
-{
-    size_t d = (size_t)shape->head_dim, sum = 0;
-    if (f->kind == KV_EXACT) return size_mul(out, (size_t)n, kv_exact_bytes(f, n_heads, d, 1), "KV plan", e);
-    /* More than a row of either kind takes. */
-    TRY(size_mul(out, (size_t)n, 16 * n_heads * d, "KV plan", e));
-    int64_t coded[KV_HALVES] = {n - n % kv_code_group(f), n};
-    int64_t whole = (int64_t)kv_codes_of(f, n).cap;
-    size_t waiting = kv_half_bytes(f, d, KV_K, kv_exact_rows(f, lim->prompt, n), 0);
-    for (int h = 0; h < KV_HALVES; h++) {
-        size_t exact = kv_half_bytes(f, d, h, n, 0), codes = kv_half_bytes(f, d, h, n, coded[h]);
-        size_t parts = codes + waiting, most = exact > codes ? exact : codes;
-        /* Not at once: what exact rows that became codes took goes back. */
-        sum += lim->at_once ? waiting + kv_half_bytes(f, d, h, whole, whole) : parts < most ? parts : most;
-    }
-    *out = n_heads * sum;
-    return ST_OK;
-}
-
 /* ---- life ---- */
-
-size_t kv_exact_half_bytes(const kv_rows *r)
-{
-    return r->cap * r->n_kv_heads * kv_row_bytes(r->type, r->head_dim);
-}
-
-void kv_code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS])
-{
-    kv_codes *c = &r->codes;
-    size_t rows = r->n_kv_heads * c->cap, pair = 2 * sizeof(uint16_t);
-    size_t codes = rows * ((r->head_dim * (size_t)r->codes.bits + 7) / 8);
-    size_t by_run = rows * codes_runs(c, r->head_dim) * pair;
-    out[0] = (sized_buf){&c->k, codes};
-    out[1] = (sized_buf){&c->v, codes};
-    out[2] = (sized_buf){&c->k_pair, c->by_token ? by_run : rows / c->group * r->head_dim * pair};
-    out[3] = (sized_buf){&c->v_pair, by_run};
-}
-
-/* On disk heads begin at whole pages of memory, so that each of their blocks can be given back. */
-enum { DISK_CAP = 64 };
 
 static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
 {
     kv_rows *r = &s->layer[layer];
     sized_buf codes[N_CODE_BUFS];
     size_t bytes;
-    int64_t align = kv_on_disk(s) ? DISK_CAP : 1, rows = s->coded ? kv_exact_rows(&s->f, s->prompt, cap) : cap;
+    int64_t align = s->tier && s->tier->kind->align ? (int64_t)s->tier->kind->align : 1;
+    int64_t rows = s->coded ? kv_exact_rows(&s->f, s->prompt, cap) : cap;
     cap = (cap + align - 1) / align * align;
     rows = (rows + align - 1) / align * align;
     *r = (kv_rows){.type = s->f.type,
@@ -76,7 +32,7 @@ static status create_layer(kv_store *s, int layer, int64_t cap, err *e)
         for (int i = 0; i < N_CODE_BUFS; i++)
             TRY(row_tier_alloc(s->tier, s->be, codes[i].b, codes[i].bytes, false, "KV codes", e));
     }
-    return row_tier_add(s->tier, r, layer, &s->f, e);
+    return s->tier ? s->tier->kind->add(s->tier, r, layer, e) : ST_OK;
 }
 
 /* While nothing is quantized every slot is its own exact row: kernels then take the shorter way. */
@@ -132,7 +88,7 @@ void kv_store_free(kv_store *s)
 
 void kv_store_reset(kv_store *s)
 {
-    if (kv_on_disk(s)) disk_forget_all(s);
+    TIER(s, reset, s);
     if (!s->coded) return;
     kv_coded_reset(s->coded);
     show_codes(s, false);
@@ -198,13 +154,13 @@ void kv_store_discard(kv_store *s, int layer, int64_t from)
 void kv_store_layer_end(kv_store *s, int layer)
 {
     const kv_coded *coded = s->coded;
-    if (kv_on_disk(s)) disk_before_codes(s, layer);
+    TIER(s, before_codes, s, layer);
     if (coded) {
         kv_coded_layer_end(s->coded, &s->layer[layer]);
         for (int64_t i = 0; i < coded->n_runs; i++)
             discard_rows(s->be, &s->layer[layer], coded->run[i].from, coded->run[i].to);
     }
-    if (kv_on_disk(s)) disk_layer_end(s, layer);
+    TIER(s, layer_end, s, layer);
 }
 
 void kv_store_end(kv_store *s)
@@ -213,13 +169,13 @@ void kv_store_end(kv_store *s)
         kv_coded_end(s->coded);
         show_codes(s, !kv_store_exact(s));
     }
-    if (kv_on_disk(s)) disk_step_end(s);
+    TIER(s, step_end, s);
 }
 
 bool kv_store_rewind(kv_store *s, int64_t n)
 {
     if (s->coded && !kv_coded_rewind(s->coded, n)) return false;
-    if (kv_on_disk(s)) disk_rewind(s, n);
+    TIER(s, rewind, s, n);
     return true;
 }
 
@@ -246,7 +202,7 @@ status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err
 {
     if (s->tier)
         return err_set(e, ST_UNSUPPORTED, "a session in --kv-tier %s cannot be saved or loaded",
-                       kv_tier_name(s->tier->where.kind));
+                       kv_tier_name(s->tier->spec->tier.kind));
     if (s->coded) {
         TRY(kv_coded_state(s->coded, v, n, &n_rows, e));
         if (v->load) show_codes(s, !kv_store_exact(s));

@@ -78,7 +78,7 @@ kv_codes kv_codes_of(const kv_format *f, int64_t cap);
 /* Bytes of K or V of n tokens of which n_coded are in codes, in one region. */
 size_t kv_half_bytes(const kv_format *f, size_t head_dim, int half, int64_t n, int64_t n_coded);
 
-/* store_codes.c */
+/* store_quantized.c */
 status kv_coded_create(kv_coded **out, const kv_store_options *o, err *e);
 void kv_coded_free(kv_coded *s);
 void kv_coded_reset(kv_coded *s);
@@ -101,54 +101,59 @@ status kv_rule_check(kv_coded *s, err *e);
 size_t kv_rule_list(const kv_format *f);
 size_t kv_rule_staged(const kv_format *f);
 
+/* Bytes of the code rows and pairs of n tokens in one region; of whole groups where K has them. */
+size_t kv_code_bytes(const kv_format *f, size_t head_dim, int half, int64_t n);
+
 /* ---- tiers (tier.h) ---- */
 
+/* Hooks of a tier below the device's memory. A missing hook does nothing. */
+typedef struct {
+    size_t align; /* rows of a head are a multiple of it; 0: any number */
+    /* Opens what row_tier_open has described; on failure `close` releases it. */
+    status (*open)(row_tier *t, err *e);
+    void (*close)(row_tier *t);
+    /* row_tier_plan */
+    void (*plan)(const row_tier *t, attn_bytes *part, size_t *slow);
+    /* Whether exact rows, or codes, are allocated in the host's memory. */
+    bool (*in_host)(const row_tier *t, bool exact);
+    /* Adds a layer whose rows were allocated. */
+    status (*add)(row_tier *t, kv_rows *r, int layer, err *e);
+    /* Run inside kv_store_*: before rows of a layer are quantized, after a layer, after a step, before a rewind to n
+     * tokens, at a reset. */
+    void (*before_codes)(kv_store *s, int layer);
+    void (*layer_end)(kv_store *s, int layer);
+    void (*step_end)(kv_store *s);
+    void (*rewind)(kv_store *s, int64_t n);
+    void (*reset)(kv_store *s);
+} row_tier_kind;
+extern const row_tier_kind row_tier_disk, row_tier_host;
+
 struct row_tier {
-    backend *be;
-    kv_tier where;
+    const row_tier_kind *kind;
+    backend *be; /* NULL in plans */
+    const attn_spec *spec;
+    const attn_shape *shape;
+    const attn_limits *lim;
+    const bool *layers; /* [n_layers] */
+    int n;              /* number of these layers */
     /* DISK: tokens that never leave memory are the first `first` and the newest `newest`; in decode steps others go
      * when there are `flush` of them. */
     int64_t first, newest, flush;
     tier *files;
-    /* HOST, where that is not the device's memory: copies on the device. exact_near: of stores with codes exact rows
-     * stay on the device, since they are few. */
-    bool exact_near;
+    /* HOST, unless that is the device's memory: copies on the device. Exact rows of stores with codes stay on the
+     * device, since they are few. */
     kv_near *near; /* [n_layers]; NULL: none */
-    int n_layers;
-    size_t n_heads, row_bytes;
     buf claim, moved;
 };
 
-static inline bool kv_on_disk(const kv_store *s)
-{
-    return s->tier && s->tier->files;
-}
+/* Calls a hook of the store's tier, if it has one. */
+#define TIER(s, hook, ...)                                                                                             \
+    do {                                                                                                               \
+        if ((s)->tier && (s)->tier->kind->hook) (s)->tier->kind->hook(__VA_ARGS__);                                    \
+    } while (0)
 
-/* Memory for exact rows, or for codes. p NULL: the device's. */
-status row_tier_alloc(row_tier *p, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e);
-void row_tier_free(row_tier *p, backend *be, buf b, size_t bytes, bool exact);
-/* A layer whose rows were allocated. */
-status row_tier_add(row_tier *p, kv_rows *r, int layer, const kv_format *f, err *e);
-
-/* tier_disk.c: the store's calls, which keep the order of kv_store_*. */
-void disk_before_codes(kv_store *s, int layer);
-void disk_layer_end(kv_store *s, int layer);
-void disk_step_end(kv_store *s);
-void disk_rewind(kv_store *s, int64_t n);
-void disk_forget_all(kv_store *s);
-status disk_add(row_tier *p, kv_rows *r, int layer, const kv_format *f, err *e);
-void disk_plan(attn_bytes *part, size_t *slow, const row_tier *regions, const attn_spec *s, const attn_shape *shape,
-               const attn_limits *lim, int n);
-
-/* tier_host.c */
-status host_open(row_tier *p, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, const bool *layers,
-                 err *e);
-void host_close(row_tier *p);
-void host_plan(attn_bytes *part, size_t *slow, const attn_spec *s, const attn_shape *shape, const attn_limits *lim,
-               const bool *layers);
-
-/* Tokens that stay in memory or near. */
-void row_tier_regions(row_tier *p, const attn_spec *s);
-int row_tier_count(const bool *layers, int n_layers);
+/* Memory for exact rows, or for codes. t NULL: the device's. */
+status row_tier_alloc(const row_tier *t, backend *be, buf *out, size_t bytes, bool exact, const char *what, err *e);
+void row_tier_free(const row_tier *t, backend *be, buf b, size_t bytes, bool exact);
 
 #endif

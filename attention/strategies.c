@@ -59,92 +59,6 @@ const attn_method *attn_method_find(const char *name)
     return NULL;
 }
 
-attn_reuse attn_reuse_of(const attn_spec *s)
-{
-    const attn_method *m = s->method;
-    if (s->kv.kind != KV_EXACT || s->tier.kind != KV_DEVICE) return ATTN_REUSE_NEVER;
-    return m->reuse_unless && attn_value(s, m->reuse_unless, 0) != 0 ? ATTN_REUSE_NEVER : m->reuse;
-}
-
-bool attn_has_budget(const attn_spec *s)
-{
-    return s->method->has_budget && s->budget < ATTN_NO_BUDGET;
-}
-
-bool attn_retrieves(const attn_spec *s)
-{
-    return s->method->family && s->method->family->retrieves;
-}
-
-bool attn_by_window(const attn_spec *s)
-{
-    return s->method->family && s->method->family->windows;
-}
-
-int64_t attn_prompt_grain(const attn_spec *s, int64_t end)
-{
-    bool chooses = attn_by_window(s) && (s->forced || end > attn_regions_of(s).covers);
-    return chooses ? attn_value(s, "window", 1) : 1;
-}
-
-/* Under these keys every strategy that retrieves takes its forced tokens, whatever it calls them itself. */
-static const struct {
-    const char *key, *own;
-} forced_keys[] = {{"force_sink", "sink"}, {"force_recent", "local"}};
-
-static int index_of(const attn_method *m, const char *key)
-{
-    const attn_param *p = attn_params(m);
-    for (int i = 0; p[i].key; i++)
-        if (strcmp(p[i].key, key) == 0) return i;
-    return -1;
-}
-
-/* The parameter of a key; -1: there is none. */
-static int find_param(const attn_method *m, const char *key)
-{
-    int at = index_of(m, key);
-    for (size_t i = 0; at < 0 && m->family && m->family->retrieves && i < sizeof forced_keys / sizeof *forced_keys; i++)
-        if (strcmp(forced_keys[i].key, key) == 0) at = index_of(m, forced_keys[i].own);
-    return at;
-}
-
-int64_t attn_value(const attn_spec *s, const char *key, int64_t none)
-{
-    int i = find_param(s->method, key);
-    return i < 0 ? none : s->value[i];
-}
-
-double attn_certify_eps(const attn_spec *s)
-{
-    return (double)attn_value(s, certify_param.key, 0) / ATTN_FRACTION;
-}
-
-void attn_budget_counts(const attn_spec *s, char out[16])
-{
-    const attn_method *m = s->method;
-    const char *word = "total";
-    if (m->counts) word = m->counts;
-    else if (attn_value(s, "demote", 0) > 0) word = "exact";
-    else if (m->family && m->family->drops) word = "kept";
-    else if (attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA) word = "+forced";
-    if (attn_has_budget(s)) snprintf(out, 16, "%s%s", word, attn_gqa(s) == GQA_PER_Q ? "/q" : "");
-    else snprintf(out, 16, "-");
-}
-
-gqa_mode attn_gqa(const attn_spec *s)
-{
-    size_t n, m;
-    if (s->method->per_head) return GQA_PER_Q;
-    for (int i = 0; attn_params(s->method)[i].key; i++) {
-        const char *c = attn_param_choice(attn_params(s->method)[i].choices, s->value[i], &n), *name;
-        if (strcmp(attn_params(s->method)[i].key, "gqa") != 0 || !c) continue;
-        for (int g = 0; g < GQA_COUNT; g++)
-            if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0) return (gqa_mode)g;
-    }
-    return GQA_LAYER_VOTE;
-}
-
 static status parse_int(int64_t *out, const char *text, int64_t min, int64_t max, const char *what, const char *key,
                         err *e)
 {
@@ -252,10 +166,10 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
         return parse_skip(&s->skip, value, where, e);
     }
     if (strcmp(key, "kv") == 0) return parse_kv(&s->kv, value, what, e);
-    bool budget = strcmp(key, "budget") == 0 || (strcmp(key, "max") == 0 && index_of(s->method, "p") >= 0);
+    bool budget = strcmp(key, "budget") == 0 || (strcmp(key, "max") == 0 && attn_param_index(s->method, "p") >= 0);
     s->own_budget |= budget;
     if (budget && s->method->has_budget) return parse_int(&s->budget, value, 0, ATTN_NO_BUDGET, what, key, e);
-    int i = find_param(s->method, key);
+    int i = attn_param_find(s->method, key);
     return i < 0 ? unknown_key(s, key, what, e) : attn_param_parse(&s->value[i], &p[i], value, what, e);
 }
 
@@ -288,7 +202,7 @@ static char *next_word(char **save)
 /* A method without a family attends everything, and misses nothing. */
 static status set_certify(attn_spec *s, const char *eps, err *e)
 {
-    int i = index_of(s->method, certify_param.key);
+    int i = attn_param_index(s->method, certify_param.key);
     int64_t value;
     TRY(attn_param_parse(&value, &certify_param, eps, "--certify", e));
     if (i >= 0) s->value[i] = value;
@@ -331,18 +245,6 @@ status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, er
         TRY(set_value(s, kv, eq + 1, what, e));
     }
     return s->method->parse ? s->method->parse(s, e) : ST_OK;
-}
-
-status attn_check_ropes(const attn_spec *s, const attn_shape *shape, bool whole, err *e)
-{
-    if (shape->n_ropes > 1)
-        return err_set(e, ST_UNSUPPORTED,
-                       "%s: a model whose layers have %d rotary embeddings is not supported; use another strategy",
-                       s->text, shape->n_ropes);
-    if (!whole || 2 * attn_pairs(shape) == (size_t)shape->head_dim) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED,
-                   "%s: a model that rotates %d of %d channels of a head is not supported; use another strategy",
-                   s->text, shape->rotary, shape->head_dim);
 }
 
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -508,11 +410,11 @@ void attn_print_help(FILE *f, const attn_method *m)
         print_param(f, &b);
     }
     for (const attn_param *p = attn_params(m); p->key; p++) print_param(f, p);
-    if (index_of(m, "p") >= 0) fprintf(f, "  %-12s %-12s another name of budget, beside p\n", "max", "");
-    for (size_t i = 0; i < sizeof forced_keys / sizeof *forced_keys; i++)
-        if (index_of(m, forced_keys[i].key) < 0 && find_param(m, forced_keys[i].key) >= 0)
+    if (attn_param_index(m, "p") >= 0) fprintf(f, "  %-12s %-12s another name of budget, beside p\n", "max", "");
+    for (size_t i = 0; i < ATTN_FORCED_KEYS; i++)
+        if (attn_param_index(m, attn_forced_keys[i].key) < 0 && attn_param_find(m, attn_forced_keys[i].key) >= 0)
             fprintf(f, "  %-12s %-12s another name of %s, which all strategies that retrieve know\n",
-                    forced_keys[i].key, "", forced_keys[i].own);
+                    attn_forced_keys[i].key, "", attn_forced_keys[i].own);
     char skip[24];
     snprintf(skip, sizeof skip, "%d", m->def_skip);
     fprintf(f, "  %-12s %-12s %s\n", "skip", m->skip ? m->skip : skip,

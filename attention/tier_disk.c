@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in files: which blocks go there when, and which come back. */
+/* Rows in files. */
 #include "config.h"
 
 #include "attention/store_impl.h"
@@ -32,14 +32,30 @@ static tier_area code_area(const kv_rows *r)
     return a;
 }
 
-status disk_add(row_tier *p, kv_rows *r, int layer, const kv_format *f, err *e)
+/* On disk heads begin at whole pages of memory, so that each of their blocks can be given back. */
+enum { DISK_ALIGN = 64 };
+
+static status disk_open(row_tier *t, err *e)
 {
+    const kv_tier *o = &t->spec->tier;
+    const tier_options options = {kv_tier_dir(o), o->cache / (size_t)t->n, (size_t)t->shape->n_kv_heads};
+    return t->be->ops->tier->open(t->be, &t->files, &options, e);
+}
+
+static void disk_close(row_tier *t)
+{
+    if (t->files) t->be->ops->tier->close(t->be, t->files);
+}
+
+static status disk_add(row_tier *t, kv_rows *r, int layer, err *e)
+{
+    const kv_format *f = &t->spec->kv;
     kv_rows bits = *r;
     bits.codes.bits = f->bits;
     bool coded = kv_has_codes(f);
-    const tier_area area[TIER_AREAS] = {exact_area(r, coded ? 0 : p->first),
+    const tier_area area[TIER_AREAS] = {exact_area(r, coded ? 0 : t->first),
                                         coded ? code_area(&bits) : (tier_area){.n_planes = 0}};
-    return p->be->ops->tier->add(p->be, &r->tier, p->files, layer, area, e);
+    return t->be->ops->tier->add(t->be, &r->tier, t->files, layer, area, e);
 }
 
 /* Blocks [0, end) of a layer's area go there. */
@@ -64,7 +80,7 @@ static void bring_back(kv_store *s, int layer)
     forget(s, layer, TIER_EXACT, 0);
 }
 
-void disk_forget_all(kv_store *s)
+static void disk_reset(kv_store *s)
 {
     for (int l = 0; l < s->n_layers; l++)
         for (int a = 0; s->layer[l].tier && a < TIER_AREAS; a++) forget(s, l, a, 0);
@@ -84,13 +100,13 @@ static int64_t code_block(const kv_store *s)
 }
 
 /* The end of a prompt quantizes rows of which most are in the file. */
-void disk_before_codes(kv_store *s, int layer)
+static void disk_before_codes(kv_store *s, int layer)
 {
     if (s->coded && (s->flags & ATTN_PROMPT_END)) bring_back(s, layer);
 }
 
 /* In prompts a layer leaves memory when it was attended; codes take the place of exact rows at the end. */
-void disk_layer_end(kv_store *s, int layer)
+static void disk_layer_end(kv_store *s, int layer)
 {
     const row_tier *t = s->tier;
     if (s->flags & ATTN_PROMPT) {
@@ -103,7 +119,7 @@ void disk_layer_end(kv_store *s, int layer)
 }
 
 /* Decode steps: all layers alike, when enough tokens have left the window. */
-void disk_step_end(kv_store *s)
+static void disk_step_end(kv_store *s)
 {
     int area = s->coded ? TIER_CODES : TIER_EXACT;
     int64_t rows = s->coded ? code_block(s) : TIER_PAGE,
@@ -117,9 +133,8 @@ void disk_step_end(kv_store *s)
     }
 }
 
-/* Rows behind token n are written anew: where the file holds them it forgets them, and what it holds of the block
- * before comes back. */
-void disk_rewind(kv_store *s, int64_t n)
+/* Rows from token n on will be written again: the file forgets them, and the rest of their block comes back. */
+static void disk_rewind(kv_store *s, int64_t n)
 {
     for (int l = 0; l < s->n_layers; l++) {
         const kv_rows *r = &s->layer[l];
@@ -133,20 +148,31 @@ void disk_rewind(kv_store *s, int64_t n)
     }
 }
 
-/* In a prompt one layer at a time is whole in memory, and what its chunk brings is in all of them. */
-void disk_plan(attn_bytes *part, size_t *slow, const row_tier *t, const attn_spec *s, const attn_shape *shape,
-               const attn_limits *lim, int n)
+/* In a prompt one layer at a time is whole in memory, and all of them hold the rows of its chunk. */
+static void disk_plan(const row_tier *t, attn_bytes *part, size_t *slow)
 {
-    const kv_format *f = &s->kv;
-    size_t exact = kv_exact_bytes(f, (size_t)shape->n_kv_heads, (size_t)shape->head_dim, 1);
-    size_t layer = part->kv / (size_t)n,
-           blocks = 2 * ((size_t)lim->n_tokens / TIER_PAGE + 1) * (size_t)shape->n_kv_heads;
-    int64_t rows = t->first + t->newest + t->flush + lim->chunk + 4 * TIER_PAGE;
-    /* Codes go as soon as there are blocks of them; what is not yet coded stays. */
-    if (f->kind != KV_EXACT) rows = 3 * f->residual + 4 * f->group + f->sink + t->flush + lim->chunk;
-    size_t stays = (size_t)rows * exact < layer ? (size_t)rows * exact : layer;
-    size_t all = part->kv, most = (size_t)n * stays + layer;
+    const kv_format *f = &t->spec->kv;
+    const size_t n = (size_t)t->n, heads = (size_t)t->shape->n_kv_heads, cache = t->spec->tier.cache;
+    size_t exact = kv_exact_bytes(f, heads, (size_t)t->shape->head_dim, 1), all = part->kv;
+    size_t layer = all / n, blocks = 2 * ((size_t)t->lim->n_tokens / TIER_PAGE + 1) * heads;
+    int64_t rows = t->first + t->newest + t->flush + t->lim->chunk + 4 * TIER_PAGE;
+    /* Codes are written as soon as a block of them is full; tokens that are not yet quantized stay in memory. */
+    if (kv_has_codes(f)) rows = 3 * f->residual + 4 * f->group + f->sink + t->flush + t->lim->chunk;
+    size_t stays = (size_t)rows * exact < layer ? (size_t)rows * exact : layer, most = n * stays + layer;
     *slow += all;
-    part->kv = s->tier.cache < all && most < all - s->tier.cache ? most + s->tier.cache : all;
-    part->scratch += (size_t)n * blocks * TIER_NOTE;
+    part->kv = cache < all && most < all - cache ? most + cache : all;
+    part->scratch += n * blocks * TIER_NOTE;
 }
+
+const row_tier_kind row_tier_disk = {
+    .align = DISK_ALIGN,
+    .open = disk_open,
+    .close = disk_close,
+    .plan = disk_plan,
+    .add = disk_add,
+    .before_codes = disk_before_codes,
+    .layer_end = disk_layer_end,
+    .step_end = disk_step_end,
+    .rewind = disk_rewind,
+    .reset = disk_reset,
+};

@@ -8,48 +8,6 @@
 #include "attention/store_impl.h"
 #include "kernels/base/mem.h"
 
-int64_t kv_code_group(const kv_format *f)
-{
-    return f->hf ? 1 : f->group;
-}
-
-int64_t kv_exact_rows(const kv_format *f, int64_t prompt, int64_t n)
-{
-    int64_t rows = prompt + 3 * f->residual + 2 * kv_code_group(f) + f->sink;
-    return prompt > 0 && rows < n ? rows : n;
-}
-
-kv_codes kv_codes_of(const kv_format *f, int64_t cap)
-{
-    size_t group = (size_t)kv_code_group(f);
-    return (kv_codes){.bits = f->bits,
-                      .by_token = f->hf,
-                      .zero_point = f->hf && !f->float_zero,
-                      .cap = ((size_t)cap + group - 1) / group * group,
-                      .group = group,
-                      .run = (size_t)f->group};
-}
-
-/* Bytes of the code rows and pairs of n tokens of one region; of whole groups where K has them. */
-static size_t code_bytes(const kv_format *f, size_t head_dim, int half, int64_t n)
-{
-    kv_codes c = kv_codes_of(f, n);
-    size_t pair = 2 * sizeof(uint16_t), rows = (size_t)n * codes_row_bytes(&c, head_dim);
-    if (half == KV_V || c.by_token) return rows + (size_t)n * codes_runs(&c, head_dim) * pair;
-    return rows + (size_t)n / c.group * head_dim * pair;
-}
-
-size_t kv_half_bytes(const kv_format *f, size_t head_dim, int half, int64_t n, int64_t n_coded)
-{
-    return code_bytes(f, head_dim, half, n_coded) + (size_t)(n - n_coded) * head_dim * dtype_size(f->type);
-}
-
-size_t kv_map_bytes(const kv_format *f, int64_t n, int64_t chunk)
-{
-    if (!kv_has_codes(f)) return 0;
-    return (size_t)n * KV_HALVES * (sizeof(int32_t) + sizeof(int64_t)) + (size_t)chunk * sizeof(int64_t);
-}
-
 /* ---- life ---- */
 
 static status create_host(kv_coded *s, err *e)
@@ -303,7 +261,7 @@ size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos,
         s->mark[row / group] = true;
         k_groups++;
     }
-    return k_groups * code_bytes(&s->f, head_dim, KV_K, group) +
+    return k_groups * kv_code_bytes(&s->f, head_dim, KV_K, group) +
            (size_t)(n - n_coded[KV_K]) * head_dim * dtype_size(s->f.type) +
            kv_half_bytes(&s->f, head_dim, KV_V, n, n_coded[KV_V]);
 }

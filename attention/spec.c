@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* Answers about a strategy with its parameters. None of them needs the table of strategies. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "attention/budget.h"
+#include "attention/certify.h"
+#include "attention/format.h"
+
+const attn_forced attn_forced_keys[ATTN_FORCED_KEYS] = {{"force_sink", "sink"}, {"force_recent", "local"}};
+
+int attn_param_index(const attn_method *m, const char *key)
+{
+    const attn_param *p = attn_params(m);
+    for (int i = 0; p[i].key; i++)
+        if (strcmp(p[i].key, key) == 0) return i;
+    return -1;
+}
+
+int attn_param_find(const attn_method *m, const char *key)
+{
+    int at = attn_param_index(m, key);
+    for (size_t i = 0; at < 0 && m->family && m->family->retrieves && i < ATTN_FORCED_KEYS; i++)
+        if (strcmp(attn_forced_keys[i].key, key) == 0) at = attn_param_index(m, attn_forced_keys[i].own);
+    return at;
+}
+
+int64_t attn_value(const attn_spec *s, const char *key, int64_t none)
+{
+    int i = attn_param_find(s->method, key);
+    return i < 0 ? none : s->value[i];
+}
+
+attn_regions attn_regions_of(const attn_spec *s)
+{
+    attn_regions r = {
+        .first = attn_value(s, "force_sink", 0), .newest = attn_value(s, "force_recent", 0), .covers = s->budget};
+    if (s->method->regions) s->method->regions(s, &r);
+    return r;
+}
+
+bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer)
+{
+    int64_t window = shape->window[layer];
+    return (layer < ATTN_MAX_LAYERS && s->skip.has[layer]) || (window > 0 && window <= attn_regions_of(s).covers);
+}
+
+attn_reuse attn_reuse_of(const attn_spec *s)
+{
+    const attn_method *m = s->method;
+    if (s->kv.kind != KV_EXACT || s->tier.kind != KV_DEVICE) return ATTN_REUSE_NEVER;
+    return m->reuse_unless && attn_value(s, m->reuse_unless, 0) != 0 ? ATTN_REUSE_NEVER : m->reuse;
+}
+
+bool attn_has_budget(const attn_spec *s)
+{
+    return s->method->has_budget && s->budget < ATTN_NO_BUDGET;
+}
+
+bool attn_retrieves(const attn_spec *s)
+{
+    return s->method->family && s->method->family->retrieves;
+}
+
+bool attn_by_window(const attn_spec *s)
+{
+    return s->method->family && s->method->family->windows;
+}
+
+int64_t attn_prompt_grain(const attn_spec *s, int64_t end)
+{
+    bool chooses = attn_by_window(s) && (s->forced || end > attn_regions_of(s).covers);
+    return chooses ? attn_value(s, "window", 1) : 1;
+}
+
+double attn_certify_eps(const attn_spec *s)
+{
+    return (double)attn_value(s, "certify", 0) / ATTN_FRACTION;
+}
+
+void attn_budget_counts(const attn_spec *s, char out[16])
+{
+    const attn_method *m = s->method;
+    const char *word = "total";
+    if (m->counts) word = m->counts;
+    else if (attn_value(s, "demote", 0) > 0) word = "exact";
+    else if (m->family && m->family->drops) word = "kept";
+    else if (attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA) word = "+forced";
+    if (attn_has_budget(s)) snprintf(out, 16, "%s%s", word, attn_gqa(s) == GQA_PER_Q ? "/q" : "");
+    else snprintf(out, 16, "-");
+}
+
+gqa_mode attn_gqa(const attn_spec *s)
+{
+    size_t n, m;
+    if (s->method->per_head) return GQA_PER_Q;
+    for (int i = 0; attn_params(s->method)[i].key; i++) {
+        const char *c = attn_param_choice(attn_params(s->method)[i].choices, s->value[i], &n), *name;
+        if (strcmp(attn_params(s->method)[i].key, "gqa") != 0 || !c) continue;
+        for (int g = 0; g < GQA_COUNT; g++)
+            if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0) return (gqa_mode)g;
+    }
+    return GQA_LAYER_VOTE;
+}
+
+status attn_check_ropes(const attn_spec *s, const attn_shape *shape, bool whole, err *e)
+{
+    if (shape->n_ropes > 1)
+        return err_set(e, ST_UNSUPPORTED,
+                       "%s: a model whose layers have %d rotary embeddings is not supported; use another strategy",
+                       s->text, shape->n_ropes);
+    if (!whole || 2 * attn_pairs(shape) == (size_t)shape->head_dim) return ST_OK;
+    return err_set(e, ST_UNSUPPORTED,
+                   "%s: a model that rotates %d of %d channels of a head is not supported; use another strategy",
+                   s->text, shape->rotary, shape->head_dim);
+}
