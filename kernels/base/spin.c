@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* Measured in bench/README.md. */
+/* Measured in doc/results.md. */
 static const struct {
     const char *name, *value;
 } bounds[] = {{"GOMP_SPINCOUNT", "4000"}, {"KMP_BLOCKTIME", "1"}};

@@ -3,7 +3,7 @@
 # and the commands of doc/methods.md.
 . "$SRCDIR/tests/cli/lib.sh"
 pages="methods evals"
-dirs="api attention bench cli commands doc eval examples generate kernels lens model python scripts serve tests tokenizer"
+dirs="api attention cli commands doc eval examples generate kernels lens model python scripts serve tests tokenizer"
 
 # Section numbers of a page's headings ("## 13a. Comparison" is 13a), one a line.
 headings() { sed -n 's/^##*  *\([0-9][0-9]*[a-z]\{0,1\}\(\.[0-9][0-9]*\)*\)\.\{0,1\} .*/\1/p' "$1"; }
