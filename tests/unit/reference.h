@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Fixtures of tests/data/reference (scripts/fixtures/reference/README.md says what each tensor holds): one open
+/* Fixtures of tests/data/reference (scripts/fixtures/reference/ writes them): one open
  * file, copies of its tensors on the heap, and comparisons. A missing tensor is a mistake of the test: it aborts. */
 #ifndef TESTS_UNIT_REFERENCE_H
 #define TESTS_UNIT_REFERENCE_H
