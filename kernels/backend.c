@@ -74,16 +74,6 @@ void backend_threads_text(char out[BACKEND_THREADS_TEXT], const backend *be)
     else snprintf(out, BACKEND_THREADS_TEXT, "%d of %d threads (OpenMP grants no more)", be->n_threads, be->n_promised);
 }
 
-int backend_ranks(const backend *be)
-{
-    return be->ranks ? be->ranks->size : 1;
-}
-
-int backend_rank(const backend *be)
-{
-    return be->ranks ? be->ranks->rank : 0;
-}
-
 status backend_fault(const backend *be, err *e)
 {
     return be->fault.code == ST_OK ? ST_OK : err_set(e, be->fault.code, "%s", be->fault.msg);

@@ -3,12 +3,11 @@
 
 #include "kernels/comm_impl.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/base/mem.h"
+#include "kernels/ops.h"
 
 /* ---- one process ---- */
 
@@ -53,19 +52,6 @@ static const comm_ops self_ops = {self_all_reduce, self_all_gather, self_broadca
                                   self_barrier,    self_speaker,    self_close};
 
 /* ---- waiting ---- */
-
-enum { SPIN_NS = 1000000, NAP_NS = 20000, NAP_NS_MAX = 1000000 };
-
-void comm_rest(int64_t waited_ns, long *nap_ns)
-{
-    if (waited_ns < SPIN_NS) {
-        sched_yield();
-        return;
-    }
-    *nap_ns = *nap_ns ? 2 * *nap_ns : NAP_NS;
-    if (*nap_ns > NAP_NS_MAX) *nap_ns = NAP_NS_MAX;
-    nanosleep(&(struct timespec){0, *nap_ns}, NULL);
-}
 
 /* ---- any ---- */
 
@@ -127,4 +113,14 @@ status comm_broadcast(comm *c, void *p, size_t bytes, int root, err *e)
 status comm_barrier(comm *c, err *e)
 {
     return c->ops->barrier(c, e);
+}
+
+int backend_ranks(const backend *be)
+{
+    return be->ranks ? be->ranks->size : 1;
+}
+
+int backend_rank(const backend *be)
+{
+    return be->ranks ? be->ranks->rank : 0;
 }

@@ -84,3 +84,15 @@ status tokenizer_encode(const tokenizer *t, const char *text, size_t n, unsigned
     if (st != ST_OK) out->n = before; /* all or nothing */
     return st;
 }
+
+bool tokenizer_is_special(const tokenizer *t, int32_t id)
+{
+    const added_token *a = added_by_id(&t->added, id);
+    return a && a->special;
+}
+
+int32_t tokenizer_special_id(const tokenizer *t, const char *spelling)
+{
+    const added_token *a = added_by_text(&t->added, spelling, strlen(spelling));
+    return a ? a->id : -1;
+}

@@ -11,23 +11,6 @@
 #include "kernels/base/mem.h"
 #include "tokenizer/impl.h"
 
-status token_list_push(token_list *l, int32_t id, err *e)
-{
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? l->cap * 2 : 64;
-        TRY(MEM_GROW(&l->ids, cap, e));
-        l->cap = cap;
-    }
-    l->ids[l->n++] = id;
-    return ST_OK;
-}
-
-void token_list_free(token_list *l)
-{
-    mem_free(l->ids);
-    memset(l, 0, sizeof *l);
-}
-
 void tokenizer_free(tokenizer *t)
 {
     if (!t) return;
@@ -248,18 +231,6 @@ status tokenizer_eos_ids(const tokenizer *t, token_list *out, err *e)
 {
     for (size_t i = 0; i < t->eos.n; i++) TRY(token_list_push(out, t->eos.ids[i], e));
     return ST_OK;
-}
-
-bool tokenizer_is_special(const tokenizer *t, int32_t id)
-{
-    const added_token *a = added_by_id(&t->added, id);
-    return a && a->special;
-}
-
-int32_t tokenizer_special_id(const tokenizer *t, const char *spelling)
-{
-    const added_token *a = added_by_text(&t->added, spelling, strlen(spelling));
-    return a ? a->id : -1;
 }
 
 const char *tokenizer_chat_template(const tokenizer *t)

@@ -46,6 +46,15 @@ static inline cpu_ctx *cpu_of(backend *be)
     return be->ctx;
 }
 
+typedef struct {
+    const char *name;           /* of KVASIR_CPU */
+    const cpu_kernels *kernels; /* NULL: not built */
+    bool bf16_gemm;             /* a library may multiply bf16 */
+    bool (*usable)(void);
+} cpu_level;
+/* Chooses the best level, or the one that KVASIR_CPU names. */
+status cpu_choose_level(const cpu_level **out, err *e);
+
 /* At least n * size bytes, 64-byte aligned, content undefined; NULL after a fault, which is recorded
  * in be. Grows by half, so that a growing context reallocates rarely. */
 void *cpu_scratch(backend *be, scratch *s, size_t n, size_t size, const char *what);

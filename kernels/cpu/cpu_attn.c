@@ -68,13 +68,6 @@ void cpu_visible(const attn_job *j, const attn_list *l, size_t t, int64_t *lo, i
     *hi = l->first + (to > from ? to : from);
 }
 
-bool cpu_dim_fits(backend *be, size_t head_dim)
-{
-    if (head_dim <= HEAD_DIM_MAX) return true;
-    err_set(&be->fault, ST_UNSUPPORTED, "attention: head_dim %zu, at most %d", head_dim, (int)HEAD_DIM_MAX);
-    return false;
-}
-
 /* ---- bytes read ---- */
 
 /* A bit for each group of K pairs, to count it once a list. */

@@ -9,28 +9,6 @@
 
 enum { FETCH_ROWS = 256, ENCODE_ROWS = 64 };
 
-row_source cpu_rows(const kv_rows *r, bool value, size_t kv_head)
-{
-    const kv_codes *c = &r->codes;
-    size_t d = r->head_dim, region = kv_head * r->cap * kv_row_bytes(r->type, d);
-    row_source s = {.exact = (value ? r->v : r->k).p + region,
-                    .type = r->type,
-                    .turned = r->turned & (value ? KV_TURNED_V : KV_TURNED_K),
-                    .head_dim = d,
-                    .bits = c->bits};
-    if (c->bits == 0) return s;
-    bool by_token = value || c->by_token;
-    size_t pair_bytes = by_token ? c->cap * codes_runs(c, d) * 4 : c->cap / c->group * d * 4;
-    s.at = (const int32_t *)(void *)(value ? c->v_at : c->k_at).p;
-    s.row_bytes = codes_row_bytes(c, d);
-    s.code = (value ? c->v : c->k).p + kv_head * c->cap * s.row_bytes;
-    s.pair = (value ? c->v_pair : c->k_pair).p + kv_head * pair_bytes;
-    s.group = by_token ? 0 : c->group;
-    s.run = c->run;
-    s.zero_point = c->zero_point;
-    return s;
-}
-
 /* In pieces that begin at groups. */
 void cpu_codes_encode(backend *be, const kv_rows *r, bool value, buf src, size_t first, size_t n)
 {

@@ -149,3 +149,17 @@ void ref_attn_merge(backend *be, buf out, buf lse, buf parts, buf lses, size_t n
         if (lse.p) ref_put(lse, DT_F32, r, sum == 0 ? -INFINITY : (float)(top + log(sum)));
     }
 }
+
+void ref_codes_fetch(backend *be, const kv_rows *out, const kv_rows *rows, int64_t first, int64_t n, buf read)
+{
+    size_t d = rows->head_dim;
+    float *k = (float *)(void *)out->k.p, *v = (float *)(void *)out->v.p;
+    attn_job j = ref_slots_job(rows, first, n, read);
+    ref_count_read(&j, v);
+    for (size_t head = 0; head < rows->n_kv_heads; head++)
+        for (size_t i = 0; i < (size_t)n; i++) {
+            size_t to = (head * out->cap + i) * d;
+            ref_row(rows, false, head, (size_t)first + i, k + to);
+            if (v) ref_row(rows, true, head, (size_t)first + i, v + to);
+        }
+}
