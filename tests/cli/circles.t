@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+exec sh "$SRCDIR/scripts/dev/check_circles"
