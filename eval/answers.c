@@ -8,6 +8,12 @@
 #include "eval/scores.h"
 #include "kernels/base/mem.h"
 
+/* Returns 100 times the mean, rounded to two decimals. */
+static double percent(double sum, size_t n)
+{
+    return round_decimals(100 * sum / (double)n, 2);
+}
+
 static double score_of(const json_t *line)
 {
     return results_number(line, "score");
@@ -21,7 +27,7 @@ static bool is_undecided(const json_t *line)
 status answers_open(answers *a, const evaluation *ev, size_t n, void (*of)(const void *own, size_t i, answer_id *out),
                     err *e)
 {
-    *a = (answers){.n = n, .decimals = 2, .rounded = true, .score = score_of, .is_marked = is_undecided};
+    *a = (answers){.n = n, .decimals = 2, .mean = percent, .score = score_of, .is_marked = is_undecided};
     TRY(evaluation_table_open(&a->t, ev, e));
     TRY(MEM_NEW(&a->id, n, e));
     TRY(MEM_NEW(&a->line, ev->rows.n * n, e));
@@ -79,9 +85,7 @@ answer_cell answers_cell(const answers *a, size_t row, answer_group g)
         c.sum += score;
         c.marked += a->is_marked(line);
     }
-    c.mean = c.n == 0     ? (double)NAN
-             : a->rounded ? round_decimals(100 * c.sum / (double)c.n, 2)
-                          : 100 * (c.sum / (double)c.n);
+    c.mean = c.n ? a->mean(c.sum, c.n) : (double)NAN;
     return c;
 }
 

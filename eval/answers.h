@@ -26,7 +26,7 @@ typedef struct {
     size_t n;
     const json_t **line;                   /* [rows, n] results; NULL: none */
     int decimals;                          /* of scores in the table */
-    bool rounded;                          /* means are rounded to two decimals, as Python rounds them */
+    double (*mean)(double sum, size_t n);  /* of n > 0 scores; NULL: in percent, rounded as Python does */
     double (*score)(const json_t *line);   /* NULL: the member "score"; NAN: does not count */
     bool (*is_marked)(const json_t *line); /* NULL: the member "undecided" */
 } answers;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "eval/evaluation_table.h"
+#include "eval/answers.h"
 #include "eval/niah/niah.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"
@@ -210,86 +210,65 @@ static json_t *config(const void *own)
 
 /* ---- the report ---- */
 
-typedef struct {
-    double score, found; /* in percent; NAN: none */
-    evaluation_costs costs;
-} cell;
-
-/* Depths up to and with 100 in equal bins. */
-static size_t bin_of(double depth)
+/* Answers are grouped by length, and by depths up to and with 100 in equal bins. */
+static void answer_of(const void *own, size_t i, answer_id *out)
 {
-    size_t bin = (size_t)(depth * BINS / 100);
-    return bin < BINS ? bin : BINS - 1;
+    const niah_run *r = own;
+    int bin = (int)(depth_of(r, i % r->n_trials) * BINS / 100);
+    *out = (answer_id){.index = (int64_t)i, .key = {(int64_t)(i / r->n_trials), bin < BINS ? bin : BINS - 1}};
 }
 
-/* bin BINS: all depths. */
-static cell cell_of(const niah_run *r, size_t row, size_t length, size_t bin)
+static double percent_found(const answer_cell *c)
 {
-    cell c = {0};
-    for (size_t t = 0; t < r->n_trials; t++) {
-        const json_t *line = evaluation_result(r->ev, row, NULL, (int64_t)(length * r->n_trials + t), NULL);
-        if (!line || (bin < BINS && bin_of(depth_of(r, t)) != bin)) continue;
-        c.score += 100 * results_number(line, "score");
-        c.found += json_is_true(json_object_get(line, "found")) ? 100 : 0;
-        evaluation_costs_add(&c.costs, line);
-    }
-    double n = c.costs.n ? (double)c.costs.n : (double)NAN;
-    c.score /= n;
-    c.found /= n;
-    return c;
+    return c->n ? 100 * (double)c->marked / (double)c->n : (double)NAN;
 }
 
-static size_t n_of(const niah_run *r, size_t bin)
+static bool is_found(const json_t *line)
 {
-    size_t n = 0;
-    for (size_t t = 0; t < r->n_trials; t++) n += bin_of(depth_of(r, t)) == bin;
-    return n;
+    return json_is_true(json_object_get(line, "found"));
 }
 
-static status print_length(const evaluation_table *t, const niah_run *r, size_t length, err *e)
+static answer_group of_length(size_t length)
 {
-    size_t rows = r->ev->rows.n;
+    return ANSWERS((int64_t)length, ANSWER_ANY, ANSWER_ANY);
+}
+
+static status print_length(const answers *a, const niah_run *r, size_t length, err *e)
+{
     char name[40];
     snprintf(name, sizeof name, "%lld tokens", (long long)r->ctx[length]);
-    for (size_t row = 0; row < rows; row++) t->x[row] = cell_of(r, row, length, BINS).score;
-    TRY(evaluation_table_line(t, 0, name, r->n_trials, 1, e));
-    for (size_t bin = 0; bin < BINS; bin++) {
-        if (n_of(r, bin) == 0) continue;
-        for (size_t row = 0; row < rows; row++) t->x[row] = cell_of(r, row, length, bin).score;
-        snprintf(name, sizeof name, "depth %zu to %zu %%", bin * 100 / BINS, (bin + 1) * 100 / BINS);
-        TRY(evaluation_table_line(t, 2, name, n_of(r, bin), 1, e));
+    TRY(answers_line(a, 0, name, of_length(length), e));
+    for (int bin = 0; bin < BINS; bin++) {
+        snprintf(name, sizeof name, "depth %d to %d %%", bin * 100 / BINS, (bin + 1) * 100 / BINS);
+        TRY(answers_line(a, 2, name, ANSWERS((int64_t)length, bin, ANSWER_ANY), e));
     }
-    for (size_t row = 0; row < rows; row++) t->x[row] = cell_of(r, row, length, BINS).found;
-    return evaluation_table_line(t, 2, "the whole key", r->n_trials, 1, e);
+    for (size_t row = 0; row < r->ev->rows.n; row++) {
+        const answer_cell c = answers_cell(a, row, of_length(length));
+        a->t.x[row] = percent_found(&c);
+    }
+    return evaluation_table_line(&a->t, 2, "the whole key", r->n_trials, 1, e);
 }
 
-static status print_table(evaluation_table *t, const niah_run *r, err *e)
+static status print_table(const answers *a, err *e)
 {
-    const evaluation *ev = r->ev;
-    evaluation_costs *costs;
+    const evaluation *ev = a->t.ev;
+    const niah_run *r = ev->own;
     TRY(out_printf(e, "needle in a haystack: percent of the key's words found, protocol %s, wrap %s, seed %llu",
                    ev->prompter.decode ? "decode" : "prefill", prompt_wrap_name(ev->prompter.wrap),
                    (unsigned long long)ev->c->seed));
     TRY(lineup_print_terms(&ev->rows, ev->c, e));
-    TRY(evaluation_table_head(t, e));
-    for (size_t i = 0; i < r->n_ctx; i++) TRY(print_length(t, r, i, e));
-    TRY(MEM_NEW(&costs, ev->rows.n, e));
-    for (size_t row = 0; row < ev->rows.n; row++)
-        for (size_t i = 0; i < ev->n_samples; i++) {
-            const json_t *line = evaluation_result(ev, row, NULL, (int64_t)i, NULL);
-            if (line) evaluation_costs_add(&costs[row], line);
-        }
-    status st = out_printf(e, "\n");
-    if (st == ST_OK) st = evaluation_table_costs(t, costs, e);
-    mem_free(costs);
-    return st == ST_OK ? evaluation_table_end(t, e) : st;
+    TRY(evaluation_table_head(&a->t, e));
+    for (size_t i = 0; i < r->n_ctx; i++) TRY(print_length(a, r, i, e));
+    TRY(out_printf(e, "\n"));
+    TRY(answers_costs(a, ANSWERS(ANSWER_ANY, ANSWER_ANY, ANSWER_ANY), e));
+    return evaluation_table_end(&a->t, e);
 }
 
-static json_t *depths_json(const niah_run *r, size_t row, size_t length)
+static json_t *depths_json(const answers *a, const niah_run *r, size_t row, size_t length)
 {
     json_t *list = json_array();
     for (size_t t = 0; t < r->n_trials; t++) {
-        const json_t *line = evaluation_result(r->ev, row, NULL, (int64_t)(length * r->n_trials + t), NULL);
+        const json_t *line = a->line[row * a->n + length * r->n_trials + t];
         if (line)
             json_array_append_new(list,
                                   json_pack("{s:f, s:O, s:O}", "depth", depth_of(r, t), "score",
@@ -298,32 +277,45 @@ static json_t *depths_json(const niah_run *r, size_t row, size_t length)
     return list;
 }
 
-static status write_json(const niah_run *r, err *e)
+static status write_json(const answers *a, err *e)
 {
-    const evaluation *ev = r->ev;
+    const evaluation *ev = a->t.ev;
+    const niah_run *r = ev->own;
     json_t *list = json_array();
     for (size_t i = 0; i < ev->rows.n * r->n_ctx; i++) {
         size_t row = i / r->n_ctx, length = i % r->n_ctx;
         json_t *o = evaluation_row_json(ev, row);
-        cell c = cell_of(r, row, length, BINS);
+        const answer_cell c = answers_cell(a, row, of_length(length));
         json_object_set_new(o, "ctx", json_integer((json_int_t)r->ctx[length]));
-        json_object_set_new(o, "score", results_real(c.score));
-        json_object_set_new(o, "found", results_real(c.found));
-        json_object_set_new(o, "depths", depths_json(r, row, length));
+        json_object_set_new(o, "score", results_real(c.mean));
+        json_object_set_new(o, "found", results_real(percent_found(&c)));
+        json_object_set_new(o, "depths", depths_json(a, r, row, length));
         evaluation_costs_json(o, &c.costs);
         json_array_append_new(list, o);
     }
     return report_write(ev->c, &ev->g, config(r), list, NULL, e);
 }
 
+static double percent_of_words(const json_t *line)
+{
+    return 100 * results_number(line, "score");
+}
+
+static double plain_mean(double sum, size_t n)
+{
+    return sum / (double)n;
+}
+
 static status report(void *own, evaluation *ev, err *e)
 {
-    evaluation_table t;
-    status st = evaluation_table_open(&t, ev, e);
-    if (st == ST_OK) st = print_table(&t, own, e);
-    if (st == ST_OK && ev->c->json) st = write_json(own, e);
-    evaluation_table_close(&t);
-    return st;
+    answers a;
+    (void)own;
+    status st = answers_open(&a, ev, ev->n_samples, answer_of, e);
+    a.decimals = 1;
+    a.score = percent_of_words;
+    a.mean = plain_mean;
+    a.is_marked = is_found;
+    return answers_report(&a, st, print_table, write_json, e);
 }
 
 /* ---- the command ---- */

@@ -109,6 +109,11 @@ static status write_json(const answers *a, err *e)
         list, json_pack("{s:o}", "averages", averages), e);
 }
 
+static double percent(double sum, size_t n)
+{
+    return 100 * (sum / (double)n);
+}
+
 status scbench_report(void *run, evaluation *ev, err *e)
 {
     const scbench_run *r = run;
@@ -117,6 +122,6 @@ status scbench_report(void *run, evaluation *ev, err *e)
     for (size_t i = 0; i < r->list.n; i++) n += scbench_at(r, i)->n_turns;
     status st = answers_open(&a, ev, n, answer_of, e);
     a.decimals = 3;
-    a.rounded = false;
+    a.mean = percent;
     return answers_report(&a, st, print_table, write_json, e);
 }
