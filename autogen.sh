@@ -4,17 +4,17 @@
 #   autogen.sh [lists]    lists: the lists alone
 set -e
 cd "$(dirname "$0")"
-list() { # list NAME "FOLDER..." PATTERN...: the files in folders that match a pattern, as a make variable
+list() { # list NAME "FOLDER..." PATTERN...: the files in folders that match a pattern, unpacked, as a make variable
     printf '%s =' "$1"
     folder=$2
     shift 2
-    for pattern in "$@"; do find $folder -name "$pattern" -type f; done | LC_ALL=C sort |
+    for pattern in "$@"; do find $folder -name "$pattern" -type f; done | sed 's/\.xz$//' | LC_ALL=C sort -u |
         while read -r file; do printf ' \\\n  %s' "$file"; done
     echo
 }
 {
     echo '# Made by autogen.sh'
     list listed_sources "attention cli commands eval generate lens" '*.[ch]'
-    list eval_data eval '*.json' '*.jsonl' '*.txt' '*.tsv' '*.md' LICENSE
+    list eval_data eval '*.json' '*.jsonl' '*.txt' '*.txt.xz' '*.tsv' '*.md' LICENSE
 } >files.mk
 [ "$1" = lists ] || autoreconf --install --force --warnings=all
