@@ -14,8 +14,6 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-enum { MAX_TEXT_BYTES = 1 << 28 };
-
 /* ---- options ---- */
 
 static status parse_temps(accept_run *r, err *e)
@@ -47,14 +45,9 @@ static status parse(accept_run *r, err *e)
 
 static status read_text(accept_run *r, err *e)
 {
-    const char *dir;
-    char *text = NULL;
+    char *text;
     size_t n = 0;
-    TRY(cli_data_dir(&dir, e));
-    char *own = path_join(dir, "pg19/10146.txt");
-    const char *path = r->c->prompt_file ? r->c->prompt_file : own;
-    status st = path ? file_read(&text, &n, path, MAX_TEXT_BYTES, e) : err_set(e, ST_NOMEM, "out of memory");
-    if (st == ST_OK) st = file_sha256(path, r->sha256, e);
+    status st = provenance_read_text(&text, &n, r->sha256, r->c, e);
     if (st == ST_OK) st = tokenizer_encode(r->g.tok, text, n, 0, &r->text, e);
     for (size_t i = 0; i < r->n_ctx && st == ST_OK; i++) {
         if (r->ctx[i] > (int64_t)r->text.n)
@@ -62,7 +55,6 @@ static status read_text(accept_run *r, err *e)
         cli_warn_ctx(r->c, r->g.m, r->ctx[i]);
     }
     mem_free(text);
-    mem_free(own);
     return st;
 }
 

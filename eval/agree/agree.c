@@ -9,13 +9,12 @@
 #include "cli/command.h"
 #include "eval/evaluation_table.h"
 #include "eval/provenance.h"
-#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
 #include "kernels/base/sha256.h"
 
 /* NEW: tokens that are generated. CUE: prompt tokens that protocol decode feeds one by one. */
-enum { NEW = 64, CUE = 16, LEAST = 2 * (NEW + CUE), MAX_TEXT_BYTES = 1 << 28 };
+enum { NEW = 64, CUE = 16, LEAST = 2 * (NEW + CUE) };
 
 typedef struct {
     const evaluation *ev;
@@ -48,12 +47,7 @@ static status load(void *own, evaluation *ev, err *e)
     while (r->full < ev->rows.n && strcmp(attn_method_name(ev->rows.run[r->full].spec.method), "full") != 0) r->full++;
     if (r->full == ev->rows.n)
         return err_set(e, ST_USAGE, "--attn: 'full' is needed, with which the others are compared");
-    char *path = path_join(ev->data_dir, "pg19/10146.txt");
-    const char *text = c->prompt_file ? c->prompt_file : path;
-    status st = file_read(&r->text, &r->n, text, MAX_TEXT_BYTES, e);
-    if (st == ST_OK) st = file_sha256(text, r->sha256, e);
-    mem_free(path);
-    return st;
+    return provenance_read_text(&r->text, &r->n, r->sha256, c, e);
 }
 
 static status ready(void *own, evaluation *ev, err *e)

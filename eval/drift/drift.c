@@ -11,8 +11,6 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-enum { MAX_TEXT_BYTES = 1 << 28 };
-
 /* ---- options ---- */
 
 static status parse_sizes(drift_run *r, err *e)
@@ -41,22 +39,16 @@ static status parse_sizes(drift_run *r, err *e)
 /* The first tokens of the text, behind a BOS token where the tokenizer adds one. */
 static status read_prompt(drift_run *r, err *e)
 {
-    const char *dir;
-    char *text = NULL, *own = NULL;
+    char *text;
     size_t n = 0, want = r->prompt.n;
     r->prompt.n = 0;
-    TRY(cli_data_dir(&dir, e));
-    own = path_join(dir, "pg19/10146.txt");
-    const char *path = r->c->prompt_file ? r->c->prompt_file : own;
-    status st = path ? file_read(&text, &n, path, MAX_TEXT_BYTES, e) : err_set(e, ST_NOMEM, "out of memory");
-    if (st == ST_OK) st = file_sha256(path, r->sha256, e);
+    status st = provenance_read_text(&text, &n, r->sha256, r->c, e);
     unsigned flags = tokenizer_adds_bos(r->g.tok) ? TOKENIZE_BOS : 0;
     if (st == ST_OK) st = tokenizer_encode(r->g.tok, text, n, flags, &r->prompt, e);
     if (st == ST_OK && r->prompt.n < want)
         st = err_set(e, ST_USAGE, "--prompt %zu: the text has only %zu tokens", want, r->prompt.n);
     if (st == ST_OK) r->prompt.n = want;
     mem_free(text);
-    mem_free(own);
     return st;
 }
 
