@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "attention/listed.h"
+#include "attention/gathered.h"
 #include "kernels/ops_codes.h"
 #include "kernels/ops_evict.h"
 
@@ -454,7 +454,7 @@ const attn_family attn_blocks = {
     .hooks = {.declare = blocks_declare,
               .reset = blocks_reset,
               .begin = blocks_begin,
-              .append = listed_append,
+              .append = gathered_append,
               .select = blocks_select,
               .observe = blocks_observe,
               .layer_end = blocks_layer_end,

@@ -36,7 +36,7 @@ void token_declare(attn_decl *d, const token_rule *r)
     const token_sizes n = sizes_of(r, d->lim);
     const int64_t all = d->lim->n_tokens;
     size_t heads = (size_t)d->shape->n_heads, dim = heads * (size_t)d->shape->head_dim * sizeof(float);
-    listed_declare(d, AT(rows), n.rows, n.places, r->by_position);
+    gathered_declare(d, AT(rows), n.rows, n.places, r->by_position);
     decl_scratch(d, AT(queries), "queries", dim, n.window);
     decl_scratch(d, AT(weights), "queries", sizeof(float), n.window);
     decl_scratch(d, AT(probe), "queries", dim, 1);
@@ -60,7 +60,7 @@ void token_reset(attn_view *v, const token_rule *r)
     const token_sizes n = sizes_of(r, v->lim);
     const int64_t none[TOKEN_STATE] = {[TOKEN_AGAIN] = -1};
     c->rule = *r;
-    listed_reset(v, &c->rows, n.rows, n.places);
+    gathered_reset(v, &c->rows, n.rows, n.places);
     for (int l = 0; l < v->shape->n_layers && r->reuse; l++)
         if (v->layers[l]) v->be->ops->upload(v->be, c->state[l], none, sizeof none);
 }
@@ -68,7 +68,7 @@ void token_reset(attn_view *v, const token_rule *r)
 void token_begin(attn_view *v, const attn_part *p)
 {
     token_select *c = v->own;
-    listed_begin(v, &c->rows, p);
+    gathered_begin(v, &c->rows, p);
 }
 
 /* ---- a window ---- */
@@ -163,7 +163,7 @@ static void select_one(const attn_turn *t, int layer)
                                   .range = c->range},
                     1);
     sel->n_seg = 1;
-    sel->seg[0] = listed_segment(t->v, &c->rows, &t->p, layer, all ? (buf){NULL} : c->idx, n);
+    sel->seg[0] = gathered_segment(t->v, &c->rows, &t->p, layer, all ? (buf){NULL} : c->idx, n);
     if (!all) sel->head = a.head, sel->tail = a.tail;
     sel->attended = n;
 }

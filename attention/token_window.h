@@ -7,7 +7,7 @@
 #ifndef ATTENTION_TOKEN_WINDOW_H
 #define ATTENTION_TOKEN_WINDOW_H
 
-#include "attention/listed.h"
+#include "attention/gathered.h"
 
 /* What a strategy asks for. */
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
     token_rule rule;
-    listed_rows rows;
+    gathered_rows rows;
     buf queries, weights, probe; /* f32 of a window: queries at the distance, their weights, their mean */
     buf score, votes, pooled;    /* f32 [n_heads][tokens]; [tokens] each */
     buf idx, range;              /* i32 tokens of the layer at work; i64 [2] */

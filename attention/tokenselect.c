@@ -136,7 +136,7 @@ const attn_method attn_tokenselect = {
     .hooks = {.declare = select_declare,
               .reset = select_reset,
               .begin = token_begin,
-              .append = listed_append,
+              .append = gathered_append,
               .select = token_choose,
               .rewind = select_rewind,
               .state = select_state,

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include "attention/listed.h"
+#include "attention/gathered.h"
 
 #include <stddef.h>
 
 #include "kernels/ops_codes.h"
 #include "kernels/ops_token.h"
 
-#define AT(member) (at + offsetof(listed_rows, member))
+#define AT(member) (at + offsetof(gathered_rows, member))
 
-void listed_declare(attn_decl *d, size_t at, int64_t rows, int64_t table, bool by_position)
+void gathered_declare(attn_decl *d, size_t at, int64_t rows, int64_t table, bool by_position)
 {
     const char *name = "listed rows";
     size_t row = (size_t)d->shape->head_dim * sizeof(float), kv = (size_t)d->shape->n_kv_heads * row;
@@ -24,7 +24,7 @@ void listed_declare(attn_decl *d, size_t at, int64_t rows, int64_t table, bool b
     decl_bytes(d, MEM_SCRATCH, AT(own), name, (size_t)rows * row);
 }
 
-void listed_reset(attn_view *v, listed_rows *r, int64_t rows, int64_t table)
+void gathered_reset(attn_view *v, gathered_rows *r, int64_t rows, int64_t table)
 {
     r->rows.type = DT_F32;
     r->rows.n_kv_heads = (size_t)v->shape->n_kv_heads;
@@ -38,21 +38,21 @@ void listed_reset(attn_view *v, listed_rows *r, int64_t rows, int64_t table)
 
 /* Makes the table for each prompt. Decode steps use the table of the prompt before them, unless their frequencies
  * differ. */
-void listed_begin(const attn_view *v, listed_rows *r, const attn_part *p)
+void gathered_begin(const attn_view *v, gathered_rows *r, const attn_part *p)
 {
     if (r->ready && !(p->flags & (ATTN_PROMPT | ATTN_FREQ_MOVES))) return;
     v->be->ops->rope_table(v->be, r->table, r->count, r->n, p->freq, r->rows.head_dim / 2, p->mscale);
     r->ready = true;
 }
 
-void listed_append(const attn_turn *t, size_t n, int layer)
+void gathered_append(const attn_turn *t, size_t n, int layer)
 {
     attn_turn raw[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) raw[i] = t[i], raw[i].k = t[i].k_raw;
     full_append(raw, n, layer);
 }
 
-static void rotate(const attn_view *v, const listed_rows *r, buf table, int64_t n)
+static void rotate(const attn_view *v, const gathered_rows *r, buf table, int64_t n)
 {
     size_t region = r->rows.cap * r->rows.head_dim * sizeof(float);
     for (size_t h = 0; h < r->rows.n_kv_heads; h++) {
@@ -61,8 +61,8 @@ static void rotate(const attn_view *v, const listed_rows *r, buf table, int64_t 
     }
 }
 
-/* Its rows as they lie: attention rotates their keys, at their places in the list. */
-static attn_seg in_place(const attn_view *v, const listed_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
+/* Rows in the store: attention rotates their keys at their index in the list. */
+static attn_seg in_place(const attn_view *v, const gathered_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
 {
     return (attn_seg){.rows = kv_store_rows(v->store, layer),
                       .n_lists = 1,
@@ -75,13 +75,13 @@ static attn_seg in_place(const attn_view *v, const listed_rows *r, const attn_pa
                       .turn = r->table};
 }
 
-/* The query's place, which is the list's last. */
-static buf own_place(const listed_rows *r, const attn_part *p, int64_t n)
+/* The rotation of the query, which is the list's last entry. */
+static buf own_rotation(const gathered_rows *r, const attn_part *p, int64_t n)
 {
     return buf_at(r->table, (size_t)(n - (int64_t)p->n_tok) * r->rows.head_dim * sizeof(float));
 }
 
-attn_seg listed_segment(attn_view *v, const listed_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
+attn_seg gathered_segment(attn_view *v, const gathered_rows *r, const attn_part *p, int layer, buf idx, int64_t n)
 {
     const backend_ops *o = v->be->ops;
     const kv_rows *from = kv_store_rows(v->store, layer);
@@ -94,7 +94,7 @@ attn_seg listed_segment(attn_view *v, const listed_rows *r, const attn_part *p, 
                     .band = v->shape->window[layer]};
     if (!(p->flags & ATTN_PROMPT) && !r->pos.p) {
         seg = in_place(v, r, p, layer, idx, n);
-        if (idx.p) seg.table = own_place(r, p, n);
+        if (idx.p) seg.table = own_rotation(r, p, n);
         return seg;
     }
     if (!idx.p) {
@@ -105,7 +105,7 @@ attn_seg listed_segment(attn_view *v, const listed_rows *r, const attn_part *p, 
     }
     o->token->gather(v->be, &r->rows, from, idx, n, r->pos, v->read);
     if (r->pos.p) o->rope_table(v->be, r->own, r->pos, (size_t)n, p->freq, r->rows.head_dim / 2, p->mscale);
-    else seg.table = own_place(r, p, n);
+    else seg.table = own_rotation(r, p, n);
     rotate(v, r, r->pos.p ? r->own : r->table, n);
     return seg;
 }
