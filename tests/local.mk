@@ -35,7 +35,7 @@ $(srcdir)/tests/list.mk: look-for-tests
 compiled_tests = $(unit_tests) $(shim_tests) $(race_tests)
 check_PROGRAMS += $(compiled_tests) $(fuzz_targets)
 TESTS = $(slow_cli_tests) $(compiled_tests) $(device_tests) $(fuzz_tests) $(cli_tests)
-EXTRA_DIST += $(slow_cli_tests) $(cli_tests) %D%/list.sh %D%/data $(wildcard $(srcdir)/tests/clients/*.py) %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
+EXTRA_DIST += $(slow_cli_tests) $(cli_tests) %D%/ci.txt %D%/list.sh %D%/data $(wildcard $(srcdir)/tests/clients/*.py) %D%/fuzz/corpus %D%/fuzz/ignore.txt %D%/fuzz/replay.c
 list-tests:
 	@echo $(TESTS)
 device-tests: $(device_tests)
