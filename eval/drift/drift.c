@@ -56,21 +56,6 @@ static status read_prompt(drift_run *r, err *e)
 
 static const char *const identity[] = {"attn", "budget", "generated", NULL};
 
-json_t *drift_identity(const drift_run *r, size_t row, int64_t generated)
-{
-    const attn_spec *spec = &r->rows.run[row].spec;
-    return json_pack("{s:s, s:o, s:I}", "attn", spec->text, "budget", lineup_budget_json(spec), "generated",
-                     (json_int_t)generated);
-}
-
-const json_t *drift_result(const drift_run *r, size_t row, int64_t generated)
-{
-    json_t *like = drift_identity(r, row, generated);
-    const json_t *found = like ? results_find(r->out, like) : NULL;
-    json_decref(like);
-    return found;
-}
-
 static status open_results(drift_run *r, err *e)
 {
     json_t *own = json_pack("{s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:s}", "n", (json_int_t)r->n, "prompt",
