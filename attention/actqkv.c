@@ -12,7 +12,7 @@
 #include "attention/question.h"
 #include "kernels/base/rng.h"
 
-enum { P_PROBE = BLOCKS_OWN, P_GQA, P_POOL, P_POOL_PREFILL, P_MODE, P_CHOOSE, P_SEED, P_QUESTION };
+enum { P_PROBE = BLOCKS_OWN, P_GQA, P_POOL, P_POOL_PREFILL, P_CHOOSE, P_SEED, P_QUESTION };
 enum { PROBE_ACT, PROBE_MEAN };
 enum { BY_CONCAT, BY_MEAN };
 enum { CHOOSE_BEST, CHOOSE_ALL, CHOOSE_RANDOM, CHOOSE_NEWEST };
@@ -30,7 +30,6 @@ static const attn_param params[] = {
                         "1: prompt windows share pools too, by the entropies of earlier forwards "
                         "(results then change with --chunk)",
                         0, 0, 1},
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_CHOOSE] = {"choose", "best all random newest",
                   "blocks by their scores; or controls that look at none: all blocks, whatever the budget; as many as "
                   "it has room for, drawn by seed or the newest",

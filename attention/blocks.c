@@ -16,15 +16,10 @@ static const block_kind *kind_of(const attn_spec *s)
 
 /* ---- what methods have in common ---- */
 
-static bool extra(const attn_spec *s)
-{
-    return attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA;
-}
-
 int64_t blocks_budget(const attn_spec *s)
 {
     const int64_t *v = s->value;
-    return (s->budget - (extra(s) ? 0 : v[BLOCKS_SINK] + v[BLOCKS_LOCAL])) / v[BLOCKS_BLOCK];
+    return (s->budget - v[BLOCKS_SINK] - v[BLOCKS_LOCAL]) / v[BLOCKS_BLOCK];
 }
 
 static block_rule rule_of(const attn_spec *s)
@@ -35,24 +30,20 @@ static block_rule rule_of(const attn_spec *s)
                         .window = v[BLOCKS_WINDOW],
                         .block = v[BLOCKS_BLOCK],
                         .reps = v[BLOCKS_REPS],
-                        .most = (kind_of(s)->most ? kind_of(s)->most : blocks_budget)(s),
-                        .twice = v[BLOCKS_MASK] != 0};
+                        .most = (kind_of(s)->most ? kind_of(s)->most : blocks_budget)(s)};
 }
 
 status blocks_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     TRY(attn_check_ropes(s, shape, false, e));
     const int64_t *v = s->value;
-    int64_t least = v[BLOCKS_BLOCK] + (extra(s) ? 0 : v[BLOCKS_SINK] + v[BLOCKS_LOCAL]);
+    int64_t least = v[BLOCKS_SINK] + v[BLOCKS_LOCAL] + v[BLOCKS_BLOCK];
     if (s->budget < least)
-        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %s = %lld", s->text, (long long)s->budget,
-                       extra(s) ? "block" : "sink + local + block", (long long)least);
+        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + block = %lld", s->text,
+                       (long long)s->budget, (long long)least);
     if (v[BLOCKS_REPS] > v[BLOCKS_BLOCK])
         return err_set(e, ST_USAGE, "%s: reps=%lld, expected at most block = %lld", s->text, (long long)v[BLOCKS_REPS],
                        (long long)v[BLOCKS_BLOCK]);
-    if (v[BLOCKS_MASK] && v[BLOCKS_WINDOW] > v[BLOCKS_LOCAL])
-        return err_set(e, ST_USAGE, "%s: mask=code with window=%lld, expected at most local = %lld", s->text,
-                       (long long)v[BLOCKS_WINDOW], (long long)v[BLOCKS_LOCAL]);
     return ST_OK;
 }
 
@@ -308,14 +299,13 @@ static attn_seg band_of_window(const attn_view *v, const attn_part *p, int layer
 }
 
 /* Sinks, chosen blocks and pending tokens. In a prompt window the tokens that leave the band inside it are far for some
- * queries only: a query sees what lies `local` behind it. mask=code: what lies that far behind the window's end. */
+ * queries only: a query sees what lies `local` behind it. */
 static attn_seg far_segment(const attn_view *v, const attn_part *p, int layer, bool chosen)
 {
     const block_memory *b = v->own;
     const block_rule *r = &b->rule;
     bool prompt = p->flags & ATTN_PROMPT;
     int64_t window = v->shape->window[layer], end = p->first + (int64_t)p->n_tok;
-    int64_t ahead = r->twice ? (int64_t)p->n_tok - 1 : 0; /* of a query, from where it sees tokens */
     int64_t sinks = sinks_after(r, p->first), pending = sinks + blocks_after(r, p->first) * r->block;
     far_list list = {.from = seen_from(v, layer, p->first),
                      .sinks = sinks,
@@ -335,10 +325,9 @@ static attn_seg far_segment(const attn_view *v, const attn_part *p, int layer, b
                       .idx_stride = b->n.far,
                       .n_max = sinks + (chosen ? b->n.most * r->block : 0) + list.end - pending,
                       .at = prompt ? list.idx : (buf){NULL},
-                      .band = prompt && window > 0 ? window - r->local + ahead : 0,
+                      .band = prompt && window > 0 ? window - r->local : 0,
                       .table = b->far_table,
-                      .qpos = prompt ? buf_at(b->at, place(v, p->first - r->local + ahead) * sizeof(int64_t))
-                                     : (buf){NULL}};
+                      .qpos = prompt ? buf_at(b->at, place(v, p->first - r->local) * sizeof(int64_t)) : (buf){NULL}};
 }
 
 static void select_one(const attn_turn *t, int layer)

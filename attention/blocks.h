@@ -18,33 +18,24 @@
 #include "attention/method.h"
 #include "kernels/ops_block.h"
 
-/* The first parameters of every method, with its defaults. The family also knows budget_mode. */
-enum { BLOCKS_SINK, BLOCKS_LOCAL, BLOCKS_WINDOW, BLOCKS_BLOCK, BLOCKS_REPS, BLOCKS_MASK, BLOCKS_OWN };
+/* The first parameters of every method, with its defaults. */
+enum { BLOCKS_SINK, BLOCKS_LOCAL, BLOCKS_WINDOW, BLOCKS_BLOCK, BLOCKS_REPS, BLOCKS_OWN };
 #define BLOCKS_PARAMS(sink, local, window, block, reps)                                                                \
     [BLOCKS_SINK] = {"sink", NULL, "first tokens, always attended", sink, 0, 1 << 20},                                 \
     [BLOCKS_LOCAL] = {"local", NULL, "newest tokens, attended at their true distances", local, 1, 1 << 20},            \
     [BLOCKS_WINDOW] = {"window", NULL, "prompt tokens that choose their blocks together; chunks are multiples of it",  \
                        window,   1,    1 << 20},                                                                       \
     [BLOCKS_BLOCK] = {"block", NULL, "tokens of a memory block", block, 1, 1 << 16},                                   \
-    [BLOCKS_REPS] = {"reps", NULL, "best tokens of a memory block, whose mean key stands for it", reps, 1, 1 << 16},   \
-    [BLOCKS_MASK] = {"mask",                                                                                           \
-                     "once code",                                                                                      \
-                     "tokens that leave the band inside a prompt window: each query sees a token once, or as in the "  \
-                     "official code all of them at the fixed distance, those of its band twice",                       \
-                     0,                                                                                                \
-                     0,                                                                                                \
-                     1}
+    [BLOCKS_REPS] = {"reps", NULL, "best tokens of a memory block, whose mean key stands for it", reps, 1, 1 << 16}
 
 typedef struct {
     int64_t sink, local, window, block, reps;
     int64_t most; /* blocks of one selection */
-    bool twice;   /* mask=code */
 } block_rule;
 
 /* Blocks that the budget has room for. */
 int64_t blocks_budget(const attn_spec *s);
-/* Refuses a budget below one block, more representatives than tokens, and mask=code with windows that could then see
- * tokens of their future. */
+/* Refuses a budget below one block, more representatives than tokens. */
 status blocks_check(const attn_spec *s, const attn_shape *shape, err *e);
 /* Beside sinks and band the tokens that fill no block yet always stay. A layer that sees no further than the band is
  * dense. */

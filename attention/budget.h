@@ -11,13 +11,6 @@
 
 enum { POOL_FIXED, POOL_ENTROPY };
 
-/* Parameters of selectors. */
-enum { BUDGET_TOTAL, BUDGET_EXTRA };
-#define ATTN_MODE_PARAM(def)                                                                                           \
-    {                                                                                                                  \
-        "budget_mode", "total extra",                                                                                  \
-            "the budget counts forced tokens, or they come on top of it (doc/methods.md 0.2.3)", def, 0, 1             \
-    }
 #define ATTN_POOL_PARAM(def)                                                                                           \
     {                                                                                                                  \
         "pool", "fixed entropy",                                                                                       \

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "attention/budget.h"
 #include "attention/certify.h"
 
 #define AT(member) (at + offsetof(attn_certify, member))
@@ -18,48 +17,45 @@ static const char *without_bound(const kv_format *f)
     return NULL;
 }
 
-status certify_check(const attn_spec *s, err *e)
+float certify_eps(int64_t value)
+{
+    return nextafterf((float)value / ATTN_FRACTION, 0);
+}
+
+status certify_check(const attn_spec *s, float eps, gqa_mode gqa, bool p, err *e)
 {
     char store[64];
-    gqa_mode gqa = attn_gqa(s);
-    if (!attn_value(s, "certify", 0)) return ST_OK;
+    if (eps == 0) return ST_OK;
     kv_format_text(&s->kv, store, sizeof store);
     if (without_bound(&s->kv))
         return err_set(e, ST_USAGE, "%s: certify over store %s: %s", s->text, store, without_bound(&s->kv));
     if (gqa == GQA_MEAN_Q || gqa >= GQA_LAYER_MEAN)
         return err_set(e, ST_USAGE,
                        "%s: certify needs scores of each query head: gqa per_q, mean_s, sum_s, max_s or vote", s->text);
-    if (attn_value(s, "p", 0))
+    if (p)
         return err_set(e, ST_USAGE, "%s: p and certify both say how many tokens a list takes: one is expected",
                        s->text);
-    if (attn_value(s, "pool", POOL_FIXED) == POOL_ENTROPY)
-        return err_set(e, ST_USAGE,
-                       "%s: pool=entropy and certify both say how many tokens a layer takes: one is expected", s->text);
     return ST_OK;
 }
 
 void certify_declare(attn_decl *d, size_t at, int64_t places)
 {
     size_t heads = (size_t)d->shape->n_heads, layers = (size_t)d->shape->n_layers;
-    if (!attn_value(d->spec, "certify", 0)) return;
     decl_scratch(d, AT(error), "bounds of keys", heads * sizeof(float), places);
     decl_bytes(d, MEM_SCRATCH, AT(bound), "certificates", layers * heads * sizeof(float));
     decl_bytes(d, MEM_SCRATCH, AT(counts), "certificates", CERTIFY_COUNTS * sizeof(uint64_t));
 }
 
-void certify_reset(attn_certify *c, const attn_view *v)
+void certify_reset(attn_certify *c, const attn_view *v, float eps)
 {
     static const uint64_t zero[CERTIFY_COUNTS];
-    int64_t eps = attn_value(v->spec, "certify", 0);
-    c->eps = nextafterf((float)eps / ATTN_FRACTION, 0); /* not above what was asked for */
-    if (eps) v->be->ops->upload(v->be, c->counts, zero, sizeof zero);
+    c->eps = eps;
+    if (eps > 0) v->be->ops->upload(v->be, c->counts, zero, sizeof zero);
 }
 
-void certify_errors(const attn_certify *const *c, backend *be, const score_job *scores, size_t n)
+void certify_errors(const attn_certify *const *c, backend *be, score_job *jobs, size_t n)
 {
-    score_job jobs[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) {
-        jobs[i] = scores[i];
         jobs[i].score = c[i]->error;
         jobs[i].read = (buf){NULL};
     }
@@ -73,7 +69,6 @@ certify_job certify_job_of(const attn_certify *c, const attn_view *v, int layer)
                          .n_heads = heads,
                          .scale = v->shape->scale,
                          .eps = c->eps,
-                         .least = attn_value(v->spec, "min", 0),
                          .bound = buf_at(c->bound, (size_t)layer * heads * sizeof(float)),
                          .counts = c->counts};
 }

@@ -23,14 +23,16 @@ typedef struct attn_certify {
     buf counts;
 } attn_certify;
 
-/* What the parameter asks of strategy and store; ST_USAGE. */
-status certify_check(const attn_spec *s, err *e);
-/* In the hooks of the same names; at: offset of the attn_certify, places: columns of a head's scores. */
+/* The bound that a value of the parameter asks for: not above it. 0: off. */
+float certify_eps(int64_t value);
+/* Checks strategy and store; p: the strategy has p too. ST_USAGE. */
+status certify_check(const attn_spec *s, float eps, gqa_mode gqa, bool p, err *e);
+/* Where eps > 0. at: offset of the attn_certify, places: columns of a head's scores. */
 void certify_declare(attn_decl *d, size_t at, int64_t places);
-void certify_reset(attn_certify *c, const attn_view *v);
-/* The bounds of what coded.score scores by the same jobs; at most ATTN_TOGETHER. */
-void certify_errors(const attn_certify *const *c, backend *be, const score_job *scores, size_t n);
-/* A job of a layer but for the scores, their order and the lists. */
+void certify_reset(attn_certify *c, const attn_view *v, float eps);
+/* Turns jobs of coded.score into those of the bounds of these scores, and runs them; at most ATTN_TOGETHER. */
+void certify_errors(const attn_certify *const *c, backend *be, score_job *jobs, size_t n);
+/* A job of a layer but for the scores, their order, the lists and `least`. */
 certify_job certify_job_of(const attn_certify *c, const attn_view *v, int layer);
 /* What was counted since the sequence was reset. */
 attn_certified certify_counted(const attn_certify *c, backend *be);

@@ -58,67 +58,54 @@ void coarse_reset(coarse *c, const attn_view *v, const coarse_rule *rule, gqa_mo
     bounds_reset(&c->bounds, v, rule->tokens, QUEST_SUM);
 }
 
-static buf combined(const coarse *c, const score_job *j)
+/* The choice of the spans in which a selection's candidates lie; combined scores lie behind the raw ones. */
+static selection spans_of_selection(const coarse *c, const selection *s)
 {
-    return j->n_heads == c->n_lists ? c->score : buf_at(c->score, j->n_heads * (size_t)c->cap * sizeof(float));
-}
-
-/* Scores of spans, combined. */
-static void score_spans(coarse *const *c, const attn_view *v, score_job *jobs, size_t n)
-{
-    const backend_ops *o = v->be->ops;
-    combine_job combine[ATTN_TOGETHER];
-    if (n == 0) return;
-    o->quest->score(v->be, jobs, n);
-    if (jobs->n_heads == c[0]->n_lists) return;
-    for (size_t i = 0; i < n; i++)
-        combine[i] =
-            (combine_job){combined(c[i], &jobs[i]), c[i]->score,      jobs[i].stride, jobs[i].n_heads, c[i]->n_lists,
-                          jobs[i].items.lo,         jobs[i].items.hi, c[i]->gqa,      v->shape->scale};
-    o->select->combine(v->be, combine, n);
-}
-
-static choose_job choice_of(const coarse *c, item_range spans, int64_t kept, buf score)
-{
+    int64_t lo = s->list.items.lo, hi = s->list.items.hi, first = lo / c->per;
+    int64_t end = hi > lo ? (hi - 1) / c->per + 1 : first, kept = min64(end - first, c->rule.keep);
     bool ends = kept > 2; /* that leaves a choice */
-    int64_t head = ends && spans.lo == 0, tail = ends ? spans.hi - 1 : spans.hi;
-    return (choose_job){.score = score,
-                        .items = spans,
-                        .head = head,
-                        .tail = tail,
-                        .k = kept - head - (spans.hi - tail),
-                        .n_lists = c->n_lists,
-                        .stride = (size_t)c->cap,
-                        .granule = 1,
-                        .most = c->cap,
-                        .idx_stride = (int64_t)c->spans.stride,
-                        .idx = c->idx,
-                        .range = c->range};
+    item_range spans = {end, first, end};
+    int64_t head = ends && first == 0, tail = ends ? end - 1 : end;
+    buf behind = buf_at(c->score, s->n_heads * (size_t)c->cap * sizeof(float));
+    return (selection){.t = s->t,
+                       .layer = s->layer,
+                       .q = s->q,
+                       .n_heads = s->n_heads,
+                       .raw = c->score,
+                       .scored = spans,
+                       .columns = spans,
+                       .list = {.score = s->n_heads == c->n_lists ? c->score : behind,
+                                .items = spans,
+                                .head = head,
+                                .tail = tail,
+                                .k = kept - head - (end - tail),
+                                .n_lists = c->n_lists,
+                                .stride = (size_t)c->cap,
+                                .granule = 1,
+                                .most = c->cap,
+                                .idx_stride = (int64_t)c->spans.stride,
+                                .idx = c->idx,
+                                .range = c->range}};
 }
 
-void coarse_choose(coarse *const *c, const attn_view *v, int layer, score_job *jobs, item_range *columns, size_t n)
+void coarse_choose(coarse *const *c, selection *s, size_t n)
 {
-    coarse *scored[ATTN_TOGETHER];
     score_job score[ATTN_TOGETHER];
+    combine_job combine[ATTN_TOGETHER];
     choose_job choose[ATTN_TOGETHER];
-    size_t n_scored = 0;
+    const attn_view *v = s->t->v;
+    size_t m = 0;
     for (size_t i = 0; i < n; i++) {
-        int64_t lo = jobs[i].items.lo, hi = jobs[i].items.hi, first = lo / c[i]->per;
-        int64_t end = hi > lo ? (hi - 1) / c[i]->per + 1 : first, kept = min64(end - first, c[i]->rule.keep);
-        item_range spans = {end, first, end};
-        choose[i] = choice_of(c[i], spans, kept, combined(c[i], &jobs[i]));
-        columns[i] = (item_range){.hi = kept * c[i]->per};
-        jobs[i].spans = &c[i]->spans;
-        if (kept == end - first) continue; /* all, whatever their scores */
-        score[n_scored] = (score_job){.index = &c[i]->bounds.index[layer],
-                                      .q = jobs[i].q,
-                                      .n_heads = jobs[i].n_heads,
-                                      .score = c[i]->score,
-                                      .stride = (size_t)c[i]->cap,
-                                      .items = spans,
-                                      .read = jobs[i].read};
-        scored[n_scored++] = c[i];
+        const selection spans = spans_of_selection(c[i], &s[i]);
+        int64_t all = spans.scored.hi - spans.scored.lo, kept = min64(all, c[i]->rule.keep);
+        choose[i] = spans.list;
+        s[i].list.spans = &c[i]->spans;
+        s[i].columns = (item_range){.hi = kept * c[i]->per};
+        if (kept == all) continue; /* all, whatever their scores */
+        score[m] = selection_score(&spans, &c[i]->bounds.index[s[i].layer]);
+        combine[m++] = selection_combine(&spans, c[i]->gqa);
     }
-    score_spans(scored, v, score, n_scored);
+    if (m > 0) v->be->ops->quest->score(v->be, score, m);
+    if (m > 0 && s->n_heads != c[0]->n_lists) v->be->ops->select->combine(v->be, combine, m);
     attn_choose(v, choose, n);
 }

@@ -7,7 +7,7 @@
 #define ATTENTION_COARSE_H
 
 #include "attention/bounds.h"
-#include "kernels/ops_select.h"
+#include "attention/selection.h"
 
 #define COARSE_PARAM                                                                                                   \
     {                                                                                                                  \
@@ -43,8 +43,8 @@ int64_t coarse_places(const coarse_rule *rule, int64_t n_tokens);
 
 void coarse_declare(attn_decl *d, size_t at, const coarse_rule *rule, gqa_mode gqa);
 void coarse_reset(coarse *c, const attn_view *v, const coarse_rule *rule, gqa_mode gqa);
-/* The best spans of the candidates of n jobs over an index, each with a second level of its own: sets jobs[i].spans,
- * which stay until the next call, and columns[i] to their places. v: any of the sequences. */
-void coarse_choose(coarse *const *c, const attn_view *v, int layer, score_job *jobs, item_range *columns, size_t n);
+/* The best spans of the candidates of n selections, each with a second level of its own: sets list.spans, which stay
+ * until the next call, and columns to their places. */
+void coarse_choose(coarse *const *c, selection *s, size_t n);
 
 #endif

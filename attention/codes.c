@@ -11,7 +11,7 @@
 #include "attention/retrieve.h"
 #include "kernels/ops_coded.h"
 
-enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN, P_OF, P_CERTIFY };
+enum { P_SINK, P_RECENT, P_GQA, P_SHARE, P_MIN, P_CERTIFY };
 
 static const attn_param params[] = {
     [P_SINK] = RETRIEVE_SINK_PARAM,
@@ -19,11 +19,8 @@ static const attn_param params[] = {
                   "newest tokens that are always attended, where fewer are exact (the current one always is)", 0, 0,
                   1 << 20},
     [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
-    [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_OF] = RETRIEVE_OF_PARAM,
     [P_CERTIFY] = CERTIFY_PARAM,
     {.key = NULL},
 };
@@ -39,11 +36,6 @@ static int64_t most_recent(const attn_spec *s)
     return max64(max64(kv_exact_newest(&s->kv), s->value[P_RECENT]), 1);
 }
 
-static bool extra(const attn_spec *s)
-{
-    return s->value[P_MODE] == BUDGET_EXTRA;
-}
-
 static status codes_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     char store[64];
@@ -54,7 +46,7 @@ static status codes_check(const attn_spec *s, const attn_shape *shape, err *e)
         return err_set(e, ST_USAGE,
                        "%s: store %s has no codes that could be scored, expected one that has, as kivi4 or q8", s->text,
                        store);
-    if (!extra(s) && s->budget < least)
+    if (s->budget < least)
         return err_set(e, ST_USAGE,
                        "%s: budget %lld is too small, at least %lld: the newest %lld tokens, which are forced or which "
                        "store %s keeps exact (r), are always attended",
@@ -75,18 +67,18 @@ static void codes_regions(const attn_spec *s, attn_regions *r)
     r->newest = most_recent(s);
 }
 
-static retrieve_range range_from(const attn_spec *s, int64_t first, int64_t n, int64_t tail)
+static retrieve_range range_from(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n, int64_t tail)
 {
-    retrieve_range r = retrieve_items(s, first, n, min64(tail, n - 1), s->budget);
-    r.most = budget_most(s->value[P_POOL], s->budget) + (extra(s) ? s->value[P_SINK] + most_recent(s) : 0);
+    retrieve_range r = retrieve_items(o, first, n, min64(tail, n - 1), s->budget);
+    r.most = s->budget;
     r.redo = n;
     return r;
 }
 
 /* With as many exact rows as there may be. */
-static retrieve_range codes_range(const attn_spec *s, int64_t first, int64_t n)
+static retrieve_range codes_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    return range_from(s, first, n, max64(n - kv_exact_newest(&s->kv), 0));
+    return range_from(s, o, first, n, max64(n - kv_exact_newest(&s->kv), 0));
 }
 
 static void codes_begin(attn_view *v, const attn_part *p)
@@ -96,7 +88,7 @@ static void codes_begin(attn_view *v, const attn_part *p)
     retrieve_begin(v, p);
     while (tail < n - 1 && kv_store_coded_in(v->store, tail, tail + 1)) tail++;
     for (int l = 0; l < v->shape->n_layers; l++)
-        r->range[l] = range_from(v->spec, n - attn_visible(v->shape, l, n), n, tail);
+        r->range[l] = range_from(v->spec, &r->o, n - attn_visible(v->shape, l, n), n, tail);
 }
 
 static void codes_declare(attn_decl *d)

@@ -15,11 +15,8 @@ enum {
     P_SINK,
     P_RECENT,
     P_GQA,
-    P_MODE,
-    P_POOL,
     P_SHARE,
     P_MIN,
-    P_OF,
     P_CALIBRATE,
     P_COARSE,
     P_COARSE_KEEP,
@@ -44,11 +41,8 @@ static const attn_param params[] = {
     [P_SINK] = RETRIEVE_SINK_PARAM,
     [P_RECENT] = RETRIEVE_RECENT_PARAM,
     [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
-    [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_OF] = RETRIEVE_OF_PARAM,
     [P_CALIBRATE] = RETRIEVE_CALIBRATE_PARAM,
     [P_COARSE] = COARSE_PARAM,
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
@@ -70,16 +64,11 @@ static int64_t most_recent(const attn_spec *s)
     return keep && s->value[P_G] > recent ? s->value[P_G] : recent;
 }
 
-static bool extra(const attn_spec *s)
-{
-    return s->value[P_MODE] == BUDGET_EXTRA;
-}
-
 static status fier_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     (void)shape;
     int64_t least = s->value[P_SINK] + most_recent(s);
-    if (!extra(s) && s->budget < least)
+    if (s->budget < least)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld (forced tokens and the current one)",
                        s->text, (long long)s->budget, (long long)least);
     return retrieve_check(s, e);
@@ -90,12 +79,12 @@ static void fier_regions(const attn_spec *s, attn_regions *r)
     r->newest = most_recent(s);
 }
 
-static retrieve_range fier_range(const attn_spec *s, int64_t first, int64_t n)
+static retrieve_range fier_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
     int64_t g = s->value[P_G], tail = n - 1;
     if (s->value[P_OPEN] == FIER_KEEP) tail = min64(tail, n / g * g);
-    retrieve_range r = retrieve_items(s, first, n, tail, s->budget);
-    r.most = budget_most(s->value[P_POOL], s->budget) + (extra(s) ? s->value[P_SINK] + most_recent(s) : 0);
+    retrieve_range r = retrieve_items(o, first, n, tail, s->budget);
+    r.most = s->budget;
     r.redo = s->value[P_OPEN] == FIER_WINDOW ? max64(n - g, 0) : n / g * g;
     return r;
 }

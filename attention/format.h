@@ -12,14 +12,6 @@ extern const attn_param kv_kivi_params[], kv_logquant_params[];
 status kv_format_own(attn_spec *s, kv_kind kind, err *e);
 /* Index of the parameter `key` of a method; -1: none. */
 int attn_param_index(const attn_method *m, const char *key);
-/* Also finds the forced tokens of strategies that retrieve by either of their names. */
-int attn_param_find(const attn_method *m, const char *key);
-/* Keys of the forced tokens in every strategy that retrieves, and the keys that some strategies have for them. */
-typedef struct {
-    const char *key, *own;
-} attn_forced;
-enum { ATTN_FORCED_KEYS = 2 };
-extern const attn_forced attn_forced_keys[ATTN_FORCED_KEYS];
 /* Whether a model's rows can be held so; ST_UNSUPPORTED. */
 status kv_format_check(const kv_format *f, const attn_shape *shape, const char *what, err *e);
 /* The value of a parameter as written; ST_USAGE names `what`, the key and what is expected. */

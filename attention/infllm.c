@@ -5,11 +5,8 @@
 
 #include "attention/blocks.h"
 
-enum { P_MODE = BLOCKS_OWN };
-
 static const attn_param params[] = {
     BLOCKS_PARAMS(128, 4096, 512, 128, 4),
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     {.key = NULL},
 };
 

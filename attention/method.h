@@ -270,7 +270,7 @@ struct attn_method {
     const attn_family *family;           /* NULL: everything is kept and attended */
     const void *kind;                    /* what the family asks of its methods */
     size_t size;                         /* bytes of its struct; 0: the family's */
-    bool per_head;                       /* each query head chooses for itself, without a parameter gqa */
+    const char *gqa;                     /* its word of GQA_NAMES, without a parameter gqa; NULL: layer_vote */
     bool has_budget;
     int64_t def_budget;
     int def_skip;             /* leading dense layers, */

@@ -6,20 +6,13 @@
 
 #include "attention/retrieve.h"
 
-enum { P_SINK, P_RECENT, P_GQA, P_MODE, P_POOL, P_SHARE, P_MIN, P_OF, P_TAIL, P_TAIL_SEED };
+enum { P_SINK, P_RECENT, P_GQA, P_SHARE, P_MIN, P_TAIL, P_TAIL_SEED };
 
 static const attn_param params[] = {
-    [P_SINK] = RETRIEVE_SINK_PARAM,
-    [P_RECENT] = RETRIEVE_RECENT_PARAM,
-    [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
-    [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
-    [P_SHARE] = RETRIEVE_P_PARAM,
-    [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_OF] = RETRIEVE_OF_PARAM,
-    [P_TAIL] = RETRIEVE_TAIL_PARAM,
-    [P_TAIL_SEED] = TAIL_SEED_PARAM,
-    {.key = NULL},
+    [P_SINK] = RETRIEVE_SINK_PARAM,  [P_RECENT] = RETRIEVE_RECENT_PARAM,
+    [P_GQA] = RETRIEVE_GQA_PARAM,    [P_SHARE] = RETRIEVE_P_PARAM,
+    [P_MIN] = RETRIEVE_MIN_PARAM,    [P_TAIL] = RETRIEVE_TAIL_PARAM,
+    [P_TAIL_SEED] = TAIL_SEED_PARAM, {.key = NULL},
 };
 
 /* The store's rows of keys are pages of one token, whose mean is the key. */
@@ -41,16 +34,16 @@ static status oracle_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv))
         return err_set(e, ST_USAGE, "%s: store %s has codes, expected f32, f16 or bf16: scores are of exact keys",
                        s->text, store);
-    if (s->value[P_MODE] == BUDGET_TOTAL && s->budget < forced(s))
+    if (s->budget < forced(s))
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %lld (forced tokens and the current one)",
                        s->text, (long long)s->budget, (long long)forced(s));
     return retrieve_check(s, e);
 }
 
-static retrieve_range oracle_range(const attn_spec *s, int64_t first, int64_t n)
+static retrieve_range oracle_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    retrieve_range r = retrieve_items(s, first, n, n - 1, s->budget);
-    r.most = budget_most(s->value[P_POOL], s->budget) + (s->value[P_MODE] == BUDGET_EXTRA ? forced(s) : 0);
+    retrieve_range r = retrieve_items(o, first, n, n - 1, s->budget);
+    r.most = s->budget;
     r.redo = n;
     return r;
 }

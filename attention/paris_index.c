@@ -10,11 +10,6 @@
 
 /* ---- memory ---- */
 
-static bool votes(const paris_options *o, const attn_shape *sh)
-{
-    return o->vote && sh->n_heads > sh->n_kv_heads;
-}
-
 static size_t tables(const attn_shape *sh)
 {
     return (size_t)sh->n_kv_heads * paris_subspaces((size_t)sh->head_dim);
@@ -25,7 +20,7 @@ static size_t tables(const attn_shape *sh)
 void paris_declare(attn_decl *d, size_t at, const paris_options *o)
 {
     const attn_shape *sh = d->shape;
-    size_t kv = (size_t)sh->n_kv_heads, heads = (size_t)sh->n_heads, head = (size_t)sh->head_dim, f = sizeof(float);
+    size_t kv = (size_t)sh->n_kv_heads, head = (size_t)sh->head_dim, f = sizeof(float);
     size_t dim = paris_dim(head), nb = paris_subspaces(head), layers = (size_t)sh->n_layers;
     int64_t n = d->lim->n_tokens;
     const struct {
@@ -34,14 +29,12 @@ void paris_declare(attn_decl *d, size_t at, const paris_options *o)
     } work[] = {
         {AT(sign), dim * f, (int64_t)o->rounds},
         {AT(probe), head * f, sh->n_kv_heads},
-        {AT(y), dim * f, sh->n_heads},
-        {AT(norm), f, sh->n_heads},
+        {AT(y), dim * f, sh->n_kv_heads},
+        {AT(norm), f, sh->n_kv_heads},
         {AT(bonus), PARIS_PATTERNS, (int64_t)tables(sh)},
         {AT(score), kv, n},
         {AT(cand), kv * sizeof(int32_t), n},
-        {AT(est), votes(o, sh) ? heads * f : 0, n},
         {AT(final), kv * f, n},
-        {AT(mass), o->p > 0 ? sizeof(int64_t) : 0, sh->n_kv_heads},
         {AT(idx), kv * sizeof(int32_t), min64(o->k, n)},
         {AT(lists), kv * 2 * sizeof(int64_t), sh->n_layers},
     };
@@ -168,33 +161,6 @@ void paris_count(const attn_view *v, const paris_search *s, int layer)
     v->be->ops->paris->count(v->be, &x, s->ranges[layer].next, attn_index_read(v));
 }
 
-/* `final`: the candidates' scores by the votes of all query heads. */
-static void rerank(const attn_view *v, const paris_search *s, const paris_index *x, buf q, int64_t m)
-{
-    const attn_shape *sh = v->shape;
-    const paris_ops *o = v->be->ops->paris;
-    size_t heads = (size_t)sh->n_heads;
-    o->query(v->be, s->y, s->norm, q, heads, x);
-    o->estimate(v->be, s->est, x, s->y, s->norm, heads, s->cand, x->cap, m, attn_index_read(v));
-    v->be->ops->select->combine(
-        v->be, &(combine_job){s->final, s->est, x->cap, heads, x->n_kv_heads, 0, m, GQA_VOTE, sh->scale}, 1);
-}
-
-/* How many of m candidates hold p, a list. */
-static void count_mass(const attn_view *v, const paris_search *s, int64_t m, int64_t k)
-{
-    mass_job j = {.score = s->final,
-                  .n_lists = (size_t)v->shape->n_kv_heads,
-                  .stride = (size_t)v->lim->n_tokens,
-                  .items = {m, 0, m},
-                  .scale = votes(&s->o, v->shape) ? 1 : v->shape->scale,
-                  .p = s->o.p,
-                  .least = s->o.least,
-                  .most = k,
-                  .k = s->mass};
-    v->be->ops->select->mass(v->be, &j, 1);
-}
-
 attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const kv_rows *rows, buf q)
 {
     const attn_shape *sh = v->shape;
@@ -204,7 +170,6 @@ attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const 
     size_t kv = x.n_kv_heads, stride = (size_t)min64(s->o.k, v->lim->n_tokens);
     int64_t m = candidates(s, r->index.n, r->k);
     buf probe = q, read = attn_index_read(v), lists = buf_at(s->lists, (size_t)layer * kv * 2 * sizeof(int64_t));
-    bool vote = votes(&s->o, sh);
     if ((size_t)sh->n_heads > kv) {
         probe = s->probe;
         v->be->ops->select->mean_heads(v->be, probe, q, 1, (size_t)sh->n_heads, kv, x.head_dim);
@@ -220,19 +185,15 @@ attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const 
                    .bonus = s->bonus,
                    .score = s->score,
                    .cand = s->cand,
-                   .est = vote ? (buf){NULL} : s->final,
+                   .est = s->final,
                    .read = read};
     set_limits(s, r->index.n, j.limit);
     o->search(v->be, &j);
-    if (vote) rerank(v, s, &x, q, m);
-    if (s->o.p > 0) count_mass(v, s, m, r->k);
     attn_choose(v,
                 &(choose_job){.score = s->final,
                               .items = {m, 0, m},
                               .tail = m,
                               .k = r->k,
-                              .budget = s->o.p > 0 ? s->mass : (buf){NULL},
-                              .each = s->o.p > 0,
                               .n_lists = kv,
                               .stride = x.cap,
                               .granule = 1,
@@ -243,11 +204,4 @@ attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const 
                 1);
     o->resolve(v->be, s->idx, stride, lists, kv, s->cand, x.cap);
     return (attn_seg){.rows = rows, .range = lists, .idx = s->idx, .n_lists = kv, .idx_stride = stride, .n_max = r->k};
-}
-
-void paris_count_found(const attn_view *v, const paris_search *s)
-{
-    if (s->o.p > 0)
-        v->be->ops->count_lists(v->be, buf_at(v->read, READ_ATTENDED * sizeof(uint64_t)), s->lists,
-                                (size_t)v->shape->n_layers, (size_t)v->shape->n_kv_heads, s->finds);
 }

@@ -12,10 +12,7 @@ typedef struct {
     int64_t rho, beta; /* percent; 0: by the number of indexed tokens */
     size_t rounds;     /* of the rotation, 0: none */
     size_t n_levels;   /* of the collision score: 6 or 1 */
-    bool vote;         /* rerank by all query heads of a group, not by their mean */
     bool center, alpha;
-    float p; /* share of the estimated attention of the candidates to find, in at least `least` of them; 0: k tokens */
-    int64_t least;
 } paris_options;
 
 /* What a forward does in one layer. */
@@ -24,7 +21,7 @@ typedef struct {
     slot_range next;   /* the same after the end of a prompt, or after a rewind */
     slot_range encode; /* tokens to encode */
     slot_range mean;   /* tokens of the mean, if it is due */
-    int64_t k;         /* tokens to find, at most those of index; with p at most */
+    int64_t k;         /* tokens to find, at most those of index */
 } paris_ranges;
 
 /* A member of the method's struct. Lists of buffers are those of paris_index, by layer; the rest is work space. */
@@ -38,9 +35,7 @@ typedef struct {
     buf y, norm;      /* rotated queries [n_heads][dim], and their norms */
     buf bonus, score; /* u8 [n_kv_heads][n_tokens] */
     buf cand;         /* i32, the same shape */
-    buf est;          /* f32 [n_heads][n_tokens] if heads vote */
     buf final;        /* f32 [n_kv_heads][n_tokens] */
-    buf mass;         /* p: i64 [n_kv_heads] tokens to find */
     buf idx, lists;   /* i32 [n_kv_heads][k], and their ranges, by layer */
 } paris_search;
 
@@ -56,7 +51,5 @@ void paris_encode(const attn_view *v, const paris_search *s, int layer, const kv
 void paris_count(const attn_view *v, const paris_search *s, int layer);
 /* The ranges.k best of ranges.index in rows for queries q [n_heads][head_dim], rotated: one list per kv head. */
 attn_seg paris_find(const attn_view *v, const paris_search *s, int layer, const kv_rows *rows, buf q);
-/* After a step, p: what its searches found counts as attended. */
-void paris_count_found(const attn_view *v, const paris_search *s);
 
 #endif

@@ -17,8 +17,7 @@ static const paris_sizes *sizes_of(const attn_view *v)
 
 int64_t paris_covers(const paris_sizes *s)
 {
-    int64_t forced = s->sink + s->local, k = s->extra ? s->budget : s->budget - forced;
-    return max64(s->full_thr, forced + 2 * k);
+    return max64(s->full_thr, s->sink + s->local + 2 * s->budget);
 }
 
 /* First token and count of each. */
@@ -49,8 +48,7 @@ static bool is_sparse(const attn_view *v, const regions *r)
 /* Indexed tokens to find beside the other regions. */
 static int64_t wanted(const paris_sizes *s, const regions *r)
 {
-    int64_t forced = s->extra ? 0 : r->sink.n + r->rest.n;
-    return min64(s->budget - forced, r->index.n);
+    return min64(s->budget, r->index.n);
 }
 
 /* ---- a forward ---- */
@@ -105,8 +103,7 @@ static void select_sparse(const attn_turn *t, int layer, const regions *r)
     sel->seg[sel->n_seg++] = (attn_seg){.rows = rows, .n_lists = 1, .first = r->rest.first, .n_max = r->rest.n};
     sel->head = r->index.first;
     sel->tail = r->rest.first;
-    sel->attended = r->sink.n + r->rest.n + (c->search.o.p > 0 ? 0 : wanted(&c->sizes, r)); /* or counted in end */
-    tail_select(&(attn_tail *){&c->tail}, &t, 1, layer);
+    sel->attended = r->sink.n + r->rest.n + wanted(&c->sizes, r);
 }
 
 void paris_select(const attn_turn *t, size_t n, int layer)
@@ -129,7 +126,6 @@ void paris_layer_end(attn_view *v, const attn_part *p, int layer)
 void paris_end(attn_view *v, const attn_part *p)
 {
     paris_memory *c = v->own;
-    paris_count_found(v, &c->search);
     c->encoded += c->to_encode;
     int64_t end = v->length + (int64_t)p->n_tok;
     if (p->flags & ATTN_PROMPT_END) c->prompt_end = end;

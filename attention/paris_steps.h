@@ -4,14 +4,12 @@
 #define ATTENTION_PARIS_STEPS_H
 
 #include "attention/paris_index.h"
-#include "attention/tail.h"
 
 /* The parameters that regions follow from. */
 typedef struct {
     int64_t sink, local, u; /* tokens */
     int64_t full_thr;       /* with fewer visible tokens everything is attended */
-    int64_t budget;
-    bool extra; /* forced tokens come on top of the budget */
+    int64_t budget;         /* indexed tokens */
 } paris_sizes;
 
 /* Memory of the method. */
@@ -22,7 +20,6 @@ typedef struct {
     int64_t *ends;      /* [n_tokens + 1] and when the sequence had so many: in a prompt as if it had ended there */
     int64_t encoded;    /* tokens with codes, */
     int64_t to_encode;  /* and how many follow in this forward */
-    attn_tail tail;
 } paris_memory;
 
 /* Fewer visible tokens are all attended. */

@@ -8,28 +8,8 @@
 #include <stddef.h>
 
 #include "attention/paris_steps.h"
-#include "attention/retrieve.h"
 
-enum {
-    P_SINK,
-    P_LOCAL,
-    P_U,
-    P_FULL_THR,
-    P_RHO,
-    P_BETA,
-    P_GQA,
-    P_ROUNDS,
-    P_CENTER,
-    P_LEVELS,
-    P_ALPHA,
-    P_ROTATE,
-    P_MODE,
-    P_SHARE,
-    P_MIN,
-    P_TAIL,
-    P_TAIL_SEED
-};
-enum { GQA_MEAN, GQA_HEADS_VOTE };
+enum { P_SINK, P_LOCAL, P_U, P_FULL_THR, P_RHO, P_BETA, P_CENTER, P_LEVELS, P_ALPHA, P_ROTATE };
 enum { LEVELS_6, LEVELS_1 };
 
 static const attn_param params[] = {
@@ -45,29 +25,18 @@ static const attn_param params[] = {
                100},
     [P_BETA] = {"beta", NULL, "percent of the indexed tokens to rerank; 0: by length, 50 to 10 (the paper: 5 to 10)", 0,
                 0, 100},
-    [P_GQA] = {"gqa", "mean_q vote", "how query heads share the reranking", GQA_MEAN, 0, 1},
-    [P_ROUNDS] = {"rounds", NULL, "rounds of the rotation", 1, 1, 2},
     [P_CENTER] = {"center", NULL, "1: encode keys less the mean of the first prompt's", 0, 0, 1},
     [P_LEVELS] = {"tiers", "6 1", "levels of the collision score", LEVELS_6, 0, 1},
     [P_ALPHA] = {"alpha", NULL, "0: weights without the factor 1/alpha", 1, 0, 1},
     [P_ROTATE] = {"rotate", NULL, "0: no rotation", 1, 0, 1},
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_EXTRA),
-    [P_SHARE] = RETRIEVE_P_PARAM,
-    [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_TAIL] = RETRIEVE_TAIL_PARAM,
-    [P_TAIL_SEED] = TAIL_SEED_PARAM,
     {.key = NULL},
 };
 
 static paris_sizes sizes_of(const attn_spec *s)
 {
     const int64_t *v = s->value;
-    return (paris_sizes){.sink = v[P_SINK],
-                         .local = v[P_LOCAL],
-                         .u = v[P_U],
-                         .full_thr = v[P_FULL_THR],
-                         .budget = s->budget,
-                         .extra = v[P_MODE] == BUDGET_EXTRA};
+    return (paris_sizes){
+        .sink = v[P_SINK], .local = v[P_LOCAL], .u = v[P_U], .full_thr = v[P_FULL_THR], .budget = s->budget};
 }
 
 static void paris_regions(const attn_spec *s, attn_regions *r)
@@ -80,12 +49,7 @@ static status paris_check(const attn_spec *s, const attn_shape *shape, err *e)
 {
     if (shape->head_dim > PARIS_DIM_MAX)
         return err_set(e, ST_UNSUPPORTED, "%s: head_dim %d, at most %d", s->text, shape->head_dim, (int)PARIS_DIM_MAX);
-    paris_sizes z = sizes_of(s);
-    int64_t fewest = z.sink + z.local + z.u + 1;
-    if (!z.extra && s->budget < fewest)
-        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + u + 1 = %lld", s->text,
-                       (long long)s->budget, (long long)fewest);
-    return retrieve_check(s, e);
+    return ST_OK;
 }
 
 /* ---- life ---- */
@@ -96,20 +60,16 @@ static paris_options options_of(const attn_spec *s)
     return (paris_options){.k = s->budget,
                            .rho = v[P_RHO],
                            .beta = v[P_BETA],
-                           .rounds = v[P_ROTATE] ? (size_t)v[P_ROUNDS] : 0,
+                           .rounds = (size_t)v[P_ROTATE],
                            .n_levels = v[P_LEVELS] == LEVELS_1 ? 1 : PARIS_LEVELS,
-                           .vote = v[P_GQA] == GQA_HEADS_VOTE,
                            .center = v[P_CENTER],
-                           .alpha = v[P_ALPHA],
-                           .p = (float)v[P_SHARE] / ATTN_FRACTION,
-                           .least = v[P_MIN]};
+                           .alpha = v[P_ALPHA]};
 }
 
 static void paris_declare_all(attn_decl *d)
 {
     const paris_options o = options_of(d->spec);
     paris_declare(d, offsetof(paris_memory, search), &o);
-    tail_declare(d, offsetof(paris_memory, tail), (size_t)d->shape->n_kv_heads, d->spec->value[P_TAIL]);
     decl_bytes(d, MEM_HOST, offsetof(paris_memory, ends), "ends of prompts",
                (size_t)(d->lim->n_tokens + 1) * sizeof(int64_t));
 }
@@ -120,7 +80,6 @@ static void paris_reset(attn_view *v)
     const paris_options o = options_of(v->spec);
     c->sizes = sizes_of(v->spec);
     paris_open(v, &c->search, &o);
-    tail_reset(&c->tail, attn_get(v, P_TAIL), attn_get(v, P_TAIL_SEED));
     c->ends[0] = 0;
     paris_forget(v, 0);
 }
@@ -164,6 +123,8 @@ const attn_method attn_pariskv = {
     .family = &everything_is_kept,
     .size = sizeof(paris_memory),
     .uses = USES_SELECT | USES_PARIS,
+    .counts = "+forced",
+    .gqa = "mean_q",
     .has_budget = true,
     .def_budget = 512,
     .reuse = ATTN_REUSE_ANY,

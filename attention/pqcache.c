@@ -12,7 +12,7 @@
 #include "kernels/ops_kmeans.h"
 #include "kernels/ops_pq.h"
 
-enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_MODE, P_SHARE, P_MIN, P_OF, P_BETA, P_TAIL, P_SEED };
+enum { P_M, P_BITS, P_ITERS, P_RETRAIN, P_SINK, P_LOCAL, P_GQA, P_SHARE, P_MIN, P_BETA, P_TAIL, P_SEED };
 
 static const attn_param params[] = {
     [P_M] = {"m", NULL, "sub-spaces of a key, each with a code of its own; they divide head_dim", 2, 1, PQ_PARTS},
@@ -20,15 +20,11 @@ static const attn_param params[] = {
     [P_ITERS] = {"iters", NULL, "iterations of k-means at the end of a prompt", 10, 0, 1000},
     [P_RETRAIN] = {"retrain", NULL, "1: later prompts train centroids anew; 0: those of the first one stay", 0, 0, 1},
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 32, 0, 1 << 20},
-    [P_LOCAL] = {"local", NULL,
-                 "newest tokens, always attended; 0: half of what the budget leaves beside sinks (extra: as many as "
-                 "the budget)",
-                 0, 0, 1 << 20},
+    [P_LOCAL] = {"local", NULL, "newest tokens, always attended; 0: half of what the budget leaves beside sinks", 0, 0,
+                 1 << 20},
     [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_OF] = RETRIEVE_OF_PARAM,
     [P_BETA] = RETRIEVE_CALIBRATE_PARAM,
     [P_TAIL] = RETRIEVE_TAIL_PARAM,
     [P_SEED] = TAIL_SEED_PARAM,
@@ -44,15 +40,9 @@ typedef struct {
     int64_t first;        /* tokens at the end of the first training; 0: there was none */
 } pqcache;
 
-static bool extra(const attn_spec *s)
-{
-    return s->value[P_MODE] == BUDGET_EXTRA;
-}
-
 static int64_t local_of(const attn_spec *s)
 {
-    if (s->value[P_LOCAL] > 0) return s->value[P_LOCAL];
-    return extra(s) ? s->budget : max64((s->budget - s->value[P_SINK]) / 2, 1);
+    return s->value[P_LOCAL] > 0 ? s->value[P_LOCAL] : max64((s->budget - s->value[P_SINK]) / 2, 1);
 }
 
 static status pqcache_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -61,7 +51,7 @@ static status pqcache_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (shape->head_dim % m)
         return err_set(e, ST_USAGE, "%s: m %lld, expected a number that divides head_dim %d", s->text, (long long)m,
                        shape->head_dim);
-    if (!extra(s) && s->budget < least)
+    if (s->budget < least)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + 1 = %lld", s->text,
                        (long long)s->budget, (long long)least);
     return retrieve_check(s, e);
@@ -72,11 +62,10 @@ static void pqcache_regions(const attn_spec *s, attn_regions *r)
     r->newest = local_of(s);
 }
 
-static retrieve_range pqcache_range(const attn_spec *s, int64_t first, int64_t n)
+static retrieve_range pqcache_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
-    int64_t local = local_of(s);
-    retrieve_range r = retrieve_items(s, first, n, max64(n - local, 0), s->budget);
-    r.most = s->budget + (extra(s) ? s->value[P_SINK] + local : 0);
+    retrieve_range r = retrieve_items(o, first, n, max64(n - local_of(s), 0), s->budget);
+    r.most = s->budget;
     r.redo = n;
     return r;
 }

@@ -11,15 +11,11 @@ enum {
     P_PAGE,
     P_MIN_PAGES,
     P_SCORE,
-    P_EST,
     P_G,
     P_FORCE,
     P_GQA,
-    P_MODE,
-    P_POOL,
     P_SHARE,
     P_MIN,
-    P_OF,
     P_COARSE,
     P_COARSE_KEEP,
     P_SINK,
@@ -35,11 +31,8 @@ static const attn_param params[] = {
     [P_MIN_PAGES] = {"min_pages", NULL, "pages attended at least, even beyond the budget", 3, 1, 1 << 20},
     [P_SCORE] = {"score", "sum maxch mean est",
                  "sum of the channels' largest products (the paper), or the largest (FIER's text); product with the "
-                 "page's mean key (half of the bytes; loses single tokens); FIER's estimates of its tokens",
+                 "page's mean key (half of the bytes; loses single tokens); the mean of FIER's estimates of its tokens",
                  QUEST_SUM, 0, SCORE_EST},
-    [P_EST] = {"est", "mean max lse",
-               "score=est: a page has the mean of its tokens' estimates (FIER), their largest, or log-sum-exp",
-               REDUCE_MEAN, 0, 2},
     [P_G] = {"g", NULL, "score=est: tokens of a group that shares two levels, a multiple of page or page of it", 32, 1,
              1 << 16},
     [P_FORCE] = {"force", "last none",
@@ -47,11 +40,8 @@ static const attn_param params[] = {
                  "evaluation: the current token may be missed)",
                  FORCE_LAST, 0, 1},
     [P_GQA] = RETRIEVE_GQA_PARAM,
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
-    [P_POOL] = ATTN_POOL_PARAM(POOL_FIXED),
     [P_SHARE] = RETRIEVE_P_PARAM,
     [P_MIN] = RETRIEVE_MIN_PARAM,
-    [P_OF] = RETRIEVE_OF_PARAM,
     [P_COARSE] = COARSE_PARAM,
     [P_COARSE_KEEP] = COARSE_KEEP_PARAM,
     [P_SINK] = {"force_sink", NULL, "tokens from the start whose pages are always attended", 0, 0, 1 << 20},
@@ -74,17 +64,17 @@ static int64_t pages_of(const attn_spec *s, int64_t first, int64_t n)
     return (n + page - 1) / page - first / page;
 }
 
-/* Pages of a step, the forced ones included unless they come on top. */
+/* Pages of a step, the forced ones included. */
 static int64_t page_budget(const attn_spec *s)
 {
     return max64(s->budget / s->value[P_PAGE], s->value[P_MIN_PAGES]);
 }
 
-static retrieve_range quest_range(const attn_spec *s, int64_t first, int64_t n)
+static retrieve_range quest_range(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n)
 {
     int64_t page = s->value[P_PAGE], pages = pages_of(s, 0, n), budget = page_budget(s);
-    retrieve_range r = retrieve_items(s, first, n, s->value[P_FORCE] == FORCE_LAST ? pages - 1 : pages, budget);
-    r.most = (budget_most(s->value[P_POOL], budget) + r.head + s->value[P_RECENT] / page + 2) * page;
+    retrieve_range r = retrieve_items(o, first, n, s->value[P_FORCE] == FORCE_LAST ? pages - 1 : pages, budget);
+    r.most = (budget + r.head + s->value[P_RECENT] / page + 2) * page;
     int64_t group = s->value[P_SCORE] == SCORE_EST ? s->value[P_G] : page;
     r.redo = n / group * group;
     return r;
@@ -111,7 +101,7 @@ static status quest_check(const attn_spec *s, const attn_shape *shape, err *e)
     (void)shape;
     int64_t page = s->value[P_PAGE], recent = s->value[P_RECENT];
     int64_t forced = pages_of(s, 0, s->value[P_SINK]) + (recent > 0 ? pages_of(s, page - 1, page - 1 + recent) : 0);
-    int64_t pages = max64(s->value[P_MODE] == BUDGET_TOTAL ? forced : 0, 1);
+    int64_t pages = max64(forced, 1);
     if (s->budget < page || page_budget(s) < pages)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %s = %lld", s->text, (long long)s->budget,
                        forced ? "the pages of forced tokens" : "one page", (long long)(pages * page));
@@ -138,7 +128,7 @@ static void quest_reset(attn_view *v)
 }
 
 static const retrieve_kind by_tokens = {.granule = "page",
-                                        .reduce = "est",
+                                        .by_tokens = true,
                                         .range = quest_range,
                                         .ops = offsetof(backend_ops, fier),
                                         .index = offsetof(quest_ctx, bits.index),

@@ -6,143 +6,215 @@
 #include <stddef.h>
 #include <string.h>
 
-static const retrieve_kind *kind_of(const attn_spec *s)
-{
-    const retrieve_kind *k = s->method->kind;
-    return k->of ? k->of(s) : k;
-}
-
-static int64_t granule_of(const attn_spec *s)
-{
-    return kind_of(s)->granule ? attn_value(s, kind_of(s)->granule, 1) : 1;
-}
-
 static const char *retrieve_alone(const attn_spec *s)
 {
-    return attn_gqa(s) == GQA_LAYER_VOTE && !kind_of(s)->slots
+    return attn_gqa(s) == GQA_LAYER_VOTE
                ? "the shares of all heads' softmax that gqa=layer_vote adds; use gqa=vote or layer_mean"
                : NULL;
 }
 
-/* Parameters that say how p is meant. */
-static status check_share(const attn_spec *s, err *e)
-{
-    int64_t draws = attn_value(s, "calibrate", 0), all = attn_value(s, "of", SHARE_CANDIDATES) == SHARE_ALL;
-    char store[64];
-    if (!draws && !all) return ST_OK;
-    kv_format_text(&s->kv, store, sizeof store);
-    if (!attn_value(s, "p", 0))
-        return err_set(e, ST_USAGE, "%s: %s says how p is meant, and there is no p", s->text, all ? "of" : "calibrate");
-    if (attn_value(s, "coarse", 0))
-        return err_set(e, ST_USAGE, "%s: %s needs scores of all tokens, and coarse leaves some out", s->text,
-                       all ? "of=all" : "calibrate");
-    if (draws == 1) return err_set(e, ST_USAGE, "%s: calibrate=1: one token has no slope, at least 2", s->text);
-    if (draws && (kv_has_codes(&s->kv) || kv_in_blocks(&s->kv)))
-        return err_set(e, ST_USAGE, "%s: calibrate over store %s: exact keys are expected, f32, f16 or bf16", s->text,
-                       store);
-    if (draws && s->tier.kind != KV_DEVICE)
-        return err_set(e, ST_USAGE, "%s: calibrate reads some keys of each step, which --kv-tier %s has elsewhere",
-                       s->text, kv_tier_name(s->tier.kind));
-    return ST_OK;
-}
-
-status retrieve_check(const attn_spec *s, err *e)
-{
-    int64_t least = attn_value(s, "min", 0), share = attn_value(s, "p", 0);
-    TRY(check_share(s, e));
-    TRY(certify_check(s, e));
-    if (!share && !attn_value(s, "certify", 0)) return ST_OK;
-    if (least > s->budget)
-        return err_set(e, ST_USAGE, "%s: min %lld, expected at most the budget (max), %lld", s->text, (long long)least,
-                       (long long)s->budget);
-    if (share && attn_value(s, "pool", POOL_FIXED) == POOL_ENTROPY)
-        return err_set(e, ST_USAGE, "%s: pool=entropy and p both say how many tokens a layer takes: one is expected",
-                       s->text);
-    return ST_OK;
-}
-
-static const index_ops *ops_of(const attn_view *v)
-{
-    return *(const index_ops *const *)(const void *)((const char *)v->be->ops + kind_of(v->spec)->ops);
-}
-
 static const void *index_of(const attn_view *v, int layer)
 {
+    const retrieve_kind *k = retrieve_of(v)->kind;
     const char *first;
-    memcpy(&first, (const char *)v->own + kind_of(v->spec)->index, sizeof first);
-    return first + (size_t)layer * kind_of(v->spec)->index_size;
+    memcpy(&first, (const char *)v->own + k->index, sizeof first);
+    return first + (size_t)layer * k->index_size;
 }
 
-retrieve_range retrieve_items(const attn_spec *s, int64_t first, int64_t n, int64_t tail, int64_t budget)
+retrieve_range retrieve_items(const retrieve_options *o, int64_t first, int64_t n, int64_t tail, int64_t budget)
 {
-    int64_t g = granule_of(s), items = (n + g - 1) / g, from = first / g;
-    int64_t sink = attn_value(s, "force_sink", 0), recent = attn_value(s, "force_recent", 0);
-    if (recent > 0) tail = min64(tail, max64(n - recent, 0) / g);
+    int64_t g = o->granule, items = (n + g - 1) / g, from = first / g;
+    if (o->recent > 0) tail = min64(tail, max64(n - o->recent, 0) / g);
     tail = max64(tail, from);
-    int64_t head = min64((sink + g - 1) / g, tail), forced = items - tail + max64(head - from, 0);
-    bool extra = attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA;
-    return (retrieve_range){
-        .lo = max64(head, from), .hi = tail, .head = head, .tail = tail, .k = budget - (extra ? 0 : forced)};
-}
-
-static bool combines(const attn_view *v, const retrieve *r)
-{
-    bool layer = r->gqa == GQA_LAYER_MEAN || r->gqa == GQA_LAYER_CONCAT; /* other ranks have more heads */
-    return layer || (r->gqa != GQA_PER_Q && r->gqa != GQA_MEAN_Q && (size_t)v->shape->n_heads > r->n_lists);
-}
-
-/* Where the combined scores lie, f32 [n_lists][places]. */
-static buf combined_of(const attn_view *v)
-{
-    const retrieve *r = retrieve_of(v);
-    return buf_at(r->score, (size_t)v->shape->n_heads * r->places * sizeof(float));
+    int64_t head = min64((o->sink + g - 1) / g, tail), forced = items - tail + max64(head - from, 0);
+    return (retrieve_range){.lo = max64(head, from), .hi = tail, .head = head, .tail = tail, .k = budget - forced};
 }
 
 /* ---- memory ---- */
 
 #define AT(member) offsetof(retrieve, member)
 
-static void declare_slots(attn_decl *d)
-{
-    size_t n = (size_t)d->shape->n_layers, bytes = n * (size_t)d->spec->budget * sizeof(int32_t);
-    decl_bytes(d, MEM_SCRATCH, AT(idx), "selected slots", bytes);
-    decl_bytes(d, MEM_HOST, AT(slots), "selected slots", bytes);
-    decl_bytes(d, MEM_HOST, AT(counts), "selected slots", n * sizeof(int64_t));
-}
-
 static void retrieve_declare(attn_decl *d)
 {
     const attn_shape *sh = d->shape;
+    const retrieve_kind *kind = retrieve_kind_of(d->spec);
+    const retrieve_options o = retrieve_options_of(d->spec);
     size_t layers = (size_t)sh->n_layers, heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
-    if (kind_of(d->spec)->slots) {
-        declare_slots(d);
-        return;
-    }
-    gqa_mode gqa = attn_gqa(d->spec);
-    int64_t n = d->lim->n_tokens, granule = granule_of(d->spec), items = (n + granule - 1) / granule;
-    size_t lists = gqa_lists(gqa, heads, kv);
-    coarse_rule rule = coarse_rule_of(d->spec, granule);
-    int64_t most = min64(kind_of(d->spec)->range(d->spec, 0, n).most, n);
+    size_t lists = gqa_lists(o.gqa, heads, kv);
+    int64_t n = d->lim->n_tokens, items = (n + o.granule - 1) / o.granule;
+    int64_t most = min64(kind->range(d->spec, &o, 0, n).most, n);
     d->choose_lists = lists;
-    if (rule.tokens) coarse_declare(d, AT(coarse), &rule, gqa);
+    if (o.coarse.tokens) coarse_declare(d, AT(coarse), &o.coarse, o.gqa);
     else d->choose_items = items;
-    if (rule.tokens) items = coarse_places(&rule, n);
+    if (o.coarse.tokens) items = coarse_places(&o.coarse, n);
     decl_bytes(d, MEM_HOST, AT(range), "selection", layers * sizeof(retrieve_range));
     decl_bytes(d, MEM_HOST, AT(chooses), "selection", layers * sizeof(bool));
     decl_bytes(d, MEM_SCRATCH, AT(score), "scores", (heads + lists) * (size_t)items * sizeof(float));
-    if (kind_of(d->spec)->reduce)
+    if (kind->by_tokens)
         decl_bytes(d, MEM_SCRATCH, AT(token_score), "scores of tokens", heads * (size_t)n * sizeof(float));
     decl_bytes(d, MEM_SCRATCH, AT(idx), "selected slots", lists * (size_t)most * sizeof(int32_t));
-    if (attn_value(d->spec, "p", 0) || attn_value(d->spec, "certify", 0))
-        decl_bytes(d, MEM_SCRATCH, AT(mass), "selected slots", lists * sizeof(int64_t));
-    if (attn_value(d->spec, "calibrate", 0))
-        decl_bytes(d, MEM_SCRATCH, AT(slope), "slopes of estimates", lists * sizeof(float));
-    certify_declare(d, AT(certify), items);
+    if (o.p > 0 || o.eps > 0) decl_bytes(d, MEM_SCRATCH, AT(mass), "selected slots", lists * sizeof(int64_t));
+    if (o.draws) decl_bytes(d, MEM_SCRATCH, AT(slopes), "selected slots", lists * sizeof(float));
+    if (o.eps > 0) certify_declare(d, AT(certify), items);
     decl_bytes(d, MEM_SCRATCH, AT(ranges), "selected slots", layers * lists * 2 * sizeof(int64_t));
-    tail_declare(d, AT(tail), lists, attn_value(d->spec, "tail", 0));
-    if (gqa == GQA_MEAN_Q)
+    tail_declare(d, AT(tail), lists, o.sample);
+    if (o.gqa == GQA_MEAN_Q)
         decl_bytes(d, MEM_SCRATCH, AT(probe), "mean queries", kv * (size_t)sh->head_dim * sizeof(float));
-    if (attn_value(d->spec, "pool", POOL_FIXED) == POOL_ENTROPY) budget_declare(d, AT(budget), MEM_COUNTS, 1);
+}
+
+/* ---- parts of a step ---- */
+
+static retrieve *own(const selection *s)
+{
+    return retrieve_of(s->t->v);
+}
+
+static void choose_spans(selection *s, size_t n)
+{
+    coarse *spans[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) spans[i] = &own(&s[i])->coarse;
+    coarse_choose(spans, s, n);
+}
+
+static void score_items(selection *s, size_t n)
+{
+    score_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) jobs[i] = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+    own(s)->ops->score(s->t->v->be, jobs, n);
+}
+
+/* Scores that are votes already: `combine` has nothing to do. */
+static void score_votes(selection *s, size_t n)
+{
+    score_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        jobs[i] = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+        jobs[i].votes = s[i].list.score;
+    }
+    own(s)->ops->score(s->t->v->be, jobs, n);
+}
+
+/* Scores by an index of tokens. */
+static void score_tokens(selection *s, size_t n)
+{
+    score_job tokens[ATTN_TOGETHER];
+    page_reduce_job reduce[ATTN_TOGETHER];
+    const attn_view *v = s->t->v;
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = own(&s[i]);
+        score_job *j = &tokens[i];
+        *j = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+        j->score = r->token_score;
+        j->stride = (size_t)s[i].t->v->lim->n_tokens;
+        j->items.lo *= r->o.granule;
+        j->items.hi = min64(j->items.hi * r->o.granule, j->items.n_slots);
+        reduce[i] = (page_reduce_job){.out = s[i].raw,
+                                      .stride = s[i].list.stride,
+                                      .in = j->score,
+                                      .in_stride = j->stride,
+                                      .n_heads = j->n_heads,
+                                      .items = s[i].scored,
+                                      .granule = r->o.granule};
+    }
+    own(s)->ops->score(v->be, tokens, n);
+    v->be->ops->select->page_reduce(v->be, reduce, n);
+}
+
+static void bound_scores(selection *s, size_t n)
+{
+    const attn_certify *c[ATTN_TOGETHER];
+    score_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        c[i] = &own(&s[i])->certify;
+        jobs[i] = selection_score(&s[i], index_of(s[i].t->v, s[i].layer));
+    }
+    certify_errors(c, s->t->v->be, jobs, n);
+}
+
+/* How exact scores follow the estimates. */
+static void find_slopes(selection *s, size_t n)
+{
+    slope_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = own(&s[i]);
+        jobs[i] = (slope_job){.q = s[i].q,
+                              .score = s[i].raw,
+                              .n_heads = s[i].n_heads,
+                              .n_lists = r->n_lists,
+                              .stride = r->places,
+                              .rows = *kv_store_rows(s[i].t->v->store, s[i].layer),
+                              .items = s[i].list.items,
+                              .count = (size_t)r->o.draws,
+                              .seed = (uint64_t)r->o.seed,
+                              .layer = s[i].layer,
+                              .slope = r->slopes,
+                              .read = attn_index_read(s[i].t->v)};
+    }
+    s->t->v->be->ops->select->slope(s->t->v->be, jobs, n);
+}
+
+static void combine_scores(selection *s, size_t n)
+{
+    combine_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) jobs[i] = selection_combine(&s[i], own(s)->o.gqa);
+    s->t->v->be->ops->select->combine(s->t->v->be, jobs, n);
+}
+
+/* How many items hold p. */
+static void count_mass(selection *s, size_t n)
+{
+    mass_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = own(&s[i]);
+        jobs[i] = selection_mass(&s[i].list, r->scale, r->o.p, (r->o.least + r->o.granule - 1) / r->o.granule);
+        jobs[i].slope = r->slopes;
+    }
+    s->t->v->be->ops->select->mass(s->t->v->be, jobs, n);
+}
+
+/* How many items certify their lists. */
+static void count_certified(selection *s, size_t n)
+{
+    certify_job jobs[ATTN_TOGETHER];
+    for (size_t i = 0; i < n; i++) {
+        const retrieve *r = own(&s[i]);
+        const choose_job *l = &s[i].list;
+        jobs[i] = certify_job_of(&r->certify, s[i].t->v, s[i].layer);
+        jobs[i].least = r->o.least;
+        jobs[i].score = s[i].raw;
+        jobs[i].order = l->score;
+        jobs[i].stride = l->stride;
+        jobs[i].n_lists = l->n_lists;
+        jobs[i].first = l->first;
+        jobs[i].items = l->items;
+        jobs[i].most = max64(l->k, 0);
+        jobs[i].k = l->budget;
+    }
+    s->t->v->be->ops->certify->choose(s->t->v->be, jobs, n);
+}
+
+/* True if scores of lists are not the raw ones. */
+static bool combines(const attn_view *v, const retrieve *r)
+{
+    gqa_mode gqa = r->o.gqa;
+    if (gqa == GQA_LAYER_MEAN || gqa == GQA_LAYER_CONCAT) return true; /* other ranks have more heads */
+    return gqa != GQA_PER_Q && gqa != GQA_MEAN_Q && (size_t)v->shape->n_heads > r->n_lists;
+}
+
+/* Sets the parts that the options ask for. */
+static void set_parts(const attn_view *v, retrieve *r)
+{
+    const retrieve_options *o = &r->o;
+    bool combined = combines(v, r), votes = combined && (o->gqa == GQA_VOTE || o->gqa == GQA_LAYER_VOTE);
+    bool direct = votes && o->gqa == GQA_VOTE && r->kind->votes && !o->coarse.tokens && !o->draws;
+    r->spans = o->coarse.tokens ? choose_spans : NULL;
+    r->rank = r->kind->by_tokens ? score_tokens : direct ? score_votes : score_items;
+    r->bound = o->eps > 0 ? bound_scores : NULL;
+    r->slope = o->draws ? find_slopes : NULL;
+    r->combine = combined && !direct ? combine_scores : NULL;
+    r->count = o->p > 0 ? count_mass : o->eps > 0 ? count_certified : NULL;
+    r->combined = combined;
+    r->scale = votes ? 1 : v->shape->scale;
 }
 
 void retrieve_reset(attn_view *v)
@@ -150,67 +222,37 @@ void retrieve_reset(attn_view *v)
     retrieve *r = retrieve_of(v);
     const attn_shape *sh = v->shape;
     int64_t n = v->lim->n_tokens;
-    r->kind = kind_of(v->spec);
-    r->pooled = false;
-    if (r->kind->slots) return;
-    coarse_rule rule = coarse_rule_of(v->spec, granule_of(v->spec));
-    r->gqa = attn_gqa(v->spec);
-    r->granule = granule_of(v->spec);
-    r->p = (float)attn_value(v->spec, "p", 0) / ATTN_FRACTION;
-    certify_reset(&r->certify, v);
-    r->items = (n + r->granule - 1) / r->granule;
-    r->places = (size_t)(rule.tokens ? coarse_places(&rule, n) : r->items);
-    r->n_lists = gqa_lists(r->gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
-    r->idx_stride = (size_t)min64(r->kind->range(v->spec, 0, n).most, n);
-    if (rule.tokens) coarse_reset(&r->coarse, v, &rule, r->gqa);
-    tail_reset(&r->tail, attn_value(v->spec, "tail", 0), attn_value(v->spec, "tail_seed", 0));
-    if (r->budget.sum.p) budget_reset(&r->budget, v, POOL_ENTROPY);
+    r->kind = retrieve_kind_of(v->spec);
+    r->o = retrieve_options_of(v->spec);
+    memcpy(&r->ops, (const char *)v->be->ops + r->kind->ops, sizeof r->ops);
+    r->items = (n + r->o.granule - 1) / r->o.granule;
+    r->places = (size_t)(r->o.coarse.tokens ? coarse_places(&r->o.coarse, n) : r->items);
+    r->n_lists = gqa_lists(r->o.gqa, (size_t)sh->n_heads, (size_t)sh->n_kv_heads);
+    r->idx_stride = (size_t)min64(r->kind->range(v->spec, &r->o, 0, n).most, n);
+    set_parts(v, r);
+    certify_reset(&r->certify, v, r->o.eps);
+    if (r->o.coarse.tokens) coarse_reset(&r->coarse, v, &r->o.coarse, r->o.gqa);
+    tail_reset(&r->tail, r->o.sample, r->o.seed);
 }
 
 /* ---- a forward ---- */
 
-/* Whether the step chooses in a layer that sees `seen` tokens. With a certificate it always does: it may need fewer
+/* True if the step chooses in a layer that sees `seen` tokens. With a certificate it always does: it may need fewer
  * than the budget. */
 static bool chooses(const attn_view *v, const attn_part *p, int64_t seen)
 {
-    bool (*ready)(const attn_view *) = kind_of(v->spec)->ready;
-    bool all = seen <= v->spec->budget && !v->spec->forced && !attn_value(v->spec, "certify", 0);
-    return !(p->flags & ATTN_PROMPT) && !all && (!ready || ready(v));
-}
-
-/* The pool of a step that sees n tokens holds as many candidates a layer as the tightest layer may take. */
-static void open_pool(const attn_view *v, retrieve *r, int64_t n)
-{
-    int64_t nominal = INT64_MAX;
-    for (int l = 0; l < v->shape->n_layers; l++)
-        if (v->layers[l]) nominal = min64(nominal, r->kind->range(v->spec, n - attn_visible(v->shape, l, n), n).k);
-    budget_open(&r->budget, nominal, 1);
-    r->pooled = true;
-}
-
-static void begin_slots(attn_view *v, const attn_part *p, int64_t n)
-{
-    retrieve *r = retrieve_of(v);
-    int64_t budget = v->spec->budget;
-    for (int l = 0; l < v->shape->n_layers; l++)
-        if (v->layers[l] && chooses(v, p, attn_visible(v->shape, l, n)))
-            r->counts[l] = r->kind->slots(v, l, n, r->slots + l * budget);
-    if (!(p->flags & ATTN_PROMPT))
-        v->be->ops->upload(v->be, r->idx, r->slots, (size_t)(v->shape->n_layers * budget) * sizeof(int32_t));
+    const retrieve *r = retrieve_of(v);
+    bool all = seen <= v->spec->budget && !v->spec->forced && r->o.eps == 0;
+    return !(p->flags & ATTN_PROMPT) && !all && (!r->kind->ready || r->kind->ready(v));
 }
 
 void retrieve_begin(attn_view *v, const attn_part *p)
 {
     retrieve *r = retrieve_of(v);
     int64_t n = v->length + (int64_t)p->n_tok;
-    if (r->kind->slots) {
-        begin_slots(v, p, n);
-        return;
-    }
-    if (r->budget.sum.p && chooses(v, p, n)) open_pool(v, r, n);
     for (int l = 0; l < v->shape->n_layers; l++) {
         int64_t seen = attn_visible(v->shape, l, n);
-        r->range[l] = r->kind->range(v->spec, n - seen, n);
+        r->range[l] = r->kind->range(v->spec, &r->o, n - seen, n);
         r->chooses[l] = v->layers[l] && chooses(v, p, seen);
     }
 }
@@ -221,273 +263,81 @@ static void retrieve_append(const attn_turn *t, size_t n, int layer)
     const attn_view *v = t->v;
     const retrieve *r = retrieve_of(v);
     full_append(t, n, layer);
-    if (r->kind->slots || r->kind->stored) return;
+    if (r->kind->stored) return;
     for (size_t i = 0; i < n; i++) {
         const attn_turn *x = &t[i];
         index[i] = (index_add_job){index_of(x->v, layer), x->p.first, x->k, x->p.n_tok};
         bounds[i] = index[i];
-        if (r->coarse.rule.tokens) bounds[i].index = &retrieve_of(x->v)->coarse.bounds.index[layer];
+        if (r->spans) bounds[i].index = &retrieve_of(x->v)->coarse.bounds.index[layer];
     }
-    ops_of(v)->add(v->be, index, n);
-    if (r->coarse.rule.tokens) v->be->ops->quest->add(v->be, bounds, n);
+    r->ops->add(v->be, index, n);
+    if (r->spans) v->be->ops->quest->add(v->be, bounds, n);
 }
 
-/* All that a step sees. */
-static item_range seen_by(const attn_turn *t, int layer)
-{
-    int64_t n = t->p.first + (int64_t)t->p.n_tok;
-    return (item_range){n, n - attn_visible(t->v->shape, layer, n), n};
-}
-
-/* Whether p is a share of all that a step sees, which is scored then. */
-static bool of_all(const attn_view *v)
-{
-    return attn_value(v->spec, "of", SHARE_CANDIDATES) == SHARE_ALL;
-}
-
-/* The items of all that. */
-static slot_range all_items(const attn_turn *t, int layer)
-{
-    int64_t g = retrieve_of(t->v)->granule;
-    item_range seen = seen_by(t, layer);
-    return (slot_range){seen.lo / g, (seen.hi + g - 1) / g - seen.lo / g};
-}
-
-/* What can be chosen. */
-static item_range candidates_of(const attn_turn *t, int layer)
-{
-    const retrieve_range *a = &retrieve_of(t->v)->range[layer];
-    return (item_range){t->p.first + (int64_t)t->p.n_tok, a->lo, a->hi};
-}
-
-/* A step of one sequence: the mean queries are made, if they are asked for. */
-static score_job score_of(const attn_turn *t, int layer)
+/* The choice of a step of one sequence. The mean queries are made, if they are asked for. */
+static selection selection_of(const attn_turn *t, int layer)
 {
     const attn_view *v = t->v;
     const retrieve *r = retrieve_of(v);
     const attn_shape *sh = v->shape;
-    size_t kv = (size_t)sh->n_kv_heads;
-    score_job j = {.index = index_of(v, layer),
-                   .q = t->q,
-                   .n_heads = (size_t)sh->n_heads,
-                   .score = r->score,
-                   .stride = r->places,
-                   .items = candidates_of(t, layer),
-                   .scale = sh->scale,
-                   .read = attn_index_read(v)};
-    if (r->gqa == GQA_MEAN_Q) {
-        v->be->ops->select->mean_heads(v->be, r->probe, t->q, 1, j.n_heads, kv, (size_t)sh->head_dim);
-        j.q = r->probe;
-        j.n_heads = kv;
-    } else if (r->gqa == GQA_VOTE && combines(v, r) && r->kind->votes && !r->coarse.rule.tokens && !r->slope.p) {
-        j.votes = combined_of(v);
-    }
-    return j;
-}
-
-/* Scores of n steps by an index of tokens. */
-static void score_tokens(const attn_turn *const *t, size_t n, const score_job *jobs)
-{
-    const attn_view *v = t[0]->v;
-    score_job tokens[ATTN_TOGETHER];
-    page_reduce_job reduce[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) {
-        const retrieve *r = retrieve_of(t[i]->v);
-        const item_range *items = &jobs[i].items;
-        tokens[i] = jobs[i];
-        tokens[i].score = r->token_score;
-        tokens[i].stride = (size_t)t[i]->v->lim->n_tokens;
-        tokens[i].items.lo = items->lo * r->granule;
-        tokens[i].items.hi = min64(items->hi * r->granule, items->n_slots);
-        reduce[i] = (page_reduce_job){.out = jobs[i].score,
-                                      .stride = jobs[i].stride,
-                                      .in = r->token_score,
-                                      .in_stride = tokens[i].stride,
-                                      .n_heads = jobs[i].n_heads,
-                                      .items = *items,
-                                      .granule = r->granule,
-                                      .how = (page_reduction)attn_value(v->spec, r->kind->reduce, REDUCE_MEAN),
-                                      .scale = v->shape->scale};
-    }
-    ops_of(v)->score(v->be, tokens, n);
-    v->be->ops->select->page_reduce(v->be, reduce, n);
-}
-
-/* How exact scores follow the estimates of n steps. */
-static void find_slopes(const attn_turn *const *t, size_t n, int layer, const score_job *s)
-{
-    slope_job jobs[ATTN_TOGETHER];
-    const attn_view *v = t[0]->v;
-    for (size_t i = 0; i < n; i++) {
-        const retrieve *r = retrieve_of(t[i]->v);
-        jobs[i] = (slope_job){.q = s[i].q,
-                              .score = s[i].score,
-                              .n_heads = s[i].n_heads,
-                              .n_lists = r->n_lists,
-                              .stride = r->places,
-                              .rows = *kv_store_rows(t[i]->v->store, layer),
-                              .items = candidates_of(t[i], layer),
-                              .count = (size_t)attn_value(v->spec, "calibrate", 0),
-                              .seed = (uint64_t)attn_value(v->spec, "tail_seed", 0),
-                              .layer = layer,
-                              .slope = r->slope,
-                              .read = attn_index_read(t[i]->v)};
-    }
-    v->be->ops->select->slope(v->be, jobs, n);
-}
-
-/* Scores of n steps: leaves in jobs[i].score what is combined, in the columns [lo, hi). */
-static void score_items(const attn_turn *const *t, size_t n, int layer, score_job *jobs, item_range *columns)
-{
-    const attn_view *v = t[0]->v;
-    const retrieve *r = retrieve_of(v);
-    combine_job combine[ATTN_TOGETHER];
-    coarse *spans[ATTN_TOGETHER];
-    const attn_certify *bounds[ATTN_TOGETHER];
-    for (size_t i = 0; i < n; i++) {
-        jobs[i] = score_of(t[i], layer);
-        columns[i] = jobs[i].items;
-        if (r->certify.eps > 0) jobs[i].items = seen_by(t[i], layer);
-        if (of_all(v)) {
-            slot_range all = all_items(t[i], layer);
-            columns[i].lo = all.first;
-            columns[i].hi = all.first + all.n;
-            jobs[i].items = columns[i];
-        }
-        if (r->kind->stored) kv_need(v->be, kv_store_rows(t[i]->v->store, layer), jobs[i].items.lo, jobs[i].items.hi);
-        bounds[i] = &retrieve_of(t[i]->v)->certify;
-        spans[i] = &retrieve_of(t[i]->v)->coarse;
-    }
-    if (r->coarse.rule.tokens) coarse_choose(spans, v, layer, jobs, columns, n);
-    if (r->kind->reduce) score_tokens(t, n, jobs);
-    else ops_of(v)->score(v->be, jobs, n);
-    if (r->certify.eps > 0) certify_errors(bounds, v->be, jobs, n);
-    if (r->slope.p) find_slopes(t, n, layer, jobs);
-    for (size_t i = 0; i < n && (r->certify.eps > 0 || of_all(v)); i++) jobs[i].items = candidates_of(t[i], layer);
-    if (!combines(v, r)) return;
-    for (size_t i = 0; i < n; i++) {
-        buf out = combined_of(t[i]->v);
-        combine[i] = (combine_job){out,           jobs[i].score, r->places, jobs[i].n_heads, r->n_lists,
-                                   columns[i].lo, columns[i].hi, r->gqa,    v->shape->scale};
-        jobs[i].score = out;
-    }
-    if (!jobs->votes.p) v->be->ops->select->combine(v->be, combine, n);
-}
-
-/* Combined scores are logits but for this: votes are shares already. */
-static float scale_of(const attn_view *v)
-{
-    const retrieve *r = retrieve_of(v);
-    bool vote = combines(v, r) && (r->gqa == GQA_VOTE || r->gqa == GQA_LAYER_VOTE);
-    return vote ? 1 : v->shape->scale;
-}
-
-static choose_job choice_of(const attn_turn *t, int layer, const score_job *s, item_range columns)
-{
-    retrieve *r = retrieve_of(t->v);
     const retrieve_range *a = &r->range[layer];
-    const item_scores scores = {.score = s->score, .n_lists = r->n_lists, .stride = r->places, .items = columns};
-    choose_job j = {.score = s->score,
-                    .items = s->items,
-                    .head = a->head,
-                    .tail = a->tail,
-                    .first = s->items.n_slots - attn_visible(t->v->shape, layer, s->items.n_slots),
-                    .k = a->k,
-                    .n_lists = r->n_lists,
-                    .stride = r->places,
-                    .granule = r->granule,
-                    .most = r->items,
-                    .spans = s->spans,
-                    .idx_stride = (int64_t)r->idx_stride,
-                    .idx = r->idx,
-                    .range = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t))};
-    if (r->budget.sum.p) j.budget = budget_take(&r->budget, layer, 0, &scores, scale_of(t->v));
-    if (r->p > 0 || r->certify.eps > 0) j.budget = r->mass, j.each = true;
-    return j;
-}
-
-/* How many items hold p, of n steps. */
-static void count_mass(const attn_turn *const *t, size_t n, int layer, const score_job *s)
-{
-    mass_job jobs[ATTN_TOGETHER];
-    const attn_view *v = t[0]->v;
-    int64_t least = attn_value(v->spec, "min", 0);
-    for (size_t i = 0; i < n; i++) {
-        const retrieve *r = retrieve_of(t[i]->v);
-        jobs[i] = (mass_job){.score = s[i].score,
-                             .n_lists = r->n_lists,
-                             .stride = r->places,
-                             .items = s[i].items,
-                             .spans = s[i].spans,
-                             .scale = scale_of(v),
-                             .p = r->p,
-                             .least = (least + r->granule - 1) / r->granule,
-                             .most = max64(r->range[layer].k, 0),
-                             .slope = r->slope,
-                             .k = r->mass};
-        if (of_all(v)) jobs[i].all = all_items(t[i], layer);
+    size_t heads = (size_t)sh->n_heads, kv = (size_t)sh->n_kv_heads;
+    int64_t n = t->p.first + (int64_t)t->p.n_tok;
+    buf combined = buf_at(r->score, heads * r->places * sizeof(float));
+    selection s = {.t = t,
+                   .layer = layer,
+                   .q = t->q,
+                   .n_heads = heads,
+                   .raw = r->score,
+                   .list = {.score = r->combined ? combined : r->score,
+                            .n_lists = r->n_lists,
+                            .stride = r->places,
+                            .items = {n, a->lo, a->hi},
+                            .head = a->head,
+                            .tail = a->tail,
+                            .k = a->k,
+                            .budget = r->count ? r->mass : (buf){NULL},
+                            .each = r->count,
+                            .granule = r->o.granule,
+                            .most = r->items,
+                            .idx_stride = (int64_t)r->idx_stride,
+                            .idx = r->idx,
+                            .range = buf_at(r->ranges, (size_t)layer * r->n_lists * 2 * sizeof(int64_t))}};
+    s.list.first = selection_first(&s);
+    s.scored = s.columns = s.list.items;
+    if (r->bound) s.scored = (item_range){n, s.list.first, n}; /* all that the step sees */
+    if (r->o.gqa == GQA_MEAN_Q) {
+        v->be->ops->select->mean_heads(v->be, r->probe, t->q, 1, heads, kv, (size_t)sh->head_dim);
+        s.q = r->probe;
+        s.n_heads = kv;
     }
-    v->be->ops->select->mass(v->be, jobs, n);
-}
-
-/* How many items certify their lists, of n steps. */
-static void count_certified(const attn_turn *const *t, size_t n, int layer, const score_job *s)
-{
-    certify_job jobs[ATTN_TOGETHER];
-    backend *be = t[0]->v->be;
-    for (size_t i = 0; i < n; i++) {
-        const retrieve *r = retrieve_of(t[i]->v);
-        jobs[i] = certify_job_of(&r->certify, t[i]->v, layer);
-        jobs[i].score = r->score;
-        jobs[i].order = s[i].score;
-        jobs[i].stride = r->places;
-        jobs[i].n_lists = r->n_lists;
-        jobs[i].first = seen_by(t[i], layer).lo;
-        jobs[i].items = s[i].items;
-        jobs[i].most = max64(r->range[layer].k, 0);
-        jobs[i].k = r->mass;
-    }
-    be->ops->certify->choose(be, jobs, n);
+    if (r->kind->stored) kv_need(v->be, kv_store_rows(v->store, layer), s.scored.lo, s.scored.hi);
+    return s;
 }
 
 /* Lists of the best items of n steps. */
 static void select_best(const attn_turn *const *t, size_t n, int layer)
 {
-    score_job score[ATTN_TOGETHER];
-    item_range columns[ATTN_TOGETHER];
+    const retrieve *r = retrieve_of(t[0]->v);
+    const retrieve_part parts[] = {r->spans, r->rank, r->bound, r->slope, r->combine, r->count};
+    selection s[ATTN_TOGETHER];
     choose_job choose[ATTN_TOGETHER];
     attn_tail *tails[ATTN_TOGETHER];
-    score_items(t, n, layer, score, columns);
-    if (retrieve_of(t[0]->v)->p > 0) count_mass(t, n, layer, score);
-    if (retrieve_of(t[0]->v)->certify.eps > 0) count_certified(t, n, layer, score);
-    for (size_t i = 0; i < n; i++) choose[i] = choice_of(t[i], layer, &score[i], columns[i]);
+    for (size_t i = 0; i < n; i++) s[i] = selection_of(t[i], layer);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i]) parts[i](s, n);
+    for (size_t i = 0; i < n; i++) choose[i] = s[i].list;
     attn_choose(t[0]->v, choose, n);
     for (size_t i = 0; i < n; i++) {
-        retrieve *r = retrieve_of(t[i]->v);
-        int64_t seen = score[i].items.n_slots;
-        tails[i] = &r->tail;
+        const choose_job *l = &s[i].list;
         attn_sel *sel = t[i]->sel;
-        sel->head = min64(r->range[layer].head * r->granule, seen);
-        sel->tail = min64(r->range[layer].tail * r->granule, seen);
+        tails[i] = &retrieve_of(t[i]->v)->tail;
+        sel->head = min64(l->head * l->granule, l->items.n_slots);
+        sel->tail = min64(l->tail * l->granule, l->items.n_slots);
         sel->attended = 0;
-        sel->seg[0] = (attn_seg){.rows = kv_store_rows(t[i]->v->store, layer),
-                                 .range = choose[i].range,
-                                 .idx = r->idx,
-                                 .n_lists = r->n_lists,
-                                 .idx_stride = r->idx_stride,
-                                 .n_max = (int64_t)r->idx_stride};
+        sel->seg[0] = selection_segment(l, kv_store_rows(t[i]->v->store, layer), l->idx_stride);
     }
     tail_select(tails, t, n, layer);
-}
-
-static void select_slots(const attn_turn *t, int layer)
-{
-    const retrieve *r = retrieve_of(t->v);
-    attn_seg seg = {.rows = kv_store_rows(t->v->store, layer), .n_lists = 1};
-    seg.idx = buf_at(r->idx, (size_t)(layer * t->v->spec->budget) * sizeof(int32_t));
-    seg.n_max = t->sel->attended = r->counts[layer];
-    t->sel->seg[0] = seg;
-    t->sel->tail = t->p.first + (int64_t)t->p.n_tok - 1;
 }
 
 static void retrieve_select(const attn_turn *t, size_t n, int layer)
@@ -497,18 +347,14 @@ static void retrieve_select(const attn_turn *t, size_t n, int layer)
     full_select(t, n, layer);
     for (size_t i = 0; i < n; i++) {
         int64_t seen = attn_visible(t[i].v->shape, layer, t[i].p.first + (int64_t)t[i].p.n_tok);
-        if (!chooses(t[i].v, &t[i].p, seen)) continue;
-        if (kind_of(t->v->spec)->slots) select_slots(&t[i], layer);
-        else best[n_best++] = &t[i];
+        if (chooses(t[i].v, &t[i].p, seen)) best[n_best++] = &t[i];
     }
     if (n_best > 0) select_best(best, n_best, layer);
 }
 
 static void retrieve_end(attn_view *v, const attn_part *p)
 {
-    retrieve *r = retrieve_of(v);
-    if (r->kind->slots) return;
-    if (r->budget.sum.p) budget_close(&r->budget);
+    const retrieve *r = retrieve_of(v);
     if (!(p->flags & ATTN_PROMPT))
         v->be->ops->count_lists(v->be, buf_at(v->read, READ_ATTENDED * sizeof(uint64_t)), r->ranges,
                                 (size_t)v->shape->n_layers, r->n_lists, r->chooses);
@@ -520,36 +366,33 @@ const char *retrieve_rewind(attn_view *v, int64_t n)
 {
     retrieve *r = retrieve_of(v);
     if (n == v->length) return NULL;
-    if (r->kind->slots) return kv_store_rewind(v->store, n) ? NULL : KV_NO_REWIND;
-    int64_t from = r->kind->range(v->spec, 0, n).redo, span = r->coarse.rule.tokens;
+    int64_t from = r->kind->range(v->spec, &r->o, 0, n).redo, span = r->o.coarse.tokens;
     if (span) from = min64(from, n / span * span);
-    if (r->pooled) return "the means of the budget pool hold later steps";
     if (kv_store_coded_in(v->store, from, n)) return "keys that the index needs again are quantized";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     for (int l = 0; l < v->shape->n_layers; l++) {
         const kv_rows *rows = kv_store_rows(v->store, l);
         if (!v->layers[l] || r->kind->stored) continue;
         kv_need(v->be, rows, from, n);
-        ops_of(v)->redo(v->be, index_of(v, l), rows, n);
+        r->ops->redo(v->be, index_of(v, l), rows, n);
         if (span) v->be->ops->quest->redo(v->be, &r->coarse.bounds.index[l], rows, n);
     }
     return NULL;
 }
 
+/* The byte `pooled` is 0: earlier versions had a pool of budgets. */
 status retrieve_state(attn_view *v, attn_state *s, err *e)
 {
-    retrieve *r = retrieve_of(v);
-    TRY(STATE_HOST(s, "pooled", &r->pooled, e));
-    r->pooled = r->pooled != 0;
+    uint8_t pooled = 0;
+    TRY(STATE_HOST(s, "pooled", &pooled, e));
     TRY(attn_walk(v, s, e));
-    if (r->budget.sum.p) TRY(budget_check(&r->budget, e));
     return kv_store_state(v->store, s, v->length, v->length, e);
 }
 
 static const attn_certify *retrieve_certifies(const attn_view *v)
 {
     const retrieve *r = retrieve_of(v);
-    return r->certify.eps > 0 ? &r->certify : NULL;
+    return r->bound ? &r->certify : NULL;
 }
 
 const attn_family attn_retrieve = {

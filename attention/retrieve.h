@@ -3,15 +3,13 @@
  *
  * Prompts, and steps with at most `budget` tokens, are attended as by `full`, to the bit (methods.md 0.2.3). Slots are
  * positions; rows behind a layer's sliding window are no candidates (0.2.11). A method says which items there are, and
- * scores them; the family combines the query heads of a group, chooses, counts, and goes over a second level
- * (coarse.h). Parameters that the family knows by their keys: gqa, pool, p, min, certify, coarse,
- * coarse_keep, tail, of, calibrate. */
+ * scores them. The family reads its options once (retrieve_options.c) and makes of them the parts of a step. */
 #ifndef ATTENTION_RETRIEVE_H
 #define ATTENTION_RETRIEVE_H
 
-#include "attention/budget.h"
 #include "attention/certify.h"
 #include "attention/coarse.h"
+#include "attention/selection.h"
 #include "attention/tail.h"
 
 #define RETRIEVE_GQA_PARAM                                                                                             \
@@ -30,7 +28,7 @@
         "force_recent", NULL, "newest tokens that are always attended (the current one always is)", 0, 0, 1 << 20      \
     }
 
-/* How many of its budget's items a list takes: as many as hold the share p of the estimated attention (mass_job).
+/* The fraction p of the estimated attention that a list holds in at most the budget's items (mass_job).
  * doc/methods.md 17.1 */
 #define RETRIEVE_P_PARAM                                                                                               \
     {                                                                                                                  \
@@ -42,15 +40,6 @@
 #define RETRIEVE_MIN_PARAM                                                                                             \
     {                                                                                                                  \
         "min", NULL, "with p or certify: tokens that a list chooses at least", 64, 0, 1 << 30                          \
-    }
-
-/* What p speaks of, and what estimates are held against (mass_job.all, slope_job). */
-typedef enum { SHARE_CANDIDATES, SHARE_ALL } share_of;
-#define RETRIEVE_OF_PARAM                                                                                              \
-    {                                                                                                                  \
-        "of", "candidates all",                                                                                        \
-            "with p: the share is of what can be chosen, or of everything, tokens that are always attended included",  \
-            SHARE_CANDIDATES, 0, SHARE_ALL                                                                             \
     }
 #define RETRIEVE_CALIBRATE_PARAM                                                                                       \
     {                                                                                                                  \
@@ -65,63 +54,81 @@ typedef struct {
     int64_t lo, hi; /* candidates */
     int64_t head;   /* items before it are forced, */
     int64_t tail;   /* and those from it on */
-    int64_t k;      /* candidates to take, unless a budget over layers says otherwise */
+    int64_t k;      /* candidates to take at most */
     int64_t most;   /* slots that a list can ever hold, whatever n is */
     int64_t redo;   /* first position whose key the index reads after a rewind to n tokens */
 } retrieve_range;
+
+/* Options of the family, from a strategy's parameters. */
+typedef struct {
+    int64_t granule;      /* slots of an item */
+    int64_t sink, recent; /* tokens that are always attended */
+    gqa_mode gqa;
+    float p;              /* fraction of the attention that a list holds; 0: lists take all of k */
+    int64_t least;        /* p, certify: tokens that a list chooses at least */
+    int64_t draws;        /* calibrate; 0: off */
+    int64_t sample, seed; /* tail=sample; 0: off. Of these and of calibrate's draws */
+    float eps;            /* certify; 0: off */
+    coarse_rule coarse;   /* tokens 0: the whole index is scored */
+} retrieve_options;
 
 /* What makes a method of its own. */
 typedef struct retrieve_kind retrieve_kind;
 struct retrieve_kind {
     const retrieve_kind *(*of)(const attn_spec *s); /* where parameters decide which kind it is; NULL: this one */
     const char *granule;                            /* key of the parameter that tells the slots of an item; NULL: 1 */
-    /* Key of the parameter (mean max lse) that tells how the scores of an item's tokens become its own; NULL: the index
-     * scores items. */
-    const char *reduce;
-    bool votes;  /* scores can give votes */
-    bool stored; /* the index is the store's rows, exact or in codes: nothing is added to it */
-    retrieve_range (*range)(const attn_spec *s, int64_t first, int64_t n);
+    bool by_tokens; /* the index scores tokens; an item has their mean. Else the index scores items */
+    bool votes;     /* scores can give votes */
+    bool stored;    /* the index is the store's rows, exact or in codes: nothing is added to it */
+    retrieve_range (*range)(const attn_spec *s, const retrieve_options *o, int64_t first, int64_t n);
     bool (*ready)(const attn_view *v); /* whether the index can score, else all is attended; NULL: always */
     size_t ops;                        /* offset in backend_ops of the index_ops that add to the index and score, */
     size_t index, index_size; /* and in the method's struct of a pointer to the indexes [n_layers], of so many bytes */
-    /* In place of all these, where the choice follows from counts alone: the slots of a step that sees n tokens,
-     * ascending, the current token last; their number, at most the budget. */
-    int64_t (*slots)(const attn_view *v, int layer, int64_t n, int32_t *slot);
 };
 
-/* A range but for `most` and `redo`, from the parameters force_sink, force_recent and budget_mode. tail: items from it
- * on are forced as they are; budget: items of a step. */
-retrieve_range retrieve_items(const attn_spec *s, int64_t first, int64_t n, int64_t tail, int64_t budget);
+/* The kind of a strategy, and its options. */
+const retrieve_kind *retrieve_kind_of(const attn_spec *s);
+retrieve_options retrieve_options_of(const attn_spec *s);
+/* Checks the options; ST_USAGE. */
+status retrieve_check(const attn_spec *s, err *e);
+
+/* A range but for `most` and `redo`. tail: items from it on are forced as they are; budget: items of a step. */
+retrieve_range retrieve_items(const retrieve_options *o, int64_t first, int64_t n, int64_t tail, int64_t budget);
+
+/* A part of a step: works on the selections of n steps. */
+typedef void (*retrieve_part)(selection *s, size_t n);
 
 /* Methods that have state embed it first in their struct. */
 typedef struct {
     const retrieve_kind *kind;
-    int64_t granule, items; /* slots of an item; most items of a layer */
+    const index_ops *ops;
+    retrieve_options o;
+    /* Parts of a step in their order; NULL: none. */
+    retrieve_part spans;   /* a second level */
+    retrieve_part rank;    /* raw scores of the items */
+    retrieve_part bound;   /* bounds of these scores */
+    retrieve_part slope;   /* factors of the scale */
+    retrieve_part combine; /* scores of lists; NULL: the raw ones */
+    retrieve_part count;   /* items of each list; NULL: the range's k */
+    bool combined;         /* scores of lists are not the raw ones */
+    float scale;           /* of scores of lists, which then are logits */
+    int64_t items;         /* most items of a layer */
     size_t n_lists, idx_stride;
-    gqa_mode gqa;
-    attn_budget budget; /* pool=entropy */
     attn_tail tail;
-    float p;               /* 0: lists take all of k */
-    attn_certify certify;  /* of an index with bounds */
-    coarse coarse;         /* rule.tokens 0: the whole index is scored */
-    uint8_t pooled;        /* since the last reset: the budget's means hold decode steps */
+    attn_certify certify;
+    coarse coarse;
     retrieve_range *range; /* [n_layers] of the step at hand */
     bool *chooses;         /* [n_layers] whether the step chooses */
     /* f32 [n_heads][places] raw scores, and [n_lists][places] combined ones behind them; a place for each item, or
      * for those of the spans that a second level keeps */
     buf score;
     size_t places;
-    buf token_score; /* kind->reduce: f32 [n_heads][n_tokens] */
+    buf token_score; /* kind->by_tokens: f32 [n_heads][n_tokens] */
     buf mass;        /* p, certify: i64 [n_lists] of the layer at work */
-    buf slope;       /* calibrate: f32 [n_lists] likewise */
+    buf slopes;      /* calibrate: f32 [n_lists] likewise */
     buf idx, ranges; /* i32 [n_lists][idx_stride] of the layer at work; i64 [n_layers][n_lists][2] */
     buf probe;       /* f32 [n_kv_heads][head_dim]: gqa=mean_q */
-    int32_t *slots;  /* kind->slots: [n_layers][budget], as idx then is, */
-    int64_t *counts; /* and their numbers */
 } retrieve;
-
-/* What the parameters that the family knows ask for; ST_USAGE. */
-status retrieve_check(const attn_spec *s, err *e);
 
 /* The family's share of a hook, for methods with one of their own. */
 void retrieve_reset(attn_view *v);

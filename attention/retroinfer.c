@@ -5,11 +5,9 @@
 
 #include <stddef.h>
 
-#include "attention/budget.h"
 #include "attention/wave.h"
 
-enum { P_SINK, P_LOCAL, P_SIZE, P_SEGMENT, P_UPDATE, P_ITERS, P_EST, P_RANK, P_GQA, P_MODE };
-enum { RANK_VOTE, RANK_SIZE };
+enum { P_SINK, P_LOCAL, P_SIZE, P_SEGMENT, P_UPDATE, P_ITERS, P_EST };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 4, 0, 1 << 20},
@@ -18,13 +16,10 @@ static const attn_param params[] = {
     [P_SEGMENT] = {"segment", NULL, "tokens of a prompt whose centroids are trained together", 8192, 16, 1 << 30},
     [P_UPDATE] = {"update", NULL,
                   "new tokens that are attended until they make clusters of their own, a multiple of size; 0: half of "
-                  "what the budget leaves beside sinks and newest tokens, at most 1024 (extra: 1024)",
+                  "what the budget leaves beside sinks and newest tokens, at most 1024",
                   0, 0, 1 << 20},
     [P_ITERS] = {"iters", NULL, "iterations of k-means", 9, 0, 1000},
     [P_EST] = {"est", NULL, "percent of the clusters that are estimated by their means", 23, 0, 100},
-    [P_RANK] = {"rank", "vote size", "size: the vote for a cluster counts for each of its tokens", RANK_VOTE, 0, 1},
-    [P_GQA] = {"gqa", "vote", "how query heads share a selection", 0, 0, 0},
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_TOTAL),
     {.key = NULL},
 };
 
@@ -35,15 +30,10 @@ typedef struct {
 
 /* ---- numbers ---- */
 
-static bool extra(const attn_spec *s)
-{
-    return s->value[P_MODE] == BUDGET_EXTRA;
-}
-
 static wave_rule rule_of(const attn_spec *s)
 {
     const int64_t *v = s->value;
-    int64_t half = extra(s) ? 1024 : min64((s->budget - v[P_SINK] - v[P_LOCAL]) / 2, 1024);
+    int64_t half = min64((s->budget - v[P_SINK] - v[P_LOCAL]) / 2, 1024);
     int64_t update = v[P_UPDATE] ? v[P_UPDATE] : max64(half / v[P_SIZE], 1) * v[P_SIZE];
     return (wave_rule){v[P_SINK], v[P_LOCAL], v[P_SIZE], v[P_SEGMENT], update, v[P_ITERS]};
 }
@@ -51,13 +41,13 @@ static wave_rule rule_of(const attn_spec *s)
 /* Tokens that clusters may hold in a step that attends the `newest` ones. */
 static int64_t room(const attn_spec *s, int64_t newest)
 {
-    return extra(s) ? s->budget : s->budget - s->value[P_SINK] - newest;
+    return s->budget - s->value[P_SINK] - newest;
 }
 
 static wave_search search_of(const attn_spec *s)
 {
     int64_t most = s->value[P_SINK] + room(s, s->value[P_LOCAL]);
-    return (wave_search){.est = s->value[P_EST], .by_size = s->value[P_RANK] == RANK_SIZE, .most = most};
+    return (wave_search){.est = s->value[P_EST], .most = most};
 }
 
 static status retro_check(const attn_spec *s, const attn_shape *shape, err *e)
@@ -68,7 +58,7 @@ static status retro_check(const attn_spec *s, const attn_shape *shape, err *e)
     if (r.update % r.size)
         return err_set(e, ST_USAGE, "%s: update %lld, expected a multiple of size = %lld", s->text, (long long)r.update,
                        (long long)r.size);
-    if (!extra(s) && s->budget < least)
+    if (s->budget < least)
         return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least sink + local + update + 1 = %lld", s->text,
                        (long long)s->budget, (long long)least);
     return ST_OK;
@@ -97,7 +87,6 @@ static void retro_reset(attn_view *v)
     const wave_search f = search_of(v->spec);
     wave_open(v, &r->w, &rule);
     r->find.est = f.est;
-    r->find.by_size = f.by_size;
     r->find.most = f.most;
 }
 
@@ -164,6 +153,7 @@ const attn_method attn_retroinfer = {
     .family = &everything_is_kept,
     .size = sizeof(retro),
     .uses = USES_SELECT | USES_QUEST | USES_KMEANS | USES_CLUSTER,
+    .gqa = "vote",
     .has_budget = true,
     .def_budget = 512,
     .reuse = ATTN_REUSE_ANY,

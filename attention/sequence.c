@@ -170,9 +170,6 @@ status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const
         return err_set(e, ST_UNSUPPORTED,
                        "%s: it cannot draft: its rows are not the verifier's, or a step of it cannot be taken back",
                        draft->text);
-    if (attn_value(draft, "pool", POOL_FIXED) != POOL_FIXED)
-        return err_set(e, ST_UNSUPPORTED, "%s: pool=entropy cannot draft: the means of its pool would hold drafts",
-                       draft->text);
     if (attn_value(draft, "demote", DEMOTE_NONE) != DEMOTE_NONE)
         return err_set(e, ST_UNSUPPORTED, "%s: demote cannot draft: rows that went to another store stay there",
                        draft->text);

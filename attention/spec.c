@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "attention/budget.h"
 #include "attention/certify.h"
 #include "attention/format.h"
 
-const attn_forced attn_forced_keys[ATTN_FORCED_KEYS] = {{"force_sink", "sink"}, {"force_recent", "local"}};
+/* Keys under which forced tokens are looked up, and the parameters that some strategies have for them. */
+static const struct {
+    const char *key, *own;
+} forced_keys[] = {{"force_sink", "sink"}, {"force_recent", "local"}};
 
 int attn_param_index(const attn_method *m, const char *key)
 {
@@ -19,17 +21,18 @@ int attn_param_index(const attn_method *m, const char *key)
     return -1;
 }
 
-int attn_param_find(const attn_method *m, const char *key)
+/* The parameter of a key; -1: none. */
+static int find_param(const attn_method *m, const char *key)
 {
     int at = attn_param_index(m, key);
-    for (size_t i = 0; at < 0 && m->family && m->family->retrieves && i < ATTN_FORCED_KEYS; i++)
-        if (strcmp(attn_forced_keys[i].key, key) == 0) at = attn_param_index(m, attn_forced_keys[i].own);
+    for (size_t i = 0; at < 0 && m->family && m->family->retrieves && i < sizeof forced_keys / sizeof *forced_keys; i++)
+        if (strcmp(forced_keys[i].key, key) == 0) at = attn_param_index(m, forced_keys[i].own);
     return at;
 }
 
 int64_t attn_value(const attn_spec *s, const char *key, int64_t none)
 {
-    int i = attn_param_find(s->method, key);
+    int i = find_param(s->method, key);
     return i < 0 ? none : s->value[i];
 }
 
@@ -87,7 +90,6 @@ void attn_budget_counts(const attn_spec *s, char out[16])
     if (m->counts) word = m->counts;
     else if (attn_value(s, "demote", 0) > 0) word = "exact";
     else if (m->family && m->family->drops) word = "kept";
-    else if (attn_value(s, "budget_mode", BUDGET_TOTAL) == BUDGET_EXTRA) word = "+forced";
     if (attn_has_budget(s)) snprintf(out, 16, "%s%s", word, attn_gqa(s) == GQA_PER_Q ? "/q" : "");
     else snprintf(out, 16, "-");
 }
@@ -95,13 +97,12 @@ void attn_budget_counts(const attn_spec *s, char out[16])
 gqa_mode attn_gqa(const attn_spec *s)
 {
     size_t n, m;
-    if (s->method->per_head) return GQA_PER_Q;
-    for (int i = 0; attn_params(s->method)[i].key; i++) {
-        const char *c = attn_param_choice(attn_params(s->method)[i].choices, s->value[i], &n), *name;
-        if (strcmp(attn_params(s->method)[i].key, "gqa") != 0 || !c) continue;
-        for (int g = 0; g < GQA_COUNT; g++)
-            if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, c, n) == 0) return (gqa_mode)g;
-    }
+    int i = attn_param_index(s->method, "gqa");
+    const char *word = s->method->gqa, *name;
+    if (i >= 0) word = attn_param_choice(attn_params(s->method)[i].choices, s->value[i], &n);
+    else if (word) n = strlen(word);
+    for (int g = 0; word && g < GQA_COUNT; g++)
+        if ((name = attn_param_choice(GQA_NAMES, g, &m)) && m == n && strncmp(name, word, n) == 0) return (gqa_mode)g;
     return GQA_LAYER_VOTE;
 }
 

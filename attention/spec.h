@@ -159,6 +159,8 @@ enum { ATTN_WRITTEN = 2048 };
 void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store[128]);
 /* The strategy that was written so; ST_FORMAT or ST_USAGE where none is. */
 status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e);
+/* Copies a written strategy without parameters that were removed, where their values changed nothing. */
+void attn_spec_known(char out[ATTN_WRITTEN], const char *strategy);
 bool attn_has_budget(const attn_spec *s);
 /* The share of attention that its selections certify that no head misses more; 0: it certifies nothing. */
 double attn_certify_eps(const attn_spec *s);

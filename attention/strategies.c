@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention/budget.h"
 #include "attention/certify.h"
 #include "attention/format.h"
 #include "kernels/base/nearest.h"
@@ -123,25 +122,36 @@ static status parse_kv(kv_format *f, const char *value, const char *what, err *e
     return kv_format_parse(f, text, where, e);
 }
 
-/* True if a list of words, separated by spaces, has `word`. */
-static bool has_word(const char *list, const char *word)
+/* Parameters of earlier versions, with the values that changed nothing. */
+static const struct {
+    const char *method, *words;
+} removed[] = {{"streaming", "tail=off"},
+               {"h2o", "tail=off"},
+               {"snapkv", "tail=off"},
+               {"tova", "tail=off"},
+               {"oracle", "budget_mode=total pool=fixed of=candidates max"},
+               {"quest", "est=mean budget_mode=total pool=fixed of=candidates max"},
+               {"fier", "budget_mode=total pool=fixed of=candidates max"},
+               {"codes", "budget_mode=total pool=fixed of=candidates max"},
+               {"pqcache", "budget_mode=total of=candidates max force_sink force_recent"},
+               {"retroinfer", "rank=vote gqa=vote budget_mode=total force_sink force_recent"},
+               {"pariskv", "gqa=mean_q rounds=1 budget_mode=extra p=off min=64 tail=off tail_seed=42 max force_sink "
+                           "force_recent"},
+               {"actqkv", "mask=once budget_mode=total force_sink force_recent"},
+               {"infllm", "mask=once budget_mode=total force_sink force_recent"},
+               {"tokenselect", "budget_mode=extra force_sink force_recent"},
+               {"magicpig", "force_sink force_recent"}};
+
+/* True if a method had the parameter `word`, or with a value: if that value changed nothing. */
+static bool was_removed(const char *method, const char *word)
 {
     size_t n, len = strlen(word);
     const char *c;
-    for (int64_t i = 0; (c = attn_param_choice(list, i, &n)); i++)
-        if (n == len && strncmp(c, word, n) == 0) return true;
-    return false;
-}
-
-/* Parameters of earlier versions. */
-static const struct {
-    const char *method, *keys;
-} removed[] = {{"streaming", "tail"}, {"h2o", "tail"}, {"snapkv", "tail"}, {"tova", "tail"}};
-
-static bool was_removed(const char *method, const char *key)
-{
-    for (size_t i = 0; i < sizeof removed / sizeof *removed; i++)
-        if (strcmp(removed[i].method, method) == 0 && has_word(removed[i].keys, key)) return true;
+    for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) {
+        if (strcmp(removed[i].method, method) != 0) continue;
+        for (int64_t w = 0; (c = attn_param_choice(removed[i].words, w, &n)); w++)
+            if (n >= len && strncmp(c, word, len) == 0 && (n == len || c[len] == '=')) return true;
+    }
     return false;
 }
 
@@ -166,10 +176,10 @@ static status set_value(attn_spec *s, const char *key, const char *value, const 
         return parse_skip(&s->skip, value, where, e);
     }
     if (strcmp(key, "kv") == 0) return parse_kv(&s->kv, value, what, e);
-    bool budget = strcmp(key, "budget") == 0 || (strcmp(key, "max") == 0 && attn_param_index(s->method, "p") >= 0);
+    bool budget = strcmp(key, "budget") == 0;
     s->own_budget |= budget;
     if (budget && s->method->has_budget) return parse_int(&s->budget, value, 0, ATTN_NO_BUDGET, what, key, e);
-    int i = attn_param_find(s->method, key);
+    int i = attn_param_index(s->method, key);
     return i < 0 ? unknown_key(s, key, what, e) : attn_param_parse(&s->value[i], &p[i], value, what, e);
 }
 
@@ -269,14 +279,11 @@ static unsigned families(const attn_spec *s)
 {
     const attn_family *f = s->method->family;
     unsigned uses = s->method->uses | (f ? f->uses : 0);
-    size_t len;
     if (s->kv.kind != KV_EXACT || kv_in_blocks(&s->kv)) uses |= USES_CODES;
     if (s->tier.kind == KV_DISK) uses |= USES_TIER;
     if (s->tier.kind == KV_HOST) uses |= USES_HOST;
     for (int i = 0; attn_params(s->method)[i].key; i++) {
         const attn_param *p = &attn_params(s->method)[i];
-        const char *c = p->choices ? attn_param_choice(p->choices, s->value[i], &len) : NULL;
-        if (c && strcmp(p->key, "pool") == 0 && strncmp(c, "entropy", len) == 0) uses |= USES_BLOCK;
         if (strcmp(p->key, "demote") == 0 && s->value[i] > 0) uses |= USES_CODES;
         if (strcmp(p->key, "recall") == 0 && s->value[i] > 0) uses |= USES_SELECT | USES_TOKEN;
         if (strcmp(p->key, "coarse") == 0 && s->value[i] > 0) uses |= USES_QUEST;
@@ -370,17 +377,28 @@ void attn_spec_write(const attn_spec *s, char strategy[ATTN_WRITTEN], char store
     kv_format_text(&s->kv, store, 128);
 }
 
+void attn_spec_known(char out[ATTN_WRITTEN], const char *strategy)
+{
+    char copy[ATTN_WRITTEN], *save = NULL;
+    snprintf(copy, sizeof copy, "%s", strategy);
+    const char *name = strtok_r(copy, ":", &save);
+    size_t n = (size_t)snprintf(out, ATTN_WRITTEN, "%s", name ? name : "");
+    for (char *word; name && (word = strtok_r(NULL, ":", &save));)
+        if (!was_removed(name, word)) n += (size_t)snprintf(out + n, ATTN_WRITTEN - n, ":%s", word);
+}
+
 status attn_spec_read(attn_spec *s, const char *strategy, const char *store, err *e)
 {
-    char again[ATTN_WRITTEN], kv[128];
+    char again[ATTN_WRITTEN], kv[128], kept[ATTN_WRITTEN];
     attn_options o = {.kv = kv_exact(DT_F16)};
     kv_format f;
     TRY(kv_format_parse(&f, store, "--kv", e));
-    TRY(attn_spec_parse(s, strategy, &o, e));
+    attn_spec_known(kept, strategy);
+    TRY(attn_spec_parse(s, kept, &o, e));
     o.kv = s->kv.kind == KV_EXACT ? f : kv_exact(f.type); /* a method that is a store has its own */
-    TRY(attn_spec_parse(s, strategy, &o, e));
+    TRY(attn_spec_parse(s, kept, &o, e));
     attn_spec_write(s, again, kv);
-    if (strcmp(again, strategy) == 0 && strcmp(kv, store) == 0) return ST_OK;
+    if (strcmp(again, kept) == 0 && strcmp(kv, store) == 0) return ST_OK;
     return err_set(e, ST_FORMAT, "'%.60s' is not a strategy as this version writes it", strategy);
 }
 
@@ -410,11 +428,6 @@ void attn_print_help(FILE *f, const attn_method *m)
         print_param(f, &b);
     }
     for (const attn_param *p = attn_params(m); p->key; p++) print_param(f, p);
-    if (attn_param_index(m, "p") >= 0) fprintf(f, "  %-12s %-12s another name of budget, beside p\n", "max", "");
-    for (size_t i = 0; i < ATTN_FORCED_KEYS; i++)
-        if (attn_param_index(m, attn_forced_keys[i].key) < 0 && attn_param_find(m, attn_forced_keys[i].key) >= 0)
-            fprintf(f, "  %-12s %-12s another name of %s, which all strategies that retrieve know\n",
-                    attn_forced_keys[i].key, "", attn_forced_keys[i].own);
     char skip[24];
     snprintf(skip, sizeof skip, "%d", m->def_skip);
     fprintf(f, "  %-12s %-12s %s\n", "skip", m->skip ? m->skip : skip,

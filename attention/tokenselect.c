@@ -3,11 +3,10 @@
  * ones, and of those between the `budget` best by the votes of all heads, one list for a layer. doc/methods.md 12.4. */
 #include "config.h"
 
-#include "attention/budget.h"
 #include "attention/token_window.h"
 #include "kernels/ops_token.h"
 
-enum { P_SINK, P_LOCAL, P_WINDOW, P_FROM, P_POS, P_SCALE, P_HEADS, P_POOL, P_REUSE, P_MOST, P_MODE };
+enum { P_SINK, P_LOCAL, P_WINDOW, P_FROM, P_POS, P_SCALE, P_HEADS, P_POOL, P_REUSE, P_MOST };
 enum { FROM_END, FROM_START };
 
 static const attn_param params[] = {
@@ -25,7 +24,6 @@ static const attn_param params[] = {
     [P_REUSE] = {"reuse", NULL,
                  "percent of cosine from which on a query takes the selection of an earlier one; 0: never", 0, 0, 101},
     [P_MOST] = {"reuse_most", NULL, "how often in a row a selection is taken again", 16, 0, (int64_t)1 << 40},
-    [P_MODE] = ATTN_MODE_PARAM(BUDGET_EXTRA),
     {.key = NULL},
 };
 
@@ -35,7 +33,7 @@ static token_rule rule_of(const attn_spec *s)
     return (token_rule){.sink = v[P_SINK],
                         .local = v[P_LOCAL],
                         .window = v[P_WINDOW],
-                        .k = s->budget - (v[P_MODE] == BUDGET_EXTRA ? 0 : v[P_SINK] + v[P_LOCAL]),
+                        .k = s->budget,
                         .from_start = v[P_FROM] == FROM_START,
                         .by_position = v[P_POS],
                         .raw = v[P_SCALE],
@@ -49,17 +47,6 @@ static void select_regions(const attn_spec *s, attn_regions *r)
 {
     const token_rule a = rule_of(s);
     *r = (attn_regions){.first = a.sink, .newest = a.local, .covers = token_attended(&a)};
-}
-
-static status select_check(const attn_spec *s, const attn_shape *shape, err *e)
-{
-    const token_rule r = rule_of(s);
-    TRY(attn_check_ropes(s, shape, true, e));
-    if (r.k < 1)
-        return err_set(e, ST_USAGE, "%s: budget %lld is too small, at least %s = %lld", s->text, (long long)s->budget,
-                       s->value[P_MODE] == BUDGET_EXTRA ? "one token" : "sink + local + 1",
-                       (long long)(s->budget - r.k + 1));
-    return ST_OK;
 }
 
 /* ---- life ---- */
@@ -127,11 +114,11 @@ const attn_method attn_tokenselect = {
     .family = &windows_of_tokens,
     .size = sizeof(token_select),
     .uses = USES_CODES | USES_SELECT | USES_BLOCK | USES_TOKEN,
+    .counts = "+forced",
     .has_budget = true,
     .def_budget = 2048,
     .reuse = ATTN_REUSE_ANY,
     .reuse_unless = "reuse",
-    .check = select_check,
     .regions = select_regions,
     .hooks = {.declare = select_declare,
               .reset = select_reset,

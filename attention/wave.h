@@ -48,7 +48,6 @@ status wave_walk(attn_view *v, wave *w, attn_state *s, err *e);
 /* Work space of choices; room for the clusters of the most tokens. */
 typedef struct {
     int64_t est;          /* percent of the clusters that are estimated by their means */
-    bool by_size;         /* as cluster_choice has it */
     int64_t most;         /* tokens of a list, sinks among them */
     buf score, key, bits; /* f32 [n_heads][clusters], then [n_kv_heads]; cluster_choice has the rest */
     buf idx, ranges;      /* ranges [n_layers] */

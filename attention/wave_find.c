@@ -48,8 +48,6 @@ static cluster_choice choice_of(const wave_step *s, int layer)
                             .stride = x->mean.cap,
                             .n = clusters,
                             .n_slots = s->t->p.first + (int64_t)s->t->p.n_tok,
-                            .scale = heads > kv ? 1 : v->shape->scale, /* what one head combines are no votes */
-                            .by_size = f->by_size,
                             .k = s->k,
                             .most = estimated(f, clusters),
                             .head = s->w->rule.sink,

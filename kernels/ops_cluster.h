@@ -28,7 +28,7 @@ typedef struct {
 
 /* The best of the clusters [0, n) of each kv head, in the order of their scores: the larger first, then the lower
  * number; NaN counts as -INFINITY; those without members do not take part.
- * score   f32 [n_kv_heads][stride]; by_size: scale * score + log of the size instead
+ * score   f32 [n_kv_heads][stride]
  * k       the first ones are chosen as long as their members together are no more than k: up to the first that is
  *         too large
  * most    so many of the next ones are left to estimates
@@ -44,8 +44,6 @@ typedef struct {
     buf score;
     size_t stride;
     int64_t n, n_slots;
-    float scale;
-    bool by_size;
     int64_t k, most, head;
     buf idx, range;
     size_t idx_stride;

@@ -91,10 +91,8 @@ typedef struct {
 /* Scores of tokens become scores of items: item i is the tokens [i * granule, min((i + 1) * granule, n_slots)).
  * in      f32 [n_heads][in_stride]: column t is token t
  * out     f32 [n_heads][stride]: the columns [lo, hi) of items; it does not overlap `in`
- * MEAN    the sum over the item's tokens, number j of them in partial sum j mod 16 as in a dot product, over their
- *         number; MAX: the largest, NaN left out; LSE: log(mean of exp(scale * score)) / scale, NaN as -INFINITY, to
- *         1e-6 times the largest |scale * score| or 1 */
-typedef enum { REDUCE_MEAN, REDUCE_MAX, REDUCE_LSE } page_reduction;
+ * An item has the mean of its tokens' scores: their sum, number j in partial sum j mod 16 as in a dot product, over
+ * their number. */
 typedef struct {
     buf out;
     size_t stride;
@@ -102,8 +100,6 @@ typedef struct {
     size_t in_stride, n_heads;
     item_range items;
     int64_t granule;
-    page_reduction how;
-    float scale;
 } page_reduce_job;
 
 /* Choice of items. Item i is the slots [i * granule, min((i + 1) * granule, n_slots)).
@@ -133,8 +129,6 @@ typedef struct {
  * k       i64 [n_lists] out: the fewest of the candidates, in the order of choose_job, that have at least p of the sum
  *         over all of exp(scale * score), but at least `least` and at most `most` of them. p >= 1, or a largest score
  *         that is not finite: `most`
- * all     not empty: exp(scale * score) of the items of it that are no candidates, without spans, are held besides and
- *         count into both sums
  * slope   f32 [n_lists] by which the scale is multiplied; p NULL: by 1
  * NaN counts as -INFINITY. Sums are to 1e-5 of themselves: that near to p, one more or one less.
  * Source: Twilight (arXiv 2502.02770), section 4, without its stop; doc/methods.md 17.1. */
@@ -145,7 +139,6 @@ typedef struct {
     const item_spans *spans;
     float scale, p;
     int64_t least, most;
-    slot_range all;
     buf slope;
     buf k;
 } mass_job;

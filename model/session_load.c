@@ -181,9 +181,8 @@ const int32_t *session_file_ids(const session_file *f, size_t *n)
 /* ---- whose it is ---- */
 
 /* Two lists of words with ':' between them that differ: from the first word that does. */
-static status another_strategy(const session_file *f, const char *want, err *e)
+static status another_strategy(const session_file *f, const char *found, const char *want, err *e)
 {
-    const char *found = f->h.strategy;
     size_t from = 0;
     int name = (int)strcspn(found, ":");
     for (size_t i = 0; found[i] && found[i] == want[i]; i++)
@@ -198,12 +197,14 @@ static status another_strategy(const session_file *f, const char *want, err *e)
 static status check_identity(const session_file *f, const session *s, err *e)
 {
     session_header want;
+    char strategy[ATTN_WRITTEN];
     const char *name = path_tail(f->path);
+    attn_spec_known(strategy, f->h.strategy);
     TRY(session_header_of(&want, s, e));
     if (strcmp(f->h.model, want.model) != 0)
         return err_set(e, ST_FORMAT, "%s: a session of another model: %.12s..., expected %.12s...", name, f->h.model,
                        want.model);
-    if (strcmp(f->h.strategy, want.strategy) != 0) return another_strategy(f, want.strategy, e);
+    if (strcmp(strategy, want.strategy) != 0) return another_strategy(f, strategy, want.strategy, e);
     if (strcmp(f->h.store, want.store) != 0)
         return err_set(e, ST_FORMAT, "%s: keys and values are held as %.60s, expected %.60s", name, f->h.store,
                        want.store);

@@ -286,9 +286,7 @@ static int64_t mass_of(const cpu_kernels *kn, const mass_job *j, size_t list, co
     size_t count = kn->at_least(s->idx, s->val, x, (size_t)n, least);
     float largest = kn->clamp(s->val, count);
     kn->vote_exp(mass, &top, &few, s->val, by, count);
-    double held = ref_mass_held(j, list, (double)top * M_LN2 + log((double)all));
-    double want = ((double)j->p * (1 + held) - held) * (double)all;
-    if (want <= 0) return j->least;
+    double want = (double)j->p * (double)all;
     if ((double)few < want) return most;
     int64_t k = (int64_t)fewest(kn, s, count, want, largest);
     return k < j->least ? j->least : k < most ? k : most;

@@ -136,9 +136,7 @@ typedef struct {
     unsigned long long *read;
     size_t stride, cap, tokens, idx_stride, group_stride;
     int64_t n, words, k, most, head;
-    float scale;
     int per; /* query heads of a kv head */
-    bool by_size;
 } cluster_choices;
 
 /* What a block of threads has while it chooses for one kv head. */
@@ -163,7 +161,6 @@ static __device__ void open_clusters(const cluster_block &b)
     for (int64_t c = threadIdx.x; c < b.a.n; c += blockDim.x) {
         float s = b.a.score[b.head * b.a.stride + c];
         int n = b.size(c);
-        if (b.a.by_size) s = __fadd_rn(__fmul_rn(b.a.scale, s), logf((float)n));
         b.key[c] = n > 0 ? key_of(s) : 0;
     }
     __syncthreads();
@@ -288,9 +285,7 @@ static cluster_choices choices_of(const cluster_choice &j)
             j.k,
             j.most,
             j.head,
-            j.scale,
-            (int)(j.n_heads / x->mean.n_kv_heads),
-            j.by_size};
+            (int)(j.n_heads / x->mean.n_kv_heads)};
 }
 
 void cuda_cluster_choose(backend *be, const cluster_choice *jobs, size_t n)

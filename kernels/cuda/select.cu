@@ -183,7 +183,7 @@ static __device__ __forceinline__ float max_parts(float x)
 }
 
 /* 16 lanes have an item of one head; lane i has its tokens i, i + 16, ... */
-static __global__ void page_reduce_k(job_list<page_reduction_args> jobs, page_reduction how, float scale)
+static __global__ void page_reduce_k(job_list<page_reduction_args> jobs)
 {
     const page_reduction_args &j = jobs.job[blockIdx.z];
     int lane = threadIdx.x % PARTS;
@@ -191,20 +191,10 @@ static __global__ void page_reduce_k(job_list<page_reduction_args> jobs, page_re
     bool inside = item < j.items.hi;
     int64_t from = item * j.granule, n = inside ? min(j.granule, j.items.n_slots - from) : 0;
     const float *x = j.in + blockIdx.y * j.in_stride + from;
-    float part = 0, top = -INFINITY;
-    for (int64_t i = lane; i < n; i += PARTS) {
-        part = __fadd_rn(part, x[i]);
-        top = fmaxf(top, how == REDUCE_LSE ? logit(x[i], scale) : x[i]);
-    }
+    float part = 0;
+    for (int64_t i = lane; i < n; i += PARTS) part = __fadd_rn(part, x[i]);
     part = sum_parts(part);
-    top = max_parts(top);
-    if (how == REDUCE_LSE) {
-        float sum = 0;
-        for (int64_t i = lane; i < n && !isinf(top); i += PARTS) sum += expf(logit(x[i], scale) - top);
-        sum = sum_parts(sum);
-        top = isinf(top) ? top : (top + logf(__fdiv_rn(sum, (float)n))) / scale;
-    }
-    if (inside && lane == 0) j.out[blockIdx.y * j.stride + item] = how == REDUCE_MEAN ? __fdiv_rn(part, (float)n) : top;
+    if (inside && lane == 0) j.out[blockIdx.y * j.stride + item] = __fdiv_rn(part, (float)n);
 }
 
 static page_reduction_args page_reduction_of(const page_reduce_job &j)
@@ -220,7 +210,7 @@ void cuda_select_page_reduce(backend *be, const page_reduce_job *jobs, size_t n)
     in_lists(jobs, n, page_reduction_of, [&](auto &list, unsigned m) {
         cudaError_t rc =
             launch(page_reduce_k, dim3(cuda_blocks((size_t)most, BLOCK / PARTS), (unsigned)jobs->n_heads, m),
-                   dim3(BLOCK), 0, cuda_stream(be), list, jobs->how, jobs->scale);
+                   dim3(BLOCK), 0, cuda_stream(be), list);
         cuda_check(be, rc, "page_reduce [%zu], up to %lld items", jobs->n_heads, (long long)most);
     });
 }
@@ -234,14 +224,13 @@ typedef struct {
     list_groups of;
     float scale, p;
     int64_t least, most;
-    slot_range all;
     const float *slope;
     int64_t *k;
 } mass_args;
 
 static mass_args mass_args_of(const mass_job &j)
 {
-    return {ptr<float>(j.score), j.stride,         j.items, groups_of(j.spans), j.scale, j.p, j.least, j.most, j.all,
+    return {ptr<float>(j.score), j.stride,         j.items, groups_of(j.spans), j.scale, j.p, j.least, j.most,
             ptr<float>(j.slope), ptr<int64_t>(j.k)};
 }
 
@@ -254,15 +243,6 @@ static __device__ double mass_from(const float *s, int64_t lo, int64_t hi, unsig
         if (key_of(s[i]) >= least) mass += (double)expf(logit(s[i], scale) - top), n++;
     *count = block_sum(n, part);
     return block_sum(mass, part);
-}
-
-/* What is held beside the candidates. */
-static __device__ double mass_held(const float *s, const mass_args &a, float scale, float top, double *part)
-{
-    double mass = 0;
-    for (int64_t i = a.all.first + threadIdx.x; i < a.all.first + a.all.n; i += blockDim.x)
-        if (i < a.items.lo || i >= a.items.hi) mass += exp((double)logit(s[i], scale) - (double)top);
-    return fmin(block_sum(mass, part), 1e300);
 }
 
 /* A block has a list. Sums of doubles of fixed order: what is added never makes one smaller. */
@@ -282,15 +262,14 @@ template <bool GROUPS> static __global__ void __launch_bounds__(WIDE) mass_k(job
     for (int64_t i = lo + threadIdx.x; i < hi; i += blockDim.x) top = fmaxf(top, logit(s[i], scale));
     top = block_max(top, room);
     if (most > a.least && a.p < 1 && !isinf(top)) {
-        double above, from, held = mass_held(s, a, scale, top, part),
-                            want = (double)a.p * (mass_from(s, lo, hi, 0, scale, top, part, &from) + held) - held;
+        double above, from, want = (double)a.p * mass_from(s, lo, hi, 0, scale, top, part, &from);
         unsigned key = 0;
         for (unsigned bit = 1u << 31; bit; bit >>= 1)
             if (mass_from(s, lo, hi, key | bit, scale, top, part, &from) >= want) key |= bit;
         double all = mass_from(s, lo, hi, key, scale, top, part, &from),
                over = mass_from(s, lo, hi, key + 1, scale, top, part, &above);
         double ties = from - above, more = ceil((want - over) / ((all - over) / ties));
-        k = want > 0 ? (int64_t)(above + fmin(fmax(more, 1.0), ties)) : 0;
+        k = (int64_t)(above + fmin(fmax(more, 1.0), ties));
         k = min(max(k, a.least), most);
     }
     if (threadIdx.x == 0) a.k[blockIdx.x] = k;

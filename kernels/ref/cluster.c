@@ -60,7 +60,6 @@ void ref_cluster_fill(backend *be, const cluster_index *x, const cluster_fill *j
 float ref_cluster_score(const cluster_choice *j, size_t head, int64_t c)
 {
     float s = *f32_at(j->score, head * j->stride + (size_t)c);
-    if (j->by_size) s = j->scale * s + logf((float)ref_cluster_size(j, head, c));
     return isnan(s) ? -INFINITY : s;
 }
 

@@ -144,7 +144,6 @@ span_list ref_span_list(const item_spans *g, size_t list, int64_t lo, int64_t hi
 /* The scale of a list; the weight of what is held beside candidates, in units of these, the log of whose sum is `all`.
  */
 float ref_mass_scale(const mass_job *j, size_t list);
-double ref_mass_held(const mass_job *j, size_t list, double all);
 /* Item of a place. */
 static inline int64_t span_item(const span_list *l, int64_t place)
 {

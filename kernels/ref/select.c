@@ -117,20 +117,11 @@ static float mean_of(const float *x, int64_t n)
     return ref_sum16(part) / (float)n;
 }
 
-static float max_of(const float *x, int64_t n)
-{
-    float top = -INFINITY;
-    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
-    return top;
-}
-
 float ref_reduce_item(const page_reduce_job *j, size_t head, int64_t item)
 {
     int64_t from = item * j->granule, to = from + j->granule < j->items.n_slots ? from + j->granule : j->items.n_slots;
     const float *x = f32_at(j->in, head * j->in_stride + (size_t)from);
-    if (j->how == REDUCE_MEAN) return mean_of(x, to - from);
-    if (j->how == REDUCE_MAX) return max_of(x, to - from);
-    return (float)((head_lse(x, 0, to - from, j->scale) - log((double)(to - from))) / (double)j->scale);
+    return mean_of(x, to - from);
 }
 
 void ref_select_page_reduce(backend *be, const page_reduce_job *jobs, size_t n)
@@ -169,26 +160,16 @@ float ref_mass_scale(const mass_job *j, size_t list)
     return j->slope.p ? j->scale * *f32_at(j->slope, list) : j->scale;
 }
 
-double ref_mass_held(const mass_job *j, size_t list, double all)
-{
-    const float *s = f32_at(j->score, list * j->stride);
-    double sum = 0;
-    for (int64_t i = j->all.first; i < j->all.first + j->all.n; i++)
-        if (i < j->items.lo || i >= j->items.hi) sum += exp(logit(s + i, ref_mass_scale(j, list)) - all);
-    return fmin(sum, 1e300);
-}
-
 static int64_t mass_of(const mass_job *j, size_t list)
 {
     const float *s = f32_at(j->score, list * j->stride);
     span_list l = {.first = j->items.lo, .end = j->items.hi};
     if (j->spans) l = ref_span_list(j->spans, list, j->items.lo, j->items.hi);
     float scale = ref_mass_scale(j, list);
-    double all = head_lse(s, l.first, l.end, scale), held = ref_mass_held(j, list, all), sum = 0;
-    double want = (double)j->p * (1 + held) - held;
+    double all = head_lse(s, l.first, l.end, scale), sum = 0;
     int64_t n = l.end > l.first ? l.end - l.first : 0, most = j->most < n ? j->most : n, m = 0;
     if (j->p >= 1 || isinf(all)) return most;
-    for (int64_t p = -1; m < most && (m < j->least || sum < want); m++) {
+    for (int64_t p = -1; m < most && (m < j->least || sum < (double)j->p); m++) {
         p = next_best(s, &l, p);
         sum += exp(logit(s + p, scale) - all);
     }

@@ -144,7 +144,6 @@ refused 2 "--draft: 'quest,fier', expected ngram, a strategy, or one of each" "t
 for attn in h2o snapkv tova mikv actqkv infllm tokenselect full; do
     refused 1 "$attn: it cannot draft: " "$attn" $base --draft $attn
 done
-refused 1 "pool=entropy cannot draft" "means of a pool" $base --draft quest:pool=entropy
 refused 1 "demote cannot draft" "rows that go elsewhere" $base --draft streaming:demote=token4
 refused 2 "a draft has the verifier's rows" "a store of its own" $base --draft quest:kv=f32
 refused 1 "cannot draft over a loaded session" "a loaded session" generate -m "$m" --threads 1 -n 4 --load "$tmp/draft.kv" \

@@ -94,7 +94,7 @@ if command -v jq >/dev/null; then
 else
     skip "jq is not there"
 fi
-run eval recall -f "$SRCDIR/README.md" --ctx 700 --queries 3 --attn full,quest,codes,codes:max=140:min=1 --kv kivi4:r=64 \
+run eval recall -f "$SRCDIR/README.md" --ctx 700 --queries 3 --attn full,quest,codes,codes:budget=140:min=1 --kv kivi4:r=64 \
     --certify 0.1 --skip 0 --json "$tmp/r.json" --quiet
 check "recall with certificates runs" test "$status" -eq 0
 out_has "quest: --certify: bounds from pages" "what certifies nothing is left out"
@@ -105,7 +105,7 @@ if command -v jq >/dev/null; then
         length > 6 and all' "$tmp/r.json"
     check "not everything is attended" jq -e '[.results[] | select(.attn == "codes") | .selected] | min < 600' "$tmp/r.json"
     check "with a bound on tokens some heads miss it" jq -e '
-        [.results[] | select(.attn == "codes:max=140:min=1") | .certified.share] | add / length | . > 0 and . < 1' "$tmp/r.json"
+        [.results[] | select(.attn == "codes:budget=140:min=1") | .certified.share] | add / length | . > 0 and . < 1' "$tmp/r.json"
     check "full attention has no certificate" jq -e '[.results[] | select(.attn == "full") | .certified] | unique == [null]' "$tmp/r.json"
 else
     skip "jq is not there"

@@ -197,7 +197,7 @@ p="Alice was beginning to get very tired of sitting by her sister on the bank, a
 act=actqkv:budget=18:sink=2:local=8:window=16:block=4:reps=2
 inf=infllm:budget=18:sink=2:local=8:window=16:block=4:reps=2
 export SHIM_GUARD=1
-for attn in full quest:budget=16:page=4:skip=0 fier:budget=24:g=8:skip=0:gqa=layer_concat:pool=entropy h2o:budget=16:skip=0 \
+for attn in full quest:budget=16:page=4:skip=0 fier:budget=24:g=8:skip=0:gqa=layer_concat h2o:budget=16:skip=0 \
     tova:budget=16:skip=0 mikv:skip=0 snapkv:budget=12:window=4:skip=0 snapkv:budget=12:window=4:skip=0:gqa=layer_mean kivi:g=8:r=16 \
     retroinfer:budget=12:sink=1:local=4:size=2:update=4 \
     pqcache:budget=14:sink=2:bits=4 codes:budget=16:skip=0:kv=kivi4/g=4/r=8 pariskv:budget=4:sink=1:local=4:u=4:full_thr=0 $act $act:gqa=layer_mean:pool_prefill=1 $inf; do
@@ -209,7 +209,7 @@ for attn in full quest:budget=16:page=4:skip=0 fier:budget=24:g=8:skip=0:gqa=lay
     check "$attn: two GPUs, the text of the CPU" cmp -s "$tmp/out" "$tmp/one"
 done
 # Numbers of rules over all heads of a layer, side by side.
-all=$act,$act:gqa=layer_mean,$inf,quest:page=4:gqa=layer_mean:pool=entropy,fier:g=8:gqa=layer_concat:pool=entropy
+all=$act,$act:gqa=layer_mean,$inf,quest:page=4:gqa=layer_mean,fier:g=8:gqa=layer_concat
 set -- eval pg19 -m "$m" --attn "$all" --budget 18 --skip 0 --ctx 28 --gemm builtin --quiet
 "$cpu" "$@" --csv "$tmp/1.csv" >"$tmp/one" 2>/dev/null
 run "$@" --csv "$tmp/2.csv" --device cuda --tp 2

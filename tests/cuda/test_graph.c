@@ -176,10 +176,10 @@ static void test_first(const char *strategy)
 static const char *const planned[] = {
     "fier:budget=16:g=8:skip=0:coarse=16:coarse_keep=2:p=0.8:min=4",
     "oracle:budget=16:skip=0:p=0.9:min=4:tail=sample:5",
-    "pariskv:budget=8:sink=1:local=4:u=4:full_thr=0:skip=0:p=0.8:min=1",
+    "pariskv:budget=8:sink=1:local=4:u=4:full_thr=0:skip=0",
     "quest:budget=16:page=1:skip=0:coarse=1",
     "fier:budget=16:g=8:skip=0:tail=sample:4",
-    "fier:budget=40:g=8:skip=0:pool=entropy:kv=kivi4/g=4/r=8",
+    "fier:budget=40:g=8:skip=0:kv=kivi4/g=4/r=8",
     "pariskv:budget=4:sink=1:local=4:u=4:full_thr=0:skip=0",
     "retroinfer:budget=16:sink=1:local=4:size=2:update=4:skip=0",
     "actqkv:budget=18:sink=2:local=8:window=4:block=1:reps=1",

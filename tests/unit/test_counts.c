@@ -163,12 +163,6 @@ static bytes of_pariskv(int64_t n)
     return (bytes){rows(tokens), rows(tokens), T_KV * (counted + 256 * 4 + indexed + 6 * candidates)};
 }
 
-/* All of 8 clusters fit: their mean keys, starts, and 40 members. */
-static bytes of_retroinfer(int64_t n)
-{
-    return (bytes){rows(n), rows(n), rows(8) + T_KV * 4 * (9 + 40)};
-}
-
 /* A band of 16, sinks, three blocks, tokens on their way; the keys of a block when it is formed. Representatives
  * and the masses of the band's older tokens, those of a block when it is formed. */
 static bytes of_blocks(int64_t n)
@@ -227,7 +221,6 @@ static const struct {
     {"fier:budget=16:g=8:skip=0:tail=sample:6", of_tail_sample, 0},
     {"pqcache:budget=16:sink=3:bits=3", of_pqcache, 0},
     {"pariskv:budget=8:sink=4:local=8:u=16:full_thr=0", of_pariskv, 0},
-    {"retroinfer:budget=49:budget_mode=extra:sink=4:local=6:size=4:update=40", of_retroinfer, 0},
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool=fixed", of_blocks, 0},
     {"infllm:sink=3:local=16:window=8:block=4:reps=2:budget=31", of_blocks, 0},
     {"tokenselect:sink=3:local=8:window=8:budget=12", of_tokenselect, 0},

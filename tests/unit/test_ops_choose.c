@@ -192,21 +192,18 @@ static double weight_of(float score, double top, double scale)
     return isnan(score) ? 0 : exp(((double)score - top) * scale);
 }
 
-/* Whether k is right for the ranked scores: the first k hold p of the sum, but k - 1 do not. s: all of the list. */
-static bool holds(const ranked *list, int64_t n, const mass_job *j, const float *s, double scale, int64_t k)
+/* True if k is right for the ranked scores: the first k hold p of the sum, but k - 1 do not. */
+static bool holds(const ranked *list, int64_t n, const mass_job *j, double scale, int64_t k)
 {
-    double all = 0, held = 0, before = 0, top = n > 0 ? (double)list[0].score : 0;
+    double all = 0, before = 0, top = n > 0 ? (double)list[0].score : 0;
     int64_t most = j->most < n ? j->most : n;
     if (j->p >= 1 || isinf(top) || most <= j->least) return k == most;
     if (k < j->least || k > most) return false;
-    for (int64_t i = j->all.first; i < j->all.first + j->all.n; i++)
-        if (i < j->items.lo || i >= j->items.hi) held += weight_of(s[i], top, scale);
-    if (isinf(held)) return k == j->least;
     for (int64_t i = 0; i < n; i++) all += weight_of(list[i].score, top, scale);
     for (int64_t i = 0; i < k - 1; i++) before += weight_of(list[i].score, top, scale);
-    double with = held + before + (k > 0 ? weight_of(list[k - 1].score, top, scale) : 0), near = 1e-5 * (all + held);
-    double want = (double)j->p * (all + held);
-    return (with >= want - near || k == most) && (held + before < want + near || k == j->least);
+    double with = before + (k > 0 ? weight_of(list[k - 1].score, top, scale) : 0), near = 1e-5 * all;
+    double want = (double)j->p * all;
+    return (with >= want - near || k == most) && (before < want + near || k == j->least);
 }
 
 /* How many items hold a share, in order. */
@@ -227,7 +224,6 @@ static void mass(op_run *x, const int64_t *p)
                   .most = p[3],
                   .k = op_in(x, NULL, 8 * lists)};
     static const float slopes[] = {0.5f, 1, 0.25f};
-    if (p[5]) j.all = (slot_range){0, (int64_t)n};
     if (p[0] % 2) j.slope = op_in(x, slopes, sizeof slopes);
     x->be->ops->select->mass(x->be, &j, 1);
     int64_t *k = op_see(x, j.k, 8 * lists);
@@ -239,7 +235,7 @@ static void mass(op_run *x, const int64_t *p)
             list[m++] = (ranked){isnan(s) ? -INFINITY : s, i};
         }
         qsort(list, (size_t)m, sizeof *list, by_rank);
-        op_note(x, holds(list, m, &j, score + l * stride, scale, k[l]), "list %zu: %d of %d", l, (int)k[l], (int)m);
+        op_note(x, holds(list, m, &j, scale, k[l]), "list %zu: %d of %d", l, (int)k[l], (int)m);
     }
     free(score), free(list), free(k);
 }
@@ -375,12 +371,9 @@ static void page_reduce(op_run *x, const int64_t *p)
                              .in_stride = n + 1,
                              .n_heads = heads,
                              .items = candidates(n, (int64_t)items / 4, (int64_t)items),
-                             .granule = (int64_t)granule,
-                             .how = (page_reduction)p[3],
-                             .scale = 0.3f}};
+                             .granule = (int64_t)granule}};
     float *in = random_f32(&x->r, heads * (n + 1));
-    if (p[4]) in[n / 2] = NAN, in[n - 1] = -INFINITY, in[n / 3] = INFINITY;
-    if (p[3] == REDUCE_LSE) j->out = op_inout(x, NULL, 4 * heads * (items + 2), UNIT, 1e-5);
+    if (p[3]) in[n / 2] = NAN, in[n - 1] = -INFINITY, in[n / 3] = INFINITY;
     j->in = op_in(x, in, 4 * heads * (n + 1));
     j[1] = j[0];
     j[1].items.hi = j->items.lo; /* nothing to do */
@@ -725,8 +718,7 @@ static const op_test tests[] = {
      90,
      7,
      41,
-     {OP_P(1, 2, 5, 8), OP_P(1, 2, 7, 16, 40, 600), OP_P(1, 5, 16, 33, 130, 2049),
-      OP_P(REDUCE_MEAN, REDUCE_MAX, REDUCE_LSE), OP_BOOL}},
+     {OP_P(1, 2, 5, 8), OP_P(1, 2, 7, 16, 40, 600), OP_P(1, 5, 16, 33, 130, 2049), OP_BOOL}},
     {"fier: one-bit keys",
      fier,
      260,

@@ -24,8 +24,8 @@ static void play(rig *r, attn_seq *s, int64_t n, int64_t chunk, int steps, head_
 
 static const char *const variants[] = {
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
-    "pariskv:budget=4:sink=0:local=8:u=16:full_thr=50:center=1:gqa=vote",
-    "pariskv:budget=9:sink=3:local=1:u=3:full_thr=0:tiers=1:rounds=2:skip=1",
+    "pariskv:budget=4:sink=0:local=8:u=16:full_thr=50:center=1",
+    "pariskv:budget=9:sink=3:local=1:u=3:full_thr=0:tiers=1:skip=1",
 };
 enum { N_VARIANTS = 3 };
 

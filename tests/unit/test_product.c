@@ -268,7 +268,7 @@ static void check_back(combination *c, attn_seq *s)
     err e = {0};
     rig *r = c->r;
     bool exact = !kv_has_codes(&attn_seq_spec(s)->kv);
-    if (evicts(c->s, attn_seq_spec(s)) || (c->s->flags & (WINDOWED | POOLED))) return;
+    if (evicts(c->s, attn_seq_spec(s)) || (c->s->flags & WINDOWED)) return;
     for (int n = 3; n < STEPS - 1; n += 2) {
         attn_seq_reset(s);
         rig_prompt(r, &s, 1, P1, 64, NULL);

@@ -42,7 +42,6 @@ static fier_index bits_of(backend *be, const st_tensor *k, size_t g)
 typedef struct {
     quest_index means;
     fier_index bits;
-    page_reduction how;
     int64_t page, n, end; /* pages [0, end) are scored */
 } source;
 
@@ -66,9 +65,7 @@ static void score_pages(backend *be, const void *ctx, float *score, size_t strid
                                                     .in_stride = n,
                                                     .n_heads = n_heads,
                                                     .items = items(pages),
-                                                    .granule = s->page,
-                                                    .how = s->how,
-                                                    .scale = (float)(1 / sqrt((double)s->bits.head_dim))},
+                                                    .granule = s->page},
                                  1);
 }
 
@@ -86,7 +83,6 @@ static void check_mode(backend *be, const source *s, const char *c, const char *
 
 static void check_case(backend *be, const char *c, int page, int g, group *means, group *est)
 {
-    static const char *const how[] = {"mean", "max", "lse"};
     static const char *const modes[] = {"vote", "per_q", "mean_q"};
     const st_tensor *k = tensor("%s.k", c), *mean = tensor("%s.p%d.mean", c, page);
     int64_t n = (int64_t)k->shape[1], end = (n + page - 1) / page - 1;
@@ -97,11 +93,8 @@ static void check_case(backend *be, const char *c, int page, int g, group *means
     for (size_t m = 0; m < 3; m++) check_mode(be, &s, c, pre, modes[m], means);
     s.means.page = 0;
     s.bits = bits_of(be, k, (size_t)g);
-    for (size_t h = 0; h < 3; h++) {
-        s.how = (page_reduction)h;
-        snprintf(pre, sizeof pre, "%s.p%d.g%d.%s", c, page, g, how[h]);
-        for (size_t m = 0; m < 3; m++) check_mode(be, &s, c, pre, modes[m], est);
-    }
+    snprintf(pre, sizeof pre, "%s.p%d.g%d.mean", c, page, g);
+    for (size_t m = 0; m < 3; m++) check_mode(be, &s, c, pre, modes[m], est);
 }
 
 static void test_pages(backend *be, const char *level)
@@ -139,15 +132,8 @@ static void test_worked(backend *be, const char *level)
               bounds = score_of_items(&b, bound, 2, q, 1, of_pages, NULL);
     be->ops->fier->add(be, &(index_add_job){&x, 0, at(keys), 4}, 1);
     be->ops->fier->score(be, &tokens, 1);
-    page_reduce_job mean = {.out = at(page),
-                            .stride = 2,
-                            .in = at(est),
-                            .in_stride = 4,
-                            .n_heads = 1,
-                            .items = {4, 0, 2},
-                            .granule = 2,
-                            .how = REDUCE_MEAN,
-                            .scale = 1};
+    page_reduce_job mean = {
+        .out = at(page), .stride = 2, .in = at(est), .in_stride = 4, .n_heads = 1, .items = {4, 0, 2}, .granule = 2};
     be->ops->select->page_reduce(be, &mean, 1);
     be->ops->quest->add(be, &(index_add_job){&b, 0, at(keys), 4}, 1);
     be->ops->quest->score(be, &bounds, 1);

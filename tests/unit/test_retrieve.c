@@ -50,41 +50,6 @@ static void check_coded(rig *r, const char *spec, int64_t allowed)
     attn_seq_free(s);
 }
 
-/* A pool over the layers: nothing of it depends on how the prompt is cut, on an earlier life or on a batch. */
-static void check_pool(rig *r, const char *spec)
-{
-    static const int64_t chunks[] = {1, 7, 64};
-    static head_rows want[12][T_LAYERS], got[T_LAYERS], batch[3 * T_LAYERS];
-    if (left_out(3, 6)) return;
-    err e = {0};
-    attn_seq *s, *b[3];
-    bool same = true, batched = true;
-    for (int i = 0; i < 3; i++) {
-        if (!is_ok(rig_seq(r, &s, spec, DT_F16, T_MAX, &e), &e, "%s: created", spec)) return;
-        for (int again = 0; again < 2; again++) {
-            rig_prompt(r, &s, 1, 61, chunks[i], NULL);
-            for (int t = 0; t < 12; t++) {
-                rig_decode(r, &s, 1, i + again ? got : want[t]);
-                same &= i + again == 0 || memcmp(want[t], got, sizeof got) == 0;
-            }
-            if (i + again == 0)
-                is_err(attn_seq_rewind(s, 65, &e), &e, ST_UNSUPPORTED, "means of the budget pool", "%s: no way back",
-                       spec);
-            attn_seq_reset(s);
-        }
-        attn_seq_free(s);
-    }
-    for (int i = 0; i < 3; i++) rig_seq(r, &b[i], i == 1 ? "full" : spec, DT_F16, T_MAX, &e);
-    for (int i = 0; i < 3; i++) rig_prompt(r, &b[i], 1, i == 2 ? 90 : 61, 64, NULL);
-    for (int t = 0; t < 12; t++) {
-        rig_decode(r, b, 3, batch);
-        for (int l = 0; l < T_LAYERS; l++) batched &= memcmp(batch[l * 3], want[t][l], sizeof(head_rows)) == 0;
-    }
-    for (int i = 0; i < 3; i++) attn_seq_free(b[i]);
-    ok(same, "%s: the same bits in any chunks (U2) and after a reset (U4)", spec);
-    ok(batched, "%s: the same bits in a batch (U9)", spec);
-}
-
 /* Bytes of the index of one layer with n tokens of an f16 store: bounds of runs of tokens; FIER's bits, levels and
  * newest keys. */
 enum { ROW = T_KV * T_DIM * 2 };
@@ -107,10 +72,8 @@ static void check_bytes(rig *r)
         int64_t page, span; /* page 0: FIER */
     } t[] = {{"quest:skip=1:budget=24:page=8", 8, 0},
              {"quest:skip=1:budget=24:page=8:coarse=32:coarse_keep=1", 8, 32},
-             {"quest:skip=1:budget=24:page=8:pool=entropy", 8, 0},
              {"fier:skip=1:budget=24", 0, 0},
-             {"fier:skip=1:budget=24:coarse=16:coarse_keep=1", 0, 16},
-             {"fier:skip=1:budget=24:pool=entropy", 0, 0}};
+             {"fier:skip=1:budget=24:coarse=16:coarse_keep=1", 0, 16}};
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         err e = {0};
         attn_seq *s;
@@ -203,24 +166,24 @@ static void check_oracle(rig *r)
     attn_seq_free(pages);
 }
 
-/* The same keys force the same tokens in strategies that know nothing of each other: the first 3 and the newest 5 are
+/* Strategies that know nothing of each other force the same tokens: the first 3 and the newest 5 are
  * in every head's selection. */
 static void check_forced(rig *r)
 {
-    static const char *const specs[] = {"oracle:budget=16",
-                                        "quest:page=1:min_pages=1:budget=16",
-                                        "fier:g=8:budget=16",
-                                        "pariskv:u=4:full_thr=0:budget=16",
-                                        "retroinfer:size=2:budget=16",
-                                        "actqkv:window=8:block=4:reps=2:budget=16",
-                                        "infllm:window=8:block=4:reps=2:budget=16",
-                                        "tokenselect:window=4:budget=16"};
+    static const char *const specs[] = {"oracle:budget=16:force_sink=3:force_recent=5",
+                                        "quest:page=1:min_pages=1:budget=16:force_sink=3:force_recent=5",
+                                        "fier:g=8:budget=16:force_sink=3:force_recent=5",
+                                        "pariskv:u=4:full_thr=0:budget=4:sink=3:local=5",
+                                        "retroinfer:size=2:budget=16:sink=3:local=5",
+                                        "actqkv:window=8:block=4:reps=2:budget=16:sink=3:local=5",
+                                        "infllm:window=8:block=4:reps=2:budget=16:sink=3:local=5",
+                                        "tokenselect:window=4:budget=8:sink=3:local=5"};
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         char text[160];
         err e = {0};
         attn_seq *s;
         bool all = true, chosen = false;
-        snprintf(text, sizeof text, "%s:force_sink=3:force_recent=5:budget_mode=total:skip=0", specs[i]);
+        snprintf(text, sizeof text, "%s:skip=0", specs[i]);
         if (!is_ok(rig_seq(r, &s, text, DT_F32, 120, &e), &e, "%s", text)) continue;
         rig_prompt(r, &s, 1, 64, 64, NULL);
         for (int t = 0; t < 9; t++) {
@@ -256,18 +219,12 @@ static void check_device(const char *device)
                 {"quest:skip=0:budget=16:page=7:score=mean", DT_F16},
                 {"quest:skip=0:budget=16:page=4:score=est:g=16", DT_BF16},
                 {"oracle:skip=1:budget=16", DT_F16}};
-    static const char *const pools[] = {
-        "quest:skip=1:page=2:budget=24:pool=entropy", "quest:skip=1:page=4:budget=40:pool=entropy:gqa=per_q",
-        "fier:skip=1:g=8:budget=20:pool=entropy",     "fier:skip=1:g=8:budget=20:pool=entropy:gqa=max_s",
-        "oracle:skip=1:budget=20:pool=entropy",       "codes:skip=1:budget=20:pool=entropy:kv=kivi4/g=4/r=8"};
-    static const char *const oom[] = {"quest:skip=1:budget=24:coarse=32",    "quest:skip=1:budget=24:gqa=mean_q",
-                                      "quest:skip=1:budget=24:pool=entropy", "fier:skip=1:budget=24:coarse=16",
-                                      "fier:skip=1:budget=24:gqa=mean_q",    "fier:skip=1:budget=24:pool=entropy"};
+    static const char *const oom[] = {"quest:skip=1:budget=24:coarse=32", "quest:skip=1:budget=24:gqa=mean_q",
+                                      "fier:skip=1:budget=24:coarse=16", "fier:skip=1:budget=24:gqa=mean_q"};
     rig r;
     err e = {0};
     if (!is_ok(rig_open(&r, device, &w, 64, &e), &e, "%s opened", device)) return;
     for (size_t i = 0; i < sizeof back / sizeof *back; i++) check_rewind(&r, back[i].spec, back[i].kv);
-    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) check_pool(&r, pools[i]);
     /* tokens are quantized when there are 56, 60 and 64 of them, and of the newest 8 none is */
     check_coded(&r, "quest:skip=0:budget=16:page=12:kv=logquant/g=4/r=12", 60);
     check_pages_of_one(&r);

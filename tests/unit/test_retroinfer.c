@@ -145,7 +145,6 @@ static cluster_choice choice_of(const cluster_index *x, int64_t n, size_t n_head
                             .stride = cap,
                             .n = n,
                             .n_slots = (int64_t)x->tokens,
-                            .scale = .5f,
                             .idx = at(hold(kv * (x->tokens + BEGIN) * sizeof(int32_t))),
                             .range = at(hold(kv * 2 * sizeof(int64_t))),
                             .idx_stride = x->tokens + BEGIN,
@@ -163,24 +162,23 @@ static void check_choices(backend *be, const cluster_index *x, group *g)
 {
     static const int rooms[][2] = {{0, 0}, {9, 3}, {30, 20}, {45, 1}, {70, 5}};
     size_t clusters = tensor("score")->shape[1];
-    cluster_choice jobs[10];
-    for (size_t i = 0; i < 10; i++) {
+    cluster_choice jobs[5];
+    for (size_t i = 0; i < 5; i++) {
         jobs[i] = choice_of(x, (int64_t)clusters, 4);
-        jobs[i].k = rooms[i / 2][0];
-        jobs[i].most = rooms[i / 2][1];
+        jobs[i].k = rooms[i][0];
+        jobs[i].most = rooms[i][1];
         jobs[i].head = i % 3 == 0 ? 0 : BEGIN;
-        jobs[i].by_size = i % 2;
         for (size_t h = 0; h < 2; h++)
             memcpy(jobs[i].score.p + h * jobs[i].stride * sizeof(float), floats("score") + h * clusters,
                    clusters * sizeof(float));
     }
-    be->ops->cluster->choose(be, jobs, 10);
-    for (size_t i = 0; i < 10; i++) {
+    be->ops->cluster->choose(be, jobs, 5);
+    for (size_t i = 0; i < 5; i++) {
         const cluster_choice *j = &jobs[i];
         uint64_t listed = 0;
         for (size_t h = 0; h < 2; h++) {
             char name[64];
-            snprintf(name, sizeof name, "k%d.m%d.s%d.%zu", rooms[i / 2][0], rooms[i / 2][1], (int)(i % 2), h);
+            snprintf(name, sizeof name, "k%d.m%d.s0.%zu", rooms[i][0], rooms[i][1], h);
             group_note(g, list_is(j, h, ints("%s.best", name)), "%s: tokens", name);
             group_note(g, rest_is(j, h, ints("%s.left", name)), "%s: estimated", name);
             listed += (uint64_t)(((const int64_t *)(const void *)j->range.p)[2 * h + 1] - j->head);

@@ -52,6 +52,10 @@ static const struct {
     {"h2o:gqa=layer_concat", "use layer_mean", NULL},
     {"h2o:mode=oracle", "one of: decode oneshot", NULL},
     {"h2o:demote=kivi", "one of: none token2 token4 f16 kivi2 kivi4", NULL},
+    {"quest:budget_mode=extra", "quest: parameter 'budget_mode' was removed, leave it out", NULL},
+    {"codes:max=9", "codes: parameter 'max' was removed", NULL},
+    {"pqcache:force_sink=4", "pqcache: parameter 'force_sink' was removed", NULL},
+    {"infllm:mask=once", "infllm: parameter 'mask' was removed", NULL},
     {"mikv:tail=all", "no parameter 'tail'", NULL},
     {"streaming:tail=off", "streaming: parameter 'tail' was removed", NULL},
     {"tova:tail=sample:32", "tova: parameter 'tail' was removed", NULL},
@@ -76,9 +80,6 @@ static const struct {
     {"pariskv:u=0", "u='0', expected a number from 1", NULL},
     {"pariskv:rho=101", "expected a number from 0 to 100", NULL},
     {"pariskv:tiers=2", "one of: 6 1", NULL},
-    {"pariskv:gqa=per_q", "one of: mean_q vote", NULL},
-    {"retroinfer:gqa=per_q", "one of: vote", NULL},
-    {"pariskv:rounds=3", "expected a number from 1 to 2", NULL},
     {"magicpig:K=15", "expected a number from 1 to 14", NULL},
     {"magicpig:L=1", "expected a number from 2 to 4096", NULL},
     {"magicpig:budget=3", "no parameter 'budget'", NULL},
@@ -93,15 +94,13 @@ static const struct {
     {"codes:budget=64:kv=kivi4", "budget 64 is too small, at least 129: the newest 128 tokens, which are forced", NULL},
     {"codes:budget=42:kv=logquant", "at least 43", NULL},
     {"codes:budget=36:force_sink=4:kv=kivi4/r=32", "at least 37", NULL},
-    {"pariskv:p=0.9:max=63", "min 64, expected at most the budget (max), 63", NULL},
-    {"pqcache:p=0.9:min=257", "min 257, expected at most the budget (max), 256", NULL},
+    {"pqcache:p=0.9:min=257", "min 257, expected at most the budget, 256", NULL},
     {"codes:p=0.9:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
-    {"codes:certify=0.1:max=200:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
+    {"codes:certify=0.1:budget=200:min=300:kv=kivi4", "min 300, expected at most the budget", NULL},
     {"codes:certify=0.1", "has no codes that could be scored", NULL},
     {"codes:certify=1:kv=kivi4", "certify='1', expected off or a number in (0, 1) of up to 4 decimals", NULL},
     {"codes:certify=0.1:kv=kivi2", "certify over store kivi2:g=32:r=128", NULL},
     {"codes:certify=0.1:p=0.9:kv=kivi4", "p and certify both say", NULL},
-    {"codes:certify=0.1:pool=entropy:kv=kivi4", "pool=entropy and certify both say", NULL},
     {"codes:certify=0.1:gqa=mean_q:kv=kivi4", "certify needs scores of each query head", NULL},
     {"oracle:p=0", "p='0', expected off or a number in (0, 1]", NULL},
     {"quest:p=1.01", "p='1.01', expected off or a number in (0, 1]", NULL},
@@ -109,13 +108,10 @@ static const struct {
     {"fier:p=nan", "p='nan'", NULL},
     {"fier:p=0.9x", "p='0.9x'", NULL},
     {"fier:calibrate=64", "calibrate says how p is meant, and there is no p", NULL},
-    {"quest:of=all", "of says how p is meant, and there is no p", NULL},
     {"fier:p=0.9:calibrate=1", "one token has no slope, at least 2", NULL},
     {"fier:p=0.9:calibrate=8:coarse=64", "calibrate needs scores of all tokens, and coarse leaves some out", NULL},
     {"fier:p=0.9:calibrate=8:kv=kivi4", "calibrate over store kivi4", NULL},
-    {"fier:p=0.9:max=63", "min 64, expected at most the budget (max), 63", NULL},
-    {"quest:p=.5:pool=entropy", "pool=entropy and p", NULL},
-    {"streaming:max=3", "no parameter 'max'", NULL},
+    {"fier:p=0.9:budget=63", "min 64, expected at most the budget, 63", NULL},
     {"quest:budget=15", "at least one page = 16", NULL},
     {"quest:coarse=40", "coarse 40, expected whole pages of 16 tokens", NULL},
     {"fier:budget=31:open=keep", "at least 32", NULL},
@@ -124,22 +120,17 @@ static const struct {
     {"pqcache:m=17", "m='17', expected a number from 1 to 16", NULL},
     {"pqcache:bits=9", "bits='9', expected a number from 1 to 8", NULL},
     {"actqkv:budget=607", "at least sink + local + block = 608", NULL},
-    {"actqkv:budget=31:budget_mode=extra", "budget 31 is too small, at least block = 32", NULL},
     {"actqkv:pool=fixed:pool_prefill=1", "pool_prefill=1 with pool=fixed, expected pool=entropy", NULL},
     {"actqkv:gqa=vote", "one of: layer_concat layer_mean", NULL},
     {"actqkv:block=8:reps=9", "at most block = 8", NULL},
     {"actqkv:window=0", "window='0'", NULL},
     {"actqkv:choose=worst", "one of: best all random newest", NULL},
     {"infllm:budget=4351", "at least sink + local + block = 4352", NULL},
-    {"infllm:budget=127:budget_mode=extra", "budget 127 is too small, at least block = 128", NULL},
     {"infllm:block=8:reps=9", "at most block = 8", NULL},
     {"infllm:pool=fixed", "no parameter 'pool'", NULL},
     {"actqkv:probe=max", "one of: act mean", NULL},
     {"actqkv:choose=newest:question=4", "question=4 with a choice that looks at no score, expected choose=best", NULL},
-    {"actqkv:mask=code:window=513", "mask=code with window=513, expected at most local = 512", NULL},
-    {"infllm:mask=twice", "one of: once code", NULL},
     {"actqkv:question=-1", "question='-1'", NULL},
-    {"tokenselect:budget=640:budget_mode=total", "budget 640 is too small, at least sink + local + 1 = 641", NULL},
     {"tokenselect:reuse=102", "reuse='102'", NULL},
     {"tokenselect:pos=rank", "one of: slot abs", NULL},
     {"kivi", "kivi: brings its own store, --kv kivi4 beside it", "kivi4"},
@@ -148,7 +139,6 @@ static const struct {
     {"retroinfer:budget=84", "budget 84 is too small, at least sink + local + update + 1 = 85", NULL},
     {"retroinfer:budget=100:update=32", "at least sink + local + update + 1 = 101", NULL},
     {"retroinfer:update=100", "update 100, expected a multiple of size = 16", NULL},
-    {"pariskv:budget=832:budget_mode=total", "budget 832 is too small, at least sink + local + u + 1 = 833", NULL},
     {"quest:skip=0+256", "list of layers", NULL},
 };
 
@@ -165,16 +155,13 @@ static const char *const params[][2] = {
                       "skip=0 kv=f16"},
     {"streaming:budget=128:pos=abs:sink=8:skip=0+2",
      "budget=128 sink=8 pos=abs prefill=auto compat=none demote=none demote_g=32 recall=all skip=0+2 kv=f16"},
-    {"oracle:p=0.9:max=300",
-     "budget=300 force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=0.9 min=64 of=candidates "
-     "tail=off tail_seed=42 skip=2 kv=f16"},
-    {"pariskv",
-     "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 gqa=mean_q rounds=1 center=0 tiers=6 alpha=1 "
-     "rotate=1 budget_mode=extra p=off min=64 tail=off tail_seed=42 skip=0 kv=f16"},
-    {"codes:kv=kivi4/r=32:certify=0.05",
-     "force_sink=0 force_recent=0 gqa=vote budget_mode=total pool=fixed p=off min=64 of=candidates certify=0.05 "
-     "skip=2 kv=kivi4/g=32/r=32/key_residual=block/sink_fp=0/rows=f16"},
-    {"magicpig:force_sink=5", "K=10 L=150 sink=5 local=64 flush=0 seed=42 skip=0+16+32+48+64 kv=f16"},
+    {"oracle:p=0.9:budget=300", "budget=300 force_sink=0 force_recent=0 gqa=vote p=0.9 min=64 "
+                                "tail=off tail_seed=42 skip=2 kv=f16"},
+    {"pariskv", "budget=512 sink=64 local=256 u=512 full_thr=2048 rho=0 beta=0 center=0 tiers=6 alpha=1 "
+                "rotate=1 skip=0 kv=f16"},
+    {"codes:kv=kivi4/r=32:certify=0.05", "force_sink=0 force_recent=0 gqa=vote p=off min=64 certify=0.05 "
+                                         "skip=2 kv=kivi4/g=32/r=32/key_residual=block/sink_fp=0/rows=f16"},
+    {"magicpig:sink=5", "K=10 L=150 sink=5 local=64 flush=0 seed=42 skip=0+16+32+48+64 kv=f16"},
     {"magicpig:skip=2:L=9", "K=10 L=9 sink=4 local=64 flush=0 seed=42 skip=2 kv=f16"},
     {"kivi:bits=4:r=64", "bits=4 g=32 r=64 key_residual=block sink_fp=0 skip=0 "
                          "kv=kivi4/g=32/r=64/key_residual=block/sink_fp=0/rows=f16"},
@@ -193,7 +180,6 @@ static void check_texts(void)
         attn_spec_params(&s, text, sizeof text);
         is_str(text, params[i][1], "its parameters");
     }
-    is_ok(read_spec(&s, "pariskv:budget=833:budget_mode=total", NULL, &e), &e, "a total that leaves one token");
     is_ok(read_spec(&s, "quest:skip=0+16+32+48+64", NULL, &e), &e, "layers beyond 63");
     attn_spec_params(&s, text, sizeof text);
     ok(strstr(text, "skip=0+16+32+48+64 ") && s.skip.has[64] && !s.skip.has[63], "come back: %s", text);
@@ -302,48 +288,24 @@ static void check_forced(void)
         {"snapkv", "prompt"},
         {"oracle", "total"},
         {"quest", "total"},
-        {"quest:gqa=per_q:budget_mode=extra", "+forced/q"},
-        {"fier:budget_mode=extra", "+forced"},
         {"codes:kv=kivi4", "total"},
-        {"codes:kv=kivi4:budget_mode=extra", "+forced"},
         {"codes:kv=kivi4:certify=0.1", "-"},
-        {"codes:kv=kivi4:certify=0.1:max=300", "total"},
+        {"codes:kv=kivi4:certify=0.1:budget=300", "total"},
         {"pqcache", "total"},
-        {"pqcache:budget_mode=extra", "+forced"},
         {"pariskv", "+forced"},
-        {"pariskv:budget=833:budget_mode=total", "total"},
         {"actqkv", "total"},
         {"infllm", "total"},
-        {"infllm:budget_mode=extra", "+forced"},
         {"tokenselect", "+forced"},
-        {"tokenselect:budget=641:budget_mode=total", "total"},
         {"magicpig", "-"},
     };
     attn_spec s;
     err e = {0};
-    char text[160], word[16];
+    char word[16];
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         is_ok(read_spec(&s, counts[i][0], NULL, &e), &e, "%s", counts[i][0]);
         attn_budget_counts(&s, word);
         is_str(word, counts[i][1], "what its budget counts");
     }
-    for (size_t i = 0; attn_methods()[i]; i++) {
-        attn_options o = {.kv = kv_exact(DT_F16)};
-        const char *name = attn_method_name(attn_methods()[i]);
-        is_ok(attn_spec_parse(&s, name, &o, &e), &e, "%s", name);
-        if (!attn_retrieves(&s) || s.budget == 0) continue;
-        snprintf(text, sizeof text, "%s:force_sink=3:force_recent=5:budget_mode=extra:budget=4096%s", name,
-                 store_of(name));
-        is_ok(read_spec(&s, text, NULL, &e), &e, "%s", text);
-        attn_budget_counts(&s, word);
-        is_str(word, "+forced", "forced tokens on top");
-    }
-    is_ok(read_spec(&s, "pariskv:force_sink=3:force_recent=5", NULL, &e), &e, "pariskv's sinks and newest tokens");
-    attn_spec_params(&s, text, sizeof text);
-    ok(strstr(text, " sink=3 local=5 "), "are those of its own keys: %s", text);
-    is_ok(read_spec(&s, "actqkv:force_sink=3:force_recent=5", NULL, &e), &e, "those of actqkv");
-    attn_spec_params(&s, text, sizeof text);
-    ok(strstr(text, " sink=3 local=5 "), "too: %s", text);
     is_err(read_spec(&s, "streaming:force_sink=3", NULL, &e), &e, ST_USAGE, "no parameter 'force_sink'",
            "what evicts has no such keys");
 }

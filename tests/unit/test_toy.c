@@ -2,7 +2,7 @@
 /* The worked example of attention/README.md: a strategy of one's own, complete and tested. */
 #include "config.h"
 
-#include "attention/retrieve.h"
+#include "attention/by_count.h"
 #include "tests/tap.h"
 #include "tests/unit/attention_oracle.h"
 
@@ -28,8 +28,8 @@ static const attn_method comb_method = {
     .summary = "every m-th token and the newest",
     .source = "attention/README.md",
     .params = params,
-    .family = &attn_retrieve,
-    .kind = &(const retrieve_kind){.slots = comb_slots},
+    .family = &attn_by_count,
+    .kind = &(const by_count_kind){comb_slots},
     .has_budget = true,
     .def_budget = 64,
 };
