@@ -62,7 +62,7 @@ device_variants() {
 all() {
     echo '# Written by tests/list.sh.'
     # shellcheck disable=SC2046,SC2086
-    programs unit_tests $slow $(without_c tests/unit/test_*.c tests/mpi/test_*.c | grep -vxF "$(printf '%s\n' $slow)")
+    programs unit_tests $slow $(without_c tests/unit/test_*.c | grep -vxF "$(printf '%s\n' $slow)")
     # shellcheck disable=SC2046,SC2086
     programs slow_cli_tests $slow_cli
     # shellcheck disable=SC2046,SC2086
