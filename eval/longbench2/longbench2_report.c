@@ -10,6 +10,8 @@
 #include "eval/longbench2/longbench2_run.h"
 #include "eval/scores.h"
 
+const char *const longbench2_rules_names[] = {"official", "pariskv", "kvpress", NULL};
+
 /* Groups of answers: all, by difficulty, by length, and from CELLS on each length with each difficulty. */
 enum { OVERALL, EASY, HARD, SHORT, MEDIUM, LONG, CELLS, CATEGORIES = CELLS + 6 };
 static const char *const names[CATEGORIES] = {"overall",      "easy",         "hard",        "short",

@@ -13,8 +13,6 @@
  * when it is tokenized again (of ParisKV's script). */
 enum { MOST_PROMPT = 120000, ROOM = 256, PARISKV_ROOM = 10, LEAST_PROMPT = 64 };
 
-const char *const longbench2_rules_names[] = {"official", "pariskv", "kvpress", NULL};
-
 /* New tokens by rules: of an answer, and of the reasoning before it. */
 static const struct {
     size_t answer, reasoning;

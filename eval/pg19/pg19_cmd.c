@@ -11,8 +11,6 @@
 #include "kernels/base/mem.h"
 
 enum { DEFAULT_LENGTH = 4096, DEFAULT_STRIDE = 256, DEFAULT_BOOKS = 1 };
-const char *const pg19_protocols[] = {"decode", "window", "truncate"};
-
 /* ---- options ---- */
 
 /* Refuses options of another protocol, which would have no effect. */
@@ -150,21 +148,6 @@ static int64_t session_tokens(const pg19_run *r)
 /* ---- results ---- */
 
 static const char *const identity[] = {"book", "attn", "budget", "length", NULL};
-
-json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length)
-{
-    const attn_spec *spec = &r->rows.run[row].spec;
-    return json_pack("{s:I, s:s, s:o, s:I}", "book", (json_int_t)book, "attn", spec->text, "budget",
-                     lineup_budget_json(spec), "length", (json_int_t)length);
-}
-
-const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length)
-{
-    json_t *like = pg19_identity(r, row, book, length);
-    const json_t *found = like ? results_find(r->out, like) : NULL;
-    json_decref(like);
-    return found;
-}
 
 static json_t *books_json(const pg19_run *r)
 {

@@ -10,6 +10,27 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
+const char *const pg19_protocols[] = {"decode", "window", "truncate"};
+
+/* ---- results ---- */
+
+json_t *pg19_identity(const pg19_run *r, size_t row, size_t book, int64_t length)
+{
+    const attn_spec *spec = &r->rows.run[row].spec;
+    return json_pack("{s:I, s:s, s:o, s:I}", "book", (json_int_t)book, "attn", spec->text, "budget",
+                     lineup_budget_json(spec), "length", (json_int_t)length);
+}
+
+const json_t *pg19_result(const pg19_run *r, size_t row, size_t book, int64_t length)
+{
+    json_t *like = pg19_identity(r, row, book, length);
+    const json_t *found = like ? results_find(r->out, like) : NULL;
+    json_decref(like);
+    return found;
+}
+
+/* ---- rows ---- */
+
 /* A row of the lineup at work. */
 typedef struct {
     size_t row;

@@ -184,6 +184,7 @@ status ruler_too_short(const ruler_maker *m, err *e);
 
 /* Begins a new draft; adds an answer. */
 status ruler_draft_start(ruler_draft *d, err *e);
+void ruler_draft_free(ruler_draft *d);
 status ruler_draft_answer(ruler_draft *d, const char *s, size_t n, err *e);
 /* White space becomes single spaces. */
 status ruler_one_line(prompt_text *t, err *e);
