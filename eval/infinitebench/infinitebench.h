@@ -73,9 +73,10 @@ typedef struct {
     double depth;   /* in percent, where in the context the answer stands; else -1 */
 } infinitebench_sample;
 
-/* Reads a record {"context", "input", "answer", "options", "id"} for the prompts p. Labels are texts or numbers; of the
- * tasks with options the right one's text, alone or with its letter. ST_FORMAT names `where` and the field. */
-status infinitebench_read(infinitebench_sample *s, const infinitebench_prompts *p, const char *where, err *e);
+/* Reads a record {"context", "input", "answer", "options", "id"}, as sample_reader.read does, for the
+ * infinitebench_prompts that `own` is. Labels are texts or numbers; of the tasks with options the right one's text,
+ * alone or with its letter. */
+status infinitebench_read(void *own, void *s, const char *path, const char *where, err *e);
 /* Frees what a sample holds besides its record. */
 void infinitebench_drop(void *s);
 /* Frees the context, which is large. */

@@ -123,15 +123,17 @@ static status read_fields(infinitebench_sample *s, const infinitebench_prompts *
 
 /* ---- a sample ---- */
 
-status infinitebench_read(infinitebench_sample *s, const infinitebench_prompts *p, const char *where, err *e)
+status infinitebench_read(void *own, void *own_sample, const char *path, const char *where, err *e)
 {
+    infinitebench_sample *s = own_sample;
+    (void)path;
     s->depth = -1;
     TRY(prediction_of(&s->p, s->at.root, "context", "answer", where, e));
     if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
     size_t bytes = 0;
     for (size_t i = 0; i < s->p.n_answers; i++) bytes += s->p.answers[i].n;
     if (bytes == 0) return err_set(e, ST_FORMAT, "%s: 'answer': all of it is empty", where);
-    return read_fields(s, p, where, e);
+    return read_fields(s, own, where, e);
 }
 
 void infinitebench_drop(void *own_sample)

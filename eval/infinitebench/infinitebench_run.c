@@ -65,12 +65,11 @@ static const metric *metric_of(const infinitebench_run *r, size_t task)
 /* Labels that cannot be scored are found before anything runs. */
 static status read_sample(void *own, void *own_sample, const char *path, const char *where, err *e)
 {
-    const infinitebench_run *r = own;
+    infinitebench_run *r = own;
     infinitebench_sample *s = own_sample;
     double score;
     err inner = {0};
-    (void)path;
-    TRY(infinitebench_read(s, &r->prompts, where, e));
+    TRY(infinitebench_read(&r->prompts, s, path, where, e));
     metric_case c = {{"", 0}, s->p.answers, s->p.n_answers, NULL, 0};
     status st = metric_score(r->m, metric_of(r, s->at.dataset), &c, &score, &inner);
     return st == ST_OK ? ST_OK : err_set(e, st, "%s: %.140s", where, inner.msg);

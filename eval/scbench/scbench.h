@@ -48,8 +48,8 @@ typedef struct {
 } scbench_sample;
 
 /* Reads a record {"context" (a text, or a list of whole numbers) or "input", "multi_turns": [{"input", "answer",
- * "options", "task"}]}, of which five turns at most count. ST_FORMAT names `where`, turn and field. */
-status scbench_read(scbench_sample *s, const char *where, err *e);
+ * "options", "task"}]}, of which five turns at most count, as sample_reader.read does; own and path are unused. */
+status scbench_read(void *own, void *s, const char *path, const char *where, err *e);
 /* Frees what a sample holds besides its record. */
 void scbench_drop(void *s);
 

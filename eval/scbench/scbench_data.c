@@ -135,8 +135,11 @@ static status spell_numbers(json_t *root, err *e)
     return st;
 }
 
-status scbench_read(scbench_sample *s, const char *where, err *e)
+status scbench_read(void *own, void *own_sample, const char *path, const char *where, err *e)
 {
+    scbench_sample *s = own_sample;
+    (void)own;
+    (void)path;
     json_t *root = s->at.root;
     char of_turn[160];
     if (scbench_tasks[s->at.dataset].refused) return refuse(&scbench_tasks[s->at.dataset], where, e);

@@ -60,8 +60,7 @@ static status score_turn(double *score, const scbench_run *r, const scbench_samp
 /* Labels that cannot be scored are found before anything runs. */
 static status read_sample(void *own, void *s, const char *path, const char *where, err *e)
 {
-    (void)path;
-    TRY(scbench_read(s, where, e));
+    TRY(scbench_read(NULL, s, path, where, e));
     for (size_t i = 0; i < ((scbench_sample *)s)->n_turns; i++) {
         err inner = {0};
         double score;
@@ -156,7 +155,7 @@ static status try_units(scbench_sample *s, size_t *tokens, const scbench_run *r,
     json_t *root;
     TRY(scbench_generate(&root, at, units, e));
     *s = (scbench_sample){.at = {at->dataset, at->number, root}};
-    status st = scbench_read(s, "generated", e);
+    status st = scbench_read(NULL, s, "", "generated", e);
     if (st == ST_OK) st = make_parts(&p, r, s, false, UNCUT, e); /* the same samples whatever stands between turns */
     *tokens = st == ST_OK ? tokens_of(r, s, &p, false) : 0;
     scbench_parts_free(&p);

@@ -28,18 +28,12 @@ static void use(const infinitebench_prompts *p, const infinitebench_sample *s)
     if (st == ST_OK ? !(x >= 0 && x <= 1) : !e.msg[0]) abort();
 }
 
-static status read_own(void *own, void *s, const char *path, const char *where, err *e)
-{
-    (void)path;
-    return infinitebench_read(s, own, where, e);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const dataset_names names = infinitebench_names();
     if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();
     for (int i = 0; i < 3; i++) {
-        const sample_reader r = {.names = &names, .read = read_own, .own = &sets[i]};
+        const sample_reader r = {.names = &names, .read = infinitebench_read, .own = &sets[i]};
         sample_list l = {.size = sizeof(infinitebench_sample), .drop = infinitebench_drop};
         err e = {0};
         if (!sets[i].prompts &&

@@ -41,17 +41,10 @@ static void score(const scbench_sample *s)
     }
 }
 
-static status read_own(void *own, void *s, const char *path, const char *where, err *e)
-{
-    (void)own;
-    (void)path;
-    return scbench_read(s, where, e);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     const dataset_names names = scbench_names();
-    const sample_reader r = {.names = &names, .read = read_own};
+    const sample_reader r = {.names = &names, .read = scbench_read};
     sample_list l = {.size = sizeof(scbench_sample), .drop = scbench_drop};
     err e = {0};
     if (!m && metrics_open(&m, tap_path("eval"), NULL) != ST_OK) abort();

@@ -25,17 +25,10 @@ static size_t task_of(const char *name)
 
 /* ---- lines ---- */
 
-/* Reads for the set of prompts that `own` is. */
-static status read_own(void *own, void *s, const char *path, const char *where, err *e)
-{
-    (void)path;
-    return infinitebench_read(s, own, where, e);
-}
-
 static status read_line(infinitebench_sample *s, infinitebench_set set, const char *line, err *e)
 {
     const dataset_names names = infinitebench_names();
-    const sample_reader r = {.names = &names, .read = read_own, .own = &sets[set]};
+    const sample_reader r = {.names = &names, .read = infinitebench_read, .own = &sets[set]};
     sample_list l = {.size = sizeof *s, .drop = infinitebench_drop};
     *e = (err){0};
     *s = (infinitebench_sample){0};
@@ -330,7 +323,7 @@ static void check_longest(const prompter *how, const infinitebench_prompts *p, c
         return;
     size_t units = units_of(&s), n = tokens_of(p, how, &s);
     more = (infinitebench_sample){.at = {at->dataset, 0, generate(at, units + 1, &depth)}};
-    if (infinitebench_read(&more, p, "x", &e) != ST_OK) abort();
+    if (infinitebench_read((void *)(uintptr_t)p, &more, "", "x", &e) != ST_OK) abort();
     ok(n <= room && tokens_of(p, how, &more) > room, "%zu units fill %zu of %zu tokens, one more does not fit", units,
        n, room);
     ok(s.length == at->length && s.at.index == at->number && s.depth >= 0, "it knows its place");

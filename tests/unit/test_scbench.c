@@ -9,17 +9,10 @@
 #include "kernels/base/mem.h"
 #include "tests/tap.h"
 
-static status read_own(void *own, void *s, const char *path, const char *where, err *e)
-{
-    (void)own;
-    (void)path;
-    return scbench_read(s, where, e);
-}
-
 static status read_line(scbench_sample *s, const char *line, err *e)
 {
     const dataset_names names = scbench_names();
-    const sample_reader r = {.names = &names, .read = read_own};
+    const sample_reader r = {.names = &names, .read = scbench_read};
     sample_list l = {.size = sizeof *s, .drop = scbench_drop};
     *s = (scbench_sample){0};
     status st = samples_add(&l, &r, "line", line, strlen(line), e);
