@@ -190,7 +190,7 @@ item_range blocks_candidates(const attn_view *v, int layer, int64_t query)
     return (item_range){n, min64(hidden / r->block, n), n};
 }
 
-/* Where all candidates are taken no score is read. */
+/* No score is read if all candidates are taken. */
 void blocks_choose(const attn_view *v, item_range items, int64_t k, buf budget)
 {
     const block_memory *b = v->own;
@@ -420,7 +420,7 @@ static void blocks_layer_end(attn_view *v, const attn_part *p, int layer)
     b->observed = false;
 }
 
-/* What queries left in masses and statistics cannot be taken back. */
+/* Updates of masses and statistics by queries cannot be reverted. */
 static const char *blocks_rewind(attn_view *v, int64_t n)
 {
     return n == v->length ? NULL : "masses and statistics hold later queries";

@@ -41,7 +41,7 @@ status blocks_check(const attn_spec *s, const attn_shape *shape, err *e);
  * dense. */
 void blocks_regions(const attn_spec *s, attn_regions *r);
 
-/* What the family asks of its methods: attn_method.kind. */
+/* Requirements on the family's methods: attn_method.kind. */
 typedef struct {
     int64_t (*most)(const attn_spec *s); /* blocks of a selection; NULL: blocks_budget */
     /* Chooses among the first n blocks for the window at hand, whose queries at the fixed distance are in `queries` (in
@@ -85,7 +85,7 @@ void blocks_begin(attn_view *v, const attn_part *p);
 
 /* Blocks that a layer holds after n tokens. */
 int64_t blocks_after(const block_rule *r, int64_t n);
-/* Windows of the forward under way that come before any block. */
+/* Returns the windows of the current forward that precede any block. */
 int64_t blocks_windows_without(const attn_view *v);
 /* The index of a layer, where any block fits into the limits. */
 block_index blocks_index(const attn_view *v, int layer);

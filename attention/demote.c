@@ -56,7 +56,7 @@ status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, 
 
 /* ---- memory ---- */
 
-/* What a step recalls some rows with. */
+/* Buffers of a step that recalls some rows. */
 static void declare_recall(attn_decl *d, size_t at, int64_t recall, int64_t cap)
 {
     size_t scores = ((size_t)d->shape->n_heads + d->heads) * sizeof(float);

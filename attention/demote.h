@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What an evictor drops goes to a cheaper store. doc/methods.md section 14a.
- *
- * The demoted rows of a layer are a kv_rows of their own. A slot of it is a place in the order of demotion, so that
- * rows are read as a range; which token it holds is a fact of the list. Lists of a layer drop equally many, so that
- * counts are the host's. */
+/* Rows that an evictor drops go to a cheaper store. doc/methods.md section 14a. */
 #ifndef ATTENTION_DEMOTE_H
 #define ATTENTION_DEMOTE_H
 
@@ -15,7 +11,7 @@
 
 enum { DEMOTE_NONE, DEMOTE_TOKEN2, DEMOTE_TOKEN4, DEMOTE_F16, DEMOTE_KIVI2, DEMOTE_KIVI4 };
 
-/* What becomes of dropped rows, and which of them are attended, as parameters. */
+/* Parameters: treatment of dropped rows, and which of them are attended. */
 #define DEMOTE_PARAM                                                                                                   \
     {                                                                                                                  \
         "demote", "none token2 token4 f16 kivi2 kivi4",                                                                \
@@ -65,16 +61,16 @@ typedef struct {
     buf score, idx, range;
 } demoted;
 
-/* What the parameters say. */
+/* Returns the rule that the parameters describe. */
 demote_rule demote_rule_of(const attn_spec *s);
-/* Whether a configuration can demote, as attn_method.check: nothing but exact rows in layers without a window. */
+/* Checks that a configuration can demote, as attn_method.check: exact rows only, in layers without a window. */
 status demote_check(const attn_spec *s, demote_rule r, const attn_shape *shape, err *e);
 /* d->lists, heads and entries are set. at: the member's offset; cap: rows of a list. */
 void demote_declare(attn_decl *d, size_t at, demote_rule r, int64_t cap);
 void demote_reset(demoted *m, const attn_view *v, demote_rule r, size_t n_lists, int64_t cap);
-/* Where a pruning of a layer tells what it drops, `first` rows being demoted already. */
+/* Returns the buffers that receive what a pruning of a layer drops; `first` rows are demoted already. */
 void demote_listen(const demoted *m, int layer, int64_t first, keep_rule *r);
-/* Encodes the n rows of each list that a pruning told. */
+/* Encodes the n rows of each list that a pruning dropped. */
 void demote_take(const demoted *m, const attn_view *v, int layer, int64_t first, int64_t n);
 /* Adds to what a sequence attends those of its n demoted rows that are recalled. A prompt recalls all or none. */
 void demote_select(const demoted *m, const attn_turn *t, int layer, int64_t n);

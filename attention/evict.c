@@ -37,7 +37,7 @@ static int64_t most_demoted(const attn_spec *s, int64_t n)
     return max64(n - budget_at(s, n), 0);
 }
 
-/* Whether all heads of a layer share one list. */
+/* True if all heads of a layer share one list. */
 static bool by_layer(const evict_rule *r)
 {
     return r->gqa >= GQA_LAYER_MEAN;
@@ -87,7 +87,7 @@ static int64_t most_entries(const attn_spec *s, const attn_limits *lim, const ev
     return r->each_chunk && !r->once ? chunked : lim->n_tokens;
 }
 
-/* Whether something was evicted of a sequence of n tokens, between two forwards. */
+/* True if something was evicted from a sequence of n tokens, between two forwards. */
 static bool evicted(int64_t entries, int64_t n)
 {
     return entries < n;
@@ -246,7 +246,7 @@ void evict_append(const attn_turn *t, size_t n, int layer)
     t->v->be->ops->kv_write(t->v->be, jobs, n);
 }
 
-/* All that a layer keeps; listed: through its lists. */
+/* Returns everything that a layer keeps; listed: through its lists. */
 static attn_seg kept_seg(const attn_view *v, int layer, bool listed, bool mask)
 {
     evict_ctx *c = v->own;
@@ -339,7 +339,7 @@ static void prune(const attn_view *v, const attn_part *p, int layer, int64_t bud
     if (budget < INT64_MAX) demote_take(&c->low, v, layer, n_demoted(v), c->attended - budget);
 }
 
-/* Entries behind a window go with or without a budget that asks for it. */
+/* Drops entries outside a window, whether or not the budget requires it. */
 void evict_layer_end(attn_view *v, const attn_part *p, int layer)
 {
     const evict_ctx *c = v->own;
@@ -356,7 +356,7 @@ void evict_layer_end(attn_view *v, const attn_part *p, int layer)
     }
 }
 
-/* What a step attended in a layer whose window makes its lists differ: on average over them. */
+/* Returns the entries that a step attended, on average over lists that a window makes differ. */
 static int64_t mean_seen(const attn_view *v, int layer)
 {
     const evict_ctx *c = v->own;
@@ -457,7 +457,7 @@ static status check_lists(const attn_view *v, int64_t *rows, err *e)
     return st;
 }
 
-/* Whether exact and demoted entries of a list are all tokens, each once. pos [length], seen [length]. */
+/* Checks that exact and demoted entries of a list are all tokens, each once. pos [length], seen [length]. */
 static bool is_partition(const attn_view *v, int layer, size_t list, int64_t *pos, bool *seen)
 {
     int64_t n = evict_kept(v, layer, list, pos);

@@ -59,7 +59,7 @@ typedef struct {
     int64_t turns;        /* prompts so far */
 } evict_ctx;
 
-/* How heads share what is kept, as a parameter. per_q stores as many times the K/V bytes as there are heads in a
+/* The parameter gqa: how heads share what is kept. per_q stores as many times the K/V bytes as there are heads in a
  * group. */
 #define EVICT_GQA_PARAM(def)                                                                                           \
     {                                                                                                                  \
@@ -88,13 +88,13 @@ void evict_append(const attn_turn *t, size_t n, int layer);
 void evict_layer_end(attn_view *v, const attn_part *p, int layer);
 /* The hook `observe` of methods whose scores are sums of the weights of all queries. */
 void evict_add_weights(attn_view *v, const attn_part *p, int layer, buf q, buf lse);
-/* What a layer keeps as a job of queries q at positions qpos with their lse. listed: through its lists, as a vote must;
- * v->listed in observe. */
+/* Returns a job over what a layer keeps, of queries q at positions qpos with their lse. listed: through its lists, as a
+ * vote must; v->listed in observe. */
 attn_job evict_job(const attn_view *v, int layer, bool listed, size_t n_tok, buf q, buf lse, buf qpos);
 /* Scores [stride] of a list of all heads, of this rank's heads so far: adds up those of all ranks. Their mean would
  * choose the same. */
 void evict_add_ranks(const attn_view *v, buf score);
-/* Whether a prompt that ends with n more tokens will be pruned then. */
+/* True if a prompt that ends with n more tokens will be pruned then. */
 bool evict_prunes(const attn_view *v, int64_t n);
 
 #endif

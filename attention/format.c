@@ -357,7 +357,7 @@ void kv_format_text(const kv_format *f, char *out, size_t size)
 enum { TIER_WINDOW = 256 };
 #define TIER_CACHE ((size_t)512 << 20)
 
-/* A number with k, M or G behind it, up to `end`. */
+/* Reads a number with an optional suffix k, M or G, up to `end`. */
 static bool read_size(uint64_t *out, const char *text, const char *end)
 {
     char *stop;
@@ -371,7 +371,7 @@ static bool read_size(uint64_t *out, const char *text, const char *end)
     return true;
 }
 
-/* The word at `text` up to `end` as key=value; 0: it is none, -1: it has no such value. */
+/* Reads the word from `text` to `end` as key=value. Returns 0 if it is not such a key, -1 for a bad value. */
 static int read_key(kv_tier *t, const char *text, const char *end)
 {
     const char *value = memchr(text, '=', (size_t)(end - text));

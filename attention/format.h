@@ -12,11 +12,11 @@ extern const attn_param kv_kivi_params[], kv_logquant_params[];
 status kv_format_own(attn_spec *s, kv_kind kind, err *e);
 /* Index of the parameter `key` of a method; -1: none. */
 int attn_param_index(const attn_method *m, const char *key);
-/* Whether a model's rows can be held so; ST_UNSUPPORTED. */
+/* Checks that a model's rows can be stored in the format; ST_UNSUPPORTED. */
 status kv_format_check(const kv_format *f, const attn_shape *shape, const char *what, err *e);
 /* The value of a parameter as written; ST_USAGE names `what`, the key and what is expected. */
 status attn_param_parse(int64_t *out, const attn_param *p, const char *text, const char *what, err *e);
-/* What a list of words leaves to numbers: " or a number from 2 to 9", or "". */
+/* Writes the numbers that a list of words allows in addition: " or a number from 2 to 9", or "". */
 void attn_param_range(const attn_param *p, char out[64]);
 /* The value as it is written. */
 void attn_param_text(char out[32], const attn_param *p, int64_t value);

@@ -119,7 +119,7 @@ static void show(const attn_work *w, const attn_seen *seen)
     if (w->watch) w->watch(w->watch_ctx, seen);
 }
 
-/* The part of sequence i whose first row is `row` of the step, `done` tokens behind the forward's first. */
+/* Returns the part of sequence i that starts at row `row` of the step, `done` tokens after the forward's first. */
 static attn_part part_of(const attn_work *w, const attn_step *step, size_t i, size_t row, size_t done)
 {
     const size_t freq_row = step->flags & ATTN_PROMPT ? 0 : row;
@@ -157,7 +157,7 @@ static attn_view *acting(const attn_step *step, const attn_seq *s, int layer)
     return step->flags & ATTN_DRAFT ? keeper_of(s, layer) : view_of(s, layer);
 }
 
-/* What a share is told of a step: to a draft's all but its own steps are rows that come, as those of a prompt do. */
+/* A draft view sees every step except its own as a prompt chunk: it stores the rows and selects nothing. */
 static attn_part part_for(const attn_view *v, attn_part p)
 {
     if (v->guest && !(p.flags & ATTN_DRAFT)) p.flags |= ATTN_PROMPT;
@@ -207,7 +207,7 @@ static attn_part run_part(const attn_work *w, const layer_run *r, size_t i)
     return p;
 }
 
-/* Whether a segment has queries of its own. */
+/* True if a segment has queries of its own. */
 static bool own_queries(const attn_seg *g)
 {
     return g->table.p || g->factor.p;
@@ -258,7 +258,7 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
     else w->be->ops->attn_decode(w->be, w->jobs, run.n);
 }
 
-/* What the samples of a group measured, whose last segment was attended by w->jobs. */
+/* Measures the missed attention of a group from its samples, the last segment, which w->jobs attended. */
 static void measure_samples(const attn_work *w, sel_run run, int n_seg)
 {
     tail_missed_job jobs[ATTN_TOGETHER];
@@ -310,13 +310,13 @@ static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
                        .sel = &w->sels[i]};
 }
 
-/* Whether rows have the same layout: they can be an index. */
+/* True if rows have the same layout, so that one index fits both. */
 static bool alike_stores(const kv_format *a, const kv_format *b)
 {
     return a->kind == b->kind && kv_same_rows(a, b) && a->bits == b->bits && a->group == b->group && a->hf == b->hf;
 }
 
-/* Whether two sequences can be in one call of append and select. */
+/* True if two sequences can be in one call of append and select. */
 static bool alike(const attn_view *a, const attn_view *b)
 {
     const attn_spec *s = a->spec, *t = b->spec;
@@ -497,7 +497,7 @@ int64_t attn_last_list(const attn_work *w, size_t i, int seg, size_t list, int32
     return range[1];
 }
 
-/* Whether a segment holds what was selected. */
+/* True if a segment holds selected tokens. */
 static bool of_tokens(const attn_seg *g)
 {
     return !g->pseudo && !g->missed.p;

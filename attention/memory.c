@@ -64,7 +64,7 @@ static status check_chunk(const attn_decl *d, err *e)
                    (long long)lim->chunk, (long long)d->window);
 }
 
-/* What a buffer counts as. */
+/* Returns the sum that a buffer counts towards. */
 static size_t *sum_of(attn_bytes *b, const mem_decl *m)
 {
     return m->kind == MEM_ROWS ? &b->kv : m->kind == MEM_INDEX || m->kind == MEM_STATE ? &b->index : &b->scratch;
@@ -90,7 +90,7 @@ status share_plan(attn_bytes *out, const attn_decl *d, int64_t n_layers, err *e)
 
 /* ---- life ---- */
 
-/* Where the method's struct has a buffer. */
+/* Returns the buffer's field in the method's struct. */
 static buf *buffer_of(const attn_view *v, const mem_decl *m, int layer)
 {
     void *at = (char *)v->own + m->at;
@@ -181,7 +181,7 @@ void share_free(attn_share *share)
 
 /* ---- counts ---- */
 
-/* Whether lists of a layer may differ in length, so that each has to be looked at. */
+/* True if lists of a layer may differ in length, so that each must be examined. */
 static bool lists_differ(const attn_view *v, int layer)
 {
     return v->listed && (kv_store_by_position(v->store) || v->shape->window[layer] > 0);

@@ -14,7 +14,7 @@ static const attn_method *method_of(const attn_spec *s, int share)
     return share == SHARE_DENSE ? &attn_full : s->method;
 }
 
-/* Whether a share has a layer. */
+/* True if a group has a layer. */
 static bool serves(const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int share, int layer)
 {
     bool dense = attn_is_dense(s, shape, layer);
@@ -230,7 +230,7 @@ status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
 
 /* ---- saving and loading ---- */
 
-/* Counters that are only told, but must be numbers. */
+/* Walks over counters. They are only reported, but must be numbers. */
 static status state_of_counters(attn_seq *s, attn_state *v, err *e)
 {
     TRY(STATE_HOST(v, "counts", &s->stats, e));
@@ -404,13 +404,13 @@ static void clear_read(attn_seq *s)
     if (moved.p) s->be->ops->upload(s->be, moved, none, sizeof none);
 }
 
-/* What a prompt reads is cleared at its end. */
+/* Counts of reads of a prompt are cleared at its end. */
 void seq_prompt_begin(attn_seq *s)
 {
     s->stats = attn_seq_stats(s);
 }
 
-/* What moved since the forward began was moved by a prompt: all but that counted until now, before and in prompts. */
+/* Traffic since the forward began belongs to the prompt; the rest was counted before. */
 void seq_prompt_end(attn_seq *s)
 {
     tier_counts steps = tier_counts_since(s->before, &s->in_prompts);

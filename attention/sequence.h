@@ -33,7 +33,7 @@ typedef struct {
 
 /* Bytes that a sequence will hold at its peak, without allocating. */
 status attn_plan(attn_bytes *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
-/* Bytes beside those that its files will hold, or the host's memory: spec->tier.kind says which. */
+/* Returns the bytes that its files, or the host's memory, will hold; spec->tier.kind selects which. */
 status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, err *e);
 status attn_seq_create(attn_seq **out, const attn_spec *s, const attn_shape *shape, const attn_limits *lim, backend *be,
                        err *e);
@@ -59,8 +59,8 @@ int64_t attn_seq_positions(const attn_seq *s, int layer, int kv_head, int64_t *o
 /* The same of tokens that an evictor keeps in a cheaper store, in the order in which they went there. */
 int64_t attn_seq_demoted(const attn_seq *s, int layer, int kv_head, int64_t *out);
 
-/* Keys of the positions [0, n) of a layer as attention reads them in the step under way: to out f32
- * [n_kv_heads][cap][head_dim]. Of sequences whose slots are positions: they keep everything, or retrieve. */
+/* Writes the keys of the positions [0, n) of a layer, as attention reads them in the current step, to out f32
+ * [n_kv_heads][cap][head_dim]. Requires slots that are positions: strategies that keep everything, or retrieve. */
 void attn_seq_keys(const attn_seq *s, int layer, buf out, int64_t cap, int64_t n);
 
 /* Counts over decode steps (prompts excluded), summed over layers: tokens attended and visible; bytes of rows
@@ -74,9 +74,8 @@ typedef struct {
     double missed, missed_var, measured;
 } attn_stats;
 attn_stats attn_seq_stats(const attn_seq *s);
-/* What certify= gave in decode steps, over layers and steps: query heads of selections, and those of them that were
- * certified, with the mean and the largest of their bounds on the share of attention that was missed; lists, those that
- * attend everything, and the tokens of a list. */
+/* Results of certify= over layers and decode steps: query heads of selections, the certified ones, the mean and largest
+ * bound on their missed fraction of attention; lists, those that attend everything, and tokens per list. */
 typedef struct {
     int64_t heads, certified;
     double bound_mean, bound_most;
@@ -97,7 +96,7 @@ typedef struct {
     double read, written, asked, found;
 } host_counts;
 
-/* What was counted after `from`. */
+/* Returns the counts since `from`. */
 static inline host_counts host_counts_since(host_counts now, const host_counts *from)
 {
     now.read -= from->read;
@@ -151,8 +150,7 @@ typedef struct {
     int64_t first, end;
 } attn_span;
 
-/* What whoever asks knows of a prompt: where its question stands. A strategy may use hints or not, and none has to be
- * there. */
+/* Hints about a prompt: the span of its question. All are optional, and a strategy may ignore them. */
 typedef struct {
     attn_span question;
 } attn_hint;
@@ -178,16 +176,16 @@ status attn_work_create(attn_work **out, const attn_shape *shape, size_t max_row
 void attn_work_free(attn_work *w);
 size_t attn_work_bytes(const attn_shape *shape, size_t max_rows);
 
-/* Whether two sequences may go through a prompt of n_prompt more tokens together: same length and row type, and both
- * strategies leave the prompt exact. How a store quantizes does not matter: it does so behind a prompt, and over
- * what is quantized already no prompt is exact. */
+/* True if two sequences may share a prompt of n_prompt more tokens: same length and row type, and both strategies
+ * attend the prompt exactly. Quantization happens after a prompt and does not matter, unless rows are quantized
+ * already. */
 bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt);
 
-/* Whether the next tokens of a sequence can go through a forward together and leave the bits of steps one by one: where
- * everything is attended, over exact rows. ST_UNSUPPORTED with the reason. */
+/* Checks that the next tokens of a sequence can share a forward and get the bits of single steps: everything is
+ * attended, over exact rows. ST_UNSUPPORTED with the reason. */
 status attn_verify_check(const attn_spec *s, err *e);
-/* Whether `draft` can draft over the rows of such a strategy: it keeps all rows as these are, and going back leaves no
- * trace. ST_UNSUPPORTED with the reason, or what attn_spec_check finds. */
+/* Checks that `draft` can draft over the rows of such a strategy: it keeps the same rows, and a rewind leaves no trace.
+ * ST_UNSUPPORTED with the reason, or what attn_spec_check finds. */
 status attn_draft_check(const attn_spec *draft, const attn_spec *verifier, const attn_shape *shape, err *e);
 
 /* Rows of a forward. */
@@ -207,8 +205,8 @@ void attn_end(attn_work *w, const attn_step *step);
 /* In place of attn_layer, in prompt steps: stores the rows and attends nothing (synthetic contexts). */
 void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v);
 
-/* What a layer was given and gave, called at the end of attn_attend; layer -1 in attn_begin, n_layers in attn_end
- * (then without buffers). q and k are rotated. fn NULL: nobody watches. */
+/* Inputs and output of a layer, passed at the end of attn_attend; layer -1 in attn_begin, n_layers in attn_end (then
+ * without buffers). q and k are rotated. fn NULL: no observer. */
 typedef struct {
     const attn_step *step;
     int layer;
@@ -228,8 +226,8 @@ int64_t attn_last_selection(const attn_work *w, size_t i, int head, int32_t *out
 /* The output of the last attn_layer, a decode step of one sequence, without rows that stand for groups of tokens: out
  * [n_heads][head_dim] f32. False: there were no such rows, and out stays as it is. */
 bool attn_last_of_tokens(const attn_work *w, buf out);
-/* What the sample of that step says of the share of attention that was missed: out [n_heads][2], the share and sigma of
- * tail_missed_job. Returns the tokens of a list's sample; 0: there was none, and out stays as it is. */
+/* Writes the missed fraction of attention as the sample of that step measured it: out [n_heads][2], the fraction and
+ * sigma of tail_missed_job. Returns the tokens of a list's sample; 0: no sample, and out is unchanged. */
 int64_t attn_last_missed(const attn_work *w, float *out);
 
 #endif

@@ -34,7 +34,7 @@ struct attn_seq {
     /* u64 [SHARES][READ_KINDS]: counts of ops since the last prompt; apart where the host holds rows, and of drafts,
      * which nobody asks for */
     buf read;
-    int64_t *attended; /* [n_layers] of the decode step at hand */
+    int64_t *attended; /* [n_layers] of the current decode step */
     attn_stats stats;  /* but for what ops counted */
     attn_bytes peak;
 };

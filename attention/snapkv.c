@@ -27,7 +27,7 @@ static const attn_param params[] = {
 
 typedef struct {
     evict_ctx e;
-    size_t window, voters; /* rows of a ring; voting queries of the prompt at hand */
+    size_t window, voters; /* rows of a ring; voting queries of the current prompt */
     buf *q, *lse;          /* [n_layers] rings: f32 queries [window][n_heads][head_dim], and [window][n_heads] */
     buf qpos;              /* i64 [window] positions of the rings' rows */
     int64_t *host;         /* the same */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the user asks for: a strategy with its parameters, a store for keys and values, a tier for its rows; and the
- * table of strategies. What the decoder calls is in sequence.h. */
+/* Request: a strategy with its parameters, a store for keys and values, a tier for its rows; and the table of
+ * strategies. sequence.h has what the decoder calls. */
 #ifndef ATTENTION_SPEC_H
 #define ATTENTION_SPEC_H
 
@@ -14,7 +14,7 @@
 
 typedef struct attn_method attn_method;
 
-/* What attention needs to know of a model. */
+/* Shape of a model, as attention needs it. */
 typedef struct {
     int n_layers, n_heads, n_kv_heads, head_dim; /* n_layers: that keep keys and values */
     int rotary;                                  /* first channels of a head that are rotated; 0: all */
@@ -32,7 +32,7 @@ static inline size_t attn_pairs(const attn_shape *s)
 
 /* ---- what the user asks for ---- */
 
-/* How rows are held. KV_EXACT: each for itself, as numbers or in blocks of 8 or 4 bits (ops_rows.h). */
+/* Representation of rows. KV_EXACT: each on its own, as numbers or in blocks of 8 or 4 bits (ops_rows.h). */
 typedef enum { KV_EXACT, KV_KIVI, KV_LOGQUANT, KV_HF } kv_kind;
 typedef struct {
     kv_kind kind;
@@ -72,7 +72,7 @@ static inline dtype kv_number_type(const kv_format *f)
     return kv_in_blocks(f) ? DT_F16 : f->type;
 }
 
-/* Whether rows are the same bytes for the same keys and values. */
+/* True if equal keys and values give equal bytes. */
 static inline bool kv_same_rows(const kv_format *a, const kv_format *b)
 {
     return a->type == b->type && a->turned == b->turned;
@@ -148,11 +148,11 @@ typedef struct {
 /* Parses `name[:key=value]...`; a store inside it is written with '/': `fier:kv=kivi2/r=64`.
  * Errors: ST_USAGE, naming the word, what is known and the range. */
 status attn_spec_parse(attn_spec *s, const char *text, const attn_options *o, err *e);
-/* Whether the strategy can run on a model; ST_USAGE or ST_UNSUPPORTED with the reason. */
+/* Checks that the strategy can run on a model; ST_USAGE or ST_UNSUPPORTED with the reason. */
 status attn_spec_check(const attn_spec *s, const attn_shape *shape, err *e);
-/* Whether a backend has the ops that it needs; ST_UNSUPPORTED, naming them. */
+/* Checks that a backend has the strategy's ops; ST_UNSUPPORTED with their names. */
 status attn_backend_check(const attn_spec *s, const backend *be, err *e);
-/* All parameters with their values: "budget=256 sink=4 pos=reindex". */
+/* Writes all parameters with their values: "budget=256 sink=4 pos=reindex". */
 void attn_spec_params(const attn_spec *s, char *out, size_t size);
 /* A strategy as two words: its name with all parameters, and its store. */
 enum { ATTN_WRITTEN = 2048 };
@@ -168,16 +168,17 @@ double attn_certify_eps(const attn_spec *s);
  * all that a step attends; "+forced", of these what is chosen, and forced tokens come on top; a method's own word; "-"
  * without a budget. "/q" behind it: in a list of each query head. */
 void attn_budget_counts(const attn_spec *s, char out[16]);
-/* Whether it keeps everything and chooses anew in each step; slots are then positions. */
+/* True if the strategy keeps everything and chooses in each step; slots are then positions. */
 bool attn_retrieves(const attn_spec *s);
-/* Whether it also chooses in prompts, window by window. */
+/* True if it also chooses in prompts, window by window. */
 bool attn_by_window(const attn_spec *s);
 /* Returns n such that the first k n rows of a prompt that ends at position `end` depend on no later tokens of it: 1, or
  * the length of a window, whose queries choose together what each of them attends. */
 int64_t attn_prompt_grain(const attn_spec *s, int64_t end);
-/* Whether a layer runs full attention: skip, or a window within the budget. */
+/* True if a layer runs full attention: skip, or a window within the budget. */
 bool attn_is_dense(const attn_spec *s, const attn_shape *shape, int layer);
-/* How heads share what is attended: the parameter gqa. Methods without one treat all heads alike: GQA_LAYER_VOTE. */
+/* Returns the parameter gqa: how heads share what is attended. Methods without one treat all heads alike:
+ * GQA_LAYER_VOTE. */
 gqa_mode attn_gqa(const attn_spec *s);
 
 /* The table. */

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What of a sequence lasts from step to step, named once for saving and loading alike.
- *
- * Each owner of state walks over it in a fixed order (attn_seq_state, the hook `state` of a method, ...). Saving, the
- * visitor reads what it is shown; loading, it fills it, and the walk then checks what it got before it uses it: a file
- * may hold anything. What follows from other state is not shown but made anew. Between two forwards only, and not
- * in the middle of a prompt. */
+/* State of a sequence between steps, declared once for saving and loading. Each owner of state walks over it in a fixed
+ * order (attn_seq_state, the hook `state` of a method, ...). When saving, the visitor reads; when loading, it fills,
+ * and the walk validates before use, since a file may hold anything. Derived state is recomputed. Runs only between
+ * forwards, and not inside a prompt. */
 #ifndef ATTENTION_STATE_H
 #define ATTENTION_STATE_H
 
@@ -32,13 +30,13 @@ struct attn_state {
 
 #define STATE_HOST(s, name, p, e) ((s)->host((s), (name), -1, (p), sizeof *(p), (e)))
 
-/* What a walk says of state that cannot be: ST_FORMAT with a part of the text. */
+/* Error for invalid loaded state: ST_FORMAT with a part of the text. */
 static inline status state_bad(const char *what, err *e)
 {
     return err_set(e, ST_FORMAT, "damaged: %s", what);
 }
 
-/* Whether lo <= x <= hi; else ST_FORMAT with the numbers. */
+/* Checks lo <= x <= hi; else ST_FORMAT with the numbers. */
 static inline status state_within(const char *what, int64_t x, int64_t lo, int64_t hi, err *e)
 {
     if (x >= lo && x <= hi) return ST_OK;

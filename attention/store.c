@@ -55,7 +55,7 @@ status kv_store_create(kv_store **out, const kv_store_options *o, err *e)
                     .n_heads = o->n_heads,
                     .head_dim = (size_t)sh->head_dim};
     status st = MEM_NEW(&s->layer, (size_t)sh->n_layers, e);
-    if (st == ST_OK && kv_has_codes(&s->f)) st = kv_coded_create(&s->coded, o, e);
+    if (st == ST_OK && kv_has_codes(&s->f)) st = kv_quantized_create(&s->coded, o, e);
     for (int l = 0; l < sh->n_layers && st == ST_OK; l++) st = create_layer(s, l, o->layers[l] ? o->slots : 0, e);
     if (st != ST_OK) kv_store_free(s);
     else {
@@ -81,7 +81,7 @@ void kv_store_free(kv_store *s)
 {
     if (!s) return;
     for (int l = 0; s->layer && l < s->n_layers; l++) free_layer(s, &s->layer[l]);
-    kv_coded_free(s->coded);
+    kv_quantized_free(s->coded);
     mem_free(s->layer);
     mem_free(s);
 }
@@ -90,7 +90,7 @@ void kv_store_reset(kv_store *s)
 {
     TIER(s, reset, s);
     if (!s->coded) return;
-    kv_coded_reset(s->coded);
+    kv_quantized_reset(s->coded);
     show_codes(s, false);
 }
 
@@ -122,7 +122,7 @@ void kv_store_begin(kv_store *s, int64_t length, int64_t n_tok, unsigned flags)
 {
     s->n = length + n_tok;
     s->flags = flags;
-    if (s->coded) kv_coded_begin(s->coded, length, n_tok, flags);
+    if (s->coded) kv_quantized_begin(s->coded, length, n_tok, flags);
 }
 
 kv_write_job kv_store_job(const kv_store *s, int layer, kv_target to, buf k, buf v, size_t n)
@@ -153,10 +153,10 @@ void kv_store_discard(kv_store *s, int layer, int64_t from)
 
 void kv_store_layer_end(kv_store *s, int layer)
 {
-    const kv_coded *coded = s->coded;
+    const kv_quantized *coded = s->coded;
     TIER(s, before_codes, s, layer);
     if (coded) {
-        kv_coded_layer_end(s->coded, &s->layer[layer]);
+        kv_quantized_layer_end(s->coded, &s->layer[layer]);
         for (int64_t i = 0; i < coded->n_runs; i++)
             discard_rows(s->be, &s->layer[layer], coded->run[i].from, coded->run[i].to);
     }
@@ -166,7 +166,7 @@ void kv_store_layer_end(kv_store *s, int layer)
 void kv_store_end(kv_store *s)
 {
     if (s->coded) {
-        kv_coded_end(s->coded);
+        kv_quantized_end(s->coded);
         show_codes(s, !kv_store_exact(s));
     }
     TIER(s, step_end, s);
@@ -174,7 +174,7 @@ void kv_store_end(kv_store *s)
 
 bool kv_store_rewind(kv_store *s, int64_t n)
 {
-    if (s->coded && !kv_coded_rewind(s->coded, n)) return false;
+    if (s->coded && !kv_quantized_rewind(s->coded, n)) return false;
     TIER(s, rewind, s, n);
     return true;
 }
@@ -204,7 +204,7 @@ status kv_store_state(kv_store *s, attn_state *v, int64_t n, int64_t n_rows, err
         return err_set(e, ST_UNSUPPORTED, "a session in --kv-tier %s cannot be saved or loaded",
                        kv_tier_name(s->tier->spec->tier.kind));
     if (s->coded) {
-        TRY(kv_coded_state(s->coded, v, n, &n_rows, e));
+        TRY(kv_quantized_state(s->coded, v, n, &n_rows, e));
         if (v->load) show_codes(s, !kv_store_exact(s));
     }
     for (int l = 0; l < s->n_layers; l++) {
@@ -233,7 +233,7 @@ size_t kv_store_bytes(const kv_store *s, int64_t n)
 size_t kv_store_bytes_of(const kv_store *s, const int64_t *pos, int64_t n)
 {
     if (!s->coded) return kv_exact_bytes(&s->f, 1, s->head_dim, n);
-    return kv_coded_bytes_of(s->coded, s->head_dim, pos, n);
+    return kv_quantized_bytes_of(s->coded, s->head_dim, pos, n);
 }
 
 size_t kv_store_bytes_most(const kv_store *s, int64_t n_all, int64_t n)

@@ -14,7 +14,7 @@
 typedef struct kv_store kv_store;
 typedef struct row_tier row_tier; /* tier.h */
 
-/* Whether a format quantizes: its stores go by position and need a slot for every token. */
+/* True if a format quantizes. Its stores go by position and need a slot for every token. */
 static inline bool kv_has_codes(const kv_format *f)
 {
     return f->kind != KV_EXACT;
@@ -36,9 +36,9 @@ status kv_store_create(kv_store **out, const kv_store_options *o, err *e);
 void kv_store_free(kv_store *s);
 void kv_store_reset(kv_store *s);
 bool kv_store_by_position(const kv_store *s);
-/* Whether no row is in codes (now, between two forwards): attention is then that over exact rows. */
+/* True if no row is quantized between two forwards: attention is then over exact rows. */
 bool kv_store_exact(const kv_store *s);
-/* Whether one of the tokens [from, to) is in codes. */
+/* True if one of the tokens [from, to) is quantized. */
 bool kv_store_coded_in(const kv_store *s, int64_t from, int64_t to);
 /* The rows of a layer, as attn_job and attn_seg take them. */
 const kv_rows *kv_store_rows(const kv_store *s, int layer);
@@ -55,24 +55,24 @@ static inline kv_rows kv_rows_together(const kv_rows *rows, size_t n_kv_heads)
     return r;
 }
 
-/* What reads the slots [from, to) of a layer other than by attention over a segment calls this before: they may lie in
- * a file. */
+/* Makes the slots [from, to) of a layer available, which may lie in a file. Required before any read except attention
+ * over a segment. */
 static inline void kv_need(backend *be, const kv_rows *rows, int64_t from, int64_t to)
 {
     if (rows->tier) be->ops->tier->span(be, rows, from, to);
 }
 
-/* A forward of n_tok tokens behind `length`, in this order: begin; rows written for each layer; layer_end after
+/* A forward of n_tok tokens after `length`, in this order: begin; rows written for each layer; layer_end after
  * attention (quantizes what is due); end. flags: ATTN_*. */
 void kv_store_begin(kv_store *s, int64_t length, int64_t n_tok, unsigned flags);
-/* Where the rows of the tokens from position `pos` on go: slots first, first + 1, ..., or slots i64 [n][n_lists] as in
- * kv_write. Stores by position choose by pos alone. */
+/* Target of the rows from position `pos` on: slots first, first + 1, ..., or slots i64 [n][n_lists] as in kv_write.
+ * Stores by position choose by pos alone. */
 typedef struct {
     int64_t pos, first;
     buf slots; /* p NULL: consecutive */
     size_t n_lists;
 } kv_target;
-/* What writes rows k, v [n][n_heads][head_dim] f32. */
+/* Returns the job that writes rows k, v [n][n_heads][head_dim] f32. */
 kv_write_job kv_store_job(const kv_store *s, int layer, kv_target to, buf k, buf v, size_t n);
 void kv_store_layer_end(kv_store *s, int layer);
 void kv_store_end(kv_store *s);

@@ -11,15 +11,15 @@ enum { KV_K, KV_V, KV_HALVES, KV_RUN = 64 };
 /* Which tokens are exact is a matter of the host alone: it follows from counts of tokens. A token has
  * an exact row, the lowest free one, until both its K and its V are quantized; the step after that
  * may use the row again. While nothing is quantized, row = slot. */
-typedef struct kv_coded kv_coded;
-struct kv_coded {
+typedef struct kv_quantized kv_quantized;
+struct kv_quantized {
     backend *be;
     kv_format f;
     int64_t cap, chunk;     /* slots; most tokens of a forward */
     int64_t n_rows;         /* exact rows that there are */
     int64_t n;              /* tokens put */
-    int64_t n_settled;      /* tokens that the rule has seen: not those of a prompt under way */
-    int64_t first;          /* first token of the forward under way */
+    int64_t n_settled;      /* tokens that the rule has seen, without those of an unfinished prompt */
+    int64_t first;          /* first token of the current forward */
     int32_t *at[KV_HALVES]; /* [cap] as kv_codes.k_at and v_at, which at_buf holds */
     buf at_buf[KV_HALVES];
     bool *used;                 /* [n_rows] exact rows */
@@ -36,7 +36,7 @@ struct kv_coded {
         int64_t from, to;
     } * run; /* [n_rows / KV_RUN + 1] */
     int64_t n_runs;
-    bool *mark; /* [groups] of kv_coded_bytes_of */
+    bool *mark; /* [groups] of kv_quantized_bytes_of */
     /* LOGQUANT: exact tokens of the list, ascending, and those that left it (methods.md 11.3). */
     int32_t *list, *staged; /* [3 W], [W + group] */
     int64_t n_list, n_staged;
@@ -47,12 +47,12 @@ struct kv_store {
     kv_format f;
     int n_layers;
     size_t n_heads, head_dim;
-    int64_t prompt;  /* longest prompt; 0: any */
-    kv_rows *layer;  /* [n_layers]; k.p NULL: nothing stored for this layer */
-    kv_coded *coded; /* NULL: all rows are exact */
-    row_tier *tier;  /* NULL: the device's memory */
-    int64_t n;       /* tokens with those of the forward under way */
-    unsigned flags;  /* of it */
+    int64_t prompt;      /* longest prompt; 0: any */
+    kv_rows *layer;      /* [n_layers]; k.p NULL: nothing stored for this layer */
+    kv_quantized *coded; /* NULL: all rows are exact */
+    row_tier *tier;      /* NULL: the device's memory */
+    int64_t n;           /* tokens including those of the current forward */
+    unsigned flags;      /* of it */
 };
 
 /* A buffer and its size. */
@@ -64,14 +64,14 @@ typedef struct {
 /* Buffers of a layer's codes: k, v, k_pair, v_pair. r->codes.bits is set. */
 enum { N_CODE_BUFS = 4 };
 void kv_code_bufs(kv_rows *r, sized_buf out[N_CODE_BUFS]);
-/* Of K or V exact rows. */
+/* Returns the bytes of exact K (or V) rows of a layer. */
 size_t kv_exact_half_bytes(const kv_rows *r);
 /* Bytes of n exact rows, K and V, of all regions. */
 size_t kv_exact_bytes(const kv_format *f, size_t n_heads, size_t head_dim, int64_t n);
 /* Tokens of a quantization group of K. */
 int64_t kv_code_group(const kv_format *f);
-/* Exact rows that n slots of a store with codes ever need at once: a prompt that waits, and what stays exact behind it.
- * prompt: the longest, 0: any. */
+/* Returns the most exact rows that n slots of a quantized store need at once: a prompt before it is quantized, and what
+ * stays exact after it. prompt: the longest; 0: any. */
 int64_t kv_exact_rows(const kv_format *f, int64_t prompt, int64_t n);
 /* The codes of one layer without its buffers: what sizes follow from. */
 kv_codes kv_codes_of(const kv_format *f, int64_t cap);
@@ -79,24 +79,24 @@ kv_codes kv_codes_of(const kv_format *f, int64_t cap);
 size_t kv_half_bytes(const kv_format *f, size_t head_dim, int half, int64_t n, int64_t n_coded);
 
 /* store_quantized.c */
-status kv_coded_create(kv_coded **out, const kv_store_options *o, err *e);
-void kv_coded_free(kv_coded *s);
-void kv_coded_reset(kv_coded *s);
-void kv_coded_begin(kv_coded *s, int64_t length, int64_t n_tok, unsigned flags);
-void kv_coded_layer_end(kv_coded *s, const kv_rows *rows);
-void kv_coded_end(kv_coded *s);
+status kv_quantized_create(kv_quantized **out, const kv_store_options *o, err *e);
+void kv_quantized_free(kv_quantized *s);
+void kv_quantized_reset(kv_quantized *s);
+void kv_quantized_begin(kv_quantized *s, int64_t length, int64_t n_tok, unsigned flags);
+void kv_quantized_layer_end(kv_quantized *s, const kv_rows *rows);
+void kv_quantized_end(kv_quantized *s);
 /* *n_rows: exact rows that may hold something. */
-status kv_coded_state(kv_coded *s, attn_state *v, int64_t n, int64_t *n_rows, err *e);
-bool kv_coded_rewind(kv_coded *s, int64_t n);
-size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos, int64_t n);
+status kv_quantized_state(kv_quantized *s, attn_state *v, int64_t n, int64_t *n_rows, err *e);
+bool kv_quantized_rewind(kv_quantized *s, int64_t n);
+size_t kv_quantized_bytes_of(const kv_quantized *s, size_t head_dim, const int64_t *pos, int64_t n);
 
 /* store_rules.c: adds to `due` what is quantized once the sequence has n tokens, all settled; prompt_end: the last one
  * ended a prompt. */
-void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end);
+void kv_rule_due(kv_quantized *s, int64_t n, bool prompt_end);
 /* Forgets the tokens from n on; false: a token was quantized since there were n, and nothing changes. */
-bool kv_rule_rewind(kv_coded *s, int64_t n);
-/* Whether what is loaded could come from the rule: n, at, n_coded, list and staged. */
-status kv_rule_check(kv_coded *s, err *e);
+bool kv_rule_rewind(kv_quantized *s, int64_t n);
+/* Validates loaded state against the rule: n, at, n_coded, list and staged. */
+status kv_rule_check(kv_quantized *s, err *e);
 /* Room of list and staged; 0 where the rule needs none. */
 size_t kv_rule_list(const kv_format *f);
 size_t kv_rule_staged(const kv_format *f);
@@ -114,7 +114,7 @@ typedef struct {
     void (*close)(row_tier *t);
     /* row_tier_plan */
     void (*plan)(const row_tier *t, attn_bytes *part, size_t *slow);
-    /* Whether exact rows, or codes, are allocated in the host's memory. */
+    /* True if exact rows, or quantized ones, are allocated in the host's memory. */
     bool (*in_host)(const row_tier *t, bool exact);
     /* Adds a layer whose rows were allocated. */
     status (*add)(row_tier *t, kv_rows *r, int layer, err *e);

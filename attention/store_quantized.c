@@ -10,7 +10,7 @@
 
 /* ---- life ---- */
 
-static status create_host(kv_coded *s, err *e)
+static status create_host(kv_quantized *s, err *e)
 {
     size_t cap = (size_t)s->cap, groups = kv_codes_of(&s->f, s->cap).cap / (size_t)kv_code_group(&s->f);
     for (int h = 0; h < KV_HALVES; h++) {
@@ -27,7 +27,7 @@ static status create_host(kv_coded *s, err *e)
     return ST_OK;
 }
 
-static status create_bufs(kv_coded *s, err *e)
+static status create_bufs(kv_quantized *s, err *e)
 {
     const backend_ops *o = s->be->ops;
     size_t cap = (size_t)s->cap;
@@ -38,25 +38,25 @@ static status create_bufs(kv_coded *s, err *e)
     return o->alloc(s->be, &s->slots, (size_t)s->chunk * sizeof(int64_t), "KV map", e);
 }
 
-status kv_coded_create(kv_coded **out, const kv_store_options *o, err *e)
+status kv_quantized_create(kv_quantized **out, const kv_store_options *o, err *e)
 {
-    kv_coded *s;
+    kv_quantized *s;
     int64_t cap = o->slots;
     *out = NULL;
     if (cap > INT32_MAX)
         return err_set(e, ST_UNSUPPORTED, "%s: %lld tokens, a store with codes holds at most %d", o->spec->text,
                        (long long)cap, INT32_MAX);
     TRY(MEM_NEW(&s, 1, e));
-    *s = (kv_coded){.be = o->be, .f = o->spec->kv, .cap = cap, .chunk = o->lim->chunk};
+    *s = (kv_quantized){.be = o->be, .f = o->spec->kv, .cap = cap, .chunk = o->lim->chunk};
     s->n_rows = kv_exact_rows(&s->f, o->lim->prompt, cap);
     status st = create_host(s, e);
     if (st == ST_OK) st = create_bufs(s, e);
-    if (st != ST_OK) kv_coded_free(s);
+    if (st != ST_OK) kv_quantized_free(s);
     else *out = s;
     return st;
 }
 
-void kv_coded_free(kv_coded *s)
+void kv_quantized_free(kv_quantized *s)
 {
     if (!s) return;
     const backend_ops *o = s->be->ops;
@@ -78,7 +78,7 @@ void kv_coded_free(kv_coded *s)
     mem_free(s);
 }
 
-void kv_coded_reset(kv_coded *s)
+void kv_quantized_reset(kv_quantized *s)
 {
     memset(s->used, 0, (size_t)s->n_rows * sizeof *s->used);
     memset(s->n_coded, 0, sizeof s->n_coded);
@@ -89,7 +89,7 @@ void kv_coded_reset(kv_coded *s)
 
 /* ---- forwards ---- */
 
-static int64_t take_row(kv_coded *s)
+static int64_t take_row(kv_quantized *s)
 {
     while (s->lowest < s->n_rows && s->used[s->lowest]) s->lowest++;
     assert(s->lowest < s->n_rows);
@@ -97,21 +97,21 @@ static int64_t take_row(kv_coded *s)
     return s->lowest;
 }
 
-static void release_row(kv_coded *s, int64_t row)
+static void release_row(kv_quantized *s, int64_t row)
 {
     s->used[row] = false;
     if (row < s->lowest) s->lowest = row;
 }
 
 /* Sends the maps of the tokens [lo, hi) to ops memory. */
-static void upload_map(kv_coded *s, int half, int64_t lo, int64_t hi)
+static void upload_map(kv_quantized *s, int half, int64_t lo, int64_t hi)
 {
     s->be->ops->upload(s->be, buf_at(s->at_buf[half], (size_t)lo * sizeof(int32_t)), s->at[half] + lo,
                        (size_t)(hi - lo) * sizeof(int32_t));
 }
 
 /* Runs of exact rows that nobody has once the tokens that are due have left theirs. */
-static void find_runs(kv_coded *s)
+static void find_runs(kv_quantized *s)
 {
     int64_t n = s->n < s->n_rows ? s->n : s->n_rows; /* rows that may ever have been taken */
     memset(s->halves, 0, (size_t)n);
@@ -128,7 +128,7 @@ static void find_runs(kv_coded *s)
     }
 }
 
-void kv_coded_begin(kv_coded *s, int64_t first, int64_t n_tok, unsigned flags)
+void kv_quantized_begin(kv_quantized *s, int64_t first, int64_t n_tok, unsigned flags)
 {
     s->first = first;
     s->n = first + n_tok;
@@ -149,7 +149,7 @@ void kv_coded_begin(kv_coded *s, int64_t first, int64_t n_tok, unsigned flags)
     }
 }
 
-void kv_coded_layer_end(kv_coded *s, const kv_rows *rows)
+void kv_quantized_layer_end(kv_quantized *s, const kv_rows *rows)
 {
     const codes_ops *o = s->be->ops->codes;
     kv_rows r = *rows;
@@ -159,7 +159,7 @@ void kv_coded_layer_end(kv_coded *s, const kv_rows *rows)
 }
 
 /* Sends what is due from exact to code rows. */
-static void apply_due(kv_coded *s, int h)
+static void apply_due(kv_quantized *s, int h)
 {
     int64_t lo = s->n, hi = 0;
     for (int64_t i = 0; i < s->n_due[h]; i++) {
@@ -174,12 +174,12 @@ static void apply_due(kv_coded *s, int h)
     if (lo < hi) upload_map(s, h, lo, hi);
 }
 
-void kv_coded_end(kv_coded *s)
+void kv_quantized_end(kv_quantized *s)
 {
     for (int h = 0; h < KV_HALVES; h++) apply_due(s, h);
 }
 
-bool kv_coded_rewind(kv_coded *s, int64_t n)
+bool kv_quantized_rewind(kv_quantized *s, int64_t n)
 {
     if (!kv_rule_rewind(s, n)) return false;
     for (int64_t j = n; j < s->n; j++) release_row(s, s->at[KV_K][j]);
@@ -188,7 +188,7 @@ bool kv_coded_rewind(kv_coded *s, int64_t n)
 }
 
 /* The code rows of each half are the first n_coded, and a token has an exact row of its own until both are codes. */
-static status check_maps(kv_coded *s, err *e)
+static status check_maps(kv_quantized *s, err *e)
 {
     for (int h = 0; h < KV_HALVES; h++) {
         int64_t coded = 0;
@@ -212,7 +212,7 @@ static status check_maps(kv_coded *s, err *e)
     return ST_OK;
 }
 
-static status load_maps(kv_coded *s, err *e)
+static status load_maps(kv_quantized *s, err *e)
 {
     int64_t group = kv_code_group(&s->f);
     TRY(check_maps(s, e));
@@ -224,7 +224,7 @@ static status load_maps(kv_coded *s, err *e)
     return ST_OK;
 }
 
-status kv_coded_state(kv_coded *s, attn_state *v, int64_t n, int64_t *n_rows, err *e)
+status kv_quantized_state(kv_quantized *s, attn_state *v, int64_t n, int64_t *n_rows, err *e)
 {
     s->n = n;
     for (int h = 0; h < KV_HALVES; h++)
@@ -244,7 +244,7 @@ status kv_coded_state(kv_coded *s, attn_state *v, int64_t n, int64_t *n_rows, er
     return ST_OK;
 }
 
-size_t kv_coded_bytes_of(const kv_coded *s, size_t head_dim, const int64_t *pos, int64_t n)
+size_t kv_quantized_bytes_of(const kv_quantized *s, size_t head_dim, const int64_t *pos, int64_t n)
 {
     int64_t group = kv_code_group(&s->f), n_coded[KV_HALVES] = {0};
     for (int64_t i = 0; i < n; i++) {

@@ -7,7 +7,7 @@
 #include "attention/store_impl.h"
 #include "kernels/base/mem.h"
 
-static void add_due(kv_coded *s, int half, int64_t token)
+static void add_due(kv_quantized *s, int half, int64_t token)
 {
     s->due[half][s->n_due[half]++] = (int32_t)token;
 }
@@ -20,7 +20,7 @@ static void kivi_coded(const kv_format *f, int64_t n, int64_t coded[KV_HALVES])
     coded[KV_V] = old;
 }
 
-static void kivi_due(kv_coded *s, int64_t n)
+static void kivi_due(kv_quantized *s, int64_t n)
 {
     int64_t border[KV_HALVES];
     kivi_coded(&s->f, n, border);
@@ -29,7 +29,7 @@ static void kivi_due(kv_coded *s, int64_t n)
 }
 
 /* methods.md 11.11 (transformers' QuantizedCache): a prompt whole, then what was fed once there are R of them. */
-static void hf_due(kv_coded *s, int64_t n, bool prompt_end)
+static void hf_due(kv_quantized *s, int64_t n, bool prompt_end)
 {
     int64_t first = s->f.sink + s->n_coded[KV_K];
     if (!prompt_end && n - first < s->f.residual) return;
@@ -43,7 +43,7 @@ static int64_t log_window(const kv_format *f)
 }
 
 /* A <- A[0:2W:2] ++ A[2W:3W]; what falls out is staged. */
-static void thin(kv_coded *s)
+static void thin(kv_quantized *s)
 {
     int64_t w = log_window(&s->f);
     for (int64_t i = 0; i < w; i++) {
@@ -55,7 +55,7 @@ static void thin(kv_coded *s)
 }
 
 /* methods.md 11.3 (LogQuant, Alg. 1), thinned as soon as the list is full. */
-static void logquant_due(kv_coded *s, int64_t n)
+static void logquant_due(kv_quantized *s, int64_t n)
 {
     int64_t g = kv_code_group(&s->f);
     for (int64_t j = s->n_settled; j < n; j++) {
@@ -70,7 +70,7 @@ static void logquant_due(kv_coded *s, int64_t n)
     }
 }
 
-void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end)
+void kv_rule_due(kv_quantized *s, int64_t n, bool prompt_end)
 {
     if (s->f.kind == KV_KIVI) kivi_due(s, n);
     else if (s->f.kind == KV_HF) hf_due(s, n, prompt_end);
@@ -79,7 +79,7 @@ void kv_rule_due(kv_coded *s, int64_t n, bool prompt_end)
 }
 
 /* Rebuilds the lists of n tokens; returns the number of these that are quantized. */
-static int64_t logquant_replay(kv_coded *s, int64_t n)
+static int64_t logquant_replay(kv_quantized *s, int64_t n)
 {
     s->n_settled = s->n_list = s->n_staged = 0;
     logquant_due(s, n);
@@ -89,7 +89,7 @@ static int64_t logquant_replay(kv_coded *s, int64_t n)
     return coded;
 }
 
-bool kv_rule_rewind(kv_coded *s, int64_t n)
+bool kv_rule_rewind(kv_quantized *s, int64_t n)
 {
     int64_t coded[KV_HALVES] = {0}, settled = s->n_settled;
     if (n >= settled) return true;
@@ -105,8 +105,8 @@ bool kv_rule_rewind(kv_coded *s, int64_t n)
     return false;
 }
 
-/* Tokens behind the sinks, oldest first; HF: both halves become codes together. */
-static status order_check(const kv_coded *s, err *e)
+/* Quantized tokens follow the sinks, oldest first; HF: both halves together. */
+static status order_check(const kv_quantized *s, err *e)
 {
     if (s->f.kind == KV_HF && s->n_coded[KV_K] != s->n_coded[KV_V]) return state_bad("the number of rows in codes", e);
     for (int h = 0; h < KV_HALVES; h++)
@@ -117,7 +117,7 @@ static status order_check(const kv_coded *s, err *e)
 
 /* An exact token is in one of the lists, once; both halves become codes together. The list ascends, what left it came
  * from several ages of it. */
-static status logquant_check(kv_coded *s, err *e)
+static status logquant_check(kv_quantized *s, err *e)
 {
     const int32_t *const lists[] = {s->list, s->staged};
     const int64_t count[] = {s->n_list, s->n_staged};
@@ -135,12 +135,12 @@ static status logquant_check(kv_coded *s, err *e)
     return ST_OK;
 }
 
-status kv_rule_check(kv_coded *s, err *e)
+status kv_rule_check(kv_quantized *s, err *e)
 {
     return s->f.kind == KV_LOGQUANT ? logquant_check(s, e) : order_check(s, e);
 }
 
-/* What the rule has not made codes of. */
+/* Marks the tokens that the rule leaves exact. */
 static void hf_exact(const kv_format *f, int64_t prompt, int64_t n, bool *exact)
 {
     int64_t coded = f->sink; /* and what lies before it */
@@ -151,7 +151,7 @@ static void hf_exact(const kv_format *f, int64_t prompt, int64_t n, bool *exact)
 
 status kv_exact_tokens(const kv_format *f, int64_t prompt, int64_t n, bool *exact, err *e)
 {
-    kv_coded s = {.f = *f};
+    kv_quantized s = {.f = *f};
     status st = ST_OK;
     for (int64_t i = 0; i < n; i++) exact[i] = true;
     if (!kv_has_codes(f)) return ST_OK;

@@ -10,7 +10,7 @@ int64_t stream_gone(const stream_ctx *c, int64_t n)
     return stream_left(n, c->s + c->r, c->low.rule.group);
 }
 
-/* First position behind the sinks that is stored of `length` tokens. */
+/* Returns the first position after the sinks that is stored of `length` tokens. */
 static int64_t first_recent(const stream_ctx *c, int64_t length)
 {
     return c->s + (c->ring ? stream_gone(c, c->staging ? c->stage_pos : length) : c->shift);
@@ -71,7 +71,7 @@ static int64_t slot_of(const stream_ctx *c, int64_t p)
 
 /* ---- a forward ---- */
 
-/* A prompt after an eviction, or a banded one: its rows go behind the ring. */
+/* Rows of a prompt after an eviction, or of a banded one, go after the ring. */
 static void stage_begin(attn_view *v)
 {
     stream_ctx *c = v->own;
@@ -277,7 +277,7 @@ void stream_layer_end(attn_view *v, const attn_part *p, int layer)
     const stream_ctx *c = v->own;
     const kv_rows *rows = kv_store_rows(v->store, layer);
     int64_t to = ring_slot(c, c->move_lo),
-            n = min64(c->n_move, c->s + c->slots - to); /* the rest begins the ring anew */
+            n = min64(c->n_move, c->s + c->slots - to); /* the rest starts at the ring's first slot */
     demote_take(&c->low, v, layer, n_demoted(v), c->n_leaving);
     if (c->n_move > 0 && !c->fixed) {
         v->be->ops->kv_move(v->be, rows, to, c->move_from, (size_t)n);

@@ -30,11 +30,11 @@ typedef struct {
     int64_t prefill;            /* how prompts are attended */
     bool fixed;                 /* the store goes by position */
     bool ring;                  /* evicted at least once */
-    bool banded;                /* the prompt under way is banded */
-    bool staging;               /* a prompt is under way whose rows lie behind the ring */
-    int64_t shift;              /* LINEAR: position minus slot of the rows behind the sinks */
+    bool banded;                /* the current prompt is banded */
+    bool staging;               /* rows of the current prompt lie after the ring */
+    int64_t shift;              /* LINEAR: position minus slot of the rows after the sinks */
     int64_t ring_base;          /* position of the ring's first slot */
-    int64_t stage_pos, evicted; /* first staged position; tokens evicted before the prompt under way */
+    int64_t stage_pos, evicted; /* first staged position; tokens evicted before the current prompt */
     int64_t lo, hi;             /* positions in the ring before this prompt chunk */
     int64_t n_move, move_lo;    /* rows that layer_end moves into the ring: the position of the first, */
     int64_t move_from;          /* and its slot */
@@ -51,7 +51,7 @@ static inline int64_t stream_left(int64_t n, int64_t budget, int64_t group)
     return max64(n - budget, 0) / group * group;
 }
 
-/* Tokens that are gone of n: behind the sinks, the first ones. */
+/* Returns how many of n tokens were dropped: the first ones after the sinks. */
 int64_t stream_gone(const stream_ctx *c, int64_t n);
 /* Keeps view->stored up, for `length` tokens. */
 void stream_count(attn_view *v, int64_t length);

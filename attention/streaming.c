@@ -49,7 +49,7 @@ static status stream_check(const attn_spec *s, const attn_shape *shape, err *e)
     return demote_check(s, low_rule(s), shape, e);
 }
 
-/* How prompts are attended: where tokens are demoted, exactly up to their end. */
+/* Prompts are attended exactly up to their end if tokens are demoted. */
 static int64_t prefill_of(const attn_spec *s)
 {
     return s->value[P_DEMOTE] != DEMOTE_NONE ? PREFILL_FULL : s->value[P_PREFILL];
@@ -57,7 +57,7 @@ static int64_t prefill_of(const attn_spec *s)
 
 /* ---- memory ---- */
 
-/* Rows behind the ring: a whole prompt, or one chunk of it where it is banded. */
+/* Returns the rows after the ring: a whole prompt, or one chunk of a banded one. */
 static int64_t stage_rows(const attn_decl *d)
 {
     int64_t n = d->lim->n_tokens, mode = prefill_of(d->spec), dense = min64(n, d->shape->max_positions);

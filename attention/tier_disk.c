@@ -87,7 +87,7 @@ static void disk_reset(kv_store *s)
 }
 
 /* Tokens of codes whose both halves are in them, now or, due: at the end of this forward. */
-static int64_t coded_tokens(const kv_coded *c, bool due)
+static int64_t coded_tokens(const kv_quantized *c, bool due)
 {
     int64_t k = c->n_coded[KV_K] + (due ? c->n_due[KV_K] : 0), v = c->n_coded[KV_V] + (due ? c->n_due[KV_V] : 0);
     return k < v ? k : v;

@@ -9,7 +9,7 @@
 
 #include "attention/gathered.h"
 
-/* What a strategy asks for. */
+/* Parameters of a strategy. */
 typedef struct {
     int64_t sink, local, window, k;
     bool from_start; /* the local part is that of a window's first query, not of its last */

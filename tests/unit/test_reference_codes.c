@@ -198,9 +198,9 @@ static void test_hf(backend *be, const char *level)
 
 /* ---- which rows are quantized when ---- */
 
-static kv_coded rule_of(kv_kind kind, int64_t residual, int64_t cap)
+static kv_quantized rule_of(kv_kind kind, int64_t residual, int64_t cap)
 {
-    kv_coded s = {.f = {.kind = kind, .bits = 2, .group = 1, .residual = residual}, .cap = cap};
+    kv_quantized s = {.f = {.kind = kind, .bits = 2, .group = 1, .residual = residual}, .cap = cap};
     s.list = hold(4 * kv_rule_list(&s.f)), s.staged = hold(4 * kv_rule_staged(&s.f));
     for (int h = 0; h < KV_HALVES; h++) s.due[h] = hold(4 * (size_t)cap);
     return s;
@@ -212,7 +212,7 @@ static void test_rules(void)
     fixture_open("kivi");
     int32_t *row = ints("borders");
     for (size_t i = 0; i < tensor("borders")->shape[0]; i++, row += 4) {
-        kv_coded s = rule_of(KV_KIVI, row[1], row[0] + 1);
+        kv_quantized s = rule_of(KV_KIVI, row[1], row[0] + 1);
         kv_rule_due(&s, row[0], true);
         group_note(&k, s.n_due[KV_K] == row[2] && s.n_due[KV_V] == row[3], "%d tokens, R %d", row[0], row[1]);
     }
@@ -228,7 +228,7 @@ static void test_rules(void)
         int32_t *at_n = sparse ? ints("r%d.at", r) : NULL, *list = ints("r%d.list", r),
                 *gone = ints("r%d.n_dropped", r);
         int32_t *dropped = ints("r%d.dropped", r);
-        kv_coded s = rule_of(KV_LOGQUANT, r, n_end);
+        kv_quantized s = rule_of(KV_LOGQUANT, r, n_end);
         for (int n = 1; n <= n_end; n++) { /* the step that sees n tokens: n - 1 settled ones and its own */
             if (!sparse || at_n[next] == n) {
                 int32_t *want = list + next * width;
@@ -259,7 +259,7 @@ static void test_hf_rule(void)
     for (int i = 0; has("rule%d.par", i); i++) {
         int32_t *par = ints("rule%d.par", i), *turn = ints("rule%d.turns", i), *want = ints("rule%d.coded", i);
         size_t turns = tensor("rule%d.turns", i)->shape[0];
-        kv_coded s = {.f = {.kind = KV_HF, .bits = 2, .group = 64, .residual = par[0], .sink = par[1], .hf = true}};
+        kv_quantized s = {.f = {.kind = KV_HF, .bits = 2, .group = 64, .residual = par[0], .sink = par[1], .hf = true}};
         s.cap = (int64_t)count_of(tensor("rule%d.coded", i));
         for (int h = 0; h < KV_HALVES; h++) s.due[h] = hold(4 * (size_t)s.cap);
         int64_t n = 0;

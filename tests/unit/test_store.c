@@ -188,7 +188,7 @@ static bool same_bytes(rig *r, const naive *m)
 }
 
 /* LogQuant's list and staging (methods.md 11.9). */
-static bool same_list(const rig *r, const naive *m, const kv_coded *c)
+static bool same_list(const rig *r, const naive *m, const kv_quantized *c)
 {
     int64_t w = r->f->residual / 3, n = m->n, deep = w;
     if (r->f->kind != KV_LOGQUANT) return true;
@@ -244,7 +244,7 @@ static void check_mixed(backend *be, const char *kv, size_t d)
     if (!is_ok(rig_open(&r, be, kv, d, MAX_N, &e), &e, "%s: created", kv)) return;
     bool good = true, waits = true;
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i += 2) {
-        kv_coded *c = r.s->coded;
+        kv_quantized *c = r.s->coded;
         int64_t before[KV_HALVES] = {c->n_coded[KV_K], c->n_coded[KV_V]};
         if (turns[i] > 1) {
             forward(&r, (size_t)turns[i] - 1, ATTN_PROMPT, 3);
@@ -340,7 +340,7 @@ static void check_given(backend *be, const char *kv)
     given = 0;
     is_ok(rig_open(&r, be, kv, 32, MAX_N, &e), &e, "%s", kv);
     prompt(&r, N, CHUNK);
-    const kv_coded *c = r.s->coded;
+    const kv_quantized *c = r.s->coded;
     int64_t exact = 0;
     for (int64_t j = 0; j < N; j++) exact += c->at[KV_K][j] >= 0 || c->at[KV_V][j] >= 0;
     size_t row = (size_t)2 * LAYERS * HEADS * r.d * dtype_size(r.f->type);
