@@ -208,7 +208,7 @@ status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact
     else if (c->gemm) return err_set(e, ST_USAGE, "--gemm: '%s' is not one of: auto builtin", c->gemm);
     decoder_options o = {.chunk = (size_t)c->chunk,
                          .max_batch = max_batch,
-                         .verify = drafter_rows(c),
+                         .verify = cli_verify_rows(c),
                          .exact = exact,
                          .draft = g->draft};
     TRY(decoder_create(&g->dec, g->m, &o, e));

@@ -7,6 +7,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "generate/drafter.h"
+#include "generate/prefix_reuse.h"
 #include "model/sampler.h"
 #include "model/session.h"
 #include "tokenizer/tokenizer.h"
@@ -62,6 +64,17 @@ status engine_load(engine *g, const cli *c, size_t max_batch, bool exact_by_defa
 /* The same for a model that is open already (bench --shape); takes be and m. */
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e);
 void engine_close(engine *g);
+
+/* Parses `DIR[:SIZE]` of --prefix-disk; *dir: a new string (mem_free). ST_USAGE. */
+status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e);
+/* Checks the folder of --prefix-disk before anything runs for hours. */
+status cli_check_prefix(const char *text, err *e);
+/* Opens the prefix cache of --prefix-disk, for sessions of reuse_size; NULL without that option. */
+status cli_open_prefix(reuse **out, const cli *c, const engine *g, err *e);
+/* --draft and --draft-weights. */
+draft_options cli_drafts(const cli *c);
+/* Rows that a decoder needs to verify drafts (decoder_options.verify). */
+size_t cli_verify_rows(const cli *c);
 
 /* Whether there is a template such as --template names. ST_USAGE. */
 status cli_check_template(const cli *c, err *e);

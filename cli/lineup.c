@@ -74,9 +74,10 @@ typedef struct {
 static status has_session(void *ctx, const attn_spec *s, err *why)
 {
     const checked *x = ctx;
-    const decoder_options o = {.chunk = (size_t)x->c->chunk, .verify = drafter_rows(x->c), .draft = x->g->draft};
+    const decoder_options o = {.chunk = (size_t)x->c->chunk, .verify = cli_verify_rows(x->c), .draft = x->g->draft};
     drafter *d;
-    TRY(drafter_create(&d, x->c, s, why));
+    const draft_options drafts = cli_drafts(x->c);
+    TRY(drafter_create(&d, &drafts, s, why));
     status st = session_check(x->g->m, &o, s, drafter_session(d, x->limit), why);
     drafter_free(d);
     return st;
@@ -156,7 +157,8 @@ status lineup_check_reuse(const lineup *l, const cli *c, err *e)
     size_t n = 0;
     err why = {0};
     drafter *d; /* over any row */
-    TRY(drafter_create(&d, c, &l->run[0].spec, e));
+    const draft_options drafts = cli_drafts(c);
+    TRY(drafter_create(&d, &drafts, &l->run[0].spec, e));
     const attn_spec *draft = drafter_session(d, 0).draft;
     status st = draft ? reuse_check(&l->run[0].spec, draft, e) : ST_OK;
     drafter_free(d);

@@ -127,11 +127,6 @@ int ranks_close(cli *c, int rc)
 
 /* ---- from the first to all ---- */
 
-status ranks_share(comm *c, void *p, size_t bytes, err *e)
-{
-    return c ? comm_broadcast(c, p, bytes, 0, e) : ST_OK;
-}
-
 status ranks_share_text(comm *c, char **text, size_t *n, err *e)
 {
     int64_t size = *text ? (int64_t)*n : -1;

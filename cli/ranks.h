@@ -25,9 +25,7 @@ bool ranks_speaks(const cli *c, int rc);
 /* The exit status of all. */
 int ranks_close(cli *c, int rc);
 
-/* Copies the first rank's bytes to all ranks; c NULL: there is one process only. */
-status ranks_share(comm *c, void *p, size_t bytes, err *e);
-/* The same for a text (mem_free), or NULL. */
+/* Copies the first rank's text (mem_free), or NULL, to all ranks; c NULL: there is one process only. */
 status ranks_share_text(comm *c, char **text, size_t *n, err *e);
 
 #endif

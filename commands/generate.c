@@ -8,7 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/ranks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/draft.h"
 #include "kernels/base/file.h"
@@ -208,7 +207,7 @@ static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *sto
 {
     int32_t id = r->n_new > 0 ? sampler_next(r->sampler, r->logits, session_length(r->s)) : 0;
     for (int i = 0; i < r->n_new; i++) {
-        TRY(ranks_share(r->c->ranks, &id, sizeof id, e)); /* CPUs may differ in their last bits */
+        TRY(comm_broadcast(r->c->ranks, &id, sizeof id, 0, e)); /* CPUs may differ in their last bits */
         sampler_accept(r->sampler, id);
         TRY(token_list_push(&r->said, id, e));
         TRY(token_list_push(&r->all, id, e));
@@ -372,7 +371,7 @@ json_t *reply_json(const reply *r, err *e)
     kv_tier_kind kind = attn_seq_spec(session_attn(r->s))->tier.kind;
     if (j && kind == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
     if (j && kind == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
-    if (j && r->draft) json_object_set_new(j, "draft", drafter_json(r->draft, r->g));
+    if (j && r->draft) json_object_set_new(j, "draft", drafter_json(r->draft, r->g->draft));
     if (j && a.measured > 0) {
         json_object_set_new(j, "missed_mass", json_real(a.missed / a.measured));
         json_object_set_new(j, "ci95", missed_ci_json(&a));
@@ -426,7 +425,7 @@ status reply_check(const cli *c, err *e)
     TRY(check_save(c, e));
     if (c->load && c->prefix_disk)
         return err_set(e, ST_USAGE, "--prefix-disk and --load exclude each other: the session has begun already");
-    if (c->prefix_disk) TRY(reuse_check_folder(c->prefix_disk, e));
+    if (c->prefix_disk) TRY(cli_check_prefix(c->prefix_disk, e));
     if (c->no_verify && !c->load) return err_set(e, ST_USAGE, "--no-verify: needs --load");
     if (c->load && c->system)
         return err_set(e, ST_USAGE, "--system and --load exclude each other: the session has begun already");
@@ -445,15 +444,17 @@ static status parse_draw(draw_how *how, const cli *c, err *e)
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed, DRAW_GUMBEL};
-    const decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c), .draft = g->draft};
+    const decoder_options o = {
+        .chunk = (size_t)c->chunk, .max_batch = 1, .verify = cli_verify_rows(c), .draft = g->draft};
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
     TRY(parse_draw(&so.draw, c, e));
-    status st = drafter_create(&r->draft, c, spec, e);
+    const draft_options drafts = cli_drafts(c);
+    status st = drafter_create(&r->draft, &drafts, spec, e);
     session_size size = drafter_session(r->draft, n_tokens);
     if (st == ST_OK && c->prefix_disk) st = reuse_check(spec, size.draft, e);
     if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
-    if (st == ST_OK) st = reuse_open(&r->reuse, c, g, e);
+    if (st == ST_OK) st = cli_open_prefix(&r->reuse, c, g, e);
     size = reuse_size(r->reuse, size);
     if (st == ST_OK) st = session_create(&r->s, g->dec, spec, size, e);
     if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
@@ -612,10 +613,11 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
 {
     attn_spec spec;
     memory_plan p;
-    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = drafter_rows(c), .draft = g->draft};
+    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = cli_verify_rows(c), .draft = g->draft};
     drafter *d;
     TRY(cli_parse_one_attn(&spec, c, e));
-    TRY(drafter_create(&d, c, &spec, e));
+    const draft_options drafts = cli_drafts(c);
+    TRY(drafter_create(&d, &drafts, &spec, e));
     status st = session_plan(&p, g->m, &o, &spec, drafter_session(d, n_tokens), e);
     drafter_free(d);
     TRY(st);

@@ -26,7 +26,7 @@ static status parse_prompter(evaluation *ev, err *e)
         return err_set(e, ST_USAGE, "--clean-up: '%.40s' is not one of: on off", c->clean_up);
     if (c->wrap) TRY(prompt_wrap_parse(&p->wrap, c->wrap, e));
     if (p->wrap == WRAP_RAW && c->template_name) return err_set(e, ST_USAGE, "--template: --wrap raw uses none");
-    if (c->prefix_disk) TRY(reuse_check_folder(c->prefix_disk, e));
+    if (c->prefix_disk) TRY(cli_check_prefix(c->prefix_disk, e));
     return cli_check_template(c, e);
 }
 
@@ -253,7 +253,7 @@ static status begin(evaluation *ev, bool first, err *e)
     if (!first) return ST_OK;
     if (ev->c->prefix_disk) TRY(lineup_check_reuse(&ev->rows, ev->c, e));
     TRY(engine_load(&ev->g, ev->c, (size_t)ev->c->jobs, false, e));
-    TRY(reuse_open(&ev->reuse, ev->c, &ev->g, e));
+    TRY(cli_open_prefix(&ev->reuse, ev->c, &ev->g, e));
     if (ev->kind->own_samples) {
         TRY(tables_json(&tables, ev, e));
         config = config_json(ev, tables);
@@ -335,7 +335,7 @@ static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a
     json_t *line = identity_json(ev, row, x),
            *costs = (ev->kind->costs ? ev->kind->costs : evaluation_costs_of)(ev, x, a);
     bool good = line && own && costs && json_object_update(line, own) == 0 && json_object_update(line, costs) == 0;
-    if (a->draft) good = good && json_object_set_new(line, "draft", drafter_json(a->draft, &ev->g)) == 0;
+    if (a->draft) good = good && json_object_set_new(line, "draft", drafter_json(a->draft, ev->g.draft)) == 0;
     json_decref(own);
     json_decref(costs);
     if (good) st = results_add(ev->out, line, e); /* takes it */
@@ -369,6 +369,7 @@ static status find_known(evaluation *ev, err *e)
 static status ask(evaluation *ev, err *e)
 {
     const cli *c = ev->c;
+    const draft_options drafts = cli_drafts(c);
     together_job job = {.d = ev->g.dec,
                         .prompts = ev->prompts,
                         .n_prompts = ev->n_items,
@@ -376,7 +377,7 @@ static status ask(evaluation *ev, err *e)
                         .max_together = (size_t)decoder_chunk(ev->g.dec),
                         .jobs = (size_t)c->jobs,
                         .share = true,
-                        .drafts = c,
+                        .drafts = &drafts,
                         .reuse = ev->reuse,
                         .sampling = ev->sampling,
                         .ends = on_token,

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/ranks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "model/sampler.h"
@@ -577,7 +576,7 @@ status together_fit(size_t *fit, const together_fitting *f, const together_run *
     backend *be = decoder_model(f->d)->be;
     size_t have = be->ops->available(be), used = 0;
     const session_size size = {.n_tokens = f->limit, .draft = f->draft};
-    TRY(ranks_share(be->ranks, &have, sizeof have, e)); /* all must come to the same */
+    TRY(comm_broadcast(be->ranks, &have, sizeof have, 0, e)); /* all must come to the same */
     have -= have / 10;
     for (*fit = 0; *fit < n; ++*fit) {
         memory_plan p;
@@ -660,16 +659,15 @@ static bool has_branches(const together_job *job)
 static status fit_group(group *g, size_t n, err *e)
 {
     const together_job *job = g->job;
-    const cli *c = job->drafts;
     drafter *draft = NULL; /* of the first run, as large as those of others */
-    if (c) TRY(drafter_create(&draft, c, &g->all[g->run[0]].spec, e));
+    if (job->drafts) TRY(drafter_create(&draft, job->drafts, &g->all[g->run[0]].spec, e));
     together_fitting f = {.d = job->d,
                           .options = {.chunk = job->max_together, .max_batch = job->jobs},
                           .limit = job->limit,
                           .sessions = job->jobs + 1,
                           .draft = drafter_session(draft, 0).draft};
     err why = {0};
-    if (c) f.options.verify = drafter_rows(c);
+    if (draft) f.options.verify = SESSION_VERIFY_ROWS;
     /* A copy of a session has no index of drafts. */
     g->alone = draft || !has_branches(job) || together_fit(&g->n, &f, g->all, g->run, n, &why) != ST_OK;
     f.sessions = job->jobs;

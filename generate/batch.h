@@ -55,9 +55,9 @@ typedef struct {
     size_t max_together; /* most sessions of one prefill, at least 1 */
     size_t jobs;         /* prompts side by side, whose decode steps are one batch; at least 1 */
     bool share;          /* prefill a prompt once for all strategies that can share it */
-    /* Answers come through its --draft: then jobs is 1, and every strategy one that drafter_create takes. NULL, or
-     * without that option: step by step. */
-    const cli *drafts;
+    /* Answers come through drafts: then jobs is 1, and drafter_create accepts every strategy. NULL, or without a
+     * spec: single steps. */
+    const draft_options *drafts;
     reuse *reuse; /* where the first prompts of heads are looked up, and kept; NULL: nowhere */
     /* How tokens are drawn; NULL: the most likely ones. */
     const sampler_options *sampling;

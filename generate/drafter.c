@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "cli/ranks.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
@@ -100,56 +99,42 @@ static status read_word(drafter *d, char *word, const attn_spec *verifier, err *
 
 static status read_spec(drafter *d, const attn_spec *verifier, err *e)
 {
-    char **word = NULL, *store = NULL;
-    size_t n;
-    status st = cli_split(&word, &n, &store, d->spec, e);
-    for (size_t i = 0; i < n && st == ST_OK; i++) st = read_word(d, word[i], verifier, e);
-    mem_free(word);
-    mem_free(store);
+    char *words = mem_strdup(d->spec);
+    status st = words ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    for (char *word = words, *end; word && st == ST_OK; word = end) {
+        end = strchr(word, ',');
+        if (end) *end++ = 0;
+        st = read_word(d, word, verifier, e);
+    }
+    mem_free(words);
     return st;
 }
 
 /* With weights of their own drafts may be the verifier's steps. */
-static status take_weights(drafter *d, const cli *c, const attn_spec *verifier, err *e)
+static status take_weights(drafter *d, const char *weights, const attn_spec *verifier, err *e)
 {
     if (!d->has[STRATEGY])
         return err_set(e, ST_USAGE, "--draft-weights %s: ngram drafts without the model, a strategy is expected (full)",
-                       c->draft_weights);
+                       weights);
     d->own = d->attn.method == verifier->method && d->attn.kv.kind == verifier->kv.kind &&
              d->attn.kv.type == verifier->kv.type;
     return ST_OK;
 }
 
-size_t drafter_rows(const cli *c)
-{
-    return c->draft || c->verifies ? SESSION_VERIFY_ROWS : 0;
-}
-
-status drafter_open(drafter **out, const char *spec, const char *what, comm *ranks, const attn_spec *verifier, err *e)
+status drafter_create(drafter **out, const draft_options *o, const attn_spec *verifier, err *e)
 {
     drafter *d;
     err why = {0};
     *out = NULL;
+    if (!o->spec) return ST_OK;
     TRY(MEM_NEW(&d, 1, e));
-    *d = (drafter){.spec = spec, .what = what, .ranks = ranks};
+    *d = (drafter){.spec = o->spec, .what = o->name, .ranks = o->ranks};
     status st = read_spec(d, verifier, e);
     if (st == ST_OK && (st = attn_verify_check(verifier, &why)) != ST_OK)
-        err_set(e, st, "%s cannot be verified: %s", what, why.msg);
+        err_set(e, st, "%s cannot be verified: %s", d->what, why.msg);
+    if (st == ST_OK && o->weights) st = take_weights(d, o->weights, verifier, e);
     if (st != ST_OK) drafter_free(d);
     else *out = d;
-    return st;
-}
-
-status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e)
-{
-    *out = NULL;
-    if (!c->draft) return ST_OK;
-    TRY(drafter_open(out, c->draft, "--draft", c->ranks, verifier, e));
-    status st = c->draft_weights ? take_weights(*out, c, verifier, e) : ST_OK;
-    if (st != ST_OK) {
-        drafter_free(*out);
-        *out = NULL;
-    }
     return st;
 }
 
@@ -180,7 +165,7 @@ static status draft(drafter *d, int source, session *s, sampler *by, const token
     if (!d->has[source]) return ST_OK;
     size_t g = propose_length(&d->pace[source]);
     if (g > most) g = most;
-    TRY(ranks_share(d->ranks, &g, sizeof g, e)); /* it follows from times */
+    TRY(comm_broadcast(d->ranks, &g, sizeof g, 0, e)); /* it follows from times */
     if (source == LOOKUP) {
         *n = propose_lookup(all->ids, all->n, d->fed + 1, g);
         return ST_OK;
@@ -188,7 +173,7 @@ static status draft(drafter *d, int source, session *s, sampler *by, const token
     if (g == 0) return ST_OK;
     TRY(session_draft(s, d->fed[0], g, by, d->fed + 1, e));
     *n = g;
-    return ranks_share(d->ranks, d->fed + 1, g * sizeof *d->fed, e);
+    return comm_broadcast(d->ranks, d->fed + 1, g * sizeof *d->fed, 0, e);
 }
 
 /* Proposes behind `all` and verifies. */
@@ -299,11 +284,10 @@ json_t *draft_json(const char *spec, const draft_counts *n)
                      draft_length(n));
 }
 
-json_t *drafter_json(const drafter *d, const engine *g)
+json_t *drafter_json(const drafter *d, const model *m)
 {
     draft_counts n = drafter_counts(d);
     json_t *o = draft_json(d->spec, &n);
-    const model *m = g->draft;
     if (o && m) {
         json_object_set_new(o, "weights", json_string(dtype_name(m->type)));
         json_object_set_new(o, "weights_bytes", json_integer((json_int_t)m->weight_bytes));

@@ -4,7 +4,11 @@
 #ifndef GENERATE_DRAFTER_H
 #define GENERATE_DRAFTER_H
 
-#include "cli/cli.h"
+#include <jansson.h>
+
+#include "kernels/comm.h"
+#include "model/session.h"
+#include "tokenizer/tokenizer.h"
 
 typedef struct drafter drafter;
 
@@ -20,16 +24,19 @@ typedef struct {
  * tokens are ids below `period`, each followed by the next and the last by the first, so that a look-up finds some. */
 void drafter_force(drafter *d, double share, int32_t period, uint64_t seed);
 
-/* Of --draft SPEC for a session of `verifier`; NULL without that option. ST_USAGE, ST_UNSUPPORTED: one line that says
- * what cannot be. */
-status drafter_create(drafter **out, const cli *c, const attn_spec *verifier, err *e);
-/* Of a SPEC, which it borrows and which errors call `what`. ranks: NULL in a program of one process. */
-status drafter_open(drafter **out, const char *spec, const char *what, comm *ranks, const attn_spec *verifier, err *e);
+/* Which drafts are wanted; all texts are borrowed. */
+typedef struct {
+    const char *spec;    /* "ngram", a strategy, or one of each; NULL: none */
+    const char *name;    /* of the option, in errors */
+    const char *weights; /* value of --draft-weights, with which a strategy's drafts run; NULL: the model's own */
+    comm *ranks;         /* NULL: there is one process only */
+} draft_options;
+
+/* Creates the drafts of a session of `verifier`; *out is NULL without a spec. ST_USAGE, ST_UNSUPPORTED. */
+status drafter_create(drafter **out, const draft_options *o, const attn_spec *verifier, err *e);
 void drafter_free(drafter *d);
 /* The size of a session that it is for; d may be NULL. */
 session_size drafter_session(const drafter *d, int64_t n_tokens);
-/* Rows that a decoder needs for it (decoder_options.verify). */
-size_t drafter_rows(const cli *c);
 
 /* Counts from here on. */
 void drafter_begin(drafter *d);
@@ -50,8 +57,7 @@ const char *drafter_spec(const drafter *d);
 double draft_length(const draft_counts *n);
 /* {"spec", "proposed", "accepted", "verifications", "accepted_length"}; NULL when out of memory. */
 json_t *draft_json(const char *spec, const draft_counts *n);
-/* The same of one drafter, and of drafts with weights of their own "weights" and "weights_bytes"; g: the engine they
- * run on. */
-json_t *drafter_json(const drafter *d, const engine *g);
+/* The same of one drafter. weights: those of drafts, which add "weights" and "weights_bytes"; NULL: the model's own. */
+json_t *drafter_json(const drafter *d, const model *weights);
 
 #endif

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "generate/prefix_disk.h"
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
 
@@ -68,33 +67,6 @@ attn_reuse reuse_of(const decoder *d, const attn_spec *spec, size_t n)
 
 /* ---- options ---- */
 
-status reuse_parse_folder(char **dir, uint64_t *bytes, const char *text, err *e)
-{
-    int64_t size = (int64_t)8192 << 20;
-    const char *colon = strrchr(text, ':');
-    err why = {0};
-    *dir = NULL;
-    if (colon && strchr(colon, '/')) colon = NULL;
-    if (colon && (cli_parse_size(&size, colon + 1, "--prefix-disk", &why) != ST_OK || size < 1))
-        return err_set(e, ST_USAGE, "--prefix-disk: '%.40s' behind the folder, expected a size such as 500M",
-                       colon + 1);
-    if (colon == text || !*text) return err_set(e, ST_USAGE, "--prefix-disk: '%.40s' names no folder", text);
-    if (!(*dir = mem_strdup(text))) return err_set(e, ST_NOMEM, "out of memory");
-    if (colon) (*dir)[colon - text] = 0;
-    *bytes = (uint64_t)size;
-    return ST_OK;
-}
-
-status reuse_check_folder(const char *text, err *e)
-{
-    char *dir;
-    uint64_t bytes;
-    TRY(reuse_parse_folder(&dir, &bytes, text, e));
-    status st = prefix_disk_check(dir, e);
-    mem_free(dir);
-    return st;
-}
-
 status reuse_check_device(const backend *be, err *e)
 {
     if (!be->ops->at_once) return ST_OK;
@@ -115,33 +87,24 @@ status reuse_check(const attn_spec *spec, const attn_spec *draft, err *e)
                    spec->text);
 }
 
-static status open_store(reuse *u, const cli *c, const engine *g, err *e)
+static status open_store(reuse *u, const reuse_options *o, err *e)
 {
-    char *dir;
-    prefix_options o = {.memory = SIZE_MAX, .chunk = (size_t)decoder_chunk(g->dec)};
-    u->ctx = g->m->config.max_positions;
-    if (c->ctx) TRY(cli_parse_size(&u->ctx, c->ctx, "--ctx", e));
-    TRY(model_fingerprint(u->weights, g->m, e));
-    reuse_build(u->build, g->dec, c->gemm && strcmp(c->gemm, "builtin") == 0);
-    TRY(reuse_parse_folder(&dir, &o.disk, c->prefix_disk, e));
-    o.dir = dir;
-    status st = prefix_open(&u->store, &o, e);
-    mem_free(dir);
-    return st;
+    const model *m = decoder_model(u->d);
+    const prefix_options p = {.memory = SIZE_MAX, .chunk = (size_t)decoder_chunk(u->d), .dir = o->dir, .disk = o->disk};
+    TRY(model_fingerprint(u->weights, m, e));
+    reuse_build(u->build, u->d, o->exact);
+    return prefix_open(&u->store, &p, e);
 }
 
-status reuse_open(reuse **out, const cli *c, const engine *g, err *e)
+status reuse_open(reuse **out, const reuse_options *o, const decoder *d, err *e)
 {
     reuse *u;
     *out = NULL;
-    if (!c->prefix_disk) return ST_OK;
-    TRY(reuse_check_device(g->be, e));
+    TRY(reuse_check_device(decoder_model(d)->be, e));
     reuse_small_pages();
     TRY(MEM_NEW(&u, 1, e));
-    u->d = g->dec;
-    u->least = (size_t)c->prefix_min;
-    u->quiet = c->quiet;
-    status st = open_store(u, c, g, e);
+    *u = (reuse){.d = d, .ctx = o->ctx, .least = o->least, .quiet = o->quiet};
+    status st = open_store(u, o, e);
     if (st != ST_OK) reuse_close(u);
     else *out = u;
     return st;

@@ -5,7 +5,6 @@
 #define GENERATE_PREFIX_REUSE_H
 
 #include "attention/reuse.h"
-#include "cli/cli.h"
 #include "generate/prefix.h"
 
 /* ---- keys ---- */
@@ -27,10 +26,6 @@ void reuse_key(char out[SHA256_HEX], const reuse_origin *o);
 /* attn_reuse_of; never where the rows of a prompt of n tokens are rotated by its length. */
 attn_reuse reuse_of(const decoder *d, const attn_spec *spec, size_t n);
 
-/* `DIR[:SIZE]` of --prefix-disk; *dir: a new string. ST_USAGE: no size. */
-status reuse_parse_folder(char **dir, uint64_t *bytes, const char *text, err *e);
-/* What can be wrong with it, before anything runs for hours. */
-status reuse_check_folder(const char *text, err *e);
 /* Sessions that share prompts have room for the whole context, which must cost nothing until it is written:
  * ST_UNSUPPORTED where a device takes all of it at once. */
 status reuse_check_device(const backend *be, err *e);
@@ -42,8 +37,17 @@ void reuse_small_pages(void);
 
 typedef struct reuse reuse;
 
-/* The folder of --prefix-disk for sessions that are for reuse_size. NULL without that option. */
-status reuse_open(reuse **out, const cli *c, const engine *g, err *e);
+typedef struct {
+    const char *dir; /* folder of the entries */
+    uint64_t disk;   /* most bytes of it */
+    int64_t ctx;     /* tokens of the sessions that share prompts (reuse_size) */
+    size_t least;    /* fewest new tokens of a prompt that is kept */
+    bool exact;      /* decoder_options.exact */
+    bool quiet;      /* prints no line for a prompt that is not kept */
+} reuse_options;
+
+/* Opens the prefix cache of a folder. */
+status reuse_open(reuse **out, const reuse_options *o, const decoder *d, err *e);
 /* Once all that is to be in the folder is there. */
 void reuse_close(reuse *u);
 /* ST_UNSUPPORTED, by name, where no prompt of the strategy serves another one, or something drafts over its rows (NULL:

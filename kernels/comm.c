@@ -107,7 +107,7 @@ status comm_all_gather(comm *c, void *out, const void *in, size_t bytes, err *e)
 
 status comm_broadcast(comm *c, void *p, size_t bytes, int root, err *e)
 {
-    return c->ops->broadcast(c, p, bytes, root, e);
+    return c ? c->ops->broadcast(c, p, bytes, root, e) : ST_OK;
 }
 
 status comm_barrier(comm *c, err *e)

@@ -66,7 +66,7 @@ status comm_all_reduce(comm *c, float *x, size_t n, err *e);
 /* out: [size][bytes]: what every rank gave as in [bytes]. out may hold in at its own rank's place. */
 status comm_all_gather(comm *c, void *out, const void *in, size_t bytes, err *e);
 
-/* p: [bytes], of rank root, on every rank. */
+/* Copies p [bytes] of rank root to all ranks. c NULL: there is one process only. */
 status comm_broadcast(comm *c, void *p, size_t bytes, int root, err *e);
 
 /* Returns when every rank is here. */

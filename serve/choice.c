@@ -103,7 +103,7 @@ status choice_open(choice *c, scheduler *s, err *e)
     sampler_options so = j->r.sampling;
     so.seed = j->seed + (uint64_t)c->index;
     if (j->lens) return choice_open_lens(c, s, e);
-    if (j->draft) TRY(drafter_open(&c->draft, j->r.draft, "draft", NULL, &j->spec, e));
+    TRY(drafter_create(&c->draft, &(draft_options){.spec = j->r.draft, .name = "draft"}, &j->spec, e));
     TRY(session_create(&c->s, s->o.dec, &j->spec, known_size(c), e));
     TRY(sampler_create(&c->sampler, &so, vocab_of(s), e));
     TRY(token_stream_create(&c->stream, s->o.tok, e));

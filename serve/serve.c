@@ -194,7 +194,7 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
     *s = (sched_options){.dec = g->dec,
                          .decoder = {.chunk = (size_t)c->chunk,
                                      .max_batch = (size_t)o->batch,
-                                     .verify = drafter_rows(c),
+                                     .verify = cli_verify_rows(c),
                                      .exact = c->gemm && strcmp(c->gemm, "builtin") == 0},
                          .tok = g->tok,
                          .model = model_name(c),
@@ -221,7 +221,7 @@ static status read_prefix_disk(server *v, sched_options *s, const cli *c, err *e
     if (!c->prefix_disk) return ST_OK;
     if (s->prefix_memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
     TRY(reuse_check_device(decoder_model(s->dec)->be, e));
-    TRY(reuse_parse_folder(&v->prefix_dir, &s->prefix_disk, c->prefix_disk, e));
+    TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix_disk, c->prefix_disk, e));
     s->prefix_dir = v->prefix_dir;
     return ST_OK;
 }

@@ -171,7 +171,7 @@ static bool check_draft(const scheduler *s, job *j, api_error *e)
 {
     err why = {0};
     if (!j->r.draft) return true;
-    status st = drafter_open(&j->draft, j->r.draft, "draft", NULL, &j->spec, &why);
+    status st = drafter_create(&j->draft, &(draft_options){.spec = j->r.draft, .name = "draft"}, &j->spec, &why);
     const attn_spec *by = st == ST_OK ? drafter_session(j->draft, 1).draft : NULL;
     if (by) st = attn_draft_check(by, &j->spec, decoder_attn_shape(s->o.dec), &why);
     if (by && st == ST_OK) st = attn_backend_check(by, decoder_model(s->o.dec)->be, &why);

@@ -164,8 +164,9 @@ static status add_line(drafts *d, int64_t ctx, const sample_summary *single, con
 static status run_context(drafts *d, int64_t ctx, err *e)
 {
     drafted x = {.k = case_of(d, ctx)};
+    const draft_options options = cli_drafts(d->c);
     sample_summary single;
-    TRY(drafter_create(&x.by, d->c, &d->verifier, e));
+    TRY(drafter_create(&x.by, &options, &d->verifier, e));
     x.k.draft = drafter_session(x.by, 1).draft;
     d->bar = progress_start(d->c, "bench, drafts");
     status st = time_single(d, ctx, &single, e);
@@ -184,6 +185,7 @@ static status run_context(drafts *d, int64_t ctx, err *e)
 static status run_all(drafts *d, err *e)
 {
     const cli *c = d->c;
+    const draft_options wanted = cli_drafts(c);
     drafter *unused;
     if (!(d->o->accept >= 0 && d->o->accept <= 1))
         return err_set(e, ST_USAGE, "--accept %g: a share from 0 to 1 is expected", d->o->accept);
@@ -192,7 +194,7 @@ static status run_all(drafts *d, err *e)
     if (c->model && c->shape) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
     TRY(cli_parse_sizes(&d->ctx, &d->n_ctx, c->ctx, "4k", "--ctx", e));
     TRY(cli_parse_one_attn(&d->verifier, c, e));
-    TRY(drafter_create(&unused, c, &d->verifier, e)); /* a wrong word shows before anything is opened */
+    TRY(drafter_create(&unused, &wanted, &d->verifier, e)); /* a wrong word shows before anything is opened */
     drafter_free(unused);
     cli_catch_interrupt();
     TRY(bench_engine(&d->g, c, c->shape, c->weights, 1, e));

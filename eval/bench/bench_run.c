@@ -3,7 +3,6 @@
 
 #include "eval/bench/bench_run.h"
 
-#include "cli/ranks.h"
 #include "eval/bench/bench_fill.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
@@ -236,7 +235,7 @@ static status steps(bench_case *c, size_t n, int64_t most, size_t *done, int64_t
             TRY(session_queue(c->s, c->batch, queued ? NULL : c->next, NULL, e));
         TRY(session_take(c->d, c->batch, c->next, e));
         *ns = clock_ns() - t0;
-        TRY(ranks_share(c->timing.ranks, ns, sizeof *ns, e));
+        TRY(comm_broadcast(c->timing.ranks, ns, sizeof *ns, 0, e));
         if (c->progress && !c->progress(c->progress_ctx, 1)) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;

@@ -3,9 +3,9 @@
 
 #include "eval/bench/bench_sample.h"
 
-#include "cli/ranks.h"
 #include "eval/stats.h"
 #include "kernels/base/clock.h"
+#include "kernels/comm.h"
 
 /* From then on the samples that there are have to do: when there are enough, and at all. */
 static const int64_t SHORT_NS = 4000000000, LONG_NS = 12000000000;
@@ -75,8 +75,8 @@ status bench_sample(bench_samples *out, const bench_timing *t, err *e)
     *out = (bench_samples){0};
     while (n < 2 * wanted) {
         int64_t spent = clock_ns() - start, good = (int64_t)n_good;
-        TRY(ranks_share(t->ranks, &spent, sizeof spent, e));
-        TRY(ranks_share(t->ranks, &good, sizeof good, e));
+        TRY(comm_broadcast(t->ranks, &spent, sizeof spent, 0, e));
+        TRY(comm_broadcast(t->ranks, &good, sizeof good, 0, e));
         if (good >= (int64_t)wanted) break;
         if (n >= SAMPLES_LEAST && (spent > LONG_NS || (spent > SHORT_NS && good >= 5))) break;
         TRY(take(out, n, &verdict[n], t, e));

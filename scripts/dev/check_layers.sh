@@ -27,7 +27,7 @@ result "$(uses model attention kernels)" "model/ includes model/, attention/ and
 below="model attention tokenizer kernels"
 # shellcheck disable=SC2086
 {
-    result "$(uses generate cli $below)" "generate/ includes what lies below it only"
+    result "$(uses generate $below)" "generate/ includes what lies below it only"
     result "$(uses cli generate $below)" "cli/ includes what lies below it only"
     result "$(uses lens cli generate $below)" "lens/ includes what lies below it only"
     result "$(uses eval lens cli generate $below)" "eval/ includes what lies below it only"
