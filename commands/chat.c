@@ -110,8 +110,8 @@ static status turn(reply *r, conversation *v, const char *user, err *e)
     size_t n_before = v->n;
     char *text = NULL;
     TRY(add_message(v, "user", user, e));
-    status st = r->all.n == 0 ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
-                              : reply_encode_turn(r, v->msg, v->n, &ids, e);
+    status st = r->q.ids.n == 0 ? chat_encode(r->g->tok, r->c->template_name, v->msg, v->n, &ids, e)
+                                : reply_encode_turn(r, v->msg, v->n, &ids, e);
     if (st != ST_OK) goto done;
     r->said.n = 0;
     TRY_GOTO(reply_run(r, &ids, e));
@@ -132,8 +132,8 @@ static status take_turn(reply *r, conversation *v, const char *line, err *e)
     err why = {0};
     status st = turn(r, v, line, &why);
     cli_clear_interrupt();
-    if (st == ST_INTERRUPTED) { /* while the prompt was read: half of it is in the cache, */
-        session_reset(r->s);    /* and the next turn feeds all tokens anew */
+    if (st == ST_INTERRUPTED) {  /* while the prompt was read: half of it is in the cache, */
+        sequence_restart(&r->q); /* and the next turn feeds all tokens anew */
         fputs("\n(stopped: this message is not part of the conversation)\n", stderr);
         return ST_OK;
     }
@@ -193,7 +193,7 @@ static status cmd_chat(const cli *c, err *e)
         if (st != ST_OK) goto done;
     }
     TRY_GOTO(c->load ? reply_load(&r, c, &g, e) : reply_create(&r, c, &g, n_tokens, e));
-    if (r.all.n) { /* what was said: a turn needs nothing but its end */
+    if (r.q.ids.n) { /* what was said: a turn needs nothing but its end */
         TRY_GOTO(add_message(&v, "user", "x", e));
         TRY_GOTO(add_message(&v, "assistant", "", e));
     }

@@ -45,99 +45,61 @@ static bool keep_going(void *ctx, int64_t done, int64_t total)
     return !cli_interrupted();
 }
 
-static void take_logits(void *ctx, int64_t first, size_t n, const float *logits)
-{
-    reply *r = ctx;
-    (void)first;
-    memcpy(r->logits, logits + (n - 1) * (size_t)r->g->m->config.vocab, (size_t)r->g->m->config.vocab * sizeof(float));
-}
-
-/* The rest of the prompt that begins at `from`; what is kept of it is kept on the way. */
-static status prefill_rest(reply *r, size_t from, err *e)
-{
-    prefill_options o = {.which = LOGITS_LAST, .rows = take_logits, .progress = keep_going, .ctx = r};
-    for (size_t at = (size_t)session_length(r->s), end; at < r->all.n; at = end) {
-        end = r->known.keep > at ? r->known.keep : r->all.n;
-        o.before = at - from;
-        o.after = r->all.n - end;
-        TRY(session_prefill(&r->s, 1, r->all.ids + at, end - at, &o, e));
-        if (end == r->known.keep) reuse_keep(&r->known, r->reuse, r->s);
-    }
-    return ST_OK;
-}
-
-/* What is known of the prompt that begins at *from; it begins the session where that was lost. */
-static void find_known(reply *r, size_t *from)
-{
-    if (*from == 0) r->before[0] = 0;
-    reuse_let_go(&r->known, r->reuse);
-    reuse_find(&r->known, r->reuse, r->s,
-               &(reuse_prompt){.ids = r->all.ids, .from = *from, .n = r->all.n, .before = r->before});
-    if (r->known.known < *from) *from = r->before[0] = 0;
-    r->n_known = (int64_t)(r->known.known - *from);
-}
-
-/* The rows behind a prompt are those of steps: what goes on from there is told from what was prompted as a whole. */
-static void note_prompt(reply *r, size_t from)
-{
-    sha256 sum;
-    char text[64];
-    snprintf(text, sizeof text, "%zu-%zu ", from, r->all.n);
-    sha256_init(&sum);
-    sha256_add(&sum, r->before, strlen(r->before));
-    sha256_add(&sum, text, strlen(text));
-    sha256_hex(&sum, r->before);
-}
-
-/* All that the session does not hold yet, as a prompt; its end's logits are in r->logits. */
+/* Feeds what the session does not hold yet as a prompt; the logits of the next token are then in r->x. */
 static status feed_prompt(reply *r, err *e)
 {
-    size_t from = (size_t)session_length(r->s), accepted = from;
+    sequence *q = &r->q;
+    const prompt_options o = {.logits = true, .progress = keep_going, .ctx = r};
     int64_t t0 = clock_ns();
+    status st = ST_OK;
     r->bar = progress_start(r->c, "prompt");
-    if (r->reuse) find_known(r, &from);
-    status st = prefill_rest(r, from, e);
+    sequence_begin_cached(q, q->ids.n, o.hint);
+    r->n_known = (int64_t)(q->n_fed - q->start);
+    while (st == ST_OK && q->n_fed < q->end) st = sequence_prefill(&r->x, &q, 1, &o, e);
     progress_end(r->bar);
     r->bar = NULL;
     TRY(st);
-    if (r->reuse) note_prompt(r, from);
     r->prompt_ns = clock_ns() - t0;
-    r->n_prompt = (int64_t)(r->all.n - from);
-    for (size_t i = accepted; i < r->all.n; i++) sampler_accept(r->sampler, r->all.ids[i]);
+    r->n_prompt = (int64_t)(q->end - q->start);
     return ST_OK;
 }
 
-/* One token that was sampled; the next one's logits are in r->logits. */
+/* True if the last token was chosen, but not fed. */
+static bool is_unfed(const reply *r)
+{
+    return r->q.n_fed + 1 == r->q.ids.n;
+}
+
+/* Feeds one token that was chosen. */
 static status feed_token(reply *r, err *e)
 {
+    sequence *q = &r->q;
     int64_t t = clock_ns();
-    TRY(session_decode(&r->s, 1, &r->all.ids[r->all.n - 1], r->logits, e));
+    TRY(sequence_decode(&r->x, &q, 1, e));
     r->decode_ns += clock_ns() - t;
     r->n_decoded++;
-    r->unfed = false;
     return ST_OK;
 }
 
-/* Whether the last reply ended with an end-of-text. */
+/* True if the last reply ended with an end of text. */
 static bool has_ended(const reply *r)
 {
-    return r->unfed && tokenizer_is_eos(r->g->tok, r->all.ids[r->all.n - 1]);
+    return is_unfed(r) && tokenizer_is_eos(r->g->tok, r->q.ids.ids[r->q.ids.n - 1]);
 }
 
 /* What comes before the first token of a reply. The template writes the end of a reply itself, so that of the last one
  * is not fed before a prompt. */
 static status feed(reply *r, const token_list *ids, err *e)
 {
+    sequence *q = &r->q;
     r->n_prompt = r->n_known = r->prompt_ns = r->n_decoded = r->decode_ns = 0;
-    if (r->draft) drafter_begin(r->draft);
-    if (ids->n == 0) return r->unfed ? feed_token(r, e) : ST_OK;
-    if (has_ended(r)) r->all.n--;
-    size_t before = r->all.n;
-    status st = ST_OK;
-    for (size_t i = 0; i < ids->n && st == ST_OK; i++) st = token_list_push(&r->all, ids->ids[i], e);
-    if (st == ST_OK) st = feed_prompt(r, e);
-    if (st != ST_OK) r->all.n = before;
-    r->unfed = false;
+    if (q->draft) drafter_begin(q->draft);
+    if (ids->n == 0) return is_unfed(r) ? feed_token(r, e) : ST_OK;
+    if (has_ended(r)) sequence_truncate(q, q->ids.n - 1);
+    size_t before = q->ids.n;
+    TRY(sequence_push(q, ids->ids, ids->n, e));
+    status st = feed_prompt(r, e);
+    if (st != ST_OK) sequence_truncate(q, before);
     return st;
 }
 
@@ -150,75 +112,33 @@ static status print_token(text_out *t, token_stream *stream, int32_t id, bool *s
     return text_out_add(t, text, n, stopped, e);
 }
 
-/* As next_token, through drafts. */
-static status next_verified(reply *r, int i, int32_t *id, err *e)
-{
-    int64_t t = clock_ns();
-    TRY(drafter_next(r->draft, r->s, r->sampler, &r->all, (size_t)(r->n_new - i), id, e));
-    r->decode_ns += clock_ns() - t;
-    r->n_decoded++;
-    r->unfed = false;
-    return ST_OK;
-}
-
-/* Token number i of the reply, the one before it being the last of r->all. Steps are queued before the token that they
- * are fed is known here, as far as the device can be ahead. */
+/* Token number i of the reply; the one before it is the last of the sequence. */
 static status next_token(reply *r, int i, int32_t *id, err *e)
 {
-    int ahead = r->last ? decoder_ahead(r->g->dec) : 0;
-    if (r->draft) return next_verified(r, i, id, e);
-    if (!sampler_is_plain(r->sampler)) {
-        TRY(feed_token(r, e));
-        *id = sampler_next(r->sampler, r->logits, session_length(r->s));
-        return ST_OK;
-    }
+    sequence *q = &r->q;
     int64_t t = clock_ns();
-    while (r->queued <= ahead && i + r->queued < r->n_new &&
-           (r->queued == 0 || session_length(r->s) < session_limit(r->s))) {
-        TRY(session_queue(&r->s, 1, r->queued ? NULL : &r->all.ids[r->all.n - 1], &r->sampler, e));
-        r->queued++;
-    }
-    TRY(session_take(r->g->dec, 1, id, e));
-    r->queued--;
+    q->most = (size_t)(r->n_new - i);
+    TRY(sequence_next(&r->x, &q, 1, e));
+    *id = q->next;
     r->decode_ns += clock_ns() - t;
     r->n_decoded++;
-    r->unfed = false;
     return ST_OK;
-}
-
-/* Steps queued or verified beyond the end of the reply: their tokens are dropped if the strategy can. */
-static status drop_queued(reply *r, err *e)
-{
-    int32_t unused;
-    int n = r->queued;
-    if (r->draft) return drafter_drop(r->draft, r->s, &r->all, e);
-    for (; r->queued > 0; r->queued--) TRY(session_take(r->g->dec, 1, &unused, e));
-    if (n > 0) (void)session_rewind(r->s, session_length(r->s) - n, NULL);
-    return ST_OK;
-}
-
-/* Tokens before the one that was chosen last. */
-static int64_t fed_tokens(const reply *r)
-{
-    return r->draft ? (int64_t)r->all.n - 1 : session_length(r->s) - r->queued;
 }
 
 static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *stopped, err *e)
 {
-    int32_t id = r->n_new > 0 ? sampler_next(r->sampler, r->logits, session_length(r->s)) : 0;
+    int32_t id = r->n_new > 0 ? sequence_choose(&r->q, r->x.logits) : 0;
     for (int i = 0; i < r->n_new; i++) {
         TRY(comm_broadcast(r->c->ranks, &id, sizeof id, 0, e)); /* CPUs may differ in their last bits */
-        sampler_accept(r->sampler, id);
         TRY(token_list_push(&r->said, id, e));
-        TRY(token_list_push(&r->all, id, e));
-        r->unfed = true;
+        TRY(sequence_accept(&r->q, id, e));
         if (tokenizer_is_eos(r->g->tok, id) && !r->c->ignore_eos) break;
         TRY(print_token(t, stream, id, stopped, e));
         /* Here alone, so that the last token of a reply is never fed. */
-        if (i + 1 == r->n_new || *stopped || cli_interrupted() || fed_tokens(r) >= session_limit(r->s)) break;
+        if (i + 1 == r->n_new || *stopped || cli_interrupted() || (int64_t)r->q.n_fed >= session_limit(r->q.s)) break;
         TRY(next_token(r, i + 1, &id, e));
     }
-    return drop_queued(r, e);
+    return sequence_settle(&r->q, e);
 }
 
 /* Text that goes on: its first word has a space before it if it has one in the whole. A few tokens, since special ones
@@ -226,8 +146,9 @@ static status decode_loop(reply *r, text_out *t, token_stream *stream, bool *sto
 static status prime(const reply *r, token_stream *stream, err *e)
 {
     const char *text;
-    size_t n, few = r->all.n < 16 ? r->all.n : 16;
-    for (size_t i = r->all.n - few; i < r->all.n; i++) TRY(token_stream_push(stream, r->all.ids[i], &text, &n, e));
+    size_t n, few = r->q.ids.n < 16 ? r->q.ids.n : 16;
+    for (size_t i = r->q.ids.n - few; i < r->q.ids.n; i++)
+        TRY(token_stream_push(stream, r->q.ids.ids[i], &text, &n, e));
     return ST_OK;
 }
 
@@ -254,7 +175,7 @@ status reply_run(reply *r, const token_list *ids, err *e)
 
 static void print_tier(const reply *r, const attn_stats *a)
 {
-    tier_counts t = attn_seq_tier(session_attn(r->s));
+    tier_counts t = attn_seq_tier(session_attn(r->q.s));
     double steps = a->steps > 0 ? (double)a->steps : 1;
     fprintf(stderr,
             "KV in files %.2f MB, %.2f MB of it in memory | a decode step read %.3f MB in %.0f blocks (%.2f a selected "
@@ -265,7 +186,7 @@ static void print_tier(const reply *r, const attn_stats *a)
 
 static void print_host(const reply *r, const attn_stats *a)
 {
-    host_counts h = attn_seq_host(session_attn(r->s));
+    host_counts h = attn_seq_host(session_attn(r->q.s));
     double steps = a->steps > 0 ? (double)a->steps : 1;
     fprintf(stderr,
             "KV in the host's memory %.2f MB | a decode step read %.3f MB of it, wrote %.3f MB, waited for none | %.1f "
@@ -276,11 +197,11 @@ static void print_host(const reply *r, const attn_stats *a)
 
 static void print_draft(const reply *r)
 {
-    draft_counts n = drafter_counts(r->draft);
+    draft_counts n = drafter_counts(r->q.draft);
     double alone = (double)n.tokens * n.single_ns;
     fprintf(stderr,
             "draft %s: %.2f tokens a verification | %lld of %lld drafted tokens accepted | %lld of %lld steps saved",
-            drafter_spec(r->draft), draft_length(&n), (long long)n.accepted, (long long)n.proposed,
+            drafter_spec(r->q.draft), draft_length(&n), (long long)n.accepted, (long long)n.proposed,
             (long long)(n.tokens - n.verifications), (long long)n.tokens);
     if (n.ns > 0 && alone > 0) fprintf(stderr, " | %.2f times the speed of single steps", alone / n.ns);
     const model *m = r->g->draft;
@@ -318,8 +239,8 @@ static void print_certified(const attn_certified *x)
 
 void reply_print_stats(const reply *r)
 {
-    attn_stats a = attn_seq_stats(session_attn(r->s));
-    attn_bytes held = attn_seq_held(session_attn(r->s)), peak = attn_seq_peak(session_attn(r->s));
+    attn_stats a = attn_seq_stats(session_attn(r->q.s));
+    attn_bytes held = attn_seq_held(session_attn(r->q.s)), peak = attn_seq_peak(session_attn(r->q.s));
     double prompt_s = (double)r->prompt_ns / 1e9, decode_s = (double)r->decode_ns / 1e9;
     fprintf(stderr, "prompt %lld tokens, ", (long long)r->n_prompt);
     if (r->reuse) fprintf(stderr, "%lld of them known, ", (long long)r->n_known);
@@ -329,12 +250,12 @@ void reply_print_stats(const reply *r)
     fprintf(stderr, "KV held %.2f MB (peak %.2f MB) | attended %.1f %% of the tokens in decode steps\n",
             (double)held.kv / 1e6, (double)peak.kv / 1e6, a.visible > 0 ? 100 * a.attended / a.visible : 100.0);
     print_missed(&a);
-    kv_tier_kind kind = attn_seq_spec(session_attn(r->s))->tier.kind;
+    kv_tier_kind kind = attn_seq_spec(session_attn(r->q.s))->tier.kind;
     if (kind == KV_DISK) print_tier(r, &a);
     if (kind == KV_HOST) print_host(r, &a);
     attn_certified sure;
-    if (attn_seq_certified(session_attn(r->s), &sure)) print_certified(&sure);
-    if (r->draft) print_draft(r);
+    if (attn_seq_certified(session_attn(r->q.s), &sure)) print_certified(&sure);
+    if (r->q.draft) print_draft(r);
 }
 
 static json_t *missed_ci_json(const attn_stats *a)
@@ -354,7 +275,7 @@ static json_t *certified_json(const attn_certified *x)
 
 json_t *reply_json(const reply *r, err *e)
 {
-    attn_stats a = attn_seq_stats(session_attn(r->s));
+    attn_stats a = attn_seq_stats(session_attn(r->q.s));
     double steps = (double)a.steps * r->g->m->config.n_layers;
     char *text;
     size_t n;
@@ -363,21 +284,21 @@ json_t *reply_json(const reply *r, err *e)
                           (json_int_t)r->n_prompt, "new_tokens", (json_int_t)r->said.n, "prompt_seconds",
                           (double)r->prompt_ns / 1e9, "decode_seconds", (double)r->decode_ns / 1e9, "attended",
                           steps > 0 ? json_real(a.attended / steps) : json_null(), "kv_bytes",
-                          (json_int_t)attn_seq_held(session_attn(r->s)).kv, "kv_bytes_peak",
-                          (json_int_t)attn_seq_peak(session_attn(r->s)).kv);
+                          (json_int_t)attn_seq_held(session_attn(r->q.s)).kv, "kv_bytes_peak",
+                          (json_int_t)attn_seq_peak(session_attn(r->q.s)).kv);
     mem_free(text);
-    tier_counts t = attn_seq_tier(session_attn(r->s));
-    host_counts h = attn_seq_host(session_attn(r->s));
-    kv_tier_kind kind = attn_seq_spec(session_attn(r->s))->tier.kind;
+    tier_counts t = attn_seq_tier(session_attn(r->q.s));
+    host_counts h = attn_seq_host(session_attn(r->q.s));
+    kv_tier_kind kind = attn_seq_spec(session_attn(r->q.s))->tier.kind;
     if (j && kind == KV_DISK) json_object_set_new(j, "tier", tier_json(&t, a.steps));
     if (j && kind == KV_HOST) json_object_set_new(j, "tier", host_json(&h, a.steps));
-    if (j && r->draft) json_object_set_new(j, "draft", drafter_json(r->draft, r->g->draft));
+    if (j && r->q.draft) json_object_set_new(j, "draft", drafter_json(r->q.draft, r->g->draft));
     if (j && a.measured > 0) {
         json_object_set_new(j, "missed_mass", json_real(a.missed / a.measured));
         json_object_set_new(j, "ci95", missed_ci_json(&a));
     }
     attn_certified sure;
-    if (j && attn_seq_certified(session_attn(r->s), &sure)) json_object_set_new(j, "certify", certified_json(&sure));
+    if (j && attn_seq_certified(session_attn(r->q.s), &sure)) json_object_set_new(j, "certify", certified_json(&sure));
     if (j && r->reuse) json_object_set_new(j, "prefix_tokens", json_integer(r->n_known));
     if (!j) err_set(e, ST_NOMEM, "out of memory for the report");
     return j;
@@ -386,15 +307,15 @@ json_t *reply_json(const reply *r, err *e)
 status reply_report(const reply *r, json_t *results, err *e)
 {
     const cli *c = r->c;
-    const attn_spec *spec = attn_seq_spec(session_attn(r->s));
+    const attn_spec *spec = attn_seq_spec(session_attn(r->q.s));
     char params[512], kv[128];
     attn_spec_params(spec, params, sizeof params);
     kv_format_text(&spec->kv, kv, sizeof kv);
     json_t *options = json_pack(
         "{s:s, s:s, s:o, s:s, s:I, s:i, s:f, s:i, s:f, s:f, s:f, s:I, s:s, s:s?}", "attn", spec->text, "params", params,
         "budget", attn_has_budget(spec) ? json_integer(spec->budget) : json_null(), "kv", kv, "ctx",
-        (json_int_t)session_limit(r->s), "n", r->n_new, "temp", c->temp, "top_k", c->top_k, "top_p", c->top_p, "min_p",
-        c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed, "draw",
+        (json_int_t)session_limit(r->q.s), "n", r->n_new, "temp", c->temp, "top_k", c->top_k, "top_p", c->top_p,
+        "min_p", c->min_p, "repeat_penalty", c->repeat_penalty, "seed", (json_int_t)c->seed, "draw",
         c->draw ? c->draw : draw_names[DRAW_GUMBEL], "template", c->template_name);
     return report_write(c, r->g, options, results, NULL, e);
 }
@@ -441,24 +362,31 @@ static status parse_draw(draw_how *how, const cli *c, err *e)
     return err_set(e, ST_USAGE, "--draw: '%.40s' is not one of: gumbel rank", c->draw);
 }
 
+static decoder_options decoder_options_of(const cli *c, const engine *g)
+{
+    return (decoder_options){
+        .chunk = (size_t)c->chunk, .max_batch = 1, .verify = cli_verify_rows(c), .draft = g->draft};
+}
+
 static status create_with(reply *r, const cli *c, engine *g, const attn_spec *spec, int64_t n_tokens, err *e)
 {
     sampler_options so = {c->temp, c->top_k, c->top_p, c->min_p, c->repeat_penalty, c->seed, DRAW_GUMBEL};
-    const decoder_options o = {
-        .chunk = (size_t)c->chunk, .max_batch = 1, .verify = cli_verify_rows(c), .draft = g->draft};
+    const decoder_options o = decoder_options_of(c, g);
+    const draft_options drafts = cli_drafts(c);
+    sequence_options q = {.spec = spec, .size = session_of(n_tokens), .sampling = &so, .drafts = &drafts};
+    drafter *d;
     *r = (reply){.c = c, .g = g, .n_new = c->n_new};
     TRY(parse_draw(&so.draw, c, e));
-    const draft_options drafts = cli_drafts(c);
-    status st = drafter_create(&r->draft, &drafts, spec, e);
-    session_size size = drafter_session(r->draft, n_tokens);
-    if (st == ST_OK && c->prefix_disk) st = reuse_check(spec, size.draft, e);
+    TRY(drafter_create(&d, &drafts, spec, e));
+    session_size size = drafter_session(d, n_tokens);
+    status st = c->prefix_disk ? reuse_check(spec, size.draft, e) : ST_OK;
     if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
+    drafter_free(d);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);
     if (st == ST_OK) st = cli_open_prefix(&r->reuse, c, g, e);
-    size = reuse_size(r->reuse, size);
-    if (st == ST_OK) st = session_create(&r->s, g->dec, spec, size, e);
-    if (st == ST_OK) st = sampler_create(&r->sampler, &so, (size_t)g->m->config.vocab, e);
-    if (st == ST_OK) st = MEM_NEW(&r->logits, (size_t)g->m->config.vocab, e);
+    q.reuse = r->reuse;
+    if (st == ST_OK) st = sequence_open(&r->q, g->dec, &q, e);
+    if (st == ST_OK) st = stepper_open(&r->x, g->dec, 1, e);
     if (st != ST_OK) reply_free(r);
     return st;
 }
@@ -483,17 +411,14 @@ static status load_from(reply *r, const cli *c, engine *g, session_file *f, err 
     if (c->ctx) TRY(cli_parse_size(&n_tokens, c->ctx, "--ctx", e));
     TRY(create_with(r, c, g, &spec, n_tokens, e));
     if (c->no_verify) session_file_trust(f);
-    TRY(session_load(r->s, f, &n, e));
+    TRY(session_load(r->q.s, f, &n, e));
     if (!session_file_summed(f))
         fprintf(stderr, "warning: --load %s: saved by an earlier version: rows are not checksummed\n",
                 path_tail(c->load));
-    for (size_t i = 0; i < n.n_ids; i++) {
-        TRY(token_list_push(&r->all, n.ids[i], e));
-        sampler_accept(r->sampler, n.ids[i]);
-    }
-    r->unfed = (int64_t)n.n_ids > session_length(r->s);
-    if (n.logits) memcpy(r->logits, n.logits, (size_t)g->m->config.vocab * sizeof *r->logits);
-    if (!c->seeded) sampler_set_random(r->sampler, n.random);
+    TRY(sequence_push(&r->q, n.ids, n.n_ids, e));
+    r->q.n_fed = (size_t)session_length(r->q.s);
+    if (n.logits) memcpy(r->x.logits, n.logits, (size_t)g->m->config.vocab * sizeof *r->x.logits);
+    if (!c->seeded) sampler_set_random(r->q.by, n.random);
     return ST_OK;
 }
 
@@ -515,12 +440,12 @@ status reply_save(reply *r, err *e)
     err why = {0};
     if (!r->c->save) return ST_OK;
     /* After a prompt that was stopped the session is to be fed anew. */
-    if (session_length(r->s) + r->unfed < (int64_t)r->all.n) TRY(feed_prompt(r, e));
-    session_notes n = {.ids = r->all.ids,
-                       .n_ids = r->all.n,
-                       .logits = r->unfed || r->all.n == 0 ? NULL : r->logits,
-                       .random = sampler_random(r->sampler)};
-    status st = session_save(r->s, r->c->save, &n, &why);
+    if (r->q.n_fed + is_unfed(r) < r->q.ids.n) TRY(feed_prompt(r, e));
+    session_notes n = {.ids = r->q.ids.ids,
+                       .n_ids = r->q.ids.n,
+                       .logits = is_unfed(r) || r->q.ids.n == 0 ? NULL : r->x.logits,
+                       .random = sampler_random(r->q.by)};
+    status st = session_save(r->q.s, r->c->save, &n, &why);
     return st == ST_OK ? ST_OK : err_set(e, st, "--save %s", why.msg);
 }
 
@@ -545,13 +470,9 @@ status reply_encode_turn(const reply *r, chat_message *msg, size_t n, token_list
 
 void reply_free(reply *r)
 {
-    session_free(r->s);
-    reuse_let_go(&r->known, r->reuse);
+    sequence_close(&r->q);
+    stepper_close(&r->x);
     reuse_close(r->reuse);
-    token_list_free(&r->all);
-    sampler_free(r->sampler);
-    drafter_free(r->draft);
-    mem_free(r->logits);
     token_list_free(&r->said);
     *r = (reply){0};
 }
@@ -613,7 +534,7 @@ static status print_plan(const cli *c, const engine *g, int64_t n_tokens, err *e
 {
     attn_spec spec;
     memory_plan p;
-    decoder_options o = {.chunk = (size_t)c->chunk, .max_batch = 1, .verify = cli_verify_rows(c), .draft = g->draft};
+    const decoder_options o = decoder_options_of(c, g);
     drafter *d;
     TRY(cli_parse_one_attn(&spec, c, e));
     const draft_options drafts = cli_drafts(c);
@@ -652,8 +573,8 @@ static status start_loaded(reply *r, const cli *c, engine *g, token_list *ids, e
 {
     bool prompt = c->prompt || c->prompt_file;
     TRY(reply_load(r, c, g, e));
-    if (prompt) return encode_prompt(c, g, r->all.n ? r : NULL, ids, e);
-    if (r->all.n == 0)
+    if (prompt) return encode_prompt(c, g, r->q.ids.n ? r : NULL, ids, e);
+    if (r->q.ids.n == 0)
         return err_set(e, ST_USAGE, "--load %s: the session is empty, -p or -f is needed", path_tail(c->load));
     if (has_ended(r) && !c->ignore_eos && !c->quiet)
         fprintf(stderr, "the reply of this session has ended: -p or -f asks on, --ignore-eos goes on\n");
@@ -679,7 +600,7 @@ static status cmd_generate(const cli *c, err *e)
     TRY(engine_find(&g, c, true, e));
     status st = start(&r, c, &g, &ids, e);
     if (st != ST_OK || c->plan) goto done;
-    r.last = !c->save;
+    r.q.ahead = !c->save;
     cli_catch_interrupt();
     TRY_GOTO(reply_run(&r, &ids, e));
     TRY_GOTO(out_write("\n", 1, e));

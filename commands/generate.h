@@ -4,29 +4,20 @@
 #define COMMANDS_GENERATE_H
 
 #include "cli/cli.h"
-#include "generate/drafter.h"
-#include "generate/prefix_reuse.h"
+#include "generate/sequence.h"
 #include "tokenizer/stop_text.h"
 
 typedef struct {
     const cli *c;
     engine *g;
-    session *s;
-    sampler *sampler;
-    float *logits; /* [vocab] of the next token */
-    int n_new;     /* most tokens of the reply */
+    sequence q; /* its ids: those of the session, and those to feed */
+    stepper x;  /* of one sequence; its row: logits of the next token */
+    int n_new;  /* most tokens of the reply */
     progress *bar;
-    int64_t n_prompt, n_known, n_decoded; /* n_known: of the prompt, from --prefix-disk */
+    int64_t n_prompt, n_known, n_decoded; /* n_known: tokens of the prompt from --prefix-disk */
     int64_t prompt_ns, decode_ns;
     token_list said; /* ids of the reply */
-    token_list all;  /* ids of the session, and those that it is still to be fed */
-    bool unfed;      /* the last of them was sampled, but not fed */
-    bool last;       /* nothing follows this reply: the session may keep a token behind its end */
-    int queued;      /* steps under way */
-    drafter *draft;  /* NULL: none */
     reuse *reuse;    /* NULL: no --prefix-disk */
-    reuse_known known;
-    char before[SHA256_HEX]; /* how what the session has came */
 } reply;
 
 /* A session for n_tokens and a sampler from the options. */

@@ -253,10 +253,15 @@ status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, 
     return ST_OK;
 }
 
+void drafter_forget(drafter *d)
+{
+    d->rows = d->at = 0;
+}
+
 status drafter_drop(drafter *d, session *s, const token_list *all, err *e)
 {
     int64_t n = (int64_t)all->n - 1;
-    d->rows = d->at = 0;
+    drafter_forget(d);
     return session_length(s) > n ? session_rewind(s, n, e) : ST_OK;
 }
 

@@ -48,6 +48,8 @@ status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, 
 bool drafter_ready(const drafter *d, const token_list *all);
 /* From now on the logits [vocab] that a token is chosen from are copied to `row` before; NULL: they are not. */
 void drafter_copy_logits(drafter *d, float *row);
+/* Forgets what was verified ahead; the session keeps its rows. */
+void drafter_forget(drafter *d);
 /* Forgets what was verified behind the last of `all`, which is then what it is without drafts: not fed. */
 status drafter_drop(drafter *d, session *s, const token_list *all, err *e);
 

@@ -123,7 +123,7 @@ static status quiet_reply(reply *r, const token_list *ids, err *e)
 
 static void check_held(const reply *r, const char *what)
 {
-    is_int(session_length(r->s), r->n_prompt + (long long)r->said.n - 1,
+    is_int(session_length(r->q.s), r->n_prompt + (long long)r->said.n - 1,
            "%s: all but the reply's last token is in the cache", what);
 }
 
@@ -184,7 +184,7 @@ static void check_interrupt(void)
                "Ctrl-C while the prompt is read");
         status st = ST_INTERRUPTED;
         for (int ms = 50; st == ST_INTERRUPTED && ms < 60000; ms *= 2) {
-            session_reset(r.s);
+            sequence_restart(&r.q);
             cli_clear_interrupt();
             alarm_in(ms);
             e = (err){0};

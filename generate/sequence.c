@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "generate/sequence.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
+
+/* ---- sequences ---- */
+
+status sequence_open(sequence *q, decoder *d, const sequence_options *o, err *e)
+{
+    session_size size = o->size;
+    status st = ST_OK;
+    *q = (sequence){.reuse = o->reuse, .most = SIZE_MAX};
+    if (o->drafts) st = drafter_create(&q->draft, o->drafts, o->spec, e);
+    size.draft = drafter_session(q->draft, 0).draft;
+    if (st == ST_OK) st = session_create(&q->s, d, o->spec, reuse_size(o->reuse, size), e);
+    if (st == ST_OK && o->sampling) st = sampler_create(&q->by, o->sampling, (size_t)decoder_model(d)->config.vocab, e);
+    if (st != ST_OK) sequence_close(q);
+    return st;
+}
+
+void sequence_close(sequence *q)
+{
+    session_free(q->s);
+    reuse_let_go(&q->known, q->reuse);
+    sampler_free(q->by);
+    drafter_free(q->draft);
+    token_list_free(&q->ids);
+    *q = (sequence){0};
+}
+
+void sequence_restart(sequence *q)
+{
+    session_reset(q->s);
+    reuse_let_go(&q->known, q->reuse);
+    q->n_fed = 0;
+}
+
+status sequence_push(sequence *q, const int32_t *ids, size_t n, err *e)
+{
+    size_t before = q->ids.n;
+    status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++) st = token_list_push(&q->ids, ids[i], e);
+    if (st != ST_OK) q->ids.n = before;
+    return st;
+}
+
+/* Counts tokens for the repetition penalty. */
+static void count_seen(sequence *q)
+{
+    for (; q->by && q->n_seen < q->ids.n; q->n_seen++) sampler_accept(q->by, q->ids.ids[q->n_seen]);
+}
+
+status sequence_accept(sequence *q, int32_t id, err *e)
+{
+    TRY(sequence_push(q, &id, 1, e));
+    count_seen(q);
+    return ST_OK;
+}
+
+void sequence_truncate(sequence *q, size_t n)
+{
+    q->ids.n = n;
+    if (q->n_seen > n) q->n_seen = n;
+}
+
+/* ---- buffers ---- */
+
+status stepper_open(stepper *x, decoder *d, size_t room, err *e)
+{
+    size_t vocab = (size_t)decoder_model(d)->config.vocab;
+    *x = (stepper){.d = d, .room = room};
+    status st = MEM_NEW(&x->s, room, e);
+    if (st == ST_OK) st = MEM_NEW(&x->ids, room, e);
+    if (st == ST_OK) st = MEM_NEW(&x->by, room, e);
+    if (st == ST_OK) st = mem_alloc((void **)&x->logits, room * vocab, sizeof *x->logits, "logits", e);
+    if (st != ST_OK) stepper_close(x);
+    return st;
+}
+
+void stepper_close(stepper *x)
+{
+    mem_free(x->s);
+    mem_free(x->ids);
+    mem_free(x->by);
+    mem_free(x->logits);
+    *x = (stepper){0};
+}
+
+static size_t vocab_of(const stepper *x)
+{
+    return (size_t)decoder_model(x->d)->config.vocab;
+}
+
+float *stepper_row(const stepper *x, size_t i)
+{
+    return x->logits + i * vocab_of(x);
+}
+
+/* ---- prompts ---- */
+
+void sequence_begin(sequence *q, size_t end)
+{
+    q->start = q->n_fed;
+    q->end = end;
+    reuse_let_go(&q->known, q->reuse);
+    q->known = (reuse_known){0};
+    if (q->n_fed == 0) q->before[0] = 0;
+}
+
+void sequence_begin_cached(sequence *q, size_t end, attn_hint hint)
+{
+    sequence_begin(q, end);
+    const reuse_prompt p = {.ids = q->ids.ids, .from = q->n_fed, .n = end, .before = q->before, .hint = hint};
+    reuse_find(&q->known, q->reuse, q->s, &p);
+    q->n_fed = q->known.known;
+    if (q->n_fed < q->start) q->start = 0, q->before[0] = 0;
+}
+
+/* Extends the hash of how the tokens were fed: rows after a prompt depend on where it began and ended. */
+static void note_prompt(sequence *q)
+{
+    sha256 sum;
+    char text[64];
+    snprintf(text, sizeof text, "%zu-%zu ", q->start, q->end);
+    sha256_init(&sum);
+    sha256_add(&sum, q->before, strlen(q->before));
+    sha256_add(&sum, text, strlen(text));
+    sha256_hex(&sum, q->before);
+}
+
+/* Calls of a prefill. */
+typedef struct {
+    stepper *x;
+    const prompt_options *o;
+    size_t n; /* tokens of the whole prompt */
+} prefill_calls;
+
+static void on_rows(void *ctx, int64_t first, size_t n, const float *logits)
+{
+    const prefill_calls *p = ctx;
+    size_t vocab = vocab_of(p->x);
+    for (size_t i = 0; i < n; i++) {
+        size_t at = (size_t)first + i + 1;
+        const float *row = logits + i * vocab;
+        if (at == p->n) memcpy(p->x->logits, row, vocab * sizeof *row);
+        else if (p->o->row) p->o->row(p->o->ctx, at, row);
+    }
+}
+
+static bool on_progress(void *ctx, int64_t done, int64_t total)
+{
+    const prefill_calls *p = ctx;
+    return !p->o->progress || p->o->progress(p->o->ctx, done, total);
+}
+
+/* Where the next piece of n sequences ends. */
+static size_t piece_end(sequence *const *q, size_t n, size_t most)
+{
+    size_t at = q[0]->n_fed, end = q[0]->end;
+    if (most && end - at > most) end = at + most;
+    for (size_t i = 0; i < n; i++) {
+        size_t keep = q[i]->known.keep;
+        if (keep > at && keep < end) end = keep;
+    }
+    return end;
+}
+
+status sequence_prefill(stepper *x, sequence *const *q, size_t n, const prompt_options *o, err *e)
+{
+    prefill_calls calls = {x, o, q[0]->end - q[0]->start};
+    size_t at = q[0]->n_fed, end = piece_end(q, n, o->most);
+    const prefill_options p = {.which = o->row ? LOGITS_ALL : LOGITS_LAST,
+                               .rows = o->logits || o->row ? on_rows : NULL,
+                               .progress = on_progress,
+                               .ctx = &calls,
+                               .before = at - q[0]->start,
+                               .after = q[0]->end - end,
+                               .hint = o->hint};
+    for (size_t i = 0; i < n; i++) x->s[i] = q[i]->s;
+    TRY(session_prefill(x->s, n, q[0]->ids.ids + at, end - at, &p, e));
+    for (size_t i = 0; i < n; i++) {
+        q[i]->n_fed = end;
+        if (end == q[i]->known.keep) reuse_keep(&q[i]->known, q[i]->reuse, q[i]->s);
+        if (end == q[i]->end && q[i]->reuse) note_prompt(q[i]);
+    }
+    return ST_OK;
+}
+
+/* ---- steps ---- */
+
+/* Sequences of one forward pass: on a CPU, products with more rows have other bits. */
+static size_t most_alike(const stepper *x, size_t n)
+{
+    return decoder_model(x->d)->be->ops->at_once ? n : LINEAR_ALIKE;
+}
+
+status sequence_decode(stepper *x, sequence *const *q, size_t n, err *e)
+{
+    size_t most = most_alike(x, n), parts = (n + most - 1) / most;
+    status st = ST_OK;
+    for (size_t i = 0; i < n; i++) {
+        x->s[i] = q[i]->s;
+        x->ids[i] = q[i]->ids.ids[q[i]->n_fed];
+    }
+    for (size_t i = 0; i < parts && (st == ST_OK || st == ST_FORMAT); i++) {
+        size_t at = i * n / parts, end = (i + 1) * n / parts;
+        status part = session_decode(x->s + at, end - at, x->ids + at, stepper_row(x, at), e);
+        for (size_t k = at; k < end && (part == ST_OK || part == ST_FORMAT); k++) q[k]->n_fed++;
+        if (part != ST_OK) st = part;
+    }
+    return st;
+}
+
+int32_t sequence_choose(sequence *q, float *logits)
+{
+    count_seen(q);
+    if (q->by) return sampler_next(q->by, logits, (int64_t)q->n_fed);
+    return logits_argmax(logits, (size_t)decoder_model(session_decoder(q->s))->config.vocab);
+}
+
+/* Queues steps of one sequence until it is as far ahead as the device can be, then takes the oldest. */
+static status next_ahead(sequence *q, err *e)
+{
+    decoder *d = session_decoder(q->s);
+    int ahead = q->ahead ? decoder_ahead(d) : 0;
+    while (q->queued <= ahead && (size_t)q->queued < q->most &&
+           (q->queued == 0 || session_length(q->s) < session_limit(q->s))) {
+        TRY(session_queue(&q->s, 1, q->queued ? NULL : &q->ids.ids[q->n_fed], q->by ? &q->by : NULL, e));
+        q->queued++;
+    }
+    TRY(session_take(d, 1, &q->next, e));
+    q->queued--;
+    q->n_fed++;
+    return ST_OK;
+}
+
+/* One step whose tokens the device chooses. */
+static status next_queued(stepper *x, sequence *const *q, size_t n, err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        x->s[i] = q[i]->s;
+        x->ids[i] = q[i]->ids.ids[q[i]->n_fed];
+        x->by[i] = q[i]->by;
+    }
+    TRY(session_queue(x->s, n, x->ids, x->by[0] ? x->by : NULL, e));
+    TRY(session_take(x->d, n, x->ids, e));
+    for (size_t i = 0; i < n; i++) {
+        q[i]->next = x->ids[i];
+        q[i]->n_fed++;
+    }
+    return ST_OK;
+}
+
+status sequence_next(stepper *x, sequence *const *q, size_t n, err *e)
+{
+    bool looks = n > SESSION_QUEUE_ROWS;
+    for (size_t i = 0; i < n; i++) looks |= q[i]->by && !sampler_is_plain(q[i]->by);
+    if (n == 1 && q[0]->draft) {
+        count_seen(q[0]);
+        TRY(drafter_next(q[0]->draft, q[0]->s, q[0]->by, &q[0]->ids, q[0]->most, &q[0]->next, e));
+        q[0]->n_fed++;
+        return ST_OK;
+    }
+    if (!looks) return n == 1 ? next_ahead(q[0], e) : next_queued(x, q, n, e);
+    TRY(sequence_decode(x, q, n, e));
+    for (size_t i = 0; i < n; i++) q[i]->next = sequence_choose(q[i], stepper_row(x, i));
+    return ST_OK;
+}
+
+status sequence_settle(sequence *q, err *e)
+{
+    int32_t unused;
+    bool queued = q->queued > 0;
+    for (; q->queued > 0; q->queued--) TRY(session_take(session_decoder(q->s), 1, &unused, e));
+    if (q->draft) drafter_forget(q->draft);
+    if (session_length(q->s) <= (int64_t)q->n_fed) return ST_OK;
+    status st = session_rewind(q->s, (int64_t)q->n_fed, queued ? NULL : e);
+    return queued ? ST_OK : st;
+}
