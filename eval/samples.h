@@ -85,8 +85,8 @@ typedef struct {
     /* The dataset of a record, with that of its file or DATASET_UNKNOWN in *out; NULL: by the member "dataset". */
     status (*dataset)(size_t *out, const json_t *root, const char *path, const char *where, err *e);
     /* Fills a zeroed sample from its record, dataset and file. ST_FORMAT names `where` and the field. */
-    status (*read)(void *own, void *s, const char *path, const char *where, err *e);
-    void *own;
+    status (*read)(const void *own, void *s, const char *path, const char *where, err *e);
+    const void *own;
 } sample_reader;
 
 /* Reads the samples of the source's files and keeps those it asks for. Errors: ST_IO for a folder without files, or

@@ -76,7 +76,7 @@ typedef struct {
 /* Reads a record {"context", "input", "answer", "options", "id"}, as sample_reader.read does, for the
  * infinitebench_prompts that `own` is. Labels are texts or numbers; of the tasks with options the right one's text,
  * alone or with its letter. */
-status infinitebench_read(void *own, void *s, const char *path, const char *where, err *e);
+status infinitebench_read(const void *own, void *s, const char *path, const char *where, err *e);
 /* Frees what a sample holds besides its record. */
 void infinitebench_drop(void *s);
 /* Frees the context, which is large. */

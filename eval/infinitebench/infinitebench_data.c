@@ -123,7 +123,7 @@ static status read_fields(infinitebench_sample *s, const infinitebench_prompts *
 
 /* ---- a sample ---- */
 
-status infinitebench_read(void *own, void *own_sample, const char *path, const char *where, err *e)
+status infinitebench_read(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     infinitebench_sample *s = own_sample;
     (void)path;

@@ -115,7 +115,7 @@ static status try_units(infinitebench_sample *s, int64_t *left, const infinitebe
     json_t *root;
     TRY(infinitebench_generate(&root, &depth, at, units, e));
     *s = (infinitebench_sample){.at = {at->dataset, at->number, root}};
-    status st = infinitebench_read((void *)(uintptr_t)p, s, "", "generated", e);
+    status st = infinitebench_read(p, s, "", "generated", e);
     if (st == ST_OK) st = infinitebench_prompt_make(&t, p, how, s, e);
     int64_t n = (int64_t)(t.head.n + t.tail.n) + p->n_new[at->dataset];
     *left = at->length - n;

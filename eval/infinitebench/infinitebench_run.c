@@ -63,9 +63,9 @@ static const metric *metric_of(const infinitebench_run *r, size_t task)
 }
 
 /* Labels that cannot be scored are found before anything runs. */
-static status read_sample(void *own, void *own_sample, const char *path, const char *where, err *e)
+static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
-    infinitebench_run *r = own;
+    const infinitebench_run *r = own;
     infinitebench_sample *s = own_sample;
     double score;
     err inner = {0};

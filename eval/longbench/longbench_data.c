@@ -101,7 +101,7 @@ static status check_sample(const reader *r, const longbench_sample *s, const cha
     return ST_OK;
 }
 
-static status read_sample(void *own, void *own_sample, const char *path, const char *where, err *e)
+static status read_sample(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     longbench_sample *s = own_sample;
     const json_t *id = json_object_get(s->at.root, "_id");

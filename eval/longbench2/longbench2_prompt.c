@@ -24,7 +24,7 @@ static status read_answer(longbench2_sample *s, const char *where, err *e)
     return ST_OK;
 }
 
-static status read_record(void *own, void *own_sample, const char *path, const char *where, err *e)
+static status read_record(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     longbench2_sample *s = own_sample;
     const json_t *root = s->at.root;

@@ -61,7 +61,7 @@ static int64_t needles_of_name(const char *name)
     return strtoll(d, NULL, 10);
 }
 
-static status read_record(void *own, void *own_sample, const char *path, const char *where, err *e)
+static status read_record(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     mrcr_sample *s = own_sample;
     const json_t *root = s->at.root;

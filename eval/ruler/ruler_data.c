@@ -59,7 +59,7 @@ static status read_columns(ruler_record *x, const char *where, err *e)
     return read_answers(x, "answer", where, e);
 }
 
-static status read_record(void *own, void *record, const char *path, const char *where, err *e)
+static status read_record(const void *own, void *record, const char *path, const char *where, err *e)
 {
     ruler_record *x = record;
     const json_t *root = x->at.root;

@@ -49,7 +49,7 @@ typedef struct {
 
 /* Reads a record {"context" (a text, or a list of whole numbers) or "input", "multi_turns": [{"input", "answer",
  * "options", "task"}]}, of which five turns at most count, as sample_reader.read does; own and path are unused. */
-status scbench_read(void *own, void *s, const char *path, const char *where, err *e);
+status scbench_read(const void *own, void *s, const char *path, const char *where, err *e);
 /* Frees what a sample holds besides its record. */
 void scbench_drop(void *s);
 

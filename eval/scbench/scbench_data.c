@@ -135,7 +135,7 @@ static status spell_numbers(json_t *root, err *e)
     return st;
 }
 
-status scbench_read(void *own, void *own_sample, const char *path, const char *where, err *e)
+status scbench_read(const void *own, void *own_sample, const char *path, const char *where, err *e)
 {
     scbench_sample *s = own_sample;
     (void)own;

@@ -58,7 +58,7 @@ static status score_turn(double *score, const scbench_run *r, const scbench_samp
 }
 
 /* Labels that cannot be scored are found before anything runs. */
-static status read_sample(void *own, void *s, const char *path, const char *where, err *e)
+static status read_sample(const void *own, void *s, const char *path, const char *where, err *e)
 {
     TRY(scbench_read(NULL, s, path, where, e));
     for (size_t i = 0; i < ((scbench_sample *)s)->n_turns; i++) {

@@ -323,7 +323,7 @@ static void check_longest(const prompter *how, const infinitebench_prompts *p, c
         return;
     size_t units = units_of(&s), n = tokens_of(p, how, &s);
     more = (infinitebench_sample){.at = {at->dataset, 0, generate(at, units + 1, &depth)}};
-    if (infinitebench_read((void *)(uintptr_t)p, &more, "", "x", &e) != ST_OK) abort();
+    if (infinitebench_read(p, &more, "", "x", &e) != ST_OK) abort();
     ok(n <= room && tokens_of(p, how, &more) > room, "%zu units fill %zu of %zu tokens, one more does not fit", units,
        n, room);
     ok(s.length == at->length && s.at.index == at->number && s.depth >= 0, "it knows its place");
