@@ -11,12 +11,16 @@ from collections import Counter, defaultdict, namedtuple
 RESAMPLES, SEED = 10_000, 42
 LENGTHS = ('passkey', 'eval niah')  # commands whose columns are lengths, and whose samples have a depth
 PROBLEMS = ('eval gsm8k', 'eval math', 'eval aime', 'eval gpqa', 'eval mmlu')
-SCORES = ('eval longbench', 'eval longbench2', 'eval infinitebench', 'eval scbench', 'eval mrcr', 'eval ruler', *LENGTHS)
+SCORES = ('eval longbench', 'eval longbench2', 'eval infinitebench', 'eval scbench', 'eval mrcr', 'eval ruler',
+          *LENGTHS)
 LINES = (*SCORES, *PROBLEMS, 'eval drift', 'eval pg19')
 COMMANDS = (*LINES, 'eval recall', 'eval accept', 'bench')
-KINDS = {'a boolean': bool, 'a number': (int, float), 'a string': str, 'an object': dict, 'a list': list, 'null': type(None)}
-KEYS = dict.fromkeys('score index turn needles trial ctx depth generated n temp differences batch tokens_per_s spread loss nll'
-                     ' windows tokens book accept single_tokens_per_s times drafted accepted_length sample new_tokens'.split(),
+KINDS = {'a boolean': bool, 'a number': (int, float), 'a string': str, 'an object': dict, 'a list': list,
+         'null': type(None)}
+KEYS = dict.fromkeys('score index turn needles trial ctx depth generated n temp differences batch tokens_per_s '
+    'spread loss nll'
+                     ' windows tokens book accept single_tokens_per_s times drafted accepted_length sample'
+                     ' new_tokens'.split(),
                      'a number')
 KEYS |= dict.fromkeys('attn dataset task difficulty draft phase model'.split(), 'a string')
 KEYS |= dict.fromkeys('dense correct stopped loop enough'.split(), 'a boolean')
@@ -54,7 +58,8 @@ class Result(dict):
             kind = next(kind for kind, types in KINDS.items() if isinstance(v, types))
             if kind not in keys.get(key, kind):
                 fail(f"{where}: '{key}' is {show(v)}, expected {keys[key]}")
-        super().__init__({k: Result(v, where, {'enough': 'a boolean'}) if isinstance(v, dict) else v for k, v in value.items()})
+        super().__init__({k: Result(v, where, {'enough': 'a boolean'}) if isinstance(v, dict) else v for k,
+                          v in value.items()})
 
     def __missing__(self, key):
         fail(f"{self.where}: '{key}' is missing")
@@ -216,7 +221,8 @@ class Scores:
         for row in self.lines:
             of = [self.cells[row, c] for c in self.columns if (row, c) in self.cells]
             fewer = len(of) < len({*self.wanted, *self.columns}) or any(c.fewer for c in of)
-            self.average[row] = Cell(sum(c.score for c in of) / len(of), interval(x / len(of) for x in sums[row]), fewer)
+            self.average[row] = Cell(sum(c.score for c in of) / len(of), interval(x / len(of) for x in sums[row]),
+                                     fewer)
         return self
 
 
@@ -253,7 +259,8 @@ def sample_of(command, r):
 
 def collect_scores(command, files, only):
     # The reasoning before an answer has no score; LongBench v2 leaves out empty outputs, whose judge is null.
-    files = [{**f, 'results': [r for r in f['results'] if ('pass' not in r or 'score' in r) and r.get('judge', 0) is not None]}
+    files = [{**f, 'results': [r for r in f['results'] if ('pass' not in r or 'score' in r) and r.get('judge',
+        0) is not None]}
              for f in files]
     t = Scores()
     for r in results_of(files, lambda r: (row_of(r), sample_of(command, r)[1])):
@@ -327,11 +334,13 @@ def collect_accept(files):
         text = f['options'].get('text_sha256') or json.dumps(f['results'])
         for r in (r for r in f['results'] if r['n']):
             key = row_of(r), r['temp']
-            pieces = {(text, f['options'].get('seed'), key, r.get('kv'), p.get('ctx', 0)) for p in r.get('by_context', [{}])}
+            pieces = {(text, f['options'].get('seed'), key, r.get('kv'), p.get('ctx', 0))
+                      for p in r.get('by_context', [{}])}
             again = pieces & seen
             seen |= pieces
             if again and again != pieces:
-                fail(f'{r.where}: its pieces of {min(p[4] for p in again)} tokens are in another file too, but not all of its pieces')
+                fail(f'{r.where}: its pieces of {min(p[4] for p in again)} tokens are in another file too, but not '
+                f'all of its pieces')
             if again:
                 note('duplicate results are counted once')
             else:

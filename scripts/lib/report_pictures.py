@@ -27,10 +27,12 @@ def look_of(names):
     looks, used, others = [], {}, 0
     for name in names:
         if name not in used:
-            used[name] = [LOOKS.get(name) or free[others % len(free)], 0 if name in LOOKS or others < len(LOOKS) - len(names) else 3]
+            used[name] = [LOOKS.get(name) or free[others % len(free)], 0
+                          if name in LOOKS or others < len(LOOKS) - len(names) else 3]
             others += name not in LOOKS
         (colour, marker, dash), n = used[name]
-        looks.append((colour, MARKERS[(MARKERS.find(marker) + n) % len(MARKERS)] if n else marker, DASHES[(DASHES.index(dash) + n) % 4]))
+        looks.append((colour, MARKERS[(MARKERS.find(marker) + n) % len(MARKERS)] if n else marker,
+                      DASHES[(DASHES.index(dash) + n) % 4]))
         used[name][1] += 1
     return looks
 
@@ -53,12 +55,13 @@ def ticks(x):
 
 
 def curves(png, xlabel, ylabel, lines, low=None, high=None, below=False):
-    """Draws lines (label, strategy, points (x, y[, low, high])) over a logarithmic x; points of None are level lines."""
+    """Draws lines (label, strategy, points (x, y[, low, high])) over a logarithmic x; x = None: a level line."""
     need()
     figure, axes = pyplot.subplots(figsize=(7.2, 4 + 0.22 * len(lines) * below), layout='constrained')
     axes.set_xscale('log', base=2)
     x = [p[0] for line in lines for p in line[2] if p[0] is not None]
-    for i, ((name, _, points), (colour, marker, dash)) in enumerate(zip(lines, look_of([line[1].split(':')[0] for line in lines]))):
+    for i, ((name, _, points), (colour, marker, dash)) in enumerate(zip(lines,
+        look_of([line[1].split(':')[0] for line in lines]))):
         if points[0][0] is None:
             axes.axhline(points[0][1], color=colour, linestyle='--', label=name)
             continue
@@ -94,11 +97,14 @@ def heat_map(png, panels, lengths):
         for r in results:  # 10 % is in the bin 0 to 10
             at = lengths.index(r['ctx']), min(bins - 1, int(max(0, r['depth'] * bins - 1e-9) / 100))
             cells.setdefault(at, []).append(100 * (r['correct'] if 'correct' in r else r['score']))
-        values = [[sum(c) / len(c) if (c := cells.get((i, b))) else float('nan') for i in range(len(lengths))] for b in range(bins)]
-        mesh = axes.imshow(values, cmap='cividis', vmin=0, vmax=100, aspect='auto', extent=(-0.5, len(lengths) - 0.5, 100, 0))
+        values = [[sum(c) / len(c) if (c := cells.get((i, b))) else float('nan') for i in range(len(lengths))]
+                  for b in range(bins)]
+        mesh = axes.imshow(values, cmap='cividis', vmin=0, vmax=100, aspect='auto',
+                           extent=(-0.5, len(lengths) - 0.5, 100, 0))
         for (i, b), c in cells.items():
             mean = sum(c) / len(c)
-            axes.text(i, 100 * (b + 0.5) / bins, f'{mean:.0f}', ha='center', va='center', size=7, color='w' if mean < 55 else 'k')
+            axes.text(i, 100 * (b + 0.5) / bins, f'{mean:.0f}', ha='center', va='center', size=7, color='w'
+                      if mean < 55 else 'k')
         axes.set_title(title, size=9)
         axes.set_xticks(range(len(lengths)), [label(n) for n in lengths])
         axes.set_yticks([0, 25, 50, 75, 100])
