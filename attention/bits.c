@@ -16,7 +16,7 @@ void bits_declare(attn_decl *d, size_t at, int64_t g)
                  (n + 31) / 32);
     decl_regions(d, MEM_INDEX, AT(levels), "levels", kv, 2 * row, (cap + g - 1) / g, (n + g - 1) / g);
     decl_regions(d, MEM_INDEX, AT(ring), "newest keys", kv, (size_t)g * row, 1, n > 0);
-    d->mem[d->n_mem - 1].whole = true;
+    d->buffers.mem[d->buffers.n_mem - 1].whole = true;
     decl_bytes(d, MEM_HOST, AT(index), "bits", (size_t)d->shape->n_layers * sizeof(fier_index));
 }
 

@@ -120,7 +120,7 @@ static void evict_declare(attn_decl *d)
     decl_bytes(d, MEM_HOST, AT(kept), "lists of kept tokens", n * sizeof(kept_rows));
     decl_column(d, AT(at), "positions", stride);
     if (!coded) decl_column(d, AT(slot), "slots", stride);
-    if (!coded) d->mem[d->n_mem - 1].whole = evicted(d->entries, d->n); /* a permutation of all */
+    if (!coded) d->buffers.mem[d->buffers.n_mem - 1].whole = evicted(d->entries, d->n); /* a permutation of all */
     if (r.sums) decl_column(d, AT(sum), "sums", stride);
     if (!r.sums) decl_scratch(d, AT(score), "scores", lists * f32, stride);
     if (!r.once) decl_scratch(d, AT(logits), "logits", heads * f32, stride);

@@ -2,7 +2,6 @@
 /* The memory of some layers under one method: one list of buffers serves plans, allocation, counts, saving, release. */
 #include "config.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "attention/sequence_impl.h"
@@ -12,9 +11,7 @@
 
 void decl_mem(attn_decl *d, mem_decl m)
 {
-    if (m.item == 0 || m.cap == 0 || m.regions == 0) return;
-    assert(d->n_mem < ATTN_MAX_BUFFERS);
-    d->mem[d->n_mem++] = m;
+    state_add(&d->buffers, m);
 }
 
 void decl_bytes(attn_decl *d, mem_kind kind, size_t at, const char *name, size_t bytes)
@@ -49,12 +46,6 @@ void share_declare(attn_decl *d, const attn_method *m, const attn_spec *s, const
     if (m->hooks.declare) m->hooks.declare(d);
 }
 
-static status bytes_of(size_t *out, const mem_decl *m, err *e)
-{
-    TRY(size_mul(out, (size_t)m->cap, m->item, m->name, e));
-    return size_mul(out, *out, m->regions, m->name, e);
-}
-
 /* Windows are cut from the start of a forward, so chunks must be multiples of them. */
 static status check_chunk(const attn_decl *d, err *e)
 {
@@ -78,10 +69,10 @@ status share_plan(attn_bytes *out, const attn_decl *d, int64_t n_layers, err *e)
     TRY(size_mul(&bytes, bytes, (size_t)n_layers, "KV plan", e));
     TRY(size_add(&out->kv, out->kv, bytes, "KV plan", e));
     TRY(size_add(&out->scratch, out->scratch, maps, "KV plan", e));
-    for (int i = 0; i < d->n_mem; i++) {
-        const mem_decl *m = &d->mem[i];
+    for (int i = 0; i < d->buffers.n_mem; i++) {
+        const mem_decl *m = &d->buffers.mem[i];
         size_t *sum = sum_of(out, m);
-        TRY(bytes_of(&bytes, m, e));
+        TRY(state_bytes(&bytes, m, e));
         TRY(size_mul(&bytes, bytes, m->each_layer ? (size_t)n_layers : 1, m->name, e));
         if (m->kind != MEM_HOST) TRY(size_add(sum, *sum, bytes, m->name, e));
     }
@@ -112,7 +103,7 @@ static status open_mem(attn_view *v, const mem_decl *m, err *e)
 {
     size_t bytes;
     void *host;
-    TRY(bytes_of(&bytes, m, e));
+    TRY(state_bytes(&bytes, m, e));
     if (m->kind == MEM_HOST) {
         TRY(mem_alloc(&host, bytes, 1, m->name, e));
         memcpy((char *)v->own + m->at, &host, sizeof host);
@@ -129,7 +120,7 @@ static void close_mem(attn_view *v, const mem_decl *m)
 {
     size_t bytes;
     void *host;
-    if (bytes_of(&bytes, m, NULL) != ST_OK) return;
+    if (state_bytes(&bytes, m, NULL) != ST_OK) return;
     for (int l = 0; l < (m->each_layer ? v->shape->n_layers : 1) && m->kind != MEM_HOST; l++) {
         buf *b = buffer_of(v, m, l);
         if (b && b->p) v->be->ops->free(v->be, *b, bytes);
@@ -160,7 +151,7 @@ status share_open(attn_share *share, row_tier *where, err *e)
     v->window = d->window;
     TRY(check_chunk(d, e));
     TRY(mem_alloc(&v->own, own_size(v->method), 1, "strategy", e));
-    for (int i = 0; i < d->n_mem; i++) TRY(open_mem(v, &d->mem[i], e));
+    for (int i = 0; i < d->buffers.n_mem; i++) TRY(open_mem(v, &d->buffers.mem[i], e));
     if (!v->guest) TRY(kv_store_create(&v->store, &store, e));
     if (HOOK(v, kept)) TRY(MEM_NEW(&share->positions, (size_t)(d->slots + v->lim->chunk), e));
     if (d->choose_lists) TRY(so->reserve(v->be, d->choose_lists, d->choose_items, e));
@@ -172,7 +163,7 @@ void share_free(attn_share *share)
 {
     if (!share) return;
     attn_view *v = &share->v;
-    for (int i = 0; i < share->d.n_mem && v->own; i++) close_mem(v, &share->d.mem[i]);
+    for (int i = 0; i < share->d.buffers.n_mem && v->own; i++) close_mem(v, &share->d.buffers.mem[i]);
     if (!v->guest) kv_store_free(v->store);
     mem_free(share->positions);
     mem_free(v->own);
@@ -228,8 +219,8 @@ attn_bytes share_held(const attn_share *share, int64_t n_new, bool most)
     }
     entries /= n_layers * (int64_t)share->d.lists; /* their mean, where windows make them differ */
     share_declare(&d, v->method, v->spec, v->shape, v->lim, v->length + n_new, entries);
-    for (int i = 0; i < d.n_mem; i++) {
-        const mem_decl *m = &d.mem[i];
+    for (int i = 0; i < d.buffers.n_mem; i++) {
+        const mem_decl *m = &d.buffers.mem[i];
         size_t *sum = sum_of(&out, m);
         size_t bytes = m->regions * m->item * (size_t)(sum == &out.scratch ? m->cap : m->used);
         if (m->kind != MEM_HOST) *sum += m->each_layer ? bytes * (size_t)n_layers : bytes;
@@ -241,22 +232,15 @@ attn_bytes share_held(const attn_share *share, int64_t n_new, bool most)
 
 static status walk_mem(attn_view *v, attn_state *s, const mem_decl *m, int layer, err *e)
 {
-    size_t stride = (size_t)m->cap * m->item, used = (size_t)(m->whole ? m->cap : m->used) * m->item;
-    buf b = *buffer_of(v, m, m->each_layer ? layer : 0);
-    const state_part part = {0, m->regions, stride, used};
-    if (m->kind == MEM_INDEX || m->kind == MEM_ROWS)
-        return s->rows(s, m->name, layer, b, m->regions * stride, &part, 1, e);
-    if (stride == used) return s->mem(s, m->name, layer, b, m->regions * used, e);
-    for (size_t i = 0; i < m->regions; i++) TRY(s->mem(s, m->name, layer, buf_at(b, i * stride), used, e));
-    return ST_OK;
+    return state_visit(s, m, layer, *buffer_of(v, m, m->each_layer ? layer : 0), e);
 }
 
 status attn_walk(attn_view *v, attn_state *s, err *e)
 {
     attn_decl d;
     share_declare(&d, v->method, v->spec, v->shape, v->lim, v->length, v->stored);
-    for (int i = 0; i < d.n_mem; i++) {
-        const mem_decl *m = &d.mem[i];
+    for (int i = 0; i < d.buffers.n_mem; i++) {
+        const mem_decl *m = &d.buffers.mem[i];
         if (m->kind == MEM_SCRATCH || m->kind == MEM_HOST) continue;
         if (!m->each_layer) TRY(walk_mem(v, s, m, -1, e));
         for (int l = 0; l < v->shape->n_layers && m->each_layer; l++)

@@ -38,25 +38,6 @@ enum {
 
 /* ---- buffers ---- */
 
-/* INDEX: values that last from step to step: counted as index, saved. ROWS: the same, but counted as K and V. STATE: as
- * INDEX, but ops look things up by it or count with it, so that the method checks it after loading. COUNTS: as STATE,
- * but counted as scratch. SCRATCH: made anew in each forward. HOST: host memory, not counted. */
-typedef enum { MEM_INDEX, MEM_ROWS, MEM_STATE, MEM_COUNTS, MEM_SCRATCH, MEM_HOST } mem_kind;
-
-/* A buffer of `regions` equal regions with room for `cap` items of `item` bytes, of which the first `used` of each
- * region hold something when the sequence holds attn_decl.n tokens. */
-typedef struct {
-    const char *name; /* in errors and in saved sessions: at most 23 bytes */
-    mem_kind kind;
-    bool each_layer; /* one for each of the method's layers, else one for the sequence */
-    size_t at;       /* offset in the method's struct of a buf; each_layer: of a buf *; HOST: of a pointer */
-    size_t regions, item;
-    int64_t cap, used;
-    bool whole; /* saved whole, not only what is used */
-} mem_decl;
-
-enum { ATTN_MAX_BUFFERS = 40 };
-
 /* Filled by the hook `declare`: of the family first, then of the method. */
 typedef struct {
     const attn_spec *spec;
@@ -65,8 +46,7 @@ typedef struct {
     int64_t n;       /* tokens that the sequence holds */
     int64_t entries; /* of them those that an evicting method still keeps, in each list */
     /* To fill. */
-    mem_decl mem[ATTN_MAX_BUFFERS];
-    int n_mem;
+    state_decl buffers;
     int64_t slots;        /* rows of a layer's store; as given: a row for each token */
     size_t heads;         /* regions of the store; as given: kv heads */
     size_t lists;         /* lists of kept rows a layer, for `kept`; as given: 1 */

@@ -28,6 +28,40 @@ struct attn_state {
                    size_t n_parts, err *e);
 };
 
+/* ---- declaring buffers ---- */
+
+/* INDEX: values that last from step to step: counted as index, saved. ROWS: the same, but counted as K and V. STATE: as
+ * INDEX, but ops look things up by it or count with it, so that the method checks it after loading. COUNTS: as STATE,
+ * but counted as scratch. SCRATCH: made anew in each forward. HOST: host memory, not counted. */
+typedef enum { MEM_INDEX, MEM_ROWS, MEM_STATE, MEM_COUNTS, MEM_SCRATCH, MEM_HOST } mem_kind;
+
+/* A buffer of `regions` equal regions with room for `cap` items of `item` bytes, of which the first `used` of each
+ * region hold something when the sequence holds attn_decl.n tokens. */
+typedef struct {
+    const char *name; /* in errors and in saved sessions: at most 23 bytes */
+    mem_kind kind;
+    bool each_layer; /* one for each of the method's layers, else one for the sequence */
+    size_t at;       /* offset in the method's struct of a buf; each_layer: of a buf *; HOST: of a pointer */
+    size_t regions, item;
+    int64_t cap, used;
+    bool whole; /* saved whole, not only what is used */
+} mem_decl;
+
+enum { STATE_MAX_BUFFERS = 40 };
+
+/* The buffers of an owner, in the order in which they are allocated, saved and loaded. */
+typedef struct {
+    mem_decl mem[STATE_MAX_BUFFERS];
+    int n_mem;
+} state_decl;
+
+/* Adds a buffer, unless it is empty. */
+void state_add(state_decl *d, mem_decl m);
+/* Returns its bytes in *out. */
+status state_bytes(size_t *out, const mem_decl *m, err *e);
+/* Shows it, allocated as b, to a walk. */
+status state_visit(attn_state *s, const mem_decl *m, int layer, buf b, err *e);
+
 #define STATE_HOST(s, name, p, e) ((s)->host((s), (name), -1, (p), sizeof *(p), (e)))
 
 /* Error for invalid loaded state: ST_FORMAT with a part of the text. */

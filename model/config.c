@@ -9,6 +9,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+#include "model/block.h"
 #include "model/keys.h"
 
 enum {
@@ -22,40 +23,39 @@ enum {
     CONFIG_DEPTH = 32
 };
 
-/* Layers that a sliding window binds: none; those of layer_types, else all; those of layer_types, else those from
- * max_window_layers on, if use_sliding_window is true. */
-typedef enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_BY_LAYER } window_rule;
+static const block_kind *attention(const model_config *c, int layer)
+{
+    (void)c, (void)layer;
+    return &block_attention;
+}
 
-typedef struct {
-    const char *arch, *model_type;
-    int64_t max_positions; /* where the key is absent */
-    int head_dim;          /* where the key is absent; 0: hidden / heads */
-    window_rule window;
-    bool qkv_bias;       /* always; else where attention_bias says so */
-    bool attention_bias; /* the key counts, for q, k, v and o */
-    bool mlp_bias;       /* the key counts */
-    bool qk_norm;
-} family;
+static const block_kind *swiglu(const model_config *c, int layer)
+{
+    (void)c, (void)layer;
+    return &block_swiglu;
+}
 
-static const family families[] = {
-    {"LlamaForCausalLM", "llama", 2048, 0, WINDOW_NEVER, false, true, true, false},
-    {"MistralForCausalLM", "mistral", 131072, 0, WINDOW_ALL, false, false, false, false},
-    {"MinistralForCausalLM", "ministral", 131072, 0, WINDOW_ALL, false, false, false, false},
-    {"Qwen2ForCausalLM", "qwen2", 32768, 0, WINDOW_BY_LAYER, true, false, false, false},
-    {"Qwen3ForCausalLM", "qwen3", 32768, 128, WINDOW_BY_LAYER, false, true, false, true},
+#define DENSE .mixer = attention, .ffn = swiglu
+
+static const model_family families[] = {
+    {"LlamaForCausalLM", "llama", 2048, 0, WINDOW_NEVER, .attention_bias = true, .mlp_bias = true, DENSE},
+    {"MistralForCausalLM", "mistral", 131072, 0, WINDOW_ALL, DENSE},
+    {"MinistralForCausalLM", "ministral", 131072, 0, WINDOW_ALL, DENSE},
+    {"Qwen2ForCausalLM", "qwen2", 32768, 0, WINDOW_BY_LAYER, .qkv_bias = true, DENSE},
+    {"Qwen3ForCausalLM", "qwen3", 32768, 128, WINDOW_BY_LAYER, .attention_bias = true, .qk_norm = true, DENSE},
 };
 
 /* The class of a model without its output matrix has the same config: AutoModel's save_pretrained names that class. */
-static bool is_arch(const char *name, const family *f)
+static bool is_arch(const char *name, const model_family *f)
 {
     size_t stem = strlen(f->arch) - strlen("ForCausalLM");
     return strcmp(name, f->arch) == 0 || (strncmp(name, f->arch, stem) == 0 && strcmp(name + stem, "Model") == 0);
 }
 
-static status look_up(const family **out, const keys *k, const char *key, const char *name, bool by_type)
+static status look_up(const model_family **out, const keys *k, const char *key, const char *name, bool by_type)
 {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        const family *f = &families[i];
+        const model_family *f = &families[i];
         if (by_type ? strcmp(name, f->model_type) != 0 : !is_arch(name, f)) continue;
         *out = f;
         return ST_OK;
@@ -67,7 +67,7 @@ static status look_up(const family **out, const keys *k, const char *key, const 
 }
 
 /* Where "model_type" and the first of "architectures" differ, the former decides, as in transformers' AutoModel. */
-static status find_family(const family **out, const keys *k)
+static status find_family(const model_family **out, const keys *k)
 {
     json_t *list;
     const char *type = NULL;
@@ -99,7 +99,7 @@ static status refuse_unsupported(const keys *k)
     return ST_OK;
 }
 
-static status read_head_dim(model_config *c, const family *f, const keys *k)
+static status read_head_dim(model_config *c, const model_family *f, const keys *k)
 {
     int64_t n = json_object_get(k->obj, "head_dim") ? 0 : f->head_dim;
     TRY(keys_int(k, "head_dim", 1, HIDDEN_MAX, &n));
@@ -120,7 +120,7 @@ static status read_head_dim(model_config *c, const family *f, const keys *k)
     return ST_OK;
 }
 
-static status read_dims(model_config *c, const family *f, const keys *k)
+static status read_dims(model_config *c, const model_family *f, const keys *k)
 {
     double eps = 1e-6;
     TRY(keys_dim(k, "num_hidden_layers", LAYERS_MAX, &c->n_layers));
@@ -142,7 +142,7 @@ static status read_dims(model_config *c, const family *f, const keys *k)
     return keys_int(k, "max_position_embeddings", 1, INT32_MAX, &c->max_positions);
 }
 
-static status read_switches(model_config *c, const family *f, const keys *k)
+static status read_switches(model_config *c, const model_family *f, const keys *k)
 {
     bool bias = false;
     TRY(keys_bool(k, "tie_word_embeddings", &c->tied));
@@ -186,12 +186,13 @@ static status read_layer_windows(model_config *c, const keys *k, int64_t window,
     return ST_OK;
 }
 
-static status read_window(model_config *c, const family *f, const keys *k)
+static status read_window(model_config *c, const model_family *f, const keys *k)
 {
     /* null switches the window off, an absent key means the families' default */
     int64_t window = json_object_get(k->obj, "sliding_window") ? 0 : 4096, first = 0;
     bool use = false;
-    TRY(MEM_NEW(&c->window, (size_t)c->n_layers, k->e));
+    TRY(MEM_NEW(&c->window, 2 * (size_t)c->n_layers, k->e));
+    c->kv_window = c->window + c->n_layers;
     if (f->window == WINDOW_NEVER) return ST_OK;
     TRY(keys_int(k, "sliding_window", 1, INT32_MAX, &window));
     if (f->window == WINDOW_BY_LAYER) {
@@ -203,45 +204,43 @@ static status read_window(model_config *c, const family *f, const keys *k)
     return read_layer_windows(c, k, window, first);
 }
 
-/* The caps keep this far below 2^63. */
-static int64_t count_params(const model_config *c)
+static status read_all(model_config *c, const model_family *f, const keys *k)
 {
-    int64_t h = c->hidden, q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
-    int64_t layer = 2 * h + 2 * h * q + 2 * h * kv + 3 * h * c->ffn;
-    if (c->qkv_bias) layer += q + 2 * kv;
-    if (c->o_bias) layer += h;
-    if (c->mlp_bias) layer += 2 * (int64_t)c->ffn + h;
-    if (c->qk_norm) layer += 2 * (int64_t)c->head_dim;
-    return layer * c->n_layers + h + (c->tied ? 1 : 2) * h * c->vocab;
-}
-
-static status read_all(model_config *c, const keys *k)
-{
-    const family *f = families;
-    TRY(find_family(&f, k));
+    if (!f) TRY(find_family(&f, k));
+    c->family = f;
     memcpy(c->arch, f->arch, strlen(f->arch) + 1);
     TRY(refuse_unsupported(k));
     TRY(read_dims(c, f, k));
     TRY(read_switches(c, f, k));
     TRY(read_window(c, f, k));
     TRY(config_read_rope(c, k));
-    c->n_params = count_params(c);
-    return ST_OK;
+    return config_count(c, k->e);
 }
 
-status model_config_parse(model_config *c, const char *text, size_t n, const char *name, err *e)
+status config_parse_of(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
+                       err *e)
 {
     json_t *root = NULL;
     const char *file = path_tail(name);
     *c = (model_config){0};
     TRY(json_parse_object(&root, text, n, file, CONFIG_DEPTH, e));
-    status st = read_all(c, &(keys){root, file, "", e});
+    status st = read_all(c, family, &(keys){root, file, "", e});
     json_decref(root);
     if (st != ST_OK) model_config_free(c);
     return st;
 }
 
+status model_config_parse(model_config *c, const char *text, size_t n, const char *name, err *e)
+{
+    return config_parse_of(c, text, n, name, NULL, e);
+}
+
 status model_config_read(model_config *c, const char *dir, err *e)
+{
+    return config_read_of(c, dir, NULL, e);
+}
+
+status config_read_of(model_config *c, const char *dir, const model_family *family, err *e)
 {
     char *path = path_join(dir, "config.json"), *text = NULL;
     size_t n;
@@ -253,11 +252,22 @@ status model_config_read(model_config *c, const char *dir, err *e)
         goto done;
     }
     TRY_GOTO(file_read(&text, &n, path, CONFIG_BYTES_MAX, e));
-    st = model_config_parse(c, text, n, path, e);
+    st = config_parse_of(c, text, n, path, family, e);
 done:
     mem_free(text);
     mem_free(path);
     return st;
+}
+
+status config_copy(model_config *c, const model_config *from, err *e)
+{
+    size_t n = 2 * (size_t)from->n_layers;
+    *c = *from;
+    c->window = c->kv_window = NULL;
+    TRY(MEM_NEW(&c->window, n, e));
+    c->kv_window = c->window + c->n_layers;
+    memcpy(c->window, from->window, n * sizeof *c->window);
+    return ST_OK;
 }
 
 void model_config_free(model_config *c)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/keys.h"
+#include "model/weights.h"
 
 static const struct {
     const char *name;
@@ -60,16 +61,30 @@ static status read_yarn(rope_config *r, const keys *k, int64_t max_positions)
     return ST_OK;
 }
 
+static status read_partial(model_config *c, const keys *k)
+{
+    double partial = 1;
+    if (!json_object_get(k->obj, "partial_rotary_factor")) return ST_OK;
+    TRY(keys_real(k, "partial_rotary_factor", 0, 1, &partial));
+    int rotary = (int)((double)c->head_dim * partial);
+    if (partial != 1 && !c->family->partial_rotary)
+        return err_set(k->e, ST_UNSUPPORTED, "%s: \"%spartial_rotary_factor\" is %g, only 1 is supported", k->file,
+                       k->prefix, partial);
+    if (rotary < 2 || rotary % 2)
+        return err_set(k->e, ST_UNSUPPORTED,
+                       "%s: \"%spartial_rotary_factor\" %g rotates %d of %d channels; an even number is expected",
+                       k->file, k->prefix, partial, rotary, c->head_dim);
+    c->rotary = rotary;
+    return ST_OK;
+}
+
 /* k: the object with the parameters (rope_parameters, one of its layer types, or rope_scaling). */
 static status read_scaling(model_config *c, rope_config *r, const keys *k, const keys *root)
 {
-    double partial = 1;
     TRY(read_kind(r, k));
     TRY(keys_real(k, "rope_theta", 1.000001, 1e18, &r->theta));
-    TRY(keys_real(k, "partial_rotary_factor", 0, 1, &partial));
-    if (partial != 1)
-        return err_set(k->e, ST_UNSUPPORTED, "%s: \"%spartial_rotary_factor\" is %g, only 1 is supported", k->file,
-                       k->prefix, partial);
+    TRY(read_partial(c, k));
+    r->head_dim = c->rotary;
     if (r->kind == ROPE_NONE) return ST_OK;
     TRY(keys_real(k, "factor", 1e-6, FACTOR_MAX, &r->factor));
     if (r->factor == 0 && r->kind != ROPE_YARN) return keys_missing(k, "factor");
@@ -90,7 +105,8 @@ static bool same_rope(const rope_config *a, const rope_config *b)
            a->truncate == b->truncate && a->original_max == b->original_max;
 }
 
-/* {"full_attention": {...}, "sliding_attention": {...}}: supported while all say the same. */
+/* {"full_attention": {...}, "sliding_attention": {...}}: a family may have another embedding in layers with a window;
+ * else all must be the same. */
 static status read_per_layer(model_config *c, const keys *k, const keys *root)
 {
     const char *type;
@@ -105,6 +121,11 @@ static status read_per_layer(model_config *c, const keys *k, const keys *root)
         if (!json_is_object(v)) return keys_wrong(k, type, v, "an object, as beside it");
         snprintf(prefix, sizeof prefix, "%s%.40s.", k->prefix, type);
         TRY(read_scaling(c, &r, &(keys){v, k->file, prefix, k->e}, root));
+        if (c->family->window_rope && strcmp(type, "sliding_attention") == 0) {
+            c->window_rope = r;
+            c->n_ropes = 2;
+            continue;
+        }
         if (!first && !same_rope(&r, &c->rope))
             return err_set(k->e, ST_UNSUPPORTED,
                            "%s: \"%s%.40s\" differs from the other layer types; one "
@@ -141,13 +162,12 @@ static void extend_positions(model_config *c)
 status config_read_rope(model_config *c, const keys *root)
 {
     json_t *scaling, *params;
-    double partial = 1;
+    c->rotary = c->head_dim;
+    c->n_ropes = 1;
     c->rope = (rope_config){.theta = 10000, .head_dim = c->head_dim};
     TRY(keys_real(root, "rope_theta", 1.000001, 1e18, &c->rope.theta));
-    TRY(keys_real(root, "partial_rotary_factor", 0, 1, &partial));
-    if (partial != 1)
-        return err_set(root->e, ST_UNSUPPORTED, "%s: \"partial_rotary_factor\" is %g, only 1 is supported", root->file,
-                       partial);
+    TRY(read_partial(c, root));
+    c->rope.head_dim = c->rotary;
     TRY(keys_object(root, "rope_scaling", &scaling));
     TRY(keys_object(root, "rope_parameters", &params));
     keys k = {params, root->file, "rope_parameters.", root->e};

@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* The forward pass of every supported family: the config is data, absent parts are absent weights. */
+/* A decoder: its memory, and the forward pass of every model, which is a list of blocks. */
 #include "config.h"
 
 #include "model/decoder.h"
 
+#include <math.h>
+#include <string.h>
+
+#include "kernels/base/mem.h"
 #include "kernels/draw.h"
+#include "kernels/ops_weights.h"
+#include "model/block.h"
+
+enum { LOGIT_ROWS = 16 };
 
 const char *const stage_names[STAGE_COUNT] = {"embed", "norm",      "qkv", "index", "score",
                                               "topk",  "attention", "out", "ffn",   "logits"};
@@ -14,51 +22,222 @@ static buf row(buf b, size_t i, size_t width)
     return buf_at(b, i * width * sizeof(float));
 }
 
-static void attention_block(decoder *d, const attn_step *step, int l, size_t n)
-{
-    const backend_ops *o = d->be->ops;
-    const layer_weights *w = &d->w->layers[l];
-    const model_config *c = &d->m->config;
-    const linear_job qkv[] = {{d->q, w->q, w->q_bias}, {d->k, w->k, w->k_bias}, {d->v, w->v, w->v_bias}};
-    const linear_job to_x = {d->xn, w->o, w->o_bias};
-    const projection in = {.jobs = qkv,
-                           .n_jobs = 3,
-                           .x = d->x,
-                           .n = n,
-                           .exact = d->opt.exact,
-                           .norm = w->attn_norm,
-                           .eps = c->rms_eps,
-                           .room = d->xn};
-    const projection out = {.jobs = &to_x, .n_jobs = 1, .x = d->att, .n = n, .exact = d->opt.exact, .into = d->x};
+/* ---- the decoder's memory ---- */
 
-    o->project(d->be, &in);
-    if (w->q_norm.p.p) o->rmsnorm(d->be, d->q, d->q, w->q_norm, n * (size_t)c->n_heads, c->rms_eps);
-    if (w->k_norm.p.p) o->rmsnorm(d->be, d->k, d->k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
-    backend_mark(d->be, STAGE_QKV);
-    attn_layer(d->work, step, l, d->q, d->k, d->v, d->att);
-    o->project(d->be, &out);
-    backend_mark(d->be, STAGE_OUT);
+decoder_options decoder_defaults(const decoder_options *o, const backend *be)
+{
+    decoder_options r = *o;
+    r.chunk = backend_chunk(be, o->chunk);
+    if (r.max_batch == 0) r.max_batch = 1;
+    return r;
 }
 
-static void ffn_block(decoder *d, int l, size_t n)
+static size_t larger(size_t a, size_t b)
 {
-    const layer_weights *w = &d->w->layers[l];
-    const linear_job gate_up[] = {{d->gate, w->gate, w->gate_bias}, {d->up, w->up, w->up_bias}};
-    const linear_job down = {d->xn, w->down, w->down_bias};
-    const projection in = {.jobs = gate_up,
-                           .n_jobs = 2,
-                           .x = d->x,
-                           .n = n,
-                           .exact = d->opt.exact,
-                           .norm = w->ffn_norm,
-                           .eps = d->m->config.rms_eps,
-                           .room = d->xn,
-                           .gated = true};
-    const projection out = {.jobs = &down, .n_jobs = 1, .x = d->gate, .n = n, .exact = d->opt.exact, .into = d->x};
+    return a > b ? a : b;
+}
 
-    d->be->ops->project(d->be, &in);
-    d->be->ops->project(d->be, &out);
-    backend_mark(d->be, STAGE_FFN);
+size_t decoder_rows(const decoder_options *o)
+{
+    return larger(o->chunk, larger(o->max_batch, o->verify));
+}
+
+static size_t logit_rows_of(const decoder_options *o)
+{
+    size_t r = decoder_rows(o), most = larger(o->max_batch, LOGIT_ROWS);
+    return r < most ? r : most;
+}
+
+attn_shape attn_shape_of(const model_config *c)
+{
+    return (attn_shape){.n_layers = c->n_kv,
+                        .n_heads = c->n_heads,
+                        .n_kv_heads = c->n_kv_heads,
+                        .head_dim = c->head_dim,
+                        .rotary = c->rotary,
+                        .n_ropes = c->n_ropes,
+                        .scale = (float)(1 / sqrt((double)c->head_dim)),
+                        .window = c->kv_window,
+                        .max_positions = c->max_positions};
+}
+
+/* One list of the decoder's buffers serves allocation, release and the plan. */
+typedef struct {
+    buf *b;
+    size_t bytes;
+} buf_size;
+
+enum { N_BUFS = 10 };
+
+/* Returns the bytes of scratch before a block's, which blocks of one kind share; n_blocks: all of it. */
+static size_t room_before(const model *m, size_t n, size_t rows)
+{
+    size_t bytes = 0;
+    for (size_t i = 0, k; i < m->n_blocks; i++) {
+        for (k = 0; m->blocks[k].kind != m->blocks[i].kind;) k++;
+        if (k < i) continue; /* not the first of its kind */
+        if (n < m->n_blocks && m->blocks[n].kind == m->blocks[i].kind) return bytes;
+        bytes += (m->blocks[i].kind->scratch(&m->config, rows) + 63) / 64 * 64;
+    }
+    return bytes;
+}
+
+static void list_buffers(decoder *d, const model *m, const decoder_options *o, buf_size out[N_BUFS])
+{
+    const model_config *c = &m->config;
+    size_t r = decoder_rows(o), f = sizeof(float), h = (size_t)c->hidden;
+    size_t turns = (size_t)c->n_ropes * r * (size_t)c->rotary * f, ranks = (size_t)backend_ranks(m->be);
+    const buf_size all[N_BUFS] = {
+        {&d->ids, r * sizeof(int32_t)},
+        {&d->pos, r * sizeof(int64_t)},
+        {&d->freq, turns / 2},
+        {&d->table, turns},
+        {&d->x, r * h * f},
+        {&d->xn, r * h * f},
+        {&d->room, room_before(m, m->n_blocks, r)},
+        {&d->logits, (logit_rows_of(o) * (size_t)c->vocab + ranks) * f},
+        {&d->next, o->max_batch * sizeof(int32_t)},
+        {&d->share, o->max_batch * f},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+size_t decoder_bytes(const model *m, const decoder_options *o)
+{
+    decoder unused;
+    buf_size list[N_BUFS];
+    size_t bytes = logit_rows_of(o) * (size_t)m->config.vocab * sizeof(float); /* on the host */
+    list_buffers(&unused, m, o, list);
+    for (int i = 0; i < N_BUFS; i++) bytes += list[i].bytes;
+    return bytes;
+}
+
+status decoder_create(decoder **out, const model *m, const decoder_options *o, err *e)
+{
+    decoder *d;
+    buf_size list[N_BUFS];
+    *out = NULL;
+    TRY(MEM_NEW(&d, 1, e));
+    d->m = d->w = m;
+    d->be = m->be;
+    d->opt = decoder_defaults(o, m->be);
+    d->shape = attn_shape_of(&m->config);
+    d->max_rows = decoder_rows(&d->opt);
+    d->logit_rows = logit_rows_of(&d->opt);
+    list_buffers(d, m, &d->opt, list);
+    status st = ST_OK;
+    for (int i = 0; i < N_BUFS && st == ST_OK; i++)
+        st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
+    if (st == ST_OK)
+        st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab, sizeof(float), "logits", e);
+    if (st == ST_OK) st = MEM_NEW(&d->host_pos, d->max_rows, e);
+    if (st == ST_OK) st = MEM_NEW(&d->seqs, d->max_rows, e);
+    if (st == ST_OK) st = MEM_NEW(&d->states, d->max_rows, e);
+    if (st == ST_OK) st = MEM_NEW(&d->room_at, m->n_blocks, e);
+    for (size_t i = 0; st == ST_OK && i < m->n_blocks; i++) d->room_at[i] = room_before(m, i, d->max_rows);
+    if (st == ST_OK) st = MEM_NEW(&d->host_share, d->opt.max_batch, e);
+    if (st == ST_OK) st = MEM_NEW(&d->rules, d->opt.max_batch, e);
+    if (st == ST_OK) st = attn_work_create(&d->work, &d->shape, d->max_rows, d->be, e);
+    if (st != ST_OK) decoder_free(d);
+    else *out = d;
+    return st;
+}
+
+void decoder_free(decoder *d)
+{
+    buf_size list[N_BUFS];
+    if (!d) return;
+    if (d->be->stage_ns == d->stage) d->be->stage_ns = NULL;
+    list_buffers(d, d->m, &d->opt, list);
+    for (int i = 0; i < N_BUFS; i++)
+        if (list[i].b->p) d->be->ops->free(d->be, *list[i].b, list[i].bytes);
+    attn_work_free(d->work);
+    mem_free(d->host_logits);
+    mem_free(d->host_pos);
+    mem_free(d->seqs);
+    mem_free(d->states);
+    mem_free(d->room_at);
+    mem_free(d->host_share);
+    mem_free(d->rules);
+    mem_free(d);
+}
+
+const model *decoder_model(const decoder *d)
+{
+    return d->m;
+}
+
+backend *decoder_backend(const decoder *d)
+{
+    return d->be;
+}
+
+const attn_shape *decoder_attn_shape(const decoder *d)
+{
+    return &d->shape;
+}
+
+attn_work *decoder_attn_work(decoder *d)
+{
+    return d->work;
+}
+
+int64_t decoder_chunk(const decoder *d)
+{
+    return (int64_t)d->max_rows;
+}
+
+void decoder_profile(decoder *d, bool on)
+{
+    d->be->stage_ns = on ? d->stage : NULL;
+    if (on) memset(d->stage, 0, sizeof d->stage);
+}
+
+void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT])
+{
+    memcpy(ns, d->stage, sizeof d->stage);
+}
+
+/* ---- the forward pass ---- */
+
+buf decoder_room(const decoder *d, const block *b)
+{
+    return buf_at(d->room, d->room_at[b - d->w->blocks]);
+}
+
+/* Returns the bytes of the tables of one rotary embedding. */
+static size_t table_bytes(const decoder *d)
+{
+    return d->max_rows * 2 * attn_pairs(&d->shape) * sizeof(float);
+}
+
+attn_step decoder_step(const decoder *d, const attn_step *s, const block *b)
+{
+    attn_step step = *s;
+    size_t rope = (size_t)config_rope_of(&d->m->config, b->layer);
+    step.table = buf_at(d->table, rope * table_bytes(d));
+    step.freq = buf_at(d->freq, rope * table_bytes(d) / 2);
+    step.mscale = d->mscale[rope];
+    return step;
+}
+
+void decoder_set_freq(decoder *d, size_t i, int64_t seq_len)
+{
+    size_t bytes = attn_pairs(&d->shape) * sizeof(float);
+    for (size_t k = 0; k < (size_t)d->m->config.n_ropes; k++) {
+        rope_frequencies(k ? &d->m->config.window_rope : &d->m->config.rope, seq_len, d->host_freq, &d->mscale[k]);
+        d->be->ops->upload(d->be, buf_at(d->freq, k * table_bytes(d) / 2 + i * bytes), d->host_freq, bytes);
+    }
+}
+
+void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok)
+{
+    size_t half = attn_pairs(&d->shape), row = half * sizeof(float);
+    for (size_t k = 0; k < (size_t)d->m->config.n_ropes; k++)
+        for (size_t i = 0; i < n_seq; i++)
+            d->be->ops->rope_table(d->be, buf_at(d->table, k * table_bytes(d) + i * n_tok * 2 * row),
+                                   buf_at(d->pos, i * n_tok * sizeof(int64_t)), n_tok,
+                                   buf_at(d->freq, k * table_bytes(d) / 2 + i * row), half, d->mscale[k]);
 }
 
 void decoder_forward(decoder *d, const attn_step *step)
@@ -69,11 +248,9 @@ void decoder_forward(decoder *d, const attn_step *step)
     backend_mark(d->be, STAGE_EMBED);
     attn_begin(d->work, step);
     backend_mark(d->be, STAGE_INDEX);
-    for (int l = 0; l < d->m->config.n_layers; l++) {
-        attention_block(d, step, l, n);
-        ffn_block(d, l, n);
-    }
+    for (const block *b = d->w->blocks; b < d->w->blocks + d->w->n_blocks; b++) b->kind->run(d, step, b, n);
     attn_end(d->work, step);
+    recurrent_end(d->states, step);
     backend_mark(d->be, STAGE_INDEX);
 }
 

@@ -4,6 +4,7 @@
 #define MODEL_DECODER_H
 
 #include "kernels/base/sha256.h"
+#include "model/recurrent.h"
 #include "model/session.h"
 
 struct decoder {
@@ -14,14 +15,18 @@ struct decoder {
     attn_shape shape;
     attn_work *work;
     size_t max_rows, logit_rows;
-    buf ids, pos, freq, table;         /* i32, i64 [rows]; f32 [rows, half]; [rows, half, 2] */
-    buf x, xn, q, k, v, att, gate, up; /* f32 [rows, ...] */
-    buf logits;                        /* f32 [logit_rows, vocab] */
-    float *host_logits;                /* [logit_rows, vocab] */
-    int64_t *host_pos;                 /* [rows] */
+    buf ids, pos;       /* i32, i64 [rows] */
+    buf freq, table;    /* of each rotary embedding: f32 [rows, half]; [rows, half, 2] */
+    buf x, xn;          /* f32 [rows, hidden] */
+    buf room;           /* scratch of blocks, each kind's apart */
+    size_t *room_at;    /* [n_blocks]: where a block's scratch begins */
+    buf logits;         /* f32 [logit_rows, vocab] */
+    float *host_logits; /* [logit_rows, vocab] */
+    int64_t *host_pos;  /* [rows] */
     float host_freq[128];
-    float mscale;
-    attn_seq **seqs;              /* [max_batch] */
+    float mscale[2];              /* of each rotary embedding */
+    attn_seq **seqs;              /* [max_rows] */
+    recurrent **states;           /* [max_rows]: of seqs; NULL where a model has no recurrent state */
     size_t n_tok, head_first;     /* tokens of a sequence in the last step; the row of it that logits row 0 is for */
     buf next, share;              /* i32, f32 [max_batch]: what a step chose, and by which shares */
     float *host_share;            /* [max_batch] */
@@ -36,11 +41,27 @@ struct decoder {
 struct session {
     decoder *d;
     attn_seq *attn;
+    recurrent *state;              /* NULL: the model has none */
     int64_t limit, longest_prompt; /* session_size */
     bool open;                     /* in the middle of a prompt, */
     int64_t opened;                /* which began behind so many tokens */
     attn_span bound;               /* the last prompt with rows that depend on later tokens of it */
 };
+
+/* Returns what attention needs to know of a model. */
+attn_shape attn_shape_of(const model_config *c);
+/* Returns the options with the backend's defaults; the rows of the largest forward; the bytes of a decoder's buffers.
+ */
+decoder_options decoder_defaults(const decoder_options *o, const backend *be);
+size_t decoder_rows(const decoder_options *o);
+size_t decoder_bytes(const model *m, const decoder_options *o);
+/* Returns the scratch of a block, and the step with the rotary embedding of its layer. */
+buf decoder_room(const decoder *d, const block *b);
+attn_step decoder_step(const decoder *d, const attn_step *s, const block *b);
+/* Computes the rotary frequencies of sequence i, whose length decides them where scaling is dynamic, and the tables of
+ * n_tok rows of each of n_seq sequences at d->pos. */
+void decoder_set_freq(decoder *d, size_t i, int64_t seq_len);
+void decoder_set_tables(decoder *d, size_t n_seq, size_t n_tok);
 
 /* Runs the layers over the step's rows; d->ids, pos, freq and table are set. Hidden states end in d->x. */
 void decoder_forward(decoder *d, const attn_step *step);

@@ -21,12 +21,16 @@ typedef struct {
     double attention_factor;                             /* yarn; 0: derived from factor */
     bool truncate;                                       /* yarn: round the correction range */
     int64_t original_max;                                /* trained length before scaling */
-    int head_dim;
+    int head_dim;                                        /* channels that are rotated */
 } rope_config;
 
 /* The frequencies for a sequence of seq_len tokens (dynamic scaling depends on it): freq
  * [head_dim/2], and the factor on cos and sin. As transformers computes them, rounded to float32. */
 void rope_frequencies(const rope_config *r, int64_t seq_len, float *freq, float *mscale);
+
+typedef struct model_family model_family;
+typedef struct block_kind block_kind;
+typedef struct block block;
 
 /* In a model of several ranks (comm.h) heads and feed-forward are those of this rank. */
 typedef struct {
@@ -38,9 +42,32 @@ typedef struct {
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     int64_t max_positions; /* max_position_embeddings; yarn, dynamic: at least trained length x factor */
     int *window;           /* [n_layers]: sliding window of each layer, 0 for none */
-    rope_config rope;
+    int n_kv, *kv_window;  /* number of layers with keys and values; [n_kv]: their windows */
+    int rotary, n_ropes; /* channels of a head that are rotated; 1, or 2: window_rope is that of layers with a window */
+    rope_config rope, window_rope;
+    const model_family *family;
     int64_t n_params;
 } model_config;
+
+/* Returns the index of a layer's rotary embedding: 0: rope, 1: window_rope. */
+static inline int config_rope_of(const model_config *c, int layer)
+{
+    return c->n_ropes > 1 && c->window[layer] > 0;
+}
+
+/* True if frequencies depend on the length of the sequence. */
+static inline bool config_is_dynamic(const model_config *c)
+{
+    return c->rope.kind == ROPE_DYNAMIC || (c->n_ropes > 1 && c->window_rope.kind == ROPE_DYNAMIC);
+}
+
+/* Returns the longest sequence whose frequencies do not depend on its length. */
+static inline int64_t config_static_length(const model_config *c)
+{
+    int64_t n = c->rope.kind == ROPE_DYNAMIC ? c->rope.original_max : INT64_MAX;
+    bool second = c->n_ropes > 1 && c->window_rope.kind == ROPE_DYNAMIC;
+    return second && c->window_rope.original_max < n ? c->window_rope.original_max : n;
+}
 
 /* Reads and checks DIR/config.json (all families and key spellings of doc/usage.md's table).
  * Errors: ST_IO, ST_FORMAT (wrong type or value: names the key, what was found, what is expected),
@@ -50,27 +77,21 @@ status model_config_read(model_config *c, const char *dir, err *e);
 status model_config_parse(model_config *c, const char *text, size_t n, const char *name, err *e);
 void model_config_free(model_config *c);
 
-/* Weights of one layer; absent ones have p NULL. */
-typedef struct {
-    weight attn_norm, ffn_norm, q_norm, k_norm;
-    weight q, k, v, o, q_bias, k_bias, v_bias, o_bias;
-    weight gate, up, down, gate_bias, up_bias, down_bias;
-} layer_weights;
-
 typedef struct model model;
 
 struct model {
     model_config config;
     backend *be;                 /* borrowed */
     weight embed, norm, lm_head; /* tied: lm_head equals embed, or is embed in blocks; a rank has some rows of it */
-    layer_weights *layers;       /* [config.n_layers] */
-    dtype type;                  /* of the large matrices */
-    size_t weight_bytes;         /* all weights, counted once; of model_hold_beside: its own */
-    size_t memory_bytes;         /* of these, in memory that no file backs */
-    size_t decode_bytes;         /* weights that one decoded token reads: all but embedding rows not looked up */
-    char *name;                  /* folder or shape, for reports */
-    void *files;                 /* mappings or memory behind the weights */
-    void *source;                /* where model_load finds them; NULL: they are there */
+    block *blocks;               /* [n_blocks] in the order of the computation, with their weights (block.h) */
+    size_t n_blocks;
+    dtype type;          /* of the large matrices */
+    size_t weight_bytes; /* all weights, counted once; of model_hold_beside: its own */
+    size_t memory_bytes; /* of these, in memory that no file backs */
+    size_t decode_bytes; /* weights that one decoded token reads: all but embedding rows not looked up */
+    char *name;          /* folder or shape, for reports */
+    void *files;         /* mappings or memory behind the weights */
+    void *source;        /* where model_load finds them; NULL: they are there */
 };
 
 /* Opens a Hugging Face folder: config.json and model.safetensors, or the shards of
@@ -111,6 +132,8 @@ const char *const *model_shape_names(void); /* NULL-terminated */
 /* The config alone, for plans. ST_USAGE: unknown shape. */
 status model_shape_config(model_config *c, const char *shape, err *e);
 void model_close(model *m);
+/* Returns the multiplications of one token with the matrices of all blocks. */
+double model_products(const model *m);
 
 /* Scans all weights and names the first tensor that is not finite. Opening a model does not: sessions scan once logits
  * are not finite. ST_OK and an empty name when all are finite, else ST_FORMAT; ST_NOMEM. */

@@ -1,165 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/mem.h"
 #include "kernels/ops_weights.h"
+#include "model/block.h"
 #include "model/decoder.h"
-
-enum { LOGIT_ROWS = 16 };
-
-/* ---- the decoder's memory ---- */
-
-static decoder_options with_defaults(const decoder_options *o, const backend *be)
-{
-    decoder_options r = *o;
-    r.chunk = backend_chunk(be, o->chunk);
-    if (r.max_batch == 0) r.max_batch = 1;
-    return r;
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t rows_of(const decoder_options *o)
-{
-    return larger(o->chunk, larger(o->max_batch, o->verify));
-}
-
-static size_t logit_rows_of(const decoder_options *o)
-{
-    size_t r = rows_of(o), most = larger(o->max_batch, LOGIT_ROWS);
-    return r < most ? r : most;
-}
-
-static attn_shape shape_of(const model_config *c)
-{
-    return (attn_shape){.n_layers = c->n_layers,
-                        .n_heads = c->n_heads,
-                        .n_kv_heads = c->n_kv_heads,
-                        .head_dim = c->head_dim,
-                        .scale = (float)(1 / sqrt((double)c->head_dim)),
-                        .window = c->window,
-                        .max_positions = c->max_positions};
-}
-
-/* One list of the decoder's buffers serves allocation, release and the plan. */
-typedef struct {
-    buf *b;
-    size_t bytes;
-} buf_size;
-
-enum { N_BUFS = 15 };
-
-static void list_buffers(decoder *d, const model_config *c, int ranks, const decoder_options *o, buf_size out[N_BUFS])
-{
-    size_t r = rows_of(o), f = sizeof(float), d_head = (size_t)c->head_dim;
-    size_t q = (size_t)c->n_heads * d_head, kv = (size_t)c->n_kv_heads * d_head, h = (size_t)c->hidden;
-    const buf_size all[N_BUFS] = {
-        {&d->ids, r * sizeof(int32_t)},
-        {&d->pos, r * sizeof(int64_t)},
-        {&d->freq, r * d_head / 2 * f},
-        {&d->table, r * d_head * f},
-        {&d->x, r * h * f},
-        {&d->xn, r * h * f},
-        {&d->q, r * q * f},
-        {&d->k, r * kv * f},
-        {&d->v, r * kv * f},
-        {&d->att, r * q * f},
-        {&d->gate, r * (size_t)c->ffn * f},
-        {&d->up, r * (size_t)c->ffn * f},
-        {&d->logits, (logit_rows_of(o) * (size_t)c->vocab + (size_t)ranks) * f},
-        {&d->next, o->max_batch * sizeof(int32_t)},
-        {&d->share, o->max_batch * f},
-    };
-    memcpy(out, all, sizeof all);
-}
-
-status decoder_create(decoder **out, const model *m, const decoder_options *o, err *e)
-{
-    decoder *d;
-    buf_size list[N_BUFS];
-    *out = NULL;
-    TRY(MEM_NEW(&d, 1, e));
-    d->m = d->w = m;
-    d->be = m->be;
-    d->opt = with_defaults(o, m->be);
-    d->shape = shape_of(&m->config);
-    d->max_rows = rows_of(&d->opt);
-    d->logit_rows = logit_rows_of(&d->opt);
-    list_buffers(d, &m->config, backend_ranks(m->be), &d->opt, list);
-    status st = ST_OK;
-    for (int i = 0; i < N_BUFS && st == ST_OK; i++)
-        st = d->be->ops->alloc(d->be, list[i].b, list[i].bytes, "activations", e);
-    if (st == ST_OK)
-        st = mem_alloc((void **)&d->host_logits, d->logit_rows * (size_t)m->config.vocab, sizeof(float), "logits", e);
-    if (st == ST_OK) st = MEM_NEW(&d->host_pos, d->max_rows, e);
-    if (st == ST_OK) st = MEM_NEW(&d->seqs, d->max_rows, e);
-    if (st == ST_OK) st = MEM_NEW(&d->host_share, d->opt.max_batch, e);
-    if (st == ST_OK) st = MEM_NEW(&d->rules, d->opt.max_batch, e);
-    if (st == ST_OK) st = attn_work_create(&d->work, &d->shape, d->max_rows, d->be, e);
-    if (st != ST_OK) decoder_free(d);
-    else *out = d;
-    return st;
-}
-
-void decoder_free(decoder *d)
-{
-    buf_size list[N_BUFS];
-    if (!d) return;
-    if (d->be->stage_ns == d->stage) d->be->stage_ns = NULL;
-    list_buffers(d, &d->m->config, backend_ranks(d->be), &d->opt, list);
-    for (int i = 0; i < N_BUFS; i++)
-        if (list[i].b->p) d->be->ops->free(d->be, *list[i].b, list[i].bytes);
-    attn_work_free(d->work);
-    mem_free(d->host_logits);
-    mem_free(d->host_pos);
-    mem_free(d->seqs);
-    mem_free(d->host_share);
-    mem_free(d->rules);
-    mem_free(d);
-}
-
-const model *decoder_model(const decoder *d)
-{
-    return d->m;
-}
-
-backend *decoder_backend(const decoder *d)
-{
-    return d->be;
-}
-
-const attn_shape *decoder_attn_shape(const decoder *d)
-{
-    return &d->shape;
-}
-
-attn_work *decoder_attn_work(decoder *d)
-{
-    return d->work;
-}
-
-int64_t decoder_chunk(const decoder *d)
-{
-    return (int64_t)d->max_rows;
-}
-
-void decoder_profile(decoder *d, bool on)
-{
-    d->be->stage_ns = on ? d->stage : NULL;
-    if (on) memset(d->stage, 0, sizeof d->stage);
-}
-
-void decoder_stages(const decoder *d, int64_t ns[STAGE_COUNT])
-{
-    memcpy(ns, d->stage, sizeof d->stage);
-}
 
 /* ---- sessions ---- */
 
@@ -189,14 +37,12 @@ static void add_draft(memory_plan *p, const model *m, const model *draft)
 status session_plan(memory_plan *p, const model *m, const decoder_options *o, const attn_spec *spec, session_size size,
                     err *e)
 {
-    decoder_options opt = with_defaults(o, m->be);
-    attn_shape shape = shape_of(&m->config);
+    decoder_options opt = decoder_defaults(o, m->be);
+    attn_shape shape = attn_shape_of(&m->config);
     attn_limits lim = limits_of(m, &opt, size);
     if (size.reach > 0 && size.reach < lim.n_tokens && !lim.at_once) lim.n_tokens = size.reach;
     attn_bytes kv;
     size_t slow;
-    decoder unused;
-    buf_size list[N_BUFS];
     *p = (memory_plan){.weights = m->weight_bytes, .weights_in_memory = m->memory_bytes};
     if (m->source) p->to_load = m->be->ops->imports_copy ? m->weight_bytes : m->memory_bytes;
     if (opt.draft) add_draft(p, m, opt.draft);
@@ -208,10 +54,9 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     else if (has_host_memory(m->be)) p->host = slow;
     else p->kv += slow;
     p->index = kv.index + kv.scratch;
-    p->scratch = attn_work_bytes(&shape, rows_of(&opt)) + logit_rows_of(&opt) * (size_t)m->config.vocab * sizeof(float);
-    list_buffers(&unused, &m->config, backend_ranks(m->be), &opt, list);
-    for (int i = 0; i < N_BUFS; i++) p->scratch += list[i].bytes;
-    return ST_OK;
+    p->scratch = attn_work_bytes(&shape, decoder_rows(&opt)) + decoder_bytes(m, &opt);
+    TRY(recurrent_plan(&slow, m, size.snapshots, e));
+    return size_add(&p->kv, p->kv, slow, "recurrent state", e);
 }
 
 static status check_disk(const memory_plan *p, backend *be, err *e)
@@ -247,12 +92,13 @@ status memory_plan_check(const memory_plan *p, backend *be, err *e)
 
 status session_check(const model *m, const decoder_options *o, const attn_spec *spec, session_size size, err *e)
 {
-    const attn_shape shape = shape_of(&m->config);
+    const attn_shape shape = attn_shape_of(&m->config);
     memory_plan plan;
     if (size.n_tokens < 1)
         return err_set(e, ST_USAGE, "--ctx %lld: at least one token is needed", (long long)size.n_tokens);
     TRY(attn_spec_check(spec, &shape, e));
     if (size.draft) TRY(attn_draft_check(size.draft, spec, &shape, e));
+    if (size.draft) TRY(recurrent_draft_check(m, e));
     TRY(session_plan(&plan, m, o, spec, size, e));
     TRY(attn_backend_check(spec, m->be, e));
     if (size.draft) TRY(attn_backend_check(size.draft, m->be, e));
@@ -267,7 +113,7 @@ static status reserve(decoder *d, int64_t n_tokens, err *e)
     if (!d->be->ops->reserve) return ST_OK;
     if (c->hidden > width) width = c->hidden;
     if (c->ffn > width) width = c->ffn;
-    const step_size most = {.rows = larger(d->opt.max_batch, d->opt.verify),
+    const step_size most = {.rows = d->opt.max_batch > d->opt.verify ? d->opt.max_batch : d->opt.verify,
                             .n_heads = (size_t)c->n_heads,
                             .head_dim = (size_t)c->head_dim,
                             .width = (size_t)width,
@@ -286,6 +132,7 @@ status session_create(session **out, decoder *d, const attn_spec *spec, session_
     s->longest_prompt = size.longest_prompt;
     attn_limits lim = limits_of(d->m, &d->opt, size);
     status st = attn_seq_create(&s->attn, spec, &d->shape, &lim, d->be, e);
+    if (st == ST_OK) st = recurrent_create(&s->state, d->m, size.snapshots, e);
     if (st == ST_OK) st = reserve(d, size.n_tokens, e);
     if (st != ST_OK) session_free(s);
     else *out = s;
@@ -296,6 +143,7 @@ void session_free(session *s)
 {
     if (!s) return;
     attn_seq_free(s->attn);
+    recurrent_free(s->state);
     mem_free(s);
 }
 
@@ -304,6 +152,7 @@ void session_reset(session *s)
     s->open = false;
     s->bound = (attn_span){0};
     attn_seq_reset(s->attn);
+    recurrent_reset(s->state);
 }
 
 int64_t session_length(const session *s)
@@ -330,8 +179,7 @@ const attn_seq *session_attn(const session *s)
  * the keys of a prompt beyond the trained length by its end. */
 static int64_t grain_of(const session *s, int64_t end)
 {
-    const rope_config *r = &s->d->m->config.rope;
-    if (r->kind == ROPE_DYNAMIC && end > r->original_max) return INT64_MAX;
+    if (end > config_static_length(&s->d->m->config)) return INT64_MAX;
     return attn_prompt_grain(attn_seq_spec(s->attn), end);
 }
 
@@ -349,12 +197,25 @@ status session_rewind(session *s, int64_t n, err *e)
         return err_set(e, ST_UNSUPPORTED,
                        "cannot go back to %lld tokens: rows of the prompt that ends at %lld depend on its later tokens",
                        (long long)n, (long long)p.end);
+    TRY(recurrent_can_rewind(s->state, n, e));
     TRY(attn_seq_rewind(s->attn, n, e));
+    recurrent_rewind(s->state, n);
     if (n <= s->opened) s->open = false;
     if (n >= p.end) return ST_OK;
     s->bound = (attn_span){0};
     bind_prompt(s, n < p.first ? n : p.first, n);
     return ST_OK;
+}
+
+status session_snapshot(session *s, err *e)
+{
+    if (s->open) return err_set(e, ST_UNSUPPORTED, "no snapshot is possible in the middle of a prompt");
+    return recurrent_snapshot(s->state, e);
+}
+
+size_t session_state_bytes(const session *s)
+{
+    return recurrent_bytes(s->state);
 }
 
 bool session_can_share(const session *a, const session *b, size_t n_ids)
@@ -374,36 +235,22 @@ static status check_ids(const decoder *d, const int32_t *ids, size_t n, err *e)
     return ST_OK;
 }
 
-/* Rope frequencies of sequence i, whose length decides them where scaling is dynamic. */
-static void set_freq(decoder *d, size_t i, int64_t seq_len)
-{
-    size_t half = (size_t)d->shape.head_dim / 2;
-    rope_frequencies(&d->m->config.rope, seq_len, d->host_freq, &d->mscale);
-    d->be->ops->upload(d->be, buf_at(d->freq, i * half * sizeof(float)), d->host_freq, half * sizeof(float));
-}
-
-static void set_tables(decoder *d, size_t n_seq, size_t n_tok)
-{
-    size_t half = (size_t)d->shape.head_dim / 2;
-    for (size_t i = 0; i < n_seq; i++)
-        d->be->ops->rope_table(d->be, buf_at(d->table, i * n_tok * half * 2 * sizeof(float)),
-                               buf_at(d->pos, i * n_tok * sizeof(int64_t)), n_tok,
-                               buf_at(d->freq, i * half * sizeof(float)), half, d->mscale);
-}
-
 static attn_step make_step(decoder *d, session *const *s, size_t n_seq, size_t n_tok, unsigned flags)
 {
-    for (size_t i = 0; i < n_seq; i++) d->seqs[i] = s[i]->attn;
+    for (size_t i = 0; i < n_seq; i++) {
+        d->seqs[i] = s[i]->attn;
+        d->states[i] = s[i]->state;
+    }
     d->w = d->m;
     d->n_tok = n_tok;
     return (attn_step){.seq = d->seqs,
                        .n_seq = n_seq,
                        .n_tok = n_tok,
-                       .flags = flags | (d->m->config.rope.kind == ROPE_DYNAMIC ? ATTN_FREQ_MOVES : 0),
+                       .flags = flags | (config_is_dynamic(&d->m->config) ? ATTN_FREQ_MOVES : 0),
                        .pos = d->pos,
                        .table = d->table,
                        .freq = d->freq,
-                       .mscale = d->mscale};
+                       .mscale = d->mscale[0]};
 }
 
 /* Hands the logits that were asked for to the caller: n rows of this chunk, the first is prompt row
@@ -441,8 +288,8 @@ static attn_step prompt_step(session *const *s, size_t n_sessions, size_t n, int
     int64_t pos0 = session_length(s[0]);
     for (size_t i = 0; i < n; i++) d->host_pos[i] = pos0 + (int64_t)i;
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
-    set_freq(d, 0, pos0 - done + total);
-    set_tables(d, 1, n);
+    decoder_set_freq(d, 0, pos0 - done + total);
+    decoder_set_tables(d, 1, n);
     unsigned flags = ATTN_PROMPT | (done + (int64_t)n == total ? ATTN_PROMPT_END : 0);
     attn_step step = make_step(d, s, n_sessions, n, flags | (may_round(s[0]) ? ATTN_ROUNDED : 0));
     for (size_t i = 0; i < n_sessions; i++) {
@@ -515,9 +362,13 @@ static void store_chunk(session *const *s, size_t n_sessions, size_t n, int64_t 
     decoder *d = s[0]->d;
     attn_step step = store_step(s, n_sessions, n, done, o);
     attn_begin(d->work, &step);
-    for (int l = 0; l < d->shape.n_layers; l++) {
-        o->rows(o->source, l, done, n, d->k, d->v);
-        attn_store(d->work, &step, l, d->k, d->v);
+    for (const block *b = d->m->blocks; b < d->m->blocks + d->m->n_blocks; b++) {
+        if (b->kv < 0) continue;
+        const attn_step own = decoder_step(d, &step, b);
+        buf k, v;
+        attention_room(d, b, d->max_rows, &k, &v);
+        o->rows(o->source, b->kv, done, n, k, v);
+        attn_store(d->work, &own, b->kv, k, v);
     }
     attn_end(d->work, &step);
 }
@@ -561,11 +412,11 @@ static status check_step(session *const *s, size_t n, err *e)
 static void queue_step(session *const *s, size_t n, const int32_t *ids, unsigned flags)
 {
     decoder *d = s[0]->d;
-    for (size_t i = 0; i < n; i++) set_freq(d, i, d->host_pos[i] + 1);
+    for (size_t i = 0; i < n; i++) decoder_set_freq(d, i, d->host_pos[i] + 1);
     if (ids) d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
     else d->be->ops->copy(d->be, d->ids, d->next, n * sizeof *ids);
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
-    set_tables(d, n, 1);
+    decoder_set_tables(d, n, 1);
     attn_step step = make_step(d, s, n, 1, flags);
     if (flags & ATTN_DRAFT && d->opt.draft) d->w = d->opt.draft;
     decoder_forward(d, &step);
@@ -647,6 +498,7 @@ static status check_verify(const session *s, size_t n, err *e)
     const decoder *d = s->d;
     int64_t length = session_length(s);
     TRY(attn_verify_check(attn_seq_spec(s->attn), e));
+    TRY(recurrent_draft_check(d->m, e));
     if (n > d->opt.verify)
         return err_set(e, ST_USAGE, "%zu rows of a session in one step, at most %zu", n, d->opt.verify);
     if (length + (int64_t)n > s->limit)
@@ -670,10 +522,10 @@ status session_verify(session *s, const int32_t *ids, size_t n, err *e)
     TRY(check_ids(d, ids, n, e));
     for (size_t i = 0; i < n; i++) d->host_pos[i] = session_length(s) + (int64_t)i;
     backend_step_begin(d->be);
-    for (size_t i = 0; i < n; i++) set_freq(d, i, d->host_pos[i] + 1);
+    for (size_t i = 0; i < n; i++) decoder_set_freq(d, i, d->host_pos[i] + 1);
     d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
-    set_tables(d, n, 1);
+    decoder_set_tables(d, n, 1);
     attn_step step = make_step(d, &s, 1, n, ATTN_VERIFY);
     decoder_forward(d, &step);
     decoder_head(d, 0, n);

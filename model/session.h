@@ -12,10 +12,12 @@ typedef struct session session;
 
 /* What a session has room for. longest_prompt: no prompt is longer, so that a store with codes needs fewer exact rows;
  * 0: any. draft: what session_draft drafts with, borrowed until the session is created; NULL: nothing. reach: no more
- * tokens will come, so that plans count no more of the room, where memory is taken as it is written; 0: n_tokens. */
+ * tokens will come, so that plans count no more of the room, where memory is taken as it is written; 0: n_tokens.
+ * snapshots: of recurrent state, at most. */
 typedef struct {
     int64_t n_tokens, longest_prompt, reach;
     const attn_spec *draft;
+    int snapshots;
 } session_size;
 
 static inline session_size session_of(int64_t n_tokens)
@@ -72,9 +74,14 @@ int64_t session_limit(const session *s);
 decoder *session_decoder(const session *s);
 const attn_seq *session_attn(const session *s);
 /* Forgets the tokens from position n on, and a prompt that was stopped if all of it goes; ST_UNSUPPORTED when the
- * strategy has evicted meanwhile, or inside a prompt whose rows depend on its later tokens (dynamic RoPE beyond the
- * trained length, attn_prompt_grain). */
+ * strategy has evicted meanwhile, where the model has recurrent state but for 0 and snapshots, or inside a prompt whose
+ * rows depend on its later tokens (dynamic RoPE beyond the trained length, attn_prompt_grain). */
 status session_rewind(session *s, int64_t n, err *e);
+/* Keeps the recurrent state of the tokens so far, to which session_rewind can then go back; the oldest snapshot goes
+ * where there is no room. A model without recurrent state needs none. ST_UNSUPPORTED: session_size.snapshots is 0. */
+status session_snapshot(session *s, err *e);
+/* Returns the bytes of recurrent state. */
+size_t session_state_bytes(const session *s);
 
 /* Which logits a prefill gives, and what it calls. rows gets [n, vocab] f32, valid during the call,
  * all finite. */

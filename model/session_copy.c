@@ -76,6 +76,7 @@ static status walk(session_copy *c, session *s, copy_step step, size_t *bytes, e
                 .c = c,
                 .step = step};
     TRY(attn_seq_state(s->attn, &v.base, e));
+    TRY(recurrent_state(s->state, &v.base, session_length(s), e));
     *bytes = v.at;
     return backend_fault(s->d->be, e);
 }

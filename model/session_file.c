@@ -231,7 +231,8 @@ static status walk(saver *s, const session *from, const session_notes *n, err *e
     void *ids = (void *)(uintptr_t)n->ids, *logits = (void *)(uintptr_t)n->logits; /* only read */
     TRY(save_host(&s->base, "token ids", -1, ids, n->n_ids * sizeof *n->ids, e));
     TRY(save_host(&s->base, "logits", -1, logits, vocab * sizeof *n->logits, e));
-    return attn_seq_state(from->attn, &s->base, e);
+    TRY(attn_seq_state(from->attn, &s->base, e));
+    return recurrent_state(from->state, &s->base, session_length(from), e);
 }
 
 /* *bytes: what the file is to have. */

@@ -369,6 +369,7 @@ static status load_all(loader *v, session *s, session_notes *n, err *e)
 {
     TRY(load_notes(v, s, n, e));
     TRY(attn_seq_state(s->attn, &v->base, e));
+    TRY(recurrent_state(s->state, &v->base, session_length(s), e));
     uint64_t length = (uint64_t)session_length(s);
     if (v->next != v->f->h.n_items || v->state_at != v->f->h.state_bytes || v->n_sums != v->f->h.n_sums ||
         session_rows_at(&v->f->h) + v->rows_at != v->f->h.file_bytes)

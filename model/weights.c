@@ -11,148 +11,9 @@
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
 #include "kernels/comm.h"
+#include "model/block.h"
 
 enum { INDEX_BYTES_MAX = 64 << 20, INDEX_DEPTH = 8, NAME_BYTES = 96 };
-
-static const char EMBED_NAME[] = "model.embed_tokens.weight", HEAD_NAME[] = "lm_head.weight";
-
-/* ---- which weights there are ---- */
-
-typedef struct {
-    weight_visitor visit;
-    void *ctx;
-    int layer; /* -1: not in a layer */
-    size_t rank, ranks;
-    err *e;
-} walk;
-
-static status visit(const walk *k, weight_spec w, const char *name)
-{
-    char full[NAME_BYTES];
-    if (k->layer >= 0) snprintf(full, sizeof full, "model.layers.%d.%s", k->layer, name);
-    else snprintf(full, sizeof full, "%s", name);
-    w.name = full;
-    if (!w.all_rows) w.all_rows = w.rows;
-    if (!w.all_cols) w.all_cols = w.cols;
-    return k->visit(k->ctx, &w, k->e);
-}
-
-static status matrix(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
-{
-    return visit(k, (weight_spec){.rows = rows, .cols = cols, .slot = slot}, name);
-}
-
-/* Each rank has as many rows, or columns, of a matrix. */
-static status by_rows(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
-{
-    return visit(
-        k,
-        (weight_spec){
-            .rows = rows, .cols = cols, .slot = slot, .all_rows = rows * k->ranks, .first_row = rows * k->rank},
-        name);
-}
-
-static status by_cols(const walk *k, weight *slot, const char *name, size_t rows, size_t cols)
-{
-    return visit(
-        k,
-        (weight_spec){
-            .rows = rows, .cols = cols, .slot = slot, .all_cols = cols * k->ranks, .first_col = cols * k->rank},
-        name);
-}
-
-static status norm(const walk *k, weight *slot, const char *name, size_t n)
-{
-    return visit(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .norm = true, .slot = slot}, name);
-}
-
-/* Of the rows of this rank. */
-static status bias(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
-{
-    if (!wanted) return ST_OK;
-    return visit(
-        k,
-        (weight_spec){
-            .rows = 1, .cols = n, .vector = true, .slot = slot, .all_cols = n * k->ranks, .first_col = n * k->rank},
-        name);
-}
-
-/* Of a sum over the ranks: the first one adds it. */
-static status bias_of_sum(const walk *k, bool wanted, weight *slot, const char *name, size_t n)
-{
-    if (!wanted || k->rank != 0) return ST_OK;
-    return visit(k, (weight_spec){.rows = 1, .cols = n, .vector = true, .slot = slot}, name);
-}
-
-static status each_of_attention(const walk *k, const model_config *c, layer_weights *l)
-{
-    size_t h = c->hidden, d = c->head_dim, q = c->n_heads * d, kv = c->n_kv_heads * d;
-    TRY(norm(k, &l->attn_norm, "input_layernorm.weight", h));
-    TRY(by_rows(k, &l->q, "self_attn.q_proj.weight", q, h));
-    TRY(by_rows(k, &l->k, "self_attn.k_proj.weight", kv, h));
-    TRY(by_rows(k, &l->v, "self_attn.v_proj.weight", kv, h));
-    TRY(bias(k, c->qkv_bias, &l->q_bias, "self_attn.q_proj.bias", q));
-    TRY(bias(k, c->qkv_bias, &l->k_bias, "self_attn.k_proj.bias", kv));
-    TRY(bias(k, c->qkv_bias, &l->v_bias, "self_attn.v_proj.bias", kv));
-    if (c->qk_norm) TRY(norm(k, &l->q_norm, "self_attn.q_norm.weight", d));
-    if (c->qk_norm) TRY(norm(k, &l->k_norm, "self_attn.k_norm.weight", d));
-    TRY(by_cols(k, &l->o, "self_attn.o_proj.weight", h, q));
-    return bias_of_sum(k, c->o_bias, &l->o_bias, "self_attn.o_proj.bias", h);
-}
-
-static status each_of_mlp(const walk *k, const model_config *c, layer_weights *l)
-{
-    size_t h = c->hidden, f = c->ffn;
-    TRY(norm(k, &l->ffn_norm, "post_attention_layernorm.weight", h));
-    TRY(by_rows(k, &l->gate, "mlp.gate_proj.weight", f, h));
-    TRY(by_rows(k, &l->up, "mlp.up_proj.weight", f, h));
-    TRY(by_cols(k, &l->down, "mlp.down_proj.weight", h, f));
-    TRY(bias(k, c->mlp_bias, &l->gate_bias, "mlp.gate_proj.bias", f));
-    TRY(bias(k, c->mlp_bias, &l->up_bias, "mlp.up_proj.bias", f));
-    return bias_of_sum(k, c->mlp_bias, &l->down_bias, "mlp.down_proj.bias", h);
-}
-
-/* The model is const for those who only look; the slots belong to it all the same. */
-status model_each_weight(const model *m, weight_visitor visitor, void *ctx, err *e)
-{
-    model *w = (model *)(uintptr_t)m;
-    const model_config *c = &m->config;
-    walk k = {.visit = visitor,
-              .ctx = ctx,
-              .layer = -1,
-              .rank = (size_t)backend_rank(m->be),
-              .ranks = (size_t)backend_ranks(m->be),
-              .e = e};
-    TRY(matrix(&k, &w->embed, EMBED_NAME, c->vocab, c->hidden));
-    for (int i = 0; i < c->n_layers; i++) {
-        k.layer = i;
-        TRY(each_of_attention(&k, c, &m->layers[i]));
-        TRY(each_of_mlp(&k, c, &m->layers[i]));
-    }
-    k.layer = -1;
-    TRY(norm(&k, &w->norm, "model.norm.weight", c->hidden));
-    if (c->tied && !dtype_in_qblocks(w->lm_head.type)) return ST_OK;
-    return visit(&k,
-                 (weight_spec){.rows = model_head_rows(m),
-                               .cols = c->hidden,
-                               .slot = &w->lm_head,
-                               .all_rows = c->vocab,
-                               .first_row = model_head_first(m)},
-                 HEAD_NAME);
-}
-
-size_t model_head_rows(const model *m)
-{
-    size_t n = (size_t)backend_ranks(m->be);
-    return ((size_t)m->config.vocab + n - 1) / n;
-}
-
-/* As ops.h's gather_columns has it. */
-size_t model_head_first(const model *m)
-{
-    size_t rows = model_head_rows(m), first = rows * (size_t)backend_rank(m->be), last = (size_t)m->config.vocab - rows;
-    return first < last ? first : last;
-}
 
 /* ---- where they come from ---- */
 
@@ -463,9 +324,8 @@ status model_create(model **out, model_config *c, const char *name, backend *be,
     *c = (model_config){0};
     m->be = be;
     TRY_GOTO(split(&m->config, name, be, e));
-    /* What model_close asks of each weight of a layer. */
     TRY_GOTO(mem_alloc(&m->files, 1, sizeof(model_files), "model files", e));
-    TRY_GOTO(MEM_NEW(&m->layers, (size_t)m->config.n_layers, e));
+    TRY_GOTO(blocks_create(&m->blocks, &m->n_blocks, &m->config, e));
     m->name = mem_strdup(name);
     if (!m->name) {
         st = err_set(e, ST_NOMEM, "%s: out of memory", path_tail(name));
@@ -483,16 +343,10 @@ done:
 static weight head_of_embed(const model *m)
 {
     weight w = m->embed;
-    w.rows = model_head_rows(m);
-    if (w.p.p) w.p = buf_at(w.p, weight_bytes(w.type, model_head_first(m), w.cols));
+    size_t rank = (size_t)backend_rank(m->be), ranks = (size_t)backend_ranks(m->be);
+    w.rows = head_rows(&m->config, ranks);
+    if (w.p.p) w.p = buf_at(w.p, weight_bytes(w.type, head_first(&m->config, rank, ranks), w.cols));
     return w;
-}
-
-static status copy_window(int **out, const model_config *c, err *e)
-{
-    TRY(MEM_NEW(out, (size_t)c->n_layers, e));
-    memcpy(*out, c->window, (size_t)c->n_layers * sizeof **out);
-    return ST_OK;
 }
 
 status model_share(model **out, const model *m, err *e)
@@ -501,44 +355,63 @@ status model_share(model **out, const model *m, err *e)
     TRY(MEM_NEW(&s, 1, e));
     *s = *m;
     s->files = s->source = s->name = NULL;
-    s->layers = NULL;
-    s->config.window = NULL;
-    status st = copy_window(&s->config.window, &m->config, e);
-    if (st == ST_OK) st = MEM_NEW(&s->layers, (size_t)m->config.n_layers, e);
+    s->blocks = NULL;
+    status st = config_copy(&s->config, &m->config, e);
     if (st == ST_OK) st = mem_alloc(&s->files, 1, sizeof(model_files), "model files", e);
+    if (st == ST_OK) *(model_files *)s->files = (model_files){.beside = m};
+    if (st == ST_OK) st = blocks_copy(&s->blocks, m->blocks, m->n_blocks, &m->config, e);
     if (st == ST_OK && !(s->name = mem_strdup(m->name))) st = err_set(e, ST_NOMEM, "out of memory");
     if (st != ST_OK) {
-        mem_free(s->layers);
-        s->layers = NULL; /* nothing in them is its own */
         model_close(s);
         return st;
     }
-    memcpy(s->layers, m->layers, (size_t)m->config.n_layers * sizeof *m->layers);
-    *(model_files *)s->files = (model_files){.beside = m};
     if (m->config.tied) s->lm_head = head_of_embed(m);
     *out = s;
     return ST_OK;
 }
 
-static status count_bytes(void *ctx, const weight_spec *w, err *e)
+typedef struct {
+    size_t bytes, read; /* of all weights, and of those that a decoded token reads */
+    dtype type;         /* of the first matrix of a block */
+    bool typed;
+} weight_sums;
+
+static status add_bytes(void *ctx, const weight_spec *w, err *e)
 {
+    weight_sums *s = ctx;
+    dtype t = w->slot->type;
     (void)e;
-    *(size_t *)ctx += weight_size(w, w->slot->type);
+    s->bytes += weight_size(w, t);
+    s->read += w->read_rows < w->rows ? w->read_rows * weight_bytes(t, 1, w->cols) : weight_size(w, t);
+    if (!s->typed && !w->vector && w->layer >= 0) s->type = t, s->typed = true;
     return ST_OK;
 }
 
 void model_finish(model *m)
 {
     const model_files *f = files_of(m);
-    bool shared = m->config.tied && !dtype_in_qblocks(m->lm_head.type);
-    m->weight_bytes = 0;
-    model_each_weight(m, count_bytes, &m->weight_bytes, NULL);
+    weight_sums s = {0};
+    model_each_weight(m, add_bytes, &s, NULL);
+    m->weight_bytes = s.bytes;
+    m->decode_bytes = s.read;
+    m->type = s.type;
     m->memory_bytes = f->random_bytes + f->column_bytes + (f->cache ? 0 : f->held_bytes);
     if (m->be->ops->imports_copy) m->memory_bytes = m->weight_bytes;
-    m->type = m->layers[0].q.type;
-    m->decode_bytes = m->weight_bytes;
-    if (shared) m->lm_head = head_of_embed(m);
-    else m->decode_bytes -= (m->embed.rows - 1) * weight_bytes(m->embed.type, 1, m->embed.cols); /* one is looked up */
+    if (m->config.tied && !dtype_in_qblocks(m->lm_head.type)) m->lm_head = head_of_embed(m);
+}
+
+static status add_products(void *ctx, const weight_spec *w, err *e)
+{
+    (void)e;
+    if (w->layer >= 0 && !w->vector) *(double *)ctx += (double)w->read_rows * (double)w->cols;
+    return ST_OK;
+}
+
+double model_products(const model *m)
+{
+    double n = 0;
+    model_each_weight(m, add_products, &n, NULL);
+    return n;
 }
 
 static void forget_source(source *s)
@@ -551,10 +424,15 @@ static void forget_source(source *s)
 
 status model_find(model **out, const char *dir, backend *be, err *e)
 {
+    return model_find_of(out, dir, NULL, be, e);
+}
+
+status model_find_of(model **out, const char *dir, const model_family *family, backend *be, err *e)
+{
     model_config c;
     model *m = NULL;
     *out = NULL;
-    TRY(model_config_read(&c, dir, e));
+    TRY(config_read_of(&c, dir, family, e));
     TRY(model_create(&m, &c, dir, be, e));
     status st;
     TRY_GOTO(mem_alloc(&m->source, 1, sizeof(source), "model files", e));
@@ -612,7 +490,7 @@ void model_close(model *m)
 {
     if (!m) return;
     model_files *f = files_of(m);
-    if (m->layers) model_each_weight(m, release, m, NULL);
+    if (m->blocks) model_each_weight(m, release, m, NULL);
     forget_source(m->source);
     for (size_t i = 0; f && i < f->n_shards; i++) st_close(f->shards[i]);
     for (size_t i = 0; f && i < f->n_copies; i++) mem_free(f->copies[i]);
@@ -624,10 +502,33 @@ void model_close(model *m)
         mem_free(f->cache);
     }
     mem_free(f);
-    mem_free(m->layers);
+    mem_free(m->blocks);
     mem_free(m->name);
     model_config_free(&m->config);
     mem_free(m);
+}
+
+static void hash_rope(sha256 *hash, const rope_config *r)
+{
+    char line[512];
+    snprintf(line, sizeof line, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
+             r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
+             r->attention_factor, r->truncate, (long long)r->original_max);
+    sha256_add(hash, line, strlen(line));
+}
+
+/* Adds what the first families do not have: their hashes stay as they are. */
+static void hash_more(sha256 *hash, const model_config *c)
+{
+    char line[96];
+    for (int l = 0; l < c->n_layers; l++) {
+        const block_kind *mixer = c->family->mixer(c, l), *ffn = c->family->ffn(c, l);
+        if (mixer == &block_attention && ffn == &block_swiglu) continue;
+        snprintf(line, sizeof line, "%d %s %s\n", l, mixer ? mixer->name : "-", ffn ? ffn->name : "-");
+        sha256_add(hash, line, strlen(line));
+    }
+    if (c->rotary != c->head_dim) sha256_add(hash, &c->rotary, sizeof c->rotary);
+    if (c->n_ropes > 1) hash_rope(hash, &c->window_rope);
 }
 
 void config_hash(sha256 *hash, const model_config *c)
@@ -636,12 +537,9 @@ void config_hash(sha256 *hash, const model_config *c)
     snprintf(line, sizeof line, "%s %d %d %d %d %d %d %d %a %d %lld\n", c->arch, c->n_layers, c->n_heads, c->n_kv_heads,
              c->head_dim, c->hidden, c->ffn, c->vocab, (double)c->rms_eps, c->qk_norm, (long long)c->max_positions);
     sha256_add(hash, line, strlen(line));
-    const rope_config *r = &c->rope;
-    snprintf(line, sizeof line, "%d %a %a %a %a %a %a %a %a %a %d %lld\n", (int)r->kind, r->theta, r->factor,
-             r->low_freq_factor, r->high_freq_factor, r->beta_fast, r->beta_slow, r->mscale, r->mscale_all_dim,
-             r->attention_factor, r->truncate, (long long)r->original_max);
-    sha256_add(hash, line, strlen(line));
+    hash_rope(hash, &c->rope);
     sha256_add(hash, c->window, (size_t)c->n_layers * sizeof *c->window);
+    hash_more(hash, c);
 }
 
 void weight_hash(sha256 *hash, backend *be, const weight_spec *w)

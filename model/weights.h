@@ -28,6 +28,8 @@ typedef struct {
 typedef struct {
     const char *name;
     size_t rows, cols; /* of this rank */
+    size_t read_rows;  /* rows that one decoded token reads */
+    int layer;         /* -1: of no layer */
     bool vector;       /* shape [cols] in the file, else [rows, cols] */
     bool norm;         /* a normalisation's factors */
     weight *slot;
@@ -51,6 +53,36 @@ static inline size_t weight_room(const weight_spec *w, dtype t)
     return (weight_size(w, t) + 63) / 64 * 64;
 }
 
+/* A row of the table of families: what config.json may say, and the blocks of a layer. */
+struct model_family {
+    const char *arch, *model_type;
+    int64_t max_positions; /* where the key is absent */
+    int head_dim;          /* where the key is absent; 0: hidden / heads */
+    /* Layers that a sliding window binds: none; those of layer_types, else all; those of layer_types, else those from
+     * max_window_layers on, if use_sliding_window is true. */
+    enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_BY_LAYER } window;
+    bool qkv_bias;       /* always; else where attention_bias says so */
+    bool attention_bias; /* the key counts, for q, k, v and o */
+    bool mlp_bias;       /* the key counts */
+    bool qk_norm;
+    bool partial_rotary; /* partial_rotary_factor counts */
+    bool window_rope;    /* layers with a window may have another rotary embedding */
+    /* Kinds of the two blocks of a layer; a layer may lack the second (NULL). */
+    const block_kind *(*mixer)(const model_config *c, int layer);
+    const block_kind *(*ffn)(const model_config *c, int layer);
+};
+
+/* Reads a config.json as model_config_read and model_config_parse do; family NULL: the one that the file names. */
+status config_read_of(model_config *c, const char *dir, const model_family *family, err *e);
+status config_parse_of(model_config *c, const char *text, size_t n, const char *name, const model_family *family,
+                       err *e);
+/* Makes *c, a copy of `from`, own what it points to; after an error it owns nothing. */
+status config_copy(model_config *c, const model_config *from, err *e);
+/* Fills in n_params, n_kv and kv_window, which need no model. */
+status config_count(model_config *c, err *e);
+/* Does what model_find does, with a family that the table lacks. */
+status model_find_of(model **out, const char *dir, const model_family *family, backend *be, err *e);
+
 /* Adds what of a config decides the numbers. */
 void config_hash(sha256 *hash, const model_config *c);
 /* Adds name, type, shape and pieces of a weight to a hash: enough to tell it from others without reading it all. */
@@ -62,9 +94,21 @@ static inline bool weight_in_columns(const weight_spec *w)
     return !w->vector && w->cols < w->all_cols;
 }
 
-/* Rows of the output matrix that a rank holds, and the first of them. */
-size_t model_head_rows(const model *m);
-size_t model_head_first(const model *m);
+/* Returns the rows of the output matrix that a rank holds. */
+static inline size_t head_rows(const model_config *c, size_t ranks)
+{
+    return ((size_t)c->vocab + ranks - 1) / ranks;
+}
+
+/* Returns the first of them, as ops.h's gather_columns has it. */
+static inline size_t head_first(const model_config *c, size_t rank, size_t ranks)
+{
+    size_t rows = head_rows(c, ranks), first = rows * rank, last = (size_t)c->vocab - rows;
+    return first < last ? first : last;
+}
+
+#define EMBED_NAME "model.embed_tokens.weight"
+#define HEAD_NAME  "lm_head.weight"
 
 /* A model without weights: takes over c (frees it on failure too), which becomes this rank's share. Errors: ST_USAGE
  * where the ranks do not divide the KV heads or the feed-forward. */

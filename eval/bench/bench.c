@@ -134,12 +134,7 @@ static double prefill_flops(const model *m, const bench_result *r)
 {
     const model_config *c = &m->config;
     double n = (double)m->lm_head.rows * (double)m->lm_head.cols / (double)r->tokens;
-    for (int l = 0; l < c->n_layers; l++) {
-        const layer_weights *w = &m->layers[l];
-        const weight *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) n += (double)all[i]->rows * (double)all[i]->cols;
-    }
-    return 2 * n + 4 * r->attended * c->n_heads * c->head_dim * c->n_layers;
+    return 2 * (n + model_products(m)) + 4 * r->attended * c->n_heads * c->head_dim * c->n_layers;
 }
 
 /* Decode: weights are read once for the whole batch, rows and index by each sequence (counted where they are

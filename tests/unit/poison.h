@@ -7,6 +7,7 @@
 
 #include "model/model.h"
 #include "tests/unit/session_util.h"
+#include "tests/unit/model_blocks.h"
 
 enum { P_HIDDEN = 64, P_FFN = 48, P_KV = 32, P_LAYERS = 2 };
 #define POISON_MODEL "llama31-f32-tied"
@@ -32,14 +33,14 @@ static inline void poison(model *m, poison_kind kind, int layer, int first_bad)
     m->lm_head.p = m->embed.p;
     for (int i = 0; i < U_VOCAB; i++) embed[i * P_HIDDEN] = i >= first_bad ? 100 : 0;
     for (int l = 0; l < P_LAYERS; l++) {
-        memset(poison_copy(&m->layers[l].o, poison_out[l]), 0, P_HIDDEN * sizeof(float));
-        memset(poison_copy(&m->layers[l].down, poison_down[l]), 0, P_FFN * sizeof(float));
+        memset(poison_copy(&attention_at(m, l)->o, poison_out[l]), 0, P_HIDDEN * sizeof(float));
+        memset(poison_copy(&swiglu_at(m, l)->down, poison_down[l]), 0, P_FFN * sizeof(float));
     }
     if (kind == POISON_LOGIT) {
         embed[0] = 3e38f;
         return;
     }
-    float *in = poison_copy(kind == POISON_KEYS ? &m->layers[layer].k : &m->layers[layer].v, poison_in);
+    float *in = poison_copy(kind == POISON_KEYS ? &attention_at(m, layer)->k : &attention_at(m, layer)->v, poison_in);
     for (int i = 0; i < P_KV; i++) in[i * P_HIDDEN] = 1e6f;
 }
 

@@ -16,6 +16,7 @@
 #include "model/session.h"
 #include "tests/unit/oom.h"
 #include "tests/tap.h"
+#include "tests/unit/model_blocks.h"
 
 #define CACHE  "test_hold.tmp/cache/kvasir"
 #define TIED   "tests/data/models/llama31-f32-tied"
@@ -111,7 +112,7 @@ static void test_what_is_held(void)
     if (!is_ok(open_held(&m, TIED, DT_Q8, NULL, &e), &e, "q8")) return;
     ok(m->embed.type == plain->embed.type && m->norm.type == plain->norm.type,
        "embedding and norms keep the file's type");
-    ok(m->lm_head.type == DT_Q8 && m->layers[0].q.type == DT_Q8 && m->layers[0].down.type == DT_Q8,
+    ok(m->lm_head.type == DT_Q8 && attention_at(m, 0)->q.type == DT_Q8 && swiglu_at(m, 0)->down.type == DT_Q8,
        "projections and the tied output matrix are quantized");
     const model_config *c = &m->config;
     size_t q = weight_bytes(DT_Q8, (size_t)c->vocab, (size_t)c->hidden);
@@ -122,7 +123,7 @@ static void test_what_is_held(void)
     model_close(m);
     weights_options plan = {.type = DT_Q8, .plan = true};
     is_ok(model_hold(plain, &plan, &e), &e, "only planned");
-    ok(plain->memory_bytes >= q && plain->layers[0].q.type == DT_Q8, "the plan has the sizes");
+    ok(plain->memory_bytes >= q && attention_at(plain, 0)->q.type == DT_Q8, "the plan has the sizes");
     model_close(plain);
 }
 

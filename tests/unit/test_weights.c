@@ -17,6 +17,7 @@
 #include "model/safetensors.h"
 #include "tests/unit/oom.h"
 #include "tests/tap.h"
+#include "tests/unit/model_blocks.h"
 
 #define DIR_NAME "test_weights.tmp"
 
@@ -200,12 +201,12 @@ static void test_single(void)
     model *m;
     write_good("", true);
     if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "one file")) return;
-    is_int((long long)m->layers[1].down.rows, 8, "rows");
-    is_int((long long)m->layers[1].down.cols, 12, "columns");
-    ok(element(&m->layers[1].down, 5) == 1805, "values are those of the file");
+    is_int((long long)swiglu_at(m, 1)->down.rows, 8, "rows");
+    is_int((long long)swiglu_at(m, 1)->down.cols, 12, "columns");
+    ok(element(&swiglu_at(m, 1)->down, 5) == 1805, "values are those of the file");
     ok(element(&m->norm, 7) == 1907 && m->norm.rows == 1, "a vector has one row");
     ok(element(&m->lm_head, 79) == 2079 && m->lm_head.p.p != m->embed.p.p, "lm_head of its own");
-    ok(!m->layers[0].q_bias.p.p && !m->layers[0].q_norm.p.p, "no biases, no q/k norm");
+    ok(!attention_at(m, 0)->q_bias.p.p && !attention_at(m, 0)->q_norm.p.p, "no biases, no q/k norm");
     is_int((long long)m->weight_bytes, 4 * m->config.n_params, "weight bytes");
     is_int((long long)m->decode_bytes, 4 * (m->config.n_params - 9 * 8), "a token reads one embedding row");
     is_int(m->type, DT_F32, "type");
@@ -266,7 +267,7 @@ static void opens(const char *name)
     err e = {0};
     model *m;
     if (is_ok(model_open(&m, DIR_NAME, be, &e), &e, "%s", name))
-        ok(element(&m->embed, 1) == 1 && element(&m->layers[1].down, 5) == 1805 && element(&m->norm, 7) == 1907 &&
+        ok(element(&m->embed, 1) == 1 && element(&swiglu_at(m, 1)->down, 5) == 1805 && element(&m->norm, 7) == 1907 &&
                element(&m->lm_head, 79) == 2079,
            "  values are those of the file");
     model_close(m);
@@ -314,8 +315,9 @@ static void test_mixed_and_unused(void)
     write_weights("model.safetensors", -1, 0);
     if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "mixed dtypes, an unused tensor")) return;
     is_int(m->type, DT_F16, "the type is that of the first q_proj");
-    is_int(m->layers[1].up.type, DT_BF16, "each keeps its own");
-    ok(element(&m->layers[0].q, 7) == 207 && element(&m->layers[1].up, 0) == 1696, "values, in their precision");
+    is_int(swiglu_at(m, 1)->up.type, DT_BF16, "each keeps its own");
+    ok(element(&attention_at(m, 0)->q, 7) == 207 && element(&swiglu_at(m, 1)->up, 0) == 1696,
+       "values, in their precision");
     FILE *f = fmemopen(text, sizeof text, "w");
     if (f) {
         model_print_info(m, f);
@@ -336,7 +338,7 @@ static void test_unaligned(void)
     write_good("", true);
     write_weights("model.safetensors", -1, 3);
     if (!is_ok(model_open(&m, DIR_NAME, be, &e), &e, "tensors at odd addresses")) return;
-    ok((uintptr_t)m->layers[0].q.p.p % 4 == 0 && element(&m->layers[0].q, 9) == 209, "are copied");
+    ok((uintptr_t)attention_at(m, 0)->q.p.p % 4 == 0 && element(&attention_at(m, 0)->q, 9) == 209, "are copied");
     FILE *f = fmemopen(text, sizeof text, "w");
     if (f) {
         model_print_info(m, f);
@@ -352,7 +354,7 @@ static void test_sharded(void)
     model *m;
     write_sharded();
     if (is_ok(model_open(&m, DIR_NAME, be, &e), &e, "two shards"))
-        ok(element(&m->layers[1].down, 5) == 1805 && element(&m->norm, 7) == 1907, "values of both");
+        ok(element(&swiglu_at(m, 1)->down, 5) == 1805 && element(&m->norm, 7) == 1907, "values of both");
     model_close(m);
     write_weights("model.safetensors", -1, 0);
     write_text("model.safetensors.index.json", "garbage");
@@ -521,11 +523,11 @@ static void test_random(void)
         char name[80];
         if (!is_ok(model_open_shape(&m, "tiny", t, 7, be, &e), &e, "a random model in %s", dtype_name(t))) continue;
         ok(m->type == t && m->weight_bytes == (size_t)m->config.n_params * dtype_size(t), "type and bytes");
-        ok(element(&m->layers[0].attn_norm, 3) == 1, "norms are 1");
+        ok(element(&attention_at(m, 0)->norm, 3) == 1, "norms are 1");
         double sum = 0, sum2 = 0;
-        size_t n = m->layers[1].gate.rows * m->layers[1].gate.cols;
+        size_t n = swiglu_at(m, 1)->gate.rows * swiglu_at(m, 1)->gate.cols;
         for (size_t i = 0; i < n; i++) {
-            double x = (double)element(&m->layers[1].gate, i);
+            double x = (double)element(&swiglu_at(m, 1)->gate, i);
             sum += x;
             sum2 += x * x;
         }

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/* Self-attention over the keys and values of a sequence, with optional biases and norms of queries and keys. */
+#include "config.h"
+
+#include "model/block.h"
+#include "model/decoder.h"
+
+typedef struct {
+    buf q, k, v, out;
+    size_t bytes;
+} room;
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static room room_at(buf at, const model_config *c, size_t rows)
+{
+    size_t q = padded(rows * (size_t)c->n_heads * (size_t)c->head_dim * sizeof(float));
+    size_t kv = padded(rows * (size_t)c->n_kv_heads * (size_t)c->head_dim * sizeof(float));
+    return (room){at, buf_at(at, q), buf_at(at, q + kv), buf_at(at, q + 2 * kv), 2 * (q + kv)};
+}
+
+static size_t scratch(const model_config *c, size_t rows)
+{
+    static unsigned char base[1];
+    return room_at((buf){base}, c, rows).bytes;
+}
+
+void attention_room(const decoder *d, const block *b, size_t rows, buf *k, buf *v)
+{
+    room r = room_at(decoder_room(d, b), &d->m->config, rows);
+    *k = r.k;
+    *v = r.v;
+}
+
+static status weights(const walk *k, const model_config *c, void *w)
+{
+    attention_weights *a = w;
+    size_t h = c->hidden, d = c->head_dim, q = c->n_heads * d, kv = c->n_kv_heads * d;
+    TRY(walk_norm(k, &a->norm, "input_layernorm.weight", h));
+    TRY(walk_rows(k, &a->q, "self_attn.q_proj.weight", q, h));
+    TRY(walk_rows(k, &a->k, "self_attn.k_proj.weight", kv, h));
+    TRY(walk_rows(k, &a->v, "self_attn.v_proj.weight", kv, h));
+    TRY(walk_bias(k, c->qkv_bias, &a->q_bias, "self_attn.q_proj.bias", q));
+    TRY(walk_bias(k, c->qkv_bias, &a->k_bias, "self_attn.k_proj.bias", kv));
+    TRY(walk_bias(k, c->qkv_bias, &a->v_bias, "self_attn.v_proj.bias", kv));
+    if (c->qk_norm) TRY(walk_norm(k, &a->q_norm, "self_attn.q_norm.weight", d));
+    if (c->qk_norm) TRY(walk_norm(k, &a->k_norm, "self_attn.k_norm.weight", d));
+    TRY(walk_cols(k, &a->o, "self_attn.o_proj.weight", h, q));
+    return walk_sum_bias(k, c->o_bias, &a->o_bias, "self_attn.o_proj.bias", h);
+}
+
+static void run(decoder *d, const attn_step *s, const block *b, size_t n)
+{
+    const backend_ops *o = d->be->ops;
+    const attention_weights *w = b->w;
+    const model_config *c = &d->m->config;
+    const attn_step step = decoder_step(d, s, b);
+    const room r = room_at(decoder_room(d, b), c, d->max_rows);
+    const linear_job qkv[] = {{r.q, w->q, w->q_bias}, {r.k, w->k, w->k_bias}, {r.v, w->v, w->v_bias}};
+    const linear_job to_x = {d->xn, w->o, w->o_bias};
+    const projection in = {.jobs = qkv,
+                           .n_jobs = 3,
+                           .x = d->x,
+                           .n = n,
+                           .exact = d->opt.exact,
+                           .norm = w->norm,
+                           .eps = c->rms_eps,
+                           .room = d->xn};
+    const projection out = {.jobs = &to_x, .n_jobs = 1, .x = r.out, .n = n, .exact = d->opt.exact, .into = d->x};
+
+    o->project(d->be, &in);
+    if (w->q_norm.p.p) o->rmsnorm(d->be, r.q, r.q, w->q_norm, n * (size_t)c->n_heads, c->rms_eps);
+    if (w->k_norm.p.p) o->rmsnorm(d->be, r.k, r.k, w->k_norm, n * (size_t)c->n_kv_heads, c->rms_eps);
+    backend_mark(d->be, STAGE_QKV);
+    attn_layer(d->work, &step, b->kv, r.q, r.k, r.v, r.out);
+    o->project(d->be, &out);
+    backend_mark(d->be, STAGE_OUT);
+}
+
+const block_kind block_attention = {.name = "attention",
+                                    .keeps_kv = true,
+                                    .size = sizeof(attention_weights),
+                                    .weights = weights,
+                                    .scratch = scratch,
+                                    .run = run};

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* The gated feed-forward network of dense models: down(silu(gate x) * up x). */
+#include "config.h"
+
+#include "model/block.h"
+#include "model/decoder.h"
+
+static size_t scratch(const model_config *c, size_t rows)
+{
+    return 2 * rows * (size_t)c->ffn * sizeof(float);
+}
+
+static status weights(const walk *k, const model_config *c, void *w)
+{
+    swiglu_weights *s = w;
+    size_t h = c->hidden, f = c->ffn;
+    TRY(walk_norm(k, &s->norm, "post_attention_layernorm.weight", h));
+    TRY(walk_rows(k, &s->gate, "mlp.gate_proj.weight", f, h));
+    TRY(walk_rows(k, &s->up, "mlp.up_proj.weight", f, h));
+    TRY(walk_cols(k, &s->down, "mlp.down_proj.weight", h, f));
+    TRY(walk_bias(k, c->mlp_bias, &s->gate_bias, "mlp.gate_proj.bias", f));
+    TRY(walk_bias(k, c->mlp_bias, &s->up_bias, "mlp.up_proj.bias", f));
+    return walk_sum_bias(k, c->mlp_bias, &s->down_bias, "mlp.down_proj.bias", h);
+}
+
+static void run(decoder *d, const attn_step *step, const block *b, size_t n)
+{
+    const swiglu_weights *w = b->w;
+    buf gate = decoder_room(d, b), up = buf_at(gate, d->max_rows * (size_t)d->m->config.ffn * sizeof(float));
+    const linear_job gate_up[] = {{gate, w->gate, w->gate_bias}, {up, w->up, w->up_bias}};
+    const linear_job down = {d->xn, w->down, w->down_bias};
+    const projection in = {.jobs = gate_up,
+                           .n_jobs = 2,
+                           .x = d->x,
+                           .n = n,
+                           .exact = d->opt.exact,
+                           .norm = w->norm,
+                           .eps = d->m->config.rms_eps,
+                           .room = d->xn,
+                           .gated = true};
+    const projection out = {.jobs = &down, .n_jobs = 1, .x = gate, .n = n, .exact = d->opt.exact, .into = d->x};
+
+    (void)step;
+    d->be->ops->project(d->be, &in);
+    d->be->ops->project(d->be, &out);
+    backend_mark(d->be, STAGE_FFN);
+}
+
+const block_kind block_swiglu = {
+    .name = "swiglu", .size = sizeof(swiglu_weights), .weights = weights, .scratch = scratch, .run = run};
