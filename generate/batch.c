@@ -17,22 +17,18 @@ typedef struct {
     size_t prompt, at; /* made by this prompt behind so many tokens of its head; 0: there is none */
 } branch;
 
-/* One answer under way. */
+/* One answer in progress. */
 typedef struct {
-    session *s;
-    sampler *by;    /* NULL: the most likely tokens */
-    drafter *draft; /* NULL: step by step */
-    token_list all; /* with a draft: what was fed, and the token that is to be */
+    sequence q; /* its ids: earlier answers, head, tail and new tokens */
     const together_prompt *p;
-    branch *branch;          /* of its run */
-    size_t prompt, at, keep; /* tokens of the head that are fed; where the branch is made, 0: nowhere */
-    size_t fed, n;           /* tokens of the tail; new ones */
-    int32_t *ids;            /* [most new tokens] */
+    branch *branch;      /* of its run */
+    size_t prompt, keep; /* keep: tokens of the head after which the branch is made, 0: nowhere */
+    size_t n;            /* new tokens */
+    int32_t *ids;        /* [most new tokens] */
     int32_t next;
     bool wanted, stopped;
     int64_t time_ns;
     attn_stats before; /* of the answers that its prompt follows */
-    reuse_known known; /* of its head's first prompt */
 } seat;
 
 /* Runs whose sessions exist at the same time. */
@@ -45,15 +41,11 @@ typedef struct {
     branch *branches; /* [n] */
     bool alone;       /* memory has no room for them: every prompt is fed from its start */
     /* For one prefill or decode step: */
-    session **batch;           /* [n or jobs] */
+    stepper x;
+    sequence **batch;          /* [n or jobs] */
     seat **of;                 /* their seats */
-    int32_t *feed;             /* [jobs] */
-    float *logits;             /* [jobs, vocab] */
     int32_t *ids;              /* of all seats */
-    double done, unit, weight; /* progress: part done, of one answer, of what is under way */
-    sampler **by;              /* [jobs] of the seats of a decode step */
-    const seat *filling;       /* the first seat of the prefill under way */
-    int32_t first;             /* the token after its prompt */
+    double done, unit, weight; /* progress: part done, of one answer, of what is in progress */
 } group;
 
 int64_t together_limit(const together_prompt *prompts, size_t n)
@@ -100,14 +92,14 @@ static int32_t choose_only(const together_prompt *p, const float *logits)
 }
 
 /* The next token; the first one of an answer may have to be no stop, or one of a few. */
-static int32_t choose(const seat *t, float *logits, size_t vocab)
+static int32_t choose(seat *t, float *logits, size_t vocab)
 {
     const together_prompt *p = t->p;
     bool first = t->n == 0;
     if (first && p->n_only) return choose_only(p, logits);
     for (size_t i = 0; first && p->not_first && i < p->n_stop; i++)
         if (p->stop[i] >= 0 && (size_t)p->stop[i] < vocab) logits[p->stop[i]] = -INFINITY;
-    return t->by ? sampler_next(t->by, logits, session_length(t->s)) : logits_argmax(logits, vocab);
+    return sequence_choose(&t->q, logits);
 }
 
 /* ---- prefill ---- */
@@ -115,14 +107,6 @@ static int32_t choose(const seat *t, float *logits, size_t vocab)
 static bool on_chunk(void *ctx, int64_t done, int64_t total)
 {
     return report(ctx, (double)done / (double)total);
-}
-
-static void on_logits(void *ctx, int64_t first, size_t n, const float *logits)
-{
-    group *g = ctx;
-    (void)first;
-    memcpy(g->logits, logits + (n - 1) * vocab_of(g), vocab_of(g) * sizeof *logits);
-    g->first = choose(g->filling, g->logits, vocab_of(g));
 }
 
 /* The end of the prompt in the head that begins at `at`. */
@@ -133,38 +117,32 @@ static size_t prompt_end(const together_prompt *p, size_t at)
     return p->n_head;
 }
 
-/* Where it begins. */
-static size_t prompt_start(const together_prompt *p, size_t at)
-{
-    size_t start = 0;
-    for (size_t i = 0; i < p->n_breaks && p->breaks[i] <= at; i++) start = p->breaks[i];
-    return start;
-}
-
 /* The batch of seat i of n: it, and those behind it that can share its prompt up to `end`. */
 static size_t gather(group *g, seat *const *row, size_t i, size_t n, size_t end)
 {
-    size_t count = 0, at = row[i]->at;
+    size_t count = 0, at = row[i]->q.n_fed;
     for (size_t k = i; k < n && count < g->job->max_together; k++) {
-        bool joins = k == i || (g->job->share && row[k]->at == at && session_can_share(row[i]->s, row[k]->s, end - at));
+        sequence *q = &row[k]->q;
+        bool joins = k == i || (g->job->share && q->n_fed == at && session_can_share(row[i]->q.s, q->s, end - at));
         if (!joins) continue;
+        if (q->end != end) sequence_begin(q, end);
         g->of[count] = row[k];
-        g->batch[count++] = row[k]->s;
+        g->batch[count++] = q;
     }
     return count;
 }
 
 /* Makes the branch of a seat that has come to its place. Without one the next prompt is fed from its start. */
-static status keep_branch(const seat *t, err *e)
+static status keep_branch(seat *t, err *e)
 {
     err why = {0};
-    if (t->keep == 0 || t->at != t->keep) return ST_OK;
+    if (t->keep == 0 || t->q.n_fed != t->keep) return ST_OK;
     t->branch->at = 0;
-    status st = session_copy_take(&t->branch->copy, t->s, &why);
+    status st = session_copy_take(&t->branch->copy, t->q.s, &why);
     if (st == ST_UNSUPPORTED) return ST_OK;
     if (st != ST_OK) return err_set(e, st, "%s", why.msg);
     t->branch->prompt = t->prompt;
-    t->branch->at = t->at;
+    t->branch->at = t->keep;
     return ST_OK;
 }
 
@@ -174,28 +152,10 @@ static void find_known(group *g, seat *t)
     together_job *job = g->job;
     const together_prompt *p = t->p;
     size_t n = p->n_head ? prompt_end(p, 0) : 0;
-    if (!job->reuse || n == 0 || attn_reuse_of(attn_seq_spec(session_attn(t->s))) == ATTN_REUSE_NEVER) return;
-    reuse_find(&t->known, job->reuse, t->s, &(reuse_prompt){.ids = p->head, .n = n, .before = "", .hint = p->hint});
-    t->at = t->known.known;
+    if (!job->reuse || n == 0 || attn_reuse_of(attn_seq_spec(session_attn(t->q.s))) == ATTN_REUSE_NEVER) return;
+    sequence_begin_cached(&t->q, n, p->hint);
     job->prompt_tokens += (int64_t)n;
-    job->known_tokens += (int64_t)t->at;
-}
-
-/* How far the batch of `count` goes in one prefill: to `end`, or to where a prompt is kept. */
-static size_t piece_end(const group *g, size_t count, size_t end)
-{
-    for (size_t k = 0; k < count; k++) {
-        size_t keep = g->of[k]->known.keep;
-        if (keep > g->of[k]->at && keep < end) end = keep;
-    }
-    return end;
-}
-
-static void keep_known(const group *g, seat *t)
-{
-    if (t->known.keep == 0 || t->at != t->known.keep) return;
-    reuse_keep(&t->known, g->job->reuse, t->s);
-    reuse_settle(g->job->reuse);
+    job->known_tokens += (int64_t)t->q.n_fed;
 }
 
 /* The next prompt, or a piece of it, in the head of seat i of n, and of those that share it. */
@@ -203,24 +163,22 @@ static status prefill_next(group *g, seat *const *row, size_t i, size_t n, err *
 {
     together_job *job = g->job;
     const together_prompt *p = row[i]->p;
-    prefill_options o = {.which = LOGITS_LAST, .progress = on_chunk, .ctx = g, .hint = p->hint};
-    size_t at = row[i]->at, whole = prompt_end(p, at), count = gather(g, row, i, n, whole);
-    size_t end = piece_end(g, count, whole);
-    o.before = at - prompt_start(p, at);
-    o.after = whole - end;
-    if (end == p->n_head && p->n_tail == 0) o.rows = on_logits;
-    g->filling = row[i];
+    size_t at = row[i]->q.n_fed, whole = prompt_end(p, at), count = gather(g, row, i, n, whole);
+    size_t end = sequence_piece_end(g->batch, count, 0);
+    bool last = end == p->n_head && p->n_tail == 0, keeps = false;
+    const prompt_options o = {.logits = last, .progress = on_chunk, .ctx = g, .hint = p->hint};
+    for (size_t k = 0; k < count; k++) keeps |= g->batch[k]->known.keep == end;
     g->weight = (double)count * g->unit / 2 * (double)(end - at) / (double)p->n_head;
     int64_t t0 = clock_ns();
-    TRY(session_prefill(g->batch, count, p->head + at, end - at, &o, e));
+    TRY(sequence_prefill(&g->x, g->batch, count, &o, e));
+    int32_t first = last ? choose(row[i], g->x.logits, vocab_of(g)) : 0;
     int64_t ns = clock_ns() - t0;
+    if (keeps) reuse_settle(job->reuse);
     for (size_t k = 0; k < count; k++) {
         seat *t = g->of[k];
         t->time_ns += ns / (int64_t)count;
-        t->next = g->first;
-        if (t != row[i] && t->by && o.rows) sampler_share(t->by); /* it drew the same */
-        t->at = end;
-        keep_known(g, t);
+        t->next = first;
+        if (t != row[i] && t->q.by && last) sampler_share(t->q.by); /* it drew the same */
         TRY(keep_branch(t, e));
     }
     g->done += g->weight;
@@ -234,58 +192,50 @@ static status prefill_all(group *g, seat *const *row, size_t n, err *e)
 {
     for (size_t i = 0; i < n; i++) {
         const together_prompt *p = row[i]->p;
-        g->done += g->unit / 2 * (p->n_head ? (double)row[i]->at / (double)p->n_head : 1);
+        g->done += g->unit / 2 * (p->n_head ? (double)row[i]->q.n_fed / (double)p->n_head : 1);
     }
     for (size_t i = 0; i < n; i++)
-        while (row[i]->at < row[i]->p->n_head) TRY(prefill_next(g, row, i, n, e));
+        while (row[i]->q.n_fed < row[i]->p->n_head) TRY(prefill_next(g, row, i, n, e));
     return ST_OK;
 }
 
 /* ---- decode ---- */
 
-/* What a seat's session is fed, for its drafts. */
-static status note(seat *t, const int32_t *ids, size_t n, err *e)
-{
-    for (size_t i = 0; t->draft && i < n; i++) TRY(token_list_push(&t->all, ids[i], e));
-    return ST_OK;
-}
-
 /* The end of an answer: what was verified ahead of it goes. Its last token is not fed. */
 static status forget_ahead(seat *t, err *e)
 {
-    if (!t->draft || t->all.n == 0) return ST_OK;
-    TRY(drafter_drop(t->draft, t->s, &t->all, e));
-    t->all.n--;
+    TRY(sequence_settle(&t->q, e));
+    sequence_truncate(&t->q, t->q.n_fed);
     return ST_OK;
 }
 
-/* The token that a seat feeds next; none when its answer is complete. */
-static status next_token(const together_job *job, seat *t, int32_t *id, bool *feeds, err *e)
+/* True if a seat has a token to feed, which is then the next of its sequence; not when its answer is complete. */
+static status next_token(const together_job *job, seat *t, bool *feeds, err *e)
 {
     *feeds = false;
-    if (!t->wanted) return ST_OK;
-    if (t->fed < t->p->n_tail) {
-        *id = t->p->tail[t->fed++];
+    if (!t->wanted || t->n == t->p->n_new || t->stopped) return ST_OK;
+    if (t->q.n_fed < t->q.ids.n) { /* of the tail */
         *feeds = true;
-        return note(t, id, 1, e);
+        return ST_OK;
     }
-    if (t->n == t->p->n_new || t->stopped) return ST_OK;
-    TRY(note(t, &t->next, 1, e));
+    TRY(sequence_accept(&t->q, t->next, e));
     t->stopped = is_stop(t->p, t->next);
     if (t->stopped) return ST_OK;
-    *id = t->ids[t->n++] = t->next;
+    t->ids[t->n++] = t->next;
     if (job->ends) TRY(job->ends(job->ctx, t->prompt, t->ids, t->n, &t->stopped, e));
     *feeds = !t->stopped && t->n < t->p->n_new; /* the last one is not fed */
     return ST_OK;
 }
 
-/* Whether the choice behind a step of the first n seats of g->of needs logits: a first token that may not be any. */
+/* True if the choices after a step of the first n seats of g->of need logits: a first token that may not be any, or a
+ * tail before drafts. */
 static bool needs_logits(const group *g, size_t n)
 {
-    bool needs = n > SESSION_QUEUE_ROWS;
+    bool needs = false;
     for (size_t k = 0; k < n; k++) {
         const seat *t = g->of[k];
-        needs |= t->fed == t->p->n_tail && t->n == 0 && (t->p->not_first || t->p->n_only);
+        bool first = t->n == 0 && t->q.n_fed + 1 == t->q.ids.n;
+        needs |= (first && (t->p->not_first || t->p->n_only)) || (t->n == 0 && t->q.draft);
     }
     return needs;
 }
@@ -294,23 +244,15 @@ static bool needs_logits(const group *g, size_t n)
 static status feed_seats(group *g, size_t n, err *e)
 {
     bool look = needs_logits(g, n);
-    seat *one = g->of[0];
-    if (one->draft && one->n > 0)
-        return drafter_next(one->draft, one->s, one->by, &one->all, one->p->n_new - one->n, &one->next, e);
-    if (look) {
-        TRY(session_decode(g->batch, n, g->feed, g->logits, e));
-    } else {
-        for (size_t k = 0; k < n; k++) g->by[k] = g->of[k]->by;
-        TRY(session_queue(g->batch, n, g->feed, g->job->sampling ? g->by : NULL, e));
-        TRY(session_take(session_decoder(g->batch[0]), n, g->feed, e));
-    }
+    for (size_t k = 0; k < n; k++) g->batch[k]->most = g->of[k]->p->n_new - g->of[k]->n;
+    TRY(look ? sequence_decode(&g->x, g->batch, n, e) : sequence_next(&g->x, g->batch, n, e));
     for (size_t k = 0; k < n; k++) {
         seat *t = g->of[k];
-        if (t->fed < t->p->n_tail) {
-            if (t->by) sampler_set_random(t->by, t->p->random); /* nothing was chosen yet */
+        if (t->q.n_fed < t->q.ids.n) { /* more of the tail: nothing was chosen yet */
+            if (t->q.by) sampler_set_random(t->q.by, t->p->random);
             continue;
         }
-        t->next = look ? choose(t, g->logits + k * vocab_of(g), vocab_of(g)) : g->feed[k];
+        t->next = look ? choose(t, stepper_row(&g->x, k), vocab_of(g)) : t->q.next;
     }
     return ST_OK;
 }
@@ -321,10 +263,10 @@ static status decode_step(group *g, seat *seats, size_t *n, err *e)
     *n = 0;
     for (size_t k = 0; k < g->job->jobs; k++) {
         bool feeds;
-        TRY(next_token(g->job, &seats[k], &g->feed[*n], &feeds, e));
+        TRY(next_token(g->job, &seats[k], &feeds, e));
         if (!feeds) continue;
         g->of[*n] = &seats[k];
-        g->batch[(*n)++] = seats[k].s;
+        g->batch[(*n)++] = &seats[k].q;
     }
     if (*n == 0) return ST_OK;
     int64_t t0 = clock_ns();
@@ -392,7 +334,7 @@ static attn_stats stats_since(attn_stats now, const attn_stats *from)
 
 static status hand_over(group *g, size_t i, seat *t, err *e)
 {
-    const attn_seq *a = session_attn(t->s);
+    const attn_seq *a = session_attn(t->q.s);
     TRY(forget_ahead(t, e));
     if (!is_wanted(g->job, g->run[i], t->prompt)) return ST_OK;
     together_reply r = {.ids = t->ids,
@@ -402,7 +344,7 @@ static status hand_over(group *g, size_t i, seat *t, err *e)
                         .held = attn_seq_held(a),
                         .peak = attn_seq_peak(a),
                         .time_ns = t->time_ns,
-                        .draft = t->draft};
+                        .draft = t->q.draft};
     together_add(&g->all[g->run[i]], &r);
     return g->job->done(g->job->ctx, g->run[i], t->prompt, &r, e);
 }
@@ -413,35 +355,31 @@ static status follow(group *g, size_t i, seat *t, err *e)
     const together_job *job = g->job;
     const bool next = t->wanted && is_followed(job, t->prompt) && is_needed(job, g->run[i], t->prompt + 1);
     const bool cut = !t->stopped;
-    int32_t *ids;
+    sequence *q = &t->q;
     if (!next) {
         t->wanted = false;
         return ST_OK;
     }
     const together_prompt *p = t->p = &job->prompts[++t->prompt];
-    size_t ends = cut && p->ends >= 0;
-    prefill_options o = {.which = LOGITS_LAST, .progress = on_chunk, .ctx = g};
-    t->fed = t->n = 0;
+    const prompt_options o = {.logits = p->n_tail == 0, .progress = on_chunk, .ctx = g};
+    t->n = 0;
     t->stopped = false;
-    t->before = attn_seq_stats(session_attn(t->s));
-    if (t->by) sampler_set_random(t->by, p->random);
-    if (p->n_tail == 0) o.rows = on_logits;
-    g->filling = t;
+    t->before = attn_seq_stats(session_attn(q->s));
+    if (q->by) sampler_set_random(q->by, p->random);
+    if (q->draft) drafter_begin(q->draft);
     g->weight = g->unit / 2;
-    TRY(MEM_NEW(&ids, ends + p->n_head, e));
-    if (ends) ids[0] = p->ends;
-    memcpy(ids + ends, p->head, p->n_head * sizeof *ids);
-    if (t->draft) drafter_begin(t->draft);
     int64_t t0 = clock_ns();
-    status st = note(t, ids, ends + p->n_head, e);
-    if (st == ST_OK) st = session_prefill(&t->s, 1, ids, ends + p->n_head, &o, e);
-    mem_free(ids);
+    if (cut && p->ends >= 0) TRY(sequence_push(q, &p->ends, 1, e));
+    TRY(sequence_push(q, p->head, p->n_head, e));
+    sequence_begin(q, q->ids.n);
+    TRY(sequence_push(q, p->tail, p->n_tail, e));
+    TRY(sequence_prefill(&g->x, &q, 1, &o, e));
+    if (o.logits) t->next = choose(t, g->x.logits, vocab_of(g));
     t->time_ns = clock_ns() - t0;
-    t->next = g->first;
     g->done += g->weight;
     g->job->prefills++;
     g->job->prefills_done++;
-    return st;
+    return ST_OK;
 }
 
 /* Run i of the group over the prompts that are side by side. */
@@ -518,25 +456,26 @@ static status take_seat(group *g, size_t i, seat *t, size_t prompt, err *e)
 {
     const together_job *job = g->job;
     branch *f = &g->branches[i];
-    reuse_let_go(&t->known, job->reuse);
-    *t = (seat){.s = t->s, .by = t->by, .draft = t->draft, .all = t->all, .ids = t->ids, .branch = f, .prompt = prompt};
-    t->all.n = 0;
+    *t = (seat){.q = t->q, .ids = t->ids, .branch = f, .prompt = prompt};
+    sequence_restart(&t->q);
+    sequence_truncate(&t->q, 0);
     t->wanted = prompt < job->n_prompts && is_needed(job, g->run[i], prompt);
     if (!t->wanted) return ST_OK;
     t->p = &job->prompts[prompt];
-    if (t->by) sampler_set_random(t->by, t->p->random);
-    if (t->draft) drafter_begin(t->draft);
-    TRY(note(t, t->p->head, t->p->n_head, e));
+    if (t->q.by) sampler_set_random(t->q.by, t->p->random);
+    if (t->q.draft) drafter_begin(t->q.draft);
+    TRY(sequence_push(&t->q, t->p->head, t->p->n_head, e));
+    TRY(sequence_push(&t->q, t->p->tail, t->p->n_tail, e));
     if (!g->alone) t->keep = keep_of(job, g->run[i], prompt);
     bool goes_on = f->at > 0 && f->prompt + 1 == prompt && f->at == common_head(&job->prompts[prompt - 1], t->p);
     if (!goes_on) {
-        session_reset(t->s);
         find_known(g, t);
         return ST_OK;
     }
-    t->at = f->at;
-    if (t->keep == t->at) f->prompt = prompt;
-    return session_copy_give(t->s, f->copy, e);
+    if (t->keep == f->at) f->prompt = prompt;
+    TRY(session_copy_give(t->q.s, f->copy, e));
+    t->q.n_fed = f->at;
+    return ST_OK;
 }
 
 /* The next prompt that follows none. */
@@ -604,9 +543,12 @@ static size_t most_new(const together_job *job)
 static status seat_open(const group *g, seat *t, const attn_spec *spec, err *e)
 {
     const together_job *job = g->job;
-    if (job->drafts) TRY(drafter_create(&t->draft, job->drafts, spec, e));
-    TRY(session_create(&t->s, job->d, spec, reuse_size(job->reuse, drafter_session(t->draft, job->limit)), e));
-    return job->sampling ? sampler_create(&t->by, job->sampling, vocab_of(g), e) : ST_OK;
+    const sequence_options o = {.spec = spec,
+                                .size = session_of(job->limit),
+                                .sampling = job->sampling,
+                                .drafts = job->drafts,
+                                .reuse = job->reuse};
+    return sequence_open(&t->q, job->d, &o, e);
 }
 
 static status group_open(group *g, err *e)
@@ -616,9 +558,7 @@ static status group_open(group *g, err *e)
     TRY(MEM_NEW(&g->branches, g->n, e));
     TRY(MEM_NEW(&g->batch, widest, e));
     TRY(MEM_NEW(&g->of, widest + g->n, e));
-    TRY(MEM_NEW(&g->feed, jobs, e));
-    TRY(MEM_NEW(&g->by, jobs, e));
-    TRY(MEM_NEW(&g->logits, jobs * vocab_of(g), e));
+    TRY(stepper_open(&g->x, g->job->d, widest, e));
     TRY(MEM_NEW(&g->ids, n_seats * n_new, e));
     for (size_t i = 0; i < n_seats; i++) {
         g->seats[i].ids = g->ids + i * n_new;
@@ -630,20 +570,14 @@ static status group_open(group *g, err *e)
 static void group_close(group *g)
 {
     for (size_t i = 0; g->seats && i < g->n * g->job->jobs; i++) {
-        session_free(g->seats[i].s);
-        reuse_let_go(&g->seats[i].known, g->job->reuse);
-        sampler_free(g->seats[i].by);
-        drafter_free(g->seats[i].draft);
-        token_list_free(&g->seats[i].all);
+        sequence_close(&g->seats[i].q);
     }
     for (size_t i = 0; g->branches && i < g->n; i++) session_copy_free(g->branches[i].copy);
     mem_free(g->seats);
     mem_free(g->branches);
     mem_free(g->batch);
     mem_free(g->of);
-    mem_free(g->feed);
-    mem_free(g->by);
-    mem_free(g->logits);
+    stepper_close(&g->x);
     mem_free(g->ids);
 }
 

@@ -6,8 +6,7 @@
 #ifndef GENERATE_BATCH_H
 #define GENERATE_BATCH_H
 
-#include "generate/drafter.h"
-#include "generate/prefix_reuse.h"
+#include "generate/sequence.h"
 
 /* A strategy at a budget, with the sums of time and memory over its prompts. */
 typedef struct {

@@ -37,7 +37,8 @@ void sequence_restart(sequence *q)
 {
     session_reset(q->s);
     reuse_let_go(&q->known, q->reuse);
-    q->n_fed = 0;
+    q->known = (reuse_known){0};
+    q->n_fed = q->start = q->end = 0;
 }
 
 status sequence_push(sequence *q, const int32_t *ids, size_t n, err *e)
@@ -158,8 +159,7 @@ static bool on_progress(void *ctx, int64_t done, int64_t total)
     return !p->o->progress || p->o->progress(p->o->ctx, done, total);
 }
 
-/* Where the next piece of n sequences ends. */
-static size_t piece_end(sequence *const *q, size_t n, size_t most)
+size_t sequence_piece_end(sequence *const *q, size_t n, size_t most)
 {
     size_t at = q[0]->n_fed, end = q[0]->end;
     if (most && end - at > most) end = at + most;
@@ -173,7 +173,7 @@ static size_t piece_end(sequence *const *q, size_t n, size_t most)
 status sequence_prefill(stepper *x, sequence *const *q, size_t n, const prompt_options *o, err *e)
 {
     prefill_calls calls = {x, o, q[0]->end - q[0]->start};
-    size_t at = q[0]->n_fed, end = piece_end(q, n, o->most);
+    size_t at = q[0]->n_fed, end = sequence_piece_end(q, n, o->most);
     const prefill_options p = {.which = o->row ? LOGITS_ALL : LOGITS_LAST,
                                .rows = o->logits || o->row ? on_rows : NULL,
                                .progress = on_progress,

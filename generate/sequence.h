@@ -85,6 +85,9 @@ typedef struct {
  * prompt. */
 status sequence_prefill(stepper *x, sequence *const *q, size_t n, const prompt_options *o, err *e);
 
+/* Where that piece ends. */
+size_t sequence_piece_end(sequence *const *q, size_t n, size_t most);
+
 /* Feeds the next token of each of n sequences; their logits are then in x->logits. A row has the same bits whatever the
  * other sequences are. ST_FORMAT if logits are not finite: all sequences have their token, and all rows are valid. */
 status sequence_decode(stepper *x, sequence *const *q, size_t n, err *e);
