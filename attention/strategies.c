@@ -125,22 +125,23 @@ static status parse_kv(kv_format *f, const char *value, const char *what, err *e
 /* Parameters of earlier versions, with the values that changed nothing. */
 static const struct {
     const char *method, *words;
-} removed[] = {{"streaming", "tail=off"},
-               {"h2o", "tail=off"},
-               {"snapkv", "tail=off"},
-               {"tova", "tail=off"},
-               {"oracle", "budget_mode=total pool=fixed of=candidates max"},
-               {"quest", "est=mean budget_mode=total pool=fixed of=candidates max"},
-               {"fier", "budget_mode=total pool=fixed of=candidates max"},
-               {"codes", "budget_mode=total pool=fixed of=candidates max"},
-               {"pqcache", "budget_mode=total of=candidates max force_sink force_recent"},
-               {"retroinfer", "rank=vote gqa=vote budget_mode=total force_sink force_recent"},
-               {"pariskv", "gqa=mean_q rounds=1 budget_mode=extra p=off min=64 tail=off tail_seed=42 max force_sink "
-                           "force_recent"},
-               {"actqkv", "mask=once budget_mode=total force_sink force_recent"},
-               {"infllm", "mask=once budget_mode=total force_sink force_recent"},
-               {"tokenselect", "budget_mode=extra force_sink force_recent"},
-               {"magicpig", "force_sink force_recent"}};
+} removed[] = {
+    {"streaming", "tail=off"},
+    {"h2o", "tail=off"},
+    {"snapkv", "tail=off"},
+    {"tova", "tail=off"},
+    {"oracle", "budget_mode=total pool=fixed of=candidates max"},
+    {"quest", "est=mean budget_mode=total pool=fixed of=candidates max"},
+    {"fier", "budget_mode=total pool=fixed of=candidates max"},
+    {"codes", "budget_mode=total pool=fixed of=candidates max"},
+    {"pqcache", "budget_mode=total of=candidates max force_sink force_recent"},
+    {"retroinfer", "rank=vote gqa=vote budget_mode=total force_sink force_recent"},
+    {"pariskv", "gqa=mean_q rounds=1 budget_mode=extra p=off min=64 tail=off tail_seed=42 max force_sink "
+                "force_recent"},
+    {"actqkv", "mask=once budget_mode=total force_sink force_recent"},
+    {"infllm", "mask=once budget_mode=total force_sink force_recent"},
+    {"tokenselect", "local_from=end scale=model heads=own reuse_most=16 budget_mode=extra force_sink force_recent"},
+    {"magicpig", "force_sink force_recent"}};
 
 /* True if a method had the parameter `word`, or with a value: if that value changed nothing. */
 static bool was_removed(const char *method, const char *word)

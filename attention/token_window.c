@@ -14,7 +14,7 @@
 /* Newest tokens of a list for n queries, which are always among them. */
 static int64_t newest_of(const token_rule *r, int64_t n)
 {
-    return r->from_start ? r->local + n - 1 : max64(r->local, n);
+    return max64(r->local, n);
 }
 
 /* Queries of a window, rows of a list, places that rotations are asked for. */
@@ -118,11 +118,10 @@ static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
                          .n_parts = heads,
                          .part = (size_t)v->shape->head_dim,
                          .least = (float)c->rule.reuse / 100,
-                         .most = c->rule.most};
+                         .most = TOKEN_REUSE_MOST};
     if (again) cache.probe = c->held_probe[layer], o->token->match(v->be, &cache, u, a->lo, a->tail);
     token_score_job s = {.q = u,
                          .n_heads = heads,
-                         .modulo = c->rule.modulo,
                          .rows = *kv_store_rows(v->store, layer),
                          .lo = a->lo,
                          .hi = a->tail,
@@ -130,7 +129,7 @@ static buf votes_of(const attn_turn *t, int layer, const token_cut *a)
                          .stride = stride,
                          .state = state,
                          .votes = c->votes,
-                         .scale = (c->rule.raw ? 1 : v->shape->scale) * t->p.mscale,
+                         .scale = v->shape->scale * t->p.mscale,
                          .read = v->read};
     o->token->score(v->be, &s);
     if (!out.p) return c->votes;

@@ -9,12 +9,13 @@
 
 #include "attention/gathered.h"
 
-/* Parameters of a strategy. */
+enum { TOKEN_REUSE_MOST = 16 }; /* times in a row that a selection is taken again */
+
+/* What a strategy asks for. */
 typedef struct {
     int64_t sink, local, window, k;
-    bool from_start; /* the local part is that of a window's first query, not of its last */
-    bool by_position, raw, modulo;
-    int64_t pool, reuse, most; /* reuse: percent, 0: never */
+    bool by_position;
+    int64_t pool, reuse; /* reuse: percent of cosine, 0: never */
 } token_rule;
 
 typedef struct {

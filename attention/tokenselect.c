@@ -6,24 +6,16 @@
 #include "attention/token_window.h"
 #include "kernels/ops_token.h"
 
-enum { P_SINK, P_LOCAL, P_WINDOW, P_FROM, P_POS, P_SCALE, P_HEADS, P_POOL, P_REUSE, P_MOST };
-enum { FROM_END, FROM_START };
+enum { P_SINK, P_LOCAL, P_WINDOW, P_POS, P_POOL, P_REUSE };
 
 static const attn_param params[] = {
     [P_SINK] = {"sink", NULL, "first tokens, always attended", 128, 0, 1 << 20},
     [P_LOCAL] = {"local", NULL, "newest tokens, always attended", 512, 1, 1 << 20},
     [P_WINDOW] = {"window", NULL, "prompt tokens that choose together; chunks are multiples of it", 512, 1, 1 << 20},
-    [P_FROM] = {"local_from", "end start",
-                "whose newest tokens `local` means: those of a prompt window's last query, or of its first", FROM_END,
-                0, 1},
     [P_POS] = {"pos", "slot abs", "positions of what is attended: places in the list, or those in the text", 0, 0, 1},
-    [P_SCALE] = {"scale", "model raw", "scores in a vote: with the model's factor, or without (the paper)", 0, 0, 1},
-    [P_HEADS] = {"heads", "own mod", "kv head that a query head scores: its own, or head mod kv heads (the code)", 0, 0,
-                 1},
     [P_POOL] = {"pool", NULL, "a vote becomes the largest of so many neighbours'; 0: its own", 0, 0, 1 << 16},
     [P_REUSE] = {"reuse", NULL,
                  "percent of cosine from which on a query takes the selection of an earlier one; 0: never", 0, 0, 101},
-    [P_MOST] = {"reuse_most", NULL, "how often in a row a selection is taken again", 16, 0, (int64_t)1 << 40},
     {.key = NULL},
 };
 
@@ -34,13 +26,9 @@ static token_rule rule_of(const attn_spec *s)
                         .local = v[P_LOCAL],
                         .window = v[P_WINDOW],
                         .k = s->budget,
-                        .from_start = v[P_FROM] == FROM_START,
                         .by_position = v[P_POS],
-                        .raw = v[P_SCALE],
-                        .modulo = v[P_HEADS],
                         .pool = v[P_POOL],
-                        .reuse = v[P_REUSE],
-                        .most = v[P_MOST]};
+                        .reuse = v[P_REUSE]};
 }
 
 static void select_regions(const attn_spec *s, attn_regions *r)
@@ -81,7 +69,7 @@ static status select_state(attn_view *v, attn_state *s, err *e)
     for (int l = 0; l < v->shape->n_layers && c->rule.reuse; l++) {
         if (!v->layers[l]) continue;
         v->be->ops->download(v->be, x, c->state[l], sizeof x);
-        TRY(state_within("uses of a selection", x[TOKEN_AGAIN], -1, c->rule.most, e));
+        TRY(state_within("uses of a selection", x[TOKEN_AGAIN], -1, TOKEN_REUSE_MOST, e));
         TRY(state_within("end of a selection", x[TOKEN_END], 0, v->length, e));
     }
     return kv_store_state(v->store, s, v->length, v->length, e);

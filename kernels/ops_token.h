@@ -8,7 +8,6 @@
 
 /* Scores of the slots [lo, hi).
  * q       f32 [n_heads][head_dim]
- * modulo  query head h takes kv head h mod n_kv_heads; else h / (n_heads / n_kv_heads)
  * score   f32 [n_heads][stride] out: column i is the product of the query and the K row of slot i, codes as the key
  *         that they give; no other column is touched
  * state   of a token_cache that was matched with the same lo and hi: not fresh: nothing is done and nothing is read;
@@ -20,7 +19,6 @@
 typedef struct {
     buf q;
     size_t n_heads;
-    bool modulo;
     kv_rows rows;
     int64_t lo, hi;
     buf score;

@@ -12,24 +12,23 @@ enum {
     WIDE = 32    /* rows of codes that are widened at once, in memory of the stack */
 };
 
-/* Query heads of a kv head: `n` from `first` on, each `step` behind the one before. */
+/* Query heads of a kv head: `n` from `first` on. */
 typedef struct {
-    size_t first, step, n;
+    size_t first, n;
 } heads_of;
 
 static heads_of heads_at(const token_score_job *j, size_t kv_head)
 {
-    size_t kv = j->rows.n_kv_heads, n = j->n_heads / kv;
-    return j->modulo ? (heads_of){kv_head, kv, n} : (heads_of){kv_head * n, 1, n};
+    size_t n = j->n_heads / j->rows.n_kv_heads;
+    return (heads_of){kv_head * n, n};
 }
 
 /* Their products with n rows: out[i * stride + r]. */
 static void dots(const cpu_kernels *k, const token_score_job *j, heads_of h, const void *rows, dtype t, size_t n,
                  float *out, size_t stride)
 {
-    size_t d = j->rows.head_dim, together = h.step == 1 ? h.n : 1;
-    for (size_t i = 0; i < h.n; i += together)
-        k->dots(out + i * stride, stride, f32_at(j->q, (h.first + i * h.step) * d), together, d, rows, t, 0, n);
+    size_t d = j->rows.head_dim;
+    k->dots(out, stride, f32_at(j->q, h.first * d), h.n, d, rows, t, 0, n);
 }
 
 /* Likewise with the n slots from `from` on. */
@@ -58,7 +57,7 @@ static void score_all(backend *be, const token_score_job *j)
         heads_of h = heads_at(j, i / pieces);
         size_t at = i % pieces * PIECE, some = n - at < PIECE ? n - at : PIECE;
         score_slots(cpu_of(be)->k, j, i / pieces, lo + at, some, f32_at(j->score, h.first * j->stride + lo + at),
-                    h.step * j->stride);
+                    j->stride);
     }
 }
 
@@ -68,7 +67,7 @@ static void exp_chunk(const cpu_kernels *k, const token_score_job *j, const vote
 {
     heads_of h = heads_at(j, kv_head);
     score_slots(k, j, kv_head, (size_t)j->lo + c * VOTE_CHUNK, vote_items(v->of, c), piece, VOTE_CHUNK);
-    for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i * h.step, c, piece + i * VOTE_CHUNK);
+    for (size_t i = 0; i < h.n; i++) vote_exp(k, v, h.first + i, c, piece + i * VOTE_CHUNK);
 }
 
 /* The votes of chunk c; scores are made again where they are needed again. */
@@ -78,8 +77,7 @@ static void vote_chunk(const cpu_kernels *k, const token_score_job *j, const vot
     if (vote_sum(k, v, c, NULL, 0)) return;
     for (size_t kv = 0; kv < j->rows.n_kv_heads; kv++) {
         heads_of h = heads_at(j, kv);
-        score_slots(k, j, kv, from, vote_items(v->of, c), f32_at(j->score, h.first * j->stride + from),
-                    h.step * j->stride);
+        score_slots(k, j, kv, from, vote_items(v->of, c), f32_at(j->score, h.first * j->stride + from), j->stride);
     }
     vote_sum(k, v, c, f32_at(j->score, from), j->stride);
 }

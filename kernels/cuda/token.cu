@@ -15,13 +15,12 @@ typedef struct {
     size_t stride;
     int64_t lo, hi;
     int kv, heads;
-    bool modulo;
     const int64_t *state;
 } token_scores;
 
 static __device__ __forceinline__ int query_of(const token_scores &j, int kv_head, int i)
 {
-    return j.modulo ? i * j.kv + kv_head : kv_head * (j.heads / j.kv) + i;
+    return kv_head * (j.heads / j.kv) + i;
 }
 
 /* The query heads that read one kv head into shared memory. */
@@ -73,16 +72,8 @@ void cuda_token_score(backend *be, const token_score_job *j)
     if (j->state.p) job.range = buf_at(j->state, TOKEN_FIRST * sizeof(int64_t));
     if (j->hi <= j->lo || !cuda_begin(be, "token.score") || !attn_args_of(be, &read, &job)) return;
     cuda_count_rows(be, &read, false);
-    token_scores a = {ptr<float>(j->q),
-                      rows_of(&j->rows, false),
-                      ptr<float>(j->score),
-                      j->stride,
-                      j->lo,
-                      j->hi,
-                      (int)kv,
-                      (int)j->n_heads,
-                      j->modulo,
-                      ptr<int64_t>(j->state)};
+    token_scores a = {ptr<float>(j->q), rows_of(&j->rows, false), ptr<float>(j->score),  j->stride, j->lo, j->hi,
+                      (int)kv,          (int)j->n_heads,          ptr<int64_t>(j->state)};
     by_rows(j->rows.type, [&](auto t) {
         cudaError_t rc = launch(score_k<decltype(t)>, score_grid(j->hi - j->lo, kv, 1), dim3(SCORE_BLOCK),
                                 j->n_heads / kv * dim * sizeof(float), cuda_stream(be), a);

@@ -15,7 +15,7 @@ void ref_token_score(backend *be, const token_score_job *j)
     for (size_t h = 0; h < j->n_heads; h++)
         for (int64_t i = j->lo; i < j->hi; i++) {
             float k[256];
-            ref_k_row(k, &j->rows, j->modulo ? h % kv : h / (j->n_heads / kv), i);
+            ref_k_row(k, &j->rows, h / (j->n_heads / kv), i);
             *f32_at(j->score, h * j->stride + (size_t)i) = ref_dot16(f32_at(j->q, h * d), k, d);
         }
     const combine_job votes = token_votes(j);

@@ -18,7 +18,7 @@ static const char *const cases[] = {
     "fier:skip=1:budget=20:g=8",
     "pariskv:budget=6:sink=4:local=8:u=5:full_thr=0",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31",
-    "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50:reuse_most=3",
+    "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50",
     "streaming:budget=24",
     "h2o:budget=24",
     "snapkv:budget=24:demote=token4:recall=0",

@@ -30,13 +30,12 @@ static void score(op_run *x, const int64_t *p)
     int64_t lo = p[7] < (int64_t)cap ? p[7] : 0, hi = (int64_t)cap - (cap > 5 ? 2 : 0);
     token_score_job j = {.q = op_floats(x, heads * dim),
                          .n_heads = heads,
-                         .modulo = p[8],
                          .rows = rows,
                          .lo = lo,
                          .hi = hi,
                          .score = some(x, heads * (cap + 1)),
                          .stride = cap + 1,
-                         .state = state_of(x, p[9], 0, lo, hi),
+                         .state = state_of(x, p[8], 0, lo, hi),
                          .read = op_read(x)};
     float *before = op_see(x, j.score, 4 * heads * (cap + 1));
     x->be->ops->token->score(x->be, &j);
@@ -48,11 +47,11 @@ static void score(op_run *x, const int64_t *p)
         for (int64_t i = 0; i < (int64_t)cap + 1; i++) {
             double want = 0;
             size_t at = h * (cap + 1) + (size_t)i;
-            if (p[9] == 0 || i < lo || i >= hi) {
+            if (p[8] == 0 || i < lo || i >= hi) {
                 op_note(x, memcmp(&s[at], &before[at], 4) == 0, "column %d of head %zu is touched", (int)i, h);
                 continue;
             }
-            const float *k = key + ((p[8] ? h % kv : h / (size_t)p[2]) * cap + (size_t)i) * dim;
+            const float *k = key + (h / (size_t)p[2] * cap + (size_t)i) * dim;
             for (size_t c = 0; c < dim; c++) want += (double)q[h * dim + c] * (double)k[c];
             op_note(x, fabs((double)s[at] - want) < 1e-4, "head %zu, key %d: %g, not %g", h, (int)i, (double)s[at],
                     want);
@@ -66,16 +65,15 @@ static void votes(op_run *x, const int64_t *p)
     size_t dim = (size_t)p[0], kv = (size_t)p[1], heads = kv * (size_t)p[2], cap = (size_t)p[3];
     token_score_job j = {.q = op_floats(x, heads * dim),
                          .n_heads = heads,
-                         .modulo = p[7],
                          .rows = op_rows(x, kv, dim, cap, (dtype)p[4], (int)p[5], 0),
                          .lo = p[6] < (int64_t)cap ? p[6] : 0,
                          .hi = (int64_t)cap,
                          .score = op_in(x, NULL, 4 * heads * cap),
                          .stride = cap,
-                         .scale = p[8] ? 200 : 0.25f,
+                         .scale = p[7] ? 200 : 0.25f,
                          .read = op_read(x)};
-    buf by_two = op_inout(x, NULL, 4 * cap, UNIT, p[8] ? 2e-3 : 2e-5),
-        at_once = op_inout(x, NULL, 4 * cap, UNIT, p[8] ? 2e-3 : 2e-5);
+    buf by_two = op_inout(x, NULL, 4 * cap, UNIT, p[7] ? 2e-3 : 2e-5),
+        at_once = op_inout(x, NULL, 4 * cap, UNIT, p[7] ? 2e-3 : 2e-5);
     combine_job c;
     x->be->ops->token->score(x->be, &j);
     j.votes = by_two;
@@ -208,19 +206,19 @@ static const op_test tests[] = {
      11,
      37,
      {DIMS, OP_P(1, 2, 3), OP_P(1, 2, 4, 7), OP_P(1, 7, 40, 301, 700), OP_TYPES, OP_P(0, 0, 2, 4), OP_BOOL,
-      OP_P(0, 3, 250), OP_BOOL, OP_P(0, 1, 2)}},
+      OP_P(0, 3, 250), OP_P(0, 1, 2)}},
     {"token: scores of a wide group",
      score,
      3,
      1,
      0,
-     {OP_P(256), OP_P(1), OP_P(60), OP_P(40), OP_TYPES, NONE, NONE, NONE, NONE, NONE}},
+     {OP_P(256), OP_P(1), OP_P(60), OP_P(40), OP_TYPES, NONE, NONE, NONE, NONE}},
     {"token: votes",
      votes,
      90,
      9,
      23,
-     {DIMS, OP_P(1, 2, 3), OP_P(1, 2, 4, 7), OP_P(1, 40, 2049, 4500), OP_TYPES, OP_P(0, 0, 4), OP_P(0, 3, 250), OP_BOOL,
+     {DIMS, OP_P(1, 2, 3), OP_P(1, 2, 4, 7), OP_P(1, 40, 2049, 4500), OP_TYPES, OP_P(0, 0, 4), OP_P(0, 3, 250),
       OP_BOOL}},
     {"token: selections used again", match, 30, 4, 7, {OP_P(1, 2, 7, 32), OP_P(2, 16, 30, 64, 128)}},
     {"token: votes of neighbours",

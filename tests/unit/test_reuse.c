@@ -37,7 +37,7 @@ static const struct {
     {"magicpig:K=3:L=12:sink=3:local=6:skip=0", ATTN_REUSE_ANY},
     {"magicpig:K=5:L=30:sink=0:local=0:flush=3:skip=1", ATTN_REUSE_ANY},
     {"tokenselect:sink=3:local=8:window=8:budget=12", ATTN_REUSE_ANY},
-    {"tokenselect:sink=3:local=8:window=8:budget=12:reuse=50:reuse_most=3", ATTN_REUSE_NEVER},
+    {"tokenselect:sink=3:local=8:window=8:budget=12:reuse=50", ATTN_REUSE_NEVER},
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31", ATTN_REUSE_END},
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:pool_prefill=1", ATTN_REUSE_END},
     {"actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:choose=random", ATTN_REUSE_END},

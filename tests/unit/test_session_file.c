@@ -68,7 +68,7 @@ static const char *const strategies[] = {
     "infllm:sink=3:local=16:window=8:block=4:reps=2:budget=31",
     "actqkv:sink=3:local=16:window=8:block=4:reps=2:budget=31:question=4",
     "tokenselect:sink=3:local=8:window=8:budget=12",
-    "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50:reuse_most=3:pool=3:skip=0+2",
+    "tokenselect:sink=3:local=8:window=8:budget=12:reuse=50:pool=3:skip=0+2",
     "magicpig:K=3:L=12:sink=3:local=6:skip=0",
     "magicpig:K=5:L=30:sink=0:local=0:flush=3:skip=1",
     "kivi:bits=2:r=16:g=8",
