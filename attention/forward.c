@@ -143,39 +143,39 @@ static bool is_exact(const attn_view *v, int64_t n_prompt)
 
 bool attn_can_share(const attn_seq *a, const attn_seq *b, int64_t n_prompt)
 {
-    attn_share *shares[2 * SHARES];
-    int n = own_shares_of(a, shares);
-    n += own_shares_of(b, shares + n);
+    layer_group *groups[2 * GROUPS];
+    int n = own_groups_of(a, groups);
+    n += own_groups_of(b, groups + n);
     for (int i = 0; i < n; i++)
-        if (!is_exact(&shares[i]->v, n_prompt)) return false;
+        if (!is_exact(&groups[i]->v, n_prompt)) return false;
     return kv_same_rows(&a->spec.kv, &b->spec.kv) && a->length == b->length;
 }
 
 /* The view that attends in a layer. */
-static attn_view *acting(const attn_step *step, const attn_seq *s, int layer)
+static attn_view *attending_view(const attn_step *step, const attn_seq *s, int layer)
 {
-    return step->flags & ATTN_DRAFT ? keeper_of(s, layer) : view_of(s, layer);
+    return step->flags & ATTN_DRAFT ? storing_view(s, layer) : view_of(s, layer);
 }
 
 /* A draft view sees every step except its own as a prompt chunk: it stores the rows and selects nothing. */
 static attn_part part_for(const attn_view *v, attn_part p)
 {
-    if (v->guest && !(p.flags & ATTN_DRAFT)) p.flags |= ATTN_PROMPT;
+    if (v->draft_view && !(p.flags & ATTN_DRAFT)) p.flags |= ATTN_PROMPT;
     return p;
 }
 
 void attn_begin(attn_work *w, const attn_step *step)
 {
-    attn_share *shares[SHARES];
+    layer_group *groups[GROUPS];
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
         if (step->flags & ATTN_PROMPT) seq_prompt_begin(s);
         s->before = row_tier_counts(s->tier);
-        for (int k = 0, n = shares_of(s, shares); k < n; k++) {
-            attn_view *v = &shares[k]->v;
+        for (int k = 0, n = groups_of(s, groups); k < n; k++) {
+            attn_view *v = &groups[k]->v;
             attn_part own = part_for(v, p);
-            if (!v->guest) kv_store_begin(v->store, s->length, (int64_t)p.n_tok, p.flags);
+            if (!v->draft_view) kv_store_begin(v->store, s->length, (int64_t)p.n_tok, p.flags);
             if (HOOK(v, begin)) HOOK(v, begin)(v, &own);
         }
     }
@@ -243,9 +243,9 @@ static void attend_segment(attn_work *w, const layer_run *r, sel_run run, int s,
         const attn_seg *g = &w->sels[run.first + i].seg[s];
         size_t row = (run.first + i) * r->n_tok, to = i * r->n_tok;
         attn_job *j = &w->jobs[i];
-        const attn_view *v = acting(r->step, r->step->seq[seq_at(r, run.first + i)], r->layer);
+        const attn_view *v = attending_view(r->step, r->step->seq[seq_at(r, run.first + i)], r->layer);
         *j = attn_seg_job(v, g);
-        if (r->step->flags & ATTN_DRAFT && !v->guest) j->read.p = NULL;
+        if (r->step->flags & ATTN_DRAFT && !v->draft_view) j->read.p = NULL;
         j->q = buf_at(own_queries(g) ? w->q[s + 1] : w->q[0], row * q_bytes(sh));
         j->out = buf_at(dst, to * q_bytes(sh));
         j->lse = lse.p ? buf_at(lse, to * lse_bytes(sh)) : lse;
@@ -300,7 +300,7 @@ static attn_turn turn_of(attn_work *w, const layer_run *r, size_t i)
 {
     const attn_shape *sh = &w->shape;
     size_t row = r->n_sel == 1 ? 0 : i * r->n_tok, at = row * kv_bytes(sh);
-    return (attn_turn){.v = acting(r->step, r->step->seq[seq_at(r, i)], r->layer),
+    return (attn_turn){.v = attending_view(r->step, r->step->seq[seq_at(r, i)], r->layer),
                        .p = run_part(w, r, i),
                        .k_raw = buf_at(r->k, at),
                        .k = buf_at(w->k, r->row * kv_bytes(sh) + at),
@@ -346,7 +346,7 @@ static void append_turns(attn_work *w, const layer_run *r, size_t first, const a
     attn_turn a[ATTN_TOGETHER];
     for (size_t i = 0; i < n; i++) {
         a[i] = t[i];
-        a[i].v = keeper_of(r->step->seq[seq_at(r, first + i)], r->layer);
+        a[i].v = storing_view(r->step->seq[seq_at(r, first + i)], r->layer);
         round_turn(w, &a[i], r->layer, r->n_sel == 1 ? 0 : (first + i) * r->n_tok);
     }
     (HOOK(a->v, append) ? HOOK(a->v, append) : full_append)(a, n, r->layer);
@@ -388,7 +388,7 @@ static bool append_and_select(attn_work *w, const layer_run *r)
         for (n = 0; n < ATTN_TOGETHER && i + n < r->step->n_seq; n++) {
             t[n] = turn_of(w, r, i + n);
             if (!alike(t[0].v, t[n].v) ||
-                !alike(keeper_of(r->step->seq[i], r->layer), keeper_of(r->step->seq[i + n], r->layer)))
+                !alike(storing_view(r->step->seq[i], r->layer), storing_view(r->step->seq[i + n], r->layer)))
                 break;
             observed |= t[n].v->observes;
         }
@@ -421,10 +421,10 @@ static void run_layer(attn_work *w, const layer_run *r)
 void attn_layer_end(const attn_work *w, const attn_step *step, int layer)
 {
     for (size_t i = 0; i < step->n_seq; i++) {
-        attn_view *v = view_of(step->seq[i], layer), *keeper = keeper_of(step->seq[i], layer);
-        attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0), own = part_for(keeper, p);
+        attn_view *v = view_of(step->seq[i], layer), *storing = storing_view(step->seq[i], layer);
+        attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0), own = part_for(storing, p);
         if (HOOK(v, layer_end)) HOOK(v, layer_end)(v, &p, layer);
-        if (keeper != v && HOOK(keeper, layer_end)) HOOK(keeper, layer_end)(keeper, &own, layer);
+        if (storing != v && HOOK(storing, layer_end)) HOOK(storing, layer_end)(storing, &own, layer);
         kv_store_layer_end(v->store, layer);
     }
     backend_mark(w->be, STAGE_INDEX);
@@ -576,7 +576,7 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
 {
     rotate(w, w->k, k, step->table, step->n_tok, w->shape.n_kv_heads);
     for (size_t i = 0; i < step->n_seq; i++) {
-        attn_view *to = keeper_of(step->seq[i], layer);
+        attn_view *to = storing_view(step->seq[i], layer);
         attn_turn t = {.v = to, .p = part_of(w, step, i, 0, 0), .k_raw = k, .k = w->k, .val = v};
         round_turn(w, &t, layer, 0);
         (HOOK(to, append) ? HOOK(to, append) : full_append)(&t, 1, layer);
@@ -586,19 +586,19 @@ void attn_store(attn_work *w, const attn_step *step, int layer, buf k, buf v)
 
 void attn_end(attn_work *w, const attn_step *step)
 {
-    attn_share *shares[SHARES];
+    layer_group *groups[GROUPS];
     for (size_t i = 0; i < step->n_seq; i++) {
         attn_seq *s = step->seq[i];
         attn_part p = part_of(w, step, i, row_of(step, is_shared(step), i), 0);
         bool coded = kv_has_codes(&s->spec.kv);
         /* Eviction comes after attention: what this forward added was there too. */
         seq_keep_peak(s, (int64_t)step->n_tok);
-        for (int k = 0, n = shares_of(s, shares); k < n; k++) {
-            attn_view *v = &shares[k]->v;
+        for (int k = 0, n = groups_of(s, groups); k < n; k++) {
+            attn_view *v = &groups[k]->v;
             attn_part own = part_for(v, p);
             if (HOOK(v, end)) HOOK(v, end)(v, &own);
             coded |= HOOK(v, demoted) != NULL;
-            if (!v->guest) kv_store_end(v->store);
+            if (!v->draft_view) kv_store_end(v->store);
             v->length += (int64_t)step->n_tok;
         }
         s->length += (int64_t)step->n_tok;

@@ -35,7 +35,7 @@ void decl_regions(attn_decl *d, mem_kind kind, size_t at, const char *name, size
     decl_mem(d, (mem_decl){name, kind, true, at, regions, item, cap, used, false});
 }
 
-void share_declare(attn_decl *d, const attn_method *m, const attn_spec *s, const attn_shape *shape,
+void group_declare(attn_decl *d, const attn_method *m, const attn_spec *s, const attn_shape *shape,
                    const attn_limits *lim, int64_t n, int64_t entries)
 {
     *d = (attn_decl){.spec = s, .shape = shape, .lim = lim, .n = n, .entries = entries};
@@ -61,7 +61,7 @@ static size_t *sum_of(attn_bytes *b, const mem_decl *m)
     return m->kind == MEM_ROWS ? &b->kv : m->kind == MEM_INDEX || m->kind == MEM_STATE ? &b->index : &b->scratch;
 }
 
-status share_plan(attn_bytes *out, const attn_decl *d, int64_t n_layers, err *e)
+status group_plan(attn_bytes *out, const attn_decl *d, int64_t n_layers, err *e)
 {
     size_t bytes, maps = kv_map_bytes(&d->spec->kv, d->lim->n_tokens, d->lim->chunk);
     TRY(check_chunk(d, e));
@@ -135,10 +135,10 @@ static size_t own_size(const attn_method *m)
     return m->size ? m->size : m->family && m->family->size ? m->family->size : 1;
 }
 
-status share_open(attn_share *share, row_tier *where, err *e)
+status group_open(layer_group *group, row_tier *where, err *e)
 {
-    attn_view *v = &share->v;
-    const attn_decl *d = &share->d;
+    attn_view *v = &group->v;
+    const attn_decl *d = &group->d;
     const select_ops *so = v->be->ops->select;
     const kv_store_options store = {.be = v->be,
                                     .spec = v->spec,
@@ -152,22 +152,22 @@ status share_open(attn_share *share, row_tier *where, err *e)
     TRY(check_chunk(d, e));
     TRY(mem_alloc(&v->own, own_size(v->method), 1, "strategy", e));
     for (int i = 0; i < d->buffers.n_mem; i++) TRY(open_mem(v, &d->buffers.mem[i], e));
-    if (!v->guest) TRY(kv_store_create(&v->store, &store, e));
-    if (HOOK(v, kept)) TRY(MEM_NEW(&share->positions, (size_t)(d->slots + v->lim->chunk), e));
+    if (!v->draft_view) TRY(kv_store_create(&v->store, &store, e));
+    if (HOOK(v, kept)) TRY(MEM_NEW(&group->positions, (size_t)(d->slots + v->lim->chunk), e));
     if (d->choose_lists) TRY(so->reserve(v->be, d->choose_lists, d->choose_items, e));
     if (HOOK(v, reset)) HOOK(v, reset)(v);
     return ST_OK;
 }
 
-void share_free(attn_share *share)
+void group_free(layer_group *group)
 {
-    if (!share) return;
-    attn_view *v = &share->v;
-    for (int i = 0; i < share->d.buffers.n_mem && v->own; i++) close_mem(v, &share->d.buffers.mem[i]);
-    if (!v->guest) kv_store_free(v->store);
-    mem_free(share->positions);
+    if (!group) return;
+    attn_view *v = &group->v;
+    for (int i = 0; i < group->d.buffers.n_mem && v->own; i++) close_mem(v, &group->d.buffers.mem[i]);
+    if (!v->draft_view) kv_store_free(v->store);
+    mem_free(group->positions);
     mem_free(v->own);
-    mem_free(share);
+    mem_free(group);
 }
 
 /* ---- counts ---- */
@@ -179,12 +179,12 @@ static bool lists_differ(const attn_view *v, int layer)
 }
 
 /* Bytes of the rows that a layer's lists leave; a forward's own tokens count in full. */
-static size_t listed_bytes(const attn_share *share, int layer, int64_t n_new, int64_t *entries)
+static size_t listed_bytes(const layer_group *group, int layer, int64_t n_new, int64_t *entries)
 {
-    const attn_view *v = &share->v;
-    size_t bytes = 0, regions = share->d.heads / share->d.lists;
-    int64_t *pos = share->positions;
-    for (size_t i = 0; i < share->d.lists; i++) {
+    const attn_view *v = &group->v;
+    size_t bytes = 0, regions = group->d.heads / group->d.lists;
+    int64_t *pos = group->positions;
+    for (size_t i = 0; i < group->d.lists; i++) {
         int64_t n = HOOK(v, kept)(v, layer, i, pos);
         while (n_new > 0 && n > 0 && pos[n - 1] >= v->length) n--;
         for (int64_t k = 0; k < n_new; k++) pos[n++] = v->length + k;
@@ -195,30 +195,30 @@ static size_t listed_bytes(const attn_share *share, int layer, int64_t n_new, in
 }
 
 /* Bytes of one layer's rows; adds the entries of its lists. */
-static size_t layer_bytes(const attn_share *share, int layer, int64_t n_new, bool most, int64_t *entries)
+static size_t layer_bytes(const layer_group *group, int layer, int64_t n_new, bool most, int64_t *entries)
 {
-    const attn_view *v = &share->v;
+    const attn_view *v = &group->v;
     int64_t n = v->length + n_new;
     if (!HOOK(v, kept)) return kv_store_bytes(v->store, n);
-    if (lists_differ(v, layer) && !most) return listed_bytes(share, layer, n_new, entries);
-    *entries += (int64_t)share->d.lists * (v->stored + n_new);
-    if (lists_differ(v, layer)) return share->d.heads * kv_store_bytes_most(v->store, n, v->stored + n_new);
+    if (lists_differ(v, layer) && !most) return listed_bytes(group, layer, n_new, entries);
+    *entries += (int64_t)group->d.lists * (v->stored + n_new);
+    if (lists_differ(v, layer)) return group->d.heads * kv_store_bytes_most(v->store, n, v->stored + n_new);
     return kv_store_bytes(v->store, v->stored + n_new);
 }
 
-attn_bytes share_held(const attn_share *share, int64_t n_new, bool most)
+attn_bytes group_held(const layer_group *group, int64_t n_new, bool most)
 {
-    const attn_view *v = &share->v;
+    const attn_view *v = &group->v;
     int64_t entries = 0, n_layers = 0;
     attn_bytes out = {.scratch = kv_map_bytes(&v->spec->kv, v->lim->n_tokens, v->lim->chunk)};
     attn_decl d;
     for (int l = 0; l < v->shape->n_layers; l++) {
         if (!v->layers[l]) continue;
-        if (!v->guest) out.kv += layer_bytes(share, l, n_new, most, &entries);
+        if (!v->draft_view) out.kv += layer_bytes(group, l, n_new, most, &entries);
         n_layers++;
     }
-    entries /= n_layers * (int64_t)share->d.lists; /* their mean, where windows make them differ */
-    share_declare(&d, v->method, v->spec, v->shape, v->lim, v->length + n_new, entries);
+    entries /= n_layers * (int64_t)group->d.lists; /* their mean, where windows make them differ */
+    group_declare(&d, v->method, v->spec, v->shape, v->lim, v->length + n_new, entries);
     for (int i = 0; i < d.buffers.n_mem; i++) {
         const mem_decl *m = &d.buffers.mem[i];
         size_t *sum = sum_of(&out, m);
@@ -238,7 +238,7 @@ static status walk_mem(attn_view *v, attn_state *s, const mem_decl *m, int layer
 status attn_walk(attn_view *v, attn_state *s, err *e)
 {
     attn_decl d;
-    share_declare(&d, v->method, v->spec, v->shape, v->lim, v->length, v->stored);
+    group_declare(&d, v->method, v->spec, v->shape, v->lim, v->length, v->stored);
     for (int i = 0; i < d.buffers.n_mem; i++) {
         const mem_decl *m = &d.buffers.mem[i];
         if (m->kind == MEM_SCRATCH || m->kind == MEM_HOST) continue;
@@ -249,9 +249,9 @@ status attn_walk(attn_view *v, attn_state *s, err *e)
     return ST_OK;
 }
 
-status share_state(attn_share *share, attn_state *s, err *e)
+status group_state(layer_group *group, attn_state *s, err *e)
 {
-    attn_view *v = &share->v;
+    attn_view *v = &group->v;
     if (HOOK(v, state)) return HOOK(v, state)(v, s, e);
     TRY(attn_walk(v, s, e));
     return kv_store_state(v->store, s, v->length, v->length, e);

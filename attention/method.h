@@ -81,7 +81,7 @@ typedef struct {
     int64_t length;    /* tokens before this forward */
     int64_t stored;    /* entries of each list of a layer, where `kept` is not NULL; with windows at most, and */
     bool listed;       /* lists may then differ */
-    bool guest;        /* drafts over rows of a strategy that keeps all: the store is that one's, slots are positions */
+    bool draft_view;   /* drafts over the rows of a strategy that keeps all: its store, slots are positions */
     bool observes;     /* set in begin: observe is called in this forward */
     int64_t window;    /* tokens of a prompt window, as declared: append, select and observe then run window by window
                         * inside a layer, and chunks are multiples of it; 0: the whole forward is one window */
@@ -238,7 +238,7 @@ typedef struct {
     bool drops;     /* drops tokens: rows cannot lie in files, slots may be used again */
     bool retrieves; /* keeps everything, slots are positions, chooses in each step */
     bool windows;   /* also chooses in prompts, window by window */
-    bool drafts;    /* can be a guest: its rows are rotated, and rewind to a token behind the prompt leaves no trace */
+    bool drafts; /* can be a draft view: its rows are rotated, and rewind to a token after the prompt leaves no trace */
     /* Why a configuration cannot run tensor-parallel: what ranks would have to exchange; NULL if it can. */
     const char *(*alone)(const attn_spec *s);
 } attn_family;

@@ -9,25 +9,25 @@
 #include "kernels/base/mem.h"
 #include "kernels/ops_codes.h"
 
-static const attn_method *method_of(const attn_spec *s, int share)
+static const attn_method *method_of(const attn_spec *s, int group)
 {
-    return share == SHARE_DENSE ? &attn_full : s->method;
+    return group == GROUP_DENSE ? &attn_full : s->method;
 }
 
 /* True if a group has a layer. */
-static bool serves(const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int share, int layer)
+static bool serves(const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int group, int layer)
 {
     bool dense = attn_is_dense(s, shape, layer);
-    if (share == SHARE_DRAFT) return lim->draft && !dense && !attn_is_dense(lim->draft, shape, layer);
-    return dense == (share == SHARE_DENSE);
+    if (group == GROUP_DRAFT) return lim->draft && !dense && !attn_is_dense(lim->draft, shape, layer);
+    return dense == (group == GROUP_DENSE);
 }
 
-/* Declares a share for the most tokens; a draft's rows are not its own. */
-static void declare_share(attn_decl *d, const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int share)
+/* Declares a layer group for the most tokens; a draft view has no rows of its own. */
+static void declare_group(attn_decl *d, const attn_spec *s, const attn_limits *lim, const attn_shape *shape, int group)
 {
-    const attn_spec *of = share == SHARE_DRAFT ? lim->draft : s;
-    share_declare(d, method_of(of, share), of, shape, lim, lim->n_tokens, lim->n_tokens);
-    if (share == SHARE_DRAFT) d->slots = 0;
+    const attn_spec *of = group == GROUP_DRAFT ? lim->draft : s;
+    group_declare(d, method_of(of, group), of, shape, lim, lim->n_tokens, lim->n_tokens);
+    if (group == GROUP_DRAFT) d->slots = 0;
 }
 
 /* ---- plans ---- */
@@ -41,15 +41,15 @@ static status plan_both(attn_bytes *out, size_t *slow, const attn_spec *s, const
     *slow = 0;
     TRY(MEM_NEW(&layers, (size_t)shape->n_layers, e));
     status st = ST_OK;
-    for (int i = 0; i < SHARES && st == ST_OK; i++) {
+    for (int i = 0; i < GROUPS && st == ST_OK; i++) {
         attn_bytes part = {0};
         attn_decl d;
         int n = 0;
         for (int l = 0; l < shape->n_layers; l++) n += layers[l] = serves(s, lim, shape, i, l);
         if (n == 0) continue;
-        declare_share(&d, s, lim, shape, i);
-        st = share_plan(&part, &d, n, e);
-        if (i == SHARE_METHOD) row_tier_plan(&part, slow, s, shape, lim, layers);
+        declare_group(&d, s, lim, shape, i);
+        st = group_plan(&part, &d, n, e);
+        if (i == GROUP_METHOD) row_tier_plan(&part, slow, s, shape, lim, layers);
         if (st == ST_OK) st = size_add(&out->kv, out->kv, part.kv, "KV plan", e);
         if (st == ST_OK) st = size_add(&out->index, out->index, part.index, "KV plan", e);
         if (st == ST_OK) st = size_add(&out->scratch, out->scratch, part.scratch, "KV plan", e);
@@ -72,30 +72,30 @@ status attn_plan_slow(size_t *out, const attn_spec *s, const attn_shape *shape, 
 
 /* ---- life ---- */
 
-static status open_share(attn_seq *s, int i, err *e)
+static status open_group(attn_seq *s, int i, err *e)
 {
-    attn_share *share;
-    const bool draft = i == SHARE_DRAFT;
+    layer_group *group;
+    const bool draft = i == GROUP_DRAFT;
     const attn_spec *spec = draft ? &s->draft : &s->spec;
-    bool any = false, apart = s->spec.tier.kind == KV_HOST && i == SHARE_METHOD;
+    bool any = false, apart = s->spec.tier.kind == KV_HOST && i == GROUP_METHOD;
     for (int l = 0; l < s->shape.n_layers; l++) any |= s->layers[i][l];
     if (!any) return ST_OK;
-    TRY(MEM_NEW(&share, 1, e));
-    s->share[i] = share;
-    share->v = (attn_view){.method = method_of(spec, i),
+    TRY(MEM_NEW(&group, 1, e));
+    s->group[i] = group;
+    group->v = (attn_view){.method = method_of(spec, i),
                            .spec = spec,
                            .shape = &s->shape,
                            .lim = &s->lim,
                            .layers = s->layers[i],
                            .be = s->be,
-                           .guest = draft,
-                           .store = draft ? s->share[SHARE_METHOD]->v.store : NULL,
+                           .draft_view = draft,
+                           .store = draft ? s->group[GROUP_METHOD]->v.store : NULL,
                            .read = buf_at(s->read, draft   ? 2 * READ_BYTES
                                                    : apart ? READ_BYTES
                                                            : 0),
                            .attended = s->attended};
-    declare_share(&share->d, &s->spec, &s->lim, &s->shape, i);
-    return share_open(share, i == SHARE_METHOD ? s->tier : NULL, e);
+    declare_group(&group->d, &s->spec, &s->lim, &s->shape, i);
+    return group_open(group, i == GROUP_METHOD ? s->tier : NULL, e);
 }
 
 status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *shape, const attn_limits *lim,
@@ -115,13 +115,13 @@ status attn_seq_create(attn_seq **out, const attn_spec *spec, const attn_shape *
         s->lim.draft = &s->draft;
     }
     status st = MEM_NEW(&s->attended, n, e);
-    for (int i = 0; i < SHARES && st == ST_OK; i++) st = MEM_NEW(&s->layers[i], n, e);
-    if (st == ST_OK) st = be->ops->alloc(be, &s->read, SHARES * READ_BYTES, "counters", e);
+    for (int i = 0; i < GROUPS && st == ST_OK; i++) st = MEM_NEW(&s->layers[i], n, e);
+    if (st == ST_OK) st = be->ops->alloc(be, &s->read, GROUPS * READ_BYTES, "counters", e);
     if (st != ST_OK) goto done;
-    for (int i = 0; i < SHARES; i++)
+    for (int i = 0; i < GROUPS; i++)
         for (int l = 0; l < shape->n_layers; l++) s->layers[i][l] = serves(spec, &s->lim, shape, i, l);
-    TRY_GOTO(row_tier_open(&s->tier, &s->spec, &s->shape, &s->lim, s->layers[SHARE_METHOD], be, e));
-    for (int i = 0; i < SHARES; i++) TRY_GOTO(open_share(s, i, e));
+    TRY_GOTO(row_tier_open(&s->tier, &s->spec, &s->shape, &s->lim, s->layers[GROUP_METHOD], be, e));
+    for (int i = 0; i < GROUPS; i++) TRY_GOTO(open_group(s, i, e));
     *out = s;
 done:
     if (st != ST_OK) attn_seq_free(s);
@@ -131,10 +131,10 @@ done:
 void attn_seq_free(attn_seq *s)
 {
     if (!s) return;
-    for (int i = 0; i < SHARES; i++) share_free(s->share[i]);
+    for (int i = 0; i < GROUPS; i++) group_free(s->group[i]);
     row_tier_close(s->tier);
-    if (s->read.p) s->be->ops->free(s->be, s->read, SHARES * READ_BYTES);
-    for (int i = 0; i < SHARES; i++) mem_free(s->layers[i]);
+    if (s->read.p) s->be->ops->free(s->be, s->read, GROUPS * READ_BYTES);
+    for (int i = 0; i < GROUPS; i++) mem_free(s->layers[i]);
     mem_free(s->attended);
     mem_free(s);
 }
@@ -191,38 +191,38 @@ int64_t attn_seq_length(const attn_seq *s)
 static void set_length(attn_seq *s, int64_t n)
 {
     s->length = n;
-    for (int i = 0; i < SHARES; i++)
-        if (s->share[i]) s->share[i]->v.length = n;
+    for (int i = 0; i < GROUPS; i++)
+        if (s->group[i]) s->group[i]->v.length = n;
 }
 
-static void reset_share(attn_share *share)
+static void reset_group(layer_group *group)
 {
-    attn_view *v = &share->v;
+    attn_view *v = &group->v;
     v->length = v->stored = 0;
     v->observes = v->listed = false;
     kv_store_reset(v->store);
     if (HOOK(v, reset)) HOOK(v, reset)(v);
 }
 
-static const char *rewind_share(attn_share *share, int64_t n)
+static const char *rewind_group(layer_group *group, int64_t n)
 {
-    attn_view *v = &share->v;
+    attn_view *v = &group->v;
     if (HOOK(v, rewind)) return HOOK(v, rewind)(v, n);
     return kv_store_rewind(v->store, n) ? NULL : KV_NO_REWIND;
 }
 
 status attn_seq_rewind(attn_seq *s, int64_t n, err *e)
 {
-    attn_share *shares[SHARES];
+    layer_group *groups[GROUPS];
     if (n < 0 || n > s->length)
         return err_set(e, ST_USAGE, "rewind to %lld of %lld tokens", (long long)n, (long long)s->length);
-    /* The method first. What makes the dense share refuse, codes, makes every method refuse, but at 0. */
-    for (int i = shares_of(s, shares) - 1; i >= 0; i--) {
-        if (n == 0) reset_share(shares[i]);
-        const char *why = n == 0 ? NULL : rewind_share(shares[i], n);
+    /* Rewind the method first: once it succeeds, the dense layers cannot fail, except at 0. */
+    for (int i = groups_of(s, groups) - 1; i >= 0; i--) {
+        if (n == 0) reset_group(groups[i]);
+        const char *why = n == 0 ? NULL : rewind_group(groups[i], n);
         if (why)
             return err_set(e, ST_UNSUPPORTED, "%s: cannot go back to %lld tokens: %s", s->spec.text, (long long)n, why);
-        shares[i]->v.length = n;
+        groups[i]->v.length = n;
     }
     s->length = n;
     return ST_OK;
@@ -246,7 +246,7 @@ static status state_of_counters(attn_seq *s, attn_state *v, err *e)
 
 status attn_seq_state(attn_seq *s, attn_state *v, err *e)
 {
-    attn_share *shares[SHARES];
+    layer_group *groups[GROUPS];
     int64_t length = s->length;
     if (v->load && s->lim.draft)
         return err_set(e, ST_UNSUPPORTED, "%s: it cannot draft over a loaded session: its index is made as tokens come",
@@ -255,7 +255,7 @@ status attn_seq_state(attn_seq *s, attn_state *v, err *e)
     TRY(state_within("length", length, 0, s->lim.n_tokens, e));
     set_length(s, length);
     TRY(state_of_counters(s, v, e));
-    for (int i = 0, n = own_shares_of(s, shares); i < n; i++) TRY(share_state(shares[i], v, e));
+    for (int i = 0, n = own_groups_of(s, groups); i < n; i++) TRY(group_state(groups[i], v, e));
     return ST_OK;
 }
 
@@ -263,11 +263,11 @@ status attn_seq_state(attn_seq *s, attn_state *v, err *e)
 
 static attn_bytes bytes_with(const attn_seq *s, int64_t n_new, bool most)
 {
-    attn_share *shares[SHARES];
+    layer_group *groups[GROUPS];
     attn_bytes all = {0};
     tier_counts t = row_tier_counts(s->tier);
-    for (int i = 0, n = shares_of(s, shares); i < n; i++) {
-        attn_bytes part = share_held(shares[i], n_new, most);
+    for (int i = 0, n = groups_of(s, groups); i < n; i++) {
+        attn_bytes part = group_held(groups[i], n_new, most);
         all.kv += part.kv;
         all.index += part.index;
         all.scratch += part.scratch;
@@ -303,15 +303,15 @@ attn_bytes attn_seq_peak(const attn_seq *s)
 
 int64_t attn_seq_window(const attn_seq *s)
 {
-    const attn_share *share = s->share[SHARE_METHOD];
-    return share && share->v.window ? share->v.window : s->lim.n_tokens;
+    const layer_group *group = s->group[GROUP_METHOD];
+    return group && group->v.window ? group->v.window : s->lim.n_tokens;
 }
 
 int64_t attn_seq_positions(const attn_seq *s, int layer, int head, int64_t *out)
 {
     const attn_view *v = view_of(s, layer);
     if (HOOK(v, kept)) {
-        return HOOK(v, kept)(v, layer, s->share[SHARE_METHOD]->d.lists == 1 ? 0 : (size_t)head, out);
+        return HOOK(v, kept)(v, layer, s->group[GROUP_METHOD]->d.lists == 1 ? 0 : (size_t)head, out);
     }
     for (int64_t i = 0; out && i < s->length; i++) out[i] = i;
     return s->length;
@@ -330,15 +330,15 @@ int64_t attn_seq_demoted(const attn_seq *s, int layer, int head, int64_t *out)
 {
     const attn_view *v = view_of(s, layer);
     if (!HOOK(v, demoted)) return 0;
-    return HOOK(v, demoted)(v, layer, s->share[SHARE_METHOD]->d.lists == 1 ? 0 : (size_t)head, out);
+    return HOOK(v, demoted)(v, layer, s->group[GROUP_METHOD]->d.lists == 1 ? 0 : (size_t)head, out);
 }
 
 attn_stats attn_seq_stats(const attn_seq *s)
 {
     attn_stats r = s->stats;
-    uint64_t read[SHARES][READ_KINDS];
+    uint64_t read[GROUPS][READ_KINDS];
     s->be->ops->download(s->be, read, s->read, sizeof read);
-    for (int i = 0; i < SHARE_DRAFT; i++) {
+    for (int i = 0; i < GROUP_DRAFT; i++) {
         r.k_read += (double)read[i][READ_K];
         r.kv_read += (double)(read[i][READ_K] + read[i][READ_V]);
         r.index_read += (double)read[i][READ_INDEX];
@@ -357,8 +357,8 @@ static const attn_certify *certifies(const attn_view *v)
 
 bool attn_seq_certified(const attn_seq *s, attn_certified *out)
 {
-    const attn_share *share = s->share[SHARE_METHOD];
-    const attn_certify *c = share ? certifies(&share->v) : NULL;
+    const layer_group *group = s->group[GROUP_METHOD];
+    const attn_certify *c = group ? certifies(&group->v) : NULL;
     if (c) *out = certify_counted(c, s->be);
     return c != NULL;
 }
@@ -375,10 +375,10 @@ host_counts attn_seq_host(const attn_seq *s)
 {
     host_counts c = {0};
     uint64_t read[READ_KINDS], moved[NEAR_KINDS];
-    const attn_share *share = s->share[SHARE_METHOD];
-    if (s->spec.tier.kind != KV_HOST || !share) return c;
-    s->be->ops->download(s->be, read, share->v.read, sizeof read);
-    c.held = share_held(share, 0, false).kv;
+    const layer_group *group = s->group[GROUP_METHOD];
+    if (s->spec.tier.kind != KV_HOST || !group) return c;
+    s->be->ops->download(s->be, read, group->v.read, sizeof read);
+    c.held = group_held(group, 0, false).kv;
     c.read = (double)(read[READ_K] + read[READ_V]);
     if (!row_tier_moved(s->tier).p) return c;
     s->be->ops->download(s->be, moved, row_tier_moved(s->tier), sizeof moved);
@@ -387,7 +387,7 @@ host_counts attn_seq_host(const attn_seq *s)
     c.found = (double)moved[NEAR_FOUND];
     size_t far = row_tier_far_bytes(&s->spec.kv, &s->shape, &s->lim);
     for (int l = 0; l < s->shape.n_layers; l++)
-        if (s->layers[SHARE_METHOD][l]) c.written += (double)(s->stats.steps * (int64_t)far);
+        if (s->layers[GROUP_METHOD][l]) c.written += (double)(s->stats.steps * (int64_t)far);
     return c;
 }
 
@@ -398,7 +398,7 @@ tier_counts attn_seq_tier(const attn_seq *s)
 
 static void clear_read(attn_seq *s)
 {
-    uint64_t zero[SHARES][READ_KINDS] = {{0}}, none[NEAR_KINDS] = {0};
+    uint64_t zero[GROUPS][READ_KINDS] = {{0}}, none[NEAR_KINDS] = {0};
     buf moved = row_tier_moved(s->tier);
     s->be->ops->upload(s->be, s->read, zero, sizeof zero);
     if (moved.p) s->be->ops->upload(s->be, moved, none, sizeof none);
@@ -434,8 +434,8 @@ void seq_count_steps(attn_seq *s, int64_t n)
 
 void attn_seq_reset(attn_seq *s)
 {
-    attn_share *shares[SHARES];
-    for (int i = 0, n = shares_of(s, shares); i < n; i++) reset_share(shares[i]);
+    layer_group *groups[GROUPS];
+    for (int i = 0, n = groups_of(s, groups); i < n; i++) reset_group(groups[i]);
     s->length = 0;
     s->stats = (attn_stats){0};
     s->in_prompts = row_tier_counts(s->tier);

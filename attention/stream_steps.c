@@ -155,7 +155,7 @@ void stream_begin(attn_view *v, const attn_part *p)
 {
     stream_ctx *c = v->own;
     c->n_move = c->n_leaving = 0;
-    if (v->guest) c->ring = !c->kvfactory && v->length > c->s + c->r;
+    if (v->draft_view) c->ring = !c->kvfactory && v->length > c->s + c->r;
     else if (p->flags & ATTN_PROMPT) prompt_begin(v, p);
     else if (!c->kvfactory) plan_leaving(v, v->length + 1);
     if (c->ring && c->reindex) place_queries(v, p);

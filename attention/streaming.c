@@ -104,7 +104,7 @@ static void stream_reset(attn_view *v)
     c->slots = c->r + low.group;
     demote_reset(&c->low, v, low, 1, stream_left(v->lim->n_tokens, v->spec->budget, low.group));
     c->low.origin = c->s;
-    c->fixed = v->guest || kv_store_by_position(v->store);
+    c->fixed = v->draft_view || kv_store_by_position(v->store);
     c->ring = c->banded = c->staging = false;
     c->shift = c->stage_pos = c->n_move = c->n_leaving = 0;
     c->ring_base = c->s;
@@ -130,7 +130,7 @@ static status stream_state(attn_view *v, attn_state *s, err *e)
 static const char *stream_rewind(attn_view *v, int64_t n)
 {
     const stream_ctx *c = v->own;
-    if (!v->guest && (c->ring || c->shift > 0)) return n == v->length ? NULL : "tokens were evicted";
+    if (!v->draft_view && (c->ring || c->shift > 0)) return n == v->length ? NULL : "tokens were evicted";
     if (!kv_store_rewind(v->store, n)) return KV_NO_REWIND;
     stream_count(v, n);
     return NULL;
