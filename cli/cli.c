@@ -200,6 +200,11 @@ static void say_start(const engine *g, const cli *c, bool exact)
             exact ? ", built-in GEMM" : "", ranks, threads);
 }
 
+size_t cli_verify_rows(const cli *c)
+{
+    return c->draft || c->verifies ? SESSION_VERIFY_ROWS : 0;
+}
+
 status engine_open_decoder(engine *g, const cli *c, size_t max_batch, bool exact_by_default, err *e)
 {
     bool exact = exact_by_default;

@@ -56,8 +56,3 @@ draft_options cli_drafts(const cli *c)
 {
     return (draft_options){.spec = c->draft, .name = "--draft", .weights = c->draft_weights, .ranks = c->ranks};
 }
-
-size_t cli_verify_rows(const cli *c)
-{
-    return c->draft || c->verifies ? SESSION_VERIFY_ROWS : 0;
-}
