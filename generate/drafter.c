@@ -8,7 +8,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"
-#include "model/propose.h"
+#include "model/ngram.h"
 
 enum { MOST = SESSION_VERIFY_ROWS - 1 };
 
@@ -21,7 +21,7 @@ struct drafter {
     bool has[SOURCES];
     attn_spec attn; /* STRATEGY */
     bool own;       /* which is the verifier's, with other weights: no share of its own */
-    propose_pace pace[SOURCES];
+    draft_pace pace[SOURCES];
     /* The step at hand: where its drafts come from; ids that it was fed, the first of which is no draft; the next row
      * to choose from. */
     int by;
@@ -39,10 +39,10 @@ struct drafter {
 /* ---- as users write it ---- */
 
 /* Takes the keys of drafts out of a word: n=K, and adapt=off, with which all K are drafted in each step. */
-static status take_keys(propose_pace *p, char *word, const char *what, err *e)
+static status take_keys(draft_pace *p, char *word, const char *what, err *e)
 {
     char *to = word + strcspn(word, ":");
-    propose_start(p, MOST);
+    pace_start(p, MOST);
     for (char *key = to, *end; *key; key = end) {
         end = key + 1 + strcspn(key + 1, ":");
         size_t n = (size_t)(end - key);
@@ -80,7 +80,7 @@ static status read_word(drafter *d, char *word, const attn_spec *verifier, err *
 {
     const attn_options o = {.kv = verifier->kv};
     err why = {0};
-    propose_pace pace;
+    draft_pace pace;
     TRY(take_keys(&pace, word, d->what, e));
     int source = is_name(word, "ngram") ? LOOKUP : STRATEGY;
     if (source == STRATEGY && !is_strategy(word))
@@ -163,11 +163,11 @@ static status draft(drafter *d, int source, session *s, sampler *by, const token
 {
     *n = 0;
     if (!d->has[source]) return ST_OK;
-    size_t g = propose_length(&d->pace[source]);
+    size_t g = pace_length(&d->pace[source]);
     if (g > most) g = most;
     TRY(comm_broadcast(d->ranks, &g, sizeof g, 0, e)); /* it follows from times */
     if (source == LOOKUP) {
-        *n = propose_lookup(all->ids, all->n, d->fed + 1, g);
+        *n = ngram_lookup(all->ids, all->n, d->fed + 1, g);
         return ST_OK;
     }
     if (g == 0) return ST_OK;
@@ -216,13 +216,12 @@ static int32_t force(drafter *d, int32_t last)
 /* After the first choice of a step, for which the device was waited for. */
 static void count_time(drafter *d)
 {
-    const propose_pace *p = &d->pace[d->by];
+    const draft_pace *p = &d->pace[d->by];
     int64_t ns = clock_ns() - d->began_ns - d->draft_ns;
-    for (int i = 0; i < SOURCES; i++)
-        propose_timed(&d->pace[i], d->rows, ns, i == d->by ? d->rows - 1 : 0, d->draft_ns);
+    for (int i = 0; i < SOURCES; i++) pace_timed(&d->pace[i], d->rows, ns, i == d->by ? d->rows - 1 : 0, d->draft_ns);
     d->counts.draft_ns += d->draft_ns;
     d->counts.verify_ns += ns;
-    d->counts.ns += propose_step_ns(p, d->rows) + (double)(d->rows - 1) * p->draft_ns;
+    d->counts.ns += pace_step_ns(p, d->rows) + (double)(d->rows - 1) * p->draft_ns;
 }
 
 bool drafter_ready(const drafter *d, const token_list *all)
@@ -238,7 +237,7 @@ void drafter_copy_logits(drafter *d, float *row)
 status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e)
 {
     bool ahead = d->at < d->rows, right = drafter_ready(d, all);
-    if (ahead) propose_judged(&d->pace[d->by], right);
+    if (ahead) pace_judged(&d->pace[d->by], right);
     if (right) {
         d->counts.accepted++;
     } else {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include "model/propose.h"
+#include "model/ngram.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -20,7 +20,7 @@ static size_t find_before(const int32_t *ids, size_t n, size_t m)
     return 0;
 }
 
-size_t propose_lookup(const int32_t *ids, size_t n, int32_t *out, size_t most)
+size_t ngram_lookup(const int32_t *ids, size_t n, int32_t *out, size_t most)
 {
     for (size_t m = LONGEST_MATCH; m > 0; m--) {
         size_t from = n > m ? find_before(ids, n, m) : 0;
@@ -37,12 +37,12 @@ size_t propose_lookup(const int32_t *ids, size_t n, int32_t *out, size_t most)
 /* What is left of old counts with each new token; what a shortest time grows by with each new one. */
 static const double fade = 0.97, grow = 1.1;
 
-void propose_start(propose_pace *p, size_t most)
+void pace_start(draft_pace *p, size_t most)
 {
-    *p = (propose_pace){.most = most, .reached = 4, .accepted = 3};
+    *p = (draft_pace){.most = most, .reached = 4, .accepted = 3};
 }
 
-void propose_judged(propose_pace *p, bool accepted)
+void pace_judged(draft_pace *p, bool accepted)
 {
     p->reached = fade * p->reached + 1;
     p->accepted = fade * p->accepted + (accepted ? 1 : 0);
@@ -53,7 +53,7 @@ static void keep_shortest(double *best, double ns)
     *best = *best > 0 ? fmin(grow * *best, ns) : ns;
 }
 
-void propose_timed(propose_pace *p, size_t rows, int64_t step_ns, size_t drafted, int64_t draft_ns)
+void pace_timed(draft_pace *p, size_t rows, int64_t step_ns, size_t drafted, int64_t draft_ns)
 {
     p->seen++;
     p->idle = rows > 1 ? 0 : p->idle + 1;
@@ -61,7 +61,7 @@ void propose_timed(propose_pace *p, size_t rows, int64_t step_ns, size_t drafted
     if (drafted > 0) keep_shortest(&p->draft_ns, (double)draft_ns / (double)drafted);
 }
 
-double propose_step_ns(const propose_pace *p, size_t rows)
+double pace_step_ns(const draft_pace *p, size_t rows)
 {
     size_t lo = rows, hi = rows, top = p->most + 1;
     while (lo > 0 && !(p->step_ns[lo] > 0)) lo--;
@@ -76,7 +76,7 @@ double propose_step_ns(const propose_pace *p, size_t rows)
     return p->step_ns[lo] + fmax(slope, 0) * (double)(rows - lo);
 }
 
-size_t propose_length(propose_pace *p)
+size_t pace_length(draft_pace *p)
 {
     double h = p->accepted / p->reached, chance = 1, tokens = 1, best = 0;
     size_t length = 0;
@@ -84,7 +84,7 @@ size_t propose_length(propose_pace *p)
     if (p->seen < 2) return 0; /* what a step of one row costs is to be known; the first one finds everything cold */
     for (size_t g = 0; g <= p->most; g++) {
         if (g > 0) tokens += chance *= h;
-        double rate = tokens / ((double)g * p->draft_ns + propose_step_ns(p, g + 1));
+        double rate = tokens / ((double)g * p->draft_ns + pace_step_ns(p, g + 1));
         if (!(rate > best)) continue;
         best = rate;
         length = g;

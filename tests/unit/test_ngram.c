@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "model/propose.h"
+#include "model/ngram.h"
 #include "tests/tap.h"
 
 enum { MOST = 7 };
@@ -30,7 +30,7 @@ static void check_lookup(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t got[MOST];
-        size_t n = propose_lookup(cases[i].ids, cases[i].n, got, cases[i].most);
+        size_t n = ngram_lookup(cases[i].ids, cases[i].n, got, cases[i].most);
         ok(n == cases[i].n_want && memcmp(got, cases[i].want, n * sizeof *got) == 0, "%s", cases[i].what);
     }
 }
@@ -38,17 +38,17 @@ static void check_lookup(void)
 /* Steps of a hazard, for a machine on which a row more costs `row` of a step and a drafted token `draft` of one. */
 static size_t length_after(double hazard, double row, double draft)
 {
-    propose_pace p;
+    draft_pace p;
     double sum = 0;
     size_t g = 0;
-    propose_start(&p, MOST);
+    pace_start(&p, MOST);
     for (int i = 0; i < 300; i++) {
-        g = propose_length(&p);
-        propose_timed(&p, g + 1, (int64_t)(1e6 * (1 + row * (double)g)), g, (int64_t)(1e6 * draft * (double)g));
+        g = pace_length(&p);
+        pace_timed(&p, g + 1, (int64_t)(1e6 * (1 + row * (double)g)), g, (int64_t)(1e6 * draft * (double)g));
         for (size_t k = 0; k < g; k++) {
             bool hit = (sum += hazard) >= 1;
             sum -= hit;
-            propose_judged(&p, hit);
+            pace_judged(&p, hit);
             if (!hit) break;
         }
     }
@@ -57,39 +57,39 @@ static size_t length_after(double hazard, double row, double draft)
 
 static void check_pace(void)
 {
-    propose_pace p;
-    propose_start(&p, MOST);
-    is_int((long long)propose_length(&p), 0, "first what a step alone costs");
+    draft_pace p;
+    pace_start(&p, MOST);
+    is_int((long long)pace_length(&p), 0, "first what a step alone costs");
     is_int((long long)length_after(0.95, 0.02, 0), MOST, "sure and free: as many as there may be");
     is_int((long long)length_after(0.8, 0, 0.25), 3, "a of 0.8 at a cost of 0.25: three");
     is_int((long long)length_after(0.05, 0.9, 0), 0, "hopeless: none");
     ok(length_after(0.6, 0.2, 0) < length_after(0.9, 0.2, 0), "the surer, the more");
     ok(length_after(0.9, 0.6, 0) < length_after(0.9, 0.1, 0), "the cheaper a row, the more");
     p.fixed = true;
-    is_int((long long)propose_length(&p), MOST, "or, fixed, all from the start");
-    propose_start(&p, MOST);
+    is_int((long long)pace_length(&p), MOST, "or, fixed, all from the start");
+    pace_start(&p, MOST);
     p.accepted = 0;
     int tried = 0;
     for (int i = 0; i < 64; i++) {
-        size_t g = propose_length(&p);
+        size_t g = pace_length(&p);
         tried += g > 0;
-        propose_timed(&p, g + 1, 1000 + 900 * (int64_t)g, 0, 0);
-        if (g > 0) propose_judged(&p, false);
+        pace_timed(&p, g + 1, 1000 + 900 * (int64_t)g, 0, 0);
+        if (g > 0) pace_judged(&p, false);
     }
     ok(tried >= 2 && tried <= 8, "where nothing is right, one is tried now and then: %d times in 64 steps", tried);
 }
 
 static void check_times(void)
 {
-    propose_pace p;
-    propose_start(&p, MOST);
-    ok(propose_step_ns(&p, 3) == 0, "nothing is known");
-    propose_timed(&p, 1, 100, 0, 0);
-    ok(propose_step_ns(&p, 1) == 100 && propose_step_ns(&p, 5) == 100, "one number of rows: flat");
-    propose_timed(&p, 5, 180, 0, 0);
-    ok(propose_step_ns(&p, 3) == 140 && propose_step_ns(&p, 7) == 220, "two: a line");
-    propose_timed(&p, 5, 9999, 0, 0);
-    ok(propose_step_ns(&p, 5) < 200, "an interruption counts little");
+    draft_pace p;
+    pace_start(&p, MOST);
+    ok(pace_step_ns(&p, 3) == 0, "nothing is known");
+    pace_timed(&p, 1, 100, 0, 0);
+    ok(pace_step_ns(&p, 1) == 100 && pace_step_ns(&p, 5) == 100, "one number of rows: flat");
+    pace_timed(&p, 5, 180, 0, 0);
+    ok(pace_step_ns(&p, 3) == 140 && pace_step_ns(&p, 7) == 220, "two: a line");
+    pace_timed(&p, 5, 9999, 0, 0);
+    ok(pace_step_ns(&p, 5) < 200, "an interruption counts little");
 }
 
 int main(void)
