@@ -8,6 +8,7 @@
 
 #include "eval/drift/drift.h"
 #include "eval/recall/recall_follow.h"
+#include "generate/sequence.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 
@@ -17,9 +18,8 @@ typedef struct {
     size_t row;
     follow f;
     recall_run run;
-    session *s;
-    sampler *sampler;
-    float *logits;
+    sequence q;   /* its ids: prompt and new tokens */
+    stepper x;    /* of one sequence; its row: logits of the next token */
     dtype type;   /* of the gathered keys */
     bool judging; /* the step under way is judged */
     /* Of the interval: time and number of the steps that are not judged; newest tokens that are attended whatever
@@ -27,7 +27,6 @@ typedef struct {
     int64_t ns, n_timed, n_newest;
     double newest;
     attn_stats before;
-    token_list ids; /* prompt and new tokens */
     /* Full attention over the same tokens; NULL: nothing is compared. */
     session *full;
     float *full_logits;
@@ -80,10 +79,10 @@ static double divergence(const float *p, const float *q, size_t vocab)
 /* Full attention gets what it has not seen as a prompt, but for the last token, which is a step there too. */
 static status feed_full(generation *g, err *e)
 {
-    size_t from = (size_t)session_length(g->full), last = g->ids.n - 1;
+    size_t from = (size_t)session_length(g->full), last = g->q.ids.n - 1;
     const prefill_options o = {.which = LOGITS_LAST};
-    if (last > from) TRY(session_prefill(&g->full, 1, g->ids.ids + from, last - from, &o, e));
-    return session_decode(&g->full, 1, &g->ids.ids[last], g->full_logits, e);
+    if (last > from) TRY(session_prefill(&g->full, 1, g->q.ids.ids + from, last - from, &o, e));
+    return session_decode(&g->full, 1, &g->q.ids.ids[last], g->full_logits, e);
 }
 
 static status compare(generation *g, err *e)
@@ -93,8 +92,8 @@ static status compare(generation *g, err *e)
     status st = feed_full(g, e);
     attn_watch(g->f.work, on_seen, g);
     TRY(st);
-    g->kl += divergence(g->full_logits, g->logits, vocab);
-    g->top1 += logits_argmax(g->full_logits, vocab) == logits_argmax(g->logits, vocab);
+    g->kl += divergence(g->full_logits, g->x.logits, vocab);
+    g->top1 += logits_argmax(g->full_logits, vocab) == logits_argmax(g->x.logits, vocab);
     g->n_compared++;
     return ST_OK;
 }
@@ -109,7 +108,7 @@ static void interval_begin(generation *g)
     g->run.n_queries = g->ns = g->n_timed = g->n_newest = 0;
     g->newest = g->kl = 0;
     g->top1 = g->n_compared = 0;
-    g->before = attn_seq_stats(session_attn(g->s));
+    g->before = attn_seq_stats(session_attn(g->q.s));
 }
 
 static json_t *known(double x)
@@ -132,12 +131,12 @@ static json_t *judged_json(const generation *g)
 
 static json_t *interval_json(const generation *g, int64_t generated)
 {
-    attn_stats a = attn_seq_stats(session_attn(g->s));
-    attn_bytes held = attn_seq_held(session_attn(g->s));
+    attn_stats a = attn_seq_stats(session_attn(g->q.s));
+    attn_bytes held = attn_seq_held(session_attn(g->q.s));
     double steps = (double)(a.steps - g->before.steps);
     json_t *o = drift_identity(g->r, g->row, generated), *judged = judged_json(g);
     json_t *costs =
-        json_pack("{s:I, s:o, s:I, s:I, s:f, s:f, s:f}", "length", (json_int_t)session_length(g->s), "tokens_per_s",
+        json_pack("{s:I, s:o, s:I, s:I, s:f, s:f, s:f}", "length", (json_int_t)session_length(g->q.s), "tokens_per_s",
                   known(g->ns > 0 ? (double)g->n_timed * 1e9 / (double)g->ns : -1), "kv_bytes", (json_int_t)held.kv,
                   "index_bytes", (json_int_t)held.index, "kv_read", (a.kv_read - g->before.kv_read) / steps,
                   "index_read", (a.index_read - g->before.index_read) / steps, "attended",
@@ -158,14 +157,6 @@ static status interval_end(generation *g, int64_t generated, err *e)
 
 /* ---- the whole ---- */
 
-static void take_logits(void *ctx, int64_t first, size_t n, const float *logits)
-{
-    generation *g = ctx;
-    size_t vocab = (size_t)g->r->g.m->config.vocab;
-    (void)first;
-    memcpy(g->logits, logits + (n - 1) * vocab, vocab * sizeof *logits);
-}
-
 static bool on_prompt(void *ctx, int64_t done, int64_t total)
 {
     const generation *g = ctx;
@@ -176,11 +167,11 @@ static bool on_prompt(void *ctx, int64_t done, int64_t total)
 /* Samples a token and feeds it; an end of text is a token like any other. */
 static status step(generation *g, bool judging, err *e)
 {
-    int32_t id = sampler_next(g->sampler, g->logits, session_length(g->s));
-    TRY(token_list_push(&g->ids, id, e));
+    sequence *q = &g->q;
+    TRY(sequence_accept(q, sequence_choose(q, g->x.logits), e));
     g->judging = judging;
     int64_t t = clock_ns();
-    TRY(session_decode(&g->s, 1, &id, g->logits, e));
+    TRY(sequence_decode(&g->x, &q, 1, e));
     if (judging) {
         g->run.n_queries++;
     } else {
@@ -194,9 +185,11 @@ static status step(generation *g, bool judging, err *e)
 static status generate(generation *g, err *e)
 {
     drift_run *r = g->r;
-    const prefill_options o = {.which = LOGITS_LAST, .rows = take_logits, .progress = on_prompt, .ctx = g};
-    TRY(session_prefill(&g->s, 1, r->prompt.ids, r->prompt.n, &o, e));
-    for (size_t i = 0; i < r->prompt.n; i++) TRY(token_list_push(&g->ids, r->prompt.ids[i], e));
+    sequence *q = &g->q;
+    const prompt_options o = {.logits = true, .progress = on_prompt, .ctx = g};
+    TRY(sequence_push(q, r->prompt.ids, r->prompt.n, e));
+    sequence_begin(q, q->ids.n);
+    TRY(sequence_prefill(&g->x, &q, 1, &o, e));
     for (int64_t i = 0; i < r->n; i++) {
         int64_t at = i % r->every;
         if (at == 0) interval_begin(g);
@@ -204,7 +197,7 @@ static status generate(generation *g, err *e)
         TRY(step(g, judging, e));
         if (judging && g->full && (i / r->every + 1) * r->every % r->compare == 0) TRY(compare(g, e));
         if (at == r->every - 1) TRY(interval_end(g, i + 1, e));
-        progress_set(r->bar, session_length(g->s), (int64_t)r->prompt.n + r->n);
+        progress_set(r->bar, session_length(g->q.s), (int64_t)r->prompt.n + r->n);
         if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
@@ -239,11 +232,11 @@ static status open_all(generation *g, err *e)
     f->watched = true;
     f->work = decoder_attn_work(r->g.dec);
     f->prompt = (int64_t)r->prompt.n;
-    TRY(session_create(&g->s, r->g.dec, &g->run.spec, session_of(n_tokens), e));
+    const sequence_options qo = {.spec = &g->run.spec, .size = session_of(n_tokens), .sampling = &so};
+    TRY(sequence_open(&g->q, r->g.dec, &qo, e));
     TRY(open_full(g, n_tokens, e));
     TRY(follow_open(f, &lim, false, e));
-    TRY(sampler_create(&g->sampler, &so, (size_t)r->g.m->config.vocab, e));
-    return MEM_NEW(&g->logits, (size_t)r->g.m->config.vocab, e);
+    return stepper_open(&g->x, r->g.dec, 1, e);
 }
 
 status drift_generate(drift_run *r, size_t row, err *e)
@@ -259,11 +252,9 @@ status drift_generate(drift_run *r, size_t row, err *e)
     g.run.seq = NULL; /* the session's */
     recall_runs_clear(&g.run, 1);
     follow_close(&g.f);
-    session_free(g.s);
+    sequence_close(&g.q);
+    stepper_close(&g.x);
     session_free(g.full);
     mem_free(g.full_logits);
-    token_list_free(&g.ids);
-    sampler_free(g.sampler);
-    mem_free(g.logits);
     return st;
 }
