@@ -102,7 +102,6 @@ status choice_open(choice *c, scheduler *s, err *e)
     const job *j = c->j;
     sampler_options so = j->r.sampling;
     so.seed = j->seed + (uint64_t)c->index;
-    if (j->lens) return choice_open_lens(c, s, e);
     TRY(drafter_create(&c->draft, &(draft_options){.spec = j->r.draft, .name = "draft"}, &j->spec, e));
     TRY(session_create(&c->s, s->o.dec, &j->spec, known_size(c), e));
     TRY(sampler_create(&c->sampler, &so, vocab_of(s), e));
@@ -251,7 +250,6 @@ static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
 
 status choice_prefill(choice *c, scheduler *s, err *e)
 {
-    if (c->lens) return choice_piece_lens(c, s, e);
     rows_of rows = {c, s, ST_OK, e};
     bool all = c->j->r.echo && c->j->r.logprobs;
     size_t left = (size_t)c->n_prefill - c->fed, n = (size_t)decoder_chunk(s->o.dec);

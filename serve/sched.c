@@ -149,7 +149,7 @@ static void admit(scheduler *s)
         if (!known_admit(c, s)) return;
         s->running[s->n_running++] = c;
         s->used += c->bytes;
-        if (choice_open(c, s, &e) != ST_OK) {
+        if ((c->j->lens ? choice_open_lens(c, s, &e) : choice_open(c, s, &e)) != ST_OK) {
             fail(c->j, &e);
             release(s, c->j);
             continue;
@@ -262,7 +262,7 @@ static int64_t prefill(scheduler *s)
         if (c->state != CHOICE_PROMPT || c->j->ended || (c->lens && paused(c->j))) continue;
         size_t before = c->fed;
         int64_t t = clock_ns();
-        if (choice_prefill(c, s, &e) != ST_OK) fail(c->j, &e);
+        if ((c->lens ? choice_piece_lens(c, s, &e) : choice_prefill(c, s, &e)) != ST_OK) fail(c->j, &e);
         t = clock_ns() - t;
         c->j->prefill_ns += t;
         s->turn = (s->turn + k + 1) % s->n_running;

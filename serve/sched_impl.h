@@ -152,6 +152,9 @@ status choice_draft(choice *c, scheduler *s, err *e);
 void choice_close(choice *c); /* its session, with what it counted */
 void choice_free(choice *c);
 
+/* spec.c: the alias of a name in requests; NULL: it is none. */
+const sched_alias *sched_alias_of(const scheduler *s, const char *name);
+
 /* lens.c: the same of a lens. */
 bool job_read_lens(scheduler *s, job *j, api_error *e);
 status choice_plan_lens(choice *c, const scheduler *s, err *e);
