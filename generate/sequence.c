@@ -258,7 +258,7 @@ static status next_queued(stepper *x, sequence *const *q, size_t n, err *e)
 
 status sequence_next(stepper *x, sequence *const *q, size_t n, err *e)
 {
-    bool looks = n > SESSION_QUEUE_ROWS;
+    bool looks = n > SESSION_QUEUE_ROWS || n > most_alike(x, n);
     for (size_t i = 0; i < n; i++) looks |= q[i]->by && !sampler_is_plain(q[i]->by);
     if (n == 1 && q[0]->draft) {
         count_seen(q[0]);
