@@ -10,8 +10,6 @@
 #include <string.h>
 
 #include "cli/command.h"
-#include "eval/provenance.h"
-#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
 /* ---- options ---- */
@@ -32,30 +30,16 @@ static status parse_temps(accept_run *r, err *e)
     return st;
 }
 
-static status parse(accept_run *r, err *e)
+static status parse(void *own, err *e)
 {
+    accept_run *r = own;
     TRY(parse_temps(r, e));
-    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->c->ctx, "2048", "--ctx", e));
+    TRY(cli_parse_sizes(&r->ctx, &r->n_ctx, r->f.c->ctx, "2048", "--ctx", e));
     for (size_t i = 0; i < r->n_ctx; i++)
         if (r->ctx[i] < r->o->n + 2)
             return err_set(e, ST_USAGE, "--ctx %lld: at least 2 tokens are needed before the %d of -n",
                            (long long)r->ctx[i], r->o->n);
-    return lineup_read_budgets(&r->rows, r->c, "full,streaming,quest,fier", "256", e);
-}
-
-static status read_text(accept_run *r, err *e)
-{
-    char *text;
-    size_t n = 0;
-    status st = provenance_read_text(&text, &n, r->sha256, r->c, e);
-    if (st == ST_OK) st = tokenizer_encode(r->g.tok, text, n, 0, &r->text, e);
-    for (size_t i = 0; i < r->n_ctx && st == ST_OK; i++) {
-        if (r->ctx[i] > (int64_t)r->text.n)
-            st = err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)r->ctx[i], r->text.n);
-        cli_warn_ctx(r->c, r->g.m, r->ctx[i]);
-    }
-    mem_free(text);
-    return st;
+    return lineup_read_budgets(&r->f.rows, r->f.c, "full,streaming,quest,fier", "256", e);
 }
 
 /* ---- who can run ---- */
@@ -63,73 +47,59 @@ static status read_text(accept_run *r, err *e)
 static status can_run(void *ctx, const attn_spec *row, err *why)
 {
     const accept_run *r = ctx;
-    const decoder_options o = {.chunk = (size_t)r->c->chunk, .verify = ACCEPT_AHEAD};
+    const decoder_options o = {.chunk = (size_t)r->f.c->chunk, .verify = ACCEPT_AHEAD};
     int64_t longest = 0;
     accept_pair p;
     for (size_t i = 0; i < r->n_ctx; i++)
         if (r->ctx[i] > longest) longest = r->ctx[i];
     TRY(accept_pair_of(&p, row, accept_limit(r, longest), why));
-    return session_check(r->g.m, &o, &p.full, p.size, why);
+    return session_check(r->f.g.m, &o, &p.full, p.size, why);
 }
 
-/* ---- results ---- */
-
-static const char *const identity[] = {"attn", "budget", "ctx", "trial", "temp", NULL};
-
-static status open_results(accept_run *r, err *e)
+static status ready(void *own, err *e)
 {
-    json_t *temps = json_array();
-    int bad = 0;
-    for (size_t i = 0; i < r->n_temp; i++) bad |= json_array_append_new(temps, json_real(r->temp[i]));
-    json_t *own = bad ? NULL
-                      : json_pack("{s:o, s:i, s:i, s:o, s:s}", "ctx", report_sizes(r->ctx, r->n_ctx), "trials",
-                                  r->o->trials, "n", r->o->n, "temp", temps, "text_sha256", r->sha256);
-    return provenance_open(&r->out, r->c, &r->g, &r->rows, own, identity, e);
-}
-
-static status run_rows(accept_run *r, err *e)
-{
-    status st = accept_print_head(r, e);
-    for (size_t i = 0; i < r->rows.n && st == ST_OK; i++) {
-        if (r->rows.why[i].code != ST_OK) continue;
-        r->bar = progress_start(r->c, r->rows.run[i].spec.text);
-        st = accept_measure(r, i, e);
-        progress_end(r->bar);
-        r->bar = NULL;
-        if (st == ST_OK) st = accept_print_row(r, i, e);
-    }
-    if (st != ST_OK && r->c->output && !r->c->quiet)
-        fprintf(stderr, "%s: %zu results; the same command goes on from there\n", path_tail(r->c->output),
-                results_count(r->out));
-    return st;
+    accept_run *r = own;
+    fidelity *f = &r->f;
+    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, f->c, 0, e));
+    TRY(fidelity_check_ctx(&f->text, r->ctx, r->n_ctx, &f->g, f->c, e));
+    return lineup_check_by(&f->rows, can_run, r, e);
 }
 
 /* ---- the command ---- */
 
-static status evaluate(accept_run *r, err *e)
+static json_t *config(const void *own)
 {
-    TRY(parse(r, e));
-    TRY(engine_find(&r->g, r->c, true, e));
-    cli_catch_interrupt();
-    TRY(read_text(r, e));
-    TRY(lineup_check_by(&r->rows, can_run, r, e));
-    TRY(engine_load(&r->g, r->c, 1, false, e));
-    TRY(open_results(r, e));
-    TRY(run_rows(r, e));
-    return accept_report(r, e);
+    const accept_run *r = own;
+    json_t *temps = json_array();
+    int bad = 0;
+    for (size_t i = 0; i < r->n_temp; i++) bad |= json_array_append_new(temps, json_real(r->temp[i]));
+    temps = fidelity_json(temps, bad);
+    return temps ? json_pack("{s:o, s:i, s:i, s:o, s:s}", "ctx", report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials,
+                             "n", r->o->n, "temp", temps, "text_sha256", r->f.sha256)
+                 : NULL;
 }
+
+static const char *const identity[] = {"attn", "budget", "ctx", "trial", "temp", NULL};
+
+static const fidelity_measure accept_kind = {.identity = identity,
+                                             .resume = "from there",
+                                             .parse = parse,
+                                             .ready = ready,
+                                             .config = config,
+                                             .head = accept_print_head,
+                                             .measure = accept_measure,
+                                             .print = accept_print_row,
+                                             .per_row = accept_per_row,
+                                             .json = accept_row_json,
+                                             .options = accept_options_json};
 
 static status cmd_accept(const cli *c, err *e)
 {
-    accept_run r = {.c = c, .o = c->own};
-    status st = evaluate(&r, e);
-    cli_clear_interrupt();
-    results_close(r.out);
-    lineup_free(&r.rows);
-    token_list_free(&r.text);
+    accept_run r = {.f.c = c, .o = c->own};
+    status st = fidelity_run(&r.f, &accept_kind, e);
+    fidelity_close(&r.f);
     mem_free(r.ctx);
     mem_free(r.temp);
-    engine_close(&r.g);
     return st;
 }
 

@@ -4,9 +4,7 @@
 #ifndef EVAL_ACCEPT_H
 #define EVAL_ACCEPT_H
 
-#include "cli/lineup.h"
-#include "eval/results.h"
-#include "kernels/base/sha256.h"
+#include "eval/fidelity/fidelity.h"
 
 /* Tokens of a draft. */
 enum { ACCEPT_AHEAD = SESSION_VERIFY_ROWS };
@@ -24,17 +22,11 @@ typedef struct {
 } accept_sums;
 
 typedef struct {
-    const cli *c;
+    fidelity f;
     const accept_options *o;
-    engine g;
-    lineup rows;
     int64_t *ctx;
     double *temp;
     size_t n_ctx, n_temp;
-    token_list text;
-    char sha256[SHA256_HEX]; /* of the text */
-    results *out;
-    progress *bar;
 } accept_run;
 
 /* A piece of the text at a temperature. */
@@ -62,12 +54,12 @@ status accept_pair_of(accept_pair *out, const attn_spec *row, int64_t n_tokens, 
 /* Tokens of a session for pieces of at most `ctx` tokens. */
 int64_t accept_limit(const accept_run *r, int64_t ctx);
 
-/* Adds the results of a row that are not there yet. */
-status accept_measure(accept_run *r, size_t row, err *e);
-
-status accept_print_head(const accept_run *r, err *e);
-status accept_print_row(const accept_run *r, size_t row, err *e);
-/* Why rows could not run, and --json. */
-status accept_report(const accept_run *r, err *e);
+/* Callbacks of the measure: eval/fidelity/fidelity.h. */
+status accept_measure(void *own, size_t row, err *e);
+status accept_print_head(const void *own, err *e);
+status accept_print_row(const void *own, size_t row, err *e);
+size_t accept_per_row(const void *own);
+json_t *accept_row_json(const void *own, size_t row, size_t i);
+json_t *accept_options_json(const void *own);
 
 #endif

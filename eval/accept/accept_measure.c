@@ -5,7 +5,6 @@
 #include "eval/accept/accept.h"
 #include "eval/evaluation.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/rng.h"
 
 typedef struct {
     accept_run *r;
@@ -98,16 +97,14 @@ static status run_along(measured *m, err *e)
 
 /* ---- cases ---- */
 
-/* As of `eval agree`: where a piece begins depends on seed, length and trial alone. */
 static status take_piece(measured *m, const accept_case *x, err *e)
 {
     const accept_run *r = m->r;
-    bool bos = tokenizer_adds_bos(r->g.tok);
+    bool bos = tokenizer_adds_bos(r->f.g.tok);
     size_t n = (size_t)x->ctx - bos;
-    rng random = {r->c->seed ^ (uint64_t)x->ctx << 32 ^ (uint64_t)x->trial};
-    const int32_t *from = r->text.ids + rng_below(&random, r->text.n - n + 1);
+    const int32_t *from = fidelity_piece(&r->f.text, n, r->f.c->seed, x->ctx, (size_t)x->trial);
     m->piece.n = 0;
-    if (bos) TRY(token_list_push(&m->piece, tokenizer_bos(r->g.tok), e));
+    if (bos) TRY(token_list_push(&m->piece, tokenizer_bos(r->f.g.tok), e));
     for (size_t i = 0; i < n; i++) TRY(token_list_push(&m->piece, from[i], e));
     return ST_OK;
 }
@@ -128,16 +125,16 @@ static status measure_case(measured *m, const accept_case *x, err *e)
     const sampler_options so = {.temp = x->temp,
                                 .top_p = 1,
                                 .repeat_penalty = 1,
-                                .seed = evaluation_random(m->r->c->seed, x->trial, (uint64_t)x->ctx)};
+                                .seed = evaluation_random(m->r->f.c->seed, x->trial, (uint64_t)x->ctx)};
     int64_t prompt = session_length(m->s);
     m->sums = (accept_sums){0};
-    TRY(sampler_create(&m->by, &so, (size_t)m->r->g.m->config.vocab, e));
+    TRY(sampler_create(&m->by, &so, (size_t)m->r->f.g.m->config.vocab, e));
     status st = draft_all(m, e);
     if (st == ST_OK) st = run_along(m, e);
     if (st == ST_OK) st = session_rewind(m->s, prompt, e);
     sampler_free(m->by);
     m->by = NULL;
-    return st == ST_OK ? results_add(m->r->out, result_json(m, x), e) : st;
+    return st == ST_OK ? results_add(m->r->f.out, result_json(m, x), e) : st;
 }
 
 static bool on_prompt(void *ctx, int64_t done, int64_t total)
@@ -172,20 +169,21 @@ static status measure_length(measured *m, size_t row, size_t length, err *e)
     accept_run *r = m->r;
     accept_pair p;
     int64_t ctx = r->ctx[length];
-    TRY(accept_pair_of(&p, &r->rows.run[row].spec, accept_limit(r, ctx), e));
-    TRY(session_create(&m->s, r->g.dec, &p.full, p.size, e));
+    TRY(accept_pair_of(&p, &r->f.rows.run[row].spec, accept_limit(r, ctx), e));
+    TRY(session_create(&m->s, r->f.g.dec, &p.full, p.size, e));
     status st = ST_OK;
     for (int i = 0; i < r->o->trials && st == ST_OK; i++) {
         st = measure_piece(m, &(accept_case){.row = row, .ctx = ctx, .trial = i}, e);
-        progress_set(r->bar, (int64_t)length * r->o->trials + i + 1, (int64_t)r->n_ctx * r->o->trials);
+        progress_set(r->f.bar, (int64_t)length * r->o->trials + i + 1, (int64_t)r->n_ctx * r->o->trials);
     }
     session_free(m->s);
     m->s = NULL;
     return st;
 }
 
-status accept_measure(accept_run *r, size_t row, err *e)
+status accept_measure(void *own, size_t row, err *e)
 {
+    accept_run *r = own;
     measured m = {.r = r, .n = (size_t)r->o->n};
     status st = MEM_NEW(&m.text, m.n + 1, e);
     for (size_t i = 0; i < r->n_ctx && st == ST_OK; i++) st = measure_length(&m, row, i, e);

@@ -65,45 +65,42 @@ static double length_of(const accept_sums *s, const figures *f, size_t n)
 
 /* ---- the table ---- */
 
-status accept_print_head(const accept_run *r, err *e)
+status accept_print_head(const void *own, err *e)
 {
+    const accept_run *r = own;
     TRY(out_printf(e,
                    "accept: drafts of %d tokens from %d places of each of %d pieces, against full attention over the "
                    "same rows, seed %llu",
-                   (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->c->seed));
-    TRY(lineup_print_terms(&r->rows, r->c, e));
-    TRY(out_printf(e, "%-*s %7s %7s %5s %6s %9s %-15s %6s %7s", lineup_width(&r->rows), "strategy", "budget", "tokens",
-                   "temp", "n", "agreement", " 95 %", "h8", "run"));
+                   (int)ACCEPT_AHEAD, r->o->n, r->o->trials, (unsigned long long)r->f.c->seed));
+    TRY(lineup_print_terms(&r->f.rows, r->f.c, e));
+    TRY(out_printf(e, "%-*s %7s %7s %5s %6s %9s %-15s %6s %7s", lineup_width(&r->f.rows), "strategy", "budget",
+                   "tokens", "temp", "n", "agreement", " 95 %", "h8", "run"));
     for (size_t i = 0; i < LENGTHS; i++) TRY(out_printf(e, "   E(%zu)", drafted[i]));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
 }
 
-static status print_number(double x, int width, int decimals, err *e)
-{
-    return isnan(x) ? out_printf(e, " %*s", width, "-") : out_printf(e, " %*.*f", width, decimals, x);
-}
-
 static status print_line(const accept_run *r, size_t row, double temp, size_t length, err *e)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
+    const attn_spec *spec = &r->f.rows.run[row].spec;
     accept_sums s = sums_of(r, row, temp, length);
     figures f = figures_of(&s);
     char budget[24], tokens[24] = "all";
     lineup_budget_text(budget, sizeof budget, spec);
     if (length < r->n_ctx) snprintf(tokens, sizeof tokens, "%lld", (long long)r->ctx[length]);
-    TRY(out_printf(e, "%-*s %7s %7s %5.3g %6lld", lineup_width(&r->rows), spec->text, budget, tokens, temp,
+    TRY(out_printf(e, "%-*s %7s %7s %5.3g %6lld", lineup_width(&r->f.rows), spec->text, budget, tokens, temp,
                    (long long)s.n));
-    TRY(print_number(f.hazard[0], 9, 4, e));
+    TRY(fidelity_print_number(f.hazard[0], 9, 4, e));
     TRY(out_printf(e, "  %.4f-%.4f ", f.low, f.high));
-    TRY(print_number(f.hazard[ACCEPT_AHEAD - 1], 6, 4, e));
-    TRY(print_number(f.run, 7, 1, e));
-    for (size_t i = 0; i < LENGTHS; i++) TRY(print_number(length_of(&s, &f, drafted[i]), 6, 3, e));
+    TRY(fidelity_print_number(f.hazard[ACCEPT_AHEAD - 1], 6, 4, e));
+    TRY(fidelity_print_number(f.run, 7, 1, e));
+    for (size_t i = 0; i < LENGTHS; i++) TRY(fidelity_print_number(length_of(&s, &f, drafted[i]), 6, 3, e));
     return out_printf(e, "\n");
 }
 
-status accept_print_row(const accept_run *r, size_t row, err *e)
+status accept_print_row(const void *own, size_t row, err *e)
 {
+    const accept_run *r = own;
     for (size_t t = 0; t < r->n_temp; t++) {
         for (size_t i = 0; i < r->n_ctx; i++) TRY(print_line(r, row, r->temp[t], i, e));
         if (r->n_ctx > 1) TRY(print_line(r, row, r->temp[t], r->n_ctx, e));
@@ -118,9 +115,7 @@ static json_t *list_json(const double *x, size_t n)
     json_t *list = json_array();
     int bad = 0;
     for (size_t i = 0; i < n; i++) bad |= json_array_append_new(list, results_real(x[i]));
-    if (!bad) return list;
-    json_decref(list);
-    return NULL;
+    return fidelity_json(list, bad);
 }
 
 json_t *accept_counts(const accept_sums *s)
@@ -131,9 +126,7 @@ json_t *accept_counts(const accept_sums *s)
         bad |= json_array_append_new(right, json_integer((json_int_t)s->right[i]));
     json_t *o = json_pack("{s:I, s:o, s:I, s:I}", "n", (json_int_t)s->n, "right", right, "tokens",
                           (json_int_t)s->tokens, "differences", (json_int_t)s->differences);
-    if (!bad) return o;
-    json_decref(o);
-    return NULL;
+    return fidelity_json(o, bad);
 }
 
 /* Takes o, to which the counts are added, and what follows from them. */
@@ -164,16 +157,22 @@ static json_t *by_context(const accept_run *r, size_t row, double temp)
         json_t *o = with_figures(json_pack("{s:I}", "ctx", (json_int_t)r->ctx[i]), &s);
         bad |= json_array_append_new(list, o);
     }
-    if (!bad) return list;
-    json_decref(list);
-    return NULL;
+    return fidelity_json(list, bad);
 }
 
-/* A row at a temperature; NULL: out of memory. */
-static json_t *row_json(const accept_run *r, size_t row, double temp)
+size_t accept_per_row(const void *own)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
-    const err *why = &r->rows.why[row];
+    const accept_run *r = own;
+    return r->n_temp;
+}
+
+/* A row at the i-th temperature. */
+json_t *accept_row_json(const void *own, size_t row, size_t i)
+{
+    const accept_run *r = own;
+    double temp = r->temp[i];
+    const attn_spec *spec = &r->f.rows.run[row].spec;
+    const err *why = &r->f.rows.why[row];
     char params[512], kv[128];
     accept_sums s = sums_of(r, row, temp, r->n_ctx);
     attn_spec_params(spec, params, sizeof params);
@@ -184,24 +183,10 @@ static json_t *row_json(const accept_run *r, size_t row, double temp)
     return with_figures(o, &s);
 }
 
-static status write_json(const accept_run *r, err *e)
+json_t *accept_options_json(const void *own)
 {
-    json_t *list = json_array();
-    int bad = 0;
-    for (size_t i = 0; i < r->rows.n * r->n_temp; i++)
-        bad |= json_array_append_new(list, row_json(r, i / r->n_temp, r->temp[i % r->n_temp]));
-    json_t *options = json_pack("{s:s, s:s?, s:o, s:i, s:i, s:o, s:I}", "text_sha256", r->sha256, "attn", r->c->attn,
-                                "ctx", report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials, "n", r->o->n, "temp",
-                                list_json(r->temp, r->n_temp), "seed", (json_int_t)r->c->seed);
-    if (!bad) return report_write(r->c, &r->g, options, list, NULL, e);
-    json_decref(list);
-    json_decref(options);
-    return err_set(e, ST_NOMEM, "out of memory for the report");
-}
-
-status accept_report(const accept_run *r, err *e)
-{
-    TRY(lineup_print_why(&r->rows, e));
-    TRY(out_flush(e));
-    return r->c->json ? write_json(r, e) : ST_OK;
+    const accept_run *r = own;
+    return json_pack("{s:s, s:s?, s:o, s:i, s:i, s:o, s:I}", "text_sha256", r->f.sha256, "attn", r->f.c->attn, "ctx",
+                     report_sizes(r->ctx, r->n_ctx), "trials", r->o->trials, "n", r->o->n, "temp",
+                     list_json(r->temp, r->n_temp), "seed", (json_int_t)r->f.c->seed);
 }

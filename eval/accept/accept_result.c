@@ -23,15 +23,12 @@ status accept_pair_of(accept_pair *out, const attn_spec *row, int64_t n_tokens, 
 
 json_t *accept_identity(const accept_run *r, const accept_case *x)
 {
-    const attn_spec *spec = &r->rows.run[x->row].spec;
+    const attn_spec *spec = &r->f.rows.run[x->row].spec;
     return json_pack("{s:s, s:o, s:I, s:i, s:f}", "attn", spec->text, "budget", lineup_budget_json(spec), "ctx",
                      (json_int_t)x->ctx, "trial", x->trial, "temp", x->temp);
 }
 
 const json_t *accept_result(const accept_run *r, const accept_case *x)
 {
-    json_t *like = accept_identity(r, x);
-    const json_t *found = like ? results_find(r->out, like) : NULL;
-    json_decref(like);
-    return found;
+    return fidelity_result(&r->f, accept_identity(r, x));
 }

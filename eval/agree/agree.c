@@ -8,10 +8,8 @@
 
 #include "cli/command.h"
 #include "eval/evaluation_table.h"
-#include "eval/provenance.h"
+#include "eval/fidelity/fidelity.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/rng.h"
-#include "kernels/base/sha256.h"
 
 /* NEW: tokens that are generated. CUE: prompt tokens that protocol decode feeds one by one. */
 enum { NEW = 64, CUE = 16, LEAST = 2 * (NEW + CUE) };
@@ -20,8 +18,6 @@ typedef struct {
     const evaluation *ev;
     int64_t *ctx;
     size_t n_ctx, n_trials;
-    char *text;
-    size_t n;
     char sha256[SHA256_HEX]; /* of the text */
     token_list ids;          /* of the text */
     size_t full;             /* the row of full attention */
@@ -47,21 +43,17 @@ static status load(void *own, evaluation *ev, err *e)
     while (r->full < ev->rows.n && strcmp(attn_method_name(ev->rows.run[r->full].spec.method), "full") != 0) r->full++;
     if (r->full == ev->rows.n)
         return err_set(e, ST_USAGE, "--attn: 'full' is needed, with which the others are compared");
-    return provenance_read_text(&r->text, &r->n, r->sha256, c, e);
+    return ST_OK;
 }
 
 static status ready(void *own, evaluation *ev, err *e)
 {
     agree_run *r = own;
-    TRY(tokenizer_encode(ev->g.tok, r->text, r->n, 0, &r->ids, e));
-    for (size_t i = 0; i < r->n_ctx; i++) {
+    for (size_t i = 0; i < r->n_ctx; i++)
         if (r->ctx[i] < LEAST)
             return err_set(e, ST_USAGE, "--ctx %lld: at least %d tokens are needed", (long long)r->ctx[i], LEAST);
-        if (r->ctx[i] > (int64_t)r->ids.n)
-            return err_set(e, ST_USAGE, "--ctx %lld: the text has only %zu tokens", (long long)r->ctx[i], r->ids.n);
-        cli_warn_ctx(ev->c, ev->g.m, r->ctx[i]);
-    }
-    return ST_OK;
+    TRY(fidelity_read_text(&r->ids, r->sha256, &ev->g, ev->c, 0, e));
+    return fidelity_check_ctx(&r->ids, r->ctx, r->n_ctx, &ev->g, ev->c, e);
 }
 
 static status take(token_list *out, const int32_t *ids, size_t n, err *e)
@@ -77,8 +69,7 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     size_t length = (size_t)r->ctx[i / r->n_trials], trial = i % r->n_trials, cue = ev->prompter.decode ? CUE : 0;
     int32_t bos = tokenizer_adds_bos(ev->g.tok) ? tokenizer_bos(ev->g.tok) : -1;
     size_t piece = length - NEW - (bos >= 0);
-    rng random = {ev->c->seed ^ (uint64_t)length << 32 ^ trial};
-    const int32_t *from = r->ids.ids + rng_below(&random, r->ids.n - piece + 1);
+    const int32_t *from = fidelity_piece(&r->ids, piece, ev->c->seed, (int64_t)length, trial);
     out->index = (int64_t)i;
     out->stop = &ev->eos;
     out->n_new = NEW;
@@ -185,7 +176,6 @@ static void free_run(void *own)
 {
     agree_run *r = own;
     mem_free(r->ctx);
-    mem_free(r->text);
     token_list_free(&r->ids);
 }
 

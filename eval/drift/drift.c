@@ -3,18 +3,14 @@
  * new tokens: speed, memory, bytes read, and what is selected against exact attention. Source: doc/evals.md 20. */
 #include "config.h"
 
-#include <string.h>
-
 #include "cli/command.h"
 #include "eval/drift/drift.h"
-#include "eval/provenance.h"
-#include "kernels/base/file.h"
-#include "kernels/base/mem.h"
 
 /* ---- options ---- */
 
-static status parse_sizes(drift_run *r, err *e)
+static status parse(void *own, err *e)
 {
+    drift_run *r = own;
     int64_t prompt;
     const drift_options *o = r->o;
     TRY(cli_parse_size(&r->n, o->n ? o->n : "32k", "-n", e));
@@ -32,96 +28,71 @@ static status parse_sizes(drift_run *r, err *e)
     if (r->compare < 0 || r->compare % r->every != 0)
         return err_set(e, ST_USAGE, "--compare %lld: 0 or a multiple of --every %lld is needed", (long long)r->compare,
                        (long long)r->every);
-    r->prompt.n = (size_t)prompt;
-    return ST_OK;
+    r->n_prompt = (size_t)prompt;
+    return lineup_read_budgets(&r->f.rows, r->f.c, "all", NULL, e);
 }
 
-/* The first tokens of the text, behind a BOS token where the tokenizer adds one. */
-static status read_prompt(drift_run *r, err *e)
+/* The prompt: the first tokens of the text, after a BOS token where the tokenizer adds one. */
+static status ready(void *own, err *e)
 {
-    char *text;
-    size_t n = 0, want = r->prompt.n;
-    r->prompt.n = 0;
-    status st = provenance_read_text(&text, &n, r->sha256, r->c, e);
-    unsigned flags = tokenizer_adds_bos(r->g.tok) ? TOKENIZE_BOS : 0;
-    if (st == ST_OK) st = tokenizer_encode(r->g.tok, text, n, flags, &r->prompt, e);
-    if (st == ST_OK && r->prompt.n < want)
-        st = err_set(e, ST_USAGE, "--prompt %zu: the text has only %zu tokens", want, r->prompt.n);
-    if (st == ST_OK) r->prompt.n = want;
-    mem_free(text);
-    return st;
+    drift_run *r = own;
+    fidelity *f = &r->f;
+    unsigned flags = tokenizer_adds_bos(f->g.tok) ? TOKENIZE_BOS : 0;
+    int64_t n_tokens = (int64_t)r->n_prompt + r->n;
+    TRY(fidelity_read_text(&f->text, f->sha256, &f->g, f->c, flags, e));
+    if (f->text.n < r->n_prompt)
+        return err_set(e, ST_USAGE, "--prompt %zu: the text has only %zu tokens", r->n_prompt, f->text.n);
+    f->text.n = r->n_prompt;
+    cli_warn_length(f->c, f->g.m, "--prompt and -n together,", n_tokens);
+    return lineup_check(&f->rows, f->c, &f->g, n_tokens, e);
 }
 
-/* ---- results ---- */
+/* ---- the command ---- */
 
 static const char *const identity[] = {"attn", "budget", "generated", NULL};
 
-static status open_results(drift_run *r, err *e)
+static json_t *config(const void *own)
 {
-    json_t *own = json_pack("{s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:s}", "n", (json_int_t)r->n, "prompt",
-                            (json_int_t)r->prompt.n, "every", (json_int_t)r->every, "compare", (json_int_t)r->compare,
-                            "judged", r->o->judged, "temp", r->c->temp, "top_p", r->c->top_p, "text_sha256", r->sha256);
-    return provenance_open(&r->out, r->c, &r->g, &r->rows, own, identity, e);
+    const drift_run *r = own;
+    return json_pack("{s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:s}", "n", (json_int_t)r->n, "prompt",
+                     (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare", (json_int_t)r->compare,
+                     "judged", r->o->judged, "temp", r->f.c->temp, "top_p", r->f.c->top_p, "text_sha256", r->f.sha256);
 }
 
-/* Whether a row can run and lacks results: it is then generated from its start again. */
-static bool is_wanted(const drift_run *r, size_t row)
+static status print_head(const void *own, err *e)
 {
-    if (r->rows.why[row].code != ST_OK) return false;
+    const drift_run *r = own;
+    TRY(out_printf(e, "drift: %lld new tokens behind a prompt of %zu, seed %llu, the last %d of each %lld judged",
+                   (long long)r->n, r->n_prompt, (unsigned long long)r->f.c->seed, r->o->judged, (long long)r->every));
+    return lineup_print_terms(&r->f.rows, r->f.c, e);
+}
+
+/* True if an interval has no result: the row is then generated again from its start. */
+static bool lacks(const void *own, size_t row)
+{
+    const drift_run *r = own;
     for (int64_t k = r->every; k <= r->n; k += r->every)
         if (!drift_result(r, row, k)) return true;
     return false;
 }
 
-static status run_rows(drift_run *r, err *e)
-{
-    status st = ST_OK;
-    for (size_t i = 0; i < r->rows.n && st == ST_OK; i++) {
-        if (r->rows.why[i].code != ST_OK) continue;
-        if (is_wanted(r, i)) {
-            r->bar = progress_start(r->c, r->rows.run[i].spec.text);
-            st = drift_generate(r, i, e);
-            progress_end(r->bar);
-            r->bar = NULL;
-        }
-        if (st == ST_OK) st = drift_print_row(r, i, e);
-    }
-    if (st != ST_OK && r->c->output && !r->c->quiet)
-        fprintf(stderr, "%s: %zu results; the same command goes on behind the last strategy that is complete\n",
-                path_tail(r->c->output), results_count(r->out));
-    return st;
-}
-
-/* ---- the command ---- */
-
-static status evaluate(drift_run *r, err *e)
-{
-    TRY(parse_sizes(r, e));
-    TRY(lineup_read_budgets(&r->rows, r->c, "all", NULL, e));
-    TRY(engine_find(&r->g, r->c, true, e));
-    cli_catch_interrupt();
-    TRY(read_prompt(r, e));
-    int64_t n_tokens = (int64_t)r->prompt.n + r->n;
-    cli_warn_length(r->c, r->g.m, "--prompt and -n together,", n_tokens);
-    TRY(lineup_check(&r->rows, r->c, &r->g, n_tokens, e));
-    TRY(engine_load(&r->g, r->c, 1, false, e));
-    TRY(open_results(r, e));
-    TRY(out_printf(e, "drift: %lld new tokens behind a prompt of %zu, seed %llu, the last %d of each %lld judged",
-                   (long long)r->n, r->prompt.n, (unsigned long long)r->c->seed, r->o->judged, (long long)r->every));
-    TRY(lineup_print_terms(&r->rows, r->c, e));
-    TRY(run_rows(r, e));
-    return drift_report(r, e);
-}
+static const fidelity_measure drift_kind = {.identity = identity,
+                                            .resume = "behind the last strategy that is complete",
+                                            .parse = parse,
+                                            .ready = ready,
+                                            .config = config,
+                                            .head = print_head,
+                                            .lacks = lacks,
+                                            .measure = drift_generate,
+                                            .print = drift_print_row,
+                                            .json = drift_row_json,
+                                            .options = drift_options_json};
 
 static status cmd_drift(const cli *c, err *e)
 {
-    drift_run r = {.c = c, .o = c->own};
-    status st = evaluate(&r, e);
-    cli_clear_interrupt();
-    results_close(r.out);
-    lineup_free(&r.rows);
-    token_list_free(&r.prompt);
-    engine_close(&r.g);
+    drift_run r = {.f.c = c, .o = c->own};
+    status st = fidelity_run(&r.f, &drift_kind, e);
+    fidelity_close(&r.f);
     return st;
 }
 

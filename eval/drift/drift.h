@@ -3,9 +3,7 @@
 #ifndef EVAL_DRIFT_H
 #define EVAL_DRIFT_H
 
-#include "cli/lineup.h"
-#include "eval/results.h"
-#include "kernels/base/sha256.h"
+#include "eval/fidelity/fidelity.h"
 
 typedef struct {
     const char *n, *prompt, *every, *compare;
@@ -13,16 +11,11 @@ typedef struct {
 } drift_options;
 
 typedef struct {
-    const cli *c;
+    fidelity f; /* its text: the prompt */
     const drift_options *o;
-    engine g;
-    lineup rows;
+    size_t n_prompt;
     int64_t n, every; /* new tokens; those of an interval, which divides n */
     int64_t compare;  /* new tokens from one comparison with full attention to the next, a multiple of every; 0: none */
-    token_list prompt;
-    char sha256[SHA256_HEX]; /* of the text */
-    results *out;
-    progress *bar; /* of the row under way, in tokens */
 } drift_run;
 
 /* {"attn", "budget", "generated"}: the identity of the interval that ends behind so many new tokens. */
@@ -30,12 +23,11 @@ json_t *drift_identity(const drift_run *r, size_t row, int64_t generated);
 /* The result of an interval; NULL: there is none. */
 const json_t *drift_result(const drift_run *r, size_t row, int64_t generated);
 
-/* Generates r->n tokens with a row's strategy behind r->prompt. Adds a result at the end of each interval that has
- * none. */
-status drift_generate(drift_run *r, size_t row, err *e);
-
-/* The table of a row that was generated; then what all of them need: reasons and --json. */
-status drift_print_row(const drift_run *r, size_t row, err *e);
-status drift_report(const drift_run *r, err *e);
+/* Callbacks of the measure: eval/fidelity/fidelity.h. drift_generate generates r->n tokens with a row's strategy and
+ * adds a result at the end of each interval that has none. */
+status drift_generate(void *own, size_t row, err *e);
+status drift_print_row(const void *own, size_t row, err *e);
+json_t *drift_row_json(const void *own, size_t row, size_t i);
+json_t *drift_options_json(const void *own);
 
 #endif

@@ -87,7 +87,7 @@ static status feed_full(generation *g, err *e)
 
 static status compare(generation *g, err *e)
 {
-    size_t vocab = (size_t)g->r->g.m->config.vocab;
+    size_t vocab = (size_t)g->r->f.g.m->config.vocab;
     attn_watch(g->f.work, NULL, NULL);
     status st = feed_full(g, e);
     attn_watch(g->f.work, on_seen, g);
@@ -152,7 +152,7 @@ static json_t *interval_json(const generation *g, int64_t generated)
 static status interval_end(generation *g, int64_t generated, err *e)
 {
     if (drift_result(g->r, g->row, generated)) return ST_OK;
-    return results_add(g->r->out, interval_json(g, generated), e);
+    return results_add(g->r->f.out, interval_json(g, generated), e);
 }
 
 /* ---- the whole ---- */
@@ -160,7 +160,7 @@ static status interval_end(generation *g, int64_t generated, err *e)
 static bool on_prompt(void *ctx, int64_t done, int64_t total)
 {
     const generation *g = ctx;
-    progress_set(g->r->bar, done, total + g->r->n);
+    progress_set(g->r->f.bar, done, total + g->r->n);
     return !cli_interrupted();
 }
 
@@ -187,7 +187,7 @@ static status generate(generation *g, err *e)
     drift_run *r = g->r;
     sequence *q = &g->q;
     const prompt_options o = {.logits = true, .progress = on_prompt, .ctx = g};
-    TRY(sequence_push(q, r->prompt.ids, r->prompt.n, e));
+    TRY(sequence_push(q, r->f.text.ids, r->f.text.n, e));
     sequence_begin(q, q->ids.n);
     TRY(sequence_prefill(&g->x, &q, 1, &o, e));
     for (int64_t i = 0; i < r->n; i++) {
@@ -197,7 +197,7 @@ static status generate(generation *g, err *e)
         TRY(step(g, judging, e));
         if (judging && g->full && (i / r->every + 1) * r->every % r->compare == 0) TRY(compare(g, e));
         if (at == r->every - 1) TRY(interval_end(g, i + 1, e));
-        progress_set(r->bar, session_length(g->q.s), (int64_t)r->prompt.n + r->n);
+        progress_set(r->f.bar, session_length(g->q.s), (int64_t)r->f.text.n + r->n);
         if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
@@ -211,36 +211,37 @@ static status open_full(generation *g, int64_t n_tokens, err *e)
     const attn_options o = {.kv = kv_exact(g->type)};
     if (r->compare == 0 || r->compare > r->n) return ST_OK;
     TRY(attn_spec_parse(&full, "full", &o, e));
-    TRY(session_create(&g->full, r->g.dec, &full, session_of(n_tokens), e));
-    return MEM_NEW(&g->full_logits, (size_t)r->g.m->config.vocab, e);
+    TRY(session_create(&g->full, r->f.g.dec, &full, session_of(n_tokens), e));
+    return MEM_NEW(&g->full_logits, (size_t)r->f.g.m->config.vocab, e);
 }
 
 static status open_all(generation *g, err *e)
 {
     drift_run *r = g->r;
-    const cli *c = r->c;
+    const cli *c = r->f.c;
     follow *f = &g->f;
-    int64_t n_tokens = (int64_t)r->prompt.n + r->n;
-    const attn_limits lim = {.n_tokens = n_tokens, .chunk = decoder_chunk(r->g.dec)};
+    int64_t n_tokens = (int64_t)r->f.text.n + r->n;
+    const attn_limits lim = {.n_tokens = n_tokens, .chunk = decoder_chunk(r->f.g.dec)};
     const sampler_options so = {.temp = c->temp, .top_p = c->top_p, .repeat_penalty = 1, .seed = c->seed};
-    g->run.spec = r->rows.run[g->row].spec;
+    g->run.spec = r->f.rows.run[g->row].spec;
     g->type = recall_exact_type(&g->run, 1);
-    f->be = r->g.be;
-    f->shape = decoder_attn_shape(r->g.dec);
+    f->be = r->f.g.be;
+    f->shape = decoder_attn_shape(r->f.g.dec);
     f->runs = &g->run;
     f->n_runs = 1;
     f->watched = true;
-    f->work = decoder_attn_work(r->g.dec);
-    f->prompt = (int64_t)r->prompt.n;
+    f->work = decoder_attn_work(r->f.g.dec);
+    f->prompt = (int64_t)r->f.text.n;
     const sequence_options qo = {.spec = &g->run.spec, .size = session_of(n_tokens), .sampling = &so};
-    TRY(sequence_open(&g->q, r->g.dec, &qo, e));
+    TRY(sequence_open(&g->q, r->f.g.dec, &qo, e));
     TRY(open_full(g, n_tokens, e));
     TRY(follow_open(f, &lim, false, e));
-    return stepper_open(&g->x, r->g.dec, 1, e);
+    return stepper_open(&g->x, r->f.g.dec, 1, e);
 }
 
-status drift_generate(drift_run *r, size_t row, err *e)
+status drift_generate(void *own, size_t row, err *e)
 {
+    drift_run *r = own;
     recall_dump none = {0};
     generation g = {.r = r, .row = row, .f = {.dump = &none}};
     status st = open_all(&g, e);

@@ -44,14 +44,10 @@ static double ratio_of(const drift_run *r, size_t row, int column)
     return start > 0 ? end / start : (double)NAN;
 }
 
-static status print_number(double x, int decimals, err *e)
+status drift_print_row(const void *own, size_t row, err *e)
 {
-    return isnan(x) ? out_printf(e, " %9s", "-") : out_printf(e, " %9.*f", decimals, x);
-}
-
-status drift_print_row(const drift_run *r, size_t row, err *e)
-{
-    const attn_spec *spec = &r->rows.run[row].spec;
+    const drift_run *r = own;
+    const attn_spec *spec = &r->f.rows.run[row].spec;
     char budget[24];
     lineup_budget_text(budget, sizeof budget, spec);
     TRY(out_printf(e, "%s, budget %s\n%11s", spec->text, budget, "new tokens"));
@@ -59,10 +55,10 @@ status drift_print_row(const drift_run *r, size_t row, err *e)
     for (int64_t k = r->every; k <= r->n; k += r->every) {
         const json_t *line = drift_result(r, row, k);
         TRY(out_printf(e, "\n%11lld", (long long)k));
-        for (int c = 0; c < COLUMNS; c++) TRY(print_number(value_of(line, c), columns[c].decimals, e));
+        for (int c = 0; c < COLUMNS; c++) TRY(fidelity_print_number(value_of(line, c), 9, columns[c].decimals, e));
     }
     TRY(out_printf(e, "\n%11s", "end / start"));
-    for (int c = 0; c < COLUMNS; c++) TRY(print_number(ratio_of(r, row, c), 3, e));
+    for (int c = 0; c < COLUMNS; c++) TRY(fidelity_print_number(ratio_of(r, row, c), 9, 3, e));
     TRY(out_printf(e, "\n\n"));
     return out_flush(e);
 }
@@ -70,13 +66,15 @@ status drift_print_row(const drift_run *r, size_t row, err *e)
 /* ---- JSON ---- */
 
 /* A row with all its intervals, or why there are none. */
-static json_t *row_json(const drift_run *r, size_t row)
+json_t *drift_row_json(const void *own, size_t row, size_t i)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
-    const err *why = &r->rows.why[row];
+    const drift_run *r = own;
+    const attn_spec *spec = &r->f.rows.run[row].spec;
+    const err *why = &r->f.rows.why[row];
     char params[512];
     json_t *intervals = json_array(), *ratios = json_object();
     int bad = 0;
+    (void)i;
     attn_spec_params(spec, params, sizeof params);
     for (int64_t k = r->every; k <= r->n; k += r->every) {
         const json_t *line = drift_result(r, row, k);
@@ -87,29 +85,15 @@ static json_t *row_json(const drift_run *r, size_t row)
     json_t *o = json_pack("{s:s, s:s, s:o, s:o, s:o, s:s?}", "attn", spec->text, "params", params, "budget",
                           lineup_budget_json(spec), "intervals", intervals, "end_over_start", ratios, "reason",
                           why->code == ST_OK ? NULL : why->msg);
-    if (!bad) return o;
-    json_decref(o);
-    return NULL;
+    return fidelity_json(o, bad);
 }
 
-static status write_json(const drift_run *r, err *e)
+json_t *drift_options_json(const void *own)
 {
-    json_t *list = json_array();
-    int bad = 0;
-    for (size_t i = 0; i < r->rows.n; i++) bad |= json_array_append_new(list, row_json(r, i));
-    json_t *options = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn", r->c->attn ? r->c->attn : "all", "n", (json_int_t)r->n,
-        "prompt", (json_int_t)r->prompt.n, "every", (json_int_t)r->every, "compare", (json_int_t)r->compare, "judged",
-        r->o->judged, "temp", r->c->temp, "top_p", r->c->top_p, "seed", (json_int_t)r->c->seed);
-    if (!bad) return report_write(r->c, &r->g, options, list, NULL, e);
-    json_decref(list);
-    json_decref(options);
-    return err_set(e, ST_NOMEM, "out of memory for the report");
-}
-
-status drift_report(const drift_run *r, err *e)
-{
-    TRY(lineup_print_why(&r->rows, e));
-    TRY(out_flush(e));
-    return r->c->json ? write_json(r, e) : ST_OK;
+    const drift_run *r = own;
+    const cli *c = r->f.c;
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:f, s:f, s:I}", "attn", c->attn ? c->attn : "all", "n",
+                     (json_int_t)r->n, "prompt", (json_int_t)r->n_prompt, "every", (json_int_t)r->every, "compare",
+                     (json_int_t)r->compare, "judged", r->o->judged, "temp", c->temp, "top_p", c->top_p, "seed",
+                     (json_int_t)c->seed);
 }

@@ -6,15 +6,12 @@
 
 json_t *drift_identity(const drift_run *r, size_t row, int64_t generated)
 {
-    const attn_spec *spec = &r->rows.run[row].spec;
+    const attn_spec *spec = &r->f.rows.run[row].spec;
     return json_pack("{s:s, s:o, s:I}", "attn", spec->text, "budget", lineup_budget_json(spec), "generated",
                      (json_int_t)generated);
 }
 
 const json_t *drift_result(const drift_run *r, size_t row, int64_t generated)
 {
-    json_t *like = drift_identity(r, row, generated);
-    const json_t *found = like ? results_find(r->out, like) : NULL;
-    json_decref(like);
-    return found;
+    return fidelity_result(&r->f, drift_identity(r, row, generated));
 }

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "eval/fidelity/fidelity.h"
+
+#include <math.h>
+
+#include "eval/provenance.h"
+#include "kernels/base/file.h"
+
+const json_t *fidelity_result(const fidelity *f, json_t *like)
+{
+    const json_t *found = like ? results_find(f->out, like) : NULL;
+    json_decref(like);
+    return found;
+}
+
+status fidelity_print_number(double x, int width, int decimals, err *e)
+{
+    return isnan(x) ? out_printf(e, " %*s", width, "-") : out_printf(e, " %*.*f", width, decimals, x);
+}
+
+json_t *fidelity_json(json_t *x, bool bad)
+{
+    if (!bad) return x;
+    json_decref(x);
+    return NULL;
+}
+
+static status run_row(fidelity *f, const fidelity_measure *m, size_t row, err *e)
+{
+    if (!m->lacks || m->lacks(f, row)) {
+        f->bar = progress_start(f->c, f->rows.run[row].spec.text);
+        status st = m->measure(f, row, e);
+        progress_end(f->bar);
+        f->bar = NULL;
+        TRY(st);
+    }
+    return m->print(f, row, e);
+}
+
+static status run_rows(fidelity *f, const fidelity_measure *m, err *e)
+{
+    status st = m->head(f, e);
+    for (size_t i = 0; i < f->rows.n && st == ST_OK; i++)
+        if (f->rows.why[i].code == ST_OK) st = run_row(f, m, i, e);
+    if (st != ST_OK && f->c->output && !f->c->quiet)
+        fprintf(stderr, "%s: %zu results; the same command goes on %s\n", path_tail(f->c->output),
+                results_count(f->out), m->resume);
+    return st;
+}
+
+static status report(const fidelity *f, const fidelity_measure *m, err *e)
+{
+    size_t per_row = m->per_row ? m->per_row(f) : 1;
+    TRY(lineup_print_why(&f->rows, e));
+    TRY(out_flush(e));
+    if (!f->c->json) return ST_OK;
+    json_t *list = json_array();
+    int bad = 0;
+    for (size_t i = 0; i < f->rows.n * per_row; i++)
+        bad |= json_array_append_new(list, m->json(f, i / per_row, i % per_row));
+    list = fidelity_json(list, bad);
+    if (!list) return err_set(e, ST_NOMEM, "out of memory for the report");
+    return report_write(f->c, &f->g, m->options(f), list, NULL, e);
+}
+
+status fidelity_run(fidelity *f, const fidelity_measure *m, err *e)
+{
+    TRY(m->parse(f, e));
+    TRY(engine_find(&f->g, f->c, true, e));
+    cli_catch_interrupt();
+    TRY(m->ready(f, e));
+    TRY(engine_load(&f->g, f->c, 1, false, e));
+    TRY(provenance_open(&f->out, f->c, &f->g, &f->rows, m->config(f), m->identity, e));
+    TRY(run_rows(f, m, e));
+    return report(f, m, e);
+}
+
+void fidelity_close(fidelity *f)
+{
+    cli_clear_interrupt();
+    results_close(f->out);
+    lineup_free(&f->rows);
+    token_list_free(&f->text);
+    engine_close(&f->g);
+}
