@@ -12,8 +12,6 @@
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-enum { MAX_TEXT_BYTES = 1 << 28 };
-
 static const size_t WHOLE_BYTES = 64 << 20, END_BYTES = 16 << 20, PIECE_BYTES = 16 << 10;
 enum { PIECES = 1024 };
 
@@ -73,19 +71,6 @@ static status add_file(sha256 *h, const char *dir, const char *name, err *e)
     add_content(h, &m);
     file_map_close(&m);
     return ST_OK;
-}
-
-status provenance_read_text(char **text, size_t *n, char sum[SHA256_HEX], const cli *c, err *e)
-{
-    const char *dir;
-    *text = NULL;
-    TRY(cli_data_dir(&dir, e));
-    char *book = path_join(dir, "pg19/10146.txt");
-    const char *path = c->prompt_file ? c->prompt_file : book;
-    status st = path ? file_read(text, n, path, MAX_TEXT_BYTES, e) : err_set(e, ST_NOMEM, "out of memory");
-    if (st == ST_OK) st = file_sha256(path, sum, e);
-    mem_free(book);
-    return st;
 }
 
 status model_sha256(const char *dir, char out[SHA256_HEX], err *e)

@@ -10,9 +10,6 @@
 /* SHA-256 of a file of a model or of data. */
 status file_sha256(const char *path, char out[SHA256_HEX], err *e);
 
-/* Reads the text of -f, else the built-in book, with its SHA-256. */
-status provenance_read_text(char **text, size_t *n, char sum[SHA256_HEX], const cli *c, err *e);
-
 /* One SHA-256 over the files of a model folder that decide what it says: *.json, *.safetensors, *.model and
  * merges.txt by name, size and content. Of a file above 64 MiB the content is its first and last 16 MiB and 1,024
  * pieces of 16 KiB evenly between: a changed or retrained model changes it, a deliberate forgery need not. */

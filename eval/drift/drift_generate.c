@@ -34,6 +34,20 @@ typedef struct {
     int64_t top1, n_compared;
 } generation;
 
+/* ---- results ---- */
+
+json_t *drift_identity(const drift_run *r, size_t row, int64_t generated)
+{
+    const attn_spec *spec = &r->f.rows.run[row].spec;
+    return json_pack("{s:s, s:o, s:I}", "attn", spec->text, "budget", lineup_budget_json(spec), "generated",
+                     (json_int_t)generated);
+}
+
+const json_t *drift_result(const drift_run *r, size_t row, int64_t generated)
+{
+    return fidelity_result(&r->f, drift_identity(r, row, generated));
+}
+
 /* ---- what is watched ---- */
 
 static void judge_layer(generation *g, const attn_seen *seen)
