@@ -51,8 +51,6 @@ static int self_close(comm *c, int rc)
 static const comm_ops self_ops = {self_all_reduce, self_all_gather, self_broadcast,
                                   self_barrier,    self_speaker,    self_close};
 
-/* ---- waiting ---- */
-
 /* ---- any ---- */
 
 status comm_launched(bool *yes, err *e)

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -16,24 +15,10 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
-
-enum { SPIN_NS = 1000000, NAP_NS = 20000, NAP_NS_MAX = 1000000 };
-
-void comm_rest(int64_t waited_ns, long *nap_ns)
-{
-    if (waited_ns < SPIN_NS) {
-        sched_yield();
-        return;
-    }
-    *nap_ns = *nap_ns ? 2 * *nap_ns : NAP_NS;
-    if (*nap_ns > NAP_NS_MAX) *nap_ns = NAP_NS_MAX;
-    nanosleep(&(struct timespec){0, *nap_ns}, NULL);
-}
 
 enum {
     SLOT = 1 << 20, /* bytes that a rank gives at a time */

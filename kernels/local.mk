@@ -4,7 +4,7 @@ engine_sources += %D%/base/err.c %D%/base/err.h %D%/base/utf8.c %D%/base/utf8.h 
   %D%/base/sha256.c %D%/base/sha256.h %D%/base/sums.c %D%/base/sums.h %D%/base/base64.h %D%/base/draft.c %D%/base/draft.h \
   %D%/base/reader.c %D%/base/reader.h %D%/base/reader_impl.h %D%/base/reading.c %D%/base/reader_threads.c \
   %D%/ops.h %D%/ops_certify.h %D%/ops_coded.h %D%/ops_codes.h %D%/ops_evict.h %D%/ops_select.h %D%/ops_quest.h %D%/ops_fier.h %D%/ops_kmeans.h %D%/ops_lsh.h %D%/ops_pq.h %D%/ops_paris.h %D%/ops_block.h %D%/ops_cluster.h %D%/ops_token.h %D%/ops_tail.h %D%/ops_tier.h %D%/ops_weights.h %D%/draw.h %D%/gumbel.h \
-  %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c %D%/comm_local.c \
+  %D%/meter.h %D%/meter.c %D%/backend.h %D%/backend.c %D%/half.h %D%/comm.h %D%/comm_impl.h %D%/comm.c %D%/comm_local.c %D%/comm_wait.c \
   %D%/ref/ref.h %D%/ref/memory.c %D%/ref/values.c %D%/ref/ranks.c %D%/ref/transformer.c %D%/ref/attention.c %D%/ref/certify.c %D%/ref/coded.c %D%/ref/codes.c %D%/ref/evict.c \
   %D%/ref/block.c %D%/ref/cluster.c %D%/ref/token.c %D%/ref/draw.c %D%/ref/select.c %D%/ref/quest.c %D%/ref/fier.c %D%/ref/kmeans.c %D%/ref/lsh.c %D%/ref/pq.c %D%/ref/tail.c %D%/ref/paris.c %D%/ref/tier.c %D%/ref/tier_file.c %D%/ref/tier_file.h %D%/ref/quant.c %D%/ref/rows.c %D%/ops_rows.h
 

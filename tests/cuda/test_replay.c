@@ -421,8 +421,6 @@ static void run_clusters(room *o, int64_t from, int64_t to, size_t at_once)
                                 .stride = STRIDE,
                                 .n = (int64_t)before + EACH - j,
                                 .n_slots = to,
-                                .scale = 0.5f,
-                                .by_size = j % 2,
                                 .k = to / 3 + 9 * j,
                                 .most = 1 + j,
                                 .head = j,

@@ -35,7 +35,7 @@ static void use(const reason_protocol *p, const reason_problem *x)
     err e = {0};
     char *answer;
     size_t n;
-    status st = reason_order_of(order, p->order, x, (size_t)x->index % 5, &e);
+    status st = reason_order_of(order, p->order, x, (size_t)x->at.index % 5, &e);
     if ((st == ST_OK) == (e.msg[0] != 0)) abort();
     if (st != ST_OK) return;
     if (p->order != REASON_ORDER_NONE && reason_letter(x, order) == 0) abort();

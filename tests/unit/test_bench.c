@@ -8,6 +8,7 @@
 #include "eval/bench/bench_fill.h"
 #include "eval/bench/bench_sample.h"
 #include "kernels/cpu/limits.h"
+#include "model/block.h"
 #include "model/decoder.h"
 #include "tests/unit/session_util.h"
 
@@ -334,7 +335,12 @@ static void test_rows(void)
     const attn_shape *sh = decoder_attn_shape(p.dec);
     size_t dim = (size_t)sh->head_dim, width = (size_t)sh->n_kv_heads * dim, want = (dim * FILL_OUTLIERS + 99) / 100;
     is_ok(fill_sessions(&s, 1, &(fill_options){.n_tokens = 192, .seed = 3}, &e), &e, "fill");
-    const float *k = (const float *)(void *)p.dec->k.p, *v = (const float *)(void *)p.dec->v.p;
+    const block *last = NULL;
+    for (const block *b = p.dec->w->blocks; b < p.dec->w->blocks + p.dec->w->n_blocks; b++)
+        if (b->kind->keeps_kv) last = b;
+    buf keys, values;
+    attention_room(p.dec, last, p.dec->max_rows, &keys, &values);
+    const float *k = (const float *)(void *)keys.p, *v = (const float *)(void *)values.p;
     bool good = true;
     for (size_t h = 0; h < (size_t)sh->n_kv_heads; h++) {
         size_t wide = 0, normal = 0;
