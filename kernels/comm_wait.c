@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Waiting for other ranks, apart from comm_local.c: libkvasir must not contain that file's calls of _exit and signal. */
+/* Waiting for other ranks. Not in comm_local.c, which calls _exit and signal: libkvasir must not contain those. */
 #include "config.h"
 
 #include "kernels/comm_impl.h"
