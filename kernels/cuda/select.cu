@@ -176,12 +176,6 @@ typedef struct {
     int64_t granule;
 } page_reduction_args;
 
-static __device__ __forceinline__ float max_parts(float x)
-{
-    for (int m = 1; m < PARTS; m *= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, m));
-    return x;
-}
-
 /* 16 lanes have an item of one head; lane i has its tokens i, i + 16, ... */
 static __global__ void page_reduce_k(job_list<page_reduction_args> jobs)
 {
