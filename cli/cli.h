@@ -67,6 +67,8 @@ void engine_close(engine *g);
 
 /* Parses `DIR[:SIZE]` of --prefix-disk; *dir: a new string (mem_free). ST_USAGE. */
 status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e);
+/* Returns the name of --prefix-disk, and prints lines of it to standard error. */
+prefix_log cli_prefix_log(void);
 /* Checks the folder of --prefix-disk before anything runs for hours. */
 status cli_check_prefix(const char *text, err *e);
 /* Opens the prefix cache of --prefix-disk, for sessions of reuse_size; NULL without that option. */

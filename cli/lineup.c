@@ -152,6 +152,12 @@ status lineup_print_why(const lineup *l, err *e)
     return ST_OK;
 }
 
+/* True if a row runs and leaves prompts in the cache. */
+static bool can_reuse(const lineup *l, size_t i, err *why)
+{
+    return l->why[i].code == ST_OK && reuse_check(&l->run[i].spec, NULL, "--prefix-disk", why) == ST_OK;
+}
+
 status lineup_check_reuse(const lineup *l, const cli *c, err *e)
 {
     size_t n = 0;
@@ -160,14 +166,13 @@ status lineup_check_reuse(const lineup *l, const cli *c, err *e)
     const draft_options drafts = cli_drafts(c);
     TRY(drafter_create(&d, &drafts, &l->run[0].spec, e));
     const attn_spec *draft = drafter_session(d, 0).draft;
-    status st = draft ? reuse_check(&l->run[0].spec, draft, e) : ST_OK;
+    status st = draft ? reuse_check(&l->run[0].spec, draft, "--prefix-disk", e) : ST_OK;
     drafter_free(d);
     TRY(st);
-    for (size_t i = 0; i < l->n; i++) n += l->why[i].code == ST_OK && reuse_check(&l->run[i].spec, NULL, &why) == ST_OK;
+    for (size_t i = 0; i < l->n; i++) n += can_reuse(l, i, &why);
     if (n == 0) return err_set(e, why.code, "%s", why.msg);
     for (size_t i = 0; i < l->n && !c->quiet; i++)
-        if (l->why[i].code == ST_OK && reuse_check(&l->run[i].spec, NULL, &why) != ST_OK)
-            fprintf(stderr, "%s\n", why.msg);
+        if (l->why[i].code == ST_OK && !can_reuse(l, i, &why)) fprintf(stderr, "%s\n", why.msg);
     return ST_OK;
 }
 

@@ -2,10 +2,10 @@
 /* --prefix-disk and --draft: what generate/ takes, from options. */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
-#include "generate/prefix_disk.h"
 #include "kernels/base/mem.h"
 
 status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e)
@@ -25,12 +25,23 @@ status cli_parse_prefix(char **dir, uint64_t *bytes, const char *text, err *e)
     return ST_OK;
 }
 
+static void print_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    fprintf(stderr, "%s\n", line);
+}
+
+prefix_log cli_prefix_log(void)
+{
+    return (prefix_log){.name = "--prefix-disk", .line = print_line};
+}
+
 status cli_check_prefix(const char *text, err *e)
 {
     char *dir;
     uint64_t bytes;
     TRY(cli_parse_prefix(&dir, &bytes, text, e));
-    status st = prefix_disk_check(dir, e);
+    status st = prefix_disk_check(dir, "--prefix-disk", e);
     mem_free(dir);
     return st;
 }
@@ -38,7 +49,9 @@ status cli_check_prefix(const char *text, err *e)
 status cli_open_prefix(reuse **out, const cli *c, const engine *g, err *e)
 {
     char *dir;
-    reuse_options o = {.ctx = g->m->config.max_positions,
+    reuse_options o = {.log = cli_prefix_log(),
+                       .memory = SIZE_MAX,
+                       .ctx = g->m->config.max_positions,
                        .least = (size_t)c->prefix_min,
                        .exact = c->gemm && strcmp(c->gemm, "builtin") == 0,
                        .quiet = c->quiet};
@@ -47,6 +60,7 @@ status cli_open_prefix(reuse **out, const cli *c, const engine *g, err *e)
     if (c->ctx) TRY(cli_parse_size(&o.ctx, c->ctx, "--ctx", e));
     TRY(cli_parse_prefix(&dir, &o.disk, c->prefix_disk, e));
     o.dir = dir;
+    reuse_small_pages();
     status st = reuse_open(out, &o, g->dec, e);
     mem_free(dir);
     return st;

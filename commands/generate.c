@@ -379,7 +379,7 @@ static status create_with(reply *r, const cli *c, engine *g, const attn_spec *sp
     TRY(parse_draw(&so.draw, c, e));
     TRY(drafter_create(&d, &drafts, spec, e));
     session_size size = drafter_session(d, n_tokens);
-    status st = c->prefix_disk ? reuse_check(spec, size.draft, e) : ST_OK;
+    status st = c->prefix_disk ? reuse_check(spec, size.draft, "--prefix-disk", e) : ST_OK;
     if (st == ST_OK) st = session_check(g->m, &o, spec, size, e);
     drafter_free(d);
     if (st == ST_OK) st = engine_load(g, c, 1, false, e);

@@ -16,7 +16,6 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "model/session_file.h"
-#include "generate/prefix_disk.h"
 
 struct prefix_entry {
     prefix_entry *next;
@@ -324,7 +323,7 @@ static void write_one(prefix_store *p, prefix_entry *x)
         pthread_mutex_unlock(&p->lock);
         status st = prefix_disk_write(p->disk, &name, x->fd, x->written, x->n_written, &bytes, &e);
         pthread_mutex_lock(&p->lock);
-        if (st != ST_OK) fprintf(stderr, "--prefix-disk: %s\n", e.msg);
+        if (st != ST_OK) prefix_say(&p->o.log, "%s", e.msg);
         else prefix_disk_touch(p->disk, &name, x->used);
     }
     x->disk = bytes;
@@ -356,7 +355,7 @@ static status open_disk(prefix_store *p, err *e)
 {
     const prefix_found found = {has_found, add_found, p};
     if (!p->o.dir) return ST_OK;
-    TRY(prefix_disk_open(&p->disk, p->o.dir, &found, e));
+    TRY(prefix_disk_open(&p->disk, p->o.dir, &p->o.log, &found, e));
     shrink_disk(p);
     if (pthread_create(&p->writer, NULL, write_all, p) == 0) return ST_OK;
     prefix_disk_close(p->disk);

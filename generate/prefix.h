@@ -8,6 +8,7 @@
 #ifndef GENERATE_PREFIX_H
 #define GENERATE_PREFIX_H
 
+#include "generate/prefix_disk.h"
 #include "kernels/base/sha256.h"
 #include "model/session.h"
 
@@ -19,6 +20,7 @@ typedef struct {
     size_t chunk;    /* what is kept, and what is taken of it, ends at multiples of so many tokens */
     const char *dir; /* a folder that has them too, and has them still after a restart (prefix_disk.h); NULL: none */
     uint64_t disk;   /* bytes that they may take there */
+    prefix_log log;  /* of the folder */
 } prefix_options;
 
 /* Errors: ST_NOMEM, and those of prefix_disk_open. */

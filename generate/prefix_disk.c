@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -26,6 +27,7 @@ enum { PIECE = 1 << 20 };
 
 struct prefix_disk {
     char *dir;
+    prefix_log log;
     int fd;                  /* of the folder; who writes holds a shared lock of it */
     bool looked, settled;    /* settled: a file that comes or goes now changes the folder's time for sure */
     struct timespec changed; /* when files had last come or gone when it was looked at */
@@ -62,9 +64,21 @@ static bool is_part(const char *text)
            strcmp(text + n - 5, ".part") == 0;
 }
 
-static void say(const char *name, const char *what)
+void prefix_say(const prefix_log *log, const char *format, ...)
 {
-    fprintf(stderr, "--prefix-disk: %.16s...: %s\n", name, what);
+    char line[640];
+    va_list arg;
+    if (!log->line) return;
+    int n = snprintf(line, sizeof line, "%s: ", log->name);
+    va_start(arg, format);
+    vsnprintf(line + n, sizeof line - (size_t)n, format, arg);
+    va_end(arg);
+    log->line(log->ctx, line);
+}
+
+static void say(const prefix_disk *d, const char *name, const char *what)
+{
+    prefix_say(&d->log, "%.16s...: %s", name, what);
 }
 
 /* ---- footers ---- */
@@ -152,7 +166,7 @@ void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why
 {
     char file[SHA256_HEX];
     prefix_disk_name(file, name);
-    if (why) say(file, why);
+    if (why) say(d, file, why);
     (void)unlinkat(d->fd, file, 0);
 }
 
@@ -216,25 +230,25 @@ status prefix_disk_write(prefix_disk *d, const prefix_name *name, int fd, const 
 
 /* ---- the folder ---- */
 
-static status open_folder(prefix_disk *d, const char *dir, err *e)
+static status open_folder(prefix_disk *d, const char *dir, const char *name, err *e)
 {
     struct stat s;
     if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return err_set(e, ST_IO, "--prefix-disk: %.200s: %s", dir, strerror(errno));
+        return err_set(e, ST_IO, "%s: %.200s: %s", name, dir, strerror(errno));
     d->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->fd < 0 || fstat(d->fd, &s) != 0) return err_set(e, ST_IO, "--prefix-disk: %.200s: %s", dir, strerror(errno));
+    if (d->fd < 0 || fstat(d->fd, &s) != 0) return err_set(e, ST_IO, "%s: %.200s: %s", name, dir, strerror(errno));
     if (s.st_uid != geteuid() || (s.st_mode & 077) != 0)
-        return err_set(e, ST_USAGE, "--prefix-disk: %.200s: mode %04o, expected 0700 and yours: prompts lie in it", dir,
+        return err_set(e, ST_USAGE, "%s: %.200s: mode %04o, expected 0700 and yours: prompts lie in it", name, dir,
                        (unsigned)s.st_mode & 07777);
     if (faccessat(d->fd, ".", W_OK | X_OK, AT_EACCESS) != 0)
-        return err_set(e, ST_IO, "--prefix-disk: %.200s: cannot be written: %s", dir, strerror(errno));
+        return err_set(e, ST_IO, "%s: %.200s: cannot be written: %s", name, dir, strerror(errno));
     return ST_OK;
 }
 
-status prefix_disk_check(const char *dir, err *e)
+status prefix_disk_check(const char *dir, const char *name, err *e)
 {
     prefix_disk d = {.fd = -1};
-    status st = open_folder(&d, dir, e);
+    status st = open_folder(&d, dir, name, e);
     if (d.fd >= 0) close(d.fd);
     return st;
 }
@@ -302,13 +316,12 @@ static void scan(prefix_disk *d, const prefix_found *found)
         if (!is_name(x->d_name)) {
             foreign += !is_part(x->d_name) && strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
         } else if (!is_there(d, x->d_name, found) && look_at(d, x->d_name, found, &e) != ST_OK) {
-            if (e.code != ST_IO || !d->looked) say(x->d_name, e.msg);
+            if (e.code != ST_IO || !d->looked) say(d, x->d_name, e.msg);
             if (e.code != ST_IO) unlinkat(d->fd, x->d_name, 0);
         }
     }
     closedir(dir);
-    if (foreign && !d->looked)
-        fprintf(stderr, "--prefix-disk: %zu files there are no entries: they are left alone\n", foreign);
+    if (foreign && !d->looked) prefix_say(&d->log, "%zu files there are no entries: they are left alone", foreign);
     d->looked = true;
 }
 
@@ -329,14 +342,15 @@ bool prefix_disk_look(prefix_disk *d, const prefix_found *found)
     return true;
 }
 
-status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_found *found, err *e)
+status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_log *log, const prefix_found *found, err *e)
 {
     prefix_disk *d;
     *out = NULL;
     TRY(MEM_NEW(&d, 1, e));
     d->fd = -1;
+    d->log = *log;
     d->dir = mem_strdup(dir);
-    status st = d->dir ? open_folder(d, dir, e) : err_set(e, ST_NOMEM, "out of memory");
+    status st = d->dir ? open_folder(d, dir, log->name, e) : err_set(e, ST_NOMEM, "out of memory");
     if (st != ST_OK) {
         prefix_disk_close(d);
         return st;

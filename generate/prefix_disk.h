@@ -14,6 +14,16 @@ enum { PREFIX_DISK_VERSION = 2 };
 
 typedef struct prefix_disk prefix_disk;
 
+/* The caller's name of a prefix cache, and what takes its lines. */
+typedef struct {
+    const char *name;                          /* of the option, in errors and lines; lives as long as the cache */
+    void (*line)(void *ctx, const char *line); /* takes a line without its end, in any thread; NULL: none */
+    void *ctx;
+} prefix_log;
+
+/* Formats a line that begins with the name. */
+__attribute__((format(printf, 2, 3))) void prefix_say(const prefix_log *log, const char *format, ...);
+
 /* Whose rows they are: a key (SHA256_HEX) and the ids. */
 typedef struct {
     const char *key;
@@ -37,10 +47,10 @@ typedef struct {
     void *ctx;
 } prefix_found;
 /* Opens a folder, which is made where there is none; it must be the user's alone (0700). Files that are no entries are
- * left alone, damaged entries go; standard error has a line of both. ST_USAGE, ST_IO. */
-status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_found *found, err *e);
-/* Whether prefix_disk_open would take a folder, which is made where there is none. */
-status prefix_disk_check(const char *dir, err *e);
+ * left alone, damaged entries go; the log has a line of both. ST_USAGE, ST_IO. */
+status prefix_disk_open(prefix_disk **out, const char *dir, const prefix_log *log, const prefix_found *found, err *e);
+/* Fails where prefix_disk_open would refuse a folder, which is made where there is none. name: of the option. */
+status prefix_disk_check(const char *dir, const char *name, err *e);
 /* What is there now, where files came or went since the last time; false: none did. */
 bool prefix_disk_look(prefix_disk *d, const prefix_found *found);
 void prefix_disk_close(prefix_disk *d);
@@ -54,7 +64,7 @@ status prefix_disk_read(prefix_disk *d, const prefix_name *name, session_file **
 /* Sets the time of an entry's file to `used` (clock_real_ns). The system's own times of files are those of its last
  * tick, and do not tell which of two entries was used last. */
 void prefix_disk_touch(prefix_disk *d, const prefix_name *name, uint64_t used);
-/* why: for the line on standard error; NULL: none. */
+/* why: for a line of the log; NULL: none. */
 void prefix_disk_remove(prefix_disk *d, const prefix_name *name, const char *why);
 
 /* Reads the footer of an open file. For tests. */

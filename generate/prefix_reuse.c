@@ -16,6 +16,7 @@ struct reuse {
     int64_t ctx;
     size_t least;
     bool quiet;
+    prefix_log log;
 };
 
 /* ---- keys ---- */
@@ -67,10 +68,10 @@ attn_reuse reuse_of(const decoder *d, const attn_spec *spec, size_t n)
 
 /* ---- options ---- */
 
-status reuse_check_device(const backend *be, err *e)
+status reuse_check_device(const backend *be, const char *name, err *e)
 {
     if (!be->ops->at_once) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED, "--prefix-disk: prompts are kept on the CPU only");
+    return err_set(e, ST_UNSUPPORTED, "%s: prompts are kept on the CPU only", name);
 }
 
 void reuse_small_pages(void)
@@ -78,19 +79,19 @@ void reuse_small_pages(void)
     (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 }
 
-status reuse_check(const attn_spec *spec, const attn_spec *draft, err *e)
+status reuse_check(const attn_spec *spec, const attn_spec *draft, const char *name, err *e)
 {
-    if (draft)
-        return err_set(e, ST_UNSUPPORTED, "--prefix-disk: --draft %s: its index is made as tokens come", draft->text);
+    if (draft) return err_set(e, ST_UNSUPPORTED, "%s: --draft %s: its index is made as tokens come", name, draft->text);
     if (attn_reuse_of(spec) != ATTN_REUSE_NEVER) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED, "--prefix-disk: %s: the first tokens of a prompt are no use to another one",
+    return err_set(e, ST_UNSUPPORTED, "%s: %s: the first tokens of a prompt are no use to another one", name,
                    spec->text);
 }
 
 static status open_store(reuse *u, const reuse_options *o, err *e)
 {
     const model *m = decoder_model(u->d);
-    const prefix_options p = {.memory = SIZE_MAX, .chunk = (size_t)decoder_chunk(u->d), .dir = o->dir, .disk = o->disk};
+    const prefix_options p = {
+        .memory = o->memory, .chunk = (size_t)decoder_chunk(u->d), .dir = o->dir, .disk = o->disk, .log = o->log};
     TRY(model_fingerprint(u->weights, m, e));
     reuse_build(u->build, u->d, o->exact);
     return prefix_open(&u->store, &p, e);
@@ -100,10 +101,9 @@ status reuse_open(reuse **out, const reuse_options *o, const decoder *d, err *e)
 {
     reuse *u;
     *out = NULL;
-    TRY(reuse_check_device(decoder_model(d)->be, e));
-    reuse_small_pages();
+    TRY(reuse_check_device(decoder_model(d)->be, o->log.name, e));
     TRY(MEM_NEW(&u, 1, e));
-    *u = (reuse){.d = d, .ctx = o->ctx, .least = o->least, .quiet = o->quiet};
+    *u = (reuse){.d = d, .ctx = o->ctx, .least = o->least, .quiet = o->quiet, .log = o->log};
     status st = open_store(u, o, e);
     if (st != ST_OK) reuse_close(u);
     else *out = u;
@@ -170,7 +170,7 @@ void reuse_keep(reuse_known *k, reuse *u, const session *s)
     err e = {0};
     k->keep = 0;
     if (prefix_keep(u->store, &k->kept, s, have ? have - have / 10 : SIZE_MAX, &e) != ST_OK && !u->quiet)
-        fprintf(stderr, "--prefix-disk: this prompt is not kept: %s\n", e.msg);
+        prefix_say(&u->log, "this prompt is not kept: %s", e.msg);
 }
 
 void reuse_let_go(reuse_known *k, reuse *u)

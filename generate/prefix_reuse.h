@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Prompts of commands and the prefix store: what tells their rows from others', and --prefix-disk, with which a prompt
- * takes what is known of it from a folder and leaves itself there. The server's folder is the same. */
+/* Prompts and the prefix store: what tells their rows from others', and a cache from which a prompt takes what is known
+ * of it and in which it leaves itself. Commands, the library and the server can share its folder. */
 #ifndef GENERATE_PREFIX_REUSE_H
 #define GENERATE_PREFIX_REUSE_H
 
@@ -27,18 +27,20 @@ void reuse_key(char out[SHA256_HEX], const reuse_origin *o);
 attn_reuse reuse_of(const decoder *d, const attn_spec *spec, size_t n);
 
 /* Sessions that share prompts have room for the whole context, which must cost nothing until it is written:
- * ST_UNSUPPORTED where a device takes all of it at once. */
-status reuse_check_device(const backend *be, err *e);
+ * ST_UNSUPPORTED where a device takes all of it at once. name: of the option. */
+status reuse_check_device(const backend *be, const char *name, err *e);
 /* Before such sessions: they write a part of each head's room, and with huge pages would take more than is planned. The
  * weights have theirs already. */
 void reuse_small_pages(void);
 
-/* ---- the store of a command ---- */
+/* ---- a cache ---- */
 
 typedef struct reuse reuse;
 
 typedef struct {
-    const char *dir; /* folder of the entries */
+    prefix_log log;  /* name of the option, and lines */
+    size_t memory;   /* most bytes of entries in memory */
+    const char *dir; /* folder of the entries; NULL: in memory only */
     uint64_t disk;   /* most bytes of it */
     int64_t ctx;     /* tokens of the sessions that share prompts (reuse_size) */
     size_t least;    /* fewest new tokens of a prompt that is kept */
@@ -46,13 +48,14 @@ typedef struct {
     bool quiet;      /* prints no line for a prompt that is not kept */
 } reuse_options;
 
-/* Opens the prefix cache of a folder. */
+/* Opens a prefix cache. With sessions of reuse_size that are larger than they need be, reuse_small_pages comes before.
+ */
 status reuse_open(reuse **out, const reuse_options *o, const decoder *d, err *e);
 /* Once all that is to be in the folder is there. */
 void reuse_close(reuse *u);
-/* ST_UNSUPPORTED, by name, where no prompt of the strategy serves another one, or something drafts over its rows (NULL:
- * nothing does). */
-status reuse_check(const attn_spec *spec, const attn_spec *draft, err *e);
+/* ST_UNSUPPORTED where no prompt of the strategy serves another one, or something drafts over its rows (NULL: nothing
+ * does). name: of the option. */
+status reuse_check(const attn_spec *spec, const attn_spec *draft, const char *name, err *e);
 /* A session for `size`, whose context must be the same in all runs that share: --ctx, else the model's, or what it is
  * for if that is more. u may be NULL. */
 session_size reuse_size(const reuse *u, session_size size);

@@ -395,7 +395,8 @@ static status open_prefix(scheduler *s, err *e)
     const prefix_options o = {.memory = s->o.prefix_memory,
                               .chunk = (size_t)decoder_chunk(s->o.dec),
                               .dir = s->o.prefix_dir,
-                              .disk = s->o.prefix_disk};
+                              .disk = s->o.prefix_disk,
+                              .log = s->o.prefix_log};
     if (o.memory == 0 || decoder_model(s->o.dec)->be->ops->at_once) return ST_OK;
     TRY(model_fingerprint(s->weights, decoder_model(s->o.dec), e));
     return prefix_open(&s->prefix, &o, e);

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "generate/prefix_disk.h"
 #include "model/session.h"
 #include "serve/api.h"
 
@@ -37,6 +38,7 @@ typedef struct {
     bool prefix_shared;
     const char *prefix_dir; /* a folder that has them too; NULL: none */
     uint64_t prefix_disk;   /* bytes of it */
+    prefix_log prefix_log;  /* its name, and lines about it */
 } sched_options;
 
 status sched_start(scheduler **out, const sched_options *o, err *e);

@@ -210,7 +210,8 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
                          .a_client = (size_t)o->a_client,
                          .prefix_memory = (size_t)kept,
                          .prefix_least = (size_t)c->prefix_min,
-                         .prefix_shared = o->prefix_shared};
+                         .prefix_shared = o->prefix_shared,
+                         .prefix_log = cli_prefix_log()};
     s->attn.certify = c->certify;
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
@@ -220,7 +221,7 @@ static status read_prefix_disk(server *v, sched_options *s, const cli *c, err *e
 {
     if (!c->prefix_disk) return ST_OK;
     if (s->prefix_memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
-    TRY(reuse_check_device(decoder_model(s->dec)->be, e));
+    TRY(reuse_check_device(decoder_model(s->dec)->be, "--prefix-disk", e));
     TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix_disk, c->prefix_disk, e));
     s->prefix_dir = v->prefix_dir;
     return ST_OK;

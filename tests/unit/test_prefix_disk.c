@@ -27,7 +27,7 @@ static prefix_store *store(uint64_t disk)
 {
     prefix_store *p = NULL;
     err e = {0};
-    const prefix_options o = {.memory = SIZE_MAX, .chunk = U_CHUNK, .dir = dir, .disk = disk};
+    const prefix_options o = {.memory = SIZE_MAX, .chunk = U_CHUNK, .dir = dir, .disk = disk, .log.name = "kept"};
     if (prefix_open(&p, &o, &e) != ST_OK) ok(false, "a store in a folder: %s", e.msg);
     return p;
 }
