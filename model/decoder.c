@@ -184,7 +184,7 @@ attn_work *decoder_attn_work(decoder *d)
 
 int64_t decoder_chunk(const decoder *d)
 {
-    return (int64_t)d->max_rows;
+    return (int64_t)d->opt.chunk;
 }
 
 void decoder_profile(decoder *d, bool on)

@@ -44,7 +44,7 @@ const model *decoder_model(const decoder *d);
 const attn_shape *decoder_attn_shape(const decoder *d);
 backend *decoder_backend(const decoder *d);
 attn_work *decoder_attn_work(decoder *d);
-/* Most tokens of one forward. */
+/* Returns the most prompt tokens of one forward. */
 int64_t decoder_chunk(const decoder *d);
 
 /* What a decoder and one session of that size will hold, in bytes, before anything is allocated. */
