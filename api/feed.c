@@ -16,23 +16,30 @@ static size_t vocab_of(const kvasir_model *m)
 
 /* ---- rewinding ---- */
 
-static void forget(kvasir_session *s, size_t n)
+/* Forgets ids; a sampler that has counted one of them goes. */
+static void forget_ids(kvasir_session *s, size_t n)
 {
-    if (n == s->n_ids) return;
-    s->n_ids = n;
-    s->has_logits = s->has_read = false;
-    sampler_free(s->sampler);
-    s->sampler = NULL;
+    sequence *q = &s->q;
+    q->n_fed = n;
+    if (q->n_seen > n) {
+        sampler_free(q->by);
+        q->by = NULL;
+        q->n_seen = 0;
+    }
+    sequence_truncate(q, n);
 }
 
 static status rewind_to(kvasir_session *s, int64_t n, err *e)
 {
-    if (n < 0 || n > (int64_t)s->n_ids)
-        return err_set(e, ST_USAGE, "rewind to %lld of %zu tokens", (long long)n, s->n_ids);
-    if (n == (int64_t)s->n_ids) return ST_OK;
-    if (n == 0) session_reset(s->s);
-    else TRY(session_rewind(s->s, n, e));
-    forget(s, (size_t)n);
+    sequence *q = &s->q;
+    if (n < 0 || n > (int64_t)q->n_fed)
+        return err_set(e, ST_USAGE, "rewind to %lld of %zu tokens", (long long)n, q->n_fed);
+    TRY(sequence_settle(q, e));
+    if (n == (int64_t)q->n_fed) return ST_OK;
+    if (n == 0) sequence_restart(q);
+    else TRY(session_rewind(q->s, n, e));
+    forget_ids(s, (size_t)n);
+    s->has_logits = s->has_read = false;
     return ST_OK;
 }
 
@@ -48,25 +55,21 @@ kvasir_status kvasir_session_rewind(kvasir_session *s, int64_t n, char *msg, siz
     return lib_said(st, &e, msg, msg_size);
 }
 
-/* After an error: tokens that went in and are not known here go. */
-static void take_back(kvasir_session *s)
+/* Takes back the tokens from n on after an error; all tokens, where the strategy cannot go back. */
+static void take_back(kvasir_session *s, size_t n)
 {
-    if (session_length(s->s) == (int64_t)s->n_ids) return;
-    if (s->n_ids > 0 && session_rewind(s->s, (int64_t)s->n_ids, NULL) == ST_OK) return;
-    session_reset(s->s);
-    forget(s, 0);
+    sequence *q = &s->q;
+    if (q->draft) drafter_forget(q->draft);
+    bool back = session_length(q->s) == (int64_t)n || (n > 0 && session_rewind(q->s, (int64_t)n, NULL) == ST_OK);
+    if (!back) {
+        sequence_restart(q);
+        s->has_logits = s->has_read = false;
+        n = 0;
+    }
+    forget_ids(s, n);
 }
 
 /* ---- feeding ---- */
-
-static status make_room(kvasir_session *s, size_t more, err *e)
-{
-    if (s->n_ids + more <= s->room) return ST_OK;
-    size_t room = s->n_ids + more + s->n_ids / 2 + 64;
-    TRY(MEM_GROW(&s->ids, room, e));
-    s->room = room;
-    return ST_OK;
-}
 
 static kvasir_score score_of(const float *logits, size_t vocab, int32_t id)
 {
@@ -92,29 +95,41 @@ static bool keep_going(void *ctx, int64_t done, int64_t total)
     return !o->progress || o->progress(o->arg, done, total) != 0;
 }
 
-static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
+static void take_score(void *ctx, size_t at, const float *logits)
 {
-    feeding *f = ctx;
-    size_t vocab = vocab_of(f->s->m);
-    for (size_t i = 0; i < n; i++) {
-        const float *row = logits + i * vocab;
-        size_t at = (size_t)first + i + 1;
-        if (at == f->n) memcpy(f->s->work, row, vocab * sizeof *row);
-        else if (f->scores) f->scores[at] = score_of(row, vocab, f->ids[at]);
-    }
+    const feeding *f = ctx;
+    f->scores[at] = score_of(logits, vocab_of(f->s->m), f->ids[at]);
+}
+
+/* A prompt that begins the session comes from the prefix cache as far as it is there, but for one whose rows of logits
+ * are wanted. */
+static status prefill(feeding *f, err *e)
+{
+    kvasir_session *s = f->s;
+    sequence *q = &s->q;
+    const prompt_options o = {.logits = true, .row = f->scores ? take_score : NULL, .progress = keep_going, .ctx = f};
+    const bool cached = q->n_fed == 0 && !f->scores;
+    TRY(sequence_settle(q, e));
+    TRY(sequence_push(q, f->ids, f->n, e));
+    if (cached) sequence_begin_cached(q, q->ids.n, o.hint);
+    else sequence_begin(q, q->ids.n);
+    s->n_cached += (int64_t)(q->n_fed - q->start);
+    while (q->n_fed < q->end) TRY(sequence_prefill(&s->m->x, &q, 1, &o, e));
+    return ST_OK;
 }
 
 static status feed_prompt(feeding *f, err *e)
 {
     kvasir_session *s = f->s;
-    const prefill_options o = {
-        .which = f->scores ? LOGITS_ALL : LOGITS_LAST, .rows = take_rows, .progress = keep_going, .ctx = f};
+    size_t before = s->q.n_fed;
     int64_t t = clock_ns();
-    TRY(session_prefill(&s->s, 1, f->ids, f->n, &o, e));
+    status st = prefill(f, e);
+    if (st != ST_OK) {
+        take_back(s, before);
+        return st;
+    }
     s->prompt_ns += clock_ns() - t;
-    memcpy(s->logits, s->work, vocab_of(s->m) * sizeof *s->logits);
-    memcpy(s->ids + s->n_ids, f->ids, f->n * sizeof *f->ids);
-    s->n_ids += f->n;
+    memcpy(s->logits, s->m->x.logits, vocab_of(s->m) * sizeof *s->logits);
     s->has_logits = true;
     s->has_read = false;
     return ST_OK;
@@ -125,33 +140,63 @@ static status step_error(const kvasir_model *m, size_t n, status st, const err *
 {
     size_t i = 0;
     if (st != ST_FORMAT || n == 1) return err_set(e, st, "%s", why->msg);
-    while (i + 1 < n && draw_finite(m->logits + i * vocab_of(m), vocab_of(m))) i++;
+    while (i + 1 < n && draw_finite(stepper_row(&m->x, i), vocab_of(m))) i++;
     return err_set(e, st, "session %zu: %s", i, why->msg);
 }
 
-/* One step of several sessions, which have room for it. */
-static status step(kvasir_session *const *sessions, size_t n, const int32_t *ids, err *e)
+/* Appends the token of each session to its ids; after an error to none. */
+static status push(kvasir_session *const *sessions, size_t n, const int32_t *ids, err *e)
+{
+    status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        st = sequence_accept(&sessions[i]->q, ids[i], e);
+        sessions[i]->m->batch[i] = &sessions[i]->q;
+    }
+    for (size_t i = 0; i < n && st != ST_OK; i++) forget_ids(sessions[i], sessions[i]->q.n_fed);
+    return st;
+}
+
+/* A step of one session that also verifies its drafts; the logits go to the first row of the stepper. */
+static status verify(kvasir_session *s, err *e)
+{
+    sequence *q = &s->q;
+    const float *row;
+    TRY(drafter_feed(q->draft, q->s, q->by, &q->ids, s->rows, &row, e));
+    memcpy(s->m->x.logits, row, vocab_of(s->m) * sizeof *row);
+    q->n_fed++;
+    return ST_OK;
+}
+
+static status run_step(kvasir_session *const *sessions, size_t n, bool drafts, err *e)
+{
+    kvasir_session *s = sessions[0];
+    read_watch watch = {.sessions = sessions, .n = n};
+    if (drafts && n == 1 && s->q.draft && !s->watched && (int64_t)s->q.n_fed < session_limit(s->q.s))
+        return verify(s, e);
+    for (size_t i = 0; i < n; i++) TRY(sequence_settle(&sessions[i]->q, e));
+    lib_watch(s->m, &watch);
+    status st = sequence_decode(&s->m->x, s->m->batch, n, e);
+    lib_watch(s->m, NULL);
+    return st != ST_OK ? st : watch.st == ST_OK ? ST_OK : err_set(e, watch.st, "%s", watch.e.msg);
+}
+
+/* One step of several sessions. drafts: tokens that follow may be verified. */
+static status step(kvasir_session *const *sessions, size_t n, const int32_t *ids, bool drafts, err *e)
 {
     kvasir_model *m = sessions[0]->m;
-    size_t vocab = vocab_of(m);
-    read_watch watch = {.sessions = sessions, .n = n};
     err why = {0};
-    for (size_t i = 0; i < n; i++) m->together[i] = sessions[i]->s;
-    lib_watch(m, &watch);
+    TRY(push(sessions, n, ids, e));
     int64_t t = clock_ns();
-    status st = session_decode(m->together, n, ids, m->logits, &why);
+    status st = run_step(sessions, n, drafts, &why);
     t = clock_ns() - t;
-    lib_watch(m, NULL);
     if (st != ST_OK) (void)step_error(m, n, st, &why, e);
-    if (st == ST_OK && watch.st != ST_OK) st = err_set(e, watch.st, "%s", watch.e.msg);
     for (size_t i = 0; i < n; i++) {
         kvasir_session *s = sessions[i];
         if (st != ST_OK) {
-            take_back(s);
+            take_back(s, s->q.ids.n - 1);
             continue;
         }
-        memcpy(s->logits, m->logits + i * vocab, vocab * sizeof *s->logits);
-        s->ids[s->n_ids++] = ids[i];
+        memcpy(s->logits, stepper_row(&m->x, i), vocab_of(m) * sizeof *s->logits);
         s->has_logits = true;
         s->has_read = s->watched;
         s->step_ns += t;
@@ -162,13 +207,13 @@ static status step(kvasir_session *const *sessions, size_t n, const int32_t *ids
 static status feed_steps(feeding *f, err *e)
 {
     kvasir_session *s = f->s;
-    int64_t room = session_limit(s->s) - (int64_t)s->n_ids;
+    int64_t room = session_limit(s->q.s) - (int64_t)s->q.n_fed;
     if (room < (int64_t)f->n)
-        return err_set(e, ST_UNSUPPORTED, "%zu tokens behind %zu do not fit the context of %lld", f->n, s->n_ids,
-                       (long long)session_limit(s->s));
+        return err_set(e, ST_UNSUPPORTED, "%zu tokens behind %zu do not fit the context of %lld", f->n, s->q.n_fed,
+                       (long long)session_limit(s->q.s));
     for (size_t i = 0; i < f->n; i++) {
         if (f->scores) f->scores[i] = first_score(s, f->ids[i]);
-        TRY(step(&s, 1, &f->ids[i], e));
+        TRY(step(&s, 1, &f->ids[i], i + 1 == f->n, e));
         if (!keep_going(f, (int64_t)i + 1, (int64_t)f->n)) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
     return ST_OK;
@@ -192,12 +237,9 @@ static status feed(feeding *f, int32_t how, err *e)
     TRY(lib_need(f->ids, "ids", e));
     if (f->n >= INT32_MAX) return err_set(e, ST_USAGE, "n: %zu tokens are too many", f->n);
     TRY(check_ids(s->m, f->ids, f->n, e));
-    TRY(make_room(s, f->n, e));
     if (how == KVASIR_STEPS) return feed_steps(f, e);
     if (f->scores) f->scores[0] = first_score(s, f->ids[0]);
-    status st = feed_prompt(f, e);
-    if (st != ST_OK) take_back(s);
-    return st;
+    return feed_prompt(f, e);
 }
 
 kvasir_status kvasir_session_feed(kvasir_session *s, const int32_t *ids, size_t n, int32_t how, kvasir_score *scores,
@@ -233,8 +275,7 @@ static status decode(kvasir_session *const *sessions, size_t n, const int32_t *i
 {
     TRY(check_together(sessions, n, e));
     TRY(check_ids(sessions[0]->m, ids, n, e));
-    for (size_t i = 0; i < n; i++) TRY(make_room(sessions[i], 1, e));
-    return step(sessions, n, ids, e);
+    return step(sessions, n, ids, true, e);
 }
 
 kvasir_status kvasir_decode(kvasir_session *const *sessions, size_t n, const int32_t *ids, char *msg, size_t msg_size)
@@ -278,21 +319,21 @@ static bool same_sampling(const sampler_options *a, const sampler_options *b)
 static status sample(kvasir_session *s, const kvasir_sampling *given, int32_t *id, err *e)
 {
     sampler_options o;
+    sequence *q = &s->q;
     size_t vocab = vocab_of(s->m);
     TRY(read_sampling(given, &o, e));
     if (!s->has_logits) return err_set(e, ST_USAGE, "there are no logits: nothing was fed, or the session was rewound");
-    if (s->sampler && !same_sampling(&o, &s->sampling)) {
-        sampler_free(s->sampler);
-        s->sampler = NULL;
+    if (q->by && !same_sampling(&o, &s->sampling)) {
+        sampler_free(q->by);
+        q->by = NULL;
     }
-    if (!s->sampler) {
-        TRY(sampler_create(&s->sampler, &o, vocab, e));
+    if (!q->by) {
+        TRY(sampler_create(&q->by, &o, vocab, e));
         s->sampling = o;
-        s->n_sampler = 0;
+        q->n_seen = 0;
     }
-    for (; s->n_sampler < s->n_ids; s->n_sampler++) sampler_accept(s->sampler, s->ids[s->n_sampler]);
     memcpy(s->work, s->logits, vocab * sizeof *s->work);
-    *id = sampler_next(s->sampler, s->work, (int64_t)s->n_ids);
+    *id = sequence_choose(q, s->work);
     return ST_OK;
 }
 

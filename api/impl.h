@@ -8,8 +8,7 @@
 #include <stdatomic.h>
 
 #include "api/kvasir.h"
-#include "model/session.h"
-#include "tokenizer/tokenizer.h"
+#include "generate/sequence.h"
 
 struct kvasir_model {
     pthread_mutex_t lock;     /* who has it runs the decoder; it tells a callback that calls back */
@@ -22,8 +21,14 @@ struct kvasir_model {
     decoder *dec;
     decoder_options decoder;
     kvasir_options opt; /* without its texts */
-    float *logits;      /* [batch, vocab] of a step */
-    session **together; /* [batch] */
+    stepper x;          /* of batch sessions */
+    sequence **batch;   /* [batch] of a step */
+    draft_options drafts;
+    char *draft;         /* text of the drafts; NULL: none */
+    bool draft_strategy; /* a strategy drafts: sessions from copies and files have no index for it */
+    reuse *reuse;        /* prefix cache; NULL: none */
+    pthread_mutex_t noting;
+    char notices[1024]; /* lines of the prefix cache, each with its end, until a call can log them */
 };
 
 /* What a step read: a list for each query head of each layer. */
@@ -34,15 +39,13 @@ typedef struct {
 
 struct kvasir_session {
     kvasir_model *m;
-    session *s;
-    int32_t *ids; /* fed so far */
-    size_t n_ids, room;
+    sequence q;           /* between calls all of its ids were fed */
     float *logits, *work; /* [vocab] of the next token, and room to sample from them */
+    float *rows;          /* logits of tokens that were verified ahead (drafter_feed); NULL: no drafts */
     bool has_logits;
-    sampler *sampler; /* of the settings below; NULL: not made yet */
-    sampler_options sampling;
-    size_t n_sampler; /* of ids that it knows of */
+    sampler_options sampling; /* of the sampler of the sequence, which the first sample makes */
     int64_t prompt_ns, step_ns;
+    int64_t n_cached; /* tokens of prompts from the prefix cache */
     bool watched, has_read;
     read_list *read; /* [layers * heads]; NULL: it was never watched */
     char strategy[ATTN_WRITTEN], store[128];

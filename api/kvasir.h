@@ -2,9 +2,9 @@
 /* libkvasir: LLM inference with KV-cache retrieval built in.
  *
  * Functions that can fail return a kvasir_status and take room for a message last: one line that ends with 0, "" after
- * KVASIR_OK; msg NULL: not wanted. Messages call settings by the names that the program `kvasir` has for them. After an
- * error nothing was made: what `out` points to is NULL, and a session is as it was before, or where it says so empty.
- * The library never ends the program, prints nothing and leaves signals alone.
+ * KVASIR_OK; msg NULL: not wanted. Messages call settings by the names that they have here or in the program `kvasir`.
+ * After an error nothing was made: what `out` points to is NULL, and a session is as it was before, or where it says so
+ * empty. The library never ends the program, prints nothing and leaves signals alone.
  *
  * Models are files that are mapped: one that becomes shorter while it is in use raises SIGBUS, as with every mapping.
  * Files of sessions that grow beyond a limit of the system raise SIGXFSZ, which a program that has such limits ignores.
@@ -55,6 +55,16 @@ typedef struct kvasir_model kvasir_model;
 /* Levels of kvasir_options.log. */
 enum { KVASIR_INFO, KVASIR_WARNING };
 
+/* Drafts speed up decoding and leave all bits as they are: a step also verifies tokens that may follow, and if the next
+ * token that is fed is one of them, its logits are known. They act where kvasir_decode has one session, and on the last
+ * token of kvasir_session_feed, unless the session is watched. Sessions then need a strategy that attends everything
+ * and a store without codes, else creating them fails with KVASIR_UNSUPPORTED. A strategy does not draft for sessions
+ * that come from kvasir_session_fork or kvasir_session_load.
+ *
+ * The prefix cache keeps the rows of prompts, on a CPU. A prompt that is fed to an empty session takes from the cache
+ * the tokens with which an earlier one began, computes the others, and has the same bits. A hit requires the same
+ * strategy, store and limit; some strategies cannot share prompts. Prompts with scores neither use the cache nor enter
+ * it. Files of the cache are those of `kvasir --prefix-disk`. */
 typedef struct {
     size_t struct_size;
     const char *device;  /* "auto" (default), "cpu", "cuda", "cuda:N" */
@@ -70,7 +80,12 @@ typedef struct {
     /* Behind each chunk of a prompt or each step of kvasir_session_feed, and of the tokens that it was given how many
      * are done. 0 stops it: KVASIR_INTERRUPTED. */
     int32_t (*progress)(void *arg, int64_t done, int64_t total);
-    void *arg; /* of both */
+    void *arg;                 /* of both */
+    const char *draft;         /* "ngram", a strategy, or both ("ngram,quest:budget=256"); NULL: no drafts */
+    const char *prefix_disk;   /* folder of the prefix cache, private to the user; NULL: none */
+    int64_t prefix_ram;        /* most bytes of cached prompts in memory; default 0, with prefix_disk a quarter of it */
+    int64_t prefix_disk_bytes; /* most bytes in the folder; default 8192 MiB */
+    int64_t prefix_min;        /* a prompt is cached if at least so many of its tokens are new; default 1024 */
 } kvasir_options;
 
 /* Opens a folder as Hugging Face has them: config.json, safetensors, tokenizer. options NULL: all defaults. *out is
@@ -251,6 +266,8 @@ typedef struct {
     int64_t index_bytes;                 /* held now */
     double prompt_seconds, step_seconds; /* spent in prompts and in steps, those beside others included */
     const char *strategy, *store;        /* with all parameters; valid as long as the session */
+    int64_t prefix_tokens;               /* tokens of prompts that came from the prefix cache */
+    int64_t drafted, draft_accepted;     /* drafted tokens, and those of them that were then fed */
 } kvasir_stats;
 
 KVASIR_API kvasir_status kvasir_session_stats(const kvasir_session *session, kvasir_stats *stats, char *msg,

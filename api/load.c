@@ -9,7 +9,8 @@
 #include "api/impl.h"
 #include "kernels/base/mem.h"
 
-enum { BATCH = 8, MOST_BATCH = 4096, MOST_CHUNK = 1 << 20 };
+enum { BATCH = 8, MOST_BATCH = 4096, MOST_CHUNK = 1 << 20, PREFIX_MIN = 1024 };
+#define PREFIX_DISK ((uint64_t)8192 << 20) /* bytes */
 
 /* ---- statuses and structs ---- */
 
@@ -74,8 +75,34 @@ status lib_enter(kvasir_model *m, err *e)
     return ST_OK;
 }
 
+/* A line of the prefix cache, maybe from the thread that writes its files. Lines for which there is no room are lost.
+ */
+static void notice(void *ctx, const char *line)
+{
+    kvasir_model *m = ctx;
+    pthread_mutex_lock(&m->noting);
+    size_t at = strlen(m->notices), n = strlen(line);
+    if (at + n + 2 <= sizeof m->notices) snprintf(m->notices + at, sizeof m->notices - at, "%s\n", line);
+    pthread_mutex_unlock(&m->noting);
+}
+
+/* Logs the lines of the prefix cache in the caller's thread. */
+static void log_notices(kvasir_model *m)
+{
+    char lines[sizeof m->notices];
+    pthread_mutex_lock(&m->noting);
+    memcpy(lines, m->notices, sizeof lines);
+    m->notices[0] = 0;
+    pthread_mutex_unlock(&m->noting);
+    for (char *line = lines, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        if (m->opt.log) m->opt.log(m->opt.arg, KVASIR_WARNING, line);
+    }
+}
+
 void lib_leave(kvasir_model *m)
 {
+    if (m->reuse) log_notices(m);
     uselocale(m->before);
     pthread_mutex_unlock(&m->lock);
 }
@@ -98,8 +125,13 @@ static status read_options(kvasir_model *m, const kvasir_options *given, kvasir_
     if (o->batch > MOST_BATCH || o->chunk > MOST_CHUNK)
         return err_set(e, ST_USAGE, "options: batch %d and chunk %d, expected at most %d and %d", (int)o->batch,
                        (int)o->chunk, MOST_BATCH, MOST_CHUNK);
+    if (o->prefix_ram < 0 || o->prefix_disk_bytes < 0 || o->prefix_min < 0)
+        return err_set(e, ST_USAGE,
+                       "options: prefix_ram %lld, prefix_disk_bytes %lld, prefix_min %lld, expected 0 or more",
+                       (long long)o->prefix_ram, (long long)o->prefix_disk_bytes, (long long)o->prefix_min);
     if (o->batch == 0) o->batch = BATCH;
     m->decoder = (decoder_options){.chunk = (size_t)o->chunk, .max_batch = (size_t)o->batch};
+    if (o->draft) m->decoder.verify = SESSION_VERIFY_ROWS;
     m->decoder.exact = o->gemm && strcmp(o->gemm, "builtin") == 0;
     if (o->gemm && !m->decoder.exact && strcmp(o->gemm, "auto") != 0)
         return err_set(e, ST_USAGE, "gemm: '%.40s' is not one of: auto builtin", o->gemm);
@@ -133,31 +165,70 @@ static void tell(const kvasir_model *m)
     say((void *)(uintptr_t)m, line);
 }
 
+/* Checks the drafts of all sessions; what depends on a session's strategy is checked with it. */
+static status open_drafts(kvasir_model *m, const char *spec, err *e)
+{
+    const attn_options o = {.kv = kv_exact(DT_F16)};
+    attn_spec full;
+    drafter *d;
+    if (!spec) return ST_OK;
+    if (!(m->draft = mem_strdup(spec))) return err_set(e, ST_NOMEM, "out of memory");
+    m->drafts = (draft_options){.spec = m->draft, .name = "draft"};
+    TRY(attn_spec_parse(&full, "full", &o, e));
+    TRY(drafter_create(&d, &m->drafts, &full, e));
+    m->draft_strategy = drafter_session(d, 0).draft != NULL;
+    drafter_free(d);
+    return ST_OK;
+}
+
+/* The sessions of a cache have the sizes that they are asked for, so that it changes nothing of the process. */
+static status open_prefix(kvasir_model *m, const kvasir_options *o, err *e)
+{
+    if (!o->prefix_disk && o->prefix_ram == 0) return ST_OK;
+    if (m->draft_strategy)
+        return err_set(e, ST_UNSUPPORTED,
+                       "draft: '%.60s' with a prefix cache: a strategy's index is made as tokens come", m->draft);
+    size_t have = m->be->ops->available(m->be);
+    const reuse_options r = {.log = {o->prefix_disk ? "prefix_disk" : "prefix_ram", notice, m},
+                             .memory = o->prefix_ram ? (size_t)o->prefix_ram
+                                       : have        ? have / 4
+                                                     : SIZE_MAX,
+                             .dir = o->prefix_disk,
+                             .disk = o->prefix_disk_bytes ? (uint64_t)o->prefix_disk_bytes : PREFIX_DISK,
+                             .least = o->prefix_min ? (size_t)o->prefix_min : PREFIX_MIN,
+                             .exact = m->decoder.exact};
+    return reuse_open(&m->reuse, &r, m->dec, e);
+}
+
 static status open_parts(kvasir_model *m, const char *dir, const kvasir_options *given, err *e)
 {
     kvasir_options o;
     TRY(lib_need(dir, "dir", e));
     TRY(read_options(m, given, &o, e));
+    TRY(open_drafts(m, o.draft, e));
     const backend_options device = {.device = o.device ? o.device : "auto", .n_threads = o.threads};
     TRY(backend_open(&m->be, &device, e));
     TRY(model_open(&m->m, dir, m->be, e));
     TRY(tokenizer_open(&m->tok, dir, e));
     m->opt = o;
-    m->opt.device = m->opt.weights = m->opt.gemm = NULL;
+    m->opt.device = m->opt.weights = m->opt.gemm = m->opt.draft = m->opt.prefix_disk = NULL;
     m->opt.chunk = (int32_t)backend_chunk(m->be, (size_t)o.chunk);
     if (m->opt.ctx == 0) m->opt.ctx = m->m->config.max_positions;
     TRY(hold(m, o.weights, e));
     TRY(decoder_create(&m->dec, m->m, &m->decoder, e));
-    TRY(mem_alloc((void **)&m->logits, (size_t)o.batch * (size_t)m->m->config.vocab, sizeof(float), "logits", e));
-    TRY(MEM_NEW(&m->together, (size_t)o.batch, e));
+    TRY(stepper_open(&m->x, m->dec, (size_t)o.batch, e));
+    TRY(MEM_NEW(&m->batch, (size_t)o.batch, e));
+    TRY(open_prefix(m, &o, e));
     tell(m);
     return ST_OK;
 }
 
 static void free_all(kvasir_model *m)
 {
-    mem_free(m->together);
-    mem_free(m->logits);
+    reuse_close(m->reuse);
+    mem_free(m->batch);
+    stepper_close(&m->x);
+    mem_free(m->draft);
     decoder_free(m->dec);
     tokenizer_free(m->tok);
     model_close(m->m);
@@ -165,6 +236,7 @@ static void free_all(kvasir_model *m)
     freelocale(m->numbers);
     pthread_mutex_destroy(&m->lock);
     pthread_mutex_destroy(&m->encoding);
+    pthread_mutex_destroy(&m->noting);
     mem_free(m);
 }
 
@@ -186,6 +258,7 @@ static status load(kvasir_model **out, const char *dir, const kvasir_options *o,
     pthread_mutex_init(&m->lock, &kind);
     pthread_mutexattr_destroy(&kind);
     pthread_mutex_init(&m->encoding, NULL);
+    pthread_mutex_init(&m->noting, NULL);
     st = lib_enter(m, e);
     if (st == ST_OK) st = open_parts(m, dir, o, e);
     lib_leave(m);

@@ -51,10 +51,11 @@ static status note_layer(const kvasir_session *s, size_t row, int layer, err *e)
 static void on_seen(void *ctx, const attn_seen *seen)
 {
     read_watch *w = ctx;
-    for (size_t i = 0; i < w->n && w->st == ST_OK; i++) {
+    for (size_t i = 0; i < w->n; i++) {
         const kvasir_session *s = w->sessions[i];
-        if (s->watched && seen->layer >= 0 && seen->layer < shape_of(s->m)->n_layers)
-            w->st = note_layer(s, i, seen->layer, &w->e);
+        if (!s->watched || seen->layer < 0 || seen->layer >= shape_of(s->m)->n_layers) continue;
+        for (size_t row = 0; row < seen->step->n_seq && w->st == ST_OK; row++)
+            if (seen->step->seq[row] == session_attn(s->q.s)) w->st = note_layer(s, row, seen->layer, &w->e);
     }
 }
 

@@ -31,9 +31,13 @@ static status plan(kvasir_model *m, const char *strategy, const char *store, int
 {
     attn_spec spec;
     memory_plan p;
+    drafter *d;
     TRY(read_limit(m, &limit, e));
     TRY(read_spec(m, strategy, store, &spec, e));
-    TRY(session_plan(&p, m->m, &m->decoder, &spec, session_of(limit), e));
+    TRY(drafter_create(&d, &m->drafts, &spec, e));
+    status st = session_plan(&p, m->m, &m->decoder, &spec, drafter_session(d, limit), e);
+    drafter_free(d);
+    TRY(st);
     const kvasir_plan known = {.kv = (int64_t)p.kv,
                                .index = (int64_t)p.index,
                                .scratch = (int64_t)p.scratch,
@@ -60,23 +64,28 @@ kvasir_status kvasir_session_plan(kvasir_model *m, const char *strategy, const c
 static void free_parts(kvasir_session *s)
 {
     lib_read_free(s);
-    session_free(s->s);
-    sampler_free(s->sampler);
-    mem_free(s->ids);
+    sequence_close(&s->q);
+    mem_free(s->rows);
     mem_free(s->logits);
     mem_free(s->work);
     mem_free(s);
 }
 
-static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec, int64_t limit, err *e)
+/* given: its state comes from a copy or a file. */
+static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec, int64_t limit, bool given, err *e)
 {
+    const sequence_options o = {.spec = spec,
+                                .size = session_of(limit),
+                                .drafts = given && m->draft_strategy ? NULL : &m->drafts,
+                                .reuse = m->reuse};
     kvasir_session *s;
     size_t vocab = (size_t)m->m->config.vocab;
     TRY(MEM_NEW(&s, 1, e));
     s->m = m;
-    status st = session_create(&s->s, m->dec, spec, session_of(limit), e);
+    status st = sequence_open(&s->q, m->dec, &o, e);
     if (st == ST_OK) st = MEM_NEW(&s->logits, vocab, e);
     if (st == ST_OK) st = MEM_NEW(&s->work, vocab, e);
+    if (st == ST_OK && s->q.draft) st = MEM_NEW(&s->rows, SESSION_VERIFY_ROWS * vocab, e);
     if (st != ST_OK) {
         free_parts(s);
         return st;
@@ -92,7 +101,7 @@ static status create(kvasir_session **out, kvasir_model *m, const char *strategy
     attn_spec spec;
     TRY(read_limit(m, &limit, e));
     TRY(read_spec(m, strategy, store, &spec, e));
-    TRY(make(out, m, &spec, limit, e));
+    TRY(make(out, m, &spec, limit, false, e));
     if (limit > m->m->config.max_positions && m->opt.log) {
         char line[128];
         snprintf(line, sizeof line, "limit %lld goes beyond the model's max_position_embeddings of %lld",
@@ -129,21 +138,14 @@ void kvasir_session_free(kvasir_session *s)
     kvasir_model_free(m);
 }
 
-static status keep_ids(kvasir_session *s, const int32_t *ids, size_t n, err *e)
-{
-    if (n == 0) return ST_OK;
-    TRY(MEM_GROW(&s->ids, n, e));
-    memcpy(s->ids, ids, n * sizeof *ids);
-    s->n_ids = s->room = n;
-    return ST_OK;
-}
-
 static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
 {
     session_copy *c = NULL;
-    TRY(keep_ids(to, from->ids, from->n_ids, e));
-    status st = session_copy_take(&c, from->s, e);
-    if (st == ST_OK) st = session_copy_give(to->s, c, e);
+    TRY(sequence_settle(&from->q, e));
+    TRY(sequence_push(&to->q, from->q.ids.ids, from->q.n_fed, e));
+    to->q.n_fed = from->q.n_fed;
+    status st = session_copy_take(&c, from->q.s, e);
+    if (st == ST_OK) st = session_copy_give(to->q.s, c, e);
     session_copy_free(c);
     to->has_logits = from->has_logits;
     memcpy(to->logits, from->logits, (size_t)from->m->m->config.vocab * sizeof *to->logits);
@@ -152,7 +154,7 @@ static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
 
 static status fork_session(kvasir_session **out, kvasir_session *from, err *e)
 {
-    TRY(make(out, from->m, attn_seq_spec(session_attn(from->s)), session_limit(from->s), e));
+    TRY(make(out, from->m, attn_seq_spec(session_attn(from->q.s)), session_limit(from->q.s), true, e));
     status st = copy_state(*out, from, e);
     if (st != ST_OK) {
         free_parts(*out);
@@ -180,11 +182,14 @@ kvasir_status kvasir_session_fork(kvasir_session **out, kvasir_session *s, char 
 
 static status save(kvasir_session *s, const char *path, err *e)
 {
-    session_notes n = {
-        .ids = s->ids, .n_ids = s->n_ids, .logits = s->has_logits ? s->logits : NULL, .random = s->sampling.seed};
-    if (s->n_ids > 0 && !s->has_logits)
+    session_notes n = {.ids = s->q.ids.ids,
+                       .n_ids = s->q.n_fed,
+                       .logits = s->has_logits ? s->logits : NULL,
+                       .random = s->sampling.seed};
+    if (s->q.n_fed > 0 && !s->has_logits)
         return err_set(e, ST_USAGE, "a session that was rewound is saved after its next token");
-    return session_save(s->s, path, &n, e);
+    TRY(sequence_settle(&s->q, e));
+    return session_save(s->q.s, path, &n, e);
 }
 
 kvasir_status kvasir_session_save(kvasir_session *s, const char *path, char *msg, size_t msg_size)
@@ -204,14 +209,16 @@ kvasir_status kvasir_session_save(kvasir_session *s, const char *path, char *msg
 static status load_into(kvasir_session *s, session_file *f, err *e)
 {
     session_notes n;
+    sequence *q = &s->q;
     size_t vocab = (size_t)s->m->m->config.vocab;
-    TRY(session_load(s->s, f, &n, e));
-    if (n.n_ids == 0 && session_length(s->s) > 0)
+    TRY(session_load(q->s, f, &n, e));
+    if (n.n_ids == 0 && session_length(q->s) > 0)
         return err_set(e, ST_UNSUPPORTED, "the session was saved without its tokens");
-    TRY(keep_ids(s, n.ids, n.n_ids, e));
-    if (n.logits) memcpy(s->logits, n.logits, vocab * sizeof *s->logits);
-    else if (n.n_ids > 0) TRY(session_decode(&s->s, 1, &n.ids[n.n_ids - 1], s->logits, e));
+    TRY(sequence_push(q, n.ids, n.n_ids, e));
     s->has_logits = n.n_ids > 0;
+    q->n_fed = n.n_ids - (s->has_logits && !n.logits);
+    if (!n.logits && s->has_logits) TRY(sequence_decode(&s->m->x, &q, 1, e));
+    if (s->has_logits) memcpy(s->logits, n.logits ? n.logits : s->m->x.logits, vocab * sizeof *s->logits);
     return ST_OK;
 }
 
@@ -222,7 +229,7 @@ static status load(kvasir_session **out, kvasir_model *m, const char *path, err 
     TRY(session_file_open(&f, path, e));
     status st = attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e);
     if (st == ST_OK) st = attn_spec_check(&spec, decoder_attn_shape(m->dec), e);
-    if (st == ST_OK) st = make(out, m, &spec, session_file_context(f), e);
+    if (st == ST_OK) st = make(out, m, &spec, session_file_context(f), true, e);
     if (st == ST_OK) st = load_into(*out, f, e);
     session_file_close(f);
     if (st != ST_OK && *out) {
@@ -252,13 +259,14 @@ kvasir_status kvasir_session_load(kvasir_session **out, kvasir_model *m, const c
 
 static status stats(const kvasir_session *s, kvasir_stats *out, err *e)
 {
-    const attn_seq *seq = session_attn(s->s);
+    const attn_seq *seq = session_attn(s->q.s);
     double layers = s->m->m->config.n_layers;
     attn_stats a = attn_seq_stats(seq);
+    const draft_counts drafts = s->q.draft ? drafter_counts(s->q.draft) : (draft_counts){0};
     attn_bytes held = attn_seq_held(seq), peak = attn_seq_peak(seq);
     const kvasir_stats known = {
-        .length = session_length(s->s),
-        .limit = session_limit(s->s),
+        .length = (int64_t)s->q.n_fed,
+        .limit = session_limit(s->q.s),
         .steps = a.steps,
         .attended = a.attended / layers,
         .visible = a.visible / layers,
@@ -271,6 +279,9 @@ static status stats(const kvasir_session *s, kvasir_stats *out, err *e)
         .step_seconds = (double)s->step_ns / 1e9,
         .strategy = s->strategy,
         .store = s->store,
+        .prefix_tokens = s->n_cached,
+        .drafted = drafts.proposed,
+        .draft_accepted = drafts.accepted,
     };
     return lib_give(out, &known, sizeof known, "stats", e);
 }
@@ -294,8 +305,8 @@ kvasir_status kvasir_session_tokens(const kvasir_session *s, const int32_t **ids
     if (st == ST_OK) st = lib_need(ids, "ids", &e);
     if (st == ST_OK) st = lib_need(n, "n", &e);
     if (st == ST_OK) {
-        *ids = s->ids;
-        *n = s->n_ids;
+        *ids = s->q.ids.ids;
+        *n = s->q.n_fed;
     }
     return lib_said(st, &e, msg, msg_size);
 }

@@ -234,21 +234,56 @@ void drafter_copy_logits(drafter *d, float *row)
     d->row = row;
 }
 
-status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e)
+/* Takes the last of `all` to the row that was verified ahead, or verifies it now (*fresh). */
+static status advance(drafter *d, session *s, sampler *by, const token_list *all, size_t most, bool *fresh, err *e)
 {
     bool ahead = d->at < d->rows, right = drafter_ready(d, all);
     if (ahead) pace_judged(&d->pace[d->by], right);
+    *fresh = !right;
     if (right) {
         d->counts.accepted++;
-    } else {
-        TRY(drafter_drop(d, s, all, e));
-        TRY(step(d, s, by, all, most, e));
+        return ST_OK;
     }
+    TRY(drafter_drop(d, s, all, e));
+    return step(d, s, by, all, most, e);
+}
+
+/* Counts a row that was used. */
+static void pass(drafter *d)
+{
+    if (d->at++ == 0) count_time(d);
+    d->counts.tokens++;
+}
+
+status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e)
+{
+    bool fresh;
+    TRY(advance(d, s, by, all, most, &fresh, e));
     if (d->row) TRY(session_verified_logits(s, d->at, d->row, e));
     TRY(session_verified(s, d->at, by, id, e));
     if (d->forced) *id = force(d, all->ids[all->n - 1]);
-    if (d->at++ == 0) count_time(d);
-    d->counts.tokens++;
+    pass(d);
+    return ST_OK;
+}
+
+/* Copies the logits of a step. Those of its first row must be finite; the rows from another one that is not are no use.
+ */
+static status copy_rows(drafter *d, session *s, float *rows, size_t vocab, err *e)
+{
+    TRY(session_verified_logits(s, 0, rows, e));
+    for (size_t i = 1; i < d->rows; i++)
+        if (session_verified_logits(s, i, rows + i * vocab, NULL) != ST_OK) d->rows = i;
+    return ST_OK;
+}
+
+status drafter_feed(drafter *d, session *s, sampler *by, const token_list *all, float *rows, const float **row, err *e)
+{
+    size_t vocab = (size_t)decoder_model(session_decoder(s))->config.vocab;
+    bool fresh;
+    TRY(advance(d, s, by, all, SIZE_MAX, &fresh, e));
+    if (fresh) TRY(copy_rows(d, s, rows, vocab, e));
+    *row = rows + d->at * vocab;
+    pass(d);
     return ST_OK;
 }
 

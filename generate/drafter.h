@@ -44,6 +44,10 @@ void drafter_begin(drafter *d);
  * tokens, at least 1, are still wanted. Each token that is given must be pushed to `all` before the next call, as it is
  * or as another rank had it. */
 status drafter_next(drafter *d, session *s, sampler *by, const token_list *all, size_t most, int32_t *id, err *e);
+/* Feeds the last of `all`, as drafter_next does, and leaves the choice of the next token to the caller: *row is its
+ * logits [vocab]. rows: [SESSION_VERIFY_ROWS, vocab], of this drafter alone, so that other sessions may step between.
+ */
+status drafter_feed(drafter *d, session *s, sampler *by, const token_list *all, float *rows, const float **row, err *e);
 /* Whether the next one was verified ahead, so that it needs no step. */
 bool drafter_ready(const drafter *d, const token_list *all);
 /* From now on the logits [vocab] that a token is chosen from are copied to `row` before; NULL: they are not. */

@@ -33,7 +33,7 @@ below="model attention tokenizer kernels"
     result "$(uses eval lens cli generate $below)" "eval/ includes what lies below it only"
     result "$(uses serve lens cli generate $below)" "serve/ includes what lies below it only"
     result "$(uses commands serve eval lens cli generate $below)" "commands/ includes what lies below it only"
-    result "$(uses api $below)" "api/ includes what lies below it only"
+    result "$(uses api generate $below)" "api/ includes what lies below it only"
 }
 result "$(grep -nE '^#include ' api/kvasir.h | grep -v '<std[a-z]*\.h>')" "api/kvasir.h stands alone"
 result "$(grep -nE '^#include "(kernels|attention|model)/' run.c)" "run.c includes none of the engine"

@@ -63,6 +63,63 @@ check "and says what the program says" cmp -s "$tmp/want" "$tmp/out"
 "$tmp/c11" "$m" questt "$text" >"$tmp/out" 2>"$tmp/err"
 check "a wrong strategy ends it with 1" test $? -eq 1
 err_has "quest" "and a line"
+
+# ---- a program that was compiled against the header before drafts and the prefix cache ----
+mkdir "$tmp/before"
+sed '/^    const char \*draft; /,/^    int64_t prefix_min; /d; /^    int64_t prefix_tokens; /,/^    int64_t drafted, /d' \
+    "$SRCDIR/api/kvasir.h" >"$tmp/before/kvasir.h"
+later='^    .*(draft|drafted, draft_accepted|prefix_[a-z_]*);'
+check "the header has seven lines of later fields" test "$(grep -cE "$later" "$SRCDIR/api/kvasir.h")" -eq 7
+check "the earlier one has none" test "$(grep -cE "$later" "$tmp/before/kvasir.h")" -eq 0
+cat >"$tmp/steps.c" <<'EOF'
+#include <kvasir.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv)
+{
+    const int32_t ids[] = {5, 6, 7, 8, 5, 6, 7, 8};
+    struct { kvasir_options o; unsigned char after[64]; } x;
+    struct { kvasir_stats s; unsigned char after[64]; } t;
+    kvasir_model *m;
+    kvasir_session *s;
+    int32_t id;
+    char why[256];
+    memset(&x, 0, sizeof x.o);
+    memset(x.after, 255, 64);
+    memset(t.after, 255, 64);
+    x.o.struct_size = sizeof x.o;
+    t.s.struct_size = sizeof t.s;
+    x.o.gemm = "builtin";
+    x.o.threads = 1;
+    if (argc != 2 || kvasir_model_load(&m, argv[1], &x.o, why, sizeof why)) return puts(why), 1;
+    if (kvasir_session_create(&s, m, "full", NULL, 64, why, sizeof why)) return puts(why), 1;
+    if (kvasir_session_feed(s, ids, 8, KVASIR_PROMPT, NULL, why, sizeof why)) return puts(why), 1;
+    for (int i = 0; i < 16; i++) {
+        if (kvasir_session_sample(s, NULL, &id, why, sizeof why)) return puts(why), 1;
+        if (kvasir_decode(&s, 1, &id, why, sizeof why)) return puts(why), 1;
+        printf("%d ", (int)id);
+    }
+    if (kvasir_session_stats(s, &t.s, why, sizeof why)) return puts(why), 1;
+    printf("%d %s %d %d\n", (int)t.s.length, t.s.store, t.after[0], t.after[63]);
+    fprintf(stderr, "%d %d\n", (int)sizeof x.o, (int)sizeof t.s);
+    kvasir_session_free(s);
+    kvasir_model_free(m);
+    return 0;
+}
+EOF
+# shellcheck disable=SC2086
+{
+    compile then $CC -std=c11 "-I$tmp/before" "$tmp/steps.c"
+    compile now $CC -std=c11 "$tmp/steps.c"
+}
+"$tmp/now" "$m" >"$tmp/want" 2>"$tmp/sizes"
+check "a program of now runs" test $? -eq 0
+"$tmp/then" "$m" >"$tmp/out" 2>"$tmp/err"
+check "and one of then" test $? -eq 0
+check "with smaller structs" sh -c "! cmp -s '$tmp/sizes' '$tmp/err'"
+check "the same tokens and counts" cmp "$tmp/want" "$tmp/out"
+check "and nothing behind its structs is touched" grep -q ' 24 f16 255 255$' "$tmp/out"
+
 "$tmp/compare" "$m" "$text" full quest:budget=32:page=4 h2o:budget=24 >"$tmp/out" 2>"$tmp/err"
 check "a line for each strategy" test "$(grep -cE '^(full|quest|h2o).*: ' "$tmp/out")" -eq 3
 "$RUN" generate -m "$m" -p "$text" -n 24 --temp 0 --quiet --ignore-eos >"$tmp/want" 2>"$tmp/err"
