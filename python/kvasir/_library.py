@@ -40,7 +40,8 @@ def sized(name, *fields):
 Options = sized(
     "Options", ("device", c_char_p), ("weights", c_char_p), ("gemm", c_char_p), ("threads", c_int32),
     ("batch", c_int32), ("chunk", c_int32), ("flags", c_int32), ("ctx", c_int64), ("log", LOG),
-    ("progress", PROGRESS), ("arg", c_void_p))
+    ("progress", PROGRESS), ("arg", c_void_p), ("draft", c_char_p), ("prefix_disk", c_char_p), ("prefix_ram", c_int64),
+    ("prefix_disk_bytes", c_int64), ("prefix_min", c_int64))
 Info = sized(
     "Info", ("name", c_char_p), ("architecture", c_char_p), ("weights", c_char_p), ("device", c_char_p),
     ("about", c_char_p), ("parameters", c_int64), ("weight_bytes", c_int64), ("max_positions", c_int64),
@@ -54,7 +55,7 @@ Stats = sized(
     "Stats", ("length", c_int64), ("limit", c_int64), ("steps", c_int64), ("attended", c_double), ("visible", c_double),
     ("kv_read_bytes", c_double), ("index_read_bytes", c_double), ("kv_bytes", c_int64), ("kv_peak_bytes", c_int64),
     ("index_bytes", c_int64), ("prompt_seconds", c_double), ("step_seconds", c_double), ("strategy", c_char_p),
-    ("store", c_char_p))
+    ("store", c_char_p), ("prefix_tokens", c_int64), ("drafted", c_int64), ("draft_accepted", c_int64))
 
 
 class Message(ctypes.Structure):

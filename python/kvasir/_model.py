@@ -96,15 +96,21 @@ class Model:
 
     @classmethod
     def from_pretrained(cls, folder, *, device=None, weights=None, gemm=None, threads=0, batch=0, chunk=0, ctx=0,
-                        log=None, progress=None):
+                        log=None, progress=None, draft=None, prefix_disk=None, prefix_ram=0, prefix_disk_bytes=0,
+                        prefix_min=0):
         """Opens a folder as Hugging Face has them: config.json, safetensors, tokenizer. Nothing is downloaded.
 
         weights: "q8", "q4", "f16", ...; gemm: "builtin" for the same bits on every machine; batch: most sessions of one
         decode(). log(level, line): 0 tells, 1 warns. progress(done, total): behind each chunk of a prompt; False stops.
+        draft: "ngram", a strategy, or both: speeds up steps of one session and changes no bits. prefix_ram, prefix_disk:
+        bytes of memory and a folder for the prefix cache, of whose prompts later ones compute only what is new, if that
+        is at least prefix_min tokens.
         """
         callbacks = _Callbacks(log, progress)
         options = lib.Options(device=_bytes(device), weights=_bytes(weights), gemm=_bytes(gemm), threads=threads,
-                              batch=batch, chunk=chunk, ctx=ctx, log=callbacks.log, progress=callbacks.progress)
+                              batch=batch, chunk=chunk, ctx=ctx, log=callbacks.log, progress=callbacks.progress,
+                              draft=_bytes(draft), prefix_disk=_bytes(prefix_disk), prefix_ram=prefix_ram,
+                              prefix_disk_bytes=prefix_disk_bytes, prefix_min=prefix_min)
         handle = c_void_p()
         callbacks.run(library.model_load, byref(handle), _bytes(folder), byref(options))
         return cls(handle.value, callbacks)

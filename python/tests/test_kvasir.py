@@ -166,6 +166,63 @@ class ModelTest(unittest.TestCase):
         self.assertTrue(out[0] and all(o == out[0] for o in out))
 
 
+class OptionsTest(unittest.TestCase):
+    PROMPT = np.arange(100) % 13 + 20
+
+    def generate(self, model, **sampling):
+        session = model.session()
+        said = list(session.generate_tokens(self.PROMPT, 40, stop_at_end=False, **sampling))
+        return said, session
+
+    def test_drafts(self):
+        model = load()
+        for draft in ["ngram", "quest:budget=32:page=4", "ngram,fier:budget=32"]:
+            drafts = load(draft=draft)
+            for sampling in [{}, {"temperature": 0.8, "seed": 3}]:
+                (want, a), (said, b) = self.generate(model, **sampling), self.generate(drafts, **sampling)
+                self.assertEqual(said, want)
+                np.testing.assert_array_equal(b.logits, a.logits)
+                self.assertGreater(b.stats["drafted"], 0)
+                self.assertEqual(a.stats["drafted"], 0)
+            fork = b.fork()
+            kvasir.decode([b, fork], [5, 5])
+            np.testing.assert_array_equal(b.logits, fork.logits)
+            with self.assertRaises(kvasir.KvasirError) as caught:
+                drafts.session("h2o:budget=16")
+            self.assertEqual(caught.exception.status, "UNSUPPORTED")
+
+    def test_prefix_cache(self):
+        want, session = self.generate(load())
+        with tempfile.TemporaryDirectory() as folder:
+            for known, options in [(0, {"prefix_ram": 1 << 24}), (0, {"prefix_disk": folder}),
+                                   (96, {"prefix_disk": folder, "draft": "ngram"})]:
+                seen = []
+                model = load(prefix_min=16, progress=lambda done, _: seen.append(done), **options)
+                for known in [known, 96]:
+                    seen.clear()
+                    said, cached = self.generate(model)
+                    self.assertEqual(said, want)
+                    self.assertEqual(cached.stats["prefix_tokens"], known)
+                    self.assertEqual(seen, [*range(known + 16, 97, 16), 100])
+                del cached, model  # before the folder is read again
+                gc.collect()
+
+    def test_program_prefix(self):
+        """A prompt that the program left in a folder."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o700)
+            text = " ".join(str(i) for i in range(60))
+            out = subprocess.run(
+                [os.environ["RUN"], "generate", "-m", FOLDER, "-p", text, "-n", "12", "--temp", "0", "--gemm", "builtin",
+                 "--threads", "1", "--chunk", "16", "--ctx", "256", "--prefix-disk", folder, "--prefix-min", "16",
+                 "--quiet"], capture_output=True, check=True)
+            session = load(prefix_disk=folder, prefix_min=16).session()
+            ids = session.model.encode(text)
+            said = list(session.generate_tokens(ids, 12))
+            self.assertEqual(session.stats["prefix_tokens"], (len(ids) - 1) // 16 * 16)
+            self.assertEqual(session.model.decode(said).strip(), out.stdout.decode("utf-8", "replace").strip())
+
+
 class CallbackTest(unittest.TestCase):
     def test_log_and_progress(self):
         lines, seen = [], []
