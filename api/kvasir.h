@@ -59,7 +59,8 @@ enum { KVASIR_INFO, KVASIR_WARNING };
  * token that is fed is one of them, its logits are known. They act where kvasir_decode has one session, and on the last
  * token of kvasir_session_feed, unless the session is watched. Sessions then need a strategy that attends everything
  * and a store without codes, else creating them fails with KVASIR_UNSUPPORTED. A strategy does not draft for sessions
- * that come from kvasir_session_fork or kvasir_session_load.
+ * that come from kvasir_session_fork or kvasir_session_load. kvasir_stats counts verified tokens as steps, also those
+ * that were not fed then.
  *
  * The prefix cache keeps the rows of prompts, on a CPU. A prompt that is fed to an empty session takes from the cache
  * the tokens with which an earlier one began, computes the others, and has the same bits. A hit requires the same
