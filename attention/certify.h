@@ -11,7 +11,7 @@
     {                                                                                                                  \
         "certify", attn_fraction,                                                                                      \
             "share of its attention that a query head is to miss at most, for sure; as many tokens as that takes, at " \
-            "most max; off: budget tokens",                                                                            \
+            "most the budget that the strategy names itself; off: budget tokens",                                      \
             0, 0, ATTN_FRACTION - 1                                                                                    \
     }
 

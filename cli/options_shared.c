@@ -44,7 +44,7 @@ const cli_option options_shared[] = {
     {MODEL, .name = "certify", .arg = "EPS", AT(certify),
      .help = "no query head misses more than this share of its attention, for sure (--attn codes --kv kivi4)",
      .man = "No query head of a layer that selects misses more than the share EPS of its attention: a step attends as "
-            "many tokens as it takes to be sure of that, whatever --budget says; max=N inside the strategy bounds "
+            "many tokens as it takes to be sure of that, whatever --budget says; budget=N inside the strategy bounds "
             "them, and heads that need more then count as not certified. The bound is that of the keys as they were "
             "before they became codes. For codes over q8, q4, kivi4, logquant4 or hf4:zero=float, on a CPU; strategies "
             "whose "

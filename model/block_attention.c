@@ -7,25 +7,23 @@
 
 typedef struct {
     buf q, k, v, out;
-    size_t bytes;
 } room;
 
-static size_t padded(size_t bytes)
+/* Returns the bytes of rows of n heads, to whole cache lines. */
+static size_t heads_bytes(const model_config *c, int n_heads, size_t rows)
 {
-    return (bytes + 63) / 64 * 64;
+    return (rows * (size_t)n_heads * (size_t)c->head_dim * sizeof(float) + 63) / 64 * 64;
 }
 
 static room room_at(buf at, const model_config *c, size_t rows)
 {
-    size_t q = padded(rows * (size_t)c->n_heads * (size_t)c->head_dim * sizeof(float));
-    size_t kv = padded(rows * (size_t)c->n_kv_heads * (size_t)c->head_dim * sizeof(float));
-    return (room){at, buf_at(at, q), buf_at(at, q + kv), buf_at(at, q + 2 * kv), 2 * (q + kv)};
+    size_t q = heads_bytes(c, c->n_heads, rows), kv = heads_bytes(c, c->n_kv_heads, rows);
+    return (room){at, buf_at(at, q), buf_at(at, q + kv), buf_at(at, q + 2 * kv)};
 }
 
 static size_t scratch(const model_config *c, size_t rows)
 {
-    static unsigned char base[1];
-    return room_at((buf){base}, c, rows).bytes;
+    return 2 * (heads_bytes(c, c->n_heads, rows) + heads_bytes(c, c->n_kv_heads, rows));
 }
 
 void attention_room(const decoder *d, const block *b, size_t rows, buf *k, buf *v)

@@ -11,14 +11,13 @@
 #include <unistd.h>
 
 #include "api/kvasir.h"
+#include "tests/unit/library_util.h"
 #include "tests/unit/oom.h"
 #include "api/impl.h"
 #include "tests/unit/poison.h"
 
-enum { N = 50, STEPS = 6, LIMIT = 80, MSG = 256 };
+enum { N = 50, STEPS = 6, LIMIT = 80 };
 #define MODEL "qwen3-bf16"
-
-static char msg[MSG];
 
 static const char *dir_of(const char *name)
 {
@@ -29,32 +28,9 @@ static const char *dir_of(const char *name)
     return tap_path(p);
 }
 
-static bool good(kvasir_status st, const char *name)
-{
-    bool yes = st == KVASIR_OK && msg[0] == 0;
-    ok(yes, "%s", name);
-    if (!yes) printf("#   status %d: %s\n", (int)st, msg);
-    return yes;
-}
-
-/* A refusal with `part` in its message. */
-static bool refused(kvasir_status st, kvasir_status want, const char *part, const char *name)
-{
-    bool yes = st == want && strstr(msg, part);
-    ok(yes, "refused: %s", name);
-    if (!yes) printf("#   status %d, want %d: \"%s\", want \"%s\"\n", (int)st, (int)want, msg, part);
-    return yes;
-}
-
 static kvasir_options plain(void)
 {
-    return (kvasir_options){.struct_size = sizeof(kvasir_options),
-                            .device = "cpu",
-                            .gemm = "builtin",
-                            .threads = 1,
-                            .batch = 4,
-                            .chunk = U_CHUNK,
-                            .ctx = LIMIT};
+    return small_options(LIMIT);
 }
 
 static kvasir_model *open_model(const char *name, const kvasir_options *o)

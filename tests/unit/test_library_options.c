@@ -12,38 +12,17 @@
 #include <unistd.h>
 
 #include "api/impl.h"
+#include "tests/unit/library_util.h"
 #include "tests/unit/oom.h"
 #include "tests/unit/poison.h"
 
-enum { N = 60, STEPS = 40, LIMIT = 160, MANY = 40, MSG = 256 };
+enum { N = 60, STEPS = 40, LIMIT = 160, MANY = 40 };
 
-static char msg[MSG];
 static int32_t prompt[N];
-
-static bool good(kvasir_status st, const char *name)
-{
-    bool yes = st == KVASIR_OK && msg[0] == 0;
-    ok(yes, "%s", name);
-    if (!yes) printf("#   status %d: %s\n", (int)st, msg);
-    return yes;
-}
-
-static void refused(kvasir_status st, kvasir_status want, const char *part, const char *name)
-{
-    bool yes = st == want && strstr(msg, part);
-    ok(yes, "refused: %s", name);
-    if (!yes) printf("#   status %d, want %d: \"%s\", want \"%s\"\n", (int)st, (int)want, msg, part);
-}
 
 static kvasir_options plain(void)
 {
-    return (kvasir_options){.struct_size = sizeof(kvasir_options),
-                            .device = "cpu",
-                            .gemm = "builtin",
-                            .threads = 1,
-                            .batch = 4,
-                            .chunk = U_CHUNK,
-                            .ctx = LIMIT};
+    return small_options(LIMIT);
 }
 
 static kvasir_status load(kvasir_model **m, const kvasir_options *o)
