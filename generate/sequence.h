@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The generation driver. A sequence is a session with its tokens, sampler, drafts and prefix cache. Prompts are fed to
  * it in pieces; steps over one or many sequences then feed what was chosen and choose what follows. Commands,
- * evaluations, the server and the library generate through it. */
+ * evaluations and the library generate through it. */
 #ifndef GENERATE_SEQUENCE_H
 #define GENERATE_SEQUENCE_H
 
