@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Writing sessions, and what writing and reading share. */
+/* Session files: what a file is of, and opening one. session_state.c writes and reads what follows the header. */
 #include "config.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "attention/reuse.h"
-#include "kernels/base/draft.h"
+#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
-#include "kernels/base/sums.h"
 #include "model/decoder.h"
 #include "model/session_file_impl.h"
 #include "model/weights.h"
@@ -70,209 +70,191 @@ void session_sum(char out[SESSION_SUM], const session_header *h, const void *res
     sha256_hex(&sum, out);
 }
 
-/* ---- saving ---- */
+/* ---- opening ---- */
 
-/* Values that are written once their place is known. */
-typedef struct {
-    buf b;
-    size_t item, bytes; /* the first of its entries; of the buffer */
-} row_buffer;
-
-typedef struct {
-    attn_state base;
-    backend *be;
-    session_item *item;
-    row_buffer *rows;
-    unsigned char *state;
-    size_t n_items, items_cap, n_rows, rows_cap, state_bytes, state_cap;
-    uint64_t rows_bytes, n_sums;
-} saver;
-
-/* Room for one more of something. */
-#define GROW(p, n, cap, more, e)                                                                                       \
-    do {                                                                                                               \
-        if ((n) + (more) > (cap)) {                                                                                    \
-            (cap) = 2 * ((n) + (more));                                                                                \
-            TRY(MEM_GROW(&(p), (cap), (e)));                                                                           \
-        }                                                                                                              \
-    } while (0)
-
-static status add_item(saver *s, const session_item *item, const char *name, err *e)
+status session_file_read(const session_file *f, uint64_t at, void *to, size_t n, err *e)
 {
-    GROW(s->item, s->n_items, s->items_cap, 1, e);
-    s->item[s->n_items] = *item;
-    strncpy(s->item[s->n_items++].name, name, sizeof item->name - 1);
-    return ST_OK;
-}
-
-/* A place for `bytes` bytes that are copied. */
-static status add_state(saver *s, const char *name, int layer, size_t bytes, unsigned char **to, err *e)
-{
-    const session_item item = {
-        .layer = layer, .kind = SESSION_STATE, .at = s->state_bytes, .n = 1, .stride = bytes, .used = bytes};
-    GROW(s->state, s->state_bytes, s->state_cap, bytes + 1, e); /* one more: there is memory even for nothing */
-    *to = s->state + s->state_bytes;
-    s->state_bytes += bytes;
-    return add_item(s, &item, name, e);
-}
-
-static status save_host(attn_state *v, const char *name, int layer, void *p, size_t bytes, err *e)
-{
-    unsigned char *to = NULL;
-    TRY(add_state((saver *)v, name, layer, bytes, &to, e));
-    if (bytes) memcpy(to, p, bytes);
-    return ST_OK;
-}
-
-static status save_mem(attn_state *v, const char *name, int layer, buf b, size_t bytes, err *e)
-{
-    saver *s = (saver *)v;
-    unsigned char *to = NULL;
-    TRY(add_state(s, name, layer, bytes, &to, e));
-    if (bytes) s->be->ops->download(s->be, to, b, bytes);
-    return ST_OK;
-}
-
-static status save_rows(attn_state *v, const char *name, int layer, buf b, size_t bytes, const state_part *part,
-                        size_t n_parts, err *e)
-{
-    saver *s = (saver *)v;
-    GROW(s->rows, s->n_rows, s->rows_cap, 1, e);
-    s->rows[s->n_rows++] = (row_buffer){b, s->n_items, bytes};
-    for (size_t i = 0; i < n_parts; i++) {
-        const session_item item = {.layer = layer,
-                                   .kind = SESSION_ROWS,
-                                   .at = s->rows_bytes + part[i].at,
-                                   .n = part[i].n,
-                                   .stride = part[i].stride,
-                                   .used = part[i].used};
-        s->n_sums += sums_count(item.n, item.used);
-        TRY(add_item(s, &item, name, e));
-    }
-    s->rows_bytes = session_align(s->rows_bytes + bytes);
-    return ST_OK;
-}
-
-/* A block of rows from ops memory to offset `to` of the file; pages of zeros stay holes. work: SUMS_BLOCK bytes. */
-static status write_block(saver *s, file_draft *d, uint64_t to, buf b, size_t n, unsigned char *work, uint64_t *sum,
-                          err *e)
-{
-    enum { PAGE = 4096 };
-    s->be->ops->download(s->be, work, b, n);
-    *sum = sums_of(work, n);
-    for (size_t i = 0, m, end; i < n; i = end) {
-        for (end = i; end < n; end += m) { /* pages of the file up to one of zeros */
-            m = PAGE - (to + end) % PAGE;
-            if (m > n - end) m = n - end;
-            if (sums_zero(work + end, m)) break;
-        }
-        if (end > i) TRY(file_draft_write(d, to + i, work + i, end - i, e));
-        if (end < n) end += m;
+    for (size_t done = 0; done < n;) {
+        errno = 0;
+        ssize_t k = pread(f->fd, (char *)to + done, n - done, (off_t)(at + done));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0)
+            return err_set(e, ST_IO, "%s: reading at byte %llu: %s", path_tail(f->path),
+                           (unsigned long long)(at + done), errno ? strerror(errno) : "the file ends there");
+        done += (size_t)k;
     }
     return ST_OK;
 }
 
-/* The pieces of a directory's entry, which lie in a buffer that begins at offset `first` of all rows; *sum advances. */
-static status write_item(saver *s, file_draft *d, uint64_t start, const session_item *p, buf b, uint64_t first,
-                         unsigned char *work, uint64_t **sum, err *e)
+static status check_header(session_file *f, uint64_t size, err *e)
 {
-    for (size_t g = 0; g < p->n; g++) {
-        uint64_t at = p->at + g * p->stride;
-        for (size_t done = 0, n; done < p->used; done += n) {
-            n = p->used - done < SUMS_BLOCK ? p->used - done : SUMS_BLOCK;
-            TRY(write_block(s, d, start + at + done, buf_at(b, at - first + done), n, work, (*sum)++, e));
-        }
-    }
+    session_header *h = &f->h;
+    const char *name = path_tail(f->path);
+    if (memcmp(h->magic, SESSION_MAGIC, sizeof h->magic) != 0)
+        return err_set(e, ST_FORMAT, "%s: not a session (it does not begin with '%.14s')", name, SESSION_MAGIC);
+    if (h->order != SESSION_ORDER)
+        return err_set(e, ST_FORMAT, "%s: byte order %08x, expected %08x: saved on another kind of machine", name,
+                       (unsigned)h->order, SESSION_ORDER);
+    if (h->version != SESSION_FILE_VERSION && h->version != SESSION_FILE_UNSUMMED)
+        return err_set(e, ST_FORMAT, "%s: version %u of session files, expected %d", name, (unsigned)h->version,
+                       SESSION_FILE_VERSION);
+    if (h->file_bytes != size)
+        return err_set(e, ST_FORMAT, "%s: %llu bytes, expected %llu", name, (unsigned long long)size,
+                       (unsigned long long)h->file_bytes);
+    uint64_t room = size - SESSION_HEADER;
+    if (h->n_items > room / sizeof(session_item) || h->n_sums > room / sizeof(uint64_t) || session_tables(h) > room ||
+        h->state_bytes > room - session_tables(h) || (h->version == SESSION_FILE_UNSUMMED && h->n_sums > 0))
+        return err_set(e, ST_FORMAT, "%s: damaged: %llu entries, %llu checksums and %llu bytes of state in %llu bytes",
+                       name, (unsigned long long)h->n_items, (unsigned long long)h->n_sums,
+                       (unsigned long long)h->state_bytes, (unsigned long long)size);
+    if (h->context < 1 || h->context > (int64_t)1 << 40)
+        return err_set(e, ST_FORMAT, "%s: damaged: a context of %lld tokens", name, (long long)h->context);
     return ST_OK;
 }
 
-static status write_rows(saver *s, file_draft *d, uint64_t start, uint64_t *sum, err *e)
+/* Reads everything before the rows, as a copy that nobody can change after it was checked. */
+static status read_rest(session_file *f, err *e)
 {
-    unsigned char *work;
-    status st = ST_OK;
-    TRY(mem_alloc((void **)&work, SUMS_BLOCK, 1, "session file", e));
-    for (size_t i = 0; i < s->n_rows && st == ST_OK; i++) {
-        const row_buffer *r = &s->rows[i];
-        size_t end = i + 1 < s->n_rows ? s->rows[i + 1].item : s->n_items;
-        uint64_t first = session_align(s->item[r->item].at + 1) - SESSION_ALIGN;
-        for (size_t k = r->item; k < end && s->item[k].kind == SESSION_ROWS && st == ST_OK; k++)
-            st = write_item(s, d, start, &s->item[k], r->b, first, work, &sum, e);
+    char sum[SESSION_SUM];
+    size_t have = mem_available();
+    f->rest_bytes = (size_t)(session_tables(&f->h) + f->h.state_bytes);
+    if (have && f->rest_bytes > have)
+        return err_set(e, ST_NOMEM, "%s: %zu bytes of state, %zu are available", path_tail(f->path), f->rest_bytes,
+                       have);
+    TRY(mem_alloc((void **)&f->rest, f->rest_bytes, 1, "session file", e));
+    TRY(session_file_read(f, SESSION_HEADER, f->rest, f->rest_bytes, e));
+    session_sum(sum, &f->h, f->rest, f->rest_bytes);
+    if (memcmp(sum, f->h.sum, sizeof sum) == 0) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: damaged: checksum %.12s..., expected %.12s...", path_tail(f->path), sum,
+                   f->h.sum);
+}
+
+static status read_header(session_file *f, uint64_t bytes, err *e)
+{
+    static const unsigned char zero[SESSION_HEADER];
+    unsigned char head[SESSION_HEADER];
+    struct stat s;
+    if (fstat(f->fd, &s) != 0 || !S_ISREG(s.st_mode))
+        return err_set(e, ST_IO, "%s: not a regular file", path_tail(f->path));
+    uint64_t size = bytes ? bytes : (uint64_t)s.st_size;
+    if (s.st_size < SESSION_HEADER || size < SESSION_HEADER)
+        return err_set(e, ST_FORMAT, "%s: %lld bytes, a session has at least %d", path_tail(f->path),
+                       (long long)s.st_size, SESSION_HEADER);
+    if (size > (uint64_t)s.st_size)
+        return err_set(e, ST_FORMAT, "%s: %lld bytes, expected %llu", path_tail(f->path), (long long)s.st_size,
+                       (unsigned long long)size);
+    TRY(session_file_read(f, 0, head, sizeof head, e));
+    memcpy(&f->h, head, sizeof f->h);
+    TRY(check_header(f, size, e));
+    session_header *h = &f->h;
+    bool ended = !h->model[sizeof h->model - 1] && !h->store[sizeof h->store - 1] &&
+                 !h->strategy[sizeof h->strategy - 1] && !h->sum[sizeof h->sum - 1];
+    if (!ended || memcmp(head + sizeof *h, zero, sizeof head - sizeof *h) != 0)
+        return err_set(e, ST_FORMAT, "%s: damaged: the header", path_tail(f->path));
+    return read_rest(f, e);
+}
+
+status session_file_take(session_file **out, int fd, const char *name, uint64_t bytes, err *e)
+{
+    session_file *f;
+    *out = NULL;
+    status st = MEM_NEW(&f, 1, e);
+    if (st != ST_OK) {
+        close(fd);
+        return st;
     }
-    mem_free(work);
+    f->fd = fd;
+    f->path = mem_strdup(name);
+    st = f->path ? read_header(f, bytes, e) : err_set(e, ST_NOMEM, "session file: out of memory");
+    if (st != ST_OK) session_file_close(f);
+    else *out = f;
     return st;
 }
 
-/* The rows, then everything before them in one piece, which has their checksums. */
-static status write_file(saver *s, file_draft *d, session_header *h, err *e)
+status session_file_open(session_file **out, const char *path, err *e)
 {
-    unsigned char *head = NULL, *rest;
-    size_t list = s->n_items * sizeof *s->item;
-    h->n_items = s->n_items;
-    h->n_sums = s->n_sums;
-    h->state_bytes = s->state_bytes;
-    h->file_bytes = session_rows_at(h) + s->rows_bytes;
-    size_t tables = (size_t)session_tables(h), bytes = tables + s->state_bytes;
-    TRY(mem_alloc((void **)&head, SESSION_HEADER + bytes, 1, "session file", e));
-    rest = head + SESSION_HEADER;
-    memcpy(rest, s->item, list);
-    if (s->state_bytes) memcpy(rest + tables, s->state, s->state_bytes);
-    status st = write_rows(s, d, session_rows_at(h), (uint64_t *)(void *)(rest + list), e);
-    if (st == ST_OK) st = backend_fault(s->be, e);
-    session_sum(h->sum, h, rest, bytes);
-    memcpy(head, h, sizeof *h);
-    if (st == ST_OK) st = file_draft_write(d, 0, head, SESSION_HEADER + bytes, e);
-    mem_free(head);
-    return st;
+    *out = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return err_set(e, ST_IO, "%s: %s", path_tail(path), strerror(errno));
+    return session_file_take(out, fd, path, 0, e);
 }
 
-static status walk(saver *s, const session *from, const session_notes *n, err *e)
+void session_file_close(session_file *f)
 {
-    size_t vocab = n->logits ? (size_t)from->d->m->config.vocab : 0;
-    void *ids = (void *)(uintptr_t)n->ids, *logits = (void *)(uintptr_t)n->logits; /* only read */
-    TRY(save_host(&s->base, "token ids", -1, ids, n->n_ids * sizeof *n->ids, e));
-    TRY(save_host(&s->base, "logits", -1, logits, vocab * sizeof *n->logits, e));
-    TRY(attn_seq_state(from->attn, &s->base, e));
-    return recurrent_state(from->state, &s->base, session_length(from), e);
+    if (!f) return;
+    close(f->fd);
+    mem_free(f->rest);
+    mem_free(f->path);
+    mem_free(f);
 }
 
-/* *bytes: what the file is to have. */
-static status save_to(file_draft *d, const session *s, const session_notes *notes, uint64_t *bytes, err *e)
+void session_file_trust(session_file *f)
 {
-    session_header h;
-    saver v = {.base = {.host = save_host, .mem = save_mem, .rows = save_rows}, .be = s->d->be};
-    TRY(session_header_of(&h, s, e));
-    h.n_ids = notes->n_ids;
-    h.random = notes->random;
-    h.bound = s->bound;
-    status st = walk(&v, s, notes, e);
-    if (st == ST_OK) st = write_file(&v, d, &h, e);
-    *bytes = h.file_bytes;
-    mem_free(v.item);
-    mem_free(v.rows);
-    mem_free(v.state);
-    return st;
+    f->trusted = true;
 }
 
-status session_save(const session *s, const char *path, const session_notes *notes, err *e)
+bool session_file_summed(const session_file *f)
 {
-    file_draft d;
-    uint64_t bytes = 0;
-    if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be saved in the middle of a prompt");
-    status st = file_draft_open(&d, path, e);
-    if (st == ST_OK) st = save_to(&d, s, notes, &bytes, e);
-    if (st == ST_OK) st = file_draft_commit(&d, bytes, e);
-    file_draft_close(&d);
-    return st;
+    return f->h.version != SESSION_FILE_UNSUMMED;
 }
 
-status session_save_part(const session *s, int fd, const char *name, const session_notes *notes, err *e)
+const char *session_file_strategy(const session_file *f)
 {
-    file_draft d = {.path = (char *)(uintptr_t)name, .fd = fd}; /* only read */
-    uint64_t bytes = 0;
-    if (attn_reuse_of(attn_seq_spec(s->attn)) == ATTN_REUSE_NEVER)
-        return err_set(e, ST_UNSUPPORTED, "%s: the first tokens of a prompt are no use to another one",
-                       attn_seq_spec(s->attn)->text);
-    TRY(save_to(&d, s, notes, &bytes, e));
-    if (ftruncate(fd, (off_t)bytes) == 0) return ST_OK;
-    return err_set(e, ST_IO, "%s: making it %llu bytes long: %s", name, (unsigned long long)bytes, strerror(errno));
+    return f->h.strategy;
+}
+
+const char *session_file_store(const session_file *f)
+{
+    return f->h.store;
+}
+
+int64_t session_file_context(const session_file *f)
+{
+    return f->h.context;
+}
+
+const int32_t *session_file_ids(const session_file *f, size_t *n)
+{
+    const session_header *h = &f->h;
+    *n = h->n_items > 0 && h->n_ids <= h->state_bytes / sizeof(int32_t) ? (size_t)h->n_ids : 0;
+    return (const int32_t *)(const void *)(f->rest + session_tables(h));
+}
+
+/* ---- whose it is ---- */
+
+/* Two lists of words with ':' between them that differ: from the first word that does. */
+static status another_strategy(const session_file *f, const char *found, const char *want, err *e)
+{
+    size_t from = 0;
+    int name = (int)strcspn(found, ":");
+    for (size_t i = 0; found[i] && found[i] == want[i]; i++)
+        if (found[i] == ':') from = i + 1;
+    if (from == 0)
+        return err_set(e, ST_FORMAT, "%s: a session of strategy '%.*s', expected '%.*s'", path_tail(f->path),
+                       name < 24 ? name : 24, found, (int)strcspn(want, ":"), want);
+    return err_set(e, ST_FORMAT, "%s: a session of %.*s with %.40s, expected %.40s", path_tail(f->path),
+                   name < 24 ? name : 24, found, found + from, want + from);
+}
+
+status session_file_check(const session_file *f, const session *s, err *e)
+{
+    session_header want;
+    char strategy[ATTN_WRITTEN];
+    const char *name = path_tail(f->path);
+    attn_spec_known(strategy, f->h.strategy);
+    TRY(session_header_of(&want, s, e));
+    if (strcmp(f->h.model, want.model) != 0)
+        return err_set(e, ST_FORMAT, "%s: a session of another model: %.12s..., expected %.12s...", name, f->h.model,
+                       want.model);
+    if (strcmp(strategy, want.strategy) != 0) return another_strategy(f, strategy, want.strategy, e);
+    if (strcmp(f->h.store, want.store) != 0)
+        return err_set(e, ST_FORMAT, "%s: keys and values are held as %.60s, expected %.60s", name, f->h.store,
+                       want.store);
+    if (f->h.context != want.context)
+        return err_set(e, ST_FORMAT, "%s: a context of %lld tokens, expected %lld", name, (long long)f->h.context,
+                       (long long)want.context);
+    if (f->h.chunk != want.chunk)
+        return err_set(e, ST_FORMAT, "%s: saved with --chunk %lld, expected %lld", name, (long long)f->h.chunk,
+                       (long long)want.chunk);
+    return ST_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Inside of session files. Included by session_file*.c and their tests.
+/* Inside of session files. Included by session_file.c, session_state.c and their tests.
  *
  * header | directory: one entry for each thing that is shown by the walk over the state (attention/state.h), in its
  * order | checksums of the blocks of all rows (base/sums.h), in the order of the directory | what is copied, one after
@@ -38,6 +38,15 @@ typedef struct {
     uint64_t at, n, stride, used;
 } session_item;
 
+struct session_file {
+    session_header h;
+    unsigned char *rest; /* directory, checksums of rows, state */
+    size_t rest_bytes;
+    bool trusted; /* rows are not to be checked, or were */
+    char *path;
+    int fd;
+};
+
 static inline uint64_t session_align(uint64_t x)
 {
     return (x + SESSION_ALIGN - 1) / SESSION_ALIGN * SESSION_ALIGN;
@@ -59,5 +68,9 @@ static inline uint64_t session_rows_at(const session_header *h)
 void session_sum(char out[SESSION_SUM], const session_header *h, const void *rest, size_t bytes);
 /* The header of a session as it is, but for sizes and sum. */
 status session_header_of(session_header *h, const session *s, err *e);
+/* Reads n bytes at offset `at`. ST_IO. */
+status session_file_read(const session_file *f, uint64_t at, void *to, size_t n, err *e);
+/* ST_FORMAT unless the file is of the session's model, strategy, store, context and chunk. */
+status session_file_check(const session_file *f, const session *s, err *e);
 
 #endif

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/* Saving, loading and copying sessions: one walk over the state. Nothing in a file says where something lies or how
+ * much it is: the walk says so, and the directory must say the same. */
+#include "config.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "attention/reuse.h"
+#include "kernels/base/draft.h"
+#include "kernels/base/file.h"
+#include "kernels/base/mem.h"
+#include "kernels/base/sums.h"
+#include "model/decoder.h"
+#include "model/session_copy.h"
+#include "model/session_file_impl.h"
+
+typedef struct {
+    attn_state base;
+    enum { COUNT, SAVE, LOAD } step;
+    bool plain; /* a copy in memory: no directory, and rows are copied as the rest is */
+    backend *be;
+    const session_header *h;                           /* sizes; unused by COUNT */
+    unsigned char *rest;                               /* directory, checksums, state */
+    uint64_t n_items, n_sums, state_bytes, rows_bytes; /* passed so far */
+    file_draft *to;                                    /* SAVE */
+    const session_file *from;                          /* LOAD */
+    sums_part *mapped;                                 /* LOAD: [n_items]: rows to be checked, in the file; n 0: none */
+} state_walk;
+
+/* ---- directory, checksums, state ---- */
+
+/* Adds the next entry to the directory, or compares it. */
+static status pass_item(state_walk *v, session_item item, const char *name, err *e)
+{
+    uint64_t i = v->n_items++;
+    if (v->step == COUNT) return ST_OK;
+    if (i == v->h->n_items) return err_set(e, ST_FORMAT, "damaged: '%s' is missing", name);
+    session_item *at = (session_item *)(void *)v->rest + i;
+    strncpy(item.name, name, sizeof item.name - 1);
+    if (v->step == SAVE) *at = item;
+    if (memcmp(at, &item, sizeof item) == 0) return ST_OK;
+    return err_set(e, ST_FORMAT, "damaged: entry %llu is '%.23s', %llu x %llu bytes, expected '%s', %llu x %llu",
+                   (unsigned long long)i, at->name, (unsigned long long)at->n, (unsigned long long)at->used, name,
+                   (unsigned long long)item.n, (unsigned long long)item.used);
+}
+
+/* Gives the place of the next `bytes` bytes of what is copied; COUNT: NULL. */
+static status pass_state(state_walk *v, const char *name, int layer, size_t bytes, unsigned char **p, err *e)
+{
+    const session_item item = {
+        .layer = layer, .kind = SESSION_STATE, .at = v->state_bytes, .n = 1, .stride = bytes, .used = bytes};
+    *p = NULL;
+    if (!v->plain) TRY(pass_item(v, item, name, e));
+    if (v->step != COUNT) {
+        if (bytes > v->h->state_bytes - v->state_bytes) return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
+        *p = v->rest + session_tables(v->h) + v->state_bytes;
+    }
+    v->state_bytes += bytes;
+    return ST_OK;
+}
+
+static status pass_host(attn_state *s, const char *name, int layer, void *p, size_t bytes, err *e)
+{
+    state_walk *v = (state_walk *)s;
+    unsigned char *at;
+    TRY(pass_state(v, name, layer, bytes, &at, e));
+    if (bytes && v->step == SAVE) memcpy(at, p, bytes);
+    if (bytes && v->step == LOAD) memcpy(p, at, bytes);
+    return ST_OK;
+}
+
+static status pass_mem(attn_state *s, const char *name, int layer, buf b, size_t bytes, err *e)
+{
+    state_walk *v = (state_walk *)s;
+    unsigned char *at;
+    TRY(pass_state(v, name, layer, bytes, &at, e));
+    if (bytes && v->step == SAVE) v->be->ops->download(v->be, at, b, bytes);
+    if (bytes && v->step == LOAD) v->be->ops->upload(v->be, b, at, bytes);
+    return ST_OK;
+}
+
+/* Gives the checksums of the next n blocks; NULL: none are to be compared. */
+static status pass_sums(state_walk *v, uint64_t n, uint64_t **sum, err *e)
+{
+    *sum = NULL;
+    if (v->step == LOAD && !session_file_summed(v->from)) return ST_OK;
+    if (v->step != COUNT) {
+        if (n > v->h->n_sums - v->n_sums) return err_set(e, ST_FORMAT, "damaged: checksums are missing");
+        void *all = v->rest + v->h->n_items * sizeof(session_item);
+        if (v->step == SAVE || !v->from->trusted) *sum = (uint64_t *)all + v->n_sums;
+    }
+    v->n_sums += n;
+    return ST_OK;
+}
+
+/* ---- rows ---- */
+
+/* Writes n bytes to offset `at` of a file; pages of zeros stay holes. */
+static status write_pages(file_draft *d, uint64_t at, const unsigned char *p, size_t n, err *e)
+{
+    enum { PAGE = 4096 };
+    for (size_t i = 0, m, end; i < n; i = end) {
+        for (end = i; end < n; end += m) { /* pages of the file up to one of zeros */
+            m = PAGE - (at + end) % PAGE;
+            if (m > n - end) m = n - end;
+            if (sums_zero(p + end, m)) break;
+        }
+        if (end > i) TRY(file_draft_write(d, at + i, p + i, end - i, e));
+        if (end < n) end += m;
+    }
+    return ST_OK;
+}
+
+/* ST_FORMAT for a block of rows that belongs to entry `item` and begins at offset `at` of the file. */
+static status bad_block(const state_walk *v, uint64_t item, uint64_t at, uint64_t bytes, err *e)
+{
+    const session_item *of = (const session_item *)(const void *)v->rest + item;
+    return err_set(e, ST_FORMAT,
+                   "damaged: '%.23s' of layer %d: bytes %llu to %llu do not have their checksum; write the file again",
+                   of->name, (int)of->layer, (unsigned long long)at, (unsigned long long)(at + bytes - 1));
+}
+
+/* Saves or loads a block of entry `item` at offset `at` of the file. sum NULL: without a check. work: n bytes. */
+static status pass_block(state_walk *v, uint64_t item, uint64_t at, buf b, size_t n, unsigned char *work, uint64_t *sum,
+                         err *e)
+{
+    if (v->step == SAVE) {
+        v->be->ops->download(v->be, work, b, n);
+        *sum = sums_of(work, n);
+        return write_pages(v->to, at, work, n, e);
+    }
+    TRY(session_file_read(v->from, at, work, n, e));
+    if (sum && sums_of(work, n) != *sum) return bad_block(v, item, at, n, e);
+    v->be->ops->upload(v->be, b, work, n);
+    return ST_OK;
+}
+
+/* Passes the rows of an entry, in a buffer that begins at offset `start` of the file. Bytes between the pieces stay 0.
+ */
+static status pass_part(state_walk *v, uint64_t item, uint64_t start, buf b, const state_part *p, uint64_t *sum, err *e)
+{
+    unsigned char *work;
+    status st = ST_OK;
+    TRY(mem_alloc((void **)&work, p->used < SUMS_BLOCK ? p->used : SUMS_BLOCK, 1, "session file", e));
+    for (size_t g = 0; g < p->n; g++)
+        for (size_t done = 0, n; done < p->used && st == ST_OK; done += n) {
+            size_t at = p->at + g * p->stride + done;
+            n = p->used - done < SUMS_BLOCK ? p->used - done : SUMS_BLOCK;
+            st = pass_block(v, item, start + at, buf_at(b, at), n, work, sum, e);
+            if (sum) sum++;
+        }
+    mem_free(work);
+    return st;
+}
+
+static status pass_plain_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, const state_part *part,
+                              size_t n_parts, err *e)
+{
+    (void)bytes;
+    for (size_t i = 0; i < n_parts; i++)
+        for (size_t g = 0; g < part[i].n; g++)
+            TRY(pass_mem(s, name, layer, buf_at(b, part[i].at + g * part[i].stride), part[i].used, e));
+    return ST_OK;
+}
+
+static status pass_rows(attn_state *s, const char *name, int layer, buf b, size_t bytes, const state_part *part,
+                        size_t n_parts, err *e)
+{
+    state_walk *v = (state_walk *)s;
+    const backend_ops *o = v->be->ops;
+    uint64_t item = v->n_items, first = v->rows_bytes, start = 0;
+    for (size_t i = 0; i < n_parts; i++) {
+        const state_part *p = &part[i];
+        const session_item want = {
+            .layer = layer, .kind = SESSION_ROWS, .at = first + p->at, .n = p->n, .stride = p->stride, .used = p->used};
+        TRY(pass_item(v, want, name, e));
+    }
+    if (v->step != COUNT) {
+        start = session_rows_at(v->h) + first;
+        if (start > v->h->file_bytes || bytes > v->h->file_bytes - start)
+            return err_set(e, ST_FORMAT, "damaged: '%s' is cut", name);
+    }
+    v->rows_bytes = session_align(first + bytes);
+    bool mapped = v->step == LOAD && o->map_file && o->map_file(v->be, b, bytes, v->from->fd, start);
+    for (const state_part *p = part; p < part + n_parts; p++, item++) {
+        uint64_t *sum;
+        TRY(pass_sums(v, sums_count(p->n, p->used), &sum, e));
+        if (v->step == COUNT) continue;
+        if (!mapped) TRY(pass_part(v, item, start, b, p, sum, e));
+        else if (sum) v->mapped[item] = (sums_part){start + p->at, p->n, p->stride, p->used, b.p + p->at, sum};
+    }
+    return ST_OK;
+}
+
+static state_walk walk_of(const session *s, bool plain)
+{
+    return (state_walk){.base = {.host = pass_host, .mem = pass_mem, .rows = plain ? pass_plain_rows : pass_rows},
+                        .plain = plain,
+                        .be = s->d->be};
+}
+
+static status pass_all(state_walk *v, const session *s, err *e)
+{
+    v->base.load = v->step == LOAD;
+    v->n_sums = v->rows_bytes = 0;
+    TRY(attn_seq_state(s->attn, &v->base, e));
+    return recurrent_state(s->state, &v->base, session_length(s), e);
+}
+
+/* ---- saving ---- */
+
+static status save_all(state_walk *v, const session *s, const session_notes *n, err *e)
+{
+    size_t vocab = n->logits ? (size_t)s->d->m->config.vocab : 0;
+    void *ids = (void *)(uintptr_t)n->ids, *logits = (void *)(uintptr_t)n->logits; /* only read */
+    v->n_items = v->state_bytes = 0;
+    TRY(pass_host(&v->base, "token ids", -1, ids, n->n_ids * sizeof *n->ids, e));
+    TRY(pass_host(&v->base, "logits", -1, logits, vocab * sizeof *n->logits, e));
+    return pass_all(v, s, e);
+}
+
+/* Writes the rows, then everything before them in one piece, which has their checksums. */
+static status save_to(file_draft *d, const session *s, const session_notes *notes, uint64_t *bytes, err *e)
+{
+    session_header h;
+    unsigned char *head;
+    state_walk v = walk_of(s, false);
+    TRY(session_header_of(&h, s, e));
+    h.n_ids = notes->n_ids;
+    h.random = notes->random;
+    h.bound = s->bound;
+    TRY(save_all(&v, s, notes, e));
+    h.n_items = v.n_items;
+    h.n_sums = v.n_sums;
+    h.state_bytes = v.state_bytes;
+    h.file_bytes = *bytes = session_rows_at(&h) + v.rows_bytes;
+    size_t rest = (size_t)(session_tables(&h) + h.state_bytes);
+    TRY(mem_alloc((void **)&head, SESSION_HEADER + rest, 1, "session file", e));
+    v.step = SAVE;
+    v.h = &h;
+    v.rest = head + SESSION_HEADER;
+    v.to = d;
+    status st = save_all(&v, s, notes, e);
+    if (st == ST_OK) st = backend_fault(s->d->be, e);
+    session_sum(h.sum, &h, v.rest, rest);
+    memcpy(head, &h, sizeof h);
+    if (st == ST_OK) st = file_draft_write(d, 0, head, SESSION_HEADER + rest, e);
+    mem_free(head);
+    return st;
+}
+
+status session_save(const session *s, const char *path, const session_notes *notes, err *e)
+{
+    file_draft d;
+    uint64_t bytes = 0;
+    if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be saved in the middle of a prompt");
+    status st = file_draft_open(&d, path, e);
+    if (st == ST_OK) st = save_to(&d, s, notes, &bytes, e);
+    if (st == ST_OK) st = file_draft_commit(&d, bytes, e);
+    file_draft_close(&d);
+    return st;
+}
+
+status session_save_part(const session *s, int fd, const char *name, const session_notes *notes, err *e)
+{
+    file_draft d = {.path = (char *)(uintptr_t)name, .fd = fd}; /* only read */
+    uint64_t bytes = 0;
+    if (attn_reuse_of(attn_seq_spec(s->attn)) == ATTN_REUSE_NEVER)
+        return err_set(e, ST_UNSUPPORTED, "%s: the first tokens of a prompt are no use to another one",
+                       attn_seq_spec(s->attn)->text);
+    TRY(save_to(&d, s, notes, &bytes, e));
+    if (ftruncate(fd, (off_t)bytes) == 0) return ST_OK;
+    return err_set(e, ST_IO, "%s: making it %llu bytes long: %s", name, (unsigned long long)bytes, strerror(errno));
+}
+
+/* ---- loading ---- */
+
+/* All tokens of the session and at most one that was not fed, or else the logits that give it. */
+static status load_notes(state_walk *v, const session *s, session_notes *n, err *e)
+{
+    const session_header *h = &v->from->h;
+    unsigned char *ids, *logits;
+    int vocab = s->d->m->config.vocab;
+    if (h->n_ids > (uint64_t)s->limit + 1)
+        return err_set(e, ST_FORMAT, "damaged: %llu tokens", (unsigned long long)h->n_ids);
+    TRY(pass_state(v, "token ids", -1, (size_t)h->n_ids * sizeof *n->ids, &ids, e));
+    *n = (session_notes){.ids = (const int32_t *)(const void *)ids, .n_ids = (size_t)h->n_ids, .random = h->random};
+    for (size_t i = 0; i < n->n_ids; i++)
+        if (n->ids[i] < 0 || n->ids[i] >= vocab)
+            return err_set(e, ST_FORMAT, "damaged: token id %d, expected 0 to %d", (int)n->ids[i], vocab - 1);
+    /* Whether there are any shows in the length of their entry, which pass_state compares. */
+    const session_item *next = (const session_item *)(const void *)v->rest + v->n_items;
+    size_t bytes = v->n_items < h->n_items && next->used > 0 ? (size_t)vocab * sizeof *n->logits : 0;
+    TRY(pass_state(v, "logits", -1, bytes, &logits, e));
+    if (!bytes) return ST_OK;
+    n->logits = (const float *)(const void *)logits;
+    if (!draw_finite(n->logits, (size_t)vocab)) return err_set(e, ST_FORMAT, "damaged: logits that are not finite");
+    return ST_OK;
+}
+
+static status load_all(state_walk *v, session *s, session_notes *n, err *e)
+{
+    TRY(load_notes(v, s, n, e));
+    TRY(pass_all(v, s, e));
+    uint64_t length = (uint64_t)session_length(s);
+    if (v->n_items != v->from->h.n_items || v->state_bytes != v->from->h.state_bytes ||
+        v->n_sums != v->from->h.n_sums || session_rows_at(&v->from->h) + v->rows_bytes != v->from->h.file_bytes)
+        return err_set(e, ST_FORMAT, "damaged: more entries or bytes than a session has");
+    if (n->n_ids != length + (n->logits ? 0 : 1) && n->n_ids != 0)
+        return err_set(e, ST_FORMAT, "damaged: %zu token ids for %llu tokens", n->n_ids, (unsigned long long)length);
+    s->bound = v->from->h.bound;
+    return backend_fault(v->be, e);
+}
+
+/* Compares the checksums of rows that were mapped, which only backends in host memory do. */
+static status check_mapped(const state_walk *v, err *e)
+{
+    sums_bad bad;
+    status st = sums_check(v->from->fd, v->mapped, (size_t)v->from->h.n_items, v->be->n_threads, &bad, e);
+    return st == ST_FORMAT ? bad_block(v, bad.part, bad.at, bad.bytes, e) : st;
+}
+
+status session_load(session *s, session_file *f, session_notes *notes, err *e)
+{
+    err why = {0};
+    state_walk v = walk_of(s, false);
+    TRY(session_file_check(f, s, e));
+    v.step = LOAD;
+    v.h = &f->h;
+    v.rest = f->rest;
+    v.from = f;
+    session_reset(s);
+    status st = MEM_NEW(&v.mapped, (size_t)f->h.n_items, &why);
+    if (st == ST_OK) st = load_all(&v, s, notes, &why);
+    if (st == ST_OK && !f->trusted) st = check_mapped(&v, &why);
+    mem_free(v.mapped);
+    if (st == ST_OK) {
+        f->trusted = true;
+        return ST_OK;
+    }
+    session_reset(s);
+    if (st == ST_FORMAT && !session_file_summed(f))
+        return err_set(e, st, "%.100s: saved by an earlier version, which this one does not read; save it again (%s)",
+                       path_tail(f->path), why.msg);
+    return err_set(e, st, "%.100s: %s", path_tail(f->path), why.msg);
+}
+
+/* ---- copies in memory ---- */
+
+struct session_copy {
+    unsigned char *p;
+    size_t room;
+    session_header h; /* state_bytes: of the copy; bound */
+};
+
+static status copy_walk(session_copy *c, const session *s, bool load, err *e)
+{
+    state_walk v = walk_of(s, true);
+    v.step = load ? LOAD : SAVE;
+    v.h = &c->h;
+    v.rest = c->p;
+    TRY(pass_all(&v, s, e));
+    return backend_fault(v.be, e);
+}
+
+status session_copy_take(session_copy **c, session *s, err *e)
+{
+    if (s->open) return err_set(e, ST_UNSUPPORTED, "a session cannot be copied in the middle of a prompt");
+    state_walk v = walk_of(s, true);
+    if (!*c) TRY(MEM_NEW(c, 1, e));
+    session_copy *to = *c;
+    TRY(pass_all(&v, s, e));
+    if (v.state_bytes > to->room) {
+        mem_free(to->p);
+        *to = (session_copy){0};
+        TRY(mem_alloc((void **)&to->p, (size_t)v.state_bytes, 1, "copy of a session", e));
+        to->room = (size_t)v.state_bytes;
+    }
+    to->h.state_bytes = v.state_bytes;
+    to->h.bound = s->bound;
+    return copy_walk(to, s, false, e);
+}
+
+status session_copy_give(session *s, session_copy *c, err *e)
+{
+    session_reset(s);
+    status st = copy_walk(c, s, true, e);
+    if (st != ST_OK) session_reset(s);
+    else s->bound = c->h.bound;
+    return st;
+}
+
+void session_copy_free(session_copy *c)
+{
+    if (c) mem_free(c->p);
+    mem_free(c);
+}
