@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "eval/scores.h"
+#include "eval/stats.h"
 #include "kernels/base/mem.h"
 
 /* Returns 100 times the mean, rounded to two decimals. */
@@ -149,6 +149,55 @@ void json_add(json_t **list, json_t *element)
     json_decref(element);
     json_decref(*list);
     *list = NULL;
+}
+
+/* Returns each row's averages; NULL: out of memory. */
+static json_t *averages_json(const answers_layout *l, const answers *a)
+{
+    json_t *list = json_array();
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) {
+        json_t *o = evaluation_row_json(a->t.ev, row);
+        l->averages(o, a, row);
+        json_add(&list, o);
+    }
+    return list;
+}
+
+static status write_json(const answers_layout *l, const answers *a, err *e)
+{
+    const evaluation *ev = a->t.ev;
+    json_t *list = json_array(), *extra = json_object();
+    for (size_t row = 0; row < ev->rows.n; row++) l->cells(&list, a, row);
+    if (l->averages && json_object_set_new(extra, "averages", averages_json(l, a)) != 0) {
+        json_decref(extra);
+        extra = NULL;
+    }
+    return evaluation_report_json(ev, ev->samples.n, l->options(ev->own), list, extra, e);
+}
+
+static status print_layout(const answers_layout *l, const answers *a, err *e)
+{
+    TRY(l->title(a, e));
+    TRY(lineup_print_terms(&a->t.ev->rows, a->t.ev->c, e));
+    TRY(evaluation_table_head(&a->t, e));
+    TRY(l->lines(a, e));
+    TRY(out_printf(e, "\n"));
+    TRY(l->costs ? l->costs(a, e) : answers_costs(a, ALL_ANSWERS, e));
+    return evaluation_table_end(&a->t, e);
+}
+
+status answers_write(const answers_layout *l, const evaluation *ev, size_t n, err *e)
+{
+    answers a;
+    status st = answers_open(&a, ev, n, l->answer, e);
+    if (l->decimals) a.decimals = l->decimals;
+    if (l->mean) a.mean = l->mean;
+    if (l->score) a.score = l->score;
+    if (l->is_marked) a.is_marked = l->is_marked;
+    if (st == ST_OK) st = print_layout(l, &a, e);
+    if (st == ST_OK && ev->c->json) st = write_json(l, &a, e);
+    answers_close(&a);
+    return st;
 }
 
 void answers_json(json_t **list, const answers *a, size_t row, answer_group g, json_t *head, json_t *more)

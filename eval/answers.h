@@ -19,6 +19,7 @@ typedef struct {
     int64_t key[ANSWER_KEYS];
 } answer_group;
 #define ANSWERS(...) ((answer_group){{__VA_ARGS__}})
+#define ALL_ANSWERS  ANSWERS(ANSWER_ANY, ANSWER_ANY, ANSWER_ANY)
 
 typedef struct {
     evaluation_table t;
@@ -51,6 +52,25 @@ size_t answers_count(const answers *a, answer_group g);
 answer_cell answers_cell(const answers *a, size_t row, answer_group g);
 /* Returns the mean of the means of the datasets, whose number is key 0, that `among` [n] marks (NULL: all). */
 double answers_average(const answers *a, size_t row, size_t n, const bool *among);
+
+/* How an evaluation with ev->samples reports its answers; members that are NULL or 0 keep the defaults of `answers`. */
+typedef struct {
+    void (*answer)(const void *own, size_t i, answer_id *out);  /* describes answer i */
+    status (*title)(const answers *a, err *e);                  /* prints the first line, without its end */
+    status (*lines)(const answers *a, err *e);                  /* prints scores */
+    status (*costs)(const answers *a, err *e);                  /* prints time and memory; NULL: of all answers */
+    void (*cells)(json_t **list, const answers *a, size_t row); /* adds a row's results in --json */
+    void (*averages)(json_t *row_json, const answers *a,
+                     size_t row);        /* adds a row's members of "averages"; NULL: none */
+    json_t *(*options)(const void *own); /* of --json; NULL: out of memory */
+    int decimals;
+    double (*mean)(double sum, size_t n);
+    double (*score)(const json_t *line);
+    bool (*is_marked)(const json_t *line);
+} answers_layout;
+
+/* Prints the report of n answers, and writes --json. */
+status answers_write(const answers_layout *l, const evaluation *ev, size_t n, err *e);
 
 /* Prints the lines of a group's means; nothing where it has no answers. */
 status answers_line(const answers *a, int indent, const char *name, answer_group g, err *e);

@@ -51,7 +51,11 @@ static status start(evaluation *ev, err *e)
         return err_set(e, ST_USAGE, "--jobs %d: with --draft answers come one by one", ev->c->jobs);
     TRY(lineup_read_budgets(&ev->rows, ev->c, k->attn ? k->attn : "full", k->budget, e));
     TRY(parse_source(ev, e));
-    return k->load(ev->own, ev, e);
+    TRY(metrics_open(&ev->m, ev->data_dir, e));
+    ev->samples = (sample_list){.size = k->sample_size, .drop = k->drop};
+    TRY(k->load(ev->own, ev, e));
+    if (!ev->files) ev->files = ev->samples.files;
+    return ST_OK;
 }
 
 /* ---- the model ---- */
@@ -103,7 +107,9 @@ static status open_model(evaluation *ev, err *e)
         TRY(finish_prompter(ev, e));
     }
     if (ev->kind->wraps) TRY(finish_wrap(ev, e));
-    return ev->kind->ready ? ev->kind->ready(ev->own, ev, e) : ST_OK;
+    if (ev->kind->ready) TRY(ev->kind->ready(ev->own, ev, e));
+    if (!ev->n_samples) ev->n_samples = ev->samples.n;
+    return ST_OK;
 }
 
 /* ---- prompts ---- */
@@ -113,7 +119,12 @@ static status make_item(evaluation *ev, size_t i, err *e)
     evaluation_item *x = &ev->items[i];
     together_prompt *p = &ev->prompts[i];
     err inner = {0};
-    x->row = EVALUATION_ALL_ROWS;
+    *x = (evaluation_item){.row = EVALUATION_ALL_ROWS, .stop = &ev->eos, .dataset = ev->kind->name};
+    if (i < ev->samples.n) {
+        const sample_head *s = samples_at(&ev->samples, i);
+        if (ev->names.n) x->dataset = ev->names.name(ev->names.own, s->dataset);
+        x->index = s->index;
+    }
     status st = ev->kind->item(ev->own, ev, i, x, &inner);
     if (st != ST_OK) return err_set(e, st, "%s sample %lld: %.180s", x->dataset, (long long)x->index, inner.msg);
     *p = (together_prompt){.head = x->tokens.head.ids,
@@ -213,7 +224,7 @@ static status tables_json(json_t **out, const evaluation *ev, err *e)
     status st = ST_OK;
     char sum[SHA256_HEX];
     *out = json_object();
-    for (const char *const *name = ev->kind->tables; *name && st == ST_OK; name++) {
+    for (const char *const *name = ev->kind->tables; name && *name && st == ST_OK; name++) {
         char *path = path_join(ev->data_dir, *name);
         st = path ? file_sha256(path, sum, e) : err_set(e, ST_NOMEM, "out of memory");
         mem_free(path);
@@ -427,7 +438,9 @@ status evaluation_run(const evaluation_kind *kind, const cli *c, err *e)
     results_close(ev.out);
     reuse_close(ev.reuse);
     free_items(&ev);
-    kind->free(ev.own);
+    if (kind->free) kind->free(ev.own);
+    samples_free(&ev.samples);
+    metrics_destroy(ev.m);
     mem_free(ev.own);
     mem_free(ev.known);
     mem_free(ev.own_path);

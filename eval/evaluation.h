@@ -40,16 +40,18 @@ typedef struct evaluation_kind {
     const char *attn, *budget; /* defaults of --attn (NULL: full) and --budget (NULL: each method's own) */
     bool decode;               /* the default of --protocol is decode, not prefill */
     const char *own_samples;   /* data file that is read without --data; NULL: prompts are made, there are no samples */
-    /* Data files that prompts and scores follow from, with own_samples; NULL-terminated. */
+    /* Data files that prompts and scores follow from, with own_samples; NULL-terminated; NULL: none. */
     const char *const *tables;
     /* The keys that identify a result, NULL-terminated: those that `identity` gives for an item, then "attn", "budget"
      * and "pass". NULL: "dataset" and "index". */
     const char *const *keys;
     json_t *(*identity)(const void *own, const evaluation_item *x);
-    bool joined; /* how prompts that are too long are cut: prompter.joined */
-    bool wraps;  /* without samples: has --wrap and --template among its own options */
+    size_t sample_size;   /* of ev->samples, whose elements begin with a sample_head; 0: the kind has its own */
+    void (*drop)(void *); /* sample_list.drop */
+    bool joined;          /* how prompts that are too long are cut: prompter.joined */
+    bool wraps;           /* without samples: has --wrap and --template among its own options */
 
-    /* Before the model is opened: reads its own options and its samples; with samples it sets ev->files. */
+    /* Before the model is opened: reads its own options and its samples, into ev->samples or with ev->files set. */
     status (*load)(void *own, evaluation *ev, err *e);
     /* What needs the model's tokenizer and shape; NULL: nothing. */
     status (*ready)(void *own, evaluation *ev, err *e);
@@ -57,7 +59,8 @@ typedef struct evaluation_kind {
     status (*max_length)(size_t *out, const evaluation *ev, err *e);
     /* Begins pass k, from 0, and gives its number of items; 0: there is none. NULL: one pass of ev->n_samples. */
     status (*pass)(void *own, evaluation *ev, size_t k, size_t *n, err *e);
-    /* Item i, which is zeroed but for its row, EVALUATION_ALL_ROWS. */
+    /* Item i, which is zeroed but for its row, EVALUATION_ALL_ROWS, its stop, ev->eos, and of element i of ev->samples
+     * the dataset, by default the kind's name, and index. */
     status (*item)(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e);
     /* Members of the configuration beside the common ones; NULL: out of memory. */
     json_t *(*config)(const void *own);
@@ -69,7 +72,7 @@ typedef struct evaluation_kind {
     status (*passed)(void *own, evaluation *ev, err *e);
     /* The table on standard output, and --json. */
     status (*report)(void *own, evaluation *ev, err *e);
-    void (*free)(void *own);
+    void (*free)(void *own); /* NULL: nothing */
 } evaluation_kind;
 
 struct evaluation {
@@ -78,8 +81,11 @@ struct evaluation {
     void *own;
     const char *data_dir; /* the folder of evaluation data */
     sample_source source; /* of the options */
-    const json_t *files;  /* of the samples, for the configuration */
-    size_t n_samples;     /* items, where there is one pass; set by `load` or `ready` */
+    sample_list samples;  /* of a kind with sample_size */
+    dataset_names names;  /* of its datasets, set by `load`; n is 0: one dataset */
+    metrics *m;           /* scorer of answers */
+    const json_t *files;  /* of the samples, for the configuration; by default those of ev->samples */
+    size_t n_samples;     /* items, where there is one pass; set by `load` or `ready`; by default ev->samples.n */
     bool passes;          /* items have a pass, which tells their results apart; set by `load` */
     int64_t at_least;     /* tokens that every session must hold, however short the prompts; set by `pass` */
     char label[64];       /* for progress; set by `pass`, else the kind's name */

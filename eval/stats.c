@@ -4,6 +4,7 @@
 #include "eval/stats.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 void stats_wilson(double k, int64_t n, double *low, double *high)
@@ -60,4 +61,11 @@ double stats_spread(double *x, size_t n)
 {
     double median = stats_median(x, n);
     return median == 0 ? 0 : (quantile(x, n, 0.75) - quantile(x, n, 0.25)) / median;
+}
+
+double round_decimals(double x, int decimals)
+{
+    char text[352]; /* the largest double has 309 digits */
+    snprintf(text, sizeof text, "%.*f", decimals, x);
+    return strtod(text, NULL);
 }

@@ -25,4 +25,7 @@ double stats_median(double *x, size_t n);
  * median; sorts x. 0 where the median is 0. */
 double stats_spread(double *x, size_t n);
 
+/* round(x, decimals): the exact value to so many decimals, ties to even. */
+double round_decimals(double x, int decimals);
+
 #endif

@@ -12,7 +12,7 @@
 #include "eval/prediction.h"
 #include "eval/prompter.h"
 #include "eval/samples.h"
-#include "eval/scores.h"
+#include "eval/stats.h"
 
 typedef struct {
     const char *name, *group;
@@ -26,9 +26,13 @@ typedef struct {
     const char *prompt;   /* template with {context} and {input} */
 } longbench_dataset;
 
+/* Most datasets of a table. */
+enum { LONGBENCH_DATASETS = 64 };
+
 typedef struct {
     longbench_dataset *d; /* in the order of the file */
     size_t n;
+    bool longbench_e;         /* LongBench-E: its datasets alone, NAME_e.jsonl in a folder; lengths are needed */
     json_t *source, *prompts; /* hold the texts */
 } longbench_table;
 
@@ -50,16 +54,12 @@ typedef struct {
     const char *id; /* "" where there is none */
 } longbench_sample;
 
-/* Which data are read. */
-typedef struct {
-    sample_source from;
-    const char *datasets; /* names separated by commas; NULL: all that are found */
-    bool longbench_e;     /* LongBench-E: its datasets alone, NAME_e.jsonl in a folder; lengths are needed */
-} longbench_source;
+void longbench_drop(void *s);
 
-/* Reads records {"input", "context", "answers", "length", "all_classes", "dataset", "_id"}. samples_free also after an
- * error. */
-status longbench_read(sample_list *out, const longbench_table *t, const longbench_source *s, err *e);
+/* Reads records {"input", "context", "answers", "length", "all_classes", "dataset", "_id"} of `datasets`, names
+ * separated by commas, or of all that are found (NULL). */
+status longbench_read(sample_list *out, const longbench_table *t, const sample_source *from, const char *datasets,
+                      err *e);
 /* Frees the context, which is large; it is empty then. */
 void longbench_sample_forget(longbench_sample *s);
 
@@ -86,15 +86,27 @@ status longbench_max_length(size_t *out, int64_t window, err *e);
 /* The score in 0..1 of one raw prediction, post-processed as the dataset wants it: metric_score's terms. */
 status longbench_score(metrics *m, const longbench_dataset *d, metric_case c, double *score, err *e);
 
+/* Returns 100 times the mean, rounded to two decimals as Python does; NAN: no scores. */
+double longbench_mean(const double *score, size_t n);
+
 enum { LONGBENCH_BUCKETS = 3 };
 extern const char *const longbench_bucket_names[LONGBENCH_BUCKETS];
-/* scores_mean for lengths below 4000, below 8000 and the others. NAN for an empty one. The official code
- * takes NumPy's mean and rounding here, which may differ from Python's in the last digit; so does this. */
-status longbench_bucket_means(const scores *s, double out[LONGBENCH_BUCKETS], err *e);
+/* Computes the means for lengths below 4000, below 8000 and the others; NAN: no scores. The official code takes NumPy's
+ * mean and rounding here, which may differ from Python's in the last digit; so does this. */
+status longbench_bucket_means(const double *score, const int64_t *length, size_t n, double out[LONGBENCH_BUCKETS],
+                              err *e);
+
+/* Scores of a file's predictions in their order; zeroed: none. */
+typedef struct {
+    double *score;
+    int64_t *length;
+    size_t n, cap;
+} longbench_scores;
 
 /* Scores the predictions of a JSONL file, objects with pred, answers, all_classes and, with need_length, length. As in
  * the official code the classes of the last line hold for all. ST_FORMAT names line and field. */
-status longbench_score_file(metrics *m, const longbench_dataset *d, const char *path, bool need_length, scores *out,
-                            err *e);
+status longbench_score_file(metrics *m, const longbench_dataset *d, const char *path, bool need_length,
+                            longbench_scores *out, err *e);
+void longbench_scores_free(longbench_scores *s);
 
 #endif

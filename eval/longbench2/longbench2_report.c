@@ -8,7 +8,7 @@
 
 #include "eval/answers.h"
 #include "eval/longbench2/longbench2_run.h"
-#include "eval/scores.h"
+#include "eval/stats.h"
 
 const char *const longbench2_rules_names[] = {"official", "pariskv", "kvpress", NULL};
 

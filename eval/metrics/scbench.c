@@ -3,7 +3,7 @@
 #include "config.h"
 
 #include "eval/metrics/impl.h"
-#include "eval/scores.h"
+#include "eval/stats.h"
 
 static bool contains(span s, span part)
 {

@@ -8,7 +8,7 @@
 
 #include "eval/answers.h"
 #include "eval/ruler/ruler_run.h"
-#include "eval/scores.h"
+#include "eval/stats.h"
 
 enum { OFFICIAL_LENGTHS = 6 };
 

@@ -80,8 +80,10 @@ static void test_find(void)
 
 /* ---- scores ---- */
 
+enum { MOST = 1024 }; /* samples of a row */
+
 /* One row of the fixture: scores all its samples. */
-static bool score_row(const json_t *row, scores *s)
+static bool score_row(const json_t *row, double *score, int64_t *length, size_t *n)
 {
     const json_t *preds = json_object_get(row, "predictions"), *labels = json_object_get(row, "all_classes");
     const char *name = json_string_value(json_object_get(row, "dataset"));
@@ -94,13 +96,11 @@ static bool score_row(const json_t *row, scores *s)
     if (longbench_find(&d, &table, name, strlen(name), &e) != ST_OK) return false;
     for (size_t i = 0; i < json_array_size(preds); i++) {
         const json_t *a = json_array_get(json_object_get(row, "answers"), i);
-        double x;
         c.prediction = json_text(json_array_get(preds, i));
         c.n_answers = json_array_size(a);
         for (size_t k = 0; k < c.n_answers; k++) answer[k] = json_text(json_array_get(a, k));
-        if (longbench_score(m, d, c, &x, &e) != ST_OK) return false;
-        int64_t length = json_integer_value(json_array_get(json_object_get(row, "lengths"), i));
-        if (scores_add(s, x, length, &e) != ST_OK) return false;
+        if (*n == MOST || longbench_score(m, d, c, &score[*n], &e) != ST_OK) return false;
+        length[(*n)++] = json_integer_value(json_array_get(json_object_get(row, "lengths"), i));
     }
     return true;
 }
@@ -111,21 +111,23 @@ static void test_scorer(void)
     int n = 0;
     if (!rows_open(&rows, "scorer.jsonl")) return;
     for (json_t *j; (j = rows_next(&rows)); json_decref(j), n++) {
-        scores s = {0};
-        double mean[LONGBENCH_BUCKETS];
+        double score[MOST], mean[LONGBENCH_BUCKETS];
+        int64_t length[MOST];
+        size_t n_scores = 0;
         bool same = true;
-        ok(score_row(j, &s) && longbench_bucket_means(&s, mean, NULL) == ST_OK, "line %zu: scored", rows.r.number);
-        double total = scores_mean(&s), want = json_number_value(json_object_get(j, "score"));
+        ok(score_row(j, score, length, &n_scores) &&
+               longbench_bucket_means(score, length, n_scores, mean, NULL) == ST_OK,
+           "line %zu: scored", rows.r.number);
+        double total = longbench_mean(score, n_scores), want = json_number_value(json_object_get(j, "score"));
         for (size_t b = 0; b < LONGBENCH_BUCKETS; b++) {
             const json_t *e = json_array_get(json_object_get(j, "score_e"), b);
             same &= json_is_null(e) ? isnan(mean[b]) : mean[b] == json_number_value(e);
         }
-        ok(total == want && same, "line %zu: %.2f of %zu samples, %.2f %.2f %.2f", rows.r.number, total, s.n, mean[0],
-           mean[1], mean[2]);
-        scores_free(&s);
+        ok(total == want && same, "line %zu: %.2f of %zu samples, %.2f %.2f %.2f", rows.r.number, total, n_scores,
+           mean[0], mean[1], mean[2]);
     }
     ok(n >= 15, "%d data sets", n);
-    ok(isnan(scores_mean(&(scores){0})), "no scores have no mean");
+    ok(isnan(longbench_mean(NULL, 0)), "no scores have no mean");
     rows_close(&rows);
 }
 
@@ -139,12 +141,12 @@ static void write_file(const char *path, const char *s, size_t n)
     if (!f || fwrite(s, 1, n, f) != n || fclose(f) != 0) abort();
 }
 
-static status score_text(const char *dataset, const char *s, size_t n, bool need_length, scores *out, err *e)
+static status score_text(const char *dataset, const char *s, size_t n, bool need_length, longbench_scores *out, err *e)
 {
     char path[64];
     const longbench_dataset *d;
     *e = (err){0};
-    *out = (scores){0};
+    *out = (longbench_scores){0};
     snprintf(path, sizeof path, "%s/x.jsonl", work);
     write_file(path, s, n);
     status st = longbench_find(&d, &table, dataset, strlen(dataset), e);
@@ -180,22 +182,22 @@ static void test_files(void)
         {"{\"pred\":\"\\ud800\",\"answers\":[\"x\"]}", "line 1: not valid JSON"},
         {"{\"pred\":\"x\",\"pred\":\"x\",\"answers\":[\"x\"]}", "duplicate"},
     };
-    scores s;
+    longbench_scores s;
     err e;
     is_ok(score_text("trec", good, sizeof good - 1, false, &s, &e), &e, "a good file");
     ok(s.n == 2 && s.score[0] == 1 && s.score[1] == 1, "the last line's classes hold for all; only first lines count");
-    scores_free(&s);
+    longbench_scores_free(&s);
     is_err(score_text("trec", good, sizeof good - 1, true, &s, &e), &e, ST_FORMAT, "line 3: 'length' is missing",
            "the same for LongBench-E");
-    scores_free(&s);
+    longbench_scores_free(&s);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         is_err(score_text("qasper", bad[i].s, strlen(bad[i].s), true, &s, &e), &e, ST_FORMAT, bad[i].message,
                "file %zu", i);
-        scores_free(&s);
+        longbench_scores_free(&s);
     }
     is_err(score_text("trec", bad[14].s, strlen(bad[14].s), false, &s, &e), &e, ST_FORMAT, "line 1: classification",
            "a classification without classes");
-    scores_free(&s);
+    longbench_scores_free(&s);
 }
 
 static void test_bad_table(void)

@@ -12,6 +12,7 @@
 #include "tests/unit/prompt_fixture.h"
 
 static longbench_table table;
+static const sample_list list_of_samples = {.size = sizeof(longbench_sample), .drop = longbench_drop};
 
 static const longbench_dataset *dataset(const char *name)
 {
@@ -47,14 +48,14 @@ static void test_fill(void)
 /* The filled prompts that were written out by hand with the samples. */
 static void test_samples(void)
 {
-    sample_list data;
+    sample_list data = list_of_samples;
     err e = {0};
     char path[4096];
     snprintf(path, sizeof path, "%s", tap_path("eval/longbench/samples.jsonl"));
-    longbench_source s = {.from = {.data = path}};
+    sample_source s = {.data = path};
     size_t n_prompts = 0, last = 0, n_datasets = 0;
     bool same = true;
-    if (!is_ok(longbench_read(&data, &table, &s, &e), &e, "the samples")) {
+    if (!is_ok(longbench_read(&data, &table, &s, NULL, &e), &e, "the samples")) {
         samples_free(&data);
         return;
     }
@@ -260,8 +261,8 @@ static bool read_real(sample_list *out, const char *dir)
         snprintf(cmd, sizeof cmd, "xz -dc '%s' > '%s/%s.jsonl'", path, dir, names[i]);
         if (system(cmd) != 0) return false;
     }
-    longbench_source s = {.from = {.data = dir, .limit = 5}};
-    return is_ok(longbench_read(out, &table, &s, &e), &e, "the real data");
+    sample_source s = {.data = dir, .limit = 5};
+    return is_ok(longbench_read(out, &table, &s, NULL, &e), &e, "the real data");
 }
 
 static const longbench_sample *find_sample(const sample_list *data, const char *name, int64_t index)
@@ -300,16 +301,16 @@ static bool agrees(const void *ctx, const json_t *j, const real_tokenizer *r, co
 static void test_real(void)
 {
     char dir[] = "longbench_prompt_XXXXXX", cmd[64], path[4096];
-    fixture_data d = {0};
+    fixture_data d = {list_of_samples, list_of_samples};
     if (!tap_data("longbench/qasper.jsonl.xz") || !tap_data("tokenizers/llama3/tokenizer.json.xz")) {
         tap_skip("no real data (KVASIR_DATA or ../shared/data)");
         return;
     }
     if (!mkdtemp(dir)) abort();
     snprintf(path, sizeof path, "%s", tap_path("eval/longbench/samples.jsonl"));
-    longbench_source s = {.from = {.data = path}};
+    sample_source s = {.data = path};
     if (ok(read_real(&d.real, dir), "the data unpacks") &&
-        ok(longbench_read(&d.own, &table, &s, NULL) == ST_OK, "our own samples"))
+        ok(longbench_read(&d.own, &table, &s, NULL, NULL) == ST_OK, "our own samples"))
         check_real_prompts("tests/data/longbench/prompts.jsonl", 284, agrees, &d);
     samples_free(&d.real);
     samples_free(&d.own);
