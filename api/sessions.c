@@ -260,7 +260,7 @@ kvasir_status kvasir_session_load(kvasir_session **out, kvasir_model *m, const c
 static status stats(const kvasir_session *s, kvasir_stats *out, err *e)
 {
     const attn_seq *seq = session_attn(s->q.s);
-    double layers = s->m->m->config.n_layers;
+    double layers = s->m->m->config.n_kv;
     attn_stats a = attn_seq_stats(seq);
     const draft_counts drafts = s->q.draft ? drafter_counts(s->q.draft) : (draft_counts){0};
     attn_bytes held = attn_seq_held(seq), peak = attn_seq_peak(seq);

@@ -276,7 +276,7 @@ static json_t *certified_json(const attn_certified *x)
 json_t *reply_json(const reply *r, err *e)
 {
     attn_stats a = attn_seq_stats(session_attn(r->q.s));
-    double steps = (double)a.steps * r->g->m->config.n_layers;
+    double steps = (double)a.steps * r->g->m->config.n_kv;
     char *text;
     size_t n;
     if (tokenizer_decode(r->g->tok, r->said.ids, r->said.n, false, &text, &n, e) != ST_OK) return NULL;

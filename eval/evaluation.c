@@ -294,7 +294,7 @@ static bool on_progress(void *ctx, double part)
 json_t *evaluation_costs_of(const evaluation *ev, const evaluation_item *x, const together_reply *a)
 {
     const prompt_tokens *t = &x->tokens;
-    double attended = together_attended(&a->stats, ev->g.m->config.n_layers);
+    double attended = together_attended(&a->stats, ev->g.m->config.n_kv);
     return json_pack("{s:I, s:I, s:b, s:I, s:b, s:f, s:I, s:I, s:I, s:o}", "prompt_tokens",
                      (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens", (json_int_t)t->tail.n, "truncated",
                      t->truncated, "new_tokens", (json_int_t)a->n, "stopped", a->stopped, "seconds",

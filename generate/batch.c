@@ -59,9 +59,9 @@ int64_t together_limit(const together_prompt *prompts, size_t n)
     return (int64_t)most;
 }
 
-double together_attended(const attn_stats *s, int n_layers)
+double together_attended(const attn_stats *s, int n_kv)
 {
-    return s->steps > 0 ? s->attended / ((double)s->steps * n_layers) : -1;
+    return s->steps > 0 ? s->attended / ((double)s->steps * n_kv) : -1;
 }
 
 static size_t vocab_of(const group *g)

@@ -98,7 +98,7 @@ typedef struct {
 status together_fit(size_t *fit, const together_fitting *f, const together_run *all, const size_t *run, size_t n,
                     err *e);
 
-/* Tokens attended by a decode step and layer on average; -1 without a step. */
-double together_attended(const attn_stats *s, int n_layers);
+/* Returns the tokens that a decode step attends in a layer with keys and values, on average; -1 without a step. */
+double together_attended(const attn_stats *s, int n_kv);
 
 #endif

@@ -61,8 +61,7 @@ void reuse_key(char out[SHA256_HEX], const reuse_origin *o)
 
 attn_reuse reuse_of(const decoder *d, const attn_spec *spec, size_t n)
 {
-    const rope_config *rope = &decoder_model(d)->config.rope;
-    if (rope->kind == ROPE_DYNAMIC && (int64_t)n > rope->original_max) return ATTN_REUSE_NEVER;
+    if ((int64_t)n > config_static_length(&decoder_model(d)->config)) return ATTN_REUSE_NEVER;
     return attn_reuse_of(spec);
 }
 

@@ -10,6 +10,7 @@
 #include "attention/state.h"
 #include "kernels/base/mem.h"
 #include "kernels/ops_weights.h"
+#include "model/block.h"
 #include "model/decoder.h"
 #include "model/weights.h"
 
@@ -77,7 +78,7 @@ status model_find_nonfinite(const model *m, char *name, size_t size)
 
 /* What the rows of a layer hold. */
 typedef struct {
-    int layer;        /* -1: all numbers are finite */
+    int layer;        /* of those with keys and values; -1: all numbers are finite */
     const char *what; /* "keys" or "values" */
     bool f16, infinite;
 } row_fault;
@@ -140,7 +141,7 @@ static status scan_rows(attn_state *v, const char *name, int layer, buf b, size_
     return ST_OK;
 }
 
-/* Finds the first layer with a fault in its rows. False: the rows cannot be scanned. */
+/* Finds the first layer with a fault in its rows, of all layers of the model. False: the rows cannot be scanned. */
 static bool find_row_fault(const decoder *d, attn_seq *seq, row_fault *first)
 {
     row_scan s = {.base = {.host = skip_host, .mem = skip_mem, .rows = scan_rows},
@@ -151,6 +152,8 @@ static bool find_row_fault(const decoder *d, attn_seq *seq, row_fault *first)
     status st = attn_seq_state(seq, &s.base, NULL);
     mem_free(s.chunk);
     *first = s.first;
+    for (const block *b = d->m->blocks; s.first.layer >= 0 && b < d->m->blocks + d->m->n_blocks; b++)
+        if (b->kv == s.first.layer) first->layer = b->layer;
     return st == ST_OK;
 }
 

@@ -64,7 +64,7 @@ static void print_windows(const model_config *c, FILE *f)
 
 static void print_config(const model_config *c, FILE *f)
 {
-    size_t kv = 2 * (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim * dtype_size(DT_F16);
+    size_t kv = 2 * (size_t)c->n_kv * (size_t)c->n_kv_heads * (size_t)c->head_dim * dtype_size(DT_F16);
     fprintf(f, "%-14s %s\n", "architecture", c->arch);
     fprintf(f, "%-14s %.2f M (%lld)\n", "parameters", (double)c->n_params * 1e-6, (long long)c->n_params);
     fprintf(f, "%-14s %d\n", "layers", c->n_layers);

@@ -108,7 +108,7 @@ static json_t *kvasir_of(const job *j)
     double steps = 0, attended = 0, visible = 0, read = 0;
     size_t kv = 0, index = 0, known = 0;
     bool exact = true;
-    int layers = decoder_model(j->sched->o.dec)->config.n_layers;
+    int layers = decoder_model(j->sched->o.dec)->config.n_kv;
     for (size_t i = 0; i < j->n_choices; i++) {
         const choice *c = &j->choices[i];
         steps += (double)c->stats.steps;

@@ -134,7 +134,7 @@ static double prefill_flops(const model *m, const bench_result *r)
 {
     const model_config *c = &m->config;
     double n = (double)m->lm_head.rows * (double)m->lm_head.cols / (double)r->tokens;
-    return 2 * (n + model_products(m)) + 4 * r->attended * c->n_heads * c->head_dim * c->n_layers;
+    return 2 * (n + model_products(m)) + 4 * r->attended * c->n_heads * c->head_dim * c->n_kv;
 }
 
 /* Decode: weights are read once for the whole batch, rows and index by each sequence (counted where they are
@@ -143,7 +143,7 @@ static double bytes_per_token(const model *m, const bench_line *l)
 {
     const model_config *c = &m->config;
     double row = 2.0 * c->n_kv_heads * c->head_dim * (double)dtype_size(l->spec.kv.type);
-    double weights = (double)m->decode_bytes, rows = l->r.attended * c->n_layers * row;
+    double weights = (double)m->decode_bytes, rows = l->r.attended * c->n_kv * row;
     if (!l->r.decode) return (weights + rows) / (double)l->r.tokens;
     return weights / (double)l->r.batch + l->r.kv_read + l->r.index_read;
 }

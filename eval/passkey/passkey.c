@@ -113,7 +113,7 @@ static json_t *sums_json(const attn_stats *s)
 static json_t *costs(const evaluation *ev, const evaluation_item *x, const together_reply *r)
 {
     const prompt_tokens *t = &x->tokens;
-    double attended = together_attended(&r->stats, ev->g.m->config.n_layers);
+    double attended = together_attended(&r->stats, ev->g.m->config.n_kv);
     return json_pack("{s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:o, s:o}", "prompt_tokens",
                      (json_int_t)(t->head.n + t->tail.n), "decoded_prompt_tokens", (json_int_t)t->tail.n, "new_tokens",
                      (json_int_t)r->n, "seconds", (double)r->time_ns * 1e-9, "kv_bytes", (json_int_t)r->held.kv,

@@ -11,7 +11,7 @@
  * kind, and the key-cache access ratio. */
 static status print_costs(const passkey *p, const together_run *r, err *e)
 {
-    double n = together_attended(&r->stats, p->ev->g.m->config.n_layers), steps = (double)r->stats.steps;
+    double n = together_attended(&r->stats, p->ev->g.m->config.n_kv), steps = (double)r->stats.steps;
     if (n < 0)
         return out_printf(e, " %10s %9.2f %9.2f %9s %9s %7s\n", "-", (double)r->held.kv / 1e6,
                           (double)r->held.index / 1e6, "-", "-", "-");
@@ -74,7 +74,7 @@ static json_t *result_json(const passkey *p, size_t i)
     const together_run *run = &p->ev->rows.run[i];
     const int64_t correct = p->correct[i];
     char params[512];
-    double low, high, n = together_attended(&run->stats, p->ev->g.m->config.n_layers);
+    double low, high, n = together_attended(&run->stats, p->ev->g.m->config.n_kv);
     attn_spec_params(&run->spec, params, sizeof params);
     stats_wilson((double)correct, p->n_trials, &low, &high);
     json_t *o =

@@ -210,12 +210,6 @@ static bool not_interrupted(void *ctx, size_t fed)
     return !cli_interrupted();
 }
 
-/* Frequencies that follow a sequence's length: a token by itself and a whole prompt then have different ones. */
-static bool depends_on_length(const model_config *m, size_t n)
-{
-    return m->rope.kind == ROPE_DYNAMIC && (int64_t)n > m->rope.original_max;
-}
-
 /* Whether a sequence has tokens of fewer bits than its store's (demotion). */
 static bool has_demoted(const attn_seq *s, int n_layers)
 {
@@ -236,8 +230,8 @@ static status pass_whole(group *g, const int32_t *ids, size_t n_fed, err *e)
         t->held = attn_seq_held(session_attn(g->s[i]));
         t->peak = attn_seq_peak(session_attn(g->s[i]));
         t->whole = t->stats.attended == t->stats.visible && spec->kv.kind == KV_EXACT && spec->kv.type != DT_Q4 &&
-                   !has_demoted(session_attn(g->s[i]), (int)g->r->g.m->config.n_layers) &&
-                   !depends_on_length(&g->r->g.m->config, n_fed);
+                   !has_demoted(session_attn(g->s[i]), g->r->g.m->config.n_kv) &&
+                   (int64_t)n_fed <= config_static_length(&g->r->g.m->config);
         if (!t->whole) continue;
         session_reset(g->s[i]);
         g->index[n] = i;
@@ -263,7 +257,7 @@ static json_t *curve_json(const group *g, const seat *t)
 
 static json_t *decoded_json(const group *g, const seat *t, size_t n)
 {
-    int layers = g->r->g.m->config.n_layers;
+    int layers = g->r->g.m->config.n_kv;
     double steps = (double)t->stats.steps * layers;
     return json_pack("{s:I, s:f, s:o, s:o, s:o, s:f, s:f, s:I, s:I, s:I}", "tokens", (json_int_t)n, "nll", t->sum,
                      "ppl", results_real(exp(t->sum / (double)n)), "curve", curve_json(g, t), "chunked_ppl",

@@ -238,6 +238,30 @@ static void test_files(parts *p)
     session_free(t);
 }
 
+/* Layers are counted as the model has them, rows as those with keys and values are. */
+static void test_layer_numbers(parts *p)
+{
+    err e = {0};
+    char text[4096] = "", line[64];
+    FILE *f = fmemopen(text, sizeof text, "w");
+    float v[2 * HIDDEN * HIDDEN];
+    attention_weights *w = p->m->blocks[4].w; /* layer 2, the second with keys and values */
+    weight kept = w->v;
+    session *s = new_session(p, 0);
+    prefill_options o = {.which = LOGITS_LAST, .rows = take, .ctx = p};
+    model_print_info(p->m, f);
+    fclose(f);
+    snprintf(line, sizeof line, "KV per token   %d bytes in f16\n",
+             2 * 2 * p->m->config.n_kv_heads * p->m->config.head_dim * 2);
+    ok(strstr(text, line) != NULL, "info: %s", line);
+    for (size_t i = 0; i < kept.rows * kept.cols; i++) v[i] = i % kept.cols == 1 ? 3e38f : 0;
+    w->v.p.p = (unsigned char *)v;
+    is_err(session_prefill(&s, 1, p->ids, 5, &o, &e), &e, ST_FORMAT, "the values of layer 2 are not finite",
+           "overflow");
+    w->v = kept;
+    session_free(s);
+}
+
 static void test_device(const char *device, size_t chunk)
 {
     err e = {0};
@@ -256,6 +280,7 @@ static void test_device(const char *device, size_t chunk)
         test_fork(&p);
         test_shared(&p);
         test_files(&p);
+        test_layer_numbers(&p);
     }
     parts_close(&p);
 }
