@@ -150,7 +150,7 @@ static status hold(kvasir_model *m, const char *type, err *e)
     weights_options o = {.say = say, .ctx = m};
     if (!type) return ST_OK;
     for (o.type = DT_F32; o.type < DT_COUNT; o.type++)
-        if (strcmp(type, dtype_name(o.type)) == 0) return model_hold(m->m, &o, e);
+        if (strcmp(type, dtype_name(o.type)) == 0) return model_convert(m->m, &o, e);
     return err_set(e, ST_USAGE, "weights: '%.40s' is not one of: bf16 f16 f32 q8 q4", type);
 }
 

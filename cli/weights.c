@@ -61,7 +61,7 @@ status cli_hold_weights(model *m, const cli *c, bool plan, err *e)
     TRY(cli_parse_weights(&o.type, c->weights, e));
     char *dir = cache_of(c);
     o.cache_dir = dir;
-    status st = model_hold(m, &o, e);
+    status st = model_convert(m, &o, e);
     mem_free(dir);
     return st;
 }
@@ -88,7 +88,7 @@ status cli_hold_draft(model **out, const model *m, dtype type, const cli *c, boo
     TRY(cli_draft_type(&o.type, type, c, e));
     char *dir = cache_of(c);
     o.cache_dir = dir;
-    status st = model_hold_beside(out, m, &o, e);
+    status st = model_convert_beside(out, m, &o, e);
     mem_free(dir);
     return st;
 }

@@ -86,7 +86,7 @@ struct model {
     block *blocks;               /* [n_blocks] in the order of the computation, with their weights (block.h) */
     size_t n_blocks;
     dtype type;          /* of the large matrices */
-    size_t weight_bytes; /* all weights, counted once; of model_hold_beside: its own */
+    size_t weight_bytes; /* all weights, counted once; of model_convert_beside: its own */
     size_t memory_bytes; /* of these, in memory that no file backs */
     size_t decode_bytes; /* weights that one decoded token reads: all but embedding rows not looked up */
     char *name;          /* folder or shape, for reports */
@@ -121,11 +121,11 @@ typedef struct {
  * with DT_Q8 and DT_Q4 so does the embedding, whose rows are only looked up; a tied output matrix is
  * quantized. A cache that cannot be used costs a line, not the model.
  * Errors: ST_NOMEM, with the numbers. The model is as it was, or can only be closed. */
-status model_hold(model *m, const weights_options *o, err *e);
+status model_convert(model *m, const weights_options *o, err *e);
 /* The same model with matrices of DT_Q8 or DT_Q4 made of m's, which are float, beside m: what is not converted is
  * m's, which outlives it. Its weight_bytes and memory_bytes are those of the converted matrices alone. With plan, m may
- * be one that model_find gave, in any type. Errors: as model_hold; m stays as it was. */
-status model_hold_beside(model **out, const model *m, const weights_options *o, err *e);
+ * be one that model_find gave, in any type. Errors: as model_convert; m stays as it was. */
+status model_convert_beside(model **out, const model *m, const weights_options *o, err *e);
 /* A random model of a known shape ("llama-3.2-1b", "llama-3.1-8b", "qwen3-8b", ...) for benchmarks. */
 status model_open_shape(model **out, const char *shape, dtype type, uint64_t seed, backend *be, err *e);
 const char *const *model_shape_names(void); /* NULL-terminated */

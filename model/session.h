@@ -30,7 +30,7 @@ typedef struct {
     size_t max_batch; /* sequences of one decode step; 0: 1 */
     size_t verify;    /* rows of session_verify, at most SESSION_VERIFY_ROWS; 0: none */
     bool exact;       /* built-in GEMM with float32 activations (reproducible for any chunk) */
-    /* The same model in other weights (model_hold_beside), with which the steps of drafts run; NULL: its own. */
+    /* The same model in other weights (model_convert_beside), with which the steps of drafts run; NULL: its own. */
     const model *draft;
 } decoder_options;
 

@@ -395,7 +395,7 @@ void model_finish(model *m)
     m->weight_bytes = s.bytes;
     m->decode_bytes = s.read;
     m->type = s.type;
-    m->memory_bytes = f->random_bytes + f->column_bytes + (f->cache ? 0 : f->held_bytes);
+    m->memory_bytes = f->random_bytes + f->column_bytes + (f->cache ? 0 : f->converted_bytes);
     if (m->be->ops->imports_copy) m->memory_bytes = m->weight_bytes;
     if (m->config.tied && !dtype_in_qblocks(m->lm_head.type)) m->lm_head = head_of_embed(m);
 }
@@ -498,7 +498,7 @@ void model_close(model *m)
         mem_free(f->shards);
         mem_free(f->copies);
         mem_unmap(f->random, f->random_bytes);
-        mem_unmap(f->held, f->held_bytes);
+        mem_unmap(f->converted, f->converted_bytes);
         mem_free(f->cache);
     }
     mem_free(f);

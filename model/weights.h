@@ -17,11 +17,11 @@ typedef struct {
     size_t column_bytes; /* of copies of columns: a rank's part of rows */
     void *random;        /* model_open_shape, where the backend has no memory of its own; else NULL */
     size_t random_bytes;
-    void *held; /* model_hold: converted matrices, in memory or mapped; else NULL */
-    size_t held_bytes;
-    char *cache;         /* the file that held is mapped from; else NULL */
+    void *converted; /* model_convert: converted matrices, in memory or mapped; else NULL */
+    size_t converted_bytes;
+    char *cache;         /* the file that they are mapped from; else NULL */
     size_t n_unused;     /* tensors of the opened files that the config does not ask for */
-    const model *beside; /* model_hold_beside: whose weights are those that are not in blocks; else NULL */
+    const model *beside; /* model_convert_beside: whose weights are those that are not in blocks; else NULL */
 } model_files;
 
 /* One weight that the config asks for. The name is valid during the call. */

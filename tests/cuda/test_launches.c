@@ -40,7 +40,7 @@ static status open_as(engine_parts *p, const step_case *c, err *e)
     *p = (engine_parts){0};
     TRY(backend_open(&p->be, &bo, e));
     TRY(model_open(&p->m, tap_path(rel), p->be, e));
-    if (dtype_in_qblocks(c->held)) TRY(model_hold(p->m, &w, e));
+    if (dtype_in_qblocks(c->held)) TRY(model_convert(p->m, &w, e));
     return decoder_create(&p->dec, p->m, &opt, e);
 }
 

@@ -171,7 +171,7 @@ static void check_weights(const char *device, dtype t, int k)
         return;
     decoder_free(p.dec);
     p.dec = NULL;
-    status st = model_hold_beside(&small, p.m, &w, &e);
+    status st = model_convert_beside(&small, p.m, &w, &e);
     opt.draft = small;
     opt.exact = true; /* as parts_open_with */
     if (st == ST_OK) st = decoder_create(&p.dec, p.m, &opt, &e);

@@ -159,7 +159,7 @@ static void check_products(const char *device)
         snprintf(what, sizeof what, "%s, %s weights", device, dtype_name(types[i]));
         status st = backend_open(&p.be, &(backend_options){.device = device, .n_threads = 2}, &e);
         if (st == ST_OK) st = model_open(&p.m, tap_path("tests/data/models/qwen3-bf16"), p.be, &e);
-        if (st == ST_OK && types[i] != DT_BF16) st = model_hold(p.m, &w, &e);
+        if (st == ST_OK && types[i] != DT_BF16) st = model_convert(p.m, &w, &e);
         if (st == ST_OK) st = decoder_create(&p.dec, p.m, &opt, &e);
         if (!is_ok(st, &e, "%s", what)) continue;
         check_rows(&p, "f16", 30, SESSION_VERIFY_ROWS, what);

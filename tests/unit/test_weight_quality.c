@@ -38,7 +38,7 @@ static bool run(backend *be, const char *weights, dtype t, const decoder_options
     weights_options wo = {.type = t};
     prefill_options p = {.which = LOGITS_ALL, .rows = take, .ctx = s};
     status st = model_open(&m, tap_path("model/demo"), be, &e);
-    if (st == ST_OK && weights) st = model_hold(m, &wo, &e);
+    if (st == ST_OK && weights) st = model_convert(m, &wo, &e);
     if (st == ST_OK) st = decoder_create(&d, m, o, &e);
     if (st == ST_OK) st = attn_spec_parse(&spec, "full", &ao, &e);
     if (st == ST_OK) st = session_create(&se, d, &spec, session_of((int64_t)ids->n), &e);

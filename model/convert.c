@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Matrices in another type than in the files: converted when the model is opened, or mapped from a
- * file that an earlier start left. */
+/* Converted weights: matrices in another type than in the files, converted when the model is opened, or mapped from a
+ * file of an earlier start. */
 #include "config.h"
 
 #include <stdarg.h>
@@ -15,44 +15,35 @@
 
 typedef struct {
     model *m;
-    const model *of; /* whose files and matrices they are made of: m, or the one beside which m is held */
+    const model *of; /* whose files and matrices they are made of: m, or the one beside which m is */
     const weights_options *o;
-    size_t bytes, largest; /* of what is converted, together and of one */
-    unsigned char *at;     /* where the next matrix goes */
+    weight_visitor visit;  /* of each_matrix */
+    size_t bytes, largest; /* of the converted matrices, together and of one */
+    unsigned char *at;     /* offset of the next matrix */
     buf work;              /* room for the largest in ops memory */
-    bool convert;          /* false: what lies at `at` is there already */
+    bool convert;          /* false: the matrix at `at` is converted already */
     sha256 hash;
-} holder;
+} converter;
 
-static const char *option_of(const holder *h)
+static const char *option_of(const converter *h)
 {
     return h->o->option ? h->o->option : "--weights";
 }
 
-/* What is converted: matrices, but with blocks not the embedding. */
-static bool is_converted(const holder *h, const weight_spec *w)
-{
-    bool looked_up = w->slot == &h->m->embed && dtype_in_qblocks(h->o->type);
-    return !w->vector && !looked_up && w->slot->type != h->o->type;
-}
-
-typedef struct {
-    holder *h;
-    weight_visitor visit;
-} matrix_walk;
-
+/* Visits a matrix to convert. The embedding is not held in blocks. */
 static status visit_matrix(void *ctx, const weight_spec *w, err *e)
 {
-    const matrix_walk *k = ctx;
-    return is_converted(k->h, w) ? k->visit(k->h, w, e) : ST_OK;
+    converter *h = ctx;
+    bool looked_up = w->slot == &h->m->embed && dtype_in_qblocks(h->o->type);
+    return w->vector || looked_up || w->slot->type == h->o->type ? ST_OK : h->visit(h, w, e);
 }
 
 /* Calls visit for each matrix to convert; a tied output matrix, which becomes one of its own, is the last. */
-static status each_matrix(holder *h, weight_visitor visit, err *e)
+static status each_matrix(converter *h, weight_visitor visit, err *e)
 {
     model *m = h->m;
-    matrix_walk k = {h, visit};
-    TRY(model_each_weight(m, visit_matrix, &k, e));
+    h->visit = visit;
+    TRY(model_each_weight(m, visit_matrix, h, e));
     if (!m->config.tied || !dtype_in_qblocks(h->o->type)) return ST_OK;
     const weight_spec head = {.name = "lm_head.weight",
                               .rows = m->lm_head.rows,
@@ -65,7 +56,7 @@ static status each_matrix(holder *h, weight_visitor visit, err *e)
 
 static status add_size(void *ctx, const weight_spec *w, err *e)
 {
-    holder *h = ctx;
+    converter *h = ctx;
     size_t size = weight_size(w, h->o->type);
     if (weight_in_columns(w) && dtype_in_qblocks(h->o->type) && w->cols % QBLOCK_COLS)
         return err_set(e, ST_USAGE, "%s %s: %s has %zu columns, of which %d ranks have %zu each: not a multiple of %d",
@@ -77,7 +68,7 @@ static status add_size(void *ctx, const weight_spec *w, err *e)
 
 /* ---- converting ---- */
 
-static void convert(holder *h, const weight_spec *w)
+static void convert(converter *h, const weight_spec *w)
 {
     const backend_ops *o = h->m->be->ops;
     dtype t = h->o->type;
@@ -86,30 +77,23 @@ static void convert(holder *h, const weight_spec *w)
     o->download(h->m->be, h->at, h->work, weight_size(w, t));
 }
 
-/* Of columns that were copied from the file: the pages. */
-static void give_up_copy(holder *h, const weight_spec *w)
+/* Releases what the slot held, unless it is another model's or what a tied output matrix was made of. */
+static void give_up(converter *h, const weight_spec *w)
 {
     model_files *f = h->m->files;
     size_t bytes = weight_size(w, w->slot->type);
-    if (h->o->plan) return;
-    mem_discard(w->slot->p.p, bytes);
-    f->column_bytes -= bytes;
-}
-
-/* What the slot held is no longer needed, unless it is another model's or what a tied output matrix was made of. */
-static void give_up(holder *h, const weight_spec *w)
-{
-    const backend *be = h->m->be;
     if (h->of != h->m) return;
-    if (weight_in_columns(w)) give_up_copy(h, w);
-    if (w->slot != &h->m->lm_head || !h->m->config.tied)
-        be->ops->release(h->m->be, w->slot->p, weight_size(w, w->slot->type));
+    if (weight_in_columns(w) && !h->o->plan) { /* a copy */
+        mem_discard(w->slot->p.p, bytes);
+        f->column_bytes -= bytes;
+    }
+    if (w->slot != &h->m->lm_head || !h->m->config.tied) h->m->be->ops->release(h->m->be, w->slot->p, bytes);
 }
 
 /* The slot's matrix from h->at on; a tied output matrix leaves the embedding as it is. */
 static status take(void *ctx, const weight_spec *w, err *e)
 {
-    holder *h = ctx;
+    converter *h = ctx;
     backend *be = h->m->be;
     dtype t = h->o->type;
     buf p = {NULL};
@@ -121,7 +105,7 @@ static status take(void *ctx, const weight_spec *w, err *e)
     return ST_OK;
 }
 
-static status convert_all(holder *h, unsigned char *to, err *e)
+static status convert_all(converter *h, unsigned char *to, err *e)
 {
     backend *be = h->m->be;
     h->at = to;
@@ -134,7 +118,7 @@ static status convert_all(holder *h, unsigned char *to, err *e)
 
 /* ---- the file ---- */
 
-static __attribute__((format(printf, 2, 3))) void say(const holder *h, const char *fmt, ...)
+static __attribute__((format(printf, 2, 3))) void say(const converter *h, const char *fmt, ...)
 {
     err line = {0};
     va_list ap;
@@ -149,14 +133,14 @@ static __attribute__((format(printf, 2, 3))) void say(const holder *h, const cha
 
 static status hash_matrix(void *ctx, const weight_spec *w, err *e)
 {
-    holder *h = ctx;
+    converter *h = ctx;
     (void)e;
     weight_hash(&h->hash, h->m->be, w);
     return ST_OK;
 }
 
 /* What decides the content: format, names, sizes and times of the files, the matrices and parts of them. */
-static status make_key(holder *h, weights_key *key, err *e)
+static status make_key(converter *h, weights_key *key, err *e)
 {
     const model_files *f = h->of->files;
     char line[128];
@@ -182,40 +166,38 @@ static status make_key(holder *h, weights_key *key, err *e)
     return ST_OK;
 }
 
-/* The mapping becomes the model's. */
-static void keep(holder *h, weights_cache *c)
+/* Gives the mapping to the model. */
+static void keep(converter *h, weights_cache *c)
 {
     model_files *f = h->m->files;
-    f->held = c->map;
-    f->held_bytes = c->map_bytes;
+    f->converted = c->map;
+    f->converted_bytes = c->map_bytes;
     f->cache = c->path;
     c->map = NULL;
     c->path = NULL;
 }
 
-/* Weights of a file that is there. *used tells whether there is one. */
-static status take_cached(holder *h, const weights_key *key, bool *used, err *e)
+/* Takes the weights from a file, if there is one. */
+static status take_cached(converter *h, const weights_key *key, bool *used, err *e)
 {
     weights_cache c;
     err why = {0};
     status st = weights_cache_open(&c, h->o->cache_dir, key, h->m->be->n_threads, &why);
     *used = st == ST_OK && c.map;
-    if (st != ST_OK) {
-        err_set(e, st, "%s", why.msg);
-    } else if (*used) {
+    if (*used) {
         say(h, "weights: %s, mapped from %s", dtype_name(key->type), c.path);
         h->at = c.map + WEIGHTS_CACHE_HEADER;
         keep(h, &c);
-        st = each_matrix(h, take, e);
-    } else if (why.msg[0]) {
+        st = each_matrix(h, take, &why);
+    } else if (st == ST_OK && why.msg[0]) {
         say(h, "warning: weights cache %s: made anew", why.msg);
     }
     weights_cache_close(&c);
-    return st;
+    return st == ST_OK ? ST_OK : err_set(e, st, "%s", why.msg);
 }
 
-/* Converts into a new file. Where that cannot be, *used is false; the reason is said. */
-static status make_cached(holder *h, const weights_key *key, bool *used, err *e)
+/* Converts into a new file. *used is false where none can be made, and the reason is reported. */
+static status make_cached(converter *h, const weights_key *key, bool *used, err *e)
 {
     weights_cache c;
     err why = {0};
@@ -241,7 +223,7 @@ static status make_cached(holder *h, const weights_key *key, bool *used, err *e)
 
 /* ---- either way ---- */
 
-static status hold_in_memory(holder *h, err *e)
+static status convert_in_memory(converter *h, err *e)
 {
     model_files *f = h->m->files;
     void *p;
@@ -250,56 +232,54 @@ static status hold_in_memory(holder *h, err *e)
         return err_set(e, ST_NOMEM, "%s %s: %.2f GB are needed, %.2f GB are available", option_of(h),
                        dtype_name(h->o->type), (double)h->bytes * 1e-9, (double)room * 1e-9);
     TRY(mem_map_anon(&p, h->bytes, "converted weights", e));
-    f->held = p;
-    f->held_bytes = h->bytes;
+    f->converted = p;
+    f->converted_bytes = h->bytes;
     return convert_all(h, p, e);
 }
 
-static status hold(holder *h, err *e)
+/* Converts what the sum of the sizes is of; *mapped: there is to be a file. */
+static status convert_model(converter *h, bool *mapped, err *e)
 {
     weights_key key;
     bool used = false;
-    if (!h->o->cache_dir || !dtype_in_qblocks(h->o->type)) return hold_in_memory(h, e);
-    TRY(make_key(h, &key, e));
-    TRY(take_cached(h, &key, &used, e));
-    if (!used) TRY(make_cached(h, &key, &used, e));
-    return used ? ST_OK : hold_in_memory(h, e);
-}
-
-status model_hold(model *m, const weights_options *o, err *e)
-{
-    holder h = {.m = m, .of = m, .o = o};
-    TRY(each_matrix(&h, add_size, e));
-    if (h.bytes == 0) return ST_OK;
-    if (o->plan) TRY(each_matrix(&h, take, e));
-    else TRY(hold(&h, e));
-    model_finish(m);
-    if (o->plan && !(o->cache_dir && dtype_in_qblocks(o->type))) m->memory_bytes += h.bytes;
-    return ST_OK;
-}
-
-/* What is converted of m into a model beside it. */
-static status hold_beside(holder *h, err *e)
-{
-    model *m = h->m;
-    bool cached = h->o->cache_dir != NULL;
+    *mapped = h->o->cache_dir && dtype_in_qblocks(h->o->type);
     TRY(each_matrix(h, add_size, e));
-    if (h->o->plan) TRY(each_matrix(h, take, e));
-    else TRY(hold(h, e));
-    model_finish(m);
-    m->weight_bytes = h->bytes;
-    if (m->be->ops->imports_copy || (h->o->plan && !cached)) m->memory_bytes = h->bytes;
+    if (h->bytes == 0) return ST_OK;
+    if (h->o->plan) {
+        TRY(each_matrix(h, take, e));
+    } else {
+        if (*mapped) TRY(make_key(h, &key, e));
+        if (*mapped) TRY(take_cached(h, &key, &used, e));
+        if (*mapped && !used) TRY(make_cached(h, &key, &used, e));
+        if (!used) TRY(convert_in_memory(h, e));
+    }
+    model_finish(h->m);
     return ST_OK;
 }
 
-status model_hold_beside(model **out, const model *m, const weights_options *o, err *e)
+status model_convert(model *m, const weights_options *o, err *e)
+{
+    converter h = {.m = m, .of = m, .o = o};
+    bool mapped;
+    TRY(convert_model(&h, &mapped, e));
+    if (o->plan && !mapped) m->memory_bytes += h.bytes;
+    return ST_OK;
+}
+
+status model_convert_beside(model **out, const model *m, const weights_options *o, err *e)
 {
     model *beside;
+    bool mapped;
     *out = NULL;
     TRY(model_share(&beside, m, e));
-    holder h = {.m = beside, .of = m, .o = o};
-    status st = hold_beside(&h, e);
-    if (st != ST_OK) model_close(beside);
-    else *out = beside;
-    return st;
+    converter h = {.m = beside, .of = m, .o = o};
+    status st = convert_model(&h, &mapped, e);
+    if (st != ST_OK) {
+        model_close(beside);
+        return st;
+    }
+    beside->weight_bytes = h.bytes;
+    if (m->be->ops->imports_copy || (o->plan && !mapped)) beside->memory_bytes = h.bytes;
+    *out = beside;
+    return ST_OK;
 }

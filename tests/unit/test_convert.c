@@ -18,7 +18,7 @@
 #include "tests/tap.h"
 #include "tests/unit/model_blocks.h"
 
-#define CACHE  "test_hold.tmp/cache/kvasir"
+#define CACHE  "test_convert.tmp/cache/kvasir"
 #define TIED   "tests/data/models/llama31-f32-tied"
 #define UNTIED "tests/data/models/llama31-bf16-untied-sharded"
 #define BIASED "tests/data/models/qwen2-f16"
@@ -27,7 +27,7 @@ enum { N = 20, VOCAB_MAX = 1024 };
 
 static backend *be;
 
-/* Lines of the last model_hold. */
+/* Lines of the last model_convert. */
 static char said[1024];
 
 static void listen(void *ctx, const char *line)
@@ -42,7 +42,7 @@ static status open_held(model **m, const char *rel, dtype t, const char *dir, er
     weights_options o = {.type = t, .cache_dir = dir, .say = listen};
     said[0] = 0;
     TRY(model_open(m, tap_path(rel), be, e));
-    status st = model_hold(*m, &o, e);
+    status st = model_convert(*m, &o, e);
     if (st == ST_OK) return ST_OK;
     model_close(*m);
     *m = NULL;
@@ -122,7 +122,7 @@ static void test_what_is_held(void)
     is_str(said, "", "without a cache nothing is said");
     model_close(m);
     weights_options plan = {.type = DT_Q8, .plan = true};
-    is_ok(model_hold(plain, &plan, &e), &e, "only planned");
+    is_ok(model_convert(plain, &plan, &e), &e, "only planned");
     ok(plain->memory_bytes >= q && attention_at(plain, 0)->q.type == DT_Q8, "the plan has the sizes");
     model_close(plain);
 }
@@ -333,7 +333,7 @@ int main(void)
     err e = {0};
     backend_options o = {.device = "cpu", .n_threads = 2};
     if (!is_ok(backend_open(&be, &o, &e), &e, "open")) return tap_done();
-    mkdir("test_hold.tmp", 0700);
+    mkdir("test_convert.tmp", 0700);
     clear();
     test_what_is_held();
     test_element_types(TIED);
@@ -349,8 +349,8 @@ int main(void)
     test_bits(DT_Q4);
     test_shapes();
     rmdir(CACHE);
-    rmdir("test_hold.tmp/cache");
-    rmdir("test_hold.tmp");
+    rmdir("test_convert.tmp/cache");
+    rmdir("test_convert.tmp");
     backend_close(be);
     return tap_done();
 }
