@@ -422,3 +422,15 @@ status sample_options(utf8_text out[SAMPLE_OPTIONS], const json_t *root, const c
     }
     return ST_OK;
 }
+
+status sample_choice(json_t **labels, utf8_text answer, const utf8_text options[SAMPLE_OPTIONS], const char *where,
+                     err *e)
+{
+    for (int i = 0; answer.s && i < SAMPLE_OPTIONS; i++) {
+        const char letter[] = {(char)('A' + i), 0};
+        if (options[i].n != answer.n || memcmp(options[i].s, answer.s, answer.n) != 0) continue;
+        *labels = json_pack("[s%, s]", answer.s, answer.n, letter);
+        return *labels ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    }
+    return err_set(e, ST_FORMAT, "%s: 'answer' is none of 'options'", where);
+}

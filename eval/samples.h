@@ -106,5 +106,8 @@ bool sample_has_nul(utf8_text s);
 /* The four texts of the list "options". */
 enum { SAMPLE_OPTIONS = 4 };
 status sample_options(utf8_text out[SAMPLE_OPTIONS], const json_t *root, const char *where, err *e);
+/* Sets *labels to the list of an answer, which is one of the options, and its letter. */
+status sample_choice(json_t **labels, utf8_text answer, const utf8_text options[SAMPLE_OPTIONS], const char *where,
+                     err *e);
 
 #endif

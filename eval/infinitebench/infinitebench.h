@@ -18,17 +18,8 @@ typedef struct {
     const char *infllm; /* its metric by InfLLM's rules */
     bool in_table;      /* one of the six of ActQKV's Table 2 */
     bool generated;     /* made by the program where there is no data */
-    unsigned fields;    /* FIELD_...: what its prompts say beside the context */
+    const char *fields; /* of its prompts; {question} is the input by another name */
 } infinitebench_task;
-
-enum {
-    FIELD_INPUT = 1,
-    FIELD_QUESTION = 2, /* the input by another name */
-    FIELD_OPTIONS = 4,
-    FIELD_FUNCTION = 8,
-    FIELD_PREFIX = 16,
-    FIELD_KEY = 32
-};
 
 /* In the order of the table, the six first. */
 extern const infinitebench_task infinitebench_tasks[INFINITEBENCH_TASKS];
@@ -41,7 +32,7 @@ typedef enum { PROMPTS_OFFICIAL, PROMPTS_CHAT, PROMPTS_INFLLM } infinitebench_se
 /* Templates and lengths of answers of one set: official (the base model's, yarn_mistral), chat (gpt4) or infllm. */
 typedef struct {
     infinitebench_set set;
-    const char *template[INFINITEBENCH_TASKS];
+    const char *text[INFINITEBENCH_TASKS];
     int n_new[INFINITEBENCH_TASKS];
     json_t *prompts, *lengths; /* hold the texts */
     prompt_file file;          /* the templates of tasks that run, in place of the set's */
@@ -49,7 +40,6 @@ typedef struct {
 
 /* official, chat, infllm; ST_USAGE names the option --prompts. */
 status infinitebench_set_parse(infinitebench_set *out, const char *text, err *e);
-const char *infinitebench_set_name(infinitebench_set s);
 /* Reads those in infinitebench/ of the folder of evaluation data; infinitebench_prompts_close also after an error. */
 status infinitebench_prompts_open(infinitebench_prompts *p, const char *data_dir, infinitebench_set set, err *e);
 void infinitebench_prompts_close(infinitebench_prompts *p);

@@ -3,15 +3,37 @@
 #include "config.h"
 
 #include "cli/command.h"
-#include "eval/infinitebench/infinitebench_run.h"
+#include "eval/answers.h"
+#include "eval/infinitebench/infinitebench.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
 /* SPARE_TOKENS: what cutting a prompt may add to it, whose seam is encoded anew. UNCUT: above every window. */
-enum { MADE_SAMPLES = 5, DEFAULT_LENGTH = 4096, OFFICIAL_LENGTH = 131072, SPARE_TOKENS = 32, UNCUT = 1 << 30 };
+enum { OFFICIAL_LENGTH = 131072, SPARE_TOKENS = 32, UNCUT = 1 << 30 };
+
+typedef struct {
+    const char *dataset, *prompts, *rules, *length;
+} infinitebench_options;
+
+typedef struct {
+    const infinitebench_options *o;
+    evaluation *ev; /* an item for each sample */
+    infinitebench_prompts prompts;
+    bool infllm_rules;
+    bool wanted[INFINITEBENCH_TASKS], made[INFINITEBENCH_TASKS];
+    int64_t *length; /* [n_length] of samples that are made, in tokens */
+    size_t n_length;
+    size_t n_wrap; /* tokens that the chat template puts around a prompt */
+} infinitebench_run;
+
+static infinitebench_sample *sample_at(const infinitebench_run *r, size_t i)
+{
+    return samples_at(&r->ev->samples, i);
+}
 
 /* ---- options ---- */
 
@@ -38,9 +60,8 @@ static status parse_tasks(infinitebench_run *r, err *e)
 {
     const cli *c = r->ev->c;
     const infinitebench_options *o = r->o;
-    const dataset_names names = infinitebench_names();
     bool all = o->dataset && strcmp(o->dataset, "all") == 0, any = false;
-    if (o->dataset && !all) TRY(datasets_mark(r->wanted, &names, "--dataset", o->dataset, e));
+    if (o->dataset && !all) TRY(datasets_mark(r->wanted, &r->ev->names, "--dataset", o->dataset, e));
     for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
         const infinitebench_task *t = &infinitebench_tasks[i];
         if (!o->dataset || all) r->wanted[i] = all || t->in_table;
@@ -71,87 +92,51 @@ static status read_sample(const void *own, void *own_sample, const char *path, c
     err inner = {0};
     TRY(infinitebench_read(&r->prompts, s, path, where, e));
     metric_case c = {{"", 0}, s->p.answers, s->p.n_answers, NULL, 0};
-    status st = metric_score(r->m, metric_of(r, s->at.dataset), &c, &score, &inner);
+    status st = metric_score(r->ev->m, metric_of(r, s->at.dataset), &c, &score, &inner);
     return st == ST_OK ? ST_OK : err_set(e, st, "%s: %.140s", where, inner.msg);
+}
+
+static status make_sample(const void *own, void *s, const made_place *at, err *e)
+{
+    const infinitebench_run *r = own;
+    prompter how = r->ev->prompter;
+    how.max_length = UNCUT;
+    return infinitebench_sample_make(s, &r->prompts, &how, at, e);
+}
+
+static made_source source_of(const infinitebench_run *r)
+{
+    const char *named = r->o->dataset && strcmp(r->o->dataset, "all") != 0 ? r->o->dataset : NULL;
+    return (made_source){r->wanted, r->made, named, read_sample, make_sample, r};
 }
 
 static status read_samples(infinitebench_run *r, err *e)
 {
     const cli *c = r->ev->c;
-    const infinitebench_options *o = r->o;
-    const dataset_names names = infinitebench_names();
-    bool of_files[INFINITEBENCH_TASKS], any = false, all_made = true;
-    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
-        of_files[i] = r->wanted[i] && !r->made[i];
-        any |= of_files[i];
-        all_made &= !of_files[i];
-    }
+    const made_source source = source_of(r);
+    bool all_made = true;
+    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) all_made &= !r->wanted[i] || r->made[i];
     if (c->data && all_made) return err_set(e, ST_USAGE, "--data: all tasks of --dataset are made at --length");
-    if (!any && c->sampled) return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
-    if (!any) return (r->list.files = json_array()) ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
-    bool named = o->dataset && strcmp(o->dataset, "all") != 0;
-    const sample_reader reader = {
-        .names = &names, .datasets = named ? o->dataset : NULL, .wanted = of_files, .read = read_sample, .own = r};
-    TRY(samples_read(&r->list, &reader, &r->ev->source, e));
-    return r->list.n > 0 ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
+    if (c->sampled && all_made) return err_set(e, ST_USAGE, "--sample-seed: all tasks are made, which --seed varies");
+    TRY(made_read(r->ev, &source, e));
+    return r->ev->samples.n > 0 || all_made ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
 }
 
-/* ---- samples that are made ---- */
-
-static status make_one(infinitebench_run *r, size_t task, size_t length, int64_t number, int64_t count, err *e)
+/* Where --length is not given, one default is settled with the window. */
+static status make_samples(infinitebench_run *r, err *e)
 {
-    infinitebench_sample s;
-    made_place at = {task, r->ev->c->seed, r->length[length], number, count};
-    prompter how = r->ev->prompter;
-    how.max_length = UNCUT;
-    if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
-    TRY(infinitebench_sample_make(&s, &r->prompts, &how, &at, e));
-    s.at.index = (int64_t)length * count + number;
-    return samples_push(&r->list, &s, e);
-}
-
-/* Where --length is not given, prompts fill the window of --ctx, else at most 4k of the model's. */
-static status settle_lengths(infinitebench_run *r, err *e)
-{
-    const evaluation *ev = r->ev;
-    if (!r->length) {
-        TRY(MEM_NEW(&r->length, 1, e));
-        r->length[0] = ev->c->ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
-        r->n_length = 1;
-    }
+    const made_source source = source_of(r);
+    bool any = false;
+    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++) any |= r->made[t];
+    if (!any) return ST_OK;
+    if (!r->length) TRY(MEM_NEW(&r->length, r->n_length = 1, e));
     for (size_t i = 0; i < r->n_length; i++) {
-        if (r->length[i] > ev->window)
-            return err_set(e, ST_USAGE, "--length %lld: the window has %lld tokens (--ctx N)", (long long)r->length[i],
-                           (long long)ev->window);
+        TRY(made_length(&r->length[i], r->ev, e));
         for (size_t k = 0; k < i; k++)
             if (r->length[k] == r->length[i])
                 return err_set(e, ST_USAGE, "--length: %lld is there twice", (long long)r->length[i]);
     }
-    return ST_OK;
-}
-
-static int64_t made_count(const infinitebench_run *r)
-{
-    return r->ev->c->limit ? r->ev->c->limit : MADE_SAMPLES;
-}
-
-static status make_samples(infinitebench_run *r, err *e)
-{
-    int64_t count = made_count(r), n_tasks = 0, done = 0;
-    status st = ST_OK;
-    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++) n_tasks += r->made[t];
-    if (n_tasks == 0) return ST_OK;
-    TRY(settle_lengths(r, e));
-    progress *bar = progress_start(r->ev->c, "making samples");
-    for (size_t t = 0; t < INFINITEBENCH_TASKS; t++)
-        for (size_t i = 0; r->made[t] && i < r->n_length; i++)
-            for (int64_t k = 0; k < count && st == ST_OK; k++) {
-                st = make_one(r, t, i, k, count, e);
-                progress_set(bar, ++done, n_tasks * (int64_t)r->n_length * count);
-            }
-    progress_end(bar);
-    if (st == ST_OK) made_sort(r->list.s, r->list.n, r->list.size);
-    return st;
+    return made_add(r->ev, &source, r->length, r->n_length, e);
 }
 
 /* ---- prompts, answers ---- */
@@ -166,7 +151,7 @@ static size_t new_tokens(const infinitebench_run *r, size_t task, int64_t window
 /* Does the task have samples, or will it? */
 static bool has_task(const infinitebench_run *r, size_t task)
 {
-    return r->made[task] || samples_count(&r->list, task) > 0;
+    return r->made[task] || samples_count(&r->ev->samples, task) > 0;
 }
 
 /* Tokens of a task's prompts without --max-length: at most those that the official code keeps, which InfLLM keeps all;
@@ -232,11 +217,8 @@ static utf8_text question_of(const infinitebench_sample *s)
 static status make_item(void *own, const evaluation *ev, size_t i, evaluation_item *out, err *e)
 {
     infinitebench_run *r = own;
-    infinitebench_sample *s = infinitebench_at(r, i);
+    infinitebench_sample *s = sample_at(r, i);
     prompter how = prompter_of(r, s);
-    out->dataset = infinitebench_tasks[s->at.dataset].name;
-    out->index = s->at.index;
-    out->stop = &ev->eos;
     out->n_new = new_tokens(r, s->at.dataset, ev->window);
     TRY(infinitebench_prompt_make(&out->tokens, &r->prompts, &how, s, e));
     TRY(prompt_tokens_find(&out->hint.question, &out->tokens, ev->g.tok, question_of(s), e));
@@ -247,10 +229,10 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const infinitebench_run *r = own;
-    const dataset_names names = infinitebench_names();
-    json_t *o = json_pack("{s:I, s:s, s:s, s:o, s:o}", "window", (json_int_t)r->ev->window, "prompts",
-                          infinitebench_prompts_name(&r->prompts), "rules", r->infllm_rules ? "infllm" : "official",
-                          "lengths", report_sizes(r->length, r->n_length), "samples", samples_counts(&r->list, &names));
+    json_t *o =
+        json_pack("{s:I, s:s, s:s, s:o, s:o}", "window", (json_int_t)r->ev->window, "prompts",
+                  infinitebench_prompts_name(&r->prompts), "rules", r->infllm_rules ? "infllm" : "official", "lengths",
+                  report_sizes(r->length, r->n_length), "samples", samples_counts(&r->ev->samples, &r->ev->names));
     if (!o || !r->prompts.file.name || prompt_file_config(&r->prompts.file, o)) return o;
     json_decref(o);
     return NULL;
@@ -258,15 +240,14 @@ static json_t *config(const void *own)
 
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
 {
-    (void)ev;
     const infinitebench_run *r = own;
-    const infinitebench_sample *s = infinitebench_at(r, i);
+    const infinitebench_sample *s = sample_at(r, i);
     metric_case c = {answer, s->p.answers, s->p.n_answers, NULL, 0};
     double score;
-    TRY(metric_score(r->m, metric_of(r, s->at.dataset), &c, &score, e));
+    TRY(metric_score(r->ev->m, metric_of(r, s->at.dataset), &c, &score, e));
     *members = json_pack("{s:O*, s:s%, s:O, s:f}", "id", json_object_get(s->at.root, "id"), "prediction", answer.s,
                          answer.n, "answers", s->answers, "score", score);
-    if (metrics_undecided(r->m)) json_object_set_new(*members, "undecided", json_true());
+    if (metrics_undecided(ev->m)) json_object_set_new(*members, "undecided", json_true());
     if (s->length == 0) return ST_OK;
     json_object_set_new(*members, "length", json_integer((json_int_t)s->length));
     json_object_set_new(*members, "depth", json_real(s->depth));
@@ -276,6 +257,110 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
 static const char *const tables[] = {
     "infinitebench/official_prompts.json", "infinitebench/official_max_new_tokens.json",
     "infinitebench/infllm_dataset2prompt.json", "infinitebench/infllm_dataset2maxlen.json", NULL};
+
+/* ---- the report: tasks in the order of ActQKV's Table 2; the average is the plain mean of rounded scores ---- */
+
+/* Groups are tasks, and lengths at which their samples were made (0: of data). */
+static void answer_of(const void *own, size_t i, answer_id *out)
+{
+    const infinitebench_sample *s = sample_at(own, i);
+    *out = (answer_id){infinitebench_tasks[s->at.dataset].name, NULL, s->at.index, {(int64_t)s->at.dataset, s->length}};
+}
+
+static answer_group of_task(size_t task)
+{
+    return ANSWERS((int64_t)task, ANSWER_ANY, ANSWER_ANY);
+}
+
+static status print_task(const answers *a, size_t task, err *e)
+{
+    const infinitebench_run *r = a->t.ev->own;
+    TRY(answers_line(a, 0, infinitebench_tasks[task].title, of_task(task), e));
+    for (size_t k = 0; r->made[task] && r->n_length > 1 && k < r->n_length; k++) {
+        char name[24];
+        snprintf(name, sizeof name, "%lld tokens", (long long)r->length[k]);
+        TRY(answers_line(a, 2, name, ANSWERS((int64_t)task, r->length[k], ANSWER_ANY), e));
+    }
+    return ST_OK;
+}
+
+/* Prints how many answers InfLLM's rules judge by lot, and these as wrong. */
+static status print_undecided(const answers *a, err *e)
+{
+    double sum = 0;
+    for (size_t i = 0; i < a->t.ev->rows.n; i++) {
+        a->t.x[i] = (double)answers_cell(a, i, ALL_ANSWERS).marked;
+        sum += a->t.x[i];
+    }
+    return sum > 0 ? evaluation_table_line(&a->t, 0, "Code.Debug: no answer", 0, 0, e) : ST_OK;
+}
+
+static status print_title(const answers *a, err *e)
+{
+    const evaluation *ev = a->t.ev;
+    const infinitebench_run *r = ev->own;
+    size_t made = a->n - answers_count(a, ANSWERS(ANSWER_ANY, 0, ANSWER_ANY));
+    return out_printf(e,
+                      "InfiniteBench: %zu samples (%zu of them made), prompts %s (%zu cut in the "
+                      "middle), wrap %s, rules %s",
+                      a->n, made, infinitebench_prompts_name(&r->prompts), ev->n_truncated,
+                      prompt_wrap_name(ev->prompter.wrap), r->infllm_rules ? "infllm" : "official");
+}
+
+static status print_tasks(const answers *a, err *e)
+{
+    for (size_t task = 0; task < INFINITEBENCH_TASKS; task++) TRY(print_task(a, task, e));
+    return answers_average_line(a, "average of tasks", INFINITEBENCH_TASKS, NULL, e);
+}
+
+static status print_costs(const answers *a, err *e)
+{
+    TRY(answers_costs(a, ALL_ANSWERS, e));
+    return print_undecided(a, e);
+}
+
+/* Adds each task's cell, or one for each length that it was made at. */
+static void add_cells(json_t **list, const answers *a, size_t row)
+{
+    const infinitebench_run *r = a->t.ev->own;
+    for (size_t task = 0; task < INFINITEBENCH_TASKS; task++) {
+        const infinitebench_task *t = &infinitebench_tasks[task];
+        if (answers_cell(a, row, of_task(task)).costs.n == 0) continue;
+        for (size_t k = 0; k < (r->made[task] ? r->n_length : 1); k++) {
+            json_int_t length = r->made[task] ? r->length[k] : ANSWER_ANY;
+            answers_json(list, a, row, ANSWERS((int64_t)task, length, ANSWER_ANY),
+                         json_pack("{s:s, s:s}", "dataset", t->name, "title", t->title),
+                         r->made[task] ? json_pack("{s:I}", "length", length) : NULL);
+        }
+    }
+}
+
+static void add_average(json_t *o, const answers *a, size_t row)
+{
+    if (a->t.ev->rows.why[row].code == ST_OK)
+        json_object_set_new(o, "average", results_real(answers_average(a, row, INFINITEBENCH_TASKS, NULL)));
+}
+
+static json_t *options_json(const void *own)
+{
+    const infinitebench_run *r = own;
+    return json_pack("{s:s, s:s, s:I}", "prompts", infinitebench_prompts_name(&r->prompts), "rules",
+                     r->infllm_rules ? "infllm" : "official", "seed", (json_int_t)r->ev->c->seed);
+}
+
+static const answers_layout layout = {.answer = answer_of,
+                                      .title = print_title,
+                                      .lines = print_tasks,
+                                      .costs = print_costs,
+                                      .cells = add_cells,
+                                      .averages = add_average,
+                                      .options = options_json};
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    (void)own;
+    return answers_write(&layout, ev, ev->samples.n, e);
+}
 
 /* ---- the command ---- */
 
@@ -293,36 +378,33 @@ static status load(void *own, evaluation *ev, err *e)
     infinitebench_run *r = own;
     r->o = ev->c->own;
     r->ev = ev;
-    r->list = (sample_list){.size = sizeof(infinitebench_sample), .drop = infinitebench_drop};
-    TRY(metrics_open(&r->m, ev->data_dir, e));
+    ev->names = infinitebench_names();
     TRY(parse_prompts(r, ev->data_dir, e));
     TRY(parse_tasks(r, e));
     if (r->prompts.file.name) TRY(infinitebench_prompts_take(&r->prompts, r->wanted, e));
-    TRY(read_samples(r, e));
-    ev->files = r->list.files;
-    return ST_OK;
+    return read_samples(r, e);
 }
 
 static status ready(void *own, evaluation *ev, err *e)
 {
     infinitebench_run *r = own;
+    (void)ev;
     TRY(make_samples(r, e));
     say_shortened(r);
-    ev->n_samples = r->list.n;
     return ST_OK;
 }
 
 static void free_run(void *own)
 {
     infinitebench_run *r = own;
-    samples_free(&r->list);
     mem_free(r->length);
     infinitebench_prompts_close(&r->prompts);
-    metrics_destroy(r->m);
 }
 
 static const evaluation_kind evaluation_of_infinitebench = {.name = "infinitebench",
                                                             .size = sizeof(infinitebench_run),
+                                                            .sample_size = sizeof(infinitebench_sample),
+                                                            .drop = infinitebench_drop,
                                                             .own_samples = "infinitebench/samples.jsonl",
                                                             .tables = tables,
                                                             .joined = true,
@@ -332,7 +414,7 @@ static const evaluation_kind evaluation_of_infinitebench = {.name = "infiniteben
                                                             .item = make_item,
                                                             .config = config,
                                                             .judge = judge,
-                                                            .report = infinitebench_report,
+                                                            .report = report,
                                                             .free = free_run};
 
 static const cli_option options[] = {

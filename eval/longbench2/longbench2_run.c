@@ -2,12 +2,56 @@
 /* `eval longbench2`: one pass of prompts, or with --cot two, whose second one has what came of the first. */
 #include "config.h"
 
-#include "cli/command.h"
-#include "eval/longbench2/longbench2_run.h"
-
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "cli/command.h"
+#include "eval/answers.h"
+#include "eval/longbench2/longbench2.h"
+#include "eval/stats.h"
 #include "kernels/base/mem.h"
+
+/* The passes of a chain of thought. */
+#define REASONING "reasoning"
+#define ANSWER    "answer"
+
+/* Whose prompts, lengths and judgement. */
+typedef enum { OFFICIAL, BY_PARISKV, BY_KVPRESS, RULES } rules;
+static const char *const rules_names[RULES] = {"official", "pariskv", "kvpress"};
+
+typedef struct {
+    bool cot, no_context;
+    const char *rules;
+} longbench2_options;
+
+/* A prompt of the second pass: what one row of the lineup reasoned on one sample. */
+typedef struct {
+    size_t row, sample;
+} reasoned;
+
+typedef struct {
+    const longbench2_options *o;
+    rules rules;
+    evaluation *ev; /* an item for each sample; in the second pass for each of `reasoned` */
+    longbench2_templates templates;
+    longbench2_prompt prompt; /* of the current pass */
+    bool second_pass;         /* it is the one of answers after reasoning */
+    reasoned *reasoned;       /* [rows.n * samples at most] */
+    size_t n_reasoned;
+    size_t n_cut; /* prompts of the first of two passes */
+} longbench2_run;
+
+static longbench2_sample *sample_at(const longbench2_run *r, size_t i)
+{
+    return samples_at(&r->ev->samples, i);
+}
+
+/* The sample of an item of the current pass. */
+static longbench2_sample *sample_of(const longbench2_run *r, size_t item)
+{
+    return sample_at(r, r->second_pass ? r->reasoned[item].sample : item);
+}
 
 /* The most tokens of the official pred.py's prompts; and what a chat template takes at most, with what a text grows by
  * when it is tokenized again (of ParisKV's script). */
@@ -23,7 +67,7 @@ static const struct {
 static status max_length(size_t *out, const evaluation *ev, err *e)
 {
     const longbench2_run *r = ev->own;
-    bool pariskv = r->rules == LONGBENCH2_BY_PARISKV;
+    bool pariskv = r->rules == BY_PARISKV;
     int64_t n_new = (int64_t)(ev->passes ? new_tokens[r->rules].reasoning : new_tokens[r->rules].answer);
     if (pariskv) n_new += (int64_t)new_tokens[r->rules].answer;
     int64_t left = ev->window - n_new - (pariskv ? PARISKV_ROOM : ROOM);
@@ -41,8 +85,8 @@ static status max_length(size_t *out, const evaluation *ev, err *e)
 /* What a row reasoned. A chat template has no room for U+0000. */
 static status reasoning_of(prompt_text *out, const evaluation *ev, size_t row, const longbench2_sample *s, err *e)
 {
-    const json_t *said = json_object_get(
-        evaluation_result(ev, row, LONGBENCH2_DATASET, s->at.index, LONGBENCH2_REASONING), "prediction");
+    const json_t *line = evaluation_result(ev, row, ev->kind->name, s->at.index, REASONING);
+    const json_t *said = json_object_get(line, "prediction");
     *out = (prompt_text){0};
     TRY(prompt_add(out, json_string_value(said), json_string_length(said), e));
     return prompt_replace(out, (utf8_text){"", 1}, (utf8_text){"\xef\xbf\xbd", 3}, e);
@@ -53,7 +97,7 @@ static status reasoning_of(prompt_text *out, const evaluation *ev, size_t row, c
 static status make_text(prompt_text *out, longbench2_run *r, evaluation_item *x, const longbench2_sample *s, err *e)
 {
     const prompter *how = &r->ev->prompter;
-    bool second = r->second_pass, pariskv = r->rules == LONGBENCH2_BY_PARISKV;
+    bool second = r->second_pass, pariskv = r->rules == BY_PARISKV;
     prompt_text reasoning = {0};
     *out = (prompt_text){0};
     status st = second ? reasoning_of(&reasoning, r->ev, x->row, s, e) : ST_OK;
@@ -69,7 +113,7 @@ static size_t question_at(const longbench2_run *r, const prompt_text *text)
 {
     static const char mark[] = "What is the correct answer to this question: ";
     size_t n = strlen(mark), at = text->n;
-    if (r->rules != LONGBENCH2_BY_KVPRESS) return text->n;
+    if (r->rules != BY_KVPRESS) return text->n;
     for (at = text->n < n ? 0 : text->n - n; at > 0; at--)
         if (memcmp(text->s + at, mark, n) == 0) return at;
     return text->n;
@@ -90,20 +134,18 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 {
     longbench2_run *r = own;
     bool second = r->second_pass, first = ev->passes && !second;
-    longbench2_sample *s = longbench2_at(r, second ? r->reasoned[i].sample : i);
+    longbench2_sample *s = sample_of(r, i);
     prompt_text text;
-    out->dataset = LONGBENCH2_DATASET;
     out->index = s->at.index;
-    out->stop = &ev->eos;
     out->random = evaluation_random(ev->c->seed, s->at.index, second);
     out->n_new = first ? new_tokens[r->rules].reasoning : new_tokens[r->rules].answer;
-    if (first) out->pass = LONGBENCH2_REASONING;
+    if (first) out->pass = REASONING;
     if (second) {
-        out->pass = LONGBENCH2_ANSWER;
+        out->pass = ANSWER;
         out->row = r->reasoned[i].row;
     }
     status st = make_text(&text, r, out, s, e);
-    if (r->rules != LONGBENCH2_BY_PARISKV) { /* the second pass has no document */
+    if (r->rules != BY_PARISKV) { /* the second pass has no document */
         sample_forget(&s->at, "context");
         s->context = (utf8_text){0};
     }
@@ -118,7 +160,7 @@ static json_t *config(const void *own)
 {
     const longbench2_run *r = own;
     json_t *own_config = json_pack("{s:s, s:s, s:I}", "prompt", longbench2_prompt_name(r->prompt), "rules",
-                                   longbench2_rules_names[r->rules], "samples", (json_int_t)r->list.n);
+                                   rules_names[r->rules], "samples", (json_int_t)r->ev->samples.n);
     const sampler_options *s = r->ev->sampling;
     if (!s || !own_config) return own_config;
     json_object_set_new(own_config, "temp", json_real(s->temp));
@@ -141,8 +183,8 @@ static status choice_pariskv(char *letter, utf8_text output, err *e)
 /* The letter that an output chooses, 0: none. */
 static status choice_of(char *letter, const longbench2_run *r, const longbench2_sample *s, utf8_text output, err *e)
 {
-    if (r->rules == LONGBENCH2_BY_PARISKV) return choice_pariskv(letter, output, e);
-    bool says = r->rules == LONGBENCH2_BY_KVPRESS && longbench2_says(output, s->answer);
+    if (r->rules == BY_PARISKV) return choice_pariskv(letter, output, e);
+    bool says = r->rules == BY_KVPRESS && longbench2_says(output, s->answer);
     *letter = says ? s->answer : longbench2_choice(output);
     return ST_OK;
 }
@@ -152,7 +194,7 @@ static status judgement(json_t **out, const longbench2_run *r, const longbench2_
 {
     char letter, answer[] = {s->answer, 0};
     TRY(choice_of(&letter, r, s, output, e));
-    bool right = letter == s->answer, counts = output.n > 0 || r->rules != LONGBENCH2_OFFICIAL;
+    bool right = letter == s->answer, counts = output.n > 0 || r->rules != OFFICIAL;
     char pred[] = {letter, 0};
     *out =
         json_pack("{s:s, s:s%, s:[s], s:s?, s:o, s:o, s:s, s:s}", "id", s->id, "prediction", output.s, output.n,
@@ -164,7 +206,7 @@ static status judgement(json_t **out, const longbench2_run *r, const longbench2_
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text output, json_t **members, err *e)
 {
     const longbench2_run *r = own;
-    const longbench2_sample *s = longbench2_at(r, r->second_pass ? r->reasoned[i].sample : i);
+    const longbench2_sample *s = sample_of(r, i);
     if (!ev->passes || r->second_pass) return judgement(members, r, s, output, e);
     *members = json_pack("{s:s, s:s%}", "id", s->id, "prediction", output.s, output.n);
     return ST_OK;
@@ -179,14 +221,12 @@ static const char *const tables[] = {"longbench2/0shot.txt",       "longbench2/0
 /* Whoever reasoned is asked for the answer; by ParisKV's rules also who said nothing. */
 static status list_reasoned(longbench2_run *r, err *e)
 {
-    TRY(MEM_NEW(&r->reasoned, r->ev->rows.n * r->list.n, e));
+    TRY(MEM_NEW(&r->reasoned, r->ev->rows.n * r->ev->samples.n, e));
     for (size_t row = 0; row < r->ev->rows.n; row++)
-        for (size_t i = 0; i < r->list.n; i++) {
-            const json_t *line =
-                evaluation_result(r->ev, row, LONGBENCH2_DATASET, longbench2_at(r, i)->at.index, LONGBENCH2_REASONING);
+        for (size_t i = 0; i < r->ev->samples.n; i++) {
+            const json_t *line = evaluation_result(r->ev, row, r->ev->kind->name, sample_at(r, i)->at.index, REASONING);
             bool said = json_string_length(json_object_get(line, "prediction")) > 0;
-            if (said || (line && r->rules == LONGBENCH2_BY_PARISKV))
-                r->reasoned[r->n_reasoned++] = (longbench2_reasoned){row, i};
+            if (said || (line && r->rules == BY_PARISKV)) r->reasoned[r->n_reasoned++] = (reasoned){row, i};
         }
     return ST_OK;
 }
@@ -195,14 +235,230 @@ static status list_reasoned(longbench2_run *r, err *e)
 static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     longbench2_run *r = own;
-    if (k == 0) *n = r->list.n;
+    if (k == 0) *n = r->ev->samples.n;
     if (k != 1 || !ev->passes) return ST_OK;
     TRY(list_reasoned(r, e));
     r->second_pass = true;
     r->n_cut = ev->n_truncated;
-    if (r->rules == LONGBENCH2_OFFICIAL) r->prompt = LONGBENCH2_COT_ANSWER;
+    if (r->rules == OFFICIAL) r->prompt = LONGBENCH2_COT_ANSWER;
     *n = r->n_reasoned;
     return ST_OK;
+}
+
+/* ---- the report: accuracies by difficulty and length ---- */
+
+/* Groups of answers: all, by difficulty, by length, and from CELLS on each length with each difficulty. */
+enum { OVERALL, EASY, HARD, SHORT, MEDIUM, LONG, CELLS, CATEGORIES = CELLS + 6 };
+static const char *const names[CATEGORIES] = {"overall",      "easy",         "hard",        "short",
+                                              "medium",       "long",         "short, easy", "short, hard",
+                                              "medium, easy", "medium, hard", "long, easy",  "long, hard"};
+
+static answer_group group_of(int category)
+{
+    int difficulty = ANSWER_ANY, length = ANSWER_ANY;
+    if (category >= CELLS) {
+        difficulty = (category - CELLS) % 2;
+        length = (category - CELLS) / 2;
+    } else if (category >= SHORT) {
+        length = category - SHORT;
+    } else if (category >= EASY) {
+        difficulty = category - EASY;
+    }
+    return ANSWERS(difficulty, length, false);
+}
+
+/* The answers of all samples, then the reasoning of all. Difficulties other than easy count as hard, lengths other than
+ * short and medium as long. */
+static void answer_of(const void *own, size_t i, answer_id *out)
+{
+    const longbench2_run *r = own;
+    bool first = i >= r->ev->samples.n;
+    const longbench2_sample *s = sample_at(r, i % r->ev->samples.n);
+    int length = strcmp(s->length, "short") == 0 ? 0 : strcmp(s->length, "medium") == 0 ? 1 : 2;
+    const char *pass = first ? REASONING : r->ev->passes ? ANSWER : NULL;
+    *out = (answer_id){r->ev->kind->name, pass, s->at.index, {strcmp(s->difficulty, "easy") != 0, length, first}};
+}
+
+static double judged(const json_t *line)
+{
+    const json_t *judge = json_object_get(line, "judge");
+    return json_is_boolean(judge) ? json_is_true(judge) : (double)NAN;
+}
+
+static bool has_no_choice(const json_t *line)
+{
+    return json_is_null(json_object_get(line, "pred"));
+}
+
+static const answer_group all = {{ANSWER_ANY, ANSWER_ANY, false}}, reasoning = {{ANSWER_ANY, ANSWER_ANY, true}};
+
+/* Returns 100 k / n, rounded; NAN: n is 0. */
+static double percent(double k, size_t n, int decimals)
+{
+    return n ? round_decimals(100 * k / (double)n, decimals) : (double)NAN;
+}
+
+static double accuracy(const answer_cell *c)
+{
+    return percent(c->sum, c->n, 1);
+}
+
+/* As ParisKV's Table 3 rounds it. */
+static double accuracy_of_cell(const answer_cell *c)
+{
+    return percent(c->sum, c->n, 2);
+}
+
+/* An output without a choice gets what guessing would. */
+static double compensated(const answer_cell *c)
+{
+    return percent(c->sum + 0.25 * (double)c->marked, c->n, 1);
+}
+
+static double without_choice(const answer_cell *c)
+{
+    return c->n ? (double)c->marked : (double)NAN;
+}
+
+/* Returns the number of samples with an empty output, at once or as reasoning; NAN: no samples. */
+static double empty_of(const answers *a, size_t row)
+{
+    size_t n = answers_cell(a, row, a->t.ev->passes ? reasoning : all).costs.n;
+    return n ? (double)(n - answers_cell(a, row, all).n) : (double)NAN;
+}
+
+/* Prints a line of one value of a group; its number of samples where `counted`. */
+static status print_line(const answers *a, int indent, const char *name, answer_group g, bool counted, int decimals,
+                         double (*value)(const answer_cell *c), err *e)
+{
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) {
+        const answer_cell c = answers_cell(a, row, g);
+        a->t.x[row] = value(&c);
+    }
+    return evaluation_table_line(&a->t, indent, name, counted ? answers_count(a, g) : 0, decimals, e);
+}
+
+/* Prints accuracies and right answers of all, of each length and difficulty. */
+static status print_cells(const answers *a, err *e)
+{
+    TRY(out_printf(e, "\nlength, difficulty\n"));
+    for (int k = CELLS; k < CATEGORIES; k++) {
+        const answer_group g = group_of(k);
+        if (answers_count(a, g) == 0) continue;
+        TRY(print_line(a, 2, names[k], g, true, 2, accuracy_of_cell, e));
+        TRY(out_printf(e, "%-*s %5s", EVALUATION_NAME_WIDTH, "    right", ""));
+        for (size_t row = 0; row < a->t.ev->rows.n; row++) {
+            const answer_cell c = answers_cell(a, row, g);
+            char counts[48];
+            snprintf(counts, sizeof counts, "%.0f/%zu", c.sum, c.n);
+            TRY(out_printf(e, "  %*s", a->t.width[row], c.n ? counts : "-"));
+        }
+        TRY(out_printf(e, "\n"));
+    }
+    return ST_OK;
+}
+
+static status print_scores(const answers *a, err *e)
+{
+    double empty = 0;
+    for (int k = 0; k < CELLS; k++)
+        TRY(print_line(a, k == OVERALL ? 0 : 2, names[k], group_of(k), true, 1, accuracy, e));
+    TRY(print_line(a, 0, "overall, compensated", all, false, 1, compensated, e));
+    TRY(print_line(a, 0, "outputs without a choice", all, false, 0, without_choice, e));
+    for (size_t row = 0; row < a->t.ev->rows.n; row++) {
+        a->t.x[row] = empty_of(a, row);
+        if (a->t.x[row] > 0) empty += a->t.x[row];
+    }
+    if (empty > 0) TRY(evaluation_table_line(&a->t, 0, "empty, not counted", 0, 0, e));
+    return print_cells(a, e);
+}
+
+static status print_title(const answers *a, err *e)
+{
+    const evaluation *ev = a->t.ev;
+    const longbench2_run *r = ev->own;
+    return out_printf(e,
+                      "LongBench v2%s: %zu samples, rules %s, prompts of at most %zu tokens (%zu cut in the "
+                      "middle), wrap %s",
+                      ev->passes                           ? ", chain of thought"
+                      : r->prompt == LONGBENCH2_NO_CONTEXT ? ", without the documents"
+                                                           : "",
+                      ev->samples.n, rules_names[r->rules], ev->prompter.max_length, ev->n_truncated,
+                      prompt_wrap_name(ev->prompter.wrap));
+}
+
+static status print_costs(const answers *a, err *e)
+{
+    if (!a->t.ev->passes) return answers_costs(a, all, e);
+    TRY(out_printf(e, "reasoning\n"));
+    TRY(answers_costs(a, reasoning, e));
+    TRY(out_printf(e, "\nanswers\n"));
+    return answers_costs(a, all, e);
+}
+
+static json_t *cells_json(const answers *a, size_t row)
+{
+    json_t *cells = json_array();
+    for (int k = CELLS; k < CATEGORIES; k++) {
+        const answer_cell c = answers_cell(a, row, group_of(k));
+        json_array_append_new(cells, json_pack("{s:s, s:s, s:I, s:I, s:o}", "length", names[SHORT + (k - CELLS) / 2],
+                                               "difficulty", names[EASY + (k - CELLS) % 2], "right", (json_int_t)c.sum,
+                                               "n", (json_int_t)c.n, "accuracy", results_real(accuracy_of_cell(&c))));
+    }
+    return cells;
+}
+
+static json_t *row_json(const answers *a, size_t row)
+{
+    const evaluation *ev = a->t.ev;
+    const answer_cell overall = answers_cell(a, row, all);
+    const double empty = empty_of(a, row);
+    json_t *o = evaluation_row_json(ev, row);
+    if (ev->rows.why[row].code != ST_OK) return o;
+    json_object_set_new(o, "n", json_integer((json_int_t)overall.n));
+    for (int k = 0; k < CELLS; k++) {
+        const answer_cell c = answers_cell(a, row, group_of(k));
+        json_object_set_new(o, names[k], results_real(accuracy(&c)));
+    }
+    json_object_set_new(o, "cells", cells_json(a, row));
+    json_object_set_new(o, "compensated", results_real(compensated(&overall)));
+    json_object_set_new(o, "no_choice", json_integer((json_int_t)overall.marked));
+    json_object_set_new(o, "empty", json_integer(empty > 0 ? (json_int_t)empty : 0));
+    evaluation_costs_json(o, &overall.costs);
+    if (!ev->passes) return o;
+    const answer_cell first = answers_cell(a, row, reasoning);
+    json_t *costs = json_object();
+    evaluation_costs_json(costs, &first.costs);
+    json_object_set_new(o, "reasoning", costs);
+    return o;
+}
+
+static void add_row(json_t **list, const answers *a, size_t row)
+{
+    json_add(list, row_json(a, row));
+}
+
+static json_t *options_json(const void *own)
+{
+    const longbench2_run *r = own;
+    return json_pack("{s:b, s:b, s:s}", "cot", r->o->cot, "no_context", r->o->no_context, "rules",
+                     rules_names[r->rules]);
+}
+
+static const answers_layout layout = {.answer = answer_of,
+                                      .title = print_title,
+                                      .lines = print_scores,
+                                      .costs = print_costs,
+                                      .cells = add_row,
+                                      .options = options_json,
+                                      .score = judged,
+                                      .is_marked = has_no_choice};
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    const longbench2_run *r = own;
+    if (ev->passes) ev->n_truncated = r->n_cut; /* a sample counts once */
+    return answers_write(&layout, ev, (ev->passes ? 2 : 1) * ev->samples.n, e);
 }
 
 /* ---- the command ---- */
@@ -213,14 +469,14 @@ static const sampler_options pariskv_sampling = {.temp = 0.1, .top_k = 20, .top_
 static status parse_rules(longbench2_run *r, evaluation *ev, err *e)
 {
     const longbench2_options *o = r->o;
-    const char *name = o->rules ? o->rules : longbench2_rules_names[0];
-    while (r->rules < 3 && strcmp(longbench2_rules_names[r->rules], name) != 0) r->rules++;
-    if (r->rules == 3)
+    const char *name = o->rules ? o->rules : rules_names[0];
+    while (r->rules < RULES && strcmp(rules_names[r->rules], name) != 0) r->rules++;
+    if (r->rules == RULES)
         return err_set(e, ST_USAGE, "--rules: '%.40s' is not one of: official pariskv kvpress", o->rules);
     if (o->cot && o->no_context) return err_set(e, ST_USAGE, "--no-context: there is no such prompt with --cot");
-    if (r->rules != LONGBENCH2_OFFICIAL && (o->cot || o->no_context))
+    if (r->rules != OFFICIAL && (o->cot || o->no_context))
         return err_set(e, ST_USAGE, "--rules %s has its own prompts: not with --cot or --no-context", name);
-    if (r->rules != LONGBENCH2_BY_PARISKV) return ST_OK;
+    if (r->rules != BY_PARISKV) return ST_OK;
     if (ev->c->template_name || (ev->c->wrap && ev->prompter.wrap != WRAP_RAW))
         return err_set(e, ST_USAGE, "--rules pariskv: its prompts are raw, without a chat template");
     ev->sampling = &pariskv_sampling;
@@ -236,28 +492,25 @@ static status load(void *own, evaluation *ev, err *e)
     r->o = o;
     r->ev = ev;
     TRY(parse_rules(r, ev, e));
-    r->prompt = r->rules == LONGBENCH2_BY_PARISKV ? LONGBENCH2_PARISKV
-                : o->cot                          ? LONGBENCH2_COT
-                : o->no_context                   ? LONGBENCH2_NO_CONTEXT
-                                                  : LONGBENCH2_0SHOT;
-    ev->passes = o->cot || r->rules == LONGBENCH2_BY_PARISKV;
+    r->prompt = r->rules == BY_PARISKV ? LONGBENCH2_PARISKV
+                : o->cot               ? LONGBENCH2_COT
+                : o->no_context        ? LONGBENCH2_NO_CONTEXT
+                                       : LONGBENCH2_0SHOT;
+    ev->passes = o->cot || r->rules == BY_PARISKV;
     TRY(longbench2_templates_read(&r->templates, ev->data_dir, e));
-    r->list = (sample_list){.size = sizeof(longbench2_sample)};
-    TRY(samples_read(&r->list, &longbench2_reader, &ev->source, e));
-    ev->files = r->list.files;
-    return ST_OK;
+    return samples_read(&ev->samples, &longbench2_reader, &ev->source, e);
 }
 
 static void free_run(void *own)
 {
     longbench2_run *r = own;
     mem_free(r->reasoned);
-    samples_free(&r->list);
     longbench2_templates_free(&r->templates);
 }
 
 static const evaluation_kind evaluation_of_longbench2 = {.name = "longbench2",
                                                          .size = sizeof(longbench2_run),
+                                                         .sample_size = sizeof(longbench2_sample),
                                                          .own_samples = "longbench2/samples.jsonl",
                                                          .tables = tables,
                                                          .joined = true,
@@ -267,7 +520,7 @@ static const evaluation_kind evaluation_of_longbench2 = {.name = "longbench2",
                                                          .item = make_item,
                                                          .config = config,
                                                          .judge = judge,
-                                                         .report = longbench2_report,
+                                                         .report = report,
                                                          .free = free_run};
 
 static const cli_option options[] = {

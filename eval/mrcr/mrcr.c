@@ -13,24 +13,22 @@
 
 /* NEW: tokens of an answer, at most. FIRST_BIN: the shortest bin of lengths begins at 2^12 tokens. */
 enum { NEW = 1024, FIRST_BIN = 12, BINS = 12 };
-#define DATASET "mrcr"
 
 typedef struct {
     double temp; /* NAN: as the data's own code */
 } mrcr_options;
 
 typedef struct {
+    const evaluation *ev;
     sampler_options sampling;
-    sample_list list;
-    prompt_tokens *prompts; /* [list.n] */
-    size_t *n_tokens;       /* [list.n] of prompt and answer, which make the length */
+    prompt_tokens *prompts; /* [samples] */
+    size_t *n_tokens;       /* [samples] of prompt and answer, which make the length */
     size_t n_new, left_out; /* samples beyond the window */
-    metrics *m;
 } mrcr_run;
 
 static mrcr_sample *sample_at(const mrcr_run *r, size_t i)
 {
-    return samples_at(&r->list, i);
+    return samples_at(&r->ev->samples, i);
 }
 
 /* ---- prompts ---- */
@@ -64,9 +62,9 @@ static status make_prompt(mrcr_run *r, const evaluation *ev, size_t i, err *e)
 }
 
 /* Keeps the prompts that fit: nothing of a conversation may be cut. */
-static status keep_fitting(mrcr_run *r, const evaluation *ev, err *e)
+static status keep_fitting(mrcr_run *r, evaluation *ev, err *e)
 {
-    size_t kept = 0, shortest = SIZE_MAX, n = r->list.n;
+    size_t kept = 0, shortest = SIZE_MAX, n = ev->samples.n;
     for (size_t i = 0; i < n; i++) {
         size_t tokens = r->prompts[i].head.n;
         if (tokens < shortest) shortest = tokens;
@@ -81,7 +79,7 @@ static status keep_fitting(mrcr_run *r, const evaluation *ev, err *e)
         r->prompts[kept++] = r->prompts[i];
     }
     r->left_out = n - kept;
-    r->list.n = kept;
+    ev->samples.n = kept;
     memset(r->prompts + kept, 0, (n - kept) * sizeof *r->prompts);
     if (kept > 0) return ST_OK;
     return err_set(e, ST_USAGE,
@@ -94,20 +92,20 @@ static status ready(void *own, evaluation *ev, err *e)
 {
     mrcr_run *r = own;
     status st = ST_OK;
-    TRY(MEM_NEW(&r->prompts, r->list.n, e));
-    TRY(MEM_NEW(&r->n_tokens, r->list.n, e));
+    TRY(MEM_NEW(&r->prompts, r->ev->samples.n, e));
+    TRY(MEM_NEW(&r->n_tokens, r->ev->samples.n, e));
     progress *bar = progress_start(ev->c, "reading conversations");
-    for (size_t i = 0; i < r->list.n && st == ST_OK; i++) {
+    for (size_t i = 0; i < r->ev->samples.n && st == ST_OK; i++) {
         err inner = {0};
         st = make_prompt(r, ev, i, &inner);
         if (st != ST_OK) err_set(e, st, "mrcr sample %lld: %.180s", (long long)sample_at(r, i)->at.index, inner.msg);
-        progress_set(bar, (int64_t)i, (int64_t)r->list.n);
+        progress_set(bar, (int64_t)i, (int64_t)r->ev->samples.n);
         if (st == ST_OK && cli_interrupted()) st = err_set(e, ST_INTERRUPTED, "interrupted");
     }
     progress_end(bar);
     if (st != ST_OK) return st;
     TRY(keep_fitting(r, ev, e));
-    ev->n_samples = r->list.n;
+    ev->n_samples = r->ev->samples.n;
     return ST_OK;
 }
 
@@ -115,9 +113,6 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 {
     mrcr_run *r = own;
     (void)e;
-    out->dataset = DATASET;
-    out->index = sample_at(r, i)->at.index;
-    out->stop = &ev->eos;
     out->random = evaluation_random(ev->c->seed, out->index, 0);
     out->n_new = r->n_new;
     out->tokens = r->prompts[i];
@@ -130,8 +125,8 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
 static json_t *config(const void *own)
 {
     const mrcr_run *r = own;
-    return json_pack("{s:I, s:I, s:I, s:f}", "new_tokens", (json_int_t)r->n_new, "samples", (json_int_t)r->list.n,
-                     "left_out", (json_int_t)r->left_out, "temp", r->sampling.temp);
+    return json_pack("{s:I, s:I, s:I, s:f}", "new_tokens", (json_int_t)r->n_new, "samples",
+                     (json_int_t)r->ev->samples.n, "left_out", (json_int_t)r->left_out, "temp", r->sampling.temp);
 }
 
 static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer, json_t **members, err *e)
@@ -141,8 +136,7 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
     bool v2 = mrcr_is_v2(s);
     metric_case c = {answer, &s->answer, 1, v2 ? NULL : &s->prefix, !v2};
     double score;
-    (void)ev;
-    TRY(metric_score(r->m, metric_find(v2 ? "mrcr_v2" : "mrcr"), &c, &score, e));
+    TRY(metric_score(ev->m, metric_find(v2 ? "mrcr_v2" : "mrcr"), &c, &score, e));
     *members =
         json_pack("{s:s%, s:[s%], s:f, s:I, s:I}", "prediction", answer.s, answer.n, "answers", s->answer.s,
                   s->answer.n, "score", score, "needles", (json_int_t)s->needles, "tokens", (json_int_t)r->n_tokens[i]);
@@ -164,14 +158,14 @@ static void answer_of(const void *own, size_t i, answer_id *out)
 {
     const mrcr_run *r = own;
     const mrcr_sample *s = sample_at(r, i);
-    *out = (answer_id){DATASET, NULL, s->at.index, {s->needles, bin_of(r->n_tokens[i])}};
+    *out = (answer_id){r->ev->kind->name, NULL, s->at.index, {s->needles, bin_of(r->n_tokens[i])}};
 }
 
 /* Returns the next larger number of needles that samples have; -1: there is none. */
 static int64_t next_needles(const mrcr_run *r, int64_t after)
 {
     int64_t next = -1;
-    for (size_t i = 0; i < r->list.n; i++) {
+    for (size_t i = 0; i < r->ev->samples.n; i++) {
         int64_t n = sample_at(r, i)->needles;
         if (n > after && (next < 0 || n < next)) next = n;
     }
@@ -192,44 +186,43 @@ static status print_needles(const answers *a, int64_t needles, err *e)
     return ST_OK;
 }
 
-static status print_table(const answers *a, err *e)
+static status print_title(const answers *a, err *e)
 {
     const evaluation *ev = a->t.ev;
     const mrcr_run *r = ev->own;
-    TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", r->list.n,
+    TRY(out_printf(e, "MRCR: %zu samples (%zu too long for the window), mean similarity in %%, wrap %s", ev->samples.n,
                    r->left_out, prompt_wrap_name(ev->prompter.wrap)));
-    if (ev->sampling)
-        TRY(out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->c->seed));
-    TRY(lineup_print_terms(&ev->rows, ev->c, e));
-    TRY(evaluation_table_head(&a->t, e));
-    for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k)) TRY(print_needles(a, k, e));
-    TRY(out_printf(e, "\n"));
-    TRY(answers_costs(a, ANSWERS(ANSWER_ANY, ANSWER_ANY, ANSWER_ANY), e));
-    return evaluation_table_end(&a->t, e);
+    if (!ev->sampling) return ST_OK;
+    return out_printf(e, ", temperature %g, seed %llu", r->sampling.temp, (unsigned long long)ev->c->seed);
 }
 
-static status write_json(const answers *a, err *e)
+static status print_scores(const answers *a, err *e)
 {
-    const evaluation *ev = a->t.ev;
-    const mrcr_run *r = ev->own;
-    json_t *list = json_array();
-    for (size_t row = 0; row < ev->rows.n; row++)
-        for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k))
-            for (int bin = 0; bin <= BINS; bin++) {
-                const answer_group g = ANSWERS(k, bin, ANSWER_ANY);
-                if (answers_count(a, g) == 0) continue;
-                json_t *more = json_pack("{s:o, s:i, s:i}", "needles", k ? json_integer((json_int_t)k) : json_null(),
-                                         "from", bin ? 1 << (FIRST_BIN + bin - 1) : 0, "to", 1 << (FIRST_BIN + bin));
-                answers_json(&list, a, row, g, json_object(), more);
-            }
-    return evaluation_report_json(ev, r->list.n, config(r), list, json_object(), e);
+    const mrcr_run *r = a->t.ev->own;
+    for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k)) TRY(print_needles(a, k, e));
+    return ST_OK;
 }
+
+static void add_cells(json_t **list, const answers *a, size_t row)
+{
+    const mrcr_run *r = a->t.ev->own;
+    for (int64_t k = next_needles(r, -1); k >= 0; k = next_needles(r, k))
+        for (int bin = 0; bin <= BINS; bin++) {
+            const answer_group g = ANSWERS(k, bin, ANSWER_ANY);
+            if (answers_count(a, g) == 0) continue;
+            json_t *more = json_pack("{s:o, s:i, s:i}", "needles", k ? json_integer((json_int_t)k) : json_null(),
+                                     "from", bin ? 1 << (FIRST_BIN + bin - 1) : 0, "to", 1 << (FIRST_BIN + bin));
+            answers_json(list, a, row, g, json_object(), more);
+        }
+}
+
+static const answers_layout layout = {
+    .answer = answer_of, .title = print_title, .lines = print_scores, .cells = add_cells, .options = config};
 
 static status report(void *own, evaluation *ev, err *e)
 {
-    answers a;
-    const mrcr_run *r = own;
-    return answers_report(&a, answers_open(&a, ev, r->list.n, answer_of, e), print_table, write_json, e);
+    (void)own;
+    return answers_write(&layout, ev, ev->samples.n, e);
 }
 
 /* ---- the command ---- */
@@ -240,8 +233,8 @@ static status parse_sampling(mrcr_run *r, evaluation *ev, err *e)
     const mrcr_options *o = ev->c->own;
     sampler *unused;
     size_t v2 = 0;
-    for (size_t i = 0; i < r->list.n; i++) v2 += mrcr_is_v2(sample_at(r, i));
-    if (isnan(o->temp) && v2 > 0 && v2 < r->list.n)
+    for (size_t i = 0; i < r->ev->samples.n; i++) v2 += mrcr_is_v2(sample_at(r, i));
+    if (isnan(o->temp) && v2 > 0 && v2 < r->ev->samples.n)
         return err_set(e, ST_USAGE,
                        "--data: samples of version 2 are drawn with temperature 1, the others are greedy: "
                        "--temp T for all, or runs apart");
@@ -255,29 +248,24 @@ static status parse_sampling(mrcr_run *r, evaluation *ev, err *e)
 static status load(void *own, evaluation *ev, err *e)
 {
     mrcr_run *r = own;
-    TRY(metrics_open(&r->m, ev->data_dir, e));
-    r->list = (sample_list){.size = sizeof(mrcr_sample), .drop = mrcr_drop};
-    TRY(samples_read(&r->list, &mrcr_reader, &ev->source, e));
-    ev->files = r->list.files;
+    r->ev = ev;
+    TRY(samples_read(&ev->samples, &mrcr_reader, &ev->source, e));
     return parse_sampling(r, ev, e);
 }
 
 static void free_run(void *own)
 {
     mrcr_run *r = own;
-    for (size_t i = 0; r->prompts && i < r->list.n; i++) prompt_tokens_free(&r->prompts[i]);
+    for (size_t i = 0; r->prompts && i < r->ev->samples.n; i++) prompt_tokens_free(&r->prompts[i]);
     mem_free(r->prompts);
     mem_free(r->n_tokens);
-    samples_free(&r->list);
-    metrics_destroy(r->m);
 }
-
-static const char *const tables[] = {NULL};
 
 static const evaluation_kind evaluation_of_mrcr = {.name = "mrcr",
                                                    .size = sizeof(mrcr_run),
+                                                   .sample_size = sizeof(mrcr_sample),
+                                                   .drop = mrcr_drop,
                                                    .own_samples = "mrcr/samples.jsonl",
-                                                   .tables = tables,
                                                    .load = load,
                                                    .ready = ready,
                                                    .max_length = max_length,

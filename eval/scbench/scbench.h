@@ -19,6 +19,8 @@ typedef struct {
 } scbench_task;
 
 extern const scbench_task scbench_tasks[SCBENCH_TASKS];
+/* Returns ST_UNSUPPORTED, with the reason, for a task that is not in this program; where: what asks for it. */
+status scbench_refuse(const scbench_task *t, const char *where, err *e);
 dataset_names scbench_names(void);
 
 /* ---- prompts ---- */

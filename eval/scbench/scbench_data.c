@@ -56,24 +56,12 @@ static status letters_of(json_t **out, const json_t *label, err *e)
     return ST_OK;
 }
 
-/* The right option's text and its letter. */
-static status choice_labels(scbench_turn *t, const char *where, err *e)
-{
-    utf8_text a = {json_string_value(t->answer), json_string_length(t->answer)};
-    for (int i = 0; a.s && i < SCBENCH_OPTIONS; i++) {
-        char letter[] = {(char)('A' + i), 0};
-        if (t->option[i].n != a.n || memcmp(t->option[i].s, a.s, a.n) != 0) continue;
-        t->labels = json_pack("[s%, s]", a.s, a.n, letter);
-        return t->labels ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
-    }
-    return err_set(e, ST_FORMAT, "%s: 'answer' is none of 'options'", where);
-}
-
 static status read_labels(scbench_turn *t, const char *where, err *e)
 {
     const scbench_task *task = &scbench_tasks[t->task];
     if (!t->answer) return err_set(e, ST_FORMAT, "%s: 'answer' is missing", where);
-    if (task->options) return choice_labels(t, where, e);
+    utf8_text text = {json_string_value(t->answer), json_string_length(t->answer)};
+    if (task->options) return sample_choice(&t->labels, text, t->option, where, e);
     if (task->letters && json_is_string(t->answer)) TRY(letters_of(&t->labels, t->answer, e));
     else TRY(labels_spell(&t->labels, t->answer, where, "answer", e));
     return json_array_size(t->labels) > 0 ? ST_OK : err_set(e, ST_FORMAT, "%s: 'answer' is empty", where);
@@ -104,7 +92,7 @@ static status read_turn(scbench_turn *t, size_t task, const json_t *turn, const 
 
 /* ---- a sample ---- */
 
-static status refuse(const scbench_task *t, const char *where, err *e)
+status scbench_refuse(const scbench_task *t, const char *where, err *e)
 {
     return err_set(e, ST_UNSUPPORTED,
                    "%s: %s is not in this program: its score cuts the answer with tree-sitter and compares it with "
@@ -142,7 +130,7 @@ status scbench_read(const void *own, void *own_sample, const char *path, const c
     (void)path;
     json_t *root = s->at.root;
     char of_turn[160];
-    if (scbench_tasks[s->at.dataset].refused) return refuse(&scbench_tasks[s->at.dataset], where, e);
+    if (scbench_tasks[s->at.dataset].refused) return scbench_refuse(&scbench_tasks[s->at.dataset], where, e);
     TRY(spell_numbers(root, e));
     TRY(sample_text(&s->context, root, json_object_get(root, "context") ? "context" : "input", where, e));
     const json_t *turns = json_object_get(root, "multi_turns");

@@ -3,38 +3,62 @@
  * request goes on from a copy of the session. */
 #include "config.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/command.h"
+#include "eval/answers.h"
 #include "eval/prediction.h"
-#include "eval/scbench/scbench_run.h"
+#include "eval/scbench/scbench.h"
 #include "kernels/base/mem.h"
 
 /* OFFICIAL: tokens of the official window. REQUESTS_SPARE: what it leaves for questions. ROOM: of a made sample, for
  * what a text grows by in other turns. */
-enum { MADE_SAMPLES = 5, DEFAULT_LENGTH = 4096, OFFICIAL = 131072, REQUESTS_SPARE = 1000, LEAST = 16, UNCUT = 1 << 30 };
+enum { OFFICIAL = 131072, REQUESTS_SPARE = 1000, LEAST = 16, UNCUT = 1 << 30 };
+
+typedef struct {
+    const char *dataset, *mode, *length;
+    bool own; /* answers of the model's own stand between turns */
+} scbench_options;
+
+typedef struct {
+    const scbench_options *o;
+    evaluation *ev; /* a pass for each task; an item for each turn of its samples */
+    scbench_prompts prompts;
+    bool requests;
+    bool wanted[SCBENCH_TASKS], made[SCBENCH_TASKS];
+    int64_t length;      /* of samples that are made, in tokens */
+    size_t first, last;  /* samples of the current pass */
+    scbench_parts parts; /* of the sample whose items are being made, */
+    size_t parts_of;     /* which is this one, + 1 */
+} scbench_run;
+
+static scbench_sample *sample_at(const scbench_run *r, size_t i)
+{
+    return samples_at(&r->ev->samples, i);
+}
+
+/* An item's number within its task, which tells the results of a sample's turns apart. */
+static int64_t index_of(const scbench_sample *s, size_t turn)
+{
+    return s->at.index * SCBENCH_TURNS + (int64_t)turn;
+}
 
 /* ---- options ---- */
 
 static status parse_options(scbench_run *r, err *e)
 {
     const scbench_options *o = r->o;
-    const dataset_names names = scbench_names();
     bool any = false;
     r->requests = o->mode && strcmp(o->mode, "multi-request") == 0;
     if (o->mode && !r->requests && strcmp(o->mode, "multi-turn") != 0)
         return err_set(e, ST_USAGE, "--mode: '%.40s' is not one of: multi-turn multi-request", o->mode);
     if (o->own && r->requests)
         return err_set(e, ST_USAGE, "--disable-golden-context: --mode multi-request has no answers between questions");
-    if (o->dataset) TRY(datasets_mark(r->wanted, &names, "--dataset", o->dataset, e));
+    if (o->dataset) TRY(datasets_mark(r->wanted, &r->ev->names, "--dataset", o->dataset, e));
     for (size_t i = 0; i < SCBENCH_TASKS; i++) {
         const scbench_task *t = &scbench_tasks[i];
-        if (o->dataset && r->wanted[i] && t->refused)
-            return err_set(e, ST_UNSUPPORTED,
-                           "--dataset %s: not in this program: its score cuts the answer with tree-sitter and compares "
-                           "it with all functions of a repository",
-                           t->name);
+        if (o->dataset && r->wanted[i] && t->refused) return scbench_refuse(t, "--dataset", e);
         if (!o->dataset) r->wanted[i] = t->in_table || (t->generated && !r->ev->c->data);
         r->made[i] = r->wanted[i] && t->generated && !r->ev->c->data;
         any |= r->made[i];
@@ -54,7 +78,7 @@ static const metric *metric_of(const scbench_sample *s, size_t turn)
 static status score_turn(double *score, const scbench_run *r, const scbench_sample *s, size_t turn, utf8_text said,
                          err *e)
 {
-    return labels_score(score, r->m, metric_of(s, turn), said, s->turn[turn].labels, e);
+    return labels_score(score, r->ev->m, metric_of(s, turn), said, s->turn[turn].labels, e);
 }
 
 /* Labels that cannot be scored are found before anything runs. */
@@ -68,22 +92,6 @@ static status read_sample(const void *own, void *s, const char *path, const char
         if (st != ST_OK) return err_set(e, st, "%s: %.140s", where, inner.msg);
     }
     return ST_OK;
-}
-
-static status read_samples(scbench_run *r, err *e)
-{
-    const dataset_names names = scbench_names();
-    bool of_files[SCBENCH_TASKS], any = false;
-    for (size_t i = 0; i < SCBENCH_TASKS; i++) {
-        of_files[i] = r->wanted[i] && !r->made[i];
-        any |= of_files[i];
-    }
-    if (!any) return (r->list.files = json_array()) ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
-    const sample_reader reader = {
-        .names = &names, .datasets = r->o->dataset, .wanted = of_files, .read = read_sample, .own = r};
-    TRY(samples_read(&r->list, &reader, &r->ev->source, e));
-    if (r->list.n > 0 || !r->ev->c->data) return ST_OK;
-    return err_set(e, ST_USAGE, "--data: no samples of the tasks");
 }
 
 /* ---- what is fed ---- */
@@ -125,7 +133,7 @@ static status make_parts(scbench_parts *p, const scbench_run *r, const scbench_s
 /* The parts of sample i, whose first one leaves room for the others in the window. */
 static status load_parts(scbench_run *r, size_t i, err *e)
 {
-    const scbench_sample *s = scbench_at(r, i);
+    const scbench_sample *s = sample_at(r, i);
     scbench_parts *p = &r->parts;
     size_t most = r->ev->prompter.max_length, taken = sum_new(r, s) + (r->requests ? REQUESTS_SPARE : 0);
     if (r->parts_of == i + 1) return ST_OK;
@@ -164,42 +172,31 @@ static status try_units(scbench_sample *s, size_t *tokens, const scbench_run *r,
 }
 
 /* A sample that fills the length but for a fiftieth. */
-static status make_one(scbench_run *r, size_t task, int64_t number, err *e)
+static status make_sample(const void *own, void *sample, const made_place *at, err *e)
 {
     enum { FEW = 8, STEP = 64 };
-    const made_place at = {task, r->ev->c->seed, r->length, number, 0};
-    scbench_sample s;
-    size_t least, more, n, length = (size_t)r->length;
-    if (cli_interrupted()) return err_set(e, ST_INTERRUPTED, "interrupted");
-    TRY(try_units(&s, &least, r, &at, FEW, e));
-    drop(&s);
+    const scbench_run *r = own;
+    scbench_sample *s = sample;
+    size_t least, more, n, length = (size_t)at->length;
+    TRY(try_units(s, &least, r, at, FEW, e));
+    drop(s);
     if (least > length)
         return err_set(e, ST_USAGE, "--length (or --ctx) %zu: too short for %s, at least %zu tokens", length,
-                       scbench_tasks[task].name, least);
-    TRY(try_units(&s, &more, r, &at, FEW + STEP, e));
+                       scbench_tasks[at->dataset].name, least);
+    TRY(try_units(s, &more, r, at, FEW + STEP, e));
     double unit = more > least ? (double)(more - least) / STEP : 1;
     size_t units = FEW + (size_t)((double)(length - least) / unit);
     for (;; units -= units / 50 + 1) {
-        drop(&s);
+        drop(s);
         if (units < FEW) units = FEW;
-        TRY(try_units(&s, &n, r, &at, units, e));
-        if (n <= length || units == FEW) return samples_push(&r->list, &s, e);
+        TRY(try_units(s, &n, r, at, units, e));
+        if (n <= length || units == FEW) return ST_OK;
     }
 }
 
-static status make_samples(scbench_run *r, err *e)
+static made_source source_of(const scbench_run *r)
 {
-    const evaluation *ev = r->ev;
-    int64_t count = ev->c->limit ? ev->c->limit : MADE_SAMPLES;
-    status st = ST_OK;
-    if (!r->length) r->length = ev->c->ctx || ev->window < DEFAULT_LENGTH ? ev->window : DEFAULT_LENGTH;
-    if (r->length > ev->window)
-        return err_set(e, ST_USAGE, "--length %lld: the window has %lld tokens (--ctx N)", (long long)r->length,
-                       (long long)ev->window);
-    for (size_t t = 0; t < SCBENCH_TASKS; t++)
-        for (int64_t k = 0; r->made[t] && k < count && st == ST_OK; k++) st = make_one(r, t, k, e);
-    if (st == ST_OK) made_sort(r->list.s, r->list.n, r->list.size);
-    return st;
+    return (made_source){r->wanted, r->made, r->o->dataset, read_sample, make_sample, r};
 }
 
 /* ---- passes, items, answers ---- */
@@ -215,19 +212,20 @@ static status pass(void *own, evaluation *ev, size_t k, size_t *n, err *e)
 {
     scbench_run *r = own;
     (void)k;
+    (void)ev;
     (void)e;
     r->first = r->last;
-    while (r->last < r->list.n && scbench_at(r, r->last)->at.dataset == scbench_at(r, r->first)->at.dataset)
-        *n += scbench_at(r, r->last++)->n_turns;
-    if (*n) snprintf(ev->label, sizeof ev->label, "%s", scbench_tasks[scbench_at(r, r->first)->at.dataset].name);
+    while (r->last < r->ev->samples.n && sample_at(r, r->last)->at.dataset == sample_at(r, r->first)->at.dataset)
+        *n += sample_at(r, r->last++)->n_turns;
+    if (*n) snprintf(ev->label, sizeof ev->label, "%s", scbench_tasks[sample_at(r, r->first)->at.dataset].name);
     return ST_OK;
 }
 
-/* Which turn of which sample an item of the pass asks. */
-static size_t sample_of(const scbench_run *r, size_t item, size_t *turn)
+/* Returns the sample, from `first` on, and the turn of an item. */
+static size_t sample_of(const scbench_run *r, size_t first, size_t item, size_t *turn)
 {
-    size_t i = r->first;
-    for (; item >= scbench_at(r, i)->n_turns; i++) item -= scbench_at(r, i)->n_turns;
+    size_t i = first;
+    for (; item >= sample_at(r, i)->n_turns; i++) item -= sample_at(r, i)->n_turns;
     *turn = item;
     return i;
 }
@@ -238,16 +236,15 @@ static status append(prompt_tokens *out, const token_list *part, bool last, err 
     return last ? ST_OK : prompt_tokens_break(out, e);
 }
 
-/* Turns: all parts up to this one, or this one behind the model's own answer. Requests: the context and this question.
- */
+/* Turns: all parts up to this one, or this one after the model's own answer. Requests: the context and a question. */
 static status make_item(void *own, const evaluation *ev, size_t item, evaluation_item *out, err *e)
 {
     scbench_run *r = own;
-    size_t turn, i = sample_of(r, item, &turn);
-    const scbench_sample *s = scbench_at(r, i);
+    (void)ev;
+    size_t turn, i = sample_of(r, r->first, item, &turn);
+    const scbench_sample *s = sample_at(r, i);
     out->dataset = scbench_tasks[s->at.dataset].name;
-    out->index = scbench_index(s, turn);
-    out->stop = &ev->eos;
+    out->index = index_of(s, turn);
     out->n_new = new_tokens(r, s, turn);
     TRY(load_parts(r, i, e));
     out->tokens.n_tokens = r->parts.n_context;
@@ -278,7 +275,7 @@ static status judge(void *own, const evaluation *ev, size_t item, utf8_text answ
 {
     const scbench_run *r = own;
     size_t turn;
-    const scbench_sample *s = scbench_at(r, sample_of(r, item, &turn));
+    const scbench_sample *s = sample_at(r, sample_of(r, r->first, item, &turn));
     double score;
     (void)ev;
     TRY(score_turn(&score, r, s, turn, answer, e));
@@ -292,10 +289,10 @@ static json_t *config(const void *own)
 {
     const scbench_run *r = own;
     json_t *counts = json_object(), *made = json_array();
-    for (size_t i = 0; i < r->list.n; i++) {
-        const char *name = scbench_tasks[scbench_at(r, i)->at.dataset].name;
+    for (size_t i = 0; i < r->ev->samples.n; i++) {
+        const char *name = scbench_tasks[sample_at(r, i)->at.dataset].name;
         json_int_t n = json_integer_value(json_object_get(counts, name));
-        json_object_set_new(counts, name, json_integer(n + (json_int_t)scbench_at(r, i)->n_turns));
+        json_object_set_new(counts, name, json_integer(n + (json_int_t)sample_at(r, i)->n_turns));
     }
     for (size_t t = 0; t < SCBENCH_TASKS; t++)
         if (r->made[t]) json_array_append_new(made, json_string(scbench_tasks[t].name));
@@ -304,41 +301,161 @@ static json_t *config(const void *own)
                      "length", (json_int_t)r->length, "made", made, "samples", counts);
 }
 
+/* ---- the report: what a strategy loses between turns shows from the first turn to the later ones ---- */
+
+#define ALL ANSWER_ANY
+
+/* Answers are grouped by task, by the kind of turn within a mixed task, and by turn. */
+static void answer_of(const void *own, size_t item, answer_id *out)
+{
+    size_t turn;
+    const scbench_sample *s = sample_at(own, sample_of(own, 0, item, &turn));
+    *out = (answer_id){scbench_tasks[s->at.dataset].name,
+                       NULL,
+                       index_of(s, turn),
+                       {(int64_t)s->at.dataset, (int64_t)s->turn[turn].task, (int64_t)turn}};
+}
+
+/* Returns a task's name without "scbench_". */
+static const char *short_name(int task)
+{
+    return scbench_tasks[task].name + strlen("scbench_");
+}
+
+static status print_turns(const answers *a, int task, int kind, int indent, err *e)
+{
+    const scbench_run *r = a->t.ev->own;
+    char name[24];
+    for (int turn = 0; turn < SCBENCH_TURNS && !r->requests; turn++) {
+        snprintf(name, sizeof name, "turn %d", turn + 1);
+        TRY(answers_line(a, indent, name, ANSWERS(task, kind, turn), e));
+    }
+    return ST_OK;
+}
+
+/* A mixed task has the kinds of its turns apart. */
+static status print_task(const answers *a, int task, err *e)
+{
+    const scbench_run *r = a->t.ev->own;
+    char name[40];
+    snprintf(name, sizeof name, "%s%s", short_name(task), r->made[task] ? " (made)" : "");
+    TRY(answers_line(a, 0, name, ANSWERS(task, ALL, ALL), e));
+    if (scbench_tasks[task].metric) return print_turns(a, task, ALL, 2, e);
+    for (int kind = 0; kind < SCBENCH_TASKS; kind++) {
+        TRY(answers_line(a, 2, short_name(kind), ANSWERS(task, kind, ALL), e));
+        TRY(print_turns(a, task, kind, 4, e));
+    }
+    return ST_OK;
+}
+
+static status print_title(const answers *a, err *e)
+{
+    const evaluation *ev = a->t.ev;
+    const scbench_run *r = ev->own;
+    return out_printf(e, "SCBench, %s: %zu contexts (%zu cut in the middle), wrap %s",
+                      r->requests ? "each question on the context alone"
+                      : r->o->own ? "turns with the model's own answers between them"
+                                  : "turns with the right answers between them",
+                      ev->samples.n, ev->n_truncated, prompt_wrap_name(ev->prompter.wrap));
+}
+
+static status print_tasks(const answers *a, err *e)
+{
+    for (int task = 0; task < SCBENCH_TASKS; task++) TRY(print_task(a, task, e));
+    return answers_average_line(a, "average of tasks", SCBENCH_TASKS, NULL, e);
+}
+
+static void add_cell(json_t **list, const answers *a, size_t row, int task, int kind, int turn)
+{
+    const scbench_run *r = a->t.ev->own;
+    const answer_group g = ANSWERS(task, kind, turn);
+    if (answers_count(a, g) == 0) return;
+    answers_json(
+        list, a, row, g, json_pack("{s:s, s:s}", "dataset", scbench_tasks[task].name, "task", scbench_tasks[kind].name),
+        json_pack("{s:o, s:b}", "turn", turn == ALL ? json_null() : json_integer(turn + 1), "made", r->made[task]));
+}
+
+/* Adds, of each kind in each task, each turn and all of them. */
+static void add_cells(json_t **list, const answers *a, size_t row)
+{
+    for (int task = 0; task < SCBENCH_TASKS; task++)
+        for (int kind = 0; kind < SCBENCH_TASKS; kind++)
+            for (int turn = 0; turn <= SCBENCH_TURNS; turn++)
+                add_cell(list, a, row, task, kind, turn == SCBENCH_TURNS ? ALL : turn);
+}
+
+static void add_average(json_t *o, const answers *a, size_t row)
+{
+    json_object_set_new(o, "average", results_real(answers_average(a, row, SCBENCH_TASKS, NULL)));
+}
+
+static json_t *options_json(const void *own)
+{
+    const scbench_run *r = own;
+    return json_pack("{s:s, s:I}", "mode", r->requests ? "multi-request" : "multi-turn", "length",
+                     (json_int_t)r->length);
+}
+
+static double percent(double sum, size_t n)
+{
+    return 100 * (sum / (double)n);
+}
+
+static const answers_layout layout = {.answer = answer_of,
+                                      .title = print_title,
+                                      .lines = print_tasks,
+                                      .cells = add_cells,
+                                      .averages = add_average,
+                                      .options = options_json,
+                                      .decimals = 3,
+                                      .mean = percent};
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    const scbench_run *r = own;
+    size_t n = 0;
+    for (size_t i = 0; i < ev->samples.n; i++) n += sample_at(r, i)->n_turns;
+    return answers_write(&layout, ev, n, e);
+}
+
 /* ---- the command ---- */
 
 static status load(void *own, evaluation *ev, err *e)
 {
     scbench_run *r = own;
+    bool any = false;
     r->o = ev->c->own;
     r->ev = ev;
-    r->list = (sample_list){.size = sizeof(scbench_sample), .drop = scbench_drop};
-    TRY(metrics_open(&r->m, ev->data_dir, e));
+    ev->names = scbench_names();
     TRY(scbench_prompts_open(&r->prompts, ev->data_dir, e));
     TRY(parse_options(r, e));
-    TRY(read_samples(r, e));
-    ev->files = r->list.files;
-    return ST_OK;
+    const made_source source = source_of(r);
+    TRY(made_read(ev, &source, e));
+    for (size_t i = 0; i < SCBENCH_TASKS; i++) any |= r->wanted[i] && !r->made[i];
+    return ev->samples.n > 0 || !any || !ev->c->data ? ST_OK : err_set(e, ST_USAGE, "--data: no samples of the tasks");
 }
 
 static status ready(void *own, evaluation *ev, err *e)
 {
-    (void)ev;
-    return make_samples(own, e);
+    scbench_run *r = own;
+    const made_source source = source_of(r);
+    TRY(made_length(&r->length, ev, e));
+    return made_add(ev, &source, &r->length, 1, e);
 }
 
 static void free_run(void *own)
 {
     scbench_run *r = own;
-    samples_free(&r->list);
     scbench_parts_free(&r->parts);
     scbench_prompts_close(&r->prompts);
-    metrics_destroy(r->m);
 }
 
 static const char *const tables[] = {"scbench/prompts.json", NULL};
 
 static const evaluation_kind evaluation_of_scbench = {.name = "scbench",
                                                       .size = sizeof(scbench_run),
+                                                      .sample_size = sizeof(scbench_sample),
+                                                      .drop = scbench_drop,
                                                       .own_samples = "scbench/samples.jsonl",
                                                       .tables = tables,
                                                       .keys = keys,
@@ -350,7 +467,7 @@ static const evaluation_kind evaluation_of_scbench = {.name = "scbench",
                                                       .item = make_item,
                                                       .config = config,
                                                       .judge = judge,
-                                                      .report = scbench_report,
+                                                      .report = report,
                                                       .free = free_run};
 
 static const cli_option options[] = {

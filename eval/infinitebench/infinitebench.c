@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT */
+/* InfiniteBench's tasks, samples and prompts. */
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "eval/infinitebench/infinitebench.h"
+#include "kernels/base/mem.h"
+
+const infinitebench_task infinitebench_tasks[INFINITEBENCH_TASKS] = {
+    {"passkey", "Retrieve.PassKey", "passkey", true, true, "{context} {input}"},
+    {"number_string", "Retrieve.Number", "number_string", true, true, "{context} {input}"},
+    {"kv_retrieval", "Retrieve.KV", "kv_retrieval", true, true, "{context} {input} {key}"},
+    {"longbook_choice_eng", "En.MC", "longbook_choice_eng_infllm", true, false,
+     "{context} {question} {OPTION_A} {OPTION_B} {OPTION_C} {OPTION_D}"},
+    {"code_debug", "Code.Debug", "code_debug_infllm", true, false,
+     "{context} {OPTION_A} {OPTION_B} {OPTION_C} {OPTION_D}"},
+    {"math_find", "Math.Find", "math_find", true, false, "{context} {input} {prefix}"},
+    {"longbook_sum_eng", "En.Sum", "longbook_sum_eng", false, false, "{context}"},
+    {"longbook_qa_eng", "En.QA", "longbook_qa_eng", false, false, "{context} {question}"},
+    {"longdialogue_qa_eng", "En.Dia", "longdialogue_qa_eng", false, false, "{context}"},
+    {"longbook_qa_chn", "Zh.QA", "longbook_qa_chn", false, false, "{context} {question}"},
+    {"code_run", "Code.Run", "code_run", false, false, "{context} {func} {func_call}"},
+    {"math_calc", "Math.Calc", "math_calc", false, false, "{context}"},
+};
+
+static const char *name_of(const void *own, size_t i)
+{
+    const infinitebench_task *t = own;
+    return t[i].name;
+}
+
+dataset_names infinitebench_names(void)
+{
+    return (dataset_names){"InfiniteBench", NULL, INFINITEBENCH_TASKS, name_of, infinitebench_tasks};
+}
+
+/* ---- prompts ---- */
+
+static const struct {
+    const char *name, *prompts, *group, *lengths; /* group: of the file's prompts; NULL: all of it */
+} sets[] = {
+    {"official", "infinitebench/official_prompts.json", "yarn_mistral", "infinitebench/official_max_new_tokens.json"},
+    {"chat", "infinitebench/official_prompts.json", "gpt4", "infinitebench/official_max_new_tokens.json"},
+    {"infllm", "infinitebench/infllm_dataset2prompt.json", NULL, "infinitebench/infllm_dataset2maxlen.json"},
+};
+
+status infinitebench_set_parse(infinitebench_set *out, const char *text, err *e)
+{
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (strcmp(sets[i].name, text) == 0) {
+            *out = (infinitebench_set)i;
+            return ST_OK;
+        }
+    return err_set(e, ST_USAGE, "--prompts: '%.40s' is no file, and not one of: official chat infllm", text);
+}
+
+status infinitebench_prompts_open(infinitebench_prompts *p, const char *data_dir, infinitebench_set set, err *e)
+{
+    *p = (infinitebench_prompts){.set = set};
+    TRY(prompt_table_read(&p->prompts, data_dir, sets[set].prompts, e));
+    TRY(prompt_table_read(&p->lengths, data_dir, sets[set].lengths, e));
+    const json_t *group = sets[set].group ? json_object_get(p->prompts, sets[set].group) : p->prompts;
+    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
+        const char *name = infinitebench_tasks[i].name;
+        json_int_t n = json_integer_value(json_object_get(p->lengths, name));
+        p->text[i] = json_string_value(json_object_get(group, name));
+        if (!p->text[i]) return err_set(e, ST_FORMAT, "%s: '%s' is missing", sets[set].prompts, name);
+        if (n < 1 || n > 1 << 24)
+            return err_set(e, ST_FORMAT, "%s: '%s' is no number of tokens", sets[set].lengths, name);
+        p->n_new[i] = (int)n;
+    }
+    return ST_OK;
+}
+
+void infinitebench_prompts_close(infinitebench_prompts *p)
+{
+    json_decref(p->prompts);
+    json_decref(p->lengths);
+    prompt_file_close(&p->file);
+    *p = (infinitebench_prompts){0};
+}
+
+status infinitebench_prompts_take(infinitebench_prompts *p, const bool *wanted, err *e)
+{
+    for (size_t i = 0; i < INFINITEBENCH_TASKS; i++) {
+        const infinitebench_task *t = &infinitebench_tasks[i];
+        if (wanted[i]) TRY(prompt_file_template(&p->text[i], &p->file, t->name, t->fields, e));
+    }
+    return ST_OK;
+}
+
+const char *infinitebench_prompts_name(const infinitebench_prompts *p)
+{
+    return p->file.name ? p->file.name : sets[p->set].name;
+}
+
+status infinitebench_fill(prompt_text *out, const infinitebench_prompts *p, const infinitebench_sample *s, err *e)
+{
+    prompt_field field[INFINITEBENCH_FIELDS + 1];
+    memcpy(field, s->field, sizeof s->field);
+    field[s->n_fields] = (prompt_field){"{context}", s->p.text};
+    return prompt_fill(out, p->text[s->at.dataset], field, s->n_fields + 1, e);
+}
+
+status infinitebench_prompt_make(prompt_tokens *out, const infinitebench_prompts *p, const prompter *how,
+                                 const infinitebench_sample *s, err *e)
+{
+    prompt_text text;
+    *out = (prompt_tokens){0};
+    TRY(infinitebench_fill(&text, p, s, e));
+    status st = prompter_wrap(out, how, true, &text, e);
+    if (st == ST_OK) st = prompter_encode(out, how, true, &text, text.n, e);
+    mem_free(text.s);
+    if (st != ST_OK || p->set != PROMPTS_INFLLM || out->head.n < 2) return st;
+    st = token_list_push(&out->tail, out->head.ids[out->head.n - 1], e);
+    if (st == ST_OK) out->head.n--;
+    return st;
+}
+
+/* ---- samples ---- */
+
+static void add_field(infinitebench_sample *s, const char *name, const char *value, size_t n)
+{
+    s->field[s->n_fields++] = (prompt_field){name, {value, n}};
+}
+
+/* Labels are made the right option's text and its letter. */
+static status read_choice(infinitebench_sample *s, const char *where, err *e)
+{
+    static const char *const names[] = {"{OPTION_A}", "{OPTION_B}", "{OPTION_C}", "{OPTION_D}"};
+    prediction *p = &s->p;
+    utf8_text option[SAMPLE_OPTIONS];
+    TRY(sample_options(option, s->at.root, where, e));
+    for (int i = 0; i < SAMPLE_OPTIONS; i++) add_field(s, names[i], option[i].s, option[i].n);
+    const utf8_text *a = p->answers;
+    if (p->n_answers == 2 && a[1].n == 1 && a[1].s[0] >= 'A' && a[1].s[0] <= 'D') {
+        s->answers = json_pack("[s%, s%]", a[0].s, a[0].n, a[1].s, a[1].n);
+        return s->answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    }
+    if (p->n_answers != 1)
+        return err_set(e, ST_FORMAT, "%s: 'answer': expected an option, or it and its letter", where);
+    TRY(sample_choice(&s->answers, a[0], option, where, e));
+    TRY(MEM_GROW(&p->answers, 2, e));
+    p->answers[p->n_answers++] = (utf8_text){json_string_value(json_array_get(s->answers, 1)), 1};
+    return ST_OK;
+}
+
+static size_t digits(const char *s)
+{
+    return strspn(s, "0123456789");
+}
+
+/* The first match of func_[0-9]+\(-?[0-9]+\): the call, and the part before its bracket. */
+static status read_function(infinitebench_sample *s, const char *input, const char *where, err *e)
+{
+    for (const char *f = input; (f = strstr(f, "func_")); f++) {
+        size_t name = strlen("func_"), n;
+        if (!(n = digits(f + name)) || f[name += n] != '(') continue;
+        size_t end = name + 1 + (f[name + 1] == '-');
+        if (!(n = digits(f + end)) || f[end += n] != ')') continue;
+        add_field(s, "{func}", f, name);
+        add_field(s, "{func_call}", f, end + 1);
+        return ST_OK;
+    }
+    return err_set(e, ST_FORMAT, "%s: 'input' has no call of a function like func_1(2)", where);
+}
+
+static status read_prefix(infinitebench_sample *s, utf8_text input, const char *where, err *e)
+{
+    bool found;
+    prompt_text t;
+    status st = prompt_ask(&t, input, "of", " in the following list?", &found, e);
+    s->own = t.s;
+    if (st == ST_OK && !found)
+        return err_set(e, ST_FORMAT, "%s: 'input' asks for nothing like \"The largest number of\"", where);
+    if (st == ST_OK) add_field(s, "{prefix}", t.s, t.n);
+    return st;
+}
+
+/* Characters 6 to 43 of the input, quotes included; only InfLLM's template asks for it. */
+static status read_key(infinitebench_sample *s, const infinitebench_prompts *p, const char *input, const char *where,
+                       err *e)
+{
+    enum { FIRST = 6, LAST = 43 };
+    size_t n = strlen(input), a = prompt_character_at(input, n, FIRST), b = prompt_character_at(input, n, LAST);
+    bool there = b < n && input[a] == '"' && input[b] == '"';
+    if (there) add_field(s, "{key}", input + a, b + 1 - a);
+    else if (strstr(p->text[s->at.dataset], "{key}"))
+        return err_set(e, ST_FORMAT, "%s: 'input' has no key in quotes at characters %d to %d", where, FIRST, LAST);
+    return ST_OK;
+}
+
+static status read_fields(infinitebench_sample *s, const infinitebench_prompts *p, const char *where, err *e)
+{
+    const char *f = infinitebench_tasks[s->at.dataset].fields;
+    const bool is_input = strstr(f, "{input}"), is_question = strstr(f, "{question}"), is_call = strstr(f, "{func}");
+    utf8_text input = {"", 0};
+    if (is_input || is_question || is_call) TRY(sample_text(&input, s->at.root, "input", where, e));
+    if (is_input) add_field(s, "{input}", input.s, input.n);
+    if (is_question) add_field(s, "{question}", input.s, input.n);
+    if (is_call) TRY(read_function(s, input.s, where, e));
+    if (strstr(f, "{prefix}")) TRY(read_prefix(s, input, where, e));
+    if (strstr(f, "{key}")) TRY(read_key(s, p, input.s, where, e));
+    if (strstr(f, "{OPTION_A}")) return read_choice(s, where, e);
+    s->answers = json_incref(json_object_get(s->at.root, "answer"));
+    return ST_OK;
+}
+
+status infinitebench_read(const void *own, void *own_sample, const char *path, const char *where, err *e)
+{
+    infinitebench_sample *s = own_sample;
+    (void)path;
+    s->depth = -1;
+    TRY(prediction_of(&s->p, s->at.root, "context", "answer", where, e));
+    if (sample_has_nul(s->p.text)) return err_set(e, ST_FORMAT, "%s: 'context' holds the character U+0000", where);
+    size_t bytes = 0;
+    for (size_t i = 0; i < s->p.n_answers; i++) bytes += s->p.answers[i].n;
+    if (bytes == 0) return err_set(e, ST_FORMAT, "%s: 'answer': all of it is empty", where);
+    return read_fields(s, own, where, e);
+}
+
+void infinitebench_drop(void *own_sample)
+{
+    infinitebench_sample *s = own_sample;
+    prediction_free(&s->p);
+    json_decref(s->answers);
+    mem_free(s->own);
+}
+
+void infinitebench_sample_forget(infinitebench_sample *s)
+{
+    sample_forget(&s->at, "context");
+    s->p.text = (utf8_text){0};
+}
