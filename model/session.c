@@ -11,11 +11,6 @@
 
 /* ---- sessions ---- */
 
-static bool has_host_memory(const backend *be)
-{
-    return be->ops->host && be->ops->host->room;
-}
-
 static attn_limits limits_of(const model *m, const decoder_options *o, session_size size)
 {
     return (attn_limits){.n_tokens = size.n_tokens,
@@ -51,7 +46,7 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     snprintf(p->tier_dir, sizeof p->tier_dir, "%s", kv_tier_dir(&spec->tier));
     p->kv = kv.kv;
     if (spec->tier.kind == KV_DISK) p->disk = slow;
-    else if (has_host_memory(m->be)) p->host = slow;
+    else if (m->be->ops->host && m->be->ops->host->room) p->host = slow;
     else p->kv += slow;
     p->index = kv.index + kv.scratch;
     p->scratch = attn_work_bytes(&shape, decoder_rows(&opt)) + decoder_bytes(m, &opt);
@@ -59,27 +54,18 @@ status session_plan(memory_plan *p, const model *m, const decoder_options *o, co
     return size_add(&p->kv, p->kv, slow, "recurrent state", e);
 }
 
-static status check_disk(const memory_plan *p, backend *be, err *e)
+/* have 0: not known. */
+static status check_slow(const char *what, size_t need, size_t have, err *e)
 {
-    size_t have = p->disk ? be->ops->tier->room(be, p->tier_dir) : 0;
-    if (have == 0 || p->disk <= have) return ST_OK;
-    return err_set(e, ST_NOMEM, "--kv-tier: %.100s: %.1f MB of keys and values, %.1f MB are free there", p->tier_dir,
-                   (double)p->disk / 1e6, (double)have / 1e6);
-}
-
-static status check_host(const memory_plan *p, backend *be, err *e)
-{
-    size_t have = p->host ? be->ops->host->room(be) : 0;
-    if (have == 0 || p->host <= have) return ST_OK;
-    return err_set(e, ST_NOMEM,
-                   "--kv-tier host: %.1f MB of keys and values, %.1f MB of the host's memory are available",
-                   (double)p->host / 1e6, (double)have / 1e6);
+    if (need == 0 || have == 0 || need <= have) return ST_OK;
+    return err_set(e, ST_NOMEM, "--kv-tier %.100s: %.1f MB of keys and values, %.1f MB are free there", what,
+                   (double)need / 1e6, (double)have / 1e6);
 }
 
 status memory_plan_check(const memory_plan *p, backend *be, err *e)
 {
-    TRY(check_disk(p, be, e));
-    TRY(check_host(p, be, e));
+    TRY(check_slow(p->tier_dir, p->disk, p->disk ? be->ops->tier->room(be, p->tier_dir) : 0, e));
+    TRY(check_slow("host", p->host, p->host ? be->ops->host->room(be) : 0, e));
     size_t need = p->to_load + p->kv + p->index + p->scratch, have = be->ops->available(be);
     char weights[48] = "";
     if (have == 0 || need <= have) return ST_OK;
@@ -317,29 +303,37 @@ static status prefill_chunk(session *const *s, size_t n_sessions, const int32_t 
     return ST_OK;
 }
 
-/* A store with codes has exact rows for no longer prompt. */
-static status check_waiting(const session *s, int64_t n, err *e)
+static status check_fits(const session *s, int64_t n, err *e)
 {
-    const kv_format *f = &attn_seq_spec(s->attn)->kv;
-    if (f->kind == KV_EXACT || s->longest_prompt == 0 || n <= s->longest_prompt) return ST_OK;
-    return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens, the store has room for one of %lld", (long long)n,
-                   (long long)s->longest_prompt);
+    int64_t length = session_length(s);
+    if (length + n <= s->limit) return ST_OK;
+    return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens after %lld does not fit the context of %lld (see --ctx)",
+                   (long long)n, (long long)length, (long long)s->limit);
+}
+
+/* Checks that n tokens of prompts of `whole` tokens can be stored. A store with codes has exact rows for the longest
+ * prompt. */
+static status check_prompt(session *const *s, size_t n_sessions, int64_t n, int64_t whole, err *e)
+{
+    if (n_sessions > s[0]->d->max_rows)
+        return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions, s[0]->d->max_rows);
+    for (size_t i = 0; i < n_sessions; i++) {
+        bool waits = attn_seq_spec(s[i]->attn)->kv.kind != KV_EXACT && s[i]->longest_prompt > 0;
+        TRY(check_fits(s[i], n, e));
+        if (waits && whole > s[i]->longest_prompt)
+            return err_set(e, ST_UNSUPPORTED, "prompt of %lld tokens, the store has room for one of %lld",
+                           (long long)whole, (long long)s[i]->longest_prompt);
+    }
+    return ST_OK;
 }
 
 status session_prefill(session *const *s, size_t n_sessions, const int32_t *ids, size_t n_ids, const prefill_options *o,
                        err *e)
 {
     decoder *d = s[0]->d;
-    if (n_sessions > d->max_rows)
-        return err_set(e, ST_USAGE, "%zu sessions, at most %zu in one batch", n_sessions, d->max_rows);
-    TRY(check_ids(d, ids, n_ids, e));
-    for (size_t i = 0; i < n_sessions; i++)
-        if (session_length(s[i]) + (int64_t)n_ids > s[i]->limit)
-            return err_set(e, ST_UNSUPPORTED,
-                           "prompt of %zu tokens behind %lld does not fit the context of %lld (see --ctx)", n_ids,
-                           (long long)session_length(s[i]), (long long)s[i]->limit);
     int64_t before = (int64_t)o->before, total = before + (int64_t)(n_ids + o->after);
-    for (size_t i = 0; i < n_sessions; i++) TRY(check_waiting(s[i], total, e));
+    TRY(check_ids(d, ids, n_ids, e));
+    TRY(check_prompt(s, n_sessions, (int64_t)n_ids, total, e));
     for (size_t done = 0; done < n_ids;) {
         size_t n = n_ids - done < d->opt.chunk ? n_ids - done : d->opt.chunk;
         TRY(prefill_chunk(s, n_sessions, ids + done, n, before + (int64_t)done, total, o, e));
@@ -377,21 +371,15 @@ status session_store(session *const *s, size_t n_sessions, const store_options *
 {
     decoder *d = s[0]->d;
     int64_t chunk = (int64_t)d->opt.chunk;
-    status st = ST_OK;
-    if (n_sessions > d->max_rows || session_length(s[0]) + o->n_tokens > s[0]->limit)
-        return err_set(e, ST_UNSUPPORTED, "%lld tokens do not fit the context of %lld", (long long)o->n_tokens,
-                       (long long)s[0]->limit);
-    for (size_t i = 0; i < n_sessions; i++)
-        TRY(check_waiting(s[i], o->piece > 0 ? o->piece : o->n_tokens + o->after, e));
-    for (int64_t done = 0; done < o->n_tokens && st == ST_OK;) {
+    TRY(check_prompt(s, n_sessions, o->n_tokens, o->piece > 0 ? o->piece : o->n_tokens + o->after, e));
+    for (int64_t done = 0; done < o->n_tokens;) {
         size_t n = (size_t)(o->n_tokens - done < chunk ? o->n_tokens - done : chunk);
         store_chunk(s, n_sessions, n, done, o);
         done += (int64_t)n;
-        st = backend_fault(d->be, e);
-        if (st == ST_OK && o->progress && !o->progress(o->ctx, done, o->n_tokens))
-            st = err_set(e, ST_INTERRUPTED, "interrupted");
+        TRY(backend_fault(d->be, e));
+        if (o->progress && !o->progress(o->ctx, done, o->n_tokens)) return err_set(e, ST_INTERRUPTED, "interrupted");
     }
-    return st;
+    return ST_OK;
 }
 
 /* Whether n sessions can take a token more each; positions go to host_pos. */
@@ -408,16 +396,18 @@ static status check_step(session *const *s, size_t n, err *e)
     return ST_OK;
 }
 
-/* Queues a step up to its logits; ids NULL: those that the step before chose. */
-static void queue_step(session *const *s, size_t n, const int32_t *ids, unsigned flags)
+/* Queues a step up to its logits: n_tok rows at host_pos of each of n_seq sessions, of which one has more than one.
+ * ids NULL: those that the step before chose. */
+static void queue_step(session *const *s, size_t n_seq, size_t n_tok, const int32_t *ids, unsigned flags)
 {
     decoder *d = s[0]->d;
+    size_t n = n_seq * n_tok;
     for (size_t i = 0; i < n; i++) decoder_set_freq(d, i, d->host_pos[i] + 1);
     if (ids) d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
     else d->be->ops->copy(d->be, d->ids, d->next, n * sizeof *ids);
     d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
     decoder_set_tables(d, n, 1);
-    attn_step step = make_step(d, s, n, 1, flags);
+    attn_step step = make_step(d, s, n_seq, n_tok, flags);
     if (flags & ATTN_DRAFT && d->opt.draft) d->w = d->opt.draft;
     decoder_forward(d, &step);
     decoder_head(d, 0, n);
@@ -429,7 +419,7 @@ status session_decode(session *const *s, size_t n, const int32_t *ids, float *lo
     TRY(check_step(s, n, e));
     TRY(check_ids(d, ids, n, e));
     backend_step_begin(d->be);
-    queue_step(s, n, ids, 0);
+    queue_step(s, n, 1, ids, 0);
     backend_step_end(d->be);
     return decoder_logits(d, logits, 0, n, e);
 }
@@ -465,7 +455,7 @@ static status queue_chosen(session *const *s, size_t n, const int32_t *ids, samp
 {
     decoder *d = s[0]->d;
     backend_step_begin(d->be);
-    queue_step(s, n, ids, flags);
+    queue_step(s, n, 1, ids, flags);
     status st = checks_choices(d) ? decoder_logits(d, d->host_logits, 0, n, e) : ST_OK;
     if (st == ST_OK) queue_choice(d, 0, n, by);
     backend_step_end(d->be);
@@ -496,15 +486,11 @@ status session_take(decoder *d, size_t n, int32_t *ids, err *e)
 static status check_verify(const session *s, size_t n, err *e)
 {
     const decoder *d = s->d;
-    int64_t length = session_length(s);
     TRY(attn_verify_check(attn_seq_spec(s->attn), e));
     TRY(recurrent_draft_check(d->m, e));
     if (n > d->opt.verify)
         return err_set(e, ST_USAGE, "%zu rows of a session in one step, at most %zu", n, d->opt.verify);
-    if (length + (int64_t)n > s->limit)
-        return err_set(e, ST_UNSUPPORTED, "%zu tokens behind %lld do not fit the context of %lld (see --ctx)", n,
-                       (long long)length, (long long)s->limit);
-    return ST_OK;
+    return check_fits(s, (int64_t)n, e);
 }
 
 /* After a step that failed: back to the first n tokens, with nothing queued. The backend keeps the fault. */
@@ -520,15 +506,9 @@ status session_verify(session *s, const int32_t *ids, size_t n, err *e)
     int64_t length = session_length(s);
     TRY(check_verify(s, n, e));
     TRY(check_ids(d, ids, n, e));
-    for (size_t i = 0; i < n; i++) d->host_pos[i] = session_length(s) + (int64_t)i;
+    for (size_t i = 0; i < n; i++) d->host_pos[i] = length + (int64_t)i;
     backend_step_begin(d->be);
-    for (size_t i = 0; i < n; i++) decoder_set_freq(d, i, d->host_pos[i] + 1);
-    d->be->ops->upload(d->be, d->ids, ids, n * sizeof *ids);
-    d->be->ops->upload(d->be, d->pos, d->host_pos, n * sizeof *d->host_pos);
-    decoder_set_tables(d, n, 1);
-    attn_step step = make_step(d, &s, 1, n, ATTN_VERIFY);
-    decoder_forward(d, &step);
-    decoder_head(d, 0, n);
+    queue_step(&s, 1, n, ids, ATTN_VERIFY);
     backend_step_end(d->be);
     bool later = d->checked || checks_choices(d);
     status st = later ? backend_fault(d->be, e) : decoder_logits(d, d->host_logits, 0, n, e);
@@ -563,7 +543,7 @@ static status draft_one(session *s, int32_t fed, sampler *by, int32_t *id, err *
     decoder *d = s->d;
     TRY(check_step(&s, 1, e));
     backend_step_begin(d->be);
-    queue_step(&s, 1, &fed, ATTN_DRAFT);
+    queue_step(&s, 1, 1, &fed, ATTN_DRAFT);
     backend_step_end(d->be);
     TRY(decoder_logits(d, d->host_logits, 0, 1, e));
     *id = sampler_next(by, d->host_logits, session_length(s));

@@ -86,7 +86,7 @@ for attn in full quest:budget=16:page=4:skip=0 quest:budget=16:page=4:skip=0:tai
 done
 run generate -m "$m" -p x -n 2 --device cuda --kv-tier host --attn quest:skip=0 --plan
 out_has "; in the host's memory 0." "the plan has bytes by tier"
-refused 1 "of the host's memory are available" "more than the host has" generate -m "$m" -p x -n 2 --device cuda --kv-tier host \
+refused 1 "MB are free there" "more than the host has" generate -m "$m" -p x -n 2 --device cuda --kv-tier host \
     --attn quest:skip=0 --ctx 900M
 refused 1 "h2o: --kv-tier host: it drops tokens" "h2o" generate -m "$m" -p x -n 2 --device cuda --kv-tier host --attn h2o
 refused 1 "--kv-tier host cannot be saved" "--save" generate -m "$m" -p x -n 2 --device cuda --kv-tier host --save "$tmp/a.kv"
