@@ -13,10 +13,7 @@ struct reuse {
     prefix_store *store;
     const decoder *d;
     char weights[SHA256_HEX], build[SHA256_HEX];
-    int64_t ctx;
-    size_t least;
-    bool quiet;
-    prefix_log log;
+    reuse_options o; /* without its folder */
 };
 
 /* ---- keys ---- */
@@ -102,7 +99,8 @@ status reuse_open(reuse **out, const reuse_options *o, const decoder *d, err *e)
     *out = NULL;
     TRY(reuse_check_device(decoder_model(d)->be, o->log.name, e));
     TRY(MEM_NEW(&u, 1, e));
-    *u = (reuse){.d = d, .ctx = o->ctx, .least = o->least, .quiet = o->quiet, .log = o->log};
+    *u = (reuse){.d = d, .o = *o};
+    u->o.dir = NULL;
     status st = open_store(u, o, e);
     if (st != ST_OK) reuse_close(u);
     else *out = u;
@@ -120,56 +118,68 @@ session_size reuse_size(const reuse *u, session_size size)
 {
     if (!u) return size;
     size.reach = size.n_tokens;
-    if (size.n_tokens < u->ctx) size.n_tokens = u->ctx;
+    if (size.n_tokens < u->o.ctx) size.n_tokens = u->o.ctx;
     return size;
 }
 
 /* ---- prompts ---- */
 
-/* Whose marks of a question a strategy may have in its rows, where not any part of them serves. */
-static void write_before(char *out, size_t size, const reuse_prompt *p, attn_reuse how)
+/* What the rows depend on before the prompt. Where not any part of them serves, a strategy may have marked the rows of
+ * a question. */
+static void write_before(char *out, size_t size, const reuse_prompt *p, bool any)
 {
+    const char *before = p->before ? p->before : "";
     attn_span q = p->hint.question;
-    if (how == ATTN_REUSE_ANY || q.end <= q.first) snprintf(out, size, "%s", p->before);
-    else snprintf(out, size, "%s ?%lld-%lld", p->before, (long long)q.first, (long long)q.end);
+    if (any || q.end <= q.first) snprintf(out, size, "%s", before);
+    else snprintf(out, size, "%s ?%lld-%lld", before, (long long)q.first, (long long)q.end);
 }
 
-void reuse_find(reuse_known *k, reuse *u, session *s, const reuse_prompt *p)
+static prefix_prompt kept_of(const reuse_known *k)
 {
-    const attn_spec *spec = attn_seq_spec(session_attn(s));
+    return (prefix_prompt){k->key, k->any && k->from == 0, k->ids, k->end};
+}
+
+void reuse_find(reuse_known *k, reuse *u, const reuse_prompt *p)
+{
     char before[SHA256_HEX + 64];
-    size_t chunk, end;
-    err e = {0};
-    *k = (reuse_known){.known = p->from};
+    *k = (reuse_known){.known = p->from, .from = p->from, .ids = p->ids};
     if (!u || p->n <= p->from) return;
-    attn_reuse how = reuse_of(u->d, spec, p->n);
-    chunk = (size_t)decoder_chunk(u->d);
-    end = p->from + (p->n - p->from - 1) / chunk * chunk;
-    if (how == ATTN_REUSE_NEVER || end == p->from) return;
-    write_before(before, sizeof before, p, how);
-    reuse_key(k->key, &(reuse_origin){u->d, u->weights, u->build, spec, session_limit(s), "", "", before});
-    k->kept = (prefix_prompt){k->key, how == ATTN_REUSE_ANY && p->from == 0, p->ids, end};
-    k->entry = prefix_find(u->store, &k->kept, &k->known);
+    attn_reuse how = reuse_of(u->d, p->spec, p->n);
+    size_t chunk = (size_t)decoder_chunk(u->d);
+    k->any = how == ATTN_REUSE_ANY;
+    k->end = p->from + (p->n - p->from - 1) / chunk * chunk;
+    if (how == ATTN_REUSE_NEVER || k->end == p->from) return;
+    write_before(before, sizeof before, p, k->any);
+    reuse_key(k->key, &(reuse_origin){u->d, u->weights, u->build, p->spec, p->limit, p->client ? p->client : "",
+                                      p->salt ? p->salt : "", before});
+    const prefix_prompt kept = kept_of(k);
+    if (!p->keep_only) k->entry = prefix_find(u->store, &kept, &k->known);
     if (k->known <= p->from) { /* the session has as much */
         reuse_let_go(k, u);
         k->known = p->from;
-    } else if (prefix_load(u->store, k->entry, s, k->known, &e) != ST_OK) {
-        reuse_let_go(k, u);
-        k->known = 0;
-        return;
     }
-    if (end >= k->known + u->least) k->keep = end;
+    if (k->end >= k->known + u->o.least) k->keep = k->end;
 }
 
-/* What finds no room is computed again when it comes again. */
+void reuse_load(reuse_known *k, reuse *u, session *s)
+{
+    err e = {0};
+    if (!k->entry || prefix_load(u->store, k->entry, s, k->known, &e) == ST_OK) return;
+    reuse_let_go(k, u);
+    k->known = 0;
+    if (k->from > 0) k->keep = 0; /* its key holds for a session that was fed in two prompts */
+}
+
+/* A prompt without room is computed again the next time. */
 void reuse_keep(reuse_known *k, reuse *u, const session *s)
 {
     backend *be = decoder_model(u->d)->be;
-    size_t have = be->ops->available(be);
+    const size_t have = be->ops->available(be), most = have ? have - have / 10 : SIZE_MAX;
+    const prefix_prompt kept = kept_of(k);
     err e = {0};
     k->keep = 0;
-    if (prefix_keep(u->store, &k->kept, s, have ? have - have / 10 : SIZE_MAX, &e) != ST_OK && !u->quiet)
-        prefix_say(&u->log, "this prompt is not kept: %s", e.msg);
+    if (prefix_keep(u->store, &kept, s, u->o.room ? u->o.room(u->o.room_ctx) : most, &e) != ST_OK && !u->o.quiet)
+        prefix_say(&u->o.log, "this prompt is not kept: %s", e.msg);
 }
 
 void reuse_let_go(reuse_known *k, reuse *u)
@@ -182,4 +192,9 @@ void reuse_settle(reuse *u)
 {
     prefix_flush(u->store);
     (void)prefix_shrink(u->store, 0);
+}
+
+prefix_store *reuse_store(const reuse *u)
+{
+    return u->store;
 }

@@ -46,6 +46,9 @@ typedef struct {
     size_t least;    /* fewest new tokens of a prompt that is kept */
     bool exact;      /* decoder_options.exact */
     bool quiet;      /* prints no line for a prompt that is not kept */
+    /* Returns the bytes that a new entry may take. NULL: 90 % of what the device has available. */
+    size_t (*room)(void *ctx);
+    void *room_ctx;
 } reuse_options;
 
 /* Opens a prefix cache. With sessions of reuse_size that are larger than they need be, reuse_small_pages comes before.
@@ -60,29 +63,39 @@ status reuse_check(const attn_spec *spec, const attn_spec *draft, const char *na
  * for if that is more. u may be NULL. */
 session_size reuse_size(const reuse *u, session_size size);
 
-/* A prompt of a session: ids [from, n) behind the `from` tokens that the session has. */
+/* A prompt of a session: ids [from, n) after the `from` tokens that the session has. */
 typedef struct {
+    const attn_spec *spec;
+    int64_t limit; /* session_limit */
     const int32_t *ids;
     size_t from, n;
-    const char *before; /* as in reuse_origin */
+    const char *client, *salt, *before; /* as in reuse_origin; NULL: "" */
     attn_hint hint;
+    bool keep_only; /* all of it is computed, and kept */
 } reuse_prompt;
 
-/* What is known of it. */
+/* Result of a lookup. */
 typedef struct {
-    prefix_entry *entry; /* NULL: nothing */
-    size_t known;        /* tokens that the session has now, in place of `from` */
+    prefix_entry *entry; /* NULL: nothing was found */
+    size_t known;        /* tokens of the session once it is loaded; `from` or more */
     size_t keep;         /* where reuse_keep is called; 0: nowhere */
-    prefix_prompt kept;
+    size_t from, end;    /* of the prompt; end: of what is kept */
+    const int32_t *ids;  /* borrowed until reuse_keep */
+    bool any;            /* a part of an entry serves */
     char key[SHA256_HEX];
 } reuse_known;
 
-/* Gives the session what the store has of the prompt. The rest is fed with prefill_options.before, in two calls where
- * `keep` lies in it. After a damaged entry the session is empty, and known 0. reuse_let_go once the session is reset or
- * freed. */
-void reuse_find(reuse_known *k, reuse *u, session *s, const reuse_prompt *p);
+/* Looks up a prompt; u may be NULL. The entry stays until reuse_let_go, which comes after the session is reset or
+ * freed.
+ */
+void reuse_find(reuse_known *k, reuse *u, const reuse_prompt *p);
+/* Gives a session what was found. The rest is fed with prefill_options.before, in two calls where `keep` lies in it.
+ * After a damaged entry the session is empty, and known 0. */
+void reuse_load(reuse_known *k, reuse *u, session *s);
 void reuse_keep(reuse_known *k, reuse *u, const session *s);
 void reuse_let_go(reuse_known *k, reuse *u);
+/* The entries, for prefix_shrink and prefix_count. */
+prefix_store *reuse_store(const reuse *u);
 /* Waits until what was kept is in the folder, and only there. */
 void reuse_settle(reuse *u);
 

@@ -23,10 +23,16 @@ status sequence_open(sequence *q, decoder *d, const sequence_options *o, err *e)
     return st;
 }
 
-void sequence_close(sequence *q)
+void sequence_end(sequence *q)
 {
     session_free(q->s);
+    q->s = NULL;
     reuse_let_go(&q->known, q->reuse);
+}
+
+void sequence_close(sequence *q)
+{
+    sequence_end(q);
     sampler_free(q->by);
     drafter_free(q->draft);
     token_list_free(&q->ids);
@@ -113,13 +119,28 @@ void sequence_begin(sequence *q, size_t end)
     if (q->n_fed == 0) q->before[0] = 0;
 }
 
-void sequence_begin_cached(sequence *q, size_t end, attn_hint hint)
+void sequence_begin_found(sequence *q, size_t end, const reuse_known *found)
 {
     sequence_begin(q, end);
-    const reuse_prompt p = {.ids = q->ids.ids, .from = q->n_fed, .n = end, .before = q->before, .hint = hint};
-    reuse_find(&q->known, q->reuse, q->s, &p);
+    q->known = *found;
+    reuse_load(&q->known, q->reuse, q->s);
     q->n_fed = q->known.known;
     if (q->n_fed < q->start) q->start = 0, q->before[0] = 0;
+}
+
+void sequence_begin_cached(sequence *q, size_t end, attn_hint hint)
+{
+    reuse_known found;
+    if (q->n_fed == 0) q->before[0] = 0;
+    const reuse_prompt p = {.spec = attn_seq_spec(session_attn(q->s)),
+                            .limit = session_limit(q->s),
+                            .ids = q->ids.ids,
+                            .from = q->n_fed,
+                            .n = end,
+                            .before = q->before,
+                            .hint = hint};
+    reuse_find(&found, q->reuse, &p);
+    sequence_begin_found(q, end, &found);
 }
 
 /* Extends the hash of how the tokens were fed: rows after a prompt depend on where it began and ended. */

@@ -36,6 +36,8 @@ typedef struct {
 
 /* Creates session, sampler and drafts. After an error *q is empty. */
 status sequence_open(sequence *q, decoder *d, const sequence_options *o, err *e);
+/* Frees the session and lets go of its cached prompt; tokens and counts remain. */
+void sequence_end(sequence *q);
 /* Frees all parts; q may be zeroed. */
 void sequence_close(sequence *q);
 /* Empties the session; all ids are then to be fed. */
@@ -67,6 +69,8 @@ void sequence_begin(sequence *q, size_t end);
 /* The same, and takes the beginning of the prompt from the prefix cache: n_fed grows, or falls to 0 after a damaged
  * entry, and so does `start`. hint: in positions of the sequence. */
 void sequence_begin_cached(sequence *q, size_t end, attn_hint hint);
+/* The same with a lookup that was done before the session was created. */
+void sequence_begin_found(sequence *q, size_t end, const reuse_known *found);
 
 /* Which logits of a prompt are wanted, and what is called. */
 typedef struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One sequence of a request: its prompt in pieces, and tokens and text from logits. */
+/* One generated answer: its prompt in pieces, and tokens and text from logits. */
 #include "config.h"
 
 #include <math.h>
@@ -84,63 +84,158 @@ static status score(choice *c, int32_t id, const float *logits, size_t vocab, er
     return add_token(c, &t, e);
 }
 
-/* ---- a sequence ---- */
+/* ---- choices of one prompt ---- */
 
-/* From where the first choice of the prompt was behind it. */
-static status go_on(choice *c, scheduler *s, err *e)
+static job_fork *fork_of(const choice *c)
 {
-    const choice *first = &c->j->choices[c->index / c->j->r.n * c->j->r.n];
-    size_t n_tokens;
-    TRY(known_give(c, s, &n_tokens, e));
-    for (size_t i = 0; i < n_tokens; i++) TRY(add_token(c, &first->tokens[i], e));
-    c->state = CHOICE_DECODES;
-    return choice_row(c, s, s->logits, e);
+    return c->j->forks ? &c->j->forks[c->index / c->j->r.n] : NULL;
 }
 
+static choice *first_of(const choice *c)
+{
+    return &c->j->choices[c->index / c->j->r.n * c->j->r.n];
+}
+
+bool choice_waits(const choice *c)
+{
+    const job_fork *f = fork_of(c);
+    return f && c != first_of(c) && !f->of && !f->each;
+}
+
+static bool is_forked(const choice *c)
+{
+    const job_fork *f = fork_of(c);
+    return f && c != first_of(c) && f->of;
+}
+
+/* Copies the state after a prompt, whose last logits are in the first row. Without room, or where a session cannot be
+ * copied, each choice computes the prompt. */
+static void fork_prompt(choice *c, scheduler *s)
+{
+    job_fork *f = fork_of(c);
+    err e = {0};
+    if (!f || c != first_of(c)) return;
+    size_t need = fork_bytes(c->q.s), with = s->used + need;
+    f->limit = session_limit(c->q.s);
+    f->n_tokens = c->n_tokens;
+    f->each = drafter_session(c->q.draft, 1).draft || with > s->o.memory ||
+              (s->prefix && !prefix_shrink(reuse_store(s->prefix), s->o.memory - with)) ||
+              fork_take(&f->of, c->q.s, s->x.logits, &e) != ST_OK;
+    if (f->each) return;
+    f->bytes = need;
+    f->left = (size_t)c->j->r.n - 1;
+    s->used += need;
+}
+
+static void drop_fork(job_fork *f, scheduler *s)
+{
+    s->used -= f->of ? f->bytes : 0;
+    fork_free(f->of);
+    f->of = NULL;
+}
+
+void choice_drop_forks(job *j, scheduler *s)
+{
+    for (size_t i = 0; j->forks && i < j->n_prompts; i++) drop_fork(&j->forks[i], s);
+}
+
+/* Continues from the state that the first choice of the prompt left. */
+static status continue_fork(choice *c, scheduler *s, err *e)
+{
+    job_fork *f = fork_of(c);
+    const api_token *scores = first_of(c)->tokens;
+    TRY(fork_give(f->of, c->q.s, s->x.logits, e));
+    c->q.n_fed = c->n_cached = (size_t)c->n_prefill;
+    if (--f->left == 0) drop_fork(f, s);
+    for (size_t i = 0; i < f->n_tokens; i++) TRY(add_token(c, &scores[i], e));
+    c->state = CHOICE_DECODES;
+    return choice_row(c, s, s->x.logits, e);
+}
+
+/* ---- the prefix cache ---- */
+
+/* True if the prompt's own tokens are scored, for which all of its rows are computed. */
+static bool scores_prompt(const choice *c)
+{
+    return c->j->r.echo && c->j->r.logprobs;
+}
+
+bool choice_admit(choice *c, scheduler *s)
+{
+    const job *j = c->j;
+    size_t with = s->used + c->bytes;
+    bool fits = with <= s->o.memory;
+    const reuse_prompt p = {.spec = &j->spec,
+                            .limit = s->o.ctx,
+                            .ids = c->prompt->ids,
+                            .n = (size_t)c->n_prefill,
+                            .client = s->o.prefix_shared ? NULL : j->client.client,
+                            .salt = j->r.cache_salt,
+                            .keep_only = scores_prompt(c)};
+    if (j->cached && !is_forked(c)) reuse_find(&c->found, s->prefix, &p);
+    if (fits && s->prefix) fits = prefix_shrink(reuse_store(s->prefix), s->o.memory - with);
+    if (fits || s->n_running == 0) return true;
+    reuse_let_go(&c->found, s->prefix);
+    return false;
+}
+
+static void begin_prompt(choice *c, scheduler *s)
+{
+    sequence_begin_found(&c->q, (size_t)c->n_prefill, &c->found);
+    c->found = (reuse_known){0};
+    c->n_cached = c->q.n_fed;
+    c->state = CHOICE_PROMPT;
+    if (!c->j->cached || scores_prompt(c)) return;
+    pthread_mutex_lock(&s->lock);
+    s->counts.known_tokens += (int64_t)c->n_cached;
+    s->counts.lookups[c->n_cached > 0]++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- a sequence ---- */
+
+/* Sessions have room for the whole context only where the prefix cache serves or keeps them. */
 status choice_open(choice *c, scheduler *s, err *e)
 {
     const job *j = c->j;
-    sampler_options so = j->r.sampling;
-    so.seed = j->seed + (uint64_t)c->index;
-    TRY(drafter_create(&c->draft, &(draft_options){.spec = j->r.draft, .name = "draft"}, &j->spec, e));
-    TRY(session_create(&c->s, s->o.dec, &j->spec, known_size(c), e));
-    TRY(sampler_create(&c->sampler, &so, vocab_of(s), e));
+    const int64_t reach = (int64_t)c->prompt->n + j->r.max_tokens;
+    sampler_options sampling = j->r.sampling;
+    sampling.seed = j->seed + (uint64_t)c->index;
+    const sequence_options o = {.spec = &j->spec,
+                                .size = {.n_tokens = is_forked(c) ? fork_of(c)->limit : reach, .reach = reach},
+                                .sampling = &sampling,
+                                .drafts = &(draft_options){.spec = j->r.draft, .name = "draft"},
+                                .reuse = c->found.entry || c->found.keep ? s->prefix : NULL};
+    TRY(sequence_open(&c->q, s->o.dec, &o, e));
+    TRY(sequence_push(&c->q, c->prompt->ids, c->prompt->n, e));
     TRY(token_stream_create(&c->stream, s->o.tok, e));
     c->stops = (stop_text){.stop = j->r.stop, .n_stop = j->r.n_stop};
-    c->exact_prompt = session_can_share(c->s, c->s, (size_t)c->n_prefill);
-    for (size_t i = 0; i < c->prompt->n; i++) sampler_accept(c->sampler, c->prompt->ids[i]);
+    c->exact_prompt = session_can_share(c->q.s, c->q.s, (size_t)c->n_prefill);
     TRY(begin_text(c, e));
-    if (known_forked(c)) return go_on(c, s, e);
-    if (j->r.echo && j->r.logprobs) TRY(add_token(c, &(api_token){.own = {c->prompt->ids[0], 0}}, e));
-    c->state = CHOICE_PROMPT;
-    known_load(c, s);
+    if (is_forked(c)) return continue_fork(c, s, e);
+    if (scores_prompt(c)) TRY(add_token(c, &(api_token){.own = {c->prompt->ids[0], 0}}, e));
+    begin_prompt(c, s);
     return ST_OK;
 }
 
-/* The session is not needed any more. */
 void choice_close(choice *c)
 {
     lens_close(c->lens);
     c->lens = NULL;
-    if (c->s) {
-        c->stats = attn_seq_stats(session_attn(c->s));
-        c->held = attn_seq_peak(session_attn(c->s));
+    if (c->q.s) {
+        c->stats = attn_seq_stats(session_attn(c->q.s));
+        c->held = attn_seq_peak(session_attn(c->q.s));
     }
-    session_free(c->s);
-    c->s = NULL;
-    known_let_go(c);
+    sequence_end(&c->q);
+    reuse_let_go(&c->found, c->j->sched->prefix);
 }
 
 void choice_free(choice *c)
 {
     lens_close(c->lens);
-    session_free(c->s);
-    sampler_free(c->sampler);
+    sequence_close(&c->q);
     token_stream_free(c->stream);
     stop_text_free(&c->stops);
-    token_list_free(&c->said);
-    token_list_free(&c->all);
-    drafter_free(c->draft);
     mem_free(c->text);
     mem_free(c->tokens);
 }
@@ -168,29 +263,27 @@ static status say(choice *c, scheduler *s, int32_t id, err *e)
     const char *text;
     size_t n;
     bool stopped;
-    sampler_accept(c->sampler, id);
-    TRY(token_list_push(&c->said, id, e));
+    TRY(sequence_accept(&c->q, id, e));
+    c->n_new++;
     if (tokenizer_is_eos(s->o.tok, id) && !r->ignore_eos) return finish(c, "stop", false, e);
     TRY(token_stream_push(c->stream, id, &text, &n, e));
     TRY(stop_text_add(&c->stops, text, n, &text, &n, &stopped, e));
     TRY(add_text(c, text, n, e));
     if (stopped) return finish(c, "stop", true, e);
-    c->next = id;
-    return (int64_t)c->said.n < r->max_tokens ? ST_OK : finish(c, "length", false, e);
+    return (int64_t)c->n_new < r->max_tokens ? ST_OK : finish(c, "length", false, e);
 }
 
 status choice_row(choice *c, scheduler *s, float *logits, err *e)
 {
     const api_request *r = &c->j->r;
+    const sequence *q = &c->q;
     size_t vocab = vocab_of(s);
-    if (c->fed < c->prompt->n) { /* the prompt's end as decode steps */
-        c->next = c->prompt->ids[c->fed];
-        return r->echo ? score(c, c->next, logits, vocab, e) : ST_OK;
-    }
+    if (q->n_fed < q->ids.n) /* the prompt's end as decode steps */
+        return r->echo ? score(c, q->ids.ids[q->n_fed], logits, vocab, e) : ST_OK;
     if (r->max_tokens == 0) return finish(c, "length", false, e);
-    if (!r->logprobs) return say(c, s, sampler_next(c->sampler, logits, session_length(c->s)), e);
+    if (!r->logprobs) return say(c, s, sequence_choose(&c->q, logits), e);
     memcpy(s->row, logits, vocab * sizeof *logits); /* sampling changes them */
-    int32_t id = sampler_next(c->sampler, s->row, session_length(c->s));
+    int32_t id = sequence_choose(&c->q, s->row);
     TRY(score(c, id, logits, vocab, e));
     return say(c, s, id, e);
 }
@@ -199,30 +292,19 @@ status choice_row(choice *c, scheduler *s, float *logits, err *e)
 
 bool choice_drafts(const choice *c)
 {
-    return c->draft && c->state == CHOICE_DECODES && c->fed == c->prompt->n;
-}
-
-/* Its prompt and what it said. */
-static status join(choice *c, err *e)
-{
-    for (size_t i = 0; i < c->prompt->n; i++) TRY(token_list_push(&c->all, c->prompt->ids[i], e));
-    for (size_t i = 0; i < c->said.n; i++) TRY(token_list_push(&c->all, c->said.ids[i], e));
-    return ST_OK;
+    return c->q.draft && c->state == CHOICE_DECODES && c->q.n_fed >= c->prompt->n;
 }
 
 status choice_draft(choice *c, scheduler *s, err *e)
 {
-    const api_request *r = &c->j->r;
-    int32_t id;
-    if (c->all.n == 0) TRY(join(c, e));
-    if (r->logprobs) drafter_copy_logits(c->draft, s->row);
+    sequence *q = &c->q;
+    if (c->j->r.logprobs) drafter_copy_logits(q->draft, s->row);
     do {
-        size_t most = (size_t)r->max_tokens - c->said.n;
-        TRY(drafter_next(c->draft, c->s, c->sampler, &c->all, most, &id, e));
-        TRY(token_list_push(&c->all, id, e));
-        TRY(score(c, id, s->row, vocab_of(s), e));
-        TRY(say(c, s, id, e));
-    } while (c->state == CHOICE_DECODES && drafter_ready(c->draft, &c->all));
+        q->most = (size_t)c->j->r.max_tokens - c->n_new;
+        TRY(sequence_next(&s->x, &q, 1, e));
+        TRY(score(c, q->next, s->row, vocab_of(s), e));
+        TRY(say(c, s, q->next, e));
+    } while (c->state == CHOICE_DECODES && drafter_ready(q->draft, &q->ids));
     return ST_OK;
 }
 
@@ -233,35 +315,25 @@ typedef struct {
     scheduler *s;
     status st;
     err *e;
-} rows_of;
+} scoring;
 
-/* Rows of a prompt: the last of all is for the next token; the others score the prompt's own ones. */
-static void take_rows(void *ctx, int64_t first, size_t n, const float *logits)
+/* Scores token `at` of the prompt. */
+static void take_row(void *ctx, size_t at, const float *logits)
 {
-    rows_of *r = ctx;
-    choice *c = r->c;
-    size_t vocab = vocab_of(r->s);
-    for (size_t i = 0; i < n && r->st == ST_OK; i++) {
-        size_t at = (size_t)first + i + 1;
-        if ((int64_t)at < c->n_prefill) r->st = score(c, c->prompt->ids[at], logits + i * vocab, vocab, r->e);
-        else memcpy(r->s->logits, logits + i * vocab, vocab * sizeof *logits);
-    }
+    scoring *x = ctx;
+    if (x->st == ST_OK) x->st = score(x->c, x->c->prompt->ids[at], logits, vocab_of(x->s), x->e);
 }
 
 status choice_prefill(choice *c, scheduler *s, err *e)
 {
-    rows_of rows = {c, s, ST_OK, e};
-    bool all = c->j->r.echo && c->j->r.logprobs;
-    size_t left = (size_t)c->n_prefill - c->fed, n = (size_t)decoder_chunk(s->o.dec);
-    if (n > left) n = left;
-    prefill_options o = {
-        .which = all ? LOGITS_ALL : LOGITS_LAST, .rows = take_rows, .ctx = &rows, .before = c->fed, .after = left - n};
-    TRY(session_prefill(&c->s, 1, c->prompt->ids + c->fed, n, &o, e));
-    TRY(rows.st);
-    c->fed += n;
-    known_keep(c, s);
-    if (n < left) return ST_OK;
-    known_fork(c, s);
+    sequence *q = &c->q;
+    scoring x = {c, s, ST_OK, e};
+    const prompt_options o = {
+        .most = (size_t)decoder_chunk(s->o.dec), .logits = true, .row = scores_prompt(c) ? take_row : NULL, .ctx = &x};
+    TRY(sequence_prefill(&s->x, &q, 1, &o, e));
+    TRY(x.st);
+    if (q->n_fed < q->end) return ST_OK;
+    fork_prompt(c, s);
     c->state = CHOICE_DECODES;
-    return choice_row(c, s, s->logits, e);
+    return choice_row(c, s, s->x.logits, e);
 }

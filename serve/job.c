@@ -74,8 +74,8 @@ static json_t *usage_of(const job *j)
 {
     int64_t prompt = 0, said = 0, known = 0;
     for (size_t i = 0; i < j->n_prompts; i++) prompt += (int64_t)j->prompts[i].n;
-    for (size_t i = 0; i < j->n_choices; i++) said += (int64_t)j->choices[i].said.n;
-    for (size_t i = 0; i < j->n_choices; i += (size_t)j->r.n) known += (int64_t)j->choices[i].n_known;
+    for (size_t i = 0; i < j->n_choices; i++) said += (int64_t)j->choices[i].n_new;
+    for (size_t i = 0; i < j->n_choices; i += (size_t)j->r.n) known += (int64_t)j->choices[i].n_cached;
     return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
                      (json_int_t)said, "total_tokens", (json_int_t)(prompt + said), "prompt_tokens_details",
                      "cached_tokens", (json_int_t)known);
@@ -91,8 +91,8 @@ static json_t *draft_of(const job *j)
 {
     draft_counts all = {0};
     for (size_t i = 0; i < j->n_choices; i++) {
-        if (!j->choices[i].draft) continue;
-        const draft_counts n = drafter_counts(j->choices[i].draft);
+        if (!j->choices[i].q.draft) continue;
+        const draft_counts n = drafter_counts(j->choices[i].q.draft);
         all.proposed += n.proposed;
         all.accepted += n.accepted;
         all.verifications += n.verifications;
@@ -117,7 +117,7 @@ static json_t *kvasir_of(const job *j)
         read += c->stats.kv_read + c->stats.index_read;
         kv += c->held.kv;
         index += c->held.index;
-        known += c->n_known;
+        known += c->n_cached;
         exact &= c->exact_prompt;
     }
     attn_spec_params(&j->spec, params, sizeof params);
@@ -149,6 +149,12 @@ static status put(job *j, json_t *what, const char *prefix, const char *end, err
     return st;
 }
 
+/* New tokens of a choice from number `at` on. */
+static const int32_t *ids_from(const choice *c, size_t at)
+{
+    return at < c->n_new ? c->q.ids.ids + c->prompt->n + at : NULL;
+}
+
 /* ---- whole answers ---- */
 
 static status whole(job *j, err *e)
@@ -163,8 +169,8 @@ static status whole(job *j, err *e)
                               .tokens = c->tokens,
                               .n_tokens = c->n_tokens,
                               .finish_reason = c->finish,
-                              .ids = c->said.ids,
-                              .n_ids = c->said.n};
+                              .ids = ids_from(c, 0),
+                              .n_ids = c->n_new};
         if (json_array_append_new(choices, api_choice_json(&h, &a, false)) != 0) {
             json_decref(choices);
             return no_memory(e);
@@ -197,8 +203,8 @@ static status news(job *j, choice *c, err *e)
                     .tokens = c->tokens ? c->tokens + c->sent_tokens : NULL,
                     .n_tokens = c->n_tokens - c->sent_tokens,
                     .text_offset = c->sent_offset,
-                    .ids = c->said.ids ? c->said.ids + c->sent_ids : NULL,
-                    .n_ids = c->said.n - c->sent_ids,
+                    .ids = ids_from(c, c->sent_ids),
+                    .n_ids = c->n_new - c->sent_ids,
                     .first = chat && !c->opened};
     bool any = a.n_text || (j->r.logprobs && a.n_tokens) || (j->r.return_token_ids && a.n_ids) || a.first;
     if (done && !chat) a.finish_reason = c->finish;
@@ -207,7 +213,7 @@ static status news(job *j, choice *c, err *e)
     c->sent_offset += api_characters(a.text, a.n_text);
     c->sent_text = c->n_text;
     c->sent_tokens = c->n_tokens;
-    c->sent_ids = c->said.n;
+    c->sent_ids = c->n_new;
     if (!done) return ST_OK;
     c->closed = true;
     return chat ? chunk(j, &(api_choice){.index = c->index, .text = "", .finish_reason = c->finish}, e) : ST_OK;

@@ -9,10 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "generate/prefix_reuse.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
-#include "model/session_file.h"
 #include "serve/sched_impl.h"
 
 /* ---- ends ---- */
@@ -38,7 +36,7 @@ static void drop(scheduler *s, job **at, bool cancelled)
 {
     job *j = *at;
     release(s, j);
-    known_drop(j, s);
+    choice_drop_forks(j, s);
     pthread_mutex_lock(&s->lock);
     *at = j->next;
     s->n_jobs--;
@@ -111,7 +109,7 @@ static size_t running_of(const scheduler *s, const char *client)
 static choice *waiting_of(job *j)
 {
     for (size_t i = 0; i < j->n_choices; i++)
-        if (j->choices[i].state == CHOICE_WAITS && !known_waits(&j->choices[i])) return &j->choices[i];
+        if (j->choices[i].state == CHOICE_WAITS && !choice_waits(&j->choices[i])) return &j->choices[i];
     return NULL;
 }
 
@@ -146,7 +144,7 @@ static void admit(scheduler *s)
     choice *c;
     while (s->n_running < s->o.batch && (c = next_waiting(s))) {
         err e = {0};
-        if (!known_admit(c, s)) return;
+        if (!choice_admit(c, s)) return;
         s->running[s->n_running++] = c;
         s->used += c->bytes;
         if ((c->j->lens ? choice_open_lens(c, s, &e) : choice_open(c, s, &e)) != ST_OK) {
@@ -154,7 +152,7 @@ static void admit(scheduler *s)
             release(s, c->j);
             continue;
         }
-        count_admitted(s, c->j, (int64_t)c->said.n);
+        count_admitted(s, c->j, (int64_t)c->n_new);
         pthread_mutex_lock(&c->j->lock);
         c->j->admitted = true;
         if (c->j->r.stream) job_wake(c->j);
@@ -164,6 +162,11 @@ static void admit(scheduler *s)
 
 /* ---- steps ---- */
 
+static size_t vocab_of(const scheduler *s)
+{
+    return (size_t)decoder_model(s->o.dec)->config.vocab;
+}
+
 static bool paused(job *j)
 {
     pthread_mutex_lock(&j->lock);
@@ -172,52 +175,34 @@ static bool paused(job *j)
     return yes;
 }
 
-/* A step of n sequences, in equal parts on a CPU: products with many rows are a vendor's there, with other bits.
- * ST_FORMAT: some rows of logits are not finite; all are there. */
-static status step_all(scheduler *s, size_t n, err *e)
-{
-    const model *m = decoder_model(s->o.dec);
-    size_t vocab = (size_t)m->config.vocab, most = m->be->ops->at_once ? n : LINEAR_ALIKE;
-    size_t parts = (n + most - 1) / most;
-    status st = ST_OK;
-    for (size_t i = 0; i < parts && (st == ST_OK || st == ST_FORMAT); i++) {
-        size_t at = i * n / parts, k = (i + 1) * n / parts - at;
-        status part = session_decode(s->sessions + at, k, s->ids + at, s->logits + at * vocab, e);
-        if (part != ST_OK) st = part;
-    }
-    return st;
-}
-
 /* One decode step of all that decode; returns its time, 0 without one. */
 static int64_t decode(scheduler *s)
 {
-    size_t n = 0, vocab = (size_t)decoder_model(s->o.dec)->config.vocab;
+    size_t n = 0;
     err e = {0};
     for (size_t i = 0; i < s->n_running; i++) {
         choice *c = s->running[i];
         if (c->state != CHOICE_DECODES || choice_drafts(c) || c->j->ended || paused(c->j)) continue;
         s->stepped[n] = c;
-        s->sessions[n] = c->s;
-        s->ids[n++] = c->next;
+        s->batch[n++] = &c->q;
     }
     if (n == 0) return 0;
     int64_t t = clock_ns();
-    status st = step_all(s, n, &e);
+    status st = sequence_decode(&s->x, s->batch, n, &e);
     t = clock_ns() - t;
     int64_t said = 0;
     for (size_t i = 0; i < n; i++) {
         choice *c = s->stepped[i];
-        size_t before = c->said.n;
+        size_t before = c->n_new;
         c->j->decode_ns += t;
-        if (c->fed < c->prompt->n) c->fed++;
-        float *row = s->logits + i * vocab;
-        if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, vocab))) {
+        float *row = stepper_row(&s->x, i);
+        if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, vocab_of(s)))) {
             fail(c->j, &e);
         } else if (!c->j->ended) {
             err own = {0};
             if (choice_row(c, s, row, &own) != ST_OK) fail(c->j, &own);
         }
-        said += (int64_t)(c->said.n - before);
+        said += (int64_t)(c->n_new - before);
     }
     pthread_mutex_lock(&s->lock);
     s->counts.steps++;
@@ -236,13 +221,13 @@ static int64_t draft(scheduler *s, int64_t most)
         choice *c = s->running[i];
         err e = {0};
         if (!choice_drafts(c) || c->j->ended || paused(c->j)) continue;
-        size_t before = c->said.n;
+        size_t before = c->n_new;
         int64_t began = clock_ns();
         if (choice_draft(c, s, &e) != ST_OK) fail(c->j, &e);
         int64_t took = clock_ns() - began;
         c->j->decode_ns += took;
         t += took > 0 ? took : 1;
-        said += (int64_t)(c->said.n - before);
+        said += (int64_t)(c->n_new - before);
         steps++;
         s->draft_turn = i + 1;
     }
@@ -260,15 +245,15 @@ static int64_t prefill(scheduler *s)
         choice *c = s->running[(s->turn + k) % s->n_running];
         err e = {0};
         if (c->state != CHOICE_PROMPT || c->j->ended || (c->lens && paused(c->j))) continue;
-        size_t before = c->fed;
+        size_t before = c->q.n_fed;
         int64_t t = clock_ns();
         if ((c->lens ? choice_piece_lens(c, s, &e) : choice_prefill(c, s, &e)) != ST_OK) fail(c->j, &e);
         t = clock_ns() - t;
         c->j->prefill_ns += t;
         s->turn = (s->turn + k + 1) % s->n_running;
         pthread_mutex_lock(&s->lock);
-        s->counts.prompt_tokens += (int64_t)(c->fed - before);
-        s->counts.new_tokens += (int64_t)c->said.n; /* the first one follows from the prompt */
+        s->counts.prompt_tokens += (int64_t)(c->q.n_fed - before);
+        s->counts.new_tokens += (int64_t)c->n_new; /* the first one follows from the prompt */
         pthread_mutex_unlock(&s->lock);
         return t;
     }
@@ -279,7 +264,7 @@ static int64_t prefill(scheduler *s)
 static void count_first(scheduler *s, job *j)
 {
     bool said = false;
-    for (size_t i = 0; i < j->n_choices && !j->first_ns && !said; i++) said = j->choices[i].said.n > 0;
+    for (size_t i = 0; i < j->n_choices && !j->first_ns && !said; i++) said = j->choices[i].n_new > 0;
     if (!said) return;
     j->first_ns = clock_ns();
     pthread_mutex_lock(&s->lock);
@@ -375,12 +360,11 @@ static void *run(void *arg)
 
 static void free_all(scheduler *s)
 {
-    prefix_close(s->prefix);
+    reuse_close(s->prefix);
+    stepper_close(&s->x);
     mem_free(s->running);
     mem_free(s->stepped);
-    mem_free(s->sessions);
-    mem_free(s->ids);
-    mem_free(s->logits);
+    mem_free(s->batch);
     mem_free(s->row);
     sched_free_maps(s);
     pthread_mutex_destroy(&s->lock);
@@ -389,42 +373,48 @@ static void free_all(scheduler *s)
     mem_free(s);
 }
 
-/* Sessions that share what is kept have room for the whole context, which must cost nothing until it is written. */
+/* Bytes that a new entry of the prefix cache may take. */
+static size_t free_bytes(void *ctx)
+{
+    const scheduler *s = ctx;
+    return s->used < s->o.memory ? s->o.memory - s->used : 0;
+}
+
+/* Sessions that share prompts have room for the whole context, which must cost nothing until it is written. */
 static status open_prefix(scheduler *s, err *e)
 {
-    const prefix_options o = {.memory = s->o.prefix_memory,
-                              .chunk = (size_t)decoder_chunk(s->o.dec),
-                              .dir = s->o.prefix_dir,
-                              .disk = s->o.prefix_disk,
-                              .log = s->o.prefix_log};
-    if (o.memory == 0 || decoder_model(s->o.dec)->be->ops->at_once) return ST_OK;
-    TRY(model_fingerprint(s->weights, decoder_model(s->o.dec), e));
-    return prefix_open(&s->prefix, &o, e);
+    reuse_options *o = &s->o.prefix;
+    if (o->memory == 0 || decoder_model(s->o.dec)->be->ops->at_once) return ST_OK;
+    o->ctx = s->o.ctx;
+    o->exact = s->o.decoder.exact;
+    o->quiet = true;
+    o->room = free_bytes;
+    o->room_ctx = s;
+    return reuse_open(&s->prefix, o, s->o.dec, e);
 }
 
 static status allocate(scheduler *s, err *e)
 {
-    size_t vocab = (size_t)decoder_model(s->o.dec)->config.vocab;
     TRY(open_prefix(s, e));
+    TRY(stepper_open(&s->x, s->o.dec, s->o.batch, e));
     TRY(MEM_NEW(&s->running, s->o.batch, e));
     TRY(MEM_NEW(&s->stepped, s->o.batch, e));
-    TRY(MEM_NEW(&s->sessions, s->o.batch, e));
-    TRY(MEM_NEW(&s->ids, s->o.batch, e));
-    TRY(MEM_NEW(&s->row, vocab, e));
-    return MEM_NEW(&s->logits, s->o.batch * vocab, e);
+    TRY(MEM_NEW(&s->batch, s->o.batch, e));
+    return MEM_NEW(&s->row, vocab_of(s), e);
 }
 
 status sched_start(scheduler **out, const sched_options *o, err *e)
 {
     scheduler *s;
+    char build[SHA256_HEX];
     *out = NULL;
     TRY(MEM_NEW(&s, 1, e));
     s->o = *o;
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->encoding, NULL);
     pthread_cond_init(&s->work, NULL);
-    reuse_build(s->build, o->dec, o->decoder.exact);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", s->build);
+    reuse_build(build, o->dec, o->decoder.exact);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "kv-%.8s", build);
     status st = allocate(s, e);
     if (st == ST_OK && pthread_create(&s->thread, NULL, run, s) != 0)
         st = err_set(e, ST_NOMEM, "no thread for the model");

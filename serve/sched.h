@@ -7,8 +7,7 @@
 
 #include <stdio.h>
 
-#include "generate/prefix_disk.h"
-#include "model/session.h"
+#include "generate/prefix_reuse.h"
 #include "serve/api.h"
 
 typedef struct scheduler scheduler;
@@ -33,12 +32,8 @@ typedef struct {
     size_t queue, a_client; /* most requests that wait, in all and of one client */
     const sched_alias *aliases;
     size_t n_aliases;
-    /* Prompts that are kept: bytes of `memory`, 0: none; fewest tokens that make another one; whether clients share. */
-    size_t prefix_memory, prefix_least;
-    bool prefix_shared;
-    const char *prefix_dir; /* a folder that has them too; NULL: none */
-    uint64_t prefix_disk;   /* bytes of it */
-    prefix_log prefix_log;  /* its name, and lines about it */
+    reuse_options prefix; /* log, memory (a part of `memory`; 0: no prefix cache), dir, disk and least */
+    bool prefix_shared;   /* clients share cached prompts */
 } sched_options;
 
 status sched_start(scheduler **out, const sched_options *o, err *e);

@@ -6,10 +6,8 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "attention/reuse.h"
-#include "generate/drafter.h"
+#include "generate/sequence.h"
 #include "lens/lens.h"
-#include "generate/prefix.h"
 #include "serve/fork.h"
 #include "serve/metrics.h"
 #include "serve/sched.h"
@@ -23,34 +21,28 @@ enum {
 
 typedef enum { CHOICE_WAITS, CHOICE_PROMPT, CHOICE_DECODES, CHOICE_DONE } choice_state;
 
-/* One answer of a request: a sequence. */
+/* One generated answer of a request. */
 typedef struct {
     job *j;
     int index;
     const token_list *prompt;
     choice_state state;
-    size_t bytes; /* that were planned for it */
-    session *s;
-    lens *lens; /* of a lens, which has sessions of its own */
-    sampler *sampler;
+    size_t bytes;      /* planned for it */
+    sequence q;        /* its ids: the prompt, then new tokens */
+    reuse_known found; /* prefix cache lookup before the sequence exists */
+    lens *lens;        /* of a lens, which has sessions of its own */
     token_stream *stream;
     stop_text stops;
-    int64_t n_prefill;   /* tokens of the prompt that are no decode steps */
-    size_t fed;          /* tokens of the prompt that are fed */
-    prefix_entry *known; /* what the first n_known of them came from, while its session lives; NULL: nothing */
-    size_t n_known;
-    size_t keep_at; /* tokens after which the session is kept for other prompts; 0: it is not */
-    int32_t next;   /* to be fed by the next decode step */
-    token_list said;
-    drafter *draft; /* NULL: none */
-    token_list all; /* of a choice that drafts: its prompt, then what it said */
+    int64_t n_prefill; /* tokens of the prompt that are not decode steps */
+    size_t n_cached;   /* tokens of the prompt that were not computed */
+    size_t n_new;
     char *text;
     size_t n_text, cap_text, sent_text;
     api_token *tokens; /* of logprobs */
     size_t n_tokens, cap_tokens, sent_tokens, sent_ids;
     int64_t sent_offset;
     const char *finish;
-    bool opened, closed; /* of a stream: the first and the last chunk are out */
+    bool opened, closed; /* of a stream: the first and the last chunk were written */
     attn_stats stats;    /* when it was done */
     attn_bytes held;
     bool exact_prompt;
@@ -61,13 +53,13 @@ typedef struct {
     size_t n, cap, at; /* bytes from `at` on are not read yet */
 } bytes;
 
-/* Of a prompt with several choices: the first one computes it, the others go on from there. */
+/* State after a prompt with several choices: the first one computes it, the others continue from a copy. */
 typedef struct {
     prompt_fork *of;    /* NULL: not yet, or not any more */
-    bool each;          /* it could not be taken: each choice computes the prompt */
+    bool each;          /* it could not be copied: each choice computes the prompt */
     size_t bytes, left; /* planned for it; choices that did not take it yet */
     size_t n_tokens;    /* scores of the prompt: the first of the first choice's `tokens` */
-    session_size size;  /* of their sessions */
+    int64_t limit;      /* of the sessions */
 } job_fork;
 
 /* What a lens looks at. */
@@ -87,8 +79,7 @@ struct job {
     drafter *draft; /* what its choices draft with, which have their own; NULL: nothing */
     job_lens *lens; /* NULL: a completion */
     int64_t decode;
-    attn_reuse reuse;
-    char key[SHA256_HEX]; /* of what the prefix store has for it */
+    bool cached; /* uses the prefix cache */
     uint64_t seed;
     token_list *prompts;
     size_t n_prompts;
@@ -117,9 +108,8 @@ typedef struct {
 
 struct scheduler {
     sched_options o;
-    char weights[SHA256_HEX], build[SHA256_HEX]; /* what bits depend on: the model's, and all else */
     char fingerprint[16];
-    prefix_store *prefix; /* NULL: none. The thread's own but for its counts */
+    reuse *prefix; /* NULL: none. The thread's own except for its counts */
     pthread_t thread;
     pthread_mutex_t lock, encoding;
     pthread_cond_t work;
@@ -134,23 +124,30 @@ struct scheduler {
     size_t n_running, turn, draft_turn; /* whose prompt goes on next, and who drafts next */
     size_t used;                        /* bytes planned for what runs */
     int64_t owed_ns;                    /* decode steps come first until this is 0 */
-    float *logits, *row;                /* [batch, vocab], [vocab] */
-    session **sessions;
-    choice **stepped;
-    int32_t *ids;
+    float *row;                         /* [vocab] */
+    stepper x;
+    choice **stepped; /* [batch] of one step, and their sequences */
+    sequence **batch;
 };
 
-/* choice.c: everything between logits and text. ST_NOMEM, or what the session said. */
+/* choice.c: prompts, logits and text of one choice. ST_NOMEM, or an error of the session. */
+
+/* True while it waits for the first choice of its prompt. */
+bool choice_waits(const choice *c);
+/* Looks up its prompt, and makes room in the prefix cache. False: there is no memory for it now. */
+bool choice_admit(choice *c, scheduler *s);
 status choice_open(choice *c, scheduler *s, err *e);
 /* The next piece of its prompt. */
 status choice_prefill(choice *c, scheduler *s, err *e);
-/* The logits behind the token that was fed last, which are changed. */
+/* Takes the logits after the token that was fed last, which are changed. */
 status choice_row(choice *c, scheduler *s, float *logits, err *e);
-/* Whether its next token comes by choice_draft, a step that verifies drafts: the tokens that it yields. */
+/* True if its next tokens come from choice_draft, a step that verifies drafts. */
 bool choice_drafts(const choice *c);
 status choice_draft(choice *c, scheduler *s, err *e);
-void choice_close(choice *c); /* its session, with what it counted */
+void choice_close(choice *c); /* frees its session, whose counts remain */
 void choice_free(choice *c);
+/* Frees the states that choices of a job did not take. */
+void choice_drop_forks(job *j, scheduler *s);
 
 /* spec.c: the alias of a name in requests; NULL: it is none. */
 const sched_alias *sched_alias_of(const scheduler *s, const char *name);
@@ -161,23 +158,6 @@ status choice_plan_lens(choice *c, const scheduler *s, err *e);
 status choice_open_lens(choice *c, scheduler *s, err *e);
 status choice_piece_lens(choice *c, scheduler *s, err *e);
 void sched_free_maps(scheduler *s);
-
-/* known.c: prompts that begin as one before did, and choices of one prompt. */
-void known_key(job *j); /* spec, client and request are set */
-/* Whether there is memory for a choice, for which entries go that it does not need; what is known of its prompt then
- * stays until known_let_go. */
-bool known_admit(choice *c, scheduler *s);
-session_size known_size(const choice *c);       /* of its session; entries are loaded into those of one size */
-void known_load(choice *c, scheduler *s);       /* into the new session */
-void known_keep(const choice *c, scheduler *s); /* behind each piece */
-void known_let_go(choice *c);                   /* behind its session */
-
-bool known_waits(const choice *c);        /* for the first choice of its prompt */
-bool known_forked(const choice *c);       /* its prompt is there as a fork */
-void known_fork(choice *c, scheduler *s); /* behind a prompt, whose last logits are in s->logits */
-/* Into the new session, with those logits; *n_tokens: the first choice's scores that are the prompt's. */
-status known_give(choice *c, scheduler *s, size_t *n_tokens, err *e);
-void known_drop(job *j, scheduler *s); /* the forks that are left */
 
 /* job.c: what goes to the client; under its lock. */
 status job_hand_out(job *j, err *e);

@@ -10,8 +10,6 @@
 #include <time.h>
 
 #include "cli/command.h"
-#include "generate/drafter.h"
-#include "generate/prefix_reuse.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"
 #include "serve/http.h"
@@ -208,10 +206,8 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
                          .prefill_share = o->prefill_share,
                          .queue = (size_t)o->queue,
                          .a_client = (size_t)o->a_client,
-                         .prefix_memory = (size_t)kept,
-                         .prefix_least = (size_t)c->prefix_min,
-                         .prefix_shared = o->prefix_shared,
-                         .prefix_log = cli_prefix_log()};
+                         .prefix = {.log = cli_prefix_log(), .memory = (size_t)kept, .least = (size_t)c->prefix_min},
+                         .prefix_shared = o->prefix_shared};
     s->attn.certify = c->certify;
     TRY(attn_spec_parse(&spec, s->strategy, &s->attn, e));
     return attn_spec_check(&spec, decoder_attn_shape(g->dec), e);
@@ -220,10 +216,10 @@ static status fill(sched_options *s, const cli *c, const engine *g, err *e)
 static status read_prefix_disk(server *v, sched_options *s, const cli *c, err *e)
 {
     if (!c->prefix_disk) return ST_OK;
-    if (s->prefix_memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
+    if (s->prefix.memory == 0) return err_set(e, ST_USAGE, "--prefix-disk: --prefix-ram 0 keeps no prompts");
     TRY(reuse_check_device(decoder_model(s->dec)->be, "--prefix-disk", e));
-    TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix_disk, c->prefix_disk, e));
-    s->prefix_dir = v->prefix_dir;
+    TRY(cli_parse_prefix(&v->prefix_dir, &s->prefix.disk, c->prefix_disk, e));
+    s->prefix.dir = v->prefix_dir;
     return ST_OK;
 }
 
@@ -248,7 +244,7 @@ static status start(server *v, const cli *c, err *e)
     TRY(read_aliases(v, c, e));
     s.aliases = h.aliases = v->aliases;
     s.n_aliases = h.n_aliases = v->n_aliases;
-    if (s.prefix_memory > 0) reuse_small_pages();
+    if (s.prefix.memory > 0) reuse_small_pages();
     TRY(sched_start(&v->sched, &s, e));
     TRY(check_aliases(v, e));
     h.tok = v->g.tok;

@@ -82,7 +82,7 @@ static bool plan(const scheduler *s, job *j, api_error *e)
     for (size_t i = 0; i < j->n_choices; i++) {
         choice *c = &j->choices[i];
         memory_plan p = {0};
-        session_size size = drafter_session(j->draft, (int64_t)c->prompt->n + j->r.max_tokens); /* as of known_size */
+        session_size size = drafter_session(j->draft, (int64_t)c->prompt->n + j->r.max_tokens); /* as in choice_open */
         status st = j->lens ? choice_plan_lens(c, s, &why) : session_plan(&p, m, &s->o.decoder, &j->spec, size, &why);
         if (st != ST_OK) return said(e, j->lens ? "prompt" : "attn", &why);
         if (!j->lens) c->bytes = p.kv + p.index;
@@ -142,7 +142,8 @@ static bool prepare(scheduler *s, job *j, api_error *e)
         return said(e, j->r.attn ? "attn" : "model", &why);
     if (!check_draft(s, j, e)) return false;
     if (!encode(s, j, e) || !check_length(s, j, e) || !make_choices(j, e) || !plan(s, j, e)) return false;
-    known_key(j);
+    j->cached = s->prefix && !j->lens && !j->r.no_prefix && attn_reuse_of(&j->spec) != ATTN_REUSE_NEVER &&
+                !drafter_session(j->draft, 1).draft; /* whose index is made as tokens come */
     name(j);
     return true;
 }
@@ -200,7 +201,7 @@ void sched_metrics(scheduler *s, FILE *f)
     sched_counts c = s->counts;
     size_t jobs = s->n_jobs;
     pthread_mutex_unlock(&s->lock);
-    prefix_counts kept = s->prefix ? prefix_count(s->prefix) : (prefix_counts){0};
+    prefix_counts kept = s->prefix ? prefix_count(reuse_store(s->prefix)) : (prefix_counts){0};
     const metric counters[] = {{"kvasir_cancelled_total", "", c.cancelled},
                                {"kvasir_prompt_tokens_total", "source=\"computed\"", c.prompt_tokens},
                                {"kvasir_prompt_tokens_total", "source=\"prefix\"", c.known_tokens},

@@ -167,8 +167,7 @@ static inline bool start(err *e)
         .prefill_share = 0.5,
         .queue = 64,
         .a_client = 64,
-        .prefix_memory = (size_t)1 << 26,
-        .prefix_least = 64};
+        .prefix = {.memory = (size_t)1 << 26, .least = 64}};
     if (!is_ok(sched_start(&v.sched, &s, e), e, "the scheduler is started")) return false;
     const http_options h = {
         .host = "127.0.0.1", .created = 1, .ctx = s.ctx, .model = dir, .tok = v.tok, .sched = v.sched};
