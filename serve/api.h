@@ -56,7 +56,7 @@ typedef struct {
     chat_message *messages;
     size_t n_messages;
     int64_t max_tokens; /* -1: not given */
-    int n;
+    int n, best_of;
     sampler_options sampling;
     bool seeded;
     const char *stop[API_MAX_STOPS];
@@ -67,7 +67,7 @@ typedef struct {
     const char *attn, *budget, *kv, *skip; /* words of the options of the same names; NULL: not given */
     const char *draft;                     /* the word of --draft; NULL: none */
     int64_t decode;                        /* tokens at the prompt's end that are fed as decode steps; -1: not given */
-    bool no_prefix;                        /* the prefix store neither serves nor keeps it */
+    bool cache_prefix;                     /* false: the prefix cache neither serves nor keeps it */
     const char *cache_salt;                /* only requests with the same text serve each other; NULL: none */
     bool lens;
     const char *strategies[API_MAX_STRATEGIES], *drive;
@@ -77,10 +77,11 @@ typedef struct {
     size_t n_owned;
 } api_request;
 
-/* Reads a body. false: *e says why, and r holds nothing. strict: unknown fields are refused. */
-bool api_read(api_request *r, bool chat, const char *body, size_t n, bool strict, api_error *e);
-/* Reads the body of a lens: a prompt or a chat that strategies are looked at over. */
-bool api_read_lens(api_request *r, const char *body, size_t n, bool strict, api_error *e);
+/* Kinds of requests. A lens has a prompt or a chat. */
+typedef enum { API_COMPLETION, API_CHAT, API_LENS } api_kind;
+
+/* Reads a body. False: *e has the reason, and r is empty. strict: unknown fields are refused. */
+bool api_read(api_request *r, api_kind of, const char *body, size_t n, bool strict, api_error *e);
 void api_free(api_request *r);
 
 /* A body that is one JSON object, as the requests above read it; NULL: *e says why. */

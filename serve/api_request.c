@@ -2,8 +2,6 @@
 /* Bodies of requests. */
 #include "config.h"
 
-#include <limits.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,53 +78,10 @@ static const char *kind(const json_t *v)
     return names[json_typeof(v)];
 }
 
-static bool get_bool(bool *out, const json_t *body, const char *name, api_error *e)
-{
-    const json_t *v = field(body, name);
-    if (!v) return true;
-    if (!json_is_boolean(v)) return api_bad(e, name, "%s: expected true or false, found %s", name, kind(v));
-    *out = json_is_true(v);
-    return true;
-}
-
-static bool get_number(double *out, const json_t *body, const char *name, double low, double high, api_error *e)
-{
-    const json_t *v = field(body, name);
-    if (!v) return true;
-    if (!json_is_number(v)) return api_bad(e, name, "%s: expected a number, found %s", name, kind(v));
-    double x = json_number_value(v);
-    if (!(x >= low && x <= high))
-        return api_bad(e, name, "%s: expected a number from %g to %g, found %g", name, low, high, x);
-    *out = x;
-    return true;
-}
-
-static bool get_whole(int64_t *out, const json_t *body, const char *name, int64_t low, int64_t high, api_error *e)
-{
-    const json_t *v = field(body, name);
-    if (!v) return true;
-    if (!json_is_integer(v)) return api_bad(e, name, "%s: expected a whole number, found %s", name, kind(v));
-    int64_t x = json_integer_value(v);
-    if (x < low || x > high)
-        return api_bad(e, name, "%s: expected a whole number from %lld to %lld, found %lld", name, (long long)low,
-                       (long long)high, (long long)x);
-    *out = x;
-    return true;
-}
-
 /* Whether a text has no U+0000. */
 static bool is_c_text(const json_t *v)
 {
     return strlen(json_string_value(v)) == json_string_length(v);
-}
-
-static bool get_text(const char **out, const json_t *body, const char *name, api_error *e)
-{
-    const json_t *v = field(body, name);
-    if (!v) return true;
-    if (!json_is_string(v) || !is_c_text(v)) return api_bad(e, name, "%s: expected a text, found %s", name, kind(v));
-    *out = json_string_value(v);
-    return true;
 }
 
 /* Memory for a text of n bytes that lives as long as the request. */
@@ -141,16 +96,164 @@ static char *own_text(api_request *r, size_t n, api_error *e)
     return NULL;
 }
 
-/* A word of the command line, which may come as a number. */
-static bool get_word(const char **out, api_request *r, const char *name, api_error *e)
+/* Types of fields: the first ones are stored at an offset of the request. A word is a text of the command line, which
+ * may be a number. */
+typedef enum {
+    TYPE_BOOL,
+    TYPE_NUMBER,
+    TYPE_INT,
+    TYPE_WHOLE, /* int64_t */
+    TYPE_TEXT,
+    TYPE_WORD,
+    TYPE_ZERO,        /* only 0 is supported */
+    TYPE_UNSUPPORTED, /* changes an answer in a way that is not supported */
+    TYPE_OTHER        /* read elsewhere, or without effect */
+} field_type;
+
+enum { COMPLETION = 1 << API_COMPLETION, CHAT = 1 << API_CHAT, REPLY = COMPLETION | CHAT, LENS = 1 << API_LENS };
+
+typedef struct {
+    const char *name;
+    unsigned kinds; /* of requests that have it */
+    field_type type;
+    size_t at;
+    double low, high;
+} field_row;
+
+#define AT(member) offsetof(api_request, member)
+#define LIMITLESS  -1e19, 1e19
+
+/* Of two rows with one target the later one wins. */
+static const field_row fields[] = {{"model", REPLY | LENS, TYPE_TEXT, AT(model), 0, 0},
+                                   {"prompt", COMPLETION | LENS, TYPE_OTHER, 0, 0, 0},
+                                   {"messages", CHAT | LENS, TYPE_OTHER, 0, 0, 0},
+                                   {"echo", COMPLETION, TYPE_BOOL, AT(echo), 0, 0},
+                                   {"tools", REPLY, TYPE_UNSUPPORTED, 0, 0, 0},
+                                   {"tool_choice", REPLY, TYPE_UNSUPPORTED, 0, 0, 0},
+                                   {"functions", REPLY, TYPE_UNSUPPORTED, 0, 0, 0},
+                                   {"suffix", REPLY, TYPE_UNSUPPORTED, 0, 0, 0},
+                                   {"logit_bias", REPLY, TYPE_UNSUPPORTED, 0, 0, 0},
+                                   {"presence_penalty", REPLY, TYPE_ZERO, 0, -2, 2},
+                                   {"frequency_penalty", REPLY, TYPE_ZERO, 0, -2, 2},
+                                   {"response_format", REPLY, TYPE_OTHER, 0, 0, 0},
+                                   {"strategies", LENS, TYPE_OTHER, 0, 0, 0},
+                                   {"drive", LENS, TYPE_TEXT, AT(drive), 0, 0},
+                                   {"max_tokens", REPLY, TYPE_WHOLE, AT(max_tokens), 0, INT32_MAX},
+                                   {"max_tokens", LENS, TYPE_WHOLE, AT(max_tokens), 1, INT32_MAX},
+                                   {"max_completion_tokens", CHAT, TYPE_WHOLE, AT(max_tokens), 0, INT32_MAX},
+                                   {"n", REPLY, TYPE_INT, AT(n), 1, API_MAX_CHOICES},
+                                   {"best_of", REPLY, TYPE_INT, AT(best_of), 1, 1 << 10},
+                                   {"temperature", REPLY, TYPE_NUMBER, AT(sampling.temp), 0, 100},
+                                   {"top_p", REPLY, TYPE_NUMBER, AT(sampling.top_p), 0, 1},
+                                   {"min_p", REPLY, TYPE_NUMBER, AT(sampling.min_p), 0, 1},
+                                   {"repeat_penalty", REPLY, TYPE_NUMBER, AT(sampling.repeat_penalty), 0.01, 100},
+                                   {"top_k", REPLY, TYPE_INT, AT(sampling.top_k), -1, INT32_MAX},
+                                   {"seed", REPLY, TYPE_WHOLE, AT(sampling.seed), LIMITLESS},
+                                   {"stop", REPLY, TYPE_OTHER, 0, 0, 0},
+                                   {"stream", REPLY, TYPE_BOOL, AT(stream), 0, 0},
+                                   {"stream", LENS, TYPE_OTHER, 0, 0, 0},
+                                   {"stream_options", REPLY, TYPE_OTHER, 0, 0, 0},
+                                   {"logprobs", CHAT, TYPE_BOOL, AT(logprobs), 0, 0},
+                                   {"top_logprobs", CHAT, TYPE_INT, AT(top_logprobs), 0, API_MAX_LOGPROBS},
+                                   {"logprobs", COMPLETION, TYPE_INT, AT(top_logprobs), 0, API_MAX_LOGPROBS},
+                                   {"ignore_eos", REPLY | LENS, TYPE_BOOL, AT(ignore_eos), 0, 0},
+                                   {"return_token_ids", REPLY, TYPE_BOOL, AT(return_token_ids), 0, 0},
+                                   {"cache_prefix", REPLY, TYPE_BOOL, AT(cache_prefix), 0, 0},
+                                   {"cache_salt", REPLY, TYPE_TEXT, AT(cache_salt), 0, 0},
+                                   {"attn", REPLY, TYPE_TEXT, AT(attn), 0, 0},
+                                   {"budget", REPLY | LENS, TYPE_WORD, AT(budget), 0, 0},
+                                   {"kv", REPLY | LENS, TYPE_TEXT, AT(kv), 0, 0},
+                                   {"skip", REPLY | LENS, TYPE_WORD, AT(skip), 0, 0},
+                                   {"draft", REPLY, TYPE_TEXT, AT(draft), 0, 0},
+                                   {"decode", REPLY, TYPE_WHOLE, AT(decode), 0, INT32_MAX},
+                                   {"user", REPLY | LENS, TYPE_OTHER, 0, 0, 0},
+                                   {"metadata", REPLY | LENS, TYPE_OTHER, 0, 0, 0},
+                                   {"store", REPLY, TYPE_OTHER, 0, 0, 0}};
+
+enum { N_FIELDS = sizeof fields / sizeof *fields };
+
+static bool read_number(void *to, const field_row *f, const json_t *v, api_error *e)
+{
+    const double x = json_number_value(v);
+    if (!json_is_number(v)) return api_bad(e, f->name, "%s: expected a number, found %s", f->name, kind(v));
+    if (!(x >= f->low && x <= f->high))
+        return api_bad(e, f->name, "%s: expected a number from %g to %g, found %g", f->name, f->low, f->high, x);
+    if (f->type == TYPE_NUMBER) *(double *)to = x;
+    else if (x != 0) return api_bad(e, f->name, "%s: only 0 is supported; repeat_penalty is ours", f->name);
+    return true;
+}
+
+static bool read_whole(void *to, const field_row *f, const json_t *v, api_error *e)
+{
+    const int64_t x = json_integer_value(v);
+    if (!json_is_integer(v)) return api_bad(e, f->name, "%s: expected a whole number, found %s", f->name, kind(v));
+    if ((double)x < f->low || (double)x > f->high)
+        return api_bad(e, f->name, "%s: expected a whole number from %.0f to %.0f, found %lld", f->name, f->low,
+                       f->high, (long long)x);
+    if (f->type == TYPE_INT) *(int *)to = (int)x;
+    else *(int64_t *)to = x;
+    return true;
+}
+
+static bool read_text(api_request *r, const char **to, const field_row *f, const json_t *v, api_error *e)
 {
     enum { DIGITS = 24 };
-    const json_t *v = field(r->body, name);
-    if (!v || !json_is_integer(v)) return get_text(out, r->body, name, e);
-    char *text = own_text(r, DIGITS, e);
-    if (text) snprintf(text, DIGITS, "%lld", (long long)json_integer_value(v));
-    *out = text;
-    return text != NULL;
+    if (f->type == TYPE_WORD && json_is_integer(v)) {
+        char *text = own_text(r, DIGITS, e);
+        if (text) snprintf(text, DIGITS, "%lld", (long long)json_integer_value(v));
+        *to = text;
+        return text != NULL;
+    }
+    if (!json_is_string(v) || !is_c_text(v))
+        return api_bad(e, f->name, "%s: expected a text, found %s", f->name, kind(v));
+    *to = json_string_value(v);
+    return true;
+}
+
+/* True for values of unsupported fields that ask for nothing. */
+static bool is_nothing(const json_t *v)
+{
+    return (json_is_object(v) && json_object_size(v) == 0) || (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_string(v) && strcmp(json_string_value(v), "none") == 0);
+}
+
+static bool read_field(api_request *r, const field_row *f, const json_t *v, api_error *e)
+{
+    void *to = (char *)r + f->at;
+    if (!v) return true;
+    switch (f->type) {
+    case TYPE_BOOL:
+        if (!json_is_boolean(v)) return api_bad(e, f->name, "%s: expected true or false, found %s", f->name, kind(v));
+        *(bool *)to = json_is_true(v);
+        return true;
+    case TYPE_NUMBER:
+    case TYPE_ZERO: return read_number(to, f, v, e);
+    case TYPE_INT:
+    case TYPE_WHOLE: return read_whole(to, f, v, e);
+    case TYPE_TEXT:
+    case TYPE_WORD: return read_text(r, to, f, v, e);
+    case TYPE_UNSUPPORTED: return is_nothing(v) || api_bad(e, f->name, "%s: is not supported here", f->name);
+    default: return true;
+    }
+}
+
+/* Reads the fields of a kind of request, and lists or refuses all others. */
+static bool read_fields(api_request *r, api_kind of, bool strict, api_error *e)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach(r->body, name, v)
+    {
+        bool known = json_is_null(v);
+        for (size_t i = 0; i < N_FIELDS; i++)
+            known |= (fields[i].kinds & 1u << of) && strcmp(name, fields[i].name) == 0;
+        if (!known && strict) return api_bad(e, name, "unknown field '%.60s'", name);
+        if (!known && json_array_append_new(r->ignored, json_string(name)) != 0)
+            return api_fail(e, 500, NULL, "out of memory for a request");
+    }
+    for (const field_row *f = fields; f < fields + N_FIELDS; f++)
+        if ((f->kinds & 1u << of) && !read_field(r, f, field(r->body, f->name), e)) return false;
+    return true;
 }
 
 /* ---- prompts ---- */
@@ -263,195 +366,12 @@ static bool read_stops(api_request *r, const json_t *v, api_error *e)
     return true;
 }
 
-static bool read_logprobs(api_request *r, api_error *e)
+static bool read_stream_options(api_request *r, const json_t *o, api_error *e)
 {
-    int64_t top = -1;
-    if (r->chat) {
-        if (!get_bool(&r->logprobs, r->body, "logprobs", e) ||
-            !get_whole(&top, r->body, "top_logprobs", 0, API_MAX_LOGPROBS, e))
-            return false;
-        if (top > 0 && !r->logprobs) return api_bad(e, "top_logprobs", "top_logprobs needs logprobs");
-    } else {
-        if (!get_whole(&top, r->body, "logprobs", 0, API_MAX_LOGPROBS, e)) return false;
-        r->logprobs = top >= 0;
-    }
-    r->top_logprobs = top > 0 ? (int)top : 0;
-    return true;
-}
-
-static bool read_sampling(api_request *r, api_error *e)
-{
-    int64_t top_k = 0, seed = 0;
-    r->sampling = (sampler_options){.temp = 1, .top_p = 1, .repeat_penalty = 1};
-    if (!get_number(&r->sampling.temp, r->body, "temperature", 0, 100, e) ||
-        !get_number(&r->sampling.top_p, r->body, "top_p", 0, 1, e) ||
-        !get_number(&r->sampling.min_p, r->body, "min_p", 0, 1, e) ||
-        !get_number(&r->sampling.repeat_penalty, r->body, "repeat_penalty", 0.01, 100, e) ||
-        !get_whole(&top_k, r->body, "top_k", -1, INT32_MAX, e) ||
-        !get_whole(&seed, r->body, "seed", INT64_MIN, INT64_MAX, e))
-        return false;
-    r->sampling.top_k = top_k > 0 ? (int)top_k : 0; /* -1, as others have it: off */
-    r->seeded = field(r->body, "seed") != NULL;
-    r->sampling.seed = (uint64_t)seed;
-    return true;
-}
-
-static bool read_stream(api_request *r, api_error *e)
-{
-    const json_t *o = field(r->body, "stream_options");
-    if (!get_bool(&r->stream, r->body, "stream", e)) return false;
+    static const field_row usage = {"include_usage", REPLY, TYPE_BOOL, AT(include_usage), 0, 0};
     if (o && !json_is_object(o)) return api_bad(e, "stream_options", "stream_options: expected an object");
-    return !o || get_bool(&r->include_usage, o, "include_usage", e);
+    return read_field(r, &usage, field(o, "include_usage"), e);
 }
-
-static bool read_length(api_request *r, api_error *e)
-{
-    r->max_tokens = -1;
-    if (!get_whole(&r->max_tokens, r->body, "max_tokens", 0, INT32_MAX, e)) return false;
-    if (r->chat && !get_whole(&r->max_tokens, r->body, "max_completion_tokens", 0, INT32_MAX, e)) return false;
-    if (!r->chat && r->max_tokens < 0) r->max_tokens = 16;
-    if (r->max_tokens == 0 && !r->echo) return api_bad(e, "max_tokens", "max_tokens: 0 needs echo");
-    return true;
-}
-
-/* Fields that change an answer and that nothing here does. */
-static bool refuse(const json_t *body, api_error *e)
-{
-    static const char *const never[] = {"tools", "tool_choice", "functions", "suffix", "logit_bias"};
-    static const char *const zero[] = {"presence_penalty", "frequency_penalty"};
-    for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
-        const json_t *v = field(body, never[i]);
-        bool empty = (json_is_object(v) && json_object_size(v) == 0) || (json_is_array(v) && json_array_size(v) == 0);
-        if (v && !empty && !(json_is_string(v) && strcmp(json_string_value(v), "none") == 0))
-            return api_bad(e, never[i], "%s: is not supported here", never[i]);
-    }
-    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
-        double x = 0;
-        if (!get_number(&x, body, zero[i], -2, 2, e)) return false;
-        if (x != 0) return api_bad(e, zero[i], "%s: only 0 is supported; repeat_penalty is ours", zero[i]);
-    }
-    const json_t *format = field(body, "response_format");
-    const char *type = json_string_value(json_object_get(format, "type"));
-    if (format && (!type || strcmp(type, "text") != 0))
-        return api_bad(e, "response_format", "response_format: only {\"type\": \"text\"} is supported");
-    return true;
-}
-
-/* The names that are known; the others are told, or refused. */
-static bool find_unknown(api_request *r, bool strict, api_error *e)
-{
-    static const char *const both[] = {"model",
-                                       "max_tokens",
-                                       "n",
-                                       "temperature",
-                                       "top_p",
-                                       "top_k",
-                                       "min_p",
-                                       "seed",
-                                       "repeat_penalty",
-                                       "stop",
-                                       "stream",
-                                       "stream_options",
-                                       "logprobs",
-                                       "ignore_eos",
-                                       "attn",
-                                       "budget",
-                                       "kv",
-                                       "skip",
-                                       "decode",
-                                       "cache_prefix",
-                                       "cache_salt",
-                                       "tools",
-                                       "tool_choice",
-                                       "draft",
-                                       "functions",
-                                       "suffix",
-                                       "logit_bias",
-                                       "presence_penalty",
-                                       "user",
-                                       "store",
-                                       "response_format",
-                                       "return_token_ids",
-                                       "frequency_penalty",
-                                       "best_of",
-                                       "metadata"};
-    static const char *const completion[] = {"prompt", "echo"};
-    static const char *const chat[] = {"messages", "max_completion_tokens", "top_logprobs"};
-    static const char *const lens[] = {"model", "prompt", "messages",   "strategies", "max_tokens", "drive",   "budget",
-                                       "kv",    "skip",   "ignore_eos", "stream",     "user",       "metadata"};
-    const char *name;
-    json_t *v;
-    json_object_foreach(r->body, name, v)
-    {
-        bool known = false;
-        for (size_t i = 0; i < sizeof lens / sizeof *lens && r->lens; i++) known |= strcmp(name, lens[i]) == 0;
-        for (size_t i = 0; i < sizeof both / sizeof *both && !r->lens; i++) known |= strcmp(name, both[i]) == 0;
-        for (size_t i = 0; i < 2 && !r->chat && !r->lens; i++) known |= strcmp(name, completion[i]) == 0;
-        for (size_t i = 0; i < 3 && r->chat && !r->lens; i++) known |= strcmp(name, chat[i]) == 0;
-        if (known || json_is_null(v)) continue;
-        if (strict) return api_bad(e, name, "unknown field '%.60s'", name);
-        if (json_array_append_new(r->ignored, json_string(name)) != 0)
-            return api_fail(e, 500, NULL, "out of memory for a request");
-    }
-    return true;
-}
-
-static bool read_ours(api_request *r, api_error *e)
-{
-    bool cache = true;
-    r->decode = -1;
-    if (!get_bool(&cache, r->body, "cache_prefix", e) || !get_text(&r->cache_salt, r->body, "cache_salt", e))
-        return false;
-    r->no_prefix = !cache;
-    return get_text(&r->attn, r->body, "attn", e) && get_word(&r->budget, r, "budget", e) &&
-           get_text(&r->kv, r->body, "kv", e) && get_word(&r->skip, r, "skip", e) &&
-           get_text(&r->draft, r->body, "draft", e) && get_whole(&r->decode, r->body, "decode", 0, INT32_MAX, e);
-}
-
-static bool read_choices(api_request *r, api_error *e)
-{
-    int64_t n = 1, best = 0;
-    if (!get_whole(&n, r->body, "n", 1, API_MAX_CHOICES, e) || !get_whole(&best, r->body, "best_of", 1, 1 << 10, e))
-        return false;
-    if (best > n) return api_bad(e, "best_of", "best_of: %lld is more than n", (long long)best);
-    r->n = (int)n;
-    return true;
-}
-
-static bool read_all(api_request *r, bool strict, api_error *e)
-{
-    if (!get_text(&r->model, r->body, "model", e)) return false;
-    if (r->chat ? !api_read_messages(r, field(r->body, "messages"), e)
-                : !read_prompts(r, field(r->body, "prompt"), e) || !get_bool(&r->echo, r->body, "echo", e))
-        return false;
-    return find_unknown(r, strict, e) && refuse(r->body, e) && read_length(r, e) && read_choices(r, e) &&
-           read_sampling(r, e) && read_stops(r, field(r->body, "stop"), e) && read_stream(r, e) &&
-           read_logprobs(r, e) && get_bool(&r->ignore_eos, r->body, "ignore_eos", e) &&
-           get_bool(&r->return_token_ids, r->body, "return_token_ids", e) && read_ours(r, e);
-}
-
-json_t *api_parse(const char *body, size_t n, api_error *e)
-{
-    json_t *j;
-    err why = {0};
-    status st = json_parse_data(&j, body, n, "the body", API_MAX_DEPTH, &why);
-    if (st == ST_OK) return j;
-    if (st == ST_NOMEM) api_fail(e, 500, NULL, "%s", why.msg);
-    else api_fail(e, 400, NULL, "%s", why.msg);
-    return NULL;
-}
-
-bool api_read(api_request *r, bool chat, const char *body, size_t n, bool strict, api_error *e)
-{
-    *r = (api_request){.chat = chat, .body = api_parse(body, n, e)};
-    if (!r->body) return false;
-    r->ignored = json_array();
-    bool good = r->ignored ? read_all(r, strict, e) : api_fail(e, 500, NULL, "out of memory for a request");
-    if (!good) api_free(r);
-    return good;
-}
-
-/* ---- the lens ---- */
 
 static bool read_strategies(api_request *r, const json_t *list, api_error *e)
 {
@@ -467,29 +387,66 @@ static bool read_strategies(api_request *r, const json_t *list, api_error *e)
     return true;
 }
 
-static bool read_lens(api_request *r, bool strict, api_error *e)
+/* Checks fields against each other. */
+static bool check_reply(api_request *r, api_error *e)
 {
-    r->chat = field(r->body, "messages") != NULL;
-    r->lens = r->stream = true;
-    r->n = 1;
-    r->decode = -1;
-    r->max_tokens = 32;
-    if (r->chat ? !api_read_messages(r, field(r->body, "messages"), e) : !read_prompts(r, field(r->body, "prompt"), e))
-        return false;
-    if (r->n_prompts > 1) return api_bad(e, "prompt", "prompt: a lens has one, found %zu", r->n_prompts);
-    return get_text(&r->model, r->body, "model", e) && read_strategies(r, field(r->body, "strategies"), e) &&
-           get_text(&r->drive, r->body, "drive", e) &&
-           get_whole(&r->max_tokens, r->body, "max_tokens", 1, INT32_MAX, e) && get_word(&r->budget, r, "budget", e) &&
-           get_text(&r->kv, r->body, "kv", e) && get_word(&r->skip, r, "skip", e) &&
-           get_bool(&r->ignore_eos, r->body, "ignore_eos", e) && find_unknown(r, strict, e);
+    const json_t *format = field(r->body, "response_format");
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (format && (!type || strcmp(type, "text") != 0))
+        return api_bad(e, "response_format", "response_format: only {\"type\": \"text\"} is supported");
+    if (r->max_tokens == 0 && !r->echo) return api_bad(e, "max_tokens", "max_tokens: 0 needs echo");
+    if (r->best_of > r->n) return api_bad(e, "best_of", "best_of: %d is more than n", r->best_of);
+    if (r->chat && r->top_logprobs > 0 && !r->logprobs)
+        return api_bad(e, "top_logprobs", "top_logprobs needs logprobs");
+    return true;
 }
 
-bool api_read_lens(api_request *r, const char *body, size_t n, bool strict, api_error *e)
+static bool read_reply(api_request *r, api_error *e)
 {
-    *r = (api_request){.body = api_parse(body, n, e)};
-    if (!r->body) return false;
-    r->ignored = json_array();
-    bool good = r->ignored ? read_lens(r, strict, e) : api_fail(e, 500, NULL, "out of memory for a request");
+    if (!check_reply(r, e) || !read_stops(r, field(r->body, "stop"), e) ||
+        !read_stream_options(r, field(r->body, "stream_options"), e))
+        return false;
+    if (!r->chat) r->logprobs = r->top_logprobs >= 0;
+    if (r->top_logprobs < 0) r->top_logprobs = 0;
+    if (r->sampling.top_k < 0) r->sampling.top_k = 0; /* -1, as others have it: off */
+    r->seeded = field(r->body, "seed") != NULL;
+    return true;
+}
+
+static bool read_lens(api_request *r, api_error *e)
+{
+    r->lens = r->stream = true;
+    if (r->n_prompts > 1) return api_bad(e, "prompt", "prompt: a lens has one, found %zu", r->n_prompts);
+    return read_strategies(r, field(r->body, "strategies"), e);
+}
+
+json_t *api_parse(const char *body, size_t n, api_error *e)
+{
+    json_t *j;
+    err why = {0};
+    status st = json_parse_data(&j, body, n, "the body", API_MAX_DEPTH, &why);
+    if (st == ST_OK) return j;
+    if (st == ST_NOMEM) api_fail(e, 500, NULL, "%s", why.msg);
+    else api_fail(e, 400, NULL, "%s", why.msg);
+    return NULL;
+}
+
+bool api_read(api_request *r, api_kind of, const char *body, size_t n, bool strict, api_error *e)
+{
+    static const int64_t max_tokens[] = {[API_COMPLETION] = 16, [API_CHAT] = -1, [API_LENS] = 32};
+    *r = (api_request){.body = api_parse(body, n, e),
+                       .ignored = json_array(),
+                       .max_tokens = max_tokens[of],
+                       .n = 1,
+                       .sampling = {.temp = 1, .top_p = 1, .repeat_penalty = 1},
+                       .top_logprobs = -1,
+                       .cache_prefix = true,
+                       .decode = -1};
+    const json_t *messages = field(r->body, "messages");
+    bool good = r->body && (r->ignored || api_fail(e, 500, NULL, "out of memory for a request"));
+    r->chat = of == API_CHAT || (of == API_LENS && messages);
+    if (good) good = r->chat ? api_read_messages(r, messages, e) : read_prompts(r, field(r->body, "prompt"), e);
+    if (good) good = read_fields(r, of, strict, e) && (of == API_LENS ? read_lens(r, e) : read_reply(r, e));
     if (!good) api_free(r);
     return good;
 }

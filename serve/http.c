@@ -268,9 +268,8 @@ static enum MHD_Result complete(exchange *x, const char *key)
     api_error e = {0};
     job_client client;
     const char *body = x->body ? x->body : "";
-    bool good = x->route == ROUTE_LENS ? api_read_lens(&r, body, x->n, x->h->o.strict, &e)
-                                       : api_read(&r, x->route == ROUTE_CHAT, body, x->n, x->h->o.strict, &e);
-    if (!good) return send_error(x, &e);
+    api_kind of = x->route == ROUTE_LENS ? API_LENS : x->route == ROUTE_CHAT ? API_CHAT : API_COMPLETION;
+    if (!api_read(&r, of, body, x->n, x->h->o.strict, &e)) return send_error(x, &e);
     name_client(x, &client, key);
     x->j = sched_submit(x->h->o.sched, &r, &client, &e);
     return x->j ? go_on(x) : send_error(x, &e);

@@ -142,7 +142,7 @@ static bool prepare(scheduler *s, job *j, api_error *e)
         return said(e, j->r.attn ? "attn" : "model", &why);
     if (!check_draft(s, j, e)) return false;
     if (!encode(s, j, e) || !check_length(s, j, e) || !make_choices(j, e) || !plan(s, j, e)) return false;
-    j->cached = s->prefix && !j->lens && !j->r.no_prefix && attn_reuse_of(&j->spec) != ATTN_REUSE_NEVER &&
+    j->cached = s->prefix && !j->lens && j->r.cache_prefix && attn_reuse_of(&j->spec) != ATTN_REUSE_NEVER &&
                 !drafter_session(j->draft, 1).draft; /* whose index is made as tokens come */
     name(j);
     return true;

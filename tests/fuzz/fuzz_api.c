@@ -15,8 +15,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     api_request r;
     api_error e = {0};
     bool chat = data[0] & 1, strict = data[0] & 2, lens = data[0] & 4;
+    api_kind of = lens ? API_LENS : chat ? API_CHAT : API_COMPLETION;
     const char *body = (const char *)data + 1;
-    if (!(lens ? api_read_lens(&r, body, size - 1, strict, &e) : api_read(&r, chat, body, size - 1, strict, &e))) {
+    if (!api_read(&r, of, body, size - 1, strict, &e)) {
         char *text = api_error_text(&e);
         if (e.http < 400 || !text) abort();
         free(text);

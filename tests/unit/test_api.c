@@ -61,7 +61,8 @@ static void check_refused(void)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         api_request r;
         api_error e = {0};
-        bool taken = api_read(&r, all[i].chat, all[i].body, strlen(all[i].body), all[i].strict, &e);
+        bool taken =
+            api_read(&r, all[i].chat ? API_CHAT : API_COMPLETION, all[i].body, strlen(all[i].body), all[i].strict, &e);
         ok(!taken && e.http == all[i].http && strcmp(e.param, all[i].param) == 0 && strstr(e.message, all[i].part),
            "%.60s: refused (%d %s: %s)", all[i].body, e.http, e.param, e.message);
         if (taken) api_free(&r);
@@ -74,7 +75,7 @@ static void check_deep(void)
     api_request r;
     api_error e = {0};
     memset(body + strlen(body), '[', 200);
-    ok(!api_read(&r, false, body, strlen(body), false, &e) && e.http == 400, "deep nesting is refused");
+    ok(!api_read(&r, API_COMPLETION, body, strlen(body), false, &e) && e.http == 400, "deep nesting is refused");
 }
 
 /* ---- what is taken ---- */
@@ -86,7 +87,8 @@ static void check_taken(void)
         "\"colour\":1,\"none\":null,\"budget\":64,\"skip\":\"0+2\",\"attn\":\"quest\"}";
     api_request r;
     api_error e = {0};
-    if (!ok(api_read(&r, false, body, strlen(body), false, &e), "a completion is taken: %s", e.message)) return;
+    if (!ok(api_read(&r, API_COMPLETION, body, strlen(body), false, &e), "a completion is taken: %s", e.message))
+        return;
     is_int((long long)r.n_prompts, 2, "two prompts");
     is_int(r.n, 3, "n");
     is_int(r.max_tokens, 16, "max_tokens is 16 unless it is said");
@@ -109,7 +111,7 @@ static void check_chat(void)
                                "\"max_completion_tokens\":7,\"logprobs\":true,\"top_logprobs\":2}";
     api_request r;
     api_error e = {0};
-    if (!ok(api_read(&r, true, body, strlen(body), true, &e), "a chat is taken: %s", e.message)) return;
+    if (!ok(api_read(&r, API_CHAT, body, strlen(body), true, &e), "a chat is taken: %s", e.message)) return;
     is_int((long long)r.n_messages, 2, "two messages");
     is_str(r.messages[0].role, "system", "a developer is the system");
     is_str(r.messages[1].content, "ab", "parts are joined");
@@ -136,13 +138,13 @@ static void check_lens(void)
     api_request r;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         api_error e = {0};
-        bool taken = api_read_lens(&r, bad[i].body, strlen(bad[i].body), true, &e);
+        bool taken = api_read(&r, API_LENS, bad[i].body, strlen(bad[i].body), true, &e);
         ok(!taken && e.http == 400 && strcmp(e.param, bad[i].param) == 0, "a lens of %s: refused (%s)", bad[i].body,
            e.message);
         if (taken) api_free(&r);
     }
     api_error e = {0};
-    if (!ok(api_read_lens(&r, body, strlen(body), true, &e), "a lens is taken: %s", e.message)) return;
+    if (!ok(api_read(&r, API_LENS, body, strlen(body), true, &e), "a lens is taken: %s", e.message)) return;
     ok(r.lens && r.chat && r.n_strategies == 2 && r.max_tokens == 32 && strcmp(r.drive, "h2o") == 0,
        "what it asks for");
     api_free(&r);
