@@ -63,11 +63,13 @@ typedef struct {
     int n_new;             /* default of -n */
     status (*run)(const cli *, err *);
     const struct evaluation_kind *evaluation; /* instead of `run`: the loop that evaluations share */
+    const char *measure;                      /* `eval fidelity --measure NAME` is this command; NULL: none */
 } command;
 
 /* All commands; ends with NULL. */
 extern const command *const commands[];
-/* The command of argv[1], or of argv[1] and argv[2] ("eval recall"); *n: words it takes. NULL: there is none. */
+/* Returns the command of argv[1], of argv[1] and argv[2] ("eval recall"), or of "eval fidelity --measure NAME".
+ * *n: words it takes. NULL: no such command. */
 const command *command_find(char **argv, int argc, int *n);
 /* To stderr: there is no such command, with the nearest name. */
 void command_unknown(char **argv, int argc);

@@ -24,6 +24,7 @@
     X(scbench)                                                                                                         \
     X(mrcr)                                                                                                            \
     X(pg19)                                                                                                            \
+    X(fidelity)                                                                                                        \
     X(agree)                                                                                                           \
     X(accept)                                                                                                          \
     X(drift)                                                                                                           \
@@ -48,10 +49,25 @@ static void two_words(char out[64], char **argv, int argc)
     snprintf(out, 64, "%s %s", argv[1], argc > 2 ? argv[2] : "");
 }
 
+/* Returns the command whose measure argv[3] names; NULL: none. */
+static const command *find_measure(char **argv, int argc, int *n)
+{
+    static const char option[] = "--measure=";
+    const size_t length = sizeof option - 1;
+    const char *name = argc > 3 && strncmp(argv[3], option, length) == 0 ? argv[3] + length : NULL;
+    *n = 3;
+    if (argc > 4 && strcmp(argv[3], "--measure") == 0) name = argv[4], *n = 4;
+    for (const command *const *c = commands; name && *c; c++)
+        if ((*c)->measure && strcmp((*c)->measure, name) == 0) return *c;
+    return NULL;
+}
+
 const command *command_find(char **argv, int argc, int *n)
 {
     char two[64];
     two_words(two, argv, argc);
+    const command *by_measure = strcmp(two, fidelity_command.name) == 0 ? find_measure(argv, argc, n) : NULL;
+    if (by_measure) return by_measure;
     for (const command *const *c = commands; *c; c++) {
         *n = strchr((*c)->name, ' ') ? 2 : 1;
         if (strcmp((*c)->name, *n == 2 ? two : argv[1]) == 0) return *c;

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "cli/command.h"
 #include "eval/provenance.h"
 #include "kernels/base/file.h"
 
@@ -85,3 +86,30 @@ void fidelity_close(fidelity *f)
     token_list_free(&f->text);
     engine_close(&f->g);
 }
+
+/* ---- the command without a measure ---- */
+
+typedef struct {
+    const char *measure;
+} fidelity_options;
+
+static status cmd_fidelity(const cli *c, err *e)
+{
+    const char *name = ((const fidelity_options *)c->own)->measure;
+    return err_set(e, ST_USAGE, "--measure%s%.40s: selection, tokens, text or logits is needed, as the first option",
+                   name ? " " : "", name ? name : "");
+}
+
+static const cli_option options[] = {
+    {.name = "measure",
+     .arg = "selection|tokens|text|logits",
+     AT_OWN(fidelity_options, measure),
+     .help = "the first option: run eval recall, accept, agree or drift, whose options follow"},
+    {0}};
+
+const command fidelity_command = {.name = "eval fidelity",
+                                  .args = "",
+                                  .summary = "how closely strategies follow full attention, by one of four measures",
+                                  .own = options,
+                                  .own_size = sizeof(fidelity_options),
+                                  .run = cmd_fidelity};

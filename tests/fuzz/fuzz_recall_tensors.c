@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "eval/recall/recall_run.h"
+#include "eval/fidelity/recall_run.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

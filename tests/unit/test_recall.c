@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "eval/recall/recall_run.h"
+#include "eval/fidelity/recall_run.h"
 #include "lens/recall_score.h"
 #include "kernels/base/mem.h"
 #include "kernels/base/rng.h"

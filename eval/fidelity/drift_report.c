@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "eval/drift/drift.h"
+#include "eval/fidelity/drift.h"
 
 /* The columns; values are divided by `unit`. */
 static const struct {

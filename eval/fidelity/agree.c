@@ -202,6 +202,7 @@ static const cli_option options[] = {
     {0}};
 
 const command agree_command = {.name = "eval agree",
+                               .measure = "text",
                                .args = "",
                                .summary =
                                    "how long greedy text stays that of full attention: strategies and budgets compared",

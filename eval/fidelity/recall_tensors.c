@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/recall/recall_follow.h"
+#include "eval/fidelity/recall_follow.h"
 #include "kernels/base/mem.h"
 #include "kernels/half.h"
 #include "model/safetensors.h"

@@ -3,7 +3,7 @@
  * It needs no task, and no length of drafts: that of any length follows. Source: doc/evals.md 21. */
 #include "config.h"
 
-#include "eval/accept/accept.h"
+#include "eval/fidelity/accept.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -128,6 +128,7 @@ static const cli_option options[] = {
     {0}};
 
 const command accept_command = {.name = "eval accept",
+                                .measure = "tokens",
                                 .args = "",
                                 .summary = "how often a strategy's next token is that of full attention, and drafts of "
                                            "any length by it",

@@ -2,7 +2,7 @@
 /* `eval accept`: one strategy over pieces of a text. It drafts in a session of full attention, as --draft does. */
 #include "config.h"
 
-#include "eval/accept/accept.h"
+#include "eval/fidelity/accept.h"
 #include "eval/evaluation.h"
 #include "kernels/base/mem.h"
 

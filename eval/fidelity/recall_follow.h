@@ -4,7 +4,7 @@
 #ifndef EVAL_RECALL_FOLLOW_H
 #define EVAL_RECALL_FOLLOW_H
 
-#include "eval/recall/recall_run.h"
+#include "eval/fidelity/recall_run.h"
 #include "lens/recall_score.h"
 
 /* A job's strategies, and what exact attention is computed from. */

@@ -4,7 +4,7 @@
 #include "config.h"
 
 #include "cli/command.h"
-#include "eval/drift/drift.h"
+#include "eval/fidelity/drift.h"
 
 /* ---- options ---- */
 
@@ -129,6 +129,7 @@ static const cli_option options[] = {
     {0}};
 
 const command drift_command = {.name = "eval drift",
+                               .measure = "logits",
                                .args = "",
                                .summary = "speed, memory and selection along a long generation: strategies compared",
                                .groups = OPTIONS_MODEL | OPTIONS_RESULTS,

@@ -9,7 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/lineup.h"
-#include "eval/recall/recall_run.h"
+#include "eval/fidelity/recall_run.h"
 #include "kernels/base/mem.h"
 
 enum { DEFAULT_QUERIES = 64 };
@@ -507,6 +507,7 @@ static const cli_option options[] = {
     {0}};
 
 const command recall_command = {.name = "eval recall",
+                                .measure = "selection",
                                 .args = "",
                                 .summary = "what strategies select, against exact attention",
                                 .groups = OPTIONS_MODEL | OPTIONS_LENGTH,

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "eval/accept/accept.h"
+#include "eval/fidelity/accept.h"
 #include "eval/stats.h"
 
 enum { REPORTED = 4 }; /* accepted_length is of so many drafted tokens */

@@ -2,7 +2,7 @@
 /* `eval accept`: the sessions and the results of a strategy. */
 #include "config.h"
 
-#include "eval/accept/accept.h"
+#include "eval/fidelity/accept.h"
 
 int64_t accept_limit(const accept_run *r, int64_t ctx)
 {

@@ -2,7 +2,7 @@
 /* Recall on text: the strategies follow a run of full attention. */
 #include "config.h"
 
-#include "eval/recall/recall_follow.h"
+#include "eval/fidelity/recall_follow.h"
 #include "kernels/base/mem.h"
 
 /* The next group of strategies from run `from` on: those that go through a prompt together; in decode one. */

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/drift/drift.h"
-#include "eval/recall/recall_follow.h"
+#include "eval/fidelity/drift.h"
+#include "eval/fidelity/recall_follow.h"
 #include "generate/sequence.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/mem.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
-#include "eval/recall/recall_follow.h"
+#include "eval/fidelity/recall_follow.h"
 
 #include <errno.h>
 #include <math.h>
