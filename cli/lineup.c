@@ -99,6 +99,13 @@ json_t *lineup_budget_json(const attn_spec *s)
     return attn_has_budget(s) ? json_integer(s->budget) : json_null();
 }
 
+json_t *lineup_row_json(const attn_spec *s)
+{
+    char params[512];
+    attn_spec_params(s, params, sizeof params);
+    return json_pack("{s:s, s:s, s:o}", "attn", s->text, "params", params, "budget", lineup_budget_json(s));
+}
+
 int lineup_width(const lineup *l)
 {
     int width = 8;

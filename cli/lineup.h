@@ -28,6 +28,8 @@ status lineup_check_by(lineup *l, status (*can_run)(void *ctx, const attn_spec *
 /* "256", or "-" for a method without a budget; the same as JSON, or null. */
 void lineup_budget_text(char *out, size_t size, const attn_spec *s);
 json_t *lineup_budget_json(const attn_spec *s);
+/* Returns {"attn", "params", "budget"}, the start of a row in --json; NULL: out of memory. */
+json_t *lineup_row_json(const attn_spec *s);
 /* Characters of the longest strategy as it was written, at least 8. */
 int lineup_width(const lineup *l);
 /* Ends the headline of a table with what holds for all rows: ", skip 0", and below it how query heads share a selection

@@ -248,12 +248,7 @@ static json_t *config_json(const evaluation *ev, json_t *tables)
                                c->sampled ? json_integer((json_int_t)c->sample_seed) : json_null(), "max_length",
                                (json_int_t)p->max_length, "wrap", prompt_wrap_name(p->wrap), "template",
                                p->wrap == WRAP_RAW ? NULL : chat, "clean_up", p->clean);
-    json_t *own = ev->kind->config(ev->own);
-    bool good = config && own && json_object_update(config, own) == 0;
-    json_decref(own);
-    if (good) return config;
-    json_decref(config);
-    return NULL;
+    return results_merge(config, ev->kind->config(ev->own));
 }
 
 /* The lineup against the longest prompt; at first the weights and the results too. */
@@ -343,17 +338,10 @@ static status on_answer(void *ctx, size_t row, size_t i, const together_reply *a
     status st = ev->kind->judge(ev->own, ev, i, (utf8_text){text, n}, &own, e);
     mem_free(text);
     if (st != ST_OK) return st;
-    json_t *line = identity_json(ev, row, x),
-           *costs = (ev->kind->costs ? ev->kind->costs : evaluation_costs_of)(ev, x, a);
-    bool good = line && own && costs && json_object_update(line, own) == 0 && json_object_update(line, costs) == 0;
-    if (a->draft) good = good && json_object_set_new(line, "draft", drafter_json(a->draft, ev->g.draft)) == 0;
-    json_decref(own);
-    json_decref(costs);
-    if (good) st = results_add(ev->out, line, e); /* takes it */
-    else {
-        json_decref(line);
-        st = err_set(e, ST_NOMEM, "out of memory for a result");
-    }
+    json_t *costs = (ev->kind->costs ? ev->kind->costs : evaluation_costs_of)(ev, x, a);
+    json_t *line = results_merge(results_merge(identity_json(ev, row, x), own), costs);
+    if (a->draft) line = results_merge(line, json_pack("{s:o}", "draft", drafter_json(a->draft, ev->g.draft)));
+    st = results_add(ev->out, line, e);
     if (st == ST_OK) ev->known[row * ev->n_items + i] = true;
     return st;
 }

@@ -101,12 +101,10 @@ status evaluation_table_costs(const evaluation_table *t, const evaluation_costs 
 
 json_t *evaluation_row_json(const evaluation *ev, size_t row)
 {
-    const attn_spec *s = &ev->rows.run[row].spec;
     const err *why = &ev->rows.why[row];
-    char params[512];
-    attn_spec_params(s, params, sizeof params);
-    return json_pack("{s:s, s:s, s:o, s:s*}", "attn", s->text, "params", params, "budget", lineup_budget_json(s),
-                     "reason", why->code == ST_OK ? NULL : why->msg);
+    json_t *o = lineup_row_json(&ev->rows.run[row].spec);
+    if (o && why->code != ST_OK) json_object_set_new(o, "reason", json_string(why->msg));
+    return o;
 }
 
 void evaluation_costs_json(json_t *o, const evaluation_costs *c)

@@ -92,11 +92,9 @@ status model_sha256(const char *dir, char out[SHA256_HEX], err *e)
 
 static json_t *run_json(const attn_spec *s)
 {
-    char params[512], kv[128];
-    attn_spec_params(s, params, sizeof params);
+    char kv[128];
     kv_format_text(&s->kv, kv, sizeof kv);
-    return json_pack("{s:s, s:s, s:o, s:s}", "attn", s->text, "params", params, "budget", lineup_budget_json(s), "kv",
-                     kv);
+    return results_merge(lineup_row_json(s), json_pack("{s:s}", "kv", kv));
 }
 
 /* The part that all evaluations share. */

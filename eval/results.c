@@ -298,3 +298,12 @@ json_t *results_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
 }
+
+json_t *results_merge(json_t *o, json_t *more)
+{
+    bool good = o && more && json_object_update(o, more) == 0;
+    json_decref(more);
+    if (good) return o;
+    json_decref(o);
+    return NULL;
+}

@@ -43,6 +43,8 @@ status results_add(results *r, json_t *line, err *e);
 /* A member as a number; NAN: it is none. And the other way round: a number that JSON cannot hold is null. */
 double results_number(const json_t *line, const char *key);
 json_t *results_real(double x);
+/* Adds the members of `more` to o and returns it. Takes both; NULL if one is NULL, or out of memory. */
+json_t *results_merge(json_t *o, json_t *more);
 
 /* The path of the first difference between two values ("runs[1].budget") and both sides as text; false: equal. */
 bool results_difference(const json_t *a, const json_t *b, char path[96], char left[48], char right[48]);

@@ -109,16 +109,6 @@ static status take_piece(measured *m, const accept_case *x, err *e)
     return ST_OK;
 }
 
-static json_t *result_json(const measured *m, const accept_case *x)
-{
-    json_t *o = accept_identity(m->r, x), *counts = accept_counts(&m->sums);
-    bool good = o && counts && json_object_update(o, counts) == 0;
-    json_decref(counts);
-    if (good) return o;
-    json_decref(o);
-    return NULL;
-}
-
 /* A temperature, over a piece whose prompt is in the session. */
 static status measure_case(measured *m, const accept_case *x, err *e)
 {
@@ -134,7 +124,8 @@ static status measure_case(measured *m, const accept_case *x, err *e)
     if (st == ST_OK) st = session_rewind(m->s, prompt, e);
     sampler_free(m->by);
     m->by = NULL;
-    return st == ST_OK ? results_add(m->r->f.out, result_json(m, x), e) : st;
+    return st == ST_OK ? results_add(m->r->f.out, results_merge(accept_identity(m->r, x), accept_counts(&m->sums)), e)
+                       : st;
 }
 
 static bool on_prompt(void *ctx, int64_t done, int64_t total)

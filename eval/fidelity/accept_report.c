@@ -135,17 +135,11 @@ static json_t *with_figures(json_t *o, const accept_sums *s)
     figures f = figures_of(s);
     double all[ACCEPT_AHEAD];
     for (size_t i = 0; i < ACCEPT_AHEAD; i++) all[i] = length_of(s, &f, i + 1);
-    json_t *counts = accept_counts(s);
     json_t *more = json_pack("{s:o, s:[f, f], s:o, s:o, s:o, s:o, s:o}", "agreement", results_real(f.hazard[0]), "ci95",
                              f.low, f.high, "h8", results_real(f.hazard[ACCEPT_AHEAD - 1]), "run", results_real(f.run),
                              "accepted_length", results_real(all[REPORTED - 1]), "hazards",
                              list_json(f.hazard, ACCEPT_AHEAD), "accepted_lengths", list_json(all, ACCEPT_AHEAD));
-    bool good = o && counts && more && json_object_update(o, counts) == 0 && json_object_update(o, more) == 0;
-    json_decref(counts);
-    json_decref(more);
-    if (good) return o;
-    json_decref(o);
-    return NULL;
+    return results_merge(results_merge(o, accept_counts(s)), more);
 }
 
 static json_t *by_context(const accept_run *r, size_t row, double temp)
@@ -173,14 +167,12 @@ json_t *accept_row_json(const void *own, size_t row, size_t i)
     double temp = r->temp[i];
     const attn_spec *spec = &r->f.rows.run[row].spec;
     const err *why = &r->f.rows.why[row];
-    char params[512], kv[128];
+    char kv[128];
     accept_sums s = sums_of(r, row, temp, r->n_ctx);
-    attn_spec_params(spec, params, sizeof params);
     kv_format_text(&spec->kv, kv, sizeof kv);
-    json_t *o = json_pack("{s:s, s:s, s:o, s:s, s:f, s:o, s:s*}", "attn", spec->text, "params", params, "budget",
-                          lineup_budget_json(spec), "kv", kv, "temp", temp, "by_context", by_context(r, row, temp),
+    json_t *o = json_pack("{s:s, s:f, s:o, s:s*}", "kv", kv, "temp", temp, "by_context", by_context(r, row, temp),
                           "reason", why->code == ST_OK ? NULL : why->msg);
-    return with_figures(o, &s);
+    return with_figures(results_merge(lineup_row_json(spec), o), &s);
 }
 
 json_t *accept_options_json(const void *own)

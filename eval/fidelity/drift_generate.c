@@ -116,31 +116,23 @@ static status compare(generation *g, err *e)
 
 static void interval_begin(generation *g)
 {
-    size_t n = (size_t)g->f.shape->n_layers * (size_t)g->f.shape->n_heads * sizeof(double);
-    double *const sums[] = {g->run.recall, g->run.mass, g->run.selected};
-    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) memset(sums[i], 0, n);
+    size_t n = (size_t)g->f.shape->n_layers * (size_t)g->f.shape->n_heads;
+    memset(g->run.sum[0], 0, RECALL_SUMS * n * sizeof(double));
     g->run.n_queries = g->ns = g->n_timed = g->n_newest = 0;
     g->newest = g->kl = 0;
     g->top1 = g->n_compared = 0;
     g->before = attn_seq_stats(session_attn(g->q.s));
 }
 
-static json_t *known(double x)
-{
-    return x < 0 ? json_null() : json_real(x);
-}
-
-/* What the judged steps gave. */
+/* Returns what the judged steps gave. */
 static json_t *judged_json(const generation *g)
 {
     const recall_run *run = &g->run;
-    recall_shape shape = {g->f.shape->n_layers, g->f.shape->n_heads, false};
-    double n = (double)g->n_compared;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "selected", known(recall_mean(run, &shape, run->selected)),
-                     "recall", known(recall_mean(run, &shape, run->recall)), "mass",
-                     known(recall_mean(run, &shape, run->mass)), "newest",
-                     known(g->n_newest ? g->newest / (double)g->n_newest : -1), "kl",
-                     n > 0 ? results_real(g->kl / n) : json_null(), "top1", known(n > 0 ? (double)g->top1 / n : -1));
+    double n = (double)g->n_compared; /* 0: the quotients are NAN, which is null */
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "selected", results_real(recall_mean(run, SUM_SELECTED)),
+                     "recall", results_real(recall_mean(run, SUM_RECALL)), "mass",
+                     results_real(recall_mean(run, SUM_MASS)), "newest", results_real(g->newest / (double)g->n_newest),
+                     "kl", results_real(g->kl / n), "top1", results_real((double)g->top1 / n));
 }
 
 static json_t *interval_json(const generation *g, int64_t generated)
@@ -148,19 +140,13 @@ static json_t *interval_json(const generation *g, int64_t generated)
     attn_stats a = attn_seq_stats(session_attn(g->q.s));
     attn_bytes held = attn_seq_held(session_attn(g->q.s));
     double steps = (double)(a.steps - g->before.steps);
-    json_t *o = drift_identity(g->r, g->row, generated), *judged = judged_json(g);
     json_t *costs =
         json_pack("{s:I, s:o, s:I, s:I, s:f, s:f, s:f}", "length", (json_int_t)session_length(g->q.s), "tokens_per_s",
-                  known(g->ns > 0 ? (double)g->n_timed * 1e9 / (double)g->ns : -1), "kv_bytes", (json_int_t)held.kv,
+                  results_real((double)g->n_timed * 1e9 / (double)g->ns), "kv_bytes", (json_int_t)held.kv,
                   "index_bytes", (json_int_t)held.index, "kv_read", (a.kv_read - g->before.kv_read) / steps,
                   "index_read", (a.index_read - g->before.index_read) / steps, "attended",
                   (a.attended - g->before.attended) / steps / g->f.shape->n_layers);
-    bool good = o && costs && judged && json_object_update(o, costs) == 0 && json_object_update(o, judged) == 0;
-    json_decref(costs);
-    json_decref(judged);
-    if (good) return o;
-    json_decref(o);
-    return NULL;
+    return results_merge(results_merge(drift_identity(g->r, g->row, generated), costs), judged_json(g));
 }
 
 static status interval_end(generation *g, int64_t generated, err *e)

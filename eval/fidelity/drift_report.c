@@ -71,21 +71,18 @@ json_t *drift_row_json(const void *own, size_t row, size_t i)
     const drift_run *r = own;
     const attn_spec *spec = &r->f.rows.run[row].spec;
     const err *why = &r->f.rows.why[row];
-    char params[512];
     json_t *intervals = json_array(), *ratios = json_object();
     int bad = 0;
     (void)i;
-    attn_spec_params(spec, params, sizeof params);
     for (int64_t k = r->every; k <= r->n; k += r->every) {
         const json_t *line = drift_result(r, row, k);
         if (line) bad |= json_array_append(intervals, (json_t *)(uintptr_t)line);
     }
     for (int c = 0; c < COLUMNS; c++)
         bad |= json_object_set_new(ratios, columns[c].title, results_real(ratio_of(r, row, c)));
-    json_t *o = json_pack("{s:s, s:s, s:o, s:o, s:o, s:s?}", "attn", spec->text, "params", params, "budget",
-                          lineup_budget_json(spec), "intervals", intervals, "end_over_start", ratios, "reason",
+    json_t *o = json_pack("{s:o, s:o, s:s?}", "intervals", intervals, "end_over_start", ratios, "reason",
                           why->code == ST_OK ? NULL : why->msg);
-    return fidelity_json(o, bad);
+    return fidelity_json(results_merge(lineup_row_json(spec), o), bad);
 }
 
 json_t *drift_options_json(const void *own)

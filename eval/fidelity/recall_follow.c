@@ -22,29 +22,8 @@ void recall_runs_clear(recall_run *runs, size_t n)
         recall_run *r = &runs[i];
         attn_seq_free(r->seq);
         mem_free(r->dense);
-        mem_free(r->recall);
-        mem_free(r->mass);
-        mem_free(r->error);
-        mem_free(r->error_l1);
-        mem_free(r->evicted);
-        mem_free(r->evicted_l1);
-        mem_free(r->with_tail);
-        mem_free(r->missed);
-        mem_free(r->missed_var);
-        mem_free(r->covers);
-        mem_free(r->measured);
-        mem_free(r->selected);
+        mem_free(r->sum[0]);
         mem_free(r->lengths);
-        mem_free(r->distance);
-        mem_free(r->distance_evicted);
-        mem_free(r->covering);
-        mem_free(r->covered);
-        mem_free(r->coverage);
-        mem_free(r->certified);
-        mem_free(r->bound);
-        mem_free(r->sure_missed);
-        mem_free(r->bound_most);
-        mem_free(r->missed_most);
         *r = (recall_run){.spec = r->spec};
     }
 }
@@ -61,53 +40,76 @@ bool recall_has_distance(const attn_spec *s)
     return s->kv.kind == KV_EXACT || !attn_has_budget(s) || (attn_retrieves(s) && !attn_by_window(s));
 }
 
-double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer)
+/* True if a run has values for a sum. */
+static bool is_known(const recall_run *run, recall_sum sum)
 {
-    double sum = 0;
-    for (int h = 0; h < s->n_heads; h++) sum += x[layer * s->n_heads + h];
-    return run->n_queries > 0 ? sum / (double)s->n_heads / (double)run->n_queries : 0;
+    bool codes = run->spec.kv.kind != KV_EXACT;
+    switch (sum) {
+    case SUM_ERROR:
+    case SUM_ERROR_L1: return run->shape.has_v;
+    case SUM_EVICTED:
+    case SUM_EVICTED_L1: return run->shape.has_v && codes;
+    case SUM_WITH_TAIL: return run->has_tail;
+    case SUM_DISTANCE: return recall_has_distance(&run->spec);
+    case SUM_DISTANCE_EVICTED: return codes;
+    default: return true;
+    }
 }
 
-double recall_mean(const recall_run *run, const recall_shape *s, const double *x)
+double recall_layer_mean(const recall_run *run, recall_sum sum, int layer)
 {
-    double sum = 0;
+    const double *x = run->sum[sum] + layer * run->shape.n_heads;
+    double all = 0;
+    if (!is_known(run, sum)) return (double)NAN;
+    for (int h = 0; h < run->shape.n_heads; h++) all += x[h];
+    return run->n_queries > 0 ? all / (double)run->shape.n_heads / (double)run->n_queries : 0;
+}
+
+double recall_mean(const recall_run *run, recall_sum sum)
+{
+    double all = 0;
     int n = 0;
-    for (int l = 0; l < s->n_layers; l++)
-        for (int h = 0; h < s->n_heads && !run->dense[l]; h++, n++)
-            sum += x[l * s->n_heads + h] / (double)run->n_queries;
-    return n ? sum / n : -1;
+    for (int l = 0; l < run->shape.n_layers; l++)
+        for (int h = 0; h < run->shape.n_heads && !run->dense[l]; h++, n++)
+            all += run->sum[sum][l * run->shape.n_heads + h] / (double)run->n_queries;
+    return n && is_known(run, sum) ? all / n : (double)NAN;
 }
 
-/* Selections with `tokens` tokens. */
-static uint64_t selections(const recall_run *run, const recall_shape *s, int layer, int64_t tokens)
+static bool counts_layer(const recall_run *run, int layer, int l)
+{
+    return layer < 0 ? !run->dense[l] : l == layer;
+}
+
+/* Returns the number of selections with `tokens` tokens. */
+static uint64_t selections(const recall_run *run, int layer, int64_t tokens)
 {
     uint64_t n = 0;
-    for (int l = 0; l < s->n_layers; l++)
-        if (layer < 0 ? !run->dense[l] : l == layer) n += run->lengths[l * (run->most_selected + 1) + tokens];
+    for (int l = 0; l < run->shape.n_layers; l++)
+        if (counts_layer(run, layer, l)) n += run->lengths[l * (run->most_selected + 1) + tokens];
     return n;
 }
 
-int64_t recall_selected_at(const recall_run *run, const recall_shape *s, int layer, double share)
+int64_t recall_selected_at(const recall_run *run, int layer, double fraction)
 {
     uint64_t all = 0, n = 0;
-    for (int64_t k = 0; k <= run->most_selected; k++) all += selections(run, s, layer, k);
+    for (int64_t k = 0; k <= run->most_selected; k++) all += selections(run, layer, k);
     for (int64_t k = 0; k <= run->most_selected && all > 0; k++) {
-        n += selections(run, s, layer, k);
-        if ((double)n >= share * (double)all) return k;
+        n += selections(run, layer, k);
+        if ((double)n >= fraction * (double)all) return k;
     }
     return -1;
 }
 
-bool recall_missed_mass(const recall_run *run, const recall_shape *s, int layer, recall_missed *out)
+bool recall_missed_mass(const recall_run *run, int layer, recall_missed *out)
 {
     double mean = 0, var = 0, covers = 0, n = 0;
-    for (int l = 0; l < s->n_layers; l++)
-        for (int h = 0; h < s->n_heads && (layer < 0 ? !run->dense[l] : l == layer); h++) {
-            mean += run->missed[l * s->n_heads + h];
-            var += run->missed_var[l * s->n_heads + h];
-            covers += run->covers[l * s->n_heads + h];
-            n += run->measured[l * s->n_heads + h];
-        }
+    for (int i = 0; i < run->shape.n_layers * run->shape.n_heads; i++) {
+        if (!counts_layer(run, layer, i / run->shape.n_heads)) continue;
+        mean += run->sum[SUM_MISSED][i];
+        var += run->sum[SUM_MISSED_VAR][i];
+        covers += run->sum[SUM_COVERS][i];
+        n += run->sum[SUM_MEASURED][i];
+    }
     if (n == 0) return false;
     double off = 1.96 * sqrt(var) / n;
     *out = (recall_missed){mean / n, fmax(mean / n - off, 0), fmin(mean / n + off, 1), covers / n};
@@ -116,28 +118,14 @@ bool recall_missed_mass(const recall_run *run, const recall_shape *s, int layer,
 
 static status run_open(recall_run *r, follow *f, const attn_limits *lim, err *e)
 {
-    size_t n = (size_t)f->shape->n_layers * (size_t)f->shape->n_heads;
+    size_t layers = (size_t)f->shape->n_layers, n = layers * (size_t)f->shape->n_heads;
     recall_runs_clear(r, 1);
-    TRY(MEM_NEW(&r->dense, (size_t)f->shape->n_layers, e));
-    TRY(MEM_NEW(&r->recall, n, e));
-    TRY(MEM_NEW(&r->mass, n, e));
-    TRY(MEM_NEW(&r->error, n, e));
-    TRY(MEM_NEW(&r->error_l1, n, e));
-    TRY(MEM_NEW(&r->evicted, n, e));
-    TRY(MEM_NEW(&r->evicted_l1, n, e));
-    TRY(MEM_NEW(&r->with_tail, n, e));
-    TRY(MEM_NEW(&r->missed, n, e));
-    TRY(MEM_NEW(&r->missed_var, n, e));
-    TRY(MEM_NEW(&r->covers, n, e));
-    TRY(MEM_NEW(&r->measured, n, e));
-    TRY(MEM_NEW(&r->selected, n, e));
+    r->shape = (recall_shape){f->shape->n_layers, f->shape->n_heads, f->has_v};
     r->most_selected = lim->n_tokens;
-    TRY(MEM_NEW(&r->lengths, (size_t)f->shape->n_layers * (size_t)(lim->n_tokens + 1), e));
-    double **const more[] = {&r->distance, &r->distance_evicted, &r->covering, &r->covered, &r->coverage};
-    for (size_t i = 0; i < sizeof more / sizeof *more && f->distributions; i++) TRY(MEM_NEW(more[i], n, e));
-    double **const sure[] = {&r->certified, &r->bound, &r->sure_missed, &r->bound_most, &r->missed_most};
-    for (size_t i = 0; i < sizeof sure / sizeof *sure && attn_certify_eps(&r->spec) > 0; i++)
-        TRY(MEM_NEW(sure[i], n, e));
+    TRY(MEM_NEW(&r->dense, layers, e));
+    TRY(MEM_NEW(&r->sum[0], RECALL_SUMS * n, e));
+    for (size_t i = 1; i < RECALL_SUMS; i++) r->sum[i] = r->sum[0] + i * n;
+    TRY(MEM_NEW(&r->lengths, layers * (size_t)(lim->n_tokens + 1), e));
     for (int l = 0; l < f->shape->n_layers; l++) r->dense[l] = attn_is_dense(&r->spec, f->shape, l);
     return f->watched ? ST_OK : attn_seq_create(&r->seq, &r->spec, f->shape, lim, f->be, e);
 }
@@ -246,13 +234,13 @@ static void add_errors(follow *f, size_t i, int layer, int head, const exact_cho
     recall_run *r = &f->runs[i];
     size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)head, from = (size_t)(head * f->shape->head_dim);
     exact_diff d = exact_error(&f->query, head, out.tokens + from);
-    r->error[at] += d.l2;
-    r->error_l1[at] += d.l1;
-    r->with_tail[at] += exact_error(&f->query, head, out.all + from).l2;
+    r->sum[SUM_ERROR][at] += d.l2;
+    r->sum[SUM_ERROR_L1][at] += d.l1;
+    r->sum[SUM_WITH_TAIL][at] += exact_error(&f->query, head, out.all + from).l2;
     if (r->spec.kv.kind == KV_EXACT) return;
     d = exact_without(&f->query, head, c, f->exact + i * (size_t)f->cap);
-    r->evicted[at] += d.l2;
-    r->evicted_l1[at] += d.l1;
+    r->sum[SUM_EVICTED][at] += d.l2;
+    r->sum[SUM_EVICTED_L1][at] += d.l1;
 }
 
 /* What a step's sample measured of the mass that the heads missed, which hold `held` [n_heads]. */
@@ -269,10 +257,10 @@ static void add_missed(follow *f, size_t i, int layer, const double *held)
         size_t at = (size_t)(layer * heads + h);
         double tau = (double)said[2 * h], sigma = (double)said[2 * h + 1], missed = fmax(1 - held[h], 0);
         off = (h % share ? off : 0) + tau * (1 - tau) * sigma;
-        if (h % share == share - 1) r->missed_var[at] += off * off;
-        r->missed[at] += tau;
-        r->covers[at] += exact_covers(tau, sigma, n, missed);
-        r->measured[at]++;
+        if (h % share == share - 1) r->sum[SUM_MISSED_VAR][at] += off * off;
+        r->sum[SUM_MISSED][at] += tau;
+        r->sum[SUM_COVERS][at] += exact_covers(tau, sigma, n, missed);
+        r->sum[SUM_MEASURED][at]++;
     }
 }
 
@@ -293,11 +281,11 @@ static void add_distribution(follow *f, size_t i, size_t at, int head, const exa
     const bool *exact = codes ? f->exact + i * (size_t)f->cap : NULL;
     int64_t n;
     double mass = exact_covered(&f->query, head, c, exact, &n);
-    if (recall_has_distance(&r->spec)) r->distance[at] += exact_distance(&f->query, head, c, NULL, held);
-    r->distance_evicted[at] += exact_distance(&f->query, head, c, exact, NULL);
-    r->covering[at] += (double)n;
-    r->covered[at] += mass;
-    r->coverage[at] += n ? mass / (double)n : 0;
+    if (recall_has_distance(&r->spec)) r->sum[SUM_DISTANCE][at] += exact_distance(&f->query, head, c, NULL, held);
+    r->sum[SUM_DISTANCE_EVICTED][at] += exact_distance(&f->query, head, c, exact, NULL);
+    r->sum[SUM_COVERING][at] += (double)n;
+    r->sum[SUM_COVERED][at] += mass;
+    r->sum[SUM_COVERAGE][at] += n ? mass / (double)n : 0;
 }
 
 /* What the certificates of a layer say, bound [n_heads], beside what was missed. */
@@ -305,11 +293,11 @@ static void add_certificate(recall_run *r, size_t at, double bound, double mass)
 {
     double missed = fmax(0, 1 - mass);
     if (bound > attn_certify_eps(&r->spec)) return;
-    r->certified[at]++;
-    r->bound[at] += bound;
-    r->sure_missed[at] += missed;
-    r->bound_most[at] = fmax(r->bound_most[at], bound);
-    r->missed_most[at] = fmax(r->missed_most[at], missed);
+    r->sum[SUM_CERTIFIED][at]++;
+    r->sum[SUM_BOUND][at] += bound;
+    r->sum[SUM_SURE_MISSED][at] += missed;
+    r->sum[MAX_BOUND][at] = fmax(r->sum[MAX_BOUND][at], bound);
+    r->sum[MAX_MISSED][at] = fmax(r->sum[MAX_MISSED][at], missed);
 }
 
 void follow_judge(follow *f, size_t i, int layer, size_t row)
@@ -318,14 +306,15 @@ void follow_judge(follow *f, size_t i, int layer, size_t row)
     follow_out out = outputs(f, i, row);
     if (layer == 0 && !f->in_window) find_exact(f, i, f->rows[layer].n - 1);
     const float *held = f->distributions ? keys_held(f, i, layer) : NULL;
-    bool sure = r->certified && !f->in_window && !r->dense[layer] && attn_seq_bounds(r->seq, layer, f->bounds);
+    bool sure = attn_certify_eps(&r->spec) > 0 && !f->in_window && !r->dense[layer] &&
+                attn_seq_bounds(r->seq, layer, f->bounds);
     for (int h = 0; h < f->shape->n_heads; h++) {
         size_t at = (size_t)layer * (size_t)f->shape->n_heads + (size_t)h;
         exact_choice c = find_selection(f, i, layer, h);
-        r->recall[at] += exact_recall(&f->query, h, &c, f->sorting);
-        r->mass[at] += f->mass[h] = exact_mass(&f->query, h, &c);
+        r->sum[SUM_RECALL][at] += exact_recall(&f->query, h, &c, f->sorting);
+        r->sum[SUM_MASS][at] += f->mass[h] = exact_mass(&f->query, h, &c);
         if (sure) add_certificate(r, at, (double)f->bounds[h], f->mass[h]);
-        r->selected[at] += (double)c.n;
+        r->sum[SUM_SELECTED][at] += (double)c.n;
         r->lengths[layer * (r->most_selected + 1) + c.n]++;
         if (f->has_v) add_errors(f, i, layer, h, &c, out);
         if (f->distributions) add_distribution(f, i, at, h, &c, held);

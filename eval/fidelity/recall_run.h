@@ -7,57 +7,79 @@
 
 #include "model/session.h"
 
-/* What the results' arrays are indexed by. */
+/* What the sums of a run are indexed by. */
 typedef struct {
     int n_layers, n_heads;
     bool has_v;
 } recall_shape;
 
-/* One strategy at one budget, and its sums over the queries: [n_layers][n_heads]. */
+/* Sums over the queries, by layer and head. */
+typedef enum {
+    SUM_RECALL,
+    SUM_MASS,
+    SUM_SELECTED,
+    /* Errors of the output of the attended tokens; of stores with codes, the errors without the quantized tokens; the
+     * L2 error with rows that represent the tokens that are not attended. */
+    SUM_ERROR,
+    SUM_ERROR_L1,
+    SUM_EVICTED,
+    SUM_EVICTED_L1,
+    SUM_WITH_TAIL,
+    /* With tail=sample: the missed mass of a sample, an upper bound of the variance of that sum, the number of
+     * intervals of one head that hold the missed mass, and the number of intervals. */
+    SUM_MISSED,
+    SUM_MISSED_VAR,
+    SUM_COVERS,
+    SUM_MEASURED,
+    /* Heads with a certificate of missed attention; sums, then maxima, of its bound and of the missed mass. */
+    SUM_CERTIFIED,
+    SUM_BOUND,
+    SUM_SURE_MISSED,
+    MAX_BOUND,
+    MAX_MISSED,
+    /* With distributions: L1 distance from exact attention, and without the quantized tokens; exact tokens except 0 and
+     * 1, their mass, their mass over their number. */
+    SUM_DISTANCE,
+    SUM_DISTANCE_EVICTED,
+    SUM_COVERING,
+    SUM_COVERED,
+    SUM_COVERAGE,
+    RECALL_SUMS
+} recall_sum;
+
+/* One strategy at one budget. */
 typedef struct {
     attn_spec spec;
+    recall_shape shape;
     attn_seq *seq;
-    bool *dense; /* [n_layers] */
-    double *recall, *mass, *error, *error_l1, *selected;
-    double *evicted, *evicted_l1; /* stores with codes: the errors if what is in codes were not there */
-    /* error and error_l1 are those of the attended tokens; with_tail: L2, with rows that stand for the others. */
-    double *with_tail;
+    bool *dense;              /* [n_layers] */
+    double *sum[RECALL_SUMS]; /* [n_layers][n_heads] each, in one block */
     bool has_tail;
-    /* With tail=sample: of all heads the missed mass as samples measured it, the variance of that sum, at most, and how
-     * many intervals of one head hold the mass that was missed, of how many. */
-    double *missed, *missed_var, *covers, *measured;
-    /* Of heads with a certificate of missed attention: how many, sums of the bound and of what was missed (1 - mass),
-     * and the largest of both. p NULL: the strategy certifies nothing. */
-    double *certified, *bound, *sure_missed, *bound_most, *missed_most;
-    /* With distributions: L1 distance of attention from the exact one, that if what is in codes were not there; exact
-     * tokens but 0 and 1, their mass, their mass over their number. */
-    double *distance, *distance_evicted, *covering, *covered, *coverage;
-    /* Selections of each number of tokens: [n_layers][most_selected + 1]. */
-    uint32_t *lengths;
-    int64_t most_selected;
-    int64_t n_queries;
+    uint32_t *lengths; /* [n_layers][most_selected + 1] number of selections of each length */
+    int64_t most_selected, n_queries;
 } recall_run;
 
-/* What exact attention's keys and values are rounded to: the type of all runs' rows, f32 where they differ. */
+/* Returns the type that exact attention's keys and values are rounded to: that of all runs' rows, f32 if they differ.
+ */
 dtype recall_exact_type(const recall_run *runs, size_t n);
 /* Frees what a job made of the runs; the specs stay. */
 void recall_runs_clear(recall_run *runs, size_t n);
-/* Whether the distance of its attention is known: its keys are at hand, or exact. */
+/* True if the distance of its attention is known: its keys are available, or exact. */
 bool recall_has_distance(const attn_spec *s);
-double recall_layer_mean(const recall_run *run, const recall_shape *s, const double *x, int layer);
-/* Mean over the layers that are not dense, heads and queries of a sum x; -1 when there are none. */
-double recall_mean(const recall_run *run, const recall_shape *s, const double *x);
+/* Returns the mean of a sum over heads and queries, of one layer or of all that are not dense; NAN: unknown. */
+double recall_layer_mean(const recall_run *run, recall_sum sum, int layer);
+double recall_mean(const recall_run *run, recall_sum sum);
 
 /* The missed mass of a layer (-1: of all that are not dense), as samples measured it, with its 95 % interval, and the
- * share of the intervals of single heads that hold what was missed. False: there was no sample. */
+ * fraction of the intervals of single heads that hold the missed mass. False: no sample. */
 typedef struct {
     double mean, lo, hi, covers;
 } recall_missed;
-bool recall_missed_mass(const recall_run *run, const recall_shape *s, int layer, recall_missed *out);
+bool recall_missed_mass(const recall_run *run, int layer, recall_missed *out);
 
-/* The number of tokens that a share of the selections of a layer has at most (-1: of all that are not dense); -1 where
- * there are none. */
-int64_t recall_selected_at(const recall_run *run, const recall_shape *s, int layer, double share);
+/* Returns the number of tokens that a fraction of the selections of a layer (-1: of all that are not dense) has at
+ * most; -1: no selections. */
+int64_t recall_selected_at(const recall_run *run, int layer, double fraction);
 
 /* JSON lines of what was selected, through a temporary file that close renames (keep) or removes.
  * Not opened: nothing is written. */
@@ -79,7 +101,6 @@ typedef struct {
     recall_dump *dump;
     bool (*progress)(void *ctx, double part);
     void *ctx;
-    recall_shape shape; /* out */
 } recall_text;
 
 /* Errors: those of sessions; ST_UNSUPPORTED when strategies and a text do not fit in memory. */
@@ -91,9 +112,8 @@ typedef struct {
     const uint8_t *data; /* its bytes; NULL: they are read from path */
     size_t size;
     recall_dump *dump;
-    int64_t n_prompt;   /* keys of the prompt, the others come one by one as in decode steps; 0: all but the last */
-    recall_shape shape; /* out */
-    int64_t n_keys;     /* out */
+    int64_t n_prompt; /* keys of the prompt, the others come one by one as in decode steps; 0: all but the last */
+    int64_t n_keys;   /* out */
 } recall_tensors;
 
 /* Every query sees all keys, the last of which counts as the current token; keys are taken as they are.

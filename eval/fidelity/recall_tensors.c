@@ -262,7 +262,6 @@ status recall_on_tensors(recall_tensors *job, recall_run *runs, size_t n_runs, e
     if (t.prompt >= t.n)
         TRY_GOTO(err_set(e, ST_USAGE, "--prompt-keys %lld: %s has %zu keys, of which the last is the current token",
                          (long long)job->n_prompt, job->path, t.n));
-    job->shape = (recall_shape){1, shape.n_heads, t.v != NULL};
     attn_limits lim = {.n_tokens = (int64_t)t.n, .chunk = CHUNK};
     TRY_GOTO(open_buffers(&t, job->be, e));
     TRY_GOTO(follow_open(&f, &lim, t.v != NULL, e));

@@ -129,7 +129,6 @@ status recall_on_text(recall_text *job, recall_run *runs, size_t n_runs, err *e)
                 .distributions = job->distributions,
                 .prompt = job->n_ids - job->n_queries,
                 .dump = job->dump};
-    job->shape = (recall_shape){f.shape->n_layers, f.shape->n_heads, true};
     status st = attn_spec_parse(&full, "full", &o, e);
     if (st == ST_OK) st = follow_open(&f, &lim, true, e);
     if (st == ST_OK) st = check_window(job, &f, e);

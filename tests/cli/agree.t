@@ -26,6 +26,10 @@ for f in a b; do
 done
 check "a run that was ended goes on to the same results" cmp "$tmp/a" "$tmp/b"
 check "a line for each trial and row" test "$(wc -l <"$tmp/a")" = 8
+run eval fidelity --measure text --quiet --ctx 512 --trials 4 --attn full,quest --budget 64 -o "$tmp/d.jsonl"
+sed 1d "$tmp/d.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/d"
+check "eval fidelity --measure text is the same" cmp "$tmp/a" "$tmp/d"
+refused 2 "--measure x: selection, tokens, text or logits is needed" "another measure" eval fidelity --measure x
 agree --attn full,quest --budget 64 --jobs 3 -o "$tmp/c.jsonl"
 sed 1d "$tmp/c.jsonl" | sed 's/"seconds": *[^,]*,//' | sort >"$tmp/c"
 check "trials side by side give the same" cmp "$tmp/a" "$tmp/c"

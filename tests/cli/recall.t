@@ -22,7 +22,7 @@ refused 2 "strategies that retrieve" "eviction needs the order of the queries" e
 refused 1 "q: there is no such tensor" "no q" eval recall --tensors "$SRCDIR/tests/data/reference/kivi.safetensors" --attn fier
 tensors '\000\000\300\177' >"$tmp/nan.safetensors"
 refused 1 "k: element 16 is NaN" "NaN" eval recall --tensors "$tmp/nan.safetensors" --attn fier
-run eval recall --tensors "$tmp/t.safetensors" --attn fier --budget 2 --prompt-keys 2 --dump "$tmp/e.jsonl" --quiet
+run eval fidelity --measure=selection --tensors "$tmp/t.safetensors" --attn fier --budget 2 --prompt-keys 2 --dump "$tmp/e.jsonl" --quiet
 check "keys that come one by one behind a prompt: the same choice" cmp "$tmp/d.jsonl" "$tmp/e.jsonl"
 refused 2 "--prompt-keys 5: " "a prompt of all keys" eval recall --tensors "$tmp/t.safetensors" --attn fier --prompt-keys 5
 refused 2 "--prompt-keys: only with --tensors" "a prompt's keys of a text" eval recall -p x --attn fier --prompt-keys 2

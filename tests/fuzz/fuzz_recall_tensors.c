@@ -8,12 +8,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(const recall_run *r, const recall_shape *s)
+static void check(const recall_run *r)
 {
-    for (int h = 0; h < s->n_heads; h++) {
+    for (int h = 0; h < r->shape.n_heads; h++) {
         double n = (double)r->n_queries;
-        if (!(r->recall[h] >= 0 && r->recall[h] <= n)) abort();
-        if (!(r->mass[h] >= 0 && r->mass[h] <= n * 1.001) || r->selected[h] < n) abort();
+        double recall = r->sum[SUM_RECALL][h], mass = r->sum[SUM_MASS][h];
+        if (!(recall >= 0 && recall <= n)) abort();
+        if (!(mass >= 0 && mass <= n * 1.001) || r->sum[SUM_SELECTED][h] < n) abort();
     }
 }
 
@@ -31,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (attn_spec_parse(&runs[i].spec, names[i], &o, &e) != ST_OK) abort();
     recall_tensors job = {.be = be, .path = "fuzz", .data = data, .size = size, .dump = &none};
     if (recall_on_tensors(&job, runs, 3, &e) == ST_OK)
-        for (int i = 0; i < 3; i++) check(&runs[i], &job.shape);
+        for (int i = 0; i < 3; i++) check(&runs[i]);
     recall_runs_clear(runs, 3);
     return 0;
 }

@@ -522,8 +522,8 @@ static bool dump_agrees(const recall_run *run, const json_t *lines, scene *s, in
             error += sqrt(d2 / n2);
             selected += (double)json_array_size(list);
         }
-        right &= near(run->recall[h], recall) && near(run->mass[h], mass) && fabs(run->error[h] - error) < 1e-4 &&
-                 run->selected[h] == selected;
+        right &= near(run->sum[SUM_RECALL][h], recall) && near(run->sum[SUM_MASS][h], mass) &&
+                 fabs(run->sum[SUM_ERROR][h] - error) < 1e-4 && run->sum[SUM_SELECTED][h] == selected;
     }
     memcpy(s->q, q, sizeof q);
     return right && run->n_queries == M;
@@ -561,7 +561,7 @@ static void test_tensors(void)
         is_int((long long)json_array_size(lines), (long long)cases[i].lines, "one line a list and query");
         ok(e.code == ST_OK && dump_agrees(&run, lines, &s, cases[i].head_end, cases[i].tail),
            "positions ascend, hold the current token, and give the recall, mass and error that are reported");
-        ok(job.n_keys == N && job.shape.n_heads == cases[i].heads && job.shape.has_v, "what the file held");
+        ok(job.n_keys == N && run.shape.n_heads == cases[i].heads && run.shape.has_v, "what the file held");
         recall_runs_clear(&run, 1);
         json_decref(lines);
         free(b.p);
@@ -588,9 +588,8 @@ static void test_intervals(const char *attn, int most, double from, double to)
         char spec[96];
         snprintf(spec, sizeof spec, "%s:tail=sample:%d:tail_seed=%d", attn, most, seed);
         if (run_tensors(spec, 64, "f32", b, &job, &run, NULL, &e) != ST_OK) printf("# %s\n", e.msg);
-        const recall_shape shape = {1, HEADS, false};
-        if (recall_missed_mass(&run, &shape, 0, &m)) {
-            double exact = 1 - recall_layer_mean(&run, &shape, run.mass, 0);
+        if (recall_missed_mass(&run, 0, &m)) {
+            double exact = 1 - recall_layer_mean(&run, SUM_MASS, 0);
             held += m.covers * HEADS * ASKED, said += m.mean, missed += exact, n++;
             within += m.lo <= exact && exact <= m.hi;
         }
@@ -618,8 +617,9 @@ static void test_edges(void)
         const char *kv = types[i][0] == 'B' ? "bf16" : "f16";
         is_ok(run_tensors("fier", 2 * N, kv, b, &job, &run, NULL, &e), &e, "%s tensors", types[i]);
         bool all = true;
-        for (int h = 0; h < 4 && run.recall; h++)
-            all &= run.recall[h] == M && near(run.mass[h], M) && run.error[h] < 1e-4 && run.selected[h] == M * N;
+        for (int h = 0; h < 4 && run.sum[0]; h++)
+            all &= run.sum[SUM_RECALL][h] == M && near(run.sum[SUM_MASS][h], M) && run.sum[SUM_ERROR][h] < 1e-4 &&
+                   run.sum[SUM_SELECTED][h] == M * N;
         ok(all, "a budget beyond the keys finds everything");
         recall_runs_clear(&run, 1);
         free(b.p);
@@ -627,9 +627,10 @@ static void test_edges(void)
     memset(s.k, 0, sizeof s.k);
     blob b = scene_file(&s, false, "F32");
     is_ok(run_tensors("quest:page=8", 40, "f32", b, &job, &run, NULL, &e), &e, "keys that are all the same, no v");
-    bool flat = !job.shape.has_v;
-    for (int h = 0; h < 4 && run.recall; h++)
-        flat &= run.recall[h] == M && near(run.mass[h], run.selected[h] / N) && run.error[h] == 0;
+    bool flat = !run.shape.has_v;
+    for (int h = 0; h < 4 && run.sum[0]; h++)
+        flat &= run.sum[SUM_RECALL][h] == M && near(run.sum[SUM_MASS][h], run.sum[SUM_SELECTED][h] / N) &&
+                run.sum[SUM_ERROR][h] == 0;
     ok(flat, "every choice is right, the mass is the share of the tokens, no error is claimed");
     recall_runs_clear(&run, 1);
     is_err(run_tensors("h2o", 40, "f32", b, &job, &run, NULL, &e), &e, ST_USAGE, "retrieve", "eviction is refused");
