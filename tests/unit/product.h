@@ -25,7 +25,7 @@ typedef struct {
     const char *spec, *all; /* all: what makes it attend everything (U1) */
     int64_t most;           /* tokens that a head may attend in a step (U7), 0: all */
     unsigned flags;
-} strategy;
+} product_row;
 
 #define EVICTS    ":budget=100"
 #define RETRIEVES ":budget=100"
@@ -49,7 +49,7 @@ typedef struct {
         "pqcache:budget=20:sink=4:bits=3" x, RETRIEVES, 20, 0                                                          \
     }
 
-static const strategy strategies[] = {
+static const product_row strategies[] = {
     {"full", "", 0, ONE_BY_ONE},
     {"streaming:budget=24", EVICTS, 25, IN_A_RING},
     {"streaming:budget=24:sink=0:skip=1", EVICTS, 25, IN_A_RING},
@@ -239,7 +239,7 @@ static const struct {
 };
 
 /* True if tokens leave the store that they came to. */
-static inline bool evicts(const strategy *s, const attn_spec *spec)
+static inline bool evicts(const product_row *s, const attn_spec *spec)
 {
     return (s->most > 0 || (s->flags & DEMOTES)) && !attn_retrieves(spec);
 }
@@ -251,7 +251,7 @@ static inline bool packed(const kv_format *kv)
 }
 
 /* Why a strategy is refused over a store, in the layout at work. */
-static inline const char *refusal(const int *window, const strategy *s, const kv_format *kv)
+static inline const char *refusal(const int *window, const product_row *s, const kv_format *kv)
 {
     if (s->flags & DEMOTES)
         return packed(kv) ? "demotion needs exact rows" : window[1] > 0 ? "layer 1 has a window of" : NULL;

@@ -46,7 +46,7 @@ static int layout_of(int s, int k)
 
 /* ---- driving ---- */
 
-static status open_seq(rig *r, attn_seq **out, const strategy *s, bool all, const kv_format *kv, err *e)
+static status open_seq(rig *r, attn_seq **out, const product_row *s, bool all, const kv_format *kv, err *e)
 {
     static attn_spec spec;
     char text[sizeof spec.text * 2];
@@ -105,7 +105,7 @@ static void live(rig *r, attn_seq *s, int64_t chunk, life *out)
 /* What a combination is checked with; what fails is noted. */
 typedef struct {
     rig *r;
-    const strategy *s;
+    const product_row *s;
     const kv_format *kv;
     size_t held, copies; /* bytes of rows at the end of its life; regions a kv head */
     char failed[ATTN_TEXT];
@@ -394,7 +394,7 @@ typedef struct {
 } batch;
 
 /* A later prompt is exact where nothing was evicted or quantized. */
-static bool shares_again(const attn_seq *s, const strategy *by)
+static bool shares_again(const attn_seq *s, const product_row *by)
 {
     const attn_spec *spec = attn_seq_spec(s);
     return attn_can_share(s, s, P2) == (!evicts(by, spec) && !kv_has_codes(&spec->kv) && !(by->flags & WINDOWED));

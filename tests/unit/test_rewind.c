@@ -98,7 +98,7 @@ static void check_prompt(run *x, bool windows)
     again(x, P1 + 2, P1 + 4);
 }
 
-static void check(rig *r, const strategy *s, const char *store)
+static void check(rig *r, const product_row *s, const char *store)
 {
     static attn_spec spec;
     err e = {0};
