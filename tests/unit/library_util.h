@@ -43,4 +43,37 @@ static inline kvasir_options small_options(int64_t ctx)
                             .ctx = ctx};
 }
 
+#define MODEL "qwen3-bf16"
+
+/* Returns the folder of a small model; valid until the next but one. */
+static inline const char *model_dir(const char *name)
+{
+    static char rel[2][128];
+    static int k;
+    char *p = rel[k++ % 2];
+    snprintf(p, sizeof rel[0], "tests/data/models/%s", name);
+    return tap_path(p);
+}
+
+static inline kvasir_model *open_model(const char *name, const kvasir_options *o)
+{
+    kvasir_model *m;
+    good(kvasir_model_load(&m, model_dir(name), o, msg, MSG), name);
+    return m;
+}
+
+static inline kvasir_session *open_session(kvasir_model *m, const char *strategy, const char *store)
+{
+    kvasir_session *s;
+    good(kvasir_session_create(&s, m, strategy, store, 0, msg, MSG), strategy);
+    return s;
+}
+
+static inline bool same_logits(const kvasir_session *a, const kvasir_session *b)
+{
+    const float *x, *y;
+    return kvasir_session_logits(a, &x, msg, MSG) == KVASIR_OK && kvasir_session_logits(b, &y, msg, MSG) == KVASIR_OK &&
+           memcmp(x, y, U_VOCAB * sizeof *x) == 0;
+}
+
 #endif

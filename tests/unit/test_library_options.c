@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* libkvasir: drafts and the prefix cache change no bits, structs of an earlier header are taken, and a step of many
- * sessions has the bits of lone ones. */
+/* libkvasir: drafts and the prefix cache change no bits, and a step of many sessions has the bits of lone ones.
+ * tests/cli/library.t has structs of an earlier header. */
 #include "config.h"
 
 #include <fcntl.h>
@@ -20,42 +20,11 @@ enum { N = 60, STEPS = 40, LIMIT = 160, MANY = 40 };
 
 static int32_t prompt[N];
 
-static kvasir_options plain(void)
-{
-    return small_options(LIMIT);
-}
-
-static kvasir_status load(kvasir_model **m, const kvasir_options *o)
-{
-    return kvasir_model_load(m, tap_path("tests/data/models/qwen3-bf16"), o, msg, MSG);
-}
-
-static kvasir_model *open_model(const kvasir_options *o, const char *name)
-{
-    kvasir_model *m;
-    good(load(&m, o), name);
-    return m;
-}
-
-static kvasir_session *open_session(kvasir_model *m, const char *strategy, const char *store)
-{
-    kvasir_session *s;
-    good(kvasir_session_create(&s, m, strategy, store, 0, msg, MSG), strategy);
-    return s;
-}
-
 static kvasir_stats stats_of(const kvasir_session *s)
 {
     kvasir_stats t = {.struct_size = sizeof t};
     good(kvasir_session_stats(s, &t, msg, MSG), "stats");
     return t;
-}
-
-static bool same_logits(const kvasir_session *a, const kvasir_session *b)
-{
-    const float *x, *y;
-    return kvasir_session_logits(a, &x, msg, MSG) == KVASIR_OK && kvasir_session_logits(b, &y, msg, MSG) == KVASIR_OK &&
-           memcmp(x, y, U_VOCAB * sizeof *x) == 0;
 }
 
 /* ---- drafts ---- */
@@ -163,14 +132,14 @@ static void check_draft_options(void)
 {
     static const char *const specs[] = {"ngram", "quest:budget=32:page=4", "ngram:n=3,fier:budget=24:n=5:adapt=off"};
     char path[] = "/tmp/kvasir-options-XXXXXX";
-    kvasir_options o = plain();
-    kvasir_model *m = open_model(&o, "without drafts"), *d;
+    kvasir_options o = small_options(LIMIT);
+    kvasir_model *m = open_model(MODEL, &o), *d;
     int fd = mkstemp(path);
     if (fd < 0 || !m) return;
     close(fd);
     for (int i = 0; i < 3; i++) {
         o.draft = specs[i];
-        d = open_model(&o, specs[i]);
+        d = open_model(MODEL, &o);
         check_drafts(m, d, "f16", specs[i]);
         check_drafts(m, d, "q8", specs[i]);
         check_ahead(m, d, path);
@@ -183,23 +152,24 @@ static void check_draft_options(void)
     unlink(path);
     kvasir_model_free(m);
     o.draft = "guess";
-    refused(load(&m, &o), KVASIR_USAGE, "draft: 'guess', expected ngram or a strategy", "no such draft");
+    refused(kvasir_model_load(&m, model_dir(MODEL), &o, msg, MSG), KVASIR_USAGE,
+            "draft: 'guess', expected ngram or a strategy", "no such draft");
     o.draft = "ngram:n=9";
-    refused(load(&m, &o), KVASIR_USAGE, "n=1 to n=7", "too many drafts");
+    refused(kvasir_model_load(&m, model_dir(MODEL), &o, msg, MSG), KVASIR_USAGE, "n=1 to n=7", "too many drafts");
     o.draft = "quest";
     o.prefix_ram = 1 << 20;
-    refused(load(&m, &o), KVASIR_UNSUPPORTED, "draft: 'quest' with a prefix cache",
-            "a strategy's drafts and the cache");
+    refused(kvasir_model_load(&m, model_dir(MODEL), &o, msg, MSG), KVASIR_UNSUPPORTED,
+            "draft: 'quest' with a prefix cache", "a strategy's drafts and the cache");
 }
 
 /* A step that fails is forgotten with what it verified. */
 static void check_not_finite(void)
 {
     const int32_t bad = 300, next = 4;
-    kvasir_options o = plain();
+    kvasir_options o = small_options(LIMIT);
     o.draft = "ngram";
     kvasir_model *m = NULL;
-    good(kvasir_model_load(&m, tap_path("tests/data/models/" POISON_MODEL), &o, msg, MSG), POISON_MODEL);
+    good(kvasir_model_load(&m, model_dir(POISON_MODEL), &o, msg, MSG), POISON_MODEL);
     if (!m) return;
     poison(m->m, POISON_VALUES, 1, 192);
     kvasir_session *s = open_session(m, "full", "f16"), *t = open_session(m, "full", "f16");
@@ -274,13 +244,13 @@ static void check_memory(kvasir_model *m)
     static const char *const strategies[] = {"full", "quest:budget=16:page=4:skip=0", "h2o:budget=24"};
     static kvasir_score a[N], b[N];
     seen x = {0};
-    kvasir_options o = plain();
+    kvasir_options o = small_options(LIMIT);
     o.prefix_ram = 64 << 20;
     o.batch = MANY; /* more than a chunk */
     o.prefix_min = U_CHUNK;
     o.progress = on_progress;
     o.arg = &x;
-    kvasir_model *c = open_model(&o, "a cache in memory");
+    kvasir_model *c = open_model(MODEL, &o);
     for (int i = 0; i < 3; i++) {
         kvasir_session *want = without_cache(m, strategies[i]);
         check_prompt(c, strategies[i], 0, want, &x, "a new prompt");
@@ -323,7 +293,7 @@ static void check_folder(kvasir_model *m)
 {
     char dir[] = "/tmp/kvasir-options-XXXXXX", command[MSG];
     seen x = {0};
-    kvasir_options o = plain();
+    kvasir_options o = small_options(LIMIT);
     kvasir_session *want = without_cache(m, "full");
     kvasir_model *c;
     if (!mkdtemp(dir)) return;
@@ -333,7 +303,7 @@ static void check_folder(kvasir_model *m)
     o.log = on_log;
     o.arg = &x;
     for (int i = 0; i < 4; i++) {
-        c = open_model(&o, "a cache in a folder");
+        c = open_model(MODEL, &o);
         if (i < 3) check_prompt(c, "full", i ? KNOWN : 0, want, &x, i ? "after a restart" : "at first");
         else check_prompt(c, "full", 0, want, &x, "from a damaged file");
         kvasir_model_free(c);
@@ -344,75 +314,18 @@ static void check_folder(kvasir_model *m)
     ok(strncmp(x.warning, "prefix_disk: ", 13) == 0 && strstr(x.warning, "damaged"), "a warning says so");
     printf("# %s\n", x.warning);
     ok(chmod(dir, 0755) == 0, "a folder that others can read");
-    refused(load(&c, &o), KVASIR_USAGE, "prefix_disk: ", "is none for prompts");
+    refused(kvasir_model_load(&c, model_dir(MODEL), &o, msg, MSG), KVASIR_USAGE,
+            "prefix_disk: ", "is none for prompts");
     ok(strstr(msg, "expected 0700"), "and the message says why");
     o.prefix_disk = "/nowhere/at/all";
-    refused(load(&c, &o), KVASIR_IO, "prefix_disk: /nowhere/at/all", "a folder that cannot be made");
+    refused(kvasir_model_load(&c, model_dir(MODEL), &o, msg, MSG), KVASIR_IO, "prefix_disk: /nowhere/at/all",
+            "a folder that cannot be made");
     o.prefix_disk = NULL;
     o.prefix_min = -1;
-    refused(load(&c, &o), KVASIR_USAGE, "prefix_min -1", "a negative number");
+    refused(kvasir_model_load(&c, model_dir(MODEL), &o, msg, MSG), KVASIR_USAGE, "prefix_min -1", "a negative number");
     snprintf(command, sizeof command, "rm -r %s", dir);
     ok(system(command) == 0, "cleaned up");
     kvasir_session_free(want);
-}
-
-/* ---- structs of the header before drafts and the prefix cache ---- */
-
-typedef struct {
-    size_t struct_size;
-    const char *device, *weights, *gemm;
-    int32_t threads, batch, chunk, flags;
-    int64_t ctx;
-    void (*log)(void *arg, int32_t level, const char *line);
-    int32_t (*progress)(void *arg, int64_t done, int64_t total);
-    void *arg;
-} options_before;
-
-typedef struct {
-    size_t struct_size;
-    int64_t length, limit, steps;
-    double attended, visible, kv_read_bytes, index_read_bytes;
-    int64_t kv_bytes, kv_peak_bytes, index_bytes;
-    double prompt_seconds, step_seconds;
-    const char *strategy, *store;
-} stats_before;
-
-_Static_assert(sizeof(options_before) == offsetof(kvasir_options, draft), "fields are only appended");
-_Static_assert(offsetof(options_before, arg) == offsetof(kvasir_options, arg), "where they were");
-_Static_assert(sizeof(stats_before) == offsetof(kvasir_stats, prefix_tokens), "fields are only appended");
-_Static_assert(offsetof(stats_before, store) == offsetof(kvasir_stats, store), "where they were");
-
-/* Whatever lies behind the structs is neither read nor written. */
-static void check_structs(kvasir_model *m)
-{
-    struct {
-        options_before o;
-        unsigned char behind[64];
-    } old = {.o = {.struct_size = sizeof old.o,
-                   .device = "cpu",
-                   .gemm = "builtin",
-                   .threads = 1,
-                   .chunk = U_CHUNK,
-                   .ctx = LIMIT}};
-    struct {
-        stats_before t;
-        unsigned char behind[64];
-    } t = {.t.struct_size = sizeof t.t};
-    unsigned char want[64];
-    memset(old.behind, 0xa5, sizeof old.behind);
-    memset(t.behind, 0xa5, sizeof t.behind);
-    memset(want, 0xa5, sizeof want);
-    kvasir_model *c = open_model((const kvasir_options *)(const void *)&old, "options of an earlier header");
-    kvasir_session *s = open_session(c, "quest:budget=16:page=4", NULL),
-                   *x = without_cache(m, "quest:budget=16:page=4");
-    good(kvasir_session_feed(s, prompt, N, KVASIR_PROMPT, NULL, msg, MSG), "a prompt");
-    ok(steps_both(x, s, NULL, 8), "the same bits");
-    good(kvasir_session_stats(s, (kvasir_stats *)(void *)&t, msg, MSG), "stats of an earlier header");
-    ok(t.t.struct_size == sizeof t.t && t.t.length == N + 8 && strcmp(t.t.store, "f16") == 0, "are filled");
-    ok(memcmp(t.behind, want, sizeof want) == 0, "and nothing behind them");
-    kvasir_session_free(x);
-    kvasir_session_free(s);
-    kvasir_model_free(c);
 }
 
 /* ---- more sessions than a product of the CPU takes with the bits of one ---- */
@@ -435,11 +348,11 @@ static void check_many(const char *gemm)
 {
     static kvasir_session *s[MANY], *alone[MANY];
     int32_t ids[MANY];
-    kvasir_options o = plain();
+    kvasir_options o = small_options(LIMIT);
     bool same = true, read = true;
     o.gemm = gemm;
     o.batch = MANY;
-    kvasir_model *m = open_model(&o, gemm);
+    kvasir_model *m = open_model(MODEL, &o);
     for (int i = 0; i < MANY; i++) {
         const char *strategy = i % 2 ? "quest:budget=16:page=4:skip=0" : "full";
         same &= kvasir_session_create(&s[i], m, strategy, NULL, 0, msg, MSG) == KVASIR_OK &&
@@ -456,6 +369,8 @@ static void check_many(const char *gemm)
         for (int i = 0; i < MANY; i++) same &= same_logits(s[i], alone[i]);
         for (int i = 0; i < MANY; i += 3) read &= same_selection(s[i], alone[i]);
     }
+    kvasir_session *twice[] = {s[0], s[0]};
+    refused(kvasir_decode(twice, 2, ids, msg, MSG), KVASIR_USAGE, "again", "a session twice in a step");
     ok(same, "%s: %d sessions of one step, each with the bits that it has alone", gemm, MANY);
     ok(read, "%s: and what it reads alone", gemm);
     for (int i = 0; i < MANY; i++) {
@@ -472,7 +387,7 @@ static status try_options(const kvasir_options *o, err *e)
     kvasir_model *m = NULL;
     kvasir_session *s = NULL;
     int32_t id;
-    kvasir_status st = kvasir_model_load(&m, tap_path("tests/data/models/qwen3-bf16"), o, e->msg, sizeof e->msg);
+    kvasir_status st = kvasir_model_load(&m, model_dir(MODEL), o, e->msg, sizeof e->msg);
     if (st == KVASIR_OK) st = kvasir_session_create(&s, m, "full", NULL, 0, e->msg, sizeof e->msg);
     if (st == KVASIR_OK) st = kvasir_session_feed(s, prompt, N, KVASIR_PROMPT, NULL, e->msg, sizeof e->msg);
     if (st == KVASIR_OK) st = kvasir_session_sample(s, NULL, &id, e->msg, sizeof e->msg);
@@ -485,15 +400,14 @@ static status try_options(const kvasir_options *o, err *e)
 
 int main(void)
 {
-    kvasir_options o = plain();
+    kvasir_options o = small_options(LIMIT);
     oom_run run = {0};
     for (int i = 0; i < N; i++) prompt[i] = some_id(i % 13);
     check_draft_options();
     check_not_finite();
-    kvasir_model *m = open_model(&o, "a model");
+    kvasir_model *m = open_model(MODEL, &o);
     check_memory(m);
     check_folder(m);
-    check_structs(m);
     kvasir_model_free(m);
     check_many("builtin");
     check_many("auto");
