@@ -8,18 +8,28 @@
 #include "eval/metrics/str.h"
 
 struct answer_rule {
+    /* Finds the answer, a part of the output; false: there is none. NULL: `extract` makes it. */
+    bool (*find)(utf8_text *answer, utf8_text output);
     /* Puts the answer into *out, which is empty; *found false: the output has none. */
     status (*extract)(str *out, bool *found, utf8_text output, err *e);
     /* Whether the answer is the label. */
     status (*same)(bool *same, const str *answer, utf8_text label, err *e);
 };
 
+static inline bool is_ascii_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static inline bool is_ascii_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 /* ---- GSM8K: numbers in English text ---- */
 
 extern const answer_rule answer_gsm8k, answer_gsm8k_strict, answer_gsm8k_flexible, answer_gsm8k_hash,
     answer_gsm8k_llama, answer_gsm8k_official, answer_gsm8k_logquant, answer_gsm8k_logquant_commas;
-/* The last run of digits, `$`, `,` and `.`, as lm-eval's flexible filters find it; false: none. */
-bool answer_last_number(utf8_text *out, utf8_text output);
 
 /* ---- MATH and AIME: answers in boxes ---- */
 
@@ -29,8 +39,6 @@ extern const answer_rule answer_boxed;
 bool answer_box(utf8_text *out, utf8_text output);
 /* Rewrites an answer to LaTeX without units, dollars and decoration. */
 void answer_clean(str *t);
-/* Returns the offset of the brace that closes the one at `open`; s.n: unbalanced. */
-size_t answer_brace(utf8_text s, size_t open);
 
 /* ---- multiple choice ---- */
 

@@ -229,6 +229,7 @@ static status same_letter(bool *same, const str *answer, utf8_text label, err *e
     return ST_OK;
 }
 
-const answer_rule answer_gpqa = {extract_plain, same_letter}, answer_gpqa_cot = {extract_cot, same_letter},
-                  answer_gpqa_simple_evals = {extract_simple_evals, same_letter},
-                  answer_gpqa_lmeval = {extract_lmeval, same_letter};
+const answer_rule answer_gpqa = {.extract = extract_plain, .same = same_letter},
+                  answer_gpqa_cot = {.extract = extract_cot, .same = same_letter},
+                  answer_gpqa_simple_evals = {.extract = extract_simple_evals, .same = same_letter},
+                  answer_gpqa_lmeval = {.extract = extract_lmeval, .same = same_letter};

@@ -14,14 +14,9 @@ enum { MOST_NUMBER = 256 };
 
 /* ---- text ---- */
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 static bool is_number_mark(char c)
 {
-    return is_digit(c) || c == '.' || c == ',';
+    return is_ascii_digit(c) || c == '.' || c == ',';
 }
 
 static utf8_text part(utf8_text s, size_t from, size_t to)
@@ -81,10 +76,11 @@ static size_t flexible_number(utf8_text s, size_t at)
 {
     size_t first = at + (at < s.n && s.s[at] == '-'), end = first;
     while (end < s.n && (is_number_mark(s.s[end]) || s.s[end] == '$')) end++;
-    return end >= first + 2 || (end == first + 1 && is_digit(s.s[first])) ? end : at;
+    return end >= first + 2 || (end == first + 1 && is_ascii_digit(s.s[first])) ? end : at;
 }
 
-bool answer_last_number(utf8_text *out, utf8_text s)
+/* Finds the last run of digits, `$`, `,` and `.`, as lm-eval's flexible filters do. */
+static bool find_flexible(utf8_text *out, utf8_text s)
 {
     bool found = false;
     for (size_t at = 0; at < s.n;) {
@@ -102,53 +98,40 @@ bool answer_last_number(utf8_text *out, utf8_text s)
 
 /* ---- what an output answers ---- */
 
-static status give(str *out, bool *found, bool there, utf8_text answer, err *e)
+static bool find_strict(utf8_text *out, utf8_text s)
 {
-    *found = there;
-    if (there) str_set(out, answer.s, answer.n);
-    return str_check(out, e);
+    return number_behind(out, s, "The answer is ", true);
 }
 
-static status extract_strict(str *out, bool *found, utf8_text s, err *e)
+static bool find_hash(utf8_text *out, utf8_text s)
 {
-    utf8_text a = {0};
-    bool there = number_behind(&a, s, "The answer is ", true);
-    return give(out, found, there, a, e);
+    return number_behind(out, s, "#### ", false);
 }
 
-static status extract_hash(str *out, bool *found, utf8_text s, err *e)
-{
-    utf8_text a = {0};
-    bool there = number_behind(&a, s, "#### ", false);
-    return give(out, found, there, a, e);
-}
-
-static status extract_flexible(str *out, bool *found, utf8_text s, err *e)
-{
-    utf8_text a = {0};
-    bool there = answer_last_number(&a, s);
-    return give(out, found, there, a, e);
-}
-
-/* The last one behind its mark. */
-static status extract_llama(str *out, bool *found, utf8_text s, err *e)
+/* Finds the last number after its mark. */
+static bool find_llama(utf8_text *out, utf8_text s)
 {
     static const char mark[] = "The final answer is ";
     enum { N = sizeof mark - 1 };
-    utf8_text a = {0};
-    bool there = false;
-    for (size_t at = 0; s.n >= N && at <= s.n - N; at++) {
+    for (size_t at = s.n < N ? 0 : s.n - N + 1; at-- > 0;) {
         size_t end = memcmp(s.s + at, mark, N) == 0 ? flexible_number(s, at + N) : 0;
         if (end <= at + N) continue;
-        a = part(s, at + N, end);
-        there = true;
+        *out = part(s, at + N, end);
+        return true;
     }
-    return give(out, found, there, a, e);
+    return false;
+}
+
+static bool find_box_or_number(utf8_text *out, utf8_text s)
+{
+    return answer_box(out, s) || find_flexible(out, s);
 }
 
 static status extract_official(str *out, bool *found, utf8_text s, err *e)
 {
-    TRY(extract_hash(out, found, s, e));
+    utf8_text a;
+    *found = find_hash(&a, s);
+    if (*found) str_set(out, a.s, a.n);
     str_replace(out, ",", "");
     return str_check(out, e);
 }
@@ -180,13 +163,6 @@ static status extract_logquant(str *out, bool *found, utf8_text s, err *e)
         at += (size_t)n;
     }
     return str_check(out, e);
-}
-
-static status extract_box_or_number(str *out, bool *found, utf8_text s, err *e)
-{
-    utf8_text a = {0};
-    bool there = answer_box(&a, s) || answer_last_number(&a, s);
-    return give(out, found, there, a, e);
 }
 
 /* ---- whether it is right ---- */
@@ -267,10 +243,11 @@ static status same_number(bool *same, const str *answer, utf8_text label, err *e
     return st;
 }
 
-const answer_rule answer_gsm8k = {extract_box_or_number, same_number},
-                  answer_gsm8k_strict = {extract_strict, same_lmeval},
-                  answer_gsm8k_flexible = {extract_flexible, same_lmeval},
-                  answer_gsm8k_hash = {extract_hash, same_lmeval}, answer_gsm8k_llama = {extract_llama, same_lmeval},
-                  answer_gsm8k_official = {extract_official, same_without_commas},
-                  answer_gsm8k_logquant = {extract_logquant, same_text},
-                  answer_gsm8k_logquant_commas = {extract_logquant, same_without_commas};
+const answer_rule answer_gsm8k = {.find = find_box_or_number, .same = same_number},
+                  answer_gsm8k_strict = {.find = find_strict, .same = same_lmeval},
+                  answer_gsm8k_flexible = {.find = find_flexible, .same = same_lmeval},
+                  answer_gsm8k_hash = {.find = find_hash, .same = same_lmeval},
+                  answer_gsm8k_llama = {.find = find_llama, .same = same_lmeval},
+                  answer_gsm8k_official = {.extract = extract_official, .same = same_without_commas},
+                  answer_gsm8k_logquant = {.extract = extract_logquant, .same = same_text},
+                  answer_gsm8k_logquant_commas = {.extract = extract_logquant, .same = same_without_commas};

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The ratio of Python's difflib.SequenceMatcher with its popular-character rule, which is not an edit distance. CPython
- * Lib/difflib.py; doc/evals.md 2.7. */
+/* Scores by the ratio of Python's difflib.SequenceMatcher with its popular-character rule, which is not an edit
+ * distance: lines of code (fuzzywuzzy's ratio, doc/evals.md 2.7) and MRCR (2.10; the data card of openai/mrcr, and
+ * google-deepmind/eval_hub for version 2). CPython Lib/difflib.py. */
 #include "config.h"
 
 #include "eval/metrics/impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "kernels/base/mem.h"
@@ -124,7 +126,8 @@ static status count_matches(matcher *m, size_t *n, err *e)
     return ST_OK;
 }
 
-status difflib_ratio(span a, span b, const char *what, double *out, err *e)
+/* SequenceMatcher(None, a, b).ratio(), in 0..1: not symmetric. `what`: for the error of texts that are too long. */
+static status difflib_ratio(span a, span b, const char *what, double *out, err *e)
 {
     matcher m = {.a = a, .b = b};
     size_t n = 0;
@@ -149,4 +152,74 @@ done:
     mem_free(m.length[1]);
     mem_free(m.pending);
     return st;
+}
+
+/* ---- code ---- */
+
+static bool is_code(span line)
+{
+    for (size_t i = 0; i < line.n; i++)
+        if (line.c[i] == '`' || line.c[i] == '#' || (line.c[i] == '/' && i + 1 < line.n && line.c[i + 1] == '/'))
+            return false;
+    return true;
+}
+
+/* The first line without a mark of comments or of Markdown; empty where there is none. */
+static span first_code_line(span s)
+{
+    size_t i = 0, end;
+    while (i < s.n && s.c[i] == '\n') i++;
+    for (; i <= s.n; i = end + 1) {
+        for (end = i; end < s.n && s.c[end] != '\n';) end++;
+        if (is_code(span_from(s, i, end))) return span_from(s, i, end);
+    }
+    return span_from(s, s.n, s.n);
+}
+
+status score_code_sim(const metric_pair *p, double *score, err *e)
+{
+    TRY(difflib_ratio(first_code_line(p->prediction), p->answer, "code_sim: lines", score, e));
+    *score = rint(100 * *score) / 100; /* half to even, as Python's round */
+    return ST_OK;
+}
+
+/* ---- MRCR: how alike an answer is to the right one, after the string that it was told to begin with ---- */
+
+enum { PREFIX = 10, PREFIX_V2 = 12 }; /* characters of the string, where no one says which it is */
+
+/* The string that answers begin with: of the line, else the second answer, else the first characters of the answer. */
+static span prefix_of(const metric_pair *p)
+{
+    span a = p->answers[0];
+    if (p->n_classes == 1) return p->classes[0];
+    if (p->n_answers > 1) return p->answers[1];
+    return span_from(a, 0, a.n < PREFIX ? a.n : PREFIX);
+}
+
+status score_mrcr(const metric_pair *p, double *score, err *e)
+{
+    span prefix = prefix_of(p), said = p->prediction, want = p->answers[0];
+    if (!span_starts(said, prefix)) return ST_OK;
+    if (span_starts(want, prefix)) want = span_from(want, prefix.n, want.n);
+    return difflib_ratio(span_from(said, prefix.n, said.n), want, "mrcr: texts", score, e);
+}
+
+/* Where `part`, which is not empty, begins in s for the last time; s.n + 1 when nowhere. */
+static size_t find_last(span s, span part)
+{
+    size_t last = s.n + 1;
+    for (size_t at = 0; (at = span_find(s, at, part)) <= s.n; at++) last = at;
+    return last;
+}
+
+status score_mrcr_v2(const metric_pair *p, double *score, err *e)
+{
+    span want = span_strip(p->answer), said = p->prediction;
+    span prefix = span_from(want, 0, want.n < PREFIX_V2 ? want.n : PREFIX_V2);
+    if (prefix.n == 0) return err_set(e, ST_FORMAT, "mrcr_v2: the answer is empty");
+    size_t at = find_last(said, prefix);
+    if (at > said.n) return ST_OK;
+    said = span_strip(span_from(said, at + prefix.n, said.n));
+    want = span_strip(span_from(want, prefix.n, want.n));
+    return difflib_ratio(want, said, "mrcr_v2: texts", score, e);
 }

@@ -21,61 +21,34 @@ typedef struct {
 } metric_pair;
 
 /* *score is 0 before. */
-typedef status (*metric_fn)(const metric_pair *p, double *score, err *e);
+typedef status metric_fn(const metric_pair *p, double *score, err *e);
 
 struct metric {
     const char *name;
-    metric_fn score;
+    metric_fn *score;
     bool labels;             /* answers may be numbers */
     bool whole;              /* the answers are parts of one; else the best of them counts */
     const answer_rule *rule; /* of score_answer, else NULL */
 };
 
-/* The dictionary, read at the first call. */
-status metrics_segmenter(metrics *m, const segmenter **out, err *e);
+struct metrics {
+    char *jieba_dir;
+    segmenter *words; /* NULL until the first call needs it */
+    bool undecided;   /* metrics_undecided */
+};
 
-/* What metrics_undecided tells. */
-void metrics_set_undecided(metrics *m, bool undecided);
+/* Reads the dictionary at the first call. */
+static inline status metrics_segmenter(metrics *m, const segmenter **out, err *e)
+{
+    if (!m->words) TRY(segmenter_create(&m->words, m->jieba_dir, e));
+    *out = m->words;
+    return ST_OK;
+}
 
-/* Multiset F1 of two token lists in one: `tokens` holds those of the prediction, n_prediction, then the answer's. */
-status token_f1(const span_list *tokens, size_t n_prediction, double *score, err *e);
-
-/* 1 where the answer of an output is the label, by the metric's rule. */
-status score_answer(const metric_pair *p, double *score, err *e);
-/* difflib.SequenceMatcher(None, a, b).ratio(), in 0..1: not symmetric. `what`: for the error, ST_UNSUPPORTED, of texts
- * of over 65536 characters. */
-status difflib_ratio(span a, span b, const char *what, double *out, err *e);
-
-status score_qa_f1(const metric_pair *p, double *score, err *e);
-status score_qa_f1_zh(const metric_pair *p, double *score, err *e);
-status score_rouge(const metric_pair *p, double *score, err *e);
-status score_rouge_zh(const metric_pair *p, double *score, err *e);
-status score_classification(const metric_pair *p, double *score, err *e);
-status score_retrieval(const metric_pair *p, double *score, err *e);
-status score_retrieval_zh(const metric_pair *p, double *score, err *e);
-status score_count(const metric_pair *p, double *score, err *e);
-status score_code_sim(const metric_pair *p, double *score, err *e);
-status score_contains(const metric_pair *p, double *score, err *e);
-status score_contains_upper(const metric_pair *p, double *score, err *e);
-status score_share_found(const metric_pair *p, double *score, err *e);
-status score_math_find_whole(const metric_pair *p, double *score, err *e);
-status score_mrcr(const metric_pair *p, double *score, err *e);
-status score_mrcr_v2(const metric_pair *p, double *score, err *e);
-
-status score_first_number(const metric_pair *p, double *score, err *e);
-status score_kv_retrieval(const metric_pair *p, double *score, err *e);
-status score_longdialogue(const metric_pair *p, double *score, err *e);
-status score_rouge_lsum(const metric_pair *p, double *score, err *e);
-status score_choice(const metric_pair *p, double *score, err *e);
-status score_choice_infllm(const metric_pair *p, double *score, err *e);
-status score_char_f1_zh(const metric_pair *p, double *score, err *e);
-status score_math_find(const metric_pair *p, double *score, err *e);
-status score_math_calc(const metric_pair *p, double *score, err *e);
-status score_code_run(const metric_pair *p, double *score, err *e);
-status score_code_debug(const metric_pair *p, double *score, err *e);
-status score_code_debug_infllm(const metric_pair *p, double *score, err *e);
-
-status score_ruler_all(const metric_pair *p, double *score, err *e);
-status score_ruler_part(const metric_pair *p, double *score, err *e);
+metric_fn score_qa_f1, score_qa_f1_zh, score_rouge, score_rouge_zh, score_classification, score_retrieval,
+    score_retrieval_zh, score_count, score_code_sim, score_contains, score_contains_upper, score_share_found,
+    score_math_find_whole, score_mrcr, score_mrcr_v2, score_first_number, score_kv_retrieval, score_longdialogue,
+    score_rouge_lsum, score_choice, score_choice_infllm, score_char_f1_zh, score_math_find, score_math_calc,
+    score_code_run, score_code_debug, score_code_debug_infllm, score_ruler_all, score_ruler_part;
 
 #endif

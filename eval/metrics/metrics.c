@@ -5,71 +5,129 @@
 
 #include <string.h>
 
+#include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
-/* Metrics that extract an answer from a long output. */
-#define ANSWERS(name)                                                                                                  \
-    {                                                                                                                  \
-#name, score_answer, true, false, &answer_##name                                                               \
-    }
+/* ---- state ---- */
 
-#define BOXED(name)                                                                                                    \
+bool metrics_undecided(const metrics *m)
+{
+    return m->undecided;
+}
+
+status metrics_create(metrics **out, const char *jieba_dir, err *e)
+{
+    metrics *m;
+    *out = NULL;
+    TRY(MEM_NEW(&m, 1, e));
+    if (!(m->jieba_dir = mem_strdup(jieba_dir))) {
+        mem_free(m);
+        return err_set(e, ST_NOMEM, "out of memory");
+    }
+    *out = m;
+    return ST_OK;
+}
+
+status metrics_open(metrics **out, const char *data_dir, err *e)
+{
+    char *jieba = path_join(data_dir, "jieba");
+    *out = NULL;
+    status st = jieba ? metrics_create(out, jieba, e) : err_set(e, ST_NOMEM, "out of memory");
+    mem_free(jieba);
+    return st;
+}
+
+void metrics_destroy(metrics *m)
+{
+    if (!m) return;
+    segmenter_destroy(m->words);
+    mem_free(m->jieba_dir);
+    mem_free(m);
+}
+
+/* ---- answers in outputs ---- */
+
+static status extract(const answer_rule *rule, str *out, bool *found, utf8_text output, err *e)
+{
+    utf8_text part;
+    if (rule->extract) return rule->extract(out, found, output, e);
+    *found = rule->find(&part, output);
+    if (*found) str_set(out, part.s, part.n);
+    return str_check(out, e);
+}
+
+/* 1 where the answer of an output is the label, by the metric's rule. */
+static status score_answer(const metric_pair *p, double *score, err *e)
+{
+    str answer = {0};
+    bool found = false, same = false;
+    status st = extract(p->rule, &answer, &found, p->said, e);
+    if (st == ST_OK && found) st = p->rule->same(&same, &answer, p->label, e);
+    *score = same;
+    str_free(&answer);
+    return st;
+}
+
+/* ---- the table ---- */
+
+/* A metric that extracts an answer from a long output by a rule. */
+#define BY_RULE(metric, of)                                                                                            \
     {                                                                                                                  \
-#name, score_answer, true, false, &answer_boxed                                                                \
+        .name = #metric, .score = score_answer, .labels = true, .rule = &answer_##of                                   \
     }
 
 static const metric table[] = {
-    {"qa_f1", score_qa_f1, false, false, NULL},
-    {"qa_f1_zh", score_qa_f1_zh, false, false, NULL},
-    {"rouge", score_rouge, false, false, NULL},
-    {"rouge_zh", score_rouge_zh, false, false, NULL},
-    {"classification", score_classification, false, false, NULL},
-    {"retrieval", score_retrieval, false, false, NULL},
-    {"retrieval_zh", score_retrieval_zh, false, false, NULL},
-    {"count", score_count, false, false, NULL},
-    {"code_sim", score_code_sim, false, false, NULL},
-    {"passkey", score_first_number, true, false, NULL},
-    {"number_string", score_first_number, true, false, NULL},
-    {"kv_retrieval", score_kv_retrieval, true, false, NULL},
-    {"longdialogue_qa_eng", score_longdialogue, true, true, NULL},
-    {"longbook_sum_eng", score_rouge_lsum, true, false, NULL},
-    {"longbook_choice_eng", score_choice, true, true, NULL},
-    {"longbook_choice_eng_infllm", score_choice_infllm, true, false, NULL},
-    {"longbook_qa_eng", score_qa_f1, true, false, NULL},
-    {"longbook_qa_chn", score_char_f1_zh, true, false, NULL},
-    {"math_find", score_math_find, true, false, NULL},
-    {"math_calc", score_math_calc, true, true, NULL},
-    {"code_run", score_code_run, true, false, NULL},
-    {"code_debug", score_code_debug, true, true, NULL},
-    {"code_debug_infllm", score_code_debug_infllm, true, true, NULL},
-    {"ruler_all", score_ruler_all, false, true, NULL},
-    {"ruler_part", score_ruler_part, false, false, NULL},
-    {"mrcr", score_mrcr, false, true, NULL},
-    {"mrcr_v2", score_mrcr_v2, false, false, NULL},
-    {"scbench_kv", score_contains, true, false, NULL},
-    {"scbench_qa_eng", score_contains_upper, true, false, NULL},
-    {"scbench_vt", score_share_found, true, true, NULL},
-    {"scbench_mf", score_math_find_whole, true, false, NULL},
-    ANSWERS(gsm8k),
-    ANSWERS(gsm8k_strict),
-    ANSWERS(gsm8k_flexible),
-    ANSWERS(gsm8k_hash),
-    ANSWERS(gsm8k_llama),
-    ANSWERS(gsm8k_official),
-    ANSWERS(gsm8k_logquant),
-    ANSWERS(gsm8k_logquant_commas),
-    BOXED(math),
-    BOXED(math_hendrycks),
-    BOXED(math_lmeval),
-    BOXED(math_kvpress),
-    BOXED(aime),
-    BOXED(aime_tests),
-    BOXED(aime_lmeval),
-    BOXED(aime_kvpress),
-    ANSWERS(gpqa),
-    ANSWERS(gpqa_cot),
-    ANSWERS(gpqa_simple_evals),
-    ANSWERS(gpqa_lmeval),
+    {.name = "qa_f1", .score = score_qa_f1},
+    {.name = "qa_f1_zh", .score = score_qa_f1_zh},
+    {.name = "rouge", .score = score_rouge},
+    {.name = "rouge_zh", .score = score_rouge_zh},
+    {.name = "classification", .score = score_classification},
+    {.name = "retrieval", .score = score_retrieval},
+    {.name = "retrieval_zh", .score = score_retrieval_zh},
+    {.name = "count", .score = score_count},
+    {.name = "code_sim", .score = score_code_sim},
+    {.name = "passkey", .score = score_first_number, .labels = true},
+    {.name = "number_string", .score = score_first_number, .labels = true},
+    {.name = "kv_retrieval", .score = score_kv_retrieval, .labels = true},
+    {.name = "longdialogue_qa_eng", .score = score_longdialogue, .labels = true, .whole = true},
+    {.name = "longbook_sum_eng", .score = score_rouge_lsum, .labels = true},
+    {.name = "longbook_choice_eng", .score = score_choice, .labels = true, .whole = true},
+    {.name = "longbook_choice_eng_infllm", .score = score_choice_infllm, .labels = true},
+    {.name = "longbook_qa_eng", .score = score_qa_f1, .labels = true},
+    {.name = "longbook_qa_chn", .score = score_char_f1_zh, .labels = true},
+    {.name = "math_find", .score = score_math_find, .labels = true},
+    {.name = "math_calc", .score = score_math_calc, .labels = true, .whole = true},
+    {.name = "code_run", .score = score_code_run, .labels = true},
+    {.name = "code_debug", .score = score_code_debug, .labels = true, .whole = true},
+    {.name = "code_debug_infllm", .score = score_code_debug_infllm, .labels = true, .whole = true},
+    {.name = "ruler_all", .score = score_ruler_all, .whole = true},
+    {.name = "ruler_part", .score = score_ruler_part},
+    {.name = "mrcr", .score = score_mrcr, .whole = true},
+    {.name = "mrcr_v2", .score = score_mrcr_v2},
+    {.name = "scbench_kv", .score = score_contains, .labels = true},
+    {.name = "scbench_qa_eng", .score = score_contains_upper, .labels = true},
+    {.name = "scbench_vt", .score = score_share_found, .labels = true, .whole = true},
+    {.name = "scbench_mf", .score = score_math_find_whole, .labels = true},
+    BY_RULE(gsm8k, gsm8k),
+    BY_RULE(gsm8k_strict, gsm8k_strict),
+    BY_RULE(gsm8k_flexible, gsm8k_flexible),
+    BY_RULE(gsm8k_hash, gsm8k_hash),
+    BY_RULE(gsm8k_llama, gsm8k_llama),
+    BY_RULE(gsm8k_official, gsm8k_official),
+    BY_RULE(gsm8k_logquant, gsm8k_logquant),
+    BY_RULE(gsm8k_logquant_commas, gsm8k_logquant_commas),
+    BY_RULE(math, boxed),
+    BY_RULE(math_hendrycks, boxed),
+    BY_RULE(math_lmeval, boxed),
+    BY_RULE(math_kvpress, boxed),
+    BY_RULE(aime, boxed),
+    BY_RULE(aime_tests, boxed),
+    BY_RULE(aime_lmeval, boxed),
+    BY_RULE(aime_kvpress, boxed),
+    BY_RULE(gpqa, gpqa),
+    BY_RULE(gpqa_cot, gpqa_cot),
+    BY_RULE(gpqa_simple_evals, gpqa_simple_evals),
+    BY_RULE(gpqa_lmeval, gpqa_lmeval),
 };
 enum { N_METRICS = sizeof table / sizeof *table };
 
@@ -96,17 +154,6 @@ bool metric_takes_labels(const metric *k)
     return k->labels;
 }
 
-status score_answer(const metric_pair *p, double *score, err *e)
-{
-    str answer = {0};
-    bool found = false, same = false;
-    status st = p->rule->extract(&answer, &found, p->said, e);
-    if (st == ST_OK && found) st = p->rule->same(&same, &answer, p->label, e);
-    *score = same;
-    str_free(&answer);
-    return st;
-}
-
 bool metric_finds_answers(const metric *k)
 {
     return k->rule != NULL;
@@ -118,7 +165,7 @@ status metric_answer(char **answer, size_t *n, const metric *k, utf8_text predic
     bool found = false;
     *answer = NULL;
     *n = 0;
-    status st = k->rule->extract(&t, &found, prediction, e);
+    status st = extract(k->rule, &t, &found, prediction, e);
     if (st == ST_OK && found && !t.s) str_set(&t, "", 0);
     if (st == ST_OK) st = str_check(&t, e);
     if (st != ST_OK || !found) {
@@ -129,6 +176,8 @@ status metric_answer(char **answer, size_t *n, const metric *k, utf8_text predic
     *n = t.n;
     return ST_OK;
 }
+
+/* ---- scores ---- */
 
 /* The texts of a case as code points; free_texts releases. */
 static status decode_texts(text *t, span *s, const utf8_text *from, size_t n, err *e)
@@ -158,7 +207,7 @@ status metric_score(metrics *m, const metric *k, const metric_case *c, double *s
     TRY_GOTO(decode_texts(t, s, &c->prediction, 1, e));
     TRY_GOTO(decode_texts(t + 1, s + 1, c->answers, c->n_answers, e));
     TRY_GOTO(decode_texts(t + 1 + c->n_answers, s + 1 + c->n_answers, c->classes, c->n_classes, e));
-    metrics_set_undecided(m, false);
+    m->undecided = false;
     for (size_t i = 0; i < (k->whole && c->n_answers ? 1 : c->n_answers); i++) {
         double one = 0;
         metric_pair p = {.m = m,

@@ -1,102 +1,167 @@
 /* SPDX-License-Identifier: MIT */
-/* ROUGE-L as the package `rouge` 1.0.1 computes it: over sets of distinct words, with the union of the longest common
- * subsequences of every pair of sentences. It is neither Google's rouge_score nor a plain LCS F1, and
- * which of several subsequences is taken matters: evals.md 2.3 and 2.4. */
+/* Two kinds of ROUGE-L over longest common subsequences of words, which differ in what they count and in which of
+ * several subsequences they take: evals.md 2.3, 2.4 and 6.2. The package `rouge` 1.0.1 counts distinct words of
+ * sentences; rougeLsum of Google's rouge_score 0.1.2 without stemming counts words of lines, each of which is used up.
+ */
 #include "config.h"
 
 #include "eval/metrics/impl.h"
-#include "eval/metrics/lcs.h"
+
+#include <string.h>
+
 #include "kernels/base/mem.h"
 
-/* The sentences of a text: sentence i has the words end[i-1]..end[i]-1 of a list, the first from `begin`. */
+static const size_t MAX_CELLS = (size_t)1 << 32; /* some seconds, and at most 512 MiB */
+
+/* The sentences or lines of a text: part i has the words end[i-1]..end[i]-1 of a list, the first from `begin`. */
 typedef struct {
     size_t begin, *end, n, longest;
-} sentences;
+} parts;
 
-/* Splits at full stops. A piece of white space alone is a sentence of one empty word. */
-static status split_sentences(sentences *out, span_list *words, span s, err *e)
+typedef struct {
+    span_list words;
+    parts hyp, ref;
+    uint32_t *id, *count; /* of every word; by id */
+    size_t n_distinct;
+    bool *common;     /* by word of ref: in the union of subsequences */
+    uint32_t *row[2]; /* lengths for the words of a part of ref up to i - 1 and i */
+    uint64_t *above;  /* a bit for each (i, j): the way back goes to i - 1 */
+} aligner;
+
+/* ---- words ---- */
+
+/* White space alone is a sentence of one empty word. */
+static status push_sentence(span_list *words, span s, err *e)
 {
-    size_t dots = 0;
-    *out = (sentences){.begin = words->n};
-    for (size_t i = 0; i < s.n; i++) dots += s.c[i] == '.';
-    TRY(MEM_NEW(&out->end, dots + 1, e));
+    size_t first = words->n;
+    TRY(span_runs(words, s, char_is_no_space, e));
+    return words->n > first ? ST_OK : span_push(words, span_from(s, 0, 0), e);
+}
+
+static bool is_word(int32_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
+
+static status push_line(span_list *words, span s, err *e)
+{
+    return span_runs(words, s, is_word, e);
+}
+
+static status split(parts *out, span_list *words, span s, int32_t separator,
+                    status (*push)(span_list *words, span s, err *e), err *e)
+{
+    size_t n = 1;
+    *out = (parts){.begin = words->n};
+    for (size_t i = 0; i < s.n; i++) n += s.c[i] == separator;
+    TRY(MEM_NEW(&out->end, n, e));
     for (size_t i = 0, end; i < s.n; i = end + 1) {
         size_t first = words->n;
-        for (end = i; end < s.n && s.c[end] != '.';) end++;
+        for (end = i; end < s.n && s.c[end] != separator;) end++;
         if (end == i) continue;
-        TRY(span_split(words, span_from(s, i, end), e));
-        if (words->n == first) TRY(span_push(words, span_from(s, i, i), e));
+        TRY(push(words, span_from(s, i, end), e));
         if (words->n - first > out->longest) out->longest = words->n - first;
         out->end[out->n++] = words->n;
     }
     return ST_OK;
 }
 
-typedef struct {
-    sentences hyp, ref;
-    size_t n_distinct;
-    uint32_t *id; /* of every word */
-    bool *seen;   /* by id */
-    bool *common; /* by word of ref: in the union of subsequences */
-    lcs align;
-} aligner;
+/* ---- alignment ---- */
 
-/* Distinct words of begin..end-1, of those that are in `in` (NULL: all). */
+/* Marks the words of x that are in one longest common subsequence of x and y: the one of the way back that takes equal
+ * words, and else goes where the rest is longer; ties_up: to i - 1 where both are as long. */
+static void mark(aligner *a, const uint32_t *x, size_t n_x, const uint32_t *y, size_t n_y, bool ties_up, bool *in)
+{
+    uint32_t *up = a->row[0], *cur = a->row[1];
+    for (size_t j = 0; j <= n_y; j++) up[j] = 0;
+    cur[0] = 0;
+    for (size_t i = 0; i < n_x; i++) {
+        for (size_t j = 0; j < n_y; j++) {
+            size_t bit = i * n_y + j;
+            uint64_t mask = (uint64_t)1 << (bit & 63);
+            bool is_above = ties_up ? up[j + 1] >= cur[j] : up[j + 1] > cur[j];
+            a->above[bit >> 6] = is_above ? a->above[bit >> 6] | mask : a->above[bit >> 6] & ~mask;
+            cur[j + 1] = x[i] == y[j] ? up[j] + 1 : is_above ? up[j + 1] : cur[j];
+        }
+        uint32_t *t = up;
+        up = cur;
+        cur = t;
+        cur[0] = 0;
+    }
+    for (size_t i = n_x, j = n_y; i && j;) {
+        size_t bit = (i - 1) * n_y + j - 1;
+        bool equal = x[i - 1] == y[j - 1], is_above = a->above[bit >> 6] >> (bit & 63) & 1;
+        if (equal) in[i - 1] = true;
+        if (equal || is_above) i--;
+        if (equal || !is_above) j--;
+    }
+}
+
+static status allocate(aligner *a, err *e)
+{
+    size_t n_hyp = a->ref.begin, n_ref = a->words.n - n_hyp, cells;
+    TRY(size_mul(&cells, n_ref, n_hyp, "rouge", e));
+    if (cells > MAX_CELLS)
+        return err_set(e, ST_UNSUPPORTED, "rouge: texts of %zu and %zu words are too long to be aligned", n_hyp, n_ref);
+    TRY(MEM_NEW(&a->id, a->words.n, e));
+    TRY(span_number(a->id, &a->n_distinct, &a->words, e));
+    TRY(MEM_NEW(&a->count, a->n_distinct, e));
+    TRY(MEM_NEW(&a->common, n_ref, e));
+    TRY(MEM_NEW(&a->above, a->ref.longest * a->hyp.longest / 64 + 1, e));
+    TRY(MEM_NEW(&a->row[0], a->hyp.longest + 1, e));
+    return MEM_NEW(&a->row[1], a->hyp.longest + 1, e);
+}
+
+/* Marks the common words of all pairs of parts. */
+static void mark_all(aligner *a, bool ties_up)
+{
+    for (size_t i = 0, x = a->ref.begin; i < a->ref.n; x = a->ref.end[i++])
+        for (size_t j = 0, y = 0; j < a->hyp.n; y = a->hyp.end[j++])
+            mark(a, a->id + x, a->ref.end[i] - x, a->id + y, a->hyp.end[j] - y, ties_up, a->common + x - a->ref.begin);
+}
+
+static void aligner_free(aligner *a)
+{
+    span_list_free(&a->words);
+    mem_free(a->hyp.end);
+    mem_free(a->ref.end);
+    mem_free(a->id);
+    mem_free(a->count);
+    mem_free(a->common);
+    mem_free(a->above);
+    mem_free(a->row[0]);
+    mem_free(a->row[1]);
+}
+
+/* ---- the package `rouge` ---- */
+
+/* Returns the number of distinct words of begin..end-1 that are in `in` (NULL: all). */
 static size_t count_distinct(aligner *a, size_t begin, size_t end, const bool *in)
 {
     size_t n = 0;
-    for (size_t i = begin; i < end; i++) {
-        if (in && !in[i - begin]) continue;
-        n += !a->seen[a->id[i]];
-        a->seen[a->id[i]] = true;
-    }
-    for (size_t i = begin; i < end; i++) a->seen[a->id[i]] = false;
+    memset(a->count, 0, a->n_distinct * sizeof *a->count);
+    for (size_t i = begin; i < end; i++)
+        if (!in || in[i - begin]) n += a->count[a->id[i]]++ == 0;
     return n;
-}
-
-static status prepare(aligner *a, const span_list *words, err *e)
-{
-    size_t n_ref = words->n - a->ref.begin, n_hyp = a->ref.begin;
-    TRY(MEM_NEW(&a->id, words->n, e));
-    TRY(span_number(a->id, &a->n_distinct, words, e));
-    TRY(MEM_NEW(&a->seen, a->n_distinct, e));
-    TRY(MEM_NEW(&a->common, n_ref, e));
-    return lcs_create(&a->align, a->ref.longest, a->hyp.longest, n_ref, n_hyp, e);
-}
-
-static double f_score(aligner *a)
-{
-    size_t hyp_end = a->hyp.end[a->hyp.n - 1], ref_end = a->ref.end[a->ref.n - 1];
-    size_t n = count_distinct(a, a->hyp.begin, hyp_end, NULL), m = count_distinct(a, a->ref.begin, ref_end, NULL);
-    for (size_t i = 0, x = a->ref.begin; i < a->ref.n; x = a->ref.end[i++])
-        for (size_t j = 0, y = a->hyp.begin; j < a->hyp.n; y = a->hyp.end[j++])
-            lcs_mark(&a->align, a->id + x, a->ref.end[i] - x, a->id + y, a->hyp.end[j] - y, false,
-                     a->common + (x - a->ref.begin));
-    size_t common = count_distinct(a, a->ref.begin, ref_end, a->common);
-    double r = (double)common / (double)m, p = (double)common / (double)n;
-    return 2.0 * ((p * r) / (p + r + 1e-8));
 }
 
 static status rouge_l(span prediction, span answer, double *score, err *e)
 {
     aligner a = {0};
-    span_list words = {0};
     status st;
     *score = 0;
-    TRY_GOTO(split_sentences(&a.hyp, &words, prediction, e));
-    TRY_GOTO(split_sentences(&a.ref, &words, answer, e));
+    TRY_GOTO(split(&a.hyp, &a.words, prediction, '.', push_sentence, e));
+    TRY_GOTO(split(&a.ref, &a.words, answer, '.', push_sentence, e));
     if (a.hyp.n && a.ref.n) {
-        TRY_GOTO(prepare(&a, &words, e));
-        *score = f_score(&a);
+        TRY_GOTO(allocate(&a, e));
+        mark_all(&a, false);
+        double common = (double)count_distinct(&a, a.ref.begin, a.words.n, a.common);
+        double r = common / (double)count_distinct(&a, a.ref.begin, a.words.n, NULL);
+        double p = common / (double)count_distinct(&a, 0, a.ref.begin, NULL);
+        *score = 2.0 * ((p * r) / (p + r + 1e-8));
     }
 done:
-    span_list_free(&words);
-    mem_free(a.hyp.end);
-    mem_free(a.ref.end);
-    mem_free(a.id);
-    mem_free(a.seen);
-    mem_free(a.common);
-    lcs_free(&a.align);
+    aligner_free(&a);
     return st;
 }
 
@@ -133,5 +198,45 @@ status score_rouge_zh(const metric_pair *p, double *score, err *e)
     if (st == ST_OK) st = rouge_l(text_span(&prediction), text_span(&answer), score, e);
     text_free(&prediction);
     text_free(&answer);
+    return st;
+}
+
+/* ---- rouge_score ---- */
+
+/* Returns how often a common word of the reference meets one of the prediction that is left. */
+static size_t count_hits(aligner *a)
+{
+    size_t hits = 0, n_hyp = a->ref.begin;
+    for (size_t i = 0; i < n_hyp; i++) a->count[a->id[i]]++;
+    for (size_t i = n_hyp; i < a->words.n; i++) {
+        if (!a->common[i - n_hyp] || !a->count[a->id[i]]) continue;
+        a->count[a->id[i]]--;
+        hits++;
+    }
+    return hits;
+}
+
+/* The whole texts are made lower case, which is the same as line by line: no line's end is part of a word. */
+status score_rouge_lsum(const metric_pair *p, double *score, err *e)
+{
+    text low[2] = {{0}, {0}};
+    aligner a = {0};
+    status st;
+    TRY_GOTO(text_lower(&low[0], p->prediction, e));
+    TRY_GOTO(text_lower(&low[1], p->answer, e));
+    TRY_GOTO(split(&a.hyp, &a.words, text_span(&low[0]), '\n', push_line, e));
+    TRY_GOTO(split(&a.ref, &a.words, text_span(&low[1]), '\n', push_line, e));
+    if (a.ref.begin > 0 && a.words.n > a.ref.begin) {
+        TRY_GOTO(allocate(&a, e));
+        mark_all(&a, true);
+        size_t hits = count_hits(&a);
+        double precision = (double)hits / (double)a.ref.begin,
+               recall = (double)hits / (double)(a.words.n - a.ref.begin);
+        *score = hits ? 2 * precision * recall / (precision + recall) : 0;
+    }
+done:
+    text_free(&low[0]);
+    text_free(&low[1]);
+    aligner_free(&a);
     return st;
 }

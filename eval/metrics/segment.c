@@ -4,11 +4,274 @@
 #include "eval/metrics/segment.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "eval/metrics/dictionary.h"
-#include "eval/metrics/hmm.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
+#include "tokenizer/chars.h"
+
+/* ---- the dictionary: a tree of code points in a hash table of (node, code point) -> node ---- */
+
+enum { ROOT = 0, FIRST_CAP = 1 << 20, CHAR_BITS = 21, MAX_FREQ = 1000000000 };
+static const size_t MAX_DICTIONARY_BYTES = (size_t)1 << 28; /* so that a node's number has 32 bits */
+
+typedef struct {
+    uint64_t *key;   /* node << CHAR_BITS | code point; 0: free */
+    uint32_t *child; /* by place of its key */
+    uint32_t *freq;  /* by node; 0: only the beginning of words */
+    size_t cap;      /* of the three, a power of two */
+    size_t n;        /* nodes */
+    double total;    /* sum of the frequencies, an exact integer */
+} dictionary;
+
+/* Where key is, or the free place where it belongs. */
+static size_t find_place(const uint64_t *keys, size_t cap, uint64_t key)
+{
+    uint64_t h = key * 0x9E3779B97F4A7C15u;
+    size_t at = (size_t)(h ^ h >> 32) & (cap - 1);
+    while (keys[at] && keys[at] != key) at = (at + 1) & (cap - 1);
+    return at;
+}
+
+/* Returns the node after `node` by c; 0: none. */
+static uint32_t step_to(const dictionary *d, uint32_t node, int32_t c)
+{
+    size_t at = find_place(d->key, d->cap, (uint64_t)node << CHAR_BITS | (uint32_t)c);
+    return d->key[at] ? d->child[at] : 0;
+}
+
+/* A table of twice the size, with everything that was in the old one. */
+static status grow_table(dictionary *d, err *e)
+{
+    uint64_t *key = NULL;
+    uint32_t *child = NULL, *freq = NULL;
+    size_t cap = d->cap ? 2 * d->cap : FIRST_CAP;
+    status st = MEM_NEW(&key, cap, e);
+    if (st == ST_OK) st = MEM_NEW(&child, cap, e);
+    if (st == ST_OK) st = MEM_NEW(&freq, cap, e);
+    if (st != ST_OK) {
+        mem_free(key);
+        mem_free(child);
+        return st;
+    }
+    if (d->cap) memcpy(freq, d->freq, d->n * sizeof *freq);
+    for (size_t i = 0; i < d->cap; i++)
+        if (d->key[i]) {
+            size_t at = find_place(key, cap, d->key[i]);
+            key[at] = d->key[i];
+            child[at] = d->child[i];
+        }
+    mem_free(d->key);
+    mem_free(d->child);
+    mem_free(d->freq);
+    d->key = key;
+    d->child = child;
+    d->freq = freq;
+    d->cap = cap;
+    return ST_OK;
+}
+
+static status add_node(dictionary *d, uint32_t *node, int32_t c, err *e)
+{
+    if (d->n * 10 >= d->cap * 7) TRY(grow_table(d, e));
+    uint64_t key = (uint64_t)*node << CHAR_BITS | (uint32_t)c;
+    size_t at = find_place(d->key, d->cap, key);
+    if (!d->key[at]) {
+        d->key[at] = key;
+        d->child[at] = (uint32_t)d->n++;
+    }
+    *node = d->child[at];
+    return ST_OK;
+}
+
+/* One line s[0..n): a word, a space, a decimal number, and maybe more behind another space. */
+static status add_line(dictionary *d, const char *s, size_t n, const char *path, size_t line, err *e)
+{
+    size_t i = 0, digits = 0;
+    uint32_t node = ROOT;
+    uint64_t freq = 0;
+    while (i < n && s[i] != ' ') {
+        int32_t c;
+        int k = char_at(s + i, n - i, &c);
+        if (k == 0 || c == 0) return err_set(e, ST_FORMAT, "%s line %zu: not UTF-8", path_tail(path), line);
+        TRY(add_node(d, &node, c, e));
+        i += (size_t)k;
+    }
+    for (i++; i < n && s[i] >= '0' && s[i] <= '9' && freq <= MAX_FREQ; i++, digits++)
+        freq = freq * 10 + (uint64_t)(s[i] - '0');
+    if (node == ROOT || digits == 0 || freq > MAX_FREQ || (i < n && s[i] != ' ' && s[i] != '\r'))
+        return err_set(e, ST_FORMAT, "%s line %zu: expected 'word frequency tag'", path_tail(path), line);
+    d->freq[node] = (uint32_t)freq; /* the last line of a word counts, but the sum has them all */
+    d->total += (double)freq;
+    return ST_OK;
+}
+
+/* Reads "word frequency tag" lines. */
+static status dictionary_read(dictionary *d, const char *path, err *e)
+{
+    file_map map = {0};
+    size_t line = 0;
+    *d = (dictionary){.n = 1};
+    TRY(file_map_open(&map, path, e));
+    status st = map.size > MAX_DICTIONARY_BYTES ? err_set(e, ST_FORMAT, "%s: %zu bytes, at most %zu allowed",
+                                                          path_tail(path), map.size, MAX_DICTIONARY_BYTES)
+                                                : grow_table(d, e);
+    for (size_t i = 0; st == ST_OK && i < map.size;) {
+        const char *s = (const char *)map.data + i, *end = memchr(s, '\n', map.size - i);
+        size_t n = end ? (size_t)(end - s) : map.size - i;
+        st = add_line(d, s, n, path, ++line, e);
+        i += n + 1;
+    }
+    if (st == ST_OK && d->total < 1) st = err_set(e, ST_FORMAT, "%s: no word with a frequency", path_tail(path));
+    file_map_close(&map);
+    return st;
+}
+
+static void dictionary_free(dictionary *d)
+{
+    mem_free(d->key);
+    mem_free(d->child);
+    mem_free(d->freq);
+    *d = (dictionary){0};
+}
+
+/* ---- the hidden Markov model: each Chinese character begins, continues or ends a word or is one ---- */
+
+enum { HAN_FIRST = 0x4e00, HAN_LAST = 0x9fd5, N_HAN = HAN_LAST - HAN_FIRST + 1, MAX_MODEL_BYTES = 1 << 26 };
+enum { B, E, M, S, STATES }; /* the order of their letters, which decides ties */
+static const double IMPOSSIBLE = -3.14e100;
+
+/* Natural logarithms. */
+typedef struct {
+    double start[STATES], trans[STATES][STATES], emit[STATES][N_HAN];
+} hmm;
+
+static bool is_han(int32_t c)
+{
+    return c >= HAN_FIRST && c <= HAN_LAST;
+}
+
+/* The state of a letter alone in its field, or -1. */
+static int state_of(const char *field)
+{
+    static const char letters[] = "BEMS";
+    const char *at = field[0] && !field[1] ? strchr(letters, field[0]) : NULL;
+    return at ? (int)(at - letters) : -1;
+}
+
+/* Cuts at tabs in place; the number of fields, 5 where there are more than 4. */
+static int split_fields(char *line, char *field[4])
+{
+    int n = 0;
+    for (char *p = line, *tab; p; p = tab) {
+        if (n == 4) return 5;
+        field[n++] = p;
+        if ((tab = strchr(p, '\t'))) *tab++ = 0;
+    }
+    return n;
+}
+
+/* Where the value of a row belongs: NULL where the row is not understood, *skip where it never matters. */
+static double *place_of(hmm *h, char *field[4], int n, bool *skip)
+{
+    int s = n > 2 ? state_of(field[1]) : -1;
+    *skip = false;
+    if (s < 0) return NULL;
+    if (n == 3 && strcmp(field[0], "start") == 0) return &h->start[s];
+    if (n == 4 && strcmp(field[0], "trans") == 0) {
+        int to = state_of(field[2]);
+        return to < 0 ? NULL : &h->trans[s][to];
+    }
+    if (n == 4 && strcmp(field[0], "emit") == 0 && strncmp(field[2], "U+", 2) == 0) {
+        char *end;
+        unsigned long c = strtoul(field[2] + 2, &end, 16);
+        if (*end || end == field[2] + 2) return NULL;
+        *skip = c < HAN_FIRST || c > HAN_LAST;
+        return *skip ? NULL : &h->emit[s][c - HAN_FIRST];
+    }
+    return NULL;
+}
+
+static void clear(hmm *h)
+{
+    for (int s = 0; s < STATES; s++) {
+        h->start[s] = IMPOSSIBLE;
+        for (int to = 0; to < STATES; to++) h->trans[s][to] = IMPOSSIBLE;
+        for (int c = 0; c < N_HAN; c++) h->emit[s][c] = IMPOSSIBLE;
+    }
+}
+
+static bool read_row(hmm *h, char *line)
+{
+    char *field[4] = {0}, *end;
+    bool skip;
+    int n = split_fields(line, field);
+    double *out = place_of(h, field, n, &skip);
+    if (!out) return skip;
+    *out = strtod(field[n - 1], &end);
+    return end != field[n - 1] && !*end && *out <= 0 && *out >= IMPOSSIBLE;
+}
+
+/* Reads lines "start S lp", "trans S S2 lp", "emit S U+XXXX lp" with tabs between. */
+static status hmm_read(hmm *h, const char *path, err *e)
+{
+    char *file, *next;
+    size_t size, line = 0;
+    status st = ST_OK;
+    TRY(file_read(&file, &size, path, MAX_MODEL_BYTES, e));
+    clear(h);
+    for (char *p = file; p && *p && st == ST_OK; p = next) {
+        if ((next = strchr(p, '\n'))) *next++ = 0;
+        line++;
+        if (!read_row(h, p)) st = err_set(e, ST_FORMAT, "%s line %zu: not a row of the model", path_tail(path), line);
+    }
+    if (st == ST_OK && line == 0) st = err_set(e, ST_FORMAT, "%s: empty", path_tail(path));
+    mem_free(file);
+    return st;
+}
+
+/* The two states that may come before each one, the larger letter first: it wins ties. */
+static const uint8_t before[STATES][2] = {[B] = {S, E}, [E] = {M, B}, [M] = {M, B}, [S] = {S, E}};
+
+/* path[i] = state of character i. from [n, STATES] is scratch. */
+static void best_path(const hmm *h, span s, uint8_t *path, uint8_t *from)
+{
+    double v[STATES], w[STATES];
+    for (int y = 0; y < STATES; y++) v[y] = h->start[y] + h->emit[y][s.c[0] - HAN_FIRST];
+    for (size_t i = 1; i < s.n; i++) {
+        for (int y = 0; y < STATES; y++) {
+            const uint8_t a = before[y][0], b = before[y][1];
+            double emit = h->emit[y][s.c[i] - HAN_FIRST];
+            double via_a = v[a] + h->trans[a][y] + emit, via_b = v[b] + h->trans[b][y] + emit;
+            from[i * STATES + (size_t)y] = via_b > via_a ? b : a;
+            w[y] = via_b > via_a ? via_b : via_a;
+        }
+        memcpy(v, w, sizeof v);
+    }
+    uint8_t y = v[E] > v[S] ? E : S;
+    for (size_t i = s.n; i-- > 0; y = from[i * STATES + y]) path[i] = y;
+}
+
+/* Appends the words of s, which holds is_han characters only and at least one. */
+static status hmm_cut(const hmm *h, span s, span_list *words, err *e)
+{
+    uint8_t *path;
+    size_t begin = 0, room;
+    status st = ST_OK;
+    TRY(size_mul(&room, s.n, 1 + STATES, "hidden states", e));
+    TRY(MEM_NEW(&path, room, e));
+    best_path(h, s, path, path + s.n);
+    for (size_t i = 0; i < s.n && st == ST_OK; i++)
+        if (path[i] == E || path[i] == S) {
+            st = span_push(words, span_from(s, begin, i + 1), e);
+            begin = i + 1;
+        }
+    mem_free(path);
+    return st; /* the last state is E or S, so nothing is left over */
+}
+
+/* ---- the segmenter ---- */
 
 struct segmenter {
     dictionary words;
@@ -105,9 +368,9 @@ static status cut_unknown(const segmenter *g, span s, span_list *words, err *e)
 
 static bool is_word(const segmenter *g, span s)
 {
-    uint32_t node = DICTIONARY_ROOT;
+    uint32_t node = ROOT;
     for (size_t i = 0; i < s.n; i++)
-        if (!(node = dictionary_step(&g->words, node, s.c[i]))) return false;
+        if (!(node = step_to(&g->words, node, s.c[i]))) return false;
     return g->words.freq[node] > 0;
 }
 
@@ -130,9 +393,9 @@ typedef struct {
 static void find_path(const segmenter *g, span s, step *path)
 {
     for (size_t i = s.n; i-- > 0;) {
-        uint32_t node = DICTIONARY_ROOT;
+        uint32_t node = ROOT;
         path[i].end = 0;
-        for (size_t j = i; j < s.n && (node = dictionary_step(&g->words, node, s.c[j])); j++) {
+        for (size_t j = i; j < s.n && (node = step_to(&g->words, node, s.c[j])); j++) {
             uint32_t freq = g->words.freq[node];
             if (!freq) continue;
             double score = log((double)freq) - g->log_total + path[j + 1].score;

@@ -42,6 +42,7 @@ status text_lower(text *out, span in, err *e);
 /* str.upper(): full Unicode upper-casing, one character becomes up to three. */
 status text_upper(text *out, span in, err *e);
 
+bool char_is_no_space(int32_t c); /* no white space of str.strip() */
 bool char_is_word(int32_t c);     /* \w of a regular expression */
 bool char_is_digit(int32_t c);    /* \d */
 bool char_is_punct(int32_t c);    /* string.punctuation */
@@ -53,13 +54,15 @@ span span_from(span s, size_t begin, size_t end);
 span span_strip(span s);
 /* Where `part` begins in s at `from` or later; s.n + 1 when nowhere. */
 size_t span_find(span s, size_t from, span part);
+bool span_contains(span s, span part);
+bool span_starts(span s, span part);
 
 status span_push(span_list *l, span s, err *e);
 void span_list_free(span_list *l);
+/* Appends the maximal runs of characters for which in_run holds. */
+status span_runs(span_list *l, span s, bool (*in_run)(int32_t), err *e);
 /* str.split(): appends the maximal runs of characters that are not white space. */
 status span_split(span_list *l, span s, err *e);
-/* Appends the maximal runs of \d. */
-status span_digits(span_list *l, span s, err *e);
 
 /* id[i] of each of the l->n spans: equal spans get equal numbers in 0..*n_distinct-1. */
 status span_number(uint32_t *id, size_t *n_distinct, const span_list *l, err *e);

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "eval/metrics/dictionary.h"
-#include "eval/metrics/hmm.h"
 #include "eval/metrics/segment.h"
 #include "kernels/base/clock.h"
 #include "tests/unit/oom.h"
@@ -119,12 +117,44 @@ static void write_file(const char *path, const char *s)
     if (!f || fputs(s, f) < 0 || fclose(f) != 0) abort();
 }
 
-static void test_dictionary(const char *path)
+/* A folder of tables. */
+static struct {
+    char dir[32], dictionary[64], model[64];
+} work = {.dir = "segment_XXXXXX"};
+
+/* Returns the number of words in the text of a segmenter with these tables. */
+static size_t count_words(const char *dictionary, const char *model, const char *from)
+{
+    segmenter *small;
+    span_list words = {0};
+    err e = {0};
+    write_file(work.dictionary, dictionary);
+    write_file(work.model, model);
+    if (!is_ok(segmenter_create(&small, work.dir, &e), &e, "small tables")) return 0;
+    text t = decoded((utf8_text){from, strlen(from)});
+    if (segmenter_cut(small, text_span(&t), &words, NULL) != ST_OK) abort();
+    size_t n = words.n;
+    span_list_free(&words);
+    text_free(&t);
+    segmenter_destroy(small);
+    return n;
+}
+
+static void refuses(const char *dictionary, const char *model, const char *message, size_t number)
+{
+    segmenter *none;
+    err e = {0};
+    write_file(work.dictionary, dictionary);
+    write_file(work.model, model);
+    is_err(segmenter_create(&none, work.dir, &e), &e, ST_FORMAT, message, "tables %zu", number);
+}
+
+static void test_dictionary(void)
 {
     static const struct {
         const char *s, *message;
     } bad[] = {
-        {"", "no word"},
+        {"", "dict.txt: no word"},
         {"a 0 n\n", "no word"},
         {"a\n", "line 1: expected"},
         {"a 1\n\nb 1\n", "line 2: expected"},
@@ -136,23 +166,14 @@ static void test_dictionary(const char *path)
         {"a 1000000001", "line 1"},
         {"a 99999999999999999999", "line 1"},
     };
-    dictionary d;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        err e = {0};
-        write_file(path, bad[i].s);
-        is_err(dictionary_read(&d, path, &e), &e, ST_FORMAT, bad[i].message, "dictionary: %zu", i);
-        dictionary_free(&d);
-    }
-    err e = {0};
-    write_file(path, "ab 3 n\r\nb 5\nab 4 n");
-    is_ok(dictionary_read(&d, path, &e), &e, "a small dictionary, without the last end of line");
-    uint32_t a = dictionary_step(&d, DICTIONARY_ROOT, 'a'), ab = dictionary_step(&d, a, 'b');
-    ok(a && ab && d.freq[a] == 0 && d.freq[ab] == 4 && d.total == 12, "the last of equal words, the sum of all");
-    ok(!dictionary_step(&d, DICTIONARY_ROOT, 'c') && !dictionary_step(&d, ab, 'a'), "nothing behind it");
-    dictionary_free(&d);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) refuses(bad[i].s, "start\tB\t-1\n", bad[i].message, i);
+    /* "ab" is a word if its frequency times the sum of all exceeds 10 times 10. */
+    is_int((long long)count_words("a 10 n\r\nb 10\nab 9\nab 3 n", "start\tB\t-1\n", "ab"), 2,
+           "the last of equal words counts");
+    is_int((long long)count_words("a 10\nb 10\nab 9\nab 4 n", "start\tB\t-1\n", "ab"), 1, "in the sum all of them");
 }
 
-static void test_model(const char *path)
+static void test_model(void)
 {
     static const char *const bad[] = {"",
                                       "start\tB\n",
@@ -167,37 +188,29 @@ static void test_model(const char *path)
                                       "emit\tB\tU+\t-1\n",
                                       "emit\tB\tU+4E00\t-1\t-1\n",
                                       "start\tB\t-1\n\n"};
-    hmm *h;
-    if (MEM_NEW(&h, 1, NULL) != ST_OK) abort();
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        err e = {0};
-        write_file(path, bad[i]);
-        is_err(hmm_read(h, path, &e), &e, ST_FORMAT, i == 0 ? "empty" : i == 12 ? "line 2" : "line 1", "model: %zu", i);
-    }
-    err e = {0};
-    write_file(path, "emit\tS\tU+4E01\t-2.5\nemit\tS\tU+FFFFFFFFFFFF\t-1\n");
-    is_ok(hmm_read(h, path, &e), &e, "a small model");
-    ok(h->emit[3][1] == -2.5 && h->emit[3][0] == -3.14e100 && h->start[0] == -3.14e100,
-       "what is missing is impossible");
-    mem_free(h);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        refuses("a 1\n", bad[i], i == 0 ? "hmm.tsv: empty" : i == 12 ? "line 2" : "line 1", i);
+    is_int((long long)count_words("a 1\n", "emit\tS\tU+4E01\t-2.5\nemit\tS\tU+FFFFFFFFFFFF\t-1\n",
+                                  "\xe4\xb8\x81\xe4\xb8\x81"),
+           2, "what is missing is impossible");
 }
 
 static void test_tables(void)
 {
-    char dir[] = "segment_XXXXXX", path[64];
     err e = {0};
     segmenter *none;
-    if (!mkdtemp(dir)) abort();
-    snprintf(path, sizeof path, "%s/dict.txt", dir);
-    is_err(segmenter_create(&none, dir, &e), &e, ST_IO, "dict.txt", "no dictionary");
-    test_dictionary(path);
+    if (!mkdtemp(work.dir)) abort();
+    snprintf(work.dictionary, sizeof work.dictionary, "%s/dict.txt", work.dir);
+    snprintf(work.model, sizeof work.model, "%s/hmm.tsv", work.dir);
+    is_err(segmenter_create(&none, work.dir, &e), &e, ST_IO, "dict.txt", "no dictionary");
+    write_file(work.dictionary, "a 1\n");
     e = (err){0};
-    is_err(segmenter_create(&none, dir, &e), &e, ST_IO, "hmm.tsv", "no model");
-    unlink(path);
-    snprintf(path, sizeof path, "%s/hmm.tsv", dir);
-    test_model(path);
-    unlink(path);
-    rmdir(dir);
+    is_err(segmenter_create(&none, work.dir, &e), &e, ST_IO, "hmm.tsv", "no model");
+    test_dictionary();
+    test_model();
+    unlink(work.dictionary);
+    unlink(work.model);
+    rmdir(work.dir);
     oom_run o = {0};
     while (oom_next(&o)) oom_saw(&o, segmenter_create(&none, jieba_dir(), &o.e), NULL);
     oom_ok(&o, 3, "creation");

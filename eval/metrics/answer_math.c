@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* Normalization of LaTeX answers: no units, dollars and decoration. Source: evals.md 17.3. */
+/* Answers of MATH and AIME: the last box of an output, compared as LaTeX without units, dollars and decoration, then as
+ * a rational number. Source: evals.md 17.3. */
 #include "config.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "eval/metrics/answer.h"
+#include "tokenizer/chars.h"
 
-size_t answer_brace(utf8_text s, size_t open)
+/* Bytes of an answer without a box. */
+enum { MOST_BARE = 256 };
+
+/* ---- extraction ---- */
+
+/* Returns the offset of the brace that closes the one at `open`; s.n: unbalanced. */
+static size_t closing_brace(utf8_text s, size_t open)
 {
     size_t depth = 0, i = open;
     for (; i < s.n; i++) {
@@ -16,15 +25,37 @@ size_t answer_brace(utf8_text s, size_t open)
     return i;
 }
 
-static bool is_digit(char c)
+/* Returns the offset after the last `word`; 0: none. */
+static size_t after_last(utf8_text s, const char *word)
 {
-    return c >= '0' && c <= '9';
+    size_t n = strlen(word);
+    for (size_t end = s.n; end >= n; end--)
+        if (memcmp(s.s + end - n, word, n) == 0) return end;
+    return 0;
 }
 
-static bool is_letter(char c)
+bool answer_box(utf8_text *out, utf8_text s)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    size_t open = after_last(s, "\\boxed");
+    if (open == 0) open = after_last(s, "\\fbox");
+    if (open == 0) return false;
+    while (open < s.n && (s.s[open] == ' ' || (s.s[open] >= '\t' && s.s[open] <= '\r'))) open++;
+    size_t end = open < s.n && s.s[open] == '{' ? closing_brace(s, open) : s.n;
+    if (end < s.n) *out = (utf8_text){s.s + open + 1, end - open - 1};
+    return end < s.n;
 }
+
+/* Finds the last box; a short text without any is an answer itself. */
+static bool find_box(utf8_text *out, utf8_text s)
+{
+    if (answer_box(out, s)) return true;
+    if (after_last(s, "\\boxed") || after_last(s, "\\fbox")) return false;
+    trim_python(&s.s, &s.n);
+    *out = s;
+    return s.n > 0 && s.n <= MOST_BARE && !memmem(s.s, s.n, "\n\n", 2);
+}
+
+/* ---- normalization ---- */
 
 /* Returns the byte at i; 0 beyond the end. */
 static char at(const str *t, size_t i)
@@ -59,7 +90,7 @@ static bool peel_once(str *t)
     }
     for (size_t i = 0; i < N_MACROS; i++) {
         size_t n = strlen(macros[i]);
-        if (str_at(t, 0, macros[i]) && answer_brace((utf8_text){t->s, t->n}, n - 1) + 1 == t->n) return peel(t, n, 1);
+        if (str_at(t, 0, macros[i]) && closing_brace((utf8_text){t->s, t->n}, n - 1) + 1 == t->n) return peel(t, n, 1);
     }
     return t->n >= 2 && t->s[t->n - 1] == '.' && peel(t, 0, 1);
 }
@@ -70,7 +101,7 @@ static void rewrite(str *t, const char *from, const char *to)
     size_t n = strlen(from), done = 0;
     str out = {0};
     for (size_t hit; (hit = str_find(t, done, from)) <= t->n; done = hit + n) {
-        bool longer = from[0] == '\\' && is_letter(from[n - 1]) && is_letter(at(t, hit + n));
+        bool longer = from[0] == '\\' && is_ascii_letter(from[n - 1]) && is_ascii_letter(at(t, hit + n));
         str_add(&out, t->s + done, hit - done);
         str_add(&out, longer ? from : to, longer ? n : strlen(to));
     }
@@ -134,8 +165,8 @@ static size_t power_end(const str *t, size_t i)
     size_t from = skip_spaces(t, i), end;
     if (at(t, from) != '^') return i;
     end = from = skip_spaces(t, from + 1);
-    if (at(t, from) == '{') return (end = answer_brace((utf8_text){t->s, t->n}, from)) < t->n ? end + 1 : i;
-    while (is_digit(at(t, end))) end++;
+    if (at(t, from) == '{') return (end = closing_brace((utf8_text){t->s, t->n}, from)) < t->n ? end + 1 : i;
+    while (is_ascii_digit(at(t, end))) end++;
     return end > from ? end : i;
 }
 
@@ -145,10 +176,10 @@ static void drop_trailing_text(str *t)
     for (size_t k = 0; k < N_UNIT_MACROS; k++) {
         size_t hit = str_find_last(t, macros[k]), before = hit;
         if (hit > t->n) continue;
-        size_t end = answer_brace((utf8_text){t->s, t->n}, hit + strlen(macros[k]) - 1);
+        size_t end = closing_brace((utf8_text){t->s, t->n}, hit + strlen(macros[k]) - 1);
         if (end == t->n || skip_spaces(t, power_end(t, end + 1)) != t->n) continue;
         while (before > 0 && t->s[before - 1] == ' ') before--;
-        if (before > 0 && (is_digit(t->s[before - 1]) || t->s[before - 1] == '}')) str_cut(t, before, t->n);
+        if (before > 0 && (is_ascii_digit(t->s[before - 1]) || t->s[before - 1] == '}')) str_cut(t, before, t->n);
     }
 }
 
@@ -156,7 +187,7 @@ static void unwrap_texts(str *t)
 {
     for (size_t k = 0; k < N_TEXT_MACROS; k++)
         for (size_t hit = 0; (hit = str_find(t, hit, macros[k])) <= t->n && !t->failed; hit++) {
-            size_t open = hit + strlen(macros[k]) - 1, end = answer_brace((utf8_text){t->s, t->n}, open);
+            size_t open = hit + strlen(macros[k]) - 1, end = closing_brace((utf8_text){t->s, t->n}, open);
             if (end == t->n) break;
             str_cut(t, end, end + 1);
             str_cut(t, hit, open + 1);
@@ -170,10 +201,10 @@ static void drop_units(str *t)
                                         "day",    "week", "month",      "year",  "foot", "feet",   "inch",   "yard"};
     for (size_t i = 0; i < t->n; i++)
         for (size_t k = 0; k < sizeof units / sizeof *units; k++) {
-            if (!str_at(t, i, units[k]) || (i > 0 && (is_letter(t->s[i - 1]) || t->s[i - 1] == '\\'))) continue;
+            if (!str_at(t, i, units[k]) || (i > 0 && (is_ascii_letter(t->s[i - 1]) || t->s[i - 1] == '\\'))) continue;
             size_t end = i + strlen(units[k]);
             end += str_at(t, end, "es") ? 2 : at(t, end) == 's';
-            if (is_letter(at(t, end))) continue;
+            if (is_ascii_letter(at(t, end))) continue;
             end = power_end(t, end);
             if (i > 0 || end < t->n) str_cut(t, i, end);
             break;
@@ -185,8 +216,8 @@ static void join_digits(str *t)
 {
     size_t kept = 0;
     for (size_t i = 0; i < t->n; i++) {
-        bool group = t->s[i] == ',' && i > 0 && is_digit(t->s[i - 1]) && is_digit(at(t, i + 1)) &&
-                     is_digit(at(t, i + 2)) && is_digit(at(t, i + 3)) && !is_digit(at(t, i + 4));
+        bool group = t->s[i] == ',' && i > 0 && is_ascii_digit(t->s[i - 1]) && is_ascii_digit(at(t, i + 1)) &&
+                     is_ascii_digit(at(t, i + 2)) && is_ascii_digit(at(t, i + 3)) && !is_ascii_digit(at(t, i + 4));
         if (!group) t->s[kept++] = t->s[i];
     }
     str_cut(t, kept, t->n);
@@ -196,9 +227,9 @@ static void join_digits(str *t)
 static void drop_name(str *t)
 {
     size_t i = skip_spaces(t, 1);
-    if (!is_letter(at(t, 0))) return;
+    if (!is_ascii_letter(at(t, 0))) return;
     if (str_at(t, i, "=")) i++;
-    else if (str_at(t, i, "\\in") && !is_letter(at(t, i + 3))) i += 3;
+    else if (str_at(t, i, "\\in") && !is_ascii_letter(at(t, i + 3))) i += 3;
     else return;
     if (skip_spaces(t, i) < t->n) str_cut(t, 0, i);
 }
@@ -216,3 +247,105 @@ void answer_clean(str *t)
     drop_name(t);
     str_strip(t);
 }
+
+/* ---- comparison ---- */
+
+/* Cleans the answer and drops braces around single characters, case, and spaces except between digits. */
+static void normalize(str *t)
+{
+    size_t n = 0;
+    answer_clean(t);
+    for (size_t i = 0; i < t->n; i++) {
+        char c = t->s[i];
+        bool group = c == '{' && i + 2 < t->n && t->s[i + 2] == '}' && !strchr("{}\\", t->s[i + 1]);
+        if (c == ' ' && !(n && is_ascii_digit(t->s[n - 1]) && i + 1 < t->n && is_ascii_digit(t->s[i + 1]))) continue;
+        if (group) c = t->s[i + 1], i += 2;
+        t->s[n++] = c >= 'A' && c <= 'Z' ? (char)(c + 32) : c;
+    }
+    str_cut(t, n, t->n);
+}
+
+enum { MOST_DIGITS = 18 };
+
+/* Reads digits with an optional point as v[0] / v[1]; advances *s. */
+static bool read_decimal(long long v[2], const char **s)
+{
+    size_t n = 0;
+    bool point = false;
+    v[0] = 0;
+    v[1] = 1;
+    for (; n <= MOST_DIGITS && (is_ascii_digit(**s) || (**s == '.' && !point)); ++*s) {
+        if (**s == '.') {
+            point = true;
+            continue;
+        }
+        if (n++ == MOST_DIGITS) return false;
+        v[0] = 10 * v[0] + (**s - '0');
+        if (point) v[1] *= 10;
+    }
+    return n > 0;
+}
+
+/* Reads an argument of \frac: a digit or a number in braces, which may have a sign. */
+static bool read_argument(long long v[2], const char **s)
+{
+    v[0] = **s - '0';
+    v[1] = 1;
+    if (is_ascii_digit(**s)) return ++*s;
+    if (**s != '{') return false;
+    bool negative = *++*s == '-';
+    *s += negative;
+    if (!read_decimal(v, s) || **s != '}') return false;
+    if (negative) v[0] = -v[0];
+    return ++*s;
+}
+
+/* Reads a decimal, a/b or \frac{a}{b}, in lowest terms; false: anything else. */
+static bool read_rational(long long v[2], const char *s)
+{
+    long long b[2] = {1, 1};
+    bool negative = *s == '-', fraction = false;
+    s += negative || *s == '+';
+    if (strncmp(s, "\\frac", 5) == 0) {
+        s += 5;
+        if (!read_argument(v, &s) || !read_argument(b, &s)) return false;
+        fraction = true;
+    } else {
+        if (!read_decimal(v, &s)) return false;
+        fraction = *s == '/';
+        if (fraction && (s++, !read_decimal(b, &s))) return false;
+    }
+    if (*s || (fraction && (v[1] != 1 || b[1] != 1 || b[0] == 0))) return false;
+    if (fraction) v[1] = b[0];
+    if (negative != (v[1] < 0)) v[0] = -v[0];
+    v[1] = llabs(v[1]);
+    long long g = v[1], rest = llabs(v[0]);
+    while (rest) {
+        long long next = g % rest;
+        g = rest;
+        rest = next;
+    }
+    v[0] /= g;
+    v[1] /= g;
+    return true;
+}
+
+static status same_boxed(bool *same, const str *answer, utf8_text label, err *e)
+{
+    str a = {0}, b = {0};
+    long long x[2], y[2];
+    str_set(&a, answer->s, answer->n);
+    str_set(&b, label.s, label.n);
+    normalize(&a);
+    normalize(&b);
+    status st = str_check(&a, e);
+    if (st == ST_OK) st = str_check(&b, e);
+    *same = st == ST_OK && a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
+    if (st == ST_OK && !*same && strlen(a.s) == a.n && strlen(b.s) == b.n)
+        *same = read_rational(x, a.s) && read_rational(y, b.s) && x[0] == y[0] && x[1] == y[1];
+    str_free(&a);
+    str_free(&b);
+    return st;
+}
+
+const answer_rule answer_boxed = {.find = find_box, .same = same_boxed};
