@@ -46,12 +46,8 @@ static status rewind_to(kvasir_session *s, int64_t n, err *e)
 kvasir_status kvasir_session_rewind(kvasir_session *s, int64_t n, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = lib_need(s, "session", &e);
-    if (st == ST_OK) st = lib_enter(s->m, &e);
-    if (st == ST_OK) {
-        st = rewind_to(s, n, &e);
-        lib_leave(s->m);
-    }
+    status st = lib_enter_session(s, &e);
+    if (st == ST_OK) st = lib_leave(s->m, rewind_to(s, n, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -247,12 +243,8 @@ kvasir_status kvasir_session_feed(kvasir_session *s, const int32_t *ids, size_t 
 {
     err e = {0};
     feeding f = {s, ids, n, scores};
-    status st = lib_need(s, "session", &e);
-    if (st == ST_OK) st = lib_enter(s->m, &e);
-    if (st == ST_OK) {
-        st = feed(&f, how, &e);
-        lib_leave(s->m);
-    }
+    status st = lib_enter_session(s, &e);
+    if (st == ST_OK) st = lib_leave(s->m, feed(&f, how, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -273,6 +265,7 @@ static status check_together(kvasir_session *const *sessions, size_t n, err *e)
 
 static status decode(kvasir_session *const *sessions, size_t n, const int32_t *ids, err *e)
 {
+    TRY(lib_need(ids, "ids", e));
     TRY(check_together(sessions, n, e));
     TRY(check_ids(sessions[0]->m, ids, n, e));
     return step(sessions, n, ids, true, e);
@@ -283,13 +276,8 @@ kvasir_status kvasir_decode(kvasir_session *const *sessions, size_t n, const int
     err e = {0};
     status st = n > 0 ? ST_OK : err_set(&e, ST_USAGE, "sessions: there are none");
     if (st == ST_OK) st = lib_need(sessions, "sessions", &e);
-    if (st == ST_OK) st = lib_need(ids, "ids", &e);
-    if (st == ST_OK) st = lib_need(sessions[0], "session", &e);
-    if (st == ST_OK) st = lib_enter(sessions[0]->m, &e);
-    if (st == ST_OK) {
-        st = decode(sessions, n, ids, &e);
-        lib_leave(sessions[0]->m);
-    }
+    if (st == ST_OK) st = lib_enter_session(sessions[0], &e);
+    if (st == ST_OK) st = lib_leave(sessions[0]->m, decode(sessions, n, ids, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -321,6 +309,7 @@ static status sample(kvasir_session *s, const kvasir_sampling *given, int32_t *i
     sampler_options o;
     sequence *q = &s->q;
     size_t vocab = vocab_of(s->m);
+    TRY(lib_need(id, "id", e));
     TRY(read_sampling(given, &o, e));
     if (!s->has_logits) return err_set(e, ST_USAGE, "there are no logits: nothing was fed, or the session was rewound");
     if (q->by && !same_sampling(&o, &s->sampling)) {
@@ -341,12 +330,7 @@ kvasir_status kvasir_session_sample(kvasir_session *s, const kvasir_sampling *sa
                                     size_t msg_size)
 {
     err e = {0};
-    status st = lib_need(s, "session", &e);
-    if (st == ST_OK) st = lib_need(id, "id", &e);
-    if (st == ST_OK) st = lib_enter(s->m, &e);
-    if (st == ST_OK) {
-        st = sample(s, sampling, id, &e);
-        lib_leave(s->m);
-    }
+    status st = lib_enter_session(s, &e);
+    if (st == ST_OK) st = lib_leave(s->m, sample(s, sampling, id, &e));
     return lib_said(st, &e, msg, msg_size);
 }

@@ -61,10 +61,11 @@ status lib_take(void *to, size_t size, const void *from, const char *name, err *
 /* The other way: what is known here and has room there. */
 status lib_give(void *to, const void *from, size_t size, const char *name, err *e);
 
-/* Every use of the decoder stands between the two. ST_USAGE in a callback. */
+/* Every use of the decoder is between the two. ST_USAGE for NULL, and in a callback. */
 status lib_enter(kvasir_model *m, err *e);
-void lib_leave(kvasir_model *m);
-void lib_hold(kvasir_model *m); /* a user more */
+status lib_enter_session(const kvasir_session *s, err *e);
+status lib_leave(kvasir_model *m, status st); /* returns st */
+void lib_hold(kvasir_model *m);               /* a user more */
 
 /* Notes what the next step of n sessions reads, those of them that are watched; NULL: no more. */
 typedef struct {

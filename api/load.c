@@ -69,10 +69,17 @@ const char *kvasir_version(void)
 
 status lib_enter(kvasir_model *m, err *e)
 {
+    TRY(lib_need(m, "model", e));
     if (pthread_mutex_lock(&m->lock) == EDEADLK)
         return err_set(e, ST_USAGE, "a callback may not use the model that called it");
     m->before = uselocale(m->numbers);
     return ST_OK;
+}
+
+status lib_enter_session(const kvasir_session *s, err *e)
+{
+    TRY(lib_need(s, "session", e));
+    return lib_enter(s->m, e);
 }
 
 /* A line of the prefix cache, maybe from the thread that writes its files. Lines for which there is no room are lost.
@@ -100,11 +107,12 @@ static void log_notices(kvasir_model *m)
     }
 }
 
-void lib_leave(kvasir_model *m)
+status lib_leave(kvasir_model *m, status st)
 {
     if (m->reuse) log_notices(m);
     uselocale(m->before);
     pthread_mutex_unlock(&m->lock);
+    return st;
 }
 
 void lib_hold(kvasir_model *m)
@@ -260,8 +268,7 @@ static status load(kvasir_model **out, const char *dir, const kvasir_options *o,
     pthread_mutex_init(&m->encoding, NULL);
     pthread_mutex_init(&m->noting, NULL);
     st = lib_enter(m, e);
-    if (st == ST_OK) st = open_parts(m, dir, o, e);
-    lib_leave(m);
+    if (st == ST_OK) st = lib_leave(m, open_parts(m, dir, o, e));
     if (st != ST_OK) free_all(m);
     else *out = m;
     return st;

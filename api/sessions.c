@@ -49,12 +49,8 @@ kvasir_status kvasir_session_plan(kvasir_model *m, const char *strategy, const c
                                   kvasir_plan *out, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = lib_need(m, "model", &e);
-    if (st == ST_OK) st = lib_enter(m, &e);
-    if (st == ST_OK) {
-        st = plan(m, strategy, store, limit, out, &e);
-        lib_leave(m);
-    }
+    status st = lib_enter(m, &e);
+    if (st == ST_OK) st = lib_leave(m, plan(m, strategy, store, limit, out, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -95,6 +91,26 @@ static status make(kvasir_session **out, kvasir_model *m, const attn_spec *spec,
     return ST_OK;
 }
 
+/* Takes the model for a call that makes a session; from: what it is made from. */
+static status begin(kvasir_session **out, kvasir_model *m, const char *from, err *e)
+{
+    if (out) *out = NULL;
+    TRY(lib_need(out, "out", e));
+    TRY(lib_need(m, from, e));
+    return lib_enter(m, e);
+}
+
+/* Ends such a call: the session holds its model, or is freed after an error. */
+static status end(kvasir_session **out, kvasir_model *m, status st)
+{
+    if (st == ST_OK) lib_hold(m);
+    if (st != ST_OK && *out) {
+        free_parts(*out);
+        *out = NULL;
+    }
+    return lib_leave(m, st);
+}
+
 static status create(kvasir_session **out, kvasir_model *m, const char *strategy, const char *store, int64_t limit,
                      err *e)
 {
@@ -115,15 +131,8 @@ kvasir_status kvasir_session_create(kvasir_session **out, kvasir_model *m, const
                                     int64_t limit, char *msg, size_t msg_size)
 {
     err e = {0};
-    if (out) *out = NULL;
-    status st = lib_need(out, "out", &e);
-    if (st == ST_OK) st = lib_need(m, "model", &e);
-    if (st == ST_OK) st = lib_enter(m, &e);
-    if (st == ST_OK) {
-        st = create(out, m, strategy, store, limit, &e);
-        if (st == ST_OK) lib_hold(m);
-        lib_leave(m);
-    }
+    status st = begin(out, m, "model", &e);
+    if (st == ST_OK) st = end(out, m, create(out, m, strategy, store, limit, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -134,7 +143,7 @@ void kvasir_session_free(kvasir_session *s)
     kvasir_model *m = s->m;
     if (lib_enter(m, &e) != ST_OK) return; /* a callback: what runs may be this one */
     free_parts(s);
-    lib_leave(m);
+    (void)lib_leave(m, ST_OK);
     kvasir_model_free(m);
 }
 
@@ -155,26 +164,14 @@ static status copy_state(kvasir_session *to, kvasir_session *from, err *e)
 static status fork_session(kvasir_session **out, kvasir_session *from, err *e)
 {
     TRY(make(out, from->m, attn_seq_spec(session_attn(from->q.s)), session_limit(from->q.s), true, e));
-    status st = copy_state(*out, from, e);
-    if (st != ST_OK) {
-        free_parts(*out);
-        *out = NULL;
-    }
-    return st;
+    return copy_state(*out, from, e);
 }
 
 kvasir_status kvasir_session_fork(kvasir_session **out, kvasir_session *s, char *msg, size_t msg_size)
 {
     err e = {0};
-    if (out) *out = NULL;
-    status st = lib_need(out, "out", &e);
-    if (st == ST_OK) st = lib_need(s, "session", &e);
-    if (st == ST_OK) st = lib_enter(s->m, &e);
-    if (st == ST_OK) {
-        st = fork_session(out, s, &e);
-        if (st == ST_OK) lib_hold(s->m);
-        lib_leave(s->m);
-    }
+    status st = begin(out, s ? s->m : NULL, "session", &e);
+    if (st == ST_OK) st = end(out, s->m, fork_session(out, s, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -186,6 +183,7 @@ static status save(kvasir_session *s, const char *path, err *e)
                        .n_ids = s->q.n_fed,
                        .logits = s->has_logits ? s->logits : NULL,
                        .random = s->sampling.seed};
+    TRY(lib_need(path, "path", e));
     if (s->q.n_fed > 0 && !s->has_logits)
         return err_set(e, ST_USAGE, "a session that was rewound is saved after its next token");
     TRY(sequence_settle(&s->q, e));
@@ -195,13 +193,8 @@ static status save(kvasir_session *s, const char *path, err *e)
 kvasir_status kvasir_session_save(kvasir_session *s, const char *path, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = lib_need(s, "session", &e);
-    if (st == ST_OK) st = lib_need(path, "path", &e);
-    if (st == ST_OK) st = lib_enter(s->m, &e);
-    if (st == ST_OK) {
-        st = save(s, path, &e);
-        lib_leave(s->m);
-    }
+    status st = lib_enter_session(s, &e);
+    if (st == ST_OK) st = lib_leave(s->m, save(s, path, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -226,32 +219,21 @@ static status load(kvasir_session **out, kvasir_model *m, const char *path, err 
 {
     session_file *f;
     attn_spec spec;
+    TRY(lib_need(path, "path", e));
     TRY(session_file_open(&f, path, e));
     status st = attn_spec_read(&spec, session_file_strategy(f), session_file_store(f), e);
     if (st == ST_OK) st = attn_spec_check(&spec, decoder_attn_shape(m->dec), e);
     if (st == ST_OK) st = make(out, m, &spec, session_file_context(f), true, e);
     if (st == ST_OK) st = load_into(*out, f, e);
     session_file_close(f);
-    if (st != ST_OK && *out) {
-        free_parts(*out);
-        *out = NULL;
-    }
     return st;
 }
 
 kvasir_status kvasir_session_load(kvasir_session **out, kvasir_model *m, const char *path, char *msg, size_t msg_size)
 {
     err e = {0};
-    if (out) *out = NULL;
-    status st = lib_need(out, "out", &e);
-    if (st == ST_OK) st = lib_need(m, "model", &e);
-    if (st == ST_OK) st = lib_need(path, "path", &e);
-    if (st == ST_OK) st = lib_enter(m, &e);
-    if (st == ST_OK) {
-        st = load(out, m, path, &e);
-        if (st == ST_OK) lib_hold(m);
-        lib_leave(m);
-    }
+    status st = begin(out, m, "model", &e);
+    if (st == ST_OK) st = end(out, m, load(out, m, path, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
@@ -289,12 +271,8 @@ static status stats(const kvasir_session *s, kvasir_stats *out, err *e)
 kvasir_status kvasir_session_stats(const kvasir_session *s, kvasir_stats *out, char *msg, size_t msg_size)
 {
     err e = {0};
-    status st = lib_need(s, "session", &e);
-    if (st == ST_OK) st = lib_enter(s->m, &e);
-    if (st == ST_OK) {
-        st = stats(s, out, &e);
-        lib_leave(s->m);
-    }
+    status st = lib_enter_session(s, &e);
+    if (st == ST_OK) st = lib_leave(s->m, stats(s, out, &e));
     return lib_said(st, &e, msg, msg_size);
 }
 
