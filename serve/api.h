@@ -21,7 +21,8 @@ enum {
     API_MAX_STOPS = 16,
     API_MAX_LOGPROBS = 20,
     API_MAX_STRATEGIES = 3, /* of a lens */
-    API_MAX_BODY = 32 << 20
+    API_MAX_BODY = 32 << 20,
+    API_ID = 40
 };
 
 /* What was wrong with a request. http 0: nothing. The answer has type, param (NULL where empty) and code (the same). */
@@ -38,6 +39,15 @@ bool api_bad(api_error *e, const char *param, const char *fmt, ...) __attribute_
 bool api_fail(api_error *e, int http, const char *code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* {"error":{"message","type","param","code"}}, freed with free(); NULL when out of memory. */
 char *api_error_text(const api_error *e);
+
+/* Bytes that are appended and read in order. */
+typedef struct {
+    char *p;
+    size_t n, cap, at; /* bytes from `at` on are not read yet */
+} buffer;
+
+/* Appends. Memory of a buffer that was read to its end is used again. ST_NOMEM. */
+status buffer_add(buffer *b, const char *text, size_t n, err *e);
 
 /* A text, or its ids. */
 typedef struct {
@@ -120,11 +130,11 @@ typedef struct {
     bool first; /* of a stream: the role is said */
 } api_choice;
 
-/* What every object of one answer says. */
+/* Members of every object of one answer. */
 typedef struct {
     const api_request *r;
     const tokenizer *tok;
-    char id[40];
+    char id[API_ID];
     int64_t created;
     const char *model, *fingerprint;
 } api_head;

@@ -10,6 +10,19 @@
 #include "kernels/base/utf8.h"
 #include "serve/api.h"
 
+status buffer_add(buffer *b, const char *text, size_t n, err *e)
+{
+    if (b->at == b->n) b->at = b->n = 0;
+    if (b->cap - b->n < n) {
+        size_t cap = 2 * (b->n + n) + 256;
+        TRY(MEM_GROW(&b->p, cap, e));
+        b->cap = cap;
+    }
+    if (n) memcpy(b->p + b->n, text, n);
+    b->n += n;
+    return ST_OK;
+}
+
 int64_t api_characters(const char *text, size_t n)
 {
     int64_t k = 0;

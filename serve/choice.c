@@ -18,18 +18,6 @@ static size_t vocab_of(const scheduler *s)
 
 /* ---- text ---- */
 
-static status add_text(choice *c, const char *text, size_t n, err *e)
-{
-    if (c->cap_text - c->n_text < n) {
-        size_t cap = 2 * (c->n_text + n) + 64;
-        TRY(MEM_GROW(&c->text, cap, e));
-        c->cap_text = cap;
-    }
-    if (n) memcpy(c->text + c->n_text, text, n);
-    c->n_text += n;
-    return ST_OK;
-}
-
 /* A completion goes on where its prompt ends, which is also said with `echo`. */
 static status begin_text(choice *c, err *e)
 {
@@ -40,7 +28,7 @@ static status begin_text(choice *c, err *e)
     if (c->j->r.chat) return ST_OK;
     for (size_t i = from; i < p->n; i++) {
         TRY(token_stream_push(c->stream, p->ids[i], &text, &n, e));
-        if (c->j->r.echo) TRY(add_text(c, text, n, e));
+        if (c->j->r.echo) TRY(buffer_add(&c->text, text, n, e));
     }
     return ST_OK;
 }
@@ -236,7 +224,7 @@ void choice_free(choice *c)
     sequence_close(&c->q);
     token_stream_free(c->stream);
     stop_text_free(&c->stops);
-    mem_free(c->text);
+    mem_free(c->text.p);
     mem_free(c->tokens);
 }
 
@@ -250,10 +238,10 @@ static status finish(choice *c, const char *why, bool stopped, err *e)
     if (stopped) return ST_OK;
     TRY(token_stream_end(c->stream, &text, &n, e));
     TRY(stop_text_add(&c->stops, text, n, &text, &n, &late, e));
-    TRY(add_text(c, text, n, e));
+    TRY(buffer_add(&c->text, text, n, e));
     if (late) return ST_OK;
     stop_text_rest(&c->stops, &text, &n);
-    return add_text(c, text, n, e);
+    return buffer_add(&c->text, text, n, e);
 }
 
 /* A token that was chosen: its text, and whether it is the last. */
@@ -265,10 +253,13 @@ static status say(choice *c, scheduler *s, int32_t id, err *e)
     bool stopped;
     TRY(sequence_accept(&c->q, id, e));
     c->n_new++;
+    pthread_mutex_lock(&s->lock);
+    s->counts.new_tokens++;
+    pthread_mutex_unlock(&s->lock);
     if (tokenizer_is_eos(s->o.tok, id) && !r->ignore_eos) return finish(c, "stop", false, e);
     TRY(token_stream_push(c->stream, id, &text, &n, e));
     TRY(stop_text_add(&c->stops, text, n, &text, &n, &stopped, e));
-    TRY(add_text(c, text, n, e));
+    TRY(buffer_add(&c->text, text, n, e));
     if (stopped) return finish(c, "stop", true, e);
     return (int64_t)c->n_new < r->max_tokens ? ST_OK : finish(c, "length", false, e);
 }

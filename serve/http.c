@@ -78,8 +78,7 @@ struct http {
 typedef struct {
     http *h;
     struct MHD_Connection *c;
-    char *body;
-    size_t n, cap;
+    buffer body;
     size_t dropped; /* bytes beyond what a body may have */
     bool ready, answered;
     int http_status; /* of the answer, once there is one */
@@ -262,14 +261,18 @@ static void name_client(exchange *x, job_client *client, const char *key)
     if (info) client->fd = info->connect_fd;
 }
 
+static const char *body_of(const exchange *x)
+{
+    return x->body.p ? x->body.p : "";
+}
+
 static enum MHD_Result complete(exchange *x, const char *key)
 {
     api_request r;
     api_error e = {0};
     job_client client;
-    const char *body = x->body ? x->body : "";
     api_kind of = x->route == ROUTE_LENS ? API_LENS : x->route == ROUTE_CHAT ? API_CHAT : API_COMPLETION;
-    if (!api_read(&r, of, body, x->n, x->h->o.strict, &e)) return send_error(x, &e);
+    if (!api_read(&r, of, body_of(x), x->body.n, x->h->o.strict, &e)) return send_error(x, &e);
     name_client(x, &client, key);
     x->j = sched_submit(x->h->o.sched, &r, &client, &e);
     return x->j ? go_on(x) : send_error(x, &e);
@@ -332,7 +335,7 @@ static enum MHD_Result send_health(exchange *x)
 static enum MHD_Result answer(exchange *x, const char *key)
 {
     const http_options *o = &x->h->o;
-    const char *body = x->body ? x->body : "", *type = "application/json";
+    const char *type = "application/json";
     api_error e = {0};
     char *text = NULL;
     switch (x->route) {
@@ -343,8 +346,8 @@ static enum MHD_Result answer(exchange *x, const char *key)
         type = "text/plain; version=0.0.4";
         break;
     case ROUTE_INFO: text = http_info(o); break;
-    case ROUTE_TOKENIZE: text = http_tokenize(o, body, x->n, &e); break;
-    case ROUTE_DETOKENIZE: text = http_detokenize(o, body, x->n, &e); break;
+    case ROUTE_TOKENIZE: text = http_tokenize(o, body_of(x), x->body.n, &e); break;
+    case ROUTE_DETOKENIZE: text = http_detokenize(o, body_of(x), x->body.n, &e); break;
     case ROUTE_PAGE: return send_page(x);
     case ROUTE_LENS_MAP:
         text = sched_lens_map(o->sched, x->rest, mhd.lookup_connection_value(x->c, MHD_GET_ARGUMENT_KIND, "s"), &e);
@@ -374,20 +377,14 @@ static enum MHD_Result take(exchange *x, const char *method, const char *url)
 static enum MHD_Result add_body(exchange *x, const char *data, size_t *n)
 {
     err e = {0};
-    if (x->n + *n > API_MAX_BODY) {
+    if (x->body.n + *n > API_MAX_BODY) {
         x->dropped += *n;
         *n = 0;
         return x->dropped > 4 * (size_t)API_MAX_BODY ? MHD_NO : MHD_YES;
     }
-    if (x->cap - x->n < *n) {
-        size_t cap = 2 * (x->n + *n);
-        if (MEM_GROW(&x->body, cap, &e) != ST_OK) return MHD_NO;
-        x->cap = cap;
-    }
-    memcpy(x->body + x->n, data, *n);
-    x->n += *n;
+    status st = buffer_add(&x->body, data, *n, &e);
     *n = 0;
-    return MHD_YES;
+    return st == ST_OK ? MHD_YES : MHD_NO;
 }
 
 /* Called with the headers, with each part of the body, when all is there, and when a sleeping connection wakes. */
@@ -420,7 +417,7 @@ static void completed(void *ctx, struct MHD_Connection *c, void **own, enum MHD_
     if (x->j) job_leave(x->j);
     http_count(&x->h->counts, x->route, x->http_status, x->error.code);
     __atomic_sub_fetch(&x->h->open, 1, __ATOMIC_RELAXED);
-    mem_free(x->body);
+    mem_free(x->body.p);
     mem_free(x);
     *own = NULL;
 }

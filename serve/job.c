@@ -10,19 +10,6 @@
 #include "kernels/base/mem.h"
 #include "serve/sched_impl.h"
 
-status bytes_add(bytes *b, const char *text, size_t n, err *e)
-{
-    if (b->at == b->n) b->at = b->n = 0;
-    if (b->cap - b->n < n) {
-        size_t cap = 2 * (b->n + n) + 256;
-        TRY(MEM_GROW(&b->p, cap, e));
-        b->cap = cap;
-    }
-    if (n) memcpy(b->p + b->n, text, n);
-    b->n += n;
-    return ST_OK;
-}
-
 void job_wake(job *j)
 {
     if (!j->asleep) return;
@@ -57,17 +44,6 @@ void job_free(job *j)
 static status no_memory(err *e)
 {
     return err_set(e, ST_NOMEM, "out of memory for an answer");
-}
-
-static api_head head_of(const job *j)
-{
-    api_head h = {.r = &j->r,
-                  .tok = j->sched->o.tok,
-                  .created = (int64_t)j->created,
-                  .model = j->sched->o.model,
-                  .fingerprint = j->sched->fingerprint};
-    snprintf(h.id, sizeof h.id, "%s", j->id);
-    return h;
 }
 
 static json_t *usage_of(const job *j)
@@ -142,76 +118,68 @@ static status put(job *j, json_t *what, const char *prefix, const char *end, err
     char *text = what ? json_dumps(what, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(what);
     if (!text) return no_memory(e);
-    status st = bytes_add(&j->out, prefix, strlen(prefix), e);
-    if (st == ST_OK) st = bytes_add(&j->out, text, strlen(text), e);
-    if (st == ST_OK) st = bytes_add(&j->out, end, strlen(end), e);
+    status st = buffer_add(&j->out, prefix, strlen(prefix), e);
+    if (st == ST_OK) st = buffer_add(&j->out, text, strlen(text), e);
+    if (st == ST_OK) st = buffer_add(&j->out, end, strlen(end), e);
     free(text);
     return st;
 }
 
-/* New tokens of a choice from number `at` on. */
-static const int32_t *ids_from(const choice *c, size_t at)
+/* What a choice has that was not written yet. */
+static api_choice news_of(const choice *c)
 {
-    return at < c->n_new ? c->q.ids.ids + c->prompt->n + at : NULL;
+    const size_t ids = c->n_new - c->sent_ids;
+    return (api_choice){.index = c->index,
+                        .text = c->text.p ? c->text.p + c->text.at : "",
+                        .n_text = c->text.n - c->text.at,
+                        .tokens = c->tokens ? c->tokens + c->sent_tokens : NULL,
+                        .n_tokens = c->n_tokens - c->sent_tokens,
+                        .text_offset = c->sent_offset,
+                        .ids = ids ? c->q.ids.ids + c->prompt->n + c->sent_ids : NULL,
+                        .n_ids = ids};
 }
 
 /* ---- whole answers ---- */
 
 static status whole(job *j, err *e)
 {
-    api_head h = head_of(j);
     json_t *choices = json_array();
     for (size_t i = 0; i < j->n_choices; i++) {
-        const choice *c = &j->choices[i];
-        const api_choice a = {.index = c->index,
-                              .text = c->text ? c->text : "",
-                              .n_text = c->n_text,
-                              .tokens = c->tokens,
-                              .n_tokens = c->n_tokens,
-                              .finish_reason = c->finish,
-                              .ids = ids_from(c, 0),
-                              .n_ids = c->n_new};
-        if (json_array_append_new(choices, api_choice_json(&h, &a, false)) != 0) {
+        api_choice a = news_of(&j->choices[i]);
+        a.finish_reason = j->choices[i].finish;
+        if (json_array_append_new(choices, api_choice_json(&j->head, &a, false)) != 0) {
             json_decref(choices);
             return no_memory(e);
         }
     }
-    return put(j, api_answer(&h, choices, usage_of(j), kvasir_of(j), false), "", "\n", e);
+    return put(j, api_answer(&j->head, choices, usage_of(j), kvasir_of(j), false), "", "\n", e);
 }
 
 /* ---- streams ---- */
 
 static status chunk(job *j, const api_choice *a, err *e)
 {
-    api_head h = head_of(j);
     json_t *choices = json_array();
-    if (a && json_array_append_new(choices, api_choice_json(&h, a, true)) != 0) {
+    if (a && json_array_append_new(choices, api_choice_json(&j->head, a, true)) != 0) {
         json_decref(choices);
         return no_memory(e);
     }
     json_t *usage = a ? NULL : usage_of(j);
-    return put(j, api_answer(&h, choices, usage, a ? NULL : kvasir_of(j), true), "data: ", "\n\n", e);
+    return put(j, api_answer(&j->head, choices, usage, a ? NULL : kvasir_of(j), true), "data: ", "\n\n", e);
 }
 
 /* What a choice has since its last chunk. */
 static status news(job *j, choice *c, err *e)
 {
     bool done = c->state == CHOICE_DONE, chat = j->r.chat;
-    api_choice a = {.index = c->index,
-                    .text = c->text ? c->text + c->sent_text : "",
-                    .n_text = c->n_text - c->sent_text,
-                    .tokens = c->tokens ? c->tokens + c->sent_tokens : NULL,
-                    .n_tokens = c->n_tokens - c->sent_tokens,
-                    .text_offset = c->sent_offset,
-                    .ids = ids_from(c, c->sent_ids),
-                    .n_ids = c->n_new - c->sent_ids,
-                    .first = chat && !c->opened};
+    api_choice a = news_of(c);
+    a.first = chat && !c->opened;
     bool any = a.n_text || (j->r.logprobs && a.n_tokens) || (j->r.return_token_ids && a.n_ids) || a.first;
     if (done && !chat) a.finish_reason = c->finish;
     if (any || (done && !chat)) TRY(chunk(j, &a, e));
     c->opened = true;
     c->sent_offset += api_characters(a.text, a.n_text);
-    c->sent_text = c->n_text;
+    c->text.at = c->text.n;
     c->sent_tokens = c->n_tokens;
     c->sent_ids = c->n_new;
     if (!done) return ST_OK;
@@ -228,7 +196,7 @@ static status stream(job *j, err *e)
     if (!job_done(j)) return ST_OK;
     if (j->r.include_usage) TRY(chunk(j, NULL, e));
     static const char end[] = "data: [DONE]\n\n";
-    return bytes_add(&j->out, end, sizeof end - 1, e);
+    return buffer_add(&j->out, end, sizeof end - 1, e);
 }
 
 status job_hand_out(job *j, err *e)
@@ -251,9 +219,9 @@ void job_fail(job *j, const api_error *e)
         char *text = api_error_text(e);
         err no = {0};
         const char *before = j->lens ? "{\"kind\":\"error\"," : "data: ", *from = text ? text + (j->lens != NULL) : "";
-        if (text && bytes_add(&j->out, before, strlen(before), &no) == ST_OK &&
-            bytes_add(&j->out, from, strlen(from), &no) == ST_OK)
-            (void)bytes_add(&j->out, "\n\n", 2, &no);
+        if (text && buffer_add(&j->out, before, strlen(before), &no) == ST_OK &&
+            buffer_add(&j->out, from, strlen(from), &no) == ST_OK)
+            (void)buffer_add(&j->out, "\n\n", 2, &no);
         free(text);
     }
     j->error = *e;

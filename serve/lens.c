@@ -16,7 +16,7 @@ enum { MAP_BYTES = 64 << 20 }; /* bitmaps of all lenses; the oldest ones go firs
 /* What the steps of one lens read: [steps][n][layers][row], as lens_bits has it. */
 struct lens_map {
     lens_map *next;
-    char id[SERVE_ID];
+    char id[API_ID];
     size_t n, layers, row, steps;
     uint8_t *bits;
 };
@@ -65,7 +65,7 @@ static lens_options options_of(const choice *c, const scheduler *s)
     return (lens_options){.dec = s->o.dec,
                           .tok = s->o.tok,
                           .model = s->o.model,
-                          .id = j->id,
+                          .id = j->head.id,
                           .full = &j->lens->full,
                           .spec = j->lens->spec,
                           .n = j->lens->n,
@@ -89,7 +89,7 @@ static status take_line(void *ctx, const char *text, size_t n, err *e)
 {
     job *j = ctx;
     pthread_mutex_lock(&j->lock);
-    status st = bytes_add(&j->out, text, n, e);
+    status st = buffer_add(&j->out, text, n, e);
     pthread_mutex_unlock(&j->lock);
     return st;
 }
@@ -125,7 +125,7 @@ static void begin_map(scheduler *s, const job *j, size_t row)
     m->n = j->lens->n;
     m->layers = (size_t)decoder_attn_shape(s->o.dec)->n_layers;
     m->row = row;
-    snprintf(m->id, sizeof m->id, "%s", j->id);
+    snprintf(m->id, sizeof m->id, "%s", j->head.id);
     while (*end) end = &(*end)->next;
     *end = m;
 }
@@ -138,7 +138,7 @@ static void keep_map(scheduler *s, const choice *c)
     (void)lens_bits(c->lens, 0, &row);
     pthread_mutex_lock(&s->lock);
     if (lens_steps(c->lens) == 1) begin_map(s, c->j, row);
-    lens_map *m = find_map(s, c->j->id, strlen(c->j->id));
+    lens_map *m = find_map(s, c->j->head.id, strlen(c->j->head.id));
     size_t layers = m ? m->layers * m->row : 0, step = m ? m->n * layers : 0;
     while (m && s->map_bytes + step > MAP_BYTES && s->maps != m) drop_map(s, &s->maps);
     if (m && m->steps + 1 == lens_steps(c->lens) && s->map_bytes + step <= MAP_BYTES &&

@@ -50,17 +50,19 @@ static void drop(scheduler *s, job **at, bool cancelled)
     if (last) job_free(j);
 }
 
-static void fail(job *j, const err *why)
+static void end_job(job *j, int http, const char *code, const char *message)
 {
     api_error e = {0};
-    api_fail(&e,
-             why->code == ST_NOMEM                                  ? 503
-             : why->code == ST_USAGE || why->code == ST_UNSUPPORTED ? 400
-                                                                    : 500,
-             why->code == ST_NOMEM ? "memory_exceeded" : NULL, "%s", why->msg);
+    api_fail(&e, http, code, "%s", message);
     pthread_mutex_lock(&j->lock);
     job_fail(j, &e);
     pthread_mutex_unlock(&j->lock);
+}
+
+static void fail(job *j, const err *why)
+{
+    bool memory = why->code == ST_NOMEM, request = why->code == ST_USAGE || why->code == ST_UNSUPPORTED;
+    end_job(j, memory ? 503 : request ? 400 : 500, memory ? "memory_exceeded" : NULL, why->msg);
 }
 
 /* Whether the client is gone: it left, its socket says so, or it has not read for long. */
@@ -79,21 +81,10 @@ static void drop_ended(scheduler *s)
 {
     for (job **at = &s->jobs; *at;) {
         job *j = *at;
-        pthread_mutex_lock(&j->lock);
-        bool ended = j->ended;
-        pthread_mutex_unlock(&j->lock);
-        if (ended) {
-            drop(s, at, false);
-        } else if (gone(j)) {
-            api_error e = {0};
-            api_fail(&e, 499, NULL, "the client left");
-            pthread_mutex_lock(&j->lock);
-            job_fail(j, &e);
-            pthread_mutex_unlock(&j->lock);
-            drop(s, at, true);
-        } else {
-            at = &j->next;
-        }
+        bool cancelled = !j->ended && gone(j);
+        if (cancelled) end_job(j, 499, NULL, "the client left");
+        if (j->ended) drop(s, at, cancelled);
+        else at = &j->next;
     }
 }
 
@@ -126,16 +117,13 @@ static choice *next_waiting(scheduler *s)
     return best;
 }
 
-/* A sequence of j has its place; it may have its first token, which follows from the prompt, if that is known. */
-static void count_admitted(scheduler *s, job *j, int64_t tokens)
+static void count_admitted(scheduler *s, job *j)
 {
+    if (j->admitted) return;
+    j->admitted_ns = clock_ns();
     pthread_mutex_lock(&s->lock);
-    s->counts.new_tokens += tokens;
-    if (!j->admitted) {
-        j->admitted_ns = clock_ns();
-        s->counts.admitted++;
-        histogram_add(&s->counts.queue, j->admitted_ns - j->submitted_ns);
-    }
+    s->counts.admitted++;
+    histogram_add(&s->counts.queue, j->admitted_ns - j->submitted_ns);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -152,7 +140,7 @@ static void admit(scheduler *s)
             release(s, c->j);
             continue;
         }
-        count_admitted(s, c->j, (int64_t)c->n_new);
+        count_admitted(s, c->j);
         pthread_mutex_lock(&c->j->lock);
         c->j->admitted = true;
         if (c->j->r.stream) job_wake(c->j);
@@ -190,10 +178,8 @@ static int64_t decode(scheduler *s)
     int64_t t = clock_ns();
     status st = sequence_decode(&s->x, s->batch, n, &e);
     t = clock_ns() - t;
-    int64_t said = 0;
     for (size_t i = 0; i < n; i++) {
         choice *c = s->stepped[i];
-        size_t before = c->n_new;
         c->j->decode_ns += t;
         float *row = stepper_row(&s->x, i);
         if (st != ST_OK && !(st == ST_FORMAT && draw_finite(row, vocab_of(s)))) {
@@ -202,11 +188,9 @@ static int64_t decode(scheduler *s)
             err own = {0};
             if (choice_row(c, s, row, &own) != ST_OK) fail(c->j, &own);
         }
-        said += (int64_t)(c->n_new - before);
     }
     pthread_mutex_lock(&s->lock);
     s->counts.steps++;
-    s->counts.new_tokens += said;
     histogram_add(&s->counts.step, t);
     pthread_mutex_unlock(&s->lock);
     return t ? t : 1;
@@ -215,25 +199,22 @@ static int64_t decode(scheduler *s)
 /* Steps of sequences that draft, each in turn: as many as take the time `most`, at least one. Returns their time. */
 static int64_t draft(scheduler *s, int64_t most)
 {
-    int64_t t = 0, said = 0, steps = 0;
+    int64_t t = 0, steps = 0;
     for (size_t k = 0, first = s->draft_turn; k < s->n_running && t <= most; k++) {
         size_t i = (first + k) % s->n_running;
         choice *c = s->running[i];
         err e = {0};
         if (!choice_drafts(c) || c->j->ended || paused(c->j)) continue;
-        size_t before = c->n_new;
         int64_t began = clock_ns();
         if (choice_draft(c, s, &e) != ST_OK) fail(c->j, &e);
         int64_t took = clock_ns() - began;
         c->j->decode_ns += took;
         t += took > 0 ? took : 1;
-        said += (int64_t)(c->n_new - before);
         steps++;
         s->draft_turn = i + 1;
     }
     pthread_mutex_lock(&s->lock);
     s->counts.steps += steps;
-    s->counts.new_tokens += said;
     pthread_mutex_unlock(&s->lock);
     return t;
 }
@@ -253,7 +234,6 @@ static int64_t prefill(scheduler *s)
         s->turn = (s->turn + k + 1) % s->n_running;
         pthread_mutex_lock(&s->lock);
         s->counts.prompt_tokens += (int64_t)(c->q.n_fed - before);
-        s->counts.new_tokens += (int64_t)c->n_new; /* the first one follows from the prompt */
         pthread_mutex_unlock(&s->lock);
         return t;
     }
@@ -338,13 +318,7 @@ static bool wait_for_work(scheduler *s, bool idle)
 
 static void end_all(scheduler *s)
 {
-    api_error e = {0};
-    api_fail(&e, 503, "stopping", "the server stops");
-    for (job *j = s->jobs; j; j = j->next) {
-        pthread_mutex_lock(&j->lock);
-        job_fail(j, &e);
-        pthread_mutex_unlock(&j->lock);
-    }
+    for (job *j = s->jobs; j; j = j->next) end_job(j, 503, "stopping", "the server stops");
     while (s->jobs) drop(s, &s->jobs, false);
 }
 

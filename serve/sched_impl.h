@@ -4,7 +4,6 @@
 #define SERVE_SCHED_IMPL_H
 
 #include <pthread.h>
-#include <time.h>
 
 #include "generate/sequence.h"
 #include "lens/lens.h"
@@ -14,9 +13,8 @@
 #include "tokenizer/stop_text.h"
 
 enum {
-    JOB_BUFFER = 64 << 10,   /* bytes that wait for a slow reader before its sequences pause */
-    JOB_UNREAD_SECONDS = 60, /* after which such a request is cancelled */
-    SERVE_ID = 40
+    JOB_BUFFER = 64 << 10,  /* bytes that wait for a slow reader before its sequences pause */
+    JOB_UNREAD_SECONDS = 60 /* after which such a request is cancelled */
 };
 
 typedef enum { CHOICE_WAITS, CHOICE_PROMPT, CHOICE_DECODES, CHOICE_DONE } choice_state;
@@ -36,8 +34,7 @@ typedef struct {
     int64_t n_prefill; /* tokens of the prompt that are not decode steps */
     size_t n_cached;   /* tokens of the prompt that were not computed */
     size_t n_new;
-    char *text;
-    size_t n_text, cap_text, sent_text;
+    buffer text;
     api_token *tokens; /* of logprobs */
     size_t n_tokens, cap_tokens, sent_tokens, sent_ids;
     int64_t sent_offset;
@@ -47,11 +44,6 @@ typedef struct {
     attn_bytes held;
     bool exact_prompt;
 } choice;
-
-typedef struct {
-    char *p;
-    size_t n, cap, at; /* bytes from `at` on are not read yet */
-} bytes;
 
 /* State after a prompt with several choices: the first one computes it, the others continue from a copy. */
 typedef struct {
@@ -86,12 +78,11 @@ struct job {
     choice *choices;
     size_t n_choices;
     job_fork *forks; /* [n_prompts]; NULL: one choice a prompt. The scheduler's thread's */
-    char id[SERVE_ID];
-    time_t created;
+    api_head head;
     int64_t submitted_ns, admitted_ns, first_ns, prefill_ns, decode_ns;
     /* under the lock */
     pthread_mutex_t lock;
-    bytes out;
+    buffer out;
     api_error error;
     bool admitted, ended, asleep, left, dropped; /* left: by the client; dropped: by the scheduler */
     int64_t unread_ns;                           /* since when the buffer is full; 0: it is not */
@@ -166,6 +157,5 @@ void job_fail(job *j, const api_error *e);
 void job_wake(job *j);
 void job_free(job *j);
 bool job_done(const job *j); /* all choices are */
-status bytes_add(bytes *b, const char *text, size_t n, err *e);
 
 #endif

@@ -122,11 +122,20 @@ static bool make_choices(job *j, api_error *e)
 
 static void name(job *j)
 {
+    const scheduler *s = j->sched;
     uint64_t random[2] = {0};
+    j->head = (api_head){.r = &j->r,
+                         .tok = s->o.tok,
+                         .created = (int64_t)time(NULL),
+                         .model = s->o.model,
+                         .fingerprint = s->fingerprint};
     if (getrandom(random, sizeof random, 0) != sizeof random) random[0] = (uint64_t)clock_ns();
-    snprintf(j->id, sizeof j->id, "%s-%016" PRIx64, j->lens ? "lens" : j->r.chat ? "chatcmpl" : "cmpl", random[0]);
+    snprintf(j->head.id, sizeof j->head.id, "%s-%016" PRIx64,
+             j->lens     ? "lens"
+             : j->r.chat ? "chatcmpl"
+                         : "cmpl",
+             random[0]);
     j->seed = j->r.seeded ? j->r.sampling.seed : random[1] >> 11; /* a number that JSON keeps */
-    j->created = time(NULL);
     j->submitted_ns = clock_ns();
 }
 
