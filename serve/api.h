@@ -82,9 +82,7 @@ typedef struct {
     bool lens;
     const char *strategies[API_MAX_STRATEGIES], *drive;
     int n_strategies;
-    json_t *ignored; /* names of fields that nobody knows */
-    char **owned;    /* texts that are not in the body as they are */
-    size_t n_owned;
+    json_t *ignored; /* names of unknown fields */
 } api_request;
 
 /* Kinds of requests. A lens has a prompt or a chat. */

@@ -53,6 +53,11 @@ bool api_fail(api_error *e, int http, const char *code, const char *fmt, ...)
     return false;
 }
 
+static bool no_memory(api_error *e)
+{
+    return api_fail(e, 500, NULL, "out of memory for a request");
+}
+
 char *api_error_text(const api_error *e)
 {
     json_t *j = json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", e->message, "type", e->type, "param",
@@ -82,18 +87,6 @@ static const char *kind(const json_t *v)
 static bool is_c_text(const json_t *v)
 {
     return strlen(json_string_value(v)) == json_string_length(v);
-}
-
-/* Memory for a text of n bytes that lives as long as the request. */
-static char *own_text(api_request *r, size_t n, api_error *e)
-{
-    char *text = NULL;
-    err why = {0};
-    if (MEM_NEW(&text, n + 1, &why) == ST_OK && MEM_GROW(&r->owned, r->n_owned + 1, &why) == ST_OK)
-        return r->owned[r->n_owned++] = text;
-    mem_free(text);
-    api_fail(e, 500, NULL, "%s", why.msg);
-    return NULL;
 }
 
 /* Types of fields: the first ones are stored at an offset of the request. A word is a text of the command line, which
@@ -197,12 +190,10 @@ static bool read_whole(void *to, const field_row *f, const json_t *v, api_error 
 
 static bool read_text(api_request *r, const char **to, const field_row *f, const json_t *v, api_error *e)
 {
-    enum { DIGITS = 24 };
     if (f->type == TYPE_WORD && json_is_integer(v)) {
-        char *text = own_text(r, DIGITS, e);
-        if (text) snprintf(text, DIGITS, "%lld", (long long)json_integer_value(v));
-        *to = text;
-        return text != NULL;
+        json_t *text = json_sprintf("%lld", (long long)json_integer_value(v));
+        if (json_object_set_new(r->body, f->name, text) != 0) return no_memory(e);
+        v = text;
     }
     if (!json_is_string(v) || !is_c_text(v))
         return api_bad(e, f->name, "%s: expected a text, found %s", f->name, kind(v));
@@ -248,8 +239,7 @@ static bool read_fields(api_request *r, api_kind of, bool strict, api_error *e)
         for (size_t i = 0; i < N_FIELDS; i++)
             known |= (fields[i].kinds & 1u << of) && strcmp(name, fields[i].name) == 0;
         if (!known && strict) return api_bad(e, name, "unknown field '%.60s'", name);
-        if (!known && json_array_append_new(r->ignored, json_string(name)) != 0)
-            return api_fail(e, 500, NULL, "out of memory for a request");
+        if (!known && json_array_append_new(r->ignored, json_string(name)) != 0) return no_memory(e);
     }
     for (const field_row *f = fields; f < fields + N_FIELDS; f++)
         if ((f->kinds & 1u << of) && !read_field(r, f, field(r->body, f->name), e)) return false;
@@ -297,30 +287,28 @@ static bool read_prompts(api_request *r, const json_t *v, api_error *e)
     return true;
 }
 
-/* The texts of a message's parts, one behind the other. */
-static bool join_parts(api_request *r, const char **out, const json_t *parts, api_error *e)
+/* Replaces the parts of a message by their texts, one after the other. */
+static bool join_parts(json_t *message, const json_t *parts, api_error *e)
 {
-    size_t n = 0, at = 0;
-    for (size_t i = 0; i < json_array_size(parts); i++) {
+    buffer all = {0};
+    err why = {0};
+    bool good = true;
+    for (size_t i = 0; i < json_array_size(parts) && good; i++) {
         const json_t *part = json_array_get(parts, i), *text = json_object_get(part, "text");
         const char *type = json_string_value(json_object_get(part, "type"));
         if (!type || strcmp(type, "text") != 0 || !json_is_string(text) || !is_c_text(text))
-            return api_bad(e, "messages", "messages: parts of type text alone are known, found %.40s",
+            good = api_bad(e, "messages", "messages: parts of type text alone are known, found %.40s",
                            type ? type : "a part without a type");
-        n += json_string_length(text);
+        else if (buffer_add(&all, json_string_value(text), json_string_length(text), &why) != ST_OK)
+            good = no_memory(e);
     }
-    char *joined = own_text(r, n, e);
-    if (!joined) return false;
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *text = json_object_get(json_array_get(parts, i), "text");
-        memcpy(joined + at, json_string_value(text), json_string_length(text));
-        at += json_string_length(text);
-    }
-    *out = joined;
-    return true;
+    if (good && json_object_set_new(message, "content", json_stringn(all.p ? all.p : "", all.n)) != 0)
+        good = no_memory(e);
+    mem_free(all.p);
+    return good;
 }
 
-static bool read_message(api_request *r, chat_message *m, const json_t *v, api_error *e)
+static bool read_message(chat_message *m, json_t *v, api_error *e)
 {
     static const char *const roles[][2] = {
         {"system", "system"}, {"developer", "system"}, {"user", "user"}, {"assistant", "assistant"}};
@@ -331,7 +319,10 @@ static bool read_message(api_request *r, chat_message *m, const json_t *v, api_e
         if (strcmp(role, roles[i][0]) == 0) m->role = roles[i][1];
     if (!m->role)
         return api_bad(e, "messages", "messages: unknown role '%.40s' (system, developer, user, assistant)", role);
-    if (json_is_array(content)) return join_parts(r, &m->content, content, e);
+    if (json_is_array(content)) {
+        if (!join_parts(v, content, e)) return false;
+        content = json_object_get(v, "content");
+    }
     if (!json_is_string(content) || !is_c_text(content))
         return api_bad(e, "messages", "messages: content: expected a text without U+0000, or parts of type text");
     m->content = json_string_value(content);
@@ -346,7 +337,7 @@ bool api_read_messages(api_request *r, const json_t *list, api_error *e)
     if (MEM_NEW(&r->messages, json_array_size(list), &why) != ST_OK) return api_fail(e, 500, NULL, "%s", why.msg);
     r->n_messages = json_array_size(list);
     for (size_t i = 0; i < r->n_messages; i++)
-        if (!read_message(r, &r->messages[i], json_array_get(list, i), e)) return false;
+        if (!read_message(&r->messages[i], json_array_get(list, i), e)) return false;
     return true;
 }
 
@@ -443,7 +434,7 @@ bool api_read(api_request *r, api_kind of, const char *body, size_t n, bool stri
                        .cache_prefix = true,
                        .decode = -1};
     const json_t *messages = field(r->body, "messages");
-    bool good = r->body && (r->ignored || api_fail(e, 500, NULL, "out of memory for a request"));
+    bool good = r->body && (r->ignored || no_memory(e));
     r->chat = of == API_CHAT || (of == API_LENS && messages);
     if (good) good = r->chat ? api_read_messages(r, messages, e) : read_prompts(r, field(r->body, "prompt"), e);
     if (good) good = read_fields(r, of, strict, e) && (of == API_LENS ? read_lens(r, e) : read_reply(r, e));
@@ -454,8 +445,6 @@ bool api_read(api_request *r, api_kind of, const char *body, size_t n, bool stri
 void api_free(api_request *r)
 {
     for (size_t i = 0; i < r->n_prompts; i++) token_list_free(&r->prompts[i].ids);
-    for (size_t i = 0; i < r->n_owned; i++) mem_free(r->owned[i]);
-    mem_free(r->owned);
     mem_free(r->prompts);
     mem_free(r->messages);
     json_decref(r->ignored);

@@ -91,12 +91,16 @@ static bool is_own(const http_options *o, const char *host, size_t n)
     return false;
 }
 
+/* Length of the name in NAME:PORT. */
+static size_t name_length(const char *host)
+{
+    const char *end = *host == '[' ? strchr(host, ']') : NULL;
+    return end ? (size_t)(end + 1 - host) : strcspn(host, ":");
+}
+
 bool http_check_host(const http_options *o, const char *host)
 {
-    if (!host) return true;
-    const char *end = *host == '[' ? strchr(host, ']') : NULL;
-    size_t n = end ? (size_t)(end + 1 - host) : strcspn(host, ":");
-    return is_own(o, host, n);
+    return !host || is_own(o, host, name_length(host));
 }
 
 bool http_check_origin(const http_options *o, int port, const char *origin)
@@ -104,8 +108,8 @@ bool http_check_origin(const http_options *o, int port, const char *origin)
     char number[16];
     if (!origin || (o->cors && strcmp(origin, o->cors) == 0)) return true;
     if (strncmp(origin, "http://", 7) != 0) return false;
-    const char *host = origin + 7, *end = *host == '[' ? strchr(host, ']') : NULL;
-    size_t n = end ? (size_t)(end + 1 - host) : strcspn(host, ":");
+    const char *host = origin + 7;
+    size_t n = name_length(host);
     snprintf(number, sizeof number, ":%d", port);
     return is_own(o, host, n) && strcmp(host + n, port == 80 && !host[n] ? "" : number) == 0;
 }

@@ -54,18 +54,18 @@ typedef struct {
 
 static mhd_api mhd; /* of the one server that a program has */
 
-/* A connection, from which one request comes after the other. */
-typedef struct connection {
-    struct connection *next, **at; /* at: what points to it */
+/* A connection, from which requests come one after the other. */
+typedef struct {
+    bool open;
     int fd;
-    bool busy;     /* a whole request is there, and its answer is not out */
-    int64_t since; /* when it last became so, or free */
+    bool busy;     /* a whole request was read, and its answer is not written */
+    int64_t since; /* when it last became busy or free */
 } connection;
 
 struct http {
     http_options o;
-    pthread_mutex_t lock; /* of the connections: those in the list have open sockets */
-    connection *connections;
+    pthread_mutex_t lock; /* of the connections, whose sockets are open */
+    connection connections[MOST_CONNECTIONS];
     size_t n_connections;
     struct MHD_Daemon *daemon;
     int port, listening; /* listening: the socket, once it is ours to close; -1 */
@@ -94,8 +94,8 @@ typedef struct {
 static void cut_oldest(http *h)
 {
     connection *oldest = NULL;
-    for (connection *k = h->connections; k; k = k->next)
-        if (!k->busy && (!oldest || k->since < oldest->since)) oldest = k;
+    for (connection *k = h->connections; k < h->connections + MOST_CONNECTIONS; k++)
+        if (k->open && !k->busy && (!oldest || k->since < oldest->since)) oldest = k;
     if (!oldest) return;
     shutdown(oldest->fd, SHUT_RDWR);
     oldest->busy = true; /* nothing more comes from it */
@@ -104,20 +104,18 @@ static void cut_oldest(http *h)
 void http_tick(http *h, int64_t now)
 {
     pthread_mutex_lock(&h->lock);
-    for (connection *k = h->connections; k; k = k->next)
-        if (!k->busy && now - k->since > (int64_t)REQUEST_SECONDS * 1000000000) shutdown(k->fd, SHUT_RDWR);
+    for (connection *k = h->connections; k < h->connections + MOST_CONNECTIONS; k++)
+        if (k->open && !k->busy && now - k->since > (int64_t)REQUEST_SECONDS * 1000000000) shutdown(k->fd, SHUT_RDWR);
     pthread_mutex_unlock(&h->lock);
 }
 
 static void add_connection(http *h, struct MHD_Connection *c, void **own)
 {
     const union MHD_ConnectionInfo *info = mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    connection *k;
-    err e = {0};
-    if (!info || MEM_NEW(&k, 1, &e) != ST_OK) return;
-    *k = (connection){.next = h->connections, .at = &h->connections, .fd = info->connect_fd, .since = clock_ns()};
-    if (k->next) k->next->at = &k->next;
-    h->connections = k;
+    connection *k = h->connections;
+    if (!info || h->n_connections == MOST_CONNECTIONS) return;
+    while (k->open) k++;
+    *k = (connection){.open = true, .fd = info->connect_fd, .since = clock_ns()};
     if (++h->n_connections > MOST_CONNECTIONS - SPARE_CONNECTIONS) cut_oldest(h);
     *own = k;
 }
@@ -125,10 +123,8 @@ static void add_connection(http *h, struct MHD_Connection *c, void **own)
 static void remove_connection(http *h, connection *k)
 {
     if (!k) return;
-    *k->at = k->next;
-    if (k->next) k->next->at = k->at;
+    k->open = false;
     h->n_connections--;
-    mem_free(k);
 }
 
 /* Its socket is open in both calls. */

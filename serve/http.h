@@ -20,11 +20,7 @@ typedef struct {
     const char *host_name; /* another name that clients may call it by; NULL */
     const char *cors;      /* an origin whose pages may ask; NULL */
     bool strict;           /* unknown fields are refused */
-    int64_t created, ctx;
-    const char *model;
-    const sched_alias *aliases;
-    size_t n_aliases;
-    const tokenizer *tok;
+    int64_t created;       /* of the model, in seconds */
     scheduler *sched;
 } http_options;
 

@@ -108,24 +108,22 @@ static char *text_of(json_t *j)
 static json_t *model_json(const http_options *o, const char *id)
 {
     return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", id, "object", "model", "created", (json_int_t)o->created,
-                     "owned_by", "kvasir", "max_model_len", (json_int_t)o->ctx);
+                     "owned_by", "kvasir", "max_model_len", (json_int_t)sched_options_of(o->sched)->ctx);
 }
 
 char *http_models(const http_options *o, const char *id, api_error *e)
 {
-    json_t *list = json_array();
-    for (size_t i = 0; i <= o->n_aliases; i++) {
-        const char *name = i ? o->aliases[i - 1].name : o->model;
-        if (id && strcmp(id, name) == 0) {
-            json_decref(list);
-            return text_of(model_json(o, name));
-        }
-        json_array_append_new(list, model_json(o, name));
+    const sched_options *s = sched_options_of(o->sched);
+    json_t *list = json_array(), *one = NULL;
+    for (size_t i = 0; i <= s->n_aliases && !one; i++) {
+        const char *name = i ? s->aliases[i - 1].name : s->model;
+        if (!id) json_array_append_new(list, model_json(o, name));
+        else if (strcmp(id, name) == 0) one = model_json(o, name);
     }
     if (!id) return text_of(json_pack("{s:s, s:o}", "object", "list", "data", list));
     json_decref(list);
-    api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", id, o->model);
-    return NULL;
+    if (!one) api_fail(e, 404, "model_not_found", "there is no model '%.80s' here, only '%.80s'", id, s->model);
+    return text_of(one);
 }
 
 /* The spelling of a token, or null. */
@@ -142,39 +140,41 @@ static json_t *spelling(const tokenizer *t, int32_t id)
 
 char *http_info(const http_options *o)
 {
+    const sched_options *s = sched_options_of(o->sched);
     err e = {0};
     token_list eos = {0};
-    (void)tokenizer_eos_ids(o->tok, &eos, &e);
-    json_t *j = json_pack("{s:o, s:o, s:n, s:n, s:I}", "bos_token", spelling(o->tok, tokenizer_bos(o->tok)),
-                          "eos_token", spelling(o->tok, eos.n ? eos.ids[0] : -1), "pad_token", "chat_template",
-                          "max_length", (json_int_t)o->ctx);
+    (void)tokenizer_eos_ids(s->tok, &eos, &e);
+    json_t *j = json_pack("{s:o, s:o, s:n, s:n, s:I}", "bos_token", spelling(s->tok, tokenizer_bos(s->tok)),
+                          "eos_token", spelling(s->tok, eos.n ? eos.ids[0] : -1), "pad_token", "chat_template",
+                          "max_length", (json_int_t)s->ctx);
     token_list_free(&eos);
     return text_of(j);
+}
+
+/* Encodes a text with its special tokens, and BOS unless the body refuses it. */
+static status encode_text(scheduler *s, const json_t *text, bool bos, token_list *out, err *e)
+{
+    const int32_t first = tokenizer_bos(sched_options_of(s)->tok);
+    TRY(sched_encode(s, json_string_value(text), json_string_length(text), TOKENIZE_SPECIAL, out, e));
+    if (!bos || !tokenizer_adds_bos(sched_options_of(s)->tok) || (out->n > 0 && out->ids[0] == first)) return ST_OK;
+    TRY(token_list_push(out, first, e));
+    memmove(out->ids + 1, out->ids, (out->n - 1) * sizeof *out->ids);
+    out->ids[0] = first;
+    return ST_OK;
 }
 
 /* Encodes the text, or the conversation, of a body. */
 static bool encode(const http_options *o, api_request *r, token_list *out, api_error *e)
 {
-    const json_t *text = json_object_get(r->body, "prompt"), *add = json_object_get(r->body, "add_special_tokens");
-    const json_t *list = json_object_get(r->body, "messages");
+    const json_t *text = json_object_get(r->body, "prompt"), *list = json_object_get(r->body, "messages");
+    const bool bos = !json_is_false(json_object_get(r->body, "add_special_tokens"));
     err why = {0};
     status st;
     if (!text) text = json_object_get(r->body, "content");
-    if (list) {
-        if (!api_read_messages(r, list, e)) return false;
-        st = sched_encode_chat(o->sched, r->messages, r->n_messages, out, &why);
-    } else {
-        if (!json_is_string(text)) return api_bad(e, "prompt", "prompt: expected a text");
-        bool bos = tokenizer_adds_bos(o->tok) && !json_is_false(add);
-        st = sched_encode(o->sched, json_string_value(text), json_string_length(text), TOKENIZE_SPECIAL, out, &why);
-        if (st == ST_OK && bos && (out->n == 0 || out->ids[0] != tokenizer_bos(o->tok))) {
-            st = token_list_push(out, 0, &why);
-            if (st == ST_OK) {
-                memmove(out->ids + 1, out->ids, (out->n - 1) * sizeof *out->ids);
-                out->ids[0] = tokenizer_bos(o->tok);
-            }
-        }
-    }
+    if (list && !api_read_messages(r, list, e)) return false;
+    if (!list && !json_is_string(text)) return api_bad(e, "prompt", "prompt: expected a text");
+    if (list) st = sched_encode_chat(o->sched, r->messages, r->n_messages, out, &why);
+    else st = encode_text(o->sched, text, bos, out, &why);
     return st == ST_OK || api_bad(e, list ? "messages" : "prompt", "%s", why.msg);
 }
 
@@ -186,7 +186,7 @@ char *http_tokenize(const http_options *o, const char *body, size_t n, api_error
     if (!r.body) return NULL;
     if (encode(o, &r, &ids, e))
         text = text_of(json_pack("{s:o, s:I, s:I}", "tokens", api_ids(ids.ids, ids.n), "count", (json_int_t)ids.n,
-                                 "max_model_len", (json_int_t)o->ctx));
+                                 "max_model_len", (json_int_t)sched_options_of(o->sched)->ctx));
     token_list_free(&ids);
     api_free(&r);
     return text;
@@ -201,7 +201,7 @@ char *http_detokenize(const http_options *o, const char *body, size_t n, api_err
     err why = {0};
     if (!j) return NULL;
     if (api_read_ids(&ids, json_object_get(j, "tokens"), "tokens", e)) {
-        if (tokenizer_decode(o->tok, ids.ids, ids.n, true, &text, &len, &why) == ST_OK)
+        if (tokenizer_decode(sched_options_of(o->sched)->tok, ids.ids, ids.n, true, &text, &len, &why) == ST_OK)
             answer = text_of(json_pack("{s:s%}", "prompt", text, len));
         else api_fail(e, 500, NULL, "%s", why.msg);
     }

@@ -397,6 +397,11 @@ status sched_start(scheduler **out, const sched_options *o, err *e)
     return st;
 }
 
+const sched_options *sched_options_of(const scheduler *s)
+{
+    return &s->o;
+}
+
 size_t sched_jobs(scheduler *s)
 {
     pthread_mutex_lock(&s->lock);

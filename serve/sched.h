@@ -37,7 +37,8 @@ typedef struct {
 } sched_options;
 
 status sched_start(scheduler **out, const sched_options *o, err *e);
-/* Requests that are under way or waiting. */
+const sched_options *sched_options_of(const scheduler *s);
+/* Number of requests that are running or waiting. */
 size_t sched_jobs(scheduler *s);
 /* From now on requests are refused (503). */
 void sched_drain(scheduler *s);

@@ -206,8 +206,7 @@ static status start(server *v, const cli *c, err *e)
                       .host_name = o->host_name,
                       .cors = o->cors,
                       .strict = o->strict,
-                      .created = (int64_t)time(NULL),
-                      .model = model_name(c)};
+                      .created = (int64_t)time(NULL)};
     int port;
     TRY(cli_check_template(c, e));
     TRY(read_keys(o, &v->keys, &h.n_keys, e));
@@ -216,14 +215,12 @@ static status start(server *v, const cli *c, err *e)
     TRY(fill(&s, c, &v->g, e));
     TRY(read_prefix_disk(v, &s, c, e));
     TRY(read_aliases(v, c, e));
-    s.aliases = h.aliases = v->aliases;
-    s.n_aliases = h.n_aliases = v->n_aliases;
+    s.aliases = v->aliases;
+    s.n_aliases = v->n_aliases;
     if (s.prefix.memory > 0) reuse_small_pages();
     TRY(sched_start(&v->sched, &s, e));
     TRY(check_aliases(v, e));
-    h.tok = v->g.tok;
     h.sched = v->sched;
-    h.ctx = s.ctx;
     TRY(http_start(&v->http, &h, &port, e));
     fprintf(stderr, strchr(o->host, ':') ? "listening on http://[%s]:%d\n" : "listening on http://%s:%d\n", o->host,
             port);

@@ -169,8 +169,7 @@ static inline bool start(err *e)
         .a_client = 64,
         .prefix = {.memory = (size_t)1 << 26, .least = 64}};
     if (!is_ok(sched_start(&v.sched, &s, e), e, "the scheduler is started")) return false;
-    const http_options h = {
-        .host = "127.0.0.1", .created = 1, .ctx = s.ctx, .model = dir, .tok = v.tok, .sched = v.sched};
+    const http_options h = {.host = "127.0.0.1", .created = 1, .sched = v.sched};
     status st = http_start(&v.http, &h, &v.port, e);
     if (st == ST_UNSUPPORTED) tap_skip("%s", e->msg);
     else is_ok(st, e, "it listens");
