@@ -19,7 +19,7 @@ check "one line a kv head" test "$(wc -l <"$tmp/d.jsonl")" -eq 1
 check "the current token and the best other one" grep -q '"kv_head": 0, "positions": \[0, 4\]' "$tmp/d.jsonl"
 check "without v there is no output error" grep -q '"out_err": null' "$tmp/r.json"
 refused 2 "strategies that retrieve" "eviction needs the order of the queries" eval recall --tensors "$tmp/t.safetensors" --attn h2o
-refused 1 "q: there is no such tensor" "no q" eval recall --tensors "$SRCDIR/tests/data/reference/kivi.safetensors" --attn fier
+refused 1 "q: there is no such tensor" "no q" eval recall --tensors "$SRCDIR/tests/data/reference/mass.safetensors" --attn fier
 tensors '\000\000\300\177' >"$tmp/nan.safetensors"
 refused 1 "k: element 16 is NaN" "NaN" eval recall --tensors "$tmp/nan.safetensors" --attn fier
 run eval fidelity --measure=selection --tensors "$tmp/t.safetensors" --attn fier --budget 2 --prompt-keys 2 --dump "$tmp/e.jsonl" --quiet

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* k-means over keys, and product-quantized ones. */
+/* k-means over keys, product-quantized keys, clusters. */
 /* Builds: shim race device */
 #include "config.h"
 
+#include "kernels/ops_cluster.h"
 #include "kernels/ops_kmeans.h"
 #include "kernels/ops_pq.h"
 #include "tests/unit/op_attn.h"
@@ -84,6 +85,51 @@ static void pq(op_run *x, const int64_t *p)
              1);
 }
 
+/* Clusters of n tokens in two fills, some without members; choices among them, of scores that are equal or NaN. */
+static void clusters(op_run *x, const int64_t *p)
+{
+    const struct cluster_ops *o = x->be->ops->cluster;
+    size_t dim = (size_t)p[0], n = (size_t)p[1], count = (size_t)p[2], heads = KV * (size_t)p[3], cap = 2 * count + 1;
+    kv_rows rows = op_rows(x, KV, dim, n + 3, (dtype)p[4], (int)p[5], p[6]);
+    cluster_index i = {.start = op_inout(x, NULL, 4 * KV * (cap + 1), BITS, 0),
+                       .member = op_out(x, 4 * KV * 2 * n, BITS, 0),
+                       .tokens = 2 * n,
+                       .mean = {.type = rows.type, .n_kv_heads = KV, .head_dim = dim, .cap = cap}};
+    size_t bytes = KV * cap * dim * dtype_size(rows.type);
+    i.mean.k = op_out(x, bytes, BITS, 0), i.mean.v = op_out(x, bytes, BITS, 0);
+    int32_t *code = xmalloc(4 * KV * n);
+    float *score = random_f32(&x->r, KV * cap);
+    for (size_t k = 0; k < KV * n; k++) code[k] = (int32_t)(rng_float(&x->r) * rng_float(&x->r) * (float)count);
+    for (size_t k = 0; k + 1 < KV * cap; k += 3) score[k] = k % 2 ? NAN : score[k + 1];
+    cluster_fill j = {&rows, 3, n, op_in(x, code, 4 * KV * n), n, 0, count};
+    o->fill(x->be, &i, &j);
+    j.from = count;
+    o->fill(x->be, &i, &j);
+    cluster_choice c[3];
+    for (int64_t k = 0; k < 3; k++)
+        c[k] = (cluster_choice){.x = &i,
+                                .score = op_in(x, score, 4 * KV * cap),
+                                .stride = cap,
+                                .n = (int64_t)(2 * count) - k,
+                                .n_slots = (int64_t)n + 3,
+                                .k = k * (int64_t)n / 3,
+                                .most = (1 - k) * (int64_t)count / 2 + k,
+                                .head = k ? 3 : 0,
+                                .idx = op_out(x, 4 * KV * (2 * n + 3), BITS, 0),
+                                .range = op_out(x, 16 * KV, BITS, 0),
+                                .idx_stride = 2 * n + 3,
+                                .group = op_out(x, 4 * KV * cap, BITS, 0),
+                                .groups = op_out(x, 16 * KV, BITS, 0),
+                                .bias = op_out(x, 4 * heads * cap, UNIT, 1e-6),
+                                .group_stride = cap,
+                                .n_heads = heads,
+                                .key = op_in(x, NULL, 4 * KV * cap),
+                                .bits = op_in(x, NULL, 4 * KV * cluster_words((int64_t)n + 3)),
+                                .read = op_read(x)};
+    o->choose(x->be, c, 3);
+    free(code), free(score);
+}
+
 static const op_test tests[] = {
     {"k-means",
      kmeans,
@@ -98,6 +144,12 @@ static const op_test tests[] = {
      6,
      15,
      {OP_P(1, 2, 4, 16), OP_P(1, 4, 13, 16), OP_P(1, 4, 5, 6, 7, 8), OP_P(1, 15, 70, 1300), OP_P(1, 3), OP_TYPES}},
+    {"clusters",
+     clusters,
+     60,
+     6,
+     15,
+     {OP_P(2, 12, 64, 130), OP_P(1, 30, 70, 400), OP_P(1, 5, 11, 40), OP_P(1, 2, 3), OP_TYPES, OP_P(0, 2, 4), OP_BOOL}},
 };
 
 int main(void)
