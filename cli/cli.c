@@ -49,6 +49,17 @@ status cli_split(char ***out, size_t *n, char **store, const char *text, err *e)
     return ST_OK;
 }
 
+status cli_each(const char *list, status (*take)(void *ctx, const char *word, err *e), void *ctx, err *e)
+{
+    char **word = NULL, *store = NULL;
+    size_t n = 0;
+    status st = cli_split(&word, &n, &store, list, e);
+    for (size_t i = 0; i < n && st == ST_OK; i++) st = take(ctx, word[i], e);
+    mem_free(word);
+    mem_free(store);
+    return st;
+}
+
 status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e)
 {
     char **word = NULL, *store = NULL;

@@ -89,6 +89,8 @@ status cli_parse_size(int64_t *out, const char *text, const char *option, err *e
 status cli_parse_sizes(int64_t **out, size_t *n, const char *text, const char *def, const char *option, err *e);
 /* Splits at commas into strings that live in *store (mem_free both). */
 status cli_split(char ***out, size_t *n, char **store, const char *text, err *e);
+/* Calls `take` for each word of a comma-separated list, up to its first error. */
+status cli_each(const char *list, status (*take)(void *ctx, const char *word, err *e), void *ctx, err *e);
 /* A word of --weights. */
 status cli_parse_weights(dtype *out, const char *text, err *e);
 /* Converts the model's matrices to the type of --weights (one word), in the cache file unless --no-weights-cache;

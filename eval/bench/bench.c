@@ -5,9 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/lineup.h"
 #include "eval/bench/bench_kernel.h"
 #include "eval/bench/bench_run.h"
-#include "cli/lineup.h"
+#include "eval/results.h"
 #include "kernels/base/mem.h"
 #include "kernels/meter.h"
 
@@ -32,48 +33,31 @@ typedef struct {
     meter *meter; /* of the open backend */
     kernel_limits limits;
     progress *bar;
-    int width;         /* of the strategy's column */
+    const char *shape; /* of the open model; NULL: the model of -m */
+    int width;         /* of the strategy's column; 0: no table yet */
     bench_line *lines; /* of the model under way */
     size_t n_lines;
     char (*why)[256]; /* cases that could not run */
     size_t n_why;
-    status first_why; /* code of why[0] */
-    json_t *results, *kernels, *left_out;
+    status first_why;                  /* code of why[0] */
+    json_t *list, *kernels, *left_out; /* of --json */
 } bench;
 
 /* ---- options ---- */
 
-static status parse_phases(bench *b, err *e)
+static status take_phase(void *ctx, const char *word, err *e)
 {
-    char **word = NULL, *store = NULL;
-    size_t n = 0;
-    status st = cli_split(&word, &n, &store, b->o->phase ? b->o->phase : "prefill,decode", e);
-    for (size_t i = 0; i < n && st == ST_OK; i++) {
-        if (strcmp(word[i], "prefill") == 0) b->prefill = true;
-        else if (strcmp(word[i], "decode") == 0) b->decode = true;
-        else if (strcmp(word[i], "kernel") == 0) b->kernel = true;
-        else st = err_set(e, ST_USAGE, "--phase: unknown phase '%s' (prefill, decode, kernel)", word[i]);
-    }
-    mem_free(word);
-    mem_free(store);
-    return st;
+    bench *b = ctx;
+    if (strcmp(word, "prefill") == 0) b->prefill = true;
+    else if (strcmp(word, "decode") == 0) b->decode = true;
+    else if (strcmp(word, "kernel") == 0) b->kernel = true;
+    else return err_set(e, ST_USAGE, "--phase: unknown phase '%s' (prefill, decode, kernel)", word);
+    return ST_OK;
 }
 
-/* Calls check for each word of a list. */
-static status each_word(const char *list, status (*check)(const cli *c, const char *word, err *e), const cli *c, err *e)
+static status check_kv(void *ctx, const char *kv, err *e)
 {
-    char **word = NULL, *store = NULL;
-    size_t n = 0;
-    status st = cli_split(&word, &n, &store, list, e);
-    for (size_t i = 0; i < n && st == ST_OK; i++) st = check(c, word[i], e);
-    mem_free(word);
-    mem_free(store);
-    return st;
-}
-
-static status check_kv(const cli *c, const char *kv, err *e)
-{
-    cli one = *c;
+    cli one = *(const cli *)ctx;
     attn_spec *specs;
     size_t n;
     one.kv = kv;
@@ -82,36 +66,43 @@ static status check_kv(const cli *c, const char *kv, err *e)
     return ST_OK;
 }
 
-static status check_shape(const cli *c, const char *shape, err *e)
+static status check_shape(void *ctx, const char *shape, err *e)
 {
-    (void)c;
+    (void)ctx;
     model_config config;
     TRY(model_shape_config(&config, shape, e));
     model_config_free(&config);
     return ST_OK;
 }
 
-static status check_weights(const cli *c, const char *type, err *e)
+static status check_weights(void *ctx, const char *type, err *e)
 {
-    (void)c;
+    (void)ctx;
     dtype t;
     return cli_parse_weights(&t, type, e);
 }
 
-/* A wrong word in a list shows before anything is measured. */
+/* Returns the list of --kv. */
+static const char *kv_list(const cli *c)
+{
+    return c->kv ? c->kv : "f16";
+}
+
+/* Refuses a wrong word in a list before anything is measured. */
 static status check_lists(const cli *c, err *e)
 {
-    TRY(each_word(c->kv ? c->kv : "f16", check_kv, c, e));
-    if (c->weights) TRY(each_word(c->weights, check_weights, c, e));
+    cli copy = *c;
+    TRY(cli_each(kv_list(c), check_kv, &copy, e));
+    if (c->weights) TRY(cli_each(c->weights, check_weights, NULL, e));
     if (!c->shape) return ST_OK;
     if (c->model) return err_set(e, ST_USAGE, "-m and --shape: one of them, not both");
-    return each_word(c->shape, check_shape, c, e);
+    return cli_each(c->shape, check_shape, NULL, e);
 }
 
 static status parse_options(bench *b, err *e)
 {
     const cli *c = b->c;
-    TRY(parse_phases(b, e));
+    TRY(cli_each(b->o->phase ? b->o->phase : "prefill,decode", take_phase, b, e));
     TRY(check_lists(c, e));
     TRY(cli_parse_sizes(&b->ctx, &b->n_ctx, c->ctx, "0,4k", "--ctx", e));
     TRY(cli_parse_sizes(&b->budget, &b->n_budget, c->budget, "256", "--budget", e));
@@ -271,7 +262,6 @@ static status print_refused(const bench *b, err *e)
 
 /* The stages as they are printed. */
 enum { PART_PROJECTIONS, PART_INDEX, PART_SCORE, PART_TOPK, PART_ATTENTION, PART_REST, PARTS };
-static const char *const part_names[PARTS] = {"projections", "index", "score", "top-k", "attention", "rest"};
 static const int part_of[STAGE_COUNT] = {
     [STAGE_EMBED] = PART_REST,          [STAGE_NORM] = PART_REST,       [STAGE_QKV] = PART_PROJECTIONS,
     [STAGE_INDEX] = PART_INDEX,         [STAGE_SCORE] = PART_SCORE,     [STAGE_TOPK] = PART_TOPK,
@@ -291,7 +281,88 @@ static double per_token(const bench_line *l, double x)
     return l->r.tokens > 0 ? x / (double)l->r.tokens : 0;
 }
 
-/* The first columns of a table behind the first one. */
+/* ---- tables by case ---- */
+
+static bool is_any(const bench_line *l)
+{
+    (void)l;
+    return true;
+}
+
+static bool is_decode(const bench_line *l)
+{
+    return l->r.decode;
+}
+
+static bool is_on_disk(const bench_line *l)
+{
+    return l->r.decode && l->spec.tier.kind == KV_DISK;
+}
+
+static bool is_hosted(const bench_line *l)
+{
+    return l->r.decode && l->spec.tier.kind == KV_HOST;
+}
+
+static double steps_of(const bench_line *l)
+{
+    return l->r.steps > 0 ? (double)l->r.steps : 1;
+}
+
+static status print_parts(const bench_line *l, err *e)
+{
+    double ns[PARTS] = {[PART_REST] = unmarked_ns(&l->r)};
+    for (int i = 0; i < STAGE_COUNT; i++) ns[part_of[i]] += (double)l->r.stage_ns[i];
+    for (int i = 0; i < PARTS; i++) TRY(out_printf(e, " %11.1f", 1e-3 * per_token(l, ns[i])));
+    return ST_OK;
+}
+
+static status print_bytes(const bench_line *l, err *e)
+{
+    const attn_bytes *h = &l->r.held;
+    return out_printf(e, " %9.3f %9.3f %9.3f %9.3f %9.3f %6.1f %%", (double)h->kv / 1e6, (double)h->index / 1e6,
+                      (double)h->scratch / 1e6, l->r.kv_read / 1e6, l->r.index_read / 1e6, 100 * l->r.key_access);
+}
+
+static status print_disk(const bench_line *l, err *e)
+{
+    const tier_counts *t = &l->r.moved;
+    double n = steps_of(l);
+    return out_printf(e, " %9.3f %9.3f %9.1f %5.1f %% %7.3f %9.3f %10.1f %9.1f %9.1f", (double)t->read / 1e6 / n,
+                      (double)t->written / 1e6 / n, (double)t->pages / n, 100 * tier_hits(t), tier_per_row(t),
+                      (double)t->stall_ns / 1e6 / n, (double)t->in_file / 1e6, (double)t->here / 1e6,
+                      (double)l->r.peak.kv / 1e6);
+}
+
+static status print_hosted(const bench_line *l, err *e)
+{
+    const host_counts *h = &l->r.host;
+    double n = steps_of(l);
+    return out_printf(e, " %9.1f %9.3f %9.3f %5.1f %%", (double)h->held / 1e6, h->read / 1e6 / n, h->written / 1e6 / n,
+                      100 * host_hits(h));
+}
+
+_Static_assert(TIER_PAGE == 16, "a table names the rows of a block");
+
+/* Tables with a line for each case that they apply to. */
+static const struct {
+    const char *about, *titles; /* the text above it; its columns after those of print_case */
+    bool (*has)(const bench_line *l);
+    status (*print)(const bench_line *l, err *e);
+} case_tables[] = {
+    {"microseconds a token, from a run of its own",
+     " projections       index       score       top-k   attention        rest", is_any, print_parts},
+    {"MB that a sequence holds, and that its decode step reads; keys: share of all keys' bytes (rows and index)",
+     "        KV     index   scratch rows read  index rd     keys", is_decode, print_bytes},
+    {"between memory and files, a decode step of a sequence: MB read and written, blocks of 16 rows that the selected "
+     "rows lie in, share of them in memory, blocks a selected row, ms waited; MB in files, of these in memory, and KV "
+     "in memory at most",
+     "      read   written    blocks    hits   a row    waited      files  of these   KV most", is_on_disk, print_disk},
+    {"in the host's memory: MB that a sequence holds, that its decode step reads and writes there, and share of its "
+     "rows that were on the device; kernels read in place, no step waits",
+     "        KV      read   written    hits", is_hosted, print_hosted}};
+
+/* Prints the columns that identify a case. */
 static status print_case(const bench *b, const bench_line *l, err *e)
 {
     char budget[24], batch[24] = "-";
@@ -301,100 +372,22 @@ static status print_case(const bench *b, const bench_line *l, err *e)
                       budget, (long long)l->ctx, batch, kv_format_name(&l->spec.kv));
 }
 
-static status print_parts(const bench *b, err *e)
+static status print_table(const bench *b, size_t table, err *e)
 {
-    TRY(out_printf(e, "\nmicroseconds a token, from a run of its own\n\n%-8s %-*s %7s %8s %5s %-9s", "phase", b->width,
-                   "strategy", "budget", "ctx", "batch", "kv"));
-    for (int i = 0; i < PARTS; i++) TRY(out_printf(e, " %11s", part_names[i]));
+    size_t n = 0;
     for (size_t k = 0; k < b->n_lines; k++) {
         const bench_line *l = &b->lines[k];
-        double ns[PARTS] = {[PART_REST] = unmarked_ns(&l->r)};
-        for (int i = 0; i < STAGE_COUNT; i++) ns[part_of[i]] += (double)l->r.stage_ns[i];
+        if (!case_tables[table].has(l)) continue;
+        if (n++ == 0)
+            TRY(out_printf(e, "\n%s\n\n%-8s %-*s %7s %8s %5s %-9s%s", case_tables[table].about, "phase", b->width,
+                           "strategy", "budget", "ctx", "batch", "kv", case_tables[table].titles));
         TRY(print_case(b, l, e));
-        for (int i = 0; i < PARTS; i++) TRY(out_printf(e, " %11.1f", 1e-3 * per_token(l, ns[i])));
+        TRY(case_tables[table].print(l, e));
     }
-    return out_printf(e, "\n");
+    return n ? out_printf(e, "\n") : ST_OK;
 }
 
-static bool is_on_disk(const bench_line *l)
-{
-    return l->r.decode && l->spec.tier.kind == KV_DISK;
-}
-
-static status print_bytes(const bench *b, err *e)
-{
-    bool any = false;
-    for (size_t k = 0; k < b->n_lines; k++) any |= b->lines[k].r.decode;
-    if (!any) return ST_OK;
-    TRY(out_printf(e,
-                   "\nMB that a sequence holds, and that its decode step reads; keys: share of all keys' "
-                   "bytes (rows and index)\n\n%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %9s %9s %8s",
-                   "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "index", "scratch", "rows read",
-                   "index rd", "keys"));
-    for (size_t k = 0; k < b->n_lines; k++) {
-        const bench_line *l = &b->lines[k];
-        if (!l->r.decode) continue;
-        TRY(print_case(b, l, e));
-        TRY(out_printf(e, " %9.3f %9.3f %9.3f %9.3f %9.3f %6.1f %%", (double)l->r.held.kv / 1e6,
-                       (double)l->r.held.index / 1e6, (double)l->r.held.scratch / 1e6, l->r.kv_read / 1e6,
-                       l->r.index_read / 1e6, 100 * l->r.key_access));
-    }
-    return out_printf(e, "\n");
-}
-
-static status print_disk(const bench *b, err *e)
-{
-    bool any = false;
-    for (size_t k = 0; k < b->n_lines; k++) any |= is_on_disk(&b->lines[k]);
-    if (!any) return ST_OK;
-    TRY(out_printf(
-        e,
-        "\nbetween memory and files, a decode step of a sequence: MB read and written, blocks of %d rows that "
-        "the selected rows lie in, share of them in memory, blocks a selected row, ms waited; MB in files, "
-        "of these in memory, and KV in memory at most\n\n%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %7s %7s "
-        "%9s %10s %9s %9s",
-        (int)TIER_PAGE, "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "read", "written", "blocks",
-        "hits", "a row", "waited", "files", "of these", "KV most"));
-    for (size_t k = 0; k < b->n_lines; k++) {
-        const bench_line *l = &b->lines[k];
-        const tier_counts *t = &l->r.moved;
-        double n = l->r.steps > 0 ? (double)l->r.steps : 1;
-        if (!is_on_disk(l)) continue;
-        TRY(print_case(b, l, e));
-        TRY(out_printf(e, " %9.3f %9.3f %9.1f %5.1f %% %7.3f %9.3f %10.1f %9.1f %9.1f", (double)t->read / 1e6 / n,
-                       (double)t->written / 1e6 / n, (double)t->pages / n, 100 * tier_hits(t), tier_per_row(t),
-                       (double)t->stall_ns / 1e6 / n, (double)t->in_file / 1e6, (double)t->here / 1e6,
-                       (double)l->r.peak.kv / 1e6));
-    }
-    return out_printf(e, "\n");
-}
-
-static bool is_hosted(const bench_line *l)
-{
-    return l->r.decode && l->spec.tier.kind == KV_HOST;
-}
-
-static status print_hosted(const bench *b, err *e)
-{
-    bool any = false;
-    for (size_t k = 0; k < b->n_lines; k++) any |= is_hosted(&b->lines[k]);
-    if (!any) return ST_OK;
-    TRY(out_printf(
-        e,
-        "\nin the host's memory: MB that a sequence holds, that its decode step reads and writes there, and share of "
-        "its rows that were on the device; kernels read in place, no step waits\n\n"
-        "%-8s %-*s %7s %8s %5s %-9s %9s %9s %9s %7s",
-        "phase", b->width, "strategy", "budget", "ctx", "batch", "kv", "KV", "read", "written", "hits"));
-    for (size_t k = 0; k < b->n_lines; k++) {
-        const bench_line *l = &b->lines[k];
-        if (!is_hosted(l)) continue;
-        TRY(print_case(b, l, e));
-        double n = l->r.steps > 0 ? (double)l->r.steps : 1;
-        TRY(out_printf(e, " %9.1f %9.3f %9.3f %5.1f %%", (double)l->r.host.held / 1e6, l->r.host.read / 1e6 / n,
-                       l->r.host.written / 1e6 / n, 100 * host_hits(&l->r.host)));
-    }
-    return out_printf(e, "\n");
-}
+/* ---- JSON ---- */
 
 /* Nanoseconds a token, each stage by itself. */
 static json_t *parts_json(const bench_line *l)
@@ -429,25 +422,22 @@ static json_t *samples_json(const bench_line *l)
 
 static json_t *line_json(const bench *b, const bench_line *l)
 {
-    char params[512];
-    attn_spec_params(&l->spec, params, sizeof params);
-    json_t *o = json_pack(
-        "{s:o, s:s, s:s, s:s, s:o, s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}",
-        "model", report_model(b->g.m->name), "phase", l->r.decode ? "decode" : "prefill", "attn", l->spec.text,
-        "params", params, "budget", lineup_budget_json(&l->spec), "ctx", (json_int_t)l->ctx, "batch",
-        (json_int_t)l->r.batch, "layers", (json_int_t)b->g.m->config.n_layers, "weights", dtype_name(b->g.m->type),
-        "kv", kv_format_name(&l->spec.kv), "runs", (json_int_t)l->r.samples.n, "tokens", (json_int_t)l->r.tokens,
-        "tokens_per_s", l->sum.speed, "spread", l->sum.spread, "attended", l->r.attended, "bytes_per_token", l->bytes,
-        "limit_share", l->sum.share >= 0 ? json_real(l->sum.share) : json_null(), "read_gbps",
-        l->sum.read_gbs > 0 ? json_real(l->sum.read_gbs) : json_null(), "samples", samples_json(l), "parts",
-        parts_json(l), "filled", l->r.filled);
+    const model *m = b->g.m;
+    json_t *head = json_pack("{s:o, s:s}", "model", report_model(m->name), "phase", l->r.decode ? "decode" : "prefill");
+    json_t *o = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:b}", "ctx",
+                          (json_int_t)l->ctx, "batch", (json_int_t)l->r.batch, "layers", (json_int_t)m->config.n_layers,
+                          "weights", dtype_name(m->type), "kv", kv_format_name(&l->spec.kv), "runs",
+                          (json_int_t)l->r.samples.n, "tokens", (json_int_t)l->r.tokens, "tokens_per_s", l->sum.speed,
+                          "spread", l->sum.spread, "attended", l->r.attended, "bytes_per_token", l->bytes,
+                          "limit_share", l->sum.share >= 0 ? json_real(l->sum.share) : json_null(), "read_gbps",
+                          l->sum.read_gbs > 0 ? json_real(l->sum.read_gbs) : json_null(), "samples", samples_json(l),
+                          "parts", parts_json(l), "filled", l->r.filled);
+    o = results_merge(results_merge(head, lineup_row_json(&l->spec)), o);
     if (!l->r.decode) return o;
-    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)l->r.held.kv));
-    json_object_set_new(o, "index_bytes", json_integer((json_int_t)l->r.held.index));
-    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)l->r.held.scratch));
-    json_object_set_new(o, "kv_read", json_real(l->r.kv_read));
-    json_object_set_new(o, "index_read", json_real(l->r.index_read));
-    json_object_set_new(o, "key_access", json_real(l->r.key_access));
+    o = results_merge(o,
+                      json_pack("{s:I, s:I, s:I, s:f, s:f, s:f}", "kv_bytes", (json_int_t)l->r.held.kv, "index_bytes",
+                                (json_int_t)l->r.held.index, "scratch_bytes", (json_int_t)l->r.held.scratch, "kv_read",
+                                l->r.kv_read, "index_read", l->r.index_read, "key_access", l->r.key_access));
     if (is_on_disk(l)) json_object_set_new(o, "tier", tier_json(&l->r.moved, l->r.steps));
     if (is_hosted(l)) json_object_set_new(o, "tier", host_json(&l->r.host, l->r.steps));
     return o;
@@ -458,7 +448,7 @@ static status add_line(bench *b, const bench_case *k, const bench_result *r, err
     bench_line *l = &b->lines[b->n_lines++];
     *l = (bench_line){.spec = k->spec, .ctx = k->ctx, .r = *r};
     judge(b, l);
-    if (b->c->json && json_array_append_new(b->results, line_json(b, l)) != 0)
+    if (b->c->json && json_array_append_new(b->list, line_json(b, l)) != 0)
         return err_set(e, ST_NOMEM, "out of memory for the report");
     return print_line(b, l, e);
 }
@@ -482,19 +472,6 @@ static status measured(bench *b, const char *what, status (*run)(bench_case *, s
     progress_end(b->bar);
     b->bar = NULL;
     return st == ST_OK && r.tokens > 0 ? add_line(b, k, &r, e) : st;
-}
-
-static status run_prefill(bench_case *k, size_t batch, bench_result *r, err *e)
-{
-    (void)batch;
-    return bench_prefill(k, r, e);
-}
-
-static status run_fill(bench_case *k, size_t batch, bench_result *r, err *e)
-{
-    (void)batch;
-    *r = (bench_result){0};
-    return bench_fill(k, e);
 }
 
 /* A row that cannot run, or that failed; batch 0: of prefill, or all. Printed once for all lengths and row types that
@@ -563,8 +540,8 @@ static status run_case(bench *b, const attn_spec *spec, int64_t ctx, err *e)
         return ST_OK;
     }
     snprintf(what, sizeof what, "bench, prompt of %zu tokens", k.n_ids);
-    if (b->prefill) st = row_ends(b, &k, 0, measured(b, what, run_prefill, &k, 1, e), e);
-    if (b->decode && st == ST_OK) st = measured(b, what, run_fill, &k, 1, e);
+    if (b->prefill) st = row_ends(b, &k, 0, measured(b, what, bench_prefill, &k, 1, e), e);
+    if (b->decode && st == ST_OK) st = measured(b, what, bench_fill, &k, 1, e);
     bool filled = st == ST_OK;
     st = row_ends(b, &k, k.max_batch, st, e);
     for (size_t i = 0; b->decode && filled && i < b->n_batch && st == ST_OK; i++)
@@ -584,11 +561,13 @@ static status run_specs(bench *b, const lineup *l, err *e)
     return ST_OK;
 }
 
-/* All strategies at all budgets with rows of one type. */
-static status run_kv(bench *b, const char *kv, bool first, err *e)
+/* Measures all strategies at all budgets with rows of one type. */
+static status run_kv(void *ctx, const char *kv, err *e)
 {
+    bench *b = ctx;
     cli c = *b->c;
     lineup l;
+    bool first = b->width == 0;
     c.kv = kv;
     status st = lineup_read(&l, &c, "full", b->budget, b->n_budget, e);
     size_t most = l.n * b->n_ctx * (1 + b->n_batch);
@@ -601,27 +580,18 @@ static status run_kv(bench *b, const char *kv, bool first, err *e)
     return st;
 }
 
-/* The open model, with every type of KV rows. */
+/* Measures the open model, with every type of KV rows. */
 static status run_model(bench *b, err *e)
 {
-    char **kv = NULL, *store = NULL;
-    size_t n = 0;
     b->n_lines = b->n_why = 0;
-    b->width = 8;
+    b->width = 0;
     TRY(measure_limits(b, e));
     for (size_t x = 0; b->c->ctx && x < b->n_ctx; x++) cli_warn_ctx(b->c, b->g.m, b->ctx[x]);
-    status st = cli_split(&kv, &n, &store, b->c->kv ? b->c->kv : "f16", e);
-    for (size_t i = 0; i < n && st == ST_OK; i++) st = run_kv(b, kv[i], i == 0, e);
-    mem_free(kv);
-    mem_free(store);
-    if (st != ST_OK) return st;
+    TRY(cli_each(kv_list(b->c), run_kv, b, e));
     if (b->n_lines == 0 && b->n_why > 0) return err_set(e, b->first_why, "nothing can run: %s", b->why[0]);
     for (size_t i = 0; i < b->n_why; i++) TRY(out_printf(e, "  - %s\n", b->why[i]));
     TRY(print_refused(b, e));
-    TRY(print_parts(b, e));
-    TRY(print_bytes(b, e));
-    TRY(print_disk(b, e));
-    TRY(print_hosted(b, e));
+    for (size_t i = 0; i < sizeof case_tables / sizeof *case_tables; i++) TRY(print_table(b, i, e));
     TRY(out_printf(e, "\n"));
     return out_flush(e);
 }
@@ -695,9 +665,10 @@ static status run_kernels(bench *b, const char *name, const model_config *c, err
     return out_printf(e, "\n");
 }
 
-/* A shape's kernels need no weights. */
-static status run_shape_kernels(bench *b, const char *shape, err *e)
+/* Times kernels of a shape, which need no weights. */
+static status run_shape_kernels(void *ctx, const char *shape, err *e)
 {
+    bench *b = ctx;
     model_config c;
     TRY(model_shape_config(&c, shape, e));
     close_engine(b);
@@ -707,29 +678,22 @@ static status run_shape_kernels(bench *b, const char *shape, err *e)
     return st;
 }
 
-/* A shape, or NULL: the model of -m; weights NULL: as in its files. */
-static status run_weights(bench *b, const char *shape, const char *weights, err *e)
+/* Measures b->shape with weights of one type; weights NULL: as in the model's files. */
+static status run_weights(void *ctx, const char *weights, err *e)
 {
+    bench *b = ctx;
     close_engine(b); /* the model before: two may not fit */
-    TRY(bench_engine(&b->g, b->c, shape, weights, b->max_batch, e));
-    if (!shape && b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
-    return shape || b->prefill || b->decode ? run_model(b, e) : ST_OK;
+    TRY(bench_engine(&b->g, b->c, b->shape, weights, b->max_batch, e));
+    if (!b->shape && b->kernel) TRY(run_kernels(b, b->g.m->name, &b->g.m->config, e));
+    return b->prefill || b->decode ? run_model(b, e) : ST_OK;
 }
 
-/* Every shape (n_shapes 0: the model alone) in every type. */
-static status run_shapes(bench *b, char *const *shape, size_t n_shapes, err *e)
+/* Measures a shape, or (NULL) the model of -m. */
+static status run_shape(void *ctx, const char *shape, err *e)
 {
-    char **weights = NULL, *store = NULL;
-    size_t n = 1;
-    status st = b->c->weights ? cli_split(&weights, &n, &store, b->c->weights, e) : ST_OK;
-    for (size_t i = 0; i < n_shapes && b->kernel && st == ST_OK; i++) st = run_shape_kernels(b, shape[i], e);
-    if (n_shapes && !b->prefill && !b->decode) n = 0;
-    for (size_t i = 0; i < (n_shapes ? n_shapes : 1) && st == ST_OK; i++)
-        for (size_t k = 0; k < n && st == ST_OK; k++)
-            st = run_weights(b, n_shapes ? shape[i] : NULL, weights ? weights[k] : NULL, e);
-    mem_free(weights);
-    mem_free(store);
-    return st;
+    bench *b = ctx;
+    b->shape = shape;
+    return b->c->weights ? cli_each(b->c->weights, run_weights, b, e) : run_weights(b, NULL, e);
 }
 
 /* ---- the command ---- */
@@ -749,33 +713,30 @@ static status write_report(bench *b, err *e)
                   report_sizes(b->budget, b->n_budget), "batch", report_sizes(b->batch, b->n_batch), "attn",
                   b->c->attn ? b->c->attn : "full", "chunk", (int)chunk_of(b), "gemm", b->c->gemm ? b->c->gemm : "auto",
                   "seed", (json_int_t)b->c->seed, "fill", b->o->fill);
-    json_t *results = b->results, *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
+    json_t *list = b->list, *extra = json_pack("{s:s, s:o}", "cpu", b->g.be->about, "limits", limits);
     if (b->kernel) json_object_set(extra, "kernels", b->kernels);
     json_object_set(extra, "left_out", b->left_out);
-    b->results = NULL;
-    return report_write(b->c, &b->g, options, results, extra, e);
+    b->list = NULL;
+    return report_write(b->c, &b->g, options, list, extra, e);
 }
 
 static status run_all(bench *b, err *e)
 {
+    const char *shapes = b->c->shape;
     TRY(parse_options(b, e));
-    char **shape = NULL, *store = NULL;
-    size_t n = 0;
     cli_catch_interrupt();
-    status st = b->c->shape ? cli_split(&shape, &n, &store, b->c->shape, e) : ST_OK;
-    if (st == ST_OK) st = run_shapes(b, shape, n, e);
-    mem_free(shape);
-    mem_free(store);
-    if (st != ST_OK) return st;
+    if (shapes && b->kernel) TRY(cli_each(shapes, run_shape_kernels, b, e));
+    if (!shapes) TRY(run_shape(b, NULL, e));
+    else if (b->prefill || b->decode) TRY(cli_each(shapes, run_shape, b, e));
     return b->c->json ? write_report(b, e) : ST_OK;
 }
 
 status bench_all(const cli *c, err *e)
 {
-    bench b = {.c = c, .o = c->own, .results = json_array(), .kernels = json_array(), .left_out = json_array()};
+    bench b = {.c = c, .o = c->own, .list = json_array(), .kernels = json_array(), .left_out = json_array()};
     status st = run_all(&b, e);
     cli_clear_interrupt();
-    json_decref(b.results);
+    json_decref(b.list);
     json_decref(b.kernels);
     json_decref(b.left_out);
     mem_free(b.lines);

@@ -67,7 +67,7 @@ static status time_single(drafts *d, int64_t ctx, sample_summary *out, err *e)
     bench_case k = case_of(d, ctx);
     bench_result r;
     status st = bench_open(&k, false, e);
-    if (st == ST_OK) st = bench_fill(&k, e);
+    if (st == ST_OK) st = bench_fill(&k, 1, &r, e);
     if (st == ST_OK) st = bench_decode(&k, 1, &r, e);
     if (st == ST_OK) *out = samples_summary(&r.samples, (double)r.tokens, 0);
     bench_close(&k);
@@ -102,7 +102,8 @@ static status time_drafted(drafts *d, drafted *x, err *e)
     bench_timing *t = &x->k.timing;
     int64_t ns;
     TRY(bench_open(&x->k, false, e));
-    TRY(bench_fill(&x->k, e));
+    bench_result unused;
+    TRY(bench_fill(&x->k, 1, &unused, e));
     for (size_t i = 0; i <= x->k.n_fill; i++) TRY(token_list_push(&x->all, (int32_t)(i % PERIOD), e));
     drafter_force(x->by, d->o->accept, PERIOD, d->c->seed);
     t->prepare = prepare;

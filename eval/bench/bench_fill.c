@@ -6,19 +6,18 @@
 #include <math.h>
 
 #include "kernels/base/mem.h"
-#include "kernels/base/rng.h"
 #include "kernels/ops_codes.h"
 
 /* Standard normal numbers, enough that every (layer, chunk) can take rows from a place of its own. */
 enum { POOL = 1 << 21 };
 
-static void fill_pool(float *pool, rng *r)
+void fill_normals(rng *r, float *x, size_t n)
 {
-    for (size_t i = 0; i < POOL; i += 2) {
+    for (size_t i = 0; i + 1 < n; i += 2) {
         /* Box and Muller 1958; 1 - u is never 0. */
         float radius = sqrtf(-2 * logf(1 - rng_float(r))), angle = 6.28318531f * rng_float(r);
-        pool[i] = radius * cosf(angle);
-        pool[i + 1] = radius * sinf(angle);
+        x[i] = radius * cosf(angle);
+        x[i + 1] = radius * sinf(angle);
     }
 }
 
@@ -77,7 +76,7 @@ static status open_filler(filler *f, size_t channels, err *e)
     TRY(f->be->ops->alloc(f->be, &f->narrow, channels * sizeof(float), "random rows", e));
     TRY(f->be->ops->alloc(f->be, &f->pool, POOL * sizeof(float), "random rows", e));
     TRY(MEM_NEW(&pool, POOL, e));
-    fill_pool(pool, &r);
+    fill_normals(&r, pool, POOL);
     f->be->ops->upload(f->be, f->pool, pool, POOL * sizeof(float));
     mem_free(pool);
     return backend_fault(f->be, e);

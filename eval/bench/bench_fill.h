@@ -3,7 +3,11 @@
 #ifndef EVAL_BENCH_FILL_H
 #define EVAL_BENCH_FILL_H
 
+#include "kernels/base/rng.h"
 #include "model/session.h"
+
+/* Writes standard normal numbers, in pairs. */
+void fill_normals(rng *r, float *x, size_t n);
 
 /* Keys and values are standard normal, but that FILL_OUTLIERS of a hundred channels of each KV head (at least one;
  * which ones depends on layer, head and seed) hold keys FILL_SCALE times as wide, as those of trained models do (KIVI,

@@ -3,6 +3,8 @@
 
 #include "eval/bench/bench_kernel.h"
 
+#include "eval/bench/bench_fill.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -30,17 +32,25 @@ enum {
 static const float VOTE_SCALE = 0.125f;
 
 typedef struct rig rig;
+
+typedef struct {
+    const char *name, *unit;
+    status (*make)(rig *r, kernel_result *k, err *e);
+    void (*step)(rig *r, size_t i); /* on layer i */
+    size_t run;                     /* lists: tokens in a row */
+    bool int8, votes;               /* fier: of its products; combines the heads of a group */
+} kernel_kind;
+
 struct rig {
     backend *be;
     const kernel_shape *s;
-    void (*step)(rig *r, size_t i); /* on layer i */
+    const kernel_kind *kind;
     size_t n_steps, n_layers;
     buf list[BUFFERS];
     size_t bytes[BUFFERS], n;
-    /* What steps use. Buffers of layers hold n_layers parts of `layer` bytes. */
+    /* Buffers of steps; those of layers hold n_layers parts of `layer` bytes. */
     buf q, k, v, index, out, range, idx, pos, work;
     size_t layer, idx_layer, idx_stride;
-    bool int8;
 };
 
 /* ---- data ---- */
@@ -54,16 +64,6 @@ static status room(rig *r, buf *out, size_t bytes, err *e)
     return ST_OK;
 }
 
-/* Standard normal numbers, in pairs. Source: Box and Muller 1958. */
-static void normals(rng *g, float *x, size_t n)
-{
-    for (size_t i = 0; i + 1 < n; i += 2) {
-        float r = sqrtf(-2 * logf(1 - rng_float(g))), a = 6.2831853f * rng_float(g);
-        x[i] = r * cosf(a);
-        x[i + 1] = r * sinf(a);
-    }
-}
-
 static status random_f32(rig *r, buf *out, size_t n, err *e)
 {
     rng g = {r->s->seed};
@@ -71,7 +71,7 @@ static status random_f32(rig *r, buf *out, size_t n, err *e)
     n += n % 2;
     TRY(room(r, out, n * sizeof *x, e));
     TRY(MEM_NEW(&x, n, e));
-    normals(&g, x, n);
+    fill_normals(&g, x, n);
     r->be->ops->upload(r->be, *out, x, n * sizeof *x);
     mem_free(x);
     return ST_OK;
@@ -87,7 +87,7 @@ static status random_halves(rig *r, buf *out, size_t bytes, err *e)
     TRY(MEM_NEW(&x, N, e));
     status st = MEM_NEW(&h, N, e);
     if (st == ST_OK) {
-        normals(&g, x, N);
+        fill_normals(&g, x, N);
         for (size_t i = 0; i < N; i++) h[i] = f32_to_f16(x[i]);
         for (size_t at = 0; at < bytes; at += PATTERN)
             r->be->ops->upload(r->be, buf_at(*out, at), h, bytes - at < PATTERN ? bytes - at : PATTERN);
@@ -155,6 +155,16 @@ static status make_rows(rig *r, size_t n_tok, err *e)
     return random_halves(r, &r->v, r->n_layers * r->layer, e);
 }
 
+/* Adds rows of n tokens to a step, in layers that no cache holds together; lists: different ones of each layer. */
+static status make_cold_rows(rig *r, kernel_result *k, int64_t n, size_t lists, err *e)
+{
+    const kernel_shape *s = r->s;
+    cold(r, 2 * s->n_kv_heads * (size_t)n * row_bytes(r), lists);
+    k->units = (double)r->n_steps * (double)s->n_kv_heads * (double)n;
+    k->need = 2 * (double)row_bytes(r) * k->units;
+    return make_rows(r, 1, e);
+}
+
 static void prefill_step(rig *r, size_t i)
 {
     attn_job j = job_of(r, i % r->n_layers, CHUNK);
@@ -170,7 +180,6 @@ static status prefill_make(rig *r, kernel_result *k, err *e)
     int64_t pos[CHUNK];
     for (int64_t i = 0; i < CHUNK; i++) pos[i] = s->ctx - CHUNK + i;
     r->n_layers = r->n_steps = 2;
-    r->step = prefill_step;
     TRY(make_rows(r, CHUNK, e));
     TRY(numbers(r, &r->pos, pos, CHUNK, e));
     double seen = CHUNK * ((double)s->ctx - (CHUNK - 1) / 2.0) * (double)(s->n_heads * r->n_steps);
@@ -188,13 +197,7 @@ static void decode_step(rig *r, size_t i)
 
 static status decode_make(rig *r, kernel_result *k, err *e)
 {
-    const kernel_shape *s = r->s;
-    cold(r, 2 * s->n_kv_heads * (size_t)s->ctx * row_bytes(r), 1);
-    r->step = decode_step;
-    TRY(make_rows(r, 1, e));
-    k->units = (double)r->n_steps * (double)s->n_kv_heads * (double)s->ctx;
-    k->need = 2 * (double)row_bytes(r) * k->units;
-    return ST_OK;
+    return make_cold_rows(r, k, r->s->ctx, 1, e);
 }
 
 static void list_step(rig *r, size_t i)
@@ -214,7 +217,7 @@ static void some_of(rng *g, int32_t *out, size_t n, size_t all)
         if (rng_below(g, all - i) < n - got) out[got++] = (int32_t)i;
 }
 
-/* Lists of the budget's tokens, in runs of `run` tokens: its own for each step and head. */
+/* Makes lists of the budget's tokens, in runs of `run` tokens, for each step and head. */
 static status make_lists(rig *r, size_t run, err *e)
 {
     const kernel_shape *s = r->s;
@@ -235,35 +238,22 @@ static status make_lists(rig *r, size_t run, err *e)
     return ST_OK;
 }
 
-static status list_make(rig *r, kernel_result *k, size_t run, err *e)
+static status list_make(rig *r, kernel_result *k, err *e)
 {
-    const kernel_shape *s = r->s;
-    int64_t n = s->budget / (int64_t)run * (int64_t)run, *range;
-    cold(r, 2 * s->n_kv_heads * (size_t)n * row_bytes(r), LISTS);
-    r->step = list_step;
-    TRY(make_rows(r, 1, e));
+    size_t run = r->kind->run, heads = r->s->n_kv_heads;
+    int64_t n = r->s->budget / (int64_t)run * (int64_t)run, *range;
+    TRY(make_cold_rows(r, k, n, LISTS, e));
     TRY(make_lists(r, run, e));
-    TRY(MEM_NEW(&range, 2 * s->n_kv_heads, e));
-    for (size_t h = 0; h < s->n_kv_heads; h++) range[2 * h + 1] = n;
-    status st = numbers(r, &r->range, range, 2 * s->n_kv_heads, e);
+    TRY(MEM_NEW(&range, 2 * heads, e));
+    for (size_t h = 0; h < heads; h++) range[2 * h + 1] = n;
+    status st = numbers(r, &r->range, range, 2 * heads, e);
     mem_free(range);
-    k->units = (double)r->n_steps * (double)s->n_kv_heads * (double)n;
-    k->need = 2 * (double)row_bytes(r) * k->units;
     return st;
-}
-
-static status pages_make(rig *r, kernel_result *k, err *e)
-{
-    return list_make(r, k, PAGE, e);
-}
-static status tokens_make(rig *r, kernel_result *k, err *e)
-{
-    return list_make(r, k, 1, e);
 }
 
 /* ---- selectors ---- */
 
-/* Query, and scores of `items` for each query head. */
+/* Makes a query, and scores of `items` for each query head. */
 static status make_scores(rig *r, int64_t items, err *e)
 {
     const kernel_shape *s = r->s;
@@ -271,7 +261,26 @@ static status make_scores(rig *r, int64_t items, err *e)
     return random_f32(r, &r->out, s->n_heads * (size_t)items, e);
 }
 
-/* All items are candidates. */
+/* Makes an index of `layer` bytes a layer, in layers that no cache holds together. Its bits are random: any bits are
+ * valid. */
+static status make_index(rig *r, kernel_result *k, size_t layer, int64_t tokens, err *e)
+{
+    r->layer = layer;
+    cold(r, layer, 1);
+    k->units = (double)(r->n_steps * r->s->n_kv_heads) * (double)tokens;
+    k->need = (double)(r->n_steps * layer);
+    return random_halves(r, &r->index, r->n_layers * layer, e);
+}
+
+/* Sets a step whose input is in the cache: scores of all tokens. */
+static status make_hot(rig *r, kernel_result *k, err *e)
+{
+    r->n_steps = HOT_STEPS;
+    k->units = (double)(r->n_steps * r->s->n_kv_heads) * (double)r->s->ctx;
+    return make_scores(r, r->s->ctx, e);
+}
+
+/* Returns a job that scores all items. */
 static score_job score_all(const rig *r, const void *index, int64_t items)
 {
     return (score_job){.index = index,
@@ -295,18 +304,11 @@ static void quest_step(rig *r, size_t i)
 
 static status quest_make(rig *r, kernel_result *k, err *e)
 {
-    const kernel_shape *s = r->s;
-    int64_t pages = s->ctx / PAGE;
-    r->layer = s->n_kv_heads * (size_t)pages * 2 * row_bytes(r);
-    cold(r, r->layer, 1);
-    r->step = quest_step;
+    int64_t pages = r->s->ctx / PAGE;
     TRY(make_scores(r, pages, e));
-    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)(pages * PAGE);
-    k->need = (double)(r->n_steps * r->layer);
-    return random_halves(r, &r->index, r->n_layers * r->layer, e);
+    return make_index(r, k, r->s->n_kv_heads * (size_t)pages * 2 * row_bytes(r), pages * PAGE, e);
 }
 
-/* Bits and levels are any: random halves are as good as others. */
 static fier_index fier_layer(const rig *r, size_t i)
 {
     const kernel_shape *s = r->s;
@@ -319,54 +321,25 @@ static fier_index fier_layer(const rig *r, size_t i)
                         .head_dim = s->head_dim,
                         .cap = (size_t)s->ctx,
                         .group = GROUP,
-                        .products = r->int8 ? FIER_INT8 : FIER_FLOAT};
+                        .products = r->kind->int8 ? FIER_INT8 : FIER_FLOAT};
 }
 
 static void fier_step(rig *r, size_t i)
 {
     const fier_index x = fier_layer(r, i);
     score_job j = score_all(r, &x, r->s->ctx);
-    r->be->ops->fier->score(r->be, &j, 1);
-}
-
-static void fier_vote_step(rig *r, size_t i)
-{
-    const fier_index x = fier_layer(r, i);
-    score_job j = score_all(r, &x, r->s->ctx);
-    j.votes = r->work;
+    j.votes = r->work; /* none without room */
     r->be->ops->fier->score(r->be, &j, 1);
 }
 
 static status fier_make(rig *r, kernel_result *k, err *e)
 {
     const kernel_shape *s = r->s;
-    size_t groups = ((size_t)s->ctx + GROUP - 1) / GROUP;
-    r->layer = s->n_kv_heads * groups * (fier_words(s->head_dim) * 4 * GROUP + 2 * row_bytes(r));
-    cold(r, r->layer, 1);
-    r->step = fier_step;
+    size_t groups = ((size_t)s->ctx + GROUP - 1) / GROUP, votes = s->n_kv_heads * (size_t)s->ctx * sizeof(float);
     TRY(make_scores(r, s->ctx, e));
-    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
-    k->need = (double)(r->n_steps * r->layer);
-    return random_halves(r, &r->index, r->n_layers * r->layer, e);
-}
-
-static status fier_vote_make(rig *r, kernel_result *k, err *e)
-{
-    TRY(fier_make(r, k, e));
-    r->step = fier_vote_step;
-    return room(r, &r->work, r->s->n_kv_heads * (size_t)r->s->ctx * sizeof(float), e);
-}
-
-static status fier_int8_make(rig *r, kernel_result *k, err *e)
-{
-    r->int8 = true;
-    return fier_make(r, k, e);
-}
-
-static status fier_int8_vote_make(rig *r, kernel_result *k, err *e)
-{
-    r->int8 = true;
-    return fier_vote_make(r, k, e);
+    if (r->kind->votes) TRY(room(r, &r->work, votes, e));
+    return make_index(r, k, s->n_kv_heads * groups * (fier_words(s->head_dim) * 4 * GROUP + 2 * row_bytes(r)), s->ctx,
+                      e);
 }
 
 static void paris_step(rig *r, size_t i)
@@ -384,14 +357,9 @@ static status paris_make(rig *r, kernel_result *k, err *e)
     const kernel_shape *s = r->s;
     size_t nb = paris_subspaces(s->head_dim);
     if (!r->be->ops->paris) return err_set(e, ST_UNSUPPORTED, "%s has no operations of pariskv", r->be->name);
-    r->layer = s->n_kv_heads * (size_t)s->ctx * nb;
-    cold(r, r->layer, 1);
-    r->step = paris_step;
     TRY(room(r, &r->out, s->n_kv_heads * (size_t)s->ctx, e));
     TRY(room(r, &r->work, s->n_kv_heads * nb * PARIS_PATTERNS, e));
-    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
-    k->need = (double)(r->n_steps * r->layer);
-    return random_halves(r, &r->index, r->n_layers * r->layer, e);
+    return make_index(r, k, s->n_kv_heads * (size_t)s->ctx * nb, s->ctx, e);
 }
 
 static void vote_step(rig *r, size_t i)
@@ -404,12 +372,8 @@ static void vote_step(rig *r, size_t i)
 
 static status vote_make(rig *r, kernel_result *k, err *e)
 {
-    const kernel_shape *s = r->s;
-    r->step = vote_step;
-    r->n_steps = HOT_STEPS;
-    TRY(make_scores(r, s->ctx, e));
-    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
-    return room(r, &r->work, s->n_kv_heads * (size_t)s->ctx * sizeof(float), e);
+    TRY(make_hot(r, k, e));
+    return room(r, &r->work, r->s->n_kv_heads * (size_t)r->s->ctx * sizeof(float), e);
 }
 
 static void topk_step(rig *r, size_t i)
@@ -433,32 +397,27 @@ static void topk_step(rig *r, size_t i)
 static status topk_make(rig *r, kernel_result *k, err *e)
 {
     const kernel_shape *s = r->s;
-    r->step = topk_step;
-    r->n_steps = HOT_STEPS;
-    TRY(make_scores(r, s->ctx, e));
+    TRY(make_hot(r, k, e));
     TRY(room(r, &r->q, s->n_kv_heads * 2 * sizeof(int64_t), e));
-    k->units = (double)(r->n_steps * s->n_kv_heads) * (double)s->ctx;
     return room(r, &r->idx, s->n_kv_heads * (size_t)s->budget * sizeof(int32_t), e);
 }
 
 /* ---- all of them ---- */
 
-static const struct {
-    const char *name, *unit;
-    status (*make)(rig *r, kernel_result *k, err *e);
-} kernels[] = {
-    {"prefill attention, 512 rows", "key, row and query head", prefill_make},
-    {"decode attention", "token and kv head", decode_make},
-    {"pages of 16", "token and kv head", pages_make},
-    {"single tokens", "token and kv head", tokens_make},
-    {"quest score", "token and kv head", quest_make},
-    {"fier score", "token and kv head", fier_make},
-    {"fier score and vote", "token and kv head", fier_vote_make},
-    {"fier score, int8", "token and kv head", fier_int8_make},
-    {"fier score and vote, int8", "token and kv head", fier_int8_vote_make},
-    {"pariskv votes", "token and kv head", paris_make},
-    {"vote of a group", "token and kv head", vote_make},
-    {"top-k", "score and list", topk_make},
+#define TOKEN "token and kv head"
+static const kernel_kind kernels[] = {
+    {"prefill attention, 512 rows", "key, row and query head", prefill_make, prefill_step, 0, false, false},
+    {"decode attention", TOKEN, decode_make, decode_step, 0, false, false},
+    {"pages of 16", TOKEN, list_make, list_step, PAGE, false, false},
+    {"single tokens", TOKEN, list_make, list_step, 1, false, false},
+    {"quest score", TOKEN, quest_make, quest_step, 0, false, false},
+    {"fier score", TOKEN, fier_make, fier_step, 0, false, false},
+    {"fier score and vote", TOKEN, fier_make, fier_step, 0, false, true},
+    {"fier score, int8", TOKEN, fier_make, fier_step, 0, true, false},
+    {"fier score and vote, int8", TOKEN, fier_make, fier_step, 0, true, true},
+    {"pariskv votes", TOKEN, paris_make, paris_step, 0, false, false},
+    {"vote of a group", TOKEN, vote_make, vote_step, 0, false, false},
+    {"top-k", "score and list", topk_make, topk_step, 0, false, false},
 };
 
 size_t bench_kernels(void)
@@ -481,7 +440,7 @@ static status run_steps(void *ctx, int64_t *ns, err *e)
 {
     rig *r = ctx;
     int64_t start = clock_ns();
-    for (size_t i = 0; i < r->n_steps; i++) r->step(r, i);
+    for (size_t i = 0; i < r->n_steps; i++) r->kind->step(r, i);
     r->be->ops->sync(r->be);
     *ns = clock_ns() - start;
     return backend_fault(r->be, e);
@@ -490,7 +449,7 @@ static status run_steps(void *ctx, int64_t *ns, err *e)
 status bench_kernel(size_t i, backend *be, const kernel_shape *s, const bench_timing *timing, kernel_result *out,
                     err *e)
 {
-    rig r = {.be = be, .s = s};
+    rig r = {.be = be, .s = s, .kind = &kernels[i]};
     int64_t ns;
     *out = (kernel_result){.name = kernels[i].name, .unit = kernels[i].unit};
     status st = kernels[i].make(&r, out, e);

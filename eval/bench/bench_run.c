@@ -132,7 +132,7 @@ static bool has_context(const bench_case *c)
     return c->max_batch == 1 && session_length(c->s[0]) == (int64_t)c->n_fill && (c->fill || !c->synthetic);
 }
 
-status bench_fill(bench_case *c, err *e)
+static status fill_all(bench_case *c, err *e)
 {
     if (has_context(c)) return ST_OK;
     for (size_t i = 0; i < c->max_batch; i++) session_reset(c->s[i]);
@@ -144,6 +144,13 @@ status bench_fill(bench_case *c, err *e)
         else TRY(feed(c, &c->s[i], 1, 0, c->n_fill, c->n_fill, e));
     }
     return ST_OK;
+}
+
+status bench_fill(bench_case *c, size_t batch, bench_result *r, err *e)
+{
+    (void)batch;
+    *r = (bench_result){0};
+    return fill_all(c, e);
 }
 
 /* ---- prefill ---- */
@@ -211,8 +218,9 @@ static status measure(bench_case *c, bench_result *r, bool warm, err *e)
     return st;
 }
 
-status bench_prefill(bench_case *c, bench_result *r, err *e)
+status bench_prefill(bench_case *c, size_t batch, bench_result *r, err *e)
 {
+    (void)batch;
     *r = (bench_result){.batch = 1, .attended = prompt_attended(c), .tokens = (int64_t)c->n_timed};
     c->timing.prepare = prepare_prompt;
     c->timing.run = run_prompt;
@@ -276,7 +284,7 @@ static status make_room(bench_case *c, err *e)
         if (session_limit(c->s[i]) - session_length(c->s[i]) < ROOM &&
             session_rewind(c->s[i], (int64_t)c->n_fill, NULL) != ST_OK) {
             for (size_t k = 0; k < c->max_batch; k++) session_reset(c->s[k]);
-            return bench_fill(c, e);
+            return fill_all(c, e);
         }
     return ST_OK;
 }

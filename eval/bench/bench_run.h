@@ -59,9 +59,9 @@ status bench_open(bench_case *c, bool prefill, err *e);
 void bench_close(bench_case *c);
 /* Times the prompt, logits of its last token included; with fill and beyond BENCH_REAL tokens its last chunk alone,
  * behind random rows. A strategy that cannot go back gets these anew for each sample. */
-status bench_prefill(bench_case *c, bench_result *r, err *e);
-/* Feeds the prompt (or random rows) to all sessions, once where they can share it. */
-status bench_fill(bench_case *c, err *e);
+status bench_prefill(bench_case *c, size_t batch, bench_result *r, err *e);
+/* Feeds the prompt (or random rows) to all sessions, once where they can share it. Clears *r. */
+status bench_fill(bench_case *c, size_t batch, bench_result *r, err *e);
 /* After bench_fill: times greedy tokens with the first `batch` sessions; EOS is ignored. */
 status bench_decode(bench_case *c, size_t batch, bench_result *r, err *e);
 
