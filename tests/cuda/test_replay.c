@@ -20,156 +20,90 @@ enum { DIM = 32, KV = 2, HEADS = 4, CAP = 600, PAGE = 16, PAGES = (CAP + PAGE - 
 enum { WORDS = (CAP + 31) / 32 * 32, LEVELS = (CAP + GROUP - 1) / GROUP * 2 * DIM, STRIDE = CAP, BUDGET = 40 };
 enum { SUBS = 2, SUB_BITS = 3, CLUSTERS = 10, EACH = 5, COPIES = 40, RUN = DIM / 2, RUNS = 2 };
 
-/* Of each job: keys, queries, the indexes, scores, combined ones, lists. Of all: counts that ops make. */
-enum {
-    K,
-    Q,
-    BOUND,
-    BITS,
-    LEVEL,
-    RING,
-    SCORE,
-    VOTES,
-    RAW,
-    MEAN,
-    IDX,
-    RANGE,
-    LIST,
-    SPAN,
-    SUB,
-    SUB_SCORE,
-    MEMBERS,
-    N_MEMBERS,
-    REST_OF,
-    N_REST,
-    SIZES,
-    ORDER,
-    TAKEN_ONES,
-    PARTS
-};
-static const size_t bytes_of[PARTS] = {[K] = 4 * CAP * KV * DIM,
-                                       [Q] = 4 * HEADS * DIM,
-                                       [BOUND] = 4 * KV * PAGES * 2 * DIM,
-                                       [BITS] = 4 * KV * WORDS,
-                                       [LEVEL] = 4 * KV * LEVELS,
-                                       [RING] = 4 * KV * GROUP * DIM,
-                                       [SCORE] = 4 * HEADS * STRIDE,
-                                       [VOTES] = 4 * KV * STRIDE,
-                                       [RAW] = 4 * HEADS * STRIDE,
-                                       [MEAN] = 4 * KV * STRIDE,
-                                       [IDX] = 4 * KV * STRIDE,
-                                       [RANGE] = 16 * KV,
-                                       [LIST] = 4 * KV * STRIDE,
-                                       [SPAN] = 16 * KV,
-                                       [SUB] = KV * CAP * SUBS,
-                                       [SUB_SCORE] = 4 * HEADS * STRIDE,
-                                       [MEMBERS] = 4 * KV * STRIDE,
-                                       [N_MEMBERS] = 16 * KV,
-                                       [REST_OF] = 4 * KV * CLUSTERS,
-                                       [N_REST] = 16 * KV,
-                                       [SIZES] = 4 * HEADS * CLUSTERS,
-                                       [ORDER] = 4 * KV * STRIDE,
-                                       [TAKEN_ONES] = 4 * KV * ((CAP + 31) / 32)};
-enum { RING_OF = 90, BAND = 64, SIZE = 8, BLOCKS = CAP / SIZE, FAR = 8 * STRIDE };
-enum {
-    THETA,
-    SUMS,
-    COUNT,
-    POOL,
-    TAKEN,
-    TOTAL,
-    AT,
-    SLOT,
-    KEPT,
-    SEEN,
-    READ,
-    SLOTS,
-    BY_K,
-    BY_V,
-    MASS,
-    REP,
-    LIKE,
-    FAR_AT,
-    NO_FAR,
-    NORM,
-    BUCKET,
-    ENTRY,
-    CODE,
-    HITS,
-    SAMPLE,
-    BIAS,
-    SAMPLES,
-    WORD,
-    PROBE,
-    STATE,
-    PRODUCTS,
-    POOLED,
-    COPY_K,
-    COPY_V,
-    COPY_AT,
-    CODE_K,
-    CODE_V,
-    PAIR_K,
-    PAIR_V,
-    HALF_K,
-    HALF_V,
-    LESS,
-    CENTER,
-    NEAREST,
-    STARTS,
-    MEMBER,
-    MEAN_K,
-    MEAN_V
-};
-enum { REST = MEAN_V + 1, TABLES = 6, SIDES = 3 };
-static const size_t rest_bytes[REST] = {[THETA] = 8,
-                                        [SUMS] = 16,
-                                        [COUNT] = 8,
-                                        [POOL] = 8,
-                                        [TAKEN] = 8,
-                                        [TOTAL] = 8,
-                                        [AT] = 4 * KV * STRIDE,
-                                        [SLOT] = 4 * KV * STRIDE,
-                                        [KEPT] = 16 * KV,
-                                        [SEEN] = 8 * KV,
-                                        [READ] = 8 * READ_KINDS,
-                                        [SLOTS] = 8 * KV * CAP,
-                                        [BY_K] = 4 * KV * STRIDE * DIM,
-                                        [BY_V] = 4 * KV * STRIDE * DIM,
-                                        [MASS] = 4 * HEADS * RING_OF,
-                                        [REP] = 4 * BLOCKS * HEADS * DIM,
-                                        [LIKE] = 4 * BLOCKS,
-                                        [FAR_AT] = 16 + 4 * FAR,
-                                        [NO_FAR] = 16 + 4 * FAR,
-                                        [NORM] = 4 * KV * CAP,
-                                        [BUCKET] = 4 * KV * TABLES * ((1 << SIDES) + 1),
-                                        [ENTRY] = 4 * KV * TABLES * CAP,
-                                        [CODE] = 2 * TABLES * CAP,
-                                        [HITS] = HEADS * ((CAP + 31) / 32 * 32),
-                                        [SAMPLE] = 4 * HEADS * CAP,
-                                        [BIAS] = 4 * HEADS * CAP,
-                                        [SAMPLES] = 16 * HEADS,
-                                        [WORD] = (2 * KV * DIM) << SUB_BITS,
-                                        [PROBE] = 4 * HEADS * DIM,
-                                        [STATE] = 8 * TOKEN_STATE,
-                                        [PRODUCTS] = 4 * HEADS * STRIDE,
-                                        [POOLED] = 4 * STRIDE,
-                                        [COPY_K] = 4 * KV * COPIES * DIM,
-                                        [COPY_V] = 4 * KV * COPIES * DIM,
-                                        [COPY_AT] = 8 * COPIES,
-                                        [CODE_K] = KV * CAP * DIM / 4,
-                                        [CODE_V] = KV * CAP * DIM / 4,
-                                        [PAIR_K] = 4 * KV * CAP * RUNS,
-                                        [PAIR_V] = 4 * KV * CAP * RUNS,
-                                        [HALF_K] = 2 * KV * CAP * DIM,
-                                        [HALF_V] = 2 * KV * CAP * DIM,
-                                        [LESS] = 4 * KV * DIM,
-                                        [CENTER] = 4 * KV * EACH * DIM,
-                                        [NEAREST] = 4 * KV * CAP,
-                                        [STARTS] = 4 * KV * (CLUSTERS + 1),
-                                        [MEMBER] = 4 * KV * CAP,
-                                        [MEAN_K] = 4 * KV * CLUSTERS * DIM,
-                                        [MEAN_V] = 4 * KV * CLUSTERS * DIM};
+enum { RING_OF = 90, BAND = 64, SIZE = 8, BLOCKS = CAP / SIZE, FAR = 8 * STRIDE, TABLES = 6, SIDES = 3 };
+
+/* Buffers of each job and their bytes: keys, queries, indexes, scores, combined scores, lists. */
+#define OF_A_JOB(X)                                                                                                    \
+    X(K, 4 * CAP * KV * DIM)                                                                                           \
+    X(Q, 4 * HEADS * DIM)                                                                                              \
+    X(BOUND, 4 * KV * PAGES * 2 * DIM)                                                                                 \
+    X(BITS, 4 * KV * WORDS)                                                                                            \
+    X(LEVEL, 4 * KV * LEVELS)                                                                                          \
+    X(RING, 4 * KV * GROUP * DIM)                                                                                      \
+    X(SCORE, 4 * HEADS * STRIDE)                                                                                       \
+    X(VOTES, 4 * KV * STRIDE)                                                                                          \
+    X(RAW, 4 * HEADS * STRIDE)                                                                                         \
+    X(MEAN, 4 * KV * STRIDE)                                                                                           \
+    X(IDX, 4 * KV * STRIDE)                                                                                            \
+    X(RANGE, 16 * KV)                                                                                                  \
+    X(LIST, 4 * KV * STRIDE)                                                                                           \
+    X(SPAN, 16 * KV)                                                                                                   \
+    X(SUB, KV *CAP *SUBS)                                                                                              \
+    X(SUB_SCORE, 4 * HEADS * STRIDE)                                                                                   \
+    X(MEMBERS, 4 * KV * STRIDE)                                                                                        \
+    X(N_MEMBERS, 16 * KV)                                                                                              \
+    X(REST_OF, 4 * KV * CLUSTERS)                                                                                      \
+    X(N_REST, 16 * KV)                                                                                                 \
+    X(SIZES, 4 * HEADS * CLUSTERS)                                                                                     \
+    X(ORDER, 4 * KV * STRIDE)                                                                                          \
+    X(TAKEN_ONES, 4 * KV * ((CAP + 31) / 32))
+
+/* Buffers of all jobs: counts that ops make, kept rows, blocks, tables, quantized rows, clusters. */
+#define OF_ALL(X)                                                                                                      \
+    X(THETA, 8)                                                                                                        \
+    X(SUMS, 16)                                                                                                        \
+    X(COUNT, 8)                                                                                                        \
+    X(POOL, 8)                                                                                                         \
+    X(TAKEN, 8)                                                                                                        \
+    X(TOTAL, 8)                                                                                                        \
+    X(AT, 4 * KV * STRIDE)                                                                                             \
+    X(SLOT, 4 * KV * STRIDE)                                                                                           \
+    X(KEPT, 16 * KV)                                                                                                   \
+    X(SEEN, 8 * KV)                                                                                                    \
+    X(READ, 8 * READ_KINDS)                                                                                            \
+    X(SLOTS, 8 * KV * CAP)                                                                                             \
+    X(BY_K, 4 * KV * STRIDE * DIM)                                                                                     \
+    X(BY_V, 4 * KV * STRIDE * DIM)                                                                                     \
+    X(MASS, 4 * HEADS * RING_OF)                                                                                       \
+    X(REP, 4 * BLOCKS * HEADS * DIM)                                                                                   \
+    X(LIKE, 4 * BLOCKS)                                                                                                \
+    X(FAR_AT, 16 + 4 * FAR)                                                                                            \
+    X(NO_FAR, 16 + 4 * FAR)                                                                                            \
+    X(NORM, 4 * KV * CAP)                                                                                              \
+    X(BUCKET, 4 * KV * TABLES * ((1 << SIDES) + 1))                                                                    \
+    X(ENTRY, 4 * KV * TABLES * CAP)                                                                                    \
+    X(CODE, 2 * TABLES * CAP)                                                                                          \
+    X(HITS, HEADS *((CAP + 31) / 32 * 32))                                                                             \
+    X(SAMPLE, 4 * HEADS * CAP)                                                                                         \
+    X(BIAS, 4 * HEADS * CAP)                                                                                           \
+    X(SAMPLES, 16 * HEADS)                                                                                             \
+    X(WORD, (2 * KV * DIM) << SUB_BITS)                                                                                \
+    X(PROBE, 4 * HEADS * DIM)                                                                                          \
+    X(STATE, 8 * TOKEN_STATE)                                                                                          \
+    X(PRODUCTS, 4 * HEADS * STRIDE)                                                                                    \
+    X(POOLED, 4 * STRIDE)                                                                                              \
+    X(COPY_K, 4 * KV * COPIES * DIM)                                                                                   \
+    X(COPY_V, 4 * KV * COPIES * DIM)                                                                                   \
+    X(COPY_AT, 8 * COPIES)                                                                                             \
+    X(CODE_K, KV *CAP *DIM / 4)                                                                                        \
+    X(CODE_V, KV *CAP *DIM / 4)                                                                                        \
+    X(PAIR_K, 4 * KV * CAP * RUNS)                                                                                     \
+    X(PAIR_V, 4 * KV * CAP * RUNS)                                                                                     \
+    X(HALF_K, 2 * KV * CAP * DIM)                                                                                      \
+    X(HALF_V, 2 * KV * CAP * DIM)                                                                                      \
+    X(LESS, 4 * KV * DIM)                                                                                              \
+    X(CENTER, 4 * KV * EACH * DIM)                                                                                     \
+    X(NEAREST, 4 * KV * CAP)                                                                                           \
+    X(STARTS, 4 * KV * (CLUSTERS + 1))                                                                                 \
+    X(MEMBER, 4 * KV * CAP)                                                                                            \
+    X(MEAN_K, 4 * KV * CLUSTERS * DIM)                                                                                 \
+    X(MEAN_V, 4 * KV * CLUSTERS * DIM)
+
+#define BUFFER_NAME(name, bytes)  name,
+#define BUFFER_BYTES(name, bytes) [name] = bytes,
+enum { OF_A_JOB(BUFFER_NAME) PARTS };
+enum { OF_ALL(BUFFER_NAME) REST };
+static const size_t bytes_of[PARTS] = {OF_A_JOB(BUFFER_BYTES)}, rest_bytes[REST] = {OF_ALL(BUFFER_BYTES)};
 
 typedef struct {
     backend *be;
