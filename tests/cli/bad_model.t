@@ -15,6 +15,7 @@ edit() { sed "$1" "$d/config.json" >"$d/c" && mv "$d/c" "$d/config.json"; }
 fresh; rm "$d/config.json"; gen "config.json" "no config.json"
 fresh; rm "$d/model.safetensors"; gen "safetensors" "no weights"
 fresh; rm "$d/tokenizer.json"; gen "tokenizer" "no tokenizer"
+fresh; rm -r "$d"; gen "no such folder" "no folder"
 fresh; echo '{' >"$d/config.json"; gen "config.json" "config.json is not JSON"
 fresh; edit 's/"LlamaForCausalLM"/"GPT2LMHeadModel"/'; gen "GPT2LMHeadModel" "unsupported architecture"
 fresh; edit 's/"hidden_size": [0-9]*/"hidden_size": 0/'; gen "hidden_size" "zero dimension"

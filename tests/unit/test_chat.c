@@ -3,8 +3,6 @@
  * roles. */
 #include "config.h"
 
-#include <sys/stat.h>
-
 #include "tests/unit/test_tokenizer_util.h"
 
 /* The rendered text, tokenized as references do that, is the same conversation. */
@@ -226,87 +224,6 @@ static void test_detection(void)
     }
 }
 
-/* chat_cases.jsonl of the real data: ids of the published tokenizers. */
-
-static char work[64];
-
-static tokenizer *open_real(const char *from, const char *to)
-{
-    char rel[128], cmd[9000];
-    tokenizer *t = NULL;
-    err e = {0};
-    snprintf(rel, sizeof rel, "tokenizers/%s.xz", from);
-    const char *path = tap_data(rel);
-    if (!path) return NULL;
-    make_dir(work, sizeof work);
-    snprintf(cmd, sizeof cmd, "xz -dc '%s' > '%s/%s'", path, work, to);
-    if (system(cmd) == 0 && tokenizer_open(&t, work, &e) != ST_OK) printf("# %s: %s\n", from, e.msg);
-    remove_dir(work);
-    return t;
-}
-
-static size_t read_messages(const json_t *list, chat_message *m, size_t cap)
-{
-    size_t n = json_array_size(list);
-    for (size_t i = 0; i < n && i < cap; i++) {
-        m[i].role = json_string_value(json_object_get(json_array_get(list, i), "role"));
-        m[i].content = json_string_value(json_object_get(json_array_get(list, i), "content"));
-    }
-    return n < cap ? n : cap;
-}
-
-static void check_real(const tokenizer *t, const char *name, const char *key)
-{
-    const char *path = tap_data("tokenizers/tests/chat_cases.jsonl");
-    FILE *f = path ? fopen(path, "rb") : NULL;
-    int n = 0, good = 0;
-    if (!f || !t) {
-        tap_skip("no real data for %s", name);
-        if (f) fclose(f);
-        return;
-    }
-    for (json_t *j; (j = next_json(f)); json_decref(j)) {
-        chat_message m[8];
-        token_list l = {0};
-        size_t k = read_messages(json_object_get(j, "messages"), m, 8);
-        n++;
-        bool same = chat_encode(t, name, m, k, &l, NULL) == ST_OK;
-        if (strcmp(name, "qwen3") == 0) { /* the ids are with thinking on */
-            static const int32_t tail[] = {151667, 271, 151668, 271};
-            same = same && l.n > 4 && memcmp(l.ids + l.n - 4, tail, sizeof tail) == 0;
-            l.n -= same ? 4 : 0;
-        }
-        same = same && same_ids(json_object_get(j, key), &l);
-        if (!same) print_ids("got", &l);
-        good += same;
-        token_list_free(&l);
-    }
-    ok(n > 0, "%s: %d conversations", name, n);
-    is_int(good, n, "%s: ids as the reference for %d of %d", name, good, n);
-    fclose(f);
-}
-
-static void test_real(void)
-{
-    tokenizer *t = open_real("llama3/tokenizer.model", "tokenizer.model");
-    check_real(t, "llama3", "llama3_ids");
-    check_real(t, "llama3.1", "llama3.1_ids");
-    tokenizer_free(t);
-    t = open_real("qwen/tokenizer.json", "tokenizer.json");
-    check_real(t, "qwen2.5", "qwen2.5_ids");
-    check_real(t, "qwen3", "qwen3_ids");
-    check_real(t, "chatml", "qwen3_ids");
-    tokenizer_free(t);
-#ifdef HAVE_SPM
-    t = open_real("mistral/tokenizer.model.v1", "tokenizer.model");
-    check_real(t, "mistral-v1", "mistral_v1_ids");
-    tokenizer_free(t);
-    t = open_real("mistral/tokenizer.model.v3", "tokenizer.model");
-    check_real(t, "mistral-v3", "mistral_v3_ids");
-    tokenizer_free(t);
-#endif
-}
-
 int main(void)
 {
     test_llama3();
@@ -314,6 +231,5 @@ int main(void)
     test_spm();
     test_errors();
     test_detection();
-    test_real();
     return tap_done();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sessions: bits that must not depend on chunks, batches, threads or sharing; memory; limits. */
+/* Sessions: bits that must not depend on chunks and threads; memory; limits. Batches: test_batch; shared prompts:
+ * test_together. */
 #include "config.h"
 
 #include <stdio.h>
@@ -58,41 +59,6 @@ static void check_bits(const char *name, const char *attn)
         session_free(s);
         parts_close(&p);
     }
-}
-
-static void check_batch(const char *name)
-{
-    static const char *const attn[] = {"full", "streaming:budget=20", "full"};
-    static float alone[3][STEPS + 1][U_VOCAB], batch[3][U_VOCAB];
-    engine_parts p;
-    err e = {0};
-    session *s[3];
-    bool same = true;
-    if (!is_ok(open_parts(&p, name, 2, 16, 3, &e), &e, "%s opens", name)) return;
-    for (int i = 0; i < 3; i++) {
-        is_ok(new_session(&s[i], &p, attn[i], N + STEPS, &e), &e, "session");
-        trace(s[i], alone[i], &e);
-        session_reset(s[i]);
-        feed(&s[i], 1, batch[0], &e);
-    }
-    for (int t = 0; t < STEPS; t++) {
-        const int32_t ids[] = {prompt[t], prompt[t], prompt[t]};
-        is_ok(session_decode(s, 3, ids, batch[0], &e), &e, "a batch of three");
-        for (int i = 0; i < 3; i++) same &= memcmp(batch[i], alone[i][t + 1], sizeof batch[i]) == 0;
-    }
-    ok(same, "%s: a batch gives each sequence the bits it has alone", name);
-    for (int i = 0; i < 3; i++) session_reset(s[i]);
-    ok(session_can_share(s[0], s[1], N), "a first prompt can be shared");
-    is_ok(feed(s, 3, batch[0], &e), &e, "shared prompt");
-    ok(memcmp(batch[0], alone[0][0], sizeof batch[0]) == 0, "%s: a shared prompt gives the bits of one", name);
-    same = true;
-    for (int i = 0; i < 3; i++) {
-        session_decode(&s[i], 1, &prompt[0], batch[0], &e);
-        same &= memcmp(batch[0], alone[i][1], sizeof batch[0]) == 0;
-    }
-    ok(same, "%s: and the decode steps behind it too", name);
-    for (int i = 0; i < 3; i++) session_free(s[i]);
-    parts_close(&p);
 }
 
 static void check_memory(void)
@@ -315,8 +281,6 @@ int main(void)
     check_bits("mistral-swa-bf16", "full");
     check_bits("llama2-linear-f16", "streaming:budget=16");
     check_bits("llama-dynamic-f32", "full");
-    check_batch("qwen3-bf16");
-    check_batch("llama-dynamic-f32");
     check_chunk("cpu", 512);
     check_memory();
     check_oom();

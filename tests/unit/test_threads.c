@@ -83,18 +83,6 @@ static uint64_t three_threads(void)
     return once(3);
 }
 
-static uint64_t sets_dynamic(void)
-{
-    omp_set_dynamic(1);
-    return once(2);
-}
-
-static uint64_t sets_no_levels(void)
-{
-    omp_set_max_active_levels(0);
-    return once(2);
-}
-
 static uint64_t sets_one_thread(void)
 {
     omp_set_num_threads(1);
@@ -201,8 +189,6 @@ static const struct {
     {"OMP_DYNAMIC=true", "OMP_DYNAMIC", "true", plain},
     {"OMP_DYNAMIC=true on one CPU", "OMP_DYNAMIC", "true", on_one_cpu},
     {"OMP_MAX_ACTIVE_LEVELS=0", "OMP_MAX_ACTIVE_LEVELS", "0", plain},
-    {"omp_set_dynamic(1)", NULL, NULL, sets_dynamic},
-    {"omp_set_max_active_levels(0)", NULL, NULL, sets_no_levels},
     {"omp_set_num_threads(1)", NULL, NULL, sets_one_thread},
     {"a host's region, a model in each thread", NULL, NULL, in_region},
     {"a host's region with nested regions allowed", NULL, NULL, in_nested_region},

@@ -113,6 +113,47 @@ static void check_decoding(const tokenizer *t, const char *name)
     fclose(f);
 }
 
+static size_t read_messages(const json_t *list, chat_message *m, size_t cap)
+{
+    size_t n = json_array_size(list);
+    for (size_t i = 0; i < n && i < cap; i++) {
+        m[i].role = json_string_value(json_object_get(json_array_get(list, i), "role"));
+        m[i].content = json_string_value(json_object_get(json_array_get(list, i), "content"));
+    }
+    return n < cap ? n : cap;
+}
+
+/* Conversations in a chat template. */
+static void check_chat(const tokenizer *t, const char *name)
+{
+    const char *path = tap_data("tokenizers/tests/chat_cases.jsonl");
+    FILE *f = path ? fopen(path, "rb") : NULL;
+    int n = 0, good = 0;
+    char key[32];
+    snprintf(key, sizeof key, "%s_ids", strcmp(name, "chatml") == 0 ? "qwen3" : name);
+    if (strchr(key, '-')) *strchr(key, '-') = '_';
+    if (!ok(f, "%s: chat_cases.jsonl", name)) return;
+    for (json_t *j; (j = next_json(f)); json_decref(j)) {
+        chat_message m[8];
+        token_list l = {0};
+        size_t k = read_messages(json_object_get(j, "messages"), m, 8);
+        n++;
+        bool same = chat_encode(t, name, m, k, &l, NULL) == ST_OK;
+        if (strcmp(name, "qwen3") == 0) { /* the ids are with thinking on */
+            static const int32_t tail[] = {151667, 271, 151668, 271};
+            same = same && l.n > 4 && memcmp(l.ids + l.n - 4, tail, sizeof tail) == 0;
+            l.n -= same ? 4 : 0;
+        }
+        same = same && same_ids(json_object_get(j, key), &l);
+        if (!same) print_ids("got", &l);
+        good += same;
+        token_list_free(&l);
+    }
+    ok(n > 0, "%s: %d conversations", name, n);
+    is_int(good, n, "%s: ids as the reference for %d of %d", name, good, n);
+    fclose(f);
+}
+
 /* llama.cpp's vectors: texts separated by a marker line, a line of ids for each. */
 static void check_llama_cpp(const tokenizer *t, const char *stem)
 {
@@ -226,6 +267,11 @@ static const published tokenizers[] = {
 #endif
 };
 
+/* Ids of a tokenizer, and its chat templates. */
+static const char *const chats[][2] = {
+    {"llama3", "llama3"}, {"llama3", "llama3.1"},       {"qwen", "qwen2.5"},         {"qwen", "qwen3"},
+    {"qwen", "chatml"},   {"mistral-v1", "mistral-v1"}, {"mistral-v3", "mistral-v3"}};
+
 static void check_published(const published *p)
 {
     bool there = true;
@@ -243,6 +289,8 @@ static void check_published(const published *p)
         check_long(t, p->ids);
         check_cases(t, p->name, p->ids);
         check_decoding(t, p->ids);
+        for (size_t i = 0; i < sizeof chats / sizeof *chats; i++)
+            if (strcmp(chats[i][0], p->ids) == 0) check_chat(t, chats[i][1]);
         if (p->llama_cpp) check_llama_cpp(t, p->llama_cpp);
         check_speed(t, p->name);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening of checkpoints: those of tests/data/models, and ones written here, good and bad. */
+/* Opening of checkpoints: those of tests/data/models, and ones written here, good and bad. Files that are missing or
+ * cut: tests/cli/bad_model.t. */
 #include "config.h"
 
 #include <dirent.h>
@@ -404,29 +405,6 @@ static void test_bad_tensors(void)
     refuse(ST_FORMAT, file, "tensor model.layers.0.self_attn.q_proj.bias is missing", "missing bias");
 }
 
-static void test_bad_files(void)
-{
-    const char *file = DIR_NAME "/model.safetensors";
-    write_good("", true);
-    struct stat s;
-    if (stat(file, &s) != 0 || truncate(file, s.st_size - 1) != 0) exit(1);
-    refuse(ST_FORMAT, file, "past the end of the file", "truncated data");
-    if (truncate(file, 100) != 0) exit(1);
-    refuse(ST_FORMAT, file, "truncated header", "truncated header");
-    write_good("", true);
-    if (truncate(file, s.st_size + 8) != 0) exit(1);
-    refuse(ST_FORMAT, file, "8 bytes behind the last tensor", "overlong file");
-    unlink(file);
-    refuse(ST_IO, DIR_NAME, "neither model.safetensors nor model.safetensors.index.json", "no weights");
-    write_config(",\"hidden_act\":\"relu\"");
-    refuse(ST_UNSUPPORTED, DIR_NAME "/config.json", "\"hidden_act\"", "bad config");
-    clear_folder();
-    refuse(ST_IO, DIR_NAME "/config.json", "No such file", "no config");
-    err e = {0};
-    model *m;
-    is_err(model_open(&m, "no-such-folder", be, &e), &e, ST_IO, "no-such-folder", "no folder");
-}
-
 static void test_bad_index(void)
 {
     const char *file = DIR_NAME "/model.safetensors.index.json";
@@ -586,7 +564,6 @@ int main(void)
     test_unaligned();
     test_sharded();
     test_bad_tensors();
-    test_bad_files();
     test_bad_index();
     test_nonfinite();
     test_out_of_memory();
