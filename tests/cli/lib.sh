@@ -66,3 +66,12 @@ refused() {
     is_refusal "$want" "$text" "$name"
 }
 has_sentencepiece() { ! "$RUN" info "$models/llama2-linear-f16" 2>/dev/null | grep -q 'built without SentencePiece'; }
+
+# near FILE FILE: logits of the same shape, NMSE at most 1e-10.
+near() {
+    test "$(wc -c <"$1")" -eq "$(wc -c <"$2")" || return 1
+    for f; do od -An -v -tf4 -w4 -j128 "$f" >"$f.txt"; done
+    paste "$1.txt" "$2.txt" | awk '{ d = $1 - $2; e += d * d; s += $2 * $2 } END { exit !(NR > 100 && e <= 1e-10 * s) }'
+}
+# gone PID: or dead, and nobody has asked for its status.
+gone() { ! grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$1/status"; }

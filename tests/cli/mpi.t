@@ -43,12 +43,6 @@ is_status 1 "comm: a rank that fails alone ends those who wait for it"
 
 # ---- numbers ----
 
-# near FILE FILE: logits of the same shape, NMSE at most 1e-10.
-near() {
-    test "$(wc -c <"$1")" -eq "$(wc -c <"$2")" || return 1
-    for f; do od -An -v -tf4 -w4 -j128 "$f" >"$f.txt"; done
-    paste "$1.txt" "$2.txt" | awk '{ d = $1 - $2; e += d * d; s += $2 * $2 } END { exit !(NR > 100 && e <= 1e-10 * s) }'
-}
 set -- logits -m "$m" --ids 1,2,3,4,5,6,7,8,9 --quiet
 "$RUN" "$@" -o "$tmp/1.npy"
 mpi 2 "$RUN" "$@" -o "$tmp/n.npy"
@@ -141,8 +135,6 @@ start() {
     tries=0
     until [ "$(wc -c <"$tmp/out")" -gt 200 ] || [ $tries -gt 300 ]; do tries=$((tries + 1)) && sleep 0.1; done
 }
-# gone PID: or dead, and nobody has asked for its status.
-gone() { ! grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$1/status"; }
 # ends NAME: mpirun and the ranks end within 30 s, with an error.
 ends() {
     tries=0

@@ -206,13 +206,6 @@ for i in $(seq "${KILLS:-4}"); do
     stop
 done
 check "killed ${KILLS:-4} times: what was kept serves, nothing is broken" test "$bad" -eq 0
-for f in "$tmp"/store/*; do printf x | dd of="$f" bs=1 seek=5000 conv=notrunc 2>/dev/null; done
-start --prefix-disk "$tmp/store" --prefix-min 128 --ctx 1024
-known secret
-check "damaged entries serve nobody" test "$known" -eq 0
-check "the answer stays" cmp -s "$tmp/choices" "$tmp/cold"
-check "and a line says so" grep -q '^--prefix-disk: .*damaged' "$tmp/log"
-stop
 chmod 755 "$tmp/store"
 refused 2 "expected 0700" "prompts that others can read" serve -m "$m" --port 0 --prefix-disk "$tmp/store"
 

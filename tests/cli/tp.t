@@ -22,12 +22,6 @@ err_has "rank 2 (process" "which is told"
 
 # ---- numbers ----
 
-# near FILE FILE: logits of the same shape, NMSE at most 1e-10.
-near() {
-    test "$(wc -c <"$1")" -eq "$(wc -c <"$2")" || return 1
-    for f; do od -An -v -tf4 -w4 -j128 "$f" >"$f.txt"; done
-    paste "$1.txt" "$2.txt" | awk '{ d = $1 - $2; e += d * d; s += $2 * $2 } END { exit !(NR > 100 && e <= 1e-10 * s) }'
-}
 # same_logits N NAME ARGS...: of N ranks and one.
 same_logits() {
     ranks=$1 name=$2
@@ -130,8 +124,6 @@ start() {
     set -- $(grep -ls "^PPid:[[:space:]]*$pid\$" /proc/[0-9]*/status | cut -d/ -f3 | sort -n)
     rank0=$1 rank1=$2
 }
-# gone PID: or dead, and nobody has asked for its status.
-gone() { ! grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$1/status"; }
 # ends STATUS NAME: within 30 s, and no rank is left.
 ends() {
     tries=0
