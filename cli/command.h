@@ -50,6 +50,16 @@ typedef struct {
 #define AT(field)           .at = offsetof(cli, field)
 #define AT_OWN(type, field) .at = offsetof(type, field), .own = true
 
+/* A row without a letter; kind: one of those that follow; at: AT or AT_OWN. */
+#define OPTION(name_, arg_, kind, at_, help_)                                                                          \
+    {                                                                                                                  \
+        .name = name_, .arg = arg_, kind, at_, .help = help_                                                           \
+    }
+#define TEXT                       .type = OPTION_TEXT
+#define FLAG                       .type = OPTION_FLAG
+#define WHOLE(low, high, default_) .type = OPTION_WHOLE, .min = low, .max = high, .def = default_
+#define NUMBER(default_)           .type = OPTION_NUMBER, .def = default_
+
 struct evaluation_kind;
 
 typedef struct {

@@ -4,15 +4,14 @@
 
 #include "cli/command.h"
 
-#define COMMON                     .groups = OPTIONS_COMMON
-#define MODEL                      .groups = OPTIONS_MODEL
-#define LENGTH                     .groups = OPTIONS_LENGTH
-#define REPLY                      .groups = OPTIONS_REPLY
-#define DRAFTS                     .groups = OPTIONS_REPLY | OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS
-#define PROMPT                     .groups = OPTIONS_PROMPT
-#define SAMPLES                    .groups = OPTIONS_SAMPLES
-#define PREFIX                     .groups = OPTIONS_PREFIX
-#define WHOLE(low, high, default_) .type = OPTION_WHOLE, .min = low, .max = high, .def = default_
+#define COMMON  .groups = OPTIONS_COMMON
+#define MODEL   .groups = OPTIONS_MODEL
+#define LENGTH  .groups = OPTIONS_LENGTH
+#define REPLY   .groups = OPTIONS_REPLY
+#define DRAFTS  .groups = OPTIONS_REPLY | OPTIONS_SAMPLES | OPTIONS_TRIALS | OPTIONS_JOBS
+#define PROMPT  .groups = OPTIONS_PROMPT
+#define SAMPLES .groups = OPTIONS_SAMPLES
+#define PREFIX  .groups = OPTIONS_PREFIX
 
 enum { MOST = 1 << 30 };
 

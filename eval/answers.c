@@ -195,7 +195,7 @@ status answers_write(const answers_layout *l, const evaluation *ev, size_t n, er
     if (l->score) a.score = l->score;
     if (l->is_marked) a.is_marked = l->is_marked;
     if (st == ST_OK) st = print_layout(l, &a, e);
-    if (st == ST_OK && ev->c->json) st = write_json(l, &a, e);
+    if (st == ST_OK && ev->c->json) st = l->json ? l->json(&a, e) : write_json(l, &a, e);
     answers_close(&a);
     return st;
 }

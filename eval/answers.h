@@ -61,8 +61,9 @@ typedef struct {
     status (*costs)(const answers *a, err *e);                  /* prints time and memory; NULL: of all answers */
     void (*cells)(json_t **list, const answers *a, size_t row); /* adds a row's results in --json */
     void (*averages)(json_t *row_json, const answers *a,
-                     size_t row);        /* adds a row's members of "averages"; NULL: none */
-    json_t *(*options)(const void *own); /* of --json; NULL: out of memory */
+                     size_t row);             /* adds a row's members of "averages"; NULL: none */
+    json_t *(*options)(const void *own);      /* of --json; NULL: out of memory */
+    status (*json)(const answers *a, err *e); /* writes --json instead of cells, averages and options; NULL: they do */
     int decimals;
     double (*mean)(double sum, size_t n);
     double (*score)(const json_t *line);

@@ -32,13 +32,30 @@ static size_t fill(char *out, const char *s, const prompt_field *f, size_t n)
     return len;
 }
 
+/* Makes room for n more bytes. */
+static status reserve(prompt_text *text, size_t n, err *e)
+{
+    size_t need, cap;
+    TRY(size_add(&need, text->n, n, "prompt", e));
+    if (need < text->cap) return ST_OK;
+    TRY(size_add(&cap, need, need / 2 + 64, "prompt", e));
+    TRY(mem_resize((void **)&text->s, cap, 1, "prompt", e));
+    text->cap = cap;
+    return ST_OK;
+}
+
+status prompt_append(prompt_text *text, const char *template, const prompt_field *f, size_t n, err *e)
+{
+    TRY(reserve(text, fill(NULL, template, f, n), e));
+    text->n += fill(text->s + text->n, template, f, n);
+    text->s[text->n] = 0;
+    return ST_OK;
+}
+
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e)
 {
     *out = (prompt_text){0};
-    size_t len = fill(NULL, template, f, n);
-    TRY(mem_alloc((void **)&out->s, len + 1, 1, "prompt", e));
-    out->n = fill(out->s, template, f, n);
-    return ST_OK;
+    return prompt_append(out, template, f, n, e);
 }
 
 /* Writes to out where it is not NULL; the bytes that this takes. */
@@ -68,11 +85,16 @@ status prompt_replace(prompt_text *text, utf8_text marker, utf8_text value, err 
 
 status prompt_add(prompt_text *text, const char *s, size_t n, err *e)
 {
-    TRY(mem_resize((void **)&text->s, text->n + n + 1, 1, "prompt", e));
+    TRY(reserve(text, n, e));
     if (n) memcpy(text->s + text->n, s, n);
     text->n += n;
     text->s[text->n] = 0;
     return ST_OK;
+}
+
+status prompt_puts(prompt_text *text, const char *s, err *e)
+{
+    return prompt_add(text, s, strlen(s), e);
 }
 
 /* A byte as it stands within quotes. */
@@ -91,7 +113,7 @@ status prompt_add_repr(prompt_text *text, utf8_text s, err *e)
     TRY(prompt_add(text, &quote, 1, e));
     for (size_t i = 0; i < s.n; i++) {
         spell_byte(spelled, s.s[i], quote);
-        TRY(prompt_add(text, spelled, strlen(spelled), e));
+        TRY(prompt_puts(text, spelled, e));
     }
     return prompt_add(text, &quote, 1, e);
 }
@@ -105,12 +127,7 @@ static status add_decoded(prompt_text *out, const tokenizer *tok, const int32_t 
     size_t len;
     TRY(tokenizer_decode(tok, ids, n, false, &part, &len, e));
     if (clean) tokenizer_clean_up(part, &len);
-    status st = mem_resize((void **)&out->s, out->n + len + 1, 1, "prompt", e);
-    if (st == ST_OK) {
-        memcpy(out->s + out->n, part, len);
-        out->n += len;
-        out->s[out->n] = 0;
-    }
+    status st = prompt_add(out, part, len, e);
     mem_free(part);
     return st;
 }

@@ -6,10 +6,10 @@
 #include "tokenizer/chars.h"
 #include "tokenizer/tokenizer.h"
 
-/* A text of its own: s is NUL-terminated and freed with mem_free. */
+/* A text of its own: s is NUL-terminated and freed with mem_free. Zeroed: empty. */
 typedef struct {
     char *s;
-    size_t n;
+    size_t n, cap; /* cap: bytes that prompt_add has allocated; 0: s is exactly as long as the text */
 } prompt_text;
 
 typedef struct {
@@ -19,12 +19,16 @@ typedef struct {
 
 /* Fills the template's fields in one pass: values are not searched for fields. */
 status prompt_fill(prompt_text *out, const char *template, const prompt_field *f, size_t n, err *e);
+/* Appends the filled template. */
+status prompt_append(prompt_text *text, const char *template, const prompt_field *f, size_t n, err *e);
 
 /* str.replace: every occurrence of the marker, which is not empty; what a value says is not looked at again. */
 status prompt_replace(prompt_text *text, utf8_text marker, utf8_text value, err *e);
 
-/* Adds n bytes; a text as Python's repr writes it, where characters beyond ASCII stay as they are. */
+/* Appends n bytes; a NUL-terminated text; a text as Python's repr writes it, where characters beyond ASCII stay as they
+ * are. */
 status prompt_add(prompt_text *text, const char *s, size_t n, err *e);
+status prompt_puts(prompt_text *text, const char *s, err *e);
 status prompt_add_repr(prompt_text *text, utf8_text s, err *e);
 
 /* Asks for the first match of the regular expression "The .+ LAST" of a text, as InfiniteBench does: "What is the

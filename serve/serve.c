@@ -23,8 +23,7 @@ typedef struct {
     bool insecure, strict, prefix_shared;
 } serve_options;
 
-#define OWN(field)                 AT_OWN(serve_options, field)
-#define WHOLE(low, high, default_) .type = OPTION_WHOLE, .min = low, .max = high, .def = default_
+#define OWN(field) AT_OWN(serve_options, field)
 
 static const cli_option own[] = {
     {OWN(host), .name = "host", .arg = "ADDRESS", .help = "address to listen on (default 127.0.0.1)"},

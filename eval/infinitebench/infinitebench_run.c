@@ -167,7 +167,7 @@ static status count_wrap(infinitebench_run *r, err *e)
 {
     prompter how = r->ev->prompter;
     prompt_tokens t = {0};
-    prompt_text text = {mem_strdup("x"), 1};
+    prompt_text text = {.s = mem_strdup("x"), .n = 1};
     if (!text.s) return err_set(e, ST_NOMEM, "out of memory");
     how.max_length = UNCUT;
     status st = prompter_wrap(&t, &how, true, &text, e);

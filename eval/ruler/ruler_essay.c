@@ -8,8 +8,39 @@
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
+#include "tokenizer/chars.h"
 
 enum { MAX_FILE_BYTES = 1 << 28, MAX_DEPTH = 8 };
+
+status ruler_squeeze(prompt_text *t, const char *s, size_t n, bool strip, err *e)
+{
+    size_t word = 0, i = 0; /* word: where the run begins that is not in t yet */
+    if (strip) trim_python(&s, &n);
+    TRY(prompt_add(t, s, 0, e));
+    while (i < n) {
+        int32_t c;
+        int k = char_at(s + i, n - i, &c);
+        if (k == 0) return err_set(e, ST_FORMAT, "not UTF-8: byte %zu", i);
+        if (!is_python_space(c)) {
+            i += (size_t)k;
+            continue;
+        }
+        TRY(prompt_add(t, s + word, i - word, e));
+        TRY(prompt_add(t, " ", 1, e));
+        while (i < n && (k = char_at(s + i, n - i, &c)) && is_python_space(c)) i += (size_t)k;
+        word = i;
+    }
+    return prompt_add(t, s + word, n - word, e);
+}
+
+status ruler_one_line(prompt_text *t, err *e)
+{
+    prompt_text line = {0};
+    status st = ruler_squeeze(&line, t->s, t->n, true, e);
+    mem_free(t->s);
+    *t = line;
+    return st;
+}
 
 static bool is_json(const char *path)
 {
@@ -22,7 +53,7 @@ static status squeeze(ruler_essay *t, const char *path, const char *s, size_t n,
 {
     err inner = {0};
     if (memchr(s, 0, n)) return err_set(e, ST_FORMAT, "%s: holds the character U+0000", path_tail(path));
-    status st = grown_squeeze(&t->text, s, n, false, &inner);
+    status st = ruler_squeeze(&t->text, s, n, false, &inner);
     if (st != ST_OK) return err_set(e, st, "%s: %.100s", path_tail(path), inner.msg);
     t->words = 1;
     for (size_t i = 0; i < t->text.n; i++) t->words += t->text.s[i] == ' ';
@@ -56,8 +87,8 @@ status ruler_essay_open(ruler_essay *t, const char *path, const char *data_dir, 
 void ruler_essay_close(ruler_essay *t)
 {
     punkt_free(t->punkt);
-    grown_free(&t->text);
-    grown_free(&t->part);
+    mem_free(t->text.s);
+    mem_free(t->part.s);
     sentence_list_free(&t->sentences);
     *t = (ruler_essay){0};
 }
@@ -76,8 +107,8 @@ status ruler_essay_cut(ruler_essay *t, size_t n, err *e)
     t->n = t->part.n = 0;
     for (size_t left = n; left > 0;) {
         size_t take = left < t->words ? left : t->words;
-        if (left < n) TRY(grown_put(&t->part, " ", 1, e));
-        TRY(grown_put(&t->part, t->text.s, take == t->words ? t->text.n : bytes_of(t, take), e));
+        if (left < n) TRY(prompt_add(&t->part, " ", 1, e));
+        TRY(prompt_add(&t->part, t->text.s, take == t->words ? t->text.n : bytes_of(t, take), e));
         left -= take;
     }
     size_t begin = 0, end = t->part.n;

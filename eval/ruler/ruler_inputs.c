@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: MIT */
+/* What `eval ruler` asks with: options, files of the user, and prompts of --data. */
 #include "config.h"
 
 #include <string.h>
 
-#include "eval/ruler/ruler_run.h"
+#include "eval/ruler/ruler.h"
 #include "kernels/base/mem.h"
 
 /* SAMPLES: of each task and length, where none are asked for. */
-enum { SAMPLES = 20 };
+enum { SAMPLES = 20, MOST_NEW = 1 << 20 };
 
 /* ---- options ---- */
-
-static const char *data_of(const ruler_options *o, const ruler_task *t)
-{
-    if (t->haystack == RULER_ESSAY) return o->essays;
-    return strcmp(t->option, "--squad") == 0 ? o->squad : o->hotpotqa;
-}
 
 static status parse_tasks(ruler_inputs *in, err *e)
 {
@@ -31,9 +26,9 @@ static status check_data(ruler_inputs *in, err *e)
     const ruler_options *o = in->o;
     for (size_t i = 0; i < RULER_TASKS; i++) {
         const ruler_task *t = &ruler_tasks[i];
-        bool lacks = t->option && !data_of(o, t);
+        bool lacks = t->file != RULER_FILES && !o->file[t->file];
         if (in->runs[i] && lacks && in->named)
-            return err_set(e, ST_USAGE, "--task: %s needs %s FILE", t->name, t->option);
+            return err_set(e, ST_USAGE, "--task: %s needs %s FILE", t->name, ruler_file_options[t->file]);
         in->lacks[i] = in->runs[i] && lacks;
         in->runs[i] &= !lacks;
         in->samples[i] = o->samples ? (size_t)o->samples : SAMPLES;
@@ -64,19 +59,16 @@ static status choose(bool *second, const char *word, const char *option, const c
 
 /* ---- files ---- */
 
+/* Reads the files of the tasks that run. */
 static status read_data(ruler_inputs *in, err *e)
 {
-    const ruler_options *o = in->o;
-    bool needs[RULER_FAMILIES] = {false}, essay = false;
     for (size_t i = 0; i < RULER_TASKS; i++) {
-        const ruler_task *t = &ruler_tasks[i];
-        if (!in->runs[i]) continue;
-        essay |= t->family == RULER_NIAH && t->haystack == RULER_ESSAY;
-        if (t->family == RULER_QA) needs[strcmp(t->option, "--squad") == 0 ? RULER_SQUAD : RULER_HOTPOTQA] = true;
+        const ruler_file f = ruler_tasks[i].file;
+        if (!in->runs[i] || f == RULER_FILES) continue;
+        const char *path = in->o->file[f];
+        if (f == RULER_ESSAYS && !in->essay.punkt) TRY(ruler_essay_open(&in->essay, path, in->data_dir, e));
+        if (f != RULER_ESSAYS && !in->qa[f].root) TRY(ruler_qa_open(&in->qa[f], f, path, e));
     }
-    if (essay) TRY(ruler_essay_open(&in->essay, o->essays, in->data_dir, e));
-    if (needs[RULER_SQUAD]) TRY(ruler_qa_open(&in->qa[RULER_SQUAD], RULER_SQUAD, o->squad, e));
-    if (needs[RULER_HOTPOTQA]) TRY(ruler_qa_open(&in->qa[RULER_HOTPOTQA], RULER_HOTPOTQA, o->hotpotqa, e));
     return ST_OK;
 }
 
@@ -93,22 +85,108 @@ static status open_sources(ruler_inputs *in, err *e)
     return read_data(in, e);
 }
 
-/* Prompts that are there: their tasks run. */
+/* ---- prompts that are there already ---- */
+
+/* The folder of a path "DIR/TASK/validation.jsonl" as a task. */
+static size_t task_of_folder(const char *path)
+{
+    const char *end = strrchr(path, '/'), *begin = end;
+    size_t task;
+    if (!end) return DATASET_UNKNOWN;
+    while (begin > path && begin[-1] != '/') begin--;
+    dataset_find(&task, &ruler_names, begin, (size_t)(end - begin), NULL);
+    return task;
+}
+
+static status find_task(size_t *task, const json_t *root, const char *path, const char *where, err *e)
+{
+    const json_t *member = json_object_get(root, "task");
+    utf8_text name;
+    err inner = {0};
+    if (*task == DATASET_UNKNOWN) *task = task_of_folder(path);
+    if (!member && *task != DATASET_UNKNOWN) return ST_OK;
+    if (!member)
+        return err_set(e, ST_FORMAT, "%s: 'task' is missing, and neither file nor folder has a task's name", where);
+    TRY(sample_text(&name, root, "task", where, e));
+    if (dataset_find(task, &ruler_names, name.s, name.n, &inner) == ST_OK) return ST_OK;
+    return err_set(e, ST_FORMAT, "%s: 'task': %.120s", where, inner.msg);
+}
+
+/* A text or a list of texts. */
+static status read_answers(ruler_record *x, const char *field, const char *where, err *e)
+{
+    json_t *answers = json_object_get(x->at.root, field);
+    x->answers = json_is_string(answers) ? json_pack("[O]", answers) : json_incref(answers);
+    bool good = json_array_size(x->answers) > 0;
+    size_t i;
+    const json_t *one;
+    json_array_foreach(x->answers, i, one) good &= json_is_string(one);
+    return good ? ST_OK : err_set(e, ST_FORMAT, "%s: '%s': expected a text or a list of texts", where, field);
+}
+
+/* kvpress's columns. */
+static status read_columns(ruler_record *x, const char *where, err *e)
+{
+    const json_t *n = json_object_get(x->at.root, "max_new_tokens");
+    TRY(sample_text(&x->context, x->at.root, "context", where, e));
+    TRY(sample_text(&x->question, x->at.root, "question", where, e));
+    TRY(sample_text(&x->prefix, x->at.root, "answer_prefix", where, e));
+    if (n && (!json_is_integer(n) || json_integer_value(n) < 1 || json_integer_value(n) > MOST_NEW))
+        return err_set(e, ST_FORMAT, "%s: 'max_new_tokens': expected a number of tokens", where);
+    x->n_new = (int)json_integer_value(n);
+    return read_answers(x, "answer", where, e);
+}
+
+static status read_record(const void *own, void *record, const char *path, const char *where, err *e)
+{
+    ruler_record *x = record;
+    const json_t *root = x->at.root;
+    (void)own;
+    (void)path;
+    if (json_object_get(root, "context")) return read_columns(x, where, e);
+    TRY(sample_text(&x->context, root, "input", where, e));
+    if (json_object_get(root, "answer_prefix")) TRY(sample_text(&x->prefix, root, "answer_prefix", where, e));
+    return read_answers(x, "outputs", where, e);
+}
+
+const sample_reader ruler_reader = {.names = &ruler_names, .dataset = find_task, .read = read_record};
+
+void ruler_drop(void *record)
+{
+    json_decref(((ruler_record *)record)->answers);
+}
+
+const ruler_record *ruler_data_at(const sample_list *l, size_t task, size_t i)
+{
+    size_t first = 0;
+    while (((const sample_head *)samples_at(l, first))->dataset != task) first++;
+    return samples_at(l, first + i);
+}
+
+/* Their tasks run. */
 static status open_data(ruler_inputs *in, const char *paths, err *e)
 {
     const ruler_options *o = in->o;
-    const char *makes = o->write      ? "--write"
-                        : o->length   ? "--length"
-                        : o->variant  ? "--variant"
-                        : o->essays   ? "--essays"
-                        : o->squad    ? "--squad"
-                        : o->hotpotqa ? "--hotpotqa"
-                        : o->template ? "--template"
-                                      : NULL;
-    if (makes) return err_set(e, ST_USAGE, "%s makes prompts, which --data has already", makes);
+    const sample_source from = {.data = paths, .limit = o->samples};
+    const struct {
+        const char *given, *option;
+    } makes[] = {{o->write, "--write"},
+                 {o->length, "--length"},
+                 {o->variant, "--variant"},
+                 {o->file[RULER_ESSAYS], "--essays"},
+                 {o->file[RULER_SQUAD], "--squad"},
+                 {o->file[RULER_HOTPOTQA], "--hotpotqa"},
+                 {o->template, "--template"}};
+    for (size_t i = 0; i < sizeof makes / sizeof *makes; i++)
+        if (makes[i].given) return err_set(e, ST_USAGE, "%s makes prompts, which --data has already", makes[i].option);
     TRY(MEM_NEW(&in->length, 1, e));
     in->n_length = 1;
-    TRY(ruler_data_open(&in->data, paths, in->runs, in->named, o->samples, e));
+    sample_reader r = ruler_reader;
+    r.wanted = in->runs;
+    r.datasets = in->named ? "" : NULL;
+    in->data = (sample_list){.size = sizeof(ruler_record), .drop = ruler_drop};
+    TRY(samples_read(&in->data, &r, &from, e));
+    if (in->data.n == 0) return err_set(e, ST_USAGE, "--data: no samples of the tasks of --task");
     for (size_t i = 0; i < RULER_TASKS; i++) {
         in->samples[i] = samples_count(&in->data, i);
         if (in->runs[i] && in->samples[i] == 0)
@@ -122,7 +200,7 @@ static status open_data(ruler_inputs *in, const char *paths, err *e)
 status ruler_inputs_open(ruler_inputs *in, const cli *c, err *e)
 {
     bool unused;
-    *in = (ruler_inputs){.o = c->own};
+    *in = (ruler_inputs){.o = c->own, .seed = c->seed};
     TRY(cli_data_dir(&in->data_dir, e));
     TRY(parse_tasks(in, e));
     TRY(choose(&in->old, in->o->variant, "--variant", "2025", "2024", e));
@@ -137,55 +215,39 @@ void ruler_inputs_close(ruler_inputs *in)
     samples_free(&in->data);
     ruler_words_free(in->words);
     ruler_essay_close(&in->essay);
-    for (size_t i = 0; i < 2; i++) ruler_qa_close(&in->qa[i]);
+    for (size_t i = 0; i < RULER_FILES; i++) ruler_qa_close(&in->qa[i]);
     token_list_free(&in->counter.ids);
     mem_free(in->length);
 }
 
-/* ---- prompts ---- */
+/* ---- checks ---- */
 
-ruler_settings ruler_inputs_settings(ruler_inputs *in, uint64_t seed, int64_t length)
+static status make_one(ruler_inputs *in, const ruler_task *task, int64_t length, err *e)
 {
-    return (ruler_settings){.templates = &in->templates,
-                            .words = in->words,
-                            .essay = &in->essay,
-                            .qa = {&in->qa[RULER_SQUAD], &in->qa[RULER_HOTPOTQA]},
-                            .counter = &in->counter,
-                            .seed = seed,
-                            .length = length,
-                            .skip = in->o->pre_samples,
-                            .one_line = in->o->one_line,
-                            .old = in->old};
-}
-
-static status make_one(ruler_inputs *in, const ruler_task *task, uint64_t seed, int64_t length, err *e)
-{
-    const ruler_settings s = ruler_inputs_settings(in, seed, length);
     ruler_maker m;
     ruler_sample sample = {0};
-    status st = ruler_maker_open(&m, task, &s, e);
+    status st = ruler_maker_open(&m, in, task, length, e);
     if (st == ST_OK) st = ruler_make(&m, &sample, e);
     ruler_sample_free(&sample);
     ruler_maker_close(&m);
     return st;
 }
 
-static status check_questions(const ruler_inputs *in, const ruler_task *task, err *e)
+static status check_questions(const ruler_inputs *in, size_t i, err *e)
 {
-    const ruler_options *o = in->o;
-    size_t n = in->qa[strcmp(task->option, "--squad") == 0 ? RULER_SQUAD : RULER_HOTPOTQA].n_questions;
-    size_t samples = in->samples[task - ruler_tasks];
-    if ((size_t)o->pre_samples + samples <= n) return ST_OK;
-    return err_set(e, ST_USAGE, "--samples %zu: %s has %zu questions%s", samples, task->option, n,
-                   o->pre_samples ? ", with those of --pre-samples" : "");
+    const ruler_file f = ruler_tasks[i].file;
+    const size_t n = in->qa[f].n_questions, skipped = (size_t)in->o->pre_samples;
+    if (skipped + in->samples[i] <= n) return ST_OK;
+    return err_set(e, ST_USAGE, "--samples %zu: %s has %zu questions%s", in->samples[i], ruler_file_options[f], n,
+                   skipped ? ", with those of --pre-samples" : "");
 }
 
-static status check_task(ruler_inputs *in, size_t i, uint64_t seed, int64_t length, err *e)
+static status check_task(ruler_inputs *in, size_t i, int64_t length, err *e)
 {
     const ruler_task *task = &ruler_tasks[i];
     err inner = {0};
-    if (task->family == RULER_QA) TRY(check_questions(in, task, e));
-    status st = make_one(in, task, seed, length, &inner);
+    if (task->family == RULER_QA) TRY(check_questions(in, i, e));
+    status st = make_one(in, task, length, &inner);
     if (st == ST_OK) return ST_OK;
     if (st != ST_UNSUPPORTED || in->named)
         return err_set(e, st, "%s%s%s", st == ST_UNSUPPORTED ? task->name : "", st == ST_UNSUPPORTED ? ": " : "",
@@ -195,16 +257,16 @@ static status check_task(ruler_inputs *in, size_t i, uint64_t seed, int64_t leng
     return ST_OK;
 }
 
-status ruler_inputs_check(ruler_inputs *in, const tokenizer *tok, uint64_t seed, err *e)
+status ruler_inputs_check(ruler_inputs *in, const tokenizer *tok, err *e)
 {
     int64_t least = in->length[0];
-    bool words = in->o->tokens && strcmp(in->o->tokens, "ws") == 0;
+    bool words = in->o->tokens && strcmp(in->o->tokens, "ws") == 0, any = false;
     in->counter.tok = words ? NULL : tok;
     for (size_t i = 0; i < in->n_length; i++)
         if (in->length[i] < least) least = in->length[i];
-    for (size_t i = 0; i < RULER_TASKS; i++)
-        if (in->runs[i]) TRY(check_task(in, i, seed, least, e));
-    for (size_t i = 0; i < RULER_TASKS; i++)
-        if (in->runs[i]) return ST_OK;
-    return err_set(e, ST_USAGE, "no task can run");
+    for (size_t i = 0; i < RULER_TASKS; i++) {
+        if (in->runs[i]) TRY(check_task(in, i, least, e));
+        any |= in->runs[i];
+    }
+    return any ? ST_OK : err_set(e, ST_USAGE, "no task can run");
 }

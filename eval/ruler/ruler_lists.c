@@ -24,88 +24,80 @@ static const often usual = {30, 3, 40}, of_short = {6, 1, 20}, of_example = {10,
 
 status ruler_cwe_start(ruler_maker *m, err *e)
 {
-    size_t n = ruler_common_words(m->s.words);
+    size_t n = ruler_common_words(m->in->words);
     TRY(MEM_NEW(&m->order, n, e));
-    python_shuffled(m->order, n, m->s.seed);
+    python_shuffled(m->order, n, m->seed);
     return ST_OK;
 }
 
-static status put_numbered(grown_text *out, size_t number, const char *word, err *e)
+static status put_numbered(prompt_text *out, size_t number, const char *word, err *e)
 {
     char text[32];
     snprintf(text, sizeof text, "%s%zu. ", number > 1 ? " " : "", number);
-    TRY(grown_puts(out, text, e));
-    return grown_puts(out, word, e);
+    TRY(prompt_puts(out, text, e));
+    return prompt_puts(out, word, e);
 }
 
 /* "1. w 2. w ..." with the first words `o.common` times, the others `o.other` times. */
-static status put_list(const ruler_maker *m, grown_text *out, const uint32_t *word, size_t n, const often *o, err *e)
+static status put_list(ruler_maker *m, const uint32_t *word, size_t n, const often *o, err *e)
 {
     size_t common = n < COMMON ? n : COMMON, first = common * o->common, all = first + (n - common) * o->other;
     uint32_t *order;
     status st = MEM_NEW(&order, all, e);
-    if (st == ST_OK) python_shuffled(order, all, m->s.seed);
+    if (st == ST_OK) python_shuffled(order, all, m->seed);
     for (size_t i = 0; i < all && st == ST_OK; i++) {
         size_t k = order[i] < first ? order[i] % common : common + (order[i] - first) % (n - common);
-        st = put_numbered(out, i + 1, ruler_common_word(m->s.words, m->order[word[k]]), e);
+        st = put_numbered(&m->context, i + 1, ruler_common_word(m->in->words, m->order[word[k]]), e);
     }
     mem_free(order);
     return st;
 }
 
-/* The prompt of a list of n words, added to out; it ends in the answer prefix. */
-static status put_prompt(ruler_maker *m, grown_text *out, const uint32_t *word, size_t n, const often *o, err *e)
+/* Appends the prompt of a list of n words to the draft; it ends in the answer prefix. */
+static status put_prompt(ruler_maker *m, const uint32_t *word, size_t n, const often *o, err *e)
 {
-    grown_text list = {0};
-    prompt_text filled = {0};
-    status st = put_list(m, &list, word, n, o, e);
-    const prompt_field f[] = {{"{context}", {list.s, list.n}}};
-    if (st == ST_OK) st = prompt_fill(&filled, m->template.s, f, 1, e);
-    if (st == ST_OK) st = grown_put(out, filled.s, filled.n, e);
-    mem_free(filled.s);
-    grown_free(&list);
-    return st;
+    m->context.n = 0;
+    TRY(put_list(m, word, n, o, e));
+    const prompt_field f[] = {{"{context}", {m->context.s, m->context.n}}};
+    return ruler_draft_fill(m, f, 1, e);
 }
 
 /* An example with its answers. */
-static status put_example(ruler_maker *m, grown_text *out, uint32_t *word, size_t n, const often *o, err *e)
+static status put_example(ruler_maker *m, uint32_t *word, size_t n, const often *o, err *e)
 {
-    TRY(python_sample(&m->python, word, ruler_common_words(m->s.words), n, e));
-    TRY(put_prompt(m, out, word, n, o, e));
-    if (!m->s.old) TRY(grown_put(out, " ", 1, e));
+    prompt_text *out = &m->draft.text;
+    TRY(python_sample(&m->python, word, ruler_common_words(m->in->words), n, e));
+    TRY(put_prompt(m, word, n, o, e));
+    if (!m->in->old) TRY(prompt_add(out, " ", 1, e));
     for (size_t i = 0; i < COMMON; i++)
-        TRY(put_numbered(out, i + 1, ruler_common_word(m->s.words, m->order[word[i]]), e));
-    return grown_put(out, "\n", 1, e);
+        TRY(put_numbered(out, i + 1, ruler_common_word(m->in->words, m->order[word[i]]), e));
+    return prompt_add(out, "\n", 1, e);
 }
 
-static status put_both(ruler_maker *m, grown_text *out, uint32_t *word, size_t n, err *e)
+static status put_both(ruler_maker *m, uint32_t *word, size_t n, err *e)
 {
-    bool small = m->s.length < SHORT_LENGTH;
+    bool small = m->length < SHORT_LENGTH;
     const often *o = small ? &of_short : &usual;
-    TRY(put_example(m, out, word, o->example, small ? &of_short_example : &of_example, e));
-    TRY(python_sample(&m->python, word, ruler_common_words(m->s.words), n, e));
-    TRY(put_prompt(m, out, word, n, o, e));
-    for (size_t i = 0; i < n && i < COMMON; i++) {
-        const char *answer = ruler_common_word(m->s.words, m->order[word[i]]);
-        TRY(ruler_draft_answer(&m->draft, answer, strlen(answer), e));
-    }
+    TRY(put_example(m, word, o->example, small ? &of_short_example : &of_example, e));
+    TRY(python_sample(&m->python, word, ruler_common_words(m->in->words), n, e));
+    TRY(put_prompt(m, word, n, o, e));
+    for (size_t i = 0; i < n && i < COMMON; i++)
+        TRY(ruler_draft_answer(m, utf8_of(ruler_common_word(m->in->words, m->order[word[i]])), e));
     return ST_OK;
 }
 
 status ruler_cwe(ruler_maker *m, int64_t n, err *e)
 {
-    grown_text out = {0};
     uint32_t *word;
-    size_t most = ruler_common_words(m->s.words);
-    TRY(ruler_draft_start(&m->draft, e));
+    size_t most = ruler_common_words(m->in->words);
+    TRY(ruler_draft_start(m, e));
     if ((size_t)n > most) {
         m->draft.failed = "more words than there are";
         m->too_few_words = true;
         return ST_OK;
     }
     TRY(MEM_NEW(&word, most, e));
-    status st = put_both(m, &out, word, (size_t)n, e);
-    m->draft.text = (prompt_text){out.s, out.n};
+    status st = put_both(m, word, (size_t)n, e);
     mem_free(word);
     return st;
 }
@@ -142,7 +134,7 @@ static status draw_vocabulary(ruler_maker *m, vocabulary *v, size_t n, err *e)
     for (size_t k = 0; k < n; k = distinct(v->word, n)) {
         for (; k < n; k++) python_letters(&m->python, v->word[k], LETTERS, 'a', 26);
     }
-    python_shuffled(v->rank, n, m->s.seed);
+    python_shuffled(v->rank, n, m->seed);
     return ST_OK;
 }
 
@@ -164,8 +156,9 @@ static size_t count_of(int64_t n, size_t rank)
     return (size_t)((double)n * pow((double)(rank + 1), -2.0) / zeta2);
 }
 
-static status put_words(ruler_maker *m, const vocabulary *v, int64_t n, grown_text *out, err *e)
+static status put_words(ruler_maker *m, const vocabulary *v, int64_t n, err *e)
 {
+    prompt_text *out = &m->context;
     size_t all = 0, k = 0;
     uint32_t *order = NULL, *rank = NULL;
     status st;
@@ -174,10 +167,10 @@ static status put_words(ruler_maker *m, const vocabulary *v, int64_t n, grown_te
     TRY_GOTO(MEM_NEW(&rank, all, e));
     for (size_t i = 0; i < v->n; i++)
         for (size_t c = count_of(n, i); c > 0; c--) rank[k++] = (uint32_t)i;
-    python_shuffled(order, all, m->s.seed);
+    python_shuffled(order, all, m->seed);
     for (size_t i = 0; i < all; i++) {
-        if (i > 0) TRY_GOTO(grown_put(out, " ", 1, e));
-        TRY_GOTO(grown_puts(out, spelled(v, rank[order[i]]), e));
+        if (i > 0) TRY_GOTO(prompt_add(out, " ", 1, e));
+        TRY_GOTO(prompt_puts(out, spelled(v, rank[order[i]]), e));
     }
 done:
     mem_free(order);
@@ -188,22 +181,18 @@ done:
 /* A text of about n words as the draft, and its tokens. */
 static status try_words(ruler_maker *m, const vocabulary *v, int64_t n, int64_t *tokens, err *e)
 {
-    grown_text words = {0};
-    TRY(ruler_draft_start(&m->draft, e));
-    status st = grown_put(&words, "", 0, e);
-    if (st == ST_OK) st = put_words(m, v, n, &words, e);
-    const prompt_field f[] = {{"{context}", {words.s, words.n}}};
-    if (st == ST_OK) st = prompt_fill(&m->draft.text, m->template.s, f, 1, e);
-    for (size_t i = 1; i < LEAST_WORDS && st == ST_OK; i++)
-        st = ruler_draft_answer(&m->draft, v->word[v->rank[i]], LETTERS, e);
-    grown_free(&words);
-    return st == ST_OK ? ruler_count(m->s.counter, m->draft.text.s, m->draft.text.n, tokens, e) : st;
+    TRY(ruler_draft_start(m, e));
+    TRY(put_words(m, v, n, e));
+    const prompt_field f[] = {{"{context}", {m->context.s, m->context.n}}};
+    TRY(ruler_draft_fill(m, f, 1, e));
+    for (size_t i = 1; i < LEAST_WORDS; i++) TRY(ruler_draft_answer(m, utf8_of(v->word[v->rank[i]]), e));
+    return ruler_count(&m->in->counter, m->draft.text.s, m->draft.text.n, tokens, e);
 }
 
 /* In 2024 new tokens had no room. */
 static int64_t most_tokens(const ruler_maker *m)
 {
-    return m->s.length - (m->s.old ? 0 : m->s.templates->n_new[RULER_FWE]);
+    return m->length - (m->in->old ? 0 : m->in->templates.n_new[RULER_FWE]);
 }
 
 status ruler_fwe_start(ruler_maker *m, err *e)
@@ -211,8 +200,8 @@ status ruler_fwe_start(ruler_maker *m, err *e)
     int64_t most = most_tokens(m), tokens;
     vocabulary v;
     if (most < LEAST_WORDS * TOKENS_A_WORD)
-        return err_set(e, ST_USAGE, "--length %lld: too short for fwe: at least %lld tokens", (long long)m->s.length,
-                       (long long)(m->s.length - most + LEAST_WORDS * TOKENS_A_WORD));
+        return err_set(e, ST_USAGE, "--length %lld: too short for fwe: at least %lld tokens", (long long)m->length,
+                       (long long)(m->length - most + LEAST_WORDS * TOKENS_A_WORD));
     m->step = most / STEPS;
     m->size = most / GUESS;
     status st = draw_vocabulary(m, &v, (size_t)(most / TOKENS_A_WORD), e);
@@ -233,11 +222,11 @@ status ruler_fwe(ruler_maker *m, int64_t *tokens, err *e)
     status st = draw_vocabulary(m, &v, (size_t)(most / TOKENS_A_WORD), e);
     if (st == ST_OK) st = try_words(m, &v, n, tokens, e);
     while (st == ST_OK && *tokens > most) {
-        m->least = *tokens + m->s.templates->n_new[RULER_FWE];
+        m->least = *tokens + m->in->templates.n_new[RULER_FWE];
         n -= m->step;
         st = n < 0 ? ruler_too_short(m, e) : try_words(m, &v, n, tokens, e);
     }
-    *tokens += m->s.templates->n_new[RULER_FWE];
+    *tokens += m->in->templates.n_new[RULER_FWE];
     free_vocabulary(&v);
     return st;
 }

@@ -15,7 +15,7 @@ static ruler_generate *generator(const ruler_maker *m, bool sample)
 {
     switch (m->task->family) {
     case RULER_NIAH: return ruler_niah;
-    case RULER_VT: return sample && !m->s.old ? ruler_vt_sample : ruler_vt;
+    case RULER_VT: return sample && !m->in->old ? ruler_vt_sample : ruler_vt;
     case RULER_CWE: return ruler_cwe;
     default: return ruler_qa_ask;
     }
@@ -23,10 +23,10 @@ static ruler_generate *generator(const ruler_maker *m, bool sample)
 
 static int64_t step_of(const ruler_maker *m)
 {
-    bool small = m->s.length < SHORT_LENGTH;
+    bool small = m->length < SHORT_LENGTH;
     switch (m->task->family) {
     case RULER_NIAH: return m->task->haystack == RULER_ESSAY ? 500 : small ? 5 : 25;
-    case RULER_VT: return small && !m->s.old ? 5 : 10;
+    case RULER_VT: return small && !m->in->old ? 5 : 10;
     default: return 10;
     }
 }
@@ -39,26 +39,28 @@ static status search(ruler_maker *m, err *e)
     if (family == RULER_CWE) TRY(ruler_cwe_start(m, e));
     if (family == RULER_VT) TRY(ruler_vt_start(m, e));
     m->searching = true;
-    status st = (m->s.old ? ruler_find_size_2024 : ruler_find_size)(m, generator(m, false), m->s.length,
-                                                                    m->s.templates->n_new[family] + m->shown_tokens, e);
+    status st = ruler_find_size(m, generator(m, false), m->length, m->in->templates.n_new[family] + m->shown_tokens, e);
     m->searching = false;
     return st;
 }
 
-status ruler_maker_open(ruler_maker *m, const ruler_task *task, const ruler_settings *s, err *e)
+status ruler_maker_open(ruler_maker *m, ruler_inputs *in, const ruler_task *task, int64_t length, err *e)
 {
-    *m = (ruler_maker){.task = task, .s = *s};
-    if (s->seed > UINT32_MAX)
-        return err_set(e, ST_USAGE, "--seed %llu: RULER takes at most %u", (unsigned long long)s->seed, UINT32_MAX);
-    mersenne_seed_python(&m->python, s->seed);
-    mersenne_seed_numpy(&m->numpy, (uint32_t)s->seed);
-    TRY(ruler_template(&m->template, s->templates, task, true, e));
+    *m = (ruler_maker){.task = task, .in = in, .seed = in->seed, .length = length};
+    if (m->seed > UINT32_MAX)
+        return err_set(e, ST_USAGE, "--seed %llu: RULER takes at most %u", (unsigned long long)m->seed, UINT32_MAX);
+    mersenne_seed_python(&m->python, m->seed);
+    mersenne_seed_numpy(&m->numpy, (uint32_t)m->seed);
+    TRY(ruler_template(&m->template, &in->templates, task, true, e));
     return search(m, e);
 }
 
 void ruler_maker_close(ruler_maker *m)
 {
-    ruler_draft_free(&m->draft);
+    mem_free(m->draft.text.s);
+    json_decref(m->draft.answers);
+    mem_free(m->context.s);
+    mem_free(m->other.s);
     mem_free(m->template.s);
     mem_free(m->shown.s);
     mem_free(m->order);
@@ -70,7 +72,7 @@ void ruler_maker_close(ruler_maker *m)
 /* Where the answer prefix begins: at the last place that has the first characters of the task's own one. */
 static size_t find_prefix(const ruler_maker *m, const prompt_text *t)
 {
-    const char *prefix = m->s.templates->prefix[m->task->family];
+    const char *prefix = m->in->templates.prefix[m->task->family];
     size_t n = strlen(prefix) < MARK ? strlen(prefix) : MARK, at = t->n;
     while (at > 0 && (t->n - at < n || memcmp(t->s + at, prefix, n) != 0)) at--;
     return at;
@@ -78,11 +80,11 @@ static size_t find_prefix(const ruler_maker *m, const prompt_text *t)
 
 static status find_answer(ruler_maker *m, ruler_sample *out, err *e)
 {
-    const char *first = json_string_value(json_array_get(out->answers, 0));
-    const char *found = strstr(out->input.s, first);
-    size_t before = found ? (size_t)(found - out->input.s) : 0;
-    out->at_char = (int64_t)prompt_characters(out->input.s, before);
-    return ruler_count(m->s.counter, out->input.s, before, &out->at_token, e);
+    const utf8_text first = text_of(json_array_get(out->answers, 0));
+    const char *s = out->text.s, *found = memmem(s, out->cut, first.s, first.n);
+    size_t before = found ? (size_t)(found - s) : 0;
+    out->at_char = (int64_t)prompt_characters(s, before);
+    return ruler_count(&m->in->counter, s, before, &out->at_token, e);
 }
 
 /* The draft of the next sample. vt's example is part of the draft; in 2024 it was put in after the length was tested.
@@ -90,62 +92,42 @@ static status find_answer(ruler_maker *m, ruler_sample *out, err *e)
 static status make_draft(ruler_maker *m, int64_t *tokens, err *e)
 {
     const ruler_family family = m->task->family;
-    const int64_t n_new = m->s.templates->n_new[family];
+    const int64_t n_new = m->in->templates.n_new[family];
     if (family == RULER_FWE) return ruler_fwe(m, tokens, e);
-    if (family != RULER_VT || !m->s.old) return ruler_fit(m, generator(m, true), m->s.length, n_new, tokens, e);
-    TRY(ruler_fit(m, ruler_vt, m->s.length, n_new + m->shown_tokens, tokens, e));
+    if (family != RULER_VT || !m->in->old) return ruler_fit(m, generator(m, true), m->length, n_new, tokens, e);
+    TRY(ruler_fit(m, ruler_vt, m->length, n_new + m->shown_tokens, tokens, e));
     return ruler_vt_example(m, &m->shown, e);
 }
 
 status ruler_make(ruler_maker *m, ruler_sample *out, err *e)
 {
-    const ruler_family family = m->task->family;
     *out = (ruler_sample){.number = m->number};
     m->least = 0;
     TRY(make_draft(m, &out->length, e));
-    if (m->s.one_line) TRY(ruler_one_line(&m->draft.text, e));
-    const prompt_text *t = &m->draft.text;
-    size_t cut = find_prefix(m, t);
-    TRY(grown_put(&out->input, t->s, cut, e));
-    TRY(grown_put(&out->prefix, t->s + cut, t->n - cut, e));
+    if (m->in->o->one_line) TRY(ruler_one_line(&m->draft.text, e));
+    out->text = m->draft.text;
+    out->cut = find_prefix(m, &out->text);
     out->answers = m->draft.answers;
-    m->draft.answers = NULL;
+    m->draft = (ruler_draft){0};
     m->number++;
-    return family == RULER_NIAH ? find_answer(m, out, e) : ST_OK;
+    return m->task->family == RULER_NIAH ? find_answer(m, out, e) : ST_OK;
 }
 
 void ruler_sample_free(ruler_sample *s)
 {
-    grown_free(&s->input);
-    grown_free(&s->prefix);
+    mem_free(s->text.s);
     json_decref(s->answers);
     *s = (ruler_sample){0};
 }
 
-/* In 2024 the prompt and its answer prefix were one text. */
-static json_t *sample_json_2024(const ruler_sample *s)
-{
-    grown_text whole = {0};
-    json_t *o = NULL;
-    err e;
-    if (grown_put(&whole, s->input.s, s->input.n, &e) == ST_OK &&
-        grown_put(&whole, s->prefix.s, s->prefix.n, &e) == ST_OK)
-        o = json_pack("{s:I, s:s%, s:O, s:I}", "index", (json_int_t)s->number, "input", whole.s, whole.n, "outputs",
-                      s->answers, "length", (json_int_t)s->length);
-    grown_free(&whole);
-    return o;
-}
-
 json_t *ruler_sample_json(const ruler_sample *s, const ruler_task *task, bool old)
 {
-    if (old) return sample_json_2024(s);
     bool niah = task->family == RULER_NIAH;
-    json_t *o = json_pack("{s:I, s:s%, s:O, s:I, s:I, s:s%}", "index", (json_int_t)(niah ? s->at_char : s->number),
-                          "input", s->input.s, s->input.n, "outputs", s->answers, "length", (json_int_t)s->length,
-                          "length_w_model_temp", (json_int_t)s->length, "answer_prefix", s->prefix.s, s->prefix.n);
-    if (o && niah && json_object_set_new(o, "token_position_answer", json_integer((json_int_t)s->at_token)) != 0) {
-        json_decref(o);
-        return NULL;
-    }
-    return o;
+    if (old) /* the prompt and its answer prefix were one text */
+        return json_pack("{s:I, s:s%, s:O, s:I}", "index", (json_int_t)s->number, "input", s->text.s, s->text.n,
+                         "outputs", s->answers, "length", (json_int_t)s->length);
+    return json_pack("{s:I, s:s%, s:O, s:I, s:I, s:s%, s:o*}", "index", (json_int_t)(niah ? s->at_char : s->number),
+                     "input", s->text.s, s->cut, "outputs", s->answers, "length", (json_int_t)s->length,
+                     "length_w_model_temp", (json_int_t)s->length, "answer_prefix", s->text.s + s->cut,
+                     s->text.n - s->cut, "token_position_answer", niah ? json_integer((json_int_t)s->at_token) : NULL);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "eval/ruler/ruler.h"
-#include "kernels/base/mem.h"
 
 enum { MOST = 4, NEEDLE_MAX = 512, VALUE_MAX = PYTHON_UUID_CHARS + 1 };
 
@@ -23,7 +22,7 @@ typedef struct {
 static void draw_key(ruler_maker *m, char out[RULER_KEY_MAX])
 {
     if (m->task->uuid_keys) python_uuid(&m->python, out);
-    else ruler_key(m->s.words, python_below(&m->python, (uint32_t)ruler_keys(m->s.words)), out);
+    else ruler_key(m->in->words, python_below(&m->python, (uint32_t)ruler_keys(m->in->words)), out);
 }
 
 static void draw_value(ruler_maker *m, char out[VALUE_MAX])
@@ -33,15 +32,12 @@ static void draw_value(ruler_maker *m, char out[VALUE_MAX])
     else snprintf(out, VALUE_MAX, "%u", (unsigned)(LEAST + python_below(&m->python, NUMBERS)));
 }
 
-static status spell(const ruler_maker *m, char out[NEEDLE_MAX], const char *key, const char *value, err *e)
+/* Appends a needle. */
+static status spell(const ruler_maker *m, prompt_text *out, const char *key, const char *value, err *e)
 {
     const prompt_field f[] = {
         {"{type_needle_v}", utf8_of(ruler_value_name(m->task))}, {"{key}", utf8_of(key)}, {"{value}", utf8_of(value)}};
-    prompt_text t;
-    TRY(prompt_fill(&t, m->s.templates->needle, f, sizeof f / sizeof *f, e));
-    snprintf(out, NEEDLE_MAX, "%s", t.s);
-    mem_free(t.s);
-    return ST_OK;
+    return prompt_append(out, m->in->templates.needle, f, sizeof f / sizeof *f, e);
 }
 
 static status draw_needles(ruler_maker *m, hidden *h, err *e)
@@ -54,10 +50,12 @@ static status draw_needles(ruler_maker *m, hidden *h, err *e)
         draw_key(m, h->key[i]);
         for (int k = 0; k < task->values; k++) {
             draw_value(m, h->value[i][k]);
-            TRY(spell(m, drawn[h->n++], h->key[i], h->value[i][k], e));
+            m->other.n = 0;
+            TRY(spell(m, &m->other, h->key[i], h->value[i][k], e));
+            snprintf(drawn[h->n++], NEEDLE_MAX, "%s", m->other.s);
         }
     }
-    python_shuffled(order, h->n, m->s.seed);
+    python_shuffled(order, h->n, m->seed);
     for (size_t i = 0; i < h->n; i++) memcpy(h->needle[i], drawn[order[i]], NEEDLE_MAX);
     return ST_OK;
 }
@@ -70,30 +68,30 @@ static int descending(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-static status put_line(grown_text *t, const char *line, size_t n, err *e)
+static status put_line(prompt_text *t, const char *line, size_t n, err *e)
 {
-    if (t->n) TRY(grown_put(t, "\n", 1, e));
-    return grown_put(t, line, n, e);
+    if (t->n) TRY(prompt_add(t, "\n", 1, e));
+    return prompt_add(t, line, n, e);
 }
 
 /* n other needles, a line each. */
-static status draw_lines(ruler_maker *m, int64_t n, grown_text *out, err *e)
+static status draw_lines(ruler_maker *m, int64_t n, prompt_text *out, err *e)
 {
-    char key[RULER_KEY_MAX], value[VALUE_MAX], line[NEEDLE_MAX];
+    char key[RULER_KEY_MAX], value[VALUE_MAX];
     for (int64_t i = 0; i < n; i++) {
         draw_key(m, key);
         draw_value(m, value);
-        TRY(spell(m, line, key, value, e));
-        TRY(grown_puts(out, line, e));
-        TRY(grown_put(out, "\n", 1, e));
+        TRY(spell(m, out, key, value, e));
+        TRY(prompt_add(out, "\n", 1, e));
     }
     return ST_OK;
 }
 
 /* Lines with the needles between them; lines: those of the haystack, NULL: each is the sentence of noise. */
-static status put_lines(ruler_maker *m, hidden *h, int64_t n, const char *lines, grown_text *out, err *e)
+static status put_lines(ruler_maker *m, hidden *h, int64_t n, const char *lines, err *e)
 {
-    const char *noise = m->s.templates->noise;
+    prompt_text *out = &m->context;
+    const char *noise = m->in->templates.noise;
     const size_t noise_bytes = strlen(noise);
     TRY(python_sample(&m->python, h->at, (size_t)n, h->n, e));
     qsort(h->at, h->n, sizeof *h->at, descending);
@@ -108,22 +106,23 @@ static status put_lines(ruler_maker *m, hidden *h, int64_t n, const char *lines,
 }
 
 /* Sentences [from, to) with single spaces between them. */
-static status put_sentences(const ruler_essay *t, size_t from, size_t to, grown_text *out, err *e)
+static status put_sentences(const ruler_essay *t, size_t from, size_t to, prompt_text *out, err *e)
 {
     for (size_t i = from; i < to; i++) {
         const sentence *s = &t->sentences.s[i];
-        if (i > from) TRY(grown_put(out, " ", 1, e));
-        TRY(grown_put(out, t->part.s + s->begin, s->end - s->begin, e));
+        if (i > from) TRY(prompt_add(out, " ", 1, e));
+        TRY(prompt_add(out, t->part.s + s->begin, s->end - s->begin, e));
     }
     return ST_OK;
 }
 
-static status put_essay(ruler_maker *m, hidden *h, int64_t n, grown_text *out, err *e)
+static status put_essay(ruler_maker *m, hidden *h, int64_t n, err *e)
 {
     enum { DEPTHS = 40 };
     static const int depth[DEPTHS] = {0,  3,  5,  8,  10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49,
                                       51, 54, 56, 59, 62, 64, 67, 69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100};
-    ruler_essay *t = m->s.essay;
+    ruler_essay *t = &m->in->essay;
+    prompt_text *out = &m->context;
     TRY(ruler_essay_cut(t, (size_t)n, e));
     TRY(python_sample(&m->python, h->at, DEPTHS, h->n, e));
     for (size_t i = 0; i < h->n; i++) h->at[i] = (uint32_t)((double)t->sentences.n * ((double)depth[h->at[i]] / 100.0));
@@ -132,65 +131,54 @@ static status put_essay(ruler_maker *m, hidden *h, int64_t n, grown_text *out, e
     for (size_t i = 0; i < h->n; i++) {
         size_t to = h->at[h->n - 1 - i];
         TRY(put_sentences(t, from, to, out, e));
-        TRY(grown_put(out, " ", 1, e));
-        TRY(grown_puts(out, h->needle[i], e));
-        TRY(grown_put(out, " ", 1, e));
+        TRY(prompt_add(out, " ", 1, e));
+        TRY(prompt_puts(out, h->needle[i], e));
+        TRY(prompt_add(out, " ", 1, e));
         from = to;
     }
     return put_sentences(t, from, t->sentences.n, out, e);
 }
 
-static status put_haystack(ruler_maker *m, hidden *h, int64_t n, grown_text *out, err *e)
+static status put_haystack(ruler_maker *m, hidden *h, int64_t n, err *e)
 {
-    grown_text lines = {0};
-    if (m->task->haystack == RULER_ESSAY) return put_essay(m, h, n, out, e);
-    status st = ST_OK;
-    if (m->task->haystack == RULER_NEEDLES) st = draw_lines(m, n, &lines, e);
-    if (st == ST_OK && n < (int64_t)h->n) m->draft.failed = "more needles than lines";
-    else if (st == ST_OK) st = put_lines(m, h, n, lines.s, out, e);
-    grown_free(&lines);
-    return st;
+    bool needles = m->task->haystack == RULER_NEEDLES;
+    if (m->task->haystack == RULER_ESSAY) return put_essay(m, h, n, e);
+    m->other.n = 0;
+    if (needles) TRY(draw_lines(m, n, &m->other, e));
+    if (n >= (int64_t)h->n) return put_lines(m, h, n, needles ? m->other.s : NULL, e);
+    m->draft.failed = "more needles than lines";
+    return ST_OK;
 }
 
 /* ---- questions ---- */
 
 /* "a, b, c, and d" of the keys that are asked for; their values are the answers. */
-static status put_query(ruler_maker *m, const hidden *h, grown_text *out, err *e)
+static status put_query(ruler_maker *m, const hidden *h, prompt_text *out, err *e)
 {
     const ruler_task *task = m->task;
     uint32_t asked[MOST];
     TRY(python_sample(&m->python, asked, (size_t)task->keys, (size_t)task->queries, e));
     for (int i = 0; i < task->queries; i++) {
-        if (i > 0) TRY(grown_puts(out, i + 1 == task->queries ? ", and " : ", ", e));
-        TRY(grown_puts(out, h->key[asked[i]], e));
-        for (int k = 0; k < task->values; k++) {
-            const char *value = h->value[asked[i]][k];
-            TRY(ruler_draft_answer(&m->draft, value, strlen(value), e));
-        }
+        if (i > 0) TRY(prompt_puts(out, i + 1 == task->queries ? ", and " : ", ", e));
+        TRY(prompt_puts(out, h->key[asked[i]], e));
+        for (int k = 0; k < task->values; k++) TRY(ruler_draft_answer(m, utf8_of(h->value[asked[i]][k]), e));
     }
     return ST_OK;
-}
-
-static status fill(ruler_maker *m, const grown_text *context, const grown_text *query, err *e)
-{
-    const char *values = ruler_value_name(m->task);
-    bool one = m->task->queries * m->task->values == 1;
-    const prompt_field f[] = {{"{type_needle_v}", {values, strlen(values) - one}},
-                              {"{context}", {context->s, context->n}},
-                              {"{query}", {query->s, query->n}}};
-    return prompt_fill(&m->draft.text, m->template.s, f, sizeof f / sizeof *f, e);
 }
 
 status ruler_niah(ruler_maker *m, int64_t n, err *e)
 {
     hidden h;
-    grown_text context = {0}, query = {0};
-    TRY(ruler_draft_start(&m->draft, e));
+    const char *values = ruler_value_name(m->task);
+    bool one = m->task->queries * m->task->values == 1;
+    TRY(ruler_draft_start(m, e));
     TRY(draw_needles(m, &h, e));
-    status st = put_haystack(m, &h, n, &context, e);
-    if (st == ST_OK && !m->draft.failed) st = put_query(m, &h, &query, e);
-    if (st == ST_OK && !m->draft.failed) st = fill(m, &context, &query, e);
-    grown_free(&context);
-    grown_free(&query);
-    return st;
+    TRY(put_haystack(m, &h, n, e));
+    if (m->draft.failed) return ST_OK;
+    m->other.n = 0;
+    TRY(put_query(m, &h, &m->other, e));
+    const prompt_field f[] = {{"{type_needle_v}", {values, strlen(values) - one}},
+                              {"{context}", {m->context.s, m->context.n}},
+                              {"{query}", {m->other.s, m->other.n}}};
+    return ruler_draft_fill(m, f, sizeof f / sizeof *f, e);
 }

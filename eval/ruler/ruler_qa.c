@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
+/* Questions among documents: the files of qa_1 and qa_2, and their prompts. Source: NVIDIA/RULER
+ * scripts/data/synthetic/qa.py. */
 #include "config.h"
-
-#include "eval/ruler/ruler_qa.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "eval/provenance.h"
+#include "eval/ruler/ruler.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json.h"
 #include "kernels/base/mem.h"
@@ -59,7 +60,7 @@ static void end_document(reader *r)
 static status add_text(reader *r, const json_t *text, const char *field, err *e)
 {
     if (!json_is_string(text)) return wrong(r, field, "a text", e);
-    return grown_put(&r->q->text, json_string_value(text), json_string_length(text), e);
+    return prompt_add(&r->q->text, json_string_value(text), json_string_length(text), e);
 }
 
 static int by_text(const void *a, const void *b)
@@ -178,7 +179,7 @@ static status read_document(reader *r, const json_t *document, err *e)
     size_t i;
     TRY(start_document(r, e));
     TRY(add_text(r, json_array_get(document, 0), "context", e));
-    TRY(grown_put(&r->q->text, "\n", 1, e));
+    TRY(prompt_add(&r->q->text, "\n", 1, e));
     if (!json_is_array(sentences)) return wrong(r, "context", "lists of a title and a list of sentences", e);
     json_array_foreach(sentences, i, one) TRY(add_text(r, one, "context", e));
     end_document(r);
@@ -203,19 +204,19 @@ static status read_hotpot(reader *r, size_t number, const json_t *record, err *e
 /* ---- files ---- */
 
 /* SQuAD is an object with a list "data", HotpotQA a list. */
-static status parse(ruler_qa *q, ruler_qa_format format, const char *name, const char *text, size_t n, err *e)
+static status parse(ruler_qa *q, ruler_file format, const char *name, const char *text, size_t n, err *e)
 {
-    grown_text whole = {0};
+    prompt_text whole = {0};
     if (format == RULER_SQUAD) return json_parse_object(&q->root, text, n, path_tail(name), MAX_DEPTH, e);
-    status st = grown_puts(&whole, "{\"data\":", e);
-    if (st == ST_OK) st = grown_put(&whole, text, n, e);
-    if (st == ST_OK) st = grown_put(&whole, "}", 1, e);
+    status st = prompt_puts(&whole, "{\"data\":", e);
+    if (st == ST_OK) st = prompt_add(&whole, text, n, e);
+    if (st == ST_OK) st = prompt_add(&whole, "}", 1, e);
     if (st == ST_OK) st = json_parse_object(&q->root, whole.s, whole.n, path_tail(name), MAX_DEPTH, e);
-    grown_free(&whole);
+    mem_free(whole.s);
     return st;
 }
 
-static status read_data(reader *r, ruler_qa_format format, err *e)
+static status read_data(reader *r, ruler_file format, err *e)
 {
     const json_t *list = json_object_get(r->q->root, "data"), *one;
     size_t i;
@@ -230,7 +231,7 @@ static status read_data(reader *r, ruler_qa_format format, err *e)
     return number_documents(r, e);
 }
 
-status ruler_qa_parse(ruler_qa *q, ruler_qa_format format, const char *name, const char *text, size_t n, err *e)
+status ruler_qa_parse(ruler_qa *q, ruler_file format, const char *name, const char *text, size_t n, err *e)
 {
     reader r = {.q = q, .name = name};
     *q = (ruler_qa){0};
@@ -240,7 +241,7 @@ status ruler_qa_parse(ruler_qa *q, ruler_qa_format format, const char *name, con
     return st;
 }
 
-status ruler_qa_open(ruler_qa *q, ruler_qa_format format, const char *path, err *e)
+status ruler_qa_open(ruler_qa *q, ruler_file format, const char *path, err *e)
 {
     char *text;
     size_t n;
@@ -257,7 +258,114 @@ void ruler_qa_close(ruler_qa *q)
     mem_free(q->question);
     mem_free(q->document);
     mem_free(q->place);
-    grown_free(&q->text);
+    mem_free(q->text.s);
     json_decref(q->root);
     *q = (ruler_qa){0};
+}
+
+/* ---- prompts ---- */
+
+/* Numbers of documents. */
+typedef struct {
+    uint32_t *d;
+    size_t n;
+} documents;
+
+static const ruler_qa *qa_of(const ruler_maker *m)
+{
+    return &m->in->qa[m->task->file];
+}
+
+static bool holds(const documents *d, uint32_t x)
+{
+    bool found = false;
+    for (size_t i = 0; i < d->n && !found; i++) found = d->d[i] == x;
+    return found;
+}
+
+/* Adds k of the documents of `from`. */
+static status add_sample(ruler_maker *m, documents *d, const documents *from, size_t k, err *e)
+{
+    uint32_t *taken;
+    TRY(MEM_NEW(&taken, k, e));
+    status st = python_sample(&m->python, taken, from->n, k, e);
+    for (size_t i = 0; i < k && st == ST_OK; i++) d->d[d->n++] = from->d[taken[i]];
+    mem_free(taken);
+    return st;
+}
+
+/* Fills d, and with `rest` as room, with n documents: those of the question and others, of its article first. */
+static status choose(ruler_maker *m, const ruler_question *q, size_t n, documents *d, documents *rest, err *e)
+{
+    const ruler_qa *qa = qa_of(m);
+    const uint32_t own = qa->place[q->own];
+    for (size_t i = 0; i < q->n_own; i++) d->d[d->n++] = qa->place[q->own + i];
+    for (size_t i = 0; i < q->n_near; i++)
+        if (qa->place[q->near + i] != own) rest->d[rest->n++] = qa->place[q->near + i];
+    if (n < d->n) {
+        m->draft.failed = "the question has more documents of its own";
+        return ST_OK;
+    }
+    if (n - d->n <= rest->n) return add_sample(m, d, rest, n - d->n, e);
+    for (size_t i = 0; i < rest->n; i++) d->d[d->n++] = rest->d[i];
+    rest->n = 0;
+    for (size_t i = 0; i < qa->n_documents; i++)
+        if (!holds(d, (uint32_t)i)) rest->d[rest->n++] = (uint32_t)i;
+    return add_sample(m, d, rest, n - d->n, e);
+}
+
+static status put_document(ruler_maker *m, size_t number, utf8_text document, err *e)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%zu", number);
+    const prompt_field f[] = {{"{i}", utf8_of(text)}, {"{document}", document}};
+    if (number > 1) TRY(prompt_puts(&m->context, "\n\n", e));
+    return prompt_append(&m->context, m->in->templates.document, f, 2, e);
+}
+
+/* The chosen documents, shuffled; without any: all of them, again and again, up to n. */
+static status put_documents(ruler_maker *m, const documents *d, size_t n, err *e)
+{
+    const ruler_qa *qa = qa_of(m);
+    uint32_t *order;
+    TRY(MEM_NEW(&order, n, e));
+    python_shuffled(order, n, m->seed);
+    status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        size_t k = d->n ? d->d[order[i]] : order[i] % qa->n_documents;
+        st = put_document(m, i + 1, qa->document[k], e);
+    }
+    mem_free(order);
+    return st;
+}
+
+static status fill(ruler_maker *m, const ruler_question *q, const documents *d, size_t n, err *e)
+{
+    size_t i;
+    const json_t *answer;
+    TRY(put_documents(m, d, n, e));
+    const prompt_field f[] = {{"{context}", {m->context.s, m->context.n}}, {"{query}", utf8_of(q->text)}};
+    TRY(ruler_draft_fill(m, f, 2, e));
+    json_array_foreach(q->answers, i, answer) TRY(ruler_draft_answer(m, text_of(answer), e));
+    return ST_OK;
+}
+
+status ruler_qa_ask(ruler_maker *m, int64_t n, err *e)
+{
+    const ruler_qa *qa = qa_of(m);
+    const int64_t number = m->searching ? 0 : m->in->o->pre_samples + m->number;
+    documents d = {0}, rest = {0};
+    TRY(ruler_draft_start(m, e));
+    if (number >= (int64_t)qa->n_questions)
+        return err_set(e, ST_USAGE, "--samples: %s has %zu questions", ruler_file_options[m->task->file],
+                       qa->n_questions);
+    const ruler_question *q = &qa->question[number];
+    size_t room = (size_t)n + q->n_own + q->n_near + qa->n_documents;
+    status st = MEM_NEW(&d.d, room, e);
+    if (st == ST_OK) st = MEM_NEW(&rest.d, room, e);
+    if (st == ST_OK && (size_t)n < qa->n_documents) st = choose(m, q, (size_t)n, &d, &rest, e);
+    if (st == ST_OK && !m->draft.failed) st = fill(m, q, &d, (size_t)n, e);
+    mem_free(d.d);
+    mem_free(rest.d);
+    return st;
 }

@@ -7,9 +7,8 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "eval/ruler/ruler_text.h"
+#include "eval/prompt.h"
 #include "kernels/base/sha256.h"
-#include "tokenizer/chars.h"
 
 typedef struct {
     const char *text;
@@ -21,20 +20,21 @@ typedef struct {
 typedef struct {
     char sum[SHA256_HEX]; /* of the file */
     json_t *root;         /* holds texts of questions */
-    grown_text text;
+    prompt_text text;
     utf8_text *document; /* distinct, in the order of code points */
     uint32_t *place;     /* [n_places] the documents in the order of the file: numbers of `document` */
     ruler_question *question;
     size_t n_documents, n_places, n_questions;
 } ruler_qa;
 
-typedef enum { RULER_SQUAD, RULER_HOTPOTQA } ruler_qa_format;
+/* Files that the user brings; RULER_FILES: their number, or none of them. */
+typedef enum { RULER_ESSAYS, RULER_SQUAD, RULER_HOTPOTQA, RULER_FILES } ruler_file;
 
-/* Errors: ST_FORMAT naming the file, the article, paragraph or question (from 1) and the field. ruler_qa_close also
- * after an error. */
-status ruler_qa_open(ruler_qa *q, ruler_qa_format format, const char *path, err *e);
+/* Reads RULER_SQUAD or RULER_HOTPOTQA. Errors: ST_FORMAT naming the file, the article, paragraph or question (from 1)
+ * and the field. ruler_qa_close also after an error. */
+status ruler_qa_open(ruler_qa *q, ruler_file format, const char *path, err *e);
 /* The same from the text of a file. */
-status ruler_qa_parse(ruler_qa *q, ruler_qa_format format, const char *name, const char *text, size_t n, err *e);
+status ruler_qa_parse(ruler_qa *q, ruler_file format, const char *name, const char *text, size_t n, err *e);
 void ruler_qa_close(ruler_qa *q);
 
 #endif

@@ -1,13 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* `eval ruler`: prompts made as RULER makes them, answered by every strategy, and scored. */
+/* `eval ruler`: prompts made as RULER makes them, answered by every strategy, and scored. The table has the tasks of
+ * each length against strategies. Averages are of all 13 tasks, as published ones are; where not all ran, the mean says
+ * of how many it is. */
 #include "config.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "cli/command.h"
+#include "eval/answers.h"
 #include "eval/prediction.h"
-#include "eval/ruler/ruler_run.h"
+#include "eval/ruler/ruler.h"
+#include "eval/stats.h"
 #include "kernels/base/mem.h"
+
+enum { OFFICIAL_LENGTHS = 6 };
+
+/* An item for each sample; a pass for each length and task. */
+typedef struct {
+    evaluation *ev;
+    ruler_inputs in;
+    size_t at_length, at_task; /* of the pass that is under way */
+    ruler_maker maker;
+    json_t **answers; /* [n_answers] of the pass's samples */
+    size_t n_answers;
+    bool too_few_words; /* cwe was too long for its own words */
+} ruler_run;
 
 /* ---- options ---- */
 
@@ -15,7 +33,6 @@ static status load(void *own, evaluation *ev, err *e)
 {
     ruler_run *r = own;
     r->ev = ev;
-    TRY(metrics_open(&r->m, ev->data_dir, e));
     return ruler_inputs_open(&r->in, ev->c, e);
 }
 
@@ -24,7 +41,7 @@ static status ready(void *own, evaluation *ev, err *e)
     ruler_run *r = own;
     if (ev->c->data) return ST_OK;
     for (size_t i = 0; i < r->in.n_length; i++) cli_warn_length(ev->c, ev->g.m, "--length", r->in.length[i]);
-    return ruler_inputs_check(&r->in, ev->g.tok, ev->c->seed, e);
+    return ruler_inputs_check(&r->in, ev->g.tok, e);
 }
 
 static const char *word(const char *given, const char *otherwise)
@@ -78,9 +95,8 @@ static void forget_answers(ruler_run *r)
 /* The prompts of the pass are to be made. */
 static status start_making(ruler_run *r, err *e)
 {
-    const ruler_settings s = ruler_inputs_settings(&r->in, r->ev->c->seed, r->in.length[r->at_length]);
     ruler_maker_close(&r->maker);
-    TRY(ruler_maker_open(&r->maker, &ruler_tasks[r->at_task], &s, e));
+    TRY(ruler_maker_open(&r->maker, &r->in, &ruler_tasks[r->at_task], r->in.length[r->at_length], e));
     r->too_few_words |= r->maker.too_few_words;
     return ST_OK;
 }
@@ -131,12 +147,12 @@ static status encode_head(token_list *out, const tokenizer *tok, const char *s, 
 }
 
 /* The prompt; with protocol decode its bytes from `cut` on go through the decode path. */
-static status encode(const ruler_run *r, prompt_tokens *out, const grown_text *text, size_t cut, err *e)
+static status encode(const ruler_run *r, prompt_tokens *out, utf8_text text, size_t cut, err *e)
 {
     const tokenizer *tok = r->ev->g.tok;
-    if (!r->ev->prompter.decode) cut = text->n;
-    TRY(encode_head(&out->head, tok, text->s, cut, e));
-    return tokenizer_encode(tok, text->s + cut, text->n - cut, TOKENIZE_SPECIAL, &out->tail, e);
+    if (!r->ev->prompter.decode) cut = text.n;
+    TRY(encode_head(&out->head, tok, text.s, cut, e));
+    return tokenizer_encode(tok, text.s + cut, text.n - cut, TOKENIZE_SPECIAL, &out->tail, e);
 }
 
 static bool has_prefix(const ruler_run *r)
@@ -144,30 +160,31 @@ static bool has_prefix(const ruler_run *r)
     return !r->in.o->answer_prefix || strcmp(r->in.o->answer_prefix, "off") != 0;
 }
 
-static status make_prompt(ruler_run *r, prompt_tokens *out, json_t **answers, err *e)
+static status make_prompt(ruler_run *r, prompt_tokens *out, json_t **right, err *e)
 {
     ruler_sample s;
     status st = ruler_make(&r->maker, &s, e);
-    size_t cut = st == ST_OK ? question_at(r->maker.task, s.input.s, s.input.n) : 0;
-    if (st == ST_OK && has_prefix(r)) st = grown_put(&s.input, s.prefix.s, s.prefix.n, e);
-    if (st == ST_OK) st = encode(r, out, &s.input, cut, e);
-    if (st == ST_OK) *answers = json_incref(s.answers);
+    if (st == ST_OK) {
+        size_t cut = question_at(r->maker.task, s.text.s, s.cut);
+        st = encode(r, out, (utf8_text){s.text.s, has_prefix(r) ? s.text.n : s.cut}, cut, e);
+        *right = json_incref(s.answers);
+    }
     ruler_sample_free(&s);
     return st;
 }
 
 /* Of kvpress's columns a line ends between question and answer prefix. */
-static status take_prompt(const ruler_run *r, prompt_tokens *out, const ruler_record *x, json_t **answers, err *e)
+static status take_prompt(const ruler_run *r, prompt_tokens *out, const ruler_record *x, json_t **right, err *e)
 {
-    grown_text t = {0};
+    prompt_text t = {0};
     size_t cut = x->question.n ? x->context.n : question_at(&ruler_tasks[x->at.dataset], x->context.s, x->context.n);
-    status st = grown_put(&t, x->context.s, x->context.n, e);
-    if (st == ST_OK && x->question.n) st = grown_put(&t, x->question.s, x->question.n, e);
-    if (st == ST_OK && x->question.n) st = grown_put(&t, "\n", 1, e);
-    if (st == ST_OK && x->prefix.n && has_prefix(r)) st = grown_put(&t, x->prefix.s, x->prefix.n, e);
-    if (st == ST_OK) st = encode(r, out, &t, cut, e);
-    if (st == ST_OK) *answers = json_incref(x->answers);
-    grown_free(&t);
+    status st = prompt_add(&t, x->context.s, x->context.n, e);
+    if (st == ST_OK && x->question.n) st = prompt_add(&t, x->question.s, x->question.n, e);
+    if (st == ST_OK && x->question.n) st = prompt_add(&t, "\n", 1, e);
+    if (st == ST_OK && x->prefix.n && has_prefix(r)) st = prompt_add(&t, x->prefix.s, x->prefix.n, e);
+    if (st == ST_OK) st = encode(r, out, (utf8_text){t.s, t.n}, cut, e);
+    if (st == ST_OK) *right = json_incref(x->answers);
+    mem_free(t.s);
     return st;
 }
 
@@ -177,7 +194,6 @@ static status make_item(void *own, const evaluation *ev, size_t i, evaluation_it
     const ruler_task *task = &ruler_tasks[r->at_task];
     out->dataset = task->name;
     out->index = (int64_t)(i * r->in.n_length + r->at_length);
-    out->stop = &ev->eos;
     out->n_new = (size_t)r->in.templates.n_new[task->family];
     if (!ev->c->data) return make_prompt(r, &out->tokens, &r->answers[i], e);
     const ruler_record *x = ruler_data_at(&r->in.data, r->at_task, i);
@@ -198,25 +214,18 @@ static json_t *identity(const void *own, const evaluation_item *x)
 }
 
 /* kvpress drops control characters, which RULER makes newlines. */
-static status drop_controls(grown_text *out, utf8_text s, err *e)
-{
-    TRY(grown_put(out, "", 0, e));
-    for (size_t i = 0; i < s.n; i++)
-        if ((unsigned char)s.s[i] >= 0x20) TRY(grown_put(out, s.s + i, 1, e));
-    return ST_OK;
-}
-
 static status score_answer(double *score, const ruler_run *r, size_t i, utf8_text answer, err *e)
 {
     const metric *k = metric_find(ruler_tasks[r->at_task].metric);
-    grown_text kept = {0};
-    status st = ST_OK;
-    if (r->ev->c->data && ruler_data_at(&r->in.data, r->at_task, i)->question.n) {
-        st = drop_controls(&kept, answer, e);
-        answer = (utf8_text){kept.s, kept.n};
-    }
-    if (st == ST_OK) st = labels_score(score, r->m, k, answer, r->answers[i], e);
-    grown_free(&kept);
+    prompt_text kept = {0};
+    if (!r->ev->c->data || !ruler_data_at(&r->in.data, r->at_task, i)->question.n)
+        return labels_score(score, r->ev->m, k, answer, r->answers[i], e);
+    TRY(prompt_add(&kept, answer.s, answer.n, e));
+    kept.n = 0;
+    for (size_t j = 0; j < answer.n; j++)
+        if ((unsigned char)answer.s[j] >= 0x20) kept.s[kept.n++] = answer.s[j];
+    status st = labels_score(score, r->ev->m, k, (utf8_text){kept.s, kept.n}, r->answers[i], e);
+    mem_free(kept.s);
     return st;
 }
 
@@ -231,16 +240,241 @@ static status judge(void *own, const evaluation *ev, size_t i, utf8_text answer,
     return ST_OK;
 }
 
+/* ---- numbers of the report ---- */
+
+static const ruler_run *run_of(const answers *a)
+{
+    return a->t.ev->own;
+}
+
+static size_t rows_of(const answers *a)
+{
+    return a->t.ev->rows.n;
+}
+
+/* Answers are grouped by task and length: item i is one of the tasks that run, in order. */
+static void answer_of(const void *own, size_t i, answer_id *out)
+{
+    const ruler_inputs *in = &((const ruler_run *)own)->in;
+    size_t task = 0;
+    for (; !in->runs[task] || i >= in->samples[task] * in->n_length; task++)
+        if (in->runs[task]) i -= in->samples[task] * in->n_length;
+    *out = (answer_id){
+        .dataset = ruler_tasks[task].name, .index = (int64_t)i, .key = {(int64_t)task, (int64_t)(i % in->n_length)}};
+}
+
+static answer_group group_of(size_t task, size_t length)
+{
+    return ANSWERS((int64_t)task, (int64_t)length, ANSWER_ANY);
+}
+
+/* The mean of the tasks' scores at a length; *n: of how many. */
+static double mean_at(const answers *a, size_t length, size_t row, size_t *n)
+{
+    double sum = 0;
+    *n = 0;
+    for (size_t t = 0; t < RULER_TASKS; t++) {
+        double x = answers_cell(a, row, group_of(t, length)).mean;
+        if (isnan(x)) continue;
+        sum += x;
+        ++*n;
+    }
+    return *n ? sum / (double)*n : (double)NAN;
+}
+
+static size_t tasks_run(const answers *a)
+{
+    size_t n = 0;
+    for (size_t t = 0; t < RULER_TASKS; t++) n += run_of(a)->in.runs[t];
+    return n;
+}
+
+/* Whether the lengths are RULER's own, 4k to 128k, in order. */
+static bool has_official_lengths(const ruler_inputs *in)
+{
+    bool good = in->n_length == OFFICIAL_LENGTHS;
+    for (size_t i = 0; good && i < OFFICIAL_LENGTHS; i++) good = in->length[i] == (int64_t)4096 << i;
+    return good;
+}
+
+/* The mean over the lengths of their averages of 13 tasks; weights: 0 equal, 1 growing, -1 falling. */
+static double mean_over_lengths(const answers *a, size_t row, int weights)
+{
+    double sum = 0, all = 0;
+    size_t n, lengths = run_of(a)->in.n_length;
+    for (size_t i = 0; i < lengths; i++) {
+        double w = weights == 0 ? 1 : (double)(weights > 0 ? i + 1 : lengths - i);
+        sum += w * mean_at(a, i, row, &n);
+        all += w;
+        if (n < RULER_TASKS) return (double)NAN;
+    }
+    return sum / all;
+}
+
+/* The longest length whose average is above that of Llama-2-7B at 4k. */
+static double effective_length(const answers *a, size_t row)
+{
+    const double threshold = 85.6;
+    double longest = (double)NAN;
+    for (size_t i = 0; i < run_of(a)->in.n_length; i++) {
+        size_t n;
+        double x = mean_at(a, i, row, &n), length = (double)run_of(a)->in.length[i];
+        if (n == RULER_TASKS && x > threshold && !(length < longest)) longest = length;
+    }
+    return longest;
+}
+
+/* ---- text ---- */
+
+static status print_length(const answers *a, size_t length, err *e)
+{
+    const ruler_inputs *in = &run_of(a)->in;
+    char name[64];
+    size_t n;
+    if (!a->t.ev->c->data) TRY(out_printf(e, "%lld tokens\n", (long long)in->length[length]));
+    for (size_t t = 0; t < RULER_TASKS; t++) {
+        if (in->named && !in->runs[t]) continue;
+        for (size_t i = 0; i < rows_of(a); i++) a->t.x[i] = answers_cell(a, i, group_of(t, length)).mean;
+        TRY(evaluation_table_line(&a->t, 2, ruler_tasks[t].name, in->runs[t] ? in->samples[t] : 0, a->decimals, e));
+    }
+    for (size_t i = 0; i < rows_of(a); i++) a->t.x[i] = mean_at(a, length, i, &n);
+    size_t run = tasks_run(a);
+    if (run == RULER_TASKS) snprintf(name, sizeof name, "average");
+    else snprintf(name, sizeof name, "mean of %zu of %d tasks", run, RULER_TASKS);
+    return run > 1 ? evaluation_table_line(&a->t, 2, name, 0, a->decimals, e) : ST_OK;
+}
+
+static status print_averages(const answers *a, err *e)
+{
+    static const char *const names[] = {"average", "wAvg (inc)", "wAvg (dec)"};
+    static const int weights[] = {0, 1, -1};
+    if (tasks_run(a) < RULER_TASKS || run_of(a)->in.n_length < 2) return ST_OK;
+    TRY(out_printf(e, "\nall lengths\n"));
+    for (int k = 0; k < (has_official_lengths(&run_of(a)->in) ? 3 : 1); k++) {
+        for (size_t i = 0; i < rows_of(a); i++) a->t.x[i] = mean_over_lengths(a, i, weights[k]);
+        TRY(evaluation_table_line(&a->t, 2, names[k], 0, a->decimals, e));
+    }
+    for (size_t i = 0; i < rows_of(a); i++) a->t.x[i] = effective_length(a, i);
+    return evaluation_table_line(&a->t, 2, "effective length", 0, 0, e);
+}
+
+/* The tasks that lack a file, by the option that names it. */
+static status print_missing(const answers *a, err *e)
+{
+    for (ruler_file f = 0; f < RULER_FILES; f++) {
+        size_t n = 0;
+        for (size_t t = 0; t < RULER_TASKS; t++) {
+            if (!run_of(a)->in.lacks[t] || ruler_tasks[t].file != f) continue;
+            if (n++ == 0) TRY(out_printf(e, "not run without %s FILE:", ruler_file_options[f]));
+            TRY(out_printf(e, " %s", ruler_tasks[t].name));
+        }
+        if (n) TRY(out_printf(e, "\n"));
+    }
+    for (size_t t = 0; t < RULER_TASKS; t++)
+        if (run_of(a)->in.why[t].code != ST_OK)
+            TRY(out_printf(e, "not run: %s: %s\n", ruler_tasks[t].name, run_of(a)->in.why[t].msg));
+    if (!run_of(a)->too_few_words) return ST_OK;
+    return out_printf(e, "cwe: RULER takes other words for its longest lists, which are not here; these are not its "
+                         "prompts\n");
+}
+
+static status print_title(const answers *a, err *e)
+{
+    const ruler_run *r = run_of(a);
+    const ruler_options *o = r->in.o;
+    const evaluation *ev = r->ev;
+    return out_printf(e, "RULER%s: template %s, protocol %s, answer prefix %s, seed %llu", r->in.old ? " of 2024" : "",
+                      ev->c->data ? "as in the data" : word(o->template, "base"),
+                      ev->prompter.decode ? "decode" : "prefill", word(o->answer_prefix, "on"),
+                      (unsigned long long)ev->c->seed);
+}
+
+/* An empty line follows. */
+static status print_scores(const answers *a, err *e)
+{
+    const size_t n = run_of(a)->in.n_length;
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) TRY(out_printf(e, "\n"));
+        TRY(print_length(a, i, e));
+    }
+    return print_averages(a, e);
+}
+
+static status print_costs(const answers *a, err *e)
+{
+    TRY(answers_costs(a, ALL_ANSWERS, e));
+    return print_missing(a, e);
+}
+
+/* ---- JSON ---- */
+
+/* null: of prompts that were there already. */
+static json_t *length_json(const answers *a, size_t length)
+{
+    int64_t n = run_of(a)->in.length[length];
+    return n ? json_integer((json_int_t)n) : json_null();
+}
+
+static json_t *mean_json(const answers *a, size_t length, size_t row)
+{
+    size_t n;
+    json_t *o = evaluation_row_json(run_of(a)->ev, row);
+    double mean = mean_at(a, length, row, &n);
+    json_object_set_new(o, "length", length_json(a, length));
+    json_object_set_new(o, "tasks", json_integer((json_int_t)n));
+    json_object_set_new(o, "mean", results_real(mean));
+    return o;
+}
+
+static status write_json(const answers *a, err *e)
+{
+    const evaluation *ev = run_of(a)->ev;
+    const ruler_inputs *in = &run_of(a)->in;
+    json_t *list = json_array(), *means = json_array(), *missing = json_array(), *options = ev->kind->config(run_of(a));
+    for (size_t i = 0; i < in->n_length; i++)
+        for (size_t row = 0; row < rows_of(a); row++) {
+            json_array_append_new(means, mean_json(a, i, row));
+            for (size_t t = 0; t < RULER_TASKS; t++)
+                if (in->runs[t])
+                    answers_json(&list, a, row, group_of(t, i), json_object(),
+                                 json_pack("{s:s, s:o}", "task", ruler_tasks[t].name, "length", length_json(a, i)));
+        }
+    for (size_t t = 0; t < RULER_TASKS; t++)
+        if (!in->named && !in->runs[t]) json_array_append_new(missing, json_string(ruler_tasks[t].name));
+    json_t *extra = json_pack("{s:o, s:o}", "means", means, "not_run", missing);
+    return report_write(ev->c, &ev->g, options, list, extra, e);
+}
+
+static double percent(double sum, size_t n)
+{
+    return round_decimals(sum / (double)n * 100, 2);
+}
+
+static const answers_layout layout = {.answer = answer_of,
+                                      .title = print_title,
+                                      .lines = print_scores,
+                                      .costs = print_costs,
+                                      .json = write_json,
+                                      .mean = percent};
+
+static status report(void *own, evaluation *ev, err *e)
+{
+    const ruler_inputs *in = &((const ruler_run *)own)->in;
+    size_t n = 0;
+    for (size_t t = 0; t < RULER_TASKS; t++)
+        if (in->runs[t]) n += in->samples[t] * in->n_length;
+    return answers_write(&layout, ev, n, e);
+}
+
+/* ---- the command ---- */
+
 static void free_run(void *own)
 {
     ruler_run *r = own;
     forget_answers(r);
     ruler_maker_close(&r->maker);
     ruler_inputs_close(&r->in);
-    metrics_destroy(r->m);
 }
-
-/* ---- the command ---- */
 
 static const evaluation_kind evaluation_of_ruler = {.name = "ruler",
                                                     .size = sizeof(ruler_run),
@@ -252,7 +486,7 @@ static const evaluation_kind evaluation_of_ruler = {.name = "ruler",
                                                     .item = make_item,
                                                     .config = config,
                                                     .judge = judge,
-                                                    .report = ruler_report,
+                                                    .report = report,
                                                     .free = free_run};
 
 static status cmd_ruler(const cli *c, err *e)
@@ -261,68 +495,34 @@ static status cmd_ruler(const cli *c, err *e)
     return o->write ? ruler_write(c, e) : evaluation_run(&evaluation_of_ruler, c, e);
 }
 
+#define OWN(field) AT_OWN(ruler_options, field)
+
 static const cli_option options[] = {
-    {.name = "task", .arg = "NAME,...", AT_OWN(ruler_options, task), .help = "only these of the 13 tasks"},
-    {.name = "length",
-     .arg = "N,...",
-     AT_OWN(ruler_options, length),
-     .help = "most tokens of a prompt and its answer, as 4k,8k (default 4096)"},
-    {.name = "samples",
-     .arg = "N",
-     .type = OPTION_WHOLE,
-     .min = 1,
-     .max = 100000,
-     AT_OWN(ruler_options, samples),
-     .help =
-         "prompts of each task and length (default 20; published tables: 500); of --data the first N (default: all)"},
-    {.name = "data",
-     .arg = "PATH,...",
-     AT(data),
-     .help = "prompts that are there already: folders with TASK.jsonl, or files of RULER or of kvpress"},
-    {.name = "variant",
-     .arg = "2025|2024",
-     AT_OWN(ruler_options, variant),
-     .help = "whose prompts: RULER's since June 2025 (default), or those of 2024, as in most published tables"},
-    {.name = "template",
-     .arg = "NAME",
-     AT_OWN(ruler_options, template),
-     .help = "what RULER puts around a prompt: base (default: nothing), meta-chat, meta-llama3, ..."},
-    {.name = "essays",
-     .arg = "FILE",
-     AT_OWN(ruler_options, essays),
-     .help = "haystack of five niah tasks: PaulGrahamEssays.json, or any text"},
-    {.name = "squad", .arg = "FILE", AT_OWN(ruler_options, squad), .help = "SQuAD v2 dev, for qa_1"},
-    {.name = "hotpotqa", .arg = "FILE", AT_OWN(ruler_options, hotpotqa), .help = "HotpotQA dev (distractor), for qa_2"},
-    {.name = "words",
-     .arg = "3.0.1|2.2.0",
-     AT_OWN(ruler_options, words),
-     .help = "version of the word lists (wonderwords); older data sets have 2.2.0"},
-    {.name = "tokens",
-     .arg = "model|ws",
-     AT_OWN(ruler_options, tokens),
-     .help = "count the model's tokens (default), or words between white space"},
-    {.name = "protocol",
-     .arg = "prefill|decode",
-     AT(protocol),
-     .help = "feed the prompt at once (default), or its question token by token"},
-    {.name = "answer-prefix",
-     .arg = "on|off",
-     AT_OWN(ruler_options, answer_prefix),
-     .help = "whether prompts end in the beginning of the answer (default on)"},
-    {.name = "remove-newline-tab",
-     .type = OPTION_FLAG,
-     AT_OWN(ruler_options, one_line),
-     .help = "white space in prompts becomes single spaces"},
-    {.name = "pre-samples",
-     .arg = "N",
-     .type = OPTION_WHOLE,
-     .max = 1 << 24,
-     AT_OWN(ruler_options, pre_samples),
-     .help = "qa_1, qa_2: leave out the first N questions"},
-    {.name = "write",
-     .arg = "DIR",
-     AT_OWN(ruler_options, write),
-     .help = "only write the prompts, as JSON lines in RULER's format; a folder with a tokenizer is enough"},
+    OPTION("task", "NAME,...", TEXT, OWN(task), "only these of the 13 tasks"),
+    OPTION("length", "N,...", TEXT, OWN(length), "most tokens of a prompt and its answer, as 4k,8k (default 4096)"),
+    OPTION("samples", "N", WHOLE(1, 100000, 0), OWN(samples),
+           "prompts of each task and length (default 20; published tables: 500); of --data the first N (default: all)"),
+    OPTION("data", "PATH,...", TEXT, AT(data),
+           "prompts that are there already: folders with TASK.jsonl, or files of RULER or of kvpress"),
+    OPTION("variant", "2025|2024", TEXT, OWN(variant),
+           "whose prompts: RULER's since June 2025 (default), or those of 2024, as in most published tables"),
+    OPTION("template", "NAME", TEXT, OWN(template),
+           "what RULER puts around a prompt: base (default: nothing), meta-chat, meta-llama3, ..."),
+    OPTION("essays", "FILE", TEXT, OWN(file[RULER_ESSAYS]),
+           "haystack of five niah tasks: PaulGrahamEssays.json, or any text"),
+    OPTION("squad", "FILE", TEXT, OWN(file[RULER_SQUAD]), "SQuAD v2 dev, for qa_1"),
+    OPTION("hotpotqa", "FILE", TEXT, OWN(file[RULER_HOTPOTQA]), "HotpotQA dev (distractor), for qa_2"),
+    OPTION("words", "3.0.1|2.2.0", TEXT, OWN(words),
+           "version of the word lists (wonderwords); older data sets have 2.2.0"),
+    OPTION("tokens", "model|ws", TEXT, OWN(tokens), "count the model's tokens (default), or words between white space"),
+    OPTION("protocol", "prefill|decode", TEXT, AT(protocol),
+           "feed the prompt at once (default), or its question token by token"),
+    OPTION("answer-prefix", "on|off", TEXT, OWN(answer_prefix),
+           "whether prompts end in the beginning of the answer (default on)"),
+    OPTION("remove-newline-tab", NULL, FLAG, OWN(one_line), "white space in prompts becomes single spaces"),
+    OPTION("pre-samples", "N", WHOLE(0, 1 << 24, 0), OWN(pre_samples), "qa_1, qa_2: leave out the first N questions"),
+    OPTION("write", "DIR", TEXT, OWN(write),
+           "only write the prompts, as JSON lines in RULER's format; a folder with a tokenizer is enough"),
     {0}};
 
 const command ruler_command = {.name = "eval ruler",

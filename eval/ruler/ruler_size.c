@@ -1,33 +1,38 @@
 /* SPDX-License-Identifier: MIT */
 /* Drafts of prompts, and the size of the haystack. The official generator finds the size by making prompts, which uses
- * up random numbers, so the search decides what the samples say. */
+ * up random numbers, so the search decides what the samples say. The search of 2024: hsiehjackson/RULER 4f6507e,
+ * scripts/data/synthetic/, which microsoft/MInference has in experiments/ruler. */
 #include "config.h"
 
-#include "eval/ruler/ruler.h"
-#include "kernels/base/mem.h"
+#include <stdio.h>
+#include <string.h>
 
-/* TRIES: of the shortest prompt, which is drawn again each time; the official generator tries for ever. */
-enum { CWE_PROBE = 4096, TRIES = 100 };
+#include "eval/ruler/ruler.h"
+
+/* TRIES: of the shortest prompt, which is drawn again each time; the official generator tries for ever. MOST_A_TOKEN:
+ * haystack items for each token of the length, of the most that are tried: a tokenizer may drop nearly everything. */
+enum { CWE_PROBE = 4096, TRIES = 100, MOST_A_TOKEN = 4 };
 
 /* ---- drafts ---- */
 
-void ruler_draft_free(ruler_draft *d)
+status ruler_draft_start(ruler_maker *m, err *e)
 {
-    mem_free(d->text.s);
-    json_decref(d->answers);
-    *d = (ruler_draft){0};
+    m->context.n = m->draft.text.n = 0;
+    m->draft.failed = NULL;
+    json_decref(m->draft.answers);
+    m->draft.answers = json_array();
+    return m->draft.answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
 }
 
-status ruler_draft_start(ruler_draft *d, err *e)
+status ruler_draft_fill(ruler_maker *m, const prompt_field *f, size_t n, err *e)
 {
-    ruler_draft_free(d);
-    d->answers = json_array();
-    return d->answers ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    return prompt_append(&m->draft.text, m->template.s, f, n, e);
 }
 
-status ruler_draft_answer(ruler_draft *d, const char *s, size_t n, err *e)
+status ruler_draft_answer(ruler_maker *m, utf8_text s, err *e)
 {
-    return json_array_append_new(d->answers, json_stringn(s, n)) == 0 ? ST_OK : err_set(e, ST_NOMEM, "out of memory");
+    return json_array_append_new(m->draft.answers, json_stringn(s.s, s.n)) == 0 ? ST_OK
+                                                                                : err_set(e, ST_NOMEM, "out of memory");
 }
 
 /* ---- the size ---- */
@@ -35,11 +40,11 @@ status ruler_draft_answer(ruler_draft *d, const char *s, size_t n, err *e)
 status ruler_too_short(const ruler_maker *m, err *e)
 {
     if (m->least == 0)
-        return err_set(e, ST_USAGE, "--length %lld: no sample of %s in %d tries: %s", (long long)m->s.length,
+        return err_set(e, ST_USAGE, "--length %lld: no sample of %s in %d tries: %s", (long long)m->length,
                        m->task->name, TRIES, m->draft.failed);
     return err_set(e, ST_USAGE,
                    "--length %lld: too short for %s: the shortest prompt has %lld tokens with its new ones",
-                   (long long)m->s.length, m->task->name, (long long)m->least);
+                   (long long)m->length, m->task->name, (long long)m->least);
 }
 
 /* A draft of n items, and its tokens; -1: the official code fails. */
@@ -47,14 +52,15 @@ static status try_size(ruler_maker *m, ruler_generate *generate, int64_t n, int6
 {
     *tokens = -1;
     TRY(generate(m, n, e));
-    return m->draft.failed ? ST_OK : ruler_count(m->s.counter, m->draft.text.s, m->draft.text.n, tokens, e);
+    return m->draft.failed ? ST_OK : ruler_count(&m->in->counter, m->draft.text.s, m->draft.text.n, tokens, e);
 }
 
-status ruler_check_search(const ruler_maker *m, err *e)
+/* An error where the official search ends in one. Too many words of cwe are only too many. */
+static status check_search(const ruler_maker *m, err *e)
 {
     if (!m->draft.failed || m->task->family == RULER_CWE) return ST_OK;
     return err_set(e, ST_USAGE, "--seed %llu: RULER's generator fails for %s with %lld tokens: %s",
-                   (unsigned long long)m->s.seed, m->task->name, (long long)m->s.length, m->draft.failed);
+                   (unsigned long long)m->seed, m->task->name, (long long)m->length, m->draft.failed);
 }
 
 /* The bounds of the search. */
@@ -63,14 +69,14 @@ static status find_bounds(ruler_maker *m, ruler_generate *generate, int64_t leng
     bool cwe = m->task->family == RULER_CWE;
     int64_t probe = cwe ? CWE_PROBE : m->step, tokens;
     TRY(try_size(m, generate, probe, &tokens, e));
-    TRY(ruler_check_search(m, e));
+    TRY(check_search(m, e));
     double each = (double)(tokens > 0 ? tokens : 1) / (double)probe, fits = (double)length / each;
     *high = cwe ? (int64_t)fits * 2 : (int64_t)(fits * 3);
     if (*high < 2 * m->step) *high = 2 * m->step;
     return ST_OK;
 }
 
-status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, err *e)
+static status find_size(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, err *e)
 {
     int64_t low = m->step, high;
     TRY(find_bounds(m, generate, length, &high, e));
@@ -78,7 +84,7 @@ status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length,
     while (low <= high) {
         int64_t mid = (low + high) / 2, tokens;
         TRY(try_size(m, generate, mid, &tokens, e));
-        TRY(ruler_check_search(m, e));
+        TRY(check_search(m, e));
         if (tokens >= 0 && tokens + reserve <= length) {
             m->size = mid;
             low = mid + 1;
@@ -89,10 +95,75 @@ status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length,
     return ST_OK;
 }
 
+/* ---- the size of 2024 ---- */
+
+/* Appends answers: " ['a', 'b']" as a list, "a b" as words, " 1. a 2. b" as numbered words. */
+static status add_answers(prompt_text *t, const json_t *answers, bool list, bool numbered, err *e)
+{
+    size_t i;
+    const json_t *one;
+    if (list) TRY(prompt_puts(t, " [", e));
+    json_array_foreach(answers, i, one)
+    {
+        char before[32];
+        snprintf(before, sizeof before, " %zu. ", i + 1);
+        if (numbered) TRY(prompt_puts(t, before, e));
+        else if (i > 0) TRY(prompt_puts(t, list ? ", " : " ", e));
+        if (list) TRY(prompt_add_repr(t, text_of(one), e));
+        else TRY(prompt_puts(t, json_string_value(one), e));
+    }
+    return list ? prompt_puts(t, "]", e) : ST_OK;
+}
+
+/* Tokens of a draft of n items with its answers behind it. */
+static status try_size_2024(ruler_maker *m, ruler_generate *generate, int64_t n, int64_t *tokens, err *e)
+{
+    const ruler_family family = m->task->family;
+    prompt_text *t = &m->draft.text;
+    TRY(generate(m, n, e));
+    TRY(check_search(m, e));
+    TRY(add_answers(t, m->draft.answers, family == RULER_VT || family == RULER_QA, family == RULER_CWE, e));
+    return ruler_count(&m->in->counter, t->s, t->n, tokens, e);
+}
+
+/* Items that there are. */
+static int64_t most_items(const ruler_maker *m)
+{
+    switch (m->task->family) {
+    case RULER_CWE: return (int64_t)ruler_common_words(m->in->words);
+    case RULER_QA: return (int64_t)m->in->qa[m->task->file].n_documents;
+    case RULER_NIAH: return m->task->haystack == RULER_ESSAY ? (int64_t)m->in->essay.words : INT64_MAX;
+    default: return INT64_MAX;
+    }
+}
+
+static status find_size_2024(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, err *e)
+{
+    const int64_t step = m->step, most = most_items(m);
+    const bool essay = m->task->family == RULER_NIAH; /* one size beyond the essay is tried */
+    int64_t n = step, tokens = 0;
+    while (tokens + reserve < length && n - (essay ? step : 0) <= most) {
+        TRY(try_size_2024(m, generate, n > most ? most : n, &tokens, e));
+        n += tokens + reserve > length ? -step : step;
+        if (n > MOST_A_TOKEN * length)
+            return err_set(e, ST_UNSUPPORTED, "%s: %lld items have %lld tokens with this tokenizer", m->task->name,
+                           (long long)(n - step), (long long)tokens);
+    }
+    m->size = n > most ? most : n < step ? step : n;
+    return ST_OK;
+}
+
+/* ---- both ---- */
+
+status ruler_find_size(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, err *e)
+{
+    return (m->in->old ? find_size_2024 : find_size)(m, generate, length, reserve, e);
+}
+
 status ruler_fit(ruler_maker *m, ruler_generate *generate, int64_t length, int64_t reserve, int64_t *tokens, err *e)
 {
     /* vt of 2024 keeps its size. */
-    const int64_t step = m->s.old && m->task->family == RULER_VT ? 0 : m->step;
+    const int64_t step = m->in->old && m->task->family == RULER_VT ? 0 : m->step;
     int64_t n = m->size;
     for (int tries = 0; tries < TRIES; tries += step == 0 || n <= step, n -= n > step ? step : 0) {
         TRY(try_size(m, generate, n, tokens, e));
@@ -102,15 +173,4 @@ status ruler_fit(ruler_maker *m, ruler_generate *generate, int64_t length, int64
         if (m->least == 0 || *tokens < m->least) m->least = *tokens;
     }
     return ruler_too_short(m, e);
-}
-
-/* ---- lines ---- */
-
-status ruler_one_line(prompt_text *t, err *e)
-{
-    grown_text line = {0};
-    status st = grown_squeeze(&line, t->s, t->n, true, e);
-    mem_free(t->s);
-    *t = (prompt_text){line.s, line.n};
-    return st;
 }

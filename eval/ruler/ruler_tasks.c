@@ -12,30 +12,32 @@
 #include "kernels/base/nearest.h"
 #include "tokenizer/chars.h"
 
-#define NIAH(name, option, haystack, uuid_keys, uuid_values, keys, values, queries)                                    \
+const char *const ruler_file_options[RULER_FILES] = {"--essays", "--squad", "--hotpotqa"};
+
+#define NIAH(name, file, haystack, uuid_keys, uuid_values, keys, values, queries)                                      \
     {                                                                                                                  \
-        name, RULER_NIAH, "ruler_all", option, haystack, uuid_keys, uuid_values, keys, values, queries                 \
+        name, RULER_NIAH, "ruler_all", file, haystack, uuid_keys, uuid_values, keys, values, queries                   \
     }
-#define OTHER(name, family, metric, option)                                                                            \
+#define OTHER(name, family, metric, file)                                                                              \
     {                                                                                                                  \
-        name, family, metric, option, RULER_NOISE, false, false, 0, 0, 0                                               \
+        name, family, metric, file, RULER_NOISE, false, false, 0, 0, 0                                                 \
     }
 
 /* scripts/synthetic.yaml. Keys are at least as many as those that are asked for. */
 const ruler_task ruler_tasks[RULER_TASKS] = {
-    NIAH("niah_single_1", NULL, RULER_NOISE, false, false, 1, 1, 1),
-    NIAH("niah_single_2", "--essays", RULER_ESSAY, false, false, 1, 1, 1),
-    NIAH("niah_single_3", "--essays", RULER_ESSAY, false, true, 1, 1, 1),
-    NIAH("niah_multikey_1", "--essays", RULER_ESSAY, false, false, 4, 1, 1),
-    NIAH("niah_multikey_2", NULL, RULER_NEEDLES, false, false, 1, 1, 1),
-    NIAH("niah_multikey_3", NULL, RULER_NEEDLES, true, true, 1, 1, 1),
-    NIAH("niah_multivalue", "--essays", RULER_ESSAY, false, false, 1, 4, 1),
-    NIAH("niah_multiquery", "--essays", RULER_ESSAY, false, false, 4, 1, 4),
-    OTHER("vt", RULER_VT, "ruler_all", NULL),
-    OTHER("cwe", RULER_CWE, "ruler_all", NULL),
-    OTHER("fwe", RULER_FWE, "ruler_all", NULL),
-    OTHER("qa_1", RULER_QA, "ruler_part", "--squad"),
-    OTHER("qa_2", RULER_QA, "ruler_part", "--hotpotqa"),
+    NIAH("niah_single_1", RULER_FILES, RULER_NOISE, false, false, 1, 1, 1),
+    NIAH("niah_single_2", RULER_ESSAYS, RULER_ESSAY, false, false, 1, 1, 1),
+    NIAH("niah_single_3", RULER_ESSAYS, RULER_ESSAY, false, true, 1, 1, 1),
+    NIAH("niah_multikey_1", RULER_ESSAYS, RULER_ESSAY, false, false, 4, 1, 1),
+    NIAH("niah_multikey_2", RULER_FILES, RULER_NEEDLES, false, false, 1, 1, 1),
+    NIAH("niah_multikey_3", RULER_FILES, RULER_NEEDLES, true, true, 1, 1, 1),
+    NIAH("niah_multivalue", RULER_ESSAYS, RULER_ESSAY, false, false, 1, 4, 1),
+    NIAH("niah_multiquery", RULER_ESSAYS, RULER_ESSAY, false, false, 4, 1, 4),
+    OTHER("vt", RULER_VT, "ruler_all", RULER_FILES),
+    OTHER("cwe", RULER_CWE, "ruler_all", RULER_FILES),
+    OTHER("fwe", RULER_FWE, "ruler_all", RULER_FILES),
+    OTHER("qa_1", RULER_QA, "ruler_part", RULER_SQUAD),
+    OTHER("qa_2", RULER_QA, "ruler_part", RULER_HOTPOTQA),
 };
 
 static const char *name_of(const void *own, size_t i)
@@ -111,28 +113,13 @@ static status make_singular(prompt_text *t, err *e)
     return ST_OK;
 }
 
-static status put_together(prompt_text *out, const ruler_templates *t, const ruler_task *task, bool wrapped, err *e)
-{
-    grown_text whole = {0};
-    status st = grown_puts(&whole, wrapped ? t->wrapper : "{task_template}", e);
-    *out = (prompt_text){whole.s, whole.n};
-    if (st != ST_OK) return st;
-    TRY(prompt_replace(out, utf8_of("{task_template}"), utf8_of(t->text[task->family]), e));
-    whole = (grown_text){out->s, out->n, out->n + 1};
-    st = grown_puts(&whole, t->prefix[task->family], e);
-    *out = (prompt_text){whole.s, whole.n};
-    return st;
-}
-
 status ruler_template(prompt_text *out, const ruler_templates *t, const ruler_task *task, bool wrapped, err *e)
 {
     *out = (prompt_text){0};
-    status st = put_together(out, t, task, wrapped, e);
-    if (st == ST_OK && task->family == RULER_NIAH && task->queries * task->values == 1) st = make_singular(out, e);
-    if (st == ST_OK) return ST_OK;
-    mem_free(out->s);
-    *out = (prompt_text){0};
-    return st;
+    TRY(prompt_puts(out, wrapped ? t->wrapper : "{task_template}", e));
+    TRY(prompt_replace(out, utf8_of("{task_template}"), utf8_of(t->text[task->family]), e));
+    TRY(prompt_puts(out, t->prefix[task->family], e));
+    return task->family == RULER_NIAH && task->queries * task->values == 1 ? make_singular(out, e) : ST_OK;
 }
 
 /* ---- lengths ---- */

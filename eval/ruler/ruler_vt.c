@@ -31,7 +31,7 @@ typedef struct {
 /* ---- the chain ---- */
 
 /* The number of names, one more for each that came twice. */
-static size_t draw_names(ruler_maker *m, chain *c)
+static size_t draw_variables(ruler_maker *m, chain *c)
 {
     size_t n = 0, distinct = 0;
     for (; n < NAMES || (distinct < NAMES && n < MOST_NAMES); n++) {
@@ -45,14 +45,14 @@ static size_t draw_names(ruler_maker *m, chain *c)
 
 static void draw_value(ruler_maker *m, char out[16])
 {
-    if (m->example && !m->s.old) memcpy(out, EXAMPLE_VALUE, sizeof EXAMPLE_VALUE);
+    if (m->example && !m->in->old) memcpy(out, EXAMPLE_VALUE, sizeof EXAMPLE_VALUE);
     else snprintf(out, 16, "%u", (unsigned)numpy_five_digits(&m->numpy));
 }
 
 static void draw_chain(ruler_maker *m, chain *c)
 {
     char unused[16], line[LINE_MAX];
-    size_t n = draw_names(m, c);
+    size_t n = draw_variables(m, c);
     draw_value(m, c->value);
     for (int i = 0; i < NAMES; i++) {
         if (i == 0) snprintf(line, sizeof line, "VAR %s = %s", c->name[0], c->value);
@@ -79,62 +79,53 @@ static size_t sentences_of(const char *noise)
 
 /* Item i of the haystack: the noise as a line. In 2024 its newline belonged to it, and if there were no more items than
  * names each sentence was one, and each newline. */
-static status put_item(const ruler_maker *m, grown_text *out, size_t i, size_t each, err *e)
+static status put_item(const ruler_maker *m, prompt_text *out, size_t i, size_t each, err *e)
 {
-    const char *s = m->s.templates->noise;
+    const char *s = m->in->templates.noise;
     size_t k = i % each;
-    if (!m->s.old) return grown_puts(out, s, e);
-    if (each > 1 && k + 1 == each) return grown_put(out, "\n", 1, e);
+    if (!m->in->old) return prompt_puts(out, s, e);
+    if (each > 1 && k + 1 == each) return prompt_add(out, "\n", 1, e);
     for (; k > 0; k--) s += strcspn(s, ".") + 1;
-    if (each > 1) return grown_put(out, s, strcspn(s, ".") + 1, e);
-    TRY(grown_puts(out, s, e));
-    return grown_put(out, "\n", 1, e);
+    if (each > 1) return prompt_add(out, s, strcspn(s, ".") + 1, e);
+    TRY(prompt_puts(out, s, e));
+    return prompt_add(out, "\n", 1, e);
 }
 
-static status put_lines(ruler_maker *m, chain *c, int64_t n, grown_text *out, err *e)
+static status put_lines(ruler_maker *m, chain *c, int64_t n, prompt_text *out, err *e)
 {
-    const char *between = m->s.old ? " " : "\n";
-    size_t each = m->s.old && n <= NAMES ? sentences_of(m->s.templates->noise) + 1 : 1, items = (size_t)n * each, k = 0;
+    const char *between = m->in->old ? " " : "\n";
+    size_t each = m->in->old && n <= NAMES ? sentences_of(m->in->templates.noise) + 1 : 1, items = (size_t)n * each,
+           k = 0;
     TRY(python_sample(&m->python, c->at, items, NAMES, e));
     qsort(c->at, NAMES, sizeof *c->at, ascending);
     for (size_t i = 0; i < items; i++) {
-        if (i > 0) TRY(grown_put(out, between, 1, e));
+        if (i > 0) TRY(prompt_add(out, between, 1, e));
         if (k < NAMES && c->at[k] == i) {
-            TRY(grown_puts(out, c->line[k++], e));
-            TRY(grown_put(out, between, 1, e));
+            TRY(prompt_puts(out, c->line[k++], e));
+            TRY(prompt_add(out, between, 1, e));
         }
         TRY(put_item(m, out, i, each, e));
     }
     return ST_OK;
 }
 
-/* In 2024 no space stood between a sentence and its newline. */
-static status join_newlines(grown_text *t, err *e)
-{
-    prompt_text text = {t->s, t->n};
-    status st = prompt_replace(&text, utf8_of(". \n"), utf8_of(".\n"), e);
-    *t = (grown_text){text.s, text.n, text.n + 1};
-    return st;
-}
-
 static status fill(ruler_maker *m, chain *c, int64_t n, err *e)
 {
-    grown_text context = {0};
-    status st = put_lines(m, c, n, &context, e);
-    if (st == ST_OK && m->s.old) st = join_newlines(&context, e);
+    prompt_text *context = &m->context;
+    TRY(put_lines(m, c, n, context, e));
+    /* In 2024 no space stood between a sentence and its newline. */
+    if (m->in->old) TRY(prompt_replace(context, utf8_of(". \n"), utf8_of(".\n"), e));
     const prompt_field f[] = {
-        {"{context}", {context.s, context.n}}, {"{query}", utf8_of(c->value)}, {"{num_v}", utf8_of("5")}};
-    if (st == ST_OK) st = prompt_fill(&m->draft.text, m->template.s, f, sizeof f / sizeof *f, e);
-    for (int i = 0; i < NAMES && st == ST_OK; i++)
-        st = ruler_draft_answer(&m->draft, c->name[i], strlen(c->name[i]), e);
-    grown_free(&context);
-    return st;
+        {"{context}", {context->s, context->n}}, {"{query}", utf8_of(c->value)}, {"{num_v}", utf8_of("5")}};
+    TRY(ruler_draft_fill(m, f, sizeof f / sizeof *f, e));
+    for (int i = 0; i < NAMES; i++) TRY(ruler_draft_answer(m, utf8_of(c->name[i]), e));
+    return ST_OK;
 }
 
 status ruler_vt(ruler_maker *m, int64_t n, err *e)
 {
     chain c;
-    TRY(ruler_draft_start(&m->draft, e));
+    TRY(ruler_draft_start(m, e));
     draw_chain(m, &c);
     if (!m->draft.failed && n < NAMES) m->draft.failed = "more variables than lines";
     return m->draft.failed ? ST_OK : fill(m, &c, n, e);
@@ -164,61 +155,53 @@ static status vary_example(ruler_maker *m, prompt_text *t, err *e)
 status ruler_vt_example(ruler_maker *m, const prompt_text *example, err *e)
 {
     enum { MARK = 20 }; /* characters of the task's text that tell where it begins */
-    prompt_text *t = &m->draft.text;
-    grown_text whole = {0};
-    const char *question = memmem(t->s, t->n, m->s.templates->text[RULER_VT], MARK);
+    prompt_text *t = &m->draft.text, whole = {0};
+    const char *question = memmem(t->s, t->n, m->in->templates.text[RULER_VT], MARK);
     size_t before = question ? (size_t)(question - t->s) : 0;
-    status st = grown_put(&whole, t->s, before, e);
-    if (st == ST_OK && m->s.old) st = grown_put(&whole, " ", 1, e);
-    if (st == ST_OK) st = grown_put(&whole, example->s, example->n, e);
-    if (st == ST_OK) st = grown_puts(&whole, m->s.old ? "\n\n" : "\n", e);
-    if (st == ST_OK) st = grown_put(&whole, t->s + before, t->n - before, e);
+    status st = prompt_add(&whole, t->s, before, e);
+    if (st == ST_OK && m->in->old) st = prompt_add(&whole, " ", 1, e);
+    if (st == ST_OK) st = prompt_add(&whole, example->s, example->n, e);
+    if (st == ST_OK) st = prompt_puts(&whole, m->in->old ? "\n\n" : "\n", e);
+    if (st == ST_OK) st = prompt_add(&whole, t->s + before, t->n - before, e);
     mem_free(t->s);
-    *t = (prompt_text){whole.s, whole.n};
+    *t = whole;
     return st;
 }
 
 status ruler_vt_sample(ruler_maker *m, int64_t n, err *e)
 {
-    prompt_text example = {0};
     TRY(ruler_vt(m, n, e));
     if (m->draft.failed) return ST_OK;
     if (!m->example) {
-        TRY(mem_alloc((void **)&example.s, m->shown.n + 1, 1, "example", e));
-        memcpy(example.s, m->shown.s, m->shown.n + 1);
-        example.n = m->shown.n;
-        status st = vary_example(m, &example, e);
-        if (st == ST_OK) st = ruler_vt_example(m, &example, e);
-        mem_free(example.s);
-        TRY(st);
+        m->other.n = 0;
+        TRY(prompt_add(&m->other, m->shown.s, m->shown.n, e));
+        TRY(vary_example(m, &m->other, e));
+        TRY(ruler_vt_example(m, &m->other, e));
     }
-    return m->s.one_line ? ruler_one_line(&m->draft.text, e) : ST_OK;
+    return m->in->o->one_line ? ruler_one_line(&m->draft.text, e) : ST_OK;
 }
 
 /* The example's prompt with its answers behind it. */
 static status keep_example(ruler_maker *m, err *e)
 {
-    grown_text t = {0};
     size_t i;
     const json_t *name;
-    status st = grown_put(&t, m->draft.text.s, m->draft.text.n, e);
+    TRY(prompt_add(&m->shown, m->draft.text.s, m->draft.text.n, e));
     json_array_foreach(m->draft.answers, i, name)
     {
-        if (st == ST_OK) st = grown_put(&t, " ", 1, e);
-        if (st == ST_OK) st = grown_puts(&t, json_string_value(name), e);
+        TRY(prompt_add(&m->shown, " ", 1, e));
+        TRY(prompt_puts(&m->shown, json_string_value(name), e));
     }
-    if (st == ST_OK) st = grown_puts(&t, m->s.old ? "\n\n" : "\n", e);
-    m->shown = (prompt_text){t.s, t.n};
-    return st;
+    return prompt_puts(&m->shown, m->in->old ? "\n\n" : "\n", e);
 }
 
 static status find_example(ruler_maker *m, err *e)
 {
-    int64_t tokens, reserve = m->s.old ? m->s.templates->n_new[RULER_VT] : 0;
+    int64_t tokens, reserve = m->in->old ? m->in->templates.n_new[RULER_VT] : 0;
     err inner = {0};
-    TRY((m->s.old ? ruler_find_size_2024 : ruler_find_size)(m, ruler_vt, EXAMPLE_LENGTH, reserve, e));
-    status st = ruler_fit(m, m->s.old ? ruler_vt : ruler_vt_sample, EXAMPLE_LENGTH, reserve, &tokens, &inner);
-    if (st == ST_OK && m->s.old && m->s.one_line) st = ruler_one_line(&m->draft.text, &inner);
+    TRY(ruler_find_size(m, ruler_vt, EXAMPLE_LENGTH, reserve, e));
+    status st = ruler_fit(m, m->in->old ? ruler_vt : ruler_vt_sample, EXAMPLE_LENGTH, reserve, &tokens, &inner);
+    if (st == ST_OK && m->in->old && m->in->o->one_line) st = ruler_one_line(&m->draft.text, &inner);
     if (st != ST_USAGE) return st == ST_OK ? ST_OK : err_set(e, st, "%s", inner.msg);
     return err_set(e, ST_UNSUPPORTED, "its example has %lld tokens with this tokenizer, RULER allows %d",
                    (long long)m->least, EXAMPLE_LENGTH);
@@ -228,23 +211,18 @@ static status find_example(ruler_maker *m, err *e)
  * as single spaces and without its last word. */
 static status example_template(const ruler_maker *m, prompt_text *out, err *e)
 {
-    const ruler_templates *t = m->s.templates;
+    const ruler_templates *t = &m->in->templates;
     enum { BEGIN = 20, END = 10 }; /* characters that tell where the text and its answer prefix begin */
-    if (!m->s.old) return ruler_template(out, t, m->task, false, e);
+    if (!m->in->old) return ruler_template(out, t, m->task, false, e);
     const char *s = m->template.s, *end = s + m->template.n;
     const char *text = memmem(s, m->template.n, t->text[RULER_VT], BEGIN);
     const char *prefix = text ? memmem(text, (size_t)(end - text), t->prefix[RULER_VT], END) : NULL;
-    grown_text g = {0};
     if (!prefix)
         return err_set(e, ST_FORMAT, "ruler/templates.json: the text of variable_tracking is not in its wrapper");
-    status st = grown_squeeze(&g, text, (size_t)(prefix - text), true, e);
-    if (st == ST_OK) {
-        while (g.n > 0 && g.s[g.n - 1] != ' ') g.n--;
-        g.n -= g.n > 0;
-        st = grown_put(&g, prefix, (size_t)(end - prefix), e);
-    }
-    *out = (prompt_text){g.s, g.n};
-    return st;
+    TRY(ruler_squeeze(out, text, (size_t)(prefix - text), true, e));
+    while (out->n > 0 && out->s[out->n - 1] != ' ') out->n--;
+    out->n -= out->n > 0;
+    return prompt_add(out, prefix, (size_t)(end - prefix), e);
 }
 
 status ruler_vt_start(ruler_maker *m, err *e)
@@ -261,5 +239,5 @@ status ruler_vt_start(ruler_maker *m, err *e)
     m->step = step;
     m->template = template;
     mem_free(bare.s);
-    return st == ST_OK ? ruler_count(m->s.counter, m->shown.s, m->shown.n, &m->shown_tokens, e) : st;
+    return st == ST_OK ? ruler_count(&m->in->counter, m->shown.s, m->shown.n, &m->shown_tokens, e) : st;
 }

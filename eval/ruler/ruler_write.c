@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "cli/ranks.h"
-#include "eval/ruler/ruler_run.h"
+#include "eval/ruler/ruler.h"
 #include "kernels/base/file.h"
 #include "kernels/base/mem.h"
 
@@ -31,7 +31,7 @@ static status write_sample(writer *w, ruler_maker *m, FILE *f, err *e)
 {
     ruler_sample s;
     status st = ruler_make(m, &s, e);
-    json_t *o = st == ST_OK ? ruler_sample_json(&s, m->task, m->s.old) : NULL;
+    json_t *o = st == ST_OK ? ruler_sample_json(&s, m->task, m->in->old) : NULL;
     if (st == ST_OK && !o) st = err_set(e, ST_NOMEM, "out of memory");
     if (o && (json_dumpf(o, f, 0) != 0 || fputc('\n', f) == EOF))
         st = err_set(e, ST_IO, "--write %s: %s", path_tail(w->in.o->write), strerror(errno));
@@ -43,9 +43,8 @@ static status write_sample(writer *w, ruler_maker *m, FILE *f, err *e)
 
 static status write_samples(writer *w, const ruler_task *task, int64_t length, FILE *f, err *e)
 {
-    const ruler_settings s = ruler_inputs_settings(&w->in, w->c->seed, length);
     ruler_maker m;
-    status st = ruler_maker_open(&m, task, &s, e);
+    status st = ruler_maker_open(&m, &w->in, task, length, e);
     for (size_t i = 0; i < w->in.samples[task - ruler_tasks] && st == ST_OK; i++) st = write_sample(w, &m, f, e);
     if (st == ST_OK && m.too_few_words && !w->c->quiet)
         fprintf(stderr,
@@ -96,13 +95,14 @@ static status write_all(writer *w, err *e)
         TRY(cli_model_dir(w->c, &dir, e));
         TRY(tokenizer_open(&w->tok, dir, e));
     }
-    TRY(ruler_inputs_check(&w->in, w->tok, w->c->seed, e));
+    TRY(ruler_inputs_check(&w->in, w->tok, e));
     TRY(make_folder(o->write, e));
     for (size_t i = 0; i < RULER_TASKS; i++) {
         w->all += w->in.runs[i] ? (int64_t)(w->in.samples[i] * w->in.n_length) : 0;
         if (w->c->quiet) continue;
         if (w->in.lacks[i])
-            fprintf(stderr, "%s is not written: it needs %s FILE\n", ruler_tasks[i].name, ruler_tasks[i].option);
+            fprintf(stderr, "%s is not written: it needs %s FILE\n", ruler_tasks[i].name,
+                    ruler_file_options[ruler_tasks[i].file]);
         if (w->in.why[i].code != ST_OK)
             fprintf(stderr, "%s is not written: %s\n", ruler_tasks[i].name, w->in.why[i].msg);
     }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/ruler/ruler_data.h"
+#include "eval/ruler/ruler.h"
+#include "kernels/base/mem.h"
 #include "tests/tap.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -25,7 +26,7 @@ static void read_records(const char *s, size_t n)
     samples_free(&l);
 }
 
-static void read_questions(ruler_qa_format format, const char *s, size_t n)
+static void read_questions(ruler_file format, const char *s, size_t n)
 {
     ruler_qa qa;
     err e = {0};
@@ -43,10 +44,10 @@ static void read_questions(ruler_qa_format format, const char *s, size_t n)
 /* Sentences are in order, are not empty, and have everything but spaces. */
 static void split(const char *s, size_t n)
 {
-    grown_text t = {0};
+    prompt_text t = {0};
     sentence_list l = {0};
     size_t at = 0;
-    if (grown_squeeze(&t, s, n, true, NULL) == ST_OK && !memchr(s, 0, n)) {
+    if (ruler_squeeze(&t, s, n, true, NULL) == ST_OK && !memchr(s, 0, n)) {
         if (punkt_split(p, &l, t.s, t.n, NULL) != ST_OK) abort();
         for (size_t i = 0; i < l.n; i++) {
             while (at < l.s[i].begin && t.s[at] == ' ') at++;
@@ -56,7 +57,7 @@ static void split(const char *s, size_t n)
         if (at != t.n) abort();
     }
     sentence_list_free(&l);
-    grown_free(&t);
+    mem_free(t.s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

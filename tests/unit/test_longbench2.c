@@ -89,7 +89,7 @@ static void test_says(void)
 
 static void replaces(const char *in, const char *marker, const char *value, const char *want)
 {
-    prompt_text t = {mem_strdup(in), strlen(in)};
+    prompt_text t = {.s = mem_strdup(in), .n = strlen(in)};
     err e = {0};
     is_ok(prompt_replace(&t, text_of(marker), text_of(value), &e), &e, "replace %s", marker);
     is_str(t.s, want, "in '%s'", in);
@@ -183,7 +183,7 @@ static void test_strip(void)
 static void truncates(const tokenizer *t, const char *text, size_t most, const char *want)
 {
     prompter p = {.tok = t, .max_length = most, .wrap = WRAP_RAW, .joined = true};
-    prompt_text s = {mem_strdup(text), strlen(text)};
+    prompt_text s = {.s = mem_strdup(text), .n = strlen(text)};
     prompt_tokens out = {0};
     err e = {0};
     is_ok(prompter_wrap(&out, &p, true, &s, &e), &e, "at most %zu tokens", most);

@@ -80,7 +80,7 @@ static void test_samples(void)
 
 static void truncates(const tokenizer *t, const char *text, size_t most, bool clean, const char *want, size_t n_tokens)
 {
-    prompt_text p = {mem_strdup(text), strlen(text)};
+    prompt_text p = {.s = mem_strdup(text), .n = strlen(text)};
     size_t n = 0;
     err e = {0};
     const prompt_cut cut = {.most = most, .first = most / 2, .last = most / 2, .clean = clean};
